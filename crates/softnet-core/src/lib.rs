@@ -1,0 +1,12 @@
+//! The mechanisms of softnet, without I/O, clock or threads.
+//!
+//! Time and packets come in as arguments; packets and actions come out. Nothing here reads a clock, blocks,
+//! makes a system call or spins on a lock, so the same code runs on real threads, under a model checker and
+//! in a simulation. `unsafe` is confined to [`skb`] and [`sync`].
+#![deny(unsafe_code)]
+
+pub mod skb;
+pub mod softnet_data;
+pub mod sync;
+
+pub use softnet_data::SoftnetData;

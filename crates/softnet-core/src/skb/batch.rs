@@ -1,0 +1,152 @@
+//! A batch: up to 64 skbs, the unit in which packets travel through every stage.
+
+use std::mem::MaybeUninit;
+
+use super::handle::Skb;
+
+/// Skbs a batch holds at the most; also NAPI's weight.
+pub const BATCH: usize = 64;
+
+/// Up to [`BATCH`] owned skbs, in order.
+pub struct Batch {
+    len: usize,
+    slots: [MaybeUninit<Skb>; BATCH],
+}
+
+impl Default for Batch {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Batch {
+    /// An empty batch.
+    #[inline]
+    pub const fn new() -> Self {
+        Batch { len: 0, slots: [const { MaybeUninit::uninit() }; BATCH] }
+    }
+
+    /// How many skbs it holds.
+    #[inline(always)]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether it holds none.
+    #[inline(always)]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Skbs that still fit.
+    #[inline(always)]
+    pub fn room(&self) -> usize {
+        BATCH - self.len
+    }
+
+    /// Appends `skb`, or hands it back if the batch is full.
+    #[inline(always)]
+    pub fn push(&mut self, skb: Skb) -> Result<(), Skb> {
+        match self.slots.get_mut(self.len) {
+            Some(slot) => {
+                slot.write(skb);
+                self.len += 1;
+                Ok(())
+            }
+            None => Err(skb),
+        }
+    }
+
+    /// Takes the last skb.
+    #[inline]
+    pub fn pop(&mut self) -> Option<Skb> {
+        self.len = self.len.checked_sub(1)?;
+        // SAFETY: slots below the old length are initialised; the new length gives this one up.
+        Some(unsafe { self.slots[self.len].assume_init_read() })
+    }
+
+    /// The skbs.
+    #[inline(always)]
+    pub fn as_slice(&self) -> &[Skb] {
+        // SAFETY: slots below `len` are initialised.
+        unsafe { std::slice::from_raw_parts(self.slots.as_ptr().cast(), self.len) }
+    }
+
+    /// The skbs, to write.
+    #[inline(always)]
+    pub fn as_mut_slice(&mut self) -> &mut [Skb] {
+        // SAFETY: slots below `len` are initialised.
+        unsafe { std::slice::from_raw_parts_mut(self.slots.as_mut_ptr().cast(), self.len) }
+    }
+
+    /// Takes out every skb, first to last. What the iterator has not yielded when it is dropped stays in
+    /// the batch, in order.
+    #[inline]
+    pub fn drain(&mut self) -> Drain<'_> {
+        let len = std::mem::take(&mut self.len);
+        Drain { batch: self, at: 0, len }
+    }
+
+    /// Moves as many skbs of `other` as fit to the end of this batch, first ones first.
+    pub fn append(&mut self, other: &mut Batch) {
+        let mut from = other.drain();
+        while self.room() > 0
+            && let Some(skb) = from.next()
+        {
+            self.slots[self.len].write(skb);
+            self.len += 1;
+        }
+    }
+}
+
+impl Drop for Batch {
+    fn drop(&mut self) {
+        while let Some(skb) = self.pop() {
+            drop(skb);
+        }
+    }
+}
+
+/// See [`Batch::drain`].
+pub struct Drain<'a> {
+    batch: &'a mut Batch,
+    at: usize,
+    len: usize,
+}
+
+impl Iterator for Drain<'_> {
+    type Item = Skb;
+
+    #[inline(always)]
+    fn next(&mut self) -> Option<Skb> {
+        if self.at == self.len {
+            return None;
+        }
+        // SAFETY: slots in `at..len` were initialised when the drain began, and each is read once.
+        let skb = unsafe { self.batch.slots.get_unchecked(self.at).assume_init_read() };
+        self.at += 1;
+        Some(skb)
+    }
+
+    #[inline]
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (self.len - self.at, Some(self.len - self.at))
+    }
+}
+
+impl ExactSizeIterator for Drain<'_> {}
+
+impl Drop for Drain<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        let left = self.len - self.at;
+        if left > 0 {
+            // SAFETY: both ranges lie within the array; the moved slots become the batch's again.
+            unsafe {
+                let slots = self.batch.slots.as_mut_ptr();
+                std::ptr::copy(slots.add(self.at), slots, left);
+            }
+            self.batch.len = left;
+        }
+    }
+}

@@ -1,0 +1,218 @@
+//! The per-thread cache of indices (FACTS of the kernel's `napi_alloc_cache`): one array, refilled in bulk when
+//! empty, its upper half-or-less flushed in bulk when full.
+//!
+//! Only its thread touches it. Invariant: the newest index is handed out first, because it is still in L1.
+
+use super::pool::Pool;
+
+/// Sizes of a cache: entries, and how many a refill and a flush move. The kernel's are 128 / 32 / 32.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CacheSizes {
+    /// Entries of the array.
+    pub size: usize,
+    /// Indices a refill brings at the most.
+    pub refill: usize,
+    /// Indices a flush takes away, the newest first.
+    pub flush: usize,
+}
+
+impl Default for CacheSizes {
+    fn default() -> Self {
+        CacheSizes { size: 128, refill: 32, flush: 32 }
+    }
+}
+
+/// A last-in-first-out array of free indices.
+pub struct IndexCache {
+    len: usize,
+    sizes: CacheSizes,
+    slots: Box<[u32]>,
+}
+
+impl IndexCache {
+    /// An empty cache.
+    ///
+    /// # Panics
+    /// If the sizes contradict each other (`refill` or `flush` of 0 or above `size`).
+    pub fn new(sizes: CacheSizes) -> Self {
+        assert!(
+            (1..=sizes.size).contains(&sizes.refill) && (1..=sizes.size).contains(&sizes.flush),
+            "cache sizes: expected 1 <= refill, flush <= size, got {sizes:?}"
+        );
+        IndexCache { len: 0, sizes, slots: vec![0; sizes.size].into() }
+    }
+
+    /// How many indices it holds.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether it holds none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Takes the newest index; refills from `pool` first if there is none.
+    #[inline(always)]
+    pub fn pop(&mut self, pool: &Pool) -> Option<u32> {
+        if self.len == 0 {
+            self.fill(pool);
+        }
+        let at = self.len.wrapping_sub(1);
+        let index = *self.slots.get(at)?;
+        self.len = at;
+        Some(index)
+    }
+
+    /// Puts an index back; flushes to `pool` if that filled the cache.
+    #[inline(always)]
+    pub fn push(&mut self, pool: &Pool, index: u32) {
+        self.slots[self.len] = index;
+        self.len += 1;
+        if self.len == self.slots.len() {
+            self.flush(pool, self.sizes.flush);
+        }
+    }
+
+    /// Takes up to `out.len()` indices in one copy. Returns how many.
+    #[inline]
+    pub fn pop_bulk(&mut self, pool: &Pool, out: &mut [u32]) -> usize {
+        let mut done = 0;
+        while done < out.len() {
+            if self.len == 0 && !self.fill(pool) {
+                break;
+            }
+            let n = self.len.min(out.len() - done);
+            out[done..done + n].copy_from_slice(&self.slots[self.len - n..self.len]);
+            self.len -= n;
+            done += n;
+        }
+        done
+    }
+
+    /// Puts `indices` back in one copy (more if they do not fit at once).
+    #[inline]
+    pub fn push_bulk(&mut self, pool: &Pool, mut indices: &[u32]) {
+        loop {
+            let n = indices.len().min(self.slots.len() - self.len);
+            self.slots[self.len..self.len + n].copy_from_slice(&indices[..n]);
+            self.len += n;
+            if self.len == self.slots.len() {
+                self.flush(pool, self.sizes.flush);
+            }
+            if n == indices.len() {
+                return;
+            }
+            indices = &indices[n..];
+        }
+    }
+
+    /// Gives everything back to `pool`.
+    pub fn drain(&mut self, pool: &Pool) {
+        while self.len > 0 {
+            self.flush(pool, self.sizes.flush);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn fill(&mut self, pool: &Pool) -> bool {
+        while self.len < self.sizes.refill {
+            // A chunk may be larger than what is still wanted, never larger than the room for it: what
+            // does not fit goes back.
+            let mut over = Vec::new();
+            let (len, slots) = (&mut self.len, &mut self.slots);
+            let n = pool.pop(|index| match slots.get_mut(*len) {
+                Some(slot) => {
+                    *slot = index;
+                    *len += 1;
+                }
+                None => over.push(index),
+            });
+            if n == 0 {
+                break;
+            }
+            pool.push(&over);
+        }
+        self.len > 0
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn flush(&mut self, pool: &Pool, n: usize) {
+        let n = n.min(self.len);
+        pool.push(&self.slots[self.len - n..self.len]);
+        self.len -= n;
+    }
+}
+
+#[cfg(all(test, not(feature = "loom")))]
+mod tests {
+    use super::*;
+
+    /// FACTS example E15: the 128th put flushes the 32 newest, leaving 96; an empty get loads 32.
+    #[test]
+    fn e15_flush_and_refill() {
+        let pool = Pool::full(0, 32);
+        let mut cache = IndexCache::new(CacheSizes::default());
+        let pool = {
+            drop(pool);
+            let pool = Pool::full(256, 32);
+            while pool.pop(|_| ()) > 0 {}
+            pool
+        };
+        for i in 0..127 {
+            cache.push(&pool, i);
+        }
+        assert_eq!((cache.len(), pool.free()), (127, 0));
+        cache.push(&pool, 127);
+        assert_eq!((cache.len(), pool.free()), (96, 32));
+        let mut newest = vec![];
+        pool.pop(|i| newest.push(i));
+        assert_eq!(newest, (96..128).rev().collect::<Vec<_>>());
+        pool.push(&newest);
+
+        let mut empty = IndexCache::new(CacheSizes::default());
+        assert!(empty.pop(&pool).is_some());
+        assert_eq!((empty.len(), pool.free()), (31, 0));
+        assert_eq!(IndexCache::new(CacheSizes::default()).pop(&pool), None);
+    }
+
+    /// The older variant of E15: size 64, put of the 64th frees 32; an empty get loads 16.
+    #[test]
+    fn e15_size_64() {
+        let sizes = CacheSizes { size: 64, refill: 16, flush: 32 };
+        let pool = Pool::full(256, 16);
+        let mut cache = IndexCache::new(sizes);
+        let first = cache.pop(&pool).unwrap();
+        assert_eq!(cache.len(), 15);
+        cache.push(&pool, first);
+        let mut more = [0; 47];
+        let before = pool.free();
+        while pool.pop(|_| ()) > 0 {}
+        assert_eq!(before, 240);
+        for (i, slot) in more.iter_mut().enumerate() {
+            *slot = 100 + i as u32;
+            cache.push(&pool, *slot);
+        }
+        assert_eq!(cache.len(), 63);
+        cache.push(&pool, 200);
+        assert_eq!((cache.len(), pool.free()), (32, 32));
+    }
+
+    #[test]
+    fn bulk_moves_across_refills_and_flushes() {
+        let pool = Pool::full(300, 32);
+        let mut cache = IndexCache::new(CacheSizes::default());
+        let mut out = [0; 200];
+        assert_eq!(cache.pop_bulk(&pool, &mut out), 200);
+        let mut sorted = out.to_vec();
+        sorted.sort_unstable();
+        sorted.dedup();
+        assert_eq!(sorted.len(), 200);
+        cache.push_bulk(&pool, &out);
+        cache.drain(&pool);
+        assert_eq!(pool.free(), 300);
+        assert_eq!(cache.pop_bulk(&pool, &mut [0; 400]), 300);
+    }
+}

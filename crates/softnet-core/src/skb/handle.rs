@@ -1,0 +1,248 @@
+//! The two owned handles: [`Skb`] (a head with its frame) and [`Frame`] (a frame alone, as device rings hold).
+
+use std::num::NonZeroU64;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::head::Head;
+use super::region::{FRAME_SIZE, frame_ptr, head_ptr};
+
+static LEAKED: AtomicU64 = AtomicU64::new(0);
+
+/// Handles that were dropped instead of freed, since the process started. Always 0 unless there is a bug.
+pub fn leaked() -> u64 {
+    LEAKED.load(Ordering::Relaxed)
+}
+
+#[cold]
+#[inline(never)]
+fn leak(what: &str, region: u32, index: u32) {
+    LEAKED.fetch_add(1, Ordering::Relaxed);
+    if cfg!(debug_assertions) && !std::thread::panicking() {
+        eprintln!("softnet: {what} {index} of region {region} was dropped without free(skb, reason)");
+        std::process::abort();
+    }
+}
+
+macro_rules! handle {
+    ($name:ident, $what:literal) => {
+        impl $name {
+            #[inline(always)]
+            pub(crate) fn new(region: u32, index: u32) -> Self {
+                debug_assert!(region != 0);
+                // A region's number is never 0, so neither is the word.
+                $name(NonZeroU64::new(u64::from(region) << 32 | u64::from(index)).unwrap_or(NonZeroU64::MIN))
+            }
+
+            /// Number of the region it belongs to.
+            #[inline(always)]
+            pub fn region(&self) -> u32 {
+                (self.0.get() >> 32) as u32
+            }
+
+            /// Index within the region.
+            #[inline(always)]
+            pub fn index(&self) -> u32 {
+                self.0.get() as u32
+            }
+
+            /// Gives up the handle for its index, for a device ring to carry.
+            #[inline(always)]
+            pub fn into_raw(self) -> u32 {
+                let index = self.index();
+                std::mem::forget(self);
+                index
+            }
+        }
+
+        impl Drop for $name {
+            #[inline]
+            fn drop(&mut self) {
+                leak($what, self.region(), self.index());
+            }
+        }
+
+        impl std::fmt::Debug for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                write!(f, concat!(stringify!($name), "({}:{})"), self.region(), self.index())
+            }
+        }
+    };
+}
+
+/// A frame without a head: what device rings hold.
+#[repr(transparent)]
+pub struct Frame(NonZeroU64);
+handle!(Frame, "frame");
+
+/// An owned packet buffer: a head and the frame attached to it.
+#[repr(transparent)]
+pub struct Skb(NonZeroU64);
+handle!(Skb, "skb");
+
+impl Frame {
+    /// Takes back a frame that went through a device ring as its index.
+    ///
+    /// # Safety
+    /// `index` must have come from [`into_raw`](Self::into_raw) of a frame of `region`, and this must be its
+    /// only way back.
+    #[inline(always)]
+    pub unsafe fn from_raw(region: &super::Region, index: u32) -> Self {
+        debug_assert!(index < region.frame_count());
+        Frame::new(region.id(), index)
+    }
+
+    /// All bytes of the frame.
+    #[inline(always)]
+    pub fn bytes(&self) -> &[u8; FRAME_SIZE] {
+        #[cfg(feature = "debug-poison")]
+        super::poison::frame_in_use(self);
+        // SAFETY: the handle owns the frame, and a registered region outlives its frames' handles.
+        unsafe { &*frame_ptr(self.region(), self.index()).cast() }
+    }
+
+    /// All bytes of the frame, to write.
+    #[inline(always)]
+    pub fn bytes_mut(&mut self) -> &mut [u8; FRAME_SIZE] {
+        #[cfg(feature = "debug-poison")]
+        super::poison::frame_in_use(self);
+        // SAFETY: as in `bytes`, and `&mut self` is the only handle.
+        unsafe { &mut *frame_ptr(self.region(), self.index()).cast() }
+    }
+}
+
+impl Skb {
+    /// Takes back an skb that went through a list as its index.
+    ///
+    /// # Safety
+    /// `index` must have come from [`into_raw`](Self::into_raw) of an skb of `region`, and this must be its
+    /// only way back.
+    #[inline(always)]
+    pub unsafe fn from_raw(region: u32, index: u32) -> Self {
+        Skb::new(region, index)
+    }
+
+    /// The metadata.
+    #[inline(always)]
+    pub fn head(&self) -> &Head {
+        #[cfg(feature = "debug-poison")]
+        super::poison::head_in_use(self);
+        // SAFETY: the handle owns the head, and a registered region outlives its heads' handles.
+        unsafe { &*head_ptr(self.region(), self.index()) }
+    }
+
+    /// The metadata, to write.
+    #[inline(always)]
+    pub fn head_mut(&mut self) -> &mut Head {
+        #[cfg(feature = "debug-poison")]
+        super::poison::head_in_use(self);
+        // SAFETY: as in `head`, and `&mut self` is the only handle.
+        unsafe { &mut *head_ptr(self.region(), self.index()) }
+    }
+
+    /// Packet length in bytes.
+    #[inline(always)]
+    pub fn len(&self) -> usize {
+        usize::from(self.head().len)
+    }
+
+    /// Whether there are no packet bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Offset of the first packet byte in the frame: the headroom.
+    #[inline(always)]
+    pub fn headroom(&self) -> usize {
+        usize::from(self.head().off)
+    }
+
+    /// Bytes free behind the packet.
+    pub fn tailroom(&self) -> usize {
+        FRAME_SIZE - self.headroom() - self.len()
+    }
+
+    /// The packet's bytes.
+    #[inline(always)]
+    pub fn data(&self) -> &[u8] {
+        let head = self.head();
+        debug_assert!(usize::from(head.off) + usize::from(head.len) <= FRAME_SIZE);
+        // SAFETY: the skb owns its frame; `off + len <= FRAME_SIZE` is kept by every writer of the two.
+        unsafe {
+            std::slice::from_raw_parts(
+                frame_ptr(self.region(), head.frame).add(usize::from(head.off)),
+                usize::from(head.len),
+            )
+        }
+    }
+
+    /// The packet's bytes, to write.
+    #[inline(always)]
+    pub fn data_mut(&mut self) -> &mut [u8] {
+        let (frame, off, len) = {
+            let head = self.head();
+            (head.frame, usize::from(head.off), usize::from(head.len))
+        };
+        debug_assert!(off + len <= FRAME_SIZE);
+        // SAFETY: as in `data`, and `&mut self` is the only handle.
+        unsafe { std::slice::from_raw_parts_mut(frame_ptr(self.region(), frame).add(off), len) }
+    }
+
+    /// Starts to load the head into the cache.
+    #[inline(always)]
+    pub fn prefetch_head(&self) {
+        prefetch(head_ptr(self.region(), self.index()).cast());
+    }
+
+    /// Starts to load the packet's first line into the cache.
+    #[inline(always)]
+    pub fn prefetch_data(&self) {
+        let head = self.head();
+        prefetch(frame_ptr(self.region(), head.frame).wrapping_add(usize::from(head.off)));
+    }
+
+    /// Grows the packet by `n` bytes at the front and returns them; `None` if there is no headroom.
+    pub fn push(&mut self, n: usize) -> Option<&mut [u8]> {
+        let head = self.head_mut();
+        let n16 = u16::try_from(n).ok()?;
+        head.off = head.off.checked_sub(n16)?;
+        head.len += n16;
+        Some(&mut self.data_mut()[..n])
+    }
+
+    /// Takes `n` bytes off the front; `None` (and no change) if there are fewer.
+    pub fn pull(&mut self, n: usize) -> Option<()> {
+        let head = self.head_mut();
+        let n = u16::try_from(n).ok()?;
+        head.len = head.len.checked_sub(n)?;
+        head.off += n;
+        Some(())
+    }
+
+    /// Grows the packet by `n` bytes at the end and returns them; `None` if there is no room.
+    pub fn put(&mut self, n: usize) -> Option<&mut [u8]> {
+        if n > self.tailroom() {
+            return None;
+        }
+        let old = self.len();
+        self.head_mut().len += n as u16;
+        Some(&mut self.data_mut()[old..])
+    }
+
+    /// Cuts the packet to `len` bytes; longer than it is: no change.
+    pub fn trim(&mut self, len: usize) {
+        let head = self.head_mut();
+        head.len = head.len.min(u16::try_from(len).unwrap_or(u16::MAX));
+    }
+}
+
+/// Starts to load the line at `p`; harmless whatever `p` is.
+#[inline(always)]
+pub(crate) fn prefetch(p: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch never faults.
+    unsafe {
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(p.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = p;
+}

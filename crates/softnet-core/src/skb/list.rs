@@ -1,0 +1,72 @@
+//! A list of skbs of one region, linked through their heads: for queues whose length no array bounds.
+
+use super::handle::Skb;
+use super::head::NONE;
+
+/// First in, first out.
+pub struct SkbList {
+    region: u32,
+    first: u32,
+    last: u32,
+    len: usize,
+}
+
+impl Default for SkbList {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl SkbList {
+    /// An empty list. It takes the region of the first skb pushed.
+    pub const fn new() -> Self {
+        SkbList { region: 0, first: NONE, last: NONE, len: 0 }
+    }
+
+    /// How many skbs it holds.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether it holds none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Appends `skb`, or hands it back if it is of another region than those already here.
+    pub fn push_back(&mut self, mut skb: Skb) -> Result<(), Skb> {
+        if self.len > 0 && self.region != skb.region() {
+            return Err(skb);
+        }
+        skb.head_mut().next = NONE;
+        self.region = skb.region();
+        let index = skb.into_raw();
+        if self.len == 0 {
+            self.first = index;
+        } else {
+            // SAFETY: `last` is an skb that this list owns; the handle is forgotten again at once.
+            let mut last = std::mem::ManuallyDrop::new(unsafe { Skb::from_raw(self.region, self.last) });
+            last.head_mut().next = index;
+        }
+        self.last = index;
+        self.len += 1;
+        Ok(())
+    }
+
+    /// Takes the first skb.
+    pub fn pop_front(&mut self) -> Option<Skb> {
+        self.len = self.len.checked_sub(1)?;
+        // SAFETY: `first` is an skb that this list owns, and it is unlinked here.
+        let mut skb = unsafe { Skb::from_raw(self.region, self.first) };
+        self.first = std::mem::replace(&mut skb.head_mut().next, NONE);
+        Some(skb)
+    }
+}
+
+impl Drop for SkbList {
+    fn drop(&mut self) {
+        while let Some(skb) = self.pop_front() {
+            drop(skb);
+        }
+    }
+}

@@ -1,0 +1,32 @@
+//! Packet memory: a region of frames and heads, the [`Skb`] handle, and the caches each thread keeps of both.
+//!
+//! * A **frame** is a fixed-size piece of the region that packet bytes live in; a **head** is two cache lines
+//!   of metadata. An skb is a head with a frame attached.
+//! * [`Skb`] and [`Frame`] are owned handles of eight bytes (region and index, never a pointer). Whoever has
+//!   the handle has the memory; nobody else may touch it. That is the invariant every `unsafe` block in
+//!   this module rests on.
+//! * Handles come from and go back through a thread's [`SoftnetData`](crate::SoftnetData). Dropping one on the
+//!   floor is a bug: it aborts in debug builds and is counted as leaked in release builds.
+#![allow(unsafe_code)]
+
+mod batch;
+mod cache;
+mod handle;
+mod head;
+mod list;
+#[cfg(feature = "debug-poison")]
+mod poison;
+mod pool;
+mod reason;
+mod region;
+mod store;
+
+pub use batch::{BATCH, Batch};
+pub use cache::{CacheSizes, IndexCache};
+pub use handle::{Frame, Skb, leaked};
+pub use head::{Flags, Head};
+pub use list::SkbList;
+pub use pool::Pool;
+pub use reason::DropReason;
+pub use region::{FRAME_SIZE, HEADROOM, HeapMemory, Region, RegionError, RegionMemory};
+pub use store::Store;

@@ -1,0 +1,154 @@
+//! The shared pool behind the per-thread caches: a lock-free stack of chunks of indices.
+//!
+//! Any thread may call it. A chunk is a chain of up to a bulk's worth of indices; chunks are pushed and popped
+//! whole, by one compare-exchange on a word of (tag, first index). The tag changes with every success,
+//! so a pop that read a stale link fails (no ABA). Links live in side tables, never in packet memory, so
+//! a stray write to a freed frame cannot corrupt the pool.
+//!
+//! Invariant: an index is in at most one of {pool, one cache, one handle}.
+
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
+
+const NIL: u32 = u32::MAX;
+
+/// A lock-free pool of the indices `0..n`.
+pub struct Pool {
+    top: AtomicU64,
+    free: AtomicU64,
+    next: Box<[AtomicU32]>,
+    next_chunk: Box<[AtomicU32]>,
+}
+
+fn word(tag: u64, index: u32) -> u64 {
+    tag << 32 | u64::from(index)
+}
+
+impl Pool {
+    /// A pool that holds every index of `0..n`, in chunks of `bulk`.
+    pub fn full(n: u32, bulk: u32) -> Self {
+        let table = || (0..n).map(|_| AtomicU32::new(NIL)).collect();
+        let pool = Pool {
+            top: AtomicU64::new(word(0, NIL)),
+            free: AtomicU64::new(0),
+            next: table(),
+            next_chunk: table(),
+        };
+        let all: Vec<u32> = (0..n).rev().collect();
+        for chunk in all.chunks(bulk.max(1) as usize) {
+            pool.push(chunk);
+        }
+        pool
+    }
+
+    /// How many indices the pool holds. Exact when nobody else is in it.
+    pub fn free(&self) -> u64 {
+        self.free.load(Ordering::Relaxed)
+    }
+
+    /// How many indices there are in all.
+    pub fn size(&self) -> u32 {
+        self.next.len() as u32
+    }
+
+    /// Gives `chunk` back. Its last element is the first that a later pop hands out.
+    pub fn push(&self, chunk: &[u32]) {
+        let Some((&first, rest)) = chunk.split_last() else { return };
+        let mut last = first;
+        for &index in rest.iter().rev() {
+            self.next[last as usize].store(index, Ordering::Relaxed);
+            last = index;
+        }
+        self.next[last as usize].store(NIL, Ordering::Relaxed);
+        let mut top = self.top.load(Ordering::Relaxed);
+        loop {
+            self.next_chunk[first as usize].store(top as u32, Ordering::Relaxed);
+            let new = word((top >> 32).wrapping_add(1), first);
+            // Release: the chain's links must be visible to whoever pops it.
+            match self.top.compare_exchange_weak(top, new, Ordering::Release, Ordering::Relaxed) {
+                Ok(_) => break,
+                Err(now) => top = now,
+            }
+        }
+        self.free.fetch_add(chunk.len() as u64, Ordering::Relaxed);
+    }
+
+    /// Takes one chunk, and hands each of its indices to `take`. Returns how many there were, 0 if the pool
+    /// is empty.
+    pub fn pop(&self, mut take: impl FnMut(u32)) -> usize {
+        let mut top = self.top.load(Ordering::Acquire);
+        loop {
+            let first = top as u32;
+            if first == NIL {
+                return 0;
+            }
+            // May read a link that changes under us; the tag makes the exchange fail then.
+            let below = self.next_chunk[first as usize].load(Ordering::Relaxed);
+            let new = word((top >> 32).wrapping_add(1), below);
+            match self.top.compare_exchange_weak(top, new, Ordering::Acquire, Ordering::Acquire) {
+                Ok(_) => break,
+                Err(now) => top = now,
+            }
+        }
+        let (mut index, mut n) = (top as u32, 0);
+        while index != NIL {
+            let next = self.next[index as usize].load(Ordering::Relaxed);
+            take(index);
+            n += 1;
+            index = next;
+        }
+        self.free.fetch_sub(n as u64, Ordering::Relaxed);
+        n
+    }
+}
+
+#[cfg(all(test, not(feature = "loom")))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hands_out_every_index_once() {
+        let pool = Pool::full(100, 32);
+        let mut seen = [false; 100];
+        while pool.pop(|i| assert!(!std::mem::replace(&mut seen[i as usize], true))) > 0 {}
+        assert!(seen.iter().all(|s| *s));
+        assert_eq!(pool.free(), 0);
+    }
+
+    #[test]
+    fn chunk_comes_back_whole_newest_first() {
+        let pool = Pool::full(0, 32);
+        assert_eq!(pool.pop(|_| unreachable!()), 0);
+        let pool = Pool::full(64, 32);
+        let mut got = vec![];
+        while pool.pop(|i| got.push(i)) > 0 {}
+        pool.push(&[7, 8, 9]);
+        pool.push(&[1]);
+        let mut got = vec![];
+        assert_eq!(pool.pop(|i| got.push(i)), 1);
+        assert_eq!(pool.pop(|i| got.push(i)), 3);
+        assert_eq!(got, [1, 9, 8, 7]);
+    }
+
+    #[test]
+    fn threads_lose_nothing() {
+        let pool = std::sync::Arc::new(Pool::full(256, 32));
+        let threads: Vec<_> = (0..4)
+            .map(|_| {
+                let pool = pool.clone();
+                std::thread::spawn(move || {
+                    for _ in 0..20_000 {
+                        let mut chunk = vec![];
+                        pool.pop(|i| chunk.push(i));
+                        let (a, b) = chunk.split_at(chunk.len() / 2);
+                        pool.push(a);
+                        pool.push(b);
+                    }
+                })
+            })
+            .collect();
+        threads.into_iter().for_each(|t| t.join().unwrap());
+        let mut seen = [false; 256];
+        while pool.pop(|i| assert!(!std::mem::replace(&mut seen[i as usize], true))) > 0 {}
+        assert!(seen.iter().all(|s| *s));
+    }
+}

@@ -1,0 +1,58 @@
+//! Why a packet was freed before it reached anybody.
+
+macro_rules! reasons {
+    ($($(#[$doc:meta])* $name:ident = $text:literal, $help:literal;)*) => {
+        /// Why a packet was freed before it reached anybody. Names follow the kernel's `SKB_DROP_REASON_*`
+        /// where it has one.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[repr(u8)]
+        pub enum DropReason { $(#[doc = $help] $name,)* }
+
+        impl DropReason {
+            /// Every reason, in the order of their numbers.
+            pub const ALL: &'static [DropReason] = &[$(DropReason::$name,)*];
+            /// How many there are.
+            pub const COUNT: usize = Self::ALL.len();
+
+            /// The name that tables and `--json` print.
+            pub fn name(self) -> &'static str {
+                match self { $(DropReason::$name => $text,)* }
+            }
+
+            /// One line on what it means.
+            pub fn help(self) -> &'static str {
+                match self { $(DropReason::$name => $help,)* }
+            }
+        }
+    };
+}
+
+reasons! {
+    NoHead = "no_head", "no buffer head was free";
+    NoFrame = "no_frame", "no frame was free";
+    DevReady = "dev_ready", "the outgoing device was down or gone";
+    FullRing = "full_ring", "the outgoing device's ring was full";
+    PktTooSmall = "pkt_too_small", "shorter than its headers";
+    PktTooBig = "pkt_too_big", "larger than the outgoing MTU";
+    OtherHost = "otherhost", "the destination MAC is not ours";
+    UnhandledProto = "unhandled_proto", "an EtherType that softnet does not serve";
+    IpInHdr = "ip_inhdr", "malformed IPv4 header (version, header length, total length)";
+    IpCsum = "ip_csum", "wrong IPv4 header checksum";
+    IpOptions = "ip_options", "IPv4 options that may not pass (source routing)";
+    IpInvalidSource = "ip_invalid_source", "martian source address";
+    IpInvalidDest = "ip_invalid_dest", "martian, multicast or broadcast destination that is not forwarded";
+    IpNoRoute = "ip_outnoroutes", "no route to the destination";
+    IpBlackhole = "ip_blackhole", "the route says: discard";
+    IpTtl = "ip_ttl", "TTL ran out on the way";
+    IpFragLocal = "ip_frag_local", "a fragment addressed to softnet itself";
+    IpNoProto = "ip_noproto", "addressed to softnet, for a protocol or port that nobody serves";
+    IcmpCsum = "icmp_csum", "wrong ICMP checksum";
+    IcmpMalformed = "icmp_malformed", "malformed ICMP message";
+    ArpMalformed = "arp_malformed", "malformed ARP packet";
+    ArpIgnored = "arp_ignored", "an ARP packet that is none of our business";
+    NeighQueueFull = "neigh_queuefull", "too many packets wait for this neighbour";
+    NeighFailed = "neigh_failed", "the neighbour did not answer";
+    NeighTableFull = "neigh_tablefull", "the neighbour table is full";
+    NeighDead = "neigh_dead", "the neighbour entry was removed";
+    Shutdown = "shutdown", "held when the device or the stack was stopped";
+}

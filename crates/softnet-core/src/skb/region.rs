@@ -1,0 +1,266 @@
+//! A region: one mapping that holds frames, then heads, and the pools of both.
+//!
+//! Regions are registered in a process-wide table, so that an eight-byte handle suffices to find its memory.
+//! A region whose frames or heads are not all home when it is dropped leaves its mapping in place for ever (a
+//! device or a leaked handle may still point there).
+
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use super::cache::CacheSizes;
+use super::head::Head;
+use super::pool::Pool;
+
+/// Bytes of a frame; a power of two, so that two frames fill a page (AF_XDP's aligned mode).
+pub const FRAME_SIZE: usize = 2048;
+
+/// Bytes before the packet in a frame of a freshly received or built packet (AF_XDP's own headroom).
+pub const HEADROOM: usize = 256;
+
+/// Regions that may exist at a time.
+const MAX_REGIONS: usize = 16;
+
+/// The memory a region is laid out in.
+///
+/// # Safety
+/// `base` must point to `len` zeroed bytes, aligned to 4096, readable and writable, that stay where they are
+/// until the value is dropped and that nobody else touches.
+pub unsafe trait RegionMemory: Send + Sync {
+    /// First byte.
+    fn base(&self) -> *mut u8;
+    /// Size in bytes.
+    fn len(&self) -> usize;
+    /// Whether there is none.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// Region memory from the heap: for tests, and for stacks without devices that share memory.
+pub struct HeapMemory {
+    base: *mut u8,
+    layout: std::alloc::Layout,
+}
+
+// SAFETY: the pointer is owned, and what it points to is only handed out through handles.
+unsafe impl Send for HeapMemory {}
+// SAFETY: as above; `&HeapMemory` gives only the address.
+unsafe impl Sync for HeapMemory {}
+
+impl HeapMemory {
+    /// `len` zeroed bytes.
+    pub fn new(len: usize) -> Self {
+        let layout = std::alloc::Layout::from_size_align(len.max(4096), 4096).expect("region size");
+        // SAFETY: the layout has a size above 0.
+        let base = unsafe { std::alloc::alloc_zeroed(layout) };
+        if base.is_null() {
+            std::alloc::handle_alloc_error(layout);
+        }
+        HeapMemory { base, layout }
+    }
+}
+
+impl Drop for HeapMemory {
+    fn drop(&mut self) {
+        // SAFETY: allocated in `new` with this layout.
+        unsafe { std::alloc::dealloc(self.base, self.layout) }
+    }
+}
+
+// SAFETY: `alloc_zeroed` with alignment 4096 gives exactly that, and it is freed on drop only.
+unsafe impl RegionMemory for HeapMemory {
+    fn base(&self) -> *mut u8 {
+        self.base
+    }
+    fn len(&self) -> usize {
+        self.layout.size()
+    }
+}
+
+/// Why a region could not be made.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum RegionError {
+    /// The memory is too small.
+    #[error("region memory has {have} bytes, {want} are needed")]
+    TooSmall {
+        /// Bytes given.
+        have: usize,
+        /// Bytes needed.
+        want: usize,
+    },
+    /// The table of regions is full.
+    #[error("more than {MAX_REGIONS} regions")]
+    TooMany,
+    /// A count of 0 or above the limit.
+    #[error("frames and heads of a region: expected 1 to 1048575, got {0}")]
+    Count(u32),
+}
+
+/// What the table holds of a region: enough to turn a handle into an address.
+struct Slot {
+    heads: AtomicPtr<Head>,
+    frames: AtomicPtr<u8>,
+    region: AtomicPtr<Region>,
+}
+
+static SLOTS: [Slot; MAX_REGIONS] = [const {
+    Slot {
+        heads: AtomicPtr::new(std::ptr::null_mut()),
+        frames: AtomicPtr::new(std::ptr::null_mut()),
+        region: AtomicPtr::new(std::ptr::null_mut()),
+    }
+}; MAX_REGIONS];
+static REGISTER: Mutex<()> = Mutex::new(());
+
+/// Address of head `index` of region `id`.
+#[inline(always)]
+pub(super) fn head_ptr(id: u32, index: u32) -> *mut Head {
+    // Relaxed: a handle reaches a thread only by something that already orders it after the registration.
+    SLOTS[id as usize % MAX_REGIONS].heads.load(Ordering::Relaxed).wrapping_add(index as usize)
+}
+
+/// Address of the first byte of frame `index` of region `id`.
+#[inline(always)]
+pub(super) fn frame_ptr(id: u32, index: u32) -> *mut u8 {
+    SLOTS[id as usize % MAX_REGIONS].frames.load(Ordering::Relaxed).wrapping_add(index as usize * FRAME_SIZE)
+}
+
+/// A region of packet memory. Shared by every thread context and device that uses it.
+pub struct Region {
+    id: u32,
+    memory: Option<Box<dyn RegionMemory>>,
+    pub(crate) heads: Pool,
+    pub(crate) frames: Pool,
+    exhausted: AtomicU64,
+    #[cfg(feature = "debug-poison")]
+    pub(super) frame_states: Box<[std::sync::atomic::AtomicU8]>,
+}
+
+impl Region {
+    /// Bytes that `frames` frames and `heads` heads take.
+    pub fn bytes(frames: u32, heads: u32) -> usize {
+        frames as usize * FRAME_SIZE + heads as usize * size_of::<Head>()
+    }
+
+    /// Lays out and registers a region.
+    pub fn new(memory: Box<dyn RegionMemory>, frames: u32, heads: u32) -> Result<Arc<Self>, RegionError> {
+        for n in [frames, heads] {
+            if n == 0 || n > u32::MAX >> 12 {
+                return Err(RegionError::Count(n));
+            }
+        }
+        let (have, want) = (memory.len(), Self::bytes(frames, heads));
+        if have < want {
+            return Err(RegionError::TooSmall { have, want });
+        }
+        let _guard = REGISTER.lock().unwrap_or_else(|e| e.into_inner());
+        // Slot 0 stays empty, so that a handle is never all zeroes.
+        let id = (1..MAX_REGIONS)
+            .find(|&i| SLOTS[i].heads.load(Ordering::Relaxed).is_null())
+            .ok_or(RegionError::TooMany)?;
+        let base = memory.base();
+        let bulk = CacheSizes::default().refill as u32;
+        let region = Arc::new(Region {
+            id: id as u32,
+            memory: Some(memory),
+            heads: Pool::full(heads, bulk),
+            frames: Pool::full(frames, bulk),
+            exhausted: AtomicU64::new(0),
+            #[cfg(feature = "debug-poison")]
+            frame_states: (0..frames).map(|_| std::sync::atomic::AtomicU8::new(0)).collect(),
+        });
+        let heads = base.wrapping_add(frames as usize * FRAME_SIZE).cast();
+        #[cfg(feature = "debug-poison")]
+        super::poison::prepare(&region, base, heads);
+        SLOTS[id].frames.store(base, Ordering::Relaxed);
+        SLOTS[id].region.store(Arc::as_ptr(&region).cast_mut(), Ordering::Relaxed);
+        SLOTS[id].heads.store(heads, Ordering::Release);
+        Ok(region)
+    }
+
+    /// Runs `f` on the registered region `id`; `None` if there is none.
+    pub(super) fn with<R>(id: u32, f: impl FnOnce(&Region) -> R) -> Option<R> {
+        let _guard = REGISTER.lock().unwrap_or_else(|e| e.into_inner());
+        let region = SLOTS[id as usize % MAX_REGIONS].region.load(Ordering::Relaxed);
+        // SAFETY: a slot names a region only until that region's drop has taken the lock we hold.
+        unsafe { region.as_ref() }.map(f)
+    }
+
+    /// Number of the region, never 0.
+    pub fn id(&self) -> u32 {
+        self.id
+    }
+
+    /// First byte of the frames: what a device registers as its packet memory.
+    pub fn base(&self) -> *mut u8 {
+        self.memory.as_ref().map_or(std::ptr::null_mut(), |m| m.base())
+    }
+
+    /// Bytes of all frames, from [`base`](Self::base).
+    pub fn frame_bytes(&self) -> usize {
+        self.frames.size() as usize * FRAME_SIZE
+    }
+
+    /// Frames in all.
+    pub fn frame_count(&self) -> u32 {
+        self.frames.size()
+    }
+
+    /// Heads in all.
+    pub fn head_count(&self) -> u32 {
+        self.heads.size()
+    }
+
+    /// Frames in the shared pool (not in caches, rings or packets).
+    pub fn frames_free(&self) -> u64 {
+        self.frames.free()
+    }
+
+    /// Heads in the shared pool.
+    pub fn heads_free(&self) -> u64 {
+        self.heads.free()
+    }
+
+    /// How often an allocation found neither cache nor pool filled.
+    pub fn exhausted(&self) -> u64 {
+        self.exhausted.load(Ordering::Relaxed)
+    }
+
+    #[cold]
+    pub(crate) fn note_exhausted(&self) {
+        self.exhausted.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn all_home(&self) -> bool {
+        self.heads.free() == u64::from(self.heads.size())
+            && self.frames.free() == u64::from(self.frames.size())
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        let _guard = REGISTER.lock().unwrap_or_else(|e| e.into_inner());
+        let slot = &SLOTS[self.id as usize];
+        slot.region.store(std::ptr::null_mut(), Ordering::Relaxed);
+        if self.all_home() {
+            slot.frames.store(std::ptr::null_mut(), Ordering::Relaxed);
+            slot.heads.store(std::ptr::null_mut(), Ordering::Relaxed);
+        } else {
+            std::mem::forget(self.memory.take());
+        }
+    }
+}
+
+#[cfg(all(test, not(feature = "loom")))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refuses_what_does_not_fit() {
+        let memory = || Box::new(HeapMemory::new(4096));
+        assert!(matches!(Region::new(memory(), 2, 1), Err(RegionError::TooSmall { want: 4224, .. })));
+        assert!(matches!(Region::new(memory(), 0, 1), Err(RegionError::Count(0))));
+        let region = Region::new(memory(), 1, 4).unwrap();
+        assert_eq!((region.frames_free(), region.heads_free()), (1, 4));
+    }
+}

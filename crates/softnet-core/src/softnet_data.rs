@@ -1,0 +1,116 @@
+//! The thread context: what any thread that touches packets owns. Only that thread writes it; its counters may
+//! be read by anybody.
+
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use crate::skb::{CacheSizes, DropReason, Region, Skb, Store};
+
+/// Devices that drop counters are kept for; one with a higher index is counted under the last.
+pub const MAX_DEVICES: usize = 64;
+
+/// A counter with one writer and any number of readers: no read-modify-write, so it costs as much as a plain
+/// one.
+#[derive(Default)]
+pub struct Counter(AtomicU64);
+
+impl Counter {
+    /// Adds `n`. Only the owning thread may call it.
+    #[inline(always)]
+    pub fn add(&self, n: u64) {
+        self.0.store(self.0.load(Relaxed).wrapping_add(n), Relaxed);
+    }
+
+    /// The value now.
+    #[inline(always)]
+    pub fn get(&self) -> u64 {
+        self.0.load(Relaxed)
+    }
+}
+
+/// The counters of one thread context.
+pub struct ContextStats {
+    drops: Box<[[Counter; DropReason::COUNT]]>,
+    /// Packets that reached somebody here (ARP, ICMP, later sockets).
+    pub delivered: Counter,
+    /// Packets made here.
+    pub originated: Counter,
+}
+
+impl ContextStats {
+    fn new() -> Self {
+        ContextStats {
+            drops: (0..MAX_DEVICES).map(|_| std::array::from_fn(|_| Counter::default())).collect(),
+            delivered: Counter::default(),
+            originated: Counter::default(),
+        }
+    }
+
+    /// Packets of device `dev` dropped for `reason`.
+    pub fn drops(&self, dev: usize, reason: DropReason) -> u64 {
+        self.drops[dev.min(MAX_DEVICES - 1)][reason as usize].get()
+    }
+
+    /// Packets dropped for whatever reason.
+    pub fn dropped(&self) -> u64 {
+        self.drops.iter().flatten().map(Counter::get).sum()
+    }
+
+    #[inline(always)]
+    fn count(&self, dev: u16, reason: DropReason, n: u64) {
+        self.drops[usize::from(dev).min(MAX_DEVICES - 1)][reason as usize].add(n);
+    }
+}
+
+/// A thread's context: its caches of packet memory ([`Store`], to which it dereferences) and its counters.
+pub struct SoftnetData {
+    store: Store,
+    stats: Arc<ContextStats>,
+}
+
+impl SoftnetData {
+    /// A context on `region`, with empty caches.
+    pub fn new(region: Arc<Region>, sizes: CacheSizes) -> Self {
+        SoftnetData { store: Store::new(region, sizes), stats: Arc::new(ContextStats::new()) }
+    }
+
+    /// Its counters, for others to read.
+    pub fn stats(&self) -> &Arc<ContextStats> {
+        &self.stats
+    }
+
+    /// Frees a packet that nobody will get, and counts why, against the device it came in by.
+    #[inline]
+    pub fn free(&mut self, skb: Skb, reason: DropReason) {
+        self.stats.count(skb.head().dev, reason, 1);
+        self.store.free_skb(skb);
+    }
+
+    /// Counts drops of packets that never had an skb (no head, no frame).
+    pub fn count_drops(&self, dev: u16, reason: DropReason, n: u64) {
+        self.stats.count(dev, reason, n);
+    }
+
+    /// Frees a packet that reached its receiver here.
+    #[inline]
+    pub fn deliver(&mut self, skb: Skb) {
+        self.stats.delivered.add(1);
+        self.store.free_skb(skb);
+    }
+}
+
+impl Deref for SoftnetData {
+    type Target = Store;
+    #[inline(always)]
+    fn deref(&self) -> &Store {
+        &self.store
+    }
+}
+
+impl DerefMut for SoftnetData {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut Store {
+        &mut self.store
+    }
+}

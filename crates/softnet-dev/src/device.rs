@@ -1,0 +1,135 @@
+//! The device trait: what the runtime asks of a driver.
+//!
+//! A driver opens a device into three kinds of parts, so that exclusive access is a matter of ownership and not
+//! of discipline:
+//!
+//! * one shared [`Device`]: description, link state, counters; anybody may call it;
+//! * one [`RxQueue`] per RX queue, held by the NAPI instance and called only by whoever owns that;
+//! * one [`TxQueue`] per TX queue, held under the TX queue's lock.
+//!
+//! Each RX queue also has a shared [`Doorbell`], which is how a sleeper learns of packets.
+
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use softnet_core::SoftnetData;
+use softnet_core::skb::Batch;
+use softnet_core::softnet_data::Counter;
+
+/// What a device can do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Features {
+    /// Frames may arrive with only the pseudo-header sum in the L4 checksum field (veth, TAP).
+    pub partial_csum: bool,
+    /// The kernel does not copy packets between its memory and ours.
+    pub zero_copy: bool,
+}
+
+/// Whether packets can pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LinkState {
+    /// Carrier and administratively up.
+    Up,
+    /// No carrier, or administratively down.
+    Down,
+    /// The interface does not exist any more.
+    Gone,
+}
+
+/// Description of an open device; fixed while it is open.
+#[derive(Clone, Debug)]
+pub struct DeviceInfo {
+    /// Interface name.
+    pub name: String,
+    /// Driver: `mem`, `xdp`.
+    pub driver: &'static str,
+    /// How the driver got at the device (`native`, `skb mode: …why`), empty if there is only one way.
+    pub mode: String,
+    /// Kernel interface index, 0 if the kernel does not know the device.
+    pub ifindex: u32,
+    /// Its MAC address.
+    pub mac: [u8; 6],
+    /// Largest L3 packet in bytes.
+    pub mtu: u16,
+    /// See [`Features`].
+    pub features: Features,
+}
+
+/// Counters of one queue, written by its owner, read by anybody.
+#[derive(Default)]
+pub struct QueueStats {
+    /// Packets through the queue.
+    pub packets: Counter,
+    /// Their bytes, from the Ethernet header on.
+    pub bytes: Counter,
+    /// System calls (or the like) made to get the device going: fill or transmit wake-ups.
+    pub kicks: Counter,
+    /// Packets the device lost because no frame was posted (RX), or descriptors it refused as invalid.
+    pub ring_drops: Counter,
+}
+
+/// The shared part of an open device.
+pub trait Device: Send + Sync {
+    /// Its description.
+    fn info(&self) -> &DeviceInfo;
+    /// Whether packets can pass now.
+    fn link(&self) -> LinkState;
+}
+
+/// One RX queue. Called only by the owner of its NAPI instance.
+pub trait RxQueue: Send {
+    /// Appends up to `budget` received packets (and no more than fit) to `batch` with their first line
+    /// filled in (device, queue), and posts fresh frames to the ring. Returns how many it appended.
+    fn rx_burst(&mut self, ctx: &mut SoftnetData, batch: &mut Batch, budget: usize) -> usize;
+    /// The queue's doorbell.
+    fn doorbell(&self) -> Arc<dyn Doorbell>;
+    /// Its counters.
+    fn stats(&self) -> Arc<QueueStats>;
+    /// Frames it holds now (posted or received but not yet handed out).
+    fn held(&self) -> usize;
+    /// Gives every frame back and closes the queue.
+    fn close(self: Box<Self>, ctx: &mut SoftnetData);
+}
+
+/// One TX queue. Called only by the holder of its lock.
+pub trait TxQueue: Send {
+    /// Takes back frames of packets that were sent. Returns how many.
+    fn reap(&mut self, ctx: &mut SoftnetData) -> usize;
+    /// Puts packets of `batch` on the ring, first to last, and frees their heads; those that did not fit
+    /// stay in `batch`. Returns how many it took. Nothing is on the wire before [`kick`](Self::kick).
+    fn tx_burst(&mut self, ctx: &mut SoftnetData, batch: &mut Batch) -> usize;
+    /// Tells the device that there is something to send: once per batch.
+    fn kick(&mut self, ctx: &mut SoftnetData);
+    /// Its counters.
+    fn stats(&self) -> Arc<QueueStats>;
+    /// Frames it holds now (queued, or sent and not yet reaped).
+    fn held(&self) -> usize;
+    /// Gives every frame back and closes the queue.
+    fn close(self: Box<Self>, ctx: &mut SoftnetData);
+}
+
+/// How a sleeper learns that an RX queue has packets. Shared; any thread may call it.
+///
+/// Protocol (race R2): a would-be sleeper calls `unmask`, then `pending`; if that says no, it may block on
+/// `fd`. A packet that arrives after `unmask` makes `fd` readable. When `fd` was readable, whoever woke calls
+/// `mask` before it schedules the instance.
+pub trait Doorbell: Send + Sync {
+    /// Whether a packet waits: a look at shared memory, no system call. Costs nothing worth saving.
+    fn pending(&self) -> bool;
+    /// From now on `fd` need not ring. Also takes back a ring that nobody has seen.
+    fn mask(&self);
+    /// From now on a packet makes `fd` readable.
+    fn unmask(&self);
+    /// What to wait for (readable).
+    fn fd(&self) -> BorrowedFd<'_>;
+}
+
+/// An open device, in its parts.
+pub struct OpenDevice {
+    /// The shared part.
+    pub device: Arc<dyn Device>,
+    /// One per RX queue, in order.
+    pub rx: Vec<Box<dyn RxQueue>>,
+    /// One per TX queue, in order.
+    pub tx: Vec<Box<dyn TxQueue>>,
+}
