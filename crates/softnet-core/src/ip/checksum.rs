@@ -1,0 +1,170 @@
+//! The Internet checksum: over bytes (RFC 1071) and by difference (RFC 1624).
+//!
+//! Anybody may call it. A *sum* here is the one's-complement sum of big-endian 16-bit words, folded to 16 bits
+//! and not complemented; a *checksum* is its complement, the value that goes into a header field. Sums are 0 only
+//! if every byte summed is 0. Words are added in the machine's own byte order and swapped once at the end, which
+//! RFC 1071 section 2(B) allows.
+
+/// Adds two sums.
+#[inline(always)]
+pub const fn add(a: u16, b: u16) -> u16 {
+    let (s, carry) = a.overflowing_add(b);
+    s + carry as u16
+}
+
+/// Folds a one's-complement sum of 64 bits to 16. Adding a value to itself turned by half its width leaves
+/// high + low + carry in the upper half.
+#[inline(always)]
+const fn fold(s: u64) -> u16 {
+    let s = (s.wrapping_add(s.rotate_left(32)) >> 32) as u32;
+    (s.wrapping_add(s.rotate_left(16)) >> 16) as u16
+}
+
+/// Sum of `data`; an odd last byte counts as if a zero followed (RFC 1071 section 4.1).
+#[inline]
+pub fn sum(data: &[u8]) -> u16 {
+    let (words, rest) = data.as_chunks::<4>();
+    // 2^32 words would have to come before 64 bits could overflow.
+    let mut acc: u64 = words.iter().map(|w| u64::from(u32::from_ne_bytes(*w))).sum();
+    let mut last = [0; 4];
+    for (to, from) in last.iter_mut().zip(rest) {
+        *to = *from;
+    }
+    acc += u64::from(u32::from_ne_bytes(last));
+    fold(acc).to_be()
+}
+
+/// Checksum of `data`, whose checksum field must be zero.
+#[inline]
+pub fn checksum(data: &[u8]) -> u16 {
+    !sum(data)
+}
+
+/// Sum of a header without options: 0xffff if its checksum is right.
+#[inline(always)]
+pub fn ipv4_header_sum(header: &[u8; 20]) -> u16 {
+    let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t] = *header;
+    let (x, carry) = u64::from_ne_bytes([a, b, c, d, e, f, g, h])
+        .overflowing_add(u64::from_ne_bytes([i, j, k, l, m, n, o, p]));
+    let last = u64::from(u32::from_ne_bytes([q, r, s, t])) + u64::from(carry);
+    let (x, carry) = x.overflowing_add(last);
+    fold(x + u64::from(carry)).to_be()
+}
+
+/// Sum of the pseudo-header of UDP and TCP (RFC 768, RFC 9293 section 3.1). `len` is the length of the L4
+/// header and its payload in bytes.
+#[inline]
+pub fn pseudo_header_sum(src: u32, dst: u32, protocol: u8, len: u16) -> u16 {
+    let s = u64::from(src) + u64::from(dst) + u64::from(protocol) + u64::from(len);
+    fold(s)
+}
+
+/// The checksum after one 16-bit word it covers went from `old` to `new` (RFC 1624, equation 3).
+#[inline(always)]
+pub const fn update16(check: u16, old: u16, new: u16) -> u16 {
+    !add(add(!check, !old), new)
+}
+
+/// The checksum after two adjacent words, taken as one `u32`, went from `old` to `new`.
+#[inline(always)]
+pub const fn update32(check: u16, old: u32, new: u32) -> u16 {
+    let check = update16(check, (old >> 16) as u16, (new >> 16) as u16);
+    update16(check, old as u16, new as u16)
+}
+
+/// The header checksum after the TTL went down by one: [`update16`] with the difference known.
+#[inline(always)]
+pub const fn ttl_decremented(check: u16) -> u16 {
+    !add(!check, !0x0100)
+}
+
+#[cfg(all(test, not(feature = "loom")))]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Word by word, as RFC 1071 writes it.
+    fn naive(data: &[u8]) -> u16 {
+        let mut s = 0u32;
+        for w in data.chunks(2) {
+            s += u32::from(w[0]) << 8 | u32::from(w.get(1).copied().unwrap_or(0));
+            s = (s & 0xffff) + (s >> 16);
+        }
+        s as u16
+    }
+
+    #[test]
+    fn known_values() {
+        // RFC 1071 section 3.
+        assert_eq!(sum(&[0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7]), 0xddf2);
+        assert_eq!(sum(&[]), 0);
+        assert_eq!(sum(&[0xab]), 0xab00);
+        // RFC 1624 section 4: the case in which equation 2 gave 0xffff.
+        assert_eq!(update16(0xdd2f, 0x5555, 0x3285), 0x0000);
+    }
+
+    #[test]
+    fn ttl_step_is_the_general_update() {
+        for check in 0..=u16::MAX {
+            for ttl in [1u16, 2, 64, 255] {
+                let old = ttl << 8 | 17;
+                assert_eq!(ttl_decremented(check), update16(check, old, old - 0x100), "{check:#x}");
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn sums_agree_with_the_model(data in prop::collection::vec(any::<u8>(), 0..200)) {
+            prop_assert_eq!(sum(&data), naive(&data));
+        }
+
+        #[test]
+        fn header_sum_agrees(header: [u8; 20]) {
+            prop_assert_eq!(ipv4_header_sum(&header), naive(&header));
+        }
+
+        #[test]
+        fn header_sum_agrees_on_extremes(words in prop::array::uniform20(prop_oneof![Just(0u8), Just(0xff), Just(1)])) {
+            prop_assert_eq!(ipv4_header_sum(&words), naive(&words));
+        }
+
+        #[test]
+        fn split_sums_add_up(data in prop::collection::vec(any::<u8>(), 0..200), at: prop::sample::Index) {
+            let at = at.index(data.len() / 2 + 1) * 2;
+            prop_assert_eq!(add(sum(&data[..at]), sum(&data[at..])), sum(&data));
+        }
+
+        #[test]
+        fn pseudo_header(src: u32, dst: u32, protocol: u8, len: u16) {
+            let mut bytes = vec![];
+            bytes.extend(src.to_be_bytes());
+            bytes.extend(dst.to_be_bytes());
+            bytes.extend([0, protocol]);
+            bytes.extend(len.to_be_bytes());
+            prop_assert_eq!(pseudo_header_sum(src, dst, protocol, len), naive(&bytes));
+        }
+
+        #[test]
+        fn updates_keep_a_header_right(mut h: [u8; 20], new: u32, at in 0usize..4) {
+            h[10] = 0;
+            h[11] = 0;
+            // Anything but an all-zero packet, for which 0 and 0xffff are both the sum.
+            h[0] = 0x45;
+            let check = checksum(&h);
+            let at = [4, 8, 12, 16][at];
+            let old = u32::from_be_bytes(h[at..at + 4].try_into().unwrap());
+            // Bytes 8..12 contain the field itself: change only the word before it there.
+            let (check, bytes) = if at == 8 {
+                h[8..10].copy_from_slice(&(new as u16).to_be_bytes());
+                (update16(check, (old >> 16) as u16, new as u16), &mut h)
+            } else {
+                h[at..at + 4].copy_from_slice(&new.to_be_bytes());
+                (update32(check, old, new), &mut h)
+            };
+            bytes[10..12].copy_from_slice(&check.to_be_bytes());
+            prop_assert_eq!(ipv4_header_sum(bytes), 0xffff);
+        }
+    }
+}
