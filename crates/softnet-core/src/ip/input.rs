@@ -1,0 +1,320 @@
+//! IPv4 input and forwarding of a batch: the fast path.
+//!
+//! Called by whoever polls, with the batch of one RX queue. It does what nearly every packet needs (validate,
+//! look up, TTL, rewrite) and sorts the rest out: packets to send per device, drops (freed here, counted), and
+//! exceptions for [`slow`](super::slow). Every packet of the input ends in exactly one of the three.
+//! Neither lock nor clock nor allocation.
+
+use super::adjacency::{Kind, Tables};
+use super::checksum::{ipv4_header_sum, ttl_decremented};
+use crate::SoftnetData;
+use crate::skb::{BATCH, Batch, DropReason, Skb};
+use crate::softnet_data::MAX_DEVICES;
+
+/// Bytes of an Ethernet header.
+pub const ETH_LEN: usize = 14;
+const IPV4_LEN: usize = 20;
+const ETHERTYPE_IPV4: [u8; 2] = [0x08, 0x00];
+const ETHERTYPE_ARP: [u8; 2] = [0x08, 0x06];
+/// Smallest Ethernet frame without its check sequence: shorter packets are padded to this on the wire.
+const ETH_MIN: usize = 60;
+
+/// Why a packet needs more than the fast path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Exception {
+    /// An ARP packet.
+    Arp,
+    /// A broadcast or multicast, or an IPv4 header with options: validate step by step.
+    Unusual,
+    /// TTL ran out.
+    Ttl,
+    /// The look-up's result is not a plain rewrite: local, unresolved, no route, …
+    NextHop,
+    /// Larger than the outgoing MTU.
+    TooBig,
+}
+
+/// The device a batch came by.
+#[derive(Clone, Copy, Debug)]
+pub struct Ingress {
+    /// Device index.
+    pub dev: u16,
+    /// Its MAC address.
+    pub mac: [u8; 6],
+    /// Whether partial L4 checksums may arrive and are to be completed.
+    pub partial_csum: bool,
+}
+
+/// Packets that need the slow path, each with the reason.
+pub struct Exceptions {
+    /// The packets.
+    pub batch: Batch,
+    kinds: [u8; BATCH],
+}
+
+impl Default for Exceptions {
+    fn default() -> Self {
+        Exceptions { batch: Batch::new(), kinds: [0; BATCH] }
+    }
+}
+
+impl Exceptions {
+    fn push(&mut self, ctx: &mut SoftnetData, skb: Skb, kind: Exception) {
+        if let Some(slot) = self.kinds.get_mut(self.batch.len()) {
+            *slot = kind as u8;
+        }
+        // An input batch has no more packets than an exception batch has places.
+        if let Err(skb) = self.batch.push(skb) {
+            ctx.free(skb, DropReason::Shutdown);
+        }
+    }
+
+    /// Takes the packets out, each with its reason.
+    pub fn drain(&mut self) -> impl Iterator<Item = (Skb, Exception)> {
+        let kinds = self.kinds;
+        self.batch.drain().zip(kinds).map(|(skb, kind)| {
+            let kind = match kind {
+                k if k == Exception::Arp as u8 => Exception::Arp,
+                k if k == Exception::Unusual as u8 => Exception::Unusual,
+                k if k == Exception::Ttl as u8 => Exception::Ttl,
+                k if k == Exception::TooBig as u8 => Exception::TooBig,
+                _ => Exception::NextHop,
+            };
+            (skb, kind)
+        })
+    }
+}
+
+/// Packets to send: one batch per device, and which of them are not empty.
+pub struct TxBatches {
+    batches: Box<[Batch]>,
+    used: u64,
+}
+
+impl Default for TxBatches {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl TxBatches {
+    /// Empty batches for every possible device.
+    pub fn new() -> Self {
+        TxBatches { batches: (0..MAX_DEVICES).map(|_| Batch::new()).collect(), used: 0 }
+    }
+
+    /// Appends `skb` to the batch of `dev`, or hands it back if that is full or there is no such device.
+    #[inline(always)]
+    pub fn push(&mut self, dev: u16, skb: Skb) -> Result<(), Skb> {
+        match self.batches.get_mut(usize::from(dev)) {
+            Some(batch) => {
+                self.used |= 1 << (dev % 64);
+                batch.push(skb)
+            }
+            None => Err(skb),
+        }
+    }
+
+    /// Hands every batch that is not empty to `send`, and expects it empty afterwards.
+    #[inline]
+    pub fn flush(&mut self, mut send: impl FnMut(u16, &mut Batch)) {
+        while self.used != 0 {
+            let dev = self.used.trailing_zeros() as u16;
+            self.used &= self.used - 1;
+            send(dev, &mut self.batches[usize::from(dev)]);
+        }
+    }
+}
+
+const _: () = assert!(MAX_DEVICES <= 64);
+
+/// Source (bit 0) and destination (bit 1) addresses that may not be on the wire, by their first octet: RFC 1812
+/// section 5.3.7, RFC 6890. Bit 2: multicast destination.
+static MARTIAN: [u8; 256] = {
+    let mut table = [0; 256];
+    table[0] = 3;
+    table[127] = 3;
+    let mut i = 224;
+    while i < 256 {
+        table[i] = if i < 240 { 1 | 4 } else { 3 };
+        i += 1;
+    }
+    table
+};
+
+/// What the header of a packet says: the destination to look up, or why it is not simply forwarded.
+enum Verdict {
+    Forward(u32),
+    Exception(Exception),
+    Drop(DropReason),
+}
+
+#[inline(always)]
+fn be32(bytes: &[u8], at: usize) -> u32 {
+    match bytes.get(at..at + 4) {
+        Some(b) => u32::from_be_bytes([b[0], b[1], b[2], b[3]]),
+        None => 0,
+    }
+}
+
+/// Looks at one packet. The common case falls straight through.
+#[inline(always)]
+fn classify(packet: &[u8], mac: &[u8; 6]) -> Verdict {
+    let Some(header) = packet.first_chunk::<{ ETH_LEN + IPV4_LEN }>() else {
+        return short(packet, mac);
+    };
+    // One compare each for the addresses and for EtherType, version and header length.
+    if header[..6] != mac[..] || header[12..15] != [0x08, 0x00, 0x45] {
+        return unusual(packet, mac);
+    }
+    let ip: &[u8; IPV4_LEN] = match header[ETH_LEN..].first_chunk() {
+        Some(ip) => ip,
+        None => return Verdict::Drop(DropReason::PktTooSmall),
+    };
+    let total = usize::from(u16::from_be_bytes([ip[2], ip[3]]));
+    if total < IPV4_LEN || total > packet.len() - ETH_LEN {
+        return Verdict::Drop(DropReason::IpInHdr);
+    }
+    if ipv4_header_sum(ip) != 0xffff {
+        return Verdict::Drop(DropReason::IpCsum);
+    }
+    let martian = MARTIAN[usize::from(ip[12])] & 1 | MARTIAN[usize::from(ip[16])] & 6;
+    if martian != 0 {
+        return Verdict::Drop(if martian & 1 != 0 {
+            DropReason::IpInvalidSource
+        } else {
+            DropReason::IpInvalidDest
+        });
+    }
+    Verdict::Forward(be32(ip, 16))
+}
+
+#[cold]
+#[inline(never)]
+fn short(packet: &[u8], mac: &[u8; 6]) -> Verdict {
+    match packet.get(..ETH_LEN) {
+        Some(eth) if eth[..6] != mac[..] && eth[0] & 1 == 0 => Verdict::Drop(DropReason::OtherHost),
+        Some(eth) if eth[12..14] == ETHERTYPE_ARP => Verdict::Exception(Exception::Arp),
+        Some(eth) if eth[12..14] != ETHERTYPE_IPV4 => Verdict::Drop(DropReason::UnhandledProto),
+        _ => Verdict::Drop(DropReason::PktTooSmall),
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn unusual(packet: &[u8], mac: &[u8; 6]) -> Verdict {
+    let to_us = packet[..6] == mac[..];
+    if !to_us && packet[0] & 1 == 0 {
+        return Verdict::Drop(DropReason::OtherHost);
+    }
+    let ethertype = [packet[12], packet[13]];
+    if ethertype == ETHERTYPE_ARP {
+        return Verdict::Exception(Exception::Arp);
+    }
+    if ethertype != ETHERTYPE_IPV4 {
+        return Verdict::Drop(DropReason::UnhandledProto);
+    }
+    Verdict::Exception(Exception::Unusual)
+}
+
+/// Processes `batch`, which came by `ingress`, and leaves it empty.
+pub fn ipv4_input(
+    ctx: &mut SoftnetData,
+    tables: &Tables,
+    ingress: &Ingress,
+    batch: &mut Batch,
+    tx: &mut TxBatches,
+    exceptions: &mut Exceptions,
+) {
+    if ingress.partial_csum {
+        for skb in batch.as_mut_slice() {
+            super::partial::complete(skb.data_mut());
+        }
+    }
+    // First pass: validate. The packets that go on stay in `batch`, in order.
+    let mut dst = [0; BATCH];
+    let mut n = 0;
+    let mut odd = false;
+    for (skb, dst) in batch.as_slice().iter().zip(&mut dst) {
+        match classify(skb.data(), &ingress.mac) {
+            Verdict::Forward(d) => *dst = d,
+            _ => odd = true,
+        }
+        n += 1;
+    }
+    if odd {
+        n = sort_out(ctx, ingress, batch, &mut dst, exceptions);
+    }
+    // Second pass: look up.
+    let mut hops = [0; BATCH];
+    tables.fib.lookup_batch(&dst[..n], &mut hops[..n]);
+    // Third pass: rewrite and sort by device.
+    for ((mut skb, hop), dst) in batch.drain().zip(hops).zip(dst) {
+        let mut hop = tables.next_hop(hop);
+        if hop.kind == Kind::Connected
+            && let Some(host) = tables.hosts.get(&(hop.dev, dst))
+        {
+            hop = host;
+        }
+        let packet = skb.data_mut();
+        if hop.kind != Kind::Rewrite {
+            exceptions.push(ctx, skb, Exception::NextHop);
+            continue;
+        }
+        let Some(header) = packet.first_chunk_mut::<{ ETH_LEN + IPV4_LEN }>() else { continue };
+        let total = u16::from_be_bytes([header[16], header[17]]);
+        if header[22] <= 1 || total > hop.mtu {
+            let why = if header[22] <= 1 { Exception::Ttl } else { Exception::TooBig };
+            exceptions.push(ctx, skb, why);
+            continue;
+        }
+        forward_header(header, &hop.rewrite);
+        let len = packet.len();
+        if len > ETH_MIN && len > ETH_LEN + usize::from(total) {
+            skb.trim(ETH_MIN.max(ETH_LEN + usize::from(total)));
+        }
+        if let Err(skb) = tx.push(hop.dev, skb) {
+            ctx.free(skb, DropReason::DevReady);
+        }
+    }
+}
+
+/// Takes one off the TTL, mends the checksum (RFC 1141), and puts the new link header in front.
+#[inline(always)]
+pub(super) fn forward_header(header: &mut [u8; ETH_LEN + IPV4_LEN], rewrite: &[u8; ETH_LEN]) {
+    header[..ETH_LEN].copy_from_slice(rewrite);
+    header[22] -= 1;
+    let check = ttl_decremented(u16::from_be_bytes([header[24], header[25]]));
+    header[24..26].copy_from_slice(&check.to_be_bytes());
+}
+
+/// Takes everything that is not to be forwarded out of `batch`. Returns how many packets are left, whose
+/// destinations are then the first of `dst`.
+#[cold]
+#[inline(never)]
+fn sort_out(
+    ctx: &mut SoftnetData,
+    ingress: &Ingress,
+    batch: &mut Batch,
+    dst: &mut [u32; BATCH],
+    exceptions: &mut Exceptions,
+) -> usize {
+    let mut good = Batch::new();
+    for skb in batch.drain() {
+        match classify(skb.data(), &ingress.mac) {
+            Verdict::Forward(d) => {
+                if let Some(slot) = dst.get_mut(good.len()) {
+                    *slot = d;
+                }
+                if let Err(skb) = good.push(skb) {
+                    ctx.free(skb, DropReason::Shutdown);
+                }
+            }
+            Verdict::Exception(kind) => exceptions.push(ctx, skb, kind),
+            Verdict::Drop(reason) => ctx.free(skb, reason),
+        }
+    }
+    std::mem::swap(batch, &mut good);
+    batch.len()
+}

@@ -1,0 +1,316 @@
+//! An emulated NIC: packets are written afresh into posted frames, as DMA would, and read out of sent ones.
+//!
+//! [`Source`] and [`Sink`] stand for the wire. Both run inside the queue's own calls, on the caller's CPU,
+//! so that a benchmark can subtract what the emulation costs.
+
+use std::sync::Arc;
+
+use softnet_core::SoftnetData;
+use softnet_core::skb::{BATCH, Batch, DropReason, FRAME_SIZE, Frame};
+
+use super::doorbell::MemDoorbell;
+use crate::device::{
+    Device, DeviceInfo, Doorbell, Features, LinkState, OpenDevice, QueueStats, RxQueue, TxQueue,
+};
+
+/// Where the NIC's packets come from.
+pub trait Source: Send {
+    /// Writes the next packet to the start of `buf` and returns its length in bytes.
+    fn write(&mut self, buf: &mut [u8]) -> usize;
+    /// Length of the next packet, so that the NIC can place it.
+    fn next_len(&self) -> usize;
+}
+
+/// Where packets that the NIC sends go.
+pub trait Sink: Send {
+    /// One packet, from its first byte to its last.
+    fn read(&mut self, packet: &[u8]);
+}
+
+/// Parameters of a [`nic`].
+#[derive(Clone, Debug)]
+pub struct NicConfig {
+    /// Its name.
+    pub name: String,
+    /// Its MAC address.
+    pub mac: [u8; 6],
+    /// Largest L3 packet.
+    pub mtu: u16,
+    /// Descriptors of each RX ring; a power of two.
+    pub rx_ring: usize,
+    /// Descriptors of each TX ring; a power of two.
+    pub tx_ring: usize,
+}
+
+impl Default for NicConfig {
+    fn default() -> Self {
+        NicConfig { name: "nic0".into(), mac: [2, 0, 0, 0, 1, 0], mtu: 1500, rx_ring: 128, tx_ring: 128 }
+    }
+}
+
+/// Lets packets of one RX queue arrive.
+#[derive(Clone)]
+pub struct NicPort {
+    bell: Arc<MemDoorbell>,
+}
+
+impl NicPort {
+    /// `n` more packets arrive now. One thread at a time may call it for a queue.
+    pub fn offer(&self, n: u64) {
+        self.bell.ring(n);
+    }
+
+    /// Offered packets that the driver has not yet taken.
+    pub fn waiting(&self) -> u64 {
+        self.bell.waiting()
+    }
+}
+
+/// An open emulated NIC.
+pub struct Nic {
+    /// The device in its parts.
+    pub open: OpenDevice,
+    /// One per RX queue.
+    pub ports: Vec<NicPort>,
+}
+
+struct NicDevice(DeviceInfo);
+
+impl Device for NicDevice {
+    fn info(&self) -> &DeviceInfo {
+        &self.0
+    }
+    fn link(&self) -> LinkState {
+        LinkState::Up
+    }
+}
+
+/// Opens an emulated NIC with one queue pair per element of `wires`; `dev` is its device index.
+pub fn nic<S: Source + 'static, K: Sink + 'static>(
+    dev: u16,
+    config: &NicConfig,
+    wires: Vec<(S, K)>,
+) -> std::io::Result<Nic> {
+    let info = DeviceInfo {
+        name: config.name.clone(),
+        driver: "mem",
+        mode: "emulated NIC".into(),
+        ifindex: 0,
+        mac: config.mac,
+        mtu: config.mtu,
+        features: Features::default(),
+    };
+    let mut nic =
+        Nic { open: OpenDevice { device: Arc::new(NicDevice(info)), rx: vec![], tx: vec![] }, ports: vec![] };
+    for (queue, (source, sink)) in wires.into_iter().enumerate() {
+        let bell = Arc::new(MemDoorbell::new()?);
+        nic.ports.push(NicPort { bell: bell.clone() });
+        nic.open.rx.push(Box::new(NicRx {
+            bell,
+            source,
+            ring: Ring::new(config.rx_ring),
+            dev,
+            queue: queue as u16,
+            stats: Arc::default(),
+        }));
+        nic.open.tx.push(Box::new(NicTx {
+            sink,
+            ring: Ring::new(config.tx_ring),
+            unsent: 0,
+            stats: Arc::default(),
+        }));
+    }
+    Ok(nic)
+}
+
+/// A descriptor: a frame, and where the packet lies in it.
+struct Descriptor {
+    frame: Frame,
+    off: u16,
+    len: u16,
+}
+
+/// A ring of descriptors; `tail..head` are filled.
+struct Ring {
+    slots: Box<[Option<Descriptor>]>,
+    head: usize,
+    tail: usize,
+}
+
+impl Ring {
+    fn new(size: usize) -> Self {
+        let size = size.next_power_of_two();
+        Ring { slots: (0..size).map(|_| None).collect(), head: 0, tail: 0 }
+    }
+
+    #[inline(always)]
+    fn filled(&self) -> usize {
+        self.head - self.tail
+    }
+
+    #[inline(always)]
+    fn room(&self) -> usize {
+        self.slots.len() - self.filled()
+    }
+
+    /// The caller has seen that there is room.
+    #[inline(always)]
+    fn put(&mut self, frame: Frame, off: usize, len: usize) {
+        let mask = self.slots.len() - 1;
+        let old =
+            self.slots[self.head & mask].replace(Descriptor { frame, off: off as u16, len: len as u16 });
+        debug_assert!(old.is_none());
+        std::mem::forget(old);
+        self.head += 1;
+    }
+
+    #[inline(always)]
+    fn take(&mut self) -> Option<Descriptor> {
+        if self.head == self.tail {
+            return None;
+        }
+        let mask = self.slots.len() - 1;
+        self.tail += 1;
+        self.slots[(self.tail - 1) & mask].take()
+    }
+}
+
+struct NicRx<S> {
+    bell: Arc<MemDoorbell>,
+    source: S,
+    ring: Ring,
+    dev: u16,
+    queue: u16,
+    stats: Arc<QueueStats>,
+}
+
+/// Where the NIC puts a packet of `len` bytes in frame `index`: staggered over cache lines as far as there is
+/// room, since packets at the same offset of every 2 KiB frame would share two of L1's 64 sets.
+#[inline(always)]
+fn stagger(index: u32, len: usize) -> usize {
+    const FIRST: usize = 128;
+    let colours = if len <= 512 {
+        16
+    } else if len <= FRAME_SIZE - FIRST - 4 * 64 {
+        4
+    } else {
+        1
+    };
+    FIRST + (index as usize >> 1 & (colours - 1)) * 64
+}
+
+impl<S: Source> RxQueue for NicRx<S> {
+    fn rx_burst(&mut self, ctx: &mut SoftnetData, batch: &mut Batch, budget: usize) -> usize {
+        if self.ring.room() >= BATCH.min(self.ring.slots.len()) {
+            while self.ring.room() > 0 {
+                let Some(frame) = ctx.alloc_frame() else { break };
+                self.ring.put(frame, 0, 0);
+            }
+        }
+        let waiting = self.bell.waiting() as usize;
+        let want = waiting.min(budget).min(batch.room());
+        let (mut got, mut came, mut bytes) = (0, 0, 0);
+        for _ in 0..want {
+            let Some(Descriptor { mut frame, .. }) = self.ring.take() else { break };
+            came += 1;
+            let off = stagger(frame.index(), self.source.next_len());
+            let len = self.source.write(&mut frame.bytes_mut()[off..]);
+            bytes += len as u64;
+            match ctx.build_skb(frame, off, len) {
+                Ok(mut skb) => {
+                    let head = skb.head_mut();
+                    head.dev = self.dev;
+                    head.queue = self.queue;
+                    match batch.push(skb) {
+                        Ok(()) => got += 1,
+                        Err(skb) => ctx.free(skb, DropReason::NoHead),
+                    }
+                }
+                Err(frame) => {
+                    ctx.free_frame(frame);
+                    ctx.count_drops(self.dev, DropReason::NoHead, 1);
+                }
+            }
+        }
+        self.bell.took(came);
+        self.stats.packets.add(came);
+        self.stats.bytes.add(bytes);
+        got
+    }
+
+    fn doorbell(&self) -> Arc<dyn Doorbell> {
+        self.bell.clone()
+    }
+
+    fn stats(&self) -> Arc<QueueStats> {
+        self.stats.clone()
+    }
+
+    fn held(&self) -> usize {
+        self.ring.filled()
+    }
+
+    fn close(mut self: Box<Self>, ctx: &mut SoftnetData) {
+        while let Some(d) = self.ring.take() {
+            ctx.free_frame(d.frame);
+        }
+    }
+}
+
+struct NicTx<K> {
+    sink: K,
+    ring: Ring,
+    /// Descriptors at the head that were not yet kicked.
+    unsent: usize,
+    stats: Arc<QueueStats>,
+}
+
+impl<K: Sink> TxQueue for NicTx<K> {
+    fn reap(&mut self, ctx: &mut SoftnetData) -> usize {
+        let n = self.ring.filled() - self.unsent;
+        for _ in 0..n {
+            let Some(d) = self.ring.take() else { break };
+            ctx.free_frame(d.frame);
+        }
+        n
+    }
+
+    fn tx_burst(&mut self, ctx: &mut SoftnetData, batch: &mut Batch) -> usize {
+        let n = self.ring.room().min(batch.len());
+        let mut bytes = 0;
+        for skb in batch.drain().take(n) {
+            let (frame, off, len) = ctx.take_frame(skb);
+            bytes += len as u64;
+            self.ring.put(frame, off, len);
+        }
+        self.unsent += n;
+        self.stats.packets.add(n as u64);
+        self.stats.bytes.add(bytes);
+        n
+    }
+
+    fn kick(&mut self, _: &mut SoftnetData) {
+        let mask = self.ring.slots.len() - 1;
+        for at in self.ring.head - self.unsent..self.ring.head {
+            if let Some(d) = &self.ring.slots[at & mask] {
+                self.sink.read(&d.frame.bytes()[usize::from(d.off)..][..usize::from(d.len)]);
+            }
+        }
+        self.unsent = 0;
+        self.stats.kicks.add(1);
+    }
+
+    fn stats(&self) -> Arc<QueueStats> {
+        self.stats.clone()
+    }
+
+    fn held(&self) -> usize {
+        self.ring.filled()
+    }
+
+    fn close(mut self: Box<Self>, ctx: &mut SoftnetData) {
+        while let Some(d) = self.ring.take() {
+            ctx.free_frame(d.frame);
+        }
+    }
+}

@@ -1,0 +1,262 @@
+//! Two ports connected back to back: what one sends on queue *i*, the other receives on queue *i*.
+//!
+//! A queue's wire is a ring of descriptors with one producer (the holder of the TX lock) and one consumer (the
+//! owner of the NAPI instance at the other end). Frames change hands; no byte is copied.
+
+use std::sync::Arc;
+
+use softnet_core::SoftnetData;
+use softnet_core::skb::{Batch, DropReason, Frame, Region};
+use softnet_core::sync::{AtomicBool, AtomicU64, Ordering};
+
+use super::doorbell::MemDoorbell;
+use crate::device::{
+    Device, DeviceInfo, Doorbell, Features, LinkState, OpenDevice, QueueStats, RxQueue, TxQueue,
+};
+
+/// Parameters of a [`pair`].
+#[derive(Clone, Debug)]
+pub struct PairConfig {
+    /// Queue pairs of each port.
+    pub queues: usize,
+    /// Descriptors of each queue; a power of two.
+    pub ring: usize,
+    /// MAC addresses of the two ports.
+    pub macs: [[u8; 6]; 2],
+    /// Names of the two ports.
+    pub names: [String; 2],
+    /// Largest L3 packet.
+    pub mtu: u16,
+}
+
+impl Default for PairConfig {
+    fn default() -> Self {
+        PairConfig {
+            queues: 1,
+            ring: 1024,
+            macs: [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]],
+            names: ["mem0".into(), "mem1".into()],
+            mtu: 1500,
+        }
+    }
+}
+
+/// One direction of one queue.
+struct Wire {
+    region: Arc<Region>,
+    slots: Box<[AtomicU64]>,
+    bell: Arc<MemDoorbell>,
+    /// The receiving end was closed: nothing may be put on any more.
+    closed: AtomicBool,
+}
+
+struct Port {
+    info: DeviceInfo,
+    peer: Arc<AtomicBool>,
+    alive: Arc<AtomicBool>,
+}
+
+impl Device for Port {
+    fn info(&self) -> &DeviceInfo {
+        &self.info
+    }
+    fn link(&self) -> LinkState {
+        if self.peer.load(Ordering::Relaxed) { LinkState::Up } else { LinkState::Down }
+    }
+}
+
+impl Drop for Port {
+    fn drop(&mut self) {
+        self.alive.store(false, Ordering::Relaxed);
+    }
+}
+
+/// Makes two connected ports on `region`; their device indices are `devs`.
+pub fn pair(region: &Arc<Region>, devs: [u16; 2], config: &PairConfig) -> std::io::Result<[OpenDevice; 2]> {
+    let wire = || -> std::io::Result<Arc<Wire>> {
+        Ok(Arc::new(Wire {
+            region: region.clone(),
+            slots: (0..config.ring.next_power_of_two()).map(|_| AtomicU64::new(0)).collect(),
+            bell: Arc::new(MemDoorbell::new()?),
+            closed: AtomicBool::new(false),
+        }))
+    };
+    let mut wires: [Vec<Arc<Wire>>; 2] = [vec![], vec![]];
+    for _ in 0..config.queues {
+        wires[0].push(wire()?);
+        wires[1].push(wire()?);
+    }
+    let alive = [Arc::new(AtomicBool::new(true)), Arc::new(AtomicBool::new(true))];
+    Ok([0, 1].map(|side| OpenDevice {
+        device: Arc::new(Port {
+            info: DeviceInfo {
+                name: config.names[side].clone(),
+                driver: "mem",
+                mode: String::new(),
+                ifindex: 0,
+                mac: config.macs[side],
+                mtu: config.mtu,
+                features: Features { zero_copy: true, ..Features::default() },
+            },
+            alive: alive[side].clone(),
+            peer: alive[1 - side].clone(),
+        }),
+        rx: (0..config.queues)
+            .map(|q| {
+                let wire = wires[1 - side][q].clone();
+                let stats = Arc::default();
+                Box::new(PairRx { wire, dev: devs[side], queue: q as u16, stats }) as Box<dyn RxQueue>
+            })
+            .collect(),
+        tx: (0..config.queues)
+            .map(|q| {
+                let wire = wires[side][q].clone();
+                Box::new(PairTx { wire, pending: 0, head: 0, stats: Arc::default() }) as Box<dyn TxQueue>
+            })
+            .collect(),
+    }))
+}
+
+fn pack(frame: Frame, off: usize, len: usize) -> u64 {
+    u64::from(frame.into_raw()) << 32 | (off as u64) << 16 | len as u64
+}
+
+struct PairRx {
+    wire: Arc<Wire>,
+    dev: u16,
+    queue: u16,
+    stats: Arc<QueueStats>,
+}
+
+impl PairRx {
+    fn take(&mut self, at: u64) -> (Frame, usize, usize) {
+        let slot = &self.wire.slots[at as usize & (self.wire.slots.len() - 1)];
+        let word = slot.load(Ordering::Relaxed);
+        // SAFETY: the producer gave the handle up when it wrote the slot, and published it by the doorbell's
+        // counter; this end takes each position once.
+        let frame = unsafe { Frame::from_raw(&self.wire.region, (word >> 32) as u32) };
+        (frame, (word >> 16) as u16 as usize, word as u16 as usize)
+    }
+}
+
+impl RxQueue for PairRx {
+    fn rx_burst(&mut self, ctx: &mut SoftnetData, batch: &mut Batch, budget: usize) -> usize {
+        let n = (self.wire.bell.waiting() as usize).min(budget).min(batch.room());
+        let first = self.wire.bell.total_taken();
+        let (mut got, mut bytes) = (0, 0);
+        for i in 0..n as u64 {
+            let (frame, off, len) = self.take(first + i);
+            match ctx.build_skb(frame, off, len) {
+                Ok(mut skb) => {
+                    bytes += len as u64;
+                    let head = skb.head_mut();
+                    head.dev = self.dev;
+                    head.queue = self.queue;
+                    match batch.push(skb) {
+                        Ok(()) => got += 1,
+                        Err(skb) => ctx.free(skb, DropReason::NoHead),
+                    }
+                }
+                Err(frame) => {
+                    ctx.free_frame(frame);
+                    ctx.count_drops(self.dev, DropReason::NoHead, 1);
+                }
+            }
+        }
+        self.wire.bell.took(n as u64);
+        self.stats.packets.add(n as u64);
+        self.stats.bytes.add(bytes);
+        got
+    }
+
+    fn doorbell(&self) -> Arc<dyn Doorbell> {
+        self.wire.bell.clone()
+    }
+
+    fn stats(&self) -> Arc<QueueStats> {
+        self.stats.clone()
+    }
+
+    fn held(&self) -> usize {
+        self.wire.bell.waiting() as usize
+    }
+
+    fn close(mut self: Box<Self>, ctx: &mut SoftnetData) {
+        self.wire.closed.store(true, Ordering::SeqCst);
+        while self.wire.bell.waiting() > 0 {
+            let (frame, ..) = self.take(self.wire.bell.total_taken());
+            self.wire.bell.took(1);
+            ctx.free_frame(frame);
+            ctx.count_drops(self.dev, DropReason::Shutdown, 1);
+            self.stats.packets.add(1);
+        }
+    }
+}
+
+struct PairTx {
+    wire: Arc<Wire>,
+    /// Written to the ring, not yet kicked.
+    pending: u64,
+    /// Position of the next descriptor.
+    head: u64,
+    stats: Arc<QueueStats>,
+}
+
+impl TxQueue for PairTx {
+    fn reap(&mut self, _: &mut SoftnetData) -> usize {
+        0
+    }
+
+    fn tx_burst(&mut self, ctx: &mut SoftnetData, batch: &mut Batch) -> usize {
+        if self.wire.closed.load(Ordering::SeqCst) {
+            return 0;
+        }
+        let used = self.wire.bell.waiting() + self.pending;
+        let n = (self.wire.slots.len() - used as usize).min(batch.len());
+        let mut bytes = 0;
+        for skb in batch.drain().take(n) {
+            let (frame, off, len) = ctx.take_frame(skb);
+            bytes += len as u64;
+            let slot = &self.wire.slots[self.head as usize & (self.wire.slots.len() - 1)];
+            slot.store(pack(frame, off, len), Ordering::Relaxed);
+            self.head += 1;
+        }
+        self.pending += n as u64;
+        self.stats.packets.add(n as u64);
+        self.stats.bytes.add(bytes);
+        n
+    }
+
+    fn kick(&mut self, _: &mut SoftnetData) {
+        if self.pending > 0 {
+            self.wire.bell.ring(std::mem::take(&mut self.pending));
+            self.stats.kicks.add(1);
+        }
+    }
+
+    fn stats(&self) -> Arc<QueueStats> {
+        self.stats.clone()
+    }
+
+    fn held(&self) -> usize {
+        self.pending as usize
+    }
+
+    fn close(mut self: Box<Self>, ctx: &mut SoftnetData) {
+        self.kick(ctx);
+    }
+}
+
+impl Drop for Wire {
+    fn drop(&mut self) {
+        // Both ends are gone. A packet sent while the receiving end was being closed goes home here.
+        let (mut at, left) = (self.bell.total_taken(), self.bell.waiting());
+        let mut home = SoftnetData::new(self.region.clone(), Default::default());
+        for _ in 0..left {
+            let word = self.slots[at as usize & (self.slots.len() - 1)].load(Ordering::Relaxed);
+            // SAFETY: as in `PairRx::take`; nobody else is left to take it.
+            home.free_frame(unsafe { Frame::from_raw(&self.region, (word >> 32) as u32) });
+            at += 1;
+        }
+    }
+}
