@@ -87,6 +87,13 @@ impl SoftnetData {
         self.store.free_skb(skb);
     }
 
+    /// Like [`free`](Self::free), but counts against device `dev`: the one that could not send it.
+    #[inline]
+    pub fn free_at(&mut self, skb: Skb, dev: u16, reason: DropReason) {
+        self.stats.count(dev, reason, 1);
+        self.store.free_skb(skb);
+    }
+
     /// Counts drops of packets that never had an skb (no head, no frame).
     pub fn count_drops(&self, dev: u16, reason: DropReason, n: u64) {
         self.stats.count(dev, reason, n);

@@ -4,13 +4,14 @@
 //! that; a reader takes the snapshot once per batch.
 
 use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 use super::fib::Fib;
 
 /// What to do with a packet whose look-up ended at a next hop.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Kind {
     /// No route.
@@ -75,6 +76,37 @@ impl Adjacency {
     }
 }
 
+/// Key of a neighbour in [`Tables::hosts`].
+#[inline(always)]
+pub fn host_key(dev: u16, addr: u32) -> u64 {
+    u64::from(dev) << 32 | u64::from(addr)
+}
+
+/// Hashes a [`host_key`] by one multiplication: the table is looked up per packet, and only the neighbours of
+/// connected networks, whose number is bounded, get into it.
+#[derive(Default)]
+pub struct HostHasher(u64);
+
+impl Hasher for HostHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.write_u64(self.0 ^ u64::from(*byte));
+        }
+    }
+    #[inline(always)]
+    fn write_u64(&mut self, key: u64) {
+        let product = u128::from(key) * 0x9e37_79b9_7f4a_7c15;
+        self.0 = (product >> 64) as u64 ^ product as u64;
+    }
+    #[inline(always)]
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
+/// Neighbours by [`host_key`].
+pub type Hosts = HashMap<u64, Adjacency, BuildHasherDefault<HostHasher>>;
+
 /// The forwarding tables of one moment.
 #[derive(Clone)]
 pub struct Tables {
@@ -83,7 +115,7 @@ pub struct Tables {
     /// What the FIB's leaves mean; entry 0 is [`Kind::NoRoute`].
     pub next_hops: Vec<Adjacency>,
     /// Neighbours of connected networks that are usable now, by device and address.
-    pub hosts: HashMap<(u16, u32), Adjacency>,
+    pub hosts: Hosts,
 }
 
 impl Tables {
@@ -92,7 +124,7 @@ impl Tables {
         Tables {
             fib: Arc::new(Fib::default()),
             next_hops: vec![Adjacency::special(Kind::NoRoute)],
-            hosts: HashMap::new(),
+            hosts: Hosts::default(),
         }
     }
 
@@ -110,7 +142,7 @@ impl Tables {
         match hop.kind {
             Kind::Connected => self
                 .hosts
-                .get(&(hop.dev, dst.into()))
+                .get(&host_key(hop.dev, dst.into()))
                 .copied()
                 .unwrap_or(Adjacency::gateway(hop.dev, hop.mtu, dst)),
             _ => hop,

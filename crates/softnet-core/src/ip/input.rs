@@ -5,7 +5,7 @@
 //! exceptions for [`slow`](super::slow). Every packet of the input ends in exactly one of the three.
 //! Neither lock nor clock nor allocation.
 
-use super::adjacency::{Kind, Tables};
+use super::adjacency::{Kind, Tables, host_key};
 use super::checksum::{ipv4_header_sum, ttl_decremented};
 use crate::SoftnetData;
 use crate::skb::{BATCH, Batch, DropReason, Skb};
@@ -253,7 +253,7 @@ pub fn ipv4_input(
     for ((mut skb, hop), dst) in batch.drain().zip(hops).zip(dst) {
         let mut hop = tables.next_hop(hop);
         if hop.kind == Kind::Connected
-            && let Some(host) = tables.hosts.get(&(hop.dev, dst))
+            && let Some(host) = tables.hosts.get(&host_key(hop.dev, dst))
         {
             hop = host;
         }
@@ -318,3 +318,7 @@ fn sort_out(
     std::mem::swap(batch, &mut good);
     batch.len()
 }
+
+#[cfg(all(test, not(feature = "loom")))]
+#[path = "input_tests.rs"]
+mod tests;

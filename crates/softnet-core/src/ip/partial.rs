@@ -44,3 +44,67 @@ pub fn complete(packet: &mut [u8]) {
 fn packet_is_not_ipv4(vihl: u8) -> bool {
     vihl >> 4 != 4
 }
+
+#[cfg(all(test, not(feature = "loom")))]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// An Ethernet/IPv4 packet of `proto` with this L4 payload and its checksum field.
+    fn packet(proto: u8, mut l4: Vec<u8>, check: Option<u16>) -> Vec<u8> {
+        let field = if proto == 6 { 16 } else { 6 };
+        let total = (20 + l4.len()) as u16;
+        let pseudo = checksum::pseudo_header_sum(0x0a00_0001, 0x0a00_0002, proto, l4.len() as u16);
+        l4[field..field + 2].copy_from_slice(&check.unwrap_or(pseudo).to_be_bytes());
+        let mut p = vec![0; 14];
+        p.extend([0x45, 0, (total >> 8) as u8, total as u8, 0, 0, 0x40, 0, 64, proto, 0, 0]);
+        p.extend([10, 0, 0, 1, 10, 0, 0, 2]);
+        p.extend(l4);
+        p
+    }
+
+    /// The sum that a receiver computes: 0xffff if the checksum is right.
+    fn received_sum(p: &[u8]) -> u16 {
+        let pseudo = checksum::pseudo_header_sum(0x0a00_0001, 0x0a00_0002, p[23], (p.len() - 34) as u16);
+        checksum::add(pseudo, checksum::sum(&p[34..]))
+    }
+
+    proptest! {
+        #[test]
+        fn completes_partial_ones(tcp: bool, l4 in prop::collection::vec(any::<u8>(), 20..300)) {
+            let mut p = packet(if tcp { 6 } else { 17 }, l4, None);
+            complete(&mut p);
+            prop_assert_eq!(received_sum(&p), 0xffff);
+            let done = p.clone();
+            complete(&mut p);
+            prop_assert_eq!(p, done);
+        }
+
+        #[test]
+        fn leaves_others_alone(l4 in prop::collection::vec(any::<u8>(), 20..100), check: u16, proto: u8) {
+            let before = packet(proto, l4, Some(check));
+            let pseudo = checksum::pseudo_header_sum(0x0a00_0001, 0x0a00_0002, proto, (before.len() - 34) as u16);
+            prop_assume!(check != pseudo || (proto != 6 && proto != 17));
+            let mut p = before.clone();
+            complete(&mut p);
+            prop_assert_eq!(p, before);
+        }
+
+        #[test]
+        fn survives_anything(mut p in prop::collection::vec(any::<u8>(), 0..120)) {
+            complete(&mut p);
+        }
+    }
+
+    #[test]
+    fn fragments_are_left_alone() {
+        let mut p = packet(17, vec![1; 40], None);
+        for flags in [[0x20, 0], [0, 1], [0x1f, 0xff]] {
+            p[20..22].copy_from_slice(&flags);
+            let before = p.clone();
+            complete(&mut p);
+            assert_eq!(p, before);
+        }
+    }
+}

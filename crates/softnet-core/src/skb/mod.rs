@@ -30,3 +30,6 @@ pub use pool::Pool;
 pub use reason::DropReason;
 pub use region::{FRAME_SIZE, HEADROOM, HeapMemory, Region, RegionError, RegionMemory};
 pub use store::Store;
+
+#[cfg(all(test, not(feature = "loom")))]
+mod tests;

@@ -18,7 +18,7 @@ pub const FRAME_SIZE: usize = 2048;
 pub const HEADROOM: usize = 256;
 
 /// Regions that may exist at a time.
-const MAX_REGIONS: usize = 16;
+const MAX_REGIONS: usize = 64;
 
 /// The memory a region is laid out in.
 ///

@@ -1,0 +1,211 @@
+//! The packets of `bench forward`: templates with known destinations, the wire that writes them, and the wire
+//! that checks what comes out.
+
+use std::net::Ipv4Addr;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use softnet_core::ip::{Prefix, checksum};
+use softnet_dev::mem::{Sink, Source};
+
+/// Bytes of a template: a 64-byte frame.
+pub(super) const SIZE: usize = 64;
+/// Where a template's number stands: in the UDP payload.
+const NUMBER: usize = 42;
+
+/// A frame, aligned as in a packet buffer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(align(64))]
+pub(super) struct Template(pub(super) [u8; SIZE]);
+
+/// A small generator of pseudo-random numbers (xorshift64*), seeded: every run has the same packets.
+pub(super) struct Random(u64);
+
+impl Random {
+    pub(super) fn new(seed: u64) -> Self {
+        Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    pub(super) fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    /// Uniform below `n` (`n` > 0).
+    pub(super) fn below(&mut self, n: usize) -> usize {
+        ((u128::from(self.next()) * n as u128) >> 64) as usize
+    }
+}
+
+/// `n` distinct prefixes with the lengths of a BGP table (mostly /24, some longer), none of them martian.
+pub(super) fn bgp_prefixes(n: usize, random: &mut Random) -> Vec<Prefix> {
+    let mut seen = std::collections::HashSet::with_capacity(n);
+    let mut prefixes = Vec::with_capacity(n);
+    while prefixes.len() < n {
+        let len = match random.below(100) {
+            0..=1 => 16,
+            2..=4 => 19,
+            5..=9 => 20,
+            10..=14 => 21,
+            15..=26 => 22,
+            27..=36 => 23,
+            37..=96 => 24,
+            _ => 25 + random.below(8) as u8,
+        };
+        let addr = Ipv4Addr::from(random.next() as u32);
+        let first = addr.octets()[0];
+        let Ok(prefix) = Prefix::containing(addr, len) else { continue };
+        if first != 0 && first != 127 && first < 224 && seen.insert(prefix) {
+            prefixes.push(prefix);
+        }
+    }
+    prefixes
+}
+
+/// Sixteen prefixes of /16.
+pub(super) fn sixteen_prefixes() -> Vec<Prefix> {
+    let prefix = |i: u8| Prefix::containing(Ipv4Addr::new(16 + 12 * i, 1, 0, 0), 16).ok();
+    (0..16).filter_map(prefix).collect()
+}
+
+/// A UDP packet of [`SIZE`] bytes to `dst` by way of `mac`, numbered `number`.
+pub(super) fn template(number: u32, mac: [u8; 6], dst: Ipv4Addr) -> Template {
+    let mut t = [0; SIZE];
+    t[..6].copy_from_slice(&mac);
+    t[6..12].copy_from_slice(&[2, 0, 0, 0, 9, 9]);
+    t[12..14].copy_from_slice(&[0x08, 0x00]);
+    let mut ip = [0x45, 0, 0, (SIZE - 14) as u8, 0, 0, 0, 0, 64, 17, 0, 0, 198, 18, 0, 1, 0, 0, 0, 0];
+    ip[16..].copy_from_slice(&dst.octets());
+    let check = !checksum::ipv4_header_sum(&ip);
+    ip[10..12].copy_from_slice(&check.to_be_bytes());
+    t[14..34].copy_from_slice(&ip);
+    t[34..42].copy_from_slice(&[0x30, 0x39, 0x00, 0x09, 0, (SIZE - 34) as u8, 0, 0]);
+    t[NUMBER..NUMBER + 4].copy_from_slice(&number.to_be_bytes());
+    Template(t)
+}
+
+/// `n` numbered templates whose destinations are uniform over `prefixes`, and within each uniform over its
+/// addresses.
+pub(super) fn templates(n: usize, mac: [u8; 6], prefixes: &[Prefix], random: &mut Random) -> Vec<Template> {
+    (0..n)
+        .map(|i| {
+            let prefix = prefixes[random.below(prefixes.len())];
+            let host = random.next() as u32 & u32::MAX.checked_shr(prefix.len().into()).unwrap_or(0);
+            template(i as u32, mac, Ipv4Addr::from(u32::from(prefix.addr()) | host))
+        })
+        .collect()
+}
+
+/// Writes the templates in turn, from the first to the last and round again.
+pub(super) struct Wire {
+    templates: Arc<[Template]>,
+    at: usize,
+}
+
+impl Wire {
+    pub(super) fn new(templates: Arc<[Template]>) -> Self {
+        Wire { templates, at: 0 }
+    }
+}
+
+impl Source for Wire {
+    #[inline(always)]
+    fn next_len(&self) -> usize {
+        SIZE
+    }
+
+    #[inline(always)]
+    fn write(&mut self, buf: &mut [u8]) -> usize {
+        let Some((buf, template)) = buf.first_chunk_mut::<SIZE>().zip(self.templates.get(self.at)) else { return 0 };
+        *buf = template.0;
+        self.at += 1;
+        if self.at == self.templates.len() {
+            self.at = 0;
+        }
+        SIZE
+    }
+}
+
+/// Sums of every packet's eight words: cheap enough to run within the timed loop, and different if any byte of
+/// any packet is, or one is missing, or one comes twice in place of another.
+#[derive(Clone, Default, PartialEq, Eq, Debug)]
+pub(super) struct Sums {
+    pub(super) packets: u64,
+    words: [u64; SIZE / 8],
+}
+
+impl Sums {
+    #[inline(always)]
+    pub(super) fn add(&mut self, packet: &[u8; SIZE]) {
+        self.packets += 1;
+        for (sum, word) in self.words.iter_mut().zip(packet.as_chunks::<8>().0) {
+            *sum = sum.wrapping_add(u64::from_ne_bytes(*word));
+        }
+    }
+
+    /// Adds another's packets `times` over.
+    pub(super) fn add_times(&mut self, other: &Sums, times: u64) {
+        self.packets += other.packets * times;
+        for (sum, word) in self.words.iter_mut().zip(other.words) {
+            *sum = sum.wrapping_add(word.wrapping_mul(times));
+        }
+    }
+}
+
+/// What the sink found, and how closely it looks.
+#[derive(Default)]
+pub(super) struct Found {
+    pub(super) sums: Sums,
+    /// Packets of another size than [`SIZE`].
+    pub(super) strange: u64,
+    /// While this is set, whole packets are kept.
+    pub(super) keep: Option<Vec<Template>>,
+}
+
+/// The wire behind the sending NIC.
+#[derive(Default)]
+pub(super) struct Counter {
+    sums: Sums,
+    strange: u64,
+    keep: bool,
+    kept: Vec<Template>,
+    report: Arc<Mutex<Found>>,
+}
+
+impl Counter {
+    /// A sink, and where it reports when it is asked to ([`Counter::publish`] on drop or by number).
+    pub(super) fn new(keep: bool) -> (Self, Arc<Mutex<Found>>) {
+        let report = Arc::new(Mutex::new(Found::default()));
+        (Counter { keep, report: report.clone(), ..Counter::default() }, report)
+    }
+}
+
+impl Sink for Counter {
+    #[inline(always)]
+    fn read(&mut self, packet: &[u8]) {
+        match packet.first_chunk::<SIZE>() {
+            Some(chunk) if packet.len() == SIZE => {
+                self.sums.add(chunk);
+                if self.keep {
+                    self.kept.push(Template(*chunk));
+                }
+            }
+            _ => self.strange += 1,
+        }
+    }
+}
+
+impl Drop for Counter {
+    fn drop(&mut self) {
+        let mut found = self.report.lock().unwrap_or_else(PoisonError::into_inner);
+        found.sums = std::mem::take(&mut self.sums);
+        found.strange = self.strange;
+        found.keep = self.keep.then(|| std::mem::take(&mut self.kept));
+    }
+}
+
+/// The number that a packet carries.
+pub(super) fn number(packet: &Template) -> u32 {
+    u32::from_be_bytes([packet.0[NUMBER], packet.0[NUMBER + 1], packet.0[NUMBER + 2], packet.0[NUMBER + 3]])
+}

@@ -1,0 +1,210 @@
+use std::sync::Arc;
+
+use super::*;
+use crate::SoftnetData;
+
+fn region(frames: u32, heads: u32) -> Arc<Region> {
+    Region::new(Box::new(HeapMemory::new(Region::bytes(frames, heads))), frames, heads).unwrap()
+}
+
+fn context(region: &Arc<Region>) -> SoftnetData {
+    SoftnetData::new(region.clone(), CacheSizes::default())
+}
+
+#[test]
+fn handles_are_eight_bytes() {
+    assert_eq!((size_of::<Skb>(), size_of::<Option<Skb>>()), (8, 8));
+    assert_eq!((size_of::<Frame>(), size_of::<Option<Frame>>()), (8, 8));
+}
+
+#[test]
+fn push_pull_put_trim_stay_within_the_frame() {
+    let region = region(4, 4);
+    let mut ctx = context(&region);
+    let mut skb = ctx.alloc_skb().unwrap();
+    skb.put(100).unwrap().fill(7);
+    skb.push(14).unwrap().fill(1);
+    assert_eq!(
+        (skb.len(), skb.headroom(), skb.tailroom()),
+        (114, HEADROOM - 14, FRAME_SIZE - HEADROOM - 100)
+    );
+    assert_eq!((skb.data()[13], skb.data()[14]), (1, 7));
+    skb.pull(14).unwrap();
+    skb.trim(60);
+    assert_eq!(skb.data(), [7; 60]);
+    assert!(skb.pull(61).is_none());
+    assert!(skb.push(HEADROOM + 1).is_none());
+    assert!(skb.put(FRAME_SIZE).is_none());
+    assert_eq!(skb.len(), 60);
+    ctx.free(skb, DropReason::Shutdown);
+}
+
+#[test]
+fn exhaustion_is_counted_and_recovers() {
+    let region = region(3, 2);
+    let mut ctx = context(&region);
+    let a = ctx.alloc_skb().unwrap();
+    let b = ctx.alloc_skb().unwrap();
+    // A frame is left, a head is not: the frame must not get lost.
+    assert!(ctx.alloc_skb().is_none());
+    assert_eq!(region.exhausted(), 1);
+    ctx.free(a, DropReason::NoHead);
+    let a = ctx.alloc_skb().unwrap();
+    ctx.deliver(a);
+    ctx.free(b, DropReason::IpTtl);
+    assert_eq!(ctx.stats().drops(0, DropReason::IpTtl), 1);
+    assert_eq!((ctx.stats().dropped(), ctx.stats().delivered.get()), (2, 1));
+    drop(ctx);
+    assert_eq!((region.frames_free(), region.heads_free()), (3, 2));
+}
+
+#[test]
+fn build_refuses_a_range_outside_the_frame() {
+    let region = region(2, 2);
+    let mut ctx = context(&region);
+    let frame = ctx.alloc_frame().unwrap();
+    let frame = ctx.build_skb(frame, 2000, 49).unwrap_err();
+    let frame = ctx.build_skb(frame, 5000, 0).unwrap_err();
+    let skb = ctx.build_skb(frame, 2000, 48).unwrap();
+    ctx.free_skb(skb);
+}
+
+#[test]
+fn foreign_skb_goes_home() {
+    let (mine, other) = (region(2, 2), region(2, 2));
+    let (mut a, mut b) = (context(&mine), context(&other));
+    let skb = a.alloc_skb().unwrap();
+    b.free(skb, DropReason::Shutdown);
+    drop((a, b));
+    assert_eq!((mine.frames_free(), mine.heads_free()), (2, 2));
+    assert_eq!((other.frames_free(), other.heads_free()), (2, 2));
+}
+
+#[test]
+fn list_is_first_in_first_out() {
+    let region = region(8, 8);
+    let mut ctx = context(&region);
+    let mut list = SkbList::new();
+    for i in 0..5u8 {
+        let mut skb = ctx.alloc_skb().unwrap();
+        skb.put(1).unwrap()[0] = i;
+        list.push_back(skb).unwrap();
+    }
+    for i in 0..5 {
+        let skb = list.pop_front().unwrap();
+        assert_eq!((skb.data()[0], list.len()), (i, 4 - usize::from(i)));
+        ctx.free_skb(skb);
+    }
+    assert!(list.pop_front().is_none());
+}
+
+#[test]
+fn batch_drain_keeps_what_it_did_not_yield() {
+    let region = region(BATCH as u32 + 1, BATCH as u32 + 1);
+    let mut ctx = context(&region);
+    let mut batch = Batch::new();
+    for i in 0..BATCH {
+        let mut skb = ctx.alloc_skb().unwrap();
+        skb.put(1).unwrap()[0] = i as u8;
+        batch.push(skb).unwrap();
+    }
+    let over = ctx.alloc_skb().unwrap();
+    let over = batch.push(over).unwrap_err();
+    ctx.free_skb(over);
+    for skb in batch.drain().take(10) {
+        ctx.free_skb(skb);
+    }
+    assert_eq!((batch.len(), batch.as_slice()[0].data()[0]), (BATCH - 10, 10));
+    let mut other = Batch::new();
+    other.append(&mut batch);
+    assert!(batch.is_empty());
+    let last = other.pop().unwrap();
+    assert_eq!(last.data()[0], BATCH as u8 - 1);
+    ctx.free_skb(last);
+    other.drain().for_each(|skb| ctx.free_skb(skb));
+}
+
+/// Dropping a handle aborts in debug builds: seen from outside, in a child process.
+#[test]
+#[cfg(debug_assertions)]
+fn a_leaked_skb_aborts() {
+    const CHILD: &str = "SOFTNET_TEST_LEAK";
+    if std::env::var_os(CHILD).is_some() {
+        let region = region(1, 1);
+        drop(context(&region).alloc_skb());
+        return;
+    }
+    let child = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "skb::tests::a_leaked_skb_aborts", "--nocapture"])
+        .env(CHILD, "1")
+        .output()
+        .unwrap();
+    use std::os::unix::process::ExitStatusExt;
+    assert_eq!(child.status.signal(), Some(6), "{child:?}");
+    assert!(String::from_utf8_lossy(&child.stderr).contains("dropped without free(skb, reason)"));
+}
+
+#[cfg(feature = "debug-poison")]
+mod poison {
+    use std::mem::ManuallyDrop;
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use super::*;
+
+    /// Runs `bug` and returns what it was caught with.
+    fn caught(bug: impl FnOnce()) -> String {
+        let error = catch_unwind(AssertUnwindSafe(bug)).expect_err("the bug was not caught");
+        *error.downcast::<String>().expect("a message")
+    }
+
+    /// A second handle to the same memory, as a bug in a driver would make one.
+    fn copy_of(skb: &Skb) -> ManuallyDrop<Skb> {
+        // SAFETY: not safe at all; that is what these tests are about.
+        ManuallyDrop::new(unsafe { Skb::from_raw(skb.region(), skb.index()) })
+    }
+
+    #[test]
+    fn catches_use_after_free_and_double_free_of_heads() {
+        let region = region(4, 4);
+        let mut ctx = ManuallyDrop::new(context(&region));
+        let skb = ctx.alloc_skb().unwrap();
+        let stale = copy_of(&skb);
+        ctx.free_skb(skb);
+        assert!(caught(|| assert_eq!(stale.len(), 0)).contains("use of a freed head"));
+        assert!(caught(|| ctx.free_skb(ManuallyDrop::into_inner(stale))).contains("freed head"));
+        let heads = &mut [0; 1];
+        assert_eq!(ctx.alloc_heads(heads), 1);
+        // SAFETY: the first is right, the second is the bug.
+        unsafe { ctx.free_heads(heads) };
+        // SAFETY: as above.
+        assert!(caught(|| unsafe { ctx.free_heads(heads) }).contains("double free of a head"));
+    }
+
+    #[test]
+    fn catches_use_after_free_and_double_free_of_frames() {
+        let region = region(4, 4);
+        let mut ctx = ManuallyDrop::new(context(&region));
+        let frame = ctx.alloc_frame().unwrap();
+        // SAFETY: not safe at all; that is what these tests are about.
+        let mut stale = ManuallyDrop::new(unsafe { Frame::from_raw(&region, frame.index()) });
+        // SAFETY: as above.
+        let again = unsafe { Frame::from_raw(&region, frame.index()) };
+        let late_write = frame.bytes().as_ptr().cast_mut();
+        ctx.free_frame(frame);
+        assert!(caught(|| stale.bytes_mut()[0] = 1).contains("freed or foreign frame"));
+        assert!(caught(|| ctx.free_frame(again)).contains("double free of a frame"));
+        // SAFETY: the memory is there; the write is the bug (a device that kept the frame).
+        unsafe { late_write.write(1) };
+        assert!(caught(|| drop(ctx.alloc_frame())).contains("write to a freed frame at byte 0"));
+    }
+
+    #[test]
+    fn catches_foreign_frees() {
+        let region = region(4, 4);
+        let mut ctx = ManuallyDrop::new(context(&region));
+        let frame = Frame::new(region.id(), 4);
+        assert!(caught(|| ctx.free_frame(frame)).contains("foreign free of a frame"));
+        // SAFETY: an index that no store handed out: the bug.
+        assert!(caught(|| unsafe { ctx.free_heads(&[4]) }).contains("foreign free of a head"));
+    }
+}

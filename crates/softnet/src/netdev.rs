@@ -1,0 +1,109 @@
+//! A device as the stack sees it: it keeps its name, index and counters while the interface behind it comes and
+//! goes, and [`dev_queue_xmit`] sends through it from any thread.
+//!
+//! Invariant: a TX queue is touched only under its lock; the lock is taken once per batch and never held while
+//! packets are freed or another lock is taken.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use arc_swap::ArcSwapOption;
+use softnet_core::SoftnetData;
+use softnet_core::skb::{Batch, DropReason};
+use softnet_dev::{Device, QueueStats, TxQueue};
+
+use crate::worker::NapiInstance;
+
+/// A device of the stack.
+pub struct Netdev {
+    /// Its index in the stack.
+    pub index: u16,
+    /// Its name.
+    pub name: String,
+    /// What there is of it while its interface exists.
+    pub live: ArcSwapOption<Live>,
+}
+
+/// A TX queue and its lock. `None` once it was closed.
+pub struct TxLock {
+    queue: Mutex<Option<Box<dyn TxQueue>>>,
+    stats: Arc<QueueStats>,
+}
+
+/// The parts of an open device.
+pub struct Live {
+    /// The shared part.
+    pub device: Arc<dyn Device>,
+    /// One NAPI instance per RX queue.
+    pub napis: Vec<Arc<NapiInstance>>,
+    /// Counters of the RX queues.
+    pub rx_stats: Vec<Arc<QueueStats>>,
+    /// The TX queues.
+    pub tx: Vec<TxLock>,
+}
+
+impl TxLock {
+    /// Puts `queue` behind a lock.
+    pub fn new(queue: Box<dyn TxQueue>) -> Self {
+        TxLock { stats: queue.stats(), queue: Mutex::new(Some(queue)) }
+    }
+
+    /// Its counters.
+    pub fn stats(&self) -> &QueueStats {
+        &self.stats
+    }
+
+    /// Frames it holds now.
+    pub fn held(&self) -> usize {
+        let queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        queue.as_ref().map_or(0, |q| q.held())
+    }
+
+    /// Closes the queue; packets sent from now on are dropped as [`DropReason::DevReady`].
+    pub fn close(&self, ctx: &mut SoftnetData) {
+        let queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(queue) = queue {
+            queue.close(ctx);
+        }
+    }
+
+    /// Sends `batch` and leaves it empty; what the ring does not take is dropped.
+    fn xmit(&self, ctx: &mut SoftnetData, dev: u16, batch: &mut Batch) {
+        let reason = {
+            let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+            match queue.as_mut() {
+                None => DropReason::DevReady,
+                Some(queue) => {
+                    queue.reap(ctx);
+                    queue.tx_burst(ctx, batch);
+                    queue.kick(ctx);
+                    if !batch.is_empty() {
+                        // The kick may have sent what filled the ring.
+                        queue.reap(ctx);
+                        queue.tx_burst(ctx, batch);
+                        queue.kick(ctx);
+                    }
+                    DropReason::FullRing
+                }
+            }
+        };
+        for skb in batch.drain() {
+            ctx.free_at(skb, dev, reason);
+        }
+    }
+}
+
+/// Sends `batch` out of `dev` by TX queue `queue` (modulo how many there are) and leaves it empty. Any thread
+/// with a context may call it. Packets that can't be sent are freed and counted against `dev`.
+pub fn dev_queue_xmit(ctx: &mut SoftnetData, dev: &Netdev, queue: usize, batch: &mut Batch) {
+    let live = dev.live.load();
+    match live.as_deref() {
+        Some(live) if !live.tx.is_empty() => {
+            live.tx[queue % live.tx.len()].xmit(ctx, dev.index, batch);
+        }
+        _ => {
+            for skb in batch.drain() {
+                ctx.free_at(skb, dev.index, DropReason::DevReady);
+            }
+        }
+    }
+}
