@@ -94,6 +94,17 @@ impl SoftnetData {
         self.store.free_skb(skb);
     }
 
+    /// Counts a packet that was made here.
+    pub fn originate(&mut self) {
+        self.stats.originated.add(1);
+    }
+
+    /// Counts a packet that reached its receiver here, who answers in the same buffer.
+    pub fn turn_around(&mut self) {
+        self.stats.delivered.add(1);
+        self.stats.originated.add(1);
+    }
+
     /// Counts drops of packets that never had an skb (no head, no frame).
     pub fn count_drops(&self, dev: u16, reason: DropReason, n: u64) {
         self.stats.count(dev, reason, n);

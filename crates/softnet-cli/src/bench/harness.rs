@@ -85,8 +85,53 @@ fn median(sorted: &[f64]) -> f64 {
     }
 }
 
+/// What a figure's median must keep to.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Bound {
+    /// No less.
+    AtLeast(f64),
+    /// No more.
+    AtMost(f64),
+}
+
+/// A bound that was stated, and how it came out.
+struct Checked {
+    what: String,
+    measured: f64,
+    bound: Bound,
+}
+
+impl Checked {
+    fn holds(&self) -> bool {
+        match self.bound {
+            Bound::AtLeast(b) => self.measured >= b,
+            Bound::AtMost(b) => self.measured <= b,
+        }
+    }
+
+    fn to_json(&self) -> Value {
+        let (kind, bound) = match self.bound {
+            Bound::AtLeast(b) => ("at_least", b),
+            Bound::AtMost(b) => ("at_most", b),
+        };
+        json!({ "what": self.what, kind: bound, "measured": round(self.measured), "holds": self.holds() })
+    }
+}
+
+impl std::fmt::Display for Checked {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (sign, bound) = match self.bound {
+            Bound::AtLeast(b) => ("≥", b),
+            Bound::AtMost(b) => ("≤", b),
+        };
+        let verdict = if self.holds() { "ok    " } else { "MISSED" };
+        write!(f, "{verdict}  {}: {} {sign} {}", self.what, number(self.measured), number(bound))
+    }
+}
+
 /// A finished bench.
 pub(crate) struct Report {
+    checks: Vec<Checked>,
     pub(crate) bench: &'static str,
     pub(crate) rows: Vec<Row>,
     /// Rounds that were repeated because of foreign load.
@@ -99,6 +144,22 @@ impl Report {
         self.rows.iter().find(|r| r.case == case)
     }
 
+    /// States that the median of `figure` of the row `case` keeps to `bound`.
+    pub(crate) fn bound(&mut self, case: &str, figure: &str, bound: Bound) {
+        let measured = self.row(case).map_or(0.0, |r| r.median(figure));
+        self.bound_value(format!("{case} {figure}"), measured, bound);
+    }
+
+    /// States that `measured` keeps to `bound`.
+    pub(crate) fn bound_value(&mut self, what: String, measured: f64, bound: Bound) {
+        self.checks.push(Checked { what, measured, bound });
+    }
+
+    /// Whether every stated bound was kept.
+    pub(crate) fn holds(&self) -> bool {
+        self.checks.iter().all(Checked::holds)
+    }
+
     /// Prints the report: one JSON object, or an aligned table.
     pub(crate) fn print(&self, as_json: bool) {
         if as_json {
@@ -108,6 +169,7 @@ impl Report {
                 "machine": machine(),
                 "repeated_rounds": self.repeated,
                 "rows": rows,
+                "bounds": self.checks.iter().map(Checked::to_json).collect::<Vec<_>>(),
             });
             println!("{report:#}");
             return;
@@ -159,6 +221,9 @@ impl Report {
             println!("{}", out.trim_end());
         }
         println!("\nmedian (min–max) of the rounds; {} disturbed rounds were repeated", self.repeated);
+        for check in &self.checks {
+            println!("{check}");
+        }
     }
 }
 
@@ -280,7 +345,7 @@ pub(crate) fn alternate(
     if tty {
         eprint!("\r\x1b[K");
     }
-    Ok(Report { bench, rows: cases.into_iter().map(|c| c.row).collect(), repeated })
+    Ok(Report { bench, rows: cases.into_iter().map(|c| c.row).collect(), repeated, checks: Vec::new() })
 }
 
 #[cfg(test)]

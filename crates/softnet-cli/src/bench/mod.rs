@@ -1,0 +1,78 @@
+//! `softnet bench`: measurements that anyone can repeat.
+
+mod forward;
+mod harness;
+mod skb_cache;
+mod templates;
+
+use clap::{Args, Subcommand};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+use harness::Report;
+
+/// What every bench takes.
+#[derive(Args, Debug, Clone)]
+pub(crate) struct Common {
+    /// Print one JSON object instead of a table
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Fewer and shorter rounds
+    #[arg(long)]
+    pub(crate) quick: bool,
+    /// Exit with 1 if a stated bound is missed
+    #[arg(long)]
+    pub(crate) check: bool,
+    /// Rounds to take the median of [default: 7, with --quick 3]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000))]
+    rounds: Option<u16>,
+    /// CPU to measure on
+    #[arg(long, default_value_t = 0)]
+    pub(crate) cpu: usize,
+}
+
+impl Common {
+    pub(crate) fn rounds(&self) -> usize {
+        self.rounds.map_or(if self.quick { 3 } else { 7 }, usize::from)
+    }
+}
+
+/// The benches.
+#[derive(Subcommand, Debug)]
+pub(crate) enum Bench {
+    /// Packets per second that one worker forwards, by size of the routing table
+    Forward(forward::Forward),
+    /// Cost of allocating and freeing packet buffers
+    SkbCache(skb_cache::SkbCache),
+}
+
+impl Bench {
+    /// Runs the bench and prints its report. `Ok(false)`: `--check`, and a bound was missed.
+    pub(crate) fn run(&self) -> Result<bool, String> {
+        if cfg!(debug_assertions) {
+            eprintln!("softnet: this is a debug build; its figures mean nothing (use cargo run --release)");
+        }
+        let (common, report): (&Common, Report) = match self {
+            Bench::Forward(b) => (&b.common, b.run()?),
+            Bench::SkbCache(b) => (&b.common, b.run()?),
+        };
+        report.print(common.json);
+        Ok(!common.check || report.holds())
+    }
+}
+
+/// CPUs this process may run on.
+pub(crate) fn cpus() -> Vec<usize> {
+    let set = sched_getaffinity(None).unwrap_or_else(|_| CpuSet::new());
+    (0..CpuSet::MAX_CPU).filter(|&c| set.is_set(c)).collect()
+}
+
+/// Pins the calling thread to `cpu` and returns it.
+pub(crate) fn pin(cpu: usize) -> Result<usize, String> {
+    let mut set = CpuSet::new();
+    if cpu >= CpuSet::MAX_CPU {
+        return Err(format!("--cpu {cpu}: there are {} CPUs", cpus().len()));
+    }
+    set.set(cpu);
+    sched_setaffinity(None, &set).map_err(|e| format!("--cpu {cpu}: {e}; CPUs here: {:?}", cpus()))?;
+    Ok(cpu)
+}

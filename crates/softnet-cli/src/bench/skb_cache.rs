@@ -1,0 +1,107 @@
+//! `softnet bench skb-cache`: what an allocation and a free cost, in bulks of 32, beside the system allocator
+//! and mimalloc.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::hint::black_box;
+use std::ptr::NonNull;
+use std::time::Instant;
+
+use clap::Args;
+use mimalloc::MiMalloc;
+use serde_json::json;
+use softnet_core::SoftnetData;
+use softnet_core::skb::{CacheSizes, DropReason, HEADROOM, Region, Skb};
+use softnet_dev::memfd::MemfdMemory;
+
+use super::harness::{Bound, Case, Report, Row, alternate};
+use super::{Common, pin};
+
+/// Allocations in a bulk, and the size of what the allocators are asked for: a head (128 bytes) doubled,
+/// as in other stacks' figures for a packet's metadata.
+const BULK: usize = 32;
+const SIZE: usize = 256;
+
+#[derive(Args, Debug)]
+pub(crate) struct SkbCache {
+    #[command(flatten)]
+    pub(super) common: Common,
+}
+
+/// ns per allocate-and-free pair of `bulk`, which does [`BULK`] of them.
+fn per_pair(bulks: usize, mut bulk: impl FnMut()) -> f64 {
+    let start = Instant::now();
+    for _ in 0..bulks {
+        bulk();
+    }
+    start.elapsed().as_nanos() as f64 / (bulks * BULK) as f64
+}
+
+/// [`BULK`] blocks from `allocator`, one byte of each written, and back.
+fn blocks(allocator: &impl GlobalAlloc) {
+    let layout = const {
+        match Layout::from_size_align(SIZE, 64) {
+            Ok(layout) => layout,
+            Err(_) => panic!("a power of two"),
+        }
+    };
+    let mut held: [Option<NonNull<u8>>; BULK] = [None; BULK];
+    for slot in &mut held {
+        // SAFETY: the layout has a size above 0.
+        *slot = NonNull::new(unsafe { allocator.alloc(layout) });
+        if let Some(block) = *slot {
+            // SAFETY: just allocated, `SIZE` bytes.
+            unsafe { block.write(1) };
+        }
+    }
+    for block in black_box(held).into_iter().flatten() {
+        // SAFETY: allocated above from the same allocator with the same layout, freed once.
+        unsafe { allocator.dealloc(block.as_ptr(), layout) };
+    }
+}
+
+impl SkbCache {
+    pub(crate) fn run(&self) -> Result<Report, String> {
+        let cpu = pin(self.common.cpu)?;
+        let memory = MemfdMemory::new(Region::bytes(1024, 1024)).map_err(|e| format!("packet memory: {e}"))?;
+        let region = Region::new(Box::new(memory), 1024, 1024).map_err(|e| e.to_string())?;
+        let context = || SoftnetData::new(region.clone(), CacheSizes::default());
+        let bulks = if self.common.quick { 20_000 } else { 200_000 };
+
+        let mut raw = context();
+        let raw_pair = move || {
+            let mut heads = [0; BULK];
+            let n = raw.alloc_heads(&mut heads);
+            let heads = black_box(heads);
+            // SAFETY: these are the heads just taken.
+            unsafe { raw.free_heads(&heads[..n]) };
+        };
+        let mut full = context();
+        let skb_pair = move || {
+            let mut held: [Option<Skb>; BULK] = [const { None }; BULK];
+            for slot in &mut held {
+                let Some(frame) = full.alloc_frame() else { break };
+                match full.build_skb(frame, HEADROOM, 64) {
+                    Ok(skb) => *slot = Some(skb),
+                    Err(frame) => full.free_frame(frame),
+                }
+            }
+            for skb in black_box(&mut held).iter_mut().filter_map(Option::take) {
+                full.free(skb, DropReason::IpTtl);
+            }
+        };
+        let case = |name: &str, size: usize, mut pair: Box<dyn FnMut()>| Case {
+            row: Row::new(name, vec![("bulk", json!(BULK)), ("bytes", json!(size))]),
+            measure: Box::new(move || Ok(vec![("ns_per_pair", per_pair(bulks, &mut pair))])),
+        };
+        let cases = vec![
+            case("raw", size_of::<softnet_core::skb::Head>(), Box::new(raw_pair)),
+            case("skb", size_of::<softnet_core::skb::Head>(), Box::new(skb_pair)),
+            case("system", SIZE, Box::new(|| blocks(&System))),
+            case("mimalloc", SIZE, Box::new(|| blocks(&MiMalloc))),
+        ];
+        let mut report = alternate("skb-cache", cpu, self.common.rounds(), cases)?;
+        report.bound("raw", "ns_per_pair", Bound::AtMost(1.0));
+        report.bound("skb", "ns_per_pair", Bound::AtMost(5.6));
+        Ok(report)
+    }
+}

@@ -1,0 +1,454 @@
+//! The slow path: whatever [`input`](super::input) could not simply forward. ARP, packets for softnet itself,
+//! unresolved next hops, TTL and MTU errors, IPv4 options.
+//!
+//! One owner at a time (the runtime keeps it behind a lock). It sends nothing: packets to send and changes of
+//! the adjacency snapshot come out in an [`Outbox`]. Every packet handed in ends in the outbox, in a
+//! neighbour's queue, or freed with its reason.
+
+use std::net::Ipv4Addr;
+
+use super::adjacency::{Adjacency, Kind, Tables};
+use super::arp::{ArpPacket, BROADCAST};
+use super::header::{Ipv4Header, is_martian_destination, is_martian_source, protocol, validate};
+use super::icmp::{IcmpError, RateLimit, build_error, echo_reply};
+use super::input::{ETH_LEN, Exception};
+use super::neigh::{Action, Actions, Heard, NeighParams, NeighState, NeighTable};
+use super::{MacAddr, Prefix, is_group};
+use crate::SoftnetData;
+use crate::skb::{DropReason, Flags, Skb};
+
+/// A device as the slow path needs to know it.
+#[derive(Clone, Debug)]
+pub struct Iface {
+    /// Its MAC address.
+    pub mac: MacAddr,
+    /// Largest L3 packet in bytes.
+    pub mtu: u16,
+    /// softnet's addresses on it, each with its connected network.
+    pub addresses: Vec<(Ipv4Addr, Prefix)>,
+}
+
+impl Iface {
+    /// Our address to speak to `peer` from: the one on its network, else the first.
+    fn source_for(&self, peer: Ipv4Addr) -> Option<Ipv4Addr> {
+        let on_link = self.addresses.iter().find(|(_, net)| net.contains(peer));
+        on_link.or(self.addresses.first()).map(|(addr, _)| *addr)
+    }
+
+    fn owns(&self, addr: Ipv4Addr) -> bool {
+        self.addresses.iter().any(|(own, _)| *own == addr)
+    }
+}
+
+/// What the slow path is to work on: the same moment's view that the fast path has.
+#[derive(Clone, Copy)]
+pub struct View<'a> {
+    /// Time, in ns of the stack's clock.
+    pub now: u64,
+    /// The forwarding tables.
+    pub tables: &'a Tables,
+    /// The devices, by index; `None` for one whose interface is not there.
+    pub ifaces: &'a [Option<Iface>],
+}
+
+impl View<'_> {
+    fn iface(&self, dev: u16) -> Option<&Iface> {
+        self.ifaces.get(usize::from(dev))?.as_ref()
+    }
+
+    fn is_broadcast(&self, addr: Ipv4Addr) -> bool {
+        self.tables.next_hop(self.tables.fib.lookup(addr.into())).kind == Kind::Broadcast
+    }
+}
+
+/// What came of a call.
+#[derive(Default)]
+pub struct Outbox {
+    /// Packets to send, complete, each by its device.
+    pub send: Vec<(u16, Skb)>,
+    /// Neighbours whose MAC address the fast path may now use, or (`None`) may not any more.
+    pub publish: Vec<(u16, Ipv4Addr, Option<MacAddr>)>,
+}
+
+/// Neighbours, ICMP limits, and what else the slow path remembers.
+pub struct SlowPath {
+    neigh: NeighTable,
+    limit: RateLimit,
+    limited: u64,
+    actions: Actions,
+}
+
+impl SlowPath {
+    /// An empty neighbour table, and a full token bucket. `seed` varies the neighbours' timers.
+    pub fn new(params: NeighParams, seed: u64) -> Self {
+        SlowPath {
+            neigh: NeighTable::new(params, seed),
+            limit: RateLimit::default(),
+            limited: 0,
+            actions: Actions::new(),
+        }
+    }
+
+    /// The neighbours, for display.
+    pub fn neighbours(&self) -> &NeighTable {
+        &self.neigh
+    }
+
+    /// ICMP errors that were not sent because of the rate limit.
+    pub fn icmp_limited(&self) -> u64 {
+        self.limited
+    }
+
+    /// When [`poll`](Self::poll) is to be called next.
+    pub fn next_deadline(&self) -> Option<u64> {
+        self.neigh.next_deadline()
+    }
+
+    /// Processes one packet of the fast path's exceptions.
+    pub fn handle(
+        &mut self,
+        ctx: &mut SoftnetData,
+        view: View<'_>,
+        mut skb: Skb,
+        exception: Exception,
+        out: &mut Outbox,
+    ) {
+        skb.head_mut().l3 = ETH_LEN as u16;
+        let done = match exception {
+            Exception::Arp => self.arp(ctx, view, skb, out),
+            Exception::Unusual => match check_unusual(&skb) {
+                Ok(()) => self.route(ctx, view, skb, out),
+                Err(reason) => Err((skb, reason)),
+            },
+            Exception::Ttl | Exception::TooBig | Exception::NextHop => self.route(ctx, view, skb, out),
+        };
+        if let Err((skb, reason)) = done {
+            ctx.free(skb, reason);
+        }
+        self.act(ctx, view, out);
+    }
+
+    /// Does what is due: neighbour timers.
+    pub fn poll(&mut self, ctx: &mut SoftnetData, view: View<'_>, out: &mut Outbox) {
+        self.neigh.poll(view.now, &mut self.actions);
+        self.act(ctx, view, out);
+    }
+
+    /// Fixes a neighbour's MAC address.
+    pub fn set_permanent(
+        &mut self,
+        ctx: &mut SoftnetData,
+        view: View<'_>,
+        (dev, ip, mac): (u16, Ipv4Addr, MacAddr),
+        out: &mut Outbox,
+    ) {
+        self.neigh.set_permanent(view.now, dev, ip, mac, &mut self.actions);
+        self.act(ctx, view, out);
+    }
+
+    /// Forgets the neighbours of a device that is gone.
+    pub fn remove_device(&mut self, ctx: &mut SoftnetData, view: View<'_>, dev: u16, out: &mut Outbox) {
+        self.neigh.remove_device(dev, &mut self.actions);
+        self.act(ctx, view, out);
+    }
+
+    /// Forgets everything and frees what is held, for the stack ends.
+    pub fn shutdown(&mut self, ctx: &mut SoftnetData) {
+        self.neigh.shutdown(&mut self.actions);
+        for action in self.actions.drain() {
+            let (Action::Transmit { mut skbs, .. } | Action::Fail { mut skbs, .. }) = action else { continue };
+            while let Some(skb) = skbs.pop_front() {
+                ctx.free(skb, DropReason::Shutdown);
+            }
+        }
+    }
+
+    /// Carries out what the neighbour table asked for. What that leads to (an ICMP error whose way is unknown
+    /// too) may ask for more; it ends because there is no error about an error.
+    fn act(&mut self, ctx: &mut SoftnetData, view: View<'_>, out: &mut Outbox) {
+        while !self.actions.is_empty() {
+            let actions: Vec<Action> = self.actions.drain().collect();
+            for action in actions {
+                match action {
+                    Action::SendArp { dev, target, unicast_to } => {
+                        send_arp(ctx, view, dev, target, unicast_to, out)
+                    }
+                    Action::Publish { dev, ip, state, mac } => {
+                        // A stale entry's next packet must come by here, to start the probe.
+                        let usable = state.is_valid() && state != NeighState::Stale;
+                        out.publish.push((dev, ip, mac.filter(|_| usable)));
+                    }
+                    Action::Transmit { dev, mac, mut skbs } => {
+                        while let Some(skb) = skbs.pop_front() {
+                            match view.iface(dev) {
+                                Some(iface) => transmit(ctx, skb, dev, iface.mac, mac, out),
+                                None => ctx.free_at(skb, dev, DropReason::DevReady),
+                            }
+                        }
+                    }
+                    Action::Fail { reason, mut skbs, .. } => {
+                        while let Some(skb) = skbs.pop_front() {
+                            if reason == DropReason::NeighFailed {
+                                self.error(ctx, view, &skb, IcmpError::HostUnreachable, out);
+                            }
+                            ctx.free(skb, reason);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    fn arp(
+        &mut self,
+        ctx: &mut SoftnetData,
+        view: View<'_>,
+        mut skb: Skb,
+        out: &mut Outbox,
+    ) -> Result<(), (Skb, DropReason)> {
+        let dev = skb.head().dev;
+        let Some(iface) = view.iface(dev) else { return Err((skb, DropReason::DevReady)) };
+        let to_us = skb.data().starts_with(&iface.mac);
+        let packet = match ArpPacket::parse(skb.data().get(ETH_LEN..).unwrap_or_default()) {
+            Ok(packet) => packet,
+            Err(reason) => return Err((skb, reason)),
+        };
+        let ours = iface.owns(packet.target_ip);
+        let on_link = iface.addresses.iter().any(|(_, net)| net.contains(packet.sender_ip));
+        if let Some(heard) = Heard::from_arp(&packet, ours, to_us)
+            && on_link
+            && !iface.owns(packet.sender_ip)
+        {
+            let sender = (dev, packet.sender_ip, packet.sender_mac);
+            self.neigh.input(view.now, sender, heard, &mut self.actions);
+        } else if !ours {
+            return Err((skb, DropReason::ArpIgnored));
+        }
+        if ours && packet.operation == super::arp::Operation::Request {
+            if packet.reply(iface.mac).write_frame(&mut skb, packet.sender_mac).is_none() {
+                return Err((skb, DropReason::PktTooSmall));
+            }
+            skb.head_mut().flags = Flags::ORIGINATED;
+            ctx.turn_around();
+            out.send.push((dev, skb));
+        } else {
+            ctx.deliver(skb);
+        }
+        Ok(())
+    }
+
+    /// Routes a received packet whose header is sound.
+    fn route(
+        &mut self,
+        ctx: &mut SoftnetData,
+        view: View<'_>,
+        mut skb: Skb,
+        out: &mut Outbox,
+    ) -> Result<(), (Skb, DropReason)> {
+        let Some((dst, ttl, total, may_fragment)) = Ipv4Header::new(&skb.data()[ETH_LEN.min(skb.len())..])
+            .map(|h| (Ipv4Addr::from(h.dst()), h.ttl(), h.total_len(), !h.dont_fragment()))
+        else {
+            return Err((skb, DropReason::PktTooSmall));
+        };
+        let hop = view.tables.route(dst);
+        match hop.kind {
+            Kind::Local => return self.local(ctx, view, skb, out),
+            Kind::Broadcast => return Err((skb, DropReason::IpInvalidDest)),
+            Kind::Blackhole => return Err((skb, DropReason::IpBlackhole)),
+            Kind::NoRoute => {
+                self.error(ctx, view, &skb, IcmpError::NetUnreachable, out);
+                return Err((skb, DropReason::IpNoRoute));
+            }
+            Kind::Unreachable => {
+                self.error(ctx, view, &skb, IcmpError::HostUnreachable, out);
+                return Err((skb, DropReason::IpNoRoute));
+            }
+            Kind::Rewrite | Kind::Connected | Kind::Resolve => {}
+        }
+        if ttl <= 1 {
+            self.error(ctx, view, &skb, IcmpError::TimeExceeded, out);
+            return Err((skb, DropReason::IpTtl));
+        }
+        let Some(iface) = view.iface(hop.dev) else { return Err((skb, DropReason::DevReady)) };
+        if total > iface.mtu {
+            if !may_fragment {
+                let error = IcmpError::FragmentationNeeded { mtu: iface.mtu };
+                self.error(ctx, view, &skb, error, out);
+            }
+            return Err((skb, DropReason::PktTooBig));
+        }
+        skb.trim(ETH_LEN + usize::from(total));
+        if let Some(mut header) = Ipv4Header::new_mut(&mut skb.data_mut()[ETH_LEN..]) {
+            header.decrease_ttl();
+        }
+        self.output(ctx, view, skb, hop, iface.mac, out);
+        Ok(())
+    }
+
+    /// Sends a finished packet by `hop`, as soon as the neighbour is known.
+    fn output(
+        &mut self,
+        ctx: &mut SoftnetData,
+        view: View<'_>,
+        skb: Skb,
+        hop: Adjacency,
+        from: MacAddr,
+        out: &mut Outbox,
+    ) {
+        if hop.kind == Kind::Rewrite {
+            let to = hop.rewrite.first_chunk().copied().unwrap_or_default();
+            return transmit(ctx, skb, hop.dev, from, to, out);
+        }
+        self.neigh.resolve(view.now, hop.dev, hop.gateway.into(), skb, &mut self.actions);
+    }
+
+    /// Sends a packet made here to its destination.
+    fn output_own(&mut self, ctx: &mut SoftnetData, view: View<'_>, mut skb: Skb, out: &mut Outbox) {
+        let dst = Ipv4Header::new(skb.data().get(ETH_LEN..).unwrap_or_default()).map(|h| h.dst());
+        let hop = view.tables.route(dst.unwrap_or(0).into());
+        let reachable = matches!(hop.kind, Kind::Rewrite | Kind::Connected | Kind::Resolve);
+        match view.iface(hop.dev) {
+            Some(iface) if reachable => {
+                skb.head_mut().dev = hop.dev;
+                self.output(ctx, view, skb, hop, iface.mac, out)
+            }
+            _ => ctx.free(skb, DropReason::IpNoRoute),
+        }
+    }
+
+    /// A packet addressed to softnet.
+    fn local(
+        &mut self,
+        ctx: &mut SoftnetData,
+        view: View<'_>,
+        mut skb: Skb,
+        out: &mut Outbox,
+    ) -> Result<(), (Skb, DropReason)> {
+        let Some(header) = Ipv4Header::new(&skb.data()[ETH_LEN..]) else {
+            return Err((skb, DropReason::PktTooSmall));
+        };
+        if header.is_fragment() {
+            return Err((skb, DropReason::IpFragLocal));
+        }
+        let error = match header.protocol() {
+            protocol::ICMP => {
+                return match echo_reply(&mut skb, |addr| view.is_broadcast(addr)) {
+                    Ok(()) => {
+                        ctx.turn_around();
+                        self.output_own(ctx, view, skb, out);
+                        Ok(())
+                    }
+                    Err(reason) => Err((skb, reason)),
+                };
+            }
+            protocol::TCP | protocol::UDP => IcmpError::PortUnreachable,
+            _ => IcmpError::ProtocolUnreachable,
+        };
+        self.error(ctx, view, &skb, error, out);
+        Err((skb, DropReason::IpNoProto))
+    }
+
+    /// Sends an ICMP error about `skb`, if there may be one and the rate limit allows it.
+    fn error(
+        &mut self,
+        ctx: &mut SoftnetData,
+        view: View<'_>,
+        skb: &Skb,
+        error: IcmpError,
+        out: &mut Outbox,
+    ) {
+        // What softnet itself sent concerns nobody else.
+        if skb.head().flags & Flags::ORIGINATED != 0 {
+            return;
+        }
+        let src = Ipv4Header::new(skb.data().get(ETH_LEN..).unwrap_or_default()).map(|h| h.src());
+        let Some(source) =
+            view.iface(skb.head().dev).and_then(|iface| iface.source_for(src.unwrap_or(0).into()))
+        else {
+            return;
+        };
+        let Some(message) = build_error(ctx, skb, error, source, |addr| view.is_broadcast(addr)) else {
+            return;
+        };
+        if !self.limit.allow(view.now) {
+            self.limited += 1;
+            return ctx.free_skb(message);
+        }
+        ctx.originate();
+        self.output_own(ctx, view, message, out);
+    }
+}
+
+/// Puts the link header in front and hands the packet over for sending.
+fn transmit(ctx: &mut SoftnetData, mut skb: Skb, dev: u16, from: MacAddr, to: MacAddr, out: &mut Outbox) {
+    let Some(eth) = skb.data_mut().first_chunk_mut::<ETH_LEN>() else {
+        return ctx.free_at(skb, dev, DropReason::PktTooSmall);
+    };
+    eth[..6].copy_from_slice(&to);
+    eth[6..12].copy_from_slice(&from);
+    eth[12..].copy_from_slice(&[0x08, 0x00]);
+    out.send.push((dev, skb));
+}
+
+fn send_arp(
+    ctx: &mut SoftnetData,
+    view: View<'_>,
+    dev: u16,
+    target: Ipv4Addr,
+    unicast_to: Option<MacAddr>,
+    out: &mut Outbox,
+) {
+    let Some((iface, source)) = view.iface(dev).and_then(|i| Some((i, i.source_for(target)?))) else { return };
+    let Some(mut skb) = ctx.alloc_skb() else {
+        return ctx.count_drops(dev, DropReason::NoFrame, 1);
+    };
+    let request = ArpPacket::request(iface.mac, source, target);
+    if request.write_frame(&mut skb, unicast_to.unwrap_or(BROADCAST)).is_none() {
+        return ctx.free_skb(skb);
+    }
+    let head = skb.head_mut();
+    head.dev = dev;
+    head.flags = Flags::ORIGINATED;
+    ctx.originate();
+    out.send.push((dev, skb));
+}
+
+/// What the fast path did not check of an IPv4 packet that is not plain: a broadcast or multicast frame, or a header with
+/// options.
+fn check_unusual(skb: &Skb) -> Result<(), DropReason> {
+    let data = skb.data();
+    let packet = data.get(ETH_LEN..).ok_or(DropReason::PktTooSmall)?;
+    let lengths = validate(packet)?;
+    let header = Ipv4Header::new(packet).ok_or(DropReason::PktTooSmall)?;
+    if is_martian_source(header.src()) {
+        return Err(DropReason::IpInvalidSource);
+    }
+    // A unicast packet in a broadcast frame is not for us (RFC 1122 section 3.3.6), and groups are not served.
+    let group_frame = data.first_chunk().is_some_and(is_group);
+    if group_frame || is_martian_destination(header.dst()) || header.dst() >> 28 == 0xe {
+        return Err(DropReason::IpInvalidDest);
+    }
+    if has_source_route(packet.get(20..lengths.header).unwrap_or_default())? {
+        return Err(DropReason::IpOptions);
+    }
+    Ok(())
+}
+
+/// Whether options ask for source routing, which no router should do today (RFC 7126 sections 4.3 and 4.4).
+fn has_source_route(mut options: &[u8]) -> Result<bool, DropReason> {
+    loop {
+        match options {
+            [] | [0, ..] => return Ok(false),
+            [1, rest @ ..] => options = rest,
+            [131 | 137, ..] => return Ok(true),
+            [_, len, ..] if *len >= 2 => {
+                options = options.get(usize::from(*len)..).ok_or(DropReason::IpInHdr)?;
+            }
+            _ => return Err(DropReason::IpInHdr),
+        }
+    }
+}
+
+#[cfg(all(test, not(feature = "loom")))]
+#[path = "slow_tests.rs"]
+mod tests;

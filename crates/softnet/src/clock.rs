@@ -1,0 +1,20 @@
+//! The stack's clock: ns since the stack was made, monotonic.
+
+use std::time::Instant;
+
+/// Started once, read from any thread.
+#[derive(Clone, Copy, Debug)]
+pub struct Clock(Instant);
+
+impl Clock {
+    /// Starts at 0.
+    pub fn start() -> Self {
+        Clock(Instant::now())
+    }
+
+    /// Time since the start in ns.
+    #[inline]
+    pub fn now(&self) -> u64 {
+        self.0.elapsed().as_nanos() as u64
+    }
+}

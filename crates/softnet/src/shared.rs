@@ -1,0 +1,176 @@
+//! What all threads of a stack share, and the locks and orders that go with it.
+//!
+//! * The forwarding tables are a snapshot: read without a lock, replaced under [`Control`]'s lock. Old ones are
+//!   kept until no worker uses them, so that no worker ever frees a large table.
+//! * [`Control`] is the slow path's lock. It may be held while a TX queue's lock is taken, never the other way.
+//!   What the slow path wants sent is sent under it, before what it learned is published: so a flow's queued packets
+//!   leave before any that the fast path forwards.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use arc_swap::ArcSwap;
+use softnet_core::SoftnetData;
+use softnet_core::ip::adjacency::Tables;
+use softnet_core::ip::slow::{Iface, Outbox, SlowPath, View};
+use softnet_core::napi::Budget;
+use softnet_core::skb::{Batch, CacheSizes, Region};
+use softnet_core::softnet_data::ContextStats;
+use softnet_core::sync::{AtomicU64, Ordering};
+
+use crate::clock::Clock;
+use crate::netdev::{Netdev, dev_queue_xmit};
+use crate::routes;
+use crate::wake::Waker;
+use crate::worker::WorkerShared;
+
+/// See the [module](self).
+pub struct Shared {
+    /// Packet memory.
+    pub region: Arc<Region>,
+    /// Of every thread context.
+    pub caches: CacheSizes,
+    /// Limits of a worker's softirq run.
+    pub budget: Budget,
+    /// The stack's clock.
+    pub clock: Clock,
+    /// The devices, by index.
+    pub devices: Vec<Netdev>,
+    /// The workers, by index.
+    pub workers: Vec<Arc<WorkerShared>>,
+    /// The forwarding tables now.
+    pub tables: Arc<ArcSwap<Tables>>,
+    control: Mutex<Control>,
+    /// Wakes the housekeeper, which runs the slow path's timers.
+    pub housekeeper: Waker,
+    /// When the housekeeper means to wake, in ns of the clock.
+    pub deadline: AtomicU64,
+    contexts: Mutex<Vec<Arc<ContextStats>>>,
+}
+
+/// What is behind the slow path's lock.
+pub struct Control {
+    /// Neighbours and ICMP.
+    pub slow: SlowPath,
+    /// Devices as the slow path knows them; `None` while the interface is not there.
+    pub ifaces: Vec<Option<Iface>>,
+    outbox: Outbox,
+    retired: Vec<Arc<Tables>>,
+}
+
+impl Shared {
+    /// Everything idle, no device open.
+    #[allow(clippy::too_many_arguments)]
+    pub fn new(
+        region: Arc<Region>,
+        caches: CacheSizes,
+        budget: Budget,
+        devices: Vec<Netdev>,
+        workers: Vec<Arc<WorkerShared>>,
+        tables: Tables,
+        slow: SlowPath,
+    ) -> std::io::Result<Self> {
+        let ifaces = devices.iter().map(|_| None).collect();
+        Ok(Shared {
+            region,
+            caches,
+            budget,
+            clock: Clock::start(),
+            devices,
+            workers,
+            tables: Arc::new(ArcSwap::from_pointee(tables)),
+            control: Mutex::new(Control { slow, ifaces, outbox: Outbox::default(), retired: Vec::new() }),
+            housekeeper: Waker::new()?,
+            deadline: AtomicU64::new(u64::MAX),
+            contexts: Mutex::default(),
+        })
+    }
+
+    /// A context for the calling thread, whose counters are part of the stack's from now on.
+    pub fn context(&self) -> SoftnetData {
+        let ctx = SoftnetData::new(self.region.clone(), self.caches);
+        lock(&self.contexts).push(ctx.stats().clone());
+        ctx
+    }
+
+    /// The counters of every context there ever was.
+    pub fn contexts(&self) -> Vec<Arc<ContextStats>> {
+        lock(&self.contexts).clone()
+    }
+
+    /// The slow path.
+    pub fn control(&self) -> MutexGuard<'_, Control> {
+        lock(&self.control)
+    }
+
+    /// Runs `f` on the slow path, then sends and publishes what came of it. `queue`: TX queue to send by.
+    pub fn slow_path(
+        &self,
+        ctx: &mut SoftnetData,
+        queue: usize,
+        f: impl FnOnce(&mut SlowPath, &mut SoftnetData, View<'_>, &mut Outbox),
+    ) {
+        let mut control = self.control();
+        let Control { slow, ifaces, outbox, .. } = &mut *control;
+        let tables = self.tables.load();
+        f(slow, ctx, View { now: self.clock.now(), tables: &tables, ifaces }, outbox);
+        drop(tables);
+        self.send(ctx, queue, outbox);
+        self.publish(&mut control);
+        let next = control.slow.next_deadline().unwrap_or(u64::MAX);
+        drop(control);
+        if next < self.deadline.load(Ordering::Relaxed) {
+            self.housekeeper.wake();
+        }
+    }
+
+    fn send(&self, ctx: &mut SoftnetData, queue: usize, outbox: &mut Outbox) {
+        let mut batch = Batch::new();
+        let mut to = None;
+        let mut flush = |ctx: &mut SoftnetData, to: Option<u16>, batch: &mut Batch| {
+            if let Some(dev) = to.and_then(|dev| self.devices.get(usize::from(dev))) {
+                dev_queue_xmit(ctx, dev, queue, batch);
+            }
+        };
+        for (dev, skb) in outbox.send.drain(..) {
+            if to != Some(dev) || batch.room() == 0 {
+                flush(ctx, to, &mut batch);
+                to = Some(dev);
+            }
+            if let Err(skb) = batch.push(skb) {
+                ctx.free_at(skb, dev, softnet_core::skb::DropReason::DevReady);
+            }
+        }
+        flush(ctx, to, &mut batch);
+        for skb in batch.drain() {
+            ctx.free(skb, softnet_core::skb::DropReason::DevReady);
+        }
+    }
+
+    /// Publishes what the outbox says of neighbours.
+    fn publish(&self, control: &mut Control) {
+        if control.outbox.publish.is_empty() {
+            return;
+        }
+        let changes = std::mem::take(&mut control.outbox.publish);
+        self.replace_tables(control, |tables, ifaces| {
+            for (dev, ip, mac) in changes {
+                if let Some(iface) = ifaces.get(usize::from(dev)).and_then(Option::as_ref) {
+                    routes::set_neighbour(tables, iface, dev, ip, mac);
+                }
+            }
+        });
+    }
+
+    /// Publishes a changed copy of the tables.
+    pub fn replace_tables(&self, control: &mut Control, change: impl FnOnce(&mut Tables, &[Option<Iface>])) {
+        let mut tables = Tables::clone(&self.tables.load());
+        change(&mut tables, &control.ifaces);
+        control.retired.push(self.tables.swap(Arc::new(tables)));
+        control.retired.retain(|old| Arc::strong_count(old) > 1);
+    }
+}
+
+/// Locks; a thread that panicked under the lock left nothing half done that matters more than going on.
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
