@@ -5,6 +5,7 @@
 //! in a simulation. `unsafe` is confined to [`skb`] and [`sync`].
 #![deny(unsafe_code)]
 
+pub mod napi;
 pub mod skb;
 pub mod softnet_data;
 pub mod sync;
