@@ -65,6 +65,8 @@ impl Pool {
             last = index;
         }
         self.next[last as usize].store(NIL, Ordering::Relaxed);
+        // Before the chunk can be popped, so that the count is never below what pops take from it.
+        self.free.fetch_add(chunk.len() as u64, Ordering::Relaxed);
         // Release: the chain's links must be visible to whoever pops it.
         let order = weakened(Mutant::PoolPushRelaxed, Ordering::Release);
         let mut top = self.top.load(Ordering::Relaxed);
@@ -76,7 +78,6 @@ impl Pool {
                 Err(now) => top = now,
             }
         }
-        self.free.fetch_add(chunk.len() as u64, Ordering::Relaxed);
     }
 
     /// Takes one chunk, and hands each of its indices to `take`. Returns how many there were, 0 if the pool

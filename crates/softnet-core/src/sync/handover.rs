@@ -57,7 +57,8 @@ impl Links for LinkTable {
     }
 }
 
-/// Owner word and pending list.
+/// Owner word and pending list, on a cache line of their own.
+#[repr(align(64))]
 pub struct Handover {
     word: AtomicU32,
     count: AtomicU32,

@@ -30,7 +30,6 @@ mod mutant;
 mod owned;
 mod sleep;
 
-
 pub use cell::UnsafeCell;
 pub use handover::{Drain, Entered, Handover, LinkTable, Links, NIL, Owner, Refused};
 pub use mailbox::{Mailbox, PushError, Received, Receiver, mailbox};

@@ -16,9 +16,13 @@ use super::{AtomicU32, Mutant, Ordering, UnsafeCell, mutated, weakened};
 /// The ownership bit. The others are the user's.
 pub const OWNED: u32 = 1;
 
+/// The word has a cache line of its own: others write to it while the owner works on the body.
+#[repr(align(64))]
+struct Line(AtomicU32);
+
 /// State `B` guarded by the ownership bit of a word, beside state `S` that everybody may read.
 pub struct Owned<S, B> {
-    word: AtomicU32,
+    word: Line,
     shared: S,
     body: UnsafeCell<B>,
 }
@@ -41,14 +45,14 @@ pub struct Guard<S: Word, B> {
 impl<S: Word, B> Owned<S, B> {
     /// An owned word with `bits` besides, and its guard.
     pub fn held(bits: u32, shared: S, body: B) -> Guard<S, B> {
-        let (word, body) = (AtomicU32::new(bits | OWNED), UnsafeCell::new(body));
+        let (word, body) = (Line(AtomicU32::new(bits | OWNED)), UnsafeCell::new(body));
         Guard { cell: Arc::new(Owned { word, shared, body }) }
     }
 
     /// The word now.
     #[inline]
     pub fn word(&self) -> u32 {
-        self.word.load(Ordering::Relaxed)
+        self.word.0.load(Ordering::Relaxed)
     }
 
     /// What everybody may read.
@@ -59,7 +63,7 @@ impl<S: Word, B> Owned<S, B> {
 
     /// Sets bits other than [`OWNED`].
     pub fn set(&self, bits: u32) {
-        self.word.fetch_or(bits & !OWNED, Ordering::AcqRel);
+        self.word.0.fetch_or(bits & !OWNED, Ordering::AcqRel);
     }
 
     /// Exchanges the word for what `f` makes of it, unless that is `None`, and returns the guard if that set
@@ -67,14 +71,14 @@ impl<S: Word, B> Owned<S, B> {
     /// visible to whoever owns the word when it next looks.
     #[inline]
     pub fn acquire(this: &Arc<Self>, mut f: impl FnMut(u32) -> Option<u32>) -> Option<Guard<S, B>> {
-        let mut now = this.word.load(Ordering::Relaxed);
+        let mut now = this.word.0.load(Ordering::Relaxed);
         loop {
             let new = f(now)? | now & OWNED;
             let done = if mutated(Mutant::AcquireNotAtomic) {
-                this.word.store(new, Ordering::Release);
+                this.word.0.store(new, Ordering::Release);
                 Ok(now)
             } else {
-                this.word.compare_exchange_weak(now, new, Ordering::AcqRel, Ordering::Relaxed)
+                this.word.0.compare_exchange_weak(now, new, Ordering::AcqRel, Ordering::Relaxed)
             };
             match done {
                 Ok(_) => return (!now & new & OWNED != 0).then(|| Guard { cell: this.clone() }),
@@ -103,14 +107,14 @@ impl<S: Word, B> Guard<S, B> {
     #[inline]
     pub fn release(self, mut f: impl FnMut(u32) -> u32) -> Result<Arc<Owned<S, B>>, Self> {
         let order = weakened(Mutant::ReleaseRelaxed, Ordering::AcqRel);
-        let mut now = self.cell.word.load(Ordering::Relaxed);
+        let mut now = self.cell.word.0.load(Ordering::Relaxed);
         loop {
             let new = f(now);
             let done = if mutated(Mutant::ReleaseNotFolded) {
-                self.cell.word.store(new, Ordering::Release);
+                self.cell.word.0.store(new, Ordering::Release);
                 Ok(now)
             } else {
-                self.cell.word.compare_exchange_weak(now, new, order, Ordering::Relaxed)
+                self.cell.word.0.compare_exchange_weak(now, new, order, Ordering::Relaxed)
             };
             match done {
                 Ok(_) if new & OWNED != 0 => return Err(self),
@@ -127,9 +131,9 @@ impl<S: Word, B> Guard<S, B> {
 
 impl<S: Word, B> Drop for Guard<S, B> {
     fn drop(&mut self) {
-        let mut now = self.cell.word.load(Ordering::Relaxed);
+        let mut now = self.cell.word.0.load(Ordering::Relaxed);
         while let Err(other) =
-            self.cell.word.compare_exchange_weak(now, S::dropped(now), Ordering::AcqRel, Ordering::Relaxed)
+            self.cell.word.0.compare_exchange_weak(now, S::dropped(now), Ordering::AcqRel, Ordering::Relaxed)
         {
             now = other;
         }

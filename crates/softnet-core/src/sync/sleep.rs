@@ -12,6 +12,7 @@ use super::{AtomicBool, Mutant, Ordering, fence, mutated};
 
 /// The sleeping flag of one thread. Only that thread may [`announce`](Self::announce).
 #[derive(Default)]
+#[repr(align(64))]
 pub struct Sleeper {
     announced: AtomicBool,
 }
