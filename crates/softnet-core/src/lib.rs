@@ -6,6 +6,7 @@
 #![deny(unsafe_code)]
 
 pub mod ip;
+pub mod napi;
 pub mod skb;
 pub mod softnet_data;
 pub mod sync;

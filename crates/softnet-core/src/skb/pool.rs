@@ -7,7 +7,7 @@
 //!
 //! Invariant: an index is in at most one of {pool, one cache, one handle}.
 
-use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use crate::sync::{AtomicU32, AtomicU64, Mutant, Ordering, mutated, weakened};
 
 const NIL: u32 = u32::MAX;
 
@@ -21,6 +21,12 @@ pub struct Pool {
 
 fn word(tag: u64, index: u32) -> u64 {
     tag << 32 | u64::from(index)
+}
+
+/// What replaces `top` when chunk `first` becomes the top one.
+fn successor(top: u64, first: u32) -> u64 {
+    let step = if mutated(Mutant::PoolNoTag) { 0 } else { 1 };
+    word((top >> 32).wrapping_add(step), first)
 }
 
 impl Pool {
@@ -59,17 +65,19 @@ impl Pool {
             last = index;
         }
         self.next[last as usize].store(NIL, Ordering::Relaxed);
+        // Before the chunk can be popped, so that the count is never below what pops take from it.
+        self.free.fetch_add(chunk.len() as u64, Ordering::Relaxed);
+        // Release: the chain's links must be visible to whoever pops it.
+        let order = weakened(Mutant::PoolPushRelaxed, Ordering::Release);
         let mut top = self.top.load(Ordering::Relaxed);
         loop {
             self.next_chunk[first as usize].store(top as u32, Ordering::Relaxed);
-            let new = word((top >> 32).wrapping_add(1), first);
-            // Release: the chain's links must be visible to whoever pops it.
-            match self.top.compare_exchange_weak(top, new, Ordering::Release, Ordering::Relaxed) {
+            let new = successor(top, first);
+            match self.top.compare_exchange_weak(top, new, order, Ordering::Relaxed) {
                 Ok(_) => break,
                 Err(now) => top = now,
             }
         }
-        self.free.fetch_add(chunk.len() as u64, Ordering::Relaxed);
     }
 
     /// Takes one chunk, and hands each of its indices to `take`. Returns how many there were, 0 if the pool
@@ -83,7 +91,7 @@ impl Pool {
             }
             // May read a link that changes under us; the tag makes the exchange fail then.
             let below = self.next_chunk[first as usize].load(Ordering::Relaxed);
-            let new = word((top >> 32).wrapping_add(1), below);
+            let new = successor(top, below);
             match self.top.compare_exchange_weak(top, new, Ordering::Acquire, Ordering::Acquire) {
                 Ok(_) => break,
                 Err(now) => top = now,

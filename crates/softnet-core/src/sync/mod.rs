@@ -1,7 +1,15 @@
-//! The façade through which everything that two threads share goes.
+//! Everything that two threads share goes through here.
 //!
-//! Production code takes its atomics from here and never from `std`, so that the loom models run the
-//! production types themselves. Backends: `std`, and loom under the feature `loom`.
+//! * The façade: production code takes its atomics, fences and cells from this module and never from `std`, so
+//!   that the loom models run the production types themselves. Backends: `std`, and loom under the feature
+//!   `loom`. (`Arc` counts references and nothing else, so `std`'s will do where no model looks at it.)
+//! * [`Handover`]: owner word and pending list in one, by which every hand-over between threads is done.
+//!   [`mailbox`] is its use for values of any type, one permanent owner.
+//! * [`Owned`]: a word with an ownership bit, and the state that only the bit's holder may touch.
+//! * [`Sleeper`]: how one thread goes to sleep without missing the wake-up of many others.
+//!
+//! `unsafe` lives in [`Owned`] and [`mailbox`] alone, and their APIs are safe: exclusive access is a matter of
+//! holding a guard that only a successful compare-exchange can make.
 
 #[cfg(not(feature = "loom"))]
 pub use std::sync::{
@@ -14,3 +22,19 @@ pub use loom::sync::{
     Arc,
     atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence},
 };
+
+mod cell;
+mod handover;
+mod mailbox;
+mod mutant;
+mod owned;
+mod sleep;
+
+pub use cell::UnsafeCell;
+pub use handover::{Drain, Entered, Handover, LinkTable, Links, NIL, Owner, Refused};
+pub use mailbox::{Mailbox, PushError, Received, Receiver, mailbox};
+pub(crate) use mutant::{Mutant, mutated, weakened};
+#[cfg(all(test, feature = "loom"))]
+pub(crate) use mutant::{check, must_fail};
+pub use owned::{Guard, OWNED, Owned, Word};
+pub use sleep::{Announced, Sleeper};

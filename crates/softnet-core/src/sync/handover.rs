@@ -1,0 +1,352 @@
+//! Owner word and pending list in one: the primitive that carries every hand-over between threads.
+//!
+//! Any thread may call it with an element. Whoever finds the word free owns it and runs; whoever finds it taken
+//! pushes its element to the pending list and goes on; the owner drains before it lets go. One atomic word is
+//! free, owned with nothing pending, or owned with the index of the newest pending element:
+//!
+//! * a push is one compare-exchange, and says whether the list was empty: the pusher that made it non-empty
+//!   is the one that wakes the owner, if owners sleep;
+//! * the owner detaches the whole list by one swap, so that no element is ever popped under a pusher's hands
+//!   and a stale head does no harm (no ABA), and reverses it: first in, first out;
+//! * letting go is a compare-exchange from "owned, nothing pending", which a push in between defeats.
+//!
+//! Elements are indices; their links live wherever [`Links`] says (in packet heads, in a side table).
+//! An element may be on one list at a time, and belongs to the list until the owner gets it.
+//!
+//! Invariant: at most one [`Owner`] exists per word, and every element pushed reaches one.
+
+use std::ops::Deref;
+
+use super::{AtomicU32, Mutant, Ordering, mutated, weakened};
+
+/// The index that is none: the link of a last element.
+pub const NIL: u32 = u32::MAX;
+
+const FREE: u32 = u32::MAX;
+const EMPTY: u32 = u32::MAX - 1;
+const NO_LIMIT: u32 = u32::MAX;
+
+/// Where the links of elements live. Only the thread that holds element `i` calls it for `i`.
+pub trait Links {
+    /// Sets the link of element `i`.
+    fn set_next(&self, i: u32, next: u32);
+    /// The link of element `i`.
+    fn next(&self, i: u32) -> u32;
+}
+
+/// Links in a table of their own, for the indices `0..n`.
+pub struct LinkTable(Box<[AtomicU32]>);
+
+impl LinkTable {
+    /// A table for `n` elements.
+    pub fn new(n: u32) -> Self {
+        LinkTable((0..n).map(|_| AtomicU32::new(NIL)).collect())
+    }
+}
+
+impl Links for LinkTable {
+    // Relaxed: the owner word orders a link with the element it belongs to.
+    #[inline(always)]
+    fn set_next(&self, i: u32, next: u32) {
+        self.0[i as usize].store(next, Ordering::Relaxed);
+    }
+
+    #[inline(always)]
+    fn next(&self, i: u32) -> u32 {
+        self.0[i as usize].load(Ordering::Relaxed)
+    }
+}
+
+/// Owner word and pending list, on a cache line of their own.
+#[repr(align(64))]
+pub struct Handover {
+    word: AtomicU32,
+    count: AtomicU32,
+    limit: u32,
+}
+
+/// What [`Handover::enter`] came to.
+pub enum Entered<'a> {
+    /// The caller owns the word, and still has its element.
+    Owner(Owner<&'a Handover>),
+    /// The element was handed over to the owner.
+    Pending {
+        /// Whether it is the only one pending.
+        was_empty: bool,
+    },
+    /// Too many are pending; the caller still has its element.
+    Full,
+}
+
+/// Why an element was not taken; the caller still has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// Too many are pending.
+    Full,
+    /// Nobody owns the word.
+    Unowned,
+}
+
+impl Default for Handover {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Handover {
+    /// A free word without a limit: for elements that are bounded by nature.
+    pub fn new() -> Self {
+        Self::with_limit(NO_LIMIT)
+    }
+
+    /// A free word with room for `limit` pending elements beyond the first. Pushes are counted only when the list
+    /// is non-empty, so that the uncontended path pays nothing; the count is not reset in the same instant as
+    /// the list is detached, so that a few more or fewer may get in while both happen.
+    pub fn with_limit(limit: u32) -> Self {
+        Handover { word: AtomicU32::new(FREE), count: AtomicU32::new(0), limit }
+    }
+
+    /// Takes ownership without an element; hands `this` back if somebody else has it. For a permanent owner,
+    /// `this` may be an `Arc` or whatever else leads to the word.
+    pub fn claim<H: Deref<Target = Handover>>(this: H) -> Result<Owner<H>, H> {
+        // Acquire: what former owners did comes before what this one does.
+        match this.word.compare_exchange(FREE, EMPTY, Ordering::Acquire, Ordering::Relaxed) {
+            Ok(_) => Ok(Owner { handover: this, rest: NIL, left: false }),
+            Err(_) => Err(this),
+        }
+    }
+
+    /// Becomes the owner, or hands element `i` over to who is. An owner runs its own element first, then what
+    /// it drains.
+    #[inline]
+    pub fn enter(&self, links: &(impl Links + ?Sized), i: u32) -> Entered<'_> {
+        loop {
+            if self.word.load(Ordering::Relaxed) == FREE
+                && let Ok(owner) = Self::claim(self)
+            {
+                return Entered::Owner(owner);
+            }
+            match self.push(links, i) {
+                Ok(was_empty) => return Entered::Pending { was_empty },
+                Err(Refused::Full) => return Entered::Full,
+                Err(Refused::Unowned) => {}
+            }
+        }
+    }
+
+    /// Hands element `i` over to the owner. Returns whether the list was empty, in which case it is for the
+    /// caller to wake the owner.
+    #[inline]
+    pub fn push(&self, links: &(impl Links + ?Sized), i: u32) -> Result<bool, Refused> {
+        debug_assert!(i < EMPTY);
+        // Release: the element, and its link, must be visible to the owner that detaches it.
+        let order = weakened(Mutant::PushRelaxed, Ordering::Release);
+        let mut counted = self.limit == NO_LIMIT;
+        let mut now = self.word.load(Ordering::Relaxed);
+        loop {
+            let next = match now {
+                FREE => return Err(Refused::Unowned),
+                EMPTY => NIL,
+                head => {
+                    if !counted && !self.count() {
+                        return Err(Refused::Full);
+                    }
+                    counted = true;
+                    head
+                }
+            };
+            links.set_next(i, next);
+            match self.word.compare_exchange_weak(now, i, order, Ordering::Relaxed) {
+                Ok(_) => return Ok((now == EMPTY) != mutated(Mutant::FirstNotTold)),
+                Err(other) => now = other,
+            }
+        }
+    }
+
+    /// Whether anything is pending that has not been detached yet.
+    #[inline(always)]
+    pub fn has_pending(&self) -> bool {
+        self.word.load(Ordering::Relaxed) < EMPTY
+    }
+
+    fn count(&self) -> bool {
+        // The look before keeps the count from running away while an owner is held up.
+        self.count.load(Ordering::Relaxed) < self.limit
+            && self.count.fetch_add(1, Ordering::Relaxed) < self.limit
+    }
+}
+
+/// Ownership of a [`Handover`].
+///
+/// It must end by [`leave`](Self::leave). An owner that is dropped while something is pending leaves the word
+/// owned for ever, since nobody is left to run those elements; that is a bug, and debug builds say so.
+#[must_use = "an owner must drain and leave"]
+pub struct Owner<H: Deref<Target = Handover>> {
+    handover: H,
+    rest: u32,
+    left: bool,
+}
+
+impl<H: Deref<Target = Handover>> Owner<H> {
+    /// The elements pending now, first to last. If a former drain was not taken to its end, what it left (and
+    /// only that) comes first.
+    #[inline]
+    pub fn drain<'a, L: Links + ?Sized>(&'a mut self, links: &'a L) -> Drain<'a, H, L> {
+        if self.rest == NIL && self.handover.has_pending() {
+            self.detach(links);
+        }
+        Drain { owner: self, links }
+    }
+
+    /// Whether there is something to drain.
+    #[inline(always)]
+    pub fn has_pending(&self) -> bool {
+        self.rest != NIL || self.handover.has_pending()
+    }
+
+    /// Lets go; succeeds only if nothing is pending. Otherwise the caller must drain again.
+    #[inline]
+    pub fn leave(mut self) -> Result<(), Self> {
+        if self.try_leave() { Ok(()) } else { Err(self) }
+    }
+
+    /// As [`leave`](Self::leave), for an owner in a field. Nothing may be done with it after it said yes.
+    pub(super) fn try_leave(&mut self) -> bool {
+        if mutated(Mutant::LeaveBlind) {
+            self.handover.word.store(FREE, Ordering::Release);
+            self.left = true;
+        } else if self.rest == NIL {
+            // Release: what this owner did comes before what the next one does.
+            let order = weakened(Mutant::LeaveRelaxed, Ordering::Release);
+            self.left = self.handover.word.compare_exchange(EMPTY, FREE, order, Ordering::Relaxed).is_ok();
+        }
+        self.left
+    }
+
+    fn detach(&mut self, links: &(impl Links + ?Sized)) {
+        // Acquire: every element and link below was pushed with release, and each push reads the one before.
+        let order = weakened(Mutant::DetachRelaxed, Ordering::Acquire);
+        let mut newest = self.handover.word.swap(EMPTY, order);
+        if self.handover.limit != NO_LIMIT {
+            self.handover.count.store(0, Ordering::Relaxed);
+        }
+        if mutated(Mutant::NotReversed) {
+            self.rest = newest;
+            return;
+        }
+        while newest != NIL {
+            let older = links.next(newest);
+            links.set_next(newest, self.rest);
+            self.rest = newest;
+            newest = older;
+        }
+    }
+}
+
+impl<H: Deref<Target = Handover>> Drop for Owner<H> {
+    fn drop(&mut self) {
+        if !self.left && !self.try_leave() {
+            debug_assert!(std::thread::panicking(), "an owner was dropped with elements pending");
+        }
+    }
+}
+
+/// See [`Owner::drain`]. What it has not yielded when it is dropped stays with the owner.
+pub struct Drain<'a, H: Deref<Target = Handover>, L: Links + ?Sized> {
+    owner: &'a mut Owner<H>,
+    links: &'a L,
+}
+
+impl<H: Deref<Target = Handover>, L: Links + ?Sized> Iterator for Drain<'_, H, L> {
+    type Item = u32;
+
+    #[inline]
+    fn next(&mut self) -> Option<u32> {
+        let i = self.owner.rest;
+        if i == NIL {
+            return None;
+        }
+        self.owner.rest = self.links.next(i);
+        // Whoever gets it may put it on another list.
+        self.links.set_next(i, NIL);
+        Some(i)
+    }
+}
+
+#[cfg(all(test, not(feature = "loom")))]
+mod tests {
+    use super::*;
+    use crate::sync::AtomicBool;
+
+    #[test]
+    fn the_first_owns_and_the_rest_queue() {
+        let (h, links) = (Handover::new(), LinkTable::new(8));
+        let Entered::Owner(mut owner) = h.enter(&links, 0) else { panic!("was free") };
+        assert!(Handover::claim(&h).is_err());
+        assert!(matches!(h.enter(&links, 1), Entered::Pending { was_empty: true }));
+        assert!(matches!(h.enter(&links, 2), Entered::Pending { was_empty: false }));
+        assert_eq!(h.push(&links, 3), Ok(false));
+        let mut owner = {
+            assert_eq!(owner.drain(&links).next(), Some(1));
+            assert_eq!(links.next(1), NIL, "cleared before it is handed out");
+            assert_eq!(h.push(&links, 4), Ok(true));
+            owner.leave().expect_err("elements are left over")
+        };
+        assert_eq!(owner.drain(&links).collect::<Vec<_>>(), [2, 3]);
+        let mut owner = owner.leave().expect_err("one is pending");
+        assert_eq!(owner.drain(&links).collect::<Vec<_>>(), [4]);
+        assert_eq!(owner.drain(&links).next(), None);
+        assert!(owner.leave().is_ok());
+        assert_eq!(h.push(&links, 5), Err(Refused::Unowned));
+        assert!(matches!(h.enter(&links, 5), Entered::Owner(_)), "dropped idle: left");
+        assert!(Handover::claim(std::sync::Arc::new(h)).is_ok());
+    }
+
+    #[test]
+    fn a_limit_of_1000_holds_1001_and_starts_anew_after_a_drain() {
+        let (h, links) = (Handover::with_limit(1000), LinkTable::new(2000));
+        let mut owner = Handover::claim(&h).ok().unwrap();
+        for _ in 0..2 {
+            for i in 0..1001 {
+                assert_eq!(h.push(&links, i), Ok(i == 0));
+            }
+            for _ in 0..3 {
+                assert_eq!(h.push(&links, 1001), Err(Refused::Full));
+            }
+            assert!(matches!(h.enter(&links, 1001), Entered::Full));
+            assert!(owner.drain(&links).eq(0..1001));
+        }
+        assert!(owner.leave().is_ok());
+    }
+
+    #[test]
+    fn threads_lose_nothing_and_each_keeps_its_order() {
+        const EACH: u32 = 20_000;
+        let (h, links) = (Handover::new(), LinkTable::new(4 * EACH));
+        let (run, busy) = ([const { AtomicU32::new(0) }; 4], AtomicBool::new(false));
+        std::thread::scope(|s| {
+            for t in 0..4 {
+                let (h, links, run, busy) = (&h, &links, &run, &busy);
+                // Not atomic as a whole: a second owner would be noticed.
+                let took = |i: u32| {
+                    assert!(!busy.swap(true, Ordering::Relaxed), "one owner at a time");
+                    let done = &run[(i / EACH) as usize];
+                    assert_eq!(done.load(Ordering::Relaxed), i % EACH);
+                    done.store(i % EACH + 1, Ordering::Relaxed);
+                    busy.store(false, Ordering::Relaxed);
+                };
+                s.spawn(move || {
+                    for i in t * EACH..(t + 1) * EACH {
+                        let Entered::Owner(mut owner) = h.enter(links, i) else { continue };
+                        took(i);
+                        while let Err(mut still) = owner.leave() {
+                            still.drain(links).for_each(took);
+                            owner = still;
+                        }
+                    }
+                });
+            }
+        });
+        assert!(run.iter().all(|done| done.load(Ordering::Relaxed) == EACH));
+    }
+}

@@ -1,0 +1,87 @@
+//! Faults that a model plants in the production code, one at a time, to show that it would notice.
+//!
+//! Outside the models [`mutated`] is the constant `false`, so that a fault's branch is not compiled at all.
+
+use super::Ordering;
+
+/// A fault. Each is named for what goes wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mutant {
+    /// Ownership is taken by looking, then storing.
+    AcquireNotAtomic,
+    /// Ownership is given up by looking at the other bits, then storing.
+    ReleaseNotFolded,
+    /// Ownership is given up without ordering what was done under it.
+    ReleaseRelaxed,
+    /// Completion forgets the MISSED bit.
+    MissedIgnored,
+    /// A schedule that finds MISSED set already does not write.
+    MissedNotRewritten,
+    /// The owner leaves without looking whether something is pending.
+    LeaveBlind,
+    /// The owner leaves without ordering what was done under ownership.
+    LeaveRelaxed,
+    /// The pending list is detached without ordering what the pushers wrote.
+    DetachRelaxed,
+    /// An element is pushed without ordering what was written to it.
+    PushRelaxed,
+    /// The detached list is handed out as it lies, newest first.
+    NotReversed,
+    /// The pusher that found the list empty is not told so.
+    FirstNotTold,
+    /// Announcing sleep has no fence.
+    AnnounceNoFence,
+    /// Announcing sleep has a fence that does not order a store before later loads.
+    AnnounceWeakFence,
+    /// Waking has no fence.
+    WakeNoFence,
+    /// The pool's word carries no tag.
+    PoolNoTag,
+    /// A chunk is pushed to the pool without ordering what was written.
+    PoolPushRelaxed,
+}
+
+/// `order`, or no ordering at all under fault `m`.
+#[inline(always)]
+pub(crate) fn weakened(m: Mutant, order: Ordering) -> Ordering {
+    if mutated(m) { Ordering::Relaxed } else { order }
+}
+
+/// Whether fault `m` is planted.
+#[cfg(not(all(test, feature = "loom")))]
+#[inline(always)]
+pub(crate) const fn mutated(_: Mutant) -> bool {
+    false
+}
+
+#[cfg(all(test, feature = "loom"))]
+mod planted {
+    use super::Mutant;
+    use std::cell::Cell;
+
+    // Loom runs all threads of a model on the thread of its test, so this is one switch per test.
+    std::thread_local!(static PLANTED: Cell<Option<Mutant>> = const { Cell::new(None) });
+
+    pub(crate) fn mutated(m: Mutant) -> bool {
+        PLANTED.get() == Some(m)
+    }
+
+    /// Runs `model` in every interleaving with at most `preemptions` preemptions.
+    pub(crate) fn check(preemptions: usize, model: impl Fn() + Send + Sync + 'static) {
+        let mut builder = loom::model::Builder::new();
+        builder.preemption_bound = Some(preemptions);
+        builder.check(model);
+    }
+
+    /// Asserts that `model` fails with fault `m` planted.
+    pub(crate) fn must_fail(m: Mutant, preemptions: usize, model: impl Fn() + Send + Sync + 'static) {
+        PLANTED.set(Some(m));
+        let hook = std::panic::AssertUnwindSafe(|| check(preemptions, model));
+        let found = std::panic::catch_unwind(hook).is_err();
+        PLANTED.set(None);
+        assert!(found, "the model does not notice {m:?}");
+    }
+}
+
+#[cfg(all(test, feature = "loom"))]
+pub(crate) use planted::{check, must_fail, mutated};

@@ -1,0 +1,95 @@
+//! How one thread goes to sleep without missing the wake-up of many others.
+//!
+//! The sleeper *announces* that it is about to sleep, then looks at every input once more, and only then
+//! blocks on a descriptor. A waker first makes its input visible, then asks [`wake`](Sleeper::wake) whether the
+//! descriptor must be written. Between the two stands a full fence on each side, so at least one of them sees the
+//! other: either the sleeper finds the input, or the waker finds it announced.
+//!
+//! Invariant: for each announcement at most one waker is told to write the descriptor, and if the sleeper's second
+//! look missed an input, one is.
+
+use super::{AtomicBool, Mutant, Ordering, fence, mutated};
+
+/// The sleeping flag of one thread. Only that thread may [`announce`](Self::announce).
+#[derive(Default)]
+#[repr(align(64))]
+pub struct Sleeper {
+    announced: AtomicBool,
+}
+
+/// Sleep is announced, until this is dropped or [`awake`](Self::awake).
+#[must_use = "dropping it takes the announcement back"]
+pub struct Announced<'a> {
+    sleeper: &'a Sleeper,
+}
+
+impl Sleeper {
+    /// Of a thread that is awake.
+    pub fn new() -> Self {
+        Sleeper { announced: AtomicBool::new(false) }
+    }
+
+    /// Announces sleep. The caller must look at every input again before it blocks.
+    #[inline]
+    pub fn announce(&self) -> Announced<'_> {
+        self.announced.store(true, Ordering::Relaxed);
+        if mutated(Mutant::AnnounceWeakFence) {
+            fence(Ordering::AcqRel);
+        } else if !mutated(Mutant::AnnounceNoFence) {
+            fence(Ordering::SeqCst);
+        }
+        Announced { sleeper: self }
+    }
+
+    /// For wakers, after the input was made visible: whether the sleeper's descriptor must be written. Costs a
+    /// fence and a load while the thread is awake.
+    #[inline]
+    pub fn wake(&self) -> bool {
+        if !mutated(Mutant::WakeNoFence) {
+            fence(Ordering::SeqCst);
+        }
+        self.announced.load(Ordering::Relaxed) && self.announced.swap(false, Ordering::Relaxed)
+    }
+
+    /// Whether sleep is announced now; for display.
+    pub fn is_announced(&self) -> bool {
+        self.announced.load(Ordering::Relaxed)
+    }
+}
+
+impl Announced<'_> {
+    /// Takes the announcement back. Returns whether a waker got there first, in which case the descriptor is
+    /// or will soon be readable.
+    #[inline]
+    pub fn awake(self) -> bool {
+        let sleeper = self.sleeper;
+        std::mem::forget(self);
+        !sleeper.announced.swap(false, Ordering::Relaxed)
+    }
+}
+
+impl Drop for Announced<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.sleeper.announced.store(false, Ordering::Relaxed);
+    }
+}
+
+#[cfg(all(test, not(feature = "loom")))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_wake_up_per_announcement() {
+        let sleeper = Sleeper::new();
+        assert!(!sleeper.wake(), "awake: nothing to write");
+        let announced = sleeper.announce();
+        assert!(sleeper.is_announced());
+        assert!(sleeper.wake());
+        assert!(!sleeper.wake());
+        assert!(announced.awake(), "a waker was there");
+        assert!(!sleeper.announce().awake());
+        drop(sleeper.announce());
+        assert!(!sleeper.wake());
+    }
+}
