@@ -7,20 +7,12 @@ use std::collections::HashMap;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 
+use softnet_core::ip::slow::Iface;
 use softnet_core::ip::adjacency::{Adjacency, Kind, Tables, host_key};
 use softnet_core::ip::{Fib, FibError, Prefix};
 use softnet_dev::hugepage::huge_vec;
 
 use crate::config::{Config, RouteTarget};
-
-/// What the tables need to know of a device.
-#[derive(Clone, Copy, Debug)]
-pub struct Iface {
-    /// Its MAC address.
-    pub mac: [u8; 6],
-    /// Largest L3 packet.
-    pub mtu: u16,
-}
 
 /// One route as it was put into the FIB, for display.
 #[derive(Clone, Debug)]
@@ -93,7 +85,7 @@ pub fn compile(routes: &[Route], ifaces: &[Option<Iface>]) -> Result<Tables, Fib
 
 /// Brings MTUs up to date after a device came or went, and forgets all neighbours of devices that are gone.
 pub fn set_ifaces(tables: &mut Tables, ifaces: &[Option<Iface>]) {
-    let iface = |dev: u16| ifaces.get(usize::from(dev)).copied().flatten();
+    let iface = |dev: u16| ifaces.get(usize::from(dev)).and_then(Option::as_ref);
     for hop in &mut tables.next_hops {
         if !matches!(hop.kind, Kind::Rewrite | Kind::Connected | Kind::Resolve) {
             continue;
@@ -108,7 +100,7 @@ pub fn set_ifaces(tables: &mut Tables, ifaces: &[Option<Iface>]) {
 }
 
 /// Notes that neighbour `ip` on `dev` is usable with this MAC, or (`None`) that it must be asked for.
-pub fn set_neighbour(tables: &mut Tables, iface: Iface, dev: u16, ip: Ipv4Addr, mac: Option<[u8; 6]>) {
+pub fn set_neighbour(tables: &mut Tables, iface: &Iface, dev: u16, ip: Ipv4Addr, mac: Option<[u8; 6]>) {
     let ip = u32::from(ip);
     for hop in &mut tables.next_hops {
         if hop.dev == dev && hop.gateway == ip && matches!(hop.kind, Kind::Rewrite | Kind::Resolve) {

@@ -154,20 +154,29 @@ impl<T: DerefMut<Target = [u8; MIN_LEN]>> Ipv4Header<T> {
         self.0[9] = protocol;
         self.set(12, src.to_be_bytes());
         self.set(16, dst.to_be_bytes());
+        self.renew_check();
+    }
+
+    /// Says that the header has no options and that the packet is `total_len` bytes long. Leaves the checksum
+    /// alone, as every setter does.
+    #[inline(always)]
+    pub fn set_plain(&mut self, total_len: u16) {
+        self.0[0] = 0x45;
+        self.set(2, total_len.to_be_bytes());
+    }
+
+    /// Computes the checksum of a header without options anew.
+    #[inline(always)]
+    pub fn renew_check(&mut self) {
+        self.set_check(0);
         let check = !checksum::ipv4_header_sum(&self.0);
         self.set_check(check);
     }
 
-    /// Sets the type of service. Leaves the checksum alone, as every setter does.
+    /// Sets the type of service.
     #[inline(always)]
     pub fn set_tos(&mut self, tos: u8) {
         self.0[1] = tos;
-    }
-
-    /// Sets the total length in bytes.
-    #[inline(always)]
-    pub fn set_total_len(&mut self, len: u16) {
-        self.set(2, len.to_be_bytes());
     }
 
     /// Sets or clears the don't-fragment bit and clears the rest of the fragment word.
@@ -339,7 +348,7 @@ mod tests {
         assert!(h.is_fragment() && !h.more_fragments() && h.fragment_offset() == 0x1fff);
         h.set_tos(3);
         h.set_ttl(9);
-        h.set_total_len(40);
+        h.set_plain(40);
         h.set_src(1);
         h.set_dst(2);
         h.set_check(5);

@@ -1,15 +1,49 @@
 //! IPv4: header checks, checksums, routes, neighbours, ARP and ICMP.
 //!
-//! Addresses are `u32` in host order where packets are handled and [`Ipv4Addr`](std::net::Ipv4Addr) where
-//! people are. Nothing here reads a clock or sends a packet: time comes in, packets and actions go out.
+//! Addresses are `u32` in host order where every packet passes (header, checksum, FIB look-up) and
+//! [`Ipv4Addr`](std::net::Ipv4Addr) everywhere else. Nothing here reads a clock or sends a packet: time comes in,
+//! packets and actions go out.
 
 pub mod adjacency;
+pub mod arp;
 pub mod checksum;
 pub mod fib;
 pub mod header;
+pub mod icmp;
 pub mod input;
+pub mod neigh;
 pub mod partial;
 pub mod prefix;
+pub mod slow;
 
 pub use fib::{Fib, FibError};
 pub use prefix::{Prefix, PrefixError};
+
+/// An Ethernet address.
+pub type MacAddr = [u8; 6];
+
+/// Whether `mac` is a multicast or broadcast address (IEEE 802.3: the first bit on the wire).
+#[inline(always)]
+pub const fn is_group(mac: &MacAddr) -> bool {
+    mac[0] & 1 != 0
+}
+
+#[cfg(all(test, not(feature = "loom")))]
+mod testing {
+    //! What several tests need.
+
+    use std::sync::{Arc, OnceLock};
+
+    use crate::SoftnetData;
+    use crate::skb::{CacheSizes, HeapMemory, Region};
+
+    /// A thread context on the one region that these tests share, as a process may not have many.
+    pub(super) fn context() -> SoftnetData {
+        static REGION: OnceLock<Arc<Region>> = OnceLock::new();
+        let region = REGION.get_or_init(|| {
+            let (frames, heads) = (8192, 8192);
+            Region::new(Box::new(HeapMemory::new(Region::bytes(frames, heads))), frames, heads).unwrap()
+        });
+        SoftnetData::new(region.clone(), CacheSizes::default())
+    }
+}

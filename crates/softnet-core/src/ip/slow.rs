@@ -219,8 +219,8 @@ impl SlowPath {
             && on_link
             && !iface.owns(packet.sender_ip)
         {
-            let sender = (dev, packet.sender_ip, packet.sender_mac);
-            self.neigh.input(view.now, sender, heard, &mut self.actions);
+            let (ip, mac) = (packet.sender_ip, packet.sender_mac);
+            self.neigh.input(view.now, dev, ip, mac, heard, &mut self.actions);
         } else if !ours {
             return Err((skb, DropReason::ArpIgnored));
         }
