@@ -8,6 +8,7 @@ pub mod netns;
 pub mod sys_error;
 #[cfg(test)]
 mod testing;
+pub mod xdp;
 
 pub use device::{
     Device, DeviceInfo, Doorbell, Features, LinkState, OpenDevice, QueueStats, RxQueue, TxQueue,
