@@ -13,6 +13,7 @@ const MAP_DELETE_ELEM: u32 = 3;
 const PROG_LOAD: u32 = 5;
 const PROG_TEST_RUN: u32 = 10;
 const LINK_CREATE: u32 = 28;
+const LINK_UPDATE: u32 = 29;
 
 const MAP_TYPE_ARRAY: u32 = 2;
 const MAP_TYPE_PERCPU_ARRAY: u32 = 6;
@@ -302,7 +303,7 @@ impl Program {
 /// interface leaves it without effect.
 #[derive(Debug)]
 pub struct XdpLink {
-    _fd: OwnedFd,
+    fd: OwnedFd,
 }
 
 #[repr(C)]
@@ -311,6 +312,14 @@ struct LinkCreateAttr {
     target_ifindex: u32,
     attach_type: u32,
     flags: u32,
+}
+
+#[repr(C)]
+struct LinkUpdateAttr {
+    link_fd: u32,
+    new_prog_fd: u32,
+    flags: u32,
+    old_prog_fd: u32,
 }
 
 impl XdpLink {
@@ -333,7 +342,23 @@ impl XdpLink {
             let what = format!("attach an XDP program to interface {ifindex} ({mode:?} mode)");
             SysError::new(what, error).needs("CAP_BPF,CAP_NET_ADMIN")
         })?;
-        Ok(XdpLink { _fd: fd })
+        Ok(XdpLink { fd })
+    }
+
+    /// Puts `program` in the place of the one that is attached: every packet meets the one or the other.
+    ///
+    /// # Errors
+    /// ENOLINK where the interface is gone.
+    pub fn update(&self, program: &Program) -> SysResult<()> {
+        let mut attr = LinkUpdateAttr {
+            link_fd: self.fd.as_raw_fd() as u32,
+            new_prog_fd: program.fd.as_raw_fd() as u32,
+            flags: 0,
+            old_prog_fd: 0,
+        };
+        bpf(LINK_UPDATE, &mut attr)
+            .map(drop)
+            .map_err(|error| SysError::new("exchange an XDP program", error).needs("CAP_BPF,CAP_NET_ADMIN"))
     }
 }
 

@@ -1,0 +1,56 @@
+//! The XDP program of one device: loaded, attached, led to the sockets, exchanged, and taken off.
+//!
+//! Any thread may call it. The program stays attached as long as one socket of the device is open, and goes before
+//! the last one does, so that packets then reach the kernel instead of nobody.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::claim::ClaimFilter;
+use crate::bpf::{Map, XdpLink, XdpMode};
+use crate::sys_error::SysResult;
+
+/// A device's program and the map that leads it to the sockets.
+pub(super) struct Attachment {
+    sockets: Map,
+    link: Mutex<Option<XdpLink>>,
+    open: AtomicUsize,
+}
+
+impl Attachment {
+    /// Attaches a program that claims what `filter` says; as long as no socket is [led to](Self::lead), it passes all.
+    pub(super) fn new(filter: &ClaimFilter, ifindex: u32, queues: u32, mode: XdpMode) -> SysResult<Self> {
+        let sockets = Map::xsk(queues)?;
+        let program = filter.load(&sockets)?;
+        let link = XdpLink::attach(&program, ifindex, mode)?;
+        Ok(Attachment { sockets, link: Mutex::new(Some(link)), open: AtomicUsize::new(0) })
+    }
+
+    fn link(&self) -> MutexGuard<'_, Option<XdpLink>> {
+        self.link.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// From now on packets of RX queue `queue` go to `socket`.
+    pub(super) fn lead(&self, queue: u32, socket: std::os::fd::BorrowedFd<'_>) -> SysResult<()> {
+        self.sockets.update_fd(queue, socket)
+    }
+
+    /// Exchanges the program for one that claims what `filter` says, between two packets. Without effect once the
+    /// device is closed.
+    pub(super) fn replace(&self, filter: &ClaimFilter) -> SysResult<()> {
+        match &*self.link() {
+            Some(link) => link.update(&filter.load(&self.sockets)?),
+            None => Ok(()),
+        }
+    }
+
+    pub(super) fn socket_opened(&self) {
+        self.open.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn socket_closed(&self) {
+        if self.open.fetch_sub(1, Ordering::Relaxed) == 1 {
+            self.link().take();
+        }
+    }
+}

@@ -1,0 +1,341 @@
+//! Any Linux interface as a device, by AF_XDP (Documentation/networking/af_xdp.rst).
+//!
+//! [`open`] attaches a small XDP program to the interface, which takes what is addressed to softnet and leaves
+//! everything else to the kernel ([`Claim`]), and binds one socket to each RX queue, all on the memory of one
+//! [`Umem`]: so a packet that is forwarded from one interface to another stays where it is, and only its frame's
+//! number moves.
+//!
+//! * **Who may call.** [`open`], [`Umem`], [`Claims`] and the [`Device`] part: any thread. The queues: their owners,
+//!   as [`RxQueue`](crate::RxQueue) and [`TxQueue`](crate::TxQueue) say.
+//! * **Invariant.** Every frame is at home, in a packet, or named in exactly one queue's books; so when a device is
+//!   closed or its interface vanishes, all its frames come home, and those the kernel still had are counted
+//!   ([`Umem::reclaimed`]).
+//! * **Modes.** Native: in the driver, before the kernel makes an skb. Where the driver refuses, SKB mode: it works
+//!   everywhere, is slower, delivers on the queues that the kernel recorded (a veth: all on queue 0), and cannot take
+//!   segments that the sender left larger than the MTU (TSO): the kernel drops them, and
+//!   [`ring_drops`](crate::QueueStats::ring_drops) counts them. A veth in native mode has its peer stop making them.
+//! * **The interface keeps its interrupts.** A sleeping owner does not keep the kernel from receiving into the ring; it
+//!   is only not woken more often than it polls.
+//! * **Life.** Program and sockets belong to this process and vanish with it, however it ends. Queues that are
+//!   added to the interface later are the kernel's until the device is opened again; so is a changed MAC address.
+
+mod attach;
+mod claim;
+mod control;
+mod error;
+mod frames;
+mod ring;
+mod rx;
+mod socket;
+#[cfg(test)]
+mod tests;
+mod tx;
+mod umem;
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use softnet_core::SoftnetData;
+use softnet_core::skb::{FRAME_SIZE, HEADROOM};
+
+pub use claim::Claim;
+pub use error::XdpError;
+pub use umem::Umem;
+
+use attach::Attachment;
+use claim::ClaimFilter;
+use control::Control;
+use rx::{MIN_RING, XdpRx};
+use socket::Xsk;
+use tx::XdpTx;
+use umem::Binding;
+
+use crate::bpf::XdpMode;
+use crate::device::{Device, DeviceInfo, Features, LinkState, OpenDevice, RxQueue, TxQueue};
+use crate::netlink::{Link, Netlink};
+use crate::sys_error::{SysError, SysResult};
+
+/// Largest MTU: what a frame has behind the kernel's headroom, less the Ethernet header.
+pub const MAX_MTU: u32 = (FRAME_SIZE - HEADROOM - 14) as u32;
+
+/// Most slots of a ring.
+const MAX_RING: u32 = 32768;
+
+/// How the XDP program is attached.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// Native if the driver can, else SKB mode; [`DeviceInfo::mode`] says which, and why.
+    #[default]
+    Auto,
+    /// Native or not at all.
+    Native,
+    /// SKB mode, whatever the driver can.
+    Skb,
+}
+
+/// What to open.
+#[derive(Clone, Debug)]
+pub struct XdpConfig {
+    /// Name of the interface, in the calling thread's network namespace.
+    pub interface: String,
+    /// See [`Mode`].
+    pub mode: Mode,
+    /// Slots of each of a queue's four rings: a power of two from 128 to 32768. An RX queue holds as many frames, a TX
+    /// queue up to as many.
+    pub ring: u32,
+    /// Take the interface even if it carries a default route.
+    pub force: bool,
+    /// What is softnet's.
+    pub claim: Claim,
+}
+
+impl XdpConfig {
+    /// `interface` with 2048 slots a ring, in the best mode, claiming only what is to be forwarded.
+    pub fn new(interface: impl Into<String>) -> Self {
+        XdpConfig {
+            interface: interface.into(),
+            mode: Mode::Auto,
+            ring: 2048,
+            force: false,
+            claim: Claim::default(),
+        }
+    }
+}
+
+/// Opens the interface as device number `dev` on the memory of `umem`, whose region `ctx` must be of: RX rings are filled
+/// from it. Works in the calling thread's network namespace; the device may be used from any.
+///
+/// A queue whose former socket the kernel has not yet given up is waited for (some tens of milliseconds).
+///
+/// # Errors
+/// See [`XdpError`]. Nothing stays behind.
+pub fn open(
+    cfg: &XdpConfig,
+    umem: &Arc<Umem>,
+    dev: u16,
+    ctx: &mut SoftnetData,
+) -> Result<OpenDevice, XdpError> {
+    open_with_claims(cfg, umem, dev, ctx).map(|(device, _)| device)
+}
+
+/// As [`open`], and hands out the means to change what the device claims while it is open.
+///
+/// # Errors
+/// As [`open`].
+pub fn open_with_claims(
+    cfg: &XdpConfig,
+    umem: &Arc<Umem>,
+    dev: u16,
+    ctx: &mut SoftnetData,
+) -> Result<(OpenDevice, Claims), XdpError> {
+    if !cfg.ring.is_power_of_two() || !(MIN_RING..=MAX_RING).contains(&cfg.ring) {
+        return Err(XdpError::RingSize(cfg.ring));
+    }
+    let (ctx_region, umem_region) = (ctx.region().id(), umem.region().id());
+    if ctx_region != umem_region {
+        return Err(XdpError::Region { ctx: ctx_region, umem: umem_region });
+    }
+    let name = &cfg.interface;
+    let kernel = |source| XdpError::Kernel { name: name.clone(), source };
+    let mut netlink = Netlink::new().map_err(kernel)?;
+    let link = usable_link(cfg, &mut netlink)?;
+    let filter = ClaimFilter {
+        mac: link.mac,
+        ours: cfg.claim.addresses.clone(),
+        kernel: netlink.addresses(link.index).map_err(kernel)?,
+    };
+    let control = Control::new(link.index).map_err(kernel)?;
+    let (rx_queues, tx_queues) = control.channels().unwrap_or((link.rx_queues, link.tx_queues));
+
+    let (attachment, mode, text) =
+        attach(cfg.mode, &filter, link.index, rx_queues.max(1)).map_err(|source| refusal(name, source))?;
+    let attachment = Arc::new(attachment);
+    let mut parts = Parts::default();
+    let bind = |queue| Binding { ifindex: link.index, queue, copy: mode == XdpMode::Skb };
+    for queue in 0..rx_queues.max(1) {
+        match parts.add_queue(umem, &attachment, bind(queue), cfg.ring, queue < tx_queues, dev, ctx) {
+            Ok(posted) if posted >= MIN_RING as usize / 2 => {}
+            Ok(posted) => {
+                parts.close(ctx);
+                return Err(XdpError::NoFrames { name: name.clone(), queue, posted, ring: cfg.ring });
+            }
+            // The interface was made with this many queues, but has fewer in use.
+            Err(error) if queue > 0 && error.errno() == Some(libc::EINVAL) => break,
+            Err(error) => {
+                parts.close(ctx);
+                return Err(kernel(error));
+            }
+        }
+    }
+    let zero_copy = parts.sockets.iter().all(|socket| socket.zero_copy());
+    let info = DeviceInfo {
+        name: link.name.clone(),
+        driver: "xdp",
+        mode: if zero_copy { format!("{text}, zero-copy") } else { text },
+        ifindex: link.index,
+        mac: link.mac,
+        mtu: link.mtu as u16,
+        features: Features { partial_csum: hands_over_partial_checksums(&link), zero_copy },
+    };
+    let Parts { rx, tx, sockets } = parts;
+    let device = Arc::new(XdpDevice { info, control, sockets });
+    let claims = Claims { mac: link.mac, ifindex: link.index, attachment, netlink: Mutex::new(netlink) };
+    Ok((OpenDevice { device, rx, tx }, claims))
+}
+
+/// The interface, if it is one that may and can be taken.
+fn usable_link(cfg: &XdpConfig, netlink: &mut Netlink) -> Result<Link, XdpError> {
+    let name = cfg.interface.clone();
+    let kernel = |source| XdpError::Kernel { name: name.clone(), source };
+    let Some(link) = netlink.link(&name).map_err(kernel)? else {
+        let links = netlink.links().map_err(kernel)?;
+        let exist = links.into_iter().map(|link| link.name).collect::<Vec<_>>().join(", ");
+        return Err(XdpError::NoInterface { name, exist });
+    };
+    if link.mac == [0; 6] {
+        return Err(XdpError::NotEthernet { name });
+    }
+    if !cfg.force && netlink.default_route_links().map_err(kernel)?.contains(&link.index) {
+        return Err(XdpError::DefaultRoute { name });
+    }
+    if link.mtu > MAX_MTU {
+        return Err(XdpError::Mtu { name, mtu: link.mtu, max: MAX_MTU });
+    }
+    Ok(link)
+}
+
+/// Attaches the program in the mode asked for. Returns the mode it became, also in words.
+fn attach(
+    mode: Mode,
+    filter: &ClaimFilter,
+    ifindex: u32,
+    queues: u32,
+) -> SysResult<(Attachment, XdpMode, String)> {
+    const LIMIT: &str = "segments larger than the MTU are dropped (switch off TSO at the sender)";
+    let skb = || Attachment::new(filter, ifindex, queues, XdpMode::Skb);
+    if mode == Mode::Skb {
+        return Ok((skb()?, XdpMode::Skb, format!("skb mode: as configured; {LIMIT}")));
+    }
+    match Attachment::new(filter, ifindex, queues, XdpMode::Native) {
+        Ok(attachment) => Ok((attachment, XdpMode::Native, "native".into())),
+        Err(error) if mode == Mode::Auto && !final_refusal(&error) => {
+            let why = error.errno().map_or_else(
+                || error.to_string(),
+                |errno| format!("{}{}", std::io::Error::from_raw_os_error(errno), refusal_hint(errno)),
+            );
+            Ok((skb()?, XdpMode::Skb, format!("skb mode: native refused: {why}; {LIMIT}")))
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Whether SKB mode would be refused for the same reason.
+fn final_refusal(error: &SysError) -> bool {
+    error.is_permission() || matches!(error.errno(), Some(libc::EBUSY | libc::EEXIST | libc::ENODEV))
+}
+
+/// What drivers mean by the error numbers they refuse XDP with.
+fn refusal_hint(errno: i32) -> &'static str {
+    match errno {
+        libc::EOPNOTSUPP => " (the driver has no XDP)",
+        libc::ENOSPC => " (a veth needs as many RX queues as its peer has TX queues)",
+        libc::ERANGE => " (the peer's MTU is too large)",
+        _ => "",
+    }
+}
+
+fn refusal(name: &str, source: SysError) -> XdpError {
+    let name = name.to_owned();
+    match source.errno() {
+        Some(libc::EBUSY | libc::EEXIST) => XdpError::Occupied { name, source },
+        _ => XdpError::Kernel { name, source },
+    }
+}
+
+/// Whether frames come straight from a local sender, which leaves L4 checksums to "hardware" that is not there.
+fn hands_over_partial_checksums(link: &Link) -> bool {
+    matches!(link.kind.as_deref(), Some("veth" | "tun" | "bridge" | "macvlan" | "macvtap"))
+}
+
+/// The queues of a device in the making.
+#[derive(Default)]
+struct Parts {
+    rx: Vec<Box<dyn RxQueue>>,
+    tx: Vec<Box<dyn TxQueue>>,
+    sockets: Vec<Arc<Xsk>>,
+}
+
+impl Parts {
+    /// Opens a queue, fills its ring, and leads the program to it. Returns how many frames were posted.
+    #[allow(clippy::too_many_arguments)]
+    fn add_queue(
+        &mut self,
+        umem: &Arc<Umem>,
+        attachment: &Arc<Attachment>,
+        to: Binding,
+        ring: u32,
+        transmit: bool,
+        dev: u16,
+        ctx: &mut SoftnetData,
+    ) -> SysResult<usize> {
+        let socket::Bound { xsk, fill, rx, tx } = Xsk::open(umem, attachment, to, ring, transmit)?;
+        let mut half = XdpRx::new(xsk.clone(), fill, rx, dev, to.queue as u16);
+        half.refill(ctx);
+        let posted = half.held();
+        self.rx.push(Box::new(half));
+        if let Some((tx, done)) = tx {
+            self.tx.push(Box::new(XdpTx::new(xsk.clone(), tx, done)));
+        }
+        attachment.lead(to.queue, xsk.fd())?;
+        self.sockets.push(xsk);
+        Ok(posted)
+    }
+
+    fn close(self, ctx: &mut SoftnetData) {
+        self.tx.into_iter().for_each(|half| half.close(ctx));
+        self.rx.into_iter().for_each(|half| half.close(ctx));
+    }
+}
+
+/// The shared part of an open device.
+struct XdpDevice {
+    info: DeviceInfo,
+    control: Control,
+    sockets: Vec<Arc<Xsk>>,
+}
+
+impl Device for XdpDevice {
+    fn info(&self) -> &DeviceInfo {
+        &self.info
+    }
+
+    /// Also brings the kernel's counts of lost packets into the RX queues' statistics: they are worth a system
+    /// call when somebody asks, not on the packets' way.
+    fn link(&self) -> LinkState {
+        self.sockets.iter().for_each(|socket| socket.refresh());
+        self.control.link()
+    }
+}
+
+/// The means to change what an open device claims.
+pub struct Claims {
+    mac: [u8; 6],
+    ifindex: u32,
+    attachment: Arc<Attachment>,
+    netlink: Mutex<Netlink>,
+}
+
+impl Claims {
+    /// From now on the device claims `claim`, with regard to the addresses that the kernel has on the interface now. No
+    /// packet is lost meanwhile. Without effect on a device that is closed.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn replace(&self, claim: &Claim) -> SysResult<()> {
+        let mut netlink = self.netlink.lock().unwrap_or_else(PoisonError::into_inner);
+        self.attachment.replace(&ClaimFilter {
+            mac: self.mac,
+            ours: claim.addresses.clone(),
+            kernel: netlink.addresses(self.ifindex)?,
+        })
+    }
+}

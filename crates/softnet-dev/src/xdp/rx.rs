@@ -1,0 +1,149 @@
+//! The receiving half of a queue: fill ring and receive ring.
+//!
+//! Called by the owner of the queue's NAPI instance only. `posted` names every frame that is on the fill ring, in the
+//! kernel's hands, or on the receive ring unread; there are never more than the fill ring has slots, so the
+//! receive ring, which has as many, can't overflow.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use rustix::net::RecvFlags;
+use softnet_core::SoftnetData;
+use softnet_core::skb::{BATCH, Batch, DropReason, FRAME_SIZE, Frame};
+
+use super::frames::FrameSet;
+use super::ring::{Consumer, Producer, RingMemory};
+use super::socket::Xsk;
+use crate::device::{Doorbell, QueueStats, RxQueue};
+
+/// Frames that have to be missing before new ones are posted: a batch, so that posting is done for many at once.
+const REFILL: usize = BATCH;
+
+/// Fewest slots of a ring: two batches, so that one can be missing while the other is there.
+pub(super) const MIN_RING: u32 = 2 * REFILL as u32;
+
+pub(super) struct XdpRx {
+    ring: Consumer<libc::xdp_desc>,
+    fill: Producer<u64>,
+    posted: FrameSet,
+    memory: Arc<RingMemory>,
+    xsk: Arc<Xsk>,
+    stats: Arc<QueueStats>,
+    dev: u16,
+    queue: u16,
+}
+
+impl XdpRx {
+    pub(super) fn new(xsk: Arc<Xsk>, fill: RingMemory, rx: Arc<RingMemory>, dev: u16, queue: u16) -> Self {
+        XdpRx {
+            ring: Consumer::new(rx.clone()),
+            fill: Producer::new(fill),
+            posted: FrameSet::new(xsk.umem().region().frame_count()),
+            memory: rx,
+            stats: xsk.rx_stats().clone(),
+            xsk,
+            dev,
+            queue,
+        }
+    }
+
+    /// Posts frames until the ring is full or `ctx` has none left.
+    pub(super) fn refill(&mut self, ctx: &mut SoftnetData) {
+        let region = self.xsk.umem().region();
+        let want = self.fill.size() as usize - self.posted.len();
+        let ours = ctx.region().id() == region.id();
+        for _ in 0..if ours { want } else { 0 } {
+            let Some(frame) = ctx.alloc_frame() else { break };
+            let index = frame.into_raw();
+            self.posted.insert(index);
+            self.fill.stage(u64::from(index) * FRAME_SIZE as u64);
+        }
+        if self.fill.submit() > 0 && self.fill.needs_wakeup() {
+            self.stats.kicks.add(1);
+            // Only makes the driver look at the ring; what it says is no news.
+            let _ = rustix::net::recv(self.xsk.fd(), &mut [0u8; 0], RecvFlags::DONTWAIT);
+        }
+        self.xsk.set_starved(self.posted.len() == 0);
+    }
+
+    /// The frame of a received descriptor, and where the packet lies in it. `None` if the descriptor can't be.
+    #[inline(always)]
+    fn take(&mut self, ctx: &mut SoftnetData, desc: libc::xdp_desc) -> Option<(Frame, usize, usize)> {
+        let (index, off) = (desc.addr / FRAME_SIZE as u64, (desc.addr % FRAME_SIZE as u64) as usize);
+        if self.posted.remove(index) {
+            // SAFETY: the set held the number, so it is that of a frame of this region that `refill` gave up with
+            // `into_raw`; and it holds it no more, so this is the only way back.
+            let frame = unsafe { Frame::from_raw(self.xsk.umem().region(), index as u32) };
+            let len = desc.len as usize;
+            if len <= FRAME_SIZE - off && desc.options & libc::XDP_PKT_CONTD == 0 {
+                return Some((frame, off, len));
+            }
+            ctx.free_frame(frame);
+        }
+        self.xsk.bad_descriptors.fetch_add(1, Ordering::Relaxed);
+        None
+    }
+}
+
+impl RxQueue for XdpRx {
+    fn rx_burst(&mut self, ctx: &mut SoftnetData, batch: &mut Batch, budget: usize) -> usize {
+        let n = self.ring.available(budget.min(batch.room()) as u32);
+        let (mut taken, mut bytes, mut headless) = (0, 0, 0);
+        for i in 0..n {
+            let desc = self.ring.read(i);
+            let Some((frame, off, len)) = self.take(ctx, desc) else { continue };
+            let mut skb = match ctx.build_skb(frame, off, len) {
+                Ok(skb) => skb,
+                Err(frame) => {
+                    ctx.free_frame(frame);
+                    headless += 1;
+                    continue;
+                }
+            };
+            skb.prefetch_data();
+            let head = skb.head_mut();
+            head.dev = self.dev;
+            head.queue = self.queue;
+            taken += 1;
+            bytes += len;
+            if let Err(skb) = batch.push(skb) {
+                // Can't be: no more than there was room for was read.
+                ctx.free(skb, DropReason::NoHead);
+            }
+        }
+        self.ring.release(n);
+        if n > 0 {
+            self.stats.packets.add(taken as u64);
+            self.stats.bytes.add(bytes as u64);
+        }
+        if headless > 0 {
+            ctx.count_drops(self.dev, DropReason::NoHead, headless);
+        }
+        if budget > 0 && self.fill.size() as usize - self.posted.len() >= REFILL {
+            self.refill(ctx);
+        }
+        taken
+    }
+
+    fn doorbell(&self) -> Arc<dyn Doorbell> {
+        self.xsk.clone()
+    }
+
+    fn stats(&self) -> Arc<QueueStats> {
+        self.stats.clone()
+    }
+
+    fn held(&self) -> usize {
+        self.posted.len()
+    }
+
+    fn close(mut self: Box<Self>, ctx: &mut SoftnetData) {
+        // Packets that nobody will read.
+        let unread = self.ring.available(self.fill.size());
+        ctx.count_drops(self.dev, DropReason::Shutdown, u64::from(unread));
+        let XdpRx { fill, memory, posted, xsk, .. } = *self;
+        drop(fill);
+        let stuck = memory.detach().is_err();
+        xsk.half_closed(ctx, posted, stuck);
+    }
+}

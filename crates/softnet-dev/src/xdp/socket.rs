@@ -1,0 +1,322 @@
+//! One AF_XDP socket: of one queue of one device, shared by that queue's two halves and its doorbell.
+//!
+//! The receiving half owns the fill and receive ring, the transmitting half the transmit and completion ring; what
+//! is here may be called by any thread. The socket ends when both halves are closed: only then does the
+//! kernel let go of the frames, so the half that goes first leaves its books here, and the one that goes last
+//! brings all frames home.
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+use rustix::net::xdp::{
+    SocketAddrXdp, SocketAddrXdpFlags, XDP_PGOFF_RX_RING, XDP_PGOFF_TX_RING, XDP_UMEM_PGOFF_COMPLETION_RING,
+    XDP_UMEM_PGOFF_FILL_RING, XdpOptionsFlags, XdpUmemReg, XdpUmemRegFlags,
+};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
+use softnet_core::SoftnetData;
+use softnet_core::skb::{FRAME_SIZE, Frame};
+
+use super::attach::Attachment;
+use super::frames::FrameSet;
+use super::ring::RingMemory;
+use super::umem::{Binding, Umem};
+use crate::device::{Doorbell, QueueStats};
+use crate::sys_error::{SysError, SysResult};
+
+/// `XDP_MAX_TX_SKB_BUDGET` (Linux 6.18): packets that one transmit call sends in copy mode; 32 without it.
+const XDP_MAX_TX_SKB_BUDGET: i32 = 9;
+
+/// How long the kernel may hold on to a zero-copy queue after its socket was closed.
+const RELEASE_TRIES: u32 = 200;
+const RELEASE_PAUSE: Duration = Duration::from_millis(3);
+
+/// The socket of one queue.
+pub(super) struct Xsk {
+    fd: OwnedFd,
+    umem: Arc<Umem>,
+    attachment: Arc<Attachment>,
+    /// The receive ring, which the doorbell looks at.
+    rx: Arc<RingMemory>,
+    /// An unbound socket that can tell when the kernel has let go of the queue; zero-copy only.
+    spare: Option<OwnedFd>,
+    binding: Binding,
+    /// No frame is posted: no packet can come in and ring, so nobody may sleep on this queue.
+    starved: AtomicBool,
+    /// The kernel took only a part of what is on the transmit ring; the rest needs another call.
+    stalled: AtomicBool,
+    /// Descriptors of the receive ring that could not be believed.
+    pub(super) bad_descriptors: AtomicU64,
+    rx_stats: Arc<QueueStats>,
+    state: Mutex<State>,
+}
+
+struct State {
+    /// Halves that are not closed.
+    halves: u8,
+    /// Books of those that are.
+    held: Vec<FrameSet>,
+    /// Receive losses that `rx_stats` already has.
+    losses: u64,
+    /// A mapping could not be taken off, and keeps the kernel's socket alive.
+    stuck: bool,
+}
+
+/// A bound socket and the rings of its halves.
+pub(super) struct Bound {
+    pub(super) xsk: Arc<Xsk>,
+    pub(super) fill: RingMemory,
+    pub(super) rx: Arc<RingMemory>,
+    /// Transmit and completion ring.
+    pub(super) tx: Option<(RingMemory, RingMemory)>,
+}
+
+fn socket() -> SysResult<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    rustix::net::socket_with(AddressFamily::XDP, SocketType::RAW, flags, None).map_err(|errno| {
+        let error = SysError::new("open an AF_XDP socket", errno.into());
+        match errno {
+            Errno::AFNOSUPPORT => error.detail("this kernel is built without CONFIG_XDP_SOCKETS"),
+            _ => error.needs("CAP_NET_RAW"),
+        }
+    })
+}
+
+impl Xsk {
+    /// Opens the socket of the queue `to`, with rings of `ring` slots each.
+    pub(super) fn open(
+        umem: &Arc<Umem>,
+        attachment: &Arc<Attachment>,
+        to: Binding,
+        ring: u32,
+        transmit: bool,
+    ) -> SysResult<Bound> {
+        let fd = socket()?;
+        let sized = |result: rustix::io::Result<()>| {
+            result.map_err(|errno| SysError::new(format!("make AF_XDP rings of {ring} slots"), errno.into()))
+        };
+        sized(sockopt::set_xdp_umem_fill_ring_size(&fd, ring))?;
+        sized(sockopt::set_xdp_umem_completion_ring_size(&fd, ring))?;
+        sized(sockopt::set_xdp_rx_ring_size(&fd, ring))?;
+        if transmit {
+            sized(sockopt::set_xdp_tx_ring_size(&fd, ring))?;
+            widen_transmit(&fd, ring);
+        }
+        let at = sockopt::xdp_mmap_offsets(&fd)
+            .map_err(|errno| SysError::new("ask for the layout of AF_XDP rings", errno.into()))?;
+        let mapped = |error| SysError::new("map an AF_XDP ring", error);
+        let (fill_at, rx_at) = (XDP_UMEM_PGOFF_FILL_RING, XDP_PGOFF_RX_RING);
+        let (tx_at, done_at) = (XDP_PGOFF_TX_RING, XDP_UMEM_PGOFF_COMPLETION_RING);
+        let fill = RingMemory::map::<u64>(fd.as_fd(), fill_at, &at.fr, ring).map_err(mapped)?;
+        let rx = RingMemory::map::<libc::xdp_desc>(fd.as_fd(), rx_at, &at.rx, ring).map_err(mapped)?;
+        let rx = Arc::new(rx);
+        let tx = if transmit {
+            let tx = RingMemory::map::<libc::xdp_desc>(fd.as_fd(), tx_at, &at.tx, ring).map_err(mapped)?;
+            Some((tx, RingMemory::map::<u64>(fd.as_fd(), done_at, &at.cr, ring).map_err(mapped)?))
+        } else {
+            None
+        };
+        let ring_memory = rx.clone();
+        let xsk = umem.bind(fd, to, |fd| {
+            let zero_copy = sockopt::xdp_options(&fd)
+                .is_ok_and(|options| options.contains(XdpOptionsFlags::XDP_OPTIONS_ZEROCOPY));
+            let spare = if zero_copy { Some(socket()?) } else { None };
+            attachment.socket_opened();
+            Ok(Arc::new(Xsk {
+                fd,
+                umem: umem.clone(),
+                attachment: attachment.clone(),
+                rx: ring_memory,
+                spare,
+                binding: to,
+                starved: AtomicBool::new(false),
+                stalled: AtomicBool::new(false),
+                bad_descriptors: AtomicU64::new(0),
+                rx_stats: Arc::default(),
+                state: Mutex::new(State {
+                    halves: 1 + u8::from(transmit),
+                    held: vec![],
+                    losses: 0,
+                    stuck: false,
+                }),
+            }))
+        })?;
+        Ok(Bound { xsk, fill, rx, tx })
+    }
+
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    pub(super) fn zero_copy(&self) -> bool {
+        self.spare.is_some()
+    }
+
+    pub(super) fn umem(&self) -> &Arc<Umem> {
+        &self.umem
+    }
+
+    pub(super) fn rx_stats(&self) -> &Arc<QueueStats> {
+        &self.rx_stats
+    }
+
+    /// Notes whether frames are posted. Called by the receiving half only, so a load spares most stores.
+    #[inline(always)]
+    pub(super) fn set_starved(&self, starved: bool) {
+        if self.starved.load(Ordering::Relaxed) != starved {
+            self.starved.store(starved, Ordering::Relaxed);
+        }
+    }
+
+    /// Notes whether descriptors wait for another call. Called by the transmitting half only.
+    #[inline(always)]
+    pub(super) fn set_stalled(&self, stalled: bool) {
+        if self.stalled.load(Ordering::Relaxed) != stalled {
+            self.stalled.store(stalled, Ordering::Relaxed);
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Brings the kernel's counts of lost packets into the queue's statistics. Any thread may call it.
+    pub(super) fn refresh(&self) {
+        let mut state = self.state();
+        // Fails once the socket is closed; the last figures stand then.
+        if let Ok(kernel) = sockopt::xdp_statistics(&self.fd) {
+            let ours = self.bad_descriptors.load(Ordering::Relaxed);
+            let losses =
+                kernel.rx_dropped + kernel.rx_ring_full.unwrap_or(0) + kernel.rx_invalid_descs + ours;
+            // The lock makes whoever is here the counter's only writer.
+            self.rx_stats.ring_drops.add(losses.saturating_sub(state.losses));
+            state.losses = state.losses.max(losses);
+        }
+    }
+
+    /// Transmit descriptors that the kernel refused, and whose frames it therefore never completes.
+    pub(super) fn refused(&self) -> u64 {
+        sockopt::xdp_statistics(&self.fd).map_or(0, |kernel| kernel.tx_invalid_descs)
+    }
+
+    /// A half is closed, its mappings are gone (or, `stuck`, could not be taken off), and `held` is what the kernel still
+    /// had of it. With the last half the socket is closed, and all frames come home to `ctx`.
+    pub(super) fn half_closed(&self, ctx: &mut SoftnetData, held: FrameSet, stuck: bool) {
+        self.refresh();
+        let mut state = self.state();
+        state.held.push(held);
+        state.stuck |= stuck;
+        state.halves = state.halves.saturating_sub(1);
+        if state.halves > 0 {
+            return;
+        }
+        self.attachment.socket_closed();
+        self.release();
+        if state.stuck {
+            // The kernel may still write to the frames. They stay out, and with them the region's memory stays in place.
+            return;
+        }
+        let mut count = 0;
+        for set in &mut state.held {
+            set.drain(|index| {
+                // SAFETY: the set holds numbers of frames of this region that a half gave up with `into_raw` and that
+                // the kernel did not return; the socket is gone, so this is their only way back.
+                ctx.free_frame(unsafe { Frame::from_raw(self.umem.region(), index) });
+                count += 1;
+            });
+        }
+        self.umem.count_reclaimed(count);
+    }
+
+    /// Closes the kernel's socket while the descriptor's number stays ours: a doorbell may outlive the queue, and must
+    /// never wait on a stranger's descriptor.
+    fn release(&self) {
+        // SAFETY: both descriptors are open and ours; the target's old file is closed, its number stays owned by `fd`.
+        // Mappings are gone, so this was the last reference, and the kernel stops using the socket before it returns.
+        let result =
+            unsafe { libc::dup3(self.umem.quiet().as_raw_fd(), self.fd.as_raw_fd(), libc::O_CLOEXEC) };
+        debug_assert!(result >= 0, "dup3: {}", std::io::Error::last_os_error());
+        if let Some(spare) = &self.spare {
+            wait_released(spare.as_fd(), self.binding);
+        }
+    }
+}
+
+/// In copy mode a transmit call sends 32 packets and stops, and stops too when the packets under way exceed
+/// the send buffer; both limits are raised to what the ring holds. An older kernel keeps its limits, and the
+/// transmitting half calls more often.
+fn widen_transmit(fd: &OwnedFd, ring: u32) {
+    // What the kernel charges for an skb with a full frame: the data's allocation and the skb itself.
+    let bytes = ring as usize * 2 * FRAME_SIZE;
+    if sockopt::set_socket_send_buffer_size_force(fd, bytes).is_err() {
+        let _ = sockopt::set_socket_send_buffer_size(fd, bytes);
+    }
+    // SAFETY: the option's value is a live u32 of the stated length.
+    unsafe {
+        libc::setsockopt(
+            fd.as_raw_fd(),
+            libc::SOL_XDP,
+            XDP_MAX_TX_SKB_BUDGET,
+            std::ptr::from_ref(&ring).cast(),
+            size_of::<u32>() as u32,
+        );
+    }
+}
+
+/// Waits until the kernel has let go of a queue whose socket was closed. In zero-copy mode the device may write to
+/// posted frames until then, and the kernel does it in a work item without telling; but a socket that asks for
+/// the queue is refused as long as it lasts. `spare` has no frames posted and no program leads to it.
+fn wait_released(spare: BorrowedFd<'_>, binding: Binding) {
+    const PAGE: usize = 4096;
+    // SAFETY: a fresh mapping at an address the kernel chooses.
+    let Ok(page) = (unsafe {
+        mmap_anonymous(std::ptr::null_mut(), PAGE, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE)
+    }) else {
+        return;
+    };
+    let memory = XdpUmemReg {
+        addr: page as u64,
+        len: PAGE as u64,
+        chunk_size: FRAME_SIZE as u32,
+        headroom: 0,
+        flags: XdpUmemRegFlags::empty(),
+        tx_metadata_len: 0,
+    };
+    let ready = sockopt::set_xdp_umem_reg(spare, memory)
+        .and_then(|()| sockopt::set_xdp_umem_fill_ring_size(spare, 2))
+        .and_then(|()| sockopt::set_xdp_umem_completion_ring_size(spare, 2))
+        .and_then(|()| sockopt::set_xdp_rx_ring_size(spare, 2));
+    if ready.is_ok() {
+        let address = SocketAddrXdp::new(SocketAddrXdpFlags::XDP_COPY, binding.ifindex, binding.queue);
+        for _ in 0..RELEASE_TRIES {
+            match rustix::net::bind(spare, &address) {
+                Err(Errno::BUSY) => std::thread::sleep(RELEASE_PAUSE),
+                _ => break,
+            }
+        }
+    }
+    // SAFETY: mapped above; the kernel holds the page by its own reference as long as the spare socket lives.
+    let _ = unsafe { munmap(page, PAGE) };
+}
+
+/// The doorbell is the socket itself. Its descriptor is readable exactly while the receive ring holds packets
+/// (`xsk_poll`), so there is nothing to mask: a packet that arrives between the last look and the sleep leaves the
+/// descriptor readable, and the sleep does not begin (race R2 can't be lost); one that was polled away meanwhile no
+/// longer rings.
+impl Doorbell for Xsk {
+    #[inline(always)]
+    fn pending(&self) -> bool {
+        !self.rx.is_empty() || self.starved.load(Ordering::Relaxed) || self.stalled.load(Ordering::Relaxed)
+    }
+
+    fn mask(&self) {}
+
+    fn unmask(&self) {}
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}

@@ -1,0 +1,175 @@
+//! The transmitting half of a queue: transmit ring and completion ring.
+//!
+//! Called by the holder of the TX queue's lock only. A packet's head is freed when its descriptor is written; its
+//! frame is in `sent` until the kernel has completed it. There are never more such frames than the rings
+//! have slots, so neither ring can overflow, and the kernel never waits for room to complete.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::net::SendFlags;
+use softnet_core::SoftnetData;
+use softnet_core::skb::{Batch, DropReason, FRAME_SIZE, Frame};
+
+use super::frames::FrameSet;
+use super::ring::{Consumer, Producer, RingMemory};
+use super::socket::Xsk;
+use crate::device::{QueueStats, TxQueue};
+
+/// An Ethernet header: the least the kernel takes for a packet.
+const ETH_HLEN: usize = 14;
+
+/// How long a queue that is closed waits for the packets that it has accepted.
+const DRAIN_TRIES: u32 = 50;
+const DRAIN_PAUSE: Duration = Duration::from_millis(1);
+
+pub(super) struct XdpTx {
+    ring: Producer<libc::xdp_desc>,
+    done: Consumer<u64>,
+    sent: FrameSet,
+    xsk: Arc<Xsk>,
+    stats: Arc<QueueStats>,
+    /// The kernel has not yet taken all that was submitted.
+    pending: bool,
+    /// The interface is down or gone: packets are dropped, as by any driver, until a call finds it up again.
+    down: bool,
+}
+
+impl XdpTx {
+    pub(super) fn new(xsk: Arc<Xsk>, tx: RingMemory, done: RingMemory) -> Self {
+        XdpTx {
+            ring: Producer::new(tx),
+            done: Consumer::new(Arc::new(done)),
+            sent: FrameSet::new(xsk.umem().region().frame_count()),
+            xsk,
+            stats: Arc::default(),
+            pending: false,
+            down: false,
+        }
+    }
+
+    fn room(&self) -> usize {
+        (self.ring.size() as usize).saturating_sub(self.sent.len())
+    }
+
+    /// Has the kernel send what is on the ring.
+    fn push(&mut self) {
+        let mut consumed = self.ring.consumed();
+        // Each call sends or drops at least one packet, or is the last.
+        for _ in 0..=self.ring.size() {
+            self.stats.kicks.add(1);
+            let result = rustix::net::send(self.xsk.fd(), &[], SendFlags::DONTWAIT);
+            self.down = matches!(result, Err(Errno::NETDOWN | Errno::NXIO | Errno::NODEV));
+            match result {
+                Ok(_) => self.pending = false,
+                // One packet was dropped by the interface (its queue was full): completed, not sent.
+                Err(Errno::BUSY) => {
+                    self.stats.ring_drops.add(1);
+                    continue;
+                }
+                // The budget of a call is used up. Or a limit was met that time alone mends.
+                Err(Errno::AGAIN) => {
+                    let before = std::mem::replace(&mut consumed, self.ring.consumed());
+                    if before != consumed {
+                        continue;
+                    }
+                }
+                Err(_) => {}
+            }
+            break;
+        }
+        // While the interface is down nobody needs to stay awake for the rest.
+        self.xsk.set_stalled(self.pending && !self.down);
+    }
+}
+
+impl TxQueue for XdpTx {
+    fn reap(&mut self, ctx: &mut SoftnetData) -> usize {
+        let n = self.done.available(self.ring.size());
+        let mut freed = 0;
+        for i in 0..n {
+            let index = self.done.read(i) / FRAME_SIZE as u64;
+            if self.sent.remove(index) {
+                // SAFETY: the set held the number, so it is that of a frame of this region that `tx_burst` gave up with
+                // `into_raw`; and it holds it no more, so this is the only way back.
+                ctx.free_frame(unsafe { Frame::from_raw(self.xsk.umem().region(), index as u32) });
+                freed += 1;
+            } else {
+                self.stats.ring_drops.add(1);
+            }
+        }
+        self.done.release(n);
+        if self.pending && !self.down {
+            self.push();
+        }
+        freed
+    }
+
+    fn tx_burst(&mut self, ctx: &mut SoftnetData, batch: &mut Batch) -> usize {
+        if self.down {
+            let n = batch.len();
+            for skb in batch.drain() {
+                ctx.free(skb, DropReason::DevReady);
+            }
+            return n;
+        }
+        if self.room() < batch.len() {
+            self.reap(ctx);
+        }
+        let region = self.xsk.umem().region().id();
+        let n = batch.len().min(self.room());
+        let (mut packets, mut bytes) = (0, 0);
+        for skb in batch.drain().take(n) {
+            if skb.len() < ETH_HLEN {
+                ctx.free(skb, DropReason::PktTooSmall);
+                continue;
+            }
+            if skb.region() != region {
+                // Not in the memory that this socket knows.
+                ctx.free(skb, DropReason::NoFrame);
+                continue;
+            }
+            let (frame, off, len) = ctx.take_frame(skb);
+            let index = frame.into_raw();
+            self.sent.insert(index);
+            let addr = u64::from(index) * FRAME_SIZE as u64 + off as u64;
+            self.ring.stage(libc::xdp_desc { addr, len: len as u32, options: 0 });
+            packets += 1;
+            bytes += len as u64;
+        }
+        self.stats.packets.add(packets);
+        self.stats.bytes.add(bytes);
+        n
+    }
+
+    fn kick(&mut self, _ctx: &mut SoftnetData) {
+        self.pending |= self.ring.submit() > 0;
+        if self.down || (self.pending && self.ring.needs_wakeup()) {
+            self.push();
+        }
+    }
+
+    fn stats(&self) -> Arc<QueueStats> {
+        self.stats.clone()
+    }
+
+    fn held(&self) -> usize {
+        self.sent.len()
+    }
+
+    fn close(mut self: Box<Self>, ctx: &mut SoftnetData) {
+        self.kick(ctx);
+        for _ in 0..DRAIN_TRIES {
+            self.reap(ctx);
+            if self.sent.len() == 0 || self.down {
+                break;
+            }
+            std::thread::sleep(DRAIN_PAUSE);
+        }
+        self.stats.ring_drops.add(self.xsk.refused());
+        let XdpTx { ring, done, sent, xsk, .. } = *self;
+        drop((ring, done));
+        xsk.half_closed(ctx, sent, false);
+    }
+}
