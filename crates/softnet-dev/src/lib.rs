@@ -2,6 +2,7 @@
 
 pub mod device;
 pub mod memfd;
+pub mod process;
 
 pub use device::{
     Device, DeviceInfo, Doorbell, Features, LinkState, OpenDevice, QueueStats, RxQueue, TxQueue,
