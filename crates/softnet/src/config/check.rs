@@ -151,8 +151,8 @@ fn interface_name(place: Place, name: &str, found: &mut Vec<Found>) {
 
 fn addresses(index: usize, device: &DeviceConfig, devices: &[DeviceConfig], found: &mut Vec<Found>) {
     let at = Section::Device(index);
-    let unread = (0..=found.len()).any(|item| told(found, at.item("addresses", item)));
-    if device.addresses.is_empty() && !unread && !told(found, at.key("addresses")) {
+    let unread = found.iter().any(|problem| problem.place.section == at && problem.place.key == "addresses");
+    if device.addresses.is_empty() && !unread {
         let message = "expected at least one address, such as [\"10.0.0.1/24\"]: without one, nothing on the \
                        link can find softnet";
         found.push(Found::new(at.key("addresses"), message));

@@ -1,0 +1,329 @@
+//! The assembler: instructions one by one, jumps by label.
+//!
+//! It checks nothing that the verifier checks better; only what would be lost silently (a jump that does not fit, a
+//! label never bound) is refused here.
+
+use std::io;
+use std::os::fd::AsRawFd;
+
+use super::sys::{Map, Program};
+use crate::sys_error::{SysError, SysResult};
+
+/// A register. R0: result; R1–R5: arguments, clobbered by calls; R6–R9: kept across calls; R10: frame pointer, whose
+/// 512 bytes below are the stack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+#[allow(missing_docs)]
+pub enum Reg {
+    R0,
+    R1,
+    R2,
+    R3,
+    R4,
+    R5,
+    R6,
+    R7,
+    R8,
+    R9,
+    R10,
+}
+
+/// Width of a memory access.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+#[allow(missing_docs)]
+pub enum Size {
+    U32 = 0x00,
+    U16 = 0x08,
+    U8 = 0x10,
+    U64 = 0x18,
+}
+
+/// An arithmetic operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+#[allow(missing_docs)]
+pub enum Alu {
+    Add = 0x00,
+    Sub = 0x10,
+    Mul = 0x20,
+    Or = 0x40,
+    And = 0x50,
+    Lsh = 0x60,
+    Rsh = 0x70,
+    Xor = 0xa0,
+}
+
+/// A condition; `Gt` to `Le` compare without sign.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+#[allow(missing_docs)]
+pub enum Cond {
+    Eq = 0x10,
+    Gt = 0x20,
+    Ge = 0x30,
+    /// Some bit of the operand is set.
+    Set = 0x40,
+    Ne = 0x50,
+    Lt = 0xa0,
+    Le = 0xb0,
+}
+
+/// The second operand of an operation: a register, or a constant that is sign-extended to 64 bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Operand {
+    Reg(Reg),
+    Imm(i32),
+}
+
+impl From<Reg> for Operand {
+    fn from(reg: Reg) -> Self {
+        Operand::Reg(reg)
+    }
+}
+
+impl From<i32> for Operand {
+    fn from(value: i32) -> Self {
+        Operand::Imm(value)
+    }
+}
+
+/// Numbers of kernel helper functions (`enum bpf_func_id`), for [`Assembler::call`].
+pub mod helper {
+    /// `void *bpf_map_lookup_elem(map, &key)`: null where there is none.
+    pub const MAP_LOOKUP_ELEM: i32 = 1;
+    /// `long bpf_redirect_map(map, key, flags)`: an XDP action; the low bits of `flags` are the action where the map
+    /// has no entry.
+    pub const REDIRECT_MAP: i32 = 51;
+}
+
+/// A place in the program, to jump to.
+#[derive(Clone, Copy, Debug)]
+pub struct Label(usize);
+
+/// One instruction as the kernel takes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct Insn {
+    code: u8,
+    /// Destination in the low, source in the high four bits (on little-endian machines; swapped on others).
+    regs: u8,
+    offset: i16,
+    imm: i32,
+}
+
+const CLASS_LD: u8 = 0x00;
+const CLASS_LDX: u8 = 0x01;
+const CLASS_ST: u8 = 0x02;
+const CLASS_STX: u8 = 0x03;
+const CLASS_ALU32: u8 = 0x04;
+const CLASS_JMP: u8 = 0x05;
+const CLASS_JMP32: u8 = 0x06;
+const CLASS_ALU64: u8 = 0x07;
+const MODE_MEM: u8 = 0x60;
+const MODE_ATOMIC: u8 = 0xc0;
+const SOURCE_REG: u8 = 0x08;
+const OP_MOV: u8 = 0xb0;
+const OP_END: u8 = 0xd0;
+const OP_CALL: u8 = 0x80;
+const OP_EXIT: u8 = 0x90;
+const PSEUDO_MAP_FD: u8 = 1;
+
+/// A program in the making.
+#[derive(Debug, Default)]
+pub struct Assembler {
+    insns: Vec<Insn>,
+    /// Where each label is, once bound.
+    labels: Vec<Option<usize>>,
+    /// Jumps to patch: instruction, label.
+    jumps: Vec<(usize, Label)>,
+}
+
+impl Assembler {
+    /// An empty program.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    fn push(&mut self, code: u8, dst: u8, src: u8, offset: i16, imm: i32) {
+        let regs = if cfg!(target_endian = "little") { src << 4 | dst } else { dst << 4 | src };
+        self.insns.push(Insn { code, regs, offset, imm });
+    }
+
+    fn push_with(&mut self, code: u8, dst: Reg, operand: Operand, offset: i16) {
+        match operand {
+            Operand::Reg(src) => self.push(code | SOURCE_REG, dst as u8, src as u8, offset, 0),
+            Operand::Imm(imm) => self.push(code, dst as u8, 0, offset, imm),
+        }
+    }
+
+    /// `dst = operand`.
+    pub fn mov(&mut self, dst: Reg, operand: impl Into<Operand>) {
+        self.push_with(CLASS_ALU64 | OP_MOV, dst, operand.into(), 0);
+    }
+
+    /// `dst = value`, all 64 bits (two instructions).
+    pub fn load_imm64(&mut self, dst: Reg, value: u64) {
+        self.wide(dst, 0, value as u32 as i32, (value >> 32) as u32 as i32);
+    }
+
+    /// `dst = map`, as helpers want it. The map must live until the program is loaded; the program then holds it.
+    pub fn load_map(&mut self, dst: Reg, map: &Map) {
+        self.wide(dst, PSEUDO_MAP_FD, map.as_raw_fd(), 0);
+    }
+
+    fn wide(&mut self, dst: Reg, src: u8, low: i32, high: i32) {
+        self.push(CLASS_LD | Size::U64 as u8, dst as u8, src, 0, low);
+        self.push(0, 0, 0, 0, high);
+    }
+
+    /// `dst = dst op operand`, in 64 bits.
+    pub fn alu(&mut self, op: Alu, dst: Reg, operand: impl Into<Operand>) {
+        self.push_with(CLASS_ALU64 | op as u8, dst, operand.into(), 0);
+    }
+
+    /// `dst = dst op operand`, in 32 bits; the upper half becomes zero.
+    pub fn alu32(&mut self, op: Alu, dst: Reg, operand: impl Into<Operand>) {
+        self.push_with(CLASS_ALU32 | op as u8, dst, operand.into(), 0);
+    }
+
+    /// Converts the low 16, 32 or 64 bits of `dst` between network and host order, and clears those above.
+    pub fn to_be(&mut self, dst: Reg, bits: i32) {
+        self.push(CLASS_ALU32 | OP_END | SOURCE_REG, dst as u8, 0, 0, bits);
+    }
+
+    /// `dst = *(base + offset)`, zero-extended, in the machine's byte order.
+    pub fn load(&mut self, size: Size, dst: Reg, base: Reg, offset: i16) {
+        self.push(CLASS_LDX | MODE_MEM | size as u8, dst as u8, base as u8, offset, 0);
+    }
+
+    /// `*(base + offset) = operand`.
+    pub fn store(&mut self, size: Size, base: Reg, offset: i16, operand: impl Into<Operand>) {
+        match operand.into() {
+            Operand::Reg(src) => {
+                self.push(CLASS_STX | MODE_MEM | size as u8, base as u8, src as u8, offset, 0);
+            }
+            Operand::Imm(imm) => self.push(CLASS_ST | MODE_MEM | size as u8, base as u8, 0, offset, imm),
+        }
+    }
+
+    /// `*(base + offset) += src`, atomically; `size` is U32 or U64.
+    pub fn atomic_add(&mut self, size: Size, base: Reg, offset: i16, src: Reg) {
+        self.push(CLASS_STX | MODE_ATOMIC | size as u8, base as u8, src as u8, offset, 0);
+    }
+
+    /// A label, to be bound once.
+    pub fn label(&mut self) -> Label {
+        self.labels.push(None);
+        Label(self.labels.len() - 1)
+    }
+
+    /// `label` is here.
+    pub fn bind(&mut self, label: Label) {
+        self.labels[label.0] = Some(self.insns.len());
+    }
+
+    /// Goes to `label`.
+    pub fn jump(&mut self, label: Label) {
+        self.jumps.push((self.insns.len(), label));
+        self.push(CLASS_JMP, 0, 0, 0, 0);
+    }
+
+    /// Goes to `label` if `dst cond operand` holds for all 64 bits.
+    pub fn jump_if(&mut self, cond: Cond, dst: Reg, operand: impl Into<Operand>, label: Label) {
+        self.jumps.push((self.insns.len(), label));
+        self.push_with(CLASS_JMP | cond as u8, dst, operand.into(), 0);
+    }
+
+    /// Goes to `label` if `dst cond operand` holds for the low 32 bits.
+    pub fn jump_if32(&mut self, cond: Cond, dst: Reg, operand: impl Into<Operand>, label: Label) {
+        self.jumps.push((self.insns.len(), label));
+        self.push_with(CLASS_JMP32 | cond as u8, dst, operand.into(), 0);
+    }
+
+    /// Calls a kernel helper; see [`helper`].
+    pub fn call(&mut self, function: i32) {
+        self.push(CLASS_JMP | OP_CALL, 0, 0, 0, function);
+    }
+
+    /// Ends the program; R0 is its result.
+    pub fn exit(&mut self) {
+        self.push(CLASS_JMP | OP_EXIT, 0, 0, 0, 0);
+    }
+
+    /// The instructions, with every jump resolved.
+    ///
+    /// # Errors
+    /// A label that was never bound, or a jump over more than 32,767 instructions.
+    pub fn finish(&self) -> SysResult<Vec<Insn>> {
+        let mut insns = self.insns.clone();
+        for &(at, label) in &self.jumps {
+            let refuse = |why: &str| {
+                let error = io::Error::new(io::ErrorKind::InvalidInput, why);
+                SysError::new(format!("assemble a BPF program: jump at instruction {at}"), error)
+            };
+            let target = self.labels[label.0].ok_or_else(|| refuse("its label is not bound"))?;
+            insns[at].offset =
+                i16::try_from(target as i64 - at as i64 - 1).map_err(|_| refuse("its target is too far"))?;
+        }
+        Ok(insns)
+    }
+
+    /// Loads the program as an XDP program called `name` (at most 15 bytes; shown by `bpftool`). `flags` is 0 or
+    /// [`F_XDP_HAS_FRAGS`](super::F_XDP_HAS_FRAGS).
+    ///
+    /// # Errors
+    /// The verifier's log is part of the message. Needs CAP_BPF and CAP_NET_ADMIN.
+    pub fn load_xdp(&self, name: &str, flags: u32) -> SysResult<Program> {
+        Program::load_xdp(&self.finish()?, name, flags)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn encodes_as_the_instruction_set_says() {
+        let mut asm = Assembler::new();
+        let end = asm.label();
+        asm.mov(Reg::R0, 2);
+        asm.load(Size::U16, Reg::R3, Reg::R2, 12);
+        asm.jump_if(Cond::Ne, Reg::R3, Reg::R4, end);
+        asm.alu32(Alu::And, Reg::R3, 0xff);
+        asm.store(Size::U64, Reg::R10, -8, Reg::R1);
+        asm.to_be(Reg::R3, 16);
+        asm.bind(end);
+        asm.exit();
+        let bytes: Vec<[u8; 8]> = asm
+            .finish()
+            .unwrap()
+            .iter()
+            .map(|i| {
+                let (o, m) = (i.offset.to_le_bytes(), i.imm.to_le_bytes());
+                [i.code, i.regs, o[0], o[1], m[0], m[1], m[2], m[3]]
+            })
+            .collect();
+        assert_eq!(
+            bytes,
+            [
+                [0xb7, 0x00, 0, 0, 2, 0, 0, 0],
+                [0x69, 0x23, 12, 0, 0, 0, 0, 0],
+                [0x5d, 0x43, 3, 0, 0, 0, 0, 0],
+                [0x54, 0x03, 0, 0, 0xff, 0, 0, 0],
+                [0x7b, 0x1a, 0xf8, 0xff, 0, 0, 0, 0],
+                [0xdc, 0x03, 0, 0, 16, 0, 0, 0],
+                [0x95, 0x00, 0, 0, 0, 0, 0, 0],
+            ]
+        );
+    }
+
+    #[test]
+    fn refuses_a_label_that_was_never_bound() {
+        let mut asm = Assembler::new();
+        let nowhere = asm.label();
+        asm.jump(nowhere);
+        assert!(asm.finish().unwrap_err().to_string().contains("not bound"));
+    }
+}

@@ -1,0 +1,414 @@
+//! The bpf(2) calls: maps, programs, attachments, and running a program on one packet.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+
+use super::asm::Insn;
+use crate::sys_error::{SysError, SysResult};
+
+const MAP_CREATE: u32 = 0;
+const MAP_LOOKUP_ELEM: u32 = 1;
+const MAP_UPDATE_ELEM: u32 = 2;
+const MAP_DELETE_ELEM: u32 = 3;
+const PROG_LOAD: u32 = 5;
+const PROG_TEST_RUN: u32 = 10;
+const LINK_CREATE: u32 = 28;
+
+const MAP_TYPE_ARRAY: u32 = 2;
+const MAP_TYPE_PERCPU_ARRAY: u32 = 6;
+const MAP_TYPE_XSKMAP: u32 = 17;
+const PROG_TYPE_XDP: u32 = 6;
+const ATTACH_TYPE_XDP: u32 = 37;
+
+/// Program flag: the program can take packets of several fragments (needed for MTUs beyond one page).
+pub const F_XDP_HAS_FRAGS: u32 = 1 << 5;
+
+/// What an XDP program says about a packet (`enum xdp_action`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(i32)]
+#[allow(missing_docs)]
+pub enum XdpAction {
+    Aborted = 0,
+    Drop = 1,
+    Pass = 2,
+    Tx = 3,
+    Redirect = 4,
+}
+
+/// How an XDP program is attached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum XdpMode {
+    /// In the driver, before the kernel makes an skb (`XDP_FLAGS_DRV_MODE`).
+    Native,
+    /// After the kernel made an skb: works on every interface, slower (`XDP_FLAGS_SKB_MODE`).
+    Skb,
+}
+
+/// One bpf(2) call. The attribute is copied in (and, for a few commands, out) by the kernel.
+fn bpf<A>(command: u32, attr: &mut A) -> io::Result<i32> {
+    // SAFETY: `attr` is a live, initialised `repr(C)` prefix of `union bpf_attr` of the stated size; the kernel takes
+    // missing bytes as zero. The pointers inside it are to live buffers of the lengths beside them.
+    let result = unsafe { libc::syscall(libc::SYS_bpf, command, std::ptr::from_mut(attr), size_of::<A>()) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result as i32) }
+}
+
+/// As [`bpf`], for commands that return a descriptor (close-on-exec, as the kernel makes them).
+fn bpf_fd<A>(command: u32, attr: &mut A) -> io::Result<OwnedFd> {
+    let fd = bpf(command, attr)?;
+    // SAFETY: the kernel just made this descriptor for us.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+fn object_name(name: &str) -> [u8; 16] {
+    let mut bytes = [0; 16];
+    for (to, from) in bytes[..15].iter_mut().zip(name.bytes()) {
+        *to = if from.is_ascii_alphanumeric() || from == b'_' { from } else { b'_' };
+    }
+    bytes
+}
+
+/// How many CPUs this machine can ever have: the number of values a per-CPU map keeps for a key.
+pub fn possible_cpus() -> io::Result<usize> {
+    let path = "/sys/devices/system/cpu/possible";
+    let text = std::fs::read_to_string(path)?;
+    let last = text.trim().rsplit([',', '-']).next().and_then(|cpu| cpu.parse::<usize>().ok());
+    last.map(|cpu| cpu + 1)
+        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, format!("{path}: {text:?} is no CPU list")))
+}
+
+/// A map with 32-bit keys.
+#[derive(Debug)]
+pub struct Map {
+    fd: OwnedFd,
+    /// Bytes of a value as the system call sees it (per-CPU maps: of all CPUs together).
+    value_len: usize,
+}
+
+#[repr(C)]
+struct MapCreateAttr {
+    map_type: u32,
+    key_size: u32,
+    value_size: u32,
+    max_entries: u32,
+    map_flags: u32,
+    inner_map_fd: u32,
+    numa_node: u32,
+    map_name: [u8; 16],
+}
+
+#[repr(C)]
+struct MapElemAttr {
+    map_fd: u32,
+    _pad: u32,
+    key: u64,
+    value: u64,
+    flags: u64,
+}
+
+impl Map {
+    fn create(map_type: u32, name: &str, value_size: u32, max_entries: u32) -> SysResult<OwnedFd> {
+        let mut attr = MapCreateAttr {
+            map_type,
+            key_size: 4,
+            value_size,
+            max_entries,
+            map_flags: 0,
+            inner_map_fd: 0,
+            numa_node: 0,
+            map_name: object_name(name),
+        };
+        bpf_fd(MAP_CREATE, &mut attr).map_err(|error| {
+            SysError::new(format!("create BPF map {name}"), error).needs("CAP_BPF,CAP_NET_ADMIN")
+        })
+    }
+
+    /// An array of `entries` values of `value_size` bytes, zeroed, shared by all CPUs.
+    pub fn array(name: &str, value_size: u32, entries: u32) -> SysResult<Self> {
+        let fd = Self::create(MAP_TYPE_ARRAY, name, value_size, entries)?;
+        Ok(Map { fd, value_len: value_size as usize })
+    }
+
+    /// An array of `entries` 64-bit counters per CPU, zeroed; [`sum`](Self::sum) reads one.
+    pub fn percpu_counters(name: &str, entries: u32) -> SysResult<Self> {
+        let cpus =
+            possible_cpus().map_err(|error| SysError::new(format!("size per-CPU BPF map {name}"), error))?;
+        let fd = Self::create(MAP_TYPE_PERCPU_ARRAY, name, 8, entries)?;
+        Ok(Map { fd, value_len: 8 * cpus })
+    }
+
+    /// A map from RX queue index to AF_XDP socket, for `entries` queues.
+    pub fn xsk(entries: u32) -> SysResult<Self> {
+        let fd = Self::create(MAP_TYPE_XSKMAP, "softnet_xsks", 4, entries)?;
+        Ok(Map { fd, value_len: 4 })
+    }
+
+    fn element(&self, command: u32, key: u32, value: *mut u8) -> io::Result<()> {
+        let mut attr = MapElemAttr {
+            map_fd: self.as_raw_fd() as u32,
+            _pad: 0,
+            key: std::ptr::from_ref(&key) as u64,
+            value: value as u64,
+            flags: 0,
+        };
+        bpf(command, &mut attr).map(drop)
+    }
+
+    /// The value at `key` (of a per-CPU map: the values of all CPUs, one after the other).
+    pub fn lookup(&self, key: u32) -> SysResult<Vec<u8>> {
+        let mut value = vec![0; self.value_len];
+        self.element(MAP_LOOKUP_ELEM, key, value.as_mut_ptr())
+            .map_err(|error| SysError::new(format!("read BPF map entry {key}"), error))?;
+        Ok(value)
+    }
+
+    /// Sum over all CPUs of the counter at `key`.
+    pub fn sum(&self, key: u32) -> SysResult<u64> {
+        let value = self.lookup(key)?;
+        Ok(value.as_chunks::<8>().0.iter().map(|cpu| u64::from_ne_bytes(*cpu)).sum())
+    }
+
+    /// Sets the value at `key`.
+    ///
+    /// # Errors
+    /// A value of another length than the map's is refused (`InvalidInput`).
+    pub fn update(&self, key: u32, value: &[u8]) -> SysResult<()> {
+        let mut value = value.to_vec();
+        let result = if value.len() == self.value_len {
+            self.element(MAP_UPDATE_ELEM, key, value.as_mut_ptr())
+        } else {
+            Err(io::Error::new(io::ErrorKind::InvalidInput, "value of the wrong length"))
+        };
+        result.map_err(|error| SysError::new(format!("write BPF map entry {key}"), error))
+    }
+
+    /// Puts a descriptor at `key` (an AF_XDP socket, for [`Map::xsk`]). The map keeps it until it is closed.
+    pub fn update_fd(&self, key: u32, fd: BorrowedFd<'_>) -> SysResult<()> {
+        self.update(key, &fd.as_raw_fd().to_ne_bytes())
+    }
+
+    /// Removes the entry at `key`.
+    pub fn delete(&self, key: u32) -> SysResult<()> {
+        self.element(MAP_DELETE_ELEM, key, std::ptr::null_mut())
+            .map_err(|error| SysError::new(format!("delete BPF map entry {key}"), error))
+    }
+}
+
+impl AsRawFd for Map {
+    fn as_raw_fd(&self) -> RawFd {
+        self.fd.as_raw_fd()
+    }
+}
+
+impl AsFd for Map {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// A loaded program, alive as long as this or an attachment of it is.
+#[derive(Debug)]
+pub struct Program {
+    fd: OwnedFd,
+}
+
+#[repr(C)]
+struct ProgLoadAttr {
+    prog_type: u32,
+    insn_cnt: u32,
+    insns: u64,
+    license: u64,
+    log_level: u32,
+    log_size: u32,
+    log_buf: u64,
+    kern_version: u32,
+    prog_flags: u32,
+    prog_name: [u8; 16],
+    prog_ifindex: u32,
+    expected_attach_type: u32,
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct TestRunAttr {
+    prog_fd: u32,
+    retval: u32,
+    data_size_in: u32,
+    data_size_out: u32,
+    data_in: u64,
+    data_out: u64,
+    repeat: u32,
+    duration: u32,
+}
+
+impl Program {
+    /// Loads `insns` as an XDP program; see [`Assembler::load_xdp`](super::Assembler::load_xdp).
+    pub fn load_xdp(insns: &[Insn], name: &str, flags: u32) -> SysResult<Self> {
+        let mut attr = ProgLoadAttr {
+            prog_type: PROG_TYPE_XDP,
+            insn_cnt: insns.len() as u32,
+            insns: insns.as_ptr() as u64,
+            license: c"Dual MIT/GPL".as_ptr() as u64,
+            log_level: 0,
+            log_size: 0,
+            log_buf: 0,
+            kern_version: 0,
+            prog_flags: flags,
+            prog_name: object_name(name),
+            prog_ifindex: 0,
+            expected_attach_type: ATTACH_TYPE_XDP,
+        };
+        let first = match bpf_fd(PROG_LOAD, &mut attr) {
+            Ok(fd) => return Ok(Program { fd }),
+            Err(error) => error,
+        };
+        let error = SysError::new(format!("load BPF program {name}"), first);
+        if error.is_permission() && error.errno() == Some(libc::EPERM) {
+            return Err(error.needs("CAP_BPF,CAP_NET_ADMIN"));
+        }
+        // Once more with a log, which costs the verifier time and is of use only now.
+        let mut log = vec![0u8; 64 * 1024];
+        attr.log_level = 1;
+        attr.log_size = log.len() as u32;
+        attr.log_buf = log.as_mut_ptr() as u64;
+        match bpf_fd(PROG_LOAD, &mut attr) {
+            Ok(fd) => Ok(Program { fd }),
+            Err(_) => {
+                let end = log.iter().position(|&byte| byte == 0).unwrap_or(log.len());
+                Err(error
+                    .detail(format!("verifier says:\n{}", String::from_utf8_lossy(&log[..end]).trim_end())))
+            }
+        }
+    }
+
+    /// Runs the program once on `packet` without any interface: the action it returned and the packet after it.
+    /// The kernel wants at least 14 bytes.
+    pub fn test_run(&self, packet: &[u8]) -> SysResult<(u32, Vec<u8>)> {
+        let mut out = vec![0u8; packet.len() + 256];
+        let mut attr = TestRunAttr {
+            prog_fd: self.fd.as_raw_fd() as u32,
+            data_size_in: packet.len() as u32,
+            data_size_out: out.len() as u32,
+            data_in: packet.as_ptr() as u64,
+            data_out: out.as_mut_ptr() as u64,
+            ..TestRunAttr::default()
+        };
+        bpf(PROG_TEST_RUN, &mut attr).map_err(|error| SysError::new("run a BPF program", error))?;
+        out.truncate(attr.data_size_out as usize);
+        Ok((attr.retval, out))
+    }
+}
+
+/// An XDP program attached to an interface. Dropping it, or the end of the process, detaches it; deletion of the
+/// interface leaves it without effect.
+#[derive(Debug)]
+pub struct XdpLink {
+    _fd: OwnedFd,
+}
+
+#[repr(C)]
+struct LinkCreateAttr {
+    prog_fd: u32,
+    target_ifindex: u32,
+    attach_type: u32,
+    flags: u32,
+}
+
+impl XdpLink {
+    /// Attaches `program` to the interface `ifindex` of the calling thread's network namespace.
+    ///
+    /// # Errors
+    /// EOPNOTSUPP or EINVAL where the driver can't do [`XdpMode::Native`] (or not with this MTU); EBUSY where another
+    /// program is attached; ENODEV (or EINVAL) where there is no such interface.
+    pub fn attach(program: &Program, ifindex: u32, mode: XdpMode) -> SysResult<Self> {
+        let mut attr = LinkCreateAttr {
+            prog_fd: program.fd.as_raw_fd() as u32,
+            target_ifindex: ifindex,
+            attach_type: ATTACH_TYPE_XDP,
+            flags: match mode {
+                XdpMode::Skb => 1 << 1,
+                XdpMode::Native => 1 << 2,
+            },
+        };
+        let fd = bpf_fd(LINK_CREATE, &mut attr).map_err(|error| {
+            let what = format!("attach an XDP program to interface {ifindex} ({mode:?} mode)");
+            SysError::new(what, error).needs("CAP_BPF,CAP_NET_ADMIN")
+        })?;
+        Ok(XdpLink { _fd: fd })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Alu, Assembler, Cond, Reg, Size, helper};
+    use super::*;
+    use crate::testing::net_allowed;
+
+    /// Counts IPv4 frames in entry 0 of `map` and drops them; passes all else.
+    fn counting(map: &Map) -> Assembler {
+        let mut asm = Assembler::new();
+        let pass = asm.label();
+        asm.load(Size::U32, Reg::R6, Reg::R1, 0);
+        asm.load(Size::U32, Reg::R7, Reg::R1, 4);
+        asm.mov(Reg::R2, Reg::R6);
+        asm.alu(Alu::Add, Reg::R2, 14);
+        asm.jump_if(Cond::Gt, Reg::R2, Reg::R7, pass);
+        asm.load(Size::U16, Reg::R2, Reg::R6, 12);
+        asm.to_be(Reg::R2, 16);
+        asm.jump_if(Cond::Ne, Reg::R2, 0x0800, pass);
+        asm.store(Size::U32, Reg::R10, -4, 0);
+        asm.load_map(Reg::R1, map);
+        asm.mov(Reg::R2, Reg::R10);
+        asm.alu(Alu::Add, Reg::R2, -4);
+        asm.call(helper::MAP_LOOKUP_ELEM);
+        asm.jump_if(Cond::Eq, Reg::R0, 0, pass);
+        asm.mov(Reg::R1, 1);
+        asm.atomic_add(Size::U64, Reg::R0, 0, Reg::R1);
+        asm.mov(Reg::R0, XdpAction::Drop as i32);
+        asm.exit();
+        asm.bind(pass);
+        asm.mov(Reg::R0, XdpAction::Pass as i32);
+        asm.exit();
+        asm
+    }
+
+    #[test]
+    fn a_program_runs_and_counts() {
+        if !net_allowed() {
+            return;
+        }
+        for map in [Map::array("test_shared", 8, 2).unwrap(), Map::percpu_counters("test_percpu", 2).unwrap()]
+        {
+            let program = counting(&map).load_xdp("softnet_test", 0).unwrap();
+            let mut frame = [0u8; 64];
+            frame[12..14].copy_from_slice(&[0x08, 0x00]);
+            assert_eq!(program.test_run(&frame).unwrap(), (XdpAction::Drop as u32, frame.to_vec()));
+            frame[13] = 0x06;
+            assert_eq!(program.test_run(&frame).unwrap().0, XdpAction::Pass as u32);
+            assert_eq!(map.sum(0).unwrap(), 1);
+            assert_eq!(map.sum(1).unwrap(), 0);
+            assert!(map.sum(2).is_err());
+        }
+    }
+
+    #[test]
+    fn map_values_are_written_and_read_back() {
+        if !net_allowed() {
+            return;
+        }
+        let map = Map::array("test values!", 8, 4).unwrap();
+        map.update(3, &7u64.to_ne_bytes()).unwrap();
+        assert_eq!(map.lookup(3).unwrap(), 7u64.to_ne_bytes());
+        assert!(map.update(3, &[1]).is_err(), "a value of the wrong length reached the kernel");
+    }
+
+    #[test]
+    fn a_refused_program_brings_the_verifiers_reason() {
+        if !net_allowed() {
+            return;
+        }
+        let mut asm = Assembler::new();
+        asm.exit();
+        let text = asm.load_xdp("softnet_bad", 0).unwrap_err().to_string();
+        assert!(text.contains("R0 !read_ok"), "{text}");
+    }
+}

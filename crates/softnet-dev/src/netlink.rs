@@ -1,0 +1,20 @@
+//! Links, addresses, routes and neighbours of the kernel, by rtnetlink; what happens to them; and the few knobs of a
+//! link that rtnetlink does not have.
+//!
+//! Control-path code, synchronous: a request returns when the kernel has answered. Any thread may call it; a socket
+//! belongs to the network namespace its thread was in when it was made, and may be used from anywhere afterwards.
+//! Answers are read attribute by attribute, and attributes nobody here asks for are not even looked at, so that a
+//! kernel newer than this code is no trouble.
+
+mod knobs;
+mod link;
+mod monitor;
+mod route;
+mod socket;
+#[cfg(test)]
+mod tests;
+
+pub use knobs::{Offload, set_offload, set_threaded};
+pub use link::Link;
+pub use monitor::{LinkEvent, LinkMonitor};
+pub use socket::Netlink;

@@ -1,0 +1,135 @@
+//! Addresses, routes and neighbours.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr};
+
+use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE};
+use netlink_packet_route::address::{AddressAttribute, AddressMessage};
+use netlink_packet_route::neighbour::{
+    NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState,
+};
+use netlink_packet_route::route::{
+    RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteProtocol, RouteScope, RouteType,
+};
+use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
+
+use super::socket::{Netlink, attributes_of, number};
+use crate::sys_error::SysResult;
+
+const IFADDR_HEADER_LEN: usize = 8;
+const IFA_ADDRESS: u16 = 1;
+const IFA_LOCAL: u16 = 2;
+const ROUTE_HEADER_LEN: usize = 12;
+const RTA_OIF: u16 = 4;
+const RTA_MULTIPATH: u16 = 9;
+const RTA_TABLE: u16 = 15;
+const RTN_UNICAST: u8 = 1;
+const RT_TABLE_MAIN: u32 = 254;
+const NEXTHOP_HEADER_LEN: usize = 8;
+
+impl Netlink {
+    /// Gives `ip` with a prefix of `len` bits to the interface called `name`.
+    ///
+    /// # Errors
+    /// EEXIST if it has it already; ENODEV if there is no such interface.
+    pub fn add_address(&mut self, name: &str, ip: Ipv4Addr, len: u8) -> SysResult<()> {
+        let mut message = AddressMessage::default();
+        message.header.family = AddressFamily::Inet;
+        message.header.prefix_len = len;
+        message.header.index = self.existing_link(name)?.index;
+        message.attributes.push(AddressAttribute::Address(IpAddr::V4(ip)));
+        message.attributes.push(AddressAttribute::Local(IpAddr::V4(ip)));
+        let request = RouteNetlinkMessage::NewAddress(message);
+        self.change(request, NLM_F_CREATE | NLM_F_EXCL, &format!("add address {ip}/{len} to {name}"))
+    }
+
+    /// The IPv4 addresses of the interface with index `ifindex`; none if there is no such interface.
+    pub fn addresses(&mut self, ifindex: u32) -> SysResult<Vec<Ipv4Addr>> {
+        let mut message = AddressMessage::default();
+        message.header.family = AddressFamily::Inet;
+        let answers = self.dump(RouteNetlinkMessage::GetAddress(message), "list addresses")?;
+        Ok(answers
+            .iter()
+            .filter(|(_, payload)| number(payload, 4) == Some(ifindex))
+            .filter_map(|(_, payload)| local_address(payload.get(IFADDR_HEADER_LEN..)?))
+            .collect())
+    }
+
+    /// Adds a route for `dst` with a prefix of `len` bits by way of the gateway `via`, to the main table.
+    ///
+    /// # Errors
+    /// EEXIST if the route is there; ENETUNREACH if `via` is not on a connected network.
+    pub fn add_route(&mut self, dst: Ipv4Addr, len: u8, via: Ipv4Addr) -> SysResult<()> {
+        let mut message = RouteMessage::default();
+        message.header.address_family = AddressFamily::Inet;
+        message.header.destination_prefix_length = len;
+        message.header.table = RouteHeader::RT_TABLE_MAIN;
+        message.header.protocol = RouteProtocol::Static;
+        message.header.scope = RouteScope::Universe;
+        message.header.kind = RouteType::Unicast;
+        message.attributes.push(RouteAttribute::Destination(RouteAddress::Inet(dst)));
+        message.attributes.push(RouteAttribute::Gateway(RouteAddress::Inet(via)));
+        let request = RouteNetlinkMessage::NewRoute(message);
+        self.change(request, NLM_F_CREATE | NLM_F_EXCL, &format!("add route {dst}/{len} via {via}"))
+    }
+
+    /// Indices of the interfaces that IPv4 and IPv6 default routes of the main table go out by: those whose loss
+    /// cuts the machine off.
+    pub fn default_route_links(&mut self) -> SysResult<Vec<u32>> {
+        let mut found = BTreeSet::new();
+        for family in [AddressFamily::Inet, AddressFamily::Inet6] {
+            let mut message = RouteMessage::default();
+            message.header.address_family = family;
+            let answers = self.dump(RouteNetlinkMessage::GetRoute(message), "list routes")?;
+            found.extend(answers.iter().flat_map(|(_, payload)| default_route_outputs(payload)));
+        }
+        Ok(found.into_iter().collect())
+    }
+
+    /// Adds (or replaces) a permanent neighbour: `ip` has `mac`, on the interface called `name`.
+    pub fn add_neighbour(&mut self, name: &str, ip: Ipv4Addr, mac: [u8; 6]) -> SysResult<()> {
+        let mut message = NeighbourMessage::default();
+        message.header.family = AddressFamily::Inet;
+        message.header.ifindex = self.existing_link(name)?.index;
+        message.header.state = NeighbourState::Permanent;
+        message.attributes.push(NeighbourAttribute::Destination(NeighbourAddress::Inet(ip)));
+        message.attributes.push(NeighbourAttribute::LinkLayerAddress(mac.to_vec()));
+        let request = RouteNetlinkMessage::NewNeighbour(message);
+        self.change(request, NLM_F_CREATE | NLM_F_REPLACE, &format!("add neighbour {ip} on {name}"))
+    }
+}
+
+/// The interface's own address: on a point-to-point link `IFA_ADDRESS` is the peer's.
+fn local_address(attributes: &[u8]) -> Option<Ipv4Addr> {
+    let find = |wanted| attributes_of(attributes).find(|(kind, _)| *kind == wanted);
+    let (_, value) = find(IFA_LOCAL).or_else(|| find(IFA_ADDRESS))?;
+    Some(Ipv4Addr::from(<[u8; 4]>::try_from(value).ok()?))
+}
+
+/// Where a route goes out, if it is a default route of the main table.
+fn default_route_outputs(payload: &[u8]) -> Vec<u32> {
+    let Some((header, attributes)) = payload.split_at_checked(ROUTE_HEADER_LEN) else { return Vec::new() };
+    let mut table = u32::from(header[4]);
+    let mut outputs = Vec::new();
+    for (kind, value) in attributes_of(attributes) {
+        match kind {
+            RTA_TABLE => table = number(&value, 0).unwrap_or(table),
+            RTA_OIF => outputs.extend(number(&value, 0)),
+            RTA_MULTIPATH => outputs.extend(nexthop_outputs(&value)),
+            _ => {}
+        }
+    }
+    let is_default = header[1] == 0 && header[7] == RTN_UNICAST && table == RT_TABLE_MAIN;
+    if is_default { outputs } else { Vec::new() }
+}
+
+/// Interface of each next hop in a list of `struct rtnexthop`.
+fn nexthop_outputs(mut hops: &[u8]) -> Vec<u32> {
+    let mut outputs = Vec::new();
+    while let Some(hop) = hops.get(..NEXTHOP_HEADER_LEN) {
+        outputs.extend(number(hop, 4));
+        let length = usize::from(u16::from_ne_bytes([hop[0], hop[1]])).max(NEXTHOP_HEADER_LEN);
+        hops = hops.get(length.next_multiple_of(4)..).unwrap_or(&[]);
+    }
+    outputs
+}
