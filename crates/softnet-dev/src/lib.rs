@@ -7,11 +7,13 @@ pub mod mem;
 pub mod memfd;
 pub mod netlink;
 pub mod netns;
-mod sys_error;
-#[doc(hidden)]
-pub mod testing;
+pub mod sys_error;
+#[cfg(test)]
+mod testing;
 pub mod traffic;
 pub mod xdp;
 
-pub use device::{Device, DeviceInfo, Doorbell, Features, LinkState, OpenDevice, QueueStats, RxQueue, TxQueue};
+pub use device::{
+    Device, DeviceInfo, Doorbell, Features, LinkState, OpenDevice, QueueStats, RxQueue, TxQueue,
+};
 pub use sys_error::{SysError, SysResult};

@@ -1,0 +1,100 @@
+//! What a program asks of the kernel about processes: to be told of signals through a descriptor, and who is at the
+//! other end of a socket.
+//!
+//! [`Signals`] is for `main`: it must be made before other threads are, because they inherit which signals are
+//! blocked, and a thread that does not block one may be killed by it.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+
+/// SIGINT and SIGTERM as a descriptor that becomes readable (signalfd(2)).
+#[derive(Debug)]
+pub struct Signals {
+    fd: OwnedFd,
+}
+
+impl Signals {
+    /// From now on SIGINT and SIGTERM no longer end the process: whoever waits for the descriptor does.
+    pub fn new() -> io::Result<Self> {
+        // SAFETY: sigset_t is plain data for which all zeros is a value; sigemptyset then makes it a valid set.
+        let mut set: libc::sigset_t = unsafe { std::mem::zeroed() };
+        // SAFETY: `set` is a valid set that outlives the calls, and both signals exist.
+        unsafe {
+            libc::sigemptyset(&mut set);
+            libc::sigaddset(&mut set, libc::SIGINT);
+            libc::sigaddset(&mut set, libc::SIGTERM);
+        }
+        // SAFETY: `set` is a valid set; the old mask is not asked for.
+        let error = unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut()) };
+        if error != 0 {
+            return Err(io::Error::from_raw_os_error(error));
+        }
+        // SAFETY: -1 asks for a new descriptor; `set` is a valid set.
+        let fd = unsafe { libc::signalfd(-1, &set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the kernel just gave us this descriptor, and nobody else knows it.
+        Ok(Signals { fd: unsafe { OwnedFd::from_raw_fd(fd) } })
+    }
+
+    /// The number of a signal that came, each once.
+    pub fn taken(&self) -> Option<i32> {
+        let mut info = [0; size_of::<libc::signalfd_siginfo>()];
+        match rustix::io::read(&self.fd, &mut info) {
+            // ssi_signo is the first field.
+            Ok(n) if n == info.len() => Some(u32::from_ne_bytes([info[0], info[1], info[2], info[3]]) as i32),
+            _ => None,
+        }
+    }
+}
+
+impl AsFd for Signals {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// The process at the other end of a connected Unix socket, if this PID namespace knows it.
+pub fn peer_pid(stream: &UnixStream) -> Option<u32> {
+    let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut len = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: `peer` and `len` are live, and `len` says how large `peer` is.
+    let error = unsafe {
+        libc::getsockopt(
+            stream.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut peer).cast(),
+            &mut len,
+        )
+    };
+    u32::try_from(peer.pid).ok().filter(|&pid| error == 0 && pid != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_other_end_of_a_pair_is_this_process() {
+        let (one, _other) = UnixStream::pair().unwrap();
+        assert_eq!(peer_pid(&one), Some(std::process::id()));
+    }
+
+    /// On a thread of its own: the mask is the thread's, and the signal is sent to the thread alone.
+    #[test]
+    fn a_blocked_signal_is_told_once() {
+        std::thread::spawn(|| {
+            let signals = Signals::new().unwrap();
+            assert_eq!(signals.taken(), None);
+            // SAFETY: SIGTERM is blocked in this very thread.
+            unsafe { libc::pthread_kill(libc::pthread_self(), libc::SIGTERM) };
+            assert_eq!(signals.taken(), Some(libc::SIGTERM));
+            assert_eq!(signals.taken(), None);
+        })
+        .join()
+        .unwrap();
+    }
+}

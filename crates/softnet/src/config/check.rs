@@ -1,0 +1,319 @@
+//! What the values of a [`Config`] must be, each for itself and all together. Pure: it looks at no interface.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::net::Ipv4Addr;
+
+use softnet_core::softnet_data::MAX_DEVICES;
+
+use super::errors::{Found, Place, Section};
+use super::{Config, DeviceConfig, InterfaceAddr, RouteTarget, StackConfig, format_mac};
+
+/// What a number may be.
+pub(super) struct Limit {
+    min: u32,
+    max: u32,
+    power_of_two: bool,
+}
+
+const fn range(min: u32, max: u32) -> Limit {
+    Limit { min, max, power_of_two: false }
+}
+
+const fn power(min: u32, max: u32) -> Limit {
+    Limit { min, max, power_of_two: true }
+}
+
+pub(super) const CPU: Limit = range(0, 8191);
+pub(super) const WORKER: Limit = range(0, 8191);
+pub(super) const FRAMES: Limit = power(1024, 1 << 19);
+pub(super) const RING: Limit = power(64, 32768);
+pub(super) const NETDEV_BUDGET: Limit = range(1, 100_000);
+pub(super) const NETDEV_BUDGET_USECS: Limit = range(1, 1_000_000);
+/// The kernel warns above 64 (`NAPI_POLL_WEIGHT`), and a batch holds no more.
+pub(super) const DEV_WEIGHT: Limit = range(1, 64);
+pub(super) const CACHE_SIZE: Limit = range(1, 4096);
+pub(super) const CACHE_MOVE: Limit = range(1, 4096);
+
+impl Limit {
+    fn check(&self, place: Place, value: u32, found: &mut Vec<Found>) {
+        let fits = (self.min..=self.max).contains(&value);
+        if !fits || (self.power_of_two && !value.is_power_of_two()) {
+            found.push(Found::new(place, format!("expected {self}, found {value}")));
+        }
+    }
+}
+
+impl fmt::Display for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let what = if self.power_of_two { "a power of two" } else { "a number" };
+        write!(f, "{what} from {} to {}", self.min, self.max)
+    }
+}
+
+/// Adds everything that is wrong with `config` to `found`. Without `devices_complete`, what routes and
+/// neighbours refer to is not looked for.
+pub(super) fn check(config: &Config, cpus: &[u32], devices_complete: bool, found: &mut Vec<Found>) {
+    stack(&config.stack, cpus, found);
+    devices(config, found);
+    routes(config, devices_complete, found);
+    neighbours(config, devices_complete, found);
+}
+
+/// Whether something is known to be wrong at `place` already: what stands in for it is not worth a second word.
+fn told(found: &[Found], place: Place) -> bool {
+    found.iter().any(|problem| problem.place == place)
+}
+
+fn stack(stack: &StackConfig, cpus: &[u32], found: &mut Vec<Found>) {
+    let at = Section::Stack;
+    let named = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    let name = &stack.name;
+    if name.is_empty() || name.len() > 64 || name.starts_with('.') || !name.chars().all(named) {
+        let expected = "expected 1 to 64 letters, digits, '-', '_' or '.', not starting with '.'";
+        found.push(Found::new(at.key("name"), format!("{expected}, found {name:?}")));
+    }
+    if let Some(path) = &stack.control {
+        // 108 bytes with the closing zero: sun_path of unix(7).
+        if !path.is_absolute() || path.as_os_str().len() > 107 {
+            let message = format!("expected an absolute path of at most 107 bytes, found {path:?}");
+            found.push(Found::new(at.key("control"), message));
+        }
+    }
+    if stack.workers.is_empty() {
+        found.push(Found::new(at.key("workers"), "expected at least one CPU, found none"));
+    }
+    for (i, cpu) in stack.workers.iter().enumerate() {
+        if told(found, at.item("workers", i)) {
+            continue;
+        }
+        if !cpus.contains(cpu) {
+            let message = format!("expected a CPU this process may run on ({}), found {cpu}", ranges(cpus));
+            found.push(Found::new(at.item("workers", i), message));
+        } else if stack.workers[..i].contains(cpu) {
+            let message = format!("CPU {cpu} is listed twice; expected one worker for each CPU");
+            found.push(Found::new(at.item("workers", i), message));
+        }
+    }
+    FRAMES.check(at.key("frames"), stack.frames, found);
+    NETDEV_BUDGET.check(at.key("netdev_budget"), stack.netdev_budget, found);
+    NETDEV_BUDGET_USECS.check(at.key("netdev_budget_usecs"), stack.netdev_budget_usecs, found);
+    DEV_WEIGHT.check(at.key("dev_weight"), stack.dev_weight, found);
+    let cache = stack.skb_cache;
+    let (at, whole) = (Section::SkbCache, |n: usize| u32::try_from(n).unwrap_or(u32::MAX));
+    CACHE_SIZE.check(at.key("size"), whole(cache.size), found);
+    for (key, moved) in [("refill", cache.refill), ("flush", cache.flush)] {
+        CACHE_MOVE.check(at.key(key), whole(moved), found);
+        if moved > cache.size && moved <= CACHE_MOVE.max as usize {
+            let message = format!("expected at most the cache's size of {}, found {moved}", cache.size);
+            found.push(Found::new(at.key(key), message));
+        }
+    }
+}
+
+fn devices(config: &Config, found: &mut Vec<Found>) {
+    let devices = &config.devices;
+    if devices.len() > MAX_DEVICES {
+        let message = format!("expected at most {MAX_DEVICES} devices, found {}", devices.len());
+        found.push(Found::new(Section::Device(MAX_DEVICES).itself(), message));
+    }
+    let mut names = HashMap::new();
+    for (i, device) in devices.iter().enumerate() {
+        let at = Section::Device(i);
+        if !device.name.is_empty() {
+            interface_name(at.key("name"), &device.name, found);
+            if names.insert(&device.name, i).is_some() {
+                let message = format!("the device {:?} is configured twice", device.name);
+                found.push(Found::new(at.key("name"), message));
+            }
+        }
+        RING.check(at.key("ring"), device.ring, found);
+        for (item, &worker) in device.workers.iter().enumerate() {
+            if worker >= config.stack.workers.len() && !config.stack.workers.is_empty() {
+                let last = config.stack.workers.len() - 1;
+                let message = format!("expected an index into stack.workers (0 to {last}), found {worker}");
+                found.push(Found::new(at.item("workers", item), message));
+            }
+        }
+        addresses(i, device, devices, found);
+    }
+    memory(config, found);
+}
+
+/// The kernel's `dev_valid_name`.
+fn interface_name(place: Place, name: &str, found: &mut Vec<Found>) {
+    let odd = |c: char| c == '/' || c == ':' || c.is_whitespace() || c == '\0';
+    if name.len() > 15 || name == "." || name == ".." || name.contains(odd) {
+        let expected = "expected an interface name (at most 15 bytes, no space, '/' or ':')";
+        found.push(Found::new(place, format!("{expected}, found {name:?}")));
+    }
+}
+
+fn addresses(index: usize, device: &DeviceConfig, devices: &[DeviceConfig], found: &mut Vec<Found>) {
+    let at = Section::Device(index);
+    let unread = found.iter().any(|problem| problem.place.section == at && problem.place.key == "addresses");
+    if device.addresses.is_empty() && !unread {
+        let message = "expected at least one address, such as [\"10.0.0.1/24\"]: without one, nothing on the \
+                       link can find softnet";
+        found.push(Found::new(at.key("addresses"), message));
+    }
+    for (item, &own) in device.addresses.iter().enumerate() {
+        let place = at.item("addresses", item);
+        if let Some(why) = not_a_host(own) {
+            found.push(Found::new(place, format!("expected the address of a host, but {own} {why}")));
+            continue;
+        }
+        if device.addresses[..item].iter().any(|other| other.addr() == own.addr()) {
+            found.push(Found::new(place, format!("{} is configured twice", own.addr())));
+        }
+        for other in &devices[..index] {
+            let clash = other.addresses.iter().find(|theirs| {
+                theirs.network().contains(own.network().addr())
+                    || own.network().contains(theirs.network().addr())
+            });
+            if let Some(theirs) = clash {
+                let message = format!(
+                    "{own} overlaps {theirs} of {:?}; expected every network on one device only",
+                    other.name
+                );
+                found.push(Found::new(place, message));
+            }
+        }
+    }
+}
+
+/// Why an address cannot be a host's own, if so (RFC 6890, RFC 1122 3.2.1.3).
+fn not_a_host(own: InterfaceAddr) -> Option<String> {
+    let (addr, network) = (own.addr(), own.network());
+    if let Some(why) = never_a_host(addr) {
+        return Some(why.into());
+    }
+    if own.has_host(addr) {
+        return None;
+    }
+    let which = if addr == network.addr() { "network itself" } else { "broadcast address of its network" };
+    Some(format!("is the {which}"))
+}
+
+fn never_a_host(addr: Ipv4Addr) -> Option<&'static str> {
+    let first = addr.octets()[0];
+    match first {
+        0 => Some("is in 0.0.0.0/8, \"this network\""),
+        127 => Some("is a loopback address"),
+        224..=239 => Some("is a multicast address"),
+        240..=255 => Some("is in the reserved 240.0.0.0/4"),
+        _ => None,
+    }
+}
+
+/// Every device keeps up to one ring of frames posted and another in sending.
+fn memory(config: &Config, found: &mut Vec<Found>) {
+    let rings: u64 = config.devices.iter().map(|device| 2 * u64::from(device.ring)).sum();
+    if u64::from(config.stack.frames) < rings {
+        let message = format!(
+            "expected at least {rings} (each queue keeps up to `ring` frames posted for receiving and as many in \
+             sending), found {}",
+            config.stack.frames
+        );
+        found.push(Found::new(Section::Stack.key("frames"), message));
+    }
+}
+
+fn routes(config: &Config, devices_complete: bool, found: &mut Vec<Found>) {
+    let mut seen = HashMap::new();
+    for (i, route) in config.routes.iter().enumerate() {
+        let at = Section::Route(i);
+        if seen.insert(route.to, i).is_some() {
+            found.push(Found::new(at.key("to"), format!("there are two routes to {}", route.to)));
+        }
+        for device in &config.devices {
+            if device.addresses.iter().any(|own| own.network() == route.to) {
+                let message = format!("{} is the connected network of {:?} already", route.to, device.name);
+                found.push(Found::new(at.key("to"), message));
+            }
+        }
+        match &route.target {
+            RouteTarget::Via(gateway) if devices_complete => via(config, at.key("via"), *gateway, found),
+            RouteTarget::Dev(dev) if devices_complete => {
+                known_device(config, at.key("dev"), dev, found);
+            }
+            _ => {}
+        }
+    }
+}
+
+fn via(config: &Config, place: Place, gateway: Ipv4Addr, found: &mut Vec<Found>) {
+    let own = || config.devices.iter().flat_map(|device| &device.addresses);
+    if own().any(|own| own.addr() == gateway) {
+        found.push(Found::new(
+            place,
+            format!("expected another host, but {gateway} is softnet's own address"),
+        ));
+    } else if !own().any(|own| own.has_host(gateway)) {
+        let connected: Vec<String> = own().map(|own| own.network().to_string()).collect();
+        let message = format!(
+            "expected a host on a connected network ({}), found {gateway}",
+            if connected.is_empty() { "there is none".into() } else { connected.join(", ") }
+        );
+        found.push(Found::new(place, message));
+    }
+}
+
+fn known_device<'a>(
+    config: &'a Config,
+    place: Place,
+    name: &str,
+    found: &mut Vec<Found>,
+) -> Option<&'a DeviceConfig> {
+    let device = config.devices.iter().find(|device| device.name == name);
+    if device.is_none() {
+        let names: Vec<&str> = config.devices.iter().map(|device| device.name.as_str()).collect();
+        let names = if names.is_empty() { "there is none".into() } else { names.join(", ") };
+        found.push(Found::new(place, format!("expected the name of a [[device]] ({names}), found {name:?}")));
+    }
+    device
+}
+
+fn neighbours(config: &Config, devices_complete: bool, found: &mut Vec<Found>) {
+    let mut seen = HashMap::new();
+    for (i, neighbour) in config.neighbours.iter().enumerate() {
+        let at = Section::Neighbour(i);
+        let (address, mac) = (neighbour.address, neighbour.mac);
+        if seen.insert((&neighbour.dev, address), i).is_some() {
+            let message = format!("{address} on {:?} is configured twice", neighbour.dev);
+            found.push(Found::new(at.key("address"), message));
+        }
+        if mac == [0; 6] || mac[0] & 1 != 0 {
+            let message = format!("expected the MAC address of one host, found {}", format_mac(mac));
+            found.push(Found::new(at.key("mac"), message));
+        }
+        if !devices_complete {
+            continue;
+        }
+        let Some(device) = known_device(config, at.key("dev"), &neighbour.dev, found) else { continue };
+        if device.addresses.iter().any(|own| own.addr() == address) {
+            let message = format!("expected another host, but {address} is softnet's own address");
+            found.push(Found::new(at.key("address"), message));
+        } else if !device.addresses.iter().any(|own| own.has_host(address)) {
+            let networks: Vec<String> =
+                device.addresses.iter().map(|own| own.network().to_string()).collect();
+            let message =
+                format!("expected a host on {} ({}), found {address}", device.name, networks.join(", "));
+            found.push(Found::new(at.key("address"), message));
+        }
+    }
+}
+
+/// `0-3,8`, as the kernel lists CPUs.
+fn ranges(cpus: &[u32]) -> String {
+    let mut runs: Vec<(u32, u32)> = Vec::new();
+    for &cpu in cpus {
+        match runs.last_mut() {
+            Some((_, end)) if *end + 1 == cpu => *end = cpu,
+            _ => runs.push((cpu, cpu)),
+        }
+    }
+    let one =
+        |&(start, end): &(u32, u32)| if start == end { start.to_string() } else { format!("{start}-{end}") };
+    runs.iter().map(one).collect::<Vec<_>>().join(",")
+}

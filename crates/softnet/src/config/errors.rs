@@ -1,0 +1,209 @@
+//! What is wrong with a configuration, and how it is told: every problem with its place, its key and what was
+//! expected, and the line it stands in.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::ops::Range;
+
+/// A section of the configuration; indices are those of its `Vec`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Section {
+    Root,
+    Stack,
+    SkbCache,
+    Device(usize),
+    Route(usize),
+    Neighbour(usize),
+}
+
+/// A value in the configuration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Place {
+    pub(super) section: Section,
+    /// Empty for the section itself.
+    pub(super) key: &'static str,
+    /// The element, if the value is an array.
+    pub(super) item: Option<usize>,
+}
+
+impl Section {
+    /// The section as a whole.
+    pub(super) fn itself(self) -> Place {
+        self.key("")
+    }
+
+    /// The value of `key`.
+    pub(super) fn key(self, key: &'static str) -> Place {
+        Place { section: self, key, item: None }
+    }
+
+    /// Element `item` of the array `key`.
+    pub(super) fn item(self, key: &'static str, item: usize) -> Place {
+        Place { section: self, key, item: Some(item) }
+    }
+}
+
+impl Place {
+    /// How errors call it: `device.ring`, or `device[1].ring` if there is no line to tell which device it is.
+    fn name(self, indexed: bool) -> String {
+        let (section, index) = match self.section {
+            Section::Root => ("", None),
+            Section::Stack => ("stack", None),
+            Section::SkbCache => ("stack.skb_cache", None),
+            Section::Device(i) => ("device", Some(i)),
+            Section::Route(i) => ("route", Some(i)),
+            Section::Neighbour(i) => ("neighbour", Some(i)),
+        };
+        let mut name = section.to_string();
+        if let Some(i) = index.filter(|_| indexed) {
+            name += &format!("[{i}]");
+        }
+        if !name.is_empty() && !self.key.is_empty() {
+            name.push('.');
+        }
+        name += self.key;
+        if let Some(i) = self.item.filter(|_| indexed) {
+            name += &format!("[{i}]");
+        }
+        name
+    }
+}
+
+/// Where in the text each value is.
+pub(super) type Spans = HashMap<Place, Range<usize>>;
+
+/// A problem before its line is looked up.
+pub(super) struct Found {
+    pub(super) place: Place,
+    /// Where it is, if that is not where `place` is (an unknown key, a syntax error).
+    pub(super) span: Option<Range<usize>>,
+    pub(super) message: String,
+}
+
+impl Found {
+    pub(super) fn new(place: Place, message: impl Into<String>) -> Found {
+        Found { place, span: None, message: message.into() }
+    }
+}
+
+/// One problem.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Problem {
+    /// The key: `device.ring`, or `device[0].ring` if there is no file; empty if the problem is not with one (syntax).
+    pub key: String,
+    /// What was expected and what was found.
+    pub message: String,
+    /// Where it is, if the configuration came from text.
+    pub at: Option<At>,
+}
+
+/// A place in the text.
+#[derive(Clone, Debug, PartialEq)]
+pub struct At {
+    /// Line, from 1.
+    pub line: usize,
+    /// Column in characters, from 1.
+    pub column: usize,
+    /// Characters of that line that the value takes.
+    width: usize,
+    /// The line.
+    text: String,
+}
+
+impl At {
+    fn new(text: &str, span: &Range<usize>) -> At {
+        let mut start = span.start.min(text.len());
+        while !text.is_char_boundary(start) {
+            start -= 1;
+        }
+        let line_start = text[..start].rfind('\n').map_or(0, |i| i + 1);
+        let line = text[line_start..].lines().next().unwrap_or("");
+        let column = text[line_start..start].chars().count();
+        let length = line.chars().count().saturating_sub(column);
+        let wanted = text.get(start..span.end.min(text.len())).map_or(1, |value| value.chars().count());
+        At {
+            line: text[..start].matches('\n').count() + 1,
+            column: column + 1,
+            width: wanted.min(length).max(1),
+            text: line.replace('\t', " "),
+        }
+    }
+}
+
+/// Everything that is wrong with a configuration, in the order of the file.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ConfigErrors {
+    /// The file, if there is one.
+    pub file: Option<String>,
+    /// The problems, at least one.
+    pub problems: Vec<Problem>,
+}
+
+impl ConfigErrors {
+    pub(super) fn unreadable(file: &str, error: &std::io::Error) -> ConfigErrors {
+        let message = match error.kind() {
+            std::io::ErrorKind::NotFound => "no such file".into(),
+            std::io::ErrorKind::InvalidData => "expected text in UTF-8".into(),
+            _ => format!("cannot be read: {error}"),
+        };
+        ConfigErrors {
+            file: Some(file.into()),
+            problems: vec![Problem { key: String::new(), message, at: None }],
+        }
+    }
+
+    /// Ok if nothing was found.
+    pub(super) fn collect(
+        found: Vec<Found>,
+        source: Option<(&str, &str, &Spans)>,
+    ) -> Result<(), ConfigErrors> {
+        if found.is_empty() {
+            return Ok(());
+        }
+        let mut problems: Vec<Problem> = found
+            .into_iter()
+            .map(|Found { place, span, message }| {
+                let at = source.map(|(_, text, spans)| {
+                    let Place { section, key, .. } = place;
+                    let span = span.unwrap_or_else(|| {
+                        // A value that is missing, or a default, is told at its section.
+                        let nearest = [place, section.key(key), section.itself()];
+                        nearest.iter().find_map(|p| spans.get(p)).cloned().unwrap_or(0..0)
+                    });
+                    At::new(text, &span)
+                });
+                Problem { key: place.name(source.is_none()), message, at }
+            })
+            .collect();
+        problems.sort_by_key(|p| p.at.as_ref().map(|at| (at.line, at.column)));
+        Err(ConfigErrors { file: source.map(|(file, ..)| file.into()), problems })
+    }
+}
+
+impl fmt::Display for ConfigErrors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let file = self.file.as_deref().unwrap_or("configuration");
+        for (i, Problem { key, message, at }) in self.problems.iter().enumerate() {
+            if i > 0 {
+                writeln!(f)?;
+            }
+            f.write_str(file)?;
+            if let Some(At { line, column, .. }) = at {
+                write!(f, ":{line}:{column}")?;
+            }
+            f.write_str(": ")?;
+            if !key.is_empty() {
+                write!(f, "{key}: ")?;
+            }
+            f.write_str(message)?;
+            if let Some(At { line, column, width, text }) = at {
+                let gutter = " ".repeat(line.to_string().len());
+                let (pad, carets) = (" ".repeat(column - 1), "^".repeat(*width));
+                write!(f, "\n {line} | {text}\n {gutter} | {pad}{carets}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for ConfigErrors {}

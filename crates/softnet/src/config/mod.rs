@@ -1,0 +1,301 @@
+//! The configuration of a stack: plain types, the TOML they are read from, and the checks both must pass.
+//!
+//! Anybody may build a [`Config`] in code or [`load`](Config::load) one from a file; [`check`](Config::check)
+//! says everything that is wrong with it at once. Invariant: a configuration that passed names only devices,
+//! workers and gateways it declares itself, so that whoever starts a stack from it touches no interface
+//! in vain.
+//!
+//! ```toml
+//! [stack]
+//! name = "softnet"                # control socket /run/softnet/<name>.sock, unless `control` says otherwise
+//! workers = [0, 1]                # CPUs, one worker each
+//!
+//! [[device]]
+//! name = "eth1"
+//! addresses = ["10.0.0.1/24"]
+//!
+//! [[route]]
+//! to = "0.0.0.0/0"
+//! via = "10.0.0.254"
+//!
+//! [[neighbour]]
+//! dev = "eth1"
+//! address = "10.0.0.254"
+//! mac = "02:00:00:00:00:01"
+//! ```
+
+mod check;
+mod errors;
+mod read;
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use softnet_core::ip::{Prefix, PrefixError};
+use softnet_core::skb::CacheSizes;
+
+pub use errors::{At, ConfigErrors, Problem};
+
+/// Everything a stack is started from.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Config {
+    /// The stack itself: `[stack]`.
+    pub stack: StackConfig,
+    /// Its devices, in the order of their indices: `[[device]]`.
+    pub devices: Vec<DeviceConfig>,
+    /// Static routes beside the connected ones: `[[route]]`.
+    pub routes: Vec<RouteConfig>,
+    /// Permanent neighbours: `[[neighbour]]`.
+    pub neighbours: Vec<NeighbourConfig>,
+}
+
+/// `[stack]`: workers, packet memory and polling limits.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StackConfig {
+    /// Name of the instance.
+    pub name: String,
+    /// Control socket; [`socket_path`](Self::socket_path) says which one is used without it.
+    pub control: Option<PathBuf>,
+    /// CPUs, one worker each. Other sections name workers by their place in this list.
+    pub workers: Vec<u32>,
+    /// Frames of packet memory, a power of two.
+    pub frames: u32,
+    /// Packets a worker polls before it lets others run (`net.core.netdev_budget`).
+    pub netdev_budget: u32,
+    /// Microseconds a worker polls before it lets others run (`net.core.netdev_budget_usecs`).
+    pub netdev_budget_usecs: u32,
+    /// Packets one poll of one NAPI instance may bring (`net.core.dev_weight`).
+    pub dev_weight: u32,
+    /// Each thread's caches of heads and frames.
+    pub skb_cache: CacheSizes,
+}
+
+impl Default for StackConfig {
+    fn default() -> Self {
+        StackConfig {
+            name: "softnet".into(),
+            control: None,
+            workers: vec![0],
+            frames: 16384,
+            netdev_budget: 300,
+            netdev_budget_usecs: 2000,
+            dev_weight: 64,
+            skb_cache: CacheSizes::default(),
+        }
+    }
+}
+
+impl StackConfig {
+    /// Where the control socket is.
+    pub fn socket_path(&self) -> PathBuf {
+        self.control.clone().unwrap_or_else(|| crate::control::socket_path(&self.name))
+    }
+}
+
+/// `[[device]]`: an interface that softnet takes, and how.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DeviceConfig {
+    /// Interface name.
+    pub name: String,
+    /// What opens it.
+    pub driver: Driver,
+    /// How AF_XDP is attached.
+    pub mode: XdpMode,
+    /// Take it even if it carries the machine's default route.
+    pub force: bool,
+    /// Descriptors of each ring, a power of two.
+    pub ring: u32,
+    /// softnet's own addresses on it; their networks are connected routes.
+    pub addresses: Vec<InterfaceAddr>,
+    /// Who polls it: queue `i` belongs to `workers[i % workers.len()]`, an index into
+    /// [`StackConfig::workers`]. Empty: all workers in turn.
+    pub workers: Vec<usize>,
+    /// Whether frames may arrive with a partial L4 checksum.
+    pub partial_csum: PartialCsum,
+}
+
+impl DeviceConfig {
+    /// An `xdp` device with defaults and no address.
+    pub fn new(name: impl Into<String>) -> Self {
+        DeviceConfig {
+            name: name.into(),
+            driver: Driver::Xdp,
+            mode: XdpMode::Auto,
+            force: false,
+            ring: 2048,
+            addresses: Vec::new(),
+            workers: Vec::new(),
+            partial_csum: PartialCsum::Auto,
+        }
+    }
+
+    /// The worker that polls RX queue `queue` of a stack with `workers` workers.
+    pub fn worker_of(&self, queue: usize, workers: usize) -> usize {
+        match self.workers.len() {
+            0 => queue % workers.max(1),
+            n => self.workers[queue % n],
+        }
+    }
+}
+
+/// Which driver opens a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Driver {
+    /// AF_XDP on an interface of the kernel.
+    Xdp,
+}
+
+/// How an `xdp` device attaches to its interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum XdpMode {
+    /// In the driver if it can, else generic.
+    Auto,
+    /// In the driver or not at all.
+    Native,
+    /// Generic: any interface, but slower.
+    Skb,
+}
+
+/// Whether a device's frames may carry only the pseudo-header sum in the L4 checksum field.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PartialCsum {
+    /// If the device says so (veth).
+    Auto,
+    /// Yes.
+    On,
+    /// No.
+    Off,
+}
+
+/// `[[route]]`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RouteConfig {
+    /// Destinations it is for.
+    pub to: Prefix,
+    /// What becomes of them.
+    pub target: RouteTarget,
+}
+
+/// What a route does with a packet.
+#[derive(Clone, Debug, PartialEq)]
+pub enum RouteTarget {
+    /// To this gateway, which must be on a connected network.
+    Via(Ipv4Addr),
+    /// Straight to the destination on this device's link.
+    Dev(String),
+    /// Discard without a word.
+    Blackhole,
+    /// Discard and answer with an ICMP network unreachable.
+    Unreachable,
+}
+
+/// `[[neighbour]]`: a MAC address that is never asked for.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NeighbourConfig {
+    /// The device it is behind.
+    pub dev: String,
+    /// Its address, on a connected network of the device.
+    pub address: Ipv4Addr,
+    /// Its MAC address.
+    pub mac: [u8; 6],
+}
+
+/// An own address and the network it is in: `10.0.0.1/24`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InterfaceAddr {
+    addr: Ipv4Addr,
+    network: Prefix,
+}
+
+impl InterfaceAddr {
+    /// `addr` in its network of `len` bits, 1 to 32.
+    pub fn new(addr: Ipv4Addr, len: u8) -> Result<Self, PrefixError> {
+        if len == 0 {
+            return Err(PrefixError::Length(0));
+        }
+        Ok(InterfaceAddr { addr, network: Prefix::containing(addr, len)? })
+    }
+
+    /// The address.
+    pub fn addr(self) -> Ipv4Addr {
+        self.addr
+    }
+
+    /// The connected network.
+    pub fn network(self) -> Prefix {
+        self.network
+    }
+
+    /// Whether `host` can be reached on this network's link: inside, and neither the network's own address
+    /// nor its broadcast (which networks of /31 and /32 do not have, RFC 3021).
+    pub fn has_host(self, host: Ipv4Addr) -> bool {
+        let ends = [self.network.addr(), self.network.last()];
+        self.network.contains(host) && (self.network.len() > 30 || !ends.contains(&host))
+    }
+}
+
+impl fmt::Display for InterfaceAddr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.addr, self.network.len())
+    }
+}
+
+impl FromStr for InterfaceAddr {
+    type Err = String;
+
+    /// Reads `ADDRESS/LENGTH`. The error says what was expected.
+    fn from_str(s: &str) -> Result<Self, String> {
+        let read = || {
+            let (addr, len) = s.split_once('/')?;
+            InterfaceAddr::new(addr.parse().ok()?, len.parse().ok()?).ok()
+        };
+        read().ok_or_else(|| {
+            format!(
+                "expected an address with its prefix length (1 to 32), such as \"10.0.0.1/24\", found {s:?}"
+            )
+        })
+    }
+}
+
+/// Writes a MAC address the usual way: `02:00:00:00:00:01`.
+pub fn format_mac(mac: [u8; 6]) -> String {
+    mac.map(|byte| format!("{byte:02x}")).join(":")
+}
+
+impl Config {
+    /// Reads and checks a file. Errors name file, line, column, key and what was expected, all of them at once.
+    /// Touches nothing but the file.
+    pub fn load(path: &Path) -> Result<Config, ConfigErrors> {
+        let file = path.display().to_string();
+        let text = std::fs::read_to_string(path).map_err(|error| ConfigErrors::unreadable(&file, &error))?;
+        Config::parse(&text, &file, &available_cpus())
+    }
+
+    /// Reads and checks TOML. `file` is what errors call it; `cpus` are those that workers may run on.
+    pub fn parse(text: &str, file: &str, cpus: &[u32]) -> Result<Config, ConfigErrors> {
+        let read = read::read(text);
+        let mut found = read.found;
+        check::check(&read.config, cpus, read.devices_complete, &mut found);
+        ConfigErrors::collect(found, Some((file, text, &read.spans)))?;
+        Ok(read.config)
+    }
+
+    /// Checks a configuration built in code. `cpus` are those that workers may run on, usually
+    /// [`available_cpus`].
+    pub fn check(&self, cpus: &[u32]) -> Result<(), ConfigErrors> {
+        let mut found = Vec::new();
+        check::check(self, cpus, true, &mut found);
+        ConfigErrors::collect(found, None)
+    }
+}
+
+/// CPUs that this process may run on (its affinity).
+pub fn available_cpus() -> Vec<u32> {
+    // A process can always ask for its own affinity; where it is refused all the same, CPU 0 exists.
+    let Ok(set) = rustix::thread::sched_getaffinity(None) else { return vec![0] };
+    (0..rustix::thread::CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).map(|cpu| cpu as u32).collect()
+}

@@ -1,0 +1,406 @@
+//! TOML to [`Config`]: types, unknown keys and spans. What the values mean together is for `check`.
+//!
+//! A value that cannot be read is told and its default stands in, so that one pass finds everything.
+
+use std::net::Ipv4Addr;
+use std::ops::Range;
+use std::path::PathBuf;
+
+use softnet_core::ip::PrefixError;
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use super::check::{self, Limit};
+use super::errors::{Found, Place, Section, Spans};
+use super::{
+    Config, DeviceConfig, Driver, InterfaceAddr, NeighbourConfig, PartialCsum, RouteConfig, RouteTarget,
+    StackConfig, XdpMode,
+};
+
+/// What reading brought.
+#[derive(Default)]
+pub(super) struct Read {
+    pub(super) config: Config,
+    pub(super) spans: Spans,
+    pub(super) found: Vec<Found>,
+    /// Whether every device and address could be read. If not, what routes and neighbours refer to may be
+    /// among the missing.
+    pub(super) devices_complete: bool,
+}
+
+/// Reads `text`, as much of it as can be read.
+pub(super) fn read(text: &str) -> Read {
+    let (root, syntax) = DeTable::parse_recoverable(text);
+    let mut read = Read::default();
+    // After a syntax error keys may be in the wrong section: whatever else were told could be its consequence.
+    if syntax.is_empty() {
+        read.root(root.get_ref());
+    }
+    read.found.extend(syntax.iter().map(|error| Found {
+        place: Section::Root.itself(),
+        span: Some(error.span().unwrap_or(0..0)),
+        message: error.message().replace('\n', "; "),
+    }));
+    read
+}
+
+type Value<'a> = Spanned<DeValue<'a>>;
+
+/// A table of the file, and which section it is (of).
+#[derive(Clone, Copy)]
+struct Table<'a> {
+    section: Section,
+    span: (usize, usize),
+    entries: &'a DeTable<'a>,
+}
+
+impl<'a> Table<'a> {
+    fn get(&self, key: &str) -> Option<&'a Value<'a>> {
+        self.entries.get(key)
+    }
+}
+
+impl Read {
+    fn root(&mut self, entries: &DeTable<'_>) {
+        let root = Table { section: Section::Root, span: (0, 0), entries };
+        self.known_keys(root, &["stack", "device", "route", "neighbour"]);
+        if let Some(table) = root.get("stack").and_then(|value| self.table(Section::Stack, value)) {
+            self.config.stack = self.stack(table);
+        }
+        let before = self.found.len();
+        for value in self.list(root, "device") {
+            if let Some(table) = self.table(Section::Device(self.config.devices.len()), value) {
+                let device = self.device(table);
+                self.config.devices.push(device);
+            }
+        }
+        self.devices_complete = self.found.len() == before;
+        for value in self.list(root, "route") {
+            let section = Section::Route(self.config.routes.len());
+            match self.table(section, value).and_then(|table| self.route(table)) {
+                Some(route) => self.config.routes.push(route),
+                // The next route gets the same index.
+                None => self.forget(section),
+            }
+        }
+        for value in self.list(root, "neighbour") {
+            let section = Section::Neighbour(self.config.neighbours.len());
+            match self.table(section, value).and_then(|table| self.neighbour(table)) {
+                Some(neighbour) => self.config.neighbours.push(neighbour),
+                None => self.forget(section),
+            }
+        }
+    }
+
+    fn stack(&mut self, table: Table<'_>) -> StackConfig {
+        self.known_keys(
+            table,
+            &[
+                "name",
+                "control",
+                "workers",
+                "frames",
+                "netdev_budget",
+                "netdev_budget_usecs",
+                "dev_weight",
+                "skb_cache",
+            ],
+        );
+        let mut stack = StackConfig::default();
+        set(&mut stack.name, self.string(table, "name"));
+        stack.control = self.string(table, "control").map(PathBuf::from);
+        set(&mut stack.workers, self.integers(table, "workers", &check::CPU));
+        set(&mut stack.frames, self.integer(table, "frames", &check::FRAMES));
+        set(&mut stack.netdev_budget, self.integer(table, "netdev_budget", &check::NETDEV_BUDGET));
+        let usecs = self.integer(table, "netdev_budget_usecs", &check::NETDEV_BUDGET_USECS);
+        set(&mut stack.netdev_budget_usecs, usecs);
+        set(&mut stack.dev_weight, self.integer(table, "dev_weight", &check::DEV_WEIGHT));
+        if let Some(cache) = table.get("skb_cache").and_then(|value| self.table(Section::SkbCache, value)) {
+            self.known_keys(cache, &["size", "refill", "flush"]);
+            for (key, limit, slot) in [
+                ("size", &check::CACHE_SIZE, &mut stack.skb_cache.size),
+                ("refill", &check::CACHE_MOVE, &mut stack.skb_cache.refill),
+                ("flush", &check::CACHE_MOVE, &mut stack.skb_cache.flush),
+            ] {
+                set(slot, self.integer(cache, key, limit).map(|n| n as usize));
+            }
+        }
+        stack
+    }
+
+    fn device(&mut self, table: Table<'_>) -> DeviceConfig {
+        self.known_keys(
+            table,
+            &["name", "driver", "mode", "force", "ring", "addresses", "workers", "partial_csum"],
+        );
+        let mut device = DeviceConfig::new(self.required_string(table, "name").unwrap_or_default());
+        set(&mut device.driver, self.choice(table, "driver", &[("xdp", Driver::Xdp)]));
+        let modes = [("auto", XdpMode::Auto), ("native", XdpMode::Native), ("skb", XdpMode::Skb)];
+        set(&mut device.mode, self.choice(table, "mode", &modes));
+        set(&mut device.force, self.boolean(table, "force"));
+        set(&mut device.ring, self.integer(table, "ring", &check::RING));
+        for (item, value) in self.items(table, "addresses", "a list of addresses, such as [\"10.0.0.1/24\"]")
+        {
+            let place = table.section.item("addresses", item);
+            if let Some(text) = self.as_string(place, value) {
+                device.addresses.extend(self.parsed(place, value, text.parse::<InterfaceAddr>()));
+            }
+        }
+        let workers = self.integers(table, "workers", &check::WORKER);
+        set(&mut device.workers, workers.map(|all| all.into_iter().map(|i| i as usize).collect()));
+        let answers = [("auto", PartialCsum::Auto), ("on", PartialCsum::On), ("off", PartialCsum::Off)];
+        set(&mut device.partial_csum, self.choice(table, "partial_csum", &answers));
+        device
+    }
+
+    fn route(&mut self, table: Table<'_>) -> Option<RouteConfig> {
+        let problems = self.found.len();
+        self.known_keys(table, &["to", "via", "dev", "blackhole", "unreachable"]);
+        let to = self.required_string(table, "to").and_then(|text| {
+            let value = table.get("to")?;
+            let read = text.parse().map_err(|error: PrefixError| error.to_string());
+            self.parsed(table.section.key("to"), value, read)
+        });
+        let mut targets = Vec::new();
+        targets.extend(self.address(table, "via").map(RouteTarget::Via));
+        targets.extend(self.string(table, "dev").map(RouteTarget::Dev));
+        for (key, target) in
+            [("blackhole", RouteTarget::Blackhole), ("unreachable", RouteTarget::Unreachable)]
+        {
+            match self.boolean(table, key) {
+                Some(true) => targets.push(target),
+                Some(false) => self.wrong(table, key, "expected true, or no such key"),
+                None => {}
+            }
+        }
+        if targets.len() != 1 && self.found.len() == problems {
+            let which = if targets.is_empty() { "none" } else { "several" };
+            let message = format!("expected one of via, dev, blackhole and unreachable, found {which}");
+            self.problem(table.section.itself(), table.span.0..table.span.1, message);
+        }
+        (self.found.len() == problems).then_some(())?;
+        Some(RouteConfig { to: to?, target: targets.pop()? })
+    }
+
+    fn neighbour(&mut self, table: Table<'_>) -> Option<NeighbourConfig> {
+        self.known_keys(table, &["dev", "address", "mac"]);
+        let dev = self.required_string(table, "dev");
+        let address = self.required_string(table, "address").and_then(|_| self.address(table, "address"));
+        let mac = self
+            .required_string(table, "mac")
+            .and_then(|text| self.parsed(table.section.key("mac"), table.get("mac")?, parse_mac(&text)));
+        Some(NeighbourConfig { dev: dev?, address: address?, mac: mac? })
+    }
+
+    fn problem(&mut self, place: Place, span: Range<usize>, message: impl Into<String>) {
+        self.found.push(Found { place, span: Some(span), message: message.into() });
+    }
+
+    fn wrong(&mut self, table: Table<'_>, key: &'static str, message: &str) {
+        let span = table.get(key).map_or(table.span.0..table.span.1, Spanned::span);
+        self.problem(table.section.key(key), span, message);
+    }
+
+    /// Forgets where the values of `section` are.
+    fn forget(&mut self, section: Section) {
+        self.spans.retain(|place, _| place.section != section);
+    }
+
+    fn known_keys(&mut self, table: Table<'_>, known: &[&'static str]) {
+        for key in table.entries.keys() {
+            let name: &str = key.get_ref();
+            if known.contains(&name) {
+                continue;
+            }
+            let hint = match nearest(name, known) {
+                Some(near) => format!("did you mean {near:?}?"),
+                None => format!("expected one of {}", known.join(", ")),
+            };
+            self.problem(table.section.itself(), key.span(), format!("unknown key {name:?}; {hint}"));
+        }
+    }
+
+    /// `value` as a table, its span noted as that of `section`.
+    fn table<'a>(&mut self, section: Section, value: &'a Value<'a>) -> Option<Table<'a>> {
+        let span = value.span();
+        match value.get_ref().as_table() {
+            Some(entries) => {
+                self.spans.insert(section.itself(), span.clone());
+                Some(Table { section, span: (span.start, span.end), entries })
+            }
+            None => {
+                self.problem(section.itself(), span, format!("expected a table, found {}", shown(value)));
+                None
+            }
+        }
+    }
+
+    /// The tables of `[[key]]`.
+    fn list<'a>(&mut self, root: Table<'a>, key: &'static str) -> Vec<&'a Value<'a>> {
+        let Some(value) = root.get(key) else { return Vec::new() };
+        match value.get_ref().as_array() {
+            Some(array) => array.iter().collect(),
+            None => {
+                self.wrong(root, key, &format!("expected a list of tables: write [[{key}]]"));
+                Vec::new()
+            }
+        }
+    }
+
+    /// The elements of an array, each span noted.
+    fn items<'a>(
+        &mut self,
+        table: Table<'a>,
+        key: &'static str,
+        expected: &str,
+    ) -> Vec<(usize, &'a Value<'a>)> {
+        let Some(value) = table.get(key) else { return Vec::new() };
+        self.spans.insert(table.section.key(key), value.span());
+        let Some(array) = value.get_ref().as_array() else {
+            self.wrong(table, key, &format!("expected {expected}, found {}", shown(value)));
+            return Vec::new();
+        };
+        for (item, element) in array.iter().enumerate() {
+            self.spans.insert(table.section.item(key, item), element.span());
+        }
+        array.iter().enumerate().collect()
+    }
+
+    /// The value of `key` as `read` sees it, its span noted; told if `read` does not take it.
+    fn value<'a, T>(
+        &mut self,
+        table: Table<'a>,
+        key: &'static str,
+        expected: &str,
+        read: impl FnOnce(&'a DeValue<'a>) -> Option<T>,
+    ) -> Option<T> {
+        let value = table.get(key)?;
+        self.spans.insert(table.section.key(key), value.span());
+        let taken = read(value.get_ref());
+        if taken.is_none() {
+            self.wrong(table, key, &format!("expected {expected}, found {}", shown(value)));
+        }
+        taken
+    }
+
+    fn boolean(&mut self, table: Table<'_>, key: &'static str) -> Option<bool> {
+        self.value(table, key, "true or false", DeValue::as_bool)
+    }
+
+    fn string(&mut self, table: Table<'_>, key: &'static str) -> Option<String> {
+        self.value(table, key, "text in quotes", |value| value.as_str().map(str::to_owned))
+    }
+
+    fn required_string(&mut self, table: Table<'_>, key: &'static str) -> Option<String> {
+        if table.get(key).is_none() {
+            let message = format!("expected the key {key:?}, which is missing");
+            self.problem(table.section.key(key), table.span.0..table.span.1, message);
+        }
+        self.string(table, key)
+    }
+
+    fn as_string<'a>(&mut self, place: Place, value: &'a Value<'a>) -> Option<&'a str> {
+        let text = value.get_ref().as_str();
+        if text.is_none() {
+            self.problem(place, value.span(), format!("expected text in quotes, found {}", shown(value)));
+        }
+        text
+    }
+
+    fn choice<T: Copy>(&mut self, table: Table<'_>, key: &'static str, choices: &[(&str, T)]) -> Option<T> {
+        let names: Vec<String> = choices.iter().map(|(name, _)| format!("{name:?}")).collect();
+        self.value(table, key, &names.join(" or "), |value| {
+            let text = value.as_str()?;
+            choices.iter().find(|(name, _)| *name == text).map(|&(_, choice)| choice)
+        })
+    }
+
+    fn integer(&mut self, table: Table<'_>, key: &'static str, limit: &Limit) -> Option<u32> {
+        self.value(table, key, &limit.to_string(), as_u32)
+    }
+
+    fn integers(&mut self, table: Table<'_>, key: &'static str, limit: &Limit) -> Option<Vec<u32>> {
+        let items = self.items(table, key, "a list of numbers, such as [0]");
+        table.get(key)?.get_ref().as_array()?;
+        let mut all = Vec::new();
+        for (item, value) in items {
+            match as_u32(value.get_ref()) {
+                Some(number) => all.push(number),
+                None => {
+                    let message = format!("expected {limit}, found {}", shown(value));
+                    self.problem(table.section.item(key, item), value.span(), message);
+                    // Its place is kept, so that the others keep theirs.
+                    all.push(0);
+                }
+            }
+        }
+        Some(all)
+    }
+
+    fn address(&mut self, table: Table<'_>, key: &'static str) -> Option<Ipv4Addr> {
+        self.value(table, key, "an IPv4 address, such as \"10.0.0.1\"", |value| value.as_str()?.parse().ok())
+    }
+
+    fn parsed<T>(&mut self, place: Place, value: &Value<'_>, read: Result<T, String>) -> Option<T> {
+        read.map_err(|message| self.problem(place, value.span(), message)).ok()
+    }
+}
+
+fn set<T>(slot: &mut T, value: Option<T>) {
+    if let Some(value) = value {
+        *slot = value;
+    }
+}
+
+fn as_u32(value: &DeValue<'_>) -> Option<u32> {
+    let integer = value.as_integer()?;
+    u32::from_str_radix(integer.as_str(), integer.radix()).ok()
+}
+
+/// A value as an error shows it.
+fn shown(value: &Value<'_>) -> String {
+    match value.get_ref() {
+        DeValue::String(text) => format!("{text:?}"),
+        DeValue::Integer(number) => number.to_string(),
+        DeValue::Float(number) => number.to_string(),
+        DeValue::Boolean(yes) => yes.to_string(),
+        DeValue::Datetime(_) => "a date".into(),
+        DeValue::Array(_) => "a list".into(),
+        DeValue::Table(_) => "a table".into(),
+    }
+}
+
+fn parse_mac(text: &str) -> Result<[u8; 6], String> {
+    let mut mac = [0; 6];
+    let mut parts = text.split(':');
+    let complete = mac.iter_mut().all(|byte| {
+        let part = parts.next().filter(|part| part.len() == 2 && part.bytes().all(|c| c.is_ascii_hexdigit()));
+        part.and_then(|part| u8::from_str_radix(part, 16).ok()).map(|value| *byte = value).is_some()
+    });
+    match complete && parts.next().is_none() {
+        true => Ok(mac),
+        false => Err(format!("expected a MAC address, such as \"02:00:00:00:00:01\", found {text:?}")),
+    }
+}
+
+/// The name among `known` that `name` was probably meant to be: at most a third of it wrong.
+fn nearest<'a>(name: &str, known: &[&'a str]) -> Option<&'a str> {
+    let scored = known.iter().map(|&candidate| (distance(name, candidate), candidate));
+    scored.filter(|&(d, _)| d <= 1.max(name.len() / 3)).min().map(|(_, candidate)| candidate)
+}
+
+/// How many letters must be inserted, removed or replaced (Levenshtein).
+fn distance(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, from) in a.chars().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, &to) in b.iter().enumerate() {
+            let replaced = diagonal + usize::from(from != to);
+            diagonal = row[j + 1];
+            row[j + 1] = replaced.min(diagonal + 1).min(row[j] + 1);
+        }
+    }
+    row[b.len()]
+}

@@ -1,0 +1,114 @@
+//! The program's side of the control socket.
+
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::de::DeserializeOwned;
+
+use super::{DIRECTORY, Request, Response, instances};
+
+/// How long an instance may take to answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Why an instance was not reached, or did not answer.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// No such instance.
+    #[error("no instance {name:?} is running; {}", running(.others))]
+    NotRunning {
+        /// The name (or path) asked for.
+        name: String,
+        /// Those that are.
+        others: Vec<String>,
+    },
+    /// No name was given, and there is not exactly one instance.
+    #[error("{}", match .0[..] {
+        [] => running(.0),
+        _ => format!("several instances are running ({}): choose one with --name", .0.join(", ")),
+    })]
+    WhichOne(Vec<String>),
+    /// The socket is there, but not for this user.
+    #[error("{0}: permission denied: the control socket is for the user who started the instance; use sudo")]
+    Denied(String),
+    /// The connection failed.
+    #[error("{path}: {source}")]
+    Io {
+        /// The socket.
+        path: String,
+        /// What was said.
+        source: io::Error,
+    },
+    /// The instance answered with an error, or with something else than was asked for.
+    #[error("the instance answered: {0}")]
+    Answer(String),
+}
+
+fn running(names: &[String]) -> String {
+    match names {
+        [] => "no instance is running: start one with `softnet run CONFIG`".into(),
+        names => format!("running: {}", names.join(", ")),
+    }
+}
+
+/// Which instance to ask; connects afresh for every request.
+pub struct Client {
+    path: PathBuf,
+    name: String,
+}
+
+impl Client {
+    /// The instance called `name` (a name with a `/` is the path of its control socket), or, without a name, the
+    /// only one that is running.
+    pub fn new(name: Option<&str>) -> Result<Client, ClientError> {
+        match name {
+            Some(name) if name.contains('/') => Ok(Client { path: name.into(), name: name.into() }),
+            Some(name) => Ok(Client { path: super::socket_path(name), name: name.into() }),
+            None => match &mut instances(Path::new(DIRECTORY))[..] {
+                [only] => Ok(Client { path: super::socket_path(only), name: std::mem::take(only) }),
+                others => Err(ClientError::WhichOne(others.to_vec())),
+            },
+        }
+    }
+
+    /// Asks, and reads the answer as a `T`.
+    pub fn ask<T: DeserializeOwned>(&self, request: &Request) -> Result<T, ClientError> {
+        let failed = |source: io::Error| match source.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
+                ClientError::NotRunning { name: self.name.clone(), others: instances(Path::new(DIRECTORY)) }
+            }
+            io::ErrorKind::PermissionDenied => ClientError::Denied(self.path.display().to_string()),
+            io::ErrorKind::WouldBlock => ClientError::Io {
+                path: self.path.display().to_string(),
+                source: io::Error::new(
+                    io::ErrorKind::TimedOut,
+                    format!("no answer within {} s", PATIENCE.as_secs()),
+                ),
+            },
+            _ => ClientError::Io { path: self.path.display().to_string(), source },
+        };
+        let mut stream = UnixStream::connect(&self.path).map_err(failed)?;
+        let line = Self::exchange(&mut stream, request).map_err(failed)?;
+        let response =
+            serde_json::from_str(&line).map_err(|error| ClientError::Answer(format!("{error}: {line}")))?;
+        match response {
+            Response::Ok(value) => serde_json::from_value(value)
+                .map_err(|error| ClientError::Answer(format!("{error} (is it of another version?)"))),
+            Response::Error(message) => Err(ClientError::Answer(message)),
+        }
+    }
+
+    fn exchange(stream: &mut UnixStream, request: &Request) -> io::Result<String> {
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        let mut line = serde_json::to_vec(request)?;
+        line.push(b'\n');
+        stream.write_all(&line)?;
+        let mut answer = String::new();
+        match BufReader::new(stream).read_line(&mut answer)? {
+            0 => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the instance closed the connection")),
+            _ => Ok(answer),
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! The control socket: how the `softnet` program asks a running instance.
+//!
+//! One request and one answer to a line, both JSON: `{"show": "dev"}` brings `{"ok": …}` or `{"error": "…"}`. The
+//! socket is a Unix stream socket, `/run/softnet/<name>.sock` unless configured otherwise, for its owner only.
+//!
+//! * An instance [binds](server::Listener::bind) before it touches an interface, so that a second one of the
+//!   same name is refused in time, and [serves](server::Listener::serve) once it runs.
+//! * The program [connects](client::Client::connect).
+//!
+//! Invariant: at most one live instance has a given socket; a socket file that nobody listens on is replaced.
+
+pub mod client;
+pub mod server;
+#[cfg(test)]
+mod tests;
+
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+pub use client::Client;
+pub use server::{Listener, Server};
+
+use crate::show::Table;
+
+/// Where instances put their sockets.
+pub const DIRECTORY: &str = "/run/softnet";
+
+/// Bytes of the longest request.
+const MAX_REQUEST: usize = 4096;
+
+/// What can be asked.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Request {
+    /// A table, see [`Table`] for what it brings.
+    Show(Table),
+}
+
+/// What is answered.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Response {
+    /// The answer.
+    Ok(serde_json::Value),
+    /// Why there is none.
+    Error(String),
+}
+
+/// Who answers requests. Called by the control thread, one request at a time; it may take locks of the control
+/// plane, and must not make a worker wait.
+pub trait Handler: Send + Sync {
+    /// The answer, or why there is none.
+    fn request(&self, request: Request) -> Result<serde_json::Value, String>;
+}
+
+/// The control socket of the instance `name`.
+pub fn socket_path(name: &str) -> PathBuf {
+    Path::new(DIRECTORY).join(format!("{name}.sock"))
+}
+
+/// Names of the instances that listen in `directory`, sorted. Empty if there is no such directory.
+pub fn instances(directory: &Path) -> Vec<String> {
+    let Ok(entries) = std::fs::read_dir(directory) else { return Vec::new() };
+    let mut names: Vec<String> = entries
+        .flatten()
+        .map(|entry| entry.path())
+        .filter(|path| path.extension().is_some_and(|extension| extension == "sock"))
+        .filter(|path| UnixStream::connect(path).is_ok())
+        .filter_map(|path| Some(path.file_stem()?.to_str()?.to_owned()))
+        .collect();
+    names.sort();
+    names
+}

@@ -1,0 +1,227 @@
+//! What `softnet show` prints: one row type for each table, shared by the instance that fills them and the
+//! program that prints them. JSON carries raw numbers under these names; units are in the names or the docs.
+//!
+//! Invariant: every counter here only grows while an instance runs, so that two answers give a rate.
+
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
+
+use serde::{Deserialize, Serialize};
+
+/// The tables an instance can show.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Table {
+    /// Devices: a list of [`DevRow`].
+    Dev,
+    /// NAPI instances: a list of [`NapiRow`].
+    Napi,
+    /// Workers: a list of [`WorkerRow`].
+    Worker,
+    /// Neighbours: a list of [`NeighRow`].
+    Neigh,
+    /// Routes: a list of [`RouteRow`].
+    Route,
+    /// Drops by device and reason, only those that happened: a list of [`DropRow`].
+    Drops,
+    /// Totals: one [`Stats`].
+    Stats,
+}
+
+/// A device.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DevRow {
+    /// softnet's index of it: its place in the configuration.
+    pub index: u16,
+    /// Interface name.
+    pub name: String,
+    /// `xdp`, `mem`.
+    pub driver: String,
+    /// How the driver is attached, and why if not in the best way.
+    pub mode: String,
+    /// `up`, `down`, `gone`.
+    pub link: String,
+    /// `02:00:00:00:00:01`.
+    pub mac: String,
+    /// Largest L3 packet in bytes.
+    pub mtu: u16,
+    /// Own addresses, `10.0.0.1/24`.
+    pub addresses: Vec<String>,
+    /// RX and TX queues open.
+    pub queues: u16,
+    /// Packets received.
+    pub rx_packets: u64,
+    /// Bytes received, from the Ethernet header on.
+    pub rx_bytes: u64,
+    /// Packets the device lost because no frame was posted.
+    pub rx_ring_drops: u64,
+    /// System calls that got the receive side going.
+    pub rx_kicks: u64,
+    /// Packets sent.
+    pub tx_packets: u64,
+    /// Bytes sent, from the Ethernet header on.
+    pub tx_bytes: u64,
+    /// Packets the device refused to send.
+    pub tx_ring_drops: u64,
+    /// System calls that got the transmit side going.
+    pub tx_kicks: u64,
+    /// Packets that came in here and that softnet dropped, for whatever reason (`show drops` tells them apart).
+    pub drops: u64,
+    /// Frames in its rings now.
+    pub held: u64,
+    /// Times the interface went away and was opened again.
+    pub reopened: u64,
+}
+
+/// A NAPI instance.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct NapiRow {
+    /// Its number.
+    pub id: u32,
+    /// `eth1-0`.
+    pub name: String,
+    /// Device it polls.
+    pub dev: String,
+    /// RX queue it polls.
+    pub queue: u16,
+    /// Index of the worker that polls it.
+    pub worker: usize,
+    /// Who polls: `softirq`.
+    pub context: String,
+    /// Bits of its state word that are set, lower-case: `sched`, `missed`, `disable`.
+    pub state: Vec<String>,
+    /// Whether its doorbell can ring now: `masked`, `unmasked`.
+    pub doorbell: String,
+    /// Whether the kernel's own interrupt of the queue stays quiet as well: `not masked` for most drivers.
+    pub kernel_irq: String,
+    /// Times it was polled.
+    pub polls: u64,
+    /// Of these, how many brought nothing.
+    pub empty_polls: u64,
+    /// Of these, how many brought as much as they may: more was waiting.
+    pub full_polls: u64,
+    /// Packets it brought.
+    pub packets: u64,
+    /// Times it was put on a poll list.
+    pub schedules: u64,
+    /// Times it was scheduled while it was polled.
+    pub missed: u64,
+}
+
+/// A worker.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct WorkerRow {
+    /// Its index, as `workers` of a device names it.
+    pub index: usize,
+    /// CPU it is pinned to.
+    pub cpu: u32,
+    /// Thread id, for `top -H` and `perf`.
+    pub tid: i32,
+    /// `running`, `sleeping`.
+    pub state: String,
+    /// CPU time of the thread so far, in nanoseconds.
+    pub cpu_ns: u64,
+    /// Share of a core it used since it started, in percent.
+    pub cpu_percent: f64,
+    /// Rounds of its poll loop (the kernel's `net_rx_action`).
+    pub rounds: u64,
+    /// Times it went to sleep.
+    pub sleeps: u64,
+    /// Times it woke, by cause: `doorbell`, `timer`, `wake`.
+    pub wakeups: BTreeMap<String, u64>,
+    /// Rounds that ended by budget or time with work left (`time_squeeze` of `/proc/net/softnet_stat`).
+    pub time_squeeze: u64,
+    /// Packets it polled.
+    pub packets: u64,
+    /// Heads in its cache.
+    pub cached_heads: u64,
+    /// Frames in its cache.
+    pub cached_frames: u64,
+}
+
+/// A neighbour.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct NeighRow {
+    /// Device it is behind.
+    pub dev: String,
+    /// Its address.
+    pub ip: Ipv4Addr,
+    /// Its MAC address, if known.
+    pub mac: Option<String>,
+    /// `incomplete`, `reachable`, `stale`, `delay`, `probe`, `failed`, `permanent`.
+    pub state: String,
+    /// Seconds since it was last confirmed (or, while it never was, since it was made).
+    pub age_s: f64,
+    /// Packets that wait for its address.
+    pub queued: u64,
+}
+
+/// A route.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RouteRow {
+    /// Destinations it is for: `10.0.0.0/8`.
+    pub prefix: String,
+    /// `connected`, `local`, `via`, `blackhole`, `unreachable`.
+    pub kind: String,
+    /// Gateway.
+    pub via: Option<Ipv4Addr>,
+    /// Device.
+    pub dev: Option<String>,
+}
+
+/// Packets dropped for one reason.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DropRow {
+    /// Device they came in by; `-` for none.
+    pub dev: String,
+    /// The reason's name.
+    pub reason: String,
+    /// How many.
+    pub packets: u64,
+    /// What the reason means.
+    pub help: String,
+}
+
+/// Totals of an instance. Nothing is lost silently: received + originated = transmitted + delivered + dropped +
+/// held, once nothing is in motion.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Stats {
+    /// Name of the instance.
+    pub name: String,
+    /// Version of softnet.
+    pub version: String,
+    /// Process id.
+    pub pid: u32,
+    /// Seconds since it started.
+    pub uptime_s: f64,
+    /// Packets that came in by devices.
+    pub received: u64,
+    /// Packets made here (ARP, ICMP).
+    pub originated: u64,
+    /// Packets that left by devices.
+    pub transmitted: u64,
+    /// Packets that reached softnet itself.
+    pub delivered: u64,
+    /// Packets dropped, for whatever reason.
+    pub dropped: u64,
+    /// Packets inside now: in transmit rings, or waiting for a neighbour.
+    pub held: u64,
+    /// Handles that were lost; anything above 0 is a bug in softnet.
+    pub leaked: u64,
+    /// Frames of the region.
+    pub frames: u64,
+    /// Of these, free in the shared pool (caches and rings hold others).
+    pub frames_free: u64,
+    /// Heads of the region.
+    pub heads: u64,
+    /// Of these, free in the shared pool.
+    pub heads_free: u64,
+    /// Prefixes in the FIB.
+    pub routes: u64,
+    /// Bytes of the FIB.
+    pub fib_bytes: u64,
+    /// Entries of the neighbour table.
+    pub neighbours: u64,
+    /// CPU time of all threads of the instance so far, in nanoseconds.
+    pub cpu_ns: u64,
+}
