@@ -21,6 +21,69 @@ pub struct Netdev {
     pub name: String,
     /// What there is of it while its interface exists.
     pub live: ArcSwapOption<Live>,
+    /// What its former lives counted.
+    past: Mutex<Totals>,
+}
+
+/// Counters of a device over all its queues and lives.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Received.
+    pub rx: QueueTotals,
+    /// Sent.
+    pub tx: QueueTotals,
+    /// Times it was closed because its interface went away.
+    pub closed: u64,
+}
+
+/// Counters of one direction.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QueueTotals {
+    /// Packets.
+    pub packets: u64,
+    /// Bytes.
+    pub bytes: u64,
+    /// System calls to get it going.
+    pub kicks: u64,
+    /// Packets lost by the device.
+    pub ring_drops: u64,
+}
+
+impl QueueTotals {
+    fn add(&mut self, stats: &QueueStats) {
+        self.packets += stats.packets.get();
+        self.bytes += stats.bytes.get();
+        self.kicks += stats.kicks.get();
+        self.ring_drops += stats.ring_drops.get();
+    }
+}
+
+impl Netdev {
+    /// A device that is not open yet.
+    pub fn new(index: u16, name: String) -> Self {
+        Netdev { index, name, live: ArcSwapOption::empty(), past: Mutex::default() }
+    }
+
+    /// Its counters.
+    pub fn totals(&self) -> Totals {
+        let past = self.past.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut totals = *past;
+        if let Some(live) = &*self.live.load() {
+            live.rx_stats.iter().for_each(|s| totals.rx.add(s));
+            live.tx.iter().for_each(|q| totals.tx.add(q.stats()));
+        }
+        totals
+    }
+
+    /// Takes the parts of a device away; their counters go to its past.
+    pub fn take(&self) -> Option<Arc<Live>> {
+        let mut past = self.past.lock().unwrap_or_else(PoisonError::into_inner);
+        let live = self.live.swap(None)?;
+        live.rx_stats.iter().for_each(|s| past.rx.add(s));
+        live.tx.iter().for_each(|q| past.tx.add(q.stats()));
+        past.closed += 1;
+        Some(live)
+    }
 }
 
 /// A TX queue and its lock. `None` once it was closed.

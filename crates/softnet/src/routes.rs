@@ -65,8 +65,8 @@ pub fn routes(config: &Config) -> Vec<Route> {
     routes
 }
 
-/// Tables for `routes`, with every next hop unresolved.
-pub fn compile(routes: &[Route], ifaces: &[Option<Iface>]) -> Result<Tables, FibError> {
+/// Tables for `routes`, with every next hop unresolved and no device there yet.
+pub fn compile(routes: &[Route]) -> Result<Tables, FibError> {
     let mut tables = Tables::empty();
     let mut indices = HashMap::new();
     let mut entries = Vec::with_capacity(routes.len());
@@ -79,7 +79,6 @@ pub fn compile(routes: &[Route], ifaces: &[Option<Iface>]) -> Result<Tables, Fib
         entries.push((route.prefix, index));
     }
     tables.fib = Arc::new(Fib::build_in(&entries, huge_vec)?);
-    set_ifaces(&mut tables, ifaces);
     Ok(tables)
 }
 

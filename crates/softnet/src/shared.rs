@@ -15,7 +15,6 @@ use softnet_core::ip::slow::{Iface, Outbox, SlowPath, View};
 use softnet_core::napi::Budget;
 use softnet_core::skb::{Batch, CacheSizes, Region};
 use softnet_core::softnet_data::ContextStats;
-use softnet_core::sync::{AtomicU64, Ordering};
 
 use crate::clock::Clock;
 use crate::netdev::{Netdev, dev_queue_xmit};
@@ -42,8 +41,6 @@ pub struct Shared {
     control: Mutex<Control>,
     /// Wakes the housekeeper, which runs the slow path's timers.
     pub housekeeper: Waker,
-    /// When the housekeeper means to wake, in ns of the clock.
-    pub deadline: AtomicU64,
     contexts: Mutex<Vec<Arc<ContextStats>>>,
 }
 
@@ -53,6 +50,8 @@ pub struct Control {
     pub slow: SlowPath,
     /// Devices as the slow path knows them; `None` while the interface is not there.
     pub ifaces: Vec<Option<Iface>>,
+    /// When the housekeeper means to wake, in ns of the clock.
+    pub deadline: u64,
     outbox: Outbox,
     retired: Vec<Arc<Tables>>,
 }
@@ -78,9 +77,14 @@ impl Shared {
             devices,
             workers,
             tables: Arc::new(ArcSwap::from_pointee(tables)),
-            control: Mutex::new(Control { slow, ifaces, outbox: Outbox::default(), retired: Vec::new() }),
+            control: Mutex::new(Control {
+                slow,
+                ifaces,
+                deadline: u64::MAX,
+                outbox: Outbox::default(),
+                retired: Vec::new(),
+            }),
             housekeeper: Waker::new()?,
-            deadline: AtomicU64::new(u64::MAX),
             contexts: Mutex::default(),
         })
     }
@@ -117,8 +121,10 @@ impl Shared {
         self.send(ctx, queue, outbox);
         self.publish(&mut control);
         let next = control.slow.next_deadline().unwrap_or(u64::MAX);
+        let sooner = next < control.deadline;
+        control.deadline = control.deadline.min(next);
         drop(control);
-        if next < self.deadline.load(Ordering::Relaxed) {
+        if sooner {
             self.housekeeper.wake();
         }
     }

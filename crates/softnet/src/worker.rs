@@ -23,8 +23,8 @@ use crate::netdev::dev_queue_xmit;
 use crate::shared::{Shared, lock};
 use crate::wake::Waker;
 
-/// What NAPI instances poll.
-pub type Rx = Box<dyn RxQueue>;
+/// What NAPI instances poll; `None` once the queue was closed.
+pub type Rx = Option<Box<dyn RxQueue>>;
 
 /// Messages that may wait for a worker: each of its instances at most once, so that this is never the limit.
 const MAILBOX: u32 = 4096;
@@ -50,8 +50,6 @@ pub struct NapiInstance {
     pub worker: usize,
     /// What becomes of its packets.
     pub handler: RxHandler,
-    /// Packets one poll may bring (`dev_weight`).
-    pub weight: usize,
     /// Whether the doorbell is unmasked.
     pub armed: AtomicBool,
 }
@@ -98,6 +96,8 @@ pub struct WorkerShared {
     wanted: AtomicU64,
     seen: AtomicU64,
     stop: AtomicBool,
+    /// There is a [`Worker`].
+    alive: AtomicBool,
 }
 
 impl WorkerShared {
@@ -117,6 +117,7 @@ impl WorkerShared {
             wanted: AtomicU64::new(0),
             seen: AtomicU64::new(0),
             stop: AtomicBool::new(false),
+            alive: AtomicBool::new(false),
         })
     }
 
@@ -152,9 +153,9 @@ impl WorkerShared {
         number
     }
 
-    /// Whether the worker works on instance list `number` or a later one.
+    /// Whether the worker works on instance list `number` or a later one, or does not work any more.
     pub fn has_seen(&self, number: u64) -> bool {
-        self.seen.load(Ordering::Acquire) >= number
+        self.seen.load(Ordering::Acquire) >= number || !self.alive.load(Ordering::Acquire)
     }
 
     /// Ends the worker's thread at its next quiescent point.
@@ -197,6 +198,7 @@ impl Worker {
         let receiver = lock(&me.receiver).take().ok_or_else(|| std::io::Error::other("worker exists already"))?;
         let net_rx = NetRx::new(shared.budget);
         me.net_rx.store(net_rx.stats().clone());
+        me.alive.store(true, Ordering::Release);
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         epoll::add(&epoll, me.waker.fd(), epoll::EventData::new_u64(WAKE), epoll::EventFlags::IN)?;
         Ok(Worker {
@@ -217,8 +219,13 @@ impl Worker {
         })
     }
 
-    /// Works until it is stopped. The thread must be pinned already.
+    /// Works until it is stopped, pinned to its CPU.
     pub fn run(mut self) {
+        let mut cpus = rustix::thread::CpuSet::new();
+        cpus.set(self.me.cpu as usize);
+        if let Err(error) = rustix::thread::sched_setaffinity(None, &cpus) {
+            eprintln!("softnet: worker {} runs unpinned: CPU {}: {error}", self.me.index, self.me.cpu);
+        }
         self.me.tid.store(rustix::thread::gettid().as_raw_nonzero().get() as u32, Ordering::Relaxed);
         // Timers of a polling thread must not be rounded up to the default slack of 50 µs.
         let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
@@ -323,6 +330,12 @@ impl Worker {
     }
 }
 
+impl Drop for Worker {
+    fn drop(&mut self) {
+        self.me.alive.store(false, Ordering::Release);
+    }
+}
+
 /// An instance's doorbell rang: masks it and schedules the instance.
 fn ring(instance: &NapiInstance, schedule: impl FnOnce(Scheduled<Rx>)) {
     instance.armed.store(false, Ordering::Relaxed);
@@ -373,7 +386,7 @@ impl Env {
 impl Driver<Rx> for Env {
     fn poll(&mut self, napi: &NapiInfo, body: &mut Body<Rx>, weight: usize, _: &mut PollList<Rx>) -> usize {
         let weight = weight.min(BATCH);
-        let Body { rx, gro, batch, .. } = body;
+        let Body { rx: Some(rx), gro, batch, .. } = body else { return 0 };
         let n = rx.rx_burst(&mut self.ctx, batch, weight);
         if n > 0 {
             if let Some(gro) = gro {

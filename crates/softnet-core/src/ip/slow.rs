@@ -74,7 +74,6 @@ pub struct Outbox {
 pub struct SlowPath {
     neigh: NeighTable,
     limit: RateLimit,
-    limited: u64,
     actions: Actions,
 }
 
@@ -84,7 +83,6 @@ impl SlowPath {
         SlowPath {
             neigh: NeighTable::new(params, seed),
             limit: RateLimit::default(),
-            limited: 0,
             actions: Actions::new(),
         }
     }
@@ -96,7 +94,7 @@ impl SlowPath {
 
     /// ICMP errors that were not sent because of the rate limit.
     pub fn icmp_limited(&self) -> u64 {
-        self.limited
+        self.limit.limited()
     }
 
     /// When [`poll`](Self::poll) is to be called next.
@@ -367,13 +365,11 @@ impl SlowPath {
         else {
             return;
         };
-        let Some(message) = build_error(ctx, skb, error, source, |addr| view.is_broadcast(addr)) else {
+        let broadcast = |addr| view.is_broadcast(addr);
+        let limit = &mut self.limit;
+        let Some(message) = build_error(ctx, skb, error, source, broadcast, limit, view.now) else {
             return;
         };
-        if !self.limit.allow(view.now) {
-            self.limited += 1;
-            return ctx.free_skb(message);
-        }
         ctx.originate();
         self.output_own(ctx, view, message, out);
     }

@@ -1,0 +1,301 @@
+//! The housekeeper: opens and closes devices as their interfaces come and go, and runs the slow path's timers.
+//!
+//! One thread. It sleeps until a neighbour's timer is due, the kernel reports a change of a link, or the stack stops.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use softnet_core::SoftnetData;
+use softnet_core::ip::input::Ingress;
+use softnet_core::ip::slow::Iface;
+use softnet_core::napi::Napi;
+use softnet_core::sync::{AtomicBool, Ordering};
+use softnet_dev::OpenDevice;
+use softnet_dev::netlink::{LinkEvent, LinkMonitor};
+
+use crate::config::{Config, PartialCsum};
+use crate::netdev::{Live, TxLock};
+use crate::opener::Opener;
+use crate::routes;
+use crate::shared::Shared;
+use crate::worker::{NapiInstance, RxHandler};
+
+/// How long to wait before another attempt to open a device whose interface is there.
+const RETRY: Duration = Duration::from_secs(1);
+/// How long to wait between two looks at whether an instance's owner is done (the kernel's `napi_disable` sleeps as
+/// long).
+const PAUSE: Duration = Duration::from_micros(50);
+
+/// See the [module](self).
+pub struct Housekeeper {
+    shared: Arc<Shared>,
+    config: Arc<Config>,
+    opener: Box<dyn Opener>,
+    ctx: SoftnetData,
+    monitor: Option<LinkMonitor>,
+    /// Cross-connects: packets of the first device leave by the second.
+    patches: Vec<(u16, u16)>,
+    /// When to try again to open what is missing, in ns of the clock.
+    retry_at: Option<u64>,
+    stop: Arc<AtomicBool>,
+}
+
+impl Housekeeper {
+    /// For the devices of `config`, none of which is open yet.
+    pub fn new(
+        shared: Arc<Shared>,
+        config: Arc<Config>,
+        opener: Box<dyn Opener>,
+        patches: Vec<(u16, u16)>,
+    ) -> Result<Self, String> {
+        // Before the devices are opened, so that nothing that happens to them is missed.
+        let monitor = match opener.on_interfaces() {
+            true => Some(LinkMonitor::new().map_err(|error| error.to_string())?),
+            false => None,
+        };
+        let ctx = shared.context();
+        let stop = Arc::new(AtomicBool::new(false));
+        Ok(Housekeeper { shared, config, opener, ctx, monitor, patches, retry_at: None, stop })
+    }
+
+    /// Set to end [`run`](Self::run), after which the housekeeper must be woken.
+    pub fn stop_flag(&self) -> Arc<AtomicBool> {
+        self.stop.clone()
+    }
+
+    /// Opens every device; the first error ends it, and everything is closed again.
+    pub fn open_all(&mut self) -> Result<(), String> {
+        for dev in 0..self.config.devices.len() as u16 {
+            if let Err(error) = self.open(dev) {
+                self.close_all();
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    fn open(&mut self, dev: u16) -> Result<(), String> {
+        let config = self.config.clone();
+        let device = &config.devices[usize::from(dev)];
+        let OpenDevice { device: shared_part, rx, tx } = self.opener.open(dev, device, &mut self.ctx)?;
+        let info = shared_part.info();
+        let partial_csum = match device.partial_csum {
+            PartialCsum::Auto => info.features.partial_csum,
+            PartialCsum::On => true,
+            PartialCsum::Off => false,
+        };
+        let handler = match self.patches.iter().find(|(from, _)| *from == dev) {
+            Some((_, to)) => RxHandler::Patch(*to),
+            None => RxHandler::Ipv4(Ingress { dev, mac: info.mac, partial_csum }),
+        };
+        let iface = Iface {
+            mac: info.mac,
+            mtu: info.mtu,
+            addresses: device.addresses.iter().map(|a| (a.addr(), a.network())).collect(),
+        };
+        let rx_stats = rx.iter().map(|queue| queue.stats()).collect();
+        let mut disabled = Vec::with_capacity(rx.len());
+        let mut napis = Vec::with_capacity(rx.len());
+        for (queue, rx) in rx.into_iter().enumerate() {
+            let doorbell = rx.doorbell();
+            let name = format!("{}-{queue}", device.name);
+            let (napi, guard) = Napi::new(name, dev, queue as u16, Some(rx));
+            disabled.push(guard);
+            napis.push(Arc::new(NapiInstance {
+                napi,
+                doorbell,
+                worker: device.worker_of(queue, self.shared.workers.len()),
+                handler,
+                armed: AtomicBool::new(false),
+            }));
+        }
+        let tx = tx.into_iter().map(TxLock::new).collect();
+        let live = Live { device: shared_part, napis: napis.clone(), rx_stats, tx };
+        self.shared.devices[usize::from(dev)].live.store(Some(Arc::new(live)));
+        self.set_iface(dev, Some(iface));
+        for neighbour in config.neighbours.iter().filter(|n| n.dev == device.name) {
+            let fixed = (dev, neighbour.address, neighbour.mac);
+            self.shared.slow_path(&mut self.ctx, 0, |slow, ctx, view, out| {
+                slow.set_permanent(ctx, view, fixed, out);
+            });
+        }
+        // Last: from here on packets flow.
+        for (instance, guard) in napis.into_iter().zip(disabled) {
+            let worker = &self.shared.workers[instance.worker];
+            worker.add(instance);
+            worker.schedule(guard.enable());
+        }
+        Ok(())
+    }
+
+    fn set_iface(&mut self, dev: u16, iface: Option<Iface>) {
+        let mut control = self.shared.control();
+        control.ifaces[usize::from(dev)] = iface;
+        self.shared.replace_tables(&mut control, routes::set_ifaces);
+    }
+
+    /// Closes a device: nobody polls it any more, its frames go home, its neighbours are forgotten.
+    fn close(&mut self, dev: u16) {
+        let Some(live) = self.shared.devices[usize::from(dev)].take() else { return };
+        for instance in &live.napis {
+            instance.napi.disable();
+            let mut disabled = loop {
+                match instance.napi.try_disable() {
+                    Some(disabled) => break disabled,
+                    None => std::thread::sleep(PAUSE),
+                }
+            };
+            let worker = &self.shared.workers[instance.worker];
+            let number = worker.remove(instance.napi.id);
+            while !worker.has_seen(number) {
+                std::thread::sleep(PAUSE);
+            }
+            if let Some(rx) = disabled.body().rx.take() {
+                rx.close(&mut self.ctx);
+            }
+        }
+        live.tx.iter().for_each(|queue| queue.close(&mut self.ctx));
+        self.set_iface(dev, None);
+        self.shared
+            .slow_path(&mut self.ctx, 0, |slow, ctx, view, out| slow.remove_device(ctx, view, dev, out));
+        // Frames that came home belong to everybody.
+        self.ctx.drain();
+    }
+
+    /// Closes every device and frees what waits for neighbours.
+    pub fn close_all(&mut self) {
+        for dev in 0..self.config.devices.len() as u16 {
+            self.close(dev);
+        }
+        self.shared.slow_path(&mut self.ctx, 0, |slow, ctx, _, _| slow.shutdown(ctx));
+        self.ctx.drain();
+    }
+
+    /// Works until it is stopped, then closes everything.
+    pub fn run(mut self) {
+        while !self.stop.load(Ordering::Acquire) {
+            self.links();
+            self.timers();
+            self.sleep();
+        }
+        self.close_all();
+    }
+
+    /// Does what the slow path's timers want done by now.
+    pub fn timers(&mut self) {
+        let now = self.shared.clock.now();
+        if self.retry_at.is_some_and(|at| at <= now) {
+            self.retry_at = None;
+            self.open_missing();
+        }
+        let due = self.shared.control().slow.next_deadline().is_some_and(|at| at <= now);
+        if due {
+            self.shared.slow_path(&mut self.ctx, 0, |slow, ctx, view, out| slow.poll(ctx, view, out));
+        }
+    }
+
+    fn sleep(&mut self) {
+        let waker = &self.shared.housekeeper;
+        // Announced before the deadline is read: whoever sets an earlier one then wakes us.
+        let announced = waker.sleeper.announce();
+        let next = {
+            let mut control = self.shared.control();
+            let slow = control.slow.next_deadline().unwrap_or(u64::MAX);
+            control.deadline = slow.min(self.retry_at.unwrap_or(u64::MAX));
+            control.deadline
+        };
+        if self.stop.load(Ordering::Acquire) {
+            return;
+        }
+        let now = self.shared.clock.now();
+        let timeout = (next != u64::MAX).then(|| {
+            // Timers here count in seconds: a millisecond more saves a second wake-up.
+            let ns = next.saturating_sub(now) + 1_000_000;
+            Timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as i64 }
+        });
+        let mut fds = vec![PollFd::from_borrowed_fd(waker.fd(), PollFlags::IN)];
+        if let Some(monitor) = &self.monitor {
+            fds.push(PollFd::from_borrowed_fd(monitor.fd(), PollFlags::IN));
+        }
+        let _ = poll(&mut fds, timeout.as_ref());
+        let woken = !fds[0].revents().is_empty();
+        drop(fds);
+        if announced.awake() || woken {
+            waker.clear();
+        }
+    }
+
+    /// Takes note of what happened to the interfaces.
+    fn links(&mut self) {
+        while let Some(monitor) = &mut self.monitor {
+            match monitor.next() {
+                Ok(Some(event)) => self.link_event(event),
+                Ok(None) => return,
+                Err(error) => {
+                    eprintln!("softnet: no longer told of interfaces that come and go: {error}");
+                    self.monitor = None;
+                }
+            }
+        }
+    }
+
+    fn link_event(&mut self, event: LinkEvent) {
+        let of_index = |this: &Self, index: u32| {
+            let is = |d: &crate::netdev::Netdev| {
+                d.live.load().as_ref().is_some_and(|live| live.device.info().ifindex == index)
+            };
+            this.shared.devices.iter().find(|d| is(d)).map(|d| d.index)
+        };
+        match event {
+            LinkEvent::Removed { index, name } => {
+                if let Some(dev) = of_index(self, index) {
+                    eprintln!("softnet: {name} is gone; it will be taken again when it comes back");
+                    self.close(dev);
+                }
+            }
+            LinkEvent::Appeared(link) | LinkEvent::Changed(link) => {
+                if let Some(dev) = of_index(self, link.index) {
+                    let live = self.shared.devices[usize::from(dev)].live.load_full();
+                    let changed = live.is_some_and(|live| {
+                        let info = live.device.info();
+                        info.mac != link.mac || u32::from(info.mtu) != link.mtu || info.name != link.name
+                    });
+                    if !changed {
+                        return;
+                    }
+                    eprintln!("softnet: {} changed its name, address or MTU: opening it anew", link.name);
+                    self.close(dev);
+                }
+                if link.up {
+                    self.open_missing();
+                }
+            }
+            LinkEvent::AddressChanged { index } => {
+                if let Some(dev) = of_index(self, index) {
+                    let config = self.config.clone();
+                    self.opener.addresses_changed(dev, &config.devices[usize::from(dev)]);
+                }
+            }
+        }
+    }
+
+    /// Tries to open every device that is not open and whose interface exists.
+    fn open_missing(&mut self) {
+        let config = self.config.clone();
+        for (dev, device) in config.devices.iter().enumerate() {
+            let there = |m: &LinkMonitor| m.links().any(|link| link.name == device.name && link.up);
+            if self.shared.devices[dev].live.load().is_some() || !self.monitor.as_ref().is_some_and(there) {
+                continue;
+            }
+            match self.open(dev as u16) {
+                Ok(()) => eprintln!("softnet: {} is back", device.name),
+                Err(error) => {
+                    eprintln!("softnet: {} is there but can't be taken yet: {error}", device.name);
+                    self.retry_at = Some(self.shared.clock.now() + RETRY.as_nanos() as u64);
+                }
+            }
+        }
+    }
+}
+

@@ -1,0 +1,94 @@
+//! How a configured device becomes an open one.
+
+use std::sync::Arc;
+
+use softnet_core::SoftnetData;
+use softnet_core::skb::Region;
+use softnet_dev::OpenDevice;
+use softnet_dev::xdp::{self, Claim, Claims, Mode, Umem, XdpConfig};
+
+use crate::config::{DeviceConfig, XdpMode};
+
+/// Opens devices. Called by one thread at a time: at start, and whenever an interface comes back.
+pub trait Opener: Send {
+    /// Opens the device with index `dev` on the region of `ctx`. The error is one for the user.
+    fn open(&mut self, dev: u16, config: &DeviceConfig, ctx: &mut SoftnetData)
+    -> Result<OpenDevice, String>;
+
+    /// The addresses that the kernel has on a device's interface changed.
+    fn addresses_changed(&mut self, _dev: u16, _config: &DeviceConfig) {}
+
+    /// Whether its devices are interfaces of the kernel, which come and go.
+    fn on_interfaces(&self) -> bool {
+        false
+    }
+}
+
+impl<F: FnMut(u16, &DeviceConfig, &mut SoftnetData) -> Result<OpenDevice, String> + Send> Opener for F {
+    fn open(
+        &mut self,
+        dev: u16,
+        config: &DeviceConfig,
+        ctx: &mut SoftnetData,
+    ) -> Result<OpenDevice, String> {
+        self(dev, config, ctx)
+    }
+}
+
+/// Opens AF_XDP devices, all on one registered region, in the network namespace of the thread it is used on.
+pub struct XdpOpener {
+    umem: Arc<Umem>,
+    claims: Vec<Option<Claims>>,
+}
+
+impl XdpOpener {
+    /// For devices on `region`.
+    pub fn new(region: &Arc<Region>) -> std::io::Result<Self> {
+        Ok(XdpOpener { umem: Umem::new(region.clone())?, claims: Vec::new() })
+    }
+}
+
+fn claim(config: &DeviceConfig) -> Claim {
+    Claim { addresses: config.addresses.iter().map(|a| a.addr()).collect() }
+}
+
+impl Opener for XdpOpener {
+    fn open(
+        &mut self,
+        dev: u16,
+        config: &DeviceConfig,
+        ctx: &mut SoftnetData,
+    ) -> Result<OpenDevice, String> {
+        let xdp = XdpConfig {
+            interface: config.name.clone(),
+            mode: match config.mode {
+                XdpMode::Auto => Mode::Auto,
+                XdpMode::Native => Mode::Native,
+                XdpMode::Skb => Mode::Skb,
+            },
+            ring: config.ring,
+            force: config.force,
+            claim: claim(config),
+        };
+        let (open, claims) =
+            xdp::open_with_claims(&xdp, &self.umem, dev, ctx).map_err(|error| error.to_string())?;
+        let slot = usize::from(dev);
+        if self.claims.len() <= slot {
+            self.claims.resize_with(slot + 1, || None);
+        }
+        self.claims[slot] = Some(claims);
+        Ok(open)
+    }
+
+    fn addresses_changed(&mut self, dev: u16, config: &DeviceConfig) {
+        if let Some(Some(claims)) = self.claims.get(usize::from(dev))
+            && let Err(error) = claims.replace(&claim(config))
+        {
+            eprintln!("softnet: {}: what it claims could not be updated: {error}", config.name);
+        }
+    }
+
+    fn on_interfaces(&self) -> bool {
+        true
+    }
+}

@@ -1,0 +1,209 @@
+//! A running stack: from configuration to threads, and back.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use softnet_core::ip::neigh::NeighParams;
+use softnet_core::ip::slow::SlowPath;
+use softnet_core::napi::Budget;
+use softnet_core::skb::{Region, RegionMemory};
+use softnet_core::sync::{AtomicBool, Ordering};
+use softnet_dev::memfd::MemfdMemory;
+
+use crate::config::{Config, ConfigErrors, available_cpus};
+use crate::control::{Listener, Server};
+use crate::housekeeper::Housekeeper;
+use crate::netdev::Netdev;
+use crate::opener::{Opener, XdpOpener};
+use crate::routes;
+use crate::rows::View;
+use crate::shared::Shared;
+use crate::worker::{Worker, WorkerShared};
+
+/// Why a stack did not start. Nothing of it is left.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The configuration contradicts itself.
+    #[error("{0}")]
+    Config(#[from] ConfigErrors),
+    /// The control socket can't be had.
+    #[error("{0}")]
+    Control(#[from] crate::control::server::BindError),
+    /// A device can't be opened; the text says which and why.
+    #[error("{0}")]
+    Device(String),
+    /// The operating system refused something else.
+    #[error("{what}: {source}")]
+    System {
+        /// What was to be done.
+        what: &'static str,
+        /// What it said.
+        source: std::io::Error,
+    },
+    /// The routes don't fit a table.
+    #[error("{0}")]
+    Routes(#[from] softnet_core::ip::FibError),
+    /// Packet memory can't be laid out.
+    #[error("{0}")]
+    Region(#[from] softnet_core::skb::RegionError),
+}
+
+fn system(what: &'static str) -> impl Fn(std::io::Error) -> StartError {
+    move |source| StartError::System { what, source }
+}
+
+/// All parts of a stack, with its devices open, before any thread runs: for those who run the workers themselves.
+/// Field order matters: workers go before the housekeeper closes the devices.
+pub struct Assembly {
+    /// One per configured CPU.
+    pub workers: Vec<Worker>,
+    /// What is shared.
+    pub shared: Arc<Shared>,
+    /// For display.
+    pub view: Arc<View>,
+    housekeeper: Option<Housekeeper>,
+}
+
+impl Assembly {
+    /// Makes packet memory, tables and workers, and opens the devices by what `opener` makes of the region. `patches`:
+    /// pairs of device indices; what the first receives leaves by the second, unrouted.
+    pub fn new<O: Opener + 'static>(
+        config: Config,
+        patches: Vec<(u16, u16)>,
+        opener: impl FnOnce(&Arc<Region>) -> Result<O, String>,
+    ) -> Result<Self, StartError> {
+        let stack = &config.stack;
+        // A head per frame: an skb always has one frame, and frames in rings need none.
+        let bytes = Region::bytes(stack.frames, stack.frames);
+        let memory: Box<dyn RegionMemory> =
+            Box::new(MemfdMemory::new(bytes).map_err(system("packet memory"))?);
+        let region = Region::new(memory, stack.frames, stack.frames)?;
+        let devices = config
+            .devices
+            .iter()
+            .enumerate()
+            .map(|(index, device)| Netdev::new(index as u16, device.name.clone()))
+            .collect();
+        let mut workers = Vec::new();
+        for (index, cpu) in stack.workers.iter().enumerate() {
+            workers.push(Arc::new(WorkerShared::new(index, *cpu).map_err(system("worker"))?));
+        }
+        let routes = routes::routes(&config);
+        let tables = routes::compile(&routes)?;
+        let budget = Budget {
+            packets: stack.netdev_budget,
+            usecs: stack.netdev_budget_usecs,
+            weight: stack.dev_weight,
+        };
+        let slow = SlowPath::new(NeighParams::default(), u64::from(std::process::id()));
+        let opener = opener(&region).map_err(StartError::Device)?;
+        let shared = Shared::new(region, stack.skb_cache, budget, devices, workers, tables, slow);
+        let shared = Arc::new(shared.map_err(system("descriptors"))?);
+        let config = Arc::new(config);
+        let view = Arc::new(View::new(shared.clone(), config.clone(), routes));
+        let mut housekeeper =
+            Housekeeper::new(shared.clone(), config, Box::new(opener), patches).map_err(StartError::Device)?;
+        housekeeper.open_all().map_err(StartError::Device)?;
+        let mut assembly = Assembly { workers: Vec::new(), shared, view, housekeeper: Some(housekeeper) };
+        for me in &assembly.shared.workers.clone() {
+            let worker = Worker::new(&assembly.shared, me).map_err(system("worker"))?;
+            assembly.workers.push(worker);
+        }
+        Ok(assembly)
+    }
+
+    /// The housekeeper, for those who run its timers themselves.
+    pub fn housekeeper(&mut self) -> Option<&mut Housekeeper> {
+        self.housekeeper.as_mut()
+    }
+}
+
+impl Drop for Assembly {
+    fn drop(&mut self) {
+        self.workers.clear();
+        if let Some(mut housekeeper) = self.housekeeper.take() {
+            housekeeper.close_all();
+        }
+    }
+}
+
+/// A running stack. Dropping it stops it.
+pub struct Stack {
+    view: Arc<View>,
+    shared: Arc<Shared>,
+    workers: Vec<JoinHandle<()>>,
+    housekeeper: Option<JoinHandle<()>>,
+    stop: Arc<AtomicBool>,
+    control: Option<Server>,
+}
+
+impl Stack {
+    /// Checks `config`, takes its AF_XDP devices in the calling thread's network namespace, and runs. With `control`, it
+    /// answers on that socket.
+    pub fn start(config: Config, control: Option<&Path>) -> Result<Stack, StartError> {
+        config.check(&available_cpus())?;
+        let listener = control.map(Listener::bind).transpose()?;
+        let assembly =
+            Assembly::new(config, Vec::new(), |region| XdpOpener::new(region).map_err(|e| e.to_string()))?;
+        Self::run(assembly, listener)
+    }
+
+    /// Runs what was assembled.
+    pub fn run(mut assembly: Assembly, listener: Option<Listener>) -> Result<Stack, StartError> {
+        let spawn = |name: String, body: Box<dyn FnOnce() + Send>| {
+            std::thread::Builder::new().name(name).spawn(body).map_err(system("thread"))
+        };
+        let (shared, view) = (assembly.shared.clone(), assembly.view.clone());
+        let mut stack = Stack {
+            view: view.clone(),
+            shared,
+            workers: Vec::new(),
+            housekeeper: None,
+            stop: Arc::default(),
+            control: None,
+        };
+        for (index, worker) in std::mem::take(&mut assembly.workers).into_iter().enumerate() {
+            let thread = spawn(format!("softnet/{index}"), Box::new(move || worker.run()))?;
+            stack.workers.push(thread);
+        }
+        if let Some(housekeeper) = assembly.housekeeper.take() {
+            stack.stop = housekeeper.stop_flag();
+            stack.housekeeper = Some(spawn("softnet-keeper".into(), Box::new(move || housekeeper.run()))?);
+        }
+        if let Some(listener) = listener {
+            stack.control = Some(listener.serve(view).map_err(system("control socket"))?);
+        }
+        Ok(stack)
+    }
+
+    /// What it can tell of itself.
+    pub fn view(&self) -> &Arc<View> {
+        &self.view
+    }
+
+    /// What its threads share.
+    pub fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    /// Stops it: packets in flight are finished or freed and counted, devices are given back.
+    pub fn stop(self) {}
+}
+
+impl Drop for Stack {
+    fn drop(&mut self) {
+        self.control = None;
+        for worker in &self.shared.workers {
+            worker.stop();
+        }
+        for thread in self.workers.drain(..) {
+            let _ = thread.join();
+        }
+        self.stop.store(true, Ordering::Release);
+        self.shared.housekeeper.wake();
+        if let Some(thread) = self.housekeeper.take() {
+            let _ = thread.join();
+        }
+    }
+}
