@@ -100,6 +100,8 @@ mod tests {
         assert_eq!(sum(&[0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7]), 0xddf2);
         assert_eq!(sum(&[]), 0);
         assert_eq!(sum(&[0xab]), 0xab00);
+        // Carries out of both additions.
+        assert_eq!(ipv4_header_sum(&[0xff; 20]), 0xffff);
         // RFC 1624 section 4: the case in which equation 2 gave 0xffff.
         assert_eq!(update16(0xdd2f, 0x5555, 0x3285), 0x0000);
     }

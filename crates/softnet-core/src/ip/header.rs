@@ -251,37 +251,9 @@ pub fn validate(data: &[u8]) -> Result<Lengths, DropReason> {
     Ok(Lengths { header, total })
 }
 
-/// What an address is, whoever's it is (RFC 6890 table of special addresses; RFC 1812 section 5.3.7).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AddressClass {
-    /// 0/8: only a host that does not know its address yet has it.
-    ThisNetwork,
-    /// 127/8: never on a wire.
-    Loopback,
-    /// 1/8 to 223/8 without 127/8.
-    Unicast,
-    /// 224/4.
-    Multicast,
-    /// 240/4 without its last address.
-    Reserved,
-    /// 255.255.255.255.
-    Broadcast,
-}
-
-/// What `addr` is.
-pub fn classify(addr: u32) -> AddressClass {
-    match addr >> 24 {
-        0 => AddressClass::ThisNetwork,
-        127 => AddressClass::Loopback,
-        1..=223 => AddressClass::Unicast,
-        224..=239 => AddressClass::Multicast,
-        _ if addr == u32::MAX => AddressClass::Broadcast,
-        _ => AddressClass::Reserved,
-    }
-}
-
-/// Whether `addr` is a unicast address that may be on a wire: the only kind that is valid as a source, and
-/// the only kind that is forwarded to. Directed broadcasts are the FIB's to know.
+/// Whether `addr` is a unicast address that may be on a wire, 1/8 to 223/8 without 127/8 (RFC 6890, RFC 1812
+/// section 5.3.7): the only kind that is valid as a source, and the only kind that is forwarded to. Directed
+/// broadcasts are the FIB's to know.
 #[inline(always)]
 pub const fn is_unicast(addr: u32) -> bool {
     let net = addr >> 24;
@@ -378,6 +350,10 @@ mod tests {
         assert_eq!(broken(0, 0x44), Err(DropReason::IpInHdr));
         assert_eq!(broken(3, 19), Err(DropReason::IpInHdr));
         assert_eq!(broken(2, 1), Err(DropReason::PktTooSmall));
+        let mut shorter_than_its_options = good(60, 24);
+        shorter_than_its_options[3] = 23;
+        rehash(&mut shorter_than_its_options, 24);
+        assert_eq!(validate(&shorter_than_its_options), Err(DropReason::IpInHdr));
         let mut data = good(60, 20);
         data[19] ^= 1;
         assert_eq!(validate(&data), Err(DropReason::IpCsum));
@@ -394,28 +370,24 @@ mod tests {
     }
 
     #[test]
-    fn address_classes_at_their_edges() {
-        use AddressClass::*;
-        for (addr, class) in [
-            (0, ThisNetwork),
-            (0x00ff_ffff, ThisNetwork),
-            (0x0100_0000, Unicast),
-            (0x7eff_ffff, Unicast),
-            (0x7f00_0000, Loopback),
-            (0x7fff_ffff, Loopback),
-            (0x8000_0000, Unicast),
-            (0xdfff_ffff, Unicast),
-            (0xe000_0000, Multicast),
-            (0xefff_ffff, Multicast),
-            (0xf000_0000, Reserved),
-            (0xffff_fffe, Reserved),
-            (0xffff_ffff, Broadcast),
+    fn kinds_of_addresses_at_their_edges() {
+        for (addr, unicast, multicast) in [
+            (0, false, false),
+            (0x00ff_ffff, false, false),
+            (0x0100_0000, true, false),
+            (0x7eff_ffff, true, false),
+            (0x7f00_0000, false, false),
+            (0x7fff_ffff, false, false),
+            (0x8000_0000, true, false),
+            (0xdfff_ffff, true, false),
+            (0xe000_0000, false, true),
+            (0xefff_ffff, false, true),
+            (0xf000_0000, false, false),
+            (0xffff_ffff, false, false),
         ] {
-            assert_eq!(classify(addr), class, "{addr:#x}");
-            assert_eq!(is_unicast(addr), class == Unicast);
-            assert_eq!(is_martian_source(addr), class != Unicast);
-            assert_eq!(is_multicast(addr), class == Multicast);
-            assert_eq!(is_martian_destination(addr), !matches!(class, Unicast | Multicast));
+            assert_eq!((is_unicast(addr), is_multicast(addr)), (unicast, multicast), "{addr:#x}");
+            assert_eq!(is_martian_source(addr), !unicast);
+            assert_eq!(is_martian_destination(addr), !unicast && !multicast);
         }
     }
 

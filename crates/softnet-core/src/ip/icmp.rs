@@ -74,6 +74,10 @@ pub fn build_error(
     limit: &mut RateLimit,
     now: u64,
 ) -> Option<Skb> {
+    if packet.head().flags & Flags::ORIGINATED != 0 {
+        // It would come to ourselves, and nobody here would read it.
+        return None;
+    }
     let l3 = usize::from(packet.head().l3);
     if packet.data().first_chunk().is_some_and(|mac| l3 >= ETH_LEN && is_group(mac)) {
         return None;
@@ -399,6 +403,12 @@ mod tests {
         };
         assert_eq!([sent(&quiet), sent(&loud), sent(&loud), sent(&quiet)], [false, true, false, false]);
         assert_eq!(limit.limited(), 1);
+        let mut own = packet(&mut ctx, protocol::UDP, 0, &[0; 8]);
+        own.head_mut().flags = Flags::ORIGINATED;
+        let mut limit = RateLimit::default();
+        let error = IcmpError::HostUnreachable;
+        assert!(build_error(&mut ctx, &own, error, ROUTER, broadcast, &mut limit, 0).is_none());
+        ctx.free(own, DropReason::NeighFailed);
         ctx.free(quiet, DropReason::IpNoRoute);
         ctx.free(loud, DropReason::IpNoRoute);
     }
