@@ -7,6 +7,7 @@ pub mod mem;
 pub mod memfd;
 pub mod netlink;
 pub mod netns;
+pub mod process;
 pub mod sys_error;
 #[cfg(test)]
 mod testing;

@@ -132,7 +132,7 @@ impl Shared {
     fn send(&self, ctx: &mut SoftnetData, queue: usize, outbox: &mut Outbox) {
         let mut batch = Batch::new();
         let mut to = None;
-        let mut flush = |ctx: &mut SoftnetData, to: Option<u16>, batch: &mut Batch| {
+        let flush = |ctx: &mut SoftnetData, to: Option<u16>, batch: &mut Batch| {
             if let Some(dev) = to.and_then(|dev| self.devices.get(usize::from(dev))) {
                 dev_queue_xmit(ctx, dev, queue, batch);
             }

@@ -13,7 +13,7 @@ use rustix::event::{Timespec, epoll};
 use softnet_core::SoftnetData;
 use softnet_core::ip::adjacency::Tables;
 use softnet_core::ip::input::{Exceptions, Ingress, TxBatches, ipv4_input};
-use softnet_core::napi::{Body, Driver, Napi, NapiInfo, NetRx, NetRxStats, PollList, Released, Scheduled};
+use softnet_core::napi::{Body, Completion, Driver, Napi, NapiInfo, NetRx, NetRxStats, PollList, Released, Scheduled};
 use softnet_core::skb::{BATCH, Batch, DropReason};
 use softnet_core::softnet_data::Counter;
 use softnet_core::sync::{AtomicBool, AtomicU32, AtomicU64, Mailbox, Ordering, PushError, Receiver, mailbox};
@@ -331,7 +331,16 @@ impl Worker {
 }
 
 impl Drop for Worker {
+    /// Completes what is scheduled without polling it, so that whoever closes the devices can disable the instances.
     fn drop(&mut self) {
+        for napi in self.receiver.drain() {
+            self.net_rx.schedule(napi);
+        }
+        for mut napi in self.net_rx.drain() {
+            while let Completion::Again(again) = napi.complete(0, |napi, batch| self.env.receive(napi, batch)) {
+                napi = again;
+            }
+        }
         self.me.alive.store(false, Ordering::Release);
     }
 }

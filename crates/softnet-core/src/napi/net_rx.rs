@@ -1,7 +1,7 @@
 //! The softirq loop (`net_rx_action`): polls the instances of one worker's poll list within a budget.
 //!
-//! Called by the worker's thread only. One run takes the list as it is, polls each instance once with a
-//! weight of [`WEIGHT`], and stops when the list is empty, the packet budget is used or the time is up; the
+//! Called by the worker's thread only. One run takes the list as it is, polls each instance once with the
+//! configured weight, and stops when the list is empty, the packet budget is used or the time is up; the
 //! latter two are a *time squeeze*. An instance that used its whole weight waits on the repoll list for the next
 //! run, so that it cannot starve the others. What is left goes back to the list: first those the run did not get to,
 //! then those scheduled meanwhile, then those to repoll. As long as the list is not empty, the worker runs again.
@@ -16,7 +16,7 @@ use super::scheduled::{Completion, Released, Scheduled};
 use crate::skb::{BATCH, Batch};
 use crate::softnet_data::Counter;
 
-/// Packets that one poll may receive.
+/// Packets that one poll may receive at the most.
 pub const WEIGHT: usize = BATCH;
 
 /// How much one run may do.
@@ -26,11 +26,13 @@ pub struct Budget {
     pub packets: u32,
     /// `netdev_budget_usecs`: microseconds.
     pub usecs: u32,
+    /// `dev_weight`: packets that one poll may receive, at most [`WEIGHT`].
+    pub weight: u32,
 }
 
 impl Default for Budget {
     fn default() -> Self {
-        Budget { packets: 300, usecs: 2000 }
+        Budget { packets: 300, usecs: 2000, weight: WEIGHT as u32 }
     }
 }
 
@@ -136,6 +138,11 @@ impl<Q> NetRx<Q> {
         self.list.push(napi);
     }
 
+    /// Takes every instance off the list, for a worker that ends; each is still to be completed.
+    pub fn drain(&mut self) -> impl Iterator<Item = Scheduled<Q>> {
+        self.list.0.drain(..)
+    }
+
     /// Whether no instance waits, so that there is nothing to run.
     #[inline(always)]
     pub fn is_idle(&self) -> bool {
@@ -185,13 +192,14 @@ impl<Q> NetRx<Q> {
     fn poll(&mut self, mut napi: Scheduled<Q>, driver: &mut impl Driver<Q>) -> usize {
         let (info, body) = napi.parts();
         body.run = self.run;
-        let work = driver.poll(info, body, WEIGHT, &mut self.list);
+        let weight = (self.budget.weight as usize).clamp(1, WEIGHT);
+        let work = driver.poll(info, body, weight, &mut self.list);
         info.stats.polls.add(1);
         info.stats.packets.add(work as u64);
         info.stats.empty_polls.add((work == 0).into());
-        info.stats.full_polls.add((work >= WEIGHT).into());
-        info.stats.over_weight.add((work > WEIGHT).into());
-        if work >= WEIGHT && !napi.disable_pending() {
+        info.stats.full_polls.add((work >= weight).into());
+        info.stats.over_weight.add((work > weight).into());
+        if work >= weight && !napi.disable_pending() {
             napi.flush_gro(true, |info, batch| driver.deliver(info, batch));
             self.repoll.push_back(napi);
         } else {
@@ -326,7 +334,7 @@ mod tests {
         assert_eq!(rx.run(now, &mut log), Run { polls: 4, work: 4, squeezed: true });
         assert_eq!((rx.stats().time_squeeze.get(), log.reads), (1, 7));
 
-        rx.set_budget(Budget { packets: 64, usecs: u32::MAX });
+        rx.set_budget(Budget { packets: 64, usecs: u32::MAX, ..Budget::default() });
         assert_eq!(rx.run(u64::MAX, &mut log).polls, 2, "a deadline past the end of time");
         scheduled(&mut rx, &[u32::MAX]);
         assert_eq!(rx.run(0, &mut log), Run { polls: 1, work: 64, squeezed: true });

@@ -1,0 +1,270 @@
+//! What a stack tells of itself: fills the rows of [`show`](crate::show), for the control socket and for programs that
+//! embed the stack. Reads counters that their threads write; takes the slow path's lock for neighbours only.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use softnet_core::ip::adjacency::Kind;
+use softnet_core::skb::{DropReason, leaked};
+use softnet_core::softnet_data::MAX_DEVICES;
+use softnet_core::sync::Ordering;
+use softnet_dev::LinkState;
+
+use crate::config::{Config, format_mac};
+use crate::control::{Handler, Request};
+use crate::netdev::Netdev;
+use crate::routes::Route;
+use crate::shared::Shared;
+use crate::show::{DevRow, DropRow, NapiRow, NeighRow, RouteRow, Stats, Table, WorkerRow};
+
+/// A window on a stack.
+pub struct View {
+    shared: Arc<Shared>,
+    config: Arc<Config>,
+    routes: Vec<Route>,
+}
+
+impl View {
+    /// On `shared`, which was made from `config`, with `routes` in its FIB.
+    pub fn new(shared: Arc<Shared>, config: Arc<Config>, routes: Vec<Route>) -> Self {
+        View { shared, config, routes }
+    }
+
+    fn dev_name(&self, dev: u16) -> String {
+        self.shared.devices.get(usize::from(dev)).map_or_else(|| "-".into(), |d| d.name.clone())
+    }
+
+    /// The devices.
+    pub fn devs(&self) -> Vec<DevRow> {
+        self.shared.devices.iter().map(|dev| self.dev(dev)).collect()
+    }
+
+    fn dev(&self, dev: &Netdev) -> DevRow {
+        let live = dev.live.load_full();
+        let config = &self.config.devices[usize::from(dev.index)];
+        let link = live.as_ref().map_or(LinkState::Gone, |live| live.device.link());
+        let info = live.as_ref().map(|live| live.device.info());
+        let totals = dev.totals();
+        let contexts = self.shared.contexts();
+        let drops_for = |reason: &DropReason| {
+            contexts.iter().map(|c| c.drops(usize::from(dev.index), *reason)).sum::<u64>()
+        };
+        let held = live.as_ref().map_or(0, |live| {
+            // RX rings are their owners' to look into; what they hold is counted with the frames in use.
+            live.tx.iter().map(|queue| queue.held() as u64).sum()
+        });
+        DevRow {
+            index: dev.index,
+            name: dev.name.clone(),
+            driver: info.map_or("-", |i| i.driver).into(),
+            mode: info.map_or_else(String::new, |i| i.mode.clone()),
+            link: match link {
+                LinkState::Up => "up",
+                LinkState::Down => "down",
+                LinkState::Gone => "gone",
+            }
+            .into(),
+            mac: info.map_or_else(|| "-".into(), |i| format_mac(i.mac)),
+            mtu: info.map_or(0, |i| i.mtu),
+            addresses: config.addresses.iter().map(|a| a.to_string()).collect(),
+            queues: live.as_ref().map_or(0, |live| live.napis.len() as u16),
+            rx_packets: totals.rx.packets,
+            rx_bytes: totals.rx.bytes,
+            rx_ring_drops: totals.rx.ring_drops,
+            rx_kicks: totals.rx.kicks,
+            tx_packets: totals.tx.packets,
+            tx_bytes: totals.tx.bytes,
+            tx_ring_drops: totals.tx.ring_drops,
+            tx_kicks: totals.tx.kicks,
+            drops: DropReason::ALL.iter().map(drops_for).sum(),
+            held,
+            reopened: totals.closed,
+        }
+    }
+
+    /// The NAPI instances.
+    pub fn napis(&self) -> Vec<NapiRow> {
+        let mut rows = Vec::new();
+        for dev in &self.shared.devices {
+            let Some(live) = dev.live.load_full() else { continue };
+            for instance in &live.napis {
+                let napi = &instance.napi;
+                let stats = &napi.stats;
+                let state = napi.state().to_string();
+                rows.push(NapiRow {
+                    id: napi.id,
+                    name: napi.name.clone(),
+                    dev: dev.name.clone(),
+                    queue: napi.queue,
+                    worker: instance.worker,
+                    context: "softirq".into(),
+                    state: state.split('|').filter(|bit| *bit != "idle").map(String::from).collect(),
+                    doorbell: match instance.armed.load(Ordering::Relaxed) {
+                        true => "unmasked",
+                        false => "masked",
+                    }
+                    .into(),
+                    kernel_irq: if live.device.info().ifindex == 0 { "none" } else { "not masked" }.into(),
+                    polls: stats.polls.get(),
+                    empty_polls: stats.empty_polls.get(),
+                    full_polls: stats.full_polls.get(),
+                    packets: stats.packets.get(),
+                    schedules: stats.schedules.get(),
+                    missed: stats.missed.get(),
+                });
+            }
+        }
+        rows
+    }
+
+    /// The workers.
+    pub fn workers(&self) -> Vec<WorkerRow> {
+        let uptime = self.shared.clock.now().max(1);
+        let row = |w: &Arc<crate::worker::WorkerShared>| {
+            let tid = w.tid.load(Ordering::Relaxed) as i32;
+            let cpu_ns = thread_cpu_ns(tid);
+            let stats = &w.stats;
+            WorkerRow {
+                index: w.index,
+                cpu: w.cpu,
+                tid,
+                state: if w.is_sleeping() { "sleeping" } else { "running" }.into(),
+                cpu_ns,
+                cpu_percent: 100.0 * cpu_ns as f64 / uptime as f64,
+                rounds: stats.rounds.get(),
+                sleeps: stats.sleeps.get(),
+                wakeups: BTreeMap::from([
+                    ("doorbell".into(), stats.woken_by_doorbell.get()),
+                    ("wake".into(), stats.woken_by_thread.get()),
+                ]),
+                time_squeeze: w.net_rx.load().time_squeeze.get(),
+                packets: stats.packets.get(),
+                cached_heads: stats.cached_heads.load(Ordering::Relaxed),
+                cached_frames: stats.cached_frames.load(Ordering::Relaxed),
+            }
+        };
+        self.shared.workers.iter().map(row).collect()
+    }
+
+    /// The neighbours.
+    pub fn neighbours(&self) -> Vec<NeighRow> {
+        let now = self.shared.clock.now();
+        let control = self.shared.control();
+        let row = |n: softnet_core::ip::neigh::NeighEntry| NeighRow {
+            dev: self.dev_name(n.dev),
+            ip: n.ip,
+            mac: n.mac.map(format_mac),
+            state: n.state.name().to_lowercase(),
+            age_s: now.saturating_sub(n.since) as f64 / 1e9,
+            queued: n.queued as u64,
+        };
+        control.slow.neighbours().entries().map(row).collect()
+    }
+
+    /// The routes.
+    pub fn routes(&self) -> Vec<RouteRow> {
+        let row = |route: &Route| {
+            let hop = &route.hop;
+            let is_sent = matches!(hop.kind, Kind::Resolve | Kind::Connected | Kind::Rewrite);
+            RouteRow {
+                prefix: route.prefix.to_string(),
+                kind: match hop.kind {
+                    Kind::Resolve | Kind::Rewrite => "via",
+                    Kind::Connected => "connected",
+                    Kind::Local => "local",
+                    Kind::Broadcast => "broadcast",
+                    Kind::Blackhole => "blackhole",
+                    Kind::Unreachable | Kind::NoRoute => "unreachable",
+                }
+                .into(),
+                via: (hop.gateway != 0).then(|| hop.gateway.into()),
+                dev: is_sent.then(|| self.dev_name(hop.dev)),
+            }
+        };
+        self.routes.iter().map(row).collect()
+    }
+
+    /// Drops that happened.
+    pub fn drops(&self) -> Vec<DropRow> {
+        let contexts = self.shared.contexts();
+        let mut rows = Vec::new();
+        for dev in 0..MAX_DEVICES {
+            for reason in DropReason::ALL {
+                let packets = contexts.iter().map(|c| c.drops(dev, *reason)).sum();
+                if packets > 0 {
+                    rows.push(DropRow {
+                        dev: self.dev_name(dev as u16),
+                        reason: reason.name().into(),
+                        packets,
+                        help: reason.help().into(),
+                    });
+                }
+            }
+        }
+        rows
+    }
+
+    /// Totals.
+    pub fn stats(&self) -> Stats {
+        let shared = &self.shared;
+        let contexts = shared.contexts();
+        let totals: Vec<_> = shared.devices.iter().map(Netdev::totals).collect();
+        let tables = shared.tables.load();
+        let (neighbours, waiting, icmp_limited) = {
+            let control = shared.control();
+            let neigh = control.slow.neighbours();
+            (neigh.entries().len() as u64, neigh.held() as u64, control.slow.icmp_limited())
+        };
+        Stats {
+            name: self.config.stack.name.clone(),
+            version: env!("CARGO_PKG_VERSION").into(),
+            pid: std::process::id(),
+            uptime_s: shared.clock.now() as f64 / 1e9,
+            received: totals.iter().map(|t| t.rx.packets).sum(),
+            originated: contexts.iter().map(|c| c.originated.get()).sum(),
+            transmitted: totals.iter().map(|t| t.tx.packets).sum(),
+            delivered: contexts.iter().map(|c| c.delivered.get()).sum(),
+            dropped: contexts.iter().map(|c| c.dropped()).sum(),
+            held: waiting,
+            icmp_limited,
+            exhausted: shared.region.exhausted(),
+            leaked: leaked(),
+            frames: shared.region.frame_count().into(),
+            frames_free: shared.region.frames_free(),
+            heads: shared.region.head_count().into(),
+            heads_free: shared.region.heads_free(),
+            routes: self.routes.len() as u64,
+            fib_bytes: tables.fib.bytes() as u64,
+            neighbours,
+            cpu_ns: process_cpu_ns(),
+        }
+    }
+}
+
+impl Handler for View {
+    fn request(&self, request: Request) -> Result<serde_json::Value, String> {
+        let Request::Show(table) = request;
+        match table {
+            Table::Dev => serde_json::to_value(self.devs()),
+            Table::Napi => serde_json::to_value(self.napis()),
+            Table::Worker => serde_json::to_value(self.workers()),
+            Table::Neigh => serde_json::to_value(self.neighbours()),
+            Table::Route => serde_json::to_value(self.routes()),
+            Table::Drops => serde_json::to_value(self.drops()),
+            Table::Stats => serde_json::to_value(self.stats()),
+        }
+        .map_err(|error| error.to_string())
+    }
+}
+
+/// CPU time of a thread of this process in ns; 0 if it does not run.
+pub fn thread_cpu_ns(tid: i32) -> u64 {
+    let text = std::fs::read_to_string(format!("/proc/self/task/{tid}/schedstat")).unwrap_or_default();
+    text.split_whitespace().next().and_then(|ns| ns.parse().ok()).unwrap_or(0)
+}
+
+/// CPU time of all threads of this process that run now, in ns.
+pub fn process_cpu_ns() -> u64 {
+    let Ok(tasks) = std::fs::read_dir("/proc/self/task") else { return 0 };
+    tasks.flatten().filter_map(|t| Some(thread_cpu_ns(t.file_name().to_str()?.parse().ok()?))).sum()
+}
