@@ -1,1 +1,80 @@
-fn main() {}
+//! The `softnet` program.
+//!
+//! Exit codes: 0 done; 1 it failed while it ran; 2 the command line or the configuration is wrong. Every
+//! message says what to do next.
+#![deny(unsafe_code)]
+
+mod demo;
+mod instance;
+mod run;
+mod show;
+mod text;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// A user-space network stack for Linux: polls when busy, sleeps when idle.
+#[derive(Parser)]
+#[command(name = "softnet", version, after_help = EXAMPLES)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  softnet demo                     see it forward real traffic, on this machine, touching nothing of it
+  softnet run router.toml --check  is the configuration right?
+  softnet run router.toml          route between the interfaces it names, until Ctrl-C
+  softnet show napi --watch        who polls which queue, how often, and how much it brings
+  softnet show drops               what was lost, and why
+
+`softnet COMMAND --help` says more.";
+
+#[derive(Subcommand)]
+enum Command {
+    Run(run::Run),
+    Show(show::Show),
+    Demo(demo::Demo),
+}
+
+/// Why a command ends early.
+#[derive(Debug)]
+enum Failure {
+    /// What was asked for makes no sense, or the configuration is wrong: exit code 2.
+    Usage(String),
+    /// It could not be done: exit code 1.
+    Run(String),
+    /// It was done, and what it found has been told: exit code 1.
+    Told,
+    /// Nobody reads what we print any more (`softnet show dev | head -1`): nothing is wrong.
+    NobodyReads,
+}
+
+impl Failure {
+    /// A failure while doing `what`.
+    fn of(what: &str, error: impl std::fmt::Display) -> Failure {
+        Failure::Run(format!("{what}: {error}"))
+    }
+}
+
+fn main() -> ExitCode {
+    let result = match Cli::parse().command {
+        Command::Run(args) => run::run(&args),
+        Command::Show(args) => show::show(&args),
+        Command::Demo(args) => demo::demo(&args),
+    };
+    let (code, message) = match result {
+        Ok(()) | Err(Failure::NobodyReads) => return ExitCode::SUCCESS,
+        Err(Failure::Told) => return ExitCode::from(1),
+        Err(Failure::Run(message)) => (1, message),
+        Err(Failure::Usage(message)) => (2, message),
+    };
+    // One `error:` and the rest below it, also when a configuration has several.
+    eprintln!("error: {message}");
+    ExitCode::from(code)
+}

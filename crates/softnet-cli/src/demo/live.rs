@@ -1,0 +1,161 @@
+//! The demo while it runs: a table drawn in place on a terminal, else a line each second.
+
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use super::flow::{Flow, Flows};
+use super::{Progress, Router};
+use crate::Failure;
+use crate::text::{self, Align, bit_rate, bytes, grouped, nanos, print, rate};
+
+/// What was true when it was told last.
+#[derive(Default)]
+struct Before {
+    at: Duration,
+    /// Payloads and bytes of each flow.
+    flows: [(u64, u64); 3],
+    router: Router,
+}
+
+pub(super) struct Live {
+    progress: Progress,
+    duration: Duration,
+    before: Before,
+    /// Lines of the table that is on the terminal now.
+    drawn: usize,
+}
+
+impl Live {
+    pub(super) fn new(progress: Progress, duration: Duration) -> Self {
+        Live { progress, duration, before: Before::default(), drawn: 0 }
+    }
+
+    /// Tells how things are, `at` after the start.
+    pub(super) fn tell(&mut self, flows: &Flows, router: &Router, at: Duration) -> Result<(), Failure> {
+        let text = match self.progress {
+            Progress::Quiet => return Ok(()),
+            Progress::Lines => self.line(flows, router, at),
+            Progress::Table => {
+                let table = self.table(flows, router, at);
+                let up = if self.drawn > 0 { format!("\x1b[{}A\x1b[J", self.drawn) } else { String::new() };
+                self.drawn = table.lines().count();
+                up + &table
+            }
+        };
+        let figures = flows.all().map(|flow| (flow.payloads.load(Relaxed), flow.bytes.load(Relaxed)));
+        self.before = Before { at, flows: figures, router: router.clone() };
+        print(&text)
+    }
+
+    fn seconds(&self, at: Duration) -> f64 {
+        (at - self.before.at).as_secs_f64().max(1e-3)
+    }
+
+    fn line(&self, flows: &Flows, router: &Router, at: Duration) -> String {
+        let seconds = self.seconds(at);
+        let [ping, udp, tcp] = [0, 1, 2].map(|i| {
+            let (payloads, bytes) = self.before.flows[i];
+            let flow = flows.all()[i];
+            let grown = |now: u64, before: u64| now.saturating_sub(before) as f64 / seconds;
+            (grown(flow.payloads.load(Relaxed), payloads), grown(flow.bytes.load(Relaxed), bytes))
+        });
+        let retries: u64 = flows.all().iter().map(|flow| flow.retries.load(Relaxed)).sum();
+        let errors: usize = flows.all().iter().map(|flow| flow.errors().len()).sum();
+        let awake: Vec<String> =
+            router.workers.iter().map(|w| format!("worker {} {}", w.index, w.state)).collect();
+        format!(
+            "{:>5.1} s  ping {}  udp {}  tcp {}  retries {retries}  errors {errors}  softnet dropped {}  {}\n",
+            at.as_secs_f64(),
+            rate(ping.0),
+            rate(udp.0),
+            bit_rate(tcp.1),
+            router.stats.dropped,
+            awake.join("  ")
+        )
+    }
+
+    fn table(&self, flows: &Flows, router: &Router, at: Duration) -> String {
+        let seconds = self.seconds(at);
+        let rows: Vec<Vec<String>> = flows
+            .all()
+            .iter()
+            .zip(self.before.flows)
+            .map(|(flow, (payloads, bytes))| {
+                let grown = |now: u64, before: u64| now.saturating_sub(before) as f64 / seconds;
+                let mut row = flow_cells(flow);
+                row.insert(1, bit_rate(grown(flow.bytes.load(Relaxed), bytes)));
+                row.insert(1, rate(grown(flow.payloads.load(Relaxed), payloads)));
+                row
+            })
+            .collect();
+        let mut headers = flow_headers();
+        headers.insert(1, ("now".into(), Align::Right));
+        headers.insert(1, ("now".into(), Align::Right));
+        format!(
+            "client ──── softnet ──── server      {:.1} of {:.1} s\n\n{}\n{}",
+            at.as_secs_f64(),
+            self.duration.as_secs_f64(),
+            text::table(&headers, &rows),
+            router_lines(router, Some((&self.before.router, seconds)))
+        )
+    }
+}
+
+/// Headers of [`flow_cells`].
+pub(super) fn flow_headers() -> Vec<(String, Align)> {
+    let mut headers = vec![("flow".to_owned(), Align::Left)];
+    headers.extend(
+        ["payloads", "bytes", "p50", "p99", "retries", "errors"].map(|title| (title.into(), Align::Right)),
+    );
+    headers
+}
+
+/// A flow so far.
+pub(super) fn flow_cells(flow: &Flow) -> Vec<String> {
+    let latency = |q| flow.latency.quantile(q).map_or("-".into(), nanos);
+    vec![
+        flow.name.into(),
+        grouped(flow.payloads.load(Relaxed)),
+        bytes(flow.bytes.load(Relaxed)),
+        latency(0.5),
+        latency(0.99),
+        grouped(flow.retries.load(Relaxed)),
+        grouped(flow.errors().len() as u64),
+    ]
+}
+
+/// What softnet did: all in all, or since some seconds ago.
+pub(super) fn router_lines(router: &Router, before: Option<(&Router, f64)>) -> String {
+    let stats = &router.stats;
+    let mut text = format!(
+        "softnet   received {}, transmitted {}, dropped {}\n",
+        grouped(stats.received),
+        grouped(stats.transmitted),
+        grouped(stats.dropped)
+    );
+    for worker in &router.workers {
+        let then = before.and_then(|(then, s)| {
+            let old = then.workers.iter().find(|old| old.tid == worker.tid)?;
+            Some(worker.cpu_ns.saturating_sub(old.cpu_ns) as f64 / 1e7 / s)
+        });
+        let cpu = then.unwrap_or(worker.cpu_percent);
+        text += &format!(
+            "worker {:<2} CPU {}, {}, {cpu:.0} % of it, {} packets, {} sleeps\n",
+            worker.index,
+            worker.cpu,
+            worker.state,
+            grouped(worker.packets),
+            grouped(worker.sleeps)
+        );
+    }
+    for drop in &router.drops {
+        text += &format!(
+            "dropped   {} from {}: {} ({})\n",
+            grouped(drop.packets),
+            drop.dev,
+            drop.reason,
+            drop.help
+        );
+    }
+    text
+}

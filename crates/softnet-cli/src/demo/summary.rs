@@ -1,0 +1,102 @@
+//! How the demo went: a table for people, or one JSON object.
+
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::Router;
+use super::flow::{Flow, Flows};
+use super::live::{flow_cells, flow_headers, router_lines};
+use super::traffic::TCP_STREAMS;
+use crate::Failure;
+use crate::text::{self, bit_rate, grouped};
+
+/// How the demo went.
+#[derive(Serialize)]
+pub(super) struct Summary {
+    /// Whether every payload arrived intact, in every flow.
+    pub(super) ok: bool,
+    /// How long was sent.
+    duration_s: f64,
+    flows: Vec<FlowSummary>,
+    /// What softnet says of itself.
+    router: Router,
+    #[serde(skip)]
+    table: String,
+}
+
+#[derive(Serialize)]
+struct FlowSummary {
+    flow: &'static str,
+    payloads: u64,
+    bytes: u64,
+    bits_per_s: f64,
+    p50_us: Option<f64>,
+    p99_us: Option<f64>,
+    retries: u64,
+    errors: Vec<String>,
+}
+
+impl FlowSummary {
+    fn new(flow: &Flow, seconds: f64, least: u64) -> Self {
+        let latency = |q| flow.latency.quantile(q).map(|ns| ns as f64 / 1e3);
+        let (payloads, bytes) = (flow.payloads.load(Relaxed), flow.bytes.load(Relaxed));
+        let mut errors = flow.errors();
+        if payloads < least && errors.is_empty() {
+            errors.push(format!("expected at least {least} payloads to arrive, {payloads} did"));
+        }
+        FlowSummary {
+            flow: flow.name,
+            payloads,
+            bytes,
+            bits_per_s: bytes as f64 * 8.0 / seconds,
+            p50_us: latency(0.5),
+            p99_us: latency(0.99),
+            retries: flow.retries.load(Relaxed),
+            errors,
+        }
+    }
+}
+
+impl Summary {
+    pub(super) fn new(flows: &Flows, router: Router, sent_for: Duration) -> Self {
+        let seconds = sent_for.as_secs_f64().max(1e-3);
+        let least = [(&flows.ping, 1), (&flows.udp, 1), (&flows.tcp, TCP_STREAMS)];
+        let summaries: Vec<FlowSummary> =
+            least.iter().map(|&(flow, least)| FlowSummary::new(flow, seconds, least)).collect();
+        let rows: Vec<Vec<String>> = least.iter().map(|(flow, _)| flow_cells(flow)).collect();
+        Summary {
+            ok: summaries.iter().all(|flow| flow.errors.is_empty()),
+            duration_s: seconds,
+            flows: summaries,
+            router,
+            table: text::table(&flow_headers(), &rows),
+        }
+    }
+
+    pub(super) fn json(&self) -> Result<String, Failure> {
+        let json = serde_json::to_string_pretty(self).map_err(|error| Failure::of("writing JSON", error))?;
+        Ok(json + "\n")
+    }
+
+    pub(super) fn text(&self) -> String {
+        let mut text = format!(
+            "\nin {:.1} s:\n\n{}\n{}\n",
+            self.duration_s,
+            self.table,
+            router_lines(&self.router, None)
+        );
+        for flow in &self.flows {
+            for error in &flow.errors {
+                text += &format!("{}: {error}\n", flow.flow);
+            }
+        }
+        let all: u64 = self.flows.iter().map(|flow| flow.payloads).sum();
+        let rate = bit_rate(self.flows.iter().map(|flow| flow.bits_per_s).sum());
+        text + &match self.ok {
+            true => format!("Every payload arrived intact: {} of them, {rate}.\n", grouped(all)),
+            false => "NOT every payload arrived intact.\n".into(),
+        }
+    }
+}

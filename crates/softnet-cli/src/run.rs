@@ -1,0 +1,104 @@
+//! `softnet run`: a stack from a configuration file, until a signal ends it.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use softnet::config::Config;
+use softnet::control::Listener;
+use softnet_dev::process::Signals;
+
+use crate::text::print;
+use crate::{Failure, instance};
+
+/// Run a stack from a configuration file, until SIGINT or SIGTERM.
+#[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Run {
+    /// The configuration, in TOML.
+    config: PathBuf,
+    /// Only check the configuration; touch no interface.
+    #[arg(long)]
+    check: bool,
+}
+
+const EXAMPLES: &str = r#"A small router:
+
+  [[device]]
+  name = "eth1"
+  addresses = ["10.0.0.1/24"]
+
+  [[device]]
+  name = "eth2"
+  addresses = ["10.0.1.1/24"]
+
+  [[route]]
+  to = "0.0.0.0/0"
+  via = "10.0.1.254"
+
+softnet takes from an interface what is addressed to it (the interface's MAC address and softnet's IP
+addresses) and leaves the rest to the kernel. While it runs, `softnet show` looks inside.
+
+Exit codes: 0 stopped by a signal, 1 failed, 2 the configuration is wrong (every error is listed)."#;
+
+/// Runs the command.
+pub(crate) fn run(args: &Run) -> Result<(), Failure> {
+    let config = Config::load(&args.config).map_err(|errors| {
+        let many = match errors.problems.len() {
+            1 => "1 error".into(),
+            n => format!("{n} errors"),
+        };
+        Failure::Usage(format!("the configuration has {many}; no interface was touched\n{errors}"))
+    })?;
+    let summary = [
+        (config.devices.len(), "device"),
+        (config.stack.workers.len(), "worker"),
+        (config.routes.len(), "route"),
+        (config.neighbours.len(), "neighbour"),
+    ]
+    .map(|(n, what)| format!("{n} {what}{}", if n == 1 { "" } else { "s" }))
+    .join(", ");
+    if args.check {
+        return print(&format!("{}: ok: {summary}\n", args.config.display()));
+    }
+    // Before any other thread is made: they inherit that the signals are blocked.
+    let signals = Signals::new().map_err(|error| Failure::of("waiting for signals", error))?;
+    let path = config.stack.socket_path();
+    let control = Listener::bind(&path).map_err(|error| Failure::Run(error.to_string()))?;
+    let name = config.stack.name.clone();
+    let stack = instance::start(config).map_err(Failure::Run)?;
+    let server =
+        control.serve(stack.clone()).map_err(|error| Failure::of("starting the control thread", error))?;
+    print(&format!(
+        "{name}: running: {summary}; `softnet show stats --name {}`\n",
+        shown_name(&name, &path)
+    ))?;
+    wait(&signals, None);
+    drop(server);
+    // Whoever insists need not wait for a tidy end.
+    std::thread::spawn(move || {
+        wait(&signals, None);
+        std::process::exit(1);
+    });
+    stack.stop();
+    print(&format!("{name}: stopped\n"))
+}
+
+/// How `softnet show --name` finds the instance.
+fn shown_name(name: &str, path: &std::path::Path) -> String {
+    if path == softnet::control::socket_path(name) { name.into() } else { path.display().to_string() }
+}
+
+/// Waits for a signal, at most for `timeout`. Says whether one came.
+pub(crate) fn wait(signals: &Signals, timeout: Option<Duration>) -> bool {
+    let timeout =
+        timeout.map(|left| Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() });
+    // A poll that fails or is interrupted has found nothing; whoever has no time-out tries again.
+    loop {
+        let _ = poll(&mut [PollFd::new(signals, PollFlags::IN)], timeout.as_ref());
+        let came = signals.taken().is_some();
+        if came || timeout.is_some() {
+            return came;
+        }
+    }
+}

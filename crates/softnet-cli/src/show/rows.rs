@@ -1,0 +1,253 @@
+//! How each row looks to people.
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use softnet::show::{DevRow, DropRow, NapiRow, NeighRow, RouteRow, Stats, WorkerRow};
+
+use crate::text::{self, Align, bit_rate, bytes, grouped, rate, seconds};
+
+/// One cell with its header.
+pub(super) type Cell = (&'static str, Align, String);
+
+/// A row that can be printed.
+pub(super) trait Row: Serialize + DeserializeOwned {
+    /// What is printed in place of an empty table.
+    const NONE: &'static str;
+    /// The same in two answers if it is the same thing.
+    fn key(&self) -> String;
+    /// Its cells. With the same row some seconds ago, counters become rates.
+    fn cells(&self, since: Since<'_, Self>) -> Vec<Cell>;
+}
+
+/// The row some seconds ago: `None` the first time, `Some((None, _))` if there was no such row then.
+pub(super) type Since<'a, R> = Option<(Option<&'a R>, f64)>;
+
+/// A whole table.
+pub(super) fn table<R: Row>(rows: &[R], before: Option<(&[R], f64)>) -> String {
+    let then = |row: &R| {
+        let (rows, seconds) = before?;
+        Some((rows.iter().find(|old| old.key() == row.key()), seconds))
+    };
+    let cells: Vec<Vec<Cell>> = rows.iter().map(|row| row.cells(then(row))).collect();
+    let Some(first) = cells.first() else { return format!("{}\n", R::NONE) };
+    let headers: Vec<(String, Align)> =
+        first.iter().map(|(title, align, _)| ((*title).into(), *align)).collect();
+    let rows: Vec<Vec<String>> =
+        cells.into_iter().map(|row| row.into_iter().map(|(.., cell)| cell).collect()).collect();
+    text::table(&headers, &rows)
+}
+
+/// The totals, one to a line.
+pub(super) fn stats(now: &Stats, before: Option<(&Stats, f64)>) -> String {
+    let since = before.map(|(then, seconds)| (Some(then), seconds));
+    let count = |field: fn(&Stats) -> u64| counter(now, since, field);
+    let part = |free: u64, all: u64| format!("{} of {} free in the pool", grouped(free), grouped(all));
+    let cores = match before {
+        Some((then, s)) => now.cpu_ns.saturating_sub(then.cpu_ns) as f64 / 1e7 / s,
+        None => now.cpu_ns as f64 / 1e7 / now.uptime_s.max(1e-9),
+    };
+    let mut lines = vec![
+        ("instance", format!("{} (softnet {}, pid {})", now.name, now.version, now.pid)),
+        ("uptime", seconds(now.uptime_s)),
+        ("cpu", format!("{cores:.1} % of one core, all threads")),
+        ("received", count(|s| s.received)),
+        ("originated", count(|s| s.originated)),
+        ("transmitted", count(|s| s.transmitted)),
+        ("delivered", count(|s| s.delivered)),
+        ("dropped", count(|s| s.dropped)),
+        ("held", grouped(now.held)),
+        ("frames", part(now.frames_free, now.frames)),
+        ("heads", part(now.heads_free, now.heads)),
+        ("routes", format!("{} prefixes, {} of tables", grouped(now.routes), bytes(now.fib_bytes))),
+        ("neighbours", grouped(now.neighbours)),
+    ];
+    if now.leaked > 0 {
+        lines.push(("leaked", format!("{}: a bug in softnet; please report it", grouped(now.leaked))));
+    }
+    lines.iter().map(|(title, value)| format!("{title:<12} {value}\n")).collect()
+}
+
+/// How much a counter grew each second; nothing can be said of a row that is new.
+fn growth<R>(now: &R, (then, seconds): (Option<&R>, f64), field: impl Fn(&R) -> u64) -> Option<f64> {
+    then.map(|then| field(now).saturating_sub(field(then)) as f64 / seconds)
+}
+
+/// A counter, or its rate.
+fn counter<R>(now: &R, since: Since<'_, R>, field: impl Fn(&R) -> u64) -> String {
+    match since {
+        Some(since) => growth(now, since, field).map_or("-".into(), rate),
+        None => grouped(field(now)),
+    }
+}
+
+/// A counter of bytes, or its rate in bits.
+fn volume<R>(now: &R, since: Since<'_, R>, field: impl Fn(&R) -> u64) -> String {
+    match since {
+        Some(since) => growth(now, since, field).map_or("-".into(), bit_rate),
+        None => bytes(field(now)),
+    }
+}
+
+fn left(title: &'static str, cell: impl Into<String>) -> Cell {
+    (title, Align::Left, cell.into())
+}
+
+fn right(title: &'static str, cell: impl Into<String>) -> Cell {
+    (title, Align::Right, cell.into())
+}
+
+impl Row for DevRow {
+    const NONE: &'static str = "no devices";
+
+    fn key(&self) -> String {
+        self.name.clone()
+    }
+
+    fn cells(&self, since: Since<'_, Self>) -> Vec<Cell> {
+        let count = |field: fn(&Self) -> u64| counter(self, since, field);
+        vec![
+            left("dev", &self.name),
+            left("link", &self.link),
+            left("addresses", self.addresses.join(" ")),
+            left("mac", &self.mac),
+            right("mtu", self.mtu.to_string()),
+            right("queues", self.queues.to_string()),
+            right("rx packets", count(|d| d.rx_packets)),
+            right("rx bytes", volume(self, since, |d| d.rx_bytes)),
+            right("rx missed", count(|d| d.rx_ring_drops)),
+            right("tx packets", count(|d| d.tx_packets)),
+            right("tx bytes", volume(self, since, |d| d.tx_bytes)),
+            right("tx refused", count(|d| d.tx_ring_drops)),
+            right("drops", count(|d| d.drops)),
+            right("kicks", count(|d| d.rx_kicks + d.tx_kicks)),
+            right("held", grouped(self.held)),
+            right("reopened", grouped(self.reopened)),
+            left("driver", [&self.driver[..], &self.mode].join(" ").trim_end()),
+        ]
+    }
+}
+
+impl Row for NapiRow {
+    const NONE: &'static str = "no NAPI instances: no device is open";
+
+    fn key(&self) -> String {
+        self.id.to_string()
+    }
+
+    fn cells(&self, since: Since<'_, Self>) -> Vec<Cell> {
+        let count = |field: fn(&Self) -> u64| counter(self, since, field);
+        let then = since.and_then(|(then, _)| then);
+        let packets = self.packets.saturating_sub(then.map_or(0, |then| then.packets));
+        let polls = self.polls.saturating_sub(then.map_or(0, |then| then.polls));
+        let state = if self.state.is_empty() { "idle".into() } else { self.state.join(",") };
+        vec![
+            right("id", self.id.to_string()),
+            left("name", &self.name),
+            left("dev", &self.dev),
+            right("queue", self.queue.to_string()),
+            left("context", &self.context),
+            right("worker", self.worker.to_string()),
+            left("state", state),
+            left("doorbell", &self.doorbell),
+            left("kernel irq", &self.kernel_irq),
+            right("packets", count(|n| n.packets)),
+            right("polls", count(|n| n.polls)),
+            right("empty", count(|n| n.empty_polls)),
+            right("full", count(|n| n.full_polls)),
+            right(
+                "packets/poll",
+                if polls > 0 { format!("{:.1}", packets as f64 / polls as f64) } else { "-".into() },
+            ),
+            right("schedules", count(|n| n.schedules)),
+            right("missed", count(|n| n.missed)),
+        ]
+    }
+}
+
+impl Row for WorkerRow {
+    const NONE: &'static str = "no workers";
+
+    fn key(&self) -> String {
+        self.tid.to_string()
+    }
+
+    fn cells(&self, since: Since<'_, Self>) -> Vec<Cell> {
+        let count = |field: fn(&Self) -> u64| counter(self, since, field);
+        let cpu =
+            since.and_then(|since| growth(self, since, |w| w.cpu_ns)).map_or(self.cpu_percent, |ns| ns / 1e7);
+        let causes = self.wakeups.keys().map(|cause| {
+            let woken = |row: &Self| row.wakeups.get(cause).copied().unwrap_or(0);
+            format!("{cause} {}", counter(self, since, woken))
+        });
+        vec![
+            right("worker", self.index.to_string()),
+            right("cpu", self.cpu.to_string()),
+            right("tid", self.tid.to_string()),
+            left("state", &self.state),
+            right("use", format!("{cpu:.1} %")),
+            right("packets", count(|w| w.packets)),
+            right("rounds", count(|w| w.rounds)),
+            right("time squeeze", count(|w| w.time_squeeze)),
+            right("sleeps", count(|w| w.sleeps)),
+            left("woken by", causes.collect::<Vec<_>>().join(", ")),
+            right("cached heads", grouped(self.cached_heads)),
+            right("frames", grouped(self.cached_frames)),
+        ]
+    }
+}
+
+impl Row for NeighRow {
+    const NONE: &'static str = "no neighbours";
+
+    fn key(&self) -> String {
+        format!("{} {}", self.dev, self.ip)
+    }
+
+    fn cells(&self, _: Since<'_, Self>) -> Vec<Cell> {
+        vec![
+            left("dev", &self.dev),
+            left("ip", self.ip.to_string()),
+            left("mac", self.mac.as_deref().unwrap_or("-")),
+            left("state", &self.state),
+            right("age", seconds(self.age_s)),
+            right("queued", grouped(self.queued)),
+        ]
+    }
+}
+
+impl Row for RouteRow {
+    const NONE: &'static str = "no routes: no device is open";
+
+    fn key(&self) -> String {
+        self.prefix.clone()
+    }
+
+    fn cells(&self, _: Since<'_, Self>) -> Vec<Cell> {
+        vec![
+            left("prefix", &self.prefix),
+            left("kind", &self.kind),
+            left("via", self.via.map_or("-".into(), |via| via.to_string())),
+            left("dev", self.dev.as_deref().unwrap_or("-")),
+        ]
+    }
+}
+
+impl Row for DropRow {
+    const NONE: &'static str = "nothing was dropped";
+
+    fn key(&self) -> String {
+        format!("{} {}", self.dev, self.reason)
+    }
+
+    fn cells(&self, since: Since<'_, Self>) -> Vec<Cell> {
+        let mut cells = vec![left("dev", &self.dev), left("reason", &self.reason)];
+        cells.push(right("packets", grouped(self.packets)));
+        if let Some((then, s)) = since {
+            // A reason that had no row had dropped nothing.
+            let before = then.map_or(0, |then| then.packets);
+            cells.push(right("rate", rate(self.packets.saturating_sub(before) as f64 / s)));
+        }
+        cells.push(left("meaning", &self.help));
+        cells
+    }
+}
