@@ -1,10 +1,12 @@
 //! A running stack, as this program needs it: something to ask and to stop.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::de::DeserializeOwned;
+use softnet::Stack;
 use softnet::config::Config;
 use softnet::control::{Handler, Request};
+use softnet::rows::View;
 use softnet::show::Table;
 
 /// A running stack.
@@ -13,9 +15,29 @@ pub(crate) trait Instance: Handler {
     fn stop(&self);
 }
 
+/// The real thing.
+struct Running {
+    view: Arc<View>,
+    stack: Mutex<Option<Stack>>,
+}
+
+impl Handler for Running {
+    fn request(&self, request: Request) -> Result<serde_json::Value, String> {
+        self.view.request(request)
+    }
+}
+
+impl Instance for Running {
+    fn stop(&self) {
+        let stack = self.stack.lock().unwrap_or_else(PoisonError::into_inner).take();
+        drop(stack);
+    }
+}
+
 /// Starts a stack on the interfaces of the calling thread's network namespace.
 pub(crate) fn start(config: Config) -> Result<Arc<dyn Instance>, String> {
-    Err(format!("{}: this build of softnet has no runtime yet", config.stack.name))
+    let stack = Stack::start(config).map_err(|error| error.to_string())?;
+    Ok(Arc::new(Running { view: stack.view().clone(), stack: Mutex::new(Some(stack)) }))
 }
 
 /// Asks an instance of this process for a table.

@@ -4,6 +4,7 @@
 //! message says what to do next.
 #![deny(unsafe_code)]
 
+mod bench;
 mod demo;
 mod instance;
 mod run;
@@ -13,9 +14,6 @@ mod text;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// A user-space network stack for Linux: polls when busy, sleeps when idle.
 #[derive(Parser)]
@@ -32,6 +30,7 @@ Examples:
   softnet run router.toml          route between the interfaces it names, until Ctrl-C
   softnet show napi --watch        who polls which queue, how often, and how much it brings
   softnet show drops               what was lost, and why
+  softnet bench forward            how fast this machine forwards
 
 `softnet COMMAND --help` says more.";
 
@@ -40,6 +39,9 @@ enum Command {
     Run(run::Run),
     Show(show::Show),
     Demo(demo::Demo),
+    /// Measure softnet on this machine
+    #[command(subcommand)]
+    Bench(bench::Bench),
 }
 
 /// Why a command ends early.
@@ -67,6 +69,7 @@ fn main() -> ExitCode {
         Command::Run(args) => run::run(&args),
         Command::Show(args) => show::show(&args),
         Command::Demo(args) => demo::demo(&args),
+        Command::Bench(bench) => bench.run(),
     };
     let (code, message) = match result {
         Ok(()) | Err(Failure::NobodyReads) => return ExitCode::SUCCESS,

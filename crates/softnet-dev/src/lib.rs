@@ -1,5 +1,6 @@
 //! Devices, and softnet's way to the kernel. All I/O `unsafe` of the project is here.
 
+pub mod blocks;
 pub mod bpf;
 pub mod device;
 pub mod hugepage;

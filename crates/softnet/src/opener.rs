@@ -12,8 +12,7 @@ use crate::config::{DeviceConfig, XdpMode};
 /// Opens devices. Called by one thread at a time: at start, and whenever an interface comes back.
 pub trait Opener: Send {
     /// Opens the device with index `dev` on the region of `ctx`. The error is one for the user.
-    fn open(&mut self, dev: u16, config: &DeviceConfig, ctx: &mut SoftnetData)
-    -> Result<OpenDevice, String>;
+    fn open(&mut self, dev: u16, config: &DeviceConfig, ctx: &mut SoftnetData) -> Result<OpenDevice, String>;
 
     /// The addresses that the kernel has on a device's interface changed.
     fn addresses_changed(&mut self, _dev: u16, _config: &DeviceConfig) {}
@@ -25,12 +24,7 @@ pub trait Opener: Send {
 }
 
 impl<F: FnMut(u16, &DeviceConfig, &mut SoftnetData) -> Result<OpenDevice, String> + Send> Opener for F {
-    fn open(
-        &mut self,
-        dev: u16,
-        config: &DeviceConfig,
-        ctx: &mut SoftnetData,
-    ) -> Result<OpenDevice, String> {
+    fn open(&mut self, dev: u16, config: &DeviceConfig, ctx: &mut SoftnetData) -> Result<OpenDevice, String> {
         self(dev, config, ctx)
     }
 }
@@ -53,12 +47,7 @@ fn claim(config: &DeviceConfig) -> Claim {
 }
 
 impl Opener for XdpOpener {
-    fn open(
-        &mut self,
-        dev: u16,
-        config: &DeviceConfig,
-        ctx: &mut SoftnetData,
-    ) -> Result<OpenDevice, String> {
+    fn open(&mut self, dev: u16, config: &DeviceConfig, ctx: &mut SoftnetData) -> Result<OpenDevice, String> {
         let xdp = XdpConfig {
             interface: config.name.clone(),
             mode: match config.mode {

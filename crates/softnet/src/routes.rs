@@ -7,8 +7,8 @@ use std::collections::HashMap;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 
-use softnet_core::ip::slow::Iface;
 use softnet_core::ip::adjacency::{Adjacency, Kind, Tables, host_key};
+use softnet_core::ip::slow::Iface;
 use softnet_core::ip::{Fib, FibError, Prefix};
 use softnet_dev::hugepage::huge_vec;
 

@@ -1,6 +1,5 @@
 //! A running stack: from configuration to threads, and back.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
@@ -12,7 +11,6 @@ use softnet_core::sync::{AtomicBool, Ordering};
 use softnet_dev::memfd::MemfdMemory;
 
 use crate::config::{Config, ConfigErrors, available_cpus};
-use crate::control::{Listener, Server};
 use crate::housekeeper::Housekeeper;
 use crate::netdev::Netdev;
 use crate::opener::{Opener, XdpOpener};
@@ -27,9 +25,6 @@ pub enum StartError {
     /// The configuration contradicts itself.
     #[error("{0}")]
     Config(#[from] ConfigErrors),
-    /// The control socket can't be had.
-    #[error("{0}")]
-    Control(#[from] crate::control::server::BindError),
     /// A device can't be opened; the text says which and why.
     #[error("{0}")]
     Device(String),
@@ -102,8 +97,8 @@ impl Assembly {
         let shared = Arc::new(shared.map_err(system("descriptors"))?);
         let config = Arc::new(config);
         let view = Arc::new(View::new(shared.clone(), config.clone(), routes));
-        let mut housekeeper =
-            Housekeeper::new(shared.clone(), config, Box::new(opener), patches).map_err(StartError::Device)?;
+        let mut housekeeper = Housekeeper::new(shared.clone(), config, Box::new(opener), patches)
+            .map_err(StartError::Device)?;
         housekeeper.open_all().map_err(StartError::Device)?;
         let mut assembly = Assembly { workers: Vec::new(), shared, view, housekeeper: Some(housekeeper) };
         for me in &assembly.shared.workers.clone() {
@@ -128,41 +123,30 @@ impl Drop for Assembly {
     }
 }
 
-/// A running stack. Dropping it stops it.
+/// A running stack. Dropping it stops it: packets in flight are finished or freed and counted, devices given back.
 pub struct Stack {
     view: Arc<View>,
     shared: Arc<Shared>,
     workers: Vec<JoinHandle<()>>,
     housekeeper: Option<JoinHandle<()>>,
     stop: Arc<AtomicBool>,
-    control: Option<Server>,
 }
 
 impl Stack {
-    /// Checks `config`, takes its AF_XDP devices in the calling thread's network namespace, and runs. With `control`, it
-    /// answers on that socket.
-    pub fn start(config: Config, control: Option<&Path>) -> Result<Stack, StartError> {
+    /// Checks `config`, takes its AF_XDP devices in the calling thread's network namespace, and runs.
+    pub fn start(config: Config) -> Result<Stack, StartError> {
         config.check(&available_cpus())?;
-        let listener = control.map(Listener::bind).transpose()?;
-        let assembly =
-            Assembly::new(config, Vec::new(), |region| XdpOpener::new(region).map_err(|e| e.to_string()))?;
-        Self::run(assembly, listener)
+        let opener = |region: &Arc<Region>| XdpOpener::new(region).map_err(|e| e.to_string());
+        Self::run(Assembly::new(config, Vec::new(), opener)?)
     }
 
     /// Runs what was assembled.
-    pub fn run(mut assembly: Assembly, listener: Option<Listener>) -> Result<Stack, StartError> {
+    pub fn run(mut assembly: Assembly) -> Result<Stack, StartError> {
         let spawn = |name: String, body: Box<dyn FnOnce() + Send>| {
             std::thread::Builder::new().name(name).spawn(body).map_err(system("thread"))
         };
         let (shared, view) = (assembly.shared.clone(), assembly.view.clone());
-        let mut stack = Stack {
-            view: view.clone(),
-            shared,
-            workers: Vec::new(),
-            housekeeper: None,
-            stop: Arc::default(),
-            control: None,
-        };
+        let mut stack = Stack { view, shared, workers: Vec::new(), housekeeper: None, stop: Arc::default() };
         for (index, worker) in std::mem::take(&mut assembly.workers).into_iter().enumerate() {
             let thread = spawn(format!("softnet/{index}"), Box::new(move || worker.run()))?;
             stack.workers.push(thread);
@@ -170,9 +154,6 @@ impl Stack {
         if let Some(housekeeper) = assembly.housekeeper.take() {
             stack.stop = housekeeper.stop_flag();
             stack.housekeeper = Some(spawn("softnet-keeper".into(), Box::new(move || housekeeper.run()))?);
-        }
-        if let Some(listener) = listener {
-            stack.control = Some(listener.serve(view).map_err(system("control socket"))?);
         }
         Ok(stack)
     }
@@ -186,14 +167,10 @@ impl Stack {
     pub fn shared(&self) -> &Arc<Shared> {
         &self.shared
     }
-
-    /// Stops it: packets in flight are finished or freed and counted, devices are given back.
-    pub fn stop(self) {}
 }
 
 impl Drop for Stack {
     fn drop(&mut self) {
-        self.control = None;
         for worker in &self.shared.workers {
             worker.stop();
         }

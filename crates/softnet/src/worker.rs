@@ -13,7 +13,9 @@ use rustix::event::{Timespec, epoll};
 use softnet_core::SoftnetData;
 use softnet_core::ip::adjacency::Tables;
 use softnet_core::ip::input::{Exceptions, Ingress, TxBatches, ipv4_input};
-use softnet_core::napi::{Body, Completion, Driver, Napi, NapiInfo, NetRx, NetRxStats, PollList, Released, Scheduled};
+use softnet_core::napi::{
+    Body, Completion, Driver, Napi, NapiInfo, NetRx, NetRxStats, PollList, Released, Scheduled,
+};
 use softnet_core::skb::{BATCH, Batch, DropReason};
 use softnet_core::softnet_data::Counter;
 use softnet_core::sync::{AtomicBool, AtomicU32, AtomicU64, Mailbox, Ordering, PushError, Receiver, mailbox};
@@ -195,7 +197,8 @@ struct Env {
 impl Worker {
     /// The worker of `me`; there can be one.
     pub fn new(shared: &Arc<Shared>, me: &Arc<WorkerShared>) -> std::io::Result<Self> {
-        let receiver = lock(&me.receiver).take().ok_or_else(|| std::io::Error::other("worker exists already"))?;
+        let receiver =
+            lock(&me.receiver).take().ok_or_else(|| std::io::Error::other("worker exists already"))?;
         let net_rx = NetRx::new(shared.budget);
         me.net_rx.store(net_rx.stats().clone());
         me.alive.store(true, Ordering::Release);
@@ -337,7 +340,8 @@ impl Drop for Worker {
             self.net_rx.schedule(napi);
         }
         for mut napi in self.net_rx.drain() {
-            while let Completion::Again(again) = napi.complete(0, |napi, batch| self.env.receive(napi, batch)) {
+            while let Completion::Again(again) = napi.complete(0, |napi, batch| self.env.receive(napi, batch))
+            {
                 napi = again;
             }
         }

@@ -175,7 +175,13 @@ impl Report {
             return;
         }
         let m = machine();
-        println!("{} on {} ({} CPUs, Linux {})\n", self.bench, str_of(&m["cpu"]), m["cpus"], str_of(&m["kernel"]));
+        println!(
+            "{} on {} ({} CPUs, Linux {})\n",
+            self.bench,
+            str_of(&m["cpu"]),
+            m["cpus"],
+            str_of(&m["kernel"])
+        );
         let mut figures: Vec<&str> = Vec::new();
         let mut keys: Vec<&str> = Vec::new();
         for row in &self.rows {
@@ -187,8 +193,13 @@ impl Report {
             let value = |r: &Row| r.params.iter().find(|p| p.0 == *k).map(|p| p.1.clone());
             self.rows.iter().any(|r| value(r) != value(&self.rows[0]))
         });
-        let mut table: Vec<Vec<String>> =
-            vec![std::iter::once("case").chain(keys.iter().copied()).chain(figures.iter().copied()).map(String::from).collect()];
+        let mut table: Vec<Vec<String>> = vec![
+            std::iter::once("case")
+                .chain(keys.iter().copied())
+                .chain(figures.iter().copied())
+                .map(String::from)
+                .collect(),
+        ];
         for row in &self.rows {
             let mut line = vec![row.case.clone()];
             for key in &keys {
@@ -209,7 +220,8 @@ impl Report {
             table.push(line);
         }
         let columns = table.iter().map(Vec::len).max().unwrap_or(0);
-        let width = |c: usize| table.iter().filter_map(|l| l.get(c)).map(|s| s.chars().count()).max().unwrap_or(0);
+        let width =
+            |c: usize| table.iter().filter_map(|l| l.get(c)).map(|s| s.chars().count()).max().unwrap_or(0);
         let widths: Vec<usize> = (0..columns).map(width).collect();
         for line in &table {
             let mut out = String::new();

@@ -1,6 +1,7 @@
 //! `softnet bench`: measurements that anyone can repeat.
 
 mod forward;
+mod forward_xdp;
 mod harness;
 mod skb_cache;
 mod templates;
@@ -8,6 +9,7 @@ mod templates;
 use clap::{Args, Subcommand};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
+use crate::Failure;
 use harness::Report;
 
 /// What every bench takes.
@@ -46,17 +48,17 @@ pub(crate) enum Bench {
 }
 
 impl Bench {
-    /// Runs the bench and prints its report. `Ok(false)`: `--check`, and a bound was missed.
-    pub(crate) fn run(&self) -> Result<bool, String> {
+    /// Runs the bench and prints its report.
+    pub(crate) fn run(&self) -> Result<(), Failure> {
         if cfg!(debug_assertions) {
             eprintln!("softnet: this is a debug build; its figures mean nothing (use cargo run --release)");
         }
         let (common, report): (&Common, Report) = match self {
-            Bench::Forward(b) => (&b.common, b.run()?),
-            Bench::SkbCache(b) => (&b.common, b.run()?),
+            Bench::Forward(b) => (&b.common, b.run().map_err(Failure::Run)?),
+            Bench::SkbCache(b) => (&b.common, b.run().map_err(Failure::Run)?),
         };
         report.print(common.json);
-        Ok(!common.check || report.holds())
+        if common.check && !report.holds() { Err(Failure::Told) } else { Ok(()) }
     }
 }
 

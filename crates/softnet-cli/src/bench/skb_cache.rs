@@ -1,16 +1,16 @@
 //! `softnet bench skb-cache`: what an allocation and a free cost, in bulks of 32, beside the system allocator
 //! and mimalloc.
 
-use std::alloc::{GlobalAlloc, Layout, System};
+use std::alloc::{GlobalAlloc, System};
 use std::hint::black_box;
-use std::ptr::NonNull;
 use std::time::Instant;
 
 use clap::Args;
 use mimalloc::MiMalloc;
 use serde_json::json;
 use softnet_core::SoftnetData;
-use softnet_core::skb::{CacheSizes, DropReason, HEADROOM, Region, Skb};
+use softnet_core::skb::{CacheSizes, DropReason, HEADROOM, HeadBulk, Region, Skb};
+use softnet_dev::blocks::Block;
 use softnet_dev::memfd::MemfdMemory;
 
 use super::harness::{Bound, Case, Report, Row, alternate};
@@ -18,7 +18,7 @@ use super::{Common, pin};
 
 /// Allocations in a bulk, and the size of what the allocators are asked for: a head (128 bytes) doubled,
 /// as in other stacks' figures for a packet's metadata.
-const BULK: usize = 32;
+const BULK: usize = HeadBulk::SIZE;
 const SIZE: usize = 256;
 
 #[derive(Args, Debug)]
@@ -38,42 +38,26 @@ fn per_pair(bulks: usize, mut bulk: impl FnMut()) -> f64 {
 
 /// [`BULK`] blocks from `allocator`, one byte of each written, and back.
 fn blocks(allocator: &impl GlobalAlloc) {
-    let layout = const {
-        match Layout::from_size_align(SIZE, 64) {
-            Ok(layout) => layout,
-            Err(_) => panic!("a power of two"),
-        }
-    };
-    let mut held: [Option<NonNull<u8>>; BULK] = [None; BULK];
+    let mut held: [Option<Block<_>>; BULK] = [const { None }; BULK];
     for slot in &mut held {
-        // SAFETY: the layout has a size above 0.
-        *slot = NonNull::new(unsafe { allocator.alloc(layout) });
-        if let Some(block) = *slot {
-            // SAFETY: just allocated, `SIZE` bytes.
-            unsafe { block.write(1) };
-        }
+        *slot = Block::new(allocator, SIZE);
     }
-    for block in black_box(held).into_iter().flatten() {
-        // SAFETY: allocated above from the same allocator with the same layout, freed once.
-        unsafe { allocator.dealloc(block.as_ptr(), layout) };
-    }
+    drop(black_box(held));
 }
 
 impl SkbCache {
     pub(crate) fn run(&self) -> Result<Report, String> {
         let cpu = pin(self.common.cpu)?;
-        let memory = MemfdMemory::new(Region::bytes(1024, 1024)).map_err(|e| format!("packet memory: {e}"))?;
+        let memory =
+            MemfdMemory::new(Region::bytes(1024, 1024)).map_err(|e| format!("packet memory: {e}"))?;
         let region = Region::new(Box::new(memory), 1024, 1024).map_err(|e| e.to_string())?;
         let context = || SoftnetData::new(region.clone(), CacheSizes::default());
         let bulks = if self.common.quick { 20_000 } else { 200_000 };
 
         let mut raw = context();
         let raw_pair = move || {
-            let mut heads = [0; BULK];
-            let n = raw.alloc_heads(&mut heads);
-            let heads = black_box(heads);
-            // SAFETY: these are the heads just taken.
-            unsafe { raw.free_heads(&heads[..n]) };
+            let heads = black_box(raw.alloc_heads());
+            raw.free_heads(heads);
         };
         let mut full = context();
         let skb_pair = move || {

@@ -117,7 +117,9 @@ impl Source for Wire {
 
     #[inline(always)]
     fn write(&mut self, buf: &mut [u8]) -> usize {
-        let Some((buf, template)) = buf.first_chunk_mut::<SIZE>().zip(self.templates.get(self.at)) else { return 0 };
+        let Some((buf, template)) = buf.first_chunk_mut::<SIZE>().zip(self.templates.get(self.at)) else {
+            return 0;
+        };
         *buf = template.0;
         self.at += 1;
         if self.at == self.templates.len() {
@@ -177,7 +179,10 @@ impl Counter {
     /// A sink, and where it reports when it is asked to ([`Counter::publish`] on drop or by number).
     pub(super) fn new(keep: bool) -> (Self, Arc<Mutex<Found>>) {
         let report = Arc::new(Mutex::new(Found::default()));
-        (Counter { keep, report: report.clone(), ..Counter::default() }, report)
+        let mut counter = Counter::default();
+        counter.keep = keep;
+        counter.report = report.clone();
+        (counter, report)
     }
 }
 

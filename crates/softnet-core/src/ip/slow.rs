@@ -154,7 +154,9 @@ impl SlowPath {
     pub fn shutdown(&mut self, ctx: &mut SoftnetData) {
         self.neigh.shutdown(&mut self.actions);
         for action in self.actions.drain() {
-            let (Action::Transmit { mut skbs, .. } | Action::Fail { mut skbs, .. }) = action else { continue };
+            let (Action::Transmit { mut skbs, .. } | Action::Fail { mut skbs, .. }) = action else {
+                continue;
+            };
             while let Some(skb) = skbs.pop_front() {
                 ctx.free(skb, DropReason::Shutdown);
             }
@@ -394,7 +396,9 @@ fn send_arp(
     unicast_to: Option<MacAddr>,
     out: &mut Outbox,
 ) {
-    let Some((iface, source)) = view.iface(dev).and_then(|i| Some((i, i.source_for(target)?))) else { return };
+    let Some((iface, source)) = view.iface(dev).and_then(|i| Some((i, i.source_for(target)?))) else {
+        return;
+    };
     let Some(mut skb) = ctx.alloc_skb() else {
         return ctx.count_drops(dev, DropReason::NoFrame, 1);
     };

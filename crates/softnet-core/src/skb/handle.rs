@@ -15,7 +15,7 @@ pub fn leaked() -> u64 {
 
 #[cold]
 #[inline(never)]
-fn leak(what: &str, region: u32, index: u32) {
+pub(super) fn leak(what: &str, region: u32, index: u32) {
     LEAKED.fetch_add(1, Ordering::Relaxed);
     if cfg!(debug_assertions) && !std::thread::panicking() {
         eprintln!("softnet: {what} {index} of region {region} was dropped without free(skb, reason)");

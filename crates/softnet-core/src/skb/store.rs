@@ -15,6 +15,36 @@ pub struct Store {
     frames: IndexCache,
 }
 
+/// Heads without frames, owned; to be given back to a store.
+pub struct HeadBulk {
+    pub(super) region: u32,
+    pub(super) len: usize,
+    pub(super) heads: [u32; Self::SIZE],
+}
+
+impl HeadBulk {
+    /// Heads it holds at the most.
+    pub const SIZE: usize = 32;
+
+    /// How many it holds.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether it holds none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+}
+
+impl Drop for HeadBulk {
+    fn drop(&mut self) {
+        for index in &self.heads[..self.len] {
+            super::handle::leak("head", self.region, *index);
+        }
+    }
+}
+
 impl Store {
     /// An empty store on `region`.
     pub fn new(region: Arc<Region>, sizes: CacheSizes) -> Self {
@@ -103,25 +133,28 @@ impl Store {
         self.free_frame(frame);
     }
 
-    /// Takes up to `out.len()` bare heads, uninitialised. Returns how many. For measurement and for stages
-    /// that build many skbs at once; every one must come back through [`free_heads`](Self::free_heads).
+    /// Takes up to [`HeadBulk::SIZE`] heads at once, uninitialised.
     #[inline]
-    pub fn alloc_heads(&mut self, out: &mut [u32]) -> usize {
-        let n = self.heads.pop_bulk(&self.region.heads, out);
+    pub fn alloc_heads(&mut self) -> HeadBulk {
+        let mut bulk = HeadBulk { region: self.region.id(), len: 0, heads: [0; HeadBulk::SIZE] };
+        bulk.len = self.heads.pop_bulk(&self.region.heads, &mut bulk.heads);
         #[cfg(feature = "debug-poison")]
-        out[..n].iter().for_each(|i| super::poison::head_taken(&self.region, *i));
-        n
+        bulk.heads[..bulk.len].iter().for_each(|i| super::poison::head_taken(&self.region, *i));
+        bulk
     }
 
-    /// Gives bare heads back.
-    ///
-    /// # Safety
-    /// Each must have come from [`alloc_heads`](Self::alloc_heads) of a store of the same region, once.
+    /// Gives heads back.
     #[inline]
-    pub unsafe fn free_heads(&mut self, heads: &[u32]) {
-        #[cfg(feature = "debug-poison")]
-        heads.iter().for_each(|i| super::poison::head_freed(&self.region, *i));
-        self.heads.push_bulk(&self.region.heads, heads);
+    pub fn free_heads(&mut self, bulk: HeadBulk) {
+        let heads = &bulk.heads[..bulk.len];
+        if bulk.region == self.region.id() {
+            #[cfg(feature = "debug-poison")]
+            heads.iter().for_each(|i| super::poison::head_freed(&self.region, *i));
+            self.heads.push_bulk(&self.region.heads, heads);
+        } else {
+            heads.iter().for_each(|i| free_foreign_head(bulk.region, *i));
+        }
+        std::mem::forget(bulk);
     }
 
     /// Heads and frames that lie in the caches now.

@@ -172,12 +172,10 @@ mod poison {
         ctx.free_skb(skb);
         assert!(caught(|| assert_eq!(stale.len(), 0)).contains("use of a freed head"));
         assert!(caught(|| ctx.free_skb(ManuallyDrop::into_inner(stale))).contains("freed head"));
-        let heads = &mut [0; 1];
-        assert_eq!(ctx.alloc_heads(heads), 1);
-        // SAFETY: the first is right, the second is the bug.
-        unsafe { ctx.free_heads(heads) };
-        // SAFETY: as above.
-        assert!(caught(|| unsafe { ctx.free_heads(heads) }).contains("double free of a head"));
+        let heads = ctx.alloc_heads();
+        let again = HeadBulk { region: heads.region, len: heads.len, heads: heads.heads };
+        ctx.free_heads(heads);
+        assert!(caught(|| ctx.free_heads(again)).contains("double free of a head"));
     }
 
     #[test]
@@ -204,7 +202,7 @@ mod poison {
         let mut ctx = ManuallyDrop::new(context(&region));
         let frame = Frame::new(region.id(), 4);
         assert!(caught(|| ctx.free_frame(frame)).contains("foreign free of a frame"));
-        // SAFETY: an index that no store handed out: the bug.
-        assert!(caught(|| unsafe { ctx.free_heads(&[4]) }).contains("foreign free of a head"));
+        let heads = HeadBulk { region: region.id(), len: 1, heads: [4; HeadBulk::SIZE] };
+        assert!(caught(|| ctx.free_heads(heads)).contains("foreign free of a head"));
     }
 }

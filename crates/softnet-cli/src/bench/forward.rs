@@ -1,0 +1,289 @@
+//! `softnet bench forward`: how many packets a second one worker forwards.
+
+use std::net::Ipv4Addr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use clap::{Args, ValueEnum};
+use serde_json::json;
+use softnet::Assembly;
+use softnet::config::{Config, DeviceConfig, NeighbourConfig, RouteConfig, RouteTarget};
+use softnet_core::ip::Prefix;
+use softnet_core::skb::{BATCH, Region};
+use softnet_dev::mem::{NicConfig, NicPort, nic};
+
+use super::harness::{Bound, Case, Report, Row, Sample, alternate};
+use super::templates::{Counter, Found, Random, SIZE, Sums, Template, Wire};
+use super::templates::{bgp_prefixes, number, sixteen_prefixes, templates};
+use super::{Common, pin};
+
+#[derive(Args, Debug)]
+pub(crate) struct Forward {
+    #[command(flatten)]
+    pub(super) common: Common,
+    /// What the packets come by and leave by
+    #[arg(long, value_enum, default_value = "mem")]
+    device: Device,
+}
+
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq)]
+enum Device {
+    /// Emulated NICs: what the stack itself costs
+    Mem,
+    /// AF_XDP on veth pairs, beside the kernel's forwarding
+    Xdp,
+}
+
+const RX_MAC: [u8; 6] = [0x02, 0, 0, 0, 1, 0];
+const TX_MAC: [u8; 6] = [0x02, 0, 0, 0, 2, 0];
+/// Gateways that the routes are spread over.
+const GATEWAYS: u8 = 16;
+
+fn gateway(i: u8) -> (Ipv4Addr, [u8; 6]) {
+    (Ipv4Addr::new(198, 19, 0, 2 + i), [0x02, 0, 0, 0, 3, i])
+}
+
+/// One row of the comparison.
+struct Setup {
+    case: &'static str,
+    prefixes: Arc<[Prefix]>,
+    templates: Arc<[Template]>,
+    burst: usize,
+    routed: bool,
+}
+
+/// A stack of one worker between two emulated NICs, run by the calling thread.
+struct Bench {
+    assembly: Assembly,
+    port: NicPort,
+    found: Arc<Mutex<Found>>,
+    offered: u64,
+}
+
+impl Setup {
+    fn config(&self) -> Result<Config, String> {
+        let device = |name: &str, address: &str| -> Result<DeviceConfig, String> {
+            let addresses = vec![address.parse()?];
+            Ok(DeviceConfig { addresses, ..DeviceConfig::new(name) })
+        };
+        let mut config = Config::default();
+        config.stack.dev_weight = self.burst as u32;
+        config.stack.frames = 4096;
+        config.devices = vec![device("nic0", "198.18.0.254/24")?, device("nic1", "198.19.0.1/24")?];
+        for i in 0..GATEWAYS {
+            let (address, mac) = gateway(i);
+            config.neighbours.push(NeighbourConfig { dev: "nic1".into(), address, mac });
+        }
+        let route = |(i, to): (usize, &Prefix)| RouteConfig {
+            to: *to,
+            target: RouteTarget::Via(gateway((i % usize::from(GATEWAYS)) as u8).0),
+        };
+        config.routes = self.prefixes.iter().enumerate().map(route).collect();
+        Ok(config)
+    }
+
+    /// With `keep`, the sink keeps every packet.
+    fn start(&self, keep: bool) -> Result<Bench, String> {
+        let (counter, found) = Counter::new(keep);
+        let mut counter = Some(counter);
+        let mut port = None;
+        let port_of = Arc::new(Mutex::new(None));
+        let (templates, ports) = (self.templates.clone(), port_of.clone());
+        let opener = move |_: &Arc<Region>| {
+            Ok(move |dev: u16, device: &DeviceConfig, _: &mut softnet_core::SoftnetData| {
+                let mac = if dev == 0 { RX_MAC } else { TX_MAC };
+                let config = NicConfig { name: device.name.clone(), mac, ..NicConfig::default() };
+                // Only the first receives, only the second sends.
+                let sink = if dev == 1 { counter.take() } else { None }.unwrap_or_default();
+                let nic = nic(dev, &config, vec![(Wire::new(templates.clone()), sink)])
+                    .map_err(|e| e.to_string())?;
+                if dev == 0 {
+                    *ports.lock().unwrap_or_else(PoisonError::into_inner) = nic.ports.into_iter().next();
+                }
+                Ok(nic.open)
+            })
+        };
+        let patches = if self.routed { vec![] } else { vec![(0, 1)] };
+        let assembly = Assembly::new(self.config()?, patches, opener).map_err(|e| e.to_string())?;
+        if let Some(opened) = port_of.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            port = Some(opened);
+        }
+        let port = port.ok_or("the receiving NIC was not opened")?;
+        Ok(Bench { assembly, port, found, offered: 0 })
+    }
+
+    /// What must become of template `t`.
+    fn expected(&self, t: &Template, hop: usize) -> Template {
+        let mut bytes = t.0;
+        if !self.routed {
+            return Template(bytes);
+        }
+        bytes[..6].copy_from_slice(&gateway((hop % usize::from(GATEWAYS)) as u8).1);
+        bytes[6..12].copy_from_slice(&TX_MAC);
+        bytes[22] -= 1;
+        // Computed afresh, not by difference.
+        bytes[24..26].copy_from_slice(&[0, 0]);
+        let check = softnet_core::ip::checksum::checksum(&bytes[14..34]);
+        bytes[24..26].copy_from_slice(&check.to_be_bytes());
+        Template(bytes)
+    }
+
+    /// What must come out for each template, by a look-up that shares nothing with the FIB.
+    fn all_expected(&self) -> Vec<Template> {
+        let index: std::collections::HashMap<(u32, u8), usize> =
+            self.prefixes.iter().enumerate().map(|(i, p)| ((p.addr().into(), p.len()), i)).collect();
+        let longest = |dst: u32| {
+            (0..=32u8).rev().find_map(|len| {
+                let mask = u32::MAX.checked_shl(32 - u32::from(len)).unwrap_or(0);
+                index.get(&(dst & mask, len)).copied()
+            })
+        };
+        let dst = |t: &Template| u32::from_be_bytes([t.0[30], t.0[31], t.0[32], t.0[33]]);
+        self.templates.iter().map(|t| self.expected(t, longest(dst(t)).unwrap_or(0))).collect()
+    }
+}
+
+impl Bench {
+    /// Forwards `packets` packets. Returns the time it took.
+    fn forward(&mut self, packets: u64) -> Result<Duration, String> {
+        self.offered += packets;
+        self.port.offer(packets);
+        let worker = self.assembly.workers.first_mut().ok_or("no worker")?;
+        let start = Instant::now();
+        while self.port.waiting() > 0 {
+            worker.round();
+        }
+        while worker.round() {}
+        Ok(start.elapsed())
+    }
+
+    /// Ends the run and checks that every packet came out once, as it should.
+    fn verify(self, setup: &Setup, expected: &[Template]) -> Result<(), String> {
+        let Bench { assembly, port, found, offered } = self;
+        drop(port);
+        let view = assembly.view.clone();
+        drop(assembly);
+        let stats = view.stats();
+        if (stats.received, stats.transmitted, stats.dropped, stats.leaked) != (offered, offered, 0, 0) {
+            let drops = view.drops();
+            return Err(format!("offered {offered} packets, but {stats:?}, drops {drops:?}"));
+        }
+        if (stats.frames_free, stats.heads_free) != (stats.frames, stats.heads) {
+            return Err(format!("packet memory is missing: {stats:?}"));
+        }
+        let mut found = found.lock().unwrap_or_else(PoisonError::into_inner);
+        let n = expected.len() as u64;
+        let mut want = Sums::default();
+        let mut rest = Sums::default();
+        for (i, template) in expected.iter().enumerate() {
+            want.add(&template.0);
+            if (i as u64) < offered % n {
+                rest.add(&template.0);
+            }
+        }
+        rest.add_times(&want, offered / n);
+        if found.strange > 0 || found.sums != rest {
+            return Err(format!(
+                "{}: what came out is not what should have: {} packets of a wrong size, sums {:?} instead of {:?}",
+                setup.case, found.strange, found.sums, rest
+            ));
+        }
+        for packet in found.keep.take().unwrap_or_default().iter().zip(expected.iter().cycle()) {
+            if packet.0 != packet.1 {
+                return Err(format!(
+                    "{}: packet {} came out as {:02x?} instead of {:02x?}",
+                    setup.case,
+                    number(packet.1),
+                    packet.0.0,
+                    packet.1.0
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Forward {
+    pub(crate) fn run(&self) -> Result<Report, String> {
+        match self.device {
+            Device::Mem => self.run_mem(),
+            Device::Xdp => super::forward_xdp::run(&self.common),
+        }
+    }
+
+    fn run_mem(&self) -> Result<Report, String> {
+        let cpu = pin(self.common.cpu)?;
+        let mut random = Random::new(1);
+        const TEMPLATES: usize = 1 << 16;
+        let mut set = |prefixes: Vec<Prefix>, count: usize| -> (Arc<[Prefix]>, Arc<[Template]>) {
+            let templates = templates(count, RX_MAC, &prefixes, &mut random);
+            (prefixes.into(), templates.into())
+        };
+        eprintln!("making routes and packets");
+        let (few, few_t) = set(sixteen_prefixes(), TEMPLATES);
+        let (many, many_t) = set(bgp_prefixes(10_000, &mut Random::new(2)), TEMPLATES);
+        // As many packets as prefixes, so that the whole table is used and not a cached part of it.
+        let (full, full_t) = set(bgp_prefixes(1_000_000, &mut Random::new(3)), 1 << 20);
+        let setup = |case, (prefixes, templates): (&Arc<[Prefix]>, &Arc<[Template]>), burst, routed| Setup {
+            case,
+            prefixes: prefixes.clone(),
+            templates: templates.clone(),
+            burst,
+            routed,
+        };
+        let setups = [
+            setup("raw", (&few, &few_t), BATCH, false),
+            setup("fib-16", (&few, &few_t), BATCH, true),
+            setup("fib-10k", (&many, &many_t), BATCH, true),
+            setup("fib-10k-burst32", (&many, &many_t), 32, true),
+            setup("fib-10k-burst8", (&many, &many_t), 8, true),
+            setup("fib-1m", (&full, &full_t), BATCH, true),
+        ];
+        let packets: u64 = if self.common.quick { 4_000_000 } else { 20_000_000 };
+        let mut benches = Vec::new();
+        for setup in &setups {
+            benches.push(Some(setup.start(false)?));
+        }
+        let cases = setups
+            .iter()
+            .zip(&mut benches)
+            .map(|(setup, bench)| Case {
+                row: Row::new(
+                    setup.case,
+                    vec![
+                        ("device", json!("mem")),
+                        ("routes", json!(if setup.routed { setup.prefixes.len() } else { 0 })),
+                        ("burst", json!(setup.burst)),
+                        ("size", json!(SIZE)),
+                        ("templates", json!(setup.templates.len())),
+                    ],
+                ),
+                measure: Box::new(move || -> Result<Sample, String> {
+                    let bench = bench.as_mut().ok_or("ended")?;
+                    let ns = bench.forward(packets)?.as_nanos() as f64 / packets as f64;
+                    Ok(vec![("mpps", 1000.0 / ns), ("ns_per_packet", ns)])
+                }),
+            })
+            .collect();
+        let mut report = alternate("forward", cpu, self.common.rounds(), cases)?;
+        for (setup, bench) in setups.iter().zip(&mut benches) {
+            let expected = setup.all_expected();
+            if let Some(bench) = bench.take() {
+                bench.verify(setup, &expected)?;
+            }
+            // Once more with every packet kept and compared.
+            let mut kept = setup.start(true)?;
+            kept.forward(setup.templates.len() as u64)?;
+            kept.verify(setup, &expected)?;
+        }
+        report.bound("fib-16", "mpps", Bound::AtLeast(25.0));
+        report.bound("fib-10k", "mpps", Bound::AtLeast(20.0));
+        report.bound("fib-1m", "mpps", Bound::AtLeast(10.0));
+        let full = report.row("fib-10k").map_or(0.0, |r| r.median("mpps"));
+        for (case, least) in [("fib-10k-burst32", 0.85), ("fib-10k-burst8", 0.5)] {
+            let share = report.row(case).map_or(0.0, |r| r.median("mpps")) / full;
+            report.bound_value(format!("{case} / fib-10k mpps"), share, Bound::AtLeast(least));
+        }
+        Ok(report)
+    }
+}
