@@ -142,3 +142,11 @@ impl<Q> Deref for Napi<Q> {
         self.0.shared()
     }
 }
+
+// Handles and tokens travel between threads; the queue need not be shareable for that.
+const _: () = {
+    const fn travels<T: Send + Sync>() {}
+    travels::<Napi<std::cell::Cell<u8>>>();
+    travels::<Scheduled<std::cell::Cell<u8>>>();
+    travels::<Disabled<std::cell::Cell<u8>>>();
+};

@@ -12,6 +12,8 @@
 
 mod hooks;
 mod instance;
+#[cfg(all(test, feature = "loom"))]
+mod models;
 mod net_rx;
 mod scheduled;
 mod state;

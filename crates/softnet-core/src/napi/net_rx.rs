@@ -171,8 +171,8 @@ impl<Q> NetRx<Q> {
                 break;
             }
         }
-        self.current.append(&mut self.list.0);
-        self.current.append(&mut self.repoll);
+        move_behind(&mut self.current, &mut self.list.0);
+        move_behind(&mut self.current, &mut self.repoll);
         std::mem::swap(&mut self.list.0, &mut self.current);
         self.stats.runs.add(1);
         done
@@ -209,6 +209,15 @@ impl<Q> NetRx<Q> {
             }
         }
         work
+    }
+}
+
+/// Moves all of `from` to the end of `to`.
+fn move_behind<T>(to: &mut VecDeque<T>, from: &mut VecDeque<T>) {
+    if to.is_empty() {
+        std::mem::swap(to, from);
+    } else {
+        to.append(from);
     }
 }
 

@@ -228,10 +228,11 @@ mod tests {
         assert!(napi.try_disable().is_some(), "its worker died");
     }
 
-    /// Many threads schedule while another polls: what the last one did before it scheduled is seen by a poll.
+    /// Many threads schedule while one polls and another disables and enables. No poll runs while it is disabled, and
+    /// what the last scheduler did before it scheduled is seen by a poll.
     #[test]
-    fn many_schedulers_one_owner() {
-        const ROUNDS: u32 = 20_000;
+    fn schedule_poll_and_disable_under_traffic() {
+        const ROUNDS: u32 = 10_000;
         let (napi, disabled) = Napi::new("t", 0, 0, 0u32);
         let (tx, mut rx) = mailbox::<Scheduled<u32>>(4);
         let (arrived, done) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicBool::new(false)));
@@ -256,6 +257,7 @@ mod tests {
                 while !done.load(Ordering::Acquire) || rx.has_pending() || !again.is_empty() {
                     again.extend(rx.drain());
                     for mut scheduled in std::mem::take(&mut again) {
+                        scheduled.stats.polls.add(1);
                         scheduled.body().rx = arrived.load(Ordering::Relaxed);
                         if let Completion::Again(scheduled) = scheduled.complete(0, |_, _| ()) {
                             again.push(scheduled);
@@ -265,6 +267,19 @@ mod tests {
                 }
             }
         });
+        while threads.iter().any(|t| !t.is_finished()) {
+            napi.disable();
+            let disabled = loop {
+                match napi.try_disable() {
+                    Some(disabled) => break disabled,
+                    None => thread::yield_now(),
+                }
+            };
+            let polls = disabled.stats.polls.get();
+            thread::yield_now();
+            assert_eq!(disabled.stats.polls.get(), polls);
+            assert!(tx.push(disabled.enable()).is_ok());
+        }
         threads.into_iter().for_each(|t| t.join().unwrap());
         done.store(true, Ordering::Release);
         worker.join().unwrap();

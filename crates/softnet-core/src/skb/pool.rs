@@ -160,3 +160,54 @@ mod tests {
         assert!(seen.iter().all(|s| *s));
     }
 }
+
+#[cfg(all(test, feature = "loom"))]
+mod models {
+    use std::sync::Arc;
+
+    use loom::thread;
+
+    use super::*;
+    use crate::sync::{UnsafeCell, check, must_fail};
+
+    /// What an index stands for.
+    struct Value(UnsafeCell<u32>);
+
+    // SAFETY: loom stops the model at the first access that nothing orders.
+    unsafe impl Sync for Value {}
+
+    /// One thread takes two indices and gives the first back, while another takes one and gives it back. Who has an
+    /// index writes to what it stands for. Afterwards every index is in one place.
+    fn take_and_give() {
+        let shared = Arc::new((Pool::full(3, 1), [0; 3].map(|v| Value(UnsafeCell::new(v)))));
+        let take = |shared: &(Pool, [Value; 3])| {
+            let mut index = NIL;
+            assert_eq!(shared.0.pop(|i| index = i), 1);
+            // SAFETY: as above.
+            shared.1[index as usize].0.with_mut(|value| unsafe { *value += 1 });
+            index
+        };
+        let other = thread::spawn({
+            let shared = shared.clone();
+            move || {
+                let index = take(&shared);
+                shared.0.push(&[index]);
+            }
+        });
+        let (first, second) = (take(&shared), take(&shared));
+        shared.0.push(&[first]);
+        other.join().unwrap();
+        let mut all = vec![second];
+        while shared.0.pop(|index| all.push(index)) > 0 {}
+        all.sort_unstable();
+        assert_eq!(all, [0, 1, 2]);
+        assert_eq!(shared.0.free(), 0);
+    }
+
+    #[test]
+    fn an_index_is_in_one_place() {
+        check(3, take_and_give);
+        must_fail(Mutant::PoolNoTag, 3, take_and_give);
+        must_fail(Mutant::PoolPushRelaxed, 3, take_and_give);
+    }
+}

@@ -11,8 +11,8 @@
 use std::ops::Deref;
 use std::sync::Arc;
 
-use super::UnsafeCell;
 use super::handover::{Drain, Handover, LinkTable, NIL, Owner};
+use super::{UnsafeCell, model_failed};
 use crate::skb::Pool;
 
 struct Shared<T> {
@@ -119,7 +119,7 @@ impl<T: Send> Receiver<T> {
 
 impl<T> Drop for Receiver<T> {
     fn drop(&mut self) {
-        while !self.owner.try_leave() {
+        while !model_failed() && !self.owner.try_leave() {
             for slot in self.owner.drain(&self.shared.links) {
                 drop(self.shared.take(slot));
             }

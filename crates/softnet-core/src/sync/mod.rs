@@ -26,6 +26,8 @@ pub use loom::sync::{
 mod cell;
 mod handover;
 mod mailbox;
+#[cfg(all(test, feature = "loom"))]
+mod models;
 mod mutant;
 mod owned;
 mod sleep;
@@ -33,7 +35,7 @@ mod sleep;
 pub use cell::UnsafeCell;
 pub use handover::{Drain, Entered, Handover, LinkTable, Links, NIL, Owner, Refused};
 pub use mailbox::{Mailbox, PushError, Received, Receiver, mailbox};
-pub(crate) use mutant::{Mutant, mutated, weakened};
+pub(crate) use mutant::{Mutant, model_failed, mutated, weakened};
 #[cfg(all(test, feature = "loom"))]
 pub(crate) use mutant::{check, must_fail};
 pub use owned::{Guard, OWNED, Owned, Word};

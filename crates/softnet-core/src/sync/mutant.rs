@@ -33,6 +33,10 @@ pub(crate) enum Mutant {
     AnnounceNoFence,
     /// Announcing sleep has a fence that does not order a store before later loads.
     AnnounceWeakFence,
+    /// Whoever announced sleep, or unmasked a doorbell, does not look at its inputs again. The look is the
+    /// caller's, so the fault is in the models.
+    #[cfg(all(test, feature = "loom"))]
+    NoSecondLook,
     /// Waking has no fence.
     WakeNoFence,
     /// The pool's word carries no tag.
@@ -45,6 +49,12 @@ pub(crate) enum Mutant {
 #[inline(always)]
 pub(crate) fn weakened(m: Mutant, order: Ordering) -> Ordering {
     if mutated(m) { Ordering::Relaxed } else { order }
+}
+
+/// Whether a model has just failed, so that destructors must not touch loom's objects any more.
+#[inline(always)]
+pub(crate) fn model_failed() -> bool {
+    cfg!(all(test, feature = "loom")) && std::thread::panicking()
 }
 
 /// Whether fault `m` is planted.
@@ -73,13 +83,15 @@ mod planted {
         builder.check(model);
     }
 
-    /// Asserts that `model` fails with fault `m` planted.
+    /// Asserts that `model` fails with fault `m` planted, and not for having grown beyond loom's bounds.
     pub(crate) fn must_fail(m: Mutant, preemptions: usize, model: impl Fn() + Send + Sync + 'static) {
         PLANTED.set(Some(m));
-        let hook = std::panic::AssertUnwindSafe(|| check(preemptions, model));
-        let found = std::panic::catch_unwind(hook).is_err();
+        let run = std::panic::AssertUnwindSafe(|| check(preemptions, model));
+        let result = std::panic::catch_unwind(run);
         PLANTED.set(None);
-        assert!(found, "the model does not notice {m:?}");
+        let Err(why) = result else { panic!("the model does not notice {m:?}") };
+        let why = why.downcast_ref::<String>().map(String::as_str).or(why.downcast_ref().copied());
+        assert!(!why.is_some_and(|why| why.contains("exceeded maximum")), "{m:?}: the model grew too large");
     }
 }
 

@@ -11,7 +11,7 @@
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
-use super::{AtomicU32, Mutant, Ordering, UnsafeCell, mutated, weakened};
+use super::{AtomicU32, Mutant, Ordering, UnsafeCell, model_failed, mutated, weakened};
 
 /// The ownership bit. The others are the user's.
 pub const OWNED: u32 = 1;
@@ -131,6 +131,9 @@ impl<S: Word, B> Guard<S, B> {
 
 impl<S: Word, B> Drop for Guard<S, B> {
     fn drop(&mut self) {
+        if model_failed() {
+            return;
+        }
         let mut now = self.cell.word.0.load(Ordering::Relaxed);
         while let Err(other) =
             self.cell.word.0.compare_exchange_weak(now, S::dropped(now), Ordering::AcqRel, Ordering::Relaxed)

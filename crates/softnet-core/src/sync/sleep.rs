@@ -8,7 +8,7 @@
 //! Invariant: for each announcement at most one waker is told to write the descriptor, and if the sleeper's second
 //! look missed an input, one is.
 
-use super::{AtomicBool, Mutant, Ordering, fence, mutated};
+use super::{AtomicBool, Mutant, Ordering, fence, model_failed, mutated};
 
 /// The sleeping flag of one thread. Only that thread may [`announce`](Self::announce).
 #[derive(Default)]
@@ -48,7 +48,13 @@ impl Sleeper {
         if !mutated(Mutant::WakeNoFence) {
             fence(Ordering::SeqCst);
         }
-        self.announced.load(Ordering::Relaxed) && self.announced.swap(false, Ordering::Relaxed)
+        // Writes only to take an announcement, so that no waker's write can come between two of them.
+        self.announced.load(Ordering::Relaxed)
+            && self.announced.compare_exchange(true, false, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+    }
+
+    fn take_back(&self) -> bool {
+        !self.announced.swap(false, Ordering::Relaxed)
     }
 
     /// Whether sleep is announced now; for display.
@@ -64,14 +70,16 @@ impl Announced<'_> {
     pub fn awake(self) -> bool {
         let sleeper = self.sleeper;
         std::mem::forget(self);
-        !sleeper.announced.swap(false, Ordering::Relaxed)
+        sleeper.take_back()
     }
 }
 
 impl Drop for Announced<'_> {
     #[inline]
     fn drop(&mut self) {
-        self.sleeper.announced.store(false, Ordering::Relaxed);
+        if !model_failed() {
+            self.sleeper.take_back();
+        }
     }
 }
 

@@ -1,0 +1,185 @@
+//! Loom models of the instance's state word, each with the faults that it must notice.
+
+use std::sync::Arc;
+
+use loom::thread;
+
+use super::{Completion, Napi, Scheduled};
+use crate::sync::{AtomicBool, AtomicU32, Mutant, Ordering, check, fence, must_fail, mutated};
+
+/// An idle instance, and its ring: the number of packets that have ever arrived.
+fn idle() -> (Napi<u32>, Arc<AtomicU32>) {
+    let (napi, disabled) = Napi::new("model", 0, 0, 0);
+    let Completion::Released(_) = disabled.enable().complete(0, |_, _| ()) else { panic!("nobody else") };
+    (napi, Arc::new(AtomicU32::new(0)))
+}
+
+/// Polls until completion releases. The body is a plain value: loom reports a second owner.
+fn poll(mut scheduled: Scheduled<u32>, ring: &AtomicU32) {
+    loop {
+        scheduled.body().rx = ring.load(Ordering::Relaxed);
+        match scheduled.complete(1, |_, _| ()) {
+            Completion::Again(again) => scheduled = again,
+            Completion::Released(_) => return,
+        }
+    }
+}
+
+/// Three threads, each with a packet: it arrives, and the instance is scheduled. Whoever wins polls. Afterwards the
+/// instance is idle, and a poll has seen every packet.
+fn schedule() {
+    let (napi, ring) = idle();
+    let receive = || {
+        let (napi, ring) = (napi.clone(), ring.clone());
+        move || {
+            ring.fetch_add(1, Ordering::Relaxed);
+            if let Some(scheduled) = napi.schedule_prep() {
+                poll(scheduled, &ring);
+            }
+        }
+    };
+    let threads = [thread::spawn(receive()), thread::spawn(receive())];
+    receive()();
+    threads.into_iter().for_each(|t| t.join().unwrap());
+    let mut scheduled = napi.schedule_prep().expect("idle");
+    assert_eq!(scheduled.body().rx, 3, "a packet was left in the ring");
+}
+
+#[test]
+fn one_owner_and_no_missed_packet() {
+    check(3, schedule);
+    for m in [
+        Mutant::AcquireNotAtomic,
+        Mutant::ReleaseNotFolded,
+        Mutant::ReleaseRelaxed,
+        Mutant::MissedIgnored,
+        Mutant::MissedNotRewritten,
+    ] {
+        must_fail(m, 3, schedule);
+    }
+}
+
+/// A timer that fires while another thread polls leaves it alone; one that fires when nobody does, polls.
+fn watchdog() {
+    let (napi, ring) = idle();
+    let timer = thread::spawn({
+        let (napi, ring) = (napi.clone(), ring.clone());
+        move || napi.watchdog().map(|scheduled| poll(scheduled, &ring)).is_some()
+    });
+    let won = napi.schedule_prep().map(|scheduled| poll(scheduled, &ring)).is_some();
+    assert!(timer.join().unwrap() | won);
+    assert!(!napi.state().is_scheduled() && !napi.state().is_missed());
+    let missed = napi.stats.missed.get();
+    assert!(missed <= u64::from(!won), "only a schedule sets MISSED");
+}
+
+#[test]
+fn the_timer_never_sets_missed() {
+    check(3, watchdog);
+    must_fail(Mutant::AcquireNotAtomic, 3, watchdog);
+}
+
+/// One thread schedules and polls, twice, while another disables. Once disabled the instance is not polled, and
+/// belongs to who disabled it; and a disable that finds it busy succeeds as soon as the poll has ended.
+fn disable() {
+    let (napi, ring) = idle();
+    let poller = thread::spawn({
+        let (napi, ring) = (napi.clone(), ring.clone());
+        move || {
+            for _ in 0..2 {
+                ring.fetch_add(1, Ordering::Relaxed);
+                if let Some(scheduled) = napi.schedule_prep() {
+                    poll(scheduled, &ring);
+                }
+            }
+        }
+    });
+    napi.disable();
+    let mut early = napi.try_disable();
+    if let Some(disabled) = &mut early {
+        disabled.body().rx = 77;
+    }
+    poller.join().unwrap();
+    let mut disabled = match early {
+        Some(mut disabled) => {
+            assert_eq!(disabled.body().rx, 77, "polled while disabled");
+            disabled
+        }
+        None => napi.try_disable().expect("the poll has ended"),
+    };
+    assert!(napi.schedule_prep().is_none() && napi.state().is_disabled());
+    disabled.body().rx = 0;
+    poll(disabled.enable(), &ring);
+    let mut scheduled = napi.schedule_prep().expect("idle");
+    assert_eq!(scheduled.body().rx, 2, "the poll after enabling sees what came meanwhile");
+}
+
+#[test]
+fn disable_takes_over_from_polls() {
+    check(3, disable);
+    for m in [Mutant::AcquireNotAtomic, Mutant::ReleaseNotFolded, Mutant::ReleaseRelaxed] {
+        must_fail(m, 3, disable);
+    }
+}
+
+/// An instance with a doorbell. Two packets arrive; each rings if the doorbell is unmasked, which masks and schedules.
+/// Who polls unmasks after completion and looks at the ring once more.
+struct Queue {
+    napi: Napi<u32>,
+    ring: Arc<AtomicU32>,
+    unmasked: AtomicBool,
+}
+
+impl Queue {
+    fn arrive(&self) {
+        self.ring.fetch_add(1, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        if self.unmasked.swap(false, Ordering::Relaxed) {
+            self.serve();
+        }
+    }
+
+    fn serve(&self) {
+        while let Some(mut scheduled) = self.napi.schedule_prep() {
+            let seen = loop {
+                let seen = self.ring.load(Ordering::Relaxed);
+                scheduled.body().rx = seen;
+                match scheduled.complete(1, |_, _| ()) {
+                    Completion::Again(again) => scheduled = again,
+                    Completion::Released(released) => {
+                        assert!(released.unmask, "nothing defers it");
+                        break seen;
+                    }
+                }
+            };
+            self.unmasked.swap(true, Ordering::Relaxed);
+            fence(Ordering::SeqCst);
+            if mutated(Mutant::NoSecondLook) || self.ring.load(Ordering::Relaxed) == seen {
+                return;
+            }
+            self.unmasked.swap(false, Ordering::Relaxed);
+        }
+    }
+}
+
+fn doorbell() {
+    let (napi, ring) = idle();
+    let queue = Arc::new(Queue { napi, ring, unmasked: AtomicBool::new(true) });
+    let other = thread::spawn({
+        let queue = queue.clone();
+        move || queue.arrive()
+    });
+    queue.arrive();
+    other.join().unwrap();
+    assert!(queue.unmasked.load(Ordering::Relaxed), "masked, and nobody owns it");
+    let mut scheduled = queue.napi.schedule_prep().expect("idle");
+    assert_eq!(scheduled.body().rx, 2, "a packet waits at an unmasked doorbell");
+}
+
+#[test]
+fn a_queue_is_unmasked_or_owned_and_no_packet_waits() {
+    check(3, doorbell);
+    for m in [Mutant::NoSecondLook, Mutant::AcquireNotAtomic] {
+        must_fail(m, 3, doorbell);
+    }
+}

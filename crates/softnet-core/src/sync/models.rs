@@ -1,0 +1,180 @@
+//! Loom models of the hand-over primitive, the mailbox and the sleep protocol, each with the faults that it must
+//! notice.
+
+// Loom's own `Arc` cannot be dropped by a model that has failed, as those with a fault must.
+use std::sync::Arc;
+
+use loom::sync::Notify;
+use loom::thread;
+
+use super::{
+    AtomicU32, Entered, Handover, LinkTable, Mutant, Ordering, Refused, Sleeper, UnsafeCell, check, mailbox,
+    must_fail, mutated,
+};
+
+/// What one owner after the other writes, without any lock but ownership.
+struct Log(UnsafeCell<Vec<u32>>);
+
+// SAFETY: loom stops the model at the first access that nothing orders.
+#[allow(unsafe_code)]
+unsafe impl Sync for Log {}
+
+impl Log {
+    #[allow(unsafe_code)]
+    fn push(&self, value: u32) {
+        // SAFETY: loom stops the model at the first access that nothing orders.
+        self.0.with_mut(|log| unsafe { (*log).push(value) });
+    }
+
+    #[allow(unsafe_code)]
+    fn take(&self) -> Vec<u32> {
+        // SAFETY: as above.
+        self.0.with_mut(|log| unsafe { std::mem::take(&mut *log) })
+    }
+}
+
+/// Elements 0 and 1 enter in order on one thread, 2 and 3 on another. Each is a cell that its pusher wrote and the
+/// owner reads: every one is run once, by one owner at a time, each pusher's in order.
+fn enter() {
+    let h = Arc::new((
+        Handover::new(),
+        LinkTable::new(4),
+        Log(UnsafeCell::new(Vec::new())),
+        [(); 4].map(|()| Log(UnsafeCell::new(Vec::new()))),
+    ));
+    let enter_two = |first: u32| {
+        let h = h.clone();
+        move || {
+            let (handover, links, log, payload) = &*h;
+            let run = |i: u32| payload[i as usize].take().into_iter().for_each(|value| log.push(value));
+            for i in [first, first + 1] {
+                payload[i as usize].push(i);
+                let Entered::Owner(mut owner) = handover.enter(links, i) else { continue };
+                run(i);
+                while let Err(mut still) = owner.leave() {
+                    still.drain(links).for_each(run);
+                    owner = still;
+                }
+            }
+        }
+    };
+    let other = thread::spawn(enter_two(2));
+    enter_two(0)();
+    other.join().unwrap();
+    let order = h.2.take();
+    assert_eq!(order.len(), 4, "lost or run twice: {order:?}");
+    for pair in [[0, 1], [2, 3]] {
+        assert!(order.iter().filter(|i| pair.contains(i)).eq(&pair), "not in order: {order:?}");
+    }
+}
+
+#[test]
+fn handover_loses_nothing_has_one_owner_and_keeps_order() {
+    check(3, enter);
+    for m in [
+        Mutant::LeaveBlind,
+        Mutant::LeaveRelaxed,
+        Mutant::PushRelaxed,
+        Mutant::DetachRelaxed,
+        Mutant::NotReversed,
+    ] {
+        must_fail(m, 3, enter);
+    }
+}
+
+/// With room for one beyond the first, of three pushed at once to a busy owner one or none is refused, and the drain
+/// makes room again.
+fn limited() {
+    let h = Arc::new((Handover::with_limit(1), LinkTable::new(4)));
+    let mut owner = Handover::claim(&h.0).ok().unwrap();
+    let push = |i| {
+        let h = h.clone();
+        thread::spawn(move || h.0.push(&h.1, i))
+    };
+    let (a, b) = (push(0), push(1));
+    let mut got: Vec<u32> = owner.drain(&h.1).collect();
+    let results = [a.join().unwrap(), b.join().unwrap(), h.0.push(&h.1, 2)];
+    let refused = results.iter().filter(|r| **r == Err(Refused::Full)).count();
+    assert!(refused <= 1);
+    got.extend(owner.drain(&h.1));
+    assert_eq!(got.len() + refused, 3);
+    assert_eq!(h.0.push(&h.1, 3), Ok(true), "empty again");
+    assert!(owner.drain(&h.1).eq([3]));
+    assert!(owner.leave().is_ok());
+}
+
+#[test]
+fn handover_limit() {
+    check(3, limited);
+}
+
+/// Two senders and a receiver that sleeps whenever nothing is pending. Only a sender that found the mailbox empty
+/// wakes it. A lost wake-up is a deadlock, which loom reports.
+fn mail() {
+    let (tx, mut rx) = mailbox(2);
+    let shared = Arc::new((Sleeper::new(), Notify::new()));
+    for value in [1, 2] {
+        let (tx, shared) = (tx.clone(), shared.clone());
+        thread::spawn(move || {
+            if tx.push(value).expect("two slots") && shared.0.wake() {
+                shared.1.notify();
+            }
+        });
+    }
+    let mut sum = 0;
+    loop {
+        sum += rx.drain().sum::<u32>();
+        if sum == 3 {
+            break;
+        }
+        let announced = shared.0.announce();
+        if !rx.has_pending() {
+            shared.1.wait();
+        }
+        announced.awake();
+    }
+}
+
+#[test]
+fn mailbox_wakes_its_receiver_when_it_becomes_non_empty() {
+    check(2, mail);
+    for m in [Mutant::FirstNotTold, Mutant::PushRelaxed, Mutant::DetachRelaxed, Mutant::WakeNoFence] {
+        must_fail(m, 2, mail);
+    }
+}
+
+/// Two wakers, each with an input of its own; the sleeper sleeps until it has seen both.
+fn sleep() {
+    let shared = Arc::new((Sleeper::new(), Notify::new(), [AtomicU32::new(0), AtomicU32::new(0)]));
+    let written = Arc::new(AtomicU32::new(0));
+    for i in 0..2 {
+        let (shared, written) = (shared.clone(), written.clone());
+        thread::spawn(move || {
+            shared.2[i].store(1, Ordering::Relaxed);
+            if shared.0.wake() {
+                written.fetch_add(1, Ordering::Relaxed);
+                shared.1.notify();
+            }
+        });
+    }
+    let inputs = || shared.2.iter().map(|input| input.load(Ordering::Relaxed)).sum::<u32>();
+    let (mut seen, mut announcements) = (inputs(), 0);
+    while seen < 2 {
+        let announced = shared.0.announce();
+        announcements += 1;
+        if mutated(Mutant::NoSecondLook) || inputs() == seen {
+            shared.1.wait();
+        }
+        announced.awake();
+        seen = inputs();
+    }
+    assert!(written.load(Ordering::Relaxed) <= announcements, "written more often than announced");
+}
+
+#[test]
+fn sleeper_misses_no_wake_up() {
+    check(3, sleep);
+    for m in [Mutant::AnnounceNoFence, Mutant::AnnounceWeakFence, Mutant::WakeNoFence, Mutant::NoSecondLook] {
+        must_fail(m, 3, sleep);
+    }
+}
