@@ -98,7 +98,8 @@ impl Testbed {
     /// Makes the kernel forward `dst` with a prefix of `len` bits from the incoming to the outgoing wire: addresses,
     /// a route, a permanent neighbour, `ip_forward`.
     ///
-    /// May be called again to switch `napi`, with the same or another prefix.
+    /// May be called again to switch `napi`, with the same or another prefix; not while an XDP program is attached in
+    /// the middle, which sets the same offloads for its own purposes.
     pub fn forward_by_kernel(&self, dst: Ipv4Addr, len: u8, napi: KernelNapi) -> io::Result<()> {
         let threaded = matches!(napi, KernelNapi::Threaded { .. });
         // Frames to a veth take the way through its NAPI only if it merges segments and its peer does not.
