@@ -8,6 +8,7 @@ pub mod netns;
 pub mod sys_error;
 #[cfg(test)]
 mod testing;
+pub mod traffic;
 pub mod xdp;
 
 pub use device::{

@@ -14,7 +14,7 @@ mod socket;
 #[cfg(test)]
 mod tests;
 
-pub use knobs::{Offload, set_offload, set_threaded};
-pub use link::Link;
+pub use knobs::{Offload, pin_napi_threads, set_offload, set_threaded};
+pub use link::{Link, LinkCounters};
 pub use monitor::{LinkEvent, LinkMonitor};
 pub use socket::Netlink;

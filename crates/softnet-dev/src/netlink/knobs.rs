@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use rustix::fs::{Mode, OFlags, openat};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+use rustix::thread::{CpuSet, Pid, sched_setaffinity};
 
 use crate::sys_error::{SysError, SysResult};
 
@@ -73,7 +74,8 @@ fn interface_name(name: &str) -> io::Result<[c_char; libc::IFNAMSIZ]> {
 /// mounted nowhere and vanishes when this returns.
 ///
 /// # Errors
-/// ENOENT if there is no such interface, or a kernel before 5.12. Needs CAP_SYS_ADMIN.
+/// ENOENT if there is no such interface, or a kernel before 5.12; EOPNOTSUPP if it has no NAPI instance now (a veth
+/// has some only with GRO on or XDP attached). Needs CAP_SYS_ADMIN.
 pub fn set_threaded(name: &str, on: bool) -> SysResult<()> {
     let what = format!("set threaded of {name} to {}", u8::from(on));
     let fail = |error: io::Error| SysError::new(what.as_str(), error).needs("CAP_SYS_ADMIN");
@@ -83,6 +85,38 @@ pub fn set_threaded(name: &str, on: bool) -> SysResult<()> {
         openat(&sysfs, format!("class/net/{name}/threaded"), OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())
             .map_err(|errno| fail(errno.into()))?;
     std::fs::File::from(knob).write_all(if on { b"1" } else { b"0" }).map_err(fail)
+}
+
+/// Runs the NAPI threads of the interface called `name` on `cpu`; returns how many there are. They exist after
+/// [`set_threaded`], for each NAPI instance of an interface that is up.
+///
+/// Threads carry the interface's name only (`napi/<name>-<id>`), so the name should be unique in the machine.
+///
+/// # Errors
+/// EINVAL if there is no such CPU. Needs CAP_SYS_NICE.
+pub fn pin_napi_threads(name: &str, cpu: usize) -> SysResult<usize> {
+    let what = format!("run the NAPI threads of {name} on CPU {cpu}");
+    let fail = |error: io::Error| SysError::new(what.as_str(), error).needs("CAP_SYS_NICE");
+    if cpu >= CpuSet::MAX_CPU {
+        return Err(fail(io::Error::from_raw_os_error(libc::EINVAL)));
+    }
+    let mut set = CpuSet::new();
+    set.set(cpu);
+    let prefix = format!("napi/{name}-");
+    let mut pinned = 0;
+    for process in std::fs::read_dir("/proc").map_err(fail)?.filter_map(Result::ok) {
+        let Some(pid) =
+            process.file_name().to_str().and_then(|name| name.parse().ok()).and_then(Pid::from_raw)
+        else {
+            continue;
+        };
+        let comm = std::fs::read_to_string(process.path().join("comm")).unwrap_or_default();
+        if comm.starts_with(&prefix) {
+            sched_setaffinity(Some(pid), &set).map_err(|errno| fail(errno.into()))?;
+            pinned += 1;
+        }
+    }
+    Ok(pinned)
 }
 
 const FSCONFIG_CMD_CREATE: c_uint = 6;

@@ -17,6 +17,7 @@ const IFLA_ADDRESS: u16 = 1;
 const IFLA_IFNAME: u16 = 3;
 const IFLA_MTU: u16 = 4;
 const IFLA_LINKINFO: u16 = 18;
+const IFLA_STATS64: u16 = 23;
 const IFLA_NUM_TX_QUEUES: u16 = 31;
 const IFLA_NUM_RX_QUEUES: u16 = 32;
 const IFLA_INFO_KIND: u16 = 1;
@@ -85,6 +86,34 @@ impl Link {
     }
 }
 
+/// The kernel's counters of an interface, since it was made (`struct rtnl_link_stats64`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LinkCounters {
+    /// Packets received.
+    pub rx_packets: u64,
+    /// Packets sent.
+    pub tx_packets: u64,
+    /// Received packets that were dropped.
+    pub rx_dropped: u64,
+    /// Packets to send that were dropped.
+    pub tx_dropped: u64,
+}
+
+impl LinkCounters {
+    fn parse(payload: &[u8]) -> Option<Self> {
+        let attributes = payload.get(HEADER_LEN..)?;
+        let (_, counters) = attributes_of(attributes).find(|(kind, _)| *kind == IFLA_STATS64)?;
+        let counters = counters.as_chunks::<8>().0;
+        let counter = |at: usize| counters.get(at).map(|bytes| u64::from_ne_bytes(*bytes));
+        Some(LinkCounters {
+            rx_packets: counter(0)?,
+            tx_packets: counter(1)?,
+            rx_dropped: counter(6)?,
+            tx_dropped: counter(7)?,
+        })
+    }
+}
+
 fn named(name: &str) -> LinkMessage {
     let mut message = LinkMessage::default();
     message.attributes.push(LinkAttribute::IfName(name.to_owned()));
@@ -109,6 +138,18 @@ impl Netlink {
                 format!("look up interface {name}"),
                 std::io::Error::from_raw_os_error(libc::ENODEV),
             )
+        })
+    }
+
+    /// The kernel's counters of the interface called `name`.
+    ///
+    /// # Errors
+    /// ENODEV if there is no such interface.
+    pub fn counters(&mut self, name: &str) -> SysResult<LinkCounters> {
+        let what = format!("read the counters of {name}");
+        let answers = self.get(RouteNetlinkMessage::GetLink(named(name)), &what)?;
+        answers.iter().find_map(|(_, payload)| LinkCounters::parse(payload)).ok_or_else(|| {
+            SysError::new(what, std::io::Error::new(std::io::ErrorKind::InvalidData, "the kernel sent none"))
         })
     }
 

@@ -1,0 +1,253 @@
+//! Sends raw frames at a set rate, or as fast as it can, from a thread of its own on a CPU of its own.
+//!
+//! Frames leave by AF_PACKET without a qdisc, many per system call. At a set rate the load is open: a frame that the
+//! interface refuses is counted and not sent again, and the generator does not slow down for the receiver. Between
+//! bursts it sleeps whenever there is time to, so that the share of time it slept says how far it is from its own
+//! limit.
+
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use rustix::thread::{CpuSet, gettid, sched_setaffinity};
+use softnet_core::softnet_data::Counter;
+
+use super::sender::Sender;
+use crate::netlink::Netlink;
+use crate::netns::NetNs;
+use crate::sys_error::SysError;
+
+/// What to send, and how.
+#[derive(Clone, Debug)]
+pub struct GeneratorConfig {
+    /// Name of the interface to send by.
+    pub interface: String,
+    /// Frames, from the Ethernet header on, sent in turn, over and over.
+    pub frames: Vec<Vec<u8>>,
+    /// Frames per second; `None`: as many as possible.
+    pub rate: Option<u64>,
+    /// CPU to run on.
+    pub cpu: Option<usize>,
+}
+
+/// What a generator did up to some moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// Frames that the interface took.
+    pub sent: u64,
+    /// Frames that the interface refused.
+    pub refused: u64,
+    /// Frames that were due and not tried, because the generator was late by more than 10 ms.
+    pub skipped: u64,
+    /// Time since it started.
+    pub elapsed: Duration,
+    /// Of this, time it slept because nothing was due.
+    pub slept: Duration,
+    /// CPU time of its thread; it includes softirqs that ran inside its sends only where the kernel accounts them so.
+    pub cpu: Duration,
+}
+
+impl Report {
+    /// What happened between `earlier` and this one.
+    #[must_use]
+    pub fn since(&self, earlier: &Report) -> Report {
+        Report {
+            sent: self.sent.saturating_sub(earlier.sent),
+            refused: self.refused.saturating_sub(earlier.refused),
+            skipped: self.skipped.saturating_sub(earlier.skipped),
+            elapsed: self.elapsed.saturating_sub(earlier.elapsed),
+            slept: self.slept.saturating_sub(earlier.slept),
+            cpu: self.cpu.saturating_sub(earlier.cpu),
+        }
+    }
+
+    /// The share of time, 0 to 1, in which the generator had nothing to do. Zero when sending flat out.
+    pub fn idle_share(&self) -> f64 {
+        if self.elapsed.is_zero() { 0.0 } else { self.slept.as_secs_f64() / self.elapsed.as_secs_f64() }
+    }
+
+    /// Frames that left, per second.
+    pub fn rate(&self) -> f64 {
+        if self.elapsed.is_zero() { 0.0 } else { self.sent as f64 / self.elapsed.as_secs_f64() }
+    }
+}
+
+/// Written by the generator's thread only.
+#[derive(Default)]
+pub(super) struct Progress {
+    /// The one field that others write.
+    pub(super) stop: AtomicBool,
+    thread: AtomicI32,
+    pub(super) sent: Counter,
+    pub(super) refused: Counter,
+    pub(super) skipped: Counter,
+    pub(super) slept_ns: Counter,
+}
+
+/// A running generator. Dropping it stops it.
+pub struct Generator {
+    thread: Option<JoinHandle<io::Result<Duration>>>,
+    progress: Arc<Progress>,
+    started: Instant,
+}
+
+impl Generator {
+    /// Starts to send, inside `ns`.
+    ///
+    /// # Errors
+    /// An empty list of frames or a rate of zero (`InvalidInput`); no such interface; no such CPU. Needs CAP_NET_RAW.
+    pub fn start(ns: &NetNs, config: GeneratorConfig) -> io::Result<Self> {
+        if config.frames.is_empty() || config.frames.iter().any(Vec::is_empty) || config.rate == Some(0) {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "generator: no frames, or no rate, to send at",
+            ));
+        }
+        let socket = ns.run(|| packet_socket(Netlink::new()?.existing_link(&config.interface)?.index))??;
+        let progress = Arc::new(Progress::default());
+        let (ready, is_ready) = std::sync::mpsc::channel();
+        let started = Instant::now();
+        let thread = std::thread::Builder::new().name("generator".into()).spawn({
+            let progress = progress.clone();
+            move || {
+                let prepared = prepare_thread(config.cpu);
+                progress.thread.store(gettid().as_raw_nonzero().get(), Ordering::Release);
+                let failed = prepared.is_err();
+                let _ = ready.send(prepared);
+                if failed {
+                    return Ok(Duration::ZERO);
+                }
+                let sent = Sender::new(socket, config.frames).run(&progress, config.rate);
+                sent.map(|()| thread_cpu_time(libc::CLOCK_THREAD_CPUTIME_ID))
+            }
+        })?;
+        let generator = Generator { thread: Some(thread), progress, started };
+        is_ready.recv().unwrap_or_else(|_| Err(io::Error::other("generator: its thread ended")))?;
+        Ok(generator)
+    }
+
+    /// What it did so far.
+    pub fn report(&self) -> Report {
+        // The kernel's number for the CPU clock of a thread: its inverted id, and `CPUCLOCK_PERTHREAD | CPUCLOCK_SCHED`.
+        let clock = (!self.progress.thread.load(Ordering::Acquire) << 3) | 6;
+        self.snapshot(thread_cpu_time(clock))
+    }
+
+    /// Whether it gave up by itself; [`stop`](Self::stop) says why.
+    pub fn ended(&self) -> bool {
+        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
+    fn snapshot(&self, cpu: Duration) -> Report {
+        Report {
+            sent: self.progress.sent.get(),
+            refused: self.progress.refused.get(),
+            skipped: self.progress.skipped.get(),
+            elapsed: self.started.elapsed(),
+            slept: Duration::from_nanos(self.progress.slept_ns.get()),
+            cpu,
+        }
+    }
+
+    /// Stops sending; what it did in all.
+    ///
+    /// # Errors
+    /// What ended it before its time (ENETDOWN, ENXIO: the interface went away).
+    pub fn stop(mut self) -> io::Result<Report> {
+        self.progress.stop.store(true, Ordering::Relaxed);
+        let cpu = match self.thread.take().map(JoinHandle::join) {
+            Some(Ok(result)) => result?,
+            Some(Err(panic)) => std::panic::resume_unwind(panic),
+            None => Duration::ZERO,
+        };
+        Ok(self.snapshot(cpu))
+    }
+}
+
+impl Drop for Generator {
+    fn drop(&mut self) {
+        self.progress.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            // Who wants to know how it ended calls `stop`.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn prepare_thread(cpu: Option<usize>) -> io::Result<()> {
+    if let Some(cpu) = cpu {
+        if cpu >= CpuSet::MAX_CPU {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("generator: no CPU {cpu}")));
+        }
+        let mut set = CpuSet::new();
+        set.set(cpu);
+        sched_setaffinity(None, &set)
+            .map_err(|errno| SysError::new(format!("run the generator on CPU {cpu}"), errno.into()))?;
+    }
+    // Without this the kernel may add 50 µs to every sleep.
+    // SAFETY: takes plain numbers, and affects only this thread's timers.
+    unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1) };
+    Ok(())
+}
+
+fn thread_cpu_time(clock: libc::clockid_t) -> Duration {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `time` is live; a clock of a thread that has ended is refused and leaves it zero.
+    unsafe { libc::clock_gettime(clock, &raw mut time) };
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+/// A packet socket that sends by interface `index`, receives nothing, and bypasses the qdisc.
+fn packet_socket(index: u32) -> io::Result<OwnedFd> {
+    // SAFETY: plain numbers; returns a descriptor or -1. Protocol 0: no frame is received.
+    let fd = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
+    if fd < 0 {
+        return Err(SysError::last("open a packet socket").needs("CAP_NET_RAW").into());
+    }
+    // SAFETY: the kernel just made this descriptor for us.
+    let socket = unsafe { OwnedFd::from_raw_fd(fd) };
+    set_option(&socket, libc::SOL_PACKET, libc::PACKET_QDISC_BYPASS, 1)
+        .map_err(|error| SysError::new("bypass the qdisc of a packet socket", error))?;
+    // Frames in flight are bounded by the receiver's ring, not by this.
+    set_option(&socket, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, 16 << 20)
+        .or_else(|_| set_option(&socket, libc::SOL_SOCKET, libc::SO_SNDBUF, 16 << 20))
+        .map_err(|error| SysError::new("size the buffer of a packet socket", error))?;
+    let address = link_address(index);
+    // SAFETY: a live address of the stated length.
+    let bound = unsafe {
+        libc::bind(
+            socket.as_raw_fd(),
+            (&raw const address).cast(),
+            size_of::<libc::sockaddr_ll>() as libc::socklen_t,
+        )
+    };
+    if bound < 0 {
+        return Err(SysError::last(format!("bind a packet socket to interface {index}")).into());
+    }
+    Ok(socket)
+}
+
+fn set_option(socket: &OwnedFd, level: i32, option: i32, value: i32) -> io::Result<()> {
+    // SAFETY: a live value of the stated length.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            level,
+            option,
+            (&raw const value).cast(),
+            size_of::<i32>() as libc::socklen_t,
+        )
+    };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+fn link_address(index: u32) -> libc::sockaddr_ll {
+    // SAFETY: plain numbers, for which zero is a value.
+    let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+    address.sll_family = libc::AF_PACKET as u16;
+    address.sll_ifindex = index as i32;
+    address
+}
