@@ -6,7 +6,7 @@
 //! number moves.
 //!
 //! * **Who may call.** [`open`], [`Umem`], [`Claims`] and the [`Device`] part: any thread. The queues: their owners,
-//!   as [`RxQueue`](crate::RxQueue) and [`TxQueue`](crate::TxQueue) say.
+//!   as [`RxQueue`] and [`TxQueue`] say.
 //! * **Invariant.** Every frame is at home, in a packet, or named in exactly one queue's books; so when a device is
 //!   closed or its interface vanishes, all its frames come home, and those the kernel still had are counted
 //!   ([`Umem::reclaimed`]).
