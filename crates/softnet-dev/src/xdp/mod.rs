@@ -6,7 +6,7 @@
 //! number moves.
 //!
 //! * **Who may call.** [`open`], [`Umem`], [`Claims`] and the [`Device`] part: any thread. The queues: their owners,
-//!   as [`RxQueue`](crate::RxQueue) and [`TxQueue`](crate::TxQueue) say.
+//!   as [`RxQueue`] and [`TxQueue`] say.
 //! * **Invariant.** Every frame is at home, in a packet, or named in exactly one queue's books; so when a device is
 //!   closed or its interface vanishes, all its frames come home, and those the kernel still had are counted
 //!   ([`Umem::reclaimed`]).
@@ -16,8 +16,9 @@
 //!   [`ring_drops`](crate::QueueStats::ring_drops) counts them. A veth in native mode has its peer stop making them.
 //! * **The interface keeps its interrupts.** A sleeping owner does not keep the kernel from receiving into the ring; it
 //!   is only not woken more often than it polls.
-//! * **Life.** Program and sockets belong to this process and vanish with it, however it ends. Queues that are
-//!   added to the interface later are the kernel's until the device is opened again; so is a changed MAC address.
+//! * **Life.** Program and sockets belong to this process and vanish with it, however it ends. An interface whose number
+//!   of queues or MAC address is changed has to be opened again: what arrives on queues that were added, or for the new
+//!   address, is the kernel's until then.
 
 mod attach;
 mod claim;
@@ -144,7 +145,9 @@ pub fn open_with_claims(
         kernel: netlink.addresses(link.index).map_err(kernel)?,
     };
     let control = Control::new(link.index).map_err(kernel)?;
-    let (rx_queues, tx_queues) = control.channels().unwrap_or((link.rx_queues, link.tx_queues));
+    // A driver that does not tell has some of these in use, but at least one; on a TX queue that is not in use the
+    // kernel would let packets lie without a word.
+    let (rx_queues, tx_queues) = control.channels().unwrap_or((link.rx_queues, 1));
 
     let (attachment, mode, text) =
         attach(cfg.mode, &filter, link.index, rx_queues.max(1)).map_err(|source| refusal(name, source))?;

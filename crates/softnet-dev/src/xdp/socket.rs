@@ -27,7 +27,7 @@ use super::umem::{Binding, Umem};
 use crate::device::{Doorbell, QueueStats};
 use crate::sys_error::{SysError, SysResult};
 
-/// `XDP_MAX_TX_SKB_BUDGET` (Linux 6.18): packets that one transmit call sends in copy mode; 32 without it.
+/// `XDP_MAX_TX_SKB_BUDGET`: packets that one transmit call sends in copy mode; 32 on kernels that do not know it.
 const XDP_MAX_TX_SKB_BUDGET: i32 = 9;
 
 /// How long the kernel may hold on to a zero-copy queue after its socket was closed.
@@ -74,7 +74,7 @@ pub(super) struct Bound {
     pub(super) tx: Option<(RingMemory, RingMemory)>,
 }
 
-fn socket() -> SysResult<OwnedFd> {
+pub(super) fn socket() -> SysResult<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     rustix::net::socket_with(AddressFamily::XDP, SocketType::RAW, flags, None).map_err(|errno| {
         let error = SysError::new("open an AF_XDP socket", errno.into());
@@ -214,8 +214,7 @@ impl Xsk {
             return;
         }
         self.attachment.socket_closed();
-        self.release();
-        if state.stuck {
+        if !self.release() || state.stuck {
             // The kernel may still write to the frames. They stay out, and with them the region's memory stays in place.
             return;
         }
@@ -232,16 +231,13 @@ impl Xsk {
     }
 
     /// Closes the kernel's socket while the descriptor's number stays ours: a doorbell may outlive the queue, and must
-    /// never wait on a stranger's descriptor.
-    fn release(&self) {
+    /// never wait on a stranger's descriptor. Whether the kernel has let go of all frames.
+    fn release(&self) -> bool {
         // SAFETY: both descriptors are open and ours; the target's old file is closed, its number stays owned by `fd`.
         // Mappings are gone, so this was the last reference, and the kernel stops using the socket before it returns.
         let result =
             unsafe { libc::dup3(self.umem.quiet().as_raw_fd(), self.fd.as_raw_fd(), libc::O_CLOEXEC) };
-        debug_assert!(result >= 0, "dup3: {}", std::io::Error::last_os_error());
-        if let Some(spare) = &self.spare {
-            wait_released(spare.as_fd(), self.binding);
-        }
+        result >= 0 && self.spare.as_ref().is_none_or(|spare| wait_released(spare.as_fd(), self.binding))
     }
 }
 
@@ -266,16 +262,16 @@ fn widen_transmit(fd: &OwnedFd, ring: u32) {
     }
 }
 
-/// Waits until the kernel has let go of a queue whose socket was closed. In zero-copy mode the device may write to
-/// posted frames until then, and the kernel does it in a work item without telling; but a socket that asks for
-/// the queue is refused as long as it lasts. `spare` has no frames posted and no program leads to it.
-fn wait_released(spare: BorrowedFd<'_>, binding: Binding) {
+/// Waits until the kernel has let go of a queue whose socket was closed; false if it does not. In zero-copy mode the
+/// device may write to posted frames until then, and the kernel stops it in a work item without telling; but a
+/// socket that asks for the queue is refused as long as it lasts. `spare` has no frames posted and no program leads to it.
+pub(super) fn wait_released(spare: BorrowedFd<'_>, binding: Binding) -> bool {
     const PAGE: usize = 4096;
     // SAFETY: a fresh mapping at an address the kernel chooses.
     let Ok(page) = (unsafe {
         mmap_anonymous(std::ptr::null_mut(), PAGE, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE)
     }) else {
-        return;
+        return false;
     };
     let memory = XdpUmemReg {
         addr: page as u64,
@@ -289,17 +285,19 @@ fn wait_released(spare: BorrowedFd<'_>, binding: Binding) {
         .and_then(|()| sockopt::set_xdp_umem_fill_ring_size(spare, 2))
         .and_then(|()| sockopt::set_xdp_umem_completion_ring_size(spare, 2))
         .and_then(|()| sockopt::set_xdp_rx_ring_size(spare, 2));
-    if ready.is_ok() {
-        let address = SocketAddrXdp::new(SocketAddrXdpFlags::XDP_COPY, binding.ifindex, binding.queue);
-        for _ in 0..RELEASE_TRIES {
-            match rustix::net::bind(spare, &address) {
-                Err(Errno::BUSY) => std::thread::sleep(RELEASE_PAUSE),
-                _ => break,
+    let address = SocketAddrXdp::new(SocketAddrXdpFlags::XDP_COPY, binding.ifindex, binding.queue);
+    let released = ready.is_ok()
+        && (0..RELEASE_TRIES).any(|_| match rustix::net::bind(spare, &address) {
+            Err(Errno::BUSY) => {
+                std::thread::sleep(RELEASE_PAUSE);
+                false
             }
-        }
-    }
+            // It is ours, or the interface or the queue is gone.
+            _ => true,
+        });
     // SAFETY: mapped above; the kernel holds the page by its own reference as long as the spare socket lives.
     let _ = unsafe { munmap(page, PAGE) };
+    released
 }
 
 /// The doorbell is the socket itself. Its descriptor is readable exactly while the receive ring holds packets

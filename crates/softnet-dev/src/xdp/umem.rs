@@ -27,7 +27,8 @@ use crate::sys_error::{SysError, SysResult};
 const BIND_TRIES: u32 = 50;
 const BIND_PAUSE: Duration = Duration::from_millis(3);
 
-/// A region's registration with AF_XDP. See the [module](self).
+/// A region's registration with AF_XDP: made when the first device is opened, shared by the sockets of all, and made
+/// afresh when none of them lives.
 pub struct Umem {
     region: Arc<Region>,
     sockets: Mutex<Vec<Weak<Xsk>>>,

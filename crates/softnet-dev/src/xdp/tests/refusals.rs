@@ -1,0 +1,121 @@
+//! What is refused, and what is said then.
+
+use super::*;
+
+#[test]
+fn a_refused_native_mode_says_why_and_falls_back() {
+    let Some(world) = World::new() else { return };
+    let mut ctx = world.ctx();
+    // A veth with fewer RX queues than its peer has TX queues can't do native XDP.
+    world
+        .here
+        .run(|| {
+            let mut netlink = Netlink::new().unwrap();
+            netlink.add_veth("s0", "k0", (1, 2), Some(&world.there)).unwrap();
+            netlink.set_up("s0").unwrap();
+        })
+        .unwrap();
+    world
+        .there
+        .run(|| {
+            let mut netlink = Netlink::new().unwrap();
+            netlink.add_address("k0", peer(0), 24).unwrap();
+            netlink.set_up("k0").unwrap();
+        })
+        .unwrap();
+    let native = XdpConfig { mode: Mode::Native, ..world.config(0) };
+    let error = world.open(&native, &mut ctx).err().unwrap().to_string();
+    assert!(error.contains("s0") && error.contains("Native"), "{error}");
+    let (mut device, _claims) = world.open(&world.config(0), &mut ctx).unwrap();
+    let mode = &device.device.info().mode;
+    assert!(mode.starts_with("skb mode: native refused: No space left on device"), "{mode}");
+    assert!(mode.contains("as many RX queues"), "{mode}");
+    echo(&mut device, &mut ctx, &[world.peer_socket(0)], softnet(0));
+    close(device, &mut ctx);
+    world.assert_whole(&mut ctx);
+}
+
+#[test]
+fn refusals_say_what_is_wrong_and_leave_nothing_behind() {
+    let Some(world) = World::new() else { return };
+    let mut ctx = world.ctx();
+    world.add_pair(0, 1);
+    let good = world.config(0);
+    let refused = |cfg: &XdpConfig, ctx: &mut SoftnetData| world.open(cfg, ctx).err().unwrap();
+
+    let error = refused(&XdpConfig { interface: "s7".into(), ..good.clone() }, &mut ctx).to_string();
+    assert!(error.contains("no interface s7") && error.contains("lo, s0"), "{error}");
+    for ring in [0, 64, 1000, 1 << 20] {
+        let error = refused(&XdpConfig { ring, ..good.clone() }, &mut ctx);
+        assert!(matches!(error, XdpError::RingSize(r) if r == ring), "{error}");
+    }
+    world.here.run(|| Netlink::new().unwrap().set_mtu("s0", MAX_MTU + 1).unwrap()).unwrap();
+    let error = refused(&good, &mut ctx).to_string();
+    assert!(error.contains("MTU of 1779") && error.contains("mtu 1778"), "{error}");
+    world.here.run(|| Netlink::new().unwrap().set_mtu("s0", MAX_MTU).unwrap()).unwrap();
+
+    world
+        .here
+        .run(|| {
+            let mut netlink = Netlink::new().unwrap();
+            netlink.add_address("s0", kernel(0), 24).unwrap();
+            netlink.add_route(Ipv4Addr::UNSPECIFIED, 0, peer(0)).unwrap();
+        })
+        .unwrap();
+    let error = refused(&good, &mut ctx).to_string();
+    assert!(error.contains("default route") && error.contains("--force"), "{error}");
+    let good = XdpConfig { force: true, ..good };
+
+    let poor = World::with_frames(48);
+    let error = refused(&good, &mut poor.ctx());
+    assert!(matches!(error, XdpError::Region { .. }), "{error}");
+    let mut poor_ctx = poor.ctx();
+    let poor = World { here: world.here.try_clone().unwrap(), ..poor };
+    let error = poor.open(&good, &mut poor_ctx).err().unwrap();
+    assert!(matches!(error, XdpError::NoFrames { posted: 48, .. }), "{error}");
+    poor.assert_whole(&mut poor_ctx);
+
+    let (device, _claims) = world.open(&good, &mut ctx).unwrap();
+    let error = refused(&good, &mut ctx);
+    assert!(matches!(error, XdpError::Occupied { .. }), "{error}");
+    close(device, &mut ctx);
+    world.assert_whole(&mut ctx);
+}
+
+/// The message of a thread that lacks `missing`.
+fn without(world: &World, missing: CapabilitySet) -> String {
+    let mut ctx = world.ctx();
+    let cfg = world.config(0);
+    let error = world
+        .here
+        .run(|| {
+            let mut sets = rustix::thread::capabilities(None).unwrap();
+            sets.effective -= missing;
+            rustix::thread::set_capabilities(None, sets).unwrap();
+            open(&cfg, &world.umem, 0, &mut ctx).err().expect("opened without the privilege")
+        })
+        .unwrap()
+        .to_string();
+    world.assert_whole(&mut ctx);
+    error
+}
+
+#[test]
+fn a_missing_privilege_is_named_with_what_grants_it() {
+    let Some(world) = World::new() else { return };
+    world.add_pair(0, 1);
+    let admin = CapabilitySet::NET_ADMIN | CapabilitySet::SYS_ADMIN | CapabilitySet::BPF;
+    let mut cases = vec![
+        (CapabilitySet::NET_RAW, "CAP_NET_RAW"),
+        (CapabilitySet::NET_ADMIN | CapabilitySet::SYS_ADMIN, "CAP_NET_ADMIN"),
+        (admin, "CAP_BPF"),
+    ];
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Memlock).current;
+    if limit.is_some_and(|bytes| bytes < world.umem.region().frame_bytes() as u64) {
+        cases.push((CapabilitySet::IPC_LOCK, "CAP_IPC_LOCK"));
+    }
+    for (missing, name) in cases {
+        let error = without(&world, missing);
+        assert!(error.contains(name) && error.contains("setcap"), "{error}");
+    }
+}
