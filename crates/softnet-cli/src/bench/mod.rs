@@ -7,7 +7,7 @@ mod skb_cache;
 mod templates;
 
 use clap::{Args, Subcommand};
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use rustix::thread::{CpuSet, sched_setaffinity};
 
 use crate::Failure;
 use harness::Report;
@@ -62,19 +62,19 @@ impl Bench {
     }
 }
 
-/// CPUs this process may run on.
-pub(crate) fn cpus() -> Vec<usize> {
-    let set = sched_getaffinity(None).unwrap_or_else(|_| CpuSet::new());
-    (0..CpuSet::MAX_CPU).filter(|&c| set.is_set(c)).collect()
+/// CPUs that are online.
+pub(crate) fn cpus() -> usize {
+    let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    info.lines().filter(|line| line.starts_with("processor")).count()
 }
 
 /// Pins the calling thread to `cpu` and returns it.
 pub(crate) fn pin(cpu: usize) -> Result<usize, String> {
     let mut set = CpuSet::new();
     if cpu >= CpuSet::MAX_CPU {
-        return Err(format!("--cpu {cpu}: there are {} CPUs", cpus().len()));
+        return Err(format!("--cpu {cpu}: there are {} CPUs", cpus()));
     }
     set.set(cpu);
-    sched_setaffinity(None, &set).map_err(|e| format!("--cpu {cpu}: {e}; CPUs here: {:?}", cpus()))?;
+    sched_setaffinity(None, &set).map_err(|e| format!("--cpu {cpu}: {e}; there are {} CPUs", cpus()))?;
     Ok(cpu)
 }
