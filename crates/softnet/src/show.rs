@@ -204,8 +204,12 @@ pub struct Stats {
     pub delivered: u64,
     /// Packets dropped, for whatever reason.
     pub dropped: u64,
-    /// Packets inside now: in transmit rings, or waiting for a neighbour.
+    /// Packets inside now, waiting for a neighbour. (Those in a transmit ring count as transmitted.)
     pub held: u64,
+    /// ICMP errors that were not sent, because there were too many.
+    pub icmp_limited: u64,
+    /// Times packet memory ran out.
+    pub exhausted: u64,
     /// Handles that were lost; anything above 0 is a bug in softnet.
     pub leaked: u64,
     /// Frames of the region.
