@@ -25,10 +25,10 @@ struct Cli {
 
 const EXAMPLES: &str = "\
 Examples:
-  softnet demo                     see it forward real traffic, on this machine, touching nothing of it
+  softnet demo                     see it forward real traffic, here and now
   softnet run router.toml --check  is the configuration right?
-  softnet run router.toml          route between the interfaces it names, until Ctrl-C
-  softnet show napi --watch        who polls which queue, how often, and how much it brings
+  softnet run router.toml          route between its interfaces, until Ctrl-C
+  softnet show napi --watch        who polls which queue, and what it brings
   softnet show drops               what was lost, and why
   softnet bench forward            how fast this machine forwards
 

@@ -36,8 +36,7 @@ const EXAMPLES: &str = r#"A small router:
   to = "0.0.0.0/0"
   via = "10.0.1.254"
 
-softnet takes from an interface what is addressed to it (the interface's MAC address and softnet's IP
-addresses) and leaves the rest to the kernel. While it runs, `softnet show` looks inside.
+softnet takes from an interface what is addressed to it (the interface's MAC address and softnet's IP addresses) and leaves the rest to the kernel. While it runs, `softnet show` looks inside.
 
 Exit codes: 0 stopped by a signal, 1 failed, 2 the configuration is wrong (every error is listed)."#;
 

@@ -89,8 +89,8 @@ impl Live {
             })
             .collect();
         let mut headers = flow_headers();
-        headers.insert(1, ("now".into(), Align::Right));
-        headers.insert(1, ("now".into(), Align::Right));
+        headers.insert(1, ("throughput".into(), Align::Right));
+        headers.insert(1, ("rate".into(), Align::Right));
         format!(
             "client ──── softnet ──── server      {:.1} of {:.1} s\n\n{}\n{}",
             at.as_secs_f64(),

@@ -43,8 +43,8 @@ pub(crate) struct Demo {
 const EXAMPLES: &str = "\
 client ──── softnet ──── server
 
-Three anonymous network namespaces, joined by veth pairs. Kernel sockets in the outer ones exchange ping, UDP
-requests and responses of 1 to 1400 bytes, and TCP streams both ways; softnet routes between them over AF_XDP. Both
+Three anonymous network namespaces, joined by veth pairs. Kernel sockets in the outer ones exchange ping, UDP \
+requests and responses of 1 to 1400 bytes, and TCP streams both ways; softnet routes between them over AF_XDP. Both \
 ends check every byte. UDP requests and pings that get lost are sent again and counted as retries.
 
 The machine's own network is not touched, and nothing stays behind. Needs root.

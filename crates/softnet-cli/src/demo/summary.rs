@@ -93,10 +93,42 @@ impl Summary {
             }
         }
         let all: u64 = self.flows.iter().map(|flow| flow.payloads).sum();
-        let rate = bit_rate(self.flows.iter().map(|flow| flow.bits_per_s).sum());
+        let rate = bit_rate(self.flows.iter().map(|flow| flow.bits_per_s / 8.0).sum());
         text + &match self.ok {
             true => format!("Every payload arrived intact: {} of them, {rate}.\n", grouped(all)),
             false => "NOT every payload arrived intact.\n".into(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_and_verdict() {
+        let flows = Flows::new();
+        for _ in 0..4 {
+            flows.ping.verified(500_000, Duration::from_micros(80));
+            flows.udp.verified(0, Duration::from_micros(90));
+            flows.tcp.payloads.fetch_add(1, Relaxed);
+        }
+        let summary = Summary::new(&flows, Router::default(), Duration::from_secs(2));
+        assert!(summary.ok);
+        assert_eq!(summary.flows[0].bits_per_s, 8e6);
+        let text = summary.text();
+        assert!(text.ends_with("\nEvery payload arrived intact: 12 of them, 8.00 Mbit/s.\n"), "{text}");
+
+        flows.udp.failed("request 3 differs at byte 9 of its payload".into());
+        let text = Summary::new(&flows, Router::default(), Duration::from_secs(2)).text();
+        let end = "\nudp: request 3 differs at byte 9 of its payload\nNOT every payload arrived intact.\n";
+        assert!(text.ends_with(end), "{text}");
+    }
+
+    #[test]
+    fn nothing_at_all_is_not_intact() {
+        let summary = Summary::new(&Flows::new(), Router::default(), Duration::from_secs(1));
+        assert!(!summary.ok);
+        assert_eq!(summary.flows[2].errors, ["expected at least 4 payloads to arrive, 0 did"]);
     }
 }

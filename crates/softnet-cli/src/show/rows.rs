@@ -60,6 +60,8 @@ pub(super) fn stats(now: &Stats, before: Option<(&Stats, f64)>) -> String {
         ("heads", part(now.heads_free, now.heads)),
         ("routes", format!("{} prefixes, {} of tables", grouped(now.routes), bytes(now.fib_bytes))),
         ("neighbours", grouped(now.neighbours)),
+        ("limited", format!("{} ICMP errors not sent", count(|s| s.icmp_limited))),
+        ("exhausted", format!("{} times out of packet memory", count(|s| s.exhausted))),
     ];
     if now.leaked > 0 {
         lines.push(("leaked", format!("{}: a bug in softnet; please report it", grouped(now.leaked))));

@@ -6,6 +6,7 @@ use std::net::{Shutdown, SocketAddrV4, TcpListener, TcpStream};
 use std::sync::atomic::Ordering::Relaxed;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::sockopt::set_socket_send_buffer_size;
 
 use super::super::flow::Flows;
 use super::super::payload::Seed;
@@ -14,6 +15,9 @@ use super::{PATIENCE, timed_out};
 
 const PORT: u16 = 7001;
 const CHUNK: usize = 64 << 10;
+/// What a stream may have on its way, in bytes: enough to fill the path. With the kernel's default, megabytes queue up
+/// in the rings before the endpoints' CPUs get to them, and everybody's latency is that queue.
+const SEND_BUFFER: usize = 64 << 10;
 /// The last bytes of a stream: how many were before, so that an end too early is seen.
 const LENGTH: usize = 8;
 
@@ -52,6 +56,7 @@ fn exchange(
     [out, back]: [&str; 2],
 ) -> Result<(), String> {
     let limits = || -> io::Result<()> {
+        set_socket_send_buffer_size(stream, SEND_BUFFER)?;
         stream.set_read_timeout(Some(PATIENCE))?;
         stream.set_write_timeout(Some(PATIENCE))
     };
