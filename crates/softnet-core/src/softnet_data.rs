@@ -5,7 +5,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use crate::skb::{CacheSizes, DropReason, Region, Skb, Store};
+use crate::skb::{Batch, CacheSizes, DropReason, Region, Skb, Store};
 
 /// Devices that drop counters are kept for; one with a higher index is counted under the last.
 pub const MAX_DEVICES: usize = 64;
@@ -85,6 +85,28 @@ impl SoftnetData {
     pub fn free(&mut self, skb: Skb, reason: DropReason) {
         self.stats.count(skb.head().dev, reason, 1);
         self.store.free_skb(skb);
+    }
+
+    /// Frees every packet of `batch`, and counts why, each against the device it came in by.
+    #[inline]
+    pub fn free_batch(&mut self, batch: &mut Batch, reason: DropReason) {
+        // Runs of packets of one device, as nearly every batch is, count at once.
+        let (mut dev, mut run) = (0, 0);
+        let stats = &self.stats;
+        self.store.free_skbs(batch, |head| {
+            if head.dev != dev {
+                stats.count(dev, reason, run);
+                (dev, run) = (head.dev, 0);
+            }
+            run += 1;
+        });
+        stats.count(dev, reason, run);
+    }
+
+    /// Like [`free_batch`](Self::free_batch), but counts against device `dev`: the one that could not send them.
+    pub fn free_batch_at(&mut self, batch: &mut Batch, dev: u16, reason: DropReason) {
+        self.stats.count(dev, reason, batch.len() as u64);
+        self.store.free_skbs(batch, |_| {});
     }
 
     /// Like [`free`](Self::free), but counts against device `dev`: the one that could not send it.

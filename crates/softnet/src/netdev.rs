@@ -149,8 +149,8 @@ impl TxLock {
                 }
             }
         };
-        for skb in batch.drain() {
-            ctx.free_at(skb, dev, reason);
+        if !batch.is_empty() {
+            ctx.free_batch_at(batch, dev, reason);
         }
     }
 }
@@ -163,10 +163,6 @@ pub fn dev_queue_xmit(ctx: &mut SoftnetData, dev: &Netdev, queue: usize, batch: 
         Some(live) if !live.tx.is_empty() => {
             live.tx[queue % live.tx.len()].xmit(ctx, dev.index, batch);
         }
-        _ => {
-            for skb in batch.drain() {
-                ctx.free_at(skb, dev.index, DropReason::DevReady);
-            }
-        }
+        _ => ctx.free_batch_at(batch, dev.index, DropReason::DevReady),
     }
 }

@@ -372,7 +372,7 @@ impl Env {
                 ipv4_input(ctx, self.tables.load(), &ingress, batch, tx, &mut self.exceptions);
                 tx.flush(|dev, batch| match shared.devices.get(usize::from(dev)) {
                     Some(dev) => dev_queue_xmit(ctx, dev, *index, batch),
-                    None => batch.drain().for_each(|skb| ctx.free(skb, DropReason::DevReady)),
+                    None => ctx.free_batch(batch, DropReason::DevReady),
                 });
                 if !self.exceptions.batch.is_empty() {
                     self.exceptions();
@@ -381,7 +381,7 @@ impl Env {
             Some(RxHandler::Patch(dev)) if shared.devices.len() > usize::from(dev) => {
                 dev_queue_xmit(ctx, &shared.devices[usize::from(dev)], *index, batch);
             }
-            _ => batch.drain().for_each(|skb| ctx.free(skb, DropReason::Shutdown)),
+            _ => ctx.free_batch(batch, DropReason::Shutdown),
         }
     }
 

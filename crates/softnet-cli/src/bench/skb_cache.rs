@@ -9,7 +9,7 @@ use clap::Args;
 use mimalloc::MiMalloc;
 use serde_json::json;
 use softnet_core::SoftnetData;
-use softnet_core::skb::{CacheSizes, DropReason, HEADROOM, HeadBulk, Region, Skb};
+use softnet_core::skb::{Batch, CacheSizes, DropReason, HEADROOM, HeadBulk, Region};
 use softnet_dev::blocks::Block;
 use softnet_dev::memfd::MemfdMemory;
 
@@ -60,18 +60,11 @@ impl SkbCache {
             raw.free_heads(heads);
         };
         let mut full = context();
+        let mut batch = Batch::new();
         let skb_pair = move || {
-            let mut held: [Option<Skb>; BULK] = [const { None }; BULK];
-            for slot in &mut held {
-                let Some(frame) = full.alloc_frame() else { break };
-                match full.build_skb(frame, HEADROOM, 64) {
-                    Ok(skb) => *slot = Some(skb),
-                    Err(frame) => full.free_frame(frame),
-                }
-            }
-            for skb in black_box(&mut held).iter_mut().filter_map(Option::take) {
-                full.free(skb, DropReason::IpTtl);
-            }
+            let frames = full.alloc_frame_bulk(BULK).map(|frame| (frame, HEADROOM, 64));
+            full.build_skbs(BULK, frames, &mut batch, |head| head.dev = 1);
+            full.free_batch(black_box(&mut batch), DropReason::IpTtl);
         };
         let case = |name: &str, size: usize, mut pair: Box<dyn FnMut()>| Case {
             row: Row::new(name, vec![("bulk", json!(BULK)), ("bytes", json!(size))]),

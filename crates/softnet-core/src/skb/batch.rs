@@ -57,6 +57,22 @@ impl Batch {
         }
     }
 
+    /// Appends up to `n` of what `next` gives, as long as there is room and it gives any. Returns how many.
+    #[inline(always)]
+    pub(super) fn extend(&mut self, n: usize, mut next: impl FnMut() -> Option<Skb>) -> usize {
+        let from = self.len;
+        let to = from + n.min(BATCH - from);
+        let mut at = from;
+        while at < to
+            && let Some(skb) = next()
+        {
+            self.slots[at].write(skb);
+            at += 1;
+        }
+        self.len = at;
+        at - from
+    }
+
     /// Takes the last skb.
     #[inline]
     pub fn pop(&mut self) -> Option<Skb> {

@@ -1,4 +1,4 @@
-//! The per-thread cache of indices (FACTS of the kernel's `napi_alloc_cache`): one array, refilled in bulk when
+//! The per-thread cache of indices (the kernel's `napi_alloc_cache`): one array, refilled in bulk when
 //! empty, its upper half-or-less flushed in bulk when full.
 //!
 //! Only its thread touches it. Invariant: the newest index is handed out first, because it is still in L1.
@@ -72,6 +72,22 @@ impl IndexCache {
         if self.len == self.slots.len() {
             self.flush(pool, self.sizes.flush);
         }
+    }
+
+    /// The newest up to `n` indices, newest last, still in the cache; none only if `pool` is empty too.
+    #[inline(always)]
+    pub fn peek(&mut self, pool: &Pool, n: usize) -> &[u32] {
+        if self.len == 0 {
+            self.fill(pool);
+        }
+        // `len` never exceeds the array; `get` says so without a panic.
+        self.slots.get(self.len - n.min(self.len)..self.len).unwrap_or_default()
+    }
+
+    /// Takes the newest `n` of those that were [peeked](Self::peek) at.
+    #[inline(always)]
+    pub fn consume(&mut self, n: usize) {
+        self.len -= n.min(self.len);
     }
 
     /// Takes up to `out.len()` indices in one copy. Returns how many.
@@ -150,7 +166,7 @@ impl IndexCache {
 mod tests {
     use super::*;
 
-    /// FACTS example E15: the 128th put flushes the 32 newest, leaving 96; an empty get loads 32.
+    /// The 128th put flushes the 32 newest, leaving 96; an empty get loads 32.
     #[test]
     fn e15_flush_and_refill() {
         let pool = Pool::full(0, 32);
@@ -178,7 +194,7 @@ mod tests {
         assert_eq!(IndexCache::new(CacheSizes::default()).pop(&pool), None);
     }
 
-    /// The older variant of E15: size 64, put of the 64th frees 32; an empty get loads 16.
+    /// The kernel's older sizes: size 64, put of the 64th frees 32; an empty get loads 16.
     #[test]
     fn e15_size_64() {
         let sizes = CacheSizes { size: 64, refill: 16, flush: 32 };

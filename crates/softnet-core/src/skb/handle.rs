@@ -29,8 +29,8 @@ macro_rules! handle {
             #[inline(always)]
             pub(crate) fn new(region: u32, index: u32) -> Self {
                 debug_assert!(region != 0);
-                // A region's number is never 0, so neither is the word.
-                $name(NonZeroU64::new(u64::from(region) << 32 | u64::from(index)).unwrap_or(NonZeroU64::MIN))
+                // SAFETY: a region's number is never 0 (slot 0 of the table stays empty), so neither is the word.
+                $name(unsafe { NonZeroU64::new_unchecked(u64::from(region) << 32 | u64::from(index)) })
             }
 
             /// Number of the region it belongs to.

@@ -29,7 +29,7 @@ pub use list::SkbList;
 pub use pool::Pool;
 pub use reason::DropReason;
 pub use region::{FRAME_SIZE, HEADROOM, HeapMemory, Region, RegionError, RegionMemory};
-pub use store::{HeadBulk, Store};
+pub use store::{FrameBulk, HeadBulk, Store};
 
 #[cfg(all(test, not(feature = "loom")))]
 mod tests;

@@ -96,7 +96,8 @@ pub enum RegionError {
     Count(u32),
 }
 
-/// What the table holds of a region: enough to turn a handle into an address.
+/// What the table holds of a region: enough to turn a handle into an address. Aligned so that its index is a shift.
+#[repr(align(32))]
 struct Slot {
     heads: AtomicPtr<Head>,
     frames: AtomicPtr<u8>,

@@ -2,10 +2,14 @@
 //!
 //! Part of [`SoftnetData`](crate::SoftnetData), which adds the counters; only its thread touches it.
 
+use std::mem::MaybeUninit;
 use std::sync::Arc;
 
+use super::batch::{BATCH, Batch};
 use super::cache::{CacheSizes, IndexCache};
 use super::handle::{Frame, Skb};
+use super::head::Head;
+use super::pool::Pool;
 use super::region::{FRAME_SIZE, HEADROOM, Region, head_ptr};
 
 /// A thread's store of free heads and frames of one region.
@@ -13,6 +17,64 @@ pub struct Store {
     region: Arc<Region>,
     heads: IndexCache,
     frames: IndexCache,
+}
+
+/// Indices on their way back to a cache, collected so that the cache is touched once.
+struct Homecoming {
+    n: usize,
+    indices: [MaybeUninit<u32>; BATCH],
+}
+
+impl Homecoming {
+    #[inline(always)]
+    fn new() -> Self {
+        Homecoming { n: 0, indices: [const { MaybeUninit::uninit() }; BATCH] }
+    }
+
+    #[inline(always)]
+    fn add(&mut self, cache: &mut IndexCache, pool: &Pool, index: u32) {
+        if self.n == BATCH {
+            self.flush(cache, pool);
+        }
+        self.indices[self.n % BATCH].write(index);
+        self.n += 1;
+    }
+
+    #[inline(always)]
+    fn flush(&mut self, cache: &mut IndexCache, pool: &Pool) {
+        // SAFETY: the first `n` were written, and `n` is at most `BATCH`.
+        let indices = unsafe { std::slice::from_raw_parts(self.indices.as_ptr().cast(), self.n) };
+        cache.push_bulk(pool, indices);
+        self.n = 0;
+    }
+}
+
+/// Frames without heads, owned; taken out one by one.
+pub struct FrameBulk {
+    region: u32,
+    from: usize,
+    to: usize,
+    frames: [u32; BATCH],
+}
+
+impl Iterator for FrameBulk {
+    type Item = Frame;
+
+    #[inline(always)]
+    fn next(&mut self) -> Option<Frame> {
+        let index = *self.frames[..self.to].get(self.from)?;
+        self.from += 1;
+        Some(Frame::new(self.region, index))
+    }
+}
+
+impl Drop for FrameBulk {
+    #[inline(always)]
+    fn drop(&mut self) {
+        for frame in self.by_ref() {
+            drop(frame);
+        }
+    }
 }
 
 /// Heads without frames, owned; to be given back to a store.
@@ -73,6 +135,59 @@ impl Store {
         }
     }
 
+    /// Takes up to `n` free frames at once, and hands each to `take`. Returns how many there were.
+    #[inline]
+    pub fn alloc_frames(&mut self, n: usize, mut take: impl FnMut(Frame)) -> usize {
+        let mut done = 0;
+        while done < n {
+            let indices = self.frames.peek(&self.region.frames, n - done);
+            let got = indices.len();
+            if got == 0 {
+                self.region.note_exhausted();
+                break;
+            }
+            for &index in indices.iter().rev() {
+                #[cfg(feature = "debug-poison")]
+                super::poison::frame_taken(&self.region, index);
+                take(Frame::new(self.region.id(), index));
+            }
+            self.frames.consume(got);
+            done += got;
+        }
+        done
+    }
+
+    /// Takes up to [`BATCH`] free frames at once, as one owned value.
+    #[inline]
+    pub fn alloc_frame_bulk(&mut self, n: usize) -> FrameBulk {
+        let mut bulk = FrameBulk { region: self.region.id(), from: 0, to: 0, frames: [0; BATCH] };
+        let want = n.min(BATCH);
+        bulk.to = self.frames.pop_bulk(&self.region.frames, &mut bulk.frames[..want]);
+        if bulk.to < want {
+            self.region.note_exhausted();
+        }
+        #[cfg(feature = "debug-poison")]
+        bulk.frames[..bulk.to].iter().for_each(|i| super::poison::frame_taken(&self.region, *i));
+        bulk
+    }
+
+    /// Gives frames back, all of one batch at once.
+    #[inline]
+    pub fn free_frames(&mut self, frames: impl Iterator<Item = Frame>) {
+        let mut home = Homecoming::new();
+        for frame in frames {
+            let (region, index) = (frame.region(), frame.into_raw());
+            if region != self.region.id() {
+                free_foreign_frame(region, index);
+                continue;
+            }
+            #[cfg(feature = "debug-poison")]
+            super::poison::frame_freed(&self.region, index);
+            home.add(&mut self.frames, &self.region.frames, index);
+        }
+        home.flush(&mut self.frames, &self.region.frames);
+    }
+
     /// Gives a frame back.
     #[inline(always)]
     pub fn free_frame(&mut self, frame: Frame) {
@@ -102,6 +217,123 @@ impl Store {
         // SAFETY: the index is free, so nobody else has the head.
         unsafe { (*head_ptr(self.region.id(), index)).init(frame.into_raw(), off as u16, len as u16) };
         Ok(Skb::new(self.region.id(), index))
+    }
+
+    /// Attaches heads to the next `n` frames of `packets` (each with the offset and length of its packet, which lie
+    /// within it), lets `set` fill in their first lines, and appends them to `batch`. Returns how many: fewer if
+    /// `batch` has no more room, `packets` ends, or heads run out (counted by the region); `packets` is then not
+    /// taken from any further.
+    #[inline(always)]
+    pub fn build_skbs(
+        &mut self,
+        n: usize,
+        mut packets: impl Iterator<Item = (Frame, usize, usize)>,
+        batch: &mut Batch,
+        mut set: impl FnMut(&mut Head),
+    ) -> usize {
+        let want = n.min(batch.room());
+        let region = self.region.id();
+        let base = head_ptr(region, 0);
+        let mut done = 0;
+        while done < want {
+            let heads = self.heads.peek(&self.region.heads, want - done);
+            let asked = heads.len();
+            if asked == 0 {
+                self.region.note_exhausted();
+                break;
+            }
+            // The newest first, as single allocations would.
+            let mut newest = heads.iter().rev();
+            let got = batch.extend(asked, || {
+                let (frame, off, len) = packets.next()?;
+                debug_assert!(off + len <= FRAME_SIZE && frame.region() == region);
+                let &index = newest.next()?;
+                #[cfg(feature = "debug-poison")]
+                super::poison::head_taken(&self.region, index);
+                // SAFETY: a head of this store's region; the index is free, so nobody else has it.
+                let head = unsafe { &mut *base.add(index as usize) };
+                let off = off.min(FRAME_SIZE);
+                head.init(frame.into_raw(), off as u16, len.min(FRAME_SIZE - off) as u16);
+                set(head);
+                Some(Skb::new(region, index))
+            });
+            self.heads.consume(got);
+            done += got;
+            if got < asked {
+                break;
+            }
+        }
+        done
+    }
+
+    /// Takes every skb of `batch` apart: frees the heads at once, and hands frame, offset and length of each to `take`,
+    /// first to last.
+    #[inline(always)]
+    pub fn take_frames(
+        &mut self,
+        packets: impl Iterator<Item = Skb>,
+        mut take: impl FnMut(Frame, usize, usize),
+    ) {
+        let region = self.region.id();
+        let base = head_ptr(region, 0);
+        let mut home = Homecoming::new();
+        for skb in packets {
+            let (of, index) = (skb.region(), skb.into_raw());
+            let head = if of == region { base.wrapping_add(index as usize) } else { head_ptr(of, index) };
+            // SAFETY: the handle that was just given up owned this head, and nobody else gets it before it is freed below.
+            let head = unsafe { &*head };
+            let (frame, off, len) = (head.frame, usize::from(head.off), usize::from(head.len));
+            if of == region {
+                #[cfg(feature = "debug-poison")]
+                super::poison::head_freed(&self.region, index);
+                home.add(&mut self.heads, &self.region.heads, index);
+            } else {
+                free_foreign_head(of, index);
+            }
+            take(Frame::new(of, frame), off, len);
+        }
+        home.flush(&mut self.heads, &self.region.heads);
+    }
+
+    /// Frees every skb of `batch`, heads and frames. `see` gets a look at each head before.
+    #[inline]
+    pub fn free_skbs(&mut self, batch: &mut Batch, mut see: impl FnMut(&Head)) {
+        let region = self.region.id();
+        let base = head_ptr(region, 0);
+        // A batch has at most `BATCH`, so neither array is written past its end; one count serves both.
+        let mut heads = [const { MaybeUninit::<u32>::uninit() }; BATCH];
+        let mut frames = [const { MaybeUninit::<u32>::uninit() }; BATCH];
+        let mut n = 0;
+        for skb in batch.drain() {
+            #[cfg(feature = "debug-poison")]
+            super::poison::head_in_use(&skb);
+            if skb.region() != region {
+                see(skb.head());
+                self.free_skb(skb);
+                continue;
+            }
+            let index = skb.into_raw();
+            // SAFETY: the handle that was just given up owned this head, and nobody else gets it before it is freed below.
+            let head = unsafe { &*base.wrapping_add(index as usize) };
+            see(head);
+            frames[n % BATCH].write(head.frame);
+            heads[n % BATCH].write(index);
+            n += 1;
+            #[cfg(feature = "debug-poison")]
+            super::poison::frame_freed(&self.region, head.frame);
+            #[cfg(feature = "debug-poison")]
+            super::poison::head_freed(&self.region, index);
+        }
+        let n = n.min(BATCH);
+        // SAFETY: the first `n` of each were written.
+        let (heads, frames) = unsafe {
+            (
+                std::slice::from_raw_parts(heads.as_ptr().cast(), n),
+                std::slice::from_raw_parts(frames.as_ptr().cast(), n),
+            )
+        };
+        self.heads.push_bulk(&self.region.heads, heads);
+        self.frames.push_bulk(&self.region.frames, frames);
     }
 
     /// An skb on a fresh frame, empty, with the usual headroom.

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use softnet_core::SoftnetData;
-use softnet_core::skb::{BATCH, Batch, DropReason, FRAME_SIZE, Frame};
+use softnet_core::skb::{BATCH, Batch, FRAME_SIZE, Frame};
 
 use super::doorbell::MemDoorbell;
 use crate::device::{
@@ -202,38 +202,29 @@ fn stagger(index: u32, len: usize) -> usize {
 impl<S: Source> RxQueue for NicRx<S> {
     fn rx_burst(&mut self, ctx: &mut SoftnetData, batch: &mut Batch, budget: usize) -> usize {
         if self.ring.room() >= BATCH.min(self.ring.slots.len()) {
-            while self.ring.room() > 0 {
-                let Some(frame) = ctx.alloc_frame() else { break };
-                self.ring.put(frame, 0, 0);
-            }
+            let room = self.ring.room();
+            ctx.alloc_frames(room, |frame| self.ring.put(frame, 0, 0));
         }
         let waiting = self.bell.waiting() as usize;
         let want = waiting.min(budget).min(batch.room());
-        let (mut got, mut came, mut bytes) = (0, 0, 0);
-        for _ in 0..want {
-            let Some(Descriptor { mut frame, .. }) = self.ring.take() else { break };
-            came += 1;
-            let off = stagger(frame.index(), self.source.next_len());
-            let len = self.source.write(&mut frame.bytes_mut()[off..]);
+        let NicRx { ring, source, .. } = self;
+        let mut bytes = 0;
+        // What "DMA" does to each posted frame, and the driver then finds.
+        let arrive = || {
+            let Descriptor { mut frame, .. } = ring.take()?;
+            let off = stagger(frame.index(), source.next_len());
+            let len = source.write(&mut frame.bytes_mut()[off..]);
             bytes += len as u64;
-            match ctx.build_skb(frame, off, len) {
-                Ok(mut skb) => {
-                    let head = skb.head_mut();
-                    head.dev = self.dev;
-                    head.queue = self.queue;
-                    match batch.push(skb) {
-                        Ok(()) => got += 1,
-                        Err(skb) => ctx.free(skb, DropReason::NoHead),
-                    }
-                }
-                Err(frame) => {
-                    ctx.free_frame(frame);
-                    ctx.count_drops(self.dev, DropReason::NoHead, 1);
-                }
-            }
-        }
-        self.bell.took(came);
-        self.stats.packets.add(came);
+            Some((frame, off, len))
+        };
+        let (dev, queue) = (self.dev, self.queue);
+        // Packets for which there is no head or frame stay on the wire, as those a real NIC can't place.
+        let got = ctx.build_skbs(want, std::iter::from_fn(arrive), batch, |head| {
+            head.dev = dev;
+            head.queue = queue;
+        });
+        self.bell.took(got as u64);
+        self.stats.packets.add(got as u64);
         self.stats.bytes.add(bytes);
         got
     }
@@ -268,21 +259,17 @@ struct NicTx<K> {
 impl<K: Sink> TxQueue for NicTx<K> {
     fn reap(&mut self, ctx: &mut SoftnetData) -> usize {
         let n = self.ring.filled() - self.unsent;
-        for _ in 0..n {
-            let Some(d) = self.ring.take() else { break };
-            ctx.free_frame(d.frame);
-        }
+        ctx.free_frames((0..n).filter_map(|_| Some(self.ring.take()?.frame)));
         n
     }
 
     fn tx_burst(&mut self, ctx: &mut SoftnetData, batch: &mut Batch) -> usize {
         let n = self.ring.room().min(batch.len());
         let mut bytes = 0;
-        for skb in batch.drain().take(n) {
-            let (frame, off, len) = ctx.take_frame(skb);
+        ctx.take_frames(batch.drain().take(n), |frame, off, len| {
             bytes += len as u64;
             self.ring.put(frame, off, len);
-        }
+        });
         self.unsent += n;
         self.stats.packets.add(n as u64);
         self.stats.bytes.add(bytes);

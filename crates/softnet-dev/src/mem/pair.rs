@@ -129,7 +129,7 @@ struct PairRx {
 }
 
 impl PairRx {
-    fn take(&mut self, at: u64) -> (Frame, usize, usize) {
+    fn take(&self, at: u64) -> (Frame, usize, usize) {
         let slot = &self.wire.slots[at as usize & (self.wire.slots.len() - 1)];
         let word = slot.load(Ordering::Relaxed);
         // SAFETY: the producer gave the handle up when it wrote the slot, and published it by the doorbell's
@@ -143,28 +143,19 @@ impl RxQueue for PairRx {
     fn rx_burst(&mut self, ctx: &mut SoftnetData, batch: &mut Batch, budget: usize) -> usize {
         let n = (self.wire.bell.waiting() as usize).min(budget).min(batch.room());
         let first = self.wire.bell.total_taken();
-        let (mut got, mut bytes) = (0, 0);
-        for i in 0..n as u64 {
+        let mut bytes = 0;
+        let packets = (0..n as u64).map(|i| {
             let (frame, off, len) = self.take(first + i);
-            match ctx.build_skb(frame, off, len) {
-                Ok(mut skb) => {
-                    bytes += len as u64;
-                    let head = skb.head_mut();
-                    head.dev = self.dev;
-                    head.queue = self.queue;
-                    match batch.push(skb) {
-                        Ok(()) => got += 1,
-                        Err(skb) => ctx.free(skb, DropReason::NoHead),
-                    }
-                }
-                Err(frame) => {
-                    ctx.free_frame(frame);
-                    ctx.count_drops(self.dev, DropReason::NoHead, 1);
-                }
-            }
-        }
-        self.wire.bell.took(n as u64);
-        self.stats.packets.add(n as u64);
+            bytes += len as u64;
+            (frame, off, len)
+        });
+        // Packets for which there is no head stay on the wire.
+        let got = ctx.build_skbs(n, packets, batch, |head| {
+            head.dev = self.dev;
+            head.queue = self.queue;
+        });
+        self.wire.bell.took(got as u64);
+        self.stats.packets.add(got as u64);
         self.stats.bytes.add(bytes);
         got
     }
@@ -181,7 +172,7 @@ impl RxQueue for PairRx {
         self.wire.bell.waiting() as usize
     }
 
-    fn close(mut self: Box<Self>, ctx: &mut SoftnetData) {
+    fn close(self: Box<Self>, ctx: &mut SoftnetData) {
         self.wire.closed.store(true, Ordering::SeqCst);
         while self.wire.bell.waiting() > 0 {
             let (frame, ..) = self.take(self.wire.bell.total_taken());
@@ -214,13 +205,12 @@ impl TxQueue for PairTx {
         let used = self.wire.bell.waiting() + self.pending;
         let n = (self.wire.slots.len() - used as usize).min(batch.len());
         let mut bytes = 0;
-        for skb in batch.drain().take(n) {
-            let (frame, off, len) = ctx.take_frame(skb);
+        ctx.take_frames(batch.drain().take(n), |frame, off, len| {
             bytes += len as u64;
             let slot = &self.wire.slots[self.head as usize & (self.wire.slots.len() - 1)];
             slot.store(pack(frame, off, len), Ordering::Relaxed);
             self.head += 1;
-        }
+        });
         self.pending += n as u64;
         self.stats.packets.add(n as u64);
         self.stats.bytes.add(bytes);
