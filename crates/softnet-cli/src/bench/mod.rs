@@ -3,6 +3,7 @@
 mod forward;
 mod forward_xdp;
 mod harness;
+mod idle;
 mod skb_cache;
 mod templates;
 
@@ -43,6 +44,8 @@ impl Common {
 pub(crate) enum Bench {
     /// Packets per second that one worker forwards, by size of the routing table
     Forward(forward::Forward),
+    /// What a router costs while nothing happens
+    Idle(idle::Idle),
     /// Cost of allocating and freeing packet buffers
     SkbCache(skb_cache::SkbCache),
 }
@@ -55,6 +58,7 @@ impl Bench {
         }
         let (common, report): (&Common, Report) = match self {
             Bench::Forward(b) => (&b.common, b.run().map_err(Failure::Run)?),
+            Bench::Idle(b) => (&b.common, b.run().map_err(Failure::Run)?),
             Bench::SkbCache(b) => (&b.common, b.run().map_err(Failure::Run)?),
         };
         report.print(common.json);

@@ -8,7 +8,7 @@ mod payload;
 mod summary;
 #[cfg(test)]
 mod tests;
-mod topology;
+pub(crate) mod topology;
 mod traffic;
 
 use std::io::IsTerminal;
