@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use arc_swap::ArcSwapOption;
 use softnet_core::SoftnetData;
 use softnet_core::skb::{Batch, DropReason};
+use softnet_core::sync::{AtomicBool, Ordering};
 use softnet_dev::{Device, QueueStats, TxQueue};
 
 use crate::worker::NapiInstance;
@@ -90,6 +91,8 @@ impl Netdev {
 pub struct TxLock {
     queue: Mutex<Option<Box<dyn TxQueue>>>,
     stats: Arc<QueueStats>,
+    /// It holds frames: sent ones to take back, or some that the device did not take yet.
+    unreaped: AtomicBool,
 }
 
 /// The parts of an open device.
@@ -107,7 +110,11 @@ pub struct Live {
 impl TxLock {
     /// Puts `queue` behind a lock.
     pub fn new(queue: Box<dyn TxQueue>) -> Self {
-        TxLock { stats: queue.stats(), queue: Mutex::new(Some(queue)) }
+        TxLock {
+            stats: queue.stats(),
+            queue: Mutex::new(Some(queue)),
+            unreaped: AtomicBool::new(false),
+        }
     }
 
     /// Its counters.
@@ -129,6 +136,17 @@ impl TxLock {
         }
     }
 
+    /// Takes back what was sent meanwhile, and has the device go on with the rest; nothing if somebody else is at it.
+    fn reap(&self, ctx: &mut SoftnetData) {
+        if self.unreaped.load(Ordering::Relaxed)
+            && let Ok(mut queue) = self.queue.try_lock()
+            && let Some(queue) = queue.as_mut()
+        {
+            queue.reap(ctx);
+            self.unreaped.store(queue.held() > 0, Ordering::Relaxed);
+        }
+    }
+
     /// Sends `batch` and leaves it empty; what the ring does not take is dropped.
     fn xmit(&self, ctx: &mut SoftnetData, dev: u16, batch: &mut Batch) {
         let reason = {
@@ -145,6 +163,7 @@ impl TxLock {
                         queue.tx_burst(ctx, batch);
                         queue.kick(ctx);
                     }
+                    self.unreaped.store(queue.held() > 0, Ordering::Relaxed);
                     DropReason::FullRing
                 }
             }
@@ -152,6 +171,16 @@ impl TxLock {
         if !batch.is_empty() {
             ctx.free_batch_at(batch, dev, reason);
         }
+    }
+}
+
+/// Takes back frames that `dev` sent by TX queue `queue` (modulo how many there are): what a worker does when it has
+/// nothing to send, so that frames do not lie in a silent device's ring while others starve.
+pub fn reap_idle(ctx: &mut SoftnetData, dev: &Netdev, queue: usize) {
+    if let Some(live) = dev.live.load().as_deref()
+        && !live.tx.is_empty()
+    {
+        live.tx[queue % live.tx.len()].reap(ctx);
     }
 }
 

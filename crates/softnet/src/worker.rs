@@ -21,7 +21,7 @@ use softnet_core::softnet_data::Counter;
 use softnet_core::sync::{AtomicBool, AtomicU32, AtomicU64, Mailbox, Ordering, PushError, Receiver, mailbox};
 use softnet_dev::{Doorbell, RxQueue};
 
-use crate::netdev::dev_queue_xmit;
+use crate::netdev::{dev_queue_xmit, reap_idle};
 use crate::shared::{Shared, lock};
 use crate::wake::Waker;
 
@@ -406,6 +406,10 @@ impl Driver<Rx> for Env {
                 gro.receive(batch);
             }
             self.receive(napi, batch);
+        } else {
+            for dev in &self.shared.devices {
+                reap_idle(&mut self.ctx, dev, self.index);
+            }
         }
         n
     }
