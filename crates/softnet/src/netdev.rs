@@ -110,11 +110,7 @@ pub struct Live {
 impl TxLock {
     /// Puts `queue` behind a lock.
     pub fn new(queue: Box<dyn TxQueue>) -> Self {
-        TxLock {
-            stats: queue.stats(),
-            queue: Mutex::new(Some(queue)),
-            unreaped: AtomicBool::new(false),
-        }
+        TxLock { stats: queue.stats(), queue: Mutex::new(Some(queue)), unreaped: AtomicBool::new(false) }
     }
 
     /// Its counters.

@@ -6,15 +6,13 @@
 use std::net::Ipv4Addr;
 
 use super::header::is_unicast;
-use super::{MacAddr, is_group};
+use super::{ETH_LEN, MacAddr, is_group};
 use crate::skb::{DropReason, Skb};
 
 /// EtherType of ARP.
 pub const ETHERTYPE: u16 = 0x0806;
 /// Bytes of an ARP packet.
 pub const LEN: usize = 28;
-/// Bytes of an Ethernet header.
-const ETH_LEN: usize = 14;
 /// Hardware type Ethernet, protocol type IPv4, and their address lengths: what every packet begins with.
 const PREAMBLE: [u8; 6] = [0, 1, 0x08, 0x00, 6, 4];
 /// To everybody on the link.

@@ -9,7 +9,7 @@ use std::net::Ipv4Addr;
 
 use super::checksum;
 use super::header::{Ipv4Header, MIN_LEN, is_unicast, protocol, validate};
-use super::is_group;
+use super::{ETH_LEN, is_group};
 use crate::skb::{DropReason, Flags, Skb, Store};
 
 /// Time to live of what is made here (RFC 1700).
@@ -18,8 +18,6 @@ const TTL: u8 = 64;
 const ERROR_MAX: usize = 576;
 /// Bytes of an ICMP header.
 const ICMP_LEN: usize = 8;
-/// Bytes of an Ethernet header.
-const ETH_LEN: usize = 14;
 const ECHO_REPLY: u8 = 0;
 const ECHO_REQUEST: u8 = 8;
 

@@ -5,14 +5,13 @@
 //! exceptions for [`slow`](super::slow). Every packet of the input ends in exactly one of the three.
 //! Neither lock nor clock nor allocation.
 
+use super::ETH_LEN;
 use super::adjacency::{Kind, Tables, host_key};
 use super::checksum::{ipv4_header_sum, ttl_decremented};
 use crate::SoftnetData;
 use crate::skb::{BATCH, Batch, DropReason, Skb};
 use crate::softnet_data::MAX_DEVICES;
 
-/// Bytes of an Ethernet header.
-pub const ETH_LEN: usize = 14;
 const IPV4_LEN: usize = 20;
 const ETHERTYPE_IPV4: [u8; 2] = [0x08, 0x00];
 const ETHERTYPE_ARP: [u8; 2] = [0x08, 0x06];

@@ -19,6 +19,9 @@ pub mod slow;
 pub use fib::{Fib, FibError};
 pub use prefix::{Prefix, PrefixError};
 
+/// Bytes of an Ethernet header without VLAN tag.
+pub const ETH_LEN: usize = 14;
+
 /// An Ethernet address.
 pub type MacAddr = [u8; 6];
 

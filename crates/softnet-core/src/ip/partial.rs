@@ -3,8 +3,8 @@
 //!
 //! Used only on devices configured so, before a packet is looked at otherwise.
 
+use super::ETH_LEN;
 use super::checksum;
-use super::input::ETH_LEN;
 
 /// Completes the TCP or UDP checksum of an Ethernet/IPv4 `packet` if its field holds just the pseudo-header sum;
 /// else leaves it alone. Completing a packet whose checksum was right already changes nothing, even if

@@ -11,9 +11,9 @@ use super::adjacency::{Adjacency, Kind, Tables};
 use super::arp::{ArpPacket, BROADCAST};
 use super::header::{Ipv4Header, is_martian_destination, is_martian_source, protocol, validate};
 use super::icmp::{IcmpError, RateLimit, build_error, echo_reply};
-use super::input::{ETH_LEN, Exception};
+use super::input::Exception;
 use super::neigh::{Action, Actions, Heard, NeighParams, NeighState, NeighTable};
-use super::{MacAddr, Prefix, is_group};
+use super::{ETH_LEN, MacAddr, Prefix, is_group};
 use crate::SoftnetData;
 use crate::skb::{DropReason, Flags, Skb};
 

@@ -32,13 +32,20 @@ impl Sleeper {
     /// Announces sleep. The caller must look at every input again before it blocks.
     #[inline]
     pub fn announce(&self) -> Announced<'_> {
+        self.arm();
+        Announced { sleeper: self }
+    }
+
+    /// As [`announce`](Self::announce), until [`disarm`](Self::disarm): for an announcement that outlives the call, as an
+    /// unmasked doorbell's does.
+    #[inline]
+    pub fn arm(&self) {
         self.announced.store(true, Ordering::Relaxed);
         if mutated(Mutant::AnnounceWeakFence) {
             fence(Ordering::AcqRel);
         } else if !mutated(Mutant::AnnounceNoFence) {
             fence(Ordering::SeqCst);
         }
-        Announced { sleeper: self }
     }
 
     /// For wakers, after the input was made visible: whether the sleeper's descriptor must be written. Costs a
@@ -53,7 +60,10 @@ impl Sleeper {
             && self.announced.compare_exchange(true, false, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 
-    fn take_back(&self) -> bool {
+    /// Takes an announcement back. Returns whether there is none: a waker got there first, so that the descriptor is or
+    /// will soon be readable.
+    #[inline]
+    pub fn disarm(&self) -> bool {
         !self.announced.swap(false, Ordering::Relaxed)
     }
 
@@ -70,7 +80,7 @@ impl Announced<'_> {
     pub fn awake(self) -> bool {
         let sleeper = self.sleeper;
         std::mem::forget(self);
-        sleeper.take_back()
+        sleeper.disarm()
     }
 }
 
@@ -78,7 +88,7 @@ impl Drop for Announced<'_> {
     #[inline]
     fn drop(&mut self) {
         if !model_failed() {
-            self.sleeper.take_back();
+            self.sleeper.disarm();
         }
     }
 }

@@ -1,9 +1,9 @@
-//! The doorbell of in-process devices: an eventfd beside an "announced" flag.
+//! The doorbell of in-process devices: an eventfd, written only when a sleeper has announced itself.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::event::{EventfdFlags, eventfd};
-use softnet_core::sync::{AtomicBool, AtomicU64, Ordering, fence};
+use softnet_core::sync::{AtomicU64, Ordering, Sleeper};
 
 use crate::device::Doorbell;
 
@@ -11,7 +11,7 @@ use crate::device::Doorbell;
 /// waits for them to differ.
 pub struct MemDoorbell {
     fd: OwnedFd,
-    announced: AtomicBool,
+    sleeper: Sleeper,
     came: AtomicU64,
     taken: AtomicU64,
 }
@@ -20,7 +20,7 @@ impl MemDoorbell {
     pub(super) fn new() -> std::io::Result<Self> {
         Ok(MemDoorbell {
             fd: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
-            announced: AtomicBool::new(false),
+            sleeper: Sleeper::new(),
             came: AtomicU64::new(0),
             taken: AtomicU64::new(0),
         })
@@ -46,9 +46,7 @@ impl MemDoorbell {
     /// `n` more packets can be taken; wakes the sleeper if there is one. One producer at a time.
     pub(super) fn ring(&self, n: u64) {
         self.came.store(self.came.load(Ordering::Relaxed).wrapping_add(n), Ordering::Release);
-        // Pairs with the fence in `unmask`: either we see the announcement, or its re-check sees the packets.
-        fence(Ordering::SeqCst);
-        if self.announced.load(Ordering::Relaxed) && self.announced.swap(false, Ordering::Relaxed) {
+        if self.sleeper.wake() {
             // Can fail only when the counter is full, and then it is readable anyway.
             let _ = rustix::io::write(&self.fd, &1u64.to_ne_bytes());
         }
@@ -62,14 +60,13 @@ impl Doorbell for MemDoorbell {
     }
 
     fn mask(&self) {
-        if !self.announced.swap(false, Ordering::Relaxed) {
+        if self.sleeper.disarm() {
             let _ = rustix::io::read(&self.fd, &mut [0; 8]);
         }
     }
 
     fn unmask(&self) {
-        self.announced.store(true, Ordering::Relaxed);
-        fence(Ordering::SeqCst);
+        self.sleeper.arm();
     }
 
     fn fd(&self) -> BorrowedFd<'_> {
