@@ -12,3 +12,6 @@ mod pair;
 pub use doorbell::MemDoorbell;
 pub use nic::{Nic, NicConfig, NicPort, Sink, Source, nic};
 pub use pair::{PairConfig, pair};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,185 @@
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use softnet_core::SoftnetData;
+use softnet_core::skb::{Batch, CacheSizes, HeapMemory, Region, Skb};
+
+use super::*;
+use crate::device::{Doorbell, LinkState, OpenDevice};
+
+const FRAMES: u32 = 512;
+
+fn context() -> SoftnetData {
+    let memory = HeapMemory::new(Region::bytes(FRAMES, FRAMES));
+    SoftnetData::new(Region::new(Box::new(memory), FRAMES, FRAMES).unwrap(), CacheSizes::default())
+}
+
+fn packet(ctx: &mut SoftnetData, tag: u8, len: usize) -> Skb {
+    let mut skb = ctx.alloc_skb().unwrap();
+    skb.put(len).unwrap().fill(tag);
+    skb
+}
+
+fn all_home(mut ctx: SoftnetData) {
+    ctx.drain();
+    let region = ctx.region().clone();
+    assert_eq!((region.frames_free(), region.heads_free()), (FRAMES.into(), FRAMES.into()));
+}
+
+fn close(open: OpenDevice, ctx: &mut SoftnetData) {
+    open.rx.into_iter().for_each(|queue| queue.close(ctx));
+    open.tx.into_iter().for_each(|queue| queue.close(ctx));
+}
+
+/// Whether the doorbell's descriptor is readable now.
+fn rings(bell: &dyn Doorbell) -> bool {
+    let mut fds = [PollFd::from_borrowed_fd(bell.fd(), PollFlags::IN)];
+    poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap() > 0
+}
+
+#[test]
+fn a_pair_carries_each_queue_in_order_and_refuses_when_full() {
+    let mut ctx = context();
+    let config = PairConfig { queues: 2, ring: 4, ..PairConfig::default() };
+    let [mut a, mut b] = pair(ctx.region(), [3, 4], &config).unwrap();
+    let mut batch = Batch::new();
+    for tag in 0..6 {
+        let skb = packet(&mut ctx, tag, 60 + usize::from(tag));
+        batch.push(skb).unwrap();
+    }
+    assert_eq!(a.tx[1].tx_burst(&mut ctx, &mut batch), 4);
+    assert!(!b.rx[1].doorbell().pending(), "nothing is on the wire before the kick");
+    a.tx[1].kick(&mut ctx);
+    let mut got = Batch::new();
+    assert_eq!(b.rx[0].rx_burst(&mut ctx, &mut got, 64), 0);
+    assert_eq!(b.rx[1].rx_burst(&mut ctx, &mut got, 3), 3);
+    assert_eq!(a.tx[1].tx_burst(&mut ctx, &mut batch), 2);
+    a.tx[1].kick(&mut ctx);
+    assert_eq!(b.rx[1].rx_burst(&mut ctx, &mut got, 64), 3);
+    for (tag, skb) in got.drain().enumerate() {
+        assert_eq!(skb.data(), vec![tag as u8; 60 + tag]);
+        assert_eq!((skb.head().dev, skb.head().queue), (4, 1));
+        ctx.free_skb(skb);
+    }
+    assert_eq!((b.rx[1].stats().packets.get(), b.rx[1].stats().bytes.get()), (6, 375));
+    assert_eq!(b.device.link(), LinkState::Up);
+    close(a, &mut ctx);
+    assert_eq!(b.device.link(), LinkState::Down);
+    close(b, &mut ctx);
+    all_home(ctx);
+}
+
+#[test]
+fn packets_on_the_wire_of_a_closed_pair_go_home() {
+    let mut ctx = context();
+    let [mut a, b] = pair(ctx.region(), [0, 1], &PairConfig::default()).unwrap();
+    let mut batch = Batch::new();
+    let skb = packet(&mut ctx, 1, 60);
+    batch.push(skb).unwrap();
+    a.tx[0].tx_burst(&mut ctx, &mut batch);
+    a.tx[0].kick(&mut ctx);
+    close(b, &mut ctx);
+    assert_eq!(ctx.stats().dropped(), 1);
+    let skb = packet(&mut ctx, 1, 60);
+    batch.push(skb).unwrap();
+    assert_eq!(a.tx[0].tx_burst(&mut ctx, &mut batch), 0, "nobody is there");
+    batch.drain().for_each(|skb| ctx.free_skb(skb));
+    close(a, &mut ctx);
+    all_home(ctx);
+}
+
+#[test]
+fn a_doorbell_rings_only_for_a_sleeper() {
+    let mut ctx = context();
+    let [mut a, mut b] = pair(ctx.region(), [0, 1], &PairConfig::default()).unwrap();
+    let bell = b.rx[0].doorbell();
+    let mut send = |ctx: &mut SoftnetData| {
+        let mut batch = Batch::new();
+        let skb = packet(ctx, 1, 60);
+        batch.push(skb).unwrap();
+        a.tx[0].tx_burst(ctx, &mut batch);
+        a.tx[0].kick(ctx);
+    };
+    send(&mut ctx);
+    assert!(bell.pending() && !rings(&*bell), "masked: seen by a look, not heard");
+    bell.unmask();
+    assert!(bell.pending(), "the look after unmasking finds what came before");
+    send(&mut ctx);
+    assert!(rings(&*bell));
+    bell.mask();
+    assert!(!rings(&*bell));
+    send(&mut ctx);
+    assert!(!rings(&*bell));
+    let mut got = Batch::new();
+    assert_eq!(b.rx[0].rx_burst(&mut ctx, &mut got, 64), 3);
+    got.drain().for_each(|skb| ctx.free_skb(skb));
+    close(a, &mut ctx);
+    close(b, &mut ctx);
+    all_home(ctx);
+}
+
+struct Count(u8);
+
+impl Source for Count {
+    fn next_len(&self) -> usize {
+        100
+    }
+    fn write(&mut self, buf: &mut [u8]) -> usize {
+        buf[..100].fill(self.0);
+        self.0 += 1;
+        100
+    }
+}
+
+struct Sum(Arc<AtomicU64>);
+
+impl Sink for Sum {
+    fn read(&mut self, packet: &[u8]) {
+        assert_eq!(packet, [packet[0]; 100]);
+        self.0.fetch_add(packet[0].into(), Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn a_nic_moves_packets_between_wires_and_holds_its_rings() {
+    let mut ctx = context();
+    let sum = Arc::new(AtomicU64::new(0));
+    let config = NicConfig { rx_ring: 64, tx_ring: 16, ..NicConfig::default() };
+    let Nic { open: mut nic, ports } = nic(7, &config, vec![(Count(0), Sum(sum.clone()))]).unwrap();
+    let mut batch = Batch::new();
+    assert_eq!(nic.rx[0].rx_burst(&mut ctx, &mut batch, 64), 0, "nothing was offered");
+    assert_eq!(nic.rx[0].held(), 64);
+    ports[0].offer(20);
+    assert_eq!(nic.rx[0].rx_burst(&mut ctx, &mut batch, 64), 20);
+    assert_eq!(batch.as_slice()[0].head().dev, 7);
+    assert_eq!(nic.tx[0].tx_burst(&mut ctx, &mut batch), 16, "the ring has room for 16");
+    nic.tx[0].kick(&mut ctx);
+    assert_eq!((batch.len(), nic.tx[0].held()), (4, 16));
+    assert_eq!(nic.tx[0].reap(&mut ctx), 16);
+    assert_eq!(nic.tx[0].tx_burst(&mut ctx, &mut batch), 4);
+    assert_eq!(nic.tx[0].reap(&mut ctx), 0, "not sent yet");
+    nic.tx[0].kick(&mut ctx);
+    assert_eq!(sum.load(Ordering::Relaxed), (0..20).sum());
+    close(nic, &mut ctx);
+    all_home(ctx);
+}
+
+#[test]
+fn a_nic_without_frames_or_heads_leaves_packets_on_the_wire() {
+    let memory = HeapMemory::new(Region::bytes(128, 4));
+    let region = Region::new(Box::new(memory), 128, 4).unwrap();
+    let mut ctx = SoftnetData::new(region.clone(), CacheSizes::default());
+    let sum = Arc::new(AtomicU64::new(0));
+    let Nic { open: mut nic, ports } = nic(0, &NicConfig::default(), vec![(Count(0), Sum(sum))]).unwrap();
+    ports[0].offer(10);
+    let mut batch = Batch::new();
+    assert_eq!(nic.rx[0].rx_burst(&mut ctx, &mut batch, 64), 4);
+    assert_eq!((ports[0].waiting(), region.exhausted()), (6, 1));
+    batch.drain().for_each(|skb| ctx.free_skb(skb));
+    assert_eq!(nic.rx[0].rx_burst(&mut ctx, &mut batch, 64), 4);
+    batch.drain().for_each(|skb| ctx.free_skb(skb));
+    close(nic, &mut ctx);
+    drop(ctx);
+    assert_eq!((region.frames_free(), region.heads_free()), (128, 4));
+}
