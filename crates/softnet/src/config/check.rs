@@ -27,7 +27,7 @@ const fn power(min: u32, max: u32) -> Limit {
 pub(super) const CPU: Limit = range(0, 8191);
 pub(super) const WORKER: Limit = range(0, 8191);
 pub(super) const FRAMES: Limit = power(1024, 1 << 19);
-pub(super) const RING: Limit = power(64, 32768);
+pub(super) const RING: Limit = power(128, 32768);
 pub(super) const NETDEV_BUDGET: Limit = range(1, 100_000);
 pub(super) const NETDEV_BUDGET_USECS: Limit = range(1, 1_000_000);
 /// The kernel warns above 64 (`NAPI_POLL_WEIGHT`), and a batch holds no more.

@@ -223,7 +223,7 @@ fn one_error_each() {
         ),
         (
             "[[device]]\nname = \"eth1\"\naddresses = [\"10.0.0.1/24\"]\nring = 1000",
-            "r.toml:4:8: device.ring: expected a power of two from 64 to 32768, found 1000",
+            "r.toml:4:8: device.ring: expected a power of two from 128 to 32768, found 1000",
         ),
         (
             "[[device]]\nname = \"eth1\"\naddresses = [\"10.0.0.1/24\"]\nring = 16384",
@@ -369,7 +369,7 @@ r.toml:7:14: device.addresses: expected the address of a host, but 10.0.0.0/24 i
 r.toml:9:8: device.name: the device "eth1" is configured twice
  9 | name = "eth1"
    |        ^^^^^^
-r.toml:11:8: device.ring: expected a power of two from 64 to 32768, found "big"
+r.toml:11:8: device.ring: expected a power of two from 128 to 32768, found "big"
  11 | ring = "big"
     |        ^^^^^
 r.toml:13:6: route.to: 10.2.0.1/16 has host bits set: expected 10.2.0.0/16
@@ -385,7 +385,7 @@ fn problems_of_a_config_in_code_name_the_element() {
     config.routes[2].target = RouteTarget::Dev("eth7".into());
     let shown = config.check(&[0]).unwrap_err().to_string();
     let expected = "configuration: stack.workers[1]: expected a CPU this process may run on (0), found 2\n\
-                    configuration: device[1].ring: expected a power of two from 64 to 32768, found 100\n\
+                    configuration: device[1].ring: expected a power of two from 128 to 32768, found 100\n\
                     configuration: route[2].dev: expected the name of a [[device]] (eth1, eth2), found \"eth7\"";
     assert_eq!(shown, expected);
 }
