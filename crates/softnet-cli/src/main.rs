@@ -32,6 +32,7 @@ Examples:
   softnet show drops               what was lost, and why
   softnet bench forward            how fast this machine forwards
 
+run and demo need root, and so do the benches that use interfaces; show needs the user that runs the instance.
 `softnet COMMAND --help` says more.";
 
 #[derive(Subcommand)]

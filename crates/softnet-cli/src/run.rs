@@ -36,7 +36,11 @@ const EXAMPLES: &str = r#"A small router:
   to = "0.0.0.0/0"
   via = "10.0.1.254"
 
-softnet takes from an interface what is addressed to it (the interface's MAC address and softnet's IP addresses) and leaves the rest to the kernel. While it runs, `softnet show` looks inside.
+examples/router.toml in the source tree has every key, explained.
+
+Of an interface, softnet takes IPv4 frames to its MAC address (except for IP addresses that the kernel has on it) and ARP for its own addresses. The rest stays with the kernel. The interface that carries the default route is refused unless its [[device]] says `force = true`.
+
+Needs root, or CAP_NET_ADMIN, CAP_BPF, CAP_NET_RAW and CAP_IPC_LOCK. While it runs, `softnet show` looks inside.
 
 Exit codes: 0 stopped by a signal, 1 failed, 2 the configuration is wrong (every error is listed)."#;
 

@@ -176,7 +176,7 @@ pub(super) struct Counter {
 }
 
 impl Counter {
-    /// A sink, and where it reports when it is asked to ([`Counter::publish`] on drop or by number).
+    /// A sink, and where it reports when it is dropped.
     pub(super) fn new(keep: bool) -> (Self, Arc<Mutex<Found>>) {
         let report = Arc::new(Mutex::new(Found::default()));
         let mut counter = Counter::default();

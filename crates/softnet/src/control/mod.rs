@@ -5,7 +5,7 @@
 //!
 //! * An instance [binds](server::Listener::bind) before it touches an interface, so that a second one of the
 //!   same name is refused in time, and [serves](server::Listener::serve) once it runs.
-//! * The program [connects](client::Client::connect).
+//! * The program [asks](client::Client::ask) through a [`Client`].
 //!
 //! Invariant: at most one live instance has a given socket; a socket file that nobody listens on is replaced.
 
