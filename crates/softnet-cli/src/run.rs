@@ -20,6 +20,10 @@ pub(crate) struct Run {
     /// Only check the configuration; touch no interface.
     #[arg(long)]
     check: bool,
+    /// Take every interface it names, even one that carries the machine's default route (as `force = true` does for
+    /// one device).
+    #[arg(long)]
+    force: bool,
 }
 
 const EXAMPLES: &str = r#"A small router:
@@ -38,7 +42,7 @@ const EXAMPLES: &str = r#"A small router:
 
 examples/router.toml in the source tree has every key, explained.
 
-Of an interface, softnet takes IPv4 frames to its MAC address (except for IP addresses that the kernel has on it) and ARP for its own addresses. The rest stays with the kernel. The interface that carries the default route is refused unless its [[device]] says `force = true`.
+Of an interface, softnet takes IPv4 frames to its MAC address (except for IP addresses that the kernel has on it) and ARP for its own addresses. The rest stays with the kernel. The interface that carries the default route is refused without --force (or `force = true` in its [[device]]).
 
 Needs root, or CAP_NET_ADMIN, CAP_BPF, CAP_NET_RAW and CAP_IPC_LOCK. While it runs, `softnet show` looks inside.
 
@@ -46,13 +50,16 @@ Exit codes: 0 stopped by a signal, 1 failed, 2 the configuration is wrong (every
 
 /// Runs the command.
 pub(crate) fn run(args: &Run) -> Result<(), Failure> {
-    let config = Config::load(&args.config).map_err(|errors| {
+    let mut config = Config::load(&args.config).map_err(|errors| {
         let many = match errors.problems.len() {
             1 => "1 error".into(),
             n => format!("{n} errors"),
         };
         Failure::Usage(format!("the configuration has {many}; no interface was touched\n{errors}"))
     })?;
+    if args.force {
+        config.devices.iter_mut().for_each(|device| device.force = true);
+    }
     let summary = [
         (config.devices.len(), "device"),
         (config.stack.workers.len(), "worker"),

@@ -45,11 +45,12 @@ fn usage() -> (u64, u64) {
 
 impl Idle {
     pub(crate) fn run(&self) -> Result<Report, String> {
-        // Away from the router's worker, which is on the first CPU.
-        let cpu = pin(super::cpus() - 1)?;
+        // Away from the router's worker.
+        let cpu = pin((self.common.cpu + 1) % super::cpus().max(1))?;
         let said = |e: std::io::Error| e.to_string();
         let topology = Topology::build().map_err(|e| format!("making the network: {e}"))?;
-        let config = topology::config().map_err(|e| format!("{e:?}"))?;
+        let mut config = topology::config().map_err(|e| format!("{e:?}"))?;
+        config.stack.workers = vec![self.common.cpu as u32];
         let router = topology.router.run(|| instance::start(config)).map_err(said)??;
         let bind = |ip| {
             let socket = UdpSocket::bind((ip, 0))?;
@@ -89,7 +90,7 @@ impl Idle {
         let params =
             vec![("device", json!("xdp")), ("context", json!("softirq")), ("idle_s", json!(IDLE.as_secs()))];
         let cases = vec![Case { row: Row::new("idle", params), measure: Box::new(measure) }];
-        let mut report = alternate("idle", cpu, if self.common.quick { 2 } else { 5 }, cases)?;
+        let mut report = alternate("idle", cpu, self.common.rounds_or(5, 2), cases)?;
         router.stop();
         report.bound("idle", "cpu_percent", Bound::AtMost(0.5));
         report.bound("idle", "wakeups_per_s", Bound::AtMost(20.0));

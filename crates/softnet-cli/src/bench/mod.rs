@@ -35,7 +35,12 @@ pub(crate) struct Common {
 
 impl Common {
     pub(crate) fn rounds(&self) -> usize {
-        self.rounds.map_or(if self.quick { 3 } else { 7 }, usize::from)
+        self.rounds_or(7, 3)
+    }
+
+    /// Rounds for a bench whose rounds are long.
+    pub(crate) fn rounds_or(&self, usual: usize, quick: usize) -> usize {
+        self.rounds.map_or(if self.quick { quick } else { usual }, usize::from)
     }
 }
 

@@ -216,9 +216,11 @@ impl SlowPath {
         let ours = iface.owns(packet.target_ip);
         let on_link = iface.addresses.iter().any(|(_, net)| net.contains(packet.sender_ip));
         if let Some(heard) = Heard::from_arp(&packet, ours, to_us)
-            && on_link
             && !iface.owns(packet.sender_ip)
         {
+            // A stranger may answer what we asked (a route may lead straight out of a device), but is not put into the
+            // table just because it asks.
+            let heard = if on_link || heard != Heard::Request { heard } else { Heard::Other };
             let (ip, mac) = (packet.sender_ip, packet.sender_mac);
             self.neigh.input(view.now, dev, ip, mac, heard, &mut self.actions);
         } else if !ours {
@@ -399,17 +401,17 @@ fn send_arp(
     let Some((iface, source)) = view.iface(dev).and_then(|i| Some((i, i.source_for(target)?))) else {
         return;
     };
+    ctx.originate();
     let Some(mut skb) = ctx.alloc_skb() else {
         return ctx.count_drops(dev, DropReason::NoFrame, 1);
     };
     let request = ArpPacket::request(iface.mac, source, target);
     if request.write_frame(&mut skb, unicast_to.unwrap_or(BROADCAST)).is_none() {
-        return ctx.free_skb(skb);
+        return ctx.free_at(skb, dev, DropReason::PktTooSmall);
     }
     let head = skb.head_mut();
     head.dev = dev;
     head.flags = Flags::ORIGINATED;
-    ctx.originate();
     out.send.push((dev, skb));
 }
 

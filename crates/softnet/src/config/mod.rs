@@ -189,7 +189,7 @@ pub enum RouteTarget {
     Dev(String),
     /// Discard without a word.
     Blackhole,
-    /// Discard and answer with an ICMP network unreachable.
+    /// Discard and answer with an ICMP host unreachable.
     Unreachable,
 }
 
