@@ -399,17 +399,18 @@ fn send_arp(
     let Some((iface, source)) = view.iface(dev).and_then(|i| Some((i, i.source_for(target)?))) else {
         return;
     };
+    // Made here also if it is lost for want of memory, or the drop would have no packet to it.
+    ctx.originate();
     let Some(mut skb) = ctx.alloc_skb() else {
         return ctx.count_drops(dev, DropReason::NoFrame, 1);
     };
     let request = ArpPacket::request(iface.mac, source, target);
     if request.write_frame(&mut skb, unicast_to.unwrap_or(BROADCAST)).is_none() {
-        return ctx.free_skb(skb);
+        return ctx.free_at(skb, dev, DropReason::NoFrame);
     }
     let head = skb.head_mut();
     head.dev = dev;
     head.flags = Flags::ORIGINATED;
-    ctx.originate();
     out.send.push((dev, skb));
 }
 
