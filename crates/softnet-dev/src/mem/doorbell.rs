@@ -1,17 +1,30 @@
-//! The doorbell of in-process devices: an eventfd beside an "announced" flag.
+//! The doorbell of in-process devices: an eventfd, and who may write it.
+//!
+//! A ringer that finds the doorbell unmasked claims it and then writes the descriptor. Between the two it may be
+//! preempted, and the owner may mask the doorbell before the write has come: such a write is *owed*, and taken back by a
+//! later mask. Invariant: a descriptor that is readable for nothing wakes at most one sleeper.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::event::{EventfdFlags, eventfd};
-use softnet_core::sync::{AtomicBool, AtomicU64, Ordering, fence};
+use softnet_core::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 
 use crate::device::Doorbell;
+
+/// Nobody waits: a ringer leaves the descriptor alone.
+const MASKED: u32 = 0;
+/// The next ringer writes the descriptor.
+const UNMASKED: u32 = 1;
+/// A ringer has written the descriptor, or is about to.
+const RUNG: u32 = 2;
 
 /// Two monotonic counters, of packets that came and of packets that were taken, and the way to wake whoever
 /// waits for them to differ.
 pub struct MemDoorbell {
     fd: OwnedFd,
-    announced: AtomicBool,
+    state: AtomicU32,
+    /// A write that a mask did not find is still to come. Touched by the consumer only.
+    owed: AtomicBool,
     came: AtomicU64,
     taken: AtomicU64,
 }
@@ -20,7 +33,8 @@ impl MemDoorbell {
     pub(super) fn new() -> std::io::Result<Self> {
         Ok(MemDoorbell {
             fd: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
-            announced: AtomicBool::new(false),
+            state: AtomicU32::new(MASKED),
+            owed: AtomicBool::new(false),
             came: AtomicU64::new(0),
             taken: AtomicU64::new(0),
         })
@@ -46,12 +60,22 @@ impl MemDoorbell {
     /// `n` more packets can be taken; wakes the sleeper if there is one. One producer at a time.
     pub(super) fn ring(&self, n: u64) {
         self.came.store(self.came.load(Ordering::Relaxed).wrapping_add(n), Ordering::Release);
-        // Pairs with the fence in `unmask`: either we see the announcement, or its re-check sees the packets.
+        // Pairs with the fence in `unmask`: either we see it unmasked, or its re-check sees the packets.
         fence(Ordering::SeqCst);
-        if self.announced.load(Ordering::Relaxed) && self.announced.swap(false, Ordering::Relaxed) {
-            // Can fail only when the counter is full, and then it is readable anyway.
-            let _ = rustix::io::write(&self.fd, &1u64.to_ne_bytes());
+        if self.claim() {
+            self.write();
         }
+    }
+
+    /// Whether the caller is the one to write the descriptor.
+    fn claim(&self) -> bool {
+        self.state.load(Ordering::Relaxed) == UNMASKED
+            && self.state.compare_exchange(UNMASKED, RUNG, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+    }
+
+    fn write(&self) {
+        // Can fail only when the counter is full, and then it is readable anyway.
+        let _ = rustix::io::write(&self.fd, &1u64.to_ne_bytes());
     }
 }
 
@@ -62,17 +86,67 @@ impl Doorbell for MemDoorbell {
     }
 
     fn mask(&self) {
-        if !self.announced.swap(false, Ordering::Relaxed) {
-            let _ = rustix::io::read(&self.fd, &mut [0; 8]);
+        if self.state.swap(MASKED, Ordering::Relaxed) == RUNG || self.owed.load(Ordering::Relaxed) {
+            let found = rustix::io::read(&self.fd, &mut [0; 8]).is_ok();
+            self.owed.store(!found, Ordering::Relaxed);
         }
     }
 
     fn unmask(&self) {
-        self.announced.store(true, Ordering::Relaxed);
+        if self.state.swap(UNMASKED, Ordering::Relaxed) == RUNG {
+            self.owed.store(true, Ordering::Relaxed);
+        }
         fence(Ordering::SeqCst);
     }
 
     fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+    use super::*;
+
+    fn readable(bell: &MemDoorbell) -> bool {
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        poll(&mut [PollFd::new(&bell.fd, PollFlags::IN)], Some(&now)).unwrap() > 0
+    }
+
+    #[test]
+    fn rings_once_for_each_unmask() {
+        let bell = MemDoorbell::new().unwrap();
+        bell.ring(1);
+        assert!(!readable(&bell) && bell.pending(), "masked");
+        bell.unmask();
+        bell.ring(1);
+        assert!(readable(&bell));
+        bell.mask();
+        assert!(!readable(&bell));
+        bell.ring(1);
+        assert!(!readable(&bell));
+        assert_eq!(bell.waiting(), 3);
+    }
+
+    /// The ringer was preempted between its claim and its write. The late write may wake the next sleeper for nothing,
+    /// but not every one after it.
+    #[test]
+    fn a_late_ring_wakes_one_sleeper_at_most() {
+        let bell = MemDoorbell::new().unwrap();
+        bell.unmask();
+        assert!(bell.claim());
+        bell.mask();
+        bell.unmask();
+        bell.write();
+        assert!(readable(&bell));
+        bell.mask();
+        bell.unmask();
+        assert!(!readable(&bell));
+        bell.ring(1);
+        assert!(readable(&bell));
+        bell.mask();
+        assert!(!readable(&bell));
     }
 }
