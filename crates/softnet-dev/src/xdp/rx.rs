@@ -113,7 +113,8 @@ impl RxQueue for XdpRx {
         }
         self.ring.release(n);
         if n > 0 {
-            self.stats.packets.add(taken as u64);
+            // Those without a head were received too, and dropped.
+            self.stats.packets.add(taken as u64 + headless);
             self.stats.bytes.add(bytes as u64);
         }
         if headless > 0 {
@@ -140,6 +141,7 @@ impl RxQueue for XdpRx {
     fn close(mut self: Box<Self>, ctx: &mut SoftnetData) {
         // Packets that nobody will read.
         let unread = self.ring.available(self.fill.size());
+        self.stats.packets.add(u64::from(unread));
         ctx.count_drops(self.dev, DropReason::Shutdown, u64::from(unread));
         let XdpRx { fill, memory, posted, xsk, .. } = *self;
         drop(fill);
