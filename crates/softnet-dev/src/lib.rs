@@ -10,8 +10,8 @@ pub mod netlink;
 pub mod netns;
 pub mod process;
 pub mod sys_error;
-#[cfg(test)]
-mod testing;
+#[doc(hidden)]
+pub mod testing;
 pub mod traffic;
 pub mod xdp;
 

@@ -156,6 +156,7 @@ impl Housekeeper {
             }
         }
         live.tx.iter().for_each(|queue| queue.close(&mut self.ctx));
+        self.shared.devices[usize::from(dev)].settle(&live);
         self.set_iface(dev, None);
         self.shared
             .slow_path(&mut self.ctx, 0, |slow, ctx, view, out| slow.remove_device(ctx, view, dev, out));

@@ -4,7 +4,7 @@
 //! Invariant: a TX queue is touched only under its lock; the lock is taken once per batch and never held while
 //! packets are freed or another lock is taken.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arc_swap::ArcSwapOption;
 use softnet_core::SoftnetData;
@@ -22,8 +22,16 @@ pub struct Netdev {
     pub name: String,
     /// What there is of it while its interface exists.
     pub live: ArcSwapOption<Live>,
-    /// What its former lives counted.
-    past: Mutex<Totals>,
+    past: Mutex<Past>,
+}
+
+/// Former lives of a device.
+#[derive(Default)]
+struct Past {
+    /// What they counted.
+    totals: Totals,
+    /// Those being closed: their queues may still be in use, and count.
+    closing: Vec<Arc<Live>>,
 }
 
 /// Counters of a device over all its queues and lives.
@@ -50,6 +58,13 @@ pub struct QueueTotals {
     pub ring_drops: u64,
 }
 
+impl Totals {
+    fn add(&mut self, live: &Live) {
+        live.rx_stats.iter().for_each(|s| self.rx.add(s));
+        live.tx.iter().for_each(|q| self.tx.add(q.stats()));
+    }
+}
+
 impl QueueTotals {
     fn add(&mut self, stats: &QueueStats) {
         self.packets += stats.packets.get();
@@ -67,23 +82,33 @@ impl Netdev {
 
     /// Its counters.
     pub fn totals(&self) -> Totals {
-        let past = self.past.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut totals = *past;
+        let past = self.past();
+        let mut totals = past.totals;
+        past.closing.iter().for_each(|live| totals.add(live));
         if let Some(live) = &*self.live.load() {
-            live.rx_stats.iter().for_each(|s| totals.rx.add(s));
-            live.tx.iter().for_each(|q| totals.tx.add(q.stats()));
+            totals.add(live);
         }
         totals
     }
 
-    /// Takes the parts of a device away; their counters go to its past.
+    /// Takes the parts of a device away, to be closed and then [settled](Self::settle).
     pub fn take(&self) -> Option<Arc<Live>> {
-        let mut past = self.past.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut past = self.past();
         let live = self.live.swap(None)?;
-        live.rx_stats.iter().for_each(|s| past.rx.add(s));
-        live.tx.iter().for_each(|q| past.tx.add(q.stats()));
-        past.closed += 1;
+        past.closing.push(live.clone());
+        past.totals.closed += 1;
         Some(live)
+    }
+
+    /// The queues of `live` were closed and count no more: what they counted goes to the past.
+    pub fn settle(&self, live: &Arc<Live>) {
+        let mut past = self.past();
+        past.closing.retain(|other| !Arc::ptr_eq(other, live));
+        past.totals.add(live);
+    }
+
+    fn past(&self) -> MutexGuard<'_, Past> {
+        self.past.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

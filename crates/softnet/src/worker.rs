@@ -241,11 +241,13 @@ impl Worker {
 
     /// One round: takes note of what was scheduled, and runs the softirq loop once. Returns whether it did anything.
     pub fn round(&mut self) -> bool {
-        if self.me.wanted.load(Ordering::Relaxed) != self.env_seen() {
-            self.take_instances();
-        }
         for napi in self.receiver.drain() {
             self.net_rx.schedule(napi);
+        }
+        // Only now: an instance is added before it is scheduled, so that all that were drained are in the list. One
+        // that is not would be polled once, its packets dropped, and its doorbell never unmasked.
+        if self.me.wanted.load(Ordering::Relaxed) != self.env_seen() {
+            self.take_instances();
         }
         for instance in &self.env.instances {
             if instance.armed.load(Ordering::Relaxed) && instance.doorbell.pending() {

@@ -4,24 +4,10 @@
 use serde_json::{Value, json};
 use softnet::control::{Handler, Request};
 use softnet_dev::netlink::Netlink;
-use softnet_dev::netns::NetNs;
+use softnet_dev::testing::net_allowed;
 
 use super::*;
 use topology::{PORTS, PREFIX_LEN};
-
-/// Whether namespaces can be made; `SOFTNET_REQUIRE_NET=1` makes it a must.
-fn net_allowed() -> bool {
-    match NetNs::new() {
-        Ok(_) => true,
-        Err(error) if std::env::var_os("SOFTNET_REQUIRE_NET").is_some_and(|value| value == "1") => {
-            panic!("network tests are required: {error}")
-        }
-        Err(error) => {
-            println!("skipped: {error}");
-            false
-        }
-    }
-}
 
 /// The kernel as the router.
 struct Kernel;

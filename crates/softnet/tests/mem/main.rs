@@ -1,0 +1,9 @@
+//! The runtime over in-process devices: its own threads on one side of the wires, the test's on the other.
+//!
+//! Time-outs are there to fail instead of to hang; nothing is asserted about how long anything takes.
+
+mod frames;
+mod order;
+mod sleep;
+mod traffic;
+mod world;

@@ -1,0 +1,226 @@
+//! A running stack between in-process wires, and the far ends of these.
+
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use softnet::config::{
+    Config, DeviceConfig, InterfaceAddr, NeighbourConfig, RouteConfig, RouteTarget, StackConfig,
+    available_cpus,
+};
+use softnet::rows::View;
+use softnet::shared::Shared;
+use softnet::{Assembly, Stack};
+use softnet_core::SoftnetData;
+use softnet_core::ip::Prefix;
+use softnet_core::skb::{Batch, CacheSizes, HEADROOM, Region};
+use softnet_dev::mem::{PairConfig, pair};
+use softnet_dev::{Device, OpenDevice, RxQueue, TxQueue};
+
+use super::frames::{host, host_mac, own, own_mac};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Waits for something that happens unless softnet is broken.
+pub(crate) fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let give_up = Instant::now() + PATIENCE;
+    while !done() {
+        assert!(Instant::now() < give_up, "waited in vain: {what}");
+        std::thread::yield_now();
+    }
+}
+
+/// One queue of the far end of a wire, for one thread.
+pub(crate) struct Lane {
+    pub(crate) port: usize,
+    pub(crate) queue: usize,
+    rx: Box<dyn RxQueue>,
+    tx: Box<dyn TxQueue>,
+    ctx: SoftnetData,
+    _device: Arc<dyn Device>,
+}
+
+impl Lane {
+    /// Puts frames on the wire. Returns how many there was room for.
+    pub(crate) fn send(&mut self, frames: &[Vec<u8>]) -> usize {
+        let mut sent = 0;
+        for some in frames.chunks(64) {
+            let mut batch = Batch::new();
+            for bytes in some {
+                let Some(mut frame) = self.ctx.alloc_frame() else { break };
+                frame.bytes_mut()[HEADROOM..][..bytes.len()].copy_from_slice(bytes);
+                match self.ctx.build_skb(frame, HEADROOM, bytes.len()) {
+                    Ok(skb) => batch.push(skb).unwrap(),
+                    Err(frame) => self.ctx.free_frame(frame),
+                }
+            }
+            let took = self.tx.tx_burst(&mut self.ctx, &mut batch);
+            self.tx.kick(&mut self.ctx);
+            batch.drain().for_each(|skb| self.ctx.free_skb(skb));
+            sent += took;
+            if took < some.len() {
+                break;
+            }
+        }
+        sent
+    }
+
+    /// Takes what is on the wire. Returns how many frames that was.
+    pub(crate) fn receive(&mut self, mut each: impl FnMut(&[u8])) -> usize {
+        let mut batch = Batch::new();
+        let n = self.rx.rx_burst(&mut self.ctx, &mut batch, 64);
+        for skb in batch.drain() {
+            each(skb.data());
+            self.ctx.free_skb(skb);
+        }
+        n
+    }
+
+    /// Frames put on the wire, and frames taken from it.
+    pub(crate) fn counts(&self) -> (u64, u64) {
+        (self.tx.stats().packets.get(), self.rx.stats().packets.get())
+    }
+
+    /// Returns how many frames were still to be taken.
+    pub(crate) fn close(mut self) -> usize {
+        let left = self.rx.held();
+        self.rx.close(&mut self.ctx);
+        self.tx.close(&mut self.ctx);
+        self.ctx.drain();
+        left
+    }
+}
+
+/// A stack, and what can be seen of it even after it stopped.
+pub(crate) struct World {
+    stack: Option<Stack>,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) view: Arc<View>,
+}
+
+/// What to run.
+pub(crate) struct Setup<'a> {
+    /// Queues of each port.
+    pub(crate) ports: &'a [usize],
+    pub(crate) workers: usize,
+    /// The hosts' MAC addresses are configured.
+    pub(crate) known: bool,
+}
+
+impl Setup<'_> {
+    fn config(&self) -> Config {
+        let net = |port: usize| Prefix::new([10, 100 + port as u8, 0, 0].into(), 16).unwrap();
+        let name = |port: usize| format!("mem{port}");
+        let device = |port: usize| DeviceConfig {
+            addresses: vec![InterfaceAddr::new(own(port), 24).unwrap()],
+            ..DeviceConfig::new(name(port))
+        };
+        let route = |port| RouteConfig { to: net(port), target: RouteTarget::Via(host(port)) };
+        let neighbour = |port| NeighbourConfig { dev: name(port), address: host(port), mac: host_mac(port) };
+        let ports = 0..self.ports.len();
+        Config {
+            stack: StackConfig {
+                // Two workers on one CPU are no good idea, but must work.
+                workers: available_cpus().into_iter().cycle().take(self.workers).collect(),
+                frames: 8192,
+                ..StackConfig::default()
+            },
+            devices: ports.clone().map(device).collect(),
+            routes: ports.clone().map(route).collect(),
+            neighbours: ports.filter(|_| self.known).map(neighbour).collect(),
+        }
+    }
+
+    /// Runs it. Lanes come port by port, queue by queue.
+    pub(crate) fn start(self) -> (World, Vec<Lane>) {
+        let lanes = Arc::new(Mutex::new(Vec::new()));
+        let queues = self.ports.to_vec();
+        let assembly = Assembly::new(self.config(), Vec::new(), |region| {
+            let (region, lanes) = (region.clone(), lanes.clone());
+            Ok(move |dev: u16, _: &DeviceConfig, _: &mut SoftnetData| {
+                let (near, far) = wire(&region, dev, queues[usize::from(dev)]);
+                lanes.lock().unwrap().extend(far);
+                Ok::<_, String>(near)
+            })
+        });
+        let stack = Stack::run(assembly.unwrap()).unwrap();
+        let (shared, view) = (stack.shared().clone(), stack.view().clone());
+        let lanes = std::mem::take(&mut *lanes.lock().unwrap());
+        (World { stack: Some(stack), shared, view }, lanes)
+    }
+}
+
+/// A wire with `queues` queues to softnet's device `dev`: softnet's end, and the test's.
+pub(crate) fn wire(region: &Arc<Region>, dev: u16, queues: usize) -> (OpenDevice, Vec<Lane>) {
+    let port = usize::from(dev);
+    let config = PairConfig {
+        queues,
+        ring: 512,
+        macs: [own_mac(port), host_mac(port)],
+        names: [format!("mem{port}"), format!("host{port}")],
+        mtu: 1500,
+    };
+    let [near, far] = pair(region, [dev, dev + 32], &config).unwrap();
+    let OpenDevice { device, rx, tx } = far;
+    let lane = |(queue, (rx, tx))| Lane {
+        port,
+        queue,
+        rx,
+        tx,
+        ctx: SoftnetData::new(region.clone(), CacheSizes::default()),
+        _device: device.clone(),
+    };
+    (near, rx.into_iter().zip(tx).enumerate().map(lane).collect())
+}
+
+impl World {
+    /// Waits until softnet has received `received` frames and done with them.
+    pub(crate) fn settle(&self, received: u64) {
+        let view = &self.view;
+        until("all frames are received", || view.stats().received == received);
+        let (mut ins, mut outs) = (0, 0);
+        until("all packets have ended somewhere", || {
+            let s = view.stats();
+            (ins, outs) = (s.received + s.originated, s.transmitted + s.delivered + s.dropped + s.held);
+            ins == outs
+        });
+    }
+
+    /// Stops the stack, whatever it is at.
+    pub(crate) fn stop(&mut self) {
+        self.stack = None;
+    }
+
+    /// Stops the stack if it still runs, and checks that nothing is left: every packet in the books, all memory home.
+    pub(crate) fn end(mut self, lanes: Vec<Lane>) {
+        self.stop();
+        let s = self.view.stats();
+        assert_eq!(s.received + s.originated, s.transmitted + s.delivered + s.dropped, "{s:?}");
+        let (sent, _) = lanes.iter().map(Lane::counts).fold((0, 0), |a, b| (a.0 + b.0, a.1 + b.1));
+        assert_eq!(s.received, sent, "{s:?}");
+        assert_eq!((s.held, s.leaked), (0, 0), "{s:?}");
+        let left: usize = lanes.into_iter().map(Lane::close).sum();
+        let s = self.view.stats();
+        assert_eq!((s.frames_free, s.heads_free), (s.frames, s.heads), "{left} frames were on the wires");
+        self.shared.workers.iter().for_each(|worker| assert!(!worker.is_sleeping()));
+    }
+}
+
+/// Runs `work` on every lane, each on a thread of its own, and gives the lanes back.
+pub(crate) fn on_all(lanes: Vec<Lane>, work: impl Fn(&mut Lane) + Sync) -> Vec<Lane> {
+    std::thread::scope(|scope| {
+        let run = |mut lane: Lane| {
+            let work = &work;
+            scope.spawn(move || {
+                work(&mut lane);
+                lane
+            })
+        };
+        let threads: Vec<_> = lanes.into_iter().map(run).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    })
+}
+
+/// Takes the lanes of `port` out of `lanes`.
+pub(crate) fn of_port(lanes: &mut Vec<Lane>, port: usize) -> Vec<Lane> {
+    lanes.extract_if(.., |lane| lane.port == port).collect()
+}
