@@ -144,6 +144,18 @@ impl Report {
         self.rows.iter().find(|r| r.case == case)
     }
 
+    /// Median over the rounds of `figure` of the row `case`, divided by that of the row `by` in the same round: what
+    /// slows or speeds a whole round does not show in it. 0 if one of them was not measured.
+    pub(crate) fn ratio(&self, case: &str, by: &str, figure: &str) -> f64 {
+        let value =
+            |sample: &Sample| sample.iter().find(|(name, _)| *name == figure).map(|(_, value)| *value);
+        let (Some(row), Some(by)) = (self.row(case), self.row(by)) else { return 0.0 };
+        let pairs = row.samples.iter().zip(&by.samples);
+        let mut ratios: Vec<f64> = pairs.filter_map(|(a, b)| Some(value(a)? / value(b)?)).collect();
+        ratios.sort_by(f64::total_cmp);
+        median(&ratios)
+    }
+
     /// States that the median of `figure` of the row `case` keeps to `bound`.
     pub(crate) fn bound(&mut self, case: &str, figure: &str, bound: Bound) {
         let measured = self.row(case).map_or(0.0, |r| r.median(figure));
@@ -390,5 +402,8 @@ mod tests {
         let report = alternate("t", 0, 2, cases).unwrap();
         assert_eq!(report.row("a").unwrap().values("x").len(), 2);
         assert_eq!(order.borrow()[..4], ["a", "b", "a", "b"]);
+        // a: 3, 5; b: 4, 6.
+        assert_eq!(report.ratio("a", "b", "x"), (3.0 / 4.0 + 5.0 / 6.0) / 2.0);
+        assert_eq!(report.ratio("a", "c", "x"), 0.0);
     }
 }

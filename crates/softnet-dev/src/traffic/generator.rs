@@ -137,6 +137,11 @@ impl Generator {
         self.snapshot(thread_cpu_time(clock))
     }
 
+    /// Id of its thread, for `/proc`.
+    pub fn thread(&self) -> u32 {
+        self.progress.thread.load(Ordering::Acquire) as u32
+    }
+
     /// Whether it gave up by itself; [`stop`](Self::stop) says why.
     pub fn ended(&self) -> bool {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)
