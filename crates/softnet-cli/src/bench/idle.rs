@@ -46,7 +46,7 @@ fn usage() -> (u64, u64) {
 impl Idle {
     pub(crate) fn run(&self) -> Result<Report, String> {
         // Away from the router's worker.
-        let cpu = pin((self.common.cpu + 1) % super::cpus().max(1))?;
+        let cpu = pin((self.common.cpu + 1) % super::cpus().len().max(1))?;
         let said = |e: std::io::Error| e.to_string();
         let topology = Topology::build().map_err(|e| format!("making the network: {e}"))?;
         let mut config = topology::config().map_err(|e| format!("{e:?}"))?;

@@ -114,19 +114,20 @@ impl Bench {
     }
 }
 
-/// CPUs that are online.
-pub(crate) fn cpus() -> usize {
+/// CPUs that are online, whatever the calling thread is pinned to.
+pub(crate) fn cpus() -> Vec<usize> {
     let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    info.lines().filter(|line| line.starts_with("processor")).count()
+    let number = |line: &str| line.strip_prefix("processor")?.split(':').nth(1)?.trim().parse().ok();
+    info.lines().filter_map(number).collect()
 }
 
 /// Pins the calling thread to `cpu` and returns it.
 pub(crate) fn pin(cpu: usize) -> Result<usize, String> {
     let mut set = CpuSet::new();
     if cpu >= CpuSet::MAX_CPU {
-        return Err(format!("--cpu {cpu}: there are {} CPUs", cpus()));
+        return Err(format!("--cpu {cpu}: there are {} CPUs", cpus().len()));
     }
     set.set(cpu);
-    sched_setaffinity(None, &set).map_err(|e| format!("--cpu {cpu}: {e}; there are {} CPUs", cpus()))?;
+    sched_setaffinity(None, &set).map_err(|e| format!("--cpu {cpu}: {e}; there are {} CPUs", cpus().len()))?;
     Ok(cpu)
 }
