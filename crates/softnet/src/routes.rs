@@ -98,6 +98,19 @@ pub fn set_ifaces(tables: &mut Tables, ifaces: &[Option<Iface>]) {
     tables.hosts.retain(|_, hop| iface(hop.dev).is_some());
 }
 
+/// Whether [`set_neighbour`] with these arguments would change anything.
+pub fn neighbour_changes(tables: &Tables, dev: u16, ip: Ipv4Addr, mac: Option<[u8; 6]>) -> bool {
+    let ip = u32::from(ip);
+    match (tables.hosts.get(&host_key(dev, ip)), mac) {
+        (Some(host), Some(mac)) => host.rewrite[..6] != mac,
+        (None, None) => {
+            let uses = |hop: &Adjacency| hop.kind == Kind::Rewrite && hop.dev == dev && hop.gateway == ip;
+            tables.next_hops.iter().any(uses)
+        }
+        _ => true,
+    }
+}
+
 /// Notes that neighbour `ip` on `dev` is usable with this MAC, or (`None`) that it must be asked for.
 pub fn set_neighbour(tables: &mut Tables, iface: &Iface, dev: u16, ip: Ipv4Addr, mac: Option<[u8; 6]>) {
     let ip = u32::from(ip);

@@ -13,7 +13,7 @@ use softnet_core::SoftnetData;
 use softnet_core::ip::adjacency::Tables;
 use softnet_core::ip::slow::{Iface, Outbox, SlowPath, View};
 use softnet_core::napi::Budget;
-use softnet_core::skb::{Batch, CacheSizes, Region};
+use softnet_core::skb::{Batch, CacheSizes, DropReason, Flags, Region};
 use softnet_core::softnet_data::ContextStats;
 
 use crate::clock::Clock;
@@ -129,27 +129,31 @@ impl Shared {
         }
     }
 
+    /// Sends what the outbox holds. What was received leaves by the TX queue of the worker that received it, as the rest of
+    /// its flow does, whoever found the neighbour; what was made here leaves by `queue`.
     fn send(&self, ctx: &mut SoftnetData, queue: usize, outbox: &mut Outbox) {
         let mut batch = Batch::new();
         let mut to = None;
-        let flush = |ctx: &mut SoftnetData, to: Option<u16>, batch: &mut Batch| {
-            if let Some(dev) = to.and_then(|dev| self.devices.get(usize::from(dev))) {
-                dev_queue_xmit(ctx, dev, queue, batch);
+        let flush = |ctx: &mut SoftnetData, to: Option<(u16, usize)>, batch: &mut Batch| {
+            let Some((dev, queue)) = to else { return };
+            match self.devices.get(usize::from(dev)) {
+                Some(dev) => dev_queue_xmit(ctx, dev, queue, batch),
+                None => ctx.free_batch(batch, DropReason::DevReady),
             }
         };
         for (dev, skb) in outbox.send.drain(..) {
-            if to != Some(dev) || batch.room() == 0 {
+            let head = skb.head();
+            let made_here = head.flags & Flags::ORIGINATED != 0;
+            let way = (dev, if made_here { queue } else { head.worker.into() });
+            if to != Some(way) || batch.room() == 0 {
                 flush(ctx, to, &mut batch);
-                to = Some(dev);
+                to = Some(way);
             }
             if let Err(skb) = batch.push(skb) {
-                ctx.free_at(skb, dev, softnet_core::skb::DropReason::DevReady);
+                ctx.free_at(skb, dev, DropReason::DevReady);
             }
         }
         flush(ctx, to, &mut batch);
-        for skb in batch.drain() {
-            ctx.free(skb, softnet_core::skb::DropReason::DevReady);
-        }
     }
 
     /// Publishes what the outbox says of neighbours.
@@ -157,7 +161,14 @@ impl Shared {
         if control.outbox.publish.is_empty() {
             return;
         }
-        let changes = std::mem::take(&mut control.outbox.publish);
+        let mut changes = std::mem::take(&mut control.outbox.publish);
+        // Whoever can make us hear ARP must not make us copy tables for nothing.
+        let tables = self.tables.load();
+        changes.retain(|&(dev, ip, mac)| routes::neighbour_changes(&tables, dev, ip, mac));
+        drop(tables);
+        if changes.is_empty() {
+            return;
+        }
         self.replace_tables(control, |tables, ifaces| {
             for (dev, ip, mac) in changes {
                 if let Some(iface) = ifaces.get(usize::from(dev)).and_then(Option::as_ref) {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
+use rustix::thread::CpuSet;
 use softnet_core::ip::neigh::NeighParams;
 use softnet_core::ip::slow::SlowPath;
 use softnet_core::napi::Budget;
@@ -68,6 +69,9 @@ impl Assembly {
         patches: Vec<(u16, u16)>,
         opener: impl FnOnce(&Arc<Region>) -> Result<O, String>,
     ) -> Result<Self, StartError> {
+        // Whatever CPUs the calling thread is pinned to now: workers pin themselves.
+        let cpus: Vec<u32> = (0..CpuSet::MAX_CPU as u32).collect();
+        config.check(&cpus)?;
         let stack = &config.stack;
         // A head per frame: an skb always has one frame, and frames in rings need none.
         let bytes = Region::bytes(stack.frames, stack.frames);
@@ -91,19 +95,25 @@ impl Assembly {
             usecs: stack.netdev_budget_usecs,
             weight: stack.dev_weight,
         };
-        let slow = SlowPath::new(NeighParams::default(), u64::from(std::process::id()));
+        // Packets that wait for neighbours must not take the memory that the answers need.
+        let defaults = NeighParams::default();
+        let unres_total = defaults.unres_total.min(stack.frames as usize / 8);
+        let slow = SlowPath::new(NeighParams { unres_total, ..defaults }, u64::from(std::process::id()));
         let opener = opener(&region).map_err(StartError::Device)?;
         let shared = Shared::new(region, stack.skb_cache, budget, devices, workers, tables, slow);
         let shared = Arc::new(shared.map_err(system("descriptors"))?);
         let config = Arc::new(config);
         let view = Arc::new(View::new(shared.clone(), config.clone(), routes));
-        let mut housekeeper = Housekeeper::new(shared.clone(), config, Box::new(opener), patches)
+        let housekeeper = Housekeeper::new(shared.clone(), config, Box::new(opener), patches)
             .map_err(StartError::Device)?;
-        housekeeper.open_all().map_err(StartError::Device)?;
         let mut assembly = Assembly { workers: Vec::new(), shared, view, housekeeper: Some(housekeeper) };
+        // Before the devices are opened: whoever closes them again relies on the workers to let go of their instances.
         for me in &assembly.shared.workers.clone() {
             let worker = Worker::new(&assembly.shared, me).map_err(system("worker"))?;
             assembly.workers.push(worker);
+        }
+        if let Some(housekeeper) = &mut assembly.housekeeper {
+            housekeeper.open_all().map_err(StartError::Device)?;
         }
         Ok(assembly)
     }
@@ -148,7 +158,13 @@ impl Stack {
         let (shared, view) = (assembly.shared.clone(), assembly.view.clone());
         let mut stack = Stack { view, shared, workers: Vec::new(), housekeeper: None, stop: Arc::default() };
         for (index, worker) in std::mem::take(&mut assembly.workers).into_iter().enumerate() {
-            let thread = spawn(format!("softnet/{index}"), Box::new(move || worker.run()))?;
+            let thread = spawn(
+                format!("softnet/{index}"),
+                Box::new(move || {
+                    let _guard = AbortOnPanic;
+                    worker.run()
+                }),
+            )?;
             stack.workers.push(thread);
         }
         if let Some(housekeeper) = assembly.housekeeper.take() {
@@ -169,6 +185,18 @@ impl Stack {
     }
 }
 
+/// A worker that panics would leave queues that nobody polls, and look well: better to end, and be restarted.
+struct AbortOnPanic;
+
+impl Drop for AbortOnPanic {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("softnet: a worker panicked, which is a bug in softnet; ending the process");
+            std::process::abort();
+        }
+    }
+}
+
 impl Drop for Stack {
     fn drop(&mut self) {
         for worker in &self.shared.workers {
@@ -182,5 +210,50 @@ impl Drop for Stack {
         if let Some(thread) = self.housekeeper.take() {
             let _ = thread.join();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use softnet_core::SoftnetData;
+    use softnet_dev::OpenDevice;
+    use softnet_dev::mem::{PairConfig, pair};
+
+    use super::*;
+    use crate::config::DeviceConfig;
+
+    fn config() -> Config {
+        let device = |name: &str, address: &str| DeviceConfig {
+            addresses: vec![address.parse().unwrap()],
+            ..DeviceConfig::new(name)
+        };
+        let devices = vec![device("a", "10.0.0.1/24"), device("b", "10.0.1.1/24")];
+        Config { devices, ..Config::default() }
+    }
+
+    /// The first device is open, and its instance scheduled on a worker that does not run yet, when the second fails.
+    #[test]
+    fn a_device_that_cannot_be_opened_ends_the_start() {
+        let mut other_end = None;
+        let opener = move |dev: u16, _: &DeviceConfig, ctx: &mut SoftnetData| -> Result<OpenDevice, String> {
+            if dev == 1 {
+                return Err("b: no such interface".into());
+            }
+            let [a, b] = pair(ctx.region(), [0, 9], &PairConfig::default()).map_err(|e| e.to_string())?;
+            other_end = Some(b);
+            Ok(a)
+        };
+        let error = Assembly::new(config(), vec![], move |_| Ok(opener)).err().expect("b failed");
+        assert_eq!(error.to_string(), "b: no such interface");
+    }
+
+    #[test]
+    fn a_configuration_that_contradicts_itself_opens_nothing() {
+        let mut config = config();
+        config.devices[1].workers = vec![7];
+        let opener = |_: u16, _: &DeviceConfig, _: &mut SoftnetData| -> Result<OpenDevice, String> {
+            panic!("opened a device")
+        };
+        assert!(matches!(Assembly::new(config, vec![], |_| Ok(opener)), Err(StartError::Config(_))));
     }
 }

@@ -201,9 +201,10 @@ impl Worker {
             lock(&me.receiver).take().ok_or_else(|| std::io::Error::other("worker exists already"))?;
         let net_rx = NetRx::new(shared.budget);
         me.net_rx.store(net_rx.stats().clone());
-        me.alive.store(true, Ordering::Release);
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         epoll::add(&epoll, me.waker.fd(), epoll::EventData::new_u64(WAKE), epoll::EventFlags::IN)?;
+        // Last, since nothing takes it back but the drop of what is returned.
+        me.alive.store(true, Ordering::Release);
         Ok(Worker {
             receiver,
             net_rx,
@@ -389,9 +390,10 @@ impl Env {
 
     #[cold]
     fn exceptions(&mut self) {
-        let exceptions = &mut self.exceptions;
+        let (exceptions, worker) = (&mut self.exceptions, self.index as u16);
         self.shared.slow_path(&mut self.ctx, self.index, |slow, ctx, view, out| {
-            for (skb, why) in exceptions.drain() {
+            for (mut skb, why) in exceptions.drain() {
+                skb.head_mut().worker = worker;
                 slow.handle(ctx, view, skb, why, out);
             }
         });

@@ -172,8 +172,8 @@ impl Report {
         self.checks.iter().all(Checked::holds)
     }
 
-    /// Prints the report: one JSON object, or an aligned table.
-    pub(crate) fn print(&self, as_json: bool) {
+    /// The report as text: one JSON object, or an aligned table.
+    pub(crate) fn render(&self, as_json: bool) -> String {
         if as_json {
             let rows: Vec<Value> = self.rows.iter().map(Row::to_json).collect();
             let report = json!({
@@ -183,12 +183,11 @@ impl Report {
                 "rows": rows,
                 "bounds": self.checks.iter().map(Checked::to_json).collect::<Vec<_>>(),
             });
-            println!("{report:#}");
-            return;
+            return format!("{report:#}\n");
         }
         let m = machine();
-        println!(
-            "{} on {} ({} CPUs, Linux {})\n",
+        let mut text = format!(
+            "{} on {} ({} CPUs, Linux {})\n\n",
             self.bench,
             str_of(&m["cpu"]),
             m["cpus"],
@@ -242,12 +241,15 @@ impl Report {
                 let right = c > keys.len() && c <= keys.len() + figures.len();
                 out += &if right { format!("{pad}{cell}  ") } else { format!("{cell}{pad}  ") };
             }
-            println!("{}", out.trim_end());
+            text += out.trim_end();
+            text.push('\n');
         }
-        println!("\nmedian (min–max) of the rounds; {} disturbed rounds were repeated", self.repeated);
+        text +=
+            &format!("\nmedian (min–max) of the rounds; {} disturbed rounds were repeated\n", self.repeated);
         for check in &self.checks {
-            println!("{check}");
+            text += &format!("{check}\n");
         }
+        text
     }
 }
 

@@ -11,6 +11,7 @@ use clap::{Args, Subcommand};
 use rustix::thread::{CpuSet, sched_setaffinity};
 
 use crate::Failure;
+use crate::text::print;
 use harness::Report;
 
 /// What every bench takes.
@@ -109,7 +110,7 @@ impl Bench {
             Bench::Idle(b) => (&b.common, b.run().map_err(Failure::Run)?),
             Bench::SkbCache(b) => (&b.common, b.run().map_err(Failure::Run)?),
         };
-        report.print(common.json);
+        print(&report.render(common.json))?;
         if common.check && !report.holds() { Err(Failure::Told) } else { Ok(()) }
     }
 }
@@ -128,6 +129,7 @@ pub(crate) fn pin(cpu: usize) -> Result<usize, String> {
         return Err(format!("--cpu {cpu}: there are {} CPUs", cpus().len()));
     }
     set.set(cpu);
-    sched_setaffinity(None, &set).map_err(|e| format!("--cpu {cpu}: {e}; there are {} CPUs", cpus().len()))?;
+    sched_setaffinity(None, &set)
+        .map_err(|e| format!("--cpu {cpu}: {e}; there are {} CPUs", cpus().len()))?;
     Ok(cpu)
 }

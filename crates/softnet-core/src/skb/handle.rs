@@ -3,7 +3,7 @@
 use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::head::Head;
+use super::head::{Head, RawHead};
 use super::region::{FRAME_SIZE, frame_ptr, head_ptr};
 
 static LEAKED: AtomicU64 = AtomicU64::new(0);
@@ -121,28 +121,38 @@ impl Skb {
         Skb::new(region, index)
     }
 
-    /// The metadata.
     #[inline(always)]
-    pub fn head(&self) -> &Head {
+    pub(super) fn raw(&self) -> &RawHead {
         #[cfg(feature = "debug-poison")]
         super::poison::head_in_use(self);
         // SAFETY: the handle owns the head, and a registered region outlives its heads' handles.
         unsafe { &*head_ptr(self.region(), self.index()) }
     }
 
+    #[inline(always)]
+    pub(super) fn raw_mut(&mut self) -> &mut RawHead {
+        #[cfg(feature = "debug-poison")]
+        super::poison::head_in_use(self);
+        // SAFETY: as in `raw`, and `&mut self` is the only handle.
+        unsafe { &mut *head_ptr(self.region(), self.index()) }
+    }
+
+    /// The metadata.
+    #[inline(always)]
+    pub fn head(&self) -> &Head {
+        &self.raw().head
+    }
+
     /// The metadata, to write.
     #[inline(always)]
     pub fn head_mut(&mut self) -> &mut Head {
-        #[cfg(feature = "debug-poison")]
-        super::poison::head_in_use(self);
-        // SAFETY: as in `head`, and `&mut self` is the only handle.
-        unsafe { &mut *head_ptr(self.region(), self.index()) }
+        &mut self.raw_mut().head
     }
 
     /// Packet length in bytes.
     #[inline(always)]
     pub fn len(&self) -> usize {
-        usize::from(self.head().len)
+        usize::from(self.raw().len)
     }
 
     /// Whether there are no packet bytes.
@@ -153,7 +163,7 @@ impl Skb {
     /// Offset of the first packet byte in the frame: the headroom.
     #[inline(always)]
     pub fn headroom(&self) -> usize {
-        usize::from(self.head().off)
+        usize::from(self.raw().off)
     }
 
     /// Bytes free behind the packet.
@@ -164,7 +174,7 @@ impl Skb {
     /// The packet's bytes.
     #[inline(always)]
     pub fn data(&self) -> &[u8] {
-        let head = self.head();
+        let head = self.raw();
         debug_assert!(usize::from(head.off) + usize::from(head.len) <= FRAME_SIZE);
         // SAFETY: the skb owns its frame; `off + len <= FRAME_SIZE` is kept by every writer of the two.
         unsafe {
@@ -179,7 +189,7 @@ impl Skb {
     #[inline(always)]
     pub fn data_mut(&mut self) -> &mut [u8] {
         let (frame, off, len) = {
-            let head = self.head();
+            let head = self.raw();
             (head.frame, usize::from(head.off), usize::from(head.len))
         };
         debug_assert!(off + len <= FRAME_SIZE);
@@ -196,13 +206,13 @@ impl Skb {
     /// Starts to load the packet's first line into the cache.
     #[inline(always)]
     pub fn prefetch_data(&self) {
-        let head = self.head();
+        let head = self.raw();
         prefetch(frame_ptr(self.region(), head.frame).wrapping_add(usize::from(head.off)));
     }
 
     /// Grows the packet by `n` bytes at the front and returns them; `None` if there is no headroom.
     pub fn push(&mut self, n: usize) -> Option<&mut [u8]> {
-        let head = self.head_mut();
+        let head = self.raw_mut();
         let n16 = u16::try_from(n).ok()?;
         head.off = head.off.checked_sub(n16)?;
         head.len += n16;
@@ -211,7 +221,7 @@ impl Skb {
 
     /// Takes `n` bytes off the front; `None` (and no change) if there are fewer.
     pub fn pull(&mut self, n: usize) -> Option<()> {
-        let head = self.head_mut();
+        let head = self.raw_mut();
         let n = u16::try_from(n).ok()?;
         head.len = head.len.checked_sub(n)?;
         head.off += n;
@@ -224,13 +234,13 @@ impl Skb {
             return None;
         }
         let old = self.len();
-        self.head_mut().len += n as u16;
+        self.raw_mut().len += n as u16;
         Some(&mut self.data_mut()[old..])
     }
 
     /// Cuts the packet to `len` bytes; longer than it is: no change.
     pub fn trim(&mut self, len: usize) {
-        let head = self.head_mut();
+        let head = self.raw_mut();
         head.len = head.len.min(u16::try_from(len).unwrap_or(u16::MAX));
     }
 }

@@ -10,18 +10,10 @@ impl Flags {
     pub const ORIGINATED: u16 = 1 << 1;
 }
 
-/// Metadata of a packet. The first line is written when a packet is received or built; the second is left
-/// as it was, and whoever uses it writes it first.
-#[repr(C, align(64))]
+/// Metadata of a packet that whoever has the skb may use. The first line is written when a packet is received or
+/// built; the control block is left as it was, and whoever uses it writes it first.
+#[repr(C)]
 pub struct Head {
-    /// Link of the list this skb is on (index within the same region, `u32::MAX` = none).
-    pub(super) next: u32,
-    /// Index of the attached frame.
-    pub(super) frame: u32,
-    /// Offset of the first packet byte in the frame.
-    pub(super) off: u16,
-    /// Packet length in bytes.
-    pub(super) len: u16,
     /// Index of the device the packet came in by (for [`Flags::ORIGINATED`], leaves by).
     pub dev: u16,
     /// RX queue of that device.
@@ -32,6 +24,9 @@ pub struct Head {
     pub flags: u16,
     /// Offset of the L3 header from the first byte.
     pub l3: u16,
+    /// Worker whose TX queue the packet's flow leaves by; set when a packet leaves the fast path.
+    pub worker: u16,
+    pub(super) _pad: u16,
     /// Next hop that the FIB look-up chose (index into the adjacency snapshot).
     pub nexthop: u32,
     /// NAPI instance the packet came by, 0 = none.
@@ -39,18 +34,32 @@ pub struct Head {
     /// When the packet was received, in ns of the stack's clock; 0 = not stamped.
     pub stamp: u64,
     pub(super) reserved: [u64; 2],
+    /// Control block of the layer that owns the packet now.
+    pub cb: [u64; 8],
+}
+
+/// A whole head, two cache lines: what ties it to its frame, which only this module may touch, and the [`Head`].
+#[repr(C, align(64))]
+pub(super) struct RawHead {
+    /// Link of the list this skb is on (index within the same region, [`NONE`] at its end).
+    pub(super) next: u32,
+    /// Index of the attached frame.
+    pub(super) frame: u32,
+    /// Offset of the first packet byte in the frame; `off + len` is at most the frame's size.
+    pub(super) off: u16,
+    /// Packet length in bytes.
+    pub(super) len: u16,
     #[cfg(feature = "debug-poison")]
     pub(super) poison: u32,
-    /// Control block of the layer that owns the packet now.
-    pub cb: [u64; 7],
+    pub(super) head: Head,
 }
 
 /// `next` of an skb that is on no list.
 pub(super) const NONE: u32 = u32::MAX;
 
-const _: () = assert!(size_of::<Head>() == 128);
+const _: () = assert!(size_of::<RawHead>() == 128 && size_of::<Head>() == 112);
 
-impl Head {
+impl RawHead {
     /// Initialises the first line.
     #[inline(always)]
     pub(super) fn init(&mut self, frame: u32, off: u16, len: u16) {
@@ -58,14 +67,17 @@ impl Head {
         self.frame = frame;
         self.off = off;
         self.len = len;
-        self.dev = 0;
-        self.queue = 0;
-        self.hash = 0;
-        self.flags = 0;
-        self.l3 = 0;
-        self.nexthop = 0;
-        self.napi_id = 0;
-        self.stamp = 0;
-        self.reserved = [0; 2];
+        let head = &mut self.head;
+        head.dev = 0;
+        head.queue = 0;
+        head.hash = 0;
+        head.flags = 0;
+        head.l3 = 0;
+        head.worker = 0;
+        head._pad = 0;
+        head.nexthop = 0;
+        head.napi_id = 0;
+        head.stamp = 0;
+        head.reserved = [0; 2];
     }
 }

@@ -38,7 +38,7 @@ impl SkbList {
         if self.len > 0 && self.region != skb.region() {
             return Err(skb);
         }
-        skb.head_mut().next = NONE;
+        skb.raw_mut().next = NONE;
         self.region = skb.region();
         let index = skb.into_raw();
         if self.len == 0 {
@@ -46,7 +46,7 @@ impl SkbList {
         } else {
             // SAFETY: `last` is an skb that this list owns; the handle is forgotten again at once.
             let mut last = std::mem::ManuallyDrop::new(unsafe { Skb::from_raw(self.region, self.last) });
-            last.head_mut().next = index;
+            last.raw_mut().next = index;
         }
         self.last = index;
         self.len += 1;
@@ -58,7 +58,7 @@ impl SkbList {
         self.len = self.len.checked_sub(1)?;
         // SAFETY: `first` is an skb that this list owns, and it is unlinked here.
         let mut skb = unsafe { Skb::from_raw(self.region, self.first) };
-        self.first = std::mem::replace(&mut skb.head_mut().next, NONE);
+        self.first = std::mem::replace(&mut skb.raw_mut().next, NONE);
         Some(skb)
     }
 }

@@ -6,7 +6,7 @@
 use std::sync::atomic::Ordering;
 
 use super::handle::{Frame, Skb};
-use super::head::Head;
+use super::head::RawHead;
 use super::region::{FRAME_SIZE, Region, frame_ptr, head_ptr};
 
 const LIVE: u32 = 0x11fe_11fe;
@@ -21,7 +21,7 @@ fn caught(what: &str, region: u32, index: u32) -> ! {
 }
 
 /// Marks all of a new region free.
-pub(super) fn prepare(region: &Region, base: *mut u8, heads: *mut Head) {
+pub(super) fn prepare(region: &Region, base: *mut u8, heads: *mut RawHead) {
     // SAFETY: called once by `Region::new` on memory that is not yet handed out.
     unsafe {
         base.write_bytes(PATTERN, region.frame_bytes());
@@ -40,10 +40,9 @@ pub(super) fn head_in_use(skb: &Skb) {
 }
 
 pub(super) fn frame_in_use(frame: &Frame) {
-    let state = Region::with(frame.region(), |r| {
-        r.frame_states.get(frame.index() as usize).map(|s| s.load(Ordering::Relaxed))
-    });
-    if state != Some(Some(FRAME_USED)) {
+    let region = Region::by_id(frame.region());
+    let state = region.as_ref().and_then(|r| r.frame_states.get(frame.index() as usize));
+    if state.map(|s| s.load(Ordering::Relaxed)) != Some(FRAME_USED) {
         caught("use of a freed or foreign frame", frame.region(), frame.index());
     }
 }

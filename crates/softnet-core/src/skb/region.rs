@@ -5,10 +5,10 @@
 //! device or a leaked handle may still point there).
 
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 
 use super::cache::CacheSizes;
-use super::head::Head;
+use super::head::RawHead;
 use super::pool::Pool;
 
 /// Bytes of a frame; a power of two, so that two frames fill a page (AF_XDP's aligned mode).
@@ -99,23 +99,18 @@ pub enum RegionError {
 /// What the table holds of a region: enough to turn a handle into an address. Aligned so that its index is a shift.
 #[repr(align(32))]
 struct Slot {
-    heads: AtomicPtr<Head>,
+    heads: AtomicPtr<RawHead>,
     frames: AtomicPtr<u8>,
-    region: AtomicPtr<Region>,
 }
 
 static SLOTS: [Slot; MAX_REGIONS] = [const {
-    Slot {
-        heads: AtomicPtr::new(std::ptr::null_mut()),
-        frames: AtomicPtr::new(std::ptr::null_mut()),
-        region: AtomicPtr::new(std::ptr::null_mut()),
-    }
+    Slot { heads: AtomicPtr::new(std::ptr::null_mut()), frames: AtomicPtr::new(std::ptr::null_mut()) }
 }; MAX_REGIONS];
-static REGISTER: Mutex<()> = Mutex::new(());
+static REGISTER: Mutex<[Weak<Region>; MAX_REGIONS]> = Mutex::new([const { Weak::new() }; MAX_REGIONS]);
 
 /// Address of head `index` of region `id`.
 #[inline(always)]
-pub(super) fn head_ptr(id: u32, index: u32) -> *mut Head {
+pub(super) fn head_ptr(id: u32, index: u32) -> *mut RawHead {
     // Relaxed: a handle reaches a thread only by something that already orders it after the registration.
     SLOTS[id as usize % MAX_REGIONS].heads.load(Ordering::Relaxed).wrapping_add(index as usize)
 }
@@ -140,7 +135,7 @@ pub struct Region {
 impl Region {
     /// Bytes that `frames` frames and `heads` heads take.
     pub fn bytes(frames: u32, heads: u32) -> usize {
-        frames as usize * FRAME_SIZE + heads as usize * size_of::<Head>()
+        frames as usize * FRAME_SIZE + heads as usize * size_of::<RawHead>()
     }
 
     /// Lays out and registers a region.
@@ -154,7 +149,7 @@ impl Region {
         if have < want {
             return Err(RegionError::TooSmall { have, want });
         }
-        let _guard = REGISTER.lock().unwrap_or_else(|e| e.into_inner());
+        let mut register = REGISTER.lock().unwrap_or_else(|e| e.into_inner());
         // Slot 0 stays empty, so that a handle is never all zeroes.
         let id = (1..MAX_REGIONS)
             .find(|&i| SLOTS[i].heads.load(Ordering::Relaxed).is_null())
@@ -174,17 +169,15 @@ impl Region {
         #[cfg(feature = "debug-poison")]
         super::poison::prepare(&region, base, heads);
         SLOTS[id].frames.store(base, Ordering::Relaxed);
-        SLOTS[id].region.store(Arc::as_ptr(&region).cast_mut(), Ordering::Relaxed);
+        register[id] = Arc::downgrade(&region);
         SLOTS[id].heads.store(heads, Ordering::Release);
         Ok(region)
     }
 
-    /// Runs `f` on the registered region `id`; `None` if there is none.
-    pub(super) fn with<R>(id: u32, f: impl FnOnce(&Region) -> R) -> Option<R> {
-        let _guard = REGISTER.lock().unwrap_or_else(|e| e.into_inner());
-        let region = SLOTS[id as usize % MAX_REGIONS].region.load(Ordering::Relaxed);
-        // SAFETY: a slot names a region only until that region's drop has taken the lock we hold.
-        unsafe { region.as_ref() }.map(f)
+    /// The registered region `id`, unless it is gone or going.
+    pub(super) fn by_id(id: u32) -> Option<Arc<Region>> {
+        let register = REGISTER.lock().unwrap_or_else(|e| e.into_inner());
+        register[id as usize % MAX_REGIONS].upgrade()
     }
 
     /// Number of the region, never 0.
@@ -242,7 +235,6 @@ impl Drop for Region {
     fn drop(&mut self) {
         let _guard = REGISTER.lock().unwrap_or_else(|e| e.into_inner());
         let slot = &SLOTS[self.id as usize];
-        slot.region.store(std::ptr::null_mut(), Ordering::Relaxed);
         if self.all_home() {
             slot.frames.store(std::ptr::null_mut(), Ordering::Relaxed);
             slot.heads.store(std::ptr::null_mut(), Ordering::Relaxed);

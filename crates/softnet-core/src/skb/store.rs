@@ -68,6 +68,13 @@ impl Iterator for FrameBulk {
     }
 }
 
+impl ExactSizeIterator for FrameBulk {
+    #[inline(always)]
+    fn len(&self) -> usize {
+        self.to - self.from
+    }
+}
+
 impl Drop for FrameBulk {
     #[inline(always)]
     fn drop(&mut self) {
@@ -140,19 +147,12 @@ impl Store {
     pub fn alloc_frames(&mut self, n: usize, mut take: impl FnMut(Frame)) -> usize {
         let mut done = 0;
         while done < n {
-            let indices = self.frames.peek(&self.region.frames, n - done);
-            let got = indices.len();
-            if got == 0 {
-                self.region.note_exhausted();
+            let mut bulk = self.alloc_frame_bulk(n - done);
+            if bulk.len() == 0 {
                 break;
             }
-            for &index in indices.iter().rev() {
-                #[cfg(feature = "debug-poison")]
-                super::poison::frame_taken(&self.region, index);
-                take(Frame::new(self.region.id(), index));
-            }
-            self.frames.consume(got);
-            done += got;
+            done += bulk.len();
+            bulk.by_ref().for_each(&mut take);
         }
         done
     }
@@ -219,7 +219,7 @@ impl Store {
         Ok(Skb::new(self.region.id(), index))
     }
 
-    /// Attaches heads to the next `n` frames of `packets` (each with the offset and length of its packet, which lie
+    /// Attaches heads to the next `n` frames of `packets` (of this store's region; others go home; each with the offset and length of its packet, which lie
     /// within it), lets `set` fill in their first lines, and appends them to `batch`. Returns how many: fewer if
     /// `batch` has no more room, `packets` ends, or heads run out (counted by the region); `packets` is then not
     /// taken from any further.
@@ -245,8 +245,15 @@ impl Store {
             // The newest first, as single allocations would.
             let mut newest = heads.iter().rev();
             let got = batch.extend(asked, || {
-                let (frame, off, len) = packets.next()?;
-                debug_assert!(off + len <= FRAME_SIZE && frame.region() == region);
+                let (frame, off, len) = loop {
+                    let next = packets.next()?;
+                    if next.0.region() == region {
+                        break next;
+                    }
+                    // A head of this region can't name it.
+                    free_foreign_frame(next.0.region(), next.0.into_raw());
+                };
+                debug_assert!(off + len <= FRAME_SIZE);
                 let &index = newest.next()?;
                 #[cfg(feature = "debug-poison")]
                 super::poison::head_taken(&self.region, index);
@@ -254,7 +261,7 @@ impl Store {
                 let head = unsafe { &mut *base.add(index as usize) };
                 let off = off.min(FRAME_SIZE);
                 head.init(frame.into_raw(), off as u16, len.min(FRAME_SIZE - off) as u16);
-                set(head);
+                set(&mut head.head);
                 Some(Skb::new(region, index))
             });
             self.heads.consume(got);
@@ -315,7 +322,7 @@ impl Store {
             let index = skb.into_raw();
             // SAFETY: the handle that was just given up owned this head, and nobody else gets it before it is freed below.
             let head = unsafe { &*base.wrapping_add(index as usize) };
-            see(head);
+            see(&head.head);
             frames[n % BATCH].write(head.frame);
             heads[n % BATCH].write(index);
             n += 1;
@@ -345,7 +352,7 @@ impl Store {
     /// Takes an skb apart: frees the head, returns the frame with the packet's offset and length in it.
     #[inline(always)]
     pub fn take_frame(&mut self, skb: Skb) -> (Frame, usize, usize) {
-        let head = skb.head();
+        let head = skb.raw();
         let (frame, off, len) = (head.frame, usize::from(head.off), usize::from(head.len));
         let (region, index) = (skb.region(), skb.into_raw());
         if region == self.region.id() {
@@ -410,19 +417,20 @@ impl Drop for Store {
 #[cold]
 #[inline(never)]
 fn free_foreign_frame(region: u32, index: u32) {
-    Region::with(region, |r| {
+    // A region that is going finds the frame missing and stays mapped.
+    if let Some(region) = Region::by_id(region) {
         #[cfg(feature = "debug-poison")]
-        super::poison::frame_freed(r, index);
-        r.frames.push(&[index]);
-    });
+        super::poison::frame_freed(&region, index);
+        region.frames.push(&[index]);
+    }
 }
 
 #[cold]
 #[inline(never)]
 fn free_foreign_head(region: u32, index: u32) {
-    Region::with(region, |r| {
+    if let Some(region) = Region::by_id(region) {
         #[cfg(feature = "debug-poison")]
-        super::poison::head_freed(r, index);
-        r.heads.push(&[index]);
-    });
+        super::poison::head_freed(&region, index);
+        region.heads.push(&[index]);
+    }
 }

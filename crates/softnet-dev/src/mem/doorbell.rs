@@ -33,10 +33,12 @@ impl MemDoorbell {
         })
     }
 
-    /// Packets that wait. For the consumer.
+    /// Packets that wait. Acquire both ways: the consumer then reads what was put there, and the producer may use the
+    /// place of what was taken.
     #[inline]
     pub(super) fn waiting(&self) -> u64 {
-        self.came.load(Ordering::Acquire).wrapping_sub(self.taken.load(Ordering::Relaxed))
+        let taken = self.taken.load(Ordering::Acquire);
+        self.came.load(Ordering::Acquire).wrapping_sub(taken)
     }
 
     /// The consumer took `n`.

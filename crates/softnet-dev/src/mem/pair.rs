@@ -202,6 +202,19 @@ impl TxQueue for PairTx {
         if self.wire.closed.load(Ordering::SeqCst) {
             return 0;
         }
+        let region = self.wire.region.id();
+        if batch.as_slice().iter().any(|skb| skb.region() != region) {
+            // The other end knows frames of one region only.
+            let mut ours = Batch::new();
+            for skb in batch.drain() {
+                if skb.region() != region {
+                    ctx.free(skb, DropReason::NoFrame);
+                } else if let Err(skb) = ours.push(skb) {
+                    ctx.free(skb, DropReason::FullRing);
+                }
+            }
+            std::mem::swap(batch, &mut ours);
+        }
         let used = self.wire.bell.waiting() + self.pending;
         let n = (self.wire.slots.len() - used as usize).min(batch.len());
         let mut bytes = 0;

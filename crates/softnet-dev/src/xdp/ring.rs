@@ -14,7 +14,7 @@ use std::marker::PhantomData;
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering, fence};
 
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 use rustix::net::xdp::XdpRingOffset;
@@ -115,6 +115,9 @@ impl RingMemory {
     }
 
     fn needs_wakeup(&self) -> bool {
+        // The kernel sets the flag, then looks at the ring once more; we have written to the ring, now look at the flag.
+        // Without a fence both could miss the other.
+        fence(Ordering::SeqCst);
         self.flags.is_some_and(|at| self.word(at).load(Ordering::Relaxed) & NEED_WAKEUP != 0)
     }
 

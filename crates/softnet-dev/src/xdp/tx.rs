@@ -20,6 +20,9 @@ use crate::device::{QueueStats, TxQueue};
 /// An Ethernet header: the least the kernel takes for a packet.
 const ETH_HLEN: usize = 14;
 
+/// System calls in a row that may try to send what is on the ring: enough for a full one at 32 packets a call.
+const MAX_PUSHES: u32 = 128;
+
 /// How long a queue that is closed waits for the packets that it has accepted.
 const DRAIN_TRIES: u32 = 50;
 const DRAIN_PAUSE: Duration = Duration::from_millis(1);
@@ -56,8 +59,9 @@ impl XdpTx {
     /// Has the kernel send what is on the ring.
     fn push(&mut self) {
         let mut consumed = self.ring.consumed();
-        // Each call sends or drops at least one packet, or is the last.
-        for _ in 0..=self.ring.size() {
+        // Each call sends or drops at least one packet, or is the last. Bounded, for others wait for the queue's lock; the
+        // rest is for the next call.
+        for _ in 0..MAX_PUSHES {
             self.stats.kicks.add(1);
             let result = rustix::net::send(self.xsk.fd(), &[], SendFlags::DONTWAIT);
             self.down = matches!(result, Err(Errno::NETDOWN | Errno::NXIO | Errno::NODEV));
@@ -100,6 +104,7 @@ impl TxQueue for XdpTx {
             }
         }
         self.done.release(n);
+        self.pending &= self.sent.len() > 0;
         if self.pending && !self.down {
             self.push();
         }
