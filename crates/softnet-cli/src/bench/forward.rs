@@ -67,7 +67,7 @@ impl Setup {
     fn config(&self) -> Result<Config, String> {
         let device = |name: &str, address: &str| -> Result<DeviceConfig, String> {
             let addresses = vec![address.parse()?];
-            Ok(DeviceConfig { addresses, ..DeviceConfig::new(name) })
+            Ok(DeviceConfig { addresses, ring: 128, ..DeviceConfig::new(name) })
         };
         let mut config = Config::default();
         config.stack.dev_weight = self.burst as u32;

@@ -121,7 +121,7 @@ impl Setup<'_> {
             stack: StackConfig {
                 // Two workers on one CPU are no good idea, but must work.
                 workers: available_cpus().into_iter().cycle().take(self.workers).collect(),
-                frames: 8192,
+                frames: 16384,
                 ..StackConfig::default()
             },
             devices: ports.clone().map(device).collect(),
@@ -196,7 +196,8 @@ impl World {
         let s = self.view.stats();
         assert_eq!(s.received + s.originated, s.transmitted + s.delivered + s.dropped, "{s:?}");
         let (sent, _) = lanes.iter().map(Lane::counts).fold((0, 0), |a, b| (a.0 + b.0, a.1 + b.1));
-        assert_eq!(s.received, sent, "{s:?}");
+        // What was sent in the instant in which softnet closed its end is lost on the wire, as on any.
+        assert!(s.received <= sent, "{sent} sent, {s:?}");
         assert_eq!((s.held, s.leaked), (0, 0), "{s:?}");
         let left: usize = lanes.into_iter().map(Lane::close).sum();
         let s = self.view.stats();
