@@ -56,7 +56,9 @@ pub(super) fn bgp_prefixes(n: usize, random: &mut Random) -> Vec<Prefix> {
         let addr = Ipv4Addr::from(random.next() as u32);
         let first = addr.octets()[0];
         let Ok(prefix) = Prefix::containing(addr, len) else { continue };
-        if first != 0 && first != 127 && first < 224 && seen.insert(prefix) {
+        // 198.18.0.0/15 is the bench's own (RFC 2544).
+        let own = u32::from(addr) >> 17 == u32::from(Ipv4Addr::new(198, 18, 0, 0)) >> 17;
+        if first != 0 && first != 127 && first < 224 && !own && seen.insert(prefix) {
             prefixes.push(prefix);
         }
     }
