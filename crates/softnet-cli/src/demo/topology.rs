@@ -62,6 +62,10 @@ impl Topology {
                 Ok(netlink.add_route(Ipv4Addr::UNSPECIFIED, 0, port.router)?)
             })??;
         }
+        // Until then the kernel drops what the endpoints send, and they would wait a second before they try again.
+        for end in ends {
+            end.run(|| Netlink::new()?.wait_running("eth0"))??;
+        }
         Ok(topology)
     }
 }

@@ -1,6 +1,7 @@
 //! Interfaces.
 
 use std::os::fd::AsRawFd;
+use std::time::Duration;
 
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL};
 use netlink_packet_route::RouteNetlinkMessage;
@@ -22,6 +23,7 @@ const IFLA_NUM_TX_QUEUES: u16 = 31;
 const IFLA_NUM_RX_QUEUES: u16 = 32;
 const IFLA_INFO_KIND: u16 = 1;
 const IFF_UP: u32 = 1;
+const IFF_RUNNING: u32 = 1 << 6;
 const IFF_LOWER_UP: u32 = 1 << 16;
 
 /// An interface, as it was when asked.
@@ -39,6 +41,9 @@ pub struct Link {
     pub up: bool,
     /// The wire is live (of a veth: the peer is up too).
     pub carrier: bool,
+    /// Packets pass: the kernel has taken note of the carrier, which it may do a second late (linkwatch). Until then it
+    /// drops what is sent.
+    pub running: bool,
     /// RX queues it was made with.
     pub rx_queues: u32,
     /// TX queues it was made with.
@@ -63,6 +68,7 @@ impl Link {
             mtu: 0,
             up: flags & IFF_UP != 0,
             carrier: flags & IFF_LOWER_UP != 0,
+            running: flags & IFF_RUNNING != 0,
             rx_queues: 1,
             tx_queues: 1,
             kind: None,
@@ -198,6 +204,22 @@ impl Netlink {
     /// Sets an interface administratively up.
     pub fn set_up(&mut self, name: &str) -> SysResult<()> {
         self.set_flag_up(name, LinkFlags::Up, "up")
+    }
+
+    /// Waits until packets pass an interface that is up and whose peer is; a few seconds at the most.
+    ///
+    /// # Errors
+    /// ETIMEDOUT, or what the kernel says.
+    pub fn wait_running(&mut self, name: &str) -> SysResult<()> {
+        const PAUSE: Duration = Duration::from_millis(5);
+        for _ in 0..1000 {
+            if self.existing_link(name)?.running {
+                return Ok(());
+            }
+            std::thread::sleep(PAUSE);
+        }
+        let late = std::io::Error::from_raw_os_error(libc::ETIMEDOUT);
+        Err(SysError::new(format!("wait for {name} to come up"), late))
     }
 
     /// Sets an interface administratively down.

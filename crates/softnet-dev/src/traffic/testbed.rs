@@ -144,8 +144,10 @@ fn wire(near: &NetNs, middle: &NetNs, queues: u32, names: [String; 2], net: u8) 
     let far_link = middle.run(|| -> SysResult<_> {
         let mut netlink = Netlink::new()?;
         netlink.set_up(&far_name)?;
+        netlink.wait_running(&far_name)?;
         netlink.existing_link(&far_name)
     })??;
+    near.run(|| Netlink::new()?.wait_running(&near_name))??;
     Ok(Wire {
         near: near_name,
         near_index: near_link.index,
