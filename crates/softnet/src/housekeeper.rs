@@ -64,15 +64,10 @@ impl Housekeeper {
         self.stop.clone()
     }
 
-    /// Opens every device; the first error ends it, and everything is closed again.
+    /// Opens every device; the first error ends it. What is open then is to be [closed](Self::close_all), when the
+    /// workers run or are gone.
     pub fn open_all(&mut self) -> Result<(), String> {
-        for dev in 0..self.config.devices.len() as u16 {
-            if let Err(error) = self.open(dev) {
-                self.close_all();
-                return Err(error);
-            }
-        }
-        Ok(())
+        (0..self.config.devices.len() as u16).try_for_each(|dev| self.open(dev))
     }
 
     fn open(&mut self, dev: u16) -> Result<(), String> {
