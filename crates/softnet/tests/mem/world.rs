@@ -196,7 +196,8 @@ impl World {
         let s = self.view.stats();
         assert_eq!(s.received + s.originated, s.transmitted + s.delivered + s.dropped, "{s:?}");
         let (sent, _) = lanes.iter().map(Lane::counts).fold((0, 0), |a, b| (a.0 + b.0, a.1 + b.1));
-        assert_eq!(s.received, sent, "{s:?}");
+        // What was put on a wire while softnet's end was being taken off it was never received.
+        assert!(s.received <= sent, "{s:?}");
         assert_eq!((s.held, s.leaked), (0, 0), "{s:?}");
         let left: usize = lanes.into_iter().map(Lane::close).sum();
         let s = self.view.stats();
