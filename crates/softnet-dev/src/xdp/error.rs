@@ -15,7 +15,7 @@ pub enum XdpError {
     },
     /// Taking the interface could cut the machine off.
     #[error(
-        "{name} carries a default route: taking it may cut this machine off from the network; if that is meant, use --force"
+        "{name} carries a default route: taking it may cut this machine off from the network; if that is meant, set `force = true` on the device"
     )]
     DefaultRoute {
         /// The interface.
