@@ -106,12 +106,11 @@ impl Assembly {
         let view = Arc::new(View::new(shared.clone(), config.clone(), routes));
         let housekeeper = Housekeeper::new(shared.clone(), config, Box::new(opener), patches)
             .map_err(StartError::Device)?;
-        let mut assembly = Assembly { workers: Vec::new(), shared, view, housekeeper: Some(housekeeper) };
-        // Before the devices are opened: whoever closes them again relies on the workers to let go of their instances.
-        for me in &assembly.shared.workers.clone() {
-            let worker = Worker::new(&assembly.shared, me).map_err(system("worker"))?;
-            assembly.workers.push(worker);
-        }
+        // Before the devices: if one of them can't be opened, the instances of the others are with their workers, whose
+        // drop gives them up to be closed.
+        let workers = shared.workers.iter().map(|me| Worker::new(&shared, me)).collect::<Result<_, _>>();
+        let workers = workers.map_err(system("worker"))?;
+        let mut assembly = Assembly { workers, shared, view, housekeeper: Some(housekeeper) };
         if let Some(housekeeper) = &mut assembly.housekeeper {
             housekeeper.open_all().map_err(StartError::Device)?;
         }

@@ -403,7 +403,10 @@ mod tests {
         let cases = vec![case("a"), case("b")];
         let report = alternate("t", 0, 2, cases).unwrap();
         assert_eq!(report.row("a").unwrap().values("x").len(), 2);
-        assert_eq!(order.borrow()[..4], ["a", "b", "a", "b"]);
+        // Those that were repeated because somebody else ran count once.
+        let mut order = order.borrow().clone();
+        order.dedup();
+        assert_eq!(order, ["a", "b"].repeat(3));
         // a: 3, 5; b: 4, 6.
         assert_eq!(report.ratio("a", "b", "x"), (3.0 / 4.0 + 5.0 / 6.0) / 2.0);
         assert_eq!(report.ratio("a", "c", "x"), 0.0);

@@ -63,7 +63,7 @@ fn refusals_say_what_is_wrong_and_leave_nothing_behind() {
         })
         .unwrap();
     let error = refused(&good, &mut ctx).to_string();
-    assert!(error.contains("default route") && error.contains("--force"), "{error}");
+    assert!(error.contains("default route") && error.contains("force = true"), "{error}");
     let good = XdpConfig { force: true, ..good };
 
     let poor = World::with_frames(48);

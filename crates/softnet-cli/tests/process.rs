@@ -1,0 +1,351 @@
+//! The program as a process: it runs on real interfaces, in namespaces of the test's own; it is asked, told to stop, and
+//! killed; and it leaves nothing behind.
+//!
+//! Time-outs are there to fail instead of to hang; nothing is asserted about how long anything takes.
+
+use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader, Read};
+use std::net::{Ipv4Addr, UdpSocket};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{self, Receiver};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use softnet_dev::netlink::Netlink;
+use softnet_dev::netns::NetNs;
+use softnet_dev::testing::net_allowed;
+use tempfile::TempDir;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let give_up = Instant::now() + PATIENCE;
+    while !done() {
+        assert!(Instant::now() < give_up, "waited in vain: {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// A running `softnet`, killed when the test has done with it.
+struct Process {
+    child: Child,
+    lines: Receiver<String>,
+    errors: Option<JoinHandle<String>>,
+}
+
+impl Process {
+    /// In the calling thread's namespace.
+    fn start(args: &[&str]) -> Process {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_softnet"));
+        let mut child =
+            command.args(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("spawn softnet");
+        let (tx, lines) = mpsc::channel();
+        let stdout = BufReader::new(child.stdout.take().unwrap());
+        std::thread::spawn(move || stdout.lines().map_while(Result::ok).all(|line| tx.send(line).is_ok()));
+        let mut stderr = child.stderr.take().unwrap();
+        let errors = std::thread::spawn(move || {
+            let mut text = String::new();
+            let _ = stderr.read_to_string(&mut text);
+            text
+        });
+        Process { child, lines, errors: Some(errors) }
+    }
+
+    fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// The next line it prints that contains `text`.
+    fn line(&mut self, text: &str) -> String {
+        loop {
+            match self.lines.recv_timeout(PATIENCE) {
+                Ok(line) if line.contains(text) => return line,
+                Ok(_) => {}
+                Err(error) => {
+                    let _ = self.child.kill();
+                    panic!("no line with {text:?}: {error}; {}", self.errors());
+                }
+            }
+        }
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
+    /// Waits for its end.
+    fn end(&mut self) -> ExitStatus {
+        let mut status = None;
+        until("the end of the process", || {
+            status = self.child.try_wait().unwrap();
+            status.is_some()
+        });
+        status.unwrap()
+    }
+
+    /// All it said on standard error. It has ended.
+    fn errors(&mut self) -> String {
+        self.errors.take().map(|thread| thread.join().unwrap()).unwrap_or_default()
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Two hosts, and between them the namespace that `softnet run` is for.
+struct World {
+    middle: NetNs,
+    hosts: [NetNs; 2],
+    dir: TempDir,
+}
+
+fn host(i: usize) -> Ipv4Addr {
+    Ipv4Addr::new(10, i as u8, 0, 2)
+}
+fn router(i: usize) -> Ipv4Addr {
+    Ipv4Addr::new(10, i as u8, 0, 1)
+}
+
+impl World {
+    fn new() -> Option<World> {
+        if !net_allowed() {
+            return None;
+        }
+        let ns = || NetNs::new().unwrap();
+        let world = World { middle: ns(), hosts: [ns(), ns()], dir: tempfile::tempdir().unwrap() };
+        for (i, host_ns) in world.hosts.iter().enumerate() {
+            let name = format!("s{i}");
+            let near = || {
+                let mut netlink = Netlink::new().unwrap();
+                netlink.add_veth(&name, "eth0", (1, 1), Some(host_ns)).unwrap();
+                netlink.set_up(&name).unwrap();
+            };
+            let far = || {
+                let mut netlink = Netlink::new().unwrap();
+                netlink.add_address("eth0", host(i), 24).unwrap();
+                netlink.set_up("eth0").unwrap();
+                netlink.add_route(Ipv4Addr::UNSPECIFIED, 0, router(i)).unwrap();
+            };
+            world.middle.run(near).unwrap();
+            host_ns.run(far).unwrap();
+        }
+        Some(world)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.path("x.sock")
+    }
+
+    /// Writes a configuration, with `extra` in the section of the first device.
+    fn config(&self, name: &str, extra: &str) -> String {
+        let socket = self.socket();
+        let text = format!(
+            "[stack]\nname = \"process-test\"\ncontrol = {socket:?}\nframes = 4096\n\n\
+             [[device]]\nname = \"s0\"\naddresses = [\"10.0.0.1/24\"]\nring = 256\n{extra}\n\n\
+             [[device]]\nname = \"s1\"\naddresses = [\"10.1.0.1/24\"]\nring = 256\n"
+        );
+        let path = self.path(name);
+        std::fs::write(&path, text).unwrap();
+        path.to_str().unwrap().into()
+    }
+
+    fn run(&self, config: &str) -> Process {
+        self.middle.run(|| Process::start(&["run", config])).unwrap()
+    }
+
+    /// Runs it, and waits until it says that it does.
+    fn running(&self, config: &str) -> Process {
+        let mut process = self.run(config);
+        process.line("process-test: running: 2 devices");
+        process
+    }
+
+    /// Asks it for a table.
+    fn show(&self, table: &str) -> Value {
+        let socket = self.socket();
+        let mut show = Process::start(&["show", table, "--json", "--name", socket.to_str().unwrap()]);
+        let status = show.end();
+        let errors = show.errors();
+        assert!(status.success() && errors.is_empty(), "{status}: {errors}");
+        let out: String = show.lines.iter().collect();
+        serde_json::from_str(&out).unwrap_or_else(|error| panic!("{error}: {out}"))
+    }
+
+    /// Waits until a datagram from one host has reached the other.
+    fn assert_forwards(&self) {
+        let server = self.hosts[1].run(|| UdpSocket::bind((host(1), 7)).unwrap()).unwrap();
+        let client = self.hosts[0].run(|| UdpSocket::bind((host(0), 0)).unwrap()).unwrap();
+        server.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+        until("a datagram", || {
+            let _ = client.send_to(b"hello", (host(1), 7));
+            let mut buffer = [0; 16];
+            server.recv_from(&mut buffer).is_ok_and(|(n, from)| {
+                assert_eq!((&buffer[..n], from.ip()), (&b"hello"[..], host(0).into()));
+                true
+            })
+        });
+    }
+}
+
+#[test]
+fn it_runs_is_asked_and_stops() {
+    let Some(world) = World::new() else { return };
+    let config = world.config("r.toml", "");
+    for signal in [Signal::TERM, Signal::INT] {
+        let mut process = world.running(&config);
+        world.assert_forwards();
+        let stats = world.show("stats");
+        assert_eq!((&stats["name"], &stats["pid"]), (&"process-test".into(), &process.pid().into()));
+        assert!(stats["transmitted"].as_u64().unwrap() > 0 && stats["leaked"] == 0, "{stats}");
+        for (table, rows) in [("dev", 2), ("napi", 2), ("worker", 1)] {
+            let shown = world.show(table);
+            assert_eq!(shown.as_array().unwrap().len(), rows, "{table}: {shown}");
+        }
+        let dev = &world.show("dev")[0];
+        assert_eq!((&dev["name"], &dev["driver"], &dev["link"]), (&"s0".into(), &"xdp".into(), &"up".into()));
+        assert!(world.show("route").as_array().unwrap().iter().any(|r| r["prefix"] == "10.1.0.0/24"));
+        let neighbours = world.show("neigh");
+        assert!(neighbours.as_array().unwrap().iter().any(|n| n["ip"] == "10.1.0.2"), "{neighbours}");
+        assert!(world.show("drops").is_array());
+        process.signal(signal);
+        assert_eq!(process.end().code(), Some(0));
+        assert_eq!(process.errors(), "");
+        process.line("process-test: stopped");
+        assert!(!world.socket().exists());
+    }
+}
+
+#[test]
+fn after_sigkill_it_can_be_started_at_once() {
+    let Some(world) = World::new() else { return };
+    let config = world.config("r.toml", "");
+    for _ in 0..4 {
+        let mut process = world.running(&config);
+        world.assert_forwards();
+        process.signal(Signal::KILL);
+        process.end();
+        assert!(world.socket().exists(), "it had no chance to remove it");
+    }
+    let _last = world.running(&config);
+    world.assert_forwards();
+}
+
+#[test]
+fn a_second_instance_of_the_same_name_is_refused() {
+    let Some(world) = World::new() else { return };
+    let config = world.config("r.toml", "");
+    let first = world.running(&config);
+    let mut second = world.run(&config);
+    assert_eq!(second.end().code(), Some(1));
+    let errors = second.errors();
+    assert!(errors.contains(&format!("is already running, pid {}", first.pid())), "{errors}");
+    world.assert_forwards();
+    assert_eq!(world.show("stats")["pid"], first.pid());
+}
+
+#[test]
+fn a_bad_configuration_touches_nothing() {
+    let Some(world) = World::new() else { return };
+    let bad = world.config("bad.toml", "rings = 256");
+    let mut process = world.run(&bad);
+    assert_eq!(process.end().code(), Some(2));
+    let errors = process.errors();
+    assert!(errors.contains("no interface was touched"), "{errors}");
+    assert!(errors.contains(&format!("{bad}:10:1: device: unknown key \"rings\"")), "{errors}");
+    assert!(!world.socket().exists());
+    // A device that is not there is found out later; what was taken by then is given back.
+    let missing = world
+        .config("missing.toml", "\n[[device]]\nname = \"s7\"\naddresses = [\"10.7.0.1/24\"]\nring = 256");
+    let mut process = world.run(&missing);
+    assert_eq!(process.end().code(), Some(1));
+    let errors = process.errors();
+    assert!(errors.contains("no interface s7 here; there are: ") && errors.contains("s0"), "{errors}");
+    assert!(!world.socket().exists());
+    let _good = world.running(&world.config("r.toml", ""));
+    world.assert_forwards();
+}
+
+#[test]
+fn the_interface_of_the_default_route_is_refused() {
+    let Some(world) = World::new() else { return };
+    let default_route = || {
+        let mut netlink = Netlink::new().unwrap();
+        netlink.add_address("s0", Ipv4Addr::new(10, 0, 0, 3), 24).unwrap();
+        netlink.add_route(Ipv4Addr::UNSPECIFIED, 0, host(0)).unwrap();
+    };
+    world.middle.run(default_route).unwrap();
+    let mut process = world.run(&world.config("r.toml", ""));
+    assert_eq!(process.end().code(), Some(1));
+    let errors = process.errors();
+    assert!(errors.contains("s0 carries a default route") && errors.contains("force = true"), "{errors}");
+    let _forced = world.running(&world.config("force.toml", "force = true"));
+    world.assert_forwards();
+}
+
+/// What a demo could leave behind in the namespaces of the calling thread.
+fn surroundings() -> (BTreeSet<String>, Vec<String>, bool) {
+    let links = Netlink::new().unwrap().links().unwrap().into_iter().map(|link| link.name).collect();
+    let mounts = std::fs::read_to_string("/proc/thread-self/mounts").unwrap();
+    let mounts = mounts.lines().filter(|line| line.contains("nsfs") || line.contains("sysfs"));
+    (links, mounts.map(String::from).collect(), Path::new("/run/softnet/demo.sock").exists())
+}
+
+/// In a namespace of its own, so that nobody else's interfaces come into it. The demo dies with the thread that started
+/// it, so it is started and watched by one thread.
+fn alone(test: impl FnOnce() + Send) {
+    if net_allowed() {
+        NetNs::new().unwrap().run(test).unwrap();
+    }
+}
+
+#[test]
+fn the_demo_succeeds_and_leaves_nothing() {
+    alone(|| {
+        let before = surroundings();
+        let mut demo = Process::start(&["demo", "--duration", "2", "--json"]);
+        let status = demo.end();
+        assert_eq!((status.code(), demo.errors()), (Some(0), String::new()));
+        let out: String = demo.lines.iter().collect();
+        let summary: Value = serde_json::from_str(&out).unwrap();
+        assert_eq!(summary["ok"], true, "{summary:#}");
+        assert_eq!(surroundings(), before);
+    });
+}
+
+#[test]
+fn a_killed_demo_leaves_nothing() {
+    alone(|| {
+        let before = surroundings();
+        let mut demo = Process::start(&["demo", "--duration", "60"]);
+        demo.lines.recv_timeout(PATIENCE).expect("progress");
+        demo.signal(Signal::KILL);
+        demo.end();
+        assert_eq!(surroundings(), before);
+    });
+}
+
+#[test]
+fn the_demo_dies_with_its_parent() {
+    if !net_allowed() {
+        return;
+    }
+    let parent = || {
+        let demo = Process::start(&["demo", "--duration", "60"]);
+        demo.lines.recv_timeout(PATIENCE).expect("progress");
+        demo
+    };
+    let mut demo = std::thread::spawn(parent).join().unwrap();
+    let status = demo.end();
+    assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(Signal::KILL.as_raw()));
+}

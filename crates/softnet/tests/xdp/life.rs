@@ -1,0 +1,121 @@
+//! Interfaces that come, go and change while softnet runs.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use softnet_dev::netlink::Netlink;
+
+use super::hosts::ask;
+use super::world::{World, host, interface, softnet, until};
+
+#[test]
+fn interfaces_vanish_and_return() {
+    let Some(mut world) = World::new(3) else { return };
+    world.start();
+    let _echoes = world.echoes();
+    world.assert_connected();
+    world.devs();
+    let mut reopened = [0; 3];
+    // The first, the last, the one in the middle, two, all.
+    let orders: [&[usize]; 6] = [&[0], &[2], &[1], &[2, 0], &[0, 1, 2], &[2, 1, 0]];
+    for gone in orders {
+        gone.iter().for_each(|&i| world.unplug(i));
+        let view = world.view().clone();
+        until("softnet to notice", || gone.iter().all(|&i| view.devs()[i].link == "gone"));
+        world.devs();
+        let left: Vec<_> = (0..3).filter(|i| !gone.contains(i)).collect();
+        if let [from, to] = left[..] {
+            until("the others to go on", || {
+                world.hosts[from].run(|| ask(host(to), b"still there?")).unwrap()
+            });
+        }
+        gone.iter().for_each(|&i| world.plug(i));
+        world.assert_connected();
+        gone.iter().for_each(|&i| reopened[i] += 1);
+        assert_eq!(world.devs().iter().map(|row| row.reopened).collect::<Vec<_>>(), reopened);
+    }
+    world.end();
+}
+
+/// The same in a hurry, with traffic on all wires: nobody waits for softnet to notice.
+#[test]
+fn interfaces_vanish_and_return_under_traffic() {
+    let Some(mut world) = World::new(2) else { return };
+    world.start();
+    let _echoes = world.echoes();
+    world.assert_connected();
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for (from, to) in [(0, 1), (1, 0)] {
+            let (ns, over) = (&world.hosts[from], &over);
+            scope.spawn(move || {
+                ns.run(|| {
+                    let socket = std::net::UdpSocket::bind("0.0.0.0:0").unwrap();
+                    while !over.load(Ordering::Relaxed) {
+                        // To nobody in particular; while the interface is away there is no way.
+                        if socket.send_to(&[0; 100], (host(to), 9)).is_err() {
+                            std::thread::yield_now();
+                        }
+                    }
+                })
+                .unwrap();
+            });
+        }
+        for round in 0..6 {
+            world.unplug(round % 2);
+            world.plug(round % 2);
+        }
+        over.store(true, Ordering::Relaxed);
+    });
+    world.assert_connected();
+    world.devs();
+    world.end();
+}
+
+/// An interface that changes under softnet's hands is opened anew; one that goes down and up needs not be.
+#[test]
+fn interfaces_change() {
+    let Some(mut world) = World::new(2) else { return };
+    world.start();
+    let _echoes = world.echoes();
+    world.assert_connected();
+    world.devs();
+    let name = interface(0);
+    let change = |world: &World, change: &(dyn Fn(&mut Netlink) + Sync)| {
+        world.middle.run(|| change(&mut Netlink::new().unwrap())).unwrap();
+    };
+    let view = world.view().clone();
+    let row = || view.devs().swap_remove(0);
+    change(&world, &|netlink| netlink.set_down(&name).unwrap());
+    until("link down", || row().link == "down");
+    change(&world, &|netlink| netlink.set_up(&name).unwrap());
+    world.assert_connected();
+    assert_eq!(world.devs()[0].reopened, 0);
+    change(&world, &|netlink| netlink.set_mtu(&name, 1300).unwrap());
+    until("the new MTU", || row().mtu == 1300);
+    world.assert_connected();
+    let mac = [2, 0, 0, 0, 9, 9];
+    change(&world, &|netlink| netlink.set_mac(&name, mac).unwrap());
+    until("the new address", || row().mac == "02:00:00:00:09:09");
+    // The host would go by what it remembers for half a minute: nobody announces a changed address.
+    world.hosts[0].run(|| Netlink::new().unwrap().add_neighbour("eth0", softnet(0), mac).unwrap()).unwrap();
+    world.assert_connected();
+    assert_eq!(world.devs()[0].reopened, 2);
+    world.end();
+}
+
+/// What can't be opened leaves nothing behind, and another attempt succeeds.
+#[test]
+fn a_start_that_fails_takes_nothing() {
+    let Some(mut world) = World::new(2) else { return };
+    let mut config = world.config();
+    config.devices[1].name = "nosuchif0".into();
+    let error = world.try_start(config).err().expect("there is no such interface").to_string();
+    assert!(error.contains("nosuchif0") && error.contains(&interface(0)), "{error}");
+    world.start();
+    // Nobody else may have it now.
+    let error = world.try_start(world.config()).err().expect("taken").to_string();
+    assert!(error.contains("another XDP program"), "{error}");
+    let _echoes = world.echoes();
+    world.assert_connected();
+    world.end();
+}

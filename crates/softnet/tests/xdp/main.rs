@@ -1,0 +1,8 @@
+//! The runtime over real interfaces: kernel endpoints in namespaces of the tests' own, softnet between them by AF_XDP.
+//!
+//! Time-outs are there to fail instead of to hang; nothing is asserted about how long anything takes.
+
+mod hosts;
+mod life;
+mod traffic;
+mod world;

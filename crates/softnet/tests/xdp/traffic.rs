@@ -1,0 +1,112 @@
+//! Kernel traffic through softnet, to softnet, and past it.
+
+use std::io::ErrorKind;
+use std::net::{Ipv4Addr, UdpSocket};
+use std::time::Duration;
+
+use softnet_dev::netlink::Netlink;
+
+use super::hosts::{Echo, Icmp, Message, ask, tcp};
+use super::world::{World, host, interface, kernel, softnet, until};
+
+fn payload(len: usize) -> Vec<u8> {
+    (0..len).map(|i| (i * 7 + len) as u8).collect()
+}
+
+/// Pings `to` until the reply comes.
+fn assert_ping(icmp: &Icmp, to: Ipv4Addr, len: usize) {
+    until(&format!("a ping of {to}"), || {
+        let reply = icmp.ping(to, 64, &payload(len));
+        icmp.receive(|message| message.from == to && message.kind == (0, 0))
+            .is_some_and(|message| message.bytes == reply)
+    });
+}
+
+#[test]
+fn ping_udp_and_tcp_pass_intact() {
+    let Some(mut world) = World::new(2) else { return };
+    world.start();
+    let _echoes = world.echoes();
+    for (from, to) in [(0, 1), (1, 0)] {
+        let icmp = Icmp::new(&world.hosts[from]);
+        for len in [0, 1, 56, 1472] {
+            assert_ping(&icmp, host(to), len);
+            assert_ping(&icmp, softnet(from), len);
+            assert_ping(&icmp, softnet(to), len);
+        }
+        for len in [0, 1, 18, 700, 1472] {
+            until("an echo", || world.hosts[from].run(|| ask(host(to), &payload(len))).unwrap());
+        }
+        tcp(&world.hosts[from], &world.hosts[to], host(to), 500_000);
+    }
+    let drops = world.view().drops();
+    assert!(drops.iter().all(|row| row.reason == "full_ring"), "{drops:?}");
+    world.end();
+}
+
+#[test]
+fn softnet_says_what_is_wrong() {
+    let Some(mut world) = World::new(2) else { return };
+    for (ns, name) in [(&world.middle, interface(1)), (&world.hosts[1], "eth0".into())] {
+        ns.run(|| Netlink::new().unwrap().set_mtu(&name, 1400).unwrap()).unwrap();
+    }
+    world.start();
+    let _echoes = world.echoes();
+    let client = &world.hosts[0];
+    let icmp = Icmp::new(client);
+    assert_ping(&icmp, host(1), 10);
+    // Traceroute: the first hop is softnet, the second is there.
+    let says = |message: &Message, kind| message.from == softnet(0) && message.kind == kind;
+    until("time exceeded", || {
+        icmp.ping(host(1), 1, b"how far?");
+        icmp.receive(|message| says(message, (11, 0))).is_some_and(|message| {
+            assert!(message.bytes.ends_with(b"how far?"));
+            true
+        })
+    });
+    until("the second hop", || {
+        icmp.ping(host(1), 2, b"how far?");
+        icmp.receive(|message| message.from == host(1) && message.kind == (0, 0)).is_some()
+    });
+    // Nobody serves UDP here.
+    until("port unreachable", || {
+        let socket = client.run(|| UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap()).unwrap();
+        socket.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+        socket.connect((softnet(0), 9)).unwrap();
+        let _ = socket.send(b"anybody?");
+        socket.recv(&mut [0; 9]).is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
+    });
+    until("net unreachable", || {
+        icmp.ping(Ipv4Addr::new(172, 16, 0, 1), 64, b"");
+        icmp.receive(|message| says(message, (3, 0))).is_some()
+    });
+    until("host unreachable", || {
+        icmp.ping(Ipv4Addr::new(10, 1, 0, 77), 64, b"");
+        icmp.receive(|message| says(message, (3, 1))).is_some()
+    });
+    // The kernel sends with don't-fragment set, is told what fits, and sends fragments from then on.
+    until("path MTU discovery", || client.run(|| ask(host(1), &payload(1450))).unwrap());
+    let drops = world.view().drops();
+    assert!(drops.iter().any(|row| row.reason == "pkt_too_big"), "{drops:?}");
+    tcp(client, &world.hosts[1], host(1), 100_000);
+    world.end();
+}
+
+/// The interface is softnet's and the kernel's: what is addressed to the kernel there goes to the kernel.
+#[test]
+fn the_kernel_keeps_its_own_address() {
+    let Some(mut world) = World::new(2) else { return };
+    let _kernels = Echo::start(&world.middle);
+    world.start();
+    let _echoes = world.echoes();
+    for i in [0, 1] {
+        assert_ping(&Icmp::new(&world.hosts[i]), kernel(i), 100);
+        until("an echo of the kernel", || world.hosts[i].run(|| ask(kernel(i), &payload(900))).unwrap());
+        tcp(&world.hosts[i], &world.middle, kernel(i), 100_000);
+    }
+    world.assert_connected();
+    // softnet had no part in it.
+    let stats = world.view().stats();
+    assert!(stats.received < 100, "{stats:?}");
+    world.end();
+}
