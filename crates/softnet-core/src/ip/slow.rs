@@ -217,10 +217,9 @@ impl SlowPath {
         let on_link = iface.addresses.iter().any(|(_, net)| net.contains(packet.sender_ip));
         if let Some(heard) = Heard::from_arp(&packet, ours, to_us)
             && !iface.owns(packet.sender_ip)
+            // A stranger may answer what we asked, for a route may lead straight out of a device; no more than that.
+            && (on_link || heard == Heard::Reply)
         {
-            // A stranger may answer what we asked (a route may lead straight out of a device), but is not put into the
-            // table just because it asks.
-            let heard = if on_link || heard != Heard::Request { heard } else { Heard::Other };
             let (ip, mac) = (packet.sender_ip, packet.sender_mac);
             self.neigh.input(view.now, dev, ip, mac, heard, &mut self.actions);
         } else if !ours {

@@ -67,7 +67,7 @@ fn arp_that_is_none_of_our_business() {
 
 #[test]
 fn packets_wait_for_the_neighbour_and_leave_in_order() {
-    for (dst, neighbour) in [(SERVER, SERVER), (FAR, GATEWAY)] {
+    for (dst, neighbour) in [(SERVER, SERVER), (FAR, GATEWAY), (STRANGER, STRANGER)] {
         let mut world = World::new();
         let packets: Vec<_> = (0..5).map(|i| udp(0, CLIENT, dst, 64 - i, 20 + usize::from(i))).collect();
         let sent = world.input(0, &packets[..2]);

@@ -24,6 +24,8 @@ pub(super) const SERVER_MAC: MacAddr = [2, 0, 0, 0, 1, 9];
 /// Leads to 10.9.0.0/16, on the server's link.
 pub(super) const GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 254);
 pub(super) const FAR: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 1);
+/// On the server's link by a route of its own, outside the network of our address there.
+pub(super) const STRANGER: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 9);
 /// ICMP type.
 pub(super) const ECHO_REQUEST: u8 = 8;
 
@@ -51,6 +53,7 @@ impl World {
             ("10.0.0.0/24", Adjacency::connected(0, MTUS[0])),
             ("10.1.0.0/24", Adjacency::connected(1, MTUS[1])),
             ("10.9.0.0/16", Adjacency::gateway(1, MTUS[1], GATEWAY)),
+            ("203.0.113.0/24", Adjacency::connected(1, MTUS[1])),
             ("10.66.0.0/16", Adjacency::special(Kind::Blackhole)),
             ("10.67.0.0/16", Adjacency::special(Kind::Unreachable)),
             ("10.0.0.0/32", Adjacency::special(Kind::Broadcast)),
