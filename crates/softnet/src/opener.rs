@@ -61,6 +61,10 @@ impl Opener for XdpOpener {
         };
         let (open, claims) =
             xdp::open_with_claims(&xdp, &self.umem, dev, ctx).map_err(|error| error.to_string())?;
+        let mode = &open.device.info().mode;
+        if config.mode == XdpMode::Auto && !mode.starts_with("native") {
+            eprintln!("softnet: {}: {mode}", config.name);
+        }
         let slot = usize::from(dev);
         if self.claims.len() <= slot {
             self.claims.resize_with(slot + 1, || None);
