@@ -45,13 +45,13 @@ fn usage() -> (u64, u64) {
 
 impl Idle {
     pub(crate) fn run(&self) -> Result<Report, String> {
-        // Away from the router's worker.
-        let cpu = pin((self.common.cpu + 1) % super::cpus().len().max(1))?;
         let said = |e: std::io::Error| e.to_string();
         let topology = Topology::build().map_err(|e| format!("making the network: {e}"))?;
         let mut config = topology::config().map_err(|e| format!("{e:?}"))?;
         config.stack.workers = vec![self.common.cpu as u32];
         let router = topology.router.run(|| instance::start(config)).map_err(said)??;
+        // Away from the router's worker; now, so that the router's threads are not pinned along.
+        let cpu = pin((self.common.cpu + 1) % super::cpus().len().max(1))?;
         let bind = |ip| {
             let socket = UdpSocket::bind((ip, 0))?;
             socket.set_read_timeout(Some(LOST))?;
