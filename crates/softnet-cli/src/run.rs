@@ -79,10 +79,11 @@ pub(crate) fn run(args: &Run) -> Result<(), Failure> {
     let stack = instance::start(config).map_err(Failure::Run)?;
     let server =
         control.serve(stack.clone()).map_err(|error| Failure::of("starting the control thread", error))?;
-    print(&format!(
+    // Nobody reads it? The router runs all the same.
+    let _ = print(&format!(
         "{name}: running: {summary}; `softnet show stats --name {}`\n",
         shown_name(&name, &path)
-    ))?;
+    ));
     wait(&signals, None);
     drop(server);
     // Whoever insists need not wait for a tidy end.
@@ -91,7 +92,8 @@ pub(crate) fn run(args: &Run) -> Result<(), Failure> {
         std::process::exit(1);
     });
     stack.stop();
-    print(&format!("{name}: stopped\n"))
+    let _ = print(&format!("{name}: stopped\n"));
+    Ok(())
 }
 
 /// How `softnet show --name` finds the instance.

@@ -12,10 +12,10 @@ pub struct Block<'a, A: GlobalAlloc> {
 }
 
 impl<'a, A: GlobalAlloc> Block<'a, A> {
-    /// A block of `size` bytes (above 0), aligned to a cache line, its first byte written. `None` if there is no memory.
+    /// A block of `size` bytes (above 0), aligned as allocators do by themselves, its first byte written. `None` if there is no memory.
     #[inline(always)]
     pub fn new(allocator: &'a A, size: usize) -> Option<Self> {
-        let layout = Layout::from_size_align(size.max(1), 64).ok()?;
+        let layout = Layout::from_size_align(size.max(1), 16).ok()?;
         // SAFETY: the layout has a size above 0.
         let at = NonNull::new(unsafe { allocator.alloc(layout) })?;
         // SAFETY: just allocated, at least one byte.

@@ -17,6 +17,9 @@ pub struct SysError {
 /// `Result` of a request to the kernel.
 pub type SysResult<T> = Result<T, SysError>;
 
+/// What it takes to run a stack on AF_XDP devices.
+const NEEDED: [&str; 4] = ["cap_net_admin", "cap_bpf", "cap_net_raw", "cap_ipc_lock"];
+
 impl SysError {
     /// `what` is the request in words ("set eth0 up"); `source` what the kernel answered.
     pub fn new(what: impl Into<String>, source: io::Error) -> Self {
@@ -41,10 +44,15 @@ impl SysError {
         if matches!(self.errno(), Some(libc::EPERM | libc::EACCES)) {
             let program = std::env::current_exe()
                 .map_or_else(|_| "<program>".to_owned(), |path| path.display().to_string());
-            let grant = format!(
-                "needs {capability}: run as root, or grant it with `setcap {}+ep {program}`",
-                capability.to_lowercase()
-            );
+            // `setcap` replaces what was granted before, so it must name all that softnet needs. What takes more than
+            // that (namespaces) is root's.
+            let grant = match NEEDED.iter().any(|needed| capability.to_lowercase().contains(needed)) {
+                true => format!(
+                    "needs {capability}: run as root, or grant it with `sudo setcap {}+ep {program}`",
+                    NEEDED.join(",")
+                ),
+                false => format!("needs {capability}: run as root, such as `sudo {program} …`"),
+            };
             self.detail = if self.detail.is_empty() { grant } else { format!("{}; {grant}", self.detail) };
         }
         self
@@ -94,7 +102,9 @@ mod tests {
         assert_eq!(error.errno(), Some(libc::EPERM));
         let text = error.to_string();
         assert!(text.starts_with("set eth9 up: "), "{text}");
-        assert!(text.contains("needs CAP_NET_ADMIN") && text.contains("setcap cap_net_admin+ep"), "{text}");
+        assert!(text.contains("needs CAP_NET_ADMIN: run as root"), "{text}");
+        let all = "setcap cap_net_admin,cap_bpf,cap_net_raw,cap_ipc_lock+ep";
+        assert!(text.contains(all), "granting one alone would take the others away: {text}");
         assert_eq!(io::Error::from(error).kind(), io::ErrorKind::PermissionDenied);
 
         let other = SysError::new("x", io::Error::from_raw_os_error(libc::ENODEV)).needs("CAP_NET_ADMIN");

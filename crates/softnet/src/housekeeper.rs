@@ -15,6 +15,7 @@ use softnet_dev::OpenDevice;
 use softnet_dev::netlink::{LinkEvent, LinkMonitor};
 
 use crate::config::{Config, PartialCsum};
+use crate::log::note;
 use crate::netdev::{Live, TxLock};
 use crate::opener::Opener;
 use crate::routes;
@@ -229,7 +230,7 @@ impl Housekeeper {
                 Ok(Some(event)) => self.link_event(event),
                 Ok(None) => return,
                 Err(error) => {
-                    eprintln!("softnet: no longer told of interfaces that come and go: {error}");
+                    note(format_args!("no longer told of interfaces that come and go: {error}"));
                     self.monitor = None;
                 }
             }
@@ -246,7 +247,7 @@ impl Housekeeper {
         match event {
             LinkEvent::Removed { index, name } => {
                 if let Some(dev) = of_index(self, index) {
-                    eprintln!("softnet: {name} is gone; it will be taken again when it comes back");
+                    note(format_args!("{name} is gone; it will be taken again when it comes back"));
                     self.close(dev);
                 }
             }
@@ -260,7 +261,7 @@ impl Housekeeper {
                     if !changed {
                         return;
                     }
-                    eprintln!("softnet: {} changed its name, address or MTU: opening it anew", link.name);
+                    note(format_args!("{} changed its name, address or MTU: opening it anew", link.name));
                     self.close(dev);
                 }
                 if link.up {
@@ -285,9 +286,9 @@ impl Housekeeper {
                 continue;
             }
             match self.open(dev as u16) {
-                Ok(()) => eprintln!("softnet: {} is back", device.name),
+                Ok(()) => note(format_args!("{} is back", device.name)),
                 Err(error) => {
-                    eprintln!("softnet: {} is there but can't be taken yet: {error}", device.name);
+                    note(format_args!("{} is there but can't be taken yet: {error}", device.name));
                     self.retry_at = Some(self.shared.clock.now() + RETRY.as_nanos() as u64);
                 }
             }

@@ -8,6 +8,7 @@ pub mod clock;
 pub mod config;
 pub mod control;
 pub mod housekeeper;
+pub mod log;
 pub mod netdev;
 pub mod opener;
 pub mod routes;

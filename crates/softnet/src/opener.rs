@@ -8,6 +8,7 @@ use softnet_dev::OpenDevice;
 use softnet_dev::xdp::{self, Claim, Claims, Mode, Umem, XdpConfig};
 
 use crate::config::{DeviceConfig, XdpMode};
+use crate::log::note;
 
 /// Opens devices. Called by one thread at a time: at start, and whenever an interface comes back.
 pub trait Opener: Send {
@@ -32,13 +33,17 @@ impl<F: FnMut(u16, &DeviceConfig, &mut SoftnetData) -> Result<OpenDevice, String
 /// Opens AF_XDP devices, all on one registered region, in the network namespace of the thread it is used on.
 pub struct XdpOpener {
     umem: Arc<Umem>,
+    /// Frames that each device may keep posted.
+    max_posted: usize,
     claims: Vec<Option<Claims>>,
 }
 
 impl XdpOpener {
-    /// For devices on `region`.
-    pub fn new(region: &Arc<Region>) -> std::io::Result<Self> {
-        Ok(XdpOpener { umem: Umem::new(region.clone())?, claims: Vec::new() })
+    /// For `devices` devices on `region`. Together they may keep half of its frames posted: the rest is for what is sent,
+    /// what waits for neighbours, and what softnet has to say itself.
+    pub fn new(region: &Arc<Region>, devices: usize) -> std::io::Result<Self> {
+        let max_posted = region.frame_count() as usize / 2 / devices.max(1);
+        Ok(XdpOpener { umem: Umem::new(region.clone())?, max_posted, claims: Vec::new() })
     }
 }
 
@@ -56,14 +61,16 @@ impl Opener for XdpOpener {
                 XdpMode::Skb => Mode::Skb,
             },
             ring: config.ring,
+            max_posted: self.max_posted,
             force: config.force,
             claim: claim(config),
         };
         let (open, claims) =
             xdp::open_with_claims(&xdp, &self.umem, dev, ctx).map_err(|error| error.to_string())?;
         let mode = &open.device.info().mode;
-        if config.mode == XdpMode::Auto && !mode.starts_with("native") {
-            eprintln!("softnet: {}: {mode}", config.name);
+        let as_wished = mode == "native" || mode == "native, zero-copy";
+        if config.mode == XdpMode::Auto && !as_wished {
+            note(format_args!("{}: {mode}", config.name));
         }
         let slot = usize::from(dev);
         if self.claims.len() <= slot {
@@ -77,7 +84,7 @@ impl Opener for XdpOpener {
         if let Some(Some(claims)) = self.claims.get(usize::from(dev))
             && let Err(error) = claims.replace(&claim(config))
         {
-            eprintln!("softnet: {}: what it claims could not be updated: {error}", config.name);
+            note(format_args!("{}: what it claims could not be updated: {error}", config.name));
         }
     }
 

@@ -13,6 +13,7 @@ use softnet_dev::memfd::MemfdMemory;
 
 use crate::config::{Config, ConfigErrors, available_cpus};
 use crate::housekeeper::Housekeeper;
+use crate::log::note;
 use crate::netdev::Netdev;
 use crate::opener::{Opener, XdpOpener};
 use crate::routes;
@@ -145,7 +146,8 @@ impl Stack {
     /// Checks `config`, takes its AF_XDP devices in the calling thread's network namespace, and runs.
     pub fn start(config: Config) -> Result<Stack, StartError> {
         config.check(&available_cpus())?;
-        let opener = |region: &Arc<Region>| XdpOpener::new(region).map_err(|e| e.to_string());
+        let devices = config.devices.len();
+        let opener = |region: &Arc<Region>| XdpOpener::new(region, devices).map_err(|e| e.to_string());
         Self::run(Assembly::new(config, Vec::new(), opener)?)
     }
 
@@ -168,7 +170,13 @@ impl Stack {
         }
         if let Some(housekeeper) = assembly.housekeeper.take() {
             stack.stop = housekeeper.stop_flag();
-            stack.housekeeper = Some(spawn("softnet-keeper".into(), Box::new(move || housekeeper.run()))?);
+            stack.housekeeper = Some(spawn(
+                "softnet-keeper".into(),
+                Box::new(move || {
+                    let _guard = AbortOnPanic;
+                    housekeeper.run()
+                }),
+            )?);
         }
         Ok(stack)
     }
@@ -184,13 +192,14 @@ impl Stack {
     }
 }
 
-/// A worker that panics would leave queues that nobody polls, and look well: better to end, and be restarted.
+/// A thread that panics would leave queues that nobody polls, or devices that nobody takes back, and the stack would look
+/// well: better to end, and be restarted.
 struct AbortOnPanic;
 
 impl Drop for AbortOnPanic {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            eprintln!("softnet: a worker panicked, which is a bug in softnet; ending the process");
+            note(format_args!("a thread panicked, which is a bug in softnet; ending the process"));
             std::process::abort();
         }
     }

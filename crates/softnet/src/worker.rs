@@ -21,6 +21,7 @@ use softnet_core::softnet_data::Counter;
 use softnet_core::sync::{AtomicBool, AtomicU32, AtomicU64, Mailbox, Ordering, PushError, Receiver, mailbox};
 use softnet_dev::{Doorbell, RxQueue};
 
+use crate::log::note;
 use crate::netdev::{dev_queue_xmit, reap_idle};
 use crate::shared::{Shared, lock};
 use crate::wake::Waker;
@@ -228,7 +229,7 @@ impl Worker {
         let mut cpus = rustix::thread::CpuSet::new();
         cpus.set(self.me.cpu as usize);
         if let Err(error) = rustix::thread::sched_setaffinity(None, &cpus) {
-            eprintln!("softnet: worker {} runs unpinned: CPU {}: {error}", self.me.index, self.me.cpu);
+            note(format_args!("worker {} runs unpinned: CPU {}: {error}", self.me.index, self.me.cpu));
         }
         self.me.tid.store(rustix::thread::gettid().as_raw_nonzero().get() as u32, Ordering::Relaxed);
         // Timers of a polling thread must not be rounded up to the default slack of 50 µs.
@@ -323,7 +324,7 @@ impl Worker {
             let data = epoll::EventData::new_u64(new.napi.id.into());
             if let Err(error) = epoll::add(&self.epoll, new.doorbell.fd(), data, epoll::EventFlags::IN) {
                 // Cannot be waited for: it is polled all the same whenever the worker is awake.
-                eprintln!("softnet: worker {} can't wait for {}: {error}", self.me.index, new.napi.name);
+                note(format_args!("worker {} can't wait for {}: {error}", self.me.index, new.napi.name));
             }
         }
         self.env.instances = wanted;

@@ -261,6 +261,9 @@ impl Forward {
                     setup.case,
                     vec![
                         ("device", json!("mem")),
+                        ("context", json!("softirq")),
+                        ("threads", json!(1)),
+                        ("pinned", json!(true)),
                         ("routes", json!(if setup.routed { setup.prefixes.len() } else { 0 })),
                         ("burst", json!(setup.burst)),
                         ("size", json!(SIZE)),

@@ -308,7 +308,7 @@ impl Disturbance {
     pub(crate) fn disturbed(&self) -> bool {
         let elapsed = self.since.elapsed();
         let bound = elapsed / 50;
-        let steal = Duration::from_millis(10 * (steal_ticks(self.cpu) - self.steal));
+        let steal = Duration::from_millis(10 * (steal_ticks(self.cpu).saturating_sub(self.steal)));
         let (switches, waited) = preempted();
         // One tick of steal is the resolution of the counter.
         let stolen = steal > bound.max(Duration::from_millis(10));
@@ -338,8 +338,8 @@ pub(crate) struct Case<'a> {
     pub(crate) measure: Box<dyn FnMut() -> Result<Sample, String> + 'a>,
 }
 
-/// Runs `cases` in turn: one warm-up round, then `rounds` that count. A disturbed measurement is repeated, at
-/// most twice as often as there are measurements in all. Progress goes to standard error.
+/// Runs `cases` in turn: one warm-up round, then `rounds` that count. A disturbed measurement is repeated, of each
+/// case at most twice as often as there are rounds; what is disturbed then is noted in its row. Progress goes to standard error.
 pub(crate) fn alternate(
     bench: &'static str,
     cpu: usize,
@@ -347,21 +347,26 @@ pub(crate) fn alternate(
     mut cases: Vec<Case<'_>>,
 ) -> Result<Report, String> {
     let mut repeated = 0;
-    let allowed = 2 * rounds * cases.len();
+    // By case: repeats left, and disturbed measurements that count all the same.
+    let mut left = vec![2 * rounds; cases.len()];
+    let mut disturbed = vec![0; cases.len()];
     let tty = std::io::stderr().is_terminal();
     for round in 0..=rounds {
-        for case in &mut cases {
+        for (i, case) in cases.iter_mut().enumerate() {
             if tty {
                 eprint!("\r\x1b[K{bench}: round {round}/{rounds}: {} ", case.row.case);
             }
             loop {
                 let watch = Disturbance::watch(cpu);
                 let sample = (case.measure)().map_err(|e| format!("{}: {e}", case.row.case))?;
-                if watch.disturbed() && repeated < allowed && round > 0 {
+                let spoilt = watch.disturbed() && round > 0;
+                if spoilt && left[i] > 0 {
+                    left[i] -= 1;
                     repeated += 1;
                     continue;
                 }
                 if round > 0 {
+                    disturbed[i] += usize::from(spoilt);
                     case.row.push(sample);
                 }
                 break;
@@ -370,6 +375,9 @@ pub(crate) fn alternate(
     }
     if tty {
         eprint!("\r\x1b[K");
+    }
+    for (case, n) in cases.iter_mut().zip(disturbed).filter(|(_, n)| *n > 0) {
+        case.row.notes.push(format!("{n} of {rounds} rounds disturbed by other programs"));
     }
     Ok(Report { bench, rows: cases.into_iter().map(|c| c.row).collect(), repeated, checks: Vec::new() })
 }

@@ -46,6 +46,9 @@ fn usage() -> (u64, u64) {
 impl Idle {
     pub(crate) fn run(&self) -> Result<Report, String> {
         let said = |e: std::io::Error| e.to_string();
+        if !super::cpus().contains(&self.common.cpu) {
+            return Err(format!("--cpu {}: there are {} CPUs", self.common.cpu, super::cpus().len()));
+        }
         let topology = Topology::build().map_err(|e| format!("making the network: {e}"))?;
         let mut config = topology::config().map_err(|e| format!("{e:?}"))?;
         config.stack.workers = vec![self.common.cpu as u32];

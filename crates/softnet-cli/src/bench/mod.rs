@@ -81,7 +81,9 @@ verified after the run.
   fib-10k      10,000 routes; -burst32 and -burst8 with at most so many packets a poll
   fib-1m       1,000,000 routes
 
---device xdp: over two veth pairs in network namespaces, beside the kernel's own forwarding. Needs root and two CPUs.";
+--device xdp: over two veth pairs in network namespaces, beside the kernel's own forwarding. Needs root and two CPUs. \
+On veth the generator's CPU also does the receiving interface's softirq, so flat out every row is limited by its \
+generator and says so: compare the CPU time for a packet, and the rows at half load.";
 
 const IDLE: &str = "\
 The router of `softnet demo`, with all its threads, left alone for ten seconds a round. Needs root.

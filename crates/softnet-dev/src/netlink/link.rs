@@ -17,6 +17,7 @@ const HEADER_LEN: usize = 16;
 const IFLA_ADDRESS: u16 = 1;
 const IFLA_IFNAME: u16 = 3;
 const IFLA_MTU: u16 = 4;
+const IFLA_MASTER: u16 = 10;
 const IFLA_LINKINFO: u16 = 18;
 const IFLA_STATS64: u16 = 23;
 const IFLA_NUM_TX_QUEUES: u16 = 31;
@@ -48,6 +49,8 @@ pub struct Link {
     pub rx_queues: u32,
     /// TX queues it was made with.
     pub tx_queues: u32,
+    /// The bridge, bond or VRF that it is a port of.
+    pub master: Option<u32>,
     /// Kind of virtual interface (`veth`, `bridge`, …); `None` for hardware and loopback.
     pub kind: Option<String>,
 }
@@ -71,6 +74,7 @@ impl Link {
             running: flags & IFF_RUNNING != 0,
             rx_queues: 1,
             tx_queues: 1,
+            master: None,
             kind: None,
         };
         for (kind, value) in attributes_of(&payload[HEADER_LEN..]) {
@@ -80,6 +84,7 @@ impl Link {
                 IFLA_MTU => link.mtu = number(&value, 0)?,
                 IFLA_NUM_RX_QUEUES => link.rx_queues = number(&value, 0)?,
                 IFLA_NUM_TX_QUEUES => link.tx_queues = number(&value, 0)?,
+                IFLA_MASTER => link.master = number(&value, 0).filter(|index| *index != 0),
                 IFLA_LINKINFO => {
                     let info = attributes_of(&value).find(|(kind, _)| *kind == IFLA_INFO_KIND);
                     link.kind = info.map(|(_, kind)| text(&kind));
@@ -204,6 +209,33 @@ impl Netlink {
     /// Sets an interface administratively up.
     pub fn set_up(&mut self, name: &str) -> SysResult<()> {
         self.set_flag_up(name, LinkFlags::Up, "up")
+    }
+
+    /// Makes a bridge, up, and `port` a port of it.
+    #[cfg(test)]
+    pub(crate) fn add_bridge(&mut self, name: &str, port: &str) -> SysResult<()> {
+        let mut bridge = named(name);
+        let kind = LinkInfo::Kind(netlink_packet_route::link::InfoKind::Bridge);
+        bridge.attributes.push(LinkAttribute::LinkInfo(vec![kind]));
+        let request = RouteNetlinkMessage::NewLink(bridge);
+        self.change(request, NLM_F_CREATE | NLM_F_EXCL, "add a bridge")?;
+        let mut message = named(port);
+        message.attributes.push(LinkAttribute::Controller(self.existing_link(name)?.index));
+        self.change(RouteNetlinkMessage::SetLink(message), Default::default(), "set a bridge's port")?;
+        self.set_up(name)
+    }
+
+    /// Indices of `link` and of all that it is a port of, directly or not.
+    pub fn with_masters(&mut self, link: &Link) -> SysResult<Vec<u32>> {
+        let links = self.links()?;
+        let mut chain = vec![link.index];
+        let mut next = link.master;
+        // A port of a port of … ends somewhere; whatever changes meanwhile, so does this.
+        while let Some(index) = next.filter(|index| !chain.contains(index)) {
+            chain.push(index);
+            next = links.iter().find(|link| link.index == index).and_then(|link| link.master);
+        }
+        Ok(chain)
     }
 
     /// Waits until packets pass an interface that is up and whose peer is; a few seconds at the most.

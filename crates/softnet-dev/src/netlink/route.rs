@@ -24,7 +24,7 @@ const RTA_OIF: u16 = 4;
 const RTA_MULTIPATH: u16 = 9;
 const RTA_TABLE: u16 = 15;
 const RTN_UNICAST: u8 = 1;
-const RT_TABLE_MAIN: u32 = 254;
+const RT_TABLE_LOCAL: u32 = 255;
 const NEXTHOP_HEADER_LEN: usize = 8;
 
 impl Netlink {
@@ -73,8 +73,8 @@ impl Netlink {
         self.change(request, NLM_F_CREATE | NLM_F_EXCL, &format!("add route {dst}/{len} via {via}"))
     }
 
-    /// Indices of the interfaces that IPv4 and IPv6 default routes of the main table go out by: those whose loss
-    /// cuts the machine off.
+    /// Indices of the interfaces that IPv4 and IPv6 default routes, of whatever table, go out by: those whose loss cuts the
+    /// machine off.
     pub fn default_route_links(&mut self) -> SysResult<Vec<u32>> {
         let mut found = BTreeSet::new();
         for family in [AddressFamily::Inet, AddressFamily::Inet6] {
@@ -106,7 +106,7 @@ fn local_address(attributes: &[u8]) -> Option<Ipv4Addr> {
     Some(Ipv4Addr::from(<[u8; 4]>::try_from(value).ok()?))
 }
 
-/// Where a route goes out, if it is a default route of the main table.
+/// Where a route goes out, if it is a default route.
 fn default_route_outputs(payload: &[u8]) -> Vec<u32> {
     let Some((header, attributes)) = payload.split_at_checked(ROUTE_HEADER_LEN) else { return Vec::new() };
     let mut table = u32::from(header[4]);
@@ -119,7 +119,8 @@ fn default_route_outputs(payload: &[u8]) -> Vec<u32> {
             _ => {}
         }
     }
-    let is_default = header[1] == 0 && header[7] == RTN_UNICAST && table == RT_TABLE_MAIN;
+    // 0/1 and 128/1 are a default route in two halves; other tables than main serve policy routing.
+    let is_default = header[1] <= 1 && header[7] == RTN_UNICAST && table != RT_TABLE_LOCAL;
     if is_default { outputs } else { Vec::new() }
 }
 

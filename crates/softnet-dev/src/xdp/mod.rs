@@ -33,6 +33,7 @@ mod tests;
 mod tx;
 mod umem;
 
+use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use softnet_core::SoftnetData;
@@ -83,6 +84,9 @@ pub struct XdpConfig {
     /// Slots of each of a queue's four rings: a power of two from 128 to 32768. An RX queue holds as many frames, a TX
     /// queue up to as many.
     pub ring: u32,
+    /// Frames that all RX queues together may keep posted: with more queues than that allows, rings are made smaller, down
+    /// to 128 slots.
+    pub max_posted: usize,
     /// Take the interface even if it carries a default route.
     pub force: bool,
     /// What is softnet's.
@@ -96,6 +100,7 @@ impl XdpConfig {
             interface: interface.into(),
             mode: Mode::Auto,
             ring: 2048,
+            max_posted: usize::MAX,
             force: false,
             claim: Claim::default(),
         }
@@ -139,27 +144,32 @@ pub fn open_with_claims(
     let kernel = |source| XdpError::Kernel { name: name.clone(), source };
     let mut netlink = Netlink::new().map_err(kernel)?;
     let link = usable_link(cfg, &mut netlink)?;
+    let owners = netlink.with_masters(&link).map_err(kernel)?;
     let filter = ClaimFilter {
         mac: link.mac,
         ours: cfg.claim.addresses.clone(),
-        kernel: netlink.addresses(link.index).map_err(kernel)?,
+        kernel: addresses(&mut netlink, &owners).map_err(kernel)?,
     };
     let control = Control::new(link.index).map_err(kernel)?;
     // A driver that does not tell has some of these in use, but at least one; on a TX queue that is not in use the
     // kernel would let packets lie without a word.
     let (rx_queues, tx_queues) = control.channels().unwrap_or((link.rx_queues, 1));
 
-    let (attachment, mode, text) =
+    let mut ring = cfg.ring;
+    while rx_queues as usize * ring as usize > cfg.max_posted && ring > MIN_RING {
+        ring /= 2;
+    }
+    let (attachment, mode, mut text) =
         attach(cfg.mode, &filter, link.index, rx_queues.max(1)).map_err(|source| refusal(name, source))?;
     let attachment = Arc::new(attachment);
     let mut parts = Parts::default();
     let bind = |queue| Binding { ifindex: link.index, queue, copy: mode == XdpMode::Skb };
     for queue in 0..rx_queues.max(1) {
-        match parts.add_queue(umem, &attachment, bind(queue), cfg.ring, queue < tx_queues, dev, ctx) {
+        match parts.add_queue(umem, &attachment, bind(queue), ring, queue < tx_queues, dev, ctx) {
             Ok(posted) if posted >= MIN_RING as usize / 2 => {}
             Ok(posted) => {
                 parts.close(ctx);
-                return Err(XdpError::NoFrames { name: name.clone(), queue, posted, ring: cfg.ring });
+                return Err(XdpError::NoFrames { name: name.clone(), queue, posted, ring });
             }
             // The interface was made with this many queues, but has fewer in use.
             Err(error) if queue > 0 && error.errno() == Some(libc::EINVAL) => break,
@@ -168,6 +178,10 @@ pub fn open_with_claims(
                 return Err(kernel(error));
             }
         }
+    }
+    if ring != cfg.ring {
+        text +=
+            &format!(", rings of {ring} instead of {}: {rx_queues} queues share the packet memory", cfg.ring);
     }
     let zero_copy = parts.sockets.iter().all(|socket| socket.zero_copy());
     let info = DeviceInfo {
@@ -181,7 +195,7 @@ pub fn open_with_claims(
     };
     let Parts { rx, tx, sockets } = parts;
     let device = Arc::new(XdpDevice { info, control, sockets });
-    let claims = Claims { mac: link.mac, ifindex: link.index, attachment, netlink: Mutex::new(netlink) };
+    let claims = Claims { mac: link.mac, owners, attachment, netlink: Mutex::new(netlink) };
     Ok((OpenDevice { device, rx, tx }, claims))
 }
 
@@ -197,13 +211,24 @@ fn usable_link(cfg: &XdpConfig, netlink: &mut Netlink) -> Result<Link, XdpError>
     if link.mac == [0; 6] {
         return Err(XdpError::NotEthernet { name });
     }
-    if !cfg.force && netlink.default_route_links().map_err(kernel)?.contains(&link.index) {
+    let default = if cfg.force { Vec::new() } else { netlink.default_route_links().map_err(kernel)? };
+    // A bridge's port carries what the bridge sends.
+    if netlink.with_masters(&link).map_err(kernel)?.iter().any(|index| default.contains(index)) {
         return Err(XdpError::DefaultRoute { name });
     }
     if link.mtu > MAX_MTU {
         return Err(XdpError::Mtu { name, mtu: link.mtu, max: MAX_MTU });
     }
     Ok(link)
+}
+
+/// The kernel's addresses on these interfaces: a port answers for its bridge.
+fn addresses(netlink: &mut Netlink, interfaces: &[u32]) -> SysResult<Vec<Ipv4Addr>> {
+    let mut all = Vec::new();
+    for index in interfaces {
+        all.extend(netlink.addresses(*index)?);
+    }
+    Ok(all)
 }
 
 /// Attaches the program in the mode asked for. Returns the mode it became, also in words.
@@ -322,7 +347,8 @@ impl Device for XdpDevice {
 /// The means to change what an open device claims.
 pub struct Claims {
     mac: [u8; 6],
-    ifindex: u32,
+    /// The interface, and what it is a port of.
+    owners: Vec<u32>,
     attachment: Arc<Attachment>,
     netlink: Mutex<Netlink>,
 }
@@ -338,7 +364,7 @@ impl Claims {
         self.attachment.replace(&ClaimFilter {
             mac: self.mac,
             ours: claim.addresses.clone(),
-            kernel: netlink.addresses(self.ifindex)?,
+            kernel: addresses(&mut netlink, &self.owners)?,
         })
     }
 }

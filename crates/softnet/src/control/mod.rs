@@ -67,7 +67,11 @@ pub fn instances(directory: &Path) -> Vec<String> {
         .flatten()
         .map(|entry| entry.path())
         .filter(|path| path.extension().is_some_and(|extension| extension == "sock"))
-        .filter(|path| UnixStream::connect(path).is_ok())
+        // One that is not ours to ask runs too.
+        .filter(|path| match UnixStream::connect(path) {
+            Ok(_) => true,
+            Err(error) => error.kind() == std::io::ErrorKind::PermissionDenied,
+        })
         .filter_map(|path| Some(path.file_stem()?.to_str()?.to_owned()))
         .collect();
     names.sort();

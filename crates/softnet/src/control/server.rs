@@ -89,8 +89,14 @@ fn directory(path: &Path) -> &Path {
 /// Keeps other instances from changing what is in the directory of `path`, while the result lives.
 fn lock_directory(path: &Path) -> io::Result<std::fs::File> {
     let lock = std::fs::File::open(directory(path))?;
-    flock(&lock, FlockOperation::LockExclusive)?;
-    Ok(lock)
+    // Anybody who can read the directory can lock it, so nobody is waited for long.
+    for _ in 0..40 {
+        match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+            Err(rustix::io::Errno::WOULDBLOCK) => std::thread::sleep(Duration::from_millis(25)),
+            result => return Ok(result.map(|()| lock)?),
+        }
+    }
+    Err(io::Error::other("another program holds its lock"))
 }
 
 impl Listener {

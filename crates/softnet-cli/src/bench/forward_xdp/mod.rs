@@ -81,7 +81,7 @@ impl Setup<'_> {
             vec![
                 ("device", json!("xdp")),
                 ("size", json!(SIZE)),
-                ("napi", json!(napi)),
+                ("context", json!(napi)),
                 ("load", load),
                 ("pinned", json!(true)),
             ],
@@ -113,7 +113,7 @@ fn sample(trial: &Trial) -> Sample {
         ("mpps", trial.rate / 1e6),
         ("offered_mpps", trial.offered / 1e6),
         ("loss_percent", 100.0 * trial.loss),
-        ("generator_idle", 100.0 * trial.idle),
+        ("generator_idle_percent", 100.0 * trial.idle),
         ("cpu_percent", 100.0 * trial.cpu),
         ("cpu_ns_per_packet", if trial.rate > 0.0 { 1e9 * trial.cpu / trial.rate } else { 0.0 }),
         ("waited_percent", 100.0 * trial.waited),
@@ -192,7 +192,7 @@ fn capacity(plain: &Rig, times: Times) -> Result<u64, String> {
 
 fn annotate(report: &mut Report) {
     for row in &mut report.rows {
-        if row.median("generator_idle") < IDLE_PERCENT {
+        if row.median("generator_idle_percent") < IDLE_PERCENT {
             row.notes.push("generator-bound".into());
         }
         if row.median("waited_percent") > 100.0 * WAITED {

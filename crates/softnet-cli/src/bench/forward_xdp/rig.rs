@@ -287,7 +287,7 @@ fn start_stack(testbed: &Testbed, way: Way, cpu: usize) -> Result<Stack, String>
     testbed
         .middle
         .run(|| {
-            let opener = |region: &_| XdpOpener::new(region).map_err(text);
+            let opener = |region: &_| XdpOpener::new(region, 2).map_err(text);
             Stack::run(Assembly::new(config, patches, opener).map_err(text)?).map_err(text)
         })
         .map_err(text)?

@@ -119,3 +119,44 @@ fn a_missing_privilege_is_named_with_what_grants_it() {
         assert!(error.contains(name) && error.contains("setcap"), "{error}");
     }
 }
+
+/// The bridge has the address and the default route; taking its port would take both away.
+#[test]
+fn the_port_of_a_bridge_that_carries_the_default_route() {
+    let Some(world) = World::new() else { return };
+    world.add_pair(0, 1);
+    let mut ctx = world.ctx();
+    let route = |via: Ipv4Addr| {
+        let mut netlink = Netlink::new().unwrap();
+        netlink.add_bridge("br0", "s0").unwrap();
+        netlink.add_address("br0", kernel(0), 24).unwrap();
+        // A default route in two halves is one too.
+        netlink.add_route(Ipv4Addr::UNSPECIFIED, 1, via).unwrap();
+    };
+    world.here.run(|| route(peer(0))).unwrap();
+    let cfg = world.config(0);
+    let error = world.open(&cfg, &mut ctx).err().expect("refused");
+    assert!(matches!(error, XdpError::DefaultRoute { .. }), "{error}");
+    // Taken all the same, it leaves the bridge its address.
+    let (device, _claims) = world.open(&XdpConfig { force: true, ..cfg }, &mut ctx).unwrap();
+    close(device, &mut ctx);
+    world.assert_whole(&mut ctx);
+}
+
+#[test]
+fn many_queues_share_the_memory_they_are_given() {
+    let Some(world) = World::new() else { return };
+    world.add_pair(0, 4);
+    let mut ctx = world.ctx();
+    let cfg = XdpConfig { ring: 512, max_posted: 1000, ..world.config(0) };
+    let (device, _claims) = world.open(&cfg, &mut ctx).unwrap();
+    let held: usize = device.rx.iter().map(|queue| queue.held()).sum();
+    assert_eq!((device.rx.len(), held), (4, 4 * 128));
+    assert!(
+        device.device.info().mode.contains("rings of 128 instead of 512"),
+        "{}",
+        device.device.info().mode
+    );
+    close(device, &mut ctx);
+    world.assert_whole(&mut ctx);
+}
