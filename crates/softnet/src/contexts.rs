@@ -43,7 +43,8 @@ struct RunningPool {
 fn thread_name(dev: &str, id: u32) -> String {
     let number = format!("-{id}");
     let room = NAME.saturating_sub("napi/".len() + number.len());
-    format!("napi/{}{number}", &dev[..dev.floor_char_boundary(room)])
+    let end = (0..=room.min(dev.len())).rev().find(|at| dev.is_char_boundary(*at)).unwrap_or(0);
+    format!("napi/{}{number}", &dev[..end])
 }
 
 impl Contexts {

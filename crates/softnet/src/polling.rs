@@ -158,13 +158,12 @@ impl Driver<Rx> for Env {
         }
         instance.doorbell.unmask();
         instance.armed.store(true, Ordering::Relaxed);
+        let pending = instance.doorbell.pending();
         match &self.on_release {
-            OnRelease::UnmaskFor(pool) => {
-                if instance.doorbell.pending() || !pool.arm(instance) {
-                    ring_shared(instance).into_iter().for_each(|napi| list.push(napi));
-                }
+            OnRelease::UnmaskFor(pool) if pending || !pool.arm(instance) => {
+                ring_shared(instance).into_iter().for_each(|napi| list.push(napi));
             }
-            _ if instance.doorbell.pending() => ring(instance, |napi| list.push(napi)),
+            OnRelease::Unmask if pending => ring(instance, |napi| list.push(napi)),
             _ => {}
         }
     }

@@ -177,6 +177,14 @@ fn one_error_each() {
             "[stack]\nworkers = [1, 1]",
             "r.toml:2:15: stack.workers: CPU 1 is listed twice; expected one worker for each CPU",
         ),
+        (
+            "[stack]\nworkqueue_threads = 257",
+            "r.toml:2:21: stack.workqueue_threads: expected a number from 0 to 256, found 257",
+        ),
+        (
+            "[[device]]\nname = \"eth1\"\naddresses = [\"10.0.0.1/24\"]\nthreaded = \"busypoll\"",
+            "r.toml:4:12: device.threaded: expected softirq (0), threaded (1), workqueue or busy-poll, found \"busypoll\"",
+        ),
         ("[stack]\nworker = [1]", "r.toml:2:1: stack: unknown key \"worker\"; did you mean \"workers\"?"),
         (
             "[stack]\ncolour = 1",
