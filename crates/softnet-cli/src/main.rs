@@ -8,6 +8,7 @@ mod bench;
 mod demo;
 mod instance;
 mod run;
+mod set;
 mod show;
 mod text;
 
@@ -30,15 +31,17 @@ Examples:
   softnet run router.toml          route between its interfaces, until Ctrl-C
   softnet show napi --watch        who polls which queue, and what it brings
   softnet show drops               what was lost, and why
+  softnet set dev eth1 threaded=1  poll each of its queues by a thread of its own, from now on
   softnet bench forward            how fast this machine forwards
 
-run and demo need root, and so do the benches that use interfaces; show needs the user that runs the instance.
+run and demo need root, and so do the benches that use interfaces; show and set need the user that runs the instance.
 `softnet COMMAND --help` says more.";
 
 #[derive(Subcommand)]
 enum Command {
     Run(run::Run),
     Show(show::Show),
+    Set(set::SetArgs),
     Demo(demo::Demo),
     /// Measure softnet on this machine
     #[command(subcommand)]
@@ -69,6 +72,7 @@ fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Run(args) => run::run(&args),
         Command::Show(args) => show::show(&args),
+        Command::Set(args) => set::set(&args),
         Command::Demo(args) => demo::demo(&args),
         Command::Bench(bench) => bench.run(),
     };

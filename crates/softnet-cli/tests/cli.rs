@@ -6,7 +6,7 @@ use std::process::{Command, Output};
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use softnet::control::{Handler, Listener, Request, Server};
+use softnet::control::{Handler, Listener, Request, Server, Set, Target};
 use softnet::show::Table;
 
 fn softnet(args: &[&str]) -> Output {
@@ -95,7 +95,17 @@ struct Instance;
 
 impl Handler for Instance {
     fn request(&self, request: Request) -> Result<Value, String> {
-        let Request::Show(table) = request;
+        let table = match request {
+            Request::Show(table) => table,
+            Request::Set(Set { target: Target::Dev(dev), .. }) => {
+                return Err(format!("no device {dev:?}; there are: eth1, wan"));
+            }
+            Request::Set(Set { target: Target::Napi(_), threaded }) => {
+                let mut napis = self.request(Request::Show(Table::Napi))?;
+                napis[0]["context"] = threaded.name().into();
+                return Ok(napis);
+            }
+        };
         Ok(match table {
             Table::Dev => json!([
                 {"index": 0, "name": "eth1", "driver": "xdp", "mode": "native", "link": "up", "mac": "02:00:00:00:00:01",
@@ -109,13 +119,16 @@ impl Handler for Instance {
             ]),
             Table::Napi => json!([
                 {"id": 1, "name": "eth1-0", "dev": "eth1", "queue": 0, "worker": 0, "context": "softirq",
-                 "state": ["sched", "missed"], "doorbell": "masked", "kernel_irq": "not masked", "polls": 1000,
+                 "thread": "softnet/0", "tid": 4711, "state": ["sched", "missed"], "doorbell": "masked", "kernel_irq": "not masked", "polls": 1000,
                  "empty_polls": 10, "full_polls": 900, "packets": 59000, "schedules": 100, "missed": 2},
             ]),
             Table::Worker => json!([
-                {"index": 0, "cpu": 2, "tid": 4711, "state": "sleeping", "cpu_ns": 123456789, "cpu_percent": 12.34,
+                {"name": "softnet/0", "context": "softirq", "cpu": 2, "tid": 4711, "state": "sleeping", "cpu_ns": 123456789, "cpu_percent": 12.34,
                  "rounds": 5000, "sleeps": 300, "wakeups": {"doorbell": 290, "timer": 10}, "time_squeeze": 4,
                  "packets": 59000, "cached_heads": 96, "cached_frames": 80},
+                {"name": "napi-wq/0", "context": "workqueue", "cpu": null, "tid": 4712, "state": "running",
+                 "cpu_ns": 0, "cpu_percent": 0.0, "rounds": 0, "sleeps": 1, "wakeups": {"doorbell": 1, "timer": 0},
+                 "time_squeeze": 0, "packets": 0, "cached_heads": 0, "cached_frames": 0},
             ]),
             Table::Neigh => json!([
                 {"dev": "eth1", "ip": "10.0.0.2", "mac": "02:00:00:00:00:09", "state": "reachable", "age_s": 4.25,
@@ -154,15 +167,16 @@ fn tables_for_people() {
     assert_eq!(
         show("napi"),
         fine(concat!(
-            "ID  NAME    DEV   QUEUE  CONTEXT  WORKER  STATE         DOORBELL  KERNEL IRQ  PACKETS  POLLS  EMPTY  FULL  PACKETS/POLL  SCHEDULES  MISSED\n",
-            " 1  eth1-0  eth1      0  softirq       0  sched,missed  masked    not masked   59,000  1,000     10   900          59.0        100       2\n",
+            "ID  NAME    DEV   QUEUE  CONTEXT  THREAD      TID  STATE         DOORBELL  KERNEL IRQ  PACKETS  POLLS  EMPTY  FULL  PACKETS/POLL  SCHEDULES  MISSED\n",
+            " 1  eth1-0  eth1      0  softirq  softnet/0  4711  sched,missed  masked    not masked   59,000  1,000     10   900          59.0        100       2\n",
         ))
     );
     assert_eq!(
         show("worker"),
         fine(concat!(
-            "WORKER  CPU   TID  STATE        USE  PACKETS  ROUNDS  TIME SQUEEZE  SLEEPS  WOKEN BY                CACHED HEADS  FRAMES\n",
-            "     0    2  4711  sleeping  12.3 %   59,000   5,000             4     300  doorbell 290, timer 10            96      80\n",
+            "THREAD     CONTEXT    CPU   TID  STATE        USE  PACKETS  ROUNDS  TIME SQUEEZE  SLEEPS  WOKEN BY                CACHED HEADS  FRAMES\n",
+            "softnet/0  softirq      2  4711  sleeping  12.3 %   59,000   5,000             4     300  doorbell 290, timer 10            96      80\n",
+            "napi-wq/0  workqueue    -  4712  running    0.0 %        0       0             0       1  doorbell 1, timer 0                0       0\n",
         ))
     );
     assert_eq!(
@@ -183,6 +197,32 @@ fn tables_for_people() {
     );
     assert_eq!(show("drops"), fine("nothing was dropped\n"));
     assert_eq!(show("stats"), (1, String::new(), "error: the instance answered: it is a bad night\n".into()));
+}
+
+#[test]
+fn set_says_what_became_of_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("x.sock");
+    let _server = serve(&path);
+    let set = |args: [&str; 3]| told(&[&["set"][..], &args, &["--name", path.to_str().unwrap()]].concat());
+    let (code, out, err) = set(["napi", "1", "threaded=1"]);
+    assert_eq!((code, &err[..]), (0, ""));
+    assert!(out.contains(" 1  eth1-0  eth1      0  threaded  softnet/0  4711"), "{out}");
+    let error = "error: the instance answered: no device \"eth9\"; there are: eth1, wan\n";
+    assert_eq!(set(["dev", "eth9", "threaded=busy-poll"]), (1, String::new(), error.into()));
+    for (args, expected) in [
+        (["napi", "eth1", "threaded=1"], "expected the id of a NAPI instance (a number), found \"eth1\""),
+        (
+            ["dev", "eth1", "threaded=2"],
+            "expected softirq (0), threaded (1), workqueue or busy-poll, found \"2\"",
+        ),
+        (["dev", "eth1", "thread=1"], "unknown key \"thread\"; expected threaded"),
+        (["dev", "eth1", "threaded"], "expected threaded=CONTEXT"),
+    ] {
+        let (code, out, err) = set(args);
+        assert_eq!((code, &out[..]), (2, ""));
+        assert!(err.contains(expected), "{err}");
+    }
 }
 
 #[test]

@@ -226,6 +226,38 @@ fn it_runs_is_asked_and_stops() {
     }
 }
 
+/// Each context in turn, by the command, with the threads that belong to it.
+#[test]
+fn contexts_are_set_while_it_runs() {
+    let Some(world) = World::new() else { return };
+    let config = world.config("r.toml", "threaded = \"threaded\"");
+    let process = world.running(&config);
+    let comms = || -> BTreeSet<String> {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", process.pid())).unwrap();
+        tasks.flatten().filter_map(|t| std::fs::read_to_string(t.path().join("comm")).ok()).collect()
+    };
+    let has = |prefix: &str| comms().iter().any(|comm| comm.starts_with(prefix));
+    assert!(has("napi/s0-") && !has("napi/s1-") && !has("napi-wq/"), "{:?}", comms());
+    let set = |args: [&str; 3]| {
+        let socket = world.socket();
+        let args = [&["set"][..], &args, &["--json", "--name", socket.to_str().unwrap()]].concat();
+        let output = Command::new(env!("CARGO_BIN_EXE_softnet")).args(args).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        serde_json::from_slice::<Value>(&output.stdout).unwrap()
+    };
+    let id = set(["dev", "s0", "threaded=0"])[0]["id"].to_string();
+    assert!(!has("napi/s0-"), "{:?}", comms());
+    world.assert_forwards();
+    assert_eq!(set(["napi", &id, "threaded=workqueue"])[0]["thread"], "napi-wq");
+    assert!(has("napi-wq/0"), "{:?}", comms());
+    world.assert_forwards();
+    assert_eq!(set(["dev", "s1", "threaded=busy-poll"])[0]["context"], "busy-poll");
+    assert!(has("napi/s1-"), "{:?}", comms());
+    world.assert_forwards();
+    let shown = world.show("napi");
+    assert_eq!((&shown[0]["context"], &shown[1]["context"]), (&"workqueue".into(), &"busy-poll".into()));
+}
+
 #[test]
 fn after_sigkill_it_can_be_started_at_once() {
     let Some(world) = World::new() else { return };

@@ -38,13 +38,25 @@ pub struct ContextStats {
     pub originated: Counter,
 }
 
-impl ContextStats {
-    fn new() -> Self {
+impl Default for ContextStats {
+    /// All zero.
+    fn default() -> Self {
         ContextStats {
             drops: (0..MAX_DEVICES).map(|_| std::array::from_fn(|_| Counter::default())).collect(),
             delivered: Counter::default(),
             originated: Counter::default(),
         }
+    }
+}
+
+impl ContextStats {
+    /// Adds what `other` counted, whose thread ended. Only whoever counts here may call it.
+    pub fn absorb(&self, other: &ContextStats) {
+        for (drops, more) in self.drops.iter().flatten().zip(other.drops.iter().flatten()) {
+            drops.add(more.get());
+        }
+        self.delivered.add(other.delivered.get());
+        self.originated.add(other.originated.get());
     }
 
     /// Packets of device `dev` dropped for `reason`.
@@ -72,7 +84,7 @@ pub struct SoftnetData {
 impl SoftnetData {
     /// A context on `region`, with empty caches.
     pub fn new(region: Arc<Region>, sizes: CacheSizes) -> Self {
-        SoftnetData { store: Store::new(region, sizes), stats: Arc::new(ContextStats::new()) }
+        SoftnetData { store: Store::new(region, sizes), stats: Arc::default() }
     }
 
     /// Its counters, for others to read.

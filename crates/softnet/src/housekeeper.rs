@@ -1,8 +1,10 @@
 //! The housekeeper: opens and closes devices as their interfaces come and go, and runs the slow path's timers.
 //!
-//! One thread. It sleeps until a neighbour's timer is due, the kernel reports a change of a link, or the stack stops.
+//! One thread. It sleeps until a neighbour's timer is due, the kernel reports a change of a link, somebody wants an
+//! instance polled in another context, or the stack stops.
 
 use std::sync::Arc;
+use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -15,18 +17,19 @@ use softnet_dev::OpenDevice;
 use softnet_dev::netlink::{LinkEvent, LinkMonitor};
 
 use crate::config::{Config, PartialCsum};
+use crate::contexts::Contexts;
+use crate::control::{Set, Target};
+use crate::instance::{Home, NapiInstance, RxHandler};
 use crate::log::note;
-use crate::netdev::{Live, TxLock};
+use crate::netdev::{Live, Netdev, TxLock};
 use crate::opener::Opener;
 use crate::routes;
+use crate::set::Command;
 use crate::shared::Shared;
-use crate::worker::{NapiInstance, RxHandler};
+use crate::thread::{Spawn, spawn};
 
 /// How long to wait before another attempt to open a device whose interface is there.
 const RETRY: Duration = Duration::from_secs(1);
-/// How long to wait between two looks at whether an instance's owner is done (the kernel's `napi_disable` sleeps as
-/// long).
-const PAUSE: Duration = Duration::from_micros(50);
 
 /// See the [module](self).
 pub struct Housekeeper {
@@ -39,16 +42,19 @@ pub struct Housekeeper {
     patches: Vec<(u16, u16)>,
     /// When to try again to open what is missing, in ns of the clock.
     retry_at: Option<u64>,
+    contexts: Contexts,
+    commands: Receiver<Command>,
     stop: Arc<AtomicBool>,
 }
 
 impl Housekeeper {
-    /// For the devices of `config`, none of which is open yet.
+    /// For the devices of `config`, none of which is open yet. Does what comes by `commands`.
     pub fn new(
         shared: Arc<Shared>,
         config: Arc<Config>,
         opener: Box<dyn Opener>,
         patches: Vec<(u16, u16)>,
+        commands: Receiver<Command>,
     ) -> Result<Self, String> {
         // Before the devices are opened, so that nothing that happens to them is missed.
         let monitor = match opener.on_interfaces() {
@@ -57,7 +63,9 @@ impl Housekeeper {
         };
         let ctx = shared.context();
         let stop = Arc::new(AtomicBool::new(false));
-        Ok(Housekeeper { shared, config, opener, ctx, monitor, patches, retry_at: None, stop })
+        let contexts = Contexts::new(shared.clone(), config.stack.pool_threads());
+        let retry_at = None;
+        Ok(Housekeeper { shared, config, opener, ctx, monitor, patches, retry_at, contexts, commands, stop })
     }
 
     /// Set to end [`run`](Self::run), after which the housekeeper must be woken.
@@ -98,14 +106,10 @@ impl Housekeeper {
             let name = format!("{}-{queue}", device.name);
             let (napi, guard) = Napi::new(name, dev, queue as u16, Some(rx));
             disabled.push(guard);
-            napis.push(Arc::new(NapiInstance {
-                napi,
-                doorbell,
-                worker: device.worker_of(queue, self.shared.workers.len()),
-                handler,
-                armed: AtomicBool::new(false),
-            }));
+            let worker = device.worker_of(queue, self.shared.workers.len());
+            napis.push(Arc::new(NapiInstance::new(napi, doorbell, worker, handler)));
         }
+        let homes = self.homes(dev, &napis);
         let tx = tx.into_iter().map(TxLock::new).collect();
         let live = Live { device: shared_part, napis: napis.clone(), rx_stats, tx };
         self.shared.devices[usize::from(dev)].live.store(Some(Arc::new(live)));
@@ -117,12 +121,68 @@ impl Housekeeper {
             });
         }
         // Last: from here on packets flow.
-        for (instance, guard) in napis.into_iter().zip(disabled) {
-            let worker = &self.shared.workers[instance.worker];
-            worker.add(instance);
-            worker.schedule(guard.enable());
+        for ((instance, guard), home) in napis.into_iter().zip(disabled).zip(homes) {
+            instance.settle(&home, guard);
         }
         Ok(())
+    }
+
+    /// Homes for the instances of a device that is being opened, as they were set. If threads are wanting, their workers:
+    /// better polled in another way than not at all.
+    fn homes(&mut self, dev: u16, napis: &[Arc<NapiInstance>]) -> Vec<Home> {
+        let device = &self.shared.devices[usize::from(dev)];
+        let set = |instance: &Arc<NapiInstance>| (instance.clone(), device.threaded(instance.napi.queue));
+        let wanted: Vec<_> = napis.iter().map(set).collect();
+        self.contexts.prepare(&wanted, &mut spawn).unwrap_or_else(|error| {
+            note(format_args!("{}: polled in softirq, for want of threads: {error}", device.name));
+            napis.iter().map(|instance| Home::Worker(self.shared.workers[instance.worker].clone())).collect()
+        })
+    }
+
+    /// Switches instances to another context, and remembers that for their queues. Returns their ids. `spawn` makes the
+    /// threads; if it fails, nothing changes.
+    pub fn set(&mut self, set: &Set, spawn: Spawn<'_>) -> Result<Vec<u32>, String> {
+        let list = |mut all: Vec<String>| match all.len() {
+            0 => "there is none".into(),
+            _ => {
+                all.sort();
+                format!("there are: {}", all.join(", "))
+            }
+        };
+        let devices = &self.shared.devices;
+        let napis = |dev: &Netdev| dev.live.load().as_ref().map_or_else(Vec::new, |live| live.napis.clone());
+        let (dev, instances) = match &set.target {
+            Target::Dev(name) => {
+                let dev = devices.iter().find(|dev| dev.name == *name).ok_or_else(|| {
+                    let names = devices.iter().map(|dev| dev.name.clone()).collect();
+                    format!("no device {name:?}; {}", list(names))
+                })?;
+                (dev, napis(dev))
+            }
+            Target::Napi(id) => {
+                let of = |dev| napis(dev).into_iter().find(|i| i.napi.id == *id).map(|i| (dev, vec![i]));
+                devices.iter().find_map(of).ok_or_else(|| {
+                    let all = devices.iter().flat_map(napis);
+                    let ids = all.map(|i| format!("{} ({})", i.napi.id, i.napi.name)).collect();
+                    format!("no NAPI instance {id}; {}", list(ids))
+                })?
+            }
+        };
+        let wanted = instances.iter().map(|instance| (instance.clone(), set.threaded)).collect();
+        self.contexts.switch(wanted, spawn).map_err(|error| {
+            format!("nothing was changed: a thread for {} can't be made: {error}", set.threaded)
+        })?;
+        match (&set.target, &instances[..]) {
+            (Target::Napi(_), [instance]) => dev.set_threaded(Some(instance.napi.queue), set.threaded),
+            _ => dev.set_threaded(None, set.threaded),
+        }
+        Ok(instances.iter().map(|instance| instance.napi.id).collect())
+    }
+
+    fn execute(&mut self, command: Command) {
+        let answer = self.set(&command.set, &mut spawn);
+        // Who does not wait for it any more has said so to its user.
+        let _ = command.answer.send(answer);
     }
 
     fn set_iface(&mut self, dev: u16, iface: Option<Iface>) {
@@ -134,23 +194,15 @@ impl Housekeeper {
     /// Closes a device: nobody polls it any more, its frames go home, its neighbours are forgotten.
     fn close(&mut self, dev: u16) {
         let Some(live) = self.shared.devices[usize::from(dev)].take() else { return };
+        let mut homes = Vec::with_capacity(live.napis.len());
         for instance in &live.napis {
-            instance.napi.disable();
-            let mut disabled = loop {
-                match instance.napi.try_disable() {
-                    Some(disabled) => break disabled,
-                    None => std::thread::sleep(PAUSE),
-                }
-            };
-            let worker = &self.shared.workers[instance.worker];
-            let number = worker.remove(instance.napi.id);
-            while !worker.has_seen(number) {
-                std::thread::sleep(PAUSE);
-            }
+            let (mut disabled, home) = instance.evict();
+            homes.extend(home);
             if let Some(rx) = disabled.body().rx.take() {
                 rx.close(&mut self.ctx);
             }
         }
+        self.contexts.retire(homes);
         live.tx.iter().for_each(|queue| queue.close(&mut self.ctx));
         self.shared.devices[usize::from(dev)].settle(&live);
         self.set_iface(dev, None);
@@ -174,6 +226,9 @@ impl Housekeeper {
         while !self.stop.load(Ordering::Acquire) {
             self.links();
             self.timers();
+            while let Ok(command) = self.commands.try_recv() {
+                self.execute(command);
+            }
             self.sleep();
         }
         self.close_all();
@@ -204,6 +259,10 @@ impl Housekeeper {
         };
         if self.stop.load(Ordering::Acquire) {
             return;
+        }
+        if let Ok(command) = self.commands.try_recv() {
+            drop(announced);
+            return self.execute(command);
         }
         let now = self.shared.clock.now();
         let timeout = (next != u64::MAX).then(|| {
@@ -239,9 +298,8 @@ impl Housekeeper {
 
     fn link_event(&mut self, event: LinkEvent) {
         let of_index = |this: &Self, index: u32| {
-            let is = |d: &crate::netdev::Netdev| {
-                d.live.load().as_ref().is_some_and(|live| live.device.info().ifindex == index)
-            };
+            let is =
+                |d: &Netdev| d.live.load().as_ref().is_some_and(|live| live.device.info().ifindex == index);
             this.shared.devices.iter().find(|d| is(d)).map(|d| d.index)
         };
         match event {

@@ -2,20 +2,28 @@
 //!
 //! A [`Stack`] is started from a [`Config`](config::Config) and runs until it is stopped. Its threads: one
 //! [worker] per configured CPU, a [housekeeper] for links and neighbour timers, and a [control] thread
-//! that answers `softnet show`. All of them sleep when there is nothing to do.
+//! that answers `softnet show` and `softnet set`. All of them sleep when there is nothing to do. Instances that are
+//! polled in another [context](context::Context) than `softirq` bring [threads of their own](contexts).
 
 pub mod clock;
 pub mod config;
+pub mod context;
+pub mod contexts;
 pub mod control;
 pub mod housekeeper;
+pub mod instance;
 pub mod log;
 pub mod netdev;
 pub mod opener;
+mod polling;
+pub mod pool;
 pub mod routes;
 pub mod rows;
+pub mod set;
 pub mod shared;
 pub mod show;
 pub mod stack;
+pub mod thread;
 pub mod wake;
 pub mod worker;
 

@@ -4,6 +4,7 @@
 //! Invariant: a TX queue is touched only under its lock; the lock is taken once per batch and never held while
 //! packets are freed or another lock is taken.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arc_swap::ArcSwapOption;
@@ -12,7 +13,9 @@ use softnet_core::skb::{Batch, DropReason};
 use softnet_core::sync::{AtomicBool, Ordering};
 use softnet_dev::{Device, QueueStats, TxQueue};
 
-use crate::worker::NapiInstance;
+use crate::context::Context;
+use crate::instance::NapiInstance;
+use crate::shared::lock;
 
 /// A device of the stack.
 pub struct Netdev {
@@ -23,6 +26,15 @@ pub struct Netdev {
     /// What there is of it while its interface exists.
     pub live: ArcSwapOption<Live>,
     past: Mutex<Past>,
+    threaded: Mutex<Threaded>,
+}
+
+/// In which contexts a device's instances are polled; outlives the instances.
+#[derive(Clone, Debug, Default)]
+struct Threaded {
+    device: Context,
+    /// Those that differ, by RX queue.
+    queues: BTreeMap<u16, Context>,
 }
 
 /// Former lives of a device.
@@ -75,9 +87,26 @@ impl QueueTotals {
 }
 
 impl Netdev {
-    /// A device that is not open yet.
-    pub fn new(index: u16, name: String) -> Self {
-        Netdev { index, name, live: ArcSwapOption::empty(), past: Mutex::default() }
+    /// A device that is not open yet, to be polled in the context `threaded`.
+    pub fn new(index: u16, name: String, threaded: Context) -> Self {
+        let threaded = Mutex::new(Threaded { device: threaded, queues: BTreeMap::new() });
+        Netdev { index, name, live: ArcSwapOption::empty(), past: Mutex::default(), threaded }
+    }
+
+    /// In which context RX queue `queue` is to be polled.
+    pub fn threaded(&self, queue: u16) -> Context {
+        let threaded = lock(&self.threaded);
+        threaded.queues.get(&queue).copied().unwrap_or(threaded.device)
+    }
+
+    /// Remembers in which context `queue` is to be polled, or all queues, those that were set for themselves included
+    /// (as the kernel has it when a device's `threaded` is written).
+    pub fn set_threaded(&self, queue: Option<u16>, context: Context) {
+        let mut threaded = lock(&self.threaded);
+        match queue {
+            Some(queue) => _ = threaded.queues.insert(queue, context),
+            None => *threaded = Threaded { device: context, queues: BTreeMap::new() },
+        }
     }
 
     /// Its counters.

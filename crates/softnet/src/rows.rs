@@ -11,23 +11,34 @@ use softnet_core::sync::Ordering;
 use softnet_dev::LinkState;
 
 use crate::config::{Config, format_mac};
-use crate::control::{Handler, Request};
+use crate::control::{Handler, Request, Set};
+use crate::instance::Home;
 use crate::netdev::Netdev;
 use crate::routes::Route;
+use crate::set::Commander;
 use crate::shared::Shared;
 use crate::show::{DevRow, DropRow, NapiRow, NeighRow, RouteRow, Stats, Table, WorkerRow};
+use crate::thread::PollThread;
 
 /// A window on a stack.
 pub struct View {
     shared: Arc<Shared>,
     config: Arc<Config>,
     routes: Vec<Route>,
+    commander: Commander,
 }
 
 impl View {
-    /// On `shared`, which was made from `config`, with `routes` in its FIB.
-    pub fn new(shared: Arc<Shared>, config: Arc<Config>, routes: Vec<Route>) -> Self {
-        View { shared, config, routes }
+    /// On `shared`, which was made from `config`, with `routes` in its FIB. Changes go by `commander`.
+    pub fn new(shared: Arc<Shared>, config: Arc<Config>, routes: Vec<Route>, commander: Commander) -> Self {
+        View { shared, config, routes, commander }
+    }
+
+    /// Changes something, and returns when that is done, with the NAPI instances it was about. The error says what is
+    /// wrong with the request, or why nothing changed.
+    pub fn set(&self, set: Set) -> Result<Vec<NapiRow>, String> {
+        let ids = self.commander.set(set)?;
+        Ok(self.napis().into_iter().filter(|row| ids.contains(&row.id)).collect())
     }
 
     fn dev_name(&self, dev: u16) -> String {
@@ -91,13 +102,24 @@ impl View {
                 let napi = &instance.napi;
                 let stats = &napi.stats;
                 let state = napi.state().to_string();
+                let home = instance.home();
+                let (thread, tid) = match &home {
+                    Some(Home::Worker(worker)) => {
+                        (worker.thread.name.clone(), worker.thread.tid.load(Ordering::Relaxed) as i32)
+                    }
+                    Some(Home::Pool(_)) => ("napi-wq".into(), 0),
+                    // It is just being switched.
+                    None => ("-".into(), 0),
+                };
                 rows.push(NapiRow {
                     id: napi.id,
                     name: napi.name.clone(),
                     dev: dev.name.clone(),
                     queue: napi.queue,
                     worker: instance.worker,
-                    context: "softirq".into(),
+                    context: home.map_or_else(|| dev.threaded(napi.queue), |home| home.context()),
+                    thread,
+                    tid,
                     state: state.split('|').filter(|bit| *bit != "idle").map(String::from).collect(),
                     doorbell: match instance.armed.load(Ordering::Relaxed) {
                         true => "unmasked",
@@ -117,20 +139,21 @@ impl View {
         rows
     }
 
-    /// The workers.
+    /// The threads that poll, first the workers.
     pub fn workers(&self) -> Vec<WorkerRow> {
-        let uptime = self.shared.clock.now().max(1);
-        let row = |w: &Arc<crate::worker::WorkerShared>| {
+        let now = self.shared.clock.now();
+        let row = |w: Arc<PollThread>| {
             let tid = w.tid.load(Ordering::Relaxed) as i32;
             let cpu_ns = thread_cpu_ns(tid);
             let stats = &w.stats;
             WorkerRow {
-                index: w.index,
+                name: w.name.clone(),
+                context: w.context,
                 cpu: w.cpu,
                 tid,
-                state: if w.is_sleeping() { "sleeping" } else { "running" }.into(),
+                state: if w.asleep.load(Ordering::Relaxed) { "sleeping" } else { "running" }.into(),
                 cpu_ns,
-                cpu_percent: 100.0 * cpu_ns as f64 / uptime as f64,
+                cpu_percent: 100.0 * cpu_ns as f64 / now.saturating_sub(w.since).max(1) as f64,
                 rounds: stats.rounds.get(),
                 sleeps: stats.sleeps.get(),
                 wakeups: BTreeMap::from([
@@ -143,7 +166,7 @@ impl View {
                 cached_frames: stats.cached_frames.load(Ordering::Relaxed),
             }
         };
-        self.shared.workers.iter().map(row).collect()
+        self.shared.threads().into_iter().map(row).collect()
     }
 
     /// The neighbours.
@@ -243,7 +266,10 @@ impl View {
 
 impl Handler for View {
     fn request(&self, request: Request) -> Result<serde_json::Value, String> {
-        let Request::Show(table) = request;
+        let table = match request {
+            Request::Show(table) => table,
+            Request::Set(set) => return serde_json::to_value(self.set(set)?).map_err(|e| e.to_string()),
+        };
         match table {
             Table::Dev => serde_json::to_value(self.devs()),
             Table::Napi => serde_json::to_value(self.napis()),

@@ -19,6 +19,7 @@ use softnet_core::softnet_data::ContextStats;
 use crate::clock::Clock;
 use crate::netdev::{Netdev, dev_queue_xmit};
 use crate::routes;
+use crate::thread::PollThread;
 use crate::wake::Waker;
 use crate::worker::WorkerShared;
 
@@ -42,6 +43,7 @@ pub struct Shared {
     /// Wakes the housekeeper, which runs the slow path's timers.
     pub housekeeper: Waker,
     contexts: Mutex<Vec<Arc<ContextStats>>>,
+    threads: Mutex<Vec<Arc<PollThread>>>,
 }
 
 /// What is behind the slow path's lock.
@@ -85,20 +87,40 @@ impl Shared {
                 retired: Vec::new(),
             }),
             housekeeper: Waker::new()?,
-            contexts: Mutex::default(),
+            contexts: Mutex::new(vec![Arc::default()]),
+            threads: Mutex::default(),
         })
     }
 
     /// A context for the calling thread, whose counters are part of the stack's from now on.
     pub fn context(&self) -> SoftnetData {
         let ctx = SoftnetData::new(self.region.clone(), self.caches);
-        lock(&self.contexts).push(ctx.stats().clone());
+        let mut contexts = lock(&self.contexts);
+        fold(&mut contexts);
+        contexts.push(ctx.stats().clone());
         ctx
     }
 
-    /// The counters of every context there ever was.
+    /// Counters that together are those of every context there ever was: one entry for each that lives or ended lately,
+    /// and one for all others.
     pub fn contexts(&self) -> Vec<Arc<ContextStats>> {
         lock(&self.contexts).clone()
+    }
+
+    /// Makes a polling thread known that is no worker.
+    pub fn add_thread(&self, thread: &Arc<PollThread>) {
+        lock(&self.threads).push(thread.clone());
+    }
+
+    /// Forgets a polling thread that ended.
+    pub fn remove_thread(&self, thread: &Arc<PollThread>) {
+        lock(&self.threads).retain(|other| !Arc::ptr_eq(other, thread));
+    }
+
+    /// The threads that poll: first the workers.
+    pub fn threads(&self) -> Vec<Arc<PollThread>> {
+        let workers = self.workers.iter().map(|worker| worker.thread.clone());
+        workers.chain(lock(&self.threads).iter().cloned()).collect()
     }
 
     /// The slow path.
@@ -129,8 +151,8 @@ impl Shared {
         }
     }
 
-    /// Sends what the outbox holds. What was received leaves by the TX queue of the worker that received it, as the rest of
-    /// its flow does, whoever found the neighbour; what was made here leaves by `queue`.
+    /// Sends what the outbox holds. What was received leaves by the TX queue with the number of the RX queue
+    /// it came by, as the rest of its flow does, whoever found the neighbour; what was made here leaves by `queue`.
     fn send(&self, ctx: &mut SoftnetData, queue: usize, outbox: &mut Outbox) {
         let mut batch = Batch::new();
         let mut to = None;
@@ -144,7 +166,7 @@ impl Shared {
         for (dev, skb) in outbox.send.drain(..) {
             let head = skb.head();
             let made_here = head.flags & Flags::ORIGINATED != 0;
-            let way = (dev, if made_here { queue } else { head.worker.into() });
+            let way = (dev, if made_here { queue } else { head.queue.into() });
             if to != Some(way) || batch.room() == 0 {
                 flush(ctx, to, &mut batch);
                 to = Some(way);
@@ -185,6 +207,21 @@ impl Shared {
         control.retired.push(self.tables.swap(Arc::new(tables)));
         control.retired.retain(|old| Arc::strong_count(old) > 1);
     }
+}
+
+/// Adds the counters of contexts that ended to the first entry, which is nobody's: threads come and go, and their counters
+/// must stay counted without taking room for ever.
+fn fold(contexts: &mut Vec<Arc<ContextStats>>) {
+    let Some(total) = contexts.first().cloned() else { return };
+    // Of one that only the list has, no reader has seen it beside a total that it is part of, nor will. The total itself
+    // is held here.
+    contexts.retain_mut(|stats| match Arc::get_mut(stats) {
+        Some(ended) => {
+            total.absorb(ended);
+            false
+        }
+        None => true,
+    });
 }
 
 /// Locks; a thread that panicked under the lock left nothing half done that matters more than going on.

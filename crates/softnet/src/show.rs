@@ -8,6 +8,8 @@ use std::net::Ipv4Addr;
 
 use serde::{Deserialize, Serialize};
 
+use crate::context::Context;
+
 /// The tables an instance can show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -16,7 +18,7 @@ pub enum Table {
     Dev,
     /// NAPI instances: a list of [`NapiRow`].
     Napi,
-    /// Workers: a list of [`WorkerRow`].
+    /// Workers and the other threads that poll: a list of [`WorkerRow`].
     Worker,
     /// Neighbours: a list of [`NeighRow`].
     Neigh,
@@ -84,10 +86,14 @@ pub struct NapiRow {
     pub dev: String,
     /// RX queue it polls.
     pub queue: u16,
-    /// Index of the worker that polls it.
+    /// Index of the worker that polls it in the context `softirq`.
     pub worker: usize,
-    /// Who polls: `softirq`.
-    pub context: String,
+    /// Who polls: `softirq`, `threaded`, `workqueue`, `busy-poll`.
+    pub context: Context,
+    /// Name of the thread that polls it; of the pool, `napi-wq`.
+    pub thread: String,
+    /// Its thread id; 0 for the pool.
+    pub tid: i32,
     /// Bits of its state word that are set, lower-case: `sched`, `missed`, `disable`.
     pub state: Vec<String>,
     /// Whether its doorbell can ring now: `masked`, `unmasked`.
@@ -108,13 +114,15 @@ pub struct NapiRow {
     pub missed: u64,
 }
 
-/// A worker.
+/// A thread that polls: a worker, an instance's own, or one of the pool.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct WorkerRow {
-    /// Its index, as `workers` of a device names it.
-    pub index: usize,
-    /// CPU it is pinned to.
-    pub cpu: u32,
+    /// Name of the thread. That of a worker ends in its index, as `workers` of a device names it.
+    pub name: String,
+    /// What it polls in: `softirq` is a worker.
+    pub context: Context,
+    /// CPU it is pinned to; only workers are.
+    pub cpu: Option<u32>,
     /// Thread id, for `top -H` and `perf`.
     pub tid: i32,
     /// `running`, `sleeping`.

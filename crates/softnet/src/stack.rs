@@ -12,13 +12,15 @@ use softnet_core::sync::{AtomicBool, Ordering};
 use softnet_dev::memfd::MemfdMemory;
 
 use crate::config::{Config, ConfigErrors, available_cpus};
+use crate::context::Context;
 use crate::housekeeper::Housekeeper;
-use crate::log::note;
 use crate::netdev::Netdev;
 use crate::opener::{Opener, XdpOpener};
 use crate::routes;
 use crate::rows::View;
+use crate::set::commands;
 use crate::shared::Shared;
+use crate::thread::{PollThread, spawn};
 use crate::worker::{Worker, WorkerShared};
 
 /// Why a stack did not start. Nothing of it is left.
@@ -50,7 +52,8 @@ fn system(what: &'static str) -> impl Fn(std::io::Error) -> StartError {
     move |source| StartError::System { what, source }
 }
 
-/// All parts of a stack, with its devices open, before any thread runs: for those who run the workers themselves.
+/// All parts of a stack, with its devices open, before any worker runs: for those who run the workers themselves. (Devices
+/// that are configured to be polled in another context than `softirq` are, from now on.)
 /// Field order matters: workers go before the housekeeper closes the devices.
 pub struct Assembly {
     /// One per configured CPU.
@@ -83,11 +86,12 @@ impl Assembly {
             .devices
             .iter()
             .enumerate()
-            .map(|(index, device)| Netdev::new(index as u16, device.name.clone()))
+            .map(|(index, device)| Netdev::new(index as u16, device.name.clone(), device.threaded))
             .collect();
         let mut workers = Vec::new();
         for (index, cpu) in stack.workers.iter().enumerate() {
-            workers.push(Arc::new(WorkerShared::new(index, *cpu).map_err(system("worker"))?));
+            let thread = PollThread::new(format!("softnet/{index}"), Context::Softirq, Some(*cpu), 0);
+            workers.push(Arc::new(WorkerShared::new(thread).map_err(system("worker"))?));
         }
         let routes = routes::routes(&config);
         let tables = routes::compile(&routes)?;
@@ -104,8 +108,9 @@ impl Assembly {
         let shared = Shared::new(region, stack.skb_cache, budget, devices, workers, tables, slow);
         let shared = Arc::new(shared.map_err(system("descriptors"))?);
         let config = Arc::new(config);
-        let view = Arc::new(View::new(shared.clone(), config.clone(), routes));
-        let housekeeper = Housekeeper::new(shared.clone(), config, Box::new(opener), patches)
+        let (commander, commands) = commands(&shared);
+        let view = Arc::new(View::new(shared.clone(), config.clone(), routes, commander));
+        let housekeeper = Housekeeper::new(shared.clone(), config, Box::new(opener), patches, commands)
             .map_err(StartError::Device)?;
         // Before the devices: if one of them can't be opened, the instances of the others are with their workers, whose
         // drop gives them up to be closed.
@@ -153,30 +158,16 @@ impl Stack {
 
     /// Runs what was assembled.
     pub fn run(mut assembly: Assembly) -> Result<Stack, StartError> {
-        let spawn = |name: String, body: Box<dyn FnOnce() + Send>| {
-            std::thread::Builder::new().name(name).spawn(body).map_err(system("thread"))
-        };
         let (shared, view) = (assembly.shared.clone(), assembly.view.clone());
         let mut stack = Stack { view, shared, workers: Vec::new(), housekeeper: None, stop: Arc::default() };
-        for (index, worker) in std::mem::take(&mut assembly.workers).into_iter().enumerate() {
-            let thread = spawn(
-                format!("softnet/{index}"),
-                Box::new(move || {
-                    let _guard = AbortOnPanic;
-                    worker.run()
-                }),
-            )?;
-            stack.workers.push(thread);
+        for (worker, me) in std::mem::take(&mut assembly.workers).into_iter().zip(&stack.shared.workers) {
+            let body = Box::new(move || worker.run());
+            stack.workers.push(spawn(&me.thread.name, body).map_err(system("thread"))?);
         }
         if let Some(housekeeper) = assembly.housekeeper.take() {
             stack.stop = housekeeper.stop_flag();
-            stack.housekeeper = Some(spawn(
-                "softnet-keeper".into(),
-                Box::new(move || {
-                    let _guard = AbortOnPanic;
-                    housekeeper.run()
-                }),
-            )?);
+            let body = Box::new(move || housekeeper.run());
+            stack.housekeeper = Some(spawn("softnet-keeper", body).map_err(system("thread"))?);
         }
         Ok(stack)
     }
@@ -189,19 +180,6 @@ impl Stack {
     /// What its threads share.
     pub fn shared(&self) -> &Arc<Shared> {
         &self.shared
-    }
-}
-
-/// A thread that panics would leave queues that nobody polls, or devices that nobody takes back, and the stack would look
-/// well: better to end, and be restarted.
-struct AbortOnPanic;
-
-impl Drop for AbortOnPanic {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            note(format_args!("a thread panicked, which is a bug in softnet; ending the process"));
-            std::process::abort();
-        }
     }
 }
 

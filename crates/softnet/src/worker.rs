@@ -1,5 +1,6 @@
-//! A worker: a thread pinned to a CPU that runs the `softirq` context. It polls the instances scheduled on it, and
-//! blocks when every input is idle.
+//! A thread that polls a fixed list of instances: a worker, pinned to a CPU, which runs the context `softirq`, or an
+//! instance's own thread (contexts `threaded` and `busy-poll`). It blocks when every input is idle, except in `busy-poll`,
+//! where an instance that was released is scheduled again at once.
 //!
 //! Its inputs are the doorbells of its instances, its mailbox (instances that others scheduled) and changes of its
 //! instance list. To sleep it announces it, looks at every input once more, and blocks on all their descriptors;
@@ -8,88 +9,32 @@
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex};
 
-use arc_swap::{ArcSwap, Cache};
 use rustix::event::{Timespec, epoll};
 use softnet_core::SoftnetData;
-use softnet_core::ip::adjacency::Tables;
-use softnet_core::ip::input::{Exceptions, Ingress, TxBatches, ipv4_input};
-use softnet_core::napi::{
-    Body, Completion, Driver, Napi, NapiInfo, NetRx, NetRxStats, PollList, Released, Scheduled,
-};
-use softnet_core::skb::{BATCH, Batch, DropReason};
-use softnet_core::softnet_data::Counter;
-use softnet_core::sync::{AtomicBool, AtomicU32, AtomicU64, Mailbox, Ordering, PushError, Receiver, mailbox};
-use softnet_dev::{Doorbell, RxQueue};
+use softnet_core::napi::{NetRx, Scheduled};
+use softnet_core::sync::{AtomicBool, AtomicU64, Mailbox, Ordering, PushError, Receiver, mailbox};
 
+use crate::context::Context;
+use crate::instance::{NapiInstance, Rx, ring};
 use crate::log::note;
-use crate::netdev::{dev_queue_xmit, reap_idle};
+use crate::polling::{Env, OnRelease};
 use crate::shared::{Shared, lock};
+use crate::thread::PollThread;
 use crate::wake::Waker;
-
-/// What NAPI instances poll; `None` once the queue was closed.
-pub type Rx = Option<Box<dyn RxQueue>>;
 
 /// Messages that may wait for a worker: each of its instances at most once, so that this is never the limit.
 const MAILBOX: u32 = 4096;
+/// The same for the thread of one instance.
+const MAILBOX_OF_ONE: u32 = 4;
 /// Marks the worker's own descriptor among those it waits for.
 const WAKE: u64 = u64::MAX;
-
-/// What becomes of the packets of a device.
-#[derive(Clone, Copy, Debug)]
-pub enum RxHandler {
-    /// IPv4 routing.
-    Ipv4(Ingress),
-    /// Out of this device as they are: a cross-connect.
-    Patch(u16),
-}
-
-/// A NAPI instance and what its worker needs to know of it.
-pub struct NapiInstance {
-    /// The instance.
-    pub napi: Napi<Rx>,
-    /// Its queue's doorbell.
-    pub doorbell: Arc<dyn Doorbell>,
-    /// Index of the worker that polls it.
-    pub worker: usize,
-    /// What becomes of its packets.
-    pub handler: RxHandler,
-    /// Whether the doorbell is unmasked.
-    pub armed: AtomicBool,
-}
-
-/// Counters of a worker, written by its thread.
-#[derive(Default)]
-pub struct WorkerStats {
-    /// Rounds of its loop.
-    pub rounds: Counter,
-    /// Packets polled.
-    pub packets: Counter,
-    /// Times it blocked.
-    pub sleeps: Counter,
-    /// Times a doorbell woke it.
-    pub woken_by_doorbell: Counter,
-    /// Times another thread woke it.
-    pub woken_by_thread: Counter,
-    /// Times it was about to block, and found work at the second look.
-    pub rechecks: Counter,
-    /// Heads in its cache.
-    pub cached_heads: AtomicU64,
-    /// Frames in its cache.
-    pub cached_frames: AtomicU64,
-}
+/// Rounds in a row that found nothing, after which a thread that never sleeps offers its CPU to others.
+const YIELD_AFTER: u32 = 32;
 
 /// The side of a worker that others see.
 pub struct WorkerShared {
-    /// Its index.
-    pub index: usize,
-    /// The CPU it is pinned to.
-    pub cpu: u32,
-    /// Its thread id once it runs.
-    pub tid: AtomicU32,
-    /// Its counters.
-    pub stats: WorkerStats,
-    /// Those of its softirq loop.
-    pub net_rx: ArcSwap<NetRxStats>,
+    /// The thread.
+    pub thread: Arc<PollThread>,
     /// Wakes it.
     pub waker: Waker,
     mailbox: Mailbox<Scheduled<Rx>>,
@@ -104,15 +49,12 @@ pub struct WorkerShared {
 }
 
 impl WorkerShared {
-    /// A worker without instances, for `cpu`.
-    pub fn new(index: usize, cpu: u32) -> std::io::Result<Self> {
-        let (mailbox, receiver) = mailbox(MAILBOX);
+    /// A worker without instances.
+    pub fn new(thread: PollThread) -> std::io::Result<Self> {
+        let one = thread.context != Context::Softirq;
+        let (mailbox, receiver) = mailbox(if one { MAILBOX_OF_ONE } else { MAILBOX });
         Ok(WorkerShared {
-            index,
-            cpu,
-            tid: AtomicU32::new(0),
-            stats: WorkerStats::default(),
-            net_rx: ArcSwap::default(),
+            thread: Arc::new(thread),
             waker: Waker::new()?,
             mailbox,
             receiver: Mutex::new(Some(receiver)),
@@ -179,20 +121,9 @@ pub struct Worker {
     receiver: Receiver<Scheduled<Rx>>,
     net_rx: NetRx<Rx>,
     epoll: OwnedFd,
+    /// Rounds in a row that found nothing.
+    empty: u32,
     env: Env,
-}
-
-/// What polling needs beside the poll list.
-struct Env {
-    shared: Arc<Shared>,
-    ctx: SoftnetData,
-    tables: Cache<Arc<ArcSwap<Tables>>, Arc<Tables>>,
-    /// By NAPI id, ascending.
-    instances: Vec<Arc<NapiInstance>>,
-    tx: TxBatches,
-    exceptions: Exceptions,
-    index: usize,
-    now: u64,
 }
 
 impl Worker {
@@ -201,42 +132,28 @@ impl Worker {
         let receiver =
             lock(&me.receiver).take().ok_or_else(|| std::io::Error::other("worker exists already"))?;
         let net_rx = NetRx::new(shared.budget);
-        me.net_rx.store(net_rx.stats().clone());
+        me.thread.net_rx.store(net_rx.stats().clone());
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         epoll::add(&epoll, me.waker.fd(), epoll::EventData::new_u64(WAKE), epoll::EventFlags::IN)?;
         // Last, since nothing takes it back but the drop of what is returned.
         me.alive.store(true, Ordering::Release);
-        Ok(Worker {
-            receiver,
-            net_rx,
-            epoll,
-            env: Env {
-                ctx: shared.context(),
-                tables: Cache::new(shared.tables.clone()),
-                shared: shared.clone(),
-                instances: Vec::new(),
-                tx: TxBatches::new(),
-                exceptions: Exceptions::default(),
-                index: me.index,
-                now: 0,
-            },
-            me: me.clone(),
-        })
+        let on_release = match me.thread.context {
+            Context::BusyPoll => OnRelease::Again,
+            _ => OnRelease::Unmask,
+        };
+        Ok(Worker { receiver, net_rx, epoll, empty: 0, env: Env::new(shared, on_release), me: me.clone() })
     }
 
-    /// Works until it is stopped, pinned to its CPU.
+    /// Works until it is stopped.
     pub fn run(mut self) {
-        let mut cpus = rustix::thread::CpuSet::new();
-        cpus.set(self.me.cpu as usize);
-        if let Err(error) = rustix::thread::sched_setaffinity(None, &cpus) {
-            note(format_args!("worker {} runs unpinned: CPU {}: {error}", self.me.index, self.me.cpu));
-        }
-        self.me.tid.store(rustix::thread::gettid().as_raw_nonzero().get() as u32, Ordering::Relaxed);
-        // Timers of a polling thread must not be rounded up to the default slack of 50 µs.
-        let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
+        self.me.thread.enter();
         while !self.me.stop.load(Ordering::Acquire) {
             if !self.round() {
                 self.sleep();
+            } else if self.empty >= YIELD_AFTER && self.me.thread.context == Context::BusyPoll {
+                self.empty = 0;
+                self.env.rest(&self.me.thread);
+                std::thread::yield_now();
             }
         }
     }
@@ -251,7 +168,7 @@ impl Worker {
         if self.me.wanted.load(Ordering::Relaxed) != self.env_seen() {
             self.take_instances();
         }
-        for instance in &self.env.instances {
+        for instance in self.env.instances.iter() {
             if instance.armed.load(Ordering::Relaxed) && instance.doorbell.pending() {
                 ring(instance, |napi| self.net_rx.schedule(napi));
             }
@@ -259,12 +176,8 @@ impl Worker {
         if self.net_rx.is_idle() {
             return false;
         }
-        if self.env.now == 0 {
-            self.env.now = self.env.shared.clock.now();
-        }
-        let done = self.net_rx.run(self.env.now, &mut self.env);
-        self.me.stats.rounds.add(1);
-        self.me.stats.packets.add(done.work as u64);
+        let work = self.env.run(&mut self.net_rx, &self.me.thread);
+        self.empty = if work > 0 { 0 } else { self.empty.saturating_add(1) };
         true
     }
 
@@ -274,30 +187,28 @@ impl Worker {
 
     /// Blocks until there may be something to do.
     fn sleep(&mut self) {
-        let (heads, frames) = self.env.ctx.cached();
-        self.me.stats.cached_heads.store(heads as u64, Ordering::Relaxed);
-        self.me.stats.cached_frames.store(frames as u64, Ordering::Relaxed);
-        // Not to keep an old snapshot alive while asleep.
-        self.env.tables.load();
-        self.env.now = 0;
+        let thread = &*self.me.thread;
+        self.env.rest(thread);
         let announced = self.me.waker.sleeper.announce();
         if self.has_input() {
             drop(announced);
-            return self.me.stats.rechecks.add(1);
+            return thread.stats.rechecks.add(1);
         }
-        self.me.stats.sleeps.add(1);
+        thread.stats.sleeps.add(1);
+        thread.asleep.store(true, Ordering::Relaxed);
         let mut events = [const { std::mem::MaybeUninit::<epoll::Event>::uninit() }; 16];
         let waited = epoll::wait(&self.epoll, &mut events, None::<&Timespec>);
         announced.awake();
+        thread.asleep.store(false, Ordering::Relaxed);
         // An interrupted wait is a wake-up without a cause.
         let Ok((events, _)) = waited else { return };
         for event in &*events {
             let data = event.data.u64();
             if data == WAKE {
                 self.me.waker.clear();
-                self.me.stats.woken_by_thread.add(1);
+                thread.stats.woken_by_thread.add(1);
             } else if let Some(instance) = self.env.instances.iter().find(|i| u64::from(i.napi.id) == data) {
-                self.me.stats.woken_by_doorbell.add(1);
+                thread.stats.woken_by_doorbell.add(1);
                 ring(instance, |napi| self.net_rx.schedule(napi));
             }
         }
@@ -324,10 +235,10 @@ impl Worker {
             let data = epoll::EventData::new_u64(new.napi.id.into());
             if let Err(error) = epoll::add(&self.epoll, new.doorbell.fd(), data, epoll::EventFlags::IN) {
                 // Cannot be waited for: it is polled all the same whenever the worker is awake.
-                note(format_args!("worker {} can't wait for {}: {error}", self.me.index, new.napi.name));
+                note(format_args!("{} can't wait for {}: {error}", self.me.thread.name, new.napi.name));
             }
         }
-        self.env.instances = wanted;
+        self.env.instances = Arc::new(wanted);
         self.me.seen.store(number, Ordering::Release);
     }
 
@@ -343,99 +254,7 @@ impl Drop for Worker {
         for napi in self.receiver.drain() {
             self.net_rx.schedule(napi);
         }
-        for mut napi in self.net_rx.drain() {
-            while let Completion::Again(again) = napi.complete(0, |napi, batch| self.env.receive(napi, batch))
-            {
-                napi = again;
-            }
-        }
+        self.env.give_up(&mut self.net_rx);
         self.me.alive.store(false, Ordering::Release);
-    }
-}
-
-/// An instance's doorbell rang: masks it and schedules the instance.
-fn ring(instance: &NapiInstance, schedule: impl FnOnce(Scheduled<Rx>)) {
-    instance.armed.store(false, Ordering::Relaxed);
-    instance.doorbell.mask();
-    if let Some(napi) = instance.napi.schedule_prep() {
-        schedule(napi);
-    }
-}
-
-impl Env {
-    fn instance(&self, id: u32) -> Option<&Arc<NapiInstance>> {
-        self.instances.binary_search_by_key(&id, |i| i.napi.id).ok().map(|at| &self.instances[at])
-    }
-
-    /// Processes the packets of one instance.
-    fn receive(&mut self, napi: &NapiInfo, batch: &mut Batch) {
-        let handler = self.instance(napi.id).map(|i| i.handler);
-        let Env { ctx, shared, tx, index, .. } = self;
-        match handler {
-            Some(RxHandler::Ipv4(ingress)) => {
-                ipv4_input(ctx, self.tables.load(), &ingress, batch, tx, &mut self.exceptions);
-                tx.flush(|dev, batch| match shared.devices.get(usize::from(dev)) {
-                    Some(dev) => dev_queue_xmit(ctx, dev, *index, batch),
-                    None => ctx.free_batch(batch, DropReason::DevReady),
-                });
-                if !self.exceptions.batch.is_empty() {
-                    self.exceptions();
-                }
-            }
-            Some(RxHandler::Patch(dev)) if shared.devices.len() > usize::from(dev) => {
-                dev_queue_xmit(ctx, &shared.devices[usize::from(dev)], *index, batch);
-            }
-            _ => ctx.free_batch(batch, DropReason::Shutdown),
-        }
-    }
-
-    #[cold]
-    fn exceptions(&mut self) {
-        let (exceptions, worker) = (&mut self.exceptions, self.index as u16);
-        self.shared.slow_path(&mut self.ctx, self.index, |slow, ctx, view, out| {
-            for (mut skb, why) in exceptions.drain() {
-                skb.head_mut().worker = worker;
-                slow.handle(ctx, view, skb, why, out);
-            }
-        });
-    }
-}
-
-impl Driver<Rx> for Env {
-    fn poll(&mut self, napi: &NapiInfo, body: &mut Body<Rx>, weight: usize, _: &mut PollList<Rx>) -> usize {
-        let weight = weight.min(BATCH);
-        let Body { rx: Some(rx), gro, batch, .. } = body else { return 0 };
-        let n = rx.rx_burst(&mut self.ctx, batch, weight);
-        if n > 0 {
-            if let Some(gro) = gro {
-                gro.receive(batch);
-            }
-            self.receive(napi, batch);
-        } else {
-            for dev in &self.shared.devices {
-                reap_idle(&mut self.ctx, dev, self.index);
-            }
-        }
-        n
-    }
-
-    fn deliver(&mut self, napi: &NapiInfo, batch: &mut Batch) {
-        self.receive(napi, batch);
-    }
-
-    fn released(&mut self, released: Released<Rx>, list: &mut PollList<Rx>) {
-        let Some(instance) = self.instance(released.napi.id) else { return };
-        if released.unmask {
-            instance.doorbell.unmask();
-            instance.armed.store(true, Ordering::Relaxed);
-            if instance.doorbell.pending() {
-                ring(instance, |napi| list.push(napi));
-            }
-        }
-    }
-
-    fn now(&mut self) -> u64 {
-        self.now = self.shared.clock.now();
-        self.now
     }
 }

@@ -61,8 +61,7 @@ impl Live {
         });
         let retries: u64 = flows.all().iter().map(|flow| flow.retries.load(Relaxed)).sum();
         let errors: usize = flows.all().iter().map(|flow| flow.errors().len()).sum();
-        let awake: Vec<String> =
-            router.workers.iter().map(|w| format!("worker {} {}", w.index, w.state)).collect();
+        let awake: Vec<String> = router.workers.iter().map(|w| format!("{} {}", w.name, w.state)).collect();
         format!(
             "{:>5.1} s  ping {}  udp {}  tcp {}  retries {retries}  errors {errors}  softnet dropped {}  {}\n",
             at.as_secs_f64(),
@@ -140,9 +139,9 @@ pub(super) fn router_lines(router: &Router, before: Option<(&Router, f64)>) -> S
         });
         let cpu = then.unwrap_or(worker.cpu_percent);
         text += &format!(
-            "worker {:<2} CPU {}, {}, {cpu:.0} % of it, {} packets, {} sleeps\n",
-            worker.index,
-            worker.cpu,
+            "{:<9} CPU {}, {}, {cpu:.0} % of it, {} packets, {} sleeps\n",
+            worker.name,
+            worker.cpu.map_or("any".into(), |cpu| cpu.to_string()),
             worker.state,
             grouped(worker.packets),
             grouped(worker.sleeps)

@@ -1,6 +1,6 @@
 //! `softnet show`: tables of a running instance.
 
-mod rows;
+pub(crate) mod rows;
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -43,7 +43,7 @@ enum What {
     Dev,
     /// NAPI instances: who polls which queue, and what it brings.
     Napi,
-    /// Workers: CPU use, sleeps, and what woke them.
+    /// Workers and the other threads that poll: CPU use, sleeps, and what woke them.
     Worker,
     /// Neighbours: IP and MAC addresses on the links.
     Neigh,

@@ -7,10 +7,10 @@ use softnet::show::{DevRow, DropRow, NapiRow, NeighRow, RouteRow, Stats, WorkerR
 use crate::text::{self, Align, bit_rate, bytes, grouped, rate, seconds};
 
 /// One cell with its header.
-pub(super) type Cell = (&'static str, Align, String);
+pub(crate) type Cell = (&'static str, Align, String);
 
 /// A row that can be printed.
-pub(super) trait Row: Serialize + DeserializeOwned {
+pub(crate) trait Row: Serialize + DeserializeOwned {
     /// What is printed in place of an empty table.
     const NONE: &'static str;
     /// The same in two answers if it is the same thing.
@@ -20,10 +20,10 @@ pub(super) trait Row: Serialize + DeserializeOwned {
 }
 
 /// The row some seconds ago: `None` the first time, `Some((None, _))` if there was no such row then.
-pub(super) type Since<'a, R> = Option<(Option<&'a R>, f64)>;
+pub(crate) type Since<'a, R> = Option<(Option<&'a R>, f64)>;
 
 /// A whole table.
-pub(super) fn table<R: Row>(rows: &[R], before: Option<(&[R], f64)>) -> String {
+pub(crate) fn table<R: Row>(rows: &[R], before: Option<(&[R], f64)>) -> String {
     let then = |row: &R| {
         let (rows, seconds) = before?;
         Some((rows.iter().find(|old| old.key() == row.key()), seconds))
@@ -38,7 +38,7 @@ pub(super) fn table<R: Row>(rows: &[R], before: Option<(&[R], f64)>) -> String {
 }
 
 /// The totals, one to a line.
-pub(super) fn stats(now: &Stats, before: Option<(&Stats, f64)>) -> String {
+pub(crate) fn stats(now: &Stats, before: Option<(&Stats, f64)>) -> String {
     let since = before.map(|(then, seconds)| (Some(then), seconds));
     let count = |field: fn(&Stats) -> u64| counter(now, since, field);
     let part = |free: u64, all: u64| format!("{} of {} free in the pool", grouped(free), grouped(all));
@@ -147,8 +147,9 @@ impl Row for NapiRow {
             left("name", &self.name),
             left("dev", &self.dev),
             right("queue", self.queue.to_string()),
-            left("context", &self.context),
-            right("worker", self.worker.to_string()),
+            left("context", self.context.name()),
+            left("thread", &self.thread),
+            right("tid", if self.tid == 0 { "-".into() } else { self.tid.to_string() }),
             left("state", state),
             left("doorbell", &self.doorbell),
             left("kernel irq", &self.kernel_irq),
@@ -167,7 +168,7 @@ impl Row for NapiRow {
 }
 
 impl Row for WorkerRow {
-    const NONE: &'static str = "no workers";
+    const NONE: &'static str = "no threads";
 
     fn key(&self) -> String {
         self.tid.to_string()
@@ -182,8 +183,9 @@ impl Row for WorkerRow {
             format!("{cause} {}", counter(self, since, woken))
         });
         vec![
-            right("worker", self.index.to_string()),
-            right("cpu", self.cpu.to_string()),
+            left("thread", &self.name),
+            left("context", self.context.name()),
+            right("cpu", self.cpu.map_or("-".into(), |cpu| cpu.to_string())),
             right("tid", self.tid.to_string()),
             left("state", &self.state),
             right("use", format!("{cpu:.1} %")),

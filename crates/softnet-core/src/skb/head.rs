@@ -16,7 +16,7 @@ impl Flags {
 pub struct Head {
     /// Index of the device the packet came in by (for [`Flags::ORIGINATED`], leaves by).
     pub dev: u16,
-    /// RX queue of that device.
+    /// RX queue of that device. The packet's flow leaves by the TX queue of the same number.
     pub queue: u16,
     /// Flow hash, 0 = not computed.
     pub hash: u32,
@@ -24,9 +24,7 @@ pub struct Head {
     pub flags: u16,
     /// Offset of the L3 header from the first byte.
     pub l3: u16,
-    /// Worker whose TX queue the packet's flow leaves by; set when a packet leaves the fast path.
-    pub worker: u16,
-    pub(super) _pad: u16,
+    pub(super) _pad: u32,
     /// Next hop that the FIB look-up chose (index into the adjacency snapshot).
     pub nexthop: u32,
     /// NAPI instance the packet came by, 0 = none.
@@ -73,7 +71,6 @@ impl RawHead {
         head.hash = 0;
         head.flags = 0;
         head.l3 = 0;
-        head.worker = 0;
         head._pad = 0;
         head.nexthop = 0;
         head.napi_id = 0;

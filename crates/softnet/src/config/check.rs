@@ -12,7 +12,7 @@ use super::{Config, DeviceConfig, InterfaceAddr, RouteTarget, StackConfig, forma
 /// What a number may be.
 pub(super) struct Limit {
     min: u32,
-    max: u32,
+    pub(super) max: u32,
     power_of_two: bool,
 }
 
@@ -32,6 +32,7 @@ pub(super) const NETDEV_BUDGET: Limit = range(1, 100_000);
 pub(super) const NETDEV_BUDGET_USECS: Limit = range(1, 1_000_000);
 /// The kernel warns above 64 (`NAPI_POLL_WEIGHT`), and a batch holds no more.
 pub(super) const DEV_WEIGHT: Limit = range(1, 64);
+pub(super) const WORKQUEUE_THREADS: Limit = range(0, 256);
 pub(super) const CACHE_SIZE: Limit = range(1, 4096);
 pub(super) const CACHE_MOVE: Limit = range(1, 4096);
 
@@ -99,6 +100,7 @@ fn stack(stack: &StackConfig, cpus: &[u32], found: &mut Vec<Found>) {
     NETDEV_BUDGET.check(at.key("netdev_budget"), stack.netdev_budget, found);
     NETDEV_BUDGET_USECS.check(at.key("netdev_budget_usecs"), stack.netdev_budget_usecs, found);
     DEV_WEIGHT.check(at.key("dev_weight"), stack.dev_weight, found);
+    WORKQUEUE_THREADS.check(at.key("workqueue_threads"), stack.workqueue_threads, found);
     let cache = stack.skb_cache;
     let (at, whole) = (Section::SkbCache, |n: usize| u32::try_from(n).unwrap_or(u32::MAX));
     CACHE_SIZE.check(at.key("size"), whole(cache.size), found);

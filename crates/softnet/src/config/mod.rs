@@ -40,6 +40,8 @@ use softnet_core::skb::CacheSizes;
 
 pub use errors::{At, ConfigErrors, Problem};
 
+use crate::context::Context;
+
 /// Everything a stack is started from.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Config {
@@ -72,6 +74,8 @@ pub struct StackConfig {
     pub dev_weight: u32,
     /// Each thread's caches of heads and frames.
     pub skb_cache: CacheSizes,
+    /// Threads of the pool that polls in the context `workqueue`; 0: as many as there are CPUs to run on.
+    pub workqueue_threads: u32,
 }
 
 impl Default for StackConfig {
@@ -85,11 +89,20 @@ impl Default for StackConfig {
             netdev_budget_usecs: 2000,
             dev_weight: 64,
             skb_cache: CacheSizes::default(),
+            workqueue_threads: 0,
         }
     }
 }
 
 impl StackConfig {
+    /// How many threads the pool has.
+    pub fn pool_threads(&self) -> u32 {
+        match self.workqueue_threads {
+            0 => available_cpus().len().clamp(1, check::WORKQUEUE_THREADS.max as usize) as u32,
+            n => n,
+        }
+    }
+
     /// Where the control socket is.
     pub fn socket_path(&self) -> PathBuf {
         self.control.clone().unwrap_or_else(|| crate::control::socket_path(&self.name))
@@ -116,6 +129,8 @@ pub struct DeviceConfig {
     pub workers: Vec<usize>,
     /// Whether frames may arrive with a partial L4 checksum.
     pub partial_csum: PartialCsum,
+    /// In which context it is polled, until that is changed while it runs.
+    pub threaded: Context,
 }
 
 impl DeviceConfig {
@@ -130,6 +145,7 @@ impl DeviceConfig {
             addresses: Vec::new(),
             workers: Vec::new(),
             partial_csum: PartialCsum::Auto,
+            threaded: Context::Softirq,
         }
     }
 

@@ -104,6 +104,7 @@ impl Read {
                 "netdev_budget_usecs",
                 "dev_weight",
                 "skb_cache",
+                "workqueue_threads",
             ],
         );
         let mut stack = StackConfig::default();
@@ -115,6 +116,8 @@ impl Read {
         let usecs = self.integer(table, "netdev_budget_usecs", &check::NETDEV_BUDGET_USECS);
         set(&mut stack.netdev_budget_usecs, usecs);
         set(&mut stack.dev_weight, self.integer(table, "dev_weight", &check::DEV_WEIGHT));
+        let pool = self.integer(table, "workqueue_threads", &check::WORKQUEUE_THREADS);
+        set(&mut stack.workqueue_threads, pool);
         if let Some(cache) = table.get("skb_cache").and_then(|value| self.table(Section::SkbCache, value)) {
             self.known_keys(cache, &["size", "refill", "flush"]);
             for (key, limit, slot) in [
@@ -131,7 +134,7 @@ impl Read {
     fn device(&mut self, table: Table<'_>) -> DeviceConfig {
         self.known_keys(
             table,
-            &["name", "driver", "mode", "force", "ring", "addresses", "workers", "partial_csum"],
+            &["name", "driver", "mode", "force", "ring", "addresses", "workers", "partial_csum", "threaded"],
         );
         let mut device = DeviceConfig::new(self.required_string(table, "name").unwrap_or_default());
         set(&mut device.driver, self.choice(table, "driver", &[("xdp", Driver::Xdp)]));
@@ -150,6 +153,11 @@ impl Read {
         set(&mut device.workers, workers.map(|all| all.into_iter().map(|i| i as usize).collect()));
         let answers = [("auto", PartialCsum::Auto), ("on", PartialCsum::On), ("off", PartialCsum::Off)];
         set(&mut device.partial_csum, self.choice(table, "partial_csum", &answers));
+        if let Some(text) = self.string(table, "threaded")
+            && let Some(value) = table.get("threaded")
+        {
+            set(&mut device.threaded, self.parsed(table.section.key("threaded"), value, text.parse()));
+        }
         device
     }
 

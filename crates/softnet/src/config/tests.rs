@@ -12,9 +12,11 @@ netdev_budget = 600
 netdev_budget_usecs = 4000
 dev_weight = 32
 skb_cache = { size = 64, refill = 16, flush = 32 }
+workqueue_threads = 3
 
 [[device]]
 name = "eth1"
+threaded = "busy-poll"
 driver = "xdp"
 mode = "native"
 force = true
@@ -62,6 +64,7 @@ fn a_full_file_means_what_it_says() {
             netdev_budget_usecs: 4000,
             dev_weight: 32,
             skb_cache: CacheSizes { size: 64, refill: 16, flush: 32 },
+            workqueue_threads: 3,
         },
         devices: vec![
             DeviceConfig {
@@ -73,6 +76,7 @@ fn a_full_file_means_what_it_says() {
                 addresses: vec![addr("10.0.0.1/24"), addr("10.0.0.2/24")],
                 workers: vec![1, 0],
                 partial_csum: PartialCsum::Off,
+                threaded: Context::BusyPoll,
             },
             DeviceConfig { addresses: vec![addr("10.0.1.1/31")], ..DeviceConfig::new("eth2") },
         ],
@@ -173,10 +177,18 @@ fn one_error_each() {
             "[stack]\nworkers = [1, 1]",
             "r.toml:2:15: stack.workers: CPU 1 is listed twice; expected one worker for each CPU",
         ),
+        (
+            "[stack]\nworkqueue_threads = 257",
+            "r.toml:2:21: stack.workqueue_threads: expected a number from 0 to 256, found 257",
+        ),
+        (
+            "[[device]]\nname = \"eth1\"\naddresses = [\"10.0.0.1/24\"]\nthreaded = \"busypoll\"",
+            "r.toml:4:12: device.threaded: expected softirq (0), threaded (1), workqueue or busy-poll, found \"busypoll\"",
+        ),
         ("[stack]\nworker = [1]", "r.toml:2:1: stack: unknown key \"worker\"; did you mean \"workers\"?"),
         (
             "[stack]\ncolour = 1",
-            "r.toml:2:1: stack: unknown key \"colour\"; expected one of name, control, workers, frames, netdev_budget, netdev_budget_usecs, dev_weight, skb_cache",
+            "r.toml:2:1: stack: unknown key \"colour\"; expected one of name, control, workers, frames, netdev_budget, netdev_budget_usecs, dev_weight, skb_cache, workqueue_threads",
         ),
         ("[[neighbor]]", "r.toml:1:3: unknown key \"neighbor\"; did you mean \"neighbour\"?"),
         ("[device]\nname = \"eth1\"", "r.toml:1:1: device: expected a list of tables: write [[device]]"),

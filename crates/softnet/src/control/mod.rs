@@ -22,6 +22,7 @@ use serde::{Deserialize, Serialize};
 pub use client::Client;
 pub use server::{Listener, Server};
 
+use crate::context::Context;
 use crate::show::Table;
 
 /// Where instances put their sockets.
@@ -36,6 +37,29 @@ const MAX_REQUEST: usize = 4096;
 pub enum Request {
     /// A table, see [`Table`] for what it brings.
     Show(Table),
+    /// A change, answered when it is done: by a list of the [`NapiRow`](crate::show::NapiRow)s it was about.
+    Set(Set),
+}
+
+/// A change of a running instance: `{"dev": "eth1", "threaded": "busy-poll"}` or `{"napi": 8193, "threaded": …}`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Set {
+    /// What to change.
+    #[serde(flatten)]
+    pub target: Target,
+    /// In which context to poll it. For a device it holds for all queues, those that were set for themselves included;
+    /// either is remembered when the device is opened anew.
+    pub threaded: Context,
+}
+
+/// What a [`Set`] is about.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Target {
+    /// A device, by name.
+    Dev(String),
+    /// A NAPI instance, by id.
+    Napi(u32),
 }
 
 /// What is answered.

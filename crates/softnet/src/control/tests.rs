@@ -17,6 +17,7 @@ impl Handler for Echo {
         match request {
             Request::Show(Table::Stats) => Ok(json!({"answer": 42})),
             Request::Show(Table::Route) => Ok(Value::from("x".repeat(3 << 20))),
+            Request::Set(set) => Ok(json!(format!("{set:?}"))),
             Request::Show(table) => Err(format!("no {table:?} here")),
         }
     }
@@ -73,6 +74,25 @@ fn the_wire_is_lines_of_json() {
     stream.write_all(b"{\"show\":\"stats\"}").unwrap();
     stream.shutdown(std::net::Shutdown::Write).unwrap();
     assert_eq!(answers.next(), None);
+}
+
+#[test]
+fn a_change_names_a_device_or_an_instance() {
+    for (text, target, threaded) in [
+        (r#"{"set":{"dev":"eth1","threaded":"busy-poll"}}"#, Target::Dev("eth1".into()), Context::BusyPoll),
+        (r#"{"set":{"napi":8193,"threaded":"threaded"}}"#, Target::Napi(8193), Context::Threaded),
+    ] {
+        let request = Request::Set(Set { target, threaded });
+        assert_eq!(serde_json::from_str::<Request>(text).unwrap(), request);
+        assert_eq!(serde_json::to_string(&request).unwrap(), text);
+    }
+    for wrong in [
+        r#"{"set":{"dev":"eth1"}}"#,
+        r#"{"set":{"threaded":"softirq"}}"#,
+        r#"{"set":{"napi":-1,"threaded":"softirq"}}"#,
+    ] {
+        assert!(serde_json::from_str::<Request>(wrong).is_err(), "{wrong}");
+    }
 }
 
 #[test]

@@ -2,6 +2,7 @@
 //!
 //! Time-outs are there to fail instead of to hang; nothing is asserted about how long anything takes.
 
+mod contexts;
 mod frames;
 mod order;
 mod sleep;

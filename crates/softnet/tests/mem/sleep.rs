@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use softnet::instance::{NapiInstance, RxHandler};
 use softnet::shared::Shared;
-use softnet::worker::{NapiInstance, RxHandler};
 use softnet_core::napi::Napi;
-use softnet_core::sync::{AtomicBool, Ordering};
+use softnet_core::sync::Ordering;
 
 use super::frames::{Rng, host, number_of, numbered};
 use super::world::{Setup, of_port, until, wire};
@@ -17,7 +17,7 @@ fn all_sleep(shared: &Shared) -> bool {
 
 /// Sleeps, and attempts that found work at the last look.
 fn attempts(shared: &Shared) -> u64 {
-    shared.workers.iter().map(|w| w.stats.sleeps.get() + w.stats.rechecks.get()).sum()
+    shared.workers.iter().map(|w| w.thread.stats.sleeps.get() + w.thread.stats.rechecks.get()).sum()
 }
 
 #[test]
@@ -86,13 +86,7 @@ fn instances_come_and_go_while_their_worker_is_busy() {
         let (doorbell, stats) = (rx.doorbell(), rx.stats());
         let (napi, guard) = Napi::new("extra", 7, 0, Some(rx));
         // There is no such device to patch to: packets are dropped.
-        let instance = Arc::new(NapiInstance {
-            napi,
-            doorbell,
-            worker: 0,
-            handler: RxHandler::Patch(u16::MAX),
-            armed: AtomicBool::new(false),
-        });
+        let instance = Arc::new(NapiInstance::new(napi, doorbell, 0, RxHandler::Patch(u16::MAX)));
         kept_busy += busy.send(&vec![numbered(0, host(1), 0, round); 8]) as u64;
         worker.add(instance.clone());
         worker.schedule(guard.enable());

@@ -1,5 +1,6 @@
 //! A running stack between in-process wires, and the far ends of these.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -7,14 +8,17 @@ use softnet::config::{
     Config, DeviceConfig, InterfaceAddr, NeighbourConfig, RouteConfig, RouteTarget, StackConfig,
     available_cpus,
 };
+use softnet::context::Context;
+use softnet::control::{Set, Target};
 use softnet::rows::View;
 use softnet::shared::Shared;
+use softnet::show::NapiRow;
 use softnet::{Assembly, Stack};
 use softnet_core::SoftnetData;
 use softnet_core::ip::Prefix;
 use softnet_core::skb::{Batch, CacheSizes, HEADROOM, Region};
 use softnet_dev::mem::{PairConfig, pair};
-use softnet_dev::{Device, OpenDevice, RxQueue, TxQueue};
+use softnet_dev::{Device, Doorbell, OpenDevice, QueueStats, RxQueue, TxQueue};
 
 use super::frames::{host, host_mac, own, own_mac};
 
@@ -106,6 +110,30 @@ pub(crate) struct Setup<'a> {
     pub(crate) known: bool,
 }
 
+/// An RX queue that sees to it that one thread polls it at a time.
+struct Exclusive(Box<dyn RxQueue>, Arc<AtomicBool>);
+
+impl RxQueue for Exclusive {
+    fn rx_burst(&mut self, ctx: &mut SoftnetData, batch: &mut Batch, budget: usize) -> usize {
+        assert!(!self.1.swap(true, Ordering::Relaxed), "two threads poll a queue");
+        let n = self.0.rx_burst(ctx, batch, budget);
+        assert!(self.1.swap(false, Ordering::Relaxed), "two threads poll a queue");
+        n
+    }
+    fn doorbell(&self) -> Arc<dyn Doorbell> {
+        self.0.doorbell()
+    }
+    fn stats(&self) -> Arc<QueueStats> {
+        self.0.stats()
+    }
+    fn held(&self) -> usize {
+        self.0.held()
+    }
+    fn close(self: Box<Self>, ctx: &mut SoftnetData) {
+        self.0.close(ctx);
+    }
+}
+
 impl Setup<'_> {
     fn config(&self) -> Config {
         let net = |port: usize| Prefix::new([10, 100 + port as u8, 0, 0].into(), 16).unwrap();
@@ -132,20 +160,28 @@ impl Setup<'_> {
 
     /// Runs it. Lanes come port by port, queue by queue.
     pub(crate) fn start(self) -> (World, Vec<Lane>) {
+        let (assembly, lanes) = self.assemble(Context::Softirq);
+        (World::of(Stack::run(assembly).unwrap()), lanes)
+    }
+
+    /// Everything but the workers' threads, all devices to be polled in the context `threaded`.
+    pub(crate) fn assemble(self, threaded: Context) -> (Assembly, Vec<Lane>) {
+        let mut config = self.config();
+        config.devices.iter_mut().for_each(|device| device.threaded = threaded);
         let lanes = Arc::new(Mutex::new(Vec::new()));
         let queues = self.ports.to_vec();
-        let assembly = Assembly::new(self.config(), Vec::new(), |region| {
+        let assembly = Assembly::new(config, Vec::new(), |region| {
             let (region, lanes) = (region.clone(), lanes.clone());
             Ok(move |dev: u16, _: &DeviceConfig, _: &mut SoftnetData| {
-                let (near, far) = wire(&region, dev, queues[usize::from(dev)]);
+                let (mut near, far) = wire(&region, dev, queues[usize::from(dev)]);
+                let exclusive = |rx| Box::new(Exclusive(rx, Arc::default())) as Box<dyn RxQueue>;
+                near.rx = near.rx.into_iter().map(exclusive).collect();
                 lanes.lock().unwrap().extend(far);
                 Ok::<_, String>(near)
             })
         });
-        let stack = Stack::run(assembly.unwrap()).unwrap();
-        let (shared, view) = (stack.shared().clone(), stack.view().clone());
         let lanes = std::mem::take(&mut *lanes.lock().unwrap());
-        (World { stack: Some(stack), shared, view }, lanes)
+        (assembly.unwrap(), lanes)
     }
 }
 
@@ -173,6 +209,16 @@ pub(crate) fn wire(region: &Arc<Region>, dev: u16, queues: usize) -> (OpenDevice
 }
 
 impl World {
+    pub(crate) fn of(stack: Stack) -> World {
+        let (shared, view) = (stack.shared().clone(), stack.view().clone());
+        World { stack: Some(stack), shared, view }
+    }
+
+    /// Has device `port` polled in `threaded`.
+    pub(crate) fn set(&self, port: usize, threaded: Context) -> Vec<NapiRow> {
+        self.view.set(Set { target: Target::Dev(format!("mem{port}")), threaded }).unwrap()
+    }
+
     /// Waits until softnet has received `received` frames and done with them.
     pub(crate) fn settle(&self, received: u64) {
         let view = &self.view;

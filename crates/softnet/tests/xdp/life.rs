@@ -2,6 +2,9 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use softnet::context::Context;
+use softnet::control::{Set, Target};
+use softnet::show::NapiRow;
 use softnet_dev::netlink::Netlink;
 
 use super::hosts::ask;
@@ -68,6 +71,40 @@ fn interfaces_vanish_and_return_under_traffic() {
     });
     world.assert_connected();
     world.devs();
+    world.end();
+}
+
+/// In which context a queue is polled is remembered while its interface is away.
+#[test]
+fn contexts_outlive_interfaces() {
+    let Some(mut world) = World::new(2) else { return };
+    world.start();
+    let _echoes = world.echoes();
+    world.assert_connected();
+    let view = world.view().clone();
+    let set = |target, threaded| view.set(Set { target, threaded }).unwrap();
+    let contexts = || {
+        let of = |row: &NapiRow| row.dev == interface(0);
+        view.napis().into_iter().filter(of).map(|row| row.context).collect::<Vec<_>>()
+    };
+    let queue = set(Target::Dev(interface(0)), Context::Threaded)[1].id;
+    set(Target::Napi(queue), Context::Workqueue);
+    let expected = [Context::Threaded, Context::Workqueue];
+    assert_eq!(contexts(), expected);
+    world.assert_connected();
+    world.unplug(0);
+    until("softnet to notice", || view.devs()[0].link == "gone");
+    until("the threads to end", || view.workers().iter().all(|row| row.context == Context::Softirq));
+    world.plug(0);
+    world.assert_connected();
+    assert_eq!(contexts(), expected);
+    // Set while it is away.
+    world.unplug(0);
+    until("softnet to notice", || view.devs()[0].link == "gone");
+    assert_eq!(set(Target::Dev(interface(0)), Context::BusyPoll), []);
+    world.plug(0);
+    world.assert_connected();
+    assert_eq!(contexts(), [Context::BusyPoll; 2]);
     world.end();
 }
 

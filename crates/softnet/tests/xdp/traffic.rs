@@ -2,8 +2,11 @@
 
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, UdpSocket};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use softnet::context::Context;
+use softnet::control::{Set, Target};
 use softnet_dev::netlink::Netlink;
 
 use super::hosts::{Echo, Icmp, Message, ask, tcp};
@@ -39,6 +42,43 @@ fn ping_udp_and_tcp_pass_intact() {
         }
         tcp(&world.hosts[from], &world.hosts[to], host(to), 500_000);
     }
+    let drops = world.view().drops();
+    assert!(drops.iter().all(|row| row.reason == "full_ring"), "{drops:?}");
+    world.end();
+}
+
+/// Each millisecond another context, while the kernels talk: UDP arrives intact, and TCP too.
+#[test]
+fn contexts_are_switched_under_traffic() {
+    let Some(mut world) = World::new(2) else { return };
+    world.start();
+    let _echoes = world.echoes();
+    world.assert_connected();
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let (view, over) = (world.view().clone(), &over);
+        let switches = scope.spawn(move || {
+            let mut n = 0;
+            while !over.load(Ordering::Relaxed) {
+                // Both devices go round, in different steps.
+                for (dev, threaded) in [(0, Context::ALL[n % 4]), (1, Context::ALL[n / 3 % 4])] {
+                    let set = Set { target: Target::Dev(interface(dev)), threaded };
+                    let rows = view.set(set).unwrap();
+                    assert!(rows.iter().all(|row| row.context == threaded));
+                }
+                n += 1;
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            n
+        });
+        for len in 0..100 {
+            until("an echo", || world.hosts[0].run(|| ask(host(1), &payload(len))).unwrap());
+        }
+        tcp(&world.hosts[0], &world.hosts[1], host(1), 5_000_000);
+        tcp(&world.hosts[1], &world.hosts[0], host(0), 5_000_000);
+        over.store(true, Ordering::Relaxed);
+        assert!(switches.join().unwrap() > 1);
+    });
     let drops = world.view().drops();
     assert!(drops.iter().all(|row| row.reason == "full_ring"), "{drops:?}");
     world.end();

@@ -1,0 +1,175 @@
+//! What a polling thread does with an instance: receives a batch, processes it, and sees to the doorbell when the
+//! instance was released. The same in all contexts but for that last step.
+//!
+//! Owned by the thread that polls. Packets leave by the TX queue with the number of the RX queue they came by, whoever
+//! polls: so a flow keeps its TX queue, and with it its order, when its instance is switched to another context.
+
+use std::sync::Arc;
+
+use arc_swap::{ArcSwap, Cache};
+use softnet_core::SoftnetData;
+use softnet_core::ip::adjacency::Tables;
+use softnet_core::ip::input::{Exceptions, TxBatches, ipv4_input};
+use softnet_core::napi::{Body, Completion, Driver, NapiInfo, NetRx, PollList, Released};
+use softnet_core::skb::{BATCH, Batch, DropReason};
+use softnet_core::sync::Ordering;
+
+use crate::instance::{NapiInstance, Rx, RxHandler, ring, ring_shared};
+use crate::netdev::{dev_queue_xmit, reap_idle};
+use crate::pool::Pool;
+use crate::shared::Shared;
+use crate::thread::PollThread;
+
+/// What follows when an instance was released.
+pub(crate) enum OnRelease {
+    /// Its doorbell is unmasked, for the thread itself to wait for.
+    Unmask,
+    /// The same, for whichever thread of the pool waits.
+    UnmaskFor(Arc<Pool>),
+    /// It is scheduled again at once, and its doorbell stays masked.
+    Again,
+}
+
+/// What polling needs beside the poll list.
+pub(crate) struct Env {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) ctx: SoftnetData,
+    tables: Cache<Arc<ArcSwap<Tables>>, Arc<Tables>>,
+    /// By NAPI id, ascending.
+    pub(crate) instances: Arc<Vec<Arc<NapiInstance>>>,
+    tx: TxBatches,
+    exceptions: Exceptions,
+    on_release: OnRelease,
+    /// The time in ns; 0 if it must be read.
+    now: u64,
+}
+
+impl Env {
+    pub(crate) fn new(shared: &Arc<Shared>, on_release: OnRelease) -> Self {
+        Env {
+            ctx: shared.context(),
+            tables: Cache::new(shared.tables.clone()),
+            shared: shared.clone(),
+            instances: Arc::default(),
+            tx: TxBatches::new(),
+            exceptions: Exceptions::default(),
+            on_release,
+            now: 0,
+        }
+    }
+
+    /// Runs the softirq loop once. Returns how many packets there were.
+    pub(crate) fn run(&mut self, net_rx: &mut NetRx<Rx>, thread: &PollThread) -> usize {
+        if self.now == 0 {
+            self.now = self.shared.clock.now();
+        }
+        let done = net_rx.run(self.now, self);
+        thread.stats.rounds.add(1);
+        thread.stats.packets.add(done.work as u64);
+        done.work
+    }
+
+    /// Before the thread sleeps or yields: lets go of what it must not keep meanwhile.
+    pub(crate) fn rest(&mut self, thread: &PollThread) {
+        let (heads, frames) = self.ctx.cached();
+        thread.stats.cached_heads.store(heads as u64, Ordering::Relaxed);
+        thread.stats.cached_frames.store(frames as u64, Ordering::Relaxed);
+        // Not to keep an old snapshot alive.
+        self.tables.load();
+        self.now = 0;
+    }
+
+    /// Completes what is scheduled on `net_rx` without polling it, so that whoever waits can disable the instances.
+    pub(crate) fn give_up(&mut self, net_rx: &mut NetRx<Rx>) {
+        for mut napi in net_rx.drain() {
+            while let Completion::Again(again) = napi.complete(0, |napi, batch| self.receive(napi, batch)) {
+                napi = again;
+            }
+        }
+    }
+
+    fn instance(&self, id: u32) -> Option<&Arc<NapiInstance>> {
+        self.instances.binary_search_by_key(&id, |i| i.napi.id).ok().map(|at| &self.instances[at])
+    }
+
+    /// Processes the packets of one instance.
+    fn receive(&mut self, napi: &NapiInfo, batch: &mut Batch) {
+        let handler = self.instance(napi.id).map(|i| i.handler);
+        let queue = usize::from(napi.queue);
+        let Env { ctx, shared, tx, .. } = self;
+        match handler {
+            Some(RxHandler::Ipv4(ingress)) => {
+                ipv4_input(ctx, self.tables.load(), &ingress, batch, tx, &mut self.exceptions);
+                tx.flush(|dev, batch| match shared.devices.get(usize::from(dev)) {
+                    Some(dev) => dev_queue_xmit(ctx, dev, queue, batch),
+                    None => ctx.free_batch(batch, DropReason::DevReady),
+                });
+                if !self.exceptions.batch.is_empty() {
+                    self.exceptions(queue);
+                }
+            }
+            Some(RxHandler::Patch(dev)) if shared.devices.len() > usize::from(dev) => {
+                dev_queue_xmit(ctx, &shared.devices[usize::from(dev)], queue, batch);
+            }
+            _ => ctx.free_batch(batch, DropReason::Shutdown),
+        }
+    }
+
+    #[cold]
+    fn exceptions(&mut self, queue: usize) {
+        let exceptions = &mut self.exceptions;
+        self.shared.slow_path(&mut self.ctx, queue, |slow, ctx, view, out| {
+            for (skb, why) in exceptions.drain() {
+                slow.handle(ctx, view, skb, why, out);
+            }
+        });
+    }
+}
+
+impl Driver<Rx> for Env {
+    fn poll(&mut self, napi: &NapiInfo, body: &mut Body<Rx>, weight: usize, _: &mut PollList<Rx>) -> usize {
+        let weight = weight.min(BATCH);
+        let Body { rx: Some(rx), gro, batch, .. } = body else { return 0 };
+        let n = rx.rx_burst(&mut self.ctx, batch, weight);
+        if n > 0 {
+            if let Some(gro) = gro {
+                gro.receive(batch);
+            }
+            self.receive(napi, batch);
+        } else {
+            for dev in &self.shared.devices {
+                reap_idle(&mut self.ctx, dev, napi.queue.into());
+            }
+        }
+        n
+    }
+
+    fn deliver(&mut self, napi: &NapiInfo, batch: &mut Batch) {
+        self.receive(napi, batch);
+    }
+
+    fn released(&mut self, released: Released<Rx>, list: &mut PollList<Rx>) {
+        if let OnRelease::Again = self.on_release {
+            return released.napi.schedule_prep().into_iter().for_each(|napi| list.push(napi));
+        }
+        let Some(instance) = self.instance(released.napi.id) else { return };
+        if !released.unmask {
+            return;
+        }
+        instance.doorbell.unmask();
+        instance.armed.store(true, Ordering::Relaxed);
+        let pending = instance.doorbell.pending();
+        match &self.on_release {
+            OnRelease::UnmaskFor(pool) if pending || !pool.arm(instance) => {
+                ring_shared(instance).into_iter().for_each(|napi| list.push(napi));
+            }
+            OnRelease::Unmask if pending => ring(instance, |napi| list.push(napi)),
+            _ => {}
+        }
+    }
+
+    fn now(&mut self) -> u64 {
+        self.now = self.shared.clock.now();
+        self.now
+    }
+}
