@@ -24,9 +24,8 @@ pub(crate) enum Mutant {
     /// The timer is armed before ownership is released. The timer is the runtime's, so the fault is in the models.
     #[cfg(all(test, feature = "loom"))]
     ArmedTooEarly,
-    /// Arming the timer does not order the release before its expiry. The fault is in the models.
-    #[cfg(all(test, feature = "loom"))]
-    ArmedRelaxed,
+    /// A timer that fires trusts a look at who owns the instance.
+    WatchdogOnlyLooks,
     /// The owner leaves without looking whether something is pending.
     LeaveBlind,
     /// The owner leaves without ordering what was done under ownership.

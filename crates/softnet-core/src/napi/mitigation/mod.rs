@@ -16,8 +16,7 @@
 //!
 //! There is one timer per instance, kept by the runtime. Arming it replaces what it was armed with; a release
 //! that asks for no timer leaves it as it is, and it then polls once for nothing. It is armed *after* ownership was
-//! released, and its expiry must see that release (any lock or release/acquire pair around the timer does): one that
-//! finds the instance owned is spent, because whoever owns it arms it again or unmasks.
+//! released: one that finds the instance owned is spent, because whoever owns it arms it again or unmasks.
 //!
 //! Invariant: at every moment an enabled instance's doorbell is unmasked, or its timer is armed, or somebody owns it,
 //! or a disable waits to take it over.
