@@ -1,6 +1,4 @@
-//! What can be hung into an instance: receive offload and interrupt mitigation. Called by the instance's owner only.
-
-use std::num::NonZeroU64;
+//! What can be hung into an instance: receive offload. Called by the instance's owner only.
 
 use crate::skb::Batch;
 
@@ -13,21 +11,4 @@ pub trait Gro: Send {
     fn flush(&mut self, out: &mut Batch, old_only: bool);
     /// Packets held now.
     fn held(&self) -> usize;
-}
-
-/// Decides, when a poll comes to its end, whether the doorbell stays masked and for how long
-/// (`napi_defer_hard_irqs`, `gro_flush_timeout`).
-pub trait Mitigation: Send {
-    /// Called once per completion, for no work as well: `work` packets were received, and GRO holds some or not.
-    fn complete(&mut self, work: usize, gro_holds: bool) -> Deferral;
-}
-
-/// What is to become of the doorbell.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Deferral {
-    /// The timer to arm, in ns from now. While it runs GRO may hold packets. A timer alone does not keep the doorbell
-    /// masked.
-    pub timer: Option<NonZeroU64>,
-    /// Whether the doorbell stays masked until the timer fires; without a timer it is unmasked all the same.
-    pub masked: bool,
 }

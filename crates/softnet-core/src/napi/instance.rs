@@ -7,7 +7,8 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::hooks::{Gro, Mitigation};
+use super::hooks::Gro;
+use super::mitigation::{Mitigation, MitigationConfig};
 use super::scheduled::{Disabled, Scheduled};
 use super::state::{self, State};
 use crate::skb::Batch;
@@ -29,6 +30,8 @@ pub struct NapiInfo {
     pub dev: u16,
     /// Its RX queue in the device.
     pub queue: u16,
+    /// The knobs of its interrupt mitigation.
+    pub mitigation: MitigationConfig,
     /// Its counters.
     pub stats: NapiStats,
 }
@@ -60,14 +63,26 @@ pub struct NapiStats {
     pub completions: Counter,
 }
 
+impl NapiStats {
+    /// Counts a poll that might have received `weight` packets and received `work`.
+    #[inline]
+    pub fn polled(&self, work: usize, weight: usize) {
+        self.polls.add(1);
+        self.packets.add(work as u64);
+        self.empty_polls.add((work == 0).into());
+        self.full_polls.add((work >= weight).into());
+        self.over_weight.add((work > weight).into());
+    }
+}
+
 /// What only the owner of an instance may touch.
 pub struct Body<Q> {
     /// The device's RX queue.
     pub rx: Q,
     /// Receive offload, if there is one.
     pub gro: Option<Box<dyn Gro>>,
-    /// Interrupt mitigation, if there is one.
-    pub mitigation: Option<Box<dyn Mitigation>>,
+    /// How far interrupt mitigation has come.
+    pub mitigation: Mitigation,
     /// Scratch for the packets of one poll; empty between polls.
     pub batch: Batch,
     /// The softirq run that polled it last.
@@ -83,8 +98,9 @@ impl<Q> Napi<Q> {
     /// A new instance for queue `queue` of device `dev`, disabled. The second value enables it.
     pub fn new(name: impl Into<String>, dev: u16, queue: u16, rx: Q) -> (Napi<Q>, Disabled<Q>) {
         let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
-        let info = NapiInfo { id, name: name.into(), dev, queue, stats: NapiStats::default() };
-        let body = Body { rx, gro: None, mitigation: None, batch: Batch::new(), run: 0 };
+        let (mitigation, stats) = (MitigationConfig::default(), NapiStats::default());
+        let info = NapiInfo { id, name: name.into(), dev, queue, mitigation, stats };
+        let body = Body { rx, gro: None, mitigation: Mitigation::default(), batch: Batch::new(), run: 0 };
         let guard = Owned::held(state::NPSVC, info, body);
         (Napi(guard.cell().clone()), Disabled(guard))
     }
@@ -98,10 +114,11 @@ impl<Q> Napi<Q> {
         self.schedule(state::prep)
     }
 
-    /// The instance's timer fired: as [`schedule_prep`](Self::schedule_prep), but leaves an owner alone.
+    /// The instance's timer fired: as [`schedule_prep`](Self::schedule_prep), but leaves an owner alone, and takes back
+    /// busy pollers' wish for preference (`napi_watchdog`).
     #[inline]
     pub fn watchdog(&self) -> Option<Scheduled<Q>> {
-        self.schedule(state::test_and_set)
+        self.schedule(state::watchdog)
     }
 
     fn schedule(&self, f: fn(u32) -> Option<u32>) -> Option<Scheduled<Q>> {
@@ -117,7 +134,7 @@ impl<Q> Napi<Q> {
     }
 
     /// Disables the instance if nobody owns it. Afterwards it is not polled until it is enabled again. While it is
-    /// disabled already, this does not succeed.
+    /// disabled already, this does not succeed. Its timer may be cancelled then; one that fires finds it disabled.
     pub fn try_disable(&self) -> Option<Disabled<Q>> {
         Owned::acquire(&self.0, state::disable).map(Disabled)
     }

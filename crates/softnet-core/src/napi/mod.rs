@@ -5,21 +5,25 @@
 //! * [`Scheduled`] is that ownership. It comes from [`Napi::schedule_prep`], [`Napi::watchdog`] or
 //!   [`Disabled::enable`], waits on a poll list or travels through a [mailbox](crate::sync::mailbox), and ends
 //!   in [`Scheduled::complete`].
+//! * [`BusyPolling`] is the ownership of an application that polls by itself; it ends in [`BusyPolling::stop`].
+//! * [`Mitigation`] decides how long the doorbell stays masked after either, by the knobs of [`MitigationConfig`].
 //! * [`NetRx`] is the softirq loop: it polls the instances of one worker's poll list within a budget.
 //!
 //! Invariant (no lost wake-up): at every moment an enabled instance's doorbell is unmasked, or its timer is armed,
-//! or somebody holds its `Scheduled`.
+//! or somebody holds its `Scheduled` or `BusyPolling`.
 
 mod hooks;
 mod instance;
+mod mitigation;
 #[cfg(all(test, feature = "loom"))]
 mod models;
 mod net_rx;
 mod scheduled;
 mod state;
 
-pub use hooks::{Deferral, Gro, Mitigation};
+pub use hooks::Gro;
 pub use instance::{Body, MIN_NAPI_ID, Napi, NapiInfo, NapiStats};
+pub use mitigation::{BusyPolling, MAX_DEFER_HARD_IRQS, Mitigation, MitigationConfig, OutOfRange};
 pub use net_rx::{Budget, Driver, NetRx, NetRxStats, PollList, Run, WEIGHT};
 pub use scheduled::{Completion, Disabled, Released, Scheduled};
 pub use state::State;

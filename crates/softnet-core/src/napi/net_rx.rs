@@ -6,6 +6,9 @@
 //! run, so that it cannot starve the others. What is left goes back to the list: first those the run did not get to,
 //! then those scheduled meanwhile, then those to repoll. As long as the list is not empty, the worker runs again.
 //!
+//! An instance that a busy poller would rather have is completed even if it used its whole weight, so that the poller has
+//! a chance to take it.
+//!
 //! Invariant: an instance is polled at most once per run, and none leaves without having been completed.
 
 use std::collections::VecDeque;
@@ -194,21 +197,30 @@ impl<Q> NetRx<Q> {
         body.run = self.run;
         let weight = (self.budget.weight as usize).clamp(1, WEIGHT);
         let work = driver.poll(info, body, weight, &mut self.list);
-        info.stats.polls.add(1);
-        info.stats.packets.add(work as u64);
-        info.stats.empty_polls.add((work == 0).into());
-        info.stats.full_polls.add((work >= weight).into());
-        info.stats.over_weight.add((work > weight).into());
-        if work >= weight && !napi.disable_pending() {
+        info.stats.polled(work, weight);
+        let full = work >= weight && !napi.disable_pending();
+        let give_way = full && napi.prefers_busy_poll();
+        if full && !give_way {
             napi.flush_gro(true, |info, batch| driver.deliver(info, batch));
             self.repoll.push_back(napi);
-        } else {
-            match napi.complete(work, |info, batch| driver.deliver(info, batch)) {
-                Completion::Released(released) => driver.released(released, &mut self.list),
-                Completion::Again(napi) => self.list.push(napi),
-            }
+            return work;
+        }
+        match napi.complete(work, |info, batch| driver.deliver(info, batch)) {
+            Completion::Released(released) if give_way && released.unmask => self.yielded(released, driver),
+            Completion::Released(released) => driver.released(released, &mut self.list),
+            Completion::Again(napi) => self.list.push(napi),
         }
         work
+    }
+
+    /// Gave way to a busy poller, but no deferral polls the instance if the poller does not come: since more packets wait
+    /// the doorbell stays masked, and the instance is scheduled again.
+    fn yielded(&mut self, released: Released<Q>, driver: &mut impl Driver<Q>) {
+        let napi = released.napi.clone();
+        driver.released(Released { unmask: false, ..released }, &mut self.list);
+        if let Some(napi) = napi.schedule_prep() {
+            self.list.push(napi);
+        }
     }
 }
 

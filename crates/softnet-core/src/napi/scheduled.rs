@@ -5,7 +5,6 @@
 use std::num::NonZeroU64;
 use std::ops::Deref;
 
-use super::hooks::Deferral;
 use super::instance::{Body, Napi, NapiInfo};
 use super::state::{self, State};
 use crate::skb::Batch;
@@ -22,7 +21,7 @@ pub struct Scheduled<Q>(pub(super) Guard<NapiInfo, Body<Q>>);
 pub enum Completion<Q> {
     /// Ownership was released.
     Released(Released<Q>),
-    /// The holder still owns the instance and must poll it once more: somebody scheduled it meanwhile.
+    /// The holder still owns the instance and must poll it once more.
     Again(Scheduled<Q>),
 }
 
@@ -31,7 +30,8 @@ pub enum Completion<Q> {
 pub struct Released<Q> {
     /// The instance.
     pub napi: Napi<Q>,
-    /// Arm its timer, this many ns from now; when it fires, call [`Napi::watchdog`].
+    /// Arm its timer, this many ns from now, in place of what it was armed with; when it fires, call
+    /// [`Napi::watchdog`].
     pub timer: Option<NonZeroU64>,
     /// Unmask the doorbell, then look at the ring again: a packet that came before the unmasking does not ring.
     pub unmask: bool,
@@ -61,6 +61,12 @@ impl<Q> Scheduled<Q> {
         State(self.0.cell().word()).is_disable_pending()
     }
 
+    /// Whether a busy poller would rather have it: a poll that used its whole weight must end.
+    #[inline(always)]
+    pub fn prefers_busy_poll(&self) -> bool {
+        State(self.0.cell().word()).prefers_busy_poll()
+    }
+
     /// Hands the packets that GRO gives up to `deliver`, which must take all it is given.
     pub fn flush_gro(&mut self, old_only: bool, mut deliver: impl FnMut(&NapiInfo, &mut Batch)) {
         let (info, body) = self.0.parts();
@@ -75,23 +81,23 @@ impl<Q> Scheduled<Q> {
         }
     }
 
-    /// Ends a poll that received `work` packets: asks the mitigation hook, lets GRO flush (into `deliver`, which must
+    /// Ends a poll that received `work` packets: asks mitigation, lets GRO flush (into `deliver`, which must
     /// take all it is given), and releases ownership, all in the order of the kernel's `napi_complete_done`. Must be
     /// called for polls without work too.
     pub fn complete(mut self, work: usize, deliver: impl FnMut(&NapiInfo, &mut Batch)) -> Completion<Q> {
         if self.0.cell().word() & state::NPSVC != 0 {
             return Completion::Again(self);
         }
-        let body = self.0.parts().1;
+        let (info, body) = self.0.parts();
         let gro_holds = body.gro.as_ref().is_some_and(|gro| gro.held() > 0);
-        let deferral = body.mitigation.as_mut().map_or(Deferral::default(), |m| m.complete(work, gro_holds));
+        let deferral = body.mitigation.complete(&info.mitigation, work, gro_holds);
         self.flush_gro(deferral.timer.is_some(), deliver);
         self.stats.completions.add(1);
         match self.0.release(state::complete) {
             Ok(cell) => Completion::Released(Released {
                 napi: Napi(cell),
                 timer: deferral.timer,
-                unmask: !deferral.masked || deferral.timer.is_none(),
+                unmask: !deferral.masked,
             }),
             Err(guard) => {
                 guard.cell().shared().stats.missed.add(1);
@@ -151,7 +157,7 @@ mod tests {
     use std::thread;
 
     use super::*;
-    use crate::napi::{Gro, MIN_NAPI_ID, Mitigation};
+    use crate::napi::{Gro, MIN_NAPI_ID};
     use crate::skb::{CacheSizes, HeapMemory, Region, Store};
     use crate::sync::{PushError, mailbox};
 
@@ -309,27 +315,14 @@ mod tests {
         }
     }
 
-    /// Keeps the doorbell masked for two completions after work, 20 µs each; then only bounds what GRO holds.
-    struct Defer(u32);
-
-    impl Mitigation for Defer {
-        fn complete(&mut self, work: usize, gro_holds: bool) -> Deferral {
-            if work > 0 {
-                self.0 = 2;
-            }
-            let masked = self.0 > 0;
-            self.0 = self.0.saturating_sub(1);
-            Deferral { timer: NonZeroU64::new(20_000).filter(|_| masked || gro_holds), masked }
-        }
-    }
-
     #[test]
     fn completion_asks_mitigation_and_flushes_gro() {
         let memory = Box::new(HeapMemory::new(Region::bytes(64, 64)));
         let mut store = Store::new(Region::new(memory, 64, 64).unwrap(), CacheSizes::default());
-        let (_napi, mut disabled) = Napi::new("t", 0, 0, ());
+        let (napi, mut disabled) = Napi::new("t", 0, 0, ());
         disabled.body().gro = Some(Box::new(Hold { held: Batch::new(), old: 3 }));
-        disabled.body().mitigation = Some(Box::new(Defer(0)));
+        napi.mitigation.set_defer_hard_irqs(2).unwrap();
+        napi.mitigation.set_gro_flush_timeout(20_000);
         let mut scheduled = disabled.enable();
         let body = scheduled.body();
         (0..8).for_each(|_| body.batch.push(store.alloc_skb().unwrap()).unwrap());
@@ -351,11 +344,11 @@ mod tests {
         };
         let (did, scheduled) = round(scheduled, 5);
         assert_eq!(did, (20_000, false, vec![2, 1]), "only the old packets");
+        napi.mitigation.set_defer_hard_irqs(0).unwrap();
         let (did, scheduled) = round(scheduled, 0);
-        assert_eq!(did, (20_000, false, vec![]));
-        let (did, mut scheduled) = round(scheduled, 0);
+        assert_eq!(did, (20_000, false, vec![]), "the counter runs on");
+        let (did, scheduled) = round(scheduled, 3);
         assert_eq!(did, (20_000, true, vec![]), "the timer bounds what GRO holds, the doorbell rings again");
-        scheduled.body().mitigation = None;
         let (did, mut scheduled) = round(scheduled, 0);
         assert_eq!(did, (0, true, vec![2, 2, 1]), "no timer: all of them");
         assert_eq!(scheduled.body().gro.as_ref().unwrap().held(), 0);

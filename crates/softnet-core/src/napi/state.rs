@@ -1,11 +1,12 @@
 //! The state word of an instance: its bits, and the transitions between them as pure functions.
 //!
 //! Bits and their numbers are the kernel's (`enum` in `include/linux/netdevice.h`), as are the protocols
-//! (`napi_schedule_prep`, `napi_complete_done`, `napi_disable`, `napi_watchdog` in `net/core/dev.c`). Each
+//! (`napi_schedule_prep`, `napi_complete_done`, `napi_disable`, `napi_watchdog`, `napi_busy_loop`, `busy_poll_stop` in
+//! `net/core/dev.c`). Each
 //! function maps a word to its successor and is applied by one compare-exchange; `None` refuses.
 //!
 //! Invariants: SCHED has one holder. MISSED is set only while SCHED is, and is consumed by the holder in the
-//! very exchange that would release SCHED. An instance is disabled if, and only if, whoever disabled it
+//! very exchange that would release SCHED. IN_BUSY_POLL is set only while SCHED is. An instance is disabled if, and only if, whoever disabled it
 //! holds both SCHED and NPSVC.
 
 use std::fmt;
@@ -21,8 +22,19 @@ pub(super) const DISABLE: u32 = 1 << 2;
 /// Held while disabled: completion does nothing.
 pub(super) const NPSVC: u32 = 1 << 3;
 
-const NAMES: [(u32, &str); 4] =
-    [(SCHED, "sched"), (MISSED, "missed"), (DISABLE, "disable"), (NPSVC, "npsvc")];
+/// The owner is a busy poller.
+pub(super) const IN_BUSY_POLL: u32 = 1 << 6;
+/// A busy poller found the instance owned: an owner that receives without end should give way.
+pub(super) const PREFER_BUSY_POLL: u32 = 1 << 7;
+
+const NAMES: [(u32, &str); 6] = [
+    (SCHED, "sched"),
+    (MISSED, "missed"),
+    (DISABLE, "disable"),
+    (NPSVC, "npsvc"),
+    (IN_BUSY_POLL, "in-busy-poll"),
+    (PREFER_BUSY_POLL, "prefer-busy-poll"),
+];
 
 /// Wants the instance polled: takes SCHED, or leaves MISSED for its holder.
 pub(super) fn prep(word: u32) -> Option<u32> {
@@ -35,26 +47,57 @@ pub(super) fn prep(word: u32) -> Option<u32> {
     Some(if word & SCHED == 0 { word | SCHED } else { word | MISSED })
 }
 
-/// Wants the instance polled if nobody does so already: takes SCHED, never sets MISSED.
-pub(super) fn test_and_set(word: u32) -> Option<u32> {
-    (word & (DISABLE | SCHED) == 0).then_some(word | SCHED)
+/// The timer wants the instance polled if nobody does so already: takes SCHED, never sets MISSED.
+///
+/// A word that is owned is written as it is, for a mere look may see an owner that has left and armed the timer which is
+/// now spent. An owner that this write finds arms the timer afterwards, or unmasks.
+pub(super) fn watchdog(word: u32) -> Option<u32> {
+    if word & (DISABLE | SCHED) == 0 {
+        return Some(word & !PREFER_BUSY_POLL | SCHED);
+    }
+    (!mutated(Mutant::WatchdogOnlyLooks)).then_some(word)
 }
 
-/// Ends a poll: releases SCHED, unless MISSED was set; consumes MISSED.
+/// Takes SCHED for busy polling; or, with `prefer`, asks the holder to give way.
+pub(super) fn busy_poll(word: u32, prefer: bool) -> Option<u32> {
+    if word & (DISABLE | NPSVC) != 0 {
+        return None;
+    }
+    if word & SCHED == 0 {
+        return Some(word | SCHED | IN_BUSY_POLL);
+    }
+    // Written once, for losers may come again and again.
+    let ask = prefer && word & PREFER_BUSY_POLL == 0 && !mutated(Mutant::PreferNotSet);
+    ask.then_some(word | PREFER_BUSY_POLL)
+}
+
+/// Ends a busy poll by releasing SCHED. The timer that is armed next answers those who wanted another poll.
+/// PREFER_BUSY_POLL, another poller's wish, stays until a completion or the timer.
+pub(super) fn stop_deferred(word: u32) -> u32 {
+    word & !(SCHED | MISSED | IN_BUSY_POLL)
+}
+
+/// Ends a busy poll, and keeps SCHED for an ordinary poll, which answers those who wanted another.
+pub(super) fn stop_to_poll(word: u32) -> u32 {
+    word & !(MISSED | IN_BUSY_POLL)
+}
+
+/// Ends a poll: releases SCHED, unless MISSED was set; consumes MISSED and PREFER_BUSY_POLL.
 pub(super) fn complete(word: u32) -> u32 {
     let keep = if word & MISSED == 0 || mutated(Mutant::MissedIgnored) { 0 } else { SCHED };
-    word & !(SCHED | MISSED) | keep
+    let prefer = if mutated(Mutant::PreferNotConsumed) { 0 } else { PREFER_BUSY_POLL };
+    word & !(SCHED | MISSED | prefer) | keep
 }
 
 /// The holder dropped its token: a disabled instance stays disabled, a scheduled one is free again, whoever wanted
 /// another poll.
 pub(super) fn dropped(word: u32) -> u32 {
-    if word & NPSVC != 0 { word } else { word & !(SCHED | MISSED) }
+    if word & NPSVC != 0 { word } else { word & !(SCHED | MISSED | IN_BUSY_POLL) }
 }
 
 /// Disables the instance, if nobody owns it.
 pub(super) fn disable(word: u32) -> Option<u32> {
-    (word & (SCHED | NPSVC) == 0).then_some(word & !DISABLE | SCHED | NPSVC)
+    (word & (SCHED | NPSVC) == 0).then_some(word & !(DISABLE | PREFER_BUSY_POLL) | SCHED | NPSVC)
 }
 
 /// Ends the disabled state. SCHED stays with the caller: the poll that follows sees whatever came meanwhile, which
@@ -83,6 +126,16 @@ impl State {
         self.0 & DISABLE != 0
     }
 
+    /// The owner is a busy poller.
+    pub fn is_busy_polling(self) -> bool {
+        self.0 & IN_BUSY_POLL != 0
+    }
+
+    /// A busy poller would rather have it.
+    pub fn prefers_busy_poll(self) -> bool {
+        self.0 & PREFER_BUSY_POLL != 0
+    }
+
     /// It is disabled.
     pub fn is_disabled(self) -> bool {
         self.0 & (SCHED | NPSVC) == SCHED | NPSVC
@@ -108,22 +161,33 @@ mod tests {
 
     #[test]
     fn every_transition_of_every_word() {
-        for word in 0..16 {
+        let bits = SCHED | MISSED | DISABLE | NPSVC | IN_BUSY_POLL | PREFER_BUSY_POLL;
+        for word in (0..=bits).filter(|word| word & !bits == 0) {
             let sched = word & SCHED != 0;
             match prep(word) {
                 None => assert!(word & DISABLE != 0),
                 Some(new) => assert_eq!(new, word | SCHED | if sched { MISSED } else { 0 }),
             }
-            assert_eq!(test_and_set(word).is_some(), word & (SCHED | DISABLE) == 0);
-            assert!(test_and_set(word).is_none_or(|new| new == word | SCHED), "never MISSED");
+            let free = word & (SCHED | DISABLE) == 0;
+            assert_eq!(watchdog(word), Some(if free { word & !PREFER_BUSY_POLL | SCHED } else { word }));
             assert_eq!(complete(word) & SCHED != 0, word & MISSED != 0);
-            assert_eq!(complete(word) & MISSED, 0);
-            assert_eq!(complete(word) & (DISABLE | NPSVC), word & (DISABLE | NPSVC));
+            assert_eq!(complete(word) & (MISSED | PREFER_BUSY_POLL), 0);
+            let others = DISABLE | NPSVC | IN_BUSY_POLL;
+            assert_eq!(complete(word) & others, word & others);
             assert_eq!(disable(word).is_some(), word & (SCHED | NPSVC) == 0);
-            assert!(disable(word).is_none_or(|new| State(new).is_disabled() && new & DISABLE == 0));
-            assert_eq!(enable(word) & !DISABLE, SCHED);
-            let kept = if word & NPSVC != 0 { word } else { word & DISABLE };
+            let disabled = |new| State(new).is_disabled() && new & (DISABLE | PREFER_BUSY_POLL) == 0;
+            assert!(disable(word).is_none_or(disabled));
+            assert_eq!(enable(word), word & !(NPSVC | MISSED) | SCHED);
+            let kept = if word & NPSVC != 0 { word } else { word & (DISABLE | PREFER_BUSY_POLL) };
             assert_eq!(dropped(word), kept);
+
+            let free = word & (SCHED | DISABLE | NPSVC) == 0;
+            let taken = free.then_some(word | SCHED | IN_BUSY_POLL);
+            assert_eq!(busy_poll(word, false), taken);
+            let asks = sched && word & (DISABLE | NPSVC | PREFER_BUSY_POLL) == 0;
+            assert_eq!(busy_poll(word, true), taken.or(asks.then_some(word | PREFER_BUSY_POLL)));
+            assert_eq!(stop_deferred(word), word & (DISABLE | NPSVC | PREFER_BUSY_POLL));
+            assert_eq!(stop_to_poll(word), stop_deferred(word) | word & SCHED);
         }
     }
 

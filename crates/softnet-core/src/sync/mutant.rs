@@ -17,6 +17,15 @@ pub(crate) enum Mutant {
     MissedIgnored,
     /// A schedule that finds MISSED set already does not write.
     MissedNotRewritten,
+    /// A busy poller that finds the instance owned does not ask for it.
+    PreferNotSet,
+    /// Completion leaves a busy poller's wish behind.
+    PreferNotConsumed,
+    /// The timer is armed before ownership is released. The timer is the runtime's, so the fault is in the models.
+    #[cfg(all(test, feature = "loom"))]
+    ArmedTooEarly,
+    /// A timer that fires trusts a look at who owns the instance.
+    WatchdogOnlyLooks,
     /// The owner leaves without looking whether something is pending.
     LeaveBlind,
     /// The owner leaves without ordering what was done under ownership.

@@ -1,0 +1,78 @@
+//! Interrupt mitigation: what becomes of a doorbell when a poll ends, and who polls next.
+//!
+//! An instance is in one of three states. None is stored; each follows from whether its doorbell is masked and from what
+//! its timer was armed with:
+//!
+//! | state | doorbell | timer | who polls next |
+//! |---|---|---|---|
+//! | IRQ mode | unmasked | – | who the doorbell schedules |
+//! | deferred | masked | T, `gro_flush_timeout` | the timer, or an application |
+//! | suspended | masked | S, `irq_suspend_timeout` | the application; the timer only if it fails to come back |
+//!
+//! * [`Scheduled::complete`](super::Scheduled::complete) leads from IRQ mode to deferred, and after N
+//!   (`napi_defer_hard_irqs`) completions without work back.
+//! * [`BusyPolling::stop`] leads to deferred as well, [`Napi::suspend`](super::Napi::suspend) from there to suspended,
+//!   and [`Napi::resume`](super::Napi::resume) or the timer back.
+//!
+//! There is one timer per instance, kept by the runtime. Arming it replaces what it was armed with; a release
+//! that asks for no timer leaves it as it is, and it then polls once for nothing. It is armed *after* ownership was
+//! released: one that finds the instance owned is spent, because whoever owns it arms it again or unmasks.
+//!
+//! Invariant: at every moment an enabled instance's doorbell is unmasked, or its timer is armed, or somebody owns it,
+//! or a disable waits to take it over.
+//!
+//! The semantics are those of `napi_complete_done`, `busy_poll_stop`, `napi_suspend_irqs` and `napi_resume_irqs` in
+//! the kernel's `net/core/dev.c`.
+
+use std::num::NonZeroU64;
+
+mod busy_poll;
+mod config;
+#[cfg(all(test, feature = "loom"))]
+mod models;
+#[cfg(all(test, not(feature = "loom")))]
+mod tests;
+
+pub use busy_poll::BusyPolling;
+pub use config::{MAX_DEFER_HARD_IRQS, MitigationConfig, OutOfRange};
+
+/// The deferral counter of an instance, for its owner.
+#[derive(Debug, Default)]
+pub struct Mitigation {
+    left: u32,
+}
+
+/// What is to become of the doorbell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Deferral {
+    /// The timer to arm, in ns from now. While it runs GRO may hold packets.
+    pub(super) timer: Option<NonZeroU64>,
+    /// Whether the doorbell stays masked until the timer fires. Only with a timer.
+    pub(super) masked: bool,
+}
+
+impl Mitigation {
+    /// How many more completions leave the doorbell masked, if none of them has work.
+    pub fn left(&self) -> u32 {
+        self.left
+    }
+
+    /// A completion, for no work as well: `work` packets were received, and GRO holds some or not.
+    pub(super) fn complete(&mut self, config: &MitigationConfig, work: usize, gro_holds: bool) -> Deferral {
+        // Read once, so that a change meanwhile cannot leave the doorbell masked without a timer.
+        let timeout = NonZeroU64::new(config.gro_flush_timeout());
+        if work > 0 {
+            self.left = config.defer_hard_irqs();
+        }
+        let masked = self.left > 0 && timeout.is_some();
+        self.left = self.left.saturating_sub(1);
+        Deferral { timer: timeout.filter(|_| masked || work > 0 && gro_holds), masked }
+    }
+
+    /// A busy poller that prefers to poll again stops: the counter starts afresh. `Some`: the doorbell stays masked, and
+    /// this timer is to be armed.
+    fn stop(&mut self, config: &MitigationConfig) -> Option<NonZeroU64> {
+        self.left = config.defer_hard_irqs();
+        NonZeroU64::new(config.gro_flush_timeout()).filter(|_| self.left > 0)
+    }
+}
