@@ -97,6 +97,7 @@ impl Handler for Instance {
     fn request(&self, request: Request) -> Result<Value, String> {
         let table = match request {
             Request::Show(table) => table,
+            Request::Knobs(_) => return self.request(Request::Show(Table::Napi)),
             Request::Set(Set { target: Target::Dev(dev), .. }) => {
                 return Err(format!("no device {dev:?}; there are: eth1, wan"));
             }

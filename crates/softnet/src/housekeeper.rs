@@ -109,6 +109,7 @@ impl Housekeeper {
             let worker = device.worker_of(queue, self.shared.workers.len());
             napis.push(Arc::new(NapiInstance::new(napi, doorbell, worker, handler)));
         }
+        napis.iter().for_each(|instance| self.shared.devices[usize::from(dev)].apply_deferral(instance));
         let homes = self.homes(dev, &napis);
         let tx = tx.into_iter().map(TxLock::new).collect();
         let live = Live { device: shared_part, napis: napis.clone(), rx_stats, tx };

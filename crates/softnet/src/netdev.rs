@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arc_swap::ArcSwapOption;
 use softnet_core::SoftnetData;
+use softnet_core::napi::MitigationConfig;
 use softnet_core::skb::{Batch, DropReason};
 use softnet_core::sync::{AtomicBool, Ordering};
 use softnet_dev::{Device, QueueStats, TxQueue};
@@ -27,6 +28,15 @@ pub struct Netdev {
     pub live: ArcSwapOption<Live>,
     past: Mutex<Past>,
     threaded: Mutex<Threaded>,
+    deferral: Mutex<Deferral>,
+}
+
+/// Mitigation knobs of a device's instances; outlives the instances. N and T.
+#[derive(Clone, Debug, Default)]
+struct Deferral {
+    device: (u64, u64),
+    /// Those that differ, by RX queue.
+    queues: BTreeMap<u16, (u64, u64)>,
 }
 
 /// In which contexts a device's instances are polled; outlives the instances.
@@ -90,13 +100,55 @@ impl Netdev {
     /// A device that is not open yet, to be polled in the context `threaded`.
     pub fn new(index: u16, name: String, threaded: Context) -> Self {
         let threaded = Mutex::new(Threaded { device: threaded, queues: BTreeMap::new() });
-        Netdev { index, name, live: ArcSwapOption::empty(), past: Mutex::default(), threaded }
+        Netdev {
+            index,
+            name,
+            live: ArcSwapOption::empty(),
+            past: Mutex::default(),
+            threaded,
+            deferral: Mutex::default(),
+        }
     }
 
     /// In which context RX queue `queue` is to be polled.
     pub fn threaded(&self, queue: u16) -> Context {
         let threaded = lock(&self.threaded);
         threaded.queues.get(&queue).copied().unwrap_or(threaded.device)
+    }
+
+    /// Sets `napi_defer_hard_irqs` and `gro_flush_timeout` (ns), those that are given, of `queue` or of all queues, and
+    /// remembers that. Refused, with nothing changed, if a value is out of range.
+    pub fn set_deferral(&self, queue: Option<u16>, n: Option<u64>, t: Option<u64>) -> Result<(), String> {
+        let checked = MitigationConfig::default();
+        checked.set_defer_hard_irqs(n.unwrap_or(0)).map_err(|error| error.to_string())?;
+        let mut deferral = lock(&self.deferral);
+        let change = |(old_n, old_t): (u64, u64)| (n.unwrap_or(old_n), t.unwrap_or(old_t));
+        let device = deferral.device;
+        match queue {
+            Some(queue) => {
+                let old = deferral.queues.get(&queue).copied().unwrap_or(device);
+                deferral.queues.insert(queue, change(old));
+            }
+            None => {
+                deferral.device = change(device);
+                deferral.queues.values_mut().for_each(|values| *values = change(*values));
+            }
+        }
+        drop(deferral);
+        if let Some(live) = self.live.load().as_deref() {
+            live.napis.iter().for_each(|instance| self.apply_deferral(instance));
+        }
+        Ok(())
+    }
+
+    /// Gives an instance the knobs that were set for its queue.
+    pub fn apply_deferral(&self, instance: &NapiInstance) {
+        let deferral = lock(&self.deferral);
+        let (n, t) = deferral.queues.get(&instance.napi.queue).copied().unwrap_or(deferral.device);
+        let knobs = &instance.napi.mitigation;
+        // In range: checked when it was set.
+        let _ = knobs.set_defer_hard_irqs(n);
+        knobs.set_gro_flush_timeout(t);
     }
 
     /// Remembers in which context `queue` is to be polled, or all queues, those that were set for themselves included

@@ -40,6 +40,8 @@ pub(crate) struct Env {
     tx: TxBatches,
     exceptions: Exceptions,
     on_release: OnRelease,
+    /// Armed timers of instances: when, in ns of the stack's clock, and the instance's id. One for each at the most.
+    timers: Vec<(u64, u32)>,
     /// The time in ns; 0 if it must be read.
     now: u64,
 }
@@ -54,6 +56,7 @@ impl Env {
             tx: TxBatches::new(),
             exceptions: Exceptions::default(),
             on_release,
+            timers: Vec::new(),
             now: 0,
         }
     }
@@ -86,6 +89,36 @@ impl Env {
                 napi = again;
             }
         }
+    }
+
+    /// Schedules the instances whose timers fired (the kernel's `napi_watchdog`).
+    pub(crate) fn fire(&mut self, net_rx: &mut NetRx<Rx>) {
+        if self.timers.is_empty() {
+            return;
+        }
+        let now = self.shared.clock.now();
+        let mut at = 0;
+        while let Some(&(when, id)) = self.timers.get(at) {
+            if when > now {
+                at += 1;
+                continue;
+            }
+            self.timers.swap_remove(at);
+            let napi = self.instance(id).and_then(|instance| instance.napi.watchdog());
+            napi.into_iter().for_each(|napi| net_rx.schedule(napi));
+        }
+    }
+
+    /// For how many ns the thread may sleep before a timer fires; `None`: for as long as it likes.
+    pub(crate) fn until_timer(&self) -> Option<u64> {
+        let next = self.timers.iter().map(|(when, _)| *when).min()?;
+        Some(next.saturating_sub(self.shared.clock.now()))
+    }
+
+    /// Takes over the instances that the thread is to watch now, by id; timers of others are gone.
+    pub(crate) fn set_instances(&mut self, instances: Vec<Arc<NapiInstance>>) {
+        self.timers.retain(|(_, id)| instances.iter().any(|i| i.napi.id == *id));
+        self.instances = Arc::new(instances);
     }
 
     fn instance(&self, id: u32) -> Option<&Arc<NapiInstance>> {
@@ -152,8 +185,15 @@ impl Driver<Rx> for Env {
         if let OnRelease::Again = self.on_release {
             return released.napi.schedule_prep().into_iter().for_each(|napi| list.push(napi));
         }
-        let Some(instance) = self.instance(released.napi.id) else { return };
-        if !released.unmask {
+        let id = released.napi.id;
+        // Timers are a thread's own; the pool has none, and so defers nothing.
+        let timer = released.timer.filter(|_| matches!(self.on_release, OnRelease::Unmask));
+        self.timers.retain(|(_, of)| *of != id);
+        if let Some(ns) = timer {
+            self.timers.push((self.shared.clock.now().saturating_add(ns.get()), id));
+        }
+        let Some(instance) = self.instance(id) else { return };
+        if timer.is_some() && !released.unmask {
             return;
         }
         instance.doorbell.unmask();

@@ -11,7 +11,7 @@ use softnet_core::sync::Ordering;
 use softnet_dev::LinkState;
 
 use crate::config::{Config, format_mac};
-use crate::control::{Handler, Request, Set};
+use crate::control::{Handler, Knobs, Request, Set, Target};
 use crate::instance::Home;
 use crate::netdev::Netdev;
 use crate::routes::Route;
@@ -39,6 +39,35 @@ impl View {
     pub fn set(&self, set: Set) -> Result<Vec<NapiRow>, String> {
         let ids = self.commander.set(set)?;
         Ok(self.napis().into_iter().filter(|row| ids.contains(&row.id)).collect())
+    }
+
+    /// Sets knobs of instances, at once. Returns the rows of those it was about; the error says what is wrong with it, and
+    /// then nothing changed.
+    pub fn set_knobs(&self, knobs: &Knobs) -> Result<Vec<NapiRow>, String> {
+        let wanted = |row: &NapiRow| match &knobs.target {
+            Target::Dev(name) => row.dev == *name,
+            Target::Napi(id) => row.id == *id,
+        };
+        let rows: Vec<NapiRow> = self.napis().into_iter().filter(wanted).collect();
+        let device = match &knobs.target {
+            Target::Dev(name) => self.shared.devices.iter().find(|dev| dev.name == *name),
+            Target::Napi(_) => {
+                rows.first().and_then(|row| self.shared.devices.iter().find(|d| d.name == row.dev))
+            }
+        };
+        let Some(device) = device else {
+            let all = self.napis().into_iter().map(|row| format!("{} ({})", row.id, row.name));
+            return Err(format!(
+                "no such device or NAPI instance; there are: {}",
+                all.collect::<Vec<_>>().join(", ")
+            ));
+        };
+        let queue = match knobs.target {
+            Target::Dev(_) => None,
+            Target::Napi(_) => rows.first().map(|row| row.queue),
+        };
+        device.set_deferral(queue, knobs.napi_defer_hard_irqs, knobs.gro_flush_timeout)?;
+        Ok(self.napis().into_iter().filter(wanted).collect())
     }
 
     fn dev_name(&self, dev: u16) -> String {
@@ -126,6 +155,9 @@ impl View {
                         false => "masked",
                     }
                     .into(),
+                    napi_defer_hard_irqs: napi.mitigation.defer_hard_irqs(),
+                    gro_flush_timeout: napi.mitigation.gro_flush_timeout(),
+                    warning: napi.mitigation.warning().map(String::from),
                     kernel_irq: if live.device.info().ifindex == 0 { "none" } else { "not masked" }.into(),
                     polls: stats.polls.get(),
                     empty_polls: stats.empty_polls.get(),
@@ -158,6 +190,7 @@ impl View {
                 sleeps: stats.sleeps.get(),
                 wakeups: BTreeMap::from([
                     ("doorbell".into(), stats.woken_by_doorbell.get()),
+                    ("timer".into(), stats.woken_by_timer.get()),
                     ("wake".into(), stats.woken_by_thread.get()),
                 ]),
                 time_squeeze: w.net_rx.load().time_squeeze.get(),
@@ -269,6 +302,9 @@ impl Handler for View {
         let table = match request {
             Request::Show(table) => table,
             Request::Set(set) => return serde_json::to_value(self.set(set)?).map_err(|e| e.to_string()),
+            Request::Knobs(knobs) => {
+                return serde_json::to_value(self.set_knobs(&knobs)?).map_err(|e| e.to_string());
+            }
         };
         match table {
             Table::Dev => serde_json::to_value(self.devs()),

@@ -24,6 +24,8 @@ pub struct PollStats {
     pub woken_by_doorbell: Counter,
     /// Times another thread woke it.
     pub woken_by_thread: Counter,
+    /// Times the timer of an instance woke it.
+    pub woken_by_timer: Counter,
     /// Times it was about to block, and found work at the second look.
     pub rechecks: Counter,
     /// Heads in its cache.

@@ -160,6 +160,7 @@ impl Worker {
 
     /// One round: takes note of what was scheduled, and runs the softirq loop once. Returns whether it did anything.
     pub fn round(&mut self) -> bool {
+        self.env.fire(&mut self.net_rx);
         for napi in self.receiver.drain() {
             self.net_rx.schedule(napi);
         }
@@ -197,11 +198,18 @@ impl Worker {
         thread.stats.sleeps.add(1);
         thread.asleep.store(true, Ordering::Relaxed);
         let mut events = [const { std::mem::MaybeUninit::<epoll::Event>::uninit() }; 16];
-        let waited = epoll::wait(&self.epoll, &mut events, None::<&Timespec>);
+        let timeout = self
+            .env
+            .until_timer()
+            .map(|ns| Timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as i64 });
+        let waited = epoll::wait(&self.epoll, &mut events, timeout.as_ref());
         announced.awake();
         thread.asleep.store(false, Ordering::Relaxed);
         // An interrupted wait is a wake-up without a cause.
         let Ok((events, _)) = waited else { return };
+        if events.is_empty() {
+            thread.stats.woken_by_timer.add(1);
+        }
         for event in &*events {
             let data = event.data.u64();
             if data == WAKE {
@@ -238,7 +246,7 @@ impl Worker {
                 note(format_args!("{} can't wait for {}: {error}", self.me.thread.name, new.napi.name));
             }
         }
-        self.env.instances = Arc::new(wanted);
+        self.env.set_instances(wanted);
         self.me.seen.store(number, Ordering::Release);
     }
 

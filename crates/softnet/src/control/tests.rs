@@ -18,6 +18,7 @@ impl Handler for Echo {
             Request::Show(Table::Stats) => Ok(json!({"answer": 42})),
             Request::Show(Table::Route) => Ok(Value::from("x".repeat(3 << 20))),
             Request::Set(set) => Ok(json!(format!("{set:?}"))),
+            Request::Knobs(knobs) => Ok(json!(format!("{knobs:?}"))),
             Request::Show(table) => Err(format!("no {table:?} here")),
         }
     }

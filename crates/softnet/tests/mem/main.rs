@@ -3,6 +3,7 @@
 //! Time-outs are there to fail instead of to hang; nothing is asserted about how long anything takes.
 
 mod contexts;
+mod deferral;
 mod frames;
 mod order;
 mod sleep;
