@@ -120,7 +120,8 @@ impl Handler for Instance {
             ]),
             Table::Napi => json!([
                 {"id": 1, "name": "eth1-0", "dev": "eth1", "queue": 0, "worker": 0, "context": "softirq",
-                 "thread": "softnet/0", "tid": 4711, "state": ["sched", "missed"], "doorbell": "masked", "kernel_irq": "not masked", "polls": 1000,
+                 "thread": "softnet/0", "tid": 4711, "state": ["sched", "missed"], "doorbell": "masked", "napi_defer_hard_irqs": 0,
+                 "gro_flush_timeout": 0, "warning": null, "kernel_irq": "not masked", "polls": 1000,
                  "empty_polls": 10, "full_polls": 900, "packets": 59000, "schedules": 100, "missed": 2},
             ]),
             Table::Worker => json!([
@@ -218,7 +219,8 @@ fn set_says_what_became_of_it() {
             "expected softirq (0), threaded (1), workqueue or busy-poll, found \"2\"",
         ),
         (["dev", "eth1", "thread=1"], "unknown key \"thread\"; expected threaded"),
-        (["dev", "eth1", "threaded"], "expected threaded=CONTEXT"),
+        (["dev", "eth1", "threaded"], "expected KEY=VALUE, such as threaded=1"),
+        (["dev", "eth1", "gro-flush-timeout=20us"], "expected a whole number, found \"20us\""),
     ] {
         let (code, out, err) = set(args);
         assert_eq!((code, &out[..]), (2, ""));

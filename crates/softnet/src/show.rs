@@ -99,13 +99,10 @@ pub struct NapiRow {
     /// Whether its doorbell can ring now: `masked`, `unmasked`.
     pub doorbell: String,
     /// Knob: completions without work that leave the doorbell masked.
-    #[serde(default)]
     pub napi_defer_hard_irqs: u32,
     /// Knob: ns until a masked queue is polled.
-    #[serde(default)]
     pub gro_flush_timeout: u64,
     /// What keeps a knob that is set from acting.
-    #[serde(default)]
     pub warning: Option<String>,
     /// Whether the kernel's own interrupt of the queue stays quiet as well: `not masked` for most drivers.
     pub kernel_irq: String,
