@@ -10,7 +10,6 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex};
 
 use rustix::event::{Timespec, epoll};
-use softnet_core::SoftnetData;
 use softnet_core::napi::{NetRx, Scheduled};
 use softnet_core::sync::{AtomicBool, AtomicU64, Mailbox, Ordering, PushError, Receiver, mailbox};
 
@@ -248,11 +247,6 @@ impl Worker {
         }
         self.env.set_instances(wanted);
         self.me.seen.store(number, Ordering::Release);
-    }
-
-    /// The context, for whoever runs the worker on its own thread.
-    pub fn context(&mut self) -> &mut SoftnetData {
-        &mut self.env.ctx
     }
 }
 

@@ -8,6 +8,7 @@
 use super::ETH_LEN;
 use super::adjacency::{Kind, Tables, host_key};
 use super::checksum::{ipv4_header_sum, ttl_decremented};
+use super::header::{is_martian_destination, is_martian_source, is_multicast};
 use crate::SoftnetData;
 use crate::skb::{BATCH, Batch, DropReason, Skb};
 use crate::softnet_data::MAX_DEVICES;
@@ -132,12 +133,13 @@ const _: () = assert!(MAX_DEVICES <= 64);
 /// section 5.3.7, RFC 6890. Bit 2: multicast destination.
 static MARTIAN: [u8; 256] = {
     let mut table = [0; 256];
-    table[0] = 3;
-    table[127] = 3;
-    let mut i = 224;
-    while i < 256 {
-        table[i] = if i < 240 { 1 | 4 } else { 3 };
-        i += 1;
+    let mut first = 0;
+    while first < 256 {
+        let addr = (first as u32) << 24;
+        table[first] = is_martian_source(addr) as u8
+            | (is_martian_destination(addr) as u8) << 1
+            | (is_multicast(addr) as u8) << 2;
+        first += 1;
     }
     table
 };

@@ -197,12 +197,6 @@ impl Skb {
         unsafe { std::slice::from_raw_parts_mut(frame_ptr(self.region(), frame).add(off), len) }
     }
 
-    /// Starts to load the head into the cache.
-    #[inline(always)]
-    pub fn prefetch_head(&self) {
-        prefetch(head_ptr(self.region(), self.index()).cast());
-    }
-
     /// Starts to load the packet's first line into the cache.
     #[inline(always)]
     pub fn prefetch_data(&self) {

@@ -25,13 +25,7 @@ pub struct Head {
     /// Offset of the L3 header from the first byte.
     pub l3: u16,
     pub(super) _pad: u32,
-    /// Next hop that the FIB look-up chose (index into the adjacency snapshot).
-    pub nexthop: u32,
-    /// NAPI instance the packet came by, 0 = none.
-    pub napi_id: u32,
-    /// When the packet was received, in ns of the stack's clock; 0 = not stamped.
-    pub stamp: u64,
-    pub(super) reserved: [u64; 2],
+    pub(super) reserved: [u64; 4],
     /// Control block of the layer that owns the packet now.
     pub cb: [u64; 8],
 }
@@ -72,9 +66,6 @@ impl RawHead {
         head.flags = 0;
         head.l3 = 0;
         head._pad = 0;
-        head.nexthop = 0;
-        head.napi_id = 0;
-        head.stamp = 0;
-        head.reserved = [0; 2];
+        head.reserved = [0; 4];
     }
 }

@@ -163,11 +163,6 @@ impl Assembler {
         self.push_with(CLASS_ALU64 | OP_MOV, dst, operand.into(), 0);
     }
 
-    /// `dst = value`, all 64 bits (two instructions).
-    pub fn load_imm64(&mut self, dst: Reg, value: u64) {
-        self.wide(dst, 0, value as u32 as i32, (value >> 32) as u32 as i32);
-    }
-
     /// `dst = map`, as helpers want it. The map must live until the program is loaded; the program then holds it.
     pub fn load_map(&mut self, dst: Reg, map: &Map) {
         self.wide(dst, PSEUDO_MAP_FD, map.as_raw_fd(), 0);

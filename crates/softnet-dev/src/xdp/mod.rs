@@ -143,8 +143,7 @@ pub fn open_with_claims(
     let name = &cfg.interface;
     let kernel = |source| XdpError::Kernel { name: name.clone(), source };
     let mut netlink = Netlink::new().map_err(kernel)?;
-    let link = usable_link(cfg, &mut netlink)?;
-    let owners = netlink.with_masters(&link).map_err(kernel)?;
+    let (link, owners) = usable_link(cfg, &mut netlink)?;
     let filter = ClaimFilter {
         mac: link.mac,
         ours: cfg.claim.addresses.clone(),
@@ -199,8 +198,8 @@ pub fn open_with_claims(
     Ok((OpenDevice { device, rx, tx }, claims))
 }
 
-/// The interface, if it is one that may and can be taken.
-fn usable_link(cfg: &XdpConfig, netlink: &mut Netlink) -> Result<Link, XdpError> {
+/// The interface, if it is one that may and can be taken; and it and what it is a port of, by index.
+fn usable_link(cfg: &XdpConfig, netlink: &mut Netlink) -> Result<(Link, Vec<u32>), XdpError> {
     let name = cfg.interface.clone();
     let kernel = |source| XdpError::Kernel { name: name.clone(), source };
     let Some(link) = netlink.link(&name).map_err(kernel)? else {
@@ -213,13 +212,14 @@ fn usable_link(cfg: &XdpConfig, netlink: &mut Netlink) -> Result<Link, XdpError>
     }
     let default = if cfg.force { Vec::new() } else { netlink.default_route_links().map_err(kernel)? };
     // A bridge's port carries what the bridge sends.
-    if netlink.with_masters(&link).map_err(kernel)?.iter().any(|index| default.contains(index)) {
+    let owners = netlink.with_masters(&link).map_err(kernel)?;
+    if owners.iter().any(|index| default.contains(index)) {
         return Err(XdpError::DefaultRoute { name });
     }
     if link.mtu > MAX_MTU {
         return Err(XdpError::Mtu { name, mtu: link.mtu, max: MAX_MTU });
     }
-    Ok(link)
+    Ok((link, owners))
 }
 
 /// The kernel's addresses on these interfaces: a port answers for its bridge.

@@ -11,7 +11,7 @@ use softnet::shared::Shared;
 use softnet::thread::{Body, spawn};
 
 use super::frames::{Rng, host, number_of, numbered};
-use super::world::{Setup, World, of_port, on_all, until};
+use super::world::{Setup, World, of_port, on_all, ping, until};
 
 /// Packets that may be on the way, so that no ring runs over.
 const WINDOW: u64 = 256;
@@ -167,13 +167,7 @@ fn no_wake_up_is_lost_in_any_context() {
                 _ => {}
             }
             let lane = rng.below(lanes.len());
-            assert_eq!(lanes[lane].send(&[numbered(0, host(1), 0, number)]), 1);
-            let mut got = None;
-            until("one packet", || {
-                sinks.iter_mut().for_each(|sink| _ = sink.receive(|frame| got = number_of(frame)));
-                got.is_some()
-            });
-            assert_eq!(got, Some((0, number)));
+            ping(&mut lanes[lane], &mut sinks, number);
         }
     }
     lanes.append(&mut sinks);

@@ -5,7 +5,7 @@ use softnet::control::{Knobs, Target};
 use softnet::show::NapiRow;
 
 use super::frames::{host, number_of, numbered};
-use super::world::{Lane, Setup, World, of_port, until};
+use super::world::{Setup, World, of_port, ping, until};
 
 fn set(world: &World, n: u64, t: u64) -> Result<Vec<NapiRow>, String> {
     let target = Target::Dev("mem0".into());
@@ -19,16 +19,6 @@ fn doorbell(world: &World) -> String {
 
 fn timer_wake_ups(world: &World) -> u64 {
     world.view.workers().iter().map(|row| row.wakeups["timer"]).sum()
-}
-
-fn ping(lane: &mut Lane, sinks: &mut [Lane], number: u32) {
-    assert_eq!(lane.send(&[numbered(0, host(1), 0, number)]), 1);
-    let mut got = None;
-    until("one packet", || {
-        sinks.iter_mut().for_each(|sink| _ = sink.receive(|frame| got = number_of(frame)));
-        got.is_some()
-    });
-    assert_eq!(got, Some((0, number)));
 }
 
 #[test]

@@ -8,8 +8,8 @@ use softnet::shared::Shared;
 use softnet_core::napi::Napi;
 use softnet_core::sync::Ordering;
 
-use super::frames::{Rng, host, number_of, numbered};
-use super::world::{Setup, of_port, until, wire};
+use super::frames::{Rng, host, numbered};
+use super::world::{Setup, of_port, ping, until, wire};
 
 fn all_sleep(shared: &Shared) -> bool {
     shared.workers.iter().all(|worker| worker.is_sleeping())
@@ -38,13 +38,7 @@ fn no_wake_up_is_lost() {
             _ => {}
         }
         let lane = rng.below(lanes.len());
-        assert_eq!(lanes[lane].send(&[numbered(0, host(1), 0, number)]), 1);
-        let mut got = None;
-        until("one packet", || {
-            sinks.iter_mut().for_each(|sink| _ = sink.receive(|frame| got = number_of(frame)));
-            got.is_some()
-        });
-        assert_eq!(got, Some((0, number)));
+        ping(&mut lanes[lane], &mut sinks, number);
     }
     assert!(attempts(&world.shared) - before >= slept);
     lanes.append(&mut sinks);

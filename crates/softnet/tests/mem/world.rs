@@ -20,7 +20,7 @@ use softnet_core::skb::{Batch, CacheSizes, HEADROOM, Region};
 use softnet_dev::mem::{PairConfig, pair};
 use softnet_dev::{Device, Doorbell, OpenDevice, QueueStats, RxQueue, TxQueue};
 
-use super::frames::{host, host_mac, own, own_mac};
+use super::frames::{host, host_mac, number_of, numbered, own, own_mac};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -270,4 +270,15 @@ pub(crate) fn on_all(lanes: Vec<Lane>, work: impl Fn(&mut Lane) + Sync) -> Vec<L
 /// Takes the lanes of `port` out of `lanes`.
 pub(crate) fn of_port(lanes: &mut Vec<Lane>, port: usize) -> Vec<Lane> {
     lanes.extract_if(.., |lane| lane.port == port).collect()
+}
+
+/// Sends one numbered frame from port 0 by `lane`, and waits until one of `sinks`, at port 1, has it.
+pub(crate) fn ping(lane: &mut Lane, sinks: &mut [Lane], number: u32) {
+    assert_eq!(lane.send(&[numbered(0, host(1), 0, number)]), 1);
+    let mut got = None;
+    until("one packet", || {
+        sinks.iter_mut().for_each(|sink| _ = sink.receive(|frame| got = number_of(frame)));
+        got.is_some()
+    });
+    assert_eq!(got, Some((0, number)));
 }
