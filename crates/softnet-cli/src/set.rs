@@ -1,7 +1,8 @@
 //! `softnet set`: changes a running instance.
 
 use softnet::context::Context;
-use softnet::control::{Client, Knobs, Request, Set, Target};
+use softnet::control::{Client, Request, Set, SetKnobs, Target};
+use softnet::netdev::Knobs;
 use softnet::show::NapiRow;
 
 use crate::Failure;
@@ -64,6 +65,7 @@ enum Setting {
     Threaded(Context),
     DeferHardIrqs(u64),
     GroFlushTimeout(u64),
+    IrqSuspendTimeout(u64),
 }
 
 fn setting(text: &str) -> Result<Setting, String> {
@@ -72,9 +74,10 @@ fn setting(text: &str) -> Result<Setting, String> {
         Some(("threaded", value)) => value.parse().map(Setting::Threaded),
         Some(("napi-defer-hard-irqs", value)) => number(value).map(Setting::DeferHardIrqs),
         Some(("gro-flush-timeout", value)) => number(value).map(Setting::GroFlushTimeout),
-        Some((key, _)) => {
-            Err(format!("unknown key {key:?}; expected threaded, napi-defer-hard-irqs or gro-flush-timeout"))
-        }
+        Some(("irq-suspend-timeout", value)) => number(value).map(Setting::IrqSuspendTimeout),
+        Some((key, _)) => Err(format!(
+            "unknown key {key:?}; expected threaded, napi-defer-hard-irqs, gro-flush-timeout or irq-suspend-timeout"
+        )),
         None => Err("expected KEY=VALUE, such as threaded=1".into()),
     }
 }
@@ -89,18 +92,19 @@ pub(crate) fn set(args: &SetArgs) -> Result<(), Failure> {
     };
     let failed = |error: softnet::control::client::ClientError| Failure::Run(error.to_string());
     let client = Client::new(args.name.as_deref()).map_err(failed)?;
-    let mut knobs = Knobs { target: target.clone(), napi_defer_hard_irqs: None, gro_flush_timeout: None };
+    let mut knobs = Knobs::default();
     let mut threaded = None;
     for setting in &args.settings {
         match *setting {
             Setting::Threaded(context) => threaded = Some(context),
             Setting::DeferHardIrqs(n) => knobs.napi_defer_hard_irqs = Some(n),
             Setting::GroFlushTimeout(ns) => knobs.gro_flush_timeout = Some(ns),
+            Setting::IrqSuspendTimeout(ns) => knobs.irq_suspend_timeout = Some(ns),
         }
     }
     let mut napis: Vec<NapiRow> = Vec::new();
-    if knobs.napi_defer_hard_irqs.is_some() || knobs.gro_flush_timeout.is_some() {
-        napis = client.ask(&Request::Knobs(knobs)).map_err(failed)?;
+    if knobs != Knobs::default() {
+        napis = client.ask(&Request::Knobs(SetKnobs { target: target.clone(), knobs })).map_err(failed)?;
     }
     if let Some(threaded) = threaded {
         napis = client.ask(&Request::Set(Set { target, threaded })).map_err(failed)?;

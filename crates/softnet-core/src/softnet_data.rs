@@ -133,6 +133,16 @@ impl SoftnetData {
         self.stats.originated.add(1);
     }
 
+    /// Counts `n` packets that were handed to their receiver here, with their buffers.
+    pub fn delivered(&self, n: u64) {
+        self.stats.delivered.add(n);
+    }
+
+    /// Counts `n` packets that come from a sender here.
+    pub fn originated(&self, n: u64) {
+        self.stats.originated.add(n);
+    }
+
     /// Counts a packet that reached its receiver here, who answers in the same buffer.
     pub fn turn_around(&mut self) {
         self.stats.delivered.add(1);

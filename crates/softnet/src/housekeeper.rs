@@ -27,6 +27,7 @@ use crate::routes;
 use crate::set::Command;
 use crate::shared::Shared;
 use crate::thread::{Spawn, spawn};
+use crate::timer::NapiTimer;
 
 /// How long to wait before another attempt to open a device whose interface is there.
 const RETRY: Duration = Duration::from_secs(1);
@@ -98,16 +99,26 @@ impl Housekeeper {
             mtu: info.mtu,
             addresses: device.addresses.iter().map(|a| (a.addr(), a.network())).collect(),
         };
+        let timers: Result<Vec<_>, _> = rx.iter().map(|_| NapiTimer::new()).collect();
+        let timers = match timers {
+            Ok(timers) => timers,
+            Err(error) => {
+                rx.into_iter().for_each(|queue| queue.close(&mut self.ctx));
+                tx.into_iter().for_each(|queue| queue.close(&mut self.ctx));
+                return Err(format!("{}: timers: {error}", device.name));
+            }
+        };
         let rx_stats = rx.iter().map(|queue| queue.stats()).collect();
         let mut disabled = Vec::with_capacity(rx.len());
         let mut napis = Vec::with_capacity(rx.len());
-        for (queue, rx) in rx.into_iter().enumerate() {
+        for ((queue, rx), timer) in rx.into_iter().enumerate().zip(timers) {
             let doorbell = rx.doorbell();
             let name = format!("{}-{queue}", device.name);
             let (napi, guard) = Napi::new(name, dev, queue as u16, Some(rx));
             disabled.push(guard);
             let worker = device.worker_of(queue, self.shared.workers.len());
-            napis.push(Arc::new(NapiInstance::new(napi, doorbell, worker, handler)));
+            let now = self.shared.clock.now();
+            napis.push(Arc::new(NapiInstance::new(napi, doorbell, timer, worker, handler, now)));
         }
         napis.iter().for_each(|instance| self.shared.devices[usize::from(dev)].apply_deferral(instance));
         let homes = self.homes(dev, &napis);
@@ -197,6 +208,7 @@ impl Housekeeper {
         let Some(live) = self.shared.devices[usize::from(dev)].take() else { return };
         let mut homes = Vec::with_capacity(live.napis.len());
         for instance in &live.napis {
+            instance.close();
             let (mut disabled, home) = instance.evict();
             homes.extend(home);
             if let Some(rx) = disabled.body().rx.take() {

@@ -1,19 +1,23 @@
 //! A NAPI instance as the runtime has it, and its home: the thread or threads that poll it.
 //!
 //! Only the housekeeper gives an instance a home, and only while it is disabled. Invariant: an instance is in the list
-//! of one home at most, and only threads of that home touch its doorbell.
+//! of one home at most, and only threads of that home wait for its doorbell and its timer. Applications that poll it may
+//! unmask the one and arm the other.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use softnet_core::ip::input::Ingress;
 use softnet_core::napi::{Disabled, Napi, Scheduled};
-use softnet_core::sync::{AtomicBool, Ordering};
+use softnet_core::sync::{AtomicBool, AtomicU64, Ordering};
 use softnet_dev::{Doorbell, RxQueue};
 
+use crate::app::Apps;
 use crate::context::Context;
 use crate::pool::Pool;
+use crate::residency::Residency;
 use crate::shared::lock;
+use crate::timer::NapiTimer;
 use crate::worker::WorkerShared;
 
 /// How long to wait between two looks at whether an instance's owner is done (the kernel's `napi_disable` sleeps as
@@ -38,6 +42,14 @@ pub struct NapiInstance {
     pub napi: Napi<Rx>,
     /// Its queue's doorbell.
     pub doorbell: Arc<dyn Doorbell>,
+    /// Its timer.
+    pub timer: NapiTimer,
+    /// Applications that get some of its packets.
+    pub apps: Apps,
+    /// What it spends its time in.
+    pub residency: Residency,
+    /// Counters beside those of the instance itself.
+    pub stats: InstanceStats,
     /// Index of the worker that polls it in the context `softirq`.
     pub worker: usize,
     /// What becomes of its packets.
@@ -45,18 +57,109 @@ pub struct NapiInstance {
     /// Whether the doorbell is unmasked.
     pub armed: AtomicBool,
     home: Mutex<Option<Home>>,
+    watch: Mutex<Watch>,
+    closed: AtomicBool,
+}
+
+/// Who waits for a doorbell in an epoll set of its own, and whether that listens to it now.
+#[derive(Default)]
+struct Watch {
+    by: Option<Arc<WorkerShared>>,
+    listening: bool,
+}
+
+/// Counters of an instance, which any thread may write.
+#[derive(Default)]
+pub struct InstanceStats {
+    /// Times its doorbell rang and led to a poll.
+    pub doorbells: AtomicU64,
+    /// Times an application took it to poll by itself.
+    pub busy_polls: AtomicU64,
+    /// Times an application wanted that, and somebody else had it.
+    pub busy_poll_lost: AtomicU64,
+    /// Times an application suspended its doorbell, or went on doing so.
+    pub suspensions: AtomicU64,
+    /// Times an application gave it back before it slept or went away.
+    pub resumptions: AtomicU64,
 }
 
 impl NapiInstance {
     /// An instance that is disabled and has no home.
-    pub fn new(napi: Napi<Rx>, doorbell: Arc<dyn Doorbell>, worker: usize, handler: RxHandler) -> Self {
+    pub fn new(
+        napi: Napi<Rx>,
+        doorbell: Arc<dyn Doorbell>,
+        timer: NapiTimer,
+        worker: usize,
+        handler: RxHandler,
+        now: u64,
+    ) -> Self {
         NapiInstance {
             napi,
             doorbell,
+            timer,
+            apps: Apps::default(),
+            residency: Residency::new(now),
+            stats: InstanceStats::default(),
             worker,
             handler,
             armed: AtomicBool::new(false),
             home: Mutex::default(),
+            watch: Mutex::default(),
+            closed: AtomicBool::new(false),
+        }
+    }
+
+    /// Its queue is being closed for good: tells applications so.
+    pub fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+        self.apps.wake();
+    }
+
+    /// Whether its queue was closed for good.
+    pub fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
+    /// Has it polled by its home.
+    pub(crate) fn hand_over(&self, napi: Scheduled<Rx>) {
+        match self.home() {
+            Some(Home::Worker(worker)) => worker.schedule(napi),
+            Some(Home::Pool(pool)) => pool.schedule(napi),
+            // It is being taken away, by somebody who waits until nobody owns it, and polls it then or closes it.
+            None => drop(napi),
+        }
+    }
+
+    /// Unmasks its doorbell, for its home, from any thread. `false`: it must be polled, since packets wait already.
+    pub(crate) fn unmask(&self) -> bool {
+        self.doorbell.unmask();
+        self.armed.store(true, Ordering::Relaxed);
+        let heard = match self.home() {
+            Some(Home::Pool(pool)) => pool.arm(self),
+            _ => {
+                self.listen();
+                true
+            }
+        };
+        heard && !self.doorbell.pending()
+    }
+
+    /// From now on `by` waits for the doorbell, and has its epoll set listen to it; or nobody does.
+    pub(crate) fn watched(&self, by: Option<Arc<WorkerShared>>) {
+        let listening = by.is_some();
+        *lock(&self.watch) = Watch { by, listening };
+    }
+
+    /// Has the epoll set listen to the doorbell if, and only if, that is unmasked: for doorbells that can't be masked by
+    /// themselves. Called before the watcher sleeps, and by others after they unmask; so the last one sees what holds.
+    pub(crate) fn listen(&self) {
+        let mut watch = lock(&self.watch);
+        let wanted = self.armed.load(Ordering::Relaxed);
+        if let Some(worker) = &watch.by
+            && watch.listening != wanted
+        {
+            worker.listen(self, wanted);
+            watch.listening = wanted;
         }
     }
 
@@ -97,6 +200,7 @@ impl NapiInstance {
                 while !worker.has_seen(number) {
                     std::thread::sleep(PAUSE);
                 }
+                self.watched(None);
             }
             Some(Home::Pool(pool)) => {
                 let removed = pool.remove(self);
@@ -106,6 +210,7 @@ impl NapiInstance {
             }
             None => {}
         }
+        self.timer.cancel();
         self.armed.store(false, Ordering::Relaxed);
         self.doorbell.mask();
         (disabled, home)
@@ -133,6 +238,7 @@ impl Home {
 
 /// An instance's doorbell rang: masks it and schedules the instance. For the one thread that watches it.
 pub(crate) fn ring(instance: &NapiInstance, schedule: impl FnOnce(Scheduled<Rx>)) {
+    instance.stats.doorbells.fetch_add(1, Ordering::Relaxed);
     instance.armed.store(false, Ordering::Relaxed);
     instance.doorbell.mask();
     if let Some(napi) = instance.napi.schedule_prep() {
@@ -144,6 +250,7 @@ pub(crate) fn ring(instance: &NapiInstance, schedule: impl FnOnce(Scheduled<Rx>)
 /// For the others, the owner will unmask it when it is done.
 pub(crate) fn ring_shared(instance: &NapiInstance) -> Option<Scheduled<Rx>> {
     let napi = instance.napi.schedule_prep()?;
+    instance.stats.doorbells.fetch_add(1, Ordering::Relaxed);
     instance.armed.store(false, Ordering::Relaxed);
     instance.doorbell.mask();
     Some(napi)

@@ -5,6 +5,7 @@
 //! that answers `softnet show` and `softnet set`. All of them sleep when there is nothing to do. Instances that are
 //! polled in another [context](context::Context) than `softirq` bring [threads of their own](contexts).
 
+pub mod app;
 pub mod clock;
 pub mod config;
 pub mod context;
@@ -15,8 +16,10 @@ pub mod instance;
 pub mod log;
 pub mod netdev;
 pub mod opener;
+pub mod poller;
 mod polling;
 pub mod pool;
+pub mod residency;
 pub mod routes;
 pub mod rows;
 pub mod set;
@@ -24,6 +27,7 @@ pub mod shared;
 pub mod show;
 pub mod stack;
 pub mod thread;
+pub mod timer;
 pub mod wake;
 pub mod worker;
 

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arc_swap::ArcSwapOption;
+use serde::{Deserialize, Serialize};
 use softnet_core::SoftnetData;
 use softnet_core::napi::MitigationConfig;
 use softnet_core::skb::{Batch, DropReason};
@@ -31,12 +32,38 @@ pub struct Netdev {
     deferral: Mutex<Deferral>,
 }
 
-/// Mitigation knobs of a device's instances; outlives the instances. N and T.
+/// Mitigation knobs of a device's instances; outlives the instances.
 #[derive(Clone, Debug, Default)]
 struct Deferral {
-    device: (u64, u64),
+    device: Knobs,
     /// Those that differ, by RX queue.
-    queues: BTreeMap<u16, (u64, u64)>,
+    queues: BTreeMap<u16, Knobs>,
+}
+
+/// Knobs of mitigation, those that are given; the others stay as they are, which is 0 at first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Knobs {
+    /// Completions without work that leave the doorbell masked, at most 2147483647.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub napi_defer_hard_irqs: Option<u64>,
+    /// ns until a masked queue is polled.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gro_flush_timeout: Option<u64>,
+    /// ns for which an application that receives may leave a masked queue alone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub irq_suspend_timeout: Option<u64>,
+}
+
+impl Knobs {
+    /// These, and where one is not given that of `old`.
+    fn over(self, old: Knobs) -> Knobs {
+        Knobs {
+            napi_defer_hard_irqs: self.napi_defer_hard_irqs.or(old.napi_defer_hard_irqs),
+            gro_flush_timeout: self.gro_flush_timeout.or(old.gro_flush_timeout),
+            irq_suspend_timeout: self.irq_suspend_timeout.or(old.irq_suspend_timeout),
+        }
+    }
 }
 
 /// In which contexts a device's instances are polled; outlives the instances.
@@ -116,22 +143,22 @@ impl Netdev {
         threaded.queues.get(&queue).copied().unwrap_or(threaded.device)
     }
 
-    /// Sets `napi_defer_hard_irqs` and `gro_flush_timeout` (ns), those that are given, of `queue` or of all queues, and
-    /// remembers that. Refused, with nothing changed, if a value is out of range.
-    pub fn set_deferral(&self, queue: Option<u16>, n: Option<u64>, t: Option<u64>) -> Result<(), String> {
+    /// Sets knobs of mitigation, those that are given, of `queue` or of all queues, and remembers that. Refused, with nothing
+    /// changed, if a value is out of range.
+    pub fn set_deferral(&self, queue: Option<u16>, knobs: Knobs) -> Result<(), String> {
         let checked = MitigationConfig::default();
-        checked.set_defer_hard_irqs(n.unwrap_or(0)).map_err(|error| error.to_string())?;
+        let n = knobs.napi_defer_hard_irqs.unwrap_or(0);
+        checked.set_defer_hard_irqs(n).map_err(|error| error.to_string())?;
         let mut deferral = lock(&self.deferral);
-        let change = |(old_n, old_t): (u64, u64)| (n.unwrap_or(old_n), t.unwrap_or(old_t));
         let device = deferral.device;
         match queue {
             Some(queue) => {
                 let old = deferral.queues.get(&queue).copied().unwrap_or(device);
-                deferral.queues.insert(queue, change(old));
+                deferral.queues.insert(queue, knobs.over(old));
             }
             None => {
-                deferral.device = change(device);
-                deferral.queues.values_mut().for_each(|values| *values = change(*values));
+                deferral.device = knobs.over(device);
+                deferral.queues.values_mut().for_each(|old| *old = knobs.over(*old));
             }
         }
         drop(deferral);
@@ -144,11 +171,12 @@ impl Netdev {
     /// Gives an instance the knobs that were set for its queue.
     pub fn apply_deferral(&self, instance: &NapiInstance) {
         let deferral = lock(&self.deferral);
-        let (n, t) = deferral.queues.get(&instance.napi.queue).copied().unwrap_or(deferral.device);
+        let set = deferral.queues.get(&instance.napi.queue).copied().unwrap_or(deferral.device);
         let knobs = &instance.napi.mitigation;
         // In range: checked when it was set.
-        let _ = knobs.set_defer_hard_irqs(n);
-        knobs.set_gro_flush_timeout(t);
+        let _ = knobs.set_defer_hard_irqs(set.napi_defer_hard_irqs.unwrap_or(0));
+        knobs.set_gro_flush_timeout(set.gro_flush_timeout.unwrap_or(0));
+        knobs.set_irq_suspend_timeout(set.irq_suspend_timeout.unwrap_or(0));
     }
 
     /// Remembers in which context `queue` is to be polled, or all queues, those that were set for themselves included

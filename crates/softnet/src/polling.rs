@@ -14,11 +14,14 @@ use softnet_core::napi::{Body, Completion, Driver, NapiInfo, NetRx, PollList, Re
 use softnet_core::skb::{BATCH, Batch, DropReason};
 use softnet_core::sync::Ordering;
 
+use crate::app::App;
 use crate::instance::{NapiInstance, Rx, RxHandler, ring, ring_shared};
 use crate::netdev::{dev_queue_xmit, reap_idle};
 use crate::pool::Pool;
+use crate::residency::Phase;
 use crate::shared::Shared;
 use crate::thread::PollThread;
+use crate::timer::Timeout;
 
 /// What follows when an instance was released.
 pub(crate) enum OnRelease {
@@ -40,10 +43,12 @@ pub(crate) struct Env {
     tx: TxBatches,
     exceptions: Exceptions,
     on_release: OnRelease,
-    /// Armed timers of instances: when, in ns of the stack's clock, and the instance's id. One for each at the most.
-    timers: Vec<(u64, u32)>,
+    /// Applications that were handed packets and are to be woken.
+    woken: Vec<Arc<App>>,
     /// The time in ns; 0 if it must be read.
     now: u64,
+    /// It was read for the last release, which is as good as after the poll.
+    fresh: bool,
 }
 
 impl Env {
@@ -56,8 +61,9 @@ impl Env {
             tx: TxBatches::new(),
             exceptions: Exceptions::default(),
             on_release,
-            timers: Vec::new(),
+            woken: Vec::new(),
             now: 0,
+            fresh: false,
         }
     }
 
@@ -67,9 +73,17 @@ impl Env {
             self.now = self.shared.clock.now();
         }
         let done = net_rx.run(self.now, self);
+        self.wake_apps();
         thread.stats.rounds.add(1);
         thread.stats.packets.add(done.work as u64);
         done.work
+    }
+
+    /// Wakes applications that were handed packets: now, so that they do not take the CPU from the poll.
+    pub(crate) fn wake_apps(&mut self) {
+        if !self.woken.is_empty() {
+            self.woken.drain(..).for_each(|app| app.waker.wake());
+        }
     }
 
     /// Before the thread sleeps or yields: lets go of what it must not keep meanwhile.
@@ -77,6 +91,11 @@ impl Env {
         let (heads, frames) = self.ctx.cached();
         thread.stats.cached_heads.store(heads as u64, Ordering::Relaxed);
         thread.stats.cached_frames.store(frames as u64, Ordering::Relaxed);
+        self.let_go();
+    }
+
+    /// The part of it that any thread does.
+    pub(crate) fn let_go(&mut self) {
         // Not to keep an old snapshot alive.
         self.tables.load();
         self.now = 0;
@@ -93,32 +112,15 @@ impl Env {
 
     /// Schedules the instances whose timers fired (the kernel's `napi_watchdog`).
     pub(crate) fn fire(&mut self, net_rx: &mut NetRx<Rx>) {
-        if self.timers.is_empty() {
-            return;
-        }
-        let now = self.shared.clock.now();
-        let mut at = 0;
-        while let Some(&(when, id)) = self.timers.get(at) {
-            if when > now {
-                at += 1;
-                continue;
+        let mut now = 0;
+        for instance in self.instances.iter().filter(|i| i.timer.is_armed()) {
+            if now == 0 {
+                now = self.shared.clock.now();
             }
-            self.timers.swap_remove(at);
-            let napi = self.instance(id).and_then(|instance| instance.napi.watchdog());
-            napi.into_iter().for_each(|napi| net_rx.schedule(napi));
+            if instance.timer.take_due(now) {
+                instance.napi.watchdog().into_iter().for_each(|napi| net_rx.schedule(napi));
+            }
         }
-    }
-
-    /// For how many ns the thread may sleep before a timer fires; `None`: for as long as it likes.
-    pub(crate) fn until_timer(&self) -> Option<u64> {
-        let next = self.timers.iter().map(|(when, _)| *when).min()?;
-        Some(next.saturating_sub(self.shared.clock.now()))
-    }
-
-    /// Takes over the instances that the thread is to watch now, by id; timers of others are gone.
-    pub(crate) fn set_instances(&mut self, instances: Vec<Arc<NapiInstance>>) {
-        self.timers.retain(|(_, id)| instances.iter().any(|i| i.napi.id == *id));
-        self.instances = Arc::new(instances);
     }
 
     fn instance(&self, id: u32) -> Option<&Arc<NapiInstance>> {
@@ -126,8 +128,18 @@ impl Env {
     }
 
     /// Processes the packets of one instance.
-    fn receive(&mut self, napi: &NapiInfo, batch: &mut Batch) {
-        let handler = self.instance(napi.id).map(|i| i.handler);
+    pub(crate) fn receive(&mut self, napi: &NapiInfo, batch: &mut Batch) {
+        let mut handler = None;
+        if let Ok(at) = self.instances.binary_search_by_key(&napi.id, |i| i.napi.id) {
+            let instance = &self.instances[at];
+            handler = Some(instance.handler);
+            if instance.apps.any() {
+                instance.apps.deliver(&mut self.ctx, batch, &mut self.woken);
+                if batch.is_empty() {
+                    return;
+                }
+            }
+        }
         let queue = usize::from(napi.queue);
         let Env { ctx, shared, tx, .. } = self;
         match handler {
@@ -159,8 +171,9 @@ impl Env {
     }
 }
 
-impl Driver<Rx> for Env {
-    fn poll(&mut self, napi: &NapiInfo, body: &mut Body<Rx>, weight: usize, _: &mut PollList<Rx>) -> usize {
+impl Env {
+    /// One poll of an instance that the caller owns. Returns how many packets there were.
+    pub(crate) fn poll_once(&mut self, napi: &NapiInfo, body: &mut Body<Rx>, weight: usize) -> usize {
         let weight = weight.min(BATCH);
         let Body { rx: Some(rx), gro, batch, .. } = body else { return 0 };
         let n = rx.rx_burst(&mut self.ctx, batch, weight);
@@ -177,6 +190,29 @@ impl Driver<Rx> for Env {
         n
     }
 
+    /// Does as an application's completion or stop says. `false`: the instance must be polled, since packets wait already.
+    pub(crate) fn settle(&mut self, instance: &NapiInstance, released: &Released<Rx>, now: u64) -> bool {
+        let phase = if released.unmask { Phase::Irq } else { Phase::Deferred };
+        instance.residency.enter(phase, now);
+        match released.timer {
+            Some(ns) => instance.timer.arm(now, ns, Timeout::GroFlush),
+            None => instance.timer.disarm(),
+        }
+        !released.unmask || instance.unmask()
+    }
+}
+
+impl Driver<Rx> for Env {
+    fn poll(&mut self, napi: &NapiInfo, body: &mut Body<Rx>, weight: usize, _: &mut PollList<Rx>) -> usize {
+        let now = self.now;
+        if let Some(instance) = self.instance(napi.id)
+            && !instance.residency.is(Phase::Polled)
+        {
+            instance.residency.enter(Phase::Polled, now);
+        }
+        self.poll_once(napi, body, weight)
+    }
+
     fn deliver(&mut self, napi: &NapiInfo, batch: &mut Batch) {
         self.receive(napi, batch);
     }
@@ -185,15 +221,16 @@ impl Driver<Rx> for Env {
         if let OnRelease::Again = self.on_release {
             return released.napi.schedule_prep().into_iter().for_each(|napi| list.push(napi));
         }
-        let id = released.napi.id;
-        // Timers are a thread's own; the pool has none, and so defers nothing.
-        let timer = released.timer.filter(|_| matches!(self.on_release, OnRelease::Unmask));
-        self.timers.retain(|(_, of)| *of != id);
-        if let Some(ns) = timer {
-            self.timers.push((self.shared.clock.now().saturating_add(ns.get()), id));
+        self.now = self.shared.clock.now();
+        self.fresh = true;
+        let Some(instance) = self.instance(released.napi.id) else { return };
+        let phase = if released.unmask { Phase::Irq } else { Phase::Deferred };
+        instance.residency.enter(phase, self.now);
+        match released.timer {
+            Some(ns) => instance.timer.arm(self.now, ns, Timeout::GroFlush),
+            None => instance.timer.disarm(),
         }
-        let Some(instance) = self.instance(id) else { return };
-        if timer.is_some() && !released.unmask {
+        if !released.unmask {
             return;
         }
         instance.doorbell.unmask();
@@ -209,7 +246,9 @@ impl Driver<Rx> for Env {
     }
 
     fn now(&mut self) -> u64 {
-        self.now = self.shared.clock.now();
+        if !std::mem::take(&mut self.fresh) {
+            self.now = self.shared.clock.now();
+        }
         self.now
     }
 }

@@ -25,6 +25,7 @@ use crate::instance::{NapiInstance, Rx, ring_shared};
 use crate::polling::{Env, OnRelease};
 use crate::shared::{Shared, lock};
 use crate::thread::PollThread;
+use crate::worker::TIMER;
 
 /// Marks the pool's own descriptor among the doorbells.
 const WAKE: u64 = u64::MAX;
@@ -77,13 +78,18 @@ impl Pool {
 
     /// Makes room for an instance that is to be [added](Self::add): the part that can fail.
     pub fn reserve(&self, instance: &NapiInstance) -> io::Result<()> {
-        let data = epoll::EventData::new_u64(instance.napi.id.into());
-        Ok(epoll::add(&self.epoll, instance.doorbell.fd(), data, epoll::EventFlags::ONESHOT)?)
+        let data = |mark: u64| epoll::EventData::new_u64(mark | u64::from(instance.napi.id));
+        epoll::add(&self.epoll, instance.doorbell.fd(), data(0), epoll::EventFlags::ONESHOT)?;
+        let timer = epoll::EventFlags::IN | epoll::EventFlags::ET;
+        epoll::add(&self.epoll, instance.timer.fd(), data(TIMER), timer)
+            .inspect_err(|_| self.release(instance))?;
+        Ok(())
     }
 
     /// Takes back what was reserved.
     pub fn release(&self, instance: &NapiInstance) {
         let _ = epoll::delete(&self.epoll, instance.doorbell.fd());
+        let _ = epoll::delete(&self.epoll, instance.timer.fd());
     }
 
     /// Adds an instance that is still disabled, and for which there is room.
@@ -196,6 +202,8 @@ impl PoolThread {
                     ring_shared(other).into_iter().for_each(|napi| self.pool.schedule(napi));
                 }
             }
+            self.env.fire(&mut self.net_rx);
+            self.net_rx.drain().for_each(|napi| self.pool.schedule(napi));
             self.net_rx.schedule(napi);
             self.env.run(&mut self.net_rx, &self.me);
             held = self.net_rx.drain().next();
@@ -220,10 +228,15 @@ impl PoolThread {
             self.me.stats.woken_by_thread.add(1);
             return None;
         }
-        self.me.stats.woken_by_doorbell.add(1);
         self.env.instances = self.pool.instances.load_full();
         // One that was removed meanwhile is nobody's business here.
-        let instance = self.env.instances.iter().find(|i| u64::from(i.napi.id) == data)?;
+        let id = (data & !TIMER) as u32;
+        let instance = self.env.instances.iter().find(|i| i.napi.id == id)?;
+        if data & TIMER != 0 {
+            self.me.stats.woken_by_timer.add(1);
+            return instance.timer.take_due(self.env.shared.clock.now()).then(|| instance.napi.watchdog())?;
+        }
+        self.me.stats.woken_by_doorbell.add(1);
         ring_shared(instance)
     }
 }

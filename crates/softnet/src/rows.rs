@@ -11,14 +11,15 @@ use softnet_core::sync::Ordering;
 use softnet_dev::LinkState;
 
 use crate::config::{Config, format_mac};
-use crate::control::{Handler, Knobs, Request, Set, Target};
-use crate::instance::Home;
+use crate::control::{Handler, Request, Set, SetKnobs, Target};
 use crate::netdev::Netdev;
 use crate::routes::Route;
 use crate::set::Commander;
 use crate::shared::Shared;
 use crate::show::{DevRow, DropRow, NapiRow, NeighRow, RouteRow, Stats, Table, WorkerRow};
 use crate::thread::PollThread;
+
+mod napi;
 
 /// A window on a stack.
 pub struct View {
@@ -43,13 +44,13 @@ impl View {
 
     /// Sets knobs of instances, at once. Returns the rows of those it was about; the error says what is wrong with it, and
     /// then nothing changed.
-    pub fn set_knobs(&self, knobs: &Knobs) -> Result<Vec<NapiRow>, String> {
-        let wanted = |row: &NapiRow| match &knobs.target {
+    pub fn set_knobs(&self, set: &SetKnobs) -> Result<Vec<NapiRow>, String> {
+        let wanted = |row: &NapiRow| match &set.target {
             Target::Dev(name) => row.dev == *name,
             Target::Napi(id) => row.id == *id,
         };
         let rows: Vec<NapiRow> = self.napis().into_iter().filter(wanted).collect();
-        let device = match &knobs.target {
+        let device = match &set.target {
             Target::Dev(name) => self.shared.devices.iter().find(|dev| dev.name == *name),
             Target::Napi(_) => {
                 rows.first().and_then(|row| self.shared.devices.iter().find(|d| d.name == row.dev))
@@ -62,11 +63,11 @@ impl View {
                 all.collect::<Vec<_>>().join(", ")
             ));
         };
-        let queue = match knobs.target {
+        let queue = match set.target {
             Target::Dev(_) => None,
             Target::Napi(_) => rows.first().map(|row| row.queue),
         };
-        device.set_deferral(queue, knobs.napi_defer_hard_irqs, knobs.gro_flush_timeout)?;
+        device.set_deferral(queue, set.knobs)?;
         Ok(self.napis().into_iter().filter(wanted).collect())
     }
 
@@ -124,49 +125,11 @@ impl View {
 
     /// The NAPI instances.
     pub fn napis(&self) -> Vec<NapiRow> {
+        let now = self.shared.clock.now();
         let mut rows = Vec::new();
         for dev in &self.shared.devices {
             let Some(live) = dev.live.load_full() else { continue };
-            for instance in &live.napis {
-                let napi = &instance.napi;
-                let stats = &napi.stats;
-                let state = napi.state().to_string();
-                let home = instance.home();
-                let (thread, tid) = match &home {
-                    Some(Home::Worker(worker)) => {
-                        (worker.thread.name.clone(), worker.thread.tid.load(Ordering::Relaxed) as i32)
-                    }
-                    Some(Home::Pool(_)) => ("napi-wq".into(), 0),
-                    // It is just being switched.
-                    None => ("-".into(), 0),
-                };
-                rows.push(NapiRow {
-                    id: napi.id,
-                    name: napi.name.clone(),
-                    dev: dev.name.clone(),
-                    queue: napi.queue,
-                    worker: instance.worker,
-                    context: home.map_or_else(|| dev.threaded(napi.queue), |home| home.context()),
-                    thread,
-                    tid,
-                    state: state.split('|').filter(|bit| *bit != "idle").map(String::from).collect(),
-                    doorbell: match instance.armed.load(Ordering::Relaxed) {
-                        true => "unmasked",
-                        false => "masked",
-                    }
-                    .into(),
-                    napi_defer_hard_irqs: napi.mitigation.defer_hard_irqs(),
-                    gro_flush_timeout: napi.mitigation.gro_flush_timeout(),
-                    warning: napi.mitigation.warning().map(String::from),
-                    kernel_irq: if live.device.info().ifindex == 0 { "none" } else { "not masked" }.into(),
-                    polls: stats.polls.get(),
-                    empty_polls: stats.empty_polls.get(),
-                    full_polls: stats.full_polls.get(),
-                    packets: stats.packets.get(),
-                    schedules: stats.schedules.get(),
-                    missed: stats.missed.get(),
-                });
-            }
+            rows.extend(live.napis.iter().map(|instance| napi::row(dev, &live, instance, now)));
         }
         rows
     }

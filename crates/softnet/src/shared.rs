@@ -17,6 +17,7 @@ use softnet_core::skb::{Batch, CacheSizes, DropReason, Flags, Region};
 use softnet_core::softnet_data::ContextStats;
 
 use crate::clock::Clock;
+use crate::instance::NapiInstance;
 use crate::netdev::{Netdev, dev_queue_xmit};
 use crate::routes;
 use crate::thread::PollThread;
@@ -115,6 +116,12 @@ impl Shared {
     /// Forgets a polling thread that ended.
     pub fn remove_thread(&self, thread: &Arc<PollThread>) {
         lock(&self.threads).retain(|other| !Arc::ptr_eq(other, thread));
+    }
+
+    /// The NAPI instances of all devices that are open.
+    pub fn napis(&self) -> Vec<Arc<NapiInstance>> {
+        let of = |dev: &Netdev| dev.live.load().as_ref().map_or_else(Vec::new, |live| live.napis.clone());
+        self.devices.iter().flat_map(of).collect()
     }
 
     /// The threads that poll: first the workers.

@@ -102,8 +102,37 @@ pub struct NapiRow {
     pub napi_defer_hard_irqs: u32,
     /// Knob: ns until a masked queue is polled.
     pub gro_flush_timeout: u64,
+    /// Knob: ns for which an application that receives may leave a masked queue alone.
+    pub irq_suspend_timeout: u64,
     /// What keeps a knob that is set from acting.
     pub warning: Option<String>,
+    /// Who owns it now: `nobody`, the name of the thread that polls it, or `application NAME`.
+    pub owner: String,
+    /// In one sentence: why it is awake or asleep now.
+    pub why: String,
+    /// Its timer, if armed.
+    pub timer: Option<TimerRow>,
+    /// Times that `gro_flush_timeout` ran out.
+    pub deferrals: u64,
+    /// ns that they took on average, from arming to poll; 0 if there was none.
+    pub effective_timeout: u64,
+    /// Times that `irq_suspend_timeout` ran out: an application did not come back in time.
+    pub rescues: u64,
+    /// Times its doorbell rang and led to a poll.
+    pub doorbells: u64,
+    /// Times an application polled it by itself.
+    pub busy_polls: u64,
+    /// Times an application wanted to, and somebody else had it.
+    pub busy_poll_lost: u64,
+    /// Times an application suspended its doorbell, or went on doing so.
+    pub suspensions: u64,
+    /// Times an application gave it back, before it slept.
+    pub resumptions: u64,
+    /// Applications that take packets of it.
+    pub applications: Vec<AppRow>,
+    /// ns so far in each state: `irq` (the doorbell can ring), `deferred`, `suspended`, `polled` (by its context),
+    /// `application` (polled by one).
+    pub time_ns: BTreeMap<String, u64>,
     /// Whether the kernel's own interrupt of the queue stays quiet as well: `not masked` for most drivers.
     pub kernel_irq: String,
     /// Times it was polled.
@@ -118,6 +147,32 @@ pub struct NapiRow {
     pub schedules: u64,
     /// Times it was scheduled while it was polled.
     pub missed: u64,
+}
+
+/// An armed timer of an instance.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TimerRow {
+    /// The knob it was armed with: `gro_flush_timeout`, `irq_suspend_timeout`.
+    pub knob: String,
+    /// ns from now until it is due; 0 if it is.
+    pub left: u64,
+}
+
+/// An application that takes packets of an instance.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct AppRow {
+    /// Its name.
+    pub name: String,
+    /// The thread that uses it; 0 before it does.
+    pub tid: i32,
+    /// Packets it was given.
+    pub packets: u64,
+    /// Packets for which there was no room.
+    pub dropped: u64,
+    /// Packets that wait for it.
+    pub queued: u64,
+    /// Times it blocked.
+    pub sleeps: u64,
 }
 
 /// A thread that polls: a worker, an instance's own, or one of the pool.

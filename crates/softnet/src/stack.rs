@@ -11,11 +11,13 @@ use softnet_core::skb::{Region, RegionMemory};
 use softnet_core::sync::{AtomicBool, Ordering};
 use softnet_dev::memfd::MemfdMemory;
 
+use crate::app::Filter;
 use crate::config::{Config, ConfigErrors, available_cpus};
 use crate::context::Context;
 use crate::housekeeper::Housekeeper;
 use crate::netdev::Netdev;
 use crate::opener::{Opener, XdpOpener};
+use crate::poller::{NapiPoller, PollerError, PollerParams};
 use crate::routes;
 use crate::rows::View;
 use crate::set::commands;
@@ -175,6 +177,17 @@ impl Stack {
     /// What it can tell of itself.
     pub fn view(&self) -> &Arc<View> {
         &self.view
+    }
+
+    /// A poller of NAPI instance `napi`, see [`NapiPoller`].
+    pub fn poller(
+        &self,
+        napi: u32,
+        name: &str,
+        filter: Filter,
+        params: PollerParams,
+    ) -> Result<NapiPoller, PollerError> {
+        NapiPoller::new(&self.shared, napi, name, filter, params)
     }
 
     /// What its threads share.

@@ -81,8 +81,13 @@ impl PollThread {
         }
         // Timers of a polling thread must not be rounded up to the default slack of 50 µs.
         let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
-        self.tid.store(rustix::thread::gettid().as_raw_nonzero().get() as u32, Ordering::Release);
+        self.tid.store(current_tid(), Ordering::Release);
     }
+}
+
+/// The id of the calling thread.
+pub(crate) fn current_tid() -> u32 {
+    rustix::thread::gettid().as_raw_nonzero().get() as u32
 }
 
 /// What a thread runs.

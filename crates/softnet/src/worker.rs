@@ -27,6 +27,8 @@ const MAILBOX: u32 = 4096;
 const MAILBOX_OF_ONE: u32 = 4;
 /// Marks the worker's own descriptor among those it waits for.
 const WAKE: u64 = u64::MAX;
+/// Marks timers among them.
+pub(crate) const TIMER: u64 = 1 << 32;
 /// Rounds in a row that found nothing, after which a thread that never sleeps offers its CPU to others.
 const YIELD_AFTER: u32 = 32;
 
@@ -36,6 +38,8 @@ pub struct WorkerShared {
     pub thread: Arc<PollThread>,
     /// Wakes it.
     pub waker: Waker,
+    /// What it waits for: doorbells and timers of its instances, by id, and its own descriptor.
+    epoll: OwnedFd,
     mailbox: Mailbox<Scheduled<Rx>>,
     receiver: Mutex<Option<Receiver<Scheduled<Rx>>>>,
     instances: Mutex<Vec<Arc<NapiInstance>>>,
@@ -52,9 +56,12 @@ impl WorkerShared {
     pub fn new(thread: PollThread) -> std::io::Result<Self> {
         let one = thread.context != Context::Softirq;
         let (mailbox, receiver) = mailbox(if one { MAILBOX_OF_ONE } else { MAILBOX });
+        let (epoll, waker) = (epoll::create(epoll::CreateFlags::CLOEXEC)?, Waker::new()?);
+        epoll::add(&epoll, waker.fd(), epoll::EventData::new_u64(WAKE), epoll::EventFlags::IN)?;
         Ok(WorkerShared {
             thread: Arc::new(thread),
-            waker: Waker::new()?,
+            waker,
+            epoll,
             mailbox,
             receiver: Mutex::new(Some(receiver)),
             instances: Mutex::default(),
@@ -108,6 +115,14 @@ impl WorkerShared {
         self.waker.wake();
     }
 
+    /// Listens to the doorbell of one of its instances, or does not. Any thread may call it.
+    pub(crate) fn listen(&self, instance: &NapiInstance, wanted: bool) {
+        let flags = if wanted { epoll::EventFlags::IN } else { epoll::EventFlags::empty() };
+        let data = epoll::EventData::new_u64(instance.napi.id.into());
+        // Fails only for a doorbell that can't be waited for, which was said when it was added.
+        let _ = epoll::modify(&self.epoll, instance.doorbell.fd(), data, flags);
+    }
+
     /// Whether it blocks, or is about to.
     pub fn is_sleeping(&self) -> bool {
         self.waker.sleeper.is_announced()
@@ -119,7 +134,6 @@ pub struct Worker {
     me: Arc<WorkerShared>,
     receiver: Receiver<Scheduled<Rx>>,
     net_rx: NetRx<Rx>,
-    epoll: OwnedFd,
     /// Rounds in a row that found nothing.
     empty: u32,
     env: Env,
@@ -132,15 +146,13 @@ impl Worker {
             lock(&me.receiver).take().ok_or_else(|| std::io::Error::other("worker exists already"))?;
         let net_rx = NetRx::new(shared.budget);
         me.thread.net_rx.store(net_rx.stats().clone());
-        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        epoll::add(&epoll, me.waker.fd(), epoll::EventData::new_u64(WAKE), epoll::EventFlags::IN)?;
         // Last, since nothing takes it back but the drop of what is returned.
         me.alive.store(true, Ordering::Release);
         let on_release = match me.thread.context {
             Context::BusyPoll => OnRelease::Again,
             _ => OnRelease::Unmask,
         };
-        Ok(Worker { receiver, net_rx, epoll, empty: 0, env: Env::new(shared, on_release), me: me.clone() })
+        Ok(Worker { receiver, net_rx, empty: 0, env: Env::new(shared, on_release), me: me.clone() })
     }
 
     /// Works until it is stopped.
@@ -159,7 +171,6 @@ impl Worker {
 
     /// One round: takes note of what was scheduled, and runs the softirq loop once. Returns whether it did anything.
     pub fn round(&mut self) -> bool {
-        self.env.fire(&mut self.net_rx);
         for napi in self.receiver.drain() {
             self.net_rx.schedule(napi);
         }
@@ -173,6 +184,7 @@ impl Worker {
                 ring(instance, |napi| self.net_rx.schedule(napi));
             }
         }
+        self.env.fire(&mut self.net_rx);
         if self.net_rx.is_idle() {
             return false;
         }
@@ -190,6 +202,7 @@ impl Worker {
         let thread = &*self.me.thread;
         self.env.rest(thread);
         let announced = self.me.waker.sleeper.announce();
+        self.env.instances.iter().for_each(|instance| instance.listen());
         if self.has_input() {
             drop(announced);
             return thread.stats.rechecks.add(1);
@@ -197,23 +210,19 @@ impl Worker {
         thread.stats.sleeps.add(1);
         thread.asleep.store(true, Ordering::Relaxed);
         let mut events = [const { std::mem::MaybeUninit::<epoll::Event>::uninit() }; 16];
-        let timeout = self
-            .env
-            .until_timer()
-            .map(|ns| Timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as i64 });
-        let waited = epoll::wait(&self.epoll, &mut events, timeout.as_ref());
+        let waited = epoll::wait(&self.me.epoll, &mut events, None::<&Timespec>);
         announced.awake();
         thread.asleep.store(false, Ordering::Relaxed);
         // An interrupted wait is a wake-up without a cause.
         let Ok((events, _)) = waited else { return };
-        if events.is_empty() {
-            thread.stats.woken_by_timer.add(1);
-        }
         for event in &*events {
             let data = event.data.u64();
             if data == WAKE {
                 self.me.waker.clear();
                 thread.stats.woken_by_thread.add(1);
+            } else if data & TIMER != 0 {
+                // The next round looks at all of them.
+                thread.stats.woken_by_timer.add(1);
             } else if let Some(instance) = self.env.instances.iter().find(|i| u64::from(i.napi.id) == data) {
                 thread.stats.woken_by_doorbell.add(1);
                 ring(instance, |napi| self.net_rx.schedule(napi));
@@ -236,16 +245,22 @@ impl Worker {
         wanted.sort_by_key(|i| i.napi.id);
         let is_in = |list: &[Arc<NapiInstance>], id| list.iter().any(|i| i.napi.id == id);
         for old in self.env.instances.iter().filter(|i| !is_in(&wanted, i.napi.id)) {
-            let _ = epoll::delete(&self.epoll, old.doorbell.fd());
+            old.watched(None);
+            let _ = epoll::delete(&self.me.epoll, old.doorbell.fd());
+            let _ = epoll::delete(&self.me.epoll, old.timer.fd());
         }
         for new in wanted.iter().filter(|i| !is_in(&self.env.instances, i.napi.id)) {
-            let data = epoll::EventData::new_u64(new.napi.id.into());
-            if let Err(error) = epoll::add(&self.epoll, new.doorbell.fd(), data, epoll::EventFlags::IN) {
+            let data = |mark: u64| epoll::EventData::new_u64(mark | u64::from(new.napi.id));
+            let (doorbell, timer) = (epoll::EventFlags::IN, epoll::EventFlags::IN | epoll::EventFlags::ET);
+            let added = epoll::add(&self.me.epoll, new.doorbell.fd(), data(0), doorbell)
+                .and_then(|()| epoll::add(&self.me.epoll, new.timer.fd(), data(TIMER), timer));
+            if let Err(error) = added {
                 // Cannot be waited for: it is polled all the same whenever the worker is awake.
                 note(format_args!("{} can't wait for {}: {error}", self.me.thread.name, new.napi.name));
             }
+            new.watched(Some(self.me.clone()));
         }
-        self.env.set_instances(wanted);
+        self.env.instances = Arc::new(wanted);
         self.me.seen.store(number, Ordering::Release);
     }
 }

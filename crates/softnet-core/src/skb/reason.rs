@@ -55,5 +55,6 @@ reasons! {
     NeighTableFull = "neigh_tablefull", "the neighbour table is full";
     NeighDead = "neigh_dead", "the neighbour entry was removed";
     Shutdown = "shutdown", "held when the device or the stack was stopped";
+    SocketRcvbuff = "socket_rcvbuff", "its receiver, an application, did not take what waited for it in time";
     IcmpIgnored = "icmp_ignored", "an ICMP message to softnet that asks for no answer, or may not have one";
 }

@@ -42,6 +42,7 @@ pub struct Mailbox<T>(Arc<Shared<T>>);
 pub struct Receiver<T> {
     owner: Owner<Held<T>>,
     shared: Arc<Shared<T>>,
+    closed: bool,
 }
 
 /// What the receiver owns its word by. Private: pushing bare indices would break the module's invariant.
@@ -75,7 +76,7 @@ pub fn mailbox<T: Send>(capacity: u32) -> (Mailbox<T>, Receiver<T>) {
     });
     let owner =
         Handover::claim(Held(shared.clone())).unwrap_or_else(|_| unreachable!("a fresh word is free"));
-    (Mailbox(shared.clone()), Receiver { owner, shared })
+    (Mailbox(shared.clone()), Receiver { owner, shared, closed: false })
 }
 
 impl<T> Clone for Mailbox<T> {
@@ -115,15 +116,29 @@ impl<T: Send> Receiver<T> {
     pub fn has_pending(&self) -> bool {
         self.owner.has_pending()
     }
+
+    /// Closes the mailbox, and gives what was pending to `each`.
+    pub fn close(mut self, each: impl FnMut(T)) {
+        self.leave(each);
+    }
+}
+
+impl<T> Receiver<T> {
+    fn leave(&mut self, mut each: impl FnMut(T)) {
+        while !self.closed && !model_failed() {
+            self.closed = self.owner.try_leave();
+            if !self.closed {
+                for slot in self.owner.drain(&self.shared.links) {
+                    self.shared.take(slot).into_iter().for_each(&mut each);
+                }
+            }
+        }
+    }
 }
 
 impl<T> Drop for Receiver<T> {
     fn drop(&mut self) {
-        while !model_failed() && !self.owner.try_leave() {
-            for slot in self.owner.drain(&self.shared.links) {
-                drop(self.shared.take(slot));
-            }
-        }
+        self.leave(drop);
     }
 }
 

@@ -23,6 +23,7 @@ pub use client::Client;
 pub use server::{Listener, Server};
 
 use crate::context::Context;
+use crate::netdev::Knobs;
 use crate::show::Table;
 
 /// Where instances put their sockets.
@@ -40,22 +41,19 @@ pub enum Request {
     /// A change, answered when it is done: by a list of the [`NapiRow`](crate::show::NapiRow)s it was about.
     Set(Set),
     /// Knobs of polling, answered like [`Set`](Self::Set).
-    Knobs(Knobs),
+    Knobs(SetKnobs),
 }
 
 /// Knobs of interrupt mitigation, for a device's instances or one; what is left out stays as it is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Knobs {
+pub struct SetKnobs {
     /// What to change. For a device it holds for all queues, and is remembered when the device is opened anew, as it is
     /// for an instance's queue.
     #[serde(flatten)]
     pub target: Target,
-    /// Completions without work that leave the doorbell masked, at most 2147483647.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub napi_defer_hard_irqs: Option<u64>,
-    /// ns until a masked queue is polled.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub gro_flush_timeout: Option<u64>,
+    /// The values.
+    #[serde(flatten)]
+    pub knobs: Knobs,
 }
 
 /// A change of a running instance: `{"dev": "eth1", "threaded": "busy-poll"}` or `{"napi": 8193, "threaded": …}`.

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use softnet::instance::{NapiInstance, RxHandler};
 use softnet::shared::Shared;
+use softnet::timer::NapiTimer;
 use softnet_core::napi::Napi;
 use softnet_core::sync::Ordering;
 
@@ -80,7 +81,14 @@ fn instances_come_and_go_while_their_worker_is_busy() {
         let (doorbell, stats) = (rx.doorbell(), rx.stats());
         let (napi, guard) = Napi::new("extra", 7, 0, Some(rx));
         // There is no such device to patch to: packets are dropped.
-        let instance = Arc::new(NapiInstance::new(napi, doorbell, 0, RxHandler::Patch(u16::MAX)));
+        let instance = Arc::new(NapiInstance::new(
+            napi,
+            doorbell,
+            NapiTimer::new().unwrap(),
+            0,
+            RxHandler::Patch(u16::MAX),
+            0,
+        ));
         kept_busy += busy.send(&vec![numbered(0, host(1), 0, round); 8]) as u64;
         worker.add(instance.clone());
         worker.schedule(guard.enable());

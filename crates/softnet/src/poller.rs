@@ -1,0 +1,368 @@
+//! The application as poller: [`NapiPoller`] waits for packets of one NAPI instance, and polls it itself where that is
+//! better than being woken.
+//!
+//! One call of [`wait`](NapiPoller::wait) goes as the kernel's `epoll_wait` does (`fs/eventpoll.c`, `ep_poll`):
+//!
+//! 1. What is ready is handed over. If that is anything, the instance's doorbell is *suspended*, that is its timer is armed
+//!    with `irq_suspend_timeout`, and nobody else polls as long as the application comes back in time.
+//! 2. With a time-out of 0 that was all.
+//! 3. With `busy_poll_usecs` or `prefer_busy_poll` the application takes the instance, if nobody has it, and polls
+//!    until something is ready or the time is over. One pass, if it only prefers.
+//! 4. If there is still nothing, it *resumes* the instance (only with `prefer_busy_poll`): that is polled once more, and
+//!    then its doorbell is masked for `gro_flush_timeout` or unmasked, as after any poll. The application sleeps.
+//!
+//! The timer belongs to the instance and is waited for by its context, so an application that hangs, or whose thread
+//! ends, keeps the queue for `irq_suspend_timeout` at most. Packets that the application does not want take the way they
+//! always take, whoever polls.
+//!
+//! Any thread may make one and use it; a second one on the same instance sleeps while the first one polls, and is
+//! woken when something came for it.
+
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use softnet_core::SoftnetData;
+use softnet_core::napi::{Completion, Scheduled, WEIGHT};
+use softnet_core::skb::{Batch, SkbList};
+use softnet_core::sync::{Ordering, Receiver, mailbox};
+
+use crate::app::{App, Filter};
+use crate::context::Context;
+use crate::instance::{NapiInstance, Rx, ring_shared};
+use crate::netdev::dev_queue_xmit;
+use crate::polling::{Env, OnRelease};
+use crate::residency::Phase;
+use crate::shared::Shared;
+use crate::timer::Timeout;
+
+/// The largest `busy_poll_usecs`: the kernel's `S32_MAX`.
+pub const MAX_BUSY_POLL_USECS: u32 = i32::MAX as u32;
+
+/// How an application polls (the kernel's `struct epoll_params`), and how much may wait for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PollerParams {
+    /// For how many µs it polls before it sleeps, at most [`MAX_BUSY_POLL_USECS`]. 0: not at all, or, with
+    /// `prefer_busy_poll`, once.
+    pub busy_poll_usecs: u32,
+    /// Packets that one poll may receive, 1 to 64.
+    pub busy_poll_budget: u16,
+    /// Whether it would rather poll than have others do so: the doorbell stays masked between its polls, if
+    /// `napi_defer_hard_irqs` and `gro_flush_timeout` are set.
+    pub prefer_busy_poll: bool,
+    /// Packets that may wait for it; more are dropped.
+    pub rx_queue_len: usize,
+}
+
+impl Default for PollerParams {
+    /// Does not poll: it is woken.
+    fn default() -> Self {
+        PollerParams { busy_poll_usecs: 0, busy_poll_budget: 8, prefer_busy_poll: false, rx_queue_len: 4096 }
+    }
+}
+
+/// Why there is no poller, or no packets.
+#[derive(Debug, thiserror::Error)]
+pub enum PollerError {
+    /// No instance has that id now.
+    #[error("no NAPI instance {id}; {there}")]
+    NoSuchNapi {
+        /// The id.
+        id: u32,
+        /// What there is, in words.
+        there: String,
+    },
+    /// A parameter is out of range.
+    #[error("{what}: {value} is out of range, {min} to {max} expected")]
+    OutOfRange {
+        /// The parameter.
+        what: &'static str,
+        /// What it was to be.
+        value: u64,
+        /// The smallest value.
+        min: u64,
+        /// The largest value.
+        max: u64,
+    },
+    /// The instance is gone with its interface. When that is back it has a new one.
+    #[error("{0} is closed: its interface went away, or the stack was stopped")]
+    Closed(String),
+    /// The operating system refused.
+    #[error("descriptors for a poller: {0}")]
+    System(#[from] io::Error),
+}
+
+/// See the [module](self).
+pub struct NapiPoller {
+    instance: Arc<NapiInstance>,
+    app: Arc<App>,
+    receiver: Option<Receiver<SkbList>>,
+    /// Of what was received, what did not fit the caller's batch.
+    pending: SkbList,
+    env: Env,
+    params: PollerParams,
+    entered: bool,
+}
+
+fn in_range(what: &'static str, value: u64, min: u64, max: u64) -> Result<(), PollerError> {
+    if (min..=max).contains(&value) {
+        return Ok(());
+    }
+    Err(PollerError::OutOfRange { what, value, min, max })
+}
+
+impl NapiPoller {
+    /// A poller of instance `napi` of a stack, that is given the packets that `filter` wants and no poller before it
+    /// did. `name` is for display.
+    pub fn new(
+        shared: &Arc<Shared>,
+        napi: u32,
+        name: &str,
+        filter: Filter,
+        params: PollerParams,
+    ) -> Result<Self, PollerError> {
+        in_range("busy_poll_usecs", params.busy_poll_usecs.into(), 0, MAX_BUSY_POLL_USECS.into())?;
+        in_range("busy_poll_budget", params.busy_poll_budget.into(), 1, WEIGHT as u64)?;
+        in_range("rx_queue_len", params.rx_queue_len as u64, 1, 1 << 20)?;
+        let all = shared.napis();
+        let Some(instance) = all.iter().find(|i| i.napi.id == napi).cloned() else {
+            let mut names: Vec<_> = all.iter().map(|i| format!("{} ({})", i.napi.id, i.napi.name)).collect();
+            names.sort();
+            let there = match names.len() {
+                0 => "there is none".into(),
+                _ => format!("there are: {}", names.join(", ")),
+            };
+            return Err(PollerError::NoSuchNapi { id: napi, there });
+        };
+        // Every list that waits holds a packet at least, and each poller adds one poll's worth at the most.
+        let (ready, receiver) = mailbox((params.rx_queue_len + 2 * WEIGHT) as u32);
+        let app = Arc::new(App::new(name.into(), filter, params.rx_queue_len, ready)?);
+        let mut env = Env::new(shared, OnRelease::Unmask);
+        env.instances = Arc::new(vec![instance.clone()]);
+        instance.apps.add(&app);
+        let pending = SkbList::new();
+        Ok(NapiPoller { instance, app, receiver: Some(receiver), pending, env, params, entered: false })
+    }
+
+    /// The NAPI instance.
+    pub fn napi_id(&self) -> u32 {
+        self.instance.napi.id
+    }
+
+    /// Packet memory of the calling thread: to make packets, and to free received ones.
+    pub fn ctx(&mut self) -> &mut SoftnetData {
+        &mut self.env.ctx
+    }
+
+    /// Changes how it polls, from the next call on. (`rx_queue_len` stays as it was.)
+    pub fn set_params(&mut self, params: PollerParams) -> Result<(), PollerError> {
+        in_range("busy_poll_usecs", params.busy_poll_usecs.into(), 0, MAX_BUSY_POLL_USECS.into())?;
+        in_range("busy_poll_budget", params.busy_poll_budget.into(), 1, WEIGHT as u64)?;
+        self.params = params;
+        Ok(())
+    }
+
+    /// Appends packets to `into` as soon as there are any, and returns how many. 0 after `timeout` (`None`: never), or if
+    /// there is no room. See the [module](self) for what it does meanwhile.
+    pub fn wait(&mut self, into: &mut Batch, timeout: Option<Duration>) -> Result<usize, PollerError> {
+        if !self.entered {
+            self.entered = true;
+            self.app.enter();
+        }
+        let mut deadline = None;
+        loop {
+            let n = self.take(into);
+            if n > 0 {
+                self.suspend(n);
+                return Ok(n);
+            }
+            if self.instance.is_closed() {
+                return Err(PollerError::Closed(self.instance.napi.name.clone()));
+            }
+            if into.room() == 0 || timeout == Some(Duration::ZERO) {
+                return Ok(0);
+            }
+            // Of the whole call, busy polling included. One beyond the end of time is none.
+            let until = *deadline.get_or_insert_with(|| timeout.and_then(|t| Instant::now().checked_add(t)));
+            if self.params.busy_poll_usecs > 0 || self.params.prefer_busy_poll {
+                self.busy_loop();
+                if self.is_ready() {
+                    continue;
+                }
+            }
+            if self.params.prefer_busy_poll {
+                self.resume();
+                if self.is_ready() {
+                    continue;
+                }
+            }
+            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+            if left == Some(Duration::ZERO) {
+                return Ok(0);
+            }
+            self.sleep(left);
+        }
+    }
+
+    /// Sends `batch` out of the instance's device, by the TX queue with the number of its RX queue, and leaves it empty.
+    /// What can't be sent is dropped and counted.
+    pub fn send(&mut self, batch: &mut Batch) {
+        let Env { ctx, shared, .. } = &mut self.env;
+        ctx.originated(batch.len() as u64);
+        let napi = &self.instance.napi;
+        dev_queue_xmit(ctx, &shared.devices[usize::from(napi.dev)], napi.queue.into(), batch);
+    }
+
+    fn is_ready(&self) -> bool {
+        !self.pending.is_empty() || self.receiver.as_ref().is_some_and(Receiver::has_pending)
+    }
+
+    /// Hands over what is ready.
+    fn take(&mut self, into: &mut Batch) -> usize {
+        let (before, Some(receiver)) = (into.len(), &mut self.receiver) else { return 0 };
+        while into.room() > 0 {
+            if let Some(skb) = self.pending.pop_front() {
+                let Err(skb) = into.push(skb) else { continue };
+                // There was room, so this does not happen.
+                self.env.ctx.free_skb(skb);
+            } else if let Some(list) = receiver.drain().next() {
+                self.pending = list;
+            } else {
+                break;
+            }
+        }
+        let n = into.len() - before;
+        if n > 0 {
+            self.app.took(n);
+        }
+        n
+    }
+
+    /// `n` packets were handed over: the application is expected back.
+    fn suspend(&mut self, n: usize) {
+        if !self.params.prefer_busy_poll {
+            return;
+        }
+        let instance = &self.instance;
+        if let Some(ns) = instance.napi.suspend(n) {
+            let now = self.env.shared.clock.now();
+            instance.timer.arm(now, ns, Timeout::IrqSuspend);
+            instance.stats.suspensions.fetch_add(1, Ordering::Relaxed);
+            if !instance.armed.load(Ordering::Relaxed) && !instance.residency.is(Phase::Polled) {
+                instance.residency.enter(Phase::Suspended, now);
+            }
+        }
+    }
+
+    /// Polls until something is ready or the time is over, if nobody else has the instance.
+    fn busy_loop(&mut self) {
+        let instance = self.instance.clone();
+        let prefer = self.params.prefer_busy_poll;
+        let Some(mut owned) = instance.napi.busy_poll(prefer) else {
+            instance.stats.busy_poll_lost.fetch_add(1, Ordering::Relaxed);
+            return;
+        };
+        instance.stats.busy_polls.fetch_add(1, Ordering::Relaxed);
+        let budget = usize::from(self.params.busy_poll_budget);
+        let mut now = self.env.shared.clock.now();
+        instance.residency.enter(Phase::Application, now);
+        let end = now + u64::from(self.params.busy_poll_usecs) * 1000;
+        loop {
+            let (info, body) = owned.parts();
+            let n = self.env.poll_once(info, body, budget);
+            info.stats.polled(n, budget);
+            if self.is_ready() || owned.disable_pending() || now >= end {
+                break;
+            }
+            now = self.env.shared.clock.now();
+        }
+        let env = &mut self.env;
+        match owned.stop(prefer, |info, batch| env.receive(info, batch)) {
+            Completion::Released(released) => {
+                // What is handed over next suspends the instance, with a timer that replaces this one.
+                let suspends = self.is_ready() && instance.napi.mitigation.irq_suspend_timeout() > 0;
+                if !suspends {
+                    self.env.settle(&instance, &released, now);
+                }
+            }
+            Completion::Again(napi) => self.finish(napi),
+        }
+        self.env.wake_apps();
+    }
+
+    /// Polls once as anybody would, and completes. What is not done with that is for the instance's context.
+    fn finish(&mut self, mut napi: Scheduled<Rx>) {
+        let (info, body) = napi.parts();
+        let n = self.env.poll_once(info, body, WEIGHT);
+        info.stats.polled(n, WEIGHT);
+        if n >= WEIGHT && !napi.disable_pending() {
+            return self.instance.hand_over(napi);
+        }
+        let env = &mut self.env;
+        match napi.complete(n, |info, batch| env.receive(info, batch)) {
+            Completion::Released(released) => {
+                let now = env.shared.clock.now();
+                if !env.settle(&self.instance, &released, now) {
+                    ring_shared(&self.instance).into_iter().for_each(|napi| self.instance.hand_over(napi));
+                }
+            }
+            Completion::Again(napi) => self.instance.hand_over(napi),
+        }
+    }
+
+    /// The application is about to sleep: from now on the instance's context polls, or its doorbell rings.
+    fn resume(&mut self) {
+        let instance = self.instance.clone();
+        let Some(napi) = instance.napi.resume() else { return };
+        instance.stats.resumptions.fetch_add(1, Ordering::Relaxed);
+        // Like the kernel, which polls on the CPU that schedules unless threads do so: nobody need be woken for it.
+        match instance.home().map(|home| home.context()) {
+            Some(Context::Softirq) => self.finish(napi),
+            _ => instance.hand_over(napi),
+        }
+        self.env.wake_apps();
+    }
+
+    fn sleep(&mut self, timeout: Option<Duration>) {
+        self.env.let_go();
+        let waker = &self.app.waker;
+        let announced = waker.sleeper.announce();
+        if self.is_ready() || self.instance.is_closed() {
+            return drop(announced);
+        }
+        self.app.sleeps.fetch_add(1, Ordering::Relaxed);
+        let timeout =
+            timeout.map(|t| Timespec { tv_sec: t.as_secs() as i64, tv_nsec: t.subsec_nanos().into() });
+        let mut fds = [PollFd::from_borrowed_fd(waker.fd(), PollFlags::IN)];
+        // An interrupted wait is a wake-up without a cause.
+        let _ = poll(&mut fds, timeout.as_ref());
+        let woken = !fds[0].revents().is_empty();
+        if announced.awake() || woken {
+            waker.clear();
+        }
+    }
+}
+
+impl Drop for NapiPoller {
+    /// Goes away: what waits is freed, and the instance is polled by its context from now on.
+    fn drop(&mut self) {
+        self.instance.apps.remove(&self.app);
+        if self.params.prefer_busy_poll || self.params.busy_poll_usecs > 0 {
+            let napi = self.instance.napi.schedule_prep();
+            napi.into_iter().for_each(|napi| self.instance.hand_over(napi));
+        }
+        let ctx = &mut self.env.ctx;
+        let mut free = |mut list: SkbList| {
+            while let Some(skb) = list.pop_front() {
+                ctx.free_skb(skb);
+            }
+        };
+        free(std::mem::take(&mut self.pending));
+        // Whoever still polls with the old list of applications is refused from now on.
+        if let Some(receiver) = self.receiver.take() {
+            receiver.close(free);
+        }
+        self.env.ctx.drain();
+    }
+}

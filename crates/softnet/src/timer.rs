@@ -1,0 +1,221 @@
+//! The timer of a NAPI instance, the kernel's `napi->timer`: a timerfd in the epoll set of whoever polls the instance.
+//!
+//! Any thread may arm it, with one system call and without waking anybody: so an application that polls by itself leaves
+//! a timer behind for the instance's context. Where the descriptor will fire soon enough anyway, and not much too soon, not
+//! even that call is made: whoever it wakes then sets it for the rest. An application that suspends again and again so
+//! pays for one call in half a time-out.
+//!
+//! Invariant: while a deadline is set, the descriptor fires at it or before.
+
+use std::io;
+use std::num::NonZeroU64;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Mutex;
+
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
+};
+use softnet_core::softnet_data::Counter;
+use softnet_core::sync::{AtomicBool, AtomicU64, Ordering::Relaxed};
+
+use crate::shared::lock;
+
+/// What a timer was armed with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Timeout {
+    /// `gro_flush_timeout`: the next poll of a deferred instance.
+    GroFlush,
+    /// `irq_suspend_timeout`: the poll that frees an instance whose application does not come back.
+    IrqSuspend,
+}
+
+/// See the [module](self). Times are ns of the stack's clock.
+pub struct NapiTimer {
+    fd: OwnedFd,
+    /// When the descriptor fires; 0: it does not. Held while any of the rest is changed.
+    set: Mutex<u64>,
+    /// When the instance is to be polled; 0: not armed.
+    deadline: AtomicU64,
+    armed_at: AtomicU64,
+    suspends: AtomicBool,
+    /// Its counters.
+    pub stats: TimerStats,
+}
+
+/// Counters of a timer, written under its lock.
+#[derive(Default)]
+pub struct TimerStats {
+    /// Times that `gro_flush_timeout` ran out.
+    pub deferrals: Counter,
+    /// ns that these took, from arming to poll.
+    pub deferral_ns: Counter,
+    /// Times that `irq_suspend_timeout` ran out.
+    pub rescues: Counter,
+}
+
+fn spec(ns: u64) -> Itimerspec {
+    let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
+    let value = Timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as i64 };
+    Itimerspec { it_interval: zero, it_value: value }
+}
+
+impl NapiTimer {
+    /// Not armed.
+    pub fn new() -> io::Result<Self> {
+        Ok(NapiTimer {
+            fd: timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)?,
+            set: Mutex::new(0),
+            deadline: AtomicU64::new(0),
+            armed_at: AtomicU64::new(0),
+            suspends: AtomicBool::new(false),
+            stats: TimerStats::default(),
+        })
+    }
+
+    /// Fires when the instance may have to be polled: then call [`take_due`](Self::take_due). Never read: wait for it
+    /// edge-triggered.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    /// Arms it, in place of what it was armed with.
+    pub fn arm(&self, now: u64, ns: NonZeroU64, timeout: Timeout) {
+        let ns = ns.get();
+        let mut set = lock(&self.set);
+        self.armed_at.store(now, Relaxed);
+        self.suspends.store(timeout == Timeout::IrqSuspend, Relaxed);
+        self.deadline.store(now.saturating_add(ns), Relaxed);
+        let left = set.saturating_sub(now);
+        if left < ns / 2 || left > ns || left == 0 {
+            self.fire_in(&mut set, now, ns);
+        }
+    }
+
+    /// The instance needs no timer. The descriptor may still fire, for nothing.
+    pub fn disarm(&self) {
+        if self.is_armed() {
+            let _set = lock(&self.set);
+            self.deadline.store(0, Relaxed);
+        }
+    }
+
+    /// As [`disarm`](Self::disarm), and the descriptor does not fire.
+    pub fn cancel(&self) {
+        let mut set = lock(&self.set);
+        self.deadline.store(0, Relaxed);
+        *set = 0;
+        // Cannot fail: the value is valid.
+        let _ = timerfd_settime(&self.fd, TimerfdTimerFlags::empty(), &spec(0));
+    }
+
+    /// Whether it is armed: one load.
+    #[inline(always)]
+    pub fn is_armed(&self) -> bool {
+        self.deadline.load(Relaxed) != 0
+    }
+
+    /// What it was armed with, when, and when it is due; for display.
+    pub fn armed(&self) -> Option<(Timeout, u64, u64)> {
+        let deadline = self.deadline.load(Relaxed);
+        let timeout = if self.suspends.load(Relaxed) { Timeout::IrqSuspend } else { Timeout::GroFlush };
+        (deadline != 0).then(|| (timeout, self.armed_at.load(Relaxed), deadline))
+    }
+
+    /// Takes note that the descriptor fired, or may have. Whether the instance is to be polled now.
+    pub fn take_due(&self, now: u64) -> bool {
+        let deadline = self.deadline.load(Relaxed);
+        if deadline == 0 {
+            return false;
+        }
+        let mut set = lock(&self.set);
+        let deadline = self.deadline.load(Relaxed);
+        if deadline == 0 {
+            return false;
+        }
+        if deadline > now {
+            if *set <= now {
+                self.fire_in(&mut set, now, deadline - now);
+            }
+            return false;
+        }
+        self.deadline.store(0, Relaxed);
+        if self.suspends.load(Relaxed) {
+            self.stats.rescues.add(1);
+        } else {
+            self.stats.deferrals.add(1);
+            self.stats.deferral_ns.add(now - self.armed_at.load(Relaxed));
+        }
+        true
+    }
+
+    fn fire_in(&self, set: &mut u64, now: u64, ns: u64) {
+        // No more than what the kernel's 64 bits of ns hold.
+        let ns = ns.min(i64::MAX as u64 / 4);
+        *set = now.saturating_add(ns);
+        // Cannot fail: the value is valid.
+        let _ = timerfd_settime(&self.fd, TimerfdTimerFlags::empty(), &spec(ns));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::event::{PollFd, PollFlags, poll};
+
+    use super::*;
+
+    const HOUR: u64 = 3_600_000_000_000;
+
+    fn ns(ns: u64) -> NonZeroU64 {
+        NonZeroU64::new(ns).unwrap()
+    }
+
+    fn fires(timer: &NapiTimer, within: i64) -> bool {
+        let wait = rustix::event::Timespec { tv_sec: within, tv_nsec: 0 };
+        poll(&mut [PollFd::new(&timer.fd, PollFlags::IN)], Some(&wait)).unwrap() > 0
+    }
+
+    #[test]
+    fn is_due_at_its_deadline_and_once() {
+        let timer = NapiTimer::new().unwrap();
+        assert!(!timer.is_armed() && !timer.take_due(1));
+        timer.arm(1000, ns(500), Timeout::GroFlush);
+        assert_eq!(timer.armed(), Some((Timeout::GroFlush, 1000, 1500)));
+        assert!(!timer.take_due(1499) && timer.take_due(1530) && !timer.take_due(1600));
+        assert_eq!((timer.stats.deferrals.get(), timer.stats.deferral_ns.get()), (1, 530));
+        timer.arm(2000, ns(5000), Timeout::IrqSuspend);
+        assert!(timer.take_due(7000));
+        assert_eq!((timer.stats.deferrals.get(), timer.stats.rescues.get()), (1, 1));
+    }
+
+    #[test]
+    fn the_descriptor_is_set_anew_only_if_it_must() {
+        let timer = NapiTimer::new().unwrap();
+        let set = || *lock(&timer.set);
+        timer.arm(0, ns(HOUR), Timeout::IrqSuspend);
+        assert_eq!(set(), HOUR);
+        timer.arm(HOUR / 4, ns(HOUR), Timeout::IrqSuspend);
+        assert_eq!(set(), HOUR, "soon enough, and not much too soon");
+        assert!(!timer.take_due(HOUR), "it fired early");
+        assert_eq!(set(), HOUR + HOUR / 4, "and is set for the rest");
+        timer.arm(HOUR, ns(100), Timeout::GroFlush);
+        assert_eq!(set(), HOUR + 100, "sooner");
+        timer.arm(HOUR + 10, ns(HOUR), Timeout::IrqSuspend);
+        assert_eq!(set(), 2 * HOUR + 10, "much too soon");
+        timer.disarm();
+        assert!(!timer.is_armed() && !timer.take_due(u64::MAX));
+        timer.arm(5 * HOUR, ns(u64::MAX), Timeout::GroFlush);
+        assert_eq!(timer.armed().unwrap().2, u64::MAX);
+    }
+
+    #[test]
+    fn the_descriptor_fires_and_a_cancelled_one_does_not() {
+        let timer = NapiTimer::new().unwrap();
+        timer.arm(0, ns(1000), Timeout::GroFlush);
+        assert!(fires(&timer, 60));
+        timer.arm(0, ns(HOUR), Timeout::GroFlush);
+        assert!(!fires(&timer, 0), "arming takes back what fired");
+        timer.arm(0, ns(1), Timeout::GroFlush);
+        timer.cancel();
+        assert!(!fires(&timer, 0) && !timer.is_armed());
+    }
+}
