@@ -121,7 +121,7 @@ impl Handler for Instance {
             Table::Napi => json!([
                 {"id": 1, "name": "eth1-0", "dev": "eth1", "queue": 0, "worker": 0, "context": "softirq",
                  "thread": "softnet/0", "tid": 4711, "state": ["sched", "missed"], "doorbell": "masked", "napi_defer_hard_irqs": 0,
-                 "gro_flush_timeout": 0, "warning": null, "kernel_irq": "not masked", "polls": 1000,
+                 "gro_flush_timeout": 0, "warning": null, "kernel_irq": "masked while deferred", "polls": 1000,
                  "empty_polls": 10, "full_polls": 900, "packets": 59000, "schedules": 100, "missed": 2},
             ]),
             Table::Worker => json!([
@@ -169,8 +169,8 @@ fn tables_for_people() {
     assert_eq!(
         show("napi"),
         fine(concat!(
-            "ID  NAME    DEV   QUEUE  CONTEXT  THREAD      TID  STATE         DOORBELL  KERNEL IRQ  PACKETS  POLLS  EMPTY  FULL  PACKETS/POLL  SCHEDULES  MISSED\n",
-            " 1  eth1-0  eth1      0  softirq  softnet/0  4711  sched,missed  masked    not masked   59,000  1,000     10   900          59.0        100       2\n",
+            "ID  NAME    DEV   QUEUE  CONTEXT  THREAD      TID  STATE         DOORBELL  KERNEL IRQ             PACKETS  POLLS  EMPTY  FULL  PACKETS/POLL  SCHEDULES  MISSED\n",
+            " 1  eth1-0  eth1      0  softirq  softnet/0  4711  sched,missed  masked    masked while deferred   59,000  1,000     10   900          59.0        100       2\n",
         ))
     );
     assert_eq!(

@@ -16,6 +16,6 @@ pub mod traffic;
 pub mod xdp;
 
 pub use device::{
-    Device, DeviceInfo, Doorbell, Features, LinkState, OpenDevice, QueueStats, RxQueue, TxQueue,
+    Device, DeviceInfo, Doorbell, Features, KernelIrq, LinkState, OpenDevice, QueueStats, RxQueue, TxQueue,
 };
 pub use sys_error::{SysError, SysResult};

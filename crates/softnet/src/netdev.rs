@@ -149,6 +149,8 @@ impl Netdev {
         // In range: checked when it was set.
         let _ = knobs.set_defer_hard_irqs(n);
         knobs.set_gro_flush_timeout(t);
+        // Still under the lock, so that of two who set knobs the later has the last word in the kernel too.
+        instance.doorbell.mitigation_changed(knobs);
     }
 
     /// Remembers in which context `queue` is to be polled, or all queues, those that were set for themselves included

@@ -158,7 +158,7 @@ impl View {
                     napi_defer_hard_irqs: napi.mitigation.defer_hard_irqs(),
                     gro_flush_timeout: napi.mitigation.gro_flush_timeout(),
                     warning: napi.mitigation.warning().map(String::from),
-                    kernel_irq: if live.device.info().ifindex == 0 { "none" } else { "not masked" }.into(),
+                    kernel_irq: instance.doorbell.kernel_irq().to_string(),
                     polls: stats.polls.get(),
                     empty_polls: stats.empty_polls.get(),
                     full_polls: stats.full_polls.get(),

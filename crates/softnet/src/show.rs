@@ -104,7 +104,8 @@ pub struct NapiRow {
     pub gro_flush_timeout: u64,
     /// What keeps a knob that is set from acting.
     pub warning: Option<String>,
-    /// Whether the kernel's own interrupt of the queue stays quiet as well: `not masked` for most drivers.
+    /// Whether the kernel's own interrupt of the queue stays quiet as well: `masked while deferred`, `not masked: ` and
+    /// why, `none` of a device that the kernel does not have.
     pub kernel_irq: String,
     /// Times it was polled.
     pub polls: u64,

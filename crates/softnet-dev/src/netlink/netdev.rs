@@ -188,7 +188,8 @@ impl NetdevFamily {
             .with_u32(QUEUE_IFINDEX, ifindex)
             .with_u32(QUEUE_TYPE, QUEUE_TYPE_RX)
             .with_u32(QUEUE_ID, queue);
-        let answers = self.netlink.get(request, &format!("look up RX queue {queue} of interface {ifindex}"))?;
+        let answers =
+            self.netlink.get(request, &format!("look up RX queue {queue} of interface {ifindex}"))?;
         let id = answers.iter().find_map(|answer| attribute(answer, QUEUE_NAPI_ID));
         Ok(id.and_then(|id| number(&id, 0)))
     }
@@ -281,8 +282,7 @@ mod tests {
             5, 0, 99, 0, 1, 0, 0, 0,
             8, 0, 5, 0, 2, 0, 0, 0,
         ];
-        let knobs =
-            NapiKnobs { defer_hard_irqs: 2, gro_flush_timeout: 20_000, irq_suspend_timeout: 1 << 32 };
+        let knobs = NapiKnobs { defer_hard_irqs: 2, gro_flush_timeout: 20_000, irq_suspend_timeout: 1 << 32 };
         let all = KernelNapi { id: 0x2001, irq: Some(42), knobs: Some(knobs) };
         assert_eq!(KernelNapi::parse(&answer), Some(all));
         // A kernel that has no knobs yet, and a driver without an interrupt.
@@ -305,8 +305,7 @@ mod tests {
                 .with_uint(NAPI_GRO_FLUSH_TIMEOUT, t)
                 .with_uint(NAPI_IRQ_SUSPEND_TIMEOUT, t / 2);
             let napi = KernelNapi::parse(&bytes(&message)).unwrap();
-            let knobs =
-                NapiKnobs { defer_hard_irqs: 3, gro_flush_timeout: t, irq_suspend_timeout: t / 2 };
+            let knobs = NapiKnobs { defer_hard_irqs: 3, gro_flush_timeout: t, irq_suspend_timeout: t / 2 };
             assert_eq!(napi, KernelNapi { id: 7, irq: None, knobs: Some(knobs) });
         }
     }
@@ -335,8 +334,7 @@ mod tests {
             assert!(napis.iter().all(|napi| napi.irq.is_none()), "{napis:?}");
             let id = napis[0].id;
             let before = napis[0].knobs.unwrap();
-            let knobs =
-                NapiKnobs { defer_hard_irqs: 2, gro_flush_timeout: 1 << 33, irq_suspend_timeout: 5 };
+            let knobs = NapiKnobs { defer_hard_irqs: 2, gro_flush_timeout: 1 << 33, irq_suspend_timeout: 5 };
             family.set_napi(id, knobs).unwrap();
             assert_eq!(family.napi(id).unwrap().knobs, Some(knobs));
             assert_eq!(family.napi(napis[1].id).unwrap(), napis[1], "the other is as it was");

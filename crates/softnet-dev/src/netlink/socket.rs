@@ -81,11 +81,7 @@ impl Netlink {
         self.exchange(message, flags).map_err(|(error, detail)| SysError::new(what, error).detail(detail))
     }
 
-    fn exchange(
-        &mut self,
-        message: impl Request,
-        flags: u16,
-    ) -> Result<Vec<Answer>, (io::Error, String)> {
+    fn exchange(&mut self, message: impl Request, flags: u16) -> Result<Vec<Answer>, (io::Error, String)> {
         let plain = |error: io::Error| (error, String::new());
         self.sequence = self.sequence.wrapping_add(1);
         let mut request = NetlinkMessage::from(message);
