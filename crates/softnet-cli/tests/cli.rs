@@ -125,10 +125,10 @@ impl Handler for Instance {
                  "empty_polls": 10, "full_polls": 900, "packets": 59000, "schedules": 100, "missed": 2},
             ]),
             Table::Worker => json!([
-                {"name": "softnet/0", "context": "softirq", "cpu": 2, "tid": 4711, "state": "sleeping", "cpu_ns": 123456789, "cpu_percent": 12.34,
+                {"name": "softnet/0", "context": "softirq", "cpu": 2, "policy": "fifo 10", "tid": 4711, "state": "sleeping", "cpu_ns": 123456789, "cpu_percent": 12.34,
                  "rounds": 5000, "sleeps": 300, "wakeups": {"doorbell": 290, "timer": 10}, "time_squeeze": 4,
                  "packets": 59000, "cached_heads": 96, "cached_frames": 80},
-                {"name": "napi-wq/0", "context": "workqueue", "cpu": null, "tid": 4712, "state": "running",
+                {"name": "napi-wq/0", "context": "workqueue", "cpu": null, "policy": "other", "tid": 4712, "state": "running",
                  "cpu_ns": 0, "cpu_percent": 0.0, "rounds": 0, "sleeps": 1, "wakeups": {"doorbell": 1, "timer": 0},
                  "time_squeeze": 0, "packets": 0, "cached_heads": 0, "cached_frames": 0},
             ]),
@@ -176,9 +176,9 @@ fn tables_for_people() {
     assert_eq!(
         show("worker"),
         fine(concat!(
-            "THREAD     CONTEXT    CPU   TID  STATE        USE  PACKETS  ROUNDS  TIME SQUEEZE  SLEEPS  WOKEN BY                CACHED HEADS  FRAMES\n",
-            "softnet/0  softirq      2  4711  sleeping  12.3 %   59,000   5,000             4     300  doorbell 290, timer 10            96      80\n",
-            "napi-wq/0  workqueue    -  4712  running    0.0 %        0       0             0       1  doorbell 1, timer 0                0       0\n",
+            "THREAD     CONTEXT    CPU  POLICY    TID  STATE        USE  PACKETS  ROUNDS  TIME SQUEEZE  SLEEPS  WOKEN BY                CACHED HEADS  FRAMES\n",
+            "softnet/0  softirq      2  fifo 10  4711  sleeping  12.3 %   59,000   5,000             4     300  doorbell 290, timer 10            96      80\n",
+            "napi-wq/0  workqueue    -  other    4712  running    0.0 %        0       0             0       1  doorbell 1, timer 0                0       0\n",
         ))
     );
     assert_eq!(

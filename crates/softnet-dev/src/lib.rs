@@ -9,6 +9,7 @@ pub mod memfd;
 pub mod netlink;
 pub mod netns;
 pub mod process;
+pub mod sched;
 pub mod sys_error;
 #[doc(hidden)]
 pub mod testing;

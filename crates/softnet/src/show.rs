@@ -130,6 +130,8 @@ pub struct WorkerRow {
     pub context: Context,
     /// CPU it is pinned to; only workers are.
     pub cpu: Option<u32>,
+    /// The scheduling policy it has now, as the kernel tells: `other`, `batch`, `idle`, `fifo 10`, `rr 10`; `-` for others.
+    pub policy: String,
     /// Thread id, for `top -H` and `perf`.
     pub tid: i32,
     /// `running`, `sleeping`.
