@@ -4,6 +4,8 @@ mod forward;
 mod forward_xdp;
 mod harness;
 mod idle;
+#[cfg_attr(not(test), expect(dead_code, reason = "for benches of latency under load"))]
+mod latency;
 mod report;
 mod skb_cache;
 mod templates;
