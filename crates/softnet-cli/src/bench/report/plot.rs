@@ -128,7 +128,7 @@ impl Plot {
 pub(super) fn bars(report: &Report) -> Option<(&'static str, String)> {
     let figure = *report.rows.first()?.figures().first()?;
     let keys = distinguishing(report.rows.iter());
-    let measured = |row: &'_ Row| {
+    let measured = |row: &Row| {
         let s = row.summary(figure)?;
         let finite = s.median.is_finite() && s.min.is_finite() && s.max.is_finite();
         finite.then(|| (shortened(row.label(&keys)), s))
