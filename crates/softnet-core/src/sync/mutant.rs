@@ -48,6 +48,12 @@ pub(crate) enum Mutant {
     NoSecondLook,
     /// Waking has no fence.
     WakeNoFence,
+    /// A thread that found the ready queue empty is counted as idle in a second critical section.
+    IdleCountedLate,
+    /// Whether somebody is idle is looked at before the element is in the ready queue.
+    IdleLookedTooEarly,
+    /// Nobody is woken for what is pushed to a ready queue that is not empty.
+    WakeOnlyIfEmpty,
     /// The pool's word carries no tag.
     PoolNoTag,
     /// A chunk is pushed to the pool without ordering what was written.
