@@ -17,6 +17,15 @@ pub(crate) enum Mutant {
     MissedIgnored,
     /// A schedule that finds MISSED set already does not write.
     MissedNotRewritten,
+    /// An instance that somebody waits to disable can still be scheduled and busy polled.
+    DisableNotRefused,
+    /// A schedule that is refused because of a disable trusts a look.
+    RefusalOnlyLooks,
+    /// An owner that receives without end does not see that somebody waits to disable the instance.
+    DisableNotSeen,
+    /// An instance is enabled without the poll that must follow. The poll is the runtime's, so the fault is in the models.
+    #[cfg(all(test, feature = "loom"))]
+    EnabledUnpolled,
     /// A busy poller that finds the instance owned does not ask for it.
     PreferNotSet,
     /// Completion leaves a busy poller's wish behind.
