@@ -26,8 +26,14 @@ pub(crate) enum Mutant {
     /// An instance is enabled without the poll that must follow. The poll is the runtime's, so the fault is in the models.
     #[cfg(all(test, feature = "loom"))]
     EnabledUnpolled,
+    /// An instance is enabled at its new home while its old one may still watch its doorbell. Fault of the models.
+    #[cfg(all(test, feature = "loom"))]
+    NotForgotten,
     /// A busy poller that finds the instance owned does not ask for it.
     PreferNotSet,
+    /// An application died while it polled, and nobody schedules the instance. Fault of the models.
+    #[cfg(all(test, feature = "loom"))]
+    DeathUnnoticed,
     /// Completion leaves a busy poller's wish behind.
     PreferNotConsumed,
     /// The timer is armed before ownership is released. The timer is the runtime's, so the fault is in the models.

@@ -9,7 +9,10 @@ use super::{Completion, Napi, Scheduled};
 use crate::sync::{AtomicU32, Mutant, Ordering, check, must_fail};
 
 mod disable;
+mod home;
+mod poller;
 pub(super) mod queue;
+mod switch;
 
 /// An idle instance, and its ring: the number of packets that have ever arrived.
 fn idle() -> (Napi<u32>, Arc<AtomicU32>) {
