@@ -202,6 +202,7 @@ impl PoolThread {
         let instance = self.env.instances.iter().find(|i| i.napi.id == id)?;
         if data & TIMER != 0 {
             self.me.stats.woken_by_timer.add(1);
+            instance.timer.fired();
             return instance.timer.take_due(self.env.shared.clock.now()).then(|| instance.napi.watchdog())?;
         }
         self.me.stats.woken_by_doorbell.add(1);
