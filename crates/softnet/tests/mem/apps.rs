@@ -44,7 +44,8 @@ fn arrives(sink: &mut Lane, number: u32) {
     assert_eq!(got, Some((0, number)));
 }
 
-/// Packets until one is handed over while the doorbell is masked: now the queue is suspended.
+/// Packets until one is handed over while the doorbell is masked: now the queue is suspended. (Not if a thread has just
+/// been woken by the doorbell, and is about to poll.)
 fn suspend(view: &View, lane: &mut Lane, poller: &mut NapiPoller) {
     let (mut batch, mut number) = (Batch::new(), 0);
     until("suspended", || {
@@ -52,6 +53,7 @@ fn suspend(view: &View, lane: &mut Lane, poller: &mut NapiPoller) {
         number += 1;
         poller.wait(&mut batch, PATIENCE).unwrap();
         numbers(poller, &mut batch);
+        until("sleep", || view.workers().iter().all(|thread| thread.state == "sleeping"));
         let row = mem0(view);
         row.doorbell == "masked" && row.timer.is_some_and(|timer| timer.knob == "irq_suspend_timeout")
     });
