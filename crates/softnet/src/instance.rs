@@ -54,14 +54,15 @@ pub struct NapiInstance {
     pub worker: usize,
     /// What becomes of its packets.
     pub handler: RxHandler,
-    /// Whether the doorbell is unmasked.
+    /// Whether the doorbell is unmasked. Changed with it, under the lock of `watch`.
     pub armed: AtomicBool,
     home: Mutex<Option<Home>>,
     watch: Mutex<Watch>,
     closed: AtomicBool,
 }
 
-/// Who waits for a doorbell in an epoll set of its own, and whether that listens to it now.
+/// Who waits for a doorbell in an epoll set of its own, and whether that listens to it now. Its lock is also that of the
+/// doorbell's mask and of what says so: two threads may change these at once.
 #[derive(Default)]
 struct Watch {
     by: Option<Arc<WorkerShared>>,
@@ -130,10 +131,24 @@ impl NapiInstance {
         }
     }
 
-    /// Unmasks its doorbell, for its home, from any thread. `false`: it must be polled, since packets wait already.
-    pub(crate) fn unmask(&self) -> bool {
+    /// Masks its doorbell. Others may be about to unmask it: who released the instance does so afterwards, when somebody
+    /// else may have taken, polled and released it already.
+    pub(crate) fn mask_doorbell(&self) {
+        let _both = lock(&self.watch);
+        self.armed.store(false, Ordering::Relaxed);
+        self.doorbell.mask();
+    }
+
+    /// Unmasks its doorbell. Whoever waits for it may not listen yet.
+    pub(crate) fn unmask_doorbell(&self) {
+        let _both = lock(&self.watch);
         self.doorbell.unmask();
         self.armed.store(true, Ordering::Relaxed);
+    }
+
+    /// Unmasks its doorbell, for its home, from any thread. `false`: it must be polled, since packets wait already.
+    pub(crate) fn unmask(&self) -> bool {
+        self.unmask_doorbell();
         let heard = match self.home() {
             Some(Home::Pool(pool)) => pool.arm(self),
             _ => {
@@ -211,8 +226,7 @@ impl NapiInstance {
             None => {}
         }
         self.timer.cancel();
-        self.armed.store(false, Ordering::Relaxed);
-        self.doorbell.mask();
+        self.mask_doorbell();
         (disabled, home)
     }
 }
@@ -239,8 +253,7 @@ impl Home {
 /// An instance's doorbell rang: masks it and schedules the instance. For the one thread that watches it.
 pub(crate) fn ring(instance: &NapiInstance, schedule: impl FnOnce(Scheduled<Rx>)) {
     instance.stats.doorbells.fetch_add(1, Ordering::Relaxed);
-    instance.armed.store(false, Ordering::Relaxed);
-    instance.doorbell.mask();
+    instance.mask_doorbell();
     if let Some(napi) = instance.napi.schedule_prep() {
         schedule(napi);
     }
@@ -251,7 +264,6 @@ pub(crate) fn ring(instance: &NapiInstance, schedule: impl FnOnce(Scheduled<Rx>)
 pub(crate) fn ring_shared(instance: &NapiInstance) -> Option<Scheduled<Rx>> {
     let napi = instance.napi.schedule_prep()?;
     instance.stats.doorbells.fetch_add(1, Ordering::Relaxed);
-    instance.armed.store(false, Ordering::Relaxed);
-    instance.doorbell.mask();
+    instance.mask_doorbell();
     Some(napi)
 }
