@@ -15,6 +15,7 @@ use softnet_core::ip::slow::{Iface, Outbox, SlowPath, View};
 use softnet_core::napi::Budget;
 use softnet_core::skb::{Batch, CacheSizes, DropReason, Flags, Region};
 use softnet_core::softnet_data::ContextStats;
+use softnet_core::sync::AtomicUsize;
 
 use crate::clock::Clock;
 use crate::instance::NapiInstance;
@@ -43,6 +44,8 @@ pub struct Shared {
     control: Mutex<Control>,
     /// Wakes the housekeeper, which runs the slow path's timers.
     pub housekeeper: Waker,
+    /// Packets that may wait for applications, all together.
+    pub(crate) app_packets: AtomicUsize,
     contexts: Mutex<Vec<Arc<ContextStats>>>,
     threads: Mutex<Vec<Arc<PollThread>>>,
 }
@@ -88,6 +91,7 @@ impl Shared {
                 retired: Vec::new(),
             }),
             housekeeper: Waker::new()?,
+            app_packets: AtomicUsize::new(0),
             contexts: Mutex::new(vec![Arc::default()]),
             threads: Mutex::default(),
         })

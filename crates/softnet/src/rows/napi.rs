@@ -23,7 +23,8 @@ pub(super) fn row(dev: &Netdev, instance: &NapiInstance, now: u64) -> NapiRow {
     };
     let (phase, since) = instance.residency.phase();
     let apps = instance.apps.list();
-    let app = apps.first().map_or("", |app| &app.name);
+    let poller = instance.poller.load(Relaxed);
+    let app = apps.iter().find(|app| app.tid.load(Relaxed) == poller).map_or("-", |app| &app.name);
     let owner = match (napi.state().is_scheduled(), phase) {
         (false, _) => "nobody".into(),
         (true, Phase::Application) => format!("application {app}"),
