@@ -31,6 +31,8 @@ fn help_teaches_by_example() {
         (&["top", "--help"], "softnet top --once --interval 5"),
         (&["set", "--help"], "prefer_busy_poll"),
         (&["demo", "--help"], "client ──── softnet ──── server"),
+        (&["bench", "--help"], "softnet bench forward --report f.html"),
+        (&["bench", "forward", "--help"], "--baseline <FILE.json>"),
     ] {
         let (code, out, err) = told(args);
         assert!(code == 0 && err.is_empty() && out.contains(expected), "{args:?}: {code}\n{out}{err}");
@@ -113,9 +115,9 @@ fn tables_for_people() {
     assert_eq!(
         show("napi"),
         fine(concat!(
-            "  ID  NAME    CONTEXT    THREAD      TID  OWNER             DOORBELL  TIMER                    EFFECTIVE\n",
-            "8193  eth1-0  softirq    softnet/0  4711  application echo  masked    irq_suspend in 19.2 ms     65.1 µs\n",
-            "8194  wan-0   workqueue  napi-wq       -  nobody            unmasked  -                                -\n",
+            "  ID  NAME    CONTEXT    THREAD      TID  OWNER             DOORBELL  TIMER                   EFFECTIVE\n",
+            "8193  eth1-0  softirq    softnet/0  4711  application echo  masked    irq_suspend in 19.2 ms    65.1 µs\n",
+            "8194  wan-0   workqueue  napi-wq       -  nobody            unmasked  -                               -\n",
             "\n",
             "NAME    PACKETS  POLLS  EMPTY  PER POLL  DOORBELLS  SUSPENDS    IRQ  DEFER  SUSP  POLL   APP\n",
             "eth1-0   59,000  1,000    1 %      59.0        100       390   50 %   20 %  20 %  10 %  <1 %\n",
@@ -130,9 +132,9 @@ fn tables_for_people() {
     assert_eq!(
         show("worker"),
         fine(concat!(
-            "THREAD     CONTEXT    CPU   TID  STATE        USE  PACKETS  ROUNDS  TIME SQUEEZE  SLEEPS  WOKEN BY                CACHED HEADS  FRAMES\n",
-            "softnet/0  softirq      2  4711  sleeping  12.3 %   59,000   5,000             4     300  doorbell 290, timer 10            96      80\n",
-            "napi-wq/0  workqueue    -  4712  running    0.0 %        0       0             0       1  doorbell 1, timer 0                0       0\n",
+            "THREAD     CONTEXT    CPU  POLICY    TID  STATE        USE  PACKETS  ROUNDS  TIME SQUEEZE  SLEEPS  WOKEN BY                CACHED HEADS  FRAMES\n",
+            "softnet/0  softirq      2  fifo 10  4711  sleeping  12.3 %   59,000   5,000             4     300  doorbell 290, timer 10            96      80\n",
+            "napi-wq/0  workqueue    -  other    4712  running    0.0 %        0       0             0       1  doorbell 1, timer 0                0       0\n",
         ))
     );
     assert_eq!(
@@ -166,7 +168,7 @@ fn one_instance_in_full() {
         "eth1-0, id 8193: RX queue 0 of eth1\n",
         "  awake: application echo has polled for 12.0 µs\n",
         "  polled by    softnet/0 (tid 4711), context softirq; owned by application echo now\n",
-        "  doorbell     masked; rang: 100; the kernel's own interrupt: not masked\n",
+        "  doorbell     masked; rang: 100; the kernel's own interrupt: masked while deferred\n",
         "  timer        armed with irq_suspend_timeout, due in 19.2 ms\n",
         "  knobs        napi_defer_hard_irqs 100, gro_flush_timeout 20.0 µs, irq_suspend_timeout 20.0 ms\n",
         "  deferral     the timer polled: 500; on average 65.1 µs after it was armed\n",
@@ -246,4 +248,47 @@ fn json_carries_raw_numbers() {
         let shown: Value = serde_json::from_str(&out).unwrap();
         assert_eq!(shown, Instance.request(Request::Show(request)).unwrap());
     }
+}
+
+#[test]
+fn a_bench_writes_a_page_and_compares_with_an_earlier_run() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name).to_str().unwrap().to_string();
+    let (base, page) = (path("base.json"), path("page.html"));
+    let bench = |more: &[&str]| told(&[&["bench", "skb-cache", "--quick", "--rounds", "1"], more].concat());
+
+    let (code, out, _) = bench(&["--json", "--report", &page]);
+    let first: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!((code, first["rows"].as_array().unwrap().len()), (0, 4));
+    let html = std::fs::read_to_string(&page).unwrap();
+    assert!(
+        html.contains("<title>softnet bench skb-cache</title>") && html.contains("mimalloc</th>"),
+        "{html}"
+    );
+
+    std::fs::write(&base, out).unwrap();
+    let (code, out, _) = bench(&["--json", "--baseline", &base]);
+    let again: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(code, 0);
+    for row in again["rows"].as_array().unwrap() {
+        assert!(row["ratio_to_baseline"]["ns_per_pair"].as_f64().unwrap() > 0.0, "{row}");
+    }
+    let (code, out, _) = bench(&["--baseline", &base]);
+    assert!(code == 0 && out.contains("vs baseline: ns_per_pair, divided by"), "{out}");
+
+    // What cannot be read or written is told before anything is measured.
+    let missing = path("no/such/file");
+    for (option, file, expected) in [
+        ("--baseline", &page, "this is no report of a bench"),
+        ("--baseline", &missing, "make one with `softnet bench skb-cache --json > FILE`"),
+        ("--report", &missing, "name a file that you may write"),
+    ] {
+        let (code, out, err) = bench(&[option, file]);
+        assert!(
+            code == 2 && out.is_empty() && err.contains(expected) && err.contains(file),
+            "{code}\n{out}{err}"
+        );
+    }
+    let (code, _, err) = told(&["bench", "idle", "--baseline", &base]);
+    assert!(code == 2 && err.contains("this is of bench skb-cache, not idle"), "{err}");
 }

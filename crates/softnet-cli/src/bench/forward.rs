@@ -12,7 +12,8 @@ use softnet_core::ip::Prefix;
 use softnet_core::skb::{BATCH, Region};
 use softnet_dev::mem::{NicConfig, NicPort, nic};
 
-use super::harness::{Bound, Case, Report, Row, Sample, alternate};
+use super::harness::{Case, alternate};
+use super::report::{Bound, Report, Row, Sample};
 use super::templates::{Counter, Found, Random, SIZE, Sums, Template, Wire};
 use super::templates::{bgp_prefixes, number, sixteen_prefixes, templates};
 use super::{Common, pin};
@@ -150,10 +151,15 @@ impl Bench {
     /// Forwards `packets` packets. Returns the time it took.
     fn forward(&mut self, packets: u64) -> Result<Duration, String> {
         self.offered += packets;
-        self.port.offer(packets);
+        let mut left = packets;
         let worker = self.assembly.workers.first_mut().ok_or("no worker")?;
         let start = Instant::now();
-        while self.port.waiting() > 0 {
+        while left > 0 || self.port.waiting() > 0 {
+            // Before the ring is empty, so that polling never pauses; by the batch, to be cheap with small bursts too.
+            let room = self.port.room();
+            if left > 0 && room >= BATCH as u64 {
+                left -= self.port.offer(left.min(room));
+            }
             worker.round();
         }
         while worker.round() {}
@@ -277,7 +283,7 @@ impl Forward {
                 }),
             })
             .collect();
-        let mut report = alternate("forward", cpu, self.common.rounds(), cases)?;
+        let mut report = alternate("forward", Some(cpu), self.common.rounds(), cases)?;
         for (setup, bench) in setups.iter().zip(&mut benches) {
             let expected = setup.all_expected();
             if let Some(bench) = bench.take() {

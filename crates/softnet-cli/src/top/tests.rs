@@ -29,7 +29,7 @@ fn napi(id: u32, name: &str, polls: u64, irq: u64, why: &str) -> NapiRow {
 
 fn worker(cpu_ns: u64) -> WorkerRow {
     let row = json!({
-        "name": "softnet/0", "context": "softirq", "cpu": 1, "tid": 4711, "state": "sleeping", "cpu_ns": cpu_ns,
+        "name": "softnet/0", "context": "softirq", "cpu": 1, "policy": "other", "tid": 4711, "state": "sleeping", "cpu_ns": cpu_ns,
         "cpu_percent": 1.0, "rounds": 0, "sleeps": 10, "wakeups": {"doorbell": 1}, "time_squeeze": 0, "packets": 0,
         "cached_heads": 0, "cached_frames": 0
     });
@@ -116,9 +116,9 @@ fn eighty_columns_say_who_is_awake() {
     assert_eq!(lines[1], "cpu 25.0 %, received 5.00 k/s, transmitted 0/s, dropped 0/s");
     assert_eq!(lines[3], "softnet/0        softirq       4711 CPU 1    25.0 % |||             0/s");
     let row = lines.iter().find(|line| line.starts_with("eth1-0")).unwrap();
-    assert_eq!(row, "eth1-0 softirq   1.50 k/s    500/s  25 %   3.0     50/s ppppp..... awake: packe");
+    assert_eq!(row, "eth1-0 softirq   1.50 k/s    500/s  25 %   3.0     50/s ppppp..... awake: packet");
     let row = lines.iter().find(|line| line.starts_with("eth1-1")).unwrap();
-    assert_eq!(row, "eth1-1 softirq        0/s      0/s     -     -      0/s .......... asleep: noth");
+    assert_eq!(row, "eth1-1 softirq        0/s      0/s     -     -      0/s .......... asleep: nothi");
     assert!(text.contains("eth1-0, id 1: RX queue 0 of eth1\n  awake: packets keep coming"), "{text}");
     assert!(
         text.contains("knobs        napi_defer_hard_irqs 2, gro_flush_timeout 20.0 µs, irq_suspend"),
