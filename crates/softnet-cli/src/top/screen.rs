@@ -4,7 +4,7 @@ use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
-use ratatui::widgets::{Block, Clear, Paragraph, Row, Table, TableState};
+use ratatui::widgets::{Block, Clear, Paragraph, Row, Table, TableState, Wrap};
 use softnet::residency::Phase;
 
 use super::interval::{Instance, Interval, Thread};
@@ -114,7 +114,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, interval: Option<&Interval>, ui: &Ui) 
     frame.render_widget(thread_table(&interval.threads, usize::from(threads.height)), threads);
     let mut state = TableState::new().with_selected(Some(place));
     frame.render_stateful_widget(queue_table(&all, queues.width), queues, &mut state);
-    frame.render_widget(Paragraph::new(details), below);
+    frame.render_widget(Paragraph::new(details).wrap(Wrap { trim: false }), below);
     let paused = if ui.paused { "PAUSED  " } else { "" };
     let hint = format!("{paused}q quit  p pause  s sort (by {})  ↑↓ choose  ? help", ui.sort.name());
     frame.render_widget(Paragraph::new(Line::styled(hint, Style::new().add_modifier(Modifier::DIM))), keys);

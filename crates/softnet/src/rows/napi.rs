@@ -10,6 +10,9 @@ use crate::rows::thread_cpu_ns;
 use crate::show::{AppRow, NapiRow, TimerRow};
 use crate::timer::Timeout;
 
+const GRO_FLUSH: &str = "gro_flush_timeout";
+const IRQ_SUSPEND: &str = "irq_suspend_timeout";
+
 /// The row of `instance`, which belongs to `dev`, at `now`.
 pub(super) fn row(dev: &Netdev, instance: &NapiInstance, now: u64) -> NapiRow {
     let (napi, counts, timer) = (&instance.napi, &instance.stats, &instance.timer);
@@ -40,8 +43,8 @@ pub(super) fn row(dev: &Netdev, instance: &NapiInstance, now: u64) -> NapiRow {
     let context = home.map_or_else(|| dev.threaded(napi.queue), |home| home.context());
     let armed = timer.armed().map(|(timeout, _, deadline)| TimerRow {
         knob: match timeout {
-            Timeout::GroFlush => "gro_flush_timeout",
-            Timeout::IrqSuspend => "irq_suspend_timeout",
+            Timeout::GroFlush => GRO_FLUSH,
+            Timeout::IrqSuspend => IRQ_SUSPEND,
         }
         .into(),
         left: deadline.saturating_sub(now),
@@ -120,6 +123,12 @@ fn why(phase: Phase, ns: u64, context: Context, timer: Option<&TimerRow>, thread
         0 => "now".into(),
         left => format!("in {}", time(left)),
     };
+    // The timer and the phase change one after the other, and are read without a lock: the timer says who polls next.
+    let phase = match (phase, timer.map(|timer| &timer.knob[..])) {
+        (Phase::Deferred | Phase::Suspended, Some(GRO_FLUSH)) => Phase::Deferred,
+        (Phase::Deferred | Phase::Suspended, Some(IRQ_SUSPEND)) => Phase::Suspended,
+        _ => phase,
+    };
     match phase {
         Phase::Irq => format!("asleep: nothing came for {}; its doorbell will wake {thread}", time(ns)),
         Phase::Deferred => {
@@ -158,24 +167,27 @@ mod tests {
 
     #[test]
     fn says_why() {
-        let timer = TimerRow { knob: "irq_suspend_timeout".into(), left: 19_200_000 };
-        let say = |phase, context, timer| {
-            why(phase, 3_200_000_000, context, timer, "softnet/0", "application echo")
+        let say = |phase, context, knob: Option<&str>| {
+            let timer = knob.map(|knob| TimerRow { knob: knob.into(), left: 19_200_000 });
+            why(phase, 3_200_000_000, context, timer.as_ref(), "softnet/0", "application echo")
         };
-        for (phase, expected) in [
-            (Phase::Irq, "asleep: nothing came for 3.20 s; its doorbell will wake softnet/0"),
+        for (phase, knob, expected) in [
+            (Phase::Irq, GRO_FLUSH, "asleep: nothing came for 3.20 s; its doorbell will wake softnet/0"),
             (
                 Phase::Deferred,
+                GRO_FLUSH,
                 "asleep: doorbell masked after a poll; softnet/0 polls again in 19.2 ms (gro_flush_timeout)",
             ),
             (
-                Phase::Suspended,
+                // The application suspends it in this moment.
+                Phase::Deferred,
+                IRQ_SUSPEND,
                 "asleep: application echo is at work and polls next; if it hangs, softnet/0 polls in 19.2 ms",
             ),
-            (Phase::Polled, "awake: packets keep coming; softnet/0 has polled for 3.20 s"),
-            (Phase::Application, "awake: application echo has polled for 3.20 s"),
+            (Phase::Polled, GRO_FLUSH, "awake: packets keep coming; softnet/0 has polled for 3.20 s"),
+            (Phase::Application, GRO_FLUSH, "awake: application echo has polled for 3.20 s"),
         ] {
-            assert_eq!(say(phase, Context::Softirq, Some(&timer)), expected);
+            assert_eq!(say(phase, Context::Softirq, Some(knob)), expected);
         }
         let never = say(Phase::Polled, Context::BusyPoll, None);
         assert_eq!(never, "awake: busy-poll never sleeps; softnet/0 polls");
