@@ -36,7 +36,14 @@ pub(super) fn run(client: &Client, interval: Duration) -> Result<(), Failure> {
     let mut sample = Sample::take(client).map_err(|error| Failure::Run(error.to_string()))?;
     let signals = Signals::new().map_err(|error| Failure::of("waiting for signals", error))?;
     // Restores the terminal also when we panic.
-    let mut screen = Screen(ratatui::try_init().map_err(terminal)?);
+    let mut screen = match ratatui::try_init() {
+        Ok(terminal) => Screen(terminal),
+        Err(error) => {
+            // Half-way, perhaps.
+            let _ = ratatui::try_restore();
+            return Err(terminal(error));
+        }
+    };
     let (mut shown, mut ui) = (None, Ui::default());
     let mut next = Instant::now() + interval;
     loop {
