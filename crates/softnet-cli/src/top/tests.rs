@@ -121,7 +121,7 @@ fn eighty_columns_say_who_is_awake() {
     assert_eq!(row, "eth1-1 softirq        0/s      0/s     -     -      0/s .......... asleep: nothi");
     assert!(text.contains("eth1-0, id 1: RX queue 0 of eth1\n  awake: packets keep coming"), "{text}");
     assert!(
-        text.contains("knobs        napi_defer_hard_irqs 2, gro_flush_timeout 20.0 µs, irq_suspend"),
+        text.contains("napi_defer_hard_irqs 2, gro_flush_timeout 20.0 µs,\nirq_suspend_timeout 0 ns\n"),
         "{text}"
     );
     assert!(lines.last().unwrap().starts_with("q quit  p pause  s sort (by queue)"), "{text}");
