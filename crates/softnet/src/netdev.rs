@@ -124,8 +124,8 @@ impl QueueTotals {
 }
 
 impl Netdev {
-    /// A device that is not open yet, to be polled in the context `threaded`.
-    pub fn new(index: u16, name: String, threaded: Context) -> Self {
+    /// A device that is not open yet, to be polled in the context `threaded` with the knobs `knobs`, which must be in range.
+    pub fn new(index: u16, name: String, threaded: Context, knobs: Knobs) -> Self {
         let threaded = Mutex::new(Threaded { device: threaded, queues: BTreeMap::new() });
         Netdev {
             index,
@@ -133,7 +133,7 @@ impl Netdev {
             live: ArcSwapOption::empty(),
             past: Mutex::default(),
             threaded,
-            deferral: Mutex::default(),
+            deferral: Mutex::new(Deferral { device: knobs, queues: BTreeMap::new() }),
         }
     }
 
