@@ -1,5 +1,6 @@
 //! `softnet bench`: measurements that anyone can repeat.
 
+mod contexts_switch;
 mod forward;
 mod forward_xdp;
 mod harness;
@@ -49,6 +50,9 @@ impl Common {
 #[derive(Subcommand, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) enum Bench {
+    /// What switching between polling contexts, each millisecond, costs the traffic
+    #[command(after_help = CONTEXTS_SWITCH)]
+    ContextsSwitch(contexts_switch::ContextsSwitch),
     /// Packets per second that one worker forwards, by size of the routing table
     #[command(after_help = FORWARD)]
     Forward(forward::Forward),
@@ -70,6 +74,18 @@ Examples:
 The cases of a bench take turns in one run. Printed is the median of the rounds, with minimum and maximum; a round \
 that other programs disturbed is repeated. The bounds stated at the end were set for the machine that softnet is \
 developed on; they fail a run only with --check.";
+
+const CONTEXTS_SWITCH: &str = "\
+70 % of what passes at most, sent by the clock, while a queue or a device is switched to another context every \
+millisecond, for ten seconds (with --quick three). No flow may go back, and what is missing must have been counted by a \
+ring that was full, or the bench fails.
+
+  switch_*_us          how long a switch took
+  longest_stall_ms     longest time without a packet at the far end (bound: 20)
+  longest_latency_ms   longest that a packet was on its way
+  source_stall_ms      longest time in which the sender, which needs a CPU as well, sent nothing
+  machine_stall_ms     how late threads woke that only sleep, one on each CPU; and what the hypervisor took (steal_ms)
+  lost                 packets that a full ring or socket had no room for";
 
 const FORWARD: &str = "\
 --device mem: one worker on one core routes 64-byte IPv4 packets from one emulated NIC to another. Each packet is \
@@ -108,6 +124,7 @@ impl Bench {
             eprintln!("softnet: this is a debug build; its figures mean nothing (use cargo run --release)");
         }
         let (common, report): (&Common, Report) = match self {
+            Bench::ContextsSwitch(b) => (&b.common, b.run().map_err(Failure::Run)?),
             Bench::Forward(b) => (&b.common, b.run().map_err(Failure::Run)?),
             Bench::Idle(b) => (&b.common, b.run().map_err(Failure::Run)?),
             Bench::SkbCache(b) => (&b.common, b.run().map_err(Failure::Run)?),

@@ -28,12 +28,8 @@ pub(crate) const PREFER: PollerParams =
 
 /// Sets N, T and S of `mem0`.
 pub(crate) fn set_knobs(view: &View, n: u64, t: u64, s: u64) {
-    let knobs = Knobs {
-        napi_defer_hard_irqs: Some(n),
-        gro_flush_timeout: Some(t),
-        irq_suspend_timeout: Some(s),
-        ..Knobs::default()
-    };
+    let knobs =
+        Knobs { napi_defer_hard_irqs: Some(n), gro_flush_timeout: Some(t), irq_suspend_timeout: Some(s) };
     view.set_knobs(&SetKnobs { target: Target::Dev("mem0".into()), knobs }).unwrap();
 }
 
