@@ -135,7 +135,7 @@ impl NapiInstance {
     }
 
     /// Masks the doorbell; or, if it is masked already, takes back a ring that came late.
-    fn mask(&self) {
+    pub(crate) fn mask(&self) {
         let _watch = lock(&self.watch);
         self.armed.store(false, Ordering::Relaxed);
         self.doorbell.mask();

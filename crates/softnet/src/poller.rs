@@ -354,6 +354,10 @@ impl NapiPoller {
             }
             now = self.env.shared.clock.now();
         }
+        if prefer && instance.armed.load(Ordering::Relaxed) {
+            // It has not rung, or whom it woke found the instance owned. From now on it is the timer that matters.
+            instance.mask();
+        }
         let env = &mut self.env;
         match owned.stop(prefer, |info, batch| env.receive(info, batch)) {
             Completion::Released(released) => {
