@@ -349,10 +349,11 @@ impl NapiPoller {
             info.stats.polled(n, budget);
             // Other applications, each time: this one may go on for long.
             self.env.wake_apps();
-            if self.is_ready() || owned.disable_pending() || now >= end {
+            let over = now >= end;
+            now = self.env.shared.clock.now();
+            if over || self.is_ready() || owned.disable_pending() {
                 break;
             }
-            now = self.env.shared.clock.now();
         }
         if prefer && instance.armed.load(Ordering::Relaxed) {
             // It has not rung, or whom it woke found the instance owned. From now on it is the timer that matters.
