@@ -150,10 +150,15 @@ impl Bench {
     /// Forwards `packets` packets. Returns the time it took.
     fn forward(&mut self, packets: u64) -> Result<Duration, String> {
         self.offered += packets;
-        self.port.offer(packets);
+        let mut left = packets;
         let worker = self.assembly.workers.first_mut().ok_or("no worker")?;
         let start = Instant::now();
-        while self.port.waiting() > 0 {
+        while left > 0 || self.port.waiting() > 0 {
+            // Before the ring is empty, so that polling never pauses; by the batch, to be cheap with small bursts too.
+            let room = self.port.room();
+            if left > 0 && room >= BATCH as u64 {
+                left -= self.port.offer(left.min(room));
+            }
             worker.round();
         }
         while worker.round() {}

@@ -67,7 +67,7 @@ impl Sleeper {
         !self.announced.swap(false, Ordering::Relaxed)
     }
 
-    /// Whether sleep is announced now; for display.
+    /// Whether sleep is announced now; orders nothing.
     pub fn is_announced(&self) -> bool {
         self.announced.load(Ordering::Relaxed)
     }

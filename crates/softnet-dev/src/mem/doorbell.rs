@@ -3,11 +3,13 @@
 //! A ringer that finds the doorbell unmasked claims it and then writes the descriptor. Between the two it may be
 //! preempted, and the owner may mask the doorbell before the write has come: such a write is *owed*, and taken back by a
 //! later mask. Invariant: a descriptor that is readable for nothing wakes at most one sleeper.
+//!
+//! Making packets visible and ringing for them are two steps, since a NIC that coalesces interrupts rings later.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::event::{EventfdFlags, eventfd};
-use softnet_core::sync::{AtomicBool, AtomicU64, Ordering, Sleeper};
+use softnet_core::sync::{AtomicBool, AtomicU64, Ordering, Sleeper, fence};
 
 use crate::device::Doorbell;
 
@@ -52,12 +54,40 @@ impl MemDoorbell {
         self.taken.load(Ordering::Acquire)
     }
 
-    /// `n` more packets can be taken; wakes the sleeper if there is one. One producer at a time.
-    pub(super) fn ring(&self, n: u64) {
+    /// How many came so far. For the producer.
+    #[inline]
+    pub(super) fn total_came(&self) -> u64 {
+        self.came.load(Ordering::Relaxed)
+    }
+
+    /// `n` more packets can be taken; the sleeper is not told yet. One producer at a time.
+    #[inline]
+    pub(super) fn came(&self, n: u64) {
         self.came.store(self.came.load(Ordering::Relaxed).wrapping_add(n), Ordering::Release);
-        if self.sleeper.wake() {
+    }
+
+    /// Wakes the sleeper if there is one; returns whether. At once after [`came`](Self::came), or later: what came
+    /// before this is seen by who unmasks the doorbell after it.
+    #[inline]
+    pub(super) fn wake(&self) -> bool {
+        let asleep = self.sleeper.wake();
+        if asleep {
             self.write();
         }
+        asleep
+    }
+
+    /// [`came`](Self::came), then [`wake`](Self::wake).
+    pub(super) fn ring(&self, n: u64) {
+        self.came(n);
+        self.wake();
+    }
+
+    /// Whether [`wake`](Self::wake) would ring. For the producer: if not, the consumer sees what came when it unmasks.
+    pub(super) fn unmasked(&self) -> bool {
+        // As in `Sleeper::wake`: what came is visible before the look.
+        fence(Ordering::SeqCst);
+        self.sleeper.is_announced()
     }
 
     fn write(&self) {

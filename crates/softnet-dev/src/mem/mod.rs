@@ -5,13 +5,18 @@
 //! full ring refuses, completions come later, and the doorbell is an eventfd that is written only when a
 //! sleeper has announced itself.
 
+mod coalesce;
+mod dim;
 mod doorbell;
 mod nic;
 mod pair;
+mod port;
 
+pub use coalesce::Coalesce;
 pub use doorbell::MemDoorbell;
-pub use nic::{Nic, NicConfig, NicPort, Sink, Source, nic};
+pub use nic::{Nic, NicConfig, Sink, Source, nic};
 pub use pair::{PairConfig, pair};
+pub use port::NicPort;
 
 #[cfg(test)]
 mod tests;

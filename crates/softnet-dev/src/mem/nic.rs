@@ -1,14 +1,18 @@
 //! An emulated NIC: packets are written afresh into posted frames, as DMA would, and read out of sent ones.
 //!
 //! [`Source`] and [`Sink`] stand for the wire. Both run inside the queue's own calls, on the caller's CPU,
-//! so that a benchmark can subtract what the emulation costs.
+//! so that a benchmark can subtract what the emulation costs. Packets come when the holder of the queue's [`NicPort`]
+//! says so; the source writes those alone that found a place in the ring.
 
 use std::sync::Arc;
 
 use softnet_core::SoftnetData;
 use softnet_core::skb::{BATCH, Batch, FRAME_SIZE, Frame};
+use softnet_core::softnet_data::Counter;
 
+use super::coalesce::Coalesce;
 use super::doorbell::MemDoorbell;
+use super::port::NicPort;
 use crate::device::{
     Device, DeviceInfo, Doorbell, Features, LinkState, OpenDevice, QueueStats, RxQueue, TxQueue,
 };
@@ -36,33 +40,24 @@ pub struct NicConfig {
     pub mac: [u8; 6],
     /// Largest L3 packet.
     pub mtu: u16,
-    /// Descriptors of each RX ring; a power of two.
+    /// Descriptors of each RX ring; a power of two. What arrives while so many packets wait is lost.
     pub rx_ring: usize,
     /// Descriptors of each TX ring; a power of two.
     pub tx_ring: usize,
+    /// How long each RX queue gathers packets before it interrupts.
+    pub coalesce: Coalesce,
 }
 
 impl Default for NicConfig {
     fn default() -> Self {
-        NicConfig { name: "nic0".into(), mac: [2, 0, 0, 0, 1, 0], mtu: 1500, rx_ring: 128, tx_ring: 128 }
-    }
-}
-
-/// Lets packets of one RX queue arrive.
-#[derive(Clone)]
-pub struct NicPort {
-    bell: Arc<MemDoorbell>,
-}
-
-impl NicPort {
-    /// `n` more packets arrive now. One thread at a time may call it for a queue.
-    pub fn offer(&self, n: u64) {
-        self.bell.ring(n);
-    }
-
-    /// Offered packets that the driver has not yet taken.
-    pub fn waiting(&self) -> u64 {
-        self.bell.waiting()
+        NicConfig {
+            name: "nic0".into(),
+            mac: [2, 0, 0, 0, 1, 0],
+            mtu: 1500,
+            rx_ring: 128,
+            tx_ring: 128,
+            coalesce: Coalesce::default(),
+        }
     }
 }
 
@@ -85,7 +80,8 @@ impl Device for NicDevice {
     }
 }
 
-/// Opens an emulated NIC with one queue pair per element of `wires`; `dev` is its device index.
+/// Opens an emulated NIC with one queue pair per element of `wires`; `dev` is its device index. Refuses a coalescing
+/// that would let packets wait for ever ([`InvalidInput`](std::io::ErrorKind::InvalidInput)).
 pub fn nic<S: Source + 'static, K: Sink + 'static>(
     dev: u16,
     config: &NicConfig,
@@ -104,11 +100,15 @@ pub fn nic<S: Source + 'static, K: Sink + 'static>(
         Nic { open: OpenDevice { device: Arc::new(NicDevice(info)), rx: vec![], tx: vec![] }, ports: vec![] };
     for (queue, (source, sink)) in wires.into_iter().enumerate() {
         let bell = Arc::new(MemDoorbell::new()?);
-        nic.ports.push(NicPort { bell: bell.clone() });
+        let lost = Arc::new(Counter::default());
+        let ring = Ring::new(config.rx_ring);
+        let port = NicPort::new(bell.clone(), lost.clone(), ring.slots.len(), config.coalesce);
+        nic.ports.push(port.map_err(|why| std::io::Error::new(std::io::ErrorKind::InvalidInput, why))?);
         nic.open.rx.push(Box::new(NicRx {
             bell,
             source,
-            ring: Ring::new(config.rx_ring),
+            ring,
+            lost,
             dev,
             queue: queue as u16,
             stats: Arc::default(),
@@ -179,6 +179,8 @@ struct NicRx<S> {
     bell: Arc<MemDoorbell>,
     source: S,
     ring: Ring,
+    /// What the port lost; `ring_drops` follows it, which the queue alone writes.
+    lost: Arc<Counter>,
     dev: u16,
     queue: u16,
     stats: Arc<QueueStats>,
@@ -199,10 +201,19 @@ fn stagger(index: u32, len: usize) -> usize {
     FIRST + (index as usize >> 1 & (colours - 1)) * 64
 }
 
+impl<S> NicRx<S> {
+    #[inline(always)]
+    fn count_lost(&self) {
+        let drops = &self.stats.ring_drops;
+        drops.add(self.lost.get().wrapping_sub(drops.get()));
+    }
+}
+
 impl<S: Source> RxQueue for NicRx<S> {
     fn rx_burst(&mut self, ctx: &mut SoftnetData, batch: &mut Batch, budget: usize) -> usize {
-        if self.ring.room() >= BATCH.min(self.ring.slots.len()) {
-            let room = self.ring.room();
+        let room = self.ring.room();
+        // By the batch, and so that as many are posted as a burst takes, or as the ring has.
+        if room >= self.ring.slots.len().saturating_sub(BATCH).clamp(1, BATCH) {
             ctx.alloc_frames(room, |frame| self.ring.put(frame, 0, 0));
         }
         let waiting = self.bell.waiting() as usize;
@@ -226,6 +237,7 @@ impl<S: Source> RxQueue for NicRx<S> {
         self.bell.took(got as u64);
         self.stats.packets.add(got as u64);
         self.stats.bytes.add(bytes);
+        self.count_lost();
         got
     }
 
@@ -242,6 +254,7 @@ impl<S: Source> RxQueue for NicRx<S> {
     }
 
     fn close(mut self: Box<Self>, ctx: &mut SoftnetData) {
+        self.count_lost();
         while let Some(d) = self.ring.take() {
             ctx.free_frame(d.frame);
         }

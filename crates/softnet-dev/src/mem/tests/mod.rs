@@ -8,6 +8,8 @@ use softnet_core::skb::{Batch, CacheSizes, HeapMemory, Region, Skb};
 use super::*;
 use crate::device::{Doorbell, LinkState, OpenDevice};
 
+mod wire;
+
 const FRAMES: u32 = 512;
 
 fn context() -> SoftnetData {
@@ -127,7 +129,7 @@ impl Source for Count {
     }
     fn write(&mut self, buf: &mut [u8]) -> usize {
         buf[..100].fill(self.0);
-        self.0 += 1;
+        self.0 = self.0.wrapping_add(1);
         100
     }
 }
@@ -146,7 +148,7 @@ fn a_nic_moves_packets_between_wires_and_holds_its_rings() {
     let mut ctx = context();
     let sum = Arc::new(AtomicU64::new(0));
     let config = NicConfig { rx_ring: 64, tx_ring: 16, ..NicConfig::default() };
-    let Nic { open: mut nic, ports } = nic(7, &config, vec![(Count(0), Sum(sum.clone()))]).unwrap();
+    let Nic { open: mut nic, mut ports } = nic(7, &config, vec![(Count(0), Sum(sum.clone()))]).unwrap();
     let mut batch = Batch::new();
     assert_eq!(nic.rx[0].rx_burst(&mut ctx, &mut batch, 64), 0, "nothing was offered");
     assert_eq!(nic.rx[0].held(), 64);
@@ -171,7 +173,7 @@ fn a_nic_without_frames_or_heads_leaves_packets_on_the_wire() {
     let region = Region::new(Box::new(memory), 128, 4).unwrap();
     let mut ctx = SoftnetData::new(region.clone(), CacheSizes::default());
     let sum = Arc::new(AtomicU64::new(0));
-    let Nic { open: mut nic, ports } = nic(0, &NicConfig::default(), vec![(Count(0), Sum(sum))]).unwrap();
+    let Nic { open: mut nic, mut ports } = nic(0, &NicConfig::default(), vec![(Count(0), Sum(sum))]).unwrap();
     ports[0].offer(10);
     let mut batch = Batch::new();
     assert_eq!(nic.rx[0].rx_burst(&mut ctx, &mut batch, 64), 4);
