@@ -1,9 +1,13 @@
 //! `softnet bench`: measurements that anyone can repeat.
 
+#[allow(dead_code, unused_imports)]
+mod echo;
 mod forward;
 mod forward_xdp;
 mod harness;
 mod idle;
+#[allow(dead_code)]
+mod latency;
 mod skb_cache;
 mod templates;
 
