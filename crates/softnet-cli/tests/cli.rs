@@ -121,14 +121,14 @@ impl Handler for Instance {
             Table::Napi => json!([
                 {"id": 1, "name": "eth1-0", "dev": "eth1", "queue": 0, "worker": 0, "context": "softirq",
                  "thread": "softnet/0", "tid": 4711, "state": ["sched", "missed"], "doorbell": "masked", "napi_defer_hard_irqs": 0,
-                 "gro_flush_timeout": 0, "warning": null, "kernel_irq": "not masked", "polls": 1000,
+                 "gro_flush_timeout": 0, "warning": null, "kernel_irq": "masked while deferred", "polls": 1000,
                  "empty_polls": 10, "full_polls": 900, "packets": 59000, "schedules": 100, "missed": 2},
             ]),
             Table::Worker => json!([
-                {"name": "softnet/0", "context": "softirq", "cpu": 2, "tid": 4711, "state": "sleeping", "cpu_ns": 123456789, "cpu_percent": 12.34,
+                {"name": "softnet/0", "context": "softirq", "cpu": 2, "policy": "fifo 10", "tid": 4711, "state": "sleeping", "cpu_ns": 123456789, "cpu_percent": 12.34,
                  "rounds": 5000, "sleeps": 300, "wakeups": {"doorbell": 290, "timer": 10}, "time_squeeze": 4,
                  "packets": 59000, "cached_heads": 96, "cached_frames": 80},
-                {"name": "napi-wq/0", "context": "workqueue", "cpu": null, "tid": 4712, "state": "running",
+                {"name": "napi-wq/0", "context": "workqueue", "cpu": null, "policy": "other", "tid": 4712, "state": "running",
                  "cpu_ns": 0, "cpu_percent": 0.0, "rounds": 0, "sleeps": 1, "wakeups": {"doorbell": 1, "timer": 0},
                  "time_squeeze": 0, "packets": 0, "cached_heads": 0, "cached_frames": 0},
             ]),
@@ -169,16 +169,16 @@ fn tables_for_people() {
     assert_eq!(
         show("napi"),
         fine(concat!(
-            "ID  NAME    DEV   QUEUE  CONTEXT  THREAD      TID  STATE         DOORBELL  KERNEL IRQ  PACKETS  POLLS  EMPTY  FULL  PACKETS/POLL  SCHEDULES  MISSED\n",
-            " 1  eth1-0  eth1      0  softirq  softnet/0  4711  sched,missed  masked    not masked   59,000  1,000     10   900          59.0        100       2\n",
+            "ID  NAME    DEV   QUEUE  CONTEXT  THREAD      TID  STATE         DOORBELL  KERNEL IRQ             PACKETS  POLLS  EMPTY  FULL  PACKETS/POLL  SCHEDULES  MISSED\n",
+            " 1  eth1-0  eth1      0  softirq  softnet/0  4711  sched,missed  masked    masked while deferred   59,000  1,000     10   900          59.0        100       2\n",
         ))
     );
     assert_eq!(
         show("worker"),
         fine(concat!(
-            "THREAD     CONTEXT    CPU   TID  STATE        USE  PACKETS  ROUNDS  TIME SQUEEZE  SLEEPS  WOKEN BY                CACHED HEADS  FRAMES\n",
-            "softnet/0  softirq      2  4711  sleeping  12.3 %   59,000   5,000             4     300  doorbell 290, timer 10            96      80\n",
-            "napi-wq/0  workqueue    -  4712  running    0.0 %        0       0             0       1  doorbell 1, timer 0                0       0\n",
+            "THREAD     CONTEXT    CPU  POLICY    TID  STATE        USE  PACKETS  ROUNDS  TIME SQUEEZE  SLEEPS  WOKEN BY                CACHED HEADS  FRAMES\n",
+            "softnet/0  softirq      2  fifo 10  4711  sleeping  12.3 %   59,000   5,000             4     300  doorbell 290, timer 10            96      80\n",
+            "napi-wq/0  workqueue    -  other    4712  running    0.0 %        0       0             0       1  doorbell 1, timer 0                0       0\n",
         ))
     );
     assert_eq!(

@@ -9,10 +9,12 @@
 //!
 //! Each RX queue also has a shared [`Doorbell`], which is how a sleeper learns of packets.
 
+use std::fmt;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use softnet_core::SoftnetData;
+use softnet_core::napi::MitigationConfig;
 use softnet_core::skb::Batch;
 use softnet_core::softnet_data::Counter;
 
@@ -108,6 +110,27 @@ pub trait TxQueue: Send {
     fn close(self: Box<Self>, ctx: &mut SoftnetData);
 }
 
+/// Whether the kernel's own interrupt of an RX queue stays quiet while softnet's doorbell does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum KernelIrq {
+    /// The kernel has no such queue.
+    None,
+    /// The kernel defers it by the knobs that the instance has.
+    Deferred,
+    /// It does not, for this reason.
+    NotMasked(String),
+}
+
+impl fmt::Display for KernelIrq {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            KernelIrq::None => f.write_str("none"),
+            KernelIrq::Deferred => f.write_str("masked while deferred"),
+            KernelIrq::NotMasked(why) => write!(f, "not masked: {why}"),
+        }
+    }
+}
+
 /// How a sleeper learns that an RX queue has packets. Shared; any thread may call it.
 ///
 /// Protocol (race R2): a would-be sleeper calls `unmask`, then `pending`; if that says no, it may block on
@@ -122,6 +145,13 @@ pub trait Doorbell: Send + Sync {
     fn unmask(&self);
     /// What to wait for (readable).
     fn fd(&self) -> BorrowedFd<'_>;
+    /// The knobs of the queue's instance were set, for the first time or anew: a driver over an interrupt of the kernel's
+    /// has the kernel defer that in the same way, where it can. Control path: may make system calls.
+    fn mitigation_changed(&self, _knobs: &MitigationConfig) {}
+    /// What became of that.
+    fn kernel_irq(&self) -> KernelIrq {
+        KernelIrq::None
+    }
 }
 
 /// An open device, in its parts.

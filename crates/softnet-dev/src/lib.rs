@@ -9,6 +9,7 @@ pub mod memfd;
 pub mod netlink;
 pub mod netns;
 pub mod process;
+pub mod sched;
 pub mod sys_error;
 #[doc(hidden)]
 pub mod testing;
@@ -16,6 +17,6 @@ pub mod traffic;
 pub mod xdp;
 
 pub use device::{
-    Device, DeviceInfo, Doorbell, Features, LinkState, OpenDevice, QueueStats, RxQueue, TxQueue,
+    Device, DeviceInfo, Doorbell, Features, KernelIrq, LinkState, OpenDevice, QueueStats, RxQueue, TxQueue,
 };
 pub use sys_error::{SysError, SysResult};

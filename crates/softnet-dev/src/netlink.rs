@@ -1,5 +1,5 @@
-//! Links, addresses, routes and neighbours of the kernel, by rtnetlink; what happens to them; and the few knobs of a
-//! link that rtnetlink does not have.
+//! Links, addresses, routes and neighbours of the kernel, by rtnetlink; what happens to them; the few knobs of a link
+//! that rtnetlink does not have; and the kernel's NAPI instances.
 //!
 //! Control-path code, synchronous: a request returns when the kernel has answered. Any thread may call it; a socket
 //! belongs to the network namespace its thread was in when it was made, and may be used from anywhere afterwards.
@@ -9,6 +9,7 @@
 mod knobs;
 mod link;
 mod monitor;
+mod netdev;
 mod route;
 mod socket;
 #[cfg(test)]
@@ -17,4 +18,5 @@ mod tests;
 pub use knobs::{Offload, pin_napi_threads, set_offload, set_threaded};
 pub use link::{Link, LinkCounters};
 pub use monitor::{LinkEvent, LinkMonitor};
+pub use netdev::{KernelNapi, NapiKnobs, NetdevFamily};
 pub use socket::Netlink;

@@ -324,13 +324,12 @@ impl Housekeeper {
             }
             LinkEvent::Appeared(link) | LinkEvent::Changed(link) => {
                 if let Some(dev) = of_index(self, link.index) {
-                    let live = self.shared.devices[usize::from(dev)].live.load_full();
-                    let changed = live.is_some_and(|live| {
-                        let info = live.device.info();
-                        info.mac != link.mac || u32::from(info.mtu) != link.mtu || info.name != link.name
-                    });
-                    if !changed {
-                        return;
+                    let device = &self.shared.devices[usize::from(dev)];
+                    let Some(live) = device.live.load_full() else { return };
+                    let info = live.device.info();
+                    if info.mac == link.mac && u32::from(info.mtu) == link.mtu && info.name == link.name {
+                        // The kernel makes an interface's NAPI instances anew when it is set up.
+                        return live.napis.iter().for_each(|instance| device.apply_deferral(instance));
                     }
                     note(format_args!("{} changed its name, address or MTU: opening it anew", link.name));
                     self.close(dev);

@@ -57,6 +57,7 @@ pub struct NapiInstance {
     /// Whether the doorbell is unmasked.
     pub armed: AtomicBool,
     home: Mutex<Option<Home>>,
+    /// Held while the doorbell is masked or unmasked.
     watch: Mutex<Watch>,
     closed: AtomicBool,
 }
@@ -130,10 +131,24 @@ impl NapiInstance {
         }
     }
 
+    /// Masks the doorbell; or, if it is masked already, takes back a ring that came late.
+    fn mask(&self) {
+        let _watch = lock(&self.watch);
+        self.armed.store(false, Ordering::Relaxed);
+        self.doorbell.mask();
+    }
+
+    /// Unmasks the doorbell, unless it is: some must not be twice in a row. Then look at it again.
+    pub(crate) fn set_unmasked(&self) {
+        let _watch = lock(&self.watch);
+        if !self.armed.swap(true, Ordering::Relaxed) {
+            self.doorbell.unmask();
+        }
+    }
+
     /// Unmasks its doorbell, for its home, from any thread. `false`: it must be polled, since packets wait already.
     pub(crate) fn unmask(&self) -> bool {
-        self.doorbell.unmask();
-        self.armed.store(true, Ordering::Relaxed);
+        self.set_unmasked();
         let heard = match self.home() {
             Some(Home::Pool(pool)) => pool.arm(self),
             _ => {
@@ -211,8 +226,7 @@ impl NapiInstance {
             None => {}
         }
         self.timer.cancel();
-        self.armed.store(false, Ordering::Relaxed);
-        self.doorbell.mask();
+        self.mask();
         (disabled, home)
     }
 }
@@ -239,8 +253,7 @@ impl Home {
 /// An instance's doorbell rang: masks it and schedules the instance. For the one thread that watches it.
 pub(crate) fn ring(instance: &NapiInstance, schedule: impl FnOnce(Scheduled<Rx>)) {
     instance.stats.doorbells.fetch_add(1, Ordering::Relaxed);
-    instance.armed.store(false, Ordering::Relaxed);
-    instance.doorbell.mask();
+    instance.mask();
     if let Some(napi) = instance.napi.schedule_prep() {
         schedule(napi);
     }
@@ -251,7 +264,6 @@ pub(crate) fn ring(instance: &NapiInstance, schedule: impl FnOnce(Scheduled<Rx>)
 pub(crate) fn ring_shared(instance: &NapiInstance) -> Option<Scheduled<Rx>> {
     let napi = instance.napi.schedule_prep()?;
     instance.stats.doorbells.fetch_add(1, Ordering::Relaxed);
-    instance.armed.store(false, Ordering::Relaxed);
-    instance.doorbell.mask();
+    instance.mask();
     Some(napi)
 }

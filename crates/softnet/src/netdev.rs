@@ -177,6 +177,8 @@ impl Netdev {
         let _ = knobs.set_defer_hard_irqs(set.napi_defer_hard_irqs.unwrap_or(0));
         knobs.set_gro_flush_timeout(set.gro_flush_timeout.unwrap_or(0));
         knobs.set_irq_suspend_timeout(set.irq_suspend_timeout.unwrap_or(0));
+        // Still under the lock, so that of two who set knobs the later has the last word in the kernel too.
+        instance.doorbell.mitigation_changed(knobs);
     }
 
     /// Remembers in which context `queue` is to be polled, or all queues, those that were set for themselves included

@@ -233,8 +233,7 @@ impl Driver<Rx> for Env {
         if !released.unmask {
             return;
         }
-        instance.doorbell.unmask();
-        instance.armed.store(true, Ordering::Relaxed);
+        instance.set_unmasked();
         let pending = instance.doorbell.pending();
         match &self.on_release {
             OnRelease::UnmaskFor(pool) if pending || !pool.arm(instance) => {

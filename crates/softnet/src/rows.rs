@@ -8,7 +8,7 @@ use softnet_core::ip::adjacency::Kind;
 use softnet_core::skb::{DropReason, leaked};
 use softnet_core::softnet_data::MAX_DEVICES;
 use softnet_core::sync::Ordering;
-use softnet_dev::LinkState;
+use softnet_dev::{LinkState, sched};
 
 use crate::config::{Config, format_mac};
 use crate::control::{Handler, Request, Set, SetKnobs, Target};
@@ -129,7 +129,7 @@ impl View {
         let mut rows = Vec::new();
         for dev in &self.shared.devices {
             let Some(live) = dev.live.load_full() else { continue };
-            rows.extend(live.napis.iter().map(|instance| napi::row(dev, &live, instance, now)));
+            rows.extend(live.napis.iter().map(|instance| napi::row(dev, instance, now)));
         }
         rows
     }
@@ -145,6 +145,7 @@ impl View {
                 name: w.name.clone(),
                 context: w.context,
                 cpu: w.cpu,
+                policy: sched::policy(tid as u32).map_or_else(|_| "-".into(), |policy| policy.to_string()),
                 tid,
                 state: if w.asleep.load(Ordering::Relaxed) { "sleeping" } else { "running" }.into(),
                 cpu_ns,

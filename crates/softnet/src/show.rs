@@ -133,7 +133,8 @@ pub struct NapiRow {
     /// ns so far in each state: `irq` (the doorbell can ring), `deferred`, `suspended`, `polled` (by its context),
     /// `application` (polled by one).
     pub time_ns: BTreeMap<String, u64>,
-    /// Whether the kernel's own interrupt of the queue stays quiet as well: `not masked` for most drivers.
+    /// Whether the kernel's own interrupt of the queue stays quiet as well: `masked while deferred`, `not masked: ` and
+    /// why, `none` of a device that the kernel does not have.
     pub kernel_irq: String,
     /// Times it was polled.
     pub polls: u64,
@@ -184,6 +185,8 @@ pub struct WorkerRow {
     pub context: Context,
     /// CPU it is pinned to; only workers are.
     pub cpu: Option<u32>,
+    /// The scheduling policy it has now, as the kernel tells: `other`, `batch`, `idle`, `fifo 10`, `rr 10`; `-` for others.
+    pub policy: String,
     /// Thread id, for `top -H` and `perf`.
     pub tid: i32,
     /// `running`, `sleeping`.

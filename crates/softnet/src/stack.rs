@@ -92,7 +92,10 @@ impl Assembly {
             .collect();
         let mut workers = Vec::new();
         for (index, cpu) in stack.workers.iter().enumerate() {
-            let thread = PollThread::new(format!("softnet/{index}"), Context::Softirq, Some(*cpu), 0);
+            let thread = PollThread {
+                policy: stack.worker_policy,
+                ..PollThread::new(format!("softnet/{index}"), Context::Softirq, Some(*cpu), 0)
+            };
             workers.push(Arc::new(WorkerShared::new(thread).map_err(system("worker"))?));
         }
         let routes = routes::routes(&config);

@@ -7,6 +7,7 @@ use arc_swap::ArcSwap;
 use softnet_core::napi::NetRxStats;
 use softnet_core::softnet_data::Counter;
 use softnet_core::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use softnet_dev::sched::{self, Policy};
 
 use crate::context::Context;
 use crate::log::note;
@@ -42,6 +43,8 @@ pub struct PollThread {
     pub context: Context,
     /// The CPU it is pinned to, if it is.
     pub cpu: Option<u32>,
+    /// The scheduling policy it gives itself; `None`: the one it was started with.
+    pub policy: Option<Policy>,
     /// When it was made, in ns of the stack's clock.
     pub since: u64,
     /// Its thread id once it runs.
@@ -61,6 +64,7 @@ impl PollThread {
             name,
             context,
             cpu,
+            policy: None,
             since,
             tid: AtomicU32::new(0),
             asleep: AtomicBool::new(false),
@@ -69,8 +73,8 @@ impl PollThread {
         }
     }
 
-    /// Called by the thread itself, first: pins it to its CPU if it has one (the others are the user's to place), and
-    /// says who it is.
+    /// Called by the thread itself, first: pins it to its CPU and gives it its scheduling policy, if it has one (the others
+    /// are the user's to place), and says who it is.
     pub fn enter(&self) {
         if let Some(cpu) = self.cpu {
             let mut cpus = rustix::thread::CpuSet::new();
@@ -78,6 +82,11 @@ impl PollThread {
             if let Err(error) = rustix::thread::sched_setaffinity(None, &cpus) {
                 note(format_args!("{} runs unpinned: CPU {cpu}: {error}", self.name));
             }
+        }
+        if let Some(policy) = self.policy
+            && let Err(error) = sched::set_policy(policy)
+        {
+            note(format_args!("{} keeps the policy it was started with: {error}", self.name));
         }
         // Timers of a polling thread must not be rounded up to the default slack of 50 µs.
         let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));

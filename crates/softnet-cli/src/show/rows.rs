@@ -186,6 +186,7 @@ impl Row for WorkerRow {
             left("thread", &self.name),
             left("context", self.context.name()),
             right("cpu", self.cpu.map_or("-".into(), |cpu| cpu.to_string())),
+            left("policy", &self.policy),
             right("tid", self.tid.to_string()),
             left("state", &self.state),
             right("use", format!("{cpu:.1} %")),

@@ -4,9 +4,8 @@ use std::io;
 
 use netlink_packet_core::{
     NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NLMSG_DONE, NLMSG_ERROR, NLMSG_OVERRUN, NetlinkBuffer,
-    NetlinkMessage, NlasIterator,
+    NetlinkMessage, NetlinkPayload, NetlinkSerializable, NlasIterator,
 };
-use netlink_packet_route::RouteNetlinkMessage;
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 
 use crate::sys_error::{SysError, SysResult};
@@ -21,6 +20,11 @@ const EXTACK_MESSAGE: u16 = 1;
 /// A raw answer: message type and what follows the netlink header.
 pub(super) type Answer = (u16, Vec<u8>);
 
+/// What can be asked: a message of rtnetlink, or of a family of generic netlink.
+pub(super) trait Request: NetlinkSerializable + Into<NetlinkPayload<Self>> + Clone {}
+
+impl<M: NetlinkSerializable + Into<NetlinkPayload<M>> + Clone> Request for M {}
+
 /// A socket to the rtnetlink of the namespace that the thread which made it was in.
 #[derive(Debug)]
 pub struct Netlink {
@@ -32,8 +36,13 @@ pub struct Netlink {
 impl Netlink {
     /// A socket in the calling thread's network namespace.
     pub fn new() -> SysResult<Self> {
+        Self::of_protocol(NETLINK_ROUTE)
+    }
+
+    /// A socket of another protocol than rtnetlink, in the same way.
+    pub(super) fn of_protocol(protocol: isize) -> SysResult<Self> {
         let open = || -> io::Result<Socket> {
-            let mut socket = Socket::new(NETLINK_ROUTE)?;
+            let mut socket = Socket::new(protocol)?;
             socket.bind_auto()?;
             socket.connect(&SocketAddr::new(0, 0))?;
             // Neither is essential: the first brings reasons in words, the second leaves the request out of errors.
@@ -46,19 +55,19 @@ impl Netlink {
     }
 
     /// Makes a change. `what` describes it in an error.
-    pub(super) fn change(&mut self, message: RouteNetlinkMessage, flags: u16, what: &str) -> SysResult<()> {
+    pub(super) fn change(&mut self, message: impl Request, flags: u16, what: &str) -> SysResult<()> {
         self.transact(message, NLM_F_ACK | flags, what)
             .map(drop)
             .map_err(|error| error.needs("CAP_NET_ADMIN"))
     }
 
     /// Asks for one object.
-    pub(super) fn get(&mut self, message: RouteNetlinkMessage, what: &str) -> SysResult<Vec<Answer>> {
+    pub(super) fn get(&mut self, message: impl Request, what: &str) -> SysResult<Vec<Answer>> {
         self.transact(message, NLM_F_ACK, what)
     }
 
     /// Asks for all objects of a kind. A list that changed while it was read is read again.
-    pub(super) fn dump(&mut self, message: RouteNetlinkMessage, what: &str) -> SysResult<Vec<Answer>> {
+    pub(super) fn dump(&mut self, message: impl Request, what: &str) -> SysResult<Vec<Answer>> {
         let mut attempt = 0;
         loop {
             match self.transact(message.clone(), NLM_F_DUMP, what) {
@@ -68,15 +77,11 @@ impl Netlink {
         }
     }
 
-    fn transact(&mut self, message: RouteNetlinkMessage, flags: u16, what: &str) -> SysResult<Vec<Answer>> {
+    fn transact(&mut self, message: impl Request, flags: u16, what: &str) -> SysResult<Vec<Answer>> {
         self.exchange(message, flags).map_err(|(error, detail)| SysError::new(what, error).detail(detail))
     }
 
-    fn exchange(
-        &mut self,
-        message: RouteNetlinkMessage,
-        flags: u16,
-    ) -> Result<Vec<Answer>, (io::Error, String)> {
+    fn exchange(&mut self, message: impl Request, flags: u16) -> Result<Vec<Answer>, (io::Error, String)> {
         let plain = |error: io::Error| (error, String::new());
         self.sequence = self.sequence.wrapping_add(1);
         let mut request = NetlinkMessage::from(message);

@@ -14,8 +14,9 @@
 //!   everywhere, is slower, delivers on the queues that the kernel recorded (a veth: all on queue 0), and cannot take
 //!   segments that the sender left larger than the MTU (TSO): the kernel drops them, and
 //!   [`ring_drops`](crate::QueueStats::ring_drops) counts them. A veth in native mode has its peer stop making them.
-//! * **The interface keeps its interrupts.** A sleeping owner does not keep the kernel from receiving into the ring; it
-//!   is only not woken more often than it polls.
+//! * **The interface keeps its interrupts**, unless its queues tell of them: then the kernel defers them as the queue's
+//!   instance does (`kernel_irq`). Otherwise a sleeping owner does not keep the kernel from receiving into the ring; it is
+//!   only not woken more often than it polls.
 //! * **Life.** Program and sockets belong to this process and vanish with it, however it ends. An interface whose number
 //!   of queues or MAC address is changed has to be opened again: what arrives on queues that were added, or for the new
 //!   address, is the kernel's until then.
@@ -25,6 +26,7 @@ mod claim;
 mod control;
 mod error;
 mod frames;
+mod kernel_irq;
 mod ring;
 mod rx;
 mod socket;
@@ -46,6 +48,7 @@ pub use umem::Umem;
 use attach::Attachment;
 use claim::ClaimFilter;
 use control::Control;
+use kernel_irq::KernelNapis;
 use rx::{MIN_RING, XdpRx};
 use socket::Xsk;
 use tx::XdpTx;
@@ -161,10 +164,11 @@ pub fn open_with_claims(
     let (attachment, mode, mut text) =
         attach(cfg.mode, &filter, link.index, rx_queues.max(1)).map_err(|source| refusal(name, source))?;
     let attachment = Arc::new(attachment);
+    let napis = Arc::new(KernelNapis::new(&link));
     let mut parts = Parts::default();
     let bind = |queue| Binding { ifindex: link.index, queue, copy: mode == XdpMode::Skb };
     for queue in 0..rx_queues.max(1) {
-        match parts.add_queue(umem, &attachment, bind(queue), ring, queue < tx_queues, dev, ctx) {
+        match parts.add_queue(umem, (&attachment, &napis), bind(queue), ring, queue < tx_queues, dev, ctx) {
             Ok(posted) if posted >= MIN_RING as usize / 2 => {}
             Ok(posted) => {
                 parts.close(ctx);
@@ -298,14 +302,14 @@ impl Parts {
     fn add_queue(
         &mut self,
         umem: &Arc<Umem>,
-        attachment: &Arc<Attachment>,
+        (attachment, napis): (&Arc<Attachment>, &Arc<KernelNapis>),
         to: Binding,
         ring: u32,
         transmit: bool,
         dev: u16,
         ctx: &mut SoftnetData,
     ) -> SysResult<usize> {
-        let socket::Bound { xsk, fill, rx, tx } = Xsk::open(umem, attachment, to, ring, transmit)?;
+        let socket::Bound { xsk, fill, rx, tx } = Xsk::open(umem, attachment, napis, to, ring, transmit)?;
         let mut half = XdpRx::new(xsk.clone(), fill, rx, dev, to.queue as u16);
         half.refill(ctx);
         let posted = half.held();

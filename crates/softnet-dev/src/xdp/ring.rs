@@ -187,6 +187,11 @@ impl<T: Slot> Producer<T> {
         staged
     }
 
+    /// How far the other end may go.
+    pub(super) fn submitted(&self) -> u32 {
+        self.submitted
+    }
+
     /// The other end's index.
     pub(super) fn consumed(&self) -> u32 {
         self.memory.word(self.memory.consumer).load(Ordering::Acquire)

@@ -66,6 +66,18 @@ impl XdpRx {
         self.xsk.set_starved(self.posted.len() == 0);
     }
 
+    /// The ring is empty, and the kernel's instance masked, if it is left to us: polls it, once. Returns whether it was.
+    #[cold]
+    fn busy_poll(&self) -> bool {
+        let ours = self.xsk.irq.is_polled();
+        if ours {
+            self.stats.kicks.add(1);
+            // Receives nothing: packets come by the ring.
+            let _ = rustix::net::recv(self.xsk.fd(), &mut [0u8; 0], RecvFlags::DONTWAIT);
+        }
+        ours
+    }
+
     /// The frame of a received descriptor, and where the packet lies in it. `None` if the descriptor can't be.
     #[inline(always)]
     fn take(&mut self, ctx: &mut SoftnetData, desc: libc::xdp_desc) -> Option<(Frame, usize, usize)> {
@@ -87,7 +99,11 @@ impl XdpRx {
 
 impl RxQueue for XdpRx {
     fn rx_burst(&mut self, ctx: &mut SoftnetData, batch: &mut Batch, budget: usize) -> usize {
-        let n = self.ring.available(budget.min(batch.room()) as u32);
+        let want = budget.min(batch.room()) as u32;
+        let mut n = self.ring.available(want);
+        if n == 0 && want > 0 && self.busy_poll() {
+            n = self.ring.available(want);
+        }
         let (mut taken, mut bytes, mut headless) = (0, 0, 0);
         for i in 0..n {
             let desc = self.ring.read(i);
@@ -139,6 +155,7 @@ impl RxQueue for XdpRx {
     }
 
     fn close(mut self: Box<Self>, ctx: &mut SoftnetData) {
+        self.xsk.irq.close(self.xsk.fd());
         // Packets that nobody will read.
         let unread = self.ring.available(self.fill.size());
         self.stats.packets.add(u64::from(unread));

@@ -18,13 +18,15 @@ use rustix::net::xdp::{
 };
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use softnet_core::SoftnetData;
+use softnet_core::napi::MitigationConfig;
 use softnet_core::skb::{FRAME_SIZE, Frame};
 
 use super::attach::Attachment;
 use super::frames::FrameSet;
+use super::kernel_irq::{KernelNapis, QueueIrq};
 use super::ring::RingMemory;
 use super::umem::{Binding, Umem};
-use crate::device::{Doorbell, QueueStats};
+use crate::device::{Doorbell, KernelIrq, QueueStats};
 use crate::sys_error::{SysError, SysResult};
 
 /// `XDP_MAX_TX_SKB_BUDGET`: packets that one transmit call sends in copy mode; 32 on kernels that do not know it.
@@ -48,6 +50,8 @@ pub(super) struct Xsk {
     starved: AtomicBool,
     /// The kernel took only a part of what is on the transmit ring; the rest needs another call.
     stalled: AtomicBool,
+    /// The kernel's interrupt of the queue.
+    pub(super) irq: QueueIrq,
     /// Descriptors of the receive ring that could not be believed.
     pub(super) bad_descriptors: AtomicU64,
     rx_stats: Arc<QueueStats>,
@@ -90,6 +94,7 @@ impl Xsk {
     pub(super) fn open(
         umem: &Arc<Umem>,
         attachment: &Arc<Attachment>,
+        napis: &Arc<KernelNapis>,
         to: Binding,
         ring: u32,
         transmit: bool,
@@ -134,6 +139,7 @@ impl Xsk {
                 binding: to,
                 starved: AtomicBool::new(false),
                 stalled: AtomicBool::new(false),
+                irq: QueueIrq::new(napis.clone(), to.queue),
                 bad_descriptors: AtomicU64::new(0),
                 rx_stats: Arc::default(),
                 state: Mutex::new(State {
@@ -316,5 +322,13 @@ impl Doorbell for Xsk {
 
     fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
+    }
+
+    fn mitigation_changed(&self, knobs: &MitigationConfig) {
+        self.irq.changed(self.fd.as_fd(), knobs);
+    }
+
+    fn kernel_irq(&self) -> KernelIrq {
+        self.irq.state()
     }
 }

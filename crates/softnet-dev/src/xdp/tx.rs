@@ -66,7 +66,11 @@ impl XdpTx {
             let result = rustix::net::send(self.xsk.fd(), &[], SendFlags::DONTWAIT);
             self.down = matches!(result, Err(Errno::NETDOWN | Errno::NXIO | Errno::NODEV));
             match result {
-                Ok(_) => self.pending = false,
+                // While the kernel's instance is polled by us, the call only polls it, and does not even that if somebody
+                // else does: then another must follow.
+                Ok(_) => {
+                    self.pending = self.xsk.irq.is_polled() && self.ring.consumed() != self.ring.submitted()
+                }
                 // One packet was dropped by the interface (its queue was full): completed, not sent.
                 Err(Errno::BUSY) => {
                     self.stats.ring_drops.add(1);

@@ -74,7 +74,7 @@ impl Umem {
         self.quiet.as_fd()
     }
 
-    fn sockets(&self) -> MutexGuard<'_, Vec<Weak<Xsk>>> {
+    pub(super) fn sockets(&self) -> MutexGuard<'_, Vec<Weak<Xsk>>> {
         self.sockets.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

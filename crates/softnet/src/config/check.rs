@@ -5,6 +5,7 @@ use std::fmt;
 use std::net::Ipv4Addr;
 
 use softnet_core::softnet_data::MAX_DEVICES;
+use softnet_dev::sched::Policy;
 
 use super::errors::{Found, Place, Section};
 use super::{Config, DeviceConfig, InterfaceAddr, RouteTarget, StackConfig, format_mac};
@@ -26,6 +27,8 @@ const fn power(min: u32, max: u32) -> Limit {
 
 pub(super) const CPU: Limit = range(0, 8191);
 pub(super) const WORKER: Limit = range(0, 8191);
+/// Real-time priorities (sched(7)).
+pub(super) const WORKER_PRIORITY: Limit = range(1, 99);
 pub(super) const FRAMES: Limit = power(1024, 1 << 19);
 pub(super) const RING: Limit = power(128, 32768);
 pub(super) const NETDEV_BUDGET: Limit = range(1, 100_000);
@@ -95,6 +98,9 @@ fn stack(stack: &StackConfig, cpus: &[u32], found: &mut Vec<Found>) {
             let message = format!("CPU {cpu} is listed twice; expected one worker for each CPU");
             found.push(Found::new(at.item("workers", i), message));
         }
+    }
+    if let Some(Policy::Fifo(priority) | Policy::Rr(priority)) = stack.worker_policy {
+        WORKER_PRIORITY.check(at.key("worker_priority"), priority, found);
     }
     FRAMES.check(at.key("frames"), stack.frames, found);
     NETDEV_BUDGET.check(at.key("netdev_budget"), stack.netdev_budget, found);

@@ -37,6 +37,7 @@ use std::str::FromStr;
 
 use softnet_core::ip::{Prefix, PrefixError};
 use softnet_core::skb::CacheSizes;
+use softnet_dev::sched::Policy;
 
 pub use errors::{At, ConfigErrors, Problem};
 
@@ -64,6 +65,8 @@ pub struct StackConfig {
     pub control: Option<PathBuf>,
     /// CPUs, one worker each. Other sections name workers by their place in this list.
     pub workers: Vec<u32>,
+    /// Scheduling policy of the workers, with its priority; `None`: the one that softnet was started with.
+    pub worker_policy: Option<Policy>,
     /// Frames of packet memory, a power of two.
     pub frames: u32,
     /// Packets a worker polls before it lets others run (`net.core.netdev_budget`).
@@ -84,6 +87,7 @@ impl Default for StackConfig {
             name: "softnet".into(),
             control: None,
             workers: vec![0],
+            worker_policy: None,
             frames: 16384,
             netdev_budget: 300,
             netdev_budget_usecs: 2000,

@@ -7,6 +7,7 @@ use std::ops::Range;
 use std::path::PathBuf;
 
 use softnet_core::ip::PrefixError;
+use softnet_dev::sched::Policy;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
@@ -99,6 +100,8 @@ impl Read {
                 "name",
                 "control",
                 "workers",
+                "worker_policy",
+                "worker_priority",
                 "frames",
                 "netdev_budget",
                 "netdev_budget_usecs",
@@ -111,6 +114,7 @@ impl Read {
         set(&mut stack.name, self.string(table, "name"));
         stack.control = self.string(table, "control").map(PathBuf::from);
         set(&mut stack.workers, self.integers(table, "workers", &check::CPU));
+        stack.worker_policy = self.worker_policy(table);
         set(&mut stack.frames, self.integer(table, "frames", &check::FRAMES));
         set(&mut stack.netdev_budget, self.integer(table, "netdev_budget", &check::NETDEV_BUDGET));
         let usecs = self.integer(table, "netdev_budget_usecs", &check::NETDEV_BUDGET_USECS);
@@ -129,6 +133,31 @@ impl Read {
             }
         }
         stack
+    }
+
+    fn worker_policy(&mut self, table: Table<'_>) -> Option<Policy> {
+        let policies = [
+            ("other", Policy::Other),
+            ("batch", Policy::Batch),
+            ("idle", Policy::Idle),
+            ("fifo", Policy::Fifo(1)),
+            ("rr", Policy::Rr(1)),
+        ];
+        let policy = self.choice(table, "worker_policy", &policies);
+        let priority = self.integer(table, "worker_priority", &check::WORKER_PRIORITY);
+        match (policy, priority) {
+            (Some(Policy::Fifo(_)), Some(priority)) => Some(Policy::Fifo(priority)),
+            (Some(Policy::Rr(_)), Some(priority)) => Some(Policy::Rr(priority)),
+            // One that can't be read is told already.
+            (None, Some(_)) if table.get("worker_policy").is_some() => None,
+            (_, Some(_)) => {
+                let message =
+                    "expected worker_policy = \"fifo\" or \"rr\" beside it: no other has priorities";
+                self.wrong(table, "worker_priority", message);
+                policy
+            }
+            (_, None) => policy,
+        }
     }
 
     fn device(&mut self, table: Table<'_>) -> DeviceConfig {

@@ -7,6 +7,8 @@ const GOOD: &str = r#"
 name = "edge"
 control = "/run/edge.sock"
 workers = [0, 2]
+worker_policy = "rr"
+worker_priority = 7
 frames = 32_768
 netdev_budget = 600
 netdev_budget_usecs = 4000
@@ -59,6 +61,7 @@ fn a_full_file_means_what_it_says() {
             name: "edge".into(),
             control: Some("/run/edge.sock".into()),
             workers: vec![0, 2],
+            worker_policy: Some(Policy::Rr(7)),
             frames: 32768,
             netdev_budget: 600,
             netdev_budget_usecs: 4000,
@@ -132,6 +135,29 @@ fn one_error_each() {
             "r.toml:2:10: stack.frames: expected a power of two from 1024 to 524288, found 1.5",
         ),
         (
+            "[stack]\nworker_policy = \"deadline\"\nworker_priority = 3",
+            "r.toml:2:17: stack.worker_policy: expected \"other\" or \"batch\" or \"idle\" or \"fifo\" or \"rr\", \
+             found \"deadline\"",
+        ),
+        (
+            "[stack]\nworker_policy = \"batch\"\nworker_priority = 3",
+            "r.toml:3:19: stack.worker_priority: expected worker_policy = \"fifo\" or \"rr\" beside it: no other has \
+             priorities",
+        ),
+        (
+            "[stack]\nworker_priority = 3",
+            "r.toml:2:19: stack.worker_priority: expected worker_policy = \"fifo\" or \"rr\" beside it: no other has \
+             priorities",
+        ),
+        (
+            "[stack]\nworker_priority = 100\nworker_policy = \"fifo\"",
+            "r.toml:2:19: stack.worker_priority: expected a number from 1 to 99, found 100",
+        ),
+        (
+            "[stack]\nworker_priority = -1\nworker_policy = \"fifo\"",
+            "r.toml:2:19: stack.worker_priority: expected a number from 1 to 99, found -1",
+        ),
+        (
             "[stack]\nnetdev_budget = 0",
             "r.toml:2:17: stack.netdev_budget: expected a number from 1 to 100000, found 0",
         ),
@@ -188,7 +214,7 @@ fn one_error_each() {
         ("[stack]\nworker = [1]", "r.toml:2:1: stack: unknown key \"worker\"; did you mean \"workers\"?"),
         (
             "[stack]\ncolour = 1",
-            "r.toml:2:1: stack: unknown key \"colour\"; expected one of name, control, workers, frames, netdev_budget, netdev_budget_usecs, dev_weight, skb_cache, workqueue_threads",
+            "r.toml:2:1: stack: unknown key \"colour\"; expected one of name, control, workers, worker_policy, worker_priority, frames, netdev_budget, netdev_budget_usecs, dev_weight, skb_cache, workqueue_threads",
         ),
         ("[[neighbor]]", "r.toml:1:3: unknown key \"neighbor\"; did you mean \"neighbour\"?"),
         ("[device]\nname = \"eth1\"", "r.toml:1:1: device: expected a list of tables: write [[device]]"),
@@ -394,9 +420,11 @@ r.toml:13:6: route.to: 10.2.0.1/16 has host bits set: expected 10.2.0.0/16
 fn problems_of_a_config_in_code_name_the_element() {
     let mut config = Config::parse(GOOD, "good.toml", &CPUS).unwrap();
     config.devices[1].ring = 100;
+    config.stack.worker_policy = Some(Policy::Fifo(0));
     config.routes[2].target = RouteTarget::Dev("eth7".into());
     let shown = config.check(&[0]).unwrap_err().to_string();
     let expected = "configuration: stack.workers[1]: expected a CPU this process may run on (0), found 2\n\
+                    configuration: stack.worker_priority: expected a number from 1 to 99, found 0\n\
                     configuration: device[1].ring: expected a power of two from 128 to 32768, found 100\n\
                     configuration: route[2].dev: expected the name of a [[device]] (eth1, eth2), found \"eth7\"";
     assert_eq!(shown, expected);

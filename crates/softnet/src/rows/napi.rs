@@ -4,13 +4,13 @@ use softnet_core::sync::Ordering::Relaxed;
 
 use crate::context::Context;
 use crate::instance::{Home, NapiInstance};
-use crate::netdev::{Live, Netdev};
+use crate::netdev::Netdev;
 use crate::residency::Phase;
 use crate::show::{AppRow, NapiRow, TimerRow};
 use crate::timer::Timeout;
 
 /// The row of `instance`, which belongs to `dev`, at `now`.
-pub(super) fn row(dev: &Netdev, live: &Live, instance: &NapiInstance, now: u64) -> NapiRow {
+pub(super) fn row(dev: &Netdev, instance: &NapiInstance, now: u64) -> NapiRow {
     let (napi, counts, timer) = (&instance.napi, &instance.stats, &instance.timer);
     let (stats, knobs) = (&napi.stats, &napi.mitigation);
     let state = napi.state().to_string();
@@ -76,7 +76,7 @@ pub(super) fn row(dev: &Netdev, live: &Live, instance: &NapiInstance, now: u64) 
         resumptions: counts.resumptions.load(Relaxed),
         applications: apps.iter().map(app_row).collect(),
         time_ns: Phase::ALL.iter().map(|phase| (phase.name().into(), spent[*phase as usize])).collect(),
-        kernel_irq: if live.device.info().ifindex == 0 { "none" } else { "not masked" }.into(),
+        kernel_irq: instance.doorbell.kernel_irq().to_string(),
         polls: stats.polls.get(),
         empty_polls: stats.empty_polls.get(),
         full_polls: stats.full_polls.get(),

@@ -6,6 +6,7 @@ mod contexts;
 mod deferral;
 mod frames;
 mod order;
+mod policy;
 mod sleep;
 mod traffic;
 mod world;

@@ -3,7 +3,8 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use softnet::context::Context;
-use softnet::control::{Set, Target};
+use softnet::control::{Set, SetKnobs, Target};
+use softnet::netdev::Knobs;
 use softnet::show::NapiRow;
 use softnet_dev::netlink::Netlink;
 
@@ -154,5 +155,34 @@ fn a_start_that_fails_takes_nothing() {
     assert!(error.contains("another XDP program"), "{error}");
     let _echoes = world.echoes();
     world.assert_connected();
+    world.end();
+}
+
+/// softnet defers its doorbell; the kernel's instances of a veth, which have no interrupt that could be masked, are left
+/// alone, and go on receiving.
+#[test]
+fn deferral_leaves_the_kernel_of_a_veth_alone() {
+    let Some(mut world) = World::new(2) else { return };
+    world.start();
+    let _echoes = world.echoes();
+    let view = world.view().clone();
+    let left_alone = || {
+        let rows = view.napis();
+        rows.iter().all(|row| row.kernel_irq == "not masked: veth has no interrupt") && rows.len() == 3
+    };
+    assert!(left_alone(), "{:?}", view.napis());
+    let target = Target::Dev(interface(0));
+    let knobs = Knobs { napi_defer_hard_irqs: Some(2), gro_flush_timeout: Some(50_000), ..Knobs::default() };
+    let knobs = SetKnobs { target, knobs };
+    let rows = view.set_knobs(&knobs).unwrap();
+    assert_eq!((rows[0].napi_defer_hard_irqs, rows[0].gro_flush_timeout), (2, 50_000));
+    assert!(left_alone(), "{:?}", view.napis());
+    world.assert_connected();
+    // The kernel makes instances anew.
+    world.middle.run(|| Netlink::new().unwrap().set_down(&interface(0)).unwrap()).unwrap();
+    until("link down", || view.devs()[0].link == "down");
+    world.middle.run(|| Netlink::new().unwrap().set_up(&interface(0)).unwrap()).unwrap();
+    world.assert_connected();
+    until("the new instances to be looked at", left_alone);
     world.end();
 }

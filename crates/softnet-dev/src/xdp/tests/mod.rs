@@ -15,6 +15,7 @@ use crate::memfd::MemfdMemory;
 use crate::netns::NetNs;
 use crate::testing::net_allowed;
 
+mod kernel_irq;
 mod life;
 mod refusals;
 mod traffic;

@@ -1,0 +1,54 @@
+//! The workers' scheduling policy: what is configured is what the kernel has.
+
+use softnet::context::Context;
+use softnet::{Assembly, Stack};
+use softnet_core::SoftnetData;
+use softnet_core::sync::Ordering;
+use softnet_dev::OpenDevice;
+use softnet_dev::sched::Policy;
+
+use softnet::config::{Config, DeviceConfig, StackConfig, available_cpus};
+
+use super::world::{until, wire};
+
+/// Policy of the worker, and of the thread of a device in the context `threaded`.
+fn policies(worker_policy: Option<Policy>) -> (String, String) {
+    let device = DeviceConfig {
+        addresses: vec!["10.0.0.1/24".parse().unwrap()],
+        threaded: Context::Threaded,
+        ..DeviceConfig::new("mem0")
+    };
+    let stack = StackConfig { workers: vec![available_cpus()[0]], worker_policy, ..StackConfig::default() };
+    let config = Config { stack, devices: vec![device], ..Config::default() };
+    let mut far = Vec::new();
+    let assembly = Assembly::new(config, Vec::new(), |region| {
+        let (near, lanes) = wire(region, 0, 1);
+        far.extend(lanes);
+        let mut near = Some(near);
+        Ok(move |_: u16, _: &DeviceConfig, _: &mut SoftnetData| -> Result<OpenDevice, String> {
+            near.take().ok_or_else(|| "opened twice".into())
+        })
+    });
+    let stack = Stack::run(assembly.unwrap()).unwrap();
+    let threads = stack.shared().threads();
+    let started = |context| {
+        let thread = threads.iter().find(|thread| thread.context == context).unwrap();
+        until("the thread to have set itself up", || thread.tid.load(Ordering::Acquire) != 0);
+        stack.view().workers().into_iter().find(|row| row.context == context).unwrap().policy
+    };
+    let found = (started(Context::Softirq), started(Context::Threaded));
+    drop(stack);
+    far.into_iter().for_each(|lane| _ = lane.close());
+    found
+}
+
+#[test]
+fn a_worker_has_the_policy_that_is_configured_and_others_keep_theirs() {
+    let (worker, own) = policies(None);
+    assert_eq!(worker, own, "nothing is configured");
+    assert_eq!(policies(Some(Policy::Batch)), ("batch".into(), own.clone()));
+    // Without the privilege the worker says so, and works all the same.
+    let (worker, other) = policies(Some(Policy::Fifo(1)));
+    assert!(worker == "fifo 1" || worker == own, "{worker}");
+    assert_eq!(other, own);
+}
