@@ -27,6 +27,8 @@ fn help_teaches_by_example() {
         (&["run", "--help"], "[[device]]\n  name = \"eth1\""),
         (&["show", "--help"], "softnet show napi --watch"),
         (&["demo", "--help"], "client ──── softnet ──── server"),
+        (&["bench", "--help"], "softnet bench forward --report f.html"),
+        (&["bench", "forward", "--help"], "--baseline <FILE.json>"),
     ] {
         let (code, out, err) = told(args);
         assert!(code == 0 && err.is_empty() && out.contains(expected), "{args:?}: {code}\n{out}{err}");
@@ -241,4 +243,47 @@ fn json_carries_raw_numbers() {
         let shown: Value = serde_json::from_str(&out).unwrap();
         assert_eq!(shown, Instance.request(Request::Show(request)).unwrap());
     }
+}
+
+#[test]
+fn a_bench_writes_a_page_and_compares_with_an_earlier_run() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name).to_str().unwrap().to_string();
+    let (base, page) = (path("base.json"), path("page.html"));
+    let bench = |more: &[&str]| told(&[&["bench", "skb-cache", "--quick", "--rounds", "1"], more].concat());
+
+    let (code, out, _) = bench(&["--json", "--report", &page]);
+    let first: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!((code, first["rows"].as_array().unwrap().len()), (0, 4));
+    let html = std::fs::read_to_string(&page).unwrap();
+    assert!(
+        html.contains("<title>softnet bench skb-cache</title>") && html.contains("mimalloc</th>"),
+        "{html}"
+    );
+
+    std::fs::write(&base, out).unwrap();
+    let (code, out, _) = bench(&["--json", "--baseline", &base]);
+    let again: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(code, 0);
+    for row in again["rows"].as_array().unwrap() {
+        assert!(row["ratio_to_baseline"]["ns_per_pair"].as_f64().unwrap() > 0.0, "{row}");
+    }
+    let (code, out, _) = bench(&["--baseline", &base]);
+    assert!(code == 0 && out.contains("vs baseline: ns_per_pair, divided by"), "{out}");
+
+    // What cannot be read or written is told before anything is measured.
+    let missing = path("no/such/file");
+    for (option, file, expected) in [
+        ("--baseline", &page, "this is no report of a bench"),
+        ("--baseline", &missing, "make one with `softnet bench skb-cache --json > FILE`"),
+        ("--report", &missing, "name a file that you may write"),
+    ] {
+        let (code, out, err) = bench(&[option, file]);
+        assert!(
+            code == 2 && out.is_empty() && err.contains(expected) && err.contains(file),
+            "{code}\n{out}{err}"
+        );
+    }
+    let (code, _, err) = told(&["bench", "idle", "--baseline", &base]);
+    assert!(code == 2 && err.contains("this is of bench skb-cache, not idle"), "{err}");
 }

@@ -12,7 +12,8 @@ use softnet_core::ip::Prefix;
 use softnet_core::skb::{BATCH, Region};
 use softnet_dev::mem::{NicConfig, NicPort, nic};
 
-use super::harness::{Bound, Case, Report, Row, Sample, alternate};
+use super::harness::{Case, alternate};
+use super::report::{Bound, Report, Row, Sample};
 use super::templates::{Counter, Found, Random, SIZE, Sums, Template, Wire};
 use super::templates::{bgp_prefixes, number, sixteen_prefixes, templates};
 use super::{Common, pin};
@@ -282,7 +283,7 @@ impl Forward {
                 }),
             })
             .collect();
-        let mut report = alternate("forward", cpu, self.common.rounds(), cases)?;
+        let mut report = alternate("forward", Some(cpu), self.common.rounds(), cases)?;
         for (setup, bench) in setups.iter().zip(&mut benches) {
             let expected = setup.all_expected();
             if let Some(bench) = bench.take() {

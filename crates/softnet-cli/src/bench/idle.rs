@@ -10,7 +10,8 @@ use clap::Args;
 use serde_json::json;
 use softnet::rows::thread_cpu_ns;
 
-use super::harness::{Bound, Case, Report, Row, Sample, alternate};
+use super::harness::{Case, alternate};
+use super::report::{Bound, Report, Row, Sample};
 use super::{Common, pin};
 use crate::demo::topology::{self, CLIENT, SERVER, Topology};
 use crate::instance;
@@ -93,7 +94,7 @@ impl Idle {
         let params =
             vec![("device", json!("xdp")), ("context", json!("softirq")), ("idle_s", json!(IDLE.as_secs()))];
         let cases = vec![Case { row: Row::new("idle", params), measure: Box::new(measure) }];
-        let mut report = alternate("idle", cpu, self.common.rounds_or(5, 2), cases)?;
+        let mut report = alternate("idle", Some(cpu), self.common.rounds_or(5, 2), cases)?;
         router.stop();
         report.bound("idle", "cpu_percent", Bound::AtMost(0.5));
         report.bound("idle", "wakeups_per_s", Bound::AtMost(20.0));

@@ -6,17 +6,19 @@ mod forward;
 mod forward_xdp;
 mod harness;
 mod idle;
-#[allow(dead_code)]
 mod latency;
+mod report;
 mod skb_cache;
 mod templates;
+
+use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use rustix::thread::{CpuSet, sched_setaffinity};
 
 use crate::Failure;
 use crate::text::print;
-use harness::Report;
+use report::{Baseline, PageFile};
 
 /// What every bench takes.
 #[derive(Args, Debug, Clone)]
@@ -30,6 +32,12 @@ pub(crate) struct Common {
     /// Exit with 1 if a stated bound is missed
     #[arg(long)]
     pub(crate) check: bool,
+    /// Write a page with the table, bounds and plots
+    #[arg(long, value_name = "FILE.html")]
+    report: Option<PathBuf>,
+    /// Print the ratio to an earlier run: FILE is what --json printed
+    #[arg(long, value_name = "FILE.json")]
+    baseline: Option<PathBuf>,
     /// Rounds to take the median of [default: 7, with --quick 3]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000))]
     rounds: Option<u16>,
@@ -70,10 +78,17 @@ Examples:
   softnet bench forward --device xdp     over AF_XDP on veth pairs, beside the kernel (root)
   softnet bench idle                     CPU use and wake-ups of a router without traffic (root)
   softnet bench skb-cache --json | jq '.rows[] | {case, ns_per_pair}'
+  softnet bench forward --report f.html  a page with plots, to keep or to show
+  softnet bench forward --json > f.json; …; softnet bench forward --baseline f.json
+                                         what a change gained or cost
 
 The cases of a bench take turns in one run. Printed is the median of the rounds, with minimum and maximum; a round \
 that other programs disturbed is repeated. The bounds stated at the end were set for the machine that softnet is \
-developed on; they fail a run only with --check.";
+developed on; they fail a run only with --check.
+
+--report writes one page that needs nothing outside it; the table is printed all the same. --baseline compares rows \
+with the same case and parameters: the table has the ratio of each row's first figure, --json those of all figures as \
+ratio_to_baseline. Compare only runs on the same machine.";
 
 const FORWARD: &str = "\
 --device mem: one worker on one core routes 64-byte IPv4 packets from one emulated NIC to another. Each packet is \
@@ -111,12 +126,27 @@ impl Bench {
         if cfg!(debug_assertions) {
             eprintln!("softnet: this is a debug build; its figures mean nothing (use cargo run --release)");
         }
-        let (common, report): (&Common, Report) = match self {
-            Bench::Forward(b) => (&b.common, b.run().map_err(Failure::Run)?),
-            Bench::Idle(b) => (&b.common, b.run().map_err(Failure::Run)?),
-            Bench::SkbCache(b) => (&b.common, b.run().map_err(Failure::Run)?),
+        let (name, common) = match self {
+            Bench::Forward(b) => ("forward", &b.common),
+            Bench::Idle(b) => ("idle", &b.common),
+            Bench::SkbCache(b) => ("skb-cache", &b.common),
         };
+        // Both before the run, which may take minutes.
+        let baseline = common.baseline.as_deref().map(|file| Baseline::read(file, name));
+        let baseline = baseline.transpose().map_err(Failure::Usage)?;
+        let page = common.report.as_deref().map(PageFile::open).transpose().map_err(Failure::Usage)?;
+        let mut report = match self {
+            Bench::Forward(b) => b.run(),
+            Bench::Idle(b) => b.run(),
+            Bench::SkbCache(b) => b.run(),
+        }
+        .map_err(Failure::Run)?;
+        if let Some(baseline) = &baseline {
+            report.compare(baseline);
+        }
+        let written = page.map_or(Ok(()), |page| page.write(&report));
         print(&report.render(common.json))?;
+        written.map_err(Failure::Run)?;
         if common.check && !report.holds() { Err(Failure::Told) } else { Ok(()) }
     }
 }

@@ -13,7 +13,8 @@ use softnet_core::skb::{Batch, CacheSizes, DropReason, HEADROOM, HeadBulk, Regio
 use softnet_dev::blocks::Block;
 use softnet_dev::memfd::MemfdMemory;
 
-use super::harness::{Bound, Case, Report, Row, alternate};
+use super::harness::{Case, alternate};
+use super::report::{Bound, Report, Row};
 use super::{Common, pin};
 
 /// Allocations in a bulk, and the size of what the allocators are asked for: a head (128 bytes) doubled,
@@ -76,7 +77,7 @@ impl SkbCache {
             case("system", SIZE, Box::new(|| blocks(&System))),
             case("mimalloc", SIZE, Box::new(|| blocks(&MiMalloc))),
         ];
-        let mut report = alternate("skb-cache", cpu, self.common.rounds(), cases)?;
+        let mut report = alternate("skb-cache", Some(cpu), self.common.rounds(), cases)?;
         report.bound("raw", "ns_per_pair", Bound::AtMost(1.0));
         report.bound("skb", "ns_per_pair", Bound::AtMost(5.6));
         Ok(report)

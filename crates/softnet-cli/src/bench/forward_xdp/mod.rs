@@ -42,7 +42,8 @@ use serde_json::json;
 use softnet_dev::traffic::KernelNapi;
 
 use super::Common;
-use super::harness::{Bound, Case, Report, Row, Sample, alternate};
+use super::harness::{Case, alternate};
+use super::report::{Bound, Report, Row, Sample};
 use rig::{Rig, Trial, Way};
 
 /// Bytes of a packet, as in the rows of the emulated device.
@@ -165,8 +166,8 @@ pub(super) fn run(common: &Common) -> Result<Report, String> {
             measure: Box::new(|| Ok(sample(&patience.measure(setup, times)?))),
         })
         .collect();
-    let mut report = alternate("forward", cpu, rounds, cases)?;
-    report.repeated += patience.used.get();
+    let mut report = alternate("forward", Some(cpu), rounds, cases)?;
+    report.repeated = report.repeated.map(|n| n + patience.used.get());
     annotate(&mut report);
     state_bounds(&mut report);
     Ok(report)

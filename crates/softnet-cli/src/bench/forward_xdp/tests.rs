@@ -78,7 +78,7 @@ fn a_row_says_what_limited_or_disturbed_it() {
         measure: Box::new(move || Ok(super::sample(&trial))),
     };
     let cases = vec![case("softnet", trial), case("plain", Trial { idle: 0.2, waited: 0.05, ..trial })];
-    let mut report = alternate("forward", cpu(), 1, cases).unwrap();
+    let mut report = alternate("forward", Some(cpu()), 1, cases).unwrap();
     annotate(&mut report);
     assert_eq!(report.rows[0].notes, ["generator-bound", "disturbed by other programs"]);
     assert!(report.rows[1].notes.is_empty());
