@@ -1,11 +1,11 @@
 //! `softnet bench`: measurements that anyone can repeat.
 
-#[allow(dead_code, unused_imports)]
 mod echo;
 mod forward;
 mod forward_xdp;
 mod harness;
 mod idle;
+mod irq_suspend;
 mod latency;
 mod report;
 mod skb_cache;
@@ -67,6 +67,9 @@ pub(crate) enum Bench {
     /// What a router costs while nothing happens, and how long the first packet then takes
     #[command(after_help = IDLE)]
     Idle(idle::Idle),
+    /// Throughput, latency and CPU use of an application by how its queue's interrupt is deferred or suspended
+    #[command(after_help = irq_suspend::HELP)]
+    IrqSuspend(irq_suspend::IrqSuspend),
     /// Cost of allocating and freeing packet buffers, beside the system allocator and mimalloc
     #[command(after_help = SKB_CACHE)]
     SkbCache(skb_cache::SkbCache),
@@ -129,6 +132,7 @@ impl Bench {
         let (name, common) = match self {
             Bench::Forward(b) => ("forward", &b.common),
             Bench::Idle(b) => ("idle", &b.common),
+            Bench::IrqSuspend(b) => ("irq-suspend", &b.common),
             Bench::SkbCache(b) => ("skb-cache", &b.common),
         };
         // Both before the run, which may take minutes.
@@ -138,6 +142,7 @@ impl Bench {
         let mut report = match self {
             Bench::Forward(b) => b.run(),
             Bench::Idle(b) => b.run(),
+            Bench::IrqSuspend(b) => b.run(),
             Bench::SkbCache(b) => b.run(),
         }
         .map_err(Failure::Run)?;

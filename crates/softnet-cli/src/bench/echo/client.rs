@@ -67,8 +67,9 @@ pub(super) trait Wire {
 
 /// Requests that may be outstanding: no server holds as many.
 const OUTSTANDING: u64 = 1 << 15;
-/// With no response for so long, what is outstanding is lost. Longer than any time-out of a poller that is measured.
-const SILENCE: u64 = 200_000_000;
+/// With no response for so long, what is outstanding is lost. Longer than any time-out of a poller that is measured, and
+/// than a busy machine keeps a thread waiting.
+const SILENCE: u64 = 1_000_000_000;
 /// Later than this after it was due, a request is late.
 const LATE: u64 = 10_000;
 

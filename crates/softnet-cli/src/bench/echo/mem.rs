@@ -8,7 +8,7 @@ use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use softnet::config::{Config, DeviceConfig};
+use softnet::config::DeviceConfig;
 use softnet::{Assembly, Stack};
 use softnet_core::SoftnetData;
 use softnet_core::skb::Region;
@@ -150,8 +150,7 @@ pub(super) fn bed(setup: &Setup) -> Result<Bed, String> {
             })
         }
     };
-    let mut config = Config::default();
-    config.stack.workers = vec![setup.cpu as u32];
+    let mut config = setup.config();
     let address = format!("{}/24", SERVER.address).parse().map_err(|e| format!("{e:?}"))?;
     let device =
         DeviceConfig { addresses: vec![address], threaded: setup.context, ..DeviceConfig::new("nic0") };
@@ -161,7 +160,7 @@ pub(super) fn bed(setup: &Setup) -> Result<Bed, String> {
     let port = port.lock().unwrap_or_else(PoisonError::into_inner).take().ok_or("the NIC was not opened")?;
     let coalesces = setup.coalesce != Default::default();
     let wire = MemWire { port, answers, position: 0, last: 0, coalesces };
-    Bed::new(stack, Client::new(Box::new(wire)))
+    Bed::new(stack, Client::new(Box::new(wire)), None)
 }
 
 #[cfg(test)]

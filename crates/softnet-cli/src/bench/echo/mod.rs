@@ -21,24 +21,30 @@ mod responder;
 #[cfg(test)]
 mod tests;
 mod usage;
+mod xdp;
 
 use std::time::{Duration, Instant};
 
 use softnet::Stack;
+use softnet::config::Config;
 use softnet::context::Context;
 use softnet::show::NapiRow;
 use softnet_dev::mem::Coalesce;
+use softnet_dev::sched::Policy;
 
 pub(crate) use client::{Client, Load, Outcome};
 pub(crate) use packet::{MAX_PAYLOAD, MIN_PAYLOAD};
 pub(crate) use responder::{Answered, Responder};
 pub(crate) use usage::Usage;
+use xdp::Veth;
 
 /// What a [`Bed`] is to be like.
 #[derive(Clone, Debug)]
 pub(crate) struct Setup {
     /// CPU of the worker.
     pub(crate) cpu: usize,
+    /// Its scheduling policy; `None`: that of the calling thread. Without the privilege it has that as well.
+    pub(crate) policy: Option<Policy>,
     /// Bytes of a request's UDP payload, [`MIN_PAYLOAD`] to [`MAX_PAYLOAD`].
     pub(crate) payload: usize,
     /// In which context the instance is polled at first.
@@ -56,6 +62,16 @@ pub(crate) struct Bed {
     pub(crate) stack: Stack,
     /// Id of its NAPI instance.
     pub(crate) napi: u32,
+    veth: Option<Veth>,
+}
+
+impl Setup {
+    fn config(&self) -> Config {
+        let mut config = Config::default();
+        config.stack.workers = vec![self.cpu as u32];
+        config.stack.worker_policy = self.policy;
+        config
+    }
 }
 
 impl Bed {
@@ -64,9 +80,14 @@ impl Bed {
         mem::bed(setup)
     }
 
-    fn new(stack: Stack, client: Client) -> Result<Self, String> {
+    /// With a veth pair. Needs root.
+    pub(crate) fn xdp(setup: &Setup) -> Result<Self, String> {
+        xdp::bed(setup)
+    }
+
+    fn new(stack: Stack, client: Client, veth: Option<Veth>) -> Result<Self, String> {
         let napi = stack.view().napis().first().ok_or("the device has no NAPI instance")?.id;
-        let bed = Bed { client, stack, napi };
+        let bed = Bed { client, stack, napi, veth };
         // Ids of threads are known when they run.
         let patience = Instant::now() + Duration::from_secs(10);
         while bed.threads().contains(&0) {
@@ -81,6 +102,12 @@ impl Bed {
     /// The row of the instance now.
     pub(crate) fn row(&self) -> Result<NapiRow, String> {
         self.stack.view().napis().into_iter().next().ok_or_else(|| "the device is gone".into())
+    }
+
+    /// Requests and responses that were lost on the wire so far, by who counts them: the device, the kernel.
+    pub(crate) fn lost_on_the_wire(&self) -> Result<u64, String> {
+        let device: u64 = self.stack.view().devs().iter().map(|dev| dev.rx_ring_drops).sum();
+        Ok(device + self.veth.as_ref().map_or(Ok(0), Veth::drops)?)
     }
 
     /// Ids of the threads that poll.

@@ -13,6 +13,7 @@ const MEASURE: Duration = Duration::from_millis(50);
 fn setup() -> Setup {
     Setup {
         cpu: crate::bench::cpus()[0],
+        policy: None,
         payload: 64,
         context: Context::Softirq,
         coalesce: Coalesce::default(),
