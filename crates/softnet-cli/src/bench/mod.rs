@@ -80,6 +80,7 @@ Examples:
   softnet bench forward                  the forwarding path alone, on one core
   softnet bench forward --device xdp     over AF_XDP on veth pairs, beside the kernel (root)
   softnet bench idle                     CPU use and wake-ups of a router without traffic (root)
+  softnet bench irq-suspend --quick      full busy polling, interrupts, and what lies between (root)
   softnet bench skb-cache --json | jq '.rows[] | {case, ns_per_pair}'
   softnet bench forward --report f.html  a page with plots, to keep or to show
   softnet bench forward --json > f.json; …; softnet bench forward --baseline f.json

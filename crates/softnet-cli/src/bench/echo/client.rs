@@ -67,9 +67,9 @@ pub(super) trait Wire {
 
 /// Requests that may be outstanding: no server holds as many.
 const OUTSTANDING: u64 = 1 << 15;
-/// With no response for so long, what is outstanding is lost. Longer than any time-out of a poller that is measured, and
-/// than a busy machine keeps a thread waiting.
-const SILENCE: u64 = 1_000_000_000;
+/// [`Client::silence`] unless a test says otherwise: longer than any time-out of a poller that is measured, and than a busy
+/// machine keeps a thread waiting.
+const SILENCE: Duration = Duration::from_secs(2);
 /// Later than this after it was due, a request is late.
 const LATE: u64 = 10_000;
 
@@ -89,6 +89,8 @@ pub(crate) struct Client {
     /// When the last response came.
     heard: u64,
     answers: Vec<u64>,
+    /// With no response for so long, what is outstanding is lost.
+    pub(super) silence: Duration,
 }
 
 /// What is being measured.
@@ -100,6 +102,8 @@ struct Window {
     end: u64,
     refused: u64,
     received: u64,
+    /// Left, and was not answered.
+    missed: u64,
     answered: u64,
     late: u64,
     latency: Latency,
@@ -117,6 +121,7 @@ impl Client {
             times: vec![0; 2 * OUTSTANDING as usize].into(),
             heard: 0,
             answers: Vec::with_capacity(1024),
+            silence: SILENCE,
         }
     }
 
@@ -186,15 +191,27 @@ impl Client {
         }
         let window = window.ok_or("measured nothing")?;
         let sent = window.end - window.first + window.refused;
+        let (received, lost) = (window.received, window.missed + window.refused);
+        if sent != received + lost || received != window.latency.count() {
+            return Err(format!("{sent} requests were sent, {received} answered and {lost} lost"));
+        }
         Ok(Outcome {
             sent,
-            received: window.received,
-            lost: sent - window.received,
+            received,
+            lost,
             answered,
             elapsed,
             latency: window.latency,
             late: window.late as f64 / sent.max(1) as f64,
         })
+    }
+
+    /// The requests that are outstanding up to number `until` are lost.
+    fn miss(&mut self, until: u64, window: &mut Option<Window>) {
+        if let Some(window) = window {
+            window.missed += until.min(window.end).saturating_sub(self.oldest.max(window.first));
+        }
+        self.oldest = until;
     }
 
     fn now(&self) -> u64 {
@@ -247,8 +264,9 @@ impl Client {
         self.wire.receive(now, &mut self.answers)?;
         let before = self.oldest;
         if self.answers.is_empty() {
-            if self.oldest < self.next && now.saturating_sub(self.heard) > SILENCE {
-                self.oldest = self.next;
+            let silent = now.saturating_sub(self.heard);
+            if self.oldest < self.next && silent > self.silence.as_nanos() as u64 {
+                self.miss(self.next, window);
             }
             std::hint::spin_loop();
             return Ok(self.oldest - before);
@@ -263,6 +281,7 @@ impl Client {
                     self.oldest, self.next
                 ));
             }
+            self.miss(number, window);
             self.oldest = number + 1;
             if let Some(window) = window {
                 window.answered += 1;
@@ -284,6 +303,7 @@ impl Window {
             end: u64::MAX,
             refused: 0,
             received: 0,
+            missed: 0,
             answered: 0,
             late: 0,
             latency: Latency::new(),

@@ -28,13 +28,11 @@ use std::time::{Duration, Instant};
 use softnet::Stack;
 use softnet::config::Config;
 use softnet::context::Context;
-use softnet::show::NapiRow;
 use softnet_dev::mem::Coalesce;
 use softnet_dev::sched::Policy;
 
-pub(crate) use client::{Client, Load, Outcome};
-pub(crate) use packet::{MAX_PAYLOAD, MIN_PAYLOAD};
-pub(crate) use responder::{Answered, Responder};
+pub(crate) use client::{Client, Load};
+pub(crate) use responder::Responder;
 pub(crate) use usage::Usage;
 use xdp::Veth;
 
@@ -45,7 +43,7 @@ pub(crate) struct Setup {
     pub(crate) cpu: usize,
     /// Its scheduling policy; `None`: that of the calling thread. Without the privilege it has that as well.
     pub(crate) policy: Option<Policy>,
-    /// Bytes of a request's UDP payload, [`MIN_PAYLOAD`] to [`MAX_PAYLOAD`].
+    /// Bytes of a request's UDP payload, 8 to 1472; otherwise the nearest of these.
     pub(crate) payload: usize,
     /// In which context the instance is polled at first.
     pub(crate) context: Context,
@@ -97,11 +95,6 @@ impl Bed {
             std::thread::sleep(Duration::from_millis(1));
         }
         Ok(bed)
-    }
-
-    /// The row of the instance now.
-    pub(crate) fn row(&self) -> Result<NapiRow, String> {
-        self.stack.view().napis().into_iter().next().ok_or_else(|| "the device is gone".into())
     }
 
     /// Requests and responses that were lost on the wire so far, by who counts them: the device, the kernel.

@@ -11,9 +11,9 @@ pub(crate) const PORT: u16 = 7;
 /// Bytes before the payload: Ethernet, IPv4, UDP.
 const HEADERS: usize = 14 + 20 + 8;
 /// The smallest payload: the number.
-pub(crate) const MIN_PAYLOAD: usize = 8;
+const MIN_PAYLOAD: usize = 8;
 /// The largest payload: that of an Ethernet frame.
-pub(crate) const MAX_PAYLOAD: usize = 1500 - 20 - 8;
+const MAX_PAYLOAD: usize = 1500 - 20 - 8;
 /// Requests come from so many ports in turn, from the first on.
 const PORTS: u64 = 1024;
 const FIRST_PORT: u16 = 20_000;

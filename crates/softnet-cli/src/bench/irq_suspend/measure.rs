@@ -76,7 +76,11 @@ pub(super) fn measure(
         Load::Open { rate } => rate,
         Load::Closed { .. } => outcome.qps(),
     };
-    let mut sample = vec![("qps", outcome.qps()), ("offered_qps", offered)];
+    let mut sample = vec![
+        ("qps", outcome.qps()),
+        ("offered_qps", offered),
+        ("sustained_percent", 100.0 * share(outcome.qps(), offered)),
+    ];
     sample.extend(outcome.latency.figures());
     sample.extend([
         ("cpu_percent", percent(worker.cpu_ns + app.cpu_ns)),
@@ -97,7 +101,7 @@ pub(super) fn measure(
         ("suspensions_per_s", rate(|n| n.suspensions)),
         ("deferrals_per_s", rate(|n| n.deferrals)),
         ("effective_timeout_us", share(deferral_ns, rate(|n| n.deferrals)) / 1000.0),
-        ("lost_percent", 100.0 * share(outcome.lost as f64, outcome.sent as f64)),
+        ("lost_percent", 100.0 * share((outcome.sent - outcome.received) as f64, outcome.sent as f64)),
         ("late_percent", 100.0 * outcome.late),
     ]);
     Ok(sample)
