@@ -1,11 +1,12 @@
 //! `softnet bench`: measurements that anyone can repeat.
 
 mod contexts_switch;
+mod echo;
 mod forward;
 mod forward_xdp;
 mod harness;
 mod idle;
-#[cfg_attr(not(test), expect(dead_code, reason = "for benches of latency under load"))]
+mod irq_suspend;
 mod latency;
 mod report;
 mod skb_cache;
@@ -70,6 +71,9 @@ pub(crate) enum Bench {
     /// What a router costs while nothing happens, and how long the first packet then takes
     #[command(after_help = IDLE)]
     Idle(idle::Idle),
+    /// Throughput, latency and CPU use of an application by how its queue's interrupt is deferred or suspended
+    #[command(after_help = irq_suspend::HELP)]
+    IrqSuspend(irq_suspend::IrqSuspend),
     /// Cost of allocating and freeing packet buffers, beside the system allocator and mimalloc
     #[command(after_help = SKB_CACHE)]
     SkbCache(skb_cache::SkbCache),
@@ -80,6 +84,7 @@ Examples:
   softnet bench forward                  the forwarding path alone, on one core
   softnet bench forward --device xdp     over AF_XDP on veth pairs, beside the kernel (root)
   softnet bench idle                     CPU use and wake-ups of a router without traffic (root)
+  softnet bench irq-suspend --quick      full busy polling, interrupts, and what lies between (root)
   softnet bench skb-cache --json | jq '.rows[] | {case, ns_per_pair}'
   softnet bench forward --report f.html  a page with plots, to keep or to show
   softnet bench forward --json > f.json; …; softnet bench forward --baseline f.json
@@ -145,6 +150,7 @@ impl Bench {
             Bench::ContextsSwitch(b) => ("contexts-switch", &b.common),
             Bench::Forward(b) => ("forward", &b.common),
             Bench::Idle(b) => ("idle", &b.common),
+            Bench::IrqSuspend(b) => ("irq-suspend", &b.common),
             Bench::SkbCache(b) => ("skb-cache", &b.common),
         };
         // Both before the run, which may take minutes.
@@ -155,6 +161,7 @@ impl Bench {
             Bench::ContextsSwitch(b) => b.run(),
             Bench::Forward(b) => b.run(),
             Bench::Idle(b) => b.run(),
+            Bench::IrqSuspend(b) => b.run(),
             Bench::SkbCache(b) => b.run(),
         }
         .map_err(Failure::Run)?;

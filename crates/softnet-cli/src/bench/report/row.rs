@@ -38,7 +38,7 @@ impl Row {
     }
 
     /// The parameter `key`.
-    pub(super) fn param(&self, key: &str) -> Option<&Value> {
+    pub(crate) fn param(&self, key: &str) -> Option<&Value> {
         self.params.iter().find(|p| p.0 == key).map(|p| &p.1)
     }
 

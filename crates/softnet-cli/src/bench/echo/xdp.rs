@@ -1,0 +1,187 @@
+//! Client and server at the two ends of a veth pair, each in a namespace made for it, both by AF_XDP.
+//!
+//! On veth the sender's CPU runs the receiver's softirq. So the client's CPU, which sends requests, does what a NIC and the
+//! kernel's driver would do for the server: the XDP program and the copy into packet memory. And the server's CPU does
+//! that for the client, within the system calls that send responses; this is the same for all cases, and makes requests
+//! dearer than they are with an emulated NIC. (A NAPI thread of the kernel, on the client's CPU, would take turns with
+//! the client that spins there.)
+
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use softnet::config::DeviceConfig;
+use softnet::opener::XdpOpener;
+use softnet::{Assembly, Stack};
+use softnet_core::SoftnetData;
+use softnet_core::skb::{BATCH, Batch, CacheSizes, HEADROOM, Region};
+use softnet_dev::memfd::MemfdMemory;
+use softnet_dev::netlink::Netlink;
+use softnet_dev::netns::NetNs;
+use softnet_dev::xdp::{self, Umem, XdpConfig};
+use softnet_dev::{Device, RxQueue, TxQueue};
+
+use super::client::{Client, Sent, Wire};
+use super::packet::{End, Format};
+use super::{Bed, Setup};
+
+const SERVER: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
+const CLIENT: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 2);
+/// Slots of each ring, of both ends.
+const RING: u32 = 1024;
+/// Frames of the client's packet memory: two rings and what is on its way between them.
+const FRAMES: u32 = 4096;
+const ARP: [u8; 2] = [0x08, 0x06];
+
+/// Interface names are unique in the machine.
+static SERIAL: AtomicU32 = AtomicU32::new(0);
+
+/// The namespaces, and the ends of the pair in them.
+pub(super) struct Veth {
+    server: (NetNs, String),
+    client: (NetNs, String),
+}
+
+impl Veth {
+    fn new() -> Result<Self, String> {
+        let (server, client) = (NetNs::new().map_err(text)?, NetNs::new().map_err(text)?);
+        for ns in [&server, &client] {
+            // So that nothing speaks unasked; a kernel without IPv6 has no such knob, and no need of it.
+            let quiet = || {
+                for of in ["all", "default"] {
+                    let _ = std::fs::write(format!("/proc/sys/net/ipv6/conf/{of}/disable_ipv6"), "1");
+                }
+            };
+            ns.run(quiet).map_err(text)?;
+        }
+        let id = format!("{}e{}", std::process::id(), SERIAL.fetch_add(1, Ordering::Relaxed));
+        let names = [format!("s{id}"), format!("c{id}")];
+        let add = || Netlink::new()?.add_veth(&names[0], &names[1], (1, 1), Some(&client));
+        server.run(add).map_err(text)?.map_err(text)?;
+        let [near, far] = names;
+        let veth = Veth { server: (server, near), client: (client, far) };
+        for (ns, name) in [&veth.server, &veth.client] {
+            ns.run(|| Netlink::new()?.set_up(name)).map_err(text)?.map_err(text)?;
+        }
+        for (ns, name) in [&veth.server, &veth.client] {
+            ns.run(|| Netlink::new()?.wait_running(name)).map_err(text)?.map_err(text)?;
+        }
+        Ok(veth)
+    }
+
+    fn mac((ns, name): &(NetNs, String)) -> Result<[u8; 6], String> {
+        let link = ns.run(|| Netlink::new()?.existing_link(name)).map_err(text)?.map_err(text)?;
+        Ok(link.mac)
+    }
+
+    /// Packets that the kernel dropped on the way, in either direction.
+    pub(super) fn drops(&self) -> Result<u64, String> {
+        let mut all = 0;
+        for (ns, name) in [&self.server, &self.client] {
+            let counters = ns.run(|| Netlink::new()?.counters(name)).map_err(text)?.map_err(text)?;
+            all += counters.rx_dropped + counters.tx_dropped;
+        }
+        Ok(all)
+    }
+}
+
+/// The client's end: a device of its own, with a memory of its own.
+struct XdpWire {
+    rx: Option<Box<dyn RxQueue>>,
+    tx: Option<Box<dyn TxQueue>>,
+    ctx: SoftnetData,
+    batch: Batch,
+    format: Format,
+    _device: Arc<dyn Device>,
+}
+
+impl XdpWire {
+    fn open(veth: &Veth, format: Format) -> Result<Self, String> {
+        let memory = MemfdMemory::new(Region::bytes(FRAMES, FRAMES)).map_err(text)?;
+        let region = Region::new(Box::new(memory), FRAMES, FRAMES).map_err(text)?;
+        let umem = Umem::new(region.clone()).map_err(text)?;
+        let mut ctx = SoftnetData::new(region, CacheSizes::default());
+        let (ns, name) = &veth.client;
+        let config = XdpConfig { ring: RING, ..XdpConfig::new(name) };
+        let open = ns.run(|| xdp::open(&config, &umem, 0, &mut ctx)).map_err(text)?.map_err(text)?;
+        let (rx, tx) = (open.rx.into_iter().next(), open.tx.into_iter().next());
+        Ok(XdpWire { rx, tx, ctx, batch: Batch::new(), format, _device: open.device })
+    }
+}
+
+impl Wire for XdpWire {
+    fn send(&mut self, first: u64, n: u64, _: u64) -> Result<Sent, String> {
+        let XdpWire { tx: Some(tx), ctx, batch, format, .. } = self else { return Err("closed".into()) };
+        tx.reap(ctx);
+        for number in first..first + n.min(BATCH as u64) {
+            let Some(mut frame) = ctx.alloc_frame() else { break };
+            let len = format.write(number, &mut frame.bytes_mut()[HEADROOM..]);
+            match ctx.build_skb(frame, HEADROOM, len) {
+                Ok(skb) => batch.push(skb).unwrap_or_else(|skb| ctx.free_skb(skb)),
+                Err(frame) => {
+                    ctx.free_frame(frame);
+                    break;
+                }
+            }
+        }
+        let left = tx.tx_burst(ctx, batch) as u64;
+        tx.kick(ctx);
+        // Those that found no room try again.
+        batch.drain().for_each(|skb| ctx.free_skb(skb));
+        Ok(Sent { left, lost: 0 })
+    }
+
+    fn receive(&mut self, _: u64, answered: &mut Vec<u64>) -> Result<(), String> {
+        let XdpWire { rx: Some(rx), ctx, batch, format, .. } = self else { return Err("closed".into()) };
+        rx.rx_burst(ctx, batch, BATCH);
+        let mut strange = None;
+        for skb in batch.drain() {
+            match format.answered(skb.data()) {
+                Some(number) => answered.push(number),
+                None if skb.data().get(12..14) == Some(&ARP) => {}
+                None => {
+                    strange = Some(format!("{:02x?} came, which is no response to any request", skb.data()))
+                }
+            }
+            ctx.free_skb(skb);
+        }
+        strange.map_or(Ok(()), Err)
+    }
+}
+
+impl Drop for XdpWire {
+    fn drop(&mut self) {
+        if let Some(rx) = self.rx.take() {
+            rx.close(&mut self.ctx);
+        }
+        if let Some(tx) = self.tx.take() {
+            tx.close(&mut self.ctx);
+        }
+        self.ctx.drain();
+    }
+}
+
+pub(super) fn bed(setup: &Setup) -> Result<Bed, String> {
+    let veth = Veth::new()?;
+    let client = End { mac: Veth::mac(&veth.client)?, address: CLIENT };
+    let server = End { mac: Veth::mac(&veth.server)?, address: SERVER };
+    let mut config = setup.config();
+    let address = format!("{SERVER}/24").parse().map_err(|e| format!("{e:?}"))?;
+    config.devices = vec![DeviceConfig {
+        addresses: vec![address],
+        ring: RING,
+        threaded: setup.context,
+        ..DeviceConfig::new(&veth.server.1)
+    }];
+    let run = || {
+        let opener = |region: &_| XdpOpener::new(region, 1).map_err(text);
+        Stack::run(Assembly::new(config, vec![], opener).map_err(text)?).map_err(text)
+    };
+    let stack = veth.server.0.run(run).map_err(text)??;
+    let wire = XdpWire::open(&veth, Format::new(client, server, setup.payload))?;
+    Bed::new(stack, Client::new(Box::new(wire)), Some(veth))
+}
+
+fn text(error: impl std::fmt::Display) -> String {
+    error.to_string()
+}

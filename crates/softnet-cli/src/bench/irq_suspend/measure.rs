@@ -1,0 +1,125 @@
+//! One measurement: an application in one case, under one load.
+
+use std::time::{Duration, Instant};
+
+use softnet::control::{SetKnobs, Target};
+use softnet::show::{NapiRow, Stats};
+
+use super::cases::Case;
+use crate::bench::echo::{Bed, Load, Responder, Usage};
+use crate::bench::report::Sample;
+
+/// How long measurements take.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Times {
+    pub(super) warm_up: Duration,
+    pub(super) measure: Duration,
+}
+
+/// What the application is.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Application {
+    /// Computing on each request.
+    pub(super) work: Duration,
+    /// The CPU it shares with the worker.
+    pub(super) cpu: usize,
+}
+
+/// Counters at some moment.
+struct Snapshot {
+    at: Instant,
+    napi: NapiRow,
+    worker: Usage,
+    application: Usage,
+}
+
+impl Snapshot {
+    fn take(bed: &impl Fn() -> Result<NapiRow, String>, worker: &[i32], app: i32) -> Result<Self, String> {
+        let (worker, application) = (Usage::of(worker), Usage::of(&[app]));
+        Ok(Snapshot { at: Instant::now(), napi: bed()?, worker, application })
+    }
+}
+
+/// Runs the application on `bed` as `case` says, applies `load`, and returns the figures.
+pub(super) fn measure(
+    bed: &mut Bed,
+    case: &Case,
+    application: Application,
+    load: Load,
+    times: Times,
+) -> Result<Sample, String> {
+    let target = Target::Napi(bed.napi);
+    let view = bed.stack.view().clone();
+    view.set_knobs(&SetKnobs { target, knobs: case.knobs() })?;
+    let (totals, ring_drops) = (view.stats(), bed.lost_on_the_wire()?);
+    let Application { work, cpu } = application;
+    let responder = Responder::start(&bed.stack, bed.napi, case.poller(), work, case.wait, Some(cpu))?;
+    let (worker, app) = (bed.threads(), responder.tid());
+    let napi = || view.napis().into_iter().next().ok_or_else(|| "the device is gone".to_owned());
+    let mut snapshots = Vec::with_capacity(2);
+    let mut look = || snapshots.push(Snapshot::take(&napi, &worker, app));
+    let outcome = bed.client.run(&load, times.warm_up, times.measure, &mut look)?;
+    let answered = responder.stop()?;
+    let snapshots = snapshots.into_iter().collect::<Result<Vec<_>, _>>()?;
+    let [begin, end] = &snapshots[..] else { return Err("measured nothing".into()) };
+    let drops = bed.lost_on_the_wire()? - ring_drops;
+    balance(&totals, &view.stats(), outcome.lost, drops)?;
+
+    let seconds = (end.at - begin.at).as_secs_f64();
+    let rate = |of: fn(&NapiRow) -> u64| (of(&end.napi) - of(&begin.napi)) as f64 / seconds;
+    let (worker, app) = (end.worker - begin.worker, end.application - begin.application);
+    let percent = |ns: u64| 100.0 * ns as f64 / 1e9 / seconds;
+    let share = |a: f64, b: f64| if b > 0.0 { a / b } else { 0.0 };
+    let (polls, empty) = (rate(|n| n.polls), rate(|n| n.empty_polls));
+    let deferral_ns = rate(|n| n.effective_timeout * n.deferrals);
+    let offered = match load {
+        Load::Open { rate } => rate,
+        Load::Closed { .. } => outcome.qps(),
+    };
+    let mut sample = vec![
+        ("qps", outcome.qps()),
+        ("offered_qps", offered),
+        ("sustained_percent", 100.0 * share(outcome.qps(), offered)),
+    ];
+    sample.extend(outcome.latency.figures());
+    sample.extend([
+        ("cpu_percent", percent(worker.cpu_ns + app.cpu_ns)),
+        ("worker_cpu_percent", percent(worker.cpu_ns)),
+        (
+            "cpu_ns_per_request",
+            share(seconds * 10e6 * percent(worker.cpu_ns + app.cpu_ns), outcome.answered as f64),
+        ),
+        ("doorbells_per_s", rate(|n| n.doorbells)),
+        ("polls_per_s", polls),
+        ("empty_polls_percent", 100.0 * share(empty, polls)),
+        ("packets_per_poll", share(rate(|n| n.packets), polls - empty)),
+        ("requests_per_wait", share(answered.requests as f64, answered.waits as f64)),
+        ("worker_wakeups_per_s", worker.blocked as f64 / seconds),
+        ("app_wakeups_per_s", app.blocked as f64 / seconds),
+        ("app_preempted_per_s", app.preempted as f64 / seconds),
+        ("busy_polls_per_s", rate(|n| n.busy_polls)),
+        ("suspensions_per_s", rate(|n| n.suspensions)),
+        ("deferrals_per_s", rate(|n| n.deferrals)),
+        ("effective_timeout_us", share(deferral_ns, rate(|n| n.deferrals)) / 1000.0),
+        ("lost_percent", 100.0 * share((outcome.sent - outcome.received) as f64, outcome.sent as f64)),
+        ("late_percent", 100.0 * outcome.late),
+    ]);
+    Ok(sample)
+}
+
+/// Checks that every request that the stack received since `before` was answered or dropped by it, and that `lost` ones
+/// were dropped, by it or, `ring_drops` of them, by the device.
+fn balance(before: &Stats, after: &Stats, lost: u64, ring_drops: u64) -> Result<(), String> {
+    let since = |of: fn(&Stats) -> u64| of(after) - of(before);
+    let (received, transmitted, dropped) =
+        (since(|s| s.received), since(|s| s.transmitted), since(|s| s.dropped));
+    // Drops of the warm-up are none of the lost that were measured.
+    if received != transmitted + dropped || lost > dropped + ring_drops || after.leaked > 0 {
+        return Err(format!(
+            "{received} requests were received, {transmitted} responses sent, {dropped} dropped, {ring_drops} by the \
+             device, {} leaked; the client missed {lost}",
+            after.leaked
+        ));
+    }
+    Ok(())
+}
