@@ -1,10 +1,11 @@
 //! `softnet bench`: measurements that anyone can repeat.
 
+#[allow(dead_code, unused_imports)]
+mod echo;
 mod forward;
 mod forward_xdp;
 mod harness;
 mod idle;
-#[cfg_attr(not(test), expect(dead_code, reason = "for benches of latency under load"))]
 mod latency;
 mod report;
 mod skb_cache;

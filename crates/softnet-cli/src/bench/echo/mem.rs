@@ -1,0 +1,183 @@
+//! Client and server in one process, by an emulated NIC of one queue.
+//!
+//! The client lets requests arrive; that the NIC writes them into packet memory, and reads the responses out of it,
+//! happens on the server's CPU, where a NIC's DMA would not be seen. Beside that the server's CPU does nothing for the
+//! measurement but to hand over the numbers of responses, one store each.
+
+use std::net::Ipv4Addr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use softnet::config::{Config, DeviceConfig};
+use softnet::{Assembly, Stack};
+use softnet_core::SoftnetData;
+use softnet_core::skb::Region;
+use softnet_dev::mem::{NicConfig, NicPort, Sink, Source, nic};
+
+use super::client::{Client, Sent, Wire};
+use super::packet::{End, Format};
+use super::{Bed, Setup};
+
+const SERVER: End = End { mac: [2, 0, 0, 0, 1, 0], address: Ipv4Addr::new(198, 18, 0, 1) };
+const CLIENT: End = End { mac: [2, 0, 0, 0, 2, 0], address: Ipv4Addr::new(198, 18, 0, 2) };
+/// Descriptors of each ring.
+const RING: usize = 1024;
+/// Numbers that the client may be behind; more than requests are ever outstanding, so it can't be too far.
+const SLOTS: usize = 1 << 16;
+/// Most numbers that it takes at once.
+const TAKE: usize = 64;
+
+/// Numbers of responses on their way from the NIC to the client. A slot holds the round in which it was written, counted
+/// from 1, above the lower half of the number; so one store hands it over, and nobody need say how far he is.
+struct Answers {
+    slots: Box<[AtomicU64]>,
+    /// Packets that were no responses.
+    strange: AtomicU64,
+}
+
+fn round(position: u64) -> u64 {
+    (position / SLOTS as u64 + 1) << 32
+}
+
+impl Answers {
+    fn new() -> Arc<Self> {
+        let slots = (0..SLOTS).map(|_| AtomicU64::new(0)).collect();
+        Arc::new(Answers { slots, strange: AtomicU64::new(0) })
+    }
+
+    fn put(&self, position: u64, number: u64) {
+        let slot = &self.slots[position as usize & (SLOTS - 1)];
+        slot.store(round(position) | number & 0xffff_ffff, Ordering::Release);
+    }
+
+    /// The lower half of the number at `position`, if it is there.
+    fn get(&self, position: u64) -> Option<u32> {
+        let slot = self.slots[position as usize & (SLOTS - 1)].load(Ordering::Acquire);
+        (slot & !0xffff_ffff == round(position)).then_some(slot as u32)
+    }
+}
+
+struct Requests {
+    format: Format,
+    next: u64,
+}
+
+impl Source for Requests {
+    fn write(&mut self, buf: &mut [u8]) -> usize {
+        self.next += 1;
+        self.format.write(self.next - 1, buf)
+    }
+
+    fn next_len(&self) -> usize {
+        self.format.len()
+    }
+}
+
+struct Responses {
+    format: Format,
+    answers: Arc<Answers>,
+    position: u64,
+}
+
+impl Sink for Responses {
+    fn read(&mut self, packet: &[u8]) {
+        match self.format.answered(packet) {
+            Some(number) => {
+                self.answers.put(self.position, number);
+                self.position += 1;
+            }
+            None => _ = self.answers.strange.fetch_add(1, Ordering::Relaxed),
+        }
+    }
+}
+
+struct MemWire {
+    port: NicPort,
+    answers: Arc<Answers>,
+    position: u64,
+    /// Number of the last response, to complete the next from its lower half.
+    last: u64,
+    coalesces: bool,
+}
+
+impl Wire for MemWire {
+    fn send(&mut self, _: u64, n: u64, now: u64) -> Result<Sent, String> {
+        let left = self.port.offer_at(n, now);
+        Ok(Sent { left, lost: n - left })
+    }
+
+    fn receive(&mut self, now: u64, answered: &mut Vec<u64>) -> Result<(), String> {
+        if self.coalesces {
+            self.port.tick(now);
+        }
+        while answered.len() < TAKE
+            && let Some(low) = self.answers.get(self.position)
+        {
+            self.position += 1;
+            // Numbers only grow, and by less than the lower half holds.
+            self.last += u64::from(low.wrapping_sub(self.last as u32));
+            answered.push(self.last);
+        }
+        // A look at each batch and not at each turn: the line is the server's.
+        if !answered.is_empty() && self.answers.strange.load(Ordering::Relaxed) > 0 {
+            return Err("a packet came out that is no response to any request".into());
+        }
+        Ok(())
+    }
+}
+
+pub(super) fn bed(setup: &Setup) -> Result<Bed, String> {
+    let format = Format::new(CLIENT, SERVER, setup.payload);
+    let answers = Answers::new();
+    let port = Arc::new(Mutex::new(None));
+    let opener = {
+        let (answers, port, coalesce) = (answers.clone(), port.clone(), setup.coalesce);
+        move |_: &Arc<Region>| {
+            Ok(move |dev: u16, device: &DeviceConfig, _: &mut SoftnetData| {
+                let source = Requests { format: format.clone(), next: 0 };
+                let sink = Responses { format: format.clone(), answers: answers.clone(), position: 0 };
+                let config = NicConfig {
+                    name: device.name.clone(),
+                    mac: SERVER.mac,
+                    rx_ring: RING,
+                    tx_ring: RING,
+                    coalesce,
+                    ..NicConfig::default()
+                };
+                let nic = nic(dev, &config, vec![(source, sink)]).map_err(|e| e.to_string())?;
+                *port.lock().unwrap_or_else(PoisonError::into_inner) = nic.ports.into_iter().next();
+                Ok::<_, String>(nic.open)
+            })
+        }
+    };
+    let mut config = Config::default();
+    config.stack.workers = vec![setup.cpu as u32];
+    let address = format!("{}/24", SERVER.address).parse().map_err(|e| format!("{e:?}"))?;
+    let device =
+        DeviceConfig { addresses: vec![address], threaded: setup.context, ..DeviceConfig::new("nic0") };
+    config.devices = vec![device];
+    let assembly = Assembly::new(config, vec![], opener).map_err(|e| e.to_string())?;
+    let stack = Stack::run(assembly).map_err(|e| e.to_string())?;
+    let port = port.lock().unwrap_or_else(PoisonError::into_inner).take().ok_or("the NIC was not opened")?;
+    let coalesces = setup.coalesce != Default::default();
+    let wire = MemWire { port, answers, position: 0, last: 0, coalesces };
+    Bed::new(stack, Client::new(Box::new(wire)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_handed_over_round_after_round() {
+        let answers = Answers::new();
+        let n = SLOTS as u64;
+        assert_eq!(answers.get(0), None);
+        for position in [0, 1, n - 1, n, 5 * n + 3] {
+            assert_eq!(answers.get(position), None);
+            answers.put(position, (7 << 32) + position);
+            assert_eq!(answers.get(position), Some(position as u32));
+            assert_eq!(answers.get(position + n), None, "of the next round there is nothing yet");
+        }
+    }
+}
