@@ -30,7 +30,7 @@ use softnet::show::NapiRow;
 use softnet_dev::mem::Coalesce;
 
 pub(crate) use client::{Client, Load, Outcome};
-pub(crate) use packet::{MAX_PAYLOAD, MIN_PAYLOAD};
+pub(crate) use packet::{MAX_PAYLOAD, MIN_PAYLOAD, PORT};
 pub(crate) use responder::{Answered, Responder};
 pub(crate) use usage::Usage;
 
