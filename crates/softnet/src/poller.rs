@@ -19,6 +19,7 @@
 //! woken when something came for it.
 
 use std::io;
+use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -103,6 +104,8 @@ pub struct NapiPoller {
     env: Env,
     params: PollerParams,
     entered: bool,
+    /// A stop left the doorbell masked and asked for this timer, in ns, which a suspension is to replace.
+    deferred: Option<NonZeroU64>,
 }
 
 fn in_range(what: &'static str, value: u64, min: u64, max: u64) -> Result<(), PollerError> {
@@ -142,7 +145,8 @@ impl NapiPoller {
         env.instances = Arc::new(vec![instance.clone()]);
         instance.apps.add(&app);
         let pending = SkbList::new();
-        Ok(NapiPoller { instance, app, receiver: Some(receiver), pending, env, params, entered: false })
+        let (receiver, entered, deferred) = (Some(receiver), false, None);
+        Ok(NapiPoller { instance, app, receiver, pending, env, params, entered, deferred })
     }
 
     /// The NAPI instance.
@@ -186,7 +190,7 @@ impl NapiPoller {
             // Of the whole call, busy polling included. One beyond the end of time is none.
             let until = *deadline.get_or_insert_with(|| timeout.and_then(|t| Instant::now().checked_add(t)));
             if self.params.busy_poll_usecs > 0 || self.params.prefer_busy_poll {
-                self.busy_loop();
+                self.busy_loop(until);
                 if self.is_ready() {
                     continue;
                 }
@@ -244,22 +248,27 @@ impl NapiPoller {
         if !self.params.prefer_busy_poll {
             return;
         }
-        let instance = &self.instance;
-        if let Some(ns) = instance.napi.suspend(n) {
-            let now = self.env.shared.clock.now();
-            instance.timer.arm(now, ns, Timeout::IrqSuspend);
-            instance.stats.suspensions.fetch_add(1, Ordering::Relaxed);
-            if !instance.armed.load(Ordering::Relaxed) && !instance.residency.is(Phase::Polled) {
-                instance.residency.enter(Phase::Suspended, now);
-            }
+        let (instance, deferred) = (&self.instance, self.deferred.take());
+        let now = self.env.shared.clock.now();
+        let Some(ns) = instance.napi.suspend(n) else {
+            // `irq_suspend_timeout` was set to 0 since the stop, or the instance is just being switched.
+            return deferred.into_iter().for_each(|ns| instance.timer.arm(now, ns, Timeout::GroFlush));
+        };
+        instance.timer.arm(now, ns, Timeout::IrqSuspend);
+        instance.stats.suspensions.fetch_add(1, Ordering::Relaxed);
+        if !instance.armed.load(Ordering::Relaxed) && !instance.residency.is(Phase::Polled) {
+            instance.residency.enter(Phase::Suspended, now);
         }
     }
 
-    /// Polls until something is ready or the time is over, if nobody else has the instance.
-    fn busy_loop(&mut self) {
+    /// Polls until something is ready or the time is over, if nobody else has the instance. The thread of the context
+    /// `busy-poll` always has it, as the kernel's has; it only lets go of it between two polls.
+    fn busy_loop(&mut self, until: Option<Instant>) {
         let instance = self.instance.clone();
         let prefer = self.params.prefer_busy_poll;
-        let Some(mut owned) = instance.napi.busy_poll(prefer) else {
+        let polled = instance.home().is_some_and(|home| home.context() == Context::BusyPoll);
+        let owned = if polled { None } else { instance.napi.busy_poll(prefer) };
+        let Some(mut owned) = owned else {
             instance.stats.busy_poll_lost.fetch_add(1, Ordering::Relaxed);
             return;
         };
@@ -267,11 +276,15 @@ impl NapiPoller {
         let budget = usize::from(self.params.busy_poll_budget);
         let mut now = self.env.shared.clock.now();
         instance.residency.enter(Phase::Application, now);
-        let end = now + u64::from(self.params.busy_poll_usecs) * 1000;
+        let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+        let ns = left.map_or(u64::MAX, |left| left.as_nanos().try_into().unwrap_or(u64::MAX));
+        let end = now.saturating_add(ns.min(u64::from(self.params.busy_poll_usecs) * 1000));
         loop {
             let (info, body) = owned.parts();
             let n = self.env.poll_once(info, body, budget);
             info.stats.polled(n, budget);
+            // Other applications, each time: this one may go on for long.
+            self.env.wake_apps();
             if self.is_ready() || owned.disable_pending() || now >= end {
                 break;
             }
@@ -281,8 +294,9 @@ impl NapiPoller {
         match owned.stop(prefer, |info, batch| env.receive(info, batch)) {
             Completion::Released(released) => {
                 // What is handed over next suspends the instance, with a timer that replaces this one.
-                let suspends = self.is_ready() && instance.napi.mitigation.irq_suspend_timeout() > 0;
-                if !suspends {
+                if self.is_ready() && instance.napi.mitigation.irq_suspend_timeout() > 0 {
+                    self.deferred = released.timer;
+                } else {
                     self.env.settle(&instance, &released, now);
                 }
             }
@@ -366,3 +380,6 @@ impl Drop for NapiPoller {
         self.env.ctx.drain();
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -11,19 +11,18 @@
 //! doorbell only while it holds the list of instances that it found it in; so an instance is forgotten as soon as
 //! nobody holds a list with it any more.
 
-use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use softnet_core::napi::{NetRx, Scheduled};
-use softnet_core::sync::{AtomicBool, Ordering, fence};
+use softnet_core::sync::{AtomicBool, Ordering, ReadyQueue, fence};
 
 use crate::instance::{NapiInstance, Rx, ring_shared};
 use crate::polling::{Env, OnRelease};
-use crate::shared::{Shared, lock};
+use crate::shared::Shared;
 use crate::thread::PollThread;
 use crate::worker::TIMER;
 
@@ -39,17 +38,10 @@ pub struct Pool {
     epoll: OwnedFd,
     /// A semaphore: one unit wakes one thread.
     bell: OwnedFd,
-    ready: Mutex<Ready>,
+    ready: ReadyQueue<Scheduled<Rx>>,
     /// By NAPI id, ascending.
     instances: ArcSwap<Vec<Arc<NapiInstance>>>,
     stop: AtomicBool,
-}
-
-#[derive(Default)]
-struct Ready {
-    queue: VecDeque<Scheduled<Rx>>,
-    /// Threads that found it empty, and wait or are about to.
-    idle: usize,
 }
 
 /// A list that an instance was removed from.
@@ -72,7 +64,7 @@ impl Pool {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK | EventfdFlags::SEMAPHORE;
         let bell = eventfd(0, flags)?;
         epoll::add(&epoll, &bell, epoll::EventData::new_u64(WAKE), epoll::EventFlags::IN)?;
-        let (ready, instances) = (Mutex::default(), ArcSwap::default());
+        let (ready, instances) = (ReadyQueue::new(), ArcSwap::default());
         Ok(Pool { epoll, bell, ready, instances, stop: AtomicBool::new(false) })
     }
 
@@ -116,11 +108,7 @@ impl Pool {
 
     /// Hands a scheduled instance to the pool, from any thread.
     pub fn schedule(&self, napi: Scheduled<Rx>) {
-        let mut ready = lock(&self.ready);
-        ready.queue.push_back(napi);
-        let wake = ready.idle > 0;
-        drop(ready);
-        if wake {
+        if self.ready.push(napi) {
             self.wake(1);
         }
     }
@@ -142,26 +130,6 @@ impl Pool {
         let data = epoll::EventData::new_u64(instance.napi.id.into());
         let flags = epoll::EventFlags::IN | epoll::EventFlags::ONESHOT;
         epoll::modify(&self.epoll, instance.doorbell.fd(), data, flags).is_ok()
-    }
-
-    /// The next instance, or the caller is idle.
-    fn take(&self) -> Option<Scheduled<Rx>> {
-        let mut ready = lock(&self.ready);
-        let napi = ready.queue.pop_front();
-        ready.idle += usize::from(napi.is_none());
-        napi
-    }
-
-    /// The next instance, after `napi` was put at the end.
-    fn exchange(&self, napi: Scheduled<Rx>) -> Scheduled<Rx> {
-        let mut ready = lock(&self.ready);
-        match ready.queue.pop_front() {
-            Some(next) => {
-                ready.queue.push_back(napi);
-                next
-            }
-            None => napi,
-        }
     }
 }
 
@@ -190,8 +158,8 @@ impl PoolThread {
         let mut held = None;
         while !self.pool.stop.load(Ordering::Acquire) {
             let ready = match held.take() {
-                Some(napi) => Some(self.pool.exchange(napi)),
-                None => self.pool.take(),
+                Some(napi) => Some(self.pool.ready.exchange(napi)),
+                None => self.pool.ready.take(),
             };
             let Some(napi) = ready.or_else(|| self.sleep()) else { continue };
             // Only now: an instance is added before it is scheduled.
@@ -220,7 +188,7 @@ impl PoolThread {
         let mut events = [const { std::mem::MaybeUninit::<epoll::Event>::uninit() }; 1];
         let waited = epoll::wait(&self.pool.epoll, &mut events, None::<&Timespec>);
         self.me.asleep.store(false, Ordering::Relaxed);
-        lock(&self.pool.ready).idle -= 1;
+        self.pool.ready.awake();
         // An interrupted wait is a wake-up without a cause.
         let data = waited.ok()?.0.first()?.data.u64();
         if data == WAKE {
@@ -234,6 +202,7 @@ impl PoolThread {
         let instance = self.env.instances.iter().find(|i| i.napi.id == id)?;
         if data & TIMER != 0 {
             self.me.stats.woken_by_timer.add(1);
+            instance.timer.fired();
             return instance.timer.take_due(self.env.shared.clock.now()).then(|| instance.napi.watchdog())?;
         }
         self.me.stats.woken_by_doorbell.add(1);

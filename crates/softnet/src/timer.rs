@@ -72,7 +72,7 @@ impl NapiTimer {
         })
     }
 
-    /// Fires when the instance may have to be polled: then call [`take_due`](Self::take_due). Never read: wait for it
+    /// Fires when the instance may have to be polled: then call [`fired`](Self::fired). Never read: wait for it
     /// edge-triggered.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
@@ -121,7 +121,13 @@ impl NapiTimer {
         (deadline != 0).then(|| (timeout, self.armed_at.load(Relaxed), deadline))
     }
 
-    /// Takes note that the descriptor fired, or may have. Whether the instance is to be polled now.
+    /// Takes note that the descriptor fired. Whoever it woke calls this, and only then [`take_due`](Self::take_due): a
+    /// thread that read the time before it fired, and arms the timer afterwards, would otherwise rely on it still to fire.
+    pub fn fired(&self) {
+        *lock(&self.set) = 0;
+    }
+
+    /// Whether it is time: the instance is to be polled now. Else the descriptor fires when it will be.
     pub fn take_due(&self, now: u64) -> bool {
         let deadline = self.deadline.load(Relaxed);
         if deadline == 0 {
@@ -205,6 +211,26 @@ mod tests {
         assert!(!timer.is_armed() && !timer.take_due(u64::MAX));
         timer.arm(5 * HOUR, ns(u64::MAX), Timeout::GroFlush);
         assert_eq!(timer.armed().unwrap().2, u64::MAX);
+    }
+
+    /// Who read the clock at 0 was put off its CPU until the descriptor had fired, for nothing.
+    #[test]
+    fn a_late_thread_does_not_rely_on_what_fired() {
+        let timer = NapiTimer::new().unwrap();
+        timer.arm(0, ns(1000), Timeout::GroFlush);
+        timer.disarm();
+        assert!(fires(&timer, 60));
+        timer.fired();
+        assert!(!timer.take_due(1200));
+        timer.arm(0, ns(1500), Timeout::GroFlush);
+        assert_eq!(*lock(&timer.set), 1500, "set anew, though 1000 would have done");
+        // And the other way round: it fires between the two.
+        timer.arm(2000, ns(1000), Timeout::GroFlush);
+        timer.arm(2100, ns(1000), Timeout::GroFlush);
+        timer.fired();
+        assert!(!timer.take_due(3050));
+        assert_eq!(*lock(&timer.set), 3100, "for the rest");
+        assert!(timer.take_due(3100));
     }
 
     #[test]

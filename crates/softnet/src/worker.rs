@@ -220,10 +220,15 @@ impl Worker {
             if data == WAKE {
                 self.me.waker.clear();
                 thread.stats.woken_by_thread.add(1);
-            } else if data & TIMER != 0 {
-                // The next round looks at all of them.
+                continue;
+            }
+            let id = (data & !TIMER) as u32;
+            let Some(instance) = self.env.instances.iter().find(|i| i.napi.id == id) else { continue };
+            if data & TIMER != 0 {
+                // The next round sees whether it is due.
+                instance.timer.fired();
                 thread.stats.woken_by_timer.add(1);
-            } else if let Some(instance) = self.env.instances.iter().find(|i| u64::from(i.napi.id) == data) {
+            } else {
                 thread.stats.woken_by_doorbell.add(1);
                 ring(instance, |napi| self.net_rx.schedule(napi));
             }

@@ -36,10 +36,18 @@ const NAMES: [(u32, &str); 6] = [
     (PREFER_BUSY_POLL, "prefer-busy-poll"),
 ];
 
+/// Whether somebody waits to disable the instance, so that nobody becomes its owner before that.
+fn refuses(word: u32) -> bool {
+    word & DISABLE != 0 && !mutated(Mutant::DisableNotRefused)
+}
+
 /// Wants the instance polled: takes SCHED, or leaves MISSED for its holder.
+///
+/// A word that refuses is written as it is, for a mere look may see a disable that is long over, and the poll that
+/// follows the enabling must see what the scheduler did before.
 pub(super) fn prep(word: u32) -> Option<u32> {
-    if word & DISABLE != 0 {
-        return None;
+    if refuses(word) {
+        return (!mutated(Mutant::RefusalOnlyLooks)).then_some(word);
     }
     if mutated(Mutant::MissedNotRewritten) && word & MISSED != 0 {
         return None;
@@ -52,7 +60,7 @@ pub(super) fn prep(word: u32) -> Option<u32> {
 /// A word that is owned is written as it is, for a mere look may see an owner that has left and armed the timer which is
 /// now spent. An owner that this write finds arms the timer afterwards, or unmasks.
 pub(super) fn watchdog(word: u32) -> Option<u32> {
-    if word & (DISABLE | SCHED) == 0 {
+    if !refuses(word) && word & SCHED == 0 {
         return Some(word & !PREFER_BUSY_POLL | SCHED);
     }
     (!mutated(Mutant::WatchdogOnlyLooks)).then_some(word)
@@ -60,7 +68,7 @@ pub(super) fn watchdog(word: u32) -> Option<u32> {
 
 /// Takes SCHED for busy polling; or, with `prefer`, asks the holder to give way.
 pub(super) fn busy_poll(word: u32, prefer: bool) -> Option<u32> {
-    if word & (DISABLE | NPSVC) != 0 {
+    if refuses(word) || word & NPSVC != 0 {
         return None;
     }
     if word & SCHED == 0 {
@@ -123,7 +131,7 @@ impl State {
 
     /// Somebody waits to disable it.
     pub fn is_disable_pending(self) -> bool {
-        self.0 & DISABLE != 0
+        self.0 & DISABLE != 0 && !mutated(Mutant::DisableNotSeen)
     }
 
     /// The owner is a busy poller.
@@ -165,8 +173,8 @@ mod tests {
         for word in (0..=bits).filter(|word| word & !bits == 0) {
             let sched = word & SCHED != 0;
             match prep(word) {
-                None => assert!(word & DISABLE != 0),
-                Some(new) => assert_eq!(new, word | SCHED | if sched { MISSED } else { 0 }),
+                Some(new) if word & DISABLE != 0 => assert_eq!(new, word),
+                new => assert_eq!(new, Some(word | SCHED | if sched { MISSED } else { 0 })),
             }
             let free = word & (SCHED | DISABLE) == 0;
             assert_eq!(watchdog(word), Some(if free { word & !PREFER_BUSY_POLL | SCHED } else { word }));

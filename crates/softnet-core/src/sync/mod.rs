@@ -1,11 +1,12 @@
 //! Everything that two threads share goes through here.
 //!
-//! * The façade: production code takes its atomics, fences and cells from this module and never from `std`, so
+//! * The façade: production code takes its atomics, fences, cells and its one mutex from this module and never from `std`, so
 //!   that the loom models run the production types themselves. Backends: `std`, and loom under the feature
 //!   `loom`. (`Arc` counts references and nothing else, so `std`'s will do where no model looks at it.)
 //! * [`Handover`]: owner word and pending list in one, by which every hand-over between threads is done.
 //!   [`mailbox`] is its use for values of any type, one permanent owner.
 //! * [`Owned`]: a word with an ownership bit, and the state that only the bit's holder may touch.
+//! * [`ReadyQueue`]: what several threads take from, each of which sleeps when it finds nothing.
 //! * [`Sleeper`]: how one thread goes to sleep without missing the wake-up of many others.
 //!
 //! `unsafe` lives in [`Owned`] and [`mailbox`] alone, and their APIs are safe: exclusive access is a matter of
@@ -13,13 +14,13 @@
 
 #[cfg(not(feature = "loom"))]
 pub use std::sync::{
-    Arc,
+    Arc, Mutex, MutexGuard,
     atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence},
 };
 
 #[cfg(feature = "loom")]
 pub use loom::sync::{
-    Arc,
+    Arc, Mutex, MutexGuard,
     atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence},
 };
 
@@ -30,6 +31,7 @@ mod mailbox;
 mod models;
 mod mutant;
 mod owned;
+mod ready;
 mod sleep;
 
 pub use cell::UnsafeCell;
@@ -39,4 +41,5 @@ pub(crate) use mutant::{Mutant, model_failed, mutated, weakened};
 #[cfg(all(test, feature = "loom"))]
 pub(crate) use mutant::{check, must_fail};
 pub use owned::{Guard, OWNED, Owned, Word};
+pub use ready::ReadyQueue;
 pub use sleep::{Announced, Sleeper};

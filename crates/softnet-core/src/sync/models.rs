@@ -1,4 +1,4 @@
-//! Loom models of the hand-over primitive, the mailbox and the sleep protocol, each with the faults that it must
+//! Loom models of the hand-over primitive, the mailbox, the sleep protocol and the ready queue, each with the faults that it must
 //! notice.
 
 // Loom's own `Arc` cannot be dropped by a model that has failed, as those with a fault must.
@@ -8,8 +8,8 @@ use loom::sync::Notify;
 use loom::thread;
 
 use super::{
-    AtomicU32, Entered, Handover, LinkTable, Mutant, Ordering, Refused, Sleeper, UnsafeCell, check, mailbox,
-    must_fail, mutated,
+    AtomicU32, Entered, Handover, LinkTable, Mutant, Ordering, ReadyQueue, Refused, Sleeper, UnsafeCell,
+    check, mailbox, must_fail, mutated,
 };
 
 /// What one owner after the other writes, without any lock but ownership.
@@ -176,5 +176,72 @@ fn sleeper_misses_no_wake_up() {
     check(3, sleep);
     for m in [Mutant::AnnounceNoFence, Mutant::AnnounceWeakFence, Mutant::WakeNoFence, Mutant::NoSecondLook] {
         must_fail(m, 3, sleep);
+    }
+}
+
+/// A ready queue, and the semaphore that its takers wait for.
+#[derive(Default)]
+struct Takers {
+    ready: ReadyQueue<u32>,
+    units: AtomicU32,
+    asleep: [Notify; 2],
+}
+
+impl Takers {
+    fn push(&self, value: u32) {
+        if self.ready.push(value) {
+            self.units.fetch_add(1, Ordering::Release);
+            self.asleep.iter().for_each(Notify::notify);
+        }
+    }
+
+    /// What taker `me` takes; sleeps until there is something.
+    fn take(&self, me: usize) -> u32 {
+        loop {
+            if let Some(value) = self.ready.take() {
+                return value;
+            }
+            let one_less = |units: u32| units.checked_sub(1);
+            while self.units.fetch_update(Ordering::Acquire, Ordering::Relaxed, one_less).is_err() {
+                self.asleep[me].wait();
+            }
+            self.ready.awake();
+        }
+    }
+}
+
+/// Two elements are pushed, and two threads take one each and keep it: a thread that sleeps while an element waits is a
+/// deadlock, which loom reports.
+fn ready() {
+    let takers = Arc::new(Takers::default());
+    let threads = [0, 1].map(|me| {
+        let takers = takers.clone();
+        thread::spawn(move || takers.take(me))
+    });
+    [0, 1].into_iter().for_each(|value| takers.push(value));
+    let [a, b] = threads.map(|t| t.join().unwrap());
+    assert_eq!(a + b, 1, "lost or taken twice");
+}
+
+/// An element is pushed while a busy thread exchanges the one that it holds, and another thread takes what is left.
+fn exchange() {
+    let takers = Arc::new(Takers::default());
+    let [idle, busy] = [0, 1].map(|role| {
+        let takers = takers.clone();
+        thread::spawn(move || if role == 0 { takers.take(0) } else { takers.ready.exchange(1) })
+    });
+    takers.push(0);
+    assert_eq!(idle.join().unwrap() + busy.join().unwrap(), 1, "lost or taken twice");
+}
+
+#[test]
+fn nobody_sleeps_while_something_is_ready() {
+    check(3, ready);
+    for m in [Mutant::IdleCountedLate, Mutant::IdleLookedTooEarly, Mutant::WakeOnlyIfEmpty] {
+        must_fail(m, 3, ready);
+    }
+    check(3, exchange);
+    for m in [Mutant::IdleCountedLate, Mutant::IdleLookedTooEarly] {
+        must_fail(m, 3, exchange);
     }
 }

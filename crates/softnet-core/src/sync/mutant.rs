@@ -17,8 +17,23 @@ pub(crate) enum Mutant {
     MissedIgnored,
     /// A schedule that finds MISSED set already does not write.
     MissedNotRewritten,
+    /// An instance that somebody waits to disable can still be scheduled and busy polled.
+    DisableNotRefused,
+    /// A schedule that is refused because of a disable trusts a look.
+    RefusalOnlyLooks,
+    /// An owner that receives without end does not see that somebody waits to disable the instance.
+    DisableNotSeen,
+    /// An instance is enabled without the poll that must follow. The poll is the runtime's, so the fault is in the models.
+    #[cfg(all(test, feature = "loom"))]
+    EnabledUnpolled,
+    /// An instance is enabled at its new home while its old one may still watch its doorbell. Fault of the models.
+    #[cfg(all(test, feature = "loom"))]
+    NotForgotten,
     /// A busy poller that finds the instance owned does not ask for it.
     PreferNotSet,
+    /// An application died while it polled, and nobody schedules the instance. Fault of the models.
+    #[cfg(all(test, feature = "loom"))]
+    DeathUnnoticed,
     /// Completion leaves a busy poller's wish behind.
     PreferNotConsumed,
     /// The timer is armed before ownership is released. The timer is the runtime's, so the fault is in the models.
@@ -48,6 +63,12 @@ pub(crate) enum Mutant {
     NoSecondLook,
     /// Waking has no fence.
     WakeNoFence,
+    /// A thread that found the ready queue empty is counted as idle in a second critical section.
+    IdleCountedLate,
+    /// Whether somebody is idle is looked at before the element is in the ready queue.
+    IdleLookedTooEarly,
+    /// Nobody is woken for what is pushed to a ready queue that is not empty.
+    WakeOnlyIfEmpty,
     /// The pool's word carries no tag.
     PoolNoTag,
     /// A chunk is pushed to the pool without ordering what was written.

@@ -63,6 +63,12 @@ pub(crate) fn numbered(port: usize, dst: Ipv4Addr, flow: u32, number: u32) -> Ve
     ip(port, dst, 64, 17, &payload)
 }
 
+/// The same to another UDP port. (Without a checksum, so that none is wrong.)
+pub(crate) fn to_port(mut frame: Vec<u8>, port: u16) -> Vec<u8> {
+    frame[HEADERS - 6..HEADERS - 4].copy_from_slice(&port.to_be_bytes());
+    frame
+}
+
 /// Flow and number, if `frame` is a [`numbered`] one.
 pub(crate) fn number_of(frame: &[u8]) -> Option<(u32, u32)> {
     let payload = frame.get(HEADERS..HEADERS + 8).filter(|_| frame[12..14] == [8, 0] && frame[23] == 17)?;

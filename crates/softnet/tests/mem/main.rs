@@ -2,11 +2,13 @@
 //!
 //! Time-outs are there to fail instead of to hang; nothing is asserted about how long anything takes.
 
+mod apps;
 mod contexts;
 mod deferral;
 mod frames;
 mod order;
 mod policy;
+mod poller;
 mod sleep;
 mod traffic;
 mod world;

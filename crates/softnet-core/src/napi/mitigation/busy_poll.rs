@@ -17,7 +17,8 @@ use crate::skb::Batch;
 use crate::sync::Owned;
 
 /// An instance that an application polls. It cannot be completed, only [stopped](Self::stop). Dropping it is as for
-/// [`Scheduled`].
+/// [`Scheduled`]: the timer may have fired meanwhile and be spent, so whoever cleans up after an application that failed
+/// while it polled must [schedule](Napi::schedule_prep) the instance.
 #[must_use = "a busy poll must be stopped"]
 pub struct BusyPolling<Q>(Scheduled<Q>);
 

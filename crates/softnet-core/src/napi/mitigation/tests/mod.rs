@@ -1,6 +1,7 @@
 //! Mitigation in virtual time: a ring, a doorbell, a timer, a worker and applications that poll.
 
 mod examples;
+mod hung;
 mod random;
 
 use super::BusyPolling;

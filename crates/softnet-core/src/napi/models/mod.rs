@@ -4,14 +4,19 @@ use std::sync::Arc;
 
 use loom::thread;
 
+use self::queue::Queue;
 use super::{Completion, Napi, Scheduled};
-use crate::sync::{AtomicBool, AtomicU32, Mutant, Ordering, check, fence, must_fail, mutated};
+use crate::sync::{AtomicU32, Mutant, Ordering, check, must_fail};
+
+mod disable;
+mod home;
+mod poller;
+pub(super) mod queue;
+mod switch;
 
 /// An idle instance, and its ring: the number of packets that have ever arrived.
 fn idle() -> (Napi<u32>, Arc<AtomicU32>) {
-    let (napi, disabled) = Napi::new("model", 0, 0, 0);
-    let Completion::Released(_) = disabled.enable().complete(0, |_, _| ()) else { panic!("nobody else") };
-    (napi, Arc::new(AtomicU32::new(0)))
+    (queue::idle(), Arc::new(AtomicU32::new(0)))
 }
 
 /// Polls until completion releases. The body is a plain value: loom reports a second owner.
@@ -122,58 +127,13 @@ fn disable_takes_over_from_polls() {
     }
 }
 
-/// An instance with a doorbell. Two packets arrive; each rings if the doorbell is unmasked, which masks and schedules.
-/// Who polls unmasks after completion and looks at the ring once more.
-struct Queue {
-    napi: Napi<u32>,
-    ring: Arc<AtomicU32>,
-    unmasked: AtomicBool,
-}
-
-impl Queue {
-    fn arrive(&self) {
-        self.ring.fetch_add(1, Ordering::Relaxed);
-        fence(Ordering::SeqCst);
-        if self.unmasked.swap(false, Ordering::Relaxed) {
-            self.serve();
-        }
-    }
-
-    fn serve(&self) {
-        while let Some(mut scheduled) = self.napi.schedule_prep() {
-            let seen = loop {
-                let seen = self.ring.load(Ordering::Relaxed);
-                scheduled.body().rx = seen;
-                match scheduled.complete(1, |_, _| ()) {
-                    Completion::Again(again) => scheduled = again,
-                    Completion::Released(released) => {
-                        assert!(released.unmask, "nothing defers it");
-                        break seen;
-                    }
-                }
-            };
-            self.unmasked.swap(true, Ordering::Relaxed);
-            fence(Ordering::SeqCst);
-            if mutated(Mutant::NoSecondLook) || self.ring.load(Ordering::Relaxed) == seen {
-                return;
-            }
-            self.unmasked.swap(false, Ordering::Relaxed);
-        }
-    }
-}
-
+/// Two packets arrive at an instance with a doorbell and without deferral.
 fn doorbell() {
-    let (napi, ring) = idle();
-    let queue = Arc::new(Queue { napi, ring, unmasked: AtomicBool::new(true) });
-    let other = thread::spawn({
-        let queue = queue.clone();
-        move || queue.arrive()
-    });
+    let queue = Queue::new(queue::idle());
+    let other = queue.spawn(Queue::arrive);
     queue.arrive();
     other.join().unwrap();
-    assert!(queue.unmasked.load(Ordering::Relaxed), "masked, and nobody owns it");
-    let mut scheduled = queue.napi.schedule_prep().expect("idle");
-    assert_eq!(scheduled.body().rx, 2, "a packet waits at an unmasked doorbell");
+    queue.at_rest();
 }
 
 #[test]
