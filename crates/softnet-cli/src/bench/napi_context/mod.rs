@@ -19,9 +19,14 @@
 //! - *Afresh each time.* Each measurement starts a stack and all threads ([`rig`]), since where the scheduler puts
 //!   threads lasts longer than a measurement.
 //!
+//! What makes the difference (`perf sched timehist`): with polling in threads, the scheduler comes to put the hungry
+//! threads together on one CPU, and what sleeps and wakes, pollers and responders, on the other, where they alternate
+//! in less than a millisecond. A pinned worker's load keeps a hungry thread beside a responder on either CPU, which waits
+//! for whole slices, of one or two ticks (4 ms at 250 Hz). It is a matter of chance and of some 100 ms when the threads
+//! get sorted; so percentiles of single rounds have two modes, and only the median of many says much.
+//!
 //! Nothing is repeated because the CPU was wanted by others, since here others always want it; what other programs used
-//! is a figure (`others_cpu_percent`). Ordinary threads wait for one another's slices, of whole ticks (4 ms at 250 Hz):
-//! a few slices of somebody else decide a p99.9.
+//! is a figure (`others_cpu_percent`): a few slices of theirs decide a p99.9.
 
 mod hungry;
 mod published;
@@ -106,16 +111,16 @@ impl NapiContext {
         };
         let works = &WORKS[..if quick { 1 } else { WORKS.len() }];
         let (warm_up, measure) = match quick {
-            true => (Duration::from_millis(150), Duration::from_millis(300)),
-            false => (Duration::from_millis(300), Duration::from_secs(1)),
+            true => (Duration::from_millis(500), Duration::from_millis(300)),
+            false => (Duration::from_secs(1), Duration::from_secs(1)),
         };
         let policies = policies();
         let mut cases = Vec::new();
-        for (setup, work, size) in setups
-            .iter()
-            .flat_map(|setup| works.iter().map(move |work| (*setup, *work)))
-            .flat_map(|(setup, work)| sizes.iter().map(move |size| (setup, work, *size)))
-        {
+        let mut loads = Vec::new();
+        for setup in &setups {
+            loads.extend(works.iter().flat_map(|work| sizes.iter().map(|size| (*setup, *work, *size))));
+        }
+        for (setup, work, size) in loads.iter().copied() {
             for context in Context::ALL {
                 // Workers that have nothing to poll have no use for a policy.
                 let policies = if context == Context::Softirq { &policies[..] } else { &[Policy::Other] };
@@ -127,11 +132,7 @@ impl NapiContext {
         }
         let mut report = alternate("napi-context", None, self.common.rounds(), cases)?;
         let softirq = policies[0];
-        for (setup, work, size) in setups
-            .iter()
-            .flat_map(|setup| works.iter().map(move |work| (*setup, *work)))
-            .flat_map(|(setup, work)| sizes.iter().map(move |size| (setup, work, *size)))
-        {
+        for (setup, work, size) in loads {
             report.plots.push(plot(&report, setup, work, size));
         }
         if setups.contains(&Setup::Contended) {
