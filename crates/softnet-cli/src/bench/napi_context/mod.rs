@@ -16,14 +16,15 @@
 //! - *The worker's policy.* A worker is a thread like any other unless it is given a real-time policy; with SCHED_FIFO it
 //!   preempts, as softirq does. Both are measured; the bounds are for `fifo`, the likeness of the kernel. What it
 //!   takes is still a thread's time, which the scheduler sees: the kernel's softirq does more harm.
-//! - *Afresh each time.* Each measurement starts a stack and all threads ([`rig`]), since where the scheduler puts
-//!   threads lasts longer than a measurement.
+//! - *Afresh each time.* Each measurement is of several runs, and each run starts a stack and all threads ([`rig`]), since
+//!   where the scheduler puts threads lasts longer than a run.
 //!
 //! What makes the difference (`perf sched timehist`): with polling in threads, the scheduler comes to put the hungry
 //! threads together on one CPU, and what sleeps and wakes, pollers and responders, on the other, where they alternate
 //! in less than a millisecond. A pinned worker's load keeps a hungry thread beside a responder on either CPU, which waits
-//! for whole slices, of one or two ticks (4 ms at 250 Hz). It is a matter of chance and of some 100 ms when the threads
-//! get sorted; so percentiles of single rounds have two modes, and only the median of many says much.
+//! for whole slices, of one tick or more (4 ms at 250 Hz). But with any poller it is a matter of chance and of some
+//! 100 ms whether the threads get sorted, and then p99.9 is 2 ms with each of them. So a measurement takes the percentiles
+//! of several runs together; the median of single runs' would be that of the mode that happens to be the more frequent.
 //!
 //! Nothing is repeated because the CPU was wanted by others, since here others always want it; what other programs used
 //! is a figure (`others_cpu_percent`): a few slices of theirs decide a p99.9.
@@ -52,6 +53,9 @@ use setup::Setup;
 
 /// Of all queues together.
 const FLOWS: usize = 1000;
+/// Of each run: until it is measured, and for how long it is.
+const WARM_UP: Duration = Duration::from_millis(250);
+const MEASURE: Duration = Duration::from_millis(250);
 /// Bytes of a payload.
 const SIZES: [usize; 2] = [1, 1400];
 /// What a request costs the application, in µs.
@@ -110,10 +114,7 @@ impl NapiContext {
             None => SIZES[..if quick { 1 } else { SIZES.len() }].to_vec(),
         };
         let works = &WORKS[..if quick { 1 } else { WORKS.len() }];
-        let (warm_up, measure) = match quick {
-            true => (Duration::from_millis(500), Duration::from_millis(300)),
-            false => (Duration::from_secs(1), Duration::from_secs(1)),
-        };
+        let runs = if quick { 2 } else { 5 };
         let policies = policies();
         let mut cases = Vec::new();
         let mut loads = Vec::new();
@@ -126,7 +127,7 @@ impl NapiContext {
                 let policies = if context == Context::Softirq { &policies[..] } else { &[Policy::Other] };
                 for policy in policies {
                     let load = self.load(setup, context, *policy, work, size);
-                    cases.push(case(setup, load, warm_up, measure));
+                    cases.push(case(setup, load, runs));
                 }
             }
         }
@@ -161,7 +162,7 @@ impl NapiContext {
     }
 }
 
-fn case(setup: Setup, load: Load, warm_up: Duration, measure: Duration) -> Case<'static> {
+fn case(setup: Setup, load: Load, runs: usize) -> Case<'static> {
     let mut all = params(setup, load.policy, load.work.as_micros() as u64, load.size);
     all.extend([
         ("device", json!("mem")),
@@ -173,7 +174,7 @@ fn case(setup: Setup, load: Load, warm_up: Duration, measure: Duration) -> Case<
         ("pinned", json!(load.pins.is_some())),
     ]);
     let row = Row::new(load.context.name(), all);
-    Case { row, measure: Box::new(move || load.measure(warm_up, measure)) }
+    Case { row, measure: Box::new(move || load.measure(runs, WARM_UP, MEASURE)) }
 }
 
 /// States that polling in threads cuts the tail and keeps the rate, as published, for the smallest requests.

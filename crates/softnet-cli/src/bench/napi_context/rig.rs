@@ -1,8 +1,8 @@
 //! One measurement of `bench napi-context`: a stack with one emulated NIC, a responder for each of its queues, and the
-//! threads that compete with them. Each measurement makes all of it afresh, so that none inherits where the scheduler had
-//! put its threads.
+//! threads that compete with them. Each run makes all of it afresh, so that none inherits where the scheduler had put
+//! its threads.
 //!
-//! Packets are verified by the wire as they leave; a measurement with a wrong or lost one, or after which packet memory is
+//! Packets are verified by the wire as they leave; a run with a wrong or lost one, or after which packet memory is
 //! missing, is an error and no figure.
 
 use std::sync::{Arc, Mutex, PoisonError};
@@ -187,8 +187,22 @@ impl Load {
         Ok(())
     }
 
-    /// Measures for `measure`, after `warm_up`.
-    pub(super) fn measure(&self, warm_up: Duration, measure: Duration) -> Result<Sample, String> {
+    /// Measures as often as `runs` says, for `measure` after `warm_up`, each time with new threads. The figures are of all
+    /// runs together: where the scheduler happens to put the threads is part of what a tail comes from.
+    pub(super) fn measure(
+        &self,
+        runs: usize,
+        warm_up: Duration,
+        measure: Duration,
+    ) -> Result<Sample, String> {
+        let mut sum = self.run(warm_up, measure)?;
+        for _ in 1..runs {
+            sum.add(self.run(warm_up, measure)?);
+        }
+        Ok(sum.figures())
+    }
+
+    fn run(&self, warm_up: Duration, measure: Duration) -> Result<Found, String> {
         let rig = self.start()?;
         std::thread::sleep(warm_up);
         let view = rig.stack.view().clone();
@@ -214,20 +228,49 @@ impl Load {
             ));
         }
         rig.stop()?;
-        let [poll, app] = [0, 1].map(|i| after[i].since(before[i]));
-        let percent = |ns: u64| 100.0 * ns as f64 / elapsed.as_nanos() as f64;
-        let mut sample = vec![("qps", latency.count() as f64 / elapsed.as_secs_f64())];
-        sample.extend(latency.figures().into_iter().filter(|(name, _)| FIGURES.contains(name)));
+        let [pollers, apps] = [0, 1].map(|i| after[i].since(before[i]));
+        Ok(Found { latency, elapsed, pollers, apps, others, threads })
+    }
+}
+
+/// What a run found, or several.
+struct Found {
+    latency: Latency,
+    elapsed: Duration,
+    pollers: Spent,
+    apps: Spent,
+    /// CPU time of other programs, in ns.
+    others: u64,
+    /// Those that polled.
+    threads: usize,
+}
+
+impl Found {
+    fn add(&mut self, other: Found) {
+        self.latency.add(&other.latency);
+        self.elapsed += other.elapsed;
+        for (sum, spent) in [(&mut self.pollers, other.pollers), (&mut self.apps, other.apps)] {
+            sum.usage = sum.usage + spent.usage;
+            sum.waited += spent.waited;
+        }
+        self.others += other.others;
+    }
+
+    fn figures(&self) -> Sample {
+        let seconds = self.elapsed.as_secs_f64();
+        let percent = |ns: u64| 100.0 * ns as f64 / self.elapsed.as_nanos() as f64;
+        let mut sample = vec![("qps", self.latency.count() as f64 / seconds)];
+        sample.extend(self.latency.figures().into_iter().filter(|(name, _)| FIGURES.contains(name)));
         sample.extend([
-            ("poller_cpu_percent", percent(poll.usage.cpu_ns)),
-            ("app_cpu_percent", percent(app.usage.cpu_ns)),
-            ("poller_wait_percent", percent(poll.waited)),
-            ("app_wait_percent", percent(app.waited)),
-            ("switches_per_s", (poll.usage + app.usage).switches() as f64 / elapsed.as_secs_f64()),
-            ("threads", threads as f64),
-            ("others_cpu_percent", percent(others)),
+            ("poller_cpu_percent", percent(self.pollers.usage.cpu_ns)),
+            ("app_cpu_percent", percent(self.apps.usage.cpu_ns)),
+            ("poller_wait_percent", percent(self.pollers.waited)),
+            ("app_wait_percent", percent(self.apps.waited)),
+            ("switches_per_s", (self.pollers.usage + self.apps.usage).switches() as f64 / seconds),
+            ("threads", self.threads as f64),
+            ("others_cpu_percent", percent(self.others)),
         ]);
-        Ok(sample)
+        sample
     }
 }
 

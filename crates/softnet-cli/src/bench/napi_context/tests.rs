@@ -79,7 +79,7 @@ fn every_context_answers() {
             work: Duration::from_micros(1),
             size: 64,
         };
-        let sample = load.measure(Duration::ZERO, Duration::from_millis(20)).unwrap();
+        let sample = load.measure(2, Duration::ZERO, Duration::from_millis(20)).unwrap();
         let figure = |name| sample.iter().find(|(figure, _)| *figure == name).unwrap().1;
         assert!(figure("qps") > 0.0, "{context}");
         assert!(figure("p50_us") <= figure("p90_us") && figure("p99_us") <= figure("p999_us"), "{context}");
