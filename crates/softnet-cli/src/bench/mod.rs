@@ -130,7 +130,8 @@ The clients are played by the emulated NIC, so that no thread of theirs takes a 
 
 In the context softirq, the worker is measured with the policy SCHED_FIFO, with which it preempts other threads as the \
 kernel's softirq does (needs CAP_SYS_NICE; softnet run: worker_policy), and as an ordinary thread. The bounds compare \
-threaded to the first, in contended, with 1 B and 1 µs of work a request.
+threaded to the first, in contended, with 1 B and 1 µs of work a request. Each round is of several runs with new \
+threads, taken together, since much depends on where the scheduler happens to put them.
 
   poller_wait_percent, app_wait_percent    time that they wanted to run and could not, of one CPU
   others_cpu_percent                       what other programs used meanwhile; the tail is theirs if that is much";
