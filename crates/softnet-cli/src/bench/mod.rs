@@ -8,6 +8,7 @@ mod harness;
 mod idle;
 mod irq_suspend;
 mod latency;
+mod napi_context;
 mod report;
 mod skb_cache;
 mod templates;
@@ -74,6 +75,9 @@ pub(crate) enum Bench {
     /// Throughput, latency and CPU use of an application by how its queue's interrupt is deferred or suspended
     #[command(after_help = irq_suspend::HELP)]
     IrqSuspend(irq_suspend::IrqSuspend),
+    /// Latency of applications that others compete with, by who polls for them
+    #[command(after_help = NAPI_CONTEXT)]
+    NapiContext(napi_context::NapiContext),
     /// Cost of allocating and freeing packet buffers, beside the system allocator and mimalloc
     #[command(after_help = SKB_CACHE)]
     SkbCache(skb_cache::SkbCache),
@@ -85,6 +89,7 @@ Examples:
   softnet bench forward --device xdp     over AF_XDP on veth pairs, beside the kernel (root)
   softnet bench idle                     CPU use and wake-ups of a router without traffic (root)
   softnet bench irq-suspend --quick      full busy polling, interrupts, and what lies between (root)
+  softnet bench napi-context             what it is good for to poll in threads, to be read with --report
   softnet bench skb-cache --json | jq '.rows[] | {case, ns_per_pair}'
   softnet bench forward --report f.html  a page with plots, to keep or to show
   softnet bench forward --json > f.json; …; softnet bench forward --baseline f.json
@@ -132,6 +137,25 @@ The router of `softnet demo`, with all its threads, left alone for ten seconds a
   first_packet_us    from one kernel socket to another, after the silence
   next_packet_us     the packet after that";
 
+const NAPI_CONTEXT: &str = "\
+Responders answer 1000 flows, each of which sends its next request when it has the response to the last. Each context \
+(softirq, threaded, workqueue, busy-poll) polls for them in turn; the applications themselves only sleep and are woken. \
+The clients are played by the emulated NIC, so that no thread of theirs takes a CPU from what is measured.
+
+  contended    two RX queues with a responder each, both queues' interrupts on one CPU, beside hungry threads that only
+               compute, as many as there are CPUs; all unpinned but the worker
+  one-queue    the same with one queue and one responder: it has another CPU to go to
+  spread       the same as contended, with the second queue's worker on another CPU
+  pinned       one queue, its poller on one CPU and the responder on another, nobody else
+
+In the context softirq, the worker is measured with the policy SCHED_FIFO, with which it preempts other threads as the \
+kernel's softirq does (needs CAP_SYS_NICE; softnet run: worker_policy), and as an ordinary thread. The bounds compare \
+threaded to the first, in contended, with 1 B and 1 µs of work a request. Each round is of several runs with new \
+threads, taken together, since much depends on where the scheduler happens to put them.
+
+  poller_wait_percent, app_wait_percent    time that they wanted to run and could not, of one CPU
+  others_cpu_percent                       what other programs used meanwhile; the tail is theirs if that is much";
+
 const SKB_CACHE: &str = "\
 Nanoseconds for each pair of an allocation and a free, 32 at a time.
 
@@ -151,6 +175,7 @@ impl Bench {
             Bench::Forward(b) => ("forward", &b.common),
             Bench::Idle(b) => ("idle", &b.common),
             Bench::IrqSuspend(b) => ("irq-suspend", &b.common),
+            Bench::NapiContext(b) => ("napi-context", &b.common),
             Bench::SkbCache(b) => ("skb-cache", &b.common),
         };
         // Both before the run, which may take minutes.
@@ -162,6 +187,7 @@ impl Bench {
             Bench::Forward(b) => b.run(),
             Bench::Idle(b) => b.run(),
             Bench::IrqSuspend(b) => b.run(),
+            Bench::NapiContext(b) => b.run(),
             Bench::SkbCache(b) => b.run(),
         }
         .map_err(Failure::Run)?;

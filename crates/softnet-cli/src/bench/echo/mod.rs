@@ -32,6 +32,7 @@ use softnet_dev::mem::Coalesce;
 use softnet_dev::sched::Policy;
 
 pub(crate) use client::{Client, Load};
+pub(crate) use packet::PORT;
 pub(crate) use responder::Responder;
 pub(crate) use usage::Usage;
 use xdp::Veth;

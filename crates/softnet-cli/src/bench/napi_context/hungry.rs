@@ -1,0 +1,45 @@
+//! Threads that only compute, as the rest of a busy machine does: what pollers and applications compete with.
+
+use std::hint::black_box;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+
+/// Memory that one goes through, in bytes: more than its core's L2, so that whoever gets its CPU finds a cold cache.
+const FOOTPRINT: usize = 2 << 20;
+
+/// Hungry threads; dropping them ends them.
+pub(super) struct Hungry {
+    stop: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Hungry {
+    /// `n` of them, unpinned, of the ordinary policy.
+    pub(super) fn start(n: usize) -> Result<Self, String> {
+        let mut hungry = Hungry { stop: Arc::default(), threads: Vec::new() };
+        for _ in 0..n {
+            let stop = hungry.stop.clone();
+            let thread = std::thread::Builder::new().name("hungry".into()).spawn(move || eat(&stop));
+            hungry.threads.push(thread.map_err(|e| format!("a hungry thread: {e}"))?);
+        }
+        Ok(hungry)
+    }
+}
+
+impl Drop for Hungry {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn eat(stop: &AtomicBool) {
+    let mut memory = vec![0u8; FOOTPRINT];
+    while !stop.load(Ordering::Relaxed) {
+        memory.iter_mut().step_by(64).for_each(|byte| *byte = byte.wrapping_add(1));
+        black_box(&mut memory);
+    }
+}
