@@ -1,5 +1,6 @@
 //! `softnet bench`: measurements that anyone can repeat.
 
+mod contexts_switch;
 mod echo;
 mod forward;
 mod forward_xdp;
@@ -61,6 +62,9 @@ impl Common {
 #[derive(Subcommand, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) enum Bench {
+    /// What switching between polling contexts, each millisecond, costs the traffic
+    #[command(after_help = CONTEXTS_SWITCH)]
+    ContextsSwitch(contexts_switch::ContextsSwitch),
     /// Packets per second that one worker forwards, by size of the routing table
     #[command(after_help = FORWARD)]
     Forward(forward::Forward),
@@ -93,6 +97,18 @@ developed on; they fail a run only with --check.
 --report writes one page that needs nothing outside it; the table is printed all the same. --baseline compares rows \
 with the same case and parameters: the table has the ratio of each row's first figure, --json those of all figures as \
 ratio_to_baseline. Compare only runs on the same machine.";
+
+const CONTEXTS_SWITCH: &str = "\
+70 % of what passes at most, sent by the clock, while a queue or a device is switched to another context every \
+millisecond, for ten seconds (with --quick three). No flow may go back, and what is missing must have been counted by a \
+ring that was full, or the bench fails.
+
+  switch_*_us          how long a switch took
+  longest_stall_ms     longest time without a packet at the far end (bound: 20)
+  longest_latency_ms   longest that a packet was on its way
+  source_stall_ms      longest time in which the sender, which needs a CPU as well, sent nothing
+  machine_stall_ms     how late threads woke that only sleep, one on each CPU; and what the hypervisor took (steal_ms)
+  lost                 packets that a full ring or socket had no room for";
 
 const FORWARD: &str = "\
 --device mem: one worker on one core routes 64-byte IPv4 packets from one emulated NIC to another. Each packet is \
@@ -131,6 +147,7 @@ impl Bench {
             eprintln!("softnet: this is a debug build; its figures mean nothing (use cargo run --release)");
         }
         let (name, common) = match self {
+            Bench::ContextsSwitch(b) => ("contexts-switch", &b.common),
             Bench::Forward(b) => ("forward", &b.common),
             Bench::Idle(b) => ("idle", &b.common),
             Bench::IrqSuspend(b) => ("irq-suspend", &b.common),
@@ -141,6 +158,7 @@ impl Bench {
         let baseline = baseline.transpose().map_err(Failure::Usage)?;
         let page = common.report.as_deref().map(PageFile::open).transpose().map_err(Failure::Usage)?;
         let mut report = match self {
+            Bench::ContextsSwitch(b) => b.run(),
             Bench::Forward(b) => b.run(),
             Bench::Idle(b) => b.run(),
             Bench::IrqSuspend(b) => b.run(),

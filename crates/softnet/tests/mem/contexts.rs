@@ -11,9 +11,9 @@ use softnet::shared::Shared;
 use softnet::thread::{Body, spawn};
 
 use super::frames::{Rng, host, number_of, numbered};
-use super::world::{Setup, World, of_port, on_all, ping, until};
+use super::world::{Lane, Setup, World, of_port, on_all, ping, until};
 
-/// Packets that may be on the way, so that no ring runs over.
+/// Packets that may be on the way while the wires are measured, so that no ring runs over.
 const WINDOW: u64 = 256;
 
 /// How long to go on: a few seconds, or as many as the environment says.
@@ -33,57 +33,108 @@ fn others(world: &World) -> Vec<(String, i32)> {
     rows.map(|row| (row.name, row.tid)).collect()
 }
 
+/// How long the load goes on before any switch: long enough to know how much it may be.
+const CAPACITY_TIME: Duration = Duration::from_millis(300);
+
+/// What sources and sinks tell each other.
+#[derive(Default)]
+struct Load {
+    /// Accepted by the wires.
+    sent: AtomicU64,
+    /// Taken from the wires at the far side.
+    arrived: AtomicU64,
+    /// Packets a second; 0: as many as arrive.
+    rate: AtomicU64,
+    over: AtomicBool,
+    all_sent: AtomicBool,
+}
+
+const QUEUES: usize = 4;
+const FLOWS: u32 = 32;
+
+impl Load {
+    fn on_the_way(&self) -> u64 {
+        self.sent.load(Ordering::Relaxed) - self.arrived.load(Ordering::Acquire)
+    }
+
+    /// Sends the flows of a lane: at first as much as the window has room for; then, open, what is due by the clock. What
+    /// finds the wire full is skipped.
+    fn offer(&self, lane: &mut Lane) {
+        let flows: Vec<u32> = (0..FLOWS).filter(|f| *f as usize % QUEUES == lane.queue).collect();
+        let (mut number, mut due, mut from) = (0, 0.0, Instant::now());
+        while !self.over.load(Ordering::Relaxed) {
+            let rate = self.rate.load(Ordering::Relaxed) as f64 / QUEUES as f64;
+            let since = from.elapsed();
+            from += since;
+            if rate == 0.0 {
+                until("room", || self.on_the_way() <= WINDOW / 2);
+                due = flows.len() as f64;
+            } else {
+                // Who was away for long does not catch up all at once.
+                due = (due + rate * since.as_secs_f64()).min(WINDOW as f64);
+            }
+            while due >= flows.len() as f64 {
+                due -= flows.len() as f64;
+                let frames: Vec<_> = flows.iter().map(|f| numbered(0, host(1), *f, number)).collect();
+                // Before they are on their way, lest more arrive than were sent.
+                self.sent.fetch_add(frames.len() as u64, Ordering::Relaxed);
+                let refused = frames.len() - lane.send(&frames);
+                self.sent.fetch_sub(refused as u64, Ordering::Relaxed);
+                number += 1;
+            }
+            if rate > 0.0 {
+                std::thread::sleep(Duration::from_micros(200));
+            }
+        }
+    }
+
+    /// Takes what arrives at a lane; no flow may go back. `lost`: what softnet says it dropped.
+    fn take(&self, lane: &mut Lane, lost: impl Fn() -> u64) {
+        let mut last = [None; FLOWS as usize];
+        let mut give_up = None;
+        loop {
+            let last_look = self.all_sent.load(Ordering::Acquire);
+            let n = lane.receive(|frame| {
+                let (flow, number) = number_of(frame).expect("nothing else is sent");
+                let before = last[flow as usize].replace(number);
+                assert!(before < Some(number), "flow {flow}: {before:?}, then {number}");
+            });
+            self.arrived.fetch_add(n as u64, Ordering::Release);
+            if last_look && n == 0 {
+                if self.on_the_way() == lost() {
+                    return;
+                }
+                let give_up = *give_up.get_or_insert_with(|| Instant::now() + Duration::from_secs(30));
+                assert!(Instant::now() < give_up, "{} are missing, {} dropped", self.on_the_way(), lost());
+            }
+            if n == 0 {
+                std::thread::yield_now();
+            }
+        }
+    }
+}
+
+/// Each millisecond another context, of a device or of a queue, under an open load of 70 % of what passes at most.
 #[test]
 fn switching_under_traffic_loses_and_reorders_nothing() {
-    const QUEUES: usize = 4;
-    const FLOWS: u32 = 32;
     let (world, mut sources) = Setup { ports: &[QUEUES, 2], workers: 2, known: true }.start();
     let sinks = of_port(&mut sources, 1);
-    let (sent, arrived) = (AtomicU64::new(0), AtomicU64::new(0));
-    let (over, all_sent) = (AtomicBool::new(false), AtomicBool::new(false));
+    let load = Load::default();
+    let lost = || world.view.stats().dropped;
     let lanes = std::thread::scope(|scope| {
         let sources = scope.spawn(|| {
-            let lanes = on_all(sources, |lane| {
-                let flows: Vec<u32> = (0..FLOWS).filter(|f| *f as usize % QUEUES == lane.queue).collect();
-                let mut number = 0;
-                while !over.load(Ordering::Relaxed) {
-                    let frames: Vec<_> = flows.iter().map(|f| numbered(0, host(1), *f, number)).collect();
-                    let n = frames.len() as u64;
-                    until("room", || {
-                        sent.load(Ordering::Relaxed) <= arrived.load(Ordering::Acquire) + WINDOW / 2
-                    });
-                    sent.fetch_add(n, Ordering::Relaxed);
-                    assert_eq!(lane.send(&frames) as u64, n);
-                    number += 1;
-                }
-            });
-            all_sent.store(true, Ordering::Release);
+            let lanes = on_all(sources, |lane| load.offer(lane));
+            load.all_sent.store(true, Ordering::Release);
             lanes
         });
-        let sinks = scope.spawn(|| {
-            on_all(sinks, |lane| {
-                let mut next = [0; FLOWS as usize];
-                loop {
-                    let last = all_sent.load(Ordering::Acquire);
-                    let n = lane.receive(|frame| {
-                        let (flow, number) = number_of(frame).expect("nothing else is sent");
-                        assert_eq!(number, next[flow as usize], "flow {flow}");
-                        next[flow as usize] += 1;
-                    });
-                    arrived.fetch_add(n as u64, Ordering::Release);
-                    if last && arrived.load(Ordering::Acquire) == sent.load(Ordering::Relaxed) {
-                        return;
-                    }
-                    if n == 0 {
-                        std::thread::yield_now();
-                    }
-                }
-            })
-        });
+        let sinks = scope.spawn(|| on_all(sinks, |lane| load.take(lane, lost)));
+        std::thread::sleep(CAPACITY_TIME);
+        let capacity = load.arrived.load(Ordering::Relaxed) as f64 / CAPACITY_TIME.as_secs_f64();
+        load.rate.store((0.7 * capacity).max(1000.0) as u64, Ordering::Relaxed);
         let (mut rng, start) = (Rng(7), Instant::now());
         let ids: Vec<u32> = world.view.napis().iter().map(|row| row.id).collect();
         while start.elapsed() < duration() {
-            let before = arrived.load(Ordering::Relaxed);
+            let before = load.arrived.load(Ordering::Relaxed);
             let threaded = Context::ALL[rng.below(4)];
             match rng.below(3) {
                 0 => _ = world.set(rng.below(2), threaded),
@@ -96,14 +147,18 @@ fn switching_under_traffic_loses_and_reorders_nothing() {
             std::thread::sleep(Duration::from_millis(1));
             // Now and then a rest, so that the next one is sure to switch what works.
             if rng.below(64) == 0 {
-                until("packets pass", || arrived.load(Ordering::Relaxed) > before + 2 * WINDOW);
+                until("packets pass", || load.arrived.load(Ordering::Relaxed) > before + 2 * WINDOW);
             }
         }
-        over.store(true, Ordering::Relaxed);
+        load.over.store(true, Ordering::Relaxed);
         [sources.join().unwrap(), sinks.join().unwrap()].into_iter().flatten().collect()
     });
+    // Lost is at most what a full ring had no room for, and each such packet is counted.
+    let drops = world.view.drops();
+    assert!(drops.iter().all(|row| row.reason == "full_ring"), "{drops:?}");
     let stats = world.view.stats();
-    assert_eq!((stats.dropped, stats.received), (0, sent.load(Ordering::Relaxed)));
+    let (sent, arrived) = (load.sent.into_inner(), load.arrived.into_inner());
+    assert_eq!((stats.received, stats.transmitted, stats.dropped), (sent, arrived, sent - arrived));
     world.set(0, Context::Softirq);
     world.set(1, Context::Softirq);
     assert_eq!(others(&world), []);

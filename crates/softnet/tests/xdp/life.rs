@@ -2,10 +2,13 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use softnet::app::Filter;
 use softnet::context::Context;
 use softnet::control::{Set, SetKnobs, Target};
 use softnet::netdev::Knobs;
+use softnet::poller::{PollerError, PollerParams};
 use softnet::show::NapiRow;
+use softnet_core::skb::Batch;
 use softnet_dev::netlink::Netlink;
 
 use super::hosts::ask;
@@ -106,6 +109,34 @@ fn contexts_outlive_interfaces() {
     world.plug(0);
     world.assert_connected();
     assert_eq!(contexts(), [Context::BusyPoll; 2]);
+    world.end();
+}
+
+/// An application that waits for an instance is told that this is gone with its interface. When that is back there is another.
+#[test]
+fn applications_are_told_of_interfaces_that_vanish() {
+    let Some(mut world) = World::new(2) else { return };
+    world.start();
+    let view = world.view().clone();
+    let napi = || view.napis().into_iter().find(|row| row.dev == interface(1)).map(|row| row.id);
+    for params in
+        [PollerParams::default(), PollerParams { prefer_busy_poll: true, ..PollerParams::default() }]
+    {
+        let id = napi().expect("there");
+        let mut poller = world.poller(id, Filter::UdpPort(9), params);
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| poller.wait(&mut Batch::new(), None));
+            let asleep = || view.napis().iter().any(|row| row.applications.iter().any(|app| app.sleeps > 0));
+            until("it sleeps", asleep);
+            world.unplug(1);
+            let error = waits.join().unwrap().unwrap_err();
+            assert!(matches!(&error, PollerError::Closed(name) if *name == format!("{}-0", interface(1))));
+        });
+        assert!(matches!(poller.wait(&mut Batch::new(), None), Err(PollerError::Closed(_))));
+        drop(poller);
+        world.plug(1);
+        until("softnet to have it again", || napi().is_some_and(|new| new != id));
+    }
     world.end();
 }
 

@@ -4,5 +4,6 @@
 
 mod hosts;
 mod life;
+mod switch;
 mod traffic;
 mod world;

@@ -6,7 +6,9 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use softnet::app::Filter;
 use softnet::config::{Config, DeviceConfig, InterfaceAddr, StackConfig, available_cpus};
+use softnet::poller::{NapiPoller, PollerParams};
 use softnet::rows::View;
 use softnet::show::DevRow;
 use softnet::{Stack, StartError};
@@ -118,6 +120,11 @@ impl World {
 
     pub(crate) fn view(&self) -> &Arc<View> {
         self.stack.as_ref().expect("was started").view()
+    }
+
+    /// A poller of instance `napi`.
+    pub(crate) fn poller(&self, napi: u32, filter: Filter, params: PollerParams) -> NapiPoller {
+        self.stack.as_ref().expect("was started").poller(napi, "test", filter, params).unwrap()
     }
 
     /// Servers on every host.

@@ -1,0 +1,130 @@
+//! The load over AF_XDP: kernel sockets in namespaces of their own, on veth pairs, with softnet between them.
+
+use std::io::ErrorKind;
+use std::net::{Ipv4Addr, UdpSocket};
+
+use rustix::net::sockopt::set_socket_recv_buffer_size_force;
+use softnet::Stack;
+use softnet::rows::View;
+use softnet_dev::netlink::Netlink;
+use softnet_dev::netns::NetNs;
+
+use super::load::{FLOWS, Packet, Sink, Source, Wires};
+use super::mem::books;
+use crate::demo::topology::{self, PORTS, SERVER, Topology};
+
+const PORT: u16 = 9;
+
+/// See the [module](self). Field order matters: the stack gives its interfaces back before they vanish.
+pub(super) struct Xdp {
+    stack: Stack,
+    topology: Topology,
+}
+
+/// A socket for each flow.
+pub(super) struct Sockets(Vec<UdpSocket>);
+
+fn text(error: impl std::fmt::Display) -> String {
+    error.to_string()
+}
+
+impl Xdp {
+    pub(super) fn start() -> Result<Xdp, String> {
+        let topology = Topology::build().map_err(|e| format!("making the network: {e}"))?;
+        let config = topology::config().map_err(|e| format!("{e:?}"))?;
+        let stack = topology.router.run(|| Stack::start(config)).map_err(text)?.map_err(text)?;
+        Ok(Xdp { stack, topology })
+    }
+}
+
+impl Wires for Xdp {
+    type Source = Sockets;
+    type Sink = UdpSocket;
+
+    fn view(&self) -> &View {
+        self.stack.view()
+    }
+
+    fn devices(&self) -> [&'static str; 2] {
+        PORTS.map(|port| port.interface)
+    }
+
+    fn lost(&self) -> Result<u64, String> {
+        let counters =
+            |ns: &NetNs, name: &str| ns.run(|| Netlink::new()?.counters(name)).map_err(text)?.map_err(text);
+        let (router, server) = (&self.topology.router, &self.topology.server);
+        let snmp = server.run(|| std::fs::read_to_string("/proc/thread-self/net/snmp")).map_err(text)?;
+        Ok(counters(router, PORTS[0].interface)?.rx_dropped
+            + counters(router, PORTS[1].interface)?.tx_dropped
+            + counters(server, "eth0")?.rx_dropped
+            + self.view().stats().dropped
+            + full_buffers(&snmp.map_err(text)?))
+    }
+
+    fn ends(&mut self) -> Result<(Sockets, UdpSocket), String> {
+        let sockets = || -> std::io::Result<Vec<UdpSocket>> {
+            (0..FLOWS)
+                .map(|_| {
+                    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
+                    socket.connect((SERVER, PORT))?;
+                    Ok(socket)
+                })
+                .collect()
+        };
+        let source = self.topology.client.run(sockets).map_err(text)?.map_err(text)?;
+        let sink =
+            self.topology.server.run(|| UdpSocket::bind((SERVER, PORT))).map_err(text)?.map_err(text)?;
+        // So that a reader that is late loses nothing.
+        set_socket_recv_buffer_size_force(&sink, 16 << 20).map_err(text)?;
+        sink.set_nonblocking(true).map_err(text)?;
+        Ok((Sockets(source), sink))
+    }
+
+    fn end(self, _: Sockets, _: UdpSocket) -> Result<(), String> {
+        let view = self.stack.view().clone();
+        drop(self.stack);
+        books(&view)
+    }
+}
+
+/// Datagrams for which a socket's buffer had no room, by `/proc/net/snmp`.
+fn full_buffers(snmp: &str) -> u64 {
+    let mut lines = snmp.lines().filter(|line| line.starts_with("Udp:")).map(|line| line.split(' '));
+    let Some((keys, values)) = lines.next().zip(lines.next()) else { return 0 };
+    let value = keys.zip(values).find(|(key, _)| *key == "RcvbufErrors");
+    value.and_then(|(_, value)| value.parse().ok()).unwrap_or(0)
+}
+
+impl Source for Sockets {
+    fn send(&mut self, packets: &[Packet; FLOWS]) -> Result<usize, String> {
+        // What the kernel has no room for was not sent.
+        let sent =
+            self.0.iter().zip(packets).filter(|(socket, packet)| socket.send(&packet.to_bytes()).is_ok());
+        Ok(sent.count())
+    }
+}
+
+impl Sink for UdpSocket {
+    fn receive(&mut self, each: &mut dyn FnMut(Packet)) -> Result<usize, String> {
+        let mut bytes = [0; 64];
+        for n in 0..64 {
+            match self.recv(&mut bytes) {
+                Ok(len) => each(Packet::from_bytes(&bytes[..len]).ok_or("something else came out")?),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(n),
+                Err(error) => return Err(text(error)),
+            }
+        }
+        Ok(64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn reads_what_the_kernel_writes() {
+        let snmp =
+            "Ip: Forwarding\nIp: 1\nUdp: InDatagrams RcvbufErrors SndbufErrors\nUdp: 5 7 9\nUdpLite: A\n";
+        assert_eq!(super::full_buffers(snmp), 7);
+        assert_eq!(super::full_buffers("nonsense"), 0);
+    }
+}
