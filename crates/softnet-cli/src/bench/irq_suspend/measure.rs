@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use softnet::Stack;
 use softnet::control::{SetKnobs, Target};
 use softnet::show::{NapiRow, Stats};
 
@@ -29,14 +30,23 @@ pub(super) struct Application {
 struct Snapshot {
     at: Instant,
     napi: NapiRow,
+    /// ns that the instance's deferrals took: exact, where the row has their mean.
+    deferral_ns: u64,
     worker: Usage,
     application: Usage,
 }
 
 impl Snapshot {
-    fn take(bed: &impl Fn() -> Result<NapiRow, String>, worker: &[i32], app: i32) -> Result<Self, String> {
-        let (worker, application) = (Usage::of(worker), Usage::of(&[app]));
-        Ok(Snapshot { at: Instant::now(), napi: bed()?, worker, application })
+    fn take(stack: &Stack, worker: &[i32], application: i32) -> Option<Self> {
+        let (worker, application) = (Usage::of(worker), Usage::of(&[application]));
+        let instance = stack.shared().napis().into_iter().next()?;
+        Some(Snapshot {
+            at: Instant::now(),
+            napi: stack.view().napis().into_iter().next()?,
+            deferral_ns: instance.timer.stats.deferral_ns.get(),
+            worker,
+            application,
+        })
     }
 }
 
@@ -55,23 +65,21 @@ pub(super) fn measure(
     let Application { work, cpu } = application;
     let responder = Responder::start(&bed.stack, bed.napi, case.poller(), work, case.wait, Some(cpu))?;
     let (worker, app) = (bed.threads(), responder.tid());
-    let napi = || view.napis().into_iter().next().ok_or_else(|| "the device is gone".to_owned());
     let mut snapshots = Vec::with_capacity(2);
-    let mut look = || snapshots.push(Snapshot::take(&napi, &worker, app));
+    let mut look = || snapshots.extend(Snapshot::take(&bed.stack, &worker, app));
     let outcome = bed.client.run(&load, times.warm_up, times.measure, &mut look)?;
     let answered = responder.stop()?;
-    let snapshots = snapshots.into_iter().collect::<Result<Vec<_>, _>>()?;
-    let [begin, end] = &snapshots[..] else { return Err("measured nothing".into()) };
+    let [begin, end] = &snapshots[..] else { return Err("the device is gone".into()) };
     let drops = bed.lost_on_the_wire()? - ring_drops;
     balance(&totals, &view.stats(), outcome.lost, drops)?;
 
     let seconds = (end.at - begin.at).as_secs_f64();
-    let rate = |of: fn(&NapiRow) -> u64| (of(&end.napi) - of(&begin.napi)) as f64 / seconds;
+    let rate = |of: fn(&NapiRow) -> u64| of(&end.napi).saturating_sub(of(&begin.napi)) as f64 / seconds;
     let (worker, app) = (end.worker - begin.worker, end.application - begin.application);
     let percent = |ns: u64| 100.0 * ns as f64 / 1e9 / seconds;
     let share = |a: f64, b: f64| if b > 0.0 { a / b } else { 0.0 };
     let (polls, empty) = (rate(|n| n.polls), rate(|n| n.empty_polls));
-    let deferral_ns = rate(|n| n.effective_timeout * n.deferrals);
+    let deferral_ns = end.deferral_ns.saturating_sub(begin.deferral_ns) as f64 / seconds;
     let offered = match load {
         Load::Open { rate } => rate,
         Load::Closed { .. } => outcome.qps(),
