@@ -11,6 +11,7 @@ mod run;
 mod set;
 mod show;
 mod text;
+mod top;
 
 use std::process::ExitCode;
 
@@ -29,18 +30,20 @@ Examples:
   softnet demo                     see it forward real traffic, here and now
   softnet run router.toml --check  is the configuration right?
   softnet run router.toml          route between its interfaces, until Ctrl-C
-  softnet show napi --watch        who polls which queue, and what it brings
+  softnet show napi                who polls which queue, and why it is awake or asleep
+  softnet top                      the same, live, with what it costs
   softnet show drops               what was lost, and why
   softnet set dev eth1 threaded=1  poll each of its queues by a thread of its own, from now on
   softnet bench forward            how fast this machine forwards
 
-run and demo need root, and so do the benches that use interfaces; show and set need the user that runs the instance.
+run and demo need root, and so do the benches that use interfaces; show, top and set need the user that runs the instance.
 `softnet COMMAND --help` says more.";
 
 #[derive(Subcommand)]
 enum Command {
     Run(run::Run),
     Show(show::Show),
+    Top(top::Top),
     Set(set::SetArgs),
     Demo(demo::Demo),
     /// Measure softnet on this machine
@@ -72,6 +75,7 @@ fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Run(args) => run::run(&args),
         Command::Show(args) => show::show(&args),
+        Command::Top(args) => top::top(&args),
         Command::Set(args) => set::set(&args),
         Command::Demo(args) => demo::demo(&args),
         Command::Bench(bench) => bench.run(),

@@ -4,9 +4,10 @@ use softnet::context::Context;
 use softnet::control::{Client, Request, Set, SetKnobs, Target};
 use softnet::netdev::Knobs;
 use softnet::show::NapiRow;
+use softnet_core::napi::MAX_DEFER_HARD_IRQS;
 
 use crate::Failure;
-use crate::show::rows;
+use crate::show::napi;
 use crate::text::print;
 
 /// Change who polls the queues of a running instance, and when their doorbells ring.
@@ -19,7 +20,8 @@ pub(crate) struct SetArgs {
     /// The device or the instance, as `softnet show napi` has them.
     #[arg(value_name = "ID")]
     id: String,
-    /// What to set: `threaded=CONTEXT`, `napi-defer-hard-irqs=N`, `gro-flush-timeout=NANOSECONDS`.
+    /// What to set: `threaded=CONTEXT`, `napi-defer-hard-irqs=N`, `gro-flush-timeout=NANOSECONDS`,
+    /// `irq-suspend-timeout=NANOSECONDS`.
     #[arg(value_name = "KEY=VALUE", value_parser = setting, required = true)]
     settings: Vec<Setting>,
     /// The instance: its name (`stack.name`), or the path of its control socket. Without it, the only one running.
@@ -37,9 +39,16 @@ Contexts:
   workqueue               a pool of threads, napi-wq/N, shared by all queues in this context
   busy-poll               a thread for each queue that never sleeps, and burns what the scheduler gives it
 
-Deferral (in softirq and threaded; the kernel's knobs of the same names):
+Deferral (in all but busy-poll, which never unmasks a doorbell; the kernel's knobs of the same names; it takes both):
   napi-defer-hard-irqs    polls without work, after the last one with work, that leave the doorbell masked
-  gro-flush-timeout       nanoseconds from one of these polls to the next
+  gro-flush-timeout       nanoseconds from one of these polls to the next; `softnet show napi` says how many it is in effect
+
+Suspension (with deferral, and an application that polls its queue by itself, with prefer_busy_poll):
+  irq-suspend-timeout     nanoseconds for which the application may leave its queue masked while it works on what it received.
+                          A safety net: a little more than its longest work, far more than gro-flush-timeout. If the
+                          application hangs, others on the queue wait that long once.
+
+A knob that can't act is set all the same, and a warning says what it lacks.
 
 Threads other than workers are not pinned: `taskset` and `chrt` work on them. Packets wait in the device's ring during
 a switch; none is lost, and flows keep their order. What is set for a device overrides what was set for its queues, and
@@ -49,6 +58,7 @@ Examples:
   softnet set dev eth1 threaded=1
   softnet set napi 8194 threaded=busy-poll
   softnet set dev eth1 napi-defer-hard-irqs=2 gro-flush-timeout=20000
+  softnet set napi 8194 napi-defer-hard-irqs=100 gro-flush-timeout=20000 irq-suspend-timeout=20000000
   taskset -p -c 3 $(softnet set napi 8194 threaded=1 --json | jq .[0].tid)";
 
 #[derive(Clone, Copy, clap::ValueEnum)]
@@ -69,12 +79,17 @@ enum Setting {
 }
 
 fn setting(text: &str) -> Result<Setting, String> {
-    let number = |value: &str| value.parse().map_err(|_| format!("expected a whole number, found {value:?}"));
+    let within = |value: &str, max: u64, of: &str| match value.parse() {
+        Ok(number) if number <= max => Ok(number),
+        _ => Err(format!("expected a whole number{of} from 0 to {max}, found {value:?}")),
+    };
+    let polls = |value| within(value, MAX_DEFER_HARD_IRQS.into(), "");
+    let ns = |value| within(value, u64::MAX, " of nanoseconds");
     match text.split_once('=') {
         Some(("threaded", value)) => value.parse().map(Setting::Threaded),
-        Some(("napi-defer-hard-irqs", value)) => number(value).map(Setting::DeferHardIrqs),
-        Some(("gro-flush-timeout", value)) => number(value).map(Setting::GroFlushTimeout),
-        Some(("irq-suspend-timeout", value)) => number(value).map(Setting::IrqSuspendTimeout),
+        Some(("napi-defer-hard-irqs", value)) => polls(value).map(Setting::DeferHardIrqs),
+        Some(("gro-flush-timeout", value)) => ns(value).map(Setting::GroFlushTimeout),
+        Some(("irq-suspend-timeout", value)) => ns(value).map(Setting::IrqSuspendTimeout),
         Some((key, _)) => Err(format!(
             "unknown key {key:?}; expected threaded, napi-defer-hard-irqs, gro-flush-timeout or irq-suspend-timeout"
         )),
@@ -121,12 +136,15 @@ pub(crate) fn set(args: &SetArgs) -> Result<(), Failure> {
     if napis.is_empty() {
         return print(&format!("{}: set, for when its interface is there\n", args.id));
     }
-    print(&rows::table(&napis, None))?;
-    let deferring = napis.iter().filter(|n| n.napi_defer_hard_irqs > 0 || n.gro_flush_timeout > 0);
-    let lines = deferring.map(|n| {
+    print(&napi::who(&napis))?;
+    let set =
+        |n: &&NapiRow| n.napi_defer_hard_irqs > 0 || n.gro_flush_timeout > 0 || n.irq_suspend_timeout > 0;
+    // Also those that were just set to 0.
+    let shown = napis.iter().filter(|n| knobs != Knobs::default() || set(n));
+    let lines = shown.map(|n| {
         format!(
-            "{}: napi-defer-hard-irqs {}, gro-flush-timeout {} ns\n",
-            n.name, n.napi_defer_hard_irqs, n.gro_flush_timeout
+            "{}: napi-defer-hard-irqs {}, gro-flush-timeout {} ns, irq-suspend-timeout {} ns\n",
+            n.name, n.napi_defer_hard_irqs, n.gro_flush_timeout, n.irq_suspend_timeout
         )
     });
     print(&lines.collect::<String>())

@@ -1,13 +1,15 @@
 //! The program as a user meets it: help, exit codes, errors, and tables of an instance that answers over a real control
 //! socket.
 
-use std::path::Path;
-use std::process::{Command, Output};
-use std::sync::Arc;
+mod instance;
 
-use serde_json::{Value, json};
-use softnet::control::{Handler, Listener, Request, Server, Set, Target};
+use std::process::{Command, Output};
+
+use serde_json::Value;
+use softnet::control::{Handler, Request};
 use softnet::show::Table;
+
+use instance::{Instance, serve};
 
 fn softnet(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_softnet")).args(args).output().unwrap()
@@ -25,7 +27,9 @@ fn help_teaches_by_example() {
     for (args, expected) in [
         (&["--help"][..], "softnet demo     "),
         (&["run", "--help"], "[[device]]\n  name = \"eth1\""),
-        (&["show", "--help"], "softnet show napi --watch"),
+        (&["show", "--help"], "softnet show napi eth1-0 --watch"),
+        (&["top", "--help"], "softnet top --once --interval 5"),
+        (&["set", "--help"], "prefer_busy_poll"),
         (&["demo", "--help"], "client ──── softnet ──── server"),
         (&["bench", "--help"], "softnet bench forward --report f.html"),
         (&["bench", "forward", "--help"], "--baseline <FILE.json>"),
@@ -42,6 +46,7 @@ fn wrong_usage_is_2() {
         &["rum"],
         &["run"],
         &["show", "weather"],
+        &["top", "--interval", "0"],
         &["show", "dev", "--watch", "0"],
         &["demo", "--duration", "soon"],
     ] {
@@ -92,67 +97,6 @@ fn an_instance_that_is_not_there_is_1() {
     assert!(err.starts_with("error: no instance \"/nowhere/x.sock\" is running; "), "{err}");
 }
 
-/// An instance that has seen better days.
-struct Instance;
-
-impl Handler for Instance {
-    fn request(&self, request: Request) -> Result<Value, String> {
-        let table = match request {
-            Request::Show(table) => table,
-            Request::Knobs(_) => return self.request(Request::Show(Table::Napi)),
-            Request::Set(Set { target: Target::Dev(dev), .. }) => {
-                return Err(format!("no device {dev:?}; there are: eth1, wan"));
-            }
-            Request::Set(Set { target: Target::Napi(_), threaded }) => {
-                let mut napis = self.request(Request::Show(Table::Napi))?;
-                napis[0]["context"] = threaded.name().into();
-                return Ok(napis);
-            }
-        };
-        Ok(match table {
-            Table::Dev => json!([
-                {"index": 0, "name": "eth1", "driver": "xdp", "mode": "native", "link": "up", "mac": "02:00:00:00:00:01",
-                 "mtu": 1500, "addresses": ["10.0.0.1/24", "10.0.8.1/24"], "queues": 4, "rx_packets": 1234567,
-                 "rx_bytes": 987654321, "rx_ring_drops": 3, "rx_kicks": 17, "tx_packets": 1234000, "tx_bytes": 987000000,
-                 "tx_ring_drops": 0, "tx_kicks": 40000, "drops": 567, "held": 2048, "reopened": 0},
-                {"index": 1, "name": "wan", "driver": "xdp", "mode": "skb mode: native refused: no driver support",
-                 "link": "down", "mac": "02:00:00:00:00:02", "mtu": 1500, "addresses": ["192.0.2.2/31"], "queues": 1,
-                 "rx_packets": 0, "rx_bytes": 0, "rx_ring_drops": 0, "rx_kicks": 0, "tx_packets": 12, "tx_bytes": 504,
-                 "tx_ring_drops": 0, "tx_kicks": 12, "drops": 0, "held": 0, "reopened": 1},
-            ]),
-            Table::Napi => json!([
-                {"id": 1, "name": "eth1-0", "dev": "eth1", "queue": 0, "worker": 0, "context": "softirq",
-                 "thread": "softnet/0", "tid": 4711, "state": ["sched", "missed"], "doorbell": "masked", "napi_defer_hard_irqs": 0,
-                 "gro_flush_timeout": 0, "warning": null, "kernel_irq": "masked while deferred", "polls": 1000,
-                 "empty_polls": 10, "full_polls": 900, "packets": 59000, "schedules": 100, "missed": 2},
-            ]),
-            Table::Worker => json!([
-                {"name": "softnet/0", "context": "softirq", "cpu": 2, "policy": "fifo 10", "tid": 4711, "state": "sleeping", "cpu_ns": 123456789, "cpu_percent": 12.34,
-                 "rounds": 5000, "sleeps": 300, "wakeups": {"doorbell": 290, "timer": 10}, "time_squeeze": 4,
-                 "packets": 59000, "cached_heads": 96, "cached_frames": 80},
-                {"name": "napi-wq/0", "context": "workqueue", "cpu": null, "policy": "other", "tid": 4712, "state": "running",
-                 "cpu_ns": 0, "cpu_percent": 0.0, "rounds": 0, "sleeps": 1, "wakeups": {"doorbell": 1, "timer": 0},
-                 "time_squeeze": 0, "packets": 0, "cached_heads": 0, "cached_frames": 0},
-            ]),
-            Table::Neigh => json!([
-                {"dev": "eth1", "ip": "10.0.0.2", "mac": "02:00:00:00:00:09", "state": "reachable", "age_s": 4.25,
-                 "queued": 0},
-                {"dev": "eth1", "ip": "10.0.0.77", "mac": null, "state": "incomplete", "age_s": 0.5, "queued": 3},
-            ]),
-            Table::Route => json!([
-                {"prefix": "0.0.0.0/0", "kind": "via", "via": "10.0.0.2", "dev": "eth1"},
-                {"prefix": "10.66.0.0/16", "kind": "blackhole", "via": null, "dev": null},
-            ]),
-            Table::Drops => json!([]),
-            Table::Stats => return Err("it is a bad night".into()),
-        })
-    }
-}
-
-fn serve(path: &Path) -> Server {
-    Listener::bind(path).unwrap().serve(Arc::new(Instance)).unwrap()
-}
-
 #[test]
 fn tables_for_people() {
     let dir = tempfile::tempdir().unwrap();
@@ -171,8 +115,18 @@ fn tables_for_people() {
     assert_eq!(
         show("napi"),
         fine(concat!(
-            "ID  NAME    DEV   QUEUE  CONTEXT  THREAD      TID  STATE         DOORBELL  KERNEL IRQ             PACKETS  POLLS  EMPTY  FULL  PACKETS/POLL  SCHEDULES  MISSED\n",
-            " 1  eth1-0  eth1      0  softirq  softnet/0  4711  sched,missed  masked    masked while deferred   59,000  1,000     10   900          59.0        100       2\n",
+            "  ID  NAME    CONTEXT    THREAD      TID  OWNER             DOORBELL  TIMER                   EFFECTIVE\n",
+            "8193  eth1-0  softirq    softnet/0  4711  application echo  masked    irq_suspend in 19.2 ms    65.1 µs\n",
+            "8194  wan-0   workqueue  napi-wq       -  nobody            unmasked  -                               -\n",
+            "\n",
+            "NAME    PACKETS  POLLS  EMPTY  PER POLL  DOORBELLS  SUSPENDS    IRQ  DEFER  SUSP  POLL   APP\n",
+            "eth1-0   59,000  1,000    1 %      59.0        100       390   50 %   20 %  20 %  10 %  <1 %\n",
+            "wan-0         0      0      -         -          0         0  100 %    0 %   0 %   0 %   0 %\n",
+            "\n",
+            "NAME    WHY\n",
+            "eth1-0  awake: application echo has polled for 12.0 µs\n",
+            "wan-0   asleep: nothing came for 3.20 s; its doorbell will wake napi-wq\n",
+            "wan-0   warning: napi_defer_hard_irqs has no effect without gro_flush_timeout\n",
         ))
     );
     assert_eq!(
@@ -200,7 +154,42 @@ fn tables_for_people() {
         ))
     );
     assert_eq!(show("drops"), fine("nothing was dropped\n"));
-    assert_eq!(show("stats"), (1, String::new(), "error: the instance answered: it is a bad night\n".into()));
+    let (code, out, err) = show("stats");
+    assert!(code == 0 && err.is_empty() && out.contains("received     59,000\n"), "{out}{err}");
+}
+
+#[test]
+fn one_instance_in_full() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("x.sock");
+    let _server = serve(&path);
+    let show = |args: [&str; 2]| told(&[&["show"][..], &args, &["--name", path.to_str().unwrap()]].concat());
+    let eth1 = concat!(
+        "eth1-0, id 8193: RX queue 0 of eth1\n",
+        "  awake: application echo has polled for 12.0 µs\n",
+        "  polled by    softnet/0 (tid 4711), context softirq; owned by application echo now\n",
+        "  doorbell     masked; rang: 100; the kernel's own interrupt: masked while deferred\n",
+        "  timer        armed with irq_suspend_timeout, due in 19.2 ms\n",
+        "  knobs        napi_defer_hard_irqs 100, gro_flush_timeout 20.0 µs, irq_suspend_timeout 20.0 ms\n",
+        "  deferral     the timer polled: 500; on average 65.1 µs after it was armed\n",
+        "  suspension   suspended: 390; resumed: 8; irq_suspend_timeout ran out: 1\n",
+        "  polls        1,000, of them 1 % empty and 900 full; packets: 59,000, 59.0 a poll\n",
+        "  busy polls   by applications: 400; found it taken: 2\n",
+        "  time         irq 50 %, deferred 20 %, suspended 20 %, polled 10 %, application <1 %\n",
+        "  application  echo (tid 5000): 58,000 packets, 0 dropped for want of room, 2 wait; slept 17 times\n",
+    );
+    for id in ["8193", "eth1-0", "eth1"] {
+        assert_eq!(show(["napi", id]), (0, eth1.to_owned(), String::new()));
+    }
+    let (_, out, _) = show(["napi", "wan-0"]);
+    assert!(
+        out.contains("  warning: napi_defer_hard_irqs has no effect without gro_flush_timeout\n"),
+        "{out}"
+    );
+    let error = "error: no NAPI instance \"eth9\"; there are: 8193 (eth1-0), 8194 (wan-0)\n";
+    assert_eq!(show(["napi", "eth9"]), (1, String::new(), error.into()));
+    let error = "error: `show dev` shows all there is; only `show napi` takes an ID\n";
+    assert_eq!(show(["dev", "eth1"]), (2, String::new(), error.into()));
 }
 
 #[test]
@@ -209,9 +198,17 @@ fn set_says_what_became_of_it() {
     let path = dir.path().join("x.sock");
     let _server = serve(&path);
     let set = |args: [&str; 3]| told(&[&["set"][..], &args, &["--name", path.to_str().unwrap()]].concat());
-    let (code, out, err) = set(["napi", "1", "threaded=1"]);
-    assert_eq!((code, &err[..]), (0, ""));
-    assert!(out.contains(" 1  eth1-0  eth1      0  threaded  softnet/0  4711"), "{out}");
+    let (code, out, err) = set(["napi", "8193", "threaded=1"]);
+    let warning = "warning: wan-0: napi_defer_hard_irqs has no effect without gro_flush_timeout\n";
+    assert_eq!((code, &err[..]), (0, warning));
+    assert!(out.contains("8193  eth1-0  threaded   softnet/0  4711  application echo  masked"), "{out}");
+    let knobs = concat!(
+        "eth1-0: napi-defer-hard-irqs 100, gro-flush-timeout 20000 ns, irq-suspend-timeout 20000000 ns\n",
+        "wan-0: napi-defer-hard-irqs 2, gro-flush-timeout 0 ns, irq-suspend-timeout 0 ns\n"
+    );
+    assert!(out.ends_with(knobs), "{out}");
+    let (code, out, err) = set(["dev", "eth1", "irq-suspend-timeout=18446744073709551615"]);
+    assert!(code == 0 && err == warning && out.ends_with(knobs), "{out}{err}");
     let error = "error: the instance answered: no device \"eth9\"; there are: eth1, wan\n";
     assert_eq!(set(["dev", "eth9", "threaded=busy-poll"]), (1, String::new(), error.into()));
     for (args, expected) in [
@@ -222,7 +219,15 @@ fn set_says_what_became_of_it() {
         ),
         (["dev", "eth1", "thread=1"], "unknown key \"thread\"; expected threaded"),
         (["dev", "eth1", "threaded"], "expected KEY=VALUE, such as threaded=1"),
-        (["dev", "eth1", "gro-flush-timeout=20us"], "expected a whole number, found \"20us\""),
+        (
+            ["dev", "eth1", "gro-flush-timeout=20us"],
+            "expected a whole number of nanoseconds from 0 to 18446744073709551615, found \"20us\"",
+        ),
+        (
+            ["dev", "eth1", "napi-defer-hard-irqs=2147483648"],
+            "expected a whole number from 0 to 2147483647, found \"2147483648\"",
+        ),
+        (["dev", "eth1", "irq-suspend-timeout=-1"], "expected a whole number of nanoseconds from 0"),
     ] {
         let (code, out, err) = set(args);
         assert_eq!((code, &out[..]), (2, ""));

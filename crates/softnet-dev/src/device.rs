@@ -102,6 +102,11 @@ pub trait TxQueue: Send {
     fn tx_burst(&mut self, ctx: &mut SoftnetData, batch: &mut Batch) -> usize;
     /// Tells the device that there is something to send: once per batch.
     fn kick(&mut self, ctx: &mut SoftnetData);
+    /// Whether the device did not take all that it was told of, and must be told again: its RX queue's doorbell then says
+    /// that there is something to do.
+    fn stalled(&self) -> bool {
+        false
+    }
     /// Its counters.
     fn stats(&self) -> Arc<QueueStats>;
     /// Frames it holds now (queued, or sent and not yet reaped).

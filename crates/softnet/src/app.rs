@@ -94,9 +94,11 @@ impl App {
         })
     }
 
-    /// The calling thread uses it from now on.
+    /// The calling thread uses it from now on, and gets the timer slack of a thread that polls.
     pub(crate) fn enter(&self) {
         self.tid.store(current_tid(), Ordering::Relaxed);
+        // Time-outs of its waits must not be rounded up to the default slack of 50 µs.
+        let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
     }
 
     /// Packets that wait for it.

@@ -121,6 +121,9 @@ impl Housekeeper {
             napis.push(Arc::new(NapiInstance::new(napi, doorbell, timer, worker, handler, now)));
         }
         napis.iter().for_each(|instance| self.shared.devices[usize::from(dev)].apply_deferral(instance));
+        if let Some(warning) = napis.first().and_then(|instance| instance.napi.mitigation.warning()) {
+            note(format_args!("{}: {warning}", device.name));
+        }
         let homes = self.homes(dev, &napis);
         let tx = tx.into_iter().map(TxLock::new).collect();
         let live = Live { device: shared_part, napis: napis.clone(), rx_stats, tx };
@@ -154,32 +157,7 @@ impl Housekeeper {
     /// Switches instances to another context, and remembers that for their queues. Returns their ids. `spawn` makes the
     /// threads; if it fails, nothing changes.
     pub fn set(&mut self, set: &Set, spawn: Spawn<'_>) -> Result<Vec<u32>, String> {
-        let list = |mut all: Vec<String>| match all.len() {
-            0 => "there is none".into(),
-            _ => {
-                all.sort();
-                format!("there are: {}", all.join(", "))
-            }
-        };
-        let devices = &self.shared.devices;
-        let napis = |dev: &Netdev| dev.live.load().as_ref().map_or_else(Vec::new, |live| live.napis.clone());
-        let (dev, instances) = match &set.target {
-            Target::Dev(name) => {
-                let dev = devices.iter().find(|dev| dev.name == *name).ok_or_else(|| {
-                    let names = devices.iter().map(|dev| dev.name.clone()).collect();
-                    format!("no device {name:?}; {}", list(names))
-                })?;
-                (dev, napis(dev))
-            }
-            Target::Napi(id) => {
-                let of = |dev| napis(dev).into_iter().find(|i| i.napi.id == *id).map(|i| (dev, vec![i]));
-                devices.iter().find_map(of).ok_or_else(|| {
-                    let all = devices.iter().flat_map(napis);
-                    let ids = all.map(|i| format!("{} ({})", i.napi.id, i.napi.name)).collect();
-                    format!("no NAPI instance {id}; {}", list(ids))
-                })?
-            }
-        };
+        let (dev, instances) = self.shared.find(&set.target)?;
         let wanted = instances.iter().map(|instance| (instance.clone(), set.threaded)).collect();
         self.contexts.switch(wanted, spawn).map_err(|error| {
             format!("nothing was changed: a thread for {} can't be made: {error}", set.threaded)

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use softnet_core::ip::input::Ingress;
 use softnet_core::napi::{Disabled, Napi, Scheduled};
-use softnet_core::sync::{AtomicBool, AtomicU64, Ordering};
+use softnet_core::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use softnet_dev::{Doorbell, RxQueue};
 
 use crate::app::Apps;
@@ -56,6 +56,8 @@ pub struct NapiInstance {
     pub handler: RxHandler,
     /// Whether the doorbell is unmasked.
     pub armed: AtomicBool,
+    /// Thread of the application that polled or suspended it last; for display.
+    pub(crate) poller: AtomicU32,
     home: Mutex<Option<Home>>,
     /// Held while the doorbell is masked or unmasked.
     watch: Mutex<Watch>,
@@ -104,6 +106,7 @@ impl NapiInstance {
             worker,
             handler,
             armed: AtomicBool::new(false),
+            poller: AtomicU32::new(0),
             home: Mutex::default(),
             watch: Mutex::default(),
             closed: AtomicBool::new(false),

@@ -124,8 +124,8 @@ impl QueueTotals {
 }
 
 impl Netdev {
-    /// A device that is not open yet, to be polled in the context `threaded`.
-    pub fn new(index: u16, name: String, threaded: Context) -> Self {
+    /// A device that is not open yet, to be polled in the context `threaded` with the knobs `knobs`, which must be in range.
+    pub fn new(index: u16, name: String, threaded: Context, knobs: Knobs) -> Self {
         let threaded = Mutex::new(Threaded { device: threaded, queues: BTreeMap::new() });
         Netdev {
             index,
@@ -133,7 +133,7 @@ impl Netdev {
             live: ArcSwapOption::empty(),
             past: Mutex::default(),
             threaded,
-            deferral: Mutex::default(),
+            deferral: Mutex::new(Deferral { device: knobs, queues: BTreeMap::new() }),
         }
     }
 
@@ -279,12 +279,13 @@ impl TxLock {
         }
     }
 
-    /// Sends `batch` and leaves it empty; what the ring does not take is dropped.
-    fn xmit(&self, ctx: &mut SoftnetData, dev: u16, batch: &mut Batch) {
-        let reason = {
+    /// Sends `batch` and leaves it empty; what the ring does not take is dropped. Returns whether the device must be told
+    /// again.
+    fn xmit(&self, ctx: &mut SoftnetData, dev: u16, batch: &mut Batch) -> bool {
+        let (reason, stalled) = {
             let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
             match queue.as_mut() {
-                None => DropReason::DevReady,
+                None => (DropReason::DevReady, false),
                 Some(queue) => {
                     queue.reap(ctx);
                     queue.tx_burst(ctx, batch);
@@ -296,13 +297,14 @@ impl TxLock {
                         queue.kick(ctx);
                     }
                     self.unreaped.store(queue.held() > 0, Ordering::Relaxed);
-                    DropReason::FullRing
+                    (DropReason::FullRing, queue.stalled())
                 }
             }
         };
         if !batch.is_empty() {
             ctx.free_batch_at(batch, dev, reason);
         }
+        stalled
     }
 }
 
@@ -322,7 +324,13 @@ pub fn dev_queue_xmit(ctx: &mut SoftnetData, dev: &Netdev, queue: usize, batch: 
     let live = dev.live.load();
     match live.as_deref() {
         Some(live) if !live.tx.is_empty() => {
-            live.tx[queue % live.tx.len()].xmit(ctx, dev.index, batch);
+            let queue = queue % live.tx.len();
+            if live.tx[queue].xmit(ctx, dev.index, batch) {
+                // Whoever polls the queue's instance stays awake until it is done, but may be asleep now.
+                let instance = live.napis.get(queue);
+                let napi = instance.and_then(|i| Some((i, i.napi.schedule_prep()?)));
+                napi.into_iter().for_each(|(instance, napi)| instance.hand_over(napi));
+            }
         }
         _ => ctx.free_batch_at(batch, dev.index, DropReason::DevReady),
     }

@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use softnet_core::SoftnetData;
 use softnet_core::napi::{Completion, Scheduled, WEIGHT};
-use softnet_core::skb::{Batch, SkbList};
+use softnet_core::skb::{Batch, DropReason, SkbList};
 use softnet_core::sync::{Ordering, Receiver, mailbox};
 
 use crate::app::{App, Filter};
@@ -59,7 +59,7 @@ pub struct PollerParams {
 impl Default for PollerParams {
     /// Does not poll: it is woken.
     fn default() -> Self {
-        PollerParams { busy_poll_usecs: 0, busy_poll_budget: 8, prefer_busy_poll: false, rx_queue_len: 4096 }
+        PollerParams { busy_poll_usecs: 0, busy_poll_budget: 8, prefer_busy_poll: false, rx_queue_len: 1024 }
     }
 }
 
@@ -89,6 +89,19 @@ pub enum PollerError {
     /// The instance is gone with its interface. When that is back it has a new one.
     #[error("{0} is closed: its interface went away, or the stack was stopped")]
     Closed(String),
+    /// Packets that wait for applications might take more than half of packet memory, and RX rings would run dry.
+    #[error(
+        "rx_queue_len: {wanted} packets, but applications may hold {left} more of the {frames} frames; \
+         expected less, or more stack.frames"
+    )]
+    NoRoom {
+        /// What was asked for.
+        wanted: usize,
+        /// What there is left.
+        left: usize,
+        /// Frames of packet memory.
+        frames: u32,
+    },
     /// The operating system refused.
     #[error("descriptors for a poller: {0}")]
     System(#[from] io::Error),
@@ -96,6 +109,7 @@ pub enum PollerError {
 
 /// See the [module](self).
 pub struct NapiPoller {
+    _held: Held,
     instance: Arc<NapiInstance>,
     app: Arc<App>,
     receiver: Option<Receiver<SkbList>>,
@@ -106,6 +120,33 @@ pub struct NapiPoller {
     entered: bool,
     /// A stop left the doorbell masked and asked for this timer, in ns, which a suspension is to replace.
     deferred: Option<NonZeroU64>,
+}
+
+/// What packets that wait for an application may take of packet memory, as long as it is there.
+struct Held {
+    shared: Arc<Shared>,
+    packets: usize,
+}
+
+impl Held {
+    fn new(shared: &Arc<Shared>, packets: usize, most: usize) -> Result<Self, PollerError> {
+        let held = &shared.app_packets;
+        let reserve = |held: usize| held.checked_add(packets).filter(|sum| *sum <= most);
+        match held.fetch_update(Ordering::Relaxed, Ordering::Relaxed, reserve) {
+            Ok(_) => Ok(Held { shared: shared.clone(), packets }),
+            Err(held) => Err(PollerError::NoRoom {
+                wanted: packets,
+                left: most.saturating_sub(held),
+                frames: shared.region.frame_count(),
+            }),
+        }
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.shared.app_packets.fetch_sub(self.packets, Ordering::Relaxed);
+    }
 }
 
 fn in_range(what: &'static str, value: u64, min: u64, max: u64) -> Result<(), PollerError> {
@@ -128,6 +169,8 @@ impl NapiPoller {
         in_range("busy_poll_usecs", params.busy_poll_usecs.into(), 0, MAX_BUSY_POLL_USECS.into())?;
         in_range("busy_poll_budget", params.busy_poll_budget.into(), 1, WEIGHT as u64)?;
         in_range("rx_queue_len", params.rx_queue_len as u64, 1, 1 << 20)?;
+        let half = shared.region.frame_count() as usize / 2;
+        let held = Held::new(shared, params.rx_queue_len, half)?;
         let all = shared.napis();
         let Some(instance) = all.iter().find(|i| i.napi.id == napi).cloned() else {
             let mut names: Vec<_> = all.iter().map(|i| format!("{} ({})", i.napi.id, i.napi.name)).collect();
@@ -146,7 +189,7 @@ impl NapiPoller {
         instance.apps.add(&app);
         let pending = SkbList::new();
         let (receiver, entered, deferred) = (Some(receiver), false, None);
-        Ok(NapiPoller { instance, app, receiver, pending, env, params, entered, deferred })
+        Ok(NapiPoller { _held: held, instance, app, receiver, pending, env, params, entered, deferred })
     }
 
     /// The NAPI instance.
@@ -163,6 +206,10 @@ impl NapiPoller {
     pub fn set_params(&mut self, params: PollerParams) -> Result<(), PollerError> {
         in_range("busy_poll_usecs", params.busy_poll_usecs.into(), 0, MAX_BUSY_POLL_USECS.into())?;
         in_range("busy_poll_budget", params.busy_poll_budget.into(), 1, WEIGHT as u64)?;
+        if self.params.prefer_busy_poll && !params.prefer_busy_poll {
+            // It will not come back as one that prefers.
+            self.resume();
+        }
         self.params = params;
         Ok(())
     }
@@ -215,6 +262,9 @@ impl NapiPoller {
         let Env { ctx, shared, .. } = &mut self.env;
         ctx.originated(batch.len() as u64);
         let napi = &self.instance.napi;
+        if self.instance.is_closed() {
+            return ctx.free_batch_at(batch, napi.dev, DropReason::DevReady);
+        }
         dev_queue_xmit(ctx, &shared.devices[usize::from(napi.dev)], napi.queue.into(), batch);
     }
 
@@ -256,8 +306,10 @@ impl NapiPoller {
         };
         instance.timer.arm(now, ns, Timeout::IrqSuspend);
         instance.stats.suspensions.fetch_add(1, Ordering::Relaxed);
-        if !instance.armed.load(Ordering::Relaxed) && !instance.residency.is(Phase::Polled) {
-            instance.residency.enter(Phase::Suspended, now);
+        instance.poller.store(self.app.tid.load(Ordering::Relaxed), Ordering::Relaxed);
+        if !instance.residency.is(Phase::Polled) {
+            let rings = instance.armed.load(Ordering::Relaxed);
+            instance.residency.enter(if rings { Phase::Irq } else { Phase::Suspended }, now);
         }
     }
 
@@ -267,11 +319,23 @@ impl NapiPoller {
         let instance = self.instance.clone();
         let prefer = self.params.prefer_busy_poll;
         let polled = instance.home().is_some_and(|home| home.context() == Context::BusyPoll);
-        let owned = if polled { None } else { instance.napi.busy_poll(prefer) };
-        let Some(mut owned) = owned else {
+        let mut owned = if polled { None } else { instance.napi.busy_poll(prefer) };
+        if owned.is_none() {
             instance.stats.busy_poll_lost.fetch_add(1, Ordering::Relaxed);
-            return;
-        };
+            let usecs = self.params.busy_poll_usecs;
+            if polled || usecs == 0 {
+                return;
+            }
+            // Not to spin beside whoever has it. If that was asked to give way, it has by then.
+            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+            let usecs = Duration::from_micros(usecs.into());
+            self.sleep(Some(left.map_or(usecs, |left| left.min(usecs))));
+            if !self.is_ready() {
+                owned = instance.napi.busy_poll(prefer);
+            }
+        }
+        let Some(mut owned) = owned else { return };
+        instance.poller.store(self.app.tid.load(Ordering::Relaxed), Ordering::Relaxed);
         instance.stats.busy_polls.fetch_add(1, Ordering::Relaxed);
         let budget = usize::from(self.params.busy_poll_budget);
         let mut now = self.env.shared.clock.now();

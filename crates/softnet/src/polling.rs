@@ -108,6 +108,7 @@ impl Env {
                 napi = again;
             }
         }
+        self.wake_apps();
     }
 
     /// Schedules the instances whose timers fired (the kernel's `napi_watchdog`).
@@ -117,9 +118,10 @@ impl Env {
             if now == 0 {
                 now = self.shared.clock.now();
             }
-            if instance.timer.take_due(now) {
-                instance.napi.watchdog().into_iter().for_each(|napi| net_rx.schedule(napi));
-            }
+            instance.timer.if_due(now, || {
+                let napi = instance.napi.watchdog();
+                napi.map(|napi| net_rx.schedule(napi)).is_some()
+            });
         }
     }
 
@@ -192,12 +194,13 @@ impl Env {
 
     /// Does as an application's completion or stop says. `false`: the instance must be polled, since packets wait already.
     pub(crate) fn settle(&mut self, instance: &NapiInstance, released: &Released<Rx>, now: u64) -> bool {
-        let phase = if released.unmask { Phase::Irq } else { Phase::Deferred };
-        instance.residency.enter(phase, now);
-        match released.timer {
-            Some(ns) => instance.timer.arm(now, ns, Timeout::GroFlush),
-            None => instance.timer.disarm(),
+        // One that took it while its doorbell was unmasked leaves it so.
+        let rings = released.unmask || instance.armed.load(Ordering::Relaxed);
+        instance.residency.enter(if rings { Phase::Irq } else { Phase::Deferred }, now);
+        if let Some(ns) = released.timer {
+            instance.timer.arm(now, ns, Timeout::GroFlush);
         }
+        // Without a new timer the old one runs on: should the application not come to unmask, that polls.
         !released.unmask || instance.unmask()
     }
 }

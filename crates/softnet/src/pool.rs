@@ -203,7 +203,12 @@ impl PoolThread {
         if data & TIMER != 0 {
             self.me.stats.woken_by_timer.add(1);
             instance.timer.fired();
-            return instance.timer.take_due(self.env.shared.clock.now()).then(|| instance.napi.watchdog())?;
+            let mut napi = None;
+            instance.timer.if_due(self.env.shared.clock.now(), || {
+                napi = instance.napi.watchdog();
+                napi.is_some()
+            });
+            return napi;
         }
         self.me.stats.woken_by_doorbell.add(1);
         ring_shared(instance)

@@ -39,36 +39,24 @@ impl View {
     /// wrong with the request, or why nothing changed.
     pub fn set(&self, set: Set) -> Result<Vec<NapiRow>, String> {
         let ids = self.commander.set(set)?;
-        Ok(self.napis().into_iter().filter(|row| ids.contains(&row.id)).collect())
+        Ok(self.napis_of(&ids))
     }
 
     /// Sets knobs of instances, at once. Returns the rows of those it was about; the error says what is wrong with it, and
     /// then nothing changed.
     pub fn set_knobs(&self, set: &SetKnobs) -> Result<Vec<NapiRow>, String> {
-        let wanted = |row: &NapiRow| match &set.target {
-            Target::Dev(name) => row.dev == *name,
-            Target::Napi(id) => row.id == *id,
-        };
-        let rows: Vec<NapiRow> = self.napis().into_iter().filter(wanted).collect();
-        let device = match &set.target {
-            Target::Dev(name) => self.shared.devices.iter().find(|dev| dev.name == *name),
-            Target::Napi(_) => {
-                rows.first().and_then(|row| self.shared.devices.iter().find(|d| d.name == row.dev))
-            }
-        };
-        let Some(device) = device else {
-            let all = self.napis().into_iter().map(|row| format!("{} ({})", row.id, row.name));
-            return Err(format!(
-                "no such device or NAPI instance; there are: {}",
-                all.collect::<Vec<_>>().join(", ")
-            ));
-        };
-        let queue = match set.target {
-            Target::Dev(_) => None,
-            Target::Napi(_) => rows.first().map(|row| row.queue),
+        let (device, instances) = self.shared.find(&set.target)?;
+        let queue = match (&set.target, &instances[..]) {
+            (Target::Napi(_), [instance]) => Some(instance.napi.queue),
+            _ => None,
         };
         device.set_deferral(queue, set.knobs)?;
-        Ok(self.napis().into_iter().filter(wanted).collect())
+        let ids: Vec<u32> = instances.iter().map(|instance| instance.napi.id).collect();
+        Ok(self.napis_of(&ids))
+    }
+
+    fn napis_of(&self, ids: &[u32]) -> Vec<NapiRow> {
+        self.napis().into_iter().filter(|row| ids.contains(&row.id)).collect()
     }
 
     fn dev_name(&self, dev: u16) -> String {

@@ -15,8 +15,10 @@ use softnet_core::ip::slow::{Iface, Outbox, SlowPath, View};
 use softnet_core::napi::Budget;
 use softnet_core::skb::{Batch, CacheSizes, DropReason, Flags, Region};
 use softnet_core::softnet_data::ContextStats;
+use softnet_core::sync::AtomicUsize;
 
 use crate::clock::Clock;
+use crate::control::Target;
 use crate::instance::NapiInstance;
 use crate::netdev::{Netdev, dev_queue_xmit};
 use crate::routes;
@@ -43,6 +45,8 @@ pub struct Shared {
     control: Mutex<Control>,
     /// Wakes the housekeeper, which runs the slow path's timers.
     pub housekeeper: Waker,
+    /// Packets that may wait for applications, all together.
+    pub(crate) app_packets: AtomicUsize,
     contexts: Mutex<Vec<Arc<ContextStats>>>,
     threads: Mutex<Vec<Arc<PollThread>>>,
 }
@@ -88,6 +92,7 @@ impl Shared {
                 retired: Vec::new(),
             }),
             housekeeper: Waker::new()?,
+            app_packets: AtomicUsize::new(0),
             contexts: Mutex::new(vec![Arc::default()]),
             threads: Mutex::default(),
         })
@@ -122,6 +127,36 @@ impl Shared {
     pub fn napis(&self) -> Vec<Arc<NapiInstance>> {
         let of = |dev: &Netdev| dev.live.load().as_ref().map_or_else(Vec::new, |live| live.napis.clone());
         self.devices.iter().flat_map(of).collect()
+    }
+
+    /// What `target` names: a device with its instances, none while it is not open, or an instance with its device. The
+    /// error says what there is.
+    pub fn find(&self, target: &Target) -> Result<(&Netdev, Vec<Arc<NapiInstance>>), String> {
+        let there = |mut all: Vec<String>| match all.len() {
+            0 => "there is none".into(),
+            _ => {
+                all.sort();
+                format!("there are: {}", all.join(", "))
+            }
+        };
+        let napis = self.napis();
+        let of = |index: u16| napis.iter().filter(|i| i.napi.dev == index).cloned().collect();
+        match target {
+            Target::Dev(name) => match self.devices.iter().find(|dev| dev.name == *name) {
+                Some(dev) => Ok((dev, of(dev.index))),
+                None => {
+                    let names = self.devices.iter().map(|dev| dev.name.clone()).collect();
+                    Err(format!("no device {name:?}; {}", there(names)))
+                }
+            },
+            Target::Napi(id) => match napis.iter().find(|instance| instance.napi.id == *id) {
+                Some(instance) => Ok((&self.devices[usize::from(instance.napi.dev)], vec![instance.clone()])),
+                None => {
+                    let ids = napis.iter().map(|i| format!("{} ({})", i.napi.id, i.napi.name)).collect();
+                    Err(format!("no NAPI instance {id}; {}", there(ids)))
+                }
+            },
+        }
     }
 
     /// The threads that poll: first the workers.

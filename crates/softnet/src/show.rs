@@ -30,6 +30,32 @@ pub enum Table {
     Stats,
 }
 
+impl Table {
+    /// All of them.
+    pub const ALL: [Table; 7] =
+        [Table::Dev, Table::Napi, Table::Worker, Table::Neigh, Table::Route, Table::Drops, Table::Stats];
+
+    /// Its name, as it is asked for.
+    pub const fn name(self) -> &'static str {
+        ["dev", "napi", "worker", "neigh", "route", "drops", "stats"][self as usize]
+    }
+
+    /// What it tells, in one line.
+    pub const fn help(self) -> &'static str {
+        match self {
+            Table::Dev => "Devices: link, addresses, traffic",
+            Table::Napi => {
+                "NAPI instances: who polls which queue, what it brings, and why it is awake or asleep"
+            }
+            Table::Worker => "Workers and the other threads that poll: CPU use, sleeps, and what woke them",
+            Table::Neigh => "Neighbours: IP and MAC addresses on the links",
+            Table::Route => "Routes: connected and configured",
+            Table::Drops => "Packets that were dropped, by device and reason",
+            Table::Stats => "Totals: every packet is somewhere",
+        }
+    }
+}
+
 /// A device.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DevRow {
@@ -174,6 +200,8 @@ pub struct AppRow {
     pub queued: u64,
     /// Times it blocked.
     pub sleeps: u64,
+    /// CPU time of its thread so far, in nanoseconds.
+    pub cpu_ns: u64,
 }
 
 /// A thread that polls: a worker, an instance's own, or one of the pool.

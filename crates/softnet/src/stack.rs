@@ -88,7 +88,9 @@ impl Assembly {
             .devices
             .iter()
             .enumerate()
-            .map(|(index, device)| Netdev::new(index as u16, device.name.clone(), device.threaded))
+            .map(|(index, device)| {
+                Netdev::new(index as u16, device.name.clone(), device.threaded, device.knobs())
+            })
             .collect();
         let mut workers = Vec::new();
         for (index, cpu) in stack.workers.iter().enumerate() {
@@ -245,6 +247,24 @@ mod tests {
         };
         let error = Assembly::new(config(), vec![], move |_| Ok(opener)).err().expect("b failed");
         assert_eq!(error.to_string(), "b: no such interface");
+    }
+
+    #[test]
+    fn configured_knobs_are_set_when_a_device_is_opened() {
+        let mut config = config();
+        config.devices.truncate(1);
+        let device = &mut config.devices[0];
+        (device.napi_defer_hard_irqs, device.gro_flush_timeout, device.irq_suspend_timeout) = (2, 20_000, 3);
+        let opener = |_: u16, _: &DeviceConfig, ctx: &mut SoftnetData| -> Result<OpenDevice, String> {
+            let [a, _] = pair(ctx.region(), [0, 9], &PairConfig::default()).map_err(|e| e.to_string())?;
+            Ok(a)
+        };
+        let assembly = Assembly::new(config, vec![], move |_| Ok(opener)).unwrap();
+        let row = &assembly.view.napis()[0];
+        let knobs = (row.napi_defer_hard_irqs, row.gro_flush_timeout, row.irq_suspend_timeout);
+        assert_eq!(knobs, (2, 20_000, 3));
+        let warning = row.warning.as_deref().unwrap_or_default();
+        assert!(warning.starts_with("irq_suspend_timeout has no effect without an application"), "{warning}");
     }
 
     #[test]

@@ -42,7 +42,7 @@ pub struct NapiTimer {
     pub stats: TimerStats,
 }
 
-/// Counters of a timer, written under its lock.
+/// Counters of a timer, written by whoever it made owner of the instance.
 #[derive(Default)]
 pub struct TimerStats {
     /// Times that `gro_flush_timeout` ran out.
@@ -121,37 +121,43 @@ impl NapiTimer {
         (deadline != 0).then(|| (timeout, self.armed_at.load(Relaxed), deadline))
     }
 
-    /// Takes note that the descriptor fired. Whoever it woke calls this, and only then [`take_due`](Self::take_due): a
+    /// Takes note that the descriptor fired. Whoever it woke calls this, and only then [`if_due`](Self::if_due): a
     /// thread that read the time before it fired, and arms the timer afterwards, would otherwise rely on it still to fire.
     pub fn fired(&self) {
         *lock(&self.set) = 0;
     }
 
-    /// Whether it is time: the instance is to be polled now. Else the descriptor fires when it will be.
-    pub fn take_due(&self, now: u64) -> bool {
-        let deadline = self.deadline.load(Relaxed);
-        if deadline == 0 {
-            return false;
+    /// Whether it is time: `poll` is called, which says whether the instance had nobody else to poll it. Else the
+    /// descriptor fires when it will be time.
+    pub fn if_due(&self, now: u64, poll: impl FnOnce() -> bool) {
+        if !self.is_armed() {
+            return;
         }
         let mut set = lock(&self.set);
         let deadline = self.deadline.load(Relaxed);
         if deadline == 0 {
-            return false;
+            return;
         }
         if deadline > now {
             if *set <= now {
                 self.fire_in(&mut set, now, deadline - now);
             }
-            return false;
+            return;
         }
         self.deadline.store(0, Relaxed);
-        if self.suspends.load(Relaxed) {
+        let (suspended, took) =
+            (self.suspends.load(Relaxed), now.saturating_sub(self.armed_at.load(Relaxed)));
+        drop(set);
+        if !poll() {
+            return;
+        }
+        // By whoever owns the instance now.
+        if suspended {
             self.stats.rescues.add(1);
         } else {
             self.stats.deferrals.add(1);
-            self.stats.deferral_ns.add(now - self.armed_at.load(Relaxed));
+            self.stats.deferral_ns.add(took);
         }
-        true
     }
 
     fn fire_in(&self, set: &mut u64, now: u64, ns: u64) {
@@ -175,6 +181,15 @@ mod tests {
         NonZeroU64::new(ns).unwrap()
     }
 
+    fn due(timer: &NapiTimer, now: u64) -> bool {
+        let mut due = false;
+        timer.if_due(now, || {
+            due = true;
+            true
+        });
+        due
+    }
+
     fn fires(timer: &NapiTimer, within: i64) -> bool {
         let wait = rustix::event::Timespec { tv_sec: within, tv_nsec: 0 };
         poll(&mut [PollFd::new(&timer.fd, PollFlags::IN)], Some(&wait)).unwrap() > 0
@@ -183,13 +198,13 @@ mod tests {
     #[test]
     fn is_due_at_its_deadline_and_once() {
         let timer = NapiTimer::new().unwrap();
-        assert!(!timer.is_armed() && !timer.take_due(1));
+        assert!(!timer.is_armed() && !due(&timer, 1));
         timer.arm(1000, ns(500), Timeout::GroFlush);
         assert_eq!(timer.armed(), Some((Timeout::GroFlush, 1000, 1500)));
-        assert!(!timer.take_due(1499) && timer.take_due(1530) && !timer.take_due(1600));
+        assert!(!due(&timer, 1499) && due(&timer, 1530) && !due(&timer, 1600));
         assert_eq!((timer.stats.deferrals.get(), timer.stats.deferral_ns.get()), (1, 530));
         timer.arm(2000, ns(5000), Timeout::IrqSuspend);
-        assert!(timer.take_due(7000));
+        assert!(due(&timer, 7000));
         assert_eq!((timer.stats.deferrals.get(), timer.stats.rescues.get()), (1, 1));
     }
 
@@ -201,14 +216,14 @@ mod tests {
         assert_eq!(set(), HOUR);
         timer.arm(HOUR / 4, ns(HOUR), Timeout::IrqSuspend);
         assert_eq!(set(), HOUR, "soon enough, and not much too soon");
-        assert!(!timer.take_due(HOUR), "it fired early");
+        assert!(!due(&timer, HOUR), "it fired early");
         assert_eq!(set(), HOUR + HOUR / 4, "and is set for the rest");
         timer.arm(HOUR, ns(100), Timeout::GroFlush);
         assert_eq!(set(), HOUR + 100, "sooner");
         timer.arm(HOUR + 10, ns(HOUR), Timeout::IrqSuspend);
         assert_eq!(set(), 2 * HOUR + 10, "much too soon");
         timer.disarm();
-        assert!(!timer.is_armed() && !timer.take_due(u64::MAX));
+        assert!(!timer.is_armed() && !due(&timer, u64::MAX));
         timer.arm(5 * HOUR, ns(u64::MAX), Timeout::GroFlush);
         assert_eq!(timer.armed().unwrap().2, u64::MAX);
     }
@@ -221,16 +236,16 @@ mod tests {
         timer.disarm();
         assert!(fires(&timer, 60));
         timer.fired();
-        assert!(!timer.take_due(1200));
+        assert!(!due(&timer, 1200));
         timer.arm(0, ns(1500), Timeout::GroFlush);
         assert_eq!(*lock(&timer.set), 1500, "set anew, though 1000 would have done");
         // And the other way round: it fires between the two.
         timer.arm(2000, ns(1000), Timeout::GroFlush);
         timer.arm(2100, ns(1000), Timeout::GroFlush);
         timer.fired();
-        assert!(!timer.take_due(3050));
+        assert!(!due(&timer, 3050));
         assert_eq!(*lock(&timer.set), 3100, "for the rest");
-        assert!(timer.take_due(3100));
+        assert!(due(&timer, 3100));
     }
 
     #[test]

@@ -1,9 +1,11 @@
 //! `softnet show`: tables of a running instance.
 
+pub(crate) mod napi;
 pub(crate) mod rows;
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use softnet::control::{Client, Request};
 use softnet::show::{DevRow, DropRow, NapiRow, NeighRow, RouteRow, Stats, Table, WorkerRow};
 
@@ -16,8 +18,11 @@ use rows::Row;
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Show {
     /// What to show.
-    #[arg(value_enum)]
-    table: What,
+    #[arg(value_parser = table())]
+    table: Table,
+    /// With `napi`: only this instance, in full: by its id or name, or those of a device by its name.
+    #[arg(value_name = "ID")]
+    id: Option<String>,
     /// The instance: its name (`stack.name`), or the path of its control socket. Without it, the only one running.
     #[arg(long)]
     name: Option<String>,
@@ -32,58 +37,90 @@ pub(crate) struct Show {
 const EXAMPLES: &str = "\
 Examples:
   softnet show dev                    packets, bytes and drops of each device
-  softnet show napi --watch           polls and packets per poll of each queue, as rates
+  softnet show napi                   who polls which queue, what it brings, why it is awake or asleep
+  softnet show napi eth1-0 --watch    all about one queue, counters as rates
   softnet show worker --watch 0.2     who is awake, and what woke it
   softnet show drops --name edge      what the instance \"edge\" lost, and why
-  softnet show stats --json | jq .dropped";
+  softnet show stats --json | jq .dropped
 
-#[derive(Clone, Copy, clap::ValueEnum)]
-enum What {
-    /// Devices: link, addresses, traffic.
-    Dev,
-    /// NAPI instances: who polls which queue, and what it brings.
-    Napi,
-    /// Workers and the other threads that poll: CPU use, sleeps, and what woke them.
-    Worker,
-    /// Neighbours: IP and MAC addresses on the links.
-    Neigh,
-    /// Routes: connected and configured.
-    Route,
-    /// Packets that were dropped, by device and reason.
-    Drops,
-    /// Totals: every packet is somewhere.
-    Stats,
+In `show napi`, IRQ, DEFER, SUSP, POLL and APP are shares of time: waited for its doorbell; doorbell masked, the timer polls
+next; suspended by an application that polls next; polled by its context; polled by an application. EFFECTIVE is what
+gro_flush_timeout takes here, on average.";
+
+/// Reads the name of a table.
+fn table() -> impl TypedValueParser<Value = Table> {
+    let named = |table: Table| PossibleValue::new(table.name()).help(table.help());
+    PossibleValuesParser::new(Table::ALL.map(named)).try_map(|name| {
+        Table::ALL.into_iter().find(|table| table.name() == name).ok_or_else(|| format!("no table {name:?}"))
+    })
 }
 
-fn interval(text: &str) -> Result<Duration, String> {
+/// Reads an interval.
+pub(crate) fn interval(text: &str) -> Result<Duration, String> {
     let seconds = text.parse().ok().filter(|s| (0.1..=3600.0).contains(s));
     seconds.map(Duration::from_secs_f64).ok_or_else(|| "expected seconds, from 0.1 to 3600".into())
 }
 
 /// Runs the command.
 pub(crate) fn show(args: &Show) -> Result<(), Failure> {
+    if args.id.is_some() && args.table != Table::Napi {
+        return Err(Failure::Usage(format!(
+            "`show {}` shows all there is; only `show napi` takes an ID",
+            args.table.name()
+        )));
+    }
     let client = Client::new(args.name.as_deref()).map_err(|error| Failure::Run(error.to_string()))?;
     match args.table {
-        What::Dev => list::<DevRow>(args, &client, Table::Dev),
-        What::Napi => list::<NapiRow>(args, &client, Table::Napi),
-        What::Worker => list::<WorkerRow>(args, &client, Table::Worker),
-        What::Neigh => list::<NeighRow>(args, &client, Table::Neigh),
-        What::Route => list::<RouteRow>(args, &client, Table::Route),
-        What::Drops => list::<DropRow>(args, &client, Table::Drops),
-        What::Stats => {
+        Table::Dev => list::<DevRow>(args, &client),
+        Table::Napi => show_napi(args, &client),
+        Table::Worker => list::<WorkerRow>(args, &client),
+        Table::Neigh => list::<NeighRow>(args, &client),
+        Table::Route => list::<RouteRow>(args, &client),
+        Table::Drops => list::<DropRow>(args, &client),
+        Table::Stats => {
             repeat(args, || ask(&client, Table::Stats), |now: &Stats, before| rows::stats(now, before))
         }
     }
 }
 
-fn list<R: Row>(args: &Show, client: &Client, table: Table) -> Result<(), Failure> {
+/// All instances, or the one that was asked for.
+fn show_napi(args: &Show, client: &Client) -> Result<(), Failure> {
+    let Some(id) = &args.id else {
+        let text = |now: &Vec<NapiRow>, before: Option<(&Vec<NapiRow>, f64)>| {
+            napi::tables(now, before.map(|(rows, seconds)| (&rows[..], seconds)))
+        };
+        return repeat(args, || ask(client, Table::Napi), text);
+    };
+    let those = || {
+        let (those, others): (Vec<NapiRow>, Vec<NapiRow>) = ask::<Vec<NapiRow>>(client, Table::Napi)?
+            .into_iter()
+            .partition(|row| row.id.to_string() == *id || row.name == *id || row.dev == *id);
+        if !those.is_empty() {
+            return Ok(those);
+        }
+        let there: Vec<String> = others.iter().map(|row| format!("{} ({})", row.id, row.name)).collect();
+        let there = if there.is_empty() {
+            "there is none".into()
+        } else {
+            format!("there are: {}", there.join(", "))
+        };
+        Err(Failure::Run(format!("no NAPI instance {id:?}; {there}")))
+    };
+    repeat(args, those, |now, before| {
+        let since = |row: &NapiRow| before.map(|(rows, s)| (rows.iter().find(|old| old.id == row.id), s));
+        now.iter().map(|row| napi::block(row, since(row))).collect::<Vec<_>>().join("\n")
+    })
+}
+
+fn list<R: Row>(args: &Show, client: &Client) -> Result<(), Failure> {
     repeat(
         args,
-        || ask(client, table),
+        || ask(client, args.table),
         |now: &Vec<R>, before| rows::table(now, before.map(|(b, s)| (&b[..], s))),
     )
 }
 
+/// Asks for a table.
 fn ask<T: serde::de::DeserializeOwned>(client: &Client, table: Table) -> Result<T, Failure> {
     client.ask(&Request::Show(table)).map_err(|error| Failure::Run(error.to_string()))
 }

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use softnet::show::{DevRow, DropRow, NapiRow, NeighRow, RouteRow, Stats, WorkerRow};
+use softnet::show::{DevRow, DropRow, NeighRow, RouteRow, Stats, WorkerRow};
 
 use crate::text::{self, Align, bit_rate, bytes, grouped, rate, seconds};
 
@@ -28,12 +28,19 @@ pub(crate) fn table<R: Row>(rows: &[R], before: Option<(&[R], f64)>) -> String {
         let (rows, seconds) = before?;
         Some((rows.iter().find(|old| old.key() == row.key()), seconds))
     };
-    let cells: Vec<Vec<Cell>> = rows.iter().map(|row| row.cells(then(row))).collect();
-    let Some(first) = cells.first() else { return format!("{}\n", R::NONE) };
+    match rows.is_empty() {
+        true => format!("{}\n", R::NONE),
+        false => cells_table(rows.iter().map(|row| row.cells(then(row))).collect()),
+    }
+}
+
+/// Rows of cells that have the same headers; nothing if there are none.
+pub(crate) fn cells_table(rows: Vec<Vec<Cell>>) -> String {
+    let Some(first) = rows.first() else { return String::new() };
     let headers: Vec<(String, Align)> =
         first.iter().map(|(title, align, _)| ((*title).into(), *align)).collect();
     let rows: Vec<Vec<String>> =
-        cells.into_iter().map(|row| row.into_iter().map(|(.., cell)| cell).collect()).collect();
+        rows.into_iter().map(|row| row.into_iter().map(|(.., cell)| cell).collect()).collect();
     text::table(&headers, &rows)
 }
 
@@ -75,7 +82,7 @@ fn growth<R>(now: &R, (then, seconds): (Option<&R>, f64), field: impl Fn(&R) -> 
 }
 
 /// A counter, or its rate.
-fn counter<R>(now: &R, since: Since<'_, R>, field: impl Fn(&R) -> u64) -> String {
+pub(crate) fn counter<R>(now: &R, since: Since<'_, R>, field: impl Fn(&R) -> u64) -> String {
     match since {
         Some(since) => growth(now, since, field).map_or("-".into(), rate),
         None => grouped(field(now)),
@@ -90,11 +97,11 @@ fn volume<R>(now: &R, since: Since<'_, R>, field: impl Fn(&R) -> u64) -> String 
     }
 }
 
-fn left(title: &'static str, cell: impl Into<String>) -> Cell {
+pub(crate) fn left(title: &'static str, cell: impl Into<String>) -> Cell {
     (title, Align::Left, cell.into())
 }
 
-fn right(title: &'static str, cell: impl Into<String>) -> Cell {
+pub(crate) fn right(title: &'static str, cell: impl Into<String>) -> Cell {
     (title, Align::Right, cell.into())
 }
 
@@ -125,44 +132,6 @@ impl Row for DevRow {
             right("held", grouped(self.held)),
             right("reopened", grouped(self.reopened)),
             left("driver", [&self.driver[..], &self.mode].join(" ").trim_end()),
-        ]
-    }
-}
-
-impl Row for NapiRow {
-    const NONE: &'static str = "no NAPI instances: no device is open";
-
-    fn key(&self) -> String {
-        self.id.to_string()
-    }
-
-    fn cells(&self, since: Since<'_, Self>) -> Vec<Cell> {
-        let count = |field: fn(&Self) -> u64| counter(self, since, field);
-        let then = since.and_then(|(then, _)| then);
-        let packets = self.packets.saturating_sub(then.map_or(0, |then| then.packets));
-        let polls = self.polls.saturating_sub(then.map_or(0, |then| then.polls));
-        let state = if self.state.is_empty() { "idle".into() } else { self.state.join(",") };
-        vec![
-            right("id", self.id.to_string()),
-            left("name", &self.name),
-            left("dev", &self.dev),
-            right("queue", self.queue.to_string()),
-            left("context", self.context.name()),
-            left("thread", &self.thread),
-            right("tid", if self.tid == 0 { "-".into() } else { self.tid.to_string() }),
-            left("state", state),
-            left("doorbell", &self.doorbell),
-            left("kernel irq", &self.kernel_irq),
-            right("packets", count(|n| n.packets)),
-            right("polls", count(|n| n.polls)),
-            right("empty", count(|n| n.empty_polls)),
-            right("full", count(|n| n.full_polls)),
-            right(
-                "packets/poll",
-                if polls > 0 { format!("{:.1}", packets as f64 / polls as f64) } else { "-".into() },
-            ),
-            right("schedules", count(|n| n.schedules)),
-            right("missed", count(|n| n.missed)),
         ]
     }
 }

@@ -128,14 +128,15 @@ impl State {
 
     /// Puts back what the instance of `queue` had before, if what it has now is what was set here.
     fn put_back(&mut self, ifindex: u32, queue: u32) -> SysResult<()> {
-        let Some(Mirrored { napi, before, set }) = self.mirrored.remove(&queue) else { return Ok(()) };
+        let Some(&Mirrored { napi, before, set }) = self.mirrored.get(&queue) else { return Ok(()) };
         let Ok(family) = &mut self.family else { return Ok(()) };
         // It may have been made anew, with the knobs of the old one (rings were resized, the interface was down).
         let napi = family.queue_napi(ifindex, queue)?.unwrap_or(napi);
-        match family.napi(napi)?.knobs == Some(set) {
-            true => family.set_napi(napi, before),
-            false => Ok(()),
+        if family.napi(napi)?.knobs == Some(set) {
+            family.set_napi(napi, before)?;
         }
+        self.mirrored.remove(&queue);
+        Ok(())
     }
 }
 

@@ -88,7 +88,7 @@ impl XdpTx {
             break;
         }
         // While the interface is down nobody needs to stay awake for the rest.
-        self.xsk.set_stalled(self.pending && !self.down);
+        self.xsk.set_stalled(self.stalled());
     }
 }
 
@@ -157,6 +157,10 @@ impl TxQueue for XdpTx {
         if self.down || (self.pending && self.ring.needs_wakeup()) {
             self.push();
         }
+    }
+
+    fn stalled(&self) -> bool {
+        self.pending && !self.down
     }
 
     fn stats(&self) -> Arc<QueueStats> {

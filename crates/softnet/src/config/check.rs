@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::net::Ipv4Addr;
 
+use softnet_core::napi::MAX_DEFER_HARD_IRQS;
 use softnet_core::softnet_data::MAX_DEVICES;
 use softnet_dev::sched::Policy;
 
@@ -12,16 +13,16 @@ use super::{Config, DeviceConfig, InterfaceAddr, RouteTarget, StackConfig, forma
 
 /// What a number may be.
 pub(super) struct Limit {
-    min: u32,
-    pub(super) max: u32,
+    min: u64,
+    pub(super) max: u64,
     power_of_two: bool,
 }
 
-const fn range(min: u32, max: u32) -> Limit {
+const fn range(min: u64, max: u64) -> Limit {
     Limit { min, max, power_of_two: false }
 }
 
-const fn power(min: u32, max: u32) -> Limit {
+const fn power(min: u64, max: u64) -> Limit {
     Limit { min, max, power_of_two: true }
 }
 
@@ -38,9 +39,12 @@ pub(super) const DEV_WEIGHT: Limit = range(1, 64);
 pub(super) const WORKQUEUE_THREADS: Limit = range(0, 256);
 pub(super) const CACHE_SIZE: Limit = range(1, 4096);
 pub(super) const CACHE_MOVE: Limit = range(1, 4096);
+pub(super) const DEFER_HARD_IRQS: Limit = range(0, MAX_DEFER_HARD_IRQS as u64);
+pub(super) const NANOSECONDS: Limit = range(0, u64::MAX);
 
 impl Limit {
-    fn check(&self, place: Place, value: u32, found: &mut Vec<Found>) {
+    fn check(&self, place: Place, value: impl Into<u64>, found: &mut Vec<Found>) {
+        let value = value.into();
         let fits = (self.min..=self.max).contains(&value);
         if !fits || (self.power_of_two && !value.is_power_of_two()) {
             found.push(Found::new(place, format!("expected {self}, found {value}")));
@@ -108,7 +112,7 @@ fn stack(stack: &StackConfig, cpus: &[u32], found: &mut Vec<Found>) {
     DEV_WEIGHT.check(at.key("dev_weight"), stack.dev_weight, found);
     WORKQUEUE_THREADS.check(at.key("workqueue_threads"), stack.workqueue_threads, found);
     let cache = stack.skb_cache;
-    let (at, whole) = (Section::SkbCache, |n: usize| u32::try_from(n).unwrap_or(u32::MAX));
+    let (at, whole) = (Section::SkbCache, |n: usize| n as u64);
     CACHE_SIZE.check(at.key("size"), whole(cache.size), found);
     for (key, moved) in [("refill", cache.refill), ("flush", cache.flush)] {
         CACHE_MOVE.check(at.key(key), whole(moved), found);
@@ -136,6 +140,7 @@ fn devices(config: &Config, found: &mut Vec<Found>) {
             }
         }
         RING.check(at.key("ring"), device.ring, found);
+        DEFER_HARD_IRQS.check(at.key("napi_defer_hard_irqs"), device.napi_defer_hard_irqs, found);
         for (item, &worker) in device.workers.iter().enumerate() {
             if worker >= config.stack.workers.len() && !config.stack.workers.is_empty() {
                 let last = config.stack.workers.len() - 1;

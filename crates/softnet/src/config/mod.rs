@@ -42,6 +42,7 @@ use softnet_dev::sched::Policy;
 pub use errors::{At, ConfigErrors, Problem};
 
 use crate::context::Context;
+use crate::netdev::Knobs;
 
 /// Everything a stack is started from.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -135,6 +136,13 @@ pub struct DeviceConfig {
     pub partial_csum: PartialCsum,
     /// In which context it is polled, until that is changed while it runs.
     pub threaded: Context,
+    /// Completions without work that leave a queue's doorbell masked, at most 2147483647; these three, too, until they are
+    /// changed while it runs.
+    pub napi_defer_hard_irqs: u32,
+    /// ns until a masked queue is polled.
+    pub gro_flush_timeout: u64,
+    /// ns for which an application that receives may leave a masked queue alone.
+    pub irq_suspend_timeout: u64,
 }
 
 impl DeviceConfig {
@@ -150,6 +158,18 @@ impl DeviceConfig {
             workers: Vec::new(),
             partial_csum: PartialCsum::Auto,
             threaded: Context::Softirq,
+            napi_defer_hard_irqs: 0,
+            gro_flush_timeout: 0,
+            irq_suspend_timeout: 0,
+        }
+    }
+
+    /// Its knobs of interrupt mitigation.
+    pub fn knobs(&self) -> Knobs {
+        Knobs {
+            napi_defer_hard_irqs: Some(self.napi_defer_hard_irqs.into()),
+            gro_flush_timeout: Some(self.gro_flush_timeout),
+            irq_suspend_timeout: Some(self.irq_suspend_timeout),
         }
     }
 

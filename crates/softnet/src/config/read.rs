@@ -129,7 +129,7 @@ impl Read {
                 ("refill", &check::CACHE_MOVE, &mut stack.skb_cache.refill),
                 ("flush", &check::CACHE_MOVE, &mut stack.skb_cache.flush),
             ] {
-                set(slot, self.integer(cache, key, limit).map(|n| n as usize));
+                set(slot, self.integer(cache, key, limit));
             }
         }
         stack
@@ -163,7 +163,20 @@ impl Read {
     fn device(&mut self, table: Table<'_>) -> DeviceConfig {
         self.known_keys(
             table,
-            &["name", "driver", "mode", "force", "ring", "addresses", "workers", "partial_csum", "threaded"],
+            &[
+                "name",
+                "driver",
+                "mode",
+                "force",
+                "ring",
+                "addresses",
+                "workers",
+                "partial_csum",
+                "threaded",
+                "napi_defer_hard_irqs",
+                "gro_flush_timeout",
+                "irq_suspend_timeout",
+            ],
         );
         let mut device = DeviceConfig::new(self.required_string(table, "name").unwrap_or_default());
         set(&mut device.driver, self.choice(table, "driver", &[("xdp", Driver::Xdp)]));
@@ -186,6 +199,14 @@ impl Read {
             && let Some(value) = table.get("threaded")
         {
             set(&mut device.threaded, self.parsed(table.section.key("threaded"), value, text.parse()));
+        }
+        let n = self.integer(table, "napi_defer_hard_irqs", &check::DEFER_HARD_IRQS);
+        set(&mut device.napi_defer_hard_irqs, n);
+        for (key, slot) in [
+            ("gro_flush_timeout", &mut device.gro_flush_timeout),
+            ("irq_suspend_timeout", &mut device.irq_suspend_timeout),
+        ] {
+            set(slot, self.integer(table, key, &check::NANOSECONDS));
         }
         device
     }
@@ -352,8 +373,9 @@ impl Read {
         })
     }
 
-    fn integer(&mut self, table: Table<'_>, key: &'static str, limit: &Limit) -> Option<u32> {
-        self.value(table, key, &limit.to_string(), as_u32)
+    /// A number that a `T` can hold; whether it is within `limit` is for `check`.
+    fn integer<T: TryFrom<u64>>(&mut self, table: Table<'_>, key: &'static str, limit: &Limit) -> Option<T> {
+        self.value(table, key, &limit.to_string(), whole)
     }
 
     fn integers(&mut self, table: Table<'_>, key: &'static str, limit: &Limit) -> Option<Vec<u32>> {
@@ -361,7 +383,7 @@ impl Read {
         table.get(key)?.get_ref().as_array()?;
         let mut all = Vec::new();
         for (item, value) in items {
-            match as_u32(value.get_ref()) {
+            match whole(value.get_ref()) {
                 Some(number) => all.push(number),
                 None => {
                     let message = format!("expected {limit}, found {}", shown(value));
@@ -389,9 +411,10 @@ fn set<T>(slot: &mut T, value: Option<T>) {
     }
 }
 
-fn as_u32(value: &DeValue<'_>) -> Option<u32> {
+/// A whole number that a `T` can hold.
+fn whole<T: TryFrom<u64>>(value: &DeValue<'_>) -> Option<T> {
     let integer = value.as_integer()?;
-    u32::from_str_radix(integer.as_str(), integer.radix()).ok()
+    T::try_from(u64::from_str_radix(integer.as_str(), integer.radix()).ok()?).ok()
 }
 
 /// A value as an error shows it.

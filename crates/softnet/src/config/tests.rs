@@ -19,6 +19,9 @@ workqueue_threads = 3
 [[device]]
 name = "eth1"
 threaded = "busy-poll"
+napi_defer_hard_irqs = 2147483647
+gro_flush_timeout = 20_000
+irq_suspend_timeout = 18446744073709551615
 driver = "xdp"
 mode = "native"
 force = true
@@ -80,6 +83,9 @@ fn a_full_file_means_what_it_says() {
                 workers: vec![1, 0],
                 partial_csum: PartialCsum::Off,
                 threaded: Context::BusyPoll,
+                napi_defer_hard_irqs: 2147483647,
+                gro_flush_timeout: 20_000,
+                irq_suspend_timeout: u64::MAX,
             },
             DeviceConfig { addresses: vec![addr("10.0.1.1/31")], ..DeviceConfig::new("eth2") },
         ],
@@ -210,6 +216,18 @@ fn one_error_each() {
         (
             "[[device]]\nname = \"eth1\"\naddresses = [\"10.0.0.1/24\"]\nthreaded = \"busypoll\"",
             "r.toml:4:12: device.threaded: expected softirq (0), threaded (1), workqueue or busy-poll, found \"busypoll\"",
+        ),
+        (
+            "[[device]]\nname = \"eth1\"\naddresses = [\"10.0.0.1/24\"]\nnapi_defer_hard_irqs = 2147483648",
+            "r.toml:4:24: device.napi_defer_hard_irqs: expected a number from 0 to 2147483647, found 2147483648",
+        ),
+        (
+            "[[device]]\nname = \"eth1\"\naddresses = [\"10.0.0.1/24\"]\ngro_flush_timeout = \"20us\"",
+            "r.toml:4:21: device.gro_flush_timeout: expected a number from 0 to 18446744073709551615, found \"20us\"",
+        ),
+        (
+            "[[device]]\nname = \"eth1\"\naddresses = [\"10.0.0.1/24\"]\nirq_suspend_timeout = -1",
+            "r.toml:4:23: device.irq_suspend_timeout: expected a number from 0 to 18446744073709551615, found -1",
         ),
         ("[stack]\nworker = [1]", "r.toml:2:1: stack: unknown key \"worker\"; did you mean \"workers\"?"),
         (

@@ -6,8 +6,12 @@ use crate::context::Context;
 use crate::instance::{Home, NapiInstance};
 use crate::netdev::Netdev;
 use crate::residency::Phase;
+use crate::rows::thread_cpu_ns;
 use crate::show::{AppRow, NapiRow, TimerRow};
 use crate::timer::Timeout;
+
+const GRO_FLUSH: &str = "gro_flush_timeout";
+const IRQ_SUSPEND: &str = "irq_suspend_timeout";
 
 /// The row of `instance`, which belongs to `dev`, at `now`.
 pub(super) fn row(dev: &Netdev, instance: &NapiInstance, now: u64) -> NapiRow {
@@ -23,17 +27,19 @@ pub(super) fn row(dev: &Netdev, instance: &NapiInstance, now: u64) -> NapiRow {
     };
     let (phase, since) = instance.residency.phase();
     let apps = instance.apps.list();
-    let app = apps.first().map_or("", |app| &app.name);
+    let poller = instance.poller.load(Relaxed);
+    let app = apps.iter().find(|app| app.tid.load(Relaxed) == poller);
+    let app = app.map_or_else(|| "an application".into(), |app| format!("application {}", app.name));
     let owner = match (napi.state().is_scheduled(), phase) {
         (false, _) => "nobody".into(),
-        (true, Phase::Application) => format!("application {app}"),
+        (true, Phase::Application) => app.clone(),
         (true, _) => thread.clone(),
     };
     let context = home.map_or_else(|| dev.threaded(napi.queue), |home| home.context());
     let armed = timer.armed().map(|(timeout, _, deadline)| TimerRow {
         knob: match timeout {
-            Timeout::GroFlush => "gro_flush_timeout",
-            Timeout::IrqSuspend => "irq_suspend_timeout",
+            Timeout::GroFlush => GRO_FLUSH,
+            Timeout::IrqSuspend => IRQ_SUSPEND,
         }
         .into(),
         left: deadline.saturating_sub(now),
@@ -46,6 +52,7 @@ pub(super) fn row(dev: &Netdev, instance: &NapiInstance, now: u64) -> NapiRow {
         dropped: app.dropped.load(Relaxed),
         queued: app.queued() as u64,
         sleeps: app.sleeps.load(Relaxed),
+        cpu_ns: thread_cpu_ns(app.tid.load(Relaxed) as i32),
     };
     let spent = instance.residency.totals(now);
     NapiRow {
@@ -55,7 +62,10 @@ pub(super) fn row(dev: &Netdev, instance: &NapiInstance, now: u64) -> NapiRow {
         queue: napi.queue,
         worker: instance.worker,
         context,
-        why: why(phase, now.saturating_sub(since), context, armed.as_ref(), &owner, app),
+        why: match napi.state().is_disabled() {
+            true => "asleep: disabled while it is switched to another context, or closed".into(),
+            false => why(phase, now.saturating_sub(since), context, armed.as_ref(), &thread, &app),
+        },
         owner,
         thread,
         tid,
@@ -64,7 +74,7 @@ pub(super) fn row(dev: &Netdev, instance: &NapiInstance, now: u64) -> NapiRow {
         napi_defer_hard_irqs: knobs.defer_hard_irqs(),
         gro_flush_timeout: knobs.gro_flush_timeout(),
         irq_suspend_timeout: knobs.irq_suspend_timeout(),
-        warning: knobs.warning().map(String::from),
+        warning: warning(instance, context).map(String::from),
         timer: armed,
         deferrals,
         effective_timeout: timer.stats.deferral_ns.get() / deferrals.max(1),
@@ -86,31 +96,64 @@ pub(super) fn row(dev: &Netdev, instance: &NapiInstance, now: u64) -> NapiRow {
     }
 }
 
-/// Why an instance is awake or asleep, having been in `phase` for `ns`.
-fn why(phase: Phase, ns: u64, context: Context, timer: Option<&TimerRow>, owner: &str, app: &str) -> String {
-    let left = timer.map_or_else(|| "soon".into(), |timer| format!("in {}", time(timer.left)));
+/// What keeps a knob that is set from acting: other knobs, the context, or that nobody makes use of it.
+fn warning(instance: &NapiInstance, context: Context) -> Option<&'static str> {
+    let knobs = &instance.napi.mitigation;
+    let (defers, suspends) = (knobs.defer_hard_irqs() > 0, knobs.irq_suspend_timeout() > 0);
+    if let Some(warning) = knobs.warning() {
+        return Some(warning);
+    }
+    if suspends && !instance.apps.any() {
+        return Some(
+            "irq_suspend_timeout has no effect without an application that polls with prefer_busy_poll; there is none now",
+        );
+    }
+    (defers && context == Context::BusyPoll)
+        .then_some("napi_defer_hard_irqs has no effect in busy-poll, which never unmasks the doorbell")
+}
+
+/// Why an instance is awake or asleep that has been in `phase` for `ns`, and whose context polls by `thread`.
+fn why(phase: Phase, ns: u64, context: Context, timer: Option<&TimerRow>, thread: &str, app: &str) -> String {
+    let next = match timer.map_or(0, |timer| timer.left) {
+        0 => "now".into(),
+        left => format!("in {}", time(left)),
+    };
+    // The timer and the phase change one after the other, and are read without a lock: the timer says who polls next.
+    let phase = match (phase, timer.map(|timer| &timer.knob[..])) {
+        (Phase::Deferred | Phase::Suspended, Some(GRO_FLUSH)) => Phase::Deferred,
+        (Phase::Deferred | Phase::Suspended, Some(IRQ_SUSPEND)) => Phase::Suspended,
+        _ => phase,
+    };
     match phase {
-        Phase::Irq => format!("asleep: nothing came for {}; its doorbell will wake it", time(ns)),
-        Phase::Deferred => format!("asleep: its doorbell is masked; its timer polls {left}"),
-        Phase::Suspended => {
-            format!(
-                "asleep: application {app} is busy and polls when it is done; if not, its timer does {left}"
-            )
+        Phase::Irq => format!("asleep: nothing came for {}; its doorbell will wake {thread}", time(ns)),
+        Phase::Deferred => {
+            format!("asleep: doorbell masked after a poll; {thread} polls again {next} (gro_flush_timeout)")
         }
-        Phase::Polled if context == Context::BusyPoll => "awake: busy-poll never sleeps".into(),
-        Phase::Polled => format!("awake: {owner} polls since {}, packets keep coming", time(ns)),
-        Phase::Application => format!("awake: application {app} polls it"),
+        Phase::Suspended => {
+            format!("asleep: {app} is at work and polls next; if it hangs, {thread} polls {next}")
+        }
+        Phase::Polled if context == Context::BusyPoll => {
+            format!("awake: busy-poll never sleeps; {thread} polls")
+        }
+        Phase::Polled => format!("awake: packets keep coming; {thread} has polled for {}", time(ns)),
+        Phase::Application => format!("awake: {app} has polled for {}", time(ns)),
     }
 }
 
-/// A time for people: three digits at the most.
+/// A time for people: three digits.
 fn time(ns: u64) -> String {
-    match ns {
-        0..10_000 => format!("{ns} ns"),
-        10_000..10_000_000 => format!("{} µs", ns / 1000),
-        10_000_000..10_000_000_000 => format!("{} ms", ns / 1_000_000),
-        _ => format!("{} s", ns / 1_000_000_000),
-    }
+    let (value, unit) = match ns {
+        0..1_000 => return format!("{ns} ns"),
+        1_000..1_000_000 => (ns as f64 / 1e3, "µs"),
+        1_000_000..1_000_000_000 => (ns as f64 / 1e6, "ms"),
+        1_000_000_000..120_000_000_000 => (ns as f64 / 1e9, "s"),
+        120_000_000_000..7_200_000_000_000 => return format!("{} min", ns / 60_000_000_000),
+        _ => return format!("{} h", ns / 3_600_000_000_000),
+    };
+    // Cut, not rounded: 999.9 µs are no 1000 µs.
+    let decimals = if value < 10.0 { 2 } else { usize::from(value < 100.0) };
+    let scale = 10f64.powi(decimals as i32);
+    format!("{:.decimals$} {unit}", (value * scale).floor() / scale)
 }
 
 #[cfg(test)]
@@ -119,15 +162,41 @@ mod tests {
 
     #[test]
     fn says_why() {
-        let timer = TimerRow { knob: "irq_suspend_timeout".into(), left: 19_200_000 };
-        let say = |phase| why(phase, 3_200_000_000, Context::Softirq, Some(&timer), "softnet/0", "echo");
-        assert_eq!(say(Phase::Irq), "asleep: nothing came for 3200 ms; its doorbell will wake it");
-        assert_eq!(say(Phase::Deferred), "asleep: its doorbell is masked; its timer polls in 19 ms");
-        assert_eq!(
-            say(Phase::Suspended),
-            "asleep: application echo is busy and polls when it is done; if not, its timer does in 19 ms"
-        );
-        assert_eq!(say(Phase::Polled), "awake: softnet/0 polls since 3200 ms, packets keep coming");
-        assert_eq!(say(Phase::Application), "awake: application echo polls it");
+        let say = |phase, context, knob: Option<&str>| {
+            let timer = knob.map(|knob| TimerRow { knob: knob.into(), left: 19_200_000 });
+            why(phase, 3_200_000_000, context, timer.as_ref(), "softnet/0", "application echo")
+        };
+        for (phase, knob, expected) in [
+            (Phase::Irq, GRO_FLUSH, "asleep: nothing came for 3.20 s; its doorbell will wake softnet/0"),
+            (
+                Phase::Deferred,
+                GRO_FLUSH,
+                "asleep: doorbell masked after a poll; softnet/0 polls again in 19.2 ms (gro_flush_timeout)",
+            ),
+            (
+                // The application suspends it in this moment.
+                Phase::Deferred,
+                IRQ_SUSPEND,
+                "asleep: application echo is at work and polls next; if it hangs, softnet/0 polls in 19.2 ms",
+            ),
+            (Phase::Polled, GRO_FLUSH, "awake: packets keep coming; softnet/0 has polled for 3.20 s"),
+            (Phase::Application, GRO_FLUSH, "awake: application echo has polled for 3.20 s"),
+        ] {
+            assert_eq!(say(phase, Context::Softirq, Some(knob)), expected);
+        }
+        let never = say(Phase::Polled, Context::BusyPoll, None);
+        assert_eq!(never, "awake: busy-poll never sleeps; softnet/0 polls");
+        let due = say(Phase::Deferred, Context::Softirq, None);
+        assert!(due.contains("softnet/0 polls again now"), "{due}");
+    }
+
+    #[test]
+    fn times_have_three_digits() {
+        let shown =
+            [0, 999, 1_000, 12_345, 999_999, 1_000_000, 59_990_000_000, 180_000_000_000, 7_200_000_000_000]
+                .map(time);
+        let expected =
+            ["0 ns", "999 ns", "1.00 µs", "12.3 µs", "999 µs", "1.00 ms", "59.9 s", "3 min", "2 h"];
+        assert_eq!(shown, expected);
     }
 }

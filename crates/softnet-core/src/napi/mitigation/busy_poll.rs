@@ -32,14 +32,17 @@ impl<Q> Napi<Q> {
 
     /// The application was handed `delivered` packets or events, and is expected back: restart the timer
     /// with what this returns, in ns from now. Errors are not deliveries; after none, nothing is suspended, and neither
-    /// is with `irq_suspend_timeout` 0 or while the instance is disabled.
+    /// is with `irq_suspend_timeout` 0, without deferral (there is nothing to prolong then), or while the instance is
+    /// disabled.
     ///
     /// This does not mask the doorbell: the stop before it did not unmask it.
     pub fn suspend(&self, delivered: usize) -> Option<NonZeroU64> {
-        if delivered == 0 || self.state().is_disabled() {
+        let knobs = &self.mitigation;
+        let defers = knobs.defer_hard_irqs() > 0 && knobs.gro_flush_timeout() > 0;
+        if delivered == 0 || !defers || self.state().is_disabled() {
             return None;
         }
-        NonZeroU64::new(self.mitigation.irq_suspend_timeout())
+        NonZeroU64::new(knobs.irq_suspend_timeout())
     }
 
     /// The application found nothing and goes to sleep, or goes away: the instance is to be polled now, as after
