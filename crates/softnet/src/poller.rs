@@ -11,6 +11,10 @@
 //! 4. If there is still nothing, it *resumes* the instance (only with `prefer_busy_poll`): that is polled once more, and
 //!    then its doorbell is masked for `gro_flush_timeout` or unmasked, as after any poll. The application sleeps.
 //!
+//! While it sleeps, and the instance is polled by a worker otherwise (context `softirq`), the application waits for
+//! `gro_flush_timeout` itself and polls when it is over, so that one thread is woken and not two; it then sleeps on,
+//! unless something came for it. The instance's timer is armed for a little longer meanwhile.
+//!
 //! The timer belongs to the instance and is waited for by its context, so an application that hangs, or whose thread
 //! ends, keeps the queue for `irq_suspend_timeout` at most. Packets that the application does not want take the way they
 //! always take, whoever polls.
@@ -40,6 +44,10 @@ use crate::timer::Timeout;
 
 /// The largest `busy_poll_usecs`: the kernel's `S32_MAX`.
 pub const MAX_BUSY_POLL_USECS: u32 = i32::MAX as u32;
+
+/// How much later than `gro_flush_timeout` the instance's context polls, should the application that sleeps fail to: about
+/// what a scheduler takes to bring a thread to the CPU that others want as well.
+const GRACE: u64 = 1_000_000;
 
 /// How an application polls (the kernel's `struct epoll_params`), and how much may wait for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,6 +121,8 @@ pub struct NapiPoller {
     instance: Arc<NapiInstance>,
     app: Arc<App>,
     receiver: Option<Receiver<SkbList>>,
+    /// The timer that it waits for in its context's place: since when, and until when.
+    timer: Option<(u64, u64)>,
     /// Of what was received, what did not fit the caller's batch.
     pending: SkbList,
     env: Env,
@@ -189,7 +199,18 @@ impl NapiPoller {
         instance.apps.add(&app);
         let pending = SkbList::new();
         let (receiver, entered, deferred) = (Some(receiver), false, None);
-        Ok(NapiPoller { _held: held, instance, app, receiver, pending, env, params, entered, deferred })
+        Ok(NapiPoller {
+            _held: held,
+            timer: None,
+            instance,
+            app,
+            receiver,
+            pending,
+            env,
+            params,
+            entered,
+            deferred,
+        })
     }
 
     /// The NAPI instance.
@@ -248,11 +269,9 @@ impl NapiPoller {
                     continue;
                 }
             }
-            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-            if left == Some(Duration::ZERO) {
+            if !self.sleep(until) {
                 return Ok(0);
             }
-            self.sleep(left);
         }
     }
 
@@ -327,9 +346,8 @@ impl NapiPoller {
                 return;
             }
             // Not to spin beside whoever has it. If that was asked to give way, it has by then.
-            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-            let usecs = Duration::from_micros(usecs.into());
-            self.sleep(Some(left.map_or(usecs, |left| left.min(usecs))));
+            let soon = Instant::now() + Duration::from_micros(usecs.into());
+            self.sleep(Some(until.map_or(soon, |until| until.min(soon))));
             if !self.is_ready() {
                 owned = instance.napi.busy_poll(prefer);
             }
@@ -366,16 +384,17 @@ impl NapiPoller {
                 if self.is_ready() && instance.napi.mitigation.irq_suspend_timeout() > 0 {
                     self.deferred = released.timer;
                 } else {
-                    self.env.settle(&instance, &released, now);
+                    self.env.settle(&instance, &released, now, 0);
                 }
             }
-            Completion::Again(napi) => self.finish(napi),
+            Completion::Again(napi) => self.finish(napi, 0),
         }
         self.env.wake_apps();
     }
 
-    /// Polls once as anybody would, and completes. What is not done with that is for the instance's context.
-    fn finish(&mut self, mut napi: Scheduled<Rx>) {
+    /// Polls once as anybody would, and completes. What is not done with that is for the instance's context. With a `grace`
+    /// this thread waits for the timer that follows, and the instance's is armed for so much longer.
+    fn finish(&mut self, mut napi: Scheduled<Rx>, grace: u64) {
         let (info, body) = napi.parts();
         let n = self.env.poll_once(info, body, WEIGHT);
         info.stats.polled(n, WEIGHT);
@@ -386,7 +405,9 @@ impl NapiPoller {
         match napi.complete(n, |info, batch| env.receive(info, batch)) {
             Completion::Released(released) => {
                 let now = env.shared.clock.now();
-                if !env.settle(&self.instance, &released, now) {
+                let timer = released.timer.filter(|_| grace > 0);
+                self.timer = timer.map(|ns| (now, now.saturating_add(ns.get())));
+                if !env.settle(&self.instance, &released, now, grace) {
                     ring_shared(&self.instance).into_iter().for_each(|napi| self.instance.hand_over(napi));
                 }
             }
@@ -401,29 +422,77 @@ impl NapiPoller {
         instance.stats.resumptions.fetch_add(1, Ordering::Relaxed);
         // Like the kernel, which polls on the CPU that schedules unless threads do so: nobody need be woken for it.
         match instance.home().map(|home| home.context()) {
-            Some(Context::Softirq) => self.finish(napi),
+            Some(Context::Softirq) => self.finish(napi, GRACE),
             _ => instance.hand_over(napi),
         }
         self.env.wake_apps();
     }
 
-    fn sleep(&mut self, timeout: Option<Duration>) {
+    /// It is time to poll a deferred instance, if nobody does so.
+    fn timer_expired(&mut self, armed_at: u64, now: u64) {
+        let instance = self.instance.clone();
+        if instance.home().is_none_or(|home| home.context() != Context::Softirq) {
+            // It was switched meanwhile.
+            return;
+        }
+        let Some(napi) = instance.napi.watchdog() else { return };
+        instance.timer.deferred(now.saturating_sub(armed_at));
+        instance.residency.enter(Phase::Application, now);
+        self.finish(napi, GRACE);
+        self.env.wake_apps();
+    }
+
+    /// Sleeps until something is ready, and polls meanwhile when the timer says so that it waits for in its context's place.
+    /// `false`: that took until `until`. It may return early.
+    fn sleep(&mut self, until: Option<Instant>) -> bool {
+        loop {
+            let woken = self.block(until);
+            let expired = match self.timer {
+                Some((armed_at, due)) => {
+                    let now = self.env.shared.clock.now();
+                    (due <= now).then_some((armed_at, now))
+                }
+                None => None,
+            };
+            if let Some((armed_at, now)) = expired {
+                self.timer = None;
+                self.timer_expired(armed_at, now);
+            }
+            if woken || self.is_ready() {
+                self.timer = None;
+                return true;
+            }
+            if until.is_some_and(|until| until <= Instant::now()) {
+                self.timer = None;
+                return false;
+            }
+        }
+    }
+
+    /// Blocks once. Returns whether it was woken.
+    fn block(&mut self, until: Option<Instant>) -> bool {
         self.env.let_go();
         let waker = &self.app.waker;
         let announced = waker.sleeper.announce();
         if self.is_ready() || self.instance.is_closed() {
-            return drop(announced);
+            drop(announced);
+            return true;
+        }
+        let mut left = until.map(|until| until.saturating_duration_since(Instant::now()));
+        if let Some((_, due)) = self.timer {
+            let timer = Duration::from_nanos(due.saturating_sub(self.env.shared.clock.now()));
+            left = Some(left.map_or(timer, |left| left.min(timer)));
         }
         self.app.sleeps.fetch_add(1, Ordering::Relaxed);
-        let timeout =
-            timeout.map(|t| Timespec { tv_sec: t.as_secs() as i64, tv_nsec: t.subsec_nanos().into() });
+        let timeout = left.map(|t| Timespec { tv_sec: t.as_secs() as i64, tv_nsec: t.subsec_nanos().into() });
         let mut fds = [PollFd::from_borrowed_fd(waker.fd(), PollFlags::IN)];
         // An interrupted wait is a wake-up without a cause.
-        let _ = poll(&mut fds, timeout.as_ref());
+        let interrupted = poll(&mut fds, timeout.as_ref()).is_err();
         let woken = !fds[0].revents().is_empty();
         if announced.awake() || woken {
             waker.clear();
         }
+        woken || interrupted
     }
 }
 

@@ -192,13 +192,20 @@ impl Env {
         n
     }
 
-    /// Does as an application's completion or stop says. `false`: the instance must be polled, since packets wait already.
-    pub(crate) fn settle(&mut self, instance: &NapiInstance, released: &Released<Rx>, now: u64) -> bool {
+    /// Does as an application's completion or stop says, with a timer that is longer by `grace`. `false`: the instance must
+    /// be polled, since packets wait already.
+    pub(crate) fn settle(
+        &mut self,
+        instance: &NapiInstance,
+        released: &Released<Rx>,
+        now: u64,
+        grace: u64,
+    ) -> bool {
         // One that took it while its doorbell was unmasked leaves it so.
         let rings = released.unmask || instance.armed.load(Ordering::Relaxed);
         instance.residency.enter(if rings { Phase::Irq } else { Phase::Deferred }, now);
         if let Some(ns) = released.timer {
-            instance.timer.arm(now, ns, Timeout::GroFlush);
+            instance.timer.arm(now, ns.saturating_add(grace), Timeout::GroFlush);
         }
         // Without a new timer the old one runs on: should the application not come to unmask, that polls.
         !released.unmask || instance.unmask()

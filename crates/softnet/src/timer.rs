@@ -151,13 +151,16 @@ impl NapiTimer {
         if !poll() {
             return;
         }
-        // By whoever owns the instance now.
-        if suspended {
-            self.stats.rescues.add(1);
-        } else {
-            self.stats.deferrals.add(1);
-            self.stats.deferral_ns.add(took);
+        match suspended {
+            true => self.stats.rescues.add(1),
+            false => self.deferred(took),
         }
+    }
+
+    /// A `gro_flush_timeout` took `ns`, and made the caller owner of the instance.
+    pub(crate) fn deferred(&self, ns: u64) {
+        self.stats.deferrals.add(1);
+        self.stats.deferral_ns.add(ns);
     }
 
     fn fire_in(&self, set: &mut u64, now: u64, ns: u64) {

@@ -67,7 +67,9 @@ impl Load {
             let since = from.elapsed();
             from += since;
             if rate == 0.0 {
-                until("room", || self.on_the_way() <= WINDOW / 2);
+                // What is lost once the load is open stays on the way for ever.
+                let open = || self.rate.load(Ordering::Relaxed) > 0;
+                until("room", || open() || self.on_the_way() <= WINDOW / 2);
                 due = flows.len() as f64;
             } else {
                 // Who was away for long does not catch up all at once.
