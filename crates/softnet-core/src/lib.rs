@@ -7,6 +7,7 @@
 
 pub mod ip;
 pub mod napi;
+pub mod qdisc;
 pub mod skb;
 pub mod softnet_data;
 pub mod sync;

@@ -53,6 +53,16 @@ impl SkbList {
         Ok(())
     }
 
+    /// Length of the first skb in bytes.
+    pub fn front_len(&self) -> Option<usize> {
+        if self.len == 0 {
+            return None;
+        }
+        // SAFETY: `first` is an skb that this list owns; the handle is forgotten again at once.
+        let first = std::mem::ManuallyDrop::new(unsafe { Skb::from_raw(self.region, self.first) });
+        Some(first.len())
+    }
+
     /// Takes the first skb.
     pub fn pop_front(&mut self) -> Option<Skb> {
         self.len = self.len.checked_sub(1)?;

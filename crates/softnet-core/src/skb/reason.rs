@@ -57,4 +57,7 @@ reasons! {
     Shutdown = "shutdown", "held when the device or the stack was stopped";
     SocketRcvbuff = "socket_rcvbuff", "its receiver, an application, did not take what waited for it in time";
     IcmpIgnored = "icmp_ignored", "an ICMP message to softnet that asks for no answer, or may not have one";
+    QdiscDrop = "qdisc_drop", "the qdisc can never send it (larger than its bucket), or was replaced";
+    QdiscOverlimit = "qdisc_overlimit", "the qdisc was at its limit";
+    QdiscBurstDrop = "qdisc_burst_drop", "too many packets waited for the sender that owned the TX queue";
 }

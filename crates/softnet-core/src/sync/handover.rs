@@ -8,7 +8,9 @@
 //!   is the one that wakes the owner, if owners sleep;
 //! * the owner detaches the whole list by one swap, so that no element is ever popped under a pusher's hands
 //!   and a stale head does no harm (no ABA), and reverses it: first in, first out;
-//! * letting go is a compare-exchange from "owned, nothing pending", which a push in between defeats.
+//! * letting go is a compare-exchange from "owned, nothing pending", which a push in between defeats;
+//! * an owner that has done its share may park ownership instead: the word stays taken, pushes go on, and the
+//!   first that unparks it is the owner.
 //!
 //! Elements are indices; their links live wherever [`Links`] says (in packet heads, in a side table).
 //! An element may be on one list at a time, and belongs to the list until the owner gets it.
@@ -25,6 +27,7 @@ pub const NIL: u32 = u32::MAX;
 const FREE: u32 = u32::MAX;
 const EMPTY: u32 = u32::MAX - 1;
 const NO_LIMIT: u32 = u32::MAX;
+const NOT_PARKED: u32 = u32::MAX - 1;
 
 /// Where the links of elements live. Only the thread that holds element `i` calls it for `i`.
 pub trait Links {
@@ -62,6 +65,8 @@ impl Links for LinkTable {
 pub struct Handover {
     word: AtomicU32,
     count: AtomicU32,
+    /// While ownership is parked, what the owner had detached and not yielded.
+    parked: AtomicU32,
     limit: u32,
 }
 
@@ -103,12 +108,18 @@ impl Handover {
     /// is non-empty, so that the uncontended path pays nothing; the count is not reset in the same instant as
     /// the list is detached, so that a few more or fewer may get in while both happen.
     pub fn with_limit(limit: u32) -> Self {
-        Handover { word: AtomicU32::new(FREE), count: AtomicU32::new(0), limit }
+        let (word, parked) = (AtomicU32::new(FREE), AtomicU32::new(NOT_PARKED));
+        Handover { word, count: AtomicU32::new(0), parked, limit }
     }
 
     /// Takes ownership without an element; hands `this` back if somebody else has it. For a permanent owner,
     /// `this` may be an `Arc` or whatever else leads to the word.
+    #[inline]
     pub fn claim<H: Deref<Target = Handover>>(this: H) -> Result<Owner<H>, H> {
+        // The look before leaves the line to the pushers while somebody else owns the word.
+        if this.word.load(Ordering::Relaxed) != FREE {
+            return Err(this);
+        }
         // Acquire: what former owners did comes before what this one does.
         match this.word.compare_exchange(FREE, EMPTY, Ordering::Acquire, Ordering::Relaxed) {
             Ok(_) => Ok(Owner { handover: this, rest: NIL, left: false }),
@@ -116,14 +127,31 @@ impl Handover {
         }
     }
 
+    /// Takes ownership that was [parked](Owner::park); hands `this` back if it is not, or somebody else was first.
+    #[inline]
+    pub fn unpark<H: Deref<Target = Handover>>(this: H) -> Result<Owner<H>, H> {
+        let rest = this.parked.load(Ordering::Relaxed);
+        if rest == NOT_PARKED {
+            return Err(this);
+        }
+        let taken = if mutated(Mutant::UnparkNotAtomic) {
+            let now = this.parked.load(Ordering::Acquire);
+            this.parked.store(NOT_PARKED, Ordering::Relaxed);
+            now == rest
+        } else {
+            // Acquire: what the owner that parked did comes before what this one does.
+            let (order, never) = (Ordering::Acquire, Ordering::Relaxed);
+            this.parked.compare_exchange(rest, NOT_PARKED, order, never).is_ok()
+        };
+        if taken { Ok(Owner { handover: this, rest, left: false }) } else { Err(this) }
+    }
+
     /// Becomes the owner, or hands element `i` over to who is. An owner runs its own element first, then what
     /// it drains.
     #[inline]
     pub fn enter(&self, links: &(impl Links + ?Sized), i: u32) -> Entered<'_> {
         loop {
-            if self.word.load(Ordering::Relaxed) == FREE
-                && let Ok(owner) = Self::claim(self)
-            {
+            if let Ok(owner) = Self::claim(self) {
                 return Entered::Owner(owner);
             }
             match self.push(links, i) {
@@ -138,7 +166,21 @@ impl Handover {
     /// caller to wake the owner.
     #[inline]
     pub fn push(&self, links: &(impl Links + ?Sized), i: u32) -> Result<bool, Refused> {
-        debug_assert!(i < EMPTY);
+        self.push_chain(links, i, i, 1)
+    }
+
+    /// As [`push`](Self::push) for `n` elements at once, all or none. They are linked already as the list is: `newest`
+    /// to the one pushed before it, and so on down to `oldest`. A chain counts as `n`, and gets in as long as
+    /// there is room for one.
+    #[inline]
+    pub fn push_chain(
+        &self,
+        links: &(impl Links + ?Sized),
+        oldest: u32,
+        newest: u32,
+        n: u32,
+    ) -> Result<bool, Refused> {
+        debug_assert!(oldest < EMPTY && newest < EMPTY);
         // Release: the element, and its link, must be visible to the owner that detaches it.
         let order = weakened(Mutant::PushRelaxed, Ordering::Release);
         let mut counted = self.limit == NO_LIMIT;
@@ -148,15 +190,15 @@ impl Handover {
                 FREE => return Err(Refused::Unowned),
                 EMPTY => NIL,
                 head => {
-                    if !counted && !self.count() {
+                    if !counted && !self.count(n) {
                         return Err(Refused::Full);
                     }
                     counted = true;
                     head
                 }
             };
-            links.set_next(i, next);
-            match self.word.compare_exchange_weak(now, i, order, Ordering::Relaxed) {
+            links.set_next(oldest, next);
+            match self.word.compare_exchange_weak(now, newest, order, Ordering::Relaxed) {
                 Ok(_) => return Ok((now == EMPTY) != mutated(Mutant::FirstNotTold)),
                 Err(other) => now = other,
             }
@@ -169,17 +211,18 @@ impl Handover {
         self.word.load(Ordering::Relaxed) < EMPTY
     }
 
-    fn count(&self) -> bool {
+    fn count(&self, n: u32) -> bool {
         // The look before keeps the count from running away while an owner is held up.
         self.count.load(Ordering::Relaxed) < self.limit
-            && self.count.fetch_add(1, Ordering::Relaxed) < self.limit
+            && self.count.fetch_add(n, Ordering::Relaxed) < self.limit
     }
 }
 
 /// Ownership of a [`Handover`].
 ///
-/// It must end by [`leave`](Self::leave). An owner that is dropped while something is pending leaves the word
-/// owned for ever, since nobody is left to run those elements; that is a bug, and debug builds say so.
+/// It must end by [`leave`](Self::leave) or [`park`](Self::park). An owner that is dropped while something is pending
+/// leaves the word owned for ever, since nobody is left to run those elements; that is a bug, and debug builds say
+/// so.
 #[must_use = "an owner must drain and leave"]
 pub struct Owner<H: Deref<Target = Handover>> {
     handover: H,
@@ -208,6 +251,14 @@ impl<H: Deref<Target = Handover>> Owner<H> {
     #[inline]
     pub fn leave(mut self) -> Result<(), Self> {
         if self.try_leave() { Ok(()) } else { Err(self) }
+    }
+
+    /// Leaves the word taken and ownership to whoever [unparks](Handover::unpark) it, which the caller must see to.
+    pub fn park(mut self) {
+        self.left = true;
+        // Release: what this owner did comes before what the next one does.
+        let order = weakened(Mutant::ParkRelaxed, Ordering::Release);
+        self.handover.parked.store(self.rest, order);
     }
 
     /// As [`leave`](Self::leave), for an owner in a field. Nothing may be done with it after it said yes.
@@ -317,6 +368,40 @@ mod tests {
             assert!(owner.drain(&links).eq(0..1001));
         }
         assert!(owner.leave().is_ok());
+    }
+
+    #[test]
+    fn a_chain_is_pushed_at_once_and_counts_in_full() {
+        let (h, links) = (Handover::with_limit(3), LinkTable::new(16));
+        let chain = |oldest: u32, newest: u32| {
+            (oldest..newest).for_each(|i| links.set_next(i + 1, i));
+            h.push_chain(&links, oldest, newest, newest - oldest + 1)
+        };
+        assert_eq!(chain(0, 3), Err(Refused::Unowned));
+        let mut owner = Handover::claim(&h).ok().unwrap();
+        assert_eq!((chain(0, 3), chain(4, 5), chain(6, 9)), (Ok(true), Ok(false), Ok(false)));
+        assert_eq!(chain(10, 10), Err(Refused::Full), "4 not counted, 2, and 4 that found room for one");
+        assert!(owner.drain(&links).eq(0..10));
+        assert!(owner.leave().is_ok());
+    }
+
+    #[test]
+    fn parked_ownership_goes_to_the_first_that_takes_it_with_what_was_left() {
+        let (h, links) = (Handover::new(), LinkTable::new(8));
+        assert!(Handover::unpark(&h).is_err());
+        let mut owner = Handover::claim(&h).ok().unwrap();
+        (0..3).for_each(|i| assert_eq!(h.push(&links, i), Ok(i == 0)));
+        assert_eq!(owner.drain(&links).next(), Some(0));
+        assert_eq!(h.push(&links, 3), Ok(true));
+        owner.park();
+        assert!(Handover::claim(&h).is_err(), "still taken");
+        assert_eq!(h.push(&links, 4), Ok(false));
+        let mut owner = Handover::unpark(&h).ok().unwrap();
+        assert!(Handover::unpark(&h).is_err());
+        assert!(owner.drain(&links).eq([1, 2]));
+        assert!(owner.drain(&links).eq([3, 4]));
+        assert!(owner.leave().is_ok());
+        assert!(Handover::unpark(&h).is_err() && Handover::claim(&h).is_ok());
     }
 
     #[test]

@@ -8,8 +8,8 @@ use loom::sync::Notify;
 use loom::thread;
 
 use super::{
-    AtomicU32, Entered, Handover, LinkTable, Mutant, Ordering, ReadyQueue, Refused, Sleeper, UnsafeCell,
-    check, mailbox, must_fail, mutated,
+    AtomicU32, Entered, Handover, LinkTable, Mutant, Ordering, Owner, ReadyQueue, Refused, Sleeper,
+    UnsafeCell, check, mailbox, must_fail, mutated,
 };
 
 /// What one owner after the other writes, without any lock but ownership.
@@ -79,6 +79,54 @@ fn handover_loses_nothing_has_one_owner_and_keeps_order() {
         Mutant::NotReversed,
     ] {
         must_fail(m, 3, enter);
+    }
+}
+
+/// An owner parks with an element left over. Two threads come with one each: whoever unparks runs what is there and
+/// leaves; the other may have pushed too late, so that the run which is owed in the end finds it.
+fn park() {
+    let h = Arc::new((Handover::new(), LinkTable::new(4), Log(UnsafeCell::new(Vec::new()))));
+    let run = |h: &(Handover, LinkTable, Log), mut owner: Owner<&Handover>| {
+        owner.drain(&h.1).for_each(|i| h.2.push(i));
+        while let Err(mut still) = owner.leave() {
+            still.drain(&h.1).for_each(|i| h.2.push(i));
+            owner = still;
+        }
+    };
+    let mut owner = Handover::claim(&h.0).ok().unwrap();
+    assert_eq!((h.0.push(&h.1, 0), h.0.push(&h.1, 1)), (Ok(true), Ok(false)));
+    let threads = [2, 3].map(|i| {
+        let h = h.clone();
+        thread::spawn(move || match Handover::unpark(&h.0) {
+            Ok(owner) => {
+                h.2.push(i);
+                run(&h, owner);
+            }
+            Err(_) => {
+                if let Entered::Owner(owner) = h.0.enter(&h.1, i) {
+                    h.2.push(i);
+                    run(&h, owner);
+                }
+            }
+        })
+    });
+    owner.drain(&h.1).take(1).for_each(|i| h.2.push(i));
+    owner.park();
+    threads.into_iter().for_each(|t| t.join().unwrap());
+    if let Ok(owner) = Handover::unpark(&h.0) {
+        run(&h, owner);
+    }
+    assert!(Handover::claim(&h.0).is_ok(), "let go of");
+    let order = h.2.take();
+    assert!(order.iter().filter(|i| **i < 2).eq(&[0, 1]), "{order:?}");
+    assert!((2..4).all(|i| order.contains(&i)) && order.len() == 4, "lost or run twice: {order:?}");
+}
+
+#[test]
+fn parked_ownership_goes_to_one_and_nothing_is_lost() {
+    check(3, park);
+    for m in [Mutant::ParkRelaxed, Mutant::UnparkNotAtomic] {
+        must_fail(m, 3, park);
     }
 }
 

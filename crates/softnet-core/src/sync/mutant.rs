@@ -49,6 +49,14 @@ pub(crate) enum Mutant {
     DetachRelaxed,
     /// An element is pushed without ordering what was written to it.
     PushRelaxed,
+    /// Ownership is parked without ordering what was done under it.
+    ParkRelaxed,
+    /// Parked ownership is taken by looking, then storing.
+    UnparkNotAtomic,
+    /// A sender that takes over a parked TX queue queues its own packets before what is pending.
+    OwnBeforePending,
+    /// Whoever owns a TX queue does not look whether it was deactivated meanwhile.
+    DeactivatedNotSeen,
     /// The detached list is handed out as it lies, newest first.
     NotReversed,
     /// The pusher that found the list empty is not told so.

@@ -1,0 +1,258 @@
+//! The root of a TX queue, with deferred enqueue: contending senders leave their packets on a lock-free list, and one
+//! of them queues and transmits for all.
+//!
+//! Any thread may send. It is the kernel's deferred enqueue (`__dev_xmit_skb` since 6.19) on the
+//! hand-over primitive, with one difference: there is no lock to wait for. The kernel's leader is the sender that
+//! found the list empty, and it waits for the root lock, which whoever dequeues may hold. Here the word that says
+//! "owned" *is* the lock: a sender that finds it free owns the queue; everybody else, while the owner enqueues,
+//! dequeues or transmits, pushes and returns; the owner takes the list until it finds it empty.
+//!
+//! What the kernel's form guarantees, and why this one does:
+//!
+//! * *One leader for each generation of the list.* One owner at a time, by compare-exchange; only owners detach.
+//! * *Its batch begins with its own packets, and is not empty.* An owner that found the word free has its own in hand,
+//!   and the list was empty. One that takes over parked ownership takes the list first: it is older.
+//! * *First in, first out, each sender's order kept.* A sender's packets are on the list, or it owns the queue and
+//!   queues them after what it had pushed before; the list is detached whole and reversed.
+//! * *The count is not reset in the instant of the detachment*, so that a few more than `qdisc_max_burst` may get in.
+//! * *A leader learns what really became of its packets*; a sender whose packets were handed over is told that they
+//!   were taken, whatever comes later.
+//! * *Bypass* only if nothing is queued or pending.
+//! * *Drops are freed after the queue was let go.* They come out in a [`ToFree`].
+//! * *Deactivation drops each waiting packet once.* It is a flag that stops senders at the door, and then a lead like
+//!   any other, which finds the flag and drops everything. Whoever had the queue before has ended by then.
+//!
+//! What differs in user space: an owner can be preempted at any point, and nothing leaves the queue until it runs
+//! again. Nobody spins meanwhile; senders return in constant time. The list is bounded: a *local* sender that finds
+//! it full is told to hold back, with its packets, since it can wait; a forwarded packet can't, and is dropped and
+//! counted. And an owner must come to an end although others keep pushing: when it has taken `qdisc_max_burst`
+//! packets of theirs, it *parks* ownership. The next sender, or the run that the runtime owes it, goes on from there.
+//!
+//! Invariant: a packet that was sent is queued, pending, on the ring, or in somebody's `ToFree`. Packets are pending
+//! only while somebody owns the queue, or the runtime owes a run.
+
+use super::root::{After, Ring, Root};
+use super::{Qdisc, ToFree, Verdict};
+use crate::skb::{BATCH, Batch, DropReason, Region, SkbEntered, SkbHandover, SkbOwner};
+use crate::sync::{AtomicBool, Mutant, Ordering, mutated};
+
+/// Where packets come from, which decides what happens when too many are pending.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// From a sender in this process, which can wait.
+    Local,
+    /// From another device.
+    Forwarded,
+}
+
+/// What [`DeferList::send`] came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sent {
+    /// The caller owned the queue for a while.
+    Led {
+        /// The worst that became of its own packets.
+        verdict: Verdict,
+        /// What it, or the runtime, must see to next.
+        after: After,
+    },
+    /// The packets were handed over to the owner.
+    Deferred,
+    /// Too many are pending. A local sender still has its packets: it waits, or tells the application to.
+    /// Forwarded ones were dropped.
+    Full,
+}
+
+/// A TX queue: its discipline, its ring, and the list of what waits for the owner of both.
+pub struct DeferList<R> {
+    cell: SkbHandover<Root<R>>,
+    /// Packets of others that an owner takes before it parks.
+    share: usize,
+    deactivated: AtomicBool,
+}
+
+impl<R> DeferList<R> {
+    /// A TX queue for packets of `region`. `qdisc_max_burst` packets may be pending beside the owner's own (the
+    /// kernel's default is 1000); `None` for a discipline is `noqueue`.
+    ///
+    /// It must be deactivated, and led to the end once more, before it is dropped.
+    pub fn new(region: &Region, qdisc: Option<Box<dyn Qdisc>>, ring: R, qdisc_max_burst: u32) -> Self {
+        // The first to push is not counted.
+        let limit = qdisc_max_burst.saturating_sub(1);
+        DeferList {
+            cell: SkbHandover::new(region, limit, Root::new(qdisc, ring)),
+            share: (qdisc_max_burst as usize).max(1),
+            deactivated: AtomicBool::new(false),
+        }
+    }
+
+    /// Sends the packets of `batch` at `now`, in ns; afterwards it is empty unless a local sender is told to hold
+    /// back. The caller frees what is in `to_free` then, and sees to [`After`].
+    #[inline]
+    pub fn send<C: ?Sized>(
+        &self,
+        ctx: &mut C,
+        now: u64,
+        origin: Origin,
+        batch: &mut Batch,
+        to_free: &mut ToFree,
+    ) -> Sent
+    where
+        R: Ring<C>,
+    {
+        if batch.is_empty() {
+            return Sent::Led { verdict: Verdict::Success, after: After::Idle };
+        }
+        if self.is_deactivated() {
+            to_free.push_batch(batch, DropReason::DevReady);
+            return Sent::Led { verdict: Verdict::Drop, after: After::Idle };
+        }
+        match self.cell.enter(batch) {
+            SkbEntered::Owner { owner, parked } => {
+                let mut lead = Lead { list: self, owner, taken: 0 };
+                let verdict = lead.queue(ctx, now, batch, parked, to_free);
+                Sent::Led { verdict, after: lead.finish(ctx, now, to_free) }
+            }
+            SkbEntered::Pending => Sent::Deferred,
+            SkbEntered::Full => {
+                if origin == Origin::Forwarded {
+                    to_free.push_batch(batch, DropReason::QdiscBurstDrop);
+                }
+                Sent::Full
+            }
+        }
+    }
+
+    /// Runs the queue, as [`After`] asked for: the kernel's `net_tx_action`. `None`: somebody else owns it, and
+    /// will say what comes next.
+    pub fn run<C: ?Sized>(&self, ctx: &mut C, now: u64, to_free: &mut ToFree) -> Option<After>
+    where
+        R: Ring<C>,
+    {
+        Some(self.lead()?.finish(ctx, now, to_free))
+    }
+
+    /// Owns the queue, to do something about its discipline or its ring. `None` (contended): somebody else does, for
+    /// a bounded time; try again.
+    #[inline]
+    pub fn lead(&self) -> Option<Lead<'_, R>> {
+        Some(Lead { list: self, owner: self.cell.own()?, taken: 0 })
+    }
+
+    /// From now on every packet is dropped as `dev_ready`. Whoever calls it must [lead](Self::lead) once more, and
+    /// finish: that drops what is queued (`shutdown`), and after it the ring is not touched any more.
+    pub fn deactivate(&self) {
+        // Relaxed: the lead that follows orders it before all later ones.
+        self.deactivated.store(true, Ordering::Relaxed);
+    }
+
+    #[inline(always)]
+    fn is_deactivated(&self) -> bool {
+        self.deactivated.load(Ordering::Relaxed)
+    }
+}
+
+/// Ownership of a TX queue. It must end by [`finish`](Self::finish).
+#[must_use = "whoever leads must finish"]
+pub struct Lead<'a, R> {
+    list: &'a DeferList<R>,
+    owner: SkbOwner<'a, Root<R>>,
+    /// Packets of others taken so far.
+    taken: usize,
+}
+
+impl<R> Lead<'_, R> {
+    /// The ring.
+    pub fn ring(&mut self) -> &mut R {
+        &mut self.owner.body().ring
+    }
+
+    /// The discipline, to be changed.
+    pub fn qdisc(&mut self) -> Option<&mut (dyn Qdisc + 'static)> {
+        self.owner.body().qdisc.as_deref_mut()
+    }
+
+    /// Replaces the discipline. What the old one held is dropped, as the kernel has it.
+    pub fn graft(&mut self, qdisc: Option<Box<dyn Qdisc>>, to_free: &mut ToFree) {
+        let root = self.owner.body();
+        root.reset(DropReason::QdiscDrop, to_free);
+        root.qdisc = qdisc;
+    }
+
+    /// Queues the caller's own packets, or has them pass. If ownership was parked, what is pending is older.
+    fn queue<C: ?Sized>(
+        &mut self,
+        ctx: &mut C,
+        now: u64,
+        batch: &mut Batch,
+        parked: bool,
+        to_free: &mut ToFree,
+    ) -> Verdict
+    where
+        R: Ring<C>,
+    {
+        if self.list.is_deactivated() && !mutated(Mutant::DeactivatedNotSeen) {
+            to_free.push_batch(batch, DropReason::DevReady);
+            return Verdict::Drop;
+        }
+        if parked && !mutated(Mutant::OwnBeforePending) {
+            self.take(ctx, now, to_free);
+        }
+        let alone = !parked && !self.owner.has_pending();
+        let root = self.owner.body();
+        if root.qdisc.is_none() {
+            // What was taken before goes first.
+            root.run(ctx, now, &mut 0, to_free);
+            return root.direct(ctx, batch, to_free);
+        }
+        if alone && root.bypass(ctx, batch) {
+            return Verdict::Success;
+        }
+        let verdicts = batch.drain().map(|skb| root.enqueue(ctx, skb, now, to_free));
+        verdicts.max().unwrap_or_default()
+    }
+
+    /// Detaches the pending list and queues, or drops, all of it.
+    fn take<C: ?Sized>(&mut self, ctx: &mut C, now: u64, to_free: &mut ToFree)
+    where
+        R: Ring<C>,
+    {
+        let deactivated = self.list.is_deactivated();
+        self.taken += self.owner.drain(|root, skb| {
+            if deactivated {
+                to_free.push(skb, DropReason::DevReady);
+            } else {
+                // Its sender was told that it was taken.
+                let _ = root.enqueue(ctx, skb, now, to_free);
+            }
+        });
+    }
+
+    /// Queues what is pending, sends what may leave, until nothing is pending; lets go. If others push faster than
+    /// that, parks.
+    pub fn finish<C: ?Sized>(mut self, ctx: &mut C, now: u64, to_free: &mut ToFree) -> After
+    where
+        R: Ring<C>,
+    {
+        let mut budget = BATCH;
+        loop {
+            self.take(ctx, now, to_free);
+            let root = self.owner.body();
+            let after = if self.list.is_deactivated() {
+                root.reset(DropReason::Shutdown, to_free);
+                After::Idle
+            } else {
+                root.run(ctx, now, &mut budget, to_free)
+            };
+            let Lead { list, owner, taken } = self;
+            match owner.leave() {
+                Ok(()) => return after,
+                // Those that got past the flag are few, and nobody may be left to unpark.
+                Err(owner) if taken >= list.share && !list.is_deactivated() => {
+                    owner.park();
+                    return After::Again;
+                }
+                Err(owner) => self = Lead { list, owner, taken },
+            }
+        }
+    }
+}

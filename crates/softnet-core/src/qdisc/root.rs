@@ -1,0 +1,186 @@
+//! What the owner of a TX queue works on: the discipline, the packets it took out of it, and the device's ring.
+//!
+//! Called under ownership only (see [`DeferList`](super::DeferList)).
+//!
+//! Invariant: packets leave the discipline in batches of at most 64, and only as many as the ring says it has room for;
+//! what it refuses all the same leaves before anything else.
+
+use super::fifo::push;
+use super::{Qdisc, Quota, ToFree, Verdict};
+use crate::skb::{Batch, DropReason, Skb};
+
+/// The ring of a TX queue, as its owner uses it. `C` is what the caller's thread brings along: its context.
+pub trait Ring<C: ?Sized> {
+    /// How much it takes now. Takes back what was sent, if that makes room.
+    fn avail(&mut self, ctx: &mut C) -> Quota;
+    /// Puts packets on the ring, first ones first, and tells the device once. Leaves in `batch` what did not fit.
+    fn xmit(&mut self, ctx: &mut C, batch: &mut Batch);
+}
+
+/// What has to happen next for what is still queued, when a run has ended. Later runs may change it; acting on an
+/// old one does no harm.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum After {
+    /// Nothing: nothing is queued.
+    Idle,
+    /// The runtime must run the queue again soon: its share (64 packets, the kernel's `dev_tx_weight`) was used up, or
+    /// ownership is parked.
+    Again,
+    /// It must run the queue at this time, in ns.
+    Watchdog(u64),
+    /// The ring is full: it must run the queue when frames have come back.
+    Stopped,
+}
+
+/// The owner's part of a TX queue.
+pub(super) struct Root<R> {
+    pub(super) qdisc: Option<Box<dyn Qdisc>>,
+    pub(super) ring: R,
+    /// Taken out of the discipline, and not taken by the ring; counted as queued. Without a discipline: gathered
+    /// to be sent at once.
+    held: Batch,
+}
+
+impl<R> Root<R> {
+    pub(super) fn new(qdisc: Option<Box<dyn Qdisc>>, ring: R) -> Self {
+        Root { qdisc, ring, held: Batch::new() }
+    }
+
+    /// Queues a packet, or, without a discipline, sends it with others.
+    #[inline]
+    pub(super) fn enqueue<C: ?Sized>(
+        &mut self,
+        ctx: &mut C,
+        skb: Skb,
+        now: u64,
+        to_free: &mut ToFree,
+    ) -> Verdict
+    where
+        R: Ring<C>,
+    {
+        if let Some(qdisc) = &mut self.qdisc {
+            return qdisc.enqueue(skb, now, to_free);
+        }
+        if self.held.room() == 0 {
+            self.flush(ctx, to_free);
+        }
+        push(&mut self.held, skb);
+        Verdict::Success
+    }
+
+    /// Passes the packets of `batch` by the discipline if that is allowed, and leaves it empty then. The caller knows
+    /// that nothing is pending.
+    ///
+    /// The kernel lets a packet pass if it is alone and nothing is queued. A batch is one sender's packets in a row,
+    /// each of which would have found it so; more than one sender's never pass.
+    pub(super) fn bypass<C: ?Sized>(&mut self, ctx: &mut C, batch: &mut Batch) -> bool
+    where
+        R: Ring<C>,
+    {
+        let Some(qdisc) = self.qdisc.as_ref().filter(|qdisc| qdisc.can_bypass() && qdisc.is_empty()) else {
+            return false;
+        };
+        let mut quota = self.ring.avail(ctx);
+        for skb in batch.as_slice() {
+            if !quota.is_open() {
+                return false;
+            }
+            quota.take(skb.len());
+        }
+        let stats = qdisc.stats();
+        batch.as_slice().iter().for_each(|skb| stats.sent(skb.len()));
+        self.ring.xmit(ctx, batch);
+        batch.as_slice().iter().for_each(|skb| stats.requeued(skb.len()));
+        self.held.append(batch);
+        true
+    }
+
+    /// Sends a batch without a discipline. What the ring does not take is dropped.
+    pub(super) fn direct<C: ?Sized>(
+        &mut self,
+        ctx: &mut C,
+        batch: &mut Batch,
+        to_free: &mut ToFree,
+    ) -> Verdict
+    where
+        R: Ring<C>,
+    {
+        self.ring.xmit(ctx, batch);
+        if batch.is_empty() {
+            return Verdict::Success;
+        }
+        to_free.push_batch(batch, DropReason::FullRing);
+        Verdict::Drop
+    }
+
+    fn flush<C: ?Sized>(&mut self, ctx: &mut C, to_free: &mut ToFree)
+    where
+        R: Ring<C>,
+    {
+        if !self.held.is_empty() {
+            let mut batch = std::mem::take(&mut self.held);
+            self.direct(ctx, &mut batch, to_free);
+        }
+    }
+
+    /// Sends what may leave at `now`, as far as `budget` goes, which it lowers.
+    pub(super) fn run<C: ?Sized>(
+        &mut self,
+        ctx: &mut C,
+        now: u64,
+        budget: &mut usize,
+        to_free: &mut ToFree,
+    ) -> After
+    where
+        R: Ring<C>,
+    {
+        let Some(qdisc) = &mut self.qdisc else {
+            self.flush(ctx, to_free);
+            return After::Idle;
+        };
+        loop {
+            if qdisc.is_empty() {
+                return After::Idle;
+            }
+            if *budget == 0 {
+                return After::Again;
+            }
+            let mut quota = self.ring.avail(ctx);
+            if !quota.is_open() {
+                return After::Stopped;
+            }
+            if self.held.is_empty() {
+                quota.packets = quota.packets.min(*budget);
+                qdisc.dequeue(now, &mut quota, &mut self.held, to_free);
+                if self.held.is_empty() {
+                    return match qdisc.next_event(now) {
+                        _ if qdisc.is_empty() => After::Idle,
+                        Some(at) => After::Watchdog(at),
+                        None => After::Again,
+                    };
+                }
+            } else {
+                self.held.as_slice().iter().for_each(|skb| qdisc.stats().unqueued(skb.len()));
+            }
+            let offered = self.held.len();
+            self.ring.xmit(ctx, &mut self.held);
+            *budget = budget.saturating_sub(offered - self.held.len());
+            if !self.held.is_empty() {
+                self.held.as_slice().iter().for_each(|skb| qdisc.stats().requeued(skb.len()));
+                return After::Stopped;
+            }
+        }
+    }
+
+    /// Drops everything queued, for `reason`.
+    pub(super) fn reset(&mut self, reason: DropReason, to_free: &mut ToFree) {
+        if let Some(qdisc) = &mut self.qdisc {
+            for skb in self.held.drain() {
+                qdisc.stats().unqueued(skb.len());
+                qdisc.stats().dropped(reason);
+                to_free.push(skb, reason);
+            }
+            qdisc.reset(reason, to_free);
+        }
+    }
+}

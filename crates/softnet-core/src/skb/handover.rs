@@ -1,0 +1,175 @@
+//! The hand-over primitive for skbs, linked through their heads, with state that only the word's owner may touch.
+//!
+//! Any thread may enter with a batch. It becomes the owner and keeps its batch, or its packets go to the pending list
+//! in one compare-exchange, for the owner to take. It is [`Handover`] with two things made safe: an element is
+//! an owned [`Skb`] (its index on the way in, the handle on the way out), and ownership gives `&mut` to the body.
+//!
+//! Invariant: a packet is with its sender, on the list, or with the owner, and only that one touches its head.
+
+use super::batch::Batch;
+use super::handle::Skb;
+use super::region::{Region, head_ptr};
+use crate::sync::{Handover, Links, NIL, Owner, Refused, UnsafeCell, model_failed};
+
+/// Links in the heads of a region. Private: only whoever holds a packet may touch its head.
+struct HeadLinks(u32);
+
+impl Links for HeadLinks {
+    #[inline(always)]
+    fn set_next(&self, i: u32, next: u32) {
+        // SAFETY: by the trait's contract the caller holds packet `i`, so nobody else touches its head.
+        unsafe { (*head_ptr(self.0, i)).next = next }
+    }
+
+    #[inline(always)]
+    fn next(&self, i: u32) -> u32 {
+        // SAFETY: as above.
+        unsafe { (*head_ptr(self.0, i)).next }
+    }
+}
+
+/// A word that one thread at a time owns, the packets that wait for the owner, and the body that is the owner's.
+pub struct SkbHandover<B> {
+    handover: Handover,
+    links: HeadLinks,
+    body: UnsafeCell<B>,
+}
+
+// SAFETY: `&mut B` goes to the one owner of the word, whichever thread that is, and `&B` to nobody.
+unsafe impl<B: Send> Sync for SkbHandover<B> {}
+
+/// What [`SkbHandover::enter`] came to.
+pub enum SkbEntered<'a, B> {
+    /// The caller owns the word, and still has its packets.
+    Owner {
+        /// Its ownership.
+        owner: SkbOwner<'a, B>,
+        /// It was parked: what is pending came before the caller's packets.
+        parked: bool,
+    },
+    /// The packets were handed over to the owner.
+    Pending,
+    /// Too many are pending, or one of the caller's is of another region, whose heads the list cannot link. The
+    /// caller still has its packets.
+    Full,
+}
+
+impl<B> SkbHandover<B> {
+    /// A free word for packets of `region`, with room for `limit` pending ones beyond the first batch (see
+    /// [`Handover::with_limit`]), and its body.
+    pub fn new(region: &Region, limit: u32, body: B) -> Self {
+        SkbHandover {
+            handover: Handover::with_limit(limit),
+            links: HeadLinks(region.id()),
+            body: UnsafeCell::new(body),
+        }
+    }
+
+    /// Takes ownership, unless somebody has it who has not parked it.
+    #[inline]
+    pub fn own(&self) -> Option<SkbOwner<'_, B>> {
+        let owner = Handover::claim(&self.handover).or_else(Handover::unpark).ok()?;
+        Some(SkbOwner { cell: self, owner })
+    }
+
+    /// Becomes the owner, or hands the packets of `batch` over to who is, and leaves it empty. The batch must not be
+    /// empty.
+    #[inline]
+    pub fn enter(&self, batch: &mut Batch) -> SkbEntered<'_, B> {
+        loop {
+            if let Ok(owner) = Handover::claim(&self.handover) {
+                return SkbEntered::Owner { owner: SkbOwner { cell: self, owner }, parked: false };
+            }
+            if let Ok(owner) = Handover::unpark(&self.handover) {
+                return SkbEntered::Owner { owner: SkbOwner { cell: self, owner }, parked: true };
+            }
+            match self.push(batch) {
+                Ok(_) => return SkbEntered::Pending,
+                Err(Refused::Full) => return SkbEntered::Full,
+                Err(Refused::Unowned) => {}
+            }
+        }
+    }
+
+    fn push(&self, batch: &mut Batch) -> Result<bool, Refused> {
+        let skbs = batch.as_slice();
+        let ([first, .., last] | [first @ last]) = skbs else { return Ok(false) };
+        if skbs.iter().any(|skb| skb.region() != self.links.0) {
+            return Err(Refused::Full);
+        }
+        for pair in skbs.windows(2) {
+            self.links.set_next(pair[1].index(), pair[0].index());
+        }
+        let n = skbs.len() as u32;
+        let pushed = self.handover.push_chain(&self.links, first.index(), last.index(), n);
+        if pushed.is_ok() {
+            // The packets are the owner's from now on; only the handles are left to be forgotten.
+            batch.drain().for_each(|skb| _ = skb.into_raw());
+        } else {
+            skbs.iter().for_each(|skb| self.links.set_next(skb.index(), NIL));
+        }
+        pushed
+    }
+}
+
+impl<B> Drop for SkbHandover<B> {
+    /// Nobody will ever get what is still pending: it is dropped, which is a bug and is noticed as one.
+    fn drop(&mut self) {
+        if !model_failed()
+            && let Some(mut owner) = self.own()
+        {
+            while owner.has_pending() {
+                owner.drain(|_, skb| drop(skb));
+            }
+        }
+    }
+}
+
+/// Ownership of an [`SkbHandover`]. It must end by [`leave`](Self::leave) or [`park`](Self::park).
+#[must_use = "an owner must drain and leave"]
+pub struct SkbOwner<'a, B> {
+    cell: &'a SkbHandover<B>,
+    owner: Owner<&'a Handover>,
+}
+
+impl<B> SkbOwner<'_, B> {
+    /// What only the owner may touch.
+    #[inline(always)]
+    pub fn body(&mut self) -> &mut B {
+        // SAFETY: this is the only owner, and `&mut self` makes this the only reference from it.
+        self.cell.body.with_mut(|body| unsafe { &mut *body })
+    }
+
+    /// Whether packets are pending.
+    #[inline(always)]
+    pub fn has_pending(&self) -> bool {
+        self.owner.has_pending()
+    }
+
+    /// Detaches the pending list and hands all of it to `each`, first to last. Returns how many there were.
+    #[inline]
+    pub fn drain(&mut self, mut each: impl FnMut(&mut B, Skb)) -> usize {
+        // SAFETY: as in `body`; the drain below touches the word and the links only.
+        let body = self.cell.body.with_mut(|body| unsafe { &mut *body });
+        let region = self.cell.links.0;
+        let mut n = 0;
+        for index in self.owner.drain(&self.cell.links) {
+            // SAFETY: the index came from an skb of this region that `push` gave up, and the list yields it once.
+            each(body, unsafe { Skb::from_raw(region, index) });
+            n += 1;
+        }
+        n
+    }
+
+    /// Lets go; succeeds only if nothing is pending. Otherwise the caller must drain again, or park.
+    #[inline]
+    pub fn leave(self) -> Result<(), Self> {
+        let SkbOwner { cell, owner } = self;
+        owner.leave().map_err(|owner| SkbOwner { cell, owner })
+    }
+
+    /// Leaves ownership to the next who enters, or comes to own; the caller must see to it that somebody does.
+    pub fn park(self) {
+        self.owner.park();
+    }
+}
