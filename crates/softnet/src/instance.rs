@@ -58,6 +58,8 @@ pub struct NapiInstance {
     pub armed: AtomicBool,
     /// Thread of the application that polled or suspended it last; for display.
     pub(crate) poller: AtomicU32,
+    /// When that application polls next, in its context's place; 0: it does not wait for a timer. For display.
+    pub(crate) polls_at: AtomicU64,
     home: Mutex<Option<Home>>,
     /// Held while the doorbell is masked or unmasked.
     watch: Mutex<Watch>,
@@ -107,6 +109,7 @@ impl NapiInstance {
             handler,
             armed: AtomicBool::new(false),
             poller: AtomicU32::new(0),
+            polls_at: AtomicU64::new(0),
             home: Mutex::default(),
             watch: Mutex::default(),
             closed: AtomicBool::new(false),

@@ -373,16 +373,19 @@ impl NapiPoller {
                 break;
             }
         }
-        if prefer && instance.armed.load(Ordering::Relaxed) {
+        let knobs = &instance.napi.mitigation;
+        let defers = knobs.defer_hard_irqs() > 0 && knobs.gro_flush_timeout() > 0;
+        if prefer && defers && instance.armed.load(Ordering::Relaxed) {
             // It has not rung, or whom it woke found the instance owned. From now on it is the timer that matters.
             instance.mask();
         }
         let env = &mut self.env;
         match owned.stop(prefer, |info, batch| env.receive(info, batch)) {
             Completion::Released(released) => {
-                // What is handed over next suspends the instance, with a timer that replaces this one.
-                if self.is_ready() && instance.napi.mitigation.irq_suspend_timeout() > 0 {
+                // What follows, a suspension or a resumption, comes with a timer that replaces this one.
+                if instance.napi.mitigation.irq_suspend_timeout() > 0 {
                     self.deferred = released.timer;
+                    instance.residency.enter(Phase::Deferred, now);
                 } else {
                     self.env.settle(&instance, &released, now, 0);
                 }
@@ -407,6 +410,8 @@ impl NapiPoller {
                 let now = env.shared.clock.now();
                 let timer = released.timer.filter(|_| grace > 0);
                 self.timer = timer.map(|ns| (now, now.saturating_add(ns.get())));
+                let polls_at = self.timer.map_or(0, |(_, due)| due);
+                self.instance.polls_at.store(polls_at, Ordering::Relaxed);
                 if !env.settle(&self.instance, &released, now, grace) {
                     ring_shared(&self.instance).into_iter().for_each(|napi| self.instance.hand_over(napi));
                 }
@@ -418,7 +423,15 @@ impl NapiPoller {
     /// The application is about to sleep: from now on the instance's context polls, or its doorbell rings.
     fn resume(&mut self) {
         let instance = self.instance.clone();
-        let Some(napi) = instance.napi.resume() else { return };
+        let deferred = self.deferred.take();
+        // There is nothing to give back while the doorbell can ring.
+        let rings = instance.armed.load(Ordering::Relaxed);
+        let napi = if rings { None } else { instance.napi.resume() };
+        let Some(napi) = napi else {
+            // Somebody has it. Or `irq_suspend_timeout` was set to 0 since the stop.
+            let now = self.env.shared.clock.now();
+            return deferred.into_iter().for_each(|ns| instance.timer.arm(now, ns, Timeout::GroFlush));
+        };
         instance.stats.resumptions.fetch_add(1, Ordering::Relaxed);
         // Like the kernel, which polls on the CPU that schedules unless threads do so: nobody need be woken for it.
         match instance.home().map(|home| home.context()) {
@@ -445,25 +458,28 @@ impl NapiPoller {
     /// Sleeps until something is ready, and polls meanwhile when the timer says so that it waits for in its context's place.
     /// `false`: that took until `until`. It may return early.
     fn sleep(&mut self, until: Option<Instant>) -> bool {
+        let woken = self.sleep_and_poll(until);
+        if self.timer.take().is_some() {
+            self.instance.polls_at.store(0, Ordering::Relaxed);
+        }
+        woken
+    }
+
+    fn sleep_and_poll(&mut self, until: Option<Instant>) -> bool {
         loop {
             let woken = self.block(until);
-            let expired = match self.timer {
-                Some((armed_at, due)) => {
-                    let now = self.env.shared.clock.now();
-                    (due <= now).then_some((armed_at, now))
+            if let Some((armed_at, due)) = self.timer {
+                let now = self.env.shared.clock.now();
+                if due <= now {
+                    self.timer = None;
+                    self.instance.polls_at.store(0, Ordering::Relaxed);
+                    self.timer_expired(armed_at, now);
                 }
-                None => None,
-            };
-            if let Some((armed_at, now)) = expired {
-                self.timer = None;
-                self.timer_expired(armed_at, now);
             }
             if woken || self.is_ready() {
-                self.timer = None;
                 return true;
             }
             if until.is_some_and(|until| until <= Instant::now()) {
-                self.timer = None;
                 return false;
             }
         }

@@ -3,7 +3,7 @@
 //! Any thread may arm it, with one system call and without waking anybody: so an application that polls by itself leaves
 //! a timer behind for the instance's context. Where the descriptor will fire soon enough anyway, and not much too soon, not
 //! even that call is made: whoever it wakes then sets it for the rest. An application that suspends again and again so
-//! pays for one call in half a time-out.
+//! pays for one call in half a millisecond at the most.
 //!
 //! Invariant: while a deadline is set, the descriptor fires at it or before.
 
@@ -19,6 +19,9 @@ use softnet_core::softnet_data::Counter;
 use softnet_core::sync::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use crate::shared::lock;
+
+/// A descriptor that fires no sooner than this may do so for nothing, in ns: it costs less than to set it each time.
+const SOON: u64 = 500_000;
 
 /// What a timer was armed with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,7 +89,7 @@ impl NapiTimer {
         self.suspends.store(timeout == Timeout::IrqSuspend, Relaxed);
         self.deadline.store(now.saturating_add(ns), Relaxed);
         let left = set.saturating_sub(now);
-        if left < ns / 2 || left > ns || left == 0 {
+        if left < SOON.min(ns / 2) || left > ns || left == 0 {
             self.fire_in(&mut set, now, ns);
         }
     }

@@ -36,13 +36,15 @@ pub(super) fn row(dev: &Netdev, instance: &NapiInstance, now: u64) -> NapiRow {
         (true, _) => thread.clone(),
     };
     let context = home.map_or_else(|| dev.threaded(napi.queue), |home| home.context());
+    // An application that sleeps may poll before the timer is due, which then stands behind it.
+    let polls_at = Some(instance.polls_at.load(Relaxed)).filter(|at| *at != 0);
     let armed = timer.armed().map(|(timeout, _, deadline)| TimerRow {
         knob: match timeout {
             Timeout::GroFlush => GRO_FLUSH,
             Timeout::IrqSuspend => IRQ_SUSPEND,
         }
         .into(),
-        left: deadline.saturating_sub(now),
+        left: polls_at.unwrap_or(deadline).saturating_sub(now),
     });
     let deferrals = timer.stats.deferrals.get();
     let app_row = |app: &std::sync::Arc<crate::app::App>| AppRow {
@@ -64,7 +66,10 @@ pub(super) fn row(dev: &Netdev, instance: &NapiInstance, now: u64) -> NapiRow {
         context,
         why: match napi.state().is_disabled() {
             true => "asleep: disabled while it is switched to another context, or closed".into(),
-            false => why(phase, now.saturating_sub(since), context, armed.as_ref(), &thread, &app),
+            false => {
+                let timed = if polls_at.is_some() { &app } else { &thread };
+                why(phase, now.saturating_sub(since), context, armed.as_ref(), timed, &thread, &app)
+            }
         },
         owner,
         thread,
@@ -112,8 +117,17 @@ fn warning(instance: &NapiInstance, context: Context) -> Option<&'static str> {
         .then_some("napi_defer_hard_irqs has no effect in busy-poll, which never unmasks the doorbell")
 }
 
-/// Why an instance is awake or asleep that has been in `phase` for `ns`, and whose context polls by `thread`.
-fn why(phase: Phase, ns: u64, context: Context, timer: Option<&TimerRow>, thread: &str, app: &str) -> String {
+/// Why an instance is awake or asleep that has been in `phase` for `ns`, and whose context polls by `thread`; `timed` polls
+/// when a deferral is over.
+fn why(
+    phase: Phase,
+    ns: u64,
+    context: Context,
+    timer: Option<&TimerRow>,
+    timed: &str,
+    thread: &str,
+    app: &str,
+) -> String {
     let next = match timer.map_or(0, |timer| timer.left) {
         0 => "now".into(),
         left => format!("in {}", time(left)),
@@ -127,7 +141,7 @@ fn why(phase: Phase, ns: u64, context: Context, timer: Option<&TimerRow>, thread
     match phase {
         Phase::Irq => format!("asleep: nothing came for {}; its doorbell will wake {thread}", time(ns)),
         Phase::Deferred => {
-            format!("asleep: doorbell masked after a poll; {thread} polls again {next} (gro_flush_timeout)")
+            format!("asleep: doorbell masked after a poll; {timed} polls again {next} (gro_flush_timeout)")
         }
         Phase::Suspended => {
             format!("asleep: {app} is at work and polls next; if it hangs, {thread} polls {next}")
@@ -164,7 +178,7 @@ mod tests {
     fn says_why() {
         let say = |phase, context, knob: Option<&str>| {
             let timer = knob.map(|knob| TimerRow { knob: knob.into(), left: 19_200_000 });
-            why(phase, 3_200_000_000, context, timer.as_ref(), "softnet/0", "application echo")
+            why(phase, 3_200_000_000, context, timer.as_ref(), "softnet/0", "softnet/0", "application echo")
         };
         for (phase, knob, expected) in [
             (Phase::Irq, GRO_FLUSH, "asleep: nothing came for 3.20 s; its doorbell will wake softnet/0"),
