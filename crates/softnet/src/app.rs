@@ -118,13 +118,11 @@ impl App {
         for skb in batch.drain() {
             if !self.filter.wants(skb.data()) {
                 keep(ctx, &mut rest, skb);
-            } else if list.len() < room {
-                if let Err(skb) = list.push_back(skb) {
-                    // Of another region than the others: there is one, so this does not happen.
-                    ctx.free(skb, DropReason::SocketRcvbuff);
-                    full += 1;
-                }
-            } else {
+                continue;
+            }
+            // A list refuses only what is of another region than the rest, and there is one.
+            let refused = if list.len() < room { list.push_back(skb).err() } else { Some(skb) };
+            if let Some(skb) = refused {
                 ctx.free(skb, DropReason::SocketRcvbuff);
                 full += 1;
             }

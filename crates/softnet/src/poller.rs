@@ -35,6 +35,7 @@ use softnet_core::sync::{Ordering, Receiver, mailbox};
 
 use crate::app::{App, Filter};
 use crate::context::Context;
+use crate::control::Target;
 use crate::instance::{NapiInstance, Rx, ring_shared};
 use crate::netdev::dev_queue_xmit;
 use crate::polling::{Env, OnRelease};
@@ -71,17 +72,20 @@ impl Default for PollerParams {
     }
 }
 
+impl PollerParams {
+    /// Whether those that may change are in range.
+    fn check(&self) -> Result<(), PollerError> {
+        in_range("busy_poll_usecs", self.busy_poll_usecs.into(), 0, MAX_BUSY_POLL_USECS.into())?;
+        in_range("busy_poll_budget", self.busy_poll_budget.into(), 1, WEIGHT as u64)
+    }
+}
+
 /// Why there is no poller, or no packets.
 #[derive(Debug, thiserror::Error)]
 pub enum PollerError {
-    /// No instance has that id now.
-    #[error("no NAPI instance {id}; {there}")]
-    NoSuchNapi {
-        /// The id.
-        id: u32,
-        /// What there is, in words.
-        there: String,
-    },
+    /// No instance has that id now; the text says which there are.
+    #[error("{0}")]
+    NoSuchNapi(String),
     /// A parameter is out of range.
     #[error("{what}: {value} is out of range, {min} to {max} expected")]
     OutOfRange {
@@ -176,21 +180,13 @@ impl NapiPoller {
         filter: Filter,
         params: PollerParams,
     ) -> Result<Self, PollerError> {
-        in_range("busy_poll_usecs", params.busy_poll_usecs.into(), 0, MAX_BUSY_POLL_USECS.into())?;
-        in_range("busy_poll_budget", params.busy_poll_budget.into(), 1, WEIGHT as u64)?;
+        params.check()?;
         in_range("rx_queue_len", params.rx_queue_len as u64, 1, 1 << 20)?;
         let half = shared.region.frame_count() as usize / 2;
         let held = Held::new(shared, params.rx_queue_len, half)?;
-        let all = shared.napis();
-        let Some(instance) = all.iter().find(|i| i.napi.id == napi).cloned() else {
-            let mut names: Vec<_> = all.iter().map(|i| format!("{} ({})", i.napi.id, i.napi.name)).collect();
-            names.sort();
-            let there = match names.len() {
-                0 => "there is none".into(),
-                _ => format!("there are: {}", names.join(", ")),
-            };
-            return Err(PollerError::NoSuchNapi { id: napi, there });
-        };
+        let (_, found) = shared.find(&Target::Napi(napi)).map_err(PollerError::NoSuchNapi)?;
+        let [instance] =
+            <[_; 1]>::try_from(found).unwrap_or_else(|_| unreachable!("an id is of one instance"));
         // Every list that waits holds a packet at least, and each poller adds one poll's worth at the most.
         let (ready, receiver) = mailbox((params.rx_queue_len + 2 * WEIGHT) as u32);
         let app = Arc::new(App::new(name.into(), filter, params.rx_queue_len, ready)?);
@@ -225,8 +221,7 @@ impl NapiPoller {
 
     /// Changes how it polls, from the next call on. (`rx_queue_len` stays as it was.)
     pub fn set_params(&mut self, params: PollerParams) -> Result<(), PollerError> {
-        in_range("busy_poll_usecs", params.busy_poll_usecs.into(), 0, MAX_BUSY_POLL_USECS.into())?;
-        in_range("busy_poll_budget", params.busy_poll_budget.into(), 1, WEIGHT as u64)?;
+        params.check()?;
         if self.params.prefer_busy_poll && !params.prefer_busy_poll {
             // It will not come back as one that prefers.
             self.resume();
@@ -373,9 +368,7 @@ impl NapiPoller {
                 break;
             }
         }
-        let knobs = &instance.napi.mitigation;
-        let defers = knobs.defer_hard_irqs() > 0 && knobs.gro_flush_timeout() > 0;
-        if prefer && defers && instance.armed.load(Ordering::Relaxed) {
+        if prefer && instance.napi.mitigation.defers() && instance.armed.load(Ordering::Relaxed) {
             // It has not rung, or whom it woke found the instance owned. From now on it is the timer that matters.
             instance.mask();
         }

@@ -38,8 +38,7 @@ impl<Q> Napi<Q> {
     /// This does not mask the doorbell: the stop before it did not unmask it.
     pub fn suspend(&self, delivered: usize) -> Option<NonZeroU64> {
         let knobs = &self.mitigation;
-        let defers = knobs.defer_hard_irqs() > 0 && knobs.gro_flush_timeout() > 0;
-        if delivered == 0 || !defers || self.state().is_disabled() {
+        if delivered == 0 || !knobs.defers() || self.state().is_disabled() {
             return None;
         }
         NonZeroU64::new(knobs.irq_suspend_timeout())

@@ -44,6 +44,11 @@ impl MitigationConfig {
         self.irq_suspend_timeout.load(Relaxed)
     }
 
+    /// Whether completions leave the doorbell masked: it takes N and T.
+    pub fn defers(&self) -> bool {
+        self.defer_hard_irqs() > 0 && self.gro_flush_timeout() > 0
+    }
+
     /// Sets N, at most [`MAX_DEFER_HARD_IRQS`].
     pub fn set_defer_hard_irqs(&self, value: u64) -> Result<(), OutOfRange> {
         let max = MAX_DEFER_HARD_IRQS;
