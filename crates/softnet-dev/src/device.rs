@@ -97,13 +97,14 @@ pub trait RxQueue: Send {
 pub trait TxQueue: Send {
     /// Takes back frames of packets that were sent. Returns how many.
     fn reap(&mut self, ctx: &mut SoftnetData) -> usize;
+    /// Descriptors that are free: as many packets a burst takes now.
+    fn room(&self) -> usize;
     /// Puts packets of `batch` on the ring, first to last, and frees their heads; those that did not fit
     /// stay in `batch`. Returns how many it took. Nothing is on the wire before [`kick`](Self::kick).
     fn tx_burst(&mut self, ctx: &mut SoftnetData, batch: &mut Batch) -> usize;
     /// Tells the device that there is something to send: once per batch.
     fn kick(&mut self, ctx: &mut SoftnetData);
-    /// Whether the device did not take all that it was told of, and must be told again: its RX queue's doorbell then says
-    /// that there is something to do.
+    /// Whether the device did not take all that it was told of, and must be told again: [reaping](Self::reap) does.
     fn stalled(&self) -> bool {
         false
     }

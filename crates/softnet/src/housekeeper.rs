@@ -3,8 +3,8 @@
 //! One thread. It sleeps until a neighbour's timer is due, the kernel reports a change of a link, somebody wants an
 //! instance polled in another context, or the stack stops.
 
-use std::sync::Arc;
 use std::sync::mpsc::Receiver;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -12,22 +12,25 @@ use softnet_core::SoftnetData;
 use softnet_core::ip::input::Ingress;
 use softnet_core::ip::slow::Iface;
 use softnet_core::napi::Napi;
+use softnet_core::qdisc::{DevParams, Spec};
 use softnet_core::sync::{AtomicBool, Ordering};
 use softnet_dev::OpenDevice;
 use softnet_dev::netlink::{LinkEvent, LinkMonitor};
 
 use crate::config::{Config, PartialCsum};
 use crate::contexts::Contexts;
-use crate::control::{Set, Target};
+use crate::control::{Set, SetQdisc, Target};
 use crate::instance::{Home, NapiInstance, RxHandler};
 use crate::log::note;
-use crate::netdev::{Live, Netdev, TxLock};
+use crate::netdev::{Live, Netdev};
 use crate::opener::Opener;
+use crate::qdisc::Layout;
 use crate::routes;
-use crate::set::Command;
-use crate::shared::Shared;
+use crate::set::{Change, Command};
+use crate::shared::{Shared, lock};
 use crate::thread::{Spawn, spawn};
 use crate::timer::NapiTimer;
+use crate::tx_queue::{NetdevQueue, QueueParams};
 
 /// How long to wait before another attempt to open a device whose interface is there.
 const RETRY: Duration = Duration::from_secs(1);
@@ -99,13 +102,20 @@ impl Housekeeper {
             mtu: info.mtu,
             addresses: device.addresses.iter().map(|a| (a.addr(), a.network())).collect(),
         };
+        let params = DevParams { mtu: info.mtu.into(), tx_queue_len: device.tx_queue_len };
         let timers: Result<Vec<_>, _> = rx.iter().map(|_| NapiTimer::new()).collect();
-        let timers = match timers {
-            Ok(timers) => timers,
-            Err(error) => {
+        let layout = {
+            let settings = lock(&self.shared.devices[usize::from(dev)].qdiscs);
+            Layout::build(&settings, tx.len(), &config.stack.default_qdisc, &params)
+        };
+        let ((layout, qdiscs), timers) = match (layout, timers) {
+            (Ok(built), Ok(timers)) => (built, timers),
+            (layout, timers) => {
                 rx.into_iter().for_each(|queue| queue.close(&mut self.ctx));
                 tx.into_iter().for_each(|queue| queue.close(&mut self.ctx));
-                return Err(format!("{}: timers: {error}", device.name));
+                let qdisc = layout.err().map(|error| format!("qdisc: {error}"));
+                let why = qdisc.or(timers.err().map(|error| format!("timers: {error}"))).unwrap_or_default();
+                return Err(format!("{}: {why}", device.name));
             }
         };
         let rx_stats = rx.iter().map(|queue| queue.stats()).collect();
@@ -125,8 +135,24 @@ impl Housekeeper {
             note(format_args!("{}: {warning}", device.name));
         }
         let homes = self.homes(dev, &napis);
-        let tx = tx.into_iter().map(TxLock::new).collect();
-        let live = Live { device: shared_part, napis: napis.clone(), rx_stats, tx };
+        let mut queues = Vec::with_capacity(tx.len());
+        for (number, (queue, qdisc)) in tx.into_iter().zip(qdiscs).enumerate() {
+            let worker = self.shared.workers[device.worker_of(number, self.shared.workers.len())].clone();
+            let qdisc_max_burst = config.stack.qdisc_max_burst;
+            let params = QueueParams { dev, qdisc_max_burst, worker: worker.clone() };
+            let queue = Arc::new(NetdevQueue::new(&self.shared.region, qdisc, queue, params));
+            worker.add_tx(queue.clone());
+            queues.push(queue);
+        }
+        let live = Live {
+            device: shared_part,
+            napis: napis.clone(),
+            rx_stats,
+            tx: queues,
+            single: AtomicBool::new(layout.is_single()),
+            layout: Mutex::new(layout),
+            params,
+        };
         self.shared.devices[usize::from(dev)].live.store(Some(Arc::new(live)));
         self.set_iface(dev, Some(iface));
         for neighbour in config.neighbours.iter().filter(|n| n.dev == device.name) {
@@ -169,8 +195,40 @@ impl Housekeeper {
         Ok(instances.iter().map(|instance| instance.napi.id).collect())
     }
 
+    /// Changes the disciplines of a device, and remembers that for its next life.
+    fn set_qdisc(&mut self, set: &SetQdisc) -> Result<(), String> {
+        let (dev, _) = self.shared.find(&Target::Dev(set.dev.clone()))?;
+        let spec = set.qdisc.as_ref().map(|text| text.parse::<Spec>().map_err(|error| error.to_string()));
+        let spec = spec.transpose()?;
+        let live = dev.live.load_full();
+        let Some(live) = live else {
+            return Err(format!("{} is not open: its interface is gone", set.dev));
+        };
+        let mut settings = lock(&dev.qdiscs);
+        let next = settings.apply(set.action, set.queue, spec, live.tx.len())?;
+        let (default_qdisc, now) = (&self.config.stack.default_qdisc, self.shared.clock.now());
+        let mut layout = lock(&live.layout);
+        // Built before anything is changed, since it may be refused; the switch to one queue comes first and away from
+        // one last, so that no packet finds a queue whose discipline is gone.
+        let (planned, _) = Layout::build(&next, live.tx.len(), default_qdisc, &live.params)
+            .map_err(|error| error.to_string())?;
+        let single = planned.is_single();
+        if single {
+            live.single.store(true, Ordering::Relaxed);
+        }
+        let changed = layout.change(&next, &live.tx, default_qdisc, &live.params, &mut self.ctx, now);
+        live.single.store(single, Ordering::Relaxed);
+        changed.map_err(|error| error.to_string())?;
+        *settings = next;
+        self.ctx.drain();
+        Ok(())
+    }
+
     fn execute(&mut self, command: Command) {
-        let answer = self.set(&command.set, &mut spawn);
+        let answer = match &command.change {
+            Change::Threaded(set) => self.set(set, &mut spawn),
+            Change::Qdisc(set) => self.set_qdisc(set).map(|()| Vec::new()),
+        };
         // Who does not wait for it any more has said so to its user.
         let _ = command.answer.send(answer);
     }
@@ -194,7 +252,10 @@ impl Housekeeper {
             }
         }
         self.contexts.retire(homes);
-        live.tx.iter().for_each(|queue| queue.close(&mut self.ctx));
+        for queue in &live.tx {
+            queue.close(&mut self.ctx);
+            queue.worker().remove_tx(queue);
+        }
         self.shared.devices[usize::from(dev)].settle(&live);
         self.set_iface(dev, None);
         self.shared

@@ -1,8 +1,7 @@
 //! A device as the stack sees it: it keeps its name, index and counters while the interface behind it comes and
 //! goes, and [`dev_queue_xmit`] sends through it from any thread.
 //!
-//! Invariant: a TX queue is touched only under its lock; the lock is taken once per batch and never held while
-//! packets are freed or another lock is taken.
+//! Invariant: what is set for a device (context, mitigation, disciplines) holds for its next life too.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,13 +10,16 @@ use arc_swap::ArcSwapOption;
 use serde::{Deserialize, Serialize};
 use softnet_core::SoftnetData;
 use softnet_core::napi::MitigationConfig;
+use softnet_core::qdisc::{DevParams, Origin, Spec};
 use softnet_core::skb::{Batch, DropReason};
 use softnet_core::sync::{AtomicBool, Ordering};
-use softnet_dev::{Device, QueueStats, TxQueue};
+use softnet_dev::{Device, QueueStats};
 
 use crate::context::Context;
 use crate::instance::NapiInstance;
+use crate::qdisc::{Layout, Settings};
 use crate::shared::lock;
+use crate::tx_queue::NetdevQueue;
 
 /// A device of the stack.
 pub struct Netdev {
@@ -30,6 +32,8 @@ pub struct Netdev {
     past: Mutex<Past>,
     threaded: Mutex<Threaded>,
     deferral: Mutex<Deferral>,
+    /// The disciplines that were set.
+    pub(crate) qdiscs: Mutex<Settings>,
 }
 
 /// Mitigation knobs of a device's instances; outlives the instances.
@@ -124,8 +128,9 @@ impl QueueTotals {
 }
 
 impl Netdev {
-    /// A device that is not open yet, to be polled in the context `threaded` with the knobs `knobs`, which must be in range.
-    pub fn new(index: u16, name: String, threaded: Context, knobs: Knobs) -> Self {
+    /// A device that is not open yet, to be polled in the context `threaded` with the knobs `knobs`, which must be in range,
+    /// and to send through `qdisc`.
+    pub fn new(index: u16, name: String, threaded: Context, knobs: Knobs, qdisc: Option<Spec>) -> Self {
         let threaded = Mutex::new(Threaded { device: threaded, queues: BTreeMap::new() });
         Netdev {
             index,
@@ -134,6 +139,7 @@ impl Netdev {
             past: Mutex::default(),
             threaded,
             deferral: Mutex::new(Deferral { device: knobs, queues: BTreeMap::new() }),
+            qdiscs: Mutex::new(Settings { root: qdisc, children: BTreeMap::new() }),
         }
     }
 
@@ -223,14 +229,6 @@ impl Netdev {
     }
 }
 
-/// A TX queue and its lock. `None` once it was closed.
-pub struct TxLock {
-    queue: Mutex<Option<Box<dyn TxQueue>>>,
-    stats: Arc<QueueStats>,
-    /// It holds frames: sent ones to take back, or some that the device did not take yet.
-    unreaped: AtomicBool,
-}
-
 /// The parts of an open device.
 pub struct Live {
     /// The shared part.
@@ -240,97 +238,40 @@ pub struct Live {
     /// Counters of the RX queues.
     pub rx_stats: Vec<Arc<QueueStats>>,
     /// The TX queues.
-    pub tx: Vec<TxLock>,
+    pub tx: Vec<Arc<NetdevQueue>>,
+    /// Their disciplines; changed by the housekeeper.
+    pub layout: Mutex<Layout>,
+    /// All packets pass through TX queue 0, where the root discipline is.
+    pub(crate) single: AtomicBool,
+    /// What defaults of disciplines depend on.
+    pub(crate) params: DevParams,
 }
 
-impl TxLock {
-    /// Puts `queue` behind a lock.
-    pub fn new(queue: Box<dyn TxQueue>) -> Self {
-        TxLock { stats: queue.stats(), queue: Mutex::new(Some(queue)), unreaped: AtomicBool::new(false) }
-    }
-
-    /// Its counters.
-    pub fn stats(&self) -> &QueueStats {
-        &self.stats
-    }
-
-    /// Frames it holds now.
-    pub fn held(&self) -> usize {
-        let queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
-        queue.as_ref().map_or(0, |q| q.held())
-    }
-
-    /// Closes the queue; packets sent from now on are dropped as [`DropReason::DevReady`].
-    pub fn close(&self, ctx: &mut SoftnetData) {
-        let queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(queue) = queue {
-            queue.close(ctx);
-        }
-    }
-
-    /// Takes back what was sent meanwhile, and has the device go on with the rest; nothing if somebody else is at it.
-    fn reap(&self, ctx: &mut SoftnetData) {
-        if self.unreaped.load(Ordering::Relaxed)
-            && let Ok(mut queue) = self.queue.try_lock()
-            && let Some(queue) = queue.as_mut()
-        {
-            queue.reap(ctx);
-            self.unreaped.store(queue.held() > 0, Ordering::Relaxed);
-        }
-    }
-
-    /// Sends `batch` and leaves it empty; what the ring does not take is dropped. Returns whether the device must be told
-    /// again.
-    fn xmit(&self, ctx: &mut SoftnetData, dev: u16, batch: &mut Batch) -> bool {
-        let (reason, stalled) = {
-            let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
-            match queue.as_mut() {
-                None => (DropReason::DevReady, false),
-                Some(queue) => {
-                    queue.reap(ctx);
-                    queue.tx_burst(ctx, batch);
-                    queue.kick(ctx);
-                    if !batch.is_empty() {
-                        // The kick may have sent what filled the ring.
-                        queue.reap(ctx);
-                        queue.tx_burst(ctx, batch);
-                        queue.kick(ctx);
-                    }
-                    self.unreaped.store(queue.held() > 0, Ordering::Relaxed);
-                    (DropReason::FullRing, queue.stalled())
-                }
-            }
-        };
-        if !batch.is_empty() {
-            ctx.free_batch_at(batch, dev, reason);
-        }
-        stalled
+impl Live {
+    /// The TX queue that packets for `queue` (modulo how many there are) leave by. There must be one.
+    fn tx_queue(&self, queue: usize) -> &NetdevQueue {
+        let single = self.single.load(Ordering::Relaxed);
+        &self.tx[if single { 0 } else { queue % self.tx.len() }]
     }
 }
 
 /// Takes back frames that `dev` sent by TX queue `queue` (modulo how many there are): what a worker does when it has
 /// nothing to send, so that frames do not lie in a silent device's ring while others starve.
-pub fn reap_idle(ctx: &mut SoftnetData, dev: &Netdev, queue: usize) {
+pub fn reap_idle(ctx: &mut SoftnetData, dev: &Netdev, now: u64, queue: usize) {
     if let Some(live) = dev.live.load().as_deref()
         && !live.tx.is_empty()
     {
-        live.tx[queue % live.tx.len()].reap(ctx);
+        live.tx[queue % live.tx.len()].reap(ctx, now);
     }
 }
 
-/// Sends `batch` out of `dev` by TX queue `queue` (modulo how many there are) and leaves it empty. Any thread
+/// Sends `batch` out of `dev` at `now` by TX queue `queue` (modulo how many there are) and leaves it empty. Any thread
 /// with a context may call it. Packets that can't be sent are freed and counted against `dev`.
-pub fn dev_queue_xmit(ctx: &mut SoftnetData, dev: &Netdev, queue: usize, batch: &mut Batch) {
+pub fn dev_queue_xmit(ctx: &mut SoftnetData, dev: &Netdev, now: u64, queue: usize, batch: &mut Batch) {
     let live = dev.live.load();
     match live.as_deref() {
         Some(live) if !live.tx.is_empty() => {
-            let queue = queue % live.tx.len();
-            if live.tx[queue].xmit(ctx, dev.index, batch) {
-                // Whoever polls the queue's instance stays awake until it is done, but may be asleep now.
-                let instance = live.napis.get(queue);
-                let napi = instance.and_then(|i| Some((i, i.napi.schedule_prep()?)));
-                napi.into_iter().for_each(|(instance, napi)| instance.hand_over(napi));
-            }
+            live.tx_queue(queue).xmit(ctx, now, Origin::Forwarded, batch);
         }
         _ => ctx.free_batch_at(batch, dev.index, DropReason::DevReady),
     }

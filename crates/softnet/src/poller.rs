@@ -279,7 +279,13 @@ impl NapiPoller {
         if self.instance.is_closed() {
             return ctx.free_batch_at(batch, napi.dev, DropReason::DevReady);
         }
-        dev_queue_xmit(ctx, &shared.devices[usize::from(napi.dev)], napi.queue.into(), batch);
+        dev_queue_xmit(
+            ctx,
+            &shared.devices[usize::from(napi.dev)],
+            shared.clock.now(),
+            napi.queue.into(),
+            batch,
+        );
     }
 
     fn is_ready(&self) -> bool {
@@ -358,6 +364,7 @@ impl NapiPoller {
         let end = now.saturating_add(ns.min(u64::from(self.params.busy_poll_usecs) * 1000));
         loop {
             let (info, body) = owned.parts();
+            self.env.now = now;
             let n = self.env.poll_once(info, body, budget);
             info.stats.polled(n, budget);
             // Other applications, each time: this one may go on for long.
@@ -392,6 +399,7 @@ impl NapiPoller {
     /// this thread waits for the timer that follows, and the instance's is armed for so much longer.
     fn finish(&mut self, mut napi: Scheduled<Rx>, grace: u64) {
         let (info, body) = napi.parts();
+        self.env.now = self.env.shared.clock.now();
         let n = self.env.poll_once(info, body, WEIGHT);
         info.stats.polled(n, WEIGHT);
         if n >= WEIGHT && !napi.disable_pending() {

@@ -46,7 +46,7 @@ pub(crate) struct Env {
     /// Applications that were handed packets and are to be woken.
     woken: Vec<Arc<App>>,
     /// The time in ns; 0 if it must be read.
-    now: u64,
+    pub(crate) now: u64,
     /// It was read for the last release, which is as good as after the poll.
     fresh: bool,
 }
@@ -143,12 +143,13 @@ impl Env {
             }
         }
         let queue = usize::from(napi.queue);
-        let Env { ctx, shared, tx, .. } = self;
+        let Env { ctx, shared, tx, now, .. } = self;
+        let now = *now;
         match handler {
             Some(RxHandler::Ipv4(ingress)) => {
                 ipv4_input(ctx, self.tables.load(), &ingress, batch, tx, &mut self.exceptions);
                 tx.flush(|dev, batch| match shared.devices.get(usize::from(dev)) {
-                    Some(dev) => dev_queue_xmit(ctx, dev, queue, batch),
+                    Some(dev) => dev_queue_xmit(ctx, dev, now, queue, batch),
                     None => ctx.free_batch(batch, DropReason::DevReady),
                 });
                 if !self.exceptions.batch.is_empty() {
@@ -156,7 +157,7 @@ impl Env {
                 }
             }
             Some(RxHandler::Patch(dev)) if shared.devices.len() > usize::from(dev) => {
-                dev_queue_xmit(ctx, &shared.devices[usize::from(dev)], queue, batch);
+                dev_queue_xmit(ctx, &shared.devices[usize::from(dev)], now, queue, batch);
             }
             _ => ctx.free_batch(batch, DropReason::Shutdown),
         }
@@ -186,7 +187,7 @@ impl Env {
             self.receive(napi, batch);
         } else {
             for dev in &self.shared.devices {
-                reap_idle(&mut self.ctx, dev, napi.queue.into());
+                reap_idle(&mut self.ctx, dev, self.now, napi.queue.into());
             }
         }
         n

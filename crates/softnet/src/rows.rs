@@ -11,15 +11,16 @@ use softnet_core::sync::Ordering;
 use softnet_dev::{LinkState, sched};
 
 use crate::config::{Config, format_mac};
-use crate::control::{Handler, Request, Set, SetKnobs, Target};
+use crate::control::{Handler, Request, Set, SetKnobs, SetQdisc, Target};
 use crate::netdev::Netdev;
 use crate::routes::Route;
-use crate::set::Commander;
-use crate::shared::Shared;
-use crate::show::{DevRow, DropRow, NapiRow, NeighRow, RouteRow, Stats, Table, WorkerRow};
+use crate::set::{Change, Commander};
+use crate::shared::{Shared, lock};
+use crate::show::{DevRow, DropRow, NapiRow, NeighRow, QdiscRow, RouteRow, Stats, Table, WorkerRow};
 use crate::thread::PollThread;
 
 mod napi;
+mod qdisc;
 
 /// A window on a stack.
 pub struct View {
@@ -38,8 +39,16 @@ impl View {
     /// Changes something, and returns when that is done, with the NAPI instances it was about. The error says what is
     /// wrong with the request, or why nothing changed.
     pub fn set(&self, set: Set) -> Result<Vec<NapiRow>, String> {
-        let ids = self.commander.set(set)?;
+        let ids = self.commander.make(Change::Threaded(set))?;
         Ok(self.napis_of(&ids))
+    }
+
+    /// Changes disciplines of a device, and returns when that is done, with all it has then. The error says what is wrong
+    /// with the request, and then nothing changed.
+    pub fn set_qdisc(&self, set: SetQdisc) -> Result<Vec<QdiscRow>, String> {
+        let dev = set.dev.clone();
+        self.commander.make(Change::Qdisc(set))?;
+        Ok(self.qdiscs().into_iter().filter(|row| row.dev == dev).collect())
     }
 
     /// Sets knobs of instances, at once. Returns the rows of those it was about; the error says what is wrong with it, and
@@ -80,7 +89,8 @@ impl View {
         };
         let held = live.as_ref().map_or(0, |live| {
             // RX rings are their owners' to look into; what they hold is counted with the frames in use.
-            live.tx.iter().map(|queue| queue.held() as u64).sum()
+            let rings = live.tx.iter().map(|queue| queue.ring().held.load(Ordering::Relaxed) as u64);
+            rings.sum::<u64>() + lock(&live.layout).totals().qlen
         });
         DevRow {
             index: dev.index,
@@ -120,6 +130,12 @@ impl View {
             rows.extend(live.napis.iter().map(|instance| napi::row(dev, instance, now)));
         }
         rows
+    }
+
+    /// The disciplines of the devices that are open.
+    pub fn qdiscs(&self) -> Vec<QdiscRow> {
+        let of = |dev: &Netdev| dev.live.load_full().map_or_else(Vec::new, |live| qdisc::rows(dev, &live));
+        self.shared.devices.iter().flat_map(of).collect()
     }
 
     /// The threads that poll, first the workers.
@@ -254,6 +270,9 @@ impl Handler for View {
         let table = match request {
             Request::Show(table) => table,
             Request::Set(set) => return serde_json::to_value(self.set(set)?).map_err(|e| e.to_string()),
+            Request::Qdisc(set) => {
+                return serde_json::to_value(self.set_qdisc(set)?).map_err(|e| e.to_string());
+            }
             Request::Knobs(knobs) => {
                 return serde_json::to_value(self.set_knobs(&knobs)?).map_err(|e| e.to_string());
             }
@@ -265,6 +284,7 @@ impl Handler for View {
             Table::Neigh => serde_json::to_value(self.neighbours()),
             Table::Route => serde_json::to_value(self.routes()),
             Table::Drops => serde_json::to_value(self.drops()),
+            Table::Qdisc => serde_json::to_value(self.qdiscs()),
             Table::Stats => serde_json::to_value(self.stats()),
         }
         .map_err(|error| error.to_string())

@@ -4,17 +4,25 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::time::Duration;
 
-use crate::control::Set;
+use crate::control::{Set, SetQdisc};
 use crate::shared::Shared;
 
 /// How long to wait for an answer. A switch takes as long as the polls that run now.
 const PATIENCE: Duration = Duration::from_secs(5);
 
+/// What can be changed.
+pub enum Change {
+    /// Who polls.
+    Threaded(Set),
+    /// Disciplines of TX queues.
+    Qdisc(SetQdisc),
+}
+
 /// A change, and where to say what became of it.
 pub struct Command {
     /// The change.
-    pub set: Set,
-    /// Takes the ids of the instances it was about, or why it was not made.
+    pub change: Change,
+    /// Takes the ids of the NAPI instances it was about, or why it was not made.
     pub answer: SyncSender<Result<Vec<u32>, String>>,
 }
 
@@ -31,11 +39,11 @@ pub fn commands(shared: &Arc<Shared>) -> (Commander, Receiver<Command>) {
 }
 
 impl Commander {
-    /// Has `set` done. Returns the ids of the NAPI instances it was about, or the reason why nothing changed.
-    pub fn set(&self, set: Set) -> Result<Vec<u32>, String> {
+    /// Has `change` made. Returns the ids of the NAPI instances it was about, or the reason why nothing changed.
+    pub fn make(&self, change: Change) -> Result<Vec<u32>, String> {
         let (answer, receiver) = sync_channel(1);
         let stopped = || "the instance is stopping".to_owned();
-        self.commands.send(Command { set, answer }).map_err(|_| stopped())?;
+        self.commands.send(Command { change, answer }).map_err(|_| stopped())?;
         self.shared.housekeeper.wake();
         receiver.recv_timeout(PATIENCE).map_err(|error| match error {
             std::sync::mpsc::RecvTimeoutError::Disconnected => stopped(),

@@ -201,7 +201,7 @@ impl Shared {
         let flush = |ctx: &mut SoftnetData, to: Option<(u16, usize)>, batch: &mut Batch| {
             let Some((dev, queue)) = to else { return };
             match self.devices.get(usize::from(dev)) {
-                Some(dev) => dev_queue_xmit(ctx, dev, queue, batch),
+                Some(dev) => dev_queue_xmit(ctx, dev, self.clock.now(), queue, batch),
                 None => ctx.free_batch(batch, DropReason::DevReady),
             }
         };

@@ -26,18 +26,28 @@ pub enum Table {
     Route,
     /// Drops by device and reason, only those that happened: a list of [`DropRow`].
     Drops,
+    /// Queueing disciplines: a list of [`QdiscRow`].
+    Qdisc,
     /// Totals: one [`Stats`].
     Stats,
 }
 
 impl Table {
     /// All of them.
-    pub const ALL: [Table; 7] =
-        [Table::Dev, Table::Napi, Table::Worker, Table::Neigh, Table::Route, Table::Drops, Table::Stats];
+    pub const ALL: [Table; 8] = [
+        Table::Dev,
+        Table::Napi,
+        Table::Worker,
+        Table::Neigh,
+        Table::Route,
+        Table::Drops,
+        Table::Qdisc,
+        Table::Stats,
+    ];
 
     /// Its name, as it is asked for.
     pub const fn name(self) -> &'static str {
-        ["dev", "napi", "worker", "neigh", "route", "drops", "stats"][self as usize]
+        ["dev", "napi", "worker", "neigh", "route", "drops", "qdisc", "stats"][self as usize]
     }
 
     /// What it tells, in one line.
@@ -51,6 +61,7 @@ impl Table {
             Table::Neigh => "Neighbours: IP and MAC addresses on the links",
             Table::Route => "Routes: connected and configured",
             Table::Drops => "Packets that were dropped, by device and reason",
+            Table::Qdisc => "Queueing disciplines of the TX queues: what they sent, hold and dropped",
             Table::Stats => "Totals: every packet is somewhere",
         }
     }
@@ -280,6 +291,58 @@ pub struct DropRow {
     pub packets: u64,
     /// What the reason means.
     pub help: String,
+}
+
+/// A queueing discipline.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct QdiscRow {
+    /// Device.
+    pub dev: String,
+    /// TX queue it is before; none for the root.
+    pub queue: Option<u16>,
+    /// `mq`, `pfifo_fast`, `tbf`, …
+    pub kind: String,
+    /// Its parameters in `tc`'s words; empty if it has none.
+    pub options: String,
+    /// Bytes that left, from the Ethernet header on.
+    pub bytes: u64,
+    /// Packets that left.
+    pub packets: u64,
+    /// Packets it dropped.
+    pub drops: u64,
+    /// Times a packet had to wait for its rate.
+    pub overlimits: u64,
+    /// Packets that the device gave back, to be sent later.
+    pub requeues: u64,
+    /// Packets in it now.
+    pub qlen: u64,
+    /// Bytes in it now.
+    pub backlog: u64,
+    /// Packets it dropped, by reason; only those that happened.
+    pub drops_by_reason: BTreeMap<String, u64>,
+    /// The TX queue's owner word and its ring; none for the root `mq`.
+    pub tx: Option<TxRow>,
+}
+
+/// Who owned a TX queue, who waited for it, and what is in its ring.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TxRow {
+    /// Times a thread owned it.
+    pub owned: u64,
+    /// Packets that other threads left to the owner, and went on.
+    pub handed_over: u64,
+    /// Times an owner left the rest to the next.
+    pub parked: u64,
+    /// Times a sender here was held back, since too many packets were pending.
+    pub held_back: u64,
+    /// ns that such senders waited, in all.
+    pub held_back_ns: u64,
+    /// ns of the longest of these waits.
+    pub held_back_longest_ns: u64,
+    /// Bytes that byte queue limits allow in the ring.
+    pub limit: u64,
+    /// Bytes in the ring.
+    pub inflight: u64,
 }
 
 /// Totals of an instance. Nothing is lost silently: received + originated = transmitted + delivered + dropped +

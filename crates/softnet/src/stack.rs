@@ -89,7 +89,8 @@ impl Assembly {
             .iter()
             .enumerate()
             .map(|(index, device)| {
-                Netdev::new(index as u16, device.name.clone(), device.threaded, device.knobs())
+                let name = device.name.clone();
+                Netdev::new(index as u16, name, device.threaded, device.knobs(), device.qdisc.clone())
             })
             .collect();
         let mut workers = Vec::new();

@@ -2,23 +2,27 @@
 //! instance's own thread (contexts `threaded` and `busy-poll`). It blocks when every input is idle, except in `busy-poll`,
 //! where an instance that was released is scheduled again at once.
 //!
-//! Its inputs are the doorbells of its instances, its mailbox (instances that others scheduled) and changes of its
-//! instance list. To sleep it announces it, looks at every input once more, and blocks on all their descriptors;
+//! A worker also runs the TX queues that are its own when they are due (see [`net_tx`](crate::net_tx)).
+//!
+//! Its inputs are the doorbells of its instances, its mailbox (instances that others scheduled), TX queues that fall due,
+//! and changes of its lists. To sleep it announces it, looks at every input once more, and blocks on all their descriptors;
 //! whoever adds an input makes it visible first and then wakes it if it announced. So no wake-up is lost.
 
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex};
 
-use rustix::event::{Timespec, epoll};
+use rustix::event::epoll;
 use softnet_core::napi::{NetRx, Scheduled};
 use softnet_core::sync::{AtomicBool, AtomicU64, Mailbox, Ordering, PushError, Receiver, mailbox};
 
 use crate::context::Context;
 use crate::instance::{NapiInstance, Rx, ring};
 use crate::log::note;
+use crate::net_tx::NetTx;
 use crate::polling::{Env, OnRelease};
 use crate::shared::{Shared, lock};
 use crate::thread::PollThread;
+use crate::tx_queue::NetdevQueue;
 use crate::wake::Waker;
 
 /// Messages that may wait for a worker: each of its instances at most once, so that this is never the limit.
@@ -43,7 +47,8 @@ pub struct WorkerShared {
     mailbox: Mailbox<Scheduled<Rx>>,
     receiver: Mutex<Option<Receiver<Scheduled<Rx>>>>,
     instances: Mutex<Vec<Arc<NapiInstance>>>,
-    /// Number of the instance list; and the one the worker has seen.
+    tx_queues: Mutex<Vec<Arc<NetdevQueue>>>,
+    /// Number of the two lists; and the one the worker has seen.
     wanted: AtomicU64,
     seen: AtomicU64,
     stop: AtomicBool,
@@ -65,6 +70,7 @@ impl WorkerShared {
             mailbox,
             receiver: Mutex::new(Some(receiver)),
             instances: Mutex::default(),
+            tx_queues: Mutex::default(),
             wanted: AtomicU64::new(0),
             seen: AtomicU64::new(0),
             stop: AtomicBool::new(false),
@@ -96,6 +102,18 @@ impl WorkerShared {
     pub fn remove(&self, id: u32) -> u64 {
         lock(&self.instances).retain(|i| i.napi.id != id);
         self.changed()
+    }
+
+    /// Makes the worker run `queue` when it is due.
+    pub fn add_tx(&self, queue: Arc<NetdevQueue>) {
+        lock(&self.tx_queues).push(queue);
+        self.changed();
+    }
+
+    /// Makes the worker forget a TX queue, which was closed.
+    pub fn remove_tx(&self, queue: &Arc<NetdevQueue>) {
+        lock(&self.tx_queues).retain(|other| !Arc::ptr_eq(other, queue));
+        self.changed();
     }
 
     fn changed(&self) -> u64 {
@@ -134,6 +152,7 @@ pub struct Worker {
     me: Arc<WorkerShared>,
     receiver: Receiver<Scheduled<Rx>>,
     net_rx: NetRx<Rx>,
+    net_tx: NetTx,
     /// Rounds in a row that found nothing.
     empty: u32,
     env: Env,
@@ -152,7 +171,8 @@ impl Worker {
             Context::BusyPoll => OnRelease::Again,
             _ => OnRelease::Unmask,
         };
-        Ok(Worker { receiver, net_rx, empty: 0, env: Env::new(shared, on_release), me: me.clone() })
+        let (net_tx, env) = (NetTx::default(), Env::new(shared, on_release));
+        Ok(Worker { receiver, net_rx, net_tx, empty: 0, env, me: me.clone() })
     }
 
     /// Works until it is stopped.
@@ -169,7 +189,7 @@ impl Worker {
         }
     }
 
-    /// One round: takes note of what was scheduled, and runs the softirq loop once. Returns whether it did anything.
+    /// One round: takes note of what was scheduled, runs TX queues that are due, and the softirq loop once. Returns whether it did anything.
     pub fn round(&mut self) -> bool {
         for napi in self.receiver.drain() {
             self.net_rx.schedule(napi);
@@ -177,8 +197,9 @@ impl Worker {
         // Only now: an instance is added before it is scheduled, so that all that were drained are in the list. One
         // that is not would be polled once, its packets dropped, and its doorbell never unmasked.
         if self.me.wanted.load(Ordering::Relaxed) != self.env_seen() {
-            self.take_instances();
+            self.take_lists();
         }
+        let sent = self.net_tx.run(&mut self.env);
         for instance in self.env.instances.iter() {
             if instance.armed.load(Ordering::Relaxed) && instance.doorbell.pending() {
                 ring(instance, |napi| self.net_rx.schedule(napi));
@@ -186,7 +207,7 @@ impl Worker {
         }
         self.env.fire(&mut self.net_rx);
         if self.net_rx.is_idle() {
-            return false;
+            return sent;
         }
         let work = self.env.run(&mut self.net_rx, &self.me.thread);
         self.empty = if work > 0 { 0 } else { self.empty.saturating_add(1) };
@@ -210,11 +231,15 @@ impl Worker {
         thread.stats.sleeps.add(1);
         thread.asleep.store(true, Ordering::Relaxed);
         let mut events = [const { std::mem::MaybeUninit::<epoll::Event>::uninit() }; 16];
-        let waited = epoll::wait(&self.me.epoll, &mut events, None::<&Timespec>);
+        let timeout = self.net_tx.timeout(&self.env.shared.clock);
+        let waited = epoll::wait(&self.me.epoll, &mut events, timeout.as_ref());
         announced.awake();
         thread.asleep.store(false, Ordering::Relaxed);
         // An interrupted wait is a wake-up without a cause.
         let Ok((events, _)) = waited else { return };
+        if events.is_empty() {
+            thread.stats.woken_by_timer.add(1);
+        }
         for event in &*events {
             let data = event.data.u64();
             if data == WAKE {
@@ -240,12 +265,14 @@ impl Worker {
         self.me.stop.load(Ordering::Relaxed)
             || self.receiver.has_pending()
             || self.me.wanted.load(Ordering::Relaxed) != self.env_seen()
+            || self.net_tx.is_due(&self.env.shared.clock)
             || self.env.instances.iter().any(|i| i.armed.load(Ordering::Relaxed) && i.doorbell.pending())
     }
 
-    /// Takes over the instance list as it is now.
-    fn take_instances(&mut self) {
+    /// Takes over the lists as they are now.
+    fn take_lists(&mut self) {
         let number = self.me.wanted.load(Ordering::Acquire);
+        self.net_tx.take(lock(&self.me.tx_queues).clone());
         let mut wanted = lock(&self.me.instances).clone();
         wanted.sort_by_key(|i| i.napi.id);
         let is_in = |list: &[Arc<NapiInstance>], id| list.iter().any(|i| i.napi.id == id);

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use softnet::control::{Client, Request};
-use softnet::show::{DevRow, DropRow, NapiRow, NeighRow, RouteRow, Stats, Table, WorkerRow};
+use softnet::show::{DevRow, DropRow, NapiRow, NeighRow, QdiscRow, RouteRow, Stats, Table, WorkerRow};
 
 use crate::Failure;
 use crate::text::print;
@@ -77,6 +77,7 @@ pub(crate) fn show(args: &Show) -> Result<(), Failure> {
         Table::Neigh => list::<NeighRow>(args, &client),
         Table::Route => list::<RouteRow>(args, &client),
         Table::Drops => list::<DropRow>(args, &client),
+        Table::Qdisc => list::<QdiscRow>(args, &client),
         Table::Stats => {
             repeat(args, || ask(&client, Table::Stats), |now: &Stats, before| rows::stats(now, before))
         }

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use softnet::show::{DevRow, DropRow, NeighRow, RouteRow, Stats, WorkerRow};
+use softnet::show::{DevRow, DropRow, NeighRow, QdiscRow, RouteRow, Stats, WorkerRow};
 
 use crate::text::{self, Align, bit_rate, bytes, grouped, rate, seconds};
 
@@ -202,6 +202,36 @@ impl Row for RouteRow {
             left("kind", &self.kind),
             left("via", self.via.map_or("-".into(), |via| via.to_string())),
             left("dev", self.dev.as_deref().unwrap_or("-")),
+        ]
+    }
+}
+
+impl Row for QdiscRow {
+    const NONE: &'static str = "no devices";
+
+    fn key(&self) -> String {
+        format!("{} {:?} {}", self.dev, self.queue, self.kind)
+    }
+
+    fn cells(&self, since: Since<'_, Self>) -> Vec<Cell> {
+        let count = |field: fn(&Self) -> u64| counter(self, since, field);
+        let of_tx = |field: fn(&softnet::show::TxRow) -> u64| match &self.tx {
+            Some(_) => counter(self, since, |row| row.tx.as_ref().map_or(0, field)),
+            None => "-".into(),
+        };
+        vec![
+            left("dev", &self.dev),
+            left("parent", self.queue.map_or("root".into(), |queue| format!(":{:x}", queue + 1))),
+            left("qdisc", &self.kind),
+            right("sent", count(|q| q.packets)),
+            right("bytes", volume(self, since, |q| q.bytes)),
+            right("dropped", count(|q| q.drops)),
+            right("overlimits", count(|q| q.overlimits)),
+            right("requeues", count(|q| q.requeues)),
+            right("queued", grouped(self.qlen)),
+            right("owned", of_tx(|tx| tx.owned)),
+            right("handed over", of_tx(|tx| tx.handed_over)),
+            right("held back", of_tx(|tx| tx.held_back)),
         ]
     }
 }

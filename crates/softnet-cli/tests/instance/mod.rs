@@ -15,6 +15,7 @@ impl Handler for Instance {
         let table = match request {
             Request::Show(table) => table,
             Request::Knobs(_) => return self.request(Request::Show(Table::Napi)),
+            Request::Qdisc(_) => return self.request(Request::Show(Table::Qdisc)),
             Request::Set(Set { target: Target::Dev(dev), .. }) => {
                 return Err(format!("no device {dev:?}; there are: eth1, wan"));
             }
@@ -77,6 +78,21 @@ impl Handler for Instance {
                 {"prefix": "10.66.0.0/16", "kind": "blackhole", "via": null, "dev": null},
             ]),
             Table::Drops => json!([]),
+            Table::Qdisc => json!([
+                {"dev": "eth1", "queue": null, "kind": "mq", "options": "", "bytes": 987000000, "packets": 1234000,
+                 "drops": 12, "overlimits": 0, "requeues": 3, "qlen": 0, "backlog": 0,
+                 "drops_by_reason": {"qdisc_overlimit": 12}, "tx": null},
+                {"dev": "eth1", "queue": 0, "kind": "pfifo_fast", "options": "", "bytes": 987000000, "packets": 1234000,
+                 "drops": 12, "overlimits": 0, "requeues": 3, "qlen": 0, "backlog": 0,
+                 "drops_by_reason": {"qdisc_overlimit": 12},
+                 "tx": {"owned": 40000, "handed_over": 700, "parked": 1, "held_back": 2, "held_back_ns": 3000000,
+                        "held_back_longest_ns": 2000000, "limit": 90840, "inflight": 1514}},
+                {"dev": "wan", "queue": null, "kind": "tbf", "options": "rate 10Mbit burst 15Kb lat 50ms", "bytes": 504,
+                 "packets": 12, "drops": 0, "overlimits": 4, "requeues": 0, "qlen": 2, "backlog": 3028,
+                 "drops_by_reason": {},
+                 "tx": {"owned": 12, "handed_over": 0, "parked": 0, "held_back": 0, "held_back_ns": 0,
+                        "held_back_longest_ns": 0, "limit": 0, "inflight": 0}},
+            ]),
             Table::Stats => json!({
                 "name": "edge", "version": "0.1.0", "pid": 77, "uptime_s": 245.0, "received": 59000, "originated": 1,
                 "transmitted": 58000, "delivered": 1001, "dropped": 0, "held": 0, "icmp_limited": 0, "exhausted": 0,

@@ -31,9 +31,12 @@
 //! Invariant: a packet that was sent is queued, pending, on the ring, or in somebody's `ToFree`. Packets are pending
 //! only while somebody owns the queue, or the runtime owes a run.
 
+use std::sync::Arc;
+
 use super::root::{After, Ring, Root};
 use super::{Qdisc, ToFree, Verdict};
 use crate::skb::{BATCH, Batch, DropReason, Region, SkbEntered, SkbHandover, SkbOwner};
+use crate::softnet_data::Counter;
 use crate::sync::{AtomicBool, Mutant, Ordering, mutated};
 
 /// Where packets come from, which decides what happens when too many are pending.
@@ -62,9 +65,21 @@ pub enum Sent {
     Full,
 }
 
+/// How often the word of a [`DeferList`] was owned, and why. Written by its owner, read by anybody.
+#[derive(Default)]
+pub struct DeferStats {
+    /// Times somebody owned it.
+    pub leads: Counter,
+    /// Packets that others had handed over to the owner.
+    pub handed_over: Counter,
+    /// Times an owner parked it, since others pushed faster than it could go on.
+    pub parked: Counter,
+}
+
 /// A TX queue: its discipline, its ring, and the list of what waits for the owner of both.
 pub struct DeferList<R> {
     cell: SkbHandover<Root<R>>,
+    stats: Arc<DeferStats>,
     /// Packets of others that an owner takes before it parks.
     share: usize,
     deactivated: AtomicBool,
@@ -80,9 +95,15 @@ impl<R> DeferList<R> {
         let limit = qdisc_max_burst.saturating_sub(1);
         DeferList {
             cell: SkbHandover::new(region, limit, Root::new(qdisc, ring)),
+            stats: Arc::default(),
             share: (qdisc_max_burst as usize).max(1),
             deactivated: AtomicBool::new(false),
         }
+    }
+
+    /// Its counters.
+    pub fn stats(&self) -> &Arc<DeferStats> {
+        &self.stats
     }
 
     /// Sends the packets of `batch` at `now`, in ns; afterwards it is empty unless a local sender is told to hold
@@ -108,7 +129,7 @@ impl<R> DeferList<R> {
         }
         match self.cell.enter(batch) {
             SkbEntered::Owner { owner, parked } => {
-                let mut lead = Lead { list: self, owner, taken: 0 };
+                let mut lead = self.led_by(owner);
                 let verdict = lead.queue(ctx, now, batch, parked, to_free);
                 Sent::Led { verdict, after: lead.finish(ctx, now, to_free) }
             }
@@ -135,7 +156,13 @@ impl<R> DeferList<R> {
     /// a bounded time; try again.
     #[inline]
     pub fn lead(&self) -> Option<Lead<'_, R>> {
-        Some(Lead { list: self, owner: self.cell.own()?, taken: 0 })
+        Some(self.led_by(self.cell.own()?))
+    }
+
+    #[inline(always)]
+    fn led_by<'a>(&'a self, owner: SkbOwner<'a, Root<R>>) -> Lead<'a, R> {
+        self.stats.leads.add(1);
+        Lead { list: self, owner, taken: 0 }
     }
 
     /// From now on every packet is dropped as `dev_ready`. Whoever calls it must [lead](Self::lead) once more, and
@@ -217,7 +244,7 @@ impl<R> Lead<'_, R> {
         R: Ring<C>,
     {
         let deactivated = self.list.is_deactivated();
-        self.taken += self.owner.drain(|root, skb| {
+        let taken = self.owner.drain(|root, skb| {
             if deactivated {
                 to_free.push(skb, DropReason::DevReady);
             } else {
@@ -225,6 +252,10 @@ impl<R> Lead<'_, R> {
                 let _ = root.enqueue(ctx, skb, now, to_free);
             }
         });
+        if taken > 0 {
+            self.taken += taken;
+            self.list.stats.handed_over.add(taken as u64);
+        }
     }
 
     /// Queues what is pending, sends what may leave, until nothing is pending; lets go. If others push faster than
@@ -248,6 +279,7 @@ impl<R> Lead<'_, R> {
                 Ok(()) => return after,
                 // Those that got past the flag are few, and nobody may be left to unpark.
                 Err(owner) if taken >= list.share && !list.is_deactivated() => {
+                    list.stats.parked.add(1);
                     owner.park();
                     return After::Again;
                 }

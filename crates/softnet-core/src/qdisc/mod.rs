@@ -2,8 +2,7 @@
 //!
 //! * [`Qdisc`] is a discipline: [`Fifo`] (`pfifo`, `bfifo`), [`PfifoFast`], [`Tbf`]. It is a plain data structure
 //!   that one thread at a time calls, with the time as an argument; it never touches a device.
-//! * [`Spec`] says which one and with which parameters, in `tc`'s words and units, and builds it. [`Mq`] is the table
-//!   of a device with many TX queues: a discipline for each.
+//! * [`Spec`] says which one and with which parameters, in `tc`'s words and units, and builds it.
 //! * [`DeferList`] is the root of one TX queue: senders that find it taken leave their packets on a lock-free list
 //!   and go on; the one that owns it enqueues for all, dequeues and transmits.
 //! * [`Dql`] limits the bytes in a device's ring, so that packets wait in the discipline, where order is decided.
@@ -13,7 +12,6 @@
 mod defer;
 mod dql;
 mod fifo;
-mod mq;
 mod pfifo_fast;
 mod root;
 mod spec;
@@ -27,10 +25,9 @@ mod models;
 #[cfg(all(test, not(feature = "loom")))]
 mod tests;
 
-pub use defer::{DeferList, Lead, Origin, Sent};
+pub use defer::{DeferList, DeferStats, Lead, Origin, Sent};
 pub use dql::Dql;
 pub use fifo::Fifo;
-pub use mq::{Child, Mq};
 pub use pfifo_fast::{PfifoFast, rt_tos2priority};
 pub use root::{After, Ring};
 pub use spec::{DevParams, Spec, SpecError};

@@ -105,6 +105,8 @@ impl<R> Root<R> {
     where
         R: Ring<C>,
     {
+        // For what it takes back.
+        self.ring.avail(ctx);
         self.ring.xmit(ctx, batch);
         if batch.is_empty() {
             return Verdict::Success;

@@ -41,7 +41,7 @@ impl DevParams {
 pub enum Spec {
     /// None: what the ring does not take is dropped.
     Noqueue,
-    /// One discipline for each TX queue; see [`Mq`](super::Mq).
+    /// One discipline for each TX queue of a device: a table, which the runtime has.
     Mq,
     /// Three bands by priority.
     PfifoFast,

@@ -276,6 +276,10 @@ impl<K: Sink> TxQueue for NicTx<K> {
         n
     }
 
+    fn room(&self) -> usize {
+        self.ring.room()
+    }
+
     fn tx_burst(&mut self, ctx: &mut SoftnetData, batch: &mut Batch) -> usize {
         let n = self.ring.room().min(batch.len());
         let mut bytes = 0;

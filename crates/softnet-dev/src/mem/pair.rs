@@ -198,6 +198,10 @@ impl TxQueue for PairTx {
         0
     }
 
+    fn room(&self) -> usize {
+        self.wire.slots.len() - (self.wire.bell.waiting() + self.pending) as usize
+    }
+
     fn tx_burst(&mut self, ctx: &mut SoftnetData, batch: &mut Batch) -> usize {
         if self.wire.closed.load(Ordering::SeqCst) {
             return 0;
@@ -215,8 +219,7 @@ impl TxQueue for PairTx {
             }
             std::mem::swap(batch, &mut ours);
         }
-        let used = self.wire.bell.waiting() + self.pending;
-        let n = (self.wire.slots.len() - used as usize).min(batch.len());
+        let n = self.room().min(batch.len());
         let mut bytes = 0;
         ctx.take_frames(batch.drain().take(n), |frame, off, len| {
             bytes += len as u64;

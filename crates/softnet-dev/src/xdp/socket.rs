@@ -48,8 +48,6 @@ pub(super) struct Xsk {
     binding: Binding,
     /// No frame is posted: no packet can come in and ring, so nobody may sleep on this queue.
     starved: AtomicBool,
-    /// The kernel took only a part of what is on the transmit ring; the rest needs another call.
-    stalled: AtomicBool,
     /// The kernel's interrupt of the queue.
     pub(super) irq: QueueIrq,
     /// Descriptors of the receive ring that could not be believed.
@@ -138,7 +136,6 @@ impl Xsk {
                 spare,
                 binding: to,
                 starved: AtomicBool::new(false),
-                stalled: AtomicBool::new(false),
                 irq: QueueIrq::new(napis.clone(), to.queue),
                 bad_descriptors: AtomicU64::new(0),
                 rx_stats: Arc::default(),
@@ -174,14 +171,6 @@ impl Xsk {
     pub(super) fn set_starved(&self, starved: bool) {
         if self.starved.load(Ordering::Relaxed) != starved {
             self.starved.store(starved, Ordering::Relaxed);
-        }
-    }
-
-    /// Notes whether descriptors wait for another call. Called by the transmitting half only.
-    #[inline(always)]
-    pub(super) fn set_stalled(&self, stalled: bool) {
-        if self.stalled.load(Ordering::Relaxed) != stalled {
-            self.stalled.store(stalled, Ordering::Relaxed);
         }
     }
 
@@ -313,7 +302,7 @@ pub(super) fn wait_released(spare: BorrowedFd<'_>, binding: Binding) -> bool {
 impl Doorbell for Xsk {
     #[inline(always)]
     fn pending(&self) -> bool {
-        !self.rx.is_empty() || self.starved.load(Ordering::Relaxed) || self.stalled.load(Ordering::Relaxed)
+        !self.rx.is_empty() || self.starved.load(Ordering::Relaxed)
     }
 
     fn mask(&self) {}

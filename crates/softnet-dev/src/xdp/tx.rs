@@ -52,10 +52,6 @@ impl XdpTx {
         }
     }
 
-    fn room(&self) -> usize {
-        (self.ring.size() as usize).saturating_sub(self.sent.len())
-    }
-
     /// Has the kernel send what is on the ring.
     fn push(&mut self) {
         let mut consumed = self.ring.consumed();
@@ -87,8 +83,6 @@ impl XdpTx {
             }
             break;
         }
-        // While the interface is down nobody needs to stay awake for the rest.
-        self.xsk.set_stalled(self.stalled());
     }
 }
 
@@ -113,6 +107,14 @@ impl TxQueue for XdpTx {
             self.push();
         }
         freed
+    }
+
+    fn room(&self) -> usize {
+        match self.down {
+            // All of them are dropped.
+            true => self.ring.size() as usize,
+            false => (self.ring.size() as usize).saturating_sub(self.sent.len()),
+        }
     }
 
     fn tx_burst(&mut self, ctx: &mut SoftnetData, batch: &mut Batch) -> usize {
@@ -160,6 +162,7 @@ impl TxQueue for XdpTx {
     }
 
     fn stalled(&self) -> bool {
+        // While the interface is down nobody needs to stay awake for the rest.
         self.pending && !self.down
     }
 

@@ -5,6 +5,7 @@ use std::fmt;
 use std::net::Ipv4Addr;
 
 use softnet_core::napi::MAX_DEFER_HARD_IRQS;
+use softnet_core::qdisc::{Spec, SpecError};
 use softnet_core::softnet_data::MAX_DEVICES;
 use softnet_dev::sched::Policy;
 
@@ -41,6 +42,8 @@ pub(super) const CACHE_SIZE: Limit = range(1, 4096);
 pub(super) const CACHE_MOVE: Limit = range(1, 4096);
 pub(super) const DEFER_HARD_IRQS: Limit = range(0, MAX_DEFER_HARD_IRQS as u64);
 pub(super) const NANOSECONDS: Limit = range(0, u64::MAX);
+pub(super) const QDISC_MAX_BURST: Limit = range(1, 1 << 20);
+pub(super) const TX_QUEUE_LEN: Limit = range(1, 1 << 20);
 
 impl Limit {
     fn check(&self, place: Place, value: impl Into<u64>, found: &mut Vec<Found>) {
@@ -111,6 +114,10 @@ fn stack(stack: &StackConfig, cpus: &[u32], found: &mut Vec<Found>) {
     NETDEV_BUDGET_USECS.check(at.key("netdev_budget_usecs"), stack.netdev_budget_usecs, found);
     DEV_WEIGHT.check(at.key("dev_weight"), stack.dev_weight, found);
     WORKQUEUE_THREADS.check(at.key("workqueue_threads"), stack.workqueue_threads, found);
+    QDISC_MAX_BURST.check(at.key("qdisc_max_burst"), stack.qdisc_max_burst, found);
+    if stack.default_qdisc == Spec::Mq {
+        found.push(Found::new(at.key("default_qdisc"), SpecError::NotForQueue.to_string()));
+    }
     let cache = stack.skb_cache;
     let (at, whole) = (Section::SkbCache, |n: usize| n as u64);
     CACHE_SIZE.check(at.key("size"), whole(cache.size), found);
@@ -141,6 +148,7 @@ fn devices(config: &Config, found: &mut Vec<Found>) {
         }
         RING.check(at.key("ring"), device.ring, found);
         DEFER_HARD_IRQS.check(at.key("napi_defer_hard_irqs"), device.napi_defer_hard_irqs, found);
+        TX_QUEUE_LEN.check(at.key("tx_queue_len"), device.tx_queue_len, found);
         for (item, &worker) in device.workers.iter().enumerate() {
             if worker >= config.stack.workers.len() && !config.stack.workers.is_empty() {
                 let last = config.stack.workers.len() - 1;

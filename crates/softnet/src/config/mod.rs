@@ -36,6 +36,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use softnet_core::ip::{Prefix, PrefixError};
+use softnet_core::qdisc::Spec;
 use softnet_core::skb::CacheSizes;
 use softnet_dev::sched::Policy;
 
@@ -80,6 +81,10 @@ pub struct StackConfig {
     pub skb_cache: CacheSizes,
     /// Threads of the pool that polls in the context `workqueue`; 0: as many as there are CPUs to run on.
     pub workqueue_threads: u32,
+    /// Packets that may be pending for the thread that owns a TX queue (`net.core.qdisc_max_burst`).
+    pub qdisc_max_burst: u32,
+    /// Discipline of TX queues for which none is set (`net.core.default_qdisc`).
+    pub default_qdisc: Spec,
 }
 
 impl Default for StackConfig {
@@ -95,6 +100,8 @@ impl Default for StackConfig {
             dev_weight: 64,
             skb_cache: CacheSizes::default(),
             workqueue_threads: 0,
+            qdisc_max_burst: 1000,
+            default_qdisc: Spec::PfifoFast,
         }
     }
 }
@@ -143,6 +150,11 @@ pub struct DeviceConfig {
     pub gro_flush_timeout: u64,
     /// ns for which an application that receives may leave a masked queue alone.
     pub irq_suspend_timeout: u64,
+    /// Its root discipline, until that is changed while it runs. `None`: [`StackConfig::default_qdisc`], one for each TX
+    /// queue (`mq`) if it has several.
+    pub qdisc: Option<Spec>,
+    /// Packets that a discipline holds unless it is told otherwise.
+    pub tx_queue_len: u32,
 }
 
 impl DeviceConfig {
@@ -161,6 +173,8 @@ impl DeviceConfig {
             napi_defer_hard_irqs: 0,
             gro_flush_timeout: 0,
             irq_suspend_timeout: 0,
+            qdisc: None,
+            tx_queue_len: 1000,
         }
     }
 

@@ -7,6 +7,7 @@ use std::ops::Range;
 use std::path::PathBuf;
 
 use softnet_core::ip::PrefixError;
+use softnet_core::qdisc::{Spec, SpecError};
 use softnet_dev::sched::Policy;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -108,6 +109,8 @@ impl Read {
                 "dev_weight",
                 "skb_cache",
                 "workqueue_threads",
+                "qdisc_max_burst",
+                "default_qdisc",
             ],
         );
         let mut stack = StackConfig::default();
@@ -122,6 +125,8 @@ impl Read {
         set(&mut stack.dev_weight, self.integer(table, "dev_weight", &check::DEV_WEIGHT));
         let pool = self.integer(table, "workqueue_threads", &check::WORKQUEUE_THREADS);
         set(&mut stack.workqueue_threads, pool);
+        set(&mut stack.qdisc_max_burst, self.integer(table, "qdisc_max_burst", &check::QDISC_MAX_BURST));
+        set(&mut stack.default_qdisc, self.qdisc(table, "default_qdisc"));
         if let Some(cache) = table.get("skb_cache").and_then(|value| self.table(Section::SkbCache, value)) {
             self.known_keys(cache, &["size", "refill", "flush"]);
             for (key, limit, slot) in [
@@ -133,6 +138,12 @@ impl Read {
             }
         }
         stack
+    }
+
+    fn qdisc(&mut self, table: Table<'_>, key: &'static str) -> Option<Spec> {
+        let (text, value) = (self.string(table, key)?, table.get(key)?);
+        let read = text.parse().map_err(|error: SpecError| error.to_string());
+        self.parsed(table.section.key(key), value, read)
     }
 
     fn worker_policy(&mut self, table: Table<'_>) -> Option<Policy> {
@@ -176,6 +187,8 @@ impl Read {
                 "napi_defer_hard_irqs",
                 "gro_flush_timeout",
                 "irq_suspend_timeout",
+                "qdisc",
+                "tx_queue_len",
             ],
         );
         let mut device = DeviceConfig::new(self.required_string(table, "name").unwrap_or_default());
@@ -208,6 +221,8 @@ impl Read {
         ] {
             set(slot, self.integer(table, key, &check::NANOSECONDS));
         }
+        device.qdisc = self.qdisc(table, "qdisc");
+        set(&mut device.tx_queue_len, self.integer(table, "tx_queue_len", &check::TX_QUEUE_LEN));
         device
     }
 

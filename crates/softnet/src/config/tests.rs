@@ -15,6 +15,8 @@ netdev_budget_usecs = 4000
 dev_weight = 32
 skb_cache = { size = 64, refill = 16, flush = 32 }
 workqueue_threads = 3
+qdisc_max_burst = 500
+default_qdisc = "pfifo limit 200"
 
 [[device]]
 name = "eth1"
@@ -22,6 +24,8 @@ threaded = "busy-poll"
 napi_defer_hard_irqs = 2147483647
 gro_flush_timeout = 20_000
 irq_suspend_timeout = 18446744073709551615
+qdisc = "tbf rate 10mbit burst 15kb latency 50ms"
+tx_queue_len = 500
 driver = "xdp"
 mode = "native"
 force = true
@@ -71,6 +75,8 @@ fn a_full_file_means_what_it_says() {
             dev_weight: 32,
             skb_cache: CacheSizes { size: 64, refill: 16, flush: 32 },
             workqueue_threads: 3,
+            qdisc_max_burst: 500,
+            default_qdisc: Spec::Pfifo { limit: Some(200) },
         },
         devices: vec![
             DeviceConfig {
@@ -86,6 +92,8 @@ fn a_full_file_means_what_it_says() {
                 napi_defer_hard_irqs: 2147483647,
                 gro_flush_timeout: 20_000,
                 irq_suspend_timeout: u64::MAX,
+                qdisc: Some("tbf rate 10mbit burst 15kb latency 50ms".parse().unwrap()),
+                tx_queue_len: 500,
             },
             DeviceConfig { addresses: vec![addr("10.0.1.1/31")], ..DeviceConfig::new("eth2") },
         ],
@@ -214,6 +222,18 @@ fn one_error_each() {
             "r.toml:2:21: stack.workqueue_threads: expected a number from 0 to 256, found 257",
         ),
         (
+            "[stack]\nqdisc_max_burst = 0",
+            "r.toml:2:19: stack.qdisc_max_burst: expected a number from 1 to 1048576, found 0",
+        ),
+        (
+            "[stack]\ndefault_qdisc = \"mq\"",
+            "r.toml:2:17: stack.default_qdisc: mq is for devices, not for one of their TX queues",
+        ),
+        (
+            "[[device]]\nname = \"eth1\"\naddresses = [\"10.0.0.1/24\"]\nqdisc = \"codel\"",
+            "r.toml:4:9: device[0].qdisc: expected noqueue, mq, pfifo_fast, pfifo, bfifo or tbf, got `codel`",
+        ),
+        (
             "[[device]]\nname = \"eth1\"\naddresses = [\"10.0.0.1/24\"]\nthreaded = \"busypoll\"",
             "r.toml:4:12: device.threaded: expected softirq (0), threaded (1), workqueue or busy-poll, found \"busypoll\"",
         ),
@@ -232,7 +252,7 @@ fn one_error_each() {
         ("[stack]\nworker = [1]", "r.toml:2:1: stack: unknown key \"worker\"; did you mean \"workers\"?"),
         (
             "[stack]\ncolour = 1",
-            "r.toml:2:1: stack: unknown key \"colour\"; expected one of name, control, workers, worker_policy, worker_priority, frames, netdev_budget, netdev_budget_usecs, dev_weight, skb_cache, workqueue_threads",
+            "r.toml:2:1: stack: unknown key \"colour\"; expected one of name, control, workers, worker_policy, worker_priority, frames, netdev_budget, netdev_budget_usecs, dev_weight, skb_cache, workqueue_threads, qdisc_max_burst, default_qdisc",
         ),
         ("[[neighbor]]", "r.toml:1:3: unknown key \"neighbor\"; did you mean \"neighbour\"?"),
         ("[device]\nname = \"eth1\"", "r.toml:1:1: device: expected a list of tables: write [[device]]"),

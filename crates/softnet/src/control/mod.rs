@@ -24,6 +24,7 @@ pub use server::{Listener, Server};
 
 use crate::context::Context;
 use crate::netdev::Knobs;
+use crate::qdisc::Action;
 use crate::show::Table;
 
 /// Where instances put their sockets.
@@ -42,6 +43,24 @@ pub enum Request {
     Set(Set),
     /// Knobs of polling, answered like [`Set`](Self::Set).
     Knobs(SetKnobs),
+    /// A change of a device's disciplines, answered when it is done: by a list of its [`QdiscRow`](crate::show::QdiscRow)s.
+    Qdisc(SetQdisc),
+}
+
+/// A change of a device's disciplines:
+/// `{"dev": "eth1", "action": "replace", "qdisc": "tbf rate 10mbit burst 15kb latency 50ms"}`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SetQdisc {
+    /// The device. What is set is remembered when it is opened anew.
+    pub dev: String,
+    /// A TX queue under `mq`; without it, the root.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queue: Option<u16>,
+    /// What to do.
+    pub action: Action,
+    /// The discipline in `tc`'s words; none to delete.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub qdisc: Option<String>,
 }
 
 /// Knobs of interrupt mitigation, for a device's instances or one; what is left out stays as it is.

@@ -19,6 +19,7 @@ impl Handler for Echo {
             Request::Show(Table::Route) => Ok(Value::from("x".repeat(3 << 20))),
             Request::Set(set) => Ok(json!(format!("{set:?}"))),
             Request::Knobs(knobs) => Ok(json!(format!("{knobs:?}"))),
+            Request::Qdisc(set) => Ok(json!(format!("{set:?}"))),
             Request::Show(table) => Err(format!("no {table:?} here")),
         }
     }

@@ -155,9 +155,9 @@ fn switching_under_traffic_loses_and_reorders_nothing() {
         load.over.store(true, Ordering::Relaxed);
         [sources.join().unwrap(), sinks.join().unwrap()].into_iter().flatten().collect()
     });
-    // Lost is at most what a full ring had no room for, and each such packet is counted.
+    // Lost is at most what a full TX queue had no room for, and each such packet is counted.
     let drops = world.view.drops();
-    assert!(drops.iter().all(|row| row.reason == "full_ring"), "{drops:?}");
+    assert!(drops.iter().all(|row| row.reason == "qdisc_overlimit"), "{drops:?}");
     let stats = world.view.stats();
     let (sent, arrived) = (load.sent.into_inner(), load.arrived.into_inner());
     assert_eq!((stats.received, stats.transmitted, stats.dropped), (sent, arrived, sent - arrived));

@@ -102,7 +102,13 @@ fn many_threads_send_by_one_queue() {
                         ctx.originate();
                         batch.push(skb).unwrap();
                     }
-                    dev_queue_xmit(&mut ctx, &world.shared.devices[1], flow as usize, &mut batch);
+                    dev_queue_xmit(
+                        &mut ctx,
+                        &world.shared.devices[1],
+                        world.shared.clock.now(),
+                        flow as usize,
+                        &mut batch,
+                    );
                     assert!(batch.is_empty());
                 }
             });

@@ -160,7 +160,7 @@ fn switching_under_traffic_loses_and_reorders_nothing() {
     });
     assert!(switches > 1);
     let drops = world.view().drops();
-    assert!(drops.iter().all(|row| row.reason == "full_ring"), "{drops:?}");
+    assert!(drops.iter().all(|row| row.reason == "qdisc_overlimit"), "{drops:?}");
     world.end();
     drop(in_order);
 }

@@ -43,7 +43,7 @@ fn ping_udp_and_tcp_pass_intact() {
         tcp(&world.hosts[from], &world.hosts[to], host(to), 500_000);
     }
     let drops = world.view().drops();
-    assert!(drops.iter().all(|row| row.reason == "full_ring"), "{drops:?}");
+    assert!(drops.iter().all(|row| row.reason == "qdisc_overlimit"), "{drops:?}");
     world.end();
 }
 
@@ -80,7 +80,7 @@ fn contexts_are_switched_under_traffic() {
         assert!(switches.join().unwrap() > 1);
     });
     let drops = world.view().drops();
-    assert!(drops.iter().all(|row| row.reason == "full_ring"), "{drops:?}");
+    assert!(drops.iter().all(|row| row.reason == "qdisc_overlimit"), "{drops:?}");
     world.end();
 }
 

@@ -105,7 +105,7 @@ impl Wires for Mem {
     /// Full rings towards the sink are softnet's to count; towards softnet the source is refused.
     fn lost(&self) -> Result<u64, String> {
         let rings: u64 = self.view().devs().iter().map(|dev| dev.rx_ring_drops + dev.tx_ring_drops).sum();
-        let full = self.view().drops().into_iter().filter(|drop| drop.reason == "full_ring");
+        let full = self.view().drops().into_iter().filter(|drop| drop.reason == "qdisc_overlimit");
         Ok(rings + full.map(|drop| drop.packets).sum::<u64>())
     }
 

@@ -129,32 +129,6 @@ fn each_band_of_pfifo_fast_has_the_whole_limit() {
 }
 
 #[test]
-fn mq_is_a_table_of_children_and_sums_them() {
-    let mut world = World::new();
-    let (mut mq, mut qdiscs) = Mq::new(3, &Spec::PfifoFast, &DEV).unwrap();
-    let other = mq.graft(1, &"pfifo limit 1".parse().unwrap(), &DEV).unwrap();
-    qdiscs[1] = other;
-    assert_eq!(mq.graft(2, &Spec::Noqueue, &DEV).unwrap().map(|q| q.len()), None);
-    let kinds = mq.children().iter().map(|child| child.spec.kind());
-    assert!(kinds.eq(["pfifo_fast", "pfifo", "noqueue"]));
-    for qdisc in qdiscs[..2].iter_mut().flatten() {
-        for id in 0..2 {
-            let skb = world.skb(id, 100);
-            qdisc.enqueue(skb, 0, &mut world.to_free);
-        }
-        world.dequeue(&mut **qdisc, 0, Quota { packets: 1, ..Quota::BATCH });
-        world.dropped();
-    }
-    let expected =
-        QdiscTotals { bytes: 200, packets: 2, drops: 1, qlen: 1, backlog: 100, ..QdiscTotals::default() };
-    assert_eq!(mq.totals(), expected);
-    qdiscs.into_iter().flatten().for_each(|mut q| q.reset(DropReason::Shutdown, &mut world.to_free));
-    world.dropped();
-    assert!(Mq::new(1, &Spec::Mq, &DEV).is_err());
-    assert!(mq.graft(9, &Spec::PfifoFast, &DEV).unwrap().is_none());
-}
-
-#[test]
 fn to_free_counts_each_reason_against_the_device() {
     let mut world = World::new();
     for i in 0..200u8 {

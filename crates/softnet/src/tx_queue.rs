@@ -1,0 +1,385 @@
+//! A TX queue of an open device (the kernel's `netdev_queue`): its discipline, its ring, and who runs it when there is
+//! more to do.
+//!
+//! Any thread with a context sends through it: it owns the queue for a while, or leaves its packets to the thread that
+//! does (see [`DeferList`]). What is left when a sender lets go is the queue's worker's: a share used up, a packet whose time
+//! has not come, a full ring. The sender says *when* in [`due`](NetdevQueue::next_due) and wakes the worker if that sleeps
+//! for longer. Workers do this whatever the context their instances are polled in, as the kernel's CPUs run
+//! `NET_TX_SOFTIRQ`.
+//!
+//! Invariant: while packets are queued, somebody owns the queue, or its worker has a time at which to run it.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Duration;
+
+use softnet_core::SoftnetData;
+use softnet_core::qdisc::{
+    After, DeferList, DeferStats, Dql, Lead, Origin, Qdisc, Quota, Ring, Sent, ToFree,
+};
+use softnet_core::skb::{BATCH, Batch, Region};
+use softnet_core::sync::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use softnet_dev::{QueueStats, TxQueue};
+
+use crate::clock::Clock;
+use crate::shared::lock;
+use crate::worker::WorkerShared;
+
+/// ns after which a full ring is looked at again, if nobody sends meanwhile. No device tells of its completions; this is
+/// about the shortest sleep that does not cost much of a core.
+const TX_RETRY: u64 = 50_000;
+
+/// How long a sender that is held back sleeps at most before it tries again.
+const HOLD_BACK: Duration = Duration::from_millis(1);
+
+/// No run is wanted.
+const NEVER: u64 = u64::MAX;
+
+/// What the owner's thread brings along.
+struct XmitContext<'a> {
+    ctx: &'a mut SoftnetData,
+    now: u64,
+}
+
+/// What others may know of a ring; written by the queue's owner.
+#[derive(Default)]
+pub struct RingState {
+    /// Frames in the ring: waiting to be sent, or to be taken back.
+    pub held: AtomicUsize,
+    /// Bytes that byte queue limits allow in it, and bytes in it.
+    pub limit: AtomicU64,
+    /// See [`limit`](Self::limit).
+    pub inflight: AtomicU64,
+    /// The device must be told again of what is in it.
+    stalled: AtomicBool,
+}
+
+/// The ring as the discipline's owner uses it, within the byte queue limits of what it completes.
+struct LimitedRing {
+    /// `None` once it was closed.
+    queue: Option<Box<dyn TxQueue>>,
+    stats: Arc<QueueStats>,
+    state: Arc<RingState>,
+    dql: Dql,
+    /// Bursts in the ring: how many frames were put on it up to and with this one, and its bytes.
+    bursts: VecDeque<(u64, u64)>,
+}
+
+impl LimitedRing {
+    /// Takes back what was sent, has the device go on with the rest, and counts the bytes that left.
+    fn reap(&mut self, ctx: &mut SoftnetData, now: u64) {
+        let Some(queue) = &mut self.queue else { return };
+        queue.reap(ctx);
+        let held = queue.held();
+        let left = self.stats.packets.get().wrapping_sub(held as u64);
+        let mut bytes = 0;
+        // A burst counts when all of it has left.
+        while let Some(&(_, of_burst)) = self.bursts.front().filter(|(end, _)| *end <= left) {
+            self.bursts.pop_front();
+            bytes += of_burst;
+        }
+        if bytes > 0 {
+            self.dql.completed(bytes, now);
+        }
+        self.show();
+    }
+
+    fn show(&self) {
+        let queue = self.queue.as_ref();
+        self.state.held.store(queue.map_or(0, |queue| queue.held()), Ordering::Relaxed);
+        self.state.stalled.store(queue.is_some_and(|queue| queue.stalled()), Ordering::Relaxed);
+        self.state.limit.store(self.dql.limit(), Ordering::Relaxed);
+        self.state.inflight.store(self.dql.inflight(), Ordering::Relaxed);
+    }
+}
+
+impl Ring<XmitContext<'_>> for LimitedRing {
+    fn avail(&mut self, cx: &mut XmitContext<'_>) -> Quota {
+        self.reap(cx.ctx, cx.now);
+        let room = self.queue.as_ref().map_or(0, |queue| queue.room());
+        Quota { packets: room.min(BATCH), bytes: self.dql.avail() }
+    }
+
+    fn xmit(&mut self, cx: &mut XmitContext<'_>, batch: &mut Batch) {
+        let Some(queue) = &mut self.queue else { return };
+        let before = self.stats.bytes.get();
+        queue.tx_burst(cx.ctx, batch);
+        queue.kick(cx.ctx);
+        if !batch.is_empty() {
+            // The kick may have sent what filled the ring.
+            queue.reap(cx.ctx);
+            queue.tx_burst(cx.ctx, batch);
+            queue.kick(cx.ctx);
+        }
+        let bytes = self.stats.bytes.get().wrapping_sub(before);
+        if bytes > 0 {
+            self.dql.sent(bytes);
+            self.bursts.push_back((self.stats.packets.get(), bytes));
+        }
+        self.show();
+    }
+}
+
+/// Local senders that found too many packets pending, and what they waited for it; for all of them together.
+#[derive(Default)]
+pub struct HeldBack {
+    /// Senders that wait now.
+    waiting: AtomicUsize,
+    /// Times that owners let go while somebody waited.
+    passes: AtomicU64,
+    lock: Mutex<()>,
+    go_on: Condvar,
+    /// Times a sender was held back.
+    pub count: AtomicU64,
+    /// ns that they waited.
+    pub total: AtomicU64,
+    /// The longest of these waits in ns.
+    pub longest: AtomicU64,
+}
+
+impl HeldBack {
+    /// Waits until `attempt`, which is given the time, says something else than [`Sent::Full`].
+    fn wait(&self, clock: &Clock, mut attempt: impl FnMut(u64) -> Sent) -> Sent {
+        let since = clock.now();
+        self.count.fetch_add(1, Ordering::Relaxed);
+        self.waiting.fetch_add(1, Ordering::SeqCst);
+        let (sent, now) = loop {
+            let passes = self.passes.load(Ordering::Acquire);
+            let now = clock.now();
+            let sent = attempt(now);
+            if sent != Sent::Full {
+                break (sent, now);
+            }
+            let guard = lock(&self.lock);
+            if self.passes.load(Ordering::Relaxed) == passes {
+                // An owner that did not see us yet lets go without a word, hence the time-out.
+                drop(self.go_on.wait_timeout(guard, HOLD_BACK).unwrap_or_else(PoisonError::into_inner));
+            }
+        };
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
+        let waited = now.saturating_sub(since);
+        self.total.fetch_add(waited, Ordering::Relaxed);
+        self.longest.fetch_max(waited, Ordering::Relaxed);
+        sent
+    }
+
+    /// The owner let go: whoever waits may try again.
+    #[inline(always)]
+    fn wake(&self) {
+        if self.waiting.load(Ordering::Relaxed) > 0 {
+            let _guard = lock(&self.lock);
+            self.passes.fetch_add(1, Ordering::Release);
+            self.go_on.notify_all();
+        }
+    }
+}
+
+/// See the [module](self).
+pub struct NetdevQueue {
+    /// Index of the device it belongs to.
+    dev: u16,
+    root: DeferList<LimitedRing>,
+    stats: Arc<QueueStats>,
+    state: Arc<RingState>,
+    /// Who waits for room on the pending list.
+    pub held_back: HeldBack,
+    /// When the worker is to run it, in ns of the stack's clock.
+    due: AtomicU64,
+    worker: Arc<WorkerShared>,
+}
+
+/// What a queue is made with.
+pub struct QueueParams {
+    /// Index of its device.
+    pub dev: u16,
+    /// Packets that may be pending for its owner.
+    pub qdisc_max_burst: u32,
+    /// Who runs it.
+    pub worker: Arc<WorkerShared>,
+}
+
+impl NetdevQueue {
+    /// Puts `qdisc` (`None`: `noqueue`) before `queue`, for packets of `region`.
+    pub fn new(
+        region: &Region,
+        qdisc: Option<Box<dyn Qdisc>>,
+        queue: Box<dyn TxQueue>,
+        params: QueueParams,
+    ) -> Self {
+        let (stats, state) = (queue.stats(), Arc::<RingState>::default());
+        let ring = LimitedRing {
+            queue: Some(queue),
+            stats: stats.clone(),
+            state: state.clone(),
+            dql: Dql::default(),
+            bursts: VecDeque::new(),
+        };
+        NetdevQueue {
+            dev: params.dev,
+            root: DeferList::new(region, qdisc, ring, params.qdisc_max_burst),
+            stats,
+            state,
+            held_back: HeldBack::default(),
+            due: AtomicU64::new(NEVER),
+            worker: params.worker,
+        }
+    }
+
+    /// Counters of its ring.
+    pub fn stats(&self) -> &QueueStats {
+        &self.stats
+    }
+
+    /// What is in its ring.
+    pub fn ring(&self) -> &RingState {
+        &self.state
+    }
+
+    /// Who runs it.
+    pub(crate) fn worker(&self) -> &WorkerShared {
+        &self.worker
+    }
+
+    /// How often it was owned, and how many packets were handed over.
+    pub fn lock_stats(&self) -> &DeferStats {
+        self.root.stats()
+    }
+
+    /// Sends `batch` at `now`. Afterwards it is empty, unless `origin` is local and the sender must hold back; what can't be
+    /// sent is freed and counted against the device.
+    #[inline]
+    pub fn xmit(&self, ctx: &mut SoftnetData, now: u64, origin: Origin, batch: &mut Batch) -> Sent {
+        let mut to_free = ToFree::new();
+        let sent = self.root.send(&mut XmitContext { ctx, now }, now, origin, batch, &mut to_free);
+        if let Sent::Led { after, .. } = sent {
+            self.let_go(after, now);
+        }
+        self.free(ctx, &mut to_free);
+        sent
+    }
+
+    /// As [`xmit`](Self::xmit), for a sender here that can wait: it is held back while too many packets are pending.
+    pub fn xmit_waiting(&self, ctx: &mut SoftnetData, clock: &Clock, batch: &mut Batch) -> Sent {
+        match self.xmit(ctx, clock.now(), Origin::Local, batch) {
+            Sent::Full => self.held_back.wait(clock, |now| self.xmit(ctx, now, Origin::Local, batch)),
+            sent => sent,
+        }
+    }
+
+    /// Runs it, if it is time and nobody else does: what its worker is for. Returns whether it did.
+    pub(crate) fn run(&self, ctx: &mut SoftnetData, now: u64) -> bool {
+        if self.next_due() > now {
+            return false;
+        }
+        // Before the run, which may set it anew. Acquire: of whoever set it, and had let go of the queue before.
+        self.due.swap(NEVER, Ordering::AcqRel);
+        self.reap_and_run(ctx, now);
+        true
+    }
+
+    /// When its worker is to run it.
+    #[inline(always)]
+    pub(crate) fn next_due(&self) -> u64 {
+        self.due.load(Ordering::Relaxed)
+    }
+
+    /// Takes back what was sent meanwhile, if anything is left in the ring, and goes on with what is queued.
+    pub(crate) fn reap(&self, ctx: &mut SoftnetData, now: u64) {
+        if self.state.held.load(Ordering::Relaxed) > 0 {
+            self.reap_and_run(ctx, now);
+        }
+    }
+
+    fn reap_and_run(&self, ctx: &mut SoftnetData, now: u64) {
+        // Whoever owns it does the same, and sees to the rest.
+        let Some(mut lead) = self.root.lead() else { return };
+        lead.ring().reap(ctx, now);
+        let mut to_free = ToFree::new();
+        let after = lead.finish(&mut XmitContext { ctx, now }, now, &mut to_free);
+        self.let_go(after, now);
+        self.free(ctx, &mut to_free);
+    }
+
+    /// Puts another discipline in place; what the old one held is dropped, as the kernel has it.
+    pub fn graft(&self, ctx: &mut SoftnetData, now: u64, qdisc: Option<Box<dyn Qdisc>>) {
+        let mut to_free = ToFree::new();
+        let mut lead = self.lead();
+        lead.graft(qdisc, &mut to_free);
+        let after = lead.finish(&mut XmitContext { ctx, now }, now, &mut to_free);
+        self.let_go(after, now);
+        self.free(ctx, &mut to_free);
+    }
+
+    /// Has the discipline changed by `change`; what it holds stays. `None`: there is none.
+    pub fn change<T>(
+        &self,
+        ctx: &mut SoftnetData,
+        now: u64,
+        change: impl FnOnce(&mut (dyn Qdisc + 'static)) -> T,
+    ) -> Option<T> {
+        let mut to_free = ToFree::new();
+        let mut lead = self.lead();
+        let changed = lead.qdisc().map(change);
+        let after = lead.finish(&mut XmitContext { ctx, now }, now, &mut to_free);
+        self.let_go(after, now);
+        self.free(ctx, &mut to_free);
+        changed
+    }
+
+    /// Closes the queue; packets sent from now on are dropped as `dev_ready`.
+    pub fn close(&self, ctx: &mut SoftnetData) {
+        self.root.deactivate();
+        let mut lead = self.lead();
+        let queue = lead.ring().queue.take();
+        lead.ring().show();
+        let mut to_free = ToFree::new();
+        lead.finish(&mut XmitContext { ctx, now: 0 }, 0, &mut to_free);
+        if let Some(queue) = queue {
+            queue.close(ctx);
+        }
+        self.free(ctx, &mut to_free);
+        self.held_back.wake();
+    }
+
+    /// Owns it; waits for whoever does. For control only.
+    fn lead(&self) -> Lead<'_, LimitedRing> {
+        loop {
+            match self.root.lead() {
+                Some(lead) => return lead,
+                // Its owner is bounded, but may be preempted.
+                None => std::thread::yield_now(),
+            }
+        }
+    }
+
+    /// Sees to what is left after the caller owned the queue.
+    #[inline]
+    fn let_go(&self, after: After, now: u64) {
+        let at = match after {
+            After::Idle => NEVER,
+            After::Again => now,
+            After::Watchdog(at) => at,
+            After::Stopped => now + TX_RETRY,
+        };
+        if self.state.stalled.load(Ordering::Relaxed) {
+            self.run_at(now);
+        } else if at != NEVER {
+            self.run_at(at);
+        }
+        self.held_back.wake();
+    }
+
+    #[cold]
+    fn run_at(&self, at: u64) {
+        if self.due.fetch_min(at, Ordering::Release) > at {
+            self.worker.waker.wake();
+        }
+    }
+
+    #[inline(always)]
+    fn free(&self, ctx: &mut SoftnetData, to_free: &mut ToFree) {
+        if !to_free.is_empty() {
+            to_free.free(ctx, self.dev);
+        }
+    }
+}
