@@ -18,7 +18,8 @@ pub struct Head {
     pub dev: u16,
     /// RX queue of that device. The packet's flow leaves by the TX queue of the same number.
     pub queue: u16,
-    /// Flow hash, 0 = not computed.
+    /// Flow hash, 0 = not computed, or not of a flow; see [`skb_get_hash`](crate::steer::skb_get_hash). Whoever
+    /// changes addresses or ports clears it.
     pub hash: u32,
     /// See [`Flags`].
     pub flags: u16,
