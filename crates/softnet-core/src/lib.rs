@@ -10,6 +10,7 @@ pub mod napi;
 pub mod qdisc;
 pub mod skb;
 pub mod softnet_data;
+pub mod steer;
 pub mod sync;
 
 pub use softnet_data::SoftnetData;

@@ -5,6 +5,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use crate::qdisc::MirredStack;
 use crate::skb::{Batch, CacheSizes, DropReason, Region, Skb, Store};
 
 /// Devices that drop counters are kept for; one with a higher index is counted under the last.
@@ -75,21 +76,33 @@ impl ContextStats {
     }
 }
 
-/// A thread's context: its caches of packet memory ([`Store`], to which it dereferences) and its counters.
+/// A thread's context: its caches of packet memory ([`Store`], to which it dereferences), its counters, and the
+/// redirects it is in.
 pub struct SoftnetData {
     store: Store,
     stats: Arc<ContextStats>,
+    mirred: MirredStack,
 }
 
 impl SoftnetData {
     /// A context on `region`, with empty caches.
     pub fn new(region: Arc<Region>, sizes: CacheSizes) -> Self {
-        SoftnetData { store: Store::new(region, sizes), stats: Arc::default() }
+        SoftnetData {
+            store: Store::new(region, sizes),
+            stats: Arc::default(),
+            mirred: MirredStack::default(),
+        }
     }
 
     /// Its counters, for others to read.
     pub fn stats(&self) -> &Arc<ContextStats> {
         &self.stats
+    }
+
+    /// The devices that this thread is redirecting a packet to at this moment.
+    #[inline(always)]
+    pub fn mirred(&mut self) -> &mut MirredStack {
+        &mut self.mirred
     }
 
     /// Frees a packet that nobody will get, and counts why, against the device it came in by.

@@ -190,8 +190,8 @@ pub fn echo_reply(skb: &mut Skb, broadcast: impl Fn(Ipv4Addr) -> bool) -> Result
     header.renew_check();
     let head = skb.head_mut();
     head.flags = Flags::ORIGINATED;
-    // Of the flow in the other direction.
-    head.hash = 0;
+    // Of the flow in the other direction, which has not been redirected yet.
+    (head.hash, head.tc_depth) = (0, 0);
     Ok(())
 }
 
@@ -419,6 +419,7 @@ mod tests {
             let message = icmp(8, 0, &[&[0x12, 0x34, 0, 9], &payload[..]].concat());
             let mut skb = packet(&mut ctx, protocol::ICMP, options, &message);
             skb.head_mut().hash = 99;
+            skb.head_mut().tc_depth = 2;
             skb.put(5).unwrap().fill(0xee);
             assert_eq!(echo_reply(&mut skb, broadcast), Ok(()));
             assert_eq!(skb.data()[12..14], [8, 0]);
@@ -428,7 +429,7 @@ mod tests {
             assert_eq!((header.src(), header.dst(), header.ttl()), (SERVER, CLIENT, 64));
             assert_eq!((header.id(), header.header_len()), (77, 20));
             assert_eq!(bytes[20..], icmp(0, 0, &message[4..])[..]);
-            assert_eq!((skb.head().flags, skb.head().hash), (Flags::ORIGINATED, 0));
+            assert_eq!((skb.head().flags, skb.head().hash, skb.head().tc_depth), (Flags::ORIGINATED, 0, 0));
             ctx.deliver(skb);
         }
     }

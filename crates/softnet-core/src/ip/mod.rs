@@ -32,7 +32,7 @@ pub const fn is_group(mac: &MacAddr) -> bool {
 }
 
 #[cfg(all(test, not(feature = "loom")))]
-mod testing {
+pub(crate) mod testing {
     //! What several tests need.
 
     use std::sync::{Arc, OnceLock};
@@ -41,7 +41,7 @@ mod testing {
     use crate::skb::{CacheSizes, HeapMemory, Region};
 
     /// A thread context on the one region that these tests share, as a process may not have many.
-    pub(super) fn context() -> SoftnetData {
+    pub(crate) fn context() -> SoftnetData {
         static REGION: OnceLock<Arc<Region>> = OnceLock::new();
         let region = REGION.get_or_init(|| {
             let (frames, heads) = (8192, 8192);

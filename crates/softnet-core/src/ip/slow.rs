@@ -229,7 +229,8 @@ impl SlowPath {
             if packet.reply(iface.mac).write_frame(&mut skb, packet.sender_mac).is_none() {
                 return Err((skb, DropReason::PktTooSmall));
             }
-            skb.head_mut().flags = Flags::ORIGINATED;
+            let head = skb.head_mut();
+            (head.flags, head.tc_depth) = (Flags::ORIGINATED, 0);
             ctx.turn_around();
             out.send.push((dev, skb));
         } else {

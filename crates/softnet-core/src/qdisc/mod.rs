@@ -5,6 +5,7 @@
 //! * [`Spec`] says which one and with which parameters, in `tc`'s words and units, and builds it.
 //! * [`DeferList`] is the root of one TX queue: senders that find it taken leave their packets on a lock-free list
 //!   and go on; the one that owns it enqueues for all, dequeues and transmits.
+//! * [`Mirred`] is the action that redirects or mirrors packets to a device; it finds out when that goes in circles.
 //! * [`Dql`] limits the bytes in a device's ring, so that packets wait in the discipline, where order is decided.
 //!
 //! Invariant: every packet that goes in comes out by [`Qdisc::dequeue`] or in a [`ToFree`], with a reason.
@@ -12,6 +13,7 @@
 mod defer;
 mod dql;
 mod fifo;
+mod mirred;
 mod pfifo_fast;
 mod root;
 mod spec;
@@ -28,6 +30,7 @@ mod tests;
 pub use defer::{DeferList, DeferStats, Lead, Origin, Sent};
 pub use dql::Dql;
 pub use fifo::Fifo;
+pub use mirred::{MIRRED_DEFER_LIMIT, MIRRED_NEST_LIMIT, Mirred, MirredOutcome, MirredStack};
 pub use pfifo_fast::{PfifoFast, rt_tos2priority};
 pub use root::{After, Ring};
 pub use spec::{DevParams, Spec, SpecError};

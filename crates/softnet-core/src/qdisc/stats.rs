@@ -14,7 +14,16 @@ pub struct QdiscStats {
     requeues: Counter,
     qlen: Counter,
     backlog: Counter,
-    drops: [Counter; DropReason::COUNT],
+    drops: Drops,
+}
+
+/// A counter for each reason.
+struct Drops([Counter; DropReason::COUNT]);
+
+impl Default for Drops {
+    fn default() -> Self {
+        Drops(std::array::from_fn(|_| Counter::default()))
+    }
 }
 
 /// Values of a discipline's counters, or sums of several.
@@ -51,7 +60,7 @@ impl QdiscStats {
 
     /// Packets dropped for `reason`.
     pub fn drops(&self, reason: DropReason) -> u64 {
-        self.drops[reason as usize].get()
+        self.drops.0[reason as usize].get()
     }
 
     /// All values now.
@@ -59,7 +68,7 @@ impl QdiscStats {
         QdiscTotals {
             bytes: self.bytes.get(),
             packets: self.packets.get(),
-            drops: self.drops.iter().map(Counter::get).sum(),
+            drops: self.drops.0.iter().map(Counter::get).sum(),
             overlimits: self.overlimits.get(),
             requeues: self.requeues.get(),
             qlen: self.qlen.get(),
@@ -91,7 +100,7 @@ impl QdiscStats {
 
     /// A packet was dropped.
     pub(super) fn dropped(&self, reason: DropReason) {
-        self.drops[reason as usize].add(1);
+        self.drops.0[reason as usize].add(1);
     }
 
     /// A packet has to wait for its rate.

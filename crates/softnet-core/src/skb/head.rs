@@ -18,16 +18,27 @@ pub struct Head {
     pub dev: u16,
     /// RX queue of that device. The packet's flow leaves by the TX queue of the same number.
     pub queue: u16,
-    /// Flow hash, 0 = not computed.
+    /// Flow hash, 0 = not computed, or not of a flow; see [`skb_get_hash`](crate::steer::skb_get_hash). Whoever
+    /// changes addresses or ports clears it.
     pub hash: u32,
     /// See [`Flags`].
     pub flags: u16,
     /// Offset of the L3 header from the first byte.
     pub l3: u16,
-    pub(super) _pad: u32,
+    /// Redirects to ingress that it has been through, see [`Mirred`](crate::qdisc::Mirred).
+    pub tc_depth: u8,
+    pub(super) _pad: [u8; 3],
     pub(super) reserved: [u64; 4],
     /// Control block of the layer that owns the packet now.
     pub cb: [u64; 8],
+}
+
+impl Head {
+    /// Takes over what `of` says, but for the control block, which is nobody's until it is written.
+    #[inline]
+    pub(super) fn copy_from(&mut self, of: &Head) {
+        *self = Head { cb: self.cb, ..*of };
+    }
 }
 
 /// A whole head, two cache lines: what ties it to its frame, which only this module may touch, and the [`Head`].
@@ -65,7 +76,8 @@ impl RawHead {
         head.hash = 0;
         head.flags = 0;
         head.l3 = 0;
-        head._pad = 0;
+        head.tc_depth = 0;
+        head._pad = [0; 3];
         head.reserved = [0; 4];
     }
 }

@@ -349,6 +349,18 @@ impl Store {
         self.build_skb(frame, HEADROOM, 0).map_err(|frame| self.free_frame(frame)).ok()
     }
 
+    /// A second packet like `skb`, which may be of any region: on a fresh frame, with the same headroom, bytes and
+    /// metadata, except the control block. `None` (counted by the region) if there is no frame or head. It is one
+    /// packet more: its maker counts it as originated.
+    pub fn copy(&mut self, skb: &Skb) -> Option<Skb> {
+        let frame = self.alloc_frame()?;
+        let copy = self.build_skb(frame, skb.headroom(), skb.len());
+        let mut copy = copy.map_err(|frame| self.free_frame(frame)).ok()?;
+        copy.data_mut().copy_from_slice(skb.data());
+        copy.head_mut().copy_from(skb.head());
+        Some(copy)
+    }
+
     /// Takes an skb apart: frees the head, returns the frame with the packet's offset and length in it.
     #[inline(always)]
     pub fn take_frame(&mut self, skb: Skb) -> (Frame, usize, usize) {

@@ -81,6 +81,53 @@ fn foreign_skb_goes_home() {
 }
 
 #[test]
+fn a_copy_is_alike_and_apart() {
+    let (mine, other) = (region(3, 3), region(2, 2));
+    let (mut a, mut b) = (context(&mine), context(&other));
+    let mut skb = a.alloc_skb().unwrap();
+    skb.put(100).unwrap().fill(7);
+    skb.push(14).unwrap().fill(1);
+    let head = skb.head_mut();
+    (head.dev, head.queue, head.hash, head.l3) = (3, 4, 5, 14);
+    (head.flags, head.tc_depth) = (Flags::CSUM_PARTIAL, 2);
+    // Also when the memory is another region's.
+    let copies = [a.copy(&skb).unwrap(), b.copy(&skb).unwrap()];
+    assert_eq!([copies[0].region(), copies[1].region()], [mine.id(), other.id()]);
+    skb.data_mut().fill(9);
+    skb.head_mut().dev = 9;
+    for copy in copies {
+        assert_eq!((copy.headroom(), copy.len()), (HEADROOM - 14, 114));
+        assert!(copy.data()[..14] == [1; 14] && copy.data()[14..] == [7; 100]);
+        let head = copy.head();
+        assert_eq!((head.dev, head.queue, head.hash, head.l3), (3, 4, 5, 14));
+        assert_eq!((head.flags, head.tc_depth), (Flags::CSUM_PARTIAL, 2));
+        a.free_skb(copy);
+    }
+    // A head that is used again says nothing of the packet before.
+    a.free_skb(skb);
+    let skb = a.alloc_skb().unwrap();
+    assert_eq!((skb.head().dev, skb.head().hash, skb.head().tc_depth), (0, 0, 0));
+    a.free_skb(skb);
+    drop((a, b));
+    assert_eq!((mine.frames_free(), mine.heads_free()), (3, 3));
+    assert_eq!((other.frames_free(), other.heads_free()), (2, 2));
+}
+
+#[test]
+fn a_copy_needs_a_frame_and_a_head() {
+    for (frames, heads) in [(1, 2), (2, 1)] {
+        let region = region(frames, heads);
+        let mut ctx = context(&region);
+        let skb = ctx.alloc_skb().unwrap();
+        assert!(ctx.copy(&skb).is_none());
+        assert_eq!(region.exhausted(), 1);
+        ctx.free_skb(skb);
+        drop(ctx);
+        assert_eq!((region.frames_free(), region.heads_free()), (frames.into(), heads.into()));
+    }
+}
+
+#[test]
 fn list_is_first_in_first_out() {
     let region = region(8, 8);
     let mut ctx = context(&region);

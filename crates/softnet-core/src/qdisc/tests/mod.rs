@@ -3,6 +3,7 @@
 
 mod defer;
 mod disciplines;
+mod mirred;
 mod spec;
 mod tbf;
 

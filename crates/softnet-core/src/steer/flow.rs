@@ -1,0 +1,298 @@
+//! Which flow a frame is of: addresses and ports, found behind VLAN tags and IPv6 extension headers, and hashed.
+//!
+//! The frame is whatever came by the wire; what cannot be read does not count. Invariant: all fragments of a datagram
+//! have the same hash, so ports, which only the first of them has, count for none.
+
+use super::toeplitz::toeplitz;
+use crate::ip::header::{Ipv4Header, MIN_LEN, protocol};
+use crate::skb::Skb;
+
+/// VLAN tags that are looked behind: a provider's and a customer's (IEEE 802.1Q).
+const MAX_TAGS: usize = 2;
+/// Extension headers of an IPv6 packet that are looked behind. RFC 8200 section 4.1 has three kinds of them, once or
+/// twice.
+const MAX_EXTENSIONS: usize = 8;
+
+/// The flow hash of an Ethernet frame: Toeplitz with the usual key over source and destination address, and ports if
+/// it is TCP or UDP and no fragment, in network order. 0 if it is not IP (or too damaged to be), and only then.
+#[inline]
+pub fn flow_hash(frame: &[u8]) -> u32 {
+    // As in the kernel's software hash: 0 means that there is none.
+    ip_hash(frame).map_or(0, |hash| hash.max(1))
+}
+
+/// The flow hash of `skb`, whose data begins with the Ethernet header: computed if nobody did yet, and kept in its
+/// head.
+#[inline]
+pub fn skb_get_hash(skb: &mut Skb) -> u32 {
+    if skb.head().hash == 0 {
+        skb.head_mut().hash = flow_hash(skb.data());
+    }
+    skb.head().hash
+}
+
+#[inline(always)]
+fn ip_hash(frame: &[u8]) -> Option<u32> {
+    let mut rest = frame.get(12..)?;
+    for _ in 0..=MAX_TAGS {
+        let (ethertype, payload) = rest.split_first_chunk()?;
+        match ethertype {
+            [0x08, 0x00] => return ipv4_hash(payload),
+            [0x86, 0xdd] => return ipv6_hash(payload),
+            [0x81, 0x00] | [0x88, 0xa8] => rest = payload.get(2..)?,
+            _ => return None,
+        }
+    }
+    None
+}
+
+#[inline(always)]
+fn ipv4_hash(packet: &[u8]) -> Option<u32> {
+    let header = Ipv4Header::new(packet)?;
+    if header.version() != 4 || header.header_len() < MIN_LEN {
+        return None;
+    }
+    let hash = toeplitz::<0, 8>(packet[12..].first_chunk()?);
+    if header.is_fragment() {
+        return Some(hash);
+    }
+    let ports = ports(header.protocol(), packet.get(header.header_len()..).unwrap_or_default());
+    Some(hash ^ ports.map_or(0, toeplitz::<8, 4>))
+}
+
+#[inline]
+fn ipv6_hash(packet: &[u8]) -> Option<u32> {
+    let (header, payload) = packet.split_first_chunk::<40>()?;
+    if header[0] >> 4 != 6 {
+        return None;
+    }
+    let hash = toeplitz::<0, 32>(header[8..].first_chunk()?);
+    Some(hash ^ ipv6_ports(header[6], payload).map_or(0, toeplitz::<32, 4>))
+}
+
+/// The ports, behind extension headers. `None` for a fragment, also one that is all of its datagram: its fragment
+/// header is not looked behind.
+fn ipv6_ports(mut next: u8, mut rest: &[u8]) -> Option<&[u8; 4]> {
+    for _ in 0..MAX_EXTENSIONS {
+        // Hop-by-hop options, routing, destination options.
+        if !matches!(next, 0 | 43 | 60) {
+            break;
+        }
+        let &[following, len, ..] = rest else { return None };
+        next = following;
+        rest = rest.get((usize::from(len) + 1) * 8..)?;
+    }
+    ports(next, rest)
+}
+
+/// Source and destination port, which TCP and UDP both begin with.
+#[inline(always)]
+fn ports(of: u8, segment: &[u8]) -> Option<&[u8; 4]> {
+    matches!(of, protocol::TCP | protocol::UDP).then(|| segment.first_chunk())?
+}
+
+#[cfg(all(test, not(feature = "loom")))]
+mod tests {
+    use std::net::{Ipv4Addr, Ipv6Addr};
+
+    use proptest::prelude::*;
+
+    use super::super::toeplitz::tests::naive_default;
+    use super::*;
+
+    /// The verification suite of Microsoft's RSS specification: source, destination, hash of the addresses, with
+    /// ports.
+    const IPV4: [(&str, u16, &str, u16, u32, u32); 5] = [
+        ("66.9.149.187", 2794, "161.142.100.80", 1766, 0x323e_8fc2, 0x51cc_c178),
+        ("199.92.111.2", 14230, "65.69.140.83", 4739, 0xd718_262a, 0xc626_b0ea),
+        ("24.19.198.95", 12898, "12.22.207.184", 38024, 0xd2d0_a5de, 0x5c2b_394a),
+        ("38.27.205.30", 48228, "209.142.163.6", 2217, 0x8298_9176, 0xafc7_327f),
+        ("153.39.163.191", 44251, "202.188.127.2", 1303, 0x5d18_09c5, 0x10e8_28a2),
+    ];
+    const IPV6: [(&str, u16, &str, u16, u32, u32); 3] = [
+        ("3ffe:2501:200:1fff::7", 2794, "3ffe:2501:200:3::1", 1766, 0x2cc1_8cd5, 0x4020_7d3d),
+        ("3ffe:501:8::260:97ff:fe40:efab", 14230, "ff02::1", 4739, 0x0f0c_461c, 0xdde5_1bbf),
+        (
+            "3ffe:1900:4545:3:200:f8ff:fe21:67cf",
+            44251,
+            "fe80::200:f8ff:fe21:67cf",
+            38024,
+            0x4b61_e985,
+            0x02d1_feef,
+        ),
+    ];
+
+    fn ports_of(source: u16, destination: u16) -> Vec<u8> {
+        [source.to_be_bytes(), destination.to_be_bytes()].concat()
+    }
+
+    fn ethernet(tags: &[u16], ethertype: u16, packet: &[u8]) -> Vec<u8> {
+        let mut frame = vec![2; 12];
+        for tag in tags {
+            frame.extend([tag.to_be_bytes(), [0x20, 0x07]].concat());
+        }
+        frame.extend(ethertype.to_be_bytes());
+        frame.extend(packet);
+        frame
+    }
+
+    fn ipv4(protocol: u8, source: &str, destination: &str, payload: &[u8]) -> Vec<u8> {
+        let mut packet = vec![0; MIN_LEN];
+        let of = |addr: &str| addr.parse::<Ipv4Addr>().unwrap().to_bits();
+        let total = (MIN_LEN + payload.len()) as u16;
+        Ipv4Header::new_mut(&mut packet).unwrap().fill(total, 1, 64, protocol, of(source), of(destination));
+        packet.extend(payload);
+        packet
+    }
+
+    fn ipv6(next: u8, source: &str, destination: &str, payload: &[u8]) -> Vec<u8> {
+        let mut packet = vec![0x60, 0, 0, 0, 0, payload.len() as u8, next, 64];
+        for addr in [source, destination] {
+            packet.extend(addr.parse::<Ipv6Addr>().unwrap().octets());
+        }
+        packet.extend(payload);
+        packet
+    }
+
+    const TAGS: [&[u16]; 3] = [&[], &[0x8100], &[0x88a8, 0x8100]];
+
+    #[test]
+    fn verification_vectors() {
+        for tags in TAGS {
+            for (source, sp, destination, dp, l3, l4) in IPV4 {
+                for (protocol, hash) in [(6, l4), (17, l4), (1, l3), (47, l3)] {
+                    let packet = ipv4(protocol, source, destination, &ports_of(sp, dp));
+                    assert_eq!(flow_hash(&ethernet(tags, 0x0800, &packet)), hash, "{source} {protocol}");
+                }
+            }
+            for (source, sp, destination, dp, l3, l4) in IPV6 {
+                for (next, hash) in [(6, l4), (17, l4), (58, l3), (59, l3)] {
+                    let packet = ipv6(next, source, destination, &ports_of(sp, dp));
+                    assert_eq!(flow_hash(&ethernet(tags, 0x86dd, &packet)), hash, "{source} {next}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn ipv4_options_are_skipped_and_what_is_cut_off_does_not_count() {
+        let (source, sp, destination, dp, l3, l4) = IPV4[0];
+        let mut packet = ipv4(6, source, destination, &[&[1; 8][..], &ports_of(sp, dp)].concat());
+        packet[0] = 0x47;
+        let whole = ethernet(&[], 0x0800, &packet);
+        assert_eq!(flow_hash(&whole), l4);
+        assert_eq!(flow_hash(&whole[..whole.len() - 1]), l3, "half a port");
+        assert_eq!(flow_hash(&whole[..34]), l3, "no port");
+        assert_eq!(flow_hash(&whole[..33]), 0, "half a header");
+    }
+
+    #[test]
+    fn fragments_have_the_hash_of_their_addresses() {
+        let (source, sp, destination, dp, l3, _) = IPV4[1];
+        for word in [0x2000u16, 0x2001, 0x0001, 0x1fff] {
+            let mut packet = ipv4(17, source, destination, &ports_of(sp, dp));
+            packet[6..8].copy_from_slice(&word.to_be_bytes());
+            assert_eq!(flow_hash(&ethernet(&[], 0x0800, &packet)), l3, "{word:#x}");
+        }
+        let mut whole = ipv4(17, source, destination, &ports_of(sp, dp));
+        whole[6] = 0x40;
+        assert_ne!(flow_hash(&ethernet(&[], 0x0800, &whole)), l3, "don't fragment");
+
+        let (source, sp, destination, dp, l3, _) = IPV6[1];
+        for word in [0x0001u16, 0x0009, 0x0008, 0x0000] {
+            let fragment = [&[17, 0][..], &word.to_be_bytes(), &[0; 4], &ports_of(sp, dp)].concat();
+            let packet = ipv6(44, source, destination, &fragment);
+            assert_eq!(flow_hash(&ethernet(&[], 0x86dd, &packet)), l3, "{word:#x}");
+            let behind_options =
+                ipv6(60, source, destination, &[&[44, 0, 1, 4, 0, 0, 0, 0], &fragment[..]].concat());
+            assert_eq!(flow_hash(&ethernet(&[], 0x86dd, &behind_options)), l3);
+        }
+    }
+
+    #[test]
+    fn extension_headers_are_looked_behind_as_far_as_they_go() {
+        let (source, sp, destination, dp, l3, l4) = IPV6[0];
+        let options = |next: u8, len: u8| [vec![next, len], vec![0; usize::from(len) * 8 + 6]].concat();
+        let chain = [options(43, 0), options(60, 1), options(6, 2), ports_of(sp, dp)].concat();
+        let frame = ethernet(&[], 0x86dd, &ipv6(0, source, destination, &chain));
+        assert_eq!(flow_hash(&frame), l4);
+        for len in 54..frame.len() {
+            assert_eq!(flow_hash(&frame[..len]), l3, "{len}");
+        }
+        for (n, hash) in [(8, l4), (9, l3)] {
+            let chain = [options(60, 0).repeat(n - 1), options(6, 0), ports_of(sp, dp)].concat();
+            let frame = ethernet(&[], 0x86dd, &ipv6(60, source, destination, &chain));
+            assert_eq!(flow_hash(&frame), hash, "{n} headers");
+        }
+    }
+
+    #[test]
+    fn what_is_not_ip_has_no_hash() {
+        let (source, sp, destination, dp, _, l4) = IPV4[2];
+        let packet = ipv4(6, source, destination, &ports_of(sp, dp));
+        assert_eq!(flow_hash(&ethernet(&[0x8100; 3], 0x0800, &packet)), 0, "three tags");
+        assert_eq!(flow_hash(&ethernet(&[], 0x0806, &packet)), 0, "ARP");
+        assert_eq!(flow_hash(&ethernet(&[], 0x86dd, &packet)), 0, "version 4 in IPv6");
+        for first in [0x65, 0x44] {
+            let odd = [&[first], &packet[1..]].concat();
+            assert_eq!(flow_hash(&ethernet(&[], 0x0800, &odd)), 0, "{first:#x}");
+        }
+        assert_eq!(flow_hash(&ethernet(&[], 0x0800, &packet)), l4);
+        let nobody = ipv4(1, "0.0.0.0", "0.0.0.0", &[]);
+        assert_eq!(flow_hash(&ethernet(&[], 0x0800, &nobody)), 1, "a flow, though its bits are all 0");
+    }
+
+    #[test]
+    fn an_skb_is_hashed_once() {
+        let mut ctx = crate::ip::testing::context();
+        let (source, sp, destination, dp, _, l4) = IPV4[3];
+        let mut skb = ctx.alloc_skb().unwrap();
+        let frame = ethernet(&[], 0x0800, &ipv4(6, source, destination, &ports_of(sp, dp)));
+        skb.put(frame.len()).unwrap().copy_from_slice(&frame);
+        assert_eq!(skb_get_hash(&mut skb), l4);
+        skb.data_mut().fill(0);
+        assert_eq!((skb_get_hash(&mut skb), skb.head().hash), (l4, l4), "kept");
+        ctx.free_skb(skb);
+        // The head that is handed out next is the one that was freed.
+        let mut skb = ctx.alloc_skb().unwrap();
+        assert_eq!((skb.head().hash, skb_get_hash(&mut skb)), (0, 0), "not inherited");
+        ctx.free_skb(skb);
+    }
+
+    proptest! {
+        #[test]
+        fn no_frame_panics(frame in prop::collection::vec(any::<u8>(), 0..200)) {
+            flow_hash(&frame);
+        }
+
+        #[test]
+        fn no_mangled_packet_panics(
+            v6: bool,
+            tags in 0usize..3,
+            payload in prop::collection::vec(prop_oneof![Just(0u8), Just(44), Just(60), any::<u8>()], 0..80),
+            next in prop_oneof![Just(0u8), Just(6), Just(43), Just(44), Just(60), any::<u8>()],
+            at in 0usize..100,
+            value: u8,
+            len in 0usize..200,
+        ) {
+            let (ethertype, packet) = match v6 {
+                true => (0x86dd, ipv6(next, IPV6[0].0, IPV6[0].2, &payload)),
+                false => (0x0800, ipv4(next, IPV4[0].0, IPV4[0].2, &payload)),
+            };
+            let mut frame = ethernet(TAGS[tags], ethertype, &packet);
+            if let Some(byte) = frame.get_mut(at) {
+                *byte = value;
+            }
+            frame.truncate(len);
+            flow_hash(&frame);
+        }
+
+        #[test]
+        fn a_tcp_segment_has_the_naive_hash(source: u32, destination: u32, sp: u16, dp: u16) {
+            let (s, d) = (Ipv4Addr::from(source).to_string(), Ipv4Addr::from(destination).to_string());
+            let frame = ethernet(&[], 0x0800, &ipv4(6, &s, &d, &ports_of(sp, dp)));
+            let input = [&source.to_be_bytes()[..], &destination.to_be_bytes(), &ports_of(sp, dp)].concat();
+            prop_assert_eq!(flow_hash(&frame), naive_default(&input).max(1));
+        }
+    }
+}

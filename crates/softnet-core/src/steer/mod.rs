@@ -1,0 +1,48 @@
+//! Steering: which flow a packet is of, and what follows from that.
+//!
+//! * [`flow_hash`] is the hash of a frame's flow, [`skb_get_hash`] the same of an skb, computed once for each packet;
+//!   [`scale`] turns it into one of `n` choices.
+//! * [`pick_tx`] chooses the TX queue that a packet leaves by, with the maps of its device ([`XpsMaps`]); a sender
+//!   keeps to its choice by a [`TxSticky`].
+//!
+//! Any thread may call them, on data that does not change or is its own. Invariant: the packets of a flow have one
+//! hash, and so have the fragments of a datagram: what is chosen by it keeps them in order.
+
+mod flow;
+mod sticky;
+mod toeplitz;
+mod xps;
+
+pub use flow::{flow_hash, skb_get_hash};
+pub use sticky::TxSticky;
+pub use xps::{Hint, MAX_CPUS, XpsError, XpsMaps, pick_tx};
+
+/// One of `n` choices, `0..n`, by `hash`: equal shares by its high bits (the kernel's `reciprocal_scale`). 0 if `n`
+/// is.
+#[inline(always)]
+pub fn scale(hash: u32, n: usize) -> usize {
+    ((u128::from(hash) * n as u128) >> 32) as usize
+}
+
+#[cfg(all(test, not(feature = "loom")))]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn scale_takes_the_high_bits() {
+        assert_eq!(
+            [0, 0x3fff_ffff, 0x4000_0000, 0x8000_0000, u32::MAX].map(|h| scale(h, 4)),
+            [0, 0, 1, 2, 3]
+        );
+        assert_eq!((scale(u32::MAX, 0), scale(u32::MAX, 1)), (0, 0));
+    }
+
+    proptest! {
+        #[test]
+        fn scale_stays_in_range(hash: u32, n in 1..=usize::MAX) {
+            prop_assert!(scale(hash, n) < n);
+        }
+    }
+}
