@@ -108,13 +108,16 @@ impl Housekeeper {
             let settings = lock(&self.shared.devices[usize::from(dev)].qdiscs);
             Layout::build(&settings, tx.len(), &config.stack.default_qdisc, &params)
         };
-        let ((layout, qdiscs), timers) = match (layout, timers) {
-            (Ok(built), Ok(timers)) => (built, timers),
-            (layout, timers) => {
+        let parts = || -> Result<_, String> {
+            let (layout, qdiscs) = layout.map_err(|error| format!("qdisc: {error}"))?;
+            let xps = device.xps(tx.len() as u16).map_err(|error| error.to_string())?;
+            Ok((layout, qdiscs, xps, timers.map_err(|error| format!("timers: {error}"))?))
+        };
+        let (layout, qdiscs, xps, timers) = match parts() {
+            Ok(parts) => parts,
+            Err(why) => {
                 rx.into_iter().for_each(|queue| queue.close(&mut self.ctx));
                 tx.into_iter().for_each(|queue| queue.close(&mut self.ctx));
-                let qdisc = layout.err().map(|error| format!("qdisc: {error}"));
-                let why = qdisc.or(timers.err().map(|error| format!("timers: {error}"))).unwrap_or_default();
                 return Err(format!("{}: {why}", device.name));
             }
         };
@@ -152,6 +155,7 @@ impl Housekeeper {
             single: AtomicBool::new(layout.is_single()),
             layout: Mutex::new(layout),
             params,
+            xps,
         };
         self.shared.devices[usize::from(dev)].live.store(Some(Arc::new(live)));
         self.set_iface(dev, Some(iface));

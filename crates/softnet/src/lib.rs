@@ -24,6 +24,7 @@ pub mod qdisc;
 pub mod residency;
 pub mod routes;
 pub mod rows;
+pub mod sender;
 pub mod set;
 pub mod shared;
 pub mod show;

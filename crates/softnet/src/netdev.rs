@@ -11,7 +11,8 @@ use serde::{Deserialize, Serialize};
 use softnet_core::SoftnetData;
 use softnet_core::napi::MitigationConfig;
 use softnet_core::qdisc::{DevParams, Origin, Spec};
-use softnet_core::skb::{Batch, DropReason};
+use softnet_core::skb::{Batch, DropReason, Skb};
+use softnet_core::steer::{Hint, XpsMaps, pick_tx, skb_get_hash};
 use softnet_core::sync::{AtomicBool, Ordering};
 use softnet_dev::{Device, QueueStats};
 
@@ -245,13 +246,41 @@ pub struct Live {
     pub(crate) single: AtomicBool,
     /// What defaults of disciplines depend on.
     pub(crate) params: DevParams,
+    /// Which TX queue packets leave by, if it is not that with the number of their RX queue.
+    pub(crate) xps: XpsMaps,
 }
 
 impl Live {
-    /// The TX queue that packets for `queue` (modulo how many there are) leave by. There must be one.
-    fn tx_queue(&self, queue: usize) -> &NetdevQueue {
-        let single = self.single.load(Ordering::Relaxed);
-        &self.tx[if single { 0 } else { queue % self.tx.len() }]
+    /// How many TX queues packets may leave by: one, if the root discipline leads all of them through it.
+    pub(crate) fn real_num_tx_queues(&self) -> u16 {
+        match self.single.load(Ordering::Relaxed) {
+            true => 1,
+            false => self.tx.len() as u16,
+        }
+    }
+
+    /// The TX queue for `skb`, which came by RX queue `rx_queue` if any, sent from the calling thread's CPU.
+    pub(crate) fn pick_tx(&self, rx_queue: Option<u16>, skb: &mut Skb) -> u16 {
+        let cpu = self.xps.by_cpu().then(|| rustix::thread::sched_getcpu() as u32);
+        pick_tx(&self.xps, self.real_num_tx_queues(), Hint { rx_queue, cpu, hash: || skb_get_hash(skb) })
+    }
+
+    /// Sends received packets, each by the TX queue that the maps say; the device has maps.
+    #[cold]
+    fn xmit_by_maps(&self, ctx: &mut SoftnetData, now: u64, rx_queue: u16, batch: &mut Batch) {
+        let (mut some, mut to) = (Batch::new(), 0);
+        for mut skb in batch.drain() {
+            let queue = self.pick_tx(Some(rx_queue), &mut skb);
+            if queue != to && !some.is_empty() {
+                self.tx[usize::from(to)].xmit(ctx, now, Origin::Forwarded, &mut some);
+            }
+            to = queue;
+            if let Err(skb) = some.push(skb) {
+                // It holds as many as the batch these come from.
+                ctx.free(skb, DropReason::QdiscDrop);
+            }
+        }
+        self.tx[usize::from(to)].xmit(ctx, now, Origin::Forwarded, &mut some);
     }
 }
 
@@ -265,13 +294,18 @@ pub fn reap_idle(ctx: &mut SoftnetData, dev: &Netdev, now: u64, queue: usize) {
     }
 }
 
-/// Sends `batch` out of `dev` at `now` by TX queue `queue` (modulo how many there are) and leaves it empty. Any thread
-/// with a context may call it. Packets that can't be sent are freed and counted against `dev`.
+/// Sends `batch`, which came by RX queue `queue`, out of `dev` at `now` and leaves it empty: by the TX queue that the
+/// device's maps say, or that of the same number (modulo how many there are). Any thread with a context may call it.
+/// Packets that can't be sent are freed and counted against `dev`.
 pub fn dev_queue_xmit(ctx: &mut SoftnetData, dev: &Netdev, now: u64, queue: usize, batch: &mut Batch) {
     let live = dev.live.load();
     match live.as_deref() {
         Some(live) if !live.tx.is_empty() => {
-            live.tx_queue(queue).xmit(ctx, now, Origin::Forwarded, batch);
+            if !live.xps.is_off() {
+                return live.xmit_by_maps(ctx, now, queue as u16, batch);
+            }
+            let queue = queue % usize::from(live.real_num_tx_queues());
+            live.tx[queue].xmit(ctx, now, Origin::Forwarded, batch);
         }
         _ => ctx.free_batch_at(batch, dev.index, DropReason::DevReady),
     }

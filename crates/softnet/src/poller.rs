@@ -30,6 +30,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use softnet_core::SoftnetData;
 use softnet_core::napi::{Completion, Scheduled, WEIGHT};
+use softnet_core::qdisc::Verdict;
 use softnet_core::skb::{Batch, DropReason, SkbList};
 use softnet_core::sync::{Ordering, Receiver, mailbox};
 
@@ -37,9 +38,9 @@ use crate::app::{App, Filter};
 use crate::context::Context;
 use crate::control::Target;
 use crate::instance::{NapiInstance, Rx, ring_shared};
-use crate::netdev::dev_queue_xmit;
 use crate::polling::{Env, OnRelease};
 use crate::residency::Phase;
+use crate::sender::{LocalSender, WouldBlock};
 use crate::shared::Shared;
 use crate::timer::Timeout;
 
@@ -130,6 +131,7 @@ pub struct NapiPoller {
     /// Of what was received, what did not fit the caller's batch.
     pending: SkbList,
     env: Env,
+    sender: LocalSender,
     params: PollerParams,
     entered: bool,
     /// A stop left the doorbell masked and asked for this timer, in ns, which a suspension is to replace.
@@ -203,6 +205,7 @@ impl NapiPoller {
             receiver,
             pending,
             env,
+            sender: LocalSender::default(),
             params,
             entered,
             deferred,
@@ -270,22 +273,27 @@ impl NapiPoller {
         }
     }
 
-    /// Sends `batch` out of the instance's device, by the TX queue with the number of its RX queue, and leaves it empty.
-    /// What can't be sent is dropped and counted.
-    pub fn send(&mut self, batch: &mut Batch) {
+    /// Sends `batch` out of the instance's device, by the TX queue with the number of its RX queue unless the device's maps
+    /// say another, and leaves it empty. Blocks while too many packets are pending there. What can't be sent is dropped and
+    /// counted; says the worst that became of it, as far as that is known by then.
+    pub fn send(&mut self, batch: &mut Batch) -> Verdict {
+        self.send_or(batch, true).unwrap_or(Verdict::Drop)
+    }
+
+    /// The same without blocking: the batch stays as it is if it would have to.
+    pub fn try_send(&mut self, batch: &mut Batch) -> Result<Verdict, WouldBlock> {
+        self.send_or(batch, false)
+    }
+
+    fn send_or(&mut self, batch: &mut Batch, wait: bool) -> Result<Verdict, WouldBlock> {
         let Env { ctx, shared, .. } = &mut self.env;
-        ctx.originated(batch.len() as u64);
         let napi = &self.instance.napi;
         if self.instance.is_closed() {
-            return ctx.free_batch_at(batch, napi.dev, DropReason::DevReady);
+            ctx.originated(batch.len() as u64);
+            ctx.free_batch_at(batch, napi.dev, DropReason::DevReady);
+            return Ok(Verdict::Drop);
         }
-        dev_queue_xmit(
-            ctx,
-            &shared.devices[usize::from(napi.dev)],
-            shared.clock.now(),
-            napi.queue.into(),
-            batch,
-        );
+        self.sender.send(shared, ctx, (napi.dev, Some(napi.queue)), batch, wait)
     }
 
     fn is_ready(&self) -> bool {

@@ -239,6 +239,8 @@ impl View {
             let neigh = control.slow.neighbours();
             (neigh.entries().len() as u64, neigh.held() as u64, control.slow.icmp_limited())
         };
+        let open = shared.devices.iter().filter_map(|dev| dev.live.load_full());
+        let queued: u64 = open.map(|live| lock(&live.layout).totals().qlen).sum();
         Stats {
             name: self.config.stack.name.clone(),
             version: env!("CARGO_PKG_VERSION").into(),
@@ -249,7 +251,7 @@ impl View {
             transmitted: totals.iter().map(|t| t.tx.packets).sum(),
             delivered: contexts.iter().map(|c| c.delivered.get()).sum(),
             dropped: contexts.iter().map(|c| c.dropped()).sum(),
-            held: waiting,
+            held: waiting + queued,
             icmp_limited,
             exhausted: shared.region.exhausted(),
             leaked: leaked(),

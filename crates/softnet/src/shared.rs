@@ -18,6 +18,7 @@ use softnet_core::softnet_data::ContextStats;
 use softnet_core::sync::AtomicUsize;
 
 use crate::clock::Clock;
+use crate::config::StackConfig;
 use crate::control::Target;
 use crate::instance::NapiInstance;
 use crate::netdev::{Netdev, dev_queue_xmit};
@@ -36,6 +37,8 @@ pub struct Shared {
     pub budget: Budget,
     /// The stack's clock.
     pub clock: Clock,
+    /// ns after which a sender may choose its TX queue anew; 0: never.
+    pub txq_reselection: u64,
     /// The devices, by index.
     pub devices: Vec<Netdev>,
     /// The workers, by index.
@@ -65,11 +68,9 @@ pub struct Control {
 
 impl Shared {
     /// Everything idle, no device open.
-    #[allow(clippy::too_many_arguments)]
     pub fn new(
         region: Arc<Region>,
-        caches: CacheSizes,
-        budget: Budget,
+        stack: &StackConfig,
         devices: Vec<Netdev>,
         workers: Vec<Arc<WorkerShared>>,
         tables: Tables,
@@ -78,9 +79,14 @@ impl Shared {
         let ifaces = devices.iter().map(|_| None).collect();
         Ok(Shared {
             region,
-            caches,
-            budget,
+            caches: stack.skb_cache,
+            budget: Budget {
+                packets: stack.netdev_budget,
+                usecs: stack.netdev_budget_usecs,
+                weight: stack.dev_weight,
+            },
             clock: Clock::start(),
+            txq_reselection: u64::from(stack.txq_reselection_ms) * 1_000_000,
             devices,
             workers,
             tables: Arc::new(ArcSwap::from_pointee(tables)),

@@ -6,7 +6,6 @@ use std::thread::JoinHandle;
 use rustix::thread::CpuSet;
 use softnet_core::ip::neigh::NeighParams;
 use softnet_core::ip::slow::SlowPath;
-use softnet_core::napi::Budget;
 use softnet_core::skb::{Region, RegionMemory};
 use softnet_core::sync::{AtomicBool, Ordering};
 use softnet_dev::memfd::MemfdMemory;
@@ -20,6 +19,7 @@ use crate::opener::{Opener, XdpOpener};
 use crate::poller::{NapiPoller, PollerError, PollerParams};
 use crate::routes;
 use crate::rows::View;
+use crate::sender::RawSender;
 use crate::set::commands;
 use crate::shared::Shared;
 use crate::thread::{PollThread, spawn};
@@ -103,17 +103,12 @@ impl Assembly {
         }
         let routes = routes::routes(&config);
         let tables = routes::compile(&routes)?;
-        let budget = Budget {
-            packets: stack.netdev_budget,
-            usecs: stack.netdev_budget_usecs,
-            weight: stack.dev_weight,
-        };
         // Packets that wait for neighbours must not take the memory that the answers need.
         let defaults = NeighParams::default();
         let unres_total = defaults.unres_total.min(stack.frames as usize / 8);
         let slow = SlowPath::new(NeighParams { unres_total, ..defaults }, u64::from(std::process::id()));
         let opener = opener(&region).map_err(StartError::Device)?;
-        let shared = Shared::new(region, stack.skb_cache, budget, devices, workers, tables, slow);
+        let shared = Shared::new(region, stack, devices, workers, tables, slow);
         let shared = Arc::new(shared.map_err(system("descriptors"))?);
         let config = Arc::new(config);
         let (commander, commands) = commands(&shared);
@@ -194,6 +189,11 @@ impl Stack {
         params: PollerParams,
     ) -> Result<NapiPoller, PollerError> {
         NapiPoller::new(&self.shared, napi, name, filter, params)
+    }
+
+    /// A sender of raw frames on device `dev`, for one thread. The error says which devices there are.
+    pub fn sender(&self, dev: &str) -> Result<RawSender, String> {
+        RawSender::new(&self.shared, dev)
     }
 
     /// What its threads share.

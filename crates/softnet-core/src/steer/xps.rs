@@ -103,6 +103,18 @@ impl XpsMaps {
         }
         Ok(XpsMaps { cpus: Map::new(cpu_masks), rxqs: Map::new(rxq_masks) })
     }
+
+    /// Whether no map says anything: packets leave by the number of their RX queue, or by their flow hash.
+    #[inline(always)]
+    pub fn is_off(&self) -> bool {
+        !self.by_cpu() && self.rxqs.queues.is_empty()
+    }
+
+    /// Whether the sender's CPU matters.
+    #[inline(always)]
+    pub fn by_cpu(&self) -> bool {
+        !self.cpus.queues.is_empty()
+    }
 }
 
 /// What the choice of a TX queue may go by.

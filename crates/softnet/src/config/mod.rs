@@ -38,6 +38,7 @@ use std::str::FromStr;
 use softnet_core::ip::{Prefix, PrefixError};
 use softnet_core::qdisc::Spec;
 use softnet_core::skb::CacheSizes;
+use softnet_core::steer::{MAX_CPUS, XpsError, XpsMaps};
 use softnet_dev::sched::Policy;
 
 pub use errors::{At, ConfigErrors, Problem};
@@ -83,6 +84,9 @@ pub struct StackConfig {
     pub workqueue_threads: u32,
     /// Packets that may be pending for the thread that owns a TX queue (`net.core.qdisc_max_burst`).
     pub qdisc_max_burst: u32,
+    /// ms after which a sender's choice of a TX queue may be made anew although packets of it are in flight
+    /// (`net.core.txq_reselection_ms`); 0: never.
+    pub txq_reselection_ms: u32,
     /// Discipline of TX queues for which none is set (`net.core.default_qdisc`).
     pub default_qdisc: Spec,
 }
@@ -101,6 +105,7 @@ impl Default for StackConfig {
             skb_cache: CacheSizes::default(),
             workqueue_threads: 0,
             qdisc_max_burst: 1000,
+            txq_reselection_ms: 1000,
             default_qdisc: Spec::PfifoFast,
         }
     }
@@ -155,6 +160,10 @@ pub struct DeviceConfig {
     pub qdisc: Option<Spec>,
     /// Packets that a discipline holds unless it is told otherwise.
     pub tx_queue_len: u32,
+    /// For each TX queue the CPUs whose packets leave by it. Empty: not by CPU. Queues at the end may be left out.
+    pub xps_cpus: Vec<CpuList>,
+    /// For each TX queue the RX queues whose packets leave by it; goes before `xps_cpus`. Empty: that of the same number.
+    pub xps_rxqs: Vec<CpuList>,
 }
 
 impl DeviceConfig {
@@ -175,6 +184,8 @@ impl DeviceConfig {
             irq_suspend_timeout: 0,
             qdisc: None,
             tx_queue_len: 1000,
+            xps_cpus: Vec::new(),
+            xps_rxqs: Vec::new(),
         }
     }
 
@@ -185,6 +196,13 @@ impl DeviceConfig {
             gro_flush_timeout: Some(self.gro_flush_timeout),
             irq_suspend_timeout: Some(self.irq_suspend_timeout),
         }
+    }
+
+    /// Its XPS maps, for so many TX queues.
+    pub(crate) fn xps(&self, tx_queues: u16) -> Result<XpsMaps, XpsError> {
+        let cpus: Vec<&[u32]> = self.xps_cpus.iter().map(|list| &list.0[..]).collect();
+        let queues = |list: &CpuList| list.0.iter().map(|queue| *queue as u16).collect::<Vec<_>>();
+        XpsMaps::new(tx_queues, &cpus, &self.xps_rxqs.iter().map(queues).collect::<Vec<_>>())
     }
 
     /// The worker that polls RX queue `queue` of a stack with `workers` workers.
@@ -289,6 +307,29 @@ impl InterfaceAddr {
     pub fn has_host(self, host: Ipv4Addr) -> bool {
         let ends = [self.network.addr(), self.network.last()];
         self.network.contains(host) && (self.network.len() > 30 || !ends.contains(&host))
+    }
+}
+
+/// CPUs, or queues, as the kernel lists them: `0-3,8`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CpuList(pub Vec<u32>);
+
+impl FromStr for CpuList {
+    type Err = String;
+
+    /// Reads numbers below 8192 and ranges of them; nothing for none.
+    fn from_str(s: &str) -> Result<Self, String> {
+        let number = |text: &str| text.trim().parse().ok().filter(|n| *n < MAX_CPUS);
+        let range = |text: &str| {
+            let (first, last) = text.split_once('-').unwrap_or((text, text));
+            let (first, last) = (number(first)?, number(last)?);
+            (first <= last).then_some(first..=last)
+        };
+        let parts: Option<Vec<_>> = s.split(',').filter(|part| !part.trim().is_empty()).map(range).collect();
+        let parts = parts.ok_or_else(|| {
+            format!("expected numbers below {MAX_CPUS} and ranges of them, such as \"0-3,8\", found {s:?}")
+        })?;
+        Ok(CpuList(parts.into_iter().flatten().collect()))
     }
 }
 

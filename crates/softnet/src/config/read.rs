@@ -15,8 +15,8 @@ use toml::de::{DeTable, DeValue};
 use super::check::{self, Limit};
 use super::errors::{Found, Place, Section, Spans};
 use super::{
-    Config, DeviceConfig, Driver, InterfaceAddr, NeighbourConfig, PartialCsum, RouteConfig, RouteTarget,
-    StackConfig, XdpMode,
+    Config, CpuList, DeviceConfig, Driver, InterfaceAddr, NeighbourConfig, PartialCsum, RouteConfig,
+    RouteTarget, StackConfig, XdpMode,
 };
 
 /// What reading brought.
@@ -110,6 +110,7 @@ impl Read {
                 "skb_cache",
                 "workqueue_threads",
                 "qdisc_max_burst",
+                "txq_reselection_ms",
                 "default_qdisc",
             ],
         );
@@ -126,6 +127,8 @@ impl Read {
         let pool = self.integer(table, "workqueue_threads", &check::WORKQUEUE_THREADS);
         set(&mut stack.workqueue_threads, pool);
         set(&mut stack.qdisc_max_burst, self.integer(table, "qdisc_max_burst", &check::QDISC_MAX_BURST));
+        let ms = self.integer(table, "txq_reselection_ms", &check::TXQ_RESELECTION_MS);
+        set(&mut stack.txq_reselection_ms, ms);
         set(&mut stack.default_qdisc, self.qdisc(table, "default_qdisc"));
         if let Some(cache) = table.get("skb_cache").and_then(|value| self.table(Section::SkbCache, value)) {
             self.known_keys(cache, &["size", "refill", "flush"]);
@@ -144,6 +147,18 @@ impl Read {
         let (text, value) = (self.string(table, key)?, table.get(key)?);
         let read = text.parse().map_err(|error: SpecError| error.to_string());
         self.parsed(table.section.key(key), value, read)
+    }
+
+    /// One list for each TX queue.
+    fn cpu_lists(&mut self, table: Table<'_>, key: &'static str) -> Vec<CpuList> {
+        let mut lists = Vec::new();
+        for (item, value) in self.items(table, key, "a list for each TX queue, such as [\"0-3\", \"4,6\"]") {
+            let place = table.section.item(key, item);
+            if let Some(text) = self.as_string(place, value) {
+                lists.push(self.parsed(place, value, text.parse()).unwrap_or_default());
+            }
+        }
+        lists
     }
 
     fn worker_policy(&mut self, table: Table<'_>) -> Option<Policy> {
@@ -189,6 +204,8 @@ impl Read {
                 "irq_suspend_timeout",
                 "qdisc",
                 "tx_queue_len",
+                "xps_cpus",
+                "xps_rxqs",
             ],
         );
         let mut device = DeviceConfig::new(self.required_string(table, "name").unwrap_or_default());
@@ -223,6 +240,8 @@ impl Read {
         }
         device.qdisc = self.qdisc(table, "qdisc");
         set(&mut device.tx_queue_len, self.integer(table, "tx_queue_len", &check::TX_QUEUE_LEN));
+        device.xps_cpus = self.cpu_lists(table, "xps_cpus");
+        device.xps_rxqs = self.cpu_lists(table, "xps_rxqs");
         device
     }
 

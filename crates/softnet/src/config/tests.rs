@@ -16,6 +16,7 @@ dev_weight = 32
 skb_cache = { size = 64, refill = 16, flush = 32 }
 workqueue_threads = 3
 qdisc_max_burst = 500
+txq_reselection_ms = 0
 default_qdisc = "pfifo limit 200"
 
 [[device]]
@@ -26,6 +27,8 @@ gro_flush_timeout = 20_000
 irq_suspend_timeout = 18446744073709551615
 qdisc = "tbf rate 10mbit burst 15kb latency 50ms"
 tx_queue_len = 500
+xps_cpus = ["0-2,5", ""]
+xps_rxqs = ["1"]
 driver = "xdp"
 mode = "native"
 force = true
@@ -76,6 +79,7 @@ fn a_full_file_means_what_it_says() {
             skb_cache: CacheSizes { size: 64, refill: 16, flush: 32 },
             workqueue_threads: 3,
             qdisc_max_burst: 500,
+            txq_reselection_ms: 0,
             default_qdisc: Spec::Pfifo { limit: Some(200) },
         },
         devices: vec![
@@ -94,6 +98,8 @@ fn a_full_file_means_what_it_says() {
                 irq_suspend_timeout: u64::MAX,
                 qdisc: Some("tbf rate 10mbit burst 15kb latency 50ms".parse().unwrap()),
                 tx_queue_len: 500,
+                xps_cpus: vec![CpuList(vec![0, 1, 2, 5]), CpuList(vec![])],
+                xps_rxqs: vec![CpuList(vec![1])],
             },
             DeviceConfig { addresses: vec![addr("10.0.1.1/31")], ..DeviceConfig::new("eth2") },
         ],
@@ -226,12 +232,16 @@ fn one_error_each() {
             "r.toml:2:19: stack.qdisc_max_burst: expected a number from 1 to 1048576, found 0",
         ),
         (
+            "[[device]]\nname = \"eth1\"\naddresses = [\"10.0.0.1/24\"]\nxps_cpus = [\"0-x\"]",
+            "r.toml:4:13: device.xps_cpus: expected numbers below 8192 and ranges of them, such as \"0-3,8\", found \"0-x\"",
+        ),
+        (
             "[stack]\ndefault_qdisc = \"mq\"",
             "r.toml:2:17: stack.default_qdisc: mq is for devices, not for one of their TX queues",
         ),
         (
             "[[device]]\nname = \"eth1\"\naddresses = [\"10.0.0.1/24\"]\nqdisc = \"codel\"",
-            "r.toml:4:9: device[0].qdisc: expected noqueue, mq, pfifo_fast, pfifo, bfifo or tbf, got `codel`",
+            "r.toml:4:9: device.qdisc: expected noqueue, mq, pfifo_fast, pfifo, bfifo or tbf, got `codel`",
         ),
         (
             "[[device]]\nname = \"eth1\"\naddresses = [\"10.0.0.1/24\"]\nthreaded = \"busypoll\"",
@@ -252,7 +262,7 @@ fn one_error_each() {
         ("[stack]\nworker = [1]", "r.toml:2:1: stack: unknown key \"worker\"; did you mean \"workers\"?"),
         (
             "[stack]\ncolour = 1",
-            "r.toml:2:1: stack: unknown key \"colour\"; expected one of name, control, workers, worker_policy, worker_priority, frames, netdev_budget, netdev_budget_usecs, dev_weight, skb_cache, workqueue_threads, qdisc_max_burst, default_qdisc",
+            "r.toml:2:1: stack: unknown key \"colour\"; expected one of name, control, workers, worker_policy, worker_priority, frames, netdev_budget, netdev_budget_usecs, dev_weight, skb_cache, workqueue_threads, qdisc_max_burst, txq_reselection_ms, default_qdisc",
         ),
         ("[[neighbor]]", "r.toml:1:3: unknown key \"neighbor\"; did you mean \"neighbour\"?"),
         ("[device]\nname = \"eth1\"", "r.toml:1:1: device: expected a list of tables: write [[device]]"),

@@ -119,7 +119,8 @@ impl Load {
 /// Each millisecond another context, of a device or of a queue, under an open load of 70 % of what passes at most.
 #[test]
 fn switching_under_traffic_loses_and_reorders_nothing() {
-    let (world, mut sources) = Setup { ports: &[QUEUES, 2], workers: 2, known: true }.start();
+    let (world, mut sources) =
+        Setup { ports: &[QUEUES, 2], workers: 2, known: true, ..Setup::default() }.start();
     let sinks = of_port(&mut sources, 1);
     let load = Load::default();
     let lost = || world.view.stats().dropped;
@@ -172,7 +173,7 @@ fn switching_under_traffic_loses_and_reorders_nothing() {
 
 #[test]
 fn threads_have_names_and_end_with_their_mode() {
-    let (world, lanes) = Setup { ports: &[2, 1], workers: 2, known: true }.start();
+    let (world, lanes) = Setup { ports: &[2, 1], workers: 2, known: true, ..Setup::default() }.start();
     let mut before = Vec::new();
     for threaded in [Context::Threaded, Context::BusyPoll, Context::Workqueue, Context::Softirq] {
         let rows = world.set(0, threaded);
@@ -211,7 +212,7 @@ fn all_sleep(shared: &Shared) -> bool {
 
 #[test]
 fn no_wake_up_is_lost_in_any_context() {
-    let (world, mut lanes) = Setup { ports: &[3, 2], workers: 2, known: true }.start();
+    let (world, mut lanes) = Setup { ports: &[3, 2], workers: 2, known: true, ..Setup::default() }.start();
     let mut sinks = of_port(&mut lanes, 1);
     let mut rng = Rng(3);
     for threaded in [Context::Threaded, Context::Workqueue, Context::BusyPoll, Context::Softirq] {
@@ -234,7 +235,7 @@ fn no_wake_up_is_lost_in_any_context() {
 /// More busy queues than threads: each gets its turn.
 #[test]
 fn a_saturated_pool_serves_all() {
-    let (world, mut lanes) = Setup { ports: &[6, 1], workers: 1, known: true }.start();
+    let (world, mut lanes) = Setup { ports: &[6, 1], workers: 1, known: true, ..Setup::default() }.start();
     let mut sink = of_port(&mut lanes, 1).remove(0);
     world.set(0, Context::Workqueue);
     let over = AtomicBool::new(false);
@@ -262,7 +263,8 @@ fn a_saturated_pool_serves_all() {
 
 #[test]
 fn a_thread_that_cannot_be_made_changes_nothing() {
-    let (mut assembly, lanes) = Setup { ports: &[4, 1], workers: 1, known: true }.assemble(Context::Threaded);
+    let (mut assembly, lanes) =
+        Setup { ports: &[4, 1], workers: 1, known: true, ..Setup::default() }.assemble(Context::Threaded);
     let (shared, view) = (assembly.shared.clone(), assembly.view.clone());
     let names = || -> Vec<_> { shared.threads().iter().map(|thread| thread.name.clone()).collect() };
     let before = names();
@@ -291,7 +293,7 @@ fn a_thread_that_cannot_be_made_changes_nothing() {
 
 #[test]
 fn what_is_not_there_is_told_with_what_is() {
-    let (world, lanes) = Setup { ports: &[1, 1], workers: 1, known: true }.start();
+    let (world, lanes) = Setup { ports: &[1, 1], workers: 1, known: true, ..Setup::default() }.start();
     let error = |target| world.view.set(Set { target, threaded: Context::Threaded }).unwrap_err();
     assert_eq!(error(Target::Dev("eth9".into())), "no device \"eth9\"; there are: mem0, mem1");
     let ids: Vec<u32> = world.view.napis().iter().map(|row| row.id).collect();

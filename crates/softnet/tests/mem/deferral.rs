@@ -25,7 +25,7 @@ fn timer_wake_ups(world: &World) -> u64 {
 
 #[test]
 fn a_deferred_queue_is_polled_by_its_timer_and_unmasked_when_it_runs_dry() {
-    let (world, mut lanes) = Setup { ports: &[1, 1], workers: 1, known: true }.start();
+    let (world, mut lanes) = Setup { ports: &[1, 1], workers: 1, known: true, ..Setup::default() }.start();
     let mut sinks = of_port(&mut lanes, 1);
     for context in [Context::Softirq, Context::Threaded, Context::Workqueue] {
         world.set(0, context);
@@ -58,7 +58,7 @@ fn a_deferred_queue_is_polled_by_its_timer_and_unmasked_when_it_runs_dry() {
 
 #[test]
 fn knobs_out_of_range_are_refused_and_useless_ones_warned_of() {
-    let (world, lanes) = Setup { ports: &[1, 1], workers: 1, known: true }.start();
+    let (world, lanes) = Setup { ports: &[1, 1], workers: 1, known: true, ..Setup::default() }.start();
     let error = set(&world, 1 << 31, 5).unwrap_err();
     assert_eq!(error, "napi_defer_hard_irqs: 2147483648 is out of range, 0 to 2147483647 expected");
     assert_eq!(world.view.napis()[0].gro_flush_timeout, 0, "nothing changed");

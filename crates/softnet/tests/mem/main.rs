@@ -9,6 +9,8 @@ mod frames;
 mod order;
 mod policy;
 mod poller;
+mod sender;
 mod sleep;
 mod traffic;
 mod world;
+mod xps;

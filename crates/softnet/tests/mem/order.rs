@@ -17,7 +17,8 @@ fn flows_keep_their_order() {
     const QUEUES: u32 = 4;
     const FLOWS: u32 = 32;
     const EACH: u32 = 1000;
-    let (world, mut sources) = Setup { ports: &[QUEUES as usize, 2], workers: 2, known: true }.start();
+    let (world, mut sources) =
+        Setup { ports: &[QUEUES as usize, 2], workers: 2, known: true, ..Setup::default() }.start();
     let sinks = of_port(&mut sources, 1);
     let (sent, arrived) = (AtomicU64::new(0), AtomicU64::new(0));
     let total = u64::from(FLOWS * EACH);
@@ -60,7 +61,7 @@ fn packets_that_waited_for_their_neighbour_leave_first() {
     // Together no more than may wait for one neighbour.
     const WAITING: u32 = 40;
     const MORE: u32 = 60;
-    let (world, mut lanes) = Setup { ports: &[1, 1], workers: 1, known: false }.start();
+    let (world, mut lanes) = Setup { ports: &[1, 1], workers: 1, known: false, ..Setup::default() }.start();
     let mut sink = lanes.remove(1);
     let mut source = lanes.remove(0);
     for i in 0..40 {
@@ -100,7 +101,8 @@ fn packets_that_waited_for_their_neighbour_leave_first() {
 fn routes_change_under_traffic() {
     const PACKETS: u64 = 40_000;
     let prefixes: [Prefix; 2] = ["10.101.0.0/16", "10.102.0.0/16"].map(|p| p.parse().unwrap());
-    let (world, mut sources) = Setup { ports: &[2, 1, 1], workers: 2, known: true }.start();
+    let (world, mut sources) =
+        Setup { ports: &[2, 1, 1], workers: 2, known: true, ..Setup::default() }.start();
     let sinks: Vec<Lane> = [1, 2].map(|port| of_port(&mut sources, port).remove(0)).into();
     let first = Arc::downgrade(&world.shared.tables.load().fib);
     let replace = |swap: bool| {

@@ -58,7 +58,7 @@ struct Still {
 impl Still {
     fn new() -> Still {
         let (assembly, mut lanes) =
-            Setup { ports: &[1, 1], workers: 1, known: true }.assemble(Context::Softirq);
+            Setup { ports: &[1, 1], workers: 1, known: true, ..Setup::default() }.assemble(Context::Softirq);
         let (sink, source) = (of_port(&mut lanes, 1).remove(0), lanes.remove(0));
         let mut still = Still { assembly, source, sink };
         still.work();
@@ -289,7 +289,7 @@ fn a_suspend_timeout_that_is_set_to_0_leaves_the_armed_timer() {
 /// would go to sleep.
 #[test]
 fn nobody_takes_an_instance_from_busy_poll() {
-    let (world, mut lanes) = Setup { ports: &[1, 1], workers: 1, known: true }.start();
+    let (world, mut lanes) = Setup { ports: &[1, 1], workers: 1, known: true, ..Setup::default() }.start();
     let sinks = of_port(&mut lanes, 1);
     world.set(0, Context::BusyPoll);
     let mut poller =
@@ -337,7 +337,7 @@ fn what_is_out_of_range_or_not_there_is_told_with_what_is() {
 /// The timer of an instance that is being switched is nobody's, until it is enabled again: armed then, it does no harm.
 #[test]
 fn a_timer_armed_during_a_switch_polls_once_for_nothing() {
-    let (world, lanes) = Setup { ports: &[1, 1], workers: 1, known: true }.start();
+    let (world, lanes) = Setup { ports: &[1, 1], workers: 1, known: true, ..Setup::default() }.start();
     let instance = world.shared.napis().into_iter().find(|i| i.napi.name == "mem0-0").unwrap();
     for context in [Context::Threaded, Context::Workqueue, Context::Softirq] {
         let now = world.shared.clock.now();

@@ -23,7 +23,7 @@ fn attempts(shared: &Shared) -> u64 {
 
 #[test]
 fn no_wake_up_is_lost() {
-    let (world, mut lanes) = Setup { ports: &[3, 2], workers: 2, known: true }.start();
+    let (world, mut lanes) = Setup { ports: &[3, 2], workers: 2, known: true, ..Setup::default() }.start();
     let mut sinks = of_port(&mut lanes, 1);
     let mut rng = Rng(1);
     let mut slept = 0;
@@ -49,7 +49,7 @@ fn no_wake_up_is_lost() {
 /// Whoever was woken once too often may be woken once; whoever does not find back to sleep burns a core.
 #[test]
 fn idle_workers_stay_asleep() {
-    let (world, mut lanes) = Setup { ports: &[4, 4], workers: 2, known: true }.start();
+    let (world, mut lanes) = Setup { ports: &[4, 4], workers: 2, known: true, ..Setup::default() }.start();
     for round in 0..100 {
         for lane in &mut lanes {
             let to = host(1 - lane.port);
@@ -69,7 +69,7 @@ fn idle_workers_stay_asleep() {
 /// An instance that is added to a worker while that is busy is polled, its doorbell works, and it can be removed again.
 #[test]
 fn instances_come_and_go_while_their_worker_is_busy() {
-    let (world, mut lanes) = Setup { ports: &[1, 1], workers: 1, known: true }.start();
+    let (world, mut lanes) = Setup { ports: &[1, 1], workers: 1, known: true, ..Setup::default() }.start();
     let worker = &world.shared.workers[0];
     let mut ctx = world.shared.context();
     let mut busy = of_port(&mut lanes, 0).remove(0);

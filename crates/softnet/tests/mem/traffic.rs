@@ -37,9 +37,13 @@ fn sum(lanes: &[Lane]) -> (u64, u64) {
 fn random_traffic_is_accounted_for() {
     // Port 1 has one queue, which both workers send by.
     let ports = [2, 1, 2];
-    let (world, lanes) = Setup { ports: &ports, workers: 2, known: false }.start();
+    let (world, lanes) = Setup { ports: &ports, workers: 2, known: false, ..Setup::default() }.start();
     let mut lanes = on_all(lanes, |lane| chatter(lane, ports.len(), 300, || true));
     world.settle(sum(&lanes).0);
+    until("no packet waits before a full ring", || {
+        lanes.iter_mut().for_each(|lane| while lane.receive(|_| ()) > 0 {});
+        world.view.qdiscs().iter().all(|row| row.qlen == 0)
+    });
     lanes.iter_mut().for_each(|lane| while lane.receive(|_| ()) > 0 {});
     let stats = world.view.stats();
     assert_eq!(stats.transmitted, sum(&lanes).1);
@@ -57,7 +61,8 @@ fn random_traffic_is_accounted_for() {
 fn stopping_under_load_loses_nothing() {
     for round in 0..10 {
         let ports = [2, 1];
-        let (mut world, lanes) = Setup { ports: &ports, workers: 2, known: round % 2 == 0 }.start();
+        let (mut world, lanes) =
+            Setup { ports: &ports, workers: 2, known: round % 2 == 0, ..Setup::default() }.start();
         let stopped = AtomicBool::new(false);
         let lanes = std::thread::scope(|scope| {
             let chatting = scope.spawn(|| {
@@ -78,7 +83,7 @@ fn stopping_under_load_loses_nothing() {
 fn many_threads_send_by_one_queue() {
     const SENDERS: u32 = 3;
     const EACH: u32 = 10_000;
-    let (world, mut lanes) = Setup { ports: &[2, 1], workers: 2, known: true }.start();
+    let (world, mut lanes) = Setup { ports: &[2, 1], workers: 2, known: true, ..Setup::default() }.start();
     let mut sink = of_port(&mut lanes, 1).remove(0);
     // Sent, less arrived, is what may be on the way: never so much that a ring runs over.
     let arrived = AtomicU64::new(0);

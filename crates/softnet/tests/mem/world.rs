@@ -102,12 +102,15 @@ pub(crate) struct World {
 }
 
 /// What to run.
+#[derive(Default)]
 pub(crate) struct Setup<'a> {
     /// Queues of each port.
     pub(crate) ports: &'a [usize],
     pub(crate) workers: usize,
     /// The hosts' MAC addresses are configured.
     pub(crate) known: bool,
+    /// XPS maps of the last port: by CPU and by RX queue.
+    pub(crate) xps: [&'a [&'a str]; 2],
 }
 
 /// An RX queue that sees to it that one thread polls it at a time.
@@ -138,8 +141,12 @@ impl Setup<'_> {
     fn config(&self) -> Config {
         let net = |port: usize| Prefix::new([10, 100 + port as u8, 0, 0].into(), 16).unwrap();
         let name = |port: usize| format!("mem{port}");
+        let lists = |lists: &[&str]| lists.iter().map(|list| list.parse().unwrap()).collect();
+        let xps = |port: usize| if port + 1 == self.ports.len() { self.xps } else { [&[][..]; 2] };
         let device = |port: usize| DeviceConfig {
             addresses: vec![InterfaceAddr::new(own(port), 24).unwrap()],
+            xps_cpus: lists(xps(port)[0]),
+            xps_rxqs: lists(xps(port)[1]),
             ..DeviceConfig::new(name(port))
         };
         let route = |port| RouteConfig { to: net(port), target: RouteTarget::Via(host(port)) };
@@ -212,6 +219,11 @@ impl World {
     pub(crate) fn of(stack: Stack) -> World {
         let (shared, view) = (stack.shared().clone(), stack.view().clone());
         World { stack: Some(stack), shared, view }
+    }
+
+    /// Of a stack that the test itself has.
+    pub(crate) fn watching(stack: &Stack) -> World {
+        World { stack: None, shared: stack.shared().clone(), view: stack.view().clone() }
     }
 
     /// Has device `port` polled in `threaded`.

@@ -1,0 +1,112 @@
+//! Local senders: threads that put packets of their own on a device.
+//!
+//! A sender keeps to its TX queue (the kernel's `sk_tx_queue_mapping`), so that its packets stay in order, and chooses
+//! anew only as [`TxSticky`] says. Where a forwarded packet would be dropped because too many are pending for the
+//! queue's owner, a local sender is *held back*: it waits, or is told that it would have to.
+//!
+//! [`RawSender`] is one for any thread; a [`NapiPoller`](crate::poller::NapiPoller) has one inside.
+
+use std::sync::Arc;
+
+use softnet_core::SoftnetData;
+use softnet_core::qdisc::{Origin, Sent, Verdict};
+use softnet_core::skb::{Batch, DropReason};
+use softnet_core::steer::TxSticky;
+
+use crate::control::Target;
+use crate::shared::Shared;
+
+/// Too many packets are pending for the thread that owns the TX queue; the caller still has its packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("too many packets are pending before the TX queue: try again")]
+pub struct WouldBlock;
+
+/// What a sender remembers from packet to packet.
+#[derive(Default)]
+pub(crate) struct LocalSender {
+    sticky: TxSticky,
+}
+
+impl LocalSender {
+    /// Sends `batch` out of device `dev`, whose packets in the other direction come by `rx_queue`. With `wait` it blocks
+    /// while it is held back. On success the batch is empty; what could not be sent was freed and counted.
+    pub(crate) fn send(
+        &mut self,
+        shared: &Shared,
+        ctx: &mut SoftnetData,
+        (dev, rx_queue): (u16, Option<u16>),
+        batch: &mut Batch,
+        wait: bool,
+    ) -> Result<Verdict, WouldBlock> {
+        let n = batch.len() as u64;
+        let live = shared.devices.get(usize::from(dev)).and_then(|dev| dev.live.load_full());
+        let (Some(live), Some(first)) =
+            (live.filter(|live| !live.tx.is_empty()), batch.as_mut_slice().first_mut())
+        else {
+            ctx.originated(n);
+            ctx.free_batch_at(batch, dev, DropReason::DevReady);
+            return Ok(if n == 0 { Verdict::Success } else { Verdict::Drop });
+        };
+        let now = shared.clock.now();
+        let choose = || live.pick_tx(rx_queue, first);
+        let queues = live.real_num_tx_queues();
+        // Nobody tells whether packets of ours are still on their way, so they might be.
+        let queue = self.sticky.pick(now, false, shared.txq_reselection, queues, choose);
+        let queue = &live.tx[usize::from(queue)];
+        let sent = match wait {
+            true => queue.xmit_waiting(ctx, &shared.clock, batch),
+            false => queue.xmit(ctx, now, Origin::Local, batch),
+        };
+        let verdict = match sent {
+            Sent::Full => return Err(WouldBlock),
+            Sent::Led { verdict, .. } => verdict,
+            Sent::Deferred => Verdict::Success,
+        };
+        ctx.originated(n);
+        Ok(verdict)
+    }
+}
+
+/// A sender of raw frames on one device, for one thread.
+pub struct RawSender {
+    shared: Arc<Shared>,
+    ctx: SoftnetData,
+    dev: u16,
+    sender: LocalSender,
+}
+
+impl RawSender {
+    /// On the device `name` of a stack. The error says which there are.
+    pub fn new(shared: &Arc<Shared>, name: &str) -> Result<Self, String> {
+        let (dev, _) = shared.find(&Target::Dev(name.into()))?;
+        let (dev, ctx) = (dev.index, shared.context());
+        Ok(RawSender { shared: shared.clone(), ctx, dev, sender: LocalSender::default() })
+    }
+
+    /// Packet memory of this sender, to make packets with: frames from the Ethernet header on.
+    pub fn ctx(&mut self) -> &mut SoftnetData {
+        &mut self.ctx
+    }
+
+    /// Sends `batch` and leaves it empty; blocks while the sender is held back. Says the worst that became of its packets,
+    /// as far as that is known when it returns.
+    pub fn send(&mut self, batch: &mut Batch) -> Verdict {
+        self.send_or(batch, true).unwrap_or(Verdict::Drop)
+    }
+
+    /// The same without blocking: the batch stays as it is if it would have to.
+    pub fn try_send(&mut self, batch: &mut Batch) -> Result<Verdict, WouldBlock> {
+        self.send_or(batch, false)
+    }
+
+    fn send_or(&mut self, batch: &mut Batch, wait: bool) -> Result<Verdict, WouldBlock> {
+        self.sender.send(&self.shared, &mut self.ctx, (self.dev, None), batch, wait)
+    }
+}
+
+impl Drop for RawSender {
+    /// Gives back what it has of packet memory.
+    fn drop(&mut self) {
+        self.ctx.drain();
+    }
+}

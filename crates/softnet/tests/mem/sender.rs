@@ -1,0 +1,298 @@
+//! Many local senders on one TX queue: order, sums, and what happens while the thread that owns it does not go on.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+use softnet::config::{Config, DeviceConfig, InterfaceAddr, StackConfig, available_cpus};
+use softnet::control::SetQdisc;
+use softnet::netdev::dev_queue_xmit;
+use softnet::qdisc::Action;
+use softnet::sender::{RawSender, WouldBlock};
+use softnet::show::QdiscRow;
+use softnet::{Assembly, Stack};
+use softnet_core::SoftnetData;
+use softnet_core::qdisc::Verdict;
+use softnet_core::skb::Batch;
+use softnet_dev::{QueueStats, TxQueue};
+
+use super::frames::{host, number_of, numbered, own};
+use super::world::{Lane, World, until, wire};
+
+/// Stops whoever tells the device to send, as if that thread were preempted, for as long as it is shut.
+#[derive(Clone, Default)]
+struct Gate {
+    shut: Arc<AtomicBool>,
+    /// Somebody is stopped.
+    caught: Arc<AtomicBool>,
+}
+
+impl Gate {
+    fn pass(&self) {
+        while self.shut.load(Ordering::Acquire) {
+            self.caught.store(true, Ordering::Release);
+            std::thread::yield_now();
+        }
+        self.caught.store(false, Ordering::Release);
+    }
+}
+
+/// A TX queue behind a [`Gate`].
+struct Gated(Box<dyn TxQueue>, Gate);
+
+impl TxQueue for Gated {
+    fn reap(&mut self, ctx: &mut SoftnetData) -> usize {
+        self.0.reap(ctx)
+    }
+    fn room(&self) -> usize {
+        self.0.room()
+    }
+    fn tx_burst(&mut self, ctx: &mut SoftnetData, batch: &mut Batch) -> usize {
+        self.0.tx_burst(ctx, batch)
+    }
+    fn kick(&mut self, ctx: &mut SoftnetData) {
+        self.1.pass();
+        self.0.kick(ctx);
+    }
+    fn stats(&self) -> Arc<QueueStats> {
+        self.0.stats()
+    }
+    fn held(&self) -> usize {
+        self.0.held()
+    }
+    fn close(self: Box<Self>, ctx: &mut SoftnetData) {
+        self.0.close(ctx);
+    }
+}
+
+/// A stack with one device with one TX queue, behind the gate, and the far end of its wire.
+fn start(qdisc: &str, qdisc_max_burst: u32, gate: &Gate) -> (World, Stack, Lane) {
+    let device = DeviceConfig {
+        addresses: vec![InterfaceAddr::new(own(0), 24).unwrap()],
+        qdisc: Some(qdisc.parse().unwrap()),
+        ..DeviceConfig::new("mem0")
+    };
+    let workers = available_cpus().into_iter().take(1).collect();
+    let stack = StackConfig { workers, qdisc_max_burst, frames: 32768, ..StackConfig::default() };
+    let config = Config { stack, devices: vec![device], ..Config::default() };
+    let far = Arc::new(Mutex::new(Vec::new()));
+    let assembly = Assembly::new(config, Vec::new(), |region| {
+        let (region, far, gate) = (region.clone(), far.clone(), gate.clone());
+        Ok(move |dev: u16, _: &DeviceConfig, _: &mut SoftnetData| {
+            let (mut near, lanes) = wire(&region, dev, 1);
+            let gated = |tx| Box::new(Gated(tx, gate.clone())) as Box<dyn TxQueue>;
+            near.tx = near.tx.into_iter().map(gated).collect();
+            far.lock().unwrap().extend(lanes);
+            Ok::<_, String>(near)
+        })
+    });
+    let stack = Stack::run(assembly.unwrap()).unwrap();
+    let lane = far.lock().unwrap().pop().unwrap();
+    (World::watching(&stack), stack, lane)
+}
+
+/// A batch with one packet of `flow`.
+fn packet(ctx: &mut SoftnetData, flow: u32, number: u32) -> Batch {
+    let frame = numbered(0, host(0), flow, number);
+    let mut skb = ctx.alloc_skb().expect("memory");
+    skb.put(frame.len()).unwrap().copy_from_slice(&frame);
+    let mut batch = Batch::new();
+    batch.push(skb).unwrap();
+    batch
+}
+
+fn root(world: &World) -> QdiscRow {
+    world.view.qdiscs().swap_remove(0)
+}
+
+/// What the far end gets, until `n` packets have come: flow and number of each.
+fn take(lane: &mut Lane, n: usize) -> Vec<(u32, u32)> {
+    let mut got = Vec::new();
+    until("all packets", || {
+        lane.receive(|frame| got.push(number_of(frame).expect("nothing else is sent")));
+        got.len() >= n
+    });
+    got
+}
+
+#[test]
+fn senders_keep_their_order_and_the_sums_add_up() {
+    const SENDERS: u32 = 6;
+    const EACH: u32 = 2000;
+    for qdisc in ["pfifo limit 20000", "pfifo_fast", "tbf rate 8gbit burst 100kb limit 20mb", "noqueue"] {
+        let (world, stack, mut lane) = start(qdisc, 64, &Gate::default());
+        let got = std::thread::scope(|scope| {
+            for flow in 0..SENDERS {
+                let mut sender = stack.sender("mem0").unwrap();
+                scope.spawn(move || {
+                    for number in 0..EACH {
+                        let mut batch = packet(sender.ctx(), flow, number);
+                        sender.send(&mut batch);
+                        assert!(batch.is_empty());
+                    }
+                });
+            }
+            let mut got = Vec::new();
+            until("every packet is sent or dropped", || {
+                lane.receive(|frame| got.push(number_of(frame).expect("nothing else is sent")));
+                let stats = world.view.stats();
+                stats.originated == u64::from(SENDERS * EACH)
+                    && stats.transmitted + stats.dropped == stats.originated
+                    && stats.transmitted == got.len() as u64
+            });
+            got
+        });
+        for flow in 0..SENDERS {
+            let numbers: Vec<u32> =
+                got.iter().filter(|(of, _)| *of == flow).map(|(_, number)| *number).collect();
+            assert!(numbers.is_sorted(), "{qdisc}: flow {flow}");
+        }
+        let row = root(&world);
+        if qdisc.starts_with("pfifo limit") {
+            assert_eq!((got.len(), row.drops), ((SENDERS * EACH) as usize, 0), "{row:?}");
+        }
+        if qdisc != "noqueue" {
+            assert_eq!((row.packets, row.qlen), (got.len() as u64, 0), "{row:?}");
+            assert_eq!(row.packets + row.drops, u64::from(SENDERS * EACH), "{row:?}");
+        }
+        drop(stack);
+        world.end(vec![lane]);
+    }
+}
+
+/// The checklist's leader that stands still: others return at once, fill the pending list, and are held back then;
+/// forwarded packets are dropped.
+#[test]
+fn while_the_owner_stands_still_others_hand_over_and_are_held_back_then() {
+    const BURST: u32 = 50;
+    let gate = Gate::default();
+    let (world, stack, mut lane) = start("pfifo limit 1000", BURST, &gate);
+    gate.shut.store(true, Ordering::Release);
+    std::thread::scope(|scope| {
+        let mut leader = stack.sender("mem0").unwrap();
+        scope.spawn(move || {
+            let mut batch = packet(leader.ctx(), 9, 0);
+            assert_eq!(leader.send(&mut batch), Verdict::Success);
+        });
+        until("somebody owns the queue", || gate.caught.load(Ordering::Acquire));
+        let mut other: RawSender = stack.sender("mem0").unwrap();
+        let mut number = 0;
+        let full = loop {
+            let mut batch = packet(other.ctx(), 0, number);
+            match other.try_send(&mut batch) {
+                Ok(verdict) => assert_eq!(verdict, Verdict::Success),
+                Err(WouldBlock) => break batch,
+            }
+            number += 1;
+        };
+        assert_eq!(number, BURST, "as many may be pending as qdisc_max_burst");
+        assert_eq!(
+            (full.len(), world.view.stats().originated),
+            (1, u64::from(BURST)),
+            "the caller has it still"
+        );
+        other.ctx().free_skb({ full }.pop().unwrap());
+        // A forwarded packet can't wait.
+        let mut ctx = world.shared.context();
+        let mut batch = packet(&mut ctx, 8, 0);
+        ctx.originated(1);
+        dev_queue_xmit(&mut ctx, &world.shared.devices[0], world.shared.clock.now(), 0, &mut batch);
+        assert!(batch.is_empty());
+        let drops = world.view.drops();
+        assert_eq!(
+            drops.iter().map(|row| (&row.reason[..], row.packets)).collect::<Vec<_>>(),
+            [("qdisc_burst_drop", 1)]
+        );
+        // One that blocks goes on when the owner does.
+        scope.spawn(move || {
+            let mut batch = packet(other.ctx(), 0, number);
+            assert_eq!(other.send(&mut batch), Verdict::Success);
+        });
+        until("it waits", || root(&world).tx.unwrap().held_back == 1);
+        gate.shut.store(false, Ordering::Release);
+        let got = take(&mut lane, BURST as usize + 2);
+        assert_eq!(got[0], (9, 0));
+        assert!(got[1..].iter().copied().eq((0..=BURST).map(|number| (0, number))), "{got:?}");
+        ctx.drain();
+    });
+    let tx = root(&world).tx.unwrap();
+    assert!(tx.handed_over >= u64::from(BURST) && tx.held_back_ns >= tx.held_back_longest_ns, "{tx:?}");
+    drop(stack);
+    world.end(vec![lane]);
+}
+
+/// The stack stops while a sender owns the queue and others' packets are pending: each is freed once.
+#[test]
+fn stopping_while_packets_are_pending_frees_each_once() {
+    let gate = Gate::default();
+    let (world, stack, lane) = start("pfifo", 1000, &gate);
+    gate.shut.store(true, Ordering::Release);
+    std::thread::scope(|scope| {
+        let mut leader = stack.sender("mem0").unwrap();
+        scope.spawn(move || {
+            let mut batch = packet(leader.ctx(), 0, 0);
+            leader.send(&mut batch)
+        });
+        until("somebody owns the queue", || gate.caught.load(Ordering::Acquire));
+        let mut other = stack.sender("mem0").unwrap();
+        for number in 0..100 {
+            let mut batch = packet(other.ctx(), 1, number);
+            assert_eq!(other.try_send(&mut batch), Ok(Verdict::Success));
+        }
+        scope.spawn(move || drop(stack));
+        until("the queue is being closed", || world.shared.devices[0].live.load().is_none());
+        let mut batch = packet(other.ctx(), 1, 100);
+        assert_eq!(other.send(&mut batch), Verdict::Drop);
+        gate.shut.store(false, Ordering::Release);
+    });
+    let stats = world.view.stats();
+    assert_eq!((stats.originated, stats.transmitted + stats.dropped), (102, 102), "{stats:?}");
+    world.end(vec![lane]);
+}
+
+/// A discipline takes the place of another while senders go on: each packet is sent, or dropped and counted.
+#[test]
+fn disciplines_change_while_senders_go_on() {
+    let (world, stack, mut lane) = start("pfifo_fast", 1000, &Gate::default());
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for flow in 0..3 {
+            let (over, mut sender) = (&over, stack.sender("mem0").unwrap());
+            scope.spawn(move || {
+                let mut number = 0;
+                while !over.load(Ordering::Acquire) {
+                    if let Some(skb) = sender.ctx().alloc_skb() {
+                        sender.ctx().free_skb(skb);
+                        let mut batch = packet(sender.ctx(), flow, number);
+                        sender.send(&mut batch);
+                        number += 1;
+                    }
+                }
+            });
+        }
+        let kinds =
+            ["tbf rate 1gbit burst 32kb latency 5ms", "bfifo limit 64kb", "noqueue", "pfifo limit 10", "mq"];
+        for qdisc in kinds.iter().cycle().take(40) {
+            let set = SetQdisc {
+                dev: "mem0".into(),
+                queue: None,
+                action: Action::Replace,
+                qdisc: Some((*qdisc).into()),
+            };
+            let rows = world.view.set_qdisc(set).unwrap();
+            assert!(qdisc.starts_with(&rows[0].kind), "{rows:?}");
+            let before = world.view.stats().transmitted;
+            until("packets pass", || {
+                lane.receive(|_| {});
+                world.view.stats().transmitted > before + 500
+            });
+        }
+        over.store(true, Ordering::Release);
+    });
+    until("every packet has ended somewhere", || {
+        lane.receive(|_| {});
+        let stats = world.view.stats();
+        stats.originated == stats.transmitted + stats.dropped
+    });
+    drop(stack);
+    world.end(vec![lane]);
+}
