@@ -146,12 +146,14 @@ The clients are played by the emulated NIC, so that no thread of theirs takes a 
                compute, as many as there are CPUs; all unpinned but the worker
   one-queue    the same with one queue and one responder: it has another CPU to go to
   spread       the same as contended, with the second queue's worker on another CPU
+  hog          one queue and one responder; two hungry threads are bound to the worker's CPU, as a service with a CPU
+               affinity is, and nothing else but the worker is pinned
   pinned       one queue, its poller on one CPU and the responder on another, nobody else
 
 In the context softirq, the worker is measured with the policy SCHED_FIFO, with which it preempts other threads as the \
-kernel's softirq does (needs CAP_SYS_NICE; softnet run: worker_policy), and as an ordinary thread. The bounds compare \
-threaded to the first, in contended, with 1 B and 1 µs of work a request. Each round is of several runs with new \
-threads, taken together, since much depends on where the scheduler happens to put them.
+kernel's softirq does (needs CAP_SYS_NICE; softnet run: worker_policy), and as an ordinary thread, the default. The \
+bounds compare threaded to the first in contended and to the second in hog, with 1 B and 1 µs of work a request. Each \
+round is of several runs with new threads, taken together, since much depends on where the scheduler happens to put them.
 
   poller_wait_percent, app_wait_percent    time that they wanted to run and could not, of one CPU
   others_cpu_percent                       what other programs used meanwhile; the tail is theirs if that is much";

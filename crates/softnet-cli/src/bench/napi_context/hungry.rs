@@ -5,6 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
+use crate::bench::pin;
+
 /// Memory that one goes through, in bytes: more than its core's L2, so that whoever gets its CPU finds a cold cache.
 const FOOTPRINT: usize = 2 << 20;
 
@@ -15,8 +17,18 @@ pub(super) struct Hungry {
 }
 
 impl Hungry {
-    /// `n` of them, unpinned, of the ordinary policy.
-    pub(super) fn start(n: usize) -> Result<Self, String> {
+    /// `n` of them, of the ordinary policy: bound to `cpu`, or anywhere the caller may.
+    pub(super) fn start(n: usize, cpu: Option<usize>) -> Result<Self, String> {
+        // They inherit the place of the thread that starts them.
+        let start = || {
+            cpu.map(pin).transpose()?;
+            Hungry::start_here(n)
+        };
+        std::thread::scope(|scope| scope.spawn(start).join())
+            .map_err(|_| "starting hungry threads panicked")?
+    }
+
+    fn start_here(n: usize) -> Result<Self, String> {
         let mut hungry = Hungry { stop: Arc::default(), threads: Vec::new() };
         for _ in 0..n {
             let stop = hungry.stop.clone();

@@ -8,14 +8,20 @@
 //!
 //! - *No client thread.* The emulated NIC turns each response into its flow's next request ([`wire`]). A client that
 //!   spins would take half of a machine of two CPUs, and leave one, among which a scheduler has nothing to choose.
-//! - *`contended`*, the set-up that the bounds are for: unpinned responders and as many hungry threads as there are CPUs.
-//!   Two RX queues with one responder each, and the interrupts of both go to the same CPU. That is what the published
-//!   experiment comes to on two CPUs: 8 queues, so that 8 of 56 CPUs do all softirq, and the rest none. With one
-//!   queue (`one-queue`) its only responder has the other CPU to go to; with a worker on either CPU (`spread`), softirq
-//!   takes as much from both. These are the controls.
+//! - *`contended`*, the likeness of the published experiment: unpinned responders and as many hungry threads as there
+//!   are CPUs. Two RX queues with one responder each, and the interrupts of both go to the same CPU. That is what it comes
+//!   to on two CPUs: 8 queues, so that 8 of 56 CPUs do all softirq, and the rest none. With one queue (`one-queue`) its
+//!   only responder has the other CPU to go to; with a worker on either CPU (`spread`), softirq takes as much from both.
+//!   These are the controls.
+//! - *`hog`*: hungry threads bound to the worker's CPU, as a service with a CPU affinity is, or a neighbour in a container
+//!   with a cpuset; one queue, and an unpinned responder. Where threads go is then hardly left to chance: a worker of the
+//!   ordinary policy can't leave, and now and then waits for a slice of each, while a poller that is not pinned goes to the
+//!   responder's CPU. So the tail that is published (work in softirq is bound to a CPU that others want) shows in every
+//!   run, unless other programs crowd the responder's CPU; but it is the poller that waits, not the application. The
+//!   bounds are for the policy that a worker has unless it is given another: with `fifo` it does not wait.
 //! - *The worker's policy.* A worker is a thread like any other unless it is given a real-time policy; with SCHED_FIFO it
-//!   preempts, as softirq does. Both are measured; the bounds are for `fifo`, the likeness of the kernel. What it
-//!   takes is still a thread's time, which the scheduler sees: the kernel's softirq does more harm.
+//!   preempts, as softirq does. Both are measured; the bounds of `contended` are for `fifo`, the likeness of the kernel.
+//!   What it takes is still a thread's time, which the scheduler sees: the kernel's softirq does more harm.
 //! - *Afresh each time.* Each measurement is of several runs, and each run starts a stack and all threads ([`rig`]), since
 //!   where the scheduler puts threads lasts longer than a run.
 //!
@@ -60,18 +66,20 @@ const MEASURE: Duration = Duration::from_millis(250);
 const SIZES: [usize; 2] = [1, 1400];
 /// What a request costs the application, in µs.
 const WORKS: [u64; 2] = [1, 5];
+/// Measured unless the user says which.
+const USUAL: [Setup; 3] = [Setup::Contended, Setup::Hog, Setup::Pinned];
 
 #[derive(Args, Debug)]
 pub(crate) struct NapiContext {
     #[command(flatten)]
     pub(super) common: Common,
-    /// Only this set-up (may be repeated) [default: contended and pinned]
+    /// Only this set-up (may be repeated) [default: contended, hog and pinned]
     #[arg(long = "setup", value_enum, value_name = "NAME")]
     setups: Vec<Setup>,
     /// Only payloads of this size, in bytes: 1 or 1400 [default: both, with --quick 1]
     #[arg(long, value_name = "BYTES", value_parser = size)]
     size: Option<usize>,
-    /// Hungry threads, where a set-up has any [default: as many as there are CPUs]
+    /// Hungry threads, where a set-up has any [default: as many as there are CPUs, in hog 2]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(0..=256))]
     hungry: Option<u16>,
 }
@@ -107,8 +115,7 @@ fn params(setup: Setup, policy: Policy, work: u64, size: usize) -> Vec<(&'static
 impl NapiContext {
     pub(crate) fn run(&self) -> Result<Report, String> {
         let quick = self.common.quick;
-        let setups =
-            if self.setups.is_empty() { vec![Setup::Contended, Setup::Pinned] } else { self.setups.clone() };
+        let setups = if self.setups.is_empty() { USUAL.to_vec() } else { self.setups.clone() };
         let sizes = match self.size {
             Some(size) => vec![size],
             None => SIZES[..if quick { 1 } else { SIZES.len() }].to_vec(),
@@ -138,7 +145,10 @@ impl NapiContext {
         }
         if setups.contains(&Setup::Contended) {
             report.published = published::tables(&report, softirq);
-            bounds(&mut report, softirq);
+            bounds(&mut report, Setup::Contended, softirq);
+        }
+        if setups.contains(&Setup::Hog) {
+            bounds(&mut report, Setup::Hog, Policy::Other);
         }
         Ok(report)
     }
@@ -155,6 +165,7 @@ impl NapiContext {
             workers: setup.workers(cpu),
             pins: setup.pins(cpu),
             hungry,
+            hungry_cpu: setup.hungry_cpu(cpu),
             flows: FLOWS,
             work: Duration::from_micros(work),
             size,
@@ -177,16 +188,18 @@ fn case(setup: Setup, load: Load, runs: usize) -> Case<'static> {
     Case { row, measure: Box::new(move || load.measure(runs, WARM_UP, MEASURE)) }
 }
 
-/// States that polling in threads cuts the tail and keeps the rate, as published, for the smallest requests.
-fn bounds(report: &mut Report, softirq: Policy) {
+/// States that polling in threads cuts the tail and keeps the rate, as published, for the smallest requests. `softirq` is
+/// the policy of the workers that it is compared to.
+fn bounds(report: &mut Report, setup: Setup, softirq: Policy) {
     for (figure, bound) in [("p999_us", Bound::AtMost(0.5)), ("qps", Bound::AtLeast(0.95))] {
-        let of = |policy| params(Setup::Contended, policy, WORKS[0], SIZES[0]);
+        let of = |policy| params(setup, policy, WORKS[0], SIZES[0]);
         let (threaded, by) = (of(Policy::Other), of(softirq));
         if report.row_where("threaded", &threaded).is_none() {
             continue;
         }
         let ratio = report.ratio_where(("threaded", &threaded), ("softirq", &by), figure);
-        report.bound_value(format!("threaded / softirq ({softirq}) {figure}, contended"), ratio, bound);
+        let what = format!("threaded / softirq ({softirq}) {figure}, {}", setup.name());
+        report.bound_value(what, ratio, bound);
     }
 }
 

@@ -44,10 +44,12 @@ pub(super) struct Load {
     pub(super) policy: Policy,
     /// CPU of the worker of each queue.
     pub(super) workers: Vec<u32>,
-    /// Where all others run; without, the scheduler decides.
+    /// Where pollers and responders run; without, the scheduler decides.
     pub(super) pins: Option<Vec<Pin>>,
     /// Threads that compete.
     pub(super) hungry: usize,
+    /// The CPU that these are bound to, if they are.
+    pub(super) hungry_cpu: Option<usize>,
     /// Flows of all queues together.
     pub(super) flows: usize,
     /// What a request costs the application.
@@ -154,7 +156,8 @@ impl Load {
         };
         let assembly = Assembly::new(self.config()?, vec![], opener).map_err(|e| e.to_string())?;
         let stack = Stack::run(assembly).map_err(|e| e.to_string())?;
-        let mut rig = Rig { hungry: Hungry::start(self.hungry)?, responders: Vec::new(), stack, lanes };
+        let hungry = Hungry::start(self.hungry, self.hungry_cpu)?;
+        let mut rig = Rig { hungry, responders: Vec::new(), stack, lanes };
         rig.wait_for_threads()?;
         self.place(&rig)?;
         let ports = std::mem::take(&mut *ports.lock().unwrap_or_else(PoisonError::into_inner));

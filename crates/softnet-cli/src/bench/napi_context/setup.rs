@@ -5,6 +5,9 @@ use clap::ValueEnum;
 use super::rig::Pin;
 use crate::bench::cpus;
 
+/// Hungry threads of `hog`. Beside a single one the worker has half of its CPU left over, and mostly gets it as it wakes.
+const HOGS: usize = 2;
+
 /// See the [module](self).
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Setup {
@@ -14,6 +17,8 @@ pub(super) enum Setup {
     OneQueue,
     /// As contended, with the worker of the second queue on the second CPU
     Spread,
+    /// One RX queue and one responder; the hungry threads are bound to the worker's CPU
+    Hog,
     /// One RX queue, its poller on one CPU and the responder on another; nobody competes
     Pinned,
 }
@@ -25,6 +30,7 @@ impl Setup {
             Setup::Contended => "contended",
             Setup::OneQueue => "one-queue",
             Setup::Spread => "spread",
+            Setup::Hog => "hog",
             Setup::Pinned => "pinned",
         }
     }
@@ -34,7 +40,7 @@ impl Setup {
         let cpu = cpu as u32;
         match self {
             Setup::Contended => vec![cpu, cpu],
-            Setup::OneQueue | Setup::Pinned => vec![cpu],
+            Setup::OneQueue | Setup::Hog | Setup::Pinned => vec![cpu],
             Setup::Spread => vec![cpu, other(cpu as usize) as u32],
         }
     }
@@ -46,7 +52,16 @@ impl Setup {
 
     /// How many threads compete where the user does not say.
     pub(super) fn hungry(self) -> usize {
-        if self == Setup::Pinned { 0 } else { cpus().len() }
+        match self {
+            Setup::Contended | Setup::OneQueue | Setup::Spread => cpus().len(),
+            Setup::Hog => HOGS,
+            Setup::Pinned => 0,
+        }
+    }
+
+    /// Where these run, if that is not the scheduler's choice; `cpu` is the first worker's.
+    pub(super) fn hungry_cpu(self, cpu: usize) -> Option<usize> {
+        (self == Setup::Hog).then_some(cpu)
     }
 }
 

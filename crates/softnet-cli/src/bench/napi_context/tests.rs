@@ -1,13 +1,16 @@
 //! The wire by itself, and every context once, over a stack.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use softnet::context::Context;
 use softnet_dev::mem::{Sink, Source};
 use softnet_dev::sched::Policy;
 
+use super::hungry::Hungry;
 use super::rig::Load;
+use super::setup::Setup;
 use super::wire::{HEADERS, Lane, Requests, Responses};
+use crate::bench::cpus;
 
 /// Exchanges the ends of a packet, as the application does.
 fn answer(packet: &mut [u8]) {
@@ -66,6 +69,37 @@ fn what_no_flow_waits_for_is_strange() {
     assert_eq!(lane.strange(), wrong);
 }
 
+/// CPUs that each hungry thread of this process may use, as the kernel writes them.
+fn places() -> Vec<String> {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap().map(|task| task.unwrap().path());
+    let read = |task: &std::path::Path, file| std::fs::read_to_string(task.join(file)).unwrap_or_default();
+    let allowed = |status: String| {
+        status.lines().find_map(|line| Some(line.strip_prefix("Cpus_allowed_list:")?.trim().to_owned()))
+    };
+    tasks
+        .filter(|task| read(task, "comm") == "hungry\n")
+        .filter_map(|task| allowed(read(&task, "status")))
+        .collect()
+}
+
+#[test]
+fn hogs_stay_on_the_workers_cpu() {
+    let cpu = *cpus().last().unwrap();
+    assert_eq!(Setup::Hog.workers(cpu), [cpu as u32]);
+    assert_eq!(Setup::Hog.hungry_cpu(cpu), Some(cpu));
+    assert_eq!(Setup::Contended.hungry_cpu(cpu), None);
+    let hungry = Hungry::start(2, Some(cpu)).unwrap();
+    // A new thread has its name, and so is found, a little later.
+    let there = || places().iter().filter(|place| **place == cpu.to_string()).count() >= 2;
+    let patience = Instant::now() + Duration::from_secs(10);
+    while !there() {
+        assert!(Instant::now() < patience, "{:?}", places());
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    drop(hungry);
+    assert!(Hungry::start(1, Some(1 << 20)).is_err(), "there is no such CPU");
+}
+
 #[test]
 fn every_context_answers() {
     for context in Context::ALL {
@@ -75,6 +109,7 @@ fn every_context_answers() {
             workers: vec![0, 0],
             pins: None,
             hungry: 1,
+            hungry_cpu: None,
             flows: 100,
             work: Duration::from_micros(1),
             size: 64,
