@@ -67,42 +67,63 @@ struct LimitedRing {
 
 impl LimitedRing {
     /// Takes back what was sent, has the device go on with the rest, and counts the bytes that left.
+    #[inline]
     fn reap(&mut self, ctx: &mut SoftnetData, now: u64) {
         let Some(queue) = &mut self.queue else { return };
         queue.reap(ctx);
         let held = queue.held();
+        // Reaping is what ends it.
+        if self.state.stalled.load(Ordering::Relaxed) {
+            self.state.stalled.store(queue.stalled(), Ordering::Relaxed);
+        }
+        let bytes = match held {
+            0 => {
+                self.bursts.clear();
+                self.dql.inflight()
+            }
+            _ => self.left(held),
+        };
+        if bytes > 0 {
+            self.dql.completed(bytes, now);
+            self.state.limit.store(self.dql.limit(), Ordering::Relaxed);
+        }
+        self.state.held.store(held, Ordering::Relaxed);
+        self.state.inflight.store(self.dql.inflight(), Ordering::Relaxed);
+    }
+
+    /// Bytes of the bursts that have left, with `held` frames in the ring; a burst counts when all of it has.
+    fn left(&mut self, held: usize) -> u64 {
         let left = self.stats.packets.get().wrapping_sub(held as u64);
         let mut bytes = 0;
-        // A burst counts when all of it has left.
         while let Some(&(_, of_burst)) = self.bursts.front().filter(|(end, _)| *end <= left) {
             self.bursts.pop_front();
             bytes += of_burst;
         }
-        if bytes > 0 {
-            self.dql.completed(bytes, now);
-        }
-        self.show();
+        bytes
     }
 
-    fn show(&self) {
-        let queue = self.queue.as_ref();
-        self.state.held.store(queue.map_or(0, |queue| queue.held()), Ordering::Relaxed);
-        self.state.stalled.store(queue.is_some_and(|queue| queue.stalled()), Ordering::Relaxed);
-        self.state.limit.store(self.dql.limit(), Ordering::Relaxed);
-        self.state.inflight.store(self.dql.inflight(), Ordering::Relaxed);
+    /// Closes it; what is on it goes home.
+    fn close(&mut self, ctx: &mut SoftnetData) {
+        if let Some(queue) = self.queue.take() {
+            queue.close(ctx);
+        }
+        self.state.held.store(0, Ordering::Relaxed);
+        self.state.stalled.store(false, Ordering::Relaxed);
     }
 }
 
 impl Ring<XmitContext<'_>> for LimitedRing {
+    #[inline]
     fn avail(&mut self, cx: &mut XmitContext<'_>) -> Quota {
         self.reap(cx.ctx, cx.now);
         let room = self.queue.as_ref().map_or(0, |queue| queue.room());
         Quota { packets: room.min(BATCH), bytes: self.dql.avail() }
     }
 
+    #[inline]
     fn xmit(&mut self, cx: &mut XmitContext<'_>, batch: &mut Batch) {
         let Some(queue) = &mut self.queue else { return };
-        let before = self.stats.bytes.get();
+        let before = (self.stats.packets.get(), self.stats.bytes.get());
         queue.tx_burst(cx.ctx, batch);
         queue.kick(cx.ctx);
         if !batch.is_empty() {
@@ -111,12 +132,17 @@ impl Ring<XmitContext<'_>> for LimitedRing {
             queue.tx_burst(cx.ctx, batch);
             queue.kick(cx.ctx);
         }
-        let bytes = self.stats.bytes.get().wrapping_sub(before);
-        if bytes > 0 {
-            self.dql.sent(bytes);
-            self.bursts.push_back((self.stats.packets.get(), bytes));
+        let stalled = queue.stalled();
+        let (packets, bytes) = (self.stats.packets.get(), self.stats.bytes.get().wrapping_sub(before.1));
+        self.dql.sent(bytes);
+        self.bursts.push_back((packets, bytes));
+        let state = &self.state;
+        // At most; the next look says it exactly.
+        let held = state.held.load(Ordering::Relaxed) + packets.wrapping_sub(before.0) as usize;
+        state.held.store(held, Ordering::Relaxed);
+        if stalled != state.stalled.load(Ordering::Relaxed) {
+            state.stalled.store(stalled, Ordering::Relaxed);
         }
-        self.show();
     }
 }
 
@@ -330,13 +356,9 @@ impl NetdevQueue {
     pub fn close(&self, ctx: &mut SoftnetData) {
         self.root.deactivate();
         let mut lead = self.lead();
-        let queue = lead.ring().queue.take();
-        lead.ring().show();
+        lead.ring().close(ctx);
         let mut to_free = ToFree::new();
         lead.finish(&mut XmitContext { ctx, now: 0 }, 0, &mut to_free);
-        if let Some(queue) = queue {
-            queue.close(ctx);
-        }
         self.free(ctx, &mut to_free);
         self.held_back.wake();
     }

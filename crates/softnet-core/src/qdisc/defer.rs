@@ -243,6 +243,9 @@ impl<R> Lead<'_, R> {
     where
         R: Ring<C>,
     {
+        if !self.owner.has_pending() {
+            return;
+        }
         let deactivated = self.list.is_deactivated();
         let taken = self.owner.drain(|root, skb| {
             if deactivated {

@@ -80,18 +80,20 @@ impl<R> Root<R> {
         let Some(qdisc) = self.qdisc.as_ref().filter(|qdisc| qdisc.can_bypass() && qdisc.is_empty()) else {
             return false;
         };
-        let mut quota = self.ring.avail(ctx);
-        for skb in batch.as_slice() {
-            if !quota.is_open() {
-                return false;
-            }
-            quota.take(skb.len());
+        let quota = self.ring.avail(ctx);
+        let skbs = batch.as_slice();
+        let (bytes, last) = skbs.iter().fold((0, 0), |(sum, _), skb| (sum + skb.len(), skb.len()));
+        // As if they were taken one by one: only the last may exceed the bytes.
+        if skbs.len() > quota.packets || (bytes - last) as i64 > quota.bytes {
+            return false;
         }
         let stats = qdisc.stats();
-        batch.as_slice().iter().for_each(|skb| stats.sent(skb.len()));
+        stats.sent(skbs.len(), bytes);
         self.ring.xmit(ctx, batch);
-        batch.as_slice().iter().for_each(|skb| stats.requeued(skb.len()));
-        self.held.append(batch);
+        if !batch.is_empty() {
+            batch.as_slice().iter().for_each(|skb| stats.requeued(skb.len()));
+            self.held.append(batch);
+        }
         true
     }
 

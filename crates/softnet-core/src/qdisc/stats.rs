@@ -91,11 +91,11 @@ impl QdiscStats {
         self.backlog.add((len as u64).wrapping_neg());
     }
 
-    /// A packet of `len` bytes leaves.
+    /// `n` packets of `bytes` in all leave.
     #[inline(always)]
-    pub(super) fn sent(&self, len: usize) {
-        self.packets.add(1);
-        self.bytes.add(len as u64);
+    pub(super) fn sent(&self, n: usize, bytes: usize) {
+        self.packets.add(n as u64);
+        self.bytes.add(bytes as u64);
     }
 
     /// A packet was dropped.
