@@ -9,7 +9,6 @@
 //!
 //! Invariant: while packets are queued, somebody owns the queue, or its worker has a time at which to run it.
 
-use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -61,8 +60,8 @@ struct LimitedRing {
     stats: Arc<QueueStats>,
     state: Arc<RingState>,
     dql: Dql,
-    /// Bursts in the ring: how many frames were put on it up to and with this one, and its bytes.
-    bursts: VecDeque<(u64, u64)>,
+    /// Frames in the ring when it was last looked at, and those put on it since.
+    in_ring: usize,
 }
 
 impl LimitedRing {
@@ -76,30 +75,28 @@ impl LimitedRing {
         if self.state.stalled.load(Ordering::Relaxed) {
             self.state.stalled.store(queue.stalled(), Ordering::Relaxed);
         }
-        let bytes = match held {
-            0 => {
-                self.bursts.clear();
-                self.dql.inflight()
+        if self.dql.inflight() > 0 {
+            let bytes = match held {
+                0 => self.dql.inflight(),
+                _ => self.left(held),
+            };
+            if bytes > 0 {
+                self.dql.completed(bytes, now);
+                self.state.limit.store(self.dql.limit(), Ordering::Relaxed);
             }
-            _ => self.left(held),
-        };
-        if bytes > 0 {
-            self.dql.completed(bytes, now);
-            self.state.limit.store(self.dql.limit(), Ordering::Relaxed);
+            self.state.inflight.store(self.dql.inflight(), Ordering::Relaxed);
         }
+        self.in_ring = held;
         self.state.held.store(held, Ordering::Relaxed);
-        self.state.inflight.store(self.dql.inflight(), Ordering::Relaxed);
     }
 
-    /// Bytes of the bursts that have left, with `held` frames in the ring; a burst counts when all of it has.
-    fn left(&mut self, held: usize) -> u64 {
-        let left = self.stats.packets.get().wrapping_sub(held as u64);
-        let mut bytes = 0;
-        while let Some(&(_, of_burst)) = self.bursts.front().filter(|(end, _)| *end <= left) {
-            self.bursts.pop_front();
-            bytes += of_burst;
-        }
-        bytes
+    /// About how many bytes have left, with `held` frames still in the ring. Devices say how many frames they completed, not
+    /// how long these were: they are taken for average ones, and what that is off is made up for when the ring is empty.
+    #[cold]
+    fn left(&self, held: usize) -> u64 {
+        let inflight = u128::from(self.dql.inflight());
+        let done = self.in_ring.saturating_sub(held) as u128;
+        (inflight * done / (self.in_ring.max(1) as u128)) as u64
     }
 
     /// Closes it; what is on it goes home.
@@ -121,28 +118,27 @@ impl Ring<XmitContext<'_>> for LimitedRing {
     }
 
     #[inline]
-    fn xmit(&mut self, cx: &mut XmitContext<'_>, batch: &mut Batch) {
-        let Some(queue) = &mut self.queue else { return };
-        let before = (self.stats.packets.get(), self.stats.bytes.get());
-        queue.tx_burst(cx.ctx, batch);
+    fn xmit(&mut self, cx: &mut XmitContext<'_>, batch: &mut Batch) -> u64 {
+        let Some(queue) = &mut self.queue else { return 0 };
+        let before = self.stats.bytes.get();
+        let mut taken = queue.tx_burst(cx.ctx, batch);
         queue.kick(cx.ctx);
         if !batch.is_empty() {
             // The kick may have sent what filled the ring.
             queue.reap(cx.ctx);
-            queue.tx_burst(cx.ctx, batch);
+            taken += queue.tx_burst(cx.ctx, batch);
             queue.kick(cx.ctx);
         }
-        let stalled = queue.stalled();
-        let (packets, bytes) = (self.stats.packets.get(), self.stats.bytes.get().wrapping_sub(before.1));
+        let bytes = self.stats.bytes.get().wrapping_sub(before);
         self.dql.sent(bytes);
-        self.bursts.push_back((packets, bytes));
+        self.in_ring += taken;
         let state = &self.state;
-        // At most; the next look says it exactly.
-        let held = state.held.load(Ordering::Relaxed) + packets.wrapping_sub(before.0) as usize;
-        state.held.store(held, Ordering::Relaxed);
+        state.held.store(self.in_ring, Ordering::Relaxed);
+        let stalled = queue.stalled();
         if stalled != state.stalled.load(Ordering::Relaxed) {
             state.stalled.store(stalled, Ordering::Relaxed);
         }
+        bytes
     }
 }
 
@@ -238,7 +234,7 @@ impl NetdevQueue {
             stats: stats.clone(),
             state: state.clone(),
             dql: Dql::default(),
-            bursts: VecDeque::new(),
+            in_ring: 0,
         };
         NetdevQueue {
             dev: params.dev,

@@ -44,12 +44,14 @@ impl Ring<()> for Wire {
         Quota::BATCH
     }
 
-    fn xmit(&mut self, (): &mut (), batch: &mut Batch) {
+    fn xmit(&mut self, (): &mut (), batch: &mut Batch) -> u64 {
         assert!(!self.closed, "the ring was closed");
+        let before = self.sent.len();
         for skb in batch.drain() {
             self.payload.read(&skb);
             self.sent.push(skb);
         }
+        self.sent[before..].iter().map(|skb| skb.len() as u64).sum()
     }
 }
 

@@ -13,8 +13,9 @@ use crate::skb::{Batch, DropReason, Skb};
 pub trait Ring<C: ?Sized> {
     /// How much it takes now. Takes back what was sent, if that makes room.
     fn avail(&mut self, ctx: &mut C) -> Quota;
-    /// Puts packets on the ring, first ones first, and tells the device once. Leaves in `batch` what did not fit.
-    fn xmit(&mut self, ctx: &mut C, batch: &mut Batch);
+    /// Puts packets on the ring, first ones first, and tells the device once. Leaves in `batch` what did not fit; returns
+    /// how many bytes did.
+    fn xmit(&mut self, ctx: &mut C, batch: &mut Batch) -> u64;
 }
 
 /// What has to happen next for what is still queued, when a run has ended. Later runs may change it; acting on an
@@ -71,8 +72,9 @@ impl<R> Root<R> {
     /// Passes the packets of `batch` by the discipline if that is allowed, and leaves it empty then. The caller knows
     /// that nothing is pending.
     ///
-    /// The kernel lets a packet pass if it is alone and nothing is queued. A batch is one sender's packets in a row,
-    /// each of which would have found it so; more than one sender's never pass.
+    /// The kernel lets a packet pass if it is alone and nothing is queued, and such a packet may be a GSO one. A batch is
+    /// one sender's packets in a row, and passes as one: it may exceed the quota's bytes as the last packet may.
+    /// More than one sender's never pass.
     pub(super) fn bypass<C: ?Sized>(&mut self, ctx: &mut C, batch: &mut Batch) -> bool
     where
         R: Ring<C>,
@@ -81,17 +83,18 @@ impl<R> Root<R> {
             return false;
         };
         let quota = self.ring.avail(ctx);
-        let skbs = batch.as_slice();
-        let (bytes, last) = skbs.iter().fold((0, 0), |(sum, _), skb| (sum + skb.len(), skb.len()));
-        // As if they were taken one by one: only the last may exceed the bytes.
-        if skbs.len() > quota.packets || (bytes - last) as i64 > quota.bytes {
+        let n = batch.len();
+        if n > quota.packets || quota.bytes < 0 {
             return false;
         }
         let stats = qdisc.stats();
-        stats.sent(skbs.len(), bytes);
-        self.ring.xmit(ctx, batch);
+        let bytes = self.ring.xmit(ctx, batch);
+        stats.sent(n, bytes);
         if !batch.is_empty() {
-            batch.as_slice().iter().for_each(|skb| stats.requeued(skb.len()));
+            for skb in batch.as_slice() {
+                stats.sent(0, skb.len() as u64);
+                stats.requeued(skb.len());
+            }
             self.held.append(batch);
         }
         true

@@ -93,9 +93,9 @@ impl QdiscStats {
 
     /// `n` packets of `bytes` in all leave.
     #[inline(always)]
-    pub(super) fn sent(&self, n: usize, bytes: usize) {
+    pub(super) fn sent(&self, n: usize, bytes: u64) {
         self.packets.add(n as u64);
-        self.bytes.add(bytes as u64);
+        self.bytes.add(bytes);
     }
 
     /// A packet was dropped.

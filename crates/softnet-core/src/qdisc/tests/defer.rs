@@ -278,7 +278,8 @@ impl Ring<SoftnetData> for Sink {
         Quota::BATCH
     }
 
-    fn xmit(&mut self, ctx: &mut SoftnetData, batch: &mut Batch) {
+    fn xmit(&mut self, ctx: &mut SoftnetData, batch: &mut Batch) -> u64 {
+        let bytes = batch.as_slice().iter().map(|skb| skb.len() as u64).sum();
         for skb in batch.drain() {
             let &[high, low, t] = skb.data() else { panic!("three bytes") };
             let (n, next) = (usize::from(high) << 8 | usize::from(low), &mut self.0[usize::from(t)]);
@@ -286,6 +287,7 @@ impl Ring<SoftnetData> for Sink {
             *next += 1;
             ctx.free_skb(skb);
         }
+        bytes
     }
 }
 

@@ -116,12 +116,15 @@ impl<'h> Ring<dyn FnMut() + 'h> for Wire {
         Quota { packets: self.room, ..Quota::BATCH }
     }
 
-    fn xmit(&mut self, during: &mut (dyn FnMut() + 'h), batch: &mut Batch) {
+    fn xmit(&mut self, during: &mut (dyn FnMut() + 'h), batch: &mut Batch) -> u64 {
         during();
         self.calls.push(batch.len());
+        let mut bytes = 0;
         for skb in batch.drain().take(self.takes) {
             (self.room, self.takes) = (self.room.saturating_sub(1), self.takes - 1);
+            bytes += skb.len() as u64;
             self.sent.push(skb);
         }
+        bytes
     }
 }
