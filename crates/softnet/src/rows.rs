@@ -233,6 +233,8 @@ impl View {
         let shared = &self.shared;
         let contexts = shared.contexts();
         let totals: Vec<_> = shared.devices.iter().map(Netdev::totals).collect();
+        let queued = shared.devices.iter().filter_map(|dev| dev.live.load_full());
+        let queued: u64 = queued.map(|live| lock(&live.layout).totals().qlen).sum();
         let tables = shared.tables.load();
         let (neighbours, waiting, icmp_limited) = {
             let control = shared.control();
@@ -249,7 +251,7 @@ impl View {
             transmitted: totals.iter().map(|t| t.tx.packets).sum(),
             delivered: contexts.iter().map(|c| c.delivered.get()).sum(),
             dropped: contexts.iter().map(|c| c.dropped()).sum(),
-            held: waiting,
+            held: waiting + queued,
             icmp_limited,
             exhausted: shared.region.exhausted(),
             leaked: leaked(),
