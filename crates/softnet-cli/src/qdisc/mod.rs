@@ -99,8 +99,8 @@ One root discipline (but mq or noqueue) on a device with several TX queues has a
 queues stay idle. A limit for the whole device costs that; `mq` with a `tbf` for each queue does not.
 
 A change is made while packets pass. `replace` with the same kind keeps what is queued and changes the parameters (a tbf's
-buckets are full again). Any other change drops what the old discipline held (qdisc_drop, counted against the device) and its
-counters start at 0. Setting the root forgets what was set for TX queues. What is set holds until softnet ends, also while the
+buckets are full again). Another kind drops what the old one held (qdisc_drop, counted against the device), and its counters
+start at 0. Setting the root forgets what was set for TX queues. What is set holds until softnet ends, also while the
 interface is away; keys of the configuration set it at the start.
 
 Statistics (-s), as tc has them; Sent and dropped count since the discipline is there:
@@ -120,7 +120,7 @@ and of the TX queue, for as long as the device is open:
 Examples:
   softnet qdisc show                              every discipline, a line each
   softnet qdisc -s show dev eth1                  with what it sent, holds and dropped
-  softnet qdisc show --watch dev eth1             the same each second, with rates
+  softnet qdisc show dev eth1 --watch             the same each second, with rates
   softnet qdisc replace dev eth1 root tbf rate 10mbit burst 15kb latency 50ms
   softnet qdisc replace dev eth1 root pfifo limit 100
   softnet qdisc replace dev eth1 root mq          a discipline for each TX queue again
