@@ -7,6 +7,7 @@
 mod bench;
 mod demo;
 mod instance;
+mod qdisc;
 mod run;
 mod set;
 mod show;
@@ -34,9 +35,12 @@ Examples:
   softnet top                      the same, live, with what it costs
   softnet show drops               what was lost, and why
   softnet set dev eth1 threaded=1  poll each of its queues by a thread of its own, from now on
+  softnet qdisc replace dev eth1 root tbf rate 10mbit burst 15kb latency 50ms
+                                   send no more than that by it, as `tc` would have it
   softnet bench forward            how fast this machine forwards
 
-run and demo need root, and so do the benches that use interfaces; show, top and set need the user that runs the instance.
+run and demo need root, and so do the benches that use interfaces; show, top, set and qdisc need the user that runs the
+instance.
 `softnet COMMAND --help` says more.";
 
 #[derive(Subcommand)]
@@ -45,6 +49,7 @@ enum Command {
     Show(show::Show),
     Top(top::Top),
     Set(set::SetArgs),
+    Qdisc(qdisc::Qdisc),
     Demo(demo::Demo),
     /// Measure softnet on this machine
     #[command(subcommand)]
@@ -77,6 +82,7 @@ fn main() -> ExitCode {
         Command::Show(args) => show::show(&args),
         Command::Top(args) => top::top(&args),
         Command::Set(args) => set::set(&args),
+        Command::Qdisc(args) => qdisc::qdisc(&args),
         Command::Demo(args) => demo::demo(&args),
         Command::Bench(bench) => bench.run(),
     };

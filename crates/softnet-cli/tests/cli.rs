@@ -30,6 +30,8 @@ fn help_teaches_by_example() {
         (&["show", "--help"], "softnet show napi eth1-0 --watch"),
         (&["top", "--help"], "softnet top --once --interval 5"),
         (&["set", "--help"], "prefer_busy_poll"),
+        (&["qdisc", "--help"], "tbf rate RATE burst SIZE (latency TIME | limit SIZE)"),
+        (&["qdisc", "add", "--help"], "softnet qdisc [OPTIONS] add dev DEV"),
         (&["demo", "--help"], "client ──── softnet ──── server"),
         (&["bench", "--help"], "softnet bench forward --report f.html"),
         (&["bench", "forward", "--help"], "--baseline <FILE.json>"),
@@ -49,6 +51,10 @@ fn wrong_usage_is_2() {
         &["top", "--interval", "0"],
         &["show", "dev", "--watch", "0"],
         &["demo", "--duration", "soon"],
+        &["qdisc", "change", "dev", "eth1", "root", "pfifo"],
+        &["qdisc", "show", "eth1"],
+        &["qdisc", "add", "dev", "eth1", "root", "codel"],
+        &["qdisc", "del", "dev", "eth1", "parent", "1"],
     ] {
         let (code, out, err) = told(args);
         assert!(code == 2 && out.is_empty() && !err.is_empty(), "{args:?}: {code}\n{out}{err}");
@@ -233,6 +239,69 @@ fn set_says_what_became_of_it() {
         assert_eq!((code, &out[..]), (2, ""));
         assert!(err.contains(expected), "{err}");
     }
+}
+
+/// Words and order are `tc`'s; the lines that begin with "drops" and "tx queue" are softnet's.
+#[test]
+fn disciplines_are_shown_as_tc_shows_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("x.sock");
+    let _server = serve(&path);
+    let name = path.to_str().unwrap();
+    let qdisc = |args: &[&str]| told(&[&["qdisc", "--name", name][..], args].concat());
+    let fine = |out: &str| (0, out.to_owned(), String::new());
+    let plain = concat!(
+        "qdisc mq dev eth1 root\n",
+        "qdisc pfifo_fast dev eth1 parent :1\n",
+        "qdisc tbf dev wan root rate 10Mbit burst 15Kb lat 50ms\n",
+    );
+    assert_eq!(qdisc(&[]), fine(plain));
+    assert_eq!(qdisc(&["show"]), fine(plain));
+    let wan = concat!(
+        "qdisc tbf dev wan root rate 10Mbit burst 15Kb lat 50ms\n",
+        " Sent 504 bytes 12 pkt (dropped 0, overlimits 4 requeues 0)\n",
+        " backlog 3028b 2p requeues 0\n",
+        " tx queue: owned 12 times, 0 packets handed over, parked 0; held back nobody; ring 0 of 0 bytes\n",
+    );
+    assert_eq!(qdisc(&["-s", "show", "dev", "wan"]), fine(wan));
+    assert_eq!(qdisc(&["show", "dev", "wan", "--statistics"]), fine(wan));
+    let eth1 = concat!(
+        "qdisc mq dev eth1 root\n",
+        " Sent 987000000 bytes 1234000 pkt (dropped 12, overlimits 0 requeues 3)\n",
+        " backlog 0b 0p requeues 3\n",
+        " drops: qdisc_overlimit 12\n",
+        "qdisc pfifo_fast dev eth1 parent :1\n",
+        " Sent 987000000 bytes 1234000 pkt (dropped 12, overlimits 0 requeues 3)\n",
+        " backlog 0b 0p requeues 3\n",
+        " drops: qdisc_overlimit 12\n",
+        " tx queue: owned 40,000 times, 700 packets handed over, parked 1; held back senders 2 times, 3.00 ms in all, ",
+        "longest 2.00 ms; ring 1514 of 90840 bytes\n",
+    );
+    assert_eq!(qdisc(&["show", "dev", "eth1", "-s"]), fine(eth1));
+    let there = "error: no device \"eth9\"; there are: eth1, wan\n";
+    assert_eq!(qdisc(&["show", "dev", "eth9"]), (1, String::new(), there.into()));
+
+    // A change answers with what there is then.
+    assert_eq!(qdisc(&["replace", "dev", "wan", "pfifo"]), fine(plain));
+    for args in [&["show", "dev", "wan", "--json"][..], &["--json", "show", "dev", "wan"]] {
+        let (code, out, err) = qdisc(args);
+        let rows: Value = serde_json::from_str(&out).unwrap();
+        assert_eq!((code, &err[..], rows.as_array().unwrap().len()), (0, "", 1));
+        assert_eq!((&rows[0]["backlog"], &rows[0]["tx"]["owned"]), (&3028.into(), &12.into()));
+    }
+    let (code, out, err) = qdisc(&["del", "dev", "wan", "--json"]);
+    assert!(code == 0 && err.is_empty(), "{err}");
+    assert_eq!(
+        serde_json::from_str::<Value>(&out).unwrap(),
+        Instance.request(Request::Show(Table::Qdisc)).unwrap()
+    );
+
+    let table = concat!(
+        "DEV   PARENT  QDISC                                    SENT    BYTES  DROPPED  OVERLIMITS  REQUEUES  QUEUED   BACKLOG",
+    );
+    let (code, out, _) = told(&["show", "qdisc", "--name", name]);
+    assert!(code == 0 && out.starts_with(table), "{out}");
+    assert!(out.contains("  1.48 KiB of 88.7 KiB  40,000          700          2\n"), "{out}");
 }
 
 #[test]

@@ -258,6 +258,66 @@ fn contexts_are_set_while_it_runs() {
     assert_eq!((&shown[0]["context"], &shown[1]["context"]), (&"workqueue".into(), &"busy-poll".into()));
 }
 
+/// Disciplines of real devices, by the command.
+#[test]
+fn disciplines_are_changed_while_it_runs() {
+    let Some(world) = World::new() else { return };
+    let _process = world.running(&world.config("r.toml", "qdisc = \"pfifo limit 100\""));
+    let socket = world.socket();
+    let qdisc = |line: &str| {
+        let args = ["qdisc", "--name", socket.to_str().unwrap()].into_iter().chain(line.split(' '));
+        let output = Command::new(env!("CARGO_BIN_EXE_softnet")).args(args).output().unwrap();
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
+    };
+    let fine = |out: &str| (0, out.to_owned(), String::new());
+    assert_eq!(qdisc("show"), fine("qdisc pfifo dev s0 root limit 100p\nqdisc pfifo_fast dev s1 root\n"));
+    world.assert_forwards();
+    let tbf = "qdisc tbf dev s1 root rate 10Mbit burst 15Kb lat 50ms\n";
+    assert_eq!(qdisc("add dev s1 tbf rate 10mbit burst 15kb latency 50ms"), fine(tbf));
+    assert_eq!(qdisc("show dev s1"), fine(tbf));
+    world.assert_forwards();
+    let row = |dev: &str| {
+        let rows = world.show("qdisc");
+        rows.as_array().unwrap().iter().find(|row| row["dev"] == dev).unwrap().clone()
+    };
+    assert!(row("s1")["packets"].as_u64().unwrap() > 0 && row("s1")["tx"]["owned"].as_u64().unwrap() > 0);
+    // So little that no frame fits: nothing passes, and it is told.
+    assert_eq!(qdisc("replace dev s1 root tbf rate 10mbit burst 10b latency 1ms").0, 0);
+    let client = world.hosts[0].run(|| UdpSocket::bind((host(0), 0)).unwrap()).unwrap();
+    until("a drop", || {
+        let _ = client.send_to(b"too long", (host(1), 7));
+        row("s1")["drops_by_reason"]["qdisc_drop"].as_u64().is_some_and(|n| n > 0)
+    });
+    let (code, out, _) = qdisc("-s show dev s1");
+    assert!(
+        code == 0 && out.contains("\n drops: qdisc_drop ") && out.contains("\n tx queue: owned "),
+        "{out}"
+    );
+    assert_eq!(qdisc("del dev s1"), fine("qdisc pfifo_fast dev s1 root\n"));
+    // Configured is as if set.
+    assert_eq!(qdisc("del dev s0 root"), fine("qdisc pfifo_fast dev s0 root\n"));
+    world.assert_forwards();
+    for (line, expected) in [
+        ("add dev s7 root pfifo", "no device \"s7\"; there are: s0, s1"),
+        ("del dev s1", "the root has its default discipline, which can't be deleted"),
+        (
+            "add dev s1 parent :1 pfifo",
+            "parent: the root is not mq, so TX queues have no discipline of their own;",
+        ),
+        ("show dev s7", "no device \"s7\"; there are: s0, s1"),
+    ] {
+        let (code, out, err) = qdisc(line);
+        assert!(code == 1 && out.is_empty() && err.contains(expected), "{line}: {code} {out}{err}");
+    }
+    assert_eq!(qdisc("replace dev s1 mq"), fine("qdisc mq dev s1 root\nqdisc pfifo_fast dev s1 parent :1\n"));
+    let (code, _, err) = qdisc("add dev s1 parent :1 mq");
+    assert!(code == 1 && err.ends_with("mq is for devices, not for one of their TX queues\n"), "{err}");
+    let (code, _, err) = qdisc("add dev s1 parent :2 pfifo");
+    assert!(code == 1 && err.ends_with("no TX queue 1 (:2); there are 1, expected :1 to :1\n"), "{err}");
+    world.assert_forwards();
+}
+
 #[test]
 fn after_sigkill_it_can_be_started_at_once() {
     let Some(world) = World::new() else { return };

@@ -49,16 +49,16 @@ impl Settings {
         let place = match parent {
             Some(queue) if usize::from(queue) >= queues => {
                 return Err(format!(
-                    "no TX queue {queue}: there are {queues}, 0 to {}",
-                    queues.saturating_sub(1)
+                    "parent: no TX queue {queue} (:{:x}); there are {queues}, expected :1 to :{queues:x}",
+                    u32::from(queue) + 1
                 ));
             }
             Some(_) if !self.is_mq(queues) => {
-                return Err("the root is not mq, so TX queues have no discipline of their own; \
+                return Err("parent: the root is not mq, so TX queues have no discipline of their own; \
                             `softnet qdisc replace dev DEV root mq` makes it so"
                     .into());
             }
-            Some(queue) => format!("TX queue {queue}"),
+            Some(queue) => format!("TX queue {queue} (parent :{:x})", u32::from(queue) + 1),
             None => "the root".into(),
         };
         let old = match parent {
@@ -189,4 +189,124 @@ fn make(spec: Spec, dev: &DevParams) -> Result<(Child, Option<Box<dyn Qdisc>>), 
     let qdisc = spec.build(dev)?;
     let stats = qdisc.as_ref().map_or_else(Arc::default, |qdisc| qdisc.stats().clone());
     Ok((Child { spec, stats }, qdisc))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DEV: DevParams = DevParams { mtu: 1500, tx_queue_len: 1000 };
+    const TBF: &str = "tbf rate 10mbit burst 15kb latency 50ms";
+
+    fn spec(text: &str) -> Spec {
+        text.parse().unwrap()
+    }
+
+    /// What is set after `changes`, each of which must be possible: what to do, where, and the discipline.
+    fn set(queues: usize, changes: &[(Action, Option<u16>, &str)]) -> Settings {
+        changes.iter().fold(Settings::default(), |settings, (action, parent, text)| {
+            settings.apply(*action, *parent, (!text.is_empty()).then(|| spec(text)), queues).unwrap()
+        })
+    }
+
+    fn kinds(settings: &Settings, queues: usize) -> (&'static str, Vec<&'static str>, bool) {
+        let (layout, qdiscs) = Layout::build(settings, queues, &Spec::PfifoFast, &DEV).unwrap();
+        let kinds: Vec<_> = layout.children.iter().map(|child| child.spec.kind()).collect();
+        let built: Vec<bool> = qdiscs.iter().map(Option::is_some).collect();
+        assert_eq!(built, kinds.iter().map(|kind| *kind != "noqueue").collect::<Vec<_>>());
+        (layout.root.kind(), kinds, layout.is_single())
+    }
+
+    #[test]
+    fn by_default_every_tx_queue_has_the_default_discipline() {
+        let settings = Settings::default();
+        assert_eq!(kinds(&settings, 1), ("pfifo_fast", vec!["pfifo_fast"], false));
+        assert_eq!(kinds(&settings, 3), ("mq", vec!["pfifo_fast"; 3], false));
+    }
+
+    #[test]
+    fn one_root_leads_all_packets_through_the_first_queue() {
+        let settings = set(3, &[(Action::Add, None, TBF)]);
+        assert_eq!(kinds(&settings, 1), ("tbf", vec!["tbf"], false));
+        assert_eq!(kinds(&settings, 3), ("tbf", vec!["tbf", "noqueue", "noqueue"], true));
+        let settings = set(3, &[(Action::Replace, None, "noqueue")]);
+        assert_eq!(kinds(&settings, 3), ("noqueue", vec!["noqueue"; 3], false));
+        assert_eq!(set(3, &[(Action::Replace, None, TBF), (Action::Del, None, "")]), Settings::default());
+    }
+
+    #[test]
+    fn tx_queues_under_mq_have_their_own_until_the_root_is_set() {
+        let both = [(Action::Add, Some(1), "pfifo"), (Action::Replace, Some(2), TBF)];
+        assert_eq!(kinds(&set(3, &both), 3), ("mq", vec!["pfifo_fast", "pfifo", "tbf"], false));
+        let del = [&both[..], &[(Action::Del, Some(1), "")]].concat();
+        assert_eq!(kinds(&set(3, &del), 3), ("mq", vec!["pfifo_fast", "pfifo_fast", "tbf"], false));
+        // A device that comes back with fewer queues, and then with more.
+        assert_eq!(kinds(&set(3, &del), 2), ("mq", vec!["pfifo_fast"; 2], false));
+        assert_eq!(kinds(&set(3, &del), 1), ("pfifo_fast", vec!["pfifo_fast"], false));
+        assert_eq!(kinds(&set(3, &del), 4).1[2], "tbf");
+        let root = [&both[..], &[(Action::Replace, None, "mq")]].concat();
+        assert_eq!(kinds(&set(3, &root), 3), ("mq", vec!["pfifo_fast"; 3], false));
+        // mq on one queue.
+        let one = [(Action::Add, None, "mq"), (Action::Add, Some(0), "bfifo")];
+        assert_eq!(kinds(&set(1, &one), 1), ("mq", vec!["bfifo"], false));
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused_and_changes_nothing() {
+        let none = Settings::default();
+        let tbf = set(2, &[(Action::Add, None, TBF)]);
+        let child = set(17, &[(Action::Add, Some(9), "pfifo limit 5")]);
+        let not_mq = "parent: the root is not mq, so TX queues have no discipline of their own; \
+                      `softnet qdisc replace dev DEV root mq` makes it so";
+        for (before, queues, action, parent, text, why) in [
+            (&none, 1, Action::Add, Some(0), "pfifo", not_mq),
+            (&tbf, 2, Action::Replace, Some(1), "pfifo", not_mq),
+            (&tbf, 2, Action::Del, Some(1), "", not_mq),
+            (
+                &none,
+                17,
+                Action::Add,
+                Some(17),
+                "pfifo",
+                "parent: no TX queue 17 (:12); there are 17, expected :1 to :11",
+            ),
+            (&none, 2, Action::Replace, Some(1), "mq", "mq is for devices, not for one of their TX queues"),
+            (
+                &tbf,
+                2,
+                Action::Add,
+                None,
+                "pfifo",
+                "the root already has tbf rate 10Mbit burst 15Kb lat 50ms: `replace` it, or `del` it first",
+            ),
+            (
+                &child,
+                17,
+                Action::Add,
+                Some(9),
+                "bfifo",
+                "TX queue 9 (parent :a) already has pfifo limit 5p: `replace` it, or `del` it first",
+            ),
+            (&none, 2, Action::Del, None, "", "the root has its default discipline, which can't be deleted"),
+            (
+                &child,
+                17,
+                Action::Del,
+                Some(0),
+                "",
+                "TX queue 0 (parent :1) has its default discipline, which can't be deleted",
+            ),
+            (
+                &none,
+                2,
+                Action::Replace,
+                None,
+                "",
+                "expected a discipline, such as `tbf rate 10mbit burst 15kb latency 50ms`",
+            ),
+        ] {
+            let given = (!text.is_empty()).then(|| spec(text));
+            assert_eq!(before.apply(action, parent, given, queues), Err(why.to_owned()));
+        }
+    }
 }

@@ -2,7 +2,7 @@
 //!
 //! * The forwarding tables are a snapshot: read without a lock, replaced under [`Control`]'s lock. Old ones are
 //!   kept until no worker uses them, and freed by whoever publishes next, so that none is freed between two packets.
-//! * [`Control`] is the slow path's lock. It may be held while a TX queue's lock is taken, never the other way.
+//! * [`Control`] is the slow path's lock. It may be held while a TX queue is sent by, never the other way.
 //!   What the slow path wants sent is sent under it, before what it learned is published: so a flow's queued packets
 //!   leave before any that the fast path forwards.
 

@@ -106,7 +106,7 @@ pub struct DevRow {
     pub tx_kicks: u64,
     /// Packets that came in here and that softnet dropped, for whatever reason (`show drops` tells them apart).
     pub drops: u64,
-    /// Frames in its rings now.
+    /// Frames in its TX rings and disciplines now.
     pub held: u64,
     /// Times the interface went away and was opened again.
     pub reopened: u64,
@@ -302,7 +302,7 @@ pub struct QdiscRow {
     pub queue: Option<u16>,
     /// `mq`, `pfifo_fast`, `tbf`, …
     pub kind: String,
-    /// Its parameters in `tc`'s words; empty if it has none.
+    /// Its parameters in `tc`'s words, a limit that was left out included; empty if it has none.
     pub options: String,
     /// Bytes that left, from the Ethernet header on.
     pub bytes: u64,
@@ -320,7 +320,7 @@ pub struct QdiscRow {
     pub backlog: u64,
     /// Packets it dropped, by reason; only those that happened.
     pub drops_by_reason: BTreeMap<String, u64>,
-    /// The TX queue's owner word and its ring; none for the root `mq`.
+    /// The TX queue's owner word and its ring (of TX queue 0, for another root than `mq`); none for the root `mq`.
     pub tx: Option<TxRow>,
 }
 
@@ -367,7 +367,7 @@ pub struct Stats {
     pub delivered: u64,
     /// Packets dropped, for whatever reason.
     pub dropped: u64,
-    /// Packets inside now, waiting for a neighbour. (Those in a transmit ring count as transmitted.)
+    /// Packets inside now: waiting for a neighbour, or in a discipline. (Those in a transmit ring count as transmitted.)
     pub held: u64,
     /// ICMP errors that were not sent, because there were too many.
     pub icmp_limited: u64,

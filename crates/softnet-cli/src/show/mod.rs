@@ -40,12 +40,19 @@ Examples:
   softnet show napi                   who polls which queue, what it brings, why it is awake or asleep
   softnet show napi eth1-0 --watch    all about one queue, counters as rates
   softnet show worker --watch 0.2     who is awake, and what woke it
+  softnet show qdisc                  what waits before each TX queue; `softnet qdisc` says it as tc does, and more of it
   softnet show drops --name edge      what the instance \"edge\" lost, and why
   softnet show stats --json | jq .dropped
 
 In `show napi`, IRQ, DEFER, SUSP, POLL and APP are shares of time: waited for its doorbell; doorbell masked, the timer polls
 next; suspended by an application that polls next; polled by its context; polled by an application. EFFECTIVE is what
 gro_flush_timeout takes here, on average.";
+
+impl Show {
+    fn output(&self) -> Output {
+        Output { json: self.json, watch: self.watch, then: "counters are rates" }
+    }
+}
 
 /// Reads the name of a table.
 fn table() -> impl TypedValueParser<Value = Table> {
@@ -78,9 +85,11 @@ pub(crate) fn show(args: &Show) -> Result<(), Failure> {
         Table::Route => list::<RouteRow>(args, &client),
         Table::Drops => list::<DropRow>(args, &client),
         Table::Qdisc => list::<QdiscRow>(args, &client),
-        Table::Stats => {
-            repeat(args, || ask(&client, Table::Stats), |now: &Stats, before| rows::stats(now, before))
-        }
+        Table::Stats => repeat(
+            &args.output(),
+            || ask(&client, Table::Stats),
+            |now: &Stats, before| rows::stats(now, before),
+        ),
     }
 }
 
@@ -90,7 +99,7 @@ fn show_napi(args: &Show, client: &Client) -> Result<(), Failure> {
         let text = |now: &Vec<NapiRow>, before: Option<(&Vec<NapiRow>, f64)>| {
             napi::tables(now, before.map(|(rows, seconds)| (&rows[..], seconds)))
         };
-        return repeat(args, || ask(client, Table::Napi), text);
+        return repeat(&args.output(), || ask(client, Table::Napi), text);
     };
     let those = || {
         let (those, others): (Vec<NapiRow>, Vec<NapiRow>) = ask::<Vec<NapiRow>>(client, Table::Napi)?
@@ -107,7 +116,7 @@ fn show_napi(args: &Show, client: &Client) -> Result<(), Failure> {
         };
         Err(Failure::Run(format!("no NAPI instance {id:?}; {there}")))
     };
-    repeat(args, those, |now, before| {
+    repeat(&args.output(), those, |now, before| {
         let since = |row: &NapiRow| before.map(|(rows, s)| (rows.iter().find(|old| old.id == row.id), s));
         now.iter().map(|row| napi::block(row, since(row))).collect::<Vec<_>>().join("\n")
     })
@@ -115,20 +124,30 @@ fn show_napi(args: &Show, client: &Client) -> Result<(), Failure> {
 
 fn list<R: Row>(args: &Show, client: &Client) -> Result<(), Failure> {
     repeat(
-        args,
+        &args.output(),
         || ask(client, args.table),
         |now: &Vec<R>, before| rows::table(now, before.map(|(b, s)| (&b[..], s))),
     )
 }
 
 /// Asks for a table.
-fn ask<T: serde::de::DeserializeOwned>(client: &Client, table: Table) -> Result<T, Failure> {
+pub(crate) fn ask<T: serde::de::DeserializeOwned>(client: &Client, table: Table) -> Result<T, Failure> {
     client.ask(&Request::Show(table)).map_err(|error| Failure::Run(error.to_string()))
 }
 
+/// How an answer is printed.
+pub(crate) struct Output {
+    /// As JSON.
+    pub(crate) json: bool,
+    /// Again and again, so far apart.
+    pub(crate) watch: Option<Duration>,
+    /// What is different from the second time on.
+    pub(crate) then: &'static str,
+}
+
 /// Asks and prints, once or again and again. `text` gets the answer before, if any, and how many seconds ago it was.
-fn repeat<T: serde::Serialize>(
-    args: &Show,
+pub(crate) fn repeat<T: serde::Serialize>(
+    output: &Output,
     mut ask: impl FnMut() -> Result<T, Failure>,
     text: impl Fn(&T, Option<(&T, f64)>) -> String,
 ) -> Result<(), Failure> {
@@ -136,30 +155,25 @@ fn repeat<T: serde::Serialize>(
     loop {
         let (now, at) = (ask()?, Instant::now());
         let since = before.as_ref().map(|(b, then)| (b, at.duration_since(*then).as_secs_f64()));
-        match (args.json, args.watch) {
+        match (output.json, output.watch) {
             (true, None) => print(&format!("{}\n", json(serde_json::to_string_pretty(&now))?))?,
             (true, Some(_)) => print(&format!("{}\n", json(serde_json::to_string(&now))?))?,
             (false, None) => print(&text(&now, None))?,
             // Home, then clear what was there: nothing flickers.
-            (false, Some(_)) => print(&format!("\x1b[H\x1b[J{}\n{}", clock(), text(&now, since)))?,
+            (false, Some(_)) => print(&format!("\x1b[H\x1b[J{}\n{}", clock(output.then), text(&now, since)))?,
         }
-        let Some(interval) = args.watch else { return Ok(()) };
+        let Some(interval) = output.watch else { return Ok(()) };
         before = Some((now, at));
         std::thread::sleep(interval);
     }
 }
 
-fn json(text: serde_json::Result<String>) -> Result<String, Failure> {
+pub(crate) fn json(text: serde_json::Result<String>) -> Result<String, Failure> {
     text.map_err(|error| Failure::of("writing JSON", error))
 }
 
-/// Time of day in UTC.
-fn clock() -> String {
+/// Time of day in UTC, and what to know about the second time.
+fn clock(then: &str) -> String {
     let s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    format!(
-        "{:02}:{:02}:{:02} UTC; counters are rates from the second time on\n",
-        s / 3600 % 24,
-        s / 60 % 60,
-        s % 60
-    )
+    format!("{:02}:{:02}:{:02} UTC; {then} from the second time on\n", s / 3600 % 24, s / 60 % 60, s % 60)
 }

@@ -2,8 +2,9 @@
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use softnet::show::{DevRow, DropRow, NeighRow, QdiscRow, RouteRow, Stats, WorkerRow};
+use softnet::show::{DevRow, DropRow, NeighRow, QdiscRow, RouteRow, Stats, TxRow, WorkerRow};
 
+use crate::qdisc::print as qdisc;
 use crate::text::{self, Align, bit_rate, bytes, grouped, rate, seconds};
 
 /// One cell with its header.
@@ -77,7 +78,11 @@ pub(crate) fn stats(now: &Stats, before: Option<(&Stats, f64)>) -> String {
 }
 
 /// How much a counter grew each second; nothing can be said of a row that is new.
-fn growth<R>(now: &R, (then, seconds): (Option<&R>, f64), field: impl Fn(&R) -> u64) -> Option<f64> {
+pub(crate) fn growth<R>(
+    now: &R,
+    (then, seconds): (Option<&R>, f64),
+    field: impl Fn(&R) -> u64,
+) -> Option<f64> {
     then.map(|then| field(now).saturating_sub(field(then)) as f64 / seconds)
 }
 
@@ -210,25 +215,32 @@ impl Row for QdiscRow {
     const NONE: &'static str = "no devices";
 
     fn key(&self) -> String {
+        // Another kind counts from 0 again.
         format!("{} {:?} {}", self.dev, self.queue, self.kind)
     }
 
     fn cells(&self, since: Since<'_, Self>) -> Vec<Cell> {
         let count = |field: fn(&Self) -> u64| counter(self, since, field);
-        let of_tx = |field: fn(&softnet::show::TxRow) -> u64| match &self.tx {
+        let of_tx = |field: fn(&TxRow) -> u64| match &self.tx {
             Some(_) => counter(self, since, |row| row.tx.as_ref().map_or(0, field)),
             None => "-".into(),
         };
+        let ring = self
+            .tx
+            .as_ref()
+            .map_or("-".into(), |tx| format!("{} of {}", bytes(tx.inflight), bytes(tx.limit)));
         vec![
             left("dev", &self.dev),
-            left("parent", self.queue.map_or("root".into(), |queue| format!(":{:x}", queue + 1))),
-            left("qdisc", &self.kind),
+            left("parent", qdisc::parent(self)),
+            left("qdisc", qdisc::spec(self)),
             right("sent", count(|q| q.packets)),
             right("bytes", volume(self, since, |q| q.bytes)),
             right("dropped", count(|q| q.drops)),
             right("overlimits", count(|q| q.overlimits)),
             right("requeues", count(|q| q.requeues)),
             right("queued", grouped(self.qlen)),
+            right("backlog", bytes(self.backlog)),
+            right("ring", ring),
             right("owned", of_tx(|tx| tx.owned)),
             right("handed over", of_tx(|tx| tx.handed_over)),
             right("held back", of_tx(|tx| tx.held_back)),

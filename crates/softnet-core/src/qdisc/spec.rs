@@ -63,7 +63,7 @@ pub enum Spec {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SpecError {
     /// No such discipline.
-    #[error("expected noqueue, mq, pfifo_fast, pfifo, bfifo or tbf, got `{0}`")]
+    #[error("expected noqueue, mq, pfifo_fast, pfifo, bfifo or tbf, got {}", quoted(.0))]
     Kind(String),
     /// No such parameter.
     #[error("{kind}: expected {expected}, got `{got}`")]
@@ -76,12 +76,14 @@ pub enum SpecError {
         got: String,
     },
     /// A parameter is given twice, or without a value.
-    #[error("{kind}: {parameter}: expected one value")]
+    #[error("{kind}: {parameter}: expected one value, got {got}")]
     OneValue {
         /// The discipline.
         kind: &'static str,
         /// The parameter.
         parameter: &'static str,
+        /// `none` or `two`.
+        got: &'static str,
     },
     /// A value is not of its unit.
     #[error("{kind}: {parameter}: {error}")]
@@ -117,6 +119,11 @@ pub enum SpecError {
     NotForQueue,
 }
 
+/// A word of the user's, or that there was none.
+fn quoted(word: &str) -> String {
+    if word.is_empty() { "nothing".into() } else { format!("`{word}`") }
+}
+
 impl Spec {
     /// Its name.
     pub fn kind(&self) -> &'static str {
@@ -141,6 +148,15 @@ impl Spec {
             Spec::Tbf(spec) => Box::new(Tbf::new(spec)?),
         }))
     }
+
+    /// The same, with the limit that it gets before `dev` if none is given: what `tc` shows.
+    pub fn resolved(&self, dev: &DevParams) -> Spec {
+        match self {
+            Spec::Pfifo { limit: None } => Spec::Pfifo { limit: Some(dev.pfifo_limit()) },
+            Spec::Bfifo { limit: None } => Spec::Bfifo { limit: Some(dev.bfifo_limit()) },
+            spec => spec.clone(),
+        }
+    }
 }
 
 impl fmt::Display for Spec {
@@ -157,7 +173,7 @@ impl fmt::Display for Spec {
                 }
                 match limit {
                     TbfLimit::Limit(limit) => write!(f, " limit {limit}"),
-                    TbfLimit::Latency(latency) => write!(f, " latency {latency}"),
+                    TbfLimit::Latency(latency) => write!(f, " lat {latency}"),
                 }
             }
         }
@@ -180,16 +196,16 @@ impl<'a> Parameters<'a> {
     ) -> Result<Self, SpecError> {
         let mut given = Vec::new();
         while let Some(word) = words.next() {
-            let Some(&parameter) = names.iter().find(|name| **name == word) else {
+            // `tc` writes it short, and reads both.
+            let name = if word == "lat" { "latency" } else { word };
+            let Some(&parameter) = names.iter().find(|other| **other == name) else {
                 return Err(SpecError::Parameter { kind, expected, got: word.into() });
             };
-            let one_value = SpecError::OneValue { kind, parameter };
-            match words.next() {
-                Some(value) if !given.iter().any(|(other, _)| *other == parameter) => {
-                    given.push((parameter, value));
-                }
-                _ => return Err(one_value),
+            let one_value = |got| SpecError::OneValue { kind, parameter, got };
+            if given.iter().any(|(other, _)| *other == parameter) {
+                return Err(one_value("two"));
             }
+            given.push((parameter, words.next().ok_or(one_value("none"))?));
         }
         Ok(Parameters { kind, given })
     }
@@ -212,17 +228,19 @@ impl<'a> Parameters<'a> {
 
     fn tbf(&self) -> Result<TbfSpec, SpecError> {
         let wrong = SpecError::Tbf;
-        let rate: Rate = self.value("rate")?.ok_or(wrong("rate is missing"))?;
-        let burst: Size = self.value("burst")?.ok_or(wrong("burst is missing"))?;
+        let rate: Rate = self.value("rate")?.ok_or(wrong("expected a rate, such as `rate 10mbit`"))?;
+        let burst: Size = self.value("burst")?.ok_or(wrong("expected a burst, such as `burst 15kb`"))?;
         let limit = match (self.value("limit")?, self.value::<Time>("latency")?) {
             (Some(limit), None) => TbfLimit::Limit(limit),
             (None, Some(latency)) => TbfLimit::Latency(latency),
-            _ => return Err(wrong("expected either limit or latency")),
+            (None, None) => return Err(wrong("expected a limit or a latency, such as `latency 50ms`")),
+            _ => return Err(wrong("expected either limit or latency, got both")),
         };
         let peak = match (self.value("peakrate")?, self.value("mtu")?) {
             (Some(peakrate), Some(mtu)) => Some(TbfPeak { peakrate, mtu }),
             (None, None) => None,
-            _ => return Err(wrong("expected peakrate and mtu together")),
+            (Some(_), None) => return Err(wrong("expected an mtu with peakrate, such as `mtu 1600`")),
+            (None, Some(_)) => return Err(wrong("expected a peakrate with mtu, such as `peakrate 20mbit`")),
         };
         let spec = TbfSpec { rate, burst, limit, peak };
         spec.check()?;

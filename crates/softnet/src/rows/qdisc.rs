@@ -16,14 +16,16 @@ pub(super) fn rows(dev: &Netdev, live: &Live) -> Vec<QdiscRow> {
     let mut rows = vec![root(dev, live, &layout)];
     if layout.root == Spec::Mq {
         let queues = layout.children.iter().zip(&live.tx).enumerate();
-        rows.extend(queues.map(|(number, (child, queue))| of_queue(dev, Some(number as u16), child, queue)));
+        rows.extend(
+            queues.map(|(number, (child, queue))| of_queue(dev, live, Some(number as u16), child, queue)),
+        );
     }
     rows
 }
 
 fn root(dev: &Netdev, live: &Live, layout: &Layout) -> QdiscRow {
     match (&layout.children[..], &live.tx[..]) {
-        ([child, ..], [queue, ..]) if layout.root != Spec::Mq => of_queue(dev, None, child, queue),
+        ([child, ..], [queue, ..]) if layout.root != Spec::Mq => of_queue(dev, live, None, child, queue),
         (children, _) => {
             let stats: Vec<&QdiscStats> = children.iter().map(|child| &*child.stats).collect();
             row(dev, None, &layout.root, layout.totals(), &stats)
@@ -31,7 +33,7 @@ fn root(dev: &Netdev, live: &Live, layout: &Layout) -> QdiscRow {
     }
 }
 
-fn of_queue(dev: &Netdev, number: Option<u16>, child: &Child, queue: &NetdevQueue) -> QdiscRow {
+fn of_queue(dev: &Netdev, live: &Live, number: Option<u16>, child: &Child, queue: &NetdevQueue) -> QdiscRow {
     let (lock, held, ring) = (queue.lock_stats(), &queue.held_back, queue.ring());
     let tx = TxRow {
         owned: lock.leads.get(),
@@ -43,7 +45,8 @@ fn of_queue(dev: &Netdev, number: Option<u16>, child: &Child, queue: &NetdevQueu
         limit: ring.limit.load(Ordering::Relaxed),
         inflight: ring.inflight.load(Ordering::Relaxed),
     };
-    QdiscRow { tx: Some(tx), ..row(dev, number, &child.spec, child.stats.totals(), &[&child.stats]) }
+    let spec = child.spec.resolved(&live.params);
+    QdiscRow { tx: Some(tx), ..row(dev, number, &spec, child.stats.totals(), &[&child.stats]) }
 }
 
 fn row(

@@ -9,6 +9,7 @@ mod frames;
 mod order;
 mod policy;
 mod poller;
+mod qdisc;
 mod sender;
 mod sleep;
 mod traffic;

@@ -4,9 +4,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use softnet::app::Filter;
 use softnet::context::Context;
-use softnet::control::{Set, SetKnobs, Target};
+use softnet::control::{Set, SetKnobs, SetQdisc, Target};
 use softnet::netdev::Knobs;
 use softnet::poller::{PollerError, PollerParams};
+use softnet::qdisc::Action;
 use softnet::show::NapiRow;
 use softnet_core::skb::Batch;
 use softnet_dev::netlink::Netlink;
@@ -75,6 +76,39 @@ fn interfaces_vanish_and_return_under_traffic() {
     });
     world.assert_connected();
     world.devs();
+    world.end();
+}
+
+/// What was set for its disciplines too, for a TX queue and for the root.
+#[test]
+fn disciplines_outlive_interfaces() {
+    let Some(mut world) = World::new(2) else { return };
+    world.start();
+    let _echoes = world.echoes();
+    let view = world.view().clone();
+    let shown = || -> Vec<_> {
+        let own = view.qdiscs().into_iter().filter(|row| row.dev == interface(0));
+        own.map(|row| format!("{:?} {} {}", row.queue, row.kind, row.options)).collect()
+    };
+    for (queue, qdisc, expected) in [
+        (
+            Some(1),
+            "tbf rate 1gbit burst 32kb latency 50ms",
+            &["None mq ", "Some(0) pfifo_fast ", "Some(1) tbf rate 1Gbit burst 32Kb lat 50ms"][..],
+        ),
+        (None, "bfifo limit 1mb", &["None bfifo limit 1Mb"]),
+    ] {
+        world.assert_connected();
+        let (dev, qdisc) = (interface(0), Some(qdisc.into()));
+        view.set_qdisc(SetQdisc { dev, queue, action: Action::Replace, qdisc }).unwrap();
+        assert_eq!(shown(), expected);
+        world.unplug(0);
+        until("softnet to notice", || view.devs()[0].link == "gone");
+        assert!(shown().is_empty());
+        world.plug(0);
+        world.assert_connected();
+        assert_eq!(shown(), expected);
+    }
     world.end();
 }
 
