@@ -2,6 +2,7 @@
 //!
 //! What is read here is the place, device and parent; the discipline itself is read as the configuration has it.
 
+mod help;
 pub(crate) mod print;
 
 use std::time::Duration;
@@ -13,6 +14,8 @@ use softnet_core::qdisc::Spec;
 
 use crate::Failure;
 use crate::show::{Output, ask, interval, json, repeat};
+use crate::text;
+use help::{HELP, MORE, USAGE};
 
 /// Show and change the queueing disciplines of a running instance, in tc's words.
 #[derive(clap::Args)]
@@ -30,11 +33,6 @@ pub(crate) struct Qdisc {
     #[arg(long, global = true)]
     json: bool,
 }
-
-const USAGE: &str = "\
-softnet qdisc [OPTIONS] [show [dev DEV]]
-       softnet qdisc [OPTIONS] add|replace dev DEV [root | parent :N] KIND [PARAMETERS]
-       softnet qdisc [OPTIONS] del dev DEV [root | parent :N]";
 
 #[derive(clap::Subcommand)]
 enum Command {
@@ -66,68 +64,6 @@ enum Command {
         words: Vec<String>,
     },
 }
-
-const MORE: &str = "\
-`softnet qdisc --help` has the disciplines, their parameters and units, and examples.";
-
-const HELP: &str = "\
-A discipline decides which packets wait before a TX queue, how many, in which order they leave, and when. Packets wait in it
-whenever the device's ring has no room.
-
-Disciplines:
-  pfifo_fast               three bands in strict priority, by the type of service of the IP header; first in, first out in
-                           each, up to tx_queue_len packets. The default (`default_qdisc`)
-  pfifo [limit PACKETS]    first in, first out; without limit: tx_queue_len packets
-  bfifo [limit SIZE]       the same in bytes; without limit: tx_queue_len frames of the longest kind
-  tbf rate RATE burst SIZE (latency TIME | limit SIZE) [peakrate RATE mtu SIZE]
-                           a token bucket: sends at `rate` in the long run, up to `burst` bytes at once. What comes faster
-                           waits, `limit` bytes at the most, or as much as leaves within `latency`; the rest is dropped.
-                           A frame (MTU and 14 bytes) longer than burst, or mtu, is dropped: it never could leave.
-                           peakrate and mtu bound how fast a burst leaves
-  mq                       only as root: a discipline for each TX queue. The default of a device with several
-  noqueue                  nothing waits: what finds the ring full is dropped (full_ring)
-
-Units, as in tc, in any case, with decimals:
-  RATE  bit (or no unit), kbit, mbit, gbit, tbit: steps of 1000; kibit, mibit, ...: of 1024. bps, kbps, mbps, ... are bytes
-  SIZE  b (or no unit), kb, mb, gb: bytes in steps of 1024; kbit, mbit, gbit
-  TIME  us (or no unit), ns, ms, s
-
-Places: `root` (also if none is said) is the device's, `parent :N` under mq that of TX queue N - 1, N in hexadecimal: parent :1
-is TX queue 0, parent :a is TX queue 9. There are no handles; `parent 8001:1` means `parent :1`.
-
-One root discipline (but mq or noqueue) on a device with several TX queues has all packets pass through TX queue 0: the other
-queues stay idle. A limit for the whole device costs that; `mq` with a `tbf` for each queue does not.
-
-A change is made while packets pass. `replace` with the same kind keeps what is queued and changes the parameters (a tbf's
-buckets are full again). Another kind drops what the old one held (qdisc_drop, counted against the device), and its counters
-start at 0. Setting the root forgets what was set for TX queues. What is set holds until softnet ends, also while the
-interface is away; keys of the configuration set it at the start.
-
-Statistics (-s), as tc has them; Sent and dropped count since the discipline is there:
-  overlimits      times a packet had to wait for its rate
-  requeues        packets that the ring gave back, which stay first in line
-  backlog         bytes and packets that wait now
-  drops           by reason: qdisc_overlimit was no room, qdisc_drop too long for a tbf
-and of the TX queue, for as long as the device is open:
-  owned           times a thread had the queue to itself, to queue and send: a worker, an application, ...
-  handed over     packets that came while another thread had it, and were left to that one; their senders went on at once
-  parked          times so much was left to a thread that it left the rest to the next, to come to an end
-  held back       applications that had to wait since qdisc_max_burst packets were pending (forwarded packets are dropped then,
-                  qdisc_burst_drop, counted against the device only)
-  ring            bytes in the device's ring, and how many byte queue limits allow there: learnt, just enough to keep the
-                  device busy, so that packets wait in the discipline
-
-Examples:
-  softnet qdisc show                              every discipline, a line each
-  softnet qdisc -s show dev eth1                  with what it sent, holds and dropped
-  softnet qdisc show dev eth1 --watch             the same each second, with rates
-  softnet qdisc replace dev eth1 root tbf rate 10mbit burst 15kb latency 50ms
-  softnet qdisc replace dev eth1 root pfifo limit 100
-  softnet qdisc replace dev eth1 root mq          a discipline for each TX queue again
-  softnet qdisc add dev eth1 parent :2 tbf rate 1gbit burst 128kb limit 1mb
-  softnet qdisc del dev eth1 parent :2            the default for TX queue 1
-  softnet qdisc del dev eth1                      all as by default
-  softnet qdisc show --json | jq '.[] | select(.drops > 0)'";
 
 /// What the words before a discipline say.
 #[derive(Debug, Default, PartialEq)]
@@ -226,9 +162,9 @@ fn change(args: &Qdisc, action: Action, words: &[String]) -> Result<(), Failure>
     let request = Request::Qdisc(request(action, words).map_err(Failure::Usage)?);
     let rows: Vec<QdiscRow> = client(args)?.ask(&request).map_err(|error| Failure::Run(error.to_string()))?;
     if args.json {
-        return crate::text::print(&format!("{}\n", json(serde_json::to_string_pretty(&rows))?));
+        return text::print(&format!("{}\n", json(serde_json::to_string_pretty(&rows))?));
     }
-    crate::text::print(&print::lines(&rows, args.statistics, None))
+    text::print(&print::lines(&rows, args.statistics, None))
 }
 
 fn request(action: Action, words: &[String]) -> Result<SetQdisc, String> {

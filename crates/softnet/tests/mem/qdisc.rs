@@ -158,8 +158,8 @@ fn a_tx_queue_under_mq_has_its_own_discipline() {
 
     // One root: whatever queue packets came in by, they leave by the first.
     assert_eq!(kinds(&replace(&world, "pfifo")), ["pfifo"]);
-    for queue in 0..2 {
-        send(&world, &mut sources[queue], queue as u32, 150..200);
+    for (queue, source) in sources.iter_mut().enumerate() {
+        send(&world, source, queue as u32, 150..200);
         expect(&mut sinks[0], queue as u32, 150..200);
     }
     assert_eq!(counts(None), (100, 100 * FRAME));
