@@ -233,8 +233,6 @@ impl View {
         let shared = &self.shared;
         let contexts = shared.contexts();
         let totals: Vec<_> = shared.devices.iter().map(Netdev::totals).collect();
-        let queued = shared.devices.iter().filter_map(|dev| dev.live.load_full());
-        let queued: u64 = queued.map(|live| lock(&live.layout).totals().qlen).sum();
         let tables = shared.tables.load();
         let (neighbours, waiting, icmp_limited) = {
             let control = shared.control();

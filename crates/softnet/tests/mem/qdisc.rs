@@ -72,7 +72,7 @@ fn all_kinds_in_turn_under_traffic() {
         "bfifo",
         "pfifo_fast",
     ];
-    let (world, mut sources) = Setup { ports: &[2, 1], workers: 2, known: true }.start();
+    let (world, mut sources) = Setup { ports: &[2, 1], workers: 2, known: true, ..Setup::default() }.start();
     let sink = of_port(&mut sources, 1);
     let (sent, over, all_sent) = (AtomicU64::new(0), AtomicBool::new(false), AtomicBool::new(false));
     let arrived = AtomicU64::new(0);
@@ -132,7 +132,7 @@ fn all_kinds_in_turn_under_traffic() {
 /// Each TX queue counts its own, and keeps to its own while another's discipline is changed.
 #[test]
 fn a_tx_queue_under_mq_has_its_own_discipline() {
-    let (world, mut sources) = Setup { ports: &[2, 2], workers: 2, known: true }.start();
+    let (world, mut sources) = Setup { ports: &[2, 2], workers: 2, known: true, ..Setup::default() }.start();
     let mut sinks = of_port(&mut sources, 1);
     let kinds = |rows: &[QdiscRow]| rows.iter().map(|row| row.kind.clone()).collect::<Vec<_>>();
     assert_eq!(kinds(&world.view.qdiscs()[3..]), ["mq", "pfifo_fast", "pfifo_fast"]);
@@ -179,7 +179,7 @@ fn a_tx_queue_under_mq_has_its_own_discipline() {
 /// The sender is gone and nothing else comes: the worker's time is what sends the rest.
 #[test]
 fn a_token_bucket_sends_the_rest_by_its_watchdog() {
-    let (world, mut lanes) = Setup { ports: &[1, 1], workers: 1, known: true }.start();
+    let (world, mut lanes) = Setup { ports: &[1, 1], workers: 1, known: true, ..Setup::default() }.start();
     replace(&world, "tbf rate 1mbit burst 1kb limit 1mb");
     send(&world, &mut lanes[0], 0, 0..200);
     expect(&mut lanes[1], 0, 0..200);
@@ -195,7 +195,7 @@ const SLOW: &str = "tbf rate 8bit burst 100b limit 1000b";
 
 #[test]
 fn what_has_no_room_is_dropped_and_counted() {
-    let (world, mut lanes) = Setup { ports: &[1, 1], workers: 1, known: true }.start();
+    let (world, mut lanes) = Setup { ports: &[1, 1], workers: 1, known: true, ..Setup::default() }.start();
     replace(&world, SLOW);
     send(&world, &mut lanes[0], 0, 0..100);
     expect(&mut lanes[1], 0, 0..2);
@@ -210,7 +210,7 @@ fn what_has_no_room_is_dropped_and_counted() {
 
 #[test]
 fn a_change_of_parameters_keeps_what_is_queued_and_another_kind_drops_it() {
-    let (world, mut lanes) = Setup { ports: &[1, 1], workers: 1, known: true }.start();
+    let (world, mut lanes) = Setup { ports: &[1, 1], workers: 1, known: true, ..Setup::default() }.start();
     replace(&world, SLOW);
     send(&world, &mut lanes[0], 0, 0..12);
     expect(&mut lanes[1], 0, 0..2);
@@ -238,7 +238,7 @@ fn a_change_of_parameters_keeps_what_is_queued_and_another_kind_drops_it() {
 #[test]
 fn a_full_ring_stops_the_discipline_until_it_is_read() {
     const MORE: u32 = 300;
-    let (world, mut lanes) = Setup { ports: &[1, 1], workers: 1, known: true }.start();
+    let (world, mut lanes) = Setup { ports: &[1, 1], workers: 1, known: true, ..Setup::default() }.start();
     send(&world, &mut lanes[0], 0, 0..RING);
     send(&world, &mut lanes[0], 0, RING..RING + MORE);
     let waiting = || row(&world, None).qlen;
@@ -258,7 +258,7 @@ fn a_full_ring_stops_the_discipline_until_it_is_read() {
 
 #[test]
 fn what_makes_no_sense_is_told_and_changes_nothing() {
-    let (world, lanes) = Setup { ports: &[1, 2], workers: 1, known: true }.start();
+    let (world, lanes) = Setup { ports: &[1, 2], workers: 1, known: true, ..Setup::default() }.start();
     let before = world.view.qdiscs();
     for (action, queue, qdisc, expected) in [
         (
