@@ -1,6 +1,7 @@
 //! `softnet bench`: measurements that anyone can repeat.
 
 mod contexts_switch;
+mod cpu;
 mod echo;
 mod forward;
 mod forward_xdp;
