@@ -1,6 +1,7 @@
 //! `softnet bench`: measurements that anyone can repeat.
 
 mod contexts_switch;
+mod cpu;
 mod echo;
 mod forward;
 mod forward_xdp;
@@ -10,6 +11,7 @@ mod irq_suspend;
 mod latency;
 mod napi_context;
 mod report;
+mod shape;
 mod skb_cache;
 mod templates;
 
@@ -78,6 +80,9 @@ pub(crate) enum Bench {
     /// Latency of applications that others compete with, by who polls for them
     #[command(after_help = NAPI_CONTEXT)]
     NapiContext(napi_context::NapiContext),
+    /// Whether what tbf shapes keeps to its rate, beside the kernel's own tbf
+    #[command(after_help = shape::HELP)]
+    Shape(shape::Shape),
     /// Cost of allocating and freeing packet buffers, beside the system allocator and mimalloc
     #[command(after_help = SKB_CACHE)]
     SkbCache(skb_cache::SkbCache),
@@ -90,6 +95,7 @@ Examples:
   softnet bench idle                     CPU use and wake-ups of a router without traffic (root)
   softnet bench irq-suspend --quick      full busy polling, interrupts, and what lies between (root)
   softnet bench napi-context             what it is good for to poll in threads, to be read with --report
+  softnet bench shape --check            is a router's tbf within 2 % of its rate? (root)
   softnet bench skb-cache --json | jq '.rows[] | {case, ns_per_pair}'
   softnet bench forward --report f.html  a page with plots, to keep or to show
   softnet bench forward --json > f.json; …; softnet bench forward --baseline f.json
@@ -178,6 +184,7 @@ impl Bench {
             Bench::Idle(b) => ("idle", &b.common),
             Bench::IrqSuspend(b) => ("irq-suspend", &b.common),
             Bench::NapiContext(b) => ("napi-context", &b.common),
+            Bench::Shape(b) => ("shape", &b.common),
             Bench::SkbCache(b) => ("skb-cache", &b.common),
         };
         // Both before the run, which may take minutes.
@@ -190,6 +197,7 @@ impl Bench {
             Bench::Idle(b) => b.run(),
             Bench::IrqSuspend(b) => b.run(),
             Bench::NapiContext(b) => b.run(),
+            Bench::Shape(b) => b.run(),
             Bench::SkbCache(b) => b.run(),
         }
         .map_err(Failure::Run)?;

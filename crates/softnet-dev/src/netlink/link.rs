@@ -104,6 +104,8 @@ pub struct LinkCounters {
     pub rx_packets: u64,
     /// Packets sent.
     pub tx_packets: u64,
+    /// Bytes received, on an Ethernet interface from its header on, without FCS.
+    pub rx_bytes: u64,
     /// Received packets that were dropped.
     pub rx_dropped: u64,
     /// Packets to send that were dropped.
@@ -119,6 +121,7 @@ impl LinkCounters {
         Some(LinkCounters {
             rx_packets: counter(0)?,
             tx_packets: counter(1)?,
+            rx_bytes: counter(2)?,
             rx_dropped: counter(6)?,
             tx_dropped: counter(7)?,
         })

@@ -4,6 +4,7 @@
 
 mod hosts;
 mod life;
+mod shape;
 mod switch;
 mod traffic;
 mod world;

@@ -110,7 +110,10 @@ impl World {
     }
 
     pub(crate) fn start(&mut self) {
-        let config = self.config();
+        self.start_with(self.config());
+    }
+
+    pub(crate) fn start_with(&mut self, config: Config) {
         self.stack = Some(self.try_start(config).unwrap());
     }
 

@@ -30,7 +30,6 @@
 //! repeated; what could not be repeated often enough is noted.
 
 mod check;
-mod cpu;
 mod rig;
 #[cfg(test)]
 mod tests;

@@ -19,7 +19,7 @@ use softnet_dev::netlink::Netlink;
 use softnet_dev::netns::NetNs;
 use softnet_dev::traffic::{Generator, GeneratorConfig, KernelNapi, Report, Sink, SinkFilter, Testbed};
 
-use super::cpu::{Used, kernel_threads, ksoftirqd, softirq_ns};
+use crate::bench::cpu::{Used, kernel_threads, ksoftirqd, softirq_ns};
 
 /// What is routed: the benchmarking network of RFC 2544, 198.18.0.0/15.
 const NET: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 0);

@@ -1,0 +1,82 @@
+//! Both routers of the bench, without a clock: what they let pass is right, and what was sent is accounted for.
+
+use softnet_dev::netns::NetNs;
+
+use super::*;
+
+/// Whether namespaces can be made; `SOFTNET_REQUIRE_NET=1` makes it a must.
+fn net_allowed() -> bool {
+    match NetNs::new() {
+        Ok(_) => true,
+        Err(error) if std::env::var_os("SOFTNET_REQUIRE_NET").is_some_and(|value| value == "1") => {
+            panic!("network tests are required: {error}")
+        }
+        Err(error) => {
+            println!("skipped: {error}");
+            false
+        }
+    }
+}
+
+/// Any CPU will do here, also the same twice.
+fn cpu() -> usize {
+    cpus()[0]
+}
+
+/// That `measure` returns says that each packet arrived or was counted as dropped.
+fn shapes(rig: &Rig) -> Trial {
+    rig.check(&ALL[0]).unwrap();
+    rig.measure(&ALL[1], Duration::ZERO, Duration::from_millis(50)).unwrap();
+    rig.measure(&ALL[0], Duration::ZERO, Duration::from_millis(50)).unwrap()
+}
+
+#[test]
+fn softnet_shapes_and_accounts_for_each_packet() {
+    if net_allowed() {
+        assert!(shapes(&Rig::softnet(cpu(), cpu()).unwrap()).worker.is_some());
+    }
+}
+
+#[test]
+fn the_kernel_shapes_and_accounts_for_each_packet() {
+    if !net_allowed() {
+        return;
+    }
+    let rig = Rig::kernel(cpu()).unwrap();
+    match rig.shape(&ALL[0]) {
+        Ok(()) => assert!(shapes(&rig).worker.is_none()),
+        Err(error) => println!("skipped: {error}"),
+    }
+}
+
+fn report(rows: &[(&str, u64, Sample)]) -> Report {
+    let rows = rows.iter().map(|(case, mbit, sample)| {
+        let mut row = row(case, &Shaping { mbit: *mbit, ..ALL[0] });
+        row.push(sample.clone());
+        row
+    });
+    Report::new("shape", rows.collect(), None)
+}
+
+#[test]
+fn every_row_must_keep_to_its_rate() {
+    let ratio = |x| vec![("ratio", x)];
+    for (first, second, holds) in
+        [(0.981, 1.019, true), (0.979, 1.0, false), (1.0, 0.979, false), (1.0, 1.021, false)]
+    {
+        let mut report = report(&[("tbf", 10, ratio(first)), ("tbf", 100, ratio(second))]);
+        state_bounds(&mut report);
+        assert_eq!(report.holds(), holds, "{first}, {second}");
+    }
+}
+
+#[test]
+fn a_row_says_what_limited_or_disturbed_it() {
+    let mut report = report(&[
+        ("tbf", 10, vec![("offered_ratio", 1.0), ("waited_percent", 6.0)]),
+        ("kernel-tbf", 10, vec![("offered_ratio", 1.5)]),
+    ]);
+    annotate(&mut report);
+    assert_eq!(report.rows[0].notes, ["generator-bound", "disturbed by other programs"]);
+    assert!(report.rows[1].notes.is_empty());
+}
