@@ -37,7 +37,7 @@ pub struct Shared {
     /// The stack's clock.
     pub clock: Clock,
     /// The devices, by index.
-    pub devices: Vec<Netdev>,
+    pub devices: Vec<Arc<Netdev>>,
     /// The workers, by index.
     pub workers: Vec<Arc<WorkerShared>>,
     /// The forwarding tables now.
@@ -70,7 +70,7 @@ impl Shared {
         region: Arc<Region>,
         caches: CacheSizes,
         budget: Budget,
-        devices: Vec<Netdev>,
+        devices: Vec<Arc<Netdev>>,
         workers: Vec<Arc<WorkerShared>>,
         tables: Tables,
         slow: SlowPath,
@@ -125,7 +125,8 @@ impl Shared {
 
     /// The NAPI instances of all devices that are open.
     pub fn napis(&self) -> Vec<Arc<NapiInstance>> {
-        let of = |dev: &Netdev| dev.live.load().as_ref().map_or_else(Vec::new, |live| live.napis.clone());
+        let of =
+            |dev: &Arc<Netdev>| dev.live.load().as_ref().map_or_else(Vec::new, |live| live.napis.clone());
         self.devices.iter().flat_map(of).collect()
     }
 
