@@ -6,6 +6,7 @@
 
 mod bench;
 mod demo;
+mod filter;
 mod instance;
 mod run;
 mod set;
@@ -34,9 +35,10 @@ Examples:
   softnet top                      the same, live, with what it costs
   softnet show drops               what was lost, and why
   softnet set dev eth1 threaded=1  poll each of its queues by a thread of its own, from now on
+  softnet filter --help            redirect or mirror what a device sends or receives
   softnet bench forward            how fast this machine forwards
 
-run and demo need root, and so do the benches that use interfaces; show, top and set need the user that runs the instance.
+run and demo need root, and so do the benches that use interfaces; show, top, set and filter need the user that runs the instance.
 `softnet COMMAND --help` says more.";
 
 #[derive(Subcommand)]
@@ -45,6 +47,7 @@ enum Command {
     Show(show::Show),
     Top(top::Top),
     Set(set::SetArgs),
+    Filter(filter::FilterArgs),
     Demo(demo::Demo),
     /// Measure softnet on this machine
     #[command(subcommand)]
@@ -77,6 +80,7 @@ fn main() -> ExitCode {
         Command::Show(args) => show::show(&args),
         Command::Top(args) => top::top(&args),
         Command::Set(args) => set::set(&args),
+        Command::Filter(args) => filter::filter(&args),
         Command::Demo(args) => demo::demo(&args),
         Command::Bench(bench) => bench.run(),
     };
