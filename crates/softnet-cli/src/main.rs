@@ -6,6 +6,7 @@
 
 mod bench;
 mod demo;
+mod filter;
 mod instance;
 mod qdisc;
 mod run;
@@ -37,10 +38,11 @@ Examples:
   softnet set dev eth1 threaded=1  poll each of its queues by a thread of its own, from now on
   softnet qdisc replace dev eth1 root tbf rate 10mbit burst 15kb latency 50ms
                                    send no more than that by it, as `tc` would have it
+  softnet filter --help            redirect or mirror what a device sends or receives
   softnet bench forward            how fast this machine forwards
 
-run and demo need root, and so do the benches that use interfaces; show, top, set and qdisc need the user that runs the
-instance.
+run and demo need root, and so do the benches that use interfaces; show, top, set, qdisc and filter need the user that
+runs the instance.
 `softnet COMMAND --help` says more.";
 
 #[derive(Subcommand)]
@@ -50,6 +52,7 @@ enum Command {
     Top(top::Top),
     Set(set::SetArgs),
     Qdisc(qdisc::Qdisc),
+    Filter(filter::FilterArgs),
     Demo(demo::Demo),
     /// Measure softnet on this machine
     #[command(subcommand)]
@@ -83,6 +86,7 @@ fn main() -> ExitCode {
         Command::Top(args) => top::top(&args),
         Command::Set(args) => set::set(&args),
         Command::Qdisc(args) => qdisc::qdisc(&args),
+        Command::Filter(args) => filter::filter(&args),
         Command::Demo(args) => demo::demo(&args),
         Command::Bench(bench) => bench.run(),
     };

@@ -32,6 +32,7 @@ fn help_teaches_by_example() {
         (&["set", "--help"], "prefer_busy_poll"),
         (&["qdisc", "--help"], "tbf rate RATE burst SIZE {latency TIME | limit SIZE}"),
         (&["qdisc", "add", "--help"], "softnet qdisc [OPTIONS] add dev DEV"),
+        (&["filter", "--help"], "mirred ingress mirror dev TO"),
         (&["demo", "--help"], "client ──── softnet ──── server"),
         (&["bench", "--help"], "softnet bench forward --report f.html"),
         (&["bench", "forward", "--help"], "--baseline <FILE.json>"),
@@ -50,6 +51,8 @@ fn wrong_usage_is_2() {
         &["show", "weather"],
         &["top", "--interval", "0"],
         &["show", "dev", "--watch", "0"],
+        &["filter"],
+        &["filter", "add", "dev"],
         &["demo", "--duration", "soon"],
         &["qdisc", "change", "dev", "eth1", "root", "pfifo"],
         &["qdisc", "show", "eth1"],
@@ -157,6 +160,14 @@ fn tables_for_people() {
             "PREFIX        KIND       VIA       DEV\n",
             "0.0.0.0/0     via        10.0.0.2  eth1\n",
             "10.66.0.0/16  blackhole  -         -\n",
+        ))
+    );
+    assert_eq!(
+        show("filter"),
+        fine(concat!(
+            "DEV   PARENT   MATCH     ACTION           TO    PACKETS     BYTES  DROPPED  OVERLIMITS\n",
+            "eth1  ingress  matchall  redirect egress  wan     1,200  96.1 KiB        3           0\n",
+            "wan   egress   matchall  mirror ingress   eth1       12     504 B        0          12\n",
         ))
     );
     assert_eq!(show("drops"), fine("nothing was dropped\n"));
@@ -300,6 +311,45 @@ fn disciplines_are_shown_as_tc_shows_them() {
     let wan = "\nwan   root    tbf rate 10Mbit burst 15Kb lat 50ms         12    504 B        0           4 ";
     assert!(code == 0 && out.starts_with("DEV   PARENT  QDISC ") && out.contains(wan), "{out}");
     assert!(out.contains("  1.48 KiB of 88.7 KiB  40,000          700          2\n"), "{out}");
+}
+
+#[test]
+fn filters_in_the_words_of_tc() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("x.sock");
+    let _server = serve(&path);
+    let filter = |words: &str| {
+        let words = words.split_whitespace();
+        told(
+            &["filter"]
+                .into_iter()
+                .chain(words)
+                .chain(["--name", path.to_str().unwrap()])
+                .collect::<Vec<_>>(),
+        )
+    };
+    let fine = |text: &str| (0, text.to_owned(), String::new());
+    let eth1 = "filter dev eth1 ingress matchall action mirred egress redirect dev wan\n";
+    let wan = "filter dev wan egress matchall action mirred ingress mirror dev eth1\n";
+    assert_eq!(filter("show"), fine(&format!("{eth1}{wan}")));
+    let statistics = format!("{wan} Sent 504 bytes 12 pkt (dropped 0, overlimits 12)\n");
+    assert_eq!(filter("-s show dev wan"), fine(&statistics));
+    assert_eq!(filter("show -s dev wan egress"), fine(&statistics));
+    assert_eq!(filter("show dev wan ingress"), fine(""));
+    // What is shown can be said.
+    let words = eth1.strip_prefix("filter ").unwrap();
+    assert_eq!(filter(&format!("add {words}")), fine(""));
+    assert_eq!(filter("del dev eth1 ingress"), fine(""));
+    let (code, out, err) = filter(&format!("replace {words} --json"));
+    let shown: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!((code, &err[..], &shown[0]["to_dev"]), (0, "", &"wan".into()));
+    for (words, expected) in [
+        ("show dev eth9", (1, "no device \"eth9\"; there are: eth1, wan")),
+        ("del dev eth9 egress", (1, "the instance answered: no device \"eth9\"; there are: eth1, wan")),
+        ("del eth1", (2, "expected dev, found \"eth1\"; `softnet filter --help` has all of it")),
+    ] {
+        assert_eq!(filter(words), (expected.0, String::new(), format!("error: {}\n", expected.1)));
+    }
 }
 
 #[test]

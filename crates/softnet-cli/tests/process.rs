@@ -315,6 +315,44 @@ fn disciplines_are_changed_while_it_runs() {
     assert!(code == 1 && err.ends_with("mq is for devices, not for one of their TX queues\n"), "{err}");
     let (code, _, err) = qdisc("add dev s1 parent :2 pfifo");
     assert!(code == 1 && err.ends_with("no TX queue 1 (:2); there are 1, expected :1 to :1\n"), "{err}");
+}
+
+/// What came in by `s0` goes round and round, until the filter is gone.
+#[test]
+fn filters_are_set_while_it_runs() {
+    let Some(world) = World::new() else { return };
+    let config = world.config("r.toml", "");
+    let _process = world.running(&config);
+    let socket = world.socket();
+    let filter = |words: &str| {
+        let words = words.split_whitespace();
+        let args = ["filter"].into_iter().chain(words).chain(["--name", socket.to_str().unwrap()]);
+        let output = Command::new(env!("CARGO_BIN_EXE_softnet")).args(args).output().unwrap();
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        (output.status.code().unwrap(), text(output.stdout) + &text(output.stderr))
+    };
+    world.assert_forwards();
+    let rule = "dev s0 ingress matchall action mirred ingress redirect dev s0";
+    let fine = |text: &str| (0, text.to_owned());
+    assert_eq!(filter(&format!("add {rule}")), fine(""));
+    assert_eq!(filter("show"), fine(&format!("filter {rule}\n")));
+    let client = world.hosts[0].run(|| UdpSocket::bind((host(0), 0)).unwrap()).unwrap();
+    until("a packet that went round", || {
+        let _ = client.send_to(b"hello", (host(1), 7));
+        let row = &world.show("filter")[0];
+        row["drops"].as_u64().unwrap() > 0 && row["packets"].as_u64().unwrap() >= 4
+    });
+    let mine = |row: &Value| row["dev"] == "s0" && row["reason"] == "tc_ingress";
+    assert!(world.show("drops").as_array().unwrap().iter().any(mine));
+    for (words, error) in [
+        (format!("add {rule}"), "ingress of s0 has a filter already: `replace` it, or `del` it first"),
+        ("del dev s1 ingress".into(), "ingress of s1 has no filter, so none to delete"),
+        (rule.replace("dev s0 ing", "replace dev s0 ing") + "7", "no device \"s07\"; there are: s0, s1"),
+    ] {
+        assert_eq!(filter(&words), (1, format!("error: the instance answered: {error}\n")));
+    }
+    assert_eq!(filter("del dev s0 ingress"), fine(""));
+    assert_eq!(filter("show dev s0"), fine(""));
     world.assert_forwards();
 }
 

@@ -17,6 +17,7 @@ use softnet_core::sync::{AtomicBool, Ordering};
 use softnet_dev::OpenDevice;
 use softnet_dev::netlink::{LinkEvent, LinkMonitor};
 
+use crate::backlog::Input;
 use crate::config::{Config, PartialCsum};
 use crate::contexts::Contexts;
 use crate::control::{Set, SetQdisc, Target};
@@ -125,13 +126,15 @@ impl Housekeeper {
         let mut disabled = Vec::with_capacity(rx.len());
         let mut napis = Vec::with_capacity(rx.len());
         for ((queue, rx), timer) in rx.into_iter().enumerate().zip(timers) {
-            let doorbell = rx.doorbell();
+            let (doorbell, rx) = (rx.doorbell(), Input::new(rx));
+            let backlog = rx.backlog().clone();
             let name = format!("{}-{queue}", device.name);
             let (napi, guard) = Napi::new(name, dev, queue as u16, Some(rx));
             disabled.push(guard);
             let worker = device.worker_of(queue, self.shared.workers.len());
             let now = self.shared.clock.now();
-            napis.push(Arc::new(NapiInstance::new(napi, doorbell, timer, worker, handler, now)));
+            let instance = NapiInstance::new(napi, doorbell, backlog, timer, worker, handler, now);
+            napis.push(Arc::new(instance));
         }
         napis.iter().for_each(|instance| self.shared.devices[usize::from(dev)].apply_deferral(instance));
         if let Some(warning) = napis.first().and_then(|instance| instance.napi.mitigation.warning()) {
@@ -354,8 +357,9 @@ impl Housekeeper {
 
     fn link_event(&mut self, event: LinkEvent) {
         let of_index = |this: &Self, index: u32| {
-            let is =
-                |d: &Netdev| d.live.load().as_ref().is_some_and(|live| live.device.info().ifindex == index);
+            let is = |d: &Arc<Netdev>| {
+                d.live.load().as_ref().is_some_and(|live| live.device.info().ifindex == index)
+            };
             this.shared.devices.iter().find(|d| is(d)).map(|d| d.index)
         };
         match event {

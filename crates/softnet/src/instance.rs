@@ -7,12 +7,15 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use softnet_core::SoftnetData;
 use softnet_core::ip::input::Ingress;
 use softnet_core::napi::{Disabled, Napi, Scheduled};
+use softnet_core::skb::Batch;
 use softnet_core::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use softnet_dev::{Doorbell, RxQueue};
+use softnet_dev::Doorbell;
 
 use crate::app::Apps;
+use crate::backlog::{Backlog, Input};
 use crate::context::Context;
 use crate::pool::Pool;
 use crate::residency::Residency;
@@ -25,7 +28,7 @@ use crate::worker::WorkerShared;
 pub const PAUSE: Duration = Duration::from_micros(50);
 
 /// What NAPI instances poll; `None` once the queue was closed.
-pub type Rx = Option<Box<dyn RxQueue>>;
+pub type Rx = Option<Input>;
 
 /// What becomes of the packets of a device.
 #[derive(Clone, Copy, Debug)]
@@ -42,6 +45,8 @@ pub struct NapiInstance {
     pub napi: Napi<Rx>,
     /// Its queue's doorbell.
     pub doorbell: Arc<dyn Doorbell>,
+    /// Packets that it is to receive beside those of its queue.
+    pub backlog: Arc<Backlog>,
     /// Its timer.
     pub timer: NapiTimer,
     /// Applications that get some of its packets.
@@ -93,6 +98,7 @@ impl NapiInstance {
     pub fn new(
         napi: Napi<Rx>,
         doorbell: Arc<dyn Doorbell>,
+        backlog: Arc<Backlog>,
         timer: NapiTimer,
         worker: usize,
         handler: RxHandler,
@@ -101,6 +107,7 @@ impl NapiInstance {
         NapiInstance {
             napi,
             doorbell,
+            backlog,
             timer,
             apps: Apps::default(),
             residency: Residency::new(now),
@@ -125,6 +132,14 @@ impl NapiInstance {
     /// Whether its queue was closed for good.
     pub fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Acquire)
+    }
+
+    /// Has the packets of `batch` received by it, and leaves it empty. Any thread may call it, whatever it holds.
+    pub(crate) fn netif_rx(&self, ctx: &mut SoftnetData, batch: &mut Batch) {
+        self.backlog.enqueue(ctx, &self.napi, batch);
+        if let Some(napi) = self.napi.schedule_prep() {
+            self.hand_over(napi);
+        }
     }
 
     /// Has it polled by its home.

@@ -6,11 +6,13 @@
 //! polled in another [context](context::Context) than `softirq` bring [threads of their own](contexts).
 
 pub mod app;
+pub mod backlog;
 pub mod clock;
 pub mod config;
 pub mod context;
 pub mod contexts;
 pub mod control;
+pub mod filter;
 pub mod housekeeper;
 pub mod instance;
 pub mod log;

@@ -1,7 +1,7 @@
 //! A device as the stack sees it: it keeps its name, index and counters while the interface behind it comes and
 //! goes, and [`dev_queue_xmit`] sends through it from any thread.
 //!
-//! Invariant: what is set for a device (context, mitigation, disciplines) holds for its next life too.
+//! Invariant: what is set for a device (context, mitigation, disciplines, filters) holds for its next life too.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,6 +17,7 @@ use softnet_core::sync::{AtomicBool, Ordering};
 use softnet_dev::{Device, QueueStats};
 
 use crate::context::Context;
+use crate::filter::{Direction, Hook};
 use crate::instance::NapiInstance;
 use crate::qdisc::{Layout, Settings};
 use crate::shared::lock;
@@ -35,6 +36,9 @@ pub struct Netdev {
     deferral: Mutex<Deferral>,
     /// The disciplines that were set.
     pub(crate) qdiscs: Mutex<Settings>,
+    /// Where what it received passes first, and what it is to send.
+    pub(crate) ingress: Hook,
+    pub(crate) egress: Hook,
 }
 
 /// Mitigation knobs of a device's instances; outlives the instances.
@@ -141,6 +145,27 @@ impl Netdev {
             threaded,
             deferral: Mutex::new(Deferral { device: knobs, queues: BTreeMap::new() }),
             qdiscs: Mutex::new(Settings { root: qdisc, children: BTreeMap::new() }),
+            ingress: Hook::default(),
+            egress: Hook::default(),
+        }
+    }
+
+    /// The hook of one direction.
+    pub fn hook(&self, direction: Direction) -> &Hook {
+        match direction {
+            Direction::Ingress => &self.ingress,
+            Direction::Egress => &self.egress,
+        }
+    }
+
+    /// Has the packets of `batch` received as if they had come by RX queue `queue` (modulo how many there are), by whoever
+    /// polls that, and leaves it empty.
+    pub(crate) fn netif_rx(&self, ctx: &mut SoftnetData, queue: usize, batch: &mut Batch) {
+        match self.live.load().as_deref() {
+            Some(live) if !live.napis.is_empty() => {
+                live.napis[queue % live.napis.len()].netif_rx(ctx, batch);
+            }
+            _ => ctx.free_batch_at(batch, self.index, DropReason::DevReady),
         }
     }
 
@@ -295,9 +320,16 @@ pub fn reap_idle(ctx: &mut SoftnetData, dev: &Netdev, now: u64, queue: usize) {
 }
 
 /// Sends `batch`, which came by RX queue `queue`, out of `dev` at `now` and leaves it empty: by the TX queue that the
-/// device's maps say, or that of the same number (modulo how many there are). Any thread with a context may call it.
-/// Packets that can't be sent are freed and counted against `dev`.
+/// device's maps say, or that of the same number (modulo how many there are). Any thread with a context may call it,
+/// unless it owns a TX queue. Packets that can't be sent are freed and counted against `dev`. The filter at its egress,
+/// if there is one, may lead them elsewhere first.
 pub fn dev_queue_xmit(ctx: &mut SoftnetData, dev: &Netdev, now: u64, queue: usize, batch: &mut Batch) {
+    if dev.egress.is_set() {
+        dev.egress.act(ctx, dev.index, Direction::Egress, now, queue, batch);
+        if batch.is_empty() {
+            return;
+        }
+    }
     let live = dev.live.load();
     match live.as_deref() {
         Some(live) if !live.tx.is_empty() => {

@@ -15,6 +15,7 @@ use softnet_core::skb::{BATCH, Batch, DropReason};
 use softnet_core::sync::Ordering;
 
 use crate::app::App;
+use crate::filter::Direction;
 use crate::instance::{NapiInstance, Rx, RxHandler, ring, ring_shared};
 use crate::netdev::{dev_queue_xmit, reap_idle};
 use crate::pool::Pool;
@@ -131,6 +132,15 @@ impl Env {
 
     /// Processes the packets of one instance.
     pub(crate) fn receive(&mut self, napi: &NapiInfo, batch: &mut Batch) {
+        let queue = usize::from(napi.queue);
+        if let Some(device) = self.shared.devices.get(usize::from(napi.dev))
+            && device.ingress.is_set()
+        {
+            device.ingress.act(&mut self.ctx, napi.dev, Direction::Ingress, self.now, queue, batch);
+            if batch.is_empty() {
+                return;
+            }
+        }
         let mut handler = None;
         if let Ok(at) = self.instances.binary_search_by_key(&napi.id, |i| i.napi.id) {
             let instance = &self.instances[at];
@@ -142,7 +152,6 @@ impl Env {
                 }
             }
         }
-        let queue = usize::from(napi.queue);
         let Env { ctx, shared, tx, now, .. } = self;
         let now = *now;
         match handler {

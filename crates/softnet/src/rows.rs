@@ -11,14 +11,18 @@ use softnet_core::sync::Ordering;
 use softnet_dev::{LinkState, sched};
 
 use crate::config::{Config, format_mac};
-use crate::control::{Handler, Request, Set, SetKnobs, SetQdisc, Target};
+use crate::control::{Handler, Request, Set, SetFilter, SetKnobs, SetQdisc, Target};
+use crate::filter;
 use crate::netdev::Netdev;
 use crate::routes::Route;
 use crate::set::{Change, Commander};
 use crate::shared::{Shared, lock};
-use crate::show::{DevRow, DropRow, NapiRow, NeighRow, QdiscRow, RouteRow, Stats, Table, WorkerRow};
+use crate::show::{
+    DevRow, DropRow, FilterRow, NapiRow, NeighRow, QdiscRow, RouteRow, Stats, Table, WorkerRow,
+};
 use crate::thread::PollThread;
 
+mod filters;
 mod napi;
 mod qdisc;
 
@@ -49,6 +53,12 @@ impl View {
         let dev = set.dev.clone();
         self.commander.make(Change::Qdisc(set))?;
         Ok(self.qdiscs().into_iter().filter(|row| row.dev == dev).collect())
+    }
+
+    /// Changes a filter, at once. Returns those of its device; the error says what is wrong with it, and then nothing changed.
+    pub fn set_filter(&self, set: &SetFilter) -> Result<Vec<FilterRow>, String> {
+        filter::set(&self.shared, set)?;
+        Ok(self.filters().into_iter().filter(|row| row.dev == set.dev).collect())
     }
 
     /// Sets knobs of instances, at once. Returns the rows of those it was about; the error says what is wrong with it, and
@@ -134,8 +144,17 @@ impl View {
 
     /// The disciplines of the devices that are open.
     pub fn qdiscs(&self) -> Vec<QdiscRow> {
-        let of = |dev: &Netdev| dev.live.load_full().map_or_else(Vec::new, |live| qdisc::rows(dev, &live));
+        let of = |dev: &Arc<Netdev>| {
+            let live = dev.live.load_full();
+            live.map_or_else(Vec::new, |live| qdisc::rows(dev, &live))
+        };
         self.shared.devices.iter().flat_map(of).collect()
+    }
+
+    /// The filters of the devices, whether these are open or not.
+    pub fn filters(&self) -> Vec<FilterRow> {
+        let name = |dev| self.dev_name(dev);
+        self.shared.devices.iter().flat_map(|dev| filters::rows(dev, name)).collect()
     }
 
     /// The threads that poll, first the workers.
@@ -232,7 +251,7 @@ impl View {
     pub fn stats(&self) -> Stats {
         let shared = &self.shared;
         let contexts = shared.contexts();
-        let totals: Vec<_> = shared.devices.iter().map(Netdev::totals).collect();
+        let totals: Vec<_> = shared.devices.iter().map(|dev| dev.totals()).collect();
         let tables = shared.tables.load();
         let (neighbours, waiting, icmp_limited) = {
             let control = shared.control();
@@ -241,6 +260,7 @@ impl View {
         };
         let open = shared.devices.iter().filter_map(|dev| dev.live.load_full());
         let queued: u64 = open.map(|live| lock(&live.layout).totals().qlen).sum();
+        let redirected: usize = shared.napis().iter().map(|instance| instance.backlog.len()).sum();
         Stats {
             name: self.config.stack.name.clone(),
             version: env!("CARGO_PKG_VERSION").into(),
@@ -251,7 +271,7 @@ impl View {
             transmitted: totals.iter().map(|t| t.tx.packets).sum(),
             delivered: contexts.iter().map(|c| c.delivered.get()).sum(),
             dropped: contexts.iter().map(|c| c.dropped()).sum(),
-            held: waiting + queued,
+            held: waiting + queued + redirected as u64,
             icmp_limited,
             exhausted: shared.region.exhausted(),
             leaked: leaked(),
@@ -275,6 +295,9 @@ impl Handler for View {
             Request::Qdisc(set) => {
                 return serde_json::to_value(self.set_qdisc(set)?).map_err(|e| e.to_string());
             }
+            Request::Filter(set) => {
+                return serde_json::to_value(self.set_filter(&set)?).map_err(|e| e.to_string());
+            }
             Request::Knobs(knobs) => {
                 return serde_json::to_value(self.set_knobs(&knobs)?).map_err(|e| e.to_string());
             }
@@ -287,6 +310,7 @@ impl Handler for View {
             Table::Route => serde_json::to_value(self.routes()),
             Table::Drops => serde_json::to_value(self.drops()),
             Table::Qdisc => serde_json::to_value(self.qdiscs()),
+            Table::Filter => serde_json::to_value(self.filters()),
             Table::Stats => serde_json::to_value(self.stats()),
         }
         .map_err(|error| error.to_string())

@@ -14,6 +14,7 @@ use softnet_core::skb::{Batch, DropReason};
 use softnet_core::steer::TxSticky;
 
 use crate::control::Target;
+use crate::filter::Direction;
 use crate::shared::Shared;
 
 /// Too many packets are pending for the thread that owns the TX queue; the caller still has its packets.
@@ -39,10 +40,9 @@ impl LocalSender {
         wait: bool,
     ) -> Result<Verdict, WouldBlock> {
         let n = batch.len() as u64;
-        let live = shared.devices.get(usize::from(dev)).and_then(|dev| dev.live.load_full());
-        let (Some(live), Some(first)) =
-            (live.filter(|live| !live.tx.is_empty()), batch.as_mut_slice().first_mut())
-        else {
+        let netdev = shared.devices.get(usize::from(dev));
+        let live = netdev.and_then(|dev| dev.live.load_full()).filter(|live| !live.tx.is_empty());
+        let (Some(netdev), Some(live), Some(first)) = (netdev, live, batch.as_mut_slice().first_mut()) else {
             ctx.originated(n);
             ctx.free_batch_at(batch, dev, DropReason::DevReady);
             return Ok(if n == 0 { Verdict::Success } else { Verdict::Drop });
@@ -51,8 +51,19 @@ impl LocalSender {
         let choose = || live.pick_tx(rx_queue, first);
         let queues = live.real_num_tx_queues();
         // Nobody tells whether packets of ours are still on their way, so they might be.
-        let queue = self.sticky.pick(now, false, shared.txq_reselection, queues, choose);
-        let queue = &live.tx[usize::from(queue)];
+        let number = usize::from(self.sticky.pick(now, false, shared.txq_reselection, queues, choose));
+        let queue = &live.tx[number];
+        let mut wait = wait;
+        let mut uncounted = n;
+        if netdev.egress.is_set() {
+            // Not after the filter has had the packets, for it would get them once more.
+            if !wait && queue.is_full() {
+                return Err(WouldBlock);
+            }
+            ctx.originated(std::mem::take(&mut uncounted));
+            netdev.egress.act(ctx, dev, Direction::Egress, now, number, batch);
+            wait = true;
+        }
         let sent = match wait {
             true => queue.xmit_waiting(ctx, &shared.clock, batch),
             false => queue.xmit(ctx, now, Origin::Local, batch),
@@ -62,7 +73,7 @@ impl LocalSender {
             Sent::Led { verdict, .. } => verdict,
             Sent::Deferred => Verdict::Success,
         };
-        ctx.originated(n);
+        ctx.originated(uncounted);
         Ok(verdict)
     }
 }

@@ -40,7 +40,7 @@ pub struct Shared {
     /// ns after which a sender may choose its TX queue anew; 0: never.
     pub txq_reselection: u64,
     /// The devices, by index.
-    pub devices: Vec<Netdev>,
+    pub devices: Vec<Arc<Netdev>>,
     /// The workers, by index.
     pub workers: Vec<Arc<WorkerShared>>,
     /// The forwarding tables now.
@@ -71,7 +71,7 @@ impl Shared {
     pub fn new(
         region: Arc<Region>,
         stack: &StackConfig,
-        devices: Vec<Netdev>,
+        devices: Vec<Arc<Netdev>>,
         workers: Vec<Arc<WorkerShared>>,
         tables: Tables,
         slow: SlowPath,
@@ -131,7 +131,8 @@ impl Shared {
 
     /// The NAPI instances of all devices that are open.
     pub fn napis(&self) -> Vec<Arc<NapiInstance>> {
-        let of = |dev: &Netdev| dev.live.load().as_ref().map_or_else(Vec::new, |live| live.napis.clone());
+        let of =
+            |dev: &Arc<Netdev>| dev.live.load().as_ref().map_or_else(Vec::new, |live| live.napis.clone());
         self.devices.iter().flat_map(of).collect()
     }
 

@@ -9,6 +9,7 @@ use std::net::Ipv4Addr;
 use serde::{Deserialize, Serialize};
 
 use crate::context::Context;
+use crate::filter::{Direction, MirredAction};
 
 /// The tables an instance can show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -28,13 +29,15 @@ pub enum Table {
     Drops,
     /// Queueing disciplines: a list of [`QdiscRow`].
     Qdisc,
+    /// Filters: a list of [`FilterRow`].
+    Filter,
     /// Totals: one [`Stats`].
     Stats,
 }
 
 impl Table {
     /// All of them.
-    pub const ALL: [Table; 8] = [
+    pub const ALL: [Table; 9] = [
         Table::Dev,
         Table::Napi,
         Table::Worker,
@@ -42,12 +45,13 @@ impl Table {
         Table::Route,
         Table::Drops,
         Table::Qdisc,
+        Table::Filter,
         Table::Stats,
     ];
 
     /// Its name, as it is asked for.
     pub const fn name(self) -> &'static str {
-        ["dev", "napi", "worker", "neigh", "route", "drops", "qdisc", "stats"][self as usize]
+        ["dev", "napi", "worker", "neigh", "route", "drops", "qdisc", "filter", "stats"][self as usize]
     }
 
     /// What it tells, in one line.
@@ -62,6 +66,7 @@ impl Table {
             Table::Route => "Routes: connected and configured",
             Table::Drops => "Packets that were dropped, by device and reason",
             Table::Qdisc => "Queueing disciplines of the TX queues: what they sent, hold and dropped",
+            Table::Filter => "Filters: what is redirected or mirrored, and where to",
             Table::Stats => "Totals: every packet is somewhere",
         }
     }
@@ -345,6 +350,33 @@ pub struct TxRow {
     pub inflight: u64,
 }
 
+/// The filter in one of a device's hooks.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct FilterRow {
+    /// Device.
+    pub dev: String,
+    /// The hook: `ingress`, `egress`.
+    pub parent: Direction,
+    /// `matchall`.
+    pub kind: String,
+    /// `mirred`.
+    pub action: String,
+    /// Whether packets leave by the other device, `egress`, or come in by it, `ingress`.
+    pub direction: Direction,
+    /// `redirect`, `mirror`.
+    pub mirred_action: MirredAction,
+    /// The other device.
+    pub to_dev: String,
+    /// Bytes of the packets that the action was applied to, from the Ethernet header on.
+    pub bytes: u64,
+    /// Packets that the action was applied to.
+    pub packets: u64,
+    /// Packets that were not sent, or not copied: through too many redirects, no memory, the other device not open.
+    pub drops: u64,
+    /// Packets that were not sent, or not copied, since they would come back.
+    pub overlimits: u64,
+}
+
 /// Totals of an instance. Nothing is lost silently: received + originated = transmitted + delivered + dropped +
 /// held, once nothing is in motion.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -367,7 +399,8 @@ pub struct Stats {
     pub delivered: u64,
     /// Packets dropped, for whatever reason.
     pub dropped: u64,
-    /// Packets inside now: waiting for a neighbour, or in a discipline. (Those in a transmit ring count as transmitted.)
+    /// Packets inside now: waiting for a neighbour, in a discipline, or in a backlog. (Those in a transmit ring count as
+    /// transmitted.)
     pub held: u64,
     /// ICMP errors that were not sent, because there were too many.
     pub icmp_limited: u64,

@@ -90,7 +90,8 @@ impl Assembly {
             .enumerate()
             .map(|(index, device)| {
                 let name = device.name.clone();
-                Netdev::new(index as u16, name, device.threaded, device.knobs(), device.qdisc.clone())
+                let qdisc = device.qdisc.clone();
+                Arc::new(Netdev::new(index as u16, name, device.threaded, device.knobs(), qdisc))
             })
             .collect();
         let mut workers = Vec::new();

@@ -288,6 +288,11 @@ impl NetdevQueue {
         }
     }
 
+    /// Whether a sender here would be held back now.
+    pub(crate) fn is_full(&self) -> bool {
+        self.root.is_full()
+    }
+
     /// Runs it, if it is time and nobody else does: what its worker is for. Returns whether it did.
     pub(crate) fn run(&self, ctx: &mut SoftnetData, now: u64) -> bool {
         if self.next_due() > now {

@@ -7,7 +7,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use softnet::control::{Client, Request};
-use softnet::show::{DevRow, DropRow, NapiRow, NeighRow, QdiscRow, RouteRow, Stats, Table, WorkerRow};
+use softnet::show::{
+    DevRow, DropRow, FilterRow, NapiRow, NeighRow, QdiscRow, RouteRow, Stats, Table, WorkerRow,
+};
 
 use crate::Failure;
 use crate::text::print;
@@ -85,6 +87,7 @@ pub(crate) fn show(args: &Show) -> Result<(), Failure> {
         Table::Route => list::<RouteRow>(args, &client),
         Table::Drops => list::<DropRow>(args, &client),
         Table::Qdisc => list::<QdiscRow>(args, &client),
+        Table::Filter => list::<FilterRow>(args, &client),
         Table::Stats => repeat(
             &args.output(),
             || ask(&client, Table::Stats),

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use softnet::show::{DevRow, DropRow, NeighRow, QdiscRow, RouteRow, Stats, TxRow, WorkerRow};
+use softnet::show::{DevRow, DropRow, FilterRow, NeighRow, QdiscRow, RouteRow, Stats, TxRow, WorkerRow};
 
 use crate::qdisc::print as qdisc;
 use crate::text::{self, Align, bit_rate, bytes, grouped, rate, seconds};
@@ -244,6 +244,29 @@ impl Row for QdiscRow {
             right("owned", of_tx(|tx| tx.owned)),
             right("handed over", of_tx(|tx| tx.handed_over)),
             right("held back", of_tx(|tx| tx.held_back)),
+        ]
+    }
+}
+
+impl Row for FilterRow {
+    const NONE: &'static str = "no filters; `softnet filter --help` says how to add one";
+
+    fn key(&self) -> String {
+        format!("{} {}", self.dev, self.parent.name())
+    }
+
+    fn cells(&self, since: Since<'_, Self>) -> Vec<Cell> {
+        let count = |field: fn(&Self) -> u64| counter(self, since, field);
+        vec![
+            left("dev", &self.dev),
+            left("parent", self.parent.name()),
+            left("match", &self.kind),
+            left("action", format!("{} {}", self.mirred_action.name(), self.direction.name())),
+            left("to", &self.to_dev),
+            right("packets", count(|f| f.packets)),
+            right("bytes", volume(self, since, |f| f.bytes)),
+            right("dropped", count(|f| f.drops)),
+            right("overlimits", count(|f| f.overlimits)),
         ]
     }
 }

@@ -15,6 +15,10 @@ impl Handler for Instance {
         let table = match request {
             Request::Show(table) => table,
             Request::Knobs(_) => return self.request(Request::Show(Table::Napi)),
+            Request::Filter(set) if set.dev != "eth1" => {
+                return Err(format!("no device {:?}; there are: eth1, wan", set.dev));
+            }
+            Request::Filter(_) => return self.request(Request::Show(Table::Filter)),
             Request::Qdisc(_) => return self.request(Request::Show(Table::Qdisc)),
             Request::Set(Set { target: Target::Dev(dev), .. }) => {
                 return Err(format!("no device {dev:?}; there are: eth1, wan"));
@@ -92,6 +96,13 @@ impl Handler for Instance {
                  "drops_by_reason": {},
                  "tx": {"owned": 12, "handed_over": 0, "parked": 0, "held_back": 0, "held_back_ns": 0,
                         "held_back_longest_ns": 0, "limit": 0, "inflight": 0}},
+            ]),
+            Table::Filter => json!([
+                {"dev": "eth1", "parent": "ingress", "kind": "matchall", "action": "mirred", "direction": "egress",
+                 "mirred_action": "redirect", "to_dev": "wan", "bytes": 98400, "packets": 1200, "drops": 3,
+                 "overlimits": 0},
+                {"dev": "wan", "parent": "egress", "kind": "matchall", "action": "mirred", "direction": "ingress",
+                 "mirred_action": "mirror", "to_dev": "eth1", "bytes": 504, "packets": 12, "drops": 0, "overlimits": 12},
             ]),
             Table::Stats => json!({
                 "name": "edge", "version": "0.1.0", "pid": 77, "uptime_s": 245.0, "received": 59000, "originated": 1,

@@ -143,6 +143,11 @@ impl<R> DeferList<R> {
         }
     }
 
+    /// Whether a local sender would be told to hold back, were it to send now.
+    pub fn is_full(&self) -> bool {
+        self.cell.is_full()
+    }
+
     /// Runs the queue, as [`After`] asked for: the kernel's `net_tx_action`. `None`: somebody else owns it, and
     /// will say what comes next.
     pub fn run<C: ?Sized>(&self, ctx: &mut C, now: u64, to_free: &mut ToFree) -> Option<After>

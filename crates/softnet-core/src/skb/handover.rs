@@ -91,6 +91,11 @@ impl<B> SkbHandover<B> {
         }
     }
 
+    /// Whether too many are pending.
+    pub fn is_full(&self) -> bool {
+        self.handover.is_full()
+    }
+
     fn push(&self, batch: &mut Batch) -> Result<bool, Refused> {
         let skbs = batch.as_slice();
         let ([first, .., last] | [first @ last]) = skbs else { return Ok(false) };

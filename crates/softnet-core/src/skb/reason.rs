@@ -62,4 +62,5 @@ reasons! {
     QdiscBurstDrop = "qdisc_burst_drop", "too many packets waited for the sender that owned the TX queue";
     TcIngress = "tc_ingress", "an action dropped it where it came in, such as a redirect that loops";
     TcEgress = "tc_egress", "an action dropped it where it was to leave, such as a redirect that loops";
+    CpuBacklog = "cpu_backlog", "the backlog of the RX queue that was to receive it was full";
 }

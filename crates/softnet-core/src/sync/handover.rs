@@ -211,6 +211,11 @@ impl Handover {
         self.word.load(Ordering::Relaxed) < EMPTY
     }
 
+    /// Whether a push would be refused, were somebody to try now.
+    pub fn is_full(&self) -> bool {
+        self.count.load(Ordering::Relaxed) >= self.limit
+    }
+
     fn count(&self, n: u32) -> bool {
         // The look before keeps the count from running away while an owner is held up.
         self.count.load(Ordering::Relaxed) < self.limit

@@ -23,6 +23,7 @@ pub use client::Client;
 pub use server::{Listener, Server};
 
 use crate::context::Context;
+use crate::filter::{Direction, MirredAction};
 use crate::netdev::Knobs;
 use crate::qdisc::Action;
 use crate::show::Table;
@@ -45,6 +46,8 @@ pub enum Request {
     Knobs(SetKnobs),
     /// A change of a device's disciplines, answered when it is done: by a list of its [`QdiscRow`](crate::show::QdiscRow)s.
     Qdisc(SetQdisc),
+    /// A change of a filter, answered when it is done: by a list of the device's [`FilterRow`](crate::show::FilterRow)s.
+    Filter(SetFilter),
 }
 
 /// A change of a device's disciplines:
@@ -61,6 +64,32 @@ pub struct SetQdisc {
     /// The discipline in `tc`'s words; none to delete.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub qdisc: Option<String>,
+}
+
+/// A change of the filter in one of a device's hooks:
+/// `{"dev": "eth1", "parent": "egress", "action": "add", "mirred": {"direction": "egress", "action": "mirror", "dev": "eth2"}}`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SetFilter {
+    /// The device. What is set holds whether its interface is there or not.
+    pub dev: String,
+    /// Which of its hooks.
+    pub parent: Direction,
+    /// What to do.
+    pub action: Action,
+    /// The filter's action, to be applied to all packets; none to delete.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mirred: Option<SetMirred>,
+}
+
+/// The action `mirred` of a filter.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SetMirred {
+    /// Whether packets are to leave by the other device, or to come in by it.
+    pub direction: Direction,
+    /// What to do with the packets.
+    pub action: MirredAction,
+    /// The other device.
+    pub dev: String,
 }
 
 /// Knobs of interrupt mitigation, for a device's instances or one; what is left out stays as it is.

@@ -20,6 +20,7 @@ impl Handler for Echo {
             Request::Set(set) => Ok(json!(format!("{set:?}"))),
             Request::Knobs(knobs) => Ok(json!(format!("{knobs:?}"))),
             Request::Qdisc(set) => Ok(json!(format!("{set:?}"))),
+            Request::Filter(set) => Ok(json!(format!("{set:?}"))),
             Request::Show(table) => Err(format!("no {table:?} here")),
         }
     }

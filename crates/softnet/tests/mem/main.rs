@@ -6,6 +6,7 @@ mod apps;
 mod contexts;
 mod deferral;
 mod frames;
+mod mirred;
 mod order;
 mod policy;
 mod poller;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use softnet::backlog::Input;
 use softnet::instance::{NapiInstance, RxHandler};
 use softnet::shared::Shared;
 use softnet::timer::NapiTimer;
@@ -79,11 +80,14 @@ fn instances_come_and_go_while_their_worker_is_busy() {
         let mut lane = far.remove(0);
         let rx = near.rx.remove(0);
         let (doorbell, stats) = (rx.doorbell(), rx.stats());
+        let rx = Input::new(rx);
+        let backlog = rx.backlog().clone();
         let (napi, guard) = Napi::new("extra", 7, 0, Some(rx));
         // There is no such device to patch to: packets are dropped.
         let instance = Arc::new(NapiInstance::new(
             napi,
             doorbell,
+            backlog,
             NapiTimer::new().unwrap(),
             0,
             RxHandler::Patch(u16::MAX),

@@ -156,7 +156,7 @@ impl Setup<'_> {
             stack: StackConfig {
                 // Two workers on one CPU are no good idea, but must work.
                 workers: available_cpus().into_iter().cycle().take(self.workers).collect(),
-                frames: 16384,
+                frames: 16384.max(4096 * self.ports.len().next_power_of_two() as u32),
                 ..StackConfig::default()
             },
             devices: ports.clone().map(device).collect(),
