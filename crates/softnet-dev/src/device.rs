@@ -108,6 +108,11 @@ pub trait TxQueue: Send {
     fn stalled(&self) -> bool {
         false
     }
+    /// Whether the interface was found down: packets are dropped, what the queue holds may stay there, and
+    /// [telling the device](Self::kick) is how it is found up again. Whoever sends must not wait for completions then.
+    fn down(&self) -> bool {
+        false
+    }
     /// Its counters.
     fn stats(&self) -> Arc<QueueStats>;
     /// Frames it holds now (queued, or sent and not yet reaped).

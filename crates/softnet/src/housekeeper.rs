@@ -216,7 +216,8 @@ impl Housekeeper {
         let (default_qdisc, now) = (&self.config.stack.default_qdisc, self.shared.clock.now());
         let mut layout = lock(&live.layout);
         // Built before anything is changed, since it may be refused; the switch to one queue comes first and away from
-        // one last, so that no packet finds a queue whose discipline is gone.
+        // one last, so that no packet is led to a queue whose discipline is gone. (A batch may be whose sender had chosen
+        // its queue before: nobody waits for those.)
         let (planned, _) = Layout::build(&next, live.tx.len(), default_qdisc, &live.params)
             .map_err(|error| error.to_string())?;
         let single = planned.is_single();

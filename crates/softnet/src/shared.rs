@@ -201,7 +201,8 @@ impl Shared {
     }
 
     /// Sends what the outbox holds. What was received leaves by the TX queue with the number of the RX queue
-    /// it came by, as the rest of its flow does, whoever found the neighbour; what was made here leaves by `queue`.
+    /// it came by, as the rest of its flow does, whoever found the neighbour (unless the device chooses by CPU); what was
+    /// made here leaves by `queue`.
     fn send(&self, ctx: &mut SoftnetData, queue: usize, outbox: &mut Outbox) {
         let mut batch = Batch::new();
         let mut to = None;

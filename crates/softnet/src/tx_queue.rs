@@ -113,8 +113,10 @@ impl Ring<XmitContext<'_>> for LimitedRing {
     #[inline]
     fn avail(&mut self, cx: &mut XmitContext<'_>) -> Quota {
         self.reap(cx.ctx, cx.now);
-        let room = self.queue.as_ref().map_or(0, |queue| queue.room());
-        Quota { packets: room.min(BATCH), bytes: self.dql.avail() }
+        let Some(queue) = &self.queue else { return Quota { packets: 0, bytes: 0 } };
+        let quota = Quota { packets: queue.room().min(BATCH), bytes: self.dql.avail() };
+        // While the interface is down packets are dropped, whatever lies in the ring; by trying it is found up again.
+        if quota.is_open() || !queue.down() { quota } else { Quota::BATCH }
     }
 
     #[inline]

@@ -188,6 +188,9 @@ impl<R> Root<R> {
                 to_free.push(skb, reason);
             }
             qdisc.reset(reason, to_free);
+        } else {
+            // Gathered, and not sent any more.
+            to_free.push_batch(&mut self.held, reason);
         }
     }
 }

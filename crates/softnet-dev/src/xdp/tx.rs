@@ -110,11 +110,7 @@ impl TxQueue for XdpTx {
     }
 
     fn room(&self) -> usize {
-        match self.down {
-            // All of them are dropped.
-            true => self.ring.size() as usize,
-            false => (self.ring.size() as usize).saturating_sub(self.sent.len()),
-        }
+        (self.ring.size() as usize).saturating_sub(self.sent.len())
     }
 
     fn tx_burst(&mut self, ctx: &mut SoftnetData, batch: &mut Batch) -> usize {
@@ -164,6 +160,10 @@ impl TxQueue for XdpTx {
     fn stalled(&self) -> bool {
         // While the interface is down nobody needs to stay awake for the rest.
         self.pending && !self.down
+    }
+
+    fn down(&self) -> bool {
+        self.down
     }
 
     fn stats(&self) -> Arc<QueueStats> {

@@ -190,7 +190,15 @@ fn interfaces_change() {
     let row = || view.devs().swap_remove(0);
     change(&world, &|netlink| netlink.set_down(&name).unwrap());
     until("link down", || row().link == "down");
+    // More bytes than the ring ever held lie there now, since nobody found out before.
+    let sent = row().tx_packets;
+    until("packets to be sent to nobody", || {
+        assert!(!world.hosts[1].run(|| ask(host(0), &[0; 1400])).unwrap());
+        row().tx_packets > sent
+    });
     change(&world, &|netlink| netlink.set_up(&name).unwrap());
+    // Nothing comes in by the interface that would have anybody look at it.
+    until("an answer", || world.hosts[1].run(|| ask(host(0), b"up again?")).unwrap());
     world.assert_connected();
     assert_eq!(world.devs()[0].reopened, 0);
     change(&world, &|netlink| netlink.set_mtu(&name, 1300).unwrap());

@@ -240,6 +240,22 @@ fn without_a_discipline_the_ring_takes_all_or_it_is_dropped() {
 }
 
 #[test]
+fn deactivated_between_two_batches_without_a_discipline_drops_the_second() {
+    let mut world = World::new();
+    let list = list(&world, "noqueue", 1000);
+    let lead = list.lead().unwrap();
+    let mut batches = [world.batch(0..64), world.batch([64])];
+    for batch in &mut batches {
+        assert_eq!(send(&mut world, &list, batch), Sent::Deferred);
+    }
+    // While the first is on the wire, somebody begins to close the device.
+    assert_eq!(lead.finish(&mut || list.deactivate(), 0, &mut world.to_free), After::Idle);
+    assert_eq!(world.dropped(), [(64, DropReason::Shutdown)]);
+    assert!(ids(&list).into_iter().eq(0..64));
+    world.end(list);
+}
+
+#[test]
 fn a_graft_drops_what_the_old_discipline_held() {
     let mut world = World::new();
     let list = list(&world, "pfifo", 1000);
