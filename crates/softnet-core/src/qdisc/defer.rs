@@ -25,8 +25,10 @@
 //! What differs in user space: an owner can be preempted at any point, and nothing leaves the queue until it runs
 //! again. Nobody spins meanwhile; senders return in constant time. The list is bounded: a *local* sender that finds
 //! it full is told to hold back, with its packets, since it can wait; a forwarded packet can't, and is dropped and
-//! counted. And an owner must come to an end although others keep pushing: when it has taken `qdisc_max_burst`
-//! packets of theirs, it *parks* ownership. The next sender, or the run that the runtime owes it, goes on from there.
+//! counted. And an owner must come to an end although others keep pushing: when it has sent 64 packets, or taken as many
+//! of theirs, it *parks* ownership, and the runtime owes a run, which goes on from there. Until then senders hand over as
+//! before: the one that came next would do others' work, in a call of its own, and the run would find nothing to do. Only
+//! when the list is full, because the run is late, does the next sender take ownership up.
 //!
 //! Invariant: a packet that was sent is queued, pending, on the ring, or in somebody's `ToFree`. Packets are pending
 //! only while somebody owns the queue, or the runtime owes a run.
@@ -65,7 +67,7 @@ pub enum Sent {
 /// A TX queue: its discipline, its ring, and the list of what waits for the owner of both.
 pub struct DeferList<R> {
     cell: SkbHandover<Root<R>>,
-    /// Packets of others that an owner takes before it parks.
+    /// Packets of others that an owner takes before it parks; fewer than a batch only if fewer may be pending.
     share: usize,
     deactivated: AtomicBool,
 }
@@ -80,7 +82,7 @@ impl<R> DeferList<R> {
         let limit = qdisc_max_burst.saturating_sub(1);
         DeferList {
             cell: SkbHandover::new(region, limit, Root::new(qdisc, ring)),
-            share: (qdisc_max_burst as usize).max(1),
+            share: (qdisc_max_burst as usize).clamp(1, BATCH),
             deactivated: AtomicBool::new(false),
         }
     }
@@ -227,8 +229,8 @@ impl<R> Lead<'_, R> {
         });
     }
 
-    /// Queues what is pending, sends what may leave, until nothing is pending; lets go. If others push faster than
-    /// that, parks.
+    /// Queues what is pending, sends what may leave, until nothing is pending; lets go. If that is more than its share,
+    /// parks.
     pub fn finish<C: ?Sized>(mut self, ctx: &mut C, now: u64, to_free: &mut ToFree) -> After
     where
         R: Ring<C>,
@@ -244,6 +246,10 @@ impl<R> Lead<'_, R> {
                 root.run(ctx, now, &mut budget, to_free)
             };
             let Lead { list, owner, taken } = self;
+            if after == After::Again {
+                owner.park();
+                return after;
+            }
             match owner.leave() {
                 Ok(()) => return after,
                 // Those that got past the flag are few, and nobody may be left to unpark.

@@ -72,20 +72,24 @@ impl<B> SkbHandover<B> {
         Some(SkbOwner { cell: self, owner })
     }
 
-    /// Becomes the owner, or hands the packets of `batch` over to who is, and leaves it empty. The batch must not be
-    /// empty.
+    /// Becomes the owner, or hands the packets of `batch` over to who is, and leaves it empty. Parked ownership is left to
+    /// who was told to take it up, as long as there is room on the list. The batch must not be empty.
     #[inline]
     pub fn enter(&self, batch: &mut Batch) -> SkbEntered<'_, B> {
         loop {
             if let Ok(owner) = Handover::claim(&self.handover) {
                 return SkbEntered::Owner { owner: SkbOwner { cell: self, owner }, parked: false };
             }
-            if let Ok(owner) = Handover::unpark(&self.handover) {
-                return SkbEntered::Owner { owner: SkbOwner { cell: self, owner }, parked: true };
-            }
             match self.push(batch) {
                 Ok(_) => return SkbEntered::Pending,
-                Err(Refused::Full) => return SkbEntered::Full,
+                Err(Refused::Full) => {
+                    return match Handover::unpark(&self.handover) {
+                        Ok(owner) => {
+                            SkbEntered::Owner { owner: SkbOwner { cell: self, owner }, parked: true }
+                        }
+                        Err(_) => SkbEntered::Full,
+                    };
+                }
                 Err(Refused::Unowned) => {}
             }
         }
@@ -168,7 +172,8 @@ impl<B> SkbOwner<'_, B> {
         owner.leave().map_err(|owner| SkbOwner { cell, owner })
     }
 
-    /// Leaves ownership to the next who enters, or comes to own; the caller must see to it that somebody does.
+    /// Leaves ownership to who comes to own, or enters and finds no room to be pending; the caller must see to it that
+    /// somebody does.
     pub fn park(self) {
         self.owner.park();
     }

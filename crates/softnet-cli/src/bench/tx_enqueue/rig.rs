@@ -16,7 +16,7 @@ use softnet_dev::memfd::MemfdMemory;
 
 use super::queue::{TxQueue, Way};
 use super::sender::{Done, MEASURE, STOP, Shared, WARM_UP};
-use super::wire::{Accounts, SENDERS, WINDOW, Wire};
+use super::wire::{Accounts, COMPARED, WINDOW, Wire};
 use super::worker::Worker;
 use crate::bench::echo::Usage;
 use crate::bench::latency::Latency;
@@ -50,10 +50,10 @@ pub(super) struct Times {
     pub(super) measure: Duration,
 }
 
-/// Packet memory for every measurement.
-pub(super) fn region() -> Result<Arc<Region>, String> {
-    // The windows of all senders, and the caches of all threads.
-    let packets = (SENDERS * WINDOW as usize + (SENDERS + 2) * CacheSizes::default().size) as u32;
+/// Packet memory for up to so many senders.
+pub(super) fn region(senders: usize) -> Result<Arc<Region>, String> {
+    // Their windows, and the caches of all threads.
+    let packets = (senders * WINDOW as usize + (senders + 2) * CacheSizes::default().size) as u32;
     let memory =
         MemfdMemory::new(Region::bytes(packets, packets)).map_err(|e| format!("packet memory: {e}"))?;
     Region::new(Box::new(memory), packets, packets).map_err(|e| e.to_string())
@@ -159,7 +159,7 @@ impl Load {
 
     fn queue(&self, region: &Region, accounts: &Arc<Accounts>) -> Result<Box<dyn TxQueue>, String> {
         let qdisc = self.qdisc.build(&DEV).map_err(|e| e.to_string())?.ok_or("a discipline is needed")?;
-        Ok(self.way.queue(region, qdisc, Wire::new(accounts.clone())))
+        Ok(self.way.queue(region, qdisc, Wire::new(accounts.clone(), COMPARED)))
     }
 
     /// Every packet arrived, intact and in order, or was dropped and counted; all memory is back.

@@ -1,8 +1,9 @@
-//! The far end: a device whose wire takes every frame at once, as a NIC reads frames from memory, and what senders and the
-//! wire know of each other.
+//! The far end: a device whose wire takes every frame at once, and what senders and the wire know of each other.
 //!
-//! A [`Wire`] is called by whoever may touch the ring of its queue. It compares every frame to the last byte, looks
-//! whether each sender's frames come in order, and frees them: the sink at which packets are counted.
+//! A [`Wire`] is called by whoever may touch the ring of its queue. It looks whether each sender's frames come in order,
+//! compares one frame in so many to the last byte, and frees them: the sink at which packets are counted. A NIC reads
+//! frames itself; a wire that compared all of them would move each to the cache of who sends for others, and measure that.
+//! So sender and number of a packet are also in its head, which whoever sends it reads anyway.
 //!
 //! A sender may have [`WINDOW`] packets on their way, as a socket with the kernel's default send buffer has; then it sleeps
 //! until half of them are through (`sock_writeable`). Nobody looks at the other's line more often than that: the wire
@@ -24,6 +25,8 @@ use softnet_core::skb::{Batch, Skb};
 pub(super) const SIZE: usize = 120;
 /// Packets of a sender that may be on their way: those of 120 bytes that the kernel's default send buffer holds.
 pub(super) const WINDOW: u64 = 277;
+/// Of so many frames the wire compares one.
+pub(super) const COMPARED: u64 = 16;
 /// Senders there may be.
 pub(super) const SENDERS: usize = 64;
 /// Where the packet's number and its sender's are, behind Ethernet, IPv4 and UDP headers.
@@ -60,6 +63,8 @@ const TEMPLATE: [u8; SIZE] = {
 /// Writes packet `number` of `sender` into `skb`, which is empty.
 #[inline]
 pub(super) fn write(skb: &mut Skb, sender: usize, number: u64) {
+    let head = skb.head_mut();
+    (head.queue, head.hash) = (sender as u16, number as u32);
     if let Some(frame) = skb.put(SIZE) {
         frame.copy_from_slice(&TEMPLATE);
         frame[NUMBER..SENDER].copy_from_slice(&number.to_ne_bytes());
@@ -67,13 +72,13 @@ pub(super) fn write(skb: &mut Skb, sender: usize, number: u64) {
     }
 }
 
-/// Sender and number of a frame; `None` if it is none of ours, or was damaged.
-#[inline]
-fn read(frame: &[u8]) -> Option<(usize, u64)> {
-    let frame: &[u8; SIZE] = frame.try_into().ok()?;
-    let (number, sender) = (frame[NUMBER..SENDER].try_into().ok()?, frame[SENDER..REST].try_into().ok()?);
-    let is_ours = frame[..NUMBER] == TEMPLATE[..NUMBER] && frame[REST..] == TEMPLATE[REST..];
-    is_ours.then_some((u16::from_ne_bytes(sender).into(), u64::from_ne_bytes(number)))
+/// Whether `frame` is packet `number` of `sender`, to the last byte.
+fn is_whole(frame: &[u8], sender: usize, number: u64) -> bool {
+    frame.len() == SIZE
+        && frame[..NUMBER] == TEMPLATE[..NUMBER]
+        && frame[NUMBER..SENDER] == number.to_ne_bytes()
+        && frame[SENDER..REST] == (sender as u16).to_ne_bytes()
+        && frame[REST..] == TEMPLATE[REST..]
 }
 
 /// What became of one sender's packets. On lines of its own.
@@ -172,7 +177,7 @@ impl Accounts {
     /// Frees what was dropped, and counts it.
     pub(super) fn free(&self, ctx: &mut SoftnetData, to_free: &mut ToFree) {
         while let Some((skb, reason)) = to_free.pop() {
-            match read(skb.data()).and_then(|(sender, _)| self.of.get(sender)) {
+            match self.of.get(usize::from(skb.head().queue)) {
                 Some(account) => {
                     account.dropped.fetch_add(1, Ordering::Relaxed);
                     fence(Ordering::SeqCst);
@@ -188,20 +193,32 @@ impl Accounts {
 /// The device's end of a TX queue.
 pub(super) struct Wire {
     accounts: Arc<Accounts>,
+    /// Of so many frames it compares one.
+    compared: u64,
+    /// Frames it got.
+    frames: u64,
 }
 
 impl Wire {
-    pub(super) fn new(accounts: Arc<Accounts>) -> Self {
-        Wire { accounts }
+    pub(super) fn new(accounts: Arc<Accounts>, compared: u64) -> Self {
+        Wire { accounts, compared, frames: 0 }
     }
 
-    /// Looks at a frame; whose it is, if it is in order.
+    /// Looks at a packet; whose it is, if it is in order and, where it is compared, whole.
     #[inline]
-    fn look(&self, skb: &Skb) -> Option<usize> {
-        let (sender, number) = read(skb.data())?;
+    fn look(&mut self, skb: &Skb) -> Option<usize> {
+        let head = skb.head();
+        let sender = usize::from(head.queue);
         let account = self.accounts.of.get(sender)?;
-        // There is a gap where packets were dropped.
-        if number < account.next.load(Ordering::Relaxed) {
+        let next = account.next.load(Ordering::Relaxed);
+        // There is a gap where packets were dropped; what is behind is more than half of all numbers ahead.
+        let ahead = head.hash.wrapping_sub(next as u32);
+        if ahead > u32::MAX / 2 {
+            return None;
+        }
+        let number = next + u64::from(ahead);
+        self.frames += 1;
+        if self.frames % self.compared == 0 && !is_whole(skb.data(), sender, number) {
             return None;
         }
         account.next.store(number + 1, Ordering::Relaxed);
@@ -216,7 +233,6 @@ impl Ring<SoftnetData> for Wire {
     }
 
     fn xmit(&mut self, ctx: &mut SoftnetData, batch: &mut Batch) {
-        batch.as_slice().iter().for_each(Skb::prefetch_data);
         let mut senders = 0u64;
         for skb in batch.as_slice() {
             match self.look(skb) {
