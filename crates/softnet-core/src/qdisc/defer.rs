@@ -17,7 +17,7 @@
 //! * *The count is not reset in the instant of the detachment*, so that a few more than `qdisc_max_burst` may get in.
 //! * *A leader learns what really became of its packets*; a sender whose packets were handed over is told that they
 //!   were taken, whatever comes later.
-//! * *Bypass* only if nothing is queued or pending.
+//! * *Bypass* only if nothing is queued, and nothing older is pending.
 //! * *Drops are freed after the queue was let go.* They come out in a [`ToFree`].
 //! * *Deactivation drops each waiting packet once.* It is a flag that stops senders at the door, and then a lead like
 //!   any other, which finds the flag and drops everything. Whoever had the queue before has ended by then.
@@ -35,7 +35,7 @@
 
 use super::root::{After, Ring, Root};
 use super::{Qdisc, ToFree, Verdict};
-use crate::skb::{BATCH, Batch, DropReason, Region, SkbEntered, SkbHandover, SkbOwner};
+use crate::skb::{BATCH, Batch, DropReason, Ending, Region, SkbEntered, SkbHandover, SkbOwner};
 use crate::sync::{AtomicBool, Mutant, Ordering, mutated};
 
 /// Where packets come from, which decides what happens when too many are pending.
@@ -110,9 +110,19 @@ impl<R> DeferList<R> {
         }
         match self.cell.enter(batch) {
             SkbEntered::Owner { owner, parked } => {
-                let mut lead = Lead { list: self, owner, taken: 0 };
-                let verdict = lead.queue(ctx, now, batch, parked, to_free);
-                Sent::Led { verdict, after: lead.finish(ctx, now, to_free) }
+                let mut work = Work::new(self);
+                let mut verdict = None;
+                let after = owner.work(|owner| {
+                    let mut known = None;
+                    if verdict.is_none() {
+                        let queued = work.queue(owner, ctx, now, batch, parked, to_free);
+                        (verdict, known) = (Some(queued.0), queued.1);
+                    } else {
+                        work.take(owner, ctx, now, to_free);
+                    }
+                    work.run(owner, known, ctx, now, to_free)
+                });
+                Sent::Led { verdict: verdict.unwrap_or_default(), after }
             }
             SkbEntered::Pending => Sent::Deferred,
             SkbEntered::Full => {
@@ -137,7 +147,7 @@ impl<R> DeferList<R> {
     /// a bounded time; try again.
     #[inline]
     pub fn lead(&self) -> Option<Lead<'_, R>> {
-        Some(Lead { list: self, owner: self.cell.own()?, taken: 0 })
+        Some(Lead { list: self, owner: self.cell.own()? })
     }
 
     /// From now on every packet is dropped as `dev_ready`. Whoever calls it must [lead](Self::lead) once more, and
@@ -158,8 +168,6 @@ impl<R> DeferList<R> {
 pub struct Lead<'a, R> {
     list: &'a DeferList<R>,
     owner: SkbOwner<'a, Root<R>>,
-    /// Packets of others taken so far.
-    taken: usize,
 }
 
 impl<R> Lead<'_, R> {
@@ -180,46 +188,77 @@ impl<R> Lead<'_, R> {
         root.qdisc = qdisc;
     }
 
-    /// Queues the caller's own packets, or has them pass. If ownership was parked, what is pending is older.
+    /// Queues what is pending, sends what may leave, until nothing is pending; lets go. If that is more than its share,
+    /// parks.
+    pub fn finish<C: ?Sized>(self, ctx: &mut C, now: u64, to_free: &mut ToFree) -> After
+    where
+        R: Ring<C>,
+    {
+        let Lead { list, owner } = self;
+        let mut work = Work::new(list);
+        owner.work(|owner| {
+            work.take(owner, ctx, now, to_free);
+            work.run(owner, None, ctx, now, to_free)
+        })
+    }
+}
+
+/// What an owner has done of its share.
+struct Work<'a, R> {
+    list: &'a DeferList<R>,
+    /// Packets of others taken so far.
+    taken: usize,
+    /// Packets that may still be sent.
+    budget: usize,
+}
+
+impl<'a, R> Work<'a, R> {
+    fn new(list: &'a DeferList<R>) -> Self {
+        Work { list, taken: 0, budget: BATCH }
+    }
+
+    /// Queues the owner's own packets, or has them pass, in which case it is known what a run would come to. If ownership
+    /// was parked, what is pending is older; otherwise it is younger, and to look for it now costs more than to be refused
+    /// when letting go.
+    #[inline(always)]
     fn queue<C: ?Sized>(
         &mut self,
+        owner: &mut SkbOwner<'_, Root<R>>,
         ctx: &mut C,
         now: u64,
         batch: &mut Batch,
         parked: bool,
         to_free: &mut ToFree,
-    ) -> Verdict
+    ) -> (Verdict, Option<After>)
     where
         R: Ring<C>,
     {
         if self.list.is_deactivated() && !mutated(Mutant::DeactivatedNotSeen) {
             to_free.push_batch(batch, DropReason::DevReady);
-            return Verdict::Drop;
+            return (Verdict::Drop, None);
         }
         if parked && !mutated(Mutant::OwnBeforePending) {
-            self.take(ctx, now, to_free);
+            self.take(owner, ctx, now, to_free);
         }
-        let alone = !parked && !self.owner.has_pending();
-        let root = self.owner.body();
-        if root.qdisc.is_none() {
-            // What was taken before goes first.
-            root.run(ctx, now, &mut 0, to_free);
-            return root.direct(ctx, batch, to_free);
+        let root = owner.body();
+        if !parked && let Some(after) = root.bypass(ctx, batch) {
+            return (Verdict::Success, Some(after));
         }
-        if alone && root.bypass(ctx, batch) {
-            return Verdict::Success;
-        }
-        let verdicts = batch.drain().map(|skb| root.enqueue(ctx, skb, now, to_free));
-        verdicts.max().unwrap_or_default()
+        (root.enqueue_batch(ctx, now, batch, to_free), None)
     }
 
     /// Detaches the pending list and queues, or drops, all of it.
-    fn take<C: ?Sized>(&mut self, ctx: &mut C, now: u64, to_free: &mut ToFree)
-    where
+    fn take<C: ?Sized>(
+        &mut self,
+        owner: &mut SkbOwner<'_, Root<R>>,
+        ctx: &mut C,
+        now: u64,
+        to_free: &mut ToFree,
+    ) where
         R: Ring<C>,
     {
         let deactivated = self.list.is_deactivated();
-        self.taken += self.owner.drain(|root, skb| {
+        self.taken += owner.drain(|root, skb| {
             if deactivated {
                 to_free.push(skb, DropReason::DevReady);
             } else {
@@ -229,36 +268,29 @@ impl<R> Lead<'_, R> {
         });
     }
 
-    /// Queues what is pending, sends what may leave, until nothing is pending; lets go. If that is more than its share,
-    /// parks.
-    pub fn finish<C: ?Sized>(mut self, ctx: &mut C, now: u64, to_free: &mut ToFree) -> After
+    /// Sends what may leave, unless it is `known` what that would come to.
+    #[inline(always)]
+    fn run<C: ?Sized>(
+        &mut self,
+        owner: &mut SkbOwner<'_, Root<R>>,
+        known: Option<After>,
+        ctx: &mut C,
+        now: u64,
+        to_free: &mut ToFree,
+    ) -> Ending<After>
     where
         R: Ring<C>,
     {
-        let mut budget = BATCH;
-        loop {
-            self.take(ctx, now, to_free);
-            let root = self.owner.body();
-            let after = if self.list.is_deactivated() {
-                root.reset(DropReason::Shutdown, to_free);
-                After::Idle
-            } else {
-                root.run(ctx, now, &mut budget, to_free)
-            };
-            let Lead { list, owner, taken } = self;
-            if after == After::Again {
-                owner.park();
-                return after;
-            }
-            match owner.leave() {
-                Ok(()) => return after,
-                // Those that got past the flag are few, and nobody may be left to unpark.
-                Err(owner) if taken >= list.share && !list.is_deactivated() => {
-                    owner.park();
-                    return After::Again;
-                }
-                Err(owner) => self = Lead { list, owner, taken },
-            }
+        let root = owner.body();
+        if self.list.is_deactivated() {
+            root.reset(DropReason::Shutdown, to_free);
+            // Those that got past the flag are few, and nobody may be left to unpark.
+            return Ending::Leave(After::Idle);
+        }
+        match known.unwrap_or_else(|| root.run(ctx, now, &mut self.budget, to_free)) {
+            After::Again => Ending::Park(After::Again),
+            after if self.taken >= self.list.share => Ending::LeaveOrPark(after, After::Again),
+            after => Ending::Leave(after),
         }
     }
 }

@@ -68,31 +68,53 @@ impl<R> Root<R> {
         Verdict::Success
     }
 
-    /// Passes the packets of `batch` by the discipline if that is allowed, and leaves it empty then. The caller knows
-    /// that nothing is pending.
-    ///
-    /// The kernel lets a packet pass if it is alone and nothing is queued. A batch is one sender's packets in a row,
-    /// each of which would have found it so; more than one sender's never pass.
-    pub(super) fn bypass<C: ?Sized>(&mut self, ctx: &mut C, batch: &mut Batch) -> bool
+    /// Queues the packets of `batch`, or, without a discipline, sends them. The worst that became of them.
+    #[inline]
+    pub(super) fn enqueue_batch<C: ?Sized>(
+        &mut self,
+        ctx: &mut C,
+        now: u64,
+        batch: &mut Batch,
+        to_free: &mut ToFree,
+    ) -> Verdict
     where
         R: Ring<C>,
     {
-        let Some(qdisc) = self.qdisc.as_ref().filter(|qdisc| qdisc.can_bypass() && qdisc.is_empty()) else {
-            return false;
+        let Some(qdisc) = &mut self.qdisc else {
+            // What was taken before goes first.
+            self.flush(ctx, to_free);
+            return self.direct(ctx, batch, to_free);
         };
+        batch.drain().fold(Verdict::Success, |worst, skb| worst.max(qdisc.enqueue(skb, now, to_free)))
+    }
+
+    /// Passes the packets of `batch` by the discipline if that is allowed, leaves it empty then, and says what has to happen
+    /// next. The caller knows that nothing older is pending.
+    ///
+    /// The kernel lets a packet pass if it is alone and nothing is queued. A batch is one sender's packets in a row,
+    /// each of which would have found it so; more than one sender's never pass.
+    #[inline]
+    pub(super) fn bypass<C: ?Sized>(&mut self, ctx: &mut C, batch: &mut Batch) -> Option<After>
+    where
+        R: Ring<C>,
+    {
+        let qdisc = self.qdisc.as_ref().filter(|qdisc| qdisc.can_bypass() && qdisc.is_empty())?;
         let mut quota = self.ring.avail(ctx);
         for skb in batch.as_slice() {
             if !quota.is_open() {
-                return false;
+                return None;
             }
             quota.take(skb.len());
         }
         let stats = qdisc.stats();
         batch.as_slice().iter().for_each(|skb| stats.sent(skb.len()));
         self.ring.xmit(ctx, batch);
-        batch.as_slice().iter().for_each(|skb| stats.requeued(skb.len()));
+        if batch.is_empty() {
+            return Some(After::Idle);
+        }
+        requeue(batch, &**qdisc);
         self.held.append(batch);
-        true
+        Some(After::Stopped)
     }
 
     /// Sends a batch without a discipline. What the ring does not take is dropped.
@@ -139,15 +161,12 @@ impl<R> Root<R> {
             return After::Idle;
         };
         loop {
-            if qdisc.is_empty() {
-                return After::Idle;
-            }
             if *budget == 0 {
-                return After::Again;
+                return if qdisc.is_empty() { After::Idle } else { After::Again };
             }
             let mut quota = self.ring.avail(ctx);
             if !quota.is_open() {
-                return After::Stopped;
+                return if qdisc.is_empty() { After::Idle } else { After::Stopped };
             }
             if self.held.is_empty() {
                 quota.packets = quota.packets.min(*budget);
@@ -160,14 +179,17 @@ impl<R> Root<R> {
                     };
                 }
             } else {
-                self.held.as_slice().iter().for_each(|skb| qdisc.stats().unqueued(skb.len()));
+                offer_again(&self.held, &**qdisc);
             }
             let offered = self.held.len();
             self.ring.xmit(ctx, &mut self.held);
             *budget = budget.saturating_sub(offered - self.held.len());
             if !self.held.is_empty() {
-                self.held.as_slice().iter().for_each(|skb| qdisc.stats().requeued(skb.len()));
+                requeue(&self.held, &**qdisc);
                 return After::Stopped;
+            }
+            if qdisc.is_empty() {
+                return After::Idle;
             }
         }
     }
@@ -183,4 +205,16 @@ impl<R> Root<R> {
             qdisc.reset(reason, to_free);
         }
     }
+}
+
+/// `held` was queued once more, and is offered to the ring again.
+#[cold]
+fn offer_again(held: &Batch, qdisc: &dyn Qdisc) {
+    held.as_slice().iter().for_each(|skb| qdisc.stats().unqueued(skb.len()));
+}
+
+/// The ring did not take `held`.
+#[cold]
+fn requeue(held: &Batch, qdisc: &dyn Qdisc) {
+    held.as_slice().iter().for_each(|skb| qdisc.stats().requeued(skb.len()));
 }

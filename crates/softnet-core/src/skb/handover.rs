@@ -129,7 +129,7 @@ impl<B> Drop for SkbHandover<B> {
     }
 }
 
-/// Ownership of an [`SkbHandover`]. It must end by [`leave`](Self::leave) or [`park`](Self::park).
+/// Ownership of an [`SkbHandover`]. It must end by [`work`](Self::work).
 #[must_use = "an owner must drain and leave"]
 pub struct SkbOwner<'a, B> {
     cell: &'a SkbHandover<B>,
@@ -165,16 +165,40 @@ impl<B> SkbOwner<'_, B> {
         n
     }
 
-    /// Lets go; succeeds only if nothing is pending. Otherwise the caller must drain again, or park.
-    #[inline]
-    pub fn leave(self) -> Result<(), Self> {
-        let SkbOwner { cell, owner } = self;
-        owner.leave().map_err(|owner| SkbOwner { cell, owner })
+    /// Does rounds until one ends ownership; what that one came to. (One call for all of it: to move ownership about costs
+    /// more than it looks.)
+    #[inline(always)]
+    pub fn work<T>(mut self, mut round: impl FnMut(&mut Self) -> Ending<T>) -> T {
+        loop {
+            match round(&mut self) {
+                Ending::Leave(result) => {
+                    if self.owner.try_leave() {
+                        return result;
+                    }
+                }
+                Ending::LeaveOrPark(left, parked) => {
+                    if self.owner.try_leave() {
+                        return left;
+                    }
+                    self.owner.park();
+                    return parked;
+                }
+                Ending::Park(result) => {
+                    self.owner.park();
+                    return result;
+                }
+            }
+        }
     }
+}
 
-    /// Leaves ownership to who comes to own, or enters and finds no room to be pending; the caller must see to it that
+/// How a round of [`SkbOwner::work`] ends, with what it came to.
+pub enum Ending<T> {
+    /// By letting go if nothing is pending; otherwise there is another round.
+    Leave(T),
+    /// By letting go if nothing is pending; otherwise as `Park`, with the second result.
+    LeaveOrPark(T, T),
+    /// By leaving ownership to who comes to own, or enters and finds no room to be pending. The caller must see to it that
     /// somebody does.
-    pub fn park(self) {
-        self.owner.park();
-    }
+    Park(T),
 }
