@@ -284,18 +284,22 @@ impl Live {
         }
     }
 
-    /// The TX queue for `skb`, which came by RX queue `rx_queue` if any, sent from the calling thread's CPU.
-    pub(crate) fn pick_tx(&self, rx_queue: Option<u16>, skb: &mut Skb) -> u16 {
-        let cpu = self.xps.by_cpu().then(|| rustix::thread::sched_getcpu() as u32);
+    /// The calling thread's CPU, if that matters.
+    pub(crate) fn xps_cpu(&self) -> Option<u32> {
+        self.xps.by_cpu().then(|| rustix::thread::sched_getcpu() as u32)
+    }
+
+    /// The TX queue for `skb`, which came by RX queue `rx_queue` if any, sent from `cpu`.
+    pub(crate) fn pick_tx(&self, rx_queue: Option<u16>, cpu: Option<u32>, skb: &mut Skb) -> u16 {
         pick_tx(&self.xps, self.real_num_tx_queues(), Hint { rx_queue, cpu, hash: || skb_get_hash(skb) })
     }
 
     /// Sends received packets, each by the TX queue that the maps say; the device has maps.
     #[cold]
     fn xmit_by_maps(&self, ctx: &mut SoftnetData, now: u64, rx_queue: u16, batch: &mut Batch) {
-        let (mut some, mut to) = (Batch::new(), 0);
+        let (mut some, mut to, cpu) = (Batch::new(), 0, self.xps_cpu());
         for mut skb in batch.drain() {
-            let queue = self.pick_tx(Some(rx_queue), &mut skb);
+            let queue = self.pick_tx(Some(rx_queue), cpu, &mut skb);
             if queue != to && !some.is_empty() {
                 self.tx[usize::from(to)].xmit(ctx, now, Origin::Forwarded, &mut some);
             }

@@ -48,7 +48,7 @@ impl LocalSender {
             return Ok(if n == 0 { Verdict::Success } else { Verdict::Drop });
         };
         let now = shared.clock.now();
-        let choose = || live.pick_tx(rx_queue, first);
+        let choose = || live.pick_tx(rx_queue, live.xps_cpu(), first);
         let queues = live.real_num_tx_queues();
         // Nobody tells whether packets of ours are still on their way, so they might be.
         let number = usize::from(self.sticky.pick(now, false, shared.txq_reselection, queues, choose));

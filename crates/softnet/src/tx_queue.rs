@@ -3,8 +3,8 @@
 //!
 //! Any thread with a context sends through it: it owns the queue for a while, or leaves its packets to the thread that
 //! does (see [`DeferList`]). What is left when a sender lets go is the queue's worker's: a share used up, a packet whose time
-//! has not come, a full ring. The sender says *when* in [`due`](NetdevQueue::next_due) and wakes the worker if that sleeps
-//! for longer. Workers do this whatever the context their instances are polled in, as the kernel's CPUs run
+//! has not come, a full ring. Before it lets go the sender says *when* ([`Due`]), and wakes the worker if that sleeps for
+//! longer. Workers do this whatever the context their instances are polled in, as the kernel's CPUs run
 //! `NET_TX_SOFTIRQ`.
 //!
 //! Invariant: while packets are queued, somebody owns the queue, or its worker has a time at which to run it.
@@ -17,7 +17,7 @@ use softnet_core::qdisc::{
     After, DeferList, DeferStats, Dql, Lead, Origin, Qdisc, Quota, Ring, Sent, ToFree,
 };
 use softnet_core::skb::{BATCH, Batch, Region};
-use softnet_core::sync::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use softnet_core::sync::{AtomicU64, AtomicUsize, Ordering};
 use softnet_dev::{QueueStats, TxQueue};
 
 use crate::clock::Clock;
@@ -25,8 +25,10 @@ use crate::shared::lock;
 use crate::worker::WorkerShared;
 
 /// ns after which a full ring is looked at again, if nobody sends meanwhile. No device tells of its completions; this is
-/// about the shortest sleep that does not cost much of a core.
+/// about the shortest sleep that does not cost much of a core. Doubled each time that nothing has left the ring, up to
+/// 1.6 ms.
 const TX_RETRY: u64 = 50_000;
+const TX_RETRY_DOUBLINGS: u32 = 5;
 
 /// How long a sender that is held back sleeps at most before it tries again.
 const HOLD_BACK: Duration = Duration::from_millis(1);
@@ -40,6 +42,28 @@ struct XmitContext<'a> {
     now: u64,
 }
 
+/// When a queue's worker is to run it. Any thread may set it.
+struct Due {
+    /// In ns of the stack's clock.
+    at: AtomicU64,
+    worker: Arc<WorkerShared>,
+}
+
+impl Due {
+    #[inline(always)]
+    fn get(&self) -> u64 {
+        self.at.load(Ordering::Relaxed)
+    }
+
+    /// Has the worker run the queue at `at`, unless it will sooner, and wakes it if it sleeps for longer.
+    #[cold]
+    fn set(&self, at: u64) {
+        if self.at.fetch_min(at, Ordering::Release) > at {
+            self.worker.waker.wake();
+        }
+    }
+}
+
 /// What others may know of a ring; written by the queue's owner.
 #[derive(Default)]
 pub struct RingState {
@@ -49,8 +73,6 @@ pub struct RingState {
     pub limit: AtomicU64,
     /// See [`limit`](Self::limit).
     pub inflight: AtomicU64,
-    /// The device must be told again of what is in it.
-    stalled: AtomicBool,
 }
 
 /// The ring as the discipline's owner uses it, within the byte queue limits of what it completes.
@@ -62,6 +84,11 @@ struct LimitedRing {
     dql: Dql,
     /// Frames in the ring when it was last looked at, and those put on it since.
     in_ring: usize,
+    due: Arc<Due>,
+    /// The device must be told again of what is in the ring.
+    stalled: bool,
+    /// Times in a row that the ring was full, and nothing had left it.
+    stuck: u32,
 }
 
 impl LimitedRing {
@@ -71,9 +98,15 @@ impl LimitedRing {
         let Some(queue) = &mut self.queue else { return };
         queue.reap(ctx);
         let held = queue.held();
-        // Reaping is what ends it.
-        if self.state.stalled.load(Ordering::Relaxed) {
-            self.state.stalled.store(queue.stalled(), Ordering::Relaxed);
+        // Reaping is what ends that the device is stalled; until then it is done again, and at once if it got on.
+        self.stalled = self.stalled && queue.stalled();
+        match held < self.in_ring {
+            true => self.stuck = 0,
+            false if self.stalled => self.stuck = self.stuck.saturating_add(1),
+            false => {}
+        }
+        if self.stalled {
+            self.due.set(now + self.retry());
         }
         if self.dql.inflight() > 0 {
             let bytes = match held {
@@ -90,6 +123,14 @@ impl LimitedRing {
         self.state.held.store(held, Ordering::Relaxed);
     }
 
+    /// ns after which to try again.
+    fn retry(&self) -> u64 {
+        match self.stuck {
+            0 => 0,
+            stuck => TX_RETRY << (stuck - 1).min(TX_RETRY_DOUBLINGS),
+        }
+    }
+
     /// About how many bytes have left, with `held` frames still in the ring. Devices say how many frames they completed, not
     /// how long these were: they are taken for average ones, and what that is off is made up for when the ring is empty.
     #[cold]
@@ -104,8 +145,9 @@ impl LimitedRing {
         if let Some(queue) = self.queue.take() {
             queue.close(ctx);
         }
+        self.stalled = false;
         self.state.held.store(0, Ordering::Relaxed);
-        self.state.stalled.store(false, Ordering::Relaxed);
+        self.state.inflight.store(0, Ordering::Relaxed);
     }
 }
 
@@ -122,25 +164,40 @@ impl Ring<XmitContext<'_>> for LimitedRing {
     #[inline]
     fn xmit(&mut self, cx: &mut XmitContext<'_>, batch: &mut Batch) -> u64 {
         let Some(queue) = &mut self.queue else { return 0 };
-        let before = self.stats.bytes.get();
-        let mut taken = queue.tx_burst(cx.ctx, batch);
+        let before = (self.stats.packets.get(), self.stats.bytes.get());
+        queue.tx_burst(cx.ctx, batch);
         queue.kick(cx.ctx);
         if !batch.is_empty() {
             // The kick may have sent what filled the ring.
             queue.reap(cx.ctx);
-            taken += queue.tx_burst(cx.ctx, batch);
+            queue.tx_burst(cx.ctx, batch);
             queue.kick(cx.ctx);
         }
-        let bytes = self.stats.bytes.get().wrapping_sub(before);
+        let packets = self.stats.packets.get().wrapping_sub(before.0);
+        let bytes = self.stats.bytes.get().wrapping_sub(before.1);
         self.dql.sent(bytes);
-        self.in_ring += taken;
-        let state = &self.state;
-        state.held.store(self.in_ring, Ordering::Relaxed);
-        let stalled = queue.stalled();
-        if stalled != state.stalled.load(Ordering::Relaxed) {
-            state.stalled.store(stalled, Ordering::Relaxed);
+        self.in_ring += packets as usize;
+        self.state.held.store(self.in_ring, Ordering::Relaxed);
+        if packets > 0 {
+            self.stuck = 0;
+        }
+        if queue.stalled() {
+            self.stalled = true;
+            self.due.set(cx.now);
         }
         bytes
+    }
+
+    fn owe(&mut self, after: After, now: u64) {
+        self.due.set(match after {
+            After::Idle => return,
+            After::Again => now,
+            After::Watchdog(at) => at,
+            After::Stopped => {
+                self.stuck = self.stuck.saturating_add(1);
+                now + self.retry()
+            }
+        });
     }
 }
 
@@ -187,11 +244,13 @@ impl HeldBack {
         sent
     }
 
-    /// The owner let go: whoever waits may try again.
+    /// The owner let go: whoever waits may try again. A worker must not wait here for those who wait: if one of them has
+    /// the lock, the time-out is for the others.
     #[inline(always)]
     fn wake(&self) {
-        if self.waiting.load(Ordering::Relaxed) > 0 {
-            let _guard = lock(&self.lock);
+        if self.waiting.load(Ordering::Relaxed) > 0
+            && let Ok(_guard) = self.lock.try_lock()
+        {
             self.passes.fetch_add(1, Ordering::Release);
             self.go_on.notify_all();
         }
@@ -207,9 +266,7 @@ pub struct NetdevQueue {
     state: Arc<RingState>,
     /// Who waits for room on the pending list.
     pub held_back: HeldBack,
-    /// When the worker is to run it, in ns of the stack's clock.
-    due: AtomicU64,
-    worker: Arc<WorkerShared>,
+    due: Arc<Due>,
 }
 
 /// What a queue is made with.
@@ -231,12 +288,16 @@ impl NetdevQueue {
         params: QueueParams,
     ) -> Self {
         let (stats, state) = (queue.stats(), Arc::<RingState>::default());
+        let due = Arc::new(Due { at: AtomicU64::new(NEVER), worker: params.worker });
         let ring = LimitedRing {
             queue: Some(queue),
             stats: stats.clone(),
             state: state.clone(),
             dql: Dql::default(),
             in_ring: 0,
+            due: due.clone(),
+            stalled: false,
+            stuck: 0,
         };
         NetdevQueue {
             dev: params.dev,
@@ -244,8 +305,7 @@ impl NetdevQueue {
             stats,
             state,
             held_back: HeldBack::default(),
-            due: AtomicU64::new(NEVER),
-            worker: params.worker,
+            due,
         }
     }
 
@@ -261,7 +321,7 @@ impl NetdevQueue {
 
     /// Who runs it.
     pub(crate) fn worker(&self) -> &WorkerShared {
-        &self.worker
+        &self.due.worker
     }
 
     /// How often it was owned, and how many packets were handed over.
@@ -275,10 +335,7 @@ impl NetdevQueue {
     pub fn xmit(&self, ctx: &mut SoftnetData, now: u64, origin: Origin, batch: &mut Batch) -> Sent {
         let mut to_free = ToFree::new();
         let sent = self.root.send(&mut XmitContext { ctx, now }, now, origin, batch, &mut to_free);
-        if let Sent::Led { after, .. } = sent {
-            self.let_go(after, now);
-        }
-        self.free(ctx, &mut to_free);
+        self.let_go(ctx, &mut to_free);
         sent
     }
 
@@ -300,33 +357,37 @@ impl NetdevQueue {
         if self.next_due() > now {
             return false;
         }
-        // Before the run, which may set it anew. Acquire: of whoever set it, and had let go of the queue before.
-        self.due.swap(NEVER, Ordering::AcqRel);
-        self.reap_and_run(ctx, now);
+        // Before the run, which may set it anew. Acquire: of whoever set it, and what it did to the queue before.
+        self.due.at.swap(NEVER, Ordering::AcqRel);
+        if !self.reap_and_run(ctx, now) {
+            // Its owner may have said before that when to run it, and is about to let go.
+            self.due.set(now + TX_RETRY);
+        }
         true
     }
 
     /// When its worker is to run it.
     #[inline(always)]
     pub(crate) fn next_due(&self) -> u64 {
-        self.due.load(Ordering::Relaxed)
+        self.due.get()
     }
 
     /// Takes back what was sent meanwhile, if anything is left in the ring, and goes on with what is queued.
     pub(crate) fn reap(&self, ctx: &mut SoftnetData, now: u64) {
         if self.state.held.load(Ordering::Relaxed) > 0 {
-            self.reap_and_run(ctx, now);
+            // Whoever owns it does the same.
+            let _ = self.reap_and_run(ctx, now);
         }
     }
 
-    fn reap_and_run(&self, ctx: &mut SoftnetData, now: u64) {
-        // Whoever owns it does the same, and sees to the rest.
-        let Some(mut lead) = self.root.lead() else { return };
+    /// Says whether it did; otherwise somebody else owns the queue.
+    fn reap_and_run(&self, ctx: &mut SoftnetData, now: u64) -> bool {
+        let Some(mut lead) = self.root.lead() else { return false };
         lead.ring().reap(ctx, now);
         let mut to_free = ToFree::new();
-        let after = lead.finish(&mut XmitContext { ctx, now }, now, &mut to_free);
-        self.let_go(after, now);
-        self.free(ctx, &mut to_free);
+        lead.finish(&mut XmitContext { ctx, now }, now, &mut to_free);
+        self.let_go(ctx, &mut to_free);
+        true
     }
 
     /// Puts another discipline in place; what the old one held is dropped, as the kernel has it.
@@ -334,9 +395,8 @@ impl NetdevQueue {
         let mut to_free = ToFree::new();
         let mut lead = self.lead();
         lead.graft(qdisc, &mut to_free);
-        let after = lead.finish(&mut XmitContext { ctx, now }, now, &mut to_free);
-        self.let_go(after, now);
-        self.free(ctx, &mut to_free);
+        lead.finish(&mut XmitContext { ctx, now }, now, &mut to_free);
+        self.let_go(ctx, &mut to_free);
     }
 
     /// Has the discipline changed by `change`; what it holds stays. `None`: there is none.
@@ -349,9 +409,8 @@ impl NetdevQueue {
         let mut to_free = ToFree::new();
         let mut lead = self.lead();
         let changed = lead.qdisc().map(change);
-        let after = lead.finish(&mut XmitContext { ctx, now }, now, &mut to_free);
-        self.let_go(after, now);
-        self.free(ctx, &mut to_free);
+        lead.finish(&mut XmitContext { ctx, now }, now, &mut to_free);
+        self.let_go(ctx, &mut to_free);
         changed
     }
 
@@ -362,8 +421,7 @@ impl NetdevQueue {
         lead.ring().close(ctx);
         let mut to_free = ToFree::new();
         lead.finish(&mut XmitContext { ctx, now: 0 }, 0, &mut to_free);
-        self.free(ctx, &mut to_free);
-        self.held_back.wake();
+        self.let_go(ctx, &mut to_free);
     }
 
     /// Owns it; waits for whoever does. For control only.
@@ -377,34 +435,12 @@ impl NetdevQueue {
         }
     }
 
-    /// Sees to what is left after the caller owned the queue.
-    #[inline]
-    fn let_go(&self, after: After, now: u64) {
-        let at = match after {
-            After::Idle => NEVER,
-            After::Again => now,
-            After::Watchdog(at) => at,
-            After::Stopped => now + TX_RETRY,
-        };
-        if self.state.stalled.load(Ordering::Relaxed) {
-            self.run_at(now);
-        } else if at != NEVER {
-            self.run_at(at);
-        }
-        self.held_back.wake();
-    }
-
-    #[cold]
-    fn run_at(&self, at: u64) {
-        if self.due.fetch_min(at, Ordering::Release) > at {
-            self.worker.waker.wake();
-        }
-    }
-
+    /// After the caller owned the queue, or tried to: frees what was dropped, and has those go on who wait.
     #[inline(always)]
-    fn free(&self, ctx: &mut SoftnetData, to_free: &mut ToFree) {
+    fn let_go(&self, ctx: &mut SoftnetData, to_free: &mut ToFree) {
         if !to_free.is_empty() {
             to_free.free(ctx, self.dev);
         }
+        self.held_back.wake();
     }
 }

@@ -10,10 +10,12 @@ mod idle;
 mod irq_suspend;
 mod latency;
 mod napi_context;
+mod others;
 mod report;
 mod shape;
 mod skb_cache;
 mod templates;
+mod tx_enqueue;
 
 use std::path::PathBuf;
 
@@ -86,6 +88,9 @@ pub(crate) enum Bench {
     /// Cost of allocating and freeing packet buffers, beside the system allocator and mimalloc
     #[command(after_help = SKB_CACHE)]
     SkbCache(skb_cache::SkbCache),
+    /// Many senders to one TX queue: deferred enqueue, beside locks around the same discipline
+    #[command(after_help = tx_enqueue::HELP)]
+    TxEnqueue(tx_enqueue::TxEnqueue),
 }
 
 const EXAMPLES: &str = "\
@@ -97,6 +102,7 @@ Examples:
   softnet bench napi-context             what it is good for to poll in threads, to be read with --report
   softnet bench shape --check            is a router's tbf within 2 % of its rate? (root)
   softnet bench skb-cache --json | jq '.rows[] | {case, ns_per_pair}'
+  softnet bench tx-enqueue --peer kernel many senders to one TX queue: deferred enqueue, locks, the kernel (root)
   softnet bench forward --report f.html  a page with plots, to keep or to show
   softnet bench forward --json > f.json; …; softnet bench forward --baseline f.json
                                          what a change gained or cost
@@ -186,6 +192,7 @@ impl Bench {
             Bench::NapiContext(b) => ("napi-context", &b.common),
             Bench::Shape(b) => ("shape", &b.common),
             Bench::SkbCache(b) => ("skb-cache", &b.common),
+            Bench::TxEnqueue(b) => ("tx-enqueue", &b.common),
         };
         // Both before the run, which may take minutes.
         let baseline = common.baseline.as_deref().map(|file| Baseline::read(file, name));
@@ -199,6 +206,7 @@ impl Bench {
             Bench::NapiContext(b) => b.run(),
             Bench::Shape(b) => b.run(),
             Bench::SkbCache(b) => b.run(),
+            Bench::TxEnqueue(b) => b.run(),
         }
         .map_err(Failure::Run)?;
         if let Some(baseline) = &baseline {

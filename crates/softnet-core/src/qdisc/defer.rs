@@ -17,7 +17,7 @@
 //! * *The count is not reset in the instant of the detachment*, so that a few more than `qdisc_max_burst` may get in.
 //! * *A leader learns what really became of its packets*; a sender whose packets were handed over is told that they
 //!   were taken, whatever comes later.
-//! * *Bypass* only if nothing is queued or pending.
+//! * *Bypass* only if nothing is queued, and nothing older is pending.
 //! * *Drops are freed after the queue was let go.* They come out in a [`ToFree`].
 //! * *Deactivation drops each waiting packet once.* It is a flag that stops senders at the door, and then a lead like
 //!   any other, which finds the flag and drops everything. Whoever had the queue before has ended by then.
@@ -25,8 +25,10 @@
 //! What differs in user space: an owner can be preempted at any point, and nothing leaves the queue until it runs
 //! again. Nobody spins meanwhile; senders return in constant time. The list is bounded: a *local* sender that finds
 //! it full is told to hold back, with its packets, since it can wait; a forwarded packet can't, and is dropped and
-//! counted. And an owner must come to an end although others keep pushing: when it has taken `qdisc_max_burst`
-//! packets of theirs, it *parks* ownership. The next sender, or the run that the runtime owes it, goes on from there.
+//! counted. And an owner must come to an end although others keep pushing: when it has sent 64 packets, or taken as many
+//! of theirs, it *parks* ownership, and the runtime owes a run, which goes on from there. Until then senders hand over as
+//! before: the one that came next would do others' work, in a call of its own, and the run would find nothing to do. Only
+//! when the list is full, because the run is late, does the next sender take ownership up.
 //!
 //! Invariant: a packet that was sent is queued, pending, on the ring, or in somebody's `ToFree`. Packets are pending
 //! only while somebody owns the queue, or the runtime owes a run.
@@ -35,7 +37,7 @@ use std::sync::Arc;
 
 use super::root::{After, Ring, Root};
 use super::{Qdisc, ToFree, Verdict};
-use crate::skb::{BATCH, Batch, DropReason, Region, SkbEntered, SkbHandover, SkbOwner};
+use crate::skb::{BATCH, Batch, DropReason, Ending, Region, SkbEntered, SkbHandover, SkbOwner};
 use crate::softnet_data::Counter;
 use crate::sync::{AtomicBool, Mutant, Ordering, mutated};
 
@@ -80,7 +82,7 @@ pub struct DeferStats {
 pub struct DeferList<R> {
     cell: SkbHandover<Root<R>>,
     stats: Arc<DeferStats>,
-    /// Packets of others that an owner takes before it parks.
+    /// Packets of others that an owner takes before it parks; fewer than a batch only if fewer may be pending.
     share: usize,
     deactivated: AtomicBool,
 }
@@ -96,7 +98,7 @@ impl<R> DeferList<R> {
         DeferList {
             cell: SkbHandover::new(region, limit, Root::new(qdisc, ring)),
             stats: Arc::default(),
-            share: (qdisc_max_burst as usize).max(1),
+            share: (qdisc_max_burst as usize).clamp(1, BATCH),
             deactivated: AtomicBool::new(false),
         }
     }
@@ -129,9 +131,20 @@ impl<R> DeferList<R> {
         }
         match self.cell.enter(batch) {
             SkbEntered::Owner { owner, parked } => {
-                let mut lead = self.led_by(owner);
-                let verdict = lead.queue(ctx, now, batch, parked, to_free);
-                Sent::Led { verdict, after: lead.finish(ctx, now, to_free) }
+                self.stats.leads.add(1);
+                let mut work = Work::new(self);
+                let mut verdict = None;
+                let after = owner.work(|owner| {
+                    let mut known = None;
+                    if verdict.is_none() {
+                        let queued = work.queue(owner, ctx, now, batch, parked, to_free);
+                        (verdict, known) = (Some(queued.0), queued.1);
+                    } else {
+                        work.take(owner, ctx, now, to_free);
+                    }
+                    work.run(owner, known, ctx, now, to_free)
+                });
+                Sent::Led { verdict: verdict.unwrap_or_default(), after }
             }
             SkbEntered::Pending => Sent::Deferred,
             SkbEntered::Full => {
@@ -161,13 +174,9 @@ impl<R> DeferList<R> {
     /// a bounded time; try again.
     #[inline]
     pub fn lead(&self) -> Option<Lead<'_, R>> {
-        Some(self.led_by(self.cell.own()?))
-    }
-
-    #[inline(always)]
-    fn led_by<'a>(&'a self, owner: SkbOwner<'a, Root<R>>) -> Lead<'a, R> {
+        let owner = self.cell.own()?;
         self.stats.leads.add(1);
-        Lead { list: self, owner, taken: 0 }
+        Some(Lead { list: self, owner })
     }
 
     /// From now on every packet is dropped as `dev_ready`. Whoever calls it must [lead](Self::lead) once more, and
@@ -188,8 +197,6 @@ impl<R> DeferList<R> {
 pub struct Lead<'a, R> {
     list: &'a DeferList<R>,
     owner: SkbOwner<'a, Root<R>>,
-    /// Packets of others taken so far.
-    taken: usize,
 }
 
 impl<R> Lead<'_, R> {
@@ -210,49 +217,80 @@ impl<R> Lead<'_, R> {
         root.qdisc = qdisc;
     }
 
-    /// Queues the caller's own packets, or has them pass. If ownership was parked, what is pending is older.
+    /// Queues what is pending, sends what may leave, until nothing is pending; lets go. If that is more than its share,
+    /// parks.
+    pub fn finish<C: ?Sized>(self, ctx: &mut C, now: u64, to_free: &mut ToFree) -> After
+    where
+        R: Ring<C>,
+    {
+        let Lead { list, owner } = self;
+        let mut work = Work::new(list);
+        owner.work(|owner| {
+            work.take(owner, ctx, now, to_free);
+            work.run(owner, None, ctx, now, to_free)
+        })
+    }
+}
+
+/// What an owner has done of its share.
+struct Work<'a, R> {
+    list: &'a DeferList<R>,
+    /// Packets of others taken so far.
+    taken: usize,
+    /// Packets that may still be sent.
+    budget: usize,
+}
+
+impl<'a, R> Work<'a, R> {
+    fn new(list: &'a DeferList<R>) -> Self {
+        Work { list, taken: 0, budget: BATCH }
+    }
+
+    /// Queues the owner's own packets, or has them pass, in which case it is known what a run would come to. If ownership
+    /// was parked, what is pending is older; otherwise it is younger, and to look for it now costs more than to be refused
+    /// when letting go.
+    #[inline(always)]
     fn queue<C: ?Sized>(
         &mut self,
+        owner: &mut SkbOwner<'_, Root<R>>,
         ctx: &mut C,
         now: u64,
         batch: &mut Batch,
         parked: bool,
         to_free: &mut ToFree,
-    ) -> Verdict
+    ) -> (Verdict, Option<After>)
     where
         R: Ring<C>,
     {
         if self.list.is_deactivated() && !mutated(Mutant::DeactivatedNotSeen) {
             to_free.push_batch(batch, DropReason::DevReady);
-            return Verdict::Drop;
+            return (Verdict::Drop, None);
         }
         if parked && !mutated(Mutant::OwnBeforePending) {
-            self.take(ctx, now, to_free);
+            self.take(owner, ctx, now, to_free);
         }
-        let alone = !parked && !self.owner.has_pending();
-        let root = self.owner.body();
-        if root.qdisc.is_none() {
-            // What was taken before goes first.
-            root.run(ctx, now, &mut 0, to_free);
-            return root.direct(ctx, batch, to_free);
+        let root = owner.body();
+        if !parked && let Some(after) = root.bypass(ctx, batch) {
+            return (Verdict::Success, Some(after));
         }
-        if alone && root.bypass(ctx, batch) {
-            return Verdict::Success;
-        }
-        let verdicts = batch.drain().map(|skb| root.enqueue(ctx, skb, now, to_free));
-        verdicts.max().unwrap_or_default()
+        (root.enqueue_batch(ctx, now, batch, to_free), None)
     }
 
     /// Detaches the pending list and queues, or drops, all of it.
-    fn take<C: ?Sized>(&mut self, ctx: &mut C, now: u64, to_free: &mut ToFree)
-    where
+    fn take<C: ?Sized>(
+        &mut self,
+        owner: &mut SkbOwner<'_, Root<R>>,
+        ctx: &mut C,
+        now: u64,
+        to_free: &mut ToFree,
+    ) where
         R: Ring<C>,
     {
-        if !self.owner.has_pending() {
+        if !owner.has_pending() {
             return;
         }
         let deactivated = self.list.is_deactivated();
-        let taken = self.owner.drain(|root, skb| {
+        let taken = owner.drain(|root, skb| {
             if deactivated {
                 to_free.push(skb, DropReason::DevReady);
             } else {
@@ -266,33 +304,39 @@ impl<R> Lead<'_, R> {
         }
     }
 
-    /// Queues what is pending, sends what may leave, until nothing is pending; lets go. If others push faster than
-    /// that, parks.
-    pub fn finish<C: ?Sized>(mut self, ctx: &mut C, now: u64, to_free: &mut ToFree) -> After
+    /// Sends what may leave, unless it is `known` what that would come to.
+    #[inline(always)]
+    fn run<C: ?Sized>(
+        &mut self,
+        owner: &mut SkbOwner<'_, Root<R>>,
+        known: Option<After>,
+        ctx: &mut C,
+        now: u64,
+        to_free: &mut ToFree,
+    ) -> Ending<After>
     where
         R: Ring<C>,
     {
-        let mut budget = BATCH;
-        loop {
-            self.take(ctx, now, to_free);
-            let root = self.owner.body();
-            let after = if self.list.is_deactivated() {
-                root.reset(DropReason::Shutdown, to_free);
-                After::Idle
-            } else {
-                root.run(ctx, now, &mut budget, to_free)
-            };
-            let Lead { list, owner, taken } = self;
-            match owner.leave() {
-                Ok(()) => return after,
-                // Those that got past the flag are few, and nobody may be left to unpark.
-                Err(owner) if taken >= list.share && !list.is_deactivated() => {
-                    list.stats.parked.add(1);
-                    owner.park();
-                    return After::Again;
-                }
-                Err(owner) => self = Lead { list, owner, taken },
+        let Work { list, taken, .. } = *self;
+        if list.is_deactivated() {
+            owner.body().reset(DropReason::Shutdown, to_free);
+            // Those that got past the flag are few, and nobody may be left to unpark.
+            return Ending::Leave(After::Idle);
+        }
+        let mut after = known.unwrap_or_else(|| owner.body().run(ctx, now, &mut self.budget, to_free));
+        // Twice its share, if others push whenever it looked that nothing is pending and is about to let go.
+        if taken >= list.share && (owner.has_pending() || taken >= 2 * list.share) {
+            after = After::Again;
+        }
+        if after != After::Idle {
+            owner.body().ring.owe(after, now);
+        }
+        match after {
+            After::Again => {
+                list.stats.parked.add(1);
+                Ending::Park(after)
             }
+            _ => Ending::Leave(after),
         }
     }
 }

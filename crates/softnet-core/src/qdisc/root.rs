@@ -16,6 +16,9 @@ pub trait Ring<C: ?Sized> {
     /// Puts packets on the ring, first ones first, and tells the device once. Leaves in `batch` what did not fit; returns
     /// how many bytes did.
     fn xmit(&mut self, ctx: &mut C, batch: &mut Batch) -> u64;
+    /// The queue must be run again as `after` says, which is not `Idle`. The owner says so before it lets go, so that there
+    /// is no moment at which packets are queued and nobody owns the queue or knows of them.
+    fn owe(&mut self, _after: After, _now: u64) {}
 }
 
 /// What has to happen next for what is still queued, when a run has ended. Later runs may change it; acting on an
@@ -69,35 +72,52 @@ impl<R> Root<R> {
         Verdict::Success
     }
 
-    /// Passes the packets of `batch` by the discipline if that is allowed, and leaves it empty then. The caller knows
-    /// that nothing is pending.
+    /// Queues the packets of `batch`, or, without a discipline, sends them. The worst that became of them.
+    #[inline]
+    pub(super) fn enqueue_batch<C: ?Sized>(
+        &mut self,
+        ctx: &mut C,
+        now: u64,
+        batch: &mut Batch,
+        to_free: &mut ToFree,
+    ) -> Verdict
+    where
+        R: Ring<C>,
+    {
+        let Some(qdisc) = &mut self.qdisc else {
+            // What was taken before goes first.
+            self.flush(ctx, to_free);
+            return self.direct(ctx, batch, to_free);
+        };
+        batch.drain().fold(Verdict::Success, |worst, skb| worst.max(qdisc.enqueue(skb, now, to_free)))
+    }
+
+    /// Passes the packets of `batch` by the discipline if that is allowed, leaves it empty then, and says what has to happen
+    /// next. The caller knows that nothing older is pending.
     ///
     /// The kernel lets a packet pass if it is alone and nothing is queued, and such a packet may be a GSO one. A batch is
     /// one sender's packets in a row, and passes as one: it may exceed the quota's bytes as the last packet may.
     /// More than one sender's never pass.
-    pub(super) fn bypass<C: ?Sized>(&mut self, ctx: &mut C, batch: &mut Batch) -> bool
+    #[inline]
+    pub(super) fn bypass<C: ?Sized>(&mut self, ctx: &mut C, batch: &mut Batch) -> Option<After>
     where
         R: Ring<C>,
     {
-        let Some(qdisc) = self.qdisc.as_ref().filter(|qdisc| qdisc.can_bypass() && qdisc.is_empty()) else {
-            return false;
-        };
+        let qdisc = self.qdisc.as_ref().filter(|qdisc| qdisc.can_bypass() && qdisc.is_empty())?;
         let quota = self.ring.avail(ctx);
         let n = batch.len();
         if n > quota.packets || quota.bytes < 0 {
-            return false;
+            return None;
         }
-        let stats = qdisc.stats();
         let bytes = self.ring.xmit(ctx, batch);
-        stats.sent(n, bytes);
-        if !batch.is_empty() {
-            for skb in batch.as_slice() {
-                stats.sent(0, skb.len() as u64);
-                stats.requeued(skb.len());
-            }
-            self.held.append(batch);
+        qdisc.stats().sent(n, bytes);
+        if batch.is_empty() {
+            return Some(After::Idle);
         }
-        true
+        batch.as_slice().iter().for_each(|skb| qdisc.stats().sent(0, skb.len() as u64));
+        requeue(batch, &**qdisc);
+        self.held.append(batch);
+        Some(After::Stopped)
     }
 
     /// Sends a batch without a discipline. What the ring does not take is dropped.
@@ -146,15 +166,12 @@ impl<R> Root<R> {
             return After::Idle;
         };
         loop {
-            if qdisc.is_empty() {
-                return After::Idle;
-            }
             if *budget == 0 {
-                return After::Again;
+                return if qdisc.is_empty() { After::Idle } else { After::Again };
             }
             let mut quota = self.ring.avail(ctx);
             if !quota.is_open() {
-                return After::Stopped;
+                return if qdisc.is_empty() { After::Idle } else { After::Stopped };
             }
             if self.held.is_empty() {
                 quota.packets = quota.packets.min(*budget);
@@ -167,14 +184,17 @@ impl<R> Root<R> {
                     };
                 }
             } else {
-                self.held.as_slice().iter().for_each(|skb| qdisc.stats().unqueued(skb.len()));
+                offer_again(&self.held, &**qdisc);
             }
             let offered = self.held.len();
             self.ring.xmit(ctx, &mut self.held);
             *budget = budget.saturating_sub(offered - self.held.len());
             if !self.held.is_empty() {
-                self.held.as_slice().iter().for_each(|skb| qdisc.stats().requeued(skb.len()));
+                requeue(&self.held, &**qdisc);
                 return After::Stopped;
+            }
+            if qdisc.is_empty() {
+                return After::Idle;
             }
         }
     }
@@ -193,4 +213,16 @@ impl<R> Root<R> {
             to_free.push_batch(&mut self.held, reason);
         }
     }
+}
+
+/// `held` was queued once more, and is offered to the ring again.
+#[cold]
+fn offer_again(held: &Batch, qdisc: &dyn Qdisc) {
+    held.as_slice().iter().for_each(|skb| qdisc.stats().unqueued(skb.len()));
+}
+
+/// The ring did not take `held`.
+#[cold]
+fn requeue(held: &Batch, qdisc: &dyn Qdisc) {
+    held.as_slice().iter().for_each(|skb| qdisc.stats().requeued(skb.len()));
 }

@@ -101,7 +101,8 @@ impl Bucket {
     /// full one: it was queued before a change, and must not stop the queue for ever.
     fn wait(&self, now: u64, len: usize) -> u64 {
         let lacks = self.depth.min(len as u128 * SECOND).saturating_sub(self.tokens(now));
-        lacks.div_ceil(self.rate).try_into().unwrap_or(u64::MAX)
+        // Dividing 128 bits is not cheap, and mostly there is nothing to divide.
+        if lacks == 0 { 0 } else { lacks.div_ceil(self.rate).try_into().unwrap_or(u64::MAX) }
     }
 
     /// Pays for a packet that may leave at `now`.

@@ -72,20 +72,24 @@ impl<B> SkbHandover<B> {
         Some(SkbOwner { cell: self, owner })
     }
 
-    /// Becomes the owner, or hands the packets of `batch` over to who is, and leaves it empty. The batch must not be
-    /// empty.
+    /// Becomes the owner, or hands the packets of `batch` over to who is, and leaves it empty. Parked ownership is left to
+    /// who was told to take it up, as long as there is room on the list. The batch must not be empty.
     #[inline]
     pub fn enter(&self, batch: &mut Batch) -> SkbEntered<'_, B> {
         loop {
             if let Ok(owner) = Handover::claim(&self.handover) {
                 return SkbEntered::Owner { owner: SkbOwner { cell: self, owner }, parked: false };
             }
-            if let Ok(owner) = Handover::unpark(&self.handover) {
-                return SkbEntered::Owner { owner: SkbOwner { cell: self, owner }, parked: true };
-            }
             match self.push(batch) {
                 Ok(_) => return SkbEntered::Pending,
-                Err(Refused::Full) => return SkbEntered::Full,
+                Err(Refused::Full) => {
+                    return match Handover::unpark(&self.handover) {
+                        Ok(owner) => {
+                            SkbEntered::Owner { owner: SkbOwner { cell: self, owner }, parked: true }
+                        }
+                        Err(_) => SkbEntered::Full,
+                    };
+                }
                 Err(Refused::Unowned) => {}
             }
         }
@@ -130,7 +134,7 @@ impl<B> Drop for SkbHandover<B> {
     }
 }
 
-/// Ownership of an [`SkbHandover`]. It must end by [`leave`](Self::leave) or [`park`](Self::park).
+/// Ownership of an [`SkbHandover`]. It must end by [`work`](Self::work).
 #[must_use = "an owner must drain and leave"]
 pub struct SkbOwner<'a, B> {
     cell: &'a SkbHandover<B>,
@@ -166,15 +170,31 @@ impl<B> SkbOwner<'_, B> {
         n
     }
 
-    /// Lets go; succeeds only if nothing is pending. Otherwise the caller must drain again, or park.
-    #[inline]
-    pub fn leave(self) -> Result<(), Self> {
-        let SkbOwner { cell, owner } = self;
-        owner.leave().map_err(|owner| SkbOwner { cell, owner })
+    /// Does rounds until one ends ownership; what that one came to. (One call for all of it: to move ownership about costs
+    /// more than it looks.)
+    #[inline(always)]
+    pub fn work<T>(mut self, mut round: impl FnMut(&mut Self) -> Ending<T>) -> T {
+        loop {
+            match round(&mut self) {
+                Ending::Leave(result) => {
+                    if self.owner.try_leave() {
+                        return result;
+                    }
+                }
+                Ending::Park(result) => {
+                    self.owner.park();
+                    return result;
+                }
+            }
+        }
     }
+}
 
-    /// Leaves ownership to the next who enters, or comes to own; the caller must see to it that somebody does.
-    pub fn park(self) {
-        self.owner.park();
-    }
+/// How a round of [`SkbOwner::work`] ends, with what it came to.
+pub enum Ending<T> {
+    /// By letting go if nothing is pending; otherwise there is another round.
+    Leave(T),
+    /// By leaving ownership to who comes to own, or enters and finds no room to be pending. The caller must see to it that
+    /// somebody does.
+    Park(T),
 }

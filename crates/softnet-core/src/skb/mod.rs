@@ -25,7 +25,7 @@ mod store;
 pub use batch::{BATCH, Batch};
 pub use cache::{CacheSizes, IndexCache};
 pub use handle::{Frame, Skb, leaked};
-pub use handover::{SkbEntered, SkbHandover, SkbOwner};
+pub use handover::{Ending, SkbEntered, SkbHandover, SkbOwner};
 pub use head::{Flags, Head};
 pub use list::SkbList;
 pub use pool::Pool;

@@ -267,7 +267,8 @@ impl<H: Deref<Target = Handover>> Owner<H> {
     }
 
     /// As [`leave`](Self::leave), for an owner in a field. Nothing may be done with it after it said yes.
-    pub(super) fn try_leave(&mut self) -> bool {
+    #[inline]
+    pub(crate) fn try_leave(&mut self) -> bool {
         if mutated(Mutant::LeaveBlind) {
             self.handover.word.store(FREE, Ordering::Release);
             self.left = true;

@@ -22,6 +22,7 @@ use super::hungry::Hungry;
 use super::wire::Lane;
 use crate::bench::echo::{Responder, Usage};
 use crate::bench::latency::Latency;
+use crate::bench::others::Others;
 use crate::bench::report::Sample;
 
 /// How long threads may take to start, and the first responses to come.
@@ -99,29 +100,6 @@ impl Spent {
 
     fn since(self, before: Spent) -> Self {
         Spent { usage: self.usage - before.usage, waited: self.waited.saturating_sub(before.waited) }
-    }
-}
-
-/// CPU time that others than this process used on the whole machine, in ns; the hypervisor included.
-#[derive(Clone, Copy)]
-struct Others {
-    machine: u64,
-    own: u64,
-}
-
-impl Others {
-    fn now() -> Self {
-        let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
-        let cpu = stat.lines().next().and_then(|line| line.strip_prefix("cpu ")).unwrap_or_default();
-        let ticks: Vec<u64> = cpu.split_whitespace().map(|n| n.parse().unwrap_or(0)).collect();
-        // user, nice, system, idle, iowait, irq, softirq, steal (proc_stat(5)), in hundredths of a second.
-        let busy = [0, 1, 2, 5, 6, 7].iter().filter_map(|at| ticks.get(*at)).sum::<u64>();
-        let own = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
-        Others { machine: busy * 10_000_000, own: own.tv_sec as u64 * 1_000_000_000 + own.tv_nsec as u64 }
-    }
-
-    fn since(self, before: Others) -> u64 {
-        (self.machine - before.machine).saturating_sub(self.own - before.own)
     }
 }
 
