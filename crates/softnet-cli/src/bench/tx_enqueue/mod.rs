@@ -12,6 +12,12 @@
 //! is told to hold back, because too many are pending, yields its CPU and tries again; all of that is within the call.
 //! Waiting for the window is not: it comes before the call, in all cases.
 //!
+//! *What two CPUs show.* With a sender on each CPU, locks are at their worst, and deferring is worth what was published. With
+//! many more senders than CPUs it is not, by throughput: who waits gives its CPU away, so that in effect one sender at a
+//! time goes on for a whole slice, with everything in its own cache. That is about as fast as one sender alone, and no
+//! queue that others feed can be, since each packet, its head and its memory then move from CPU to CPU. What remains of it
+//! there is the call: its 99.9th percentile stays below what one in a lock's queue waits for a single batch.
+//!
 //! *All threads compete*, the senders with the worker and with each other; that is what is measured. What other programs
 //! took meanwhile is watched from outside: a measurement in which it was too much is repeated.
 
@@ -94,7 +100,7 @@ enum Peer {
 
 /// Senders.
 const THREADS: [u16; 6] = [1, 2, 4, 8, 16, 64];
-/// From how many senders on the bounds hold.
+/// From how many senders on the bounds are stated.
 const MANY: u16 = 8;
 /// A measurement during which other programs used more than this of the CPUs that the senders need, in percent of one, is
 /// repeated.
@@ -254,7 +260,8 @@ fn to_best(
 }
 
 /// States, of unpinned senders and one queue, that deferring is worth it where many contend, and costs nothing where
-/// nobody does.
+/// nobody does. It is stated of as many senders as there are CPUs, too: with one for each, as in the published
+/// experiment, whoever waits for a lock keeps its CPU from nobody, and a lock is at its worst.
 fn bounds(report: &mut Report, qdisc: Discipline, threads: u16) {
     let params = params(qdisc, threads, false);
     let busylock = |figure| {
@@ -264,7 +271,7 @@ fn bounds(report: &mut Report, qdisc: Discipline, threads: u16) {
     };
     let stated = match threads {
         1 => vec![("best mpps", to_best(report, &params, "mpps", f64::min), Bound::AtLeast(0.97))],
-        MANY.. => vec![
+        n if n >= MANY || usize::from(n) == cpus().len() => vec![
             ("busylock mpps", busylock("mpps"), Bound::AtLeast(1.8)),
             ("best mpps", to_best(report, &params, "mpps", f64::min), Bound::AtLeast(1.2)),
             ("busylock cpu_ns_per_packet", busylock("cpu_ns_per_packet"), Bound::AtMost(0.5)),
