@@ -239,11 +239,16 @@ struct Work<'a, R> {
     taken: usize,
     /// Packets that may still be sent.
     budget: usize,
+    /// Times it tried to let go after it had taken its share.
+    attempts: u32,
 }
+
+/// See there.
+const ATTEMPTS: u32 = 4;
 
 impl<'a, R> Work<'a, R> {
     fn new(list: &'a DeferList<R>) -> Self {
-        Work { list, taken: 0, budget: BATCH }
+        Work { list, taken: 0, budget: BATCH, attempts: 0 }
     }
 
     /// Queues the owner's own packets, or has them pass, in which case it is known what a run would come to. If ownership
@@ -324,9 +329,12 @@ impl<'a, R> Work<'a, R> {
             return Ending::Leave(After::Idle);
         }
         let mut after = known.unwrap_or_else(|| owner.body().run(ctx, now, &mut self.budget, to_free));
-        // Twice its share, if others push whenever it looked that nothing is pending and is about to let go.
-        if taken >= list.share && (owner.has_pending() || taken >= 2 * list.share) {
-            after = After::Again;
+        if taken >= list.share {
+            // Others may push between this look and its letting go, but not for ever.
+            self.attempts += 1;
+            if owner.has_pending() || self.attempts > ATTEMPTS {
+                after = After::Again;
+            }
         }
         if after != After::Idle {
             owner.body().ring.owe(after, now);
