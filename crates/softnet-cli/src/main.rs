@@ -41,8 +41,8 @@ Examples:
   softnet filter --help            redirect or mirror what a device sends or receives
   softnet bench forward            how fast this machine forwards
 
-run and demo need root, and so do the benches that use interfaces; show, top, set, qdisc and filter need the user that
-runs the instance.
+run and demo need root, and so do the benches that use interfaces.
+show, top, set, qdisc and filter need the user that runs the instance.
 `softnet COMMAND --help` says more.";
 
 #[derive(Subcommand)]
