@@ -13,6 +13,7 @@ pub mod context;
 pub mod contexts;
 pub mod control;
 pub mod filter;
+pub mod held_back;
 pub mod housekeeper;
 pub mod instance;
 pub mod log;

@@ -9,8 +9,7 @@
 //!
 //! Invariant: while packets are queued, somebody owns the queue, or its worker has a time at which to run it.
 
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::time::Duration;
+use std::sync::Arc;
 
 use softnet_core::SoftnetData;
 use softnet_core::qdisc::{
@@ -21,7 +20,7 @@ use softnet_core::sync::{AtomicU64, AtomicUsize, Ordering};
 use softnet_dev::{QueueStats, TxQueue};
 
 use crate::clock::Clock;
-use crate::shared::lock;
+use crate::held_back::HeldBack;
 use crate::worker::WorkerShared;
 
 /// ns after which a full ring is looked at again, if nobody sends meanwhile. No device tells of its completions; this is
@@ -29,9 +28,6 @@ use crate::worker::WorkerShared;
 /// 1.6 ms.
 const TX_RETRY: u64 = 50_000;
 const TX_RETRY_DOUBLINGS: u32 = 5;
-
-/// How long a sender that is held back sleeps at most before it tries again.
-const HOLD_BACK: Duration = Duration::from_millis(1);
 
 /// No run is wanted.
 const NEVER: u64 = u64::MAX;
@@ -198,62 +194,6 @@ impl Ring<XmitContext<'_>> for LimitedRing {
                 now + self.retry()
             }
         });
-    }
-}
-
-/// Local senders that found too many packets pending, and what they waited for it; for all of them together.
-#[derive(Default)]
-pub struct HeldBack {
-    /// Senders that wait now.
-    waiting: AtomicUsize,
-    /// Times that owners let go while somebody waited.
-    passes: AtomicU64,
-    lock: Mutex<()>,
-    go_on: Condvar,
-    /// Times a sender was held back.
-    pub count: AtomicU64,
-    /// ns that they waited.
-    pub total: AtomicU64,
-    /// The longest of these waits in ns.
-    pub longest: AtomicU64,
-}
-
-impl HeldBack {
-    /// Waits until `attempt`, which is given the time, says something else than [`Sent::Full`].
-    fn wait(&self, clock: &Clock, mut attempt: impl FnMut(u64) -> Sent) -> Sent {
-        let since = clock.now();
-        self.count.fetch_add(1, Ordering::Relaxed);
-        self.waiting.fetch_add(1, Ordering::SeqCst);
-        let (sent, now) = loop {
-            let passes = self.passes.load(Ordering::Acquire);
-            let now = clock.now();
-            let sent = attempt(now);
-            if sent != Sent::Full {
-                break (sent, now);
-            }
-            let guard = lock(&self.lock);
-            if self.passes.load(Ordering::Relaxed) == passes {
-                // An owner that did not see us yet lets go without a word, hence the time-out.
-                drop(self.go_on.wait_timeout(guard, HOLD_BACK).unwrap_or_else(PoisonError::into_inner));
-            }
-        };
-        self.waiting.fetch_sub(1, Ordering::Relaxed);
-        let waited = now.saturating_sub(since);
-        self.total.fetch_add(waited, Ordering::Relaxed);
-        self.longest.fetch_max(waited, Ordering::Relaxed);
-        sent
-    }
-
-    /// The owner let go: whoever waits may try again. A worker must not wait here for those who wait: if one of them has
-    /// the lock, the time-out is for the others.
-    #[inline(always)]
-    fn wake(&self) {
-        if self.waiting.load(Ordering::Relaxed) > 0
-            && let Ok(_guard) = self.lock.try_lock()
-        {
-            self.passes.fetch_add(1, Ordering::Release);
-            self.go_on.notify_all();
-        }
     }
 }
 
