@@ -130,7 +130,6 @@ impl Load {
             let helper = helper.join().unwrap_or_else(|panic| resume_unwind(panic));
             Ok::<_, String>((done?.into_iter().collect::<Result<Vec<_>, _>>()?, helper, counts))
         })?;
-        drop(shared);
         drop(queues);
         Self::check(region, &accounts, &done)?;
         Ok(Found { accounts: &accounts, done: &done, helper, lived: epoch.elapsed() }.figures(counts))

@@ -218,7 +218,7 @@ impl Wire {
         }
         let number = next + u64::from(ahead);
         self.frames += 1;
-        if self.frames % self.compared == 0 && !is_whole(skb.data(), sender, number) {
+        if self.frames.is_multiple_of(self.compared) && !is_whole(skb.data(), sender, number) {
             return None;
         }
         account.next.store(number + 1, Ordering::Relaxed);
