@@ -25,10 +25,12 @@
 //! What differs in user space: an owner can be preempted at any point, and nothing leaves the queue until it runs
 //! again. Nobody spins meanwhile; senders return in constant time. The list is bounded: a *local* sender that finds
 //! it full is told to hold back, with its packets, since it can wait; a forwarded packet can't, and is dropped and
-//! counted. And an owner must come to an end although others keep pushing: when it has sent 64 packets, or taken as many
-//! of theirs, it *parks* ownership, and the runtime owes a run, which goes on from there. Until then senders hand over as
-//! before: the one that came next would do others' work, in a call of its own, and the run would find nothing to do. Only
-//! when the list is full, because the run is late, does the next sender take ownership up.
+//! counted. An owner sends what it took, so that what waits does so where this bound is, and not in the discipline, which
+//! would drop packets whose senders were told that they were taken. And it must come to an end although others keep
+//! pushing: when it has sent 64 packets more than it took, or taken 64, it *parks* ownership, and the runtime owes a run,
+//! which goes on from there. Until then senders hand over as before: the one that came next would do others' work, in a
+//! call of its own, and the run would find nothing to do. Only when the list is full, because the run is late, does the
+//! next sender take ownership up.
 //!
 //! Invariant: a packet that was sent is queued, pending, on the ring, or in somebody's `ToFree`. Packets are pending
 //! only while somebody owns the queue, or the runtime owes a run.
@@ -237,7 +239,8 @@ struct Work<'a, R> {
     list: &'a DeferList<R>,
     /// Packets of others taken so far.
     taken: usize,
-    /// Packets that may still be sent.
+    /// Packets that may still be sent: a batch, and as many as were taken. An owner that took more than it sends would move
+    /// the backlog to the discipline, which has to drop, from the list, whose bound holds senders back.
     budget: usize,
     /// Times it tried to let go after it had taken its share.
     attempts: u32,
@@ -305,6 +308,7 @@ impl<'a, R> Work<'a, R> {
         });
         if taken > 0 {
             self.taken += taken;
+            self.budget += taken;
             self.list.stats.handed_over.add(taken as u64);
         }
     }

@@ -27,8 +27,8 @@ pub trait Ring<C: ?Sized> {
 pub enum After {
     /// Nothing: nothing is queued.
     Idle,
-    /// The runtime must run the queue again soon: its share (64 packets, the kernel's `dev_tx_weight`) was used up, or
-    /// ownership is parked.
+    /// The runtime must run the queue again soon: its share (64 packets, the kernel's `dev_tx_weight`, and as many as it took
+    /// from others) was used up, or ownership is parked.
     Again,
     /// It must run the queue at this time, in ns.
     Watchdog(u64),

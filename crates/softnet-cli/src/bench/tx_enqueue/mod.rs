@@ -12,11 +12,12 @@
 //! is told to hold back, because too many are pending, yields its CPU and tries again; all of that is within the call.
 //! Waiting for the window is not: it comes before the call, in all cases.
 //!
-//! *What two CPUs show.* With a sender on each CPU, locks are at their worst, and deferring is worth what was published. With
-//! many more senders than CPUs it is not, by throughput: who waits gives its CPU away, so that in effect one sender at a
-//! time goes on for a whole slice, with everything in its own cache. That is about as fast as one sender alone, and no
-//! queue that others feed can be, since each packet, its head and its memory then move from CPU to CPU. What remains of it
-//! there is the call: its 99.9th percentile stays below what one in a lock's queue waits for a single batch.
+//! *What two CPUs show.* With a sender on each CPU, locks are at their worst, and deferring is worth what was published.
+//! With many more senders than CPUs it is not, by the throughput of one queue: who waits for a lock gives its CPU away, so
+//! that in effect one sender at a time goes on for a whole slice, with everything in its own cache. A packet that is handed
+//! over moves from CPU to CPU, with its head and its memory, and costs three times as much as one that is not. (A lock
+//! whose waiters keep their CPUs, as the kernel's do, falls behind by far then.) What remains is the call: its 99th
+//! percentile is a tenth of a lock's. What is above it is senders that are held back.
 //!
 //! *All threads compete*, the senders with the worker and with each other; that is what is measured. What other programs
 //! took meanwhile is watched from outside: a measurement in which it was too much is repeated.

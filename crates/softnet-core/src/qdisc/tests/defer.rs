@@ -60,7 +60,7 @@ fn those_who_come_while_a_batch_is_on_the_wire_hand_over_and_the_owner_sends_for
 #[test]
 fn burst_1000_holds_1000_beside_the_owner_then_local_senders_hold_back_and_forwarded_packets_drop() {
     let mut world = World::new();
-    let list = list(&world, "pfifo limit 2000", 1000);
+    let list = list(&world, "pfifo limit 1000", 1000);
     for _ in 0..2 {
         let lead = list.lead().unwrap();
         for i in 0..1000u32 {
@@ -72,14 +72,8 @@ fn burst_1000_holds_1000_beside_the_owner_then_local_senders_hold_back_and_forwa
         let sent = list.send(&mut || (), 0, Origin::Forwarded, &mut late, &mut world.to_free);
         assert_eq!((sent, late.len()), (Sent::Full, 0));
         assert_eq!(world.dropped(), [(77, DropReason::QdiscBurstDrop)]);
-        // The owner comes back: it enqueues all, and sends its share; runs send the rest.
-        let mut after = lead.finish(&mut || (), 0, &mut world.to_free);
-        let mut runs = 0;
-        while after == After::Again {
-            after = list.run(&mut || (), 0, &mut world.to_free).expect("nobody else");
-            runs += 1;
-        }
-        assert_eq!((after, runs), (After::Idle, 1000 / BATCH), "64 in each of 16");
+        // The owner comes back: it queues all, and sends as many, so that no discipline of that length drops any.
+        assert_eq!(lead.finish(&mut || (), 0, &mut world.to_free), After::Idle);
         assert!(ids(&list).into_iter().eq((0..1000).map(|i| i as u8)));
         let sent = std::mem::take(&mut list.lead().unwrap().ring().sent);
         sent.into_iter().for_each(|skb| world.ctx.free_skb(skb));

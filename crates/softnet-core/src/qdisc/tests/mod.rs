@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use super::*;
 use crate::SoftnetData;
-use crate::skb::{BATCH, CacheSizes, HeapMemory, Region};
+use crate::skb::{CacheSizes, HeapMemory, Region};
 
 const DEV: DevParams = DevParams { mtu: 1500, tx_queue_len: 1000 };
 
