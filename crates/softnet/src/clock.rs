@@ -2,6 +2,8 @@
 
 use std::time::Instant;
 
+use rustix::event::Timespec;
+
 /// Started once, read from any thread.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock(Instant);
@@ -17,4 +19,9 @@ impl Clock {
     pub fn now(&self) -> u64 {
         self.0.elapsed().as_nanos() as u64
     }
+}
+
+/// `ns` as system calls take it.
+pub(crate) fn timespec(ns: u64) -> Timespec {
+    Timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as i64 }
 }

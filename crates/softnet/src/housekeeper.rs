@@ -7,7 +7,7 @@ use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags, poll};
 use softnet_core::SoftnetData;
 use softnet_core::ip::input::Ingress;
 use softnet_core::ip::slow::Iface;
@@ -18,6 +18,7 @@ use softnet_dev::OpenDevice;
 use softnet_dev::netlink::{LinkEvent, LinkMonitor};
 
 use crate::backlog::Input;
+use crate::clock::timespec;
 use crate::config::{Config, PartialCsum};
 use crate::contexts::Contexts;
 use crate::control::{Set, SetQdisc, Target};
@@ -215,18 +216,17 @@ impl Housekeeper {
         let next = settings.apply(set.action, set.queue, spec, live.tx.len())?;
         let (default_qdisc, now) = (&self.config.stack.default_qdisc, self.shared.clock.now());
         let mut layout = lock(&live.layout);
-        // Built before anything is changed, since it may be refused; the switch to one queue comes first and away from
+        // Built before anything is changed, since it may be refused. The switch to one queue comes first and away from
         // one last, so that no packet is led to a queue whose discipline is gone. (A batch may be whose sender had chosen
         // its queue before: nobody waits for those.)
-        let (planned, _) = Layout::build(&next, live.tx.len(), default_qdisc, &live.params)
-            .map_err(|error| error.to_string())?;
-        let single = planned.is_single();
+        let built = Layout::build(&next, live.tx.len(), default_qdisc, &live.params);
+        let built = built.map_err(|error| error.to_string())?;
+        let single = built.0.is_single();
         if single {
             live.single.store(true, Ordering::Relaxed);
         }
-        let changed = layout.change(&next, &live.tx, default_qdisc, &live.params, &mut self.ctx, now);
+        layout.change(built, &live.tx, &live.params, &mut self.ctx, now);
         live.single.store(single, Ordering::Relaxed);
-        changed.map_err(|error| error.to_string())?;
         *settings = next;
         self.ctx.drain();
         Ok(())
@@ -327,8 +327,7 @@ impl Housekeeper {
         let now = self.shared.clock.now();
         let timeout = (next != u64::MAX).then(|| {
             // Timers here count in seconds: a millisecond more saves a second wake-up.
-            let ns = next.saturating_sub(now) + 1_000_000;
-            Timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as i64 }
+            timespec(next.saturating_sub(now) + 1_000_000)
         });
         let mut fds = vec![PollFd::from_borrowed_fd(waker.fd(), PollFlags::IN)];
         if let Some(monitor) = &self.monitor {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use rustix::event::Timespec;
 
-use crate::clock::Clock;
+use crate::clock::{Clock, timespec};
 use crate::polling::Env;
 use crate::tx_queue::NetdevQueue;
 
@@ -46,10 +46,7 @@ impl NetTx {
     /// How long to sleep until one is due; `None`: none will be.
     pub(crate) fn timeout(&self, clock: &Clock) -> Option<Timespec> {
         let next = self.next_due();
-        (next != u64::MAX).then(|| {
-            let ns = next.saturating_sub(clock.now());
-            Timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as i64 }
-        })
+        (next != u64::MAX).then(|| timespec(next.saturating_sub(clock.now())))
     }
 
     #[inline(always)]

@@ -147,19 +147,16 @@ impl Layout {
         self.children.len() > 1 && !matches!(self.root, Spec::Mq | Spec::Noqueue)
     }
 
-    /// Brings `queues` from this layout to what `settings` say now; nothing is changed if that can't be. A discipline of
-    /// the same kind is changed and keeps its packets; any other is replaced, and what it held dropped.
-    #[allow(clippy::too_many_arguments)]
+    /// Brings `queues` from this layout to another, which was built for `dev` and as many. A discipline of the same kind is
+    /// changed and keeps its packets; any other is replaced, and what it held dropped.
     pub fn change(
         &mut self,
-        settings: &Settings,
+        (mut next, qdiscs): Built,
         queues: &[Arc<NetdevQueue>],
-        default_qdisc: &Spec,
         dev: &DevParams,
         ctx: &mut SoftnetData,
         now: u64,
-    ) -> Result<(), SpecError> {
-        let (mut next, qdiscs) = Layout::build(settings, queues.len(), default_qdisc, dev)?;
+    ) {
         for (((old, new), qdisc), queue) in
             self.children.iter().zip(&mut next.children).zip(qdiscs).zip(queues)
         {
@@ -174,7 +171,6 @@ impl Layout {
             }
         }
         *self = next;
-        Ok(())
     }
 
     /// What `tc -s` shows of the root: the sums.

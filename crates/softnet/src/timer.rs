@@ -13,11 +13,12 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Mutex;
 
 use rustix::time::{
-    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
 };
 use softnet_core::softnet_data::Counter;
 use softnet_core::sync::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
+use crate::clock::timespec;
 use crate::shared::lock;
 
 /// A descriptor that fires no sooner than this may do so for nothing, in ns: it costs less than to set it each time.
@@ -57,8 +58,8 @@ pub struct TimerStats {
 }
 
 fn spec(ns: u64) -> Itimerspec {
-    let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
-    let value = Timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as i64 };
+    let zero = timespec(0);
+    let value = timespec(ns);
     Itimerspec { it_interval: zero, it_value: value }
 }
 

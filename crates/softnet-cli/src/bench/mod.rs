@@ -237,3 +237,8 @@ pub(crate) fn pin(cpu: usize) -> Result<usize, String> {
         .map_err(|e| format!("--cpu {cpu}: {e}; there are {} CPUs", cpus().len()))?;
     Ok(cpu)
 }
+
+/// An error as what is printed of it.
+fn text(error: impl std::fmt::Display) -> String {
+    error.to_string()
+}

@@ -2,9 +2,11 @@
 
 use std::net::Ipv4Addr;
 
+use softnet_core::SoftnetData;
 use softnet_core::ip::arp::{ArpPacket, BROADCAST, Operation};
 use softnet_core::ip::checksum;
 use softnet_core::ip::header::Ipv4Header;
+use softnet_core::skb::Batch;
 
 pub(crate) type Mac = [u8; 6];
 
@@ -153,4 +155,15 @@ fn mend(mut frame: Vec<u8>) -> Vec<u8> {
     let check = checksum::checksum(frame.get(ETH..ETH + len).unwrap_or_default());
     frame[ETH + 10..ETH + 12].copy_from_slice(&check.to_be_bytes());
     frame
+}
+
+/// `n` packets made here, each with the bytes `frame`.
+pub(crate) fn batch_of(ctx: &mut SoftnetData, frame: &[u8], n: usize) -> Batch {
+    let mut batch = Batch::new();
+    for _ in 0..n {
+        let mut skb = ctx.alloc_skb().unwrap();
+        skb.put(frame.len()).unwrap().copy_from_slice(frame);
+        batch.push(skb).unwrap();
+    }
+    batch
 }

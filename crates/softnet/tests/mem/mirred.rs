@@ -15,11 +15,10 @@ use softnet::poller::{NapiPoller, PollerParams};
 use softnet::qdisc::Action;
 use softnet::rows::View;
 use softnet::show::FilterRow;
-use softnet_core::SoftnetData;
 use softnet_core::ip::arp::ArpPacket;
 use softnet_core::skb::Batch;
 
-use super::frames::{Rng, arp_answer, host, host_mac, number_of, numbered, own_mac, random};
+use super::frames::{Rng, arp_answer, batch_of, host, host_mac, number_of, numbered, own_mac, random};
 use super::poller::{PREFER, mem0, set_knobs};
 use super::world::{Lane, Setup, World, on_all, ping, until};
 
@@ -364,16 +363,6 @@ fn an_application_that_polls_receives_from_both() {
     end(world, lanes);
 }
 
-fn batch_of(ctx: &mut SoftnetData, frame: &[u8], n: usize) -> Batch {
-    let mut batch = Batch::new();
-    for _ in 0..n {
-        let mut skb = ctx.alloc_skb().unwrap();
-        skb.put(frame.len()).unwrap().copy_from_slice(frame);
-        batch.push(skb).unwrap();
-    }
-    batch
-}
-
 fn poller_send(poller: &mut NapiPoller, frame: &[u8]) {
     let mut batch = batch_of(poller.ctx(), frame, 1);
     poller.send(&mut batch);
@@ -559,10 +548,7 @@ fn what_a_local_sender_sends_passes_the_filter_too() {
         add(&world.view, (1, Egress), action, (2, Egress));
         for number in 0..2 {
             let frame = numbered(1, host(1), 0, number);
-            let mut skb = sender.ctx().alloc_skb().unwrap();
-            skb.put(frame.len()).unwrap().copy_from_slice(&frame);
-            let mut batch = Batch::new();
-            batch.push(skb).unwrap();
+            let mut batch = batch_of(sender.ctx(), &frame, 1);
             match number {
                 0 => _ = sender.send(&mut batch),
                 _ => assert_eq!(sender.try_send(&mut batch), Ok(softnet_core::qdisc::Verdict::Success)),

@@ -15,7 +15,7 @@ use softnet_core::qdisc::Verdict;
 use softnet_core::skb::Batch;
 use softnet_dev::{QueueStats, TxQueue};
 
-use super::frames::{host, number_of, numbered, own};
+use super::frames::{batch_of, host, number_of, numbered, own};
 use super::world::{Lane, World, until, wire};
 
 /// Stops whoever tells the device to send, as if that thread were preempted, for as long as it is shut.
@@ -92,12 +92,7 @@ fn start(qdisc: &str, qdisc_max_burst: u32, gate: &Gate) -> (World, Stack, Lane)
 
 /// A batch with one packet of `flow`.
 fn packet(ctx: &mut SoftnetData, flow: u32, number: u32) -> Batch {
-    let frame = numbered(0, host(0), flow, number);
-    let mut skb = ctx.alloc_skb().expect("memory");
-    skb.put(frame.len()).unwrap().copy_from_slice(&frame);
-    let mut batch = Batch::new();
-    batch.push(skb).unwrap();
-    batch
+    batch_of(ctx, &numbered(0, host(0), flow, number), 1)
 }
 
 fn root(world: &World) -> QdiscRow {

@@ -1,8 +1,6 @@
 //! Which TX queue packets leave by: the maps of a device, over forwarded packets and local senders.
 
-use softnet_core::skb::Batch;
-
-use super::frames::{host, number_of, numbered};
+use super::frames::{batch_of, host, number_of, numbered};
 use super::world::{Lane, Setup, of_port, until};
 
 /// Queues of the lanes that `n` frames come by, each flow's.
@@ -51,10 +49,7 @@ fn a_local_sender_leaves_by_the_queue_of_its_cpu() {
         let mut sender = softnet::sender::RawSender::new(&world.shared, "mem1").unwrap();
         for flow in 0..8 {
             let frame = numbered(1, host(1), flow, 0);
-            let mut skb = sender.ctx().alloc_skb().unwrap();
-            skb.put(frame.len()).unwrap().copy_from_slice(&frame);
-            let mut batch = Batch::new();
-            batch.push(skb).unwrap();
+            let mut batch = batch_of(sender.ctx(), &frame, 1);
             sender.send(&mut batch);
         }
         drop(sender);
@@ -75,10 +70,7 @@ fn a_local_sender_keeps_its_queue() {
         let mut sender = softnet::sender::RawSender::new(&world.shared, "mem1").unwrap();
         for flow in 0..4 {
             let frame = numbered(first, host(1), flow, 0);
-            let mut skb = sender.ctx().alloc_skb().unwrap();
-            skb.put(frame.len()).unwrap().copy_from_slice(&frame);
-            let mut batch = Batch::new();
-            batch.push(skb).unwrap();
+            let mut batch = batch_of(sender.ctx(), &frame, 1);
             sender.send(&mut batch);
         }
         let by = queues(&mut sinks, 4);

@@ -13,6 +13,7 @@ use softnet_dev::traffic::{Sink as PacketFilter, SinkFilter};
 
 use super::load::{FLOWS, Packet, Sink, Source, Wires};
 use super::mem::books;
+use crate::bench::text;
 use crate::demo::topology::{self, PORTS, SERVER, Topology};
 
 const PORT: u16 = 9;
@@ -26,10 +27,6 @@ pub(super) struct Xdp {
 
 /// A socket for each flow.
 pub(super) struct Sockets(Vec<UdpSocket>);
-
-fn text(error: impl std::fmt::Display) -> String {
-    error.to_string()
-}
 
 /// What a veth without an XDP program receives it puts on the backlog of the CPU that it was sent on, and there are as many
 /// of these as CPUs: packets of threads that take turns, each on a CPU of its own, pass each other there. With a

@@ -24,6 +24,7 @@ use softnet_dev::{Device, RxQueue, TxQueue};
 use super::client::{Client, Sent, Wire};
 use super::packet::{End, Format};
 use super::{Bed, Setup};
+use crate::bench::text;
 
 const SERVER: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
 const CLIENT: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 2);
@@ -180,8 +181,4 @@ pub(super) fn bed(setup: &Setup) -> Result<Bed, String> {
     let stack = veth.server.0.run(run).map_err(text)??;
     let wire = XdpWire::open(&veth, Format::new(client, server, setup.payload))?;
     Bed::new(stack, Client::new(Box::new(wire)), Some(veth))
-}
-
-fn text(error: impl std::fmt::Display) -> String {
-    error.to_string()
 }

@@ -10,7 +10,8 @@ use rustix::net::{AddressFamily, Protocol, RecvFlags, SocketFlags, SocketType, r
 use softnet_core::ip::checksum::checksum;
 use softnet_dev::traffic::UdpFrame;
 
-use super::rig::{PORT, Rig, Way, destination, text};
+use super::rig::{PORT, Rig, Way, destination};
+use crate::bench::text;
 
 /// Different packets, each of which must arrive.
 const PACKETS: u16 = 256;

@@ -20,6 +20,7 @@ use softnet_dev::netns::NetNs;
 use softnet_dev::traffic::{Generator, GeneratorConfig, KernelNapi, Report, Sink, SinkFilter, Testbed};
 
 use crate::bench::cpu::{Used, kernel_threads, ksoftirqd, softirq_ns};
+use crate::bench::text;
 
 /// What is routed: the benchmarking network of RFC 2544, 198.18.0.0/15.
 const NET: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 0);
@@ -303,10 +304,6 @@ fn worker_threads(stack: &Stack) -> Vec<u32> {
         }
         std::thread::sleep(Duration::from_millis(1));
     }
-}
-
-pub(super) fn text(error: impl std::fmt::Display) -> String {
-    error.to_string()
 }
 
 #[cfg(test)]

@@ -6,7 +6,8 @@ use std::process::Command;
 use serde_json::Value;
 use softnet_dev::netns::NetNs;
 
-use super::rig::{Books, text};
+use super::rig::Books;
+use crate::bench::text;
 
 /// Has `tbf`, in `tc`'s words, before interface `dev`.
 pub(super) fn set(ns: &NetNs, dev: &str, tbf: &str) -> Result<(), String> {

@@ -25,6 +25,7 @@ use super::arrivals::{Arrivals, Reading};
 use super::cases::Shaping;
 use super::kernel;
 use crate::bench::cpu::Used;
+use crate::bench::text;
 
 const PORT: u16 = 9;
 /// Time between two looks at the receiver.
@@ -336,10 +337,6 @@ fn start_stack(testbed: &Testbed, cpu: usize) -> Result<Stack, String> {
     }];
     config.check(&crate::bench::cpus().iter().map(|cpu| *cpu as u32).collect::<Vec<_>>()).map_err(text)?;
     testbed.middle.run(|| Stack::start(config).map_err(text)).map_err(text)?
-}
-
-pub(super) fn text(error: impl std::fmt::Display) -> String {
-    error.to_string()
 }
 
 #[cfg(test)]

@@ -1,22 +1,8 @@
 //! Both routers of the bench, without a clock: what they let pass is right, and what was sent is accounted for.
 
-use softnet_dev::netns::NetNs;
+use softnet_dev::testing::net_allowed;
 
 use super::*;
-
-/// Whether namespaces can be made; `SOFTNET_REQUIRE_NET=1` makes it a must.
-fn net_allowed() -> bool {
-    match NetNs::new() {
-        Ok(_) => true,
-        Err(error) if std::env::var_os("SOFTNET_REQUIRE_NET").is_some_and(|value| value == "1") => {
-            panic!("network tests are required: {error}")
-        }
-        Err(error) => {
-            println!("skipped: {error}");
-            false
-        }
-    }
-}
 
 /// Any CPU will do here, also the same twice.
 fn cpu() -> usize {
