@@ -93,17 +93,26 @@ pub trait RxQueue: Send {
     fn close(self: Box<Self>, ctx: &mut SoftnetData);
 }
 
+/// A TX ring after it was looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reaped {
+    /// Frames that were taken back.
+    pub freed: usize,
+    /// Frames that it holds still: queued, or sent and not yet taken back.
+    pub held: usize,
+    /// Descriptors that are free: as many packets a burst takes now.
+    pub room: usize,
+}
+
 /// One TX queue. Called only by the holder of its lock.
 pub trait TxQueue: Send {
-    /// Takes back frames of packets that were sent. Returns how many.
-    fn reap(&mut self, ctx: &mut SoftnetData) -> usize;
-    /// Descriptors that are free: as many packets a burst takes now.
-    fn room(&self) -> usize;
+    /// Takes back frames of packets that were sent.
+    fn reap(&mut self, ctx: &mut SoftnetData) -> Reaped;
     /// Puts packets of `batch` on the ring, first to last, and frees their heads; those that did not fit
     /// stay in `batch`. Returns how many it took. Nothing is on the wire before [`kick`](Self::kick).
     fn tx_burst(&mut self, ctx: &mut SoftnetData, batch: &mut Batch) -> usize;
-    /// Tells the device that there is something to send: once per batch.
-    fn kick(&mut self, ctx: &mut SoftnetData);
+    /// Tells the device that there is something to send: once per batch. Returns whether it [stalled](Self::stalled).
+    fn kick(&mut self, ctx: &mut SoftnetData) -> bool;
     /// Whether the device did not take all that it was told of, and must be told again: [reaping](Self::reap) does.
     fn stalled(&self) -> bool {
         false

@@ -17,6 +17,7 @@ pub mod traffic;
 pub mod xdp;
 
 pub use device::{
-    Device, DeviceInfo, Doorbell, Features, KernelIrq, LinkState, OpenDevice, QueueStats, RxQueue, TxQueue,
+    Device, DeviceInfo, Doorbell, Features, KernelIrq, LinkState, OpenDevice, QueueStats, Reaped, RxQueue,
+    TxQueue,
 };
 pub use sys_error::{SysError, SysResult};

@@ -1,16 +1,19 @@
 //! A worker's TX queues, and when they are to be run: the kernel's `net_tx_action` with the output list and the qdisc
 //! watchdogs behind it.
 //!
-//! Any thread may set when a queue is due, and then wakes the worker if that announced its sleep. The worker looks at all of
-//! its queues' times in each round, and again after it announced its sleep; the earliest is how long it sleeps.
+//! Any thread may set when a queue is due, then lowers the time of its worker, and wakes that if it announced its sleep. The
+//! worker looks at its own time in each round; if that is set, it forgets it, looks at all queues' and sets it anew. After it
+//! announced its sleep it looks at those again; the earliest is how long it sleeps.
 
 use std::sync::Arc;
 
 use rustix::event::Timespec;
+use softnet_core::sync::Ordering;
 
 use crate::clock::{Clock, timespec};
 use crate::polling::Env;
-use crate::tx_queue::NetdevQueue;
+use crate::tx_queue::{NEVER, NetdevQueue};
+use crate::worker::WorkerShared;
 
 /// See the [module](self).
 #[derive(Default)]
@@ -19,38 +22,47 @@ pub(crate) struct NetTx {
 }
 
 impl NetTx {
-    /// Takes over the queues.
-    pub(crate) fn take(&mut self, queues: Vec<Arc<NetdevQueue>>) {
+    /// Takes over the queues of `worker`.
+    pub(crate) fn take(&mut self, worker: &WorkerShared, queues: Vec<Arc<NetdevQueue>>) {
         self.queues = queues;
+        self.look(worker);
     }
 
-    /// Runs the queues that are due. Returns whether there were any.
-    pub(crate) fn run(&mut self, env: &mut Env) -> bool {
-        if self.next_due() == u64::MAX {
-            return false;
-        }
+    /// Sets the worker's time by those of its queues, and returns the latter.
+    fn look(&self, worker: &WorkerShared) -> u64 {
+        let next = self.next_due();
+        worker.tx_due.fetch_min(next, Ordering::Relaxed);
+        next
+    }
+
+    /// Runs the queues of `worker` that are due. Returns whether there were any.
+    #[cold]
+    pub(crate) fn run(&mut self, worker: &WorkerShared, env: &mut Env) -> bool {
+        // Acquire: with it comes the queue's own time.
+        worker.tx_due.swap(NEVER, Ordering::Acquire);
         let now = env.shared.clock.now();
         let mut ran = false;
         for queue in &self.queues {
             ran |= queue.run(&mut env.ctx, now);
         }
+        self.look(worker);
         ran
     }
 
-    /// Whether one is due.
-    pub(crate) fn is_due(&self, clock: &Clock) -> bool {
-        let next = self.next_due();
-        next != u64::MAX && next <= clock.now()
+    /// Whether one is due. If so, the worker's time says so too, whatever happened to the thread that was to lower it.
+    pub(crate) fn is_due(&self, worker: &WorkerShared, clock: &Clock) -> bool {
+        let next = self.look(worker);
+        next != NEVER && next <= clock.now()
     }
 
     /// How long to sleep until one is due; `None`: none will be.
     pub(crate) fn timeout(&self, clock: &Clock) -> Option<Timespec> {
         let next = self.next_due();
-        (next != u64::MAX).then(|| timespec(next.saturating_sub(clock.now())))
+        (next != NEVER).then(|| timespec(next.saturating_sub(clock.now())))
     }
 
     #[inline(always)]
     fn next_due(&self) -> u64 {
-        self.queues.iter().map(|queue| queue.next_due()).min().unwrap_or(u64::MAX)
+        self.queues.iter().map(|queue| queue.next_due()).min().unwrap_or(NEVER)
     }
 }

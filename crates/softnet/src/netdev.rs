@@ -4,9 +4,10 @@
 //! Invariant: what is set for a device (context, mitigation, disciplines, filters) holds for its next life too.
 
 use std::collections::BTreeMap;
+use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use arc_swap::ArcSwapOption;
+use arc_swap::{ArcSwapOption, Cache};
 use serde::{Deserialize, Serialize};
 use softnet_core::SoftnetData;
 use softnet_core::napi::MitigationConfig;
@@ -313,13 +314,56 @@ impl Live {
     }
 }
 
-/// Takes back frames that `dev` sent by TX queue `queue` (modulo how many there are): what a worker does when it has
-/// nothing to send, so that frames do not lie in a silent device's ring while others starve.
-pub fn reap_idle(ctx: &mut SoftnetData, dev: &Netdev, now: u64, queue: usize) {
-    if let Some(live) = dev.live.load().as_deref()
-        && !live.tx.is_empty()
-    {
-        live.tx[queue % live.tx.len()].reap(ctx, now);
+/// The open parts of all devices as a thread saw them last, so that a batch it sends costs no reference count. They are kept
+/// until it looks again, which it must do now and then, and before it sleeps.
+pub(crate) struct Lives(Vec<Cache<LiveOf, Option<Arc<Live>>>>);
+
+/// See [`Lives`].
+struct LiveOf(Arc<Netdev>);
+
+impl Deref for LiveOf {
+    type Target = ArcSwapOption<Live>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.0.live
+    }
+}
+
+impl Lives {
+    pub(crate) fn new(devices: &[Arc<Netdev>]) -> Self {
+        Lives(devices.iter().map(|dev| Cache::new(LiveOf(dev.clone()))).collect())
+    }
+
+    /// Lets go of what was closed.
+    #[inline]
+    pub(crate) fn refresh(&mut self) {
+        for live in &mut self.0 {
+            live.load();
+        }
+    }
+
+    /// As [`dev_queue_xmit`].
+    #[inline(always)]
+    pub(crate) fn xmit(
+        &mut self,
+        ctx: &mut SoftnetData,
+        dev: &Netdev,
+        now: u64,
+        queue: usize,
+        batch: &mut Batch,
+    ) {
+        let live = self.0.get_mut(usize::from(dev.index)).and_then(|live| live.load().as_deref());
+        xmit(ctx, dev, live, now, queue, batch);
+    }
+
+    /// Takes back frames that `dev` sent by TX queue `queue` (modulo how many there are): what a poller does when it has
+    /// nothing to send, so that frames do not lie in a silent device's ring while others starve.
+    pub(crate) fn reap_idle(&mut self, ctx: &mut SoftnetData, now: u64, queue: usize) {
+        for live in self.0.iter_mut().filter_map(|live| live.load().as_deref()) {
+            if !live.tx.is_empty() {
+                live.tx[queue % live.tx.len()].reap(ctx, now);
+            }
+        }
     }
 }
 
@@ -328,21 +372,32 @@ pub fn reap_idle(ctx: &mut SoftnetData, dev: &Netdev, now: u64, queue: usize) {
 /// unless it owns a TX queue. Packets that can't be sent are freed and counted against `dev`. The filter at its egress,
 /// if there is one, may lead them elsewhere first.
 pub fn dev_queue_xmit(ctx: &mut SoftnetData, dev: &Netdev, now: u64, queue: usize, batch: &mut Batch) {
+    xmit(ctx, dev, dev.live.load().as_deref(), now, queue, batch);
+}
+
+#[inline(always)]
+fn xmit(ctx: &mut SoftnetData, dev: &Netdev, live: Option<&Live>, now: u64, queue: usize, batch: &mut Batch) {
     if dev.egress.is_set() {
         dev.egress.act(ctx, dev.index, Direction::Egress, now, queue, batch);
         if batch.is_empty() {
             return;
         }
     }
-    let live = dev.live.load();
-    match live.as_deref() {
+    match live {
         Some(live) if !live.tx.is_empty() => {
             if !live.xps.is_off() {
                 return live.xmit_by_maps(ctx, now, queue as u16, batch);
             }
-            let queue = queue % usize::from(live.real_num_tx_queues());
+            let queue = modulo(queue, live.real_num_tx_queues());
             live.tx[queue].xmit(ctx, now, Origin::Forwarded, batch);
         }
         _ => ctx.free_batch_at(batch, dev.index, DropReason::DevReady),
     }
+}
+
+/// A division costs more than to see that none is needed.
+#[inline(always)]
+fn modulo(queue: usize, n: u16) -> usize {
+    let n = usize::from(n);
+    if queue < n { queue } else { queue % n }
 }

@@ -17,7 +17,7 @@ use softnet_core::sync::Ordering;
 use crate::app::App;
 use crate::filter::Direction;
 use crate::instance::{NapiInstance, Rx, RxHandler, ring, ring_shared};
-use crate::netdev::{dev_queue_xmit, reap_idle};
+use crate::netdev::Lives;
 use crate::pool::Pool;
 use crate::residency::Phase;
 use crate::shared::Shared;
@@ -39,6 +39,8 @@ pub(crate) struct Env {
     pub(crate) shared: Arc<Shared>,
     pub(crate) ctx: SoftnetData,
     tables: Cache<Arc<ArcSwap<Tables>>, Arc<Tables>>,
+    lives: Lives,
+    runs: u32,
     /// By NAPI id, ascending.
     pub(crate) instances: Arc<Vec<Arc<NapiInstance>>>,
     tx: TxBatches,
@@ -57,6 +59,8 @@ impl Env {
         Env {
             ctx: shared.context(),
             tables: Cache::new(shared.tables.clone()),
+            lives: Lives::new(&shared.devices),
+            runs: 0,
             shared: shared.clone(),
             instances: Arc::default(),
             tx: TxBatches::new(),
@@ -72,6 +76,10 @@ impl Env {
     pub(crate) fn run(&mut self, net_rx: &mut NetRx<Rx>, thread: &PollThread) -> usize {
         if self.now == 0 {
             self.now = self.shared.clock.now();
+        }
+        self.runs = self.runs.wrapping_add(1);
+        if self.runs.is_multiple_of(64) {
+            self.lives.refresh();
         }
         let done = net_rx.run(self.now, self);
         self.wake_apps();
@@ -97,8 +105,9 @@ impl Env {
 
     /// The part of it that any thread does.
     pub(crate) fn let_go(&mut self) {
-        // Not to keep an old snapshot alive.
+        // Not to keep old snapshots alive.
         self.tables.load();
+        self.lives.refresh();
         self.now = 0;
     }
 
@@ -152,13 +161,13 @@ impl Env {
                 }
             }
         }
-        let Env { ctx, shared, tx, now, .. } = self;
+        let Env { ctx, shared, tx, lives, now, .. } = self;
         let now = *now;
         match handler {
             Some(RxHandler::Ipv4(ingress)) => {
                 ipv4_input(ctx, self.tables.load(), &ingress, batch, tx, &mut self.exceptions);
                 tx.flush(|dev, batch| match shared.devices.get(usize::from(dev)) {
-                    Some(dev) => dev_queue_xmit(ctx, dev, now, queue, batch),
+                    Some(dev) => lives.xmit(ctx, dev, now, queue, batch),
                     None => ctx.free_batch(batch, DropReason::DevReady),
                 });
                 if !self.exceptions.batch.is_empty() {
@@ -166,7 +175,7 @@ impl Env {
                 }
             }
             Some(RxHandler::Patch(dev)) if shared.devices.len() > usize::from(dev) => {
-                dev_queue_xmit(ctx, &shared.devices[usize::from(dev)], now, queue, batch);
+                lives.xmit(ctx, &shared.devices[usize::from(dev)], now, queue, batch);
             }
             _ => ctx.free_batch(batch, DropReason::Shutdown),
         }
@@ -185,6 +194,7 @@ impl Env {
 
 impl Env {
     /// One poll of an instance that the caller owns. Returns how many packets there were.
+    #[inline(always)]
     pub(crate) fn poll_once(&mut self, napi: &NapiInfo, body: &mut Body<Rx>, weight: usize) -> usize {
         let weight = weight.min(BATCH);
         let Body { rx: Some(rx), gro, batch, .. } = body else { return 0 };
@@ -195,9 +205,7 @@ impl Env {
             }
             self.receive(napi, batch);
         } else {
-            for dev in &self.shared.devices {
-                reap_idle(&mut self.ctx, dev, self.now, napi.queue.into());
-            }
+            self.lives.reap_idle(&mut self.ctx, self.now, napi.queue.into());
         }
         n
     }

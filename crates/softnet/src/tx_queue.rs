@@ -17,7 +17,7 @@ use softnet_core::qdisc::{
 };
 use softnet_core::skb::{BATCH, Batch, Region};
 use softnet_core::sync::{AtomicU64, AtomicUsize, Ordering};
-use softnet_dev::{QueueStats, TxQueue};
+use softnet_dev::{QueueStats, Reaped, TxQueue};
 
 use crate::clock::Clock;
 use crate::held_back::HeldBack;
@@ -30,7 +30,7 @@ const TX_RETRY: u64 = 50_000;
 const TX_RETRY_DOUBLINGS: u32 = 5;
 
 /// No run is wanted.
-const NEVER: u64 = u64::MAX;
+pub(crate) const NEVER: u64 = u64::MAX;
 
 /// What the owner's thread brings along.
 struct XmitContext<'a> {
@@ -55,6 +55,8 @@ impl Due {
     #[cold]
     fn set(&self, at: u64) {
         if self.at.fetch_min(at, Ordering::Release) > at {
+            // After it: the worker forgets this before it looks at each queue's.
+            self.worker.tx_due.fetch_min(at, Ordering::Release);
             self.worker.waker.wake();
         }
     }
@@ -88,12 +90,12 @@ struct LimitedRing {
 }
 
 impl LimitedRing {
-    /// Takes back what was sent, has the device go on with the rest, and counts the bytes that left.
+    /// Takes back what was sent, has the device go on with the rest, and counts the bytes that left. Returns how many
+    /// packets it takes.
     #[inline]
-    fn reap(&mut self, ctx: &mut SoftnetData, now: u64) {
-        let Some(queue) = &mut self.queue else { return };
-        queue.reap(ctx);
-        let held = queue.held();
+    fn reap(&mut self, ctx: &mut SoftnetData, now: u64) -> usize {
+        let Some(queue) = &mut self.queue else { return 0 };
+        let Reaped { held, room, .. } = queue.reap(ctx);
         // Reaping is what ends that the device is stalled; until then it is done again, and at once if it got on.
         self.stalled = self.stalled && queue.stalled();
         match held < self.in_ring {
@@ -117,6 +119,7 @@ impl LimitedRing {
         }
         self.in_ring = held;
         self.state.held.store(held, Ordering::Relaxed);
+        room
     }
 
     /// ns after which to try again.
@@ -150,11 +153,14 @@ impl LimitedRing {
 impl Ring<XmitContext<'_>> for LimitedRing {
     #[inline]
     fn avail(&mut self, cx: &mut XmitContext<'_>) -> Quota {
-        self.reap(cx.ctx, cx.now);
-        let Some(queue) = &self.queue else { return Quota { packets: 0, bytes: 0 } };
-        let quota = Quota { packets: queue.room().min(BATCH), bytes: self.dql.avail() };
+        let room = self.reap(cx.ctx, cx.now);
+        let quota = Quota { packets: room.min(BATCH), bytes: self.dql.avail() };
         // While the interface is down packets are dropped, whatever lies in the ring; by trying it is found up again.
-        if quota.is_open() || !queue.down() { quota } else { Quota::BATCH }
+        if quota.is_open() || !self.queue.as_ref().is_some_and(|queue| queue.down()) {
+            quota
+        } else {
+            Quota::BATCH
+        }
     }
 
     #[inline]
@@ -162,12 +168,12 @@ impl Ring<XmitContext<'_>> for LimitedRing {
         let Some(queue) = &mut self.queue else { return 0 };
         let before = (self.stats.packets.get(), self.stats.bytes.get());
         queue.tx_burst(cx.ctx, batch);
-        queue.kick(cx.ctx);
+        let mut stalled = queue.kick(cx.ctx);
         if !batch.is_empty() {
             // The kick may have sent what filled the ring.
             queue.reap(cx.ctx);
             queue.tx_burst(cx.ctx, batch);
-            queue.kick(cx.ctx);
+            stalled = queue.kick(cx.ctx);
         }
         let packets = self.stats.packets.get().wrapping_sub(before.0);
         let bytes = self.stats.bytes.get().wrapping_sub(before.1);
@@ -177,7 +183,7 @@ impl Ring<XmitContext<'_>> for LimitedRing {
         if packets > 0 {
             self.stuck = 0;
         }
-        if queue.stalled() {
+        if stalled {
             self.stalled = true;
             self.due.set(cx.now);
         }
@@ -348,7 +354,7 @@ impl NetdevQueue {
     ) -> Option<T> {
         let mut to_free = ToFree::new();
         let mut lead = self.lead();
-        let changed = lead.qdisc().map(change);
+        let changed = lead.change(change);
         lead.finish(&mut XmitContext { ctx, now }, now, &mut to_free);
         self.let_go(ctx, &mut to_free);
         changed

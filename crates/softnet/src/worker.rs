@@ -22,7 +22,7 @@ use crate::net_tx::NetTx;
 use crate::polling::{Env, OnRelease};
 use crate::shared::{Shared, lock};
 use crate::thread::PollThread;
-use crate::tx_queue::NetdevQueue;
+use crate::tx_queue::{NEVER, NetdevQueue};
 use crate::wake::Waker;
 
 /// Messages that may wait for a worker: each of its instances at most once, so that this is never the limit.
@@ -48,6 +48,8 @@ pub struct WorkerShared {
     receiver: Mutex<Option<Receiver<Scheduled<Rx>>>>,
     instances: Mutex<Vec<Arc<NapiInstance>>>,
     tx_queues: Mutex<Vec<Arc<NetdevQueue>>>,
+    /// No later than the earliest of these is due.
+    pub(crate) tx_due: AtomicU64,
     /// Number of the two lists; and the one the worker has seen.
     wanted: AtomicU64,
     seen: AtomicU64,
@@ -71,6 +73,7 @@ impl WorkerShared {
             receiver: Mutex::new(Some(receiver)),
             instances: Mutex::default(),
             tx_queues: Mutex::default(),
+            tx_due: AtomicU64::new(NEVER),
             wanted: AtomicU64::new(0),
             seen: AtomicU64::new(0),
             stop: AtomicBool::new(false),
@@ -199,7 +202,8 @@ impl Worker {
         if self.me.wanted.load(Ordering::Relaxed) != self.env_seen() {
             self.take_lists();
         }
-        let sent = self.net_tx.run(&mut self.env);
+        let sent =
+            self.me.tx_due.load(Ordering::Relaxed) != NEVER && self.net_tx.run(&self.me, &mut self.env);
         for instance in self.env.instances.iter() {
             if instance.armed.load(Ordering::Relaxed) && instance.doorbell.pending() {
                 ring(instance, |napi| self.net_rx.schedule(napi));
@@ -265,14 +269,14 @@ impl Worker {
         self.me.stop.load(Ordering::Relaxed)
             || self.receiver.has_pending()
             || self.me.wanted.load(Ordering::Relaxed) != self.env_seen()
-            || self.net_tx.is_due(&self.env.shared.clock)
+            || self.net_tx.is_due(&self.me, &self.env.shared.clock)
             || self.env.instances.iter().any(|i| i.armed.load(Ordering::Relaxed) && i.doorbell.pending())
     }
 
     /// Takes over the lists as they are now.
     fn take_lists(&mut self) {
         let number = self.me.wanted.load(Ordering::Acquire);
-        self.net_tx.take(lock(&self.me.tx_queues).clone());
+        self.net_tx.take(&self.me, lock(&self.me.tx_queues).clone());
         let mut wanted = lock(&self.me.instances).clone();
         wanted.sort_by_key(|i| i.napi.id);
         let is_in = |list: &[Arc<NapiInstance>], id| list.iter().any(|i| i.napi.id == id);

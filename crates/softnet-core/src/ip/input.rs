@@ -220,6 +220,8 @@ fn unusual(packet: &[u8], mac: &[u8; 6]) -> Verdict {
 }
 
 /// Processes `batch`, which came by `ingress`, and leaves it empty.
+// Not inlined: its loops have the registers to themselves.
+#[inline(never)]
 pub fn ipv4_input(
     ctx: &mut SoftnetData,
     tables: &Tables,
@@ -251,7 +253,7 @@ pub fn ipv4_input(
     let mut hops = [0; BATCH];
     tables.fib.lookup_batch(&dst[..n], &mut hops[..n]);
     // Third pass: rewrite and sort by device.
-    for ((mut skb, hop), dst) in batch.drain().zip(hops).zip(dst) {
+    for ((mut skb, &hop), &dst) in batch.drain().zip(&hops).zip(&dst) {
         let mut hop = tables.next_hop(hop);
         if hop.kind == Kind::Connected
             && let Some(host) = tables.hosts.get(&host_key(hop.dev, dst))

@@ -207,9 +207,12 @@ impl<R> Lead<'_, R> {
         &mut self.owner.body().ring
     }
 
-    /// The discipline, to be changed.
-    pub fn qdisc(&mut self) -> Option<&mut (dyn Qdisc + 'static)> {
-        self.owner.body().qdisc.as_deref_mut()
+    /// Changes the discipline by `change`; `None`: there is none.
+    pub fn change<T>(&mut self, change: impl FnOnce(&mut (dyn Qdisc + 'static)) -> T) -> Option<T> {
+        let root = self.owner.body();
+        let changed = root.qdisc.as_deref_mut().map(change);
+        root.changed();
+        changed
     }
 
     /// Replaces the discipline. What the old one held is dropped, as the kernel has it.
@@ -217,6 +220,7 @@ impl<R> Lead<'_, R> {
         let root = self.owner.body();
         root.reset(DropReason::QdiscDrop, to_free);
         root.qdisc = qdisc;
+        root.changed();
     }
 
     /// Queues what is pending, sends what may leave, until nothing is pending; lets go. If that is more than its share,

@@ -5,8 +5,10 @@
 //! Invariant: packets leave the discipline in batches of at most 64, and only as many as the ring says it has room for;
 //! what it refuses all the same leaves before anything else.
 
+use std::sync::Arc;
+
 use super::fifo::push;
-use super::{Qdisc, Quota, ToFree, Verdict};
+use super::{Qdisc, QdiscStats, Quota, ToFree, Verdict};
 use crate::skb::{Batch, DropReason, Skb};
 
 /// The ring of a TX queue, as its owner uses it. `C` is what the caller's thread brings along: its context.
@@ -39,6 +41,8 @@ pub enum After {
 /// The owner's part of a TX queue.
 pub(super) struct Root<R> {
     pub(super) qdisc: Option<Box<dyn Qdisc>>,
+    /// Its counters, if packets may pass by it: what each batch asks for.
+    pass: Option<Arc<QdiscStats>>,
     pub(super) ring: R,
     /// Taken out of the discipline, and not taken by the ring; counted as queued. Without a discipline: gathered
     /// to be sent at once.
@@ -47,7 +51,14 @@ pub(super) struct Root<R> {
 
 impl<R> Root<R> {
     pub(super) fn new(qdisc: Option<Box<dyn Qdisc>>, ring: R) -> Self {
-        Root { qdisc, ring, held: Batch::new() }
+        let mut root = Root { qdisc, pass: None, ring, held: Batch::new() };
+        root.changed();
+        root
+    }
+
+    /// To be called when the discipline may be another, or another's parameters.
+    pub(super) fn changed(&mut self) {
+        self.pass = self.qdisc.as_ref().filter(|qdisc| qdisc.can_bypass()).map(|qdisc| qdisc.stats().clone());
     }
 
     /// Queues a packet, or, without a discipline, sends it with others.
@@ -103,19 +114,19 @@ impl<R> Root<R> {
     where
         R: Ring<C>,
     {
-        let qdisc = self.qdisc.as_ref().filter(|qdisc| qdisc.can_bypass() && qdisc.is_empty())?;
+        let stats = self.pass.as_ref().filter(|stats| stats.qlen() == 0)?;
         let quota = self.ring.avail(ctx);
         let n = batch.len();
         if n > quota.packets || quota.bytes < 0 {
             return None;
         }
         let bytes = self.ring.xmit(ctx, batch);
-        qdisc.stats().sent(n, bytes);
+        stats.sent(n, bytes);
         if batch.is_empty() {
             return Some(After::Idle);
         }
-        batch.as_slice().iter().for_each(|skb| qdisc.stats().sent(0, skb.len() as u64));
-        requeue(batch, &**qdisc);
+        batch.as_slice().iter().for_each(|skb| stats.sent(0, skb.len() as u64));
+        requeue(batch, stats);
         self.held.append(batch);
         Some(After::Stopped)
     }
@@ -190,7 +201,7 @@ impl<R> Root<R> {
             self.ring.xmit(ctx, &mut self.held);
             *budget = budget.saturating_sub(offered - self.held.len());
             if !self.held.is_empty() {
-                requeue(&self.held, &**qdisc);
+                requeue(&self.held, qdisc.stats());
                 return After::Stopped;
             }
             if qdisc.is_empty() {
@@ -223,6 +234,6 @@ fn offer_again(held: &Batch, qdisc: &dyn Qdisc) {
 
 /// The ring did not take `held`.
 #[cold]
-fn requeue(held: &Batch, qdisc: &dyn Qdisc) {
-    held.as_slice().iter().for_each(|skb| qdisc.stats().requeued(skb.len()));
+fn requeue(held: &Batch, stats: &QdiscStats) {
+    held.as_slice().iter().for_each(|skb| stats.requeued(skb.len()));
 }

@@ -14,7 +14,7 @@ use super::coalesce::Coalesce;
 use super::doorbell::MemDoorbell;
 use super::port::NicPort;
 use crate::device::{
-    Device, DeviceInfo, Doorbell, Features, LinkState, OpenDevice, QueueStats, RxQueue, TxQueue,
+    Device, DeviceInfo, Doorbell, Features, LinkState, OpenDevice, QueueStats, Reaped, RxQueue, TxQueue,
 };
 
 /// Where the NIC's packets come from.
@@ -270,14 +270,10 @@ struct NicTx<K> {
 }
 
 impl<K: Sink> TxQueue for NicTx<K> {
-    fn reap(&mut self, ctx: &mut SoftnetData) -> usize {
-        let n = self.ring.filled() - self.unsent;
-        ctx.free_frames((0..n).filter_map(|_| Some(self.ring.take()?.frame)));
-        n
-    }
-
-    fn room(&self) -> usize {
-        self.ring.room()
+    fn reap(&mut self, ctx: &mut SoftnetData) -> Reaped {
+        let freed = self.ring.filled() - self.unsent;
+        ctx.free_frames((0..freed).filter_map(|_| Some(self.ring.take()?.frame)));
+        Reaped { freed, held: self.unsent, room: self.ring.room() }
     }
 
     fn tx_burst(&mut self, ctx: &mut SoftnetData, batch: &mut Batch) -> usize {
@@ -293,7 +289,7 @@ impl<K: Sink> TxQueue for NicTx<K> {
         n
     }
 
-    fn kick(&mut self, _: &mut SoftnetData) {
+    fn kick(&mut self, _: &mut SoftnetData) -> bool {
         let mask = self.ring.slots.len() - 1;
         for at in self.ring.head - self.unsent..self.ring.head {
             if let Some(d) = &self.ring.slots[at & mask] {
@@ -302,6 +298,7 @@ impl<K: Sink> TxQueue for NicTx<K> {
         }
         self.unsent = 0;
         self.stats.kicks.add(1);
+        false
     }
 
     fn stats(&self) -> Arc<QueueStats> {

@@ -11,7 +11,7 @@ use softnet_core::sync::{AtomicBool, AtomicU64, Ordering};
 
 use super::doorbell::MemDoorbell;
 use crate::device::{
-    Device, DeviceInfo, Doorbell, Features, LinkState, OpenDevice, QueueStats, RxQueue, TxQueue,
+    Device, DeviceInfo, Doorbell, Features, LinkState, OpenDevice, QueueStats, Reaped, RxQueue, TxQueue,
 };
 
 /// Parameters of a [`pair`].
@@ -193,13 +193,15 @@ struct PairTx {
     stats: Arc<QueueStats>,
 }
 
-impl TxQueue for PairTx {
-    fn reap(&mut self, _: &mut SoftnetData) -> usize {
-        0
-    }
-
+impl PairTx {
     fn room(&self) -> usize {
         self.wire.slots.len() - (self.wire.bell.waiting() + self.pending) as usize
+    }
+}
+
+impl TxQueue for PairTx {
+    fn reap(&mut self, _: &mut SoftnetData) -> Reaped {
+        Reaped { freed: 0, held: self.pending as usize, room: self.room() }
     }
 
     fn tx_burst(&mut self, ctx: &mut SoftnetData, batch: &mut Batch) -> usize {
@@ -233,11 +235,12 @@ impl TxQueue for PairTx {
         n
     }
 
-    fn kick(&mut self, _: &mut SoftnetData) {
+    fn kick(&mut self, _: &mut SoftnetData) -> bool {
         if self.pending > 0 {
             self.wire.bell.ring(std::mem::take(&mut self.pending));
             self.stats.kicks.add(1);
         }
+        false
     }
 
     fn stats(&self) -> Arc<QueueStats> {

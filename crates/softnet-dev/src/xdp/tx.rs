@@ -15,7 +15,7 @@ use softnet_core::skb::{Batch, DropReason, FRAME_SIZE, Frame};
 use super::frames::FrameSet;
 use super::ring::{Consumer, Producer, RingMemory};
 use super::socket::Xsk;
-use crate::device::{QueueStats, TxQueue};
+use crate::device::{QueueStats, Reaped, TxQueue};
 
 /// An Ethernet header: the least the kernel takes for a packet.
 const ETH_HLEN: usize = 14;
@@ -86,8 +86,14 @@ impl XdpTx {
     }
 }
 
+impl XdpTx {
+    fn room(&self) -> usize {
+        (self.ring.size() as usize).saturating_sub(self.sent.len())
+    }
+}
+
 impl TxQueue for XdpTx {
-    fn reap(&mut self, ctx: &mut SoftnetData) -> usize {
+    fn reap(&mut self, ctx: &mut SoftnetData) -> Reaped {
         let n = self.done.available(self.ring.size());
         let mut freed = 0;
         for i in 0..n {
@@ -106,11 +112,7 @@ impl TxQueue for XdpTx {
         if self.pending && !self.down {
             self.push();
         }
-        freed
-    }
-
-    fn room(&self) -> usize {
-        (self.ring.size() as usize).saturating_sub(self.sent.len())
+        Reaped { freed, held: self.sent.len(), room: self.room() }
     }
 
     fn tx_burst(&mut self, ctx: &mut SoftnetData, batch: &mut Batch) -> usize {
@@ -150,11 +152,12 @@ impl TxQueue for XdpTx {
         n
     }
 
-    fn kick(&mut self, _ctx: &mut SoftnetData) {
+    fn kick(&mut self, _ctx: &mut SoftnetData) -> bool {
         self.pending |= self.ring.submit() > 0;
         if self.down || (self.pending && self.ring.needs_wakeup()) {
             self.push();
         }
+        self.stalled()
     }
 
     fn stalled(&self) -> bool {

@@ -13,7 +13,7 @@ use softnet::{Assembly, Stack};
 use softnet_core::SoftnetData;
 use softnet_core::qdisc::Verdict;
 use softnet_core::skb::Batch;
-use softnet_dev::{QueueStats, TxQueue};
+use softnet_dev::{QueueStats, Reaped, TxQueue};
 
 use super::frames::{batch_of, host, number_of, numbered, own};
 use super::world::{Lane, World, until, wire};
@@ -40,18 +40,15 @@ impl Gate {
 struct Gated(Box<dyn TxQueue>, Gate);
 
 impl TxQueue for Gated {
-    fn reap(&mut self, ctx: &mut SoftnetData) -> usize {
+    fn reap(&mut self, ctx: &mut SoftnetData) -> Reaped {
         self.0.reap(ctx)
-    }
-    fn room(&self) -> usize {
-        self.0.room()
     }
     fn tx_burst(&mut self, ctx: &mut SoftnetData, batch: &mut Batch) -> usize {
         self.0.tx_burst(ctx, batch)
     }
-    fn kick(&mut self, ctx: &mut SoftnetData) {
+    fn kick(&mut self, ctx: &mut SoftnetData) -> bool {
         self.1.pass();
-        self.0.kick(ctx);
+        self.0.kick(ctx)
     }
     fn stats(&self) -> Arc<QueueStats> {
         self.0.stats()

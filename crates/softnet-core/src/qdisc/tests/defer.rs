@@ -51,7 +51,7 @@ fn those_who_come_while_a_batch_is_on_the_wire_hand_over_and_the_owner_sends_for
     assert_eq!(list.send(during, 0, Origin::Local, &mut a, &mut world.to_free), LED);
     let mut lead = list.lead().unwrap();
     assert_eq!((lead.ring().ids(), &lead.ring().calls[..]), (b"ABCD".to_vec(), &[1, 2, 1][..]));
-    let totals = lead.qdisc().unwrap().stats().totals();
+    let totals = lead.change(|qdisc| qdisc.stats().totals()).unwrap();
     assert_eq!((totals.packets, totals.bytes, totals.qlen, totals.backlog), (4, 400, 0, 0));
     lead.finish(&mut || (), 0, &mut world.to_free);
     world.end(list);
@@ -132,7 +132,7 @@ fn the_owner_learns_what_became_of_its_packets() {
     assert_eq!(send(&mut world, &list, &mut batches[2]), led(Verdict::Drop));
     let over = DropReason::QdiscOverlimit;
     assert_eq!(world.dropped(), [(3, over), (4, over)]);
-    let stats = list.lead().unwrap().qdisc().unwrap().stats().clone();
+    let stats = list.lead().unwrap().change(|qdisc| qdisc.stats().clone()).unwrap();
     assert_eq!((stats.drops(over), stats.qlen(), stats.backlog()), (2, 2, 200));
     world.end(list);
     assert_eq!((stats.drops(DropReason::Shutdown), stats.qlen(), stats.backlog()), (2, 0, 0));
@@ -147,7 +147,7 @@ fn what_the_ring_refuses_leaves_first() {
     let stopped = Sent::Led { verdict: Verdict::Success, after: After::Stopped };
     let mut batches = [world.batch(0..5), world.batch(5..9)];
     assert_eq!(send(&mut world, &list, &mut batches[0]), stopped);
-    let stats = list.lead().unwrap().qdisc().unwrap().stats().clone();
+    let stats = list.lead().unwrap().change(|qdisc| qdisc.stats().clone()).unwrap();
     assert_eq!((stats.totals().requeues, stats.qlen(), stats.totals().packets), (2, 2, 5));
     assert_eq!(send(&mut world, &list, &mut batches[1]), stopped);
     set(&list, 100, 100);

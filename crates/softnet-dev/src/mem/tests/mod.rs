@@ -158,9 +158,9 @@ fn a_nic_moves_packets_between_wires_and_holds_its_rings() {
     assert_eq!(nic.tx[0].tx_burst(&mut ctx, &mut batch), 16, "the ring has room for 16");
     nic.tx[0].kick(&mut ctx);
     assert_eq!((batch.len(), nic.tx[0].held()), (4, 16));
-    assert_eq!(nic.tx[0].reap(&mut ctx), 16);
+    assert_eq!(nic.tx[0].reap(&mut ctx).freed, 16);
     assert_eq!(nic.tx[0].tx_burst(&mut ctx, &mut batch), 4);
-    assert_eq!(nic.tx[0].reap(&mut ctx), 0, "not sent yet");
+    assert_eq!(nic.tx[0].reap(&mut ctx).freed, 0, "not sent yet");
     nic.tx[0].kick(&mut ctx);
     assert_eq!(sum.load(Ordering::Relaxed), (0..20).sum());
     close(nic, &mut ctx);

@@ -256,7 +256,7 @@ fn what_cannot_be_sent_is_dropped_for_a_reason() {
     }
     assert_eq!((taken, batch.len(), device.tx[0].held()), (256, 64, 256));
     device.tx[0].kick(&mut ctx);
-    assert_eq!(device.tx[0].reap(&mut ctx), 256);
+    assert_eq!(device.tx[0].reap(&mut ctx).freed, 256);
     assert!(device.tx[0].stats().kicks.get() >= 1);
     for skb in batch.drain() {
         ctx.free(skb, DropReason::FullRing);
