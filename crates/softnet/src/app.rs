@@ -14,7 +14,6 @@ use softnet_core::SoftnetData;
 use softnet_core::skb::{Batch, DropReason, Skb, SkbList};
 use softnet_core::sync::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Mailbox, Ordering, PushError};
 
-use crate::thread::current_tid;
 use crate::wake::Waker;
 
 /// Which packets an application wants.
@@ -92,13 +91,6 @@ impl App {
             dropped: AtomicU64::new(0),
             sleeps: AtomicU64::new(0),
         })
-    }
-
-    /// The calling thread uses it from now on, and gets the timer slack of a thread that polls.
-    pub(crate) fn enter(&self) {
-        self.tid.store(current_tid(), Ordering::Relaxed);
-        // Time-outs of its waits must not be rounded up to the default slack of 50 µs.
-        let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
     }
 
     /// Packets that wait for it.

@@ -7,6 +7,7 @@
 
 pub mod app;
 pub mod backlog;
+pub mod busy_poll;
 pub mod clock;
 pub mod config;
 pub mod context;

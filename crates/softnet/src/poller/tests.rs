@@ -9,6 +9,7 @@ use softnet_dev::{OpenDevice, TxQueue};
 use super::*;
 use crate::Assembly;
 use crate::config::{Config, DeviceConfig};
+use crate::timer::Timeout;
 
 const HOUR: u64 = 3_600_000_000_000;
 
@@ -52,12 +53,12 @@ fn a_suspend_timeout_that_is_set_to_0_meanwhile_leaves_a_timer() {
         let params = PollerParams { prefer_busy_poll: true, ..PollerParams::default() };
         let mut poller =
             NapiPoller::new(&assembly.shared, instance.napi.id, "t", Filter::All, params).unwrap();
-        poller.busy_loop(None);
-        assert!(poller.is_ready() && !instance.timer.is_armed());
+        poller.busy.busy_loop(&mut poller.inbox, None);
+        assert!(poller.inbox.is_ready() && !instance.timer.is_armed());
         instance.napi.mitigation.set_irq_suspend_timeout(s);
         let mut batch = Batch::new();
-        let n = poller.take(&mut batch);
-        poller.suspend(n);
+        let n = poller.inbox.take(&mut poller.busy.env.ctx, &mut batch);
+        poller.busy.suspend(n);
         assert_eq!((n, instance.timer.armed().map(|(timeout, ..)| timeout)), (1, Some(expected)));
         batch.drain().for_each(|skb| poller.ctx().free_skb(skb));
         drop(poller);
