@@ -1,6 +1,7 @@
 //! The kernel's UDP sockets.
 
 use std::io;
+use std::mem::MaybeUninit;
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
@@ -15,6 +16,8 @@ use super::{DatagramSet, Outbox, Stop};
 
 /// What stands for the [`Stop`] in the epoll set.
 const STOP: u64 = u64::MAX;
+/// Most sockets that one wait tells of.
+const MAX_EVENTS: usize = 64;
 /// Longest wait for room in a socket's send buffer.
 const FULL: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 /// Asked of the kernel for receive and send buffers; it gives as much of it as `net.core.[rw]mem_max` allow.
@@ -23,7 +26,6 @@ const BUFFER: usize = 4 << 20;
 /// The kernel's UDP sockets of one thread: `epoll`, `recvmmsg`, `sendmmsg`.
 pub struct KernelSockets {
     epoll: OwnedFd,
-    events: Vec<epoll::Event>,
     sockets: Vec<UdpSocket>,
     /// Whether each datagram names where it goes; else all sockets are connected.
     named: bool,
@@ -81,14 +83,7 @@ impl KernelSockets {
             socket.set_nonblocking(true)?;
             epoll::add(&epoll, socket, EventData::new_u64(i as u64), EventFlags::IN)?;
         }
-        Ok(KernelSockets {
-            epoll,
-            events: Vec::with_capacity((sockets.len() + 1).min(1024)),
-            sockets,
-            named,
-            receiver: Receiver::new(batch),
-            sender: Sender::new(),
-        })
+        Ok(KernelSockets { epoll, sockets, named, receiver: Receiver::new(batch), sender: Sender::new() })
     }
 
     /// Where each socket is.
@@ -100,17 +95,17 @@ impl KernelSockets {
 impl DatagramSet for KernelSockets {
     fn wait(&mut self, timeout: Option<Duration>, ready: &mut Vec<usize>) -> io::Result<()> {
         ready.clear();
-        self.events.clear();
         let timeout = timeout.map(|timeout| Timespec {
             tv_sec: timeout.as_secs().try_into().unwrap_or(i64::MAX),
             tv_nsec: timeout.subsec_nanos().into(),
         });
-        let events = rustix::buffer::spare_capacity(&mut self.events);
-        match epoll::wait(&self.epoll, events, timeout.as_ref()) {
-            Ok(_) | Err(Errno::INTR) => {}
+        let mut events = [MaybeUninit::uninit(); MAX_EVENTS];
+        let events = match epoll::wait(&self.epoll, &mut events, timeout.as_ref()) {
+            Ok((events, _)) => events,
+            Err(Errno::INTR) => return Ok(()),
             Err(error) => return Err(error.into()),
-        }
-        let sockets = self.events.iter().map(|event| event.data.u64()).filter(|data| *data != STOP);
+        };
+        let sockets = events.iter().map(|event| event.data.u64()).filter(|data| *data != STOP);
         ready.extend(sockets.map(|data| data as usize));
         Ok(())
     }

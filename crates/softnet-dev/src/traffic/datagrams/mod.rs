@@ -24,8 +24,8 @@ pub const MAX_DATAGRAM: usize = 65_507;
 
 /// The datagram sockets of one thread, numbered from 0 in the order in which they were given.
 pub trait DatagramSet {
-    /// Waits until a socket can be read or `timeout` has passed (none: for ever), and sets `ready` to the sockets that
-    /// can be read, no more than the set's `maxevents`. Returns with none when interrupted, or told to stop.
+    /// Waits until a socket can be read or `timeout` has passed (none: for ever), and sets `ready` to sockets that can be
+    /// read, perhaps not all of them at once. Returns with none when interrupted, or told to stop.
     fn wait(&mut self, timeout: Option<Duration>, ready: &mut Vec<usize>) -> io::Result<()>;
 
     /// Takes datagrams that wait at `socket`, as many as a batch holds, and returns how many that were; never waits.
