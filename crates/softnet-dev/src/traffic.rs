@@ -12,7 +12,10 @@
 //! On plain veth the receiver's softirq runs on the sender's CPU, right inside the send call; see
 //! [`KernelNapi`] for how the middle gets a CPU of its own. [`Report::idle_share`] says whether the generator was
 //! what limited a measurement.
+//!
+//! [`datagrams`] is apart from this: UDP sockets in batches, for servers and clients at the ends.
 
+pub mod datagrams;
 mod frame;
 mod generator;
 mod sender;

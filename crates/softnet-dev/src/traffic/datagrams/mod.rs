@@ -1,0 +1,119 @@
+//! Datagram sockets as servers and load generators use them that care how fast they are: a set of them for each
+//! thread, one wait for all, and batches in and out.
+//!
+//! [`DatagramSet`] is what a program is written against, so that the same program can be run on sockets of different
+//! stacks and compared; [`KernelSockets`] are the kernel's, by epoll, `recvmmsg` and `sendmmsg`. A set belongs to one
+//! thread at a time. Datagrams that are to be sent are collected in an [`Outbox`]; nothing is allocated for a datagram
+//! once the buffers have grown.
+
+mod kernel;
+mod mmsg;
+mod stop;
+#[cfg(test)]
+mod tests;
+
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+pub use kernel::KernelSockets;
+pub use stop::Stop;
+
+/// Bytes that a UDP datagram over IPv4 can hold (RFC 768: 65,535 with its header, and IP's before that).
+pub const MAX_DATAGRAM: usize = 65_507;
+
+/// The datagram sockets of one thread, numbered from 0 in the order in which they were given.
+pub trait DatagramSet {
+    /// Waits until a socket can be read or `timeout` has passed (none: for ever), and sets `ready` to sockets that can be
+    /// read, perhaps not all of them at once. Returns with none when interrupted, or told to stop.
+    fn wait(&mut self, timeout: Option<Duration>, ready: &mut Vec<usize>) -> io::Result<()>;
+
+    /// Takes datagrams that wait at `socket`, as many as a batch holds, and returns how many that were; never waits.
+    ///
+    /// # Errors
+    /// What the socket says, such as `ConnectionRefused` where an earlier datagram found nobody.
+    fn recv(&mut self, socket: usize) -> io::Result<usize>;
+
+    /// Number `i` of those that the last `recv` took, and where it came from.
+    ///
+    /// # Panics
+    /// If there were not so many.
+    fn datagram(&self, i: usize) -> (SocketAddr, &[u8]);
+
+    /// Sends all of `outbox` by `socket`, in order. Returns how many datagrams were not taken: for want of room for
+    /// longer than the set is willing to wait, or since they can't be sent to where they were to go.
+    ///
+    /// # Errors
+    /// If the socket can't send at all.
+    fn send(&mut self, socket: usize, outbox: &Outbox) -> io::Result<usize>;
+}
+
+/// Datagrams to send, in order. Keeps its memory when cleared.
+#[derive(Debug, Default)]
+pub struct Outbox {
+    bytes: Vec<u8>,
+    datagrams: Vec<(SocketAddr, usize)>,
+}
+
+impl Outbox {
+    /// Begins a datagram to `to`; what was written before belongs to those before. A connected socket sends it to its
+    /// peer, whatever `to` is.
+    pub fn begin(&mut self, to: SocketAddr) {
+        self.datagrams.push((to, self.bytes.len()));
+    }
+
+    /// Appends to the datagram that was begun last.
+    pub fn put(&mut self, bytes: &[u8]) {
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    /// Bytes of the datagram that was begun last.
+    pub fn last_len(&self) -> usize {
+        self.datagrams.last().map_or(0, |(_, start)| self.bytes.len() - start)
+    }
+
+    /// Datagram number `i`.
+    ///
+    /// # Panics
+    /// If there are not so many.
+    pub fn get(&self, i: usize) -> (SocketAddr, &[u8]) {
+        let (to, start) = self.datagrams[i];
+        (to, &self.bytes[start..self.end(i)])
+    }
+
+    /// The bytes of datagram number `i`, to be changed in place.
+    ///
+    /// # Panics
+    /// If there are not so many.
+    pub fn get_mut(&mut self, i: usize) -> &mut [u8] {
+        let range = self.datagrams[i].1..self.end(i);
+        &mut self.bytes[range]
+    }
+
+    fn end(&self, i: usize) -> usize {
+        self.datagrams.get(i + 1).map_or(self.bytes.len(), |(_, start)| *start)
+    }
+
+    /// How many datagrams there are.
+    pub fn len(&self) -> usize {
+        self.datagrams.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.datagrams.is_empty()
+    }
+
+    /// Takes back all but the first `n`.
+    pub fn truncate(&mut self, n: usize) {
+        if let Some((_, start)) = self.datagrams.get(n) {
+            self.bytes.truncate(*start);
+            self.datagrams.truncate(n);
+        }
+    }
+
+    /// Takes back all.
+    pub fn clear(&mut self) {
+        self.truncate(0);
+    }
+}

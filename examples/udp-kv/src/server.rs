@@ -1,0 +1,185 @@
+//! The threads that serve, each with a set of sockets of its own.
+//!
+//! A thread waits for its sockets, takes one batch of each that can be read, answers it, and sends the answers, before
+//! it takes the next: that is the longest that anything waits for something else here. Invariant: every datagram that was
+//! received is answered, counted as refused, or asked for no answer.
+
+use std::io;
+use std::sync::{Arc, mpsc};
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use rustix::thread::gettid;
+use softnet_core::softnet_data::Counter;
+use softnet_dev::traffic::datagrams::{DatagramSet, Outbox, Stop};
+
+use crate::answer::Desk;
+use crate::store::Store;
+
+/// Answers that are sent before the rest of a batch is served.
+const ENOUGH: usize = 256;
+
+/// What a thread counts. Written by that thread only.
+#[derive(Default)]
+pub struct Counters {
+    /// Datagrams received.
+    pub received: Counter,
+    /// Requests in them; those that are none, but were answered with an error, included.
+    pub requests: Counter,
+    /// Datagrams sent.
+    pub sent: Counter,
+    /// Answers that the socket did not take.
+    pub not_sent: Counter,
+    /// Datagrams without a frame header, or that end within a request.
+    pub malformed: Counter,
+    /// Datagrams that belong to a request of several.
+    pub multi_packet: Counter,
+    /// Datagrams with so many requests that not all were served.
+    pub cut: Counter,
+    /// Errors that a socket told.
+    pub socket_errors: Counter,
+}
+
+impl Counters {
+    /// What they are called in `stats`.
+    pub(crate) const NAMES: [&str; 8] = [
+        "udp_received",
+        "udp_requests",
+        "udp_sent",
+        "udp_not_sent",
+        "udp_malformed",
+        "udp_multi_packet",
+        "udp_cut",
+        "udp_socket_errors",
+    ];
+
+    /// Their values, in the order of their names.
+    pub(crate) fn values(&self) -> [u64; Self::NAMES.len()] {
+        let Counters { received, requests, sent, not_sent, malformed, multi_packet, cut, socket_errors } =
+            self;
+        [received, requests, sent, not_sent, malformed, multi_packet, cut, socket_errors].map(Counter::get)
+    }
+}
+
+/// A running server. Dropping it stops it.
+pub struct Server {
+    threads: Vec<(u32, JoinHandle<io::Result<()>>)>,
+    counters: Arc<[Counters]>,
+    stop: Arc<Stop>,
+}
+
+impl Server {
+    /// Serves `store`, with a thread for each of `sets`, until `stop` is told. The sets' waits must end then, too.
+    ///
+    /// # Errors
+    /// A thread can't be made; none runs then.
+    pub fn start<S>(sets: Vec<S>, store: &Arc<Store>, stop: &Arc<Stop>) -> io::Result<Server>
+    where
+        S: DatagramSet + Send + 'static,
+    {
+        let counters: Arc<[Counters]> = sets.iter().map(|_| Counters::default()).collect();
+        let mut server = Server { threads: Vec::new(), counters: counters.clone(), stop: stop.clone() };
+        let started = Instant::now();
+        for (i, mut set) in sets.into_iter().enumerate() {
+            let (tell, told) = mpsc::channel();
+            let (store, stop, counters) = (store.clone(), stop.clone(), counters.clone());
+            // If it fails, dropping `server` ends those that were made.
+            let thread = std::thread::Builder::new().name(format!("udp-kv/{i}")).spawn(move || {
+                let _ = tell.send(gettid().as_raw_nonzero().get().cast_unsigned());
+                let served = serve(&mut set, &store, &stop, started, &counters, i);
+                // Nobody would notice that one of several is gone, but its clients.
+                stop.stop();
+                served
+            })?;
+            let tid = told.recv().unwrap_or(0);
+            server.threads.push((tid, thread));
+        }
+        Ok(server)
+    }
+
+    /// Ids of the threads, to see what they use.
+    pub fn threads(&self) -> Vec<u32> {
+        self.threads.iter().map(|(tid, _)| *tid).collect()
+    }
+
+    /// What each thread counted so far.
+    pub fn counters(&self) -> &[Counters] {
+        &self.counters
+    }
+
+    /// Waits until all threads have ended, which they do when told to stop, or when one fails.
+    ///
+    /// # Errors
+    /// Why one failed.
+    pub fn join(mut self) -> io::Result<()> {
+        self.join_all()
+    }
+
+    fn join_all(&mut self) -> io::Result<()> {
+        let mut result = Ok(());
+        for (_, thread) in self.threads.drain(..) {
+            result = result.and(thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+        }
+        result
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.stop.stop();
+        for (_, thread) in self.threads.drain(..) {
+            // Who wants to know how it ended calls `join`.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The loop of thread `me`.
+fn serve(
+    set: &mut impl DatagramSet,
+    store: &Store,
+    stop: &Stop,
+    started: Instant,
+    threads: &[Counters],
+    me: usize,
+) -> io::Result<()> {
+    let counters = &threads[me];
+    let (mut ready, mut outbox) = (Vec::new(), Outbox::default());
+    while !stop.told() {
+        set.wait(None, &mut ready)?;
+        let now = u32::try_from(started.elapsed().as_secs()).unwrap_or(u32::MAX);
+        store.advance(now);
+        let desk = Desk { store, now, counters, threads };
+        for socket in ready.iter().copied() {
+            let Ok(taken) = set.recv(socket) else {
+                counters.socket_errors.add(1);
+                continue;
+            };
+            counters.received.add(taken as u64);
+            for i in 0..taken {
+                let (from, datagram) = set.datagram(i);
+                desk.answer(from, datagram, &mut outbox);
+                if outbox.len() >= ENOUGH {
+                    send(set, socket, &mut outbox, counters)?;
+                }
+            }
+            send(set, socket, &mut outbox, counters)?;
+        }
+    }
+    Ok(())
+}
+
+fn send(
+    set: &mut impl DatagramSet,
+    socket: usize,
+    outbox: &mut Outbox,
+    counters: &Counters,
+) -> io::Result<()> {
+    if !outbox.is_empty() {
+        let refused = set.send(socket, outbox)? as u64;
+        counters.sent.add(outbox.len() as u64 - refused);
+        counters.not_sent.add(refused);
+        outbox.clear();
+    }
+    Ok(())
+}
