@@ -204,13 +204,13 @@ fn write_header(header: &mut [u8], datagram: &Datagram, n: usize, part: Option<(
 pub fn split(store: &mut Store, mut skb: Skb, mtu: usize) -> Result<SkbList, (Skb, DropReason)> {
     let mut rest = SkbList::new();
     match write_rest(store, &skb, mtu, &mut rest) {
-        Ok(first) => {
+        Ok((first, last_more)) => {
             let l3 = usize::from(skb.head().l3);
             skb.trim(l3 + first);
             // One who looks at ports must not take them for those of the whole.
             skb.head_mut().hash = 0;
             if let Some(packet) = skb.data_mut().get_mut(l3..) {
-                renew(packet, true, None);
+                renew(packet, last_more || !rest.is_empty(), None);
             }
             match rest.push_front(skb) {
                 Ok(()) => Ok(rest),
@@ -228,8 +228,14 @@ pub fn split(store: &mut Store, mut skb: Skb, mtu: usize) -> Result<SkbList, (Sk
     }
 }
 
-/// Writes all fragments but the first. Returns how long that is, with its header.
-fn write_rest(store: &mut Store, skb: &Skb, mtu: usize, rest: &mut SkbList) -> Result<usize, DropReason> {
+/// Writes all fragments but the first. Returns how long that is, with its header, and whether the packet was a fragment
+/// itself that others follow.
+fn write_rest(
+    store: &mut Store,
+    skb: &Skb,
+    mtu: usize,
+    rest: &mut SkbList,
+) -> Result<(usize, bool), DropReason> {
     let l3 = usize::from(skb.head().l3);
     let packet = skb.data().get(l3..).ok_or(DropReason::PktTooSmall)?;
     let lengths = validate(packet)?;
@@ -263,7 +269,7 @@ fn write_rest(store: &mut Store, skb: &Skb, mtu: usize, rest: &mut SkbList) -> R
         rest.push_back(piece).map_err(drop).ok();
         at += n;
     }
-    Ok(lengths.header + room.min(payload.len()))
+    Ok((lengths.header + room.min(payload.len()), last_more))
 }
 
 /// Brings a fragment's header up to date: its length is that of `packet`.
@@ -307,3 +313,7 @@ fn copied_header(header: &[u8], to: &mut [u8; 60]) -> usize {
     to[0] = 0x40 | (padded / 4) as u8;
     padded
 }
+
+#[cfg(all(test, not(feature = "loom")))]
+#[path = "fragment_tests.rs"]
+mod tests;

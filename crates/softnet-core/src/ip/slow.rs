@@ -16,6 +16,7 @@ use super::icmp::{IcmpError, RateLimit, build_error, echo_reply};
 use super::ident::Idents;
 use super::input::Exception;
 use super::neigh::{Action, Actions, Heard, NeighParams, NeighState, NeighTable};
+use super::pmtu::{PmtuCache, PmtuParams};
 use super::reassembly::{FragParams, Reassembly};
 use super::{ETH_LEN, MacAddr, Prefix, is_group};
 use crate::SoftnetData;
@@ -80,6 +81,7 @@ pub struct SlowPath {
     neigh: NeighTable,
     frags: Reassembly,
     idents: Idents,
+    pmtu: PmtuCache,
     limit: RateLimit,
     actions: Actions,
 }
@@ -95,6 +97,7 @@ impl SlowPath {
             neigh: NeighTable::new(params, key.hash(&[0])),
             frags: Reassembly::new(FragParams::default(), key_of(1)),
             idents: Idents::new(key_of(2)),
+            pmtu: PmtuCache::new(PmtuParams::default(), key_of(3)),
             limit: RateLimit::default(),
             actions: Actions::new(),
         }
@@ -113,6 +116,11 @@ impl SlowPath {
     /// Packets that wait for something: a neighbour, or other fragments.
     pub fn held(&self) -> usize {
         self.neigh.held() + self.frags.held()
+    }
+
+    /// Path MTUs, for senders.
+    pub fn pmtu(&mut self) -> &mut PmtuCache {
+        &mut self.pmtu
     }
 
     /// ICMP errors that were not sent because of the rate limit.

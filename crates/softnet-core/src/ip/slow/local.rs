@@ -84,6 +84,7 @@ impl SlowPath {
         };
         let hop = view.tables.route(reply.to);
         let mtu = view.iface(hop.dev).map_or(0, |iface| iface.mtu);
+        let mtu = self.pmtu.mtu(view.now, reply.to.into(), mtu);
         let mut datagram = reply.datagram;
         datagram.id = self.idents.next(reply.from.into(), reply.to.into(), protocol::ICMP, view.now);
         let skbs = emit(ctx, &datagram, mtu.into(), reply.len, reply.pieces(&run));
