@@ -8,6 +8,7 @@
 pub mod ip;
 pub mod napi;
 pub mod qdisc;
+pub mod siphash;
 pub mod skb;
 pub mod softnet_data;
 pub mod steer;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::qdisc::MirredStack;
-use crate::skb::{Batch, CacheSizes, DropReason, Region, Skb, Store};
+use crate::skb::{Batch, CacheSizes, DropReason, Region, Skb, SkbList, Store};
 
 /// Devices that drop counters are kept for; one with a higher index is counted under the last.
 pub const MAX_DEVICES: usize = 64;
@@ -139,6 +139,20 @@ impl SoftnetData {
     pub fn free_at(&mut self, skb: Skb, dev: u16, reason: DropReason) {
         self.stats.count(dev, reason, 1);
         self.store.free_skb(skb);
+    }
+
+    /// Frees every packet of `list`, and counts why, each against the device it came in by.
+    pub fn free_list(&mut self, mut list: SkbList, reason: DropReason) {
+        while let Some(skb) = list.pop_front() {
+            self.free(skb, reason);
+        }
+    }
+
+    /// Frees packets that reached their receiver here.
+    pub fn deliver_list(&mut self, mut list: SkbList) {
+        while let Some(skb) = list.pop_front() {
+            self.deliver(skb);
+        }
     }
 
     /// Counts a packet that was made here.

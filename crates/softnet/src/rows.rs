@@ -256,7 +256,7 @@ impl View {
         let (neighbours, waiting, icmp_limited) = {
             let control = shared.control();
             let neigh = control.slow.neighbours();
-            (neigh.entries().len() as u64, neigh.held() as u64, control.slow.icmp_limited())
+            (neigh.entries().len() as u64, control.slow.held() as u64, control.slow.icmp_limited())
         };
         let open = shared.devices.iter().filter_map(|dev| dev.live.load_full());
         let queued: u64 = open.map(|live| lock(&live.layout).totals().qlen).sum();

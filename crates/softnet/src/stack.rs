@@ -1,5 +1,6 @@
 //! A running stack: from configuration to threads, and back.
 
+use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
@@ -107,7 +108,8 @@ impl Assembly {
         // Packets that wait for neighbours must not take the memory that the answers need.
         let defaults = NeighParams::default();
         let unres_total = defaults.unres_total.min(stack.frames as usize / 8);
-        let slow = SlowPath::new(NeighParams { unres_total, ..defaults }, u64::from(std::process::id()));
+        let secret = std::array::from_fn(|_| RandomState::new().hash_one(std::process::id()));
+        let slow = SlowPath::new(NeighParams { unres_total, ..defaults }, secret);
         let opener = opener(&region).map_err(StartError::Device)?;
         let shared = Shared::new(region, stack, devices, workers, tables, slow);
         let shared = Arc::new(shared.map_err(system("descriptors"))?);

@@ -162,6 +162,12 @@ impl<T: DerefMut<Target = [u8; MIN_LEN]>> Ipv4Header<T> {
     #[inline(always)]
     pub fn set_plain(&mut self, total_len: u16) {
         self.0[0] = 0x45;
+        self.set_total_len(total_len);
+    }
+
+    /// Sets the length of header and payload in bytes.
+    #[inline(always)]
+    pub fn set_total_len(&mut self, total_len: u16) {
         self.set(2, total_len.to_be_bytes());
     }
 
@@ -183,6 +189,12 @@ impl<T: DerefMut<Target = [u8; MIN_LEN]>> Ipv4Header<T> {
     #[inline(always)]
     pub fn set_dont_fragment(&mut self, dont: bool) {
         self.set(6, (u16::from(dont) << 14).to_be_bytes());
+    }
+
+    /// Sets the fragment word: flags, and the offset in units of 8 bytes.
+    #[inline(always)]
+    pub fn set_fragment(&mut self, dont: bool, more: bool, offset: u16) {
+        self.set(6, (u16::from(dont) << 14 | u16::from(more) << 13 | offset & 0x1fff).to_be_bytes());
     }
 
     /// Sets the time to live.
@@ -233,6 +245,15 @@ pub struct Lengths {
 /// [`IpInHdr`](DropReason::IpInHdr) if the header contradicts itself, [`IpCsum`](DropReason::IpCsum) if its
 /// checksum is wrong. Options are summed but not looked at.
 pub fn validate(data: &[u8]) -> Result<Lengths, DropReason> {
+    let lengths = validate_header(data)?;
+    if lengths.total > data.len() {
+        return Err(DropReason::PktTooSmall);
+    }
+    Ok(lengths)
+}
+
+/// As [`validate`], but the packet may end behind `data`, as that of a run does, or one that is quoted.
+pub fn validate_header(data: &[u8]) -> Result<Lengths, DropReason> {
     let view = Ipv4Header::new(data).ok_or(DropReason::PktTooSmall)?;
     let (header, total) = (view.header_len(), usize::from(view.total_len()));
     if view.version() != 4 || header < MIN_LEN {
@@ -244,9 +265,6 @@ pub fn validate(data: &[u8]) -> Result<Lengths, DropReason> {
     }
     if total < header {
         return Err(DropReason::IpInHdr);
-    }
-    if total > data.len() {
-        return Err(DropReason::PktTooSmall);
     }
     Ok(Lengths { header, total })
 }

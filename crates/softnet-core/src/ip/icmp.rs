@@ -8,24 +8,26 @@
 use std::net::Ipv4Addr;
 
 use super::checksum;
-use super::header::{Ipv4Header, MIN_LEN, is_unicast, protocol, validate};
+use super::header::{Ipv4Header, MIN_LEN, is_unicast, protocol, validate, validate_header};
 use super::{ETH_LEN, is_group};
 use crate::skb::{DropReason, Flags, Skb, Store};
 
 /// Time to live of what is made here (RFC 1700).
-const TTL: u8 = 64;
+pub(super) const TTL: u8 = 64;
 /// An error message is no longer than this, from its IPv4 header on (RFC 1812 section 4.3.2.3).
 const ERROR_MAX: usize = 576;
 /// Bytes of an ICMP header.
-const ICMP_LEN: usize = 8;
-const ECHO_REPLY: u8 = 0;
-const ECHO_REQUEST: u8 = 8;
+pub(super) const ICMP_LEN: usize = 8;
+pub(super) const ECHO_REPLY: u8 = 0;
+pub(super) const ECHO_REQUEST: u8 = 8;
 
 /// What there is to complain about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IcmpError {
     /// The time to live ran out on the way (11/0).
     TimeExceeded,
+    /// Fragments of a datagram to softnet did not come in time (11/1).
+    ReassemblyTimeExceeded,
     /// No route to the destination (3/0).
     NetUnreachable,
     /// The last router's neighbour does not answer (3/1).
@@ -46,6 +48,7 @@ impl IcmpError {
     fn header(self) -> [u8; ICMP_LEN] {
         let (kind, code, mtu) = match self {
             IcmpError::TimeExceeded => (11, 0, 0),
+            IcmpError::ReassemblyTimeExceeded => (11, 1, 0),
             IcmpError::NetUnreachable => (3, 0, 0),
             IcmpError::HostUnreachable => (3, 1, 0),
             IcmpError::ProtocolUnreachable => (3, 2, 0),
@@ -81,12 +84,19 @@ pub fn build_error(
         return None;
     }
     let offending = packet.data().get(l3..)?;
-    let lengths = validate(offending).ok()?;
+    let lengths = validate_header(offending).ok()?;
     let header = Ipv4Header::new(offending)?;
-    if !may_report(&offending[..lengths.total], lengths.header, broadcast) || !limit.allow(now) {
+    // Of a datagram in several skbs, what is in the first.
+    let in_run = packet.head().flags & Flags::MORE != 0;
+    let offending = match offending.get(..lengths.total) {
+        Some(whole) => whole,
+        None if in_run => offending,
+        None => return None,
+    };
+    if !may_report(offending, lengths.header, broadcast) || !limit.allow(now) {
         return None;
     }
-    let quote = &offending[..lengths.total.min(ERROR_MAX - MIN_LEN - ICMP_LEN)];
+    let quote = &offending[..offending.len().min(ERROR_MAX - MIN_LEN - ICMP_LEN)];
     let total = MIN_LEN + ICMP_LEN + quote.len();
 
     let mut skb = store.alloc_skb()?;
@@ -120,9 +130,7 @@ pub fn build_error(
 /// Whether an error about `packet`, whose header has `header_len` bytes, may be sent to its source.
 fn may_report(packet: &[u8], header_len: usize, broadcast: impl Fn(Ipv4Addr) -> bool) -> bool {
     let Some(header) = Ipv4Header::new(packet) else { return false };
-    // Destinations too may be unicast only: no group, no limited broadcast.
-    let is_host = |addr| is_unicast(addr) && !broadcast(Ipv4Addr::from_bits(addr));
-    if !is_host(header.src()) || !is_host(header.dst()) || header.fragment_offset() != 0 {
+    if !is_answerable(header.src(), header.dst(), broadcast) || header.fragment_offset() != 0 {
         return false;
     }
     if header.protocol() != protocol::ICMP {
@@ -130,6 +138,12 @@ fn may_report(packet: &[u8], header_len: usize, broadcast: impl Fn(Ipv4Addr) -> 
     }
     // Queries only: echo, timestamp, information, address mask. Types that are not known may be errors.
     matches!(packet.get(header_len), Some(0 | 8 | 13..=18))
+}
+
+/// Whether what came from `src` to `dst` may be answered at all: both are one host's. Destinations too may be unicast
+/// only: no group, no broadcast.
+pub(super) fn is_answerable(src: u32, dst: u32, broadcast: impl Fn(Ipv4Addr) -> bool) -> bool {
+    [src, dst].into_iter().all(|addr| is_unicast(addr) && !broadcast(Ipv4Addr::from_bits(addr)))
 }
 
 /// Turns an echo request to `ours` that `skb` holds into the reply, in place; link-layer padding is cut off and
@@ -159,8 +173,7 @@ pub fn echo_reply(skb: &mut Skb, broadcast: impl Fn(Ipv4Addr) -> bool) -> Result
     if checksum::sum(message) != 0xffff {
         return Err(DropReason::IcmpCsum);
     }
-    let is_host = |addr| is_unicast(addr) && !broadcast(Ipv4Addr::from_bits(addr));
-    if kind != ECHO_REQUEST || group_mac || !is_host(src) || !is_host(dst) {
+    if kind != ECHO_REQUEST || group_mac || !is_answerable(src, dst, broadcast) {
         return Err(DropReason::IcmpIgnored);
     }
 
@@ -317,6 +330,7 @@ mod tests {
         let mut ctx = context();
         for (error, want) in [
             (IcmpError::TimeExceeded, [11, 0, 0, 0, 0, 0]),
+            (IcmpError::ReassemblyTimeExceeded, [11, 1, 0, 0, 0, 0]),
             (IcmpError::NetUnreachable, [3, 0, 0, 0, 0, 0]),
             (IcmpError::HostUnreachable, [3, 1, 0, 0, 0, 0]),
             (IcmpError::ProtocolUnreachable, [3, 2, 0, 0, 0, 0]),

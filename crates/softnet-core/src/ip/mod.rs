@@ -7,13 +7,19 @@
 pub mod adjacency;
 pub mod arp;
 pub mod checksum;
+pub mod echo;
 pub mod fib;
+pub mod fragment;
 pub mod header;
 pub mod icmp;
+pub mod icmp_error;
+pub mod ident;
 pub mod input;
 pub mod neigh;
 pub mod partial;
+pub mod pmtu;
 pub mod prefix;
+pub mod reassembly;
 pub mod slow;
 
 pub use fib::{Fib, FibError};

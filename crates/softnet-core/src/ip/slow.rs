@@ -5,16 +5,22 @@
 //! the adjacency snapshot come out in an [`Outbox`]. Every packet handed in ends in the outbox, in a
 //! neighbour's queue, or freed with its reason.
 
+mod local;
+
 use std::net::Ipv4Addr;
 
 use super::adjacency::{Adjacency, Kind, Tables};
 use super::arp::{ArpPacket, BROADCAST};
 use super::header::{Ipv4Header, is_martian_destination, is_martian_source, protocol, validate};
 use super::icmp::{IcmpError, RateLimit, build_error, echo_reply};
+use super::ident::Idents;
 use super::input::Exception;
 use super::neigh::{Action, Actions, Heard, NeighParams, NeighState, NeighTable};
+use super::pmtu::{PmtuCache, PmtuParams};
+use super::reassembly::{FragParams, Reassembly};
 use super::{ETH_LEN, MacAddr, Prefix, is_group};
 use crate::SoftnetData;
+use crate::siphash::SipKey;
 use crate::skb::{DropReason, Flags, Skb};
 
 /// A device as the slow path needs to know it.
@@ -70,18 +76,28 @@ pub struct Outbox {
     pub publish: Vec<(u16, Ipv4Addr, Option<MacAddr>)>,
 }
 
-/// Neighbours, ICMP limits, and what else the slow path remembers.
+/// Neighbours, fragments, ICMP limits, and what else the slow path remembers.
 pub struct SlowPath {
     neigh: NeighTable,
+    frags: Reassembly,
+    idents: Idents,
+    pmtu: PmtuCache,
     limit: RateLimit,
     actions: Actions,
 }
 
 impl SlowPath {
-    /// An empty neighbour table, and a full token bucket. `seed` varies the neighbours' timers.
-    pub fn new(params: NeighParams, seed: u64) -> Self {
+    /// An empty neighbour table, no fragments, and a full token bucket. `secret` varies the neighbours' timers, and must be
+    /// random for others not to guess what identifications come, or where entries of tables are.
+    pub fn new(params: NeighParams, secret: [u64; 2]) -> Self {
+        let key = SipKey::new(secret);
+        // Each user has a key of its own.
+        let key_of = |user: u64| SipKey::new([key.hash(&[user, 0]), key.hash(&[user, 1])]);
         SlowPath {
-            neigh: NeighTable::new(params, seed),
+            neigh: NeighTable::new(params, key.hash(&[0])),
+            frags: Reassembly::new(FragParams::default(), key_of(1)),
+            idents: Idents::new(key_of(2)),
+            pmtu: PmtuCache::new(PmtuParams::default(), key_of(3)),
             limit: RateLimit::default(),
             actions: Actions::new(),
         }
@@ -92,6 +108,21 @@ impl SlowPath {
         &self.neigh
     }
 
+    /// The datagrams that are not whole, for display.
+    pub fn fragments(&self) -> &Reassembly {
+        &self.frags
+    }
+
+    /// Packets that wait for something: a neighbour, or other fragments.
+    pub fn held(&self) -> usize {
+        self.neigh.held() + self.frags.held()
+    }
+
+    /// Path MTUs, for senders.
+    pub fn pmtu(&mut self) -> &mut PmtuCache {
+        &mut self.pmtu
+    }
+
     /// ICMP errors that were not sent because of the rate limit.
     pub fn icmp_limited(&self) -> u64 {
         self.limit.limited()
@@ -99,7 +130,7 @@ impl SlowPath {
 
     /// When [`poll`](Self::poll) is to be called next.
     pub fn next_deadline(&self) -> Option<u64> {
-        self.neigh.next_deadline()
+        [self.neigh.next_deadline(), self.frags.next_deadline()].into_iter().flatten().min()
     }
 
     /// Processes one packet of the fast path's exceptions.
@@ -126,8 +157,9 @@ impl SlowPath {
         self.act(ctx, view, out);
     }
 
-    /// Does what is due: neighbour timers.
+    /// Does what is due: neighbour timers, fragments that are late.
     pub fn poll(&mut self, ctx: &mut SoftnetData, view: View<'_>, out: &mut Outbox) {
+        self.expire_fragments(ctx, view, out);
         self.neigh.poll(view.now, &mut self.actions);
         self.act(ctx, view, out);
     }
@@ -152,6 +184,7 @@ impl SlowPath {
 
     /// Forgets everything and frees what is held, for the stack ends.
     pub fn shutdown(&mut self, ctx: &mut SoftnetData) {
+        self.frags.shutdown(ctx);
         self.neigh.shutdown(&mut self.actions);
         for action in self.actions.drain() {
             let (Action::Transmit { mut skbs, .. } | Action::Fail { mut skbs, .. }) = action else {
@@ -272,19 +305,16 @@ impl SlowPath {
             return Err((skb, DropReason::IpTtl));
         }
         let Some(iface) = view.iface(hop.dev) else { return Err((skb, DropReason::DevReady)) };
-        if total > iface.mtu {
-            if !may_fragment {
-                let error = IcmpError::FragmentationNeeded { mtu: iface.mtu };
-                self.error(ctx, view, &skb, error, out);
-            }
+        if total > iface.mtu && !may_fragment {
+            let error = IcmpError::FragmentationNeeded { mtu: iface.mtu };
+            self.error(ctx, view, &skb, error, out);
             return Err((skb, DropReason::PktTooBig));
         }
         skb.trim(ETH_LEN + usize::from(total));
         if let Some(mut header) = Ipv4Header::new_mut(&mut skb.data_mut()[ETH_LEN..]) {
             header.decrease_ttl();
         }
-        self.output(ctx, view, skb, hop, iface.mac, out);
-        Ok(())
+        self.output_cut(ctx, view, skb, hop, (iface.mtu, iface.mac), out)
     }
 
     /// Sends a finished packet by `hop`, as soon as the neighbour is known.
@@ -312,42 +342,13 @@ impl SlowPath {
         match view.iface(hop.dev) {
             Some(iface) if reachable => {
                 skb.head_mut().dev = hop.dev;
-                self.output(ctx, view, skb, hop, iface.mac, out)
+                let link = (iface.mtu, iface.mac);
+                if let Err((skb, reason)) = self.output_cut(ctx, view, skb, hop, link, out) {
+                    ctx.free(skb, reason);
+                }
             }
             _ => ctx.free(skb, DropReason::IpNoRoute),
         }
-    }
-
-    /// A packet addressed to softnet.
-    fn local(
-        &mut self,
-        ctx: &mut SoftnetData,
-        view: View<'_>,
-        mut skb: Skb,
-        out: &mut Outbox,
-    ) -> Result<(), (Skb, DropReason)> {
-        let Some(header) = Ipv4Header::new(&skb.data()[ETH_LEN..]) else {
-            return Err((skb, DropReason::PktTooSmall));
-        };
-        if header.is_fragment() {
-            return Err((skb, DropReason::IpFragLocal));
-        }
-        let error = match header.protocol() {
-            protocol::ICMP => {
-                return match echo_reply(&mut skb, |addr| view.is_broadcast(addr)) {
-                    Ok(()) => {
-                        ctx.turn_around();
-                        self.output_own(ctx, view, skb, out);
-                        Ok(())
-                    }
-                    Err(reason) => Err((skb, reason)),
-                };
-            }
-            protocol::TCP | protocol::UDP => IcmpError::PortUnreachable,
-            _ => IcmpError::ProtocolUnreachable,
-        };
-        self.error(ctx, view, &skb, error, out);
-        Err((skb, DropReason::IpNoProto))
     }
 
     /// Sends an ICMP error about `skb`, if there may be one and the rate limit allows it.

@@ -68,7 +68,7 @@ impl World {
         tables.fib = Arc::new(Fib::build(&fib).unwrap());
         World {
             ctx: SoftnetData::new(Region::new(memory, frames, frames).unwrap(), CacheSizes::default()),
-            slow: SlowPath::new(NeighParams::default(), 1),
+            slow: SlowPath::new(NeighParams::default(), [1, 2]),
             tables,
             ifaces: (0..2).map(|dev| Some(iface(dev))).collect(),
             now: 0,
@@ -172,7 +172,7 @@ impl World {
     }
 
     pub(super) fn held(&self) -> u64 {
-        self.slow.neighbours().held() as u64
+        self.slow.held() as u64
     }
 
     pub(super) fn drops(&self, reason: DropReason) -> u64 {

@@ -8,6 +8,9 @@ impl Flags {
     pub const CSUM_PARTIAL: u16 = 1 << 0;
     /// This packet was made here (ARP, ICMP), not received.
     pub const ORIGINATED: u16 = 1 << 1;
+    /// The datagram goes on in the next skb of the list: all but the last of a *run* have it. Only the first of a run
+    /// has headers, and its L3 header tells the length of all.
+    pub const MORE: u16 = 1 << 2;
 }
 
 /// Metadata of a packet that whoever has the skb may use. The first line is written when a packet is received or

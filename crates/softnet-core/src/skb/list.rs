@@ -53,6 +53,21 @@ impl SkbList {
         Ok(())
     }
 
+    /// Prepends `skb`, or hands it back if it is of another region than those already here.
+    pub fn push_front(&mut self, mut skb: Skb) -> Result<(), Skb> {
+        if self.len == 0 {
+            *self = SkbList::from(skb);
+            return Ok(());
+        }
+        if self.region != skb.region() {
+            return Err(skb);
+        }
+        skb.raw_mut().next = self.first;
+        self.first = skb.into_raw();
+        self.len += 1;
+        Ok(())
+    }
+
     /// Length of the first skb in bytes.
     pub fn front_len(&self) -> Option<usize> {
         if self.len == 0 {
@@ -63,6 +78,20 @@ impl SkbList {
         Some(first.len())
     }
 
+    /// The packet bytes of each skb, first to last.
+    pub fn data(&self) -> impl Iterator<Item = &[u8]> {
+        let (region, mut at) = (self.region, self.first);
+        (0..self.len).map(move |_| {
+            // SAFETY: `at` is an skb that this list owns; the handle is forgotten again at once.
+            let skb = std::mem::ManuallyDrop::new(unsafe { Skb::from_raw(region, at) });
+            at = skb.raw().next;
+            let data = skb.data();
+            // SAFETY: the bytes are the list's as long as the skb is on it, and that cannot change while the list is
+            // borrowed, as it is by the iterator and what it yields.
+            unsafe { std::slice::from_raw_parts(data.as_ptr(), data.len()) }
+        })
+    }
+
     /// Takes the first skb.
     pub fn pop_front(&mut self) -> Option<Skb> {
         self.len = self.len.checked_sub(1)?;
@@ -70,6 +99,15 @@ impl SkbList {
         let mut skb = unsafe { Skb::from_raw(self.region, self.first) };
         self.first = std::mem::replace(&mut skb.raw_mut().next, NONE);
         Some(skb)
+    }
+}
+
+/// A list of one.
+impl From<Skb> for SkbList {
+    fn from(mut skb: Skb) -> Self {
+        skb.raw_mut().next = NONE;
+        let (region, index) = (skb.region(), skb.into_raw());
+        SkbList { region, first: index, last: index, len: 1 }
     }
 }
 

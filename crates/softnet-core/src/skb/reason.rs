@@ -44,7 +44,13 @@ reasons! {
     IpNoRoute = "ip_outnoroutes", "no route to the destination";
     IpBlackhole = "ip_blackhole", "the route says: discard";
     IpTtl = "ip_ttl", "TTL ran out on the way";
-    IpFragLocal = "ip_frag_local", "a fragment addressed to softnet itself";
+    IpFragLocal = "ip_frag_local", "a fragment where only a whole packet will do";
+    FragReasmTimeout = "frag_reasm_timeout", "the other fragments of its datagram did not come in time";
+    DupFrag = "dup_frag", "a fragment that had come already";
+    FragOverlap = "frag_overlap", "of a datagram whose fragments overlap";
+    FragTooFar = "frag_too_far", "too many other fragments of its source came since its datagram's last";
+    FragInvalid = "frag_invalid", "a fragment that contradicts itself or the others of its datagram, or is too small";
+    FragLimit = "frag_limit", "of a datagram in too many fragments, or the oldest when memory for fragments was used up";
     IpNoProto = "ip_noproto", "addressed to softnet, for a protocol or port that nobody serves";
     IcmpCsum = "icmp_csum", "wrong ICMP checksum";
     IcmpMalformed = "icmp_malformed", "malformed ICMP message";

@@ -167,7 +167,7 @@ impl Icmp {
         while let Some(left) = deadline.checked_duration_since(Instant::now()) {
             let timeout = Timespec { tv_sec: 0, tv_nsec: left.subsec_nanos().into() };
             let _ = poll(&mut [PollFd::new(&self.0, PollFlags::IN)], Some(&timeout));
-            let mut packet = [0; 2048];
+            let mut packet = vec![0; 1 << 16];
             let Ok((n, _)) = recv(&self.0, &mut packet, RecvFlags::DONTWAIT) else { continue };
             let header = usize::from(packet[0] & 15) * 4;
             let bytes = packet[header..n].to_vec();

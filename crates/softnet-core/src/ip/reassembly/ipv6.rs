@@ -1,0 +1,167 @@
+//! Fragments of IPv6 datagrams (RFC 8200 section 4.5): finding the Fragment header, and taking it out again.
+//!
+//! Fragments that are not the last may be smaller than 1280 bytes: RFC 8200 lets a sender cut as it likes, and what
+//! many small ones could cost is bounded by [`MAX_FRAGMENTS`](super::MAX_FRAGMENTS) already.
+
+use std::net::Ipv6Addr;
+
+use super::{Fragment, Key, Reassembly, Whole};
+use crate::SoftnetData;
+use crate::skb::{DropReason, Skb, SkbList};
+
+/// Bytes of the fixed header.
+const IPV6_LEN: usize = 40;
+/// Bytes of a Fragment header.
+const FRAGMENT_LEN: usize = 8;
+/// Largest payload of the fixed header.
+const MAX_PAYLOAD: usize = u16::MAX as usize;
+/// Extension headers that are walked through at the most.
+const MAX_HEADERS: usize = 8;
+
+/// Next-header values (IANA).
+mod next {
+    pub(super) const HOP_BY_HOP: u8 = 0;
+    pub(super) const TCP: u8 = 6;
+    pub(super) const UDP: u8 = 17;
+    pub(super) const ROUTING: u8 = 43;
+    pub(super) const FRAGMENT: u8 = 44;
+    pub(super) const AUTHENTICATION: u8 = 51;
+    pub(super) const ICMPV6: u8 = 58;
+    pub(super) const DESTINATION: u8 = 60;
+}
+
+impl Reassembly {
+    /// Takes a packet with a Fragment header, whose IPv6 header is at [`l3`](crate::skb::Head::l3), at `now` (ns). Hands
+    /// out the datagram that it completes, if it does, without the Fragment header; a fragment that is no use, for its
+    /// reason. One that is a whole datagram has nothing to do with others (RFC 6946).
+    pub fn ipv6(
+        &mut self,
+        ctx: &mut SoftnetData,
+        now: u64,
+        mut skb: Skb,
+    ) -> Result<Option<SkbList>, (Skb, DropReason)> {
+        let fragment = match describe(&mut skb) {
+            Ok(fragment) => fragment,
+            Err(reason) => return Err((skb, reason)),
+        };
+        let whole = if fragment.start == 0 && !fragment.more {
+            let len = skb.len().saturating_sub(fragment.payload) as u32;
+            Whole { run: SkbList::from(skb), len, payload: fragment.payload, ecn: None }
+        } else {
+            let Some(whole) = self.insert(ctx, now, &fragment, skb)? else { return Ok(None) };
+            whole
+        };
+        Ok(mend(ctx, whole))
+    }
+}
+
+/// Reads and checks the headers, and cuts off link-layer padding.
+fn describe(skb: &mut Skb) -> Result<Fragment, DropReason> {
+    let l3 = usize::from(skb.head().l3);
+    let packet = skb.data().get(l3..).ok_or(DropReason::PktTooSmall)?;
+    let header: &[u8; IPV6_LEN] = packet.first_chunk().ok_or(DropReason::PktTooSmall)?;
+    let total = IPV6_LEN + usize::from(u16::from_be_bytes([header[4], header[5]]));
+    let packet = packet.get(..total).ok_or(DropReason::PktTooSmall)?;
+    let (_, at) = fragment_header(packet).filter(|_| header[0] >> 4 == 6).ok_or(DropReason::FragInvalid)?;
+    let (fragment, payload) =
+        packet[at..].split_first_chunk::<FRAGMENT_LEN>().ok_or(DropReason::PktTooSmall)?;
+    let word = u16::from_be_bytes([fragment[2], fragment[3]]);
+    let (start, more) = (usize::from(word & !7), word & 1 != 0);
+    let id = u32::from_be_bytes([fragment[4], fragment[5], fragment[6], fragment[7]]);
+    // A whole datagram may be empty, a part of one may not.
+    let malformed = (payload.is_empty() && (start > 0 || more))
+        || (more && payload.len() % 8 != 0)
+        || at - IPV6_LEN + start + payload.len() > MAX_PAYLOAD;
+    if malformed || (start == 0 && !holds_header_chain(fragment[0], payload)) {
+        return Err(DropReason::FragInvalid);
+    }
+    let address = |at: usize| {
+        Ipv6Addr::from(header[at..].first_chunk().map_or(0, |bytes: &[u8; 16]| u128::from_be_bytes(*bytes)))
+    };
+    let src = address(8);
+    // Link-local addresses are of their link only.
+    let zone = if src.is_unicast_link_local() { skb.head().dev + 1 } else { 0 };
+    let described = Fragment {
+        key: Key::V6 { src, dst: address(24), id, zone },
+        start: start as u32,
+        more,
+        payload: l3 + at + FRAGMENT_LEN,
+        ecn: header[1] >> 4 & 3,
+    };
+    skb.trim(l3 + total);
+    Ok(described)
+}
+
+/// Where the Fragment header of `packet` is, behind nothing but headers that may come before it, and where the byte
+/// that announces it is.
+fn fragment_header(packet: &[u8]) -> Option<(usize, usize)> {
+    let (mut announced, mut at) = (6, IPV6_LEN);
+    for _ in 0..MAX_HEADERS {
+        match *packet.get(announced)? {
+            next::FRAGMENT => return Some((announced, at)),
+            next::HOP_BY_HOP | next::ROUTING | next::DESTINATION => {
+                announced = at;
+                at += (usize::from(*packet.get(at + 1)?) + 1) * 8;
+            }
+            _ => return None,
+        }
+    }
+    None
+}
+
+/// Whether `payload`, which begins with a header of this kind, holds every header up to that of the upper layer
+/// (RFC 7112 section 5), the latter as far as it always goes.
+fn holds_header_chain(mut kind: u8, mut payload: &[u8]) -> bool {
+    for _ in 0..MAX_HEADERS {
+        let len = match kind {
+            next::TCP => return payload.len() >= 20,
+            next::UDP | next::ICMPV6 => return payload.len() >= 8,
+            // A fragment of fragments says nothing that could not be said without.
+            next::FRAGMENT => return false,
+            next::HOP_BY_HOP | next::ROUTING | next::DESTINATION => {
+                payload.get(1).map(|len| (usize::from(*len) + 1) * 8)
+            }
+            next::AUTHENTICATION => payload.get(1).map(|len| (usize::from(*len) + 2) * 4),
+            _ => return true,
+        };
+        let Some(rest) = len.and_then(|len| payload.get(len..)) else { return false };
+        kind = payload[0];
+        payload = rest;
+    }
+    false
+}
+
+/// Takes the Fragment header out of the first fragment, and makes the headers before it those of the whole. `None`:
+/// it is too long, and was freed.
+fn mend(ctx: &mut SoftnetData, whole: Whole) -> Option<SkbList> {
+    let Whole { mut run, len, payload, ecn } = whole;
+    let mut first = run.pop_front()?;
+    match mend_first(&mut first, len, payload, ecn) {
+        // Of the region of the others, as it was on their list.
+        Some(()) => run.push_front(first).map_err(drop).ok().map(|()| run),
+        None => {
+            // It has more headers before the Fragment header than the others.
+            ctx.free(first, DropReason::FragInvalid);
+            ctx.free_list(run, DropReason::FragInvalid);
+            None
+        }
+    }
+}
+
+/// See [`mend`]; no change if the datagram is too long.
+fn mend_first(first: &mut Skb, len: u32, payload: usize, ecn: Option<u8>) -> Option<()> {
+    let l3 = usize::from(first.head().l3);
+    let at = payload.checked_sub(l3 + FRAGMENT_LEN)?;
+    let total = u16::try_from(at.checked_sub(IPV6_LEN)? + len as usize).ok()?;
+    let data = first.data_mut();
+    let packet = data.get_mut(l3..)?;
+    let (announced, _) = fragment_header(packet)?;
+    packet[announced] = *packet.get(at)?;
+    packet.get_mut(4..6)?.copy_from_slice(&total.to_be_bytes());
+    if let Some(ecn) = ecn {
+        packet[1] = packet[1] & !0x30 | ecn << 4;
+    }
+    // All that is before the Fragment header moves over it.
+    data.copy_within(..l3 + at, FRAGMENT_LEN);
+    first.pull(FRAGMENT_LEN)
+}

@@ -1,0 +1,138 @@
+//! Datagrams addressed to softnet: fragments become datagrams, and each datagram goes to who serves its protocol.
+
+use super::*;
+use crate::ip::echo::echo_reply_of_run;
+use crate::ip::fragment::{emit, split};
+use crate::ip::reassembly::Expired;
+use crate::skb::SkbList;
+
+impl SlowPath {
+    /// An IPv4 packet addressed to softnet, whose header is sound: a datagram or a fragment of one.
+    pub(super) fn local(
+        &mut self,
+        ctx: &mut SoftnetData,
+        view: View<'_>,
+        skb: Skb,
+        out: &mut Outbox,
+    ) -> Result<(), (Skb, DropReason)> {
+        let header = Ipv4Header::new(skb.data().get(ETH_LEN..).unwrap_or_default());
+        if header.is_some_and(|header| header.is_fragment()) {
+            if let Some(run) = self.frags.ipv4(ctx, view.now, skb)? {
+                self.local_datagram(ctx, view, run, out);
+            }
+        } else {
+            self.local_datagram(ctx, view, skb.into(), out);
+        }
+        Ok(())
+    }
+
+    /// A whole IPv4 datagram for softnet, a run of one skb or several: each protocol's way in.
+    fn local_datagram(&mut self, ctx: &mut SoftnetData, view: View<'_>, mut run: SkbList, out: &mut Outbox) {
+        let header = run.data().next().and_then(|first| Ipv4Header::new(first.get(ETH_LEN..)?));
+        let done = match header.map_or(0, |header| header.protocol()) {
+            protocol::ICMP => self.icmp(ctx, view, run, out),
+            proto => {
+                let error = match proto {
+                    protocol::TCP | protocol::UDP => IcmpError::PortUnreachable,
+                    _ => IcmpError::ProtocolUnreachable,
+                };
+                if let Some(first) = run.pop_front() {
+                    self.error(ctx, view, &first, error, out);
+                    ctx.free(first, DropReason::IpNoProto);
+                }
+                Err((run, DropReason::IpNoProto))
+            }
+        };
+        if let Err((run, reason)) = done {
+            ctx.free_list(run, reason);
+        }
+    }
+
+    /// An ICMP message for softnet.
+    fn icmp(
+        &mut self,
+        ctx: &mut SoftnetData,
+        view: View<'_>,
+        mut run: SkbList,
+        out: &mut Outbox,
+    ) -> Result<(), (SkbList, DropReason)> {
+        if run.len() > 1 {
+            return self.echo_in_fragments(ctx, view, run, out);
+        }
+        let Some(mut skb) = run.pop_front() else { return Ok(()) };
+        match echo_reply(&mut skb, |addr| view.is_broadcast(addr)) {
+            Ok(()) => {
+                ctx.turn_around();
+                self.output_own(ctx, view, skb, out);
+                Ok(())
+            }
+            Err(reason) => Err((skb.into(), reason)),
+        }
+    }
+
+    /// An echo request that came in fragments is answered in fragments, of what fits the way back.
+    fn echo_in_fragments(
+        &mut self,
+        ctx: &mut SoftnetData,
+        view: View<'_>,
+        run: SkbList,
+        out: &mut Outbox,
+    ) -> Result<(), (SkbList, DropReason)> {
+        let reply = match echo_reply_of_run(&run, |addr| view.is_broadcast(addr)) {
+            Ok(reply) => reply,
+            Err(reason) => return Err((run, reason)),
+        };
+        let hop = view.tables.route(reply.to);
+        let mtu = view.iface(hop.dev).map_or(0, |iface| iface.mtu);
+        let mtu = self.pmtu.mtu(view.now, reply.to.into(), mtu);
+        let mut datagram = reply.datagram;
+        datagram.id = self.idents.next(reply.from.into(), reply.to.into(), protocol::ICMP, view.now);
+        let skbs = emit(ctx, &datagram, mtu.into(), reply.len, reply.pieces(&run));
+        match skbs {
+            Ok(mut skbs) => {
+                ctx.deliver_list(run);
+                while let Some(skb) = skbs.pop_front() {
+                    ctx.originate();
+                    self.output_own(ctx, view, skb, out);
+                }
+                Ok(())
+            }
+            Err(reason) => Err((run, reason)),
+        }
+    }
+
+    /// Sends a packet by `hop` to a device with this MTU and MAC address, in fragments if it is too long for it.
+    pub(super) fn output_cut(
+        &mut self,
+        ctx: &mut SoftnetData,
+        view: View<'_>,
+        skb: Skb,
+        hop: Adjacency,
+        (mtu, from): (u16, MacAddr),
+        out: &mut Outbox,
+    ) -> Result<(), (Skb, DropReason)> {
+        let total = Ipv4Header::new(skb.data().get(ETH_LEN..).unwrap_or_default()).map(|h| h.total_len());
+        if total.is_none_or(|total| total <= mtu) {
+            self.output(ctx, view, skb, hop, from, out);
+            return Ok(());
+        }
+        let mut skbs = split(ctx, skb, mtu.into())?;
+        // One of them is the packet that was counted already.
+        ctx.originated(skbs.len() as u64 - 1);
+        while let Some(skb) = skbs.pop_front() {
+            self.output(ctx, view, skb, hop, from, out);
+        }
+        Ok(())
+    }
+
+    /// Gives up datagrams whose fragments did not come in time, with an error about those whose first did (RFC 792).
+    pub(super) fn expire_fragments(&mut self, ctx: &mut SoftnetData, view: View<'_>, out: &mut Outbox) {
+        while let Some(Expired { first, rest }) = self.frags.expire(view.now) {
+            if let Some(first) = first {
+                self.error(ctx, view, &first, IcmpError::ReassemblyTimeExceeded, out);
+                ctx.free(first, DropReason::FragReasmTimeout);
+            }
+            ctx.free_list(rest, DropReason::FragReasmTimeout);
+        }
+    }
+}
