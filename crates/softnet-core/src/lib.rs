@@ -9,6 +9,7 @@ pub mod ip;
 pub mod napi;
 pub mod qdisc;
 pub mod skb;
+pub mod sock;
 pub mod softnet_data;
 pub mod steer;
 pub mod sync;

@@ -40,7 +40,7 @@ use crate::control::Target;
 use crate::instance::{NapiInstance, Rx, ring_shared};
 use crate::polling::{Env, OnRelease};
 use crate::residency::Phase;
-use crate::sender::{LocalSender, WouldBlock};
+use crate::sender::{FOR_EVER, LocalSender, WouldBlock};
 use crate::shared::Shared;
 use crate::timer::Timeout;
 
@@ -293,7 +293,7 @@ impl NapiPoller {
             ctx.free_batch_at(batch, napi.dev, DropReason::DevReady);
             return Ok(Verdict::Drop);
         }
-        self.sender.send(shared, ctx, (napi.dev, Some(napi.queue)), batch, wait)
+        self.sender.send(shared, ctx, (napi.dev, Some(napi.queue)), batch, wait.then_some(FOR_EVER))
     }
 
     fn is_ready(&self) -> bool {

@@ -63,6 +63,20 @@ impl SkbList {
         Some(first.len())
     }
 
+    /// The packet bytes of each skb, first to last.
+    pub fn data(&self) -> impl Iterator<Item = &[u8]> {
+        let (region, mut at) = (self.region, self.first);
+        (0..self.len).map(move |_| {
+            // SAFETY: `at` is an skb that this list owns; the handle is forgotten again at once.
+            let skb = std::mem::ManuallyDrop::new(unsafe { Skb::from_raw(region, at) });
+            at = skb.raw().next;
+            let data = skb.data();
+            // SAFETY: the bytes are the list's as long as the skb is on it, and that cannot change while the list is
+            // borrowed, as it is by the iterator and what it yields.
+            unsafe { std::slice::from_raw_parts(data.as_ptr(), data.len()) }
+        })
+    }
+
     /// Takes the first skb.
     pub fn pop_front(&mut self) -> Option<Skb> {
         self.len = self.len.checked_sub(1)?;
