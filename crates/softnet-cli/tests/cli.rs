@@ -170,6 +170,12 @@ fn tables_for_people() {
             "wan   egress   matchall  mirror ingress   eth1       12     504 B        0          12\n",
         ))
     );
+    let sockets = fine(concat!(
+        "PROTO  LOCAL       PEER            QUEUED   OF  DROPS  NAPI           THREAD\n",
+        "udp    10.0.0.1:7  *                    3  481  1,200  eth1-0 (8193)  -\n",
+        "udp    10.0.0.1:9  10.0.0.2:40000       0  481      0  -              server (77)\n",
+    ));
+    assert_eq!([show("socket"), show("ss")], [sockets.clone(), sockets]);
     assert_eq!(show("drops"), fine("nothing was dropped\n"));
     let (code, out, err) = show("stats");
     assert!(code == 0 && err.is_empty() && out.contains("received     59,000\n"), "{out}{err}");

@@ -10,6 +10,7 @@ pub mod napi;
 pub mod qdisc;
 pub mod siphash;
 pub mod skb;
+pub mod sock;
 pub mod softnet_data;
 pub mod steer;
 pub mod sync;

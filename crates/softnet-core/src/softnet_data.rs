@@ -37,6 +37,10 @@ pub struct ContextStats {
     pub delivered: Counter,
     /// Packets made here.
     pub originated: Counter,
+    /// Packets put into sockets here.
+    pub sk_queued: Counter,
+    /// Packets taken out of sockets here, to be delivered or dropped.
+    pub sk_taken: Counter,
 }
 
 impl Default for ContextStats {
@@ -46,6 +50,8 @@ impl Default for ContextStats {
             drops: (0..MAX_DEVICES).map(|_| std::array::from_fn(|_| Counter::default())).collect(),
             delivered: Counter::default(),
             originated: Counter::default(),
+            sk_queued: Counter::default(),
+            sk_taken: Counter::default(),
         }
     }
 }
@@ -58,6 +64,8 @@ impl ContextStats {
         }
         self.delivered.add(other.delivered.get());
         self.originated.add(other.originated.get());
+        self.sk_queued.add(other.sk_queued.get());
+        self.sk_taken.add(other.sk_taken.get());
     }
 
     /// Packets of device `dev` dropped for `reason`.

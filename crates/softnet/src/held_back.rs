@@ -33,8 +33,9 @@ pub struct HeldBack {
 }
 
 impl HeldBack {
-    /// Waits until `attempt`, which is given the time, says something else than [`Sent::Full`].
-    pub(crate) fn wait(&self, clock: &Clock, mut attempt: impl FnMut(u64) -> Sent) -> Sent {
+    /// Waits until `attempt`, which is given the time, says something else than [`Sent::Full`], or until it is `until`, in ns
+    /// of the clock.
+    pub(crate) fn wait(&self, clock: &Clock, until: u64, mut attempt: impl FnMut(u64) -> Sent) -> Sent {
         let since = clock.now();
         self.count.fetch_add(1, Ordering::Relaxed);
         self.waiting.fetch_add(1, Ordering::SeqCst);
@@ -42,7 +43,7 @@ impl HeldBack {
             let passes = self.passes.load(Ordering::Acquire);
             let now = clock.now();
             let sent = attempt(now);
-            if sent != Sent::Full {
+            if sent != Sent::Full || now >= until {
                 break (sent, now);
             }
             let guard = lock(&self.lock);

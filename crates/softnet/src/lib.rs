@@ -18,6 +18,7 @@ pub mod held_back;
 pub mod housekeeper;
 pub mod instance;
 pub mod log;
+pub mod net;
 mod net_tx;
 pub mod netdev;
 pub mod opener;

@@ -39,7 +39,7 @@ use crate::busy_poll::{BusyPoll, EpollParams, OutOfRange, Waits};
 use crate::control::Target;
 use crate::instance::NapiInstance;
 use crate::polling::Env;
-use crate::sender::{LocalSender, WouldBlock};
+use crate::sender::{FOR_EVER, LocalSender, WouldBlock};
 use crate::shared::Shared;
 
 /// How an application polls (the kernel's `struct epoll_params`), and how much may wait for it.
@@ -251,7 +251,7 @@ impl NapiPoller {
             ctx.free_batch_at(batch, napi.dev, DropReason::DevReady);
             return Ok(Verdict::Drop);
         }
-        self.sender.send(shared, ctx, (napi.dev, Some(napi.queue)), batch, wait)
+        self.sender.send(shared, ctx, (napi.dev, Some(napi.queue)), batch, wait.then_some(FOR_EVER))
     }
 }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use arc_swap::{ArcSwap, Cache};
 use softnet_core::SoftnetData;
 use softnet_core::ip::adjacency::Tables;
-use softnet_core::ip::input::{Exceptions, TxBatches, ipv4_input};
+use softnet_core::ip::input::{Exception, Exceptions, TxBatches, ipv4_input};
 use softnet_core::napi::{Body, Completion, Driver, NapiInfo, NetRx, PollList, Released};
 use softnet_core::skb::{BATCH, Batch, DropReason};
 use softnet_core::sync::Ordering;
@@ -48,6 +48,8 @@ pub(crate) struct Env {
     on_release: OnRelease,
     /// Applications that were handed packets and are to be woken.
     woken: Vec<Arc<App>>,
+    /// Slots of sockets to which packets came while they were empty.
+    ready: Vec<u32>,
     /// The time in ns; 0 if it must be read.
     pub(crate) now: u64,
     /// It was read for the last release, which is as good as after the poll.
@@ -67,6 +69,7 @@ impl Env {
             exceptions: Exceptions::default(),
             on_release,
             woken: Vec::new(),
+            ready: Vec::new(),
             now: 0,
             fresh: false,
         }
@@ -88,10 +91,13 @@ impl Env {
         done.work
     }
 
-    /// Wakes applications that were handed packets: now, so that they do not take the CPU from the poll.
+    /// Wakes applications and those who wait for sockets that were handed packets: now, so that they do not take the CPU from the poll.
     pub(crate) fn wake_apps(&mut self) {
         if !self.woken.is_empty() {
             self.woken.drain(..).for_each(|app| app.waker.wake());
+        }
+        if !self.ready.is_empty() {
+            self.ready.drain(..).for_each(|slot| self.shared.sockets.notify(slot));
         }
     }
 
@@ -170,6 +176,9 @@ impl Env {
                     Some(dev) => lives.xmit(ctx, dev, now, queue, batch),
                     None => ctx.free_batch(batch, DropReason::DevReady),
                 });
+                if !self.exceptions.local.is_empty() {
+                    self.udp_input(napi.id);
+                }
                 if !self.exceptions.batch.is_empty() {
                     self.exceptions(queue);
                 }
@@ -178,6 +187,17 @@ impl Env {
                 lives.xmit(ctx, &shared.devices[usize::from(dev)], now, queue, batch);
             }
             _ => ctx.free_batch(batch, DropReason::Shutdown),
+        }
+    }
+
+    /// Hands datagrams to sockets; what nobody wants is for the slow path.
+    #[inline(never)]
+    fn udp_input(&mut self, napi_id: u32) {
+        let Env { shared, ctx, exceptions, ready, .. } = self;
+        let mut nobody = Batch::new();
+        shared.sockets.udp_input(ctx, napi_id, &mut exceptions.local, &mut nobody, ready);
+        for skb in nobody.drain() {
+            exceptions.push(ctx, skb, Exception::NoSocket);
         }
     }
 

@@ -84,6 +84,7 @@ pub fn compile(routes: &[Route]) -> Result<Tables, FibError> {
 
 /// Brings MTUs up to date after a device came or went, and forgets all neighbours of devices that are gone.
 pub fn set_ifaces(tables: &mut Tables, ifaces: &[Option<Iface>]) {
+    tables.ifaces = ifaces.into();
     let iface = |dev: u16| ifaces.get(usize::from(dev)).and_then(Option::as_ref);
     for hop in &mut tables.next_hops {
         if !matches!(hop.kind, Kind::Rewrite | Kind::Connected | Kind::Resolve) {

@@ -18,13 +18,14 @@ use crate::routes::Route;
 use crate::set::{Change, Commander};
 use crate::shared::{Shared, lock};
 use crate::show::{
-    DevRow, DropRow, FilterRow, NapiRow, NeighRow, QdiscRow, RouteRow, Stats, Table, WorkerRow,
+    DevRow, DropRow, FilterRow, NapiRow, NeighRow, QdiscRow, RouteRow, SocketRow, Stats, Table, WorkerRow,
 };
 use crate::thread::PollThread;
 
 mod filters;
 mod napi;
 mod qdisc;
+mod sockets;
 
 /// A window on a stack.
 pub struct View {
@@ -157,6 +158,11 @@ impl View {
         self.shared.devices.iter().flat_map(|dev| filters::rows(dev, name)).collect()
     }
 
+    /// The sockets that are open.
+    pub fn sockets(&self) -> Vec<SocketRow> {
+        sockets::rows(&self.shared)
+    }
+
     /// The threads that poll, first the workers.
     pub fn workers(&self) -> Vec<WorkerRow> {
         let now = self.shared.clock.now();
@@ -261,6 +267,9 @@ impl View {
         let open = shared.devices.iter().filter_map(|dev| dev.live.load_full());
         let queued: u64 = open.map(|live| lock(&live.layout).totals().qlen).sum();
         let redirected: usize = shared.napis().iter().map(|instance| instance.backlog.len()).sum();
+        // Taken first: whoever takes a packet out of a socket does so after it was put in.
+        let taken: u64 = contexts.iter().map(|c| c.sk_taken.get()).sum();
+        let in_sockets = contexts.iter().map(|c| c.sk_queued.get()).sum::<u64>().saturating_sub(taken);
         Stats {
             name: self.config.stack.name.clone(),
             version: env!("CARGO_PKG_VERSION").into(),
@@ -271,7 +280,7 @@ impl View {
             transmitted: totals.iter().map(|t| t.tx.packets).sum(),
             delivered: contexts.iter().map(|c| c.delivered.get()).sum(),
             dropped: contexts.iter().map(|c| c.dropped()).sum(),
-            held: waiting + queued + redirected as u64,
+            held: waiting + queued + redirected as u64 + in_sockets,
             icmp_limited,
             exhausted: shared.region.exhausted(),
             leaked: leaked(),
@@ -282,6 +291,7 @@ impl View {
             routes: self.routes.len() as u64,
             fib_bytes: tables.fib.bytes() as u64,
             neighbours,
+            sockets: shared.sockets.len() as u64,
             cpu_ns: process_cpu_ns(),
         }
     }
@@ -311,6 +321,7 @@ impl Handler for View {
             Table::Drops => serde_json::to_value(self.drops()),
             Table::Qdisc => serde_json::to_value(self.qdiscs()),
             Table::Filter => serde_json::to_value(self.filters()),
+            Table::Socket => serde_json::to_value(self.sockets()),
             Table::Stats => serde_json::to_value(self.stats()),
         }
         .map_err(|error| error.to_string())

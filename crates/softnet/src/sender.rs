@@ -22,6 +22,9 @@ use crate::shared::Shared;
 #[error("too many packets are pending before the TX queue: try again")]
 pub struct WouldBlock;
 
+/// A time, in ns of the clock, that never is.
+pub(crate) const FOR_EVER: u64 = u64::MAX;
+
 /// What a sender remembers from packet to packet.
 #[derive(Default)]
 pub(crate) struct LocalSender {
@@ -29,15 +32,16 @@ pub(crate) struct LocalSender {
 }
 
 impl LocalSender {
-    /// Sends `batch` out of device `dev`, whose packets in the other direction come by `rx_queue`. With `wait` it blocks
-    /// while it is held back. On success the batch is empty; what could not be sent was freed and counted.
+    /// Sends `batch` out of device `dev`, whose packets in the other direction come by `rx_queue`. While it is held back it
+    /// blocks, but no longer than until `wait`, in ns of the stack's clock. On success the batch is empty; what could not be
+    /// sent was freed and counted.
     pub(crate) fn send(
         &mut self,
         shared: &Shared,
         ctx: &mut SoftnetData,
         (dev, rx_queue): (u16, Option<u16>),
         batch: &mut Batch,
-        wait: bool,
+        wait: Option<u64>,
     ) -> Result<Verdict, WouldBlock> {
         let n = batch.len() as u64;
         let netdev = shared.devices.get(usize::from(dev));
@@ -57,16 +61,16 @@ impl LocalSender {
         let mut uncounted = n;
         if netdev.egress.is_set() {
             // Not after the filter has had the packets, for it would get them once more.
-            if !wait && queue.is_full() {
+            if wait.is_none() && queue.is_full() {
                 return Err(WouldBlock);
             }
             ctx.originated(std::mem::take(&mut uncounted));
             netdev.egress.act(ctx, dev, Direction::Egress, now, number, batch);
-            wait = true;
+            wait = Some(FOR_EVER);
         }
         let sent = match wait {
-            true => queue.xmit_waiting(ctx, &shared.clock, batch),
-            false => queue.xmit(ctx, now, Origin::Local, batch),
+            Some(until) => queue.xmit_waiting(ctx, &shared.clock, until, batch),
+            None => queue.xmit(ctx, now, Origin::Local, batch),
         };
         let verdict = match sent {
             Sent::Full => return Err(WouldBlock),
@@ -111,6 +115,7 @@ impl RawSender {
     }
 
     fn send_or(&mut self, batch: &mut Batch, wait: bool) -> Result<Verdict, WouldBlock> {
+        let wait = wait.then_some(FOR_EVER);
         self.sender.send(&self.shared, &mut self.ctx, (self.dev, None), batch, wait)
     }
 }

@@ -21,6 +21,7 @@ use crate::clock::Clock;
 use crate::config::StackConfig;
 use crate::control::Target;
 use crate::instance::NapiInstance;
+use crate::net::SocketTable;
 use crate::netdev::{Netdev, dev_queue_xmit};
 use crate::routes;
 use crate::thread::PollThread;
@@ -49,7 +50,9 @@ pub struct Shared {
     /// Wakes the housekeeper, which runs the slow path's timers.
     pub housekeeper: Waker,
     /// Packets that may wait for applications, all together.
-    pub(crate) app_packets: AtomicUsize,
+    pub(crate) app_packets: Arc<AtomicUsize>,
+    /// The sockets.
+    pub sockets: SocketTable,
     contexts: Mutex<Vec<Arc<ContextStats>>>,
     threads: Mutex<Vec<Arc<PollThread>>>,
 }
@@ -77,6 +80,8 @@ impl Shared {
         slow: SlowPath,
     ) -> std::io::Result<Self> {
         let ifaces = devices.iter().map(|_| None).collect();
+        let app_packets = Arc::new(AtomicUsize::new(0));
+        let sockets = SocketTable::new(&region, stack.max_sockets, app_packets.clone());
         Ok(Shared {
             region,
             caches: stack.skb_cache,
@@ -98,7 +103,8 @@ impl Shared {
                 retired: Vec::new(),
             }),
             housekeeper: Waker::new()?,
-            app_packets: AtomicUsize::new(0),
+            app_packets,
+            sockets,
             contexts: Mutex::new(vec![Arc::default()]),
             threads: Mutex::default(),
         })
@@ -187,7 +193,11 @@ impl Shared {
         let mut control = self.control();
         let Control { slow, ifaces, outbox, .. } = &mut *control;
         let tables = self.tables.load();
-        f(slow, ctx, View { now: self.clock.now(), tables: &tables, ifaces }, outbox);
+        let view = View { now: self.clock.now(), tables: &tables, ifaces };
+        f(slow, ctx, view, outbox);
+        if !outbox.local.is_empty() || !outbox.errors.is_empty() {
+            self.sockets.slow_input(ctx, slow, view, outbox);
+        }
         drop(tables);
         self.send(ctx, queue, outbox);
         self.publish(&mut control);

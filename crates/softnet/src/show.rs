@@ -31,13 +31,15 @@ pub enum Table {
     Qdisc,
     /// Filters: a list of [`FilterRow`].
     Filter,
+    /// Sockets: a list of [`SocketRow`].
+    Socket,
     /// Totals: one [`Stats`].
     Stats,
 }
 
 impl Table {
     /// All of them.
-    pub const ALL: [Table; 9] = [
+    pub const ALL: [Table; 10] = [
         Table::Dev,
         Table::Napi,
         Table::Worker,
@@ -46,12 +48,14 @@ impl Table {
         Table::Drops,
         Table::Qdisc,
         Table::Filter,
+        Table::Socket,
         Table::Stats,
     ];
 
     /// Its name, as it is asked for.
     pub const fn name(self) -> &'static str {
-        ["dev", "napi", "worker", "neigh", "route", "drops", "qdisc", "filter", "stats"][self as usize]
+        ["dev", "napi", "worker", "neigh", "route", "drops", "qdisc", "filter", "socket", "stats"]
+            [self as usize]
     }
 
     /// What it tells, in one line.
@@ -67,6 +71,7 @@ impl Table {
             Table::Drops => "Packets that were dropped, by device and reason",
             Table::Qdisc => "Queueing disciplines of the TX queues: what they sent, hold and dropped",
             Table::Filter => "Filters: what is redirected or mirrored, and where to",
+            Table::Socket => "Sockets: who is bound and connected where, and what waits for whom",
             Table::Stats => "Totals: every packet is somewhere",
         }
     }
@@ -377,6 +382,31 @@ pub struct FilterRow {
     pub overlimits: u64,
 }
 
+/// A socket.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SocketRow {
+    /// `udp`.
+    pub protocol: String,
+    /// Address and port that it is bound to: `10.0.0.1:7`, `0.0.0.0:7`; `[::]:7` for both families.
+    pub local: String,
+    /// Address and port that it is connected to.
+    pub peer: Option<String>,
+    /// Packets that wait for it to be received.
+    pub queued: u64,
+    /// Packets that may.
+    pub limit: u64,
+    /// Datagrams that were dropped, for want of room for them.
+    pub drops: u64,
+    /// Id of the NAPI instance that the last datagram came by; 0 if none did.
+    pub napi_id: u32,
+    /// Name of that instance, if it is there.
+    pub napi: Option<String>,
+    /// The thread that received from it last; 0 if none did.
+    pub tid: i32,
+    /// That thread's name, if it runs.
+    pub thread: Option<String>,
+}
+
 /// Totals of an instance. Nothing is lost silently: received + originated = transmitted + delivered + dropped +
 /// held, once nothing is in motion.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -399,8 +429,8 @@ pub struct Stats {
     pub delivered: u64,
     /// Packets dropped, for whatever reason.
     pub dropped: u64,
-    /// Packets inside now: waiting for a neighbour or for other fragments, in a discipline, or in a backlog. (Those in a transmit ring count as
-    /// transmitted.)
+    /// Packets inside now: waiting for a neighbour, for other fragments, in a socket, in a discipline, or in a backlog. (Those in a transmit
+    /// ring count as transmitted.)
     pub held: u64,
     /// ICMP errors that were not sent, because there were too many.
     pub icmp_limited: u64,
@@ -422,6 +452,9 @@ pub struct Stats {
     pub fib_bytes: u64,
     /// Entries of the neighbour table.
     pub neighbours: u64,
+    /// Sockets that are open.
+    #[serde(default)]
+    pub sockets: u64,
     /// CPU time of all threads of the instance so far, in nanoseconds.
     pub cpu_ns: u64,
 }

@@ -15,6 +15,7 @@ use crate::app::Filter;
 use crate::config::{Config, ConfigErrors, available_cpus};
 use crate::context::Context;
 use crate::housekeeper::Housekeeper;
+use crate::net::Handle;
 use crate::netdev::Netdev;
 use crate::opener::{Opener, XdpOpener};
 use crate::poller::{NapiPoller, PollerError, PollerParams};
@@ -199,6 +200,11 @@ impl Stack {
         RawSender::new(&self.shared, dev)
     }
 
+    /// Leads to it, for [sockets](crate::net).
+    pub fn handle(&self) -> Handle {
+        Handle::new(&self.shared)
+    }
+
     /// What its threads share.
     pub fn shared(&self) -> &Arc<Shared> {
         &self.shared
@@ -218,6 +224,7 @@ impl Drop for Stack {
         if let Some(thread) = self.housekeeper.take() {
             let _ = thread.join();
         }
+        self.shared.sockets.stop();
     }
 }
 

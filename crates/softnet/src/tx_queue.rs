@@ -285,10 +285,11 @@ impl NetdevQueue {
         sent
     }
 
-    /// As [`xmit`](Self::xmit), for a sender here that can wait: it is held back while too many packets are pending.
-    pub fn xmit_waiting(&self, ctx: &mut SoftnetData, clock: &Clock, batch: &mut Batch) -> Sent {
+    /// As [`xmit`](Self::xmit), for a sender here that can wait: it is held back while too many packets are pending, or
+    /// until it is `until`, in ns of the clock.
+    pub fn xmit_waiting(&self, ctx: &mut SoftnetData, clock: &Clock, until: u64, batch: &mut Batch) -> Sent {
         match self.xmit(ctx, clock.now(), Origin::Local, batch) {
-            Sent::Full => self.held_back.wait(clock, |now| self.xmit(ctx, now, Origin::Local, batch)),
+            Sent::Full => self.held_back.wait(clock, until, |now| self.xmit(ctx, now, Origin::Local, batch)),
             sent => sent,
         }
     }

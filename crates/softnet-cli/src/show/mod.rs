@@ -8,7 +8,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use softnet::control::{Client, Request};
 use softnet::show::{
-    DevRow, DropRow, FilterRow, NapiRow, NeighRow, QdiscRow, RouteRow, Stats, Table, WorkerRow,
+    DevRow, DropRow, FilterRow, NapiRow, NeighRow, QdiscRow, RouteRow, SocketRow, Stats, Table, WorkerRow,
 };
 
 use crate::Failure;
@@ -43,6 +43,7 @@ Examples:
   softnet show napi eth1-0 --watch    all about one queue, counters as rates
   softnet show worker --watch 0.2     who is awake, and what woke it
   softnet show qdisc                  what waits before each TX queue; `softnet qdisc` says it as tc does, and more of it
+  softnet show socket                 who is bound and connected where, what waits for whom (also: `softnet show ss`)
   softnet show drops --name edge      what the instance \"edge\" lost, and why
   softnet show stats --json | jq .dropped
 
@@ -58,9 +59,14 @@ impl Show {
 
 /// Reads the name of a table.
 fn table() -> impl TypedValueParser<Value = Table> {
-    let named = |table: Table| PossibleValue::new(table.name()).help(table.help());
-    PossibleValuesParser::new(Table::ALL.map(named)).try_map(|name| {
-        Table::ALL.into_iter().find(|table| table.name() == name).ok_or_else(|| format!("no table {name:?}"))
+    // What the kernel's sockets are shown by.
+    let ss = |table: Table| (table == Table::Socket).then_some("ss");
+    let named = move |table: Table| PossibleValue::new(table.name()).help(table.help()).aliases(ss(table));
+    PossibleValuesParser::new(Table::ALL.map(named)).try_map(move |name| {
+        Table::ALL
+            .into_iter()
+            .find(|table| table.name() == name || ss(*table) == Some(&*name))
+            .ok_or_else(|| format!("no table {name:?}"))
     })
 }
 
@@ -88,6 +94,7 @@ pub(crate) fn show(args: &Show) -> Result<(), Failure> {
         Table::Drops => list::<DropRow>(args, &client),
         Table::Qdisc => list::<QdiscRow>(args, &client),
         Table::Filter => list::<FilterRow>(args, &client),
+        Table::Socket => list::<SocketRow>(args, &client),
         Table::Stats => repeat(
             &args.output(),
             || ask(&client, Table::Stats),

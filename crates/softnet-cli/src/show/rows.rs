@@ -2,7 +2,9 @@
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use softnet::show::{DevRow, DropRow, FilterRow, NeighRow, QdiscRow, RouteRow, Stats, TxRow, WorkerRow};
+use softnet::show::{
+    DevRow, DropRow, FilterRow, NeighRow, QdiscRow, RouteRow, SocketRow, Stats, TxRow, WorkerRow,
+};
 
 use crate::qdisc::print as qdisc;
 use crate::text::{self, Align, bit_rate, bytes, grouped, rate, seconds};
@@ -68,6 +70,7 @@ pub(crate) fn stats(now: &Stats, before: Option<(&Stats, f64)>) -> String {
         ("heads", part(now.heads_free, now.heads)),
         ("routes", format!("{} prefixes, {} of tables", grouped(now.routes), bytes(now.fib_bytes))),
         ("neighbours", grouped(now.neighbours)),
+        ("sockets", grouped(now.sockets)),
         ("limited", format!("{} ICMP errors not sent", count(|s| s.icmp_limited))),
         ("exhausted", format!("{} times out of packet memory", count(|s| s.exhausted))),
     ];
@@ -267,6 +270,37 @@ impl Row for FilterRow {
             right("bytes", volume(self, since, |f| f.bytes)),
             right("dropped", count(|f| f.drops)),
             right("overlimits", count(|f| f.overlimits)),
+        ]
+    }
+}
+
+impl Row for SocketRow {
+    const NONE: &'static str = "no sockets";
+
+    fn key(&self) -> String {
+        format!("{} {} {:?}", self.protocol, self.local, self.peer)
+    }
+
+    fn cells(&self, since: Since<'_, Self>) -> Vec<Cell> {
+        let napi = match (&self.napi, self.napi_id) {
+            (_, 0) => "-".into(),
+            (Some(name), id) => format!("{name} ({id})"),
+            (None, id) => id.to_string(),
+        };
+        let thread = match (&self.thread, self.tid) {
+            (_, 0) => "-".into(),
+            (Some(name), tid) => format!("{name} ({tid})"),
+            (None, tid) => format!("({tid})"),
+        };
+        vec![
+            left("proto", &self.protocol),
+            left("local", &self.local),
+            left("peer", self.peer.as_deref().unwrap_or("*")),
+            right("queued", grouped(self.queued)),
+            right("of", grouped(self.limit)),
+            right("drops", counter(self, since, |row| row.drops)),
+            left("napi", &napi),
+            left("thread", &thread),
         ]
     }
 }

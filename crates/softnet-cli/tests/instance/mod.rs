@@ -104,6 +104,12 @@ impl Handler for Instance {
                 {"dev": "wan", "parent": "egress", "kind": "matchall", "action": "mirred", "direction": "ingress",
                  "mirred_action": "mirror", "to_dev": "eth1", "bytes": 504, "packets": 12, "drops": 0, "overlimits": 12},
             ]),
+            Table::Socket => json!([
+                {"protocol": "udp", "local": "10.0.0.1:7", "peer": null, "queued": 3, "limit": 481, "drops": 1_200, "napi_id": 8_193,
+                 "napi": "eth1-0", "tid": 0, "thread": null},
+                {"protocol": "udp", "local": "10.0.0.1:9", "peer": "10.0.0.2:40000", "queued": 0, "limit": 481, "drops": 0,
+                 "napi_id": 0, "napi": null, "tid": 77, "thread": "server"}
+            ]),
             Table::Stats => json!({
                 "name": "edge", "version": "0.1.0", "pid": 77, "uptime_s": 245.0, "received": 59000, "originated": 1,
                 "transmitted": 58000, "delivered": 1001, "dropped": 0, "held": 0, "icmp_limited": 0, "exhausted": 0,

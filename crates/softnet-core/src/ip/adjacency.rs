@@ -9,6 +9,7 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 use super::fib::Fib;
+use super::slow::Iface;
 
 /// What to do with a packet whose look-up ended at a next hop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -116,6 +117,8 @@ pub struct Tables {
     pub next_hops: Vec<Adjacency>,
     /// Neighbours of connected networks that are usable now, by device and address.
     pub hosts: Hosts,
+    /// The devices, by index; `None` for one whose interface is not there.
+    pub ifaces: Arc<[Option<Iface>]>,
 }
 
 impl Tables {
@@ -125,6 +128,7 @@ impl Tables {
             fib: Arc::new(Fib::default()),
             next_hops: vec![Adjacency::special(Kind::NoRoute)],
             hosts: Hosts::default(),
+            ifaces: Arc::default(),
         }
     }
 

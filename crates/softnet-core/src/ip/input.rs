@@ -1,14 +1,14 @@
 //! IPv4 input and forwarding of a batch: the fast path.
 //!
 //! Called by whoever polls, with the batch of one RX queue. It does what nearly every packet needs (validate,
-//! look up, TTL, rewrite) and sorts the rest out: packets to send per device, drops (freed here, counted), and
-//! exceptions for [`slow`](super::slow). Every packet of the input ends in exactly one of the three.
+//! look up, TTL, rewrite) and sorts the rest out: packets to send per device, drops (freed here, counted), datagrams
+//! for sockets, and exceptions for [`slow`](super::slow). Every packet of the input ends in exactly one of the four.
 //! Neither lock nor clock nor allocation.
 
 use super::ETH_LEN;
 use super::adjacency::{Kind, Tables, host_key};
 use super::checksum::{ipv4_header_sum, ttl_decremented};
-use super::header::{is_martian_destination, is_martian_source, is_multicast};
+use super::header::{Ipv4Header, is_martian_destination, is_martian_source, is_multicast, protocol};
 use crate::SoftnetData;
 use crate::skb::{BATCH, Batch, DropReason, Skb};
 use crate::softnet_data::MAX_DEVICES;
@@ -33,6 +33,8 @@ pub enum Exception {
     NextHop,
     /// Larger than the outgoing MTU.
     TooBig,
+    /// A datagram to softnet itself that no socket is bound to.
+    NoSocket,
 }
 
 /// The device a batch came by.
@@ -46,21 +48,24 @@ pub struct Ingress {
     pub partial_csum: bool,
 }
 
-/// Packets that need the slow path, each with the reason.
+/// Packets that need the slow path, each with the reason, and those that are for sockets.
 pub struct Exceptions {
     /// The packets.
     pub batch: Batch,
     kinds: [u8; BATCH],
+    /// UDP to softnet itself, whole datagrams: not for the slow path, unless nobody wants them.
+    pub local: Batch,
 }
 
 impl Default for Exceptions {
     fn default() -> Self {
-        Exceptions { batch: Batch::new(), kinds: [0; BATCH] }
+        Exceptions { batch: Batch::new(), kinds: [0; BATCH], local: Batch::new() }
     }
 }
 
 impl Exceptions {
-    fn push(&mut self, ctx: &mut SoftnetData, skb: Skb, kind: Exception) {
+    /// Adds a packet.
+    pub fn push(&mut self, ctx: &mut SoftnetData, skb: Skb, kind: Exception) {
         if let Some(slot) = self.kinds.get_mut(self.batch.len()) {
             *slot = kind as u8;
         }
@@ -79,6 +84,7 @@ impl Exceptions {
                 k if k == Exception::Unusual as u8 => Exception::Unusual,
                 k if k == Exception::Ttl as u8 => Exception::Ttl,
                 k if k == Exception::TooBig as u8 => Exception::TooBig,
+                k if k == Exception::NoSocket as u8 => Exception::NoSocket,
                 _ => Exception::NextHop,
             };
             (skb, kind)
@@ -262,7 +268,7 @@ pub fn ipv4_input(
         }
         let packet = skb.data_mut();
         if hop.kind != Kind::Rewrite {
-            exceptions.push(ctx, skb, Exception::NextHop);
+            aside(ctx, skb, hop.kind, exceptions);
             continue;
         }
         let Some(header) = packet.first_chunk_mut::<{ ETH_LEN + IPV4_LEN }>() else { continue };
@@ -280,6 +286,19 @@ pub fn ipv4_input(
         if let Err(skb) = tx.push(hop.dev, skb) {
             ctx.free(skb, DropReason::DevReady);
         }
+    }
+}
+
+/// Sorts out a packet whose header is sound and plain, and which is not to be forwarded at once.
+#[inline(never)]
+fn aside(ctx: &mut SoftnetData, mut skb: Skb, kind: Kind, exceptions: &mut Exceptions) {
+    let is_datagram = |ip: Ipv4Header<_>| ip.protocol() == protocol::UDP && !ip.is_fragment();
+    if kind != Kind::Local || !Ipv4Header::new(&skb.data()[ETH_LEN..]).is_some_and(is_datagram) {
+        return exceptions.push(ctx, skb, Exception::NextHop);
+    }
+    skb.head_mut().l3 = ETH_LEN as u16;
+    if let Err(skb) = exceptions.local.push(skb) {
+        exceptions.push(ctx, skb, Exception::NextHop);
     }
 }
 

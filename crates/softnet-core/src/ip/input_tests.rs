@@ -17,6 +17,8 @@ struct Bench {
     tables: Tables,
     tx: TxBatches,
     exceptions: Exceptions,
+    /// Datagrams for sockets so far.
+    local: usize,
 }
 
 /// 10/8 goes out of device 1 by way of NEXT (MTU 100), 10.9/16 is connected there, 10.8.0.1 is ours.
@@ -40,6 +42,7 @@ fn bench() -> Bench {
         tables,
         tx: TxBatches::new(),
         exceptions: Exceptions::default(),
+        local: 0,
     }
 }
 
@@ -74,8 +77,14 @@ impl Bench {
             odd.push(why);
             self.ctx.free_skb(skb);
         }
+        let local = self.exceptions.local.len();
+        for skb in self.exceptions.local.drain() {
+            assert_eq!((skb.head().l3, skb.data()[23]), (14, 17));
+            self.ctx.free_skb(skb);
+        }
+        self.local += local;
         let dropped = self.ctx.stats().dropped() - dropped;
-        assert_eq!(packets.len() as u64, sent.len() as u64 + odd.len() as u64 + dropped);
+        assert_eq!(packets.len() as u64, (sent.len() + odd.len() + local) as u64 + dropped);
         (sent, odd)
     }
 
@@ -143,7 +152,23 @@ fn sorts_out_what_is_not_plain() {
     use Exception::*;
     assert_eq!(sent.len(), 1);
     // Those found while classifying come first.
-    assert_eq!(odd, [Arp, Unusual, Ttl, TooBig, NextHop, NextHop, NextHop, NextHop]);
+    assert_eq!(odd, [Arp, Unusual, Ttl, TooBig, NextHop, NextHop, NextHop]);
+    assert_eq!(b.local, 1);
+}
+
+#[test]
+fn whole_datagrams_to_this_host_are_for_sockets() {
+    let mut b = bench();
+    let ours = packet([10, 8, 0, 1], 1, 10);
+    let change = |at: usize, to: u8| {
+        let mut p = ours.clone();
+        p[at] = to;
+        fix(&mut p);
+        p
+    };
+    let others = [change(23, 6), change(23, 1), change(20, 0x20), change(21, 1)];
+    let (sent, odd) = b.run(&[&others[..], &[ours.clone(), change(20, 0x40)]].concat());
+    assert_eq!((sent, odd, b.local), (vec![], vec![Exception::NextHop; 4], 2));
 }
 
 #[test]

@@ -2,8 +2,8 @@
 //! unresolved next hops, TTL and MTU errors, IPv4 options.
 //!
 //! One owner at a time (the runtime keeps it behind a lock). It sends nothing: packets to send and changes of
-//! the adjacency snapshot come out in an [`Outbox`]. Every packet handed in ends in the outbox, in a
-//! neighbour's queue, or freed with its reason.
+//! the adjacency snapshot, and what is for sockets, come out in an [`Outbox`]. Every packet handed in ends in the outbox,
+//! in a neighbour's queue, or freed with its reason.
 
 mod local;
 
@@ -11,7 +11,9 @@ use std::net::Ipv4Addr;
 
 use super::adjacency::{Adjacency, Kind, Tables};
 use super::arp::{ArpPacket, BROADCAST};
-use super::header::{Ipv4Header, is_martian_destination, is_martian_source, protocol, validate};
+use super::header::{
+    Ipv4Header, is_martian_destination, is_martian_source, is_multicast, is_unicast, protocol, validate,
+};
 use super::icmp::{IcmpError, RateLimit, build_error, echo_reply};
 use super::ident::Idents;
 use super::input::Exception;
@@ -22,6 +24,7 @@ use super::{ETH_LEN, MacAddr, Prefix, is_group};
 use crate::SoftnetData;
 use crate::siphash::SipKey;
 use crate::skb::{DropReason, Flags, Skb};
+use crate::sock::{Flow, SocketError, error};
 
 /// A device as the slow path needs to know it.
 #[derive(Clone, Debug)]
@@ -36,7 +39,7 @@ pub struct Iface {
 
 impl Iface {
     /// Our address to speak to `peer` from: the one on its network, else the first.
-    fn source_for(&self, peer: Ipv4Addr) -> Option<Ipv4Addr> {
+    pub fn source_for(&self, peer: Ipv4Addr) -> Option<Ipv4Addr> {
         let on_link = self.addresses.iter().find(|(_, net)| net.contains(peer));
         on_link.or(self.addresses.first()).map(|(addr, _)| *addr)
     }
@@ -74,6 +77,11 @@ pub struct Outbox {
     pub send: Vec<(u16, Skb)>,
     /// Neighbours whose MAC address the fast path may now use, or (`None`) may not any more.
     pub publish: Vec<(u16, Ipv4Addr, Option<MacAddr>)>,
+    /// UDP to softnet itself, by address, broadcast or multicast: for sockets. What none of them wants comes back as
+    /// [`Exception::NoSocket`].
+    pub local: Vec<Skb>,
+    /// What became of datagrams that sockets sent.
+    pub errors: Vec<(Flow, SocketError)>,
 }
 
 /// Neighbours, fragments, ICMP limits, and what else the slow path remembers.
@@ -145,10 +153,15 @@ impl SlowPath {
         skb.head_mut().l3 = ETH_LEN as u16;
         let done = match exception {
             Exception::Arp => self.arp(ctx, view, skb, out),
-            Exception::Unusual => match check_unusual(&skb) {
-                Ok(()) => self.route(ctx, view, skb, out),
+            Exception::Unusual => match check_unusual(&skb, |addr| view.is_broadcast(addr)) {
+                Ok(Unusual::Unicast) => self.route(ctx, view, skb, out),
+                Ok(Unusual::Group) => {
+                    out.local.push(skb);
+                    Ok(())
+                }
                 Err(reason) => Err((skb, reason)),
             },
+            Exception::NoSocket => Err(self.unserved(ctx, view, skb, out)),
             Exception::Ttl | Exception::TooBig | Exception::NextHop => self.route(ctx, view, skb, out),
         };
         if let Err((skb, reason)) = done {
@@ -223,6 +236,10 @@ impl SlowPath {
                         while let Some(skb) = skbs.pop_front() {
                             if reason == DropReason::NeighFailed {
                                 self.error(ctx, view, &skb, IcmpError::HostUnreachable, out);
+                                let ours = skb.head().flags & Flags::ORIGINATED != 0;
+                                let flow = error::of_sent(skb.data().get(ETH_LEN..).unwrap_or_default());
+                                let sent = flow.filter(|_| ours);
+                                out.errors.extend(sent.map(|flow| (flow, SocketError::HostUnreachable)));
                             }
                             ctx.free(skb, reason);
                         }
@@ -334,6 +351,14 @@ impl SlowPath {
         self.neigh.resolve(view.now, hop.dev, hop.gateway.into(), skb, &mut self.actions);
     }
 
+    /// Sends a packet that a socket made, headers and all, to its destination: its neighbour is not known yet.
+    pub fn send(&mut self, ctx: &mut SoftnetData, view: View<'_>, mut skb: Skb, out: &mut Outbox) {
+        let head = skb.head_mut();
+        (head.l3, head.flags) = (ETH_LEN as u16, head.flags | Flags::ORIGINATED);
+        self.output_own(ctx, view, skb, out);
+        self.act(ctx, view, out);
+    }
+
     /// Sends a packet made here to its destination.
     fn output_own(&mut self, ctx: &mut SoftnetData, view: View<'_>, mut skb: Skb, out: &mut Outbox) {
         let dst = Ipv4Header::new(skb.data().get(ETH_LEN..).unwrap_or_default()).map(|h| h.dst());
@@ -349,6 +374,28 @@ impl SlowPath {
             }
             _ => ctx.free(skb, DropReason::IpNoRoute),
         }
+    }
+
+    /// A packet to softnet, for a protocol or port that nobody serves.
+    fn unserved(
+        &mut self,
+        ctx: &mut SoftnetData,
+        view: View<'_>,
+        skb: Skb,
+        out: &mut Outbox,
+    ) -> (Skb, DropReason) {
+        let header = Ipv4Header::new(skb.data().get(ETH_LEN..).unwrap_or_default());
+        let said = header.map_or((0, Ipv4Addr::UNSPECIFIED), |h| (h.protocol(), h.dst().into()));
+        let (protocol, dst) = said;
+        if !is_unicast(dst.into()) || view.is_broadcast(dst) {
+            return (skb, DropReason::IpInvalidDest);
+        }
+        let error = match protocol {
+            protocol::TCP | protocol::UDP => IcmpError::PortUnreachable,
+            _ => IcmpError::ProtocolUnreachable,
+        };
+        self.error(ctx, view, &skb, error, out);
+        (skb, DropReason::IpNoProto)
     }
 
     /// Sends an ICMP error about `skb`, if there may be one and the rate limit allows it.
@@ -416,9 +463,17 @@ fn send_arp(
     out.send.push((dev, skb));
 }
 
+/// What a packet is that is not plain.
+enum Unusual {
+    /// To one host, maybe softnet.
+    Unicast,
+    /// A datagram to all on the link, or to a multicast group.
+    Group,
+}
+
 /// What the fast path did not check of an IPv4 packet that is not plain: a broadcast or multicast frame, or a header with
 /// options.
-fn check_unusual(skb: &Skb) -> Result<(), DropReason> {
+fn check_unusual(skb: &Skb, broadcast: impl Fn(Ipv4Addr) -> bool) -> Result<Unusual, DropReason> {
     let data = skb.data();
     let packet = data.get(ETH_LEN..).ok_or(DropReason::PktTooSmall)?;
     let lengths = validate(packet)?;
@@ -426,15 +481,23 @@ fn check_unusual(skb: &Skb) -> Result<(), DropReason> {
     if is_martian_source(header.src()) {
         return Err(DropReason::IpInvalidSource);
     }
-    // A unicast packet in a broadcast frame is not for us (RFC 1122 section 3.3.6), and groups are not served.
+    let dst = header.dst();
     let group_frame = data.first_chunk().is_some_and(is_group);
-    if group_frame || is_martian_destination(header.dst()) || header.dst() >> 28 == 0xe {
+    let acceptable = match group_frame {
+        // A unicast packet in a broadcast frame is not for us (RFC 1122 section 3.3.6), and only sockets are in groups.
+        true => {
+            let to_many = is_multicast(dst) || dst == u32::MAX || broadcast(dst.into());
+            to_many && header.protocol() == protocol::UDP && !header.is_fragment()
+        }
+        false => !is_martian_destination(dst) && !is_multicast(dst),
+    };
+    if !acceptable {
         return Err(DropReason::IpInvalidDest);
     }
     if has_source_route(packet.get(20..lengths.header).unwrap_or_default())? {
         return Err(DropReason::IpOptions);
     }
-    Ok(())
+    Ok(if group_frame { Unusual::Group } else { Unusual::Unicast })
 }
 
 /// Whether options ask for source routing, which no router should do today (RFC 7126 sections 4.3 and 4.4).

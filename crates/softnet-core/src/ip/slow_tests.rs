@@ -197,6 +197,57 @@ fn packets_to_softnet_itself() {
     world.refused(ip(0, CLIENT, OWN[0], 64, protocol::ICMP, &[8, 0]), DropReason::IcmpMalformed, None);
 }
 
+/// An ICMP message from the client that says of a datagram that we sent it that it was not delivered.
+fn unreachable(code: u8, sent: &[u8]) -> Vec<u8> {
+    let mut message = [&[3, code, 0, 0, 0, 0, 0, 0][..], &sent[ETH_LEN..][..28]].concat();
+    let check = checksum::checksum(&message);
+    message[2..4].copy_from_slice(&check.to_be_bytes());
+    ip(0, CLIENT, OWN[0], 64, protocol::ICMP, &message)
+}
+
+#[test]
+fn errors_about_what_sockets_sent_are_theirs() {
+    use crate::sock::key::mapped;
+    let mut world = World::acquainted();
+    let sent = udp(0, OWN[0], CLIENT, 64, 10);
+    let flow = Flow { local: mapped(OWN[0].into()), remote: mapped(CLIENT.into()), lport: 0x1234, rport: 7 };
+    let delivered = world.ctx.stats().delivered.get();
+    for (code, error) in [
+        (0, SocketError::NetUnreachable),
+        (1, SocketError::HostUnreachable),
+        (3, SocketError::ConnectionRefused),
+    ] {
+        assert_eq!(world.one(0, unreachable(code, &sent)), []);
+        assert_eq!(std::mem::take(&mut world.errors), [(flow, error)]);
+    }
+    assert_eq!(world.ctx.stats().delivered.get(), delivered + 3);
+    // Of another protocol, a later fragment, a broken sum, another code.
+    let of_tcp = unreachable(3, &set(sent.clone(), ETH_LEN + 9, &[6]));
+    let of_fragment = unreachable(3, &set(sent.clone(), ETH_LEN + 7, &[1]));
+    for other in
+        [of_tcp, of_fragment, set(unreachable(3, &sent), ETH_LEN + 22, &[9, 9]), unreachable(13, &sent)]
+    {
+        world.one(0, other);
+        assert_eq!(world.errors, []);
+    }
+}
+
+#[test]
+fn a_socket_learns_that_the_neighbour_of_what_it_sent_does_not_answer() {
+    let mut world = World::new();
+    let mut out = Outbox::default();
+    let view = View { now: 0, tables: &world.tables, ifaces: &world.ifaces };
+    let mut skb = world.ctx.alloc_skb().unwrap();
+    let frame = udp(1, OWN[1], SERVER, 64, 10);
+    skb.put(frame.len()).unwrap().copy_from_slice(&frame);
+    world.ctx.originate();
+    world.slow.send(&mut world.ctx, view, skb, &mut out);
+    assert_eq!(world.carry_out(out).len(), 1, "a question");
+    world.pass(10 * SECOND);
+    let [(flow, SocketError::HostUnreachable)] = world.errors[..] else { panic!("{:?}", world.errors) };
+    assert_eq!((flow.lport, flow.rport), (0x1234, 7));
+}
+
 #[test]
 fn echo_is_answered_also_through_a_stale_neighbour() {
     let mut world = World::new();

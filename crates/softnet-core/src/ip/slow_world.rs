@@ -39,6 +39,8 @@ pub(super) struct World {
     pub(super) now: u64,
     pub(super) received: u64,
     pub(super) sent: u64,
+    /// Errors for sockets.
+    pub(super) errors: Vec<(Flow, SocketError)>,
 }
 
 impl World {
@@ -74,6 +76,7 @@ impl World {
             now: 0,
             received: 0,
             sent: 0,
+            errors: Vec::new(),
         }
     }
 
@@ -100,6 +103,10 @@ impl World {
         let view = View { now: self.now, tables: &self.tables, ifaces: &self.ifaces };
         for (skb, why) in exceptions.drain() {
             self.slow.handle(&mut self.ctx, view, skb, why, &mut out);
+        }
+        // There are no sockets.
+        for skb in exceptions.local.drain().chain(std::mem::take(&mut out.local)) {
+            self.slow.handle(&mut self.ctx, view, skb, Exception::NoSocket, &mut out);
         }
         self.carry_out(out)
     }
@@ -134,6 +141,7 @@ impl World {
 
     pub(super) fn carry_out(&mut self, mut out: Outbox) -> Sent {
         self.sent += out.send.len() as u64;
+        self.errors.append(&mut out.errors);
         let mut sent = Sent::new();
         for (dev, skb) in out.send.drain(..) {
             sent.push((dev, skb.data().to_vec()));

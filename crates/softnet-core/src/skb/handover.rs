@@ -11,8 +11,29 @@ use super::handle::Skb;
 use super::region::{Region, head_ptr};
 use crate::sync::{Handover, Links, NIL, Owner, Refused, UnsafeCell, model_failed};
 
-/// Links in the heads of a region. Private: only whoever holds a packet may touch its head.
-struct HeadLinks(u32);
+/// Links in the heads of a region. Of this module alone: only whoever holds a packet may touch its head.
+pub(super) struct HeadLinks(u32);
+
+impl HeadLinks {
+    /// Of the region with number `region`.
+    #[inline(always)]
+    pub(super) fn of(region: u32) -> Self {
+        HeadLinks(region)
+    }
+
+    /// Links packets of the region as a pending list does: each to the one before it.
+    #[inline(always)]
+    pub(super) fn chain(&self, skbs: &[Skb]) {
+        for pair in skbs.windows(2) {
+            self.set_next(pair[1].index(), pair[0].index());
+        }
+    }
+
+    /// Undoes that.
+    pub(super) fn unchain(&self, skbs: &[Skb]) {
+        skbs.iter().for_each(|skb| self.set_next(skb.index(), NIL));
+    }
+}
 
 impl Links for HeadLinks {
     #[inline(always)]
@@ -106,16 +127,14 @@ impl<B> SkbHandover<B> {
         if skbs.iter().any(|skb| skb.region() != self.links.0) {
             return Err(Refused::Full);
         }
-        for pair in skbs.windows(2) {
-            self.links.set_next(pair[1].index(), pair[0].index());
-        }
+        self.links.chain(skbs);
         let n = skbs.len() as u32;
         let pushed = self.handover.push_chain(&self.links, first.index(), last.index(), n);
         if pushed.is_ok() {
             // The packets are the owner's from now on; only the handles are left to be forgotten.
             batch.drain().for_each(|skb| _ = skb.into_raw());
         } else {
-            skbs.iter().for_each(|skb| self.links.set_next(skb.index(), NIL));
+            self.links.unchain(skbs);
         }
         pushed
     }

@@ -31,7 +31,10 @@ pub struct Head {
     /// Redirects to ingress that it has been through, see [`Mirred`](crate::qdisc::Mirred).
     pub tc_depth: u8,
     pub(super) _pad: [u8; 3],
-    pub(super) reserved: [u64; 4],
+    /// While it waits for a socket: generation of the slot it was meant for, see [`sock`](crate::sock).
+    pub sk_generation: u32,
+    pub(super) _pad2: u32,
+    pub(super) reserved: [u64; 3],
     /// Control block of the layer that owns the packet now.
     pub cb: [u64; 8],
 }
@@ -81,6 +84,8 @@ impl RawHead {
         head.l3 = 0;
         head.tc_depth = 0;
         head._pad = [0; 3];
-        head.reserved = [0; 4];
+        head.sk_generation = 0;
+        head._pad2 = 0;
+        head.reserved = [0; 3];
     }
 }

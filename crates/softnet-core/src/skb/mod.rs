@@ -14,6 +14,7 @@ mod cache;
 mod handle;
 mod handover;
 mod head;
+mod inbox;
 mod list;
 #[cfg(feature = "debug-poison")]
 mod poison;
@@ -24,9 +25,11 @@ mod store;
 
 pub use batch::{BATCH, Batch};
 pub use cache::{CacheSizes, IndexCache};
+pub(crate) use handle::prefetch;
 pub use handle::{Frame, Skb, leaked};
 pub use handover::{Ending, SkbEntered, SkbHandover, SkbOwner};
 pub use head::{Flags, Head};
+pub use inbox::{Closed, SkbInbox, SkbReceiver};
 pub use list::SkbList;
 pub use pool::Pool;
 pub use reason::DropReason;

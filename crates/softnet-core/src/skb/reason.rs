@@ -68,5 +68,8 @@ reasons! {
     QdiscBurstDrop = "qdisc_burst_drop", "too many packets waited for the sender that owned the TX queue";
     TcIngress = "tc_ingress", "an action dropped it where it came in, such as a redirect that loops";
     TcEgress = "tc_egress", "an action dropped it where it was to leave, such as a redirect that loops";
+    UdpCsum = "udp_csum", "wrong UDP checksum";
+    ProtoMem = "proto_mem", "all sockets together held as much of packet memory as they may";
+    SocketClose = "socket_close", "its socket was closed before anybody received it";
     CpuBacklog = "cpu_backlog", "the backlog of the RX queue that was to receive it was full";
 }

@@ -71,6 +71,16 @@ pub(crate) enum Mutant {
     NoSecondLook,
     /// Waking has no fence.
     WakeNoFence,
+    /// A thread that is about to block on a socket announces that without a fence.
+    TicketNoFence,
+    /// Whoever tells those who wait for a socket does not fence before it looks for them.
+    NotifyNoFence,
+    /// Whoever tells those who wait for a socket does not change what they block on.
+    NotifyUncounted,
+    /// A look-up believes a key without looking at its generation again.
+    GenerationNotChecked,
+    /// A look-up that found nothing does not look whether the table was changed meanwhile.
+    VersionNotChecked,
     /// A thread that found the ready queue empty is counted as idle in a second critical section.
     IdleCountedLate,
     /// Whether somebody is idle is looked at before the element is in the ready queue.

@@ -43,6 +43,7 @@ pub(super) const CACHE_MOVE: Limit = range(1, 4096);
 pub(super) const DEFER_HARD_IRQS: Limit = range(0, MAX_DEFER_HARD_IRQS as u64);
 pub(super) const NANOSECONDS: Limit = range(0, u64::MAX);
 pub(super) const QDISC_MAX_BURST: Limit = range(1, 1 << 20);
+pub(super) const MAX_SOCKETS: Limit = range(1, softnet_core::sock::MAX_SOCKETS as u64);
 pub(super) const TXQ_RESELECTION_MS: Limit = range(0, i32::MAX as u64);
 pub(super) const TX_QUEUE_LEN: Limit = range(1, 1 << 20);
 
@@ -116,6 +117,7 @@ fn stack(stack: &StackConfig, cpus: &[u32], found: &mut Vec<Found>) {
     DEV_WEIGHT.check(at.key("dev_weight"), stack.dev_weight, found);
     WORKQUEUE_THREADS.check(at.key("workqueue_threads"), stack.workqueue_threads, found);
     QDISC_MAX_BURST.check(at.key("qdisc_max_burst"), stack.qdisc_max_burst, found);
+    MAX_SOCKETS.check(at.key("max_sockets"), stack.max_sockets, found);
     TXQ_RESELECTION_MS.check(at.key("txq_reselection_ms"), stack.txq_reselection_ms, found);
     if stack.default_qdisc == Spec::Mq {
         found.push(Found::new(at.key("default_qdisc"), SpecError::NotForQueue.to_string()));

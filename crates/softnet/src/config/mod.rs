@@ -87,6 +87,8 @@ pub struct StackConfig {
     /// ms after which a sender's choice of a TX queue may be made anew although packets of it are in flight
     /// (`net.core.txq_reselection_ms`); 0: never.
     pub txq_reselection_ms: u32,
+    /// Sockets that may be open at a time.
+    pub max_sockets: u32,
     /// Discipline of TX queues for which none is set (`net.core.default_qdisc`).
     pub default_qdisc: Spec,
 }
@@ -106,6 +108,7 @@ impl Default for StackConfig {
             workqueue_threads: 0,
             qdisc_max_burst: 1000,
             txq_reselection_ms: 1000,
+            max_sockets: 131_072,
             default_qdisc: Spec::PfifoFast,
         }
     }

@@ -111,6 +111,7 @@ impl Read {
                 "workqueue_threads",
                 "qdisc_max_burst",
                 "txq_reselection_ms",
+                "max_sockets",
                 "default_qdisc",
             ],
         );
@@ -129,6 +130,7 @@ impl Read {
         set(&mut stack.qdisc_max_burst, self.integer(table, "qdisc_max_burst", &check::QDISC_MAX_BURST));
         let ms = self.integer(table, "txq_reselection_ms", &check::TXQ_RESELECTION_MS);
         set(&mut stack.txq_reselection_ms, ms);
+        set(&mut stack.max_sockets, self.integer(table, "max_sockets", &check::MAX_SOCKETS));
         set(&mut stack.default_qdisc, self.qdisc(table, "default_qdisc"));
         if let Some(cache) = table.get("skb_cache").and_then(|value| self.table(Section::SkbCache, value)) {
             self.known_keys(cache, &["size", "refill", "flush"]);

@@ -16,6 +16,7 @@ dev_weight = 32
 skb_cache = { size = 64, refill = 16, flush = 32 }
 workqueue_threads = 3
 qdisc_max_burst = 500
+max_sockets = 1_000
 txq_reselection_ms = 0
 default_qdisc = "pfifo limit 200"
 
@@ -79,6 +80,7 @@ fn a_full_file_means_what_it_says() {
             skb_cache: CacheSizes { size: 64, refill: 16, flush: 32 },
             workqueue_threads: 3,
             qdisc_max_burst: 500,
+            max_sockets: 1000,
             txq_reselection_ms: 0,
             default_qdisc: Spec::Pfifo { limit: Some(200) },
         },
@@ -262,7 +264,7 @@ fn one_error_each() {
         ("[stack]\nworker = [1]", "r.toml:2:1: stack: unknown key \"worker\"; did you mean \"workers\"?"),
         (
             "[stack]\ncolour = 1",
-            "r.toml:2:1: stack: unknown key \"colour\"; expected one of name, control, workers, worker_policy, worker_priority, frames, netdev_budget, netdev_budget_usecs, dev_weight, skb_cache, workqueue_threads, qdisc_max_burst, txq_reselection_ms, default_qdisc",
+            "r.toml:2:1: stack: unknown key \"colour\"; expected one of name, control, workers, worker_policy, worker_priority, frames, netdev_budget, netdev_budget_usecs, dev_weight, skb_cache, workqueue_threads, qdisc_max_burst, txq_reselection_ms, max_sockets, default_qdisc",
         ),
         ("[[neighbor]]", "r.toml:1:3: unknown key \"neighbor\"; did you mean \"neighbour\"?"),
         ("[device]\nname = \"eth1\"", "r.toml:1:1: device: expected a list of tables: write [[device]]"),

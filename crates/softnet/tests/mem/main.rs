@@ -14,5 +14,6 @@ mod qdisc;
 mod sender;
 mod sleep;
 mod traffic;
+mod udp;
 mod world;
 mod xps;

@@ -10,6 +10,7 @@ use softnet::config::{
 };
 use softnet::context::Context;
 use softnet::control::{Set, Target};
+use softnet::net::Handle;
 use softnet::rows::View;
 use softnet::shared::Shared;
 use softnet::show::NapiRow;
@@ -224,6 +225,11 @@ impl World {
     /// Of a stack that the test itself has.
     pub(crate) fn watching(stack: &Stack) -> World {
         World { stack: None, shared: stack.shared().clone(), view: stack.view().clone() }
+    }
+
+    /// Leads to the stack.
+    pub(crate) fn handle(&self) -> Handle {
+        self.stack.as_ref().expect("was not stopped").handle()
     }
 
     /// Has device `port` polled in `threaded`.

@@ -31,14 +31,14 @@ impl SlowPath {
         let header = run.data().next().and_then(|first| Ipv4Header::new(first.get(ETH_LEN..)?));
         let done = match header.map_or(0, |header| header.protocol()) {
             protocol::ICMP => self.icmp(ctx, view, run, out),
-            proto => {
-                let error = match proto {
-                    protocol::TCP | protocol::UDP => IcmpError::PortUnreachable,
-                    _ => IcmpError::ProtocolUnreachable,
-                };
-                if let Some(first) = run.pop_front() {
-                    self.error(ctx, view, &first, error, out);
-                    ctx.free(first, DropReason::IpNoProto);
+            protocol::UDP => {
+                out.local.extend(std::iter::from_fn(|| run.pop_front()));
+                Ok(())
+            }
+            _ => {
+                let first = run.pop_front().map(|first| self.unserved(ctx, view, first, out));
+                if let Some((first, reason)) = first {
+                    ctx.free(first, reason);
                 }
                 Err((run, DropReason::IpNoProto))
             }
@@ -60,6 +60,11 @@ impl SlowPath {
             return self.echo_in_fragments(ctx, view, run, out);
         }
         let Some(mut skb) = run.pop_front() else { return Ok(()) };
+        if let Some(error) = error::of_message(&skb) {
+            out.errors.push(error);
+            ctx.deliver(skb);
+            return Ok(());
+        }
         match echo_reply(&mut skb, |addr| view.is_broadcast(addr)) {
             Ok(()) => {
                 ctx.turn_around();

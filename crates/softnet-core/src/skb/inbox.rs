@@ -1,0 +1,183 @@
+//! A list of packets with many senders and one receiver that comes and goes: where packets wait for a socket.
+//!
+//! Any thread may push, a run of packets in one compare-exchange; it is told whether nothing else was pending. Whoever
+//! has the [`SkbReceiver`] takes all that is pending at once. While there is none, the inbox is closed and refuses
+//! packets; it may be opened again for another receiver. It is [`Handover`] with a permanent owner, made safe for
+//! skbs. It has no bound of its own: whoever pushes counts.
+//!
+//! Invariant: a packet is with its sender, on the list, or with the receiver, and only that one touches its head; what
+//! is pushed to an open inbox reaches its receiver, and nothing is on the list of a closed one.
+
+use std::ops::Deref;
+
+use super::batch::Batch;
+use super::handle::Skb;
+use super::handover::HeadLinks;
+use super::list::SkbList;
+use super::region::Region;
+use crate::sync::{Handover, Owner, model_failed};
+
+/// See the [module](self).
+pub struct SkbInbox {
+    handover: Handover,
+    region: u32,
+}
+
+/// Why packets were not taken; the sender still has them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Closed;
+
+impl SkbInbox {
+    /// A closed one, for packets of `region`.
+    pub fn new(region: &Region) -> Self {
+        SkbInbox { handover: Handover::new(), region: region.id() }
+    }
+
+    /// Hands the packets of `batch`, which is not empty, over to the receiver, and leaves it empty. Returns whether nothing else was
+    /// pending: then it is for the caller to tell the receiver.
+    #[inline]
+    pub fn push(&self, batch: &mut Batch) -> Result<bool, Closed> {
+        let skbs = batch.as_slice();
+        let ([first, .., last] | [first @ last]) = skbs else { return Ok(false) };
+        if skbs.iter().any(|skb| skb.region() != self.region) {
+            return Err(Closed);
+        }
+        let links = HeadLinks::of(self.region);
+        links.chain(skbs);
+        match self.handover.push_chain(&links, first.index(), last.index(), skbs.len() as u32) {
+            Ok(was_empty) => {
+                // The packets are the receiver's from now on; only the handles are left to be forgotten.
+                batch.drain().for_each(|skb| _ = skb.into_raw());
+                Ok(was_empty)
+            }
+            Err(_) => {
+                links.unchain(skbs);
+                Err(Closed)
+            }
+        }
+    }
+}
+
+/// The receiver of the inbox that `H` leads to. Dropping it drops what is pending, which is noticed as a leak:
+/// it should be [closed](Self::close).
+pub struct SkbReceiver<H: Deref<Target = SkbInbox>> {
+    owner: Owner<Word<H>>,
+    region: u32,
+    closed: bool,
+}
+
+/// What the receiver owns its word by. Private: pushing bare indices would break the module's invariant.
+struct Word<H>(H);
+
+impl<H: Deref<Target = SkbInbox>> Deref for Word<H> {
+    type Target = Handover;
+
+    #[inline(always)]
+    fn deref(&self) -> &Handover {
+        &self.0.handover
+    }
+}
+
+impl<H: Deref<Target = SkbInbox>> SkbReceiver<H> {
+    /// Opens an inbox; `None` if somebody else receives from it.
+    pub fn open(inbox: H) -> Option<Self> {
+        let region = inbox.region;
+        let owner = Handover::claim(Word(inbox)).ok()?;
+        Some(SkbReceiver { owner, region, closed: false })
+    }
+
+    /// Whether anything is pending: one load.
+    #[inline(always)]
+    pub fn has_pending(&self) -> bool {
+        self.owner.has_pending()
+    }
+
+    /// Takes what is pending, first to last, and appends it to `list`, whose packets are of the same region.
+    #[inline]
+    pub fn take(&mut self, list: &mut SkbList) {
+        if !self.owner.has_pending() {
+            return;
+        }
+        for index in self.owner.drain(&HeadLinks::of(self.region)) {
+            // SAFETY: the index came from an skb of this region that `push` gave up, and the list yields it once.
+            let skb = unsafe { Skb::from_raw(self.region, index) };
+            if let Err(skb) = list.push_back(skb) {
+                drop(skb);
+            }
+        }
+    }
+
+    /// Closes the inbox, and appends what was pending to `list`.
+    pub fn close(mut self, list: &mut SkbList) {
+        self.leave(list);
+    }
+
+    fn leave(&mut self, list: &mut SkbList) {
+        while !self.closed && !model_failed() {
+            self.take(list);
+            self.closed = self.owner.try_leave();
+        }
+    }
+}
+
+impl<H: Deref<Target = SkbInbox>> Drop for SkbReceiver<H> {
+    fn drop(&mut self) {
+        self.leave(&mut SkbList::new());
+    }
+}
+
+#[cfg(all(test, not(feature = "loom")))]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::SoftnetData;
+    use crate::ip::testing::context;
+
+    fn batch(ctx: &mut SoftnetData, tags: impl IntoIterator<Item = u32>) -> Batch {
+        let mut batch = Batch::new();
+        for tag in tags {
+            let mut skb = ctx.alloc_skb().unwrap();
+            skb.head_mut().hash = tag;
+            batch.push(skb).unwrap();
+        }
+        batch
+    }
+
+    fn tags(ctx: &mut SoftnetData, mut list: SkbList) -> Vec<u32> {
+        std::iter::from_fn(|| {
+            let skb = list.pop_front()?;
+            let tag = skb.head().hash;
+            ctx.free_skb(skb);
+            Some(tag)
+        })
+        .collect()
+    }
+
+    #[test]
+    fn runs_arrive_in_order_and_a_closed_inbox_refuses_them() {
+        let mut ctx = context();
+        let inbox = Arc::new(SkbInbox::new(ctx.region()));
+        let mut refused = batch(&mut ctx, [9]);
+        assert_eq!(inbox.push(&mut refused), Err(Closed));
+        assert_eq!(refused.len(), 1, "still the sender's");
+        for _ in 0..2 {
+            let mut receiver = SkbReceiver::open(inbox.clone()).expect("nobody receives");
+            assert!(SkbReceiver::open(inbox.clone()).is_none());
+            assert_eq!(inbox.push(&mut batch(&mut ctx, [1, 2, 3])), Ok(true));
+            assert_eq!(inbox.push(&mut batch(&mut ctx, [4])), Ok(false));
+            let mut list = SkbList::new();
+            receiver.take(&mut list);
+            assert!(!receiver.has_pending());
+            assert_eq!(inbox.push(&mut batch(&mut ctx, [5])), Ok(true), "all was taken");
+            receiver.close(&mut list);
+            assert_eq!(tags(&mut ctx, list), [1, 2, 3, 4, 5]);
+            assert_eq!(inbox.push(&mut refused), Err(Closed));
+        }
+        let mut receiver = SkbReceiver::open(inbox.clone()).unwrap();
+        assert_eq!(inbox.push(&mut refused), Ok(true), "what was refused may be sent again");
+        let mut list = SkbList::new();
+        receiver.take(&mut list);
+        assert_eq!(tags(&mut ctx, list), [9]);
+    }
+}

@@ -1,0 +1,355 @@
+//! The one writer of the socket table: opens, connects and closes sockets, chooses ports, and keeps multicast memberships.
+//!
+//! The runtime has it behind a lock, which no poller takes for a datagram to one socket. Invariant: no two sockets of the
+//! table are bound to an address, port and family that both would take, unless both are of one reuseport group; and a slot is used anew only
+//! after its last receiver has let go of it.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::group::MAX_GROUPS;
+use super::inbox::{Inbox, SlotRef};
+use super::key::{ANY, Addr, Flow, is_v4};
+use super::slot::How;
+use super::table::Sockets;
+use crate::skb::Region;
+
+/// Ports for who asks for none in particular (the kernel's `ip_local_port_range`).
+pub const EPHEMERAL: std::ops::RangeInclusive<u16> = 32768..=60999;
+
+/// Groups that one socket may be a member of (the kernel's `igmp_max_memberships`).
+pub const MAX_MEMBERSHIPS: usize = 20;
+
+/// What a socket is to be bound to.
+#[derive(Clone, Copy, Debug)]
+pub struct Bind {
+    /// Own address, or [`ANY`].
+    pub local: Addr,
+    /// Port; 0: any that is free.
+    pub port: u16,
+    /// Of an address [`ANY`]: whether IPv4 packets are for it.
+    pub v4: bool,
+    /// Of an address [`ANY`]: whether IPv6 packets are for it.
+    pub v6: bool,
+    /// Whether to share address and port with others that say so.
+    pub reuseport: bool,
+    /// Packets that may wait.
+    pub limit: u32,
+}
+
+/// Why a socket was not opened or changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BindError {
+    /// Somebody has address and port (`EADDRINUSE`).
+    #[error("the address is in use")]
+    InUse,
+    /// No port is free (`EADDRINUSE`).
+    #[error("no port is free")]
+    NoPort,
+    /// There are as many sockets as may be (`ENFILE`).
+    #[error("there are as many sockets as stack.max_sockets allows")]
+    TooMany,
+    /// As many share the port, or as many groups exist, as may (`ENOBUFS`).
+    #[error("too many sockets share the port")]
+    GroupFull,
+    /// As many memberships as one socket may have (`ENOBUFS`).
+    #[error("the socket has joined as many groups as it may")]
+    TooManyGroups,
+    /// It is a member already (`EADDRINUSE`).
+    #[error("the socket is a member of that group")]
+    Joined,
+    /// It is no member (`EADDRNOTAVAIL`).
+    #[error("the socket is no member of that group")]
+    NotJoined,
+}
+
+struct Entry {
+    key: Flow,
+    how: How,
+    reuseport: bool,
+    /// Multicast groups that it joined, each on a device.
+    joined: Vec<(Addr, u16)>,
+}
+
+/// See the [module](self).
+pub struct Binder {
+    sockets: Arc<Sockets>,
+    region: Arc<Region>,
+    entries: HashMap<u32, Entry>,
+    /// Slots by the port they are bound to.
+    ports: HashMap<u16, Vec<u32>>,
+    /// Slots that were used and are free.
+    free: Vec<u32>,
+    /// Slots from here on were never used.
+    fresh: u32,
+    free_groups: Vec<u32>,
+    fresh_group: u32,
+    /// Members of multicast groups: by group, device and slot.
+    members: HashMap<Addr, Vec<(u16, u32)>>,
+    random: u64,
+}
+
+impl Binder {
+    /// An empty table for up to `max` sockets, whose packets are of `region`, and its writer. `seed` varies hashes and
+    /// ports; it should not be guessed.
+    pub fn new(region: Arc<Region>, max: u32, seed: u64) -> Self {
+        Binder {
+            sockets: Arc::new(Sockets::new(max, seed)),
+            region,
+            entries: HashMap::new(),
+            ports: HashMap::new(),
+            free: Vec::new(),
+            fresh: 0,
+            free_groups: Vec::new(),
+            fresh_group: 0,
+            members: HashMap::new(),
+            random: seed.rotate_left(32) ^ 0x9e37_79b9_7f4a_7c15,
+        }
+    }
+
+    /// The table that it writes.
+    pub fn sockets(&self) -> &Arc<Sockets> {
+        &self.sockets
+    }
+
+    /// Sockets that are open.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether none is.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// splitmix64.
+    fn random(&mut self) -> u64 {
+        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.random ^ self.random >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ z >> 31
+    }
+
+    /// Whether a socket for `key` must not be beside one that is there. `reuseport`: it shares with its like.
+    fn conflicts(&self, key: &Flow, how: How, reuseport: bool) -> bool {
+        self.ports.get(&key.lport).into_iter().flatten().any(|slot| {
+            let Some(other) = self.entries.get(slot) else { return false };
+            let same_address = key.local == other.key.local || key.local == ANY || other.key.local == ANY;
+            let same_family = how.overlaps(other.how);
+            same_address && same_family && !(reuseport && other.reuseport)
+        })
+    }
+
+    /// A random port that is free, by trying all from a random one on (RFC 6056 section 3.3.1).
+    fn ephemeral(&mut self, bind: &Bind, how: How) -> Option<u16> {
+        let ports = u64::from(EPHEMERAL.end() - EPHEMERAL.start()) + 1;
+        let first = self.random() % ports;
+        (0..ports).map(|i| EPHEMERAL.start() + ((first + i) % ports) as u16).find(|port| {
+            // Not even to share with others: they did not ask for this port either.
+            !self.conflicts(&Flow::bound(bind.local, *port), how, false)
+        })
+    }
+
+    /// Opens a socket, unless somebody has its address. Its receiver is to be [closed](Inbox::close), and its slot then given back by
+    /// [`release`](Self::release).
+    pub fn open(&mut self, bind: &Bind) -> Result<Inbox, BindError> {
+        let how = match bind.local {
+            ANY => How::new(bind.v4, bind.v6),
+            local => How::new(is_v4(local), !is_v4(local)),
+        };
+        let port = match bind.port {
+            0 => self.ephemeral(bind, how).ok_or(BindError::NoPort)?,
+            port if self.conflicts(&Flow::bound(bind.local, port), how, bind.reuseport) => {
+                return Err(BindError::InUse);
+            }
+            port => port,
+        };
+        let key = Flow::bound(bind.local, port);
+        let index = self.free.pop().unwrap_or(self.fresh);
+        let inbox = self.sockets.make(index, &self.region).and_then(|slot| {
+            slot.reset(bind.limit);
+            Inbox::open(SlotRef::new(self.sockets.clone(), index)?)
+        });
+        let Some(mut inbox) = inbox else { return Err(BindError::TooMany) };
+        self.fresh = self.fresh.max(index + 1);
+        // One that is alone is in a group as well, for those who come.
+        let group = match bind.reuseport {
+            true => self.group_of(&key, how).ok_or(BindError::GroupFull),
+            false => Ok(None),
+        };
+        let added = group.and_then(|group| match group.and_then(|g| self.sockets.group(g)) {
+            Some(members) if !members.add(index) => Err(BindError::GroupFull),
+            _ => Ok(group),
+        });
+        let group = match added {
+            Ok(group) => group,
+            Err(error) => {
+                self.free.push(index);
+                inbox.abandon();
+                return Err(error);
+            }
+        };
+        let how = how.in_group(group);
+        let first = group.and_then(|g| self.sockets.group(g)).is_none_or(|members| members.len() == 1);
+        let sockets = &self.sockets;
+        let generation = sockets.change(|| {
+            let generation = sockets.slot(index).map_or(0, |slot| slot.set_key(&key, how));
+            if first {
+                sockets.link(index, &key);
+            }
+            generation
+        });
+        inbox.opened(generation);
+        self.ports.entry(port).or_default().push(index);
+        let entry = Entry { key, how, reuseport: bind.reuseport, joined: Vec::new() };
+        self.entries.insert(index, entry);
+        Ok(inbox)
+    }
+
+    /// The reuseport group for `key`, made if there is none. Outer `None`: there can be no more.
+    fn group_of(&mut self, key: &Flow, how: How) -> Option<Option<u32>> {
+        let bare = how.in_group(None);
+        let same = |slot: &u32| {
+            let entry = self.entries.get(slot)?;
+            (entry.reuseport && entry.key == *key && entry.how.in_group(None) == bare)
+                .then(|| entry.how.group())?
+        };
+        if let Some(group) = self.ports.get(&key.lport).into_iter().flatten().find_map(same) {
+            return Some(Some(group));
+        }
+        let group = match self.free_groups.pop() {
+            Some(group) => group,
+            None if (self.fresh_group as usize) < MAX_GROUPS => {
+                self.fresh_group += 1;
+                self.fresh_group - 1
+            }
+            None => return None,
+        };
+        self.sockets.make_group(group)?;
+        Some(Some(group))
+    }
+
+    /// Takes slot `index` out of its chain, and out of its group, of which another member is put in the chain.
+    fn take_out(&mut self, index: u32) {
+        let Some(entry) = self.entries.get(&index) else { return };
+        let sockets = &self.sockets;
+        let group = entry.how.group();
+        let members = group.and_then(|group| sockets.group(group));
+        let linked = sockets.is_linked(index, &entry.key);
+        sockets.unlink(index, &entry.key);
+        let Some(members) = members else { return };
+        members.remove(index);
+        if linked && let Some(next) = members.members().next() {
+            sockets.link(next, &entry.key);
+        }
+        if members.len() == 0 {
+            self.free_groups.extend(group);
+        }
+    }
+
+    /// Connects a socket: from now on only packets from `remote` to `local` are for it. It leaves its reuseport group.
+    /// Returns the slot's new generation.
+    pub fn connect(&mut self, index: u32, local: Addr, remote: Addr, rport: u16) -> u32 {
+        let Some(lport) = self.entries.get(&index).map(|entry| entry.key.lport) else { return 0 };
+        let key = Flow { local, remote, lport, rport };
+        let how = How::new(is_v4(local), !is_v4(local));
+        let sockets = self.sockets.clone();
+        let generation = sockets.change(|| {
+            self.take_out(index);
+            let generation = sockets.slot(index).map_or(0, |slot| slot.set_key(&key, how));
+            sockets.link(index, &key);
+            generation
+        });
+        if let Some(entry) = self.entries.get_mut(&index) {
+            (entry.key, entry.how) = (key, how);
+        }
+        generation
+    }
+
+    /// Nobody finds the socket in slot `index` any more. Packets may still be pushed to it until its inbox is closed.
+    pub fn close(&mut self, index: u32) {
+        let sockets = self.sockets.clone();
+        sockets.change(|| {
+            self.take_out(index);
+            if let Some(slot) = sockets.slot(index) {
+                slot.set_key(&Flow::bound(ANY, 0), How::default());
+            }
+        });
+        let Some(entry) = self.entries.remove(&index) else { return };
+        if let Some(slots) = self.ports.get_mut(&entry.key.lport) {
+            slots.retain(|slot| *slot != index);
+            if slots.is_empty() {
+                self.ports.remove(&entry.key.lport);
+            }
+        }
+        for (group, dev) in entry.joined {
+            self.forget(group, dev, index);
+        }
+    }
+
+    /// Slot `index`, which is closed, and whose inbox is, may be used anew.
+    pub fn release(&mut self, index: u32) {
+        if let Some(slot) = self.sockets.slot(index) {
+            slot.reset(0);
+        }
+        self.free.push(index);
+    }
+
+    /// The socket in slot `index` takes what comes by NAPI instance `napi_id` to its reuseport group; 0: its share.
+    pub fn set_napi(&mut self, index: u32, napi_id: u32) {
+        let group = self.entries.get(&index).and_then(|entry| self.sockets.group(entry.how.group()?));
+        if let Some(group) = group {
+            group.set_napi(index, napi_id);
+        }
+    }
+
+    /// Makes the socket in slot `index` a member of the multicast group on device `dev`.
+    pub fn join(&mut self, index: u32, group: Addr, dev: u16) -> Result<(), BindError> {
+        let Some(entry) = self.entries.get_mut(&index) else { return Err(BindError::NotJoined) };
+        if entry.joined.contains(&(group, dev)) {
+            return Err(BindError::Joined);
+        }
+        if entry.joined.len() >= MAX_MEMBERSHIPS {
+            return Err(BindError::TooManyGroups);
+        }
+        entry.joined.push((group, dev));
+        self.members.entry(group).or_default().push((dev, index));
+        Ok(())
+    }
+
+    /// Ends that.
+    pub fn leave(&mut self, index: u32, group: Addr, dev: u16) -> Result<(), BindError> {
+        let Some(entry) = self.entries.get_mut(&index) else { return Err(BindError::NotJoined) };
+        let at = entry.joined.iter().position(|joined| *joined == (group, dev));
+        entry.joined.swap_remove(at.ok_or(BindError::NotJoined)?);
+        self.forget(group, dev, index);
+        Ok(())
+    }
+
+    fn forget(&mut self, group: Addr, dev: u16, index: u32) {
+        if let Some(members) = self.members.get_mut(&group) {
+            members.retain(|member| *member != (dev, index));
+            if members.is_empty() {
+                self.members.remove(&group);
+            }
+        }
+    }
+
+    /// Members on device `dev` of the multicast group that `flow` leads to, which want a datagram of it.
+    pub fn members(&self, flow: &Flow, dev: u16) -> impl Iterator<Item = super::Hit> {
+        let flow = *flow;
+        let members = self.members.get(&flow.local).into_iter().flatten();
+        members.filter(move |(on, _)| *on == dev).filter_map(move |(_, slot)| {
+            let key = self.entries.get(slot)?.key;
+            let to_it = key.lport == flow.lport && (key.local == ANY || key.local == flow.local);
+            let from_peer = !key.is_connected() || (key.remote, key.rport) == (flow.remote, flow.rport);
+            let generation = self.sockets.slot(*slot)?.generation();
+            (to_it && from_peer).then_some(super::Hit { slot: *slot, generation })
+        })
+    }
+
+    /// Whether anybody is a member of `group` on device `dev`.
+    pub fn has_members(&self, group: Addr, dev: u16) -> bool {
+        self.members.get(&group).into_iter().flatten().any(|(on, _)| *on == dev)
+    }
+}

@@ -1,0 +1,280 @@
+//! The receiving side of a socket: takes what pollers pushed to its slot, and hands it out datagram by datagram.
+//!
+//! One thread at a time has it (the runtime keeps it behind a lock of the socket's). Pollers only ever push to the slot;
+//! the receiver detaches all that is there at once, and asks again when it has handed out everything. Packets that were
+//! meant for somebody who had the slot before, or that a socket got before it was connected to somebody else, are freed.
+//!
+//! Invariant: what the inbox holds is what the slot counts as queued, but for what was handed out since it was last empty.
+
+use std::ops::Deref;
+use std::sync::Arc;
+
+use super::key::{Addr, Flow};
+use super::slot::Slot;
+use super::table::Sockets;
+use super::udp::parse;
+use crate::SoftnetData;
+use crate::skb::{DropReason, Flags, Skb, SkbInbox, SkbList, SkbReceiver};
+
+/// A slot, and the table that it is in.
+#[derive(Clone)]
+pub struct SlotRef {
+    sockets: Arc<Sockets>,
+    index: u32,
+}
+
+impl SlotRef {
+    /// Slot `index`, if there is one.
+    pub(super) fn new(sockets: Arc<Sockets>, index: u32) -> Option<Self> {
+        sockets.slot(index)?;
+        Some(SlotRef { sockets, index })
+    }
+
+    /// Its index.
+    pub fn index(&self) -> u32 {
+        self.index
+    }
+
+    /// The slot.
+    #[inline(always)]
+    pub fn slot(&self) -> &Slot {
+        self.sockets.slot(self.index).unwrap_or_else(|| unreachable!("it was there, and slots do not go"))
+    }
+}
+
+impl Deref for SlotRef {
+    type Target = SkbInbox;
+
+    #[inline(always)]
+    fn deref(&self) -> &SkbInbox {
+        &self.slot().inbox
+    }
+}
+
+/// A datagram that was received: the skbs that it is in, and where in them its payload is.
+pub struct Datagram {
+    first: Skb,
+    rest: SkbList,
+    flow: Flow,
+    at: usize,
+    len: usize,
+}
+
+impl Datagram {
+    /// The datagram that `first` begins, if it is one.
+    fn new(first: Skb, rest: SkbList) -> Result<Self, (Skb, SkbList)> {
+        match parse(&first) {
+            Ok(parsed) => Ok(Datagram {
+                flow: parsed.flow,
+                at: parsed.payload_at(),
+                len: parsed.payload_len(),
+                first,
+                rest,
+            }),
+            Err(_) => Err((first, rest)),
+        }
+    }
+
+    /// Where it came from and went to.
+    pub fn flow(&self) -> &Flow {
+        &self.flow
+    }
+
+    /// Index of its first skb.
+    #[cfg(all(test, feature = "loom"))]
+    pub(super) fn index(&self) -> u32 {
+        self.first.index()
+    }
+
+    /// Bytes of its payload.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether it has no payload.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Its payload, piece by piece. A datagram that was not fragmented is one piece.
+    pub fn parts(&self) -> impl Iterator<Item = &[u8]> {
+        let mut left = self.len;
+        let first = self.first.data().get(self.at..).unwrap_or_default();
+        std::iter::once(first).chain(self.rest.data()).map(move |data| {
+            let part = &data[..data.len().min(left)];
+            left -= part.len();
+            part
+        })
+    }
+
+    /// Copies as much of its payload as fits. Returns how many bytes that was.
+    #[inline]
+    pub fn copy_to(&self, buffer: &mut [u8]) -> usize {
+        let mut done = 0;
+        for part in self.parts() {
+            let Some(room) = buffer.get_mut(done..) else { break };
+            let n = part.len().min(room.len());
+            room[..n].copy_from_slice(&part[..n]);
+            done += n;
+        }
+        done
+    }
+
+    /// Frees it.
+    #[inline]
+    pub fn free(self, ctx: &mut SoftnetData) {
+        let Datagram { first, mut rest, .. } = self;
+        ctx.free_skb(first);
+        while let Some(skb) = rest.pop_front() {
+            ctx.free_skb(skb);
+        }
+    }
+}
+
+/// See the [module](self).
+pub struct Inbox {
+    receiver: SkbReceiver<SlotRef>,
+    slot: SlotRef,
+    queue: SkbList,
+    /// One that was looked at, and is still to be handed out.
+    front: Option<Datagram>,
+    /// Packets that were handed out, and which the slot still counts.
+    taken: u32,
+    /// Packets that were handed out, and of which nobody has been told.
+    gone: usize,
+    /// The slot's generation when it became this socket's, and now.
+    generations: (u32, u32),
+    peer: Option<(Addr, u16)>,
+}
+
+impl Inbox {
+    /// The inbox of a slot that nobody receives from.
+    pub(super) fn open(slot: SlotRef) -> Option<Self> {
+        Some(Inbox {
+            receiver: SkbReceiver::open(slot.clone())?,
+            slot,
+            queue: SkbList::new(),
+            front: None,
+            taken: 0,
+            gone: 0,
+            generations: (0, 0),
+            peer: None,
+        })
+    }
+
+    pub(super) fn opened(&mut self, generation: u32) {
+        self.generations = (generation, generation);
+    }
+
+    /// Gives the slot up before anybody could find it.
+    pub(super) fn abandon(self) {
+        self.receiver.close(&mut SkbList::new());
+    }
+
+    /// Its slot.
+    pub fn slot(&self) -> &SlotRef {
+        &self.slot
+    }
+
+    /// It was connected, which made the slot be of `generation`: what did not come from `peer` is nothing to it any more.
+    pub fn connected(&mut self, ctx: &mut SoftnetData, peer: (Addr, u16), generation: u32) {
+        self.peer = Some(peer);
+        self.generations.1 = generation;
+        if let Some(front) = self.front.take_if(|front| (front.flow.remote, front.flow.rport) != peer) {
+            front.free(ctx);
+        }
+    }
+
+    /// The next datagram, which stays.
+    pub fn peek(&mut self, ctx: &mut SoftnetData) -> Option<&Datagram> {
+        if self.front.is_none() {
+            self.front = self.dequeue(ctx);
+        }
+        self.front.as_ref()
+    }
+
+    /// Takes the next datagram. It is for the caller to free.
+    #[inline]
+    pub fn next(&mut self, ctx: &mut SoftnetData) -> Option<Datagram> {
+        let next = self.front.take().or_else(|| self.dequeue(ctx));
+        if self.queue.is_empty() {
+            self.settle();
+        }
+        next
+    }
+
+    /// Packets that left the inbox since this was asked last: what all sockets hold may be counted less by so many. They are
+    /// told when it is empty.
+    #[inline]
+    pub fn gone(&mut self) -> usize {
+        std::mem::take(&mut self.gone)
+    }
+
+    #[inline]
+    fn dequeue(&mut self, ctx: &mut SoftnetData) -> Option<Datagram> {
+        loop {
+            if self.queue.is_empty() {
+                self.settle();
+                self.receiver.take(&mut self.queue);
+            }
+            let first = self.queue.pop_front()?;
+            let (mut rest, mut n) = (SkbList::new(), 1);
+            let mut more = first.head().flags & Flags::MORE != 0;
+            while more && let Some(skb) = self.queue.pop_front() {
+                more = skb.head().flags & Flags::MORE != 0;
+                n += 1;
+                // Of the same region: they came from one list.
+                if let Err(skb) = rest.push_back(skb) {
+                    ctx.free(skb, DropReason::SocketClose);
+                }
+            }
+            self.taken += n;
+            ctx.stats().sk_taken.add(n.into());
+            let generation = first.head().sk_generation;
+            let (first, rest) = match Datagram::new(first, rest) {
+                Ok(datagram) if self.is_ours(generation, &datagram.flow) => {
+                    ctx.delivered(n.into());
+                    return Some(datagram);
+                }
+                Ok(datagram) => (datagram.first, datagram.rest),
+                Err(parts) => parts,
+            };
+            free_run(ctx, first, rest);
+        }
+    }
+
+    fn is_ours(&self, generation: u32, flow: &Flow) -> bool {
+        let (opened, now) = self.generations;
+        let since = |generation: u32| generation.wrapping_sub(opened);
+        since(generation) <= since(now) && self.peer.is_none_or(|peer| peer == (flow.remote, flow.rport))
+    }
+
+    fn settle(&mut self) {
+        if self.taken > 0 {
+            self.slot.slot().took(self.taken);
+            self.gone += self.taken as usize;
+            self.taken = 0;
+        }
+    }
+
+    /// Closes the inbox and frees what waits. Returns how many packets left it since [`gone`](Self::gone) was asked last.
+    pub fn close(mut self, ctx: &mut SoftnetData) -> usize {
+        let front = self.front.take();
+        front.into_iter().for_each(|front| front.free(ctx));
+        self.receiver.close(&mut self.queue);
+        while let Some(skb) = self.queue.pop_front() {
+            self.taken += 1;
+            ctx.stats().sk_taken.add(1);
+            ctx.free(skb, DropReason::SocketClose);
+        }
+        self.slot.slot().took(self.taken);
+        self.gone + self.taken as usize
+    }
+}
+
+fn free_run(ctx: &mut SoftnetData, first: Skb, mut rest: SkbList) {
+    ctx.free(first, DropReason::SocketClose);
+    while let Some(skb) = rest.pop_front() {
+        ctx.free(skb, DropReason::SocketClose);
+    }
+}

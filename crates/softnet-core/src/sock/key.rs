@@ -1,0 +1,141 @@
+//! What a socket is known by: addresses and ports, and the hash of them.
+//!
+//! Plain values; any thread may use them. Invariant: two keys that are equal have one hash, whatever family they are
+//! of.
+
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+
+/// An address as sockets have it: 16 bytes in host order, IPv4 mapped (RFC 4291 section 2.5.5.2). 0 is the wildcard of
+/// both families.
+pub type Addr = u128;
+
+/// The wildcard address.
+pub const ANY: Addr = 0;
+
+/// An IPv4 address, in host order.
+#[inline(always)]
+pub const fn mapped(v4: u32) -> Addr {
+    0xffff << 32 | v4 as u128
+}
+
+/// The IPv4 address that `addr` is, if it is one.
+#[inline(always)]
+pub const fn unmapped(addr: Addr) -> Option<u32> {
+    if is_v4(addr) { Some(addr as u32) } else { None }
+}
+
+/// Whether `addr` is a mapped IPv4 address.
+#[inline(always)]
+pub const fn is_v4(addr: Addr) -> bool {
+    addr >> 32 == 0xffff
+}
+
+/// An address of `std` as sockets have it; the wildcards of both families are [`ANY`].
+pub fn addr_of(ip: IpAddr) -> Addr {
+    match ip {
+        ip if ip.is_unspecified() => ANY,
+        IpAddr::V4(v4) => mapped(v4.to_bits()),
+        IpAddr::V6(v6) => v6.to_bits(),
+    }
+}
+
+/// An address and port in `std`'s words, as a socket of IPv4 (`v4`) or of IPv6, to which IPv4 addresses are mapped ones, sees
+/// them.
+pub fn socket_addr(addr: Addr, port: u16, v4: bool) -> SocketAddr {
+    let ip = if v4 { IpAddr::V4((addr as u32).into()) } else { IpAddr::V6(Ipv6Addr::from_bits(addr)) };
+    SocketAddr::new(ip, port)
+}
+
+/// Where a datagram came from and goes to, seen from here; and the key of a socket, whose remote end is 0 unless it is
+/// connected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Flow {
+    /// Our address; [`ANY`] of a socket that is bound to none.
+    pub local: Addr,
+    /// The other end's.
+    pub remote: Addr,
+    /// Our port.
+    pub lport: u16,
+    /// The other end's.
+    pub rport: u16,
+}
+
+impl Flow {
+    /// The key of a socket that is bound, and not connected.
+    pub const fn bound(local: Addr, lport: u16) -> Self {
+        Flow { local, remote: ANY, lport, rport: 0 }
+    }
+
+    /// Whether it is the key of a connected socket.
+    pub const fn is_connected(&self) -> bool {
+        self.rport != 0
+    }
+
+    /// Both ports in one word.
+    #[inline(always)]
+    pub(super) const fn ports(&self) -> u32 {
+        (self.lport as u32) << 16 | self.rport as u32
+    }
+
+    /// A hash of all of it. Keys are chosen here and not by strangers, so that it need not withstand them; the seed
+    /// keeps one stack's unlucky choice from being every stack's.
+    #[inline(always)]
+    pub(super) fn hash(&self, seed: u64) -> u32 {
+        let fold = |a: u64, b: u64| {
+            let product = u128::from(a) * u128::from(b);
+            (product >> 64) as u64 ^ product as u64
+        };
+        const K: [u64; 4] =
+            [0x9e37_79b9_7f4a_7c15, 0xbf58_476d_1ce4_e5b9, 0x94d0_49bb_1331_11eb, 0xd6e8_feb8_6659_fd93];
+        let half = |addr: Addr, seed: u64, k: u64| fold(addr as u64 ^ seed, (addr >> 64) as u64 ^ k);
+        let local = half(self.local, seed ^ u64::from(self.ports()), K[0]);
+        let hash = match self.is_connected() {
+            true => local ^ half(self.remote, local ^ K[1], K[2]),
+            false => local,
+        };
+        (fold(hash, K[3]) >> 32) as u32
+    }
+}
+
+#[cfg(all(test, not(feature = "loom")))]
+mod tests {
+    use std::collections::HashSet;
+    use std::net::Ipv4Addr;
+
+    use super::*;
+
+    #[test]
+    fn addresses_come_back() {
+        for text in ["10.0.0.1:7", "[2001:db8::1]:65535", "0.0.0.0:1", "[::]:1"] {
+            let there: SocketAddr = text.parse().unwrap();
+            let back = socket_addr(addr_of(there.ip()), there.port(), there.is_ipv4());
+            assert_eq!(back, there);
+        }
+        let v4 = Ipv4Addr::new(192, 0, 2, 1);
+        assert_eq!(addr_of(v4.into()), addr_of(v4.to_ipv6_mapped().into()));
+        assert_eq!((unmapped(mapped(7)), unmapped(7), is_v4(ANY)), (Some(7), None, false));
+    }
+
+    /// Ports of one address, addresses of one port, and peers of one socket spread over buckets as chance would have it.
+    #[test]
+    fn hashes_spread() {
+        const N: u32 = 1 << 14;
+        let base = Flow { local: mapped(0x0a00_0001), remote: ANY, lport: 7, rport: 0 };
+        let peer = |remote, rport| Flow { remote, rport, ..base };
+        let sets: [(&str, &dyn Fn(u32) -> Flow); 5] = [
+            ("ports", &|i| Flow { lport: i as u16, ..base }),
+            ("addresses", &|i| Flow { local: mapped(0x0a00_0000 + i), ..base }),
+            ("networks", &|i| Flow { local: u128::from(i) << 64 | 1, ..base }),
+            ("peers", &|i| peer(mapped(0x0b00_0000 + i), 53)),
+            ("peer ports", &|i| peer(mapped(0x0b00_0001), 1 + i as u16)),
+        ];
+        for seed in [0, 1, 0xdead_beef_0bad_cafe] {
+            for (what, flow) in &sets {
+                let buckets: HashSet<u32> = (0..N).map(|i| flow(i).hash(seed) % N).collect();
+                // Of as many balls as bins, 1 - 1/e of the bins get one.
+                let share = buckets.len() as f64 / f64::from(N);
+                assert!(share > 0.61, "{what}, seed {seed:#x}: {share}");
+            }
+        }
+    }
+}

@@ -1,0 +1,233 @@
+//! Loom models of a socket: pollers that push while it is received from, closed and used anew, look-ups while the table is
+//! changed, and sleep. Slots, table, inbox and packets are the production ones; what the checker looks at beside their
+//! words is a cell for each packet, which its poller writes and the receiver reads. (Region and counters are not loom's.)
+
+// Loom's own `Arc` cannot be dropped by a model that has failed, as those with a fault must.
+use std::sync::Arc;
+
+use loom::sync::Notify;
+use loom::thread;
+
+use super::key::{ANY, mapped};
+use super::output::{Udp4, write_udp4};
+use super::*;
+use crate::SoftnetData;
+use crate::skb::{Batch, CacheSizes, HeapMemory, Region, Skb};
+use crate::sync::{Mutant, Ordering, UnsafeCell, check, must_fail};
+
+const PEER: Flow = Flow { local: mapped(0x0a00_0001), remote: mapped(0x0a00_0002), lport: 7, rport: 9 };
+
+/// What the poller of each packet wrote.
+#[derive(Default)]
+struct Payload([UnsafeCell<u32>; 4]);
+
+// SAFETY: loom stops the model at the first access that nothing orders.
+#[allow(unsafe_code)]
+unsafe impl Sync for Payload {}
+
+#[allow(unsafe_code)]
+impl Payload {
+    fn write(&self, skb: &Skb) {
+        // SAFETY: as above.
+        self.0[skb.index() as usize].with_mut(|p| unsafe { *p = skb.index() + 1 });
+    }
+
+    fn read(&self, index: u32) {
+        // SAFETY: as above.
+        self.0[index as usize].with_mut(|p| assert_eq!(unsafe { *p }, index + 1));
+    }
+}
+
+struct Model {
+    region: Arc<Region>,
+    ctx: SoftnetData,
+    binder: Binder,
+    payload: Arc<Payload>,
+}
+
+fn context(region: &Arc<Region>) -> SoftnetData {
+    SoftnetData::new(region.clone(), CacheSizes::default())
+}
+
+impl Model {
+    fn new() -> Self {
+        let region = Region::new(Box::new(HeapMemory::new(Region::bytes(4, 4))), 4, 4).unwrap();
+        let (ctx, binder) = (context(&region), Binder::new(region.clone(), 2, 1));
+        Model { region, ctx, binder, payload: Arc::default() }
+    }
+
+    fn open(&mut self) -> Inbox {
+        let bind = Bind { local: ANY, port: 7, v4: true, v6: true, reuseport: false, limit: 8 };
+        self.binder.open(&bind).expect("nobody has it")
+    }
+
+    /// A poller that receives `n` packets, each as a batch. What becomes of it: the slots of which it is to tell those who
+    /// wait, and its counters.
+    fn poller(&mut self, n: usize) -> impl FnMut() -> Vec<u32> + Send + use<> {
+        let to = Udp4 { src: PEER.remote as u32, dst: PEER.local as u32, sport: 9, dport: 7, ttl: 1, tos: 0 };
+        let skbs: Vec<Skb> = (0..n)
+            .map(|_| {
+                let mut skb = self.ctx.alloc_skb().unwrap();
+                write_udp4(&mut skb, &[0; 14], &to, b"").unwrap();
+                skb
+            })
+            .collect();
+        let (sockets, payload) = (self.binder.sockets().clone(), self.payload.clone());
+        let mut ctx = context(&self.region);
+        let mut skbs = skbs.into_iter();
+        move || {
+            let mut ready = Vec::new();
+            for skb in skbs.by_ref() {
+                payload.write(&skb);
+                let (mut local, mut nobody) = (Batch::new(), Batch::new());
+                local.push(skb).unwrap();
+                let mut to =
+                    Arrivals { sockets: &sockets, napi_id: 1, room: 9, queued: 0, ready: &mut ready };
+                udp_input(&mut ctx, &mut to, &mut local, &mut nobody);
+                nobody.drain().for_each(|skb| ctx.free_skb(skb));
+            }
+            ctx.drain();
+            ready
+        }
+    }
+
+    /// Receives what there is.
+    fn receive(&mut self, inbox: &mut Inbox) -> usize {
+        let mut n = 0;
+        while let Some(datagram) = inbox.next(&mut self.ctx) {
+            assert_eq!(*datagram.flow(), PEER);
+            self.payload.read(datagram.index());
+            datagram.free(&mut self.ctx);
+            n += 1;
+        }
+        n
+    }
+
+    fn close(&mut self, inbox: Inbox) {
+        let index = inbox.slot().index();
+        self.binder.close(index);
+        inbox.close(&mut self.ctx);
+        self.binder.release(index);
+    }
+
+    /// Ends the model: all packets are home.
+    fn end(mut self) {
+        self.ctx.drain();
+        assert_eq!((self.region.frames_free(), self.region.heads_free()), (4, 4), "lost");
+    }
+}
+
+/// Two pollers push while a socket is received from, closed, and another opened in its slot: that one receives nothing
+/// that was matched with the first, and nothing is lost or freed twice.
+fn closed_under_pollers() {
+    let mut model = Model::new();
+    let mut inbox = model.open();
+    let pollers = [1, 1].map(|n| {
+        let mut poll = model.poller(n);
+        thread::spawn(move || _ = poll())
+    });
+    model.receive(&mut inbox);
+    model.close(inbox);
+    let mut inbox = model.open();
+    model.receive(&mut inbox);
+    pollers.into_iter().for_each(|poller| poller.join().unwrap());
+    model.receive(&mut inbox);
+    assert_eq!(inbox.slot().slot().queued(), 0);
+    model.close(inbox);
+    model.end();
+}
+
+#[test]
+fn nothing_is_lost_or_freed_twice_when_a_socket_is_closed() {
+    check(2, closed_under_pollers);
+    for m in [Mutant::PushRelaxed, Mutant::DetachRelaxed, Mutant::LeaveBlind] {
+        must_fail(m, 2, closed_under_pollers);
+    }
+}
+
+/// Two pollers bring a packet each to a socket whose receiver sleeps while there is none. A lost wake-up is a deadlock,
+/// which loom reports.
+fn asleep() {
+    let mut model = Model::new();
+    let mut inbox = model.open();
+    let asleep = Arc::new(Notify::new());
+    let pollers = [1, 1].map(|n| {
+        let mut poll = model.poller(n);
+        let (sockets, asleep) = (model.binder.sockets().clone(), asleep.clone());
+        thread::spawn(move || {
+            for slot in poll() {
+                if sockets.slot(slot).unwrap().wait().notify() {
+                    asleep.notify();
+                }
+            }
+        })
+    });
+    let mut got = 0;
+    while got < 2 {
+        got += model.receive(&mut inbox);
+        let slot = inbox.slot().clone();
+        let ticket = slot.slot().wait().ticket();
+        if got < 2 && !slot.slot().readiness().readable {
+            // As a futex does, which sleeps only as long as the word is what the ticket says.
+            while slot.slot().wait().word().load(Ordering::Relaxed) == ticket.value() {
+                asleep.wait();
+            }
+        }
+    }
+    pollers.into_iter().for_each(|poller| poller.join().unwrap());
+    model.close(inbox);
+    model.end();
+}
+
+#[test]
+fn a_receiver_that_sleeps_is_woken() {
+    check(2, asleep);
+    for m in [Mutant::TicketNoFence, Mutant::NotifyNoFence, Mutant::NotifyUncounted, Mutant::FirstNotTold] {
+        must_fail(m, 2, asleep);
+    }
+}
+
+/// A socket is connected while a poller looks for it: it is found, before and after, and never missed between.
+fn connected_under_a_poller() {
+    let mut model = Model::new();
+    let inbox = model.open();
+    let (sockets, index) = (model.binder.sockets().clone(), inbox.slot().index());
+    let poller = thread::spawn(move || match sockets.lookup(&PEER, 0, || 0) {
+        Found::Socket(hit) => assert_eq!(hit.slot, index),
+        Found::None => panic!("it was there all the time"),
+        Found::Contended => {}
+    });
+    model.binder.connect(index, PEER.local, PEER.remote, PEER.rport);
+    poller.join().unwrap();
+    model.close(inbox);
+    model.end();
+}
+
+/// A slot is closed and opened for another key while a poller looks for a third, of which each of the two has a part. If
+/// that is found at all then under the generation that it belongs to.
+fn used_anew_under_a_poller() {
+    let mut model = Model::new();
+    // One slot, and one chain.
+    model.binder = Binder::new(model.region.clone(), 1, 1);
+    let bind = |local, port| Bind { local, port, v4: true, v6: true, reuseport: false, limit: 8 };
+    let inbox = model.binder.open(&bind(PEER.local, 8)).unwrap();
+    let first = inbox.slot().slot().generation();
+    let sockets = model.binder.sockets().clone();
+    let poller = thread::spawn(move || match sockets.lookup(&PEER, 0, || 0) {
+        Found::Socket(hit) => assert_ne!(hit.generation, first, "that one had another port"),
+        Found::None | Found::Contended => {}
+    });
+    model.close(inbox);
+    let inbox = model.binder.open(&bind(ANY, PEER.lport)).unwrap();
+    poller.join().unwrap();
+    model.close(inbox);
+    model.end();
+}
+
+#[test]
+fn look_ups_find_what_is_there_and_nothing_else() {
+    check(2, connected_under_a_poller);
+    must_fail(Mutant::VersionNotChecked, 2, connected_under_a_poller);
+    check(2, used_anew_under_a_poller);
+    must_fail(Mutant::GenerationNotChecked, 2, used_anew_under_a_poller);
+}

@@ -1,0 +1,311 @@
+//! All sockets of a stack: a slab of slots, and the hash table by which pollers find the one that a packet is for.
+//!
+//! Pollers look up without a lock. Chains are linked by slot index; the one writer ([`Binder`](super::Binder), behind a
+//! lock of the runtime) changes them under their eyes: it adds at a chain's head, and what it takes out goes on pointing
+//! to what follows. A slot that is used anew may lead a reader astray to another chain, and a socket that connects is in
+//! none for an instant. So a reader believes what it found, after it looked at the slot's generation again; that there is
+//! nothing it believes only if the table's *version* is what it was before, and looks again otherwise, a few times.
+//! (The kernel's `hlist_nulls` lists tell a wrong chain by its end. That is not enough where a key changes.)
+//!
+//! Of the table's three kinds of keys (connected, bound to an address, to none) only those that exist are looked for, the
+//! most specific first. Invariant: a look-up that finds nothing came upon an instant in which there was nothing.
+
+use std::sync::OnceLock;
+
+use super::group::{Group, MAX_GROUPS};
+use super::key::{ANY, Flow};
+use super::slot::{Slot, family};
+use crate::skb::Region;
+use crate::sync::{AtomicU32, Mutant, Ordering, fence, mutated};
+
+/// The index that is none: a chain's end.
+pub(super) const NIL: u32 = u32::MAX;
+
+/// Slots are made in chunks of so many, which never go.
+const CHUNK: usize = if cfg!(feature = "loom") { 2 } else { 512 };
+
+/// Looks before a reader gives up that finds nothing while the table is being changed.
+const TRIES: usize = 8;
+
+/// Steps along a chain before a reader takes itself for lost.
+const MAX_STEPS: usize = 1 << 12;
+
+/// The most sockets a table can be made for.
+pub const MAX_SOCKETS: u32 = 1 << 22;
+
+/// A look-up's result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// A socket: its slot, and the generation that was looked at.
+    Socket(Hit),
+    /// There is none.
+    None,
+    /// The table was being changed all the time.
+    Contended,
+}
+
+/// A socket that was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hit {
+    /// Its slot.
+    pub slot: u32,
+    /// The slot's generation.
+    pub generation: u32,
+}
+
+/// The kinds of keys, from the most specific on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(usize)]
+pub(super) enum Kind {
+    Connected,
+    Bound,
+    Wildcard,
+}
+
+impl Kind {
+    const ALL: [Kind; 3] = [Kind::Connected, Kind::Bound, Kind::Wildcard];
+
+    pub(super) fn of(key: &Flow) -> Kind {
+        match key {
+            key if key.is_connected() => Kind::Connected,
+            key if key.local == ANY => Kind::Wildcard,
+            _ => Kind::Bound,
+        }
+    }
+
+    /// The key of this kind that a packet of `flow` matches.
+    #[inline(always)]
+    fn key(self, flow: &Flow) -> Flow {
+        match self {
+            Kind::Connected => *flow,
+            Kind::Bound => Flow::bound(flow.local, flow.lport),
+            Kind::Wildcard => Flow::bound(ANY, flow.lport),
+        }
+    }
+}
+
+/// See the [module](self).
+pub struct Sockets {
+    chunks: Box<[OnceLock<Box<[Slot]>>]>,
+    buckets: Box<[AtomicU32]>,
+    groups: Box<[OnceLock<Box<Group>>]>,
+    /// Odd while the table is being changed.
+    version: AtomicU32,
+    /// Sockets of each [`Kind`].
+    kinds: [AtomicU32; 3],
+    seed: u64,
+    max: u32,
+}
+
+impl Sockets {
+    /// An empty table for up to `max` sockets. `seed` varies the hash.
+    pub(super) fn new(max: u32, seed: u64) -> Self {
+        let max = max.clamp(1, MAX_SOCKETS);
+        let buckets = max.next_power_of_two();
+        Sockets {
+            chunks: (0..(max as usize).div_ceil(CHUNK)).map(|_| OnceLock::new()).collect(),
+            buckets: (0..buckets).map(|_| AtomicU32::new(NIL)).collect(),
+            groups: (0..MAX_GROUPS).map(|_| OnceLock::new()).collect(),
+            version: AtomicU32::new(0),
+            kinds: [const { 0 }; 3].map(AtomicU32::new),
+            seed,
+            max,
+        }
+    }
+
+    /// Sockets it can have at the most.
+    pub fn max(&self) -> u32 {
+        self.max
+    }
+
+    /// A slot that is or was a socket's.
+    #[inline(always)]
+    pub fn slot(&self, index: u32) -> Option<&Slot> {
+        let index = index as usize;
+        self.chunks.get(index / CHUNK)?.get()?.get(index % CHUNK)
+    }
+
+    /// Makes sure that there is a slot `index`; `None` if there can't be.
+    pub(super) fn make(&self, index: u32, region: &Region) -> Option<&Slot> {
+        if index >= self.max {
+            return None;
+        }
+        let chunk = self.chunks.get(index as usize / CHUNK)?;
+        chunk.get_or_init(|| (0..CHUNK).map(|_| Slot::new(region)).collect());
+        self.slot(index)
+    }
+
+    /// All slots that are or were sockets'.
+    pub fn slots(&self) -> impl Iterator<Item = (u32, &Slot)> {
+        self.chunks
+            .iter()
+            .map_while(|chunk| chunk.get())
+            .flatten()
+            .enumerate()
+            .map(|(i, slot)| (i as u32, slot))
+    }
+
+    #[inline(always)]
+    fn bucket(&self, key: &Flow) -> &AtomicU32 {
+        // There is at least one, and their number is a power of two.
+        &self.buckets[key.hash(self.seed) as usize & (self.buckets.len() - 1)]
+    }
+
+    #[inline(always)]
+    fn has(&self, kind: Kind) -> bool {
+        self.kinds[kind as usize].load(Ordering::Relaxed) > 0
+    }
+
+    /// Whether there is any socket.
+    #[inline(always)]
+    pub fn any(&self) -> bool {
+        Kind::ALL.into_iter().any(|kind| self.has(kind))
+    }
+
+    /// First half of a look-up ahead of time: starts to load the bucket where that for `flow` begins.
+    #[inline(always)]
+    pub(super) fn prefetch_bucket(&self, flow: &Flow) -> Option<&AtomicU32> {
+        let kind = Kind::ALL.into_iter().find(|kind| self.has(*kind))?;
+        let bucket = self.bucket(&kind.key(flow));
+        crate::skb::prefetch(std::ptr::from_ref(bucket).cast());
+        Some(bucket)
+    }
+
+    /// Second half: starts to load the slot that is first in `bucket`.
+    #[inline(always)]
+    pub(super) fn prefetch_slot(&self, bucket: &AtomicU32) {
+        if let Some(slot) = self.slot(bucket.load(Ordering::Relaxed)) {
+            let line: *const u8 = std::ptr::from_ref(slot).cast();
+            crate::skb::prefetch(line);
+            crate::skb::prefetch(line.wrapping_add(64));
+            crate::skb::prefetch(line.wrapping_add(128));
+        }
+    }
+
+    /// The socket that a packet of `flow` is for, which came by NAPI instance `napi_id` (0: by none). `hash` is asked for
+    /// the flow's hash if several sockets share the flow.
+    #[inline]
+    pub fn lookup(&self, flow: &Flow, napi_id: u32, mut hash: impl FnMut() -> u32) -> Found {
+        let v4 = family(flow);
+        for _ in 0..TRIES {
+            // Acquire: what a writer did before an even version is seen.
+            let version = self.version.load(Ordering::Acquire);
+            for kind in Kind::ALL {
+                if self.has(kind)
+                    && let Some(hit) = self.find(&kind.key(flow), v4, napi_id, &mut hash)
+                {
+                    return Found::Socket(hit);
+                }
+            }
+            fence(Ordering::Acquire);
+            let stood_still = version & 1 == 0 && self.version.load(Ordering::Relaxed) == version;
+            if stood_still || mutated(Mutant::VersionNotChecked) {
+                return Found::None;
+            }
+        }
+        Found::Contended
+    }
+
+    /// The socket with exactly this key.
+    pub fn find_exact(&self, key: &Flow) -> Option<Hit> {
+        self.find(key, family(key), 0, &mut || 0)
+    }
+
+    #[inline(always)]
+    fn find(&self, key: &Flow, v4: bool, napi_id: u32, hash: &mut impl FnMut() -> u32) -> Option<Hit> {
+        let mut at = self.bucket(key).load(Ordering::Acquire);
+        for _ in 0..MAX_STEPS {
+            let slot = self.slot(at)?;
+            if let Some(generation) = slot.stable()
+                && slot.matches(key, v4)
+                && slot.is_still(generation)
+            {
+                let hit = Hit { slot: at, generation };
+                return match slot.how().group() {
+                    None => Some(hit),
+                    Some(group) => Some(self.select(group, key, v4, napi_id, hash).unwrap_or(hit)),
+                };
+            }
+            at = slot.next.load(Ordering::Acquire);
+        }
+        None
+    }
+
+    /// The member of a group that is to have a packet; `None` if it left a moment ago.
+    #[inline(never)]
+    fn select(
+        &self,
+        group: u32,
+        key: &Flow,
+        v4: bool,
+        napi_id: u32,
+        hash: &mut impl FnMut() -> u32,
+    ) -> Option<Hit> {
+        let index = self.groups.get(group as usize)?.get()?.select(napi_id, hash)?;
+        let slot = self.slot(index)?;
+        let generation = slot.stable()?;
+        (slot.matches(key, v4) && slot.is_still(generation)).then_some(Hit { slot: index, generation })
+    }
+
+    /// Runs `change` so that look-ups notice. Only the one writer may call it.
+    pub(super) fn change<T>(&self, change: impl FnOnce() -> T) -> T {
+        let version = self.version.load(Ordering::Relaxed);
+        self.version.store(version.wrapping_add(1), Ordering::Relaxed);
+        // Before the change: whoever sees any of it finds the odd version, or a later one, at its second look.
+        fence(Ordering::Release);
+        let result = change();
+        self.version.store(version.wrapping_add(2), Ordering::Release);
+        result
+    }
+
+    /// Puts slot `index`, which is in no chain, in that of its key. Within [`change`](Self::change).
+    pub(super) fn link(&self, index: u32, key: &Flow) {
+        let Some(slot) = self.slot(index) else { return };
+        let bucket = self.bucket(key);
+        slot.next.store(bucket.load(Ordering::Relaxed), Ordering::Release);
+        // Release: whoever finds the slot finds its link, and the key.
+        bucket.store(index, Ordering::Release);
+        let kind = &self.kinds[Kind::of(key) as usize];
+        kind.store(kind.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    }
+
+    /// Takes slot `index` out of the chain of `key`; readers that are at it go on from there. Within
+    /// [`change`](Self::change).
+    pub(super) fn unlink(&self, index: u32, key: &Flow) {
+        let mut link = self.bucket(key);
+        loop {
+            let at = link.load(Ordering::Relaxed);
+            // Not there: it was never linked.
+            let Some(slot) = self.slot(at) else { return };
+            if at == index {
+                link.store(slot.next.load(Ordering::Relaxed), Ordering::Release);
+                let kind = &self.kinds[Kind::of(key) as usize];
+                kind.store(kind.load(Ordering::Relaxed).saturating_sub(1), Ordering::Relaxed);
+                return;
+            }
+            link = &slot.next;
+        }
+    }
+
+    /// Whether slot `index` is in the chain of `key`. For the writer.
+    pub(super) fn is_linked(&self, index: u32, key: &Flow) -> bool {
+        let mut at = self.bucket(key).load(Ordering::Relaxed);
+        while let Some(slot) = self.slot(at) {
+            if at == index {
+                return true;
+            }
+            at = slot.next.load(Ordering::Relaxed);
+        }
+        false
+    }
+
+    /// A group that is or was used.
+    pub(super) fn group(&self, group: u32) -> Option<&Group> {
+        Some(self.groups.get(group as usize)?.get()?)
+    }
+
+    /// Makes sure that there is a group with this number; `None` if there can't be.
+    pub(super) fn make_group(&self, group: u32) -> Option<&Group> {
+        Some(self.groups.get(group as usize)?.get_or_init(|| Box::new(Group::new())))
+    }
+}

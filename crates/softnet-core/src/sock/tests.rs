@@ -1,0 +1,582 @@
+//! Sockets without threads: who gets which datagram, what is dropped and why, and that nothing is lost.
+
+use std::collections::HashMap;
+
+use proptest::prelude::*;
+
+use super::key::{ANY, Addr, addr_of, mapped};
+use super::output::{Udp4, write_udp4};
+use super::*;
+use crate::SoftnetData;
+use crate::ip::checksum;
+use crate::skb::{Batch, CacheSizes, DropReason, Flags, HeapMemory, Region, Skb};
+
+/// Sockets with packet memory of their own.
+struct World {
+    ctx: SoftnetData,
+    binder: Binder,
+    ready: Vec<u32>,
+    room: usize,
+    napi_id: u32,
+}
+
+fn bind(local: Addr, port: u16) -> Bind {
+    Bind { local, port, v4: true, v6: true, reuseport: false, limit: 64 }
+}
+
+fn v4(text: &str) -> Addr {
+    addr_of(text.parse::<std::net::Ipv4Addr>().unwrap().into())
+}
+
+fn flow(local: &str, lport: u16, remote: &str, rport: u16) -> Flow {
+    let addr = |text: &str| addr_of(text.parse().unwrap());
+    Flow { local: addr(local), remote: addr(remote), lport, rport }
+}
+
+impl World {
+    fn new() -> Self {
+        let (frames, max) = (512, 4096);
+        let memory = Box::new(HeapMemory::new(Region::bytes(frames, frames)));
+        let region = Region::new(memory, frames, frames).unwrap();
+        World {
+            ctx: SoftnetData::new(region.clone(), CacheSizes::default()),
+            binder: Binder::new(region, max, 7),
+            ready: Vec::new(),
+            room: usize::MAX,
+            napi_id: 8193,
+        }
+    }
+
+    /// A datagram as it was received by `flow`.
+    fn datagram(&mut self, flow: &Flow, payload: &[u8]) -> Skb {
+        let mut skb = self.ctx.alloc_skb().unwrap();
+        let (src, dst) = (flow.remote as u32, flow.local as u32);
+        let to = Udp4 { src, dst, sport: flow.rport, dport: flow.lport, ttl: 64, tos: 0 };
+        write_udp4(&mut skb, &[2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 8, 0], &to, payload).unwrap();
+        skb
+    }
+
+    fn datagram6(&mut self, flow: &Flow, payload: &[u8]) -> Skb {
+        let len = (8 + payload.len()) as u16;
+        let mut packet = vec![0x60, 0, 0, 0, (len >> 8) as u8, len as u8, 17, 64];
+        packet.extend([flow.remote, flow.local].map(u128::to_be_bytes).concat());
+        packet.extend([flow.rport, flow.lport, len, 0].map(u16::to_be_bytes).concat());
+        packet.extend(payload);
+        let pseudo = checksum::add(checksum::sum(&packet[8..40]), checksum::add(17, len));
+        let check = !checksum::add(pseudo, checksum::sum(&packet[40..]));
+        packet[46..48].copy_from_slice(&check.to_be_bytes());
+        let mut skb = self.ctx.alloc_skb().unwrap();
+        skb.put(packet.len()).unwrap().copy_from_slice(&packet);
+        skb
+    }
+
+    /// A datagram in pieces of `piece` bytes of what follows its IPv4 header, the last one perhaps shorter.
+    fn run(&mut self, flow: &Flow, payload: &[u8], piece: usize) -> Vec<Skb> {
+        let whole = self.datagram(flow, payload);
+        let data = whole.data()[34..].to_vec();
+        let mut skbs = Vec::new();
+        for part in data.chunks(piece) {
+            let mut skb = self.ctx.alloc_skb().unwrap();
+            if skbs.is_empty() {
+                skb.put(34).unwrap().copy_from_slice(&whole.data()[..34]);
+                skb.head_mut().l3 = 14;
+            }
+            skb.put(part.len()).unwrap().copy_from_slice(part);
+            skb.head_mut().flags = Flags::MORE;
+            skbs.push(skb);
+        }
+        skbs.last_mut().unwrap().head_mut().flags = 0;
+        self.ctx.free_skb(whole);
+        skbs
+    }
+
+    /// Receives packets. Returns how many nobody wanted.
+    fn receive(&mut self, skbs: impl IntoIterator<Item = Skb>) -> usize {
+        let (mut local, mut nobody) = (Batch::new(), Batch::new());
+        skbs.into_iter().for_each(|skb| local.push(skb).unwrap());
+        let sockets = self.binder.sockets().clone();
+        let (napi_id, room) = (self.napi_id, self.room);
+        let mut to = Arrivals { sockets: &sockets, napi_id, room, queued: 0, ready: &mut self.ready };
+        udp_input(&mut self.ctx, &mut to, &mut local, &mut nobody);
+        assert!(local.is_empty());
+        let n = nobody.len();
+        self.ctx.free_batch(&mut nobody, DropReason::IpNoProto);
+        n
+    }
+
+    fn one(&mut self, flow: &Flow, payload: &[u8]) -> usize {
+        let skb = self.datagram(flow, payload);
+        self.receive([skb])
+    }
+
+    /// The payloads that wait for a socket, and the remote ends that they came from.
+    fn take(&mut self, inbox: &mut Inbox) -> Vec<(Flow, Vec<u8>)> {
+        let mut got = Vec::new();
+        while let Some(datagram) = inbox.next(&mut self.ctx) {
+            let mut payload = vec![0; datagram.len()];
+            assert_eq!(datagram.copy_to(&mut payload), payload.len());
+            got.push((*datagram.flow(), payload));
+            datagram.free(&mut self.ctx);
+        }
+        got
+    }
+
+    fn payloads(&mut self, inbox: &mut Inbox) -> Vec<Vec<u8>> {
+        self.take(inbox).into_iter().map(|(_, payload)| payload).collect()
+    }
+
+    fn close(&mut self, inbox: Inbox) -> usize {
+        let index = inbox.slot().index();
+        self.binder.close(index);
+        let gone = inbox.close(&mut self.ctx);
+        self.binder.release(index);
+        gone
+    }
+
+    fn drops(&self, reason: DropReason) -> u64 {
+        self.ctx.stats().drops(0, reason)
+    }
+}
+
+impl Drop for World {
+    /// Nothing may be left over once all sockets are closed.
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            return;
+        }
+        let stats = self.ctx.stats().clone();
+        assert_eq!(stats.sk_queued.get(), stats.sk_taken.get(), "in sockets that are closed");
+        self.ctx.drain();
+        let region = self.ctx.region();
+        assert_eq!(region.frames_free(), u64::from(region.frame_count()));
+        assert_eq!(region.heads_free(), u64::from(region.head_count()));
+    }
+}
+
+#[test]
+fn the_most_specific_socket_gets_it() {
+    let mut world = World::new();
+    let from = flow("10.0.0.1", 7, "10.0.0.9", 999);
+    assert_eq!(world.one(&from, b"nobody"), 1);
+    let mut any = world.binder.open(&bind(ANY, 7)).unwrap();
+    assert_eq!(world.binder.open(&bind(from.local, 7)).err(), Some(BindError::InUse));
+    assert_eq!(world.one(&from, b"any"), 0);
+    assert_eq!(world.ready, [any.slot().index()]);
+    assert_eq!(any.slot().slot().napi_id(), 8193);
+    assert_eq!(world.take(&mut any), [(from, b"any".to_vec())]);
+    world.close(any);
+
+    let mut other = world.binder.open(&bind(v4("10.0.0.2"), 7)).unwrap();
+    let mut bound = world.binder.open(&bind(from.local, 7)).unwrap();
+    let reuse = |local, port| Bind { reuseport: true, ..bind(local, port) };
+    assert!(world.binder.open(&reuse(from.local, 7)).is_err(), "the other does not share");
+    assert_eq!(world.one(&from, b"bound"), 0);
+    assert_eq!(world.payloads(&mut bound), [b"bound"]);
+    assert_eq!(world.payloads(&mut other), [b""; 0]);
+
+    // One that is connected has its peer's datagrams to itself, and no others.
+    let mut connected = world.binder.open(&reuse(from.local, 8)).unwrap();
+    let mut mate = world.binder.open(&reuse(from.local, 8)).unwrap();
+    let to_8 = Flow { lport: 8, ..from };
+    let index = connected.slot().index();
+    let generation = world.binder.connect(index, from.local, from.remote, from.rport);
+    connected.connected(&mut world.ctx, (from.remote, from.rport), generation);
+    assert_eq!(world.one(&to_8, b"peer"), 0);
+    assert_eq!(world.one(&Flow { rport: 998, ..to_8 }, b"stranger"), 0);
+    assert_eq!(world.payloads(&mut connected), [b"peer"]);
+    assert_eq!(world.payloads(&mut mate), [b"stranger"]);
+    [other, bound, connected, mate].into_iter().for_each(|inbox| _ = world.close(inbox));
+    assert_eq!(world.one(&from, b"nobody"), 1);
+    assert!(!world.binder.sockets().any() && world.binder.is_empty());
+}
+
+#[test]
+fn families_are_kept_apart_where_that_is_wanted() {
+    let mut world = World::new();
+    let six = flow("2001:db8::1", 7, "2001:db8::9", 1);
+    let four = flow("10.0.0.1", 7, "10.0.0.9", 1);
+    let mut dual = world.binder.open(&bind(ANY, 7)).unwrap();
+    let skbs = [world.datagram6(&six, b"six"), world.datagram(&four, b"four")];
+    assert_eq!(world.receive(skbs), 0);
+    assert_eq!(world.take(&mut dual), [(six, b"six".to_vec()), (four, b"four".to_vec())]);
+    assert!(world.binder.open(&Bind { v4: false, ..bind(ANY, 7) }).is_err());
+    world.close(dual);
+    let mut only_six = world.binder.open(&Bind { v4: false, ..bind(ANY, 7) }).unwrap();
+    let mut only_four = world.binder.open(&Bind { v6: false, ..bind(ANY, 7) }).unwrap();
+    let skbs = [world.datagram6(&six, b"six"), world.datagram(&four, b"four")];
+    assert_eq!(world.receive(skbs), 0);
+    assert_eq!(world.payloads(&mut only_six), [b"six".to_vec()]);
+    assert_eq!(world.payloads(&mut only_four), [b"four".to_vec()]);
+    let key = |inbox: &Inbox| inbox.slot().slot().key();
+    assert_eq!(key(&only_six), Some((Flow::bound(ANY, 7), false)));
+    assert_eq!(key(&only_four), Some((Flow::bound(ANY, 7), true)));
+    world.close(only_six);
+    world.close(only_four);
+}
+
+#[test]
+fn what_is_not_sound_is_dropped_for_its_reason() {
+    let mut world = World::new();
+    let from = flow("10.0.0.1", 7, "10.0.0.9", 999);
+    let mut inbox = world.binder.open(&bind(ANY, 7)).unwrap();
+    const UDP: usize = 34;
+    for (at, bytes, reason) in [
+        (UDP + 4, [0, 7], Some(DropReason::PktTooSmall)),
+        (UDP + 4, [0, 200], Some(DropReason::PktTooSmall)),
+        (UDP + 6, [1, 2], Some(DropReason::UdpCsum)),
+        (UDP + 8, *b"XX", Some(DropReason::UdpCsum)),
+        (14, [0x4f, 0], Some(DropReason::PktTooSmall)),
+        (14, [0x15, 0], Some(DropReason::PktTooSmall)),
+        (UDP + 6, [0, 0], None),
+    ] {
+        let mut skb = world.datagram(&from, b"sound");
+        skb.data_mut()[at..at + 2].copy_from_slice(&bytes);
+        assert_eq!(world.receive([skb]), 0);
+        let got = world.payloads(&mut inbox);
+        match reason {
+            Some(reason) => {
+                assert_eq!((world.drops(reason) > 0, got), (true, vec![]), "{at} {bytes:?}");
+            }
+            None => assert_eq!(got, [b"sound"], "no checksum is no wrong one"),
+        }
+    }
+    // Padding is no payload; neither is there more than the link brought.
+    let mut padded = world.datagram(&from, b"short");
+    padded.put(20).unwrap().fill(0x77);
+    let mut cut = world.datagram(&from, b"short");
+    cut.trim(cut.len() - 1);
+    assert_eq!(world.receive([padded, cut]), 0);
+    assert_eq!(world.payloads(&mut inbox), [b"short"]);
+    // Over IPv6 there must be a checksum.
+    let six = flow("2001:db8::1", 7, "2001:db8::9", 1);
+    let mut skb = world.datagram6(&six, b"six");
+    skb.data_mut()[46..48].fill(0);
+    let before = world.drops(DropReason::UdpCsum);
+    assert_eq!(world.receive([skb]), 0);
+    assert_eq!(world.drops(DropReason::UdpCsum), before + 1);
+    world.close(inbox);
+}
+
+#[test]
+fn a_socket_holds_what_its_buffer_allows_and_all_together_what_memory_does() {
+    let mut world = World::new();
+    let from = flow("10.0.0.1", 7, "10.0.0.9", 999);
+    let mut inbox = world.binder.open(&Bind { limit: 5, ..bind(ANY, 7) }).unwrap();
+    let slot = inbox.slot().clone();
+    for _ in 0..3 {
+        let skbs: Vec<Skb> = (0..8u8).map(|i| world.datagram(&from, &[i])).collect();
+        assert_eq!(world.receive(skbs), 0);
+    }
+    assert_eq!((slot.slot().queued(), slot.slot().drops()), (5, 19));
+    assert_eq!(world.drops(DropReason::SocketRcvbuff), 19);
+    assert!(slot.slot().readiness().readable);
+    assert_eq!(world.ready, [slot.index()], "told once");
+    assert_eq!(world.payloads(&mut inbox), [[0], [1], [2], [3], [4]], "the first ones");
+    assert_eq!((slot.slot().queued(), inbox.gone(), inbox.gone()), (0, 5, 0));
+    assert!(!slot.slot().readiness().readable);
+    world.room = 3;
+    for n in [3, 4] {
+        let skbs: Vec<Skb> = (0..n).map(|i| world.datagram(&from, &[i])).collect();
+        assert_eq!(world.receive(skbs), 0);
+    }
+    assert_eq!((world.drops(DropReason::ProtoMem), slot.slot().drops()), (4, 23));
+    assert_eq!(slot.slot().queued(), 3);
+    assert_eq!(world.close(inbox), 3);
+    assert_eq!(world.drops(DropReason::SocketClose), 3);
+    assert_eq!((slot.slot().queued(), slot.slot().drops(), slot.slot().limit()), (0, 0, 0));
+}
+
+#[test]
+fn a_datagram_of_several_skbs_is_received_or_dropped_whole() {
+    let mut world = World::new();
+    let from = flow("10.0.0.1", 7, "10.0.0.9", 999);
+    let payload: Vec<u8> = (0..100).collect();
+    let mut inbox = world.binder.open(&Bind { limit: 8, ..bind(ANY, 7) }).unwrap();
+    for piece in [8, 16, 17, 40, 108, 200] {
+        let skbs = world.run(&from, &payload, piece);
+        let (skbs, after) = (skbs, world.datagram(&from, b"after"));
+        assert_eq!(world.receive(skbs.into_iter().chain([after])), 0);
+        let got = world.payloads(&mut inbox);
+        match piece {
+            // 14 and one more are more than fit, and one of them gets in while there is room for a packet.
+            8 => assert_eq!(got, [payload.clone()]),
+            _ => assert_eq!(got, [payload.clone(), b"after".to_vec()], "in pieces of {piece}"),
+        }
+    }
+    assert_eq!(world.drops(DropReason::SocketRcvbuff), 1);
+    // Nobody's, broken, or cut off: all of it goes, and only the first piece is shown to the slow path.
+    let elsewhere = Flow { lport: 8, ..from };
+    let skbs = world.run(&elsewhere, &payload, 16);
+    assert_eq!((world.receive(skbs), world.drops(DropReason::IpNoProto)), (1, 7));
+    let mut skbs = world.run(&from, &payload, 16);
+    skbs[3].data_mut()[0] ^= 1;
+    assert_eq!((world.receive(skbs), world.drops(DropReason::UdpCsum)), (0, 7));
+    let mut skbs = world.run(&from, &payload, 16);
+    world.ctx.free_skb(skbs.pop().unwrap());
+    assert_eq!((world.receive(skbs), world.drops(DropReason::PktTooSmall)), (0, 6));
+    let skbs = world.run(&from, &payload, 16);
+    world.receive(skbs);
+    inbox.gone();
+    assert_eq!(inbox.peek(&mut world.ctx).unwrap().len(), 100);
+    assert_eq!(inbox.peek(&mut world.ctx).unwrap().parts().count(), 7, "looked at twice");
+    assert_eq!(world.close(inbox), 7);
+}
+
+#[test]
+fn what_came_for_somebody_else_is_not_received() {
+    let mut world = World::new();
+    let from = flow("10.0.0.1", 7, "10.0.0.9", 999);
+    let mut inbox = world.binder.open(&bind(ANY, 7)).unwrap();
+    let sockets = world.binder.sockets().clone();
+    let Found::Socket(old) = sockets.lookup(&from, 0, || 0) else { panic!("just bound") };
+    world.close(inbox);
+    // The poller that found it was held up; meanwhile the slot is closed, and then another's.
+    let push = |world: &mut World, hit: Hit| {
+        let mut run = Batch::new();
+        let skb = world.datagram(&from, b"late");
+        run.push(skb).unwrap();
+        let pushed = sockets.slot(hit.slot).unwrap().push(&mut run, hit.generation, 0);
+        world.ctx.stats().sk_queued.add(pushed.queued as u64);
+        world.ctx.free_batch(&mut run, DropReason::SocketClose);
+        pushed.queued
+    };
+    assert_eq!(push(&mut world, old), 0);
+    inbox = world.binder.open(&bind(ANY, 7)).unwrap();
+    assert_eq!(inbox.slot().index(), old.slot, "used anew");
+    assert_eq!(push(&mut world, old), 1);
+    let before = world.drops(DropReason::SocketClose);
+    assert_eq!(world.payloads(&mut inbox), [b""; 0]);
+    assert_eq!(world.drops(DropReason::SocketClose), before + 1);
+    assert_eq!(inbox.slot().slot().queued(), 0);
+
+    // What came before it was connected is received if it is the peer's.
+    let stranger = Flow { rport: 1, ..from };
+    world.one(&stranger, b"stranger");
+    world.one(&from, b"peer");
+    assert_eq!(inbox.peek(&mut world.ctx).unwrap().flow(), &stranger);
+    let generation = world.binder.connect(old.slot, from.local, from.remote, from.rport);
+    inbox.connected(&mut world.ctx, (from.remote, from.rport), generation);
+    assert_eq!(world.payloads(&mut inbox), [b"peer"]);
+    assert_eq!(push(&mut world, old), 1, "still of the first socket");
+    assert_eq!(world.payloads(&mut inbox), [b""; 0]);
+    world.close(inbox);
+}
+
+#[test]
+fn ports_that_nobody_asked_for_are_free_ones() {
+    let mut world = World::new();
+    let mut inboxes = Vec::new();
+    let mut ports = HashMap::new();
+    for _ in 0..500 {
+        let inbox = world.binder.open(&bind(v4("10.0.0.1"), 0)).unwrap();
+        let (key, _) = inbox.slot().slot().key().unwrap();
+        assert!(EPHEMERAL.contains(&key.lport));
+        *ports.entry(key.lport).or_insert(0) += 1;
+        inboxes.push(inbox);
+    }
+    assert!(ports.values().all(|n| *n == 1));
+    // Neighbouring numbers for neighbouring sockets would be easy to guess.
+    let in_a_row = ports.keys().filter(|port| ports.contains_key(&(**port + 1))).count();
+    assert!(in_a_row < 50, "{in_a_row} of 500");
+    inboxes.into_iter().for_each(|inbox| _ = world.close(inbox));
+}
+
+#[test]
+fn there_are_no_more_than_may_be_and_slots_are_used_anew() {
+    let mut world = World::new();
+    world.binder = Binder::new(world.ctx.region().clone(), 3, 1);
+    for _ in 0..3 {
+        let inboxes: Vec<Inbox> = (1..=3).map(|i| world.binder.open(&bind(ANY, i)).unwrap()).collect();
+        assert_eq!(world.binder.open(&bind(ANY, 4)).err(), Some(BindError::TooMany));
+        assert_eq!(world.binder.len(), 3);
+        inboxes.into_iter().for_each(|inbox| _ = world.close(inbox));
+    }
+    assert!(world.binder.sockets().slots().filter(|(_, slot)| slot.key().is_some()).count() == 0);
+}
+
+#[test]
+fn a_reuseport_group_shares_by_flow_or_by_napi_id() {
+    let mut world = World::new();
+    let share = Bind { reuseport: true, ..bind(ANY, 7) };
+    let mut inboxes: Vec<Inbox> = (0..4).map(|_| world.binder.open(&share).unwrap()).collect();
+    let from = |i: u32| Flow { rport: 1000 + i as u16, ..flow("10.0.0.1", 7, "10.0.0.9", 0) };
+    for i in 0..256 {
+        assert_eq!(world.one(&from(i), &i.to_be_bytes()), 0);
+    }
+    let mut whose = HashMap::new();
+    for (member, inbox) in inboxes.iter_mut().enumerate() {
+        let got = world.payloads(inbox);
+        assert!((32..=96).contains(&got.len()), "member {member} got {} of 256", got.len());
+        got.into_iter().for_each(|payload| assert_eq!(whose.insert(payload, member), None));
+    }
+    assert_eq!(whose.len(), 256);
+    for i in 0..256u32 {
+        world.one(&from(i), &i.to_be_bytes());
+        assert_eq!(world.payloads(&mut inboxes[whose[&i.to_be_bytes()[..]]]).len(), 1, "a flow stays");
+    }
+    world.binder.set_napi(inboxes[2].slot().index(), 8193);
+    for i in 0..10 {
+        world.one(&from(i), b"by napi id");
+    }
+    assert_eq!(world.payloads(&mut inboxes[2]).len(), 10);
+    // Members go, also the one that the table leads to, until nobody is left.
+    while let Some(inbox) = inboxes.pop() {
+        world.close(inbox);
+        let nobody = world.one(&from(1), b"who is left?");
+        assert_eq!(nobody, usize::from(inboxes.is_empty()));
+        let got: usize = inboxes.iter_mut().map(|inbox| world.payloads(inbox).len()).sum();
+        assert_eq!(got, 1 - nobody);
+    }
+    let first: Vec<Inbox> = (0..3).map(|_| world.binder.open(&share).unwrap()).collect();
+    for inbox in first {
+        world.close(inbox);
+    }
+}
+
+#[test]
+fn members_of_a_group_get_a_copy_each() {
+    let mut world = World::new();
+    let group = flow("239.1.2.3", 7, "10.0.0.9", 5);
+    let share = |local| Bind { reuseport: true, ..bind(local, 7) };
+    let mut inboxes = [ANY, ANY, group.local].map(|local| world.binder.open(&share(local)).unwrap());
+    let stranger = world.binder.open(&bind(ANY, 8)).unwrap();
+    let index = |inbox: &Inbox| inbox.slot().index();
+    for inbox in inboxes.iter().chain([&stranger]) {
+        assert_eq!(world.binder.join(index(inbox), group.local, 1), Ok(()));
+        assert_eq!(world.binder.join(index(inbox), group.local, 1), Err(BindError::Joined));
+    }
+    let mut multicast = |world: &mut World, dev: u16| {
+        let mut run = Batch::new();
+        let payload: Vec<u8> = (0..90).collect();
+        world.run(&group, &payload, 40).into_iter().for_each(|skb| run.push(skb).unwrap());
+        let World { ctx, binder, ready, .. } = world;
+        let sockets = binder.sockets().clone();
+        let mut to = Arrivals { sockets: &sockets, napi_id: 1, room: 100, queued: 0, ready };
+        udp_members(ctx, &mut to, |flow| binder.members(flow, dev).collect(), &mut run);
+        assert!(run.is_empty());
+        inboxes
+            .iter_mut()
+            .map(|inbox| world.payloads(inbox))
+            .map(|got| {
+                assert!(got.iter().all(|got| *got == payload));
+                got.len()
+            })
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(multicast(&mut world, 1), [1, 1, 1]);
+    assert_eq!(multicast(&mut world, 2), [0, 0, 0], "not on that device");
+    assert_eq!(world.ctx.stats().originated.get(), 2 * 3, "copies of three skbs each");
+    let left = index(&inboxes[0]);
+    assert_eq!(world.binder.leave(left, group.local, 1), Ok(()));
+    assert_eq!(world.binder.leave(left, group.local, 1), Err(BindError::NotJoined));
+    assert!(world.binder.has_members(group.local, 1));
+    for inbox in inboxes.into_iter().chain([stranger]) {
+        world.close(inbox);
+    }
+    assert!(!world.binder.has_members(group.local, 1), "closed sockets are no members");
+}
+
+#[test]
+fn an_error_waits_until_it_is_taken() {
+    let mut world = World::new();
+    let inbox = world.binder.open(&bind(ANY, 7)).unwrap();
+    let slot = inbox.slot().clone();
+    assert_eq!(slot.slot().take_error(), None);
+    slot.slot().set_error(SocketError::HostUnreachable);
+    slot.slot().set_error(SocketError::ConnectionRefused);
+    assert!(slot.slot().readiness().error);
+    assert_eq!(slot.slot().take_error(), Some(SocketError::ConnectionRefused));
+    assert_eq!((slot.slot().take_error(), slot.slot().readiness().error), (None, false));
+    slot.slot().set_error(SocketError::MessageSize);
+    world.close(inbox);
+    assert_eq!(slot.slot().take_error(), None, "not the next one's");
+}
+
+/// What a table of a few sockets must say, by looking at all of them.
+fn naive(sockets: &HashMap<u32, Flow>, packet: &Flow) -> Option<u32> {
+    let with = |key: Flow| sockets.iter().find(|(_, other)| **other == key).map(|(slot, _)| *slot);
+    let bound = |local| Flow::bound(local, packet.lport);
+    with(*packet).or_else(|| with(bound(packet.local))).or_else(|| with(bound(ANY)))
+}
+
+proptest! {
+    #[test]
+    fn the_table_is_the_naive_one(
+        steps in prop::collection::vec((0u8..4, 0u32..3, 1u16..4, 0u32..3, 1u16..3), 1..80)
+    ) {
+        let mut world = World::new();
+        let mut inboxes: HashMap<u32, Inbox> = HashMap::new();
+        let mut model: HashMap<u32, Flow> = HashMap::new();
+        for (what, local, lport, remote, rport) in steps {
+            let local = if local == 0 { ANY } else { mapped(0x0a00_0000 + local) };
+            let remote = mapped(0x0b00_0000 + remote);
+            let some = model.keys().copied().min_by_key(|slot| (slot * 7 + u32::from(lport)) % 5);
+            match (what, some) {
+                (0 | 1, _) => {
+                    let taken = model.values().any(|key| {
+                        key.lport == lport && (key.local == local || key.local == ANY || local == ANY)
+                    });
+                    let opened = world.binder.open(&bind(local, lport));
+                    prop_assert_eq!(opened.as_ref().err(), taken.then_some(&BindError::InUse));
+                    if let Ok(inbox) = opened {
+                        model.insert(inbox.slot().index(), Flow::bound(local, lport));
+                        inboxes.insert(inbox.slot().index(), inbox);
+                    }
+                }
+                (2, Some(slot)) => {
+                    let key = &mut inboxes.get_mut(&slot).map(|inbox| (inbox, model[&slot])).unwrap();
+                    let local = if key.1.local == ANY { mapped(0x0a00_0001) } else { key.1.local };
+                    let generation = world.binder.connect(slot, local, remote, rport);
+                    key.0.connected(&mut world.ctx, (remote, rport), generation);
+                    model.insert(slot, Flow { local, remote, rport, ..key.1 });
+                }
+                (3, Some(slot)) => {
+                    model.remove(&slot);
+                    let inbox = inboxes.remove(&slot).unwrap();
+                    world.close(inbox);
+                }
+                _ => {}
+            }
+            for local in 1..3 {
+                for lport in 1..4 {
+                    let packet = Flow { local: mapped(0x0a00_0000 + local), remote, lport, rport };
+                    let found = match world.binder.sockets().lookup(&packet, 0, || 0) {
+                        Found::Socket(hit) => Some(hit.slot),
+                        Found::None => None,
+                        Found::Contended => panic!("nobody writes"),
+                    };
+                    prop_assert_eq!(found, naive(&model, &packet), "{:?}", packet);
+                }
+            }
+        }
+        for (_, inbox) in inboxes {
+            world.close(inbox);
+        }
+    }
+
+    #[test]
+    fn no_packet_panics_and_none_is_lost(
+        packets in prop::collection::vec((any::<bool>(), 0usize..60, any::<u8>(), 0usize..100, any::<bool>()), 1..20)
+    ) {
+        let mut world = World::new();
+        let mut inbox = world.binder.open(&bind(ANY, 7)).unwrap();
+        let n = packets.len() as u64;
+        let skbs: Vec<Skb> = packets.into_iter().map(|(six, at, value, len, more)| {
+            let mut skb = match six {
+                true => world.datagram6(&flow("2001:db8::1", 7, "2001:db8::9", 1), &[7; 30]),
+                false => world.datagram(&flow("10.0.0.1", 7, "10.0.0.9", 999), &[7; 30]),
+            };
+            if let Some(byte) = skb.data_mut().get_mut(at) {
+                *byte = value;
+            }
+            skb.trim(len);
+            skb.head_mut().flags = if more { Flags::MORE } else { 0 };
+            skb
+        }).collect();
+        world.receive(skbs);
+        world.payloads(&mut inbox);
+        let stats = world.ctx.stats();
+        prop_assert_eq!(stats.delivered.get() + stats.dropped(), n);
+        world.close(inbox);
+    }
+}

@@ -1,0 +1,255 @@
+//! UDP input (RFC 768, RFC 1122 section 4.1): a batch of datagrams is verified, matched with sockets, and handed over.
+//!
+//! Called by whoever polls, with packets that are addressed to this host, whole (no fragments), and whose L3 header is
+//! where [`Head::l3`](crate::skb::Head::l3) says: IPv4, or IPv6 without extension headers. Neither lock nor clock nor
+//! allocation. Every packet ends in an inbox, in the batch of those that nobody serves, or freed with its reason.
+
+use super::key::{Flow, is_v4, mapped};
+use super::slot::{Refusal, datagrams};
+use super::table::{Found, Hit, Sockets};
+use crate::SoftnetData;
+use crate::ip::checksum;
+use crate::ip::header::{Ipv4Header, MIN_LEN, protocol};
+use crate::skb::{BATCH, Batch, DropReason, Flags, Skb};
+use crate::steer::skb_get_hash;
+
+/// Bytes of a UDP header.
+pub(super) const UDP_LEN: usize = 8;
+const IPV6_LEN: usize = 40;
+
+/// What the headers of a datagram say.
+#[derive(Clone, Copy)]
+pub(super) struct Parsed {
+    pub(super) flow: Flow,
+    l3: usize,
+    l4: usize,
+    /// Bytes of UDP header and payload.
+    len: usize,
+}
+
+impl Parsed {
+    /// Where the payload begins in the first skb.
+    pub(super) fn payload_at(&self) -> usize {
+        self.l4 + UDP_LEN
+    }
+
+    /// Bytes of the payload.
+    pub(super) fn payload_len(&self) -> usize {
+        self.len - UDP_LEN
+    }
+}
+
+/// Reads the headers of the datagram that `skb` begins.
+#[inline(always)]
+pub(super) fn parse(skb: &Skb) -> Result<Parsed, DropReason> {
+    let (data, l3) = (skb.data(), usize::from(skb.head().l3));
+    let packet = data.get(l3..).unwrap_or_default();
+    let (local, remote, header, total) = match packet.first().map(|first| first >> 4) {
+        Some(4) => {
+            let ip = Ipv4Header::new(packet).ok_or(DropReason::PktTooSmall)?;
+            (mapped(ip.dst()), mapped(ip.src()), ip.header_len().max(MIN_LEN), usize::from(ip.total_len()))
+        }
+        Some(6) => {
+            let ip: &[u8; IPV6_LEN] = packet.first_chunk().ok_or(DropReason::PktTooSmall)?;
+            let addr = |at: usize| ip[at..].first_chunk().map_or(0, |addr| u128::from_be_bytes(*addr));
+            let total = IPV6_LEN + usize::from(u16::from_be_bytes([ip[4], ip[5]]));
+            (addr(24), addr(8), IPV6_LEN, total)
+        }
+        _ => return Err(DropReason::PktTooSmall),
+    };
+    let udp: &[u8; UDP_LEN] =
+        packet.get(header..).and_then(|udp| udp.first_chunk()).ok_or(DropReason::PktTooSmall)?;
+    let word = |at: usize| u16::from_be_bytes([udp[at], udp[at + 1]]);
+    let len = usize::from(word(4));
+    if len < UDP_LEN || header + len > total {
+        return Err(DropReason::PktTooSmall);
+    }
+    let flow = Flow { local, remote, lport: word(2), rport: word(0) };
+    Ok(Parsed { flow, l3, l4: l3 + header, len })
+}
+
+/// Reads and verifies the datagram whose skbs these are.
+#[inline(always)]
+fn verify(skbs: &[Skb]) -> Result<Flow, DropReason> {
+    let Some((first, rest)) = skbs.split_first() else { return Err(DropReason::PktTooSmall) };
+    let parsed = parse(first)?;
+    let data = first.data();
+    let segment = data.get(parsed.l4..).unwrap_or_default();
+    let there = segment.len() + rest.iter().map(Skb::len).sum::<usize>();
+    if parsed.len > there {
+        return Err(DropReason::PktTooSmall);
+    }
+    let v4 = is_v4(parsed.flow.local);
+    if segment.get(6..UDP_LEN) == Some(&[0, 0]) {
+        // None was computed, which only IPv4 allows (RFC 768; RFC 8200 section 8.1).
+        return if v4 { Ok(parsed.flow) } else { Err(DropReason::UdpCsum) };
+    }
+    let addresses = if v4 { parsed.l3 + 12..parsed.l3 + 20 } else { parsed.l3 + 8..parsed.l3 + 40 };
+    let pseudo = checksum::sum(data.get(addresses).unwrap_or_default());
+    let mut sum = checksum::add(pseudo, checksum::add(u16::from(protocol::UDP), parsed.len as u16));
+    let mut done = 0;
+    for part in std::iter::once(segment).chain(rest.iter().map(Skb::data)) {
+        let part = &part[..part.len().min(parsed.len - done)];
+        // What begins at an odd place is summed in the other byte order (RFC 1071 section 2(B)).
+        let of_part = checksum::sum(part);
+        sum = checksum::add(sum, if done % 2 == 0 { of_part } else { of_part.swap_bytes() });
+        done += part.len();
+    }
+    if sum == 0xffff { Ok(parsed.flow) } else { Err(DropReason::UdpCsum) }
+}
+
+/// Where a batch of datagrams came from, and what became of it.
+pub struct Arrivals<'a> {
+    /// The sockets.
+    pub sockets: &'a Sockets,
+    /// Id of the NAPI instance that they came by; 0: sent here.
+    pub napi_id: u32,
+    /// Packets that sockets may still take, all together.
+    pub room: usize,
+    /// Packets that they took.
+    pub queued: usize,
+    /// Slots of the sockets to which something came while they were empty: those who wait for them are to be told.
+    pub ready: &'a mut Vec<u32>,
+}
+
+/// Hands the datagrams of `local` over to their sockets, and leaves it empty. Those that nobody serves come out in
+/// `nobody`, their first skbs, without being counted.
+pub fn udp_input(ctx: &mut SoftnetData, to: &mut Arrivals<'_>, local: &mut Batch, nobody: &mut Batch) {
+    let sockets = to.sockets;
+    // First pass: verify, and load what the look-ups begin with.
+    let mut verdicts = [const { Err(DropReason::PktTooSmall) }; BATCH];
+    let mut buckets = [None; BATCH];
+    let skbs = local.as_slice();
+    let mut at = 0;
+    while let Some(rest) = skbs.get(at..).filter(|rest| !rest.is_empty()) {
+        if let Some(next) = rest.get(1) {
+            next.prefetch_data();
+        }
+        let n = run_len(rest);
+        verdicts[at] = verify(&rest[..n]);
+        if let Ok(flow) = &verdicts[at] {
+            buckets[at] = sockets.prefetch_bucket(flow);
+        }
+        at += n;
+    }
+    // Second pass: load the first slot of each.
+    buckets[..at].iter().flatten().for_each(|bucket| sockets.prefetch_slot(bucket));
+    // Third pass: look up, and hand over, those for one socket at once.
+    let mut run = Batch::new();
+    let mut whose: Option<Hit> = None;
+    let mut packets = local.drain().zip(verdicts);
+    while let Some((mut first, verdict)) = packets.next() {
+        let more = first.head().flags & Flags::MORE != 0;
+        let found = verdict.map(|flow| sockets.lookup(&flow, to.napi_id, || skb_get_hash(&mut first)));
+        let why = match found {
+            Ok(Found::Socket(hit)) => {
+                if whose != Some(hit) {
+                    // What is gathered comes from one batch, and so fits another.
+                    to.hand_over(ctx, whose.replace(hit), &mut run);
+                }
+                keep(ctx, &mut run, first);
+                let mut more = more;
+                while more && let Some((skb, _)) = packets.next() {
+                    more = skb.head().flags & Flags::MORE != 0;
+                    keep(ctx, &mut run, skb);
+                }
+                continue;
+            }
+            Ok(Found::None) => {
+                keep(ctx, nobody, first);
+                DropReason::IpNoProto
+            }
+            Ok(Found::Contended) => {
+                ctx.free(first, DropReason::SocketClose);
+                DropReason::SocketClose
+            }
+            Err(reason) => {
+                ctx.free(first, reason);
+                reason
+            }
+        };
+        let mut more = more;
+        while more && let Some((skb, _)) = packets.next() {
+            more = skb.head().flags & Flags::MORE != 0;
+            ctx.free(skb, why);
+        }
+    }
+    drop(packets);
+    to.hand_over(ctx, whose, &mut run);
+}
+
+impl Arrivals<'_> {
+    /// Hands the packets of `run` over to a socket, and leaves it empty.
+    #[inline]
+    fn hand_over(&mut self, ctx: &mut SoftnetData, whose: Option<Hit>, run: &mut Batch) {
+        let (Some(hit), false) = (whose, run.is_empty()) else { return };
+        let Some(slot) = self.sockets.slot(hit.slot) else {
+            return ctx.free_batch(run, DropReason::SocketClose);
+        };
+        if self.queued + run.len() > self.room {
+            slot.dropped(datagrams(run));
+            return ctx.free_batch(run, DropReason::ProtoMem);
+        }
+        let pushed = slot.push(run, hit.generation, self.napi_id);
+        ctx.stats().sk_queued.add(pushed.queued as u64);
+        self.queued += pushed.queued;
+        if pushed.first {
+            self.ready.push(hit.slot);
+        }
+        match pushed.refused {
+            None => {}
+            Some(Refusal::Full) => ctx.free_batch(run, DropReason::SocketRcvbuff),
+            Some(Refusal::Closed) => ctx.free_batch(run, DropReason::SocketClose),
+        }
+    }
+}
+
+/// Hands a copy of the datagram in `run` to each of `members`, which its flow was matched with already, and frees it.
+/// Returns whether it was sound.
+pub fn udp_members(
+    ctx: &mut SoftnetData,
+    to: &mut Arrivals<'_>,
+    members: impl Fn(&Flow) -> Vec<Hit>,
+    run: &mut Batch,
+) {
+    let flow = match verify(run.as_slice()) {
+        Ok(flow) => flow,
+        Err(reason) => return ctx.free_batch(run, reason),
+    };
+    let members = members(&flow);
+    let Some((last, others)) = members.split_last() else {
+        return ctx.free_batch(run, DropReason::IpNoProto);
+    };
+    for hit in others {
+        let mut copies = Batch::new();
+        for skb in run.as_slice() {
+            match ctx.copy(skb) {
+                Some(copy) => {
+                    ctx.originate();
+                    keep(ctx, &mut copies, copy);
+                }
+                None => break,
+            }
+        }
+        match copies.len() == run.len() {
+            true => to.hand_over(ctx, Some(*hit), &mut copies),
+            false => ctx.free_batch(&mut copies, DropReason::NoFrame),
+        }
+    }
+    to.hand_over(ctx, Some(*last), run);
+}
+
+/// Skbs of the datagram that `skbs` begin with.
+#[inline(always)]
+pub(super) fn run_len(skbs: &[Skb]) -> usize {
+    let last = skbs.iter().position(|skb| skb.head().flags & Flags::MORE == 0);
+    last.map_or(skbs.len(), |last| last + 1)
+}
+
+/// Puts a packet where there is room for it.
+#[inline(always)]
+fn keep(ctx: &mut SoftnetData, batch: &mut Batch, skb: Skb) {
+    if let Err(skb) = batch.push(skb) {
+        ctx.free(skb, DropReason::SocketRcvbuff);
+    }
+}

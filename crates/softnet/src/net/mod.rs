@@ -1,0 +1,45 @@
+//! Sockets of a stack, in the manner of `std::net`.
+//!
+//! ```no_run
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let config = softnet::config::Config::default();
+//! let stack = softnet::Stack::start(config)?;
+//! let socket = softnet::net::UdpSocket::bind(&stack.handle(), "10.0.0.1:7")?;
+//! let mut buffer = [0; 2048];
+//! let (n, from) = socket.recv_from(&mut buffer)?;
+//! socket.send_to(&buffer[..n], from)?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Any thread may use any socket. A thread's first call gives it a context on the stack, which it keeps until it ends.
+//! Errors are those of the kernel's sockets.
+//!
+//! Whoever polls an instance hands datagrams over to their sockets without a lock and never waits for a receiver; what does not
+//! fit is dropped and counted. A sender that is held back before a TX queue waits, or is told so.
+
+mod options;
+mod recv;
+mod route;
+mod send;
+mod table;
+mod thread;
+mod udp;
+
+use std::sync::Arc;
+
+pub use recv::{Received, RecvBatch};
+pub use table::SocketTable;
+pub use udp::{UdpBuilder, UdpSocket};
+
+use crate::shared::Shared;
+
+/// Leads to a running stack; for threads that open sockets.
+#[derive(Clone)]
+pub struct Handle(Arc<Shared>);
+
+impl Handle {
+    pub(crate) fn new(shared: &Arc<Shared>) -> Self {
+        Handle(shared.clone())
+    }
+}

@@ -1,0 +1,92 @@
+//! What may be set on a socket, and how errors are told.
+
+use std::io;
+use std::time::Duration;
+
+use rustix::io::Errno;
+use softnet_core::skb::FRAME_SIZE;
+use softnet_core::sock::{BindError, SocketError};
+use softnet_core::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+
+/// Bytes of packet memory that a datagram takes which fits one packet: a frame and its head.
+pub(super) const TRUESIZE: usize = FRAME_SIZE + 128;
+
+/// Bytes that a receive buffer has if nothing else is said.
+const DEFAULT_BUFFER: u32 = 1 << 20;
+
+/// Options of one socket; any thread may set them.
+pub(super) struct Options {
+    pub(super) nonblocking: AtomicBool,
+    pub(super) broadcast: AtomicBool,
+    pub(super) multicast_loop: AtomicBool,
+    pub(super) ttl: AtomicU32,
+    pub(super) tos: AtomicU32,
+    pub(super) multicast_ttl: AtomicU32,
+    /// ns; 0: for ever.
+    pub(super) read_timeout: AtomicU64,
+    pub(super) write_timeout: AtomicU64,
+    /// Bytes, as they were asked for.
+    pub(super) recv_buffer: AtomicU32,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            nonblocking: AtomicBool::new(false),
+            broadcast: AtomicBool::new(false),
+            multicast_loop: AtomicBool::new(true),
+            ttl: AtomicU32::new(64),
+            tos: AtomicU32::new(0),
+            multicast_ttl: AtomicU32::new(1),
+            read_timeout: AtomicU64::new(0),
+            write_timeout: AtomicU64::new(0),
+            recv_buffer: AtomicU32::new(DEFAULT_BUFFER),
+        }
+    }
+}
+
+/// Packets that a buffer of `bytes` holds: at least one.
+pub(super) fn packets(bytes: usize) -> u32 {
+    (bytes / TRUESIZE).clamp(1, u32::MAX as usize / 2) as u32
+}
+
+/// Sets a time-out; one of 0 is refused, as `std` does.
+pub(super) fn set_timeout(to: &AtomicU64, timeout: Option<Duration>) -> io::Result<()> {
+    if timeout == Some(Duration::ZERO) {
+        return Err(errno(Errno::INVAL));
+    }
+    let ns = timeout.map_or(0, |timeout| u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX));
+    to.store(ns, Ordering::Relaxed);
+    Ok(())
+}
+
+/// The time-out that was set.
+pub(super) fn timeout(of: &AtomicU64) -> Option<Duration> {
+    match of.load(Ordering::Relaxed) {
+        0 => None,
+        ns => Some(Duration::from_nanos(ns)),
+    }
+}
+
+/// An error as the kernel's sockets tell it.
+pub(super) fn errno(errno: Errno) -> io::Error {
+    errno.into()
+}
+
+pub(super) fn of_bind(error: BindError) -> io::Error {
+    errno(match error {
+        BindError::InUse | BindError::NoPort | BindError::Joined => Errno::ADDRINUSE,
+        BindError::TooMany => Errno::NFILE,
+        BindError::GroupFull | BindError::TooManyGroups => Errno::NOBUFS,
+        BindError::NotJoined => Errno::ADDRNOTAVAIL,
+    })
+}
+
+pub(super) fn of_socket(error: SocketError) -> io::Error {
+    errno(match error {
+        SocketError::ConnectionRefused => Errno::CONNREFUSED,
+        SocketError::HostUnreachable => Errno::HOSTUNREACH,
+        SocketError::NetUnreachable => Errno::NETUNREACH,
+        SocketError::MessageSize => Errno::MSGSIZE,
+    })
+}

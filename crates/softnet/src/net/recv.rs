@@ -1,0 +1,114 @@
+//! Receiving: what waits in a socket's inbox, one datagram at a time into the caller's buffer, or many at once where they lie.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use softnet_core::sock::Datagram;
+use softnet_core::sock::key::socket_addr;
+
+use super::thread::with;
+use crate::shared::Shared;
+
+/// Datagrams that were received at once, in packet memory: nothing is copied. What it holds is given back when it is filled
+/// anew, [cleared](Self::clear) or dropped.
+#[derive(Default)]
+pub struct RecvBatch {
+    datagrams: Vec<Datagram>,
+    /// Whose memory they are in, and how the socket sees addresses.
+    of: Option<(Arc<Shared>, bool)>,
+}
+
+/// A datagram that was received.
+pub struct Received<'a> {
+    datagram: &'a Datagram,
+    /// Who sent it.
+    pub from: SocketAddr,
+}
+
+impl Received<'_> {
+    /// Bytes of its payload.
+    pub fn len(&self) -> usize {
+        self.datagram.len()
+    }
+
+    /// Whether it has no payload.
+    pub fn is_empty(&self) -> bool {
+        self.datagram.is_empty()
+    }
+
+    /// Its payload in one piece; `None` if it came in fragments.
+    pub fn data(&self) -> Option<&[u8]> {
+        let mut parts = self.datagram.parts();
+        let first = parts.next()?;
+        (first.len() == self.len()).then_some(first)
+    }
+
+    /// Its payload, piece by piece.
+    pub fn parts(&self) -> impl Iterator<Item = &[u8]> {
+        self.datagram.parts()
+    }
+
+    /// Copies as much of its payload as fits. Returns how many bytes that was.
+    pub fn copy_to(&self, buffer: &mut [u8]) -> usize {
+        self.datagram.copy_to(buffer)
+    }
+}
+
+impl RecvBatch {
+    /// The most datagrams that it holds.
+    pub const MAX: usize = softnet_core::skb::BATCH;
+
+    /// An empty one.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// How many datagrams it holds.
+    pub fn len(&self) -> usize {
+        self.datagrams.len()
+    }
+
+    /// Whether it holds none.
+    pub fn is_empty(&self) -> bool {
+        self.datagrams.is_empty()
+    }
+
+    /// The datagrams, in the order in which they were received.
+    pub fn iter(&self) -> impl Iterator<Item = Received<'_>> {
+        let v4 = self.of.as_ref().is_some_and(|(_, v4)| *v4);
+        self.datagrams.iter().map(move |datagram| {
+            let flow = datagram.flow();
+            Received { datagram, from: socket_addr(flow.remote, flow.rport, v4) }
+        })
+    }
+
+    /// Gives back what it holds.
+    pub fn clear(&mut self) {
+        if let Some((shared, _)) = &self.of
+            && !self.datagrams.is_empty()
+        {
+            with(shared, |thread| {
+                self.datagrams.drain(..).for_each(|datagram| datagram.free(&mut thread.ctx))
+            });
+        }
+    }
+
+    /// Made to hold datagrams of a stack, for a socket that sees addresses as IPv4 ones or not.
+    pub(super) fn prepare(&mut self, shared: &Arc<Shared>, v4: bool) {
+        self.clear();
+        match &mut self.of {
+            Some((of, sees)) if Arc::ptr_eq(of, shared) => *sees = v4,
+            of => *of = Some((shared.clone(), v4)),
+        }
+    }
+
+    pub(super) fn push(&mut self, datagram: Datagram) {
+        self.datagrams.push(datagram);
+    }
+}
+
+impl Drop for RecvBatch {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}

@@ -1,0 +1,134 @@
+//! The way of a datagram that is sent here: by which device, from which address, and with which link header.
+//!
+//! Read from the tables of one moment, without a lock, by the thread that sends.
+
+use std::net::Ipv4Addr;
+
+use rustix::io::Errno;
+use softnet_core::ip::adjacency::{Kind, Tables};
+use softnet_core::ip::header::{is_multicast, is_unicast};
+use softnet_core::ip::slow::Iface;
+use softnet_core::ip::{ETH_LEN, MacAddr};
+
+/// Where a datagram goes next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Next {
+    /// To a socket here.
+    Local,
+    /// Out of this device with this link header.
+    Device(u16, [u8; ETH_LEN]),
+    /// Out of a device, once the slow path has found the neighbour.
+    Resolve,
+    /// To all on this device's link that are members of the group: members here are to get it, too.
+    Multicast(u16, [u8; ETH_LEN]),
+}
+
+/// The way of a datagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Way {
+    pub(super) next: Next,
+    /// Our address.
+    pub(super) src: u32,
+    /// Bytes of the largest packet, from its IPv4 header on.
+    pub(super) mtu: u16,
+}
+
+/// Largest packet to a socket here: what fits a frame beside the headroom and a link header.
+const LOCAL_MTU: u16 = 1700;
+
+/// Whether `addr` is a loopback address, which leads here whatever the routes say.
+pub(super) fn is_loopback(addr: u32) -> bool {
+    addr >> 24 == 127
+}
+
+/// Whether `addr` is one of our own.
+pub(super) fn is_own(tables: &Tables, addr: u32) -> bool {
+    is_loopback(addr) || tables.next_hop(tables.fib.lookup(addr)).kind == Kind::Local
+}
+
+fn link(to: MacAddr, iface: &Iface) -> [u8; ETH_LEN] {
+    let mut link = [0; ETH_LEN];
+    link[..6].copy_from_slice(&to);
+    link[6..12].copy_from_slice(&iface.mac);
+    link[12] = 0x08;
+    link
+}
+
+/// The MAC address of an IPv4 multicast group (RFC 1112 section 6.4).
+fn group_mac(group: u32) -> MacAddr {
+    let [_, b, c, d] = group.to_be_bytes();
+    [0x01, 0x00, 0x5e, b & 0x7f, c, d]
+}
+
+/// The device that packets to many leave by if nobody says which: that of `src`, or the first that is there.
+pub(super) fn default_device(tables: &Tables, src: Option<u32>) -> Option<(u16, &Iface)> {
+    let there = || tables.ifaces.iter().zip(0u16..).filter_map(|(iface, dev)| Some((dev, iface.as_ref()?)));
+    let of_src = |(_, iface): &(u16, &Iface)| {
+        src.is_some_and(|src| iface.addresses.iter().any(|(own, _)| own.to_bits() == src))
+    };
+    there().find(of_src).or_else(|| there().next())
+}
+
+/// The device whose network `broadcast` is the last address of.
+fn device_of_broadcast(tables: &Tables, broadcast: u32) -> Option<(u16, &Iface)> {
+    let there = tables.ifaces.iter().zip(0u16..).filter_map(|(iface, dev)| Some((dev, iface.as_ref()?)));
+    let on = |(_, iface): &(u16, &Iface)| {
+        iface.addresses.iter().any(|(_, net)| net.contains(Ipv4Addr::from_bits(broadcast)))
+    };
+    there.into_iter().find(on)
+}
+
+/// The way to `dst`, from `src` if the sender is bound to it. `multicast_dev`: where multicast is to leave. `broadcast`: the sender may send
+/// to all.
+#[inline]
+pub(super) fn find(
+    tables: &Tables,
+    dst: u32,
+    src: Option<u32>,
+    multicast_dev: Option<u16>,
+    broadcast: bool,
+) -> Result<Way, Errno> {
+    if is_loopback(dst) {
+        return Ok(Way { next: Next::Local, src: src.unwrap_or(dst), mtu: LOCAL_MTU });
+    }
+    let to_many = |device: Option<(u16, &Iface)>, mac: MacAddr| {
+        let (dev, iface) = device.ok_or(Errno::NETUNREACH)?;
+        let own = iface.addresses.first().map(|(own, _)| own.to_bits());
+        let src = src.or(own).ok_or(Errno::ADDRNOTAVAIL)?;
+        Ok((dev, link(mac, iface), src, iface.mtu))
+    };
+    if is_multicast(dst) {
+        let chosen =
+            multicast_dev.and_then(|dev| Some((dev, tables.ifaces.get(usize::from(dev))?.as_ref()?)));
+        let device = chosen.or_else(|| default_device(tables, src));
+        let (dev, link, src, mtu) = to_many(device, group_mac(dst))?;
+        return Ok(Way { next: Next::Multicast(dev, link), src, mtu });
+    }
+    let hop = tables.route(dst.into());
+    if dst == u32::MAX || hop.kind == Kind::Broadcast {
+        if !broadcast {
+            return Err(Errno::ACCESS);
+        }
+        let device = match dst {
+            u32::MAX => default_device(tables, src),
+            _ => device_of_broadcast(tables, dst),
+        };
+        let (dev, link, src, mtu) = to_many(device, [0xff; 6])?;
+        return Ok(Way { next: Next::Device(dev, link), src, mtu });
+    }
+    let next = match hop.kind {
+        Kind::Local => return Ok(Way { next: Next::Local, src: src.unwrap_or(dst), mtu: LOCAL_MTU }),
+        Kind::Rewrite => Next::Device(hop.dev, hop.rewrite),
+        Kind::Connected | Kind::Resolve => Next::Resolve,
+        Kind::Unreachable => return Err(Errno::HOSTUNREACH),
+        Kind::Blackhole => return Err(Errno::INVAL),
+        Kind::NoRoute | Kind::Broadcast => return Err(Errno::NETUNREACH),
+    };
+    if !is_unicast(dst) {
+        return Err(Errno::NETUNREACH);
+    }
+    let iface = tables.ifaces.get(usize::from(hop.dev)).and_then(Option::as_ref).ok_or(Errno::NETDOWN)?;
+    let peer = if hop.gateway != 0 { hop.gateway } else { dst };
+    let own = || iface.source_for(Ipv4Addr::from_bits(peer)).map(Ipv4Addr::to_bits);
+    Ok(Way { next, src: src.or_else(own).ok_or(Errno::ADDRNOTAVAIL)?, mtu: hop.mtu })
+}

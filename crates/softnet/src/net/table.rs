@@ -1,0 +1,201 @@
+//! The sockets of a stack as the runtime has them: the table that pollers read, its writer behind a lock, how
+//! those who wait are woken, and the contexts of application threads.
+//!
+//! Lock order: an application thread's context, then a socket's inbox or its sending side, then the slow path's lock,
+//! then the table's writer. Pollers take none of them for a datagram to one socket; the slow path takes the writer's lock for multicast.
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use rustix::thread::futex;
+use softnet_core::SoftnetData;
+use softnet_core::ip::header::is_multicast;
+use softnet_core::ip::input::Exception;
+use softnet_core::ip::slow::{Outbox, SlowPath, View};
+use softnet_core::skb::{Batch, DropReason, Flags, Region, Skb};
+use softnet_core::sock::key::unmapped;
+use softnet_core::sock::{Arrivals, Binder, Flow, SocketError, Sockets, udp_input, udp_members};
+use softnet_core::sync::{AtomicBool, AtomicUsize, Ordering};
+
+use super::thread::AppThread;
+use crate::shared::lock;
+
+/// See the [module](self).
+pub struct SocketTable {
+    /// What pollers read.
+    pub sockets: Arc<Sockets>,
+    binder: Mutex<Binder>,
+    /// Packets that all sockets together may hold.
+    limit: usize,
+    /// Packets that wait for applications, of sockets and of those that poll.
+    held: Arc<AtomicUsize>,
+    threads: Mutex<Vec<Arc<Mutex<AppThread>>>>,
+    stopped: AtomicBool,
+}
+
+impl SocketTable {
+    /// Without sockets; `max_sockets` at the most. They count what they hold in `held`.
+    pub(crate) fn new(region: &Arc<Region>, max_sockets: u32, held: Arc<AtomicUsize>) -> Self {
+        let seed = RandomState::new().hash_one(region.id());
+        let binder = Binder::new(region.clone(), max_sockets, seed);
+        SocketTable {
+            sockets: binder.sockets().clone(),
+            binder: Mutex::new(binder),
+            limit: region.frame_count() as usize / 2,
+            held,
+            threads: Mutex::default(),
+            stopped: AtomicBool::new(false),
+        }
+    }
+
+    /// The table's writer.
+    pub(super) fn binder(&self) -> MutexGuard<'_, Binder> {
+        lock(&self.binder)
+    }
+
+    /// Sockets that are open.
+    pub fn len(&self) -> usize {
+        self.binder().len()
+    }
+
+    /// Whether none is.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Hands the datagrams of `local`, which came by NAPI instance `napi_id` (0: were sent here), over to their sockets;
+    /// those that nobody wants come out in `nobody`. Those who wait for the slots in `ready` are to be [told](Self::notify), when
+    /// the caller has done its work.
+    #[inline]
+    pub(crate) fn udp_input(
+        &self,
+        ctx: &mut SoftnetData,
+        napi_id: u32,
+        local: &mut Batch,
+        nobody: &mut Batch,
+        ready: &mut Vec<u32>,
+    ) {
+        let mut to = self.arrivals(napi_id, ready);
+        udp_input(ctx, &mut to, local, nobody);
+        self.arrived(to.queued);
+    }
+
+    #[inline]
+    fn arrivals<'a>(&'a self, napi_id: u32, ready: &'a mut Vec<u32>) -> Arrivals<'a> {
+        let room = self.limit.saturating_sub(self.held.load(Ordering::Relaxed));
+        Arrivals { sockets: &self.sockets, napi_id, room, queued: 0, ready }
+    }
+
+    #[inline]
+    fn arrived(&self, queued: usize) {
+        if queued > 0 {
+            self.held.fetch_add(queued, Ordering::Relaxed);
+        }
+    }
+
+    /// Hands the datagram in `run` over to the members of its multicast group on device `dev`, a copy for each.
+    pub(super) fn multicast(&self, ctx: &mut SoftnetData, dev: u16, run: &mut Batch, ready: &mut Vec<u32>) {
+        let mut to = self.arrivals(0, ready);
+        let members = |flow: &Flow| self.binder().members(flow, dev).collect();
+        udp_members(ctx, &mut to, members, run);
+        self.arrived(to.queued);
+    }
+
+    /// Does what the slow path left in `out` for sockets.
+    pub(crate) fn slow_input(
+        &self,
+        ctx: &mut SoftnetData,
+        slow: &mut SlowPath,
+        view: View<'_>,
+        out: &mut Outbox,
+    ) {
+        let (mut run, mut nobody, mut ready) = (Batch::new(), Batch::new(), Vec::new());
+        for skb in std::mem::take(&mut out.local) {
+            let more = skb.head().flags & Flags::MORE != 0;
+            if let Err(skb) = run.push(skb) {
+                // A datagram in more pieces than a batch holds is not made.
+                ctx.free(skb, DropReason::SocketRcvbuff);
+            }
+            if more {
+                continue;
+            }
+            match run.as_slice().first().map(|first| (first.head().dev, is_to_group(first))) {
+                Some((dev, true)) => self.multicast(ctx, dev, &mut run, &mut ready),
+                _ => self.udp_input(ctx, 0, &mut run, &mut nobody, &mut ready),
+            }
+            for skb in nobody.drain() {
+                slow.handle(ctx, view, skb, Exception::NoSocket, out);
+            }
+        }
+        ctx.free_batch(&mut run, DropReason::SocketClose);
+        for (flow, error) in out.errors.drain(..) {
+            self.report(&flow, error);
+        }
+        ready.into_iter().for_each(|slot| self.notify(slot));
+    }
+
+    /// Leaves an error with the socket that is connected by `flow`, if there is one.
+    pub(super) fn report(&self, flow: &Flow, error: SocketError) {
+        if let Some(hit) = self.sockets.find_exact(flow)
+            && let Some(slot) = self.sockets.slot(hit.slot)
+        {
+            slot.set_error(error);
+            self.notify(hit.slot);
+        }
+    }
+
+    /// The readiness of the socket in slot `index` changed: tells those who wait for it.
+    pub(crate) fn notify(&self, index: u32) {
+        if let Some(slot) = self.sockets.slot(index)
+            && slot.wait().notify()
+        {
+            // It can't fail: the word is there.
+            let _ = futex::wake(slot.wait().word(), futex::Flags::PRIVATE, i32::MAX as u32);
+        }
+    }
+
+    /// Packets left sockets' inboxes.
+    #[inline]
+    pub(super) fn gone(&self, packets: usize) {
+        if packets > 0 {
+            self.held.fetch_sub(packets, Ordering::Relaxed);
+        }
+    }
+
+    /// Makes an application thread's context known, whose caches are emptied when the stack stops.
+    pub(super) fn add_thread(&self, thread: &Arc<Mutex<AppThread>>) {
+        lock(&self.threads).push(thread.clone());
+    }
+
+    /// Forgets it.
+    pub(super) fn remove_thread(&self, thread: &Arc<Mutex<AppThread>>) {
+        lock(&self.threads).retain(|other| !Arc::ptr_eq(other, thread));
+    }
+
+    /// Whether the stack has stopped.
+    pub(super) fn is_stopped(&self) -> bool {
+        self.stopped.load(Ordering::Acquire)
+    }
+
+    /// The stack has stopped: whoever waits learns of it, and what application threads have cached goes home.
+    pub(crate) fn stop(&self) {
+        self.stopped.store(true, Ordering::Release);
+        for (index, _) in self.sockets.slots() {
+            self.notify(index);
+        }
+        let threads = lock(&self.threads).clone();
+        threads.iter().for_each(|thread| lock(thread).drain());
+    }
+}
+
+/// Whether `skb` is to a multicast group.
+fn is_to_group(skb: &Skb) -> bool {
+    let packet = skb.data().get(usize::from(skb.head().l3)..).unwrap_or_default();
+    let header = softnet_core::ip::header::Ipv4Header::new(packet);
+    header.is_some_and(|header| is_multicast(header.dst()))
+}
+
+/// Whether `addr` is an IPv4 multicast group.
+pub(super) fn is_group(addr: u128) -> bool {
+    unmapped(addr).is_some_and(is_multicast)
+}

@@ -1,0 +1,99 @@
+//! The context of an application thread: packet memory, tables and counters of a thread that uses sockets.
+//!
+//! Made when a thread first calls a socket of a stack, kept by the thread, and given back when it ends or the stack stops.
+//! Nobody but the thread uses it while the stack runs, so its lock is never waited for; it is there for the stack's
+//! end, which must not depend on when threads end. Invariant: it is not locked while anything of the caller's runs.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::{Arc, Mutex, Weak};
+
+use arc_swap::{ArcSwap, Cache};
+use softnet_core::SoftnetData;
+use softnet_core::ip::adjacency::Tables;
+
+use crate::shared::{Shared, lock};
+use crate::thread::current_tid;
+
+/// See the [module](self).
+pub(super) struct AppThread {
+    pub(super) ctx: SoftnetData,
+    pub(super) tables: Cache<Arc<ArcSwap<Tables>>, Arc<Tables>>,
+    /// Slots of sockets that this thread sent to.
+    pub(super) ready: Vec<u32>,
+    /// The thread's id.
+    pub(super) tid: u32,
+}
+
+impl AppThread {
+    fn new(shared: &Arc<Shared>) -> Self {
+        AppThread {
+            ctx: shared.context(),
+            tables: Cache::new(shared.tables.clone()),
+            ready: Vec::new(),
+            tid: current_tid(),
+        }
+    }
+
+    /// Gives cached packet memory back.
+    pub(super) fn drain(&mut self) {
+        self.ctx.drain();
+    }
+}
+
+/// A context of the calling thread, and the stack that it is on.
+struct Registered {
+    shared: Weak<Shared>,
+    thread: Arc<Mutex<AppThread>>,
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        lock(&self.thread).drain();
+        if let Some(shared) = self.shared.upgrade() {
+            shared.sockets.remove_thread(&self.thread);
+        }
+    }
+}
+
+thread_local! {
+    static THREADS: RefCell<Vec<Rc<Registered>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// The calling thread's context on `shared`.
+fn registered(shared: &Arc<Shared>) -> Option<Rc<Registered>> {
+    THREADS
+        .try_with(|threads| {
+            let mut threads = threads.borrow_mut();
+            let this = Arc::as_ptr(shared);
+            if let Some(known) = threads.iter().find(|known| known.shared.as_ptr() == this) {
+                return known.clone();
+            }
+            threads.retain(|known| known.shared.strong_count() > 0);
+            let thread = Arc::new(Mutex::new(AppThread::new(shared)));
+            shared.sockets.add_thread(&thread);
+            let new = Rc::new(Registered { shared: Arc::downgrade(shared), thread });
+            threads.push(new.clone());
+            new
+        })
+        .ok()
+}
+
+/// Runs `f` with the calling thread's context on `shared`. `f` must call neither this nor anything of the caller's.
+#[inline]
+pub(super) fn with<R>(shared: &Arc<Shared>, f: impl FnOnce(&mut AppThread) -> R) -> R {
+    let known = registered(shared);
+    let result = match &known {
+        Some(known) => {
+            let mut thread = lock(&known.thread);
+            let result = f(&mut thread);
+            if shared.sockets.is_stopped() {
+                thread.drain();
+            }
+            result
+        }
+        // The thread is about to end, and its own is gone already.
+        None => f(&mut AppThread::new(shared)),
+    };
+    result
+}

@@ -1,0 +1,533 @@
+//! [`UdpSocket`]: a datagram socket, as `std::net::UdpSocket` is, on a stack of this process.
+
+use std::fmt;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, ToSocketAddrs};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use rustix::event::Timespec;
+use rustix::io::Errno;
+use rustix::thread::futex;
+use softnet_core::ip::header::is_multicast;
+use softnet_core::sock::key::{ANY, Addr, addr_of, mapped, socket_addr, unmapped};
+use softnet_core::sock::{Bind, Datagram, Inbox, Readiness, Slot, SlotRef};
+use softnet_core::sync::Ordering;
+
+use super::Handle;
+use super::options::{Options, errno, of_bind, of_socket, packets, set_timeout, timeout};
+use super::recv::RecvBatch;
+use super::route::{default_device, find, is_own};
+use super::send::{Sending, Tx};
+use super::table::is_group;
+use super::thread::{AppThread, with};
+use crate::shared::{Shared, lock};
+
+/// A UDP socket. Clones ([`try_clone`](Self::try_clone)) are the same socket; any number of threads may use it. It is closed with its
+/// last clone; what waits in it then is freed and counted.
+#[derive(Clone)]
+pub struct UdpSocket(Arc<Inner>);
+
+struct Inner {
+    shared: Arc<Shared>,
+    slot: SlotRef,
+    /// It sees addresses as IPv4 ones.
+    v4: bool,
+    options: Options,
+    /// `None` once it is closed.
+    rx: Mutex<Option<Inbox>>,
+    tx: Mutex<Tx>,
+}
+
+/// What a socket is to be before it is bound.
+#[derive(Clone)]
+pub struct UdpBuilder {
+    on: Handle,
+    reuse_port: bool,
+    only_v6: bool,
+    recv_buffer: Option<usize>,
+}
+
+impl UdpBuilder {
+    /// Whether to share address and port with other sockets that say so (`SO_REUSEPORT`): a flow's datagrams go to one of
+    /// them.
+    pub fn reuse_port(mut self, reuse: bool) -> Self {
+        self.reuse_port = reuse;
+        self
+    }
+
+    /// Whether a socket that is bound to `::` is for IPv6 alone (`IPV6_V6ONLY`).
+    pub fn only_v6(mut self, only: bool) -> Self {
+        self.only_v6 = only;
+        self
+    }
+
+    /// Bytes of packet memory that may wait (`SO_RCVBUF`); see [`UdpSocket::set_recv_buffer_size`].
+    pub fn recv_buffer_size(mut self, bytes: usize) -> Self {
+        self.recv_buffer = Some(bytes);
+        self
+    }
+
+    /// Opens the socket. Of several addresses, it is bound to the first that is possible.
+    pub fn bind(&self, addr: impl ToSocketAddrs) -> io::Result<UdpSocket> {
+        first(addr, |addr| self.bind_one(addr))
+    }
+
+    fn bind_one(&self, addr: SocketAddr) -> io::Result<UdpSocket> {
+        let shared = &self.on.0;
+        if shared.sockets.is_stopped() {
+            return Err(errno(Errno::NETDOWN));
+        }
+        let local = addr_of(addr.ip());
+        let may_bind = match unmapped(local) {
+            Some(v4) => with(shared, |thread| {
+                let tables = thread.tables.load();
+                is_multicast(v4) || is_own(tables, v4)
+            }),
+            None => local == ANY,
+        };
+        if !may_bind {
+            return Err(errno(Errno::ADDRNOTAVAIL));
+        }
+        let v4 = addr.is_ipv4();
+        let options = Options::default();
+        if let Some(bytes) = self.recv_buffer {
+            options.recv_buffer.store(u32::try_from(bytes).unwrap_or(u32::MAX), Ordering::Relaxed);
+        }
+        let bind = Bind {
+            local,
+            port: addr.port(),
+            v4: v4 || !self.only_v6,
+            v6: !v4,
+            reuseport: self.reuse_port,
+            limit: packets(options.recv_buffer.load(Ordering::Relaxed) as usize),
+        };
+        let inbox = shared.sockets.binder().open(&bind).map_err(of_bind)?;
+        let slot = inbox.slot().clone();
+        let lport = slot.slot().key().map_or(0, |(key, _)| key.lport);
+        Ok(UdpSocket(Arc::new(Inner {
+            shared: shared.clone(),
+            slot,
+            v4,
+            options,
+            rx: Mutex::new(Some(inbox)),
+            tx: Mutex::new(Tx::new(local, lport)),
+        })))
+    }
+}
+
+/// Tries the addresses that `addr` stands for, one after the other.
+fn first<T>(addr: impl ToSocketAddrs, mut f: impl FnMut(SocketAddr) -> io::Result<T>) -> io::Result<T> {
+    let mut last = None;
+    for addr in addr.to_socket_addrs()? {
+        match f(addr) {
+            Ok(done) => return Ok(done),
+            Err(error) => last = Some(error),
+        }
+    }
+    Err(last.unwrap_or_else(|| errno(Errno::INVAL)))
+}
+
+impl UdpSocket {
+    /// A socket on a stack, bound to `addr`: one of the stack's own addresses, `0.0.0.0`, `::` (both families), or a
+    /// multicast group. Port 0 stands for any that is free.
+    pub fn bind(on: &Handle, addr: impl ToSocketAddrs) -> io::Result<UdpSocket> {
+        Self::builder(on).bind(addr)
+    }
+
+    /// A socket that is to be more than [`bind`](Self::bind) makes it.
+    pub fn builder(on: &Handle) -> UdpBuilder {
+        UdpBuilder { on: on.clone(), reuse_port: false, only_v6: false, recv_buffer: None }
+    }
+
+    fn slot(&self) -> &Slot {
+        self.0.slot.slot()
+    }
+
+    /// The address that it is bound to.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        let tx = lock(&self.0.tx);
+        Ok(socket_addr(tx.local, tx.lport, self.0.v4))
+    }
+
+    /// The address that it is connected to.
+    pub fn peer_addr(&self) -> io::Result<SocketAddr> {
+        let (addr, port) = lock(&self.0.tx).peer.ok_or_else(|| errno(Errno::NOTCONN))?;
+        Ok(socket_addr(addr, port, self.0.v4))
+    }
+
+    /// Another handle on the same socket.
+    pub fn try_clone(&self) -> io::Result<UdpSocket> {
+        Ok(self.clone())
+    }
+
+    /// From now on it sends to `addr`, and receives from there alone; a socket that was bound to no address is bound to the one that leads
+    /// there. It leaves its reuseport group.
+    pub fn connect(&self, addr: impl ToSocketAddrs) -> io::Result<()> {
+        first(addr, |addr| self.connect_one(addr))
+    }
+
+    fn connect_one(&self, addr: SocketAddr) -> io::Result<()> {
+        let Inner { shared, rx, tx, options, .. } = &*self.0;
+        let peer = (self.destination(addr)?, addr.port());
+        let to = unmapped(peer.0).ok_or_else(|| errno(Errno::NETUNREACH))?;
+        if peer.1 == 0 {
+            return Err(errno(Errno::INVAL));
+        }
+        with(shared, |thread| {
+            let (mut rx, mut tx) = (lock(rx), lock(tx));
+            let Some(inbox) = rx.as_mut() else { return Err(Errno::BADF) };
+            let broadcast = options.broadcast.load(Ordering::Relaxed);
+            let way = find(thread.tables.load(), to, tx.source(), tx.multicast_dev, broadcast)?;
+            // One that is bound to a group receives what is sent there, and sends from an address of ours.
+            let local = if is_group(tx.local) { tx.local } else { mapped(way.src) };
+            let generation = shared.sockets.binder().connect(self.0.slot.index(), local, peer.0, peer.1);
+            inbox.connected(&mut thread.ctx, peer, generation);
+            shared.sockets.gone(inbox.gone());
+            (tx.local, tx.peer) = (local, Some(peer));
+            Ok(())
+        })
+        .map_err(errno)
+    }
+
+    /// The address that datagrams to `addr` go to, if they may.
+    fn destination(&self, addr: SocketAddr) -> io::Result<Addr> {
+        match (addr, self.0.v4) {
+            (SocketAddr::V6(v6), true) if v6.ip().to_ipv4_mapped().is_none() => {
+                Err(errno(Errno::AFNOSUPPORT))
+            }
+            _ => Ok(addr_of(addr.ip())),
+        }
+    }
+
+    /// Sends a datagram to `addr`. Returns its length.
+    pub fn send_to(&self, payload: &[u8], addr: impl ToSocketAddrs) -> io::Result<usize> {
+        let addr = addr.to_socket_addrs()?.next().ok_or_else(|| errno(Errno::INVAL))?;
+        let to = (self.destination(addr)?, addr.port());
+        self.send_messages(std::iter::once((payload, Some(to)))).map(|_| payload.len())
+    }
+
+    /// Sends a datagram to the peer. Returns its length.
+    pub fn send(&self, payload: &[u8]) -> io::Result<usize> {
+        self.send_messages(std::iter::once((payload, None))).map(|_| payload.len())
+    }
+
+    /// Sends datagrams, each to its address or (`None`) to the peer, as `sendmmsg` does: the headers once each, the TX queue
+    /// once for all. Returns how many were taken; an error only if the first was not.
+    pub fn send_batch<'a>(
+        &self,
+        messages: impl IntoIterator<Item = (&'a [u8], Option<SocketAddr>)>,
+    ) -> io::Result<usize> {
+        let mut wrong = None;
+        let mut messages = messages.into_iter();
+        let checked = std::iter::from_fn(|| {
+            let (payload, addr) = messages.next()?;
+            let to = addr.map(|addr| Ok((self.destination(addr)?, addr.port()))).transpose();
+            to.map_err(|error| wrong = Some(error)).ok().map(|to| (payload, to))
+        });
+        let sent = self.send_messages(checked)?;
+        match wrong {
+            Some(error) if sent == 0 => Err(error),
+            _ => Ok(sent),
+        }
+    }
+
+    fn send_messages<'a>(
+        &self,
+        messages: impl Iterator<Item = (&'a [u8], Option<(Addr, u16)>)>,
+    ) -> io::Result<usize> {
+        let Inner { shared, options, tx, .. } = &*self.0;
+        self.check()?;
+        let sending = Sending::new(shared, options);
+        with(shared, |thread| sending.run(thread, &mut lock(tx), messages)).map_err(errno)
+    }
+
+    /// The error that waits, or that the stack has stopped.
+    fn check(&self) -> io::Result<()> {
+        if let Some(error) = self.slot().take_error() {
+            return Err(of_socket(error));
+        }
+        if self.0.shared.sockets.is_stopped() { Err(errno(Errno::NETDOWN)) } else { Ok(()) }
+    }
+
+    /// Receives a datagram: how many of its bytes fit `buffer`, and who sent it. The rest of it is lost.
+    pub fn recv_from(&self, buffer: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
+        let (n, (addr, port)) = self.receive(|thread, inbox| {
+            let datagram = inbox.next(&mut thread.ctx)?;
+            let result = copy(&datagram, buffer);
+            datagram.free(&mut thread.ctx);
+            Some(result)
+        })?;
+        Ok((n, socket_addr(addr, port, self.0.v4)))
+    }
+
+    /// Receives a datagram from the peer.
+    pub fn recv(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.recv_from(buffer).map(|(n, _)| n)
+    }
+
+    /// As [`recv_from`](Self::recv_from); the datagram stays.
+    pub fn peek_from(&self, buffer: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
+        let (n, (addr, port)) =
+            self.receive(|thread, inbox| Some(copy(inbox.peek(&mut thread.ctx)?, buffer)))?;
+        Ok((n, socket_addr(addr, port, self.0.v4)))
+    }
+
+    /// As [`recv`](Self::recv); the datagram stays.
+    pub fn peek(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.peek_from(buffer).map(|(n, _)| n)
+    }
+
+    /// Receives up to `max` datagrams, and no more than [`RecvBatch::MAX`], where they lie: waits for the first, and takes
+    /// what is there then. Returns how many; what `batch` held before is given back.
+    pub fn recv_batch(&self, batch: &mut RecvBatch, max: usize) -> io::Result<usize> {
+        batch.prepare(&self.0.shared, self.0.v4);
+        let max = max.clamp(1, RecvBatch::MAX);
+        self.receive(|thread, inbox| {
+            while batch.len() < max
+                && let Some(datagram) = inbox.next(&mut thread.ctx)
+            {
+                batch.push(datagram);
+            }
+            (!batch.is_empty()).then_some(batch.len())
+        })
+    }
+
+    /// Runs `take` on the inbox until that finds something; waits in between, if the socket blocks.
+    fn receive<R>(&self, mut take: impl FnMut(&mut AppThread, &mut Inbox) -> Option<R>) -> io::Result<R> {
+        let Inner { shared, rx, options, .. } = &*self.0;
+        let mut until = None;
+        loop {
+            let taken = with(shared, |thread| {
+                let mut rx = lock(rx);
+                let inbox = rx.as_mut()?;
+                let taken = take(thread, inbox);
+                self.slot().set_tid(thread.tid);
+                let gone = inbox.gone();
+                drop(rx);
+                shared.sockets.gone(gone);
+                taken
+            });
+            // What came before an error is received before it is told.
+            if let Some(taken) = taken {
+                return Ok(taken);
+            }
+            self.check()?;
+            if options.nonblocking.load(Ordering::Relaxed) {
+                return Err(errno(Errno::AGAIN));
+            }
+            let until = *until.get_or_insert_with(|| {
+                timeout(&options.read_timeout).and_then(|timeout| Instant::now().checked_add(timeout))
+            });
+            self.wait_readable(until)?;
+        }
+    }
+
+    /// Blocks until something waits, an error does, the stack stops, or it is `until`.
+    fn wait_readable(&self, until: Option<Instant>) -> io::Result<()> {
+        let shared = &self.0.shared;
+        // Not to keep an old snapshot alive.
+        with(shared, |thread| _ = thread.tables.load());
+        let slot = self.slot();
+        let ticket = slot.wait().ticket();
+        let Readiness { readable, error, .. } = slot.readiness();
+        if readable || error || shared.sockets.is_stopped() {
+            return Ok(());
+        }
+        let left = match until.map(|until| until.saturating_duration_since(Instant::now())) {
+            Some(Duration::ZERO) => return Err(errno(Errno::AGAIN)),
+            left => left,
+        };
+        let left = left.map(|left| Timespec {
+            tv_sec: left.as_secs().min(i64::MAX as u64) as i64,
+            tv_nsec: left.subsec_nanos().into(),
+        });
+        // Whatever ends it, a look says what there is.
+        let _ = futex::wait(slot.wait().word(), futex::Flags::PRIVATE, ticket.value(), left.as_ref());
+        Ok(())
+    }
+
+    /// What may be done with it now without waiting.
+    pub fn readiness(&self) -> Readiness {
+        self.slot().readiness()
+    }
+
+    /// The error that waits for the next call, which does not get it then: an ICMP error about what it sent, if it is connected.
+    pub fn take_error(&self) -> io::Result<Option<io::Error>> {
+        Ok(self.slot().take_error().map(of_socket))
+    }
+
+    /// Id of the NAPI instance that the last datagram came by (`SO_INCOMING_NAPI_ID`); 0 if none did.
+    pub fn incoming_napi_id(&self) -> u32 {
+        self.slot().napi_id()
+    }
+
+    /// In its reuseport group, it gets what comes by NAPI instance `napi_id`, whatever its flow; `None`: its share by flow.
+    pub fn set_reuse_port_napi(&self, napi_id: Option<u32>) {
+        self.0.shared.sockets.binder().set_napi(self.0.slot.index(), napi_id.unwrap_or(0));
+    }
+
+    /// Whether calls fail with [`WouldBlock`](io::ErrorKind::WouldBlock) instead of waiting.
+    pub fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
+        self.0.options.nonblocking.store(nonblocking, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// How long receiving waits; `None`: for ever. A time-out of 0 is an error.
+    pub fn set_read_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
+        set_timeout(&self.0.options.read_timeout, timeout)
+    }
+
+    /// See [`set_read_timeout`](Self::set_read_timeout).
+    pub fn read_timeout(&self) -> io::Result<Option<Duration>> {
+        Ok(timeout(&self.0.options.read_timeout))
+    }
+
+    /// How long sending waits while it is held back, since too many packets are pending before the TX queue; `None`: for
+    /// ever. A time-out of 0 is an error.
+    pub fn set_write_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
+        set_timeout(&self.0.options.write_timeout, timeout)
+    }
+
+    /// See [`set_write_timeout`](Self::set_write_timeout).
+    pub fn write_timeout(&self) -> io::Result<Option<Duration>> {
+        Ok(timeout(&self.0.options.write_timeout))
+    }
+
+    /// Sets how many bytes of packet memory may wait (`SO_RCVBUF`): each packet counts as a frame and a head, 2176
+    /// bytes, whatever is in it. At least one packet may. The default is 1 MiB.
+    pub fn set_recv_buffer_size(&self, bytes: usize) -> io::Result<()> {
+        self.slot().set_limit(packets(bytes));
+        self.0.options.recv_buffer.store(u32::try_from(bytes).unwrap_or(u32::MAX), Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// See [`set_recv_buffer_size`](Self::set_recv_buffer_size).
+    pub fn recv_buffer_size(&self) -> io::Result<usize> {
+        Ok(self.0.options.recv_buffer.load(Ordering::Relaxed) as usize)
+    }
+
+    /// Sets the time to live of what it sends, 1 to 255.
+    pub fn set_ttl(&self, ttl: u32) -> io::Result<()> {
+        if !(1..=255).contains(&ttl) {
+            return Err(errno(Errno::INVAL));
+        }
+        self.0.options.ttl.store(ttl, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// See [`set_ttl`](Self::set_ttl).
+    pub fn ttl(&self) -> io::Result<u32> {
+        Ok(self.0.options.ttl.load(Ordering::Relaxed))
+    }
+
+    /// Sets the type of service of what it sends: DSCP and ECN.
+    pub fn set_tos(&self, tos: u8) -> io::Result<()> {
+        self.0.options.tos.store(tos.into(), Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// See [`set_tos`](Self::set_tos).
+    pub fn tos(&self) -> io::Result<u8> {
+        Ok(self.0.options.tos.load(Ordering::Relaxed) as u8)
+    }
+
+    /// Whether it may send to broadcast addresses.
+    pub fn set_broadcast(&self, broadcast: bool) -> io::Result<()> {
+        self.0.options.broadcast.store(broadcast, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// See [`set_broadcast`](Self::set_broadcast).
+    pub fn broadcast(&self) -> io::Result<bool> {
+        Ok(self.0.options.broadcast.load(Ordering::Relaxed))
+    }
+
+    /// Whether members here get the multicast datagrams that it sends, as they do by default.
+    pub fn set_multicast_loop_v4(&self, on: bool) -> io::Result<()> {
+        self.0.options.multicast_loop.store(on, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// See [`set_multicast_loop_v4`](Self::set_multicast_loop_v4).
+    pub fn multicast_loop_v4(&self) -> io::Result<bool> {
+        Ok(self.0.options.multicast_loop.load(Ordering::Relaxed))
+    }
+
+    /// Sets the time to live of multicast datagrams that it sends, 0 to 255; 1 by default.
+    pub fn set_multicast_ttl_v4(&self, ttl: u32) -> io::Result<()> {
+        if ttl > 255 {
+            return Err(errno(Errno::INVAL));
+        }
+        self.0.options.multicast_ttl.store(ttl, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// See [`set_multicast_ttl_v4`](Self::set_multicast_ttl_v4).
+    pub fn multicast_ttl_v4(&self) -> io::Result<u32> {
+        Ok(self.0.options.multicast_ttl.load(Ordering::Relaxed))
+    }
+
+    /// Multicast leaves by the device that has `interface` as an address (`IP_MULTICAST_IF`).
+    pub fn set_multicast_if_v4(&self, interface: &Ipv4Addr) -> io::Result<()> {
+        let dev = self.device_of(interface)?;
+        lock(&self.0.tx).multicast_dev = Some(dev);
+        Ok(())
+    }
+
+    /// Makes it a member of `group` on the device that has `interface` as an address; of `0.0.0.0`, on the first. Nobody is told of
+    /// it: IGMP is not spoken, so on a link with snooping switches somebody else has to.
+    pub fn join_multicast_v4(&self, group: &Ipv4Addr, interface: &Ipv4Addr) -> io::Result<()> {
+        let (group, dev) = self.membership(group, interface)?;
+        self.0.shared.sockets.binder().join(self.0.slot.index(), group, dev).map_err(of_bind)
+    }
+
+    /// Ends a membership.
+    pub fn leave_multicast_v4(&self, group: &Ipv4Addr, interface: &Ipv4Addr) -> io::Result<()> {
+        let (group, dev) = self.membership(group, interface)?;
+        self.0.shared.sockets.binder().leave(self.0.slot.index(), group, dev).map_err(of_bind)
+    }
+
+    fn membership(&self, group: &Ipv4Addr, interface: &Ipv4Addr) -> io::Result<(Addr, u16)> {
+        if !group.is_multicast() {
+            return Err(errno(Errno::INVAL));
+        }
+        Ok((mapped(group.to_bits()), self.device_of(interface)?))
+    }
+
+    fn device_of(&self, interface: &Ipv4Addr) -> io::Result<u16> {
+        let of = (!interface.is_unspecified()).then(|| interface.to_bits());
+        with(&self.0.shared, |thread| {
+            let tables = thread.tables.load();
+            let (dev, iface) = default_device(tables, of)?;
+            let is_its = of.is_none_or(|of| iface.addresses.iter().any(|(own, _)| own.to_bits() == of));
+            is_its.then_some(dev)
+        })
+        .ok_or_else(|| errno(Errno::NODEV))
+    }
+}
+
+/// Copies a datagram to `buffer`: how many bytes that was, and who sent it.
+fn copy(datagram: &Datagram, buffer: &mut [u8]) -> (usize, (Addr, u16)) {
+    (datagram.copy_to(buffer), (datagram.flow().remote, datagram.flow().rport))
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        let (shared, index) = (&self.shared, self.slot.index());
+        shared.sockets.binder().close(index);
+        if let Some(inbox) = lock(&self.rx).take() {
+            let gone = with(shared, |thread| inbox.close(&mut thread.ctx));
+            shared.sockets.gone(gone);
+            shared.sockets.binder().release(index);
+        }
+    }
+}
+
+impl fmt::Debug for UdpSocket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut debug = f.debug_struct("UdpSocket");
+        debug.field("local", &self.local_addr().ok());
+        debug.field("peer", &self.peer_addr().ok()).finish()
+    }
+}
