@@ -122,6 +122,11 @@ impl BusyPoll {
         self.tid
     }
 
+    /// The instance that it polls.
+    pub(crate) fn instance(&self) -> Option<&Arc<NapiInstance>> {
+        self.instance.as_ref()
+    }
+
     /// Polls `instance` from now on, and gives the one before back to its context.
     pub(crate) fn set_instance(&mut self, instance: Option<Arc<NapiInstance>>) {
         self.give_back();

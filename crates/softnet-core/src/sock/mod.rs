@@ -6,6 +6,7 @@
 //! * [`Inbox`] is the receiving side of a socket: whoever has it detaches what was pushed and hands it out.
 //! * [`Wait`] is what those who block on a socket learn of changes by. Whoever changes a socket's [`Readiness`] calls
 //!   [`Wait::notify`].
+//! * [`ReadyList`] is by what an epoll set learns which of its sockets changed.
 //! * [`output`] builds what sockets send; [`error`] finds the socket that a received ICMP error is about.
 //!
 //! A datagram that was put together from fragments is a *run* of skbs, all but the last flagged
@@ -22,6 +23,7 @@ pub mod key;
 #[cfg(all(test, feature = "loom"))]
 mod models;
 pub mod output;
+mod ready;
 mod slot;
 mod table;
 #[cfg(all(test, not(feature = "loom")))]
@@ -33,6 +35,7 @@ pub use binder::{Bind, BindError, Binder, EPHEMERAL, MAX_MEMBERSHIPS};
 pub use group::MAX_MEMBERS;
 pub use inbox::{Datagram, Inbox, SlotRef};
 pub use key::Flow;
+pub use ready::{MAX_ITEMS, ReadyItems, ReadyList};
 pub use slot::{Slot, SocketError};
 pub use table::{Found, Hit, MAX_SOCKETS, Sockets};
 pub use udp::{Arrivals, udp_input, udp_members};

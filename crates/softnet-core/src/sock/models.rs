@@ -13,7 +13,7 @@ use super::output::{Udp4, write_udp4};
 use super::*;
 use crate::SoftnetData;
 use crate::skb::{Batch, CacheSizes, HeapMemory, Region, Skb};
-use crate::sync::{Mutant, Ordering, UnsafeCell, check, must_fail};
+use crate::sync::{AtomicU32, Mutant, Ordering, UnsafeCell, check, must_fail};
 
 const PEER: Flow = Flow { local: mapped(0x0a00_0001), remote: mapped(0x0a00_0002), lport: 7, rport: 9 };
 
@@ -230,4 +230,36 @@ fn look_ups_find_what_is_there_and_nothing_else() {
     must_fail(Mutant::VersionNotChecked, 2, connected_under_a_poller);
     check(2, used_anew_under_a_poller);
     must_fail(Mutant::GenerationNotChecked, 2, used_anew_under_a_poller);
+}
+
+/// A poller changes what a socket is ready for while a set's thread, which was told of it before, looks. What the thread has
+/// not seen is on the list.
+fn watched() {
+    let (list, mut items) = ReadyItems::new();
+    list.reserve(0);
+    list.notify(0);
+    let slot = Arc::new((AtomicU32::new(0), Wait::default()));
+    let poller = {
+        let (list, slot) = (list.clone(), slot.clone());
+        thread::spawn(move || {
+            slot.0.store(1, Ordering::Relaxed);
+            slot.1.notify();
+            list.notify(0);
+        })
+    };
+    let mut seen = 0;
+    items.drain(|index| {
+        list.unmark(index);
+        seen = slot.0.load(Ordering::Relaxed);
+    });
+    poller.join().unwrap();
+    assert!(seen == 1 || items.has_pending(), "not seen, and nothing more to see");
+}
+
+#[test]
+fn a_set_misses_no_change() {
+    check(3, watched);
+    for m in [Mutant::UnmarkNoFence, Mutant::NotifyNoFence] {
+        must_fail(m, 3, watched);
+    }
 }

@@ -18,16 +18,21 @@
 //! Whoever polls an instance hands datagrams over to their sockets without a lock and never waits for a receiver; what does not
 //! fit is dropped and counted. A sender that is held back before a TX queue waits, or is told so.
 
+mod epoll;
 mod options;
+mod ready_fd;
 mod recv;
 mod route;
 mod send;
 mod table;
 mod thread;
 mod udp;
+mod watch;
 
 use std::sync::Arc;
 
+pub use epoll::{Epoll, EpollCtl, Event, Interest};
+pub use ready_fd::ReadyFd;
 pub use recv::{Received, RecvBatch};
 pub use table::SocketTable;
 pub use udp::{UdpBuilder, UdpSocket};

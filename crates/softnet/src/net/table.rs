@@ -18,6 +18,7 @@ use softnet_core::sock::{Arrivals, Binder, Flow, SocketError, Sockets, udp_input
 use softnet_core::sync::{AtomicBool, AtomicUsize, Ordering};
 
 use super::thread::AppThread;
+use super::watch::Watchers;
 use crate::shared::lock;
 
 /// See the [module](self).
@@ -30,6 +31,8 @@ pub struct SocketTable {
     /// Packets that wait for applications, of sockets and of those that poll.
     held: Arc<AtomicUsize>,
     threads: Mutex<Vec<Arc<Mutex<AppThread>>>>,
+    /// Who watches which socket.
+    pub(super) watchers: Watchers,
     stopped: AtomicBool,
 }
 
@@ -44,6 +47,7 @@ impl SocketTable {
             limit: region.frame_count() as usize / 2,
             held,
             threads: Mutex::default(),
+            watchers: Watchers::new(max_sockets),
             stopped: AtomicBool::new(false),
         }
     }
@@ -146,12 +150,12 @@ impl SocketTable {
 
     /// The readiness of the socket in slot `index` changed: tells those who wait for it.
     pub(crate) fn notify(&self, index: u32) {
-        if let Some(slot) = self.sockets.slot(index)
-            && slot.wait().notify()
-        {
+        let Some(slot) = self.sockets.slot(index) else { return };
+        if slot.wait().notify() {
             // It can't fail: the word is there.
             let _ = futex::wake(slot.wait().word(), futex::Flags::PRIVATE, i32::MAX as u32);
         }
+        self.watchers.notify(index);
     }
 
     /// Packets left sockets' inboxes.

@@ -28,9 +28,9 @@ use crate::shared::{Shared, lock};
 #[derive(Clone)]
 pub struct UdpSocket(Arc<Inner>);
 
-struct Inner {
-    shared: Arc<Shared>,
-    slot: SlotRef,
+pub(super) struct Inner {
+    pub(super) shared: Arc<Shared>,
+    pub(super) slot: SlotRef,
     /// It sees addresses as IPv4 ones.
     v4: bool,
     options: Options,
@@ -138,6 +138,10 @@ impl UdpSocket {
     /// A socket that is to be more than [`bind`](Self::bind) makes it.
     pub fn builder(on: &Handle) -> UdpBuilder {
         UdpBuilder { on: on.clone(), reuse_port: false, only_v6: false, recv_buffer: None }
+    }
+
+    pub(super) fn inner(&self) -> &Arc<Inner> {
+        &self.0
     }
 
     fn slot(&self) -> &Slot {
@@ -516,6 +520,7 @@ impl Drop for Inner {
     fn drop(&mut self) {
         let (shared, index) = (&self.shared, self.slot.index());
         shared.sockets.binder().close(index);
+        shared.sockets.watchers.forget(index);
         if let Some(inbox) = lock(&self.rx).take() {
             let gone = with(shared, |thread| inbox.close(&mut thread.ctx));
             shared.sockets.gone(gone);

@@ -5,6 +5,7 @@
 mod apps;
 mod contexts;
 mod deferral;
+mod epoll;
 mod frames;
 mod mirred;
 mod order;

@@ -12,7 +12,7 @@ use super::frames::{arp_answer, host, host_mac, ip, own, own_mac};
 use super::world::{Lane, Setup, World, on_all, until};
 
 /// A datagram from the host at port `port`, with its checksum.
-fn datagram(port: usize, dst: Ipv4Addr, ports: (u16, u16), payload: &[u8]) -> Vec<u8> {
+pub(crate) fn datagram(port: usize, dst: Ipv4Addr, ports: (u16, u16), payload: &[u8]) -> Vec<u8> {
     let len = 8 + payload.len() as u16;
     let mut udp = [ports.0, ports.1, len, 0].map(u16::to_be_bytes).concat();
     udp.extend(payload);
@@ -42,7 +42,7 @@ fn payload(len: usize) -> Vec<u8> {
     (0..len).map(|i| (i * 7 + len) as u8).collect()
 }
 
-fn start(ports: &[usize], known: bool) -> (World, Vec<Lane>, Handle) {
+pub(crate) fn start(ports: &[usize], known: bool) -> (World, Vec<Lane>, Handle) {
     let (world, lanes) = Setup { ports, workers: 2, known, ..Setup::default() }.start();
     let handle = world.handle();
     (world, lanes, handle)

@@ -1,0 +1,515 @@
+//! [`Epoll`]: one thread waits for any number of sockets, and for descriptors of the kernel, and polls its NAPI instance
+//! itself where that is better than being woken.
+//!
+//! The calls are those of `epoll(7)`, and [`wait`](Epoll::wait) goes as `ep_poll` of the kernel's `fs/eventpoll.c` does:
+//!
+//! 1. What is ready is handed over, level-triggered sockets anew each time. If that is anything, the instance is *suspended*
+//!    ([`EpollParams::prefer_busy_poll`]).
+//! 2. With a time-out of 0 that was all.
+//! 3. With `busy_poll_usecs` or `prefer_busy_poll` the thread polls the instance that its sockets' packets came by last.
+//! 4. If there is still nothing it resumes the instance, forgets it until the next packet, and sleeps.
+//!
+//! Sockets of one set should receive by one instance, as [`UdpSocket::incoming_napi_id`] tells; else only the last one's is
+//! polled. Descriptors of the kernel are looked at whenever nothing else is ready, and every 50 µs while there is, so that
+//! neither starves the other.
+//!
+//! An edge-triggered socket is told of when its receive queue was empty, or when all that was there had been taken to be handed
+//! out: its user reads until there is nothing more.
+
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::sync::{Arc, Mutex, Weak};
+use std::time::{Duration, Instant};
+
+use rustix::event::epoll;
+use rustix::io::Errno;
+use softnet_core::sock::{MAX_ITEMS, ReadyItems, SlotRef};
+use softnet_core::sync::{AtomicUsize, Ordering};
+
+use super::Handle;
+use super::options::errno;
+use super::udp::{Inner, UdpSocket};
+use super::watch::{Set, Watch};
+use crate::busy_poll::{BusyPoll, EpollParams, OutOfRange, Waits};
+use crate::clock::timespec;
+use crate::control::Target;
+use crate::shared::{Shared, lock};
+use crate::wake::Waker;
+
+/// How long the kernel's descriptors may wait while sockets are ready.
+const FD_INTERVAL: Duration = Duration::from_micros(50);
+/// Marks the set's own descriptor among those of the kernel.
+const WAKE: u64 = u64::MAX;
+
+/// What to wait for, and how to be told: the kernel's `EPOLL*` flags, or-ed together. Errors are always told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Interest(u32);
+
+impl Interest {
+    /// Something can be received.
+    pub const IN: Interest = Interest(1);
+    /// Something can be sent.
+    pub const OUT: Interest = Interest(1 << 2);
+    /// Told once for each change, not for as long as it lasts (`EPOLLET`).
+    pub const EDGE: Interest = Interest(1 << 31);
+    /// Told once, and then not until it is [modified](EpollCtl::modify) (`EPOLLONESHOT`).
+    pub const ONE_SHOT: Interest = Interest(1 << 30);
+    /// Of several sets that wait for one socket in this way, one is told (`EPOLLEXCLUSIVE`).
+    pub const EXCLUSIVE: Interest = Interest(1 << 28);
+
+    const ERROR: u32 = 1 << 3;
+
+    fn has(self, other: Interest) -> bool {
+        self.0 & other.0 != 0
+    }
+}
+
+impl std::ops::BitOr for Interest {
+    type Output = Interest;
+
+    fn bitor(self, other: Interest) -> Interest {
+        Interest(self.0 | other.0)
+    }
+}
+
+/// What is ready.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// What it was added with.
+    pub token: u64,
+    bits: u32,
+}
+
+impl Event {
+    /// Something can be received, or an error waits.
+    pub fn is_readable(&self) -> bool {
+        self.bits & (Interest::IN.0 | Interest::ERROR) != 0
+    }
+
+    /// Something can be sent.
+    pub fn is_writable(&self) -> bool {
+        self.bits & Interest::OUT.0 != 0
+    }
+
+    /// An error waits, or the other end of a kernel's descriptor is gone.
+    pub fn is_error(&self) -> bool {
+        self.bits & !(Interest::IN.0 | Interest::OUT.0) != 0
+    }
+}
+
+/// A socket that a set watches.
+struct Item {
+    slot: SlotRef,
+    socket: Weak<Inner>,
+    interest: Interest,
+    token: u64,
+    /// A one-shot one was told of.
+    spent: bool,
+}
+
+impl Item {
+    /// What is to be told of it now.
+    fn bits(&self) -> u32 {
+        if self.spent {
+            return 0;
+        }
+        let now = self.slot.slot().readiness();
+        let bit = |on: bool, bit: u32| if on { bit } else { 0 };
+        let bits = bit(now.readable, Interest::IN.0) | bit(now.writable, Interest::OUT.0);
+        bits & self.interest.0 | bit(now.error, Interest::ERROR)
+    }
+}
+
+#[derive(Default)]
+struct Items {
+    /// By number.
+    table: Vec<Option<Item>>,
+    free: Vec<u32>,
+    by_slot: HashMap<u32, u32>,
+}
+
+impl Items {
+    fn find(&mut self, socket: &Arc<Inner>) -> Option<(u32, &mut Item)> {
+        let index = *self.by_slot.get(&socket.slot.index())?;
+        let item = self.table.get_mut(index as usize)?.as_mut()?;
+        (item.socket.as_ptr() == Arc::as_ptr(socket)).then_some((index, item))
+    }
+
+    fn remove(&mut self, index: u32) {
+        if let Some(item) = self.table.get_mut(index as usize).and_then(Option::take) {
+            self.free.push(index);
+            let slot = item.slot.index();
+            if self.by_slot.get(&slot) == Some(&index) {
+                self.by_slot.remove(&slot);
+            }
+        }
+    }
+}
+
+/// What of an [`Epoll`] any thread may use: adds sockets to it, also while its thread waits.
+#[derive(Clone)]
+pub struct EpollCtl {
+    shared: Arc<Shared>,
+    set: Arc<Set>,
+    items: Arc<Mutex<Items>>,
+    fds: Arc<Fds>,
+}
+
+/// The kernel's descriptors of a set.
+struct Fds {
+    epoll: OwnedFd,
+    /// How many there are beside the set's own.
+    count: AtomicUsize,
+    tokens: Mutex<HashMap<RawFd, u64>>,
+}
+
+impl EpollCtl {
+    /// Watches `socket`; events carry `token`. An error if it is watched already, or of another stack. A socket that is closed is
+    /// removed by itself.
+    pub fn add(&self, socket: &UdpSocket, interest: Interest, token: u64) -> io::Result<()> {
+        let inner = socket.inner();
+        if !Arc::ptr_eq(&inner.shared, &self.shared) {
+            return Err(errno(Errno::INVAL));
+        }
+        let slot = inner.slot.clone();
+        let mut items = lock(&self.items);
+        if items.find(inner).is_some() {
+            return Err(errno(Errno::EXIST));
+        }
+        if let Some(closed) = items.by_slot.get(&slot.index()).copied() {
+            items.remove(closed);
+        }
+        let index = items.free.pop().unwrap_or(items.table.len() as u32);
+        if index >= MAX_ITEMS {
+            return Err(errno(Errno::NOSPC));
+        }
+        if index as usize == items.table.len() {
+            items.table.push(None);
+        }
+        self.set.list.reserve(index);
+        items.by_slot.insert(slot.index(), index);
+        let watch = Watch::Set { set: self.set.clone(), index, exclusive: interest.has(Interest::EXCLUSIVE) };
+        let number = slot.index();
+        items.table[index as usize] =
+            Some(Item { slot, socket: Arc::downgrade(inner), interest, token, spent: false });
+        drop(items);
+        self.shared.sockets.watchers.add(number, watch);
+        // It may be ready already.
+        self.set.notify(index);
+        Ok(())
+    }
+
+    /// Changes what is waited for, and has a one-shot socket told of again. (`EXCLUSIVE` stays as it was.)
+    pub fn modify(&self, socket: &UdpSocket, interest: Interest, token: u64) -> io::Result<()> {
+        let mut items = lock(&self.items);
+        let (index, item) = items.find(socket.inner()).ok_or_else(|| errno(Errno::NOENT))?;
+        (item.interest, item.token, item.spent) = (interest, token, false);
+        drop(items);
+        self.set.notify(index);
+        Ok(())
+    }
+
+    /// Watches `socket` no more.
+    pub fn delete(&self, socket: &UdpSocket) -> io::Result<()> {
+        let inner = socket.inner();
+        let mut items = lock(&self.items);
+        let (index, _) = items.find(inner).ok_or_else(|| errno(Errno::NOENT))?;
+        items.remove(index);
+        drop(items);
+        self.unwatch(inner.slot.index());
+        Ok(())
+    }
+
+    fn unwatch(&self, slot: u32) {
+        let watch = Watch::Set { set: self.set.clone(), index: 0, exclusive: false };
+        self.shared.sockets.watchers.remove(slot, &watch);
+    }
+
+    /// Watches a descriptor of the kernel, which must stay open as long. Interests mean what they do there.
+    pub fn add_fd(&self, fd: impl AsFd, interest: Interest, token: u64) -> io::Result<()> {
+        let fd = fd.as_fd();
+        let mut tokens = lock(&self.fds.tokens);
+        epoll::add(&self.fds.epoll, fd, data(fd.as_raw_fd()), flags(interest))?;
+        if tokens.insert(fd.as_raw_fd(), token).is_none() {
+            self.fds.count.fetch_add(1, Ordering::Release);
+        }
+        drop(tokens);
+        // Who is polling looks at descriptors only if there are any.
+        self.set.waker.wake();
+        Ok(())
+    }
+
+    /// Changes what is waited for of a descriptor of the kernel.
+    pub fn modify_fd(&self, fd: impl AsFd, interest: Interest, token: u64) -> io::Result<()> {
+        let fd = fd.as_fd();
+        let mut tokens = lock(&self.fds.tokens);
+        epoll::modify(&self.fds.epoll, fd, data(fd.as_raw_fd()), flags(interest))?;
+        tokens.insert(fd.as_raw_fd(), token);
+        Ok(())
+    }
+
+    /// Watches a descriptor of the kernel no more.
+    pub fn delete_fd(&self, fd: impl AsFd) -> io::Result<()> {
+        let fd = fd.as_fd();
+        let mut tokens = lock(&self.fds.tokens);
+        epoll::delete(&self.fds.epoll, fd)?;
+        if tokens.remove(&fd.as_raw_fd()).is_some() {
+            self.fds.count.fetch_sub(1, Ordering::Release);
+        }
+        Ok(())
+    }
+}
+
+fn data(fd: RawFd) -> epoll::EventData {
+    epoll::EventData::new_u64(fd as u64)
+}
+
+fn flags(interest: Interest) -> epoll::EventFlags {
+    epoll::EventFlags::from_bits_truncate(interest.0)
+}
+
+/// See the [module](self). One thread uses it; others may by its [`EpollCtl`].
+pub struct Epoll {
+    ctl: EpollCtl,
+    busy: BusyPoll,
+    waiter: Waiter,
+    /// The instance is not polled until a packet came by it again.
+    forgotten: bool,
+}
+
+/// What is ready, and how to block until something is.
+struct Waiter {
+    ready: ReadyItems,
+    /// Marked items that were taken off the list and are to be looked at.
+    active: VecDeque<u32>,
+    /// Events of the kernel's descriptors that were not handed over yet.
+    fd_events: VecDeque<Event>,
+    fds_at: Instant,
+    set: Arc<Set>,
+    fds: Arc<Fds>,
+    shared: Arc<Shared>,
+}
+
+impl Epoll {
+    /// An empty set for sockets of a stack, for one thread.
+    pub fn new(on: &Handle) -> io::Result<Self> {
+        let shared = on.0.clone();
+        let (list, ready) = ReadyItems::new();
+        let set = Arc::new(Set { list, waker: Waker::new()? });
+        let fds = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        epoll::add(&fds, set.waker.fd(), epoll::EventData::new_u64(WAKE), epoll::EventFlags::IN)?;
+        let fds = Arc::new(Fds { epoll: fds, count: AtomicUsize::new(0), tokens: Mutex::default() });
+        let waiter = Waiter {
+            ready,
+            active: VecDeque::new(),
+            fd_events: VecDeque::new(),
+            fds_at: Instant::now(),
+            set: set.clone(),
+            fds: fds.clone(),
+            shared: shared.clone(),
+        };
+        let busy = BusyPoll::new(&shared, EpollParams::default());
+        let ctl = EpollCtl { shared, set, items: Arc::default(), fds };
+        Ok(Epoll { ctl, busy, waiter, forgotten: false })
+    }
+
+    /// To add sockets by, and to change and remove them.
+    pub fn ctl(&self) -> &EpollCtl {
+        &self.ctl
+    }
+
+    /// How it polls.
+    pub fn params(&self) -> EpollParams {
+        self.busy.params
+    }
+
+    /// Changes how it polls, from the next call of [`wait`](Self::wait) on (`EPIOCSPARAMS`).
+    pub fn set_params(&mut self, params: EpollParams) -> Result<(), OutOfRange> {
+        self.busy.set_params(params)
+    }
+
+    /// Replaces `events` by up to `max` (at least one) that are ready, as soon as there are any, and returns how many. 0 after
+    /// `timeout` (`None`: never). See the [module](self) for what it does meanwhile.
+    pub fn wait(
+        &mut self,
+        events: &mut Vec<Event>,
+        max: usize,
+        timeout: Option<Duration>,
+    ) -> io::Result<usize> {
+        events.clear();
+        if self.busy.tid() == 0 {
+            self.busy.enter();
+        }
+        let mut deadline = None;
+        loop {
+            let n = self.harvest(events, max.max(1));
+            if n > 0 {
+                self.busy.suspend(n);
+                return Ok(n);
+            }
+            if self.ctl.shared.sockets.is_stopped() {
+                return Err(errno(Errno::NETDOWN));
+            }
+            if timeout == Some(Duration::ZERO) {
+                return Ok(0);
+            }
+            // Of the whole call, busy polling included. One beyond the end of time is none.
+            let until = *deadline.get_or_insert_with(|| timeout.and_then(|t| Instant::now().checked_add(t)));
+            let Epoll { busy, waiter, .. } = self;
+            if busy.instance().is_some_and(|instance| instance.is_closed()) {
+                busy.set_instance(None);
+            }
+            if busy.params.polls() && !self.forgotten {
+                busy.busy_loop(waiter, until);
+                if waiter.is_ready() {
+                    continue;
+                }
+            }
+            if busy.params.prefer_busy_poll {
+                self.forgotten = true;
+                busy.resume();
+                if waiter.is_ready() {
+                    continue;
+                }
+            }
+            if !busy.sleep(waiter, until) {
+                return Ok(0);
+            }
+        }
+    }
+
+    /// Hands over what is ready.
+    fn harvest(&mut self, events: &mut Vec<Event>, max: usize) -> usize {
+        let Waiter { ready, active, set, .. } = &mut self.waiter;
+        ready.drain(|index| active.push_back(index));
+        let mut napi_id = 0;
+        let polled = self.busy.instance().map_or(0, |instance| instance.napi.id);
+        let mut items = lock(&self.ctl.items);
+        for _ in 0..active.len() {
+            if events.len() == max {
+                break;
+            }
+            let Some(index) = active.pop_front() else { break };
+            let Some(item) = items.table.get_mut(index as usize).and_then(Option::as_mut) else {
+                set.list.unmark(index);
+                continue;
+            };
+            if item.socket.strong_count() == 0 {
+                items.remove(index);
+                set.list.unmark(index);
+                continue;
+            }
+            let level = !item.interest.has(Interest::EDGE | Interest::ONE_SHOT);
+            let mut bits = if level { item.bits() } else { 0 };
+            if bits != 0 {
+                // It stays, to be looked at again by the next call.
+                active.push_back(index);
+            } else {
+                set.list.unmark(index);
+                bits = item.bits();
+                if bits != 0 && level {
+                    // It became ready just now. It is marked again, by us or by who made it so.
+                    set.list.notify(index);
+                }
+                item.spent = item.interest.has(Interest::ONE_SHOT) && bits != 0;
+            }
+            if bits != 0 {
+                events.push(Event { token: item.token, bits });
+                let id = item.slot.slot().napi_id();
+                if id != 0 && (napi_id == 0 || napi_id != polled) {
+                    napi_id = id;
+                }
+            }
+        }
+        drop(items);
+        self.waiter.fd_events(events, max);
+        if napi_id != 0 && self.busy.params.polls() {
+            self.forgotten = false;
+            if napi_id != polled
+                && let Ok((_, found)) = self.ctl.shared.find(&Target::Napi(napi_id))
+            {
+                self.busy.set_instance(found.into_iter().next());
+            }
+        }
+        events.len()
+    }
+}
+
+impl Waiter {
+    /// Hands over events of the kernel's descriptors, and looks for some if it is time.
+    fn fd_events(&mut self, events: &mut Vec<Event>, max: usize) {
+        if self.fds.count.load(Ordering::Relaxed) > 0 && self.fd_events.is_empty() {
+            let now = Instant::now();
+            if events.is_empty() || now.duration_since(self.fds_at) >= FD_INTERVAL {
+                self.fds_at = now;
+                self.look_at_fds(Some(Duration::ZERO));
+            }
+        }
+        while events.len() < max
+            && let Some(event) = self.fd_events.pop_front()
+        {
+            events.push(event);
+        }
+    }
+
+    /// Waits for the kernel's descriptors, the set's own among them. Returns whether that was it, or a signal came.
+    fn look_at_fds(&mut self, timeout: Option<Duration>) -> bool {
+        let mut buffer = [const { std::mem::MaybeUninit::<epoll::Event>::uninit() }; 64];
+        let ns = |t: Duration| timespec(u64::try_from(t.as_nanos()).unwrap_or(u64::MAX));
+        let Ok((found, _)) = epoll::wait(&self.fds.epoll, &mut buffer, timeout.map(ns).as_ref()) else {
+            return true;
+        };
+        let mut woken = false;
+        let tokens = lock(&self.fds.tokens);
+        for event in &*found {
+            let data = event.data.u64();
+            if data == WAKE {
+                woken = true;
+            } else if let Some(token) = tokens.get(&(data as RawFd)) {
+                self.fd_events.push_back(Event { token: *token, bits: { event.flags }.bits() });
+            }
+        }
+        woken
+    }
+}
+
+impl Waits for Waiter {
+    fn is_ready(&mut self) -> bool {
+        if self.ready.has_pending() || !self.active.is_empty() || !self.fd_events.is_empty() {
+            return true;
+        }
+        if self.fds.count.load(Ordering::Relaxed) > 0 {
+            let now = Instant::now();
+            if now.duration_since(self.fds_at) >= FD_INTERVAL {
+                self.fds_at = now;
+                self.look_at_fds(Some(Duration::ZERO));
+            }
+        }
+        !self.fd_events.is_empty() || self.shared.sockets.is_stopped()
+    }
+
+    fn block(&mut self, timeout: Option<Duration>) -> bool {
+        let set = self.set.clone();
+        let announced = set.waker.sleeper.announce();
+        if self.is_ready() {
+            drop(announced);
+            return true;
+        }
+        let woken = self.look_at_fds(timeout);
+        if announced.awake() || woken {
+            set.waker.clear();
+        }
+        woken || !self.fd_events.is_empty()
+    }
+}
+
+impl Drop for Epoll {
+    /// Its sockets stay open; the instance that it polled is polled by its context from now on.
+    fn drop(&mut self) {
+        let slots: Vec<u32> = lock(&self.ctl.items).by_slot.keys().copied().collect();
+        slots.into_iter().for_each(|slot| self.ctl.unwatch(slot));
+        self.busy.give_back();
+        self.busy.env.ctx.drain();
+    }
+}

@@ -1,0 +1,142 @@
+//! Who watches which socket: what a poller notifies when a socket's readiness changed.
+//!
+//! For each slot a snapshot of those who watch it, which pollers read without a lock. Whoever adds or removes one replaces it. A
+//! notification may reach somebody who has just stopped watching, or watches the slot for the socket that had it before: that is
+//! for them to notice.
+
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, OnceLock};
+
+use arc_swap::ArcSwapOption;
+use softnet_core::sock::ReadyList;
+
+use crate::wake::Waker;
+
+/// Slots of a chunk.
+const CHUNK: u32 = 256;
+
+/// An epoll set as those see it who notify.
+pub(super) struct Set {
+    pub(super) list: Arc<ReadyList>,
+    pub(super) waker: Waker,
+}
+
+impl Set {
+    /// Puts item `index` on the list, and wakes whoever waits for that.
+    pub(super) fn notify(&self, index: u32) {
+        if self.list.notify(index) {
+            self.waker.wake();
+        }
+    }
+}
+
+/// One who watches a socket.
+#[derive(Clone)]
+pub(super) enum Watch {
+    /// An epoll set.
+    Set {
+        set: Arc<Set>,
+        /// Its number there.
+        index: u32,
+        /// Of those that are, one is enough to be told.
+        exclusive: bool,
+    },
+    /// An eventfd, for event loops of others.
+    Fd(Arc<OwnedFd>),
+}
+
+impl Watch {
+    fn notify(&self) {
+        match self {
+            Watch::Set { set, index, .. } => set.notify(*index),
+            // Can fail only if the counter is full, and then it is readable anyway.
+            Watch::Fd(fd) => _ = rustix::io::write(fd, &1u64.to_ne_bytes()),
+        }
+    }
+
+    fn is_of(&self, other: &Watch) -> bool {
+        match (self, other) {
+            (Watch::Set { set, .. }, Watch::Set { set: other, .. }) => Arc::ptr_eq(set, other),
+            (Watch::Fd(fd), Watch::Fd(other)) => Arc::ptr_eq(fd, other),
+            _ => false,
+        }
+    }
+}
+
+type Chunk = Box<[ArcSwapOption<Vec<Watch>>]>;
+
+/// See the [module](self).
+pub(super) struct Watchers(Box<[OnceLock<Chunk>]>);
+
+impl Watchers {
+    /// For `slots` slots, which nobody watches.
+    pub(super) fn new(slots: u32) -> Self {
+        Watchers((0..slots.div_ceil(CHUNK)).map(|_| OnceLock::new()).collect())
+    }
+
+    fn get(&self, slot: u32) -> Option<&ArcSwapOption<Vec<Watch>>> {
+        self.0.get((slot / CHUNK) as usize)?.get()?.get((slot % CHUNK) as usize)
+    }
+
+    /// Notifies those who watch `slot`.
+    #[inline]
+    pub(super) fn notify(&self, slot: u32) {
+        if let Some(watchers) = self.get(slot)
+            && let Some(watchers) = watchers.load().as_deref()
+        {
+            tell(watchers);
+        }
+    }
+
+    /// Adds one, in place of what was there of the same watcher.
+    pub(super) fn add(&self, slot: u32, watch: Watch) {
+        let Some(chunk) = self.0.get((slot / CHUNK) as usize) else { return };
+        let chunk = chunk.get_or_init(|| (0..CHUNK).map(|_| ArcSwapOption::empty()).collect());
+        if let Some(watchers) = chunk.get((slot % CHUNK) as usize) {
+            watchers.rcu(|old| {
+                let others = old.iter().flat_map(|old| old.iter()).filter(|other| !other.is_of(&watch));
+                Some(Arc::new(others.chain([&watch]).cloned().collect::<Vec<_>>()))
+            });
+        }
+    }
+
+    /// Removes one.
+    pub(super) fn remove(&self, slot: u32, watch: &Watch) {
+        if let Some(watchers) = self.get(slot) {
+            watchers.rcu(|old| {
+                let others = old.iter().flat_map(|old| old.iter()).filter(|other| !other.is_of(watch));
+                let others: Vec<_> = others.cloned().collect();
+                (!others.is_empty()).then(|| Arc::new(others))
+            });
+        }
+    }
+
+    /// The socket in `slot` is closed: those who watched it are told once more.
+    pub(super) fn forget(&self, slot: u32) {
+        if let Some(watchers) = self.get(slot)
+            && let Some(watchers) = watchers.swap(None)
+        {
+            watchers.iter().for_each(Watch::notify);
+        }
+    }
+}
+
+fn tell(watchers: &[Watch]) {
+    let mut exclusive: Option<(&Arc<Set>, u32)> = None;
+    for watch in watchers {
+        match watch {
+            Watch::Set { set, index, exclusive: true } => {
+                // One that sleeps rather than one that is busy with something else.
+                if exclusive.is_none_or(|(first, _)| {
+                    !first.waker.sleeper.is_announced() && set.waker.sleeper.is_announced()
+                }) {
+                    exclusive = Some((set, *index));
+                }
+            }
+            watch => watch.notify(),
+        }
+    }
+    if let Some((set, index)) = exclusive {
+        set.notify(index);
+    }
+}
