@@ -259,7 +259,8 @@ fn it_ends_when_told_to_and_says_why_it_cannot_start() {
     }
     let ns = NetNs::new().unwrap();
     ns.run(|| {
-        let mut server = udp_kv(&["--threads", "3"]);
+        let mut server = udp_kv(&["--threads", "3", "--by-queue"]);
+        assert_eq!(exchange(&client(), 8, b"version\r\n"), b"VERSION 0.1.0\r\n");
         kill_process(Pid::from_child(&server.0), Signal::TERM).unwrap();
         assert!(server.0.wait().unwrap().success());
         let args = ["--listen", "192.0.2.1:11211"];

@@ -140,6 +140,10 @@ impl DatagramSet for Fake {
         }
         Ok(0)
     }
+
+    fn napi_id(&self, _: usize) -> u32 {
+        0
+    }
 }
 
 fn server() -> SocketAddr {
@@ -255,6 +259,9 @@ fn a_stall_shows_in_all_that_it_held_up() {
         }
         fn send(&mut self, socket: usize, outbox: &Outbox) -> io::Result<usize> {
             self.0.send(socket, outbox)
+        }
+        fn napi_id(&self, socket: usize) -> u32 {
+            self.0.napi_id(socket)
         }
     }
     let set = Stalling(fake, now.clone(), stalls.clone());
