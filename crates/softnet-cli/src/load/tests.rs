@@ -19,6 +19,8 @@ enum Does {
     Answer(u64),
     /// Answers something else after so many ns.
     Lie(u64),
+    /// Sends what is no response to it, and then answers, after so many ns.
+    Babble(u64),
     Nothing,
 }
 
@@ -126,6 +128,24 @@ impl DatagramSet for Fake {
                 Does::Answer(delay) => delay,
                 Does::Lie(delay) => {
                     message[0] ^= 1;
+                    delay
+                }
+                Does::Babble(delay) => {
+                    let id = [request[0], request[1]];
+                    let noise: [&[u8]; 6] = [
+                        &[],
+                        &[id[0], id[1], 0, 0, 0, 1, 0],
+                        &[id[0], id[1], 0, 0, 0, 0, 0, 0, 1],
+                        &[id[0], id[1], 0, 5, 0, 5, 0, 0, 1],
+                        &[id[0], id[1], 0, 0, 0xff, 0xff, 0, 0, 1],
+                        // To a request that was never made.
+                        &[id[0] ^ 0x80, id[1], 0, 0, 0, 1, 0, 0, 1],
+                    ];
+                    for (i, datagram) in noise.iter().enumerate() {
+                        let at = (self.now.get() + delay - 1, (n << 8) | i as u64);
+                        self.on_the_way.insert(at, (socket, datagram.to_vec()));
+                        self.seen.borrow_mut().outstanding += 1;
+                    }
                     delay
                 }
                 Does::Nothing => continue,
@@ -346,6 +366,20 @@ fn a_wrong_response_is_told_with_an_example() {
     assert!(tally.wrong > 0);
     assert!(tally.misses > 0, "nothing was stored before");
     assert!(tally.wrong_example.unwrap().contains(" of record "));
+}
+
+#[test]
+fn what_is_no_response_is_counted_and_harms_nobody() {
+    let config = config(Load::Closed { in_flight: 2 }, "1200");
+    let fate = |n| if n % 10 == 0 { Does::Babble(10_000) } else { Does::Answer(10_000) };
+    let (tally, seen) = run_on(&config, fate);
+    let tally = tally.unwrap();
+    consistent(&tally);
+    assert_eq!((tally.misses, tally.wrong, tally.lost), (0, 0, 0));
+    // Of the whole run, of which all but the warm-up is measured; each babble has five, and one that seems late.
+    let babbles = seen.requests / 10;
+    assert!(tally.strange.abs_diff(5 * babbles) < 100, "{} of {babbles}", tally.strange);
+    assert!(tally.late.abs_diff(babbles) < 20, "{} of {babbles}", tally.late);
 }
 
 #[test]
