@@ -8,6 +8,7 @@ mod bench;
 mod demo;
 mod filter;
 mod instance;
+mod load;
 mod qdisc;
 mod run;
 mod set;
@@ -40,6 +41,7 @@ Examples:
                                    send no more than that by it, as `tc` would have it
   softnet filter --help            redirect or mirror what a device sends or receives
   softnet bench forward            how fast this machine forwards
+  softnet load 10.0.0.2:11211      how fast a memcached server answers over UDP
 
 run and demo need root, and so do the benches that use interfaces.
 show, top, set, qdisc and filter need the user that runs the instance.
@@ -54,6 +56,8 @@ enum Command {
     Qdisc(qdisc::Qdisc),
     Filter(filter::FilterArgs),
     Demo(demo::Demo),
+    #[command(after_help = load::HELP)]
+    Load(load::LoadArgs),
     /// Measure softnet on this machine
     #[command(subcommand)]
     Bench(bench::Bench),
@@ -88,6 +92,7 @@ fn main() -> ExitCode {
         Command::Qdisc(args) => qdisc::qdisc(&args),
         Command::Filter(args) => filter::filter(&args),
         Command::Demo(args) => demo::demo(&args),
+        Command::Load(args) => load::load(&args),
         Command::Bench(bench) => bench.run(),
     };
     let (code, message) = match result {

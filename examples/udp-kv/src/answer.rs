@@ -145,6 +145,9 @@ impl Desk<'_> {
         for (i, name) in Counters::NAMES.iter().enumerate() {
             stat(name, self.threads.iter().map(|counters| counters.values()[i]).sum());
         }
+        for (i, thread) in self.threads.iter().enumerate() {
+            stat(&format!("udp_napi_id_{i}"), thread.napi_id().into());
+        }
         reply.put(b"END\r\n");
     }
 }

@@ -24,6 +24,10 @@ struct Args {
     /// Threads, each with sockets of its own on the same addresses [default: one for each CPU]
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     threads: Option<u16>,
+    /// Lead packets to threads by the RX queue that they come by, not by their flow: with as many threads as an interface has
+    /// queues, each serves one NAPI instance
+    #[arg(long)]
+    by_queue: bool,
     /// Memory for items, in MiB
     #[arg(short, long, value_name = "MIB", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=1_048_576))]
     memory: u32,
@@ -62,6 +66,9 @@ fn run(args: &Args) -> Result<(), String> {
     let threads = args.threads.map_or(cpus, usize::from);
     let sets = bind(&args.listen, threads, args.batch.into(), &stop)?;
     let addresses = sets[0].local_addrs().map_err(|error| error.to_string())?;
+    if args.by_queue {
+        sets[0].lead_by_queue(threads as u32).map_err(|error| format!("--by-queue: {error}"))?;
+    }
     let store = Arc::new(Store::new((args.memory as usize) << 20, 8 * threads));
     let server = Server::start(sets, &store, &stop).map_err(|error| format!("threads: {error}"))?;
     let addresses: Vec<String> = addresses.iter().map(SocketAddr::to_string).collect();

@@ -5,6 +5,7 @@
 //! received is answered, counted as refused, or asked for no answer.
 
 use std::io;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::Instant;
@@ -38,6 +39,8 @@ pub struct Counters {
     pub cut: Counter,
     /// Errors that a socket told.
     pub socket_errors: Counter,
+    /// Id of the NAPI instance by which packets for the first socket come; 0 if that is not known.
+    napi_id: AtomicU32,
 }
 
 impl Counters {
@@ -53,10 +56,16 @@ impl Counters {
         "udp_socket_errors",
     ];
 
+    /// Id of the NAPI instance by which packets for the thread's first socket come; 0 if that is not known.
+    pub fn napi_id(&self) -> u32 {
+        self.napi_id.load(Relaxed)
+    }
+
     /// Their values, in the order of their names.
     pub(crate) fn values(&self) -> [u64; Self::NAMES.len()] {
-        let Counters { received, requests, sent, not_sent, malformed, multi_packet, cut, socket_errors } =
-            self;
+        let Counters {
+            received, requests, sent, not_sent, malformed, multi_packet, cut, socket_errors, ..
+        } = self;
         [received, requests, sent, not_sent, malformed, multi_packet, cut, socket_errors].map(Counter::get)
     }
 }
@@ -69,7 +78,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Serves `store`, with a thread for each of `sets`, until `stop` is told. The sets' waits must end then, too.
+    /// Serves `store`, with a thread for each of `sets`, each of which has a socket at least, until `stop` is told. The sets' waits must end then, too.
     ///
     /// # Errors
     /// A thread can't be made; none runs then.
@@ -145,10 +154,16 @@ fn serve(
 ) -> io::Result<()> {
     let counters = &threads[me];
     let (mut ready, mut outbox) = (Vec::new(), Outbox::default());
+    let mut before = u32::MAX;
     while !stop.told() {
         set.wait(None, &mut ready)?;
         let now = u32::try_from(started.elapsed().as_secs()).unwrap_or(u32::MAX);
         store.advance(now);
+        if now != before {
+            // Once a second: it costs a system call.
+            counters.napi_id.store(set.napi_id(0), Relaxed);
+            before = now;
+        }
         let desk = Desk { store, now, counters, threads };
         for socket in ready.iter().copied() {
             let Ok(taken) = set.recv(socket) else {

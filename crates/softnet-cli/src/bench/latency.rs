@@ -25,7 +25,6 @@ impl Latency {
     }
 
     /// Adds what `other` recorded.
-    #[cfg_attr(not(test), allow(dead_code, reason = "for benches of several clients"))]
     pub(crate) fn add(&mut self, other: &Latency) {
         self.0.add(&other.0).expect("all histograms have the same bounds");
     }

@@ -12,6 +12,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with, sockopt};
 
 use super::mmsg::{Receiver, Sender, Sent};
+use super::queue::{incoming_napi_id, lead_by_queue};
 use super::{DatagramSet, Outbox, Stop};
 
 /// What stands for the [`Stop`] in the epoll set.
@@ -86,6 +87,16 @@ impl KernelSockets {
         Ok(KernelSockets { epoll, sockets, named, receiver: Receiver::new(batch), sender: Sender::new() })
     }
 
+    /// From now on which of the `members` sets that are bound to these addresses gets a packet depends on the RX queue that
+    /// it came by, and so on the NAPI instance, and not on its flow: with as many sets as queues, each has one of its own.
+    /// What comes by no queue, as on the loopback interface, all goes to one set.
+    ///
+    /// # Errors
+    /// The sockets are not [`bound`](Self::bound).
+    pub fn lead_by_queue(&self, members: u32) -> io::Result<()> {
+        self.sockets.iter().try_for_each(|socket| lead_by_queue(socket.as_fd(), members))
+    }
+
     /// Where each socket is.
     pub fn local_addrs(&self) -> io::Result<Vec<SocketAddr>> {
         self.sockets.iter().map(UdpSocket::local_addr).collect()
@@ -139,5 +150,9 @@ impl DatagramSet for KernelSockets {
             }
         }
         Ok(refused)
+    }
+
+    fn napi_id(&self, socket: usize) -> u32 {
+        incoming_napi_id(self.sockets[socket].as_fd())
     }
 }

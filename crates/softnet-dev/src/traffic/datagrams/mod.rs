@@ -8,6 +8,7 @@
 
 mod kernel;
 mod mmsg;
+mod queue;
 mod stop;
 #[cfg(test)]
 mod tests;
@@ -46,6 +47,9 @@ pub trait DatagramSet {
     /// # Errors
     /// If the socket can't send at all.
     fn send(&mut self, socket: usize, outbox: &Outbox) -> io::Result<usize>;
+
+    /// Id of the NAPI instance that the last packet for `socket` came by; 0 if that is not known.
+    fn napi_id(&self, socket: usize) -> u32;
 }
 
 /// Datagrams to send, in order. Keeps its memory when cleared.

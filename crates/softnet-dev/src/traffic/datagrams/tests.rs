@@ -1,8 +1,12 @@
 use std::net::{Ipv4Addr, UdpSocket};
+use std::time::Instant;
 
 use proptest::prelude::*;
 
 use super::*;
+use crate::netlink::{self, Netlink, Offload};
+use crate::netns::NetNs;
+use crate::testing::net_allowed;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 const ANY: &str = "127.0.0.1:0";
@@ -118,6 +122,58 @@ fn two_sets_may_have_the_same_address() {
     let (one, other) = (taken(&mut one), taken(&mut other));
     assert_eq!(one + other, 64);
     assert!(one > 0 && other > 0, "{one} and {other}");
+}
+
+/// Two hosts whose wire has two queues each way, on which the receiver's packets come by NAPI instances.
+#[test]
+fn packets_are_led_by_the_queue_they_came_by() {
+    if !net_allowed() {
+        return;
+    }
+    let [near, far] = [NetNs::new().unwrap(), NetNs::new().unwrap()];
+    let [here, there] = [1, 2].map(|host| Ipv4Addr::new(10, 77, 0, host));
+    let set_up = |name: &str, ip| {
+        let mut netlink = Netlink::new().unwrap();
+        netlink.add_address(name, ip, 24).unwrap();
+        netlink.set_up(name).unwrap();
+    };
+    near.run(|| {
+        Netlink::new().unwrap().add_veth("near0", "far0", (2, 2), Some(&far)).unwrap();
+        netlink::set_offload("near0", Offload::Tso, false).unwrap();
+        set_up("near0", here);
+    })
+    .unwrap();
+    far.run(|| {
+        netlink::set_offload("far0", Offload::Gro, true).unwrap();
+        set_up("far0", there);
+        Netlink::new().unwrap().wait_running("far0").unwrap();
+    })
+    .unwrap();
+    let stop = Stop::new().unwrap();
+    let at = SocketAddr::from((there, 7));
+    let mut sets = far.run(|| [(); 2].map(|()| KernelSockets::bound(&[at], 8, &stop).unwrap())).unwrap();
+    sets[0].lead_by_queue(2).unwrap();
+    // Each flow keeps to one queue; of so many, each queue has some.
+    let flows: Vec<UdpSocket> =
+        near.run(|| (0..64).map(|_| UdpSocket::bind((here, 0)).unwrap()).collect()).unwrap();
+    let mut ids = [None; 2];
+    for flow in &flows {
+        flow.send_to(b"x", at).unwrap();
+        let give_up = Instant::now() + PATIENCE;
+        let set = loop {
+            let taken = sets.iter_mut().position(|set| set.recv(0).unwrap() > 0);
+            if let Some(set) = taken {
+                break set;
+            }
+            assert!(Instant::now() < give_up, "a packet did not arrive");
+            std::thread::yield_now();
+        };
+        let id = sets[set].napi_id(0);
+        assert_ne!(id, 0, "it came by a NAPI instance");
+        assert_eq!(*ids[set].get_or_insert(id), id, "a set gets the packets of one");
+    }
+    assert_ne!(ids[0], ids[1]);
+    assert!(ids.iter().all(Option::is_some), "{ids:?}");
 }
 
 #[test]
