@@ -452,6 +452,14 @@ fn has_source_route(mut options: &[u8]) -> Result<bool, DropReason> {
     }
 }
 
+#[cfg(all(any(test, fuzzing), not(feature = "loom")))]
+pub(crate) mod fuzz;
+
 #[cfg(all(test, not(feature = "loom")))]
 #[path = "slow_tests.rs"]
 mod tests;
+
+#[cfg(all(any(test, fuzzing), not(feature = "loom")))]
+#[cfg_attr(not(test), allow(dead_code))]
+#[path = "slow_world.rs"]
+mod world;

@@ -20,9 +20,14 @@
 //!
 //! Invariant: every skb handed in comes out in one run, is freed with its reason, or is [`held`](Reassembly::held).
 
+#[cfg(all(any(test, fuzzing), not(feature = "loom")))]
+pub(crate) mod fuzz;
 mod ipv4;
 mod ipv6;
 mod queue;
+#[cfg(all(any(test, fuzzing), not(feature = "loom")))]
+#[cfg_attr(not(test), allow(dead_code))]
+mod rig;
 #[cfg(all(test, not(feature = "loom")))]
 mod tests;
 
