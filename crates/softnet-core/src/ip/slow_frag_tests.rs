@@ -66,6 +66,11 @@ fn an_echo_of_any_size_comes_back() {
         }
     }
     assert_eq!(world.slow.held(), 0);
+    // What is known of the way back counts.
+    assert!(world.slow.pmtu().update(world.now, CLIENT.into(), (1500, 1500), 1000));
+    let sent = world.input(0, &cut(&ping(2000), 1500));
+    assert!(sent.len() == 3 && sent.iter().all(|(_, frame)| frame.len() <= ETH_LEN + 1000));
+    assert_eq!(checksum::sum(&join(&sent).0), 0xffff);
     let dropped = world.ctx.stats().dropped();
     // One byte that differs, anywhere, and there is no answer.
     let mut fragments = cut(&ping(3000), 1500);

@@ -1,5 +1,6 @@
 //! Reassembly of whatever a stranger makes up.
 
+use super::FragParams;
 use super::rig::{Rig, SECOND, v4, v6};
 use crate::fuzz::Script;
 
@@ -11,7 +12,8 @@ fn truth(id: u8, range: std::ops::Range<usize>) -> Vec<u8> {
 /// Plays a script: fragments of a few datagrams of both families, each of the true bytes at its place, raw packets, and
 /// time. What comes out must be true, and every packet accounted for.
 pub fn reassembly(data: &[u8]) {
-    let mut rig = Rig::new();
+    // Few frames, as making them is what takes the time; still, a datagram of as many fragments as may be fits.
+    let mut rig = Rig::with(FragParams::default(), 300);
     let mut script = Script::new(data);
     while let Some(op) = script.byte() {
         match op % 8 {

@@ -267,13 +267,13 @@ fn at_the_bound_of_memory_the_oldest_goes() {
             assert_eq!(rig.feed(&part(id, &data, 0..16)), Ok(None));
         }
         assert_eq!(rig.feed(&part(3, &data, 16..32)), Ok(None));
-        assert_eq!(rig.drops(DropReason::FragLimit), 0);
+        assert_eq!(rig.drops(DropReason::FragEvicted), 0);
         // The fifth pushes the oldest out, of whichever family, and not itself.
         rig.now += 1;
         assert_eq!(rig.feed(&part(4, &data, 0..16)), Ok(None));
-        assert_eq!((rig.drops(DropReason::FragLimit), rig.frags.held()), (1, 4));
+        assert_eq!((rig.drops(DropReason::FragEvicted), rig.frags.held()), (1, 4));
         assert_eq!(rig.feed(&part(3, &data, 32..40)), Ok(Some(whole(3, &data))));
-        assert_eq!((rig.drops(DropReason::FragLimit), rig.frags.held()), (2, 1));
+        assert_eq!((rig.drops(DropReason::FragEvicted), rig.frags.held()), (2, 1));
         // Datagrams that were ruined hold no fragments, but are bounded, too.
         for id in 10..30 {
             rig.now += 1;
@@ -283,7 +283,7 @@ fn at_the_bound_of_memory_the_oldest_goes() {
         }
     }
     let mut rig = Rig::with(FragParams { ipfrag_high_thresh: 0, ..FragParams::default() }, 64);
-    assert_eq!(rig.feed(&part(1, &payload(40), 0..16)), Err(DropReason::FragLimit));
+    assert_eq!(rig.feed(&part(1, &payload(40), 0..16)), Err(DropReason::FragEvicted));
 }
 
 #[test]
