@@ -420,7 +420,8 @@ proptest! {
         prop_assert!(missing.is_empty());
     }
 
-    /// Parts of the true datagram with one that lies among them: what comes out is the true one or nothing.
+    /// Parts of the true datagram with one among them that lies: what comes out is the true one or nothing, unless the lie
+    /// takes the place of parts exactly, which nobody could notice here.
     #[test]
     fn intact_or_dropped(
         (_, cuts) in any_cuts(Just(1600)),
@@ -433,6 +434,8 @@ proptest! {
         let forged = vec![0xff; 1600];
         let start = lie.0 * 8;
         let end = (start + lie.1 * 8).min(1600);
+        let exact = cuts.iter().any(|cut| cut.start == start) && cuts.iter().any(|cut| cut.end == end);
+        prop_assume!(!exact);
         let mut parts: Vec<_> = cuts.iter().map(|cut| part(1, &data, cut.clone())).collect();
         for (i, index) in order.iter().enumerate() {
             let len = parts.len();
@@ -441,7 +444,7 @@ proptest! {
         parts.insert(at.index(parts.len()), part(1, &forged, start..end));
         for part in parts {
             if let Ok(Some(done)) = rig.feed(&part) {
-                prop_assert_eq!(done, whole(1, &data));
+                prop_assert!(done == whole(1, &data));
             }
         }
     }
