@@ -81,6 +81,7 @@ pub struct SlowPath {
     neigh: NeighTable,
     frags: Reassembly,
     idents: Idents,
+    cut: u64,
     pmtu: PmtuCache,
     limit: RateLimit,
     actions: Actions,
@@ -97,6 +98,7 @@ impl SlowPath {
             neigh: NeighTable::new(params, key.hash(&[0])),
             frags: Reassembly::new(FragParams::default(), key_of(1)),
             idents: Idents::new(key_of(2)),
+            cut: 0,
             pmtu: PmtuCache::new(PmtuParams::default(), key_of(3)),
             limit: RateLimit::default(),
             actions: Actions::new(),
@@ -111,6 +113,11 @@ impl SlowPath {
     /// The datagrams that are not whole, for display.
     pub fn fragments(&self) -> &Reassembly {
         &self.frags
+    }
+
+    /// Packets that were too long for the next link, and were cut.
+    pub fn cut(&self) -> u64 {
+        self.cut
     }
 
     /// Packets that wait for something: a neighbour, or other fragments.

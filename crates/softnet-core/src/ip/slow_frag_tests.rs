@@ -65,7 +65,7 @@ fn an_echo_of_any_size_comes_back() {
             assert_eq!((header.ttl(), header.protocol()), (64, protocol::ICMP));
         }
     }
-    assert_eq!(world.slow.held(), 0);
+    assert_eq!((world.slow.held(), world.slow.fragments().reassembled()), (0, 5));
     // What is known of the way back counts.
     assert!(world.slow.pmtu().update(world.now, CLIENT.into(), (1500, 1500), 1000));
     let sent = world.input(0, &cut(&ping(2000), 1500));
@@ -135,8 +135,9 @@ fn a_packet_too_long_for_the_next_link_is_cut() {
         let mut original = udp(0, CLIENT, FAR, 64, len);
         original[ETH_LEN + 1] = 0x48;
         let original = mend(original);
-        let originated = world.ctx.stats().originated.get();
+        let (originated, cut) = (world.ctx.stats().originated.get(), world.slow.cut());
         let sent = world.one(0, original.clone());
+        assert_eq!(world.slow.cut(), cut + 1);
         assert_eq!(world.ctx.stats().originated.get(), originated + sent.len() as u64 - 1);
         let (payload, headers) = join(&sent);
         assert_eq!(payload, original[ETH_LEN + 20..]);

@@ -102,6 +102,7 @@ fn packets_are_cut_for_a_smaller_mtu() {
     }
     let drops = world.view().drops();
     assert!(drops.iter().all(|row| row.reason != "pkt_too_big"), "{drops:?}");
+    assert!(world.view().stats().fragments.cut >= 2);
     world.end();
 }
 
@@ -136,5 +137,7 @@ fn fragments_in_any_order_and_twice_but_none_that_overlap() {
     // A first part that will not be completed: for half a minute nothing is heard of it, and it is accounted for.
     raw.send(&request, &[a], &[]);
     until("a fragment that is held", || world.view().stats().held == 1);
+    let fragments = world.view().stats().fragments;
+    assert!(fragments.waiting >= 1 && fragments.reassembled >= 4, "{fragments:?}");
     world.end();
 }

@@ -143,6 +143,7 @@ pub struct Reassembly {
     peers: HashMap<Ipv4Addr, Peer, SipKey>,
     /// Queues by age, of IPv4 and IPv6: each family's oldest is the next to be late.
     ages: [Ages; 2],
+    reassembled: u64,
 }
 
 /// The ends of a list of queues, oldest first.
@@ -163,6 +164,7 @@ impl Reassembly {
             free: None,
             peers: HashMap::with_hasher(key),
             ages: [Ages::default(); 2],
+            reassembled: 0,
         }
     }
 
@@ -174,6 +176,11 @@ impl Reassembly {
     /// Datagrams that are not whole, those included of which nothing more is wanted.
     pub fn datagrams(&self) -> usize {
         self.index.len()
+    }
+
+    /// Datagrams that became whole.
+    pub fn reassembled(&self) -> u64 {
+        self.reassembled
     }
 
     /// When [`expire`](Self::expire) is to be called next.
@@ -249,7 +256,10 @@ impl Reassembly {
                 let payload = queue.payload_of_first(&self.slab);
                 let (len, run) = (queue.total(), self.slab.take(&queue));
                 match queue.ecn() {
-                    Ok(ecn) => Ok(Some(Whole { run, len, payload, ecn })),
+                    Ok(ecn) => {
+                        self.reassembled += 1;
+                        Ok(Some(Whole { run, len, payload, ecn }))
+                    }
                     Err(reason) => {
                         ctx.free_list(run, reason);
                         Ok(None)

@@ -117,6 +117,7 @@ impl SlowPath {
             return Ok(());
         }
         let mut skbs = split(ctx, skb, mtu.into())?;
+        self.cut += 1;
         // One of them is the packet that was counted already.
         ctx.originated(skbs.len() as u64 - 1);
         while let Some(skb) = skbs.pop_front() {
