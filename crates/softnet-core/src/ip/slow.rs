@@ -345,9 +345,8 @@ impl SlowPath {
     fn output_own(&mut self, ctx: &mut SoftnetData, view: View<'_>, mut skb: Skb, out: &mut Outbox) {
         let dst = Ipv4Header::new(skb.data().get(ETH_LEN..).unwrap_or_default()).map(|h| h.dst());
         let hop = view.tables.route(dst.unwrap_or(0).into());
-        let reachable = matches!(hop.kind, Kind::Rewrite | Kind::Connected | Kind::Resolve);
         match view.iface(hop.dev) {
-            Some(iface) if reachable => {
+            Some(iface) if hop.is_reachable() => {
                 skb.head_mut().dev = hop.dev;
                 let link = (iface.mtu, iface.mac);
                 if let Err((skb, reason)) = self.output_cut(ctx, view, skb, hop, link, out) {
