@@ -179,6 +179,8 @@ fn tables_for_people() {
     assert_eq!(show("drops"), fine("nothing was dropped\n"));
     let (code, out, err) = show("stats");
     assert!(code == 0 && err.is_empty() && out.contains("received     59,000\n"), "{out}{err}");
+    let fragments = "fragments    2 datagrams waiting, 4,100 put together, 7 packets cut\n";
+    assert!(out.contains(fragments), "{out}");
 }
 
 #[test]

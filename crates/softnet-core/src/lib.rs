@@ -5,6 +5,8 @@
 //! in a simulation. `unsafe` is confined to [`skb`] and [`sync`].
 #![deny(unsafe_code)]
 
+#[cfg(all(any(test, fuzzing), not(feature = "loom")))]
+pub mod fuzz;
 pub mod ip;
 pub mod napi;
 pub mod qdisc;

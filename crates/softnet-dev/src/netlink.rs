@@ -6,6 +6,8 @@
 //! Answers are read attribute by attribute, and attributes nobody here asks for are not even looked at, so that a
 //! kernel newer than this code is no trouble.
 
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 mod knobs;
 mod link;
 mod monitor;

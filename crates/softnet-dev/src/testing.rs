@@ -17,3 +17,16 @@ pub fn net_allowed() -> bool {
         }
     }
 }
+
+/// Runs `target` on every file of its corpus, `fuzz/corpus/<name>` of the repository.
+///
+/// # Panics
+/// If `target` does, or there is no such corpus.
+pub fn replay(name: &str, target: fn(&[u8])) {
+    let corpus = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/corpus/");
+    let files: Vec<_> = std::fs::read_dir(format!("{corpus}{name}")).expect("a corpus").collect();
+    assert!(!files.is_empty(), "the corpus of {name} is empty");
+    for file in files {
+        target(&std::fs::read(file.expect("a file").path()).expect("a file that can be read"));
+    }
+}

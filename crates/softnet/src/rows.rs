@@ -259,10 +259,15 @@ impl View {
         let contexts = shared.contexts();
         let totals: Vec<_> = shared.devices.iter().map(|dev| dev.totals()).collect();
         let tables = shared.tables.load();
-        let (neighbours, waiting, icmp_limited) = {
+        let (neighbours, waiting, icmp_limited, fragments) = {
             let control = shared.control();
-            let neigh = control.slow.neighbours();
-            (neigh.entries().len() as u64, control.slow.held() as u64, control.slow.icmp_limited())
+            let (slow, frags) = (&control.slow, control.slow.fragments());
+            let fragments = crate::show::FragStats {
+                waiting: frags.datagrams() as u64,
+                reassembled: frags.reassembled(),
+                cut: slow.cut(),
+            };
+            (slow.neighbours().entries().len() as u64, slow.held() as u64, slow.icmp_limited(), fragments)
         };
         let open = shared.devices.iter().filter_map(|dev| dev.live.load_full());
         let queued: u64 = open.map(|live| lock(&live.layout).totals().qlen).sum();
@@ -282,6 +287,7 @@ impl View {
             dropped: contexts.iter().map(|c| c.dropped()).sum(),
             held: waiting + queued + redirected as u64 + in_sockets,
             icmp_limited,
+            fragments,
             exhausted: shared.region.exhausted(),
             leaked: leaked(),
             frames: shared.region.frame_count().into(),

@@ -290,6 +290,17 @@ pub struct RouteRow {
     pub dev: Option<String>,
 }
 
+/// What became of fragments. (Those that were dropped are among the drops, each for its reason.)
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FragStats {
+    /// Datagrams to softnet that are not whole, or that were given up not long ago.
+    pub waiting: u64,
+    /// Those that became whole.
+    pub reassembled: u64,
+    /// Packets that were too long for the next link, and were cut.
+    pub cut: u64,
+}
+
 /// Packets dropped for one reason.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DropRow {
@@ -434,6 +445,8 @@ pub struct Stats {
     pub held: u64,
     /// ICMP errors that were not sent, because there were too many.
     pub icmp_limited: u64,
+    /// Fragments, of datagrams to softnet and of packets that it forwards.
+    pub fragments: FragStats,
     /// Times packet memory ran out.
     pub exhausted: u64,
     /// Handles that were lost; anything above 0 is a bug in softnet.

@@ -72,6 +72,15 @@ pub(crate) fn stats(now: &Stats, before: Option<(&Stats, f64)>) -> String {
         ("neighbours", grouped(now.neighbours)),
         ("sockets", grouped(now.sockets)),
         ("limited", format!("{} ICMP errors not sent", count(|s| s.icmp_limited))),
+        (
+            "fragments",
+            format!(
+                "{} datagrams waiting, {} put together, {} packets cut",
+                grouped(now.fragments.waiting),
+                count(|s| s.fragments.reassembled),
+                count(|s| s.fragments.cut)
+            ),
+        ),
         ("exhausted", format!("{} times out of packet memory", count(|s| s.exhausted))),
     ];
     if now.leaked > 0 {

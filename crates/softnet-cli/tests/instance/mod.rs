@@ -112,7 +112,8 @@ impl Handler for Instance {
             ]),
             Table::Stats => json!({
                 "name": "edge", "version": "0.1.0", "pid": 77, "uptime_s": 245.0, "received": 59000, "originated": 1,
-                "transmitted": 58000, "delivered": 1001, "dropped": 0, "held": 0, "icmp_limited": 0, "exhausted": 0,
+                "transmitted": 58000, "delivered": 1001, "dropped": 0, "held": 0, "icmp_limited": 0,
+                "fragments": {"waiting": 2, "reassembled": 4100, "cut": 7}, "exhausted": 0,
                 "leaked": 0, "frames": 4096, "frames_free": 4000, "heads": 4096, "heads_free": 4000, "routes": 2,
                 "fib_bytes": 1000, "neighbours": 1, "cpu_ns": 500000000
             }),

@@ -67,6 +67,11 @@ impl Adjacency {
         Adjacency { dev, mtu, gateway: gateway.into(), ..Self::special(Kind::Resolve) }
     }
 
+    /// Whether packets are sent by it, as soon as its neighbour is known.
+    pub fn is_reachable(&self) -> bool {
+        matches!(self.kind, Kind::Rewrite | Kind::Connected | Kind::Resolve)
+    }
+
     /// The same next hop with its neighbour's MAC known.
     pub fn resolved(self, from: [u8; 6], to: [u8; 6]) -> Self {
         let mut rewrite = [0; 14];

@@ -15,10 +15,6 @@ use crate::skb::{DropReason, SkbList};
 pub struct EchoReply {
     /// Its header but for the identification.
     pub datagram: Datagram,
-    /// Who answers.
-    pub from: Ipv4Addr,
-    /// Whom.
-    pub to: Ipv4Addr,
     /// Bytes of the ICMP message.
     pub len: usize,
     message: [u8; ICMP_LEN],
@@ -79,5 +75,5 @@ pub fn echo_reply_of_run(
         dont_fragment: false,
     };
     let message = [ECHO_REPLY, code, high, low, a, b, c, d];
-    Ok(EchoReply { datagram, from, to, len, message, payload: ETH_LEN + lengths.header + ICMP_LEN })
+    Ok(EchoReply { datagram, len, message, payload: ETH_LEN + lengths.header + ICMP_LEN })
 }

@@ -87,43 +87,25 @@ pub fn emit<'a>(
     };
     // What an skb has room for is a limit of its own.
     let mtu = mtu.min(FRAME_SIZE - HEADROOM - ETH_LEN);
-    let whole = fixed + len <= mtu;
-    if len > most || (!whole && datagram.dont_fragment) {
-        return Err(DropReason::PktTooBig);
-    }
+    let whole = len <= most && fixed + len <= mtu;
     let header = if whole { fixed } else { fixed + extra };
     // All but the last carry a multiple of 8 bytes.
     let room = if whole { len } else { mtu.saturating_sub(header) & !7 };
-    if !whole && room == 0 {
+    if len > most || (!whole && (datagram.dont_fragment || room == 0)) {
         return Err(DropReason::PktTooBig);
     }
-    let mut source = pieces.into_iter();
-    let mut piece: &[u8] = &[];
+    let mut payload = Gather { pieces: pieces.into_iter(), rest: &[] };
     let mut list = SkbList::new();
     let mut at = 0;
     loop {
         let n = room.min(len - at);
-        let Some((mut skb, l3)) = blank(store, header + n) else {
+        let Some(mut skb) = blank(store, header + n) else {
             give_back(store, list);
             return Err(DropReason::NoFrame);
         };
         let packet = skb.data_mut().get_mut(ETH_LEN..).unwrap_or_default();
-        let (head, payload) = packet.split_at_mut(header.min(packet.len()));
-        let mut to = payload;
-        while !to.is_empty() {
-            if piece.is_empty() {
-                match source.next() {
-                    Some(next) => piece = next,
-                    None => break,
-                }
-            }
-            let n = to.len().min(piece.len());
-            let (now, later) = to.split_at_mut(n);
-            let (taken, rest) = piece.split_at(n);
-            now.copy_from_slice(taken);
-            (to, piece) = (later, rest);
-        }
-        to.fill(0);
+        let (head, body) = packet.split_at_mut(header.min(packet.len()));
+        payload.fill(body);
         let part = (!whole).then_some((at, at + n < len));
         write_header(head, datagram, n, part);
         let ethertype = match datagram.addresses {
@@ -133,8 +115,7 @@ pub fn emit<'a>(
         if let Some(eth) = skb.data_mut().get_mut(12..ETH_LEN) {
             eth.copy_from_slice(&ethertype);
         }
-        let head = skb.head_mut();
-        (head.l3, head.flags) = (l3, Flags::ORIGINATED);
+        skb.head_mut().flags = Flags::ORIGINATED;
         // Of one store, so of one region.
         list.push_back(skb).map_err(drop).ok();
         at += n;
@@ -144,8 +125,35 @@ pub fn emit<'a>(
     }
 }
 
-/// An skb with a zeroed link header and `len` bytes behind it, whatever they are, and where these begin.
-fn blank(store: &mut Store, len: usize) -> Option<(Skb, u16)> {
+/// Bytes that lie in pieces.
+struct Gather<'a, I> {
+    pieces: I,
+    /// What is left of the piece taken last.
+    rest: &'a [u8],
+}
+
+impl<'a, I: Iterator<Item = &'a [u8]>> Gather<'a, I> {
+    /// Copies the next bytes to `to`, and zeros when there are no more.
+    fn fill(&mut self, mut to: &mut [u8]) {
+        while !to.is_empty() {
+            if self.rest.is_empty() {
+                match self.pieces.next() {
+                    Some(piece) => self.rest = piece,
+                    None => break,
+                }
+            }
+            let n = to.len().min(self.rest.len());
+            let (now, later) = to.split_at_mut(n);
+            let (taken, rest) = self.rest.split_at(n);
+            now.copy_from_slice(taken);
+            (to, self.rest) = (later, rest);
+        }
+        to.fill(0);
+    }
+}
+
+/// An skb with a zeroed link header, and an L3 packet of `len` bytes behind it, whatever these are.
+fn blank(store: &mut Store, len: usize) -> Option<Skb> {
     let mut skb = store.alloc_skb()?;
     match skb.put(ETH_LEN + len) {
         Some(data) => data[..ETH_LEN].fill(0),
@@ -154,7 +162,8 @@ fn blank(store: &mut Store, len: usize) -> Option<(Skb, u16)> {
             return None;
         }
     }
-    Some((skb, ETH_LEN as u16))
+    skb.head_mut().l3 = ETH_LEN as u16;
+    Some(skb)
 }
 
 fn give_back(store: &mut Store, mut list: SkbList) {
@@ -256,7 +265,7 @@ fn write_rest(
     // Their headers may be shorter, but then there is little to gain from pieces of other sizes.
     while at < payload.len() {
         let n = room.min(payload.len() - at);
-        let (mut piece, l3) = blank(store, len + n).ok_or(DropReason::NoFrame)?;
+        let mut piece = blank(store, len + n).ok_or(DropReason::NoFrame)?;
         if let Some(data) = piece.data_mut().get_mut(ETH_LEN..) {
             data[..len].copy_from_slice(&copied[..len]);
             data[len..].copy_from_slice(&payload[at..at + n]);
@@ -265,7 +274,6 @@ fn write_rest(
         }
         let (of, head) = (skb.head(), piece.head_mut());
         (head.dev, head.queue, head.flags, head.tc_depth) = (of.dev, of.queue, of.flags, of.tc_depth);
-        head.l3 = l3;
         rest.push_back(piece).map_err(drop).ok();
         at += n;
     }

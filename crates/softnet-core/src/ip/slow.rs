@@ -89,6 +89,7 @@ pub struct SlowPath {
     neigh: NeighTable,
     frags: Reassembly,
     idents: Idents,
+    cut: u64,
     pmtu: PmtuCache,
     limit: RateLimit,
     actions: Actions,
@@ -105,6 +106,7 @@ impl SlowPath {
             neigh: NeighTable::new(params, key.hash(&[0])),
             frags: Reassembly::new(FragParams::default(), key_of(1)),
             idents: Idents::new(key_of(2)),
+            cut: 0,
             pmtu: PmtuCache::new(PmtuParams::default(), key_of(3)),
             limit: RateLimit::default(),
             actions: Actions::new(),
@@ -119,6 +121,11 @@ impl SlowPath {
     /// The datagrams that are not whole, for display.
     pub fn fragments(&self) -> &Reassembly {
         &self.frags
+    }
+
+    /// Packets that were too long for the next link, and were cut.
+    pub fn cut(&self) -> u64 {
+        self.cut
     }
 
     /// Packets that wait for something: a neighbour, or other fragments.
@@ -363,9 +370,8 @@ impl SlowPath {
     fn output_own(&mut self, ctx: &mut SoftnetData, view: View<'_>, mut skb: Skb, out: &mut Outbox) {
         let dst = Ipv4Header::new(skb.data().get(ETH_LEN..).unwrap_or_default()).map(|h| h.dst());
         let hop = view.tables.route(dst.unwrap_or(0).into());
-        let reachable = matches!(hop.kind, Kind::Rewrite | Kind::Connected | Kind::Resolve);
         match view.iface(hop.dev) {
-            Some(iface) if reachable => {
+            Some(iface) if hop.is_reachable() => {
                 skb.head_mut().dev = hop.dev;
                 let link = (iface.mtu, iface.mac);
                 if let Err((skb, reason)) = self.output_cut(ctx, view, skb, hop, link, out) {
@@ -515,6 +521,14 @@ fn has_source_route(mut options: &[u8]) -> Result<bool, DropReason> {
     }
 }
 
+#[cfg(all(any(test, fuzzing), not(feature = "loom")))]
+pub(crate) mod fuzz;
+
 #[cfg(all(test, not(feature = "loom")))]
 #[path = "slow_tests.rs"]
 mod tests;
+
+#[cfg(all(any(test, fuzzing), not(feature = "loom")))]
+#[cfg_attr(not(test), allow(dead_code))]
+#[path = "slow_world.rs"]
+mod world;

@@ -1,6 +1,7 @@
 //! Fragments to softnet, and packets that are cut on their way.
 
 use super::*;
+use crate::ip::fragment::{Addresses, Datagram};
 
 /// A frame of the client to `dst`, cut to fit `mtu`.
 fn cut(whole: &[u8], mtu: usize) -> Vec<Vec<u8>> {
@@ -65,7 +66,12 @@ fn an_echo_of_any_size_comes_back() {
             assert_eq!((header.ttl(), header.protocol()), (64, protocol::ICMP));
         }
     }
-    assert_eq!(world.slow.held(), 0);
+    assert_eq!((world.slow.held(), world.slow.fragments().reassembled()), (0, 5));
+    // What is known of the way back counts.
+    assert!(world.slow.pmtu().update(world.now, CLIENT.into(), (1500, 1500), 1000));
+    let sent = world.input(0, &cut(&ping(2000), 1500));
+    assert!(sent.len() == 3 && sent.iter().all(|(_, frame)| frame.len() <= ETH_LEN + 1000));
+    assert_eq!(checksum::sum(&join(&sent).0), 0xffff);
     let dropped = world.ctx.stats().dropped();
     // One byte that differs, anywhere, and there is no answer.
     let mut fragments = cut(&ping(3000), 1500);
@@ -130,8 +136,9 @@ fn a_packet_too_long_for_the_next_link_is_cut() {
         let mut original = udp(0, CLIENT, FAR, 64, len);
         original[ETH_LEN + 1] = 0x48;
         let original = mend(original);
-        let originated = world.ctx.stats().originated.get();
+        let (originated, cut) = (world.ctx.stats().originated.get(), world.slow.cut());
         let sent = world.one(0, original.clone());
+        assert_eq!(world.slow.cut(), cut + 1);
         assert_eq!(world.ctx.stats().originated.get(), originated + sent.len() as u64 - 1);
         let (payload, headers) = join(&sent);
         assert_eq!(payload, original[ETH_LEN + 20..]);
@@ -190,4 +197,39 @@ fn without_memory_nothing_is_cut() {
     assert!(world.one(0, udp(0, CLIENT, FAR, 64, 1400)).is_empty());
     assert_eq!(world.drops(DropReason::NoFrame), 1);
     world.ctx.free_frames(taken.into_iter());
+}
+
+/// What a sender here gives is cut to what the path takes, goes out when the neighbour is known, or not at all.
+#[test]
+fn a_senders_datagram_is_cut_for_its_path() {
+    let mut world = World::new();
+    let send = |world: &mut World, dst: Ipv4Addr, len: usize, dont_fragment: bool| {
+        let datagram = Datagram {
+            addresses: Addresses::V4 { src: OWN[1], dst },
+            protocol: protocol::UDP,
+            ttl: 9,
+            tos: 0,
+            id: 0,
+            dont_fragment,
+        };
+        let mut out = Outbox::default();
+        let view = View { now: world.now, tables: &world.tables, ifaces: &world.ifaces };
+        let payload = vec![0x77; len];
+        let sent = world.slow.send_datagram(&mut world.ctx, view, datagram, (len, [&payload[..]]), &mut out);
+        sent.map(|()| world.carry_out(out))
+    };
+    let asked = send(&mut world, SERVER, 2000, false).unwrap();
+    assert_eq!((heard(&asked[0]).2.target_ip, world.held()), (SERVER, 4));
+    let sent = world.one(1, reply(1, SERVER, SERVER_MAC));
+    assert_eq!(join(&sent).0, [0x77; 2000]);
+    assert!(sent.iter().all(|(dev, frame)| *dev == 1 && frame.len() <= ETH_LEN + 600));
+    // One packet as long as it fits; what is known of the path counts.
+    assert_eq!(send(&mut world, SERVER, 580, true).unwrap().len(), 1);
+    assert_eq!(send(&mut world, SERVER, 581, true), Err(DropReason::PktTooBig));
+    assert!(world.slow.pmtu().update(world.now, SERVER.into(), (600, 600), 560));
+    assert_eq!(send(&mut world, SERVER, 541, true), Err(DropReason::PktTooBig));
+    assert_eq!(send(&mut world, SERVER, 541, false).unwrap().len(), 2);
+    for nowhere in [Ipv4Addr::new(172, 16, 0, 1), Ipv4Addr::new(10, 66, 0, 1), OWN[0]] {
+        assert_eq!(send(&mut world, nowhere, 10, false), Err(DropReason::IpNoRoute));
+    }
 }

@@ -7,13 +7,10 @@ use crate::ip::arp::Operation;
 use crate::ip::checksum;
 use crate::skb::BATCH;
 
-#[path = "slow_world.rs"]
-mod world;
-
 #[path = "slow_frag_tests.rs"]
 mod frags;
 
-use world::*;
+use super::world::*;
 
 #[test]
 fn an_arp_request_is_answered_and_its_sender_remembered() {

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use super::super::*;
+use super::*;
 use crate::ip::adjacency::host_key;
 use crate::ip::input::{Exceptions, Ingress, TxBatches, ipv4_input};
 use crate::ip::{Fib, checksum};

@@ -50,7 +50,8 @@ reasons! {
     FragOverlap = "frag_overlap", "of a datagram whose fragments overlap";
     FragTooFar = "frag_too_far", "too many other fragments of its source came since its datagram's last";
     FragInvalid = "frag_invalid", "a fragment that contradicts itself or the others of its datagram, or is too small";
-    FragLimit = "frag_limit", "of a datagram in too many fragments, or the oldest when memory for fragments was used up";
+    FragLimit = "frag_limit", "of a datagram in too many fragments";
+    FragEvicted = "frag_evicted", "of the oldest datagram when the memory for fragments was used up";
     IpNoProto = "ip_noproto", "addressed to softnet, for a protocol or port that nobody serves";
     IcmpCsum = "icmp_csum", "wrong ICMP checksum";
     IcmpMalformed = "icmp_malformed", "malformed ICMP message";

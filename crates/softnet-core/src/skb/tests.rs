@@ -145,6 +145,37 @@ fn list_is_first_in_first_out() {
     assert!(list.pop_front().is_none());
 }
 
+/// A list shows what it holds, and takes an skb at its front.
+#[test]
+fn list_shows_its_bytes() {
+    let region = region(16, 16);
+    let mut ctx = context(&region);
+    let mut skb = |byte: u8| {
+        let mut skb = ctx.alloc_skb().unwrap();
+        skb.put(3).unwrap().fill(byte);
+        skb
+    };
+    let mut list = SkbList::from(skb(1));
+    list.push_back(skb(2)).unwrap();
+    list.push_front(skb(0)).unwrap();
+    let shown: Vec<Vec<u8>> = list.data().map(<[u8]>::to_vec).collect();
+    assert_eq!(shown, [[0; 3], [1; 3], [2; 3]]);
+    assert_eq!((list.len(), list.front_len()), (3, Some(3)));
+    for byte in 0..3 {
+        let skb = list.pop_front().unwrap();
+        assert_eq!(skb.data(), [byte; 3]);
+        ctx.free_skb(skb);
+    }
+    assert_eq!(list.data().count(), 0);
+    // An empty list takes an skb of any region, at either end.
+    let other = self::region(4, 4);
+    let mut alien = context(&other);
+    list.push_front(alien.alloc_skb().unwrap()).unwrap();
+    let refused = list.push_front(ctx.alloc_skb().unwrap()).unwrap_err();
+    ctx.free_skb(refused);
+    alien.free_list(list, DropReason::Shutdown);
+}
+
 #[test]
 fn batch_drain_keeps_what_it_did_not_yield() {
     let region = region(BATCH as u32 + 1, BATCH as u32 + 1);

@@ -113,7 +113,7 @@ pub struct LinkCounters {
 }
 
 impl LinkCounters {
-    fn parse(payload: &[u8]) -> Option<Self> {
+    pub(super) fn parse(payload: &[u8]) -> Option<Self> {
         let attributes = payload.get(HEADER_LEN..)?;
         let (_, counters) = attributes_of(attributes).find(|(kind, _)| *kind == IFLA_STATS64)?;
         let counters = counters.as_chunks::<8>().0;

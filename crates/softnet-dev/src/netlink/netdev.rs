@@ -62,7 +62,7 @@ pub struct KernelNapi {
 }
 
 impl KernelNapi {
-    fn parse(answer: &[u8]) -> Option<Self> {
+    pub(super) fn parse(answer: &[u8]) -> Option<Self> {
         let (mut id, mut irq) = (None, None);
         let (mut defer, mut flush, mut suspend) = (None, None, None);
         for (kind, value) in attributes_of(answer.get(HEADER_LEN..)?) {

@@ -100,14 +100,14 @@ impl Netlink {
 }
 
 /// The interface's own address: on a point-to-point link `IFA_ADDRESS` is the peer's.
-fn local_address(attributes: &[u8]) -> Option<Ipv4Addr> {
+pub(super) fn local_address(attributes: &[u8]) -> Option<Ipv4Addr> {
     let find = |wanted| attributes_of(attributes).find(|(kind, _)| *kind == wanted);
     let (_, value) = find(IFA_LOCAL).or_else(|| find(IFA_ADDRESS))?;
     Some(Ipv4Addr::from(<[u8; 4]>::try_from(value).ok()?))
 }
 
 /// Where a route goes out, if it is a default route.
-fn default_route_outputs(payload: &[u8]) -> Vec<u32> {
+pub(super) fn default_route_outputs(payload: &[u8]) -> Vec<u32> {
     let Some((header, attributes)) = payload.split_at_checked(ROUTE_HEADER_LEN) else { return Vec::new() };
     let mut table = u32::from(header[4]);
     let mut outputs = Vec::new();

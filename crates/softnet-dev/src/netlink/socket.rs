@@ -144,7 +144,7 @@ pub(super) fn messages(buffer: &[u8], length: usize) -> io::Result<Vec<NetlinkBu
 }
 
 /// What the kernel says in words about an error, if it does (extended acknowledgement, `nlmsgerr_attrs`).
-fn reason(message: &NetlinkBuffer<&[u8]>) -> String {
+pub(super) fn reason(message: &NetlinkBuffer<&[u8]>) -> String {
     if message.flags() & ACK_HAS_ATTRIBUTES == 0 {
         return String::new();
     }

@@ -26,6 +26,8 @@
 
 mod check;
 mod errors;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 mod read;
 #[cfg(test)]
 mod tests;

@@ -1,5 +1,8 @@
 //! The instance's side of the control socket: one thread, a handful of clients, everything bounded.
 
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
+
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};

@@ -102,6 +102,7 @@ fn packets_are_cut_for_a_smaller_mtu() {
     }
     let drops = world.view().drops();
     assert!(drops.iter().all(|row| row.reason != "pkt_too_big"), "{drops:?}");
+    assert!(world.view().stats().fragments.cut >= 2);
     world.end();
 }
 
@@ -111,8 +112,8 @@ fn fragments_in_any_order_and_twice_but_none_that_overlap() {
     world.start();
     let icmp = Icmp::new(&world.hosts[0]);
     let raw = Raw::new(&world.hosts[0], host(0), softnet(0));
-    let [request, reply] = echo(3000);
-    let (a, b, c) = ((0, 1000), (1000, 2000), (2000, 3008));
+    let [request, reply] = echo(3001);
+    let (a, b, c) = ((0, 1000), (1000, 2000), (2000, 3009));
     let answer = || icmp.receive(|message| message.from == softnet(0) && message.kind == (0, 0));
     for order in [&[a, b, c][..], &[c, b, a], &[b, c, a], &[b, b, c, c, c, b, a]] {
         until(&format!("an echo in the order {order:?}"), || {
@@ -125,16 +126,24 @@ fn fragments_in_any_order_and_twice_but_none_that_overlap() {
     };
     assert!(count("dup_frag") >= 4 && count("frag_overlap") == 0);
     // Across two, within one, in place of one: the datagram is given up, and what is sent to complete it with it.
-    for forged in [(992, 1008), (8, 16), b] {
-        let before = count("frag_overlap");
+    for (len, forged) in [(2998, (992, 1008)), (2999, (8, 16)), (3000, b)] {
+        let [request, reply] = echo(len);
+        let c = (2000, request.len());
         until("an overlap that is refused", || {
+            let before = count("frag_overlap");
             raw.send(&request, &[a, b], &[forged, c]);
-            assert!(answer().is_none_or(|message| message.bytes != reply));
-            count("frag_overlap") >= before + 4
+            let answered = answer().is_some_and(|message| message.bytes == reply);
+            let refused = count("frag_overlap") - before;
+            assert!(refused < 4 || !answered);
+            refused == 4
         });
     }
     // A first part that will not be completed: for half a minute nothing is heard of it, and it is accounted for.
-    raw.send(&request, &[a], &[]);
-    until("a fragment that is held", || world.view().stats().held == 1);
+    until("a fragment that is held", || {
+        raw.send(&request, &[a], &[]);
+        world.view().stats().held > 0
+    });
+    let fragments = world.view().stats().fragments;
+    assert!(fragments.waiting >= 1 && fragments.reassembled >= 4, "{fragments:?}");
     world.end();
 }

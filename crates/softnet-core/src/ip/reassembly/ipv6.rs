@@ -63,8 +63,9 @@ fn describe(skb: &mut Skb) -> Result<Fragment, DropReason> {
     let total = IPV6_LEN + usize::from(u16::from_be_bytes([header[4], header[5]]));
     let packet = packet.get(..total).ok_or(DropReason::PktTooSmall)?;
     let (_, at) = fragment_header(packet).filter(|_| header[0] >> 4 == 6).ok_or(DropReason::FragInvalid)?;
-    let (fragment, payload) =
-        packet[at..].split_first_chunk::<FRAGMENT_LEN>().ok_or(DropReason::PktTooSmall)?;
+    // A header before it may say that it is longer than the packet.
+    let behind = packet.get(at..).and_then(|rest| rest.split_first_chunk::<FRAGMENT_LEN>());
+    let (fragment, payload) = behind.ok_or(DropReason::PktTooSmall)?;
     let word = u16::from_be_bytes([fragment[2], fragment[3]]);
     let (start, more) = (usize::from(word & !7), word & 1 != 0);
     let id = u32::from_be_bytes([fragment[4], fragment[5], fragment[6], fragment[7]]);
@@ -80,7 +81,7 @@ fn describe(skb: &mut Skb) -> Result<Fragment, DropReason> {
     };
     let src = address(8);
     // Link-local addresses are of their link only.
-    let zone = if src.is_unicast_link_local() { skb.head().dev + 1 } else { 0 };
+    let zone = if src.is_unicast_link_local() { skb.head().dev.saturating_add(1) } else { 0 };
     let described = Fragment {
         key: Key::V6 { src, dst: address(24), id, zone },
         start: start as u32,

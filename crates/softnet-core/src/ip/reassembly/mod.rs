@@ -10,8 +10,8 @@
 //! * **Memory.** All fragments held are bounded, each at the frame it takes whatever its size; at the bound the oldest
 //!   datagram goes, as one that was not whole by now mostly never will be. The kernel refuses new ones instead: then
 //!   whoever fills the table once keeps everybody out for as long as fragments may wait.
-//! * **Time.** A datagram is in at most [`MAX_FRAGMENTS`] pieces, as in the BSDs, so that the list of its fragments may
-//!   be searched from one end (CVE-2018-5391). Tables are hashed with a secret key.
+//! * **Time.** A datagram is in at most [`MAX_FRAGMENTS`] pieces, so that the list of its fragments may be searched from
+//!   one end (CVE-2018-5391), and a run fits a batch. Tables are hashed with a secret key.
 //! * **What others see.** Overlapping fragments are refused with all of their datagram (RFC 5722): what two overlaps
 //!   mean differs from host to host, and filters in between see something else again. The datagram stays known, so
 //!   that those of its fragments that are yet to come go the same way. A fragment that came before, to the last byte,
@@ -20,24 +20,29 @@
 //!
 //! Invariant: every skb handed in comes out in one run, is freed with its reason, or is [`held`](Reassembly::held).
 
+#[cfg(all(any(test, fuzzing), not(feature = "loom")))]
+pub(crate) mod fuzz;
 mod ipv4;
 mod ipv6;
 mod queue;
+#[cfg(all(any(test, fuzzing), not(feature = "loom")))]
+#[cfg_attr(not(test), allow(dead_code))]
+mod rig;
 #[cfg(all(test, not(feature = "loom")))]
 mod tests;
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{Ipv4Addr, Ipv6Addr};
 
 use queue::{Insert, Queue, Slab};
 
 use crate::SoftnetData;
 use crate::siphash::SipKey;
-use crate::skb::{DropReason, FRAME_SIZE, Skb, SkbList};
+use crate::skb::{BATCH, DropReason, FRAME_SIZE, Skb, SkbList};
 
-/// Fragments of one datagram at the most: enough for 65,535 bytes at an MTU of 576.
-pub const MAX_FRAGMENTS: usize = 128;
+/// Fragments of one datagram at the most: enough for 65,535 bytes at an MTU of 1280, and 35,000 at one of 576.
+pub const MAX_FRAGMENTS: usize = BATCH;
 
 /// What a fragment counts for, whatever its size: its frame and its head.
 const TRUESIZE: usize = FRAME_SIZE + 128;
@@ -79,10 +84,11 @@ enum Key {
 }
 
 impl Key {
-    fn src(&self) -> IpAddr {
+    /// The source, if what else comes from there matters: identifications of IPv6 do not come round in time.
+    fn peer(&self) -> Option<Ipv4Addr> {
         match *self {
-            Key::V4 { src, .. } => src.into(),
-            Key::V6 { src, .. } => src.into(),
+            Key::V4 { src, .. } => Some(src),
+            Key::V6 { .. } => None,
         }
     }
 }
@@ -119,10 +125,11 @@ pub struct Expired {
     pub rest: SkbList,
 }
 
-/// Datagrams of one source that are not whole.
+/// An IPv4 source of datagrams that are not whole.
 struct Peer {
     /// Fragments that came from it while there were any.
     rid: u32,
+    /// How many these are.
     datagrams: u32,
 }
 
@@ -133,9 +140,10 @@ pub struct Reassembly {
     index: HashMap<Key, u32, SipKey>,
     queues: Vec<Queue>,
     free: Option<u32>,
-    peers: HashMap<IpAddr, Peer, SipKey>,
+    peers: HashMap<Ipv4Addr, Peer, SipKey>,
     /// Queues by age, of IPv4 and IPv6: each family's oldest is the next to be late.
     ages: [Ages; 2],
+    reassembled: u64,
 }
 
 /// The ends of a list of queues, oldest first.
@@ -156,6 +164,7 @@ impl Reassembly {
             free: None,
             peers: HashMap::with_hasher(key),
             ages: [Ages::default(); 2],
+            reassembled: 0,
         }
     }
 
@@ -167,6 +176,11 @@ impl Reassembly {
     /// Datagrams that are not whole, those included of which nothing more is wanted.
     pub fn datagrams(&self) -> usize {
         self.index.len()
+    }
+
+    /// Datagrams that became whole.
+    pub fn reassembled(&self) -> u64 {
+        self.reassembled
     }
 
     /// When [`expire`](Self::expire) is to be called next.
@@ -217,9 +231,9 @@ impl Reassembly {
         let most = (self.params.ipfrag_high_thresh / TRUESIZE).min(ctx.region().frame_count() as usize / 4);
         // Datagrams without fragments, of which nothing is wanted any more, are bounded in the same way.
         while self.held() >= most || self.datagrams() >= most {
-            let Some(at) = self.oldest() else { return Err((skb, DropReason::FragLimit)) };
+            let Some(at) = self.oldest() else { return Err((skb, DropReason::FragEvicted)) };
             let queue = self.remove(at);
-            ctx.free_list(self.slab.take(&queue), DropReason::FragLimit);
+            ctx.free_list(self.slab.take(&queue), DropReason::FragEvicted);
         }
         let at = match self.index.get(&fragment.key) {
             Some(at) => *at,
@@ -242,7 +256,10 @@ impl Reassembly {
                 let payload = queue.payload_of_first(&self.slab);
                 let (len, run) = (queue.total(), self.slab.take(&queue));
                 match queue.ecn() {
-                    Ok(ecn) => Ok(Some(Whole { run, len, payload, ecn })),
+                    Ok(ecn) => {
+                        self.reassembled += 1;
+                        Ok(Some(Whole { run, len, payload, ecn }))
+                    }
                     Err(reason) => {
                         ctx.free_list(run, reason);
                         Ok(None)
@@ -256,7 +273,7 @@ impl Reassembly {
     /// too many others came since its last (the kernel's `ip_frag_too_far`).
     fn restart_if_far(&mut self, ctx: &mut SoftnetData, now: u64, at: u32) {
         let Some(queue) = self.queues.get_mut(at as usize) else { return };
-        let (Some(peer), Key::V4 { .. }) = (self.peers.get_mut(&queue.key.src()), queue.key) else { return };
+        let Some(peer) = queue.key.peer().and_then(|src| self.peers.get_mut(&src)) else { return };
         peer.rid = peer.rid.wrapping_add(1);
         let distance = peer.rid.wrapping_sub(std::mem::replace(&mut queue.rid, peer.rid));
         if distance > self.params.ipfrag_max_dist {
@@ -270,9 +287,12 @@ impl Reassembly {
     }
 
     fn add(&mut self, key: Key, now: u64) -> u32 {
-        let peer = self.peers.entry(key.src()).or_insert(Peer { rid: 0, datagrams: 0 });
-        peer.datagrams += 1;
-        let queue = Queue::new(key, now, peer.rid);
+        let rid = key.peer().map_or(0, |src| {
+            let peer = self.peers.entry(src).or_insert(Peer { rid: 0, datagrams: 0 });
+            peer.datagrams += 1;
+            peer.rid
+        });
+        let queue = Queue::new(key, now, rid);
         let at = match self.free.and_then(|at| Some((at, self.queues.get_mut(at as usize)?))) {
             Some((at, slot)) => {
                 self.free = slot.newer;
@@ -297,7 +317,7 @@ impl Reassembly {
         slot.newer = self.free;
         self.free = Some(at);
         self.index.remove(&queue.key);
-        if let Entry::Occupied(mut peer) = self.peers.entry(queue.key.src()) {
+        if let Some(Entry::Occupied(mut peer)) = queue.key.peer().map(|src| self.peers.entry(src)) {
             peer.get_mut().datagrams -= 1;
             if peer.get().datagrams == 0 {
                 peer.remove();

@@ -1,157 +1,10 @@
 //! Reassembly of both families: what comes out is what was cut, or nothing, and every packet is accounted for.
 
-use std::sync::Arc;
-
 use proptest::prelude::*;
 
+use super::rig::*;
 use super::*;
-use crate::ip::ETH_LEN;
-use crate::ip::header::{Ipv4Header, protocol, validate_header};
-use crate::skb::{CacheSizes, HeapMemory, Region};
-
-const SECOND: u64 = 1_000_000_000;
-const UDP: u8 = protocol::UDP;
-
-/// A reassembler with memory of its own, which must all be home in the end.
-struct Rig {
-    ctx: SoftnetData,
-    frags: Reassembly,
-    now: u64,
-    fed: u64,
-    expired: u64,
-}
-
-impl Rig {
-    fn new() -> Self {
-        Self::with(FragParams::default(), 2048)
-    }
-
-    fn with(params: FragParams, frames: u32) -> Self {
-        let memory = Box::new(HeapMemory::new(Region::bytes(frames, frames)));
-        Rig {
-            ctx: SoftnetData::new(Region::new(memory, frames, frames).unwrap(), CacheSizes::default()),
-            frags: Reassembly::new(params, SipKey::new([3, 4])),
-            now: 0,
-            fed: 0,
-            expired: 0,
-        }
-    }
-
-    /// Feeds one packet. The datagram that it completed, or what it was dropped for.
-    fn feed(&mut self, packet: &[u8]) -> Result<Option<Vec<u8>>, DropReason> {
-        let mut skb = self.ctx.alloc_skb().unwrap();
-        skb.put(ETH_LEN + packet.len()).unwrap()[ETH_LEN..].copy_from_slice(packet);
-        skb.head_mut().l3 = ETH_LEN as u16;
-        self.fed += 1;
-        let done = match packet[0] >> 4 {
-            6 => self.frags.ipv6(&mut self.ctx, self.now, skb),
-            _ => self.frags.ipv4(&mut self.ctx, self.now, skb),
-        };
-        let whole = match done {
-            Ok(None) => Ok(None),
-            Ok(Some(run)) => Ok(Some(self.open(run))),
-            Err((skb, reason)) => {
-                self.ctx.free(skb, reason);
-                Err(reason)
-            }
-        };
-        let stats = self.ctx.stats();
-        let ended = stats.delivered.get() + stats.dropped() + self.expired;
-        assert_eq!(self.fed, ended + self.frags.held() as u64);
-        assert!(self.frags.held() <= 512 && self.frags.datagrams() <= 512);
-        whole
-    }
-
-    /// The bytes of a run, whose marks must be right.
-    fn open(&mut self, mut run: SkbList) -> Vec<u8> {
-        let mut bytes = Vec::new();
-        while let Some(skb) = run.pop_front() {
-            assert_eq!(skb.head().flags & crate::skb::Flags::MORE != 0, !run.is_empty());
-            assert_eq!(skb.head().l3, ETH_LEN as u16);
-            bytes.extend(if bytes.is_empty() { &skb.data()[ETH_LEN..] } else { skb.data() });
-            self.ctx.deliver(skb);
-        }
-        bytes
-    }
-
-    /// Lets `seconds` pass. For each datagram that was given up how many fragments it had, and whether the first.
-    fn pass(&mut self, seconds: u64) -> Vec<(usize, bool)> {
-        self.now += seconds * SECOND;
-        let mut late = Vec::new();
-        while let Some(Expired { first, mut rest }) = self.frags.expire(self.now) {
-            late.push((rest.len() + usize::from(first.is_some()), first.is_some()));
-            for skb in first.into_iter().chain(std::iter::from_fn(|| rest.pop_front())) {
-                self.ctx.free_skb(skb);
-                self.expired += 1;
-            }
-        }
-        assert!(self.frags.next_deadline().is_none_or(|at| at > self.now));
-        late
-    }
-
-    fn drops(&self, reason: DropReason) -> u64 {
-        self.ctx.stats().drops(0, reason)
-    }
-}
-
-impl Drop for Rig {
-    fn drop(&mut self) {
-        self.frags.shutdown(&mut self.ctx);
-        assert!((self.frags.held(), self.frags.datagrams(), self.frags.peers.len()) == (0, 0, 0));
-        self.ctx.drain();
-        if !std::thread::panicking() {
-            let region: &Arc<Region> = self.ctx.region();
-            assert_eq!(region.frames_free(), u64::from(region.frame_count()));
-            assert_eq!(region.heads_free(), u64::from(region.head_count()));
-        }
-    }
-}
-
-/// A payload in which no two stretches are alike.
-fn payload(len: usize) -> Vec<u8> {
-    (0..len).map(|i| ((i * 31) ^ (i >> 8)) as u8).collect()
-}
-
-/// An IPv4 packet with these options, type of service and fragment word.
-fn v4(id: u16, proto: u8, options: &[u8], tos: u8, word: u16, payload: &[u8]) -> Vec<u8> {
-    let header = 20 + options.len();
-    let mut packet = [&[0; 20], options, payload].concat();
-    let total = packet.len() as u16;
-    let mut fields = Ipv4Header::new_mut(&mut packet).unwrap();
-    fields.fill(total, id, 64, proto, 0x0a00_0002, 0x0a00_0001);
-    fields.set_tos(tos);
-    packet[0] = 0x40 | (header / 4) as u8;
-    packet[6..8].copy_from_slice(&word.to_be_bytes());
-    packet[10..12].fill(0);
-    let check = crate::ip::checksum::checksum(&packet[..header]);
-    packet[10..12].copy_from_slice(&check.to_be_bytes());
-    packet
-}
-
-/// The fragment of UDP datagram `id` with the bytes `range` of `payload`.
-fn part(id: u16, payload: &[u8], range: std::ops::Range<usize>) -> Vec<u8> {
-    let more = u16::from(range.end < payload.len()) << 13;
-    v4(id, UDP, &[], 0, more | (range.start / 8) as u16, &payload[range])
-}
-
-/// The datagram that `part` cuts.
-fn whole(id: u16, payload: &[u8]) -> Vec<u8> {
-    v4(id, UDP, &[], 0, 0, payload)
-}
-
-/// An IPv6 packet with these headers before the Fragment header (`first` announces them), and this payload.
-fn v6(first: u8, before: &[u8], next: u8, id: u32, word: u16, payload: &[u8]) -> Vec<u8> {
-    let len = before.len() + 8 + payload.len();
-    let mut packet = vec![0x60, 0, 0, 0, (len >> 8) as u8, len as u8, first, 64];
-    packet.extend([0xfd; 16]);
-    packet.extend([0xfc; 16]);
-    packet.extend(before);
-    packet.extend([next, 0]);
-    packet.extend(word.to_be_bytes());
-    packet.extend(id.to_be_bytes());
-    packet.extend(payload);
-    packet
-}
+use crate::ip::header::{protocol, validate_header};
 
 fn part6(id: u32, payload: &[u8], range: std::ops::Range<usize>) -> Vec<u8> {
     let more = u16::from(range.end < payload.len());
@@ -414,13 +267,13 @@ fn at_the_bound_of_memory_the_oldest_goes() {
             assert_eq!(rig.feed(&part(id, &data, 0..16)), Ok(None));
         }
         assert_eq!(rig.feed(&part(3, &data, 16..32)), Ok(None));
-        assert_eq!(rig.drops(DropReason::FragLimit), 0);
+        assert_eq!(rig.drops(DropReason::FragEvicted), 0);
         // The fifth pushes the oldest out, of whichever family, and not itself.
         rig.now += 1;
         assert_eq!(rig.feed(&part(4, &data, 0..16)), Ok(None));
-        assert_eq!((rig.drops(DropReason::FragLimit), rig.frags.held()), (1, 4));
+        assert_eq!((rig.drops(DropReason::FragEvicted), rig.frags.held()), (1, 4));
         assert_eq!(rig.feed(&part(3, &data, 32..40)), Ok(Some(whole(3, &data))));
-        assert_eq!((rig.drops(DropReason::FragLimit), rig.frags.held()), (2, 1));
+        assert_eq!((rig.drops(DropReason::FragEvicted), rig.frags.held()), (2, 1));
         // Datagrams that were ruined hold no fragments, but are bounded, too.
         for id in 10..30 {
             rig.now += 1;
@@ -430,7 +283,7 @@ fn at_the_bound_of_memory_the_oldest_goes() {
         }
     }
     let mut rig = Rig::with(FragParams { ipfrag_high_thresh: 0, ..FragParams::default() }, 64);
-    assert_eq!(rig.feed(&part(1, &payload(40), 0..16)), Err(DropReason::FragLimit));
+    assert_eq!(rig.feed(&part(1, &payload(40), 0..16)), Err(DropReason::FragEvicted));
 }
 
 #[test]
@@ -502,6 +355,8 @@ fn ipv6_fragments_that_are_refused() {
     for len in [39, 47, 63] {
         assert_eq!(rig.feed(&good[..len]), Err(DropReason::PktTooSmall));
     }
+    let beyond = v6(0, &[44, 9, 1, 4, 0, 0, 0, 0], 17, 1, 1, &data[..16]);
+    assert_eq!(rig.feed(&beyond), Err(DropReason::PktTooSmall));
     assert_eq!(rig.frags.datagrams(), 0);
     assert_eq!(rig.feed(&good), Ok(None));
 }
@@ -567,7 +422,8 @@ proptest! {
         prop_assert!(missing.is_empty());
     }
 
-    /// Parts of the true datagram with one that lies among them: what comes out is the true one or nothing.
+    /// Parts of the true datagram with one among them that lies: what comes out is the true one or nothing, unless the lie
+    /// takes the place of parts exactly, which nobody could notice here.
     #[test]
     fn intact_or_dropped(
         (_, cuts) in any_cuts(Just(1600)),
@@ -580,6 +436,8 @@ proptest! {
         let forged = vec![0xff; 1600];
         let start = lie.0 * 8;
         let end = (start + lie.1 * 8).min(1600);
+        let exact = cuts.iter().any(|cut| cut.start == start) && cuts.iter().any(|cut| cut.end == end);
+        prop_assume!(!exact);
         let mut parts: Vec<_> = cuts.iter().map(|cut| part(1, &data, cut.clone())).collect();
         for (i, index) in order.iter().enumerate() {
             let len = parts.len();
@@ -588,7 +446,7 @@ proptest! {
         parts.insert(at.index(parts.len()), part(1, &forged, start..end));
         for part in parts {
             if let Ok(Some(done)) = rig.feed(&part) {
-                prop_assert_eq!(done, whole(1, &data));
+                prop_assert!(done == whole(1, &data));
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::ip::echo::echo_reply_of_run;
-use crate::ip::fragment::{emit, split};
+use crate::ip::fragment::{Addresses, Datagram, emit, split};
 use crate::ip::reassembly::Expired;
 use crate::skb::SkbList;
 
@@ -87,23 +87,39 @@ impl SlowPath {
             Ok(reply) => reply,
             Err(reason) => return Err((run, reason)),
         };
-        let hop = view.tables.route(reply.to);
-        let mtu = view.iface(hop.dev).map_or(0, |iface| iface.mtu);
-        let mtu = self.pmtu.mtu(view.now, reply.to.into(), mtu);
-        let mut datagram = reply.datagram;
-        datagram.id = self.idents.next(reply.from.into(), reply.to.into(), protocol::ICMP, view.now);
-        let skbs = emit(ctx, &datagram, mtu.into(), reply.len, reply.pieces(&run));
-        match skbs {
-            Ok(mut skbs) => {
+        match self.send_datagram(ctx, view, reply.datagram, (reply.len, reply.pieces(&run)), out) {
+            Ok(()) => {
                 ctx.deliver_list(run);
-                while let Some(skb) = skbs.pop_front() {
-                    ctx.originate();
-                    self.output_own(ctx, view, skb, out);
-                }
                 Ok(())
             }
             Err(reason) => Err((run, reason)),
         }
+    }
+
+    /// Sends a datagram of a sender here, whose payload are the next `len` bytes of `pieces`, in fragments if it does not
+    /// fit the path. Its identification is chosen here. The reason, if it can't be sent, is
+    /// [`IpNoRoute`](DropReason::IpNoRoute), or one of [`emit`]'s; then nothing was sent.
+    pub fn send_datagram<'a>(
+        &mut self,
+        ctx: &mut SoftnetData,
+        view: View<'_>,
+        mut datagram: Datagram,
+        (len, pieces): (usize, impl IntoIterator<Item = &'a [u8]>),
+        out: &mut Outbox,
+    ) -> Result<(), DropReason> {
+        // IPv6 has no routes yet.
+        let Addresses::V4 { src, dst } = datagram.addresses else { return Err(DropReason::IpNoRoute) };
+        let hop = view.tables.route(dst);
+        let link = view.iface(hop.dev).filter(|_| hop.is_reachable()).ok_or(DropReason::IpNoRoute)?;
+        let mtu = self.pmtu.mtu(view.now, dst.into(), link.mtu);
+        datagram.id = self.idents.next(src.into(), dst.into(), datagram.protocol, view.now);
+        let mut skbs = emit(ctx, &datagram, mtu.into(), len, pieces)?;
+        while let Some(skb) = skbs.pop_front() {
+            ctx.originate();
+            self.output_own(ctx, view, skb, out);
+        }
+        self.act(ctx, view, out);
+        Ok(())
     }
 
     /// Sends a packet by `hop` to a device with this MTU and MAC address, in fragments if it is too long for it.
@@ -122,6 +138,7 @@ impl SlowPath {
             return Ok(());
         }
         let mut skbs = split(ctx, skb, mtu.into())?;
+        self.cut += 1;
         // One of them is the packet that was counted already.
         ctx.originated(skbs.len() as u64 - 1);
         while let Some(skb) = skbs.pop_front() {
