@@ -130,6 +130,11 @@ impl Assembly {
         Ok(assembly)
     }
 
+    /// Leads to it, for [sockets](crate::net).
+    pub fn handle(&self) -> Handle {
+        Handle::new(&self.shared)
+    }
+
     /// The housekeeper, for those who run its timers themselves.
     pub fn housekeeper(&mut self) -> Option<&mut Housekeeper> {
         self.housekeeper.as_mut()
@@ -141,6 +146,7 @@ impl Drop for Assembly {
         self.workers.clear();
         if let Some(mut housekeeper) = self.housekeeper.take() {
             housekeeper.close_all();
+            self.shared.sockets.stop();
         }
     }
 }

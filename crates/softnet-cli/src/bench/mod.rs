@@ -16,6 +16,7 @@ mod shape;
 mod skb_cache;
 mod templates;
 mod tx_enqueue;
+mod udp;
 
 use std::path::PathBuf;
 
@@ -91,6 +92,9 @@ pub(crate) enum Bench {
     /// Many senders to one TX queue: deferred enqueue, beside locks around the same discipline
     #[command(after_help = tx_enqueue::HELP)]
     TxEnqueue(tx_enqueue::TxEnqueue),
+    /// What a datagram costs that a socket receives or sends
+    #[command(after_help = udp::HELP)]
+    Udp(udp::Udp),
 }
 
 const EXAMPLES: &str = "\
@@ -193,6 +197,7 @@ impl Bench {
             Bench::Shape(b) => ("shape", &b.common),
             Bench::SkbCache(b) => ("skb-cache", &b.common),
             Bench::TxEnqueue(b) => ("tx-enqueue", &b.common),
+            Bench::Udp(b) => ("udp", &b.common),
         };
         // Both before the run, which may take minutes.
         let baseline = common.baseline.as_deref().map(|file| Baseline::read(file, name));
@@ -207,6 +212,7 @@ impl Bench {
             Bench::Shape(b) => b.run(),
             Bench::SkbCache(b) => b.run(),
             Bench::TxEnqueue(b) => b.run(),
+            Bench::Udp(b) => b.run(),
         }
         .map_err(Failure::Run)?;
         if let Some(baseline) = &baseline {

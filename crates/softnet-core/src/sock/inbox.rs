@@ -15,6 +15,7 @@ use super::table::Sockets;
 use super::udp::parse;
 use crate::SoftnetData;
 use crate::skb::{DropReason, Flags, Skb, SkbInbox, SkbList, SkbReceiver};
+use crate::sync::{Mutant, mutated};
 
 /// A slot, and the table that it is in.
 #[derive(Clone)]
@@ -246,7 +247,8 @@ impl Inbox {
     fn is_ours(&self, generation: u32, flow: &Flow) -> bool {
         let (opened, now) = self.generations;
         let since = |generation: u32| generation.wrapping_sub(opened);
-        since(generation) <= since(now) && self.peer.is_none_or(|peer| peer == (flow.remote, flow.rport))
+        let fresh = mutated(Mutant::StampNotChecked) || since(generation) <= since(now);
+        fresh && self.peer.is_none_or(|peer| peer == (flow.remote, flow.rport))
     }
 
     fn settle(&mut self) {

@@ -194,7 +194,7 @@ impl Slot {
 
     /// Made ready for a new socket, while nobody receives from its inbox.
     pub(super) fn reset(&self, limit: u32) {
-        self.queued.store(0, Ordering::Relaxed);
+        // What is queued stays: a poller may have yet to count what the last receiver took already.
         self.limit.store(limit, Ordering::Relaxed);
         self.drops.store(0, Ordering::Relaxed);
         self.held_back.store(false, Ordering::Relaxed);
@@ -207,8 +207,7 @@ impl Slot {
     /// `generation`; as many as there is room for. The rest stays in `run`.
     #[inline]
     pub(super) fn push(&self, run: &mut Batch, generation: u32, napi_id: u32) -> Pushed {
-        let (limit, queued) = (self.limit.load(Ordering::Relaxed), self.queued.load(Ordering::Relaxed));
-        let room = limit.saturating_sub(queued) as usize;
+        let room = self.limit().saturating_sub(self.queued()) as usize;
         let mut rest = Batch::new();
         if run.len() > room {
             let fit = whole_datagrams(run, room);
@@ -225,18 +224,16 @@ impl Slot {
             for skb in run.as_mut_slice() {
                 skb.head_mut().sk_generation = generation;
             }
-            self.queued.fetch_add(n as u32, Ordering::Relaxed);
             match self.inbox.push(run) {
                 Ok(first) => {
+                    // Afterwards, and release: who takes the socket for readable finds something there.
+                    self.queued.fetch_add(n as u32, Ordering::Release);
                     (pushed.queued, pushed.first) = (n, first);
                     if self.napi_id.load(Ordering::Relaxed) != napi_id && napi_id != 0 {
                         self.napi_id.store(napi_id, Ordering::Relaxed);
                     }
                 }
-                Err(Closed) => {
-                    self.queued.fetch_sub(n as u32, Ordering::Relaxed);
-                    pushed.refused = Some(Refusal::Closed);
-                }
+                Err(Closed) => pushed.refused = Some(Refusal::Closed),
             }
         }
         if full {
@@ -253,7 +250,8 @@ impl Slot {
 
     /// Packets that wait.
     pub fn queued(&self) -> u32 {
-        self.queued.load(Ordering::Relaxed)
+        // Below 0 for an instant, if the receiver has taken packets before their poller counts them.
+        (self.queued.load(Ordering::Relaxed) as i32).max(0) as u32
     }
 
     /// Datagrams that were dropped since as many waited as may, or all sockets together held too much.
@@ -319,7 +317,7 @@ impl Slot {
     /// What may be done now without waiting.
     pub fn readiness(&self) -> Readiness {
         Readiness {
-            readable: self.queued() > 0,
+            readable: self.queued.load(Ordering::Acquire) as i32 > 0,
             writable: !self.held_back.load(Ordering::Acquire),
             error: self.error.load(Ordering::Acquire) != 0,
         }

@@ -25,7 +25,7 @@ pub(super) const NIL: u32 = u32::MAX;
 const CHUNK: usize = if cfg!(feature = "loom") { 2 } else { 512 };
 
 /// Looks before a reader gives up that finds nothing while the table is being changed.
-const TRIES: usize = 8;
+const TRIES: usize = if cfg!(feature = "loom") { 2 } else { 8 };
 
 /// Steps along a chain before a reader takes itself for lost.
 const MAX_STEPS: usize = 1 << 12;

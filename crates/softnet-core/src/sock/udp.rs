@@ -209,7 +209,7 @@ impl Arrivals<'_> {
 pub fn udp_members(
     ctx: &mut SoftnetData,
     to: &mut Arrivals<'_>,
-    members: impl Fn(&Flow) -> Vec<Hit>,
+    members: impl FnOnce(&Flow) -> Vec<Hit>,
     run: &mut Batch,
 ) {
     let flow = match verify(run.as_slice()) {

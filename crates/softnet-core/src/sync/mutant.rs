@@ -79,6 +79,8 @@ pub(crate) enum Mutant {
     NotifyNoFence,
     /// Whoever tells those who wait for a socket does not change what they block on.
     NotifyUncounted,
+    /// A socket receives what was meant for the one that had its slot before.
+    StampNotChecked,
     /// A look-up believes a key without looking at its generation again.
     GenerationNotChecked,
     /// A look-up that found nothing does not look whether the table was changed meanwhile.

@@ -14,7 +14,7 @@ use softnet_core::ip::input::Exception;
 use softnet_core::ip::slow::{Outbox, SlowPath, View};
 use softnet_core::skb::{Batch, DropReason, Flags, Region, Skb};
 use softnet_core::sock::key::unmapped;
-use softnet_core::sock::{Arrivals, Binder, Flow, SocketError, Sockets, udp_input, udp_members};
+use softnet_core::sock::{Arrivals, Binder, Flow, Hit, SocketError, Sockets, udp_input, udp_members};
 use softnet_core::sync::{AtomicBool, AtomicUsize, Ordering};
 
 use super::thread::AppThread;
@@ -79,30 +79,28 @@ impl SocketTable {
         nobody: &mut Batch,
         ready: &mut Vec<u32>,
     ) {
-        let mut to = self.arrivals(napi_id, ready);
+        let packets = local.len();
+        // Counted before, since receivers may take them at once.
+        let room = self.limit.saturating_sub(self.held.fetch_add(packets, Ordering::Relaxed));
+        let mut to = Arrivals { sockets: &self.sockets, napi_id, room, queued: 0, ready };
         udp_input(ctx, &mut to, local, nobody);
-        self.arrived(to.queued);
-    }
-
-    #[inline]
-    fn arrivals<'a>(&'a self, napi_id: u32, ready: &'a mut Vec<u32>) -> Arrivals<'a> {
-        let room = self.limit.saturating_sub(self.held.load(Ordering::Relaxed));
-        Arrivals { sockets: &self.sockets, napi_id, room, queued: 0, ready }
-    }
-
-    #[inline]
-    fn arrived(&self, queued: usize) {
-        if queued > 0 {
-            self.held.fetch_add(queued, Ordering::Relaxed);
-        }
+        self.gone(packets - to.queued);
     }
 
     /// Hands the datagram in `run` over to the members of its multicast group on device `dev`, a copy for each.
     pub(super) fn multicast(&self, ctx: &mut SoftnetData, dev: u16, run: &mut Batch, ready: &mut Vec<u32>) {
-        let mut to = self.arrivals(0, ready);
-        let members = |flow: &Flow| self.binder().members(flow, dev).collect();
+        let (each, mut packets) = (run.len(), 0);
+        let members = |flow: &Flow| {
+            let members: Vec<Hit> = self.binder().members(flow, dev).collect();
+            packets = members.len() * each;
+            self.held.fetch_add(packets, Ordering::Relaxed);
+            members
+        };
+        let room = self.limit.saturating_sub(self.held.load(Ordering::Relaxed));
+        let mut to = Arrivals { sockets: &self.sockets, napi_id: 0, room, queued: 0, ready };
         udp_members(ctx, &mut to, members, run);
-        self.arrived(to.queued);
+        let queued = to.queued;
+        self.gone(packets - queued);
     }
 
     /// Does what the slow path left in `out` for sockets.

@@ -82,8 +82,7 @@ fn registered(shared: &Arc<Shared>) -> Option<Rc<Registered>> {
 /// Runs `f` with the calling thread's context on `shared`. `f` must call neither this nor anything of the caller's.
 #[inline]
 pub(super) fn with<R>(shared: &Arc<Shared>, f: impl FnOnce(&mut AppThread) -> R) -> R {
-    let known = registered(shared);
-    let result = match &known {
+    match registered(shared) {
         Some(known) => {
             let mut thread = lock(&known.thread);
             let result = f(&mut thread);
@@ -94,6 +93,5 @@ pub(super) fn with<R>(shared: &Arc<Shared>, f: impl FnOnce(&mut AppThread) -> R)
         }
         // The thread is about to end, and its own is gone already.
         None => f(&mut AppThread::new(shared)),
-    };
-    result
+    }
 }

@@ -8,4 +8,5 @@ mod life;
 mod shape;
 mod switch;
 mod traffic;
+mod udp;
 mod world;

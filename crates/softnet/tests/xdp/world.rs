@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use softnet::app::Filter;
 use softnet::config::{Config, DeviceConfig, InterfaceAddr, StackConfig, available_cpus};
+use softnet::net::Handle;
 use softnet::poller::{NapiPoller, PollerParams};
 use softnet::rows::View;
 use softnet::show::DevRow;
@@ -123,6 +124,11 @@ impl World {
 
     pub(crate) fn view(&self) -> &Arc<View> {
         self.stack.as_ref().expect("was started").view()
+    }
+
+    /// Leads to the stack.
+    pub(crate) fn handle(&self) -> Handle {
+        self.stack.as_ref().expect("was started").handle()
     }
 
     /// A poller of instance `napi`.

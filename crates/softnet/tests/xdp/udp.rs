@@ -1,0 +1,168 @@
+//! softnet's UDP sockets, and the kernel's at the other end of the wire.
+
+use std::io::ErrorKind;
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket as KernelSocket};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use softnet::net::{RecvBatch, UdpSocket};
+
+use super::hosts::ask;
+use super::world::{World, host, softnet, until};
+
+const RETRY: Duration = Duration::from_millis(200);
+
+fn payload(len: usize) -> Vec<u8> {
+    (0..len).map(|i| (i * 7 + len) as u8).collect()
+}
+
+/// Ends what runs until then, also if the test fails.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Sends back what comes, until `over`.
+fn echo(socket: &UdpSocket, over: &AtomicBool) {
+    socket.set_read_timeout(Some(Duration::from_millis(10))).unwrap();
+    let mut batch = RecvBatch::new();
+    while !over.load(Ordering::Relaxed) {
+        if socket.recv_batch(&mut batch, 64).is_err() {
+            continue;
+        }
+        let answers: Vec<_> = batch.iter().map(|r| (r.data().unwrap().to_vec(), r.from)).collect();
+        // What cannot be sent now is asked for again.
+        let _ = socket.send_batch(answers.iter().map(|(data, to)| (&data[..], Some(*to))));
+    }
+}
+
+#[test]
+fn kernel_sockets_are_answered_and_asked() {
+    let Some(mut world) = World::new(2) else { return };
+    world.start();
+    let _echoes = world.echoes();
+    let handle = world.handle();
+    let server = UdpSocket::bind(&handle, "0.0.0.0:7").unwrap();
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let _over = Over(&over);
+        scope.spawn(|| echo(&server, &over));
+        for len in [0, 1, 2, 17, 18, 19, 500, 1471, 1472] {
+            for i in [0, 1] {
+                until("softnet answers", || world.hosts[i].run(|| ask(softnet(i), &payload(len))).unwrap());
+                // The other way round, connected and not.
+                let socket = UdpSocket::bind(&handle, "0.0.0.0:0").unwrap();
+                socket.set_read_timeout(Some(RETRY)).unwrap();
+                let mut buffer = [0; 2048];
+                let peer = SocketAddr::from((host(i), 7));
+                until("the kernel answers", || {
+                    socket.send_to(&payload(len), peer).unwrap();
+                    let Ok((n, from)) = socket.recv_from(&mut buffer) else { return false };
+                    assert_eq!((&buffer[..n], from), (&payload(len)[..], peer));
+                    true
+                });
+                socket.connect(peer).unwrap();
+                assert_eq!(socket.local_addr().unwrap().ip(), softnet(i));
+                until("the kernel answers", || {
+                    socket.send(&payload(len)).unwrap();
+                    socket.recv(&mut buffer).is_ok_and(|n| buffer[..n] == payload(len))
+                });
+            }
+        }
+    });
+    assert!(server.incoming_napi_id() >= 8193);
+    drop(server);
+    world.end();
+}
+
+#[test]
+fn a_port_that_nobody_serves_is_an_error_on_either_side() {
+    let Some(mut world) = World::new(1) else { return };
+    world.start();
+    let handle = world.handle();
+    let socket = UdpSocket::bind(&handle, (softnet(0), 0)).unwrap();
+    socket.set_read_timeout(Some(RETRY)).unwrap();
+    socket.connect((host(0), 9)).unwrap();
+    until("the kernel refuses", || {
+        let sent = socket.send(b"anybody there?");
+        let refused = |kind| kind == ErrorKind::ConnectionRefused;
+        sent.is_err_and(|e| refused(e.kind())) || socket.recv(&mut [0; 9]).is_err_and(|e| refused(e.kind()))
+    });
+    // Nobody is at that address: the neighbour does not answer.
+    socket.connect((Ipv4Addr::new(10, 0, 0, 77), 9)).unwrap();
+    until("the host is unreachable", || {
+        let sent = socket.send(b"anybody there?");
+        sent.is_err_and(|error| error.kind() == ErrorKind::HostUnreachable)
+    });
+    // And softnet refuses, once the socket is closed.
+    let local = socket.local_addr().unwrap();
+    drop(socket);
+    let kernel = world.hosts[0].run(|| KernelSocket::bind((host(0), 0)).unwrap()).unwrap();
+    kernel.set_read_timeout(Some(RETRY)).unwrap();
+    kernel.connect(local).unwrap();
+    until("softnet refuses", || {
+        let _ = kernel.send(b"anybody there?");
+        kernel.recv(&mut [0; 9]).is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
+    });
+    world.end();
+}
+
+#[test]
+fn kernel_flows_spread_over_those_who_share_a_port() {
+    let Some(mut world) = World::new(1) else { return };
+    world.start();
+    let handle = world.handle();
+    let open = || UdpSocket::builder(&handle).reuse_port(true).bind((softnet(0), 7)).unwrap();
+    let sockets: Vec<UdpSocket> = (0..4).map(|_| open()).collect();
+    let counts = std::sync::Mutex::new([0; 4]);
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let _over = Over(&over);
+        for (member, socket) in sockets.iter().enumerate() {
+            let (over, counts) = (&over, &counts);
+            scope.spawn(move || {
+                socket.set_read_timeout(Some(Duration::from_millis(10))).unwrap();
+                let mut buffer = [0; 64];
+                while !over.load(Ordering::Relaxed) {
+                    if let Ok((n, from)) = socket.recv_from(&mut buffer) {
+                        counts.lock().unwrap()[member] += 1;
+                        let _ = socket.send_to(&buffer[..n], from);
+                    }
+                }
+            });
+        }
+        for _ in 0..100 {
+            until("one of them answers", || world.hosts[0].run(|| ask(softnet(0), b"who are you?")).unwrap());
+        }
+    });
+    let counts = counts.into_inner().unwrap();
+    assert!(counts.iter().all(|n| *n >= 5) && counts.iter().sum::<i32>() >= 100, "{counts:?}");
+    drop(sockets);
+    world.end();
+}
+
+/// The interface goes away under the sockets, and comes back.
+#[test]
+fn sockets_outlive_their_interface() {
+    let Some(mut world) = World::new(2) else { return };
+    world.start();
+    let handle = world.handle();
+    let server = UdpSocket::bind(&handle, (softnet(0), 7)).unwrap();
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let _over = Over(&over);
+        scope.spawn(|| echo(&server, &over));
+        for _ in 0..2 {
+            until("softnet answers", || world.hosts[0].run(|| ask(softnet(0), b"before")).unwrap());
+            world.unplug(0);
+            until("there is no way any more", || server.send_to(b"x", (host(0), 9)).is_err());
+            world.plug(0);
+        }
+        until("softnet answers again", || world.hosts[0].run(|| ask(softnet(0), b"after")).unwrap());
+    });
+    drop(server);
+    world.end();
+}
