@@ -3,6 +3,7 @@
 //! Time-outs are there to fail instead of to hang; nothing is asserted about how long anything takes.
 
 mod hosts;
+mod ipv6;
 mod life;
 mod shape;
 mod switch;
