@@ -97,13 +97,17 @@ impl Housekeeper {
         };
         let handler = match self.patches.iter().find(|(from, _)| *from == dev) {
             Some((_, to)) => RxHandler::Patch(*to),
-            None => RxHandler::Ipv4(Ingress { dev, mac: info.mac, partial_csum }),
+            None => RxHandler::Ip(Ingress { dev, mac: info.mac, partial_csum }),
         };
         let iface = Iface {
             mac: info.mac,
             mtu: info.mtu,
-            addresses: device.addresses.iter().map(|a| (a.addr(), a.network())).collect(),
+            addresses: device.addresses4(),
+            addresses6: device.addresses6(info.mac),
         };
+        // RFC 8200 section 5: nothing smaller can carry it.
+        let too_small = (device.speaks_ipv6() && info.mtu < 1280)
+            .then(|| format!("expected an MTU of at least 1280 for IPv6, found {}", info.mtu));
         let params = DevParams { mtu: info.mtu.into(), tx_queue_len: device.tx_queue_len };
         let timers: Result<Vec<_>, _> = rx.iter().map(|_| NapiTimer::new()).collect();
         let layout = {
@@ -111,6 +115,7 @@ impl Housekeeper {
             Layout::build(&settings, tx.len(), &config.stack.default_qdisc, &params)
         };
         let parts = || -> Result<_, String> {
+            too_small.map_or(Ok(()), Err)?;
             let (layout, qdiscs) = layout.map_err(|error| format!("qdisc: {error}"))?;
             let xps = device.xps(tx.len() as u16).map_err(|error| error.to_string())?;
             Ok((layout, qdiscs, xps, timers.map_err(|error| format!("timers: {error}"))?))

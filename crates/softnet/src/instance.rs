@@ -34,7 +34,7 @@ pub type Rx = Option<Input>;
 #[derive(Clone, Copy, Debug)]
 pub enum RxHandler {
     /// IPv4 routing.
-    Ipv4(Ingress),
+    Ip(Ingress),
     /// Out of this device as they are: a cross-connect.
     Patch(u16),
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use arc_swap::{ArcSwap, Cache};
 use softnet_core::SoftnetData;
 use softnet_core::ip::adjacency::Tables;
-use softnet_core::ip::input::{Exception, Exceptions, TxBatches, ipv4_input};
+use softnet_core::ip::input::{Exception, Exceptions, TxBatches, ip_input};
 use softnet_core::napi::{Body, Completion, Driver, NapiInfo, NetRx, PollList, Released};
 use softnet_core::skb::{BATCH, Batch, DropReason};
 use softnet_core::sync::Ordering;
@@ -170,8 +170,8 @@ impl Env {
         let Env { ctx, shared, tx, lives, now, .. } = self;
         let now = *now;
         match handler {
-            Some(RxHandler::Ipv4(ingress)) => {
-                ipv4_input(ctx, self.tables.load(), &ingress, batch, tx, &mut self.exceptions);
+            Some(RxHandler::Ip(ingress)) => {
+                ip_input(ctx, self.tables.load(), &ingress, batch, tx, &mut self.exceptions);
                 tx.flush(|dev, batch| match shared.devices.get(usize::from(dev)) {
                     Some(dev) => lives.xmit(ctx, dev, now, queue, batch),
                     None => ctx.free_batch(batch, DropReason::DevReady),

@@ -1,90 +1,126 @@
 //! From configuration to forwarding tables: connected, local and static routes, and what their next hops mean
 //! while devices come and go and neighbours change.
 //!
-//! Called by the control side only (start, link changes, the slow path); workers see the published result.
+//! Called by the control side only (start, link changes, the slow path); workers see the published result. Link-local
+//! networks have no routes: they are on every link, and the slow path knows them by the device.
 
 use std::collections::HashMap;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
-use softnet_core::ip::adjacency::{Adjacency, Kind, Tables, host_key};
+use softnet_core::ip::adjacency::{Adjacency, Kind, Routing, Tables};
 use softnet_core::ip::slow::Iface;
-use softnet_core::ip::{Fib, FibError, Prefix};
+use softnet_core::ip::{Family, FibError, IpPrefix, LongestMatch, Prefix};
 use softnet_dev::hugepage::huge_vec;
 
-use crate::config::{Config, RouteTarget};
+use crate::config::{Config, RouteTarget, is_link_local};
 
 /// One route as it was put into the FIB, for display.
 #[derive(Clone, Debug)]
 pub struct Route {
     /// Destinations.
-    pub prefix: Prefix,
+    pub prefix: IpPrefix,
     /// What becomes of them, unresolved.
-    pub hop: Adjacency,
+    pub kind: Kind,
+    /// The device they leave by, if they do.
+    pub dev: u16,
+    /// By way of whom, if [`Kind::Resolve`].
+    pub gateway: Option<IpAddr>,
+}
+
+impl Route {
+    fn special(kind: Kind) -> impl Fn(IpPrefix) -> Route {
+        move |prefix| Route { prefix, kind, dev: 0, gateway: None }
+    }
+
+    fn connected(dev: usize) -> impl Fn(IpPrefix) -> Route {
+        move |prefix| Route { prefix, kind: Kind::Connected, dev: dev as u16, gateway: None }
+    }
+
+    fn via(dev: usize, gateway: IpAddr) -> impl Fn(IpPrefix) -> Route {
+        move |prefix| Route { prefix, kind: Kind::Resolve, dev: dev as u16, gateway: Some(gateway) }
+    }
+
+    /// Its next hop.
+    fn hop<A: Family>(&self) -> Adjacency<A> {
+        let gateway = self.gateway.and_then(A::of).unwrap_or(A::UNSPECIFIED);
+        Adjacency { dev: self.dev, gateway, ..Adjacency::special(self.kind) }
+    }
 }
 
 /// All routes that `config` means, in the order in which they are laid into the FIB (a later one of the same
 /// prefix wins): connected networks, static routes, own addresses.
 pub fn routes(config: &Config) -> Vec<Route> {
     let mut routes = Vec::new();
-    let mut add = |addr: Ipv4Addr, len: u8, hop| {
-        if let Ok(prefix) = Prefix::containing(addr, len) {
-            routes.push(Route { prefix, hop });
-        }
-    };
-    let dev_of = |name: &str| config.devices.iter().position(|d| d.name == name).map(|i| i as u16);
-    let gateway_dev = |via: Ipv4Addr| {
+    let dev_of = |name: &str| config.devices.iter().position(|d| d.name == name);
+    let gateway_dev = |via: IpAddr| {
         let on = |d: &crate::config::DeviceConfig| d.addresses.iter().any(|a| a.has_host(via));
-        config.devices.iter().position(on).map(|i| i as u16)
+        config.devices.iter().position(on)
     };
-    for (dev, device) in config.devices.iter().enumerate() {
-        for address in &device.addresses {
-            let net = address.network();
-            add(net.addr(), net.len(), Adjacency::connected(dev as u16, 0));
-            if net.len() <= 30 {
-                add(net.addr(), 32, Adjacency::special(Kind::Broadcast));
-                add(net.last(), 32, Adjacency::special(Kind::Broadcast));
-            }
+    let own = config.devices.iter().enumerate().flat_map(|(dev, device)| {
+        let routed = device.addresses.iter().filter(|own| !is_link_local(own.addr()));
+        routed.map(move |own| (dev, *own))
+    });
+    for (dev, address) in own.clone() {
+        let net = address.network();
+        routes.push(Route::connected(dev)(net));
+        if net.addr().is_ipv4() && net.len() <= 30 {
+            routes.extend([net.addr(), net.last()].map(Prefix::host).map(Route::special(Kind::Broadcast)));
         }
     }
     for route in &config.routes {
-        let hop = match &route.target {
-            RouteTarget::Via(via) => gateway_dev(*via).map(|dev| Adjacency::gateway(dev, 0, *via)),
-            RouteTarget::Dev(name) => dev_of(name).map(|dev| Adjacency::connected(dev, 0)),
-            RouteTarget::Blackhole => Some(Adjacency::special(Kind::Blackhole)),
-            RouteTarget::Unreachable => Some(Adjacency::special(Kind::Unreachable)),
-        };
+        let unreachable = || Route::special(Kind::Unreachable)(route.to);
         // The configuration was checked: a gateway or device that is not there can't come this far.
-        add(route.to.addr(), route.to.len(), hop.unwrap_or(Adjacency::special(Kind::Unreachable)));
+        routes.push(match &route.target {
+            RouteTarget::Via(via) => {
+                gateway_dev(*via).map_or_else(unreachable, |dev| Route::via(dev, *via)(route.to))
+            }
+            RouteTarget::ViaLinkLocal(via, name) => {
+                dev_of(name).map_or_else(unreachable, |dev| Route::via(dev, IpAddr::V6(*via))(route.to))
+            }
+            RouteTarget::Dev(name) => {
+                dev_of(name).map_or_else(unreachable, |dev| Route::connected(dev)(route.to))
+            }
+            RouteTarget::Blackhole => Route::special(Kind::Blackhole)(route.to),
+            RouteTarget::Unreachable => unreachable(),
+        });
     }
-    for device in &config.devices {
-        for address in &device.addresses {
-            add(address.addr(), 32, Adjacency::special(Kind::Local));
-        }
-    }
+    routes.extend(own.map(|(_, address)| Route::special(Kind::Local)(Prefix::host(address.addr()))));
     routes
 }
 
 /// Tables for `routes`, with every next hop unresolved and no device there yet.
 pub fn compile(routes: &[Route]) -> Result<Tables, FibError> {
     let mut tables = Tables::empty();
+    lay::<Ipv4Addr>(routes, &mut tables.v4)?;
+    lay::<Ipv6Addr>(routes, &mut tables.v6)?;
+    Ok(tables)
+}
+
+/// The part of it for one family.
+fn lay<A: Family>(routes: &[Route], tables: &mut Routing<A>) -> Result<(), FibError> {
     let mut indices = HashMap::new();
     let mut entries = Vec::with_capacity(routes.len());
     for route in routes {
-        let key = (route.hop.kind, route.hop.dev, route.hop.gateway);
-        let index = *indices.entry(key).or_insert_with(|| {
-            tables.next_hops.push(route.hop);
+        let Some(prefix) = route.prefix.of::<A>() else { continue };
+        let index = *indices.entry((route.kind, route.dev, route.gateway)).or_insert_with(|| {
+            tables.next_hops.push(route.hop());
             tables.next_hops.len() as u32 - 1
         });
-        entries.push((route.prefix, index));
+        entries.push((prefix, index));
     }
-    tables.fib = Arc::new(Fib::build_in(&entries, huge_vec)?);
-    Ok(tables)
+    tables.fib = Arc::new(A::Fib::build_in(&entries, huge_vec)?);
+    Ok(())
 }
 
 /// Brings MTUs up to date after a device came or went, and forgets all neighbours of devices that are gone.
 pub fn set_ifaces(tables: &mut Tables, ifaces: &[Option<Iface>]) {
     tables.ifaces = ifaces.into();
+    set_ifaces_of(&mut tables.v4, ifaces);
+    set_ifaces_of(&mut tables.v6, ifaces);
+}
+
+fn set_ifaces_of<A: Family>(tables: &mut Routing<A>, ifaces: &[Option<Iface>]) {
     let iface = |dev: u16| ifaces.get(usize::from(dev)).and_then(Option::as_ref);
     for hop in &mut tables.next_hops {
         if !matches!(hop.kind, Kind::Rewrite | Kind::Connected | Kind::Resolve) {
@@ -100,12 +136,18 @@ pub fn set_ifaces(tables: &mut Tables, ifaces: &[Option<Iface>]) {
 }
 
 /// Whether [`set_neighbour`] with these arguments would change anything.
-pub fn neighbour_changes(tables: &Tables, dev: u16, ip: Ipv4Addr, mac: Option<[u8; 6]>) -> bool {
-    let ip = u32::from(ip);
-    match (tables.hosts.get(&host_key(dev, ip)), mac) {
+pub fn neighbour_changes(tables: &Tables, dev: u16, ip: IpAddr, mac: Option<[u8; 6]>) -> bool {
+    match ip {
+        IpAddr::V4(ip) => neighbour_changes_of(&tables.v4, dev, ip, mac),
+        IpAddr::V6(ip) => neighbour_changes_of(&tables.v6, dev, ip, mac),
+    }
+}
+
+fn neighbour_changes_of<A: Family>(tables: &Routing<A>, dev: u16, ip: A, mac: Option<[u8; 6]>) -> bool {
+    match (tables.hosts.get(&A::host_key(dev, ip)), mac) {
         (Some(host), Some(mac)) => host.rewrite[..6] != mac,
         (None, None) => {
-            let uses = |hop: &Adjacency| hop.kind == Kind::Rewrite && hop.dev == dev && hop.gateway == ip;
+            let uses = |hop: &Adjacency<A>| hop.kind == Kind::Rewrite && hop.dev == dev && hop.gateway == ip;
             tables.next_hops.iter().any(uses)
         }
         _ => true,
@@ -113,8 +155,20 @@ pub fn neighbour_changes(tables: &Tables, dev: u16, ip: Ipv4Addr, mac: Option<[u
 }
 
 /// Notes that neighbour `ip` on `dev` is usable with this MAC, or (`None`) that it must be asked for.
-pub fn set_neighbour(tables: &mut Tables, iface: &Iface, dev: u16, ip: Ipv4Addr, mac: Option<[u8; 6]>) {
-    let ip = u32::from(ip);
+pub fn set_neighbour(tables: &mut Tables, iface: &Iface, dev: u16, ip: IpAddr, mac: Option<[u8; 6]>) {
+    match ip {
+        IpAddr::V4(ip) => set_neighbour_of(&mut tables.v4, iface, dev, ip, mac),
+        IpAddr::V6(ip) => set_neighbour_of(&mut tables.v6, iface, dev, ip, mac),
+    }
+}
+
+fn set_neighbour_of<A: Family>(
+    tables: &mut Routing<A>,
+    iface: &Iface,
+    dev: u16,
+    ip: A,
+    mac: Option<[u8; 6]>,
+) {
     for hop in &mut tables.next_hops {
         if hop.dev == dev && hop.gateway == ip && matches!(hop.kind, Kind::Rewrite | Kind::Resolve) {
             match mac {
@@ -125,11 +179,11 @@ pub fn set_neighbour(tables: &mut Tables, iface: &Iface, dev: u16, ip: Ipv4Addr,
     }
     match mac {
         Some(mac) => {
-            let hop = Adjacency::gateway(dev, iface.mtu, ip.into()).resolved(iface.mac, mac);
-            tables.hosts.insert(host_key(dev, ip), hop);
+            let hop = Adjacency::gateway(dev, iface.mtu, ip).resolved(iface.mac, mac);
+            tables.hosts.insert(A::host_key(dev, ip), hop);
         }
         None => {
-            tables.hosts.remove(&host_key(dev, ip));
+            tables.hosts.remove(&A::host_key(dev, ip));
         }
     }
 }

@@ -4,13 +4,14 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use softnet_core::ip::LongestMatch;
 use softnet_core::ip::adjacency::Kind;
 use softnet_core::skb::{DropReason, leaked};
 use softnet_core::softnet_data::MAX_DEVICES;
 use softnet_core::sync::Ordering;
-use softnet_dev::{LinkState, sched};
+use softnet_dev::{DeviceInfo, LinkState, sched};
 
-use crate::config::{Config, format_mac};
+use crate::config::{Config, DeviceConfig, format_mac};
 use crate::control::{Handler, Request, Set, SetFilter, SetKnobs, SetQdisc, Target};
 use crate::filter;
 use crate::netdev::Netdev;
@@ -116,7 +117,7 @@ impl View {
             .into(),
             mac: info.map_or_else(|| "-".into(), |i| format_mac(i.mac)),
             mtu: info.map_or(0, |i| i.mtu),
-            addresses: config.addresses.iter().map(|a| a.to_string()).collect(),
+            addresses: addresses(config, info),
             queues: live.as_ref().map_or(0, |live| live.napis.len() as u16),
             rx_packets: totals.rx.packets,
             rx_bytes: totals.rx.bytes,
@@ -213,11 +214,10 @@ impl View {
     /// The routes.
     pub fn routes(&self) -> Vec<RouteRow> {
         let row = |route: &Route| {
-            let hop = &route.hop;
-            let is_sent = matches!(hop.kind, Kind::Resolve | Kind::Connected | Kind::Rewrite);
+            let is_sent = matches!(route.kind, Kind::Resolve | Kind::Connected | Kind::Rewrite);
             RouteRow {
                 prefix: route.prefix.to_string(),
-                kind: match hop.kind {
+                kind: match route.kind {
                     Kind::Resolve | Kind::Rewrite => "via",
                     Kind::Connected => "connected",
                     Kind::Local => "local",
@@ -226,8 +226,8 @@ impl View {
                     Kind::Unreachable | Kind::NoRoute => "unreachable",
                 }
                 .into(),
-                via: (hop.gateway != 0).then(|| hop.gateway.into()),
-                dev: is_sent.then(|| self.dev_name(hop.dev)),
+                via: route.gateway,
+                dev: is_sent.then(|| self.dev_name(route.dev)),
             }
         };
         self.routes.iter().map(row).collect()
@@ -295,12 +295,27 @@ impl View {
             heads: shared.region.head_count().into(),
             heads_free: shared.region.heads_free(),
             routes: self.routes.len() as u64,
-            fib_bytes: tables.fib.bytes() as u64,
+            fib_bytes: (tables.v4.fib.bytes() + tables.v6.fib.bytes()) as u64,
             neighbours,
             sockets: shared.sockets.len() as u64,
             cpu_ns: process_cpu_ns(),
         }
     }
+}
+
+/// The addresses of a device: as configured, and the link-local one once its MAC address is known.
+fn addresses(config: &DeviceConfig, info: Option<&DeviceInfo>) -> Vec<String> {
+    let mut all: Vec<String> = config.addresses.iter().map(|own| own.to_string()).collect();
+    if let Some(info) = info {
+        let with_derived = config.addresses6(info.mac).into_iter();
+        all.extend(
+            with_derived
+                .map(|(addr, net)| format!("{addr}/{}", net.len()))
+                .filter(|text| !all.contains(text))
+                .collect::<Vec<_>>(),
+        );
+    }
+    all
 }
 
 impl Handler for View {

@@ -4,7 +4,7 @@
 //! Invariant: every counter here only grows while an instance runs, so that two answers give a rate.
 
 use std::collections::BTreeMap;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
@@ -94,7 +94,7 @@ pub struct DevRow {
     pub mac: String,
     /// Largest L3 packet in bytes.
     pub mtu: u16,
-    /// Own addresses, `10.0.0.1/24`.
+    /// Own addresses, `10.0.0.1/24`; while it is open, also the link-local one.
     pub addresses: Vec<String>,
     /// RX and TX queues open.
     pub queues: u16,
@@ -266,7 +266,7 @@ pub struct NeighRow {
     /// Device it is behind.
     pub dev: String,
     /// Its address.
-    pub ip: Ipv4Addr,
+    pub ip: IpAddr,
     /// Its MAC address, if known.
     pub mac: Option<String>,
     /// `incomplete`, `reachable`, `stale`, `delay`, `probe`, `failed`, `permanent`.
@@ -285,7 +285,7 @@ pub struct RouteRow {
     /// `connected`, `local`, `via`, `blackhole`, `unreachable`.
     pub kind: String,
     /// Gateway.
-    pub via: Option<Ipv4Addr>,
+    pub via: Option<IpAddr>,
     /// Device.
     pub dev: Option<String>,
 }

@@ -25,6 +25,7 @@ fn shows_every_kind_of_route_and_section() {
     let config = example();
     let has = |what: fn(&RouteTarget) -> bool| config.routes.iter().any(|route| what(&route.target));
     assert!(has(|target| matches!(target, RouteTarget::Via(_))));
+    assert!(has(|target| matches!(target, RouteTarget::ViaLinkLocal(..))));
     assert!(has(|target| matches!(target, RouteTarget::Dev(_))));
     assert!(has(|target| matches!(target, RouteTarget::Blackhole)));
     assert!(has(|target| matches!(target, RouteTarget::Unreachable)));

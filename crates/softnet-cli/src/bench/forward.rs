@@ -1,6 +1,6 @@
 //! `softnet bench forward`: how many packets a second one worker forwards.
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -8,14 +8,14 @@ use clap::{Args, ValueEnum};
 use serde_json::json;
 use softnet::Assembly;
 use softnet::config::{Config, DeviceConfig, NeighbourConfig, RouteConfig, RouteTarget};
-use softnet_core::ip::Prefix;
+use softnet_core::ip::{Address, IpPrefix, Prefix};
 use softnet_core::skb::{BATCH, Region};
 use softnet_dev::mem::{NicConfig, NicPort, nic};
 
 use super::harness::{Case, alternate};
 use super::report::{Bound, Report, Row, Sample};
 use super::templates::{Counter, Found, Random, SIZE, Sums, Template, Wire};
-use super::templates::{bgp_prefixes, number, sixteen_prefixes, templates};
+use super::templates::{bgp_prefixes, bgp_prefixes6, destination, number, sixteen_prefixes, templates};
 use super::{Common, pin};
 
 #[derive(Args, Debug)]
@@ -43,14 +43,19 @@ const TX_MAC: [u8; 6] = [0x02, 0, 0, 0, 2, 0];
 /// Gateways that the routes are spread over.
 const GATEWAYS: u8 = 16;
 
-fn gateway(i: u8) -> (Ipv4Addr, [u8; 6]) {
-    (Ipv4Addr::new(198, 19, 0, 2 + i), [0x02, 0, 0, 0, 3, i])
+/// Those of IPv6 and of IPv4 are the same machines.
+fn gateway(i: u8, v6: bool) -> (IpAddr, [u8; 6]) {
+    let addr = match v6 {
+        true => Ipv6Addr::new(0x2001, 2, 0, 2, 0, 0, 0, 2 + u16::from(i)).into(),
+        false => Ipv4Addr::new(198, 19, 0, 2 + i).into(),
+    };
+    (addr, [0x02, 0, 0, 0, 3, i])
 }
 
 /// One row of the comparison.
 struct Setup {
     case: &'static str,
-    prefixes: Arc<[Prefix]>,
+    prefixes: Arc<[IpPrefix]>,
     templates: Arc<[Template]>,
     burst: usize,
     routed: bool,
@@ -65,6 +70,10 @@ struct Bench {
 }
 
 impl Setup {
+    fn is_ipv6(&self) -> bool {
+        self.prefixes.first().is_some_and(|prefix| prefix.addr().is_ipv6())
+    }
+
     fn config(&self) -> Result<Config, String> {
         let device = |name: &str, address: &str| -> Result<DeviceConfig, String> {
             let addresses = vec![address.parse()?];
@@ -73,14 +82,19 @@ impl Setup {
         let mut config = Config::default();
         config.stack.dev_weight = self.burst as u32;
         config.stack.frames = 4096;
-        config.devices = vec![device("nic0", "198.18.0.254/24")?, device("nic1", "198.19.0.1/24")?];
+        // For benchmarks: RFC 2544, RFC 5180.
+        let own = match self.is_ipv6() {
+            true => ["2001:2:0:1::fe/64", "2001:2:0:2::1/64"],
+            false => ["198.18.0.254/24", "198.19.0.1/24"],
+        };
+        config.devices = vec![device("nic0", own[0])?, device("nic1", own[1])?];
         for i in 0..GATEWAYS {
-            let (address, mac) = gateway(i);
+            let (address, mac) = gateway(i, self.is_ipv6());
             config.neighbours.push(NeighbourConfig { dev: "nic1".into(), address, mac });
         }
-        let route = |(i, to): (usize, &Prefix)| RouteConfig {
+        let route = |(i, to): (usize, &IpPrefix)| RouteConfig {
             to: *to,
-            target: RouteTarget::Via(gateway((i % usize::from(GATEWAYS)) as u8).0),
+            target: RouteTarget::Via(gateway((i % usize::from(GATEWAYS)) as u8, to.addr().is_ipv6()).0),
         };
         config.routes = self.prefixes.iter().enumerate().map(route).collect();
         Ok(config)
@@ -122,8 +136,12 @@ impl Setup {
         if !self.routed {
             return Template(bytes);
         }
-        bytes[..6].copy_from_slice(&gateway((hop % usize::from(GATEWAYS)) as u8).1);
+        bytes[..6].copy_from_slice(&gateway((hop % usize::from(GATEWAYS)) as u8, false).1);
         bytes[6..12].copy_from_slice(&TX_MAC);
+        if destination(t).is_ipv6() {
+            bytes[21] -= 1;
+            return Template(bytes);
+        }
         bytes[22] -= 1;
         // Computed afresh, not by difference.
         bytes[24..26].copy_from_slice(&[0, 0]);
@@ -134,16 +152,14 @@ impl Setup {
 
     /// What must come out for each template, by a look-up that shares nothing with the FIB.
     fn all_expected(&self) -> Vec<Template> {
-        let index: std::collections::HashMap<(u32, u8), usize> =
-            self.prefixes.iter().enumerate().map(|(i, p)| ((p.addr().into(), p.len()), i)).collect();
-        let longest = |dst: u32| {
-            (0..=32u8).rev().find_map(|len| {
-                let mask = u32::MAX.checked_shl(32 - u32::from(len)).unwrap_or(0);
-                index.get(&(dst & mask, len)).copied()
-            })
+        let index: std::collections::HashMap<IpPrefix, usize> =
+            self.prefixes.iter().enumerate().map(|(i, p)| (*p, i)).collect();
+        let longest = |dst: IpAddr| {
+            let around =
+                |len| Prefix::containing(dst, len).ok().and_then(|prefix| index.get(&prefix).copied());
+            (0..=dst.width()).rev().find_map(around)
         };
-        let dst = |t: &Template| u32::from_be_bytes([t.0[30], t.0[31], t.0[32], t.0[33]]);
-        self.templates.iter().map(|t| self.expected(t, longest(dst(t)).unwrap_or(0))).collect()
+        self.templates.iter().map(|t| self.expected(t, longest(destination(t)).unwrap_or(0))).collect()
     }
 }
 
@@ -224,21 +240,21 @@ impl Forward {
         let cpu = pin(self.common.cpu)?;
         let mut random = Random::new(1);
         const TEMPLATES: usize = 1 << 16;
-        let mut set = |prefixes: Vec<Prefix>, count: usize| -> (Arc<[Prefix]>, Arc<[Template]>) {
+        let mut set = |prefixes: Vec<IpPrefix>, count: usize| -> (Arc<[IpPrefix]>, Arc<[Template]>) {
             let templates = templates(count, RX_MAC, &prefixes, &mut random);
             (prefixes.into(), templates.into())
         };
         eprintln!("making routes and packets");
-        let (few, few_t) = set(sixteen_prefixes(), TEMPLATES);
-        let (many, many_t) = set(bgp_prefixes(10_000, &mut Random::new(2)), TEMPLATES);
+        let bgp = |n, seed| bgp_prefixes(n, &mut Random::new(seed)).into_iter().map(Prefix::any).collect();
+        let bgp6 = |n, seed| bgp_prefixes6(n, &mut Random::new(seed)).into_iter().map(Prefix::any).collect();
+        let (few, few_t) = set(sixteen_prefixes().into_iter().map(Prefix::any).collect(), TEMPLATES);
+        let (many, many_t) = set(bgp(10_000, 2), TEMPLATES);
         // As many packets as prefixes, so that the whole table is used and not a cached part of it.
-        let (full, full_t) = set(bgp_prefixes(1_000_000, &mut Random::new(3)), 1 << 20);
-        let setup = |case, (prefixes, templates): (&Arc<[Prefix]>, &Arc<[Template]>), burst, routed| Setup {
-            case,
-            prefixes: prefixes.clone(),
-            templates: templates.clone(),
-            burst,
-            routed,
+        let (full, full_t) = set(bgp(1_000_000, 3), 1 << 20);
+        let (many6, many6_t) = set(bgp6(10_000, 4), TEMPLATES);
+        let (full6, full6_t) = set(bgp6(200_000, 5), 1 << 18);
+        let setup = |case, (prefixes, templates): (&Arc<[IpPrefix]>, &Arc<[Template]>), burst, routed| {
+            Setup { case, prefixes: prefixes.clone(), templates: templates.clone(), burst, routed }
         };
         let setups = [
             setup("raw", (&few, &few_t), BATCH, false),
@@ -247,6 +263,8 @@ impl Forward {
             setup("fib-10k-burst32", (&many, &many_t), 32, true),
             setup("fib-10k-burst8", (&many, &many_t), 8, true),
             setup("fib-1m", (&full, &full_t), BATCH, true),
+            setup("ipv6-10k", (&many6, &many6_t), BATCH, true),
+            setup("ipv6-200k", (&full6, &full6_t), BATCH, true),
         ];
         let names = setups.iter().map(|s| s.case).collect::<Vec<_>>().join(", ");
         if let Some(unknown) = self.cases.iter().find(|c| !setups.iter().any(|s| s.case == **c)) {

@@ -1,16 +1,18 @@
 //! The packets of `bench forward`: templates with known destinations, the wire that writes them, and the wire
 //! that checks what comes out.
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use softnet_core::ip::{Prefix, checksum};
+use softnet_core::ip::v6::header::{Ipv6Header, next};
+use softnet_core::ip::{Address, IpPrefix, Prefix, Prefix6, checksum};
 use softnet_dev::mem::{Sink, Source};
 
 /// Bytes of a template: a 64-byte frame.
 pub(super) const SIZE: usize = 64;
-/// Where a template's number stands: in the UDP payload.
+/// Where a template's number stands: in the UDP payload; of IPv6, for want of room, in the ports.
 const NUMBER: usize = 42;
+const NUMBER6: usize = 54;
 
 /// A frame, aligned as in a packet buffer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -65,6 +67,43 @@ pub(super) fn bgp_prefixes(n: usize, random: &mut Random) -> Vec<Prefix> {
     prefixes
 }
 
+/// `n` distinct prefixes of IPv6 with the lengths of a BGP table (mostly /48 and /32), and some that only an inner network
+/// has. They lie as the registries deal them out: in /32 blocks, six prefixes to a block on average, within a few /12.
+pub(super) fn bgp_prefixes6(n: usize, random: &mut Random) -> Vec<Prefix6> {
+    let block = |random: &mut Random| {
+        let registry = [0x2400, 0x2600, 0x2800, 0x2a00, 0x2c00][random.below(5)] + random.below(16);
+        (registry as u128) << 112 | u128::from(random.next() as u16) << 96
+    };
+    let blocks: Vec<u128> = (0..n.div_ceil(6)).map(|_| block(random)).collect();
+    let mut seen = std::collections::HashSet::with_capacity(n);
+    let mut prefixes = Vec::with_capacity(n);
+    while prefixes.len() < n {
+        let len = match random.below(100) {
+            0..=2 => 29,
+            3..=14 => 32,
+            15..=19 => 36,
+            20..=28 => 40,
+            29..=30 => 42,
+            31..=40 => 44,
+            41..=43 => 46,
+            44..=46 => 47,
+            47..=95 => 48,
+            96..=98 => 64,
+            _ => 128,
+        };
+        let rest = (u128::from(random.next()) << 64 | u128::from(random.next())) >> 32;
+        let Ok(prefix) =
+            Prefix::containing(Ipv6Addr::from_bits(blocks[random.below(blocks.len())] | rest), len)
+        else {
+            continue;
+        };
+        if seen.insert(prefix) {
+            prefixes.push(prefix);
+        }
+    }
+    prefixes
+}
+
 /// Sixteen prefixes of /16.
 pub(super) fn sixteen_prefixes() -> Vec<Prefix> {
     let prefix = |i: u8| Prefix::containing(Ipv4Addr::new(16 + 12 * i, 1, 0, 0), 16).ok();
@@ -87,16 +126,46 @@ pub(super) fn template(number: u32, mac: [u8; 6], dst: Ipv4Addr) -> Template {
     Template(t)
 }
 
+/// The same with IPv6.
+fn template6(number: u32, mac: [u8; 6], dst: Ipv6Addr) -> Template {
+    let mut t = [0; SIZE];
+    t[..6].copy_from_slice(&mac);
+    t[6..14].copy_from_slice(&[2, 0, 0, 0, 9, 9, 0x86, 0xdd]);
+    let (payload, src) = ((SIZE - NUMBER6) as u16, Ipv6Addr::new(0x2001, 2, 0, 1, 0, 0, 0, 1));
+    if let Some(mut header) = Ipv6Header::new_mut(&mut t[14..]) {
+        header.fill(payload, next::UDP, 64, src, dst);
+    }
+    t[NUMBER6..NUMBER6 + 4].copy_from_slice(&number.to_be_bytes());
+    t[NUMBER6 + 4..NUMBER6 + 6].copy_from_slice(&payload.to_be_bytes());
+    Template(t)
+}
+
 /// `n` numbered templates whose destinations are uniform over `prefixes`, and within each uniform over its
 /// addresses.
-pub(super) fn templates(n: usize, mac: [u8; 6], prefixes: &[Prefix], random: &mut Random) -> Vec<Template> {
-    (0..n)
+pub(super) fn templates(n: usize, mac: [u8; 6], prefixes: &[IpPrefix], random: &mut Random) -> Vec<Template> {
+    (0..n as u32)
         .map(|i| {
             let prefix = prefixes[random.below(prefixes.len())];
-            let host = random.next() as u32 & u32::MAX.checked_shr(prefix.len().into()).unwrap_or(0);
-            template(i as u32, mac, Ipv4Addr::from(u32::from(prefix.addr()) | host))
+            let (first, last) = (prefix.addr().bits(), prefix.last().bits());
+            // Of IPv4 one number is enough, and always was.
+            let host = match prefix.addr() {
+                IpAddr::V4(_) => random.next().into(),
+                IpAddr::V6(_) => u128::from(random.next()) << 64 | u128::from(random.next()),
+            };
+            match prefix.addr().with_bits(first | host & (first ^ last)) {
+                IpAddr::V4(dst) => template(i, mac, dst),
+                IpAddr::V6(dst) => template6(i, mac, dst),
+            }
         })
         .collect()
+}
+
+/// Where a template goes.
+pub(super) fn destination(packet: &Template) -> IpAddr {
+    match packet.0[14] >> 4 {
+        6 => IpAddr::from(std::array::from_fn::<u8, 16, _>(|i| packet.0[38 + i])),
+        _ => IpAddr::from(std::array::from_fn::<u8, 4, _>(|i| packet.0[30 + i])),
+    }
 }
 
 /// Writes the templates in turn, from the first to the last and round again.
@@ -214,5 +283,6 @@ impl Drop for Counter {
 
 /// The number that a packet carries.
 pub(super) fn number(packet: &Template) -> u32 {
-    u32::from_be_bytes([packet.0[NUMBER], packet.0[NUMBER + 1], packet.0[NUMBER + 2], packet.0[NUMBER + 3]])
+    let at = if destination(packet).is_ipv6() { NUMBER6 } else { NUMBER };
+    u32::from_be_bytes(std::array::from_fn(|i| packet.0[at + i]))
 }

@@ -174,7 +174,7 @@ impl Rig {
         let address = |i| format!("{}/16", own(i)).parse();
         let addresses = (0..ADDRESSES).map(address).collect::<Result<_, String>>()?;
         config.devices = vec![DeviceConfig { addresses, ring: 128, ..DeviceConfig::new("nic0") }];
-        config.neighbours = vec![NeighbourConfig { dev: "nic0".into(), address: PEER.0, mac: PEER.1 }];
+        config.neighbours = vec![NeighbourConfig { dev: "nic0".into(), address: PEER.0.into(), mac: PEER.1 }];
         let (repeat, left) = (Arc::new(AtomicU64::new(1)), Arc::<Mutex<Left>>::default());
         let templates: Arc<[Template]> = (0..sockets).map(template).collect();
         let ports = Arc::new(Mutex::new(None));

@@ -98,23 +98,48 @@ impl Flow {
     }
 }
 
+/// Which family a flow is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ip {
+    V4,
+    V6,
+}
+
+impl Ip {
+    pub(crate) const BOTH: [Ip; 2] = [Ip::V4, Ip::V6];
+}
+
+/// One kind of traffic over IPv4, and over IPv6.
+pub(crate) struct Both([Flow; 2]);
+
+impl std::ops::Index<Ip> for Both {
+    type Output = Flow;
+
+    fn index(&self, ip: Ip) -> &Flow {
+        &self.0[ip as usize]
+    }
+}
+
 /// All traffic of a run.
 pub(crate) struct Flows {
-    pub(crate) ping: Flow,
-    pub(crate) udp: Flow,
-    pub(crate) tcp: Flow,
+    pub(crate) ping: Both,
+    pub(crate) udp: Both,
+    pub(crate) tcp: Both,
     /// Set when nothing new is to be sent; what is on the way is still waited for.
     pub(crate) stop: AtomicBool,
 }
 
 impl Flows {
     pub(crate) fn new() -> Self {
-        let [ping, udp, tcp] = ["ping", "udp", "tcp"].map(Flow::new);
+        let [ping, udp, tcp] =
+            [["ping", "ping6"], ["udp", "udp6"], ["tcp", "tcp6"]].map(|names| Both(names.map(Flow::new)));
         Flows { ping, udp, tcp, stop: AtomicBool::new(false) }
     }
 
-    pub(crate) fn all(&self) -> [&Flow; 3] {
-        [&self.ping, &self.udp, &self.tcp]
+    /// Ping, UDP and TCP over IPv4, then over IPv6.
+    pub(crate) fn all(&self) -> [&Flow; 6] {
+        let [v4, v6] = Ip::BOTH.map(|ip| [&self.ping[ip], &self.udp[ip], &self.tcp[ip]]);
+        [v4[0], v4[1], v4[2], v6[0], v6[1], v6[2]]
     }
 
     pub(crate) fn stopping(&self) -> bool {

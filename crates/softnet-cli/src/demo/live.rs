@@ -13,7 +13,7 @@ use crate::text::{self, Align, bit_rate, bytes, grouped, nanos, print, rate};
 struct Before {
     at: Duration,
     /// Payloads and bytes of each flow.
-    flows: [(u64, u64); 3],
+    flows: [(u64, u64); 6],
     router: Router,
 }
 
@@ -53,11 +53,13 @@ impl Live {
 
     fn line(&self, flows: &Flows, router: &Router, at: Duration) -> String {
         let seconds = self.seconds(at);
-        let [ping, udp, tcp] = [0, 1, 2].map(|i| {
-            let (payloads, bytes) = self.before.flows[i];
-            let flow = flows.all()[i];
+        let [ping, udp, tcp]: [(f64, f64); 3] = [0, 1, 2].map(|i| {
+            // Both families together.
+            let all = [i, i + 3].map(|i| (flows.all()[i], self.before.flows[i]));
             let grown = |now: u64, before: u64| now.saturating_sub(before) as f64 / seconds;
-            (grown(flow.payloads.load(Relaxed), payloads), grown(flow.bytes.load(Relaxed), bytes))
+            let payloads = all.map(|(flow, (payloads, _))| grown(flow.payloads.load(Relaxed), payloads));
+            let bytes = all.map(|(flow, (_, bytes))| grown(flow.bytes.load(Relaxed), bytes));
+            (payloads.iter().sum(), bytes.iter().sum())
         });
         let retries: u64 = flows.all().iter().map(|flow| flow.retries.load(Relaxed)).sum();
         let errors: usize = flows.all().iter().map(|flow| flow.errors().len()).sum();

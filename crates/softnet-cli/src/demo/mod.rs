@@ -28,7 +28,7 @@ use summary::Summary;
 use topology::Topology;
 use traffic::Traffic;
 
-/// See softnet forward ping, UDP and TCP between kernel endpoints, every payload verified.
+/// See softnet forward ping, UDP and TCP, over IPv4 and IPv6, between kernel endpoints, every payload verified.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Demo {
@@ -44,7 +44,7 @@ const EXAMPLES: &str = "\
 client ──── softnet ──── server
 
 Three anonymous network namespaces, joined by veth pairs. Kernel sockets in the outer ones exchange ping, UDP \
-requests and responses of 1 to 1400 bytes, and TCP streams both ways; softnet routes between them over AF_XDP. Both \
+requests and responses of 1 to 1400 bytes, and TCP streams both ways, over IPv4 and over IPv6; softnet routes between them over AF_XDP. Both \
 ends check every byte. UDP requests and pings that get lost are sent again and counted as retries.
 
 The machine's own network is not touched, and nothing stays behind. Needs root.

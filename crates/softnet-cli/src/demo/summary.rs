@@ -62,7 +62,8 @@ impl FlowSummary {
 impl Summary {
     pub(super) fn new(flows: &Flows, router: Router, sent_for: Duration) -> Self {
         let seconds = sent_for.as_secs_f64().max(1e-3);
-        let least = [(&flows.ping, 1), (&flows.udp, 1), (&flows.tcp, TCP_STREAMS)];
+        let [ping, udp, tcp, ping6, udp6, tcp6] = flows.all();
+        let least = [(ping, 1), (udp, 1), (tcp, TCP_STREAMS), (ping6, 1), (udp6, 1), (tcp6, TCP_STREAMS)];
         let summaries: Vec<FlowSummary> =
             least.iter().map(|&(flow, least)| FlowSummary::new(flow, seconds, least)).collect();
         let rows: Vec<Vec<String>> = least.iter().map(|(flow, _)| flow_cells(flow)).collect();
@@ -103,23 +104,24 @@ impl Summary {
 
 #[cfg(test)]
 mod tests {
+    use super::super::flow::Ip;
     use super::*;
 
     #[test]
     fn figures_and_verdict() {
         let flows = Flows::new();
-        for _ in 0..4 {
-            flows.ping.verified(500_000, Duration::from_micros(80));
-            flows.udp.verified(0, Duration::from_micros(90));
-            flows.tcp.payloads.fetch_add(1, Relaxed);
+        for ip in [Ip::V4, Ip::V6, Ip::V4, Ip::V6] {
+            flows.ping[ip].verified(500_000, Duration::from_micros(80));
+            flows.udp[ip].verified(0, Duration::from_micros(90));
+            flows.tcp[ip].payloads.fetch_add(1, Relaxed);
         }
         let summary = Summary::new(&flows, Router::default(), Duration::from_secs(2));
         assert!(summary.ok);
-        assert_eq!(summary.flows[0].bits_per_s, 8e6);
+        assert_eq!([0, 3].map(|i| summary.flows[i].bits_per_s), [4e6; 2]);
         let text = summary.text();
         assert!(text.ends_with("\nEvery payload arrived intact: 12 of them, 8.00 Mbit/s.\n"), "{text}");
 
-        flows.udp.failed("request 3 differs at byte 9 of its payload".into());
+        flows.udp[Ip::V4].failed("request 3 differs at byte 9 of its payload".into());
         let text = Summary::new(&flows, Router::default(), Duration::from_secs(2)).text();
         let end = "\nudp: request 3 differs at byte 9 of its payload\nNOT every payload arrived intact.\n";
         assert!(text.ends_with(end), "{text}");
@@ -129,6 +131,6 @@ mod tests {
     fn nothing_at_all_is_not_intact() {
         let summary = Summary::new(&Flows::new(), Router::default(), Duration::from_secs(1));
         assert!(!summary.ok);
-        assert_eq!(summary.flows[2].errors, ["expected at least 4 payloads to arrive, 0 did"]);
+        assert_eq!(summary.flows[2].errors, ["expected at least 2 payloads to arrive, 0 did"]);
     }
 }

@@ -2,36 +2,54 @@
 //! the machine's own network is touched, and the kernel removes all of it when the process ends, however it ends.
 
 use std::io;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use softnet::config::{Config, DeviceConfig, InterfaceAddr, StackConfig, available_cpus};
+use softnet_core::ip::PrefixError;
 use softnet_dev::netlink::Netlink;
 use softnet_dev::netns::NetNs;
 
+use super::flow::Ip;
 use crate::Failure;
 
-/// The client's address.
-pub(crate) const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 2);
+/// Host `host` on the client's network (1) or the server's (2).
+const fn v4(net: u8, host: u8) -> Ipv4Addr {
+    Ipv4Addr::new(10, net, 0, host)
+}
+const fn v6(net: u16, host: u16) -> Ipv6Addr {
+    Ipv6Addr::new(0xfd00, 0, 0, net, 0, 0, 0, host)
+}
+
+/// The client's IPv4 address.
+pub(crate) const CLIENT: Ipv4Addr = v4(1, 2);
+/// The server's.
+pub(crate) const SERVER: Ipv4Addr = v4(2, 2);
+
 /// The server's address.
-pub(crate) const SERVER: Ipv4Addr = Ipv4Addr::new(10, 2, 0, 2);
+pub(crate) const fn server(ip: Ip) -> IpAddr {
+    match ip {
+        Ip::V4 => IpAddr::V4(SERVER),
+        Ip::V6 => IpAddr::V6(v6(2, 2)),
+    }
+}
 
 /// One side of the router.
 pub(crate) struct Port {
     /// The router's interface.
     pub(crate) interface: &'static str,
-    /// The router's address on it.
-    pub(crate) router: Ipv4Addr,
+    /// The router's addresses on it.
+    pub(crate) router: (Ipv4Addr, Ipv6Addr),
     /// Who is at the other end.
-    host: Ipv4Addr,
+    host: (Ipv4Addr, Ipv6Addr),
 }
 
-/// Length of both networks' prefixes.
-pub(crate) const PREFIX_LEN: u8 = 24;
+/// Lengths of both networks' prefixes, of IPv4 and of IPv6.
+pub(crate) const PREFIX_LEN: (u8, u8) = (24, 64);
 
 /// The router's ports.
 pub(crate) const PORTS: [Port; 2] = [
-    Port { interface: "to-client", router: Ipv4Addr::new(10, 1, 0, 1), host: CLIENT },
-    Port { interface: "to-server", router: Ipv4Addr::new(10, 2, 0, 1), host: SERVER },
+    Port { interface: "to-client", router: (v4(1, 1), v6(1, 1)), host: (CLIENT, v6(1, 2)) },
+    Port { interface: "to-server", router: (v4(2, 1), v6(2, 1)), host: (SERVER, v6(2, 2)) },
 ];
 
 /// The namespaces.
@@ -57,9 +75,11 @@ impl Topology {
         for (port, end) in PORTS.iter().zip(ends) {
             end.run(|| -> io::Result<()> {
                 let mut netlink = Netlink::new()?;
-                netlink.add_address("eth0", port.host, PREFIX_LEN)?;
                 netlink.set_up("eth0")?;
-                Ok(netlink.add_route(Ipv4Addr::UNSPECIFIED, 0, port.router)?)
+                netlink.add_address("eth0", port.host.0, PREFIX_LEN.0)?;
+                netlink.add_address("eth0", port.host.1, PREFIX_LEN.1)?;
+                netlink.add_route(Ipv4Addr::UNSPECIFIED, 0, port.router.0)?;
+                Ok(netlink.add_route(Ipv6Addr::UNSPECIFIED, 0, port.router.1)?)
             })??;
         }
         // Until then the kernel drops what the endpoints send, and they would wait a second before they try again.
@@ -73,9 +93,12 @@ impl Topology {
 /// softnet as the router.
 pub(crate) fn config() -> Result<Config, Failure> {
     let cpus = available_cpus();
-    let device = |port: &Port| {
-        let address = InterfaceAddr::new(port.router, PREFIX_LEN);
-        address.map(|address| DeviceConfig { addresses: vec![address], ..DeviceConfig::new(port.interface) })
+    let device = |port: &Port| -> Result<DeviceConfig, PrefixError> {
+        let addresses = vec![
+            InterfaceAddr::new(port.router.0, PREFIX_LEN.0)?,
+            InterfaceAddr::new(port.router.1, PREFIX_LEN.1)?,
+        ];
+        Ok(DeviceConfig { addresses, ..DeviceConfig::new(port.interface) })
     };
     let devices: Result<Vec<_>, _> = PORTS.iter().map(device).collect();
     let config = Config {

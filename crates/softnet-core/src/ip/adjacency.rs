@@ -5,10 +5,10 @@
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
-use super::fib::Fib;
+use super::family::{Family, LongestMatch};
 use super::slow::Iface;
 
 /// What to do with a packet whose look-up ended at a next hop.
@@ -33,10 +33,10 @@ pub enum Kind {
     Unreachable,
 }
 
-/// One next hop: half a cache line.
+/// One next hop: half a cache line, and for IPv6 the gateway on the other half.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C, align(32))]
-pub struct Adjacency {
+pub struct Adjacency<A = Ipv4Addr> {
     /// Destination MAC, source MAC, EtherType: what [`Kind::Rewrite`] puts in front.
     pub rewrite: [u8; 14],
     /// Largest L3 packet of the device.
@@ -45,16 +45,16 @@ pub struct Adjacency {
     pub dev: u16,
     /// See [`Kind`].
     pub kind: Kind,
-    /// Neighbour to resolve: the gateway ([`Kind::Resolve`], [`Kind::Rewrite`]).
-    pub gateway: u32,
+    /// Neighbour to resolve: the gateway ([`Kind::Resolve`], [`Kind::Rewrite`]); of the other kinds, nobody.
+    pub gateway: A,
 }
 
-const _: () = assert!(size_of::<Adjacency>() == 32);
+const _: () = assert!(size_of::<Adjacency>() == 32 && size_of::<Adjacency<Ipv6Addr>>() == 64);
 
-impl Adjacency {
+impl<A: Family> Adjacency<A> {
     /// A next hop that is not sent to a neighbour.
-    pub fn special(kind: Kind) -> Self {
-        Adjacency { rewrite: [0; 14], mtu: 0, dev: 0, kind, gateway: 0 }
+    pub const fn special(kind: Kind) -> Self {
+        Adjacency { rewrite: [0; 14], mtu: 0, dev: 0, kind, gateway: A::UNSPECIFIED }
     }
 
     /// The destination is a neighbour on `dev`.
@@ -63,8 +63,8 @@ impl Adjacency {
     }
 
     /// By `gateway` on `dev`, not yet resolved.
-    pub fn gateway(dev: u16, mtu: u16, gateway: Ipv4Addr) -> Self {
-        Adjacency { dev, mtu, gateway: gateway.into(), ..Self::special(Kind::Resolve) }
+    pub fn gateway(dev: u16, mtu: u16, gateway: A) -> Self {
+        Adjacency { dev, mtu, gateway, ..Self::special(Kind::Resolve) }
     }
 
     /// Whether packets are sent by it, as soon as its neighbour is known.
@@ -77,31 +77,31 @@ impl Adjacency {
         let mut rewrite = [0; 14];
         rewrite[..6].copy_from_slice(&to);
         rewrite[6..12].copy_from_slice(&from);
-        rewrite[12..].copy_from_slice(&[0x08, 0x00]);
+        rewrite[12..].copy_from_slice(&A::ETHERTYPE.to_be_bytes());
         Adjacency { rewrite, kind: Kind::Rewrite, ..self }
     }
 }
 
-/// Key of a neighbour in [`Tables::hosts`].
+/// Key of an IPv4 neighbour in [`Routing::hosts`].
 #[inline(always)]
 pub fn host_key(dev: u16, addr: u32) -> u64 {
     u64::from(dev) << 32 | u64::from(addr)
 }
 
-/// Hashes a [`host_key`] by one multiplication: the table is looked up per packet, and only the neighbours of
-/// connected networks, whose number is bounded, get into it.
+/// Hashes a key of [`Routing::hosts`] by one multiplication for each word: the table is looked up per packet, and only the
+/// neighbours of connected networks, whose number is bounded, get into it.
 #[derive(Default)]
 pub struct HostHasher(u64);
 
 impl Hasher for HostHasher {
     fn write(&mut self, bytes: &[u8]) {
         for byte in bytes {
-            self.write_u64(self.0 ^ u64::from(*byte));
+            self.write_u64(u64::from(*byte));
         }
     }
     #[inline(always)]
     fn write_u64(&mut self, key: u64) {
-        let product = u128::from(key) * 0x9e37_79b9_7f4a_7c15;
+        let product = u128::from(self.0 ^ key) * 0x9e37_79b9_7f4a_7c15;
         self.0 = (product >> 64) as u64 ^ product as u64;
     }
     #[inline(always)]
@@ -110,18 +110,13 @@ impl Hasher for HostHasher {
     }
 }
 
-/// Neighbours by [`host_key`].
-pub type Hosts = HashMap<u64, Adjacency, BuildHasherDefault<HostHasher>>;
-
 /// The forwarding tables of one moment.
 #[derive(Clone)]
 pub struct Tables {
-    /// Prefix → index into `next_hops`.
-    pub fib: Arc<Fib>,
-    /// What the FIB's leaves mean; entry 0 is [`Kind::NoRoute`].
-    pub next_hops: Vec<Adjacency>,
-    /// Neighbours of connected networks that are usable now, by device and address.
-    pub hosts: Hosts,
+    /// Of IPv4.
+    pub v4: Routing<Ipv4Addr>,
+    /// Of IPv6.
+    pub v6: Routing<Ipv6Addr>,
     /// The devices, by index; `None` for one whose interface is not there.
     pub ifaces: Arc<[Option<Iface>]>,
 }
@@ -129,32 +124,53 @@ pub struct Tables {
 impl Tables {
     /// Tables without a route.
     pub fn empty() -> Self {
-        Tables {
-            fib: Arc::new(Fib::default()),
+        Tables { v4: Routing::empty(), v6: Routing::empty(), ifaces: Arc::default() }
+    }
+}
+
+/// The forwarding tables of one family.
+pub struct Routing<A: Family> {
+    /// Prefix → index into `next_hops`.
+    pub fib: Arc<A::Fib>,
+    /// What the FIB's leaves mean; entry 0 is [`Kind::NoRoute`].
+    pub next_hops: Vec<Adjacency<A>>,
+    /// Neighbours of connected networks that are usable now, by device and address.
+    pub hosts: HashMap<A::HostKey, Adjacency<A>, BuildHasherDefault<HostHasher>>,
+}
+
+impl<A: Family> Clone for Routing<A> {
+    fn clone(&self) -> Self {
+        Routing { fib: self.fib.clone(), next_hops: self.next_hops.clone(), hosts: self.hosts.clone() }
+    }
+}
+
+impl<A: Family> Routing<A> {
+    fn empty() -> Self {
+        Routing {
+            fib: Arc::new(A::Fib::default()),
             next_hops: vec![Adjacency::special(Kind::NoRoute)],
-            hosts: Hosts::default(),
-            ifaces: Arc::default(),
+            hosts: HashMap::default(),
         }
     }
 
     /// The next hop with this index; one that does not exist means no route.
     #[inline(always)]
-    pub fn next_hop(&self, index: u32) -> &Adjacency {
-        const NO_ROUTE: Adjacency =
-            Adjacency { rewrite: [0; 14], mtu: 0, dev: 0, kind: Kind::NoRoute, gateway: 0 };
-        self.next_hops.get(index as usize).unwrap_or(&NO_ROUTE)
+    pub fn next_hop(&self, index: u32) -> &Adjacency<A> {
+        self.next_hops.get(index as usize).unwrap_or(A::NO_ROUTE)
     }
 
     /// The next hop towards `dst`, connected ones resolved through the host table.
-    pub fn route(&self, dst: Ipv4Addr) -> Adjacency {
-        let hop = *self.next_hop(self.fib.lookup(dst.into()));
+    pub fn route(&self, dst: A) -> Adjacency<A> {
+        let hop = *self.next_hop(self.fib.longest_match(dst));
         match hop.kind {
-            Kind::Connected => self
-                .hosts
-                .get(&host_key(hop.dev, dst.into()))
-                .copied()
-                .unwrap_or(Adjacency::gateway(hop.dev, hop.mtu, dst)),
+            Kind::Connected => self.on_link(hop.dev, hop.mtu, dst),
             _ => hop,
         }
+    }
+
+    /// The next hop towards `neighbour`, which is one on the link of `dev`.
+    pub fn on_link(&self, dev: u16, mtu: u16, neighbour: A) -> Adjacency<A> {
+        let host = self.hosts.get(&A::host_key(dev, neighbour)).copied();
+        host.unwrap_or(Adjacency::gateway(dev, mtu, neighbour))
     }
 }

@@ -5,6 +5,8 @@
 //! if every byte summed is 0. Words are added in the machine's own byte order and swapped once at the end, which
 //! RFC 1071 section 2(B) allows.
 
+use std::net::Ipv6Addr;
+
 /// Adds two sums.
 #[inline(always)]
 pub const fn add(a: u16, b: u16) -> u16 {
@@ -57,6 +59,12 @@ pub fn ipv4_header_sum(header: &[u8; 20]) -> u16 {
 pub fn pseudo_header_sum(src: u32, dst: u32, protocol: u8, len: u16) -> u16 {
     let s = u64::from(src) + u64::from(dst) + u64::from(protocol) + u64::from(len);
     fold(s)
+}
+
+/// As [`pseudo_header_sum`], for IPv6 (RFC 8200 section 8.1). `next` is the protocol's number.
+#[inline]
+pub fn pseudo_header_sum6(src: Ipv6Addr, dst: Ipv6Addr, next: u8, len: u16) -> u16 {
+    add(add(sum(&src.octets()), sum(&dst.octets())), fold(u64::from(next) + u64::from(len)))
 }
 
 /// The checksum after one 16-bit word it covers went from `old` to `new` (RFC 1624, equation 3).
@@ -146,6 +154,17 @@ mod tests {
             bytes.extend([0, protocol]);
             bytes.extend(len.to_be_bytes());
             prop_assert_eq!(pseudo_header_sum(src, dst, protocol, len), naive(&bytes));
+        }
+
+        #[test]
+        fn pseudo_header_of_ipv6(src: u128, dst: u128, next: u8, len: u16) {
+            let mut bytes = vec![];
+            bytes.extend(src.to_be_bytes());
+            bytes.extend(dst.to_be_bytes());
+            bytes.extend(u32::from(len).to_be_bytes());
+            bytes.extend([0, 0, 0, next]);
+            let (src, dst) = (Ipv6Addr::from_bits(src), Ipv6Addr::from_bits(dst));
+            prop_assert_eq!(pseudo_header_sum6(src, dst, next, len), naive(&bytes));
         }
 
         #[test]

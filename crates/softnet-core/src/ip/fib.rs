@@ -10,7 +10,10 @@
 //! of threads may look up. Invariant: an entry without the leaf bit names a chunk that exists, and a third-level
 //! chunk has only leaves.
 
-use super::prefix::Prefix;
+use std::net::Ipv4Addr;
+
+use super::family::LongestMatch;
+use super::prefix::{IpPrefix, Prefix};
 
 /// Entries of the root.
 const ROOT: usize = 1 << 16;
@@ -37,7 +40,7 @@ pub enum FibError {
     #[error("next hop {nexthop} of {prefix}: expected less than 2147483648")]
     NextHop {
         /// The route's prefix.
-        prefix: Prefix,
+        prefix: IpPrefix,
         /// Its next hop.
         nexthop: u32,
     },
@@ -47,6 +50,9 @@ pub enum FibError {
         /// Chunks of 1 KiB needed.
         chunks: usize,
     },
+    /// The table of IPv6 would.
+    #[error("the IPv6 routes need more than 2 GiB of the FIB")]
+    TooLarge6,
     /// The memory for it could not be had.
     #[error("no memory for {bytes} bytes of the FIB")]
     NoMemory {
@@ -66,39 +72,6 @@ impl Fib {
     /// is to have none. Of routes with the same prefix the last one counts.
     pub fn build(routes: &[(Prefix, u32)]) -> Result<Self, FibError> {
         Self::build_in(routes, |_| Vec::new())
-    }
-
-    /// As [`build`](Self::build), with memory from `alloc`: asked once for each of the two arrays for an empty
-    /// vector with room for so many entries, before anything touches it. A vector with less room is grown.
-    pub fn build_in(
-        routes: &[(Prefix, u32)],
-        mut alloc: impl FnMut(usize) -> Vec<u32>,
-    ) -> Result<Self, FibError> {
-        // Short before long, so that each route is painted over those it is more specific than; then by
-        // address, so that chunks lie in the order of addresses and each is painted while it is in the cache.
-        // The sort is stable: of equal prefixes the last one given comes last.
-        let mut sorted = Vec::with_capacity(routes.len());
-        for &(prefix, nexthop) in routes {
-            if nexthop >= LEAF {
-                return Err(FibError::NextHop { prefix, nexthop });
-            }
-            sorted.push((u64::from(prefix.len()) << 32 | u64::from(prefix.addr().to_bits()), nexthop));
-        }
-        sorted.sort_by_key(|(key, _)| *key);
-
-        let chunks = chunks_needed(&sorted);
-        if chunks > MAX_CHUNKS {
-            return Err(FibError::TooLarge { chunks });
-        }
-        let mut fib = Fib { root: room(&mut alloc, ROOT)?, chunks: room(&mut alloc, chunks * CHUNK)? };
-        fib.root.resize(ROOT, LEAF | NO_ROUTE);
-        for (i, &(key, nexthop)) in sorted.iter().enumerate() {
-            // Painting a wide prefix over and over would cost without bound.
-            if sorted.get(i + 1).is_none_or(|&(next, _)| next != key) {
-                fib.paint(key as u32, (key >> 32) as u32, LEAF | nexthop);
-            }
-        }
-        Ok(fib)
     }
 
     /// Writes `leaf` to all of `addr/len`. No longer prefix may have been painted before.
@@ -158,14 +131,51 @@ impl Fib {
         }
     }
 
-    /// Bytes of both arrays.
-    pub fn bytes(&self) -> usize {
-        (self.root.len() + self.chunks.len()) * size_of::<u32>()
-    }
-
     /// The two arrays, root first, for the embedding to advise the kernel about.
     pub fn tables(&self) -> [&[u32]; 2] {
         [&self.root, &self.chunks]
+    }
+}
+
+impl LongestMatch<Ipv4Addr> for Fib {
+    /// `alloc` is asked once for each of the two arrays, before anything touches it. A vector with less room is grown.
+    fn build_in(
+        routes: &[(Prefix, u32)],
+        mut alloc: impl FnMut(usize) -> Vec<u32>,
+    ) -> Result<Self, FibError> {
+        // Short before long, so that each route is painted over those it is more specific than; then by
+        // address, so that chunks lie in the order of addresses and each is painted while it is in the cache.
+        // The sort is stable: of equal prefixes the last one given comes last.
+        let mut sorted = Vec::with_capacity(routes.len());
+        for &(prefix, nexthop) in routes {
+            if nexthop >= LEAF {
+                return Err(FibError::NextHop { prefix: prefix.any(), nexthop });
+            }
+            sorted.push((u64::from(prefix.len()) << 32 | u64::from(prefix.addr().to_bits()), nexthop));
+        }
+        sorted.sort_by_key(|(key, _)| *key);
+
+        let chunks = chunks_needed(&sorted);
+        if chunks > MAX_CHUNKS {
+            return Err(FibError::TooLarge { chunks });
+        }
+        let mut fib = Fib { root: room(&mut alloc, ROOT)?, chunks: room(&mut alloc, chunks * CHUNK)? };
+        fib.root.resize(ROOT, LEAF | NO_ROUTE);
+        for (i, &(key, nexthop)) in sorted.iter().enumerate() {
+            // Painting a wide prefix over and over would cost without bound.
+            if sorted.get(i + 1).is_none_or(|&(next, _)| next != key) {
+                fib.paint(key as u32, (key >> 32) as u32, LEAF | nexthop);
+            }
+        }
+        Ok(fib)
+    }
+
+    fn longest_match(&self, addr: Ipv4Addr) -> u32 {
+        self.lookup(addr.to_bits())
+    }
+
+    fn bytes(&self) -> usize {
+        (self.root.len() + self.chunks.len()) * size_of::<u32>()
     }
 }
 
@@ -215,8 +225,6 @@ fn room(alloc: &mut impl FnMut(usize) -> Vec<u32>, entries: usize) -> Result<Vec
 
 #[cfg(all(test, not(feature = "loom")))]
 mod tests {
-    use std::net::Ipv4Addr;
-
     use prefix_trie::PrefixMap;
     use proptest::prelude::*;
 
@@ -313,7 +321,10 @@ mod tests {
     #[test]
     fn refuses_what_does_not_fit() {
         let route = (prefix(0, 8), LEAF);
-        assert_eq!(Fib::build(&[route]).err(), Some(FibError::NextHop { prefix: route.0, nexthop: LEAF }));
+        assert_eq!(
+            Fib::build(&[route]).err(),
+            Some(FibError::NextHop { prefix: route.0.any(), nexthop: LEAF })
+        );
         assert_eq!(Fib::build(&[(prefix(0, 8), LEAF - 1)]).unwrap().lookup(5), LEAF - 1);
 
         let scattered: Vec<_> = (0..=MAX_CHUNKS as u32).map(|i| (prefix(i << 8, 32), 1)).collect();

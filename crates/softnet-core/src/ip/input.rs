@@ -1,14 +1,18 @@
-//! IPv4 input and forwarding of a batch: the fast path.
+//! Input and forwarding of a batch: the fast path. [`ip_input`] takes whatever came; IPv4 is done here, IPv6 in
+//! [`v6::input`](super::v6::input).
 //!
 //! Called by whoever polls, with the batch of one RX queue. It does what nearly every packet needs (validate,
 //! look up, TTL, rewrite) and sorts the rest out: packets to send per device, drops (freed here, counted), datagrams
 //! for sockets, and exceptions for [`slow`](super::slow). Every packet of the input ends in exactly one of the four.
 //! Neither lock nor clock nor allocation.
 
+use std::net::Ipv4Addr;
+
 use super::ETH_LEN;
-use super::adjacency::{Kind, Tables, host_key};
+use super::adjacency::{Kind, Routing, Tables, host_key};
 use super::checksum::{ipv4_header_sum, ttl_decremented};
 use super::header::{Ipv4Header, is_martian_destination, is_martian_source, is_multicast, protocol};
+use super::v6;
 use crate::SoftnetData;
 use crate::skb::{BATCH, Batch, DropReason, Skb};
 use crate::softnet_data::MAX_DEVICES;
@@ -16,8 +20,9 @@ use crate::softnet_data::MAX_DEVICES;
 const IPV4_LEN: usize = 20;
 const ETHERTYPE_IPV4: [u8; 2] = [0x08, 0x00];
 const ETHERTYPE_ARP: [u8; 2] = [0x08, 0x06];
+const ETHERTYPE_IPV6: [u8; 2] = [0x86, 0xdd];
 /// Smallest Ethernet frame without its check sequence: shorter packets are padded to this on the wire.
-const ETH_MIN: usize = 60;
+pub(super) const ETH_MIN: usize = 60;
 
 /// Why a packet needs more than the fast path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,9 +30,10 @@ const ETH_MIN: usize = 60;
 pub enum Exception {
     /// An ARP packet.
     Arp,
-    /// A broadcast or multicast, or an IPv4 header with options: validate step by step.
+    /// A broadcast or multicast, an IPv4 header with options, an IPv6 packet with hop-by-hop options or an address that is
+    /// not plainly global: validate step by step.
     Unusual,
-    /// TTL ran out.
+    /// TTL, or hop limit, ran out.
     Ttl,
     /// The look-up's result is not a plain rewrite: local, unresolved, no route, …
     NextHop,
@@ -151,10 +157,12 @@ static MARTIAN: [u8; 256] = {
 };
 
 /// What the header of a packet says: the destination to look up, or why it is not simply forwarded.
-enum Verdict {
-    Forward(u32),
+pub(super) enum Verdict<A> {
+    Forward(A),
     Exception(Exception),
     Drop(DropReason),
+    /// It is for the other family's input.
+    Other,
 }
 
 #[inline(always)]
@@ -167,7 +175,7 @@ fn be32(bytes: &[u8], at: usize) -> u32 {
 
 /// Looks at one packet. The common case falls straight through.
 #[inline(always)]
-fn classify(packet: &[u8], mac: &[u8; 6]) -> Verdict {
+fn classify(packet: &[u8], mac: &[u8; 6]) -> Verdict<u32> {
     let Some(header) = packet.first_chunk::<{ ETH_LEN + IPV4_LEN }>() else {
         return short(packet, mac);
     };
@@ -199,10 +207,11 @@ fn classify(packet: &[u8], mac: &[u8; 6]) -> Verdict {
 
 #[cold]
 #[inline(never)]
-fn short(packet: &[u8], mac: &[u8; 6]) -> Verdict {
+fn short(packet: &[u8], mac: &[u8; 6]) -> Verdict<u32> {
     match packet.get(..ETH_LEN) {
         Some(eth) if eth[..6] != mac[..] && eth[0] & 1 == 0 => Verdict::Drop(DropReason::OtherHost),
         Some(eth) if eth[12..14] == ETHERTYPE_ARP => Verdict::Exception(Exception::Arp),
+        Some(eth) if eth[12..14] == ETHERTYPE_IPV6 => Verdict::Other,
         Some(eth) if eth[12..14] != ETHERTYPE_IPV4 => Verdict::Drop(DropReason::UnhandledProto),
         _ => Verdict::Drop(DropReason::PktTooSmall),
     }
@@ -210,7 +219,7 @@ fn short(packet: &[u8], mac: &[u8; 6]) -> Verdict {
 
 #[cold]
 #[inline(never)]
-fn unusual(packet: &[u8], mac: &[u8; 6]) -> Verdict {
+fn unusual(packet: &[u8], mac: &[u8; 6]) -> Verdict<u32> {
     let to_us = packet[..6] == mac[..];
     if !to_us && packet[0] & 1 == 0 {
         return Verdict::Drop(DropReason::OtherHost);
@@ -219,6 +228,9 @@ fn unusual(packet: &[u8], mac: &[u8; 6]) -> Verdict {
     if ethertype == ETHERTYPE_ARP {
         return Verdict::Exception(Exception::Arp);
     }
+    if ethertype == ETHERTYPE_IPV6 {
+        return Verdict::Other;
+    }
     if ethertype != ETHERTYPE_IPV4 {
         return Verdict::Drop(DropReason::UnhandledProto);
     }
@@ -226,9 +238,7 @@ fn unusual(packet: &[u8], mac: &[u8; 6]) -> Verdict {
 }
 
 /// Processes `batch`, which came by `ingress`, and leaves it empty.
-// Not inlined: its loops have the registers to themselves.
-#[inline(never)]
-pub fn ipv4_input(
+pub fn ip_input(
     ctx: &mut SoftnetData,
     tables: &Tables,
     ingress: &Ingress,
@@ -241,6 +251,32 @@ pub fn ipv4_input(
             super::partial::complete(skb.data_mut());
         }
     }
+    // Most batches are of one family: the first packet's goes first, and hands over what is not its own.
+    let mut other = Batch::new();
+    let v6 = batch.as_slice().first().is_some_and(|skb| skb.data().get(12..14) == Some(&ETHERTYPE_IPV6));
+    if v6 {
+        v6::input::ipv6_input(ctx, &tables.v6, ingress, batch, &mut other, tx, exceptions);
+        if other.is_empty() {
+            return;
+        }
+        std::mem::swap(batch, &mut other);
+    }
+    ipv4_input(ctx, &tables.v4, ingress, batch, &mut other, tx, exceptions);
+    if !other.is_empty() {
+        v6::input::ipv6_input(ctx, &tables.v6, ingress, &mut other, batch, tx, exceptions);
+    }
+}
+
+/// Processes the packets of `batch` but those of IPv6, which it leaves in `other`.
+fn ipv4_input(
+    ctx: &mut SoftnetData,
+    tables: &Routing<Ipv4Addr>,
+    ingress: &Ingress,
+    batch: &mut Batch,
+    other: &mut Batch,
+    tx: &mut TxBatches,
+    exceptions: &mut Exceptions,
+) {
     // First pass: validate. The packets that go on stay in `batch`, in order.
     let mut dst = [0; BATCH];
     let mut n = 0;
@@ -253,7 +289,7 @@ pub fn ipv4_input(
         n += 1;
     }
     if odd {
-        n = sort_out(ctx, ingress, batch, &mut dst, exceptions);
+        n = sort_out(ctx, |packet| classify(packet, &ingress.mac), batch, &mut dst, other, exceptions);
     }
     // Second pass: look up.
     let mut hops = [0; BATCH];
@@ -311,30 +347,40 @@ pub(super) fn forward_header(header: &mut [u8; ETH_LEN + IPV4_LEN], rewrite: &[u
     header[24..26].copy_from_slice(&check.to_be_bytes());
 }
 
-/// Takes everything that is not to be forwarded out of `batch`. Returns how many packets are left, whose
-/// destinations are then the first of `dst`.
+/// Takes everything that is not to be forwarded out of `batch`; `other` gets the other family's. Returns how many packets
+/// are left, whose destinations are then the first of `dst`.
 #[cold]
 #[inline(never)]
-fn sort_out(
+pub(super) fn sort_out<A>(
     ctx: &mut SoftnetData,
-    ingress: &Ingress,
+    classify: impl Fn(&[u8]) -> Verdict<A>,
     batch: &mut Batch,
-    dst: &mut [u32; BATCH],
+    dst: &mut [A; BATCH],
+    other: &mut Batch,
     exceptions: &mut Exceptions,
 ) -> usize {
     let mut good = Batch::new();
     for skb in batch.drain() {
-        match classify(skb.data(), &ingress.mac) {
+        let kept = match classify(skb.data()) {
             Verdict::Forward(d) => {
                 if let Some(slot) = dst.get_mut(good.len()) {
                     *slot = d;
                 }
-                if let Err(skb) = good.push(skb) {
-                    ctx.free(skb, DropReason::Shutdown);
-                }
+                good.push(skb)
             }
-            Verdict::Exception(kind) => exceptions.push(ctx, skb, kind),
-            Verdict::Drop(reason) => ctx.free(skb, reason),
+            Verdict::Other => other.push(skb),
+            Verdict::Exception(kind) => {
+                exceptions.push(ctx, skb, kind);
+                Ok(())
+            }
+            Verdict::Drop(reason) => {
+                ctx.free(skb, reason);
+                Ok(())
+            }
+        };
+        // All batches have as many places.
+        if let Err(skb) = kept {
+            ctx.free(skb, DropReason::Shutdown);
         }
     }
     std::mem::swap(batch, &mut good);

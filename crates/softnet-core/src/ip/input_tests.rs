@@ -26,7 +26,7 @@ fn bench() -> Bench {
     let region = Region::new(Box::new(HeapMemory::new(Region::bytes(256, 256))), 256, 256).unwrap();
     let mut tables = Tables::empty();
     let gateway = Adjacency::gateway(1, 100, Ipv4Addr::new(10, 0, 0, 1)).resolved(OUT, NEXT);
-    tables.next_hops.extend([
+    tables.v4.next_hops.extend([
         gateway,
         Adjacency::connected(1, 100),
         Adjacency::special(Kind::Local),
@@ -35,8 +35,8 @@ fn bench() -> Bench {
     let route = |s: &str, hop| (s.parse::<Prefix>().unwrap(), hop);
     let routes =
         [route("10.0.0.0/8", 1), route("10.9.0.0/16", 2), route("10.8.0.1/32", 3), route("11.0.0.0/8", 4)];
-    tables.fib = Arc::new(Fib::build(&routes).unwrap());
-    tables.hosts.insert(host_key(1, 0x0a09_0005), gateway.resolved(OUT, [2, 0, 0, 0, 0, 5]));
+    tables.v4.fib = Arc::new(Fib::build(&routes).unwrap());
+    tables.v4.hosts.insert(host_key(1, 0x0a09_0005), gateway.resolved(OUT, [2, 0, 0, 0, 0, 5]));
     Bench {
         ctx: SoftnetData::new(region, CacheSizes::default()),
         tables,
@@ -62,7 +62,7 @@ impl Bench {
         }
         let dropped = self.ctx.stats().dropped();
         let ingress = Ingress { dev: 0, mac: MAC, partial_csum: false };
-        ipv4_input(&mut self.ctx, &self.tables, &ingress, &mut batch, &mut self.tx, &mut self.exceptions);
+        ip_input(&mut self.ctx, &self.tables, &ingress, &mut batch, &mut self.tx, &mut self.exceptions);
         assert!(batch.is_empty());
         let mut sent = vec![];
         let ctx = &mut self.ctx;
@@ -184,7 +184,7 @@ fn drops_each_for_its_reason() {
         p
     };
     assert_eq!(b.only_drop(change(5, 7, false)), DropReason::OtherHost);
-    assert_eq!(b.only_drop(change(12, 0x86, false)), DropReason::UnhandledProto);
+    assert_eq!(b.only_drop(change(12, 0x88, false)), DropReason::UnhandledProto);
     assert_eq!(b.only_drop(change(25, 1, false)), DropReason::IpCsum);
     assert_eq!(b.only_drop(change(17, 19, true)), DropReason::IpInHdr);
     assert_eq!(b.only_drop(change(17, 47, true)), DropReason::IpInHdr);

@@ -1,6 +1,7 @@
-//! IPv4: header checks, checksums, routes, neighbours, ARP and ICMP.
+//! IPv4 and IPv6: header checks, checksums, routes, neighbours, ARP and ICMP. What is IPv6's alone is in [`v6`]; modules
+//! here are IPv4's, or serve both.
 //!
-//! Addresses are `u32` in host order where every packet passes (header, checksum, FIB look-up) and
+//! Addresses of IPv4 are `u32` in host order where every packet passes (header, checksum, FIB look-up) and
 //! [`Ipv4Addr`](std::net::Ipv4Addr) everywhere else. Nothing here reads a clock or sends a packet: time comes in,
 //! packets and actions go out.
 
@@ -8,6 +9,7 @@ pub mod adjacency;
 pub mod arp;
 pub mod checksum;
 pub mod echo;
+pub mod family;
 pub mod fib;
 pub mod fragment;
 pub mod header;
@@ -21,9 +23,11 @@ pub mod pmtu;
 pub mod prefix;
 pub mod reassembly;
 pub mod slow;
+pub mod v6;
 
+pub use family::{Address, Family, LongestMatch};
 pub use fib::{Fib, FibError};
-pub use prefix::{Prefix, PrefixError};
+pub use prefix::{IpPrefix, Prefix, Prefix6, PrefixError};
 
 /// Bytes of an Ethernet header without VLAN tag.
 pub const ETH_LEN: usize = 14;

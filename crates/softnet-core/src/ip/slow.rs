@@ -1,5 +1,5 @@
 //! The slow path: whatever [`input`](super::input) could not simply forward. ARP, packets for softnet itself,
-//! unresolved next hops, TTL and MTU errors, IPv4 options.
+//! unresolved next hops, TTL and MTU errors, IPv4 options; what is IPv6's is in [`v6::slow`](super::v6).
 //!
 //! One owner at a time (the runtime keeps it behind a lock). It sends nothing: packets to send and changes of
 //! the adjacency snapshot, and what is for sockets, come out in an [`Outbox`]. Every packet handed in ends in the outbox,
@@ -7,7 +7,7 @@
 
 mod local;
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::adjacency::{Adjacency, Kind, Tables};
 use super::arp::{ArpPacket, BROADCAST};
@@ -20,7 +20,8 @@ use super::input::Exception;
 use super::neigh::{Action, Actions, Heard, NeighParams, NeighState, NeighTable};
 use super::pmtu::{PmtuCache, PmtuParams};
 use super::reassembly::{FragParams, Reassembly};
-use super::{ETH_LEN, MacAddr, Prefix, is_group};
+use super::v6::icmp::Icmp6Error;
+use super::{ETH_LEN, Family, MacAddr, Prefix, Prefix6, is_group};
 use crate::SoftnetData;
 use crate::siphash::SipKey;
 use crate::skb::{DropReason, Flags, Skb};
@@ -33,9 +34,14 @@ pub struct Iface {
     pub mac: MacAddr,
     /// Largest L3 packet in bytes.
     pub mtu: u16,
-    /// softnet's addresses on it, each with its connected network.
+    /// softnet's IPv4 addresses on it, each with its connected network.
     pub addresses: Vec<(Ipv4Addr, Prefix)>,
+    /// Its IPv6 addresses, link-local ones too; none if it does not speak IPv6.
+    pub addresses6: Vec<(Ipv6Addr, Prefix6)>,
 }
+
+/// A packet that was not taken, and why.
+pub(super) type Refused = (Skb, DropReason);
 
 impl Iface {
     /// Our address to speak to `peer` from: the one on its network, else the first.
@@ -61,12 +67,12 @@ pub struct View<'a> {
 }
 
 impl View<'_> {
-    fn iface(&self, dev: u16) -> Option<&Iface> {
+    pub(super) fn iface(&self, dev: u16) -> Option<&Iface> {
         self.ifaces.get(usize::from(dev))?.as_ref()
     }
 
     fn is_broadcast(&self, addr: Ipv4Addr) -> bool {
-        self.tables.next_hop(self.tables.fib.lookup(addr.into())).kind == Kind::Broadcast
+        self.tables.v4.next_hop(self.tables.v4.fib.lookup(addr.into())).kind == Kind::Broadcast
     }
 }
 
@@ -76,7 +82,7 @@ pub struct Outbox {
     /// Packets to send, complete, each by its device.
     pub send: Vec<(u16, Skb)>,
     /// Neighbours whose MAC address the fast path may now use, or (`None`) may not any more.
-    pub publish: Vec<(u16, Ipv4Addr, Option<MacAddr>)>,
+    pub publish: Vec<(u16, IpAddr, Option<MacAddr>)>,
     /// UDP to softnet itself, by address, broadcast or multicast: for sockets. What none of them wants comes back as
     /// [`Exception::NoSocket`].
     pub local: Vec<Skb>,
@@ -86,13 +92,13 @@ pub struct Outbox {
 
 /// Neighbours, fragments, ICMP limits, and what else the slow path remembers.
 pub struct SlowPath {
-    neigh: NeighTable,
+    pub(super) neigh: NeighTable,
     frags: Reassembly,
     idents: Idents,
     cut: u64,
     pmtu: PmtuCache,
-    limit: RateLimit,
-    actions: Actions,
+    pub(super) limit: RateLimit,
+    pub(super) actions: Actions,
 }
 
 impl SlowPath {
@@ -159,6 +165,7 @@ impl SlowPath {
     ) {
         skb.head_mut().l3 = ETH_LEN as u16;
         let done = match exception {
+            _ if is_ipv6(&skb) => self.ipv6(ctx, view, skb, out),
             Exception::Arp => self.arp(ctx, view, skb, out),
             Exception::Unusual => match check_unusual(&skb, |addr| view.is_broadcast(addr)) {
                 Ok(Unusual::Unicast) => self.route(ctx, view, skb, out),
@@ -189,7 +196,7 @@ impl SlowPath {
         &mut self,
         ctx: &mut SoftnetData,
         view: View<'_>,
-        (dev, ip, mac): (u16, Ipv4Addr, MacAddr),
+        (dev, ip, mac): (u16, IpAddr, MacAddr),
         out: &mut Outbox,
     ) {
         self.neigh.set_permanent(view.now, dev, ip, mac, &mut self.actions);
@@ -223,8 +230,11 @@ impl SlowPath {
             let actions: Vec<Action> = self.actions.drain().collect();
             for action in actions {
                 match action {
-                    Action::SendArp { dev, target, unicast_to } => {
+                    Action::Solicit { dev, target: IpAddr::V4(target), unicast_to } => {
                         send_arp(ctx, view, dev, target, unicast_to, out)
+                    }
+                    Action::Solicit { dev, target: IpAddr::V6(target), unicast_to } => {
+                        super::v6::slow::solicit(ctx, view, dev, target, unicast_to, out)
                     }
                     Action::Publish { dev, ip, state, mac } => {
                         // A stale entry's next packet must come by here, to start the probe.
@@ -239,14 +249,20 @@ impl SlowPath {
                             }
                         }
                     }
-                    Action::Fail { reason, mut skbs, .. } => {
+                    Action::Fail { ip, reason, mut skbs, .. } => {
                         while let Some(skb) = skbs.pop_front() {
-                            if reason == DropReason::NeighFailed {
-                                self.error(ctx, view, &skb, IcmpError::HostUnreachable, out);
-                                let ours = skb.head().flags & Flags::ORIGINATED != 0;
-                                let flow = error::of_sent(skb.data().get(ETH_LEN..).unwrap_or_default());
-                                let sent = flow.filter(|_| ours);
-                                out.errors.extend(sent.map(|flow| (flow, SocketError::HostUnreachable)));
+                            match ip {
+                                _ if reason != DropReason::NeighFailed => {}
+                                IpAddr::V4(_) => {
+                                    self.error(ctx, view, &skb, IcmpError::HostUnreachable, out);
+                                    let ours = skb.head().flags & Flags::ORIGINATED != 0;
+                                    let flow = error::of_sent(skb.data().get(ETH_LEN..).unwrap_or_default());
+                                    let sent = flow.filter(|_| ours);
+                                    out.errors.extend(sent.map(|flow| (flow, SocketError::HostUnreachable)));
+                                }
+                                IpAddr::V6(_) => {
+                                    self.error6(ctx, view, &skb, Icmp6Error::AddressUnreachable, out);
+                                }
                             }
                             ctx.free(skb, reason);
                         }
@@ -278,7 +294,7 @@ impl SlowPath {
             && (on_link || heard == Heard::Reply)
         {
             let (ip, mac) = (packet.sender_ip, packet.sender_mac);
-            self.neigh.input(view.now, dev, ip, mac, heard, &mut self.actions);
+            self.neigh.input(view.now, dev, ip.into(), mac, heard, &mut self.actions);
         } else if !ours {
             return Err((skb, DropReason::ArpIgnored));
         }
@@ -309,7 +325,7 @@ impl SlowPath {
         else {
             return Err((skb, DropReason::PktTooSmall));
         };
-        let hop = view.tables.route(dst);
+        let hop = view.tables.v4.route(dst);
         match hop.kind {
             Kind::Local => return self.local(ctx, view, skb, out),
             Kind::Broadcast => return Err((skb, DropReason::IpInvalidDest)),
@@ -342,12 +358,12 @@ impl SlowPath {
     }
 
     /// Sends a finished packet by `hop`, as soon as the neighbour is known.
-    fn output(
+    pub(super) fn output<A: Family>(
         &mut self,
         ctx: &mut SoftnetData,
         view: View<'_>,
         skb: Skb,
-        hop: Adjacency,
+        hop: Adjacency<A>,
         from: MacAddr,
         out: &mut Outbox,
     ) {
@@ -369,7 +385,7 @@ impl SlowPath {
     /// Sends a packet made here to its destination.
     fn output_own(&mut self, ctx: &mut SoftnetData, view: View<'_>, mut skb: Skb, out: &mut Outbox) {
         let dst = Ipv4Header::new(skb.data().get(ETH_LEN..).unwrap_or_default()).map(|h| h.dst());
-        let hop = view.tables.route(dst.unwrap_or(0).into());
+        let hop = view.tables.v4.route(dst.unwrap_or(0).into());
         match view.iface(hop.dev) {
             Some(iface) if hop.is_reachable() => {
                 skb.head_mut().dev = hop.dev;
@@ -435,13 +451,22 @@ impl SlowPath {
 
 /// Puts the link header in front and hands the packet over for sending.
 fn transmit(ctx: &mut SoftnetData, mut skb: Skb, dev: u16, from: MacAddr, to: MacAddr, out: &mut Outbox) {
-    let Some(eth) = skb.data_mut().first_chunk_mut::<ETH_LEN>() else {
+    let Some((eth, packet)) = skb.data_mut().split_first_chunk_mut::<ETH_LEN>() else {
         return ctx.free_at(skb, dev, DropReason::PktTooSmall);
     };
     eth[..6].copy_from_slice(&to);
     eth[6..12].copy_from_slice(&from);
-    eth[12..].copy_from_slice(&[0x08, 0x00]);
+    let ethertype = match packet.first() {
+        Some(first) if first >> 4 == 6 => Ipv6Addr::ETHERTYPE,
+        _ => Ipv4Addr::ETHERTYPE,
+    };
+    eth[12..].copy_from_slice(&ethertype.to_be_bytes());
     out.send.push((dev, skb));
+}
+
+/// Whether `skb`, as it came in, is IPv6.
+fn is_ipv6(skb: &Skb) -> bool {
+    skb.data().get(12..ETH_LEN) == Some(&Ipv6Addr::ETHERTYPE.to_be_bytes())
 }
 
 fn send_arp(

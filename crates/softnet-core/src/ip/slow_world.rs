@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::*;
 use crate::ip::adjacency::host_key;
-use crate::ip::input::{Exceptions, Ingress, TxBatches, ipv4_input};
+use crate::ip::input::{Exceptions, Ingress, TxBatches, ip_input};
 use crate::ip::{Fib, checksum};
 use crate::skb::{Batch, CacheSizes, HEADROOM, HeapMemory, Region};
 
@@ -65,9 +65,9 @@ impl World {
             ("10.0.0.1/32", Adjacency::special(Kind::Local)),
             ("10.1.0.1/32", Adjacency::special(Kind::Local)),
         ];
-        tables.next_hops.extend(routes.iter().map(|(_, hop)| *hop));
+        tables.v4.next_hops.extend(routes.iter().map(|(_, hop)| *hop));
         let fib: Vec<_> = routes.iter().zip(1..).map(|((p, _), i)| (p.parse().unwrap(), i)).collect();
-        tables.fib = Arc::new(Fib::build(&fib).unwrap());
+        tables.v4.fib = Arc::new(Fib::build(&fib).unwrap());
         World {
             ctx: SoftnetData::new(Region::new(memory, frames, frames).unwrap(), CacheSizes::default()),
             slow: SlowPath::new(NeighParams::default(), [1, 2]),
@@ -97,7 +97,7 @@ impl World {
             }
         }
         let ingress = Ingress { dev, mac: MACS[usize::from(dev)], partial_csum: false };
-        ipv4_input(&mut self.ctx, &self.tables, &ingress, &mut batch, &mut tx, &mut exceptions);
+        ip_input(&mut self.ctx, &self.tables, &ingress, &mut batch, &mut tx, &mut exceptions);
         let mut out = Outbox::default();
         tx.flush(|dev, batch| out.send.extend(batch.drain().map(|skb| (dev, skb))));
         let view = View { now: self.now, tables: &self.tables, ifaces: &self.ifaces };
@@ -162,10 +162,11 @@ impl World {
         sent
     }
 
-    pub(super) fn publish(&mut self, dev: u16, ip: Ipv4Addr, mac: Option<MacAddr>) {
+    pub(super) fn publish(&mut self, dev: u16, ip: IpAddr, mac: Option<MacAddr>) {
+        let IpAddr::V4(ip) = ip else { panic!("{ip}") };
         let from = MACS[usize::from(dev)];
-        for hop in &mut self.tables.next_hops {
-            if hop.dev == dev && hop.gateway == u32::from(ip) {
+        for hop in &mut self.tables.v4.next_hops {
+            if hop.dev == dev && hop.gateway == ip {
                 match mac {
                     Some(mac) => *hop = hop.resolved(from, mac),
                     None => hop.kind = Kind::Resolve,
@@ -174,8 +175,8 @@ impl World {
         }
         let hop = Adjacency::gateway(dev, MTUS[usize::from(dev)], ip);
         match mac {
-            Some(mac) => self.tables.hosts.insert(host_key(dev, ip.into()), hop.resolved(from, mac)),
-            None => self.tables.hosts.remove(&host_key(dev, ip.into())),
+            Some(mac) => self.tables.v4.hosts.insert(host_key(dev, ip.into()), hop.resolved(from, mac)),
+            None => self.tables.v4.hosts.remove(&host_key(dev, ip.into())),
         };
     }
 
@@ -188,7 +189,11 @@ impl World {
     }
 
     pub(super) fn state(&self, ip: Ipv4Addr) -> NeighState {
-        self.slow.neighbours().entries().find(|e| e.ip == ip).map_or(NeighState::None, |e| e.state)
+        self.slow
+            .neighbours()
+            .entries()
+            .find(|e| e.ip == IpAddr::V4(ip))
+            .map_or(NeighState::None, |e| e.state)
     }
 
     /// Client, server and gateway have answered.
@@ -228,7 +233,7 @@ impl Drop for World {
 
 pub(super) fn iface(dev: usize) -> Iface {
     let net = Prefix::containing(OWN[dev], 24).unwrap();
-    Iface { mac: MACS[dev], mtu: MTUS[dev], addresses: vec![(OWN[dev], net)] }
+    Iface { mac: MACS[dev], mtu: MTUS[dev], addresses: vec![(OWN[dev], net)], addresses6: vec![] }
 }
 
 pub(super) fn eth(to: MacAddr, from: MacAddr, ethertype: u16) -> Vec<u8> {

@@ -36,7 +36,7 @@ reasons! {
     PktTooBig = "pkt_too_big", "larger than the outgoing MTU";
     OtherHost = "otherhost", "the destination MAC is not ours";
     UnhandledProto = "unhandled_proto", "an EtherType that softnet does not serve";
-    IpInHdr = "ip_inhdr", "malformed IPv4 header (version, header length, total length)";
+    IpInHdr = "ip_inhdr", "malformed IP header (version, header length, total length)";
     IpCsum = "ip_csum", "wrong IPv4 header checksum";
     IpOptions = "ip_options", "IPv4 options that may not pass (source routing)";
     IpInvalidSource = "ip_invalid_source", "martian source address";
@@ -57,6 +57,10 @@ reasons! {
     IcmpMalformed = "icmp_malformed", "malformed ICMP message";
     ArpMalformed = "arp_malformed", "malformed ARP packet";
     ArpIgnored = "arp_ignored", "an ARP packet that is none of our business";
+    Ipv6BadExthdr = "ipv6_bad_exthdr", "malformed IPv6 extension headers, too many, or an option that may not pass";
+    NdiscHopLimit = "ipv6_ndisc_hop_limit", "a neighbour discovery message that came from beyond the link";
+    NdiscMalformed = "ipv6_ndisc_malformed", "malformed neighbour discovery message (addresses, options)";
+    NdiscIgnored = "ipv6_ndisc_ignored", "a neighbour discovery message that is none of our business";
     NeighQueueFull = "neigh_queuefull", "too many packets wait for this neighbour";
     NeighFailed = "neigh_failed", "the neighbour did not answer";
     NeighTableFull = "neigh_tablefull", "the neighbour table is full";

@@ -5,13 +5,11 @@
 
 use super::toeplitz::toeplitz;
 use crate::ip::header::{Ipv4Header, MIN_LEN, protocol};
+use crate::ip::v6::header::upper;
 use crate::skb::Skb;
 
 /// VLAN tags that are looked behind: a provider's and a customer's (IEEE 802.1Q).
 const MAX_TAGS: usize = 2;
-/// Extension headers of an IPv6 packet that are looked behind. RFC 8200 section 4.1 has three kinds of them, once or
-/// twice.
-const MAX_EXTENSIONS: usize = 8;
 
 /// The flow hash of an Ethernet frame: Toeplitz with the usual key over source and destination address, and ports if
 /// it is TCP or UDP and no fragment, in network order. 0 if it is not IP (or too damaged to be), and only then.
@@ -62,27 +60,19 @@ fn ipv4_hash(packet: &[u8]) -> Option<u32> {
 
 #[inline]
 fn ipv6_hash(packet: &[u8]) -> Option<u32> {
-    let (header, payload) = packet.split_first_chunk::<40>()?;
+    let header = packet.first_chunk::<40>()?;
     if header[0] >> 4 != 6 {
         return None;
     }
     let hash = toeplitz::<0, 32>(header[8..].first_chunk()?);
-    Some(hash ^ ipv6_ports(header[6], payload).map_or(0, toeplitz::<32, 4>))
+    Some(hash ^ ipv6_ports(packet).map_or(0, toeplitz::<32, 4>))
 }
 
 /// The ports, behind extension headers. `None` for a fragment, also one that is all of its datagram: its fragment
 /// header is not looked behind.
-fn ipv6_ports(mut next: u8, mut rest: &[u8]) -> Option<&[u8; 4]> {
-    for _ in 0..MAX_EXTENSIONS {
-        // Hop-by-hop options, routing, destination options.
-        if !matches!(next, 0 | 43 | 60) {
-            break;
-        }
-        let &[following, len, ..] = rest else { return None };
-        next = following;
-        rest = rest.get((usize::from(len) + 1) * 8..)?;
-    }
-    ports(next, rest)
+fn ipv6_ports(packet: &[u8]) -> Option<&[u8; 4]> {
+    let upper = upper(packet).ok()?;
+    ports(upper.protocol, packet.get(upper.at..)?)
 }
 
 /// Source and destination port, which TCP and UDP both begin with.

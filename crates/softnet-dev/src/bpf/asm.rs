@@ -168,6 +168,11 @@ impl Assembler {
         self.wide(dst, PSEUDO_MAP_FD, map.as_raw_fd(), 0);
     }
 
+    /// `dst = value`, all 64 bits of it.
+    pub fn mov64(&mut self, dst: Reg, value: u64) {
+        self.wide(dst, 0, value as i32, (value >> 32) as i32);
+    }
+
     fn wide(&mut self, dst: Reg, src: u8, low: i32, high: i32) {
         self.push(CLASS_LD | Size::U64 as u8, dst as u8, src, 0, low);
         self.push(0, 0, 0, 0, high);

@@ -20,6 +20,7 @@ const RTM_NEWADDR: u16 = 20;
 const RTM_DELADDR: u16 = 21;
 const RTMGRP_LINK: u32 = 1;
 const RTMGRP_IPV4_IFADDR: u32 = 0x10;
+const RTMGRP_IPV6_IFADDR: u32 = 0x100;
 
 /// Something happened to an interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,7 +36,7 @@ pub enum LinkEvent {
         /// Its last name.
         name: String,
     },
-    /// Its IPv4 addresses changed, or may have.
+    /// Its IPv4 or IPv6 addresses changed, or may have.
     AddressChanged {
         /// Its index.
         index: u32,
@@ -59,7 +60,7 @@ impl LinkMonitor {
         let open = || -> io::Result<Socket> {
             let mut socket = Socket::new(NETLINK_ROUTE)?;
             socket.set_non_blocking(true)?;
-            socket.bind(&SocketAddr::new(0, RTMGRP_LINK | RTMGRP_IPV4_IFADDR))?;
+            socket.bind(&SocketAddr::new(0, RTMGRP_LINK | RTMGRP_IPV4_IFADDR | RTMGRP_IPV6_IFADDR))?;
             Ok(socket)
         };
         let socket = open().map_err(|error| SysError::new("watch interfaces", error))?;

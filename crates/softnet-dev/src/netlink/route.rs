@@ -4,12 +4,12 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
 
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE};
-use netlink_packet_route::address::{AddressAttribute, AddressMessage};
+use netlink_packet_route::address::{AddressAttribute, AddressHeaderFlags, AddressMessage};
 use netlink_packet_route::neighbour::{
     NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState,
 };
 use netlink_packet_route::route::{
-    RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteProtocol, RouteScope, RouteType,
+    RouteAttribute, RouteHeader, RouteMessage, RouteProtocol, RouteScope, RouteType,
 };
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
@@ -28,25 +28,30 @@ const RT_TABLE_LOCAL: u32 = 255;
 const NEXTHOP_HEADER_LEN: usize = 8;
 
 impl Netlink {
-    /// Gives `ip` with a prefix of `len` bits to the interface called `name`.
+    /// Gives `ip` with a prefix of `len` bits to the interface called `name`. One of IPv6 is good at once: nobody is asked
+    /// whether he has it.
     ///
     /// # Errors
     /// EEXIST if it has it already; ENODEV if there is no such interface.
-    pub fn add_address(&mut self, name: &str, ip: Ipv4Addr, len: u8) -> SysResult<()> {
+    pub fn add_address(&mut self, name: &str, ip: impl Into<IpAddr>, len: u8) -> SysResult<()> {
+        let ip = ip.into();
         let mut message = AddressMessage::default();
-        message.header.family = AddressFamily::Inet;
+        message.header.family = family(ip);
+        if ip.is_ipv6() {
+            message.header.flags = AddressHeaderFlags::Nodad;
+        }
         message.header.prefix_len = len;
         message.header.index = self.existing_link(name)?.index;
-        message.attributes.push(AddressAttribute::Address(IpAddr::V4(ip)));
-        message.attributes.push(AddressAttribute::Local(IpAddr::V4(ip)));
+        message.attributes.push(AddressAttribute::Address(ip));
+        message.attributes.push(AddressAttribute::Local(ip));
         let request = RouteNetlinkMessage::NewAddress(message);
         self.change(request, NLM_F_CREATE | NLM_F_EXCL, &format!("add address {ip}/{len} to {name}"))
     }
 
-    /// The IPv4 addresses of the interface with index `ifindex`; none if there is no such interface.
-    pub fn addresses(&mut self, ifindex: u32) -> SysResult<Vec<Ipv4Addr>> {
+    /// The addresses of the interface with index `ifindex`, of both families; none if there is no such interface.
+    pub fn addresses(&mut self, ifindex: u32) -> SysResult<Vec<IpAddr>> {
         let mut message = AddressMessage::default();
-        message.header.family = AddressFamily::Inet;
+        message.header.family = AddressFamily::Unspec;
         let answers = self.dump(RouteNetlinkMessage::GetAddress(message), "list addresses")?;
         Ok(answers
             .iter()
@@ -59,16 +64,17 @@ impl Netlink {
     ///
     /// # Errors
     /// EEXIST if the route is there; ENETUNREACH if `via` is not on a connected network.
-    pub fn add_route(&mut self, dst: Ipv4Addr, len: u8, via: Ipv4Addr) -> SysResult<()> {
+    pub fn add_route<A: Into<IpAddr>>(&mut self, dst: A, len: u8, via: A) -> SysResult<()> {
+        let (dst, via) = (dst.into(), via.into());
         let mut message = RouteMessage::default();
-        message.header.address_family = AddressFamily::Inet;
+        message.header.address_family = family(dst);
         message.header.destination_prefix_length = len;
         message.header.table = RouteHeader::RT_TABLE_MAIN;
         message.header.protocol = RouteProtocol::Static;
         message.header.scope = RouteScope::Universe;
         message.header.kind = RouteType::Unicast;
-        message.attributes.push(RouteAttribute::Destination(RouteAddress::Inet(dst)));
-        message.attributes.push(RouteAttribute::Gateway(RouteAddress::Inet(via)));
+        message.attributes.push(RouteAttribute::Destination(dst.into()));
+        message.attributes.push(RouteAttribute::Gateway(via.into()));
         let request = RouteNetlinkMessage::NewRoute(message);
         self.change(request, NLM_F_CREATE | NLM_F_EXCL, &format!("add route {dst}/{len} via {via}"))
     }
@@ -100,10 +106,15 @@ impl Netlink {
 }
 
 /// The interface's own address: on a point-to-point link `IFA_ADDRESS` is the peer's.
-pub(super) fn local_address(attributes: &[u8]) -> Option<Ipv4Addr> {
+pub(super) fn local_address(attributes: &[u8]) -> Option<IpAddr> {
     let find = |wanted| attributes_of(attributes).find(|(kind, _)| *kind == wanted);
     let (_, value) = find(IFA_LOCAL).or_else(|| find(IFA_ADDRESS))?;
-    Some(Ipv4Addr::from(<[u8; 4]>::try_from(value).ok()?))
+    let v4 = || <[u8; 4]>::try_from(&value[..]).map(IpAddr::from).ok();
+    v4().or_else(|| <[u8; 16]>::try_from(&value[..]).map(IpAddr::from).ok())
+}
+
+fn family(ip: IpAddr) -> AddressFamily {
+    if ip.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 }
 }
 
 /// Where a route goes out, if it is a default route.

@@ -36,12 +36,13 @@ impl Attachment {
     }
 
     /// Exchanges the program for one that claims what `filter` says, between two packets. Without effect once the
-    /// device is closed.
+    /// device is closed, or its interface is gone (whose addresses go first).
     pub(super) fn replace(&self, filter: &ClaimFilter) -> SysResult<()> {
-        match &*self.link() {
+        let replaced = match &*self.link() {
             Some(link) => link.update(&filter.load(&self.sockets)?),
             None => Ok(()),
-        }
+        };
+        replaced.or_else(|error| if error.errno() == Some(libc::ENOLINK) { Ok(()) } else { Err(error) })
     }
 
     pub(super) fn socket_opened(&self) {

@@ -26,6 +26,7 @@ mod claim;
 mod control;
 mod error;
 mod frames;
+mod groups;
 mod kernel_irq;
 mod ring;
 mod rx;
@@ -35,7 +36,7 @@ mod tests;
 mod tx;
 mod umem;
 
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use softnet_core::SoftnetData;
@@ -48,6 +49,7 @@ pub use umem::Umem;
 use attach::Attachment;
 use claim::ClaimFilter;
 use control::Control;
+use groups::Groups;
 use kernel_irq::KernelNapis;
 use rx::{MIN_RING, XdpRx};
 use socket::Xsk;
@@ -147,12 +149,13 @@ pub fn open_with_claims(
     let kernel = |source| XdpError::Kernel { name: name.clone(), source };
     let mut netlink = Netlink::new().map_err(kernel)?;
     let (link, owners) = usable_link(cfg, &mut netlink)?;
-    let filter = ClaimFilter {
-        mac: link.mac,
-        ours: cfg.claim.addresses.clone(),
-        kernel: addresses(&mut netlink, &owners).map_err(kernel)?,
-    };
+    let filter = ClaimFilter::new(link.mac, &cfg.claim, &addresses(&mut netlink, &owners).map_err(kernel)?);
     let control = Control::new(link.index).map_err(kernel)?;
+    // Where the kernel has no IPv6 it can't; much comes through all the same.
+    let groups = match filter.own_ipv6() {
+        [] => None,
+        own => Some(Groups::join(link.index, own)),
+    };
     // A driver that does not tell has some of these in use, but at least one; on a TX queue that is not in use the
     // kernel would let packets lie without a word.
     let (rx_queues, tx_queues) = control.channels().unwrap_or((link.rx_queues, 1));
@@ -186,6 +189,9 @@ pub fn open_with_claims(
         text +=
             &format!(", rings of {ring} instead of {}: {rx_queues} queues share the packet memory", cfg.ring);
     }
+    if let Some(Err(error)) = &groups {
+        text += &format!(", {error}");
+    }
     let zero_copy = parts.sockets.iter().all(|socket| socket.zero_copy());
     let info = DeviceInfo {
         name: link.name.clone(),
@@ -197,7 +203,8 @@ pub fn open_with_claims(
         features: Features { partial_csum: hands_over_partial_checksums(&link), zero_copy },
     };
     let Parts { rx, tx, sockets } = parts;
-    let device = Arc::new(XdpDevice { info, control, sockets });
+    let groups = groups.and_then(Result::ok);
+    let device = Arc::new(XdpDevice { info, control, sockets, _groups: groups });
     let claims = Claims { mac: link.mac, owners, attachment, netlink: Mutex::new(netlink) };
     Ok((OpenDevice { device, rx, tx }, claims))
 }
@@ -227,7 +234,7 @@ fn usable_link(cfg: &XdpConfig, netlink: &mut Netlink) -> Result<(Link, Vec<u32>
 }
 
 /// The kernel's addresses on these interfaces: a port answers for its bridge.
-fn addresses(netlink: &mut Netlink, interfaces: &[u32]) -> SysResult<Vec<Ipv4Addr>> {
+fn addresses(netlink: &mut Netlink, interfaces: &[u32]) -> SysResult<Vec<IpAddr>> {
     let mut all = Vec::new();
     for index in interfaces {
         all.extend(netlink.addresses(*index)?);
@@ -333,6 +340,7 @@ struct XdpDevice {
     info: DeviceInfo,
     control: Control,
     sockets: Vec<Arc<Xsk>>,
+    _groups: Option<Groups>,
 }
 
 impl Device for XdpDevice {
@@ -365,10 +373,6 @@ impl Claims {
     /// What the kernel says.
     pub fn replace(&self, claim: &Claim) -> SysResult<()> {
         let mut netlink = self.netlink.lock().unwrap_or_else(PoisonError::into_inner);
-        self.attachment.replace(&ClaimFilter {
-            mac: self.mac,
-            ours: claim.addresses.clone(),
-            kernel: addresses(&mut netlink, &self.owners)?,
-        })
+        self.attachment.replace(&ClaimFilter::new(self.mac, claim, &addresses(&mut netlink, &self.owners)?))
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
 use softnet_core::napi::MAX_DEFER_HARD_IRQS;
 use softnet_core::qdisc::{Spec, SpecError};
@@ -10,7 +10,7 @@ use softnet_core::softnet_data::MAX_DEVICES;
 use softnet_dev::sched::Policy;
 
 use super::errors::{Found, Place, Section};
-use super::{Config, DeviceConfig, InterfaceAddr, RouteTarget, StackConfig, format_mac};
+use super::{Config, DeviceConfig, InterfaceAddr, RouteTarget, StackConfig, format_mac, is_link_local};
 
 /// What a number may be.
 pub(super) struct Limit {
@@ -191,7 +191,8 @@ fn addresses(index: usize, device: &DeviceConfig, devices: &[DeviceConfig], foun
         if device.addresses[..item].iter().any(|other| other.addr() == own.addr()) {
             found.push(Found::new(place, format!("{} is configured twice", own.addr())));
         }
-        for other in &devices[..index] {
+        // Link-local networks are on every link.
+        for other in devices[..index].iter().filter(|_| !is_link_local(own.addr())) {
             let clash = other.addresses.iter().find(|theirs| {
                 theirs.network().contains(own.network().addr())
                     || own.network().contains(theirs.network().addr())
@@ -207,7 +208,7 @@ fn addresses(index: usize, device: &DeviceConfig, devices: &[DeviceConfig], foun
     }
 }
 
-/// Why an address cannot be a host's own, if so (RFC 6890, RFC 1122 3.2.1.3).
+/// Why an address cannot be a host's own, if so (RFC 6890, RFC 1122 3.2.1.3, RFC 4291 2.5 and 2.6.1).
 fn not_a_host(own: InterfaceAddr) -> Option<String> {
     let (addr, network) = (own.addr(), own.network());
     if let Some(why) = never_a_host(addr) {
@@ -216,11 +217,23 @@ fn not_a_host(own: InterfaceAddr) -> Option<String> {
     if own.has_host(addr) {
         return None;
     }
-    let which = if addr == network.addr() { "network itself" } else { "broadcast address of its network" };
+    let which = match addr {
+        IpAddr::V6(_) => "address of any router of its network (subnet-router anycast)",
+        _ if addr == network.addr() => "network itself",
+        _ => "broadcast address of its network",
+    };
     Some(format!("is the {which}"))
 }
 
-fn never_a_host(addr: Ipv4Addr) -> Option<&'static str> {
+fn never_a_host(addr: IpAddr) -> Option<&'static str> {
+    let addr = match addr {
+        IpAddr::V4(addr) => addr,
+        IpAddr::V6(addr) if addr.is_unspecified() => return Some("is the address of nobody"),
+        IpAddr::V6(addr) if addr.is_loopback() => return Some("is the loopback address"),
+        IpAddr::V6(addr) if addr.is_multicast() => return Some("is a multicast address"),
+        IpAddr::V6(addr) if addr.to_ipv4_mapped().is_some() => return Some("is an IPv4 address in disguise"),
+        IpAddr::V6(_) => return None,
+    };
     let first = addr.octets()[0];
     match first {
         0 => Some("is in 0.0.0.0/8, \"this network\""),
@@ -258,16 +271,34 @@ fn routes(config: &Config, devices_complete: bool, found: &mut Vec<Found>) {
             }
         }
         match &route.target {
+            RouteTarget::Via(gateway) if gateway.is_ipv4() != route.to.addr().is_ipv4() => {
+                let message = format!("expected a gateway of the family of {}, found {gateway}", route.to);
+                found.push(Found::new(at.key("via"), message));
+            }
+            RouteTarget::Via(gateway) if is_link_local(*gateway) => {
+                let message = format!("expected dev = \"…\" beside it: {gateway} may be on any link");
+                found.push(Found::new(at.key("via"), message));
+            }
             RouteTarget::Via(gateway) if devices_complete => via(config, at.key("via"), *gateway, found),
-            RouteTarget::Dev(dev) if devices_complete => {
-                known_device(config, at.key("dev"), dev, found);
+            RouteTarget::ViaLinkLocal(gateway, _) if route.to.addr().is_ipv4() => {
+                let message = format!("expected a gateway of the family of {}, found {gateway}", route.to);
+                found.push(Found::new(at.key("via"), message));
+            }
+            RouteTarget::ViaLinkLocal(_, dev) | RouteTarget::Dev(dev) if devices_complete => {
+                if let Some(device) = known_device(config, at.key("dev"), dev, found)
+                    && route.to.addr().is_ipv6()
+                    && !device.speaks_ipv6()
+                {
+                    let message = format!("expected a device with an IPv6 address, but {dev:?} has none");
+                    found.push(Found::new(at.key("dev"), message));
+                }
             }
             _ => {}
         }
     }
 }
 
-fn via(config: &Config, place: Place, gateway: Ipv4Addr, found: &mut Vec<Found>) {
+fn via(config: &Config, place: Place, gateway: IpAddr, found: &mut Vec<Found>) {
     let own = || config.devices.iter().flat_map(|device| &device.addresses);
     if own().any(|own| own.addr() == gateway) {
         found.push(Found::new(
@@ -275,7 +306,8 @@ fn via(config: &Config, place: Place, gateway: Ipv4Addr, found: &mut Vec<Found>)
             format!("expected another host, but {gateway} is softnet's own address"),
         ));
     } else if !own().any(|own| own.has_host(gateway)) {
-        let connected: Vec<String> = own().map(|own| own.network().to_string()).collect();
+        let family = own().filter(|own| own.addr().is_ipv4() == gateway.is_ipv4());
+        let connected: Vec<String> = family.map(|own| own.network().to_string()).collect();
         let message = format!(
             "expected a host on a connected network ({}), found {gateway}",
             if connected.is_empty() { "there is none".into() } else { connected.join(", ") }
@@ -316,10 +348,12 @@ fn neighbours(config: &Config, devices_complete: bool, found: &mut Vec<Found>) {
             continue;
         }
         let Some(device) = known_device(config, at.key("dev"), &neighbour.dev, found) else { continue };
+        let on_link = device.addresses.iter().any(|own| own.has_host(address))
+            || is_link_local(address) && device.speaks_ipv6();
         if device.addresses.iter().any(|own| own.addr() == address) {
             let message = format!("expected another host, but {address} is softnet's own address");
             found.push(Found::new(at.key("address"), message));
-        } else if !device.addresses.iter().any(|own| own.has_host(address)) {
+        } else if !on_link {
             let networks: Vec<String> =
                 device.addresses.iter().map(|own| own.network().to_string()).collect();
             let message =

@@ -12,7 +12,7 @@
 //!
 //! [[device]]
 //! name = "eth1"
-//! addresses = ["10.0.0.1/24"]
+//! addresses = ["10.0.0.1/24", "2001:db8::1/64"]
 //!
 //! [[route]]
 //! to = "0.0.0.0/0"
@@ -31,13 +31,16 @@ pub mod fuzz;
 mod read;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod tests_ipv6;
 
 use std::fmt;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use softnet_core::ip::{Prefix, PrefixError};
+use softnet_core::ip::v6::addr::link_local;
+use softnet_core::ip::{Address, Family, IpPrefix, Prefix, Prefix6, PrefixError};
 use softnet_core::qdisc::Spec;
 use softnet_core::skb::CacheSizes;
 use softnet_core::steer::{MAX_CPUS, XpsError, XpsMaps};
@@ -144,7 +147,7 @@ pub struct DeviceConfig {
     pub force: bool,
     /// Descriptors of each ring, a power of two.
     pub ring: u32,
-    /// softnet's own addresses on it; their networks are connected routes.
+    /// softnet's own addresses on it, of either family; their networks are connected routes.
     pub addresses: Vec<InterfaceAddr>,
     /// Who polls it: queue `i` belongs to `workers[i % workers.len()]`, an index into
     /// [`StackConfig::workers`]. Empty: all workers in turn.
@@ -192,6 +195,31 @@ impl DeviceConfig {
             xps_cpus: Vec::new(),
             xps_rxqs: Vec::new(),
         }
+    }
+
+    /// Whether it has an IPv6 address. One that has none has no link-local one either.
+    pub fn speaks_ipv6(&self) -> bool {
+        self.addresses.iter().any(|own| own.addr.is_ipv6())
+    }
+
+    /// Its IPv4 addresses with their networks.
+    pub fn addresses4(&self) -> Vec<(Ipv4Addr, Prefix)> {
+        let of = |own: &InterfaceAddr| Some((Ipv4Addr::of(own.addr)?, own.network.of()?));
+        self.addresses.iter().filter_map(of).collect()
+    }
+
+    /// Its IPv6 addresses with their networks, when it has this MAC address: if any is configured, also the link-local one
+    /// that follows from that.
+    pub fn addresses6(&self, mac: [u8; 6]) -> Vec<(Ipv6Addr, Prefix6)> {
+        let of = |own: &InterfaceAddr| Some((Ipv6Addr::of(own.addr)?, own.network.of()?));
+        let mut all: Vec<_> = self.addresses.iter().filter_map(of).collect();
+        let derived = link_local(mac);
+        if !all.is_empty()
+            && let Ok(network) = Prefix::containing(derived, 64)
+        {
+            all.push((derived, network));
+        }
+        all
     }
 
     /// Its knobs of interrupt mitigation.
@@ -252,7 +280,7 @@ pub enum PartialCsum {
 #[derive(Clone, Debug, PartialEq)]
 pub struct RouteConfig {
     /// Destinations it is for.
-    pub to: Prefix,
+    pub to: IpPrefix,
     /// What becomes of them.
     pub target: RouteTarget,
 }
@@ -261,12 +289,14 @@ pub struct RouteConfig {
 #[derive(Clone, Debug, PartialEq)]
 pub enum RouteTarget {
     /// To this gateway, which must be on a connected network.
-    Via(Ipv4Addr),
+    Via(IpAddr),
+    /// To this gateway, whose link-local address is on this device's link.
+    ViaLinkLocal(Ipv6Addr, String),
     /// Straight to the destination on this device's link.
     Dev(String),
     /// Discard without a word.
     Blackhole,
-    /// Discard and answer with an ICMP host unreachable.
+    /// Discard and answer with an ICMP host unreachable, or address unreachable.
     Unreachable,
 }
 
@@ -276,42 +306,53 @@ pub struct NeighbourConfig {
     /// The device it is behind.
     pub dev: String,
     /// Its address, on a connected network of the device.
-    pub address: Ipv4Addr,
+    pub address: IpAddr,
     /// Its MAC address.
     pub mac: [u8; 6],
 }
 
-/// An own address and the network it is in: `10.0.0.1/24`.
+/// An own address and the network it is in: `10.0.0.1/24`, `2001:db8::1/64`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InterfaceAddr {
-    addr: Ipv4Addr,
-    network: Prefix,
+    addr: IpAddr,
+    network: IpPrefix,
+}
+
+/// Whether `addr` is one of IPv6 that means nothing beyond its link.
+pub fn is_link_local(addr: IpAddr) -> bool {
+    matches!(addr, IpAddr::V6(addr) if addr.is_unicast_link_local())
 }
 
 impl InterfaceAddr {
-    /// `addr` in its network of `len` bits, 1 to 32.
-    pub fn new(addr: Ipv4Addr, len: u8) -> Result<Self, PrefixError> {
+    /// `addr` in its network of `len` bits, 1 to 32, or to 128.
+    pub fn new(addr: impl Into<IpAddr>, len: u8) -> Result<Self, PrefixError> {
+        let addr = addr.into();
         if len == 0 {
-            return Err(PrefixError::Length(0));
+            return Err(PrefixError::Length { len, max: addr.width() });
         }
         Ok(InterfaceAddr { addr, network: Prefix::containing(addr, len)? })
     }
 
     /// The address.
-    pub fn addr(self) -> Ipv4Addr {
+    pub fn addr(self) -> IpAddr {
         self.addr
     }
 
     /// The connected network.
-    pub fn network(self) -> Prefix {
+    pub fn network(self) -> IpPrefix {
         self.network
     }
 
-    /// Whether `host` can be reached on this network's link: inside, and neither the network's own address
-    /// nor its broadcast (which networks of /31 and /32 do not have, RFC 3021).
-    pub fn has_host(self, host: Ipv4Addr) -> bool {
-        let ends = [self.network.addr(), self.network.last()];
-        self.network.contains(host) && (self.network.len() > 30 || !ends.contains(&host))
+    /// Whether `host` can be reached on this network's link: inside, and neither the network's own address nor its
+    /// broadcast. Of IPv4, networks of /31 and /32 have neither (RFC 3021); IPv6 has no broadcast, the network's own address
+    /// is that of any of its routers, and networks of /127 and /128 have none (RFC 6164).
+    pub fn has_host(self, host: IpAddr) -> bool {
+        let net = self.network;
+        net.contains(host)
+            && match host {
+                IpAddr::V4(_) => net.len() > 30 || ![net.addr(), net.last()].contains(&host),
+                IpAddr::V6(_) => net.len() > 126 || host != net.addr(),
+            }
     }
 }
 
@@ -351,11 +392,11 @@ impl FromStr for InterfaceAddr {
     fn from_str(s: &str) -> Result<Self, String> {
         let read = || {
             let (addr, len) = s.split_once('/')?;
-            InterfaceAddr::new(addr.parse().ok()?, len.parse().ok()?).ok()
+            InterfaceAddr::new(addr.parse::<IpAddr>().ok()?, len.parse().ok()?).ok()
         };
         read().ok_or_else(|| {
             format!(
-                "expected an address with its prefix length (1 to 32), such as \"10.0.0.1/24\", found {s:?}"
+                "expected an address with its prefix length, such as \"10.0.0.1/24\" or \"2001:db8::1/64\", found {s:?}"
             )
         })
     }

@@ -2,7 +2,7 @@
 //!
 //! A value that cannot be read is told and its default stands in, so that one pass finds everything.
 
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::ops::Range;
 use std::path::PathBuf;
 
@@ -256,8 +256,16 @@ impl Read {
             self.parsed(table.section.key("to"), value, read)
         });
         let mut targets = Vec::new();
-        targets.extend(self.address(table, "via").map(RouteTarget::Via));
-        targets.extend(self.string(table, "dev").map(RouteTarget::Dev));
+        match (self.address(table, "via"), self.string(table, "dev")) {
+            // It is on every link; which one is meant must be said.
+            (Some(IpAddr::V6(via)), Some(dev)) if via.is_unicast_link_local() => {
+                targets.push(RouteTarget::ViaLinkLocal(via, dev));
+            }
+            (via, dev) => {
+                targets.extend(via.map(RouteTarget::Via));
+                targets.extend(dev.map(RouteTarget::Dev));
+            }
+        }
         for (key, target) in
             [("blackhole", RouteTarget::Blackhole), ("unreachable", RouteTarget::Unreachable)]
         {
@@ -432,8 +440,8 @@ impl Read {
         Some(all)
     }
 
-    fn address(&mut self, table: Table<'_>, key: &'static str) -> Option<Ipv4Addr> {
-        self.value(table, key, "an IPv4 address, such as \"10.0.0.1\"", |value| value.as_str()?.parse().ok())
+    fn address(&mut self, table: Table<'_>, key: &'static str) -> Option<IpAddr> {
+        self.value(table, key, "an IP address, such as \"10.0.0.1\"", |value| value.as_str()?.parse().ok())
     }
 
     fn parsed<T>(&mut self, place: Place, value: &Value<'_>, read: Result<T, String>) -> Option<T> {

@@ -106,14 +106,14 @@ fn a_full_file_means_what_it_says() {
             DeviceConfig { addresses: vec![addr("10.0.1.1/31")], ..DeviceConfig::new("eth2") },
         ],
         routes: vec![
-            route("0.0.0.0/0", RouteTarget::Via(Ipv4Addr::new(10, 0, 1, 0))),
+            route("0.0.0.0/0", RouteTarget::Via(Ipv4Addr::new(10, 0, 1, 0).into())),
             route("10.9.0.0/16", RouteTarget::Blackhole),
             route("10.8.0.0/16", RouteTarget::Dev("eth2".into())),
             route("10.7.0.0/16", RouteTarget::Unreachable),
         ],
         neighbours: vec![NeighbourConfig {
             dev: "eth1".into(),
-            address: Ipv4Addr::new(10, 0, 0, 9),
+            address: Ipv4Addr::new(10, 0, 0, 9).into(),
             mac: [2, 0, 0, 0, 10, 255],
         }],
     };
@@ -283,7 +283,7 @@ fn one_error_each() {
         ),
         (
             "[[device]]\nname = \"eth1\"\naddresses = [\"10.0.0.1\"]",
-            "r.toml:3:14: device.addresses: expected an address with its prefix length (1 to 32), such as \"10.0.0.1/24\", found \"10.0.0.1\"",
+            "r.toml:3:14: device.addresses: expected an address with its prefix length, such as \"10.0.0.1/24\" or \"2001:db8::1/64\", found \"10.0.0.1\"",
         ),
         (
             "[[device]]\nname = \"eth1\"\naddresses = [\"10.0.0.0/24\"]",
@@ -350,7 +350,7 @@ fn one_error_each_beside_a_device() {
         ),
         (
             "[[route]]\nto = \"default\"\nvia = \"10.0.0.2\"",
-            "r.toml:5:6: route.to: 'default' is not a prefix: expected ADDRESS/LENGTH, such as 10.0.0.0/8",
+            "r.toml:5:6: route.to: 'default' is not a prefix: expected ADDRESS/LENGTH, such as 10.0.0.0/8 or 2001:db8::/32",
         ),
         ("[[route]]\nvia = \"10.0.0.2\"", "r.toml:4:1: route.to: expected the key \"to\", which is missing"),
         (
@@ -367,7 +367,7 @@ fn one_error_each_beside_a_device() {
         ),
         (
             "[[route]]\nto = \"10.5.0.0/16\"\nvia = \"gw\"",
-            "r.toml:6:7: route.via: expected an IPv4 address, such as \"10.0.0.1\", found \"gw\"",
+            "r.toml:6:7: route.via: expected an IP address, such as \"10.0.0.1\", found \"gw\"",
         ),
         (
             "[[route]]\nto = \"10.5.0.0/16\"\ndev = \"eth9\"",

@@ -43,7 +43,7 @@ pub(super) fn is_loopback(addr: u32) -> bool {
 
 /// Whether `addr` is one of our own.
 pub(super) fn is_own(tables: &Tables, addr: u32) -> bool {
-    is_loopback(addr) || tables.next_hop(tables.fib.lookup(addr)).kind == Kind::Local
+    is_loopback(addr) || tables.v4.next_hop(tables.v4.fib.lookup(addr)).kind == Kind::Local
 }
 
 fn link(to: MacAddr, iface: &Iface) -> [u8; ETH_LEN] {
@@ -104,7 +104,7 @@ pub(super) fn find(
         let (dev, link, src, mtu) = to_many(device, group_mac(dst))?;
         return Ok(Way { next: Next::Multicast(dev, link), src, mtu });
     }
-    let hop = tables.route(dst.into());
+    let hop = tables.v4.route(dst.into());
     if dst == u32::MAX || hop.kind == Kind::Broadcast {
         if !broadcast {
             return Err(Errno::ACCESS);
@@ -128,7 +128,7 @@ pub(super) fn find(
         return Err(Errno::NETUNREACH);
     }
     let iface = tables.ifaces.get(usize::from(hop.dev)).and_then(Option::as_ref).ok_or(Errno::NETDOWN)?;
-    let peer = if hop.gateway != 0 { hop.gateway } else { dst };
+    let peer = if hop.gateway.is_unspecified() { dst } else { hop.gateway.to_bits() };
     let own = || iface.source_for(Ipv4Addr::from_bits(peer)).map(Ipv4Addr::to_bits);
     Ok(Way { next, src: src.or_else(own).ok_or(Errno::ADDRNOTAVAIL)?, mtu: hop.mtu })
 }

@@ -104,17 +104,19 @@ fn routes_change_under_traffic() {
     let (world, mut sources) =
         Setup { ports: &[2, 1, 1], workers: 2, known: true, ..Setup::default() }.start();
     let sinks: Vec<Lane> = [1, 2].map(|port| of_port(&mut sources, port).remove(0)).into();
-    let first = Arc::downgrade(&world.shared.tables.load().fib);
+    let first = Arc::downgrade(&world.shared.tables.load().v4.fib);
     let replace = |swap: bool| {
         let mut control = world.shared.control();
         world.shared.replace_tables(&mut control, |tables, _| {
-            let by = |port: u16| tables.next_hops.iter().position(|hop| hop.dev == port && hop.gateway != 0);
+            let by = |port: u16| {
+                tables.v4.next_hops.iter().position(|hop| hop.dev == port && !hop.gateway.is_unspecified())
+            };
             let mut hops = [1, 2].map(|port| by(port).unwrap() as u32);
             if swap {
                 hops.reverse();
             }
             let routes: Vec<_> = prefixes.into_iter().zip(hops).collect();
-            tables.fib = Arc::new(Fib::build(&routes).unwrap());
+            tables.v4.fib = Arc::new(Fib::build(&routes).unwrap());
         });
     };
     let (sent, done) = (AtomicU64::new(0), AtomicBool::new(false));

@@ -1,5 +1,6 @@
 //! A running stack between in-process wires, and the far ends of these.
 
+use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -140,7 +141,7 @@ impl RxQueue for Exclusive {
 
 impl Setup<'_> {
     fn config(&self) -> Config {
-        let net = |port: usize| Prefix::new([10, 100 + port as u8, 0, 0].into(), 16).unwrap();
+        let net = |port: usize| Prefix::new(Ipv4Addr::from([10, 100 + port as u8, 0, 0]), 16).unwrap();
         let name = |port: usize| format!("mem{port}");
         let lists = |lists: &[&str]| lists.iter().map(|list| list.parse().unwrap()).collect();
         let xps = |port: usize| if port + 1 == self.ports.len() { self.xps } else { [&[][..]; 2] };
@@ -150,8 +151,9 @@ impl Setup<'_> {
             xps_rxqs: lists(xps(port)[1]),
             ..DeviceConfig::new(name(port))
         };
-        let route = |port| RouteConfig { to: net(port), target: RouteTarget::Via(host(port)) };
-        let neighbour = |port| NeighbourConfig { dev: name(port), address: host(port), mac: host_mac(port) };
+        let route = |port| RouteConfig { to: net(port).any(), target: RouteTarget::Via(host(port).into()) };
+        let neighbour =
+            |port| NeighbourConfig { dev: name(port), address: host(port).into(), mac: host_mac(port) };
         let ports = 0..self.ports.len();
         Config {
             stack: StackConfig {

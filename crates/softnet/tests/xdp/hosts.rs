@@ -1,7 +1,7 @@
 //! What runs on the hosts: ordinary kernel sockets.
 
 use std::io::{self, Read, Write};
-use std::net::{Ipv4Addr, SocketAddrV4, TcpListener, TcpStream, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddrV4, SocketAddrV6, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, ipproto, recv, sendto};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, ipproto, sendto};
 use softnet_core::ip::checksum;
 use softnet_dev::netns::NetNs;
 
@@ -19,7 +19,15 @@ const RETRY: Duration = Duration::from_millis(200);
 /// How long a stream may stand still.
 const STILL: Duration = Duration::from_secs(30);
 
-/// A host that sends every UDP datagram back.
+/// To be bound to, for `peer` to reach.
+fn unspecified(peer: IpAddr) -> IpAddr {
+    match peer {
+        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    }
+}
+
+/// A host that sends every UDP datagram back, of either family.
 pub(crate) struct Echo {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -27,7 +35,7 @@ pub(crate) struct Echo {
 
 impl Echo {
     pub(crate) fn start(ns: &NetNs) -> Echo {
-        let socket = ns.run(|| UdpSocket::bind((Ipv4Addr::UNSPECIFIED, PORT)).unwrap()).unwrap();
+        let socket = ns.run(|| UdpSocket::bind((Ipv6Addr::UNSPECIFIED, PORT)).unwrap()).unwrap();
         socket.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
         let stop = Arc::new(AtomicBool::new(false));
         let serve = {
@@ -56,8 +64,9 @@ impl Drop for Echo {
 }
 
 /// Sends `payload` to the echo server at `to`. Whether it came back in time; if something came back, then intact.
-pub(crate) fn ask(to: Ipv4Addr, payload: &[u8]) -> bool {
-    let Ok(socket) = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)) else { return false };
+pub(crate) fn ask(to: impl Into<IpAddr>, payload: &[u8]) -> bool {
+    let to = to.into();
+    let Ok(socket) = UdpSocket::bind((unspecified(to), 0)) else { return false };
     socket.set_read_timeout(Some(RETRY)).unwrap();
     let mut buffer = [0; 2048];
     // There may be no route while an interface is away.
@@ -102,8 +111,9 @@ fn read_stream(stream: &mut TcpStream, len: usize) -> io::Result<()> {
 }
 
 /// Moves `len` bytes from `client` to `server` at address `to`, and as many back.
-pub(crate) fn tcp(client: &NetNs, server: &NetNs, to: Ipv4Addr, len: usize) {
-    let listener = server.run(|| TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap()).unwrap();
+pub(crate) fn tcp(client: &NetNs, server: &NetNs, to: impl Into<IpAddr>, len: usize) {
+    let to = to.into();
+    let listener = server.run(|| TcpListener::bind((unspecified(to), 0)).unwrap()).unwrap();
     let port = listener.local_addr().unwrap().port();
     let patient = |stream: &TcpStream| {
         stream.set_read_timeout(Some(STILL)).unwrap();
@@ -123,42 +133,64 @@ pub(crate) fn tcp(client: &NetNs, server: &NetNs, to: Ipv4Addr, len: usize) {
     });
 }
 
-/// A raw ICMP socket: sees every ICMP message of its namespace.
-pub(crate) struct Icmp(OwnedFd);
+/// A raw ICMP socket, of IPv4 or of IPv6: sees every ICMP message of its family in its namespace.
+pub(crate) struct Icmp {
+    socket: OwnedFd,
+    v6: bool,
+}
 
 /// An ICMP message: who sent it, type, code, and all of it.
 #[derive(Debug)]
 pub(crate) struct Message {
-    pub(crate) from: Ipv4Addr,
+    pub(crate) from: IpAddr,
     pub(crate) kind: (u8, u8),
     pub(crate) bytes: Vec<u8>,
 }
 
 impl Icmp {
     pub(crate) fn new(ns: &NetNs) -> Icmp {
-        let open = || {
-            rustix::net::socket_with(
-                AddressFamily::INET,
-                SocketType::RAW,
-                SocketFlags::CLOEXEC,
-                Some(ipproto::ICMP),
-            )
-        };
-        Icmp(ns.run(open).unwrap().unwrap())
+        Self::open(ns, false)
     }
 
-    /// Sends an echo request with `payload` to `to`. Returns the message that an intact reply has.
-    pub(crate) fn ping(&self, to: Ipv4Addr, ttl: u8, payload: &[u8]) -> Vec<u8> {
-        rustix::net::sockopt::set_ip_ttl(&self.0, ttl.into()).unwrap();
-        let message = |kind| {
+    pub(crate) fn v6(ns: &NetNs) -> Icmp {
+        Self::open(ns, true)
+    }
+
+    fn open(ns: &NetNs, v6: bool) -> Icmp {
+        let (family, protocol) = match v6 {
+            true => (AddressFamily::INET6, ipproto::ICMPV6),
+            false => (AddressFamily::INET, ipproto::ICMP),
+        };
+        let open = || rustix::net::socket_with(family, SocketType::RAW, SocketFlags::CLOEXEC, Some(protocol));
+        Icmp { socket: ns.run(open).unwrap().unwrap(), v6 }
+    }
+
+    /// Sends an echo request with `payload` to `to`. Returns the message that an intact reply has; of IPv6 without its
+    /// checksum, which is the kernel's to fill in and to verify.
+    pub(crate) fn ping(&self, to: impl Into<IpAddr>, ttl: u8, payload: &[u8]) -> Vec<u8> {
+        let message = |kind, of_ipv4: bool| {
             let mut message = [&[kind, 0, 0, 0, 0x12, 0x34, 0, 1], payload].concat();
-            let check = checksum::checksum(&message);
-            message[2..4].copy_from_slice(&check.to_be_bytes());
+            if of_ipv4 {
+                let check = checksum::checksum(&message);
+                message[2..4].copy_from_slice(&check.to_be_bytes());
+            }
             message
         };
         // What cannot be sent now is sent again.
-        let _ = sendto(&self.0, &message(8), SendFlags::empty(), &SocketAddrV4::new(to, 0));
-        message(0)
+        match to.into() {
+            IpAddr::V4(to) => {
+                rustix::net::sockopt::set_ip_ttl(&self.socket, ttl.into()).unwrap();
+                let to = SocketAddrV4::new(to, 0);
+                let _ = sendto(&self.socket, &message(8, true), SendFlags::empty(), &to);
+                message(0, true)
+            }
+            IpAddr::V6(to) => {
+                rustix::net::sockopt::set_ipv6_unicast_hops(&self.socket, Some(ttl)).unwrap();
+                let to = SocketAddrV6::new(to, 0, 0, 0);
+                let _ = sendto(&self.socket, &message(128, false), SendFlags::empty(), &to);
+                message(129, false)
+            }
+        }
     }
 
     /// The next message that `wanted` accepts, if one comes in time.
@@ -166,13 +198,21 @@ impl Icmp {
         let deadline = Instant::now() + RETRY;
         while let Some(left) = deadline.checked_duration_since(Instant::now()) {
             let timeout = Timespec { tv_sec: 0, tv_nsec: left.subsec_nanos().into() };
-            let _ = poll(&mut [PollFd::new(&self.0, PollFlags::IN)], Some(&timeout));
+            let _ = poll(&mut [PollFd::new(&self.socket, PollFlags::IN)], Some(&timeout));
             let mut packet = vec![0; 1 << 16];
-            let Ok((n, _)) = recv(&self.0, &mut packet, RecvFlags::DONTWAIT) else { continue };
-            let header = usize::from(packet[0] & 15) * 4;
-            let bytes = packet[header..n].to_vec();
-            let from = Ipv4Addr::new(packet[12], packet[13], packet[14], packet[15]);
-            let message = Message { from, kind: (bytes[0], bytes[1]), bytes };
+            let received = rustix::net::recvfrom(&self.socket, &mut packet, RecvFlags::DONTWAIT);
+            let Ok((n, _, Some(from))) = received else { continue };
+            let from = match self.v6 {
+                true => SocketAddrV6::try_from(from).map(|from| IpAddr::V6(*from.ip())),
+                false => SocketAddrV4::try_from(from).map(|from| IpAddr::V4(*from.ip())),
+            };
+            // Of IPv4 the header comes first.
+            let header = if self.v6 { 0 } else { usize::from(packet[0] & 15) * 4 };
+            let mut bytes = packet[header..n].to_vec();
+            if self.v6 {
+                bytes[2..4].fill(0);
+            }
+            let message = Message { from: from.unwrap(), kind: (bytes[0], bytes[1]), bytes };
             if wanted(&message) {
                 return Some(message);
             }

@@ -4,6 +4,7 @@
 
 mod fragments;
 mod hosts;
+mod ipv6;
 mod life;
 mod shape;
 mod switch;

@@ -1,7 +1,7 @@
 //! Kernel traffic through softnet, to softnet, and past it.
 
 use std::io::ErrorKind;
-use std::net::{Ipv4Addr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -18,6 +18,7 @@ fn payload(len: usize) -> Vec<u8> {
 
 /// Pings `to` until the reply comes.
 fn assert_ping(icmp: &Icmp, to: Ipv4Addr, len: usize) {
+    let to = IpAddr::V4(to);
     until(&format!("a ping of {to}"), || {
         let reply = icmp.ping(to, 64, &payload(len));
         icmp.receive(|message| message.from == to && message.kind == (0, 0))
@@ -96,7 +97,7 @@ fn softnet_says_what_is_wrong() {
     let icmp = Icmp::new(client);
     assert_ping(&icmp, host(1), 10);
     // Traceroute: the first hop is softnet, the second is there.
-    let says = |message: &Message, kind| message.from == softnet(0) && message.kind == kind;
+    let says = |message: &Message, kind| message.from == IpAddr::V4(softnet(0)) && message.kind == kind;
     until("time exceeded", || {
         icmp.ping(host(1), 1, b"how far?");
         icmp.receive(|message| says(message, (11, 0))).is_some_and(|message| {
@@ -106,7 +107,7 @@ fn softnet_says_what_is_wrong() {
     });
     until("the second hop", || {
         icmp.ping(host(1), 2, b"how far?");
-        icmp.receive(|message| message.from == host(1) && message.kind == (0, 0)).is_some()
+        icmp.receive(|message| message.from == IpAddr::V4(host(1)) && message.kind == (0, 0)).is_some()
     });
     // Nobody serves UDP here.
     until("port unreachable", || {

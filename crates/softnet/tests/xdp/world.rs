@@ -1,8 +1,9 @@
 //! A star of namespaces: hosts, each on a veth pair of its own, and softnet in the middle.
 //!
-//! Host `i` has 10.`i`.0.2 and sends everything to softnet's 10.`i`.0.1; the middle's kernel has 10.`i`.0.3.
+//! Host `i` has 10.`i`.0.2 and sends everything to softnet's 10.`i`.0.1; the middle's kernel has 10.`i`.0.3. In a world of
+//! both families (`World::dual`) the same holds for fd00:0:0:`i`::2, ::1 and ::3.
 
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -40,6 +41,16 @@ pub(crate) fn kernel(i: usize) -> Ipv4Addr {
     Ipv4Addr::new(10, i as u8, 0, 3)
 }
 
+pub(crate) fn softnet6(i: usize) -> Ipv6Addr {
+    Ipv6Addr::new(0xfd00, 0, 0, i as u16, 0, 0, 0, 1)
+}
+pub(crate) fn host6(i: usize) -> Ipv6Addr {
+    Ipv6Addr::new(0xfd00, 0, 0, i as u16, 0, 0, 0, 2)
+}
+pub(crate) fn kernel6(i: usize) -> Ipv6Addr {
+    Ipv6Addr::new(0xfd00, 0, 0, i as u16, 0, 0, 0, 3)
+}
+
 /// softnet's interface to host `i`, in the middle.
 pub(crate) fn interface(i: usize) -> String {
     format!("s{i}")
@@ -64,6 +75,30 @@ impl World {
         let world = World { middle: NetNs::new().unwrap(), hosts, stack: None, last: Vec::new() };
         (0..world.hosts.len()).for_each(|i| world.plug(i));
         Some(world)
+    }
+
+    /// The same, with IPv6 beside IPv4.
+    pub(crate) fn dual(hosts: usize) -> Option<World> {
+        let world = World::new(hosts)?;
+        for (i, host) in world.hosts.iter().enumerate() {
+            let add = |name: &str, address| Netlink::new().unwrap().add_address(name, address, 64).unwrap();
+            world.middle.run(|| add(&interface(i), kernel6(i))).unwrap();
+            host.run(|| {
+                add("eth0", host6(i));
+                Netlink::new().unwrap().add_route(Ipv6Addr::UNSPECIFIED, 0, softnet6(i)).unwrap();
+            })
+            .unwrap();
+        }
+        Some(world)
+    }
+
+    /// The configuration for it.
+    pub(crate) fn config_dual(&self) -> Config {
+        let mut config = self.config();
+        for (i, device) in config.devices.iter_mut().enumerate() {
+            device.addresses.push(InterfaceAddr::new(softnet6(i), 64).unwrap());
+        }
+        config
     }
 
     /// Makes the wire to host `i`. Those with an even number have two queues.

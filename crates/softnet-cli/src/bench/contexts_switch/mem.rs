@@ -51,7 +51,7 @@ impl Mem {
             config.devices.push(DeviceConfig { addresses, ..DeviceConfig::new(name) });
         }
         config.neighbours =
-            vec![NeighbourConfig { dev: DEVICES[1].into(), address: host(1), mac: MACS[1][1] }];
+            vec![NeighbourConfig { dev: DEVICES[1].into(), address: host(1).into(), mac: MACS[1][1] }];
         let far = Arc::new(Mutex::new(Vec::new()));
         let assembly = Assembly::new(config, vec![], |region: &Arc<Region>| {
             let (region, far) = (region.clone(), far.clone());

@@ -276,11 +276,11 @@ fn start_stack(testbed: &Testbed, way: Way, cpu: usize) -> Result<Stack, String>
     let mut config = Config::default();
     config.stack.workers = vec![cpu as u32];
     config.devices = vec![device(incoming)?, device(outgoing)?];
-    let target = RouteTarget::Via(outgoing.near_ip);
-    config.routes = vec![RouteConfig { to: Prefix::containing(NET, NET_LEN).map_err(text)?, target }];
+    let target = RouteTarget::Via(outgoing.near_ip.into());
+    config.routes = vec![RouteConfig { to: Prefix::containing(NET, NET_LEN).map_err(text)?.any(), target }];
     config.neighbours = vec![NeighbourConfig {
         dev: outgoing.far.clone(),
-        address: outgoing.near_ip,
+        address: outgoing.near_ip.into(),
         mac: outgoing.near_mac,
     }];
     config.check(&crate::bench::cpus().iter().map(|cpu| *cpu as u32).collect::<Vec<_>>()).map_err(text)?;

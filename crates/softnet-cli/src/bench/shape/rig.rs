@@ -332,7 +332,7 @@ fn start_stack(testbed: &Testbed, cpu: usize) -> Result<Stack, String> {
     config.devices = vec![device(&testbed.incoming)?, device(outgoing)?];
     config.neighbours = vec![NeighbourConfig {
         dev: outgoing.far.clone(),
-        address: outgoing.near_ip,
+        address: outgoing.near_ip.into(),
         mac: outgoing.near_mac,
     }];
     config.check(&crate::bench::cpus().iter().map(|cpu| *cpu as u32).collect::<Vec<_>>()).map_err(text)?;

@@ -6,21 +6,17 @@ mod tcp;
 mod udp;
 
 use std::io;
-use std::net::TcpListener;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use softnet_dev::netns::NetNs;
 
-use super::flow::{Flow, Flows};
+use super::flow::{Flow, Flows, Ip};
 use super::topology::Topology;
 
-/// TCP connections, each with a stream both ways.
-const TCP_CONNECTIONS: usize = 2;
-
-/// Streams of all of them.
-pub(super) const TCP_STREAMS: u64 = 2 * TCP_CONNECTIONS as u64;
+/// TCP streams of each family: one connection, with a stream both ways.
+pub(super) const TCP_STREAMS: u64 = 2;
 
 /// How long one payload may take, with all its retries, and how long a stream may stand still.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -32,26 +28,24 @@ const TICK: Duration = Duration::from_millis(100);
 pub(crate) struct Traffic {
     flows: Arc<Flows>,
     threads: Vec<JoinHandle<()>>,
-    udp_server: udp::Server,
+    udp_servers: Vec<udp::Server>,
 }
 
 impl Traffic {
     /// Starts all traffic.
     pub(crate) fn start(topology: &Topology, flows: &Arc<Flows>) -> io::Result<Traffic> {
         // Servers are bound before a client asks.
-        let (udp_socket, listeners) = topology.server.run(|| {
-            let listeners: io::Result<Vec<TcpListener>> = (0..TCP_CONNECTIONS).map(tcp::listen).collect();
-            io::Result::Ok((udp::bind_server()?, listeners?))
-        })??;
-        let udp_server = udp::Server::start(udp_socket, flows.clone())?;
-        let mut traffic = Traffic { flows: flows.clone(), threads: Vec::new(), udp_server };
-        traffic.spawn("demo-ping", &topology.client, |flows| &flows.ping, ping::client)?;
-        traffic.spawn("demo-udp", &topology.client, |flows| &flows.udp, udp::client)?;
-        for (connection, listener) in listeners.into_iter().enumerate() {
-            let serve = move |flows: &Flows| tcp::server(flows, &listener, connection);
-            traffic.spawn("demo-tcp-serve", &topology.server, |flows| &flows.tcp, serve)?;
-            let client = move |flows: &Flows| tcp::client(flows, connection);
-            traffic.spawn("demo-tcp", &topology.client, |flows| &flows.tcp, client)?;
+        let mut traffic = Traffic { flows: flows.clone(), threads: Vec::new(), udp_servers: Vec::new() };
+        for ip in Ip::BOTH {
+            let bind = || io::Result::Ok((udp::bind_server(ip)?, tcp::listen(ip)?));
+            let (socket, listener) = topology.server.run(bind)??;
+            traffic.udp_servers.push(udp::Server::start(socket, flows.clone(), ip)?);
+            let (client, server) = (&topology.client, &topology.server);
+            traffic.spawn("demo-ping", client, move |f| &f.ping[ip], move |f| ping::client(f, ip))?;
+            traffic.spawn("demo-udp", client, move |f| &f.udp[ip], move |f| udp::client(f, ip))?;
+            let serve = move |f: &Flows| tcp::server(f, &listener, ip);
+            traffic.spawn("demo-tcp-serve", server, move |f| &f.tcp[ip], serve)?;
+            traffic.spawn("demo-tcp", client, move |f| &f.tcp[ip], move |f| tcp::client(f, ip))?;
         }
         Ok(traffic)
     }
@@ -61,7 +55,7 @@ impl Traffic {
         &mut self,
         name: &str,
         ns: &NetNs,
-        flow: fn(&Flows) -> &Flow,
+        flow: impl Fn(&Flows) -> &Flow + Send + 'static,
         work: impl FnOnce(&Flows) -> Result<(), String> + Send + 'static,
     ) -> io::Result<()> {
         let (ns, flows) = (ns.try_clone()?, self.flows.clone());
@@ -80,11 +74,11 @@ impl Traffic {
         self.flows.stop.store(true, std::sync::atomic::Ordering::Relaxed);
         for thread in self.threads {
             if thread.join().is_err() {
-                self.flows.tcp.failed("a thread of the endpoints panicked".into());
+                self.flows.tcp[Ip::V4].failed("a thread of the endpoints panicked".into());
             }
         }
         // Only now: its clients may still have been waiting for an answer.
-        self.udp_server.stop();
+        self.udp_servers.into_iter().for_each(udp::Server::stop);
     }
 }
 

@@ -2,15 +2,15 @@
 //! end the length.
 
 use std::io::{self, Read, Write};
-use std::net::{Shutdown, SocketAddrV4, TcpListener, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::Ordering::Relaxed;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt::set_socket_send_buffer_size;
 
-use super::super::flow::Flows;
+use super::super::flow::{Flow, Flows, Ip};
 use super::super::payload::Seed;
-use super::super::topology::SERVER;
+use super::super::topology;
 use super::{PATIENCE, timed_out};
 
 const PORT: u16 = 7001;
@@ -21,54 +21,48 @@ const SEND_BUFFER: usize = 64 << 10;
 /// The last bytes of a stream: how many were before, so that an end too early is seen.
 const LENGTH: usize = 8;
 
-fn address(connection: usize) -> SocketAddrV4 {
-    SocketAddrV4::new(SERVER, PORT + connection as u16)
+fn address(ip: Ip) -> SocketAddr {
+    SocketAddr::new(topology::server(ip), PORT)
 }
 
-pub(super) fn listen(connection: usize) -> io::Result<TcpListener> {
-    TcpListener::bind(address(connection))
+pub(super) fn listen(ip: Ip) -> io::Result<TcpListener> {
+    TcpListener::bind(address(ip))
 }
 
 /// Takes one connection and exchanges streams on it.
-pub(super) fn server(flows: &Flows, listener: &TcpListener, connection: usize) -> Result<(), String> {
+pub(super) fn server(flows: &Flows, listener: &TcpListener, ip: Ip) -> Result<(), String> {
     let timeout = Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 };
     // That nobody came is told by the client, which knows why.
     if poll(&mut [PollFd::new(listener, PollFlags::IN)], Some(&timeout)) != Ok(1) {
         return Ok(());
     }
-    let (stream, _) =
-        listener.accept().map_err(|error| format!("accepting connection {connection}: {error}"))?;
-    exchange(flows, &stream, connection, ["to client", "to server"])
+    let (stream, _) = listener.accept().map_err(|error| format!("accepting a connection: {error}"))?;
+    exchange(flows, &stream, ip, ["to client", "to server"])
 }
 
 /// Connects and exchanges streams.
-pub(super) fn client(flows: &Flows, connection: usize) -> Result<(), String> {
-    let stream = TcpStream::connect_timeout(&address(connection).into(), PATIENCE)
-        .map_err(|error| format!("connection {connection}: no connection: {error}"))?;
-    exchange(flows, &stream, connection, ["to server", "to client"])
+pub(super) fn client(flows: &Flows, ip: Ip) -> Result<(), String> {
+    let stream = TcpStream::connect_timeout(&address(ip), PATIENCE)
+        .map_err(|error| format!("no connection: {error}"))?;
+    exchange(flows, &stream, ip, ["to server", "to client"])
 }
 
 /// Sends one stream and checks the other, until told to stop and both have ended.
-fn exchange(
-    flows: &Flows,
-    stream: &TcpStream,
-    connection: usize,
-    [out, back]: [&str; 2],
-) -> Result<(), String> {
+fn exchange(flows: &Flows, stream: &TcpStream, ip: Ip, [out, back]: [&str; 2]) -> Result<(), String> {
     let limits = || -> io::Result<()> {
         set_socket_send_buffer_size(stream, SEND_BUFFER)?;
         stream.set_read_timeout(Some(PATIENCE))?;
         stream.set_write_timeout(Some(PATIENCE))
     };
     limits().map_err(|error| error.to_string())?;
-    let name = |direction: &str| format!("stream {connection} {direction}");
+    let (name, id) = (|direction: &str| format!("stream {direction}"), ip as u64);
     std::thread::scope(|scope| {
         let sender = std::thread::Builder::new().name("demo-tcp-send".into()).spawn_scoped(scope, || {
-            let sent = send(flows, stream, Seed::new(out, connection as u64));
+            let sent = send(flows, stream, Seed::new(out, id));
             sent.map_err(|error| format!("{}: {error}", name(out)))
         });
         let sender = sender.map_err(|error| error.to_string())?;
-        let received = receive(flows, stream, Seed::new(back, connection as u64))
+        let received = receive(&flows.tcp[ip], stream, Seed::new(back, id))
             .map_err(|error| format!("{}: {error}", name(back)));
         let sent = sender.join().unwrap_or_else(|_| Err(format!("{}: its thread panicked", name(out))));
         received.and(sent)
@@ -93,7 +87,7 @@ fn send(flows: &Flows, mut stream: &TcpStream, seed: Seed) -> Result<(), String>
     stream.shutdown(Shutdown::Write).map_err(|error| error.to_string())
 }
 
-fn receive(flows: &Flows, mut stream: &TcpStream, seed: Seed) -> Result<(), String> {
+fn receive(flow: &Flow, mut stream: &TcpStream, seed: Seed) -> Result<(), String> {
     let mut buffer = vec![0; CHUNK + LENGTH];
     // The last bytes received may be the length: they are kept until more come.
     let (mut verified, mut kept) = (0u64, 0);
@@ -113,11 +107,11 @@ fn receive(flows: &Flows, mut stream: &TcpStream, seed: Seed) -> Result<(), Stri
         buffer.copy_within(content..n, 0);
         kept = n - content;
         verified += content as u64;
-        flows.tcp.bytes.fetch_add(content as u64, Relaxed);
+        flow.bytes.fetch_add(content as u64, Relaxed);
     }
     match buffer.first_chunk::<LENGTH>().map(|length| u64::from_be_bytes(*length)) {
         Some(length) if kept == LENGTH && length == verified => {
-            flows.tcp.payloads.fetch_add(1, Relaxed);
+            flow.payloads.fetch_add(1, Relaxed);
             Ok(())
         }
         Some(length) if kept == LENGTH => Err(format!("ended after {verified} bytes, expected {length}")),
@@ -144,7 +138,7 @@ mod tests {
                 // The receiver may have heard enough already.
                 let _ = sender.write_all(&data);
             });
-            receive(&flows, &receiver, seed)
+            receive(&flows.tcp[Ip::V4], &receiver, seed)
         });
         (result, flows)
     }
@@ -153,11 +147,14 @@ mod tests {
     fn a_stream_arrives_whole_or_is_told() {
         let (result, flows) = received(|_| ());
         assert_eq!(result, Ok(()));
-        assert_eq!((flows.tcp.payloads.load(Relaxed), flows.tcp.bytes.load(Relaxed)), (1, 200_000));
+        assert_eq!(
+            (flows.tcp[Ip::V4].payloads.load(Relaxed), flows.tcp[Ip::V4].bytes.load(Relaxed)),
+            (1, 200_000)
+        );
 
         let (result, flows) = received(|data| data[123_456] ^= 4);
         assert_eq!(result, Err("differs at byte 123456".into()));
-        assert_eq!(flows.tcp.payloads.load(Relaxed), 0);
+        assert_eq!(flows.tcp[Ip::V4].payloads.load(Relaxed), 0);
 
         assert_eq!(
             received(|data| data.copy_within(123_457.., 123_456)).0,

@@ -2,15 +2,15 @@
 //! before it answers; the client checks the response, and asks again if none comes.
 
 use std::io;
-use std::net::{SocketAddrV4, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use super::super::flow::Flows;
+use super::super::flow::{Flows, Ip};
 use super::super::payload::Seed;
-use super::super::topology::SERVER;
+use super::super::topology::server;
 use super::{PATIENCE, TICK, timed_out};
 
 const PORT: u16 = 7000;
@@ -46,8 +46,8 @@ fn read(kind: &str, message: &[u8]) -> Result<u64, String> {
     }
 }
 
-pub(super) fn bind_server() -> io::Result<UdpSocket> {
-    UdpSocket::bind(SocketAddrV4::new(SERVER, PORT))
+pub(super) fn bind_server(ip: Ip) -> io::Result<UdpSocket> {
+    UdpSocket::bind((server(ip), PORT))
 }
 
 /// The server's thread.
@@ -57,7 +57,7 @@ pub(super) struct Server {
 }
 
 impl Server {
-    pub(super) fn start(socket: UdpSocket, flows: Arc<Flows>) -> io::Result<Server> {
+    pub(super) fn start(socket: UdpSocket, flows: Arc<Flows>, ip: Ip) -> io::Result<Server> {
         socket.set_read_timeout(Some(TICK))?;
         let stop = Arc::new(AtomicBool::new(false));
         let thread = std::thread::Builder::new().name("demo-udp-serve".into()).spawn({
@@ -65,7 +65,7 @@ impl Server {
             move || {
                 while !stop.load(Relaxed) {
                     if let Err(error) = answer(&socket) {
-                        flows.udp.failed(format!("at the server: {error}"));
+                        flows.udp[ip].failed(format!("at the server: {error}"));
                     }
                 }
             }
@@ -96,8 +96,8 @@ fn answer(socket: &UdpSocket) -> Result<(), String> {
 }
 
 /// Asks until told to stop.
-pub(super) fn client(flows: &Flows) -> Result<(), String> {
-    let socket = connect().map_err(|error| error.to_string())?;
+pub(super) fn client(flows: &Flows, ip: Ip) -> Result<(), String> {
+    let socket = connect(ip).map_err(|error| error.to_string())?;
     let (mut request, mut response) = ([0; NUMBER + MAX_PAYLOAD], [0; NUMBER + MAX_PAYLOAD]);
     for number in 0.. {
         if flows.stopping() {
@@ -114,17 +114,21 @@ pub(super) fn client(flows: &Flows) -> Result<(), String> {
                 if asked.elapsed() > PATIENCE {
                     return Err(format!("no response to request {number} within {} s", PATIENCE.as_secs()));
                 }
-                flows.udp.retries.fetch_add(1, Relaxed);
+                flows.udp[ip].retries.fetch_add(1, Relaxed);
             }
         }
-        flows.udp.verified(n + answered.unwrap_or(0) - 2 * NUMBER, asked.elapsed());
+        flows.udp[ip].verified(n + answered.unwrap_or(0) - 2 * NUMBER, asked.elapsed());
     }
     Ok(())
 }
 
-fn connect() -> io::Result<UdpSocket> {
-    let socket = UdpSocket::bind("0.0.0.0:0")?;
-    socket.connect((SERVER, PORT))?;
+fn connect(ip: Ip) -> io::Result<UdpSocket> {
+    let any = match ip {
+        Ip::V4 => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        Ip::V6 => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+    };
+    let socket = UdpSocket::bind((any, 0))?;
+    socket.connect((server(ip), PORT))?;
     Ok(socket)
 }
 

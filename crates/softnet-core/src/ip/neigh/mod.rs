@@ -1,4 +1,5 @@
-//! The neighbour table: which MAC address a next hop has, whether that still holds, and what waits to know.
+//! The neighbour table: which MAC address a next hop has, whether that still holds, and what waits to know. It serves both
+//! families: ARP and neighbour discovery tell it what they heard in the same words.
 //!
 //! A state machine in virtual time, after RFC 4861 section 7.3 and the kernel's `net/core/neighbour.c`: whoever
 //! owns the [`NeighTable`] tells it what was sent and heard, with the time, and carries out the [`Action`]s it
@@ -12,7 +13,7 @@ mod table;
 #[cfg(all(test, not(feature = "loom")))]
 mod tests;
 
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
 pub use table::NeighTable;
 
@@ -64,7 +65,8 @@ impl NeighState {
     }
 }
 
-/// The kernel's knobs of `net.ipv4.neigh.*`, with its names and defaults. Times in ns.
+/// The kernel's knobs of `net.ipv4.neigh.*`, which are those of `net.ipv6.neigh.*` too, with its names and defaults. Times in
+/// ns. Limits are for both families together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NeighParams {
     /// How long a confirmation holds, times a random factor of 0.5 to 1.5.
@@ -72,7 +74,7 @@ pub struct NeighParams {
     /// Between two requests; at least 10 ms. Also how long packets to a neighbour that did not answer fail at
     /// once, before it is asked again.
     pub retrans_time: u64,
-    /// Broadcast requests before giving up; at least 1.
+    /// Broadcast (or multicast) requests before giving up; at least 1.
     pub mcast_solicit: u32,
     /// Unicast requests before giving up; at least 1.
     pub ucast_solicit: u32,
@@ -109,7 +111,7 @@ impl Default for NeighParams {
     }
 }
 
-/// What an ARP packet says about its sender.
+/// What an ARP packet, or a message of neighbour discovery, says about its sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Heard {
     /// It asked for one of our addresses, so it is about to talk to us: the one case that makes a new entry
@@ -121,6 +123,13 @@ pub enum Heard {
     Gratuitous,
     /// It spoke to others.
     Other,
+    /// A neighbour advertisement. Unlike an ARP reply it says itself what it is (RFC 4861 section 4.4).
+    Advert {
+        /// It answers us, so it hears us.
+        solicited: bool,
+        /// It is to replace what is known.
+        overrides: bool,
+    },
 }
 
 impl Heard {
@@ -142,13 +151,13 @@ impl Heard {
 
 /// What the table wants done. Actions are to be carried out in order.
 pub enum Action {
-    /// Send an ARP request for `target`.
-    SendArp {
+    /// Send an ARP request, or a neighbour solicitation, for `target`.
+    Solicit {
         /// By which device.
         dev: u16,
         /// For which address.
-        target: Ipv4Addr,
-        /// To this MAC address; `None`: broadcast.
+        target: IpAddr,
+        /// To this MAC address; `None`: to all (or the group of those who might have it).
         unicast_to: Option<MacAddr>,
     },
     /// An entry changed: from now on the fast path works on this.
@@ -156,7 +165,7 @@ pub enum Action {
         /// Device of the neighbour.
         dev: u16,
         /// Its address.
-        ip: Ipv4Addr,
+        ip: IpAddr,
         /// Its state; [`NeighState::None`] if it was removed.
         state: NeighState,
         /// Its MAC address, in the [valid](NeighState::is_valid) states.
@@ -177,7 +186,7 @@ pub enum Action {
         /// Device they should have left by.
         dev: u16,
         /// The neighbour they waited for.
-        ip: Ipv4Addr,
+        ip: IpAddr,
         /// Why.
         reason: DropReason,
         /// First to last.
@@ -217,7 +226,7 @@ pub struct NeighEntry {
     /// Device it is on.
     pub dev: u16,
     /// Its address.
-    pub ip: Ipv4Addr,
+    pub ip: IpAddr,
     /// Its state.
     pub state: NeighState,
     /// Its MAC address, in the valid states.

@@ -4,14 +4,14 @@
 //! incomplete entries have a queue; `held` is the sum of all queues.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::super::{MacAddr, is_group};
 use super::{Action, Actions, Heard, NeighEntry, NeighParams, NeighState};
 use crate::skb::{DropReason, Skb, SkbList};
 
 /// Device and address.
-type Key = (u16, Ipv4Addr);
+type Key = (u16, IpAddr);
 
 /// The deadline of an entry that has none.
 const NEVER: u64 = u64::MAX;
@@ -116,7 +116,7 @@ impl Timers {
 
     fn solicit(&mut self, (dev, target): Key, entry: &mut Entry, actions: &mut Actions) {
         entry.probes += 1;
-        actions.push(Action::SendArp { dev, target, unicast_to: entry.valid_mac() });
+        actions.push(Action::Solicit { dev, target, unicast_to: entry.valid_mac() });
     }
 }
 
@@ -147,7 +147,7 @@ impl NeighTable {
     /// that. It comes out at once if the table has one or the neighbour failed just now; otherwise it waits,
     /// and if too many do, the oldest one for the same
     /// neighbour is failed.
-    pub fn resolve(&mut self, now: u64, dev: u16, ip: Ipv4Addr, skb: Skb, actions: &mut Actions) {
+    pub fn resolve(&mut self, now: u64, dev: u16, ip: IpAddr, skb: Skb, actions: &mut Actions) {
         let key = (dev, ip);
         if !self.entries.contains_key(&key) && !self.make_room(now, actions) {
             return fail(key, DropReason::NeighTableFull, skb, actions);
@@ -186,7 +186,7 @@ impl NeighTable {
 
     /// A packet went to the MAC address of `ip` while that was stale: it gets
     /// `delay_first_probe_time` to show that it is alive. Nothing happens in any other state.
-    pub fn used(&mut self, now: u64, dev: u16, ip: Ipv4Addr, actions: &mut Actions) {
+    pub fn used(&mut self, now: u64, dev: u16, ip: IpAddr, actions: &mut Actions) {
         let key = (dev, ip);
         if let Some(entry) = self.entries.get_mut(&key)
             && entry.state == NeighState::Stale
@@ -195,13 +195,13 @@ impl NeighTable {
         }
     }
 
-    /// An ARP packet from `ip` at `mac` came in by `dev`; `ip` must be on that link and not ours. What it
-    /// changes is as in the kernel's `arp_process` with `arp_accept` 0.
+    /// `ip` at `mac` was heard by `dev`; `ip` must be on that link and not ours. What that changes is, for ARP, as in the
+    /// kernel's `arp_process` with `arp_accept` 0, and for advertisements as in RFC 4861 section 7.2.5.
     pub fn input(
         &mut self,
         now: u64,
         dev: u16,
-        ip: Ipv4Addr,
+        ip: IpAddr,
         mac: MacAddr,
         heard: Heard,
         actions: &mut Actions,
@@ -215,7 +215,7 @@ impl NeighTable {
         }
         let entry = self.entries.entry(key).or_insert_with(|| Entry::new(now));
         let known = entry.state.is_valid();
-        let confirmed = heard == Heard::Reply;
+        let confirmed = matches!(heard, Heard::Reply | Heard::Advert { solicited: true, .. });
         if entry.state == NeighState::Permanent {
             return;
         }
@@ -235,6 +235,13 @@ impl NeighTable {
         if known && locked && matches!(heard, Heard::Reply | Heard::Other) {
             return;
         }
+        if known && matches!(heard, Heard::Advert { overrides: false, .. }) {
+            // Somebody else says he has the address, and does not insist: it is asked again when it is used.
+            if entry.state == NeighState::Reachable {
+                self.timers.enter(now, key, entry, NeighState::Stale, actions);
+            }
+            return;
+        }
         entry.mac = mac;
         entry.updated = now;
         let skbs = std::mem::take(&mut entry.queue);
@@ -252,7 +259,7 @@ impl NeighTable {
     }
 
     /// Fixes the MAC address of `ip`. Counts towards no limit.
-    pub fn set_permanent(&mut self, now: u64, dev: u16, ip: Ipv4Addr, mac: MacAddr, actions: &mut Actions) {
+    pub fn set_permanent(&mut self, now: u64, dev: u16, ip: IpAddr, mac: MacAddr, actions: &mut Actions) {
         let key = (dev, ip);
         let entry = self.entries.entry(key).or_insert_with(|| Entry::new(now));
         self.permanent += usize::from(entry.state != NeighState::Permanent);
@@ -268,7 +275,9 @@ impl NeighTable {
 
     /// Removes every entry of `dev`, permanent ones too, for the device is gone.
     pub fn remove_device(&mut self, dev: u16, actions: &mut Actions) {
-        let of_dev = (dev, Ipv4Addr::UNSPECIFIED)..=(dev, Ipv4Addr::BROADCAST);
+        // All of IPv4 come before all of IPv6.
+        let last = Ipv6Addr::from_bits(u128::MAX);
+        let of_dev = (dev, Ipv4Addr::UNSPECIFIED.into())..=(dev, last.into());
         let keys: Vec<Key> = self.entries.range(of_dev).map(|(key, _)| *key).collect();
         for key in keys {
             self.remove(key, DropReason::NeighDead, actions);
@@ -307,6 +316,11 @@ impl NeighTable {
             probes: e.probes,
             queued: e.queue.len(),
         })
+    }
+
+    /// The MAC address of `ip`, in the valid states.
+    pub fn mac(&self, dev: u16, ip: IpAddr) -> Option<MacAddr> {
+        self.entries.get(&(dev, ip))?.valid_mac()
     }
 
     /// Packets that wait, in all.

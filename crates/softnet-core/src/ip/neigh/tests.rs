@@ -1,4 +1,5 @@
 use std::collections::HashMap;
+use std::net::{Ipv4Addr, Ipv6Addr};
 
 use proptest::prelude::*;
 
@@ -9,7 +10,8 @@ use crate::skb::Skb;
 
 const MS: u64 = 1_000_000;
 const S: u64 = 1000 * MS;
-const IP: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
+const IP4: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
+const IP: IpAddr = IpAddr::V4(IP4);
 const A: MacAddr = [2, 0, 0, 0, 0, 0xa];
 const B: MacAddr = [2, 0, 0, 0, 0, 0xb];
 
@@ -47,8 +49,8 @@ impl Bench {
         };
         let last = |mac: MacAddr| format!("{:x}", mac[5]);
         let lines = self.actions.drain().map(|action| match action {
-            Action::SendArp { unicast_to: None, .. } => "ask all".to_owned(),
-            Action::SendArp { unicast_to: Some(mac), .. } => format!("ask {}", last(mac)),
+            Action::Solicit { unicast_to: None, .. } => "ask all".to_owned(),
+            Action::Solicit { unicast_to: Some(mac), .. } => format!("ask {}", last(mac)),
             Action::Publish { state, mac, .. } => {
                 assert_eq!(mac.is_some(), state.is_valid());
                 format!("{}{}", state.name(), mac.map(|m| format!(" {}", last(m))).unwrap_or_default())
@@ -63,7 +65,7 @@ impl Bench {
         self.resolve_ip(now, IP)
     }
 
-    fn resolve_ip(&mut self, now: u64, ip: Ipv4Addr) -> Vec<String> {
+    fn resolve_ip(&mut self, now: u64, ip: IpAddr) -> Vec<String> {
         let skb = self.skb();
         self.table.resolve(now, 1, ip, skb, &mut self.actions);
         self.log()
@@ -213,6 +215,38 @@ fn who_makes_an_entry_and_who_may_change_it() {
     assert_eq!(b.hear(5 * S, B, Heard::Gratuitous), ["STALE b"]);
 }
 
+/// RFC 4861 section 7.2.5, and its appendix C.
+#[test]
+fn what_an_advertisement_changes() {
+    const ADVERTS: [(bool, bool); 4] = [(false, false), (false, true), (true, false), (true, true)];
+    for (solicited, overrides) in ADVERTS {
+        let advert = Heard::Advert { solicited, overrides };
+        let confirms = |mac| format!("{} {mac}", if solicited { "REACHABLE" } else { "STALE" });
+        // Nobody asked: nothing to know.
+        let mut b = Bench::new(NeighParams::default());
+        assert_eq!(b.hear(0, A, advert), [""; 0]);
+        assert_eq!(b.table.entries().len(), 0);
+        // The answer: what waits was the use of it, if it does not confirm.
+        b.resolve(0);
+        let answered = if solicited { "REACHABLE a" } else { "DELAY a" };
+        assert_eq!(b.hear(1, A, advert), [answered, "send a [0]"]);
+        // The same address again is news only if it confirms.
+        let mut b = Bench::new(NeighParams::default());
+        b.hear(0, A, Heard::Request);
+        assert_eq!(b.hear(1, A, advert), if solicited { vec!["REACHABLE a"] } else { vec![] });
+        // Another address, also right after the last change.
+        let mut b = Bench::new(NeighParams::default());
+        b.hear(0, A, Heard::Request);
+        let changed = if overrides { vec![confirms("b")] } else { vec![] };
+        assert_eq!(b.hear(1, B, advert), changed);
+        let mut b = Bench::new(NeighParams::default());
+        b.resolve(0);
+        b.hear(0, A, Heard::Advert { solicited: true, overrides: true });
+        let doubted = if overrides { confirms("b") } else { "STALE a".into() };
+        assert_eq!(b.hear(1, B, advert), [doubted]);
+    }
+}
+
 #[test]
 fn a_request_from_who_is_asked_for_answers_too() {
     let mut b = Bench::new(NeighParams::default());
@@ -243,13 +277,16 @@ fn the_oldest_of_too_many_goes() {
     let mut b = Bench::new(NeighParams { unres_total: 2, ..NeighParams::default() });
     b.resolve(0);
     b.resolve(0);
-    assert_eq!(b.resolve_ip(0, Ipv4Addr::new(10, 0, 0, 3)), ["INCOMPLETE", "ask all", "neigh_queuefull [2]"]);
+    assert_eq!(
+        b.resolve_ip(0, Ipv4Addr::new(10, 0, 0, 3).into()),
+        ["INCOMPLETE", "ask all", "neigh_queuefull [2]"]
+    );
     assert_eq!(b.resolve(0), ["neigh_queuefull [0]"]);
 }
 
 #[test]
 fn a_full_table_makes_room_where_it_can() {
-    let host = |n| Ipv4Addr::new(10, 0, 0, n);
+    let host = |n| IpAddr::V4(Ipv4Addr::new(10, 0, 0, n));
     let mut b = Bench::new(NeighParams { gc_thresh3: 2, ..NeighParams::default() });
     b.table.set_permanent(0, 1, host(9), B, &mut b.actions);
     assert_eq!(b.log(), ["PERMANENT b"]);
@@ -288,7 +325,8 @@ fn permanent_entries_stay() {
 #[test]
 fn a_device_takes_its_neighbours_along() {
     let mut b = Bench::new(NeighParams::default());
-    for (dev, ip) in [(0, IP), (1, Ipv4Addr::BROADCAST), (1, Ipv4Addr::UNSPECIFIED), (2, IP)] {
+    let last = Ipv6Addr::from_bits(u128::MAX).into();
+    for (dev, ip) in [(0, IP), (1, last), (1, Ipv4Addr::UNSPECIFIED.into()), (2, IP)] {
         let skb = b.skb();
         b.table.resolve(0, dev, ip, skb, &mut b.actions);
     }
@@ -306,7 +344,7 @@ fn reachable_times_spread_evenly() {
     let mut b = Bench::new(NeighParams::default());
     let mut eighths = [0; 8];
     for n in 0..4000 {
-        let ip = Ipv4Addr::from_bits(0x0a00_0000 + n);
+        let ip = IpAddr::V4(Ipv4Addr::from_bits(0x0a00_0000 + n));
         b.table.input(0, n as u16, ip, A, Heard::Request, &mut b.actions);
         b.table.input(0, n as u16, ip, A, Heard::Reply, &mut b.actions);
         b.log();
@@ -320,14 +358,14 @@ fn reachable_times_spread_evenly() {
 
 #[test]
 fn what_arp_packets_say() {
-    let request = ArpPacket::request(A, IP, Ipv4Addr::new(10, 0, 0, 1));
+    let request = ArpPacket::request(A, IP4, Ipv4Addr::new(10, 0, 0, 1));
     let reply = ArpPacket { operation: Operation::Reply, ..request };
     assert_eq!(Heard::from_arp(&request, true, false), Some(Heard::Request));
     assert_eq!(Heard::from_arp(&request, false, false), Some(Heard::Other));
     assert_eq!(Heard::from_arp(&reply, true, true), Some(Heard::Reply));
     assert_eq!(Heard::from_arp(&reply, true, false), Some(Heard::Other));
-    assert_eq!(Heard::from_arp(&ArpPacket::announcement(A, IP), false, false), Some(Heard::Gratuitous));
-    assert_eq!(Heard::from_arp(&ArpPacket::probe(A, IP), true, false), None);
+    assert_eq!(Heard::from_arp(&ArpPacket::announcement(A, IP4), false, false), Some(Heard::Gratuitous));
+    assert_eq!(Heard::from_arp(&ArpPacket::probe(A, IP4), true, false), None);
 }
 
 #[derive(Clone, Debug)]
@@ -344,7 +382,7 @@ fn op() -> impl Strategy<Value = Op> {
     prop_oneof![
         8 => (0u16..2, 0u8..6).prop_map(|(d, i)| Op::Resolve(d, i)),
         2 => (0u16..2, 0u8..6).prop_map(|(d, i)| Op::Used(d, i)),
-        4 => (0u16..2, 0u8..6, 0u8..3, 0u8..4).prop_map(|(d, i, m, h)| Op::Input(d, i, m, h)),
+        4 => (0u16..2, 0u8..6, 0u8..3, 0u8..8).prop_map(|(d, i, m, h)| Op::Input(d, i, m, h)),
         1 => (0u16..2, 0u8..6).prop_map(|(d, i)| Op::Permanent(d, i)),
         1 => (0u16..2).prop_map(Op::RemoveDevice),
         4 => Just(Op::Poll),
@@ -361,7 +399,10 @@ proptest! {
         let params = NeighParams { unres_qlen: 3, unres_total: 7, gc_thresh3: 5, ..NeighParams::default() };
         let mut b = Bench::new(params);
         let (mut now, mut out, mut published) = (0, vec![], HashMap::new());
-        let ip = |i: u8| Ipv4Addr::new(10, 0, 0, i);
+        let ip = |i: u8| match i % 2 {
+            0 => IpAddr::V4(Ipv4Addr::new(10, 0, 0, i)),
+            _ => IpAddr::V6(Ipv6Addr::from_bits(0xfd00 << 112 | u128::from(i))),
+        };
         for (op, wait) in ops {
             now += wait;
             match op {
@@ -371,7 +412,17 @@ proptest! {
                 }
                 Op::Used(dev, i) => b.table.used(now, dev, ip(i), &mut b.actions),
                 Op::Input(dev, i, mac, heard) => {
-                    let heard = [Heard::Request, Heard::Reply, Heard::Gratuitous, Heard::Other][usize::from(heard)];
+                    let advert = |solicited, overrides| Heard::Advert { solicited, overrides };
+                    let heard = [
+                        Heard::Request,
+                        Heard::Reply,
+                        Heard::Gratuitous,
+                        Heard::Other,
+                        advert(true, true),
+                        advert(true, false),
+                        advert(false, true),
+                        advert(false, false),
+                    ][usize::from(heard)];
                     b.table.input(now, dev, ip(i), [2, 0, 0, 0, 0, mac], heard, &mut b.actions);
                 }
                 Op::Permanent(dev, i) => b.table.set_permanent(now, dev, ip(i), A, &mut b.actions),
@@ -389,7 +440,7 @@ proptest! {
                     Action::Publish { dev, ip, state, mac } => {
                         published.insert((dev, ip), (state, mac));
                     }
-                    Action::SendArp { dev, target, unicast_to } => {
+                    Action::Solicit { dev, target, unicast_to } => {
                         prop_assert_eq!(published[&(dev, target)].1, unicast_to);
                     }
                     Action::Transmit { mut skbs, .. } | Action::Fail { mut skbs, .. } => {

@@ -109,7 +109,7 @@ impl SlowPath {
     ) -> Result<(), DropReason> {
         // IPv6 has no routes yet.
         let Addresses::V4 { src, dst } = datagram.addresses else { return Err(DropReason::IpNoRoute) };
-        let hop = view.tables.route(dst);
+        let hop = view.tables.v4.route(dst);
         let link = view.iface(hop.dev).filter(|_| hop.is_reachable()).ok_or(DropReason::IpNoRoute)?;
         let mtu = self.pmtu.mtu(view.now, dst.into(), link.mtu);
         datagram.id = self.idents.next(src.into(), dst.into(), datagram.protocol, view.now);

@@ -122,7 +122,7 @@ impl World {
     fn config(&self, i: u8) -> XdpConfig {
         XdpConfig {
             ring: 256,
-            claim: Claim { addresses: vec![softnet(i)] },
+            claim: Claim { addresses: vec![softnet(i).into()] },
             ..XdpConfig::new(format!("s{i}"))
         }
     }

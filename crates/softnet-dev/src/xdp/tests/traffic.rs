@@ -98,7 +98,7 @@ fn claims_change_while_the_device_is_open() {
     let socket = world.peer_socket(0);
     echo(&mut device, &mut ctx, std::slice::from_ref(&socket), softnet(0));
     // An address that both have is softnet's.
-    claims.replace(&Claim { addresses: vec![kernel(0)] }).unwrap();
+    claims.replace(&Claim { addresses: vec![kernel(0).into()] }).unwrap();
     echo(&mut device, &mut ctx, std::slice::from_ref(&socket), kernel(0));
     close(device, &mut ctx);
     claims.replace(&Claim::default()).unwrap();

@@ -1,0 +1,146 @@
+//! What differs between IPv4 and IPv6 for code that serves both: how wide an address is, which structure finds its
+//! longest match, how its packets are marked on the link.
+//!
+//! Anybody may call it. [`Address`] is also `IpAddr`, for prefixes of either family in one list; a [`Family`] is one
+//! of the two.
+
+use std::fmt::{Debug, Display};
+use std::hash::Hash;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::str::FromStr;
+
+use super::adjacency::{Adjacency, Kind, host_key};
+use super::fib::{Fib, FibError};
+use super::prefix::Prefix;
+use super::v6::fib::Fib6;
+
+/// An address as prefixes see it: a row of bits.
+pub trait Address: Copy + Ord + Hash + Debug + Display + FromStr + Into<IpAddr> + 'static {
+    /// How many bits it has.
+    fn width(self) -> u8;
+    /// Its bits, the last one lowest.
+    fn bits(self) -> u128;
+    /// The address of the same family with these bits; those above its width do not count.
+    fn with_bits(self, bits: u128) -> Self;
+}
+
+impl Address for Ipv4Addr {
+    #[inline]
+    fn width(self) -> u8 {
+        32
+    }
+    #[inline]
+    fn bits(self) -> u128 {
+        self.to_bits().into()
+    }
+    #[inline]
+    fn with_bits(self, bits: u128) -> Self {
+        Ipv4Addr::from_bits(bits as u32)
+    }
+}
+
+impl Address for Ipv6Addr {
+    #[inline]
+    fn width(self) -> u8 {
+        128
+    }
+    #[inline]
+    fn bits(self) -> u128 {
+        self.to_bits()
+    }
+    #[inline]
+    fn with_bits(self, bits: u128) -> Self {
+        Ipv6Addr::from_bits(bits)
+    }
+}
+
+impl Address for IpAddr {
+    fn width(self) -> u8 {
+        match self {
+            IpAddr::V4(addr) => addr.width(),
+            IpAddr::V6(addr) => addr.width(),
+        }
+    }
+    fn bits(self) -> u128 {
+        match self {
+            IpAddr::V4(addr) => addr.bits(),
+            IpAddr::V6(addr) => addr.bits(),
+        }
+    }
+    fn with_bits(self, bits: u128) -> Self {
+        match self {
+            IpAddr::V4(addr) => addr.with_bits(bits).into(),
+            IpAddr::V6(addr) => addr.with_bits(bits).into(),
+        }
+    }
+}
+
+/// One of the two families.
+pub trait Family: Address {
+    /// EtherType of its packets.
+    const ETHERTYPE: u16;
+    /// The address of nobody.
+    const UNSPECIFIED: Self;
+    /// What a next hop means that does not exist.
+    const NO_ROUTE: &'static Adjacency<Self>;
+    /// Finds the longest match of a destination.
+    type Fib: LongestMatch<Self>;
+    /// What a neighbour is found by, see [`Routing::hosts`](super::adjacency::Routing::hosts).
+    type HostKey: Copy + Eq + Hash + Debug;
+
+    /// The key of neighbour `addr` on device `dev`.
+    fn host_key(dev: u16, addr: Self) -> Self::HostKey;
+    /// `addr`, if it is of this family.
+    fn of(addr: IpAddr) -> Option<Self>;
+}
+
+impl Family for Ipv4Addr {
+    const ETHERTYPE: u16 = 0x0800;
+    const UNSPECIFIED: Self = Ipv4Addr::UNSPECIFIED;
+    const NO_ROUTE: &'static Adjacency<Self> = &Adjacency::special(Kind::NoRoute);
+    type Fib = Fib;
+    type HostKey = u64;
+
+    #[inline(always)]
+    fn host_key(dev: u16, addr: Self) -> u64 {
+        host_key(dev, addr.to_bits())
+    }
+    fn of(addr: IpAddr) -> Option<Self> {
+        match addr {
+            IpAddr::V4(addr) => Some(addr),
+            IpAddr::V6(_) => None,
+        }
+    }
+}
+
+impl Family for Ipv6Addr {
+    const ETHERTYPE: u16 = 0x86dd;
+    const UNSPECIFIED: Self = Ipv6Addr::UNSPECIFIED;
+    const NO_ROUTE: &'static Adjacency<Self> = &Adjacency::special(Kind::NoRoute);
+    type Fib = Fib6;
+    /// Both halves of the address, and the device.
+    type HostKey = [u64; 3];
+
+    #[inline(always)]
+    fn host_key(dev: u16, addr: Self) -> [u64; 3] {
+        let bits = addr.to_bits();
+        [(bits >> 64) as u64, bits as u64, dev.into()]
+    }
+    fn of(addr: IpAddr) -> Option<Self> {
+        match addr {
+            IpAddr::V4(_) => None,
+            IpAddr::V6(addr) => Some(addr),
+        }
+    }
+}
+
+/// An immutable snapshot of routes that finds the longest match. Next hops are indices; 0 means that there is none.
+pub trait LongestMatch<A>: Default {
+    /// A snapshot of `routes`, in any order; of routes with the same prefix the last one counts. `alloc` is asked for an
+    /// empty vector with room for so many entries.
+    fn build_in(routes: &[(Prefix<A>, u32)], alloc: impl FnMut(usize) -> Vec<u32>) -> Result<Self, FibError>;
+    /// The next hop for `addr`.
+    fn longest_match(&self, addr: A) -> u32;
+    /// Bytes that it takes.
+    fn bytes(&self) -> usize;
+}

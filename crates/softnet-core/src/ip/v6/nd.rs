@@ -1,0 +1,160 @@
+//! Neighbour discovery (RFC 4861): solicitations and advertisements, in and out.
+//!
+//! What to learn from a message is the neighbour table's business ([`neigh`](super::super::neigh)). Invariant: what was
+//! parsed passed every check of sections 7.1.1 and 7.1.2, so it came from a node on the link.
+
+use std::net::Ipv6Addr;
+
+use super::super::{ETH_LEN, MacAddr, is_group};
+use super::addr::{ALL_NODES, multicast_mac, solicited_node};
+use super::header::{LEN, next};
+use super::icmp::{begin, finish};
+use crate::skb::{DropReason, Skb};
+
+/// ICMPv6 type of a neighbour solicitation.
+pub const SOLICITATION: u8 = 135;
+/// ICMPv6 type of a neighbour advertisement.
+pub const ADVERTISEMENT: u8 = 136;
+/// Hop limit of every message: no router lets it pass, so it can't come from beyond.
+const HOP_LIMIT: u8 = 255;
+/// Bytes of either message without options.
+const MESSAGE_LEN: usize = 24;
+/// Option: the sender's link-layer address.
+const SOURCE_MAC: u8 = 1;
+/// Option: the target's link-layer address.
+const TARGET_MAC: u8 = 2;
+/// The bytes of such an option: type, length in units of eight, address.
+const MAC_OPTION_LEN: usize = 8;
+const ROUTER: u8 = 0x80;
+const SOLICITED: u8 = 0x40;
+const OVERRIDE: u8 = 0x20;
+
+/// A message, as far as softnet understands it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Message {
+    /// Who has `target`?
+    Solicitation {
+        /// The address that is asked for.
+        target: Ipv6Addr,
+        /// Where the sender is; not known if it has no address yet.
+        mac: Option<MacAddr>,
+    },
+    /// The sender has `target`. (That it is a router, or not, makes no difference: routes are configured.)
+    Advertisement {
+        /// The address.
+        target: Ipv6Addr,
+        /// Where it is. An answer to a unicast question may leave it out.
+        mac: Option<MacAddr>,
+        /// It is an answer.
+        solicited: bool,
+        /// It is to replace what is known.
+        overrides: bool,
+    },
+}
+
+/// Reads the ICMPv6 `message` from `src` to `dst`, which came with `hop_limit`; its checksum was found right, and its type is
+/// one of the two. What is not as it must be is silently discarded, as section 7.1 has it.
+pub fn parse(message: &[u8], hop_limit: u8, src: Ipv6Addr, dst: Ipv6Addr) -> Result<Message, DropReason> {
+    if hop_limit != HOP_LIMIT {
+        return Err(DropReason::NdiscHopLimit);
+    }
+    let malformed = DropReason::NdiscMalformed;
+    let (fixed, options) = message.split_first_chunk::<MESSAGE_LEN>().ok_or(malformed)?;
+    let target = Ipv6Addr::from(std::array::from_fn::<u8, 16, _>(|i| fixed[8 + i]));
+    if fixed[1] != 0 || target.is_multicast() {
+        return Err(malformed);
+    }
+    let solicitation = fixed[0] == SOLICITATION;
+    let mac = mac_option(options, if solicitation { SOURCE_MAC } else { TARGET_MAC })?;
+    if solicitation {
+        // Who asks whether he may have an address can't be answered, and has none to tell.
+        if src.is_unspecified() && (dst != solicited_node(target) || mac.is_some()) {
+            return Err(malformed);
+        }
+        return Ok(Message::Solicitation { target, mac });
+    }
+    let (solicited, overrides) = (fixed[4] & SOLICITED != 0, fixed[4] & OVERRIDE != 0);
+    if solicited && dst.is_multicast() {
+        return Err(malformed);
+    }
+    Ok(Message::Advertisement { target, mac, solicited, overrides })
+}
+
+/// The link-layer address in the option `kind`, if there is one (section 4.6). Other options are skipped.
+fn mac_option(mut options: &[u8], kind: u8) -> Result<Option<MacAddr>, DropReason> {
+    let malformed = DropReason::NdiscMalformed;
+    let mut found = None;
+    while !options.is_empty() {
+        let &[this, units, ..] = options else { return Err(malformed) };
+        let (option, rest) = options.split_at_checked(usize::from(units) * 8).ok_or(malformed)?;
+        if units == 0 {
+            return Err(malformed);
+        }
+        if this == kind {
+            let mac: MacAddr =
+                *option.get(2..MAC_OPTION_LEN).and_then(|m| m.first_chunk()).ok_or(malformed)?;
+            if option.len() != MAC_OPTION_LEN || is_group(&mac) || mac == [0; 6] {
+                return Err(malformed);
+            }
+            found = Some(mac);
+        }
+        options = rest;
+    }
+    Ok(found)
+}
+
+/// Writes into `skb`, whatever it held, the question for `target` from `source` at `mac`: to the MAC address `to`, or to the
+/// group of those who might have it. `None`, and the skb as it was, if there is no room behind its first byte. Device and
+/// flags are left to the caller.
+pub fn write_solicitation(
+    skb: &mut Skb,
+    mac: MacAddr,
+    source: Ipv6Addr,
+    target: Ipv6Addr,
+    to: Option<MacAddr>,
+) -> Option<()> {
+    let dst = if to.is_some() { target } else { solicited_node(target) };
+    let to = to.unwrap_or(multicast_mac(dst));
+    write(skb, (to, mac), (source, dst), [SOLICITATION, 0], target, SOURCE_MAC)
+}
+
+/// The same for the answer to who asked from `asker`: `target` is at `mac`. `to` is where he is. Who has no address yet is
+/// told by telling everybody (section 7.2.4).
+pub fn write_advertisement(
+    skb: &mut Skb,
+    mac: MacAddr,
+    target: Ipv6Addr,
+    (asker, to): (Ipv6Addr, MacAddr),
+) -> Option<()> {
+    let (dst, to, flags) = match asker.is_unspecified() {
+        true => (ALL_NODES, multicast_mac(ALL_NODES), ROUTER | OVERRIDE),
+        false => (asker, to, ROUTER | SOLICITED | OVERRIDE),
+    };
+    write(skb, (to, mac), (target, dst), [ADVERTISEMENT, flags], target, TARGET_MAC)
+}
+
+fn write(
+    skb: &mut Skb,
+    (to, mac): (MacAddr, MacAddr),
+    (src, dst): (Ipv6Addr, Ipv6Addr),
+    [kind, flags]: [u8; 2],
+    target: Ipv6Addr,
+    option: u8,
+) -> Option<()> {
+    const ALL: usize = ETH_LEN + LEN + MESSAGE_LEN + MAC_OPTION_LEN;
+    if skb.len() + skb.tailroom() < ALL {
+        return None;
+    }
+    skb.trim(0);
+    let frame = skb.put(ALL)?;
+    let message = begin(frame, next::ICMPV6, HOP_LIMIT, src, dst)?;
+    message[..8].copy_from_slice(&[kind, 0, 0, 0, flags, 0, 0, 0]);
+    message[8..MESSAGE_LEN].copy_from_slice(&target.octets());
+    message[MESSAGE_LEN..MESSAGE_LEN + 2].copy_from_slice(&[option, 1]);
+    message[MESSAGE_LEN + 2..].copy_from_slice(&mac);
+    finish(message, src, dst);
+    frame[..6].copy_from_slice(&to);
+    frame[6..12].copy_from_slice(&mac);
+    skb.head_mut().l3 = ETH_LEN as u16;
+    Some(())
+}

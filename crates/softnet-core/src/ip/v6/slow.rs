@@ -1,0 +1,332 @@
+//! The slow path of IPv6: neighbour discovery, packets for softnet itself, what has no plain way on, and the errors about
+//! it. The other half of [`SlowPath`], whose rules and owner are its own.
+
+use std::net::Ipv6Addr;
+
+use super::super::adjacency::{Adjacency, Kind};
+use super::super::neigh::Heard;
+use super::super::slow::{Iface, Outbox, Refused, SlowPath, View};
+use super::super::{ETH_LEN, MacAddr, is_group};
+use super::addr::{is_link_local, is_martian_destination, never_on_a_wire, solicited_node};
+use super::header::{Ipv6Header, Refusal, check_hop_by_hop, next, receive, validate};
+use super::icmp::{Icmp6Error, build_error, echo_reply, is_echo_request, message_sum};
+use super::nd::{self, Message};
+use crate::SoftnetData;
+use crate::skb::{DropReason, Flags, Skb};
+
+impl Iface {
+    /// Our address to speak to `peer` from (RFC 6724 in short): link-local to link-local, else the one on its network, else
+    /// the first that is not link-local, else what there is.
+    fn source_for6(&self, peer: Ipv6Addr) -> Option<Ipv6Addr> {
+        let all = || self.addresses6.iter();
+        let same_scope = |own: &&(Ipv6Addr, _)| is_link_local(own.0) == is_link_local(peer);
+        let on_link = all().filter(same_scope).find(|(_, net)| net.contains(peer));
+        on_link.or_else(|| all().find(same_scope)).or(self.addresses6.first()).map(|(own, _)| *own)
+    }
+
+    fn owns6(&self, addr: Ipv6Addr) -> bool {
+        self.addresses6.iter().any(|(own, _)| *own == addr)
+    }
+
+    /// Whether `addr` is on the link, as far as the addresses say.
+    fn on_link6(&self, addr: Ipv6Addr) -> bool {
+        self.addresses6.iter().any(|(_, net)| net.contains(addr))
+    }
+}
+
+/// What the header of a received packet says.
+#[derive(Clone, Copy)]
+struct Received {
+    src: Ipv6Addr,
+    dst: Ipv6Addr,
+    hop_limit: u8,
+    /// Bytes from the IPv6 header on.
+    total: usize,
+}
+
+fn packet(skb: &Skb) -> &[u8] {
+    skb.data().get(ETH_LEN..).unwrap_or_default()
+}
+
+/// What the fast path may not have checked: everything but the extension headers.
+fn check(skb: &Skb) -> Result<Received, DropReason> {
+    let total = validate(packet(skb))?;
+    let header = Ipv6Header::new(packet(skb)).ok_or(DropReason::PktTooSmall)?;
+    let (src, dst) = (header.src(), header.dst());
+    let group = dst.is_multicast();
+    // Nobody may ask a group whether he can have an address; else he has none to be answered at (RFC 4291 section 2.5.2).
+    if src.is_multicast() || never_on_a_wire(src) || src.is_unspecified() && !group {
+        return Err(DropReason::IpInvalidSource);
+    }
+    let group_frame = skb.data().first_chunk().is_some_and(is_group);
+    if is_martian_destination(dst) || group_frame != group {
+        return Err(DropReason::IpInvalidDest);
+    }
+    Ok(Received { src, dst, hop_limit: header.hop_limit(), total })
+}
+
+impl SlowPath {
+    /// Processes one packet of the fast path's exceptions that is IPv6.
+    pub(in super::super) fn ipv6(
+        &mut self,
+        ctx: &mut SoftnetData,
+        view: View<'_>,
+        mut skb: Skb,
+        out: &mut Outbox,
+    ) -> Result<(), Refused> {
+        let received = match check(&skb) {
+            Ok(received) => received,
+            Err(reason) => return Err((skb, reason)),
+        };
+        skb.trim(ETH_LEN + received.total);
+        let Some(iface) = view.iface(skb.head().dev) else { return Err((skb, DropReason::DevReady)) };
+        let dst = received.dst;
+        if dst.is_multicast() {
+            // Groups are not served but for the sake of neighbour discovery, nor is anything forwarded to them.
+            if !iface.addresses6.iter().any(|(own, _)| solicited_node(*own) == dst) {
+                return Err((skb, DropReason::IpInvalidDest));
+            }
+            return self.local6(ctx, view, skb, received, out);
+        }
+        if is_link_local(dst) {
+            return match iface.owns6(dst) {
+                true => self.local6(ctx, view, skb, received, out),
+                false => Err((skb, DropReason::IpInvalidDest)),
+            };
+        }
+        let hop = view.tables.v6.route(dst);
+        if hop.kind == Kind::Local {
+            return self.local6(ctx, view, skb, received, out);
+        }
+        self.forward6(ctx, view, skb, received, hop, out)
+    }
+
+    /// Sends a received packet on its way, if it may go.
+    fn forward6(
+        &mut self,
+        ctx: &mut SoftnetData,
+        view: View<'_>,
+        mut skb: Skb,
+        received: Received,
+        hop: Adjacency<Ipv6Addr>,
+        out: &mut Outbox,
+    ) -> Result<(), Refused> {
+        if let Err(refusal) = check_hop_by_hop(packet(&skb)) {
+            return Err(self.refuse(ctx, view, skb, refusal, out));
+        }
+        let error = match hop.kind {
+            Kind::Blackhole => return Err((skb, DropReason::IpBlackhole)),
+            // It has no business beyond its link (RFC 4291 section 2.5.6).
+            _ if is_link_local(received.src) => Some((Icmp6Error::BeyondScope, DropReason::IpInvalidSource)),
+            Kind::NoRoute => Some((Icmp6Error::NoRoute, DropReason::IpNoRoute)),
+            Kind::Unreachable => Some((Icmp6Error::AddressUnreachable, DropReason::IpNoRoute)),
+            _ if received.hop_limit <= 1 => Some((Icmp6Error::TimeExceeded, DropReason::IpTtl)),
+            _ => None,
+        };
+        if let Some((error, reason)) = error {
+            self.error6(ctx, view, &skb, error, out);
+            return Err((skb, reason));
+        }
+        let Some(iface) = view.iface(hop.dev) else { return Err((skb, DropReason::DevReady)) };
+        if received.total > usize::from(iface.mtu) {
+            self.error6(ctx, view, &skb, Icmp6Error::PacketTooBig { mtu: iface.mtu }, out);
+            return Err((skb, DropReason::PktTooBig));
+        }
+        if let Some(mut header) = skb.data_mut().get_mut(ETH_LEN..).and_then(Ipv6Header::new_mut) {
+            header.decrease_hop_limit();
+        }
+        self.output(ctx, view, skb, hop, iface.mac, out);
+        Ok(())
+    }
+
+    /// A packet addressed to softnet, or to a group that it is in.
+    fn local6(
+        &mut self,
+        ctx: &mut SoftnetData,
+        view: View<'_>,
+        skb: Skb,
+        received: Received,
+        out: &mut Outbox,
+    ) -> Result<(), Refused> {
+        let upper = match receive(packet(&skb)) {
+            Ok(upper) => upper,
+            Err(refusal) => return Err(self.refuse(ctx, view, skb, refusal, out)),
+        };
+        let error = match upper.protocol {
+            next::ICMPV6 => return self.icmp6(ctx, view, skb, received, upper.at, out),
+            next::FRAGMENT => return Err((skb, DropReason::IpFragLocal)),
+            next::NONE => None,
+            next::TCP | next::UDP => Some(Icmp6Error::PortUnreachable),
+            _ => Some(Icmp6Error::ParameterProblem { code: 1, pointer: upper.said_at as u32 }),
+        };
+        if let Some(error) = error {
+            self.error6(ctx, view, &skb, error, out);
+        }
+        Err((skb, DropReason::IpNoProto))
+    }
+
+    /// An ICMPv6 message to softnet, which begins at `at` of its packet.
+    fn icmp6(
+        &mut self,
+        ctx: &mut SoftnetData,
+        view: View<'_>,
+        mut skb: Skb,
+        received: Received,
+        at: usize,
+        out: &mut Outbox,
+    ) -> Result<(), Refused> {
+        let Received { src, dst, hop_limit, .. } = received;
+        let message = packet(&skb).get(at..).unwrap_or_default();
+        let Some(&[kind, _, _, _]) = message.first_chunk() else {
+            return Err((skb, DropReason::IcmpMalformed));
+        };
+        if message_sum(message, src, dst) != 0xffff {
+            return Err((skb, DropReason::IcmpCsum));
+        }
+        match kind {
+            nd::SOLICITATION | nd::ADVERTISEMENT => match nd::parse(message, hop_limit, src, dst) {
+                Ok(message) => self.neighbour_discovery(ctx, view, skb, message, src, out),
+                Err(reason) => Err((skb, reason)),
+            },
+            kind if is_echo_request(kind) => match echo_reply(&mut skb, at) {
+                Ok(()) => {
+                    ctx.turn_around();
+                    self.output_own6(ctx, view, skb, out);
+                    Ok(())
+                }
+                Err(reason) => Err((skb, reason)),
+            },
+            _ => Err((skb, DropReason::IcmpIgnored)),
+        }
+    }
+
+    fn neighbour_discovery(
+        &mut self,
+        ctx: &mut SoftnetData,
+        view: View<'_>,
+        mut skb: Skb,
+        message: Message,
+        src: Ipv6Addr,
+        out: &mut Outbox,
+    ) -> Result<(), Refused> {
+        let dev = skb.head().dev;
+        let Some(iface) = view.iface(dev) else { return Err((skb, DropReason::DevReady)) };
+        let ignored = DropReason::NdiscIgnored;
+        match message {
+            Message::Advertisement { target, mac, solicited, overrides } => {
+                // Without an address it confirms the one that is known (RFC 4861 section 7.2.5).
+                let Some(mac) = mac.or_else(|| self.neigh.mac(dev, target.into())) else {
+                    return Err((skb, ignored));
+                };
+                if iface.owns6(target) {
+                    return Err((skb, ignored));
+                }
+                let heard = Heard::Advert { solicited, overrides };
+                self.neigh.input(view.now, dev, target.into(), mac, heard, &mut self.actions);
+                ctx.deliver(skb);
+            }
+            Message::Solicitation { target, mac } => {
+                if !iface.owns6(target) || iface.owns6(src) {
+                    return Err((skb, ignored));
+                }
+                if let Some(mac) = mac.filter(|_| iface.on_link6(src)) {
+                    self.neigh.input(view.now, dev, src.into(), mac, Heard::Request, &mut self.actions);
+                }
+                // The frame says where he is, too: he must not be asked in order to be answered.
+                let from: MacAddr = std::array::from_fn(|i| skb.data().get(6 + i).copied().unwrap_or(0));
+                let to = mac.unwrap_or(from);
+                if is_group(&to) || nd::write_advertisement(&mut skb, iface.mac, target, (src, to)).is_none()
+                {
+                    return Err((skb, ignored));
+                }
+                let head = skb.head_mut();
+                (head.flags, head.hash, head.tc_depth) = (Flags::ORIGINATED, 0, 0);
+                ctx.turn_around();
+                out.send.push((dev, skb));
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends a packet made here to its destination; to one that is link-local, on the device that it came in by.
+    fn output_own6(&mut self, ctx: &mut SoftnetData, view: View<'_>, mut skb: Skb, out: &mut Outbox) {
+        let dst = Ipv6Header::new(packet(&skb)).map_or(Ipv6Addr::UNSPECIFIED, |h| h.dst());
+        let dev = skb.head().dev;
+        let hop = match (is_link_local(dst), view.iface(dev)) {
+            (true, Some(iface)) => view.tables.v6.on_link(dev, iface.mtu, dst),
+            _ => view.tables.v6.route(dst),
+        };
+        let reachable = matches!(hop.kind, Kind::Rewrite | Kind::Connected | Kind::Resolve);
+        match view.iface(hop.dev) {
+            Some(iface) if reachable => {
+                skb.head_mut().dev = hop.dev;
+                self.output(ctx, view, skb, hop, iface.mac, out)
+            }
+            _ => ctx.free(skb, DropReason::IpNoRoute),
+        }
+    }
+
+    /// Tells the sender what is wrong with his extension headers, if he is to be told.
+    fn refuse(
+        &mut self,
+        ctx: &mut SoftnetData,
+        view: View<'_>,
+        skb: Skb,
+        refusal: Refusal,
+        out: &mut Outbox,
+    ) -> Refused {
+        match refusal {
+            Refusal::Drop(reason) => (skb, reason),
+            Refusal::Report { code, pointer } => {
+                self.error6(ctx, view, &skb, Icmp6Error::ParameterProblem { code, pointer }, out);
+                (skb, DropReason::Ipv6BadExthdr)
+            }
+        }
+    }
+
+    /// Sends an ICMPv6 error about `skb`, if there may be one and the rate limit allows it.
+    pub(in super::super) fn error6(
+        &mut self,
+        ctx: &mut SoftnetData,
+        view: View<'_>,
+        skb: &Skb,
+        error: Icmp6Error,
+        out: &mut Outbox,
+    ) {
+        let Some(header) = Ipv6Header::new(packet(skb)) else { return };
+        let iface = view.iface(skb.head().dev);
+        let Some(source) = iface.and_then(|iface| iface.source_for6(header.src())) else { return };
+        let Some(message) = build_error(ctx, skb, error, source, &mut self.limit, view.now) else { return };
+        ctx.originate();
+        self.output_own6(ctx, view, message, out);
+    }
+}
+
+/// Asks for `target`, see [`Action::Solicit`](super::super::neigh::Action::Solicit).
+pub(in super::super) fn solicit(
+    ctx: &mut SoftnetData,
+    view: View<'_>,
+    dev: u16,
+    target: Ipv6Addr,
+    unicast_to: Option<MacAddr>,
+    out: &mut Outbox,
+) {
+    let Some((iface, source)) = view.iface(dev).and_then(|i| Some((i, i.source_for6(target)?))) else {
+        return;
+    };
+    ctx.originate();
+    let Some(mut skb) = ctx.alloc_skb() else {
+        return ctx.count_drops(dev, DropReason::NoFrame, 1);
+    };
+    if nd::write_solicitation(&mut skb, iface.mac, source, target, unicast_to).is_none() {
+        return ctx.free_at(skb, dev, DropReason::PktTooSmall);
+    }
+    let head = skb.head_mut();
+    head.dev = dev;
+    head.flags = Flags::ORIGINATED;
+    out.send.push((dev, skb));
+}
+
+#[cfg(all(test, not(feature = "loom")))]
+#[path = "slow_tests.rs"]
+mod tests;
