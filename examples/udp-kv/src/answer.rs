@@ -24,8 +24,7 @@ impl Desk<'_> {
     pub(crate) fn answer(&self, from: SocketAddr, datagram: &[u8], out: &mut Outbox) {
         let Some((frame, mut body)) = Frame::split(datagram) else { return self.counters.malformed.add(1) };
         if frame.total != 1 {
-            // As memcached since 1.4.37: there is no telling whether the address is whose it seems to be, so the refusal
-            // is silent.
+            // As memcached since 1.6.8: silently.
             return self.counters.multi_packet.add(1);
         }
         let first = out.len();
