@@ -1,8 +1,8 @@
 //! The threads that serve, each with a set of sockets of its own.
 //!
-//! A thread waits for its sockets, takes one batch of each that can be read, answers it, and sends the answers, before
-//! it takes the next: that is the longest that anything waits for something else here. Invariant: every datagram that was
-//! received is answered, counted as refused, or asked for no answer.
+//! A thread waits for its sockets, takes one batch of each that can be read, answers it, and sends the answers,
+//! before it takes the next: that is the longest that anything waits for something else here. Invariant: every
+//! datagram that was received is answered, counted as refused, or asked for no answer.
 
 use std::io;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -78,7 +78,8 @@ pub struct Server {
 }
 
 impl Server {
-    /// Serves `store`, with a thread for each of `sets`, each of which has a socket at least, until `stop` is told. The sets' waits must end then, too.
+    /// Serves `store`, with a thread for each of `sets`, each of which has a socket at least, until `stop` is told.
+    /// The sets' waits must end then, too.
     ///
     /// # Errors
     /// A thread can't be made; none runs then.
