@@ -1,5 +1,5 @@
-//! `softnet load` as a process, against servers in a network namespace of the test's own: udp-kv in this process, and a
-//! real memcached where it is installed (under `SOFTNET_REQUIRE_NET=1` it has to be).
+//! `softnet load` as a process, against servers in a network namespace of the test's own: udp-kv in this process,
+//! and a real memcached where it is installed (under `SOFTNET_REQUIRE_NET=1` it has to be).
 //!
 //! Time-outs are generous, and nothing is asserted about how fast anything is.
 

@@ -4,9 +4,9 @@
 //!  DatagramSet ─► serve ─► proto: frame, request ─► store ─► proto: reply ─► Outbox ─► DatagramSet
 //! ```
 //!
-//! [`Server::start`] runs it in threads of the calling process, one for each set of sockets, as the program does and as
-//! a benchmark may. A request is parsed in place, its item is looked up under the lock of one shard, and the value is
-//! copied once, into the datagram that carries it; nothing is allocated for a `get`.
+//! [`Server::start`] runs it in threads of the calling process, one for each set of sockets, as the program does
+//! and as a benchmark may. A request is parsed in place, its item is looked up under the lock of one shard, and the
+//! value is copied once, into the datagram that carries it; nothing is allocated for a `get`.
 #![deny(unsafe_code)]
 
 mod answer;

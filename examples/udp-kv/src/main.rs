@@ -24,8 +24,8 @@ struct Args {
     /// Threads, each with sockets of its own on the same addresses [default: one for each CPU]
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     threads: Option<u16>,
-    /// Lead packets to threads by the RX queue that they come by, not by their flow: with as many threads as an interface has
-    /// queues, each serves one NAPI instance
+    /// Lead packets to threads by the RX queue that they come by, not by their flow: with as many threads as an
+    /// interface has queues, each serves one NAPI instance
     #[arg(long)]
     by_queue: bool,
     /// Memory for items, in MiB

@@ -1,8 +1,8 @@
 //! The threads that serve, each with a set of sockets of its own.
 //!
-//! A thread waits for its sockets, takes one batch of each that can be read, answers it, and sends the answers, before
-//! it takes the next: that is the longest that anything waits for something else here. Invariant: every datagram that was
-//! received is answered, counted as refused, or asked for no answer.
+//! A thread waits for its sockets, takes one batch of each that can be read, answers it, and sends the answers,
+//! before it takes the next: that is the longest that anything waits for something else here. Invariant: every
+//! datagram that was received is answered, counted as refused, or asked for no answer.
 
 use std::io;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -78,7 +78,8 @@ pub struct Server {
 }
 
 impl Server {
-    /// Serves `store`, with a thread for each of `sets`, each of which has a socket at least, until `stop` is told. The sets' waits must end then, too.
+    /// Serves `store`, with a thread for each of `sets`, each of which has a socket at least, until `stop` is told.
+    /// The sets' waits must end then, too.
     ///
     /// # Errors
     /// A thread can't be made; none runs then.
@@ -197,4 +198,134 @@ fn send(
         outbox.clear();
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+    use std::net::{Ipv4Addr, SocketAddr};
+    use std::sync::Mutex;
+    use std::time::Duration;
+
+    use super::*;
+
+    /// Sockets whose datagrams are made up beforehand; it tells to stop when there are no more.
+    struct Script {
+        /// By socket: what each `recv` gives.
+        batches: Vec<VecDeque<io::Result<Vec<Vec<u8>>>>>,
+        taken: Vec<Vec<u8>>,
+        stop: Arc<Stop>,
+        /// Each `send`: by which socket, and to where how many bytes.
+        sends: Arc<Mutex<Vec<Sent>>>,
+    }
+
+    type Sent = (usize, Vec<(SocketAddr, usize)>);
+
+    fn peer(socket: usize, i: usize) -> SocketAddr {
+        (Ipv4Addr::new(10, 0, 0, socket as u8), 1000 + i as u16).into()
+    }
+
+    impl DatagramSet for Script {
+        fn wait(&mut self, timeout: Option<Duration>, ready: &mut Vec<usize>) -> io::Result<()> {
+            assert_eq!(timeout, None, "who has nothing to do sleeps");
+            *ready = (0..self.batches.len()).filter(|socket| !self.batches[*socket].is_empty()).collect();
+            if ready.is_empty() {
+                self.stop.stop();
+            }
+            Ok(())
+        }
+
+        fn recv(&mut self, socket: usize) -> io::Result<usize> {
+            // Their addresses say which socket.
+            self.taken = self.batches[socket].pop_front().unwrap()?;
+            self.taken.iter_mut().for_each(|datagram| datagram.push(socket as u8));
+            Ok(self.taken.len())
+        }
+
+        fn datagram(&self, i: usize) -> (SocketAddr, &[u8]) {
+            let (socket, datagram) = self.taken[i].split_last().unwrap();
+            (peer(usize::from(*socket), i), datagram)
+        }
+
+        fn send(&mut self, socket: usize, outbox: &Outbox) -> io::Result<usize> {
+            let sent = (0..outbox.len()).map(|i| outbox.get(i)).map(|(to, bytes)| (to, bytes.len()));
+            self.sends.lock().unwrap().push((socket, sent.collect()));
+            // The last one finds no room.
+            Ok(1)
+        }
+
+        fn napi_id(&self, socket: usize) -> u32 {
+            40 + socket as u32
+        }
+    }
+
+    #[test]
+    fn every_datagram_is_answered_by_its_socket_or_counted() {
+        let request = |text: &str| [&[0, 1, 0, 0, 0, 1, 0, 0], text.as_bytes()].concat();
+        let get = request("get a\r\n");
+        let large = request(&format!("set a 0 0 50000\r\n{}\r\n", "x".repeat(50_000)));
+        let (stop, sends) = (Arc::new(Stop::new().unwrap()), Arc::default());
+        let set = Script {
+            batches: vec![
+                VecDeque::from([
+                    Ok(vec![large]),
+                    Err(io::ErrorKind::Other.into()),
+                    Ok(vec![get.clone(); 20]),
+                ]),
+                VecDeque::from([Ok(vec![request("version\r\n"), b"short".to_vec(), get])]),
+            ],
+            taken: Vec::new(),
+            stop: stop.clone(),
+            sends: Arc::clone(&sends),
+        };
+        let server = Server::start(vec![set], &Arc::new(Store::new(0, 1)), &stop).unwrap();
+        assert_ne!(server.threads(), [0]);
+        let all = server.counters.clone();
+        server.join().unwrap();
+        let [counters] = &*all else { panic!("one thread, one set of counters") };
+        assert_eq!((counters.received.get(), counters.requests.get()), (24, 23));
+        assert_eq!((counters.malformed.get(), counters.socket_errors.get()), (1, 1));
+        assert_eq!(counters.napi_id(), 40);
+        let sends = sends.lock().unwrap();
+        // 36 datagrams for each large value: a batch of twenty goes in pieces of seven or so.
+        let counts: Vec<(usize, usize)> = sends.iter().map(|(socket, sent)| (*socket, sent.len())).collect();
+        assert_eq!(counts, [(0, 1), (1, 37), (0, 288), (0, 288), (0, 144)]);
+        for (socket, sent) in sends.iter() {
+            assert!(
+                sent.iter().all(|(to, len)| to.ip() == peer(*socket, 0).ip() && *len > 8 && *len <= 1400)
+            );
+        }
+        let total: usize = counts.iter().map(|(_, n)| n).sum();
+        assert_eq!(counters.sent.get() + counters.not_sent.get(), total as u64);
+        assert_eq!(counters.not_sent.get(), sends.len() as u64);
+    }
+
+    /// A set that breaks.
+    struct Broken;
+
+    impl DatagramSet for Broken {
+        fn wait(&mut self, _: Option<Duration>, _: &mut Vec<usize>) -> io::Result<()> {
+            Err(io::ErrorKind::BrokenPipe.into())
+        }
+        fn recv(&mut self, _: usize) -> io::Result<usize> {
+            Ok(0)
+        }
+        fn datagram(&self, _: usize) -> (SocketAddr, &[u8]) {
+            unreachable!("nothing was received")
+        }
+        fn send(&mut self, _: usize, _: &Outbox) -> io::Result<usize> {
+            Ok(0)
+        }
+        fn napi_id(&self, _: usize) -> u32 {
+            0
+        }
+    }
+
+    #[test]
+    fn a_thread_that_fails_ends_the_server() {
+        let stop = Arc::new(Stop::new().unwrap());
+        let server = Server::start(vec![Broken, Broken], &Arc::new(Store::new(0, 1)), &stop).unwrap();
+        assert_eq!(server.join().unwrap_err().kind(), io::ErrorKind::BrokenPipe);
+        assert!(stop.told());
+    }
 }

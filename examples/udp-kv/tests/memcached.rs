@@ -1,8 +1,9 @@
 //! The program, asked by others than its author's code: by libmemcached's load tool, and in the same words as a real
 //! memcached, whose answers its own are compared with.
 //!
-//! Each test has a network namespace of its own, so that ports are free and nothing stays behind. Without the programs
-//! (Debian: `memcached`, `libmemcached-tools`) the tests are skipped; under `SOFTNET_REQUIRE_NET=1` that is a failure.
+//! Each test has a network namespace of its own, so that ports are free and nothing stays behind. Without the
+//! programs (Debian: `memcached`, `libmemcached-tools`) the tests are skipped; under `SOFTNET_REQUIRE_NET=1` that
+//! is a failure.
 
 use std::io::{BufRead, BufReader};
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
@@ -104,9 +105,10 @@ fn response(client: &UdpSocket, id: u16) -> Vec<u8> {
     Vec::new()
 }
 
-/// What is asked of both servers, one after the other. Left out is where udp-kv differs on purpose: memcached 1.6 answers
-/// each key of a `get` with a message of its own, which `protocol.txt` does not allow, and waits for the rest of a value
-/// that is cut off; and `cas` numbers are each server's own affair, so only those are used that nobody has.
+/// What is asked of both servers, one after the other. Left out is where udp-kv differs on purpose: memcached 1.6
+/// answers each key of a `get` with a message of its own, which `protocol.txt` does not allow, and waits for the
+/// rest of a value that is cut off; and `cas` numbers are each server's own affair, so only those are used that
+/// nobody has.
 fn conversation() -> Vec<Vec<u8>> {
     let long_key = "k".repeat(250);
     let too_long = "k".repeat(251);

@@ -1,7 +1,7 @@
 //! When requests are due in an open loop. It reads no clock: times are ns of whatever clock the caller has.
 //!
-//! Each connection has arrivals of its own, independent of the others', as if each were another machine. What is due does
-//! not depend on what was answered.
+//! Each connection has arrivals of its own, independent of the others', as if each were another machine. What is
+//! due does not depend on what was answered.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -100,8 +100,8 @@ mod tests {
         assert_eq!(late, (1..=10).map(|i| i * SECOND / 10).collect::<Vec<_>>());
     }
 
-    /// Variance of the gaps by the square of their mean: 1 for a Poisson process, however many connections make it up;
-    /// 1 / (1 - 2 · 0.154971) for one connection of fb_ia; 0 for fixed.
+    /// Variance of the gaps by the square of their mean: 1 for a Poisson process, however many connections make it
+    /// up; 1 / (1 - 2 · 0.154971) for one connection of fb_ia; 0 for fixed.
     #[test]
     fn gaps_are_spread_as_they_should_be() {
         for (connections, gap, expected) in [

@@ -1,8 +1,9 @@
 //! One thread of the generator: its connections, what is outstanding on each, and what became of it.
 //!
-//! The time comes from the caller's clock, in ns, and the datagrams from a [`DatagramSet`], so that the same code runs
-//! against a server and in tests without either. Invariant: every request that was sent is, in the end, answered (rightly,
-//! with a miss, or wrongly) or lost; one that is answered after it was given up counts as lost, and its response as late.
+//! The time comes from the caller's clock, in ns, and the datagrams from a [`DatagramSet`], so that the same code
+//! runs against a server and in tests without either. Invariant: every request that was sent is, in the end,
+//! answered (rightly, with a miss, or wrongly) or lost; one that is answered after it was given up counts as lost,
+//! and its response as late.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -44,7 +45,8 @@ struct Flow {
 
 #[derive(Default)]
 struct Place {
-    /// How often it was used. Its lower bits are the upper ones of the request's id, the place's number the lower ones.
+    /// How often it was used. Its lower bits are the upper ones of the request's id, the place's number the lower
+    /// ones.
     uses: u32,
     pending: Option<Pending>,
 }

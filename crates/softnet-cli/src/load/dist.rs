@@ -105,7 +105,8 @@ impl fmt::Display for Dist {
 }
 
 /// `30`, `fixed:30`, `uniform:60`, `exponential:0.1`, `pareto:LOC,SCALE,SHAPE`, `gev:LOC,SCALE,SHAPE`, `fb_key`,
-/// `fb_value`, `fb_ia`; where the mean is given otherwise, the numbers may be left out (`uniform`, `exponential`, `fixed`).
+/// `fb_value`, `fb_ia`; where the mean is given otherwise, the numbers may be left out (`uniform`, `exponential`,
+/// `fixed`).
 impl FromStr for Dist {
     type Err = String;
 

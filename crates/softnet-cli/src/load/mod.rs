@@ -8,8 +8,8 @@
 //!                     Tally of each thread ─► sum ─► table, JSON
 //! ```
 //!
-//! [`run`] is for the command and for benches, which may call it in a network namespace, on sockets of any stack, with a
-//! look at the server's counters when measuring begins and ends. Threads share nothing while they measure.
+//! [`run`] is for the command and for benches, which may call it in a network namespace, on sockets of any stack,
+//! with a look at the server's counters when measuring begins and ends. Threads share nothing while they measure.
 
 mod arrivals;
 mod client;
@@ -101,8 +101,8 @@ const TELL: Duration = Duration::from_secs(1);
 /// From when all threads are ready to their first requests.
 const HEAD_START: Duration = Duration::from_millis(5);
 
-/// Applies `config.load`. Each thread sends by the set that `open` makes, in that thread, of its number; `tell` hears of
-/// each moment on the calling thread.
+/// Applies `config.load`. Each thread sends by the set that `open` makes, in that thread, of its number; `tell`
+/// hears of each moment on the calling thread.
 ///
 /// # Errors
 /// The server is not there, or sockets fail, in words for the user.

@@ -22,8 +22,8 @@ pub(crate) struct Records {
 }
 
 impl Records {
-    /// Writes the key of a record to `key`: its number, with zeros before it to make it as long as it shall be (as mutilate
-    /// has it); longer, if the largest number takes more.
+    /// Writes the key of a record to `key`: its number, with zeros before it to make it as long as it shall be (as
+    /// mutilate has it); longer, if the largest number takes more.
     pub(crate) fn key(&self, record: u32, key: &mut Vec<u8>) {
         let size = self.key_size.quantile(share(number(KEY_SEED, record.into()))).round() as usize;
         let most = self.count.saturating_sub(1).max(1).ilog10() as usize + 1;

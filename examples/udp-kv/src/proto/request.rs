@@ -90,8 +90,8 @@ pub struct Arith<'a> {
     pub up: bool,
 }
 
-/// A time as clients give it: 0 for never, up to 30 days in seconds from now, beyond that in seconds of Unix time, and
-/// negative for at once.
+/// A time as clients give it: 0 for never, up to 30 days in seconds from now, beyond that in seconds of Unix time,
+/// and negative for at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Expire(pub i32);
 

@@ -131,10 +131,17 @@ fn assembled(out: &Outbox, request_id: u16) -> Vec<u8> {
     message
 }
 
+/// What requests are made of, as a pattern.
+const WORDS: &str = "get|gets|set|add|cas|append|delete|incr|touch|flush_all|stats|verbosity|noreply|\
+                     -1|0|1|2|99999999999|k| |\n|\r\n|\r\nx\r\n";
+
 proptest! {
     /// However a response is put together, its datagrams carry it whole.
     #[test]
-    fn a_response_is_what_was_put(pieces in prop::collection::vec(prop_oneof![0usize..40, 1380usize..1400, 0usize..9000], 0..12), request_id: u16) {
+    fn a_response_is_what_was_put(
+        pieces in prop::collection::vec(prop_oneof![0usize..40, 1380usize..1400, 0usize..9000], 0..12),
+        request_id: u16,
+    ) {
         let mut out = Outbox::default();
         let mut expected = Vec::new();
         let mut reply = Reply::new(&mut out, client(), request_id);
@@ -157,7 +164,7 @@ proptest! {
 
     /// The same of what looks like requests.
     #[test]
-    fn anything_like_requests_is_read(words in prop::collection::vec("get|gets|set|add|cas|append|delete|incr|touch|flush_all|stats|verbosity|noreply|-1|0|1|2|99999999999|k| |\n|\r\n|\r\nx\r\n", 0..24)) {
+    fn anything_like_requests_is_read(words in prop::collection::vec(WORDS, 0..24)) {
         all_is_read(words.join(" ").as_bytes());
         all_is_read(words.concat().as_bytes());
     }

@@ -1,10 +1,10 @@
 //! The items: shards, each behind a lock of its own, bounded in memory.
 //!
 //! Any thread may call. The time is an argument, in seconds since the store was made; it reads no clock. A key is
-//! always in the same shard, and a look-up copies the value out under the shard's lock, without allocating. When a shard
-//! has no room for an item, others go: those that expired, else those that were not asked for since the hand last
-//! passed them (second chance). Invariant: the bytes that a shard accounts for its items never exceed its share of the
-//! limit.
+//! always in the same shard, and a look-up copies the value out under the shard's lock, without allocating. When a
+//! shard has no room for an item, others go: those that expired, else those that were not asked for since the hand
+//! last passed them (second chance). Invariant: the bytes that a shard accounts for its items never exceed its
+//! share of the limit.
 
 mod shard;
 #[cfg(test)]
@@ -78,8 +78,8 @@ impl Ends {
 }
 
 impl Store {
-    /// An empty store for `limit` bytes of items (their keys, values and 64 bytes for each), in `shards` shards or a few
-    /// more. Tables for as many items as are likely to fit are made at once, on top of the limit.
+    /// An empty store for `limit` bytes of items (their keys, values and 64 bytes for each), in `shards` shards or
+    /// a few more. Tables for as many items as are likely to fit are made at once, on top of the limit.
     pub fn new(limit: usize, shards: usize) -> Self {
         let shards = shards.next_power_of_two().min(1 << 12);
         // A share has room for at least a few items of the largest size that a datagram brings.

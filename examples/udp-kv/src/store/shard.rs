@@ -267,7 +267,8 @@ impl Shard {
         self.counters.bytes = self.counters.bytes + new as u64 - old as u64;
     }
 
-    /// Lets items go until `size` bytes more have room; not the one at `keep`. The limit has room for them without others.
+    /// Lets items go until `size` bytes more have room; not the one at `keep`. The limit has room for them without
+    /// others.
     fn make_room(&mut self, size: usize, keep: Option<usize>, now: u32) {
         while self.counters.bytes as usize + size > self.limit {
             if self.hand >= self.slots.len() {

@@ -35,9 +35,9 @@ pub struct KernelSockets {
 }
 
 impl KernelSockets {
-    /// Sockets bound to `addresses`, which those of other threads may be bound to as well (SO_REUSEPORT): the kernel then
-    /// chooses one by the flow. `batch` is the most that one `recv` takes; `stop` ends a wait. In the network namespace of
-    /// the calling thread.
+    /// Sockets bound to `addresses`, which those of other threads may be bound to as well (SO_REUSEPORT): the
+    /// kernel then chooses one by the flow. `batch` is the most that one `recv` takes; `stop` ends a wait. In the
+    /// network namespace of the calling thread.
     ///
     /// # Errors
     /// An address that is in use, or none of this host.
@@ -87,9 +87,9 @@ impl KernelSockets {
         Ok(KernelSockets { epoll, sockets, named, receiver: Receiver::new(batch), sender: Sender::new() })
     }
 
-    /// From now on which of the `members` sets that are bound to these addresses gets a packet depends on the RX queue that
-    /// it came by, and so on the NAPI instance, and not on its flow: with as many sets as queues, each has one of its own.
-    /// What comes by no queue, as on the loopback interface, all goes to one set.
+    /// From now on which of the `members` sets that are bound to these addresses gets a packet depends on the RX
+    /// queue that it came by, and so on the NAPI instance, and not on its flow: with as many sets as queues, each
+    /// has one of its own. What comes by no queue, as on the loopback interface, all goes to one set.
     ///
     /// # Errors
     /// The sockets are not [`bound`](Self::bound).

@@ -10,8 +10,8 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use super::Outbox;
 
-/// Room for a datagram of any length. Not a multiple of a page, so that the first lines of all slots do not compete for
-/// the same places in the cache; a page that no datagram reached is never touched.
+/// Room for a datagram of any length. Not a multiple of a page, so that the first lines of all slots do not compete
+/// for the same places in the cache; a page that no datagram reached is never touched.
 const SLOT: usize = 65_536 + 192;
 /// Longest list that `sendmmsg` takes (UIO_MAXIOV).
 const MAX_MESSAGES: usize = 1024;
@@ -125,8 +125,9 @@ impl Receiver {
             message.msg_hdr.msg_namelen = Name::SIZE;
         }
         self.received = 0;
-        // SAFETY: the messages point to a name, a vector and through it to a slot of their own each, all of which live in
-        // `self`, are not borrowed by anybody while it is borrowed exclusively, and have the sizes that they say.
+        // SAFETY: the messages point to a name, a vector and through it to a slot of their own each, all of which
+        // live in `self`, are not borrowed by anybody while it is borrowed exclusively, and have the sizes that
+        // they say.
         let taken = unsafe {
             libc::recvmmsg(
                 socket.as_raw_fd(),
@@ -182,8 +183,8 @@ impl Sender {
         Sender { messages: Vec::new(), vectors: Vec::new(), names: Vec::new() }
     }
 
-    /// Sends datagrams of `outbox` from number `first` on, or some of them, each to the peer that it names (`named`), or
-    /// to that which the socket is connected to.
+    /// Sends datagrams of `outbox` from number `first` on, or some of them, each to the peer that it names
+    /// (`named`), or to that which the socket is connected to.
     pub(super) fn send(
         &mut self,
         socket: BorrowedFd<'_>,
@@ -214,8 +215,8 @@ impl Sender {
                 message.msg_hdr.msg_namelen = *len;
             }
         }
-        // SAFETY: `count` messages within a live list, each pointing to a live vector, that to live bytes of `outbox`, and
-        // to a live name or none. Sending reads them only, but for the lengths in the messages.
+        // SAFETY: `count` messages within a live list, each pointing to a live vector, that to live bytes of
+        // `outbox`, and to a live name or none. Sending reads them only, but for the lengths in the messages.
         let sent = unsafe {
             libc::sendmmsg(socket.as_raw_fd(), self.messages.as_mut_ptr(), count as libc::c_uint, 0)
         };
@@ -226,8 +227,8 @@ impl Sender {
                 match error.raw_os_error() {
                     Some(libc::EINTR) => Ok(Sent::Some(0)),
                     Some(libc::EAGAIN | libc::ENOBUFS) => Ok(Sent::Full),
-                    // About one destination or datagram, not about the socket; ECONNREFUSED is about an earlier one, and
-                    // the kernel has not tried this one.
+                    // About one destination or datagram, not about the socket; ECONNREFUSED is about an earlier
+                    // one, and the kernel has not tried this one.
                     Some(
                         libc::EINVAL
                         | libc::EMSGSIZE

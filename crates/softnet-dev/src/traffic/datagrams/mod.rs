@@ -1,10 +1,10 @@
 //! Datagram sockets as servers and load generators use them that care how fast they are: a set of them for each
 //! thread, one wait for all, and batches in and out.
 //!
-//! [`DatagramSet`] is what a program is written against, so that the same program can be run on sockets of different
-//! stacks and compared; [`KernelSockets`] are the kernel's, by epoll, `recvmmsg` and `sendmmsg`. A set belongs to one
-//! thread at a time. Datagrams that are to be sent are collected in an [`Outbox`]; nothing is allocated for a datagram
-//! once the buffers have grown.
+//! [`DatagramSet`] is what a program is written against, so that the same program can be run on sockets of
+//! different stacks and compared; [`KernelSockets`] are the kernel's, by epoll, `recvmmsg` and `sendmmsg`. A set
+//! belongs to one thread at a time. Datagrams that are to be sent are collected in an [`Outbox`]; nothing is
+//! allocated for a datagram once the buffers have grown.
 
 mod kernel;
 mod mmsg;
@@ -25,8 +25,8 @@ pub const MAX_DATAGRAM: usize = 65_507;
 
 /// The datagram sockets of one thread, numbered from 0 in the order in which they were given.
 pub trait DatagramSet {
-    /// Waits until a socket can be read or `timeout` has passed (none: for ever), and sets `ready` to sockets that can be
-    /// read, perhaps not all of them at once. Returns with none when interrupted, or told to stop.
+    /// Waits until a socket can be read or `timeout` has passed (none: for ever), and sets `ready` to sockets that
+    /// can be read, perhaps not all of them at once. Returns with none when interrupted, or told to stop.
     fn wait(&mut self, timeout: Option<Duration>, ready: &mut Vec<usize>) -> io::Result<()>;
 
     /// Takes datagrams that wait at `socket`, as many as a batch holds, and returns how many that were; never waits.

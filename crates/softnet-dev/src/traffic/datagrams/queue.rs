@@ -3,9 +3,9 @@
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// From now on, which of the `members` sockets that share an address with `socket` (SO_REUSEPORT) gets a packet depends on
-/// the RX queue that it came by alone: neighbouring queues have neighbouring members, around and around. (Drivers of NICs
-/// note the queue's number plus one, a veth without.)
+/// From now on, which of the `members` sockets that share an address with `socket` (SO_REUSEPORT) gets a packet
+/// depends on the RX queue that it came by alone: neighbouring queues have neighbouring members, around and around.
+/// (Drivers of NICs note the queue's number plus one, a veth without.)
 pub(super) fn lead_by_queue(socket: BorrowedFd<'_>, members: u32) -> io::Result<()> {
     const LOAD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
     const MODULO: u16 = (libc::BPF_ALU | libc::BPF_MOD | libc::BPF_K) as u16;
@@ -18,8 +18,8 @@ pub(super) fn lead_by_queue(socket: BorrowedFd<'_>, members: u32) -> io::Result<
         op(RETURN, 0),
     ];
     let program = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
-    // SAFETY: `program` and the instructions that it points to are live, and of the length that it says; the kernel copies
-    // them.
+    // SAFETY: `program` and the instructions that it points to are live, and of the length that it says; the kernel
+    // copies them.
     let error = unsafe {
         libc::setsockopt(
             socket.as_raw_fd(),

@@ -214,7 +214,10 @@ fn a_client_hears_that_nobody_is_there() {
 proptest! {
     /// An outbox is a list of datagrams.
     #[test]
-    fn an_outbox_has_what_was_put(datagrams in prop::collection::vec((1u16.., prop::collection::vec(any::<u8>(), 0..40)), 0..20), keep in 0usize..20) {
+    fn an_outbox_has_what_was_put(
+        datagrams in prop::collection::vec((1u16.., prop::collection::vec(any::<u8>(), 0..40)), 0..20),
+        keep in 0usize..20,
+    ) {
         let mut outbox = Outbox::default();
         let to = |port: u16| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
         for (port, bytes) in &datagrams {
