@@ -16,6 +16,7 @@ use softnet_core::qdisc::{
     After, DeferList, DeferStats, Dql, Lead, Origin, Qdisc, Quota, Ring, Sent, ToFree,
 };
 use softnet_core::skb::{BATCH, Batch, Region};
+use softnet_core::sock::Sockets;
 use softnet_core::sync::{AtomicU64, AtomicUsize, Ordering};
 use softnet_dev::{QueueStats, TxQueue};
 
@@ -217,6 +218,8 @@ pub struct QueueParams {
     pub qdisc_max_burst: u32,
     /// Who runs it.
     pub worker: Arc<WorkerShared>,
+    /// Whose senders may be held back.
+    pub sockets: Arc<Sockets>,
 }
 
 impl NetdevQueue {
@@ -244,7 +247,7 @@ impl NetdevQueue {
             root: DeferList::new(region, qdisc, ring, params.qdisc_max_burst),
             stats,
             state,
-            held_back: HeldBack::default(),
+            held_back: HeldBack::new(params.sockets),
             due,
         }
     }

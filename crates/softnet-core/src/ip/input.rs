@@ -6,7 +6,7 @@
 //! Neither lock nor clock nor allocation.
 
 use super::ETH_LEN;
-use super::adjacency::{Kind, Tables, host_key};
+use super::adjacency::{Adjacency, Kind, Tables, host_key};
 use super::checksum::{ipv4_header_sum, ttl_decremented};
 use super::header::{Ipv4Header, is_martian_destination, is_martian_source, is_multicast, protocol};
 use crate::SoftnetData;
@@ -266,7 +266,7 @@ pub fn ipv4_input(
         }
         let packet = skb.data_mut();
         if hop.kind != Kind::Rewrite {
-            aside(ctx, skb, hop.kind, exceptions);
+            aside(ctx, skb, hop, exceptions);
             continue;
         }
         let Some(header) = packet.first_chunk_mut::<{ ETH_LEN + IPV4_LEN }>() else { continue };
@@ -287,11 +287,13 @@ pub fn ipv4_input(
     }
 }
 
-/// Sorts out a packet whose header is sound and plain, and which is not to be forwarded at once.
+/// Sorts out a packet whose header is sound and plain, and which is not to be forwarded at once. Cold only to keep it out of
+/// the loop's way.
+#[cold]
 #[inline(never)]
-fn aside(ctx: &mut SoftnetData, mut skb: Skb, kind: Kind, exceptions: &mut Exceptions) {
+fn aside(ctx: &mut SoftnetData, mut skb: Skb, hop: &Adjacency, exceptions: &mut Exceptions) {
     let is_datagram = |ip: Ipv4Header<_>| ip.protocol() == protocol::UDP && !ip.is_fragment();
-    if kind != Kind::Local || !Ipv4Header::new(&skb.data()[ETH_LEN..]).is_some_and(is_datagram) {
+    if hop.kind != Kind::Local || !Ipv4Header::new(&skb.data()[ETH_LEN..]).is_some_and(is_datagram) {
         return exceptions.push(ctx, skb, Exception::NextHop);
     }
     skb.head_mut().l3 = ETH_LEN as u16;

@@ -30,6 +30,7 @@ use std::sync::Arc;
 
 pub use recv::{Received, RecvBatch};
 pub use table::SocketTable;
+pub(crate) use table::notify;
 pub use udp::{UdpBuilder, UdpSocket};
 
 use crate::shared::Shared;

@@ -144,12 +144,7 @@ impl SocketTable {
 
     /// The readiness of the socket in slot `index` changed: tells those who wait for it.
     pub(crate) fn notify(&self, index: u32) {
-        if let Some(slot) = self.sockets.slot(index)
-            && slot.wait().notify()
-        {
-            // It can't fail: the word is there.
-            let _ = futex::wake(slot.wait().word(), futex::Flags::PRIVATE, i32::MAX as u32);
-        }
+        notify(&self.sockets, index);
     }
 
     /// Packets left sockets' inboxes.
@@ -183,6 +178,16 @@ impl SocketTable {
         }
         let threads = lock(&self.threads).clone();
         threads.iter().for_each(|thread| lock(thread).drain());
+    }
+}
+
+/// The readiness of the socket in slot `index` changed: tells those who wait for it.
+pub(crate) fn notify(sockets: &Sockets, index: u32) {
+    if let Some(slot) = sockets.slot(index)
+        && slot.wait().notify()
+    {
+        // It can't fail: the word is there.
+        let _ = futex::wake(slot.wait().word(), futex::Flags::PRIVATE, i32::MAX as u32);
     }
 }
 
