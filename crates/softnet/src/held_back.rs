@@ -1,15 +1,17 @@
 //! Local senders that are held back before a TX queue, since too many packets are pending there for the thread that owns it.
 //!
 //! They sleep until an owner lets go. Owners must not wait for them, and pay one load while nobody waits; so a wake-up may
-//! be missed, and each sleep is bounded. Invariant: a sender that waits is counted before it tries once more.
+//! be missed, and each sleep is bounded. A socket that does not block leaves its slot here, and is told that it may send
+//! when an owner lets go. Invariant: a sender that waits is counted before it tries, or looks, once more.
 
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use softnet_core::qdisc::Sent;
-use softnet_core::sync::{AtomicU64, AtomicUsize, Ordering};
+use softnet_core::sync::{AtomicU64, AtomicUsize, Ordering, fence};
 
 use crate::clock::Clock;
+use crate::net::Told;
 use crate::shared::lock;
 
 /// How long a sender that is held back sleeps at most before it tries again.
@@ -24,6 +26,9 @@ pub struct HeldBack {
     passes: AtomicU64,
     lock: Mutex<()>,
     go_on: Condvar,
+    /// Slots of sockets that are to be told.
+    slots: Mutex<Vec<u32>>,
+    told: Option<Arc<Told>>,
     /// Times a sender was held back.
     pub count: AtomicU64,
     /// ns that they waited.
@@ -33,6 +38,43 @@ pub struct HeldBack {
 }
 
 impl HeldBack {
+    /// Before a TX queue that the sockets send by which `told` tells.
+    pub(crate) fn new(told: Arc<Told>) -> Self {
+        HeldBack { told: Some(told), ..HeldBack::default() }
+    }
+
+    /// The socket in slot `index` is to be told when it may send. `is_full` looks whether it still may not.
+    pub(crate) fn register(&self, index: u32, is_full: impl Fn() -> bool) {
+        let mut slots = lock(&self.slots);
+        if !slots.contains(&index) {
+            if let Some(slot) = self.told.as_ref().and_then(|told| told.sockets.slot(index)) {
+                slot.set_held_back(true);
+            }
+            slots.push(index);
+            self.waiting.fetch_add(1, Ordering::SeqCst);
+        }
+        drop(slots);
+        // An owner that let go before it saw us, or while we had the lock, will not do so again.
+        fence(Ordering::SeqCst);
+        if !is_full() {
+            self.tell();
+        }
+    }
+
+    /// Tells the sockets that wait that they may send.
+    #[cold]
+    fn tell(&self) {
+        let Ok(mut slots) = self.slots.try_lock() else { return };
+        let Some(told) = &self.told else { return };
+        for index in slots.drain(..) {
+            self.waiting.fetch_sub(1, Ordering::Relaxed);
+            if let Some(slot) = told.sockets.slot(index) {
+                slot.set_held_back(false);
+            }
+            told.notify(index);
+        }
+    }
+
     /// Waits until `attempt`, which is given the time, says something else than [`Sent::Full`], or until it is `until`, in ns
     /// of the clock.
     pub(crate) fn wait(&self, clock: &Clock, until: u64, mut attempt: impl FnMut(u64) -> Sent) -> Sent {
@@ -63,11 +105,13 @@ impl HeldBack {
     /// the lock, the time-out is for the others.
     #[inline(always)]
     pub(crate) fn wake(&self) {
-        if self.waiting.load(Ordering::Relaxed) > 0
-            && let Ok(_guard) = self.lock.try_lock()
-        {
+        if self.waiting.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        if let Ok(_guard) = self.lock.try_lock() {
             self.passes.fetch_add(1, Ordering::Release);
             self.go_on.notify_all();
         }
+        self.tell();
     }
 }

@@ -151,7 +151,8 @@ impl Housekeeper {
         for (number, (queue, qdisc)) in tx.into_iter().zip(qdiscs).enumerate() {
             let worker = self.shared.workers[device.worker_of(number, self.shared.workers.len())].clone();
             let qdisc_max_burst = config.stack.qdisc_max_burst;
-            let params = QueueParams { dev, qdisc_max_burst, worker: worker.clone() };
+            let told = self.shared.sockets.told.clone();
+            let params = QueueParams { dev, qdisc_max_burst, worker: worker.clone(), told };
             let queue = Arc::new(NetdevQueue::new(&self.shared.region, qdisc, queue, params));
             worker.add_tx(queue.clone());
             queues.push(queue);

@@ -29,6 +29,8 @@ pub(crate) const FOR_EVER: u64 = u64::MAX;
 #[derive(Default)]
 pub(crate) struct LocalSender {
     sticky: TxSticky,
+    /// Device and TX queue that it was held back before last.
+    full: (u16, usize),
 }
 
 impl LocalSender {
@@ -62,6 +64,7 @@ impl LocalSender {
         if netdev.egress.is_set() {
             // Not after the filter has had the packets, for it would get them once more.
             if wait.is_none() && queue.is_full() {
+                self.full = (dev, number);
                 return Err(WouldBlock);
             }
             ctx.originated(std::mem::take(&mut uncounted));
@@ -73,12 +76,26 @@ impl LocalSender {
             None => queue.xmit(ctx, now, Origin::Local, batch),
         };
         let verdict = match sent {
-            Sent::Full => return Err(WouldBlock),
+            Sent::Full => {
+                self.full = (dev, number);
+                return Err(WouldBlock);
+            }
             Sent::Led { verdict, .. } => verdict,
             Sent::Deferred => Verdict::Success,
         };
         ctx.originated(uncounted);
         Ok(verdict)
+    }
+}
+
+impl LocalSender {
+    /// After it was held back: the socket in slot `index` is to be told when it may send.
+    pub(crate) fn tell(&self, shared: &Shared, index: u32) {
+        let (dev, number) = self.full;
+        let live = shared.devices.get(usize::from(dev)).and_then(|dev| dev.live.load_full());
+        if let Some(queue) = live.as_ref().and_then(|live| live.tx.get(number)) {
+            queue.held_back.register(index, || queue.is_full());
+        }
     }
 }
 

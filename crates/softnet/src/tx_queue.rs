@@ -21,6 +21,7 @@ use softnet_dev::{QueueStats, Reaped, TxQueue};
 
 use crate::clock::Clock;
 use crate::held_back::HeldBack;
+use crate::net::Told;
 use crate::worker::WorkerShared;
 
 /// ns after which a full ring is looked at again, if nobody sends meanwhile. No device tells of its completions; this is
@@ -223,6 +224,8 @@ pub struct QueueParams {
     pub qdisc_max_burst: u32,
     /// Who runs it.
     pub worker: Arc<WorkerShared>,
+    /// Whose senders may be held back.
+    pub told: Arc<Told>,
 }
 
 impl NetdevQueue {
@@ -250,7 +253,7 @@ impl NetdevQueue {
             root: DeferList::new(region, qdisc, ring, params.qdisc_max_burst),
             stats,
             state,
-            held_back: HeldBack::default(),
+            held_back: HeldBack::new(params.told),
             due,
         }
     }

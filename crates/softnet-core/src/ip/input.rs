@@ -9,7 +9,7 @@
 use std::net::Ipv4Addr;
 
 use super::ETH_LEN;
-use super::adjacency::{Kind, Routing, Tables, host_key};
+use super::adjacency::{Adjacency, Kind, Routing, Tables, host_key};
 use super::checksum::{ipv4_header_sum, ttl_decremented};
 use super::header::{Ipv4Header, is_martian_destination, is_martian_source, is_multicast, protocol};
 use super::v6;
@@ -268,6 +268,8 @@ pub fn ip_input(
 }
 
 /// Processes the packets of `batch` but those of IPv6, which it leaves in `other`.
+// Not inlined: its loops have the registers to themselves.
+#[inline(never)]
 fn ipv4_input(
     ctx: &mut SoftnetData,
     tables: &Routing<Ipv4Addr>,
@@ -304,7 +306,7 @@ fn ipv4_input(
         }
         let packet = skb.data_mut();
         if hop.kind != Kind::Rewrite {
-            aside(ctx, skb, hop.kind, exceptions);
+            aside(ctx, skb, hop, exceptions);
             continue;
         }
         let Some(header) = packet.first_chunk_mut::<{ ETH_LEN + IPV4_LEN }>() else { continue };
@@ -325,11 +327,13 @@ fn ipv4_input(
     }
 }
 
-/// Sorts out a packet whose header is sound and plain, and which is not to be forwarded at once.
+/// Sorts out a packet whose header is sound and plain, and which is not to be forwarded at once. Cold only to keep it out of
+/// the loop's way.
+#[cold]
 #[inline(never)]
-fn aside(ctx: &mut SoftnetData, mut skb: Skb, kind: Kind, exceptions: &mut Exceptions) {
+fn aside(ctx: &mut SoftnetData, mut skb: Skb, hop: &Adjacency<Ipv4Addr>, exceptions: &mut Exceptions) {
     let is_datagram = |ip: Ipv4Header<_>| ip.protocol() == protocol::UDP && !ip.is_fragment();
-    if kind != Kind::Local || !Ipv4Header::new(&skb.data()[ETH_LEN..]).is_some_and(is_datagram) {
+    if hop.kind != Kind::Local || !Ipv4Header::new(&skb.data()[ETH_LEN..]).is_some_and(is_datagram) {
         return exceptions.push(ctx, skb, Exception::NextHop);
     }
     skb.head_mut().l3 = ETH_LEN as u16;

@@ -307,11 +307,9 @@ impl Slot {
         SocketError::ALL.into_iter().find(|known| *known as u32 == error)
     }
 
-    /// A sender was told that it would have to wait, or may go on. Returns what was said before.
-    pub fn set_held_back(&self, held_back: bool) -> bool {
-        // Read before it is written: hardly any sender ever waits.
-        self.held_back.load(Ordering::Relaxed) != held_back
-            && self.held_back.swap(held_back, Ordering::AcqRel)
+    /// A sender was told that it would have to wait, or may go on.
+    pub fn set_held_back(&self, held_back: bool) {
+        self.held_back.store(held_back, Ordering::Release);
     }
 
     /// What may be done now without waiting.

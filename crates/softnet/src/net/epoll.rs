@@ -194,7 +194,7 @@ impl EpollCtl {
         items.table[index as usize] =
             Some(Item { slot, socket: Arc::downgrade(inner), interest, token, spent: false });
         drop(items);
-        self.shared.sockets.watchers.add(number, watch);
+        self.shared.sockets.told.watchers.add(number, watch);
         // It may be ready already.
         self.set.notify(index);
         Ok(())
@@ -223,7 +223,7 @@ impl EpollCtl {
 
     fn unwatch(&self, slot: u32) {
         let watch = Watch::Set { set: self.set.clone(), index: 0, exclusive: false };
-        self.shared.sockets.watchers.remove(slot, &watch);
+        self.shared.sockets.told.watchers.remove(slot, &watch);
     }
 
     /// Watches a descriptor of the kernel, which must stay open as long. Interests mean what they do there.

@@ -36,6 +36,7 @@ pub use ready_fd::ReadyFd;
 pub use recv::{Received, RecvBatch};
 pub use table::SocketTable;
 pub use udp::{UdpBuilder, UdpSocket};
+pub use watch::Told;
 
 use crate::shared::Shared;
 

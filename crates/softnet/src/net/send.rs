@@ -48,6 +48,8 @@ pub(super) struct Sending<'a> {
     options: &'a Options,
     /// Until when to wait when held back, in ns of the stack's clock.
     wait: Option<u64>,
+    /// Slot of the socket.
+    slot: u32,
     /// What is to leave by device `dev`.
     batch: Batch,
     dev: u16,
@@ -56,14 +58,14 @@ pub(super) struct Sending<'a> {
 }
 
 impl<'a> Sending<'a> {
-    pub(super) fn new(shared: &'a Arc<Shared>, options: &'a Options) -> Self {
+    pub(super) fn new(shared: &'a Arc<Shared>, slot: u32, options: &'a Options) -> Self {
         let nonblocking = options.nonblocking.load(Ordering::Relaxed);
         let until = || match timeout(&options.write_timeout) {
             Some(timeout) => shared.clock.now().saturating_add(timeout.as_nanos() as u64),
             None => FOR_EVER,
         };
         let wait = (!nonblocking).then(until);
-        Sending { shared, options, wait, batch: Batch::new(), dev: 0, sent: 0 }
+        Sending { shared, options, wait, slot, batch: Batch::new(), dev: 0, sent: 0 }
     }
 
     /// Sends `messages`, each to its address or to the peer. Returns how many were taken; an error only if none was.
@@ -195,6 +197,9 @@ impl<'a> Sending<'a> {
         if sent.is_err() {
             // Never seen outside of this call, so they count nowhere.
             ctx.free_skbs(&mut self.batch, |_| {});
+            if self.wait.is_none() {
+                tx.sender.tell(self.shared, self.slot);
+            }
             return Err(Errno::AGAIN);
         }
         self.sent += n;

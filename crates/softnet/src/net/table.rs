@@ -7,7 +7,6 @@
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use rustix::thread::futex;
 use softnet_core::SoftnetData;
 use softnet_core::ip::header::is_multicast;
 use softnet_core::ip::input::Exception;
@@ -18,7 +17,7 @@ use softnet_core::sock::{Arrivals, Binder, Flow, Hit, SocketError, Sockets, udp_
 use softnet_core::sync::{AtomicBool, AtomicUsize, Ordering};
 
 use super::thread::AppThread;
-use super::watch::Watchers;
+use super::watch::Told;
 use crate::shared::lock;
 
 /// See the [module](self).
@@ -31,8 +30,8 @@ pub struct SocketTable {
     /// Packets that wait for applications, of sockets and of those that poll.
     held: Arc<AtomicUsize>,
     threads: Mutex<Vec<Arc<Mutex<AppThread>>>>,
-    /// Who watches which socket.
-    pub(super) watchers: Watchers,
+    /// Those who wait for sockets.
+    pub(crate) told: Arc<Told>,
     stopped: AtomicBool,
 }
 
@@ -41,13 +40,14 @@ impl SocketTable {
     pub(crate) fn new(region: &Arc<Region>, max_sockets: u32, held: Arc<AtomicUsize>) -> Self {
         let seed = RandomState::new().hash_one(region.id());
         let binder = Binder::new(region.clone(), max_sockets, seed);
+        let told = Arc::new(Told::new(binder.sockets().clone(), max_sockets));
         SocketTable {
+            told,
             sockets: binder.sockets().clone(),
             binder: Mutex::new(binder),
             limit: region.frame_count() as usize / 2,
             held,
             threads: Mutex::default(),
-            watchers: Watchers::new(max_sockets),
             stopped: AtomicBool::new(false),
         }
     }
@@ -148,12 +148,7 @@ impl SocketTable {
 
     /// The readiness of the socket in slot `index` changed: tells those who wait for it.
     pub(crate) fn notify(&self, index: u32) {
-        let Some(slot) = self.sockets.slot(index) else { return };
-        if slot.wait().notify() {
-            // It can't fail: the word is there.
-            let _ = futex::wake(slot.wait().word(), futex::Flags::PRIVATE, i32::MAX as u32);
-        }
-        self.watchers.notify(index);
+        self.told.notify(index);
     }
 
     /// Packets left sockets' inboxes.

@@ -242,7 +242,7 @@ impl UdpSocket {
     ) -> io::Result<usize> {
         let Inner { shared, options, tx, .. } = &*self.0;
         self.check()?;
-        let sending = Sending::new(shared, options);
+        let sending = Sending::new(shared, self.0.slot.index(), options);
         with(shared, |thread| sending.run(thread, &mut lock(tx), messages)).map_err(errno)
     }
 
@@ -480,7 +480,7 @@ impl UdpSocket {
     }
 
     /// Makes it a member of `group` on the device that has `interface` as an address; of `0.0.0.0`, on the first. Nobody is told of
-    /// it: IGMP is not spoken, so on a link with snooping switches somebody else has to.
+    /// it: IGMP is not spoken, and an AF_XDP device leaves multicast to the kernel.
     pub fn join_multicast_v4(&self, group: &Ipv4Addr, interface: &Ipv4Addr) -> io::Result<()> {
         let (group, dev) = self.membership(group, interface)?;
         self.0.shared.sockets.binder().join(self.0.slot.index(), group, dev).map_err(of_bind)
@@ -520,7 +520,7 @@ impl Drop for Inner {
     fn drop(&mut self) {
         let (shared, index) = (&self.shared, self.slot.index());
         shared.sockets.binder().close(index);
-        shared.sockets.watchers.forget(index);
+        shared.sockets.told.watchers.forget(index);
         if let Some(inbox) = lock(&self.rx).take() {
             let gone = with(shared, |thread| inbox.close(&mut thread.ctx));
             shared.sockets.gone(gone);

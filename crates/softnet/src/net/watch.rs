@@ -8,7 +8,8 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, OnceLock};
 
 use arc_swap::ArcSwapOption;
-use softnet_core::sock::ReadyList;
+use rustix::thread::futex;
+use softnet_core::sock::{ReadyList, Sockets};
 
 use crate::wake::Waker;
 
@@ -138,5 +139,27 @@ fn tell(watchers: &[Watch]) {
     }
     if let Some((set, index)) = exclusive {
         set.notify(index);
+    }
+}
+
+/// Those who wait for the sockets of a table, be it blocked in a call or by watching.
+pub struct Told {
+    pub(crate) sockets: Arc<Sockets>,
+    pub(super) watchers: Watchers,
+}
+
+impl Told {
+    pub(super) fn new(sockets: Arc<Sockets>, slots: u32) -> Self {
+        Told { sockets, watchers: Watchers::new(slots) }
+    }
+
+    /// The readiness of the socket in slot `index` changed: tells those who wait for it.
+    pub(crate) fn notify(&self, index: u32) {
+        let Some(slot) = self.sockets.slot(index) else { return };
+        if slot.wait().notify() {
+            // It can't fail: the word is there.
+            let _ = futex::wake(slot.wait().word(), futex::Flags::PRIVATE, i32::MAX as u32);
+        }
+        self.watchers.notify(index);
     }
 }

@@ -1,10 +1,13 @@
 //! Many local senders on one TX queue: order, sums, and what happens while the thread that owns it does not go on.
 
+use std::io::ErrorKind;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
-use softnet::config::{Config, DeviceConfig, InterfaceAddr, StackConfig, available_cpus};
+use softnet::config::{Config, DeviceConfig, InterfaceAddr, NeighbourConfig, StackConfig, available_cpus};
 use softnet::control::SetQdisc;
+use softnet::net::UdpSocket;
 use softnet::netdev::dev_queue_xmit;
 use softnet::qdisc::Action;
 use softnet::sender::{RawSender, WouldBlock};
@@ -15,7 +18,7 @@ use softnet_core::qdisc::Verdict;
 use softnet_core::skb::Batch;
 use softnet_dev::{QueueStats, Reaped, TxQueue};
 
-use super::frames::{batch_of, host, number_of, numbered, own};
+use super::frames::{batch_of, host, host_mac, number_of, numbered, own};
 use super::world::{Lane, World, until, wire};
 
 /// Stops whoever tells the device to send, as if that thread were preempted, for as long as it is shut.
@@ -70,7 +73,8 @@ fn start(qdisc: &str, qdisc_max_burst: u32, gate: &Gate) -> (World, Stack, Lane)
     };
     let workers = available_cpus().into_iter().take(1).collect();
     let stack = StackConfig { workers, qdisc_max_burst, frames: 32768, ..StackConfig::default() };
-    let config = Config { stack, devices: vec![device], ..Config::default() };
+    let neighbour = NeighbourConfig { dev: "mem0".into(), address: host(0).into(), mac: host_mac(0) };
+    let config = Config { stack, devices: vec![device], neighbours: vec![neighbour], ..Config::default() };
     let far = Arc::new(Mutex::new(Vec::new()));
     let assembly = Assembly::new(config, Vec::new(), |region| {
         let (region, far, gate) = (region.clone(), far.clone(), gate.clone());
@@ -149,6 +153,45 @@ fn senders_keep_their_order_and_the_sums_add_up() {
         drop(stack);
         world.end(vec![lane]);
     }
+}
+
+/// A socket that does not block is told that it would have to, and when it may send again; one that blocks waits.
+#[test]
+fn a_socket_is_held_back_and_told_when_it_may_send() {
+    const BURST: usize = 50;
+    let gate = Gate::default();
+    let (world, stack, mut lane) = start("pfifo limit 1000", BURST as u32, &gate);
+    let socket = UdpSocket::bind(&stack.handle(), (own(0), 7)).unwrap();
+    socket.connect((host(0), 9)).unwrap();
+    gate.shut.store(true, Ordering::Release);
+    std::thread::scope(|scope| {
+        let mut leader = stack.sender("mem0").unwrap();
+        scope.spawn(move || {
+            let mut batch = packet(leader.ctx(), 9, 0);
+            assert_eq!(leader.send(&mut batch), Verdict::Success);
+        });
+        until("somebody owns the queue", || gate.caught.load(Ordering::Acquire));
+        socket.set_nonblocking(true).unwrap();
+        let sent = (0..).take_while(|_| socket.send(b"x").is_ok()).count();
+        assert_eq!(sent, BURST, "as many may be pending as qdisc_max_burst");
+        assert!(!socket.readiness().writable);
+        socket.set_nonblocking(false).unwrap();
+        socket.set_write_timeout(Some(Duration::from_millis(3))).unwrap();
+        assert_eq!(socket.send(b"x").unwrap_err().kind(), ErrorKind::WouldBlock);
+        gate.shut.store(false, Ordering::Release);
+        until("it may send again", || socket.readiness().writable);
+        socket.set_write_timeout(None).unwrap();
+        socket.send(b"x").unwrap();
+    });
+    let mut got = 0;
+    until("all are sent", || {
+        let from_socket =
+            |frame: &[u8]| frame[..6] == host_mac(0) && frame[23] == 17 && frame[34..38] == [0, 7, 0, 9];
+        lane.receive(|frame| got += usize::from(from_socket(frame)));
+        got == BURST + 1
+    });
+    drop((socket, stack));
+    world.end(vec![lane]);
 }
 
 /// The checklist's leader that stands still: others return at once, fill the pending list, and are held back then;
