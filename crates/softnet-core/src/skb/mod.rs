@@ -24,6 +24,7 @@ mod store;
 
 pub use batch::{BATCH, Batch};
 pub use cache::{CacheSizes, IndexCache};
+pub(crate) use handle::prefetch;
 pub use handle::{Frame, Skb, leaked};
 pub use handover::{Ending, SkbEntered, SkbHandover, SkbOwner};
 pub use head::{Flags, Head};
