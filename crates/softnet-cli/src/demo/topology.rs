@@ -64,6 +64,10 @@ impl Topology {
     pub(crate) fn build() -> io::Result<Topology> {
         let topology = Topology { client: NetNs::new()?, router: NetNs::new()?, server: NetNs::new()? };
         let ends = [&topology.client, &topology.server];
+        // Nobody else has their link-local addresses: they are good at once, and not a second later.
+        for ns in [&topology.client, &topology.router, &topology.server] {
+            ns.run(|| std::fs::write("/proc/sys/net/ipv6/conf/default/accept_dad", "0"))??;
+        }
         topology.router.run(|| -> io::Result<()> {
             let mut netlink = Netlink::new()?;
             for (port, end) in PORTS.iter().zip(ends) {

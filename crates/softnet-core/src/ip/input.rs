@@ -1,5 +1,5 @@
 //! Input and forwarding of a batch: the fast path. [`ip_input`] takes whatever came; IPv4 is done here, IPv6 in
-//! [`v6::input`](super::v6::input).
+//! `v6::input`.
 //!
 //! Called by whoever polls, with the batch of one RX queue. It does what nearly every packet needs (validate,
 //! look up, TTL, rewrite) and sorts the rest out: packets to send per device, drops (freed here, counted), datagrams

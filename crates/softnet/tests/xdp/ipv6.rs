@@ -205,3 +205,31 @@ fn link_local_gateways_and_permanent_neighbours() {
     assert_eq!(dev.addresses, ["10.0.0.1/24".into(), "fd00::1/64".into(), format!("{}/64", link_local(own))]);
     world.end();
 }
+
+/// The groups in which others look for softnet's addresses are the interface's, for as long as softnet has it.
+#[test]
+fn the_interface_is_in_the_groups_of_softnets_addresses() {
+    let Some(mut world) = World::dual(1) else { return };
+    let middle = world.middle.try_clone().unwrap();
+    let joined = || {
+        let groups = middle.run(|| std::fs::read_to_string("/proc/thread-self/net/igmp6").unwrap()).unwrap();
+        // Of fd00::1. The kernel's own addresses there have others.
+        groups.contains("ff0200000000000000000001ff000001")
+    };
+    assert!(!joined());
+    world.start_with(world.config_dual());
+    assert!(joined());
+    world.end();
+    assert!(!joined());
+}
+
+/// Nothing smaller than 1280 bytes can carry IPv6 (RFC 8200 section 5).
+#[test]
+fn an_interface_that_is_too_small_is_refused() {
+    let Some(world) = World::dual(1) else { return };
+    world.middle.run(|| Netlink::new().unwrap().set_mtu(&interface(0), 1279).unwrap()).unwrap();
+    let error = world.try_start(world.config_dual()).err().expect("too small").to_string();
+    assert!(error.contains("s0: expected an MTU of at least 1280 for IPv6, found 1279"), "{error}");
+    // IPv4 alone is fine.
+    drop(world.try_start(world.config()).unwrap());
+}

@@ -98,16 +98,15 @@ pub fn build_error(
     }
     let quote = &offending[..total.min(ERROR_MAX - LEN - ICMP_LEN)];
     let mut skb = store.alloc_skb()?;
-    let Some(data) = skb.put(ETH_LEN + LEN + ICMP_LEN + quote.len()) else {
+    let frame = skb.put(ETH_LEN + LEN + ICMP_LEN + quote.len());
+    let message = frame.and_then(|frame| begin(frame, next::ICMPV6, HOP_LIMIT, source, header.src()));
+    let Some(message) = message else {
         store.free_skb(skb);
         return None;
     };
-    let message = begin(data, next::ICMPV6, HOP_LIMIT, source, header.src());
-    if let Some(message) = message {
-        message[..ICMP_LEN].copy_from_slice(&error.header());
-        message[ICMP_LEN..].copy_from_slice(quote);
-        finish(message, source, header.src());
-    }
+    message[..ICMP_LEN].copy_from_slice(&error.header());
+    message[ICMP_LEN..].copy_from_slice(quote);
+    finish(message, source, header.src());
     let head = skb.head_mut();
     head.l3 = ETH_LEN as u16;
     head.dev = packet.head().dev;
@@ -164,7 +163,7 @@ fn may_report(packet: &[u8]) -> bool {
     upper.protocol != next::ICMPV6 || message.first().is_some_and(|kind| *kind >= 128 && *kind != REDIRECT)
 }
 
-/// Turns an echo request to `ours` that `skb` holds, whose message begins at `at` of its IPv6 packet, into the reply, in
+/// Turns an echo request that `skb` holds, whose message begins at `at` of its IPv6 packet, into the reply, in
 /// place; link-layer padding is cut off and extension headers are left out. The checksum was found right.
 ///
 /// An `Err` says what to free the skb for: [`IcmpIgnored`](DropReason::IcmpIgnored) for a request from or to anything

@@ -158,3 +158,75 @@ fn write(
     skb.head_mut().l3 = ETH_LEN as u16;
     Some(())
 }
+
+#[cfg(all(test, not(feature = "loom")))]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::super::testing::context;
+    use super::super::header::Ipv6Header;
+    use super::*;
+
+    const MAC: MacAddr = [2, 0, 0, 0, 0, 1];
+    const ASKER_MAC: MacAddr = [2, 0, 0, 0, 0, 2];
+    const OWN: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 1);
+    const ASKER: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 2);
+
+    /// What a receiver makes of the frame in `skb`.
+    fn read(skb: &Skb) -> Message {
+        let packet = &skb.data()[ETH_LEN..];
+        let header = Ipv6Header::new(packet).unwrap();
+        assert_eq!((packet.len(), header.payload_len(), header.next_header()), (72, 32, next::ICMPV6));
+        parse(&packet[LEN..], header.hop_limit(), header.src(), header.dst()).unwrap()
+    }
+
+    #[test]
+    fn what_is_written_is_understood() {
+        let mut ctx = context();
+        let mut skb = ctx.alloc_skb().unwrap();
+        for to in [None, Some(ASKER_MAC)] {
+            write_solicitation(&mut skb, MAC, OWN, ASKER, to).unwrap();
+            assert_eq!(read(&skb), Message::Solicitation { target: ASKER, mac: Some(MAC) });
+            assert_eq!(skb.data()[..6], to.unwrap_or([0x33, 0x33, 0xff, 0, 0, 2]));
+        }
+        for (asker, solicited, to) in
+            [(ASKER, true, ASKER_MAC), (Ipv6Addr::UNSPECIFIED, false, multicast_mac(ALL_NODES))]
+        {
+            // In place of whatever the buffer held.
+            write_advertisement(&mut skb, MAC, OWN, (asker, ASKER_MAC)).unwrap();
+            let says = Message::Advertisement { target: OWN, mac: Some(MAC), solicited, overrides: true };
+            assert_eq!((read(&skb), &skb.data()[..6]), (says, &to[..]));
+        }
+        let tailroom = skb.tailroom();
+        skb.put(tailroom).unwrap();
+        let all = skb.len();
+        skb.pull(all - 85).unwrap();
+        assert_eq!(write_solicitation(&mut skb, MAC, OWN, ASKER, None), None);
+        assert_eq!(skb.len(), 85);
+        ctx.deliver(skb);
+    }
+
+    proptest! {
+        #[test]
+        fn no_message_panics_and_what_passes_is_sound(
+            kind in prop::sample::select(vec![SOLICITATION, ADVERTISEMENT]),
+            mut message in prop::collection::vec(any::<u8>(), 4..64),
+            options in prop::collection::vec((0u8..4, 0u8..3, any::<u8>()), 0..4),
+            src: u128,
+            dst: u128,
+        ) {
+            (message[0], message[1]) = (kind, 0);
+            message.resize(MESSAGE_LEN.max(message.len() / 2), 0);
+            for (kind, units, fill) in options {
+                message.extend([kind, units]);
+                message.extend(vec![fill & 0xfe; (usize::from(units) * 8).saturating_sub(2)]);
+            }
+            let (src, dst) = (Ipv6Addr::from_bits(src), Ipv6Addr::from_bits(dst));
+            if let Ok(read) = parse(&message, HOP_LIMIT, src, dst) {
+                let (Message::Solicitation { target, mac } | Message::Advertisement { target, mac, .. }) = read;
+                prop_assert!(!target.is_multicast() && mac.is_none_or(|mac| !is_group(&mac) && mac != [0; 6]));
+            }
+            prop_assert_eq!(parse(&message, HOP_LIMIT - 1, src, dst), Err(DropReason::NdiscHopLimit));
+        }
+    }
+}
