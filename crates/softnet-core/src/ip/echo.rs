@@ -7,8 +7,9 @@ use super::checksum;
 use super::fragment::{Addresses, Datagram};
 use super::header::{Ipv4Header, validate_header};
 use super::icmp::{ECHO_REPLY, ECHO_REQUEST, ICMP_LEN, TTL, is_answerable};
+use super::v6::{self, addr::is_unicast, header::Ipv6Header};
 use super::{ETH_LEN, header::protocol, is_group};
-use crate::skb::{DropReason, SkbList};
+use crate::skb::{DropReason, Skb, SkbList};
 
 /// An echo reply, to be [emitted](super::fragment::emit).
 #[derive(Debug)]
@@ -33,6 +34,54 @@ impl EchoReply {
     }
 }
 
+impl EchoReply {
+    /// As [`pieces`](Self::pieces), of a run whose first skb is apart.
+    pub fn pieces6<'a>(&'a self, first: &'a Skb, rest: &'a SkbList) -> impl Iterator<Item = &'a [u8]> {
+        let first = first.data().get(self.payload..).unwrap_or_default();
+        [&self.message[..], first].into_iter().chain(rest.data())
+    }
+}
+
+/// What answers the echo request to softnet that a run of IPv6 is, whose message begins at `at` of the packet in its first
+/// skb. The reasons are those of [`echo_reply`](super::v6::icmp::echo_reply), and that of a wrong checksum.
+pub fn echo6_reply_of_run((first, rest): (&Skb, &SkbList), at: usize) -> Result<EchoReply, DropReason> {
+    let packet = first.data().get(ETH_LEN..).ok_or(DropReason::PktTooSmall)?;
+    let header = Ipv6Header::new(packet).ok_or(DropReason::PktTooSmall)?;
+    let (src, dst) = (header.src(), header.dst());
+    let begins = packet.get(at..).ok_or(DropReason::PktTooSmall)?;
+    let Some(&[kind, code, high, low, a, b, c, d]) = begins.first_chunk::<ICMP_LEN>() else {
+        return Err(DropReason::IcmpMalformed);
+    };
+    let (len, sum) = sum_of_run(begins, rest.data());
+    let pseudo = checksum::pseudo_header_sum6(src, dst, v6::header::next::ICMPV6, len as u16);
+    if checksum::add(pseudo, sum) != 0xffff {
+        return Err(DropReason::IcmpCsum);
+    }
+    if kind != v6::icmp::ECHO_REQUEST || !is_unicast(src) || !is_unicast(dst) {
+        return Err(DropReason::IcmpIgnored);
+    }
+    let [old, new] = [v6::icmp::ECHO_REQUEST, v6::icmp::ECHO_REPLY].map(|kind| u16::from(kind) << 8);
+    let [high, low] = checksum::update16(u16::from_be_bytes([high, low]), old, new).to_be_bytes();
+    let datagram = Datagram {
+        addresses: Addresses::V6 { src: dst, dst: src, dev: first.head().dev },
+        protocol: v6::header::next::ICMPV6,
+        ttl: v6::icmp::HOP_LIMIT,
+        tos: 0,
+        id: 0,
+        dont_fragment: false,
+    };
+    let message = [v6::icmp::ECHO_REPLY, code, high, low, a, b, c, d];
+    Ok(EchoReply { datagram, len, message, payload: ETH_LEN + at + ICMP_LEN })
+}
+
+/// Bytes and sum of a message that `begins` in one skb and goes on in the `rest`. All but the last are of even length, as
+/// fragments are.
+fn sum_of_run<'a>(begins: &[u8], rest: impl Iterator<Item = &'a [u8]>) -> (usize, u16) {
+    rest.fold((begins.len(), checksum::sum(begins)), |(len, sum), data| {
+        (len + data.len(), checksum::add(sum, checksum::sum(data)))
+    })
+}
+
 /// What answers the echo request to softnet that `run` is, whose first skb has an Ethernet header before the IPv4 header
 /// of the whole. `broadcast` and the reasons as for [`echo_reply`](super::icmp::echo_reply).
 pub fn echo_reply_of_run(
@@ -47,11 +96,7 @@ pub fn echo_reply_of_run(
     let Some(&[kind, code, high, low, a, b, c, d]) = begins.first_chunk::<ICMP_LEN>() else {
         return Err(DropReason::IcmpMalformed);
     };
-    // All but the last are of even length, as fragments are.
-    let rest = run.data().skip(1);
-    let (len, sum) = rest.fold((begins.len(), checksum::sum(begins)), |(len, sum), data| {
-        (len + data.len(), checksum::add(sum, checksum::sum(data)))
-    });
+    let (len, sum) = sum_of_run(begins, run.data().skip(1));
     if len != lengths.total - lengths.header {
         return Err(DropReason::PktTooSmall);
     }

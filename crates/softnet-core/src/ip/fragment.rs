@@ -3,7 +3,7 @@
 //! [`split`] cuts an IPv4 packet that does not fit the next link; [`emit`] writes a datagram of either family from its
 //! payload, as one packet or several. Both are all or nothing: if memory runs out, nothing has been sent.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{Ipv4Addr, Ipv6Addr};
 
 use super::ETH_LEN;
 use super::checksum;
@@ -54,18 +54,9 @@ pub enum Addresses {
         src: Ipv6Addr,
         /// To.
         dst: Ipv6Addr,
+        /// The device whose link `dst` is on, if that is link-local.
+        dev: u16,
     },
-}
-
-impl Addresses {
-    /// Of these two; `None` if they are of different families.
-    pub fn new(src: IpAddr, dst: IpAddr) -> Option<Self> {
-        match (src, dst) {
-            (IpAddr::V4(src), IpAddr::V4(dst)) => Some(Addresses::V4 { src, dst }),
-            (IpAddr::V6(src), IpAddr::V6(dst)) => Some(Addresses::V6 { src, dst }),
-            _ => None,
-        }
-    }
 }
 
 /// Writes `datagram` to L3 packets of `mtu` bytes at the most. Its payload are the next `len` bytes of `pieces`; missing
@@ -186,7 +177,7 @@ fn write_header(header: &mut [u8], datagram: &Datagram, n: usize, part: Option<(
             fields.set_fragment(datagram.dont_fragment, more, (offset / 8) as u16);
             fields.renew_check();
         }
-        Addresses::V6 { src, dst } => {
+        Addresses::V6 { src, dst, .. } => {
             let payload = (header.len() - IPV6_LEN + n) as u16;
             let class = u32::from(datagram.tos) << 20;
             header[..4].copy_from_slice(&(0x6000_0000 | class).to_be_bytes());

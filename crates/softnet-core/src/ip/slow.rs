@@ -93,7 +93,7 @@ pub struct Outbox {
 /// Neighbours, fragments, ICMP limits, and what else the slow path remembers.
 pub struct SlowPath {
     pub(super) neigh: NeighTable,
-    frags: Reassembly,
+    pub(super) frags: Reassembly,
     idents: Idents,
     cut: u64,
     pmtu: PmtuCache,

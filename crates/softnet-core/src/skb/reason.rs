@@ -45,6 +45,7 @@ reasons! {
     IpBlackhole = "ip_blackhole", "the route says: discard";
     IpTtl = "ip_ttl", "TTL ran out on the way";
     IpFragLocal = "ip_frag_local", "a fragment where only a whole packet will do";
+    Ipv6NdiscFrag = "ipv6_ndisc_frag", "neighbour discovery in fragments";
     FragReasmTimeout = "frag_reasm_timeout", "the other fragments of its datagram did not come in time";
     DupFrag = "dup_frag", "a fragment that had come already";
     FragOverlap = "frag_overlap", "of a datagram whose fragments overlap";

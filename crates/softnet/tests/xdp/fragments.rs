@@ -11,7 +11,7 @@ use softnet_dev::netlink::Netlink;
 use softnet_dev::netns::NetNs;
 
 use super::hosts::Icmp;
-use super::world::{World, host, interface, softnet, until};
+use super::world::{World, host, host6, interface, softnet, softnet6, until};
 
 fn payload(len: usize) -> Vec<u8> {
     (0..len).map(|i| ((i * 7) ^ (i >> 8)) as u8).collect()
@@ -74,6 +74,23 @@ fn pings_of_any_size_are_answered() {
             until(&format!("a ping of {to} with {len} bytes"), || {
                 let reply = icmp.ping(to, 64, &payload(len));
                 let answered = icmp.receive(|message| message.from == to && message.kind == (0, 0));
+                answered.is_some_and(|message| message.bytes == reply)
+            });
+        }
+    }
+    world.end();
+}
+
+#[test]
+fn pings_of_any_size_are_answered_over_ipv6() {
+    let Some(mut world) = World::dual(2) else { return };
+    world.start_with(world.config_dual());
+    let icmp = Icmp::v6(&world.hosts[0]);
+    for len in [1452, 1453, 2900, 8000, 65_487] {
+        for to in [softnet6(0), softnet6(1), host6(1)] {
+            until(&format!("a ping of {to} with {len} bytes"), || {
+                let reply = icmp.ping(to, 64, &payload(len));
+                let answered = icmp.receive(|message| message.from == to && message.kind == (129, 0));
                 answered.is_some_and(|message| message.bytes == reply)
             });
         }

@@ -7,6 +7,7 @@ use std::net::Ipv6Addr;
 
 use super::{Fragment, Key, Reassembly, Whole};
 use crate::SoftnetData;
+use crate::ip::v6::header::{next, upper};
 use crate::skb::{DropReason, Skb, SkbList};
 
 /// Bytes of the fixed header.
@@ -18,17 +19,8 @@ const MAX_PAYLOAD: usize = u16::MAX as usize;
 /// Extension headers that are walked through at the most.
 const MAX_HEADERS: usize = 8;
 
-/// Next-header values (IANA).
-mod next {
-    pub(super) const HOP_BY_HOP: u8 = 0;
-    pub(super) const TCP: u8 = 6;
-    pub(super) const UDP: u8 = 17;
-    pub(super) const ROUTING: u8 = 43;
-    pub(super) const FRAGMENT: u8 = 44;
-    pub(super) const AUTHENTICATION: u8 = 51;
-    pub(super) const ICMPV6: u8 = 58;
-    pub(super) const DESTINATION: u8 = 60;
-}
+/// Next-header value of an Authentication header (RFC 4302), which is known for its length only.
+const AUTHENTICATION: u8 = 51;
 
 impl Reassembly {
     /// Takes a packet with a Fragment header, whose IPv6 header is at [`l3`](crate::skb::Head::l3), at `now` (ns). Hands
@@ -70,10 +62,8 @@ fn describe(skb: &mut Skb) -> Result<Fragment, DropReason> {
     let (start, more) = (usize::from(word & !7), word & 1 != 0);
     let id = u32::from_be_bytes([fragment[4], fragment[5], fragment[6], fragment[7]]);
     // A whole datagram may be empty, a part of one may not.
-    let malformed = (payload.is_empty() && (start > 0 || more))
-        || (more && payload.len() % 8 != 0)
-        || at - IPV6_LEN + start + payload.len() > MAX_PAYLOAD;
-    if malformed || (start == 0 && !holds_header_chain(fragment[0], payload)) {
+    let empty = payload.is_empty() && (start > 0 || more);
+    if empty || problem(at, (start, more), fragment[0], payload).is_some() {
         return Err(DropReason::FragInvalid);
     }
     let address = |at: usize| {
@@ -93,21 +83,33 @@ fn describe(skb: &mut Skb) -> Result<Fragment, DropReason> {
     Ok(described)
 }
 
-/// Where the Fragment header of `packet` is, behind nothing but headers that may come before it, and where the byte
-/// that announces it is.
-fn fragment_header(packet: &[u8]) -> Option<(usize, usize)> {
-    let (mut announced, mut at) = (6, IPV6_LEN);
-    for _ in 0..MAX_HEADERS {
-        match *packet.get(announced)? {
-            next::FRAGMENT => return Some((announced, at)),
-            next::HOP_BY_HOP | next::ROUTING | next::DESTINATION => {
-                announced = at;
-                at += (usize::from(*packet.get(at + 1)?) + 1) * 8;
-            }
-            _ => return None,
-        }
+/// What is wrong with a fragment whose header is at `at`, as a parameter problem says it: its code, and where the fault is
+/// in the packet. (RFC 8200 section 4.5; RFC 7112 section 5.)
+fn problem(at: usize, (start, more): (usize, bool), next: u8, payload: &[u8]) -> Option<(u8, u32)> {
+    if more && !payload.len().is_multiple_of(8) {
+        // The payload length.
+        return Some((0, 4));
     }
-    None
+    if at - IPV6_LEN + start + payload.len() > MAX_PAYLOAD {
+        // The fragment offset.
+        return Some((0, at as u32 + 2));
+    }
+    (start == 0 && !holds_header_chain(next, payload)).then_some((3, 0))
+}
+
+/// What the sender of `packet`, a fragment that was refused, is to be told by a parameter problem: its code, and where the
+/// fault is. `None` if it is nothing that it should know.
+pub fn parameter_problem(packet: &[u8]) -> Option<(u8, u32)> {
+    let (_, at) = fragment_header(packet)?;
+    let (fragment, payload) = packet.get(at..)?.split_first_chunk::<FRAGMENT_LEN>()?;
+    let word = u16::from_be_bytes([fragment[2], fragment[3]]);
+    problem(at, (usize::from(word & !7), word & 1 != 0), fragment[0], payload)
+}
+
+/// Where the byte is that announces the Fragment header of `packet`, and where that header is.
+fn fragment_header(packet: &[u8]) -> Option<(usize, usize)> {
+    let upper = upper(packet).ok().filter(|upper| upper.protocol == next::FRAGMENT)?;
+    Some((upper.said_at, upper.at))
 }
 
 /// Whether `payload`, which begins with a header of this kind, holds every header up to that of the upper layer
@@ -122,7 +124,7 @@ fn holds_header_chain(mut kind: u8, mut payload: &[u8]) -> bool {
             next::HOP_BY_HOP | next::ROUTING | next::DESTINATION => {
                 payload.get(1).map(|len| (usize::from(*len) + 1) * 8)
             }
-            next::AUTHENTICATION => payload.get(1).map(|len| (usize::from(*len) + 2) * 4),
+            AUTHENTICATION => payload.get(1).map(|len| (usize::from(*len) + 2) * 4),
             _ => return true,
         };
         let Some(rest) = len.and_then(|len| payload.get(len..)) else { return false };

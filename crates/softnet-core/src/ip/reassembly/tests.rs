@@ -356,7 +356,7 @@ fn ipv6_fragments_that_are_refused() {
         assert_eq!(rig.feed(&good[..len]), Err(DropReason::PktTooSmall));
     }
     let beyond = v6(0, &[44, 9, 1, 4, 0, 0, 0, 0], 17, 1, 1, &data[..16]);
-    assert_eq!(rig.feed(&beyond), Err(DropReason::PktTooSmall));
+    assert_eq!(rig.feed(&beyond), Err(DropReason::FragInvalid));
     assert_eq!(rig.frags.datagrams(), 0);
     assert_eq!(rig.feed(&good), Ok(None));
 }

@@ -4,6 +4,7 @@ use super::*;
 use crate::ip::echo::echo_reply_of_run;
 use crate::ip::fragment::{Addresses, Datagram, emit, split};
 use crate::ip::reassembly::Expired;
+use crate::ip::v6::slow::route6;
 use crate::skb::SkbList;
 
 impl SlowPath {
@@ -107,16 +108,27 @@ impl SlowPath {
         (len, pieces): (usize, impl IntoIterator<Item = &'a [u8]>),
         out: &mut Outbox,
     ) -> Result<(), DropReason> {
-        // IPv6 has no routes yet.
-        let Addresses::V4 { src, dst } = datagram.addresses else { return Err(DropReason::IpNoRoute) };
-        let hop = view.tables.v4.route(dst);
-        let link = view.iface(hop.dev).filter(|_| hop.is_reachable()).ok_or(DropReason::IpNoRoute)?;
-        let mtu = self.pmtu.mtu(view.now, dst.into(), link.mtu);
-        datagram.id = self.idents.next(src.into(), dst.into(), datagram.protocol, view.now);
+        let (src, dst, dev, reachable): (IpAddr, IpAddr, _, _) = match datagram.addresses {
+            Addresses::V4 { src, dst } => {
+                let hop = view.tables.v4.route(dst);
+                (src.into(), dst.into(), hop.dev, hop.is_reachable())
+            }
+            Addresses::V6 { src, dst, dev } => {
+                let hop = route6(view, dev, dst);
+                (src.into(), dst.into(), hop.dev, hop.is_reachable())
+            }
+        };
+        let link = view.iface(dev).filter(|_| reachable).ok_or(DropReason::IpNoRoute)?;
+        let mtu = self.pmtu.mtu(view.now, dst, link.mtu);
+        datagram.id = self.idents.next(src, dst, datagram.protocol, view.now);
         let mut skbs = emit(ctx, &datagram, mtu.into(), len, pieces)?;
-        while let Some(skb) = skbs.pop_front() {
+        while let Some(mut skb) = skbs.pop_front() {
             ctx.originate();
-            self.output_own(ctx, view, skb, out);
+            skb.head_mut().dev = dev;
+            match dst {
+                IpAddr::V4(_) => self.output_own(ctx, view, skb, out),
+                IpAddr::V6(_) => self.output_own6(ctx, view, skb, out),
+            }
         }
         self.act(ctx, view, out);
         Ok(())
@@ -147,11 +159,14 @@ impl SlowPath {
         Ok(())
     }
 
-    /// Gives up datagrams whose fragments did not come in time, with an error about those whose first did (RFC 792).
+    /// Gives up datagrams whose fragments did not come in time, with an error about those whose first did (RFC 792, RFC 4443).
     pub(super) fn expire_fragments(&mut self, ctx: &mut SoftnetData, view: View<'_>, out: &mut Outbox) {
         while let Some(Expired { first, rest }) = self.frags.expire(view.now) {
             if let Some(first) = first {
-                self.error(ctx, view, &first, IcmpError::ReassemblyTimeExceeded, out);
+                match first.data().get(ETH_LEN).map(|first| first >> 4) {
+                    Some(6) => self.error6(ctx, view, &first, Icmp6Error::ReassemblyTimeExceeded, out),
+                    _ => self.error(ctx, view, &first, IcmpError::ReassemblyTimeExceeded, out),
+                }
                 ctx.free(first, DropReason::FragReasmTimeout);
             }
             ctx.free_list(rest, DropReason::FragReasmTimeout);

@@ -13,13 +13,13 @@ use super::header::{Ipv6Header, LEN, next, upper, validate};
 use crate::skb::{DropReason, Flags, Skb, Store};
 
 /// Hop limit of what is made here.
-const HOP_LIMIT: u8 = 64;
+pub(in super::super) const HOP_LIMIT: u8 = 64;
 /// An error message is no longer than the smallest MTU there may be, from its IPv6 header on (RFC 4443 section 2.4(c)).
 const ERROR_MAX: usize = 1280;
 /// Bytes of an ICMPv6 header with the four that depend on the message.
 const ICMP_LEN: usize = 8;
-const ECHO_REQUEST: u8 = 128;
-const ECHO_REPLY: u8 = 129;
+pub(in super::super) const ECHO_REQUEST: u8 = 128;
+pub(in super::super) const ECHO_REPLY: u8 = 129;
 const REDIRECT: u8 = 137;
 
 /// What there is to complain about.
@@ -40,6 +40,8 @@ pub enum Icmp6Error {
     },
     /// The hop limit ran out on the way (3/0).
     TimeExceeded,
+    /// Fragments of a datagram to softnet did not come in time (3/1).
+    ReassemblyTimeExceeded,
     /// Something in the header (4).
     ParameterProblem {
         /// What is wrong with it.
@@ -59,6 +61,7 @@ impl Icmp6Error {
             Icmp6Error::PortUnreachable => (1, 4, 0),
             Icmp6Error::PacketTooBig { mtu } => (2, 0, mtu.into()),
             Icmp6Error::TimeExceeded => (3, 0, 0),
+            Icmp6Error::ReassemblyTimeExceeded => (3, 1, 0),
             Icmp6Error::ParameterProblem { code, pointer } => (4, code, pointer),
         };
         let [a, b, c, d] = u32::to_be_bytes(rest);
@@ -89,14 +92,18 @@ pub fn build_error(
         return None;
     }
     let (eth, offending) = packet.data().split_first_chunk::<ETH_LEN>()?;
-    let total = validate(offending).ok()?;
-    let offending = &offending[..total];
+    let offending = match validate(offending) {
+        Ok(total) => offending.get(..total)?,
+        // Of a datagram in several skbs, what is in the first.
+        Err(_) if packet.head().flags & Flags::MORE != 0 => offending,
+        Err(_) => return None,
+    };
     let header = Ipv6Header::new(offending)?;
     let group = eth.first_chunk().is_some_and(is_group) || header.dst().is_multicast();
     if group && !error.about_group() || !may_report(offending) || !limit.allow(now) {
         return None;
     }
-    let quote = &offending[..total.min(ERROR_MAX - LEN - ICMP_LEN)];
+    let quote = &offending[..offending.len().min(ERROR_MAX - LEN - ICMP_LEN)];
     let mut skb = store.alloc_skb()?;
     let frame = skb.put(ETH_LEN + LEN + ICMP_LEN + quote.len());
     let message = frame.and_then(|frame| begin(frame, next::ICMPV6, HOP_LIMIT, source, header.src()));

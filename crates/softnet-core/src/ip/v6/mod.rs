@@ -12,5 +12,6 @@ pub mod fib;
 pub mod header;
 pub mod icmp;
 pub(super) mod input;
+mod local;
 pub mod nd;
 pub(super) mod slow;

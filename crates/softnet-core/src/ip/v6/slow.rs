@@ -8,7 +8,7 @@ use super::super::neigh::Heard;
 use super::super::slow::{Iface, Outbox, Refused, SlowPath, View};
 use super::super::{ETH_LEN, MacAddr, is_group};
 use super::addr::{is_link_local, is_martian_destination, never_on_a_wire, solicited_node};
-use super::header::{Ipv6Header, Refusal, check_hop_by_hop, next, receive, validate};
+use super::header::{Ipv6Header, Refusal, Upper, check_hop_by_hop, next, receive, validate};
 use super::icmp::{Icmp6Error, build_error, echo_reply, is_echo_request, message_sum};
 use super::nd::{self, Message};
 use crate::SoftnetData;
@@ -36,7 +36,7 @@ impl Iface {
 
 /// What the header of a received packet says.
 #[derive(Clone, Copy)]
-struct Received {
+pub(super) struct Received {
     src: Ipv6Addr,
     dst: Ipv6Addr,
     hop_limit: u8,
@@ -44,7 +44,7 @@ struct Received {
     total: usize,
 }
 
-fn packet(skb: &Skb) -> &[u8] {
+pub(super) fn packet(skb: &Skb) -> &[u8] {
     skb.data().get(ETH_LEN..).unwrap_or_default()
 }
 
@@ -140,7 +140,7 @@ impl SlowPath {
     }
 
     /// A packet addressed to softnet, or to a group that it is in.
-    fn local6(
+    pub(super) fn local6(
         &mut self,
         ctx: &mut SoftnetData,
         view: View<'_>,
@@ -152,9 +152,23 @@ impl SlowPath {
             Ok(upper) => upper,
             Err(refusal) => return Err(self.refuse(ctx, view, skb, refusal, out)),
         };
+        match upper.protocol {
+            next::ICMPV6 => self.icmp6(ctx, view, skb, received, upper.at, out),
+            next::FRAGMENT => self.fragment6(ctx, view, skb, received, out),
+            _ => Err((self.unserved6(ctx, view, skb, upper, out), DropReason::IpNoProto)),
+        }
+    }
+
+    /// A packet to softnet, for a protocol or port that nobody serves: tells its sender, and hands it back.
+    pub(super) fn unserved6(
+        &mut self,
+        ctx: &mut SoftnetData,
+        view: View<'_>,
+        skb: Skb,
+        upper: Upper,
+        out: &mut Outbox,
+    ) -> Skb {
         let error = match upper.protocol {
-            next::ICMPV6 => return self.icmp6(ctx, view, skb, received, upper.at, out),
-            next::FRAGMENT => return Err((skb, DropReason::IpFragLocal)),
             next::NONE => None,
             next::TCP | next::UDP => Some(Icmp6Error::PortUnreachable),
             _ => Some(Icmp6Error::ParameterProblem { code: 1, pointer: upper.said_at as u32 }),
@@ -162,7 +176,7 @@ impl SlowPath {
         if let Some(error) = error {
             self.error6(ctx, view, &skb, error, out);
         }
-        Err((skb, DropReason::IpNoProto))
+        skb
     }
 
     /// An ICMPv6 message to softnet, which begins at `at` of its packet.
@@ -249,16 +263,17 @@ impl SlowPath {
     }
 
     /// Sends a packet made here to its destination; to one that is link-local, on the device that it came in by.
-    fn output_own6(&mut self, ctx: &mut SoftnetData, view: View<'_>, mut skb: Skb, out: &mut Outbox) {
+    pub(in super::super) fn output_own6(
+        &mut self,
+        ctx: &mut SoftnetData,
+        view: View<'_>,
+        mut skb: Skb,
+        out: &mut Outbox,
+    ) {
         let dst = Ipv6Header::new(packet(&skb)).map_or(Ipv6Addr::UNSPECIFIED, |h| h.dst());
-        let dev = skb.head().dev;
-        let hop = match (is_link_local(dst), view.iface(dev)) {
-            (true, Some(iface)) => view.tables.v6.on_link(dev, iface.mtu, dst),
-            _ => view.tables.v6.route(dst),
-        };
-        let reachable = matches!(hop.kind, Kind::Rewrite | Kind::Connected | Kind::Resolve);
+        let hop = route6(view, skb.head().dev, dst);
         match view.iface(hop.dev) {
-            Some(iface) if reachable => {
+            Some(iface) if hop.is_reachable() => {
                 skb.head_mut().dev = hop.dev;
                 self.output(ctx, view, skb, hop, iface.mac, out)
             }
@@ -267,7 +282,7 @@ impl SlowPath {
     }
 
     /// Tells the sender what is wrong with his extension headers, if he is to be told.
-    fn refuse(
+    pub(super) fn refuse(
         &mut self,
         ctx: &mut SoftnetData,
         view: View<'_>,
@@ -299,6 +314,14 @@ impl SlowPath {
         let Some(message) = build_error(ctx, skb, error, source, &mut self.limit, view.now) else { return };
         ctx.originate();
         self.output_own6(ctx, view, message, out);
+    }
+}
+
+/// The next hop to `dst`: on `dev`, if it is link-local.
+pub(in super::super) fn route6(view: View<'_>, dev: u16, dst: Ipv6Addr) -> Adjacency<Ipv6Addr> {
+    match (is_link_local(dst), view.iface(dev)) {
+        (true, Some(iface)) => view.tables.v6.on_link(dev, iface.mtu, dst),
+        _ => view.tables.v6.route(dst),
     }
 }
 

@@ -9,6 +9,9 @@ use crate::ip::v6::addr::{ALL_NODES, link_local, multicast_mac};
 #[path = "slow_world.rs"]
 mod world;
 
+#[path = "slow_frag_tests.rs"]
+mod frags;
+
 use world::*;
 
 #[test]
@@ -199,8 +202,8 @@ fn packets_to_softnet_itself() {
     world.refused(ip(0, CLIENT, OWN[0], 64, next::NONE, &[]), IpNoProto, None);
     world.refused(
         ip(0, CLIENT, OWN[0], 64, next::FRAGMENT, &[17, 0, 0, 1, 0, 0, 0, 1, 9]),
-        IpFragLocal,
-        None,
+        FragInvalid,
+        Some((4, 0, 4)),
     );
     world.refused(ip(0, CLIENT, OWN[0], 64, next::ICMPV6, &[128, 0]), IcmpMalformed, None);
     world.refused(icmp(0, CLIENT, OWN[0], 64, &[129, 0, 0, 0, 0, 0, 0, 0]), IcmpIgnored, None);

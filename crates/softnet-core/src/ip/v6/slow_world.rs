@@ -167,7 +167,7 @@ impl World {
     }
 
     pub(super) fn held(&self) -> u64 {
-        self.slow.neighbours().held() as u64
+        self.slow.held() as u64
     }
 
     pub(super) fn drops(&self, reason: DropReason) -> u64 {
