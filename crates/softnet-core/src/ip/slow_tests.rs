@@ -407,6 +407,12 @@ fn any_frame(dev: u16) -> impl Strategy<Value = Vec<u8>> {
         4 => (any_ip(), any_ip(), 0u8..4, 0usize..900).prop_map(move |(s, d, t, n)| udp(dev, s, d, t * 20 + 1, n)),
         2 => (any_ip(), prop_oneof![Just(8u8), any::<u8>()]).prop_map(|(d, kind)| echo(d, 3, kind)),
         2 => (any_ip(), options).prop_map(|(d, options)| with_options(d, 2, &options)),
+        // Fragments of few datagrams, so that some become whole, and some overlap.
+        4 => (any_ip(), 0u16..4, any::<bool>(), 1usize..3, any::<bool>()).prop_map(|(dst, at, more, n, udp)| {
+            let kind = if udp { protocol::UDP } else { protocol::ICMP };
+            let word = u16::from(more) << 13 | at;
+            mend(set(ip(0, CLIENT, dst, 9, kind, &vec![8; n * 8]), ETH_LEN + 6, &word.to_be_bytes()))
+        }),
         2 => (any_ip(), mac.clone()).prop_map(move |(ip, mac)| reply(dev, ip, mac)),
         1 => (any_ip(), mac.clone()).prop_map(move |(ip, mac)| request(dev, ip, mac)),
         1 => (any_ip(), any_ip(), mac).prop_map(|(a, b, mac)| arp(BROADCAST, ArpPacket::request(mac, a, b))),

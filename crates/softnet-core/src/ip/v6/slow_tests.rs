@@ -383,6 +383,12 @@ fn any_frame(dev: u16) -> impl Strategy<Value = Vec<u8>> {
     let header = prop::collection::vec(prop_oneof![Just(0u8), Just(1), Just(58), any::<u8>()], 8..40);
     let first = prop::sample::select(vec![0u8, 43, 44, 60, 58]);
     let sensible = prop_oneof![
+        // Fragments of few datagrams, so that some become whole, and some overlap.
+        4 => (any_ip(), 0u16..4, 0u16..2, 1usize..3, any::<bool>()).prop_map(move |(dst, at, more, n, udp)| {
+            let kind = if udp { next::UDP } else { next::ICMPV6 };
+            let header = [kind, 0, 0, (at * 8 + more) as u8, 0, 0, 0, 7];
+            ip(dev, CLIENT, dst, 9, next::FRAGMENT, &[&header[..], &vec![128; n * 8]].concat())
+        }),
         4 => (any_ip(), any_ip(), 0u8..4, 0usize..1400).prop_map(move |(s, d, t, n)| udp(dev, s, d, t * 20 + 1, n)),
         2 => (any_ip(), any_ip(), any::<u8>(), 8usize..50).prop_map(move |(s, d, kind, n)| {
             icmp(dev, s, d, 255, &[&[kind, 0, 0, 0][..], &vec![0; n]].concat())
