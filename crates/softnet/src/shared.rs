@@ -195,7 +195,7 @@ impl Shared {
         let tables = self.tables.load();
         let view = View { now: self.clock.now(), tables: &tables, ifaces };
         f(slow, ctx, view, outbox);
-        if !outbox.local.is_empty() || !outbox.errors.is_empty() {
+        if !outbox.local.is_empty() || !outbox.errors.is_empty() || !outbox.too_big.is_empty() {
             self.sockets.slow_input(ctx, slow, view, outbox);
         }
         drop(tables);

@@ -88,6 +88,19 @@ pub struct Outbox {
     pub local: Vec<Skb>,
     /// What became of datagrams that sockets sent.
     pub errors: Vec<(Flow, SocketError)>,
+    /// Datagrams that sockets may have sent, and that were too long somewhere.
+    pub too_big: Vec<TooBig>,
+}
+
+/// An ICMP error says that a datagram was too long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TooBig {
+    /// Its addresses and ports.
+    pub flow: Flow,
+    /// Its length, from the IP header on.
+    pub len: u16,
+    /// What would have fitted, see [`Problem::PacketTooBig`].
+    pub mtu: u32,
 }
 
 /// Neighbours, fragments, ICMP limits, and what else the slow path remembers.
@@ -165,6 +178,7 @@ impl SlowPath {
     ) {
         skb.head_mut().l3 = ETH_LEN as u16;
         let done = match exception {
+            Exception::NoSocket if is_ipv6(&skb) => Err(self.nobody6(ctx, view, skb, out)),
             _ if is_ipv6(&skb) => self.ipv6(ctx, view, skb, out),
             Exception::Arp => self.arp(ctx, view, skb, out),
             Exception::Unusual => match check_unusual(&skb, |addr| view.is_broadcast(addr)) {
@@ -251,18 +265,19 @@ impl SlowPath {
                     }
                     Action::Fail { ip, reason, mut skbs, .. } => {
                         while let Some(skb) = skbs.pop_front() {
-                            match ip {
-                                _ if reason != DropReason::NeighFailed => {}
-                                IpAddr::V4(_) => {
-                                    self.error(ctx, view, &skb, IcmpError::HostUnreachable, out);
-                                    let ours = skb.head().flags & Flags::ORIGINATED != 0;
-                                    let flow = error::of_sent(skb.data().get(ETH_LEN..).unwrap_or_default());
-                                    let sent = flow.filter(|_| ours);
-                                    out.errors.extend(sent.map(|flow| (flow, SocketError::HostUnreachable)));
+                            if reason == DropReason::NeighFailed {
+                                match ip {
+                                    IpAddr::V4(_) => {
+                                        self.error(ctx, view, &skb, IcmpError::HostUnreachable, out)
+                                    }
+                                    IpAddr::V6(_) => {
+                                        self.error6(ctx, view, &skb, Icmp6Error::AddressUnreachable, out)
+                                    }
                                 }
-                                IpAddr::V6(_) => {
-                                    self.error6(ctx, view, &skb, Icmp6Error::AddressUnreachable, out);
-                                }
+                                let ours = skb.head().flags & Flags::ORIGINATED != 0;
+                                let flow = error::of_sent(skb.data().get(ETH_LEN..).unwrap_or_default());
+                                let sent = flow.filter(|_| ours);
+                                out.errors.extend(sent.map(|flow| (flow, SocketError::HostUnreachable)));
                             }
                             ctx.free(skb, reason);
                         }
@@ -378,7 +393,10 @@ impl SlowPath {
     pub fn send(&mut self, ctx: &mut SoftnetData, view: View<'_>, mut skb: Skb, out: &mut Outbox) {
         let head = skb.head_mut();
         (head.l3, head.flags) = (ETH_LEN as u16, head.flags | Flags::ORIGINATED);
-        self.output_own(ctx, view, skb, out);
+        match is_ipv6(&skb) {
+            true => self.output_own6(ctx, view, skb, out),
+            false => self.output_own(ctx, view, skb, out),
+        }
         self.act(ctx, view, out);
     }
 

@@ -1,21 +1,22 @@
 //! UDP input (RFC 768, RFC 1122 section 4.1): a batch of datagrams is verified, matched with sockets, and handed over.
 //!
 //! Called by whoever polls, with packets that are addressed to this host, whole (no fragments), and whose L3 header is
-//! where [`Head::l3`](crate::skb::Head::l3) says: IPv4, or IPv6 without extension headers. Neither lock nor clock nor
+//! where [`Head::l3`](crate::skb::Head::l3) says: IPv4 or IPv6. Neither lock nor clock nor
 //! allocation. Every packet ends in an inbox, in the batch of those that nobody serves, or freed with its reason.
 
-use super::key::{Flow, is_v4, mapped};
+use super::key::{Addr, Flow, is_v4, mapped};
 use super::slot::{Refusal, datagrams};
 use super::table::{Found, Hit, Sockets};
 use crate::SoftnetData;
 use crate::ip::checksum;
 use crate::ip::header::{Ipv4Header, MIN_LEN, protocol};
+use crate::ip::v6::header::receive;
 use crate::skb::{BATCH, Batch, DropReason, Flags, Skb};
 use crate::steer::skb_get_hash;
 
 /// Bytes of a UDP header.
-pub(super) const UDP_LEN: usize = 8;
-const IPV6_LEN: usize = 40;
+pub const UDP_LEN: usize = 8;
+pub(super) const IPV6_LEN: usize = 40;
 
 /// What the headers of a datagram say.
 #[derive(Clone, Copy)]
@@ -39,24 +40,48 @@ impl Parsed {
     }
 }
 
-/// Reads the headers of the datagram that `skb` begins.
+/// Our end and the other's, of a received packet, and where its UDP header begins and its IP packet ends.
 #[inline(always)]
-pub(super) fn parse(skb: &Skb) -> Result<Parsed, DropReason> {
-    let (data, l3) = (skb.data(), usize::from(skb.head().l3));
-    let packet = data.get(l3..).unwrap_or_default();
-    let (local, remote, header, total) = match packet.first().map(|first| first >> 4) {
+fn ends(packet: &[u8]) -> Result<(Addr, Addr, usize, usize), DropReason> {
+    match packet.first().map(|first| first >> 4) {
         Some(4) => {
             let ip = Ipv4Header::new(packet).ok_or(DropReason::PktTooSmall)?;
-            (mapped(ip.dst()), mapped(ip.src()), ip.header_len().max(MIN_LEN), usize::from(ip.total_len()))
+            let header = ip.header_len().max(MIN_LEN);
+            Ok((mapped(ip.dst()), mapped(ip.src()), header, usize::from(ip.total_len())))
         }
         Some(6) => {
             let ip: &[u8; IPV6_LEN] = packet.first_chunk().ok_or(DropReason::PktTooSmall)?;
             let addr = |at: usize| ip[at..].first_chunk().map_or(0, |addr| u128::from_be_bytes(*addr));
             let total = IPV6_LEN + usize::from(u16::from_be_bytes([ip[4], ip[5]]));
-            (addr(24), addr(8), IPV6_LEN, total)
+            let header = match ip[6] {
+                protocol::UDP => IPV6_LEN,
+                _ => behind_extensions(packet)?,
+            };
+            Ok((addr(24), addr(8), header, total))
         }
-        _ => return Err(DropReason::PktTooSmall),
-    };
+        _ => Err(DropReason::PktTooSmall),
+    }
+}
+
+/// The flow of a packet, as the one sees it who receives it; `None` if it is no UDP, or does not begin a datagram.
+pub(super) fn flow_of(packet: &[u8]) -> Option<Flow> {
+    if packet.first()? >> 4 == 4 {
+        let ip = Ipv4Header::new(packet)?;
+        if ip.protocol() != protocol::UDP || ip.fragment_offset() != 0 {
+            return None;
+        }
+    }
+    let (local, remote, header, _) = ends(packet).ok()?;
+    let &[s0, s1, d0, d1] = packet.get(header..)?.first_chunk()?;
+    Some(Flow { local, remote, lport: u16::from_be_bytes([d0, d1]), rport: u16::from_be_bytes([s0, s1]) })
+}
+
+/// Reads the headers of the datagram that `skb` begins.
+#[inline(always)]
+pub(super) fn parse(skb: &Skb) -> Result<Parsed, DropReason> {
+    let (data, l3) = (skb.data(), usize::from(skb.head().l3));
+    let packet = data.get(l3..).unwrap_or_default();
+    let (local, remote, header, total) = ends(packet)?;
     let udp: &[u8; UDP_LEN] =
         packet.get(header..).and_then(|udp| udp.first_chunk()).ok_or(DropReason::PktTooSmall)?;
     let word = |at: usize| u16::from_be_bytes([udp[at], udp[at + 1]]);
@@ -66,6 +91,13 @@ pub(super) fn parse(skb: &Skb) -> Result<Parsed, DropReason> {
     }
     let flow = Flow { local, remote, lport: word(2), rport: word(0) };
     Ok(Parsed { flow, l3, l4: l3 + header, len })
+}
+
+/// Where UDP begins in an IPv6 packet with extension headers.
+#[cold]
+fn behind_extensions(packet: &[u8]) -> Result<usize, DropReason> {
+    let upper = receive(packet).map_err(|_| DropReason::Ipv6BadExthdr)?;
+    if upper.protocol == protocol::UDP { Ok(upper.at) } else { Err(DropReason::IpNoProto) }
 }
 
 /// Reads and verifies the datagram whose skbs these are.

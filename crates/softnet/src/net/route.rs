@@ -2,13 +2,15 @@
 //!
 //! Read from the tables of one moment, without a lock, by the thread that sends.
 
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 
 use rustix::io::Errno;
 use softnet_core::ip::adjacency::{Kind, Tables};
 use softnet_core::ip::header::{is_multicast, is_unicast};
 use softnet_core::ip::slow::Iface;
+use softnet_core::ip::v6::addr::is_link_local;
 use softnet_core::ip::{ETH_LEN, MacAddr};
+use softnet_core::sock::key::{ANY, Addr, is_v4, mapped, unmapped};
 
 /// Where a datagram goes next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,8 +30,8 @@ pub(super) enum Next {
 pub(super) struct Way {
     pub(super) next: Next,
     /// Our address.
-    pub(super) src: u32,
-    /// Bytes of the largest packet, from its IPv4 header on.
+    pub(super) src: Addr,
+    /// Bytes of the largest packet, from its IP header on.
     pub(super) mtu: u16,
 }
 
@@ -41,8 +43,12 @@ pub(super) fn is_loopback(addr: u32) -> bool {
     addr >> 24 == 127
 }
 
-/// Whether `addr` is one of our own.
-pub(super) fn is_own(tables: &Tables, addr: u32) -> bool {
+/// Whether `addr` is one of our own. Link-local addresses are on a link each, and there is no way to name it: they are not.
+pub(super) fn is_own(tables: &Tables, addr: Addr) -> bool {
+    let Some(addr) = unmapped(addr) else {
+        let v6 = Ipv6Addr::from_bits(addr);
+        return v6.is_loopback() || tables.v6.next_hop(tables.v6.fib.lookup(addr)).kind == Kind::Local;
+    };
     is_loopback(addr) || tables.v4.next_hop(tables.v4.fib.lookup(addr)).kind == Kind::Local
 }
 
@@ -83,19 +89,59 @@ fn device_of_broadcast(tables: &Tables, broadcast: u32) -> Option<(u16, &Iface)>
 #[inline]
 pub(super) fn find(
     tables: &Tables,
+    dst: Addr,
+    src: Option<Addr>,
+    multicast_dev: Option<u16>,
+    broadcast: bool,
+) -> Result<Way, Errno> {
+    if src.is_some_and(|src| is_v4(src) != is_v4(dst)) {
+        return Err(Errno::NETUNREACH);
+    }
+    match unmapped(dst) {
+        Some(dst) => find4(tables, dst, src.and_then(unmapped), multicast_dev, broadcast),
+        None if dst == ANY => Err(Errno::INVAL),
+        None => find6(tables, Ipv6Addr::from_bits(dst), src),
+    }
+}
+
+/// The same of IPv6. Not to groups, nor to link-local addresses, since it can't be said on which link.
+fn find6(tables: &Tables, dst: Ipv6Addr, src: Option<Addr>) -> Result<Way, Errno> {
+    let here = |dst: Ipv6Addr| Way { next: Next::Local, src: src.unwrap_or(dst.to_bits()), mtu: LOCAL_MTU };
+    if dst.is_loopback() {
+        return Ok(here(dst));
+    }
+    if dst.is_multicast() || is_link_local(dst) {
+        return Err(Errno::NETUNREACH);
+    }
+    let hop = tables.v6.route(dst);
+    let next = match hop.kind {
+        Kind::Local => return Ok(here(dst)),
+        Kind::Rewrite => Next::Device(hop.dev, hop.rewrite),
+        Kind::Connected | Kind::Resolve => Next::Resolve,
+        Kind::Unreachable => return Err(Errno::HOSTUNREACH),
+        Kind::Blackhole => return Err(Errno::INVAL),
+        Kind::NoRoute | Kind::Broadcast => return Err(Errno::NETUNREACH),
+    };
+    let iface = tables.ifaces.get(usize::from(hop.dev)).and_then(Option::as_ref).ok_or(Errno::NETDOWN)?;
+    let own = || iface.source_for6(dst).map(Ipv6Addr::to_bits);
+    Ok(Way { next, src: src.or_else(own).ok_or(Errno::ADDRNOTAVAIL)?, mtu: hop.mtu })
+}
+
+fn find4(
+    tables: &Tables,
     dst: u32,
     src: Option<u32>,
     multicast_dev: Option<u16>,
     broadcast: bool,
 ) -> Result<Way, Errno> {
     if is_loopback(dst) {
-        return Ok(Way { next: Next::Local, src: src.unwrap_or(dst), mtu: LOCAL_MTU });
+        return Ok(Way { next: Next::Local, src: mapped(src.unwrap_or(dst)), mtu: LOCAL_MTU });
     }
     let to_many = |device: Option<(u16, &Iface)>, mac: MacAddr| {
         let (dev, iface) = device.ok_or(Errno::NETUNREACH)?;
         let own = iface.addresses.first().map(|(own, _)| own.to_bits());
         let src = src.or(own).ok_or(Errno::ADDRNOTAVAIL)?;
-        Ok((dev, link(mac, iface), src, iface.mtu))
+        Ok((dev, link(mac, iface), mapped(src), iface.mtu))
     };
     if is_multicast(dst) {
         let chosen =
@@ -117,7 +163,9 @@ pub(super) fn find(
         return Ok(Way { next: Next::Device(dev, link), src, mtu });
     }
     let next = match hop.kind {
-        Kind::Local => return Ok(Way { next: Next::Local, src: src.unwrap_or(dst), mtu: LOCAL_MTU }),
+        Kind::Local => {
+            return Ok(Way { next: Next::Local, src: mapped(src.unwrap_or(dst)), mtu: LOCAL_MTU });
+        }
         Kind::Rewrite => Next::Device(hop.dev, hop.rewrite),
         Kind::Connected | Kind::Resolve => Next::Resolve,
         Kind::Unreachable => return Err(Errno::HOSTUNREACH),
@@ -130,5 +178,5 @@ pub(super) fn find(
     let iface = tables.ifaces.get(usize::from(hop.dev)).and_then(Option::as_ref).ok_or(Errno::NETDOWN)?;
     let peer = if hop.gateway.is_unspecified() { dst } else { hop.gateway.to_bits() };
     let own = || iface.source_for(Ipv4Addr::from_bits(peer)).map(Ipv4Addr::to_bits);
-    Ok(Way { next, src: src.or_else(own).ok_or(Errno::ADDRNOTAVAIL)?, mtu: hop.mtu })
+    Ok(Way { next, src: mapped(src.or_else(own).ok_or(Errno::ADDRNOTAVAIL)?), mtu: hop.mtu })
 }

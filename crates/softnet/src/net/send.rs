@@ -3,18 +3,25 @@
 //! Datagrams go out in a batch for each device, in order. Those whose neighbour is not known go by the slow path, which
 //! holds them until it is.
 
+use std::net::Ipv6Addr;
 use std::sync::Arc;
 
 use rustix::io::Errno;
 use softnet_core::SoftnetData;
-use softnet_core::skb::Batch;
-use softnet_core::sock::key::{ANY, Addr, mapped, unmapped};
-use softnet_core::sock::output::{HEADERS, Udp4, write_udp4};
+use softnet_core::ip::fragment::{Addresses, Datagram, MAX_PAYLOAD_V4, MAX_PAYLOAD_V6};
+use softnet_core::ip::header::protocol;
+use softnet_core::ip::{ETH_LEN, checksum};
+use softnet_core::skb::{Batch, DropReason, Skb};
+use softnet_core::sock::key::{ANY, Addr, unmapped};
+use softnet_core::sock::output::{
+    HEADERS, HEADERS_6, UDP_LEN, Udp4, Udp6, pseudo_header_sum_6, udp_header, write_udp4, write_udp6,
+};
 use softnet_core::sock::{Flow, SocketError};
 use softnet_core::sync::Ordering;
 
 use super::options::{Options, timeout};
 use super::route::{Next, Way, find};
+use super::table::is_group;
 use super::thread::AppThread;
 use crate::sender::{FOR_EVER, LocalSender};
 use crate::shared::Shared;
@@ -37,8 +44,76 @@ impl Tx {
     }
 
     /// Our address, if it is bound to one that packets may come from.
-    pub(super) fn source(&self) -> Option<u32> {
-        unmapped(self.local).filter(|addr| !softnet_core::ip::header::is_multicast(*addr))
+    pub(super) fn source(&self) -> Option<Addr> {
+        (self.local != ANY && !is_group(self.local)).then_some(self.local)
+    }
+}
+
+/// The headers of a datagram.
+#[derive(Clone, Copy)]
+struct Head {
+    src: Addr,
+    dst: Addr,
+    sport: u16,
+    dport: u16,
+    ttl: u8,
+    tos: u8,
+}
+
+impl Head {
+    /// Source and destination, if they are of IPv4.
+    fn v4(&self) -> Option<(u32, u32)> {
+        unmapped(self.src).zip(unmapped(self.dst))
+    }
+
+    /// Bytes of headers.
+    fn len(&self) -> usize {
+        if self.v4().is_some() { HEADERS } else { HEADERS_6 }
+    }
+
+    /// Bytes of payload at the most.
+    fn most(&self) -> usize {
+        let most = if self.v4().is_some() { MAX_PAYLOAD_V4 } else { MAX_PAYLOAD_V6 };
+        most - UDP_LEN
+    }
+
+    /// A link header without addresses.
+    fn no_link(&self) -> [u8; ETH_LEN] {
+        let mut link = [0; ETH_LEN];
+        link[12..].copy_from_slice(if self.v4().is_some() { &[0x08, 0x00] } else { &[0x86, 0xdd] });
+        link
+    }
+
+    #[inline]
+    fn write(&self, skb: &mut Skb, link: &[u8; ETH_LEN], payload: &[u8]) -> Option<()> {
+        let Head { sport, dport, ttl, tos, .. } = *self;
+        match self.v4() {
+            Some((src, dst)) => write_udp4(skb, link, &Udp4 { src, dst, sport, dport, ttl, tos }, payload),
+            None => {
+                let (src, dst) = (Ipv6Addr::from_bits(self.src), Ipv6Addr::from_bits(self.dst));
+                let to = Udp6 { src, dst, sport, dport, hop_limit: ttl, class: tos };
+                write_udp6(skb, link, &to, payload)
+            }
+        }
+    }
+
+    /// The datagram as one that may be cut, and its UDP header. `payload` is not longer than may be.
+    fn datagram(&self, payload: &[u8]) -> (Datagram, [u8; UDP_LEN]) {
+        let len = (UDP_LEN + payload.len()) as u16;
+        let (addresses, pseudo) = match self.v4() {
+            Some((src, dst)) => {
+                let pseudo = checksum::pseudo_header_sum(src, dst, protocol::UDP, len);
+                (Addresses::V4 { src: src.into(), dst: dst.into() }, pseudo)
+            }
+            None => {
+                let (src, dst) = (Ipv6Addr::from_bits(self.src), Ipv6Addr::from_bits(self.dst));
+                (Addresses::V6 { src, dst, dev: 0 }, pseudo_header_sum_6(src, dst, len))
+            }
+        };
+        let udp = udp_header((self.sport, self.dport), len, pseudo, payload);
+        let Head { ttl, tos, .. } = *self;
+        let datagram = Datagram { addresses, protocol: protocol::UDP, ttl, tos, id: 0, dont_fragment: false };
+        (datagram, udp)
     }
 }
 
@@ -99,20 +174,16 @@ impl<'a> Sending<'a> {
         to: Option<(Addr, u16)>,
     ) -> Result<(), Errno> {
         let (dst, dport) = to.or(tx.peer).ok_or(Errno::DESTADDRREQ)?;
-        // There is no IPv6 to send by.
-        let dst = unmapped(dst).ok_or(if dst == ANY { Errno::INVAL } else { Errno::NETUNREACH })?;
         if dport == 0 {
             return Err(Errno::INVAL);
         }
         let broadcast = self.options.broadcast.load(Ordering::Relaxed);
         let way = find(thread.tables.load(), dst, tx.source(), tx.multicast_dev, broadcast)?;
-        if payload.len() + HEADERS > usize::from(way.mtu) {
-            // This is where it would be cut into fragments.
-            return Err(Errno::MSGSIZE);
-        }
-        let to_group = matches!(way.next, Next::Multicast(..));
-        let ttl = if to_group { &self.options.multicast_ttl } else { &self.options.ttl };
-        let head = Udp4 {
+        let ttl = match way.next {
+            Next::Multicast(..) => &self.options.multicast_ttl,
+            _ => &self.options.ttl,
+        };
+        let head = Head {
             src: way.src,
             dst,
             sport: tx.lport,
@@ -120,7 +191,54 @@ impl<'a> Sending<'a> {
             ttl: ttl.load(Ordering::Relaxed) as u8,
             tos: self.options.tos.load(Ordering::Relaxed) as u8,
         };
+        if payload.len() + head.len() > usize::from(way.mtu) || self.shared.sockets.path_mtus_known() {
+            return self.put_in_pieces(thread, tx, &way, &head, payload);
+        }
         self.put(thread, tx, &way, &head, payload)
+    }
+
+    /// One that may have to be cut into fragments, which the slow path does.
+    #[cold]
+    fn put_in_pieces(
+        &mut self,
+        thread: &mut AppThread,
+        tx: &mut Tx,
+        way: &Way,
+        head: &Head,
+        payload: &[u8],
+    ) -> Result<(), Errno> {
+        if payload.len() > head.most() {
+            return Err(Errno::MSGSIZE);
+        }
+        match way.next {
+            Next::Device(..) | Next::Resolve if self.is_unicast(thread, head) => {}
+            // To ourselves, or to many: of one piece only.
+            _ if payload.len() + head.len() > usize::from(way.mtu) => return Err(Errno::MSGSIZE),
+            _ => return self.put(thread, tx, way, head, payload),
+        }
+        // What was sent before leaves before.
+        self.flush(&mut thread.ctx, tx)?;
+        let (datagram, udp) = head.datagram(payload);
+        let mut result = Ok(());
+        self.shared.slow_path(&mut thread.ctx, 0, |slow, ctx, view, out| {
+            let pieces = (udp.len() + payload.len(), [&udp[..], payload]);
+            result = slow.send_datagram(ctx, view, datagram, pieces, out);
+        });
+        result.map_err(|reason| match reason {
+            DropReason::PktTooBig => Errno::MSGSIZE,
+            DropReason::NoFrame => Errno::NOBUFS,
+            _ => Errno::NETUNREACH,
+        })?;
+        self.sent += 1;
+        Ok(())
+    }
+
+    /// Whether a datagram goes to one host, and not to all on a link.
+    fn is_unicast(&self, thread: &mut AppThread, head: &Head) -> bool {
+        match unmapped(head.dst) {
+            Some(dst) => thread.tables.load().v4.route(dst.into()).is_reachable(),
+            None => true,
+        }
     }
 
     fn put(
@@ -128,13 +246,13 @@ impl<'a> Sending<'a> {
         thread: &mut AppThread,
         tx: &mut Tx,
         way: &Way,
-        head: &Udp4,
+        head: &Head,
         payload: &[u8],
     ) -> Result<(), Errno> {
-        const NO_LINK: [u8; 14] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x08, 0];
+        let no_link = head.no_link();
         let (link, dev) = match &way.next {
             Next::Device(dev, link) | Next::Multicast(dev, link) => (link, Some(*dev)),
-            Next::Local | Next::Resolve => (&NO_LINK, None),
+            Next::Local | Next::Resolve => (&no_link, None),
         };
         // Before there is a packet that would have to be given up.
         if dev.is_some_and(|dev| dev != self.dev) || self.batch.room() == 0 {
@@ -142,7 +260,7 @@ impl<'a> Sending<'a> {
         }
         if let Next::Multicast(dev, _) = way.next
             && self.options.multicast_loop.load(Ordering::Relaxed)
-            && self.shared.sockets.binder().has_members(mapped(head.dst), dev)
+            && self.shared.sockets.binder().has_members(head.dst, dev)
         {
             let mut run = Batch::new();
             write(&mut thread.ctx, &mut run, link, head, payload)?;
@@ -174,15 +292,14 @@ impl<'a> Sending<'a> {
     }
 
     /// To a socket here. If there is none, the sender is told as if by ICMP.
-    fn deliver(&self, thread: &mut AppThread, local: &mut Batch, head: &Udp4) {
+    fn deliver(&self, thread: &mut AppThread, local: &mut Batch, head: &Head) {
         let AppThread { ctx, ready, .. } = thread;
         let mut nobody = Batch::new();
         ctx.originated(local.len() as u64);
         self.shared.sockets.udp_input(ctx, 0, local, &mut nobody, ready);
         if !nobody.is_empty() {
-            ctx.free_batch(&mut nobody, softnet_core::skb::DropReason::IpNoProto);
-            let (local, remote) = (mapped(head.src), mapped(head.dst));
-            let flow = Flow { local, remote, lport: head.sport, rport: head.dport };
+            ctx.free_batch(&mut nobody, DropReason::IpNoProto);
+            let flow = Flow { local: head.src, remote: head.dst, lport: head.sport, rport: head.dport };
             self.shared.sockets.report(&flow, SocketError::ConnectionRefused);
         }
     }
@@ -212,11 +329,11 @@ fn write(
     ctx: &mut SoftnetData,
     batch: &mut Batch,
     link: &[u8; 14],
-    head: &Udp4,
+    head: &Head,
     payload: &[u8],
 ) -> Result<(), Errno> {
     let mut skb = ctx.alloc_skb().ok_or(Errno::NOBUFS)?;
-    if write_udp4(&mut skb, link, head, payload).is_none() {
+    if head.write(&mut skb, link, payload).is_none() {
         ctx.free_skb(skb);
         return Err(Errno::MSGSIZE);
     }

@@ -13,7 +13,7 @@ use softnet_core::ip::input::Exception;
 use softnet_core::ip::slow::{Outbox, SlowPath, View};
 use softnet_core::skb::{Batch, DropReason, Flags, Region, Skb};
 use softnet_core::sock::key::unmapped;
-use softnet_core::sock::{Arrivals, Binder, Flow, Hit, SocketError, Sockets, udp_input, udp_members};
+use softnet_core::sock::{Arrivals, Binder, Flow, Found, Hit, SocketError, Sockets, udp_input, udp_members};
 use softnet_core::sync::{AtomicBool, AtomicUsize, Ordering};
 
 use super::thread::AppThread;
@@ -33,6 +33,8 @@ pub struct SocketTable {
     /// Those who wait for sockets.
     pub(crate) told: Arc<Told>,
     stopped: AtomicBool,
+    /// Some path takes less than its first link.
+    path_mtus: AtomicBool,
 }
 
 impl SocketTable {
@@ -49,6 +51,7 @@ impl SocketTable {
             held,
             threads: Mutex::default(),
             stopped: AtomicBool::new(false),
+            path_mtus: AtomicBool::new(false),
         }
     }
 
@@ -133,6 +136,14 @@ impl SocketTable {
         for (flow, error) in out.errors.drain(..) {
             self.report(&flow, error);
         }
+        for report in out.too_big.drain(..) {
+            // Nobody here sends what none would receive the answer to: then it is made up.
+            let sent = matches!(self.sockets.lookup(&report.flow, 0, || 0), Found::Socket(_));
+            if sent && slow.too_big(view, &report) {
+                self.path_mtus.store(true, Ordering::Relaxed);
+                self.report(&report.flow, SocketError::MessageSize);
+            }
+        }
         ready.into_iter().for_each(|slot| self.notify(slot));
     }
 
@@ -149,6 +160,11 @@ impl SocketTable {
     /// The readiness of the socket in slot `index` changed: tells those who wait for it.
     pub(crate) fn notify(&self, index: u32) {
         self.told.notify(index);
+    }
+
+    /// Whether some path may take less than its first link, so that the slow path has to be asked.
+    pub(super) fn path_mtus_known(&self) -> bool {
+        self.path_mtus.load(Ordering::Relaxed)
     }
 
     /// Packets left sockets' inboxes.

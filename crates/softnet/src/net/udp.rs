@@ -79,14 +79,8 @@ impl UdpBuilder {
             return Err(errno(Errno::NETDOWN));
         }
         let local = addr_of(addr.ip());
-        let may_bind = match unmapped(local) {
-            Some(v4) => with(shared, |thread| {
-                let tables = thread.tables.load();
-                is_multicast(v4) || is_own(tables, v4)
-            }),
-            None => local == ANY,
-        };
-        if !may_bind {
+        let own = || with(shared, |thread| is_own(thread.tables.load(), local));
+        if local != ANY && !unmapped(local).is_some_and(is_multicast) && !own() {
             return Err(errno(Errno::ADDRNOTAVAIL));
         }
         let v4 = addr.is_ipv4();
@@ -174,7 +168,6 @@ impl UdpSocket {
     fn connect_one(&self, addr: SocketAddr) -> io::Result<()> {
         let Inner { shared, rx, tx, options, .. } = &*self.0;
         let peer = (self.destination(addr)?, addr.port());
-        let to = unmapped(peer.0).ok_or_else(|| errno(Errno::NETUNREACH))?;
         if peer.1 == 0 {
             return Err(errno(Errno::INVAL));
         }
@@ -182,9 +175,9 @@ impl UdpSocket {
             let (mut rx, mut tx) = (lock(rx), lock(tx));
             let Some(inbox) = rx.as_mut() else { return Err(Errno::BADF) };
             let broadcast = options.broadcast.load(Ordering::Relaxed);
-            let way = find(thread.tables.load(), to, tx.source(), tx.multicast_dev, broadcast)?;
+            let way = find(thread.tables.load(), peer.0, tx.source(), tx.multicast_dev, broadcast)?;
             // One that is bound to a group receives what is sent there, and sends from an address of ours.
-            let local = if is_group(tx.local) { tx.local } else { mapped(way.src) };
+            let local = if is_group(tx.local) { tx.local } else { way.src };
             let generation = shared.sockets.binder().connect(self.0.slot.index(), local, peer.0, peer.1);
             inbox.connected(&mut thread.ctx, peer, generation);
             shared.sockets.gone(inbox.gone());

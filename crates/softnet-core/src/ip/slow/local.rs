@@ -3,9 +3,11 @@
 use super::*;
 use crate::ip::echo::echo_reply_of_run;
 use crate::ip::fragment::{Addresses, Datagram, emit, split};
+use crate::ip::icmp_error::{Problem, Quote, icmp_error};
 use crate::ip::reassembly::Expired;
 use crate::ip::v6::slow::route6;
 use crate::skb::SkbList;
+use crate::sock::key::{addr_of, is_v4, socket_addr};
 
 impl SlowPath {
     /// An IPv4 packet addressed to softnet, whose header is sound: a datagram or a fragment of one.
@@ -61,10 +63,19 @@ impl SlowPath {
             return self.echo_in_fragments(ctx, view, run, out);
         }
         let Some(mut skb) = run.pop_front() else { return Ok(()) };
-        if let Some(error) = error::of_message(&skb) {
-            out.errors.push(error);
-            ctx.deliver(skb);
-            return Ok(());
+        let error = Ipv4Header::new(skb.data().get(ETH_LEN..).unwrap_or_default()).and_then(|header| {
+            icmp_error(
+                skb.data().get(ETH_LEN + header.header_len()..ETH_LEN + usize::from(header.total_len()))?,
+            )
+        });
+        if let Some((problem, quote)) = error {
+            return match self.reported(problem, quote, out) {
+                true => {
+                    ctx.deliver(skb);
+                    Ok(())
+                }
+                false => Err((skb.into(), DropReason::IcmpIgnored)),
+            };
         }
         match echo_reply(&mut skb, |addr| view.is_broadcast(addr)) {
             Ok(()) => {
@@ -95,6 +106,41 @@ impl SlowPath {
             }
             Err(reason) => Err((run, reason)),
         }
+    }
+
+    /// An ICMP error about a packet that was sent from here, or is said to have been: if it was UDP, its socket is told. Whoever
+    /// guesses addresses and ports can make one up, so all it does is to leave an error with a *connected* socket, as the
+    /// kernel does, and a path's MTU. Returns whether it may be for a socket.
+    pub(in super::super) fn reported(&mut self, problem: Problem, quote: Quote, out: &mut Outbox) -> bool {
+        let (Some((lport, rport)), protocol::UDP) = (quote.ports(), quote.protocol) else { return false };
+        let (local, remote) = (addr_of(quote.src), addr_of(quote.dst));
+        let flow = Flow { local, remote, lport, rport };
+        let error = match problem {
+            Problem::NetUnreachable => SocketError::NetUnreachable,
+            Problem::HostUnreachable | Problem::Prohibited => SocketError::HostUnreachable,
+            Problem::PortUnreachable | Problem::ProtocolUnreachable => SocketError::ConnectionRefused,
+            Problem::PacketTooBig { mtu } => {
+                out.too_big.push(TooBig { flow, len: quote.len, mtu });
+                return true;
+            }
+            // Routes change, and it may have been an accident of one packet (RFC 1122 section 4.1.3.3).
+            Problem::TimeExceeded | Problem::ReassemblyTimeExceeded | Problem::ParameterProblem => {
+                return true;
+            }
+        };
+        out.errors.push((flow, error));
+        true
+    }
+
+    /// What an error said of a datagram that a socket did send: later ones to its destination are cut, or made shorter.
+    pub fn too_big(&mut self, view: View<'_>, report: &TooBig) -> bool {
+        let dst = socket_addr(report.flow.remote, 0, is_v4(report.flow.remote)).ip();
+        let dev = match dst {
+            IpAddr::V4(dst) => view.tables.v4.route(dst).dev,
+            IpAddr::V6(dst) => view.tables.v6.route(dst).dev,
+        };
+        let Some(iface) = view.iface(dev) else { return false };
+        self.pmtu.update(view.now, dst, (report.len, iface.mtu), report.mtu)
     }
 
     /// Sends a datagram of a sender here, whose payload are the next `len` bytes of `pieces`, in fragments if it does not

@@ -6,12 +6,12 @@
 use std::net::Ipv6Addr;
 
 use super::super::ETH_LEN;
-use super::super::adjacency::{Kind, Routing};
+use super::super::adjacency::{Adjacency, Kind, Routing};
 use super::super::family::Family;
 use super::super::input::{ETH_MIN, Exception, Exceptions, Ingress, TxBatches, Verdict, sort_out};
 use super::header::{LEN, next};
 use crate::SoftnetData;
-use crate::skb::{BATCH, Batch, DropReason};
+use crate::skb::{BATCH, Batch, DropReason, Skb};
 
 /// Looks at one packet. The common case falls straight through.
 #[inline(always)]
@@ -93,7 +93,7 @@ pub(in super::super) fn ipv6_input(
             hop = host;
         }
         if hop.kind != Kind::Rewrite {
-            exceptions.push(ctx, skb, Exception::NextHop);
+            aside(ctx, skb, hop, exceptions);
             continue;
         }
         let packet = skb.data_mut();
@@ -113,6 +113,19 @@ pub(in super::super) fn ipv6_input(
         if let Err(skb) = tx.push(hop.dev, skb) {
             ctx.free(skb, DropReason::DevReady);
         }
+    }
+}
+
+/// Sorts out a packet whose header is sound and plain, and which is not to be forwarded at once.
+#[cold]
+#[inline(never)]
+fn aside(ctx: &mut SoftnetData, mut skb: Skb, hop: &Adjacency<Ipv6Addr>, exceptions: &mut Exceptions) {
+    if hop.kind != Kind::Local || skb.data().get(ETH_LEN + 6) != Some(&next::UDP) {
+        return exceptions.push(ctx, skb, Exception::NextHop);
+    }
+    skb.head_mut().l3 = ETH_LEN as u16;
+    if let Err(skb) = exceptions.local.push(skb) {
+        exceptions.push(ctx, skb, Exception::NextHop);
     }
 }
 

@@ -70,6 +70,12 @@ impl SlowPath {
                     Err(reason) => (first, reason),
                 }
             }
+            Ok(upper) if upper.protocol == next::UDP => {
+                out.local.push(first);
+                let mut rest = rest;
+                out.local.extend(std::iter::from_fn(|| rest.pop_front()));
+                return Ok(());
+            }
             Ok(upper) => (self.unserved6(ctx, view, first, upper, out), DropReason::IpNoProto),
         };
         ctx.free_list(rest, reason);

@@ -4,6 +4,7 @@
 use std::net::Ipv6Addr;
 
 use super::super::adjacency::{Adjacency, Kind};
+use super::super::icmp_error::icmpv6_error;
 use super::super::neigh::Heard;
 use super::super::slow::{Iface, Outbox, Refused, SlowPath, View};
 use super::super::{ETH_LEN, MacAddr, is_group};
@@ -17,7 +18,7 @@ use crate::skb::{DropReason, Flags, Skb};
 impl Iface {
     /// Our address to speak to `peer` from (RFC 6724 in short): link-local to link-local, else the one on its network, else
     /// the first that is not link-local, else what there is.
-    fn source_for6(&self, peer: Ipv6Addr) -> Option<Ipv6Addr> {
+    pub fn source_for6(&self, peer: Ipv6Addr) -> Option<Ipv6Addr> {
         let all = || self.addresses6.iter();
         let same_scope = |own: &&(Ipv6Addr, _)| is_link_local(own.0) == is_link_local(peer);
         let on_link = all().filter(same_scope).find(|(_, net)| net.contains(peer));
@@ -155,7 +156,25 @@ impl SlowPath {
         match upper.protocol {
             next::ICMPV6 => self.icmp6(ctx, view, skb, received, upper.at, out),
             next::FRAGMENT => self.fragment6(ctx, view, skb, received, out),
+            next::UDP if !received.dst.is_multicast() => {
+                out.local.push(skb);
+                Ok(())
+            }
             _ => Err((self.unserved6(ctx, view, skb, upper, out), DropReason::IpNoProto)),
+        }
+    }
+
+    /// A datagram to softnet that no socket wants.
+    pub(in super::super) fn nobody6(
+        &mut self,
+        ctx: &mut SoftnetData,
+        view: View<'_>,
+        skb: Skb,
+        out: &mut Outbox,
+    ) -> Refused {
+        match receive(packet(&skb)) {
+            Ok(upper) => (self.unserved6(ctx, view, skb, upper, out), DropReason::IpNoProto),
+            Err(refusal) => self.refuse(ctx, view, skb, refusal, out),
         }
     }
 
@@ -196,6 +215,15 @@ impl SlowPath {
         };
         if message_sum(message, src, dst) != 0xffff {
             return Err((skb, DropReason::IcmpCsum));
+        }
+        if let Some((problem, quote)) = icmpv6_error(message) {
+            return match self.reported(problem, quote, out) {
+                true => {
+                    ctx.deliver(skb);
+                    Ok(())
+                }
+                false => Err((skb, DropReason::IcmpIgnored)),
+            };
         }
         match kind {
             nd::SOLICITATION | nd::ADVERTISEMENT => match nd::parse(message, hop_limit, src, dst) {
