@@ -113,11 +113,6 @@ impl Sockets {
         }
     }
 
-    /// Sockets it can have at the most.
-    pub fn max(&self) -> u32 {
-        self.max
-    }
-
     /// A slot that is or was a socket's.
     #[inline(always)]
     pub fn slot(&self, index: u32) -> Option<&Slot> {
@@ -154,12 +149,6 @@ impl Sockets {
     #[inline(always)]
     fn has(&self, kind: Kind) -> bool {
         self.kinds[kind as usize].load(Ordering::Relaxed) > 0
-    }
-
-    /// Whether there is any socket.
-    #[inline(always)]
-    pub fn any(&self) -> bool {
-        Kind::ALL.into_iter().any(|kind| self.has(kind))
     }
 
     /// First half of a look-up ahead of time: starts to load the bucket where that for `flow` begins.

@@ -134,6 +134,8 @@ impl SocketTable {
 
     /// Leaves an error with the socket that is connected by `flow`, if there is one.
     pub(super) fn report(&self, flow: &Flow, error: SocketError) {
+        // Under the lock, so that the slot is not another's meanwhile.
+        let _writer = self.binder();
         if let Some(hit) = self.sockets.find_exact(flow)
             && let Some(slot) = self.sockets.slot(hit.slot)
         {
