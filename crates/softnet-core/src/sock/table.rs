@@ -84,7 +84,7 @@ impl Kind {
     }
 }
 
-/// See the [module](self).
+/// All sockets of a stack: slots, and the table that pollers look up in.
 pub struct Sockets {
     chunks: Box<[OnceLock<Box<[Slot]>>]>,
     buckets: Box<[AtomicU32]>,

@@ -20,7 +20,7 @@ use softnet_core::sync::{AtomicBool, AtomicUsize, Ordering};
 use super::thread::AppThread;
 use crate::shared::lock;
 
-/// See the [module](self).
+/// The sockets of a stack, their writer's lock, and the contexts of application threads.
 pub struct SocketTable {
     /// What pollers read.
     pub sockets: Arc<Sockets>,
