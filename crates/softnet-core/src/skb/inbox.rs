@@ -17,7 +17,7 @@ use super::list::SkbList;
 use super::region::Region;
 use crate::sync::{Handover, Owner, model_failed};
 
-/// See the [module](self).
+/// Where packets of many senders wait for one receiver, while there is one.
 pub struct SkbInbox {
     handover: Handover,
     region: u32,

@@ -71,7 +71,7 @@ struct Entry {
     joined: Vec<(Addr, u16)>,
 }
 
-/// See the [module](self).
+/// The one writer of the socket table.
 pub struct Binder {
     sockets: Arc<Sockets>,
     region: Arc<Region>,

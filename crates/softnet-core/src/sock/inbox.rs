@@ -132,7 +132,7 @@ impl Datagram {
     }
 }
 
-/// See the [module](self).
+/// The receiving side of a socket.
 pub struct Inbox {
     receiver: SkbReceiver<SlotRef>,
     slot: SlotRef,

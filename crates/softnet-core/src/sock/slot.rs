@@ -65,7 +65,7 @@ impl SocketError {
         [Self::ConnectionRefused, Self::HostUnreachable, Self::NetUnreachable, Self::MessageSize];
 }
 
-/// See the [module](self).
+/// One place for a socket, used anew and never freed.
 #[repr(align(64))]
 pub struct Slot {
     /// The next of its chain.

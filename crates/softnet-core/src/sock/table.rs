@@ -84,7 +84,7 @@ impl Kind {
     }
 }
 
-/// See the [module](self).
+/// All sockets of a stack: slots, and the table that pollers look up in.
 pub struct Sockets {
     chunks: Box<[OnceLock<Box<[Slot]>>]>,
     buckets: Box<[AtomicU32]>,
@@ -111,11 +111,6 @@ impl Sockets {
             seed,
             max,
         }
-    }
-
-    /// Sockets it can have at the most.
-    pub fn max(&self) -> u32 {
-        self.max
     }
 
     /// A slot that is or was a socket's.
@@ -154,12 +149,6 @@ impl Sockets {
     #[inline(always)]
     fn has(&self, kind: Kind) -> bool {
         self.kinds[kind as usize].load(Ordering::Relaxed) > 0
-    }
-
-    /// Whether there is any socket.
-    #[inline(always)]
-    pub fn any(&self) -> bool {
-        Kind::ALL.into_iter().any(|kind| self.has(kind))
     }
 
     /// First half of a look-up ahead of time: starts to load the bucket where that for `flow` begins.

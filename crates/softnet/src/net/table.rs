@@ -20,7 +20,7 @@ use super::thread::AppThread;
 use super::watch::Told;
 use crate::shared::lock;
 
-/// See the [module](self).
+/// The sockets of a stack, their writer's lock, and the contexts of application threads.
 pub struct SocketTable {
     /// What pollers read.
     pub sockets: Arc<Sockets>,
@@ -149,6 +149,8 @@ impl SocketTable {
 
     /// Leaves an error with the socket that is connected by `flow`, if there is one.
     pub(super) fn report(&self, flow: &Flow, error: SocketError) {
+        // Under the lock, so that the slot is not another's meanwhile.
+        let _writer = self.binder();
         if let Some(hit) = self.sockets.find_exact(flow)
             && let Some(slot) = self.sockets.slot(hit.slot)
         {

@@ -211,16 +211,11 @@ impl UdpSocket {
 
     /// Sends datagrams, each to its address or (`None`) to the peer, as `sendmmsg` does: the headers once each, the TX queue
     /// once for all. Returns how many were taken; an error only if the first was not.
-    pub fn send_batch<'a>(
-        &self,
-        messages: impl IntoIterator<Item = (&'a [u8], Option<SocketAddr>)>,
-    ) -> io::Result<usize> {
+    pub fn send_batch(&self, messages: &[(&[u8], Option<SocketAddr>)]) -> io::Result<usize> {
         let mut wrong = None;
-        let mut messages = messages.into_iter();
-        let checked = std::iter::from_fn(|| {
-            let (payload, addr) = messages.next()?;
+        let checked = messages.iter().map_while(|(payload, addr)| {
             let to = addr.map(|addr| Ok((self.destination(addr)?, addr.port()))).transpose();
-            to.map_err(|error| wrong = Some(error)).ok().map(|to| (payload, to))
+            to.map_err(|error| wrong = Some(error)).ok().map(|to| (*payload, to))
         });
         let sent = self.send_messages(checked)?;
         match wrong {

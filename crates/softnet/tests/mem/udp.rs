@@ -324,7 +324,7 @@ fn a_batch_is_received_where_it_lies_and_sent_at_once() {
         let answers: Vec<Vec<u8>> = batch.iter().map(|r| r.data().unwrap().to_vec()).collect();
         let to: Vec<SocketAddr> = batch.iter().map(|r| r.from).collect();
         let messages = answers.iter().zip(&to).map(|(answer, to)| (&answer[..], Some(*to)));
-        assert_eq!(socket.send_batch(messages).unwrap(), n);
+        assert_eq!(socket.send_batch(&messages.collect::<Vec<_>>()).unwrap(), n);
         got += n;
     }
     let mut back = 0;
@@ -339,11 +339,8 @@ fn a_batch_is_received_where_it_lies_and_sent_at_once() {
     // Those that cannot be sent end a batch.
     let host = Some(SocketAddr::from((host(0), 9)));
     let mixed = [(&b"a"[..], host), (b"b", Some("172.16.0.1:1".parse().unwrap())), (b"c", host)];
-    assert_eq!(socket.send_batch(mixed).unwrap(), 1);
-    assert_eq!(
-        socket.send_batch(mixed[1..].iter().copied()).unwrap_err().kind(),
-        ErrorKind::NetworkUnreachable
-    );
+    assert_eq!(socket.send_batch(&mixed).unwrap(), 1);
+    assert_eq!(socket.send_batch(&mixed[1..]).unwrap_err().kind(), ErrorKind::NetworkUnreachable);
     // A batch may outlive its socket, but not the books.
     lanes[0].send(&frames[..10]);
     socket.recv_batch(&mut batch, 64).unwrap();

@@ -35,7 +35,8 @@ fn echo(socket: &UdpSocket, over: &AtomicBool) {
         }
         let answers: Vec<_> = batch.iter().map(|r| (r.data().unwrap().to_vec(), r.from)).collect();
         // What cannot be sent now is asked for again.
-        let _ = socket.send_batch(answers.iter().map(|(data, to)| (&data[..], Some(*to))));
+        let messages: Vec<_> = answers.iter().map(|(data, to)| (&data[..], Some(*to))).collect();
+        let _ = socket.send_batch(&messages);
     }
 }
 
