@@ -78,7 +78,7 @@ fn datagrams_of_every_size_come_and_go() {
         assert_eq!(echoed, payload(len));
     }
     assert_eq!(
-        socket.send_to(&payload(1473), (host(0), 9)).unwrap_err().raw_os_error(),
+        socket.send_to(&payload(65_508), (host(0), 9)).unwrap_err().raw_os_error(),
         Some(90),
         "EMSGSIZE"
     );
@@ -472,5 +472,49 @@ fn a_buffer_that_is_full_drops_and_the_books_balance() {
     assert_eq!(world.view.stats().held, 6);
     drop(socket);
     assert_eq!((world.view.stats().held, drops("socket_close")), (0, 6));
+    world.end(lanes);
+}
+
+/// A router far away has no room for what a socket sends: its error is believed if it quotes what was sent, and the rest goes
+/// in fragments that fit.
+#[test]
+fn a_path_that_takes_less_is_learnt_of() {
+    let (world, mut lanes, handle) = start(&[1], true);
+    let socket = UdpSocket::bind(&handle, (own(0), 7)).unwrap();
+    let frames = |lane: &mut Lane, n: usize| {
+        let mut got: Vec<Vec<u8>> = Vec::new();
+        until("frames are sent", || {
+            lane.receive(|frame| got.extend((frame[12..14] == [8, 0]).then(|| frame.to_vec())));
+            got.len() >= n
+        });
+        got
+    };
+    let too_big = |quoted: &[u8]| {
+        let mut message = vec![3, 4, 0, 0, 0, 0];
+        message.extend(1000u16.to_be_bytes());
+        message.extend(&quoted[14..14 + 28]);
+        let check = !checksum::sum(&message);
+        message[2..4].copy_from_slice(&check.to_be_bytes());
+        ip(0, own(0), 64, 1, &message)
+    };
+    socket.connect((host(0), 999)).unwrap();
+    socket.send(&payload(1400)).unwrap();
+    let sent = frames(&mut lanes[0], 1).remove(0);
+    assert_eq!((sent.len(), sent[20] & 0x40), (14 + 28 + 1400, 0x40));
+    // One that quotes what nobody sent changes nothing.
+    let mut made_up = sent.clone();
+    made_up[34..36].copy_from_slice(&8u16.to_be_bytes());
+    assert_eq!(lanes[0].send(&[too_big(&made_up)]), 1);
+    world.settle(1);
+    socket.send(&payload(1400)).unwrap();
+    assert_eq!(frames(&mut lanes[0], 1).len(), 1);
+    assert_eq!(lanes[0].send(&[too_big(&sent)]), 1);
+    until("the socket is told", || socket.readiness().error);
+    assert_eq!(socket.send(&payload(1400)).unwrap_err().raw_os_error(), Some(90), "EMSGSIZE");
+    socket.send(&payload(1400)).unwrap();
+    let parts = frames(&mut lanes[0], 2);
+    let lens: Vec<_> = parts.iter().map(|frame| frame.len() - 14).collect();
+    assert_eq!(lens, [20 + 976, 20 + 1408 - 976]);
+    drop(socket);
     world.end(lanes);
 }

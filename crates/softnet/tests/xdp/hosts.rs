@@ -41,7 +41,7 @@ impl Echo {
         let serve = {
             let stop = stop.clone();
             move || {
-                let mut buffer = [0; 2048];
+                let mut buffer = vec![0; 1 << 16];
                 while !stop.load(Ordering::Relaxed) {
                     // What cannot be received or answered now is asked again.
                     if let Ok((n, from)) = socket.recv_from(&mut buffer) {
@@ -68,7 +68,7 @@ pub(crate) fn ask(to: impl Into<IpAddr>, payload: &[u8]) -> bool {
     let to = to.into();
     let Ok(socket) = UdpSocket::bind((unspecified(to), 0)) else { return false };
     socket.set_read_timeout(Some(RETRY)).unwrap();
-    let mut buffer = [0; 2048];
+    let mut buffer = vec![0; 1 << 16];
     // There may be no route while an interface is away.
     if socket.connect((to, PORT)).is_err() || socket.send(payload).is_err() {
         return false;

@@ -1,14 +1,14 @@
 //! softnet's UDP sockets, and the kernel's at the other end of the wire.
 
 use std::io::ErrorKind;
-use std::net::{Ipv4Addr, SocketAddr, UdpSocket as KernelSocket};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket as KernelSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use softnet::net::{RecvBatch, UdpSocket};
+use softnet::net::{Received, RecvBatch, UdpSocket};
 
 use super::hosts::ask;
-use super::world::{World, host, softnet, until};
+use super::world::{World, host, host6, softnet, softnet6, until};
 
 const RETRY: Duration = Duration::from_millis(200);
 
@@ -33,7 +33,9 @@ fn echo(socket: &UdpSocket, over: &AtomicBool) {
         if socket.recv_batch(&mut batch, 64).is_err() {
             continue;
         }
-        let answers: Vec<_> = batch.iter().map(|r| (r.data().unwrap().to_vec(), r.from)).collect();
+        // One that came in fragments is in pieces.
+        let whole = |r: Received<'_>| (r.parts().collect::<Vec<_>>().concat(), r.from);
+        let answers: Vec<_> = batch.iter().map(whole).collect();
         // What cannot be sent now is asked for again.
         let messages: Vec<_> = answers.iter().map(|(data, to)| (&data[..], Some(*to))).collect();
         let _ = socket.send_batch(&messages);
@@ -165,5 +167,71 @@ fn sockets_outlive_their_interface() {
         until("softnet answers again", || world.hosts[0].run(|| ask(softnet(0), b"after")).unwrap());
     });
     drop(server);
+    world.end();
+}
+
+/// From one byte to the longest that there is, cut into fragments by one end and put together by the other, in both families
+/// by one socket.
+#[test]
+fn datagrams_of_any_size_are_answered_in_both_families() {
+    let Some(mut world) = World::dual(1) else { return };
+    world.start_with(world.config_dual());
+    let handle = world.handle();
+    let server = UdpSocket::bind(&handle, "[::]:7").unwrap();
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let _over = Over(&over);
+        scope.spawn(|| echo(&server, &over));
+        for len in [0, 1, 1232, 1452, 1453, 1472, 1473, 2959, 2960, 2961, 20_000, 65_506, 65_507] {
+            for to in [IpAddr::V4(softnet(0)), IpAddr::V6(softnet6(0))] {
+                until("softnet answers", || world.hosts[0].run(|| ask(to, &payload(len))).unwrap());
+            }
+        }
+    });
+    let too_long = |to: IpAddr, len| {
+        let socket = UdpSocket::bind(&handle, "[::]:0").unwrap();
+        socket.send_to(&payload(len), (to, 9)).unwrap_err().raw_os_error() == Some(90)
+    };
+    assert!(too_long(host(0).to_ipv6_mapped().into(), 65_508) && too_long(host6(0).into(), 65_528));
+    drop(server);
+    world.end();
+}
+
+#[test]
+fn sockets_of_ipv6_ask_are_refused_and_bind_to_what_is_ours() {
+    let Some(mut world) = World::dual(1) else { return };
+    world.start_with(world.config_dual());
+    let _echoes = world.echoes();
+    let handle = world.handle();
+    let socket = UdpSocket::bind(&handle, "[::]:0").unwrap();
+    socket.set_read_timeout(Some(RETRY)).unwrap();
+    let mut buffer = vec![0; 1 << 16];
+    for (len, to) in [(5, host6(0)), (5000, host6(0)), (5, host(0).to_ipv6_mapped())] {
+        let peer = SocketAddr::from((to, 7));
+        until("the kernel answers", || {
+            socket.send_to(&payload(len), peer).unwrap();
+            let Ok((n, from)) = socket.recv_from(&mut buffer) else { return false };
+            assert!(buffer[..n] == payload(len) && from == peer, "{n} bytes came from {from}");
+            true
+        });
+    }
+    let socket = UdpSocket::bind(&handle, (softnet6(0), 0)).unwrap();
+    socket.set_read_timeout(Some(RETRY)).unwrap();
+    socket.connect((host6(0), 9)).unwrap();
+    assert_eq!(socket.local_addr().unwrap().ip(), softnet6(0));
+    let refused = |kind| kind == ErrorKind::ConnectionRefused;
+    until("the kernel refuses", || {
+        let sent = socket.send(b"anybody there?");
+        sent.is_err_and(|e| refused(e.kind())) || socket.recv(&mut [0; 9]).is_err_and(|e| refused(e.kind()))
+    });
+    // To ourselves, and to nobody.
+    let here = UdpSocket::bind(&handle, (softnet6(0), 7)).unwrap();
+    let there = UdpSocket::bind(&handle, "[::]:0").unwrap();
+    there.send_to(b"hello", (softnet6(0), 7)).unwrap();
+    assert_eq!(here.recv_from(&mut buffer).unwrap().0, 5);
+    let kind = |result: std::io::Result<usize>| result.unwrap_err().kind();
+    assert_eq!(kind(there.send_to(b"x", "[fe80::1]:7")), ErrorKind::NetworkUnreachable);
+    assert_eq!(UdpSocket::bind(&handle, (host6(0), 7)).unwrap_err().kind(), ErrorKind::AddrNotAvailable);
+    drop((socket, here, there));
     world.end();
 }
