@@ -12,6 +12,8 @@
 mod answer;
 pub mod proto;
 mod server;
+mod softnet_sockets;
 pub mod store;
 
 pub use server::{Counters, Server};
+pub use softnet_sockets::{SoftnetSockets, Waiting};

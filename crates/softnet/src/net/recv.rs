@@ -25,7 +25,7 @@ pub struct Received<'a> {
     pub from: SocketAddr,
 }
 
-impl Received<'_> {
+impl<'a> Received<'a> {
     /// Bytes of its payload.
     pub fn len(&self) -> usize {
         self.datagram.len()
@@ -37,7 +37,7 @@ impl Received<'_> {
     }
 
     /// Its payload in one piece; `None` if it came in fragments.
-    pub fn data(&self) -> Option<&[u8]> {
+    pub fn data(&self) -> Option<&'a [u8]> {
         let mut parts = self.datagram.parts();
         let first = parts.next()?;
         (first.len() == self.len()).then_some(first)
@@ -75,11 +75,18 @@ impl RecvBatch {
 
     /// The datagrams, in the order in which they were received.
     pub fn iter(&self) -> impl Iterator<Item = Received<'_>> {
+        self.datagrams.iter().map(|datagram| self.received(datagram))
+    }
+
+    /// Number `i` of them.
+    pub fn get(&self, i: usize) -> Option<Received<'_>> {
+        self.datagrams.get(i).map(|datagram| self.received(datagram))
+    }
+
+    fn received<'a>(&self, datagram: &'a Datagram) -> Received<'a> {
         let v4 = self.of.as_ref().is_some_and(|(_, v4)| *v4);
-        self.datagrams.iter().map(move |datagram| {
-            let flow = datagram.flow();
-            Received { datagram, from: socket_addr(flow.remote, flow.rport, v4) }
-        })
+        let flow = datagram.flow();
+        Received { datagram, from: socket_addr(flow.remote, flow.rport, v4) }
     }
 
     /// Gives back what it holds.

@@ -17,7 +17,7 @@ use super::{DatagramSet, Outbox, Stop};
 
 /// What stands for the [`Stop`] in the epoll set.
 const STOP: u64 = u64::MAX;
-/// Most sockets that one wait tells of.
+/// Most sockets that one wait tells of, whatever is asked for.
 const MAX_EVENTS: usize = 64;
 /// Longest wait for room in a socket's send buffer.
 const FULL: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
@@ -28,6 +28,7 @@ const BUFFER: usize = 4 << 20;
 pub struct KernelSockets {
     epoll: OwnedFd,
     sockets: Vec<UdpSocket>,
+    max_events: usize,
     /// Whether each datagram names where it goes; else all sockets are connected.
     named: bool,
     receiver: Receiver,
@@ -84,7 +85,13 @@ impl KernelSockets {
             socket.set_nonblocking(true)?;
             epoll::add(&epoll, socket, EventData::new_u64(i as u64), EventFlags::IN)?;
         }
-        Ok(KernelSockets { epoll, sockets, named, receiver: Receiver::new(batch), sender: Sender::new() })
+        let (receiver, sender) = (Receiver::new(batch), Sender::new());
+        Ok(KernelSockets { epoll, sockets, max_events: MAX_EVENTS, named, receiver, sender })
+    }
+
+    /// One wait tells of so many sockets at the most (`maxevents`), 1 to 64, or the nearest of these.
+    pub fn set_max_events(&mut self, max: usize) {
+        self.max_events = max.clamp(1, MAX_EVENTS);
     }
 
     /// From now on which of the `members` sets that are bound to these addresses gets a packet depends on the RX
@@ -111,7 +118,7 @@ impl DatagramSet for KernelSockets {
             tv_nsec: timeout.subsec_nanos().into(),
         });
         let mut events = [MaybeUninit::uninit(); MAX_EVENTS];
-        let events = match epoll::wait(&self.epoll, &mut events, timeout.as_ref()) {
+        let events = match epoll::wait(&self.epoll, &mut events[..self.max_events], timeout.as_ref()) {
             Ok((events, _)) => events,
             Err(Errno::INTR) => return Ok(()),
             Err(error) => return Err(error.into()),

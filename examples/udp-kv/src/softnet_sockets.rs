@@ -1,0 +1,175 @@
+//! softnet's UDP sockets as a [`DatagramSet`]: what the server is written against, on a stack of this process.
+//!
+//! A set is used by one thread at a time: the one that waits polls the NAPI instance that its sockets receive by, if
+//! [`Waiting::params`] say so. Invariant: packet memory that was received is given back before the thread waits again.
+
+#[cfg(test)]
+mod tests;
+
+use std::io::{self, ErrorKind};
+use std::net::SocketAddr;
+use std::ops::Range;
+use std::time::Duration;
+
+use softnet::busy_poll::EpollParams;
+use softnet::net::{Epoll, Event, Handle, Interest, RecvBatch, UdpSocket};
+use softnet_dev::traffic::datagrams::{DatagramSet, Outbox, Stop};
+
+/// What stands for the [`Stop`] in the epoll set.
+const STOP: u64 = u64::MAX;
+/// Longest wait for room before the TX queue.
+const FULL: Duration = Duration::from_millis(100);
+/// Bytes of packet memory that may wait at each socket; all of a stack's have half of its frames.
+const BUFFER: usize = 4 << 20;
+
+/// How a set waits, and how much it takes at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Waiting {
+    /// Whether and how the thread polls while it waits.
+    pub params: EpollParams,
+    /// Most sockets that one wait tells of (`maxevents`); at least one.
+    pub max_events: usize,
+    /// Most datagrams that are taken from a socket at a time, at most [`RecvBatch::MAX`].
+    pub batch: usize,
+    /// A wait ends after so long, whatever was asked for: who always polls never sleeps.
+    pub longest: Option<Duration>,
+}
+
+impl Default for Waiting {
+    /// Is woken, and takes as much as it can.
+    fn default() -> Self {
+        Waiting { params: EpollParams::default(), max_events: 64, batch: RecvBatch::MAX, longest: None }
+    }
+}
+
+/// The sockets of one thread on a softnet stack.
+pub struct SoftnetSockets {
+    epoll: Epoll,
+    events: Vec<Event>,
+    sockets: Vec<UdpSocket>,
+    waiting: Waiting,
+    received: RecvBatch,
+    /// Datagrams of `received` that came in fragments, put together.
+    whole: Vec<u8>,
+    /// Their numbers, and where they are there.
+    spans: Vec<(usize, Range<usize>)>,
+}
+
+impl SoftnetSockets {
+    /// Sockets bound to `addresses`, which those of other threads may be bound to as well (`SO_REUSEPORT`): which one gets a
+    /// packet depends on its flow, or on [`lead_napi`](Self::lead_napi). `stop` ends a wait.
+    ///
+    /// # Errors
+    /// An address that is in use, or none of the stack; parameters out of range.
+    pub fn bound(on: &Handle, addresses: &[SocketAddr], waiting: Waiting, stop: &Stop) -> io::Result<Self> {
+        let mut epoll = Epoll::new(on)?;
+        epoll.set_params(waiting.params).map_err(|error| io::Error::new(ErrorKind::InvalidInput, error))?;
+        epoll.ctl().add_fd(stop, Interest::IN, STOP)?;
+        let mut sockets = Vec::with_capacity(addresses.len());
+        for (token, address) in addresses.iter().enumerate() {
+            let socket = UdpSocket::builder(on).reuse_port(true).recv_buffer_size(BUFFER).bind(address)?;
+            socket.set_nonblocking(true)?;
+            socket.set_write_timeout(Some(FULL))?;
+            epoll.ctl().add(&socket, Interest::IN, token as u64)?;
+            sockets.push(socket);
+        }
+        let (events, received) = (Vec::new(), RecvBatch::new());
+        Ok(SoftnetSockets { epoll, events, sockets, waiting, received, whole: Vec::new(), spans: Vec::new() })
+    }
+
+    /// Of the sets that are bound to these addresses, this one gets what comes by NAPI instance `napi_id`, whatever its flow.
+    pub fn lead_napi(&self, napi_id: u32) {
+        self.sockets.iter().for_each(|socket| socket.set_reuse_port_napi(Some(napi_id)));
+    }
+
+    /// Where each socket is.
+    ///
+    /// # Errors
+    /// None that is known.
+    pub fn local_addrs(&self) -> io::Result<Vec<SocketAddr>> {
+        self.sockets.iter().map(UdpSocket::local_addr).collect()
+    }
+
+    /// Puts together what came in fragments.
+    fn join(&mut self) {
+        self.whole.clear();
+        self.spans.clear();
+        for (i, datagram) in self.received.iter().enumerate() {
+            if datagram.data().is_none() {
+                let start = self.whole.len();
+                datagram.parts().for_each(|part| self.whole.extend_from_slice(part));
+                self.spans.push((i, start..self.whole.len()));
+            }
+        }
+    }
+}
+
+impl DatagramSet for SoftnetSockets {
+    fn wait(&mut self, timeout: Option<Duration>, ready: &mut Vec<usize>) -> io::Result<()> {
+        ready.clear();
+        self.received.clear();
+        let timeout = match (timeout, self.waiting.longest) {
+            (Some(timeout), Some(longest)) => Some(timeout.min(longest)),
+            (timeout, longest) => timeout.or(longest),
+        };
+        self.epoll.wait(&mut self.events, self.waiting.max_events, timeout)?;
+        let tokens = self.events.iter().map(|event| event.token);
+        ready.extend(tokens.filter(|token| *token != STOP).map(|token| token as usize));
+        Ok(())
+    }
+
+    fn recv(&mut self, socket: usize) -> io::Result<usize> {
+        let taken = match self.sockets[socket].recv_batch(&mut self.received, self.waiting.batch) {
+            Err(error) if error.kind() == ErrorKind::WouldBlock => 0,
+            taken => taken?,
+        };
+        self.join();
+        Ok(taken)
+    }
+
+    fn datagram(&self, i: usize) -> (SocketAddr, &[u8]) {
+        let datagram = self.received.get(i).expect("so many were received");
+        let joined = || {
+            let span = self.spans.iter().find(|(number, _)| *number == i).map(|(_, span)| span.clone());
+            &self.whole[span.unwrap_or_default()]
+        };
+        (datagram.from, datagram.data().unwrap_or_else(joined))
+    }
+
+    fn send(&mut self, socket: usize, outbox: &Outbox) -> io::Result<usize> {
+        let socket = &self.sockets[socket];
+        let (mut done, mut refused, mut waits) = (0, 0, false);
+        while done < outbox.len() {
+            let message = |i| {
+                let (to, bytes) = outbox.get(i);
+                (bytes, Some(to))
+            };
+            match socket.send_batch((done..outbox.len()).map(message)) {
+                Ok(sent) => done += sent,
+                Err(error) if error.kind() == ErrorKind::WouldBlock && waits => {
+                    refused += outbox.len() - done;
+                    break;
+                }
+                // Held back. Only now, since receiving must never wait.
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    socket.set_nonblocking(false)?;
+                    waits = true;
+                }
+                Err(error) if error.kind() == ErrorKind::NetworkDown => return Err(error),
+                // It can't be sent to where it was to go.
+                Err(_) => {
+                    refused += 1;
+                    done += 1;
+                }
+            }
+        }
+        if waits {
+            socket.set_nonblocking(true)?;
+        }
+        Ok(refused)
+    }
+
+    fn napi_id(&self, socket: usize) -> u32 {
+        self.sockets[socket].incoming_napi_id()
+    }
+}
