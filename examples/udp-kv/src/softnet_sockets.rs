@@ -140,11 +140,14 @@ impl DatagramSet for SoftnetSockets {
         let socket = &self.sockets[socket];
         let (mut done, mut refused, mut waits) = (0, 0, false);
         while done < outbox.len() {
-            let message = |i| {
+            let mut messages: [(&[u8], Option<SocketAddr>); RecvBatch::MAX] = [(&[], None); _];
+            let mut n = 0;
+            for (message, i) in messages.iter_mut().zip(done..outbox.len()) {
                 let (to, bytes) = outbox.get(i);
-                (bytes, Some(to))
-            };
-            match socket.send_batch((done..outbox.len()).map(message)) {
+                *message = (bytes, Some(to));
+                n += 1;
+            }
+            match socket.send_batch(&messages[..n]) {
                 Ok(sent) => done += sent,
                 Err(error) if error.kind() == ErrorKind::WouldBlock && waits => {
                     refused += outbox.len() - done;
