@@ -230,6 +230,7 @@ impl Client {
     /// Requests that have left, or are due, are nobody's concern any more.
     fn forget(&mut self) {
         (self.oldest, self.due) = (self.next, 0);
+        self.wire.measure(None);
         self.ended.fill(false);
         let (next, n) = (self.next, self.lanes.len() as u64);
         for (lane, oldest) in self.lanes.iter_mut().enumerate() {
