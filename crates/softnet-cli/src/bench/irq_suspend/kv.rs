@@ -67,7 +67,7 @@ impl Group {
         if kernel && device == "xdp" {
             group.load_of = "kernel";
             for (_, context) in KERNEL {
-                let bed = Bed::kernel((context == "threaded").then_some(cpu));
+                let bed = Bed::kernel((context == "threaded").then_some((cpu, Policy::Fifo(1))));
                 let bed = RefCell::new(bed.map_err(|e| format!("kernel: {e}"))?);
                 group.kernel.push(Host { device: "kernel", bed });
             }
@@ -118,15 +118,13 @@ impl Group {
 
     fn row(&self, entry: Entry<'_>) -> Row {
         let bed = entry.host.bed.borrow();
-        let policy =
-            bed.side.stack().and_then(|(stack, _)| Some(stack.view().workers().first()?.policy.clone()));
         let params = vec![
             ("app", json!("kv")),
             ("device", json!(entry.host.device)),
             ("load", load_value(entry.load)),
             ("maxevents", json!(entry.max_events)),
             ("load_of", json!(self.load_of)),
-            ("worker_policy", json!(policy.unwrap_or_else(|| "-".into()))),
+            ("worker_policy", json!(bed.side.policy())),
             ("context", json!(entry.context)),
             ("pinned", json!(true)),
         ];

@@ -71,8 +71,8 @@ is how many sockets the server serves between two waits.
   second_*_us          latency of the second application
 
 --peer kernel: the same server on the kernel's sockets, over a veth pair of the same kind, by the same client, in turns \
-with softnet's. Its NAPI instance is polled by the kernel's thread on the server's CPU (case base), as a NIC's would be \
-there; or by softirq (base-softirq), which on veth is the client's CPU: that then does the kernel's receiving, and it is \
+with softnet's. Its NAPI instance is polled by the kernel's thread on the server's CPU, which preempts the application as \
+softnet's worker does (case base); or by softirq (base-softirq), which on veth is the client's CPU: that then does the kernel's receiving, and it is \
 not counted. Loads over veth are then shares of what the kernel does at most, for all.
 
 Without the privilege to preempt (CAP_SYS_NICE) base is what base-fair is. Two CPUs are needed.";

@@ -27,7 +27,7 @@ use std::sync::{Arc, Mutex};
 
 use softnet::Stack;
 use softnet::config::{Config, DeviceConfig, NeighbourConfig};
-use softnet_dev::sched::Policy;
+use softnet_dev::sched::{Policy, policy};
 
 use super::echo::Client;
 use super::echo::xdp::Veth;
@@ -69,9 +69,9 @@ impl Bed {
         xdp::softnet(cpu, policy)
     }
 
-    /// The kernel, with a veth pair, whose NAPI instance at the server is polled by a thread on CPU `threaded`, or by softirq on
-    /// the CPU that sends to it. Needs root.
-    pub(super) fn kernel(threaded: Option<usize>) -> Result<Self, String> {
+    /// The kernel, with a veth pair, whose NAPI instance at the server is polled by a thread on that CPU and with that
+    /// policy, or by softirq on the CPU that sends to it. Needs root.
+    pub(super) fn kernel(threaded: Option<(usize, Policy)>) -> Result<Self, String> {
         xdp::kernel(threaded)
     }
 }
@@ -91,6 +91,17 @@ impl Side {
             Host::Softnet(..) => &[],
             Host::Kernel(threads) => threads,
         }
+    }
+
+    /// Scheduling policy of the thread that polls, if one does.
+    pub(super) fn policy(&self) -> String {
+        match &self.host {
+            Host::Softnet(stack, _) => stack.view().workers().first().map(|worker| worker.policy.clone()),
+            Host::Kernel(threads) => {
+                threads.first().and_then(|tid| policy(*tid).ok()).map(|policy| policy.to_string())
+            }
+        }
+        .unwrap_or_else(|| "-".into())
     }
 
     /// Requests and responses that were lost on the wire so far, by who counts them: the device, the kernel.

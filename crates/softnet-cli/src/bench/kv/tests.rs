@@ -113,7 +113,7 @@ fn it_answers_by_a_veth_pair_as_the_kernels_sockets_do() {
     }
     let cpu = crate::bench::cpus()[0];
     in_all_ways(&mut Bed::xdp(cpu, None).unwrap());
-    for threaded in [None, Some(cpu)] {
+    for threaded in [None, Some((cpu, Policy::Other))] {
         let mut bed = Bed::kernel(threaded).unwrap();
         assert_eq!(bed.side.kernel_threads().len(), usize::from(threaded.is_some()));
         in_all_ways(&mut bed);

@@ -10,7 +10,7 @@ use softnet::config::DeviceConfig;
 use softnet::opener::XdpOpener;
 use softnet::{Assembly, Stack};
 use softnet_dev::netlink::{self, Netlink, Offload};
-use softnet_dev::sched::Policy;
+use softnet_dev::sched::{Policy, set_policy_of};
 use softnet_dev::traffic::datagrams::{KernelSockets, Stop};
 
 use super::light::Light;
@@ -88,7 +88,7 @@ pub(super) fn softnet(cpu: usize, policy: Option<Policy>) -> Result<Bed, String>
     bed(veth, host(stack)?, Format::new(ends, true))
 }
 
-pub(super) fn kernel(threaded: Option<usize>) -> Result<Bed, String> {
+pub(super) fn kernel(threaded: Option<(usize, Policy)>) -> Result<Bed, String> {
     let veth = Veth::new()?;
     let ends = ends(&veth)?;
     let ((near, name), (far, peer)) = (&veth.server, &veth.client);
@@ -99,7 +99,7 @@ pub(super) fn kernel(threaded: Option<usize>) -> Result<Bed, String> {
     };
     near.run(addresses).map_err(text)?.map_err(text)?;
     let mut threads = Vec::new();
-    if let Some(cpu) = threaded {
+    if let Some((cpu, policy)) = threaded {
         // Frames to a veth take the way through its NAPI only if it merges segments and its peer does not.
         far.run(|| netlink::set_offload(peer, Offload::Tso, false)).map_err(text)?.map_err(text)?;
         let poll = || {
@@ -109,6 +109,10 @@ pub(super) fn kernel(threaded: Option<usize>) -> Result<Bed, String> {
         };
         near.run(poll).map_err(text)?.map_err(text)?;
         threads = kernel_threads(&format!("napi/{name}-"));
+        for thread in &threads {
+            // Without the privilege it competes with the application, as softnet's worker does then.
+            let _ = set_policy_of(*thread, policy);
+        }
     }
     bed(veth, Host::Kernel(threads), Format::new(ends, false))
 }
