@@ -1,4 +1,4 @@
-//! Scheduling policies of threads (sched(7)): which one a thread has, and another for the calling one.
+//! Scheduling policies of threads (sched(7)): which one a thread has, and another for the calling one, or for another.
 //!
 //! Any thread may call this. A policy is a thread's own; threads that it makes later inherit it.
 
@@ -54,10 +54,25 @@ impl fmt::Display for Policy {
 /// EINVAL for a priority that is none. `Fifo`, `Rr`, and leaving `Idle` need CAP_SYS_NICE, or a resource limit that allows
 /// them (`RLIMIT_RTPRIO`, `RLIMIT_NICE`).
 pub fn set_policy(policy: Policy) -> SysResult<()> {
+    // The calling thread.
+    set(0, policy)
+}
+
+/// Gives the thread `tid` of whatever process, or of the kernel, a policy.
+///
+/// # Errors
+/// ESRCH if there is no such thread; otherwise as [`set_policy`]. Needs CAP_SYS_NICE for a thread of another user.
+pub fn set_policy_of(tid: u32, policy: Policy) -> SysResult<()> {
+    // 0 would be the calling thread; no thread has the largest number.
+    let tid = libc::pid_t::try_from(tid).ok().filter(|tid| *tid != 0);
+    set(tid.unwrap_or(libc::pid_t::MAX), policy)
+}
+
+fn set(tid: libc::pid_t, policy: Policy) -> SysResult<()> {
     let (number, priority) = policy.number();
     let param = libc::sched_param { sched_priority: priority.cast_signed() };
-    // SAFETY: thread 0 is the calling one; `param` is a live value.
-    match unsafe { libc::sched_setscheduler(0, number, &raw const param) } {
+    // SAFETY: takes numbers; `param` is a live value.
+    match unsafe { libc::sched_setscheduler(tid, number, &raw const param) } {
         0 => Ok(()),
         _ => Err(SysError::last(format!("set the scheduling policy {policy}")).needs("CAP_SYS_NICE")),
     }
@@ -109,6 +124,9 @@ mod tests {
             set_policy(Policy::Batch).unwrap();
             assert_eq!(policy(tid).unwrap(), Policy::Batch);
             assert_eq!(policy(std::process::id()).unwrap(), before, "the main thread's is its own");
+            set_policy_of(tid, Policy::Other).unwrap();
+            assert_eq!(policy(tid).unwrap(), Policy::Other);
+            assert_eq!(set_policy_of(0, Policy::Other).unwrap_err().errno(), Some(libc::ESRCH));
             set_policy(Policy::Other).unwrap();
             for real_time in [Policy::Fifo(1), Policy::Rr(2)] {
                 match set_policy(real_time) {

@@ -120,7 +120,7 @@ fn serve<S: DatagramSet + Send + 'static>(
 ) -> Result<(), String> {
     let threads = sets.len();
     let store = Arc::new(Store::new((args.memory as usize) << 20, 8 * threads));
-    let server = Server::start(sets, &store, stop).map_err(|error| format!("threads: {error}"))?;
+    let mut server = Server::start(sets, &store, stop).map_err(|error| format!("threads: {error}"))?;
     let addresses: Vec<String> = addresses.iter().map(SocketAddr::to_string).collect();
     println!(
         "udp-kv: serving {} with {threads} threads and {} MiB",

@@ -117,15 +117,11 @@ impl Server {
         &self.counters
     }
 
-    /// Waits until all threads have ended, which they do when told to stop, or when one fails.
+    /// Waits until all threads have ended, which they do when told to stop, or when one fails. What they counted stays.
     ///
     /// # Errors
     /// Why one failed.
-    pub fn join(mut self) -> io::Result<()> {
-        self.join_all()
-    }
-
-    fn join_all(&mut self) -> io::Result<()> {
+    pub fn join(&mut self) -> io::Result<()> {
         let mut result = Ok(());
         for (_, thread) in self.threads.drain(..) {
             result = result.and(thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));

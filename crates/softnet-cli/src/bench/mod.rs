@@ -8,6 +8,7 @@ mod forward_xdp;
 mod harness;
 mod idle;
 mod irq_suspend;
+mod kv;
 pub(crate) mod latency;
 mod napi_context;
 mod others;

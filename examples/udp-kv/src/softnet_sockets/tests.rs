@@ -154,17 +154,17 @@ fn each_thread_serves_what_comes_by_its_instance() {
         assert_eq!(sets[0].local_addrs().unwrap(), [(OWN, 11211).into()]);
         let napis: Vec<u32> = stack.view().napis().iter().map(|napi| napi.id).collect();
         sets.iter().zip(&napis).for_each(|(set, napi)| set.lead_napi(*napi));
-        let server = Server::start(sets, &Arc::new(Store::new(1 << 20, 1)), &stop).unwrap();
+        let mut server = Server::start(sets, &Arc::new(Store::new(1 << 20, 1)), &stop).unwrap();
         assert_eq!(ask(&mut lanes, 0, 1, b"set key 5 0 3\r\nabc\r\n"), b"STORED\r\n");
         for (i, queue) in [0, 1, 1, 0, 1].into_iter().enumerate() {
             // Of one flow, by either queue.
             let answer = ask(&mut lanes, queue, i as u8, b"get key\r\n");
             assert_eq!(answer, b"VALUE key 5 3\r\nabc\r\nEND\r\n");
         }
-        let received = |counters: &Counters| (counters.received.get(), counters.sent.get());
-        assert_eq!(server.counters().iter().map(received).collect::<Vec<_>>(), [(3, 3), (3, 3)]);
         stop.stop();
         server.join().unwrap();
+        let received = |counters: &Counters| (counters.received.get(), counters.sent.get());
+        assert_eq!(server.counters().iter().map(received).collect::<Vec<_>>(), [(3, 3), (3, 3)]);
         end(stack, lanes);
     }
 }
@@ -215,7 +215,7 @@ fn waits_end_and_what_cannot_be_sent_is_refused() {
         outbox.put(b"datagram");
     }
     outbox.begin((HOST, 9).into());
-    outbox.put(&[0; 2000]);
+    outbox.put(&[0; 65_508]);
     assert_eq!(set.send(0, &outbox).unwrap(), 3, "no route, no port, too long");
     for port in [9, 10] {
         assert_eq!(receive(&mut lanes), ([11211, port], b"datagram".to_vec()));

@@ -1,8 +1,9 @@
 //! The client: sends requests, closed or open loop, and takes the time until they are answered.
 //!
 //! It spins on the calling thread's CPU, and does there what other machines and their network interfaces would do.
-//! Requests are numbered in the order in which they leave, and are answered in it; so a response that skips numbers
-//! says which requests were lost. Invariant: every request that left is answered or counted as lost, or outstanding.
+//! Requests are numbered in the order in which they leave, and belong to lanes in turn: number modulo how many lanes there
+//! are. Those of a lane are answered in their order; so a response that skips numbers says which requests were lost.
+//! Invariant: every request that left is answered or counted as lost, or outstanding.
 
 use std::time::{Duration, Instant};
 
@@ -50,19 +51,25 @@ impl Outcome {
 }
 
 /// What became of requests that were to leave; the others stay with the client.
-pub(super) struct Sent {
+pub(in crate::bench) struct Sent {
     /// They left, the first ones.
-    pub(super) left: u64,
+    pub(in crate::bench) left: u64,
     /// They left as well, but found no place at the other end: the last ones. Their numbers are given to others.
-    pub(super) lost: u64,
+    pub(in crate::bench) lost: u64,
 }
 
 /// The way to the server and back.
-pub(super) trait Wire {
+pub(in crate::bench) trait Wire {
     /// `n` requests are to leave at `now` (ns of the client's clock), with the numbers from `first` on.
     fn send(&mut self, first: u64, n: u64, now: u64) -> Result<Sent, String>;
     /// Appends the numbers of some requests whose responses came, in that order. The error says what came instead.
     fn receive(&mut self, now: u64, answered: &mut Vec<u64>) -> Result<(), String>;
+    /// Measuring begins at `now`, or (`None`) has ended.
+    fn measure(&mut self, _begins: Option<u64>) {}
+    /// Whether requests are outstanding that are not the client's but the wire's own.
+    fn is_busy(&self) -> bool {
+        false
+    }
 }
 
 /// Requests that may be outstanding: no server holds as many.
@@ -82,6 +89,10 @@ pub(crate) struct Client {
     next: u64,
     /// Number of the oldest request that is outstanding.
     oldest: u64,
+    /// By lane, the number of its oldest request that is outstanding.
+    lanes: Box<[u64]>,
+    /// Whether requests from `oldest` on have come to their end, by number.
+    ended: Box<[bool]>,
     /// Requests that are due and have not left.
     due: u64,
     /// When the requests from `oldest` on were due, by number; those that have not left included.
@@ -90,7 +101,7 @@ pub(crate) struct Client {
     heard: u64,
     answers: Vec<u64>,
     /// With no response for so long, what is outstanding is lost.
-    pub(super) silence: Duration,
+    pub(in crate::bench) silence: Duration,
 }
 
 /// What is being measured.
@@ -110,13 +121,21 @@ struct Window {
 }
 
 impl Client {
+    /// With requests in one lane.
     pub(super) fn new(wire: Box<dyn Wire>) -> Self {
+        Self::with_lanes(wire, 1)
+    }
+
+    /// With requests in so many lanes.
+    pub(in crate::bench) fn with_lanes(wire: Box<dyn Wire>, lanes: usize) -> Self {
         Client {
             wire,
             epoch: Instant::now(),
             random: Random::new(1),
             next: 0,
             oldest: 0,
+            lanes: (0..lanes as u64).collect(),
+            ended: vec![false; 2 * OUTSTANDING as usize].into(),
             due: 0,
             times: vec![0; 2 * OUTSTANDING as usize].into(),
             heard: 0,
@@ -138,7 +157,7 @@ impl Client {
         edge: &mut dyn FnMut(),
     ) -> Result<Outcome, String> {
         // What an earlier run that failed left behind is none of this one's.
-        (self.oldest, self.due) = (self.next, 0);
+        self.forget();
         let begin = self.now();
         let mut at = begin;
         if let Load::Closed { flows } = *load {
@@ -155,6 +174,7 @@ impl Client {
                     let looked = now;
                     now = self.now();
                     at += now - looked;
+                    self.wire.measure(Some(now));
                     window = Some(Window::new(now, self.next + self.due));
                 }
                 Some(open) if now - open.since >= measure.as_nanos() as u64 => break,
@@ -181,11 +201,12 @@ impl Client {
         let mut window = window.ok_or("measured nothing")?;
         let elapsed = Duration::from_nanos(self.now() - window.since);
         edge();
+        self.wire.measure(None);
         let answered = window.answered;
         // Those that have not left are nobody's loss.
         (window.end, self.due) = (self.next, 0);
         let mut window = Some(window);
-        while self.oldest < self.next {
+        while self.oldest < self.next || self.wire.is_busy() {
             let now = self.now();
             self.receive(now, &mut window)?;
         }
@@ -206,12 +227,43 @@ impl Client {
         })
     }
 
-    /// The requests that are outstanding up to number `until` are lost.
-    fn miss(&mut self, until: u64, window: &mut Option<Window>) {
-        if let Some(window) = window {
-            window.missed += until.min(window.end).saturating_sub(self.oldest.max(window.first));
+    /// Requests that have left, or are due, are nobody's concern any more.
+    fn forget(&mut self) {
+        (self.oldest, self.due) = (self.next, 0);
+        self.wire.measure(None);
+        self.ended.fill(false);
+        let (next, n) = (self.next, self.lanes.len() as u64);
+        for (lane, oldest) in self.lanes.iter_mut().enumerate() {
+            // The next number that is the lane's.
+            *oldest = next + (lane as u64 + n - next % n) % n;
         }
-        self.oldest = until;
+    }
+
+    /// The requests of `lane` that are outstanding up to number `until` are lost. Returns how many those were.
+    fn miss(&mut self, lane: usize, until: u64, window: &mut Option<Window>) -> u64 {
+        let mut missed = 0;
+        while self.lanes[lane] < until {
+            let number = self.lanes[lane];
+            if let Some(window) = window {
+                window.missed += u64::from((window.first..window.end).contains(&number));
+            }
+            self.end(lane);
+            missed += 1;
+        }
+        missed
+    }
+
+    /// The oldest request of `lane` has come to its end.
+    fn end(&mut self, lane: usize) {
+        let place = self.place(self.lanes[lane]);
+        self.ended[place] = true;
+        self.lanes[lane] += self.lanes.len() as u64;
+        while self.oldest < self.next && {
+            let place = self.place(self.oldest);
+            std::mem::take(&mut self.ended[place])
+        } {
+            self.oldest += 1;
+        }
     }
 
     fn now(&self) -> u64 {
@@ -262,27 +314,29 @@ impl Client {
     fn receive(&mut self, now: u64, window: &mut Option<Window>) -> Result<u64, String> {
         self.answers.clear();
         self.wire.receive(now, &mut self.answers)?;
-        let before = self.oldest;
+        let mut ended = 0;
         if self.answers.is_empty() {
             let silent = now.saturating_sub(self.heard);
             if self.oldest < self.next && silent > self.silence.as_nanos() as u64 {
-                self.miss(self.next, window);
+                for lane in 0..self.lanes.len() {
+                    ended += self.miss(lane, self.next, window);
+                }
             }
             std::hint::spin_loop();
-            return Ok(self.oldest - before);
+            return Ok(ended);
         }
         let now = self.now();
         self.heard = now;
         for at in 0..self.answers.len() {
             let number = self.answers[at];
-            if !(self.oldest..self.next).contains(&number) {
+            let lane = (number % self.lanes.len() as u64) as usize;
+            if !(self.lanes[lane]..self.next).contains(&number) {
                 return Err(format!(
                     "request {number} was answered out of order: {} to {} were outstanding",
-                    self.oldest, self.next
+                    self.lanes[lane], self.next
                 ));
             }
-            self.miss(number, window);
-            self.oldest = number + 1;
+            ended += self.miss(lane, number, window) + 1;
             if let Some(window) = window {
                 window.answered += 1;
                 if (window.first..window.end).contains(&number) {
@@ -290,8 +344,9 @@ impl Client {
                     window.latency.record(now.saturating_sub(self.times[self.place(number)]));
                 }
             }
+            self.end(lane);
         }
-        Ok(self.oldest - before)
+        Ok(ended)
     }
 }
 

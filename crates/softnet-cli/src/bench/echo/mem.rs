@@ -5,7 +5,6 @@
 //! measurement but to hand over the numbers of responses, one store each.
 
 use std::net::Ipv4Addr;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use softnet::config::DeviceConfig;
@@ -14,6 +13,7 @@ use softnet_core::SoftnetData;
 use softnet_core::skb::Region;
 use softnet_dev::mem::{NicConfig, NicPort, Sink, Source, nic};
 
+use super::answers::Answers;
 use super::client::{Client, Sent, Wire};
 use super::packet::{End, Format};
 use super::{Bed, Setup};
@@ -22,40 +22,8 @@ const SERVER: End = End { mac: [2, 0, 0, 0, 1, 0], address: Ipv4Addr::new(198, 1
 const CLIENT: End = End { mac: [2, 0, 0, 0, 2, 0], address: Ipv4Addr::new(198, 18, 0, 2) };
 /// Descriptors of each ring.
 const RING: usize = 1024;
-/// Numbers that the client may be behind; more than requests are ever outstanding, so it can't be too far.
-const SLOTS: usize = 1 << 16;
 /// Most numbers that it takes at once.
 const TAKE: usize = 64;
-
-/// Numbers of responses on their way from the NIC to the client. A slot holds the round in which it was written, counted
-/// from 1, above the lower half of the number; so one store hands it over, and nobody need say how far he is.
-struct Answers {
-    slots: Box<[AtomicU64]>,
-    /// Packets that were no responses.
-    strange: AtomicU64,
-}
-
-fn round(position: u64) -> u64 {
-    (position / SLOTS as u64 + 1) << 32
-}
-
-impl Answers {
-    fn new() -> Arc<Self> {
-        let slots = (0..SLOTS).map(|_| AtomicU64::new(0)).collect();
-        Arc::new(Answers { slots, strange: AtomicU64::new(0) })
-    }
-
-    fn put(&self, position: u64, number: u64) {
-        let slot = &self.slots[position as usize & (SLOTS - 1)];
-        slot.store(round(position) | number & 0xffff_ffff, Ordering::Release);
-    }
-
-    /// The lower half of the number at `position`, if it is there.
-    fn get(&self, position: u64) -> Option<u32> {
-        let slot = self.slots[position as usize & (SLOTS - 1)].load(Ordering::Acquire);
-        (slot & !0xffff_ffff == round(position)).then_some(slot as u32)
-    }
-}
 
 struct Requests {
     format: Format,
@@ -86,7 +54,7 @@ impl Sink for Responses {
                 self.answers.put(self.position, number);
                 self.position += 1;
             }
-            None => _ = self.answers.strange.fetch_add(1, Ordering::Relaxed),
+            None => self.answers.strange(),
         }
     }
 }
@@ -119,7 +87,7 @@ impl Wire for MemWire {
             answered.push(self.last);
         }
         // A look at each batch and not at each turn: the line is the server's.
-        if !answered.is_empty() && self.answers.strange.load(Ordering::Relaxed) > 0 {
+        if !answered.is_empty() && self.answers.has_strange() {
             return Err("a packet came out that is no response to any request".into());
         }
         Ok(())
@@ -161,22 +129,4 @@ pub(super) fn bed(setup: &Setup) -> Result<Bed, String> {
     let coalesces = setup.coalesce != Default::default();
     let wire = MemWire { port, answers, position: 0, last: 0, coalesces };
     Bed::new(stack, Client::new(Box::new(wire)), None)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn numbers_are_handed_over_round_after_round() {
-        let answers = Answers::new();
-        let n = SLOTS as u64;
-        assert_eq!(answers.get(0), None);
-        for position in [0, 1, n - 1, n, 5 * n + 3] {
-            assert_eq!(answers.get(position), None);
-            answers.put(position, (7 << 32) + position);
-            assert_eq!(answers.get(position), Some(position as u32));
-            assert_eq!(answers.get(position + n), None, "of the next round there is nothing yet");
-        }
-    }
 }

@@ -14,6 +14,7 @@
 //! alone. Verified by each run: that every response is its request with the ends exchanged, byte for byte, and in order;
 //! and that requests are answered or counted as lost ([`Client::run`]).
 
+mod answers;
 mod client;
 mod mem;
 mod packet;
@@ -21,7 +22,7 @@ mod responder;
 #[cfg(test)]
 mod tests;
 mod usage;
-mod xdp;
+pub(super) mod xdp;
 
 use std::time::{Duration, Instant};
 
@@ -31,7 +32,9 @@ use softnet::context::Context;
 use softnet_dev::mem::Coalesce;
 use softnet_dev::sched::Policy;
 
+pub(super) use answers::Answers;
 pub(crate) use client::{Client, Load};
+pub(super) use client::{Sent, Wire};
 pub(crate) use packet::PORT;
 pub(crate) use responder::Responder;
 pub(crate) use usage::Usage;

@@ -26,10 +26,10 @@ use super::packet::{End, Format};
 use super::{Bed, Setup};
 use crate::bench::text;
 
-const SERVER: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
-const CLIENT: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 2);
+pub(in crate::bench) const SERVER: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
+pub(in crate::bench) const CLIENT: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 2);
 /// Slots of each ring, of both ends.
-const RING: u32 = 1024;
+pub(in crate::bench) const RING: u32 = 1024;
 /// Frames of the client's packet memory: two rings and what is on its way between them.
 const FRAMES: u32 = 4096;
 const ARP: [u8; 2] = [0x08, 0x06];
@@ -38,13 +38,13 @@ const ARP: [u8; 2] = [0x08, 0x06];
 static SERIAL: AtomicU32 = AtomicU32::new(0);
 
 /// The namespaces, and the ends of the pair in them.
-pub(super) struct Veth {
-    server: (NetNs, String),
-    client: (NetNs, String),
+pub(in crate::bench) struct Veth {
+    pub(in crate::bench) server: (NetNs, String),
+    pub(in crate::bench) client: (NetNs, String),
 }
 
 impl Veth {
-    fn new() -> Result<Self, String> {
+    pub(in crate::bench) fn new() -> Result<Self, String> {
         let (server, client) = (NetNs::new().map_err(text)?, NetNs::new().map_err(text)?);
         for ns in [&server, &client] {
             // So that nothing speaks unasked; a kernel without IPv6 has no such knob, and no need of it.
@@ -70,13 +70,13 @@ impl Veth {
         Ok(veth)
     }
 
-    fn mac((ns, name): &(NetNs, String)) -> Result<[u8; 6], String> {
+    pub(in crate::bench) fn mac((ns, name): &(NetNs, String)) -> Result<[u8; 6], String> {
         let link = ns.run(|| Netlink::new()?.existing_link(name)).map_err(text)?.map_err(text)?;
         Ok(link.mac)
     }
 
     /// Packets that the kernel dropped on the way, in either direction.
-    pub(super) fn drops(&self) -> Result<u64, String> {
+    pub(in crate::bench) fn drops(&self) -> Result<u64, String> {
         let mut all = 0;
         for (ns, name) in [&self.server, &self.client] {
             let counters = ns.run(|| Netlink::new()?.counters(name)).map_err(text)?.map_err(text)?;
@@ -87,17 +87,16 @@ impl Veth {
 }
 
 /// The client's end: a device of its own, with a memory of its own.
-struct XdpWire {
+pub(in crate::bench) struct ClientEnd {
     rx: Option<Box<dyn RxQueue>>,
     tx: Option<Box<dyn TxQueue>>,
     ctx: SoftnetData,
     batch: Batch,
-    format: Format,
     _device: Arc<dyn Device>,
 }
 
-impl XdpWire {
-    fn open(veth: &Veth, format: Format) -> Result<Self, String> {
+impl ClientEnd {
+    pub(in crate::bench) fn open(veth: &Veth) -> Result<Self, String> {
         let memory = MemfdMemory::new(Region::bytes(FRAMES, FRAMES)).map_err(text)?;
         let region = Region::new(Box::new(memory), FRAMES, FRAMES).map_err(text)?;
         let umem = Umem::new(region.clone()).map_err(text)?;
@@ -106,17 +105,21 @@ impl XdpWire {
         let config = XdpConfig { ring: RING, ..XdpConfig::new(name) };
         let open = ns.run(|| xdp::open(&config, &umem, 0, &mut ctx)).map_err(text)?.map_err(text)?;
         let (rx, tx) = (open.rx.into_iter().next(), open.tx.into_iter().next());
-        Ok(XdpWire { rx, tx, ctx, batch: Batch::new(), format, _device: open.device })
+        Ok(ClientEnd { rx, tx, ctx, batch: Batch::new(), _device: open.device })
     }
-}
 
-impl Wire for XdpWire {
-    fn send(&mut self, first: u64, n: u64, _: u64) -> Result<Sent, String> {
-        let XdpWire { tx: Some(tx), ctx, batch, format, .. } = self else { return Err("closed".into()) };
+    /// Sends up to `n` packets, each of which `write` writes to the start of a buffer and tells the length of; a batch at
+    /// the most. Returns how many left: the first ones.
+    pub(in crate::bench) fn send(
+        &mut self,
+        n: u64,
+        mut write: impl FnMut(u64, &mut [u8]) -> usize,
+    ) -> Result<u64, String> {
+        let ClientEnd { tx: Some(tx), ctx, batch, .. } = self else { return Err("closed".into()) };
         tx.reap(ctx);
-        for number in first..first + n.min(BATCH as u64) {
+        for i in 0..n.min(BATCH as u64) {
             let Some(mut frame) = ctx.alloc_frame() else { break };
-            let len = format.write(number, &mut frame.bytes_mut()[HEADROOM..]);
+            let len = write(i, &mut frame.bytes_mut()[HEADROOM..]);
             match ctx.build_skb(frame, HEADROOM, len) {
                 Ok(skb) => batch.push(skb).unwrap_or_else(|skb| ctx.free_skb(skb)),
                 Err(frame) => {
@@ -129,28 +132,28 @@ impl Wire for XdpWire {
         tx.kick(ctx);
         // Those that found no room try again.
         batch.drain().for_each(|skb| ctx.free_skb(skb));
-        Ok(Sent { left, lost: 0 })
+        Ok(left)
     }
 
-    fn receive(&mut self, _: u64, answered: &mut Vec<u64>) -> Result<(), String> {
-        let XdpWire { rx: Some(rx), ctx, batch, format, .. } = self else { return Err("closed".into()) };
+    /// Gives `read` the packets that came, but for ARP. Its first error is returned.
+    pub(in crate::bench) fn receive(
+        &mut self,
+        mut read: impl FnMut(&[u8]) -> Result<(), String>,
+    ) -> Result<(), String> {
+        let ClientEnd { rx: Some(rx), ctx, batch, .. } = self else { return Err("closed".into()) };
         rx.rx_burst(ctx, batch, BATCH);
-        let mut strange = None;
+        let mut result = Ok(());
         for skb in batch.drain() {
-            match format.answered(skb.data()) {
-                Some(number) => answered.push(number),
-                None if skb.data().get(12..14) == Some(&ARP) => {}
-                None => {
-                    strange = Some(format!("{:02x?} came, which is no response to any request", skb.data()))
-                }
+            if skb.data().get(12..14) != Some(&ARP) {
+                result = result.and(read(skb.data()));
             }
             ctx.free_skb(skb);
         }
-        strange.map_or(Ok(()), Err)
+        result
     }
 }
 
-impl Drop for XdpWire {
+impl Drop for ClientEnd {
     fn drop(&mut self) {
         if let Some(rx) = self.rx.take() {
             rx.close(&mut self.ctx);
@@ -159,6 +162,30 @@ impl Drop for XdpWire {
             tx.close(&mut self.ctx);
         }
         self.ctx.drain();
+    }
+}
+
+struct XdpWire {
+    end: ClientEnd,
+    format: Format,
+}
+
+impl Wire for XdpWire {
+    fn send(&mut self, first: u64, n: u64, _: u64) -> Result<Sent, String> {
+        let XdpWire { end, format } = self;
+        let left = end.send(n, |i, buf| format.write(first + i, buf))?;
+        Ok(Sent { left, lost: 0 })
+    }
+
+    fn receive(&mut self, _: u64, answered: &mut Vec<u64>) -> Result<(), String> {
+        let XdpWire { end, format } = self;
+        end.receive(|packet| match format.answered(packet) {
+            Some(number) => {
+                answered.push(number);
+                Ok(())
+            }
+            None => Err(format!("{packet:02x?} came, which is no response to any request")),
+        })
     }
 }
 
@@ -179,6 +206,6 @@ pub(super) fn bed(setup: &Setup) -> Result<Bed, String> {
         Stack::run(Assembly::new(config, vec![], opener).map_err(text)?).map_err(text)
     };
     let stack = veth.server.0.run(run).map_err(text)??;
-    let wire = XdpWire::open(&veth, Format::new(client, server, setup.payload))?;
+    let wire = XdpWire { end: ClientEnd::open(&veth)?, format: Format::new(client, server, setup.payload) };
     Bed::new(stack, Client::new(Box::new(wire)), Some(veth))
 }

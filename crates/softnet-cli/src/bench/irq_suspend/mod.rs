@@ -19,6 +19,7 @@
 //! is part of their latency. `late_percent` says how many.
 
 mod cases;
+mod kv;
 mod measure;
 mod published;
 
@@ -61,7 +62,20 @@ always outstanding (MAX).
   late_percent         requests that the client sent more than 10 µs after they were due: then it is a limit
 
 --device xdp: over a veth pair, by AF_XDP. Needs root. On veth the server's CPU also runs the client's softirq, which is \
-the same for all cases. Without the privilege to preempt (CAP_SYS_NICE) base is what base-fair is. Two CPUs are needed.";
+the same for all cases. 
+
+--app kv: the application is udp-kv, with 64 sockets of softnet in an epoll set, asked by memcached's get; a second \
+application with a thread and a socket of its own is asked 1000 times a second by the same queue, and is woken. maxevents \
+is how many sockets the server serves between two waits.
+
+  second_*_us          latency of the second application
+
+--peer kernel: the same server on the kernel's sockets, over a veth pair of the same kind, by the same client, in turns \
+with softnet's. Its NAPI instance is polled by the kernel's thread on the server's CPU, which preempts the application as \
+softnet's worker does (case base); or by softirq (base-softirq), which on veth is the client's CPU: that then does the kernel's receiving, and it is \
+not counted. Loads over veth are then shares of what the kernel does at most, for all.
+
+Without the privilege to preempt (CAP_SYS_NICE) base is what base-fair is. Two CPUs are needed.";
 
 /// A row whose client sent more than this share of its requests late says so.
 const LATE_PERCENT: f64 = 5.0;
@@ -79,12 +93,36 @@ pub(crate) struct IrqSuspend {
     /// What the requests come by
     #[arg(long, value_enum, default_value = "both")]
     device: Device,
-    /// Microseconds of computing on each request
+    /// What answers
+    #[arg(long, value_enum, default_value = "echo")]
+    app: What,
+    /// Most sockets that the server serves between two waits (may be repeated: base and suspend20 are measured with each, all
+    /// cases with the first) [kv]
+    #[arg(long, value_name = "N", default_values_t = [64, 8], value_parser = clap::value_parser!(u16).range(1..=64))]
+    maxevents: Vec<u16>,
+    /// Measure the same server on the kernel's sockets too, over a veth pair [kv]
+    #[arg(long, value_enum)]
+    peer: Option<Peer>,
+    /// Microseconds of computing on each request [echo]
     #[arg(long, value_name = "US", default_value_t = 1, value_parser = clap::value_parser!(u16).range(..=1000))]
     work_us: u16,
     /// Only this case beside base (may be repeated)
     #[arg(long = "case", value_name = "CASE")]
     cases: Vec<String>,
+}
+
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq)]
+enum What {
+    /// It sends packets back, without sockets
+    Echo,
+    /// udp-kv, on sockets
+    Kv,
+}
+
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq)]
+enum Peer {
+    /// The kernel
+    Kernel,
 }
 
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq)]
@@ -187,6 +225,14 @@ impl IrqSuspend {
         }
         let client = all.into_iter().find(|other| *other != cpu);
         let client = client.ok_or("irq-suspend needs two CPUs: one for the server, one for the client")?;
+        match self.app {
+            What::Kv => kv::run(self, cpu, client),
+            What::Echo if self.peer.is_some() => Err("--peer is for --app kv".into()),
+            What::Echo => self.run_echo(cpu, client),
+        }
+    }
+
+    fn run_echo(&self, cpu: usize, client: usize) -> Result<Report, String> {
         let cases = self.chosen()?;
         let devices = self.device.names();
         let mut rigs = Vec::new();
@@ -195,10 +241,7 @@ impl IrqSuspend {
         }
         // Now, so that the stacks' threads are not pinned along.
         pin(client)?;
-        let times = match self.common.quick {
-            true => Times { warm_up: Duration::from_millis(50), measure: Duration::from_millis(500) },
-            false => Times { warm_up: Duration::from_millis(200), measure: Duration::from_millis(1500) },
-        };
+        let times = self.times();
         let application = Application { work: Duration::from_micros(self.work_us.into()), cpu };
         let rounds = self.common.rounds_or(7, 3);
         let loads: &[Option<u32>] = if self.common.quick { &QUICK } else { &FULL };
@@ -212,9 +255,7 @@ impl IrqSuspend {
                 }
             }
         }
-        let each = times.warm_up + times.measure + OVERHEAD;
-        let seconds = (each * ((rounds + 1) * measured.len()) as u32).as_secs();
-        eprintln!("{} rows, {rounds} rounds: about {} min", measured.len(), seconds.div_ceil(60));
+        self.announce(measured.len(), rounds, times);
         let capacity = |rig: &Rig| -> Result<f64, String> {
             rig.measure(&CASES[0], application, None, times)?;
             Ok(rig.capacity.get())
@@ -236,6 +277,20 @@ impl IrqSuspend {
         devices.iter().for_each(|device| state_bounds(&mut report, device));
         published::add(&mut report, devices);
         Ok(report)
+    }
+
+    fn times(&self) -> Times {
+        match self.common.quick {
+            true => Times { warm_up: Duration::from_millis(50), measure: Duration::from_millis(500) },
+            false => Times { warm_up: Duration::from_millis(200), measure: Duration::from_millis(1500) },
+        }
+    }
+
+    /// Says how long it will take.
+    fn announce(&self, rows: usize, rounds: usize, times: Times) {
+        let each = times.warm_up + times.measure + OVERHEAD;
+        let seconds = (each * ((rounds + 1) * rows) as u32).as_secs();
+        eprintln!("{rows} rows, {rounds} rounds: about {} min", seconds.div_ceil(60));
     }
 
     /// The cases to measure, `base` first.

@@ -169,10 +169,10 @@ fn plot(
     let mut series: Vec<Series> = Vec::new();
     for row in report.rows.iter().filter(|row| row.param("device") == Some(&json!(device))) {
         let Some(load) = row.param("load").and_then(|load| load.as_f64()) else { continue };
-        let point = (load, row.median(figure));
-        match series.iter_mut().find(|s| s.name == row.case) {
+        let (name, point) = (row.label(&["maxevents"]), (load, row.median(figure)));
+        match series.iter_mut().find(|s| s.name == name) {
             Some(curve) => curve.points.push(point),
-            None => series.push(Series { name: row.case.clone(), points: vec![point], dashed: false }),
+            None => series.push(Series { name, points: vec![point], dashed: false }),
         }
     }
     for case in CASES.iter().filter(|case| DRAWN.contains(&case.name)) {

@@ -8,12 +8,12 @@ use super::super::*;
 use crate::ip::Prefix6;
 use crate::ip::adjacency::{Adjacency, Kind, Tables};
 use crate::ip::family::Family;
-use crate::ip::input::{Exceptions, Ingress, TxBatches, ip_input};
+use crate::ip::input::{Exception, Exceptions, Ingress, TxBatches, ip_input};
 use crate::ip::neigh::{NeighParams, NeighState};
 use crate::ip::v6::addr::{link_local, multicast_mac};
 use crate::ip::v6::fib::Fib6;
 use crate::ip::v6::icmp::finish;
-use crate::skb::{Batch, CacheSizes, HEADROOM, HeapMemory, Region};
+use crate::skb::{Batch, CacheSizes, Flags, HEADROOM, HeapMemory, Region};
 
 pub(super) const SECOND: u64 = 1_000_000_000;
 /// Softnet's two devices: the client's link, and the server's, whose MTU is smaller.
@@ -98,6 +98,16 @@ impl World {
         let view = View { now: self.now, tables: &self.tables, ifaces: &self.ifaces };
         for (skb, why) in exceptions.drain() {
             self.slow.handle(&mut self.ctx, view, skb, why, &mut out);
+        }
+        // There are no sockets: of a datagram in several skbs the first tells, as it does where there are.
+        let mut first = true;
+        for skb in exceptions.local.drain().chain(std::mem::take(&mut out.local)) {
+            let more = skb.head().flags & Flags::MORE != 0;
+            match first {
+                true => self.slow.handle(&mut self.ctx, view, skb, Exception::NoSocket, &mut out),
+                false => self.ctx.free(skb, DropReason::IpNoProto),
+            }
+            first = !more;
         }
         self.carry_out(out)
     }

@@ -1,0 +1,128 @@
+//! Client and server at the two ends of a veth pair. The client is by AF_XDP, whoever serves: what its end costs is the same
+//! for softnet and the kernel.
+//!
+//! On veth the sender's CPU runs the receiver's softirq. So the client's CPU would run all of what the kernel does to receive,
+//! were its NAPI instance not polled by a thread on the server's CPU, as a NIC's is there.
+
+use std::net::SocketAddr;
+
+use softnet::config::DeviceConfig;
+use softnet::opener::XdpOpener;
+use softnet::{Assembly, Stack};
+use softnet_dev::netlink::{self, Netlink, Offload};
+use softnet_dev::sched::{Policy, set_policy_of};
+use softnet_dev::traffic::datagrams::{KernelSockets, Stop};
+
+use super::light::Light;
+use super::packet::{Ends, Format, PORTS, Request, number};
+use super::{Bed, Host, Side, config, host, text};
+use crate::bench::cpu::kernel_threads;
+use crate::bench::echo::xdp::{CLIENT, ClientEnd, RING, SERVER, Veth};
+use crate::bench::echo::{Client, Sent, Wire};
+
+struct XdpWire {
+    end: ClientEnd,
+    format: Format,
+    /// Number of the server's next request.
+    next: u64,
+    light: Light,
+}
+
+impl Wire for XdpWire {
+    fn send(&mut self, first: u64, n: u64, _: u64) -> Result<Sent, String> {
+        let XdpWire { end, format, .. } = self;
+        let left = end.send(n, |i, buf| format.write(Request::Server((first + i) as u16), buf))?;
+        self.next = first + left;
+        Ok(Sent { left, lost: 0 })
+    }
+
+    fn receive(&mut self, now: u64, answered: &mut Vec<u64>) -> Result<(), String> {
+        let XdpWire { end, format, next, light } = self;
+        if let Some(number) = light.take_due(now)
+            && end.send(1, |_, buf| format.write(Request::Second(number as u16), buf))? == 0
+        {
+            light.put_back();
+        }
+        end.receive(|packet| match format.answered(packet) {
+            Some(Request::Server(id)) => {
+                answered.push(number(id, *next));
+                Ok(())
+            }
+            Some(Request::Second(id)) => light.answered(id, now),
+            None => Err(format!("{packet:02x?} came, which is no response to any request")),
+        })?;
+        light.give_up(now);
+        Ok(())
+    }
+
+    fn measure(&mut self, begins: Option<u64>) {
+        self.light.measure(begins);
+    }
+
+    fn is_busy(&self) -> bool {
+        self.light.is_busy()
+    }
+}
+
+fn ends(veth: &Veth) -> Result<Ends, String> {
+    Ok(Ends { client: (Veth::mac(&veth.client)?, CLIENT), server: (Veth::mac(&veth.server)?, SERVER) })
+}
+
+fn bed(veth: Veth, host: Host, format: Format) -> Result<Bed, String> {
+    let (light, second) = Light::new();
+    let wire = XdpWire { end: ClientEnd::open(&veth)?, format, next: 0, light };
+    let side = Side { second, host, veth: Some(veth) };
+    Ok(Bed { client: Client::with_lanes(Box::new(wire), PORTS), side })
+}
+
+pub(super) fn softnet(cpu: usize, policy: Option<Policy>) -> Result<Bed, String> {
+    let veth = Veth::new()?;
+    let ends = ends(&veth)?;
+    let device = DeviceConfig { ring: RING, ..DeviceConfig::new(&veth.server.1) };
+    let config = config(cpu, policy, device, &ends)?;
+    let run = || {
+        let opener = |region: &_| XdpOpener::new(region, 1).map_err(text);
+        Stack::run(Assembly::new(config, vec![], opener).map_err(text)?).map_err(text)
+    };
+    let stack = veth.server.0.run(run).map_err(text)??;
+    bed(veth, host(stack)?, Format::new(ends, true))
+}
+
+pub(super) fn kernel(threaded: Option<(usize, Policy)>) -> Result<Bed, String> {
+    let veth = Veth::new()?;
+    let ends = ends(&veth)?;
+    let ((near, name), (far, peer)) = (&veth.server, &veth.client);
+    let addresses = || {
+        let mut netlink = Netlink::new()?;
+        netlink.add_address(name, SERVER, 24)?;
+        netlink.add_neighbour(name, CLIENT, ends.client.0)
+    };
+    near.run(addresses).map_err(text)?.map_err(text)?;
+    let mut threads = Vec::new();
+    if let Some((cpu, policy)) = threaded {
+        // Frames to a veth take the way through its NAPI only if it merges segments and its peer does not.
+        far.run(|| netlink::set_offload(peer, Offload::Tso, false)).map_err(text)?.map_err(text)?;
+        let poll = || {
+            netlink::set_offload(name, Offload::Gro, true)?;
+            netlink::set_threaded(name, true)?;
+            netlink::pin_napi_threads(name, cpu)
+        };
+        near.run(poll).map_err(text)?.map_err(text)?;
+        threads = kernel_threads(&format!("napi/{name}-"));
+        for thread in &threads {
+            // Without the privilege it competes with the application, as softnet's worker does then.
+            let _ = set_policy_of(*thread, policy);
+        }
+    }
+    bed(veth, Host::Kernel(threads), Format::new(ends, false))
+}
+
+/// The kernel's sockets at the server's end.
+pub(super) fn kernel_sockets(
+    veth: &Veth,
+    addresses: &[SocketAddr],
+    batch: usize,
+    stop: &Stop,
+) -> Result<KernelSockets, String> {
+    veth.server.0.run(|| KernelSockets::bound(addresses, batch, stop)).map_err(text)?.map_err(text)
+}
