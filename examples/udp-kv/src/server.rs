@@ -274,7 +274,7 @@ mod tests {
             stop: stop.clone(),
             sends: Arc::clone(&sends),
         };
-        let server = Server::start(vec![set], &Arc::new(Store::new(0, 1)), &stop).unwrap();
+        let mut server = Server::start(vec![set], &Arc::new(Store::new(0, 1)), &stop).unwrap();
         assert_ne!(server.threads(), [0]);
         let all = server.counters.clone();
         server.join().unwrap();
@@ -320,7 +320,7 @@ mod tests {
     #[test]
     fn a_thread_that_fails_ends_the_server() {
         let stop = Arc::new(Stop::new().unwrap());
-        let server = Server::start(vec![Broken, Broken], &Arc::new(Store::new(0, 1)), &stop).unwrap();
+        let mut server = Server::start(vec![Broken, Broken], &Arc::new(Store::new(0, 1)), &stop).unwrap();
         assert_eq!(server.join().unwrap_err().kind(), io::ErrorKind::BrokenPipe);
         assert!(stop.told());
     }
