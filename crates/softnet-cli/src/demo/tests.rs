@@ -45,7 +45,7 @@ impl Instance for Kernel {
 }
 
 fn run_demo(topology: &Topology, wait: impl FnMut(Duration) -> bool) -> Summary {
-    exchange(topology, &Kernel, Duration::from_secs(1), Progress::Quiet, wait).unwrap()
+    exchange(topology, &Kernel, Duration::from_secs(2), Progress::Quiet, wait).unwrap()
 }
 
 fn sleep(wait: Duration) -> bool {
