@@ -14,6 +14,9 @@ use crate::siphash::SipKey;
 /// Least MTU of a link that carries IPv6 (RFC 8200 section 5).
 pub const IPV6_MIN_MTU: u16 = 1280;
 
+/// The kernel's default of `min_pmtu`.
+pub const MIN_PMTU: u16 = 552;
+
 /// MTUs that links used to have (RFC 1191 section 7.1): routers of old do not say what would fit.
 const PLATEAUS: [u16; 8] = [32_000, 17_914, 8166, 4352, 2002, 1492, 1006, 508];
 
@@ -31,7 +34,7 @@ pub struct PmtuParams {
 
 impl Default for PmtuParams {
     fn default() -> Self {
-        PmtuParams { mtu_expires: 600_000_000_000, min_pmtu: 552, max_entries: 1024 }
+        PmtuParams { mtu_expires: 600_000_000_000, min_pmtu: MIN_PMTU, max_entries: 1024 }
     }
 }
 

@@ -9,7 +9,7 @@ use loom::sync::Notify;
 use loom::thread;
 
 use super::key::{ANY, mapped};
-use super::output::{Udp4, write_udp4};
+use super::output::UdpHead;
 use super::*;
 use crate::SoftnetData;
 use crate::skb::{Batch, CacheSizes, HeapMemory, Region, Skb};
@@ -64,9 +64,9 @@ impl Model {
     /// A poller that has a packet, which it found to be for the socket of `inbox`. What becomes of it: whether those who wait
     /// are to be told. (Looking up is a model of its own, so that neither grows too large.)
     fn poller(&mut self, inbox: &Inbox) -> impl FnOnce() -> bool + Send + use<> {
-        let to = Udp4 { src: PEER.remote as u32, dst: PEER.local as u32, sport: 9, dport: 7, ttl: 1, tos: 0 };
+        let to = UdpHead { src: PEER.remote, dst: PEER.local, sport: 9, dport: 7, ttl: 1, tos: 0 };
         let mut skb = self.ctx.alloc_skb().unwrap();
-        write_udp4(&mut skb, &[0; 14], &to, b"").unwrap();
+        to.write(&mut skb, &[0; 14], b"").unwrap();
         let (slot, payload) = (inbox.slot().clone(), self.payload.clone());
         let generation = slot.slot().generation();
         let mut ctx = context(&self.region);

@@ -4,118 +4,136 @@
 
 use std::net::Ipv6Addr;
 
-use super::udp::IPV6_LEN;
+use super::key::{Addr, is_v4, unmapped};
 pub use super::udp::UDP_LEN;
-use crate::ip::ETH_LEN;
-use crate::ip::checksum;
+use crate::ip::fragment::{Addresses, Datagram, MAX_PAYLOAD_V4, MAX_PAYLOAD_V6};
 use crate::ip::header::{Ipv4Header, MIN_LEN, protocol};
-use crate::ip::v6::header::Ipv6Header;
+use crate::ip::pmtu::{IPV6_MIN_MTU, MIN_PMTU};
+use crate::ip::v6::header::{Ipv6Header, LEN as IPV6_LEN};
+use crate::ip::{ETH_LEN, checksum};
 use crate::skb::{Flags, Skb};
 
-/// Bytes of IPv4 and UDP header.
-pub const HEADERS: usize = MIN_LEN + UDP_LEN;
-/// Bytes of IPv6 and UDP header.
-pub const HEADERS_6: usize = IPV6_LEN + UDP_LEN;
-
-/// The headers of a datagram.
+/// The headers of a datagram, of either family.
 #[derive(Clone, Copy, Debug)]
-pub struct Udp4 {
-    /// Addresses, host order.
-    pub src: u32,
+pub struct UdpHead {
+    /// Addresses, of one family.
+    pub src: Addr,
     /// See [`src`](Self::src).
-    pub dst: u32,
+    pub dst: Addr,
     /// Ports.
     pub sport: u16,
     /// See [`sport`](Self::sport).
     pub dport: u16,
-    /// Time to live.
+    /// Time to live, or hop limit.
     pub ttl: u8,
-    /// Type of service.
+    /// Type of service, or traffic class.
     pub tos: u8,
 }
 
-/// The headers of a datagram over IPv6.
-#[derive(Clone, Copy, Debug)]
-pub struct Udp6 {
-    /// Addresses.
-    pub src: Ipv6Addr,
-    /// See [`src`](Self::src).
-    pub dst: Ipv6Addr,
-    /// Ports.
-    pub sport: u16,
-    /// See [`sport`](Self::sport).
-    pub dport: u16,
-    /// Hop limit.
-    pub hop_limit: u8,
-    /// Traffic class.
-    pub class: u8,
+/// Source and destination.
+enum Ends {
+    V4(u32, u32),
+    V6(Ipv6Addr, Ipv6Addr),
 }
 
-/// Writes a datagram into `skb`, which is empty: link header `link`, the headers, `payload`. `None` (and an skb to be freed) if
-/// it does not fit.
-#[inline]
-pub fn write_udp4(skb: &mut Skb, link: &[u8; ETH_LEN], to: &Udp4, payload: &[u8]) -> Option<()> {
-    let total = u16::try_from(HEADERS + payload.len()).ok()?;
-    let data = skb.put(ETH_LEN + usize::from(total))?;
-    let (head, body) = data.split_first_chunk_mut::<{ ETH_LEN + HEADERS }>()?;
-    body.copy_from_slice(payload);
-    head[..ETH_LEN].copy_from_slice(link);
-    let mut ip = Ipv4Header::new_mut(&mut head[ETH_LEN..])?;
-    // Never fragmented on the way, so the identification need not be unique (RFC 6864 section 4.1).
-    ip.fill(total, 0, to.ttl, protocol::UDP, to.src, to.dst);
-    ip.set_dont_fragment(true);
-    ip.set_tos(to.tos);
-    ip.renew_check();
-    let len = total - MIN_LEN as u16;
-    let pseudo = checksum::pseudo_header_sum(to.src, to.dst, protocol::UDP, len);
-    head[ETH_LEN + MIN_LEN..].copy_from_slice(&udp_header((to.sport, to.dport), len, pseudo, payload));
-    made_here(skb);
-    Some(())
-}
-
-/// As [`write_udp4`], over IPv6.
-#[inline]
-pub fn write_udp6(skb: &mut Skb, link: &[u8; ETH_LEN], to: &Udp6, payload: &[u8]) -> Option<()> {
-    let len = u16::try_from(UDP_LEN + payload.len()).ok()?;
-    let data = skb.put(ETH_LEN + IPV6_LEN + usize::from(len))?;
-    let (head, body) = data.split_first_chunk_mut::<{ ETH_LEN + HEADERS_6 }>()?;
-    body.copy_from_slice(payload);
-    head[..ETH_LEN].copy_from_slice(link);
-    let mut ip = Ipv6Header::new_mut(&mut head[ETH_LEN..])?;
-    ip.fill(len, protocol::UDP, to.hop_limit, to.src, to.dst);
-    // Between version and flow label (RFC 8200 section 3).
-    head[ETH_LEN] = 0x60 | to.class >> 4;
-    head[ETH_LEN + 1] = to.class << 4;
-    let udp = udp_header((to.sport, to.dport), len, pseudo_header_sum_6(to.src, to.dst, len), payload);
-    head[ETH_LEN + IPV6_LEN..].copy_from_slice(&udp);
-    made_here(skb);
-    Some(())
-}
-
-/// The sum of the pseudo-header of UDP over IPv6 (RFC 8200 section 8.1), for a datagram of `len` bytes.
-pub fn pseudo_header_sum_6(src: Ipv6Addr, dst: Ipv6Addr, len: u16) -> u16 {
-    let addresses = checksum::add(checksum::sum(&src.octets()), checksum::sum(&dst.octets()));
-    checksum::add(addresses, checksum::add(protocol::UDP.into(), len))
-}
-
-/// The UDP header of a datagram of `len` bytes, whose pseudo-header has the sum `pseudo`.
-#[inline]
-pub fn udp_header((sport, dport): (u16, u16), len: u16, pseudo: u16, payload: &[u8]) -> [u8; UDP_LEN] {
-    let header = checksum::add(checksum::add(sport, dport), len);
-    let check = match !checksum::add(checksum::add(pseudo, header), checksum::sum(payload)) {
-        // 0 means that there is none (RFC 768).
-        0 => 0xffff,
-        check => check,
-    };
-    let mut udp = [0; UDP_LEN];
-    for (at, word) in [sport, dport, len, check].into_iter().enumerate() {
-        udp[2 * at..2 * at + 2].copy_from_slice(&word.to_be_bytes());
+impl UdpHead {
+    #[inline(always)]
+    fn ends(&self) -> Ends {
+        match unmapped(self.src).zip(unmapped(self.dst)) {
+            Some((src, dst)) => Ends::V4(src, dst),
+            None => Ends::V6(Ipv6Addr::from_bits(self.src), Ipv6Addr::from_bits(self.dst)),
+        }
     }
-    udp
-}
 
-fn made_here(skb: &mut Skb) {
-    let head = skb.head_mut();
-    head.l3 = ETH_LEN as u16;
-    head.flags = Flags::ORIGINATED;
+    /// Bytes of IP and UDP header.
+    #[inline]
+    pub fn header_len(&self) -> usize {
+        UDP_LEN + if is_v4(self.dst) { MIN_LEN } else { IPV6_LEN }
+    }
+
+    /// Bytes of payload at the most.
+    pub fn most(&self) -> usize {
+        let most = if is_v4(self.dst) { MAX_PAYLOAD_V4 } else { MAX_PAYLOAD_V6 };
+        most - UDP_LEN
+    }
+
+    /// What every path carries in one piece: bytes from the IP header on.
+    pub fn least_mtu(&self) -> usize {
+        usize::from(if is_v4(self.dst) { MIN_PMTU } else { IPV6_MIN_MTU })
+    }
+
+    /// A link header without addresses.
+    pub fn no_link(&self) -> [u8; ETH_LEN] {
+        let mut link = [0; ETH_LEN];
+        link[12..].copy_from_slice(if is_v4(self.dst) { &[0x08, 0x00] } else { &[0x86, 0xdd] });
+        link
+    }
+
+    /// Writes a datagram into `skb`, which is empty: link header `link`, the headers, `payload`. `None` (and an skb to be
+    /// freed) if it does not fit.
+    #[inline]
+    pub fn write(&self, skb: &mut Skb, link: &[u8; ETH_LEN], payload: &[u8]) -> Option<()> {
+        let packet = self.header_len() + payload.len();
+        let (total, udp) = (u16::try_from(packet).ok()?, self.header(payload));
+        let data = skb.put(ETH_LEN + packet)?;
+        let (head, body) = data.split_at_mut_checked(ETH_LEN + self.header_len())?;
+        body.copy_from_slice(payload);
+        head[..ETH_LEN].copy_from_slice(link);
+        let (head, to_udp) = head[ETH_LEN..].split_at_mut(self.header_len() - UDP_LEN);
+        to_udp.copy_from_slice(&udp);
+        match self.ends() {
+            Ends::V4(src, dst) => {
+                let mut ip = Ipv4Header::new_mut(head)?;
+                // Never fragmented on the way, so the identification need not be unique (RFC 6864 section 4.1).
+                ip.fill(total, 0, self.ttl, protocol::UDP, src, dst);
+                ip.set_dont_fragment(true);
+                ip.set_tos(self.tos);
+                ip.renew_check();
+            }
+            Ends::V6(src, dst) => {
+                let mut ip = Ipv6Header::new_mut(head)?;
+                ip.fill(total - IPV6_LEN as u16, protocol::UDP, self.ttl, src, dst);
+                // Between version and flow label (RFC 8200 section 3).
+                head[0] = 0x60 | self.tos >> 4;
+                head[1] = self.tos << 4;
+            }
+        }
+        let head = skb.head_mut();
+        head.l3 = ETH_LEN as u16;
+        head.flags = Flags::ORIGINATED;
+        Some(())
+    }
+
+    /// The datagram as one that may be cut, and its UDP header. `payload` is not longer than [may be](Self::most).
+    pub fn datagram(&self, payload: &[u8]) -> (Datagram, [u8; UDP_LEN]) {
+        let addresses = match self.ends() {
+            Ends::V4(src, dst) => Addresses::V4 { src: src.into(), dst: dst.into() },
+            Ends::V6(src, dst) => Addresses::V6 { src, dst, dev: 0 },
+        };
+        let UdpHead { ttl, tos, .. } = *self;
+        let datagram = Datagram { addresses, protocol: protocol::UDP, ttl, tos, id: 0, dont_fragment: false };
+        (datagram, self.header(payload))
+    }
+
+    /// The UDP header before `payload`, checksum and all.
+    #[inline]
+    fn header(&self, payload: &[u8]) -> [u8; UDP_LEN] {
+        let UdpHead { sport, dport, .. } = *self;
+        let len = (UDP_LEN + payload.len()) as u16;
+        let pseudo = match self.ends() {
+            Ends::V4(src, dst) => checksum::pseudo_header_sum(src, dst, protocol::UDP, len),
+            Ends::V6(src, dst) => checksum::pseudo_header_sum6(src, dst, protocol::UDP, len),
+        };
+        let header = checksum::add(checksum::add(sport, dport), len);
+        let check = match !checksum::add(checksum::add(pseudo, header), checksum::sum(payload)) {
+            // 0 means that there is none (RFC 768).
+            0 => 0xffff,
+            check => check,
+        };
+        let mut udp = [0; UDP_LEN];
+        for (at, word) in [sport, dport, len, check].into_iter().enumerate() {
+            udp[2 * at..2 * at + 2].copy_from_slice(&word.to_be_bytes());
+        }
+        udp
+    }
 }

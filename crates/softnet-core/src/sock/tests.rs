@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use proptest::prelude::*;
 
 use super::key::{ANY, Addr, addr_of, mapped};
-use super::output::{Udp4, write_udp4};
+use super::output::UdpHead;
 use super::*;
 use crate::SoftnetData;
 use crate::ip::checksum;
@@ -50,9 +50,9 @@ impl World {
     /// A datagram as it was received by `flow`.
     fn datagram(&mut self, flow: &Flow, payload: &[u8]) -> Skb {
         let mut skb = self.ctx.alloc_skb().unwrap();
-        let (src, dst) = (flow.remote as u32, flow.local as u32);
-        let to = Udp4 { src, dst, sport: flow.rport, dport: flow.lport, ttl: 64, tos: 0 };
-        write_udp4(&mut skb, &[2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 8, 0], &to, payload).unwrap();
+        let (src, dst) = (flow.remote, flow.local);
+        let to = UdpHead { src, dst, sport: flow.rport, dport: flow.lport, ttl: 64, tos: 0 };
+        to.write(&mut skb, &[2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 8, 0], payload).unwrap();
         skb
     }
 

@@ -10,13 +10,12 @@ use super::table::{Found, Hit, Sockets};
 use crate::SoftnetData;
 use crate::ip::checksum;
 use crate::ip::header::{Ipv4Header, MIN_LEN, protocol};
-use crate::ip::v6::header::receive;
+use crate::ip::v6::header::{LEN as IPV6_LEN, receive};
 use crate::skb::{BATCH, Batch, DropReason, Flags, Skb};
 use crate::steer::skb_get_hash;
 
 /// Bytes of a UDP header.
 pub const UDP_LEN: usize = 8;
-pub(super) const IPV6_LEN: usize = 40;
 
 /// What the headers of a datagram say.
 #[derive(Clone, Copy)]

@@ -21,6 +21,8 @@ pub(super) enum Next {
     Device(u16, [u8; ETH_LEN]),
     /// Out of a device, once the slow path has found the neighbour.
     Resolve,
+    /// To all on this device's link.
+    Broadcast(u16, [u8; ETH_LEN]),
     /// To all on this device's link that are members of the group: members here are to get it, too.
     Multicast(u16, [u8; ETH_LEN]),
 }
@@ -160,7 +162,7 @@ fn find4(
             _ => device_of_broadcast(tables, dst),
         };
         let (dev, link, src, mtu) = to_many(device, [0xff; 6])?;
-        return Ok(Way { next: Next::Device(dev, link), src, mtu });
+        return Ok(Way { next: Next::Broadcast(dev, link), src, mtu });
     }
     let next = match hop.kind {
         Kind::Local => {

@@ -3,19 +3,13 @@
 //! Datagrams go out in a batch for each device, in order. Those whose neighbour is not known go by the slow path, which
 //! holds them until it is.
 
-use std::net::Ipv6Addr;
 use std::sync::Arc;
 
 use rustix::io::Errno;
 use softnet_core::SoftnetData;
-use softnet_core::ip::fragment::{Addresses, Datagram, MAX_PAYLOAD_V4, MAX_PAYLOAD_V6};
-use softnet_core::ip::header::protocol;
-use softnet_core::ip::{ETH_LEN, checksum};
-use softnet_core::skb::{Batch, DropReason, Skb};
-use softnet_core::sock::key::{ANY, Addr, unmapped};
-use softnet_core::sock::output::{
-    HEADERS, HEADERS_6, UDP_LEN, Udp4, Udp6, pseudo_header_sum_6, udp_header, write_udp4, write_udp6,
-};
+use softnet_core::skb::{Batch, DropReason};
+use softnet_core::sock::key::{ANY, Addr};
+use softnet_core::sock::output::UdpHead;
 use softnet_core::sock::{Flow, SocketError};
 use softnet_core::sync::Ordering;
 
@@ -46,74 +40,6 @@ impl Tx {
     /// Our address, if it is bound to one that packets may come from.
     pub(super) fn source(&self) -> Option<Addr> {
         (self.local != ANY && !is_group(self.local)).then_some(self.local)
-    }
-}
-
-/// The headers of a datagram.
-#[derive(Clone, Copy)]
-struct Head {
-    src: Addr,
-    dst: Addr,
-    sport: u16,
-    dport: u16,
-    ttl: u8,
-    tos: u8,
-}
-
-impl Head {
-    /// Source and destination, if they are of IPv4.
-    fn v4(&self) -> Option<(u32, u32)> {
-        unmapped(self.src).zip(unmapped(self.dst))
-    }
-
-    /// Bytes of headers.
-    fn len(&self) -> usize {
-        if self.v4().is_some() { HEADERS } else { HEADERS_6 }
-    }
-
-    /// Bytes of payload at the most.
-    fn most(&self) -> usize {
-        let most = if self.v4().is_some() { MAX_PAYLOAD_V4 } else { MAX_PAYLOAD_V6 };
-        most - UDP_LEN
-    }
-
-    /// A link header without addresses.
-    fn no_link(&self) -> [u8; ETH_LEN] {
-        let mut link = [0; ETH_LEN];
-        link[12..].copy_from_slice(if self.v4().is_some() { &[0x08, 0x00] } else { &[0x86, 0xdd] });
-        link
-    }
-
-    #[inline]
-    fn write(&self, skb: &mut Skb, link: &[u8; ETH_LEN], payload: &[u8]) -> Option<()> {
-        let Head { sport, dport, ttl, tos, .. } = *self;
-        match self.v4() {
-            Some((src, dst)) => write_udp4(skb, link, &Udp4 { src, dst, sport, dport, ttl, tos }, payload),
-            None => {
-                let (src, dst) = (Ipv6Addr::from_bits(self.src), Ipv6Addr::from_bits(self.dst));
-                let to = Udp6 { src, dst, sport, dport, hop_limit: ttl, class: tos };
-                write_udp6(skb, link, &to, payload)
-            }
-        }
-    }
-
-    /// The datagram as one that may be cut, and its UDP header. `payload` is not longer than may be.
-    fn datagram(&self, payload: &[u8]) -> (Datagram, [u8; UDP_LEN]) {
-        let len = (UDP_LEN + payload.len()) as u16;
-        let (addresses, pseudo) = match self.v4() {
-            Some((src, dst)) => {
-                let pseudo = checksum::pseudo_header_sum(src, dst, protocol::UDP, len);
-                (Addresses::V4 { src: src.into(), dst: dst.into() }, pseudo)
-            }
-            None => {
-                let (src, dst) = (Ipv6Addr::from_bits(self.src), Ipv6Addr::from_bits(self.dst));
-                (Addresses::V6 { src, dst, dev: 0 }, pseudo_header_sum_6(src, dst, len))
-            }
-        };
-        let udp = udp_header((self.sport, self.dport), len, pseudo, payload);
-        let Head { ttl, tos, .. } = *self;
-        let datagram = Datagram { addresses, protocol: protocol::UDP, ttl, tos, id: 0, dont_fragment: false };
-        (datagram, udp)
     }
 }
 
@@ -183,7 +109,7 @@ impl<'a> Sending<'a> {
             Next::Multicast(..) => &self.options.multicast_ttl,
             _ => &self.options.ttl,
         };
-        let head = Head {
+        let head = UdpHead {
             src: way.src,
             dst,
             sport: tx.lport,
@@ -191,7 +117,9 @@ impl<'a> Sending<'a> {
             ttl: ttl.load(Ordering::Relaxed) as u8,
             tos: self.options.tos.load(Ordering::Relaxed) as u8,
         };
-        if payload.len() + head.len() > usize::from(way.mtu) || self.shared.sockets.path_mtus_known() {
+        let len = payload.len() + head.header_len();
+        let may_be_too_long = len > head.least_mtu() && self.shared.sockets.path_mtus_known();
+        if len > usize::from(way.mtu) || may_be_too_long {
             return self.put_in_pieces(thread, tx, &way, &head, payload);
         }
         self.put(thread, tx, &way, &head, payload)
@@ -204,16 +132,16 @@ impl<'a> Sending<'a> {
         thread: &mut AppThread,
         tx: &mut Tx,
         way: &Way,
-        head: &Head,
+        head: &UdpHead,
         payload: &[u8],
     ) -> Result<(), Errno> {
         if payload.len() > head.most() {
             return Err(Errno::MSGSIZE);
         }
         match way.next {
-            Next::Device(..) | Next::Resolve if self.is_unicast(thread, head) => {}
+            Next::Device(..) | Next::Resolve => {}
             // To ourselves, or to many: of one piece only.
-            _ if payload.len() + head.len() > usize::from(way.mtu) => return Err(Errno::MSGSIZE),
+            _ if payload.len() + head.header_len() > usize::from(way.mtu) => return Err(Errno::MSGSIZE),
             _ => return self.put(thread, tx, way, head, payload),
         }
         // What was sent before leaves before.
@@ -233,27 +161,21 @@ impl<'a> Sending<'a> {
         Ok(())
     }
 
-    /// Whether a datagram goes to one host, and not to all on a link.
-    fn is_unicast(&self, thread: &mut AppThread, head: &Head) -> bool {
-        match unmapped(head.dst) {
-            Some(dst) => thread.tables.load().v4.route(dst.into()).is_reachable(),
-            None => true,
-        }
-    }
-
     fn put(
         &mut self,
         thread: &mut AppThread,
         tx: &mut Tx,
         way: &Way,
-        head: &Head,
+        head: &UdpHead,
         payload: &[u8],
     ) -> Result<(), Errno> {
-        let no_link = head.no_link();
-        let (link, dev) = match &way.next {
-            Next::Device(dev, link) | Next::Multicast(dev, link) => (link, Some(*dev)),
-            Next::Local | Next::Resolve => (&no_link, None),
+        let (link, dev) = match way.next {
+            Next::Device(dev, link) | Next::Broadcast(dev, link) | Next::Multicast(dev, link) => {
+                (link, Some(dev))
+            }
+            Next::Local | Next::Resolve => (head.no_link(), None),
         };
+        let link = &link;
         // Before there is a packet that would have to be given up.
         if dev.is_some_and(|dev| dev != self.dev) || self.batch.room() == 0 {
             self.flush(&mut thread.ctx, tx)?;
@@ -292,7 +214,7 @@ impl<'a> Sending<'a> {
     }
 
     /// To a socket here. If there is none, the sender is told as if by ICMP.
-    fn deliver(&self, thread: &mut AppThread, local: &mut Batch, head: &Head) {
+    fn deliver(&self, thread: &mut AppThread, local: &mut Batch, head: &UdpHead) {
         let AppThread { ctx, ready, .. } = thread;
         let mut nobody = Batch::new();
         ctx.originated(local.len() as u64);
@@ -329,7 +251,7 @@ fn write(
     ctx: &mut SoftnetData,
     batch: &mut Batch,
     link: &[u8; 14],
-    head: &Head,
+    head: &UdpHead,
     payload: &[u8],
 ) -> Result<(), Errno> {
     let mut skb = ctx.alloc_skb().ok_or(Errno::NOBUFS)?;
