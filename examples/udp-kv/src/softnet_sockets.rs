@@ -12,7 +12,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use softnet::busy_poll::EpollParams;
-use softnet::net::{Epoll, Event, Handle, Interest, RecvBatch, UdpSocket};
+use softnet::net::{Epoll, Event, Handle, Interest, RecvBatch, SendBatch, UdpSocket};
 use softnet_dev::traffic::datagrams::{DatagramSet, Outbox, Stop};
 
 /// What stands for the [`Stop`] in the epoll set.
@@ -53,6 +53,10 @@ pub struct SoftnetSockets {
     whole: Vec<u8>,
     /// Their numbers, and where they are there.
     spans: Vec<(usize, Range<usize>)>,
+    /// What all sockets send until the next wait.
+    out: SendBatch,
+    /// That was held back for as long as it may, and still is.
+    stuck: bool,
 }
 
 impl SoftnetSockets {
@@ -69,12 +73,20 @@ impl SoftnetSockets {
         for (token, address) in addresses.iter().enumerate() {
             let socket = UdpSocket::builder(on).reuse_port(true).recv_buffer_size(BUFFER).bind(address)?;
             socket.set_nonblocking(true)?;
-            socket.set_write_timeout(Some(FULL))?;
             epoll.ctl().add(&socket, Interest::IN, token as u64)?;
             sockets.push(socket);
         }
-        let (events, received) = (Vec::new(), RecvBatch::new());
-        Ok(SoftnetSockets { epoll, events, sockets, waiting, received, whole: Vec::new(), spans: Vec::new() })
+        Ok(SoftnetSockets {
+            epoll,
+            events: Vec::new(),
+            sockets,
+            waiting,
+            received: RecvBatch::new(),
+            whole: Vec::new(),
+            spans: Vec::new(),
+            out: SendBatch::new(on),
+            stuck: false,
+        })
     }
 
     /// Of the sets that are bound to these addresses, this one gets what comes by NAPI instance `napi_id`, whatever its flow.
@@ -88,6 +100,12 @@ impl SoftnetSockets {
     /// None that is known.
     pub fn local_addrs(&self) -> io::Result<Vec<SocketAddr>> {
         self.sockets.iter().map(UdpSocket::local_addr).collect()
+    }
+
+    /// Has what is gathered leave. Waits until it may, but once only for a device that stands still.
+    fn flush(&mut self) -> bool {
+        self.stuck = self.out.flush(if self.stuck { Duration::ZERO } else { FULL }).is_err();
+        !self.stuck
     }
 
     /// Puts together what came in fragments.
@@ -108,10 +126,9 @@ impl DatagramSet for SoftnetSockets {
     fn wait(&mut self, timeout: Option<Duration>, ready: &mut Vec<usize>) -> io::Result<()> {
         ready.clear();
         self.received.clear();
-        let timeout = match (timeout, self.waiting.longest) {
-            (Some(timeout), Some(longest)) => Some(timeout.min(longest)),
-            (timeout, longest) => timeout.or(longest),
-        };
+        // What is held back for longer is tried again after a while.
+        let again = (!self.flush()).then_some(FULL);
+        let timeout = [timeout, self.waiting.longest, again].into_iter().flatten().min();
         self.epoll.wait(&mut self.events, self.waiting.max_events, timeout)?;
         let tokens = self.events.iter().map(|event| event.token);
         ready.extend(tokens.filter(|token| *token != STOP).map(|token| token as usize));
@@ -137,37 +154,18 @@ impl DatagramSet for SoftnetSockets {
     }
 
     fn send(&mut self, socket: usize, outbox: &Outbox) -> io::Result<usize> {
-        let socket = &self.sockets[socket];
-        let (mut done, mut refused, mut waits) = (0, 0, false);
-        while done < outbox.len() {
-            let mut messages: [(&[u8], Option<SocketAddr>); RecvBatch::MAX] = [(&[], None); _];
-            let mut n = 0;
-            for (message, i) in messages.iter_mut().zip(done..outbox.len()) {
-                let (to, bytes) = outbox.get(i);
-                *message = (bytes, Some(to));
-                n += 1;
+        let mut refused = 0;
+        for (to, bytes) in (0..outbox.len()).map(|i| outbox.get(i)) {
+            let mut pushed = self.out.push(&self.sockets[socket], bytes, Some(to));
+            if pushed.as_ref().is_err_and(|error| error.kind() == ErrorKind::WouldBlock) && self.flush() {
+                pushed = self.out.push(&self.sockets[socket], bytes, Some(to));
             }
-            match socket.send_batch(&messages[..n]) {
-                Ok(sent) => done += sent,
-                Err(error) if error.kind() == ErrorKind::WouldBlock && waits => {
-                    refused += outbox.len() - done;
-                    break;
-                }
-                // Held back. Only now, since receiving must never wait.
-                Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    socket.set_nonblocking(false)?;
-                    waits = true;
-                }
+            match pushed {
+                Ok(()) => {}
                 Err(error) if error.kind() == ErrorKind::NetworkDown => return Err(error),
-                // It can't be sent to where it was to go.
-                Err(_) => {
-                    refused += 1;
-                    done += 1;
-                }
+                // It can't be sent to where it was to go, or for too long.
+                Err(_) => refused += 1,
             }
-        }
-        if waits {
-            socket.set_nonblocking(true)?;
         }
         Ok(refused)
     }

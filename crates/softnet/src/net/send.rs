@@ -17,12 +17,17 @@ use super::options::{Options, timeout};
 use super::route::{Next, Way, find};
 use super::table::is_group;
 use super::thread::AppThread;
-use crate::sender::{FOR_EVER, LocalSender};
+use crate::sender::{FOR_EVER, LocalSender, WouldBlock};
 use crate::shared::Shared;
 
 /// The sending side of a socket.
 pub(super) struct Tx {
-    sender: LocalSender,
+    pub(super) sender: LocalSender,
+    pub(super) ends: Ends,
+}
+
+/// Where a socket's datagrams come from, and go to.
+pub(super) struct Ends {
     /// What it is bound to.
     pub(super) local: Addr,
     pub(super) lport: u16,
@@ -34,77 +39,125 @@ pub(super) struct Tx {
 
 impl Tx {
     pub(super) fn new(local: Addr, lport: u16) -> Self {
-        Tx { sender: LocalSender::default(), local, lport, peer: None, multicast_dev: None }
+        let ends = Ends { local, lport, peer: None, multicast_dev: None };
+        Tx { sender: LocalSender::default(), ends }
     }
+}
 
+impl Ends {
     /// Our address, if it is bound to one that packets may come from.
     pub(super) fn source(&self) -> Option<Addr> {
         (self.local != ANY && !is_group(self.local)).then_some(self.local)
     }
 }
 
-/// A call that sends.
-pub(super) struct Sending<'a> {
-    shared: &'a Arc<Shared>,
-    options: &'a Options,
-    /// Until when to wait when held back, in ns of the stack's clock.
-    wait: Option<u64>,
-    /// Slot of the socket.
-    slot: u32,
-    /// What is to leave by device `dev`.
-    batch: Batch,
-    dev: u16,
-    /// Datagrams that were taken.
-    sent: usize,
+/// Packets that are to leave together, by one device.
+pub(super) struct Outgoing {
+    pub(super) batch: Batch,
+    pub(super) dev: u16,
 }
 
-impl<'a> Sending<'a> {
-    pub(super) fn new(shared: &'a Arc<Shared>, slot: u32, options: &'a Options) -> Self {
-        let nonblocking = options.nonblocking.load(Ordering::Relaxed);
-        let until = || match timeout(&options.write_timeout) {
-            Some(timeout) => shared.clock.now().saturating_add(timeout.as_nanos() as u64),
-            None => FOR_EVER,
-        };
-        let wait = (!nonblocking).then(until);
-        Sending { shared, options, wait, slot, batch: Batch::new(), dev: 0, sent: 0 }
+impl Outgoing {
+    pub(super) fn new() -> Self {
+        Outgoing { batch: Batch::new(), dev: 0 }
     }
 
+    /// Sends them; if the sender is held back it blocks, but no longer than until `wait`; they stay if it
+    /// would have to block for longer.
+    pub(super) fn flush(
+        &mut self,
+        shared: &Shared,
+        ctx: &mut SoftnetData,
+        sender: &mut LocalSender,
+        wait: Option<u64>,
+    ) -> Result<(), WouldBlock> {
+        if !self.batch.is_empty() {
+            sender.send(shared, ctx, (self.dev, None), &mut self.batch, wait)?;
+        }
+        Ok(())
+    }
+}
+
+/// A call that sends.
+pub(super) struct Sending<'a> {
+    pub(super) shared: &'a Arc<Shared>,
+    pub(super) options: &'a Options,
+    /// Until when to wait when held back, in ns of the stack's clock.
+    pub(super) wait: Option<u64>,
+    /// Slot of the socket.
+    pub(super) slot: u32,
+    pub(super) out: &'a mut Outgoing,
+    pub(super) sender: &'a mut LocalSender,
+}
+
+/// Until when a call waits when held back, as a socket's options say.
+pub(super) fn wait_of(shared: &Shared, options: &Options) -> Option<u64> {
+    let until = || match timeout(&options.write_timeout) {
+        Some(timeout) => shared.clock.now().saturating_add(timeout.as_nanos() as u64),
+        None => FOR_EVER,
+    };
+    (!options.nonblocking.load(Ordering::Relaxed)).then(until)
+}
+
+impl Sending<'_> {
     /// Sends `messages`, each to its address or to the peer. Returns how many were taken; an error only if none was.
-    pub(super) fn run<'m>(
+    pub(super) fn all<'m>(
         mut self,
         thread: &mut AppThread,
-        tx: &mut Tx,
+        ends: &Ends,
         messages: impl Iterator<Item = (&'m [u8], Option<(Addr, u16)>)>,
     ) -> Result<usize, Errno> {
-        let mut result = Ok(());
+        let (mut taken, mut result) = (0, Ok(()));
         for (payload, to) in messages {
-            result = self.one(thread, tx, payload, to);
+            result = self.one(thread, ends, payload, to);
             if result.is_err() {
                 break;
             }
+            taken += 1;
         }
-        let flushed = self.flush(&mut thread.ctx, tx);
+        let flushed = self.flush(&mut thread.ctx);
+        // What is held back was not taken: never seen outside of this call, it counts nowhere.
+        taken -= self.out.batch.len();
+        thread.ctx.free_skbs(&mut self.out.batch, |_| {});
+        self.tell(thread);
+        match (taken, result.and(flushed)) {
+            (0, Err(error)) => Err(error),
+            (taken, _) => Ok(taken),
+        }
+    }
+
+    /// Takes one more datagram, which leaves when `out` is flushed.
+    pub(super) fn one_more(
+        mut self,
+        thread: &mut AppThread,
+        ends: &Ends,
+        payload: &[u8],
+        to: Option<(Addr, u16)>,
+    ) -> Result<(), Errno> {
+        let result = self.one(thread, ends, payload, to);
+        self.tell(thread);
+        result
+    }
+
+    /// Tells the sockets here that got something.
+    fn tell(&self, thread: &mut AppThread) {
         let sockets = &self.shared.sockets;
         thread.ready.drain(..).for_each(|slot| sockets.notify(slot));
-        match (self.sent, result.and(flushed)) {
-            (0, Err(error)) => Err(error),
-            (sent, _) => Ok(sent),
-        }
     }
 
     fn one(
         &mut self,
         thread: &mut AppThread,
-        tx: &mut Tx,
+        ends: &Ends,
         payload: &[u8],
         to: Option<(Addr, u16)>,
     ) -> Result<(), Errno> {
-        let (dst, dport) = to.or(tx.peer).ok_or(Errno::DESTADDRREQ)?;
+        let (dst, dport) = to.or(ends.peer).ok_or(Errno::DESTADDRREQ)?;
         if dport == 0 {
             return Err(Errno::INVAL);
         }
         let broadcast = self.options.broadcast.load(Ordering::Relaxed);
-        let way = find(thread.tables.load(), dst, tx.source(), tx.multicast_dev, broadcast)?;
+        let way = find(thread.tables.load(), dst, ends.source(), ends.multicast_dev, broadcast)?;
         let ttl = match way.next {
             Next::Multicast(..) => &self.options.multicast_ttl,
             _ => &self.options.ttl,
@@ -112,7 +165,7 @@ impl<'a> Sending<'a> {
         let head = UdpHead {
             src: way.src,
             dst,
-            sport: tx.lport,
+            sport: ends.lport,
             dport,
             ttl: ttl.load(Ordering::Relaxed) as u8,
             tos: self.options.tos.load(Ordering::Relaxed) as u8,
@@ -120,9 +173,9 @@ impl<'a> Sending<'a> {
         let len = payload.len() + head.header_len();
         let may_be_too_long = len > head.least_mtu() && self.shared.sockets.path_mtus_known();
         if len > usize::from(way.mtu) || may_be_too_long {
-            return self.put_in_pieces(thread, tx, &way, &head, payload);
+            return self.put_in_pieces(thread, &way, &head, payload);
         }
-        self.put(thread, tx, &way, &head, payload)
+        self.put(thread, &way, &head, payload)
     }
 
     /// One that may have to be cut into fragments, which the slow path does.
@@ -130,7 +183,6 @@ impl<'a> Sending<'a> {
     fn put_in_pieces(
         &mut self,
         thread: &mut AppThread,
-        tx: &mut Tx,
         way: &Way,
         head: &UdpHead,
         payload: &[u8],
@@ -142,10 +194,10 @@ impl<'a> Sending<'a> {
             Next::Device(..) | Next::Resolve => {}
             // To ourselves, or to many: of one piece only.
             _ if payload.len() + head.header_len() > usize::from(way.mtu) => return Err(Errno::MSGSIZE),
-            _ => return self.put(thread, tx, way, head, payload),
+            _ => return self.put(thread, way, head, payload),
         }
         // What was sent before leaves before.
-        self.flush(&mut thread.ctx, tx)?;
+        self.flush(&mut thread.ctx)?;
         let (datagram, udp) = head.datagram(payload);
         let mut result = Ok(());
         self.shared.slow_path(&mut thread.ctx, 0, |slow, ctx, view, out| {
@@ -157,14 +209,12 @@ impl<'a> Sending<'a> {
             DropReason::NoFrame => Errno::NOBUFS,
             _ => Errno::NETUNREACH,
         })?;
-        self.sent += 1;
         Ok(())
     }
 
     fn put(
         &mut self,
         thread: &mut AppThread,
-        tx: &mut Tx,
         way: &Way,
         head: &UdpHead,
         payload: &[u8],
@@ -176,9 +226,9 @@ impl<'a> Sending<'a> {
             Next::Local | Next::Resolve => (head.no_link(), None),
         };
         let link = &link;
-        // Before there is a packet that would have to be given up.
-        if dev.is_some_and(|dev| dev != self.dev) || self.batch.room() == 0 {
-            self.flush(&mut thread.ctx, tx)?;
+        // Before there is a packet that would have to be given up; and what was taken before leaves before.
+        if dev != Some(self.out.dev) || self.out.batch.room() == 0 {
+            self.flush(&mut thread.ctx)?;
         }
         if let Next::Multicast(dev, _) = way.next
             && self.options.multicast_loop.load(Ordering::Relaxed)
@@ -191,14 +241,13 @@ impl<'a> Sending<'a> {
         }
         match (dev, way.next) {
             (Some(dev), _) => {
-                write(&mut thread.ctx, &mut self.batch, link, head, payload)?;
-                self.dev = dev;
+                write(&mut thread.ctx, &mut self.out.batch, link, head, payload)?;
+                self.out.dev = dev;
             }
             (None, Next::Local) => {
                 let mut local = Batch::new();
                 write(&mut thread.ctx, &mut local, link, head, payload)?;
                 self.deliver(thread, &mut local, head);
-                self.sent += 1;
             }
             (None, _) => {
                 let mut held = Batch::new();
@@ -207,7 +256,6 @@ impl<'a> Sending<'a> {
                 self.shared.slow_path(&mut thread.ctx, 0, |slow, ctx, view, out| {
                     held.drain().for_each(|skb| slow.send(ctx, view, skb, out));
                 });
-                self.sent += 1;
             }
         }
         Ok(())
@@ -226,23 +274,14 @@ impl<'a> Sending<'a> {
         }
     }
 
-    /// Sends what is gathered. If it is held back and must not wait, that was not taken.
-    fn flush(&mut self, ctx: &mut SoftnetData, tx: &mut Tx) -> Result<(), Errno> {
-        let n = self.batch.len();
-        if n == 0 {
-            return Ok(());
-        }
-        let sent = tx.sender.send(self.shared, ctx, (self.dev, None), &mut self.batch, self.wait);
-        if sent.is_err() {
-            // Never seen outside of this call, so they count nowhere.
-            ctx.free_skbs(&mut self.batch, |_| {});
+    /// Sends what is gathered. If it is held back for too long that stays, and the socket is told when it may go on.
+    fn flush(&mut self, ctx: &mut SoftnetData) -> Result<(), Errno> {
+        self.out.flush(self.shared, ctx, self.sender, self.wait).map_err(|WouldBlock| {
             if self.wait.is_none() {
-                tx.sender.tell(self.shared, self.slot);
+                self.sender.tell(self.shared, self.slot);
             }
-            return Err(Errno::AGAIN);
-        }
-        self.sent += n;
-        Ok(())
+            Errno::AGAIN
+        })
     }
 }
 

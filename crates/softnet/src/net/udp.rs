@@ -18,9 +18,10 @@ use super::Handle;
 use super::options::{Options, errno, of_bind, of_socket, packets, set_timeout, timeout};
 use super::recv::RecvBatch;
 use super::route::{default_device, find, is_own};
-use super::send::{Sending, Tx};
+use super::send::{Outgoing, Sending, Tx, wait_of};
 use super::table::is_group;
 use super::thread::{AppThread, with};
+use crate::sender::LocalSender;
 use crate::shared::{Shared, lock};
 
 /// A UDP socket. Clones ([`try_clone`](Self::try_clone)) are the same socket; any number of threads may use it. It is closed with its
@@ -145,12 +146,12 @@ impl UdpSocket {
     /// The address that it is bound to.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         let tx = lock(&self.0.tx);
-        Ok(socket_addr(tx.local, tx.lport, self.0.v4))
+        Ok(socket_addr(tx.ends.local, tx.ends.lport, self.0.v4))
     }
 
     /// The address that it is connected to.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
-        let (addr, port) = lock(&self.0.tx).peer.ok_or_else(|| errno(Errno::NOTCONN))?;
+        let (addr, port) = lock(&self.0.tx).ends.peer.ok_or_else(|| errno(Errno::NOTCONN))?;
         Ok(socket_addr(addr, port, self.0.v4))
     }
 
@@ -173,15 +174,16 @@ impl UdpSocket {
         }
         with(shared, |thread| {
             let (mut rx, mut tx) = (lock(rx), lock(tx));
+            let ends = &mut tx.ends;
             let Some(inbox) = rx.as_mut() else { return Err(Errno::BADF) };
             let broadcast = options.broadcast.load(Ordering::Relaxed);
-            let way = find(thread.tables.load(), peer.0, tx.source(), tx.multicast_dev, broadcast)?;
+            let way = find(thread.tables.load(), peer.0, ends.source(), ends.multicast_dev, broadcast)?;
             // One that is bound to a group receives what is sent there, and sends from an address of ours.
-            let local = if is_group(tx.local) { tx.local } else { way.src };
+            let local = if is_group(ends.local) { ends.local } else { way.src };
             let generation = shared.sockets.binder().connect(self.0.slot.index(), local, peer.0, peer.1);
             inbox.connected(&mut thread.ctx, peer, generation);
             shared.sockets.gone(inbox.gone());
-            (tx.local, tx.peer) = (local, Some(peer));
+            (ends.local, ends.peer) = (local, Some(peer));
             Ok(())
         })
         .map_err(errno)
@@ -228,10 +230,30 @@ impl UdpSocket {
         &self,
         messages: impl Iterator<Item = (&'a [u8], Option<(Addr, u16)>)>,
     ) -> io::Result<usize> {
-        let Inner { shared, options, tx, .. } = &*self.0;
+        let Inner { shared, options, tx, slot, .. } = &*self.0;
         self.check()?;
-        let sending = Sending::new(shared, self.0.slot.index(), options);
-        with(shared, |thread| sending.run(thread, &mut lock(tx), messages)).map_err(errno)
+        let (slot, wait) = (slot.index(), wait_of(shared, options));
+        with(shared, |thread| {
+            let (tx, mut out) = (&mut *lock(tx), Outgoing::new());
+            let sending = Sending { shared, options, wait, slot, out: &mut out, sender: &mut tx.sender };
+            sending.all(thread, &tx.ends, messages)
+        })
+        .map_err(errno)
+    }
+
+    /// Makes a datagram of `payload` and leaves it in `out`, which is of the same stack.
+    pub(super) fn gather(
+        &self,
+        out: &mut Outgoing,
+        sender: &mut LocalSender,
+        payload: &[u8],
+        to: Option<SocketAddr>,
+    ) -> io::Result<()> {
+        let Inner { shared, options, tx, slot, .. } = &*self.0;
+        let to = to.map(|to| Ok::<_, io::Error>((self.destination(to)?, to.port()))).transpose()?;
+        self.check()?;
+        let sending = Sending { shared, options, wait: None, slot: slot.index(), out, sender };
+        with(shared, |thread| sending.one_more(thread, &lock(tx).ends, payload, to)).map_err(errno)
     }
 
     /// The error that waits, or that the stack has stopped.
@@ -463,7 +485,7 @@ impl UdpSocket {
     /// Multicast leaves by the device that has `interface` as an address (`IP_MULTICAST_IF`).
     pub fn set_multicast_if_v4(&self, interface: &Ipv4Addr) -> io::Result<()> {
         let dev = self.device_of(interface)?;
-        lock(&self.0.tx).multicast_dev = Some(dev);
+        lock(&self.0.tx).ends.multicast_dev = Some(dev);
         Ok(())
     }
 

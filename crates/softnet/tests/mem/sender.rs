@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use softnet::config::{Config, DeviceConfig, InterfaceAddr, NeighbourConfig, StackConfig, available_cpus};
 use softnet::control::SetQdisc;
-use softnet::net::UdpSocket;
+use softnet::net::{SendBatch, UdpSocket};
 use softnet::netdev::dev_queue_xmit;
 use softnet::qdisc::Action;
 use softnet::sender::{RawSender, WouldBlock};
@@ -191,6 +191,51 @@ fn a_socket_is_held_back_and_told_when_it_may_send() {
         got == BURST + 1
     });
     drop((socket, stack));
+    world.end(vec![lane]);
+}
+
+/// Datagrams that many sockets send by one batch stay in it while it is held back, and what is dropped with it is counted.
+#[test]
+fn a_send_batch_that_is_held_back_keeps_what_it_took() {
+    const BURST: usize = 64;
+    let gate = Gate::default();
+    let (world, stack, mut lane) = start("pfifo limit 1000", BURST as u32, &gate);
+    let sockets = [7, 8].map(|port| UdpSocket::bind(&stack.handle(), (own(0), port)).unwrap());
+    let push = |out: &mut SendBatch, i: usize| {
+        out.push(&sockets[i % 2], &i.to_be_bytes(), Some((host(0), 9).into()))
+    };
+    gate.shut.store(true, Ordering::Release);
+    let (mut out, mut lost) = (SendBatch::new(&stack.handle()), SendBatch::new(&stack.handle()));
+    let kept = std::thread::scope(|scope| {
+        let mut leader = stack.sender("mem0").unwrap();
+        scope.spawn(move || {
+            let mut batch = packet(leader.ctx(), 9, 0);
+            assert_eq!(leader.send(&mut batch), Verdict::Success);
+        });
+        until("somebody owns the queue", || gate.caught.load(Ordering::Acquire));
+        let kept = (0..).take_while(|i| push(&mut out, *i).is_ok()).count();
+        assert_eq!((kept % BURST, out.len()), (0, BURST), "what is full is pending, or stays");
+        assert_eq!(out.flush(Duration::from_millis(3)).unwrap_err().kind(), ErrorKind::WouldBlock);
+        assert_eq!(out.len(), BURST);
+        push(&mut lost, 0).unwrap();
+        drop(lost);
+        assert_eq!(world.view.stats().dropped, 1);
+        gate.shut.store(false, Ordering::Release);
+        out.flush(Duration::from_secs(60)).unwrap();
+        assert!(out.is_empty());
+        kept
+    });
+    let mut got = Vec::new();
+    until("all are sent, in order", || {
+        lane.receive(|frame| {
+            if frame[..6] == host_mac(0) && frame[23] == 17 && frame[36..38] == [0, 9] {
+                got.push((usize::from(frame[35]), usize::from(frame[49])));
+            }
+        });
+        got.len() == kept
+    });
+    assert!(got.iter().copied().eq((0..kept).map(|i| (7 + i % 2, i))));
+    drop((out, sockets, stack));
     world.end(vec![lane]);
 }
 

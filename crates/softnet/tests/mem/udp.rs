@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use softnet::net::{Handle, RecvBatch, UdpSocket};
+use softnet::net::{Handle, RecvBatch, SendBatch, UdpSocket};
 use softnet_core::ip::checksum;
 
 use super::frames::{arp_answer, host, host_mac, ip, own, own_mac};
@@ -92,6 +92,57 @@ fn datagrams_of_every_size_come_and_go() {
     assert_eq!((row.napi.as_deref(), row.tid as u32), (Some("mem0-0"), this_tid()));
     drop((socket, other));
     assert!(world.view.sockets().is_empty());
+    world.end(lanes);
+}
+
+/// What several sockets send by a [`SendBatch`] leaves when that is flushed, full, turned to another device, or dropped.
+#[test]
+fn what_many_sockets_send_leaves_together() {
+    let (world, mut lanes, handle) = start(&[1, 1], true);
+    let sockets: Vec<UdpSocket> =
+        (0..100).map(|i| UdpSocket::bind(&handle, ("0.0.0.0", 5000 + i)).unwrap()).collect();
+    let mut out = SendBatch::new(&handle);
+    let to = |port: usize| Some(SocketAddr::from((host(port), 9)));
+    let mut take = |lane: usize, ports: std::ops::Range<u16>| {
+        let mut got = Vec::new();
+        until("they leave", || {
+            lanes[lane].receive(|frame| got.extend(sent(frame)));
+            got.len() == ports.len()
+        });
+        for ((from, dst, payload), port) in got.into_iter().zip(ports) {
+            assert_eq!((from, dst), (SocketAddrV4::new(own(lane), port), SocketAddrV4::new(host(lane), 9)));
+            assert_eq!(payload, port.to_be_bytes());
+        }
+    };
+    for (socket, port) in sockets.iter().zip(5000u16..) {
+        out.push(socket, &port.to_be_bytes(), to(0)).unwrap();
+    }
+    assert_eq!(out.len(), 100 - RecvBatch::MAX, "a full one left");
+    take(0, 5000..5064);
+    out.flush(Duration::ZERO).unwrap();
+    assert!(out.is_empty());
+    take(0, 5064..5100);
+    for (socket, port) in sockets.iter().zip(5000u16..).take(3) {
+        out.push(socket, &port.to_be_bytes(), to(usize::from(port == 5002))).unwrap();
+    }
+    take(0, 5000..5002);
+    // One that can't be sent is refused, and the others are not concerned.
+    assert_eq!(out.push(&sockets[0], b"x", None).unwrap_err().raw_os_error(), Some(89), "EDESTADDRREQ");
+    assert_eq!(out.push(&sockets[0], &[0; 65_508], to(0)).unwrap_err().raw_os_error(), Some(90), "EMSGSIZE");
+    assert_eq!(out.len(), 1);
+    drop(out);
+    take(1, 5002..5003);
+    // To a socket here, at once.
+    let mut out = SendBatch::new(&handle);
+    out.push(&sockets[0], b"here", Some((own(0), 5001).into())).unwrap();
+    let mut buffer = [0; 8];
+    assert_eq!(sockets[1].recv(&mut buffer).unwrap(), 4);
+    let (other, other_lanes, other_handle) = start(&[1], true);
+    let foreign = UdpSocket::bind(&other_handle, (own(0), 7)).unwrap();
+    assert_eq!(out.push(&foreign, b"x", to(0)).unwrap_err().kind(), ErrorKind::InvalidInput);
+    drop((foreign, other_handle));
+    other.end(other_lanes);
+    drop((out, sockets));
     world.end(lanes);
 }
 

@@ -217,6 +217,7 @@ fn waits_end_and_what_cannot_be_sent_is_refused() {
     outbox.begin((HOST, 9).into());
     outbox.put(&[0; 65_508]);
     assert_eq!(set.send(0, &outbox).unwrap(), 3, "no route, no port, too long");
+    set.wait(Some(Duration::ZERO), &mut ready).unwrap();
     for port in [9, 10] {
         assert_eq!(receive(&mut lanes), ([11211, port], b"datagram".to_vec()));
     }

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! A [`Bed`] is a running stack, or a namespace of the kernel's, and the client at the other end of its wire: that of
-//! [`echo`](super::echo), which asks the same of both. The server has 64 sockets in one set, so that `maxevents` is
+//! [`echo`](super::echo), which asks the same of both. The server has 512 sockets in one set, so that `maxevents` is
 //! what it serves between two waits. The second application has a thread and a socket of its own, is woken, and is asked
 //! lightly: it shows what whoever shares the queue with a server pays for its ways.
 //!

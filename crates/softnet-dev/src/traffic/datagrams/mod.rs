@@ -41,8 +41,9 @@ pub trait DatagramSet {
     /// If there were not so many.
     fn datagram(&self, i: usize) -> (SocketAddr, &[u8]);
 
-    /// Sends all of `outbox` by `socket`, in order. Returns how many datagrams were not taken: for want of room for
-    /// longer than the set is willing to wait, or since they can't be sent to where they were to go.
+    /// Sends all of `outbox` by `socket`, in order; it leaves with the next [`wait`](Self::wait) at the latest. Returns
+    /// how many datagrams were not taken: for want of room for longer than the set is willing to wait, or since they
+    /// can't be sent to where they were to go.
     ///
     /// # Errors
     /// If the socket can't send at all.
