@@ -6,6 +6,7 @@ use serde::de::DeserializeOwned;
 use softnet::Stack;
 use softnet::config::Config;
 use softnet::control::{Handler, Request};
+use softnet::net::Handle;
 use softnet::rows::View;
 use softnet::show::Table;
 
@@ -16,9 +17,16 @@ pub(crate) trait Instance: Handler {
 }
 
 /// The real thing.
-struct Running {
+pub(crate) struct Running {
     view: Arc<View>,
     stack: Mutex<Option<Stack>>,
+}
+
+impl Running {
+    /// Leads to it, for who opens sockets. `None` once it was stopped.
+    pub(crate) fn handle(&self) -> Option<Handle> {
+        self.stack.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(Stack::handle)
+    }
 }
 
 impl Handler for Running {
@@ -35,7 +43,7 @@ impl Instance for Running {
 }
 
 /// Starts a stack on the interfaces of the calling thread's network namespace.
-pub(crate) fn start(config: Config) -> Result<Arc<dyn Instance>, String> {
+pub(crate) fn start(config: Config) -> Result<Arc<Running>, String> {
     let stack = Stack::start(config).map_err(|error| error.to_string())?;
     Ok(Arc::new(Running { view: stack.view().clone(), stack: Mutex::new(Some(stack)) }))
 }

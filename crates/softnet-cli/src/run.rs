@@ -8,8 +8,9 @@ use softnet::config::Config;
 use softnet::control::Listener;
 use softnet_dev::process::Signals;
 
+use crate::Failure;
+use crate::instance::{self, Instance};
 use crate::text::print;
-use crate::{Failure, instance};
 
 /// Run a stack from a configuration file, until SIGINT or SIGTERM.
 #[derive(clap::Args)]
