@@ -5,9 +5,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use serde::de::DeserializeOwned;
 use softnet::Stack;
 use softnet::config::Config;
-use softnet::control::{Handler, Request};
+use softnet::control::{Handler, Listener, Request, Server};
+use softnet::net::Handle;
 use softnet::rows::View;
 use softnet::show::Table;
+
+use crate::Failure;
 
 /// A running stack.
 pub(crate) trait Instance: Handler {
@@ -16,9 +19,16 @@ pub(crate) trait Instance: Handler {
 }
 
 /// The real thing.
-struct Running {
+pub(crate) struct Running {
     view: Arc<View>,
     stack: Mutex<Option<Stack>>,
+}
+
+impl Running {
+    /// Leads to it, for who opens sockets. `None` once it was stopped.
+    pub(crate) fn handle(&self) -> Option<Handle> {
+        self.stack.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(Stack::handle)
+    }
 }
 
 impl Handler for Running {
@@ -35,9 +45,20 @@ impl Instance for Running {
 }
 
 /// Starts a stack on the interfaces of the calling thread's network namespace.
-pub(crate) fn start(config: Config) -> Result<Arc<dyn Instance>, String> {
+pub(crate) fn start(config: Config) -> Result<Arc<Running>, String> {
     let stack = Stack::start(config).map_err(|error| error.to_string())?;
     Ok(Arc::new(Running { view: stack.view().clone(), stack: Mutex::new(Some(stack)) }))
+}
+
+/// Starts a stack as [`start`] does, which `softnet show` finds: first its control socket, so that a second instance of the
+/// same name is refused before it touches anything.
+pub(crate) fn start_shown(config: Config) -> Result<(Arc<Running>, Server), Failure> {
+    let control =
+        Listener::bind(&config.stack.socket_path()).map_err(|error| Failure::Run(error.to_string()))?;
+    let stack = start(config).map_err(Failure::Run)?;
+    let server =
+        control.serve(stack.clone()).map_err(|error| Failure::of("starting the control thread", error))?;
+    Ok((stack, server))
 }
 
 /// Asks an instance of this process for a table.

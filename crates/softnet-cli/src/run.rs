@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use softnet::config::Config;
-use softnet::control::Listener;
 use softnet_dev::process::Signals;
 
+use crate::Failure;
+use crate::instance::{self, Instance};
 use crate::text::print;
-use crate::{Failure, instance};
 
 /// Run a stack from a configuration file, until SIGINT or SIGTERM.
 #[derive(clap::Args)]
@@ -74,11 +74,8 @@ pub(crate) fn run(args: &Run) -> Result<(), Failure> {
     // Before any other thread is made: they inherit that the signals are blocked.
     let signals = Signals::new().map_err(|error| Failure::of("waiting for signals", error))?;
     let path = config.stack.socket_path();
-    let control = Listener::bind(&path).map_err(|error| Failure::Run(error.to_string()))?;
     let name = config.stack.name.clone();
-    let stack = instance::start(config).map_err(Failure::Run)?;
-    let server =
-        control.serve(stack.clone()).map_err(|error| Failure::of("starting the control thread", error))?;
+    let (stack, server) = instance::start_shown(config)?;
     // Nobody reads it? The router runs all the same.
     let _ = print(&format!(
         "{name}: running: {summary}; `softnet show stats --name {}`\n",

@@ -1,14 +1,15 @@
-//! `softnet load` as a process, against servers in a network namespace of the test's own: udp-kv in this process,
+//! `softnet load` as a process, against servers in network namespaces of the test's own: udp-kv in this process,
 //! and a real memcached where it is installed (under `SOFTNET_REQUIRE_NET=1` it has to be).
 //!
 //! Time-outs are generous, and nothing is asserted about how fast anything is.
 
-use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
+use softnet_dev::netlink::Netlink;
 use softnet_dev::netns::NetNs;
 use softnet_dev::testing::net_allowed;
 use softnet_dev::traffic::datagrams::{KernelSockets, Stop};
@@ -93,6 +94,75 @@ fn udp_kv_bears_a_closed_and_an_open_loop() {
             }
         })
         .unwrap();
+}
+
+/// The load on softnet's sockets, over a veth pair; the server, on the kernel's, at the other end.
+#[test]
+fn a_stack_of_its_own_asks_the_kernel() {
+    if !net_allowed() {
+        return;
+    }
+    let (near, far) = (NetNs::new().unwrap(), NetNs::new().unwrap());
+    let servers: [SocketAddr; 2] = ["10.9.0.2:11211", "[fd09::2]:11211"].map(|addr| addr.parse().unwrap());
+    let wire = || {
+        let mut netlink = Netlink::new().unwrap();
+        netlink.add_veth("load0", "eth0", (2, 2), Some(&far)).unwrap();
+        netlink.set_up("load0").unwrap();
+    };
+    let serve = || {
+        // Nobody else has its addresses: they are good at once.
+        std::fs::write("/proc/sys/net/ipv6/conf/default/accept_dad", "0").unwrap();
+        let mut netlink = Netlink::new().unwrap();
+        netlink.set_up("eth0").unwrap();
+        netlink.add_address("eth0", Ipv4Addr::new(10, 9, 0, 2), 24).unwrap();
+        netlink.add_address("eth0", Ipv6Addr::new(0xfd09, 0, 0, 0, 0, 0, 0, 2), 64).unwrap();
+        netlink.wait_running("eth0").unwrap();
+        let stop = Arc::new(Stop::new().unwrap());
+        let sets = vec![KernelSockets::bound(&servers, 64, &stop).unwrap()];
+        Server::start(sets, &Arc::new(Store::new(64 << 20, 8)), &stop).unwrap()
+    };
+    near.run(wire).unwrap();
+    let server = far.run(serve).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let (file, control) = (dir.path().join("load.toml"), dir.path().join("control"));
+    let config = format!(
+        "[stack]\ncontrol = {control:?}\nworkers = [0]\nframes = 16384\n\n\
+         [[device]]\nname = \"load0\"\naddresses = [\"10.9.0.1/24\", \"fd09::1/64\"]\nring = 512\n"
+    );
+    std::fs::write(&file, config).unwrap();
+    let load = |server: SocketAddr, args: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_softnet"));
+        command.args(["load", &server.to_string(), "--timeout", "10000", "--softnet"]).arg(&file);
+        command.args(args.split_whitespace());
+        near.run(|| command.output()).unwrap().expect("spawn softnet")
+    };
+    let mut asked = 0.0;
+    for server in servers {
+        for args in [
+            &format!("{FACEBOOK} -T 2 -c 4 --in-flight 2 --blocking"),
+            &format!("{FACEBOOK} -c 4 --rate 2000 --blocking --noload"),
+            // Its thread polls, and sends and takes what needs several packets.
+            "--records 100 --valuesize uniform:4000 --max-value 4000 --update 0.2 --json --time 0.3 -c 2",
+        ] {
+            let row = figures(&load(server, args));
+            sound(&row);
+            asked += figure(&row, "requests");
+        }
+    }
+    let counters = &server.counters()[0];
+    assert!(counters.received.get() as f64 >= asked + 2.0 * 600.0);
+    assert_eq!((counters.malformed.get(), counters.not_sent.get()), (0, 0));
+    assert!(!control.exists(), "it took its control socket away");
+    let failed = |server: &str, code: i32| {
+        let output = load(server.parse().unwrap(), "--time 0.1");
+        assert_eq!(output.status.code(), Some(code), "{output:?}");
+        String::from_utf8(output.stderr).unwrap()
+    };
+    assert!(failed("10.9.0.2:11212", 1).contains("error: nobody serves 10.9.0.2:11212"));
+    let error = failed("192.0.2.1:11211", 1);
+    assert!(error.contains("error: sockets for 192.0.2.1:11211: "), "{error}");
+    std::fs::write(&file, "[stack]\nworkers = [0, 0]\n").unwrap();
+    assert!(failed("10.9.0.2:11211", 2).contains("load.toml:2:"));
 }
 
 /// Requests and responses of several packets.

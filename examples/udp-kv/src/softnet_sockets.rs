@@ -7,7 +7,7 @@
 mod tests;
 
 use std::io::{self, ErrorKind};
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::Range;
 use std::time::Duration;
 
@@ -47,6 +47,8 @@ pub struct SoftnetSockets {
     epoll: Epoll,
     events: Vec<Event>,
     sockets: Vec<UdpSocket>,
+    /// Whether each datagram names where it goes; else all sockets are connected.
+    named: bool,
     waiting: Waiting,
     received: RecvBatch,
     /// Datagrams of `received` that came in fragments, put together.
@@ -66,20 +68,53 @@ impl SoftnetSockets {
     /// # Errors
     /// An address that is in use, or none of the stack; parameters out of range.
     pub fn bound(on: &Handle, addresses: &[SocketAddr], waiting: Waiting, stop: &Stop) -> io::Result<Self> {
+        let builder = UdpSocket::builder(on).reuse_port(true).recv_buffer_size(BUFFER);
+        let sockets = addresses.iter().map(|address| builder.bind(address)).collect::<io::Result<_>>()?;
+        Self::new(on, sockets, true, waiting, stop)
+    }
+
+    /// `count` sockets, each with a port of its own, connected to `peer`. The rest as in [`bound`](Self::bound).
+    ///
+    /// # Errors
+    /// No route to `peer`; no more ports or sockets; parameters out of range.
+    pub fn connected(
+        on: &Handle,
+        peer: SocketAddr,
+        count: usize,
+        waiting: Waiting,
+        stop: &Stop,
+    ) -> io::Result<Self> {
+        let any: IpAddr = match peer {
+            SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+            SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+        };
+        let open = |_| {
+            let socket = UdpSocket::builder(on).recv_buffer_size(BUFFER).bind((any, 0))?;
+            socket.connect(peer)?;
+            Ok(socket)
+        };
+        Self::new(on, (0..count).map(open).collect::<io::Result<_>>()?, false, waiting, stop)
+    }
+
+    fn new(
+        on: &Handle,
+        sockets: Vec<UdpSocket>,
+        named: bool,
+        waiting: Waiting,
+        stop: &Stop,
+    ) -> io::Result<Self> {
         let mut epoll = Epoll::new(on)?;
         epoll.set_params(waiting.params).map_err(|error| io::Error::new(ErrorKind::InvalidInput, error))?;
         epoll.ctl().add_fd(stop, Interest::IN, STOP)?;
-        let mut sockets = Vec::with_capacity(addresses.len());
-        for (token, address) in addresses.iter().enumerate() {
-            let socket = UdpSocket::builder(on).reuse_port(true).recv_buffer_size(BUFFER).bind(address)?;
+        for (token, socket) in sockets.iter().enumerate() {
             socket.set_nonblocking(true)?;
-            epoll.ctl().add(&socket, Interest::IN, token as u64)?;
-            sockets.push(socket);
+            epoll.ctl().add(socket, Interest::IN, token as u64)?;
         }
         Ok(SoftnetSockets {
             epoll,
             events: Vec::new(),
             sockets,
+            named,
             waiting,
             received: RecvBatch::new(),
             whole: Vec::new(),
@@ -156,9 +191,10 @@ impl DatagramSet for SoftnetSockets {
     fn send(&mut self, socket: usize, outbox: &Outbox) -> io::Result<usize> {
         let mut refused = 0;
         for (to, bytes) in (0..outbox.len()).map(|i| outbox.get(i)) {
-            let mut pushed = self.out.push(&self.sockets[socket], bytes, Some(to));
+            let to = self.named.then_some(to);
+            let mut pushed = self.out.push(&self.sockets[socket], bytes, to);
             if pushed.as_ref().is_err_and(|error| error.kind() == ErrorKind::WouldBlock) && self.flush() {
-                pushed = self.out.push(&self.sockets[socket], bytes, Some(to));
+                pushed = self.out.push(&self.sockets[socket], bytes, to);
             }
             match pushed {
                 Ok(()) => {}

@@ -14,7 +14,7 @@ use super::harness::{Case, alternate};
 use super::report::{Bound, Report, Row, Sample};
 use super::{Common, pin};
 use crate::demo::topology::{self, CLIENT, SERVER, Topology};
-use crate::instance;
+use crate::instance::{self, Instance};
 
 /// How long nothing happens before the packet.
 const IDLE: Duration = Duration::from_secs(10);

@@ -2,7 +2,7 @@
 
 mod contexts_switch;
 mod cpu;
-mod echo;
+pub(crate) mod echo;
 mod forward;
 mod forward_xdp;
 mod harness;

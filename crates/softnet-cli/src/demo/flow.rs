@@ -55,7 +55,7 @@ impl Histogram {
 
 /// One kind of traffic.
 pub(crate) struct Flow {
-    /// `ping`, `udp`, `tcp`.
+    /// `ping`, `udp`, `tcp`, `kv`.
     pub(crate) name: &'static str,
     /// Payloads whose answer arrived and was right (TCP: streams that arrived whole).
     pub(crate) payloads: AtomicU64,
@@ -125,21 +125,26 @@ pub(crate) struct Flows {
     pub(crate) ping: Both,
     pub(crate) udp: Both,
     pub(crate) tcp: Both,
+    /// Requests to the router itself.
+    pub(crate) kv: Both,
     /// Set when nothing new is to be sent; what is on the way is still waited for.
     pub(crate) stop: AtomicBool,
 }
 
 impl Flows {
+    /// Kinds of traffic, of either family.
+    pub(crate) const KINDS: usize = 4;
+
     pub(crate) fn new() -> Self {
-        let [ping, udp, tcp] =
-            [["ping", "ping6"], ["udp", "udp6"], ["tcp", "tcp6"]].map(|names| Both(names.map(Flow::new)));
-        Flows { ping, udp, tcp, stop: AtomicBool::new(false) }
+        let names = [["ping", "ping6"], ["udp", "udp6"], ["tcp", "tcp6"], ["kv", "kv6"]];
+        let [ping, udp, tcp, kv] = names.map(|names| Both(names.map(Flow::new)));
+        Flows { ping, udp, tcp, kv, stop: AtomicBool::new(false) }
     }
 
-    /// Ping, UDP and TCP over IPv4, then over IPv6.
-    pub(crate) fn all(&self) -> [&Flow; 6] {
-        let [v4, v6] = Ip::BOTH.map(|ip| [&self.ping[ip], &self.udp[ip], &self.tcp[ip]]);
-        [v4[0], v4[1], v4[2], v6[0], v6[1], v6[2]]
+    /// Ping, UDP, TCP and requests to the router over IPv4, then over IPv6.
+    pub(crate) fn all(&self) -> [&Flow; 2 * Self::KINDS] {
+        let [v4, v6] = Ip::BOTH.map(|ip| [&self.ping[ip], &self.udp[ip], &self.tcp[ip], &self.kv[ip]]);
+        [v4[0], v4[1], v4[2], v4[3], v6[0], v6[1], v6[2], v6[3]]
     }
 
     pub(crate) fn stopping(&self) -> bool {

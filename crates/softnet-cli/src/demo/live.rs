@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use super::flow::{Flow, Flows};
+use super::kv::KvRow;
 use super::{Progress, Router};
 use crate::Failure;
 use crate::text::{self, Align, bit_rate, bytes, grouped, nanos, print, rate};
@@ -13,7 +14,7 @@ use crate::text::{self, Align, bit_rate, bytes, grouped, nanos, print, rate};
 struct Before {
     at: Duration,
     /// Payloads and bytes of each flow.
-    flows: [(u64, u64); 6],
+    flows: [(u64, u64); 2 * Flows::KINDS],
     router: Router,
 }
 
@@ -53,9 +54,9 @@ impl Live {
 
     fn line(&self, flows: &Flows, router: &Router, at: Duration) -> String {
         let seconds = self.seconds(at);
-        let [ping, udp, tcp]: [(f64, f64); 3] = [0, 1, 2].map(|i| {
+        let [ping, udp, tcp, kv]: [(f64, f64); Flows::KINDS] = [0, 1, 2, 3].map(|i| {
             // Both families together.
-            let all = [i, i + 3].map(|i| (flows.all()[i], self.before.flows[i]));
+            let all = [i, i + Flows::KINDS].map(|i| (flows.all()[i], self.before.flows[i]));
             let grown = |now: u64, before: u64| now.saturating_sub(before) as f64 / seconds;
             let payloads = all.map(|(flow, (payloads, _))| grown(flow.payloads.load(Relaxed), payloads));
             let bytes = all.map(|(flow, (_, bytes))| grown(flow.bytes.load(Relaxed), bytes));
@@ -65,11 +66,12 @@ impl Live {
         let errors: usize = flows.all().iter().map(|flow| flow.errors().len()).sum();
         let awake: Vec<String> = router.workers.iter().map(|w| format!("{} {}", w.name, w.state)).collect();
         format!(
-            "{:>5.1} s  ping {}  udp {}  tcp {}  retries {retries}  errors {errors}  softnet dropped {}  {}\n",
+            "{:>5.1} s  ping {}  udp {}  tcp {}  kv {}  retries {retries}  errors {errors}  softnet dropped {}  {}\n",
             at.as_secs_f64(),
             rate(ping.0),
             rate(udp.0),
             bit_rate(tcp.1),
+            rate(kv.0),
             router.stats.dropped,
             awake.join("  ")
         )
@@ -83,20 +85,15 @@ impl Live {
             .zip(self.before.flows)
             .map(|(flow, (payloads, bytes))| {
                 let grown = |now: u64, before: u64| now.saturating_sub(before) as f64 / seconds;
-                let mut row = flow_cells(flow);
-                row.insert(1, bit_rate(grown(flow.bytes.load(Relaxed), bytes)));
-                row.insert(1, rate(grown(flow.payloads.load(Relaxed), payloads)));
-                row
+                let payloads = grown(flow.payloads.load(Relaxed), payloads);
+                flow_cells(flow, payloads, grown(flow.bytes.load(Relaxed), bytes))
             })
             .collect();
-        let mut headers = flow_headers();
-        headers.insert(1, ("throughput".into(), Align::Right));
-        headers.insert(1, ("rate".into(), Align::Right));
         format!(
-            "client ──── softnet ──── server      {:.1} of {:.1} s\n\n{}\n{}",
+            "client ──── softnet (udp-kv) ──── server      {:.1} of {:.1} s\n\n{}\n{}",
             at.as_secs_f64(),
             self.duration.as_secs_f64(),
-            text::table(&headers, &rows),
+            text::table(&flow_headers(), &rows),
             router_lines(router, Some((&self.before.router, seconds)))
         )
     }
@@ -106,16 +103,22 @@ impl Live {
 pub(super) fn flow_headers() -> Vec<(String, Align)> {
     let mut headers = vec![("flow".to_owned(), Align::Left)];
     headers.extend(
-        ["payloads", "bytes", "p50", "p99", "retries", "errors"].map(|title| (title.into(), Align::Right)),
+        ["rate", "throughput", "payloads", "bytes", "p50", "p99", "retries", "errors"]
+            .map(|title| (title.into(), Align::Right)),
     );
     headers
 }
 
-/// A flow so far.
-pub(super) fn flow_cells(flow: &Flow) -> Vec<String> {
-    let latency = |q| flow.latency.quantile(q).map_or("-".into(), nanos);
+/// A flow so far, and its payloads and bytes a second.
+pub(super) fn flow_cells(flow: &Flow, payloads: f64, throughput: f64) -> Vec<String> {
+    let latency = |q| flow.latency.quantile(q);
+    // Streams are not asked for one after the other: they have neither.
+    let rate = latency(0.5).map_or("-".into(), |_| rate(payloads));
+    let latency = |q| latency(q).map_or("-".into(), nanos);
     vec![
         flow.name.into(),
+        rate,
+        bit_rate(throughput),
         grouped(flow.payloads.load(Relaxed)),
         bytes(flow.bytes.load(Relaxed)),
         latency(0.5),
@@ -129,9 +132,10 @@ pub(super) fn flow_cells(flow: &Flow) -> Vec<String> {
 pub(super) fn router_lines(router: &Router, before: Option<(&Router, f64)>) -> String {
     let stats = &router.stats;
     let mut text = format!(
-        "softnet   received {}, transmitted {}, dropped {}\n",
+        "softnet   received {}, transmitted {}, delivered {}, dropped {}\n",
         grouped(stats.received),
         grouped(stats.transmitted),
+        grouped(stats.delivered),
         grouped(stats.dropped)
     );
     for worker in &router.workers {
@@ -149,6 +153,7 @@ pub(super) fn router_lines(router: &Router, before: Option<(&Router, f64)>) -> S
             grouped(worker.sleeps)
         );
     }
+    text += &kv_line(&router.kv, before.map(|(then, seconds)| (&then.kv, seconds)));
     for drop in &router.drops {
         text += &format!(
             "dropped   {} from {}: {} ({})\n",
@@ -159,4 +164,22 @@ pub(super) fn router_lines(router: &Router, before: Option<(&Router, f64)>) -> S
         );
     }
     text
+}
+
+/// What the router's server did, and who brought it its packets.
+fn kv_line(kv: &KvRow, before: Option<(&KvRow, f64)>) -> String {
+    let cpu = match before {
+        Some((then, seconds)) => kv.cpu_ns.saturating_sub(then.cpu_ns) as f64 / 1e7 / seconds,
+        None => kv.cpu_percent,
+    };
+    let mut text = format!(
+        "{:<9} {cpu:.0} % of a core, {} requests, {} sleeps",
+        kv.thread,
+        grouped(kv.requests),
+        grouped(kv.sleeps)
+    );
+    if let (Some(napi), Some(thread)) = (&kv.napi, &kv.polled_by) {
+        text += &format!("; woken by {thread}, which polls its queue, {napi}");
+    }
+    text + "\n"
 }

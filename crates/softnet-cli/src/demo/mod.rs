@@ -3,6 +3,7 @@
 //! One process, threads only, namespaces held by descriptor: whatever ends it, nothing stays behind.
 
 mod flow;
+mod kv;
 mod live;
 mod payload;
 mod summary;
@@ -18,17 +19,19 @@ use std::time::{Duration, Instant};
 use rustix::process::{Signal, set_parent_process_death_signal};
 use softnet::show::{DropRow, Stats, Table, WorkerRow};
 use softnet_dev::process::Signals;
+use udp_kv::{SoftnetSockets, Waiting};
 
-use crate::instance::{self, Instance};
+use crate::instance::{self, Instance, Running};
 use crate::text::print;
 use crate::{Failure, run};
 use flow::Flows;
+use kv::{Kv, KvRow};
 use live::Live;
 use summary::Summary;
 use topology::Topology;
 use traffic::Traffic;
 
-/// See softnet forward ping, UDP and TCP, over IPv4 and IPv6, between kernel endpoints, every payload verified.
+/// See softnet forward ping, UDP and TCP between kernel endpoints, and serve, over IPv4 and IPv6, every payload verified.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Demo {
@@ -45,7 +48,9 @@ client ──── softnet ──── server
 
 Three anonymous network namespaces, joined by veth pairs. Kernel sockets in the outer ones exchange ping, UDP \
 requests and responses of 1 to 1400 bytes, and TCP streams both ways, over IPv4 and over IPv6; softnet routes between them over AF_XDP. Both \
-ends check every byte. UDP requests and pings that get lost are sent again and counted as retries.
+ends check every byte. Meanwhile the router serves: udp-kv, on softnet's UDP sockets and an epoll set, is asked by the \
+client in memcached's protocol (kv, kv6), which compares every answer. Requests and pings that get lost are sent again and \
+counted as retries.
 
 The machine's own network is not touched, and nothing stays behind. Needs root.
 
@@ -53,8 +58,9 @@ Examples:
   softnet demo                          ten seconds, with a live table on a terminal
   softnet demo --duration 60
   softnet demo --duration 3 --json | jq .ok
+  softnet demo --json | jq .router.kv   what the server's thread used, and who polled for it
 
-Exit codes: 0 every payload arrived intact, 1 not so, or softnet could not start, 2 wrong usage.";
+Exit codes: 0 every payload arrived intact and every answer was right, 1 not so, or softnet could not start, 2 wrong usage.";
 
 fn duration(text: &str) -> Result<Duration, String> {
     let seconds = text.parse().ok().filter(|s| (0.5..=86_400.0).contains(s));
@@ -89,21 +95,32 @@ pub(crate) fn demo(args: &Demo) -> Result<(), Failure> {
         .run(|| instance::start(config))
         .map_err(|error| Failure::of("entering the router's namespace", error))?
         .map_err(|error| Failure::of("starting softnet", error))?;
-    let summary =
-        exchange(&topology, &*router, args.duration, progress, |wait| run::wait(&signals, Some(wait)));
+    let summary = serve(&router).and_then(|kv| {
+        exchange(&topology, &*router, kv, args.duration, progress, |_, wait| run::wait(&signals, Some(wait)))
+    });
     router.stop();
     let summary = summary?;
     print(&if args.json { summary.json()? } else { summary.text() })?;
     if summary.ok { Ok(()) } else { Err(Failure::Told) }
 }
 
-/// Exchanges traffic for `duration`, or until `interrupted` (which waits for the time it is given) says so.
+/// The router's own server, on softnet's sockets.
+fn serve(router: &Running) -> Result<Kv, Failure> {
+    let stopped = || std::io::Error::from(std::io::ErrorKind::NetworkDown);
+    Kv::start(|addresses, stop| {
+        let on = router.handle().ok_or_else(stopped)?;
+        SoftnetSockets::bound(&on, addresses, Waiting::default(), stop)
+    })
+}
+
+/// Exchanges traffic for `duration`, or until `interrupted` (which waits for the time it is given) says so. Then stops `kv`.
 fn exchange(
     topology: &Topology,
     router: &dyn Instance,
+    kv: Kv,
     duration: Duration,
     progress: Progress,
-    mut interrupted: impl FnMut(Duration) -> bool,
+    mut interrupted: impl FnMut(&Flows, Duration) -> bool,
 ) -> Result<Summary, Failure> {
     let flows = Arc::new(Flows::new());
     let begin = Instant::now();
@@ -115,15 +132,17 @@ fn exchange(
     loop {
         let left = duration.saturating_sub(begin.elapsed());
         // Nobody looks any more: the endpoints still must end in order.
-        if left.is_zero() || told.is_err() || interrupted(left.min(tick)) {
+        if left.is_zero() || told.is_err() || interrupted(&flows, left.min(tick)) {
             break;
         }
-        told = observe(router).and_then(|router| live.tell(&flows, &router, begin.elapsed()));
+        told = observe(router, &kv).and_then(|router| live.tell(&flows, &router, begin.elapsed()));
     }
     let sent_for = begin.elapsed();
     traffic.finish();
     told?;
-    Ok(Summary::new(&flows, observe(router)?, sent_for))
+    let router = observe(router, &kv)?;
+    kv.stop()?;
+    Ok(Summary::new(&flows, router, sent_for))
 }
 
 /// What the router says of itself.
@@ -132,13 +151,15 @@ struct Router {
     stats: Stats,
     workers: Vec<WorkerRow>,
     drops: Vec<DropRow>,
+    kv: KvRow,
 }
 
-fn observe(router: &dyn Instance) -> Result<Router, Failure> {
+fn observe(router: &dyn Instance, kv: &Kv) -> Result<Router, Failure> {
     let failed = |error| Failure::of("asking softnet", error);
     Ok(Router {
         stats: instance::ask(router, Table::Stats).map_err(failed)?,
         workers: instance::ask(router, Table::Worker).map_err(failed)?,
         drops: instance::ask(router, Table::Drops).map_err(failed)?,
+        kv: kv.observe(router).map_err(failed)?,
     })
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::Router;
-use super::flow::{Flow, Flows};
+use super::flow::{Flow, Flows, Ip};
 use super::live::{flow_cells, flow_headers, router_lines};
 use super::traffic::TCP_STREAMS;
 use crate::Failure;
@@ -30,6 +30,7 @@ pub(super) struct Summary {
 struct FlowSummary {
     flow: &'static str,
     payloads: u64,
+    payloads_per_s: f64,
     bytes: u64,
     bits_per_s: f64,
     p50_us: Option<f64>,
@@ -49,6 +50,7 @@ impl FlowSummary {
         FlowSummary {
             flow: flow.name,
             payloads,
+            payloads_per_s: payloads as f64 / seconds,
             bytes,
             bits_per_s: bytes as f64 * 8.0 / seconds,
             p50_us: latency(0.5),
@@ -62,15 +64,18 @@ impl FlowSummary {
 impl Summary {
     pub(super) fn new(flows: &Flows, router: Router, sent_for: Duration) -> Self {
         let seconds = sent_for.as_secs_f64().max(1e-3);
-        let [ping, udp, tcp, ping6, udp6, tcp6] = flows.all();
-        let least = [(ping, 1), (udp, 1), (tcp, TCP_STREAMS), (ping6, 1), (udp6, 1), (tcp6, TCP_STREAMS)];
-        let summaries: Vec<FlowSummary> =
-            least.iter().map(|&(flow, least)| FlowSummary::new(flow, seconds, least)).collect();
-        let rows: Vec<Vec<String>> = least.iter().map(|(flow, _)| flow_cells(flow)).collect();
+        let all = flows.all();
+        let streams = Ip::BOTH.map(|ip| flows.tcp[ip].name);
+        let least = |flow: &Flow| if streams.contains(&flow.name) { TCP_STREAMS } else { 1 };
+        let summaries = all.map(|flow| FlowSummary::new(flow, seconds, least(flow)));
+        let cells = |(flow, found): (&&Flow, &FlowSummary)| {
+            flow_cells(flow, found.payloads_per_s, found.bits_per_s / 8.0)
+        };
+        let rows: Vec<Vec<String>> = all.iter().zip(&summaries).map(cells).collect();
         Summary {
             ok: summaries.iter().all(|flow| flow.errors.is_empty()),
             duration_s: seconds,
-            flows: summaries,
+            flows: summaries.into(),
             router,
             table: text::table(&flow_headers(), &rows),
         }
@@ -104,7 +109,6 @@ impl Summary {
 
 #[cfg(test)]
 mod tests {
-    use super::super::flow::Ip;
     use super::*;
 
     #[test]
@@ -114,12 +118,13 @@ mod tests {
             flows.ping[ip].verified(500_000, Duration::from_micros(80));
             flows.udp[ip].verified(0, Duration::from_micros(90));
             flows.tcp[ip].payloads.fetch_add(1, Relaxed);
+            flows.kv[ip].verified(0, Duration::from_micros(50));
         }
         let summary = Summary::new(&flows, Router::default(), Duration::from_secs(2));
         assert!(summary.ok);
-        assert_eq!([0, 3].map(|i| summary.flows[i].bits_per_s), [4e6; 2]);
+        assert_eq!([0, 4].map(|i| summary.flows[i].bits_per_s), [4e6; 2]);
         let text = summary.text();
-        assert!(text.ends_with("\nEvery payload arrived intact: 12 of them, 8.00 Mbit/s.\n"), "{text}");
+        assert!(text.ends_with("\nEvery payload arrived intact: 16 of them, 8.00 Mbit/s.\n"), "{text}");
 
         flows.udp[Ip::V4].failed("request 3 differs at byte 9 of its payload".into());
         let text = Summary::new(&flows, Router::default(), Duration::from_secs(2)).text();

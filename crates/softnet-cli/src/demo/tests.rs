@@ -1,12 +1,18 @@
 //! The endpoints over the kernel's own forwarding, so that what they say of softnet can be believed: a router that works,
 //! one that stops for a while, and one that does nothing.
 
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::atomic::Ordering::Relaxed;
+
 use serde_json::{Value, json};
 use softnet::control::{Handler, Request};
 use softnet_dev::netlink::Netlink;
 use softnet_dev::testing::net_allowed;
+use softnet_dev::traffic::datagrams::KernelSockets;
 
 use super::*;
+use flow::Ip;
+use softnet::show::SocketRow;
 use topology::{PORTS, PREFIX_LEN};
 
 /// The kernel as the router.
@@ -44,13 +50,54 @@ impl Instance for Kernel {
     fn stop(&self) {}
 }
 
-fn run_demo(topology: &Topology, wait: impl FnMut(Duration) -> bool) -> Summary {
-    exchange(topology, &Kernel, Duration::from_secs(2), Progress::Quiet, wait).unwrap()
+/// For what must happen, however busy the machine is.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The router's server on the kernel's sockets: at the router's addresses, or where it is told.
+fn kernel_kv(topology: &Topology, at: Option<SocketAddr>) -> Kv {
+    let open = |addresses: &[SocketAddr], stop: &_| match at {
+        Some(at) => KernelSockets::bound(&[at], 64, stop),
+        None => KernelSockets::bound(addresses, 64, stop),
+    };
+    topology.router.run(|| Kv::start(open)).unwrap().unwrap()
 }
 
-fn sleep(wait: Duration) -> bool {
-    std::thread::sleep(wait);
-    false
+/// Runs over the kernel until it is interrupted, when `done` says so.
+fn run_demo(topology: &Topology, done: impl FnMut(&Flows, Duration) -> bool) -> Summary {
+    let kv = kernel_kv(topology, None);
+    exchange(topology, &Kernel, kv, PATIENCE, Progress::Quiet, done).unwrap()
+}
+
+/// Waits for `wanted`, at most so long. Says whether it came.
+fn wait_for(wait: Duration, wanted: impl Fn() -> bool) -> bool {
+    let give_up = Instant::now() + wait;
+    while !wanted() && Instant::now() < give_up {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    wanted()
+}
+
+/// Something of each flow has arrived.
+fn all_arrive(flows: &Flows, wait: Duration) -> bool {
+    wait_for(wait, || flows.all().iter().all(|flow| flow.bytes.load(Relaxed) > 0))
+}
+
+/// The summary as JSON, of a run in which all was right.
+fn all_right(summary: &Summary) -> Value {
+    let shown: Value = serde_json::from_str(&summary.json().unwrap()).unwrap();
+    assert!(summary.ok, "{shown:#}");
+    for flow in shown["flows"].as_array().unwrap() {
+        assert!(flow["payloads"].as_u64().unwrap() > 0 && flow["bytes"].as_u64().unwrap() > 0, "{shown:#}");
+    }
+    for flow in [2, 6] {
+        assert_eq!(shown["flows"][flow]["payloads"], 2, "TCP streams");
+    }
+    let answered = [3, 7].map(|flow| &shown["flows"][flow]);
+    let sum = |key: &str| answered.iter().map(|flow| flow[key].as_u64().unwrap()).sum::<u64>();
+    let served = shown["router"]["kv"]["requests"].as_u64().unwrap();
+    assert!((sum("payloads")..=sum("payloads") + sum("retries")).contains(&served), "{shown:#}");
+    assert!(summary.text().contains("Every payload arrived intact: "), "{}", summary.text());
+    shown
 }
 
 #[test]
@@ -60,30 +107,31 @@ fn all_payloads_arrive_over_the_kernel() {
     }
     let topology = Topology::build().unwrap();
     Kernel::start(&topology);
-    let summary = run_demo(&topology, sleep);
-    let shown: Value = serde_json::from_str(&summary.json().unwrap()).unwrap();
-    assert!(summary.ok, "{shown:#}");
-    for flow in shown["flows"].as_array().unwrap() {
-        assert!(flow["payloads"].as_u64().unwrap() > 0 && flow["bytes"].as_u64().unwrap() > 0, "{shown:#}");
-    }
-    for flow in [2, 5] {
-        assert_eq!(shown["flows"][flow]["payloads"], 2, "TCP streams");
-    }
-    assert!(summary.text().contains("Every payload arrived intact: "), "{}", summary.text());
+    all_right(&run_demo(&topology, all_arrive));
 }
 
 #[test]
-fn an_interrupted_demo_ends_in_order() {
+fn softnet_serves_while_it_routes_and_gives_all_back() {
     if !net_allowed() {
         return;
     }
     let topology = Topology::build().unwrap();
-    Kernel::start(&topology);
-    let summary = run_demo(&topology, |_| {
-        std::thread::sleep(Duration::from_millis(300));
-        true
-    });
-    assert!(summary.ok, "{}", summary.text());
+    let config = topology::config().unwrap();
+    let router = topology.router.run(|| instance::start(config)).unwrap().unwrap();
+    let kv = serve(&router).unwrap();
+    let summary = exchange(&topology, &*router, kv, PATIENCE, Progress::Quiet, all_arrive).unwrap();
+    let shown = all_right(&summary);
+    assert_eq!(shown["router"]["kv"]["napi"], "to-client-0", "{shown:#}");
+    assert_eq!(shown["router"]["kv"]["polled_by"], shown["router"]["workers"][0]["name"], "{shown:#}");
+    assert_eq!(shown["router"]["kv"]["drops"], 0, "{shown:#}");
+    router.stop();
+    assert!(router.handle().is_none());
+    let s: Stats = instance::ask(&*router, Table::Stats).unwrap();
+    assert!(s.delivered > 0 && s.originated > 0, "{s:?}");
+    assert_eq!(s.received + s.originated, s.transmitted + s.delivered + s.dropped, "{s:?}");
+    assert_eq!((s.held, s.leaked, s.frames_free, s.heads_free), (0, 0, s.frames, s.heads), "{s:?}");
+    let sockets: Vec<SocketRow> = instance::ask(&*router, Table::Socket).unwrap();
+    assert_eq!(sockets, []);
 }
 
 #[test]
@@ -93,24 +141,26 @@ fn what_is_lost_is_sent_again_and_counted() {
     }
     let topology = Topology::build().unwrap();
     Kernel::start(&topology);
-    let mut waits = 0;
-    let summary = run_demo(&topology, |_| {
-        waits += 1;
-        std::thread::sleep(Duration::from_millis(100));
-        if waits == 2 {
-            let set = |change: fn(&mut Netlink)| {
-                topology.router.run(|| change(&mut Netlink::new().unwrap())).unwrap()
-            };
-            set(|netlink| netlink.set_down("to-server").unwrap());
-            std::thread::sleep(Duration::from_millis(700));
-            set(|netlink| netlink.set_up("to-server").unwrap());
+    let mut cut = false;
+    let summary = run_demo(&topology, |flows, wait| {
+        if !cut {
+            cut = all_arrive(flows, wait);
+            return false;
         }
-        waits > 3
+        let set =
+            |change: fn(&mut Netlink)| topology.router.run(|| change(&mut Netlink::new().unwrap())).unwrap();
+        set(|netlink| netlink.set_down("to-server").unwrap());
+        let asked_again = || {
+            let flows = [&flows.ping, &flows.udp].map(|flows| Ip::BOTH.map(|ip| &flows[ip]));
+            flows.iter().flatten().all(|flow| flow.retries.load(Relaxed) > 0)
+        };
+        assert!(wait_for(PATIENCE, asked_again));
+        set(|netlink| netlink.set_up("to-server").unwrap());
+        true
     });
-    let shown: Value = serde_json::from_str(&summary.json().unwrap()).unwrap();
-    assert!(summary.ok, "{shown:#}");
-    for flow in &shown["flows"].as_array().unwrap()[..2] {
-        assert!(flow["retries"].as_u64().unwrap() > 0, "{shown:#}");
+    let shown = all_right(&summary);
+    for flow in [0, 1, 4, 5] {
+        assert!(shown["flows"][flow]["retries"].as_u64().unwrap() > 0, "{shown:#}");
     }
 }
 
@@ -120,7 +170,14 @@ fn a_router_that_does_not_forward_is_found_out() {
         return;
     }
     let topology = Topology::build().unwrap();
-    let summary = run_demo(&topology, sleep);
+    // The router has no addresses at all, so that nobody finds its server either.
+    let kv = kernel_kv(&topology, Some((Ipv4Addr::UNSPECIFIED, 9).into()));
+    let while_it_sends = |_: &Flows, wait| {
+        std::thread::sleep(wait);
+        false
+    };
+    let summary =
+        exchange(&topology, &Kernel, kv, Duration::from_secs(1), Progress::Quiet, while_it_sends).unwrap();
     let shown: Value = serde_json::from_str(&summary.json().unwrap()).unwrap();
     assert!(!summary.ok, "{shown:#}");
     for flow in shown["flows"].as_array().unwrap() {

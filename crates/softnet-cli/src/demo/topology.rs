@@ -33,6 +33,14 @@ pub(crate) const fn server(ip: Ip) -> IpAddr {
     }
 }
 
+/// The router's own address on the client's network.
+pub(crate) const fn router(ip: Ip) -> IpAddr {
+    match ip {
+        Ip::V4 => IpAddr::V4(PORTS[0].router.0),
+        Ip::V6 => IpAddr::V6(PORTS[0].router.1),
+    }
+}
+
 /// One side of the router.
 pub(crate) struct Port {
     /// The router's interface.

@@ -23,8 +23,6 @@ const MAX_WINDOW: usize = 1 << 15;
 const PRELOAD_WINDOW: usize = 16;
 /// A server that says nothing for so long while records are stored is not there.
 const SILENCE: u64 = 5_000_000_000;
-/// Longest wait without a look at what has to be given up.
-const MAX_WAIT: u64 = 10_000_000;
 
 /// A request on its way.
 struct Pending {
@@ -133,6 +131,7 @@ pub(super) struct Client<'a, S> {
     wire: Wire<'a>,
     flows: Vec<Flow>,
     timeout: u64,
+    longest_wait: u64,
     work: Work,
     /// Requests that are to be sent now: when they were due, and by which connection.
     queue: Vec<(u64, usize)>,
@@ -166,6 +165,7 @@ impl<'a, S: DatagramSet> Client<'a, S> {
             wire: Wire::new(&config.records),
             flows,
             timeout: config.timeout.as_nanos() as u64,
+            longest_wait: config.longest_wait.as_nanos() as u64,
             work: Work::Any { random: Random::new(thread as u64), update: config.update },
             queue: Vec::new(),
             outbox: Outbox::default(),
@@ -197,8 +197,7 @@ impl<'a, S: DatagramSet> Client<'a, S> {
         while !self.queue.is_empty() || self.outstanding > 0 {
             let now = clock();
             self.send(now)?;
-            let wait = if self.config.blocking { MAX_WAIT } else { 0 };
-            self.receive(wait, clock)?;
+            self.receive(self.longest_wait, clock)?;
             if let Some(what) = self.tally.wrong_example.take() {
                 return Err(format!("a value was refused: {what}"));
             }
@@ -254,7 +253,10 @@ impl<'a, S: DatagramSet> Client<'a, S> {
             }
             self.send(now)?;
             let next = arrivals.as_ref().map_or(u64::MAX, Arrivals::next_due);
-            let wait = if self.config.blocking { next.saturating_sub(clock()).min(MAX_WAIT) } else { 0 };
+            let wait = match self.longest_wait {
+                0 => 0,
+                longest => next.saturating_sub(clock()).min(longest),
+            };
             self.receive(wait, clock)?;
         }
         Ok(std::mem::replace(&mut self.tally, Tally::new()))

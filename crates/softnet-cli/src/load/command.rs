@@ -2,12 +2,14 @@
 
 use std::io::IsTerminal;
 use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use softnet_dev::traffic::datagrams::{KernelSockets, Stop};
 
 use super::report::{report, text};
-use super::{Config, Dist, Load, Moment, Records, run};
+use super::stack::OwnStack;
+use super::{Config, Dist, LONGEST_WAIT, Load, Moment, Records, run};
 use crate::Failure;
 use crate::text::{grouped, print, rate};
 
@@ -35,6 +37,9 @@ pub(crate) struct LoadArgs {
     /// CPU for a thread; may be given several times
     #[arg(long, value_name = "CPU")]
     cpu: Vec<usize>,
+    /// Ask by softnet's sockets, on a stack that is run as this file says, and not by the kernel's
+    #[arg(long, value_name = "FILE")]
+    softnet: Option<PathBuf>,
     /// Sleep when there is nothing to do: leaves its CPU to others, but sees responses later
     #[arg(short = 'B', long)]
     blocking: bool,
@@ -82,6 +87,11 @@ Examples:
   softnet load 10.0.0.2:11211 --rate 200000 -T 2 -c 20 --records 1000000 --keysize fb_key \\
       --valuesize fb_value --iadist fb_ia --update 0.03
                                           what was seen in front of Facebook's servers, as mutilate has it
+  softnet load --softnet load.toml 10.0.0.2:11211
+                                          the same question by softnet's sockets; load.toml has an interface and an address:
+                                            [[device]]
+                                            name = \"eth1\"
+                                            addresses = [\"10.0.0.1/24\"]
 
 Closed loop (without --rate): the load adapts to the server, so this finds how much it can do. Open loop (--rate): \
 requests are due by the clock, and latency counts from when a request was due, not from when it left: a stall shows in all \
@@ -99,10 +109,14 @@ fb_value, fb_ia (mutilate's names and parameters). For --iadist the mean comes f
   misses          read, and the server did not have it
   not sent        due, but as many were outstanding as can be
 
+With --softnet the command runs a stack of its own (`softnet run --help` has more of the file, `softnet show napi` looks inside \
+while it runs) and gives the interfaces back in the end. Each thread has sockets and an epoll set there, and polls the queue that its responses \
+come by itself; with --blocking the stack's worker wakes it. Give workers and threads (--cpu) CPUs of their own.
+
 If the generator cannot keep its rate, it says so: then the latencies are its own. By default its threads do not sleep, \
 and need a CPU each; --blocking makes them sleep, and is late by as much as the machine takes to wake a thread.
 
-Exit codes: 0 done; 1 no server, no response, or a wrong one; 2 the command line is wrong.";
+Exit codes: 0 done; 1 no server, no response, or a wrong one; 2 the command line or the stack's configuration is wrong.";
 
 fn positive(text: &str) -> Result<f64, String> {
     let number: f64 = text.parse().map_err(|_| "expected a number")?;
@@ -150,7 +164,11 @@ impl LoadArgs {
             warm_up: Duration::from_secs_f64(self.warmup),
             measure: if self.loadonly { Duration::ZERO } else { Duration::from_secs_f64(self.time) },
             timeout: Duration::from_millis(self.timeout.into()),
-            blocking: self.blocking,
+            // A look at the kernel's sockets takes what came; softnet's poll for it while they wait.
+            longest_wait: match self.blocking || self.softnet.is_some() {
+                true => LONGEST_WAIT,
+                false => Duration::ZERO,
+            },
         })
     }
 }
@@ -169,9 +187,18 @@ pub(crate) fn load(args: &LoadArgs) -> Result<(), Failure> {
     }
     // Nobody ends it before its time.
     let stop = Stop::new().map_err(|error| Failure::of("eventfd", error))?;
-    let open = |_| KernelSockets::connected(config.server, config.connections, 64, &stop);
     let mut shown = Shown::new(&config, !args.json && std::io::stderr().is_terminal());
-    let tally = run(&config, open, |moment| shown.tell(moment)).map_err(Failure::Run)?;
+    let tell = |moment| shown.tell(moment);
+    let tally = match &args.softnet {
+        None => {
+            run(&config, |_| KernelSockets::connected(config.server, config.connections, 64, &stop), tell)
+        }
+        Some(file) => {
+            let stack = OwnStack::start(file)?;
+            run(&config, |_| stack.sockets(config.server, config.connections, args.blocking, &stop), tell)
+        }
+    };
+    let tally = tally.map_err(Failure::Run)?;
     if args.loadonly {
         return print(&format!("{} records are stored\n", grouped(config.records.count.into())));
     }

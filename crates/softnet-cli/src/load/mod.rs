@@ -8,8 +8,8 @@
 //!                     Tally of each thread ─► sum ─► table, JSON
 //! ```
 //!
-//! [`run`] is for the command and for benches, which may call it in a network namespace, on sockets of any stack,
-//! with a look at the server's counters when measuring begins and ends. Threads share nothing while they measure.
+//! [`run`] is for the command, on the kernel's sockets or on those of a stack of its own ([`stack`]), and for benches, which may
+//! call it in a network namespace, with a look at the server's counters when measuring begins and ends. Threads share nothing while they measure.
 
 mod arrivals;
 mod client;
@@ -18,6 +18,7 @@ mod dist;
 mod random;
 mod record;
 mod report;
+mod stack;
 mod tally;
 #[cfg(test)]
 mod tests;
@@ -74,8 +75,9 @@ pub(crate) struct Config {
     pub(crate) measure: Duration,
     /// When a request is given up.
     pub(crate) timeout: Duration,
-    /// Whether to sleep when there is nothing to do: its CPU is then free for others, but it sees responses later.
-    pub(crate) blocking: bool,
+    /// For how long a thread lets its sockets wait when there is nothing to do, before it looks at what has to be given up. Whether
+    /// it sleeps meanwhile is theirs; zero: it only looks.
+    pub(crate) longest_wait: Duration,
 }
 
 /// What a caller of [`run`] is told while it runs.
@@ -96,6 +98,8 @@ pub(crate) enum Moment {
     End,
 }
 
+/// Longest wait without a look at what has to be given up.
+const LONGEST_WAIT: Duration = Duration::from_millis(10);
 /// How often a caller is told how far it is.
 const TELL: Duration = Duration::from_secs(1);
 /// From when all threads are ready to their first requests.

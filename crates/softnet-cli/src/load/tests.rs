@@ -184,7 +184,7 @@ fn config(load: Load, valuesize: &str) -> Config {
         warm_up: Duration::ZERO,
         measure: Duration::ZERO,
         timeout: Duration::from_millis(20),
-        blocking: false,
+        longest_wait: Duration::ZERO,
     }
 }
 

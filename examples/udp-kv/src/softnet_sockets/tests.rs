@@ -170,6 +170,42 @@ fn each_thread_serves_what_comes_by_its_instance() {
 }
 
 #[test]
+fn connected_sockets_ask_their_peer_and_hear_nobody_else() {
+    let (stack, mut lanes) = world();
+    let stop = Stop::new().unwrap();
+    let peer = (HOST, 11211).into();
+    let mut set = SoftnetSockets::connected(&stack.handle(), peer, 2, POLLS, &stop).unwrap();
+    let ports: Vec<u16> = set.local_addrs().unwrap().iter().map(SocketAddr::port).collect();
+    assert!(ports[0] != ports[1] && !ports.contains(&0), "{ports:?}");
+    let mut outbox = Outbox::default();
+    // Whatever it names: it goes to the peer.
+    outbox.begin((Ipv4Addr::new(192, 0, 2, 1), 9).into());
+    outbox.put(b"request");
+    for (socket, port) in ports.iter().enumerate() {
+        assert_eq!(set.send(socket, &outbox).unwrap(), 0);
+        set.wait(Some(Duration::ZERO), &mut Vec::new()).unwrap();
+        assert_eq!(receive(&mut lanes), ([*port, 11211], b"request".to_vec()));
+    }
+    let to = |port: u16, from: u16| {
+        let header = [from, port, 8 + 6, 0].map(u16::to_be_bytes).concat();
+        ip(0, &[&header[..], b"answer"].concat())
+    };
+    lanes[0].send(&to(ports[1], 11212));
+    lanes[0].send(&to(ports[1], 11211));
+    let (mut ready, give_up) = (Vec::new(), Instant::now() + PATIENCE);
+    while ready.is_empty() {
+        assert!(Instant::now() < give_up, "nothing comes");
+        set.wait(Some(PATIENCE), &mut ready).unwrap();
+    }
+    assert_eq!((&ready[..], set.recv(1).unwrap(), set.datagram(0)), (&[1][..], 1, (peer, &b"answer"[..])));
+    let nowhere = (Ipv4Addr::new(192, 0, 2, 1), 9).into();
+    let unreachable = SoftnetSockets::connected(&stack.handle(), nowhere, 1, POLLS, &stop).map(|_| ());
+    assert_eq!(unreachable.unwrap_err().kind(), ErrorKind::NetworkUnreachable);
+    drop(set);
+    end(stack, lanes);
+}
+
+#[test]
 fn a_datagram_that_came_in_fragments_is_one_piece() {
     let (stack, mut lanes) = world();
     let stop = Stop::new().unwrap();

@@ -1,6 +1,8 @@
 //! The endpoints: ordinary kernel sockets in the client's and the server's namespaces, run by threads that entered
-//! them. Every payload is checked at both ends.
+//! them. Every payload is checked at both ends; of requests to the router itself, every answer.
 
+mod ask;
+mod kv;
 mod ping;
 mod tcp;
 mod udp;
@@ -43,6 +45,7 @@ impl Traffic {
             let (client, server) = (&topology.client, &topology.server);
             traffic.spawn("demo-ping", client, move |f| &f.ping[ip], move |f| ping::client(f, ip))?;
             traffic.spawn("demo-udp", client, move |f| &f.udp[ip], move |f| udp::client(f, ip))?;
+            traffic.spawn("demo-kv", client, move |f| &f.kv[ip], move |f| kv::client(f, ip))?;
             let serve = move |f: &Flows| tcp::server(f, &listener, ip);
             traffic.spawn("demo-tcp-serve", server, move |f| &f.tcp[ip], serve)?;
             traffic.spawn("demo-tcp", client, move |f| &f.tcp[ip], move |f| tcp::client(f, ip))?;

@@ -2,23 +2,21 @@
 //! before it answers; the client checks the response, and asks again if none comes.
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
+use std::net::UdpSocket;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::super::flow::{Flows, Ip};
 use super::super::payload::Seed;
 use super::super::topology::server;
-use super::{PATIENCE, TICK, timed_out};
+use super::ask::{ask, connect};
+use super::{TICK, timed_out};
 
 const PORT: u16 = 7000;
 const MAX_PAYLOAD: usize = 1400;
 const NUMBER: usize = 8;
-
-/// How long a client waits before it asks again.
-const RETRY: Duration = Duration::from_millis(200);
 
 /// Writes message `number` of the given kind. Returns its length.
 fn write(kind: &str, number: u64, message: &mut [u8; NUMBER + MAX_PAYLOAD]) -> usize {
@@ -97,62 +95,20 @@ fn answer(socket: &UdpSocket) -> Result<(), String> {
 
 /// Asks until told to stop.
 pub(super) fn client(flows: &Flows, ip: Ip) -> Result<(), String> {
-    let socket = connect(ip).map_err(|error| error.to_string())?;
-    let (mut request, mut response) = ([0; NUMBER + MAX_PAYLOAD], [0; NUMBER + MAX_PAYLOAD]);
+    let flow = &flows.udp[ip];
+    let socket = connect((server(ip), PORT).into()).map_err(|error| error.to_string())?;
+    let mut request = [0; NUMBER + MAX_PAYLOAD];
     for number in 0.. {
         if flows.stopping() {
             break;
         }
         let n = write("request", number, &mut request);
         let asked = Instant::now();
-        let mut answered = None;
-        while answered.is_none() {
-            // Refused or unreachable for now: that is what retries are for.
-            let _ = socket.send(&request[..n]);
-            answered = receive(&socket, number, &mut response)?;
-            if answered.is_none() {
-                if asked.elapsed() > PATIENCE {
-                    return Err(format!("no response to request {number} within {} s", PATIENCE.as_secs()));
-                }
-                flows.udp[ip].retries.fetch_add(1, Relaxed);
-            }
-        }
-        flows.udp[ip].verified(n + answered.unwrap_or(0) - 2 * NUMBER, asked.elapsed());
+        let answer = |message: &[u8]| Ok((read("response", message)? == number).then_some(message.len()));
+        let answered = ask(flow, &socket, &request[..n], format_args!("request {number}"), answer)?;
+        flow.verified(n + answered - 2 * NUMBER, asked.elapsed());
     }
     Ok(())
-}
-
-fn connect(ip: Ip) -> io::Result<UdpSocket> {
-    let any = match ip {
-        Ip::V4 => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
-        Ip::V6 => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
-    };
-    let socket = UdpSocket::bind((any, 0))?;
-    socket.connect((server(ip), PORT))?;
-    Ok(socket)
-}
-
-/// Waits for response `number`. `None` if it did not come in time.
-fn receive(socket: &UdpSocket, number: u64, message: &mut [u8]) -> Result<Option<usize>, String> {
-    let deadline = Instant::now() + RETRY;
-    loop {
-        let left = deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Ok(None);
-        }
-        socket.set_read_timeout(Some(left)).map_err(|error| error.to_string())?;
-        match socket.recv(message) {
-            // An earlier one is the answer to a request that was sent twice.
-            Ok(n) => {
-                if read("response", &message[..n])? == number {
-                    return Ok(Some(n));
-                }
-            }
-            Err(error) if timed_out(&error) => return Ok(None),
-            // An ICMP error about an earlier request: not so fast with the next.
-            Err(_) => std::thread::sleep(left),
-        }
-    }
 }
 
 #[cfg(test)]

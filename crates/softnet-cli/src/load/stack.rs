@@ -1,0 +1,85 @@
+//! The load on softnet's sockets: a stack that the command runs itself, and what its threads wait by.
+//!
+//! Invariant: the stack outlives the threads, whose sockets are on it, and is ended in order whatever ends the command, but
+//! SIGKILL: what it did to interfaces is undone.
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use softnet::busy_poll::EpollParams;
+use softnet::config::Config;
+use softnet::control::Server;
+use softnet::net::{Handle, RecvBatch};
+use softnet_dev::process::Signals;
+use softnet_dev::traffic::datagrams::Stop;
+use udp_kv::{SoftnetSockets, Waiting};
+
+use super::LONGEST_WAIT;
+use crate::instance::{self, Instance, Running};
+use crate::{Failure, run};
+
+/// What is to be ended, if nobody has yet.
+type Parts = Mutex<Option<(Server, Arc<Running>)>>;
+
+/// A stack from a configuration, which `softnet show` finds by its name. Dropping it ends it.
+pub(super) struct OwnStack {
+    handle: Handle,
+    parts: Arc<Parts>,
+}
+
+impl OwnStack {
+    /// Starts it. From now on signals that ask to end are blocked in the threads that are made, and end it and the program.
+    pub(super) fn start(file: &Path) -> Result<OwnStack, Failure> {
+        let config = Config::load(file).map_err(|errors| Failure::Usage(errors.to_string()))?;
+        let signals = Signals::new().map_err(|error| Failure::of("waiting for signals", error))?;
+        let (running, control) = instance::start_shown(config)?;
+        let handle = running.handle().ok_or_else(|| Failure::Run("softnet stopped at once".into()))?;
+        let parts = Arc::new(Mutex::new(Some((control, running))));
+        let stack = OwnStack { handle, parts: parts.clone() };
+        let interrupted = move || {
+            run::wait(&signals, None);
+            end(&parts);
+            eprintln!("error: interrupted");
+            std::process::exit(1);
+        };
+        std::thread::Builder::new()
+            .name("signals".into())
+            .spawn(interrupted)
+            .map_err(|error| Failure::of("threads", error))?;
+        Ok(stack)
+    }
+
+    /// The sockets of one thread, which sleeps while nothing comes, if it `blocks`; else it polls its NAPI instance itself.
+    pub(super) fn sockets(
+        &self,
+        server: SocketAddr,
+        count: usize,
+        blocks: bool,
+        stop: &Stop,
+    ) -> io::Result<SoftnetSockets> {
+        let all_the_time = LONGEST_WAIT.as_micros() as u32;
+        let params = EpollParams {
+            busy_poll_usecs: if blocks { 0 } else { all_the_time },
+            busy_poll_budget: RecvBatch::MAX as u16,
+            // Who polls all the time must not leave a queue to its timer, as one does that is expected to sleep.
+            prefer_busy_poll: blocks,
+        };
+        let waiting = Waiting { params, ..Waiting::default() };
+        SoftnetSockets::connected(&self.handle, server, count, waiting, stop)
+    }
+}
+
+fn end(parts: &Parts) {
+    if let Some((control, running)) = parts.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        drop(control);
+        running.stop();
+    }
+}
+
+impl Drop for OwnStack {
+    fn drop(&mut self) {
+        end(&self.parts);
+    }
+}
