@@ -3,7 +3,7 @@
 //!
 //! Any thread with a context sends through it: it owns the queue for a while, or leaves its packets to the thread that
 //! does (see [`DeferList`]). What is left when a sender lets go is the queue's worker's: a share used up, a packet whose time
-//! has not come, a full ring. Before it lets go the sender says *when* ([`Due`]), and wakes the worker if that sleeps for
+//! has not come, a full ring. Before it lets go the sender says *when* (`Due`), and wakes the worker if that sleeps for
 //! longer. Workers do this whatever the context their instances are polled in, as the kernel's CPUs run
 //! `NET_TX_SOFTIRQ`.
 //!

@@ -1,24 +1,8 @@
 //! [`Epoll`]: one thread waits for any number of sockets, and for descriptors of the kernel, and polls its NAPI instance
 //! itself where that is better than being woken.
 //!
-//! The calls are those of `epoll(7)`, and [`wait`](Epoll::wait) goes as `ep_poll` of the kernel's `fs/eventpoll.c` does:
-//!
-//! 1. What is ready is handed over, level-triggered sockets anew each time. If that is anything, the instance is *suspended*
-//!    ([`EpollParams::prefer_busy_poll`]).
-//! 2. With a time-out of 0 that was all.
-//! 3. With `busy_poll_usecs` or `prefer_busy_poll` the thread polls the instance that its sockets' packets came by last.
-//! 4. If there is still nothing it resumes the instance, forgets it until the next packet, and sleeps.
-//!
-//! Sockets of one set should receive by one instance, as [`UdpSocket::incoming_napi_id`] tells; else only the last one's is
-//! polled. Descriptors of the kernel are looked at whenever nothing else is ready, and every 50 µs while there is, so that
-//! neither starves the other.
-//!
-//! A set is of one stack, whatever is in it: it takes no sockets of another, and when the stack stops, every thread that waits
-//! is woken. What is ready then is still handed over, and told as always; with nothing ready, [`wait`](Epoll::wait) fails with
-//! `ENETDOWN` (`NetworkDown`) from then on, be there sockets, descriptors of the kernel, or nothing in the set.
-//!
-//! An edge-triggered socket is told of when its receive queue was empty, or when all that was there had been taken to be handed
-//! out: its user reads until there is nothing more.
+//! A set has a number for each socket in it, and a list of those to be looked at, which pollers put them on ([`ReadyItems`]).
+//! Invariant: a socket of the set that is ready is on that list, or its thread has it in hand; who watches a slot has an item for it.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -282,7 +266,26 @@ fn flags(interest: Interest) -> epoll::EventFlags {
     epoll::EventFlags::from_bits_truncate(interest.0)
 }
 
-/// See the [module](self). One thread uses it; others may by its [`EpollCtl`].
+/// A set of sockets, and of descriptors of the kernel, that one thread waits for; others add to it by its [`EpollCtl`].
+///
+/// The calls are those of `epoll(7)`, and [`wait`](Self::wait) goes as `ep_poll` of the kernel's `fs/eventpoll.c` does:
+///
+/// 1. What is ready is handed over, level-triggered sockets anew each time. If that is anything, the instance is *suspended*
+///    ([`EpollParams::prefer_busy_poll`]).
+/// 2. With a time-out of 0 that was all.
+/// 3. With `busy_poll_usecs` or `prefer_busy_poll` the thread polls the instance that its sockets' packets came by last.
+/// 4. If there is still nothing it resumes the instance, forgets it until the next packet, and sleeps.
+///
+/// Sockets of one set should receive by one instance, as [`UdpSocket::incoming_napi_id`] tells; else only the last one's is
+/// polled. Descriptors of the kernel are looked at whenever nothing else is ready, and every 50 µs while there is, so that
+/// neither starves the other.
+///
+/// A set is of one stack, whatever is in it: it takes no sockets of another, and when the stack stops, every thread that waits
+/// is woken. What is ready then is still handed over, and told as always; with nothing ready, [`wait`](Self::wait) fails with
+/// `ENETDOWN` (`NetworkDown`) from then on, be there sockets, descriptors of the kernel, or nothing in the set.
+///
+/// An edge-triggered socket is told of when its receive queue was empty, or when all that was there had been taken to be handed
+/// out: its user reads until there is nothing more.
 pub struct Epoll {
     ctl: EpollCtl,
     busy: BusyPoll,
@@ -344,7 +347,7 @@ impl Epoll {
     }
 
     /// Replaces `events` by up to `max` (at least one) that are ready, as soon as there are any, and returns how many. 0 after
-    /// `timeout` (`None`: never). See the [module](self) for what it does meanwhile. An error once the stack has stopped, if nothing
+    /// `timeout` (`None`: never). [`Epoll`] says what it does meanwhile. An error once the stack has stopped, if nothing
     /// is ready.
     pub fn wait(
         &mut self,
