@@ -2,7 +2,7 @@
 //! an epoll set for sockets.
 //!
 //! The caller goes through the steps of the kernel's `ep_poll` (see [`poller`](crate::poller)); each step is a method here.
-//! What is ready, and how to block, is the caller's: [`Waits`].
+//! What is ready, and how to block, is the caller's: `Waits`.
 //!
 //! Used by one thread at a time. Invariant: when a step has ended, the instance's doorbell is unmasked, or its timer is armed
 //! and not longer than what the step stands for, or somebody owns it.

@@ -46,10 +46,11 @@ impl HeldBack {
     /// The socket in slot `index` is to be told when it may send. `is_full` looks whether it still may not.
     pub(crate) fn register(&self, index: u32, is_full: impl Fn() -> bool) {
         let mut slots = lock(&self.slots);
+        // Even if the slot is here: it may have been another socket's, since closed.
+        if let Some(slot) = self.told.as_ref().and_then(|told| told.sockets.slot(index)) {
+            slot.set_held_back(true);
+        }
         if !slots.contains(&index) {
-            if let Some(slot) = self.told.as_ref().and_then(|told| told.sockets.slot(index)) {
-                slot.set_held_back(true);
-            }
             slots.push(index);
             self.waiting.fetch_add(1, Ordering::SeqCst);
         }

@@ -3,7 +3,7 @@
 //!
 //! Any thread with a context sends through it: it owns the queue for a while, or leaves its packets to the thread that
 //! does (see [`DeferList`]). What is left when a sender lets go is the queue's worker's: a share used up, a packet whose time
-//! has not come, a full ring. Before it lets go the sender says *when* ([`Due`]), and wakes the worker if that sleeps for
+//! has not come, a full ring. Before it lets go the sender says *when* (`Due`), and wakes the worker if that sleeps for
 //! longer. Workers do this whatever the context their instances are polled in, as the kernel's CPUs run
 //! `NET_TX_SOFTIRQ`.
 //!
@@ -284,7 +284,11 @@ impl NetdevQueue {
     pub fn xmit(&self, ctx: &mut SoftnetData, now: u64, origin: Origin, batch: &mut Batch) -> Sent {
         let mut to_free = ToFree::new();
         let sent = self.root.send(&mut XmitContext { ctx, now }, now, origin, batch, &mut to_free);
-        self.let_go(ctx, &mut to_free);
+        self.free(ctx, &mut to_free);
+        // One that found no room has made none: were it to wake others, those who wait would keep each other awake.
+        if let Sent::Led { .. } = sent {
+            self.held_back.wake();
+        }
         sent
     }
 
@@ -385,12 +389,17 @@ impl NetdevQueue {
         }
     }
 
-    /// After the caller owned the queue, or tried to: frees what was dropped, and has those go on who wait.
+    /// After the caller owned the queue: frees what was dropped, and has those go on who wait.
     #[inline(always)]
     fn let_go(&self, ctx: &mut SoftnetData, to_free: &mut ToFree) {
+        self.free(ctx, to_free);
+        self.held_back.wake();
+    }
+
+    #[inline(always)]
+    fn free(&self, ctx: &mut SoftnetData, to_free: &mut ToFree) {
         if !to_free.is_empty() {
             to_free.free(ctx, self.dev);
         }
-        self.held_back.wake();
     }
 }

@@ -2,7 +2,7 @@
 //! instance's own thread (contexts `threaded` and `busy-poll`). It blocks when every input is idle, except in `busy-poll`,
 //! where an instance that was released is scheduled again at once.
 //!
-//! A worker also runs the TX queues that are its own when they are due (see [`net_tx`](crate::net_tx)).
+//! A worker also runs the TX queues that are its own when they are due (see `net_tx`).
 //!
 //! Its inputs are the doorbells of its instances, its mailbox (instances that others scheduled), TX queues that fall due,
 //! and changes of its lists. To sleep it announces it, looks at every input once more, and blocks on all their descriptors;

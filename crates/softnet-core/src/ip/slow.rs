@@ -99,7 +99,7 @@ pub struct TooBig {
     pub flow: Flow,
     /// Its length, from the IP header on.
     pub len: u16,
-    /// What would have fitted, see [`Problem::PacketTooBig`].
+    /// What would have fitted, see [`Problem::PacketTooBig`](super::icmp_error::Problem::PacketTooBig).
     pub mtu: u32,
 }
 

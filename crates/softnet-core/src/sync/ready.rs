@@ -15,7 +15,7 @@ use std::sync::PoisonError;
 
 use super::{Mutant, Mutex, MutexGuard, mutated};
 
-/// See the [module](self).
+/// A queue that several threads take from, each of which sleeps when it finds nothing.
 pub struct ReadyQueue<T>(Mutex<Inner<T>>);
 
 struct Inner<T> {

@@ -1,25 +1,13 @@
 //! [`Epoll`]: one thread waits for any number of sockets, and for descriptors of the kernel, and polls its NAPI instance
 //! itself where that is better than being woken.
 //!
-//! The calls are those of `epoll(7)`, and [`wait`](Epoll::wait) goes as `ep_poll` of the kernel's `fs/eventpoll.c` does:
-//!
-//! 1. What is ready is handed over, level-triggered sockets anew each time. If that is anything, the instance is *suspended*
-//!    ([`EpollParams::prefer_busy_poll`]).
-//! 2. With a time-out of 0 that was all.
-//! 3. With `busy_poll_usecs` or `prefer_busy_poll` the thread polls the instance that its sockets' packets came by last.
-//! 4. If there is still nothing it resumes the instance, forgets it until the next packet, and sleeps.
-//!
-//! Sockets of one set should receive by one instance, as [`UdpSocket::incoming_napi_id`] tells; else only the last one's is
-//! polled. Descriptors of the kernel are looked at whenever nothing else is ready, and every 50 µs while there is, so that
-//! neither starves the other.
-//!
-//! An edge-triggered socket is told of when its receive queue was empty, or when all that was there had been taken to be handed
-//! out: its user reads until there is nothing more.
+//! A set has a number for each socket in it, and a list of those to be looked at, which pollers put them on ([`ReadyItems`]).
+//! Invariant: a socket of the set that is ready is on that list, or its thread has it in hand; who watches a slot has an item for it.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant};
 
 use rustix::event::epoll;
@@ -127,6 +115,8 @@ struct Items {
     table: Vec<Option<Item>>,
     free: Vec<u32>,
     by_slot: HashMap<u32, u32>,
+    /// The set is gone, and takes nothing more.
+    closed: bool,
 }
 
 impl Items {
@@ -147,7 +137,7 @@ impl Items {
     }
 }
 
-/// What of an [`Epoll`] any thread may use: adds sockets to it, also while its thread waits.
+/// What of an [`Epoll`] any thread may use: adds sockets to it, also while its thread waits. It does not keep the set alive.
 #[derive(Clone)]
 pub struct EpollCtl {
     shared: Arc<Shared>,
@@ -165,15 +155,15 @@ struct Fds {
 }
 
 impl EpollCtl {
-    /// Watches `socket`; events carry `token`. An error if it is watched already, or of another stack. A socket that is closed is
-    /// removed by itself.
+    /// Watches `socket`; events carry `token`. An error if it is watched already, or of another stack, or if the set is gone
+    /// (`EBADF`). A socket that is closed is removed by itself.
     pub fn add(&self, socket: &UdpSocket, interest: Interest, token: u64) -> io::Result<()> {
         let inner = socket.inner();
         if !Arc::ptr_eq(&inner.shared, &self.shared) {
             return Err(errno(Errno::INVAL));
         }
         let slot = inner.slot.clone();
-        let mut items = lock(&self.items);
+        let mut items = self.items()?;
         if items.find(inner).is_some() {
             return Err(errno(Errno::EXIST));
         }
@@ -193,8 +183,9 @@ impl EpollCtl {
         let number = slot.index();
         items.table[index as usize] =
             Some(Item { slot, socket: Arc::downgrade(inner), interest, token, spent: false });
-        drop(items);
+        // Under the lock, so that who watches is who has an item, whatever other threads add and delete meanwhile.
         self.shared.sockets.told.watchers.add(number, watch);
+        drop(items);
         // It may be ready already.
         self.set.notify(index);
         Ok(())
@@ -202,7 +193,7 @@ impl EpollCtl {
 
     /// Changes what is waited for, and has a one-shot socket told of again. (`EXCLUSIVE` stays as it was.)
     pub fn modify(&self, socket: &UdpSocket, interest: Interest, token: u64) -> io::Result<()> {
-        let mut items = lock(&self.items);
+        let mut items = self.items()?;
         let (index, item) = items.find(socket.inner()).ok_or_else(|| errno(Errno::NOENT))?;
         (item.interest, item.token, item.spent) = (interest, token, false);
         drop(items);
@@ -213,12 +204,17 @@ impl EpollCtl {
     /// Watches `socket` no more.
     pub fn delete(&self, socket: &UdpSocket) -> io::Result<()> {
         let inner = socket.inner();
-        let mut items = lock(&self.items);
+        let mut items = self.items()?;
         let (index, _) = items.find(inner).ok_or_else(|| errno(Errno::NOENT))?;
         items.remove(index);
-        drop(items);
         self.unwatch(inner.slot.index());
         Ok(())
+    }
+
+    /// The items, while the set is there.
+    fn items(&self) -> io::Result<MutexGuard<'_, Items>> {
+        let items = lock(&self.items);
+        if items.closed { Err(errno(Errno::BADF)) } else { Ok(items) }
     }
 
     fn unwatch(&self, slot: u32) {
@@ -229,6 +225,7 @@ impl EpollCtl {
     /// Watches a descriptor of the kernel, which must stay open as long. Interests mean what they do there.
     pub fn add_fd(&self, fd: impl AsFd, interest: Interest, token: u64) -> io::Result<()> {
         let fd = fd.as_fd();
+        drop(self.items()?);
         let mut tokens = lock(&self.fds.tokens);
         epoll::add(&self.fds.epoll, fd, data(fd.as_raw_fd()), flags(interest))?;
         if tokens.insert(fd.as_raw_fd(), token).is_none() {
@@ -269,7 +266,26 @@ fn flags(interest: Interest) -> epoll::EventFlags {
     epoll::EventFlags::from_bits_truncate(interest.0)
 }
 
-/// See the [module](self). One thread uses it; others may by its [`EpollCtl`].
+/// A set of sockets, and of descriptors of the kernel, that one thread waits for; others add to it by its [`EpollCtl`].
+///
+/// The calls are those of `epoll(7)`, and [`wait`](Self::wait) goes as `ep_poll` of the kernel's `fs/eventpoll.c` does:
+///
+/// 1. What is ready is handed over, level-triggered sockets anew each time. If that is anything, the instance is *suspended*
+///    ([`EpollParams::prefer_busy_poll`]).
+/// 2. With a time-out of 0 that was all.
+/// 3. With `busy_poll_usecs` or `prefer_busy_poll` the thread polls the instance that its sockets' packets came by last.
+/// 4. If there is still nothing it resumes the instance, forgets it until the next packet, and sleeps.
+///
+/// Sockets of one set should receive by one instance, as [`UdpSocket::incoming_napi_id`] tells; else only the last one's is
+/// polled. Descriptors of the kernel are looked at whenever nothing else is ready, and every 50 µs while there is, so that
+/// neither starves the other.
+///
+/// A set is of one stack, whatever is in it: it takes no sockets of another, and when the stack stops, every thread that waits
+/// is woken. What is ready then is still handed over, and told as always; with nothing ready, [`wait`](Self::wait) fails with
+/// `ENETDOWN` (`NetworkDown`) from then on, be there sockets, descriptors of the kernel, or nothing in the set.
+///
+/// An edge-triggered socket is told of when its receive queue was empty, or when all that was there had been taken to be handed
+/// out: its user reads until there is nothing more.
 pub struct Epoll {
     ctl: EpollCtl,
     busy: BusyPoll,
@@ -310,6 +326,7 @@ impl Epoll {
             shared: shared.clone(),
         };
         let busy = BusyPoll::new(&shared, EpollParams::default());
+        shared.sockets.add_set(&set);
         let ctl = EpollCtl { shared, set, items: Arc::default(), fds };
         Ok(Epoll { ctl, busy, waiter, forgotten: false })
     }
@@ -330,7 +347,8 @@ impl Epoll {
     }
 
     /// Replaces `events` by up to `max` (at least one) that are ready, as soon as there are any, and returns how many. 0 after
-    /// `timeout` (`None`: never). See the [module](self) for what it does meanwhile.
+    /// `timeout` (`None`: never). [`Epoll`] says what it does meanwhile. An error once the stack has stopped, if nothing
+    /// is ready.
     pub fn wait(
         &mut self,
         events: &mut Vec<Event>,
@@ -349,6 +367,7 @@ impl Epoll {
                 return Ok(n);
             }
             if self.ctl.shared.sockets.is_stopped() {
+                self.busy.env.ctx.drain();
                 return Err(errno(Errno::NETDOWN));
             }
             if timeout == Some(Duration::ZERO) {
@@ -507,8 +526,11 @@ impl Waits for Waiter {
 impl Drop for Epoll {
     /// Its sockets stay open; the instance that it polled is polled by its context from now on.
     fn drop(&mut self) {
-        let slots: Vec<u32> = lock(&self.ctl.items).by_slot.keys().copied().collect();
-        slots.into_iter().for_each(|slot| self.ctl.unwatch(slot));
+        let mut items = lock(&self.ctl.items);
+        items.closed = true;
+        items.by_slot.keys().for_each(|slot| self.ctl.unwatch(*slot));
+        drop(items);
+        self.ctl.shared.sockets.remove_set(&self.ctl.set);
         self.busy.give_back();
         self.busy.env.ctx.drain();
     }

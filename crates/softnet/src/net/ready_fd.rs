@@ -9,9 +9,40 @@ use rustix::event::{EventfdFlags, eventfd};
 use super::udp::UdpSocket;
 use super::watch::Watch;
 
-/// A descriptor that becomes readable when something can be done with a socket that could not be done before. It is for
-/// edge-triggered waiting (`mio`'s `SourceFd`, `tokio`'s `AsyncFd`): after an event the socket, which must not block, is used until it says
-/// [`WouldBlock`](io::ErrorKind::WouldBlock). Whoever waits level-triggered [clears](Self::clear) it first.
+/// A descriptor that becomes *readable* when something can be done with a socket that could not be done before, be it to receive
+/// or to send; also when an error waits, and when the stack stops.
+///
+/// It is for edge-triggered waiting (`mio`'s `SourceFd`, `tokio`'s `AsyncFd`). A call comes first; only when it says
+/// [`WouldBlock`](io::ErrorKind::WouldBlock) is the descriptor waited for, and then the call made again. It may say so once
+/// more: an event tells that something changed, not what. Whoever waits level-triggered [clears](Self::clear) the descriptor
+/// after each event, before the call.
+///
+/// The descriptor is the same one, and open, for as long as the `ReadyFd` lives. One task waits for it: it might take an event
+/// that another is waiting for. Two that use one socket, such as one that receives and one that sends, have one each, made of
+/// a clone.
+///
+/// ```no_run
+/// use std::io::{ErrorKind, Result};
+/// use softnet::net::{ReadyFd, UdpSocket};
+/// use tokio::io::unix::AsyncFd;
+///
+/// async fn until_done<R>(fd: &AsyncFd<ReadyFd>, mut call: impl FnMut(&UdpSocket) -> Result<R>) -> Result<R> {
+///     loop {
+///         match call(fd.get_ref().socket()) {
+///             Err(error) if error.kind() == ErrorKind::WouldBlock => fd.readable().await?.clear_ready(),
+///             done => return done,
+///         }
+///     }
+/// }
+///
+/// async fn echo(fd: AsyncFd<ReadyFd>) -> Result<()> {
+///     let mut buffer = [0; 2048];
+///     loop {
+///         let (n, from) = until_done(&fd, |socket| socket.recv_from(&mut buffer)).await?;
+///         until_done(&fd, |socket| socket.send_to(&buffer[..n], from)).await?;
+///     }
+/// }
+/// ```
 ///
 /// Waiting in this way does not poll: each change from nothing to something costs the poller a system call. An
 /// [`Epoll`](super::Epoll) does.
@@ -21,7 +52,7 @@ pub struct ReadyFd {
 }
 
 impl ReadyFd {
-    /// For a socket, which is not to block from now on.
+    /// For a socket, which does not block from now on, nor do its clones.
     pub fn new(socket: UdpSocket) -> io::Result<Self> {
         socket.set_nonblocking(true)?;
         // Readable at first: the socket may be ready.

@@ -17,7 +17,7 @@ use softnet_core::sock::{Arrivals, Binder, Flow, Found, Hit, SocketError, Socket
 use softnet_core::sync::{AtomicBool, AtomicUsize, Ordering};
 
 use super::thread::AppThread;
-use super::watch::Told;
+use super::watch::{Set, Told};
 use crate::shared::lock;
 
 /// The sockets of a stack, their writer's lock, and the contexts of application threads.
@@ -30,6 +30,8 @@ pub struct SocketTable {
     /// Packets that wait for applications, of sockets and of those that poll.
     held: Arc<AtomicUsize>,
     threads: Mutex<Vec<Arc<Mutex<AppThread>>>>,
+    /// Epoll sets: whoever waits in one is told of the stack's end.
+    sets: Mutex<Vec<Arc<Set>>>,
     /// Those who wait for sockets.
     pub(crate) told: Arc<Told>,
     stopped: AtomicBool,
@@ -50,6 +52,7 @@ impl SocketTable {
             limit: region.frame_count() as usize / 2,
             held,
             threads: Mutex::default(),
+            sets: Mutex::default(),
             stopped: AtomicBool::new(false),
             path_mtus: AtomicBool::new(false),
         }
@@ -187,6 +190,16 @@ impl SocketTable {
         lock(&self.threads).retain(|other| !Arc::ptr_eq(other, thread));
     }
 
+    /// Makes an epoll set known, whose thread is woken when the stack stops.
+    pub(super) fn add_set(&self, set: &Arc<Set>) {
+        lock(&self.sets).push(set.clone());
+    }
+
+    /// Forgets it.
+    pub(super) fn remove_set(&self, set: &Arc<Set>) {
+        lock(&self.sets).retain(|other| !Arc::ptr_eq(other, set));
+    }
+
     /// Whether the stack has stopped.
     pub(super) fn is_stopped(&self) -> bool {
         self.stopped.load(Ordering::Acquire)
@@ -198,6 +211,8 @@ impl SocketTable {
         for (index, _) in self.sockets.slots() {
             self.notify(index);
         }
+        // A set that is added later, its thread finds the stack stopped before it sleeps.
+        lock(&self.sets).iter().for_each(|set| set.waker.wake());
         let threads = lock(&self.threads).clone();
         threads.iter().for_each(|thread| lock(thread).drain());
     }

@@ -272,17 +272,70 @@ fn a_descriptor_tells_the_event_loops_of_others() {
     world.end(lanes);
 }
 
+/// Whatever is in the set, and however it waits.
 #[test]
-fn a_sleeper_learns_that_the_stack_stopped() {
+fn every_sleeper_learns_that_the_stack_stopped() {
     let (mut world, lanes, handle) = start(&[1], true);
-    let socket = bind(&handle, 7);
-    let mut epoll = Epoll::new(&handle).unwrap();
-    epoll.ctl().add(&socket, Interest::IN, 1).unwrap();
-    std::thread::scope(|scope| {
-        let waits = scope.spawn(|| epoll.wait(&mut Vec::new(), 1, None).unwrap_err().kind());
+    let (socket, fd) = (bind(&handle, 7), eventfd(0, EventfdFlags::NONBLOCK).unwrap());
+    let sets: Vec<Epoll> = (0..8)
+        .map(|i| {
+            let mut epoll = Epoll::new(&handle).unwrap();
+            if i & 1 != 0 {
+                epoll.ctl().add(&socket, Interest::IN, 1).unwrap();
+            }
+            if i & 2 != 0 {
+                epoll.ctl().add_fd(&fd, Interest::IN, 2).unwrap();
+            }
+            if i & 4 != 0 {
+                epoll.set_params(EpollParams { busy_poll_usecs: 50, ..PREFER }).unwrap();
+            }
+            epoll
+        })
+        .collect();
+    let waiting = AtomicUsize::new(0);
+    let sets: Vec<Epoll> = std::thread::scope(|scope| {
+        let wait = |mut epoll: Epoll| {
+            waiting.fetch_add(1, Ordering::Relaxed);
+            let error = epoll.wait(&mut Vec::new(), 1, None).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::NetworkDown);
+            epoll
+        };
+        let threads: Vec<_> = sets.into_iter().map(|epoll| scope.spawn(move || wait(epoll))).collect();
+        until("all wait", || waiting.load(Ordering::Relaxed) == 8);
         world.stop();
-        assert_eq!(waits.join().unwrap(), ErrorKind::NetworkDown);
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
     });
+    // From then on, but for what is ready.
+    rustix::io::write(&fd, &1u64.to_ne_bytes()).unwrap();
+    for (i, mut epoll) in sets.into_iter().enumerate() {
+        let mut events = Vec::new();
+        let result = epoll.wait(&mut events, 9, None);
+        match i & 2 {
+            0 => assert_eq!(result.unwrap_err().kind(), ErrorKind::NetworkDown),
+            _ => assert_eq!((result.unwrap(), events[0].token), (1, 2)),
+        }
+    }
+    let mut epoll = Epoll::new(&handle).unwrap();
+    assert_eq!(epoll.wait(&mut Vec::new(), 1, None).unwrap_err().kind(), ErrorKind::NetworkDown);
     drop((epoll, socket));
     world.end(lanes);
+}
+
+#[test]
+fn a_set_is_of_one_stack_and_takes_nothing_when_it_is_gone() {
+    let (world, lanes, handle) = start(&[1], true);
+    let (other_world, other_lanes, other) = start(&[1], true);
+    let (socket, foreign) = (bind(&handle, 7), bind(&other, 7));
+    let fd = eventfd(0, EventfdFlags::NONBLOCK).unwrap();
+    let epoll = Epoll::new(&handle).unwrap();
+    let ctl = epoll.ctl().clone();
+    assert_eq!(ctl.add(&foreign, Interest::IN, 1).unwrap_err().kind(), ErrorKind::InvalidInput);
+    ctl.add(&socket, Interest::IN, 1).unwrap();
+    drop(epoll);
+    let bad = |result: std::io::Result<()>| result.unwrap_err().raw_os_error() == Some(9);
+    assert!(bad(ctl.add(&socket, Interest::IN, 1)) && bad(ctl.modify(&socket, Interest::IN, 1)));
+    assert!(bad(ctl.delete(&socket)) && bad(ctl.add_fd(&fd, Interest::IN, 1)));
+    drop((ctl, socket, foreign));
+    world.end(lanes);
+    other_world.end(other_lanes);
 }

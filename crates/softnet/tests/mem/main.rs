@@ -12,6 +12,7 @@ mod order;
 mod policy;
 mod poller;
 mod qdisc;
+mod ready_fd;
 mod sender;
 mod sleep;
 mod traffic;

@@ -3,6 +3,7 @@
 use std::io::ErrorKind;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use std::thread::Scope;
 use std::time::Duration;
 
 use softnet::config::{Config, DeviceConfig, InterfaceAddr, NeighbourConfig, StackConfig, available_cpus};
@@ -21,21 +22,49 @@ use softnet_dev::{QueueStats, Reaped, TxQueue};
 use super::frames::{batch_of, host, host_mac, number_of, numbered, own};
 use super::world::{Lane, World, until, wire};
 
-/// Stops whoever tells the device to send, as if that thread were preempted, for as long as it is shut.
+/// The thread that a [`Gate`] stops.
+const LEADER: &str = "leader";
+
+/// Stops the leader where it tells the device to send, as if it were preempted, for as long as it is shut.
 #[derive(Clone, Default)]
-struct Gate {
+pub(crate) struct Gate {
     shut: Arc<AtomicBool>,
-    /// Somebody is stopped.
+    /// The leader was stopped since it was shut.
     caught: Arc<AtomicBool>,
 }
 
 impl Gate {
     fn pass(&self) {
-        while self.shut.load(Ordering::Acquire) {
+        while self.shut.load(Ordering::Acquire) && std::thread::current().name() == Some(LEADER) {
             self.caught.store(true, Ordering::Release);
             std::thread::yield_now();
         }
+    }
+
+    /// Shuts it, and has a leader own the TX queue that `sender` sends by, until what is returned is dropped.
+    pub(crate) fn shut<'scope>(&self, scope: &'scope Scope<'scope, '_>, mut sender: RawSender) -> Shut {
         self.caught.store(false, Ordering::Release);
+        self.shut.store(true, Ordering::Release);
+        let (shut, gate) = (Shut(self.clone()), self.clone());
+        let lead = move || {
+            // It hands its packet over instead if somebody else happens to own the queue.
+            while !gate.caught.load(Ordering::Acquire) {
+                let mut batch = packet(sender.ctx(), 9, 0);
+                sender.send(&mut batch);
+            }
+        };
+        std::thread::Builder::new().name(LEADER.into()).spawn_scoped(scope, lead).unwrap();
+        until("the leader owns the queue", || self.caught.load(Ordering::Acquire));
+        shut
+    }
+}
+
+/// A gate that is shut; opened when this is dropped.
+pub(crate) struct Shut(Gate);
+
+impl Drop for Shut {
+    fn drop(&mut self) {
+        self.0.shut.store(false, Ordering::Release);
     }
 }
 
@@ -65,7 +94,7 @@ impl TxQueue for Gated {
 }
 
 /// A stack with one device with one TX queue, behind the gate, and the far end of its wire.
-fn start(qdisc: &str, qdisc_max_burst: u32, gate: &Gate) -> (World, Stack, Lane) {
+pub(crate) fn start(qdisc: &str, qdisc_max_burst: u32, gate: &Gate) -> (World, Stack, Lane) {
     let device = DeviceConfig {
         addresses: vec![InterfaceAddr::new(own(0), 24).unwrap()],
         qdisc: Some(qdisc.parse().unwrap()),
@@ -163,14 +192,8 @@ fn a_socket_is_held_back_and_told_when_it_may_send() {
     let (world, stack, mut lane) = start("pfifo limit 1000", BURST as u32, &gate);
     let socket = UdpSocket::bind(&stack.handle(), (own(0), 7)).unwrap();
     socket.connect((host(0), 9)).unwrap();
-    gate.shut.store(true, Ordering::Release);
     std::thread::scope(|scope| {
-        let mut leader = stack.sender("mem0").unwrap();
-        scope.spawn(move || {
-            let mut batch = packet(leader.ctx(), 9, 0);
-            assert_eq!(leader.send(&mut batch), Verdict::Success);
-        });
-        until("somebody owns the queue", || gate.caught.load(Ordering::Acquire));
+        let shut = gate.shut(scope, stack.sender("mem0").unwrap());
         socket.set_nonblocking(true).unwrap();
         let sent = (0..).take_while(|_| socket.send(b"x").is_ok()).count();
         assert_eq!(sent, BURST, "as many may be pending as qdisc_max_burst");
@@ -178,7 +201,7 @@ fn a_socket_is_held_back_and_told_when_it_may_send() {
         socket.set_nonblocking(false).unwrap();
         socket.set_write_timeout(Some(Duration::from_millis(3))).unwrap();
         assert_eq!(socket.send(b"x").unwrap_err().kind(), ErrorKind::WouldBlock);
-        gate.shut.store(false, Ordering::Release);
+        drop(shut);
         until("it may send again", || socket.readiness().writable);
         socket.set_write_timeout(None).unwrap();
         socket.send(b"x").unwrap();
@@ -204,15 +227,9 @@ fn a_send_batch_that_is_held_back_keeps_what_it_took() {
     let push = |out: &mut SendBatch, i: usize| {
         out.push(&sockets[i % 2], &i.to_be_bytes(), Some((host(0), 9).into()))
     };
-    gate.shut.store(true, Ordering::Release);
     let (mut out, mut lost) = (SendBatch::new(&stack.handle()), SendBatch::new(&stack.handle()));
     let kept = std::thread::scope(|scope| {
-        let mut leader = stack.sender("mem0").unwrap();
-        scope.spawn(move || {
-            let mut batch = packet(leader.ctx(), 9, 0);
-            assert_eq!(leader.send(&mut batch), Verdict::Success);
-        });
-        until("somebody owns the queue", || gate.caught.load(Ordering::Acquire));
+        let shut = gate.shut(scope, stack.sender("mem0").unwrap());
         let kept = (0..).take_while(|i| push(&mut out, *i).is_ok()).count();
         assert_eq!((kept % BURST, out.len()), (0, BURST), "what is full is pending, or stays");
         assert_eq!(out.flush(Duration::from_millis(3)).unwrap_err().kind(), ErrorKind::WouldBlock);
@@ -220,7 +237,7 @@ fn a_send_batch_that_is_held_back_keeps_what_it_took() {
         push(&mut lost, 0).unwrap();
         drop(lost);
         assert_eq!(world.view.stats().dropped, 1);
-        gate.shut.store(false, Ordering::Release);
+        drop(shut);
         out.flush(Duration::from_secs(60)).unwrap();
         assert!(out.is_empty());
         kept
@@ -239,6 +256,38 @@ fn a_send_batch_that_is_held_back_keeps_what_it_took() {
     world.end(vec![lane]);
 }
 
+/// Two sockets that are both held back stay so until there is room: that one tries is no news to the other.
+#[test]
+fn those_who_are_held_back_do_not_wake_each_other() {
+    const BURST: u32 = 8;
+    let gate = Gate::default();
+    let (world, stack, mut lane) = start("pfifo limit 1000", BURST, &gate);
+    let sockets = [7, 8].map(|port| UdpSocket::bind(&stack.handle(), (own(0), port)).unwrap());
+    sockets.iter().for_each(|socket| socket.connect((host(0), 9)).unwrap());
+    std::thread::scope(|scope| {
+        let shut = gate.shut(scope, stack.sender("mem0").unwrap());
+        for socket in &sockets {
+            socket.set_nonblocking(true).unwrap();
+            while socket.send(b"x").is_ok() {}
+        }
+        for _ in 0..10 {
+            assert!(sockets.iter().all(|socket| !socket.readiness().writable));
+            for socket in &sockets {
+                assert_eq!(socket.send(b"x").unwrap_err().kind(), ErrorKind::WouldBlock);
+            }
+        }
+        drop(shut);
+        until("both may send again", || sockets.iter().all(|socket| socket.readiness().writable));
+    });
+    until("all are sent", || {
+        lane.receive(|_| ());
+        let stats = world.view.stats();
+        stats.transmitted == stats.originated
+    });
+    drop((sockets, stack));
+    world.end(vec![lane]);
+}
+
 /// The checklist's leader that stands still: others return at once, fill the pending list, and are held back then;
 /// forwarded packets are dropped.
 #[test]
@@ -246,14 +295,8 @@ fn while_the_owner_stands_still_others_hand_over_and_are_held_back_then() {
     const BURST: u32 = 50;
     let gate = Gate::default();
     let (world, stack, mut lane) = start("pfifo limit 1000", BURST, &gate);
-    gate.shut.store(true, Ordering::Release);
     std::thread::scope(|scope| {
-        let mut leader = stack.sender("mem0").unwrap();
-        scope.spawn(move || {
-            let mut batch = packet(leader.ctx(), 9, 0);
-            assert_eq!(leader.send(&mut batch), Verdict::Success);
-        });
-        until("somebody owns the queue", || gate.caught.load(Ordering::Acquire));
+        let shut = gate.shut(scope, stack.sender("mem0").unwrap());
         let mut other: RawSender = stack.sender("mem0").unwrap();
         let mut number = 0;
         let full = loop {
@@ -288,7 +331,7 @@ fn while_the_owner_stands_still_others_hand_over_and_are_held_back_then() {
             assert_eq!(other.send(&mut batch), Verdict::Success);
         });
         until("it waits", || root(&world).tx.unwrap().held_back == 1);
-        gate.shut.store(false, Ordering::Release);
+        drop(shut);
         let got = take(&mut lane, BURST as usize + 2);
         assert_eq!(got[0], (9, 0));
         assert!(got[1..].iter().copied().eq((0..=BURST).map(|number| (0, number))), "{got:?}");
@@ -305,14 +348,8 @@ fn while_the_owner_stands_still_others_hand_over_and_are_held_back_then() {
 fn stopping_while_packets_are_pending_frees_each_once() {
     let gate = Gate::default();
     let (world, stack, lane) = start("pfifo", 1000, &gate);
-    gate.shut.store(true, Ordering::Release);
     std::thread::scope(|scope| {
-        let mut leader = stack.sender("mem0").unwrap();
-        scope.spawn(move || {
-            let mut batch = packet(leader.ctx(), 0, 0);
-            leader.send(&mut batch)
-        });
-        until("somebody owns the queue", || gate.caught.load(Ordering::Acquire));
+        let shut = gate.shut(scope, stack.sender("mem0").unwrap());
         let mut other = stack.sender("mem0").unwrap();
         for number in 0..100 {
             let mut batch = packet(other.ctx(), 1, number);
@@ -322,7 +359,7 @@ fn stopping_while_packets_are_pending_frees_each_once() {
         until("the queue is being closed", || world.shared.devices[0].live.load().is_none());
         let mut batch = packet(other.ctx(), 1, 100);
         assert_eq!(other.send(&mut batch), Verdict::Drop);
-        gate.shut.store(false, Ordering::Release);
+        drop(shut);
     });
     let stats = world.view.stats();
     assert_eq!((stats.originated, stats.transmitted + stats.dropped), (102, 102), "{stats:?}");

@@ -23,7 +23,7 @@ pub(crate) fn datagram(port: usize, dst: Ipv4Addr, ports: (u16, u16), payload: &
 }
 
 /// Source and destination of a UDP frame that softnet sent, and its payload; the frame is sound.
-fn sent(frame: &[u8]) -> Option<(SocketAddrV4, SocketAddrV4, Vec<u8>)> {
+pub(crate) fn sent(frame: &[u8]) -> Option<(SocketAddrV4, SocketAddrV4, Vec<u8>)> {
     if frame[12..14] != [8, 0] || frame[23] != 17 {
         return None;
     }
