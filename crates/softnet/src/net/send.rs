@@ -176,8 +176,9 @@ impl<'a> Sending<'a> {
             Next::Local | Next::Resolve => (head.no_link(), None),
         };
         let link = &link;
-        // Before there is a packet that would have to be given up.
-        if dev.is_some_and(|dev| dev != self.dev) || self.batch.room() == 0 {
+        // Before there is a packet that would have to be given up; and before one that is as good as sent, since what was
+        // taken are the first ones.
+        if dev != Some(self.dev) || self.batch.room() == 0 {
             self.flush(&mut thread.ctx, tx)?;
         }
         if let Next::Multicast(dev, _) = way.next

@@ -1,6 +1,7 @@
 //! Many local senders on one TX queue: order, sums, and what happens while the thread that owns it does not go on.
 
 use std::io::ErrorKind;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -191,6 +192,46 @@ fn a_socket_is_held_back_and_told_when_it_may_send() {
         got == BURST + 1
     });
     drop((socket, stack));
+    world.end(vec![lane]);
+}
+
+/// Of a batch that is held back in part the first ones were sent, and the rest was not: none is lost, none sent twice.
+#[test]
+fn what_was_taken_of_a_batch_are_its_first_ones() {
+    const BURST: usize = 4;
+    let gate = Gate::default();
+    let (world, stack, mut lane) = start("pfifo limit 1000", BURST as u32, &gate);
+    let handle = stack.handle();
+    let here = UdpSocket::bind(&handle, (own(0), 8)).unwrap();
+    let unknown = Ipv4Addr::new(10, 0, 0, 77);
+    let socket = UdpSocket::bind(&handle, (own(0), 7)).unwrap();
+    for socket in [&here, &socket] {
+        socket.set_nonblocking(true).unwrap();
+    }
+    gate.shut.store(true, Ordering::Release);
+    std::thread::scope(|scope| {
+        let mut leader = stack.sender("mem0").unwrap();
+        scope.spawn(move || {
+            let mut batch = packet(leader.ctx(), 9, 0);
+            leader.send(&mut batch)
+        });
+        until("somebody owns the queue", || gate.caught.load(Ordering::Acquire));
+        while socket.send_to(b"x", (host(0), 9)).is_ok() {}
+        let message = |ip: Ipv4Addr, port| (&b"x"[..], Some(SocketAddr::from((ip, port))));
+        let batch = [message(own(0), 8), message(host(0), 9), message(own(0), 8)];
+        let sent = [socket.send_batch(&batch), socket.send_batch(&batch[1..])];
+        let held = world.view.stats().held;
+        let waits = socket.send_batch(&[batch[1], message(unknown, 9)]);
+        let for_neighbour = world.view.stats().held - held;
+        gate.shut.store(false, Ordering::Release);
+        let [first, second] = sent.map(|sent| sent.map_err(|error| error.kind()));
+        assert_eq!((first, second), (Ok(1), Err(ErrorKind::WouldBlock)));
+        assert_eq!((waits.map_err(|error| error.kind()), for_neighbour), (Err(ErrorKind::WouldBlock), 0));
+        let got = std::iter::from_fn(|| here.recv(&mut [0; 9]).ok()).count();
+        assert_eq!(got, 1);
+    });
+    until("all is sent", || lane.receive(|_| {}) == 0 && world.view.stats().held == 0);
+    drop((here, socket, handle, stack));
     world.end(vec![lane]);
 }
 
