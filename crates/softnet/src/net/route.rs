@@ -40,6 +40,8 @@ pub(super) struct Way {
 /// Largest packet to a socket here: what fits a frame beside the headroom and a link header.
 const LOCAL_MTU: u16 = 1700;
 
+const LOCALHOST6: Addr = Ipv6Addr::LOCALHOST.to_bits();
+
 /// Whether `addr` is a loopback address, which leads here whatever the routes say.
 pub(super) fn is_loopback(addr: u32) -> bool {
     addr >> 24 == 127
@@ -99,11 +101,14 @@ pub(super) fn find(
     if src.is_some_and(|src| is_v4(src) != is_v4(dst)) {
         return Err(Errno::NETUNREACH);
     }
-    match unmapped(dst) {
+    let way = match unmapped(dst) {
         Some(dst) => find4(tables, dst, src.and_then(unmapped), multicast_dev, broadcast),
         None if dst == ANY => Err(Errno::INVAL),
         None => find6(tables, Ipv6Addr::from_bits(dst), src),
-    }
+    }?;
+    // It must not be seen on any wire (RFC 1122 section 3.2.1.3(g), RFC 4291 section 2.5.3).
+    let from_loopback = unmapped(way.src).map_or(way.src == LOCALHOST6, is_loopback);
+    if way.next != Next::Local && from_loopback { Err(Errno::INVAL) } else { Ok(way) }
 }
 
 /// The same of IPv6. Not to groups, nor to link-local addresses, since it can't be said on which link.
