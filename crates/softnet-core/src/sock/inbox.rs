@@ -4,7 +4,8 @@
 //! the receiver detaches all that is there at once, and asks again when it has handed out everything. Packets that were
 //! meant for somebody who had the slot before, or that a socket got before it was connected to somebody else, are freed.
 //!
-//! Invariant: what the inbox holds is what the slot counts as queued, but for what was handed out since it was last empty.
+//! Invariant: what the inbox holds is what the slot counts as queued, but for a part of what was handed out; and as long as
+//! it holds anything, the slot is readable.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -139,8 +140,11 @@ pub struct Inbox {
     queue: SkbList,
     /// One that was looked at, and is still to be handed out.
     front: Option<Datagram>,
-    /// Packets that were handed out, and which the slot still counts.
+    /// What the slot was told of whether it holds any.
+    holds: bool,
+    /// Packets that were handed out, and which the slot still counts: up to a quarter of what may wait.
     taken: u32,
+    quarter: u32,
     /// Packets that were handed out, and of which nobody has been told.
     gone: usize,
     /// The slot's generation when it became this socket's, and now.
@@ -156,7 +160,9 @@ impl Inbox {
             slot,
             queue: SkbList::new(),
             front: None,
+            holds: false,
             taken: 0,
+            quarter: 0,
             gone: 0,
             generations: (0, 0),
             peer: None,
@@ -184,12 +190,14 @@ impl Inbox {
         if let Some(front) = self.front.take_if(|front| (front.flow.remote, front.flow.rport) != peer) {
             front.free(ctx);
         }
+        self.account();
     }
 
     /// The next datagram, which stays.
     pub fn peek(&mut self, ctx: &mut SoftnetData) -> Option<&Datagram> {
         if self.front.is_none() {
             self.front = self.dequeue(ctx);
+            self.account();
         }
         self.front.as_ref()
     }
@@ -198,14 +206,12 @@ impl Inbox {
     #[inline]
     pub fn next(&mut self, ctx: &mut SoftnetData) -> Option<Datagram> {
         let next = self.front.take().or_else(|| self.dequeue(ctx));
-        if self.queue.is_empty() {
-            self.settle();
-        }
+        self.account();
         next
     }
 
     /// Packets that left the inbox since this was asked last: what all sockets hold may be counted less by so many. They are
-    /// told when it is empty.
+    /// told when it is empty, or a quarter of what may wait has left.
     #[inline]
     pub fn gone(&mut self) -> usize {
         std::mem::take(&mut self.gone)
@@ -214,9 +220,12 @@ impl Inbox {
     #[inline]
     fn dequeue(&mut self, ctx: &mut SoftnetData) -> Option<Datagram> {
         loop {
-            if self.queue.is_empty() {
-                self.settle();
+            if self.queue.is_empty() && self.receiver.has_pending() {
+                let late = mutated(Mutant::HeldSaidLate);
+                self.hold(!late);
+                self.quarter = self.slot.slot().limit() / 4;
                 self.receiver.take(&mut self.queue);
+                self.hold(true);
             }
             let first = self.queue.pop_front()?;
             let (mut rest, mut n) = (SkbList::new(), 1);
@@ -251,11 +260,29 @@ impl Inbox {
         fresh && self.peer.is_none_or(|peer| peer == (flow.remote, flow.rport))
     }
 
-    fn settle(&mut self) {
+    /// Tells the slot what it holds. Of what was handed out only now and then, so that whoever pushes has the line for
+    /// himself meanwhile (the kernel's `udp_rmem_release`).
+    #[inline]
+    fn account(&mut self) {
+        let empty = self.queue.is_empty();
+        if self.front.is_some() || !empty && self.taken <= self.quarter {
+            return;
+        }
         if self.taken > 0 {
             self.slot.slot().took(self.taken);
             self.gone += self.taken as usize;
             self.taken = 0;
+        }
+        if empty {
+            self.hold(false);
+        }
+    }
+
+    #[inline]
+    fn hold(&mut self, holds: bool) {
+        if self.holds != holds {
+            self.holds = holds;
+            self.slot.slot().set_held(holds);
         }
     }
 

@@ -132,6 +132,22 @@ fn nothing_is_lost_or_freed_twice_when_a_socket_is_closed() {
     }
 }
 
+/// Receives `n` packets, and sleeps while there are none.
+fn receive_asleep(model: &mut Model, inbox: &mut Inbox, asleep: &Notify, n: usize) {
+    let mut got = 0;
+    while got < n {
+        got += model.receive(inbox);
+        let slot = inbox.slot().clone();
+        let ticket = slot.slot().wait().ticket();
+        if got < n && !slot.slot().readiness().readable {
+            // As a futex does, which sleeps only as long as the word is what the ticket says.
+            while slot.slot().wait().word().load(Ordering::Relaxed) == ticket.value() {
+                asleep.wait();
+            }
+        }
+    }
+}
+
 /// Two pollers bring a packet each to a socket whose receiver sleeps while there is none. A lost wake-up is a deadlock,
 /// which loom reports.
 fn asleep() {
@@ -146,18 +162,7 @@ fn asleep() {
             }
         })
     });
-    let mut got = 0;
-    while got < 2 {
-        got += model.receive(&mut inbox);
-        let slot = inbox.slot().clone();
-        let ticket = slot.slot().wait().ticket();
-        if got < 2 && !slot.slot().readiness().readable {
-            // As a futex does, which sleeps only as long as the word is what the ticket says.
-            while slot.slot().wait().word().load(Ordering::Relaxed) == ticket.value() {
-                asleep.wait();
-            }
-        }
-    }
+    receive_asleep(&mut model, &mut inbox, &asleep, 2);
     pollers.into_iter().for_each(|poller| poller.join().unwrap());
     model.close(inbox);
     model.end();
@@ -166,8 +171,61 @@ fn asleep() {
 #[test]
 fn a_receiver_that_sleeps_is_woken() {
     check(2, asleep);
+    check(2, asleep_while_one_counts);
     for m in [Mutant::TicketNoFence, Mutant::NotifyNoFence, Mutant::NotifyUncounted, Mutant::FirstNotTold] {
         must_fail(m, 2, asleep);
+    }
+}
+
+/// The same with three packets, of which one poller brings two, and the other one that it may count long after the receiver took
+/// it.
+fn asleep_while_one_counts() {
+    let mut model = Model::new();
+    let mut inbox = model.open();
+    let asleep = Arc::new(Notify::new());
+    let mut poll = || model.poller(&inbox);
+    let pollers = [vec![poll(), poll()], vec![poll()]].map(|polls| {
+        let (slot, asleep) = (inbox.slot().clone(), asleep.clone());
+        thread::spawn(move || {
+            for poll in polls {
+                if poll() && slot.slot().wait().notify() {
+                    asleep.notify();
+                }
+            }
+        })
+    });
+    receive_asleep(&mut model, &mut inbox, &asleep, 3);
+    pollers.into_iter().for_each(|poller| poller.join().unwrap());
+    assert_eq!(inbox.slot().slot().queued(), 0);
+    model.close(inbox);
+    model.end();
+}
+
+/// A receiver takes all that waits and hands out one while another thread looks: there is one more all the time.
+fn taken_by_another() {
+    let mut model = Model::new();
+    let mut inbox = model.open();
+    for poll in [(), ()].map(|()| model.poller(&inbox)) {
+        poll();
+    }
+    let slot = inbox.slot().clone();
+    let other = {
+        let slot = slot.clone();
+        thread::spawn(move || assert!(slot.slot().readiness().readable, "one is left"))
+    };
+    inbox.next(&mut model.ctx).expect("two wait").free(&mut model.ctx);
+    other.join().unwrap();
+    assert!(slot.slot().readiness().readable, "one is left");
+    assert_eq!((model.receive(&mut inbox), slot.slot().readiness().readable), (1, false));
+    model.close(inbox);
+    model.end();
+}
+
+#[test]
+fn what_a_receiver_took_others_know_of() {
+    check(2, taken_by_another);
+    for m in [Mutant::HeldNoFence, Mutant::HeldSaidLate] {
+        must_fail(m, 2, taken_by_another);
     }
 }
 

@@ -76,8 +76,10 @@ pub struct Slot {
     local: [AtomicU64; 2],
     remote: [AtomicU64; 2],
     pub(super) inbox: SkbInbox,
-    /// Packets in the inbox, and those that the receiver took and has not handed out.
+    /// Packets in the inbox, and those that the receiver took: what the bound is for.
     queued: AtomicU32,
+    /// The receiver has packets that it took and has not handed out.
+    held: AtomicBool,
     limit: AtomicU32,
     napi_id: AtomicU32,
     error: AtomicU32,
@@ -120,6 +122,7 @@ impl Slot {
             remote: addr(),
             inbox: SkbInbox::new(region),
             queued: word(),
+            held: AtomicBool::new(false),
             limit: word(),
             napi_id: word(),
             error: word(),
@@ -197,6 +200,7 @@ impl Slot {
         // What is queued stays: a poller may have yet to count what the last receiver took already.
         self.limit.store(limit, Ordering::Relaxed);
         self.drops.store(0, Ordering::Relaxed);
+        self.held.store(false, Ordering::Relaxed);
         self.held_back.store(false, Ordering::Relaxed);
         for word in [&self.napi_id, &self.error, &self.tid] {
             word.store(0, Ordering::Relaxed);
@@ -226,8 +230,8 @@ impl Slot {
             }
             match self.inbox.push(run) {
                 Ok(first) => {
-                    // Afterwards, and release: who takes the socket for readable finds something there.
-                    self.queued.fetch_add(n as u32, Ordering::Release);
+                    // The receiver may have taken them by now: nobody is to learn from this count whether there are any.
+                    self.queued.fetch_add(n as u32, Ordering::Relaxed);
                     (pushed.queued, pushed.first) = (n, first);
                     if self.napi_id.load(Ordering::Relaxed) != napi_id && napi_id != 0 {
                         self.napi_id.store(napi_id, Ordering::Relaxed);
@@ -241,6 +245,16 @@ impl Slot {
             run.append(&mut rest);
         }
         pushed
+    }
+
+    /// The receiver has packets that it took and has not handed out, or has none. That it has must be said before it takes
+    /// them: those who wait look at the inbox first.
+    pub(super) fn set_held(&self, held: bool) {
+        self.held.store(held, Ordering::Relaxed);
+        if held && !mutated(Mutant::HeldNoFence) {
+            // Whoever finds the inbox empty for it finds this.
+            fence(Ordering::Release);
+        }
     }
 
     /// `n` packets were handed out, or freed, by the receiver.
@@ -314,8 +328,11 @@ impl Slot {
 
     /// What may be done now without waiting.
     pub fn readiness(&self) -> Readiness {
+        let pending = self.inbox.has_pending();
+        // What is not there any more was taken by the receiver, which said so before.
+        fence(Ordering::Acquire);
         Readiness {
-            readable: self.queued.load(Ordering::Acquire) as i32 > 0,
+            readable: pending || self.held.load(Ordering::Relaxed),
             writable: !self.held_back.load(Ordering::Acquire),
             error: self.error.load(Ordering::Acquire) != 0,
         }

@@ -73,6 +73,10 @@ pub(crate) enum Mutant {
     WakeNoFence,
     /// A thread that is about to block on a socket announces that without a fence.
     TicketNoFence,
+    /// A receiver that takes packets says so without ordering it before.
+    HeldNoFence,
+    /// A receiver says that it has packets after it took them.
+    HeldSaidLate,
     /// A set's thread does not fence between unmarking an item and looking at its socket.
     UnmarkNoFence,
     /// Whoever tells those who wait for a socket does not fence before it looks for them.

@@ -29,6 +29,8 @@ use crate::wake::Waker;
 const FD_INTERVAL: Duration = Duration::from_micros(50);
 /// Marks the set's own descriptor among those of the kernel.
 const WAKE: u64 = u64::MAX;
+/// Among the items that are to be looked at: the turn of the kernel's descriptors.
+const FDS: u32 = u32::MAX;
 
 /// What to wait for, and how to be told: the kernel's `EPOLL*` flags, or-ed together. Errors are always told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,13 +45,21 @@ impl Interest {
     pub const EDGE: Interest = Interest(1 << 31);
     /// Told once, and then not until it is [modified](EpollCtl::modify) (`EPOLLONESHOT`).
     pub const ONE_SHOT: Interest = Interest(1 << 30);
-    /// Of several sets that wait for one socket in this way, one is told (`EPOLLEXCLUSIVE`).
+    /// Of several sets that wait for one socket in this way, one is told (`EPOLLEXCLUSIVE`). For who waits to receive, and
+    /// for that alone, time and again; the others are told anyway.
     pub const EXCLUSIVE: Interest = Interest(1 << 28);
 
     const ERROR: u32 = 1 << 3;
 
     fn has(self, other: Interest) -> bool {
         self.0 & other.0 != 0
+    }
+
+    /// Whether it may do to tell another set instead: not if one that is told might have no use for it.
+    fn is_exclusive(self) -> bool {
+        self.has(Interest::EXCLUSIVE)
+            && self.has(Interest::IN)
+            && !self.has(Interest::OUT | Interest::ONE_SHOT)
     }
 }
 
@@ -151,7 +161,30 @@ struct Fds {
     epoll: OwnedFd,
     /// How many there are beside the set's own.
     count: AtomicUsize,
-    tokens: Mutex<HashMap<RawFd, u64>>,
+    tokens: Mutex<Tokens>,
+}
+
+#[derive(Default)]
+struct Tokens {
+    /// Of each descriptor, and the serial number of what was said of it last.
+    of: HashMap<RawFd, (u64, u32)>,
+    serial: u32,
+}
+
+impl Tokens {
+    /// What the kernel is to remember of a descriptor from now on, and its serial number. What it says with another one
+    /// is about what was before.
+    fn data(&mut self, fd: RawFd) -> (epoll::EventData, u32) {
+        self.serial = self.serial.wrapping_add(1);
+        (epoll::EventData::new_u64(u64::from(self.serial) << 32 | u64::from(fd as u32)), self.serial)
+    }
+}
+
+/// An event of one of the kernel's descriptors.
+struct FdEvent {
+    fd: RawFd,
+    serial: u32,
+    bits: u32,
 }
 
 impl EpollCtl {
@@ -179,22 +212,22 @@ impl EpollCtl {
         }
         self.set.list.reserve(index);
         items.by_slot.insert(slot.index(), index);
-        let watch = Watch::Set { set: self.set.clone(), index, exclusive: interest.has(Interest::EXCLUSIVE) };
-        let number = slot.index();
+        self.watch(slot.index(), index, interest);
         items.table[index as usize] =
             Some(Item { slot, socket: Arc::downgrade(inner), interest, token, spent: false });
-        // Under the lock, so that who watches is who has an item, whatever other threads add and delete meanwhile.
-        self.shared.sockets.told.watchers.add(number, watch);
         drop(items);
         // It may be ready already.
         self.set.notify(index);
         Ok(())
     }
 
-    /// Changes what is waited for, and has a one-shot socket told of again. (`EXCLUSIVE` stays as it was.)
+    /// Changes what is waited for, and has a one-shot socket told of again.
     pub fn modify(&self, socket: &UdpSocket, interest: Interest, token: u64) -> io::Result<()> {
         let mut items = self.items()?;
         let (index, item) = items.find(socket.inner()).ok_or_else(|| errno(Errno::NOENT))?;
+        if interest.is_exclusive() != item.interest.is_exclusive() {
+            self.watch(item.slot.index(), index, interest);
+        }
         (item.interest, item.token, item.spent) = (interest, token, false);
         drop(items);
         self.set.notify(index);
@@ -207,6 +240,7 @@ impl EpollCtl {
         let mut items = self.items()?;
         let (index, _) = items.find(inner).ok_or_else(|| errno(Errno::NOENT))?;
         items.remove(index);
+        // Under the lock: who adds it once more must not have that undone.
         self.unwatch(inner.slot.index());
         Ok(())
     }
@@ -215,6 +249,12 @@ impl EpollCtl {
     fn items(&self) -> io::Result<MutexGuard<'_, Items>> {
         let items = lock(&self.items);
         if items.closed { Err(errno(Errno::BADF)) } else { Ok(items) }
+    }
+
+    /// Under the items' lock, so that who watches is who has an item, whatever other threads add and delete meanwhile.
+    fn watch(&self, slot: u32, index: u32, interest: Interest) {
+        let watch = Watch::Set { set: self.set.clone(), index, exclusive: interest.is_exclusive() };
+        self.shared.sockets.told.watchers.add(slot, watch);
     }
 
     fn unwatch(&self, slot: u32) {
@@ -227,8 +267,9 @@ impl EpollCtl {
         let fd = fd.as_fd();
         drop(self.items()?);
         let mut tokens = lock(&self.fds.tokens);
-        epoll::add(&self.fds.epoll, fd, data(fd.as_raw_fd()), flags(interest))?;
-        if tokens.insert(fd.as_raw_fd(), token).is_none() {
+        let (data, serial) = tokens.data(fd.as_raw_fd());
+        epoll::add(&self.fds.epoll, fd, data, flags(interest))?;
+        if tokens.of.insert(fd.as_raw_fd(), (token, serial)).is_none() {
             self.fds.count.fetch_add(1, Ordering::Release);
         }
         drop(tokens);
@@ -241,8 +282,9 @@ impl EpollCtl {
     pub fn modify_fd(&self, fd: impl AsFd, interest: Interest, token: u64) -> io::Result<()> {
         let fd = fd.as_fd();
         let mut tokens = lock(&self.fds.tokens);
-        epoll::modify(&self.fds.epoll, fd, data(fd.as_raw_fd()), flags(interest))?;
-        tokens.insert(fd.as_raw_fd(), token);
+        let (data, serial) = tokens.data(fd.as_raw_fd());
+        epoll::modify(&self.fds.epoll, fd, data, flags(interest))?;
+        tokens.of.insert(fd.as_raw_fd(), (token, serial));
         Ok(())
     }
 
@@ -251,15 +293,11 @@ impl EpollCtl {
         let fd = fd.as_fd();
         let mut tokens = lock(&self.fds.tokens);
         epoll::delete(&self.fds.epoll, fd)?;
-        if tokens.remove(&fd.as_raw_fd()).is_some() {
+        if tokens.of.remove(&fd.as_raw_fd()).is_some() {
             self.fds.count.fetch_sub(1, Ordering::Release);
         }
         Ok(())
     }
-}
-
-fn data(fd: RawFd) -> epoll::EventData {
-    epoll::EventData::new_u64(fd as u64)
 }
 
 fn flags(interest: Interest) -> epoll::EventFlags {
@@ -277,8 +315,8 @@ fn flags(interest: Interest) -> epoll::EventFlags {
 /// 4. If there is still nothing it resumes the instance, forgets it until the next packet, and sleeps.
 ///
 /// Sockets of one set should receive by one instance, as [`UdpSocket::incoming_napi_id`] tells; else only the last one's is
-/// polled. Descriptors of the kernel are looked at whenever nothing else is ready, and every 50 µs while there is, so that
-/// neither starves the other.
+/// polled. Descriptors of the kernel are looked at whenever nothing else is ready, and every 50 µs while there is; those that
+/// are ready have a turn among the sockets. So neither starves the other.
 ///
 /// A set is of one stack, whatever is in it: it takes no sockets of another, and when the stack stops, every thread that waits
 /// is woken. What is ready then is still handed over, and told as always; with nothing ready, [`wait`](Self::wait) fails with
@@ -297,10 +335,10 @@ pub struct Epoll {
 /// What is ready, and how to block until something is.
 struct Waiter {
     ready: ReadyItems,
-    /// Marked items that were taken off the list and are to be looked at.
+    /// Marked items that were taken off the list and are to be looked at; [`FDS`] while there are `fd_events`.
     active: VecDeque<u32>,
     /// Events of the kernel's descriptors that were not handed over yet.
-    fd_events: VecDeque<Event>,
+    fd_events: VecDeque<FdEvent>,
     fds_at: Instant,
     set: Arc<Set>,
     fds: Arc<Fds>,
@@ -363,7 +401,10 @@ impl Epoll {
         loop {
             let n = self.harvest(events, max.max(1));
             if n > 0 {
-                self.busy.suspend(n);
+                // One that was forgotten is its context's until a packet has come by it.
+                if !self.forgotten {
+                    self.busy.suspend(n);
+                }
                 return Ok(n);
             }
             if self.ctl.shared.sockets.is_stopped() {
@@ -384,9 +425,9 @@ impl Epoll {
                 if waiter.is_ready() {
                     continue;
                 }
+                self.forgotten = true;
             }
             if busy.params.prefer_busy_poll {
-                self.forgotten = true;
                 busy.resume();
                 if waiter.is_ready() {
                     continue;
@@ -400,16 +441,23 @@ impl Epoll {
 
     /// Hands over what is ready.
     fn harvest(&mut self, events: &mut Vec<Event>, max: usize) -> usize {
-        let Waiter { ready, active, set, .. } = &mut self.waiter;
+        let waiter = &mut self.waiter;
+        let Waiter { ready, active, .. } = waiter;
         ready.drain(|index| active.push_back(index));
+        waiter.look_if_due();
         let mut napi_id = 0;
         let polled = self.busy.instance().map_or(0, |instance| instance.napi.id);
         let mut items = lock(&self.ctl.items);
-        for _ in 0..active.len() {
+        for _ in 0..waiter.active.len() {
             if events.len() == max {
                 break;
             }
-            let Some(index) = active.pop_front() else { break };
+            let Some(index) = waiter.active.pop_front() else { break };
+            if index == FDS {
+                waiter.fd_events(events, max);
+                continue;
+            }
+            let Waiter { active, set, .. } = &mut *waiter;
             let Some(item) = items.table.get_mut(index as usize).and_then(Option::as_mut) else {
                 set.list.unmark(index);
                 continue;
@@ -431,7 +479,7 @@ impl Epoll {
                     // It became ready just now. It is marked again, by us or by who made it so.
                     set.list.notify(index);
                 }
-                item.spent = item.interest.has(Interest::ONE_SHOT) && bits != 0;
+                item.spent |= item.interest.has(Interest::ONE_SHOT) && bits != 0;
             }
             if bits != 0 {
                 events.push(Event { token: item.token, bits });
@@ -442,7 +490,13 @@ impl Epoll {
             }
         }
         drop(items);
-        self.waiter.fd_events(events, max);
+        if events.is_empty() && waiter.fds.count.load(Ordering::Relaxed) > 0 && waiter.fd_events.is_empty() {
+            waiter.look_at_fds(Some(Duration::ZERO));
+            // It is their turn now.
+            if waiter.active.pop_back().is_some() {
+                waiter.fd_events(events, max);
+            }
+        }
         if napi_id != 0 && self.busy.params.polls() {
             self.forgotten = false;
             if napi_id != polled
@@ -456,19 +510,28 @@ impl Epoll {
 }
 
 impl Waiter {
-    /// Hands over events of the kernel's descriptors, and looks for some if it is time.
+    /// Hands over events of the kernel's descriptors. What there is no room for gets another turn; what is about a
+    /// descriptor that was deleted or modified meanwhile is nothing to anybody.
     fn fd_events(&mut self, events: &mut Vec<Event>, max: usize) {
-        if self.fds.count.load(Ordering::Relaxed) > 0 && self.fd_events.is_empty() {
-            let now = Instant::now();
-            if events.is_empty() || now.duration_since(self.fds_at) >= FD_INTERVAL {
-                self.fds_at = now;
-                self.look_at_fds(Some(Duration::ZERO));
-            }
-        }
+        let tokens = lock(&self.fds.tokens);
         while events.len() < max
-            && let Some(event) = self.fd_events.pop_front()
+            && let Some(FdEvent { fd, serial, bits }) = self.fd_events.pop_front()
         {
-            events.push(event);
+            let token = tokens.of.get(&fd).filter(|(_, last)| *last == serial);
+            events.extend(token.map(|(token, _)| Event { token: *token, bits }));
+        }
+        if !self.fd_events.is_empty() {
+            self.active.push_back(FDS);
+        }
+    }
+
+    /// Looks for events of the kernel's descriptors, if it is time.
+    fn look_if_due(&mut self) {
+        if self.fds.count.load(Ordering::Relaxed) > 0
+            && self.fd_events.is_empty()
+            && self.fds_at.elapsed() >= FD_INTERVAL
+        {
+            self.look_at_fds(Some(Duration::ZERO));
         }
     }
 
@@ -479,15 +542,21 @@ impl Waiter {
         let Ok((found, _)) = epoll::wait(&self.fds.epoll, &mut buffer, timeout.map(ns).as_ref()) else {
             return true;
         };
+        self.fds_at = Instant::now();
         let mut woken = false;
-        let tokens = lock(&self.fds.tokens);
         for event in &*found {
             let data = event.data.u64();
-            if data == WAKE {
-                woken = true;
-            } else if let Some(token) = tokens.get(&(data as RawFd)) {
-                self.fd_events.push_back(Event { token: *token, bits: { event.flags }.bits() });
+            match data {
+                WAKE => woken = true,
+                _ => self.fd_events.push_back(FdEvent {
+                    fd: data as u32 as RawFd,
+                    serial: (data >> 32) as u32,
+                    bits: { event.flags }.bits(),
+                }),
             }
+        }
+        if !self.fd_events.is_empty() {
+            self.active.push_back(FDS);
         }
         woken
     }
@@ -495,17 +564,11 @@ impl Waiter {
 
 impl Waits for Waiter {
     fn is_ready(&mut self) -> bool {
-        if self.ready.has_pending() || !self.active.is_empty() || !self.fd_events.is_empty() {
+        if self.ready.has_pending() || !self.active.is_empty() {
             return true;
         }
-        if self.fds.count.load(Ordering::Relaxed) > 0 {
-            let now = Instant::now();
-            if now.duration_since(self.fds_at) >= FD_INTERVAL {
-                self.fds_at = now;
-                self.look_at_fds(Some(Duration::ZERO));
-            }
-        }
-        !self.fd_events.is_empty() || self.shared.sockets.is_stopped()
+        self.look_if_due();
+        !self.active.is_empty() || self.shared.sockets.is_stopped()
     }
 
     fn block(&mut self, timeout: Option<Duration>) -> bool {
@@ -519,7 +582,7 @@ impl Waits for Waiter {
         if announced.awake() || woken {
             set.waker.clear();
         }
-        woken || !self.fd_events.is_empty()
+        woken || !self.active.is_empty()
     }
 }
 

@@ -40,6 +40,8 @@ pub(super) struct Way {
 /// Largest packet to a socket here: what fits a frame beside the headroom and a link header.
 const LOCAL_MTU: u16 = 1700;
 
+const LOCALHOST6: Addr = Ipv6Addr::LOCALHOST.to_bits();
+
 /// Whether `addr` is a loopback address, which leads here whatever the routes say.
 pub(super) fn is_loopback(addr: u32) -> bool {
     addr >> 24 == 127
@@ -99,11 +101,14 @@ pub(super) fn find(
     if src.is_some_and(|src| is_v4(src) != is_v4(dst)) {
         return Err(Errno::NETUNREACH);
     }
-    match unmapped(dst) {
+    let way = match unmapped(dst) {
         Some(dst) => find4(tables, dst, src.and_then(unmapped), multicast_dev, broadcast),
         None if dst == ANY => Err(Errno::INVAL),
         None => find6(tables, Ipv6Addr::from_bits(dst), src),
-    }
+    }?;
+    // It must not be seen on any wire (RFC 1122 section 3.2.1.3(g), RFC 4291 section 2.5.3).
+    let from_loopback = unmapped(way.src).map_or(way.src == LOCALHOST6, is_loopback);
+    if way.next != Next::Local && from_loopback { Err(Errno::INVAL) } else { Ok(way) }
 }
 
 /// The same of IPv6. Not to groups, nor to link-local addresses, since it can't be said on which link.
@@ -141,7 +146,7 @@ fn find4(
     }
     let to_many = |device: Option<(u16, &Iface)>, mac: MacAddr| {
         let (dev, iface) = device.ok_or(Errno::NETUNREACH)?;
-        let own = iface.addresses.first().map(|(own, _)| own.to_bits());
+        let own = iface.source_for(Ipv4Addr::from_bits(dst)).map(Ipv4Addr::to_bits);
         let src = src.or(own).ok_or(Errno::ADDRNOTAVAIL)?;
         Ok((dev, link(mac, iface), mapped(src), iface.mtu))
     };
@@ -181,4 +186,39 @@ fn find4(
     let peer = if hop.gateway.is_unspecified() { dst } else { hop.gateway.to_bits() };
     let own = || iface.source_for(Ipv4Addr::from_bits(peer)).map(Ipv4Addr::to_bits);
     Ok(Way { next, src: mapped(src.or_else(own).ok_or(Errno::ADDRNOTAVAIL)?), mtu: hop.mtu })
+}
+
+#[cfg(test)]
+mod tests {
+    use softnet_core::ip::Prefix;
+
+    use super::*;
+    use crate::config::{Config, DeviceConfig, InterfaceAddr};
+    use crate::routes;
+
+    /// Of a device with several networks each is spoken to from the address there.
+    #[test]
+    fn sources_are_those_of_the_network() {
+        let own = [Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(192, 168, 1, 1)];
+        let device = DeviceConfig {
+            addresses: own.map(|own| InterfaceAddr::new(own, 24).unwrap()).to_vec(),
+            ..DeviceConfig::new("mem0")
+        };
+        let config = Config { devices: vec![device], ..Config::default() };
+        let mut tables = routes::compile(&routes::routes(&config)).unwrap();
+        let net = |own: Ipv4Addr| Prefix::new(Ipv4Addr::from_bits(own.to_bits() & !0xff), 24).unwrap();
+        let addresses = own.map(|own| (own, net(own))).to_vec();
+        let iface = Iface { mac: [2, 0, 0, 0, 0, 1], mtu: 1500, addresses, addresses6: Vec::new() };
+        routes::set_ifaces(&mut tables, &[Some(iface)]);
+        let source = |to: [u8; 4]| {
+            let to = mapped(Ipv4Addr::from(to).to_bits());
+            find(&tables, to, None, None, true).map(|way| unmapped(way.src).map(Ipv4Addr::from_bits))
+        };
+        for to in [[10, 0, 0, 9], [10, 0, 0, 255], [255; 4], [239, 1, 2, 3]] {
+            assert_eq!(source(to), Ok(Some(own[0])), "{to:?}");
+        }
+        for to in [[192, 168, 1, 9], [192, 168, 1, 255]] {
+            assert_eq!(source(to), Ok(Some(own[1])), "{to:?}");
+        }
+    }
 }

@@ -226,7 +226,8 @@ impl Sending<'_> {
             Next::Local | Next::Resolve => (head.no_link(), None),
         };
         let link = &link;
-        // Before there is a packet that would have to be given up; and what was taken before leaves before.
+        // Before there is a packet that would have to be given up; and before one that is as good as sent, since what was
+        // taken are the first ones.
         if dev != Some(self.out.dev) || self.out.batch.room() == 0 {
             self.flush(&mut thread.ctx)?;
         }

@@ -8,7 +8,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use softnet_core::SoftnetData;
-use softnet_core::ip::header::is_multicast;
+use softnet_core::ip::header::{Ipv4Header, is_multicast};
 use softnet_core::ip::input::Exception;
 use softnet_core::ip::slow::{Outbox, SlowPath, View};
 use softnet_core::skb::{Batch, DropReason, Flags, Region, Skb};
@@ -127,7 +127,8 @@ impl SocketTable {
             if more {
                 continue;
             }
-            match run.as_slice().first().map(|first| (first.head().dev, is_to_group(first))) {
+            let to_group = |first: &Skb| is_to_group(first.data().get(usize::from(first.head().l3)..));
+            match run.as_slice().first().map(|first| (first.head().dev, to_group(first))) {
                 Some((dev, true)) => self.multicast(ctx, dev, &mut run, &mut ready),
                 _ => self.udp_input(ctx, 0, &mut run, &mut nobody, &mut ready),
             }
@@ -218,14 +219,38 @@ impl SocketTable {
     }
 }
 
-/// Whether `skb` is to a multicast group.
-fn is_to_group(skb: &Skb) -> bool {
-    let packet = skb.data().get(usize::from(skb.head().l3)..).unwrap_or_default();
-    let header = softnet_core::ip::header::Ipv4Header::new(packet);
-    header.is_some_and(|header| is_multicast(header.dst()))
+/// Whether `packet` is to a multicast group: of IPv4, for the slow path keeps those of IPv6 to itself.
+fn is_to_group(packet: Option<&[u8]>) -> bool {
+    let header = packet.and_then(Ipv4Header::new);
+    header.is_some_and(|header| header.version() == 4 && is_multicast(header.dst()))
 }
 
 /// Whether `addr` is an IPv4 multicast group.
 pub(super) fn is_group(addr: u128) -> bool {
     unmapped(addr).is_some_and(is_multicast)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, Ipv6Addr};
+
+    use softnet_core::ip::v6::header::Ipv6Header;
+
+    use super::*;
+
+    #[test]
+    fn only_ipv4_datagrams_are_to_groups() {
+        let to = |dst: [u8; 4]| {
+            let mut packet = [0; 20];
+            let dst = Ipv4Addr::from(dst).to_bits();
+            Ipv4Header::new_mut(&mut packet).unwrap().fill(20, 1, 1, 17, 1, dst);
+            is_to_group(Some(&packet))
+        };
+        assert_eq!([to([239, 1, 2, 3]), to([223, 1, 2, 3]), is_to_group(None)], [true, false, false]);
+        // Where IPv4 has its destination there is the second half of this source: that of a MAC address e6:….
+        let src: Ipv6Addr = "2001:db8::e400:ff:fe00:1".parse().unwrap();
+        let mut packet = [0; 40];
+        Ipv6Header::new_mut(&mut packet).unwrap().fill(0, 17, 64, src, Ipv6Addr::LOCALHOST);
+        assert!(!is_to_group(Some(&packet)));
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr, ToSocketAddrs};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -34,6 +34,8 @@ pub(super) struct Inner {
     pub(super) slot: SlotRef,
     /// It sees addresses as IPv4 ones.
     v4: bool,
+    /// It has nothing to do with IPv4.
+    only_v6: bool,
     options: Options,
     /// `None` once it is closed.
     rx: Mutex<Option<Inbox>>,
@@ -57,7 +59,7 @@ impl UdpBuilder {
         self
     }
 
-    /// Whether a socket that is bound to `::` is for IPv6 alone (`IPV6_V6ONLY`).
+    /// Whether a socket of IPv6 has nothing to do with IPv4 (`IPV6_V6ONLY`).
     pub fn only_v6(mut self, only: bool) -> Self {
         self.only_v6 = only;
         self
@@ -104,6 +106,7 @@ impl UdpBuilder {
             shared: shared.clone(),
             slot,
             v4,
+            only_v6: !v4 && self.only_v6,
             options,
             rx: Mutex::new(Some(inbox)),
             tx: Mutex::new(Tx::new(local, lport)),
@@ -189,13 +192,16 @@ impl UdpSocket {
         .map_err(errno)
     }
 
-    /// The address that datagrams to `addr` go to, if they may.
+    /// The address that datagrams to `addr` go to, if they may. That of nobody stands for this host.
     fn destination(&self, addr: SocketAddr) -> io::Result<Addr> {
-        match (addr, self.0.v4) {
-            (SocketAddr::V6(v6), true) if v6.ip().to_ipv4_mapped().is_none() => {
-                Err(errno(Errno::AFNOSUPPORT))
-            }
-            _ => Ok(addr_of(addr.ip())),
+        let ip = addr.ip();
+        let v4 = unmapped(addr_of(ip)).is_some() || addr.is_ipv4();
+        match self.0.v4 {
+            true if !v4 => Err(errno(Errno::AFNOSUPPORT)),
+            false if v4 && self.0.only_v6 => Err(errno(Errno::NETUNREACH)),
+            _ if !ip.is_unspecified() => Ok(addr_of(ip)),
+            _ if v4 => Ok(addr_of(Ipv4Addr::LOCALHOST.into())),
+            _ => Ok(addr_of(Ipv6Addr::LOCALHOST.into())),
         }
     }
 

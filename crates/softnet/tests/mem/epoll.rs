@@ -13,11 +13,12 @@ use super::poller::{mem0, set_knobs};
 use super::udp::{datagram, start};
 use super::world::{Lane, World, until};
 
-const AT_ONCE: Option<Duration> = Some(Duration::ZERO);
-const HOUR: u64 = 3_600_000_000_000;
-const PREFER: EpollParams = EpollParams { busy_poll_usecs: 0, busy_poll_budget: 8, prefer_busy_poll: true };
+pub(crate) const AT_ONCE: Option<Duration> = Some(Duration::ZERO);
+pub(crate) const HOUR: u64 = 3_600_000_000_000;
+pub(crate) const PREFER: EpollParams =
+    EpollParams { busy_poll_usecs: 0, busy_poll_budget: 8, prefer_busy_poll: true };
 
-fn bind(handle: &Handle, port: u16) -> UdpSocket {
+pub(crate) fn bind(handle: &Handle, port: u16) -> UdpSocket {
     let socket = UdpSocket::bind(handle, (own(0), port)).unwrap();
     socket.set_nonblocking(true).unwrap();
     socket
@@ -28,18 +29,18 @@ fn send(lane: &mut Lane, port: u16) {
 }
 
 /// Sends one and waits until it is in the socket's queue, and those who wait for it were told.
-fn deliver(world: &World, lane: &mut Lane, socket: &UdpSocket) {
+pub(crate) fn deliver(world: &World, lane: &mut Lane, socket: &UdpSocket) {
     send(lane, socket.local_addr().unwrap().port());
     until("it is delivered", || socket.readiness().readable);
     until("all is quiet", || world.shared.workers.iter().all(|worker| worker.is_sleeping()));
 }
 
-fn drain(socket: &UdpSocket) -> usize {
+pub(crate) fn drain(socket: &UdpSocket) -> usize {
     std::iter::from_fn(|| socket.recv(&mut [0; 64]).ok()).count()
 }
 
 /// Tokens of what is ready now, and whether it can be read and written.
-fn now(epoll: &mut Epoll, max: usize) -> Vec<(u64, bool, bool)> {
+pub(crate) fn now(epoll: &mut Epoll, max: usize) -> Vec<(u64, bool, bool)> {
     let mut events = Vec::new();
     epoll.wait(&mut events, max, AT_ONCE).unwrap();
     events.iter().map(|event| (event.token, event.is_readable(), event.is_writable())).collect()

@@ -1,6 +1,7 @@
 //! Many local senders on one TX queue: order, sums, and what happens while the thread that owns it does not go on.
 
 use std::io::ErrorKind;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::Scope;
@@ -285,6 +286,40 @@ fn those_who_are_held_back_do_not_wake_each_other() {
         stats.transmitted == stats.originated
     });
     drop((sockets, stack));
+    world.end(vec![lane]);
+}
+
+/// Of a batch that is held back in part the first ones were sent, and the rest was not: none is lost, none sent twice.
+#[test]
+fn what_was_taken_of_a_batch_are_its_first_ones() {
+    const BURST: usize = 4;
+    let gate = Gate::default();
+    let (world, stack, mut lane) = start("pfifo limit 1000", BURST as u32, &gate);
+    let handle = stack.handle();
+    let here = UdpSocket::bind(&handle, (own(0), 8)).unwrap();
+    let unknown = Ipv4Addr::new(10, 0, 0, 77);
+    let socket = UdpSocket::bind(&handle, (own(0), 7)).unwrap();
+    for socket in [&here, &socket] {
+        socket.set_nonblocking(true).unwrap();
+    }
+    std::thread::scope(|scope| {
+        let shut = gate.shut(scope, stack.sender("mem0").unwrap());
+        while socket.send_to(b"x", (host(0), 9)).is_ok() {}
+        let message = |ip: Ipv4Addr, port| (&b"x"[..], Some(SocketAddr::from((ip, port))));
+        let batch = [message(own(0), 8), message(host(0), 9), message(own(0), 8)];
+        let sent = [socket.send_batch(&batch), socket.send_batch(&batch[1..])];
+        let held = world.view.stats().held;
+        let waits = socket.send_batch(&[batch[1], message(unknown, 9)]);
+        let for_neighbour = world.view.stats().held - held;
+        drop(shut);
+        let [first, second] = sent.map(|sent| sent.map_err(|error| error.kind()));
+        assert_eq!((first, second), (Ok(1), Err(ErrorKind::WouldBlock)));
+        assert_eq!((waits.map_err(|error| error.kind()), for_neighbour), (Err(ErrorKind::WouldBlock), 0));
+        let got = std::iter::from_fn(|| here.recv(&mut [0; 9]).ok()).count();
+        assert_eq!(got, 1);
+    });
+    until("all is sent", || lane.receive(|_| {}) == 0 && world.view.stats().held == 0);
+    drop((here, socket, handle, stack));
     world.end(vec![lane]);
 }
 

@@ -22,7 +22,8 @@ fn received(world: &mut World, arrivals: &[u64]) -> Vec<u64> {
         world.run_to(*at);
         world.interrupt(1);
     }
-    let end = world.env.now + S + T;
+    // The time-out, and as many empty polls as unmask the doorbell.
+    let end = world.env.now + S + (N + 1) * T;
     world.run_to(end);
     world.polls().into_iter().flat_map(|(at, work, _)| std::iter::repeat_n(at, work)).collect()
 }

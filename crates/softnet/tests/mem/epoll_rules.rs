@@ -1,0 +1,153 @@
+//! What users of `epoll(7)` rely on in the odd cases: who is told, how often, and who is not told any more.
+
+use std::time::Duration;
+
+use rustix::event::{EventfdFlags, eventfd};
+use softnet::net::{Epoll, Event, Interest};
+
+use super::epoll::{AT_ONCE, HOUR, PREFER, bind, deliver, drain, now};
+use super::poller::{mem0, set_knobs};
+use super::udp::start;
+use super::world::until;
+
+fn rung() -> std::os::fd::OwnedFd {
+    eventfd(1, EventfdFlags::NONBLOCK).unwrap()
+}
+
+fn tokens(epoll: &mut Epoll, max: usize) -> Vec<u64> {
+    now(epoll, max).into_iter().map(|(token, ..)| token).collect()
+}
+
+#[test]
+fn a_one_shot_socket_stays_silent_however_often_it_becomes_ready() {
+    let (world, mut lanes, handle) = start(&[1], true);
+    let socket = bind(&handle, 7);
+    let mut epoll = Epoll::new(&handle).unwrap();
+    epoll.ctl().add(&socket, Interest::IN | Interest::ONE_SHOT, 1).unwrap();
+    for round in 0..4 {
+        deliver(&world, &mut lanes[0], &socket);
+        assert_eq!(tokens(&mut epoll, 9), if round == 0 { vec![1] } else { vec![] }, "round {round}");
+        assert_eq!(drain(&socket), 1);
+    }
+    drop((epoll, socket));
+    world.end(lanes);
+}
+
+#[test]
+fn descriptors_and_sockets_take_turns_when_only_one_may_be_told() {
+    let (world, lanes, handle) = start(&[1], true);
+    let socket = bind(&handle, 7);
+    let fds: Vec<_> = (0..3).map(|_| rung()).collect();
+    let mut epoll = Epoll::new(&handle).unwrap();
+    // Both always ready.
+    epoll.ctl().add(&socket, Interest::OUT, 0).unwrap();
+    for (token, fd) in (1..).zip(&fds) {
+        epoll.ctl().add_fd(fd, Interest::IN, token).unwrap();
+    }
+    let mut seen = [0; 4];
+    for _ in 0..200 {
+        let told = tokens(&mut epoll, 1);
+        assert_eq!(told.len(), 1);
+        seen[told[0] as usize] += 1;
+        // As a server that works for each.
+        std::thread::sleep(Duration::from_micros(200));
+    }
+    assert!(seen.iter().all(|n| *n >= 20), "{seen:?}");
+    drop((epoll, socket));
+    world.end(lanes);
+}
+
+#[test]
+fn a_descriptor_that_was_deleted_is_not_told_any_more() {
+    let (world, lanes, handle) = start(&[1], true);
+    let fds: Vec<_> = (0..3).map(|_| rung()).collect();
+    let mut epoll = Epoll::new(&handle).unwrap();
+    for (token, fd) in (0..).zip(&fds) {
+        epoll.ctl().add_fd(fd, Interest::IN, token).unwrap();
+    }
+    let first = tokens(&mut epoll, 1)[0];
+    let [gone, changed] = [1, 2].map(|n| (first + n) % 3);
+    epoll.ctl().delete_fd(&fds[gone as usize]).unwrap();
+    epoll.ctl().modify_fd(&fds[changed as usize], Interest::OUT, 7).unwrap();
+    epoll.ctl().delete_fd(&fds[first as usize]).unwrap();
+    assert_eq!(now(&mut epoll, 9), [(7, false, true)]);
+    drop(epoll);
+    world.end(lanes);
+}
+
+/// Threads add one socket and take it out again, each as often as it is let. What was added last is told of.
+#[test]
+fn a_socket_is_watched_after_threads_fought_over_it() {
+    let (world, mut lanes, handle) = start(&[1], true);
+    let socket = bind(&handle, 7);
+    let mut epoll = Epoll::new(&handle).unwrap();
+    for _ in 0..1000 {
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                let (ctl, socket) = (epoll.ctl(), &socket);
+                scope.spawn(move || {
+                    for _ in 0..4 {
+                        let _ = ctl.add(socket, Interest::IN, 1);
+                        let _ = ctl.delete(socket);
+                    }
+                    let _ = ctl.add(socket, Interest::IN, 1);
+                });
+            }
+        });
+        assert_eq!(now(&mut epoll, 9), []);
+        deliver(&world, &mut lanes[0], &socket);
+        assert_eq!(tokens(&mut epoll, 9), [1]);
+        assert_eq!(drain(&socket), 1);
+    }
+    drop((epoll, socket));
+    world.end(lanes);
+}
+
+#[test]
+fn of_exclusive_sets_one_is_told_that_can_do_something() {
+    let (world, mut lanes, handle) = start(&[1], true);
+    let socket = bind(&handle, 7);
+    let sets = [
+        Interest::OUT | Interest::EXCLUSIVE | Interest::EDGE,
+        Interest::IN | Interest::EXCLUSIVE | Interest::ONE_SHOT,
+        Interest::IN | Interest::EXCLUSIVE,
+        Interest::IN | Interest::EXCLUSIVE,
+    ];
+    let mut sets = sets.map(|interest| {
+        let mut epoll = Epoll::new(&handle).unwrap();
+        epoll.ctl().add(&socket, interest, 1).unwrap();
+        now(&mut epoll, 9);
+        epoll
+    });
+    for round in 0..3 {
+        deliver(&world, &mut lanes[0], &socket);
+        let told = sets.each_mut().map(|epoll| now(epoll, 9).iter().any(|(_, readable, _)| *readable));
+        assert_eq!(told[1], round == 0, "round {round}");
+        assert!(told[2] != told[3], "round {round}: {told:?}");
+        assert_eq!(drain(&socket), 1);
+    }
+    drop((sets, socket));
+    world.end(lanes);
+}
+
+/// A set that gave its instance back suspends it only after packets came by it again, whatever else it is told of.
+#[test]
+fn an_instance_that_was_forgotten_is_not_suspended() {
+    let (world, mut lanes, handle) = start(&[1], true);
+    set_knobs(&world.view, 10, HOUR, HOUR);
+    let (socket, fd) = (bind(&handle, 7), eventfd(0, EventfdFlags::NONBLOCK).unwrap());
+    let mut epoll = Epoll::new(&handle).unwrap();
+    epoll.set_params(PREFER).unwrap();
+    epoll.ctl().add(&socket, Interest::IN, 1).unwrap();
+    epoll.ctl().add_fd(&fd, Interest::IN, 2).unwrap();
+    deliver(&world, &mut lanes[0], &socket);
+    assert_eq!(tokens(&mut epoll, 9), [1]);
+    assert_eq!((drain(&socket), mem0(&world.view).suspensions), (1, 1));
+    let mut events: Vec<Event> = Vec::new();
+    assert_eq!(epoll.wait(&mut events, 9, Some(Duration::from_micros(1))).unwrap(), 0);
+    rustix::io::write(&fd, &1u64.to_ne_bytes()).unwrap();
+    until("it is told", || epoll.wait(&mut events, 9, AT_ONCE).unwrap() == 1);
+    assert_eq!((events[0].token, mem0(&world.view).suspensions), (2, 1));
+    drop((epoll, socket));
+    world.end(lanes);
+}
