@@ -131,11 +131,14 @@ fn a_stack_of_its_own_asks_the_kernel() {
     );
     let knobs = "napi_defer_hard_irqs = 100\ngro_flush_timeout = 200000\nirq_suspend_timeout = 20000000\n";
     std::fs::write(&file, config.clone() + knobs).unwrap();
-    let load = |server: SocketAddr, args: &str| {
+    let command = |server: SocketAddr, args: &str| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_softnet"));
         command.args(["load", &server.to_string(), "--timeout", "10000", "--softnet"]).arg(&file);
         command.args(args.split_whitespace());
-        near.run(|| command.output()).unwrap().expect("spawn softnet")
+        command
+    };
+    let load = |server: SocketAddr, args: &str| {
+        near.run(|| command(server, args).output()).unwrap().expect("spawn softnet")
     };
     let mut asked = 0.0;
     for server in servers {
@@ -154,6 +157,22 @@ fn a_stack_of_its_own_asks_the_kernel() {
     assert!(counters.received.get() as f64 >= asked + 2.0 * 600.0);
     assert_eq!((counters.malformed.get(), counters.not_sent.get()), (0, 0));
     assert!(!control.exists(), "it took its control socket away");
+    // A signal ends it in order, too, whatever its threads are about.
+    let received = counters.received.get();
+    let start = || command(servers[0], "--time 600").stderr(Stdio::piped()).spawn();
+    let child = near.run(start).unwrap().expect("spawn softnet");
+    let give_up = Instant::now() + Duration::from_secs(60);
+    // More than there are to be stored: it is well under way.
+    while counters.received.get() < received + 15_000 {
+        assert!(Instant::now() < give_up, "it does not ask");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let pid = rustix::process::Pid::from_raw(child.id().cast_signed()).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(1) && said.contains("error: interrupted"), "{output:?}");
+    assert!(!control.exists());
     let failed = |server: &str, code: i32| {
         let output = load(server.parse().unwrap(), "--time 0.1");
         assert_eq!(output.status.code(), Some(code), "{output:?}");

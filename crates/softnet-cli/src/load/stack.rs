@@ -50,8 +50,9 @@ impl OwnStack {
         let stack = OwnStack { handle, parts: parts.clone() };
         let interrupted = move || {
             run::wait(&signals, None);
-            end(&parts);
+            // First: threads whose sockets are gone have something to say as well.
             eprintln!("error: interrupted");
+            end(&parts);
             std::process::exit(1);
         };
         std::thread::Builder::new()
