@@ -4,6 +4,7 @@
 //! Time-outs are generous, and nothing is asserted about how fast anything is.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -96,73 +97,140 @@ fn udp_kv_bears_a_closed_and_an_open_loop() {
         .unwrap();
 }
 
-/// The load on softnet's sockets, over a veth pair; the server, on the kernel's, at the other end.
+/// A namespace for `softnet load` on a stack of its own, and at the other end of a veth pair udp-kv on the kernel's sockets.
+struct World {
+    near: NetNs,
+    server: Server,
+    dir: tempfile::TempDir,
+}
+
+const SERVERS: [&str; 2] = ["10.9.0.2:11211", "[fd09::2]:11211"];
+const DEFERS: &str =
+    "napi_defer_hard_irqs = 100\ngro_flush_timeout = 200000\nirq_suspend_timeout = 20000000\n";
+
+impl World {
+    fn new() -> World {
+        let (near, far) = (NetNs::new().unwrap(), NetNs::new().unwrap());
+        let wire = || {
+            let mut netlink = Netlink::new().unwrap();
+            netlink.add_veth("load0", "eth0", (2, 2), Some(&far)).unwrap();
+            netlink.set_up("load0").unwrap();
+        };
+        let serve = || {
+            // Nobody else has its addresses: they are good at once.
+            std::fs::write("/proc/sys/net/ipv6/conf/eth0/accept_dad", "0").unwrap();
+            let mut netlink = Netlink::new().unwrap();
+            netlink.set_up("eth0").unwrap();
+            netlink.add_address("eth0", Ipv4Addr::new(10, 9, 0, 2), 24).unwrap();
+            netlink.add_address("eth0", Ipv6Addr::new(0xfd09, 0, 0, 0, 0, 0, 0, 2), 64).unwrap();
+            netlink.wait_running("eth0").unwrap();
+            let stop = Arc::new(Stop::new().unwrap());
+            let addresses = SERVERS.map(|server| server.parse().unwrap());
+            let sets = vec![KernelSockets::bound(&addresses, 64, &stop).unwrap()];
+            Server::start(sets, &Arc::new(Store::new(64 << 20, 8)), &stop).unwrap()
+        };
+        near.run(wire).unwrap();
+        let server = far.run(serve).unwrap();
+        World { near, server, dir: tempfile::tempdir().unwrap() }
+    }
+
+    fn control(&self) -> PathBuf {
+        self.dir.path().join("control")
+    }
+
+    /// The stack from now on, with these knobs of its device.
+    fn configure(&self, knobs: &str) {
+        let config = format!(
+            "[stack]\ncontrol = {:?}\nworkers = [0]\nframes = 16384\n\n\
+             [[device]]\nname = \"load0\"\naddresses = [\"10.9.0.1/24\", \"fd09::1/64\"]\nring = 512\n{knobs}",
+            self.control()
+        );
+        std::fs::write(self.dir.path().join("load.toml"), config).unwrap();
+    }
+
+    fn start(&self, server: &str, args: &str) -> Child {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_softnet"));
+        command.args(["load", server, "--timeout", "10000", "--softnet", "load.toml"]);
+        command.args(args.split_whitespace()).current_dir(self.dir.path());
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        self.near.run(|| command.spawn()).unwrap().expect("spawn softnet")
+    }
+
+    fn load(&self, server: &str, args: &str) -> Output {
+        self.start(server, args).wait_with_output().unwrap()
+    }
+
+    /// What it says when it fails.
+    fn failed(&self, server: &str, code: i32) -> String {
+        let output = self.load(server, "--time 0.1");
+        assert_eq!(output.status.code(), Some(code), "{output:?}");
+        String::from_utf8(output.stderr).unwrap()
+    }
+}
+
 #[test]
 fn a_stack_of_its_own_asks_the_kernel() {
     if !net_allowed() {
         return;
     }
-    let (near, far) = (NetNs::new().unwrap(), NetNs::new().unwrap());
-    let servers: [SocketAddr; 2] = ["10.9.0.2:11211", "[fd09::2]:11211"].map(|addr| addr.parse().unwrap());
-    let wire = || {
-        let mut netlink = Netlink::new().unwrap();
-        netlink.add_veth("load0", "eth0", (2, 2), Some(&far)).unwrap();
-        netlink.set_up("load0").unwrap();
-    };
-    let serve = || {
-        // Nobody else has its addresses: they are good at once.
-        std::fs::write("/proc/sys/net/ipv6/conf/default/accept_dad", "0").unwrap();
-        let mut netlink = Netlink::new().unwrap();
-        netlink.set_up("eth0").unwrap();
-        netlink.add_address("eth0", Ipv4Addr::new(10, 9, 0, 2), 24).unwrap();
-        netlink.add_address("eth0", Ipv6Addr::new(0xfd09, 0, 0, 0, 0, 0, 0, 2), 64).unwrap();
-        netlink.wait_running("eth0").unwrap();
-        let stop = Arc::new(Stop::new().unwrap());
-        let sets = vec![KernelSockets::bound(&servers, 64, &stop).unwrap()];
-        Server::start(sets, &Arc::new(Store::new(64 << 20, 8)), &stop).unwrap()
-    };
-    near.run(wire).unwrap();
-    let server = far.run(serve).unwrap();
-    let dir = tempfile::tempdir().unwrap();
-    let (file, control) = (dir.path().join("load.toml"), dir.path().join("control"));
-    let config = format!(
-        "[stack]\ncontrol = {control:?}\nworkers = [0]\nframes = 16384\n\n\
-         [[device]]\nname = \"load0\"\naddresses = [\"10.9.0.1/24\", \"fd09::1/64\"]\nring = 512\n"
-    );
-    std::fs::write(&file, config).unwrap();
-    let load = |server: SocketAddr, args: &str| {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_softnet"));
-        command.args(["load", &server.to_string(), "--timeout", "10000", "--softnet"]).arg(&file);
-        command.args(args.split_whitespace());
-        near.run(|| command.output()).unwrap().expect("spawn softnet")
-    };
+    let world = World::new();
+    world.configure(DEFERS);
     let mut asked = 0.0;
-    for server in servers {
+    for server in SERVERS {
         for args in [
             &format!("{FACEBOOK} -T 2 -c 4 --in-flight 2 --blocking"),
             &format!("{FACEBOOK} -c 4 --rate 2000 --blocking --noload"),
             // Its thread polls, and sends and takes what needs several packets.
-            "--records 100 --valuesize uniform:4000 --max-value 4000 --update 0.2 --json --time 0.3 -c 2",
+            "--records 100 --valuesize uniform:4000 --max-value 4000 --update 0.2 --json --time 0.3 --warmup 0.1 -c 2",
         ] {
-            let row = figures(&load(server, args));
+            let row = figures(&world.load(server, args));
             sound(&row);
             asked += figure(&row, "requests");
         }
     }
-    let counters = &server.counters()[0];
+    let counters = &world.server.counters()[0];
     assert!(counters.received.get() as f64 >= asked + 2.0 * 600.0);
     assert_eq!((counters.malformed.get(), counters.not_sent.get()), (0, 0));
-    assert!(!control.exists(), "it took its control socket away");
-    let failed = |server: &str, code: i32| {
-        let output = load(server.parse().unwrap(), "--time 0.1");
-        assert_eq!(output.status.code(), Some(code), "{output:?}");
-        String::from_utf8(output.stderr).unwrap()
-    };
-    assert!(failed("10.9.0.2:11212", 1).contains("error: nobody serves 10.9.0.2:11212"));
-    let error = failed("192.0.2.1:11211", 1);
+    assert!(!world.control().exists(), "it took its control socket away");
+}
+
+#[test]
+fn a_stack_of_its_own_says_what_goes_wrong() {
+    if !net_allowed() {
+        return;
+    }
+    let world = World::new();
+    world.configure(DEFERS);
+    let error = world.failed("10.9.0.2:11212", 1);
+    assert!(error.contains("error: nobody serves 10.9.0.2:11212") && !error.contains("load0"), "{error}");
+    world.configure("");
+    let error = world.failed("192.0.2.1:11211", 1);
     assert!(error.contains("error: sockets for 192.0.2.1:11211: "), "{error}");
-    std::fs::write(&file, "[stack]\nworkers = [0, 0]\n").unwrap();
-    assert!(failed("10.9.0.2:11211", 2).contains("load.toml:2:"));
+    assert!(error.contains("load0: every response will wake a worker"), "{error}");
+    world.configure("gro_flush_timeout = \"long\"\n");
+    assert!(world.failed(SERVERS[0], 2).contains("load.toml:10:"));
+}
+
+#[test]
+fn a_signal_ends_a_stack_of_its_own_in_order() {
+    if !net_allowed() {
+        return;
+    }
+    let world = World::new();
+    world.configure(DEFERS);
+    let child = world.start(SERVERS[0], "--time 600");
+    let give_up = Instant::now() + Duration::from_secs(60);
+    // More than there are records to be stored: it is well under way.
+    while world.server.counters()[0].received.get() < 15_000 {
+        assert!(Instant::now() < give_up, "it does not ask");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let pid = rustix::process::Pid::from_raw(child.id().cast_signed()).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(1) && said.contains("error: interrupted"), "{output:?}");
+    assert!(!world.control().exists(), "it took its control socket away");
 }
 
 /// Requests and responses of several packets.

@@ -13,7 +13,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use softnet::Stack;
 use softnet::busy_poll::EpollParams;
-use softnet::config::Config;
+use softnet::config::{Config, is_link_local};
 use softnet::control::{Handler, Listener, Request, Server as ControlServer};
 use softnet::rows::View;
 use softnet_dev::process::Signals;
@@ -28,7 +28,7 @@ const PORT: u16 = 11211;
 #[derive(Parser)]
 #[command(name = "udp-kv", version, after_help = EXAMPLES)]
 struct Args {
-    /// Address to serve; may be given several times [default: 127.0.0.1:11211; with --softnet port 11211 of each IPv4
+    /// Address to serve; may be given several times [default: 127.0.0.1:11211; with --softnet port 11211 of each
     /// address of the stack]
     #[arg(short, long, value_name = "IP:PORT")]
     listen: Vec<SocketAddr>,
@@ -182,14 +182,15 @@ fn start(config: Config) -> Result<(Stack, ControlServer), String> {
     Ok((stack, control.map_err(|error| format!("starting the control thread: {error}"))?))
 }
 
-/// What to serve on a stack: sockets are for IPv4 alone.
+/// What to serve on a stack: all its addresses, but those that mean nothing without a link, which sockets cannot have.
 fn listen_on(args: &Args, config: &Config) -> Result<Vec<SocketAddr>, String> {
     if !args.listen.is_empty() {
         return Ok(args.listen.clone());
     }
-    let own = config.devices.iter().flat_map(|device| device.addresses4());
-    let own: Vec<SocketAddr> = own.map(|(address, _)| (address, PORT).into()).collect();
-    if own.is_empty() { Err("the stack has no IPv4 address to serve on".into()) } else { Ok(own) }
+    let own = config.devices.iter().flat_map(|device| &device.addresses).map(|own| own.addr());
+    let own: Vec<SocketAddr> =
+        own.filter(|addr| !is_link_local(*addr)).map(|addr| (addr, PORT).into()).collect();
+    if own.is_empty() { Err("the stack has no address to serve on".into()) } else { Ok(own) }
 }
 
 /// softnet's sockets for each thread: thread after thread is for what comes by one NAPI instance.

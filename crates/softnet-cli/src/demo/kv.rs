@@ -54,8 +54,8 @@ pub(super) struct KvRow {
     /// Times that it slept until somebody had packets for it.
     pub(super) sleeps: u64,
     /// The NAPI instance that its packets come by, once some did.
-    pub(super) napi: Option<String>,
-    /// The thread that polls that.
+    napi: Option<String>,
+    /// The thread that polls that, and wakes it.
     pub(super) polled_by: Option<String>,
     /// Datagrams that found no room at its sockets.
     drops: u64,

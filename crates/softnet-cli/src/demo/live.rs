@@ -166,20 +166,17 @@ pub(super) fn router_lines(router: &Router, before: Option<(&Router, f64)>) -> S
     text
 }
 
-/// What the router's server did, and who brought it its packets.
+/// What the router's server did, and who woke it: the thread that polls its packets' queue.
 fn kv_line(kv: &KvRow, before: Option<(&KvRow, f64)>) -> String {
     let cpu = match before {
         Some((then, seconds)) => kv.cpu_ns.saturating_sub(then.cpu_ns) as f64 / 1e7 / seconds,
         None => kv.cpu_percent,
     };
-    let mut text = format!(
-        "{:<9} {cpu:.0} % of a core, {} requests, {} sleeps",
+    let by = kv.polled_by.as_ref().map(|thread| format!(" by {thread}")).unwrap_or_default();
+    format!(
+        "{:<9} {cpu:.0} % of a core, {} requests, woken {} times{by}\n",
         kv.thread,
         grouped(kv.requests),
         grouped(kv.sleeps)
-    );
-    if let (Some(napi), Some(thread)) = (&kv.napi, &kv.polled_by) {
-        text += &format!("; woken by {thread}, which polls its queue, {napi}");
-    }
-    text + "\n"
+    )
 }

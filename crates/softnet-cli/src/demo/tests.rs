@@ -124,6 +124,7 @@ fn softnet_serves_while_it_routes_and_gives_all_back() {
     assert_eq!(shown["router"]["kv"]["napi"], "to-client-0", "{shown:#}");
     assert_eq!(shown["router"]["kv"]["polled_by"], shown["router"]["workers"][0]["name"], "{shown:#}");
     assert_eq!(shown["router"]["kv"]["drops"], 0, "{shown:#}");
+    assert!(summary.text().contains(" times by softnet/"), "{}", summary.text());
     router.stop();
     assert!(router.handle().is_none());
     let s: Stats = instance::ask(&*router, Table::Stats).unwrap();

@@ -21,6 +21,9 @@ use super::{Config, Load};
 const MAX_WINDOW: usize = 1 << 15;
 /// Requests that are outstanding on one connection while the records are stored.
 const PRELOAD_WINDOW: usize = 16;
+/// When a record is stored once more that the server has not confirmed, if it is not sooner that requests are given up. Many
+/// requests to a neighbour that is not known yet are lost.
+const STORE_AGAIN: u64 = 500_000_000;
 /// A server that says nothing for so long while records are stored is not there.
 const SILENCE: u64 = 5_000_000_000;
 
@@ -190,6 +193,8 @@ impl<'a, S: DatagramSet> Client<'a, S> {
     ) -> Result<(), String> {
         let work = Work::Each { left: range, again: Vec::new() };
         let load = std::mem::replace(&mut self.work, work);
+        let timeout = self.timeout;
+        self.timeout = timeout.min(STORE_AGAIN);
         self.heard = clock();
         for flow in 0..self.flows.len() {
             self.queue.extend((0..PRELOAD_WINDOW).map(|_| (self.heard, flow)));
@@ -207,7 +212,7 @@ impl<'a, S: DatagramSet> Client<'a, S> {
         }
         // What was late for this is late for nothing.
         self.tally = Tally::new();
-        self.work = load;
+        (self.work, self.timeout) = (load, timeout);
         Ok(())
     }
 

@@ -88,10 +88,14 @@ Examples:
       --valuesize fb_value --iadist fb_ia --update 0.03
                                           what was seen in front of Facebook's servers, as mutilate has it
   softnet load --softnet load.toml 10.0.0.2:11211
-                                          the same question by softnet's sockets; load.toml has an interface and an address:
-                                            [[device]]
-                                            name = \"eth1\"
-                                            addresses = [\"10.0.0.1/24\"]
+                                          the same question by softnet's sockets
+
+load.toml of the last, where eth1 is an interface that softnet may take:
+  [[device]]
+  name = \"eth1\"
+  addresses = [\"10.0.0.1/24\"]
+  napi_defer_hard_irqs = 100
+  gro_flush_timeout = 200000
 
 Closed loop (without --rate): the load adapts to the server, so this finds how much it can do. Open loop (--rate): \
 requests are due by the clock, and latency counts from when a request was due, not from when it left: a stall shows in all \
@@ -110,8 +114,9 @@ fb_value, fb_ia (mutilate's names and parameters). For --iadist the mean comes f
   not sent        due, but as many were outstanding as can be
 
 With --softnet the command runs a stack of its own (`softnet run --help` has more of the file, `softnet show napi` looks inside \
-while it runs) and gives the interfaces back in the end. Each thread has sockets and an epoll set there, and polls the queue that its responses \
-come by itself; with --blocking the stack's worker wakes it. Give workers and threads (--cpu) CPUs of their own.
+while it runs) and gives the interfaces back in the end. Each thread has sockets and an epoll set there, and polls the queue that its \
+responses come by itself. The two knobs keep that queue's doorbell from waking a worker as well; gro_flush_timeout, in ns, is how long \
+the thread may be away. With --blocking the thread sleeps, and is woken. Give workers ([stack] workers = [0]) and threads (--cpu 1) different CPUs.
 
 If the generator cannot keep its rate, it says so: then the latencies are its own. By default its threads do not sleep, \
 and need a CPU each; --blocking makes them sleep, and is late by as much as the machine takes to wake a thread.
@@ -194,7 +199,7 @@ pub(crate) fn load(args: &LoadArgs) -> Result<(), Failure> {
             run(&config, |_| KernelSockets::connected(config.server, config.connections, 64, &stop), tell)
         }
         Some(file) => {
-            let stack = OwnStack::start(file)?;
+            let stack = OwnStack::start(file, args.blocking)?;
             run(&config, |_| stack.sockets(config.server, config.connections, args.blocking, &stop), tell)
         }
     };

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use softnet::busy_poll::EpollParams;
-use softnet::config::Config;
+use softnet::config::{Config, DeviceConfig};
 use softnet::control::Server;
 use softnet::net::{Handle, RecvBatch};
 use softnet_dev::process::Signals;
@@ -31,8 +31,18 @@ pub(super) struct OwnStack {
 
 impl OwnStack {
     /// Starts it. From now on signals that ask to end are blocked in the threads that are made, and end it and the program.
-    pub(super) fn start(file: &Path) -> Result<OwnStack, Failure> {
+    /// Threads that do not `block` poll: it says which devices are not configured for that.
+    pub(super) fn start(file: &Path, blocks: bool) -> Result<OwnStack, Failure> {
         let config = Config::load(file).map_err(|errors| Failure::Usage(errors.to_string()))?;
+        if !blocks {
+            config.devices.iter().filter(|device| !defers(device)).for_each(|device| {
+                eprintln!(
+                    "softnet: {}: every response will wake a worker as well as the thread that polls; \
+                     napi_defer_hard_irqs and gro_flush_timeout keep its doorbell masked",
+                    device.name
+                );
+            });
+        }
         let signals = Signals::new().map_err(|error| Failure::of("waiting for signals", error))?;
         let (running, control) = instance::start_shown(config)?;
         let handle = running.handle().ok_or_else(|| Failure::Run("softnet stopped at once".into()))?;
@@ -40,8 +50,9 @@ impl OwnStack {
         let stack = OwnStack { handle, parts: parts.clone() };
         let interrupted = move || {
             run::wait(&signals, None);
-            end(&parts);
+            // First: threads whose sockets are gone have something to say as well.
             eprintln!("error: interrupted");
+            end(&parts);
             std::process::exit(1);
         };
         std::thread::Builder::new()
@@ -69,6 +80,11 @@ impl OwnStack {
         let waiting = Waiting { params, ..Waiting::default() };
         SoftnetSockets::connected(&self.handle, server, count, waiting, stop)
     }
+}
+
+/// Whether its doorbells stay masked while somebody polls now and then.
+fn defers(device: &DeviceConfig) -> bool {
+    device.napi_defer_hard_irqs > 0 && device.gro_flush_timeout > 0
 }
 
 fn end(parts: &Parts) {
