@@ -25,6 +25,8 @@ mod recv;
 mod route;
 mod send;
 mod table;
+#[cfg(test)]
+mod tests;
 mod thread;
 mod udp;
 mod watch;
