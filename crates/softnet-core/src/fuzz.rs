@@ -3,6 +3,7 @@
 
 pub use crate::ip::reassembly::fuzz::reassembly;
 pub use crate::ip::slow::fuzz::forward;
+pub use crate::ip::v6::fuzz::forward6;
 
 use std::net::Ipv4Addr;
 
@@ -117,5 +118,6 @@ mod tests {
         replay("icmp_errors", icmp_errors);
         replay("reassembly", reassembly);
         replay("forward", forward);
+        replay("forward6", forward6);
     }
 }

@@ -10,6 +10,8 @@
 #![deny(unsafe_code)]
 
 mod answer;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 pub mod proto;
 mod server;
 mod softnet_sockets;

@@ -26,6 +26,8 @@ mod route;
 mod send;
 mod send_batch;
 mod table;
+#[cfg(test)]
+mod tests;
 mod thread;
 mod udp;
 mod watch;

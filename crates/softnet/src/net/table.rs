@@ -206,6 +206,13 @@ impl SocketTable {
         self.stopped.load(Ordering::Acquire)
     }
 
+    /// Packets that wait for applications, sets, those who watch sockets, and contexts of application threads.
+    #[cfg(test)]
+    pub(super) fn tally(&self) -> [usize; 4] {
+        let held = self.held.load(Ordering::Relaxed);
+        [held, lock(&self.sets).len(), self.told.watchers.len(), lock(&self.threads).len()]
+    }
+
     /// The stack has stopped: whoever waits learns of it, and what application threads have cached goes home.
     pub(crate) fn stop(&self) {
         self.stopped.store(true, Ordering::Release);

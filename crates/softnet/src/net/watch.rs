@@ -79,6 +79,13 @@ impl Watchers {
         self.0.get((slot / CHUNK) as usize)?.get()?.get((slot % CHUNK) as usize)
     }
 
+    /// How many watch, all slots together.
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        let slots = self.0.iter().filter_map(|chunk| chunk.get()).flatten();
+        slots.filter_map(|slot| slot.load().as_ref().map(|watchers| watchers.len())).sum()
+    }
+
     /// Notifies those who watch `slot`.
     #[inline]
     pub(super) fn notify(&self, slot: u32) {

@@ -15,3 +15,6 @@ pub(super) mod input;
 mod local;
 pub mod nd;
 pub(super) mod slow;
+
+#[cfg(all(any(test, fuzzing), not(feature = "loom")))]
+pub(crate) use slow::fuzz;

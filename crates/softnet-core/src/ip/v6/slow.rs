@@ -378,6 +378,15 @@ pub(in super::super) fn solicit(
     out.send.push((dev, skb));
 }
 
+#[cfg(all(any(test, fuzzing), not(feature = "loom")))]
+#[path = "slow_fuzz.rs"]
+pub(crate) mod fuzz;
+
 #[cfg(all(test, not(feature = "loom")))]
 #[path = "slow_tests.rs"]
 mod tests;
+
+#[cfg(all(any(test, fuzzing), not(feature = "loom")))]
+#[cfg_attr(not(test), allow(dead_code))]
+#[path = "slow_world.rs"]
+mod world;

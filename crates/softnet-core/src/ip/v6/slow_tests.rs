@@ -6,13 +6,10 @@ use super::*;
 use crate::ip::neigh::NeighState;
 use crate::ip::v6::addr::{ALL_NODES, link_local, multicast_mac};
 
-#[path = "slow_world.rs"]
-mod world;
-
 #[path = "slow_frag_tests.rs"]
 mod frags;
 
-use world::*;
+use super::world::*;
 
 #[test]
 fn a_solicitation_is_answered_and_its_sender_remembered() {

@@ -4,7 +4,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use super::super::*;
+use super::*;
 use crate::ip::Prefix6;
 use crate::ip::adjacency::{Adjacency, Kind, Tables};
 use crate::ip::family::Family;
