@@ -65,20 +65,20 @@ impl PmtuCache {
     }
 
     /// A packet of `len` bytes to `dst`, by a device with `mtu`, was too long somewhere; `reported` is what would have
-    /// fitted there, 0 if nobody said. Whether packets to `dst` are to be shorter from now on.
-    pub fn update(&mut self, now: u64, dst: IpAddr, (len, mtu): (u16, u16), reported: u32) -> bool {
+    /// fitted there, 0 if nobody said. If packets to `dst` are to be shorter from now on: until when, in ns.
+    pub fn update(&mut self, now: u64, dst: IpAddr, (len, mtu): (u16, u16), reported: u32) -> Option<u64> {
         let least = if dst.is_ipv6() { IPV6_MIN_MTU } else { self.params.min_pmtu };
         let reported = match (reported, dst) {
             (0, IpAddr::V4(_)) => PLATEAUS.into_iter().find(|plateau| *plateau < len).unwrap_or(0),
             // To be ignored: nothing shorter is ever needed (RFC 8201 section 4).
-            (0..1280, IpAddr::V6(_)) => return false,
+            (0..1280, IpAddr::V6(_)) => return None,
             _ => u16::try_from(reported).unwrap_or(u16::MAX),
         };
         let known = self.mtu(now, dst, mtu);
         let new = reported.max(least);
         // Never up by a report, and not by what is no news: an old one may come late.
         if new >= known {
-            return false;
+            return None;
         }
         self.forget(dst);
         while let Some(&(expires, old)) = self.by_age.first()
@@ -86,12 +86,13 @@ impl PmtuCache {
         {
             self.forget(old);
         }
-        if self.entries.len() < self.params.max_entries {
-            let expires = now.saturating_add(self.params.mtu_expires);
-            self.entries.insert(dst, Entry { mtu: new, expires });
-            self.by_age.insert((expires, dst));
+        if self.entries.len() >= self.params.max_entries {
+            return None;
         }
-        true
+        let expires = now.saturating_add(self.params.mtu_expires);
+        self.entries.insert(dst, Entry { mtu: new, expires });
+        self.by_age.insert((expires, dst));
+        Some(expires)
     }
 
     fn forget(&mut self, dst: IpAddr) {
@@ -127,17 +128,17 @@ mod tests {
     fn shrinks_by_reports_and_grows_by_time() {
         let mut cache = cache();
         assert_eq!(cache.mtu(0, v4(1), 1500), 1500);
-        assert!(cache.update(0, v4(1), (1500, 1500), 1400));
+        assert_eq!(cache.update(0, v4(1), (1500, 1500), 1400), Some(600 * SECOND));
         assert_eq!((cache.mtu(0, v4(1), 1500), cache.mtu(0, v4(2), 1500)), (1400, 1500));
         // A device with less has the last word.
         assert_eq!(cache.mtu(0, v4(1), 1300), 1300);
         // No news, and no growth, which would also make it last.
-        assert!(!cache.update(300 * SECOND, v4(1), (1500, 1500), 1400));
-        assert!(!cache.update(300 * SECOND, v4(1), (1500, 1500), 1450));
+        assert_eq!(cache.update(300 * SECOND, v4(1), (1500, 1500), 1400), None);
+        assert_eq!(cache.update(300 * SECOND, v4(1), (1500, 1500), 1450), None);
         assert_eq!(cache.mtu(600 * SECOND - 1, v4(1), 1500), 1400);
         assert_eq!(cache.mtu(600 * SECOND, v4(1), 1500), 1500);
-        assert!(cache.update(600 * SECOND, v4(1), (1500, 1500), 1450));
-        assert!(cache.update(700 * SECOND, v4(1), (1450, 1500), 1000));
+        assert!(cache.update(600 * SECOND, v4(1), (1500, 1500), 1450).is_some());
+        assert!(cache.update(700 * SECOND, v4(1), (1450, 1500), 1000).is_some());
         assert_eq!(cache.mtu(1299 * SECOND, v4(1), 1500), 1000);
         assert_eq!(cache.entries.len(), 1);
     }
@@ -156,11 +157,11 @@ mod tests {
             (v6(2), 1500, 1279, 1500),
             (v6(3), 1500, 0, 1500),
         ] {
-            assert_eq!(cache.update(0, dst, (len, 1500), reported), want < 1500, "{dst}");
+            assert_eq!(cache.update(0, dst, (len, 1500), reported).is_some(), want < 1500, "{dst}");
             assert_eq!(cache.mtu(0, dst, 1500), want, "{dst}");
         }
         // What one device can't carry anyway is left alone.
-        assert!(!cache.update(0, v4(9), (500, 500), 100));
+        assert_eq!(cache.update(0, v4(9), (500, 500), 100), None);
         assert_eq!(cache.mtu(0, v4(9), 500), 500);
     }
 
@@ -168,15 +169,15 @@ mod tests {
     fn what_expires_first_makes_room() {
         let mut cache = cache();
         for n in 0..4 {
-            assert!(cache.update(n * SECOND, v4(n as u32), (1500, 1500), 1400));
+            assert!(cache.update(n * SECOND, v4(n as u32), (1500, 1500), 1400).is_some());
         }
-        assert!(cache.update(5 * SECOND, v4(0), (1400, 1500), 1300));
-        assert!(cache.update(6 * SECOND, v6(9), (1500, 1500), 1400));
+        assert!(cache.update(5 * SECOND, v4(0), (1400, 1500), 1300).is_some());
+        assert!(cache.update(6 * SECOND, v6(9), (1500, 1500), 1400).is_some());
         let of = |n| cache.mtu(6 * SECOND, v4(n), 1500);
         assert_eq!([of(0), of(1), of(2), of(3)], [1300, 1500, 1400, 1400]);
         let mut none =
             PmtuCache::new(PmtuParams { max_entries: 0, ..PmtuParams::default() }, SipKey::new([0, 0]));
-        assert!(none.update(0, v4(1), (1500, 1500), 1400));
+        assert_eq!(none.update(0, v4(1), (1500, 1500), 1400), None);
         assert_eq!(none.mtu(0, v4(1), 1500), 1500);
     }
 
@@ -191,7 +192,7 @@ mod tests {
                 now += seconds * SECOND;
                 let dst = if n % 2 == 0 { v4(n) } else { v6(n.into()) };
                 let before = cache.mtu(now, dst, 1500);
-                let shrinks = cache.update(now, dst, (len, 1500), reported);
+                let shrinks = cache.update(now, dst, (len, 1500), reported).is_some();
                 let after = cache.mtu(now, dst, 1500);
                 prop_assert_eq!(after < before, shrinks);
                 let least = if dst.is_ipv6() { IPV6_MIN_MTU } else { 552 };

@@ -171,7 +171,8 @@ impl Sending<'_> {
             tos: self.options.tos.load(Ordering::Relaxed) as u8,
         };
         let len = payload.len() + head.header_len();
-        let may_be_too_long = len > head.least_mtu() && self.shared.sockets.path_mtus_known();
+        let may_be_too_long =
+            len > head.least_mtu() && self.shared.sockets.path_mtus_known(&self.shared.clock);
         if len > usize::from(way.mtu) || may_be_too_long {
             return self.put_in_pieces(thread, &way, &head, payload);
         }

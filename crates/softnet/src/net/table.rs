@@ -14,10 +14,11 @@ use softnet_core::ip::slow::{Outbox, SlowPath, View};
 use softnet_core::skb::{Batch, DropReason, Flags, Region, Skb};
 use softnet_core::sock::key::unmapped;
 use softnet_core::sock::{Arrivals, Binder, Flow, Found, Hit, SocketError, Sockets, udp_input, udp_members};
-use softnet_core::sync::{AtomicBool, AtomicUsize, Ordering};
+use softnet_core::sync::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use super::thread::AppThread;
 use super::watch::{Set, Told};
+use crate::clock::Clock;
 use crate::shared::lock;
 
 /// The sockets of a stack, their writer's lock, and the contexts of application threads.
@@ -35,8 +36,8 @@ pub struct SocketTable {
     /// Those who wait for sockets.
     pub(crate) told: Arc<Told>,
     stopped: AtomicBool,
-    /// Some path takes less than its first link.
-    path_mtus: AtomicBool,
+    /// Until when some path takes less than its first link, in ns of the stack's clock.
+    path_mtus: AtomicU64,
 }
 
 impl SocketTable {
@@ -54,7 +55,7 @@ impl SocketTable {
             threads: Mutex::default(),
             sets: Mutex::default(),
             stopped: AtomicBool::new(false),
-            path_mtus: AtomicBool::new(false),
+            path_mtus: AtomicU64::new(0),
         }
     }
 
@@ -143,8 +144,8 @@ impl SocketTable {
         for report in out.too_big.drain(..) {
             // Nobody here sends what none would receive the answer to: then it is made up.
             let sent = matches!(self.sockets.lookup(&report.flow, 0, || 0), Found::Socket(_));
-            if sent && slow.too_big(view, &report) {
-                self.path_mtus.store(true, Ordering::Relaxed);
+            if sent && let Some(until) = slow.too_big(view, &report) {
+                self.path_mtus.fetch_max(until, Ordering::Relaxed);
                 self.report(&report.flow, SocketError::MessageSize);
             }
         }
@@ -169,8 +170,11 @@ impl SocketTable {
     }
 
     /// Whether some path may take less than its first link, so that the slow path has to be asked.
-    pub(super) fn path_mtus_known(&self) -> bool {
-        self.path_mtus.load(Ordering::Relaxed)
+    pub(super) fn path_mtus_known(&self, clock: &Clock) -> bool {
+        match self.path_mtus.load(Ordering::Relaxed) {
+            0 => false,
+            until => clock.now() < until,
+        }
     }
 
     /// Packets left sockets' inboxes.

@@ -176,7 +176,8 @@ impl UdpSocket {
             return Err(errno(Errno::INVAL));
         }
         with(shared, |thread| {
-            let (mut rx, mut tx) = (lock(rx), lock(tx));
+            // In this order: who is held back has the latter, and receivers do not wait for that.
+            let (mut tx, mut rx) = (lock(tx), lock(rx));
             let ends = &mut tx.ends;
             let Some(inbox) = rx.as_mut() else { return Err(Errno::BADF) };
             let broadcast = options.broadcast.load(Ordering::Relaxed);

@@ -132,14 +132,15 @@ impl SlowPath {
         true
     }
 
-    /// What an error said of a datagram that a socket did send: later ones to its destination are cut, or made shorter.
-    pub fn too_big(&mut self, view: View<'_>, report: &TooBig) -> bool {
+    /// What an error said of a datagram that a socket did send: later ones to its destination are cut, or made shorter. If
+    /// that was news: until when, in ns.
+    pub fn too_big(&mut self, view: View<'_>, report: &TooBig) -> Option<u64> {
         let dst = socket_addr(report.flow.remote, 0, is_v4(report.flow.remote)).ip();
         let dev = match dst {
             IpAddr::V4(dst) => view.tables.v4.route(dst).dev,
             IpAddr::V6(dst) => view.tables.v6.route(dst).dev,
         };
-        let Some(iface) = view.iface(dev) else { return false };
+        let iface = view.iface(dev)?;
         self.pmtu.update(view.now, dst, (report.len, iface.mtu), report.mtu)
     }
 
