@@ -58,16 +58,16 @@ struct Entry<'a> {
 }
 
 impl Group {
-    fn new(device: &'static str, kernel: bool, cpu: usize) -> Result<Self, String> {
+    fn new(device: &'static str, kernel: bool, cpu: usize, client: usize) -> Result<Self, String> {
         // It preempts the application, as softirq does.
         let policy = Some(Policy::Fifo(1));
-        let bed = if device == "mem" { Bed::mem(cpu, policy) } else { Bed::xdp(cpu, policy) };
+        let bed = if device == "mem" { Bed::mem(cpu, policy) } else { Bed::xdp(cpu, policy, client) };
         let softnet = Host { device, bed: RefCell::new(bed.map_err(|e| format!("{device}: {e}"))?) };
         let mut group = Group { softnet, kernel: Vec::new(), load_of: "base", capacity: Cell::new(0.0) };
         if kernel && device == "xdp" {
             group.load_of = "kernel";
             for (_, context) in KERNEL {
-                let bed = Bed::kernel((context == "threaded").then_some((cpu, Policy::Fifo(1))));
+                let bed = Bed::kernel((context == "threaded").then_some(cpu), client);
                 let bed = RefCell::new(bed.map_err(|e| format!("kernel: {e}"))?);
                 group.kernel.push(Host { device: "kernel", bed });
             }
@@ -137,7 +137,7 @@ pub(super) fn run(bench: &IrqSuspend, cpu: usize, client: usize) -> Result<Repor
     let cases = bench.chosen()?;
     let devices = bench.device.names();
     let (kernel, times) = (bench.peer.is_some(), bench.times());
-    let groups = devices.iter().map(|device| Group::new(device, kernel, cpu));
+    let groups = devices.iter().map(|device| Group::new(device, kernel, cpu, client));
     let groups = groups.collect::<Result<Vec<_>, _>>()?;
     // Now, so that the stacks' threads are not pinned along.
     pin(client)?;

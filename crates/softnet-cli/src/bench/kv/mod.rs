@@ -64,15 +64,15 @@ impl Bed {
         mem::bed(cpu, policy)
     }
 
-    /// softnet, with a veth pair. Needs root.
-    pub(super) fn xdp(cpu: usize, policy: Option<Policy>) -> Result<Self, String> {
-        xdp::softnet(cpu, policy)
+    /// softnet, with a veth pair, and the client on CPU `client`. Needs root.
+    pub(super) fn xdp(cpu: usize, policy: Option<Policy>, client: usize) -> Result<Self, String> {
+        xdp::softnet(cpu, policy, client)
     }
 
-    /// The kernel, with a veth pair, whose NAPI instance at the server is polled by a thread on that CPU and with that
-    /// policy, or by softirq on the CPU that sends to it. Needs root.
-    pub(super) fn kernel(threaded: Option<(usize, Policy)>) -> Result<Self, String> {
-        xdp::kernel(threaded)
+    /// The kernel, with a veth pair, whose NAPI instance at the server is polled by a thread on that CPU, which preempts what runs
+    /// there, or by softirq on the CPU that sends to it; and the client on CPU `client`. Needs root.
+    pub(super) fn kernel(threaded: Option<usize>, client: usize) -> Result<Self, String> {
+        xdp::kernel(threaded, client)
     }
 }
 

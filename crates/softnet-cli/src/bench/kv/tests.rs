@@ -111,10 +111,11 @@ fn it_answers_by_a_veth_pair_as_the_kernels_sockets_do() {
     if !softnet_dev::testing::net_allowed() {
         return;
     }
-    let cpu = crate::bench::cpus()[0];
-    in_all_ways(&mut Bed::xdp(cpu, None).unwrap());
-    for threaded in [None, Some((cpu, Policy::Other))] {
-        let mut bed = Bed::kernel(threaded).unwrap();
+    let cpus = crate::bench::cpus();
+    let (cpu, client) = (cpus[0], cpus[cpus.len() - 1]);
+    in_all_ways(&mut Bed::xdp(cpu, None, client).unwrap());
+    for threaded in [None, Some(cpu)] {
+        let mut bed = Bed::kernel(threaded, client).unwrap();
         assert_eq!(bed.side.kernel_threads().len(), usize::from(threaded.is_some()));
         in_all_ways(&mut bed);
     }

@@ -1,8 +1,9 @@
 //! Client and server at the two ends of a veth pair. The client is by AF_XDP, whoever serves: what its end costs is the same
 //! for softnet and the kernel.
 //!
-//! On veth the sender's CPU runs the receiver's softirq. So the client's CPU would run all of what the kernel does to receive,
-//! were its NAPI instance not polled by a thread on the server's CPU, as a NIC's is there.
+//! On veth the sender's CPU runs the receiver's softirq, unless the receiver's NAPI instance has a thread of its own. So each end's has
+//! one, on the CPU that a NIC at that end would interrupt: at the client's end, so that the server's CPU does not do the client's
+//! work; at the server's, if that is the kernel. (What brings packets to softnet's is the client's CPU, in place of a NIC.)
 
 use std::net::SocketAddr;
 
@@ -10,6 +11,7 @@ use softnet::config::DeviceConfig;
 use softnet::opener::XdpOpener;
 use softnet::{Assembly, Stack};
 use softnet_dev::netlink::{self, Netlink, Offload};
+use softnet_dev::netns::NetNs;
 use softnet_dev::sched::{Policy, set_policy_of};
 use softnet_dev::traffic::datagrams::{KernelSockets, Stop};
 
@@ -68,14 +70,31 @@ fn ends(veth: &Veth) -> Result<Ends, String> {
     Ok(Ends { client: (Veth::mac(&veth.client)?, CLIENT), server: (Veth::mac(&veth.server)?, SERVER) })
 }
 
-fn bed(veth: Veth, host: Host, format: Format) -> Result<Bed, String> {
+/// From now on the NAPI instances of an interface are polled by threads of the kernel, which are returned. They preempt
+/// whatever else is on `cpu`.
+fn poll_by_threads((ns, name): &(NetNs, String), cpu: usize) -> Result<Vec<u32>, String> {
+    let poll = || {
+        netlink::set_threaded(name, true)?;
+        netlink::pin_napi_threads(name, cpu)
+    };
+    ns.run(poll).map_err(text)?.map_err(text)?;
+    let threads = kernel_threads(&format!("napi/{name}-"));
+    for thread in &threads {
+        // Without the privilege they compete, as softnet's worker does then.
+        let _ = set_policy_of(*thread, Policy::Fifo(1));
+    }
+    Ok(threads)
+}
+
+fn bed(veth: Veth, host: Host, format: Format, client: usize) -> Result<Bed, String> {
     let (light, second) = Light::new();
     let wire = XdpWire { end: ClientEnd::open(&veth)?, format, next: 0, light };
+    poll_by_threads(&veth.client, client)?;
     let side = Side { second, host, veth: Some(veth) };
     Ok(Bed { client: Client::with_lanes(Box::new(wire), PORTS), side })
 }
 
-pub(super) fn softnet(cpu: usize, policy: Option<Policy>) -> Result<Bed, String> {
+pub(super) fn softnet(cpu: usize, policy: Option<Policy>, client: usize) -> Result<Bed, String> {
     let veth = Veth::new()?;
     let ends = ends(&veth)?;
     let device = DeviceConfig { ring: RING, ..DeviceConfig::new(&veth.server.1) };
@@ -85,10 +104,10 @@ pub(super) fn softnet(cpu: usize, policy: Option<Policy>) -> Result<Bed, String>
         Stack::run(Assembly::new(config, vec![], opener).map_err(text)?).map_err(text)
     };
     let stack = veth.server.0.run(run).map_err(text)??;
-    bed(veth, host(stack)?, Format::new(ends, true))
+    bed(veth, host(stack)?, Format::new(ends, true), client)
 }
 
-pub(super) fn kernel(threaded: Option<(usize, Policy)>) -> Result<Bed, String> {
+pub(super) fn kernel(threaded: Option<usize>, client: usize) -> Result<Bed, String> {
     let veth = Veth::new()?;
     let ends = ends(&veth)?;
     let ((near, name), (far, peer)) = (&veth.server, &veth.client);
@@ -99,22 +118,13 @@ pub(super) fn kernel(threaded: Option<(usize, Policy)>) -> Result<Bed, String> {
     };
     near.run(addresses).map_err(text)?.map_err(text)?;
     let mut threads = Vec::new();
-    if let Some((cpu, policy)) = threaded {
+    if let Some(cpu) = threaded {
         // Frames to a veth take the way through its NAPI only if it merges segments and its peer does not.
         far.run(|| netlink::set_offload(peer, Offload::Tso, false)).map_err(text)?.map_err(text)?;
-        let poll = || {
-            netlink::set_offload(name, Offload::Gro, true)?;
-            netlink::set_threaded(name, true)?;
-            netlink::pin_napi_threads(name, cpu)
-        };
-        near.run(poll).map_err(text)?.map_err(text)?;
-        threads = kernel_threads(&format!("napi/{name}-"));
-        for thread in &threads {
-            // Without the privilege it competes with the application, as softnet's worker does then.
-            let _ = set_policy_of(*thread, policy);
-        }
+        near.run(|| netlink::set_offload(name, Offload::Gro, true)).map_err(text)?.map_err(text)?;
+        threads = poll_by_threads(&veth.server, cpu)?;
     }
-    bed(veth, Host::Kernel(threads), Format::new(ends, false))
+    bed(veth, Host::Kernel(threads), Format::new(ends, false), client)
 }
 
 /// The kernel's sockets at the server's end.
