@@ -1,13 +1,16 @@
 //! softnet's UDP sockets, and the kernel's at the other end of the wire.
 
 use std::io::ErrorKind;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket as KernelSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket as KernelSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use softnet::config::{RouteConfig, RouteTarget};
 use softnet::net::{Received, RecvBatch, UdpSocket};
+use softnet_dev::netlink::Netlink;
+use softnet_dev::netns::NetNs;
 
-use super::hosts::ask;
+use super::hosts::{Echo, ask};
 use super::world::{World, host, host6, softnet, softnet6, until};
 
 const RETRY: Duration = Duration::from_millis(200);
@@ -233,5 +236,59 @@ fn sockets_of_ipv6_ask_are_refused_and_bind_to_what_is_ours() {
     assert_eq!(kind(there.send_to(b"x", "[fe80::1]:7")), ErrorKind::NetworkUnreachable);
     assert_eq!(UdpSocket::bind(&handle, (host6(0), 7)).unwrap_err().kind(), ErrorKind::AddrNotAvailable);
     drop((socket, here, there));
+    world.end();
+}
+
+/// Behind a router of the kernel's is a link with a smaller MTU, which softnet's sockets learn of by what the router says.
+#[test]
+fn sockets_learn_what_the_path_takes() {
+    const MTU: u32 = 1300;
+    let Some(mut world) = World::dual(1) else { return };
+    let far = NetNs::new().unwrap();
+    let (near4, far4) = (Ipv4Addr::new(10, 9, 0, 1), Ipv4Addr::new(10, 9, 0, 2));
+    let [near6, far6] = [1, 2].map(|end| Ipv6Addr::new(0xfd00, 0, 0, 9, 0, 0, 0, end));
+    let end = |name: &str, four: Ipv4Addr, six: Ipv6Addr| {
+        let mut netlink = Netlink::new().unwrap();
+        netlink.set_mtu(name, MTU).unwrap();
+        netlink.add_address(name, four, 24).unwrap();
+        netlink.add_address(name, six, 64).unwrap();
+        netlink.set_up(name).unwrap();
+    };
+    world.hosts[0]
+        .run(|| {
+            for knob in ["ipv4/ip_forward", "ipv6/conf/all/forwarding"] {
+                std::fs::write(format!("/proc/sys/net/{knob}"), "1").unwrap();
+            }
+            Netlink::new().unwrap().add_veth("far", "eth0", (1, 1), Some(&far)).unwrap();
+            end("far", near4, near6);
+        })
+        .unwrap();
+    far.run(|| {
+        end("eth0", far4, far6);
+        Netlink::new().unwrap().add_route(Ipv4Addr::UNSPECIFIED, 0, near4).unwrap();
+        Netlink::new().unwrap().add_route(Ipv6Addr::UNSPECIFIED, 0, near6).unwrap();
+    })
+    .unwrap();
+    let mut config = world.config_dual();
+    for (to, gateway) in [("10.9.0.0/24", IpAddr::from(host(0))), ("fd00:0:0:9::/64", host6(0).into())] {
+        config.routes.push(RouteConfig { to: to.parse().unwrap(), target: RouteTarget::Via(gateway) });
+    }
+    world.start_with(config);
+    let _echo = Echo::start(&far);
+    let handle = world.handle();
+    for (own, to) in [(IpAddr::from(softnet(0)), IpAddr::from(far4)), (softnet6(0).into(), far6.into())] {
+        let socket = UdpSocket::bind(&handle, (own, 0)).unwrap();
+        socket.set_read_timeout(Some(RETRY)).unwrap();
+        let mut buffer = [0; 4096];
+        let mut asks = |len: usize| {
+            let _ = socket.send_to(&payload(len), (to, 7));
+            let answer = socket.recv_from(&mut buffer).is_ok_and(|(n, _)| buffer[..n] == payload(len));
+            answer
+        };
+        until("the far end answers", || asks(100));
+        assert!(!asks(1400), "in one piece it does not pass");
+        until("fragments pass", || asks(1400));
+        until("several of them", || asks(4000));
+    }
     world.end();
 }
