@@ -157,6 +157,13 @@ impl SoftnetSockets {
     }
 }
 
+impl Drop for SoftnetSockets {
+    /// What was sent leaves, even if it is held back for a while.
+    fn drop(&mut self) {
+        self.flush();
+    }
+}
+
 impl DatagramSet for SoftnetSockets {
     fn wait(&mut self, timeout: Option<Duration>, ready: &mut Vec<usize>) -> io::Result<()> {
         ready.clear();

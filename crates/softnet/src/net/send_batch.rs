@@ -21,7 +21,8 @@ use crate::sender::{LocalSender, WouldBlock};
 use crate::shared::Shared;
 
 /// Datagrams of sockets of one stack, in packet memory, that are to leave together. They leave when it is
-/// [flushed](Self::flush), when no more fit, and when it is dropped.
+/// [flushed](Self::flush), when no more fit, and when it is dropped; but dropping it waits for nobody: what is held back then
+/// is counted as dropped.
 ///
 /// It has a TX queue of its own: what a socket sends by it and what it sends itself may pass each other.
 pub struct SendBatch {
