@@ -282,8 +282,7 @@ fn sockets_learn_what_the_path_takes() {
         let mut buffer = [0; 4096];
         let mut asks = |len: usize| {
             let _ = socket.send_to(&payload(len), (to, 7));
-            let answer = socket.recv_from(&mut buffer).is_ok_and(|(n, _)| buffer[..n] == payload(len));
-            answer
+            socket.recv_from(&mut buffer).is_ok_and(|(n, _)| buffer[..n] == payload(len))
         };
         until("the far end answers", || asks(100));
         assert!(!asks(1400), "in one piece it does not pass");
