@@ -1,6 +1,6 @@
 //! The stack's clock: ns since the stack was made, monotonic.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rustix::event::Timespec;
 
@@ -18,6 +18,11 @@ impl Clock {
     #[inline]
     pub fn now(&self) -> u64 {
         self.0.elapsed().as_nanos() as u64
+    }
+
+    /// The time `wait` from now on, in ns since the start.
+    pub fn after(&self, wait: Duration) -> u64 {
+        self.now().saturating_add(wait.as_nanos() as u64)
     }
 }
 

@@ -18,7 +18,6 @@ use crate::shared::lock;
 const HOLD_BACK: Duration = Duration::from_millis(1);
 
 /// See the [module](self).
-#[derive(Default)]
 pub struct HeldBack {
     /// Senders that wait now.
     waiting: AtomicUsize,
@@ -28,7 +27,7 @@ pub struct HeldBack {
     go_on: Condvar,
     /// Slots of sockets that are to be told.
     slots: Mutex<Vec<u32>>,
-    told: Option<Arc<Told>>,
+    told: Arc<Told>,
     /// Times a sender was held back.
     pub count: AtomicU64,
     /// ns that they waited.
@@ -40,14 +39,24 @@ pub struct HeldBack {
 impl HeldBack {
     /// Before a TX queue that the sockets send by which `told` tells.
     pub(crate) fn new(told: Arc<Told>) -> Self {
-        HeldBack { told: Some(told), ..HeldBack::default() }
+        HeldBack {
+            waiting: AtomicUsize::new(0),
+            passes: AtomicU64::new(0),
+            lock: Mutex::default(),
+            go_on: Condvar::new(),
+            slots: Mutex::default(),
+            told,
+            count: AtomicU64::new(0),
+            total: AtomicU64::new(0),
+            longest: AtomicU64::new(0),
+        }
     }
 
     /// The socket in slot `index` is to be told when it may send. `is_full` looks whether it still may not.
     pub(crate) fn register(&self, index: u32, is_full: impl Fn() -> bool) {
         let mut slots = lock(&self.slots);
         // Even if the slot is here: it may have been another socket's, since closed.
-        if let Some(slot) = self.told.as_ref().and_then(|told| told.sockets.slot(index)) {
+        if let Some(slot) = self.told.sockets.slot(index) {
             slot.set_held_back(true);
         }
         if !slots.contains(&index) {
@@ -66,13 +75,12 @@ impl HeldBack {
     #[cold]
     fn tell(&self) {
         let Ok(mut slots) = self.slots.try_lock() else { return };
-        let Some(told) = &self.told else { return };
         for index in slots.drain(..) {
             self.waiting.fetch_sub(1, Ordering::Relaxed);
-            if let Some(slot) = told.sockets.slot(index) {
+            if let Some(slot) = self.told.sockets.slot(index) {
                 slot.set_held_back(false);
             }
-            told.notify(index);
+            self.told.notify(index);
         }
     }
 

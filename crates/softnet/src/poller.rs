@@ -65,7 +65,8 @@ impl Default for PollerParams {
 }
 
 impl PollerParams {
-    fn epoll(&self) -> EpollParams {
+    /// Those of them that an epoll set has, too.
+    pub fn epoll(&self) -> EpollParams {
         let PollerParams { busy_poll_usecs, busy_poll_budget, prefer_busy_poll, .. } = *self;
         EpollParams { busy_poll_usecs, busy_poll_budget, prefer_busy_poll }
     }

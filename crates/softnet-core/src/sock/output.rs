@@ -73,13 +73,14 @@ impl UdpHead {
     /// freed) if it does not fit.
     #[inline]
     pub fn write(&self, skb: &mut Skb, link: &[u8; ETH_LEN], payload: &[u8]) -> Option<()> {
-        let packet = self.header_len() + payload.len();
+        let headers = self.header_len();
+        let packet = headers + payload.len();
         let (total, udp) = (u16::try_from(packet).ok()?, self.header(payload));
         let data = skb.put(ETH_LEN + packet)?;
-        let (head, body) = data.split_at_mut_checked(ETH_LEN + self.header_len())?;
+        let (head, body) = data.split_at_mut_checked(ETH_LEN + headers)?;
         body.copy_from_slice(payload);
         head[..ETH_LEN].copy_from_slice(link);
-        let (head, to_udp) = head[ETH_LEN..].split_at_mut(self.header_len() - UDP_LEN);
+        let (head, to_udp) = head[ETH_LEN..].split_at_mut(headers - UDP_LEN);
         to_udp.copy_from_slice(&udp);
         match self.ends() {
             Ends::V4(src, dst) => {

@@ -62,8 +62,7 @@ impl Outgoing {
         Outgoing { batch: Batch::new(), dev: 0 }
     }
 
-    /// Sends them; if the sender is held back it blocks, but no longer than until `wait`; they stay if it
-    /// would have to block for longer.
+    /// Sends them. While the sender is held back it blocks, but no longer than until `wait`: then they stay.
     pub(super) fn flush(
         &mut self,
         shared: &Shared,
@@ -92,10 +91,7 @@ pub(super) struct Sending<'a> {
 
 /// Until when a call waits when held back, as a socket's options say.
 pub(super) fn wait_of(shared: &Shared, options: &Options) -> Option<u64> {
-    let until = || match timeout(&options.write_timeout) {
-        Some(timeout) => shared.clock.now().saturating_add(timeout.as_nanos() as u64),
-        None => FOR_EVER,
-    };
+    let until = || timeout(&options.write_timeout).map_or(FOR_EVER, |timeout| shared.clock.after(timeout));
     (!options.nonblocking.load(Ordering::Relaxed)).then(until)
 }
 
@@ -209,8 +205,7 @@ impl Sending<'_> {
             DropReason::PktTooBig => Errno::MSGSIZE,
             DropReason::NoFrame => Errno::NOBUFS,
             _ => Errno::NETUNREACH,
-        })?;
-        Ok(())
+        })
     }
 
     fn put(
@@ -226,7 +221,6 @@ impl Sending<'_> {
             }
             Next::Local | Next::Resolve => (head.no_link(), None),
         };
-        let link = &link;
         // Before there is a packet that would have to be given up; and before one that is as good as sent, since what was
         // taken are the first ones.
         if dev != Some(self.out.dev) || self.out.batch.room() == 0 {
@@ -237,23 +231,23 @@ impl Sending<'_> {
             && self.shared.sockets.binder().has_members(head.dst, dev)
         {
             let mut run = Batch::new();
-            write(&mut thread.ctx, &mut run, link, head, payload)?;
+            write(&mut thread.ctx, &mut run, &link, head, payload)?;
             thread.ctx.originate();
             self.shared.sockets.multicast(&mut thread.ctx, dev, &mut run, &mut thread.ready);
         }
         match (dev, way.next) {
             (Some(dev), _) => {
-                write(&mut thread.ctx, &mut self.out.batch, link, head, payload)?;
+                write(&mut thread.ctx, &mut self.out.batch, &link, head, payload)?;
                 self.out.dev = dev;
             }
             (None, Next::Local) => {
                 let mut local = Batch::new();
-                write(&mut thread.ctx, &mut local, link, head, payload)?;
+                write(&mut thread.ctx, &mut local, &link, head, payload)?;
                 self.deliver(thread, &mut local, head);
             }
             (None, _) => {
                 let mut held = Batch::new();
-                write(&mut thread.ctx, &mut held, link, head, payload)?;
+                write(&mut thread.ctx, &mut held, &link, head, payload)?;
                 thread.ctx.originated(1);
                 self.shared.slow_path(&mut thread.ctx, 0, |slow, ctx, view, out| {
                     held.drain().for_each(|skb| slow.send(ctx, view, skb, out));

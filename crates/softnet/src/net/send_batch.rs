@@ -71,8 +71,7 @@ impl SendBatch {
             return Ok(());
         }
         let SendBatch { shared, sender, out } = self;
-        let now = || shared.clock.now();
-        let wait = (!patience.is_zero()).then(|| now().saturating_add(patience.as_nanos() as u64));
+        let wait = (!patience.is_zero()).then(|| shared.clock.after(patience));
         with(shared, |thread| out.flush(shared, &mut thread.ctx, sender, wait))
             .map_err(|WouldBlock| errno(Errno::AGAIN))
     }

@@ -171,7 +171,7 @@ impl UdpSocket {
 
     fn connect_one(&self, addr: SocketAddr) -> io::Result<()> {
         let Inner { shared, rx, tx, options, .. } = &*self.0;
-        let peer = (self.destination(addr)?, addr.port());
+        let peer = self.destination(addr)?;
         if peer.1 == 0 {
             return Err(errno(Errno::INVAL));
         }
@@ -193,23 +193,24 @@ impl UdpSocket {
         .map_err(errno)
     }
 
-    /// The address that datagrams to `addr` go to, if they may. That of nobody stands for this host.
-    fn destination(&self, addr: SocketAddr) -> io::Result<Addr> {
+    /// The address and port that datagrams to `addr` go to, if they may. The address of nobody stands for this host.
+    fn destination(&self, addr: SocketAddr) -> io::Result<(Addr, u16)> {
         let ip = addr.ip();
         let v4 = unmapped(addr_of(ip)).is_some() || addr.is_ipv4();
-        match self.0.v4 {
-            true if !v4 => Err(errno(Errno::AFNOSUPPORT)),
-            false if v4 && self.0.only_v6 => Err(errno(Errno::NETUNREACH)),
-            _ if !ip.is_unspecified() => Ok(addr_of(ip)),
-            _ if v4 => Ok(addr_of(Ipv4Addr::LOCALHOST.into())),
-            _ => Ok(addr_of(Ipv6Addr::LOCALHOST.into())),
-        }
+        let ip = match self.0.v4 {
+            true if !v4 => return Err(errno(Errno::AFNOSUPPORT)),
+            false if v4 && self.0.only_v6 => return Err(errno(Errno::NETUNREACH)),
+            _ if !ip.is_unspecified() => ip,
+            _ if v4 => Ipv4Addr::LOCALHOST.into(),
+            _ => Ipv6Addr::LOCALHOST.into(),
+        };
+        Ok((addr_of(ip), addr.port()))
     }
 
     /// Sends a datagram to `addr`. Returns its length.
     pub fn send_to(&self, payload: &[u8], addr: impl ToSocketAddrs) -> io::Result<usize> {
         let addr = addr.to_socket_addrs()?.next().ok_or_else(|| errno(Errno::INVAL))?;
-        let to = (self.destination(addr)?, addr.port());
+        let to = self.destination(addr)?;
         self.send_messages(std::iter::once((payload, Some(to)))).map(|_| payload.len())
     }
 
@@ -223,7 +224,7 @@ impl UdpSocket {
     pub fn send_batch(&self, messages: &[(&[u8], Option<SocketAddr>)]) -> io::Result<usize> {
         let mut wrong = None;
         let checked = messages.iter().map_while(|(payload, addr)| {
-            let to = addr.map(|addr| Ok((self.destination(addr)?, addr.port()))).transpose();
+            let to = addr.map(|addr| self.destination(addr)).transpose();
             to.map_err(|error| wrong = Some(error)).ok().map(|to| (*payload, to))
         });
         let sent = self.send_messages(checked)?;
@@ -257,7 +258,7 @@ impl UdpSocket {
         to: Option<SocketAddr>,
     ) -> io::Result<()> {
         let Inner { shared, options, tx, slot, .. } = &*self.0;
-        let to = to.map(|to| Ok::<_, io::Error>((self.destination(to)?, to.port()))).transpose()?;
+        let to = to.map(|to| self.destination(to)).transpose()?;
         self.check()?;
         let sending = Sending { shared, options, wait: None, slot: slot.index(), out, sender };
         with(shared, |thread| sending.one_more(thread, &lock(tx).ends, payload, to)).map_err(errno)
