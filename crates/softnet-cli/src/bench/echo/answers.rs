@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use softnet_dev::mem::Sink;
+
 /// Numbers that the client may be behind; more than requests are ever outstanding, so it can't be too far.
 const SLOTS: usize = 1 << 16;
 
@@ -43,6 +45,25 @@ impl Answers {
     /// Whether any was none.
     pub(in crate::bench) fn has_strange(&self) -> bool {
         self.strange.load(Ordering::Relaxed) > 0
+    }
+}
+
+/// What takes packets out of the NIC, and hands over the numbers of the responses. `number` tells that of a packet, if it is one.
+pub(in crate::bench) struct Responses<F> {
+    pub(in crate::bench) answers: Arc<Answers>,
+    pub(in crate::bench) position: u64,
+    pub(in crate::bench) number: F,
+}
+
+impl<F: FnMut(&[u8]) -> Option<u64> + Send> Sink for Responses<F> {
+    fn read(&mut self, packet: &[u8]) {
+        match (self.number)(packet) {
+            Some(number) => {
+                self.answers.put(self.position, number);
+                self.position += 1;
+            }
+            None => self.answers.strange(),
+        }
     }
 }
 

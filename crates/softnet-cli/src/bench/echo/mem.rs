@@ -11,9 +11,9 @@ use softnet::config::DeviceConfig;
 use softnet::{Assembly, Stack};
 use softnet_core::SoftnetData;
 use softnet_core::skb::Region;
-use softnet_dev::mem::{NicConfig, NicPort, Sink, Source, nic};
+use softnet_dev::mem::{NicConfig, NicPort, Source, nic};
 
-use super::answers::Answers;
+use super::answers::{Answers, Responses};
 use super::client::{Client, Sent, Wire};
 use super::packet::{End, Format};
 use super::{Bed, Setup};
@@ -38,24 +38,6 @@ impl Source for Requests {
 
     fn next_len(&self) -> usize {
         self.format.len()
-    }
-}
-
-struct Responses {
-    format: Format,
-    answers: Arc<Answers>,
-    position: u64,
-}
-
-impl Sink for Responses {
-    fn read(&mut self, packet: &[u8]) {
-        match self.format.answered(packet) {
-            Some(number) => {
-                self.answers.put(self.position, number);
-                self.position += 1;
-            }
-            None => self.answers.strange(),
-        }
     }
 }
 
@@ -103,7 +85,9 @@ pub(super) fn bed(setup: &Setup) -> Result<Bed, String> {
         move |_: &Arc<Region>| {
             Ok(move |dev: u16, device: &DeviceConfig, _: &mut SoftnetData| {
                 let source = Requests { format: format.clone(), next: 0 };
-                let sink = Responses { format: format.clone(), answers: answers.clone(), position: 0 };
+                let format = format.clone();
+                let number = move |packet: &[u8]| format.answered(packet);
+                let sink = Responses { answers: answers.clone(), position: 0, number };
                 let config = NicConfig {
                     name: device.name.clone(),
                     mac: SERVER.mac,

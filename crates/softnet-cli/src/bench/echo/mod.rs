@@ -32,9 +32,9 @@ use softnet::context::Context;
 use softnet_dev::mem::Coalesce;
 use softnet_dev::sched::Policy;
 
-pub(super) use answers::Answers;
+pub(super) use answers::{Answers, Responses};
 pub(crate) use client::{Client, Load};
-pub(super) use client::{Sent, Wire};
+pub(super) use client::{Outcome, Sent, Wire};
 pub(crate) use packet::PORT;
 pub(crate) use responder::Responder;
 pub(crate) use usage::Usage;

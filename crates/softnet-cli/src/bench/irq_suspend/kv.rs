@@ -8,13 +8,13 @@ use std::sync::PoisonError;
 use std::time::Instant;
 
 use serde_json::json;
-use softnet::busy_poll::EpollParams;
 use softnet::control::{SetKnobs, Target};
 use softnet::show::{NapiRow, Stats};
 use softnet_dev::sched::Policy;
 use udp_kv::Waiting;
 
 use super::cases::{CASES, Case};
+use super::figures::{self, Polled};
 use super::measure::Times;
 use super::{FLOWS, FULL, IrqSuspend, QUICK, load_value, published};
 use crate::bench::cpu::Used;
@@ -193,12 +193,7 @@ fn measure(
     if let Some((stack, napi)) = side.stack() {
         stack.view().set_knobs(&SetKnobs { target: Target::Napi(napi), knobs: case.knobs() })?;
     }
-    let poller = case.poller();
-    let params = EpollParams {
-        busy_poll_usecs: poller.busy_poll_usecs,
-        busy_poll_budget: poller.busy_poll_budget,
-        prefer_busy_poll: poller.prefer_busy_poll,
-    };
+    let params = case.poller().epoll();
     let waiting = Waiting { params, max_events: max_events.into(), longest: case.wait, ..Waiting::default() };
     let (before, ring_drops) = (stats(side), side.lost_on_the_wire()?);
     let app = App::start(side, waiting, cpu)?;
@@ -216,8 +211,10 @@ fn measure(
         let dropped = after.dropped - before.dropped;
         let (received, sent) = (after.received - before.received, after.transmitted - before.transmitted);
         let lost = dropped + ring_drops + served.not_sent;
-        // Of requests or of responses: a client that is kept from its CPU lets the queues before its wire run full.
-        if received + served.sent != served.received + sent + dropped || outcome.lost > lost {
+        // A client that is kept from its CPU lets the queues before its wire run full: then responses are dropped, too.
+        let requests = received.checked_sub(served.received);
+        let responses = served.sent.checked_sub(sent);
+        if requests.zip(responses).map(|(a, b)| a + b) != Some(dropped) || outcome.lost > lost {
             return Err(format!(
                 "{received} requests were received, {sent} responses sent, {dropped} dropped, {ring_drops} by the \
                  device; of the server {served:?}; the client missed {}",
@@ -230,18 +227,7 @@ fn measure(
     let (worker, app) = (end.worker - begin.worker, end.application - begin.application);
     let kernel = end.kernel.since(begin.kernel).cpu_ns;
     let cpu_ns = worker.cpu_ns + app.cpu_ns + kernel;
-    let percent = |ns: u64| 100.0 * ns as f64 / 1e9 / seconds;
-    let share = |a: f64, b: f64| if b > 0.0 { a / b } else { 0.0 };
-    let offered = match load {
-        Load::Open { rate } => rate,
-        Load::Closed { .. } => outcome.qps(),
-    };
-    let mut sample = vec![
-        ("qps", outcome.qps()),
-        ("offered_qps", offered),
-        ("sustained_percent", 100.0 * share(outcome.qps(), offered)),
-    ];
-    sample.extend(outcome.latency.figures());
+    let mut sample = figures::answered(&load, &outcome);
     {
         let second = side.second.lock().unwrap_or_else(PoisonError::into_inner);
         let of =
@@ -253,25 +239,18 @@ fn measure(
             ("second_lost", second.lost as f64),
         ]);
     }
+    sample.extend(figures::cpu((cpu_ns, worker.cpu_ns + kernel), seconds, outcome.answered));
     sample.extend([
-        ("cpu_percent", percent(cpu_ns)),
-        ("worker_cpu_percent", percent(worker.cpu_ns + kernel)),
-        ("cpu_ns_per_request", share(seconds * 10e6 * percent(cpu_ns), outcome.answered as f64)),
         ("app_wakeups_per_s", app.blocked as f64 / seconds),
         ("app_preempted_per_s", app.preempted as f64 / seconds),
-        ("lost_percent", 100.0 * share((outcome.sent - outcome.received) as f64, outcome.sent as f64)),
-        ("late_percent", 100.0 * outcome.late),
     ]);
+    sample.extend(figures::missed(&outcome));
     if let (Some(begin), Some(end)) = (&begin.napi, &end.napi) {
-        let rate = |of: fn(&NapiRow) -> u64| of(end).saturating_sub(of(begin)) as f64 / seconds;
-        let (polls, empty) = (rate(|n| n.polls), rate(|n| n.empty_polls));
+        let polled = Polled { begin, end, seconds };
+        sample.extend(polled.polls());
         sample.extend([
-            ("doorbells_per_s", rate(|n| n.doorbells)),
-            ("polls_per_s", polls),
-            ("empty_polls_percent", 100.0 * share(empty, polls)),
-            ("packets_per_poll", share(rate(|n| n.packets), polls - empty)),
-            ("busy_polls_per_s", rate(|n| n.busy_polls)),
-            ("suspensions_per_s", rate(|n| n.suspensions)),
+            ("busy_polls_per_s", polled.rate(|n| n.busy_polls)),
+            ("suspensions_per_s", polled.rate(|n| n.suspensions)),
         ]);
     }
     Ok(sample)

@@ -7,6 +7,7 @@ use softnet::control::{SetKnobs, Target};
 use softnet::show::{NapiRow, Stats};
 
 use super::cases::Case;
+use super::figures::{self, Polled, share};
 use crate::bench::echo::{Bed, Load, Responder, Usage};
 use crate::bench::report::Sample;
 
@@ -74,44 +75,24 @@ pub(super) fn measure(
     balance(&totals, &view.stats(), outcome.lost, drops)?;
 
     let seconds = (end.at - begin.at).as_secs_f64();
-    let rate = |of: fn(&NapiRow) -> u64| of(&end.napi).saturating_sub(of(&begin.napi)) as f64 / seconds;
+    let polled = Polled { begin: &begin.napi, end: &end.napi, seconds };
     let (worker, app) = (end.worker - begin.worker, end.application - begin.application);
-    let percent = |ns: u64| 100.0 * ns as f64 / 1e9 / seconds;
-    let share = |a: f64, b: f64| if b > 0.0 { a / b } else { 0.0 };
-    let (polls, empty) = (rate(|n| n.polls), rate(|n| n.empty_polls));
     let deferral_ns = end.deferral_ns.saturating_sub(begin.deferral_ns) as f64 / seconds;
-    let offered = match load {
-        Load::Open { rate } => rate,
-        Load::Closed { .. } => outcome.qps(),
-    };
-    let mut sample = vec![
-        ("qps", outcome.qps()),
-        ("offered_qps", offered),
-        ("sustained_percent", 100.0 * share(outcome.qps(), offered)),
-    ];
-    sample.extend(outcome.latency.figures());
+    let deferrals = polled.rate(|n| n.deferrals);
+    let mut sample = figures::answered(&load, &outcome);
+    sample.extend(figures::cpu((worker.cpu_ns + app.cpu_ns, worker.cpu_ns), seconds, outcome.answered));
+    sample.extend(polled.polls());
     sample.extend([
-        ("cpu_percent", percent(worker.cpu_ns + app.cpu_ns)),
-        ("worker_cpu_percent", percent(worker.cpu_ns)),
-        (
-            "cpu_ns_per_request",
-            share(seconds * 10e6 * percent(worker.cpu_ns + app.cpu_ns), outcome.answered as f64),
-        ),
-        ("doorbells_per_s", rate(|n| n.doorbells)),
-        ("polls_per_s", polls),
-        ("empty_polls_percent", 100.0 * share(empty, polls)),
-        ("packets_per_poll", share(rate(|n| n.packets), polls - empty)),
         ("requests_per_wait", share(answered.requests as f64, answered.waits as f64)),
         ("worker_wakeups_per_s", worker.blocked as f64 / seconds),
         ("app_wakeups_per_s", app.blocked as f64 / seconds),
         ("app_preempted_per_s", app.preempted as f64 / seconds),
-        ("busy_polls_per_s", rate(|n| n.busy_polls)),
-        ("suspensions_per_s", rate(|n| n.suspensions)),
-        ("deferrals_per_s", rate(|n| n.deferrals)),
-        ("effective_timeout_us", share(deferral_ns, rate(|n| n.deferrals)) / 1000.0),
-        ("lost_percent", 100.0 * share((outcome.sent - outcome.received) as f64, outcome.sent as f64)),
-        ("late_percent", 100.0 * outcome.late),
+        ("busy_polls_per_s", polled.rate(|n| n.busy_polls)),
+        ("suspensions_per_s", polled.rate(|n| n.suspensions)),
+        ("deferrals_per_s", deferrals),
+        ("effective_timeout_us", share(deferral_ns, deferrals) / 1000.0),
     ]);
+    sample.extend(figures::missed(&outcome));
     Ok(sample)
 }
 

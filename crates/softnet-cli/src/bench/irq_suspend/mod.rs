@@ -19,6 +19,7 @@
 //! is part of their latency. `late_percent` says how many.
 
 mod cases;
+mod figures;
 mod kv;
 mod measure;
 mod published;
@@ -62,9 +63,9 @@ always outstanding (MAX).
   late_percent         requests that the client sent more than 10 µs after they were due: then it is a limit
 
 --device xdp: over a veth pair, by AF_XDP. Needs root. On veth the server's CPU also runs the client's softirq, which is \
-the same for all cases. 
+the same for all cases; with --app kv a thread of the kernel on the client's CPU does.
 
---app kv: the application is udp-kv, with 64 sockets of softnet in an epoll set, asked by memcached's get; a second \
+--app kv: the application is udp-kv, with 512 sockets of softnet in an epoll set, asked by memcached's get; a second \
 application with a thread and a socket of its own is asked 1000 times a second by the same queue, and is woken. maxevents \
 is how many sockets the server serves between two waits.
 

@@ -9,13 +9,13 @@ use softnet::config::DeviceConfig;
 use softnet::{Assembly, Stack};
 use softnet_core::SoftnetData;
 use softnet_core::skb::Region;
-use softnet_dev::mem::{NicConfig, NicPort, Sink, Source, nic};
+use softnet_dev::mem::{NicConfig, NicPort, Source, nic};
 use softnet_dev::sched::Policy;
 
 use super::light::Light;
 use super::packet::{Ends, Format, PORTS, Request, number};
 use super::{Bed, Side, config, host, text};
-use crate::bench::echo::{Answers, Client, Sent, Wire};
+use crate::bench::echo::{Answers, Client, Responses, Sent, Wire};
 
 const ENDS: Ends = Ends {
     client: ([2, 0, 0, 0, 2, 0], Ipv4Addr::new(198, 18, 0, 2)),
@@ -60,24 +60,6 @@ impl Source for Requests {
 
     fn next_len(&self) -> usize {
         self.format.len()
-    }
-}
-
-struct Responses {
-    format: Format,
-    answers: Arc<Answers>,
-    position: u64,
-}
-
-impl Sink for Responses {
-    fn read(&mut self, packet: &[u8]) {
-        match self.format.answered(packet) {
-            Some(request) => {
-                self.answers.put(self.position, code(request));
-                self.position += 1;
-            }
-            None => self.answers.strange(),
-        }
     }
 }
 
@@ -155,7 +137,9 @@ pub(super) fn bed(cpu: usize, policy: Option<Policy>) -> Result<Bed, String> {
         move |_: &Arc<Region>| {
             Ok(move |dev: u16, device: &DeviceConfig, _: &mut SoftnetData| {
                 let source = Requests { format: format.clone(), orders: orders.clone(), position: 0 };
-                let sink = Responses { format: format.clone(), answers: answers.clone(), position: 0 };
+                let format = format.clone();
+                let number = move |packet: &[u8]| format.answered(packet).map(code);
+                let sink = Responses { answers: answers.clone(), position: 0, number };
                 let config = NicConfig {
                     name: device.name.clone(),
                     mac: ENDS.server.0,
