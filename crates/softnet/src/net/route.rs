@@ -37,7 +37,7 @@ pub(super) struct Way {
     pub(super) mtu: u16,
 }
 
-/// Largest packet to a socket here: what fits a frame beside the headroom and a link header.
+/// Largest packet to a socket here that is of one piece: what fits a frame beside the headroom and a link header.
 const LOCAL_MTU: u16 = 1700;
 
 const LOCALHOST6: Addr = Ipv6Addr::LOCALHOST.to_bits();

@@ -187,25 +187,55 @@ impl Sending<'_> {
         if payload.len() > head.most() {
             return Err(Errno::MSGSIZE);
         }
-        match way.next {
-            Next::Device(..) | Next::Resolve => {}
-            // To ourselves, or to many: of one piece only.
-            _ if payload.len() + head.header_len() > usize::from(way.mtu) => return Err(Errno::MSGSIZE),
-            _ => return self.put(thread, way, head, payload),
-        }
+        let to_many = match way.next {
+            Next::Device(..) | Next::Resolve => None,
+            // What may be too long for some path is not for a link, or for ourselves.
+            _ if payload.len() + head.header_len() <= usize::from(way.mtu) => {
+                return self.put(thread, way, head, payload);
+            }
+            Next::Local => {
+                let mut run = head.write_run(&mut thread.ctx, payload).ok_or(Errno::NOBUFS)?;
+                self.deliver(thread, &mut run, head);
+                return Ok(());
+            }
+            Next::Broadcast(dev, link) | Next::Multicast(dev, link) => Some((dev, link)),
+        };
         // What was sent before leaves before.
         self.flush(&mut thread.ctx)?;
+        if let Some(dev) = self.loops_back(way, head) {
+            let mut run = head.write_run(&mut thread.ctx, payload).ok_or(Errno::NOBUFS)?;
+            self.loop_back(thread, dev, &mut run);
+        }
         let (datagram, udp) = head.datagram(payload);
         let mut result = Ok(());
         self.shared.slow_path(&mut thread.ctx, 0, |slow, ctx, view, out| {
             let pieces = (udp.len() + payload.len(), [&udp[..], payload]);
-            result = slow.send_datagram(ctx, view, datagram, pieces, out);
+            result = match to_many {
+                None => slow.send_datagram(ctx, view, datagram, pieces, out),
+                Some((dev, [a, b, c, d, e, f, ..])) => {
+                    slow.send_datagram_to_many(ctx, view, datagram, (dev, [a, b, c, d, e, f]), pieces, out)
+                }
+            };
         });
         result.map_err(|reason| match reason {
             DropReason::PktTooBig => Errno::MSGSIZE,
             DropReason::NoFrame => Errno::NOBUFS,
+            DropReason::DevReady => Errno::NETDOWN,
             _ => Errno::NETUNREACH,
         })
+    }
+
+    /// The device on which members here of the group that a datagram goes to are to get it, too, if there are any.
+    fn loops_back(&self, way: &Way, head: &UdpHead) -> Option<u16> {
+        let Next::Multicast(dev, _) = way.next else { return None };
+        let wanted = self.options.multicast_loop.load(Ordering::Relaxed);
+        (wanted && self.shared.sockets.binder().has_members(head.dst, dev)).then_some(dev)
+    }
+
+    /// Hands a datagram over to them.
+    fn loop_back(&self, thread: &mut AppThread, dev: u16, run: &mut Batch) {
+        thread.ctx.originated(run.len() as u64);
+        self.shared.sockets.multicast(&mut thread.ctx, dev, run, &mut thread.ready);
     }
 
     fn put(
@@ -226,14 +256,10 @@ impl Sending<'_> {
         if dev != Some(self.out.dev) || self.out.batch.room() == 0 {
             self.flush(&mut thread.ctx)?;
         }
-        if let Next::Multicast(dev, _) = way.next
-            && self.options.multicast_loop.load(Ordering::Relaxed)
-            && self.shared.sockets.binder().has_members(head.dst, dev)
-        {
+        if let Some(dev) = self.loops_back(way, head) {
             let mut run = Batch::new();
             write(&mut thread.ctx, &mut run, &link, head, payload)?;
-            thread.ctx.originate();
-            self.shared.sockets.multicast(&mut thread.ctx, dev, &mut run, &mut thread.ready);
+            self.loop_back(thread, dev, &mut run);
         }
         match (dev, way.next) {
             (Some(dev), _) => {

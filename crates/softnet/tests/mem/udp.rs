@@ -38,7 +38,7 @@ pub(crate) fn sent(frame: &[u8]) -> Option<(SocketAddrV4, SocketAddrV4, Vec<u8>)
     Some((from, to, frame[42..].to_vec()))
 }
 
-fn payload(len: usize) -> Vec<u8> {
+pub(crate) fn payload(len: usize) -> Vec<u8> {
     (0..len).map(|i| (i * 7 + len) as u8).collect()
 }
 
