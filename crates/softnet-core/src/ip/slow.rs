@@ -71,7 +71,8 @@ impl View<'_> {
         self.ifaces.get(usize::from(dev))?.as_ref()
     }
 
-    fn is_broadcast(&self, addr: Ipv4Addr) -> bool {
+    /// Whether `addr` is that of all on a link, but for 255.255.255.255.
+    pub fn is_broadcast(&self, addr: Ipv4Addr) -> bool {
         self.tables.v4.next_hop(self.tables.v4.fib.lookup(addr.into())).kind == Kind::Broadcast
     }
 

@@ -339,13 +339,26 @@ impl Binder {
     pub fn members(&self, flow: &Flow, dev: u16) -> impl Iterator<Item = super::Hit> {
         let flow = *flow;
         let members = self.members.get(&flow.local).into_iter().flatten();
-        members.filter(move |(on, _)| *on == dev).filter_map(move |(_, slot)| {
-            let key = self.entries.get(slot)?.key;
-            let to_it = key.lport == flow.lport && (key.local == ANY || key.local == flow.local);
-            let from_peer = !key.is_connected() || (key.remote, key.rport) == (flow.remote, flow.rport);
-            let generation = self.sockets.slot(*slot)?.generation();
-            (to_it && from_peer).then_some(super::Hit { slot: *slot, generation })
-        })
+        members.filter(move |(on, _)| *on == dev).filter_map(move |(_, slot)| self.wanted_by(*slot, &flow))
+    }
+
+    /// The sockets that want a datagram of `flow` to all on a link (RFC 1122 section 4.1.3.1).
+    pub fn listeners(&self, flow: &Flow) -> impl Iterator<Item = super::Hit> {
+        let flow = *flow;
+        let bound = self.ports.get(&flow.lport).into_iter().flatten();
+        bound.filter_map(move |slot| self.wanted_by(*slot, &flow))
+    }
+
+    /// Whether the socket in `slot` wants a datagram to many.
+    fn wanted_by(&self, slot: u32, flow: &Flow) -> Option<super::Hit> {
+        let Entry { key, how, .. } = self.entries.get(&slot)?;
+        let v4 = is_v4(flow.local);
+        let to_it = key.lport == flow.lport
+            && (key.local == ANY || key.local == flow.local)
+            && how.overlaps(How::new(v4, !v4));
+        let from_peer = !key.is_connected() || (key.remote, key.rport) == (flow.remote, flow.rport);
+        let generation = self.sockets.slot(slot)?.generation();
+        (to_it && from_peer).then_some(super::Hit { slot, generation })
     }
 
     /// Whether anybody is a member of `group` on device `dev`.

@@ -21,7 +21,7 @@ pub(super) enum Next {
     Device(u16, [u8; ETH_LEN]),
     /// Out of a device, once the slow path has found the neighbour.
     Resolve,
-    /// To all on this device's link.
+    /// To all on this device's link: sockets here that listen are to get it, too.
     Broadcast(u16, [u8; ETH_LEN]),
     /// To all on this device's link that are members of the group: members here are to get it, too.
     Multicast(u16, [u8; ETH_LEN]),

@@ -225,17 +225,25 @@ impl Sending<'_> {
         })
     }
 
-    /// The device on which members here of the group that a datagram goes to are to get it, too, if there are any.
+    /// The device by which sockets here are to get a datagram to many, too, if any want it: members of the group unless the sender
+    /// said no, and all that listen to broadcasts, as the kernel's `ip_mc_output` has it.
     fn loops_back(&self, way: &Way, head: &UdpHead) -> Option<u16> {
-        let Next::Multicast(dev, _) = way.next else { return None };
-        let wanted = self.options.multicast_loop.load(Ordering::Relaxed);
-        (wanted && self.shared.sockets.binder().has_members(head.dst, dev)).then_some(dev)
+        let flow = Flow { local: head.dst, remote: head.src, lport: head.dport, rport: head.sport };
+        let (dev, wanted) = match way.next {
+            Next::Multicast(dev, _) => {
+                let on = self.options.multicast_loop.load(Ordering::Relaxed);
+                (dev, on && self.shared.sockets.binder().has_members(head.dst, dev))
+            }
+            Next::Broadcast(dev, _) => (dev, self.shared.sockets.binder().listeners(&flow).next().is_some()),
+            _ => return None,
+        };
+        wanted.then_some(dev)
     }
 
     /// Hands a datagram over to them.
     fn loop_back(&self, thread: &mut AppThread, dev: u16, run: &mut Batch) {
         thread.ctx.originated(run.len() as u64);
-        self.shared.sockets.multicast(&mut thread.ctx, dev, run, &mut thread.ready);
+        self.shared.sockets.to_many(&mut thread.ctx, dev, run, &mut thread.ready);
     }
 
     fn put(
