@@ -55,25 +55,48 @@ impl Ends {
 pub(super) struct Outgoing {
     pub(super) batch: Batch,
     pub(super) dev: u16,
+    /// Copies of those to many, for sockets here: they get none of what is given back to its sender.
+    loops: Batch,
 }
 
 impl Outgoing {
     pub(super) fn new() -> Self {
-        Outgoing { batch: Batch::new(), dev: 0 }
+        Outgoing { batch: Batch::new(), dev: 0, loops: Batch::new() }
     }
 
-    /// Sends them. While the sender is held back it blocks, but no longer than until `wait`: then they stay.
+    /// Sends them. While the sender is held back it blocks, but no longer than until `wait`: then they stay. The sockets here that
+    /// got something are to be [told](tell).
     pub(super) fn flush(
         &mut self,
         shared: &Shared,
-        ctx: &mut SoftnetData,
+        thread: &mut AppThread,
         sender: &mut LocalSender,
         wait: Option<u64>,
     ) -> Result<(), WouldBlock> {
         if !self.batch.is_empty() {
-            sender.send(shared, ctx, (self.dev, None), &mut self.batch, wait)?;
+            sender.send(shared, &mut thread.ctx, (self.dev, None), &mut self.batch, wait)?;
+        }
+        for skb in self.loops.drain() {
+            let mut run = Batch::new();
+            match run.push(skb) {
+                Ok(()) => loop_back(shared, thread, self.dev, &mut run),
+                Err(skb) => thread.ctx.free_skb(skb),
+            }
         }
         Ok(())
+    }
+
+    /// Gives up what is there, which was not sent: never seen outside, it counts nowhere. Returns how many datagrams that was.
+    fn give_up(&mut self, ctx: &mut SoftnetData) -> usize {
+        let n = self.batch.len();
+        ctx.free_skbs(&mut self.batch, |_| {});
+        self.free_loops(ctx);
+        n
+    }
+
+    /// Nobody here is to get what does not leave.
+    pub(super) fn free_loops(&mut self, ctx: &mut SoftnetData) {
+        ctx.free_skbs(&mut self.loops, |_| {});
     }
 }
 
@@ -111,11 +134,10 @@ impl Sending<'_> {
             }
             taken += 1;
         }
-        let flushed = self.flush(&mut thread.ctx);
-        // What is held back was not taken: never seen outside of this call, it counts nowhere.
-        taken -= self.out.batch.len();
-        thread.ctx.free_skbs(&mut self.out.batch, |_| {});
-        self.tell(thread);
+        let flushed = self.flush(thread);
+        // What is held back was not taken.
+        taken -= self.out.give_up(&mut thread.ctx);
+        tell(self.shared, thread);
         match (taken, result.and(flushed)) {
             (0, Err(error)) => Err(error),
             (taken, _) => Ok(taken),
@@ -131,14 +153,8 @@ impl Sending<'_> {
         to: Option<(Addr, u16)>,
     ) -> Result<(), Errno> {
         let result = self.one(thread, ends, payload, to);
-        self.tell(thread);
+        tell(self.shared, thread);
         result
-    }
-
-    /// Tells the sockets here that got something.
-    fn tell(&self, thread: &mut AppThread) {
-        let sockets = &self.shared.sockets;
-        thread.ready.drain(..).for_each(|slot| sockets.notify(slot));
     }
 
     fn one(
@@ -201,10 +217,10 @@ impl Sending<'_> {
             Next::Broadcast(dev, link) | Next::Multicast(dev, link) => Some((dev, link)),
         };
         // What was sent before leaves before.
-        self.flush(&mut thread.ctx)?;
+        self.flush(thread)?;
         if let Some(dev) = self.loops_back(way, head) {
             let mut run = head.write_run(&mut thread.ctx, payload).ok_or(Errno::NOBUFS)?;
-            self.loop_back(thread, dev, &mut run);
+            loop_back(self.shared, thread, dev, &mut run);
         }
         let (datagram, udp) = head.datagram(payload);
         let mut result = Ok(());
@@ -240,12 +256,6 @@ impl Sending<'_> {
         wanted.then_some(dev)
     }
 
-    /// Hands a datagram over to them.
-    fn loop_back(&self, thread: &mut AppThread, dev: u16, run: &mut Batch) {
-        thread.ctx.originated(run.len() as u64);
-        self.shared.sockets.to_many(&mut thread.ctx, dev, run, &mut thread.ready);
-    }
-
     fn put(
         &mut self,
         thread: &mut AppThread,
@@ -262,17 +272,16 @@ impl Sending<'_> {
         // Before there is a packet that would have to be given up; and before one that is as good as sent, since what was
         // taken are the first ones.
         if dev != Some(self.out.dev) || self.out.batch.room() == 0 {
-            self.flush(&mut thread.ctx)?;
-        }
-        if let Some(dev) = self.loops_back(way, head) {
-            let mut run = Batch::new();
-            write(&mut thread.ctx, &mut run, &link, head, payload)?;
-            self.loop_back(thread, dev, &mut run);
+            self.flush(thread)?;
         }
         match (dev, way.next) {
             (Some(dev), _) => {
                 write(&mut thread.ctx, &mut self.out.batch, &link, head, payload)?;
                 self.out.dev = dev;
+                if self.loops_back(way, head).is_some() {
+                    // There is room: one for each of the batch at the most. Without memory it is lost, as the kernel's is.
+                    let _ = write(&mut thread.ctx, &mut self.out.loops, &link, head, payload);
+                }
             }
             (None, Next::Local) => {
                 let mut local = Batch::new();
@@ -305,14 +314,25 @@ impl Sending<'_> {
     }
 
     /// Sends what is gathered. If it is held back for too long that stays, and the socket is told when it may go on.
-    fn flush(&mut self, ctx: &mut SoftnetData) -> Result<(), Errno> {
-        self.out.flush(self.shared, ctx, self.sender, self.wait).map_err(|WouldBlock| {
+    fn flush(&mut self, thread: &mut AppThread) -> Result<(), Errno> {
+        self.out.flush(self.shared, thread, self.sender, self.wait).map_err(|WouldBlock| {
             if self.wait.is_none() {
                 self.sender.tell(self.shared, self.slot);
             }
             Errno::AGAIN
         })
     }
+}
+
+/// Tells the sockets here that got something.
+pub(super) fn tell(shared: &Shared, thread: &mut AppThread) {
+    thread.ready.drain(..).for_each(|slot| shared.sockets.notify(slot));
+}
+
+/// Hands a datagram to many over to the sockets here that want it.
+fn loop_back(shared: &Shared, thread: &mut AppThread, dev: u16, run: &mut Batch) {
+    thread.ctx.originated(run.len() as u64);
+    shared.sockets.to_many(&mut thread.ctx, dev, run, &mut thread.ready);
 }
 
 /// Appends a datagram to `batch`, which has room.
