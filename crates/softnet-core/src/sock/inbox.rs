@@ -193,6 +193,12 @@ impl Inbox {
         self.account();
     }
 
+    /// That was undone, which made the slot be of `generation`.
+    pub fn disconnected(&mut self, generation: u32) {
+        self.peer = None;
+        self.generations.1 = generation;
+    }
+
     /// The next datagram, which stays.
     pub fn peek(&mut self, ctx: &mut SoftnetData) -> Option<&Datagram> {
         if self.front.is_none() {
