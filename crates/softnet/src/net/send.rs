@@ -55,25 +55,48 @@ impl Ends {
 pub(super) struct Outgoing {
     pub(super) batch: Batch,
     pub(super) dev: u16,
+    /// Copies of those to many, for sockets here: they get none of what is given back to its sender.
+    loops: Batch,
 }
 
 impl Outgoing {
     pub(super) fn new() -> Self {
-        Outgoing { batch: Batch::new(), dev: 0 }
+        Outgoing { batch: Batch::new(), dev: 0, loops: Batch::new() }
     }
 
-    /// Sends them. While the sender is held back it blocks, but no longer than until `wait`: then they stay.
+    /// Sends them. While the sender is held back it blocks, but no longer than until `wait`: then they stay. The sockets here that
+    /// got something are to be [told](tell).
     pub(super) fn flush(
         &mut self,
         shared: &Shared,
-        ctx: &mut SoftnetData,
+        thread: &mut AppThread,
         sender: &mut LocalSender,
         wait: Option<u64>,
     ) -> Result<(), WouldBlock> {
         if !self.batch.is_empty() {
-            sender.send(shared, ctx, (self.dev, None), &mut self.batch, wait)?;
+            sender.send(shared, &mut thread.ctx, (self.dev, None), &mut self.batch, wait)?;
+        }
+        for skb in self.loops.drain() {
+            let mut run = Batch::new();
+            match run.push(skb) {
+                Ok(()) => loop_back(shared, thread, self.dev, &mut run),
+                Err(skb) => thread.ctx.free_skb(skb),
+            }
         }
         Ok(())
+    }
+
+    /// Gives up what is there, which was not sent: never seen outside, it counts nowhere. Returns how many datagrams that was.
+    fn give_up(&mut self, ctx: &mut SoftnetData) -> usize {
+        let n = self.batch.len();
+        ctx.free_skbs(&mut self.batch, |_| {});
+        self.free_loops(ctx);
+        n
+    }
+
+    /// Nobody here is to get what does not leave.
+    pub(super) fn free_loops(&mut self, ctx: &mut SoftnetData) {
+        ctx.free_skbs(&mut self.loops, |_| {});
     }
 }
 
@@ -111,11 +134,10 @@ impl Sending<'_> {
             }
             taken += 1;
         }
-        let flushed = self.flush(&mut thread.ctx);
-        // What is held back was not taken: never seen outside of this call, it counts nowhere.
-        taken -= self.out.batch.len();
-        thread.ctx.free_skbs(&mut self.out.batch, |_| {});
-        self.tell(thread);
+        let flushed = self.flush(thread);
+        // What is held back was not taken.
+        taken -= self.out.give_up(&mut thread.ctx);
+        tell(self.shared, thread);
         match (taken, result.and(flushed)) {
             (0, Err(error)) => Err(error),
             (taken, _) => Ok(taken),
@@ -131,14 +153,8 @@ impl Sending<'_> {
         to: Option<(Addr, u16)>,
     ) -> Result<(), Errno> {
         let result = self.one(thread, ends, payload, to);
-        self.tell(thread);
+        tell(self.shared, thread);
         result
-    }
-
-    /// Tells the sockets here that got something.
-    fn tell(&self, thread: &mut AppThread) {
-        let sockets = &self.shared.sockets;
-        thread.ready.drain(..).for_each(|slot| sockets.notify(slot));
     }
 
     fn one(
@@ -187,25 +203,57 @@ impl Sending<'_> {
         if payload.len() > head.most() {
             return Err(Errno::MSGSIZE);
         }
-        match way.next {
-            Next::Device(..) | Next::Resolve => {}
-            // To ourselves, or to many: of one piece only.
-            _ if payload.len() + head.header_len() > usize::from(way.mtu) => return Err(Errno::MSGSIZE),
-            _ => return self.put(thread, way, head, payload),
-        }
+        let to_many = match way.next {
+            Next::Device(..) | Next::Resolve => None,
+            // What may be too long for some path is not for a link, or for ourselves.
+            _ if payload.len() + head.header_len() <= usize::from(way.mtu) => {
+                return self.put(thread, way, head, payload);
+            }
+            Next::Local => {
+                let mut run = head.write_run(&mut thread.ctx, payload).ok_or(Errno::NOBUFS)?;
+                self.deliver(thread, &mut run, head);
+                return Ok(());
+            }
+            Next::Broadcast(dev, link) | Next::Multicast(dev, link) => Some((dev, link)),
+        };
         // What was sent before leaves before.
-        self.flush(&mut thread.ctx)?;
+        self.flush(thread)?;
+        if let Some(dev) = self.loops_back(way, head) {
+            let mut run = head.write_run(&mut thread.ctx, payload).ok_or(Errno::NOBUFS)?;
+            loop_back(self.shared, thread, dev, &mut run);
+        }
         let (datagram, udp) = head.datagram(payload);
         let mut result = Ok(());
         self.shared.slow_path(&mut thread.ctx, 0, |slow, ctx, view, out| {
             let pieces = (udp.len() + payload.len(), [&udp[..], payload]);
-            result = slow.send_datagram(ctx, view, datagram, pieces, out);
+            result = match to_many {
+                None => slow.send_datagram(ctx, view, datagram, pieces, out),
+                Some((dev, [a, b, c, d, e, f, ..])) => {
+                    slow.send_datagram_to_many(ctx, view, datagram, (dev, [a, b, c, d, e, f]), pieces, out)
+                }
+            };
         });
         result.map_err(|reason| match reason {
             DropReason::PktTooBig => Errno::MSGSIZE,
             DropReason::NoFrame => Errno::NOBUFS,
+            DropReason::DevReady => Errno::NETDOWN,
             _ => Errno::NETUNREACH,
         })
+    }
+
+    /// The device by which sockets here are to get a datagram to many, too, if any want it: members of the group unless the sender
+    /// said no, and all that listen to broadcasts, as the kernel's `ip_mc_output` has it.
+    fn loops_back(&self, way: &Way, head: &UdpHead) -> Option<u16> {
+        let flow = Flow { local: head.dst, remote: head.src, lport: head.dport, rport: head.sport };
+        let (dev, wanted) = match way.next {
+            Next::Multicast(dev, _) => {
+                let on = self.options.multicast_loop.load(Ordering::Relaxed);
+                (dev, on && self.shared.sockets.binder().has_members(head.dst, dev))
+            }
+            Next::Broadcast(dev, _) => (dev, self.shared.sockets.binder().listeners(&flow).next().is_some()),
+            _ => return None,
+        };
+        wanted.then_some(dev)
     }
 
     fn put(
@@ -224,21 +272,16 @@ impl Sending<'_> {
         // Before there is a packet that would have to be given up; and before one that is as good as sent, since what was
         // taken are the first ones.
         if dev != Some(self.out.dev) || self.out.batch.room() == 0 {
-            self.flush(&mut thread.ctx)?;
-        }
-        if let Next::Multicast(dev, _) = way.next
-            && self.options.multicast_loop.load(Ordering::Relaxed)
-            && self.shared.sockets.binder().has_members(head.dst, dev)
-        {
-            let mut run = Batch::new();
-            write(&mut thread.ctx, &mut run, &link, head, payload)?;
-            thread.ctx.originate();
-            self.shared.sockets.multicast(&mut thread.ctx, dev, &mut run, &mut thread.ready);
+            self.flush(thread)?;
         }
         match (dev, way.next) {
             (Some(dev), _) => {
                 write(&mut thread.ctx, &mut self.out.batch, &link, head, payload)?;
                 self.out.dev = dev;
+                if self.loops_back(way, head).is_some() {
+                    // There is room: one for each of the batch at the most. Without memory it is lost, as the kernel's is.
+                    let _ = write(&mut thread.ctx, &mut self.out.loops, &link, head, payload);
+                }
             }
             (None, Next::Local) => {
                 let mut local = Batch::new();
@@ -271,14 +314,25 @@ impl Sending<'_> {
     }
 
     /// Sends what is gathered. If it is held back for too long that stays, and the socket is told when it may go on.
-    fn flush(&mut self, ctx: &mut SoftnetData) -> Result<(), Errno> {
-        self.out.flush(self.shared, ctx, self.sender, self.wait).map_err(|WouldBlock| {
+    fn flush(&mut self, thread: &mut AppThread) -> Result<(), Errno> {
+        self.out.flush(self.shared, thread, self.sender, self.wait).map_err(|WouldBlock| {
             if self.wait.is_none() {
                 self.sender.tell(self.shared, self.slot);
             }
             Errno::AGAIN
         })
     }
+}
+
+/// Tells the sockets here that got something.
+pub(super) fn tell(shared: &Shared, thread: &mut AppThread) {
+    thread.ready.drain(..).for_each(|slot| shared.sockets.notify(slot));
+}
+
+/// Hands a datagram to many over to the sockets here that want it.
+fn loop_back(shared: &Shared, thread: &mut AppThread, dev: u16, run: &mut Batch) {
+    thread.ctx.originated(run.len() as u64);
+    shared.sockets.to_many(&mut thread.ctx, dev, run, &mut thread.ready);
 }
 
 /// Appends a datagram to `batch`, which has room.

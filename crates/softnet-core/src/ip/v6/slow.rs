@@ -149,6 +149,13 @@ impl SlowPath {
         received: Received,
         out: &mut Outbox,
     ) -> Result<(), Refused> {
+        // One of ours. (Who asks whether he may have an address has none yet, and gets past this.)
+        let src = received.src;
+        if view.iface(skb.head().dev).is_some_and(|iface| iface.owns6(src))
+            || view.tables.v6.is_martian_source(src)
+        {
+            return Err((skb, DropReason::IpInvalidSource));
+        }
         let upper = match receive(packet(&skb)) {
             Ok(upper) => upper,
             Err(refusal) => return Err(self.refuse(ctx, view, skb, refusal, out)),
@@ -268,7 +275,7 @@ impl SlowPath {
                 ctx.deliver(skb);
             }
             Message::Solicitation { target, mac } => {
-                if !iface.owns6(target) || iface.owns6(src) {
+                if !iface.owns6(target) {
                     return Err((skb, ignored));
                 }
                 if let Some(mac) = mac.filter(|_| iface.on_link6(src)) {
