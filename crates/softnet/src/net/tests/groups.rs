@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use softnet_dev::{DeviceInfo, LinkState};
 
@@ -12,8 +13,9 @@ use super::*;
 use crate::net::UdpSocket;
 use crate::net::groups::Groups;
 
-const GROUPS: [Ipv4Addr; 3] =
-    [Ipv4Addr::new(239, 0, 0, 1), Ipv4Addr::new(239, 0, 0, 2), Ipv4Addr::new(224, 0, 1, 129)];
+const GROUPS: [Ipv4Addr; 2] = [Ipv4Addr::new(239, 0, 0, 1), Ipv4Addr::new(239, 0, 0, 2)];
+const CALL: Duration = Duration::from_micros(20);
+const ROUNDS: u64 = 300;
 const ANY: Ipv4Addr = Ipv4Addr::UNSPECIFIED;
 
 /// What drivers were told: the groups of the device that is open, and how often they were asked to join one.
@@ -41,13 +43,13 @@ impl Device for Driver {
         if refuse != 0 && asked % refuse == 0 {
             return Err(io::ErrorKind::OutOfMemory.into());
         }
-        // As long as a system call may take, for others to come in between.
-        std::thread::yield_now();
+        // As long as a system call takes, for others to come in between.
+        std::thread::sleep(CALL);
         assert!(self.1.joined.lock().unwrap().insert(group), "{group} was joined twice");
         Ok(())
     }
     fn leave_group(&self, group: IpAddr) {
-        std::thread::yield_now();
+        std::thread::sleep(CALL);
         assert!(self.1.joined.lock().unwrap().remove(&group), "{group} was not joined");
     }
 }
@@ -72,7 +74,7 @@ fn drivers_are_told_of_the_first_member_and_of_the_last() {
     let (assembly, remains, told) = start();
     let open = |port| UdpSocket::bind(&remains.handle, (ANY, port)).unwrap();
     let (a, b) = (open(1), open(2));
-    let [group, other, _] = GROUPS;
+    let [group, other] = GROUPS;
     a.join_multicast_v4(&group, &OWN).unwrap();
     b.join_multicast_v4(&group, &ANY).unwrap();
     b.join_multicast_v4(&other, &ANY).unwrap();
@@ -107,43 +109,51 @@ fn drivers_are_told_of_the_first_member_and_of_the_last() {
     remains.check(1);
 }
 
+/// Does one of the things that change memberships of `socket`, which is in `mine`.
+fn step(rng: &mut Rng, handle: &Handle, socket: &mut Option<UdpSocket>, mine: &mut BTreeSet<Ipv4Addr>) {
+    let group = GROUPS[rng.below(2)];
+    match (rng.below(6), &mut *socket) {
+        (0, _) => {
+            drop(socket.take());
+            mine.clear();
+        }
+        (_, None) => *socket = Some(UdpSocket::bind(handle, (ANY, 0)).unwrap()),
+        (1..4, Some(socket)) => {
+            let left = socket.leave_multicast_v4(&group, &ANY).is_ok();
+            assert_eq!(left, mine.remove(&group));
+        }
+        (_, Some(socket)) => {
+            let joined = socket.join_multicast_v4(&group, &ANY).is_ok();
+            assert!(!joined || mine.insert(group));
+        }
+    }
+}
+
+/// Looked at time and again, while nobody does anything.
 #[test]
 fn whoever_joins_leaves_and_closes_at_once_drivers_know_who_is_left() {
     let (assembly, remains, told) = start();
     told.refuse.store(7, Ordering::Relaxed);
-    let work = |user: u16| {
-        let open = || UdpSocket::bind(&remains.handle, (ANY, 100 + user)).unwrap();
-        let (mut socket, mut mine) = (Some(open()), BTreeSet::new());
-        let mut rng = Rng(user.into());
-        for _ in 0..3000 {
-            let (group, socket) = (GROUPS[rng.below(3)], &mut socket);
-            match (rng.below(6), &mut *socket) {
-                (0, _) | (_, None) => {
-                    // The port is free only when the one before is closed.
-                    drop(socket.take());
-                    *socket = Some(open());
-                    mine.clear();
-                }
-                (1..4, Some(socket)) => {
-                    let left = socket.leave_multicast_v4(&group, &ANY).is_ok();
-                    assert_eq!(left, mine.remove(&group));
-                }
-                (_, Some(socket)) => {
-                    let joined = socket.join_multicast_v4(&group, &ANY).is_ok();
-                    assert!(!joined || mine.insert(group));
-                }
+    let mut users: Vec<_> = (0..3).map(|user| (Rng(user), None, BTreeSet::new())).collect();
+    let mut changes = 0;
+    for _ in 0..ROUNDS {
+        std::thread::scope(|scope| {
+            for (rng, socket, mine) in &mut users {
+                let handle = &remains.handle;
+                scope.spawn(move || (0..20).for_each(|_| step(rng, handle, socket, mine)));
             }
+        });
+        let mut expected = BTreeMap::new();
+        for group in users.iter().flat_map(|(.., mine)| mine) {
+            *expected.entry(IpAddr::V4(*group)).or_insert(0) += 1;
         }
-        socket
-    };
-    let sockets: Vec<_> = std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..4).map(|user| scope.spawn(move || work(user))).collect();
-        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
-    });
-    assert_eq!(told.joined(), Groups::members(&remains.shared, 0).into_keys().collect::<Vec<_>>());
-    assert!(told.asked.load(Ordering::Relaxed) > 20);
+        assert_eq!(Groups::members(&remains.shared, 0), expected);
+        assert_eq!(told.joined(), expected.into_keys().collect::<Vec<_>>());
+        changes += told.asked.swap(0, Ordering::Relaxed);
+    }
+    assert!(changes > ROUNDS);
     drop(assembly);
     assert_eq!(told.joined(), [] as [IpAddr; 0]);
-    drop(sockets);
+    drop(users);
     remains.check(1);
 }
