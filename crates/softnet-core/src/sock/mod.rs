@@ -23,6 +23,7 @@ pub mod key;
 #[cfg(all(test, feature = "loom"))]
 mod models;
 pub mod output;
+mod ports;
 mod ready;
 mod slot;
 mod table;

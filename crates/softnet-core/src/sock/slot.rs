@@ -13,7 +13,7 @@ use crate::skb::{Batch, Closed, Flags, Region, SkbInbox};
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Mutant, Ordering, fence, mutated};
 
 /// Families that a wildcard socket takes, and its reuseport group: the word that says how a slot is used. 0: not at all.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct How(pub(super) u32);
 
 impl How {
