@@ -83,6 +83,8 @@ pub(crate) enum Mutant {
     NotifyNoFence,
     /// Whoever tells those who wait for a socket does not change what they block on.
     NotifyUncounted,
+    /// A thread that was woken for a datagram does not wake the next one for those that it leaves.
+    NotPassedOn,
     /// A socket receives what was meant for the one that had its slot before.
     StampNotChecked,
     /// A look-up believes a key without looking at its generation again.
