@@ -57,6 +57,8 @@ pub(crate) enum Mutant {
     OwnBeforePending,
     /// Whoever owns a TX queue does not look whether it was deactivated meanwhile.
     DeactivatedNotSeen,
+    /// An owner that took what was pending does not say so.
+    DrainNotSaid,
     /// The detached list is handed out as it lies, newest first.
     NotReversed,
     /// The pusher that found the list empty is not told so.
