@@ -17,7 +17,6 @@ use std::path::Path;
 use softnet::Stack;
 use softnet::app::Filter;
 use softnet::config::Config;
-use softnet::control::Listener;
 use softnet::poller::{PollerError, PollerParams};
 use softnet_core::ip::checksum;
 use softnet_core::skb::Batch;
@@ -26,10 +25,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let [config, port] = &args[..] else { return Err("usage: echo CONFIG PORT".into()) };
     let (config, port) = (Config::load(Path::new(config))?, port.parse()?);
-    let control = Listener::bind(&config.stack.socket_path())?;
-    let stack = Stack::start(config)?;
-    // For `softnet show`, `top` and `set`.
-    let _control = control.serve(stack.view().clone())?;
+    // For `softnet show`, `top` and `set`, too.
+    let (stack, _control) = Stack::start_shown(config)?;
     let napis = stack.view().napis();
     std::thread::scope(|scope| {
         // A thread for each queue.
