@@ -338,6 +338,12 @@ impl Slot {
         }
     }
 
+    /// A thread that was woken for a datagram has taken what it wanted: whether it is to wake another that is blocked, since there is
+    /// more. One notification may stand for several datagrams.
+    pub fn pass_on(&self) -> bool {
+        !mutated(Mutant::NotPassedOn) && self.readiness().readable && self.wait.notify()
+    }
+
     /// Those who wait for it.
     pub fn wait(&self) -> &Wait {
         &self.wait

@@ -8,7 +8,7 @@ use super::super::icmp_error::icmpv6_error;
 use super::super::neigh::Heard;
 use super::super::slow::{Iface, Outbox, Refused, SlowPath, View};
 use super::super::{ETH_LEN, MacAddr, is_group};
-use super::addr::{is_link_local, is_martian_destination, never_on_a_wire, solicited_node};
+use super::addr::{ALL_NODES, is_link_local, is_martian_destination, never_on_a_wire, solicited_node};
 use super::header::{Ipv6Header, Refusal, Upper, check_hop_by_hop, next, receive, validate};
 use super::icmp::{Icmp6Error, build_error, echo_reply, is_echo_request, message_sum};
 use super::nd::{self, Message};
@@ -84,7 +84,9 @@ impl SlowPath {
         let dst = received.dst;
         if dst.is_multicast() {
             // Groups are not served but for the sake of neighbour discovery, nor is anything forwarded to them.
-            if !iface.addresses6.iter().any(|(own, _)| solicited_node(*own) == dst) {
+            // Who tells all that he has moved tells those that know him (RFC 4861 section 7.2.6).
+            let told = || dst == ALL_NODES && !iface.addresses6.is_empty() && is_advertisement(packet(&skb));
+            if !iface.addresses6.iter().any(|(own, _)| solicited_node(*own) == dst) && !told() {
                 return Err((skb, DropReason::IpInvalidDest));
             }
             return self.local6(ctx, view, skb, received, out);
@@ -350,6 +352,11 @@ impl SlowPath {
         ctx.originate();
         self.output_own6(ctx, view, message, out);
     }
+}
+
+fn is_advertisement(packet: &[u8]) -> bool {
+    let icmp = receive(packet).ok().filter(|upper| upper.protocol == next::ICMPV6);
+    icmp.is_some_and(|upper| packet.get(upper.at) == Some(&nd::ADVERTISEMENT))
 }
 
 /// The next hop to `dst`: on `dev`, if it is link-local.
