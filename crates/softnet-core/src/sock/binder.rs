@@ -12,6 +12,7 @@ use super::inbox::{Inbox, SlotRef};
 use super::key::{ANY, Addr, Flow, is_v4};
 use super::slot::How;
 use super::table::Sockets;
+use crate::ip::v6::addr::ALL_NODES;
 use crate::skb::Region;
 
 /// Ports for who asks for none in particular (the kernel's `ip_local_port_range`).
@@ -31,6 +32,8 @@ pub struct Bind {
     pub v4: bool,
     /// Of an address [`ANY`]: whether IPv6 packets are for it.
     pub v6: bool,
+    /// Of a group: the device on which it is meant; on any, if none is said.
+    pub dev: Option<u16>,
     /// Whether to share address and port with others that say so.
     pub reuseport: bool,
     /// Packets that may wait.
@@ -66,6 +69,7 @@ pub enum BindError {
 struct Entry {
     key: Flow,
     how: How,
+    dev: Option<u16>,
     reuseport: bool,
     /// Multicast groups that it joined, each on a device.
     joined: Vec<(Addr, u16)>,
@@ -131,12 +135,13 @@ impl Binder {
     }
 
     /// Whether a socket for `key` must not be beside one that is there. `reuseport`: it shares with its like.
-    fn conflicts(&self, key: &Flow, how: How, reuseport: bool) -> bool {
+    fn conflicts(&self, key: &Flow, how: How, dev: Option<u16>, reuseport: bool) -> bool {
         self.ports.get(&key.lport).into_iter().flatten().any(|slot| {
             let Some(other) = self.entries.get(slot) else { return false };
             let same_address = key.local == other.key.local || key.local == ANY || other.key.local == ANY;
             let same_family = how.overlaps(other.how);
-            same_address && same_family && !(reuseport && other.reuseport)
+            let same_device = dev.zip(other.dev).is_none_or(|(dev, other)| dev == other);
+            same_address && same_family && same_device && !(reuseport && other.reuseport)
         })
     }
 
@@ -146,7 +151,7 @@ impl Binder {
         let first = self.random() % ports;
         (0..ports).map(|i| EPHEMERAL.start() + ((first + i) % ports) as u16).find(|port| {
             // Not even to share with others: they did not ask for this port either.
-            !self.conflicts(&Flow::bound(bind.local, *port), how, false)
+            !self.conflicts(&Flow::bound(bind.local, *port), how, bind.dev, false)
         })
     }
 
@@ -159,7 +164,7 @@ impl Binder {
         };
         let port = match bind.port {
             0 => self.ephemeral(bind, how).ok_or(BindError::NoPort)?,
-            port if self.conflicts(&Flow::bound(bind.local, port), how, bind.reuseport) => {
+            port if self.conflicts(&Flow::bound(bind.local, port), how, bind.dev, bind.reuseport) => {
                 return Err(BindError::InUse);
             }
             port => port,
@@ -174,7 +179,7 @@ impl Binder {
         self.fresh = self.fresh.max(index + 1);
         // One that is alone is in a group as well, for those who come.
         let group = match bind.reuseport {
-            true => self.group_of(&key, how).ok_or(BindError::GroupFull),
+            true => self.group_of(&key, how, bind.dev).ok_or(BindError::GroupFull),
             false => Ok(None),
         };
         let added = group.and_then(|group| match group.and_then(|g| self.sockets.group(g)) {
@@ -201,18 +206,18 @@ impl Binder {
         });
         inbox.opened(generation);
         self.ports.entry(port).or_default().push(index);
-        let entry = Entry { key, how, reuseport: bind.reuseport, joined: Vec::new() };
+        let entry = Entry { key, how, dev: bind.dev, reuseport: bind.reuseport, joined: Vec::new() };
         self.entries.insert(index, entry);
         Ok(inbox)
     }
 
     /// The reuseport group for `key`, made if there is none. Outer `None`: there can be no more.
-    fn group_of(&mut self, key: &Flow, how: How) -> Option<Option<u32>> {
+    fn group_of(&mut self, key: &Flow, how: How, dev: Option<u16>) -> Option<Option<u32>> {
         let bare = how.in_group(None);
         let same = |slot: &u32| {
             let entry = self.entries.get(slot)?;
-            (entry.reuseport && entry.key == *key && entry.how.in_group(None) == bare)
-                .then(|| entry.how.group())?
+            let alike = entry.key == *key && entry.how.in_group(None) == bare && entry.dev == dev;
+            (entry.reuseport && alike).then(|| entry.how.group())?
         };
         if let Some(group) = self.ports.get(&key.lport).into_iter().flatten().find_map(same) {
             return Some(Some(group));
@@ -326,6 +331,12 @@ impl Binder {
         Ok(())
     }
 
+    /// A device on which the socket in slot `index` is a member of `group`.
+    pub fn joined(&self, index: u32, group: Addr) -> Option<u16> {
+        let joined = &self.entries.get(&index)?.joined;
+        joined.iter().find_map(|(of, dev)| (*of == group).then_some(*dev))
+    }
+
     fn forget(&mut self, group: Addr, dev: u16, index: u32) {
         if let Some(members) = self.members.get_mut(&group) {
             members.retain(|member| *member != (dev, index));
@@ -335,16 +346,20 @@ impl Binder {
         }
     }
 
-    /// Members on device `dev` of the multicast group that `flow` leads to, which want a datagram of it.
+    /// Members on device `dev` of the multicast group that `flow` leads to, which want a datagram of it. All nodes are
+    /// members of the group of all nodes.
     pub fn members(&self, flow: &Flow, dev: u16) -> impl Iterator<Item = super::Hit> {
         let flow = *flow;
-        let members = self.members.get(&flow.local).into_iter().flatten();
-        members.filter(move |(on, _)| *on == dev).filter_map(move |(_, slot)| {
-            let key = self.entries.get(slot)?.key;
+        let all = (flow.local == ALL_NODES.to_bits()).then(|| self.ports.get(&flow.lport)).flatten();
+        let joined = if all.is_some() { None } else { self.members.get(&flow.local) };
+        let joined = joined.into_iter().flatten().filter(move |(on, _)| *on == dev).map(|(_, slot)| slot);
+        joined.chain(all.into_iter().flatten()).filter_map(move |slot| {
+            let Entry { key, how, dev: bound, .. } = self.entries.get(slot)?;
             let to_it = key.lport == flow.lport && (key.local == ANY || key.local == flow.local);
+            let takes = how.takes(is_v4(flow.local)) && bound.is_none_or(|bound| bound == dev);
             let from_peer = !key.is_connected() || (key.remote, key.rport) == (flow.remote, flow.rport);
             let generation = self.sockets.slot(*slot)?.generation();
-            (to_it && from_peer).then_some(super::Hit { slot: *slot, generation })
+            (to_it && takes && from_peer).then_some(super::Hit { slot: *slot, generation })
         })
     }
 

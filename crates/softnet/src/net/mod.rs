@@ -19,10 +19,12 @@
 //! fit is dropped and counted. A sender that is held back before a TX queue waits, or is told so.
 
 mod epoll;
+mod multicast;
 mod options;
 mod ready_fd;
 mod recv;
 mod route;
+mod scope;
 mod send;
 mod send_batch;
 mod table;

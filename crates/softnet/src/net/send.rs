@@ -3,18 +3,22 @@
 //! Datagrams go out in a batch for each device, in order. Those whose neighbour is not known go by the slow path, which
 //! holds them until it is.
 
+use std::net::Ipv6Addr;
 use std::sync::Arc;
 
 use rustix::io::Errno;
 use softnet_core::SoftnetData;
+use softnet_core::ip::v6::addr::group_scope;
 use softnet_core::skb::{Batch, DropReason};
-use softnet_core::sock::key::{ANY, Addr};
+use softnet_core::sock::key::{ANY, Addr, is_v4};
 use softnet_core::sock::output::UdpHead;
+use softnet_core::sock::scope::{device, is_link_local, scoped};
 use softnet_core::sock::{Flow, SocketError};
 use softnet_core::sync::Ordering;
 
 use super::options::{Options, timeout};
 use super::route::{Next, Way, find};
+use super::scope::To;
 use super::table::is_group;
 use super::thread::AppThread;
 use crate::sender::{FOR_EVER, LocalSender, WouldBlock};
@@ -31,15 +35,19 @@ pub(super) struct Ends {
     /// What it is bound to.
     pub(super) local: Addr,
     pub(super) lport: u16,
+    /// Bound to a group of one link: the device there.
+    pub(super) group_dev: Option<u16>,
     /// What it is connected to.
-    pub(super) peer: Option<(Addr, u16)>,
-    /// Where multicast leaves.
+    pub(super) peer: Option<To>,
+    /// Where multicast of IPv4 leaves, if that was chosen.
     pub(super) multicast_dev: Option<u16>,
+    /// The same of IPv6.
+    pub(super) multicast_dev6: Option<u16>,
 }
 
 impl Tx {
-    pub(super) fn new(local: Addr, lport: u16) -> Self {
-        let ends = Ends { local, lport, peer: None, multicast_dev: None };
+    pub(super) fn new(local: Addr, lport: u16, group_dev: Option<u16>) -> Self {
+        let ends = Ends { local, lport, group_dev, peer: None, multicast_dev: None, multicast_dev6: None };
         Tx { sender: LocalSender::default(), ends }
     }
 }
@@ -48,6 +56,21 @@ impl Ends {
     /// Our address, if it is bound to one that packets may come from.
     pub(super) fn source(&self) -> Option<Addr> {
         (self.local != ANY && !is_group(self.local)).then_some(self.local)
+    }
+
+    /// The device that it is bound to, by an address that is on one link only.
+    pub(super) fn device(&self) -> Option<u16> {
+        self.group_dev.or(device(self.local))
+    }
+
+    /// `to` with its device, if it is link-local and did not say.
+    #[inline]
+    pub(super) fn complete(&self, to: To) -> Result<To, Errno> {
+        if !is_link_local(to.addr) || device(to.addr).is_some() {
+            return Ok(to);
+        }
+        let dev = self.device().ok_or(Errno::INVAL)?;
+        Ok(To { addr: scoped(to.addr, dev), ..to })
     }
 }
 
@@ -101,7 +124,7 @@ impl Sending<'_> {
         mut self,
         thread: &mut AppThread,
         ends: &Ends,
-        messages: impl Iterator<Item = (&'m [u8], Option<(Addr, u16)>)>,
+        messages: impl Iterator<Item = (&'m [u8], Option<To>)>,
     ) -> Result<usize, Errno> {
         let (mut taken, mut result) = (0, Ok(()));
         for (payload, to) in messages {
@@ -128,7 +151,7 @@ impl Sending<'_> {
         thread: &mut AppThread,
         ends: &Ends,
         payload: &[u8],
-        to: Option<(Addr, u16)>,
+        to: Option<To>,
     ) -> Result<(), Errno> {
         let result = self.one(thread, ends, payload, to);
         self.tell(thread);
@@ -146,23 +169,25 @@ impl Sending<'_> {
         thread: &mut AppThread,
         ends: &Ends,
         payload: &[u8],
-        to: Option<(Addr, u16)>,
+        to: Option<To>,
     ) -> Result<(), Errno> {
-        let (dst, dport) = to.or(ends.peer).ok_or(Errno::DESTADDRREQ)?;
-        if dport == 0 {
+        let to = to.or(ends.peer).ok_or(Errno::DESTADDRREQ)?;
+        if to.port == 0 {
             return Err(Errno::INVAL);
         }
+        let to = ends.complete(to)?;
         let broadcast = self.options.broadcast.load(Ordering::Relaxed);
-        let way = find(thread.tables.load(), dst, ends.source(), ends.multicast_dev, broadcast)?;
+        let way = find(thread.tables.load(), &to, ends, broadcast)?;
         let ttl = match way.next {
-            Next::Multicast(..) => &self.options.multicast_ttl,
+            Next::Multicast(..) if is_v4(to.addr) => &self.options.multicast_ttl,
+            Next::Multicast(..) => &self.options.multicast_hops,
             _ => &self.options.ttl,
         };
         let head = UdpHead {
             src: way.src,
-            dst,
+            dst: to.addr,
             sport: ends.lport,
-            dport,
+            dport: to.port,
             ttl: ttl.load(Ordering::Relaxed) as u8,
             tos: self.options.tos.load(Ordering::Relaxed) as u8,
         };
@@ -221,14 +246,16 @@ impl Sending<'_> {
             }
             Next::Local | Next::Resolve => (head.no_link(), None),
         };
+        // With no hops left, or to what is no further than the interface, it is for members here alone.
+        let stays = matches!(way.next, Next::Multicast(..)) && (head.ttl == 0 || is_of_interface(head.dst));
         // Before there is a packet that would have to be given up; and before one that is as good as sent, since what was
         // taken are the first ones.
         if dev != Some(self.out.dev) || self.out.batch.room() == 0 {
             self.flush(&mut thread.ctx)?;
         }
         if let Next::Multicast(dev, _) = way.next
-            && self.options.multicast_loop.load(Ordering::Relaxed)
-            && self.shared.sockets.binder().has_members(head.dst, dev)
+            && self.loops(head.dst)
+            && self.shared.sockets.binder().members(&received_as(head), dev).next().is_some()
         {
             let mut run = Batch::new();
             write(&mut thread.ctx, &mut run, &link, head, payload)?;
@@ -236,6 +263,7 @@ impl Sending<'_> {
             self.shared.sockets.multicast(&mut thread.ctx, dev, &mut run, &mut thread.ready);
         }
         match (dev, way.next) {
+            _ if stays => {}
             (Some(dev), _) => {
                 write(&mut thread.ctx, &mut self.out.batch, &link, head, payload)?;
                 self.out.dev = dev;
@@ -255,6 +283,12 @@ impl Sending<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Whether members here get what is sent to `group`.
+    fn loops(&self, group: Addr) -> bool {
+        let of = if is_v4(group) { &self.options.multicast_loop } else { &self.options.multicast_loop6 };
+        of.load(Ordering::Relaxed)
     }
 
     /// To a socket here. If there is none, the sender is told as if by ICMP.
@@ -279,6 +313,16 @@ impl Sending<'_> {
             Errno::AGAIN
         })
     }
+}
+
+/// The flow of what is sent, as receivers see it.
+fn received_as(head: &UdpHead) -> Flow {
+    Flow { local: head.dst, remote: head.src, lport: head.dport, rport: head.sport }
+}
+
+/// Whether the group `addr` is one of IPv6 that has members on its interface only (RFC 4291 section 2.7).
+fn is_of_interface(addr: Addr) -> bool {
+    !is_v4(addr) && group_scope(Ipv6Addr::from_bits(addr)) == 1
 }
 
 /// Appends a datagram to `batch`, which has room.
