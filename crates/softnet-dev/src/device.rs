@@ -10,6 +10,8 @@
 //! Each RX queue also has a shared [`Doorbell`], which is how a sleeper learns of packets.
 
 use std::fmt;
+use std::io;
+use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
@@ -76,6 +78,17 @@ pub trait Device: Send + Sync {
     fn info(&self) -> &DeviceInfo;
     /// Whether packets can pass now.
     fn link(&self) -> LinkState;
+    /// Softnet has its first member of this multicast group on the device: from now on the group's datagrams are to be received. Once
+    /// for each group, until it is [left](Self::leave_group). Control path: may make system calls, and wait for them. By
+    /// default there is nothing to do: the device brings whatever is on its wire.
+    ///
+    /// # Errors
+    /// What the kernel says; then nothing has changed.
+    fn join_group(&self, _group: IpAddr) -> io::Result<()> {
+        Ok(())
+    }
+    /// The last member of a group that was joined is gone. Control path.
+    fn leave_group(&self, _group: IpAddr) {}
 }
 
 /// One RX queue. Called only by the owner of its NAPI instance.

@@ -24,6 +24,7 @@ use crate::contexts::Contexts;
 use crate::control::{Set, SetQdisc, Target};
 use crate::instance::{Home, NapiInstance, RxHandler};
 use crate::log::note;
+use crate::net::Groups;
 use crate::netdev::{Live, Netdev};
 use crate::opener::Opener;
 use crate::qdisc::Layout;
@@ -168,6 +169,7 @@ impl Housekeeper {
             xps,
         };
         self.shared.devices[usize::from(dev)].live.store(Some(Arc::new(live)));
+        Groups::opened(&self.shared, dev);
         self.set_iface(dev, Some(iface));
         for neighbour in config.neighbours.iter().filter(|n| n.dev == device.name) {
             let fixed = (dev, neighbour.address, neighbour.mac);
@@ -256,6 +258,7 @@ impl Housekeeper {
     /// Closes a device: nobody polls it any more, its frames go home, its neighbours are forgotten.
     fn close(&mut self, dev: u16) {
         let Some(live) = self.shared.devices[usize::from(dev)].take() else { return };
+        self.shared.devices[usize::from(dev)].groups.closed(&*live.device);
         let mut homes = Vec::with_capacity(live.napis.len());
         for instance in &live.napis {
             instance.close();

@@ -20,6 +20,7 @@ use softnet_dev::{Device, QueueStats};
 use crate::context::Context;
 use crate::filter::{Direction, Hook};
 use crate::instance::NapiInstance;
+use crate::net::Groups;
 use crate::qdisc::{Layout, Settings};
 use crate::shared::lock;
 use crate::tx_queue::NetdevQueue;
@@ -40,6 +41,8 @@ pub struct Netdev {
     /// Where what it received passes first, and what it is to send.
     pub(crate) ingress: Hook,
     pub(crate) egress: Hook,
+    /// The multicast groups that the driver was told to join.
+    pub(crate) groups: Groups,
 }
 
 /// Mitigation knobs of a device's instances; outlives the instances.
@@ -148,6 +151,7 @@ impl Netdev {
             qdiscs: Mutex::new(Settings { root: qdisc, children: BTreeMap::new() }),
             ingress: Hook::default(),
             egress: Hook::default(),
+            groups: Groups::default(),
         }
     }
 

@@ -271,8 +271,9 @@ impl Binder {
         generation
     }
 
-    /// Nobody finds the socket in slot `index` any more. Packets may still be pushed to it until its inbox is closed.
-    pub fn close(&mut self, index: u32) {
+    /// Nobody finds the socket in slot `index` any more. Packets may still be pushed to it until its inbox is closed. Returns the
+    /// memberships that ended, each a group and a device.
+    pub fn close(&mut self, index: u32) -> Vec<(Addr, u16)> {
         let sockets = self.sockets.clone();
         sockets.change(|| {
             self.take_out(index);
@@ -280,16 +281,17 @@ impl Binder {
                 slot.set_key(&Flow::bound(ANY, 0), How::default());
             }
         });
-        let Some(entry) = self.entries.remove(&index) else { return };
+        let Some(entry) = self.entries.remove(&index) else { return Vec::new() };
         if let Some(slots) = self.ports.get_mut(&entry.key.lport) {
             slots.retain(|slot| *slot != index);
             if slots.is_empty() {
                 self.ports.remove(&entry.key.lport);
             }
         }
-        for (group, dev) in entry.joined {
+        for &(group, dev) in &entry.joined {
             self.forget(group, dev, index);
         }
+        entry.joined
     }
 
     /// Slot `index`, which is closed, and whose inbox is, may be used anew.
@@ -366,5 +368,14 @@ impl Binder {
     /// Whether anybody is a member of `group` on device `dev`.
     pub fn has_members(&self, group: Addr, dev: u16) -> bool {
         self.members.get(&group).into_iter().flatten().any(|(on, _)| *on == dev)
+    }
+
+    /// The groups that have members on device `dev`, and how many.
+    pub fn groups(&self, dev: u16) -> impl Iterator<Item = (Addr, usize)> {
+        let on_it = move |(group, members): (&Addr, &Vec<(u16, u32)>)| {
+            let count = members.iter().filter(|(on, _)| *on == dev).count();
+            (count > 0).then_some((*group, count))
+        };
+        self.members.iter().filter_map(on_it)
     }
 }

@@ -19,6 +19,7 @@
 //! fit is dropped and counted. A sender that is held back before a TX queue waits, or is told so.
 
 mod epoll;
+mod groups;
 mod multicast;
 mod options;
 mod ready_fd;
@@ -37,6 +38,7 @@ mod watch;
 use std::sync::Arc;
 
 pub use epoll::{Epoll, EpollCtl, Event, Interest};
+pub(crate) use groups::Groups;
 pub use ready_fd::ReadyFd;
 pub use recv::{Received, RecvBatch};
 pub use send_batch::SendBatch;

@@ -12,7 +12,8 @@ use softnet_core::sock::key::Addr;
 use softnet_core::sock::scope::index_of;
 use softnet_core::sync::Ordering;
 
-use super::options::{errno, of_bind};
+use super::groups;
+use super::options::errno;
 use super::route::{default_device6, speaks6};
 use super::scope::device;
 use super::thread::with;
@@ -36,7 +37,7 @@ impl UdpSocket {
             }
         });
         let dev = dev.ok_or_else(|| errno(Errno::NODEV))?;
-        inner.shared.sockets.binder().join(inner.slot.index(), group, dev).map_err(of_bind)
+        groups::join(&inner.shared, inner.slot.index(), group, dev)
     }
 
     /// Ends a membership; with an interface of 0, whichever it has of that group.
@@ -45,13 +46,12 @@ impl UdpSocket {
     /// `EADDRNOTAVAIL`: it is no member. Else as [`join_multicast_v6`](Self::join_multicast_v6).
     pub fn leave_multicast_v6(&self, group: &Ipv6Addr, interface: u32) -> io::Result<()> {
         let (inner, group) = (self.inner(), self.group6(group)?);
-        let (index, mut binder) = (inner.slot.index(), inner.shared.sockets.binder());
+        let index = inner.slot.index();
         let dev = match interface {
-            0 => binder.joined(index, group),
+            0 => inner.shared.sockets.binder().joined(index, group),
             interface => device(&inner.shared, interface),
         };
-        let dev = dev.ok_or_else(|| errno(Errno::ADDRNOTAVAIL))?;
-        binder.leave(index, group, dev).map_err(of_bind)
+        groups::leave(&inner.shared, index, group, dev.ok_or_else(|| errno(Errno::ADDRNOTAVAIL))?)
     }
 
     fn group6(&self, group: &Ipv6Addr) -> io::Result<Addr> {

@@ -1,6 +1,7 @@
 //! Ends: whatever is opened, filled, half read, closed, dropped and stopped, in whatever order and by whichever thread, nothing
 //! is left of it. Every packet is in the books, all memory is home, nobody watches and nothing is held.
 
+mod groups;
 mod steps;
 mod threads;
 
@@ -79,6 +80,11 @@ struct Remains {
 
 /// A stack with one device, and its remains.
 fn assemble() -> (Assembly, Remains) {
+    assemble_on(|device| device)
+}
+
+/// The same, with `wrap` around the shared part of the device.
+fn assemble_on(wrap: impl Fn(Arc<dyn Device>) -> Arc<dyn Device> + Send + 'static) -> (Assembly, Remains) {
     let device = DeviceConfig {
         addresses: vec![format!("{OWN}/24").parse().unwrap()],
         ring: RING as u32,
@@ -95,7 +101,7 @@ fn assemble() -> (Assembly, Remains) {
             let config = PairConfig { ring: RING, macs: MACS, ..PairConfig::default() };
             let [near, other] = pair(ctx.region(), [0, 9], &config).map_err(|e| e.to_string())?;
             *far.lock().unwrap() = Some(Far::new(ctx.region(), other));
-            Ok::<_, String>(near)
+            Ok::<_, String>(OpenDevice { device: wrap(near.device), ..near })
         })
     })
     .unwrap();

@@ -14,6 +14,7 @@ use softnet_core::sock::{Bind, Datagram, Inbox, Readiness, Slot, SlotRef};
 use softnet_core::sync::Ordering;
 
 use super::Handle;
+use super::groups;
 use super::options::{Options, errno, of_bind, of_socket, packets, set_timeout, timeout};
 use super::recv::RecvBatch;
 use super::route::{default_device, find, is_own};
@@ -501,13 +502,13 @@ impl UdpSocket {
     /// it: IGMP is not spoken, and an AF_XDP device leaves multicast to the kernel.
     pub fn join_multicast_v4(&self, group: &Ipv4Addr, interface: &Ipv4Addr) -> io::Result<()> {
         let (group, dev) = self.membership(group, interface)?;
-        self.0.shared.sockets.binder().join(self.0.slot.index(), group, dev).map_err(of_bind)
+        groups::join(&self.0.shared, self.0.slot.index(), group, dev)
     }
 
     /// Ends a membership.
     pub fn leave_multicast_v4(&self, group: &Ipv4Addr, interface: &Ipv4Addr) -> io::Result<()> {
         let (group, dev) = self.membership(group, interface)?;
-        self.0.shared.sockets.binder().leave(self.0.slot.index(), group, dev).map_err(of_bind)
+        groups::leave(&self.0.shared, self.0.slot.index(), group, dev)
     }
 
     fn membership(&self, group: &Ipv4Addr, interface: &Ipv4Addr) -> io::Result<(Addr, u16)> {
@@ -537,7 +538,8 @@ fn copy(datagram: &Datagram, buffer: &mut [u8]) -> (usize, (Addr, u16)) {
 impl Drop for Inner {
     fn drop(&mut self) {
         let (shared, index) = (&self.shared, self.slot.index());
-        shared.sockets.binder().close(index);
+        let joined = shared.sockets.binder().close(index);
+        groups::left(shared, &joined);
         shared.sockets.told.watchers.forget(index);
         if let Some(inbox) = lock(&self.rx).take() {
             let gone = with(shared, |thread| inbox.close(&mut thread.ctx));

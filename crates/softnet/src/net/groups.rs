@@ -1,0 +1,90 @@
+//! Memberships of multicast groups: what the table of sockets says of them, the devices' drivers are told.
+//!
+//! Called by threads that join, leave and close sockets, and by the housekeeper as devices come and go. A driver's call may
+//! wait for the kernel. So it is made under a lock of the device's own, which no poller takes; the table's writer is locked
+//! under that, for a look.
+//!
+//! Invariant: every change of the table, and every opening of a device, is followed by a look at the group under the device's lock, which
+//! tells the driver what it does not know yet. Whatever order threads come in, the last look is behind the last change: then the driver of an
+//! open device knows just the groups that have members there (but for those it refused, whose members were told).
+
+use std::collections::BTreeSet;
+use std::io;
+use std::net::IpAddr;
+use std::sync::Mutex;
+
+use softnet_core::sock::key::{Addr, is_v4, socket_addr};
+use softnet_dev::Device;
+
+use super::options::of_bind;
+use crate::log::note;
+use crate::shared::{Shared, lock};
+
+/// The groups that a device's driver was told to join; none while the device is not open.
+#[derive(Default)]
+pub(crate) struct Groups(Mutex<BTreeSet<Addr>>);
+
+impl Groups {
+    /// Device `dev` was opened: tells its driver of the groups that have members.
+    pub(crate) fn opened(shared: &Shared, dev: u16) {
+        let groups: Vec<Addr> = shared.sockets.binder().groups(dev).map(|(group, _)| group).collect();
+        for group in groups {
+            if let Err(error) = tell(shared, group, dev) {
+                let name = &shared.devices[usize::from(dev)].name;
+                note(format_args!("{name}: members of {} get nothing: {error}", ip(group)));
+            }
+        }
+    }
+
+    /// The device is closed, and nobody else finds it any more. What still holds it must not hold its memberships.
+    pub(crate) fn closed(&self, device: &dyn Device) {
+        std::mem::take(&mut *lock(&self.0)).into_iter().for_each(|group| device.leave_group(ip(group)));
+    }
+}
+
+fn ip(group: Addr) -> IpAddr {
+    socket_addr(group, 0, is_v4(group)).ip()
+}
+
+/// Makes the socket in slot `index` a member of `group` on device `dev`, which need not be open.
+pub(super) fn join(shared: &Shared, index: u32, group: Addr, dev: u16) -> io::Result<()> {
+    let joined = shared.sockets.binder().join(index, group, dev);
+    joined.map_err(of_bind)?;
+    tell(shared, group, dev).inspect_err(|_| _ = leave(shared, index, group, dev))
+}
+
+/// Ends that.
+pub(super) fn leave(shared: &Shared, index: u32, group: Addr, dev: u16) -> io::Result<()> {
+    let left = shared.sockets.binder().leave(index, group, dev);
+    left.map_err(of_bind)?;
+    self::left(shared, &[(group, dev)]);
+    Ok(())
+}
+
+/// These memberships, each in a group on a device, have ended.
+pub(super) fn left(shared: &Shared, memberships: &[(Addr, u16)]) {
+    for &(group, dev) in memberships {
+        // Of what may fail, to join for others, they hear themselves.
+        let _ = tell(shared, group, dev);
+    }
+}
+
+/// Looks whether `group` has members on device `dev`, and tells its driver, if that is news.
+fn tell(shared: &Shared, group: Addr, dev: u16) -> io::Result<()> {
+    let Some(netdev) = shared.devices.get(usize::from(dev)) else { return Ok(()) };
+    let mut told = lock(&netdev.groups.0);
+    let Some(live) = netdev.live.load_full() else { return Ok(()) };
+    let wanted = shared.sockets.binder().has_members(group, dev);
+    match (wanted, told.contains(&group)) {
+        (true, false) => {
+            live.device.join_group(ip(group))?;
+            told.insert(group);
+        }
+        (false, true) => {
+            live.device.leave_group(ip(group));
+            told.remove(&group);
+        }
+        _ => {}
+    }
+    Ok(())
+}

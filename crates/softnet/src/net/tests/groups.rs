@@ -1,0 +1,156 @@
+//! What a device's driver is told of multicast groups: the first member, the last, and nothing in between, whoever joins
+//! and leaves meanwhile.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use softnet_core::sock::key::socket_addr;
+use softnet_dev::{DeviceInfo, LinkState};
+
+use super::threads::Rng;
+use super::*;
+use crate::net::UdpSocket;
+use crate::net::groups::Groups;
+
+const GROUPS: [Ipv4Addr; 3] =
+    [Ipv4Addr::new(239, 0, 0, 1), Ipv4Addr::new(239, 0, 0, 2), Ipv4Addr::new(224, 0, 1, 129)];
+const ANY: Ipv4Addr = Ipv4Addr::UNSPECIFIED;
+
+/// What drivers were told: the groups of the device that is open, and how often they were asked to join one.
+#[derive(Default)]
+struct Told {
+    joined: Mutex<BTreeSet<IpAddr>>,
+    asked: AtomicU64,
+    /// Of so many requests one is refused; 0: none.
+    refuse: AtomicU64,
+}
+
+/// A device that sees to it that groups are joined and left in turns.
+struct Driver(Arc<dyn Device>, Arc<Told>);
+
+impl Device for Driver {
+    fn info(&self) -> &DeviceInfo {
+        self.0.info()
+    }
+    fn link(&self) -> LinkState {
+        self.0.link()
+    }
+    fn join_group(&self, group: IpAddr) -> io::Result<()> {
+        let (asked, refuse) =
+            (self.1.asked.fetch_add(1, Ordering::Relaxed), self.1.refuse.load(Ordering::Relaxed));
+        if refuse != 0 && asked % refuse == 0 {
+            return Err(io::ErrorKind::OutOfMemory.into());
+        }
+        // As long as a system call may take, for others to come in between.
+        std::thread::yield_now();
+        assert!(self.1.joined.lock().unwrap().insert(group), "{group} was joined twice");
+        Ok(())
+    }
+    fn leave_group(&self, group: IpAddr) {
+        std::thread::yield_now();
+        assert!(self.1.joined.lock().unwrap().remove(&group), "{group} was not joined");
+    }
+}
+
+fn start() -> (Assembly, Remains, Arc<Told>) {
+    let told = Arc::new(Told::default());
+    let (assembly, remains) = {
+        let told = told.clone();
+        assemble_on(move |device| Arc::new(Driver(device, told.clone())))
+    };
+    (assembly, remains, told)
+}
+
+impl Told {
+    fn joined(&self) -> Vec<IpAddr> {
+        self.joined.lock().unwrap().iter().copied().collect()
+    }
+}
+
+/// What the table says of the device.
+fn members(remains: &Remains) -> BTreeMap<IpAddr, usize> {
+    let binder = remains.shared.sockets.binder();
+    binder.groups(0).map(|(group, count)| (socket_addr(group, 0, true).ip(), count)).collect()
+}
+
+#[test]
+fn drivers_are_told_of_the_first_member_and_of_the_last() {
+    let (assembly, remains, told) = start();
+    let open = |port| UdpSocket::bind(&remains.handle, (ANY, port)).unwrap();
+    let (a, b) = (open(1), open(2));
+    let [group, other, _] = GROUPS;
+    a.join_multicast_v4(&group, &OWN).unwrap();
+    b.join_multicast_v4(&group, &ANY).unwrap();
+    b.join_multicast_v4(&other, &ANY).unwrap();
+    assert!(b.join_multicast_v4(&other, &ANY).is_err(), "twice");
+    assert_eq!(told.joined(), [group, other].map(IpAddr::V4));
+    assert_eq!(members(&remains), BTreeMap::from([(group.into(), 2), (other.into(), 1)]));
+    a.leave_multicast_v4(&group, &OWN).unwrap();
+    assert!(a.leave_multicast_v4(&group, &OWN).is_err());
+    assert_eq!(told.joined().len(), 2);
+    // The device goes, and comes back without knowing of what was.
+    let dev = &remains.shared.devices[0];
+    let live = dev.live.swap(None).unwrap();
+    dev.groups.closed(&*live.device);
+    assert_eq!(told.joined(), [] as [IpAddr; 0]);
+    b.leave_multicast_v4(&group, &ANY).unwrap();
+    a.join_multicast_v4(&group, &ANY).unwrap();
+    assert_eq!(told.joined(), [] as [IpAddr; 0], "there is nobody to be told");
+    dev.live.store(Some(live));
+    Groups::opened(&remains.shared, 0);
+    assert_eq!(told.joined(), [group, other].map(IpAddr::V4));
+    a.leave_multicast_v4(&group, &ANY).unwrap();
+    drop(b);
+    assert_eq!((told.joined().len(), members(&remains).len()), (0, 0));
+    // One who was refused is no member.
+    told.refuse.store(1, Ordering::Relaxed);
+    assert!(a.join_multicast_v4(&group, &ANY).is_err() && members(&remains).is_empty());
+    told.refuse.store(0, Ordering::Relaxed);
+    a.join_multicast_v4(&group, &ANY).unwrap();
+    drop(assembly);
+    assert_eq!(told.joined(), [] as [IpAddr; 0], "the stack's end ends it");
+    drop(a);
+    remains.check(1);
+}
+
+#[test]
+fn whoever_joins_leaves_and_closes_at_once_drivers_know_who_is_left() {
+    let (assembly, remains, told) = start();
+    told.refuse.store(7, Ordering::Relaxed);
+    let work = |user: u16| {
+        let open = || UdpSocket::bind(&remains.handle, (ANY, 100 + user)).unwrap();
+        let (mut socket, mut mine) = (Some(open()), BTreeSet::new());
+        let mut rng = Rng(user.into());
+        for _ in 0..3000 {
+            let (group, socket) = (GROUPS[rng.below(3)], &mut socket);
+            match (rng.below(6), &mut *socket) {
+                (0, _) | (_, None) => {
+                    // The port is free only when the one before is closed.
+                    drop(socket.take());
+                    *socket = Some(open());
+                    mine.clear();
+                }
+                (1..4, Some(socket)) => {
+                    let left = socket.leave_multicast_v4(&group, &ANY).is_ok();
+                    assert_eq!(left, mine.remove(&group));
+                }
+                (_, Some(socket)) => {
+                    let joined = socket.join_multicast_v4(&group, &ANY).is_ok();
+                    assert!(!joined || mine.insert(group));
+                }
+            }
+        }
+        socket
+    };
+    let sockets: Vec<_> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..4).map(|user| scope.spawn(move || work(user))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    assert_eq!(told.joined(), members(&remains).into_keys().collect::<Vec<_>>());
+    assert!(told.asked.load(Ordering::Relaxed) > 20);
+    drop(assembly);
+    assert_eq!(told.joined(), [] as [IpAddr; 0]);
+    drop(sockets);
+    remains.check(1);
+}
