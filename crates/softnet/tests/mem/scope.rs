@@ -11,8 +11,8 @@ use super::frames6::{Sent, advert6, datagram6, host6, own6, sent6, unreachable6}
 use super::world::{Lane, Setup, World, until};
 
 /// softnet's on both links, and the host's at the far end of both.
-const OWN: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1);
-const HOST: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 9);
+pub(crate) const OWN: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1);
+pub(crate) const HOST: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 9);
 
 /// Two links of both families. `OWN` is on both.
 pub(crate) fn start6() -> (World, Vec<Lane>, Handle) {
@@ -27,7 +27,7 @@ pub(crate) fn start6() -> (World, Vec<Lane>, Handle) {
 }
 
 /// `addr` on the device that programs call `index`.
-fn on(addr: Ipv6Addr, port: u16, index: u32) -> SocketAddr {
+pub(crate) fn on(addr: Ipv6Addr, port: u16, index: u32) -> SocketAddr {
     SocketAddrV6::new(addr, port, 0, index).into()
 }
 
@@ -53,7 +53,7 @@ fn frame_port(frame: &[u8]) -> usize {
     (0..2).find(|port| frame[6..12] == own_mac(*port)).unwrap()
 }
 
-fn errno<T: std::fmt::Debug>(result: std::io::Result<T>) -> Option<i32> {
+pub(crate) fn errno<T: std::fmt::Debug>(result: std::io::Result<T>) -> Option<i32> {
     result.unwrap_err().raw_os_error()
 }
 
