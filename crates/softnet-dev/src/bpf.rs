@@ -24,4 +24,4 @@ mod asm;
 mod sys;
 
 pub use asm::{Alu, Assembler, Cond, Insn, Label, Operand, Reg, Size, helper};
-pub use sys::{F_XDP_HAS_FRAGS, Map, Program, XdpAction, XdpLink, XdpMode, possible_cpus};
+pub use sys::{F_XDP_HAS_FRAGS, Map, Program, Set, XdpAction, XdpLink, XdpMode, possible_cpus};

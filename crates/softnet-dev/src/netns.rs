@@ -9,6 +9,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::panic::resume_unwind;
 
+use rustix::fs::fstat;
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
 
 use crate::netlink::Netlink;
@@ -72,6 +73,12 @@ impl NetNs {
         })
     }
 
+    /// Whether the calling thread is in the namespace.
+    pub fn is_current(&self) -> io::Result<bool> {
+        let (this, current) = (fstat(&self.fd)?, fstat(&Self::current()?.fd)?);
+        Ok((this.st_dev, this.st_ino) == (current.st_dev, current.st_ino))
+    }
+
     /// The descriptor that holds the namespace.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
@@ -105,15 +112,14 @@ mod tests {
         if !net_allowed() {
             return;
         }
-        let inode = |ns: &NetNs| rustix::fs::fstat(ns.fd()).unwrap().st_ino;
-        let here = inode(&NetNs::current().unwrap());
+        let here = NetNs::current().unwrap();
         let ns = NetNs::new().unwrap();
-        assert_eq!(ns.run(|| inode(&NetNs::current().unwrap())).unwrap(), inode(&ns));
-        assert_eq!(inode(&NetNs::current().unwrap()), here);
+        assert!(ns.run(|| ns.is_current().unwrap() && !here.is_current().unwrap()).unwrap());
+        assert!(here.is_current().unwrap() && !ns.is_current().unwrap());
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 ns.enter().unwrap();
-                assert_eq!(inode(&NetNs::current().unwrap()), inode(&ns));
+                assert!(ns.is_current().unwrap());
             });
         });
     }

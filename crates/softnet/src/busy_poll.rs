@@ -84,8 +84,10 @@ impl EpollParams {
 
 /// The caller's side of waiting.
 pub(crate) trait Waits {
-    /// Whether something is ready. Called between two polls.
+    /// Whether something is ready.
     fn is_ready(&mut self) -> bool;
+    /// Looks for what no poll brings, if it is time. Called between two polls, at `now` by the stack's clock.
+    fn between_polls(&mut self, _now: u64) {}
     /// Blocks once, unless something is ready, for at most `timeout`. Returns whether it was woken. Called while nothing is
     /// kept that must not be kept during sleep.
     fn block(&mut self, timeout: Option<Duration>) -> bool;
@@ -212,6 +214,7 @@ impl BusyPoll {
             self.env.wake_apps();
             let over = now >= end;
             now = self.env.shared.clock.now();
+            waits.between_polls(now);
             if over || waits.is_ready() || owned.disable_pending() {
                 break;
             }
@@ -231,16 +234,16 @@ impl BusyPoll {
                     self.env.settle(&instance, &released, now, 0);
                 }
             }
-            Completion::Again(napi) => self.finish(&instance, napi, 0),
+            Completion::Again(napi) => self.finish(&instance, napi, now, 0),
         }
         self.env.wake_apps();
     }
 
     /// Polls once as anybody would, and completes. What is not done with that is for the instance's context. With a `grace`
     /// this thread waits for the timer that follows, and the instance's is armed for so much longer.
-    fn finish(&mut self, instance: &NapiInstance, mut napi: Scheduled<Rx>, grace: u64) {
+    fn finish(&mut self, instance: &NapiInstance, mut napi: Scheduled<Rx>, now: u64, grace: u64) {
         let (info, body) = napi.parts();
-        self.env.now = self.env.shared.clock.now();
+        self.env.now = now;
         let n = self.env.poll_once(info, body, WEIGHT);
         info.stats.polled(n, WEIGHT);
         if n >= WEIGHT && !napi.disable_pending() {
@@ -269,15 +272,15 @@ impl BusyPoll {
         // There is nothing to give back while the doorbell can ring.
         let rings = instance.armed.load(Ordering::Relaxed);
         let napi = if rings { None } else { instance.napi.resume() };
+        let now = self.env.shared.clock.now();
         let Some(napi) = napi else {
             // Somebody has it. Or `irq_suspend_timeout` was set to 0 since the stop.
-            let now = self.env.shared.clock.now();
             return deferred.into_iter().for_each(|ns| instance.timer.arm(now, ns, Timeout::GroFlush));
         };
         instance.stats.resumptions.fetch_add(1, Ordering::Relaxed);
         // Like the kernel, which polls on the CPU that schedules unless threads do so: nobody need be woken for it.
         match instance.home().map(|home| home.context()) {
-            Some(Context::Softirq) => self.finish(&instance, napi, GRACE),
+            Some(Context::Softirq) => self.finish(&instance, napi, now, GRACE),
             _ => instance.hand_over(napi),
         }
         self.env.wake_apps();
@@ -293,7 +296,7 @@ impl BusyPoll {
         let Some(napi) = instance.napi.watchdog() else { return };
         instance.timer.deferred(now.saturating_sub(armed_at));
         instance.residency.enter(Phase::Application, now);
-        self.finish(&instance, napi, GRACE);
+        self.finish(&instance, napi, now, GRACE);
         self.env.wake_apps();
     }
 

@@ -168,6 +168,13 @@ impl<A: Family> Routing<A> {
         }
     }
 
+    /// Whether a packet that came from outside can't be from `addr`, since that is one of ours, or that of all on a link
+    /// (RFC 1812 section 5.3.7; the kernel's `fib_validate_source`).
+    #[inline]
+    pub fn is_martian_source(&self, addr: A) -> bool {
+        matches!(self.next_hop(self.fib.longest_match(addr)).kind, Kind::Local | Kind::Broadcast)
+    }
+
     /// The next hop towards `neighbour`, which is one on the link of `dev`.
     pub fn on_link(&self, dev: u16, mtu: u16, neighbour: A) -> Adjacency<A> {
         let host = self.hosts.get(&A::host_key(dev, neighbour)).copied();

@@ -306,7 +306,7 @@ fn ipv4_input(
         }
         let packet = skb.data_mut();
         if hop.kind != Kind::Rewrite {
-            aside(ctx, skb, hop, exceptions);
+            aside(ctx, tables, skb, hop, exceptions);
             continue;
         }
         let Some(header) = packet.first_chunk_mut::<{ ETH_LEN + IPV4_LEN }>() else { continue };
@@ -331,10 +331,20 @@ fn ipv4_input(
 /// the loop's way.
 #[cold]
 #[inline(never)]
-fn aside(ctx: &mut SoftnetData, mut skb: Skb, hop: &Adjacency<Ipv4Addr>, exceptions: &mut Exceptions) {
-    let is_datagram = |ip: Ipv4Header<_>| ip.protocol() == protocol::UDP && !ip.is_fragment();
-    if hop.kind != Kind::Local || !Ipv4Header::new(&skb.data()[ETH_LEN..]).is_some_and(is_datagram) {
+fn aside(
+    ctx: &mut SoftnetData,
+    tables: &Routing<Ipv4Addr>,
+    mut skb: Skb,
+    hop: &Adjacency<Ipv4Addr>,
+    exceptions: &mut Exceptions,
+) {
+    let ip = Ipv4Header::new(&skb.data()[ETH_LEN..]);
+    let datagram = ip.filter(|ip| ip.protocol() == protocol::UDP && !ip.is_fragment());
+    let (Kind::Local, Some(src)) = (hop.kind, datagram.map(|ip| ip.src())) else {
         return exceptions.push(ctx, skb, Exception::NextHop);
+    };
+    if tables.is_martian_source(src.into()) {
+        return ctx.free(skb, DropReason::IpInvalidSource);
     }
     skb.head_mut().l3 = ETH_LEN as u16;
     if let Err(skb) = exceptions.local.push(skb) {

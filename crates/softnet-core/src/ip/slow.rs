@@ -71,8 +71,15 @@ impl View<'_> {
         self.ifaces.get(usize::from(dev))?.as_ref()
     }
 
-    fn is_broadcast(&self, addr: Ipv4Addr) -> bool {
+    /// Whether `addr` is that of all on a link, but for 255.255.255.255.
+    pub fn is_broadcast(&self, addr: Ipv4Addr) -> bool {
         self.tables.v4.next_hop(self.tables.v4.fib.lookup(addr.into())).kind == Kind::Broadcast
+    }
+
+    /// Whether an IPv4 packet that was received says that it is from an address of ours, or from all on a link.
+    fn is_from_ourselves(&self, skb: &Skb) -> bool {
+        let header = skb.data().get(ETH_LEN..).and_then(Ipv4Header::new);
+        header.is_some_and(|header| self.tables.v4.is_martian_source(header.src().into()))
     }
 }
 
@@ -183,6 +190,7 @@ impl SlowPath {
             Exception::Arp => self.arp(ctx, view, skb, out),
             Exception::Unusual => match check_unusual(&skb, |addr| view.is_broadcast(addr)) {
                 Ok(Unusual::Unicast) => self.route(ctx, view, skb, out),
+                Ok(Unusual::Group) if view.is_from_ourselves(&skb) => Err((skb, DropReason::IpInvalidSource)),
                 Ok(Unusual::Group) => {
                     out.local.push(skb);
                     Ok(())
@@ -343,6 +351,7 @@ impl SlowPath {
         };
         let hop = view.tables.v4.route(dst);
         match hop.kind {
+            Kind::Local if view.is_from_ourselves(&skb) => return Err((skb, DropReason::IpInvalidSource)),
             Kind::Local => return self.local(ctx, view, skb, out),
             Kind::Broadcast => return Err((skb, DropReason::IpInvalidDest)),
             Kind::Blackhole => return Err((skb, DropReason::IpBlackhole)),

@@ -347,6 +347,32 @@ fn broadcasts_and_groups_are_neither_forwarded_nor_answered() {
     world.refused(udp(0, Ipv4Addr::new(10, 0, 0, 255), SERVER, 1, 10), DropReason::IpTtl, None);
 }
 
+/// What comes from outside is not from here, nor from all on a link, whichever of our addresses or groups it is for; probes for
+/// our addresses are answered all the same.
+#[test]
+fn nobody_else_speaks_for_us() {
+    let mut world = World::acquainted();
+    let everybody = [10, 1, 0, 255].into();
+    let group = |src, dst: [u8; 4], mac: MacAddr| set(udp(0, src, dst.into(), 9, 10), 0, &mac);
+    for src in [OWN[0], OWN[1], everybody] {
+        let message = &echo(OWN[0], 64, ECHO_REQUEST)[ETH_LEN + 20..];
+        let fragment = mend(set(udp(0, src, OWN[0], 64, 8), ETH_LEN + 6, &[0x20, 0]));
+        for frame in [
+            udp(0, src, OWN[0], 64, 10),
+            ip(0, src, OWN[0], 64, protocol::ICMP, message),
+            fragment,
+            group(src, [10, 0, 0, 255], BROADCAST),
+            group(src, [255; 4], BROADCAST),
+            group(src, [239, 1, 2, 3], [1, 0, 0x5e, 1, 2, 3]),
+        ] {
+            world.refused(frame, DropReason::IpInvalidSource, None);
+        }
+    }
+    assert_eq!(world.one(0, echo(OWN[0], 64, ECHO_REQUEST)).len(), 1);
+    let sent = world.one(0, arp(BROADCAST, ArpPacket::probe(CLIENT_MAC, OWN[0])));
+    assert_eq!(heard(&sent[0]).2.sender_ip, OWN[0]);
+}
+
 #[test]
 fn a_device_that_is_gone_holds_nothing() {
     let mut world = World::new();

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use super::group::MAX_GROUPS;
 use super::inbox::{Inbox, SlotRef};
 use super::key::{ANY, Addr, Flow, is_v4};
-use super::slot::How;
+use super::slot::{How, Slot};
 use super::table::Sockets;
 use crate::ip::v6::addr::ALL_NODES;
 use crate::skb::Region;
@@ -70,6 +70,8 @@ struct Entry {
     key: Flow,
     how: How,
     dev: Option<u16>,
+    /// What it was bound to, and for which families, before it was connected.
+    bound: (Addr, How),
     reuseport: bool,
     /// Multicast groups that it joined, each on a device.
     joined: Vec<(Addr, u16)>,
@@ -134,9 +136,17 @@ impl Binder {
         z ^ z >> 31
     }
 
-    /// Whether a socket for `key` must not be beside one that is there. `reuseport`: it shares with its like.
-    fn conflicts(&self, key: &Flow, how: How, dev: Option<u16>, reuseport: bool) -> bool {
-        self.ports.get(&key.lport).into_iter().flatten().any(|slot| {
+    /// Whether a socket for `key` must not be beside one that is there, other than `itself`. `reuseport`: it shares with its like.
+    fn conflicts(
+        &self,
+        itself: Option<u32>,
+        key: &Flow,
+        how: How,
+        dev: Option<u16>,
+        reuseport: bool,
+    ) -> bool {
+        let others = self.ports.get(&key.lport).into_iter().flatten();
+        others.filter(|slot| Some(**slot) != itself).any(|slot| {
             let Some(other) = self.entries.get(slot) else { return false };
             let same_address = key.local == other.key.local || key.local == ANY || other.key.local == ANY;
             let same_family = how.overlaps(other.how);
@@ -151,7 +161,7 @@ impl Binder {
         let first = self.random() % ports;
         (0..ports).map(|i| EPHEMERAL.start() + ((first + i) % ports) as u16).find(|port| {
             // Not even to share with others: they did not ask for this port either.
-            !self.conflicts(&Flow::bound(bind.local, *port), how, bind.dev, false)
+            !self.conflicts(None, &Flow::bound(bind.local, *port), how, bind.dev, false)
         })
     }
 
@@ -164,7 +174,7 @@ impl Binder {
         };
         let port = match bind.port {
             0 => self.ephemeral(bind, how).ok_or(BindError::NoPort)?,
-            port if self.conflicts(&Flow::bound(bind.local, port), how, bind.dev, bind.reuseport) => {
+            port if self.conflicts(None, &Flow::bound(bind.local, port), how, bind.dev, bind.reuseport) => {
                 return Err(BindError::InUse);
             }
             port => port,
@@ -177,16 +187,7 @@ impl Binder {
         });
         let Some(mut inbox) = inbox else { return Err(BindError::TooMany) };
         self.fresh = self.fresh.max(index + 1);
-        // One that is alone is in a group as well, for those who come.
-        let group = match bind.reuseport {
-            true => self.group_of(&key, how, bind.dev).ok_or(BindError::GroupFull),
-            false => Ok(None),
-        };
-        let added = group.and_then(|group| match group.and_then(|g| self.sockets.group(g)) {
-            Some(members) if !members.add(index) => Err(BindError::GroupFull),
-            _ => Ok(group),
-        });
-        let group = match added {
+        let group = match self.enter_group(index, &key, how, bind.dev, bind.reuseport) {
             Ok(group) => group,
             Err(error) => {
                 self.free.push(index);
@@ -195,20 +196,45 @@ impl Binder {
             }
         };
         let how = how.in_group(group);
-        let first = group.and_then(|g| self.sockets.group(g)).is_none_or(|members| members.len() == 1);
-        let sockets = &self.sockets;
-        let generation = sockets.change(|| {
-            let generation = sockets.slot(index).map_or(0, |slot| slot.set_key(&key, how));
-            if first {
-                sockets.link(index, &key);
-            }
-            generation
-        });
+        let generation = self.sockets.change(|| self.put_in(index, &key, how));
         inbox.opened(generation);
         self.ports.entry(port).or_default().push(index);
-        let entry = Entry { key, how, dev: bind.dev, reuseport: bind.reuseport, joined: Vec::new() };
+        let bound = (bind.local, how.in_group(None));
+        let (dev, reuseport) = (bind.dev, bind.reuseport);
+        let entry = Entry { key, how, dev, bound, reuseport, joined: Vec::new() };
         self.entries.insert(index, entry);
         Ok(inbox)
+    }
+
+    /// Makes slot `index` a member of the reuseport group for `key`, if it shares. One that is alone is in a group as well, for those
+    /// who come.
+    fn enter_group(
+        &mut self,
+        index: u32,
+        key: &Flow,
+        how: How,
+        dev: Option<u16>,
+        shares: bool,
+    ) -> Result<Option<u32>, BindError> {
+        if !shares {
+            return Ok(None);
+        }
+        let group = self.group_of(key, how, dev).ok_or(BindError::GroupFull)?;
+        match group.and_then(|group| self.sockets.group(group)) {
+            Some(members) if !members.add(index) => Err(BindError::GroupFull),
+            _ => Ok(group),
+        }
+    }
+
+    /// Gives slot `index`, which is in no chain, a key, and puts it in the chain of that, unless another of its group is there. Returns
+    /// its new generation.
+    fn put_in(&self, index: u32, key: &Flow, how: How) -> u32 {
+        let sockets = &self.sockets;
+        let generation = sockets.slot(index).map_or(0, |slot| slot.set_key(key, how));
+        if how.group().and_then(|group| sockets.group(group)).is_none_or(|members| members.len() == 1) {
+            sockets.link(index, key);
+        }
+        generation
     }
 
     /// The reuseport group for `key`, made if there is none. Outer `None`: there can be no more.
@@ -261,14 +287,37 @@ impl Binder {
         let sockets = self.sockets.clone();
         let generation = sockets.change(|| {
             self.take_out(index);
-            let generation = sockets.slot(index).map_or(0, |slot| slot.set_key(&key, how));
-            sockets.link(index, &key);
-            generation
+            self.put_in(index, &key, how)
         });
         if let Some(entry) = self.entries.get_mut(&index) {
             (entry.key, entry.how) = (key, how);
         }
         generation
+    }
+
+    /// Undoes that: packets from anybody are for it, to what it was bound to, in its group as one that has just come. Returns
+    /// the slot's new generation, and the address. It stays connected if others have that by now, or the group is full; one that is not connected stays as it is.
+    pub fn disconnect(&mut self, index: u32) -> Result<(u32, Addr), BindError> {
+        let Some(&Entry { key, bound: (local, how), dev, reuseport, .. }) = self.entries.get(&index) else {
+            return Ok((0, ANY));
+        };
+        if !key.is_connected() {
+            return Ok((self.sockets.slot(index).map_or(0, Slot::generation), local));
+        }
+        let key = Flow::bound(local, key.lport);
+        if self.conflicts(Some(index), &key, how, dev, reuseport) {
+            return Err(BindError::InUse);
+        }
+        let how = how.in_group(self.enter_group(index, &key, how, dev, reuseport)?);
+        let sockets = self.sockets.clone();
+        let generation = sockets.change(|| {
+            self.take_out(index);
+            self.put_in(index, &key, how)
+        });
+        if let Some(entry) = self.entries.get_mut(&index) {
+            (entry.key, entry.how) = (key, how);
+        }
+        Ok((generation, local))
     }
 
     /// Nobody finds the socket in slot `index` any more. Packets may still be pushed to it until its inbox is closed. Returns the
@@ -352,17 +401,34 @@ impl Binder {
     /// members of the group of all nodes.
     pub fn members(&self, flow: &Flow, dev: u16) -> impl Iterator<Item = super::Hit> {
         let flow = *flow;
-        let all = (flow.local == ALL_NODES.to_bits()).then(|| self.ports.get(&flow.lport)).flatten();
-        let joined = if all.is_some() { None } else { self.members.get(&flow.local) };
-        let joined = joined.into_iter().flatten().filter(move |(on, _)| *on == dev).map(|(_, slot)| slot);
-        joined.chain(all.into_iter().flatten()).filter_map(move |slot| {
-            let Entry { key, how, dev: bound, .. } = self.entries.get(slot)?;
-            let to_it = key.lport == flow.lport && (key.local == ANY || key.local == flow.local);
-            let takes = how.takes(is_v4(flow.local)) && bound.is_none_or(|bound| bound == dev);
-            let from_peer = !key.is_connected() || (key.remote, key.rport) == (flow.remote, flow.rport);
-            let generation = self.sockets.slot(*slot)?.generation();
-            (to_it && takes && from_peer).then_some(super::Hit { slot: *slot, generation })
-        })
+        let all = flow.local == ALL_NODES.to_bits();
+        let joined = self.members.get(&flow.local).filter(|_| !all).into_iter().flatten();
+        let joined = joined.filter(move |(on, _)| *on == dev).map(|(_, slot)| slot);
+        let bound = self.ports.get(&flow.lport).filter(|_| all).into_iter().flatten();
+        let here = move |slot: &u32| {
+            self.entries.get(slot).is_some_and(|entry| entry.dev.is_none_or(|bound| bound == dev))
+        };
+        let members = joined.chain(bound).copied().filter(here);
+        members.filter_map(move |slot| self.wanted_by(slot, &flow))
+    }
+
+    /// The sockets that want a datagram of `flow` to all on a link (RFC 1122 section 4.1.3.1).
+    pub fn listeners(&self, flow: &Flow) -> impl Iterator<Item = super::Hit> {
+        let flow = *flow;
+        let bound = self.ports.get(&flow.lport).into_iter().flatten();
+        bound.filter_map(move |slot| self.wanted_by(*slot, &flow))
+    }
+
+    /// Whether the socket in `slot` wants a datagram to many.
+    fn wanted_by(&self, slot: u32, flow: &Flow) -> Option<super::Hit> {
+        let Entry { key, how, .. } = self.entries.get(&slot)?;
+        let v4 = is_v4(flow.local);
+        let to_it = key.lport == flow.lport
+            && (key.local == ANY || key.local == flow.local)
+            && how.overlaps(How::new(v4, !v4));
+        let from_peer = !key.is_connected() || (key.remote, key.rport) == (flow.remote, flow.rport);
+        let generation = self.sockets.slot(slot)?.generation();
+        (to_it && from_peer).then_some(super::Hit { slot, generation })
     }
 
     /// Whether anybody is a member of `group` on device `dev`.

@@ -98,7 +98,7 @@ impl Datagram {
         self.len == 0
     }
 
-    /// Its payload, piece by piece. A datagram that was not fragmented is one piece.
+    /// Its payload, piece by piece. A datagram that fits a frame and was not fragmented is one piece.
     pub fn parts(&self) -> impl Iterator<Item = &[u8]> {
         let mut left = self.len;
         let first = self.first.data().get(self.at..).unwrap_or_default();
@@ -191,6 +191,12 @@ impl Inbox {
             front.free(ctx);
         }
         self.account();
+    }
+
+    /// That was undone, which made the slot be of `generation`.
+    pub fn disconnected(&mut self, generation: u32) {
+        self.peer = None;
+        self.generations.1 = generation;
     }
 
     /// The next datagram, which stays.

@@ -245,6 +245,23 @@ fn connected_under_a_poller() {
     model.end();
 }
 
+/// The same of one that is disconnected.
+fn disconnected_under_a_poller() {
+    let mut model = Model::new();
+    let inbox = model.open();
+    let (sockets, index) = (model.binder.sockets().clone(), inbox.slot().index());
+    model.binder.connect(index, PEER.local, PEER.remote, PEER.rport);
+    let poller = thread::spawn(move || match sockets.lookup(&PEER, 0, || 0) {
+        Found::Socket(hit) => assert_eq!(hit.slot, index),
+        Found::None => panic!("it was there all the time"),
+        Found::Contended => {}
+    });
+    assert_eq!(model.binder.disconnect(index).map(|(_, local)| local), Ok(ANY));
+    poller.join().unwrap();
+    model.close(inbox);
+    model.end();
+}
+
 /// A slot is closed and opened for another key while a poller looks for a third, of which each of the two has a part.
 fn used_anew_under_a_poller() {
     let mut model = Model::new();
@@ -266,8 +283,10 @@ fn used_anew_under_a_poller() {
 
 #[test]
 fn look_ups_find_what_is_there_and_nothing_else() {
-    check(2, connected_under_a_poller);
-    must_fail(Mutant::VersionNotChecked, 2, connected_under_a_poller);
+    for model in [connected_under_a_poller, disconnected_under_a_poller] {
+        check(2, model);
+        must_fail(Mutant::VersionNotChecked, 2, model);
+    }
     check(2, used_anew_under_a_poller);
     must_fail(Mutant::GenerationNotChecked, 2, used_anew_under_a_poller);
 }

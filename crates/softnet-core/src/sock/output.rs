@@ -12,7 +12,7 @@ use crate::ip::header::{Ipv4Header, MIN_LEN, protocol};
 use crate::ip::pmtu::{IPV6_MIN_MTU, MIN_PMTU};
 use crate::ip::v6::header::{Ipv6Header, LEN as IPV6_LEN};
 use crate::ip::{ETH_LEN, checksum};
-use crate::skb::{Flags, Skb};
+use crate::skb::{Batch, Flags, Skb, Store};
 
 /// The headers of a datagram, of either family.
 #[derive(Clone, Copy, Debug)]
@@ -82,12 +82,17 @@ impl UdpHead {
     /// freed) if it does not fit. What is on one device's link is of that device from then on.
     #[inline]
     pub fn write(&self, skb: &mut Skb, link: &[u8; ETH_LEN], payload: &[u8]) -> Option<()> {
+        self.begin(skb, link, payload, payload.len())
+    }
+
+    /// The same, but of the payload only the first `n` bytes.
+    #[inline(always)]
+    fn begin(&self, skb: &mut Skb, link: &[u8; ETH_LEN], payload: &[u8], n: usize) -> Option<()> {
         let headers = self.header_len();
-        let packet = headers + payload.len();
-        let (total, udp) = (u16::try_from(packet).ok()?, self.header(payload));
-        let data = skb.put(ETH_LEN + packet)?;
+        let (packet, udp) = (headers + payload.len(), self.header(payload));
+        let data = skb.put(ETH_LEN + headers + n)?;
         let (head, body) = data.split_at_mut_checked(ETH_LEN + headers)?;
-        body.copy_from_slice(payload);
+        body.copy_from_slice(payload.get(..n)?);
         head[..ETH_LEN].copy_from_slice(link);
         let (head, to_udp) = head[ETH_LEN..].split_at_mut(headers - UDP_LEN);
         to_udp.copy_from_slice(&udp);
@@ -95,14 +100,14 @@ impl UdpHead {
             Ends::V4(src, dst) => {
                 let mut ip = Ipv4Header::new_mut(head)?;
                 // Never fragmented on the way, so the identification need not be unique (RFC 6864 section 4.1).
-                ip.fill(total, 0, self.ttl, protocol::UDP, src, dst);
+                ip.fill(u16::try_from(packet).ok()?, 0, self.ttl, protocol::UDP, src, dst);
                 ip.set_dont_fragment(true);
                 ip.set_tos(self.tos);
                 ip.renew_check();
             }
             Ends::V6(src, dst) => {
                 let mut ip = Ipv6Header::new_mut(head)?;
-                ip.fill(total - IPV6_LEN as u16, protocol::UDP, self.ttl, src, dst);
+                ip.fill(u16::try_from(packet - IPV6_LEN).ok()?, protocol::UDP, self.ttl, src, dst);
                 // Between version and flow label (RFC 8200 section 3).
                 head[0] = 0x60 | self.tos >> 4;
                 head[1] = self.tos << 4;
@@ -148,5 +153,40 @@ impl UdpHead {
             udp[2 * at..2 * at + 2].copy_from_slice(&word.to_be_bytes());
         }
         udp
+    }
+
+    /// A datagram for sockets here, as one that was put together from fragments: a run of as many skbs as it takes. `payload` is
+    /// not longer than [may be](Self::most). `None` if memory ran out.
+    pub fn write_run(&self, store: &mut Store, payload: &[u8]) -> Option<Batch> {
+        let mut run = Batch::new();
+        match self.fill_run(store, &mut run, payload) {
+            Some(()) => Some(run),
+            None => {
+                store.free_skbs(&mut run, |_| {});
+                None
+            }
+        }
+    }
+
+    fn fill_run(&self, store: &mut Store, run: &mut Batch, payload: &[u8]) -> Option<()> {
+        let mut at = 0;
+        while at < payload.len() || run.is_empty() {
+            let mut skb = store.alloc_skb()?;
+            let headers = if at == 0 { ETH_LEN + self.header_len() } else { 0 };
+            let n = skb.tailroom().saturating_sub(headers).min(payload.len() - at);
+            let done = match at {
+                0 => self.begin(&mut skb, &self.no_link(), payload, n),
+                _ => skb.put(n).map(|data| data.copy_from_slice(&payload[at..at + n])),
+            };
+            at += n;
+            let flags = Flags::ORIGINATED | if at < payload.len() { Flags::MORE } else { 0 };
+            skb.head_mut().flags = flags;
+            if let Err(skb) = run.push(skb) {
+                store.free_skb(skb);
+                return None;
+            }
+            done?;
+        }
+        Some(())
     }
 }

@@ -238,8 +238,7 @@ impl Arrivals<'_> {
     }
 }
 
-/// Hands a copy of the datagram in `run` to each of `members`, which its flow was matched with already, and frees it.
-/// Returns whether it was sound.
+/// Hands a copy of the datagram in `run`, which is to many, to each of the `members` for its flow, and frees it.
 pub fn udp_members(
     ctx: &mut SoftnetData,
     to: &mut Arrivals<'_>,

@@ -4,9 +4,9 @@
 //! label never bound) is refused here.
 
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
 
-use super::sys::{Map, Program};
+use super::sys::Program;
 use crate::sys_error::{SysError, SysResult};
 
 /// A register. R0: result; R1–R5: arguments, clobbered by calls; R6–R9: kept across calls; R10: frame pointer, whose
@@ -163,9 +163,9 @@ impl Assembler {
         self.push_with(CLASS_ALU64 | OP_MOV, dst, operand.into(), 0);
     }
 
-    /// `dst = map`, as helpers want it. The map must live until the program is loaded; the program then holds it.
-    pub fn load_map(&mut self, dst: Reg, map: &Map) {
-        self.wide(dst, PSEUDO_MAP_FD, map.as_raw_fd(), 0);
+    /// `dst = map` (a [`Map`](super::Map) or a [`Set`](super::Set)), as helpers want it. The map must live until the program is loaded; the program then holds it.
+    pub fn load_map(&mut self, dst: Reg, map: &impl AsFd) {
+        self.wide(dst, PSEUDO_MAP_FD, map.as_fd().as_raw_fd(), 0);
     }
 
     /// `dst = value`, all 64 bits of it.

@@ -15,11 +15,15 @@ const PROG_TEST_RUN: u32 = 10;
 const LINK_CREATE: u32 = 28;
 const LINK_UPDATE: u32 = 29;
 
+const MAP_TYPE_HASH: u32 = 1;
 const MAP_TYPE_ARRAY: u32 = 2;
 const MAP_TYPE_PERCPU_ARRAY: u32 = 6;
 const MAP_TYPE_XSKMAP: u32 = 17;
 const PROG_TYPE_XDP: u32 = 6;
 const ATTACH_TYPE_XDP: u32 = 37;
+
+/// Map flag: memory for an entry is taken when it is made, and not for all of them beforehand.
+const F_NO_PREALLOC: u32 = 1;
 
 /// Program flag: the program can take packets of several fragments (needed for MTUs beyond one page).
 pub const F_XDP_HAS_FRAGS: u32 = 1 << 5;
@@ -106,21 +110,31 @@ struct MapElemAttr {
     flags: u64,
 }
 
+/// Makes a map of this type, whose keys and values have these sizes.
+fn create(
+    (map_type, map_flags): (u32, u32),
+    name: &str,
+    (key_size, value_size): (u32, u32),
+    max_entries: u32,
+) -> SysResult<OwnedFd> {
+    let mut attr = MapCreateAttr {
+        map_type,
+        key_size,
+        value_size,
+        max_entries,
+        map_flags,
+        inner_map_fd: 0,
+        numa_node: 0,
+        map_name: object_name(name),
+    };
+    bpf_fd(MAP_CREATE, &mut attr).map_err(|error| {
+        SysError::new(format!("create BPF map {name}"), error).needs("CAP_BPF,CAP_NET_ADMIN")
+    })
+}
+
 impl Map {
     fn create(map_type: u32, name: &str, value_size: u32, max_entries: u32) -> SysResult<OwnedFd> {
-        let mut attr = MapCreateAttr {
-            map_type,
-            key_size: 4,
-            value_size,
-            max_entries,
-            map_flags: 0,
-            inner_map_fd: 0,
-            numa_node: 0,
-            map_name: object_name(name),
-        };
-        bpf_fd(MAP_CREATE, &mut attr).map_err(|error| {
-            SysError::new(format!("create BPF map {name}"), error).needs("CAP_BPF,CAP_NET_ADMIN")
-        })
+        create((map_type, 0), name, (4, value_size), max_entries)
     }
 
     /// An array of `entries` values of `value_size` bytes, zeroed, shared by all CPUs.
@@ -201,6 +215,54 @@ impl AsRawFd for Map {
 }
 
 impl AsFd for Map {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// A set of 16-byte keys. A program looks a key up by [`helper::MAP_LOOKUP_ELEM`](super::helper::MAP_LOOKUP_ELEM), which says null if it is not in.
+#[derive(Debug)]
+pub struct Set {
+    fd: OwnedFd,
+}
+
+impl Set {
+    /// An empty set for up to `entries` keys.
+    pub fn new(name: &str, entries: u32) -> SysResult<Self> {
+        // A value has to have a size.
+        Ok(Set { fd: create((MAP_TYPE_HASH, F_NO_PREALLOC), name, (16, 1), entries)? })
+    }
+
+    fn element(&self, command: u32, key: &[u8; 16], value: *const u8) -> io::Result<()> {
+        let mut attr = MapElemAttr {
+            map_fd: self.fd.as_raw_fd() as u32,
+            _pad: 0,
+            key: std::ptr::from_ref(key) as u64,
+            value: value as u64,
+            flags: 0,
+        };
+        bpf(command, &mut attr).map(drop)
+    }
+
+    /// Puts `key` in; nothing changes if it is.
+    ///
+    /// # Errors
+    /// E2BIG if the set is full.
+    pub fn insert(&self, key: &[u8; 16]) -> SysResult<()> {
+        self.element(MAP_UPDATE_ELEM, key, &1).map_err(|error| SysError::new("add to a BPF set", error))
+    }
+
+    /// Takes `key` out.
+    ///
+    /// # Errors
+    /// ENOENT if it was not in.
+    pub fn remove(&self, key: &[u8; 16]) -> SysResult<()> {
+        self.element(MAP_DELETE_ELEM, key, std::ptr::null())
+            .map_err(|error| SysError::new("take from a BPF set", error))
+    }
+}
+
+impl AsFd for Set {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
@@ -424,6 +486,22 @@ mod tests {
         map.update(3, &7u64.to_ne_bytes()).unwrap();
         assert_eq!(map.lookup(3).unwrap(), 7u64.to_ne_bytes());
         assert!(map.update(3, &[1]).is_err(), "a value of the wrong length reached the kernel");
+    }
+
+    #[test]
+    fn a_set_has_what_was_put_in_and_not_taken_out() {
+        if !net_allowed() {
+            return;
+        }
+        let set = Set::new("test_set", 2).unwrap();
+        let keys = [[1; 16], [2; 16], [3; 16]];
+        for key in [&keys[0], &keys[1], &keys[1]] {
+            set.insert(key).unwrap();
+        }
+        assert_eq!(set.insert(&keys[2]).unwrap_err().errno(), Some(libc::E2BIG));
+        set.remove(&keys[0]).unwrap();
+        assert_eq!(set.remove(&keys[0]).unwrap_err().errno(), Some(libc::ENOENT));
+        set.insert(&keys[2]).unwrap();
     }
 
     #[test]

@@ -7,12 +7,17 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::claim::ClaimFilter;
-use crate::bpf::{Map, XdpLink, XdpMode};
+use crate::bpf::{Map, Set, XdpLink, XdpMode};
 use crate::sys_error::SysResult;
+
+/// Multicast groups that may be joined on a device.
+const MAX_GROUPS: u32 = 4096;
 
 /// A device's program and the map that leads it to the sockets.
 pub(super) struct Attachment {
     sockets: Map,
+    /// Multicast groups that are softnet's, by [`group_key`](super::claim::group_key).
+    groups: Set,
     link: Mutex<Option<XdpLink>>,
     open: AtomicUsize,
 }
@@ -20,10 +25,10 @@ pub(super) struct Attachment {
 impl Attachment {
     /// Attaches a program that claims what `filter` says; as long as no socket is [led to](Self::lead), it passes all.
     pub(super) fn new(filter: &ClaimFilter, ifindex: u32, queues: u32, mode: XdpMode) -> SysResult<Self> {
-        let sockets = Map::xsk(queues)?;
-        let program = filter.load(&sockets)?;
+        let (sockets, groups) = (Map::xsk(queues)?, Set::new("softnet_groups", MAX_GROUPS)?);
+        let program = filter.load(&sockets, &groups)?;
         let link = XdpLink::attach(&program, ifindex, mode)?;
-        Ok(Attachment { sockets, link: Mutex::new(Some(link)), open: AtomicUsize::new(0) })
+        Ok(Attachment { sockets, groups, link: Mutex::new(Some(link)), open: AtomicUsize::new(0) })
     }
 
     fn link(&self) -> MutexGuard<'_, Option<XdpLink>> {
@@ -35,11 +40,16 @@ impl Attachment {
         self.sockets.update_fd(queue, socket)
     }
 
+    /// The multicast groups that the program claims.
+    pub(super) fn groups(&self) -> &Set {
+        &self.groups
+    }
+
     /// Exchanges the program for one that claims what `filter` says, between two packets. Without effect once the
     /// device is closed, or its interface is gone (whose addresses go first).
     pub(super) fn replace(&self, filter: &ClaimFilter) -> SysResult<()> {
         let replaced = match &*self.link() {
-            Some(link) => link.update(&filter.load(&self.sockets)?),
+            Some(link) => link.update(&filter.load(&self.sockets, &self.groups)?),
             None => Ok(()),
         };
         replaced.or_else(|error| if error.errno() == Some(libc::ENOLINK) { Ok(()) } else { Err(error) })

@@ -5,11 +5,16 @@
 //!   softnet's own addresses come first, so an address that both have is softnet's;
 //! * ARP requests and replies for one of softnet's addresses, to the interface's MAC address or to all;
 //! * on a device that has an IPv6 address, IPv6 to the interface's MAC address in the same way, and neighbour solicitations
-//!   for one of softnet's addresses, to the group of those who might have it.
+//!   for one of softnet's addresses, to the group of those who might have it;
+//! * UDP, and what may be fragments of it, in multicast frames to a group that softnet has [joined](super::groups).
 //!
-//! Everything else is the kernel's: VLANs, multicast, other MACs, what is cut short; where softnet has no IPv6 address, all
-//! of IPv6. So an interface can be taken without taking the machine. What is sent to all nodes is the kernel's too (router
-//! advertisements, and what neighbours say unasked): softnet asks its neighbours itself.
+//! Everything else is the kernel's: VLANs, other multicast, other MACs, what is cut short; where softnet has no IPv6 address, all
+//! of IPv6 but its groups. So an interface can be taken without taking the machine. What is sent to all nodes is the kernel's too (router
+//! advertisements, and what neighbours say unasked): softnet asks its neighbours itself. So are IGMP and MLD, those to groups of softnet's
+//! included, for it is the kernel that answers them. A datagram is softnet's or the kernel's: of a group that softnet has joined,
+//! the kernel's own members get nothing by this interface.
+//!
+//! Groups come and go without another program: they are in a map that the program looks into.
 //!
 //! The rule is written twice, as a Rust function (which says what is meant) and as an XDP program (which the kernel
 //! runs); a test holds them against each other over random frames.
@@ -18,8 +23,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use softnet_core::ip::Family;
 use softnet_core::ip::v6::addr::link_local;
+use softnet_core::sock::key::addr_of;
 
-use crate::bpf::{Alu, Assembler, Cond, Label, Map, Program, Reg, Size, XdpAction, helper};
+use crate::bpf::{Alu, Assembler, Cond, Label, Map, Program, Reg, Set, Size, XdpAction, helper};
 use crate::sys_error::SysResult;
 
 /// What of a device's traffic is softnet's.
@@ -69,6 +75,7 @@ const ARP_FORMAT: usize = ETH_HLEN;
 const ARP_LENGTHS: usize = ETH_HLEN + 4;
 const ARP_OPERATION: usize = ETH_HLEN + 6;
 const ARP_TARGET: usize = ETH_HLEN + 24;
+const IPV4_PROTOCOL: usize = ETH_HLEN + 9;
 const IPV4_DST: usize = ETH_HLEN + 16;
 
 const IPV6_END: usize = ETH_HLEN + 40;
@@ -82,14 +89,27 @@ const IPV4: [u8; 2] = [0x08, 0x00];
 const IPV6: [u8; 2] = [0x86, 0xdd];
 /// What MAC addresses of solicited-node groups begin with (RFC 2464 section 7, RFC 4291 section 2.7.1).
 const SOLICITED_NODE: [u8; 3] = [0x33, 0x33, 0xff];
+/// The bit that is set in the first byte of MAC addresses of many (IEEE 802.3).
+const TO_MANY: u8 = 1;
+const UDP: u8 = 17;
+const FRAGMENT: u8 = 44;
+/// What IPv6 addresses of groups begin with (RFC 4291 section 2.7).
+const GROUP: u8 = 0xff;
 const ICMPV6: u8 = 58;
 const SOLICITATION: u8 = 135;
 const ARP: [u8; 2] = [0x08, 0x06];
 /// ARP for IPv4 (0x0800) over Ethernet (1), RFC 826.
 const ARP_IPV4: [u8; 4] = [0, 1, 0x08, 0x00];
 const ARP_MAC_IPV4: [u8; 2] = [6, 4];
+/// Where on its stack the program has the key that it looks for among the groups.
+const KEY: i16 = -16;
 const REQUEST: [u8; 2] = [0, 1];
 const REPLY: [u8; 2] = [0, 2];
+
+/// What a group is known by among the groups: its address, of IPv4 as IPv6 has it.
+pub(super) fn group_key(group: IpAddr) -> [u8; 16] {
+    addr_of(group).to_be_bytes()
+}
 
 impl ClaimFilter {
     /// For an interface with this MAC address, on which the kernel has the addresses `kernel`.
@@ -107,9 +127,9 @@ impl ClaimFilter {
         &self.v6.ours
     }
 
-    /// Whether `frame` is softnet's.
+    /// Whether `frame` is softnet's, if it has joined `groups`.
     #[cfg(test)]
-    fn claims(&self, frame: &[u8]) -> bool {
+    fn claims(&self, frame: &[u8], groups: &[IpAddr]) -> bool {
         let field = |at: usize, len: usize| &frame[at..at + len];
         let address = |at| Ipv4Addr::from(<[u8; 4]>::try_from(field(at, 4)).unwrap());
         if frame.len() < IPV4_END {
@@ -119,15 +139,22 @@ impl ClaimFilter {
         match <[u8; 2]>::try_from(field(ETHERTYPE, 2)).unwrap() {
             IPV4 => {
                 let to = address(IPV4_DST);
-                dst == self.mac && self.v4.claims(to)
+                match dst[0] & TO_MANY {
+                    0 => dst == self.mac && self.v4.claims(to),
+                    _ => frame[IPV4_PROTOCOL] == UDP && groups.contains(&to.into()),
+                }
             }
             IPV6 => {
                 let address = |at| Ipv6Addr::from(<[u8; 16]>::try_from(field(at, 16)).unwrap());
-                if self.v6.ours.is_empty() || frame.len() < IPV6_END {
+                if frame.len() < IPV6_END {
                     return false;
                 }
+                let to = address(IPV6_DST);
+                if dst[0] & TO_MANY != 0 && [UDP, FRAGMENT].contains(&frame[IPV6_NEXT]) {
+                    return groups.contains(&to.into());
+                }
                 if dst == self.mac {
-                    return self.v6.claims(address(IPV6_DST));
+                    return !self.v6.ours.is_empty() && self.v6.claims(to);
                 }
                 dst[..3] == SOLICITED_NODE
                     && frame.len() >= ND_END
@@ -147,13 +174,13 @@ impl ClaimFilter {
         }
     }
 
-    /// Loads the rule as a program that leads to `sockets`, by RX queue.
-    pub(super) fn load(&self, sockets: &Map) -> SysResult<Program> {
-        self.assemble(sockets, XdpAction::Pass).load_xdp("softnet_claim", 0)
+    /// Loads the rule as a program that leads to `sockets`, by RX queue, and looks into `groups` by [`group_key`].
+    pub(super) fn load(&self, sockets: &Map, groups: &Set) -> SysResult<Program> {
+        self.assemble(sockets, groups, XdpAction::Pass).load_xdp("softnet_claim", 0)
     }
 
     /// The program; `unbound` is what happens to softnet's frames on a queue without a socket.
-    fn assemble(&self, sockets: &Map, unbound: XdpAction) -> Assembler {
+    fn assemble(&self, sockets: &Map, groups: &Set, unbound: XdpAction) -> Assembler {
         // Fields are compared as they lie in memory, so constants are read the same way.
         let word = |bytes: [u8; 4]| i32::from_ne_bytes(bytes);
         let half = |bytes: [u8; 2]| i32::from(u16::from_ne_bytes(bytes));
@@ -162,7 +189,7 @@ impl ClaimFilter {
         let (frame, end, queue, value) = (Reg::R6, Reg::R7, Reg::R8, Reg::R3);
 
         let mut asm = Assembler::new();
-        let [ipv4, ipv6, unicast, arp, target, claim, pass] = [(); 7].map(|()| asm.label());
+        let [ipv4, ipv6, unicast, arp, target, to_many, group, claim, pass] = [(); 9].map(|()| asm.label());
         let within = |asm: &mut Assembler, len: usize| {
             asm.mov(Reg::R2, frame);
             asm.alu(Alu::Add, Reg::R2, len as i32);
@@ -187,9 +214,7 @@ impl ClaimFilter {
         within(&mut asm, IPV4_END);
         asm.load(Size::U16, value, frame, ETHERTYPE as i16);
         asm.jump_if(Cond::Eq, value, half(IPV4), ipv4);
-        if !self.v6.ours.is_empty() {
-            asm.jump_if(Cond::Eq, value, half(IPV6), ipv6);
-        }
+        asm.jump_if(Cond::Eq, value, half(IPV6), ipv6);
         asm.jump_if(Cond::Ne, value, half(ARP), pass);
 
         within(&mut asm, ARP_END);
@@ -212,12 +237,27 @@ impl ClaimFilter {
         one_of(&mut asm, &self.v4.ours, claim);
         asm.jump(pass);
 
-        if !self.v6.ours.is_empty() {
-            asm.bind(ipv6);
-            self.assemble_ipv6(&mut asm, (frame, end), claim, pass);
-        }
+        asm.bind(ipv6);
+        self.assemble_ipv6(&mut asm, (frame, end), [group, claim, pass]);
+
+        asm.bind(to_many);
+        asm.load(Size::U8, value, frame, IPV4_PROTOCOL as i16);
+        asm.jump_if(Cond::Ne, value, i32::from(UDP), pass);
+        asm.load(Size::U32, value, frame, IPV4_DST as i16);
+        asm.store(Size::U64, Reg::R10, KEY, 0);
+        asm.store(Size::U32, Reg::R10, KEY + 8, word([0, 0, 0xff, 0xff]));
+        asm.store(Size::U32, Reg::R10, KEY + 12, value);
+        asm.bind(group);
+        asm.load_map(Reg::R1, groups);
+        asm.mov(Reg::R2, Reg::R10);
+        asm.alu(Alu::Add, Reg::R2, i32::from(KEY));
+        asm.call(helper::MAP_LOOKUP_ELEM);
+        asm.jump_if(Cond::Eq, Reg::R0, 0, pass);
+        asm.jump(claim);
 
         asm.bind(ipv4);
+        asm.load(Size::U8, value, frame, 0);
+        asm.jump_if(Cond::Set, value, i32::from(TO_MANY), to_many);
         to_mac(&mut asm);
         asm.load(Size::U32, value, frame, IPV4_DST as i16);
         one_of(&mut asm, &self.v4.ours, claim);
@@ -235,8 +275,8 @@ impl ClaimFilter {
         asm
     }
 
-    /// The part of it for frames of IPv6: ends at `claim` or `pass`.
-    fn assemble_ipv6(&self, asm: &mut Assembler, (frame, end): (Reg, Reg), claim: Label, pass: Label) {
+    /// The part of it for frames of IPv6: ends at `claim` or `pass`, or, with a group's address on the stack, at `group`.
+    fn assemble_ipv6(&self, asm: &mut Assembler, (frame, end): (Reg, Reg), [group, claim, pass]: [Label; 3]) {
         // Halves of an address, and room for another's.
         let (high, low, other) = (Reg::R2, Reg::R3, [Reg::R4, Reg::R5]);
         let within = |asm: &mut Assembler, len: usize| {
@@ -262,15 +302,43 @@ impl ClaimFilter {
                 asm.jump_if(Cond::Eq, other[0], 0, then);
             }
         };
-        let [unicast, group] = [(); 2].map(|()| asm.label());
+        let [unicast, datagram] = [(); 2].map(|()| asm.label());
 
         within(asm, IPV6_END);
-        asm.load(Size::U16, Reg::R3, frame, 0);
-        asm.jump_if(Cond::Ne, Reg::R3, half(&SOLICITED_NODE, 0), unicast);
-        asm.load(Size::U8, Reg::R3, frame, 2);
-        asm.jump_if(Cond::Eq, Reg::R3, i32::from(SOLICITED_NODE[2]), group);
+        asm.load(Size::U8, Reg::R3, frame, 0);
+        asm.alu(Alu::And, Reg::R3, i32::from(TO_MANY));
+        asm.jump_if(Cond::Eq, Reg::R3, 0, unicast);
+        asm.load(Size::U8, Reg::R3, frame, IPV6_NEXT as i16);
+        for next in [UDP, FRAGMENT] {
+            asm.jump_if(Cond::Eq, Reg::R3, i32::from(next), datagram);
+        }
+        if !self.v6.ours.is_empty() {
+            asm.jump_if(Cond::Ne, Reg::R3, i32::from(ICMPV6), pass);
+            asm.load(Size::U16, Reg::R3, frame, 0);
+            asm.jump_if(Cond::Ne, Reg::R3, half(&SOLICITED_NODE, 0), pass);
+            asm.load(Size::U8, Reg::R3, frame, 2);
+            asm.jump_if(Cond::Ne, Reg::R3, i32::from(SOLICITED_NODE[2]), pass);
+            within(asm, ND_END);
+            asm.load(Size::U8, Reg::R3, frame, ND_TYPE as i16);
+            asm.jump_if(Cond::Ne, Reg::R3, i32::from(SOLICITATION), pass);
+            load(asm, ND_TARGET);
+            one_of(asm, &self.v6.ours, claim);
+        }
+        asm.jump(pass);
+
+        asm.bind(datagram);
+        // What IPv6 has for addresses of IPv4 is no group of IPv4's.
+        asm.load(Size::U8, Reg::R3, frame, IPV6_DST as i16);
+        asm.jump_if(Cond::Ne, Reg::R3, i32::from(GROUP), pass);
+        load(asm, IPV6_DST);
+        asm.store(Size::U64, Reg::R10, KEY, high);
+        asm.store(Size::U64, Reg::R10, KEY + 8, low);
+        asm.jump(group);
 
         asm.bind(unicast);
+        if self.v6.ours.is_empty() {
+            return asm.jump(pass);
+        }
         asm.load(Size::U32, Reg::R3, frame, 0);
         asm.jump_if32(Cond::Ne, Reg::R3, word(&self.mac, 0), pass);
         asm.load(Size::U16, Reg::R3, frame, 4);
@@ -279,215 +347,8 @@ impl ClaimFilter {
         one_of(asm, &self.v6.ours, claim);
         one_of(asm, &self.v6.kernel, pass);
         asm.jump(claim);
-
-        asm.bind(group);
-        within(asm, ND_END);
-        asm.load(Size::U8, Reg::R3, frame, IPV6_NEXT as i16);
-        asm.jump_if(Cond::Ne, Reg::R3, i32::from(ICMPV6), pass);
-        asm.load(Size::U8, Reg::R3, frame, ND_TYPE as i16);
-        asm.jump_if(Cond::Ne, Reg::R3, i32::from(SOLICITATION), pass);
-        load(asm, ND_TARGET);
-        one_of(asm, &self.v6.ours, claim);
-        asm.jump(pass);
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-    use proptest::test_runner::TestRunner;
-
-    use super::*;
-    use crate::testing::net_allowed;
-
-    const MAC: [u8; 6] = [0x02, 0, 0, 0, 0xfe, 0x01];
-    const OURS: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
-    const KERNEL: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
-    const BOTH: Ipv4Addr = Ipv4Addr::new(192, 168, 255, 255);
-    const ELSEWHERE: Ipv4Addr = Ipv4Addr::new(8, 8, 8, 8);
-
-    const OURS6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 1);
-    const KERNEL6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 2);
-    const BOTH6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 1, 0, 0, 0, 2);
-    const ELSEWHERE6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1);
-    const GROUP: [u8; 6] = [0x33, 0x33, 0xff, 0, 0, 1];
-
-    fn filter() -> ClaimFilter {
-        let ours = [OURS.into(), BOTH.into(), OURS6.into(), BOTH6.into()];
-        let kernel = [BOTH.into(), KERNEL.into(), BOTH6.into(), KERNEL6.into()];
-        ClaimFilter::new(MAC, &Claim { addresses: ours.to_vec() }, &kernel)
-    }
-
-    fn ipv4_only() -> ClaimFilter {
-        ClaimFilter::new(MAC, &Claim { addresses: vec![OURS.into()] }, &[KERNEL.into(), KERNEL6.into()])
-    }
-
-    /// An IPv6 frame to `address`; to a group, the question for it.
-    fn frame6(dst: [u8; 6], address: Ipv6Addr) -> Vec<u8> {
-        let mut frame = vec![0; ND_END + 8];
-        frame[..6].copy_from_slice(&dst);
-        frame[ETHERTYPE..ETH_HLEN].copy_from_slice(&IPV6);
-        frame[ETH_HLEN] = 0x60;
-        frame[IPV6_NEXT] = ICMPV6;
-        frame[ND_TYPE] = SOLICITATION;
-        let at = if dst == MAC { IPV6_DST } else { ND_TARGET };
-        frame[at..at + 16].copy_from_slice(&address.octets());
-        frame
-    }
-
-    fn frame(dst: [u8; 6], ethertype: [u8; 2], address: Ipv4Addr) -> Vec<u8> {
-        let mut frame = vec![0; 60];
-        frame[..6].copy_from_slice(&dst);
-        frame[ETHERTYPE..ETH_HLEN].copy_from_slice(&ethertype);
-        if ethertype == ARP {
-            frame[ARP_FORMAT..ARP_OPERATION + 2].copy_from_slice(&[0, 1, 8, 0, 6, 4, 0, 1]);
-            frame[ARP_TARGET..ARP_END].copy_from_slice(&address.octets());
-        } else {
-            frame[ETH_HLEN] = 0x45;
-            frame[IPV4_DST..IPV4_END].copy_from_slice(&address.octets());
-        }
-        frame
-    }
-
-    #[test]
-    fn takes_what_is_softnets_and_leaves_the_rest() {
-        let filter = filter();
-        let claims = |dst, ethertype, address| filter.claims(&frame(dst, ethertype, address));
-        assert!(claims(MAC, IPV4, OURS));
-        assert!(claims(MAC, IPV4, BOTH), "softnet wins");
-        assert!(claims(MAC, IPV4, ELSEWHERE), "to be forwarded");
-        assert!(!claims(MAC, IPV4, KERNEL));
-        assert!(!claims([0xff; 6], IPV4, OURS), "broadcast");
-        assert!(!claims([1, 0, 0x5e, 0, 0, 1], IPV4, ELSEWHERE), "multicast");
-        assert!(!claims([2, 9, 9, 9, 9, 9], IPV4, OURS), "another MAC");
-        for dst in [MAC, [0xff; 6]] {
-            assert!(claims(dst, ARP, OURS));
-            assert!(claims(dst, ARP, BOTH));
-            assert!(!claims(dst, ARP, KERNEL));
-            assert!(!claims(dst, ARP, ELSEWHERE));
-        }
-        assert!(!claims([2, 9, 9, 9, 9, 9], ARP, OURS));
-        assert!(!claims(MAC, [0x81, 0x00], OURS), "VLAN");
-
-        let mut reply = frame(MAC, ARP, OURS);
-        reply[ARP_OPERATION + 1] = 2;
-        assert!(filter.claims(&reply), "the answer to our request");
-        reply[ARP_OPERATION + 1] = 3;
-        assert!(!filter.claims(&reply), "reverse ARP");
-        assert!(!filter.claims(&frame(MAC, ARP, OURS)[..ARP_END - 1]));
-        assert!(!filter.claims(&frame(MAC, IPV4, OURS)[..IPV4_END - 1]));
-        assert!(!filter.claims(&[]));
-    }
-
-    #[test]
-    fn takes_ipv6_in_the_same_way_where_it_has_an_address_of_it() {
-        let filter = filter();
-        let claims = |dst, address| filter.claims(&frame6(dst, address));
-        let derived: Ipv6Addr = "fe80::ff:fe00:fe01".parse().unwrap();
-        for (address, unicast, asked_for) in [
-            (OURS6, true, true),
-            (BOTH6, true, true),
-            (derived, true, true),
-            (KERNEL6, false, false),
-            (ELSEWHERE6, true, false),
-        ] {
-            assert_eq!((claims(MAC, address), claims(GROUP, address)), (unicast, asked_for), "{address}");
-            assert!(!claims([0x33, 0x33, 0, 0, 0, 1], address), "all nodes");
-            assert!(!claims([2, 9, 9, 9, 9, 9], address), "another MAC");
-            assert!(!ipv4_only().claims(&frame6(MAC, address)));
-            assert!(!ipv4_only().claims(&frame6(GROUP, address)));
-        }
-        assert!(!filter.claims(&frame6(MAC, OURS6)[..IPV6_END - 1]));
-        assert!(!filter.claims(&frame6(GROUP, OURS6)[..ND_END - 1]));
-        for (at, value) in [(IPV6_NEXT, 17), (ND_TYPE, 136)] {
-            let mut other = frame6(GROUP, OURS6);
-            other[at] = value;
-            assert!(!filter.claims(&other), "{at}");
-        }
-    }
-
-    /// Frames that are near the rule's edges more often than chance would have them.
-    fn frames() -> impl Strategy<Value = Vec<u8>> {
-        let mac = prop_oneof![
-            4 => Just(MAC),
-            2 => Just([0xff; 6]),
-            1 => Just([0xff, 0xff, 0xff, 0xff, 0xfe, 0x01]),
-            1 => Just([MAC[0], MAC[1], MAC[2], MAC[3], 0xff, 0xff]),
-            1 => any::<[u8; 6]>(),
-        ];
-        let ethertype = prop_oneof![4 => Just(IPV4), 4 => Just(ARP), 6 => Just(IPV6), 1 => any::<[u8; 2]>()];
-        let group = prop_oneof![
-            2 => Just(None),
-            1 => Just(Some(GROUP)),
-            1 => any::<[u8; 2]>().prop_map(|[a, b]| Some([0x33, 0x33, a, b, 0, 1])),
-        ];
-        // Like one of softnet's or the kernel's, or with a byte of it changed.
-        let address6 = (
-            prop::sample::select(vec![OURS6, KERNEL6, BOTH6, ELSEWHERE6, link_local(MAC)]),
-            prop_oneof![2 => Just(None), 1 => (0usize..16, any::<u8>()).prop_map(Some)],
-        );
-        let address6 = address6.prop_map(|(address, change)| {
-            let mut octets = address.octets();
-            if let Some((at, value)) = change {
-                octets[at] = value;
-            }
-            Ipv6Addr::from(octets)
-        });
-        let address =
-            prop_oneof![Just(OURS), Just(KERNEL), Just(BOTH), any::<u32>().prop_map(Ipv4Addr::from)];
-        let flaw = prop_oneof![3 => Just(None), 1 => (0usize..78, any::<u8>()).prop_map(Some)];
-        (mac, ethertype, (address, address6, group), 0u8..4, 14usize..=86, any::<bool>(), flaw).prop_map(
-            |(mac, ethertype, (address, address6, group), operation, len, whole, flaw)| {
-                let mut frame = match ethertype {
-                    IPV6 => frame6(group.unwrap_or(mac), address6),
-                    _ => frame(mac, ethertype, address),
-                };
-                if ethertype == ARP {
-                    frame[ARP_OPERATION + 1] = operation;
-                }
-                if let Some((byte, value)) = flaw.and_then(|(at, value)| Some((frame.get_mut(at)?, value))) {
-                    *byte = value;
-                }
-                if !whole {
-                    frame.truncate(len);
-                }
-                frame
-            },
-        )
-    }
-
-    #[test]
-    fn the_program_does_what_the_model_says() {
-        if !net_allowed() {
-            return;
-        }
-        for filter in [filter(), ipv4_only(), ClaimFilter::new(MAC, &Claim::default(), &[])] {
-            // No socket is bound here, so what is claimed shows by the fallback action.
-            let sockets = Map::xsk(1).unwrap();
-            let program = filter.assemble(&sockets, XdpAction::Drop).load_xdp("softnet_claim", 0).unwrap();
-            let mut runner = TestRunner::new(ProptestConfig { cases: 2000, ..ProptestConfig::default() });
-            runner
-                .run(&frames(), |frame| {
-                    let (action, _) = program.test_run(&frame).unwrap();
-                    let want = if filter.claims(&frame) { XdpAction::Drop } else { XdpAction::Pass };
-                    prop_assert_eq!(action, want as u32);
-                    Ok(())
-                })
-                .unwrap();
-        }
-    }
-
-    #[test]
-    fn many_addresses_load() {
-        if !net_allowed() {
-            return;
-        }
-        let many = (0..1000u32).flat_map(|i| {
-            let v6 = Ipv6Addr::from_bits(0xfd00 << 112 | u128::from(i) << 64 | u128::from(i));
-            [IpAddr::V4(i.into()), v6.into()]
-        });
-        let addresses: Vec<IpAddr> = many.collect();
-        let filter = ClaimFilter::new(MAC, &Claim { addresses: addresses.clone() }, &addresses);
-        filter.load(&Map::xsk(64).unwrap()).unwrap();
-    }
-}
+mod tests;

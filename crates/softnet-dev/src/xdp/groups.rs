@@ -1,33 +1,98 @@
-//! The multicast groups in which others look for softnet's IPv6 addresses (RFC 4861 section 7.2.1).
+//! The multicast groups of a device: those in which others look for softnet's IPv6 addresses (RFC 4861 section 7.2.1), and
+//! those that softnet's sockets have joined.
 //!
 //! The program takes their frames, but only those that get as far: interfaces filter by MAC address, and switches by what
-//! listeners report. So the kernel is asked to join the groups, which sees to both, for as long as the device is open.
+//! listeners report. So sockets of the kernel's join the groups, for as long as softnet is in them: the kernel sets the filter, and speaks IGMP
+//! (RFC 3376) and MLD (RFC 3810) for softnet, from addresses of its own. These sockets are bound to no port, and so receive nothing.
+//!
+//! Any thread may call it, whichever network namespace it is in. Invariant: while a group is in the program's map, a socket is a
+//! member of it.
 
-use std::net::Ipv6Addr;
+use std::collections::HashMap;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use rustix::net::sockopt::set_ipv6_add_membership;
+use rustix::net::sockopt::{set_ip_add_membership_with_ifindex, set_ipv6_add_membership};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use softnet_core::ip::v6::addr::solicited_node;
 
+use super::attach::Attachment;
+use super::claim::group_key;
+use crate::netns::NetNs;
 use crate::sys_error::{SysError, SysResult};
 
-/// Membership in the groups, which ends with it.
+/// Joins the groups of `addresses` on the interface with index `ifindex`, in the calling thread's network namespace, until what
+/// it returns is closed.
+pub(super) fn solicited_nodes(ifindex: u32, addresses: &[Ipv6Addr]) -> SysResult<OwnedFd> {
+    let mut groups: Vec<IpAddr> = addresses.iter().map(|addr| solicited_node(*addr).into()).collect();
+    groups.sort_unstable();
+    groups.dedup();
+    member(ifindex, AddressFamily::INET6, &groups)
+        .map_err(|error| SysError::new("join the groups of IPv6 addresses", error))
+}
+
+/// A socket that is a member of `groups`, all of one family.
+fn member(ifindex: u32, family: AddressFamily, groups: &[IpAddr]) -> io::Result<OwnedFd> {
+    let socket = socket_with(family, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
+    for group in groups {
+        match group {
+            IpAddr::V4(group) => {
+                let any = Ipv4Addr::UNSPECIFIED;
+                set_ip_add_membership_with_ifindex(&socket, group, &any, ifindex)?;
+            }
+            IpAddr::V6(group) => set_ipv6_add_membership(&socket, group, ifindex)?,
+        }
+    }
+    Ok(socket)
+}
+
+/// The groups that softnet's sockets have joined on one device.
 pub(super) struct Groups {
-    _socket: OwnedFd,
+    ifindex: u32,
+    /// Where the interface is: a socket joins in the namespace that it was made in.
+    netns: io::Result<NetNs>,
+    attachment: Arc<Attachment>,
+    /// A socket for each group, since the kernel lets one be in few of them (`igmp_max_memberships`).
+    members: Mutex<HashMap<IpAddr, OwnedFd>>,
 }
 
 impl Groups {
-    /// Joins the groups of `addresses` on the interface with index `ifindex`, in the calling thread's network namespace.
-    pub(super) fn join(ifindex: u32, addresses: &[Ipv6Addr]) -> SysResult<Self> {
-        let join = || -> rustix::io::Result<Self> {
-            let socket = socket_with(AddressFamily::INET6, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
-            let mut groups: Vec<Ipv6Addr> = addresses.iter().map(|addr| solicited_node(*addr)).collect();
-            groups.sort_unstable();
-            groups.dedup();
-            groups.iter().try_for_each(|group| set_ipv6_add_membership(&socket, group, ifindex))?;
-            Ok(Groups { _socket: socket })
+    /// None, of the interface with index `ifindex` of the calling thread's namespace.
+    pub(super) fn new(ifindex: u32, attachment: Arc<Attachment>) -> Self {
+        Groups { ifindex, netns: NetNs::current(), attachment, members: Mutex::default() }
+    }
+
+    fn members(&self) -> MutexGuard<'_, HashMap<IpAddr, OwnedFd>> {
+        self.members.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// From now on datagrams to `group` are softnet's. Without effect if they are already.
+    pub(super) fn join(&self, group: IpAddr) -> SysResult<()> {
+        let mut members = self.members();
+        if members.contains_key(&group) {
+            return Ok(());
+        }
+        let refused = |error| SysError::new(format!("join multicast group {group}"), error);
+        let family = if group.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+        let netns = self.netns.as_ref().map_err(|error| refused(error.kind().into()))?;
+        let socket = match netns.is_current().map_err(refused)? {
+            true => member(self.ifindex, family, &[group]),
+            false => netns.run(|| member(self.ifindex, family, &[group])).and_then(|socket| socket),
         };
-        join().map_err(|errno| SysError::new("join the groups of IPv6 addresses", errno.into()))
+        let socket = socket.map_err(refused)?;
+        self.attachment.groups().insert(&group_key(group))?;
+        members.insert(group, socket);
+        Ok(())
+    }
+
+    /// They are the kernel's again, who leaves the group if nobody else of his is in it.
+    pub(super) fn leave(&self, group: IpAddr) {
+        if let Some(socket) = self.members().remove(&group) {
+            // It is in: see the invariant.
+            let _ = self.attachment.groups().remove(&group_key(group));
+            drop(socket);
+        }
     }
 }

@@ -36,7 +36,9 @@ mod tests;
 mod tx;
 mod umem;
 
+use std::io;
 use std::net::IpAddr;
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use softnet_core::SoftnetData;
@@ -152,9 +154,9 @@ pub fn open_with_claims(
     let filter = ClaimFilter::new(link.mac, &cfg.claim, &addresses(&mut netlink, &owners).map_err(kernel)?);
     let control = Control::new(link.index).map_err(kernel)?;
     // Where the kernel has no IPv6 it can't; much comes through all the same.
-    let groups = match filter.own_ipv6() {
+    let solicited = match filter.own_ipv6() {
         [] => None,
-        own => Some(Groups::join(link.index, own)),
+        own => Some(groups::solicited_nodes(link.index, own)),
     };
     // A driver that does not tell has some of these in use, but at least one; on a TX queue that is not in use the
     // kernel would let packets lie without a word.
@@ -189,7 +191,7 @@ pub fn open_with_claims(
         text +=
             &format!(", rings of {ring} instead of {}: {rx_queues} queues share the packet memory", cfg.ring);
     }
-    if let Some(Err(error)) = &groups {
+    if let Some(Err(error)) = &solicited {
         text += &format!(", {error}");
     }
     let zero_copy = parts.sockets.iter().all(|socket| socket.zero_copy());
@@ -203,8 +205,9 @@ pub fn open_with_claims(
         features: Features { partial_csum: hands_over_partial_checksums(&link), zero_copy },
     };
     let Parts { rx, tx, sockets } = parts;
-    let groups = groups.and_then(Result::ok);
-    let device = Arc::new(XdpDevice { info, control, sockets, _groups: groups });
+    let groups = Groups::new(link.index, attachment.clone());
+    let device =
+        Arc::new(XdpDevice { info, control, sockets, groups, _solicited: solicited.and_then(Result::ok) });
     let claims = Claims { mac: link.mac, owners, attachment, netlink: Mutex::new(netlink) };
     Ok((OpenDevice { device, rx, tx }, claims))
 }
@@ -340,7 +343,9 @@ struct XdpDevice {
     info: DeviceInfo,
     control: Control,
     sockets: Vec<Arc<Xsk>>,
-    _groups: Option<Groups>,
+    groups: Groups,
+    /// Keeps the kernel in the groups in which others look for softnet's IPv6 addresses.
+    _solicited: Option<OwnedFd>,
 }
 
 impl Device for XdpDevice {
@@ -353,6 +358,14 @@ impl Device for XdpDevice {
     fn link(&self) -> LinkState {
         self.sockets.iter().for_each(|socket| socket.refresh());
         self.control.link()
+    }
+
+    fn join_group(&self, group: IpAddr) -> io::Result<()> {
+        self.groups.join(group).map_err(io::Error::from)
+    }
+
+    fn leave_group(&self, group: IpAddr) {
+        self.groups.leave(group);
     }
 }
 

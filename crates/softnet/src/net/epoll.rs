@@ -25,8 +25,8 @@ use crate::control::Target;
 use crate::shared::{Shared, lock};
 use crate::wake::Waker;
 
-/// How long the kernel's descriptors may wait while sockets are ready.
-const FD_INTERVAL: Duration = Duration::from_micros(50);
+/// How long the kernel's descriptors may wait while sockets are ready, or the instance is polled, in ns.
+const FD_INTERVAL: u64 = 50_000;
 /// Marks the set's own descriptor among those of the kernel.
 const WAKE: u64 = u64::MAX;
 /// Among the items that are to be looked at: the turn of the kernel's descriptors.
@@ -339,7 +339,8 @@ struct Waiter {
     active: VecDeque<u32>,
     /// Events of the kernel's descriptors that were not handed over yet.
     fd_events: VecDeque<FdEvent>,
-    fds_at: Instant,
+    /// When they were last looked for, in ns of the stack's clock.
+    fds_at: u64,
     set: Arc<Set>,
     fds: Arc<Fds>,
     shared: Arc<Shared>,
@@ -358,7 +359,7 @@ impl Epoll {
             ready,
             active: VecDeque::new(),
             fd_events: VecDeque::new(),
-            fds_at: Instant::now(),
+            fds_at: 0,
             set: set.clone(),
             fds: fds.clone(),
             shared: shared.clone(),
@@ -399,7 +400,11 @@ impl Epoll {
         }
         let mut deadline = None;
         loop {
-            let n = self.harvest(events, max.max(1));
+            let mut n = self.harvest(events, max.max(1));
+            // Otherwise they are looked at before it sleeps.
+            if n == 0 && timeout == Some(Duration::ZERO) && self.waiter.look_now() {
+                n = self.harvest(events, max.max(1));
+            }
             if n > 0 {
                 // One that was forgotten is its context's until a packet has come by it.
                 if !self.forgotten {
@@ -444,7 +449,9 @@ impl Epoll {
         let waiter = &mut self.waiter;
         let Waiter { ready, active, .. } = waiter;
         ready.drain(|index| active.push_back(index));
-        waiter.look_if_due();
+        if waiter.has_others() {
+            waiter.between_polls(waiter.shared.clock.now());
+        }
         let mut napi_id = 0;
         let polled = self.busy.instance().map_or(0, |instance| instance.napi.id);
         let mut items = lock(&self.ctl.items);
@@ -490,13 +497,6 @@ impl Epoll {
             }
         }
         drop(items);
-        if events.is_empty() && waiter.fds.count.load(Ordering::Relaxed) > 0 && waiter.fd_events.is_empty() {
-            waiter.look_at_fds(Some(Duration::ZERO));
-            // It is their turn now.
-            if waiter.active.pop_back().is_some() {
-                waiter.fd_events(events, max);
-            }
-        }
         if napi_id != 0 && self.busy.params.polls() {
             self.forgotten = false;
             if napi_id != polled
@@ -525,14 +525,17 @@ impl Waiter {
         }
     }
 
-    /// Looks for events of the kernel's descriptors, if it is time.
-    fn look_if_due(&mut self) {
-        if self.fds.count.load(Ordering::Relaxed) > 0
-            && self.fd_events.is_empty()
-            && self.fds_at.elapsed() >= FD_INTERVAL
-        {
+    /// Whether there may be events of the kernel's descriptors beside those that wait to be handed over.
+    fn has_others(&self) -> bool {
+        self.fds.count.load(Ordering::Relaxed) > 0 && self.fd_events.is_empty()
+    }
+
+    /// Looks for events of the kernel's descriptors. Returns whether there are any.
+    fn look_now(&mut self) -> bool {
+        if self.has_others() {
             self.look_at_fds(Some(Duration::ZERO));
         }
+        !self.active.is_empty()
     }
 
     /// Waits for the kernel's descriptors, the set's own among them. Returns whether that was it, or a signal came.
@@ -542,7 +545,7 @@ impl Waiter {
         let Ok((found, _)) = epoll::wait(&self.fds.epoll, &mut buffer, timeout.map(ns).as_ref()) else {
             return true;
         };
-        self.fds_at = Instant::now();
+        self.fds_at = self.shared.clock.now();
         let mut woken = false;
         for event in &*found {
             let data = event.data.u64();
@@ -564,11 +567,13 @@ impl Waiter {
 
 impl Waits for Waiter {
     fn is_ready(&mut self) -> bool {
-        if self.ready.has_pending() || !self.active.is_empty() {
-            return true;
+        self.ready.has_pending() || !self.active.is_empty() || self.shared.sockets.is_stopped()
+    }
+
+    fn between_polls(&mut self, now: u64) {
+        if self.has_others() && now.saturating_sub(self.fds_at) >= FD_INTERVAL {
+            self.look_now();
         }
-        self.look_if_due();
-        !self.active.is_empty() || self.shared.sockets.is_stopped()
     }
 
     fn block(&mut self, timeout: Option<Duration>) -> bool {

@@ -36,7 +36,7 @@ impl<'a> Received<'a> {
         self.datagram.is_empty()
     }
 
-    /// Its payload in one piece; `None` if it came in fragments.
+    /// Its payload in one piece; `None` if it came in fragments, or from here and is longer than a frame.
     pub fn data(&self) -> Option<&'a [u8]> {
         let mut parts = self.datagram.parts();
         let first = parts.next()?;

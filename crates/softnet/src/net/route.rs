@@ -26,7 +26,7 @@ pub(super) enum Next {
     Device(u16, [u8; ETH_LEN]),
     /// Out of a device, once the slow path has found the neighbour.
     Resolve,
-    /// To all on this device's link.
+    /// To all on this device's link: sockets here that listen are to get it, too.
     Broadcast(u16, [u8; ETH_LEN]),
     /// To all on this device's link that are members of the group: members here are to get it, too.
     Multicast(u16, [u8; ETH_LEN]),
@@ -42,7 +42,7 @@ pub(super) struct Way {
     pub(super) mtu: u16,
 }
 
-/// Largest packet to a socket here: what fits a frame beside the headroom and a link header.
+/// Largest packet to a socket here that is of one piece: what fits a frame beside the headroom and a link header.
 const LOCAL_MTU: u16 = 1700;
 
 const LOCALHOST6: Addr = Ipv6Addr::LOCALHOST.to_bits();

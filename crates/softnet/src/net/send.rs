@@ -78,25 +78,48 @@ impl Ends {
 pub(super) struct Outgoing {
     pub(super) batch: Batch,
     pub(super) dev: u16,
+    /// Copies of those to many, for sockets here: they get none of what is given back to its sender.
+    loops: Batch,
 }
 
 impl Outgoing {
     pub(super) fn new() -> Self {
-        Outgoing { batch: Batch::new(), dev: 0 }
+        Outgoing { batch: Batch::new(), dev: 0, loops: Batch::new() }
     }
 
-    /// Sends them. While the sender is held back it blocks, but no longer than until `wait`: then they stay.
+    /// Sends them. While the sender is held back it blocks, but no longer than until `wait`: then they stay. The sockets here that
+    /// got something are to be [told](tell).
     pub(super) fn flush(
         &mut self,
         shared: &Shared,
-        ctx: &mut SoftnetData,
+        thread: &mut AppThread,
         sender: &mut LocalSender,
         wait: Option<u64>,
     ) -> Result<(), WouldBlock> {
         if !self.batch.is_empty() {
-            sender.send(shared, ctx, (self.dev, None), &mut self.batch, wait)?;
+            sender.send(shared, &mut thread.ctx, (self.dev, None), &mut self.batch, wait)?;
+        }
+        for skb in self.loops.drain() {
+            let mut run = Batch::new();
+            match run.push(skb) {
+                Ok(()) => loop_back(shared, thread, self.dev, &mut run),
+                Err(skb) => thread.ctx.free_skb(skb),
+            }
         }
         Ok(())
+    }
+
+    /// Gives up what is there, which was not sent: never seen outside, it counts nowhere. Returns how many datagrams that was.
+    fn give_up(&mut self, ctx: &mut SoftnetData) -> usize {
+        let n = self.batch.len();
+        ctx.free_skbs(&mut self.batch, |_| {});
+        self.free_loops(ctx);
+        n
+    }
+
+    /// Nobody here is to get what does not leave.
+    pub(super) fn free_loops(&mut self, ctx: &mut SoftnetData) {
+        ctx.free_skbs(&mut self.loops, |_| {});
     }
 }
 
@@ -134,11 +157,10 @@ impl Sending<'_> {
             }
             taken += 1;
         }
-        let flushed = self.flush(&mut thread.ctx);
-        // What is held back was not taken: never seen outside of this call, it counts nowhere.
-        taken -= self.out.batch.len();
-        thread.ctx.free_skbs(&mut self.out.batch, |_| {});
-        self.tell(thread);
+        let flushed = self.flush(thread);
+        // What is held back was not taken.
+        taken -= self.out.give_up(&mut thread.ctx);
+        tell(self.shared, thread);
         match (taken, result.and(flushed)) {
             (0, Err(error)) => Err(error),
             (taken, _) => Ok(taken),
@@ -154,14 +176,8 @@ impl Sending<'_> {
         to: Option<To>,
     ) -> Result<(), Errno> {
         let result = self.one(thread, ends, payload, to);
-        self.tell(thread);
+        tell(self.shared, thread);
         result
-    }
-
-    /// Tells the sockets here that got something.
-    fn tell(&self, thread: &mut AppThread) {
-        let sockets = &self.shared.sockets;
-        thread.ready.drain(..).for_each(|slot| sockets.notify(slot));
     }
 
     fn one(
@@ -191,6 +207,9 @@ impl Sending<'_> {
             ttl: ttl.load(Ordering::Relaxed) as u8,
             tos: self.options.tos.load(Ordering::Relaxed) as u8,
         };
+        if matches!(way.next, Next::Multicast(..)) && (head.ttl == 0 || is_of_interface(head.dst)) {
+            return self.keep_here(thread, &way, &head, payload);
+        }
         let len = payload.len() + head.header_len();
         let may_be_too_long =
             len > head.least_mtu() && self.shared.sockets.path_mtus_known(&self.shared.clock);
@@ -198,6 +217,27 @@ impl Sending<'_> {
             return self.put_in_pieces(thread, &way, &head, payload);
         }
         self.put(thread, &way, &head, payload)
+    }
+
+    /// One to a group that has no hops left, or is no further than the interface: it is for members here alone.
+    #[cold]
+    fn keep_here(
+        &mut self,
+        thread: &mut AppThread,
+        way: &Way,
+        head: &UdpHead,
+        payload: &[u8],
+    ) -> Result<(), Errno> {
+        if payload.len() > head.most() {
+            return Err(Errno::MSGSIZE);
+        }
+        // What was sent before is received before.
+        self.flush(thread)?;
+        if let Some(dev) = self.loops_back(way, head) {
+            let mut run = head.write_run(&mut thread.ctx, payload).ok_or(Errno::NOBUFS)?;
+            loop_back(self.shared, thread, dev, &mut run);
+        }
+        Ok(())
     }
 
     /// One that may have to be cut into fragments, which the slow path does.
@@ -212,25 +252,59 @@ impl Sending<'_> {
         if payload.len() > head.most() {
             return Err(Errno::MSGSIZE);
         }
-        match way.next {
-            Next::Device(..) | Next::Resolve => {}
-            // To ourselves, or to many: of one piece only.
-            _ if payload.len() + head.header_len() > usize::from(way.mtu) => return Err(Errno::MSGSIZE),
-            _ => return self.put(thread, way, head, payload),
-        }
+        let to_many = match way.next {
+            Next::Device(..) | Next::Resolve => None,
+            // What may be too long for some path is not for a link, or for ourselves.
+            _ if payload.len() + head.header_len() <= usize::from(way.mtu) => {
+                return self.put(thread, way, head, payload);
+            }
+            Next::Local => {
+                let mut run = head.write_run(&mut thread.ctx, payload).ok_or(Errno::NOBUFS)?;
+                self.deliver(thread, &mut run, head);
+                return Ok(());
+            }
+            Next::Broadcast(dev, link) | Next::Multicast(dev, link) => Some((dev, link)),
+        };
         // What was sent before leaves before.
-        self.flush(&mut thread.ctx)?;
+        self.flush(thread)?;
+        if let Some(dev) = self.loops_back(way, head) {
+            let mut run = head.write_run(&mut thread.ctx, payload).ok_or(Errno::NOBUFS)?;
+            loop_back(self.shared, thread, dev, &mut run);
+        }
         let (datagram, udp) = head.datagram(payload);
         let mut result = Ok(());
         self.shared.slow_path(&mut thread.ctx, 0, |slow, ctx, view, out| {
             let pieces = (udp.len() + payload.len(), [&udp[..], payload]);
-            result = slow.send_datagram(ctx, view, datagram, pieces, out);
+            result = match to_many {
+                None => slow.send_datagram(ctx, view, datagram, pieces, out),
+                Some((dev, [a, b, c, d, e, f, ..])) => {
+                    slow.send_datagram_to_many(ctx, view, datagram, (dev, [a, b, c, d, e, f]), pieces, out)
+                }
+            };
         });
         result.map_err(|reason| match reason {
             DropReason::PktTooBig => Errno::MSGSIZE,
             DropReason::NoFrame => Errno::NOBUFS,
+            DropReason::DevReady => Errno::NETDOWN,
             _ => Errno::NETUNREACH,
         })
+    }
+
+    /// The device by which sockets here are to get a datagram to many, too, if any want it: members of the group unless the sender
+    /// said no, and all that listen to broadcasts, as the kernel's `ip_mc_output` has it.
+    fn loops_back(&self, way: &Way, head: &UdpHead) -> Option<u16> {
+        let flow = Flow { local: head.dst, remote: head.src, lport: head.dport, rport: head.sport };
+        let (dev, wanted) = match way.next {
+            Next::Multicast(dev, _) => {
+                let Options { multicast_loop, multicast_loop6, .. } = self.options;
+                let on = if is_v4(head.dst) { multicast_loop } else { multicast_loop6 };
+                let members = || self.shared.sockets.binder().members(&flow, dev).next().is_some();
+                (dev, on.load(Ordering::Relaxed) && members())
+            }
+            Next::Broadcast(dev, _) => (dev, self.shared.sockets.binder().listeners(&flow).next().is_some()),
+            _ => return None,
+        };
+        wanted.then_some(dev)
     }
 
     fn put(
@@ -246,27 +320,19 @@ impl Sending<'_> {
             }
             Next::Local | Next::Resolve => (head.no_link(), None),
         };
-        // With no hops left, or to what is no further than the interface, it is for members here alone.
-        let stays = matches!(way.next, Next::Multicast(..)) && (head.ttl == 0 || is_of_interface(head.dst));
         // Before there is a packet that would have to be given up; and before one that is as good as sent, since what was
         // taken are the first ones.
         if dev != Some(self.out.dev) || self.out.batch.room() == 0 {
-            self.flush(&mut thread.ctx)?;
-        }
-        if let Next::Multicast(dev, _) = way.next
-            && self.loops(head.dst)
-            && self.shared.sockets.binder().members(&received_as(head), dev).next().is_some()
-        {
-            let mut run = Batch::new();
-            write(&mut thread.ctx, &mut run, &link, head, payload)?;
-            thread.ctx.originate();
-            self.shared.sockets.multicast(&mut thread.ctx, dev, &mut run, &mut thread.ready);
+            self.flush(thread)?;
         }
         match (dev, way.next) {
-            _ if stays => {}
             (Some(dev), _) => {
                 write(&mut thread.ctx, &mut self.out.batch, &link, head, payload)?;
                 self.out.dev = dev;
+                if self.loops_back(way, head).is_some() {
+                    // There is room: one for each of the batch at the most. Without memory it is lost, as the kernel's is.
+                    let _ = write(&mut thread.ctx, &mut self.out.loops, &link, head, payload);
+                }
             }
             (None, Next::Local) => {
                 let mut local = Batch::new();
@@ -285,12 +351,6 @@ impl Sending<'_> {
         Ok(())
     }
 
-    /// Whether members here get what is sent to `group`.
-    fn loops(&self, group: Addr) -> bool {
-        let of = if is_v4(group) { &self.options.multicast_loop } else { &self.options.multicast_loop6 };
-        of.load(Ordering::Relaxed)
-    }
-
     /// To a socket here. If there is none, the sender is told as if by ICMP.
     fn deliver(&self, thread: &mut AppThread, local: &mut Batch, head: &UdpHead) {
         let AppThread { ctx, ready, .. } = thread;
@@ -305,8 +365,8 @@ impl Sending<'_> {
     }
 
     /// Sends what is gathered. If it is held back for too long that stays, and the socket is told when it may go on.
-    fn flush(&mut self, ctx: &mut SoftnetData) -> Result<(), Errno> {
-        self.out.flush(self.shared, ctx, self.sender, self.wait).map_err(|WouldBlock| {
+    fn flush(&mut self, thread: &mut AppThread) -> Result<(), Errno> {
+        self.out.flush(self.shared, thread, self.sender, self.wait).map_err(|WouldBlock| {
             if self.wait.is_none() {
                 self.sender.tell(self.shared, self.slot);
             }
@@ -315,14 +375,20 @@ impl Sending<'_> {
     }
 }
 
-/// The flow of what is sent, as receivers see it.
-fn received_as(head: &UdpHead) -> Flow {
-    Flow { local: head.dst, remote: head.src, lport: head.dport, rport: head.sport }
-}
-
 /// Whether the group `addr` is one of IPv6 that has members on its interface only (RFC 4291 section 2.7).
 fn is_of_interface(addr: Addr) -> bool {
     !is_v4(addr) && group_scope(Ipv6Addr::from_bits(addr)) == 1
+}
+
+/// Tells the sockets here that got something.
+pub(super) fn tell(shared: &Shared, thread: &mut AppThread) {
+    thread.ready.drain(..).for_each(|slot| shared.sockets.notify(slot));
+}
+
+/// Hands a datagram to many over to the sockets here that want it.
+fn loop_back(shared: &Shared, thread: &mut AppThread, dev: u16, run: &mut Batch) {
+    thread.ctx.originated(run.len() as u64);
+    shared.sockets.to_many(&mut thread.ctx, dev, run, &mut thread.ready);
 }
 
 /// Appends a datagram to `batch`, which has room.

@@ -14,7 +14,7 @@ use softnet_core::skb::DropReason;
 
 use super::Handle;
 use super::options::errno;
-use super::send::Outgoing;
+use super::send::{Outgoing, tell};
 use super::thread::with;
 use super::udp::UdpSocket;
 use crate::sender::{LocalSender, WouldBlock};
@@ -72,8 +72,12 @@ impl SendBatch {
         }
         let SendBatch { shared, sender, out } = self;
         let wait = (!patience.is_zero()).then(|| shared.clock.after(patience));
-        with(shared, |thread| out.flush(shared, &mut thread.ctx, sender, wait))
-            .map_err(|WouldBlock| errno(Errno::AGAIN))
+        with(shared, |thread| {
+            let flushed = out.flush(shared, thread, sender, wait);
+            tell(shared, thread);
+            flushed
+        })
+        .map_err(|WouldBlock| errno(Errno::AGAIN))
     }
 }
 
@@ -84,6 +88,7 @@ impl Drop for SendBatch {
             with(&self.shared, |thread| {
                 thread.ctx.originated(n);
                 thread.ctx.free_batch_at(&mut self.out.batch, dev, DropReason::QdiscBurstDrop);
+                self.out.free_loops(&mut thread.ctx);
             });
         }
     }

@@ -2,7 +2,7 @@
 //! those who wait are woken, and the contexts of application threads.
 //!
 //! Lock order: an application thread's context, then a socket's inbox or its sending side, then the slow path's lock,
-//! then the table's writer. Pollers take none of them for a datagram to one socket; the slow path takes the writer's lock for multicast.
+//! then the table's writer. Pollers take none of them for a datagram to one socket; the slow path takes the writer's lock for one to many.
 
 use std::hash::{BuildHasher, RandomState};
 use std::net::Ipv6Addr;
@@ -96,11 +96,16 @@ impl SocketTable {
         self.gone(packets - to.queued);
     }
 
-    /// Hands the datagram in `run` over to the members of its multicast group on device `dev`, a copy for each.
-    pub(super) fn multicast(&self, ctx: &mut SoftnetData, dev: u16, run: &mut Batch, ready: &mut Vec<u32>) {
+    /// Hands the datagram in `run` over to the members of its multicast group on device `dev`, or, if it is to all, to those who
+    /// listen; a copy for each.
+    pub(super) fn to_many(&self, ctx: &mut SoftnetData, dev: u16, run: &mut Batch, ready: &mut Vec<u32>) {
         let (each, mut packets) = (run.len(), 0);
         let members = |flow: &Flow| {
-            let members: Vec<Hit> = self.binder().members(flow, dev).collect();
+            let binder = self.binder();
+            let members: Vec<Hit> = match is_group(flow.local) {
+                true => binder.members(flow, dev).collect(),
+                false => binder.listeners(flow).collect(),
+            };
             packets = members.len() * each;
             self.held.fetch_add(packets, Ordering::Relaxed);
             members
@@ -130,9 +135,9 @@ impl SocketTable {
             if more {
                 continue;
             }
-            let to_group = |first: &Skb| is_to_group(first.data().get(usize::from(first.head().l3)..));
-            match run.as_slice().first().map(|first| (first.head().dev, to_group(first))) {
-                Some((dev, true)) => self.multicast(ctx, dev, &mut run, &mut ready),
+            let to_many = |first: &Skb| is_to_many(view, first.data().get(usize::from(first.head().l3)..));
+            match run.as_slice().first().map(|first| (first.head().dev, to_many(first))) {
+                Some((dev, true)) => self.to_many(ctx, dev, &mut run, &mut ready),
                 _ => self.udp_input(ctx, 0, &mut run, &mut nobody, &mut ready),
             }
             for skb in nobody.drain() {
@@ -232,10 +237,13 @@ impl SocketTable {
     }
 }
 
-/// Whether `packet` is to a multicast group.
-fn is_to_group(packet: Option<&[u8]>) -> bool {
+/// Whether `packet` is to a multicast group, or to all.
+fn is_to_many(view: View<'_>, packet: Option<&[u8]>) -> bool {
     match packet.and_then(<[u8]>::first).map(|first| first >> 4) {
-        Some(4) => packet.and_then(Ipv4Header::new).is_some_and(|header| is_multicast(header.dst())),
+        Some(4) => packet
+            .and_then(Ipv4Header::new)
+            .map(|header| header.dst())
+            .is_some_and(|dst| is_multicast(dst) || dst == u32::MAX || view.is_broadcast(dst.into())),
         Some(6) => packet.and_then(Ipv6Header::new).is_some_and(|header| header.dst().is_multicast()),
         _ => false,
     }
@@ -251,24 +259,29 @@ pub(super) fn is_group(addr: u128) -> bool {
 mod tests {
     use std::net::Ipv4Addr;
 
+    use softnet_core::ip::adjacency::Tables;
+
     use super::*;
 
     #[test]
-    fn groups_are_known_by_their_family() {
+    fn who_is_meant_is_known_by_the_family() {
+        let tables = Tables::empty();
+        let view = View { now: 0, tables: &tables, ifaces: &[] };
         let to = |dst: [u8; 4]| {
             let mut packet = [0; 20];
             let dst = Ipv4Addr::from(dst).to_bits();
             Ipv4Header::new_mut(&mut packet).unwrap().fill(20, 1, 1, 17, 1, dst);
-            is_to_group(Some(&packet))
+            is_to_many(view, Some(&packet))
         };
-        assert_eq!([to([239, 1, 2, 3]), to([223, 1, 2, 3]), is_to_group(None)], [true, false, false]);
+        assert_eq!([to([239, 1, 2, 3]), to([223, 1, 2, 3]), to([255; 4])], [true, false, true]);
+        assert!(!is_to_many(view, None));
         // Where IPv4 has its destination there is the second half of this source: that of a MAC address e6:….
         let src: Ipv6Addr = "2001:db8::e400:ff:fe00:1".parse().unwrap();
         let mut packet = [0; 40];
-        for (dst, group) in [(Ipv6Addr::LOCALHOST, false), ("ff05::1".parse().unwrap(), true)] {
+        for (dst, many) in [(Ipv6Addr::LOCALHOST, false), ("ff05::1".parse().unwrap(), true)] {
             Ipv6Header::new_mut(&mut packet).unwrap().fill(0, 17, 64, src, dst);
-            assert_eq!(is_to_group(Some(&packet)), group);
+            assert_eq!(is_to_many(view, Some(&packet)), many);
         }
-        assert!(!is_to_group(Some(&packet[..39])));
+        assert!(!is_to_many(view, Some(&packet[..39])));
     }
 }

@@ -197,6 +197,23 @@ impl UdpSocket {
         .map_err(errno)
     }
 
+    /// Undoes [`connect`](Self::connect), as the kernel's to `AF_UNSPEC` does: it has no peer, receives from anybody, and is bound to
+    /// what it was before. Its
+    /// port it keeps in any case, and in its reuseport group it is as one that has just come. If it is not connected, nothing changes.
+    ///
+    /// # Errors
+    /// `EADDRINUSE`: somebody else has what it was bound to by now. `ENOBUFS`: its reuseport
+    /// group is full. It stays connected then.
+    pub fn disconnect(&self) -> io::Result<()> {
+        let Inner { shared, rx, tx, slot, .. } = &*self.0;
+        let (mut tx, mut rx) = (lock(tx), lock(rx));
+        let inbox = rx.as_mut().ok_or_else(|| errno(Errno::BADF))?;
+        let (generation, local) = shared.sockets.binder().disconnect(slot.index()).map_err(of_bind)?;
+        inbox.disconnected(generation);
+        (tx.ends.local, tx.ends.peer) = (local, None);
+        Ok(())
+    }
+
     /// The address and port that datagrams to `addr` go to, if they may. The address of nobody stands for this host.
     fn destination(&self, addr: SocketAddr) -> io::Result<To> {
         let ip = addr.ip();

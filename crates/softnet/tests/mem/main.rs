@@ -21,6 +21,7 @@ mod sender;
 mod sleep;
 mod traffic;
 mod udp;
+mod udp_long;
 mod udp_rules;
 mod world;
 mod xps;

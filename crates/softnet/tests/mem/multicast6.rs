@@ -7,7 +7,7 @@ use softnet::net::UdpSocket;
 use softnet_core::ip::v6::addr::ALL_NODES;
 
 use super::frames::{Mac, own_mac};
-use super::frames6::{Sent, datagram6, host6, own6, sent6};
+use super::frames6::{Sent, datagram6, host6, own6};
 use super::scope::{HOST, OWN, errno, next6, on, start6};
 use super::world::{Lane, until};
 
@@ -214,9 +214,16 @@ fn fragments_to_a_group_are_put_together() {
     world.settle(4);
     until("both are put together", || world.view.stats().held == 0);
     assert!(!member.readiness().readable);
-    // What is sent to many is of one piece.
-    assert_eq!(errno(member.send_to(&data, on(SITE, 9, 1))), Some(90), "EMSGSIZE");
-    lanes[0].receive(|frame| assert!(sent6(frame).is_none()));
+    // And the other way round, and to itself.
+    member.send_to(&data, on(SITE, 7, 1)).unwrap();
+    assert_eq!(member.recv_from(&mut buffer).unwrap(), (data.len(), on(own6(0), 7, 0)));
+    assert_eq!(buffer[..data.len()], data);
+    let mut sent = Vec::new();
+    until("both fragments are sent", || {
+        lanes[0].receive(|frame| sent.push((frame[20], frame[..6].to_vec())));
+        sent.len() == 2
+    });
+    assert_eq!(sent, [(44, group_mac(SITE).to_vec()), (44, group_mac(SITE).to_vec())]);
     drop(member);
     world.end(lanes);
 }

@@ -323,6 +323,44 @@ fn what_was_taken_of_a_batch_are_its_first_ones() {
     world.end(vec![lane]);
 }
 
+/// Members here get what left for their group, and nothing of what was given back to its sender.
+#[test]
+fn members_here_get_what_was_taken() {
+    const BURST: usize = 4;
+    let gate = Gate::default();
+    let (world, stack, mut lane) = start("pfifo limit 1000", BURST as u32, &gate);
+    let handle = stack.handle();
+    let group = Ipv4Addr::new(239, 1, 2, 3);
+    let member = UdpSocket::bind(&handle, "0.0.0.0:8").unwrap();
+    member.join_multicast_v4(&group, &own(0)).unwrap();
+    let socket = UdpSocket::bind(&handle, (own(0), 7)).unwrap();
+    for socket in [&member, &socket] {
+        socket.set_nonblocking(true).unwrap();
+    }
+    let got = || std::iter::from_fn(|| member.recv(&mut [0; 9]).ok()).count();
+    let to = Some(SocketAddr::from((group, 8)));
+    let mut out = SendBatch::new(&handle);
+    std::thread::scope(|scope| {
+        let shut = gate.shut(scope, stack.sender("mem0").unwrap());
+        let taken = (0..).take_while(|_| socket.send_batch(&[(b"x", to)]).is_ok()).count();
+        assert_eq!((taken, got()), (BURST, BURST));
+        assert_eq!(socket.send_batch(&[(&b"x"[..], to); 3]).unwrap_err().kind(), ErrorKind::WouldBlock);
+        out.push(&socket, b"x", to).unwrap();
+        out.push(&socket, b"x", to).unwrap();
+        assert_eq!(out.flush(Duration::ZERO).unwrap_err().kind(), ErrorKind::WouldBlock);
+        let mut lost = SendBatch::new(&handle);
+        lost.push(&socket, b"x", to).unwrap();
+        drop(lost);
+        assert_eq!(got(), 0, "none of it left");
+        drop(shut);
+        out.flush(Duration::from_secs(60)).unwrap();
+        assert_eq!(got(), 2);
+    });
+    until("all is sent", || lane.receive(|_| {}) == 0 && world.view.stats().held == 0);
+    drop((member, socket, out, handle, stack));
+    world.end(vec![lane]);
+}
+
 /// The checklist's leader that stands still: others return at once, fill the pending list, and are held back then;
 /// forwarded packets are dropped.
 #[test]

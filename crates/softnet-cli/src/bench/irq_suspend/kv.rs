@@ -16,7 +16,7 @@ use udp_kv::Waiting;
 use super::cases::{CASES, Case};
 use super::figures::{self, Polled};
 use super::measure::Times;
-use super::{FLOWS, FULL, IrqSuspend, QUICK, load_value, published};
+use super::{FLOWS, FULL, IrqSuspend, QUICK, load_value, published, sleeps};
 use crate::bench::cpu::Used;
 use crate::bench::echo::{Load, Usage};
 use crate::bench::harness::{self, alternate};
@@ -151,6 +151,12 @@ pub(super) fn run(bench: &IrqSuspend, cpu: usize, client: usize) -> Result<Repor
         // Shares are of something in the warm-up already.
         let first = group.entries(&cases, &bench.maxevents, None);
         group.measure(first[0], cpu, times)?;
+    }
+    if kernel {
+        measured.push(harness::Case {
+            row: sleeps::row(),
+            measure: Box::new(move || sleeps::measure(cpu, times)),
+        });
     }
     let rounds = bench.common.rounds_or(7, 3);
     bench.announce(measured.len(), rounds, times);

@@ -23,6 +23,7 @@ mod figures;
 mod kv;
 mod measure;
 mod published;
+mod sleeps;
 
 use std::cell::{Cell, RefCell};
 use std::time::Duration;

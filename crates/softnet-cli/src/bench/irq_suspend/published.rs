@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use crate::bench::report::plot::{Plot, Series};
-use crate::bench::report::{Published, Report};
+use crate::bench::report::{Published, Report, Row};
 
 const SOURCE: &str = "Joe Damato and Martin Karsten, \"Suspend IRQs during application busy periods\", netdev, August 2024: \
                       memcached on 8 cores of an EPYC 7662, ConnectX-5, about 4500 connections; qps offered in all";
@@ -156,6 +156,24 @@ fn figures() -> Published {
     }
 }
 
+/// What a row's curve is called in the plots of `device`: the kernel's are beside those of softnet that its loads are for. Of
+/// curves that `maxevents` alone tells apart, the one with the bench's first is the case itself.
+fn curve(report: &Report, row: &Row, device: &str) -> Option<String> {
+    let of = |device: &str| row.param("device") == Some(&json!(device));
+    if of("kernel") && of_kernel(report, device) {
+        return Some(format!("kernel's {}", row.case));
+    }
+    let like_it = |other: &&Row| other.case == row.case && other.param("device") == row.param("device");
+    let first = report.rows.iter().find(like_it)?.param("maxevents") == row.param("maxevents");
+    of(device).then(|| if first { row.case.to_string() } else { row.label(&["maxevents"]) })
+}
+
+/// Whether loads of `device` are shares of the kernel's maximum.
+fn of_kernel(report: &Report, device: &str) -> bool {
+    let rows = report.rows.iter().filter(|row| row.param("device") == Some(&json!(device)));
+    rows.take(1).any(|row| row.param("load_of") == Some(&json!("kernel")))
+}
+
 /// `figure` of all cases of `device` over the load; dashed, what was published, which is number `column` there.
 fn plot(
     report: &Report,
@@ -167,9 +185,10 @@ fn plot(
     log_y: bool,
 ) -> Plot {
     let mut series: Vec<Series> = Vec::new();
-    for row in report.rows.iter().filter(|row| row.param("device") == Some(&json!(device))) {
+    for row in &report.rows {
+        let Some(name) = curve(report, row, device) else { continue };
         let Some(load) = row.param("load").and_then(|load| load.as_f64()) else { continue };
-        let (name, point) = (row.label(&["maxevents"]), (load, row.median(figure)));
+        let point = (load, row.median(figure));
         match series.iter_mut().find(|s| s.name == name) {
             Some(curve) => curve.points.push(point),
             None => series.push(Series { name, points: vec![point], dashed: false }),
@@ -183,9 +202,10 @@ fn plot(
             series.push(Series { name: case.name.into(), points, dashed: true });
         }
     }
+    let base = if of_kernel(report, device) { "the kernel's base's" } else { "base's" };
     Plot {
         title,
-        x_label: "load, % of base's maximum (dashed: as published, of theirs)".into(),
+        x_label: format!("load, % of {base} maximum (dashed: as published, of theirs)"),
         y_label: unit.into(),
         log_y,
         series,
@@ -195,7 +215,6 @@ fn plot(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::report::Row;
 
     #[test]
     fn what_was_published_is_consistent() {
@@ -241,5 +260,36 @@ mod tests {
             "MAX has no place on the axis"
         );
         assert_eq!(curves(true).map(|s| s.name.as_str()).collect::<Vec<_>>(), ["base", "suspend20"]);
+    }
+
+    #[test]
+    fn the_kernel_is_drawn_beside_what_its_loads_are_for() {
+        let row = |case: &str, device: &str, load_of: &str, maxevents: u32| {
+            let params = vec![
+                ("device", json!(device)),
+                ("load", json!(80)),
+                ("load_of", json!(load_of)),
+                ("maxevents", json!(maxevents)),
+            ];
+            let mut row = Row::new(case, params);
+            row.push(vec![("p99_us", 1.0), ("avg_us", 1.0), ("cpu_percent", 1.0)]);
+            row
+        };
+        let rows = vec![
+            row("base", "mem", "base", 64),
+            row("base", "kernel", "kernel", 64),
+            row("base", "xdp", "kernel", 64),
+            row("base", "xdp", "kernel", 8),
+        ];
+        let mut report = Report::new("irq-suspend", rows, None);
+        add(&mut report, &["mem", "xdp"]);
+        let plot = |i: usize| {
+            let plot = &report.plots[i];
+            let measured = plot.series.iter().filter(|s| !s.dashed).map(|s| s.name.as_str());
+            (measured.collect::<Vec<_>>(), plot.x_label.split(" maximum").next().unwrap())
+        };
+        assert_eq!(plot(0), (vec!["base"], "load, % of base's"));
+        let drawn = vec!["kernel's base", "base", "base, maxevents 8"];
+        assert_eq!(plot(3), (drawn, "load, % of the kernel's base's"));
     }
 }

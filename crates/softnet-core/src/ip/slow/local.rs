@@ -198,6 +198,32 @@ impl SlowPath {
         Ok(())
     }
 
+    /// The same of a datagram to all on the link of `dev`, or to a group there, in frames to the MAC address `to`. The reason may
+    /// also be [`DevReady`](DropReason::DevReady).
+    pub fn send_datagram_to_many<'a>(
+        &mut self,
+        ctx: &mut SoftnetData,
+        view: View<'_>,
+        mut datagram: Datagram,
+        (dev, to): (u16, MacAddr),
+        (len, pieces): (usize, impl IntoIterator<Item = &'a [u8]>),
+        out: &mut Outbox,
+    ) -> Result<(), DropReason> {
+        let iface = view.iface(dev).ok_or(DropReason::DevReady)?;
+        let (src, dst): (IpAddr, IpAddr) = match datagram.addresses {
+            Addresses::V4 { src, dst } => (src.into(), dst.into()),
+            Addresses::V6 { src, dst, .. } => (src.into(), dst.into()),
+        };
+        datagram.id = self.idents.next(src, dst, datagram.protocol, view.now);
+        let mut skbs = emit(ctx, &datagram, iface.mtu.into(), len, pieces)?;
+        while let Some(mut skb) = skbs.pop_front() {
+            ctx.originate();
+            skb.head_mut().dev = dev;
+            transmit(ctx, skb, dev, iface.mac, to, out);
+        }
+        Ok(())
+    }
+
     /// Sends a packet by `hop` to a device with this MTU and MAC address, in fragments if it is too long for it.
     pub(super) fn output_cut(
         &mut self,

@@ -9,7 +9,7 @@ use super::super::ETH_LEN;
 use super::super::adjacency::{Adjacency, Kind, Routing};
 use super::super::family::Family;
 use super::super::input::{ETH_MIN, Exception, Exceptions, Ingress, TxBatches, Verdict, sort_out};
-use super::header::{LEN, next};
+use super::header::{Ipv6Header, LEN, next};
 use crate::SoftnetData;
 use crate::skb::{BATCH, Batch, DropReason, Skb};
 
@@ -93,7 +93,7 @@ pub(in super::super) fn ipv6_input(
             hop = host;
         }
         if hop.kind != Kind::Rewrite {
-            aside(ctx, skb, hop, exceptions);
+            aside(ctx, tables, skb, hop, exceptions);
             continue;
         }
         let packet = skb.data_mut();
@@ -119,9 +119,20 @@ pub(in super::super) fn ipv6_input(
 /// Sorts out a packet whose header is sound and plain, and which is not to be forwarded at once.
 #[cold]
 #[inline(never)]
-fn aside(ctx: &mut SoftnetData, mut skb: Skb, hop: &Adjacency<Ipv6Addr>, exceptions: &mut Exceptions) {
-    if hop.kind != Kind::Local || skb.data().get(ETH_LEN + 6) != Some(&next::UDP) {
+fn aside(
+    ctx: &mut SoftnetData,
+    tables: &Routing<Ipv6Addr>,
+    mut skb: Skb,
+    hop: &Adjacency<Ipv6Addr>,
+    exceptions: &mut Exceptions,
+) {
+    let datagram =
+        skb.data().get(ETH_LEN..).and_then(Ipv6Header::new).filter(|ip| ip.next_header() == next::UDP);
+    let (Kind::Local, Some(src)) = (hop.kind, datagram.map(|ip| ip.src())) else {
         return exceptions.push(ctx, skb, Exception::NextHop);
+    };
+    if tables.is_martian_source(src) {
+        return ctx.free(skb, DropReason::IpInvalidSource);
     }
     skb.head_mut().l3 = ETH_LEN as u16;
     if let Err(skb) = exceptions.local.push(skb) {

@@ -162,7 +162,9 @@ impl SlowPath {
             _ if iface.addresses6.is_empty() => DropReason::IpInvalidDest,
             // Of scope 0 there is nothing, and what is on an interface only comes from nowhere else (RFC 4291 section 2.7).
             _ if group_scope(received.dst) < 2 => DropReason::IpInvalidDest,
-            _ if received.src.is_unspecified() => DropReason::IpInvalidSource,
+            _ if received.src.is_unspecified() || is_from_us(view, &skb, received.src) => {
+                DropReason::IpInvalidSource
+            }
             Ok(Upper { protocol: next::UDP, .. }) => {
                 out.local.push(skb);
                 return Ok(());
@@ -187,6 +189,10 @@ impl SlowPath {
         received: Received,
         out: &mut Outbox,
     ) -> Result<(), Refused> {
+        // (Who asks whether he may have an address has none yet, and gets past this.)
+        if is_from_us(view, &skb, received.src) {
+            return Err((skb, DropReason::IpInvalidSource));
+        }
         let upper = match receive(packet(&skb)) {
             Ok(upper) => upper,
             Err(refusal) => return Err(self.refuse(ctx, view, skb, refusal, out)),
@@ -306,7 +312,7 @@ impl SlowPath {
                 ctx.deliver(skb);
             }
             Message::Solicitation { target, mac } => {
-                if !iface.owns6(target) || iface.owns6(src) {
+                if !iface.owns6(target) {
                     return Err((skb, ignored));
                 }
                 if let Some(mac) = mac.filter(|_| iface.on_link6(src)) {
@@ -381,6 +387,11 @@ impl SlowPath {
         ctx.originate();
         self.output_own6(ctx, view, message, out);
     }
+}
+
+/// Whether a received packet says that it is from an address of ours.
+fn is_from_us(view: View<'_>, skb: &Skb, src: Ipv6Addr) -> bool {
+    view.iface(skb.head().dev).is_some_and(|iface| iface.owns6(src)) || view.tables.v6.is_martian_source(src)
 }
 
 /// The next hop to `dst`: on `dev`, if it is link-local.

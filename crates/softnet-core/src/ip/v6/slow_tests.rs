@@ -61,6 +61,7 @@ fn discovery_that_is_none_of_our_business_or_not_sound() {
     let limit = |hop_limit| {
         icmp(0, CLIENT, solicited_node(OWN[0]), hop_limit, &[&message[..2], &[0, 0], &message[4..]].concat())
     };
+    let about_us = [&[136, 0, 0, 0, 0x20, 0, 0, 0][..], &OWN[0].octets(), &[2, 1], &CLIENT_MAC].concat();
     use DropReason::*;
     for (frame, reason) in [
         (limit(254), NdiscHopLimit),
@@ -75,8 +76,9 @@ fn discovery_that_is_none_of_our_business_or_not_sound() {
         (solicitation(0, Ipv6Addr::UNSPECIFIED, Some(CLIENT_MAC), OWN[0]), NdiscMalformed),
         // The group fits, the address does not.
         (with(&|m| m[12] = 9), NdiscIgnored),
-        (solicitation(0, OWN[0], Some(CLIENT_MAC), OWN[0]), NdiscIgnored),
-        (advert(0, OWN[0], CLIENT_MAC, 0x60), NdiscIgnored),
+        (solicitation(0, OWN[0], Some(CLIENT_MAC), OWN[0]), IpInvalidSource),
+        (advert(0, OWN[0], CLIENT_MAC, 0x60), IpInvalidSource),
+        (icmp(0, CLIENT, OWN[0], 255, &about_us), NdiscIgnored),
         (solicitation(0, CLIENT, Some(CLIENT_MAC), SERVER), IpInvalidDest),
         (solicitation(0, "::1".parse().unwrap(), Some(CLIENT_MAC), OWN[0]), IpInvalidSource),
         ([&good[..good.len() - 1], &[8]].concat(), IcmpCsum),
@@ -320,6 +322,23 @@ fn martians_and_groups_are_neither_forwarded_nor_answered() {
     odd[ETH_LEN] = 0x45;
     world.refused(odd.clone(), IpInHdr, None);
     world.refused(udp(0, CLIENT, ALL_NODES, 9, 10)[..70].to_vec(), PktTooSmall, None);
+}
+
+/// What comes from outside is not from here; who asks for our address is told that it is taken all the same.
+#[test]
+fn nobody_else_speaks_for_us() {
+    let mut world = World::acquainted();
+    let message = [&[128, 0, 0, 0, 0x77, 0x77, 0, 1][..], b"are you there?"].concat();
+    for src in [OWN[0], OWN[1], link_local(MACS[0])] {
+        for dst in [OWN[0], link_local(MACS[0])] {
+            world.refused(udp(0, src, dst, 64, 10), DropReason::IpInvalidSource, None);
+            world.refused(icmp(0, src, dst, 64, &message), DropReason::IpInvalidSource, None);
+        }
+        let asks = solicitation(0, src, Some(CLIENT_MAC), OWN[0]);
+        world.refused(asks, DropReason::IpInvalidSource, None);
+    }
+    let sent = world.one(0, solicitation(0, Ipv6Addr::UNSPECIFIED, None, OWN[0]));
+    assert_eq!(heard(&sent[0]).3, ALL_NODES);
 }
 
 #[test]

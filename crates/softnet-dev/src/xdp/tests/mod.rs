@@ -15,6 +15,7 @@ use crate::memfd::MemfdMemory;
 use crate::netns::NetNs;
 use crate::testing::net_allowed;
 
+mod groups;
 mod kernel_irq;
 mod life;
 mod refusals;

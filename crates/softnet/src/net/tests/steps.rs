@@ -25,6 +25,9 @@ enum Step {
         socket: usize,
         port: u16,
     },
+    Disconnect {
+        socket: usize,
+    },
     Close {
         socket: usize,
     },
@@ -101,6 +104,7 @@ fn step() -> impl Strategy<Value = Step> {
         4 => (i(), port(), any::<bool>(), 1..50usize)
             .prop_map(|(socket, port, shared, room)| Step::Bind { socket, port, shared, room }),
         2 => (i(), port()).prop_map(|(socket, port)| Step::Connect { socket, port }),
+        1 => i().prop_map(|socket| Step::Disconnect { socket }),
         1 => i().prop_map(|socket| Step::Close { socket }),
         6 => (port(), port(), n()).prop_map(|(port, from, n)| Step::Arrive { port, from, n }),
         2 => (i(), n()).prop_map(|(socket, n)| Step::Receive { socket, n }),
@@ -164,6 +168,9 @@ impl Play {
             }
             Step::Connect { socket, port } => {
                 sockets[socket].iter().for_each(|socket| _ = fine(socket.connect((HOST, port))));
+            }
+            Step::Disconnect { socket } => {
+                sockets[socket].iter().for_each(|socket| _ = fine(socket.disconnect()));
             }
             Step::Close { socket } => sockets[socket] = None,
             Step::Arrive { port, from, n } => {

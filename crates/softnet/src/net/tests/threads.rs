@@ -104,6 +104,9 @@ fn user(me: usize, seed: u64, handle: &Handle, table: &Table, stopped: &AtomicBo
             _ => {
                 if let Some(socket) = table.socket(&mut rng) {
                     fine(socket.connect((HOST, FIRST + rng.below(4) as u16)));
+                    if rng.below(2) == 0 {
+                        fine(socket.disconnect());
+                    }
                 }
             }
         }
