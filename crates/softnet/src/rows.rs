@@ -14,6 +14,7 @@ use softnet_dev::{DeviceInfo, LinkState, sched};
 use crate::config::{Config, DeviceConfig, format_mac};
 use crate::control::{Handler, Request, Set, SetFilter, SetKnobs, SetQdisc, Target};
 use crate::filter;
+use crate::net::Groups;
 use crate::netdev::Netdev;
 use crate::routes::Route;
 use crate::set::{Change, Commander};
@@ -118,6 +119,7 @@ impl View {
             mac: info.map_or_else(|| "-".into(), |i| format_mac(i.mac)),
             mtu: info.map_or(0, |i| i.mtu),
             addresses: addresses(config, info),
+            groups: Groups::members(&self.shared, dev.index),
             queues: live.as_ref().map_or(0, |live| live.napis.len() as u16),
             rx_packets: totals.rx.packets,
             rx_bytes: totals.rx.bytes,

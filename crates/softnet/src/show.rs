@@ -96,6 +96,9 @@ pub struct DevRow {
     pub mtu: u16,
     /// Own addresses, `10.0.0.1/24`; while it is open, also the link-local one.
     pub addresses: Vec<String>,
+    /// Multicast groups that sockets have joined on it, each with how many have.
+    #[serde(default)]
+    pub groups: BTreeMap<IpAddr, usize>,
     /// RX and TX queues open.
     pub queues: u16,
     /// Packets received.

@@ -135,6 +135,7 @@ impl Row for DevRow {
             left("dev", &self.name),
             left("link", &self.link),
             left("addresses", self.addresses.join(" ")),
+            left("groups", groups(self)),
             left("mac", &self.mac),
             right("mtu", self.mtu.to_string()),
             right("queues", self.queues.to_string()),
@@ -150,6 +151,18 @@ impl Row for DevRow {
             right("reopened", grouped(self.reopened)),
             left("driver", [&self.driver[..], &self.mode].join(" ").trim_end()),
         ]
+    }
+}
+
+/// The groups that a device is in, each with its members; of many how many there are.
+fn groups(dev: &DevRow) -> String {
+    match dev.groups.len() {
+        0 => "-".into(),
+        1..=4 => {
+            let each = dev.groups.iter().map(|(group, members)| format!("{group} ({members})"));
+            each.collect::<Vec<_>>().join(" ")
+        }
+        many => format!("{} groups", grouped(many as u64)),
     }
 }
 

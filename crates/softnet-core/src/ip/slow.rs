@@ -191,10 +191,7 @@ impl SlowPath {
             Exception::Unusual => match check_unusual(&skb, |addr| view.is_broadcast(addr)) {
                 Ok(Unusual::Unicast) => self.route(ctx, view, skb, out),
                 Ok(Unusual::Group) if view.is_from_ourselves(&skb) => Err((skb, DropReason::IpInvalidSource)),
-                Ok(Unusual::Group) => {
-                    out.local.push(skb);
-                    Ok(())
-                }
+                Ok(Unusual::Group) => self.local(ctx, view, skb, out),
                 Err(reason) => Err((skb, reason)),
             },
             Exception::NoSocket => Err(self.unserved(ctx, view, skb, out)),
@@ -546,7 +543,7 @@ fn check_unusual(skb: &Skb, broadcast: impl Fn(Ipv4Addr) -> bool) -> Result<Unus
         // A unicast packet in a broadcast frame is not for us (RFC 1122 section 3.3.6), and only sockets are in groups.
         true => {
             let to_many = is_multicast(dst) || dst == u32::MAX || broadcast(dst.into());
-            to_many && header.protocol() == protocol::UDP && !header.is_fragment()
+            to_many && header.protocol() == protocol::UDP
         }
         false => !is_martian_destination(dst) && !is_multicast(dst),
     };

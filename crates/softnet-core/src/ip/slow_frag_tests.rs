@@ -111,6 +111,27 @@ fn what_nobody_serves_is_refused_whole() {
     assert_eq!(error(&sent[0], &original), (3, 3, 0));
 }
 
+/// Of each device, since the same may come by several; and nobody is told of what becomes of it.
+#[test]
+fn datagrams_to_a_group_are_put_together() {
+    let mut world = World::acquainted();
+    let to_group = |dev: u16| {
+        let frame = udp(dev, CLIENT, Ipv4Addr::new(239, 1, 2, 3), 1, 3000);
+        cut(&set(frame, 0, &[1, 0, 0x5e, 1, 2, 3]), 1500)
+    };
+    let [on_0, on_1] = [0, 1].map(to_group);
+    for (a, b) in on_0.iter().zip(&on_1) {
+        assert_eq!((world.one(0, a.clone()).len(), world.one(1, b.clone()).len()), (0, 0));
+    }
+    assert_eq!((world.slow.fragments().reassembled(), world.slow.held()), (2, 0));
+    // Without sockets the two are dropped, and the rest of them with what there is of it.
+    let drops = [DropReason::IpInvalidDest, DropReason::IpNoProto].map(|reason| world.drops(reason));
+    assert_eq!(drops, [2, 4]);
+    assert!(world.one(0, on_0[0].clone()).is_empty());
+    assert!(world.pass(31_000_000_000).is_empty());
+    assert_eq!((world.slow.held(), world.drops(DropReason::FragReasmTimeout)), (0, 1));
+}
+
 #[test]
 fn time_exceeded_is_said_of_first_fragments_only() {
     let mut world = World::acquainted();

@@ -8,7 +8,7 @@
 //! tells the driver what it does not know yet. Whatever order threads come in, the last look is behind the last change: then the driver of an
 //! open device knows just the groups that have members there (but for those it refused, whose members were told).
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::IpAddr;
 use std::sync::Mutex;
@@ -34,6 +34,11 @@ impl Groups {
                 note(format_args!("{name}: members of {} get nothing: {error}", ip(group)));
             }
         }
+    }
+
+    /// The groups that have members on device `dev`, and how many, for display.
+    pub(crate) fn members(shared: &Shared, dev: u16) -> BTreeMap<IpAddr, usize> {
+        shared.sockets.binder().groups(dev).map(|(group, members)| (ip(group), members)).collect()
     }
 
     /// The device is closed, and nobody else finds it any more. What still holds it must not hold its memberships.

@@ -192,7 +192,7 @@ fn sockets_here_talk_by_their_links() {
     }
     assert_eq!(world.view.stats().transmitted, 0);
     let shown: Vec<String> = world.view.sockets().into_iter().map(|row| row.local).collect();
-    assert_eq!(shown[..2], ["[fe80::1%1]:7", "[fe80::1%2]:7"]);
+    assert_eq!(shown[..2], ["[fe80::1%mem0]:7", "[fe80::1%mem1]:7"]);
     drop((servers, client));
     world.end(lanes);
 }

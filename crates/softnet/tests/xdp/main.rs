@@ -6,6 +6,8 @@ mod fragments;
 mod hosts;
 mod ipv6;
 mod life;
+mod multicast;
+mod scope;
 mod shape;
 mod switch;
 mod traffic;

@@ -3,7 +3,7 @@
 use super::{Fragment, Key, Reassembly, Whole};
 use crate::SoftnetData;
 use crate::ip::checksum;
-use crate::ip::header::{Ipv4Header, protocol, validate};
+use crate::ip::header::{Ipv4Header, is_unicast, protocol, validate};
 use crate::skb::{DropReason, Skb, SkbList};
 
 /// Largest datagram, header included.
@@ -53,6 +53,7 @@ fn describe(skb: &mut Skb) -> Result<Fragment, DropReason> {
             dst: header.dst().into(),
             id: header.id(),
             protocol: header.protocol(),
+            zone: if is_unicast(header.dst()) { 0 } else { skb.head().dev.saturating_add(1) },
         },
         start: start as u32,
         more,

@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use softnet_core::sock::key::socket_addr;
 use softnet_dev::{DeviceInfo, LinkState};
 
 use super::threads::Rng;
@@ -68,12 +67,6 @@ impl Told {
     }
 }
 
-/// What the table says of the device.
-fn members(remains: &Remains) -> BTreeMap<IpAddr, usize> {
-    let binder = remains.shared.sockets.binder();
-    binder.groups(0).map(|(group, count)| (socket_addr(group, 0, true).ip(), count)).collect()
-}
-
 #[test]
 fn drivers_are_told_of_the_first_member_and_of_the_last() {
     let (assembly, remains, told) = start();
@@ -85,7 +78,7 @@ fn drivers_are_told_of_the_first_member_and_of_the_last() {
     b.join_multicast_v4(&other, &ANY).unwrap();
     assert!(b.join_multicast_v4(&other, &ANY).is_err(), "twice");
     assert_eq!(told.joined(), [group, other].map(IpAddr::V4));
-    assert_eq!(members(&remains), BTreeMap::from([(group.into(), 2), (other.into(), 1)]));
+    assert_eq!(Groups::members(&remains.shared, 0), BTreeMap::from([(group.into(), 2), (other.into(), 1)]));
     a.leave_multicast_v4(&group, &OWN).unwrap();
     assert!(a.leave_multicast_v4(&group, &OWN).is_err());
     assert_eq!(told.joined().len(), 2);
@@ -102,10 +95,10 @@ fn drivers_are_told_of_the_first_member_and_of_the_last() {
     assert_eq!(told.joined(), [group, other].map(IpAddr::V4));
     a.leave_multicast_v4(&group, &ANY).unwrap();
     drop(b);
-    assert_eq!((told.joined().len(), members(&remains).len()), (0, 0));
+    assert_eq!((told.joined().len(), Groups::members(&remains.shared, 0).len()), (0, 0));
     // One who was refused is no member.
     told.refuse.store(1, Ordering::Relaxed);
-    assert!(a.join_multicast_v4(&group, &ANY).is_err() && members(&remains).is_empty());
+    assert!(a.join_multicast_v4(&group, &ANY).is_err() && Groups::members(&remains.shared, 0).is_empty());
     told.refuse.store(0, Ordering::Relaxed);
     a.join_multicast_v4(&group, &ANY).unwrap();
     drop(assembly);
@@ -147,7 +140,7 @@ fn whoever_joins_leaves_and_closes_at_once_drivers_know_who_is_left() {
         let threads: Vec<_> = (0..4).map(|user| scope.spawn(move || work(user))).collect();
         threads.into_iter().map(|thread| thread.join().unwrap()).collect()
     });
-    assert_eq!(told.joined(), members(&remains).into_keys().collect::<Vec<_>>());
+    assert_eq!(told.joined(), Groups::members(&remains.shared, 0).into_keys().collect::<Vec<_>>());
     assert!(told.asked.load(Ordering::Relaxed) > 20);
     drop(assembly);
     assert_eq!(told.joined(), [] as [IpAddr; 0]);
