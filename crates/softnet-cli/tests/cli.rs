@@ -116,9 +116,9 @@ fn tables_for_people() {
     assert_eq!(
         show("dev"),
         fine(concat!(
-            "DEV   LINK  ADDRESSES                MAC                 MTU  QUEUES  RX PACKETS  RX BYTES  RX MISSED  TX PACKETS  TX BYTES  TX REFUSED  DROPS   KICKS   HELD  REOPENED  DRIVER\n",
-            "eth1  up    10.0.0.1/24 10.0.8.1/24  02:00:00:00:00:01  1500       4   1,234,567   942 MiB          3   1,234,000   941 MiB           0    567  40,017  2,048         0  xdp native\n",
-            "wan   down  192.0.2.2/31             02:00:00:00:00:02  1500       1           0       0 B          0          12     504 B           0      0      12      0         1  xdp skb mode: native refused: no driver support\n",
+            "DEV   LINK  ADDRESSES                GROUPS                         MAC                 MTU  QUEUES  RX PACKETS  RX BYTES  RX MISSED  TX PACKETS  TX BYTES  TX REFUSED  DROPS   KICKS   HELD  REOPENED  DRIVER\n",
+            "eth1  up    10.0.0.1/24 10.0.8.1/24  224.0.1.129 (1) 239.1.2.3 (2)  02:00:00:00:00:01  1500       4   1,234,567   942 MiB          3   1,234,000   941 MiB           0    567  40,017  2,048         0  xdp native\n",
+            "wan   down  192.0.2.2/31             -                              02:00:00:00:00:02  1500       1           0       0 B          0          12     504 B           0      0      12      0         1  xdp skb mode: native refused: no driver support\n",
         ))
     );
     assert_eq!(

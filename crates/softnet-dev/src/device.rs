@@ -78,9 +78,9 @@ pub trait Device: Send + Sync {
     fn info(&self) -> &DeviceInfo;
     /// Whether packets can pass now.
     fn link(&self) -> LinkState;
-    /// Softnet has its first member of this multicast group on the device: from now on the group's datagrams are to be received. Once
-    /// for each group, until it is [left](Self::leave_group). Control path: may make system calls, and wait for them. By
-    /// default there is nothing to do: the device brings whatever is on its wire.
+    /// Softnet has its first member of this multicast group on the device: from now on the group's datagrams are to
+    /// be received. Once for each group, until it is [left](Self::leave_group). Control path: may make system calls,
+    /// and wait for them. By default there is nothing to do: the device brings whatever is on its wire.
     ///
     /// # Errors
     /// What the kernel says; then nothing has changed.

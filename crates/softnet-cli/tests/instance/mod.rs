@@ -32,11 +32,12 @@ impl Handler for Instance {
         Ok(match table {
             Table::Dev => json!([
                 {"index": 0, "name": "eth1", "driver": "xdp", "mode": "native", "link": "up", "mac": "02:00:00:00:00:01",
-                 "mtu": 1500, "addresses": ["10.0.0.1/24", "10.0.8.1/24"], "queues": 4, "rx_packets": 1234567,
+                 "mtu": 1500, "addresses": ["10.0.0.1/24", "10.0.8.1/24"],
+                 "groups": {"224.0.1.129": 1, "239.1.2.3": 2}, "queues": 4, "rx_packets": 1234567,
                  "rx_bytes": 987654321, "rx_ring_drops": 3, "rx_kicks": 17, "tx_packets": 1234000, "tx_bytes": 987000000,
                  "tx_ring_drops": 0, "tx_kicks": 40000, "drops": 567, "held": 2048, "reopened": 0},
                 {"index": 1, "name": "wan", "driver": "xdp", "mode": "skb mode: native refused: no driver support",
-                 "link": "down", "mac": "02:00:00:00:00:02", "mtu": 1500, "addresses": ["192.0.2.2/31"], "queues": 1,
+                 "link": "down", "mac": "02:00:00:00:00:02", "mtu": 1500, "addresses": ["192.0.2.2/31"], "groups": {}, "queues": 1,
                  "rx_packets": 0, "rx_bytes": 0, "rx_ring_drops": 0, "rx_kicks": 0, "tx_packets": 12, "tx_bytes": 504,
                  "tx_ring_drops": 0, "tx_kicks": 12, "drops": 0, "held": 0, "reopened": 1},
             ]),

@@ -320,8 +320,8 @@ impl Binder {
         Ok((generation, local))
     }
 
-    /// Nobody finds the socket in slot `index` any more. Packets may still be pushed to it until its inbox is closed. Returns the
-    /// memberships that ended, each a group and a device.
+    /// Nobody finds the socket in slot `index` any more. Packets may still be pushed to it until its inbox is closed.
+    /// Returns the memberships that ended, each a group and a device.
     pub fn close(&mut self, index: u32) -> Vec<(Addr, u16)> {
         let sockets = self.sockets.clone();
         sockets.change(|| {

@@ -220,7 +220,8 @@ impl AsFd for Map {
     }
 }
 
-/// A set of 16-byte keys. A program looks a key up by [`helper::MAP_LOOKUP_ELEM`](super::helper::MAP_LOOKUP_ELEM), which says null if it is not in.
+/// A set of 16-byte keys. A program looks a key up by [`helper::MAP_LOOKUP_ELEM`](super::helper::MAP_LOOKUP_ELEM),
+/// which says null if it is not in.
 #[derive(Debug)]
 pub struct Set {
     fd: OwnedFd,

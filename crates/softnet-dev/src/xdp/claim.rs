@@ -8,11 +8,12 @@
 //!   for one of softnet's addresses, to the group of those who might have it;
 //! * UDP, and what may be fragments of it, in multicast frames to a group that softnet has [joined](super::groups).
 //!
-//! Everything else is the kernel's: VLANs, other multicast, other MACs, what is cut short; where softnet has no IPv6 address, all
-//! of IPv6 but its groups. So an interface can be taken without taking the machine. What is sent to all nodes is the kernel's too (router
-//! advertisements, and what neighbours say unasked): softnet asks its neighbours itself. So are IGMP and MLD, those to groups of softnet's
-//! included, for it is the kernel that answers them. A datagram is softnet's or the kernel's: of a group that softnet has joined,
-//! the kernel's own members get nothing by this interface.
+//! Everything else is the kernel's: VLANs, other multicast, other MACs, what is cut short; where softnet has no IPv6
+//! address, all of IPv6 but its groups. So an interface can be taken without taking the machine. What is sent to all
+//! nodes is the kernel's too (router advertisements, and what neighbours say unasked): softnet asks its neighbours
+//! itself. So are IGMP and MLD, those to groups of softnet's included, for it is the kernel that answers them. A
+//! datagram is softnet's or the kernel's: of a group that softnet has joined, the kernel's own members get nothing by
+//! this interface.
 //!
 //! Groups come and go without another program: they are in a map that the program looks into.
 //!

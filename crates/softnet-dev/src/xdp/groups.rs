@@ -1,11 +1,12 @@
 //! The multicast groups of a device: those in which others look for softnet's IPv6 addresses (RFC 4861 section 7.2.1), and
 //! those that softnet's sockets have joined.
 //!
-//! The program takes their frames, but only those that get as far: interfaces filter by MAC address, and switches by what
-//! listeners report. So sockets of the kernel's join the groups, for as long as softnet is in them: the kernel sets the filter, and speaks IGMP
-//! (RFC 3376) and MLD (RFC 3810) for softnet, from addresses of its own. These sockets are bound to no port, and so receive nothing.
+//! The program takes their frames, but only those that get as far: interfaces filter by MAC address, and switches by
+//! what listeners report. So sockets of the kernel's join the groups, for as long as softnet is in them: the kernel
+//! sets the filter, and speaks IGMP (RFC 3376) and MLD (RFC 3810) for softnet, from addresses of its own. These
+//! sockets are bound to no port, and so receive nothing.
 //!
-//! Any thread may call it, whichever network namespace it is in. Invariant: while a group is in the program's map, a socket is a
+//! Any thread may call it, whichever network namespace it is in. Invariant: while a group is in the map, a socket is a
 //! member of it.
 
 use std::collections::HashMap;

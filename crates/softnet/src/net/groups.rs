@@ -4,9 +4,10 @@
 //! wait for the kernel. So it is made under a lock of the device's own, which no poller takes; the table's writer is locked
 //! under that, for a look.
 //!
-//! Invariant: every change of the table, and every opening of a device, is followed by a look at the group under the device's lock, which
-//! tells the driver what it does not know yet. Whatever order threads come in, the last look is behind the last change: then the driver of an
-//! open device knows just the groups that have members there (but for those it refused, whose members were told).
+//! Invariant: every change of the table, and every opening of a device, is followed by a look at the group under the
+//! device's lock, which tells the driver what it does not know yet. Whatever order threads come in, the last look is
+//! behind the last change: then the driver of an open device knows just the groups that have members there (but for
+//! those it refused, whose members were told).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;

@@ -515,8 +515,14 @@ impl UdpSocket {
         Ok(())
     }
 
-    /// Makes it a member of `group` on the device that has `interface` as an address; of `0.0.0.0`, on the first. Nobody is told of
-    /// it: IGMP is not spoken, and an AF_XDP device leaves multicast to the kernel.
+    /// Makes it a member of `group` on the device that has `interface` as an address; of `0.0.0.0`, on the first. It
+    /// stays one while the device's interface is away. On an AF_XDP device the kernel joins the group, and speaks
+    /// IGMP, for softnet; its own members get nothing that comes by the interface meanwhile. May wait for the kernel;
+    /// costs a descriptor for each group that has members. A thread in another network namespace than the interface
+    /// needs CAP_SYS_ADMIN.
+    ///
+    /// # Errors
+    /// As the kernel's, and those of opening a socket. Then it is no member.
     pub fn join_multicast_v4(&self, group: &Ipv4Addr, interface: &Ipv4Addr) -> io::Result<()> {
         let (group, dev) = self.membership(group, interface)?;
         groups::join(&self.0.shared, self.0.slot.index(), group, dev)
