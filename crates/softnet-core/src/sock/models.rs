@@ -57,7 +57,7 @@ impl Model {
     }
 
     fn open(&mut self) -> Inbox {
-        let bind = Bind { local: ANY, port: 7, v4: true, v6: true, reuseport: false, limit: 8 };
+        let bind = Bind { local: ANY, port: 7, v4: true, v6: true, dev: None, reuseport: false, limit: 8 };
         self.binder.open(&bind).expect("nobody has it")
     }
 
@@ -349,7 +349,7 @@ fn used_anew_under_a_poller() {
     let mut model = Model::new();
     // One slot, and one chain.
     model.binder = Binder::new(model.region.clone(), 1, 1);
-    let bind = |local, port| Bind { local, port, v4: true, v6: true, reuseport: false, limit: 8 };
+    let bind = |local, port| Bind { local, port, v4: true, v6: true, dev: None, reuseport: false, limit: 8 };
     let inbox = model.binder.open(&bind(PEER.local, 8)).unwrap();
     let sockets = model.binder.sockets().clone();
     let poller = thread::spawn(move || {

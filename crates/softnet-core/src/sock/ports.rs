@@ -16,6 +16,8 @@ pub(super) struct Bound {
     pub(super) port: u16,
     /// Without a group.
     pub(super) how: How,
+    /// Of a group: the device on which it is meant; on any, if none is said.
+    pub(super) dev: Option<u16>,
     pub(super) reuseport: bool,
 }
 
@@ -29,13 +31,16 @@ struct Port {
     locals: HashMap<Addr, Tally>,
 }
 
-/// Sockets of one address and port, by families, and by whether they share.
+/// Sockets of one address and port, by families, device, and whether they share.
 #[derive(Default)]
-struct Tally(HashMap<(How, bool), usize>);
+struct Tally(HashMap<(How, Option<u16>, bool), usize>);
 
 impl Tally {
     fn conflicts(&self, new: &Bound) -> bool {
-        self.0.keys().any(|(how, reuseport)| how.overlaps(new.how) && !(*reuseport && new.reuseport))
+        self.0.keys().any(|(how, dev, reuseport)| {
+            let same_device = dev.zip(new.dev).is_none_or(|(dev, other)| dev == other);
+            how.overlaps(new.how) && same_device && !(*reuseport && new.reuseport)
+        })
     }
 }
 
@@ -45,7 +50,7 @@ impl Ports {
         let port = self.0.entry(bound.port).or_default();
         port.slots.insert(slot);
         let tally = port.locals.entry(bound.local).or_default();
-        *tally.0.entry((bound.how, bound.reuseport)).or_default() += 1;
+        *tally.0.entry((bound.how, bound.dev, bound.reuseport)).or_default() += 1;
     }
 
     /// It is no more.
@@ -55,7 +60,7 @@ impl Ports {
             return;
         }
         if let Some(tally) = port.locals.get_mut(&bound.local) {
-            let alike = (bound.how, bound.reuseport);
+            let alike = (bound.how, bound.dev, bound.reuseport);
             if let Some(count) = tally.0.get_mut(&alike) {
                 *count -= 1;
                 if *count == 0 {
@@ -95,8 +100,9 @@ mod tests {
     fn bound() -> impl Strategy<Value = Bound> {
         let how =
             prop::sample::select(vec![How::new(true, false), How::new(false, true), How::new(true, true)]);
-        (prop::sample::select(vec![ANY, 1, 2]), 1u16..3, how, any::<bool>())
-            .prop_map(|(local, port, how, reuseport)| Bound { local, port, how, reuseport })
+        let dev = prop::sample::select(vec![None, Some(0), Some(1)]);
+        (prop::sample::select(vec![ANY, 1, 2]), 1u16..3, how, dev, any::<bool>())
+            .prop_map(|(local, port, how, dev, reuseport)| Bound { local, port, how, dev, reuseport })
     }
 
     /// What the rule is, one socket against another.
@@ -104,6 +110,7 @@ mod tests {
         a.port == b.port
             && (a.local == b.local || a.local == ANY || b.local == ANY)
             && a.how.overlaps(b.how)
+            && (a.dev.is_none() || b.dev.is_none() || a.dev == b.dev)
             && !(a.reuseport && b.reuseport)
     }
 

@@ -40,8 +40,9 @@ impl How {
         self.0 & other.0 & (Self::V4 | Self::V6) != 0
     }
 
+    /// Whether it takes packets of a family.
     #[inline(always)]
-    fn takes(self, v4: bool) -> bool {
+    pub(super) fn takes(self, v4: bool) -> bool {
         self.0 & if v4 { Self::V4 } else { Self::V6 } != 0
     }
 }

@@ -8,6 +8,8 @@ use crate::ip::v6::addr::{ALL_NODES, link_local, multicast_mac};
 
 #[path = "slow_frag_tests.rs"]
 mod frags;
+#[path = "slow_scope_tests.rs"]
+mod scope;
 
 use super::world::*;
 
@@ -292,8 +294,18 @@ fn martians_and_groups_are_neither_forwarded_nor_answered() {
         world.refused(udp(0, src.parse().unwrap(), SERVER, 1, 10), IpInvalidSource, None);
         world.refused(udp(0, src.parse().unwrap(), OWN[0], 9, 10), IpInvalidSource, None);
     }
-    for dst in ["::", "::1", "::ffff:10.0.0.1", "ff02::1", "ff0e::1", "ff02::1:ff00:9"] {
+    for dst in ["::", "::1", "::ffff:10.0.0.1", "ff00::1", "ff01::1", "ff11::1"] {
         world.refused(udp(0, CLIENT, dst.parse().unwrap(), 1, 10), IpInvalidDest, None);
+    }
+    // Sockets may be in other groups, for datagrams.
+    for dst in ["ff02::1", "ff0e::1", "ff32:40:fd00::1", "ff02::1:ff00:9"].map(|dst| dst.parse().unwrap()) {
+        world.refused(udp(0, CLIENT, dst, 1, 10), IpNoProto, None);
+        world.refused(udp(0, Ipv6Addr::UNSPECIFIED, dst, 1, 10), IpInvalidSource, None);
+        world.refused(ip(0, CLIENT, dst, 1, next::TCP, &[0; 20]), IpInvalidDest, None);
+        world.refused(icmp(0, CLIENT, dst, 64, &[128, 0, 0, 0, 0, 1, 0, 1]), IpInvalidDest, None);
+        // Whoever is not in the group does not complain.
+        let option = ip(0, CLIENT, dst, 9, next::DESTINATION, &[17, 0, 1, 0, 0xbe, 0, 1, 0]);
+        world.refused(option, Ipv6BadExthdr, None);
     }
     // A group in a unicast frame, and the other way round.
     let to = |mac: MacAddr, dst: Ipv6Addr| [&mac[..], &udp(0, CLIENT, dst, 1, 10)[6..]].concat();
