@@ -268,7 +268,7 @@ impl SlowPath {
                             }
                         }
                     }
-                    Action::Fail { ip, reason, mut skbs, .. } => {
+                    Action::Fail { dev, ip, reason, mut skbs } => {
                         while let Some(skb) = skbs.pop_front() {
                             if reason == DropReason::NeighFailed {
                                 match ip {
@@ -280,7 +280,8 @@ impl SlowPath {
                                     }
                                 }
                                 let ours = skb.head().flags & Flags::ORIGINATED != 0;
-                                let flow = error::of_sent(skb.data().get(ETH_LEN..).unwrap_or_default());
+                                let packet = skb.data().get(ETH_LEN..).unwrap_or_default();
+                                let flow = error::of_sent(packet, dev);
                                 let sent = flow.filter(|_| ours);
                                 out.errors.extend(sent.map(|flow| (flow, SocketError::HostUnreachable)));
                             }

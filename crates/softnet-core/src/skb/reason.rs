@@ -58,6 +58,7 @@ reasons! {
     IcmpMalformed = "icmp_malformed", "malformed ICMP message";
     ArpMalformed = "arp_malformed", "malformed ARP packet";
     ArpIgnored = "arp_ignored", "an ARP packet that is none of our business";
+    Ipv6BadScope = "ipv6_bad_scope", "a link-local IPv6 address with a scope in it, which no other host may know";
     Ipv6BadExthdr = "ipv6_bad_exthdr", "malformed IPv6 extension headers, too many, or an option that may not pass";
     NdiscHopLimit = "ipv6_ndisc_hop_limit", "a neighbour discovery message that came from beyond the link";
     NdiscMalformed = "ipv6_ndisc_malformed", "malformed neighbour discovery message (addresses, options)";

@@ -3,10 +3,12 @@
 //! Plain values; any thread may use them. Invariant: two keys that are equal have one hash, whatever family they are
 //! of.
 
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
-/// An address as sockets have it: 16 bytes in host order, IPv4 mapped (RFC 4291 section 2.5.5.2). 0 is the wildcard of
-/// both families.
+use super::scope::{scope_id, unscoped};
+
+/// An address as sockets have it: 16 bytes in host order, IPv4 mapped (RFC 4291 section 2.5.5.2), a link-local one of
+/// IPv6 with its [scope](super::scope). 0 is the wildcard of both families.
 pub type Addr = u128;
 
 /// The wildcard address.
@@ -30,7 +32,7 @@ pub const fn is_v4(addr: Addr) -> bool {
     addr >> 32 == 0xffff
 }
 
-/// An address of `std` as sockets have it; the wildcards of both families are [`ANY`].
+/// An address of `std` as sockets have it, without a scope; the wildcards of both families are [`ANY`].
 pub fn addr_of(ip: IpAddr) -> Addr {
     match ip {
         ip if ip.is_unspecified() => ANY,
@@ -40,10 +42,12 @@ pub fn addr_of(ip: IpAddr) -> Addr {
 }
 
 /// An address and port in `std`'s words, as a socket of IPv4 (`v4`) or of IPv6, to which IPv4 addresses are mapped ones, sees
-/// them.
+/// them. The scope of a link-local address is its `scope_id`.
 pub fn socket_addr(addr: Addr, port: u16, v4: bool) -> SocketAddr {
-    let ip = if v4 { IpAddr::V4((addr as u32).into()) } else { IpAddr::V6(Ipv6Addr::from_bits(addr)) };
-    SocketAddr::new(ip, port)
+    if v4 {
+        return SocketAddr::new(IpAddr::V4((addr as u32).into()), port);
+    }
+    SocketAddrV6::new(Ipv6Addr::from_bits(unscoped(addr)), port, 0, scope_id(addr).into()).into()
 }
 
 /// Where a datagram came from and goes to, seen from here; and the key of a socket, whose remote end is 0 unless it is
@@ -102,6 +106,7 @@ mod tests {
     use std::collections::HashSet;
     use std::net::Ipv4Addr;
 
+    use super::super::scope::scoped;
     use super::*;
 
     #[test]
@@ -111,6 +116,8 @@ mod tests {
             let back = socket_addr(addr_of(there.ip()), there.port(), there.is_ipv4());
             assert_eq!(back, there);
         }
+        let there = scoped(addr_of("fe80::1".parse().unwrap()), 2);
+        assert_eq!(socket_addr(there, 7, false).to_string(), "[fe80::1%3]:7");
         let v4 = Ipv4Addr::new(192, 0, 2, 1);
         assert_eq!(addr_of(v4.into()), addr_of(v4.to_ipv6_mapped().into()));
         assert_eq!((unmapped(mapped(7)), unmapped(7), is_v4(ANY)), (Some(7), None, false));

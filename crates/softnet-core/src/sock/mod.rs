@@ -7,6 +7,7 @@
 //! * [`Wait`] is what those who block on a socket learn of changes by. Whoever changes a socket's [`Readiness`] calls
 //!   [`Wait::notify`].
 //! * [`ReadyList`] is by what an epoll set learns which of its sockets changed.
+//! * [`scope`] has link-local addresses say which device's link they are on.
 //! * [`output`] builds what sockets send; [`error`] finds the socket that a received ICMP error is about.
 //!
 //! A datagram that was put together from fragments is a *run* of skbs, all but the last flagged
@@ -23,7 +24,9 @@ pub mod key;
 #[cfg(all(test, feature = "loom"))]
 mod models;
 pub mod output;
+mod ports;
 mod ready;
+pub mod scope;
 mod slot;
 mod table;
 #[cfg(all(test, not(feature = "loom")))]

@@ -5,6 +5,7 @@
 use std::net::Ipv6Addr;
 
 use super::key::{Addr, is_v4, unmapped};
+use super::scope::{device, unscoped};
 pub use super::udp::UDP_LEN;
 use crate::ip::fragment::{Addresses, Datagram, MAX_PAYLOAD_V4, MAX_PAYLOAD_V6};
 use crate::ip::header::{Ipv4Header, MIN_LEN, protocol};
@@ -16,7 +17,7 @@ use crate::skb::{Batch, Flags, Skb, Store};
 /// The headers of a datagram, of either family.
 #[derive(Clone, Copy, Debug)]
 pub struct UdpHead {
-    /// Addresses, of one family.
+    /// Addresses, of one family, with their scopes: if both are link-local, one.
     pub src: Addr,
     /// See [`src`](Self::src).
     pub dst: Addr,
@@ -30,7 +31,7 @@ pub struct UdpHead {
     pub tos: u8,
 }
 
-/// Source and destination.
+/// Source and destination, as they are on a wire.
 enum Ends {
     V4(u32, u32),
     V6(Ipv6Addr, Ipv6Addr),
@@ -41,8 +42,16 @@ impl UdpHead {
     fn ends(&self) -> Ends {
         match unmapped(self.src).zip(unmapped(self.dst)) {
             Some((src, dst)) => Ends::V4(src, dst),
-            None => Ends::V6(Ipv6Addr::from_bits(self.src), Ipv6Addr::from_bits(self.dst)),
+            None => {
+                Ends::V6(Ipv6Addr::from_bits(unscoped(self.src)), Ipv6Addr::from_bits(unscoped(self.dst)))
+            }
         }
+    }
+
+    /// The device whose link it is on, if either address is link-local.
+    #[inline]
+    fn device(&self) -> Option<u16> {
+        device(self.dst).or(device(self.src))
     }
 
     /// Bytes of IP and UDP header.
@@ -70,7 +79,7 @@ impl UdpHead {
     }
 
     /// Writes a datagram into `skb`, which is empty: link header `link`, the headers, `payload`. `None` (and an skb to be
-    /// freed) if it does not fit.
+    /// freed) if it does not fit. What is on one device's link is of that device from then on.
     #[inline]
     pub fn write(&self, skb: &mut Skb, link: &[u8; ETH_LEN], payload: &[u8]) -> Option<()> {
         self.begin(skb, link, payload, payload.len())
@@ -107,6 +116,9 @@ impl UdpHead {
         let head = skb.head_mut();
         head.l3 = ETH_LEN as u16;
         head.flags = Flags::ORIGINATED;
+        if let Some(dev) = self.device() {
+            head.dev = dev;
+        }
         Some(())
     }
 
@@ -114,7 +126,7 @@ impl UdpHead {
     pub fn datagram(&self, payload: &[u8]) -> (Datagram, [u8; UDP_LEN]) {
         let addresses = match self.ends() {
             Ends::V4(src, dst) => Addresses::V4 { src: src.into(), dst: dst.into() },
-            Ends::V6(src, dst) => Addresses::V6 { src, dst, dev: 0 },
+            Ends::V6(src, dst) => Addresses::V6 { src, dst, dev: self.device().unwrap_or(0) },
         };
         let UdpHead { ttl, tos, .. } = *self;
         let datagram = Datagram { addresses, protocol: protocol::UDP, ttl, tos, id: 0, dont_fragment: false };

@@ -21,7 +21,7 @@ struct World {
 }
 
 fn bind(local: Addr, port: u16) -> Bind {
-    Bind { local, port, v4: true, v6: true, reuseport: false, limit: 64 }
+    Bind { local, port, v4: true, v6: true, dev: None, reuseport: false, limit: 64 }
 }
 
 fn v4(text: &str) -> Addr {

@@ -5,6 +5,7 @@
 //! allocation. Every packet ends in an inbox, in the batch of those that nobody serves, or freed with its reason.
 
 use super::key::{Addr, Flow, is_v4, mapped};
+use super::scope::scoped;
 use super::slot::{Refusal, datagrams};
 use super::table::{Found, Hit, Sockets};
 use crate::SoftnetData;
@@ -39,9 +40,9 @@ impl Parsed {
     }
 }
 
-/// Our end and the other's, of a received packet, and where its UDP header begins and its IP packet ends.
+/// Our end and the other's, of a packet received by device `dev`, and where its UDP header begins and its IP packet ends.
 #[inline(always)]
-fn ends(packet: &[u8]) -> Result<(Addr, Addr, usize, usize), DropReason> {
+fn ends(packet: &[u8], dev: u16) -> Result<(Addr, Addr, usize, usize), DropReason> {
     match packet.first().map(|first| first >> 4) {
         Some(4) => {
             let ip = Ipv4Header::new(packet).ok_or(DropReason::PktTooSmall)?;
@@ -50,7 +51,8 @@ fn ends(packet: &[u8]) -> Result<(Addr, Addr, usize, usize), DropReason> {
         }
         Some(6) => {
             let ip: &[u8; IPV6_LEN] = packet.first_chunk().ok_or(DropReason::PktTooSmall)?;
-            let addr = |at: usize| ip[at..].first_chunk().map_or(0, |addr| u128::from_be_bytes(*addr));
+            let on_wire = |at: usize| ip[at..].first_chunk().map_or(0, |addr| u128::from_be_bytes(*addr));
+            let addr = |at: usize| scoped(on_wire(at), dev);
             let total = IPV6_LEN + usize::from(u16::from_be_bytes([ip[4], ip[5]]));
             let header = match ip[6] {
                 protocol::UDP => IPV6_LEN,
@@ -62,15 +64,16 @@ fn ends(packet: &[u8]) -> Result<(Addr, Addr, usize, usize), DropReason> {
     }
 }
 
-/// The flow of a packet, as the one sees it who receives it; `None` if it is no UDP, or does not begin a datagram.
-pub(super) fn flow_of(packet: &[u8]) -> Option<Flow> {
+/// The flow of a packet on the link of device `dev`, as the one sees it who receives it; `None` if it is no UDP, or does not
+/// begin a datagram.
+pub(super) fn flow_of(packet: &[u8], dev: u16) -> Option<Flow> {
     if packet.first()? >> 4 == 4 {
         let ip = Ipv4Header::new(packet)?;
         if ip.protocol() != protocol::UDP || ip.fragment_offset() != 0 {
             return None;
         }
     }
-    let (local, remote, header, _) = ends(packet).ok()?;
+    let (local, remote, header, _) = ends(packet, dev).ok()?;
     let &[s0, s1, d0, d1] = packet.get(header..)?.first_chunk()?;
     Some(Flow { local, remote, lport: u16::from_be_bytes([d0, d1]), rport: u16::from_be_bytes([s0, s1]) })
 }
@@ -80,7 +83,7 @@ pub(super) fn flow_of(packet: &[u8]) -> Option<Flow> {
 pub(super) fn parse(skb: &Skb) -> Result<Parsed, DropReason> {
     let (data, l3) = (skb.data(), usize::from(skb.head().l3));
     let packet = data.get(l3..).unwrap_or_default();
-    let (local, remote, header, total) = ends(packet)?;
+    let (local, remote, header, total) = ends(packet, skb.head().dev)?;
     let udp: &[u8; UDP_LEN] =
         packet.get(header..).and_then(|udp| udp.first_chunk()).ok_or(DropReason::PktTooSmall)?;
     let word = |at: usize| u16::from_be_bytes([udp[at], udp[at + 1]]);

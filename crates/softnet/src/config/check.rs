@@ -6,6 +6,7 @@ use std::net::IpAddr;
 
 use softnet_core::napi::MAX_DEFER_HARD_IRQS;
 use softnet_core::qdisc::{Spec, SpecError};
+use softnet_core::sock::scope::scope_id;
 use softnet_core::softnet_data::MAX_DEVICES;
 use softnet_dev::sched::Policy;
 
@@ -232,6 +233,9 @@ fn never_a_host(addr: IpAddr) -> Option<&'static str> {
         IpAddr::V6(addr) if addr.is_loopback() => return Some("is the loopback address"),
         IpAddr::V6(addr) if addr.is_multicast() => return Some("is a multicast address"),
         IpAddr::V6(addr) if addr.to_ipv4_mapped().is_some() => return Some("is an IPv4 address in disguise"),
+        IpAddr::V6(addr) if scope_id(addr.to_bits()) != 0 => {
+            return Some("has more than zeros behind fe80, where a link-local address has none");
+        }
         IpAddr::V6(_) => return None,
     };
     let first = addr.octets()[0];
@@ -269,6 +273,12 @@ fn routes(config: &Config, devices_complete: bool, found: &mut Vec<Found>) {
                 let message = format!("{} is the connected network of {:?} already", route.to, device.name);
                 found.push(Found::new(at.key("to"), message));
             }
+        }
+        if let RouteTarget::ViaLinkLocal(gateway, _) = &route.target
+            && let Some(why) = never_a_host((*gateway).into())
+        {
+            let message = format!("expected the address of a host, but {gateway} {why}");
+            found.push(Found::new(at.key("via"), message));
         }
         match &route.target {
             RouteTarget::Via(gateway) if gateway.is_ipv4() != route.to.addr().is_ipv4() => {

@@ -59,6 +59,7 @@ fn one_error_each() {
         ("::1/128", "is the loopback address"),
         ("ff02::1/64", "is a multicast address"),
         ("::ffff:10.0.0.1/120", "is an IPv4 address in disguise"),
+        ("fe80:1::1/64", "has more than zeros behind fe80, where a link-local address has none"),
         ("2001:db8::/64", "is the address of any router of its network (subnet-router anycast)"),
     ] {
         let text = format!("[[device]]\nname = \"eth1\"\naddresses = [\"{address}\"]");
@@ -73,6 +74,11 @@ fn one_error_each() {
         (
             "[[route]]\nto = \"::/0\"\nvia = \"fe80::9\"",
             "route.via: expected dev = \"…\" beside it: fe80::9 may be on any link",
+        ),
+        (
+            "[[route]]\nto = \"::/0\"\nvia = \"fe80:1::9\"\ndev = \"eth1\"",
+            "route.via: expected the address of a host, but fe80:1::9 has more than zeros behind fe80, where a \
+             link-local address has none",
         ),
         (
             "[[route]]\nto = \"::/0\"\nvia = \"10.0.0.9\"",

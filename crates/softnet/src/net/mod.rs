@@ -20,10 +20,12 @@
 
 mod epoll;
 mod groups;
+mod multicast;
 mod options;
 mod ready_fd;
 mod recv;
 mod route;
+mod scope;
 mod send;
 mod send_batch;
 mod table;

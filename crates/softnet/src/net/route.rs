@@ -8,9 +8,14 @@ use rustix::io::Errno;
 use softnet_core::ip::adjacency::{Kind, Tables};
 use softnet_core::ip::header::{is_multicast, is_unicast};
 use softnet_core::ip::slow::Iface;
-use softnet_core::ip::v6::addr::is_link_local;
-use softnet_core::ip::{ETH_LEN, MacAddr};
+use softnet_core::ip::v6::addr::{group_scope, multicast_mac};
+use softnet_core::ip::{ETH_LEN, Family, MacAddr};
 use softnet_core::sock::key::{ANY, Addr, is_v4, mapped, unmapped};
+use softnet_core::sock::scope::{device, scoped, unscoped};
+
+use super::scope::To;
+use super::send::Ends;
+use super::table::is_group;
 
 /// Where a datagram goes next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,20 +52,33 @@ pub(super) fn is_loopback(addr: u32) -> bool {
     addr >> 24 == 127
 }
 
-/// Whether `addr` is one of our own. Link-local addresses are on a link each, and there is no way to name it: they are not.
+/// Whether `addr` is one of our own; a link-local one, on its device.
 pub(super) fn is_own(tables: &Tables, addr: Addr) -> bool {
     let Some(addr) = unmapped(addr) else {
         let v6 = Ipv6Addr::from_bits(addr);
+        if let Some(dev) = device(addr) {
+            return iface(tables, dev).is_some_and(|iface| iface.owns6(wire(addr)));
+        }
         return v6.is_loopback() || tables.v6.next_hop(tables.v6.fib.lookup(addr)).kind == Kind::Local;
     };
     is_loopback(addr) || tables.v4.next_hop(tables.v4.fib.lookup(addr)).kind == Kind::Local
 }
 
-fn link(to: MacAddr, iface: &Iface) -> [u8; ETH_LEN] {
+/// An IPv6 address as it is on a wire.
+fn wire(addr: Addr) -> Ipv6Addr {
+    Ipv6Addr::from_bits(unscoped(addr))
+}
+
+/// Device `dev`, if its interface is there.
+fn iface(tables: &Tables, dev: u16) -> Option<&Iface> {
+    tables.ifaces.get(usize::from(dev))?.as_ref()
+}
+
+fn link<A: Family>(to: MacAddr, iface: &Iface) -> [u8; ETH_LEN] {
     let mut link = [0; ETH_LEN];
     link[..6].copy_from_slice(&to);
     link[6..12].copy_from_slice(&iface.mac);
-    link[12] = 0x08;
+    link[12..].copy_from_slice(&A::ETHERTYPE.to_be_bytes());
     link
 }
 
@@ -79,6 +97,18 @@ pub(super) fn default_device(tables: &Tables, src: Option<u32>) -> Option<(u16, 
     there().find(of_src).or_else(|| there().next())
 }
 
+/// The same of IPv6, among those that speak it.
+pub(super) fn default_device6(tables: &Tables, src: Option<Addr>) -> Option<(u16, &Iface)> {
+    let there = || tables.ifaces.iter().zip(0u16..).filter_map(|(iface, dev)| Some((dev, iface.as_ref()?)));
+    let of_src = |(_, iface): &(u16, &Iface)| src.is_some_and(|src| iface.owns6(Ipv6Addr::from_bits(src)));
+    there().find(of_src).or_else(|| there().find(|(_, iface)| !iface.addresses6.is_empty()))
+}
+
+/// Whether device `dev` is there and has an IPv6 address.
+pub(super) fn speaks6(tables: &Tables, dev: u16) -> bool {
+    iface(tables, dev).is_some_and(|iface| !iface.addresses6.is_empty())
+}
+
 /// The device whose network `broadcast` is the last address of.
 fn device_of_broadcast(tables: &Tables, broadcast: u32) -> Option<(u16, &Iface)> {
     let there = tables.ifaces.iter().zip(0u16..).filter_map(|(iface, dev)| Some((dev, iface.as_ref()?)));
@@ -88,50 +118,79 @@ fn device_of_broadcast(tables: &Tables, broadcast: u32) -> Option<(u16, &Iface)>
     there.into_iter().find(on)
 }
 
-/// The way to `dst`, from `src` if the sender is bound to it. `multicast_dev`: where multicast is to leave. `broadcast`: the sender may send
-/// to all.
+/// The way from a socket with these `ends` to `to`, which says its device if it is link-local. `broadcast`: the sender may send to
+/// all.
 #[inline]
-pub(super) fn find(
-    tables: &Tables,
-    dst: Addr,
-    src: Option<Addr>,
-    multicast_dev: Option<u16>,
-    broadcast: bool,
-) -> Result<Way, Errno> {
+pub(super) fn find(tables: &Tables, to: &To, ends: &Ends, broadcast: bool) -> Result<Way, Errno> {
+    let (dst, src) = (to.addr, ends.source());
     if src.is_some_and(|src| is_v4(src) != is_v4(dst)) {
         return Err(Errno::NETUNREACH);
     }
     let way = match unmapped(dst) {
-        Some(dst) => find4(tables, dst, src.and_then(unmapped), multicast_dev, broadcast),
+        Some(dst) => find4(tables, dst, src.and_then(unmapped), ends.multicast_dev, broadcast),
         None if dst == ANY => Err(Errno::INVAL),
-        None => find6(tables, Ipv6Addr::from_bits(dst), src),
+        None if is_group(dst) => find_group6(tables, to, ends),
+        None => find6(tables, dst, src, ends.device()),
     }?;
     // It must not be seen on any wire (RFC 1122 section 3.2.1.3(g), RFC 4291 section 2.5.3).
     let from_loopback = unmapped(way.src).map_or(way.src == LOCALHOST6, is_loopback);
     if way.next != Next::Local && from_loopback { Err(Errno::INVAL) } else { Ok(way) }
 }
 
-/// The same of IPv6. Not to groups, nor to link-local addresses, since it can't be said on which link.
-fn find6(tables: &Tables, dst: Ipv6Addr, src: Option<Addr>) -> Result<Way, Errno> {
-    let here = |dst: Ipv6Addr| Way { next: Next::Local, src: src.unwrap_or(dst.to_bits()), mtu: LOCAL_MTU };
-    if dst.is_loopback() {
-        return Ok(here(dst));
+/// The same of IPv6, to one host. Whoever is `bound` to a device leaves by no other: his address means nothing there.
+fn find6(tables: &Tables, dst: Addr, src: Option<Addr>, bound: Option<u16>) -> Result<Way, Errno> {
+    let here = Way { next: Next::Local, src: src.unwrap_or(dst), mtu: LOCAL_MTU };
+    let elsewhere = |dev: u16| bound.is_some_and(|bound| bound != dev);
+    if dst == LOCALHOST6 {
+        return if bound.is_some() { Err(Errno::NETUNREACH) } else { Ok(here) };
     }
-    if dst.is_multicast() || is_link_local(dst) {
-        return Err(Errno::NETUNREACH);
-    }
-    let hop = tables.v6.route(dst);
+    let hop = match device(dst) {
+        Some(dev) if elsewhere(dev) => return Err(Errno::INVAL),
+        Some(dev) => {
+            let iface = iface(tables, dev).ok_or(Errno::NETDOWN)?;
+            if iface.owns6(wire(dst)) {
+                return Ok(here);
+            }
+            tables.v6.on_link(dev, iface.mtu, wire(dst))
+        }
+        None => tables.v6.route(Ipv6Addr::from_bits(dst)),
+    };
     let next = match hop.kind {
-        Kind::Local => return Ok(here(dst)),
+        Kind::Local => return Ok(here),
         Kind::Rewrite => Next::Device(hop.dev, hop.rewrite),
         Kind::Connected | Kind::Resolve => Next::Resolve,
         Kind::Unreachable => return Err(Errno::HOSTUNREACH),
         Kind::Blackhole => return Err(Errno::INVAL),
         Kind::NoRoute | Kind::Broadcast => return Err(Errno::NETUNREACH),
     };
-    let iface = tables.ifaces.get(usize::from(hop.dev)).and_then(Option::as_ref).ok_or(Errno::NETDOWN)?;
-    let own = || iface.source_for6(dst).map(Ipv6Addr::to_bits);
-    Ok(Way { next, src: src.or_else(own).ok_or(Errno::ADDRNOTAVAIL)?, mtu: hop.mtu })
+    if elsewhere(hop.dev) {
+        return Err(Errno::NETUNREACH);
+    }
+    let iface = iface(tables, hop.dev).ok_or(Errno::NETDOWN)?;
+    let src = src.or_else(|| source6(iface, hop.dev, wire(dst))).ok_or(Errno::ADDRNOTAVAIL)?;
+    Ok(Way { next, src, mtu: hop.mtu })
+}
+
+/// Our address on device `dev` to speak to `peer` from.
+fn source6(iface: &Iface, dev: u16, peer: Ipv6Addr) -> Option<Addr> {
+    iface.source_for6(peer).map(|own| scoped(own.to_bits(), dev))
+}
+
+/// The same, to a group: by the device that is said with it, else that which the sender is bound to, else that which was chosen
+/// for groups, else that of its address, or the first.
+fn find_group6(tables: &Tables, to: &To, ends: &Ends) -> Result<Way, Errno> {
+    let (group, src) = (Ipv6Addr::from_bits(to.addr), ends.source());
+    // Of scope 0 nothing may be sent (RFC 4291 section 2.7).
+    if group_scope(group) == 0 || to.dev.is_some_and(|dev| ends.device().is_some_and(|bound| bound != dev)) {
+        return Err(Errno::INVAL);
+    }
+    let (dev, iface) = match to.dev.or(ends.device()).or(ends.multicast_dev6) {
+        Some(dev) => (dev, iface(tables, dev).ok_or(Errno::NETDOWN)?),
+        None => default_device6(tables, src).ok_or(Errno::NETUNREACH)?,
+    };
+    let src = src.or_else(|| source6(iface, dev, group)).ok_or(Errno::ADDRNOTAVAIL)?;
+    let link = link::<Ipv6Addr>(multicast_mac(group), iface);
+    Ok(Way { next: Next::Multicast(dev, link), src, mtu: iface.mtu })
 }
 
 fn find4(
@@ -148,7 +207,7 @@ fn find4(
         let (dev, iface) = device.ok_or(Errno::NETUNREACH)?;
         let own = iface.source_for(Ipv4Addr::from_bits(dst)).map(Ipv4Addr::to_bits);
         let src = src.or(own).ok_or(Errno::ADDRNOTAVAIL)?;
-        Ok((dev, link(mac, iface), mapped(src), iface.mtu))
+        Ok((dev, link::<Ipv4Addr>(mac, iface), mapped(src), iface.mtu))
     };
     if is_multicast(dst) {
         let chosen =
@@ -194,6 +253,7 @@ mod tests {
 
     use super::*;
     use crate::config::{Config, DeviceConfig, InterfaceAddr};
+    use crate::net::send::Tx;
     use crate::routes;
 
     /// Of a device with several networks each is spoken to from the address there.
@@ -212,7 +272,9 @@ mod tests {
         routes::set_ifaces(&mut tables, &[Some(iface)]);
         let source = |to: [u8; 4]| {
             let to = mapped(Ipv4Addr::from(to).to_bits());
-            find(&tables, to, None, None, true).map(|way| unmapped(way.src).map(Ipv4Addr::from_bits))
+            let to = To { addr: to, port: 9, dev: None };
+            find(&tables, &to, &Tx::new(ANY, 7, None).ends, true)
+                .map(|way| unmapped(way.src).map(Ipv4Addr::from_bits))
         };
         for to in [[10, 0, 0, 9], [10, 0, 0, 255], [255; 4], [239, 1, 2, 3]] {
             assert_eq!(source(to), Ok(Some(own[0])), "{to:?}");

@@ -3,18 +3,22 @@
 //! Datagrams go out in a batch for each device, in order. Those whose neighbour is not known go by the slow path, which
 //! holds them until it is.
 
+use std::net::Ipv6Addr;
 use std::sync::Arc;
 
 use rustix::io::Errno;
 use softnet_core::SoftnetData;
+use softnet_core::ip::v6::addr::group_scope;
 use softnet_core::skb::{Batch, DropReason};
-use softnet_core::sock::key::{ANY, Addr};
+use softnet_core::sock::key::{ANY, Addr, is_v4};
 use softnet_core::sock::output::UdpHead;
+use softnet_core::sock::scope::{device, is_link_local, scoped};
 use softnet_core::sock::{Flow, SocketError};
 use softnet_core::sync::Ordering;
 
 use super::options::{Options, timeout};
 use super::route::{Next, Way, find};
+use super::scope::To;
 use super::table::is_group;
 use super::thread::AppThread;
 use crate::sender::{FOR_EVER, LocalSender, WouldBlock};
@@ -31,15 +35,19 @@ pub(super) struct Ends {
     /// What it is bound to.
     pub(super) local: Addr,
     pub(super) lport: u16,
+    /// Bound to a group of one link: the device there.
+    pub(super) group_dev: Option<u16>,
     /// What it is connected to.
-    pub(super) peer: Option<(Addr, u16)>,
-    /// Where multicast leaves.
+    pub(super) peer: Option<To>,
+    /// Where multicast of IPv4 leaves, if that was chosen.
     pub(super) multicast_dev: Option<u16>,
+    /// The same of IPv6.
+    pub(super) multicast_dev6: Option<u16>,
 }
 
 impl Tx {
-    pub(super) fn new(local: Addr, lport: u16) -> Self {
-        let ends = Ends { local, lport, peer: None, multicast_dev: None };
+    pub(super) fn new(local: Addr, lport: u16, group_dev: Option<u16>) -> Self {
+        let ends = Ends { local, lport, group_dev, peer: None, multicast_dev: None, multicast_dev6: None };
         Tx { sender: LocalSender::default(), ends }
     }
 }
@@ -48,6 +56,21 @@ impl Ends {
     /// Our address, if it is bound to one that packets may come from.
     pub(super) fn source(&self) -> Option<Addr> {
         (self.local != ANY && !is_group(self.local)).then_some(self.local)
+    }
+
+    /// The device that it is bound to, by an address that is on one link only.
+    pub(super) fn device(&self) -> Option<u16> {
+        self.group_dev.or(device(self.local))
+    }
+
+    /// `to` with its device, if it is link-local and did not say.
+    #[inline]
+    pub(super) fn complete(&self, to: To) -> Result<To, Errno> {
+        if !is_link_local(to.addr) || device(to.addr).is_some() {
+            return Ok(to);
+        }
+        let dev = self.device().ok_or(Errno::INVAL)?;
+        Ok(To { addr: scoped(to.addr, dev), ..to })
     }
 }
 
@@ -124,7 +147,7 @@ impl Sending<'_> {
         mut self,
         thread: &mut AppThread,
         ends: &Ends,
-        messages: impl Iterator<Item = (&'m [u8], Option<(Addr, u16)>)>,
+        messages: impl Iterator<Item = (&'m [u8], Option<To>)>,
     ) -> Result<usize, Errno> {
         let (mut taken, mut result) = (0, Ok(()));
         for (payload, to) in messages {
@@ -150,7 +173,7 @@ impl Sending<'_> {
         thread: &mut AppThread,
         ends: &Ends,
         payload: &[u8],
-        to: Option<(Addr, u16)>,
+        to: Option<To>,
     ) -> Result<(), Errno> {
         let result = self.one(thread, ends, payload, to);
         tell(self.shared, thread);
@@ -162,26 +185,31 @@ impl Sending<'_> {
         thread: &mut AppThread,
         ends: &Ends,
         payload: &[u8],
-        to: Option<(Addr, u16)>,
+        to: Option<To>,
     ) -> Result<(), Errno> {
-        let (dst, dport) = to.or(ends.peer).ok_or(Errno::DESTADDRREQ)?;
-        if dport == 0 {
+        let to = to.or(ends.peer).ok_or(Errno::DESTADDRREQ)?;
+        if to.port == 0 {
             return Err(Errno::INVAL);
         }
+        let to = ends.complete(to)?;
         let broadcast = self.options.broadcast.load(Ordering::Relaxed);
-        let way = find(thread.tables.load(), dst, ends.source(), ends.multicast_dev, broadcast)?;
+        let way = find(thread.tables.load(), &to, ends, broadcast)?;
         let ttl = match way.next {
-            Next::Multicast(..) => &self.options.multicast_ttl,
+            Next::Multicast(..) if is_v4(to.addr) => &self.options.multicast_ttl,
+            Next::Multicast(..) => &self.options.multicast_hops,
             _ => &self.options.ttl,
         };
         let head = UdpHead {
             src: way.src,
-            dst,
+            dst: to.addr,
             sport: ends.lport,
-            dport,
+            dport: to.port,
             ttl: ttl.load(Ordering::Relaxed) as u8,
             tos: self.options.tos.load(Ordering::Relaxed) as u8,
         };
+        if matches!(way.next, Next::Multicast(..)) && (head.ttl == 0 || is_of_interface(head.dst)) {
+            return self.keep_here(thread, &way, &head, payload);
+        }
         let len = payload.len() + head.header_len();
         let may_be_too_long =
             len > head.least_mtu() && self.shared.sockets.path_mtus_known(&self.shared.clock);
@@ -189,6 +217,27 @@ impl Sending<'_> {
             return self.put_in_pieces(thread, &way, &head, payload);
         }
         self.put(thread, &way, &head, payload)
+    }
+
+    /// One to a group that has no hops left, or is no further than the interface: it is for members here alone.
+    #[cold]
+    fn keep_here(
+        &mut self,
+        thread: &mut AppThread,
+        way: &Way,
+        head: &UdpHead,
+        payload: &[u8],
+    ) -> Result<(), Errno> {
+        if payload.len() > head.most() {
+            return Err(Errno::MSGSIZE);
+        }
+        // What was sent before is received before.
+        self.flush(thread)?;
+        if let Some(dev) = self.loops_back(way, head) {
+            let mut run = head.write_run(&mut thread.ctx, payload).ok_or(Errno::NOBUFS)?;
+            loop_back(self.shared, thread, dev, &mut run);
+        }
+        Ok(())
     }
 
     /// One that may have to be cut into fragments, which the slow path does.
@@ -247,8 +296,10 @@ impl Sending<'_> {
         let flow = Flow { local: head.dst, remote: head.src, lport: head.dport, rport: head.sport };
         let (dev, wanted) = match way.next {
             Next::Multicast(dev, _) => {
-                let on = self.options.multicast_loop.load(Ordering::Relaxed);
-                (dev, on && self.shared.sockets.binder().has_members(head.dst, dev))
+                let Options { multicast_loop, multicast_loop6, .. } = self.options;
+                let on = if is_v4(head.dst) { multicast_loop } else { multicast_loop6 };
+                let members = || self.shared.sockets.binder().members(&flow, dev).next().is_some();
+                (dev, on.load(Ordering::Relaxed) && members())
             }
             Next::Broadcast(dev, _) => (dev, self.shared.sockets.binder().listeners(&flow).next().is_some()),
             _ => return None,
@@ -324,9 +375,14 @@ impl Sending<'_> {
     }
 }
 
+/// Whether the group `addr` is one of IPv6 that has members on its interface only (RFC 4291 section 2.7).
+fn is_of_interface(addr: Addr) -> bool {
+    !is_v4(addr) && group_scope(Ipv6Addr::from_bits(addr)) == 1
+}
+
 /// Tells the sockets here that got something.
 pub(super) fn tell(shared: &Shared, thread: &mut AppThread) {
-    thread.ready.drain(..).for_each(|slot| shared.sockets.notify(slot));
+    thread.ready.drain(..).for_each(|slot| shared.sockets.arrived(slot));
 }
 
 /// Hands a datagram to many over to the sockets here that want it.

@@ -5,12 +5,14 @@
 //! then the table's writer. Pollers take none of them for a datagram to one socket; the slow path takes the writer's lock for one to many.
 
 use std::hash::{BuildHasher, RandomState};
+use std::net::Ipv6Addr;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use softnet_core::SoftnetData;
 use softnet_core::ip::header::{Ipv4Header, is_multicast};
 use softnet_core::ip::input::Exception;
 use softnet_core::ip::slow::{Outbox, SlowPath, View};
+use softnet_core::ip::v6::header::Ipv6Header;
 use softnet_core::skb::{Batch, DropReason, Flags, Region, Skb};
 use softnet_core::sock::key::unmapped;
 use softnet_core::sock::{Arrivals, Binder, Flow, Found, Hit, SocketError, Sockets, udp_input, udp_members};
@@ -75,7 +77,7 @@ impl SocketTable {
     }
 
     /// Hands the datagrams of `local`, which came by NAPI instance `napi_id` (0: were sent here), over to their sockets;
-    /// those that nobody wants come out in `nobody`. Those who wait for the slots in `ready` are to be [told](Self::notify), when
+    /// those that nobody wants come out in `nobody`. Those who wait for the slots in `ready` are to be [told](Self::arrived), when
     /// the caller has done its work.
     #[inline]
     pub(crate) fn udp_input(
@@ -154,7 +156,7 @@ impl SocketTable {
                 self.report(&report.flow, SocketError::MessageSize);
             }
         }
-        ready.into_iter().for_each(|slot| self.notify(slot));
+        ready.into_iter().for_each(|slot| self.arrived(slot));
     }
 
     /// Leaves an error with the socket that is connected by `flow`, if there is one.
@@ -170,8 +172,14 @@ impl SocketTable {
     }
 
     /// The readiness of the socket in slot `index` changed: tells those who wait for it.
-    pub(crate) fn notify(&self, index: u32) {
+    fn notify(&self, index: u32) {
         self.told.notify(index);
+    }
+
+    /// The socket in slot `index` was [handed](Self::udp_input) something while it had nothing: tells one of those who are blocked, and
+    /// those who watch it.
+    pub(crate) fn arrived(&self, index: u32) {
+        self.told.arrived(index);
     }
 
     /// Whether some path may take less than its first link, so that the slow path has to be asked.
@@ -235,30 +243,34 @@ impl SocketTable {
     }
 }
 
-/// Whether `packet` is to a multicast group, or to all: of IPv4, for the slow path keeps those of IPv6 to itself.
+/// Whether `packet` is to a multicast group, or to all.
 fn is_to_many(view: View<'_>, packet: Option<&[u8]>) -> bool {
-    let header = packet.and_then(Ipv4Header::new).filter(|header| header.version() == 4);
-    header
-        .map(|header| header.dst())
-        .is_some_and(|dst| is_multicast(dst) || dst == u32::MAX || view.is_broadcast(dst.into()))
+    match packet.and_then(<[u8]>::first).map(|first| first >> 4) {
+        Some(4) => packet
+            .and_then(Ipv4Header::new)
+            .map(|header| header.dst())
+            .is_some_and(|dst| is_multicast(dst) || dst == u32::MAX || view.is_broadcast(dst.into())),
+        Some(6) => packet.and_then(Ipv6Header::new).is_some_and(|header| header.dst().is_multicast()),
+        _ => false,
+    }
 }
 
-/// Whether `addr` is an IPv4 multicast group.
+/// Whether `addr` is a multicast group.
+#[inline]
 pub(super) fn is_group(addr: u128) -> bool {
-    unmapped(addr).is_some_and(is_multicast)
+    unmapped(addr).map_or(Ipv6Addr::from_bits(addr).is_multicast(), is_multicast)
 }
 
 #[cfg(test)]
 mod tests {
-    use std::net::{Ipv4Addr, Ipv6Addr};
+    use std::net::Ipv4Addr;
 
     use softnet_core::ip::adjacency::Tables;
-    use softnet_core::ip::v6::header::Ipv6Header;
 
     use super::*;
 
     #[test]
-    fn only_ipv4_datagrams_are_to_many() {
+    fn who_is_meant_is_known_by_the_family() {
         let tables = Tables::empty();
         let view = View { now: 0, tables: &tables, ifaces: &[] };
         let to = |dst: [u8; 4]| {
@@ -272,7 +284,10 @@ mod tests {
         // Where IPv4 has its destination there is the second half of this source: that of a MAC address e6:….
         let src: Ipv6Addr = "2001:db8::e400:ff:fe00:1".parse().unwrap();
         let mut packet = [0; 40];
-        Ipv6Header::new_mut(&mut packet).unwrap().fill(0, 17, 64, src, Ipv6Addr::LOCALHOST);
-        assert!(!is_to_many(view, Some(&packet)));
+        for (dst, many) in [(Ipv6Addr::LOCALHOST, false), ("ff05::1".parse().unwrap(), true)] {
+            Ipv6Header::new_mut(&mut packet).unwrap().fill(0, 17, 64, src, dst);
+            assert_eq!(is_to_many(view, Some(&packet)), many);
+        }
+        assert!(!is_to_many(view, Some(&packet[..39])));
     }
 }

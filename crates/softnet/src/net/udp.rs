@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 use rustix::event::Timespec;
 use rustix::io::Errno;
 use rustix::thread::futex;
-use softnet_core::ip::header::is_multicast;
 use softnet_core::sock::key::{ANY, Addr, addr_of, mapped, socket_addr, unmapped};
 use softnet_core::sock::{Bind, Datagram, Inbox, Readiness, Slot, SlotRef};
 use softnet_core::sync::Ordering;
@@ -19,9 +18,11 @@ use super::groups;
 use super::options::{Options, errno, of_bind, of_socket, packets, set_timeout, timeout};
 use super::recv::RecvBatch;
 use super::route::{default_device, find, is_own};
+use super::scope::{To, local_end, on_device, scope_id};
 use super::send::{Outgoing, Sending, Tx, wait_of};
 use super::table::is_group;
 use super::thread::{AppThread, with};
+use super::watch::wake;
 use crate::sender::LocalSender;
 use crate::shared::{Shared, lock};
 
@@ -34,13 +35,13 @@ pub(super) struct Inner {
     pub(super) shared: Arc<Shared>,
     pub(super) slot: SlotRef,
     /// It sees addresses as IPv4 ones.
-    v4: bool,
+    pub(super) v4: bool,
     /// It has nothing to do with IPv4.
     only_v6: bool,
-    options: Options,
+    pub(super) options: Options,
     /// `None` once it is closed.
     rx: Mutex<Option<Inbox>>,
-    tx: Mutex<Tx>,
+    pub(super) tx: Mutex<Tx>,
 }
 
 /// What a socket is to be before it is bound.
@@ -82,9 +83,9 @@ impl UdpBuilder {
         if shared.sockets.is_stopped() {
             return Err(errno(Errno::NETDOWN));
         }
-        let local = addr_of(addr.ip());
+        let (local, group_dev) = local_end(shared, &addr).map_err(errno)?;
         let own = || with(shared, |thread| is_own(thread.tables.load(), local));
-        if local != ANY && !unmapped(local).is_some_and(is_multicast) && !own() {
+        if local != ANY && !is_group(local) && !own() {
             return Err(errno(Errno::ADDRNOTAVAIL));
         }
         let v4 = addr.is_ipv4();
@@ -97,6 +98,7 @@ impl UdpBuilder {
             port: addr.port(),
             v4: v4 || !self.only_v6,
             v6: !v4,
+            dev: group_dev,
             reuseport: self.reuse_port,
             limit: packets(options.recv_buffer.load(Ordering::Relaxed) as usize),
         };
@@ -110,7 +112,7 @@ impl UdpBuilder {
             only_v6: !v4 && self.only_v6,
             options,
             rx: Mutex::new(Some(inbox)),
-            tx: Mutex::new(Tx::new(local, lport)),
+            tx: Mutex::new(Tx::new(local, lport, group_dev)),
         })))
     }
 }
@@ -150,13 +152,13 @@ impl UdpSocket {
     /// The address that it is bound to.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         let tx = lock(&self.0.tx);
-        Ok(socket_addr(tx.ends.local, tx.ends.lport, self.0.v4))
+        Ok(on_device(tx.ends.local, tx.ends.lport, tx.ends.group_dev, self.0.v4))
     }
 
     /// The address that it is connected to.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
-        let (addr, port) = lock(&self.0.tx).ends.peer.ok_or_else(|| errno(Errno::NOTCONN))?;
-        Ok(socket_addr(addr, port, self.0.v4))
+        let peer = lock(&self.0.tx).ends.peer.ok_or_else(|| errno(Errno::NOTCONN))?;
+        Ok(peer.socket_addr(self.0.v4))
     }
 
     /// Another handle on the same socket.
@@ -173,7 +175,7 @@ impl UdpSocket {
     fn connect_one(&self, addr: SocketAddr) -> io::Result<()> {
         let Inner { shared, rx, tx, options, .. } = &*self.0;
         let peer = self.destination(addr)?;
-        if peer.1 == 0 {
+        if peer.port == 0 {
             return Err(errno(Errno::INVAL));
         }
         with(shared, |thread| {
@@ -182,11 +184,13 @@ impl UdpSocket {
             let ends = &mut tx.ends;
             let Some(inbox) = rx.as_mut() else { return Err(Errno::BADF) };
             let broadcast = options.broadcast.load(Ordering::Relaxed);
-            let way = find(thread.tables.load(), peer.0, ends.source(), ends.multicast_dev, broadcast)?;
+            let peer = ends.complete(peer)?;
+            let way = find(thread.tables.load(), &peer, ends, broadcast)?;
             // One that is bound to a group receives what is sent there, and sends from an address of ours.
             let local = if is_group(ends.local) { ends.local } else { way.src };
-            let generation = shared.sockets.binder().connect(self.0.slot.index(), local, peer.0, peer.1);
-            inbox.connected(&mut thread.ctx, peer, generation);
+            let generation =
+                shared.sockets.binder().connect(self.0.slot.index(), local, peer.addr, peer.port);
+            inbox.connected(&mut thread.ctx, (peer.addr, peer.port), generation);
             shared.sockets.gone(inbox.gone());
             (ends.local, ends.peer) = (local, Some(peer));
             Ok(())
@@ -195,12 +199,11 @@ impl UdpSocket {
     }
 
     /// Undoes [`connect`](Self::connect), as the kernel's to `AF_UNSPEC` does: it has no peer, receives from anybody, and is bound to
-    /// what it was before. Its
-    /// port it keeps in any case, and in its reuseport group it is as one that has just come. If it is not connected, nothing changes.
+    /// what it was before. Its port it keeps in any case, and in its reuseport group it is as one that has just come. If it is not
+    /// connected, nothing changes.
     ///
     /// # Errors
-    /// `EADDRINUSE`: somebody else has what it was bound to by now. `ENOBUFS`: its reuseport
-    /// group is full. It stays connected then.
+    /// `EADDRINUSE`: somebody else has what it was bound to by now. `ENOBUFS`: its reuseport group is full. It stays connected then.
     pub fn disconnect(&self) -> io::Result<()> {
         let Inner { shared, rx, tx, slot, .. } = &*self.0;
         let (mut tx, mut rx) = (lock(tx), lock(rx));
@@ -212,7 +215,7 @@ impl UdpSocket {
     }
 
     /// The address and port that datagrams to `addr` go to, if they may. The address of nobody stands for this host.
-    fn destination(&self, addr: SocketAddr) -> io::Result<(Addr, u16)> {
+    fn destination(&self, addr: SocketAddr) -> io::Result<To> {
         let ip = addr.ip();
         let v4 = unmapped(addr_of(ip)).is_some() || addr.is_ipv4();
         let ip = match self.0.v4 {
@@ -222,7 +225,7 @@ impl UdpSocket {
             _ if v4 => Ipv4Addr::LOCALHOST.into(),
             _ => Ipv6Addr::LOCALHOST.into(),
         };
-        Ok((addr_of(ip), addr.port()))
+        To::new(&self.0.shared, ip, addr.port(), scope_id(&addr)).map_err(errno)
     }
 
     /// Sends a datagram to `addr`. Returns its length.
@@ -252,10 +255,7 @@ impl UdpSocket {
         }
     }
 
-    fn send_messages<'a>(
-        &self,
-        messages: impl Iterator<Item = (&'a [u8], Option<(Addr, u16)>)>,
-    ) -> io::Result<usize> {
+    fn send_messages<'a>(&self, messages: impl Iterator<Item = (&'a [u8], Option<To>)>) -> io::Result<usize> {
         let Inner { shared, options, tx, slot, .. } = &*self.0;
         self.check()?;
         let (slot, wait) = (slot.index(), wait_of(shared, options));
@@ -350,6 +350,10 @@ impl UdpSocket {
             });
             // What came before an error is received before it is told.
             if let Some(taken) = taken {
+                // It may have been woken for more than it took.
+                if until.is_some() && self.slot().pass_on() {
+                    wake(self.slot(), 1);
+                }
                 return Ok(taken);
             }
             self.check()?;

@@ -1,6 +1,9 @@
 //! Rows of `show socket`. Slots are read as they are while others change them: a row may mix two instants.
 
-use softnet_core::sock::key::socket_addr;
+use std::net::SocketAddr;
+
+use softnet_core::sock::key::{Addr, socket_addr};
+use softnet_core::sock::scope::device;
 use softnet_core::sock::{Flow, Slot};
 
 use crate::shared::Shared;
@@ -15,8 +18,8 @@ pub(super) fn rows(shared: &Shared) -> Vec<SocketRow> {
         let tid = slot.tid();
         SocketRow {
             protocol: "udp".into(),
-            local: socket_addr(key.local, key.lport, v4).to_string(),
-            peer: key.is_connected().then(|| socket_addr(key.remote, key.rport, v4).to_string()),
+            local: end(shared, key.local, key.lport, v4),
+            peer: key.is_connected().then(|| end(shared, key.remote, key.rport, v4)),
             queued: slot.queued().into(),
             limit: slot.limit().into(),
             drops: slot.drops(),
@@ -27,6 +30,15 @@ pub(super) fn rows(shared: &Shared) -> Vec<SocketRow> {
         }
     };
     shared.sockets.sockets.slots().filter_map(|(_, slot)| Some((slot, slot.key()?))).map(row).collect()
+}
+
+/// An end of a socket; of a link-local address with the name of the device.
+fn end(shared: &Shared, addr: Addr, port: u16, v4: bool) -> String {
+    let dev = device(addr).and_then(|dev| shared.devices.get(usize::from(dev)));
+    match (socket_addr(addr, port, v4), dev) {
+        (SocketAddr::V6(addr), Some(dev)) => format!("[{}%{}]:{port}", addr.ip(), dev.name),
+        (addr, _) => addr.to_string(),
+    }
 }
 
 /// Name of a thread of this process that runs.

@@ -174,10 +174,20 @@ impl Setup<'_> {
         (World::of(Stack::run(assembly).unwrap()), lanes)
     }
 
+    /// The same, configured further by `more`.
+    pub(crate) fn start_with(self, more: impl FnOnce(&mut Config)) -> (World, Vec<Lane>) {
+        let (assembly, lanes) = self.assemble_with(more);
+        (World::of(Stack::run(assembly).unwrap()), lanes)
+    }
+
     /// Everything but the workers' threads, all devices to be polled in the context `threaded`.
     pub(crate) fn assemble(self, threaded: Context) -> (Assembly, Vec<Lane>) {
+        self.assemble_with(|config| config.devices.iter_mut().for_each(|device| device.threaded = threaded))
+    }
+
+    fn assemble_with(self, more: impl FnOnce(&mut Config)) -> (Assembly, Vec<Lane>) {
         let mut config = self.config();
-        config.devices.iter_mut().for_each(|device| device.threaded = threaded);
+        more(&mut config);
         let lanes = Arc::new(Mutex::new(Vec::new()));
         let queues = self.ports.to_vec();
         let assembly = Assembly::new(config, Vec::new(), |region| {

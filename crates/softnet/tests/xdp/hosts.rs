@@ -168,12 +168,10 @@ impl Icmp {
     /// Sends an echo request with `payload` to `to`. Returns the message that an intact reply has; of IPv6 without its
     /// checksum, which is the kernel's to fill in and to verify.
     pub(crate) fn ping(&self, to: impl Into<IpAddr>, ttl: u8, payload: &[u8]) -> Vec<u8> {
-        let message = |kind, of_ipv4: bool| {
+        let message = |kind| {
             let mut message = [&[kind, 0, 0, 0, 0x12, 0x34, 0, 1], payload].concat();
-            if of_ipv4 {
-                let check = checksum::checksum(&message);
-                message[2..4].copy_from_slice(&check.to_be_bytes());
-            }
+            let check = checksum::checksum(&message);
+            message[2..4].copy_from_slice(&check.to_be_bytes());
             message
         };
         // What cannot be sent now is sent again.
@@ -181,16 +179,20 @@ impl Icmp {
             IpAddr::V4(to) => {
                 rustix::net::sockopt::set_ip_ttl(&self.socket, ttl.into()).unwrap();
                 let to = SocketAddrV4::new(to, 0);
-                let _ = sendto(&self.socket, &message(8, true), SendFlags::empty(), &to);
-                message(0, true)
+                let _ = sendto(&self.socket, &message(8), SendFlags::empty(), &to);
+                message(0)
             }
-            IpAddr::V6(to) => {
-                rustix::net::sockopt::set_ipv6_unicast_hops(&self.socket, Some(ttl)).unwrap();
-                let to = SocketAddrV6::new(to, 0, 0, 0);
-                let _ = sendto(&self.socket, &message(128, false), SendFlags::empty(), &to);
-                message(129, false)
-            }
+            IpAddr::V6(to) => self.ping_on(to, 0, ttl, payload),
         }
+    }
+
+    /// The same, to an address on the link of the interface with index `ifindex`.
+    pub(crate) fn ping_on(&self, to: Ipv6Addr, ifindex: u32, ttl: u8, payload: &[u8]) -> Vec<u8> {
+        let message = |kind| [&[kind, 0, 0, 0, 0x12, 0x34, 0, 1], payload].concat();
+        rustix::net::sockopt::set_ipv6_unicast_hops(&self.socket, Some(ttl)).unwrap();
+        let to = SocketAddrV6::new(to, 0, 0, ifindex);
+        let _ = sendto(&self.socket, &message(128), SendFlags::empty(), &to);
+        message(129)
     }
 
     /// The next message that `wanted` accepts, if one comes in time.

@@ -7,6 +7,7 @@ mod hosts;
 mod ipv6;
 mod life;
 mod multicast;
+mod scope;
 mod shape;
 mod switch;
 mod traffic;

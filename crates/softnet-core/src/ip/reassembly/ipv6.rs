@@ -69,11 +69,12 @@ fn describe(skb: &mut Skb) -> Result<Fragment, DropReason> {
     let address = |at: usize| {
         Ipv6Addr::from(header[at..].first_chunk().map_or(0, |bytes: &[u8; 16]| u128::from_be_bytes(*bytes)))
     };
-    let src = address(8);
-    // Link-local addresses are of their link only.
-    let zone = if src.is_unicast_link_local() { skb.head().dev.saturating_add(1) } else { 0 };
+    let (src, dst) = (address(8), address(24));
+    // Link-local addresses are of their link only, and groups have members on each.
+    let of_link = src.is_unicast_link_local() || dst.is_unicast_link_local() || dst.is_multicast();
+    let zone = if of_link { skb.head().dev.saturating_add(1) } else { 0 };
     let described = Fragment {
-        key: Key::V6 { src, dst: address(24), id, zone },
+        key: Key::V6 { src, dst, id, zone },
         start: start as u32,
         more,
         payload: l3 + at + FRAGMENT_LEN,

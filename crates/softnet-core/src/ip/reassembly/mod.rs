@@ -80,7 +80,7 @@ impl Default for FragParams {
 enum Key {
     /// RFC 791 section 3.2. `zone` is the device of what is to many, whose members on each are to get it, else 0.
     V4 { src: Ipv4Addr, dst: Ipv4Addr, id: u16, protocol: u8, zone: u16 },
-    /// RFC 8200 section 4.5. `zone` is the device if the source is link-local, else 0.
+    /// RFC 8200 section 4.5. `zone` is the device if the addresses are one link's, or of many, else 0.
     V6 { src: Ipv6Addr, dst: Ipv6Addr, id: u32, zone: u16 },
 }
 

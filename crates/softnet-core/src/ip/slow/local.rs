@@ -7,7 +7,8 @@ use crate::ip::icmp_error::{Problem, Quote, icmp_error};
 use crate::ip::reassembly::Expired;
 use crate::ip::v6::slow::route6;
 use crate::skb::SkbList;
-use crate::sock::key::{addr_of, is_v4, socket_addr};
+use crate::sock::key::{addr_of, unmapped};
+use crate::sock::scope::{device, scope_id, scoped};
 
 impl SlowPath {
     /// An IPv4 packet addressed to softnet, whose header is sound: a datagram or a fragment of one.
@@ -69,7 +70,7 @@ impl SlowPath {
             )
         });
         if let Some((problem, quote)) = error {
-            return match self.reported(problem, quote, out) {
+            return match self.reported(problem, (quote, skb.head().dev), out) {
                 true => {
                     ctx.deliver(skb);
                     Ok(())
@@ -108,12 +109,23 @@ impl SlowPath {
         }
     }
 
-    /// An ICMP error about a packet that was sent from here, or is said to have been: if it was UDP, its socket is told. Whoever
+    /// An ICMP error that came by device `dev`, about a packet that was sent from here, or is said to have been: if it was UDP, its
+    /// socket is told. Whoever
     /// guesses addresses and ports can make one up, so all it does is to leave an error with a *connected* socket, as the
     /// kernel does, and a path's MTU. Returns whether it may be for a socket.
-    pub(in super::super) fn reported(&mut self, problem: Problem, quote: Quote, out: &mut Outbox) -> bool {
+    pub(in super::super) fn reported(
+        &mut self,
+        problem: Problem,
+        (quote, dev): (Quote, u16),
+        out: &mut Outbox,
+    ) -> bool {
         let (Some((lport, rport)), protocol::UDP) = (quote.ports(), quote.protocol) else { return false };
-        let (local, remote) = (addr_of(quote.src), addr_of(quote.dst));
+        let ends = [quote.src, quote.dst].map(addr_of);
+        if ends.iter().any(|addr| scope_id(*addr) != 0) {
+            return false;
+        }
+        // What is on a link only, its error comes from there.
+        let [local, remote] = ends.map(|addr| scoped(addr, dev));
         let flow = Flow { local, remote, lport, rport };
         let error = match problem {
             Problem::NetUnreachable => SocketError::NetUnreachable,
@@ -135,10 +147,13 @@ impl SlowPath {
     /// What an error said of a datagram that a socket did send: later ones to its destination are cut, or made shorter. If
     /// that was news: until when, in ns.
     pub fn too_big(&mut self, view: View<'_>, report: &TooBig) -> Option<u64> {
-        let dst = socket_addr(report.flow.remote, 0, is_v4(report.flow.remote)).ip();
-        let dev = match dst {
-            IpAddr::V4(dst) => view.tables.v4.route(dst).dev,
-            IpAddr::V6(dst) => view.tables.v6.route(dst).dev,
+        let (dst, dev) = match unmapped(report.flow.remote) {
+            Some(dst) => (Ipv4Addr::from(dst).into(), view.tables.v4.route(dst.into()).dev),
+            None => {
+                let dst = Ipv6Addr::from_bits(report.flow.remote);
+                let on_link = device(report.flow.remote);
+                (dst.into(), on_link.unwrap_or_else(|| view.tables.v6.route(dst).dev))
+            }
         };
         let iface = view.iface(dev)?;
         self.pmtu.update(view.now, dst, (report.len, iface.mtu), report.mtu)
@@ -162,6 +177,8 @@ impl SlowPath {
             }
             Addresses::V6 { src, dst, dev } => {
                 let hop = route6(view, dev, dst);
+                // On another link the same address is another's.
+                let dst = Ipv6Addr::from_bits(scoped(dst.to_bits(), hop.dev));
                 (src.into(), dst.into(), hop.dev, hop.is_reachable())
             }
         };

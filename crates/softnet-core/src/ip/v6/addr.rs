@@ -28,6 +28,18 @@ pub const fn multicast_mac(group: Ipv6Addr) -> MacAddr {
     [0x33, 0x33, a, b, c, d]
 }
 
+/// The scope of a group (RFC 4291 section 2.7, RFC 7346): 1 is the interface, 2 the link, 14 everywhere.
+#[inline]
+pub const fn group_scope(group: Ipv6Addr) -> u8 {
+    group.octets()[1] & 0xf
+}
+
+/// Whether `addr` is a group whose members are on one link, or one interface, only.
+#[inline]
+pub const fn is_group_of_link(addr: Ipv6Addr) -> bool {
+    addr.is_multicast() && matches!(group_scope(addr), 1 | 2)
+}
+
 /// Whether `addr` is in fe80::/10, and so means nothing beyond its link.
 #[inline]
 pub const fn is_link_local(addr: Ipv6Addr) -> bool {
@@ -66,6 +78,10 @@ mod tests {
         assert_eq!(solicited_node(addr("4037::01:800:200e:8c6c")), addr("ff02::1:ff0e:8c6c"));
         assert_eq!(multicast_mac(addr("ff02::1:ff0e:8c6c")), [0x33, 0x33, 0xff, 0x0e, 0x8c, 0x6c]);
         assert_eq!(multicast_mac(ALL_NODES), [0x33, 0x33, 0, 0, 0, 1]);
+        for (group, of_link) in [("ff01::1", true), ("ff32::1", true), ("ff05::1", false), ("fe82::1", false)]
+        {
+            assert_eq!(is_group_of_link(addr(group)), of_link, "{group}");
+        }
     }
 
     #[test]

@@ -39,7 +39,10 @@ impl SlowPath {
         }
         if run.is_empty() {
             // It was whole, and is without its Fragment header now. It has no other, else it had been refused.
-            return self.local6(ctx, view, first, received, out);
+            return match received.dst.is_multicast() {
+                true => self.group6(ctx, view, first, received, out),
+                false => self.local6(ctx, view, first, received, out),
+            };
         }
         self.run6(ctx, view, (first, run), out)
     }

@@ -8,24 +8,30 @@ use super::super::icmp_error::icmpv6_error;
 use super::super::neigh::Heard;
 use super::super::slow::{Iface, Outbox, Refused, SlowPath, View};
 use super::super::{ETH_LEN, MacAddr, is_group};
-use super::addr::{is_link_local, is_martian_destination, never_on_a_wire, solicited_node};
+use super::addr::{
+    ALL_NODES, group_scope, is_group_of_link, is_link_local, is_martian_destination, never_on_a_wire,
+    solicited_node,
+};
 use super::header::{Ipv6Header, Refusal, Upper, check_hop_by_hop, next, receive, validate};
 use super::icmp::{Icmp6Error, build_error, echo_reply, is_echo_request, message_sum};
 use super::nd::{self, Message};
 use crate::SoftnetData;
 use crate::skb::{DropReason, Flags, Skb};
+use crate::sock::scope::scope_id;
 
 impl Iface {
-    /// Our address to speak to `peer` from (RFC 6724 in short): link-local to link-local, else the one on its network, else
-    /// the first that is not link-local, else what there is.
+    /// Our address to speak to `peer` from (RFC 6724 in short): link-local to what is on the link only, else the one on its
+    /// network, else the first that is not link-local, else what there is.
     pub fn source_for6(&self, peer: Ipv6Addr) -> Option<Ipv6Addr> {
         let all = || self.addresses6.iter();
-        let same_scope = |own: &&(Ipv6Addr, _)| is_link_local(own.0) == is_link_local(peer);
+        let of_link = is_link_local(peer) || is_group_of_link(peer);
+        let same_scope = |own: &&(Ipv6Addr, _)| is_link_local(own.0) == of_link;
         let on_link = all().filter(same_scope).find(|(_, net)| net.contains(peer));
         on_link.or_else(|| all().find(same_scope)).or(self.addresses6.first()).map(|(own, _)| *own)
     }
 
-    fn owns6(&self, addr: Ipv6Addr) -> bool {
+    /// Whether `addr` is one of ours on this device.
+    pub fn owns6(&self, addr: Ipv6Addr) -> bool {
         self.addresses6.iter().any(|(own, _)| *own == addr)
     }
 
@@ -39,7 +45,7 @@ impl Iface {
 #[derive(Clone, Copy)]
 pub(super) struct Received {
     src: Ipv6Addr,
-    dst: Ipv6Addr,
+    pub(super) dst: Ipv6Addr,
     hop_limit: u8,
     /// Bytes from the IPv6 header on.
     total: usize,
@@ -58,6 +64,9 @@ fn check(skb: &Skb) -> Result<Received, DropReason> {
     // Nobody may ask a group whether he can have an address; else he has none to be answered at (RFC 4291 section 2.5.2).
     if src.is_multicast() || never_on_a_wire(src) || src.is_unspecified() && !group {
         return Err(DropReason::IpInvalidSource);
+    }
+    if [src, dst].iter().any(|addr| scope_id(addr.to_bits()) != 0) {
+        return Err(DropReason::Ipv6BadScope);
     }
     let group_frame = skb.data().first_chunk().is_some_and(is_group);
     if is_martian_destination(dst) || group_frame != group {
@@ -83,11 +92,7 @@ impl SlowPath {
         let Some(iface) = view.iface(skb.head().dev) else { return Err((skb, DropReason::DevReady)) };
         let dst = received.dst;
         if dst.is_multicast() {
-            // Groups are not served but for the sake of neighbour discovery, nor is anything forwarded to them.
-            if !iface.addresses6.iter().any(|(own, _)| solicited_node(*own) == dst) {
-                return Err((skb, DropReason::IpInvalidDest));
-            }
-            return self.local6(ctx, view, skb, received, out);
+            return self.group6(ctx, view, skb, received, out);
         }
         if is_link_local(dst) {
             return match iface.owns6(dst) {
@@ -140,7 +145,49 @@ impl SlowPath {
         Ok(())
     }
 
-    /// A packet addressed to softnet, or to a group that it is in.
+    /// A packet to a group. softnet itself is in those of its addresses and in that of all, for neighbour discovery; of any
+    /// other the sockets know whether they are in it. Nothing is forwarded.
+    pub(super) fn group6(
+        &mut self,
+        ctx: &mut SoftnetData,
+        view: View<'_>,
+        skb: Skb,
+        received: Received,
+        out: &mut Outbox,
+    ) -> Result<(), Refused> {
+        let Some(iface) = view.iface(skb.head().dev) else { return Err((skb, DropReason::DevReady)) };
+        if iface.addresses6.iter().any(|(own, _)| solicited_node(*own) == received.dst) {
+            return self.local6(ctx, view, skb, received, out);
+        }
+        let reason = match receive(packet(&skb)) {
+            _ if iface.addresses6.is_empty() => DropReason::IpInvalidDest,
+            // Of scope 0 there is nothing, and what is on an interface only comes from nowhere else (RFC 4291 section 2.7).
+            _ if group_scope(received.dst) < 2 => DropReason::IpInvalidDest,
+            _ if received.src.is_unspecified() || is_from_us(view, &skb, received.src) => {
+                DropReason::IpInvalidSource
+            }
+            Ok(Upper { protocol: next::UDP, .. }) => {
+                out.local.push(skb);
+                return Ok(());
+            }
+            Ok(Upper { protocol: next::FRAGMENT, .. }) => {
+                return self.fragment6(ctx, view, skb, received, out);
+            }
+            // Who tells all that he has moved tells those that know him (RFC 4861 section 7.2.6).
+            Ok(Upper { protocol: next::ICMPV6, at, .. })
+                if received.dst == ALL_NODES && packet(&skb).get(at) == Some(&nd::ADVERTISEMENT) =>
+            {
+                return self.local6(ctx, view, skb, received, out);
+            }
+            Ok(_) => DropReason::IpInvalidDest,
+            Err(Refusal::Drop(reason)) => reason,
+            // It is for members to complain.
+            Err(Refusal::Report { .. }) => DropReason::Ipv6BadExthdr,
+        };
+        Err((skb, reason))
+    }
+
+    /// A packet addressed to softnet, or to a group of its addresses.
     pub(super) fn local6(
         &mut self,
         ctx: &mut SoftnetData,
@@ -149,11 +196,8 @@ impl SlowPath {
         received: Received,
         out: &mut Outbox,
     ) -> Result<(), Refused> {
-        // One of ours. (Who asks whether he may have an address has none yet, and gets past this.)
-        let src = received.src;
-        if view.iface(skb.head().dev).is_some_and(|iface| iface.owns6(src))
-            || view.tables.v6.is_martian_source(src)
-        {
+        // (Who asks whether he may have an address has none yet, and gets past this.)
+        if is_from_us(view, &skb, received.src) {
             return Err((skb, DropReason::IpInvalidSource));
         }
         let upper = match receive(packet(&skb)) {
@@ -163,7 +207,7 @@ impl SlowPath {
         match upper.protocol {
             next::ICMPV6 => self.icmp6(ctx, view, skb, received, upper.at, out),
             next::FRAGMENT => self.fragment6(ctx, view, skb, received, out),
-            next::UDP if !received.dst.is_multicast() => {
+            next::UDP => {
                 out.local.push(skb);
                 Ok(())
             }
@@ -224,7 +268,7 @@ impl SlowPath {
             return Err((skb, DropReason::IcmpCsum));
         }
         if let Some((problem, quote)) = icmpv6_error(message) {
-            return match self.reported(problem, quote, out) {
+            return match self.reported(problem, (quote, skb.head().dev), out) {
                 true => {
                     ctx.deliver(skb);
                     Ok(())
@@ -350,6 +394,11 @@ impl SlowPath {
         ctx.originate();
         self.output_own6(ctx, view, message, out);
     }
+}
+
+/// Whether a received packet says that it is from an address of ours.
+fn is_from_us(view: View<'_>, skb: &Skb, src: Ipv6Addr) -> bool {
+    view.iface(skb.head().dev).is_some_and(|iface| iface.owns6(src)) || view.tables.v6.is_martian_source(src)
 }
 
 /// The next hop to `dst`: on `dev`, if it is link-local.

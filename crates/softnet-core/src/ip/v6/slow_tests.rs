@@ -8,6 +8,8 @@ use crate::ip::v6::addr::{ALL_NODES, link_local, multicast_mac};
 
 #[path = "slow_frag_tests.rs"]
 mod frags;
+#[path = "slow_scope_tests.rs"]
+mod scope;
 
 use super::world::*;
 
@@ -292,8 +294,18 @@ fn martians_and_groups_are_neither_forwarded_nor_answered() {
         world.refused(udp(0, src.parse().unwrap(), SERVER, 1, 10), IpInvalidSource, None);
         world.refused(udp(0, src.parse().unwrap(), OWN[0], 9, 10), IpInvalidSource, None);
     }
-    for dst in ["::", "::1", "::ffff:10.0.0.1", "ff02::1", "ff0e::1", "ff02::1:ff00:9"] {
+    for dst in ["::", "::1", "::ffff:10.0.0.1", "ff00::1", "ff01::1", "ff11::1"] {
         world.refused(udp(0, CLIENT, dst.parse().unwrap(), 1, 10), IpInvalidDest, None);
+    }
+    // Sockets may be in other groups, for datagrams.
+    for dst in ["ff02::1", "ff0e::1", "ff32:40:fd00::1", "ff02::1:ff00:9"].map(|dst| dst.parse().unwrap()) {
+        world.refused(udp(0, CLIENT, dst, 1, 10), IpNoProto, None);
+        world.refused(udp(0, Ipv6Addr::UNSPECIFIED, dst, 1, 10), IpInvalidSource, None);
+        world.refused(ip(0, CLIENT, dst, 1, next::TCP, &[0; 20]), IpInvalidDest, None);
+        world.refused(icmp(0, CLIENT, dst, 64, &[128, 0, 0, 0, 0, 1, 0, 1]), IpInvalidDest, None);
+        // Whoever is not in the group does not complain.
+        let option = ip(0, CLIENT, dst, 9, next::DESTINATION, &[17, 0, 1, 0, 0xbe, 0, 1, 0]);
+        world.refused(option, Ipv6BadExthdr, None);
     }
     // A group in a unicast frame, and the other way round.
     let to = |mac: MacAddr, dst: Ipv6Addr| [&mac[..], &udp(0, CLIENT, dst, 1, 10)[6..]].concat();
@@ -327,6 +339,40 @@ fn nobody_else_speaks_for_us() {
     }
     let sent = world.one(0, solicitation(0, Ipv6Addr::UNSPECIFIED, None, OWN[0]));
     assert_eq!(heard(&sent[0]).3, ALL_NODES);
+}
+
+/// Who moved tells everybody: those that know him believe it, if he insists, and nobody learns of a stranger.
+#[test]
+fn a_neighbour_that_moved_tells_all() {
+    const NEW_MAC: MacAddr = [2, 0, 0, 0, 0, 0x99];
+    let says = |target: Ipv6Addr, flags: u8| {
+        let message = [&[136, 0, 0, 0, flags, 0, 0, 0][..], &target.octets(), &[2, 1], &NEW_MAC].concat();
+        icmp(0, target, ALL_NODES, 255, &message)
+    };
+    let to_client = udp(1, SERVER, CLIENT, 64, 10);
+    for (flags, mac) in [(0, CLIENT_MAC), (0x20, NEW_MAC)] {
+        let mut world = World::acquainted();
+        assert!(world.one(0, says(CLIENT, flags)).is_empty());
+        assert_eq!(world.state(CLIENT), NeighState::Stale);
+        let sent = world.one(1, to_client.clone());
+        assert_forwarded(&sent[0], &to_client, 0, mac);
+        // What is in use is asked whether it is still so.
+        assert_eq!(world.state(CLIENT), NeighState::Delay);
+    }
+    let mut world = World::acquainted();
+    let known = world.slow.neighbours().entries().len();
+    assert!(world.one(0, says("2001:db8::77".parse().unwrap(), 0x20)).is_empty());
+    assert_eq!(world.slow.neighbours().entries().len(), known);
+    world.refused(says(CLIENT, 0x60), DropReason::NdiscMalformed, None);
+    // Nothing else is taken that is to all.
+    world.refused(
+        icmp(0, CLIENT, ALL_NODES, 64, &[128, 0, 0, 0, 0, 1, 0, 1]),
+        DropReason::IpInvalidDest,
+        None,
+    );
+    world.refused(ip(0, CLIENT, ALL_NODES, 64, next::NONE, &[]), DropReason::IpInvalidDest, None);
+    world.ifaces[0].as_mut().unwrap().addresses6.clear();
+    world.refused(says(CLIENT, 0x20), DropReason::IpInvalidDest, None);
 }
 
 #[test]

@@ -14,6 +14,8 @@ use crate::ip::v6::addr::{link_local, multicast_mac};
 use crate::ip::v6::fib::Fib6;
 use crate::ip::v6::icmp::finish;
 use crate::skb::{Batch, CacheSizes, Flags, HEADROOM, HeapMemory, Region};
+use crate::sock::output::UdpHead;
+use crate::sock::{Flow, SocketError};
 
 pub(super) const SECOND: u64 = 1_000_000_000;
 /// Softnet's two devices: the client's link, and the server's, whose MTU is smaller.
@@ -40,6 +42,8 @@ pub(super) struct World {
     pub(super) tables: Tables,
     pub(super) ifaces: Vec<Option<Iface>>,
     pub(super) now: u64,
+    /// What sockets were to be told.
+    pub(super) errors: Vec<(Flow, SocketError)>,
     received: u64,
     sent: u64,
 }
@@ -71,6 +75,7 @@ impl World {
             tables,
             ifaces: (0..2).map(|dev| Some(iface(dev))).collect(),
             now: 0,
+            errors: Vec::new(),
             received: 0,
             sent: 0,
         }
@@ -116,6 +121,17 @@ impl World {
         self.input(dev, &[frame])
     }
 
+    /// A datagram that a socket sends, whose neighbour is not known.
+    pub(super) fn send(&mut self, head: &UdpHead, payload: &[u8]) -> Sent {
+        let mut skb = self.ctx.alloc_skb().unwrap();
+        head.write(&mut skb, &head.no_link(), payload).unwrap();
+        self.ctx.originated(1);
+        let mut out = Outbox::default();
+        let view = View { now: self.now, tables: &self.tables, ifaces: &self.ifaces };
+        self.slow.send(&mut self.ctx, view, skb, &mut out);
+        self.carry_out(out)
+    }
+
     /// Lets time pass, timers included.
     pub(super) fn pass(&mut self, ns: u64) -> Sent {
         let end = self.now + ns;
@@ -147,6 +163,7 @@ impl World {
             sent.push((dev, skb.data().to_vec()));
             self.ctx.free_skb(skb);
         }
+        self.errors.append(&mut out.errors);
         for (dev, ip, mac) in out.publish {
             self.publish(dev, ip, mac);
         }

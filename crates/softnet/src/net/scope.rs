@@ -1,0 +1,110 @@
+//! Which device is meant: what the `scope_id` of a socket address is, and the indices by which programs know devices.
+//!
+//! They are the stack's own, counted from 1 in the order of its configuration; what the kernel calls its interfaces is nothing
+//! to it. Inside, a link-local address says its device itself ([`softnet_core::sock::scope`]).
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+
+use rustix::io::Errno;
+use softnet_core::ip::v6::addr::is_group_of_link;
+use softnet_core::sock::key::{Addr, addr_of, socket_addr};
+use softnet_core::sock::scope::{self, index_of, is_link_local, scoped};
+
+use super::Handle;
+use super::options::errno;
+use super::table::is_group;
+use crate::shared::Shared;
+
+/// Whom a datagram is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct To {
+    pub(super) addr: Addr,
+    pub(super) port: u16,
+    /// Of a group of IPv6: the device that it is to leave by, if it was said.
+    pub(super) dev: Option<u16>,
+}
+
+impl To {
+    /// What a program calls `ip`, on the device that it calls `index` (0: it does not say). For an address that is on no link
+    /// in particular it makes no difference.
+    pub(super) fn new(shared: &Shared, ip: IpAddr, port: u16, index: u32) -> Result<To, Errno> {
+        let addr = addr_of(ip);
+        let to = To { addr, port, dev: None };
+        if scope::scope_id(addr) != 0 {
+            return Err(Errno::NETUNREACH);
+        }
+        let (local, group) = (is_link_local(addr), ip.is_ipv6() && is_group(addr));
+        if index == 0 || !local && !group {
+            return Ok(to);
+        }
+        let dev = device(shared, index).ok_or(Errno::NETUNREACH)?;
+        Ok(if group { To { dev: Some(dev), ..to } } else { To { addr: scoped(addr, dev), ..to } })
+    }
+
+    /// What programs call it.
+    pub(super) fn socket_addr(&self, v4: bool) -> SocketAddr {
+        on_device(self.addr, self.port, self.dev, v4)
+    }
+}
+
+/// As [`socket_addr`], of an address that does not say itself which device it is on.
+pub(super) fn on_device(addr: Addr, port: u16, dev: Option<u16>, v4: bool) -> SocketAddr {
+    let mut addr = socket_addr(addr, port, v4);
+    if let (SocketAddr::V6(addr), Some(dev)) = (&mut addr, dev) {
+        addr.set_scope_id(index_of(dev).into());
+    }
+    addr
+}
+
+/// The `scope_id` of `addr`; 0: it does not say.
+pub(super) fn scope_id(addr: &SocketAddr) -> u32 {
+    match addr {
+        SocketAddr::V4(_) => 0,
+        SocketAddr::V6(addr) => addr.scope_id(),
+    }
+}
+
+/// What `addr` is to a socket that is to be bound to it, and its device, if it is a group of one link.
+pub(super) fn local_end(shared: &Shared, addr: &SocketAddr) -> Result<(Addr, Option<u16>), Errno> {
+    let local = addr_of(addr.ip());
+    let group = matches!(addr, SocketAddr::V6(addr) if is_group_of_link(*addr.ip()));
+    if !group && !is_link_local(local) {
+        return Ok((local, None));
+    }
+    let dev = match scope_id(addr) {
+        0 => return Err(Errno::INVAL),
+        index => device(shared, index).ok_or(Errno::NODEV)?,
+    };
+    match scope::scope_id(local) {
+        0 => Ok((scoped(local, dev), group.then_some(dev))),
+        _ => Err(Errno::ADDRNOTAVAIL),
+    }
+}
+
+/// The device that programs call `index`.
+pub(super) fn device(shared: &Shared, index: u32) -> Option<u16> {
+    let dev = u16::try_from(index).ok()?.checked_sub(1)?;
+    (usize::from(dev) < shared.devices.len()).then_some(dev)
+}
+
+impl Handle {
+    /// The index of the device with this name, which the `scope_id` of a `SocketAddrV6` is: 1 or more, the same for as long as
+    /// the stack runs, whether the device's interface is there or not. It is not the kernel's index of the interface.
+    ///
+    /// # Errors
+    /// `ENODEV`: the stack has no such device.
+    pub fn if_nametoindex(&self, name: &str) -> io::Result<u32> {
+        let dev = self.0.devices.iter().find(|dev| dev.name == name).ok_or_else(|| errno(Errno::NODEV))?;
+        Ok(index_of(dev.index).into())
+    }
+
+    /// The name of the device with this index.
+    ///
+    /// # Errors
+    /// `ENXIO`: the stack has no such device.
+    pub fn if_indextoname(&self, index: u32) -> io::Result<&str> {
+        let dev = device(&self.0, index).ok_or_else(|| errno(Errno::NXIO))?;
+        Ok(&self.0.devices[usize::from(dev)].name)
+    }
+}
