@@ -3,8 +3,8 @@
 //!
 //! The program takes their frames, but only those that get as far: interfaces filter by MAC address, and switches by
 //! what listeners report. So sockets of the kernel's join the groups, for as long as softnet is in them: the kernel
-//! sets the filter, and speaks IGMP (RFC 3376) and MLD (RFC 3810) for softnet, from addresses of its own. These
-//! sockets are bound to no port, and so receive nothing.
+//! sets the filter, and speaks IGMP (RFC 3376) and MLD (RFC 3810) for softnet, from addresses of its own (0.0.0.0 and
+//! :: if it has none). These sockets are bound to no port, and so receive nothing.
 //!
 //! Any thread may call it, whichever network namespace it is in. Invariant: while a group is in the map, a socket is a
 //! member of it.
@@ -83,7 +83,7 @@ impl Groups {
             false => netns.run(|| member(self.ifindex, family, &[group])).and_then(|socket| socket),
         };
         let socket = socket.map_err(refused)?;
-        self.attachment.groups().insert(&group_key(group))?;
+        self.attachment.groups().insert(&group_key(group)).map_err(|error| refused(error.into()))?;
         members.insert(group, socket);
         Ok(())
     }

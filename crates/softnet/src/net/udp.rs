@@ -521,9 +521,9 @@ impl UdpSocket {
 
     /// Makes it a member of `group` on the device that has `interface` as an address; of `0.0.0.0`, on the first. It
     /// stays one while the device's interface is away. On an AF_XDP device the kernel joins the group, and speaks
-    /// IGMP, for softnet; its own members get nothing that comes by the interface meanwhile. May wait for the kernel;
-    /// costs a descriptor for each group that has members. A thread in another network namespace than the interface
-    /// needs CAP_SYS_ADMIN.
+    /// IGMP, for softnet; its own members get nothing that comes by the interface meanwhile. That costs a descriptor
+    /// for each group that has members, and waits for the kernel, as the end of the last membership does; a thread in
+    /// another network namespace than the interface needs CAP_SYS_ADMIN for it.
     ///
     /// # Errors
     /// As the kernel's, and those of opening a socket. Then it is no member.
