@@ -252,34 +252,28 @@ impl Sending<'_> {
         if payload.len() > head.most() {
             return Err(Errno::MSGSIZE);
         }
-        let to_many = match way.next {
-            Next::Device(..) | Next::Resolve => None,
-            // What may be too long for some path is not for a link, or for ourselves.
-            _ if payload.len() + head.header_len() <= usize::from(way.mtu) => {
-                return self.put(thread, way, head, payload);
-            }
-            Next::Local => {
-                let mut run = head.write_run(&mut thread.ctx, payload).ok_or(Errno::NOBUFS)?;
-                self.deliver(thread, &mut run, head);
-                return Ok(());
-            }
-            Next::Broadcast(dev, link) | Next::Multicast(dev, link) => Some((dev, link)),
-        };
+        // What may be too long for some path is not for a link, or for ourselves.
+        let fits = payload.len() + head.header_len() <= usize::from(way.mtu);
+        if fits && !matches!(way.next, Next::Device(..) | Next::Resolve) {
+            return self.put(thread, way, head, payload);
+        }
         // What was sent before leaves before.
         self.flush(thread)?;
-        if let Some(dev) = self.loops_back(way, head) {
+        if way.next == Next::Local {
             let mut run = head.write_run(&mut thread.ctx, payload).ok_or(Errno::NOBUFS)?;
-            loop_back(self.shared, thread, dev, &mut run);
+            self.deliver(thread, &mut run, head);
+            return Ok(());
         }
         let (datagram, udp) = head.datagram(payload);
         let mut result = Ok(());
         self.shared.slow_path(&mut thread.ctx, 0, |slow, ctx, view, out| {
             let pieces = (udp.len() + payload.len(), [&udp[..], payload]);
-            result = match to_many {
-                None => slow.send_datagram(ctx, view, datagram, pieces, out),
-                Some((dev, [a, b, c, d, e, f, ..])) => {
-                    slow.send_datagram_to_many(ctx, view, datagram, (dev, [a, b, c, d, e, f]), pieces, out)
+            result = match way.next {
+                Next::Broadcast(dev, link) | Next::Multicast(dev, link) => {
+                    let to = link.first_chunk().copied().unwrap_or_default();
+                    slow.send_datagram_to_many(ctx, view, datagram, (dev, to), pieces, out)
                 }
+                _ => slow.send_datagram(ctx, view, datagram, pieces, out),
             };
         });
         result.map_err(|reason| match reason {
@@ -287,7 +281,13 @@ impl Sending<'_> {
             DropReason::NoFrame => Errno::NOBUFS,
             DropReason::DevReady => Errno::NETDOWN,
             _ => Errno::NETUNREACH,
-        })
+        })?;
+        if let Some(dev) = self.loops_back(way, head)
+            && let Some(mut run) = head.write_run(&mut thread.ctx, payload)
+        {
+            loop_back(self.shared, thread, dev, &mut run);
+        }
+        Ok(())
     }
 
     /// The device by which sockets here are to get a datagram to many, too, if any want it: members of the group unless the sender

@@ -308,12 +308,14 @@ fn what_was_taken_of_a_batch_are_its_first_ones() {
         let message = |ip: Ipv4Addr, port| (&b"x"[..], Some(SocketAddr::from((ip, port))));
         let batch = [message(own(0), 8), message(host(0), 9), message(own(0), 8)];
         let sent = [socket.send_batch(&batch), socket.send_batch(&batch[1..])];
+        let long = socket.send_batch(&[batch[1], (&[0; 3000][..], batch[2].1)]);
         let held = world.view.stats().held;
         let waits = socket.send_batch(&[batch[1], message(unknown, 9)]);
         let for_neighbour = world.view.stats().held - held;
         drop(shut);
         let [first, second] = sent.map(|sent| sent.map_err(|error| error.kind()));
         assert_eq!((first, second), (Ok(1), Err(ErrorKind::WouldBlock)));
+        assert_eq!(long.map_err(|error| error.kind()), Err(ErrorKind::WouldBlock));
         assert_eq!((waits.map_err(|error| error.kind()), for_neighbour), (Err(ErrorKind::WouldBlock), 0));
         let got = std::iter::from_fn(|| here.recv(&mut [0; 9]).ok()).count();
         assert_eq!(got, 1);
