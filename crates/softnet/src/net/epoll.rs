@@ -401,8 +401,9 @@ impl Epoll {
         let (mut deadline, mut over) = (None, timeout == Some(Duration::ZERO));
         loop {
             let mut n = self.harvest(events, max.max(1));
+            let stopped = self.ctl.shared.sockets.is_stopped();
             // Otherwise they are looked at before it sleeps.
-            if n == 0 && timeout == Some(Duration::ZERO) && self.waiter.look_now() {
+            if n == 0 && (stopped || timeout == Some(Duration::ZERO)) && self.waiter.look_now() {
                 n = self.harvest(events, max.max(1));
             }
             if n > 0 {
@@ -412,7 +413,7 @@ impl Epoll {
                 }
                 return Ok(n);
             }
-            if self.ctl.shared.sockets.is_stopped() {
+            if stopped {
                 self.busy.env.ctx.drain();
                 return Err(errno(Errno::NETDOWN));
             }
