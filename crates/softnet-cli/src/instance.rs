@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use serde::de::DeserializeOwned;
 use softnet::Stack;
 use softnet::config::Config;
-use softnet::control::{Handler, Listener, Request, Server};
+use softnet::control::{Handler, Request, Server};
 use softnet::net::Handle;
 use softnet::rows::View;
 use softnet::show::Table;
@@ -46,19 +46,17 @@ impl Instance for Running {
 
 /// Starts a stack on the interfaces of the calling thread's network namespace.
 pub(crate) fn start(config: Config) -> Result<Arc<Running>, String> {
-    let stack = Stack::start(config).map_err(|error| error.to_string())?;
-    Ok(Arc::new(Running { view: stack.view().clone(), stack: Mutex::new(Some(stack)) }))
+    Stack::start(config).map(running).map_err(|error| error.to_string())
 }
 
-/// Starts a stack as [`start`] does, which `softnet show` finds: first its control socket, so that a second instance of the
-/// same name is refused before it touches anything.
+/// Starts a stack as [`start`] does, which `softnet show` finds, see [`Stack::start_shown`].
 pub(crate) fn start_shown(config: Config) -> Result<(Arc<Running>, Server), Failure> {
-    let control =
-        Listener::bind(&config.stack.socket_path()).map_err(|error| Failure::Run(error.to_string()))?;
-    let stack = start(config).map_err(Failure::Run)?;
-    let server =
-        control.serve(stack.clone()).map_err(|error| Failure::of("starting the control thread", error))?;
-    Ok((stack, server))
+    let started = Stack::start_shown(config).map_err(|error| Failure::Run(error.to_string()))?;
+    Ok((running(started.0), started.1))
+}
+
+fn running(stack: Stack) -> Arc<Running> {
+    Arc::new(Running { view: stack.view().clone(), stack: Mutex::new(Some(stack)) })
 }
 
 /// Asks an instance of this process for a table.

@@ -17,18 +17,16 @@ use std::path::Path;
 use softnet::Stack;
 use softnet::app::Filter;
 use softnet::config::Config;
-use softnet::control::Listener;
 use softnet::poller::{PollerError, PollerParams};
+use softnet_core::ip::checksum;
 use softnet_core::skb::Batch;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let [config, port] = &args[..] else { return Err("usage: echo CONFIG PORT".into()) };
     let (config, port) = (Config::load(Path::new(config))?, port.parse()?);
-    let control = Listener::bind(&config.stack.socket_path())?;
-    let stack = Stack::start(config)?;
-    // For `softnet show`, `top` and `set`.
-    let _control = control.serve(stack.view().clone())?;
+    // For `softnet show`, `top` and `set`, too.
+    let (stack, _control) = Stack::start_shown(config)?;
     let napis = stack.view().napis();
     std::thread::scope(|scope| {
         // A thread for each queue.
@@ -63,14 +61,24 @@ fn echo(stack: &Stack, napi: u32, port: u16) -> Result<(), PollerError> {
 
 /// Makes an Ethernet frame with a UDP datagram in it one to its sender. The filter let nothing else through.
 fn turn_round(frame: &mut [u8]) {
-    let udp = 14 + usize::from(frame[14] & 0x0f) * 4;
-    // MAC addresses, IPv4 addresses, ports: their sums stay as they are.
-    for (at, len) in [(0, 6), (14 + 12, 4), (udp, 2)] {
+    let v6 = frame[14] >> 4 == 6;
+    let (addresses, udp) = match v6 {
+        true => ((14 + 8, 16), 14 + 40),
+        false => ((14 + 12, 4), 14 + usize::from(frame[14] & 0x0f) * 4),
+    };
+    // MAC addresses, IP addresses, ports: their sums stay as they are.
+    for (at, len) in [(0, 6), addresses, (udp, 2)] {
         let (from, to) = frame[at..at + 2 * len].split_at_mut(len);
         from.swap_with_slice(to);
     }
-    // The sender may have left the checksum to its device, as a veth does. 0: there is none (RFC 768).
-    if let Some(check) = frame.get_mut(udp + 6..udp + 8) {
-        check.fill(0);
+    // The sender may have left the checksum to its device, as a veth does. 0: there is none (RFC 768), which only IPv4 allows.
+    let Some(check) = frame.get_mut(udp + 6..udp + 8) else { return };
+    check.fill(0);
+    if v6 {
+        let len = u16::from_be_bytes([frame[udp + 4], frame[udp + 5]]);
+        let datagram = frame.get(udp..udp + usize::from(len)).unwrap_or_default();
+        let pseudo = checksum::add(checksum::sum(&frame[14 + 8..udp]), checksum::add(17, len));
+        let check = !checksum::add(pseudo, checksum::sum(datagram));
+        frame[udp + 6..udp + 8].copy_from_slice(&if check == 0 { 0xffff } else { check }.to_be_bytes());
     }
 }

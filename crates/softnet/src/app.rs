@@ -23,7 +23,7 @@ pub enum Filter {
     All,
     /// Those of an EtherType, which must not be 0x0806 (ARP) if the device is to be reached.
     EtherType(u16),
-    /// UDP over IPv4 to a port, whatever the address; not fragments.
+    /// UDP to a port, whatever the address, of either family; not fragments, nor behind IPv6 extension headers.
     UdpPort(u16),
 }
 
@@ -37,14 +37,18 @@ impl Filter {
             Filter::UdpPort(port) => {
                 let ip = 14;
                 let Some(&version) = packet.get(ip) else { return false };
-                let header = usize::from(version & 0x0f) * 4;
-                be16(12) == Some(0x0800)
-                    && version >> 4 == 4
-                    && header >= 20
-                    && packet.get(ip + 9) == Some(&17)
-                    // Neither more fragments nor an offset.
-                    && be16(ip + 6).is_some_and(|fragment| fragment & 0x3fff == 0)
-                    && be16(ip + header + 2) == Some(port)
+                match (be16(12), version >> 4) {
+                    (Some(0x0800), 4) => {
+                        let header = usize::from(version & 0x0f) * 4;
+                        header >= 20
+                            && packet.get(ip + 9) == Some(&17)
+                            // Neither more fragments nor an offset.
+                            && be16(ip + 6).is_some_and(|fragment| fragment & 0x3fff == 0)
+                            && be16(ip + header + 2) == Some(port)
+                    }
+                    (Some(0x86dd), 6) => packet.get(ip + 6) == Some(&17) && be16(ip + 42) == Some(port),
+                    _ => false,
+                }
             }
         }
     }
@@ -249,6 +253,24 @@ mod tests {
         df[14 + 6] = 0x40;
         assert!(Filter::UdpPort(7).wants(&df));
         for cut in 0..14 + 24 {
+            assert!(!Filter::UdpPort(7).wants(&packet[..cut]));
+        }
+    }
+
+    #[test]
+    fn a_port_is_one_of_either_family() {
+        let mut packet = vec![0; 14 + 40 + 8];
+        packet[12..15].copy_from_slice(&[0x86, 0xdd, 0x60]);
+        packet[14 + 6] = 17;
+        packet[14 + 42..14 + 44].copy_from_slice(&7u16.to_be_bytes());
+        assert!(Filter::UdpPort(7).wants(&packet) && !Filter::UdpPort(8).wants(&packet));
+        // Another EtherType, another version, and a fragment.
+        for (at, value) in [(12, 0x08), (13, 0x00), (14, 0x45), (14 + 6, 44)] {
+            let mut other = packet.clone();
+            other[at] = value;
+            assert!(!Filter::UdpPort(7).wants(&other), "byte {at}");
+        }
+        for cut in 0..14 + 44 {
             assert!(!Filter::UdpPort(7).wants(&packet[..cut]));
         }
     }

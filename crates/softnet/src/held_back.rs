@@ -1,9 +1,13 @@
 //! Local senders that are held back before a TX queue, since too many packets are pending there for the thread that owns it.
 //!
-//! They sleep until an owner lets go. Owners must not wait for them, and pay one load while nobody waits; so a wake-up may
-//! be missed, and each sleep is bounded. A socket that does not block leaves its slot here, and is told that it may send
-//! when an owner lets go. Invariant: a sender that waits is counted before it tries, or looks, once more.
+//! They sleep until an owner has made room and let go. Owners must not wait for them, and pay a fence and a load for having made room
+//! while nobody waits; if one of those who wait has the lock, the wake-up is missed, so that each sleep is bounded. A socket that
+//! does not block leaves its slot here, and is told that it may send when an owner lets go.
+//!
+//! Invariant: a sender that waits is counted before it tries, or looks, once more, and an owner has made room before it looks who
+//! waits, with a full fence between on both sides: one sees the other.
 
+use std::collections::HashSet;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -26,7 +30,7 @@ pub struct HeldBack {
     lock: Mutex<()>,
     go_on: Condvar,
     /// Slots of sockets that are to be told.
-    slots: Mutex<Vec<u32>>,
+    slots: Mutex<HashSet<u32>>,
     told: Arc<Told>,
     /// Times a sender was held back.
     pub count: AtomicU64,
@@ -59,12 +63,11 @@ impl HeldBack {
         if let Some(slot) = self.told.sockets.slot(index) {
             slot.set_held_back(true);
         }
-        if !slots.contains(&index) {
-            slots.push(index);
-            self.waiting.fetch_add(1, Ordering::SeqCst);
+        if slots.insert(index) {
+            self.waiting.fetch_add(1, Ordering::Relaxed);
         }
         drop(slots);
-        // An owner that let go before it saw us, or while we had the lock, will not do so again.
+        // An owner that made room before it saw us, or while we had the lock, will not look again.
         fence(Ordering::SeqCst);
         if !is_full() {
             self.tell();
@@ -75,7 +78,7 @@ impl HeldBack {
     #[cold]
     fn tell(&self) {
         let Ok(mut slots) = self.slots.try_lock() else { return };
-        for index in slots.drain(..) {
+        for index in slots.drain() {
             self.waiting.fetch_sub(1, Ordering::Relaxed);
             if let Some(slot) = self.told.sockets.slot(index) {
                 slot.set_held_back(false);
@@ -89,7 +92,8 @@ impl HeldBack {
     pub(crate) fn wait(&self, clock: &Clock, until: u64, mut attempt: impl FnMut(u64) -> Sent) -> Sent {
         let since = clock.now();
         self.count.fetch_add(1, Ordering::Relaxed);
-        self.waiting.fetch_add(1, Ordering::SeqCst);
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
         let (sent, now) = loop {
             let passes = self.passes.load(Ordering::Acquire);
             let now = clock.now();
@@ -110,10 +114,11 @@ impl HeldBack {
         sent
     }
 
-    /// The owner let go: whoever waits may try again. A worker must not wait here for those who wait: if one of them has
-    /// the lock, the time-out is for the others.
+    /// The owner made room and let go: whoever waits may try again. A worker must not wait here for those who wait: if one of
+    /// them has the lock, the time-out is for the others.
     #[inline(always)]
     pub(crate) fn wake(&self) {
+        fence(Ordering::SeqCst);
         if self.waiting.load(Ordering::Relaxed) == 0 {
             return;
         }

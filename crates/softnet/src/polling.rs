@@ -97,7 +97,7 @@ impl Env {
             self.woken.drain(..).for_each(|app| app.waker.wake());
         }
         if !self.ready.is_empty() {
-            self.ready.drain(..).for_each(|slot| self.shared.sockets.notify(slot));
+            self.ready.drain(..).for_each(|slot| self.shared.sockets.arrived(slot));
         }
     }
 

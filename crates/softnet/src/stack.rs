@@ -14,6 +14,8 @@ use softnet_dev::memfd::MemfdMemory;
 use crate::app::Filter;
 use crate::config::{Config, ConfigErrors, available_cpus};
 use crate::context::Context;
+use crate::control::server::BindError;
+use crate::control::{Listener, Server};
 use crate::housekeeper::Housekeeper;
 use crate::net::Handle;
 use crate::netdev::Netdev;
@@ -33,6 +35,9 @@ pub enum StartError {
     /// The configuration contradicts itself.
     #[error("{0}")]
     Config(#[from] ConfigErrors),
+    /// Its control socket can't be bound.
+    #[error("{0}")]
+    Control(#[from] BindError),
     /// A device can't be opened; the text says which and why.
     #[error("{0}")]
     Device(String),
@@ -167,6 +172,15 @@ impl Stack {
         let devices = config.devices.len();
         let opener = |region: &Arc<Region>| XdpOpener::new(region, devices).map_err(|e| e.to_string());
         Self::run(Assembly::new(config, Vec::new(), opener)?)
+    }
+
+    /// Starts one as [`start`](Self::start) does, which `softnet show` finds by its name until the server is dropped. Its control
+    /// socket comes first, so that a second instance of the same name is refused before it touches anything.
+    pub fn start_shown(config: Config) -> Result<(Stack, Server), StartError> {
+        let control = Listener::bind(&config.stack.socket_path())?;
+        let stack = Self::start(config)?;
+        let server = control.serve(stack.view.clone()).map_err(system("starting the control thread"))?;
+        Ok((stack, server))
     }
 
     /// Runs what was assembled.

@@ -285,8 +285,9 @@ impl NetdevQueue {
         let mut to_free = ToFree::new();
         let sent = self.root.send(&mut XmitContext { ctx, now }, now, origin, batch, &mut to_free);
         self.free(ctx, &mut to_free);
-        // One that found no room has made none: were it to wake others, those who wait would keep each other awake.
-        if let Sent::Led { .. } = sent {
+        // Only who took what was pending has made room. Were one that found none to wake others, those who wait would keep
+        // each other awake.
+        if let Sent::Led { drained: true, .. } = sent {
             self.held_back.wake();
         }
         sent

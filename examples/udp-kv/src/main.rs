@@ -14,8 +14,6 @@ use rustix::io::Errno;
 use softnet::Stack;
 use softnet::busy_poll::EpollParams;
 use softnet::config::{Config, is_link_local};
-use softnet::control::{Handler, Listener, Request, Server as ControlServer};
-use softnet::rows::View;
 use softnet_dev::process::Signals;
 use softnet_dev::traffic::datagrams::{DatagramSet, KernelSockets, Stop};
 use udp_kv::store::Store;
@@ -102,7 +100,7 @@ fn run(args: &Args) -> Result<(), String> {
             let config = Config::load(file).map_err(|errors| errors.to_string())?;
             let listen = listen_on(args, &config)?;
             // Ends after the server, whose sockets are on it.
-            let (stack, _control) = start(config)?;
+            let (stack, _control) = Stack::start_shown(config).map_err(|error| error.to_string())?;
             let sets = bind_on(&stack, args, &listen, &stop)?;
             let addresses = sets[0].local_addrs().map_err(|error| error.to_string())?;
             serve(args, sets, &addresses, &signals, &stop)
@@ -163,23 +161,6 @@ fn bind(args: &Args, threads: usize, stop: &Stop) -> Result<Vec<KernelSockets>, 
 fn cannot_serve(listen: &[SocketAddr], error: io::Error) -> String {
     let names: Vec<String> = listen.iter().map(SocketAddr::to_string).collect();
     format!("cannot serve {}: {error}", names.join(", "))
-}
-
-/// What answers `softnet show` and `set`.
-struct Asked(Arc<View>);
-
-impl Handler for Asked {
-    fn request(&self, request: Request) -> Result<serde_json::Value, String> {
-        self.0.request(request)
-    }
-}
-
-/// A stack, which `softnet show` finds by its name.
-fn start(config: Config) -> Result<(Stack, ControlServer), String> {
-    let control = Listener::bind(&config.stack.socket_path()).map_err(|error| error.to_string())?;
-    let stack = Stack::start(config).map_err(|error| error.to_string())?;
-    let control = control.serve(Arc::new(Asked(stack.view().clone())));
-    Ok((stack, control.map_err(|error| format!("starting the control thread: {error}"))?))
 }
 
 /// What to serve on a stack: all its addresses, but those that mean nothing without a link, which sockets cannot have.

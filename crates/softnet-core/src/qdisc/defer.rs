@@ -61,6 +61,8 @@ pub enum Sent {
         verdict: Verdict,
         /// What it, or the runtime, must see to next.
         after: After,
+        /// It took what was pending, so that there is room for who was held back.
+        drained: bool,
     },
     /// The packets were handed over to the owner.
     Deferred,
@@ -125,11 +127,11 @@ impl<R> DeferList<R> {
         R: Ring<C>,
     {
         if batch.is_empty() {
-            return Sent::Led { verdict: Verdict::Success, after: After::Idle };
+            return Sent::Led { verdict: Verdict::Success, after: After::Idle, drained: false };
         }
         if self.is_deactivated() {
             to_free.push_batch(batch, DropReason::DevReady);
-            return Sent::Led { verdict: Verdict::Drop, after: After::Idle };
+            return Sent::Led { verdict: Verdict::Drop, after: After::Idle, drained: false };
         }
         match self.cell.enter(batch) {
             SkbEntered::Owner { owner, parked } => {
@@ -146,7 +148,8 @@ impl<R> DeferList<R> {
                     }
                     work.run(owner, known, ctx, now, to_free)
                 });
-                Sent::Led { verdict: verdict.unwrap_or_default(), after }
+                let drained = work.taken > 0 && !mutated(Mutant::DrainNotSaid);
+                Sent::Led { verdict: verdict.unwrap_or_default(), after, drained }
             }
             SkbEntered::Pending => Sent::Deferred,
             SkbEntered::Full => {

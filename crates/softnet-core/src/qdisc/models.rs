@@ -9,7 +9,7 @@ use loom::thread;
 
 use super::*;
 use crate::skb::{CacheSizes, HeapMemory, Region, Store};
-use crate::sync::{Mutant, UnsafeCell, check, must_fail};
+use crate::sync::{AtomicU32, Mutant, Ordering, UnsafeCell, check, fence, must_fail};
 
 /// What a packet's sender wrote.
 #[derive(Default)]
@@ -185,6 +185,64 @@ fn a_bounded_list_drops_only_what_it_said_and_parked_ownership_is_taken_up() {
     for m in [Mutant::ParkRelaxed, Mutant::UnparkNotAtomic, Mutant::OwnBeforePending] {
         must_fail(m, 3, bounded);
     }
+}
+
+/// Three senders, while one packet may be pending. Who is held back counts itself, as the runtime has it, and looks once more: there
+/// is room by then, or whoever makes some finds it counted.
+fn held_back() {
+    let mut model = Model::new("pfifo", 1);
+    let waiting = Arc::new(AtomicU32::new(0));
+    let mut sender = |n: usize| {
+        let (list, payload, waiting) = (model.list.clone(), model.payload.clone(), waiting.clone());
+        let skbs: Vec<Skb> = (0..n).map(|_| model.store.alloc_skb().unwrap()).collect();
+        move || {
+            let (mut batch, mut to_free) = (Batch::new(), ToFree::new());
+            for skb in skbs {
+                payload.write(&skb);
+                batch.push(skb).unwrap();
+            }
+            let (mut waits, mut told) = (false, false);
+            let mut tell = || {
+                fence(Ordering::SeqCst);
+                told |= waiting.load(Ordering::Relaxed) > 0;
+            };
+            match list.send(&mut (), 0, Origin::Local, &mut batch, &mut to_free) {
+                Sent::Led { mut after, drained, .. } => {
+                    if drained {
+                        tell();
+                    }
+                    while after == After::Again {
+                        after = list.run(&mut (), 0, &mut to_free).map_or(After::Idle, |after| {
+                            tell();
+                            after
+                        });
+                    }
+                }
+                Sent::Deferred => {}
+                Sent::Full => {
+                    waiting.fetch_add(1, Ordering::Relaxed);
+                    fence(Ordering::SeqCst);
+                    waits = list.is_full();
+                    to_free.push_batch(&mut batch, DropReason::QdiscBurstDrop);
+                }
+            }
+            (waits, told, to_free)
+        }
+    };
+    let senders = [sender(2), sender(1), sender(1)];
+    let [first, others @ ..] = senders;
+    let others = others.map(thread::spawn);
+    let mut done = vec![first()];
+    done.extend(others.map(|thread| thread.join().unwrap()));
+    let (waits, told) = (done.iter().any(|(waits, ..)| *waits), done.iter().any(|(_, told, _)| *told));
+    assert!(!waits || told, "there is room, and nobody says so");
+    model.end(done.into_iter().map(|(.., to_free)| to_free));
+}
+
+#[test]
+fn who_is_held_back_is_told_of_room() {
+    check(3, held_back);
+    must_fail(Mutant::DrainNotSaid, 2, held_back);
 }
 
 /// Two senders, and a third thread that deactivates and closes the ring: each packet is sent before, or dropped once.

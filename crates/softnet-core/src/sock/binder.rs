@@ -10,6 +10,7 @@ use std::sync::Arc;
 use super::group::MAX_GROUPS;
 use super::inbox::{Inbox, SlotRef};
 use super::key::{ANY, Addr, Flow, is_v4};
+use super::ports::{Bound, Ports};
 use super::slot::{How, Slot};
 use super::table::Sockets;
 use crate::ip::v6::addr::ALL_NODES;
@@ -69,6 +70,7 @@ pub enum BindError {
 struct Entry {
     key: Flow,
     how: How,
+    /// See [`Bind::dev`].
     dev: Option<u16>,
     /// What it was bound to, and for which families, before it was connected.
     bound: (Addr, How),
@@ -77,13 +79,21 @@ struct Entry {
     joined: Vec<(Addr, u16)>,
 }
 
+impl Entry {
+    fn place(&self) -> Bound {
+        let Entry { key, how, dev, reuseport, .. } = *self;
+        Bound { local: key.local, port: key.lport, how: how.in_group(None), dev, reuseport }
+    }
+}
+
 /// The one writer of the socket table.
 pub struct Binder {
     sockets: Arc<Sockets>,
     region: Arc<Region>,
     entries: HashMap<u32, Entry>,
-    /// Slots by the port they are bound to.
-    ports: HashMap<u16, Vec<u32>>,
+    ports: Ports,
+    /// Reuseport groups that have members, by what these are bound to.
+    groups: HashMap<(Addr, u16, How, Option<u16>), u32>,
     /// Slots that were used and are free.
     free: Vec<u32>,
     /// Slots from here on were never used.
@@ -103,7 +113,8 @@ impl Binder {
             sockets: Arc::new(Sockets::new(max, seed)),
             region,
             entries: HashMap::new(),
-            ports: HashMap::new(),
+            ports: Ports::default(),
+            groups: HashMap::new(),
             free: Vec::new(),
             fresh: 0,
             free_groups: Vec::new(),
@@ -136,32 +147,19 @@ impl Binder {
         z ^ z >> 31
     }
 
-    /// Whether a socket for `key` must not be beside one that is there, other than `itself`. `reuseport`: it shares with its like.
-    fn conflicts(
-        &self,
-        itself: Option<u32>,
-        key: &Flow,
-        how: How,
-        dev: Option<u16>,
-        reuseport: bool,
-    ) -> bool {
-        let others = self.ports.get(&key.lport).into_iter().flatten();
-        others.filter(|slot| Some(**slot) != itself).any(|slot| {
-            let Some(other) = self.entries.get(slot) else { return false };
-            let same_address = key.local == other.key.local || key.local == ANY || other.key.local == ANY;
-            let same_family = how.overlaps(other.how);
-            let same_device = dev.zip(other.dev).is_none_or(|(dev, other)| dev == other);
-            same_address && same_family && same_device && !(reuseport && other.reuseport)
-        })
-    }
-
     /// A random port that is free, by trying all from a random one on (RFC 6056 section 3.3.1).
     fn ephemeral(&mut self, bind: &Bind, how: How) -> Option<u16> {
         let ports = u64::from(EPHEMERAL.end() - EPHEMERAL.start()) + 1;
         let first = self.random() % ports;
         (0..ports).map(|i| EPHEMERAL.start() + ((first + i) % ports) as u16).find(|port| {
             // Not even to share with others: they did not ask for this port either.
-            !self.conflicts(None, &Flow::bound(bind.local, *port), how, bind.dev, false)
+            !self.ports.conflicts(&Bound {
+                local: bind.local,
+                port: *port,
+                how,
+                dev: bind.dev,
+                reuseport: false,
+            })
         })
     }
 
@@ -174,12 +172,13 @@ impl Binder {
         };
         let port = match bind.port {
             0 => self.ephemeral(bind, how).ok_or(BindError::NoPort)?,
-            port if self.conflicts(None, &Flow::bound(bind.local, port), how, bind.dev, bind.reuseport) => {
-                return Err(BindError::InUse);
-            }
             port => port,
         };
-        let key = Flow::bound(bind.local, port);
+        let Bind { local, dev, reuseport, .. } = *bind;
+        if self.ports.conflicts(&Bound { local, port, how, dev, reuseport }) {
+            return Err(BindError::InUse);
+        }
+        let key = Flow::bound(local, port);
         let index = self.free.pop().unwrap_or(self.fresh);
         let inbox = self.sockets.make(index, &self.region).and_then(|slot| {
             slot.reset(bind.limit);
@@ -187,7 +186,7 @@ impl Binder {
         });
         let Some(mut inbox) = inbox else { return Err(BindError::TooMany) };
         self.fresh = self.fresh.max(index + 1);
-        let group = match self.enter_group(index, &key, how, bind.dev, bind.reuseport) {
+        let group = match self.enter_group(index, &key, how, dev, reuseport) {
             Ok(group) => group,
             Err(error) => {
                 self.free.push(index);
@@ -198,10 +197,9 @@ impl Binder {
         let how = how.in_group(group);
         let generation = self.sockets.change(|| self.put_in(index, &key, how));
         inbox.opened(generation);
-        self.ports.entry(port).or_default().push(index);
-        let bound = (bind.local, how.in_group(None));
-        let (dev, reuseport) = (bind.dev, bind.reuseport);
+        let bound = (local, how.in_group(None));
         let entry = Entry { key, how, dev, bound, reuseport, joined: Vec::new() };
+        self.ports.add(index, &entry.place());
         self.entries.insert(index, entry);
         Ok(inbox)
     }
@@ -239,14 +237,9 @@ impl Binder {
 
     /// The reuseport group for `key`, made if there is none. Outer `None`: there can be no more.
     fn group_of(&mut self, key: &Flow, how: How, dev: Option<u16>) -> Option<Option<u32>> {
-        let bare = how.in_group(None);
-        let same = |slot: &u32| {
-            let entry = self.entries.get(slot)?;
-            let alike = entry.key == *key && entry.how.in_group(None) == bare && entry.dev == dev;
-            (entry.reuseport && alike).then(|| entry.how.group())?
-        };
-        if let Some(group) = self.ports.get(&key.lport).into_iter().flatten().find_map(same) {
-            return Some(Some(group));
+        let alike = (key.local, key.lport, how.in_group(None), dev);
+        if let Some(group) = self.groups.get(&alike) {
+            return Some(Some(*group));
         }
         let group = match self.free_groups.pop() {
             Some(group) => group,
@@ -257,6 +250,7 @@ impl Binder {
             None => return None,
         };
         self.sockets.make_group(group)?;
+        self.groups.insert(alike, group);
         Some(Some(group))
     }
 
@@ -274,6 +268,7 @@ impl Binder {
             sockets.link(next, &entry.key);
         }
         if members.len() == 0 {
+            self.groups.remove(&(entry.key.local, entry.key.lport, entry.how.in_group(None), entry.dev));
             self.free_groups.extend(group);
         }
     }
@@ -284,40 +279,42 @@ impl Binder {
         let Some(lport) = self.entries.get(&index).map(|entry| entry.key.lport) else { return 0 };
         let key = Flow { local, remote, lport, rport };
         let how = How::new(is_v4(local), !is_v4(local));
-        let sockets = self.sockets.clone();
-        let generation = sockets.change(|| {
-            self.take_out(index);
-            self.put_in(index, &key, how)
-        });
-        if let Some(entry) = self.entries.get_mut(&index) {
-            (entry.key, entry.how) = (key, how);
-        }
-        generation
+        self.replace(index, key, how)
     }
 
     /// Undoes that: packets from anybody are for it, to what it was bound to, in its group as one that has just come. Returns
     /// the slot's new generation, and the address. It stays connected if others have that by now, or the group is full; one that is not connected stays as it is.
     pub fn disconnect(&mut self, index: u32) -> Result<(u32, Addr), BindError> {
-        let Some(&Entry { key, bound: (local, how), dev, reuseport, .. }) = self.entries.get(&index) else {
-            return Ok((0, ANY));
-        };
+        let Some(entry) = self.entries.get(&index) else { return Ok((0, ANY)) };
+        let (now, &Entry { key, bound: (local, how), dev, reuseport, .. }) = (entry.place(), entry);
         if !key.is_connected() {
             return Ok((self.sockets.slot(index).map_or(0, Slot::generation), local));
         }
         let key = Flow::bound(local, key.lport);
-        if self.conflicts(Some(index), &key, how, dev, reuseport) {
+        // It is not in its own way.
+        self.ports.remove(index, &now);
+        let conflicts = self.ports.conflicts(&Bound { local, port: key.lport, how, dev, reuseport });
+        self.ports.add(index, &now);
+        if conflicts {
             return Err(BindError::InUse);
         }
         let how = how.in_group(self.enter_group(index, &key, how, dev, reuseport)?);
+        Ok((self.replace(index, key, how), local))
+    }
+
+    /// Gives slot `index`, which is in use, another key. Returns its new generation.
+    fn replace(&mut self, index: u32, key: Flow, how: How) -> u32 {
         let sockets = self.sockets.clone();
         let generation = sockets.change(|| {
             self.take_out(index);
             self.put_in(index, &key, how)
         });
         if let Some(entry) = self.entries.get_mut(&index) {
+            self.ports.remove(index, &entry.place());
             (entry.key, entry.how) = (key, how);
+            self.ports.add(index, &entry.place());
         }
-        Ok((generation, local))
+        generation
     }
 
     /// Nobody finds the socket in slot `index` any more. Packets may still be pushed to it until its inbox is closed.
@@ -331,12 +328,7 @@ impl Binder {
             }
         });
         let Some(entry) = self.entries.remove(&index) else { return Vec::new() };
-        if let Some(slots) = self.ports.get_mut(&entry.key.lport) {
-            slots.retain(|slot| *slot != index);
-            if slots.is_empty() {
-                self.ports.remove(&entry.key.lport);
-            }
-        }
+        self.ports.remove(index, &entry.place());
         for &(group, dev) in &entry.joined {
             self.forget(group, dev, index);
         }
@@ -403,20 +395,19 @@ impl Binder {
         let flow = *flow;
         let all = flow.local == ALL_NODES.to_bits();
         let joined = self.members.get(&flow.local).filter(|_| !all).into_iter().flatten();
-        let joined = joined.filter(move |(on, _)| *on == dev).map(|(_, slot)| slot);
-        let bound = self.ports.get(&flow.lport).filter(|_| all).into_iter().flatten();
+        let joined = joined.filter(move |(on, _)| *on == dev).map(|(_, slot)| *slot);
+        let bound = all.then(|| self.ports.of(flow.lport)).into_iter().flatten();
         let here = move |slot: &u32| {
             self.entries.get(slot).is_some_and(|entry| entry.dev.is_none_or(|bound| bound == dev))
         };
-        let members = joined.chain(bound).copied().filter(here);
+        let members = joined.chain(bound).filter(here);
         members.filter_map(move |slot| self.wanted_by(slot, &flow))
     }
 
     /// The sockets that want a datagram of `flow` to all on a link (RFC 1122 section 4.1.3.1).
     pub fn listeners(&self, flow: &Flow) -> impl Iterator<Item = super::Hit> {
         let flow = *flow;
-        let bound = self.ports.get(&flow.lport).into_iter().flatten();
-        bound.filter_map(move |slot| self.wanted_by(*slot, &flow))
+        self.ports.of(flow.lport).filter_map(move |slot| self.wanted_by(slot, &flow))
     }
 
     /// Whether the socket in `slot` wants a datagram to many.

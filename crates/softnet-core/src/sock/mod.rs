@@ -24,6 +24,7 @@ pub mod key;
 #[cfg(all(test, feature = "loom"))]
 mod models;
 pub mod output;
+mod ports;
 mod ready;
 pub mod scope;
 mod slot;

@@ -5,7 +5,7 @@
 // Loom's own `Arc` cannot be dropped by a model that has failed, as those with a fault must.
 use std::sync::Arc;
 
-use loom::sync::Notify;
+use loom::sync::{Mutex, Notify};
 use loom::thread;
 
 use super::key::{ANY, mapped};
@@ -13,7 +13,7 @@ use super::output::UdpHead;
 use super::*;
 use crate::SoftnetData;
 use crate::skb::{Batch, CacheSizes, HeapMemory, Region, Skb};
-use crate::sync::{AtomicU32, Mutant, Ordering, UnsafeCell, check, must_fail};
+use crate::sync::{AtomicU32, Mutant, Ordering, UnsafeCell, check, fence, must_fail};
 
 const PEER: Flow = Flow { local: mapped(0x0a00_0001), remote: mapped(0x0a00_0002), lport: 7, rport: 9 };
 
@@ -199,6 +199,88 @@ fn asleep_while_one_counts() {
     assert_eq!(inbox.slot().slot().queued(), 0);
     model.close(inbox);
     model.end();
+}
+
+/// What two threads block on: the kernel's futex. Each is queued before it compares, and fences as the kernel does.
+#[derive(Default)]
+struct Futex {
+    queue: std::sync::Mutex<Vec<usize>>,
+    asleep: [Notify; 2],
+}
+
+impl Futex {
+    fn wait(&self, thread: usize, word: &AtomicU32, value: u32) {
+        self.queue.lock().unwrap().push(thread);
+        fence(Ordering::SeqCst);
+        if word.load(Ordering::Relaxed) == value {
+            self.asleep[thread].wait();
+        }
+        self.queue.lock().unwrap().retain(|other| *other != thread);
+    }
+
+    fn wake_one(&self) {
+        fence(Ordering::SeqCst);
+        let first = self.queue.lock().unwrap().pop();
+        first.into_iter().for_each(|thread| self.asleep[thread].notify());
+    }
+}
+
+/// Two datagrams come at once, and are told as one, while two threads wait for one each.
+fn one_is_woken() {
+    let mut model = Model::new();
+    let inbox = model.open();
+    let (slot, futex) = (inbox.slot().clone(), Arc::new(Futex::default()));
+    let polls = [(), ()].map(|()| model.poller(&inbox));
+    let poller = {
+        let (slot, futex) = (slot.clone(), futex.clone());
+        thread::spawn(move || {
+            let first = polls.map(|poll| poll());
+            if first.contains(&true) && slot.slot().wait().notify() {
+                futex.wake_one();
+            }
+        })
+    };
+    let inbox = Arc::new(Mutex::new(Some(inbox)));
+    let receiver = |me: usize| {
+        let mut ctx = context(&model.region);
+        let (inbox, payload) = (inbox.clone(), model.payload.clone());
+        let (slot, futex) = (slot.clone(), futex.clone());
+        move || {
+            let mut slept = false;
+            loop {
+                let next = inbox.lock().unwrap().as_mut().and_then(|inbox| inbox.next(&mut ctx));
+                if let Some(datagram) = next {
+                    payload.read(datagram.index());
+                    datagram.free(&mut ctx);
+                    break;
+                }
+                let ticket = slot.slot().wait().ticket();
+                if !slot.slot().readiness().readable {
+                    futex.wait(me, slot.slot().wait().word(), ticket.value());
+                    slept = true;
+                }
+            }
+            if slept && slot.slot().pass_on() {
+                futex.wake_one();
+            }
+            ctx.drain();
+        }
+    };
+    let other = thread::spawn(receiver(0));
+    receiver(1)();
+    other.join().unwrap();
+    poller.join().unwrap();
+    let inbox = inbox.lock().unwrap().take();
+    inbox.into_iter().for_each(|inbox| model.close(inbox));
+    model.end();
+}
+
+#[test]
+fn one_receiver_is_woken_for_an_arrival_and_the_next_by_it() {
+    check(2, one_is_woken);
+    for m in [Mutant::NotPassedOn, Mutant::TicketNoFence, Mutant::NotifyNoFence] {
+        must_fail(m, 2, one_is_woken);
+    }
 }
 
 /// A receiver takes all that waits and hands out one while another thread looks: there is one more all the time.

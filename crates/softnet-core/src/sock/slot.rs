@@ -13,7 +13,7 @@ use crate::skb::{Batch, Closed, Flags, Region, SkbInbox};
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Mutant, Ordering, fence, mutated};
 
 /// Families that a wildcard socket takes, and its reuseport group: the word that says how a slot is used. 0: not at all.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct How(pub(super) u32);
 
 impl How {
@@ -337,6 +337,12 @@ impl Slot {
             writable: !self.held_back.load(Ordering::Acquire),
             error: self.error.load(Ordering::Acquire) != 0,
         }
+    }
+
+    /// A thread that was woken for a datagram has taken what it wanted: whether it is to wake another that is blocked, since there is
+    /// more. One notification may stand for several datagrams.
+    pub fn pass_on(&self) -> bool {
+        !mutated(Mutant::NotPassedOn) && self.readiness().readable && self.wait.notify()
     }
 
     /// Those who wait for it.

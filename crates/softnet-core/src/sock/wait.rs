@@ -5,9 +5,12 @@
 //! again at what it waits for, and blocks on the [`word`](Wait::word) while that has the ticket's value (a futex). Between the two
 //! stands a full fence on each side, so that one of them sees the other.
 //!
-//! Invariant: a thread that blocks although what it waits for was there before is woken.
+//! An arrival is for one thread: of those that are blocked one is woken for it, and wakes the next if it leaves anything
+//! ([`Slot::pass_on`](super::Slot::pass_on)), whether that came before or after it was woken. What is for all (an error, the end) wakes all.
+//!
+//! Invariant: a thread that blocks although what it waits for was there before is woken, or another is, or is about to look.
 
-use crate::sync::{AtomicU32, Mutant, Ordering, fence, mutated};
+use crate::sync::{AtomicU32, Mutant, Ordering, fence, model_failed, mutated};
 
 /// What may be done with a socket without waiting.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -48,8 +51,8 @@ impl Wait {
         Ticket { wait: self, value: self.word.load(Ordering::Acquire) }
     }
 
-    /// After a change was made visible: whether threads are blocked, which the caller wakes then. Costs a fence and a load if
-    /// nobody waits.
+    /// After a change was made visible: whether threads are blocked, of which the caller wakes one or all then. Costs a fence and
+    /// a load if nobody waits.
     #[inline]
     pub fn notify(&self) -> bool {
         if !mutated(Mutant::NotifyNoFence) {
@@ -79,7 +82,9 @@ impl Ticket<'_> {
 
 impl Drop for Ticket<'_> {
     fn drop(&mut self) {
-        self.wait.blocked.fetch_sub(1, Ordering::Relaxed);
+        if !model_failed() {
+            self.wait.blocked.fetch_sub(1, Ordering::Relaxed);
+        }
     }
 }
 

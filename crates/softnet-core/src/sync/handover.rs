@@ -213,7 +213,8 @@ impl Handover {
 
     /// Whether a push would be refused, were somebody to try now.
     pub fn is_full(&self) -> bool {
-        self.count.load(Ordering::Relaxed) >= self.limit
+        // Only what is pushed to a list that is not empty is counted; what was counted may have found it empty after all.
+        self.has_pending() && self.count.load(Ordering::Relaxed) >= self.limit
     }
 
     fn count(&self, n: u32) -> bool {
@@ -372,6 +373,21 @@ mod tests {
             }
             assert!(matches!(h.enter(&links, 1001), Entered::Full));
             assert!(owner.drain(&links).eq(0..1001));
+        }
+        assert!(owner.leave().is_ok());
+    }
+
+    #[test]
+    fn a_list_is_full_if_a_push_would_be_refused() {
+        let (h, links) = (Handover::with_limit(0), LinkTable::new(2));
+        assert!(!h.is_full(), "free");
+        let mut owner = Handover::claim(&h).ok().unwrap();
+        for _ in 0..2 {
+            assert!(!h.is_full(), "nothing is pending");
+            assert_eq!(h.push(&links, 0), Ok(true));
+            assert!(h.is_full());
+            assert_eq!(h.push(&links, 1), Err(Refused::Full));
+            assert!(owner.drain(&links).eq([0]));
         }
         assert!(owner.leave().is_ok());
     }

@@ -57,6 +57,8 @@ pub(crate) enum Mutant {
     OwnBeforePending,
     /// Whoever owns a TX queue does not look whether it was deactivated meanwhile.
     DeactivatedNotSeen,
+    /// An owner that took what was pending does not say so.
+    DrainNotSaid,
     /// The detached list is handed out as it lies, newest first.
     NotReversed,
     /// The pusher that found the list empty is not told so.
@@ -83,6 +85,8 @@ pub(crate) enum Mutant {
     NotifyNoFence,
     /// Whoever tells those who wait for a socket does not change what they block on.
     NotifyUncounted,
+    /// A thread that was woken for a datagram does not wake the next one for those that it leaves.
+    NotPassedOn,
     /// A socket receives what was meant for the one that had its slot before.
     StampNotChecked,
     /// A look-up believes a key without looking at its generation again.

@@ -398,7 +398,7 @@ impl Epoll {
         if self.busy.tid() == 0 {
             self.busy.enter();
         }
-        let mut deadline = None;
+        let (mut deadline, mut over) = (None, timeout == Some(Duration::ZERO));
         loop {
             let mut n = self.harvest(events, max.max(1));
             // Otherwise they are looked at before it sleeps.
@@ -416,31 +416,31 @@ impl Epoll {
                 self.busy.env.ctx.drain();
                 return Err(errno(Errno::NETDOWN));
             }
-            if timeout == Some(Duration::ZERO) {
+            if over {
                 return Ok(0);
             }
             // Of the whole call, busy polling included. One beyond the end of time is none.
             let until = *deadline.get_or_insert_with(|| timeout.and_then(|t| Instant::now().checked_add(t)));
+            let is_over = || until.is_some_and(|until| until <= Instant::now());
             let Epoll { busy, waiter, .. } = self;
             if busy.instance().is_some_and(|instance| instance.is_closed()) {
                 busy.set_instance(None);
             }
             if busy.params.polls() && !self.forgotten {
                 busy.busy_loop(waiter, until);
-                if waiter.is_ready() {
+                if waiter.is_ready() && !is_over() {
                     continue;
                 }
                 self.forgotten = true;
             }
             if busy.params.prefer_busy_poll {
                 busy.resume();
-                if waiter.is_ready() {
+                if waiter.is_ready() && !is_over() {
                     continue;
                 }
             }
-            if !busy.sleep(waiter, until) {
-                return Ok(0);
-            }
+            // It may have been told of what is of no interest, time and again.
+            over = !busy.sleep(waiter, until) || is_over();
         }
     }
 

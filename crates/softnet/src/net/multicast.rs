@@ -94,7 +94,7 @@ impl UdpSocket {
     }
 
     /// IPv6 multicast leaves by the device with this index, unless the `scope_id` that it is sent to says another
-    /// (`IPV6_MULTICAST_IF`); 0: by the first.
+    /// (`IPV6_MULTICAST_IF`); 0: by that which has the address that the socket is bound to, or the first.
     ///
     /// # Errors
     /// `ENODEV`: there is no such device. `EINVAL`: the socket is bound to an address on another.

@@ -382,7 +382,7 @@ fn is_of_interface(addr: Addr) -> bool {
 
 /// Tells the sockets here that got something.
 pub(super) fn tell(shared: &Shared, thread: &mut AppThread) {
-    thread.ready.drain(..).for_each(|slot| shared.sockets.notify(slot));
+    thread.ready.drain(..).for_each(|slot| shared.sockets.arrived(slot));
 }
 
 /// Hands a datagram to many over to the sockets here that want it.

@@ -77,7 +77,7 @@ impl SocketTable {
     }
 
     /// Hands the datagrams of `local`, which came by NAPI instance `napi_id` (0: were sent here), over to their sockets;
-    /// those that nobody wants come out in `nobody`. Those who wait for the slots in `ready` are to be [told](Self::notify), when
+    /// those that nobody wants come out in `nobody`. Those who wait for the slots in `ready` are to be [told](Self::arrived), when
     /// the caller has done its work.
     #[inline]
     pub(crate) fn udp_input(
@@ -156,7 +156,7 @@ impl SocketTable {
                 self.report(&report.flow, SocketError::MessageSize);
             }
         }
-        ready.into_iter().for_each(|slot| self.notify(slot));
+        ready.into_iter().for_each(|slot| self.arrived(slot));
     }
 
     /// Leaves an error with the socket that is connected by `flow`, if there is one.
@@ -172,8 +172,14 @@ impl SocketTable {
     }
 
     /// The readiness of the socket in slot `index` changed: tells those who wait for it.
-    pub(crate) fn notify(&self, index: u32) {
+    fn notify(&self, index: u32) {
         self.told.notify(index);
+    }
+
+    /// The socket in slot `index` was [handed](Self::udp_input) something while it had nothing: tells one of those who are blocked, and
+    /// those who watch it.
+    pub(crate) fn arrived(&self, index: u32) {
+        self.told.arrived(index);
     }
 
     /// Whether some path may take less than its first link, so that the slow path has to be asked.

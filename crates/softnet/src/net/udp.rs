@@ -22,6 +22,7 @@ use super::scope::{To, local_end, on_device, scope_id};
 use super::send::{Outgoing, Sending, Tx, wait_of};
 use super::table::is_group;
 use super::thread::{AppThread, with};
+use super::watch::wake;
 use crate::sender::LocalSender;
 use crate::shared::{Shared, lock};
 
@@ -199,12 +200,11 @@ impl UdpSocket {
     }
 
     /// Undoes [`connect`](Self::connect), as the kernel's to `AF_UNSPEC` does: it has no peer, receives from anybody, and is bound to
-    /// what it was before. Its
-    /// port it keeps in any case, and in its reuseport group it is as one that has just come. If it is not connected, nothing changes.
+    /// what it was before. Its port it keeps in any case, and in its reuseport group it is as one that has just come. If it is not
+    /// connected, nothing changes.
     ///
     /// # Errors
-    /// `EADDRINUSE`: somebody else has what it was bound to by now. `ENOBUFS`: its reuseport
-    /// group is full. It stays connected then.
+    /// `EADDRINUSE`: somebody else has what it was bound to by now. `ENOBUFS`: its reuseport group is full. It stays connected then.
     pub fn disconnect(&self) -> io::Result<()> {
         let Inner { shared, rx, tx, slot, .. } = &*self.0;
         let (mut tx, mut rx) = (lock(tx), lock(rx));
@@ -352,6 +352,10 @@ impl UdpSocket {
             });
             // What came before an error is received before it is told.
             if let Some(taken) = taken {
+                // It may have been woken for more than it took.
+                if until.is_some() && self.slot().pass_on() {
+                    wake(self.slot(), 1);
+                }
                 return Ok(taken);
             }
             self.check()?;

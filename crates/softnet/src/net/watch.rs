@@ -9,7 +9,7 @@ use std::sync::{Arc, OnceLock};
 
 use arc_swap::ArcSwapOption;
 use rustix::thread::futex;
-use softnet_core::sock::{ReadyList, Sockets};
+use softnet_core::sock::{ReadyList, Slot, Sockets};
 
 use crate::wake::Waker;
 
@@ -129,6 +129,12 @@ impl Watchers {
     }
 }
 
+/// Wakes up to so many of the threads that are blocked on `slot`.
+pub(super) fn wake(slot: &Slot, threads: u32) {
+    // It can't fail: the word is there.
+    let _ = futex::wake(slot.wait().word(), futex::Flags::PRIVATE, threads);
+}
+
 fn tell(watchers: &[Watch]) {
     let mut exclusive: Option<(&Arc<Set>, u32)> = None;
     for watch in watchers {
@@ -162,10 +168,18 @@ impl Told {
 
     /// The readiness of the socket in slot `index` changed: tells those who wait for it.
     pub(crate) fn notify(&self, index: u32) {
+        self.tell(index, i32::MAX as u32);
+    }
+
+    /// The same after datagrams came to the socket while it had none: of those who are blocked in a call, one is enough.
+    pub(super) fn arrived(&self, index: u32) {
+        self.tell(index, 1);
+    }
+
+    fn tell(&self, index: u32, threads: u32) {
         let Some(slot) = self.sockets.slot(index) else { return };
         if slot.wait().notify() {
-            // It can't fail: the word is there.
-            let _ = futex::wake(slot.wait().word(), futex::Flags::PRIVATE, i32::MAX as u32);
+            wake(slot, threads);
         }
         self.watchers.notify(index);
     }

@@ -3,6 +3,8 @@
 use std::time::Duration;
 
 use rustix::event::{EventfdFlags, eventfd};
+use rustix::io::dup2;
+use softnet::busy_poll::EpollParams;
 use softnet::net::{Epoll, Event, Interest};
 
 use super::epoll::{AT_ONCE, HOUR, PREFER, bind, deliver, drain, now};
@@ -72,6 +74,34 @@ fn a_descriptor_that_was_deleted_is_not_told_any_more() {
     epoll.ctl().delete_fd(&fds[first as usize]).unwrap();
     assert_eq!(now(&mut epoll, 9), [(7, false, true)]);
     drop(epoll);
+    world.end(lanes);
+}
+
+/// The kernel tells of a file that was closed as long as somebody else has it open: that is nobody's event, and does not keep a
+/// thread beyond its time-out.
+#[test]
+fn what_is_told_in_vain_does_not_prolong_a_wait() {
+    let (world, lanes, handle) = start(&[1], true);
+    let (mut fd, silent) = (rung(), eventfd(0, EventfdFlags::NONBLOCK).unwrap());
+    let still_open = fd.try_clone().unwrap();
+    for params in [EpollParams::default(), PREFER, EpollParams { busy_poll_usecs: 100, ..PREFER }] {
+        let mut epoll = Epoll::new(&handle).unwrap();
+        epoll.set_params(params).unwrap();
+        epoll.ctl().add_fd(&fd, Interest::IN, 1).unwrap();
+        dup2(&silent, &mut fd).unwrap();
+        epoll.ctl().add_fd(&fd, Interest::IN, 2).unwrap();
+        let waits = std::thread::spawn(move || {
+            let n = epoll.wait(&mut Vec::new(), 9, Some(Duration::from_millis(5))).unwrap();
+            (epoll, n)
+        });
+        until("the time is over", || waits.is_finished());
+        let (mut epoll, n) = waits.join().unwrap();
+        assert_eq!(n, 0);
+        rustix::io::write(&silent, &1u64.to_ne_bytes()).unwrap();
+        assert_eq!(tokens(&mut epoll, 9), [2]);
+        rustix::io::read(&silent, &mut [0; 8]).unwrap();
+        dup2(&still_open, &mut fd).unwrap();
+    }
     world.end(lanes);
 }
 

@@ -23,5 +23,6 @@ mod traffic;
 mod udp;
 mod udp_long;
 mod udp_rules;
+mod udp_wake;
 mod world;
 mod xps;

@@ -9,7 +9,8 @@ use super::super::neigh::Heard;
 use super::super::slow::{Iface, Outbox, Refused, SlowPath, View};
 use super::super::{ETH_LEN, MacAddr, is_group};
 use super::addr::{
-    group_scope, is_group_of_link, is_link_local, is_martian_destination, never_on_a_wire, solicited_node,
+    ALL_NODES, group_scope, is_group_of_link, is_link_local, is_martian_destination, never_on_a_wire,
+    solicited_node,
 };
 use super::header::{Ipv6Header, Refusal, Upper, check_hop_by_hop, next, receive, validate};
 use super::icmp::{Icmp6Error, build_error, echo_reply, is_echo_request, message_sum};
@@ -144,8 +145,8 @@ impl SlowPath {
         Ok(())
     }
 
-    /// A packet to a group. softnet itself is in those of its addresses, for neighbour discovery; of any other the sockets
-    /// know whether they are in it. Nothing is forwarded.
+    /// A packet to a group. softnet itself is in those of its addresses and in that of all, for neighbour discovery; of any
+    /// other the sockets know whether they are in it. Nothing is forwarded.
     pub(super) fn group6(
         &mut self,
         ctx: &mut SoftnetData,
@@ -171,6 +172,12 @@ impl SlowPath {
             }
             Ok(Upper { protocol: next::FRAGMENT, .. }) => {
                 return self.fragment6(ctx, view, skb, received, out);
+            }
+            // Who tells all that he has moved tells those that know him (RFC 4861 section 7.2.6).
+            Ok(Upper { protocol: next::ICMPV6, at, .. })
+                if received.dst == ALL_NODES && packet(&skb).get(at) == Some(&nd::ADVERTISEMENT) =>
+            {
+                return self.local6(ctx, view, skb, received, out);
             }
             Ok(_) => DropReason::IpInvalidDest,
             Err(Refusal::Drop(reason)) => reason,

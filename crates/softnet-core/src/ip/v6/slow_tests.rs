@@ -341,6 +341,40 @@ fn nobody_else_speaks_for_us() {
     assert_eq!(heard(&sent[0]).3, ALL_NODES);
 }
 
+/// Who moved tells everybody: those that know him believe it, if he insists, and nobody learns of a stranger.
+#[test]
+fn a_neighbour_that_moved_tells_all() {
+    const NEW_MAC: MacAddr = [2, 0, 0, 0, 0, 0x99];
+    let says = |target: Ipv6Addr, flags: u8| {
+        let message = [&[136, 0, 0, 0, flags, 0, 0, 0][..], &target.octets(), &[2, 1], &NEW_MAC].concat();
+        icmp(0, target, ALL_NODES, 255, &message)
+    };
+    let to_client = udp(1, SERVER, CLIENT, 64, 10);
+    for (flags, mac) in [(0, CLIENT_MAC), (0x20, NEW_MAC)] {
+        let mut world = World::acquainted();
+        assert!(world.one(0, says(CLIENT, flags)).is_empty());
+        assert_eq!(world.state(CLIENT), NeighState::Stale);
+        let sent = world.one(1, to_client.clone());
+        assert_forwarded(&sent[0], &to_client, 0, mac);
+        // What is in use is asked whether it is still so.
+        assert_eq!(world.state(CLIENT), NeighState::Delay);
+    }
+    let mut world = World::acquainted();
+    let known = world.slow.neighbours().entries().len();
+    assert!(world.one(0, says("2001:db8::77".parse().unwrap(), 0x20)).is_empty());
+    assert_eq!(world.slow.neighbours().entries().len(), known);
+    world.refused(says(CLIENT, 0x60), DropReason::NdiscMalformed, None);
+    // Nothing else is taken that is to all.
+    world.refused(
+        icmp(0, CLIENT, ALL_NODES, 64, &[128, 0, 0, 0, 0, 1, 0, 1]),
+        DropReason::IpInvalidDest,
+        None,
+    );
+    world.refused(ip(0, CLIENT, ALL_NODES, 64, next::NONE, &[]), DropReason::IpInvalidDest, None);
+    world.ifaces[0].as_mut().unwrap().addresses6.clear();
+    world.refused(says(CLIENT, 0x20), DropReason::IpInvalidDest, None);
+}
+
 #[test]
 fn a_device_that_is_gone_holds_nothing() {
     let mut world = World::new();

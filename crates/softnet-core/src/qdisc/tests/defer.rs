@@ -25,7 +25,9 @@ fn ids(list: &DeferList<Wire>) -> Vec<u8> {
     ids
 }
 
-const LED: Sent = Sent::Led { verdict: Verdict::Success, after: After::Idle };
+const LED: Sent = Sent::Led { verdict: Verdict::Success, after: After::Idle, drained: false };
+/// It sent what others handed over, too.
+const LED_FOR_ALL: Sent = Sent::Led { verdict: Verdict::Success, after: After::Idle, drained: true };
 
 #[test]
 fn those_who_come_while_a_batch_is_on_the_wire_hand_over_and_the_owner_sends_for_all() {
@@ -48,7 +50,7 @@ fn those_who_come_while_a_batch_is_on_the_wire_hand_over_and_the_owner_sends_for
             assert!(sent == Sent::Deferred && batch.is_empty() && to_free.is_empty());
         }
     };
-    assert_eq!(list.send(during, 0, Origin::Local, &mut a, &mut world.to_free), LED);
+    assert_eq!(list.send(during, 0, Origin::Local, &mut a, &mut world.to_free), LED_FOR_ALL);
     let mut lead = list.lead().unwrap();
     assert_eq!((lead.ring().ids(), &lead.ring().calls[..]), (b"ABCD".to_vec(), &[1, 2, 1][..]));
     let totals = lead.change(|qdisc| qdisc.stats().totals()).unwrap();
@@ -106,7 +108,7 @@ fn bypass_only_if_nothing_is_queued_and_the_ring_has_room() {
     let mut batches = [world.batch([1, 2]), world.batch([3]), world.batch([4])];
     assert_eq!(send(&mut world, &list, &mut batches[0]), LED);
     for batch in &mut batches[1..] {
-        let sent = Sent::Led { verdict: Verdict::Success, after: After::Stopped };
+        let sent = Sent::Led { verdict: Verdict::Success, after: After::Stopped, drained: false };
         assert_eq!(send(&mut world, &list, batch), sent);
     }
     // There is room again, but others wait: an urgent packet does not pass by them, it is sorted in.
@@ -125,7 +127,7 @@ fn the_owner_learns_what_became_of_its_packets() {
     let mut world = World::new();
     let list = list(&world, "pfifo limit 2", 1000);
     set(&list, 0, 0);
-    let led = |verdict| Sent::Led { verdict, after: After::Stopped };
+    let led = |verdict| Sent::Led { verdict, after: After::Stopped, drained: false };
     let mut batches = [world.batch([1]), world.batch([2, 3]), world.batch([4])];
     assert_eq!(send(&mut world, &list, &mut batches[0]), led(Verdict::Success));
     assert_eq!(send(&mut world, &list, &mut batches[1]), led(Verdict::Drop), "the second did not fit");
@@ -144,7 +146,7 @@ fn what_the_ring_refuses_leaves_first() {
     let list = list(&world, "pfifo", 1000);
     // It says 100 and takes 3: once for a batch that passes by, once for one that was queued.
     set(&list, 100, 3);
-    let stopped = Sent::Led { verdict: Verdict::Success, after: After::Stopped };
+    let stopped = Sent::Led { verdict: Verdict::Success, after: After::Stopped, drained: false };
     let mut batches = [world.batch(0..5), world.batch(5..9)];
     assert_eq!(send(&mut world, &list, &mut batches[0]), stopped);
     let stats = list.lead().unwrap().change(|qdisc| qdisc.stats().clone()).unwrap();
@@ -177,7 +179,7 @@ fn deactivated_while_owned_drops_each_once() {
     assert_eq!(lead.finish(&mut || (), 0, &mut world.to_free), After::Idle);
     let ready = DropReason::DevReady;
     assert_eq!(world.dropped(), [(2, ready), (3, ready), (4, ready), (1, DropReason::Shutdown)]);
-    let refused = Sent::Led { verdict: Verdict::Drop, after: After::Idle };
+    let refused = Sent::Led { verdict: Verdict::Drop, after: After::Idle, drained: false };
     assert_eq!(send(&mut world, &list, &mut batches[3]), refused);
     assert_eq!(world.dropped(), [(5, ready)]);
     assert!(ids(&list).is_empty());
@@ -197,7 +199,7 @@ fn an_owner_parks_when_it_has_taken_its_share_and_senders_hand_over_until_there_
         }
     };
     let mut first = world.batch([0]);
-    let again = Sent::Led { verdict: Verdict::Success, after: After::Again };
+    let again = Sent::Led { verdict: Verdict::Success, after: After::Again, drained: true };
     assert_eq!(list.send(during, 0, Origin::Local, &mut first, &mut world.to_free), again);
     // One is pending, and four may be.
     for id in 100..103 {
@@ -249,9 +251,9 @@ fn without_a_discipline_the_ring_takes_all_or_it_is_dropped() {
         }
     };
     let mut batch = world.batch([1, 2]);
-    assert_eq!(list.send(during, 0, Origin::Local, &mut batch, &mut world.to_free), LED);
+    assert_eq!(list.send(during, 0, Origin::Local, &mut batch, &mut world.to_free), LED_FOR_ALL);
     let mut late = world.batch([6]);
-    let dropped = Sent::Led { verdict: Verdict::Drop, after: After::Idle };
+    let dropped = Sent::Led { verdict: Verdict::Drop, after: After::Idle, drained: false };
     assert_eq!(send(&mut world, &list, &mut late), dropped);
     assert_eq!(world.dropped(), [(5, DropReason::FullRing), (6, DropReason::FullRing)]);
     assert_eq!(ids(&list), [1, 2, 3, 4]);

@@ -135,7 +135,7 @@ impl<L: RootLock<Root>> TxQueue for Locked<L> {
             Found::Done(after) => after,
             Found::Runs(wire) => self.go_on(wire, ctx, now, &mut out, to_free),
         };
-        Sent::Led { verdict, after }
+        Sent::Led { verdict, after, drained: false }
     }
 
     fn run(&self, ctx: &mut SoftnetData, now: u64, to_free: &mut ToFree) -> Option<After> {

@@ -1,0 +1,138 @@
+//! Who is bound to which port, so that whether another may be is known at once, however many there are. Used by the
+//! table's one writer.
+//!
+//! Invariant: a tally counts exactly the sockets that were added and not removed since.
+
+use std::collections::{BTreeSet, HashMap};
+
+use super::key::{ANY, Addr};
+use super::slot::How;
+
+/// What decides whether two sockets may share a port: the local end of what a socket is bound or connected to, the families it
+/// takes, and whether it shares address and port with others that say so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Bound {
+    pub(super) local: Addr,
+    pub(super) port: u16,
+    /// Without a group.
+    pub(super) how: How,
+    /// Of a group: the device on which it is meant; on any, if none is said.
+    pub(super) dev: Option<u16>,
+    pub(super) reuseport: bool,
+}
+
+/// See the [module](self).
+#[derive(Default)]
+pub(super) struct Ports(HashMap<u16, Port>);
+
+#[derive(Default)]
+struct Port {
+    slots: BTreeSet<u32>,
+    locals: HashMap<Addr, Tally>,
+}
+
+/// Sockets of one address and port, by families, device, and whether they share.
+#[derive(Default)]
+struct Tally(HashMap<(How, Option<u16>, bool), usize>);
+
+impl Tally {
+    fn conflicts(&self, new: &Bound) -> bool {
+        self.0.keys().any(|(how, dev, reuseport)| {
+            let same_device = dev.zip(new.dev).is_none_or(|(dev, other)| dev == other);
+            how.overlaps(new.how) && same_device && !(*reuseport && new.reuseport)
+        })
+    }
+}
+
+impl Ports {
+    /// The socket in `slot` is bound so. It is added once.
+    pub(super) fn add(&mut self, slot: u32, bound: &Bound) {
+        let port = self.0.entry(bound.port).or_default();
+        port.slots.insert(slot);
+        let tally = port.locals.entry(bound.local).or_default();
+        *tally.0.entry((bound.how, bound.dev, bound.reuseport)).or_default() += 1;
+    }
+
+    /// It is no more.
+    pub(super) fn remove(&mut self, slot: u32, bound: &Bound) {
+        let Some(port) = self.0.get_mut(&bound.port) else { return };
+        if !port.slots.remove(&slot) {
+            return;
+        }
+        if let Some(tally) = port.locals.get_mut(&bound.local) {
+            let alike = (bound.how, bound.dev, bound.reuseport);
+            if let Some(count) = tally.0.get_mut(&alike) {
+                *count -= 1;
+                if *count == 0 {
+                    tally.0.remove(&alike);
+                }
+            }
+            if tally.0.is_empty() {
+                port.locals.remove(&bound.local);
+            }
+        }
+        if port.slots.is_empty() {
+            self.0.remove(&bound.port);
+        }
+    }
+
+    /// Whether a socket that is bound so must not be beside those that are there.
+    pub(super) fn conflicts(&self, new: &Bound) -> bool {
+        let Some(port) = self.0.get(&new.port) else { return false };
+        if new.local == ANY {
+            return port.locals.values().any(|tally| tally.conflicts(new));
+        }
+        [new.local, ANY].iter().filter_map(|local| port.locals.get(local)).any(|tally| tally.conflicts(new))
+    }
+
+    /// Those that are bound to `port`.
+    pub(super) fn of(&self, port: u16) -> impl Iterator<Item = u32> {
+        self.0.get(&port).into_iter().flat_map(|port| port.slots.iter().copied())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn bound() -> impl Strategy<Value = Bound> {
+        let how =
+            prop::sample::select(vec![How::new(true, false), How::new(false, true), How::new(true, true)]);
+        let dev = prop::sample::select(vec![None, Some(0), Some(1)]);
+        (prop::sample::select(vec![ANY, 1, 2]), 1u16..3, how, dev, any::<bool>())
+            .prop_map(|(local, port, how, dev, reuseport)| Bound { local, port, how, dev, reuseport })
+    }
+
+    /// What the rule is, one socket against another.
+    fn collide(a: &Bound, b: &Bound) -> bool {
+        a.port == b.port
+            && (a.local == b.local || a.local == ANY || b.local == ANY)
+            && a.how.overlaps(b.how)
+            && (a.dev.is_none() || b.dev.is_none() || a.dev == b.dev)
+            && !(a.reuseport && b.reuseport)
+    }
+
+    proptest! {
+        #[test]
+        fn is_what_comparing_with_each_says(steps in prop::collection::vec((bound(), any::<prop::sample::Index>(), any::<bool>()), 1..60)) {
+            let (mut ports, mut all) = (Ports::default(), Vec::<(u32, Bound)>::new());
+            for (slot, (new, which, add)) in (0u32..).zip(steps) {
+                prop_assert_eq!(ports.conflicts(&new), all.iter().any(|(_, other)| collide(&new, other)));
+                if add || all.is_empty() {
+                    ports.add(slot, &new);
+                    all.push((slot, new));
+                } else {
+                    let (slot, bound) = all.swap_remove(which.index(all.len()));
+                    ports.remove(slot, &bound);
+                }
+                let mut of: Vec<u32> = all.iter().filter(|(_, b)| b.port == new.port).map(|(s, _)| *s).collect();
+                of.sort_unstable();
+                prop_assert_eq!(ports.of(new.port).collect::<Vec<_>>(), of);
+            }
+            all.iter().for_each(|(slot, bound)| ports.remove(*slot, bound));
+            prop_assert!(ports.0.is_empty());
+        }
+    }
+}
