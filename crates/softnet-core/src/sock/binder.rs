@@ -70,6 +70,7 @@ pub enum BindError {
 struct Entry {
     key: Flow,
     how: How,
+    /// See [`Bind::dev`].
     dev: Option<u16>,
     /// What it was bound to, and for which families, before it was connected.
     bound: (Addr, How),

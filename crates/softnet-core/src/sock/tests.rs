@@ -6,6 +6,7 @@ use proptest::prelude::*;
 
 use super::key::{ANY, Addr, addr_of, mapped};
 use super::output::UdpHead;
+use super::scope::scoped;
 use super::*;
 use crate::SoftnetData;
 use crate::ip::checksum;
@@ -474,6 +475,64 @@ fn members_of_a_group_get_a_copy_each() {
         world.close(inbox);
     }
     assert!(!world.binder.has_members(group.local, 1), "closed sockets are no members");
+}
+
+/// Two links with the same addresses: what is sent on one has no scope in it, and comes to the socket there, and there alone.
+#[test]
+fn link_local_flows_are_told_apart_by_the_device() {
+    let mut world = World::new();
+    let flows = [0, 1].map(|dev| {
+        let Flow { local, remote, lport, rport } = flow("fe80::1", 7, "fe80::9", 9);
+        Flow { local: scoped(local, dev), remote: scoped(remote, dev), lport, rport }
+    });
+    let mut bound = flows.map(|flow| world.binder.open(&bind(flow.local, 7)).unwrap());
+    assert!(world.binder.open(&bind(flows[0].local, 7)).is_err());
+    for (dev, flow) in flows.iter().enumerate() {
+        let skb = world.datagram(flow, b"by this link");
+        assert_eq!(usize::from(skb.head().dev), dev);
+        assert_eq!(
+            (&skb.data()[22..26], &skb.data()[38..42]),
+            (&[0xfe, 0x80, 0, 0][..], &[0xfe, 0x80, 0, 0][..])
+        );
+        let sent = Flow { local: flow.remote, remote: flow.local, lport: flow.rport, rport: flow.lport };
+        assert_eq!(error::of_sent(&skb.data()[14..], dev as u16), Some(sent));
+        world.receive(vec![skb]);
+        assert_eq!(world.payloads(&mut bound[1 - dev]), [[0; 0]; 0]);
+        assert_eq!(bound[dev].peek(&mut world.ctx).map(|datagram| *datagram.flow()), Some(*flow));
+        assert_eq!(world.payloads(&mut bound[dev]), [b"by this link"]);
+    }
+    bound.into_iter().for_each(|inbox| _ = world.close(inbox));
+}
+
+/// Of sockets bound to a group of one link, each hears of its own; to all nodes, whoever is bound to the port.
+#[test]
+fn groups_of_one_link_are_the_devices_that_were_said() {
+    let mut world = World::new();
+    let group = flow("ff02::1234", 7, "2001:db8::9", 5);
+    let on = |local, dev| Bind { dev: Some(dev), ..bind(local, 7) };
+    let inboxes = [0, 1].map(|dev| world.binder.open(&on(group.local, dev)).unwrap());
+    assert_eq!(world.binder.open(&on(group.local, 1)).err(), Some(BindError::InUse));
+    assert_eq!(world.binder.open(&bind(group.local, 7)).err(), Some(BindError::InUse), "on any of them");
+    let [first, second] = inboxes.each_ref().map(|inbox| inbox.slot().index());
+    for index in [first, second] {
+        for dev in [0, 1] {
+            world.binder.join(index, group.local, dev).unwrap();
+        }
+        assert_eq!(world.binder.joined(index, group.local), Some(0));
+    }
+    let members = |world: &World, flow: &Flow, dev| {
+        world.binder.members(flow, dev).map(|hit| hit.slot).collect::<Vec<_>>()
+    };
+    for (dev, slots) in [(0, vec![first]), (1, vec![second]), (2, vec![])] {
+        assert_eq!(members(&world, &group, dev), slots, "device {dev}");
+    }
+    let all = flow("ff02::1", 8, "2001:db8::9", 5);
+    let share = |local, v4, v6| Bind { port: 8, v4, v6, reuseport: true, ..bind(local, 8) };
+    let binds = [share(ANY, true, true), share(ANY, false, true), share(ANY, true, false)];
+    let nodes = binds.map(|bind| world.binder.open(&bind).unwrap());
+    let both = nodes.each_ref().map(|inbox| inbox.slot().index())[..2].to_vec();
+    assert_eq!(members(&world, &all, 5), both, "those that take IPv6");
+    inboxes.into_iter().chain(nodes).for_each(|inbox| _ = world.close(inbox));
 }
 
 #[test]

@@ -359,7 +359,7 @@ fn neighbours(config: &Config, devices_complete: bool, found: &mut Vec<Found>) {
         }
         let Some(device) = known_device(config, at.key("dev"), &neighbour.dev, found) else { continue };
         let on_link = device.addresses.iter().any(|own| own.has_host(address))
-            || is_link_local(address) && device.speaks_ipv6();
+            || is_link_local(address) && device.speaks_ipv6() && never_a_host(address).is_none();
         if device.addresses.iter().any(|own| own.addr() == address) {
             let message = format!("expected another host, but {address} is softnet's own address");
             found.push(Found::new(at.key("address"), message));

@@ -109,6 +109,10 @@ fn one_error_each() {
             "neighbour.address: expected a host on eth2 (10.0.2.0/24), found fe80::9",
         ),
         (
+            "[[neighbour]]\ndev = \"eth1\"\naddress = \"fe80:1::9\"\nmac = \"02:00:00:00:00:09\"",
+            "neighbour.address: expected a host on eth1 (10.0.0.0/24, 2001:db8::/64), found fe80:1::9",
+        ),
+        (
             "[[device]]\nname = \"eth3\"\naddresses = [\"2001:db8::3/65\"]",
             "device.addresses: 2001:db8::3/65 overlaps 2001:db8::1/64 of \"eth1\"; expected every network on one device only",
         ),

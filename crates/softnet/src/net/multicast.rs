@@ -1,8 +1,11 @@
 //! Multicast of IPv6, as `std` and the kernel's sockets have it (RFC 3493 section 5.2): who gets what is sent to a group, and
 //! by which device a socket sends there.
 //!
-//! A membership is one socket's on one device. Who is no member gets nothing, but of what is sent to all nodes on a link
-//! (ff02::1), which every socket is a member of that is bound to its port, and to no other address.
+//! A membership is one socket's on one device. Who is no member gets nothing (as with `IPV6_MULTICAST_ALL` off), but of what
+//! is sent to all nodes on a link (ff02::1): these are all sockets that are bound to the port, and to no other address, as the
+//! kernel has it. An AF_XDP device leaves what is sent to all nodes to the kernel, though, until a socket joins them.
+//!
+//! Where the kernel lets a `scope_id` choose the device for groups of one link only, it does so for any group here.
 
 use std::io;
 use std::net::Ipv6Addr;
@@ -22,10 +25,11 @@ use crate::shared::lock;
 
 impl UdpSocket {
     /// Makes it a member of `group` on the device with this index (see [`if_nametoindex`](super::Handle::if_nametoindex)); 0: on the
-    /// first that speaks IPv6.
+    /// first that speaks IPv6. Of the device it is as with [`join_multicast_v4`](Self::join_multicast_v4), with MLD in the place of
+    /// IGMP.
     ///
     /// # Errors
-    /// `EINVAL`: it is no group. `ENODEV`: there is no such device, or it has no IPv6 address now. `EADDRINUSE`: it is a
+    /// As there, and `EINVAL`: it is no group. `ENODEV`: there is no such device, or it has no IPv6 address now. `EADDRINUSE`: it is a
     /// member. `ENOBUFS`: it has as many memberships as it may. `ENOPROTOOPT`: it is a socket of IPv4.
     pub fn join_multicast_v6(&self, group: &Ipv6Addr, interface: u32) -> io::Result<()> {
         let (inner, group) = (self.inner(), self.group6(group)?);
@@ -90,7 +94,7 @@ impl UdpSocket {
     }
 
     /// IPv6 multicast leaves by the device with this index, unless the `scope_id` that it is sent to says another
-    /// (`IPV6_MULTICAST_IF`); 0: by the first.
+    /// (`IPV6_MULTICAST_IF`); 0: by that which has the address that the socket is bound to, or the first.
     ///
     /// # Errors
     /// `ENODEV`: there is no such device. `EINVAL`: the socket is bound to an address on another.

@@ -131,7 +131,8 @@ fn first<T>(addr: impl ToSocketAddrs, mut f: impl FnMut(SocketAddr) -> io::Resul
 
 impl UdpSocket {
     /// A socket on a stack, bound to `addr`: one of the stack's own addresses, `0.0.0.0`, `::` (both families), or a
-    /// multicast group. Port 0 stands for any that is free.
+    /// multicast group. Port 0 stands for any that is free. A link-local address, or group of one link, needs a `scope_id`,
+    /// which is an index of the stack's ([`if_nametoindex`](Handle::if_nametoindex)); the socket sends by that device alone.
     pub fn bind(on: &Handle, addr: impl ToSocketAddrs) -> io::Result<UdpSocket> {
         Self::builder(on).bind(addr)
     }
@@ -228,7 +229,8 @@ impl UdpSocket {
         To::new(&self.0.shared, ip, addr.port(), scope_id(&addr)).map_err(errno)
     }
 
-    /// Sends a datagram to `addr`. Returns its length.
+    /// Sends a datagram to `addr`. Returns its length. To a link-local address with a `scope_id` of 0, it goes by the device that
+    /// the socket is bound to; if that is none, it is an error (`EINVAL`).
     pub fn send_to(&self, payload: &[u8], addr: impl ToSocketAddrs) -> io::Result<usize> {
         let addr = addr.to_socket_addrs()?.next().ok_or_else(|| errno(Errno::INVAL))?;
         let to = self.destination(addr)?;
@@ -498,7 +500,8 @@ impl UdpSocket {
         Ok(self.0.options.multicast_loop.load(Ordering::Relaxed))
     }
 
-    /// Sets the time to live of multicast datagrams that it sends, 0 to 255; 1 by default.
+    /// Sets the time to live of IPv4 multicast datagrams that it sends, 0 to 255; 1 by default. With 0 they are for members here
+    /// alone.
     pub fn set_multicast_ttl_v4(&self, ttl: u32) -> io::Result<()> {
         if ttl > 255 {
             return Err(errno(Errno::INVAL));

@@ -130,9 +130,20 @@ fn connections_on_two_links_are_two() {
         // About what only the other one sent: from this link it says nothing.
         let mut foreign = frame.clone();
         foreign[14 + 10..14 + 12].copy_from_slice(&[0, 2 - port as u8]);
-        let scoped = unreachable6(port, HOST, &foreign);
+        let scoped = unreachable6(port, (HOST, OWN), &foreign);
         assert_eq!(lanes[port].send(&[scoped]), 1);
-        assert_eq!(lanes[port].send(&[unreachable6(port, HOST, &frame)]), 1);
+        let ignored = || {
+            world
+                .view
+                .drops()
+                .iter()
+                .filter(|row| row.reason == "icmp_ignored")
+                .map(|row| row.packets)
+                .sum::<u64>()
+        };
+        until("it is ignored", || ignored() == port as u64 + 1);
+        assert!(sockets.iter().all(|socket| !socket.readiness().error));
+        assert_eq!(lanes[port].send(&[unreachable6(port, (HOST, OWN), &frame)]), 1);
         until("the socket is told", || sockets[port].readiness().error);
         assert!(!sockets[1 - port].readiness().error);
         assert_eq!(sockets[port].send(b"x").unwrap_err().kind(), ErrorKind::ConnectionRefused);

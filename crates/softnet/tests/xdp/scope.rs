@@ -97,6 +97,11 @@ fn link_local_addresses_are_spoken_to_and_from() {
             sent.is_err_and(|e| refused(e.kind()))
                 || bound.recv(&mut [0; 9]).is_err_and(|e| refused(e.kind()))
         });
+        client.connect(on(ours, 9, eth0)).unwrap();
+        until("softnet refuses", || {
+            let _ = client.send(b"anybody there?");
+            client.recv(&mut [0; 9]).is_err_and(|error| refused(error.kind()))
+        });
         // Nobody has that address on this link.
         let nobody = socket(&world, (Ipv6Addr::UNSPECIFIED, 0));
         nobody.connect(on(Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0x77), 9, index)).unwrap();

@@ -5,7 +5,8 @@
 //! [`SlowPath`](super::slow::SlowPath). As there, nothing reads a clock or sends a packet.
 //!
 //! Not there: router advertisements (softnet sends none and takes none: addresses and routes are configured), redirects,
-//! duplicate address detection of softnet's own addresses (others are told when they try to take one), multicast routing.
+//! duplicate address detection of softnet's own addresses (others are told when they try to take one), multicast routing
+//! (datagrams to groups are left to sockets).
 
 pub mod addr;
 pub mod fib;
