@@ -402,7 +402,8 @@ impl Epoll {
         loop {
             let mut n = self.harvest(events, max.max(1));
             // Otherwise they are looked at before it sleeps.
-            if n == 0 && timeout == Some(Duration::ZERO) && self.waiter.look_now() {
+            let sleeps = || timeout != Some(Duration::ZERO) && !self.ctl.shared.sockets.is_stopped();
+            if n == 0 && !sleeps() && self.waiter.look_now() {
                 n = self.harvest(events, max.max(1));
             }
             if n > 0 {
