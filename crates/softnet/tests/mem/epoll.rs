@@ -310,10 +310,13 @@ fn every_sleeper_learns_that_the_stack_stopped() {
     rustix::io::write(&fd, &1u64.to_ne_bytes()).unwrap();
     for (i, mut epoll) in sets.into_iter().enumerate() {
         let mut events = Vec::new();
-        let result = epoll.wait(&mut events, 9, None);
-        match i & 2 {
-            0 => assert_eq!(result.unwrap_err().kind(), ErrorKind::NetworkDown),
-            _ => assert_eq!((result.unwrap(), events[0].token), (1, 2)),
+        // However short ago it was looked for.
+        for _ in 0..3 {
+            let result = epoll.wait(&mut events, 9, None);
+            match i & 2 {
+                0 => assert_eq!(result.unwrap_err().kind(), ErrorKind::NetworkDown),
+                _ => assert_eq!((result.unwrap(), events[0].token), (1, 2)),
+            }
         }
     }
     let mut epoll = Epoll::new(&handle).unwrap();
