@@ -128,17 +128,24 @@ pub(super) fn find(tables: &Tables, to: &To, ends: &Ends, broadcast: bool) -> Re
     }
     let way = match unmapped(dst) {
         Some(dst) => find4(tables, dst, src.and_then(unmapped), ends.multicast_dev, broadcast),
-        None if dst == ANY => Err(Errno::INVAL),
-        None if is_group(dst) => find_group6(tables, to, ends),
-        None => find6(tables, dst, src, ends.device()),
+        None => find6(tables, to, ends),
     }?;
     // It must not be seen on any wire (RFC 1122 section 3.2.1.3(g), RFC 4291 section 2.5.3).
     let from_loopback = unmapped(way.src).map_or(way.src == LOCALHOST6, is_loopback);
     if way.next != Next::Local && from_loopback { Err(Errno::INVAL) } else { Ok(way) }
 }
 
-/// The same of IPv6, to one host. Whoever is `bound` to a device leaves by no other: his address means nothing there.
-fn find6(tables: &Tables, dst: Addr, src: Option<Addr>, bound: Option<u16>) -> Result<Way, Errno> {
+/// The same of IPv6.
+fn find6(tables: &Tables, to: &To, ends: &Ends) -> Result<Way, Errno> {
+    match to.addr {
+        ANY => Err(Errno::INVAL),
+        dst if is_group(dst) => find_group6(tables, to, ends),
+        dst => find_host6(tables, dst, ends.source(), ends.device()),
+    }
+}
+
+/// The same, to one host. Whoever is `bound` to a device leaves by no other: his address means nothing there.
+fn find_host6(tables: &Tables, dst: Addr, src: Option<Addr>, bound: Option<u16>) -> Result<Way, Errno> {
     let here = Way { next: Next::Local, src: src.unwrap_or(dst), mtu: LOCAL_MTU };
     let elsewhere = |dev: u16| bound.is_some_and(|bound| bound != dev);
     if dst == LOCALHOST6 {

@@ -8,7 +8,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use rustix::io::Errno;
 use softnet_core::ip::v6::addr::is_group_of_link;
-use softnet_core::sock::key::{Addr, addr_of, socket_addr};
+use softnet_core::sock::key::{Addr, addr_of, is_v4, socket_addr};
 use softnet_core::sock::scope::{self, index_of, is_link_local, scoped};
 
 use super::Handle;
@@ -28,18 +28,25 @@ pub(super) struct To {
 impl To {
     /// What a program calls `ip`, on the device that it calls `index` (0: it does not say). For an address that is on no link
     /// in particular it makes no difference.
+    #[inline]
     pub(super) fn new(shared: &Shared, ip: IpAddr, port: u16, index: u32) -> Result<To, Errno> {
         let addr = addr_of(ip);
         let to = To { addr, port, dev: None };
+        if index == 0 && !is_link_local(addr) { Ok(to) } else { to.on(shared, index) }
+    }
+
+    #[cold]
+    fn on(self, shared: &Shared, index: u32) -> Result<To, Errno> {
+        let To { addr, .. } = self;
         if scope::scope_id(addr) != 0 {
             return Err(Errno::NETUNREACH);
         }
-        let (local, group) = (is_link_local(addr), ip.is_ipv6() && is_group(addr));
+        let (local, group) = (is_link_local(addr), !is_v4(addr) && is_group(addr));
         if index == 0 || !local && !group {
-            return Ok(to);
+            return Ok(self);
         }
         let dev = device(shared, index).ok_or(Errno::NETUNREACH)?;
-        Ok(if group { To { dev: Some(dev), ..to } } else { To { addr: scoped(addr, dev), ..to } })
+        Ok(if group { To { dev: Some(dev), ..self } } else { To { addr: scoped(addr, dev), ..self } })
     }
 
     /// What programs call it.

@@ -64,9 +64,14 @@ impl Ends {
     }
 
     /// `to` with its device, if it is link-local and did not say.
-    #[inline]
+    #[inline(always)]
     pub(super) fn complete(&self, to: To) -> Result<To, Errno> {
-        if !is_link_local(to.addr) || device(to.addr).is_some() {
+        if is_link_local(to.addr) { self.complete_local(to) } else { Ok(to) }
+    }
+
+    #[cold]
+    fn complete_local(&self, to: To) -> Result<To, Errno> {
+        if device(to.addr).is_some() {
             return Ok(to);
         }
         let dev = self.device().ok_or(Errno::INVAL)?;
@@ -78,7 +83,8 @@ impl Ends {
 pub(super) struct Outgoing {
     pub(super) batch: Batch,
     pub(super) dev: u16,
-    /// Copies of those to many, for sockets here: they get none of what is given back to its sender.
+    /// Copies of those to many, for sockets here: they get none of what is given back to its sender. There are none without
+    /// what they are copies of.
     loops: Batch,
 }
 
@@ -98,7 +104,15 @@ impl Outgoing {
     ) -> Result<(), WouldBlock> {
         if !self.batch.is_empty() {
             sender.send(shared, &mut thread.ctx, (self.dev, None), &mut self.batch, wait)?;
+            if !self.loops.is_empty() {
+                self.loop_back(shared, thread);
+            }
         }
+        Ok(())
+    }
+
+    #[cold]
+    fn loop_back(&mut self, shared: &Shared, thread: &mut AppThread) {
         for skb in self.loops.drain() {
             let mut run = Batch::new();
             match run.push(skb) {
@@ -106,14 +120,16 @@ impl Outgoing {
                 Err(skb) => thread.ctx.free_skb(skb),
             }
         }
-        Ok(())
     }
 
     /// Gives up what is there, which was not sent: never seen outside, it counts nowhere. Returns how many datagrams that was.
+    #[inline]
     fn give_up(&mut self, ctx: &mut SoftnetData) -> usize {
         let n = self.batch.len();
-        ctx.free_skbs(&mut self.batch, |_| {});
-        self.free_loops(ctx);
+        if n > 0 {
+            ctx.free_skbs(&mut self.batch, |_| {});
+            self.free_loops(ctx);
+        }
         n
     }
 
@@ -292,7 +308,16 @@ impl Sending<'_> {
 
     /// The device by which sockets here are to get a datagram to many, too, if any want it: members of the group unless the sender
     /// said no, and all that listen to broadcasts, as the kernel's `ip_mc_output` has it.
+    #[inline(always)]
     fn loops_back(&self, way: &Way, head: &UdpHead) -> Option<u16> {
+        match way.next {
+            Next::Multicast(..) | Next::Broadcast(..) => self.loops_to_many(way, head),
+            _ => None,
+        }
+    }
+
+    #[cold]
+    fn loops_to_many(&self, way: &Way, head: &UdpHead) -> Option<u16> {
         let flow = Flow { local: head.dst, remote: head.src, lport: head.dport, rport: head.sport };
         let (dev, wanted) = match way.next {
             Next::Multicast(dev, _) => {

@@ -216,6 +216,7 @@ impl UdpSocket {
     }
 
     /// The address and port that datagrams to `addr` go to, if they may. The address of nobody stands for this host.
+    #[inline]
     fn destination(&self, addr: SocketAddr) -> io::Result<To> {
         let ip = addr.ip();
         let v4 = unmapped(addr_of(ip)).is_some() || addr.is_ipv4();
