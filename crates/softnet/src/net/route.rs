@@ -88,13 +88,14 @@ fn group_mac(group: u32) -> MacAddr {
     [0x01, 0x00, 0x5e, b & 0x7f, c, d]
 }
 
-/// The device that packets to many leave by if nobody says which: that of `src`, or the first that is there.
+/// The device that packets to many leave by if nobody says which: that of `src`, or the first that speaks IPv4, or that is there.
 pub(super) fn default_device(tables: &Tables, src: Option<u32>) -> Option<(u16, &Iface)> {
     let there = || tables.ifaces.iter().zip(0u16..).filter_map(|(iface, dev)| Some((dev, iface.as_ref()?)));
     let of_src = |(_, iface): &(u16, &Iface)| {
         src.is_some_and(|src| iface.addresses.iter().any(|(own, _)| own.to_bits() == src))
     };
-    there().find(of_src).or_else(|| there().next())
+    let speaks4 = |(_, iface): &(u16, &Iface)| !iface.addresses.is_empty();
+    there().find(of_src).or_else(|| there().find(speaks4)).or_else(|| there().next())
 }
 
 /// The same of IPv6, among those that speak it.
