@@ -211,9 +211,10 @@ fn find4(
         Ok((dev, link::<Ipv4Addr>(mac, iface), mapped(src), iface.mtu))
     };
     if is_multicast(dst) {
-        let chosen =
-            multicast_dev.and_then(|dev| Some((dev, tables.ifaces.get(usize::from(dev))?.as_ref()?)));
-        let device = chosen.or_else(|| default_device(tables, src));
+        let device = match multicast_dev {
+            Some(dev) => Some((dev, iface(tables, dev).ok_or(Errno::NETDOWN)?)),
+            None => default_device(tables, src),
+        };
         let (dev, link, src, mtu) = to_many(device, group_mac(dst))?;
         return Ok(Way { next: Next::Multicast(dev, link), src, mtu });
     }
@@ -282,6 +283,13 @@ mod tests {
         }
         for to in [[192, 168, 1, 9], [192, 168, 1, 255]] {
             assert_eq!(source(to), Ok(Some(own[1])), "{to:?}");
+        }
+        // Where it was chosen to leave it leaves, or not at all.
+        let mut ends = Tx::new(ANY, 7, None).ends;
+        let group = To { addr: mapped(0xef01_0203), port: 9, dev: None };
+        for (chosen, found) in [(0, Ok(mapped(own[0].to_bits()))), (1, Err(Errno::NETDOWN))] {
+            ends.multicast_dev = Some(chosen);
+            assert_eq!(find(&tables, &group, &ends, false).map(|way| way.src), found);
         }
     }
 }
