@@ -267,10 +267,10 @@ impl Sending<'_> {
         };
         // What was sent before leaves before.
         self.flush(thread)?;
-        if let Some(dev) = self.loops_back(way, head) {
-            let mut run = head.write_run(&mut thread.ctx, payload).ok_or(Errno::NOBUFS)?;
-            loop_back(self.shared, thread, dev, &mut run);
-        }
+        let mut looped = match self.loops_back(way, head) {
+            Some(dev) => Some((dev, head.write_run(&mut thread.ctx, payload).ok_or(Errno::NOBUFS)?)),
+            None => None,
+        };
         let (datagram, udp) = head.datagram(payload);
         let mut result = Ok(());
         self.shared.slow_path(&mut thread.ctx, 0, |slow, ctx, view, out| {
@@ -282,6 +282,12 @@ impl Sending<'_> {
                 }
             };
         });
+        match &mut looped {
+            Some((dev, run)) if result.is_ok() => loop_back(self.shared, thread, *dev, run),
+            // Nobody here is to get what does not leave.
+            Some((_, run)) => thread.ctx.free_skbs(run, |_| {}),
+            None => {}
+        }
         result.map_err(|reason| match reason {
             DropReason::PktTooBig => Errno::MSGSIZE,
             DropReason::NoFrame => Errno::NOBUFS,

@@ -107,6 +107,28 @@ fn drivers_are_told_of_the_first_member_and_of_the_last() {
     remains.check(1);
 }
 
+/// A long datagram that is not sent, for want of memory, is nobody's here either.
+#[test]
+fn members_get_nothing_of_what_its_sender_was_told_is_not_sent() {
+    let (assembly, mut remains, _) = start();
+    let [sender, member] = [7, 8].map(|port| UdpSocket::bind(&remains.handle, (ANY, port)).unwrap());
+    member.join_multicast_v4(&GROUPS[0], &ANY).unwrap();
+    // Enough for the members' copy, and not for the fragments as well.
+    let ctx = &mut remains.far.ctx;
+    let mut taken: Vec<_> = std::iter::from_fn(|| ctx.alloc_skb()).collect();
+    taken.drain(..50).for_each(|skb| ctx.free_skb(skb));
+    ctx.drain();
+    let error = sender.send_to(&[7; 60_000], (GROUPS[0], 8)).unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(105), "ENOBUFS");
+    assert!(!member.readiness().readable);
+    taken.into_iter().for_each(|skb| ctx.free_skb(skb));
+    ctx.drain();
+    sender.send_to(&[7; 60_000], (GROUPS[0], 8)).unwrap();
+    assert_eq!(member.recv(&mut vec![0; 65_536]).unwrap(), 60_000);
+    drop((assembly, sender, member));
+    remains.check(1);
+}
+
 #[test]
 fn whoever_joins_leaves_and_closes_at_once_drivers_know_who_is_left() {
     let (assembly, remains, told) = start();
