@@ -2,7 +2,8 @@
 //! by which device a socket sends there.
 //!
 //! A membership is one socket's on one device. Who is no member gets nothing, but of what is sent to all nodes on a link
-//! (ff02::1), which every socket is a member of that is bound to its port, and to no other address.
+//! (ff02::1), which every socket is a member of that is bound to its port, and to no other address. (An AF_XDP device leaves
+//! that to the kernel until somebody has joined the group on it.)
 
 use std::io;
 use std::net::Ipv6Addr;
