@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use softnet_dev::{DeviceInfo, LinkState};
 
@@ -133,11 +133,14 @@ fn members_get_nothing_of_what_its_sender_was_told_is_not_sent() {
 fn whoever_joins_leaves_and_closes_at_once_drivers_know_who_is_left() {
     let (assembly, remains, told) = start();
     told.refuse.store(7, Ordering::Relaxed);
+    let over = AtomicBool::new(false);
     let work = |user: u16| {
         let open = || UdpSocket::bind(&remains.handle, (ANY, 100 + user)).unwrap();
         let (mut socket, mut mine) = (Some(open()), BTreeSet::new());
         let mut rng = Rng(user.into());
-        for _ in 0..3000 {
+        let mut rounds = 3000u32;
+        while rounds > 0 || !over.load(Ordering::Relaxed) {
+            rounds = rounds.saturating_sub(1);
             let (group, socket) = (GROUPS[rng.below(3)], &mut socket);
             match (rng.below(6), &mut *socket) {
                 (0, _) | (_, None) => {
@@ -158,10 +161,27 @@ fn whoever_joins_leaves_and_closes_at_once_drivers_know_who_is_left() {
         }
         socket
     };
+    // The device goes and comes meanwhile, as the housekeeper has it, and at last may join whatever it wants.
+    let dev = &remains.shared.devices[0];
+    let go_and_come = || {
+        let live = dev.live.swap(None).unwrap();
+        dev.groups.closed(&*live.device);
+        assert_eq!(told.joined(), [] as [IpAddr; 0]);
+        std::thread::yield_now();
+        dev.live.store(Some(live));
+        Groups::opened(&remains.shared, 0);
+    };
     let sockets: Vec<_> = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..4).map(|user| scope.spawn(move || work(user))).collect();
+        for _ in 0..30 {
+            go_and_come();
+            std::thread::yield_now();
+        }
+        over.store(true, Ordering::Relaxed);
         threads.into_iter().map(|thread| thread.join().unwrap()).collect()
     });
+    told.refuse.store(0, Ordering::Relaxed);
+    go_and_come();
     assert_eq!(told.joined(), Groups::members(&remains.shared, 0).into_keys().collect::<Vec<_>>());
     assert!(told.asked.load(Ordering::Relaxed) > 20);
     drop(assembly);
