@@ -7,7 +7,7 @@
 //! Invariant: every change of the table, and every opening of a device, is followed by a look at the group under the
 //! device's lock, which tells the driver what it does not know yet. Whatever order threads come in, the last look is
 //! behind the last change: then the driver of an open device knows just the groups that have members there (but for
-//! those it refused, whose members were told).
+//! those it refused: who joined was told, and when the device was opened it was noted).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;

@@ -88,13 +88,14 @@ fn group_mac(group: u32) -> MacAddr {
     [0x01, 0x00, 0x5e, b & 0x7f, c, d]
 }
 
-/// The device that packets to many leave by if nobody says which: that of `src`, or the first that is there.
+/// The device that packets to many leave by if nobody says which: that of `src`, or the first that speaks IPv4, or that is there.
 pub(super) fn default_device(tables: &Tables, src: Option<u32>) -> Option<(u16, &Iface)> {
     let there = || tables.ifaces.iter().zip(0u16..).filter_map(|(iface, dev)| Some((dev, iface.as_ref()?)));
     let of_src = |(_, iface): &(u16, &Iface)| {
         src.is_some_and(|src| iface.addresses.iter().any(|(own, _)| own.to_bits() == src))
     };
-    there().find(of_src).or_else(|| there().next())
+    let speaks4 = |(_, iface): &(u16, &Iface)| !iface.addresses.is_empty();
+    there().find(of_src).or_else(|| there().find(speaks4)).or_else(|| there().next())
 }
 
 /// The same of IPv6, among those that speak it.
@@ -217,9 +218,10 @@ fn find4(
         Ok((dev, link::<Ipv4Addr>(mac, iface), mapped(src), iface.mtu))
     };
     if is_multicast(dst) {
-        let chosen =
-            multicast_dev.and_then(|dev| Some((dev, tables.ifaces.get(usize::from(dev))?.as_ref()?)));
-        let device = chosen.or_else(|| default_device(tables, src));
+        let device = match multicast_dev {
+            Some(dev) => Some((dev, iface(tables, dev).ok_or(Errno::NETDOWN)?)),
+            None => default_device(tables, src),
+        };
         let (dev, link, src, mtu) = to_many(device, group_mac(dst))?;
         return Ok(Way { next: Next::Multicast(dev, link), src, mtu });
     }
@@ -288,6 +290,13 @@ mod tests {
         }
         for to in [[192, 168, 1, 9], [192, 168, 1, 255]] {
             assert_eq!(source(to), Ok(Some(own[1])), "{to:?}");
+        }
+        // Where it was chosen to leave it leaves, or not at all.
+        let mut ends = Tx::new(ANY, 7, None).ends;
+        let group = To { addr: mapped(0xef01_0203), port: 9, dev: None };
+        for (chosen, found) in [(0, Ok(mapped(own[0].to_bits()))), (1, Err(Errno::NETDOWN))] {
+            ends.multicast_dev = Some(chosen);
+            assert_eq!(find(&tables, &group, &ends, false).map(|way| way.src), found);
         }
     }
 }

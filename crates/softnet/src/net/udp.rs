@@ -516,10 +516,11 @@ impl UdpSocket {
         Ok(self.0.options.multicast_ttl.load(Ordering::Relaxed))
     }
 
-    /// Multicast leaves by the device that has `interface` as an address (`IP_MULTICAST_IF`).
+    /// Multicast leaves by the device that has `interface` as an address (`IP_MULTICAST_IF`); with `0.0.0.0`, by that of the
+    /// address that it is bound to, or the first.
     pub fn set_multicast_if_v4(&self, interface: &Ipv4Addr) -> io::Result<()> {
-        let dev = self.device_of(interface)?;
-        lock(&self.0.tx).ends.multicast_dev = Some(dev);
+        let dev = if interface.is_unspecified() { None } else { Some(self.device_of(interface)?) };
+        lock(&self.0.tx).ends.multicast_dev = dev;
         Ok(())
     }
 
@@ -532,21 +533,18 @@ impl UdpSocket {
     /// # Errors
     /// As the kernel's, and those of opening a socket. Then it is no member.
     pub fn join_multicast_v4(&self, group: &Ipv4Addr, interface: &Ipv4Addr) -> io::Result<()> {
-        let (group, dev) = self.membership(group, interface)?;
-        groups::join(&self.0.shared, self.0.slot.index(), group, dev)
+        let group = group4(group)?;
+        groups::join(&self.0.shared, self.0.slot.index(), group, self.device_of(interface)?)
     }
 
-    /// Ends a membership.
+    /// Ends a membership; with `0.0.0.0`, whichever it has of that group, on a device whose interface is away, too.
     pub fn leave_multicast_v4(&self, group: &Ipv4Addr, interface: &Ipv4Addr) -> io::Result<()> {
-        let (group, dev) = self.membership(group, interface)?;
-        groups::leave(&self.0.shared, self.0.slot.index(), group, dev)
-    }
-
-    fn membership(&self, group: &Ipv4Addr, interface: &Ipv4Addr) -> io::Result<(Addr, u16)> {
-        if !group.is_multicast() {
-            return Err(errno(Errno::INVAL));
-        }
-        Ok((mapped(group.to_bits()), self.device_of(interface)?))
+        let (index, group) = (self.0.slot.index(), group4(group)?);
+        let dev = match interface.is_unspecified() {
+            true => self.0.shared.sockets.binder().joined(index, group),
+            false => Some(self.device_of(interface)?),
+        };
+        groups::leave(&self.0.shared, index, group, dev.ok_or_else(|| errno(Errno::ADDRNOTAVAIL))?)
     }
 
     fn device_of(&self, interface: &Ipv4Addr) -> io::Result<u16> {
@@ -559,6 +557,11 @@ impl UdpSocket {
         })
         .ok_or_else(|| errno(Errno::NODEV))
     }
+}
+
+/// What sockets have for a group of IPv4.
+fn group4(group: &Ipv4Addr) -> io::Result<Addr> {
+    if group.is_multicast() { Ok(mapped(group.to_bits())) } else { Err(errno(Errno::INVAL)) }
 }
 
 /// Copies a datagram to `buffer`: how many bytes that was, and who sent it.

@@ -10,6 +10,7 @@ mod epoll_rules;
 mod frames;
 mod frames6;
 mod mirred;
+mod multicast4;
 mod multicast6;
 mod order;
 mod policy;

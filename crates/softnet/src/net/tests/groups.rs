@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use softnet_dev::{DeviceInfo, LinkState};
@@ -155,5 +155,70 @@ fn whoever_joins_leaves_and_closes_at_once_drivers_know_who_is_left() {
     drop(assembly);
     assert_eq!(told.joined(), [] as [IpAddr; 0]);
     drop(users);
+    remains.check(1);
+}
+
+/// A long datagram that is not sent, for want of memory, is nobody's here either.
+#[test]
+fn members_get_nothing_of_what_its_sender_was_told_is_not_sent() {
+    let (assembly, mut remains, _) = start();
+    let [sender, member] = [7, 8].map(|port| UdpSocket::bind(&remains.handle, (ANY, port)).unwrap());
+    member.join_multicast_v4(&GROUPS[0], &ANY).unwrap();
+    // Enough for the members' copy, and not for the fragments as well.
+    let ctx = &mut remains.far.ctx;
+    let mut taken: Vec<_> = std::iter::from_fn(|| ctx.alloc_skb()).collect();
+    taken.drain(..50).for_each(|skb| ctx.free_skb(skb));
+    ctx.drain();
+    let error = sender.send_to(&[7; 60_000], (GROUPS[0], 8)).unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(105), "ENOBUFS");
+    assert!(!member.readiness().readable);
+    taken.into_iter().for_each(|skb| ctx.free_skb(skb));
+    ctx.drain();
+    sender.send_to(&[7; 60_000], (GROUPS[0], 8)).unwrap();
+    assert_eq!(member.recv(&mut vec![0; 65_536]).unwrap(), 60_000);
+    drop((assembly, sender, member));
+    remains.check(1);
+}
+
+#[test]
+fn a_device_that_goes_and_comes_meanwhile_knows_them_too() {
+    let (assembly, remains, told) = start();
+    told.refuse.store(7, Ordering::Relaxed);
+    let over = AtomicBool::new(false);
+    let work = |user: u64| {
+        let (mut rng, mut socket, mut mine) = (Rng(user), None, BTreeSet::new());
+        let mut steps = 3000u32;
+        while steps > 0 || !over.load(Ordering::Relaxed) {
+            steps = steps.saturating_sub(1);
+            step(&mut rng, &remains.handle, &mut socket, &mut mine);
+        }
+        socket
+    };
+    // The device goes and comes meanwhile, as the housekeeper has it, and at last may join whatever it wants.
+    let dev = &remains.shared.devices[0];
+    let go_and_come = || {
+        let live = dev.live.swap(None).unwrap();
+        dev.groups.closed(&*live.device);
+        assert_eq!(told.joined(), [] as [IpAddr; 0]);
+        std::thread::yield_now();
+        dev.live.store(Some(live));
+        Groups::opened(&remains.shared, 0);
+    };
+    let sockets: Vec<_> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..4).map(|user| scope.spawn(move || work(user))).collect();
+        for _ in 0..30 {
+            go_and_come();
+            std::thread::yield_now();
+        }
+        over.store(true, Ordering::Relaxed);
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    told.refuse.store(0, Ordering::Relaxed);
+    go_and_come();
+    assert_eq!(told.joined(), Groups::members(&remains.shared, 0).into_keys().collect::<Vec<_>>());
+    assert!(told.asked.load(Ordering::Relaxed) > 20);
+    drop(assembly);
+    assert_eq!(told.joined(), [] as [IpAddr; 0]);
+    drop(sockets);
     remains.check(1);
 }
