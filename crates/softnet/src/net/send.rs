@@ -64,14 +64,9 @@ impl Ends {
     }
 
     /// `to` with its device, if it is link-local and did not say.
-    #[inline(always)]
-    pub(super) fn complete(&self, to: To) -> Result<To, Errno> {
-        if is_link_local(to.addr) { self.complete_local(to) } else { Ok(to) }
-    }
-
     #[cold]
-    fn complete_local(&self, to: To) -> Result<To, Errno> {
-        if device(to.addr).is_some() {
+    pub(super) fn complete(&self, to: To) -> Result<To, Errno> {
+        if !is_link_local(to.addr) || device(to.addr).is_some() {
             return Ok(to);
         }
         let dev = self.device().ok_or(Errno::INVAL)?;
@@ -203,13 +198,18 @@ impl Sending<'_> {
         payload: &[u8],
         to: Option<To>,
     ) -> Result<(), Errno> {
-        let to = to.or(ends.peer).ok_or(Errno::DESTADDRREQ)?;
+        // By reference: copies of what was written just now in halves are dear.
+        let mut to = to.as_ref().or(ends.peer.as_ref()).ok_or(Errno::DESTADDRREQ)?;
         if to.port == 0 {
             return Err(Errno::INVAL);
         }
-        let to = ends.complete(to)?;
+        let complete;
+        if is_link_local(to.addr) {
+            complete = ends.complete(*to)?;
+            to = &complete;
+        }
         let broadcast = self.options.broadcast.load(Ordering::Relaxed);
-        let way = find(thread.tables.load(), &to, ends, broadcast)?;
+        let way = find(thread.tables.load(), to, ends, broadcast)?;
         let ttl = match way.next {
             Next::Multicast(..) if is_v4(to.addr) => &self.options.multicast_ttl,
             Next::Multicast(..) => &self.options.multicast_hops,
