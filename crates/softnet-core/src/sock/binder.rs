@@ -93,7 +93,7 @@ pub struct Binder {
     entries: HashMap<u32, Entry>,
     ports: Ports,
     /// Reuseport groups that have members, by what these are bound to.
-    groups: HashMap<(Addr, u16, How, Option<u16>), u32>,
+    groups: HashMap<Bound, u32>,
     /// Slots that were used and are free.
     free: Vec<u32>,
     /// Slots from here on were never used.
@@ -175,7 +175,8 @@ impl Binder {
             port => port,
         };
         let Bind { local, dev, reuseport, .. } = *bind;
-        if self.ports.conflicts(&Bound { local, port, how, dev, reuseport }) {
+        let place = Bound { local, port, how, dev, reuseport };
+        if self.ports.conflicts(&place) {
             return Err(BindError::InUse);
         }
         let key = Flow::bound(local, port);
@@ -186,7 +187,7 @@ impl Binder {
         });
         let Some(mut inbox) = inbox else { return Err(BindError::TooMany) };
         self.fresh = self.fresh.max(index + 1);
-        let group = match self.enter_group(index, &key, how, dev, reuseport) {
+        let group = match self.enter_group(index, &place) {
             Ok(group) => group,
             Err(error) => {
                 self.free.push(index);
@@ -194,33 +195,26 @@ impl Binder {
                 return Err(error);
             }
         };
+        let bound = (local, how);
         let how = how.in_group(group);
         let generation = self.sockets.change(|| self.put_in(index, &key, how));
         inbox.opened(generation);
-        let bound = (local, how.in_group(None));
         let entry = Entry { key, how, dev, bound, reuseport, joined: Vec::new() };
-        self.ports.add(index, &entry.place());
+        self.ports.add(index, &place);
         self.entries.insert(index, entry);
         Ok(inbox)
     }
 
-    /// Makes slot `index` a member of the reuseport group for `key`, if it shares. One that is alone is in a group as well, for those
-    /// who come.
-    fn enter_group(
-        &mut self,
-        index: u32,
-        key: &Flow,
-        how: How,
-        dev: Option<u16>,
-        shares: bool,
-    ) -> Result<Option<u32>, BindError> {
-        if !shares {
+    /// Makes slot `index` a member of the reuseport group of those that are bound so, if it shares. One that is alone is in a
+    /// group as well, for those who come.
+    fn enter_group(&mut self, index: u32, place: &Bound) -> Result<Option<u32>, BindError> {
+        if !place.reuseport {
             return Ok(None);
         }
-        let group = self.group_of(key, how, dev).ok_or(BindError::GroupFull)?;
-        match group.and_then(|group| self.sockets.group(group)) {
+        let group = self.group_of(place).ok_or(BindError::GroupFull)?;
+        match self.sockets.group(group) {
             Some(members) if !members.add(index) => Err(BindError::GroupFull),
-            _ => Ok(group),
+            _ => Ok(Some(group)),
         }
     }
 
@@ -235,11 +229,10 @@ impl Binder {
         generation
     }
 
-    /// The reuseport group for `key`, made if there is none. Outer `None`: there can be no more.
-    fn group_of(&mut self, key: &Flow, how: How, dev: Option<u16>) -> Option<Option<u32>> {
-        let alike = (key.local, key.lport, how.in_group(None), dev);
-        if let Some(group) = self.groups.get(&alike) {
-            return Some(Some(*group));
+    /// The reuseport group of those that are bound so, made if there is none. `None`: there can be no more.
+    fn group_of(&mut self, place: &Bound) -> Option<u32> {
+        if let Some(group) = self.groups.get(place) {
+            return Some(*group);
         }
         let group = match self.free_groups.pop() {
             Some(group) => group,
@@ -250,8 +243,8 @@ impl Binder {
             None => return None,
         };
         self.sockets.make_group(group)?;
-        self.groups.insert(alike, group);
-        Some(Some(group))
+        self.groups.insert(*place, group);
+        Some(group)
     }
 
     /// Takes slot `index` out of its chain, and out of its group, of which another member is put in the chain.
@@ -268,7 +261,7 @@ impl Binder {
             sockets.link(next, &entry.key);
         }
         if members.len() == 0 {
-            self.groups.remove(&(entry.key.local, entry.key.lport, entry.how.in_group(None), entry.dev));
+            self.groups.remove(&entry.place());
             self.free_groups.extend(group);
         }
     }
@@ -293,12 +286,13 @@ impl Binder {
         let key = Flow::bound(local, key.lport);
         // It is not in its own way.
         self.ports.remove(index, &now);
-        let conflicts = self.ports.conflicts(&Bound { local, port: key.lport, how, dev, reuseport });
+        let place = Bound { local, port: key.lport, how, dev, reuseport };
+        let conflicts = self.ports.conflicts(&place);
         self.ports.add(index, &now);
         if conflicts {
             return Err(BindError::InUse);
         }
-        let how = how.in_group(self.enter_group(index, &key, how, dev, reuseport)?);
+        let how = how.in_group(self.enter_group(index, &place)?);
         Ok((self.replace(index, key, how), local))
     }
 

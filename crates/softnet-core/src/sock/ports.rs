@@ -10,7 +10,7 @@ use super::slot::How;
 
 /// What decides whether two sockets may share a port: the local end of what a socket is bound or connected to, the families it
 /// takes, and whether it shares address and port with others that say so.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Bound {
     pub(super) local: Addr,
     pub(super) port: u16,

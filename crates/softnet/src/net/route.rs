@@ -74,6 +74,11 @@ fn iface(tables: &Tables, dev: u16) -> Option<&Iface> {
     tables.ifaces.get(usize::from(dev))?.as_ref()
 }
 
+/// The devices whose interfaces are there.
+fn there(tables: &Tables) -> impl Iterator<Item = (u16, &Iface)> {
+    tables.ifaces.iter().zip(0u16..).filter_map(|(iface, dev)| Some((dev, iface.as_ref()?)))
+}
+
 fn link<A: Family>(to: MacAddr, iface: &Iface) -> [u8; ETH_LEN] {
     let mut link = [0; ETH_LEN];
     link[..6].copy_from_slice(&to);
@@ -90,19 +95,17 @@ fn group_mac(group: u32) -> MacAddr {
 
 /// The device that packets to many leave by if nobody says which: that of `src`, or the first that speaks IPv4, or that is there.
 pub(super) fn default_device(tables: &Tables, src: Option<u32>) -> Option<(u16, &Iface)> {
-    let there = || tables.ifaces.iter().zip(0u16..).filter_map(|(iface, dev)| Some((dev, iface.as_ref()?)));
     let of_src = |(_, iface): &(u16, &Iface)| {
         src.is_some_and(|src| iface.addresses.iter().any(|(own, _)| own.to_bits() == src))
     };
     let speaks4 = |(_, iface): &(u16, &Iface)| !iface.addresses.is_empty();
-    there().find(of_src).or_else(|| there().find(speaks4)).or_else(|| there().next())
+    there(tables).find(of_src).or_else(|| there(tables).find(speaks4)).or_else(|| there(tables).next())
 }
 
 /// The same of IPv6, among those that speak it.
 pub(super) fn default_device6(tables: &Tables, src: Option<Addr>) -> Option<(u16, &Iface)> {
-    let there = || tables.ifaces.iter().zip(0u16..).filter_map(|(iface, dev)| Some((dev, iface.as_ref()?)));
     let of_src = |(_, iface): &(u16, &Iface)| src.is_some_and(|src| iface.owns6(Ipv6Addr::from_bits(src)));
-    there().find(of_src).or_else(|| there().find(|(_, iface)| !iface.addresses6.is_empty()))
+    there(tables).find(of_src).or_else(|| there(tables).find(|(_, iface)| !iface.addresses6.is_empty()))
 }
 
 /// Whether device `dev` is there and has an IPv6 address.
@@ -112,11 +115,10 @@ pub(super) fn speaks6(tables: &Tables, dev: u16) -> bool {
 
 /// The device whose network `broadcast` is the last address of.
 fn device_of_broadcast(tables: &Tables, broadcast: u32) -> Option<(u16, &Iface)> {
-    let there = tables.ifaces.iter().zip(0u16..).filter_map(|(iface, dev)| Some((dev, iface.as_ref()?)));
     let on = |(_, iface): &(u16, &Iface)| {
         iface.addresses.iter().any(|(_, net)| net.contains(Ipv4Addr::from_bits(broadcast)))
     };
-    there.into_iter().find(on)
+    there(tables).find(on)
 }
 
 /// The way from a socket with these `ends` to `to`, which says its device if it is link-local. `broadcast`: the sender may send to
