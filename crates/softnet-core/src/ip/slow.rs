@@ -17,7 +17,7 @@ use super::header::{
 use super::icmp::{IcmpError, RateLimit, build_error, echo_reply};
 use super::ident::Idents;
 use super::input::Exception;
-use super::neigh::{Action, Actions, Heard, NeighParams, NeighState, NeighTable};
+use super::neigh::{Action, Actions, Heard, NeighParams, NeighTable};
 use super::pmtu::{PmtuCache, PmtuParams};
 use super::reassembly::{FragParams, Reassembly};
 use super::v6::icmp::Icmp6Error;
@@ -153,6 +153,11 @@ impl SlowPath {
     pub fn cut(&self) -> u64 {
         self.cut
     }
+    /// Routes lead by way of `gateways`, see [`NeighTable::set_gateways`]. To be called before anything else.
+    pub fn set_gateways(&mut self, gateways: impl IntoIterator<Item = (u16, IpAddr)>) {
+        self.neigh.set_gateways(gateways);
+    }
+
 
     /// Packets that wait for something: a neighbour, or other fragments.
     pub fn held(&self) -> usize {
@@ -255,10 +260,8 @@ impl SlowPath {
                     Action::Solicit { dev, target: IpAddr::V6(target), unicast_to } => {
                         super::v6::slow::solicit(ctx, view, dev, target, unicast_to, out)
                     }
-                    Action::Publish { dev, ip, state, mac } => {
-                        // A stale entry's next packet must come by here, to start the probe.
-                        let usable = state.is_valid() && state != NeighState::Stale;
-                        out.publish.push((dev, ip, mac.filter(|_| usable)));
+                    Action::Publish { dev, ip, told, .. } => {
+                        out.publish.extend(told.map(|mac| (dev, ip, mac)));
                     }
                     Action::Transmit { dev, mac, mut skbs } => {
                         while let Some(skb) = skbs.pop_front() {

@@ -5,6 +5,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::ip::arp::Operation;
 use crate::ip::checksum;
+use crate::ip::neigh::NeighState;
 use crate::skb::BATCH;
 
 #[path = "slow_frag_tests.rs"]

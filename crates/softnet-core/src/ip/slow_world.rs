@@ -10,6 +10,7 @@ use super::*;
 use crate::ip::adjacency::host_key;
 use crate::ip::input::{Exceptions, Ingress, TxBatches, ip_input};
 use crate::ip::{Fib, checksum};
+use crate::ip::neigh::NeighState;
 use crate::skb::{Batch, CacheSizes, HEADROOM, HeapMemory, Region};
 
 pub(super) const SECOND: u64 = 1_000_000_000;
@@ -65,9 +66,9 @@ impl World {
             ("10.0.0.1/32", Adjacency::special(Kind::Local)),
             ("10.1.0.1/32", Adjacency::special(Kind::Local)),
         ];
-        tables.v4.next_hops.extend(routes.iter().map(|(_, hop)| *hop));
+        Arc::make_mut(&mut tables.v4).next_hops.extend(routes.iter().map(|(_, hop)| *hop));
         let fib: Vec<_> = routes.iter().zip(1..).map(|((p, _), i)| (p.parse().unwrap(), i)).collect();
-        tables.v4.fib = Arc::new(Fib::build(&fib).unwrap());
+        Arc::make_mut(&mut tables.v4).fib = Arc::new(Fib::build(&fib).unwrap());
         World {
             ctx: SoftnetData::new(Region::new(memory, frames, frames).unwrap(), CacheSizes::default()),
             slow: SlowPath::new(NeighParams::default(), [1, 2]),
@@ -165,7 +166,8 @@ impl World {
     pub(super) fn publish(&mut self, dev: u16, ip: IpAddr, mac: Option<MacAddr>) {
         let IpAddr::V4(ip) = ip else { panic!("{ip}") };
         let from = MACS[usize::from(dev)];
-        for hop in &mut self.tables.v4.next_hops {
+        let tables = Arc::make_mut(&mut self.tables.v4);
+        for hop in &mut tables.next_hops {
             if hop.dev == dev && hop.gateway == ip {
                 match mac {
                     Some(mac) => *hop = hop.resolved(from, mac),
@@ -175,8 +177,8 @@ impl World {
         }
         let hop = Adjacency::gateway(dev, MTUS[usize::from(dev)], ip);
         match mac {
-            Some(mac) => self.tables.v4.hosts.insert(host_key(dev, ip.into()), hop.resolved(from, mac)),
-            None => self.tables.v4.hosts.remove(&host_key(dev, ip.into())),
+            Some(mac) => tables.hosts.insert(host_key(dev, ip.into()), hop.resolved(from, mac)),
+            None => tables.hosts.remove(&host_key(dev, ip.into())),
         };
     }
 

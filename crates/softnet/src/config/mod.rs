@@ -96,6 +96,9 @@ pub struct StackConfig {
     pub max_sockets: u32,
     /// Discipline of TX queues for which none is set (`net.core.default_qdisc`).
     pub default_qdisc: Spec,
+    /// Neighbours of each family on each device: so few stay however long they are unused, more than so many go when they
+    /// are, and there are never more than so many (`net.ipv4.neigh.default.gc_thresh1` to `gc_thresh3`).
+    pub gc_thresh: [u32; 3],
 }
 
 impl Default for StackConfig {
@@ -115,6 +118,7 @@ impl Default for StackConfig {
             txq_reselection_ms: 1000,
             max_sockets: 131_072,
             default_qdisc: Spec::PfifoFast,
+            gc_thresh: [128, 512, 1024],
         }
     }
 }

@@ -19,6 +19,9 @@ qdisc_max_burst = 500
 max_sockets = 1_000
 txq_reselection_ms = 0
 default_qdisc = "pfifo limit 200"
+gc_thresh1 = 0
+gc_thresh2 = 2048
+gc_thresh3 = 4_096
 
 [[device]]
 name = "eth1"
@@ -86,6 +89,7 @@ fn a_full_file_means_what_it_says() {
         },
         devices: vec![
             DeviceConfig {
+            gc_thresh: [0, 2048, 4096],
                 name: "eth1".into(),
                 driver: Driver::Xdp,
                 mode: XdpMode::Native,
@@ -264,9 +268,17 @@ fn one_error_each() {
         ("[stack]\nworker = [1]", "r.toml:2:1: stack: unknown key \"worker\"; did you mean \"workers\"?"),
         (
             "[stack]\ncolour = 1",
-            "r.toml:2:1: stack: unknown key \"colour\"; expected one of name, control, workers, worker_policy, worker_priority, frames, netdev_budget, netdev_budget_usecs, dev_weight, skb_cache, workqueue_threads, qdisc_max_burst, txq_reselection_ms, max_sockets, default_qdisc",
+            "r.toml:2:1: stack: unknown key \"colour\"; expected one of name, control, workers, worker_policy, worker_priority, frames, netdev_budget, netdev_budget_usecs, dev_weight, skb_cache, workqueue_threads, qdisc_max_burst, txq_reselection_ms, max_sockets, default_qdisc, gc_thresh1, gc_thresh2, gc_thresh3",
         ),
         ("[[neighbor]]", "r.toml:1:3: unknown key \"neighbor\"; did you mean \"neighbour\"?"),
+        (
+            "[stack]\ngc_thresh3 = 0",
+            "r.toml:2:14: stack.gc_thresh3: expected a number from 1 to 1048576, found 0",
+        ),
+        (
+            "[stack]\ngc_thresh2 = 2000",
+            "r.toml:2:14: stack.gc_thresh2: expected at most gc_thresh3 of 1024, found 2000",
+        ),
         ("[device]\nname = \"eth1\"", "r.toml:1:1: device: expected a list of tables: write [[device]]"),
         ("[[device]]\nname = \"a\"\nname = \"b\"", "r.toml:3:1: duplicate key"),
         (

@@ -65,10 +65,10 @@ impl World {
             ("2001:db8::1/128", Adjacency::special(Kind::Local)),
             ("2001:db8:0:1::1/128", Adjacency::special(Kind::Local)),
         ];
-        tables.v6.next_hops.extend(routes.iter().map(|(_, hop)| *hop));
+        Arc::make_mut(&mut tables.v6).next_hops.extend(routes.iter().map(|(_, hop)| *hop));
         let fib: Vec<(Prefix6, u32)> =
             routes.iter().zip(1..).map(|((p, _), i)| (p.parse().unwrap(), i)).collect();
-        tables.v6.fib = Arc::new(Fib6::build(&fib).unwrap());
+        Arc::make_mut(&mut tables.v6).fib = Arc::new(Fib6::build(&fib).unwrap());
         World {
             ctx: SoftnetData::new(Region::new(memory, frames, frames).unwrap(), CacheSizes::default()),
             slow: SlowPath::new(NeighParams::default(), [1, 2]),
@@ -179,7 +179,7 @@ impl World {
         // Noise may be ARP.
         let IpAddr::V6(ip) = ip else { return };
         let from = MACS[usize::from(dev)];
-        let tables = &mut self.tables.v6;
+        let tables = Arc::make_mut(&mut self.tables.v6);
         for hop in tables.next_hops.iter_mut().filter(|hop| hop.dev == dev && hop.gateway == ip) {
             match mac {
                 Some(mac) => *hop = hop.resolved(from, mac),
