@@ -4,7 +4,11 @@
 
 use std::net::Ipv6Addr;
 
-use super::super::MacAddr;
+use super::super::{MacAddr, Prefix6};
+
+/// Every router on the link, and at the site (RFC 4291 section 2.7.1).
+pub const ALL_ROUTERS: [Ipv6Addr; 2] =
+    [Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 2), Ipv6Addr::new(0xff05, 0, 0, 0, 0, 0, 0, 2)];
 
 /// Every node on the link.
 pub const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
