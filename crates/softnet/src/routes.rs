@@ -85,6 +85,8 @@ pub fn routes(config: &Config) -> Vec<Route> {
             RouteTarget::Unreachable => unreachable(),
         });
     }
+    let anycast = config.devices.iter().flat_map(|device| device.anycast6());
+    routes.extend(anycast.map(|addr| Route::special(Kind::Local)(Prefix::host(IpAddr::V6(addr)))));
     routes.extend(own.map(|(_, address)| Route::special(Kind::Local)(Prefix::host(address.addr()))));
     routes
 }
@@ -135,8 +137,6 @@ fn set_ifaces_of<A: Family>(tables: &mut Routing<A>, ifaces: &[Option<Iface>]) {
     tables.hosts.retain(|_, hop| iface(hop.dev).is_some());
 }
 
-/// Whether [`set_neighbour`] with these arguments would change anything.
-fn neighbour_changes(tables: &Tables, dev: u16, ip: IpAddr, mac: Option<[u8; 6]>) -> bool {
 /// The gateways of `routes`, by device and address.
 pub fn gateways(routes: &[Route]) -> impl Iterator<Item = (u16, IpAddr)> {
     routes.iter().filter_map(|route| Some((route.dev, route.gateway?)))
@@ -153,6 +153,8 @@ pub fn neighbour_news(tables: &Tables, changes: impl IntoIterator<Item = Neighbo
     news.filter(|&(dev, ip, mac)| neighbour_changes(tables, dev, ip, mac)).collect()
 }
 
+/// Whether [`set_neighbour`] with these arguments would change anything.
+fn neighbour_changes(tables: &Tables, dev: u16, ip: IpAddr, mac: Option<[u8; 6]>) -> bool {
     match ip {
         IpAddr::V4(ip) => neighbour_changes_of(&tables.v4, dev, ip, mac),
         IpAddr::V6(ip) => neighbour_changes_of(&tables.v6, dev, ip, mac),
@@ -221,7 +223,7 @@ mod tests {
         let mut tables = compile(&routes(&config)).unwrap();
         let device = &config.devices[0];
         let (addresses, addresses6) = (device.addresses4(), device.addresses6(A));
-        let iface = Iface { mac: A, mtu: 1500, addresses, addresses6 };
+        let iface = Iface { mac: A, mtu: 1500, addresses, addresses6, send_redirects: true };
         set_ifaces(&mut tables, &[Some(iface.clone())]);
         (tables, iface)
     }

@@ -206,6 +206,9 @@ impl Read {
                 "addresses",
                 "workers",
                 "partial_csum",
+                "send_redirects",
+                "arp_notify",
+                "ndisc_notify",
                 "threaded",
                 "napi_defer_hard_irqs",
                 "gro_flush_timeout",
@@ -233,6 +236,13 @@ impl Read {
         set(&mut device.workers, workers.map(|all| all.into_iter().map(|i| i as usize).collect()));
         let answers = [("auto", PartialCsum::Auto), ("on", PartialCsum::On), ("off", PartialCsum::Off)];
         set(&mut device.partial_csum, self.choice(table, "partial_csum", &answers));
+        for (key, slot) in [
+            ("send_redirects", &mut device.send_redirects),
+            ("arp_notify", &mut device.arp_notify),
+            ("ndisc_notify", &mut device.ndisc_notify),
+        ] {
+            set(slot, self.boolean(table, key));
+        }
         if let Some(text) = self.string(table, "threaded")
             && let Some(value) = table.get("threaded")
         {

@@ -44,6 +44,12 @@ pub const fn is_group_of_link(addr: Ipv6Addr) -> bool {
     addr.is_multicast() && matches!(group_scope(addr), 1 | 2)
 }
 
+/// The address of every router on the link of `network` (RFC 4291 section 2.6.1): the first one. Networks between two
+/// routers, and single addresses, have none (RFC 6164 section 5.1).
+pub fn subnet_router_anycast(network: Prefix6) -> Option<Ipv6Addr> {
+    (network.len() <= 126).then_some(network.addr())
+}
+
 /// Whether `addr` is in fe80::/10, and so means nothing beyond its link.
 #[inline]
 pub const fn is_link_local(addr: Ipv6Addr) -> bool {
