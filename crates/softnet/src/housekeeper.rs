@@ -10,7 +10,7 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, poll};
 use softnet_core::SoftnetData;
 use softnet_core::ip::input::Ingress;
-use softnet_core::ip::slow::Iface;
+use softnet_core::ip::slow::{Announce, Iface};
 use softnet_core::napi::Napi;
 use softnet_core::qdisc::{DevParams, Spec};
 use softnet_core::sync::{AtomicBool, Ordering};
@@ -105,6 +105,7 @@ impl Housekeeper {
             mtu: info.mtu,
             addresses: device.addresses4(),
             addresses6: device.addresses6(info.mac),
+            send_redirects: device.send_redirects,
         };
         // RFC 8200 section 5: nothing smaller can carry it.
         let too_small = (device.speaks_ipv6() && info.mtu < 1280)
@@ -180,6 +181,13 @@ impl Housekeeper {
         // Last: from here on packets flow.
         for ((instance, guard), home) in napis.into_iter().zip(disabled).zip(homes) {
             instance.settle(&home, guard);
+        }
+        // In-process devices are at their peer's other end for good, and nothing between them remembers.
+        if self.opener.on_interfaces() {
+            let kinds = Announce { arp: device.arp_notify, nd: device.ndisc_notify };
+            self.shared.slow_path(&mut self.ctx, 0, |slow, ctx, view, out| {
+                slow.announce(ctx, view, dev, kinds, out);
+            });
         }
         Ok(())
     }

@@ -1,5 +1,6 @@
 //! How a configured device becomes an open one.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use softnet_core::SoftnetData;
@@ -48,7 +49,8 @@ impl XdpOpener {
 }
 
 fn claim(config: &DeviceConfig) -> Claim {
-    Claim { addresses: config.addresses.iter().map(|a| a.addr()).collect() }
+    let anycast = config.anycast6().map(IpAddr::V6);
+    Claim { addresses: config.addresses.iter().map(|a| a.addr()).chain(anycast).collect() }
 }
 
 impl Opener for XdpOpener {

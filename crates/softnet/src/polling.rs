@@ -179,7 +179,7 @@ impl Env {
                 if !self.exceptions.local.is_empty() {
                     self.udp_input(napi.id);
                 }
-                if !self.exceptions.batch.is_empty() {
+                if !self.exceptions.batch.is_empty() || self.exceptions.redirect.is_some() {
                     self.exceptions(queue);
                 }
             }
@@ -207,6 +207,9 @@ impl Env {
         self.shared.slow_path(&mut self.ctx, queue, |slow, ctx, view, out| {
             for (skb, why) in exceptions.drain() {
                 slow.handle(ctx, view, skb, why, out);
+            }
+            if let Some((dev, packet)) = exceptions.redirect.take() {
+                slow.redirect(ctx, view, (dev, packet), out);
             }
         });
     }

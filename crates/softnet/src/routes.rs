@@ -85,6 +85,8 @@ pub fn routes(config: &Config) -> Vec<Route> {
             RouteTarget::Unreachable => unreachable(),
         });
     }
+    let anycast = config.devices.iter().flat_map(|device| device.anycast6());
+    routes.extend(anycast.map(|addr| Route::special(Kind::Local)(Prefix::host(IpAddr::V6(addr)))));
     routes.extend(own.map(|(_, address)| Route::special(Kind::Local)(Prefix::host(address.addr()))));
     routes
 }
@@ -92,8 +94,8 @@ pub fn routes(config: &Config) -> Vec<Route> {
 /// Tables for `routes`, with every next hop unresolved and no device there yet.
 pub fn compile(routes: &[Route]) -> Result<Tables, FibError> {
     let mut tables = Tables::empty();
-    lay::<Ipv4Addr>(routes, &mut tables.v4)?;
-    lay::<Ipv6Addr>(routes, &mut tables.v6)?;
+    lay::<Ipv4Addr>(routes, Arc::make_mut(&mut tables.v4))?;
+    lay::<Ipv6Addr>(routes, Arc::make_mut(&mut tables.v6))?;
     Ok(tables)
 }
 
@@ -116,8 +118,8 @@ fn lay<A: Family>(routes: &[Route], tables: &mut Routing<A>) -> Result<(), FibEr
 /// Brings MTUs up to date after a device came or went, and forgets all neighbours of devices that are gone.
 pub fn set_ifaces(tables: &mut Tables, ifaces: &[Option<Iface>]) {
     tables.ifaces = ifaces.into();
-    set_ifaces_of(&mut tables.v4, ifaces);
-    set_ifaces_of(&mut tables.v6, ifaces);
+    set_ifaces_of(Arc::make_mut(&mut tables.v4), ifaces);
+    set_ifaces_of(Arc::make_mut(&mut tables.v6), ifaces);
 }
 
 fn set_ifaces_of<A: Family>(tables: &mut Routing<A>, ifaces: &[Option<Iface>]) {
@@ -135,8 +137,24 @@ fn set_ifaces_of<A: Family>(tables: &mut Routing<A>, ifaces: &[Option<Iface>]) {
     tables.hosts.retain(|_, hop| iface(hop.dev).is_some());
 }
 
+/// The gateways of `routes`, by device and address.
+pub fn gateways(routes: &[Route]) -> impl Iterator<Item = (u16, IpAddr)> {
+    routes.iter().filter_map(|route| Some((route.dev, route.gateway?)))
+}
+
+/// What the slow path published of a neighbour: its device, address, and the MAC address that may be used, if one may.
+pub type Neighbour = (u16, IpAddr, Option<[u8; 6]>);
+
+/// What `changes`, in the order in which they happened, come to: of each neighbour the last one, if that is not what
+/// `tables` have already.
+pub fn neighbour_news(tables: &Tables, changes: impl IntoIterator<Item = Neighbour>) -> Vec<Neighbour> {
+    let last: HashMap<_, _> = changes.into_iter().map(|(dev, ip, mac)| ((dev, ip), mac)).collect();
+    let news = last.into_iter().map(|((dev, ip), mac)| (dev, ip, mac));
+    news.filter(|&(dev, ip, mac)| neighbour_changes(tables, dev, ip, mac)).collect()
+}
+
 /// Whether [`set_neighbour`] with these arguments would change anything.
-pub fn neighbour_changes(tables: &Tables, dev: u16, ip: IpAddr, mac: Option<[u8; 6]>) -> bool {
+fn neighbour_changes(tables: &Tables, dev: u16, ip: IpAddr, mac: Option<[u8; 6]>) -> bool {
     match ip {
         IpAddr::V4(ip) => neighbour_changes_of(&tables.v4, dev, ip, mac),
         IpAddr::V6(ip) => neighbour_changes_of(&tables.v6, dev, ip, mac),
@@ -157,8 +175,8 @@ fn neighbour_changes_of<A: Family>(tables: &Routing<A>, dev: u16, ip: A, mac: Op
 /// Notes that neighbour `ip` on `dev` is usable with this MAC, or (`None`) that it must be asked for.
 pub fn set_neighbour(tables: &mut Tables, iface: &Iface, dev: u16, ip: IpAddr, mac: Option<[u8; 6]>) {
     match ip {
-        IpAddr::V4(ip) => set_neighbour_of(&mut tables.v4, iface, dev, ip, mac),
-        IpAddr::V6(ip) => set_neighbour_of(&mut tables.v6, iface, dev, ip, mac),
+        IpAddr::V4(ip) => set_neighbour_of(Arc::make_mut(&mut tables.v4), iface, dev, ip, mac),
+        IpAddr::V6(ip) => set_neighbour_of(Arc::make_mut(&mut tables.v6), iface, dev, ip, mac),
     }
 }
 
@@ -185,5 +203,54 @@ fn set_neighbour_of<A: Family>(
         None => {
             tables.hosts.remove(&A::host_key(dev, ip));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: [u8; 6] = [2, 0, 0, 0, 0, 0xa];
+    const B: [u8; 6] = [2, 0, 0, 0, 0, 0xb];
+
+    fn tables() -> (Tables, Iface) {
+        let config = Config::parse(
+            "[[device]]\nname = \"a\"\naddresses = [\"10.0.0.1/24\", \"fd00::1/64\"]",
+            "test.toml",
+            &[0],
+        );
+        let config = config.unwrap();
+        let mut tables = compile(&routes(&config)).unwrap();
+        let device = &config.devices[0];
+        let (addresses, addresses6) = (device.addresses4(), device.addresses6(A));
+        let iface = Iface { mac: A, mtu: 1500, addresses, addresses6, send_redirects: true };
+        set_ifaces(&mut tables, &[Some(iface.clone())]);
+        (tables, iface)
+    }
+
+    /// A neighbour that is withdrawn and told again in one batch is what it was.
+    #[test]
+    fn the_last_word_on_a_neighbour_counts() {
+        let (mut tables, iface) = tables();
+        let [one, two]: [IpAddr; 2] = ["10.0.0.2", "fd00::2"].map(|ip| ip.parse().unwrap());
+        let news = neighbour_news(&tables, [(0, one, Some(A)), (0, one, None), (0, two, None)]);
+        assert_eq!(news, [], "nothing is what there was");
+        let news = neighbour_news(&tables, [(0, one, None), (0, one, Some(A))]);
+        assert_eq!(news, [(0, one, Some(A))]);
+        set_neighbour(&mut tables, &iface, 0, one, Some(A));
+        assert_eq!(neighbour_news(&tables, [(0, one, None), (0, one, Some(A))]), []);
+        assert_eq!(neighbour_news(&tables, [(0, one, Some(A)), (0, one, Some(B))]), [(0, one, Some(B))]);
+        assert_eq!(neighbour_news(&tables, [(0, one, Some(A)), (0, one, None)]), [(0, one, None)]);
+    }
+
+    /// What changed of one family costs no copy of the other's tables.
+    #[test]
+    fn a_change_copies_the_tables_of_its_family_only() {
+        let (before, iface) = tables();
+        let mut after = before.clone();
+        set_neighbour(&mut after, &iface, 0, "10.0.0.2".parse().unwrap(), Some(A));
+        assert!(Arc::ptr_eq(&before.v6, &after.v6) && !Arc::ptr_eq(&before.v4, &after.v4));
+        assert!(Arc::ptr_eq(&before.v4.fib, &after.v4.fib));
+        assert_eq!((before.v4.hosts.len(), after.v4.hosts.len()), (0, 1));
     }
 }

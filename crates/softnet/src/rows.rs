@@ -261,7 +261,7 @@ impl View {
         let contexts = shared.contexts();
         let totals: Vec<_> = shared.devices.iter().map(|dev| dev.totals()).collect();
         let tables = shared.tables.load();
-        let (neighbours, waiting, icmp_limited, fragments) = {
+        let (neighbours, neigh_table_fulls, waiting, icmp_limited, fragments) = {
             let control = shared.control();
             let (slow, frags) = (&control.slow, control.slow.fragments());
             let fragments = crate::show::FragStats {
@@ -269,7 +269,9 @@ impl View {
                 reassembled: frags.reassembled(),
                 cut: slow.cut(),
             };
-            (slow.neighbours().entries().len() as u64, slow.held() as u64, slow.icmp_limited(), fragments)
+            let neigh = slow.neighbours();
+            let (entries, fulls) = (neigh.entries().len() as u64, neigh.table_fulls());
+            (entries, fulls, slow.held() as u64, slow.icmp_limited(), fragments)
         };
         let open = shared.devices.iter().filter_map(|dev| dev.live.load_full());
         let queued: u64 = open.map(|live| lock(&live.layout).totals().qlen).sum();
@@ -299,6 +301,7 @@ impl View {
             routes: self.routes.len() as u64,
             fib_bytes: (tables.v4.fib.bytes() + tables.v6.fib.bytes()) as u64,
             neighbours,
+            neigh_table_fulls,
             sockets: shared.sockets.len() as u64,
             cpu_ns: process_cpu_ns(),
         }

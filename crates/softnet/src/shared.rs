@@ -243,11 +243,8 @@ impl Shared {
         if control.outbox.publish.is_empty() {
             return;
         }
-        let mut changes = std::mem::take(&mut control.outbox.publish);
         // Whoever can make us hear ARP must not make us copy tables for nothing.
-        let tables = self.tables.load();
-        changes.retain(|&(dev, ip, mac)| routes::neighbour_changes(&tables, dev, ip, mac));
-        drop(tables);
+        let changes = routes::neighbour_news(&self.tables.load(), control.outbox.publish.drain(..));
         if changes.is_empty() {
             return;
         }

@@ -468,6 +468,9 @@ pub struct Stats {
     pub fib_bytes: u64,
     /// Entries of the neighbour table.
     pub neighbours: u64,
+    /// New neighbours for which its table, that of their family and device, had no room (the kernel's `table_fulls`).
+    #[serde(default)]
+    pub neigh_table_fulls: u64,
     /// Sockets that are open.
     #[serde(default)]
     pub sockets: u64,

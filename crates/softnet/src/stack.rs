@@ -115,7 +115,10 @@ impl Assembly {
         let defaults = NeighParams::default();
         let unres_total = defaults.unres_total.min(stack.frames as usize / 8);
         let secret = std::array::from_fn(|_| RandomState::new().hash_one(std::process::id()));
-        let slow = SlowPath::new(NeighParams { unres_total, ..defaults }, secret);
+        let [gc_thresh1, gc_thresh2, gc_thresh3] = stack.gc_thresh.map(|n| n as usize);
+        let neigh = NeighParams { unres_total, gc_thresh1, gc_thresh2, gc_thresh3, ..defaults };
+        let mut slow = SlowPath::new(neigh, secret);
+        slow.set_gateways(routes::gateways(&routes));
         let opener = opener(&region).map_err(StartError::Device)?;
         let shared = Shared::new(region, stack, devices, workers, tables, slow);
         let shared = Arc::new(shared.map_err(system("descriptors"))?);

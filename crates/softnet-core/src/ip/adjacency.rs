@@ -110,13 +110,13 @@ impl Hasher for HostHasher {
     }
 }
 
-/// The forwarding tables of one moment.
+/// The forwarding tables of one moment. A changed copy ([`Arc::make_mut`]) has new tables only of the family that changed.
 #[derive(Clone)]
 pub struct Tables {
     /// Of IPv4.
-    pub v4: Routing<Ipv4Addr>,
+    pub v4: Arc<Routing<Ipv4Addr>>,
     /// Of IPv6.
-    pub v6: Routing<Ipv6Addr>,
+    pub v6: Arc<Routing<Ipv6Addr>>,
     /// The devices, by index; `None` for one whose interface is not there.
     pub ifaces: Arc<[Option<Iface>]>,
 }
@@ -124,7 +124,7 @@ pub struct Tables {
 impl Tables {
     /// Tables without a route.
     pub fn empty() -> Self {
-        Tables { v4: Routing::empty(), v6: Routing::empty(), ifaces: Arc::default() }
+        Tables { v4: Arc::new(Routing::empty()), v6: Arc::new(Routing::empty()), ifaces: Arc::default() }
     }
 }
 

@@ -128,7 +128,7 @@ pub fn build_error(
 }
 
 /// Whether an error about `packet`, whose header has `header_len` bytes, may be sent to its source.
-fn may_report(packet: &[u8], header_len: usize, broadcast: impl Fn(Ipv4Addr) -> bool) -> bool {
+pub(super) fn may_report(packet: &[u8], header_len: usize, broadcast: impl Fn(Ipv4Addr) -> bool) -> bool {
     let Some(header) = Ipv4Header::new(packet) else { return false };
     if !is_answerable(header.src(), header.dst(), broadcast) || header.fragment_offset() != 0 {
         return false;

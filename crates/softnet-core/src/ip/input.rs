@@ -12,7 +12,7 @@ use super::ETH_LEN;
 use super::adjacency::{Adjacency, Kind, Routing, Tables, host_key};
 use super::checksum::{ipv4_header_sum, ttl_decremented};
 use super::header::{Ipv4Header, is_martian_destination, is_martian_source, is_multicast, protocol};
-use super::v6;
+use super::{redirect, v6};
 use crate::SoftnetData;
 use crate::skb::{BATCH, Batch, DropReason, Skb};
 use crate::softnet_data::MAX_DEVICES;
@@ -61,11 +61,14 @@ pub struct Exceptions {
     kinds: [u8; BATCH],
     /// UDP to softnet itself, whole datagrams: not for the slow path, unless nobody wants them.
     pub local: Batch,
+    /// A packet that goes back to the link it came from, for the slow path to tell its sender.
+    pub redirect: redirect::Candidate,
 }
 
 impl Default for Exceptions {
     fn default() -> Self {
-        Exceptions { batch: Batch::new(), kinds: [0; BATCH], local: Batch::new() }
+        let redirect = redirect::Candidate::default();
+        Exceptions { batch: Batch::new(), kinds: [0; BATCH], local: Batch::new(), redirect }
     }
 }
 
@@ -125,6 +128,15 @@ impl TxBatches {
                 batch.push(skb)
             }
             None => Err(skb),
+        }
+    }
+
+    /// The packets for `dev` so far.
+    #[inline(always)]
+    fn of(&self, dev: u16) -> &[Skb] {
+        match self.used & 1 << (dev % 64) {
+            0 => &[],
+            _ => self.batches.get(usize::from(dev)).map_or(&[], |batch| batch.as_slice()),
         }
     }
 
@@ -251,6 +263,22 @@ pub fn ip_input(
             super::partial::complete(skb.data_mut());
         }
     }
+    families_input(ctx, tables, ingress, batch, tx, exceptions);
+    let back = tx.of(ingress.dev);
+    if !back.is_empty() {
+        exceptions.redirect.look(tables, ingress.dev, back);
+    }
+}
+
+#[inline(always)]
+fn families_input(
+    ctx: &mut SoftnetData,
+    tables: &Tables,
+    ingress: &Ingress,
+    batch: &mut Batch,
+    tx: &mut TxBatches,
+    exceptions: &mut Exceptions,
+) {
     // Most batches are of one family: the first packet's goes first, and hands over what is not its own.
     let mut other = Batch::new();
     let v6 = batch.as_slice().first().is_some_and(|skb| skb.data().get(12..14) == Some(&ETHERTYPE_IPV6));

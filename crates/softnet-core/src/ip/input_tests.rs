@@ -26,7 +26,8 @@ fn bench() -> Bench {
     let region = Region::new(Box::new(HeapMemory::new(Region::bytes(256, 256))), 256, 256).unwrap();
     let mut tables = Tables::empty();
     let gateway = Adjacency::gateway(1, 100, Ipv4Addr::new(10, 0, 0, 1)).resolved(OUT, NEXT);
-    tables.v4.next_hops.extend([
+    let v4 = Arc::make_mut(&mut tables.v4);
+    v4.next_hops.extend([
         gateway,
         Adjacency::connected(1, 100),
         Adjacency::special(Kind::Local),
@@ -35,8 +36,8 @@ fn bench() -> Bench {
     let route = |s: &str, hop| (s.parse::<Prefix>().unwrap(), hop);
     let routes =
         [route("10.0.0.0/8", 1), route("10.9.0.0/16", 2), route("10.8.0.1/32", 3), route("11.0.0.0/8", 4)];
-    tables.v4.fib = Arc::new(Fib::build(&routes).unwrap());
-    tables.v4.hosts.insert(host_key(1, 0x0a09_0005), gateway.resolved(OUT, [2, 0, 0, 0, 0, 5]));
+    v4.fib = Arc::new(Fib::build(&routes).unwrap());
+    v4.hosts.insert(host_key(1, 0x0a09_0005), gateway.resolved(OUT, [2, 0, 0, 0, 0, 5]));
     Bench {
         ctx: SoftnetData::new(region, CacheSizes::default()),
         tables,

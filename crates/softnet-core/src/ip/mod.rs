@@ -22,6 +22,7 @@ pub mod partial;
 pub mod pmtu;
 pub mod prefix;
 pub mod reassembly;
+pub mod redirect;
 pub mod slow;
 pub mod v6;
 

@@ -5,27 +5,35 @@
 //! the adjacency snapshot, and what is for sockets, come out in an [`Outbox`]. Every packet handed in ends in the outbox,
 //! in a neighbour's queue, or freed with its reason.
 
+mod announce;
+mod arp;
 mod local;
+mod redirect;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::adjacency::{Adjacency, Kind, Tables};
-use super::arp::{ArpPacket, BROADCAST};
 use super::header::{
     Ipv4Header, is_martian_destination, is_martian_source, is_multicast, is_unicast, protocol, validate,
 };
-use super::icmp::{IcmpError, RateLimit, build_error, echo_reply};
+use super::icmp::{IcmpError, RateLimit, build_error, echo_reply, may_report};
 use super::ident::Idents;
 use super::input::Exception;
-use super::neigh::{Action, Actions, Heard, NeighParams, NeighState, NeighTable};
+use super::neigh::{Action, Actions, Heard, NeighParams, NeighTable};
 use super::pmtu::{PmtuCache, PmtuParams};
 use super::reassembly::{FragParams, Reassembly};
+use super::redirect::RedirectLimit;
 use super::v6::icmp::Icmp6Error;
 use super::{ETH_LEN, Family, MacAddr, Prefix, Prefix6, is_group};
 use crate::SoftnetData;
 use crate::siphash::SipKey;
 use crate::skb::{DropReason, Flags, Skb};
 use crate::sock::{Flow, SocketError, error};
+
+use announce::Announcements;
+use arp::send_arp;
+
+pub use announce::Announce;
 
 /// A device as the slow path needs to know it.
 #[derive(Clone, Debug)]
@@ -38,6 +46,8 @@ pub struct Iface {
     pub addresses: Vec<(Ipv4Addr, Prefix)>,
     /// Its IPv6 addresses, link-local ones too; none if it does not speak IPv6.
     pub addresses6: Vec<(Ipv6Addr, Prefix6)>,
+    /// Whether senders on its link are told of a better first hop there.
+    pub send_redirects: bool,
 }
 
 /// A packet that was not taken, and why.
@@ -50,7 +60,7 @@ impl Iface {
         on_link.or(self.addresses.first()).map(|(addr, _)| *addr)
     }
 
-    fn owns(&self, addr: Ipv4Addr) -> bool {
+    pub(super) fn owns(&self, addr: Ipv4Addr) -> bool {
         self.addresses.iter().any(|(own, _)| *own == addr)
     }
 }
@@ -118,6 +128,8 @@ pub struct SlowPath {
     cut: u64,
     pmtu: PmtuCache,
     pub(super) limit: RateLimit,
+    redirects: RedirectLimit,
+    announcements: Announcements,
     pub(super) actions: Actions,
 }
 
@@ -135,8 +147,15 @@ impl SlowPath {
             cut: 0,
             pmtu: PmtuCache::new(PmtuParams::default(), key_of(3)),
             limit: RateLimit::default(),
+            redirects: RedirectLimit::default(),
+            announcements: Announcements::default(),
             actions: Actions::new(),
         }
+    }
+
+    /// Routes lead by way of `gateways`, see [`NeighTable::set_gateways`]. To be called before anything else.
+    pub fn set_gateways(&mut self, gateways: impl IntoIterator<Item = (u16, IpAddr)>) {
+        self.neigh.set_gateways(gateways);
     }
 
     /// The neighbours, for display.
@@ -171,7 +190,8 @@ impl SlowPath {
 
     /// When [`poll`](Self::poll) is to be called next.
     pub fn next_deadline(&self) -> Option<u64> {
-        [self.neigh.next_deadline(), self.frags.next_deadline()].into_iter().flatten().min()
+        let (neigh, frags) = (self.neigh.next_deadline(), self.frags.next_deadline());
+        [neigh, frags, self.announcements.next_deadline()].into_iter().flatten().min()
     }
 
     /// Processes one packet of the fast path's exceptions.
@@ -206,6 +226,7 @@ impl SlowPath {
     /// Does what is due: neighbour timers, fragments that are late.
     pub fn poll(&mut self, ctx: &mut SoftnetData, view: View<'_>, out: &mut Outbox) {
         self.expire_fragments(ctx, view, out);
+        self.announce_again(ctx, view, out);
         self.neigh.poll(view.now, &mut self.actions);
         self.act(ctx, view, out);
     }
@@ -224,6 +245,7 @@ impl SlowPath {
 
     /// Forgets the neighbours of a device that is gone.
     pub fn remove_device(&mut self, ctx: &mut SoftnetData, view: View<'_>, dev: u16, out: &mut Outbox) {
+        self.announcements.forget(dev);
         self.neigh.remove_device(dev, &mut self.actions);
         self.act(ctx, view, out);
     }
@@ -255,10 +277,8 @@ impl SlowPath {
                     Action::Solicit { dev, target: IpAddr::V6(target), unicast_to } => {
                         super::v6::slow::solicit(ctx, view, dev, target, unicast_to, out)
                     }
-                    Action::Publish { dev, ip, state, mac } => {
-                        // A stale entry's next packet must come by here, to start the probe.
-                        let usable = state.is_valid() && state != NeighState::Stale;
-                        out.publish.push((dev, ip, mac.filter(|_| usable)));
+                    Action::Publish { dev, ip, told, .. } => {
+                        out.publish.extend(told.map(|mac| (dev, ip, mac)));
                     }
                     Action::Transmit { dev, mac, mut skbs } => {
                         while let Some(skb) = skbs.pop_front() {
@@ -291,46 +311,6 @@ impl SlowPath {
                 }
             }
         }
-    }
-
-    fn arp(
-        &mut self,
-        ctx: &mut SoftnetData,
-        view: View<'_>,
-        mut skb: Skb,
-        out: &mut Outbox,
-    ) -> Result<(), (Skb, DropReason)> {
-        let dev = skb.head().dev;
-        let Some(iface) = view.iface(dev) else { return Err((skb, DropReason::DevReady)) };
-        let to_us = skb.data().starts_with(&iface.mac);
-        let packet = match ArpPacket::parse(skb.data().get(ETH_LEN..).unwrap_or_default()) {
-            Ok(packet) => packet,
-            Err(reason) => return Err((skb, reason)),
-        };
-        let ours = iface.owns(packet.target_ip);
-        let on_link = iface.addresses.iter().any(|(_, net)| net.contains(packet.sender_ip));
-        if let Some(heard) = Heard::from_arp(&packet, ours, to_us)
-            && !iface.owns(packet.sender_ip)
-            // A stranger may answer what we asked, for a route may lead straight out of a device; no more than that.
-            && (on_link || heard == Heard::Reply)
-        {
-            let (ip, mac) = (packet.sender_ip, packet.sender_mac);
-            self.neigh.input(view.now, dev, ip.into(), mac, heard, &mut self.actions);
-        } else if !ours {
-            return Err((skb, DropReason::ArpIgnored));
-        }
-        if ours && packet.operation == super::arp::Operation::Request {
-            if packet.reply(iface.mac).write_frame(&mut skb, packet.sender_mac).is_none() {
-                return Err((skb, DropReason::PktTooSmall));
-            }
-            let head = skb.head_mut();
-            (head.flags, head.tc_depth) = (Flags::ORIGINATED, 0);
-            ctx.turn_around();
-            out.send.push((dev, skb));
-        } else {
-            ctx.deliver(skb);
-        }
-        Ok(())
     }
 
     /// Routes a received packet whose header is sound.
@@ -373,6 +353,9 @@ impl SlowPath {
             return Err((skb, DropReason::PktTooBig));
         }
         skb.trim(ETH_LEN + usize::from(total));
+        if hop.dev == skb.head().dev {
+            self.redirect4(ctx, view, (hop.dev, &skb.data()[ETH_LEN..]), hop.gateway, out);
+        }
         if let Some(mut header) = Ipv4Header::new_mut(&mut skb.data_mut()[ETH_LEN..]) {
             header.decrease_ttl();
         }
@@ -492,31 +475,6 @@ fn transmit(ctx: &mut SoftnetData, mut skb: Skb, dev: u16, from: MacAddr, to: Ma
 /// Whether `skb`, as it came in, is IPv6.
 fn is_ipv6(skb: &Skb) -> bool {
     skb.data().get(12..ETH_LEN) == Some(&Ipv6Addr::ETHERTYPE.to_be_bytes())
-}
-
-fn send_arp(
-    ctx: &mut SoftnetData,
-    view: View<'_>,
-    dev: u16,
-    target: Ipv4Addr,
-    unicast_to: Option<MacAddr>,
-    out: &mut Outbox,
-) {
-    let Some((iface, source)) = view.iface(dev).and_then(|i| Some((i, i.source_for(target)?))) else {
-        return;
-    };
-    ctx.originate();
-    let Some(mut skb) = ctx.alloc_skb() else {
-        return ctx.count_drops(dev, DropReason::NoFrame, 1);
-    };
-    let request = ArpPacket::request(iface.mac, source, target);
-    if request.write_frame(&mut skb, unicast_to.unwrap_or(BROADCAST)).is_none() {
-        return ctx.free_at(skb, dev, DropReason::PktTooSmall);
-    }
-    let head = skb.head_mut();
-    head.dev = dev;
-    head.flags = Flags::ORIGINATED;
-    out.send.push((dev, skb));
 }
 
 /// What a packet is that is not plain.

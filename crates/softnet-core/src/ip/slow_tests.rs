@@ -3,12 +3,15 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::ip::arp::Operation;
+use crate::ip::arp::{ArpPacket, BROADCAST, Operation};
 use crate::ip::checksum;
+use crate::ip::neigh::NeighState;
 use crate::skb::BATCH;
 
 #[path = "slow_frag_tests.rs"]
 mod frags;
+#[path = "slow_router_tests.rs"]
+mod router;
 
 use super::world::*;
 

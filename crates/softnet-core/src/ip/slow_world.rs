@@ -8,7 +8,9 @@ use std::sync::Arc;
 
 use super::*;
 use crate::ip::adjacency::host_key;
+use crate::ip::arp::{ArpPacket, BROADCAST};
 use crate::ip::input::{Exceptions, Ingress, TxBatches, ip_input};
+use crate::ip::neigh::NeighState;
 use crate::ip::{Fib, checksum};
 use crate::skb::{Batch, CacheSizes, HEADROOM, HeapMemory, Region};
 
@@ -24,6 +26,8 @@ pub(super) const SERVER_MAC: MacAddr = [2, 0, 0, 0, 1, 9];
 /// Leads to 10.9.0.0/16, on the server's link.
 pub(super) const GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 254);
 pub(super) const FAR: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 1);
+/// On the client's link: leads to 10.8.0.0/16.
+pub(super) const ROUTER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 254);
 /// On the server's link by a route of its own, outside the network of our address there.
 pub(super) const STRANGER: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 9);
 /// ICMP type.
@@ -55,6 +59,7 @@ impl World {
             ("10.0.0.0/24", Adjacency::connected(0, MTUS[0])),
             ("10.1.0.0/24", Adjacency::connected(1, MTUS[1])),
             ("10.9.0.0/16", Adjacency::gateway(1, MTUS[1], GATEWAY)),
+            ("10.8.0.0/16", Adjacency::gateway(0, MTUS[0], ROUTER)),
             ("203.0.113.0/24", Adjacency::connected(1, MTUS[1])),
             ("10.66.0.0/16", Adjacency::special(Kind::Blackhole)),
             ("10.67.0.0/16", Adjacency::special(Kind::Unreachable)),
@@ -65,14 +70,16 @@ impl World {
             ("10.0.0.1/32", Adjacency::special(Kind::Local)),
             ("10.1.0.1/32", Adjacency::special(Kind::Local)),
         ];
-        tables.v4.next_hops.extend(routes.iter().map(|(_, hop)| *hop));
+        Arc::make_mut(&mut tables.v4).next_hops.extend(routes.iter().map(|(_, hop)| *hop));
         let fib: Vec<_> = routes.iter().zip(1..).map(|((p, _), i)| (p.parse().unwrap(), i)).collect();
-        tables.v4.fib = Arc::new(Fib::build(&fib).unwrap());
+        Arc::make_mut(&mut tables.v4).fib = Arc::new(Fib::build(&fib).unwrap());
+        let ifaces: Vec<_> = (0..2).map(|dev| Some(iface(dev))).collect();
+        tables.ifaces = ifaces.clone().into();
         World {
             ctx: SoftnetData::new(Region::new(memory, frames, frames).unwrap(), CacheSizes::default()),
             slow: SlowPath::new(NeighParams::default(), [1, 2]),
             tables,
-            ifaces: (0..2).map(|dev| Some(iface(dev))).collect(),
+            ifaces,
             now: 0,
             received: 0,
             sent: 0,
@@ -103,6 +110,9 @@ impl World {
         let view = View { now: self.now, tables: &self.tables, ifaces: &self.ifaces };
         for (skb, why) in exceptions.drain() {
             self.slow.handle(&mut self.ctx, view, skb, why, &mut out);
+        }
+        if let Some((dev, packet)) = exceptions.redirect.take() {
+            self.slow.redirect(&mut self.ctx, view, (dev, packet), &mut out);
         }
         // There are no sockets.
         for skb in exceptions.local.drain().chain(std::mem::take(&mut out.local)) {
@@ -165,7 +175,8 @@ impl World {
     pub(super) fn publish(&mut self, dev: u16, ip: IpAddr, mac: Option<MacAddr>) {
         let IpAddr::V4(ip) = ip else { panic!("{ip}") };
         let from = MACS[usize::from(dev)];
-        for hop in &mut self.tables.v4.next_hops {
+        let tables = Arc::make_mut(&mut self.tables.v4);
+        for hop in &mut tables.next_hops {
             if hop.dev == dev && hop.gateway == ip {
                 match mac {
                     Some(mac) => *hop = hop.resolved(from, mac),
@@ -175,8 +186,8 @@ impl World {
         }
         let hop = Adjacency::gateway(dev, MTUS[usize::from(dev)], ip);
         match mac {
-            Some(mac) => self.tables.v4.hosts.insert(host_key(dev, ip.into()), hop.resolved(from, mac)),
-            None => self.tables.v4.hosts.remove(&host_key(dev, ip.into())),
+            Some(mac) => tables.hosts.insert(host_key(dev, ip.into()), hop.resolved(from, mac)),
+            None => tables.hosts.remove(&host_key(dev, ip.into())),
         };
     }
 
@@ -233,7 +244,13 @@ impl Drop for World {
 
 pub(super) fn iface(dev: usize) -> Iface {
     let net = Prefix::containing(OWN[dev], 24).unwrap();
-    Iface { mac: MACS[dev], mtu: MTUS[dev], addresses: vec![(OWN[dev], net)], addresses6: vec![] }
+    Iface {
+        mac: MACS[dev],
+        mtu: MTUS[dev],
+        addresses: vec![(OWN[dev], net)],
+        addresses6: vec![],
+        send_redirects: true,
+    }
 }
 
 pub(super) fn eth(to: MacAddr, from: MacAddr, ethertype: u16) -> Vec<u8> {

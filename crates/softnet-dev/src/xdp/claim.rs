@@ -5,7 +5,7 @@
 //!   softnet's own addresses come first, so an address that both have is softnet's;
 //! * ARP requests and replies for one of softnet's addresses, to the interface's MAC address or to all;
 //! * on a device that has an IPv6 address, IPv6 to the interface's MAC address in the same way, and neighbour solicitations
-//!   for one of softnet's addresses, to the group of those who might have it;
+//!   for one of softnet's addresses, to the group of those who might have it, and echo requests to the groups of all routers;
 //! * UDP, and what may be fragments of it, in multicast frames to a group that softnet has [joined](super::groups).
 //!
 //! Everything else is the kernel's: VLANs, other multicast, other MACs, what is cut short; where softnet has no IPv6
@@ -23,7 +23,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use softnet_core::ip::Family;
-use softnet_core::ip::v6::addr::link_local;
+use softnet_core::ip::v6::addr::{ALL_ROUTERS, link_local};
 use softnet_core::sock::key::addr_of;
 
 use crate::bpf::{Alu, Assembler, Cond, Label, Map, Program, Reg, Set, Size, XdpAction, helper};
@@ -98,6 +98,7 @@ const FRAGMENT: u8 = 44;
 const GROUP: u8 = 0xff;
 const ICMPV6: u8 = 58;
 const SOLICITATION: u8 = 135;
+const ECHO_REQUEST: u8 = 128;
 const ARP: [u8; 2] = [0x08, 0x06];
 /// ARP for IPv4 (0x0800) over Ethernet (1), RFC 826.
 const ARP_IPV4: [u8; 4] = [0, 1, 0x08, 0x00];
@@ -157,11 +158,17 @@ impl ClaimFilter {
                 if dst == self.mac {
                     return !self.v6.ours.is_empty() && self.v6.claims(to);
                 }
-                dst[..3] == SOLICITED_NODE
-                    && frame.len() >= ND_END
-                    && frame[IPV6_NEXT] == ICMPV6
-                    && frame[ND_TYPE] == SOLICITATION
-                    && self.v6.ours.contains(&address(ND_TARGET))
+                if self.v6.ours.is_empty() || dst[..2] != SOLICITED_NODE[..2] || frame[IPV6_NEXT] != ICMPV6 {
+                    return false;
+                }
+                match dst[2] == SOLICITED_NODE[2] {
+                    true => {
+                        frame.len() >= ND_END
+                            && frame[ND_TYPE] == SOLICITATION
+                            && self.v6.ours.contains(&address(ND_TARGET))
+                    }
+                    false => frame.get(ND_TYPE) == Some(&ECHO_REQUEST) && ALL_ROUTERS.contains(&to),
+                }
             }
             ARP => {
                 frame.len() >= ARP_END
@@ -303,7 +310,7 @@ impl ClaimFilter {
                 asm.jump_if(Cond::Eq, other[0], 0, then);
             }
         };
-        let [unicast, datagram] = [(); 2].map(|()| asm.label());
+        let [unicast, datagram, routers] = [(); 3].map(|()| asm.label());
 
         within(asm, IPV6_END);
         asm.load(Size::U8, Reg::R3, frame, 0);
@@ -318,12 +325,19 @@ impl ClaimFilter {
             asm.load(Size::U16, Reg::R3, frame, 0);
             asm.jump_if(Cond::Ne, Reg::R3, half(&SOLICITED_NODE, 0), pass);
             asm.load(Size::U8, Reg::R3, frame, 2);
-            asm.jump_if(Cond::Ne, Reg::R3, i32::from(SOLICITED_NODE[2]), pass);
+            asm.jump_if(Cond::Ne, Reg::R3, i32::from(SOLICITED_NODE[2]), routers);
             within(asm, ND_END);
             asm.load(Size::U8, Reg::R3, frame, ND_TYPE as i16);
             asm.jump_if(Cond::Ne, Reg::R3, i32::from(SOLICITATION), pass);
             load(asm, ND_TARGET);
             one_of(asm, &self.v6.ours, claim);
+            asm.jump(pass);
+            asm.bind(routers);
+            within(asm, ND_TYPE + 1);
+            asm.load(Size::U8, Reg::R3, frame, ND_TYPE as i16);
+            asm.jump_if(Cond::Ne, Reg::R3, i32::from(ECHO_REQUEST), pass);
+            load(asm, IPV6_DST);
+            one_of(asm, &ALL_ROUTERS, claim);
         }
         asm.jump(pass);
 

@@ -46,6 +46,10 @@ pub(super) const NANOSECONDS: Limit = range(0, u64::MAX);
 pub(super) const QDISC_MAX_BURST: Limit = range(1, 1 << 20);
 pub(super) const MAX_SOCKETS: Limit = range(1, softnet_core::sock::MAX_SOCKETS as u64);
 pub(super) const TXQ_RESELECTION_MS: Limit = range(0, i32::MAX as u64);
+/// The first and the second may be 0.
+pub(super) const GC_THRESH: [Limit; 3] = [range(0, 1 << 20), range(0, 1 << 20), range(1, 1 << 20)];
+/// Their keys.
+pub(super) const GC_THRESH_KEYS: [&str; 3] = ["gc_thresh1", "gc_thresh2", "gc_thresh3"];
 pub(super) const TX_QUEUE_LEN: Limit = range(1, 1 << 20);
 
 impl Limit {
@@ -120,6 +124,16 @@ fn stack(stack: &StackConfig, cpus: &[u32], found: &mut Vec<Found>) {
     QDISC_MAX_BURST.check(at.key("qdisc_max_burst"), stack.qdisc_max_burst, found);
     MAX_SOCKETS.check(at.key("max_sockets"), stack.max_sockets, found);
     TXQ_RESELECTION_MS.check(at.key("txq_reselection_ms"), stack.txq_reselection_ms, found);
+    for ((limit, key), value) in GC_THRESH.iter().zip(GC_THRESH_KEYS).zip(stack.gc_thresh) {
+        limit.check(at.key(key), value, found);
+    }
+    let possible = !GC_THRESH_KEYS.iter().any(|key| told(found, at.key(key)));
+    for (keys, values) in GC_THRESH_KEYS.windows(2).zip(stack.gc_thresh.windows(2)) {
+        if possible && values[0] > values[1] {
+            let message = format!("expected at most {} of {}, found {}", keys[1], values[1], values[0]);
+            found.push(Found::new(at.key(keys[0]), message));
+        }
+    }
     if stack.default_qdisc == Spec::Mq {
         found.push(Found::new(at.key("default_qdisc"), SpecError::NotForQueue.to_string()));
     }

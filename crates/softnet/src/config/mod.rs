@@ -39,7 +39,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use softnet_core::ip::v6::addr::link_local;
+use softnet_core::ip::v6::addr::{link_local, subnet_router_anycast};
 use softnet_core::ip::{Address, Family, IpPrefix, Prefix, Prefix6, PrefixError};
 use softnet_core::qdisc::Spec;
 use softnet_core::skb::CacheSizes;
@@ -96,6 +96,9 @@ pub struct StackConfig {
     pub max_sockets: u32,
     /// Discipline of TX queues for which none is set (`net.core.default_qdisc`).
     pub default_qdisc: Spec,
+    /// Neighbours of each family on each device: so few stay however long they are unused, more than so many go when they
+    /// are, and there are never more than so many (`net.ipv4.neigh.default.gc_thresh1` to `gc_thresh3`).
+    pub gc_thresh: [u32; 3],
 }
 
 impl Default for StackConfig {
@@ -115,6 +118,7 @@ impl Default for StackConfig {
             txq_reselection_ms: 1000,
             max_sockets: 131_072,
             default_qdisc: Spec::PfifoFast,
+            gc_thresh: [128, 512, 1024],
         }
     }
 }
@@ -154,6 +158,13 @@ pub struct DeviceConfig {
     pub workers: Vec<usize>,
     /// Whether frames may arrive with a partial L4 checksum.
     pub partial_csum: PartialCsum,
+    /// Whether senders on its link are told of a better first hop there (`net.ipv4.conf.DEV.send_redirects`), of either
+    /// family.
+    pub send_redirects: bool,
+    /// Whether its IPv4 addresses are announced when it is opened (`net.ipv4.conf.DEV.arp_notify`).
+    pub arp_notify: bool,
+    /// Whether its IPv6 addresses are (`net.ipv6.conf.DEV.ndisc_notify`).
+    pub ndisc_notify: bool,
     /// In which context it is polled, until that is changed while it runs.
     pub threaded: Context,
     /// Completions without work that leave a queue's doorbell masked, at most 2147483647; these three, too, until they are
@@ -186,6 +197,9 @@ impl DeviceConfig {
             addresses: Vec::new(),
             workers: Vec::new(),
             partial_csum: PartialCsum::Auto,
+            send_redirects: true,
+            arp_notify: true,
+            ndisc_notify: true,
             threaded: Context::Softirq,
             napi_defer_hard_irqs: 0,
             gro_flush_timeout: 0,
@@ -220,6 +234,12 @@ impl DeviceConfig {
             all.push((derived, network));
         }
         all
+    }
+
+    /// The subnet-router anycast addresses of its IPv6 networks, which are every router's there (RFC 4291 section 2.6.1).
+    pub fn anycast6(&self) -> impl Iterator<Item = Ipv6Addr> {
+        let networks = self.addresses.iter().filter(|own| !is_link_local(own.addr()));
+        networks.filter_map(|own| subnet_router_anycast(own.network.of::<Ipv6Addr>()?))
     }
 
     /// Its knobs of interrupt mitigation.

@@ -12,7 +12,7 @@ use softnet_dev::sched::Policy;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::check::{self, Limit};
+use super::check::{self, GC_THRESH_KEYS, Limit};
 use super::errors::{Found, Place, Section, Spans};
 use super::{
     Config, CpuList, DeviceConfig, Driver, InterfaceAddr, NeighbourConfig, PartialCsum, RouteConfig,
@@ -113,6 +113,9 @@ impl Read {
                 "txq_reselection_ms",
                 "max_sockets",
                 "default_qdisc",
+                "gc_thresh1",
+                "gc_thresh2",
+                "gc_thresh3",
             ],
         );
         let mut stack = StackConfig::default();
@@ -132,6 +135,9 @@ impl Read {
         set(&mut stack.txq_reselection_ms, ms);
         set(&mut stack.max_sockets, self.integer(table, "max_sockets", &check::MAX_SOCKETS));
         set(&mut stack.default_qdisc, self.qdisc(table, "default_qdisc"));
+        for ((slot, key), limit) in stack.gc_thresh.iter_mut().zip(GC_THRESH_KEYS).zip(&check::GC_THRESH) {
+            set(slot, self.integer(table, key, limit));
+        }
         if let Some(cache) = table.get("skb_cache").and_then(|value| self.table(Section::SkbCache, value)) {
             self.known_keys(cache, &["size", "refill", "flush"]);
             for (key, limit, slot) in [
@@ -200,6 +206,9 @@ impl Read {
                 "addresses",
                 "workers",
                 "partial_csum",
+                "send_redirects",
+                "arp_notify",
+                "ndisc_notify",
                 "threaded",
                 "napi_defer_hard_irqs",
                 "gro_flush_timeout",
@@ -227,6 +236,13 @@ impl Read {
         set(&mut device.workers, workers.map(|all| all.into_iter().map(|i| i as usize).collect()));
         let answers = [("auto", PartialCsum::Auto), ("on", PartialCsum::On), ("off", PartialCsum::Off)];
         set(&mut device.partial_csum, self.choice(table, "partial_csum", &answers));
+        for (key, slot) in [
+            ("send_redirects", &mut device.send_redirects),
+            ("arp_notify", &mut device.arp_notify),
+            ("ndisc_notify", &mut device.ndisc_notify),
+        ] {
+            set(slot, self.boolean(table, key));
+        }
         if let Some(text) = self.string(table, "threaded")
             && let Some(value) = table.get("threaded")
         {

@@ -19,6 +19,9 @@ qdisc_max_burst = 500
 max_sockets = 1_000
 txq_reselection_ms = 0
 default_qdisc = "pfifo limit 200"
+gc_thresh1 = 0
+gc_thresh2 = 2048
+gc_thresh3 = 4_096
 
 [[device]]
 name = "eth1"
@@ -37,6 +40,9 @@ ring = 4096
 addresses = ["10.0.0.1/24", "10.0.0.2/24"]
 workers = [1, 0]
 partial_csum = "off"
+send_redirects = false
+arp_notify = false
+ndisc_notify = false
 
 [[device]]
 name = "eth2"
@@ -83,6 +89,7 @@ fn a_full_file_means_what_it_says() {
             max_sockets: 1000,
             txq_reselection_ms: 0,
             default_qdisc: Spec::Pfifo { limit: Some(200) },
+            gc_thresh: [0, 2048, 4096],
         },
         devices: vec![
             DeviceConfig {
@@ -94,6 +101,9 @@ fn a_full_file_means_what_it_says() {
                 addresses: vec![addr("10.0.0.1/24"), addr("10.0.0.2/24")],
                 workers: vec![1, 0],
                 partial_csum: PartialCsum::Off,
+                send_redirects: false,
+                arp_notify: false,
+                ndisc_notify: false,
                 threaded: Context::BusyPoll,
                 napi_defer_hard_irqs: 2147483647,
                 gro_flush_timeout: 20_000,
@@ -261,10 +271,18 @@ fn one_error_each() {
             "[[device]]\nname = \"eth1\"\naddresses = [\"10.0.0.1/24\"]\nirq_suspend_timeout = -1",
             "r.toml:4:23: device.irq_suspend_timeout: expected a number from 0 to 18446744073709551615, found -1",
         ),
+        (
+            "[stack]\ngc_thresh3 = 0",
+            "r.toml:2:14: stack.gc_thresh3: expected a number from 1 to 1048576, found 0",
+        ),
+        (
+            "[stack]\ngc_thresh2 = 2000",
+            "r.toml:2:14: stack.gc_thresh2: expected at most gc_thresh3 of 1024, found 2000",
+        ),
         ("[stack]\nworker = [1]", "r.toml:2:1: stack: unknown key \"worker\"; did you mean \"workers\"?"),
         (
             "[stack]\ncolour = 1",
-            "r.toml:2:1: stack: unknown key \"colour\"; expected one of name, control, workers, worker_policy, worker_priority, frames, netdev_budget, netdev_budget_usecs, dev_weight, skb_cache, workqueue_threads, qdisc_max_burst, txq_reselection_ms, max_sockets, default_qdisc",
+            "r.toml:2:1: stack: unknown key \"colour\"; expected one of name, control, workers, worker_policy, worker_priority, frames, netdev_budget, netdev_budget_usecs, dev_weight, skb_cache, workqueue_threads, qdisc_max_burst, txq_reselection_ms, max_sockets, default_qdisc, gc_thresh1, gc_thresh2, gc_thresh3",
         ),
         ("[[neighbor]]", "r.toml:1:3: unknown key \"neighbor\"; did you mean \"neighbour\"?"),
         ("[device]\nname = \"eth1\"", "r.toml:1:1: device: expected a list of tables: write [[device]]"),

@@ -7,6 +7,7 @@ mod hosts;
 mod ipv6;
 mod life;
 mod multicast;
+mod neigh;
 mod scope;
 mod shape;
 mod switch;

@@ -101,6 +101,16 @@ impl<T: DerefMut<Target = [u8; LEN]>> Ipv6Header<T> {
         self.0[24..].copy_from_slice(&dst.octets());
     }
 
+    /// Sets the destination address.
+    pub fn set_dst(&mut self, dst: Ipv6Addr) {
+        self.0[24..].copy_from_slice(&dst.octets());
+    }
+
+    /// Puts one back on the hop limit.
+    pub fn increase_hop_limit(&mut self) {
+        self.0[7] = self.0[7].saturating_add(1);
+    }
+
     /// Takes one off the hop limit. The caller has seen that it is above 0.
     pub fn decrease_hop_limit(&mut self) {
         self.0[7] = self.0[7].wrapping_sub(1);

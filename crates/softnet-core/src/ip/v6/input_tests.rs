@@ -31,7 +31,8 @@ fn bench() -> Bench {
     let region = Region::new(Box::new(HeapMemory::new(Region::bytes(256, 256))), 256, 256).unwrap();
     let mut tables = Tables::empty();
     let gateway = Adjacency::gateway(1, 200, addr("fd00::1")).resolved(OUT, NEXT);
-    tables.v6.next_hops.extend([
+    let v6 = Arc::make_mut(&mut tables.v6);
+    v6.next_hops.extend([
         gateway,
         Adjacency::connected(1, 200),
         Adjacency::special(Kind::Local),
@@ -44,12 +45,13 @@ fn bench() -> Bench {
         route("2001:db8:8::1/128", 3),
         route("2001:db9::/32", 4),
     ];
-    tables.v6.fib = Arc::new(Fib6::build(&routes).unwrap());
+    v6.fib = Arc::new(Fib6::build(&routes).unwrap());
     let host = Ipv6Addr::host_key(1, addr("2001:db8:9::5"));
-    tables.v6.hosts.insert(host, gateway.resolved(OUT, [2, 0, 0, 0, 0, 5]));
-    tables.v4.next_hops.push(Adjacency::gateway(1, 200, [10, 0, 0, 1].into()).resolved(OUT, NEXT));
+    v6.hosts.insert(host, gateway.resolved(OUT, [2, 0, 0, 0, 0, 5]));
+    let v4 = Arc::make_mut(&mut tables.v4);
+    v4.next_hops.push(Adjacency::gateway(1, 200, [10, 0, 0, 1].into()).resolved(OUT, NEXT));
     let ten: Prefix = "10.0.0.0/8".parse().unwrap();
-    tables.v4.fib = Arc::new(Fib::build(&[(ten, 1)]).unwrap());
+    v4.fib = Arc::new(Fib::build(&[(ten, 1)]).unwrap());
     Bench {
         ctx: SoftnetData::new(region, CacheSizes::default()),
         tables,

@@ -28,6 +28,8 @@ pub(super) const SERVER: Ipv6Addr = net(1, 9);
 pub(super) const SERVER_MAC: MacAddr = [2, 0, 0, 0, 1, 9];
 /// Leads to [`FAR`], on the server's link.
 pub(super) const GATEWAY: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0xfe);
+/// On the client's link: leads to 2001:db8:8::/48. (Another one there has a global address, and leads to 2001:db8:7::/48.)
+pub(super) const ROUTER: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0xfd);
 pub(super) const FAR: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 9, 0, 0, 0, 0, 1);
 
 pub(super) const fn net(dev: u16, host: u16) -> Ipv6Addr {
@@ -62,18 +64,24 @@ impl World {
             ("2001:db8:9::/48", Adjacency::gateway(1, MTUS[1], GATEWAY)),
             ("2001:db8:66::/48", Adjacency::special(Kind::Blackhole)),
             ("2001:db8:67::/48", Adjacency::special(Kind::Unreachable)),
+            ("2001:db8::/128", Adjacency::special(Kind::Local)),
+            ("2001:db8:0:1::/128", Adjacency::special(Kind::Local)),
+            ("2001:db8:8::/48", Adjacency::gateway(0, MTUS[0], ROUTER)),
+            ("2001:db8:7::/48", Adjacency::gateway(0, MTUS[0], net(0, 0xfe))),
             ("2001:db8::1/128", Adjacency::special(Kind::Local)),
             ("2001:db8:0:1::1/128", Adjacency::special(Kind::Local)),
         ];
-        tables.v6.next_hops.extend(routes.iter().map(|(_, hop)| *hop));
+        Arc::make_mut(&mut tables.v6).next_hops.extend(routes.iter().map(|(_, hop)| *hop));
         let fib: Vec<(Prefix6, u32)> =
             routes.iter().zip(1..).map(|((p, _), i)| (p.parse().unwrap(), i)).collect();
-        tables.v6.fib = Arc::new(Fib6::build(&fib).unwrap());
+        Arc::make_mut(&mut tables.v6).fib = Arc::new(Fib6::build(&fib).unwrap());
+        let ifaces: Vec<_> = (0..2).map(|dev| Some(iface(dev))).collect();
+        tables.ifaces = ifaces.clone().into();
         World {
             ctx: SoftnetData::new(Region::new(memory, frames, frames).unwrap(), CacheSizes::default()),
             slow: SlowPath::new(NeighParams::default(), [1, 2]),
             tables,
-            ifaces: (0..2).map(|dev| Some(iface(dev))).collect(),
+            ifaces,
             now: 0,
             errors: Vec::new(),
             received: 0,
@@ -103,6 +111,9 @@ impl World {
         let view = View { now: self.now, tables: &self.tables, ifaces: &self.ifaces };
         for (skb, why) in exceptions.drain() {
             self.slow.handle(&mut self.ctx, view, skb, why, &mut out);
+        }
+        if let Some((dev, packet)) = exceptions.redirect.take() {
+            self.slow.redirect(&mut self.ctx, view, (dev, packet), &mut out);
         }
         // There are no sockets: of a datagram in several skbs the first tells, as it does where there are.
         let mut first = true;
@@ -156,7 +167,7 @@ impl World {
         self.carry_out(out);
     }
 
-    fn carry_out(&mut self, mut out: Outbox) -> Sent {
+    pub(super) fn carry_out(&mut self, mut out: Outbox) -> Sent {
         self.sent += out.send.len() as u64;
         let mut sent = Sent::new();
         for (dev, skb) in out.send.drain(..) {
@@ -179,7 +190,7 @@ impl World {
         // Noise may be ARP.
         let IpAddr::V6(ip) = ip else { return };
         let from = MACS[usize::from(dev)];
-        let tables = &mut self.tables.v6;
+        let tables = Arc::make_mut(&mut self.tables.v6);
         for hop in tables.next_hops.iter_mut().filter(|hop| hop.dev == dev && hop.gateway == ip) {
             match mac {
                 Some(mac) => *hop = hop.resolved(from, mac),
@@ -249,7 +260,13 @@ impl Drop for World {
 pub(super) fn iface(dev: usize) -> Iface {
     let addresses6 =
         [OWN[dev], link_local(MACS[dev])].map(|own| (own, Prefix6::containing(own, 64).unwrap()));
-    Iface { mac: MACS[dev], mtu: MTUS[dev], addresses: vec![], addresses6: addresses6.to_vec() }
+    Iface {
+        mac: MACS[dev],
+        mtu: MTUS[dev],
+        addresses: vec![],
+        addresses6: addresses6.to_vec(),
+        send_redirects: true,
+    }
 }
 
 /// A frame to softnet's device `dev`, or the group that `dst` is, as a host there sends it.

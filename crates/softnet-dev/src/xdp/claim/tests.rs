@@ -27,6 +27,8 @@ const GROUPS: [IpAddr; 2] = [IpAddr::V4(JOINED), IpAddr::V6(JOINED6)];
 /// MAC addresses of both.
 const JOINED_MAC: [u8; 6] = [0x01, 0, 0x5e, 1, 2, 3];
 const JOINED6_MAC: [u8; 6] = [0x33, 0x33, 0, 0, 0x12, 0x34];
+/// Of all routers.
+const ROUTERS_MAC: [u8; 6] = [0x33, 0x33, 0, 0, 0, 2];
 
 fn filter() -> ClaimFilter {
     let ours = [OURS.into(), BOTH.into(), OURS6.into(), BOTH6.into()];
@@ -119,6 +121,13 @@ fn takes_ipv6_in_the_same_way_where_it_has_an_address_of_it() {
     }
     assert!(!filter.claims(&frame6(MAC, OURS6)[..IPV6_END - 1], &GROUPS));
     assert!(!filter.claims(&frame6(GROUP, OURS6)[..ND_END - 1], &GROUPS));
+    for (group, ours) in [(ALL_ROUTERS[0], true), (ALL_ROUTERS[1], true), (OTHER6, false)] {
+        let mut ping = frame6(ROUTERS_MAC, group);
+        assert!(!filter.claims(&ping, &GROUPS), "what routers tell each other");
+        ping[ND_TYPE] = ECHO_REQUEST;
+        assert_eq!(filter.claims(&ping, &GROUPS), ours);
+        assert!(!ipv4_only().claims(&ping, &GROUPS) && !filter.claims(&ping[..ND_TYPE], &GROUPS));
+    }
     for (at, value) in [(IPV6_NEXT, 17), (ND_TYPE, 136)] {
         let mut other = frame6(GROUP, OURS6);
         other[at] = value;
@@ -175,6 +184,7 @@ fn frames() -> impl Strategy<Value = Vec<u8>> {
         2 => Just(None),
         1 => Just(Some(GROUP)),
         1 => Just(Some(JOINED6_MAC)),
+        1 => Just(Some(ROUTERS_MAC)),
         1 => any::<[u8; 2]>().prop_map(|[a, b]| Some([0x33, 0x33, a, b, 0, 1])),
     ];
     // Like one of softnet's or the kernel's, or with a byte of it changed.
@@ -188,6 +198,8 @@ fn frames() -> impl Strategy<Value = Vec<u8>> {
             JOINED6,
             JOINED6,
             OTHER6,
+            ALL_ROUTERS[0],
+            ALL_ROUTERS[1],
             JOINED.to_ipv6_mapped(),
         ]),
         prop_oneof![2 => Just(None), 1 => (0usize..16, any::<u8>()).prop_map(Some)],
@@ -218,6 +230,8 @@ fn frames() -> impl Strategy<Value = Vec<u8>> {
             match (ethertype, next) {
                 (ARP, _) => frame[ARP_OPERATION + 1] = operation,
                 (IPV4, Some(next)) => frame[IPV4_PROTOCOL] = next,
+                // Half of them are echo requests, if they are of ICMPv6.
+                (IPV6, _) if operation < 2 => frame[ND_TYPE] = ECHO_REQUEST,
                 (IPV6, Some(next)) => frame[IPV6_NEXT] = next,
                 _ => {}
             }
