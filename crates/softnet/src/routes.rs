@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use softnet_core::ip::adjacency::{Adjacency, Kind, Routing, Tables};
 use softnet_core::ip::slow::Iface;
+use softnet_core::ip::source::Sources;
 use softnet_core::ip::{Family, FibError, IpPrefix, LongestMatch, Prefix};
 use softnet_dev::hugepage::huge_vec;
 
@@ -110,6 +111,8 @@ fn lay<A: Family>(routes: &[Route], tables: &mut Routing<A>) -> Result<(), FibEr
         entries.push((prefix, index));
     }
     tables.fib = Arc::new(A::Fib::build_in(&entries, huge_vec)?);
+    let own = routes.iter().filter(|route| route.kind == Kind::Local);
+    tables.sources = Arc::new(Sources::new(own.filter_map(|route| A::of(route.prefix.addr())).collect()));
     Ok(())
 }
 

@@ -269,7 +269,8 @@ impl View {
                 reassembled: frags.reassembled(),
                 cut: slow.cut(),
             };
-            (slow.neighbours().entries().len() as u64, slow.held() as u64, slow.icmp_limited(), fragments)
+            let (all, each) = slow.icmp_limited();
+            (slow.neighbours().entries().len() as u64, slow.held() as u64, all + each, fragments)
         };
         let open = shared.devices.iter().filter_map(|dev| dev.live.load_full());
         let queued: u64 = open.map(|live| lock(&live.layout).totals().qlen).sum();

@@ -115,7 +115,8 @@ impl Assembly {
         let defaults = NeighParams::default();
         let unres_total = defaults.unres_total.min(stack.frames as usize / 8);
         let secret = std::array::from_fn(|_| RandomState::new().hash_one(std::process::id()));
-        let slow = SlowPath::new(NeighParams { unres_total, ..defaults }, secret);
+        let mut slow = SlowPath::new(NeighParams { unres_total, ..defaults }, secret);
+        slow.configure(stack.icmp.clone(), stack.ip_options);
         let opener = opener(&region).map_err(StartError::Device)?;
         let shared = Shared::new(region, stack, devices, workers, tables, slow);
         let shared = Arc::new(shared.map_err(system("descriptors"))?);

@@ -15,14 +15,18 @@ pub mod fragment;
 pub mod header;
 pub mod icmp;
 pub mod icmp_error;
+pub mod icmp_limit;
 pub mod ident;
 pub mod input;
 pub mod neigh;
+pub mod options;
 pub mod partial;
 pub mod pmtu;
 pub mod prefix;
 pub mod reassembly;
 pub mod slow;
+pub mod source;
+mod unserved;
 pub mod v6;
 
 pub use family::{Address, Family, LongestMatch};

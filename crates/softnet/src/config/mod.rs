@@ -39,6 +39,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use softnet_core::ip::icmp_limit::IcmpParams;
+use softnet_core::ip::options::OptionPolicy;
+use softnet_core::ip::source::RpFilter;
 use softnet_core::ip::v6::addr::link_local;
 use softnet_core::ip::{Address, Family, IpPrefix, Prefix, Prefix6, PrefixError};
 use softnet_core::qdisc::Spec;
@@ -96,6 +99,10 @@ pub struct StackConfig {
     pub max_sockets: u32,
     /// Discipline of TX queues for which none is set (`net.core.default_qdisc`).
     pub default_qdisc: Spec,
+    /// What ICMP messages are limited to (`net.ipv4.icmp_ratelimit` and its kin).
+    pub icmp: IcmpParams,
+    /// What is done with IPv4 options that want something recorded.
+    pub ip_options: OptionPolicy,
 }
 
 impl Default for StackConfig {
@@ -115,6 +122,8 @@ impl Default for StackConfig {
             txq_reselection_ms: 1000,
             max_sockets: 131_072,
             default_qdisc: Spec::PfifoFast,
+            icmp: IcmpParams::default(),
+            ip_options: OptionPolicy::default(),
         }
     }
 }
@@ -154,6 +163,9 @@ pub struct DeviceConfig {
     pub workers: Vec<usize>,
     /// Whether frames may arrive with a partial L4 checksum.
     pub partial_csum: PartialCsum,
+    /// How sources of packets that come by it are asked for their way back
+    /// (`net.ipv4.conf.DEV.rp_filter`), of IPv6 too.
+    pub rp_filter: RpFilter,
     /// In which context it is polled, until that is changed while it runs.
     pub threaded: Context,
     /// Completions without work that leave a queue's doorbell masked, at most 2147483647; these three, too, until they are
@@ -186,6 +198,7 @@ impl DeviceConfig {
             addresses: Vec::new(),
             workers: Vec::new(),
             partial_csum: PartialCsum::Auto,
+            rp_filter: RpFilter::Off,
             threaded: Context::Softirq,
             napi_defer_hard_irqs: 0,
             gro_flush_timeout: 0,

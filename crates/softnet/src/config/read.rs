@@ -7,12 +7,15 @@ use std::ops::Range;
 use std::path::PathBuf;
 
 use softnet_core::ip::PrefixError;
+use softnet_core::ip::icmp_limit::IcmpParams;
+use softnet_core::ip::options::OptionPolicy;
+use softnet_core::ip::source::RpFilter;
 use softnet_core::qdisc::{Spec, SpecError};
 use softnet_dev::sched::Policy;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::check::{self, Limit};
+use super::check::{self, Limit, NS_PER_MS};
 use super::errors::{Found, Place, Section, Spans};
 use super::{
     Config, CpuList, DeviceConfig, Driver, InterfaceAddr, NeighbourConfig, PartialCsum, RouteConfig,
@@ -113,6 +116,12 @@ impl Read {
                 "txq_reselection_ms",
                 "max_sockets",
                 "default_qdisc",
+                "icmp_ratelimit",
+                "icmp_ratemask",
+                "icmpv6_ratelimit",
+                "icmp_msgs_per_sec",
+                "icmp_msgs_burst",
+                "ip_options",
             ],
         );
         let mut stack = StackConfig::default();
@@ -132,6 +141,13 @@ impl Read {
         set(&mut stack.txq_reselection_ms, ms);
         set(&mut stack.max_sockets, self.integer(table, "max_sockets", &check::MAX_SOCKETS));
         set(&mut stack.default_qdisc, self.qdisc(table, "default_qdisc"));
+        self.icmp(table, &mut stack.icmp);
+        let policies = [
+            ("process", OptionPolicy::Process),
+            ("ignore", OptionPolicy::Ignore),
+            ("drop", OptionPolicy::Drop),
+        ];
+        set(&mut stack.ip_options, self.choice(table, "ip_options", &policies));
         if let Some(cache) = table.get("skb_cache").and_then(|value| self.table(Section::SkbCache, value)) {
             self.known_keys(cache, &["size", "refill", "flush"]);
             for (key, limit, slot) in [
@@ -143,6 +159,22 @@ impl Read {
             }
         }
         stack
+    }
+
+    fn icmp(&mut self, table: Table<'_>, icmp: &mut IcmpParams) {
+        for (key, slot) in
+            [("icmp_ratelimit", &mut icmp.icmp_ratelimit), ("icmpv6_ratelimit", &mut icmp.icmpv6_ratelimit)]
+        {
+            let ms = self.integer::<u64>(table, key, &check::ICMP_RATELIMIT);
+            set(slot, ms.map(|ms| ms.saturating_mul(NS_PER_MS)));
+        }
+        for (key, limit, slot) in [
+            ("icmp_ratemask", &check::ICMP_RATEMASK, &mut icmp.icmp_ratemask),
+            ("icmp_msgs_per_sec", &check::ICMP_MSGS, &mut icmp.icmp_msgs_per_sec),
+            ("icmp_msgs_burst", &check::ICMP_MSGS, &mut icmp.icmp_msgs_burst),
+        ] {
+            set(slot, self.integer(table, key, limit));
+        }
     }
 
     fn qdisc(&mut self, table: Table<'_>, key: &'static str) -> Option<Spec> {
@@ -200,6 +232,7 @@ impl Read {
                 "addresses",
                 "workers",
                 "partial_csum",
+                "rp_filter",
                 "threaded",
                 "napi_defer_hard_irqs",
                 "gro_flush_timeout",
@@ -227,6 +260,8 @@ impl Read {
         set(&mut device.workers, workers.map(|all| all.into_iter().map(|i| i as usize).collect()));
         let answers = [("auto", PartialCsum::Auto), ("on", PartialCsum::On), ("off", PartialCsum::Off)];
         set(&mut device.partial_csum, self.choice(table, "partial_csum", &answers));
+        let filters = [("off", RpFilter::Off), ("strict", RpFilter::Strict), ("loose", RpFilter::Loose)];
+        set(&mut device.rp_filter, self.choice(table, "rp_filter", &filters));
         if let Some(text) = self.string(table, "threaded")
             && let Some(value) = table.get("threaded")
         {

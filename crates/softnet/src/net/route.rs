@@ -261,6 +261,7 @@ fn find4(
 #[cfg(test)]
 mod tests {
     use softnet_core::ip::Prefix;
+    use softnet_core::ip::source::RpFilter;
 
     use super::*;
     use crate::config::{Config, DeviceConfig, InterfaceAddr};
@@ -279,7 +280,13 @@ mod tests {
         let mut tables = routes::compile(&routes::routes(&config)).unwrap();
         let net = |own: Ipv4Addr| Prefix::new(Ipv4Addr::from_bits(own.to_bits() & !0xff), 24).unwrap();
         let addresses = own.map(|own| (own, net(own))).to_vec();
-        let iface = Iface { mac: [2, 0, 0, 0, 0, 1], mtu: 1500, addresses, addresses6: Vec::new() };
+        let iface = Iface {
+            mac: [2, 0, 0, 0, 0, 1],
+            mtu: 1500,
+            addresses,
+            addresses6: Vec::new(),
+            rp_filter: RpFilter::Off,
+        };
         routes::set_ifaces(&mut tables, &[Some(iface)]);
         let source = |to: [u8; 4]| {
             let to = mapped(Ipv4Addr::from(to).to_bits());
