@@ -11,8 +11,10 @@ use std::net::Ipv4Addr;
 use super::ETH_LEN;
 use super::adjacency::{Adjacency, Kind, Routing, Tables, host_key};
 use super::checksum::{ipv4_header_sum, ttl_decremented};
-use super::header::{Ipv4Header, is_link_local, is_martian_destination, is_multicast, protocol};
-use super::source::{GROUP, LINK_LOCAL, MARTIAN_DEST, MARTIAN_SOURCE, OWN, RpFilter, Sources, reverse_path};
+use super::header::{
+    Ipv4Header, is_link_local, is_martian_destination, is_martian_source, is_multicast, protocol,
+};
+use super::source::{RpFilter, Sources, reverse_path};
 use super::v6;
 use crate::SoftnetData;
 use crate::skb::{BATCH, Batch, DropReason, Skb};
@@ -144,20 +146,29 @@ impl TxBatches {
 
 const _: () = assert!(MAX_DEVICES <= 64);
 
-/// What destination addresses may be by their first octet, as [`Sources`] says it of sources: RFC
-/// 1812 section 5.3.7, RFC 6890.
-static DESTINATION: [u8; 256] = {
+/// What an address may be by its first octet: RFC 1812 section 5.3.7, RFC 6890.
+static MARTIAN: [u8; 256] = {
     let mut table = [0; 256];
     let mut first = 0;
     while first < 256 {
         let addr = (first as u32) << 24;
-        table[first] = if is_martian_destination(addr) { MARTIAN_DEST } else { 0 }
+        table[first] = if is_martian_source(addr) { MARTIAN_SOURCE } else { 0 }
+            | if is_martian_destination(addr) { MARTIAN_DEST } else { 0 }
             | if is_multicast(addr) { GROUP } else { 0 }
             | if first == 169 { LINK_LOCAL } else { 0 };
         first += 1;
     }
     table
 };
+
+/// It can't be a source.
+const MARTIAN_SOURCE: u8 = 1 << 0;
+/// It can't be a destination.
+const MARTIAN_DEST: u8 = 1 << 1;
+/// It is a group.
+const GROUP: u8 = 1 << 2;
+/// It may be link-local.
+const LINK_LOCAL: u8 = 1 << 3;
 
 /// What the header of a packet says: the destination to look up, or why it is not simply forwarded.
 pub(super) enum Verdict<A> {
@@ -197,13 +208,16 @@ fn classify(packet: &[u8], mac: &[u8; 6], sources: &Sources<Ipv4Addr>) -> Verdic
     if ipv4_header_sum(ip) != 0xffff {
         return Verdict::Drop(DropReason::IpCsum);
     }
-    let suspect = sources.suspect(ip[12], ip[15]) | DESTINATION[usize::from(ip[16])];
+    let (src, dst) = (be32(ip, 12), be32(ip, 16));
+    let suspect = MARTIAN[usize::from(ip[12])] & (MARTIAN_SOURCE | LINK_LOCAL)
+        | MARTIAN[usize::from(ip[16])] & (MARTIAN_DEST | GROUP | LINK_LOCAL)
+        | sources.suspect(src.into());
     if suspect != 0
-        && let Some(verdict) = judge(suspect, be32(ip, 12), be32(ip, 16), sources)
+        && let Some(verdict) = judge(suspect, src, dst, sources)
     {
         return verdict;
     }
-    Verdict::Forward(be32(ip, 16))
+    Verdict::Forward(dst)
 }
 
 /// Looks closer at addresses of which `suspect` says what they may be.
@@ -216,7 +230,7 @@ fn judge(suspect: u8, src: u32, dst: u32, sources: &Sources<Ipv4Addr>) -> Option
     if suspect & (MARTIAN_DEST | GROUP) != 0 {
         return Some(Verdict::Drop(DropReason::IpInvalidDest));
     }
-    if suspect & OWN != 0 && sources.is_own(src.into()) {
+    if suspect & Sources::<Ipv4Addr>::OWN != 0 && sources.is_own(src.into()) {
         return Some(Verdict::Drop(DropReason::IpInvalidSource));
     }
     // They may be for softnet, but go no further.

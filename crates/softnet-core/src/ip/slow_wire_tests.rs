@@ -80,9 +80,10 @@ fn nothing_is_forwarded_that_says_it_is_from_softnet() {
         optioned[ETH_LEN + 12..][..4].copy_from_slice(&src.octets());
         world.refused(mend(optioned), DropReason::IpInvalidSource, None);
     }
-    // Whose first and last octet are as those of an address of ours passes, and so does all that
-    // comes with it.
-    let like = Ipv4Addr::new(10, 77, 88, 1);
+    // One that has the hash of an address of ours passes, and so does all that comes with it.
+    let hash = |addr: Ipv4Addr| world.tables.v4.sources.suspect(addr.to_bits().into());
+    let like = (0..).map(|n| Ipv4Addr::from_bits(0x0a4d_0000 + n)).find(|addr| hash(*addr) != 0);
+    let like = like.unwrap();
     let frames =
         [udp(0, CLIENT, SERVER, 64, 10), udp(0, like, SERVER, 64, 10), udp(0, OWN[1], SERVER, 64, 10)];
     let sent = world.input(0, &frames);

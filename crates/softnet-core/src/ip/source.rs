@@ -2,60 +2,47 @@
 //! 1812 section 5.3.8), and on devices that ask for it that packets to it would leave by the device
 //! it came by (RFC 3704; the kernel's `rp_filter`).
 //!
-//! Called by `input`. The first is asked of every packet, so it is two bytes of the address that
-//! are looked up in two small tables; only where both are those of an address of ours, which few
-//! are, is the whole address looked at.
+//! Called by `input`. The first is asked of every packet, so it is a hash of the address that is
+//! looked up in a small table; only where an address of ours has the same are the two compared.
 
 use super::adjacency::Routing;
 use super::family::{Family, LongestMatch};
-use super::header::is_martian_source;
 use super::input::Ingress;
 use crate::SoftnetData;
 use crate::skb::{BATCH, Batch, DropReason};
 
-/// The source can't be on a wire (IPv4).
-pub(super) const MARTIAN_SOURCE: u8 = 1 << 0;
-/// The destination can't be.
-pub(super) const MARTIAN_DEST: u8 = 1 << 1;
-/// It is a group.
-pub(super) const GROUP: u8 = 1 << 2;
-/// An address that may be link-local (IPv4).
-pub(super) const LINK_LOCAL: u8 = 1 << 3;
-/// The source may be one of softnet's own.
-pub(super) const OWN: u8 = 1 << 4;
+/// Entries of the table. Of the addresses of other hosts, one in so many has the hash of an address
+/// of ours, for each that we have.
+const SLOTS: usize = 1024;
 
-/// softnet's own addresses of a family, and which others may not be sources.
+/// softnet's own addresses of a family.
 pub struct Sources<A> {
-    /// By the byte of an address that says which network it is in: the first of IPv4, of IPv6 the
-    /// eighth.
-    network: [u8; 256],
-    /// By its last byte.
-    host: [u8; 256],
+    table: [u8; SLOTS],
     own: Vec<A>,
 }
 
+/// Where an address, of which these are the bits, is in the table.
+#[inline(always)]
+fn slot(bits: u128) -> usize {
+    let folded = bits as u64 ^ ((bits >> 64) as u64).rotate_left(32);
+    (folded.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - SLOTS.ilog2())) as usize
+}
+
 impl<A: Family> Sources<A> {
+    /// [`suspect`](Self::suspect) of an address that may be one of softnet's own.
+    pub(super) const OWN: u8 = 1 << 7;
+
     /// Of a stack with these addresses.
     pub fn new(own: Vec<A>) -> Self {
-        let (ipv4, always) = (A::UNSPECIFIED.width() == 32, MARTIAN_SOURCE | LINK_LOCAL);
-        let mut sources = Sources { network: [0; 256], host: [always; 256], own };
-        for (first, entry) in (0u32..).zip(&mut sources.network).filter(|_| ipv4) {
-            *entry |= if is_martian_source(first << 24) { MARTIAN_SOURCE } else { 0 };
-            *entry |= if first == 169 { LINK_LOCAL } else { 0 };
-        }
-        for addr in &sources.own {
-            let network = addr.bits() >> if ipv4 { 24 } else { 64 };
-            sources.network[usize::from(network as u8)] |= OWN;
-            sources.host[usize::from(addr.bits() as u8)] |= OWN;
-        }
-        sources
+        let mut table = [0; SLOTS];
+        own.iter().for_each(|addr| table[slot(addr.bits())] = Self::OWN);
+        Sources { table, own }
     }
 
-    /// Tells by two bytes of a source address (see the fields) what it may be; 0: nothing but one
-    /// of any other host's.
+    /// [`OWN`](Self::OWN) if the address with these bits may be one of softnet's, else 0.
     #[inline(always)]
-    pub(super) fn suspect(&self, network: u8, host: u8) -> u8 {
-        self.network[usize::from(network)] & self.host[usize::from(host)]
+    pub(super) fn suspect(&self, bits: u128) -> u8 {
+        self.table[slot(bits)]
     }
 
     /// Whether `addr` is one of softnet's.
@@ -130,28 +117,35 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Every own address is a suspect, and every suspect is looked at.
+        /// Every own address is a suspect, and only those are own.
         #[test]
         fn none_of_ours_is_missed(own: Vec<u32>, own6: Vec<u128>, other: u32, other6: u128) {
             let all: Vec<Ipv4Addr> = own.iter().map(|addr| Ipv4Addr::from_bits(*addr)).collect();
             let sources = Sources::new(all.clone());
             for addr in all.iter().copied().chain([Ipv4Addr::from_bits(other)]) {
-                let [first, .., last] = addr.octets();
-                let suspect = sources.suspect(first, last);
-                let (own, martian) = (all.contains(&addr), is_martian_source(addr.to_bits()));
-                prop_assert_eq!(sources.is_own(addr), own);
-                prop_assert!(suspect & OWN != 0 || !own);
-                prop_assert_eq!(suspect & MARTIAN_SOURCE != 0, martian);
-                prop_assert_eq!(suspect & LINK_LOCAL != 0, first == 169);
+                prop_assert_eq!(sources.is_own(addr), all.contains(&addr));
+                let suspect = sources.suspect(addr.to_bits().into());
+                prop_assert!(suspect != 0 || !all.contains(&addr));
             }
             let all: Vec<Ipv6Addr> = own6.iter().map(|addr| Ipv6Addr::from_bits(*addr)).collect();
             let sources = Sources::new(all.clone());
             for addr in all.iter().copied().chain([Ipv6Addr::from_bits(other6)]) {
-                let suspect = sources.suspect(addr.octets()[7], addr.octets()[15]);
                 prop_assert_eq!(sources.is_own(addr), all.contains(&addr));
-                prop_assert!(suspect & OWN != 0 || !all.contains(&addr));
-                prop_assert_eq!(suspect & !OWN, 0);
+                prop_assert!(sources.suspect(addr.to_bits()) != 0 || !all.contains(&addr));
             }
+        }
+    }
+
+    /// Neighbours of ours and whole networks are hardly ever taken for us.
+    #[test]
+    fn few_others_are_suspects() {
+        let own = ["10.0.0.1", "10.1.0.1", "192.168.1.1", "203.0.113.1"];
+        let sources = Sources::new(own.map(|addr| addr.parse::<Ipv4Addr>().unwrap()).to_vec());
+        let suspects = |from: u32, n: u32| (from..from + n).filter(|n| sources.suspect((*n).into()) != 0);
+        for net in [0x0a00_0000, 0x0a01_0000, 0xc0a8_0100, 0x0808_0000] {
+            assert!(suspects(net, 256).count() < 6, "{net:x}");
+            let many = suspects(net, 1 << 16).count();
+            assert!(many < 2 * 4 * (1 << 16) / SLOTS, "{net:x}: {many}");
         }
     }
 }

@@ -31,10 +31,11 @@ fn classify(packet: &[u8], mac: &[u8; 6], sources: &Sources<Ipv6Addr>) -> Verdic
     if total > packet.len() - ETH_LEN {
         return Verdict::Drop(DropReason::IpInHdr);
     }
-    if sources.suspect(ip[15], ip[23]) != 0 && source(packet).is_some_and(|src| sources.is_own(src)) {
+    let [src, dst] = [8, 24].map(|at| u128::from_be_bytes(std::array::from_fn(|i| ip[at + i])));
+    if sources.suspect(src) != 0 && sources.is_own(Ipv6Addr::from_bits(src)) {
         return Verdict::Drop(DropReason::IpInvalidSource);
     }
-    Verdict::Forward(u128::from_be_bytes(std::array::from_fn(|i| ip[24 + i])))
+    Verdict::Forward(dst)
 }
 
 /// The source address of a packet.

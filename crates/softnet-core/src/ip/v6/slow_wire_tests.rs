@@ -58,8 +58,9 @@ fn nothing_is_forwarded_that_says_it_is_from_softnet() {
             ip(0, src, SERVER, 9, next::HOP_BY_HOP, &[17, 0, 5, 2, 0, 0, 1, 0, 1, 2, 3, 4, 5, 6, 7, 8]);
         world.refused(hop_by_hop, IpInvalidSource, None);
     }
-    // One that differs where it is not looked at first.
-    let like = "2001:db8:5::1".parse().unwrap();
+    // One that has the hash of an address of ours passes.
+    let hash = |addr: Ipv6Addr| world.tables.v6.sources.suspect(addr.to_bits());
+    let like = (0..).map(|n| net(0x55, n)).find(|addr| hash(*addr) != 0).unwrap();
     let frames =
         [udp(0, CLIENT, SERVER, 64, 10), udp(0, like, SERVER, 64, 10), udp(0, OWN[1], SERVER, 64, 10)];
     let sent = world.input(0, &frames);
