@@ -98,7 +98,7 @@ impl Housekeeper {
         };
         let handler = match self.patches.iter().find(|(from, _)| *from == dev) {
             Some((_, to)) => RxHandler::Patch(*to),
-            None => RxHandler::Ip(Ingress { dev, mac: info.mac, partial_csum }),
+            None => RxHandler::Ip(Ingress { dev, mac: info.mac, partial_csum, rp_filter: device.rp_filter }),
         };
         let iface = Iface {
             mac: info.mac,
@@ -106,6 +106,7 @@ impl Housekeeper {
             addresses: device.addresses4(),
             addresses6: device.addresses6(info.mac),
             send_redirects: device.send_redirects,
+            rp_filter: device.rp_filter,
         };
         // RFC 8200 section 5: nothing smaller can carry it.
         let too_small = (device.speaks_ipv6() && info.mtu < 1280)
@@ -320,7 +321,12 @@ impl Housekeeper {
         }
         let due = self.shared.control().slow.next_deadline().is_some_and(|at| at <= now);
         if due {
-            self.shared.slow_path(&mut self.ctx, 0, |slow, ctx, view, out| slow.poll(ctx, view, out));
+            // The machine's clock may have been set meanwhile.
+            let midnight = self.shared.clock.midnight();
+            self.shared.slow_path(&mut self.ctx, 0, |slow, ctx, view, out| {
+                slow.set_midnight(midnight);
+                slow.poll(ctx, view, out);
+            });
         }
     }
 

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use softnet_core::ip::adjacency::{Adjacency, Kind, Routing, Tables};
 use softnet_core::ip::slow::Iface;
+use softnet_core::ip::source::Sources;
 use softnet_core::ip::{Family, FibError, IpPrefix, LongestMatch, Prefix};
 use softnet_dev::hugepage::huge_vec;
 
@@ -112,6 +113,8 @@ fn lay<A: Family>(routes: &[Route], tables: &mut Routing<A>) -> Result<(), FibEr
         entries.push((prefix, index));
     }
     tables.fib = Arc::new(A::Fib::build_in(&entries, huge_vec)?);
+    let own = routes.iter().filter(|route| route.kind == Kind::Local);
+    tables.sources = Arc::new(Sources::new(own.filter_map(|route| A::of(route.prefix.addr())).collect()));
     Ok(())
 }
 
@@ -223,7 +226,14 @@ mod tests {
         let mut tables = compile(&routes(&config)).unwrap();
         let device = &config.devices[0];
         let (addresses, addresses6) = (device.addresses4(), device.addresses6(A));
-        let iface = Iface { mac: A, mtu: 1500, addresses, addresses6, send_redirects: true };
+        let iface = Iface {
+            mac: A,
+            mtu: 1500,
+            addresses,
+            addresses6,
+            send_redirects: true,
+            rp_filter: softnet_core::ip::source::RpFilter::Off,
+        };
         set_ifaces(&mut tables, &[Some(iface.clone())]);
         (tables, iface)
     }

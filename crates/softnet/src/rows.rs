@@ -271,7 +271,8 @@ impl View {
             };
             let neigh = slow.neighbours();
             let (entries, fulls) = (neigh.entries().len() as u64, neigh.table_fulls());
-            (entries, fulls, slow.held() as u64, slow.icmp_limited(), fragments)
+            let (all, each) = slow.icmp_limited();
+            (entries, fulls, slow.held() as u64, all + each, fragments)
         };
         let open = shared.devices.iter().filter_map(|dev| dev.live.load_full());
         let queued: u64 = open.map(|live| lock(&live.layout).totals().qlen).sum();

@@ -82,6 +82,8 @@ impl Shared {
         let ifaces = devices.iter().map(|_| None).collect();
         let app_packets = Arc::new(AtomicUsize::new(0));
         let sockets = SocketTable::new(&region, stack.max_sockets, app_packets.clone());
+        let (clock, mut slow) = (Clock::start(), slow);
+        slow.set_midnight(clock.midnight());
         Ok(Shared {
             region,
             caches: stack.skb_cache,
@@ -90,7 +92,7 @@ impl Shared {
                 usecs: stack.netdev_budget_usecs,
                 weight: stack.dev_weight,
             },
-            clock: Clock::start(),
+            clock,
             txq_reselection: u64::from(stack.txq_reselection_ms) * 1_000_000,
             devices,
             workers,

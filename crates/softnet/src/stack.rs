@@ -119,6 +119,7 @@ impl Assembly {
         let neigh = NeighParams { unres_total, gc_thresh1, gc_thresh2, gc_thresh3, ..defaults };
         let mut slow = SlowPath::new(neigh, secret);
         slow.set_gateways(routes::gateways(&routes));
+        slow.configure(stack.icmp.clone(), stack.ip_options);
         let opener = opener(&region).map_err(StartError::Device)?;
         let shared = Shared::new(region, stack, devices, workers, tables, slow);
         let shared = Arc::new(shared.map_err(system("descriptors"))?);

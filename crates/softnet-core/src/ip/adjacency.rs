@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use super::family::{Family, LongestMatch};
 use super::slow::Iface;
+use super::source::Sources;
 
 /// What to do with a packet whose look-up ended at a next hop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -134,13 +135,16 @@ pub struct Routing<A: Family> {
     pub fib: Arc<A::Fib>,
     /// What the FIB's leaves mean; entry 0 is [`Kind::NoRoute`].
     pub next_hops: Vec<Adjacency<A>>,
+    /// softnet's own addresses, which no packet comes from.
+    pub sources: Arc<Sources<A>>,
     /// Neighbours of connected networks that are usable now, by device and address.
     pub hosts: HashMap<A::HostKey, Adjacency<A>, BuildHasherDefault<HostHasher>>,
 }
 
 impl<A: Family> Clone for Routing<A> {
     fn clone(&self) -> Self {
-        Routing { fib: self.fib.clone(), next_hops: self.next_hops.clone(), hosts: self.hosts.clone() }
+        let (fib, sources) = (self.fib.clone(), self.sources.clone());
+        Routing { fib, next_hops: self.next_hops.clone(), sources, hosts: self.hosts.clone() }
     }
 }
 
@@ -149,6 +153,7 @@ impl<A: Family> Routing<A> {
         Routing {
             fib: Arc::new(A::Fib::default()),
             next_hops: vec![Adjacency::special(Kind::NoRoute)],
+            sources: Arc::new(Sources::new(Vec::new())),
             hosts: HashMap::default(),
         }
     }

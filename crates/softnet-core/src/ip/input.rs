@@ -11,7 +11,10 @@ use std::net::Ipv4Addr;
 use super::ETH_LEN;
 use super::adjacency::{Adjacency, Kind, Routing, Tables, host_key};
 use super::checksum::{ipv4_header_sum, ttl_decremented};
-use super::header::{Ipv4Header, is_martian_destination, is_martian_source, is_multicast, protocol};
+use super::header::{
+    Ipv4Header, is_link_local, is_martian_destination, is_martian_source, is_multicast, protocol,
+};
+use super::source::{RpFilter, Sources, reverse_path};
 use super::{redirect, v6};
 use crate::SoftnetData;
 use crate::skb::{BATCH, Batch, DropReason, Skb};
@@ -52,6 +55,8 @@ pub struct Ingress {
     pub mac: [u8; 6],
     /// Whether partial L4 checksums may arrive and are to be completed.
     pub partial_csum: bool,
+    /// Whether sources are asked for their way back.
+    pub rp_filter: RpFilter,
 }
 
 /// Packets that need the slow path, each with the reason, and those that are for sockets.
@@ -153,20 +158,29 @@ impl TxBatches {
 
 const _: () = assert!(MAX_DEVICES <= 64);
 
-/// Source (bit 0) and destination (bit 1) addresses that may not be on the wire, by their first octet: RFC 1812
-/// section 5.3.7, RFC 6890. Bit 2: multicast destination.
+/// What an address may be by its first octet: RFC 1812 section 5.3.7, RFC 6890.
 static MARTIAN: [u8; 256] = {
     let mut table = [0; 256];
     let mut first = 0;
     while first < 256 {
         let addr = (first as u32) << 24;
-        table[first] = is_martian_source(addr) as u8
-            | (is_martian_destination(addr) as u8) << 1
-            | (is_multicast(addr) as u8) << 2;
+        table[first] = if is_martian_source(addr) { MARTIAN_SOURCE } else { 0 }
+            | if is_martian_destination(addr) { MARTIAN_DEST } else { 0 }
+            | if is_multicast(addr) { GROUP } else { 0 }
+            | if first == 169 { LINK_LOCAL } else { 0 };
         first += 1;
     }
     table
 };
+
+/// It can't be a source.
+const MARTIAN_SOURCE: u8 = 1 << 0;
+/// It can't be a destination.
+const MARTIAN_DEST: u8 = 1 << 1;
+/// It is a group.
+const GROUP: u8 = 1 << 2;
+/// It may be link-local.
+const LINK_LOCAL: u8 = 1 << 3;
 
 /// What the header of a packet says: the destination to look up, or why it is not simply forwarded.
 pub(super) enum Verdict<A> {
@@ -187,7 +201,7 @@ fn be32(bytes: &[u8], at: usize) -> u32 {
 
 /// Looks at one packet. The common case falls straight through.
 #[inline(always)]
-fn classify(packet: &[u8], mac: &[u8; 6]) -> Verdict<u32> {
+fn classify(packet: &[u8], mac: &[u8; 6], sources: &Sources<Ipv4Addr>) -> Verdict<u32> {
     let Some(header) = packet.first_chunk::<{ ETH_LEN + IPV4_LEN }>() else {
         return short(packet, mac);
     };
@@ -206,15 +220,33 @@ fn classify(packet: &[u8], mac: &[u8; 6]) -> Verdict<u32> {
     if ipv4_header_sum(ip) != 0xffff {
         return Verdict::Drop(DropReason::IpCsum);
     }
-    let martian = MARTIAN[usize::from(ip[12])] & 1 | MARTIAN[usize::from(ip[16])] & 6;
-    if martian != 0 {
-        return Verdict::Drop(if martian & 1 != 0 {
-            DropReason::IpInvalidSource
-        } else {
-            DropReason::IpInvalidDest
-        });
+    let (src, dst) = (be32(ip, 12), be32(ip, 16));
+    let suspect = MARTIAN[usize::from(ip[12])] & (MARTIAN_SOURCE | LINK_LOCAL)
+        | MARTIAN[usize::from(ip[16])] & (MARTIAN_DEST | GROUP | LINK_LOCAL)
+        | sources.suspect(src.into());
+    if suspect != 0
+        && let Some(verdict) = judge(suspect, src, dst, sources)
+    {
+        return verdict;
     }
-    Verdict::Forward(be32(ip, 16))
+    Verdict::Forward(dst)
+}
+
+/// Looks closer at addresses of which `suspect` says what they may be.
+#[cold]
+#[inline(never)]
+fn judge(suspect: u8, src: u32, dst: u32, sources: &Sources<Ipv4Addr>) -> Option<Verdict<u32>> {
+    if suspect & MARTIAN_SOURCE != 0 {
+        return Some(Verdict::Drop(DropReason::IpInvalidSource));
+    }
+    if suspect & (MARTIAN_DEST | GROUP) != 0 {
+        return Some(Verdict::Drop(DropReason::IpInvalidDest));
+    }
+    if suspect & Sources::<Ipv4Addr>::OWN != 0 && sources.is_own(src.into()) {
+        return Some(Verdict::Drop(DropReason::IpInvalidSource));
+    }
+    // They may be for softnet, but go no further.
+    (is_link_local(src) || is_link_local(dst)).then_some(Verdict::Exception(Exception::Unusual))
 }
 
 #[cold]
@@ -312,14 +344,20 @@ fn ipv4_input(
     let mut n = 0;
     let mut odd = false;
     for (skb, dst) in batch.as_slice().iter().zip(&mut dst) {
-        match classify(skb.data(), &ingress.mac) {
+        match classify(skb.data(), &ingress.mac, &tables.sources) {
             Verdict::Forward(d) => *dst = d,
             _ => odd = true,
         }
         n += 1;
     }
     if odd {
-        n = sort_out(ctx, |packet| classify(packet, &ingress.mac), batch, &mut dst, other, exceptions);
+        let classify = |packet: &[u8]| classify(packet, &ingress.mac, &tables.sources);
+        n = sort_out(ctx, classify, batch, &mut dst, other, exceptions);
+    }
+    if ingress.rp_filter != RpFilter::Off {
+        let src =
+            |packet: &[u8]| packet.len().checked_sub(ETH_LEN + 16).map(|_| be32(packet, ETH_LEN + 12).into());
+        n = reverse_path(ctx, tables, ingress, batch, &mut dst, src);
     }
     // Second pass: look up.
     let mut hops = [0; BATCH];

@@ -7,27 +7,35 @@
 
 mod announce;
 mod arp;
+mod errors;
 mod local;
 mod redirect;
+mod unusual;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use unusual::Unusual;
+
 use super::adjacency::{Adjacency, Kind, Tables};
 use super::header::{
-    Ipv4Header, is_martian_destination, is_martian_source, is_multicast, is_unicast, protocol, validate,
+    Ipv4Header, MIN_LEN, is_link_local, is_martian_destination, is_martian_source, is_multicast, is_unicast,
+    protocol, validate,
 };
-use super::icmp::{IcmpError, RateLimit, build_error, echo_reply, may_report};
+use super::icmp::{IcmpError, build_error, echo_reply, may_report};
+use super::icmp_limit::{IcmpLimit, IcmpParams};
 use super::ident::Idents;
 use super::input::Exception;
 use super::neigh::{Action, Actions, Heard, NeighParams, NeighTable};
+use super::options::OptionPolicy;
 use super::pmtu::{PmtuCache, PmtuParams};
 use super::reassembly::{FragParams, Reassembly};
 use super::redirect::RedirectLimit;
+use super::source::RpFilter;
 use super::v6::icmp::Icmp6Error;
 use super::{ETH_LEN, Family, MacAddr, Prefix, Prefix6, is_group};
 use crate::SoftnetData;
 use crate::siphash::SipKey;
-use crate::skb::{DropReason, Flags, Skb};
+use crate::skb::{DropReason, Flags, Skb, SkbList};
 use crate::sock::{Flow, SocketError, error};
 
 use announce::Announcements;
@@ -48,6 +56,8 @@ pub struct Iface {
     pub addresses6: Vec<(Ipv6Addr, Prefix6)>,
     /// Whether senders on its link are told of a better first hop there.
     pub send_redirects: bool,
+    /// How sources of packets that come by it are asked for their way back.
+    pub rp_filter: RpFilter,
 }
 
 /// A packet that was not taken, and why.
@@ -84,6 +94,11 @@ impl View<'_> {
     /// Whether `addr` is that of all on a link, but for 255.255.255.255.
     pub fn is_broadcast(&self, addr: Ipv4Addr) -> bool {
         self.tables.v4.next_hop(self.tables.v4.fib.lookup(addr.into())).kind == Kind::Broadcast
+    }
+
+    /// Whether `addr` is one of softnet's own.
+    fn is_own(&self, addr: Ipv4Addr) -> bool {
+        self.tables.v4.next_hop(self.tables.v4.fib.lookup(addr.into())).kind == Kind::Local
     }
 
     /// Whether an IPv4 packet that was received says that it is from an address of ours, or from all on a link.
@@ -127,15 +142,19 @@ pub struct SlowPath {
     idents: Idents,
     cut: u64,
     pmtu: PmtuCache,
-    pub(super) limit: RateLimit,
+    pub(super) limit: IcmpLimit,
+    option_policy: OptionPolicy,
+    /// Time since midnight UT when the stack's clock started, in ns, if that is known.
+    midnight: Option<u64>,
     redirects: RedirectLimit,
     announcements: Announcements,
     pub(super) actions: Actions,
 }
 
 impl SlowPath {
-    /// An empty neighbour table, no fragments, and a full token bucket. `secret` varies the neighbours' timers, and must be
-    /// random for others not to guess what identifications come, or where entries of tables are.
+    /// An empty neighbour table, no fragments, and full buckets for ICMP errors. `secret` varies
+    /// the neighbours' timers, and must be random for others not to guess what identifications
+    /// come, or where entries of tables are.
     pub fn new(params: NeighParams, secret: [u64; 2]) -> Self {
         let key = SipKey::new(secret);
         // Each user has a key of its own.
@@ -146,7 +165,9 @@ impl SlowPath {
             idents: Idents::new(key_of(2)),
             cut: 0,
             pmtu: PmtuCache::new(PmtuParams::default(), key_of(3)),
-            limit: RateLimit::default(),
+            limit: IcmpLimit::new(IcmpParams::default(), key_of(4)),
+            option_policy: OptionPolicy::default(),
+            midnight: None,
             redirects: RedirectLimit::default(),
             announcements: Announcements::default(),
             actions: Actions::new(),
@@ -156,6 +177,18 @@ impl SlowPath {
     /// Routes lead by way of `gateways`, see [`NeighTable::set_gateways`]. To be called before anything else.
     pub fn set_gateways(&mut self, gateways: impl IntoIterator<Item = (u16, IpAddr)>) {
         self.neigh.set_gateways(gateways);
+    }
+
+    /// Sets what ICMP messages are limited to, and what is done with IPv4 options.
+    pub fn configure(&mut self, icmp: IcmpParams, options: OptionPolicy) {
+        self.limit.configure(icmp);
+        self.option_policy = options;
+    }
+
+    /// Says what the time is: `since_midnight` UT when the stack's clock started, in ns. Until
+    /// then, IPv4 timestamp options are filled in with that clock's, marked as no standard time.
+    pub fn set_midnight(&mut self, since_midnight: u64) {
+        self.midnight = Some(since_midnight);
     }
 
     /// The neighbours, for display.
@@ -183,8 +216,9 @@ impl SlowPath {
         &mut self.pmtu
     }
 
-    /// ICMP errors that were not sent because of the rate limit.
-    pub fn icmp_limited(&self) -> u64 {
+    /// ICMP errors that were not sent because of the rate limit: of that for all hosts, and of
+    /// those for each.
+    pub fn icmp_limited(&self) -> (u64, u64) {
         self.limit.limited()
     }
 
@@ -208,10 +242,14 @@ impl SlowPath {
             Exception::NoSocket if is_ipv6(&skb) => Err(self.nobody6(ctx, view, skb, out)),
             _ if is_ipv6(&skb) => self.ipv6(ctx, view, skb, out),
             Exception::Arp => self.arp(ctx, view, skb, out),
-            Exception::Unusual => match check_unusual(&skb, |addr| view.is_broadcast(addr)) {
+            Exception::Unusual => match self.check_unusual(view, &skb) {
                 Ok(Unusual::Unicast) => self.route(ctx, view, skb, out),
                 Ok(Unusual::Group) if view.is_from_ourselves(&skb) => Err((skb, DropReason::IpInvalidSource)),
                 Ok(Unusual::Group) => self.local(ctx, view, skb, out),
+                Ok(Unusual::Malformed(pointer)) => {
+                    self.error(ctx, view, &skb, IcmpError::ParameterProblem { pointer }, out);
+                    Err((skb, DropReason::IpInHdr))
+                }
                 Err(reason) => Err((skb, reason)),
             },
             Exception::NoSocket => Err(self.unserved(ctx, view, skb, out)),
@@ -321,15 +359,21 @@ impl SlowPath {
         mut skb: Skb,
         out: &mut Outbox,
     ) -> Result<(), (Skb, DropReason)> {
-        let Some((dst, ttl, total, may_fragment)) = Ipv4Header::new(&skb.data()[ETH_LEN.min(skb.len())..])
-            .map(|h| (Ipv4Addr::from(h.dst()), h.ttl(), h.total_len(), !h.dont_fragment()))
-        else {
+        let Some(header) = Ipv4Header::new(skb.data().get(ETH_LEN..).unwrap_or_default()) else {
             return Err((skb, DropReason::PktTooSmall));
         };
+        let (src, dst) = (Ipv4Addr::from(header.src()), Ipv4Addr::from(header.dst()));
+        let (ttl, total, may_fragment) = (header.ttl(), header.total_len(), !header.dont_fragment());
+        let has_options = header.header_len() > MIN_LEN;
         let hop = view.tables.v4.route(dst);
         match hop.kind {
             Kind::Local if view.is_from_ourselves(&skb) => return Err((skb, DropReason::IpInvalidSource)),
             Kind::Local => return self.local(ctx, view, skb, out),
+            // What follows is not for softnet.
+            _ if view.is_own(src) || is_link_local(src.into()) => {
+                return Err((skb, DropReason::IpInvalidSource));
+            }
+            _ if is_link_local(dst.into()) => return Err((skb, DropReason::IpInvalidDest)),
             Kind::Broadcast => return Err((skb, DropReason::IpInvalidDest)),
             Kind::Blackhole => return Err((skb, DropReason::IpBlackhole)),
             Kind::NoRoute => {
@@ -358,6 +402,9 @@ impl SlowPath {
         }
         if let Some(mut header) = Ipv4Header::new_mut(&mut skb.data_mut()[ETH_LEN..]) {
             header.decrease_ttl();
+        }
+        if has_options && let Some(addr) = iface.source_for(hop.gateway) {
+            self.record_options(view, &mut skb, addr);
         }
         self.output_cut(ctx, view, skb, hop, (iface.mtu, iface.mac), out)
     }
@@ -405,56 +452,6 @@ impl SlowPath {
             _ => ctx.free(skb, DropReason::IpNoRoute),
         }
     }
-
-    /// A packet to softnet, for a protocol or port that nobody serves.
-    fn unserved(
-        &mut self,
-        ctx: &mut SoftnetData,
-        view: View<'_>,
-        skb: Skb,
-        out: &mut Outbox,
-    ) -> (Skb, DropReason) {
-        let header = Ipv4Header::new(skb.data().get(ETH_LEN..).unwrap_or_default());
-        let said = header.map_or((0, Ipv4Addr::UNSPECIFIED), |h| (h.protocol(), h.dst().into()));
-        let (protocol, dst) = said;
-        if !is_unicast(dst.into()) || view.is_broadcast(dst) {
-            return (skb, DropReason::IpInvalidDest);
-        }
-        let error = match protocol {
-            protocol::TCP | protocol::UDP => IcmpError::PortUnreachable,
-            _ => IcmpError::ProtocolUnreachable,
-        };
-        self.error(ctx, view, &skb, error, out);
-        (skb, DropReason::IpNoProto)
-    }
-
-    /// Sends an ICMP error about `skb`, if there may be one and the rate limit allows it.
-    fn error(
-        &mut self,
-        ctx: &mut SoftnetData,
-        view: View<'_>,
-        skb: &Skb,
-        error: IcmpError,
-        out: &mut Outbox,
-    ) {
-        // What softnet itself sent concerns nobody else.
-        if skb.head().flags & Flags::ORIGINATED != 0 {
-            return;
-        }
-        let src = Ipv4Header::new(skb.data().get(ETH_LEN..).unwrap_or_default()).map(|h| h.src());
-        let Some(source) =
-            view.iface(skb.head().dev).and_then(|iface| iface.source_for(src.unwrap_or(0).into()))
-        else {
-            return;
-        };
-        let broadcast = |addr| view.is_broadcast(addr);
-        let limit = &mut self.limit;
-        let Some(message) = build_error(ctx, skb, error, source, broadcast, limit, view.now) else {
-            return;
-        };
-        ctx.originate();
-        self.output_own(ctx, view, message, out);
-    }
 }
 
 /// Puts the link header in front and hands the packet over for sending.
@@ -475,58 +472,6 @@ fn transmit(ctx: &mut SoftnetData, mut skb: Skb, dev: u16, from: MacAddr, to: Ma
 /// Whether `skb`, as it came in, is IPv6.
 fn is_ipv6(skb: &Skb) -> bool {
     skb.data().get(12..ETH_LEN) == Some(&Ipv6Addr::ETHERTYPE.to_be_bytes())
-}
-
-/// What a packet is that is not plain.
-enum Unusual {
-    /// To one host, maybe softnet.
-    Unicast,
-    /// A datagram to all on the link, or to a multicast group.
-    Group,
-}
-
-/// What the fast path did not check of an IPv4 packet that is not plain: a broadcast or multicast frame, or a header with
-/// options.
-fn check_unusual(skb: &Skb, broadcast: impl Fn(Ipv4Addr) -> bool) -> Result<Unusual, DropReason> {
-    let data = skb.data();
-    let packet = data.get(ETH_LEN..).ok_or(DropReason::PktTooSmall)?;
-    let lengths = validate(packet)?;
-    let header = Ipv4Header::new(packet).ok_or(DropReason::PktTooSmall)?;
-    if is_martian_source(header.src()) {
-        return Err(DropReason::IpInvalidSource);
-    }
-    let dst = header.dst();
-    let group_frame = data.first_chunk().is_some_and(is_group);
-    let acceptable = match group_frame {
-        // A unicast packet in a broadcast frame is not for us (RFC 1122 section 3.3.6), and only sockets are in groups.
-        true => {
-            let to_many = is_multicast(dst) || dst == u32::MAX || broadcast(dst.into());
-            to_many && header.protocol() == protocol::UDP
-        }
-        false => !is_martian_destination(dst) && !is_multicast(dst),
-    };
-    if !acceptable {
-        return Err(DropReason::IpInvalidDest);
-    }
-    if has_source_route(packet.get(20..lengths.header).unwrap_or_default())? {
-        return Err(DropReason::IpOptions);
-    }
-    Ok(if group_frame { Unusual::Group } else { Unusual::Unicast })
-}
-
-/// Whether options ask for source routing, which no router should do today (RFC 7126 sections 4.3 and 4.4).
-fn has_source_route(mut options: &[u8]) -> Result<bool, DropReason> {
-    loop {
-        match options {
-            [] | [0, ..] => return Ok(false),
-            [1, rest @ ..] => options = rest,
-            [131 | 137, ..] => return Ok(true),
-            [_, len, ..] if *len >= 2 => {
-                options = options.get(usize::from(*len)..).ok_or(DropReason::IpInHdr)?;
-            }
-            _ => return Err(DropReason::IpInHdr),
-        }
-    }
 }
 
 #[cfg(all(any(test, fuzzing), not(feature = "loom")))]

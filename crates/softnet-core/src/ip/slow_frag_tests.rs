@@ -80,6 +80,39 @@ fn an_echo_of_any_size_comes_back() {
     assert_eq!((world.drops(DropReason::IcmpCsum), world.ctx.stats().dropped()), (3, dropped + 3));
 }
 
+/// The sum of nothing but zeros, in several fragments.
+#[test]
+fn an_echo_of_zeros_has_the_right_checksum() {
+    let mut world = World::acquainted();
+    let mut zeros = ping(3000);
+    zeros[ETH_LEN + 24..].fill(0);
+    zeros[ETH_LEN + 22..][..2].copy_from_slice(&[0xf7, 0xff]);
+    let (message, _) = join(&world.input(0, &cut(&zeros, 1500)));
+    assert_eq!((&message[..4], checksum::sum(&message)), (&[0, 0, 0xff, 0xff][..], 0xffff));
+    // One bit more, and it is 0 that is right for the sum of the rest.
+    (zeros[ETH_LEN + 1000], zeros[ETH_LEN + 1001]) = (0xff, 0xff);
+    let (message, _) = join(&world.input(0, &cut(&zeros, 1500)));
+    assert_eq!((&message[..4], checksum::sum(&message)), (&[0; 4][..], 0xffff));
+}
+
+/// TCP in fragments is summed as a whole.
+#[test]
+fn a_segment_in_fragments_is_told_of_if_it_is_sound() {
+    let mut world = World::acquainted();
+    let mut segment = vec![0x5a; 2000];
+    (segment[12], segment[13]) = (0x50, 2);
+    segment[16..18].fill(0);
+    let pseudo = checksum::pseudo_header_sum(CLIENT.into(), OWN[0].into(), protocol::TCP, 2000);
+    let check = !checksum::add(pseudo, checksum::sum(&segment));
+    segment[16..18].copy_from_slice(&check.to_be_bytes());
+    for damaged in [false, true] {
+        *segment.last_mut().unwrap() ^= u8::from(damaged);
+        let whole = ip(0, CLIENT, OWN[0], 64, protocol::TCP, &segment);
+        assert_eq!(world.input(0, &cut(&whole, 1500)).len(), usize::from(!damaged));
+    }
+    assert_eq!((world.drops(DropReason::IpNoProto), world.drops(DropReason::TcpCsum)), (2, 2));
+}
+
 #[test]
 fn nothing_of_an_echo_is_sent_that_memory_does_not_suffice_for() {
     let mut world = World::with_frames(200);

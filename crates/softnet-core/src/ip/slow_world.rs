@@ -11,6 +11,7 @@ use crate::ip::adjacency::host_key;
 use crate::ip::arp::{ArpPacket, BROADCAST};
 use crate::ip::input::{Exceptions, Ingress, TxBatches, ip_input};
 use crate::ip::neigh::NeighState;
+use crate::ip::source::Sources;
 use crate::ip::{Fib, checksum};
 use crate::skb::{Batch, CacheSizes, HEADROOM, HeapMemory, Region};
 
@@ -72,12 +73,17 @@ impl World {
         ];
         Arc::make_mut(&mut tables.v4).next_hops.extend(routes.iter().map(|(_, hop)| *hop));
         let fib: Vec<_> = routes.iter().zip(1..).map(|((p, _), i)| (p.parse().unwrap(), i)).collect();
-        Arc::make_mut(&mut tables.v4).fib = Arc::new(Fib::build(&fib).unwrap());
+        let routing = Arc::make_mut(&mut tables.v4);
+        routing.fib = Arc::new(Fib::build(&fib).unwrap());
+        routing.sources = Arc::new(Sources::new(OWN.to_vec()));
         let ifaces: Vec<_> = (0..2).map(|dev| Some(iface(dev))).collect();
         tables.ifaces = ifaces.clone().into();
+        let mut slow = SlowPath::new(NeighParams::default(), [1, 2]);
+        // The limit has tests of its own.
+        slow.configure(unlimited(), OptionPolicy::default());
         World {
             ctx: SoftnetData::new(Region::new(memory, frames, frames).unwrap(), CacheSizes::default()),
-            slow: SlowPath::new(NeighParams::default(), [1, 2]),
+            slow,
             tables,
             ifaces,
             now: 0,
@@ -103,7 +109,8 @@ impl World {
                 Err(frame) => self.ctx.free_frame(frame),
             }
         }
-        let ingress = Ingress { dev, mac: MACS[usize::from(dev)], partial_csum: false };
+        let ingress =
+            Ingress { dev, mac: MACS[usize::from(dev)], partial_csum: false, rp_filter: self.rp_filter(dev) };
         ip_input(&mut self.ctx, &self.tables, &ingress, &mut batch, &mut tx, &mut exceptions);
         let mut out = Outbox::default();
         tx.flush(|dev, batch| out.send.extend(batch.drain().map(|skb| (dev, skb))));
@@ -191,6 +198,10 @@ impl World {
         };
     }
 
+    fn rp_filter(&self, dev: u16) -> RpFilter {
+        self.ifaces[usize::from(dev)].as_ref().map_or_else(Default::default, |iface| iface.rp_filter)
+    }
+
     pub(super) fn held(&self) -> u64 {
         self.slow.held() as u64
     }
@@ -230,6 +241,17 @@ impl World {
     }
 }
 
+pub(super) fn unlimited() -> IcmpParams {
+    let most = u32::MAX;
+    IcmpParams {
+        icmp_ratelimit: 0,
+        icmpv6_ratelimit: 0,
+        icmp_msgs_per_sec: most,
+        icmp_msgs_burst: most,
+        ..IcmpParams::default()
+    }
+}
+
 impl Drop for World {
     fn drop(&mut self) {
         self.slow.shutdown(&mut self.ctx);
@@ -250,6 +272,7 @@ pub(super) fn iface(dev: usize) -> Iface {
         addresses: vec![(OWN[dev], net)],
         addresses6: vec![],
         send_redirects: true,
+        rp_filter: RpFilter::Off,
     }
 }
 
@@ -352,12 +375,18 @@ pub(super) fn error((dev, frame): &(u16, Vec<u8>), original: &[u8]) -> (u8, u8, 
     let lengths = validate(packet).unwrap();
     assert_eq!((lengths.header, lengths.total), (20, packet.len()));
     let header = Ipv4Header::new(packet).unwrap();
-    assert_eq!((header.src(), header.dst()), (OWN[0].into(), CLIENT.into()));
+    // From the address that the packet was to, or else from that of the link that the error leaves
+    // by.
+    let dst = Ipv4Header::new(&original[ETH_LEN..]).unwrap().dst().into();
+    let own = if OWN.contains(&dst) { dst } else { OWN[0] };
+    assert_eq!((header.src(), header.dst()), (own.into(), CLIENT.into()));
     assert_eq!((header.protocol(), header.ttl()), (protocol::ICMP, 64));
     let message = &packet[20..];
     assert_eq!(checksum::sum(message), 0xffff);
     // Quoted as it came, and as much as 576 bytes have room for.
     let quoted = &original[ETH_LEN..];
     assert_eq!(message[8..], quoted[..quoted.len().min(576 - 28)]);
-    (message[0], message[1], u16::from_be_bytes([message[6], message[7]]))
+    let rest = u16::from_be_bytes([message[6], message[7]]);
+    // A pointer is where nothing else is.
+    (message[0], message[1], rest | u16::from(message[4]))
 }

@@ -45,6 +45,11 @@ pub(super) const DEFER_HARD_IRQS: Limit = range(0, MAX_DEFER_HARD_IRQS as u64);
 pub(super) const NANOSECONDS: Limit = range(0, u64::MAX);
 pub(super) const QDISC_MAX_BURST: Limit = range(1, 1 << 20);
 pub(super) const MAX_SOCKETS: Limit = range(1, softnet_core::sock::MAX_SOCKETS as u64);
+pub(super) const NS_PER_MS: u64 = 1_000_000;
+/// In ms.
+pub(super) const ICMP_RATELIMIT: Limit = range(0, 3_600_000);
+pub(super) const ICMP_RATEMASK: Limit = range(0, u32::MAX as u64);
+pub(super) const ICMP_MSGS: Limit = range(0, i32::MAX as u64);
 pub(super) const TXQ_RESELECTION_MS: Limit = range(0, i32::MAX as u64);
 /// The first and the second may be 0.
 pub(super) const GC_THRESH: [Limit; 3] = [range(0, 1 << 20), range(0, 1 << 20), range(1, 1 << 20)];
@@ -134,6 +139,12 @@ fn stack(stack: &StackConfig, cpus: &[u32], found: &mut Vec<Found>) {
             found.push(Found::new(at.key(keys[0]), message));
         }
     }
+    let icmp = &stack.icmp;
+    ICMP_RATELIMIT.check(at.key("icmp_ratelimit"), icmp.icmp_ratelimit / NS_PER_MS, found);
+    ICMP_RATELIMIT.check(at.key("icmpv6_ratelimit"), icmp.icmpv6_ratelimit / NS_PER_MS, found);
+    ICMP_RATEMASK.check(at.key("icmp_ratemask"), icmp.icmp_ratemask, found);
+    ICMP_MSGS.check(at.key("icmp_msgs_per_sec"), icmp.icmp_msgs_per_sec, found);
+    ICMP_MSGS.check(at.key("icmp_msgs_burst"), icmp.icmp_msgs_burst, found);
     if stack.default_qdisc == Spec::Mq {
         found.push(Found::new(at.key("default_qdisc"), SpecError::NotForQueue.to_string()));
     }

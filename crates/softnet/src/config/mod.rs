@@ -39,6 +39,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use softnet_core::ip::icmp_limit::IcmpParams;
+use softnet_core::ip::options::OptionPolicy;
+use softnet_core::ip::source::RpFilter;
 use softnet_core::ip::v6::addr::{link_local, subnet_router_anycast};
 use softnet_core::ip::{Address, Family, IpPrefix, Prefix, Prefix6, PrefixError};
 use softnet_core::qdisc::Spec;
@@ -99,6 +102,10 @@ pub struct StackConfig {
     /// Neighbours of each family on each device: so few stay however long they are unused, more than so many go when they
     /// are, and there are never more than so many (`net.ipv4.neigh.default.gc_thresh1` to `gc_thresh3`).
     pub gc_thresh: [u32; 3],
+    /// What ICMP messages are limited to (`net.ipv4.icmp_ratelimit` and its kin).
+    pub icmp: IcmpParams,
+    /// What is done with IPv4 options that want something recorded.
+    pub ip_options: OptionPolicy,
 }
 
 impl Default for StackConfig {
@@ -119,6 +126,8 @@ impl Default for StackConfig {
             max_sockets: 131_072,
             default_qdisc: Spec::PfifoFast,
             gc_thresh: [128, 512, 1024],
+            icmp: IcmpParams::default(),
+            ip_options: OptionPolicy::default(),
         }
     }
 }
@@ -165,6 +174,9 @@ pub struct DeviceConfig {
     pub arp_notify: bool,
     /// Whether its IPv6 addresses are (`net.ipv6.conf.DEV.ndisc_notify`).
     pub ndisc_notify: bool,
+    /// How sources of packets that come by it are asked for their way back
+    /// (`net.ipv4.conf.DEV.rp_filter`), of IPv6 too.
+    pub rp_filter: RpFilter,
     /// In which context it is polled, until that is changed while it runs.
     pub threaded: Context,
     /// Completions without work that leave a queue's doorbell masked, at most 2147483647; these three, too, until they are
@@ -200,6 +212,7 @@ impl DeviceConfig {
             send_redirects: true,
             arp_notify: true,
             ndisc_notify: true,
+            rp_filter: RpFilter::Off,
             threaded: Context::Softirq,
             napi_defer_hard_irqs: 0,
             gro_flush_timeout: 0,

@@ -7,12 +7,15 @@ use std::ops::Range;
 use std::path::PathBuf;
 
 use softnet_core::ip::PrefixError;
+use softnet_core::ip::icmp_limit::IcmpParams;
+use softnet_core::ip::options::OptionPolicy;
+use softnet_core::ip::source::RpFilter;
 use softnet_core::qdisc::{Spec, SpecError};
 use softnet_dev::sched::Policy;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::check::{self, GC_THRESH_KEYS, Limit};
+use super::check::{self, GC_THRESH_KEYS, Limit, NS_PER_MS};
 use super::errors::{Found, Place, Section, Spans};
 use super::{
     Config, CpuList, DeviceConfig, Driver, InterfaceAddr, NeighbourConfig, PartialCsum, RouteConfig,
@@ -116,6 +119,12 @@ impl Read {
                 "gc_thresh1",
                 "gc_thresh2",
                 "gc_thresh3",
+                "icmp_ratelimit",
+                "icmp_ratemask",
+                "icmpv6_ratelimit",
+                "icmp_msgs_per_sec",
+                "icmp_msgs_burst",
+                "ip_options",
             ],
         );
         let mut stack = StackConfig::default();
@@ -138,6 +147,13 @@ impl Read {
         for ((slot, key), limit) in stack.gc_thresh.iter_mut().zip(GC_THRESH_KEYS).zip(&check::GC_THRESH) {
             set(slot, self.integer(table, key, limit));
         }
+        self.icmp(table, &mut stack.icmp);
+        let policies = [
+            ("process", OptionPolicy::Process),
+            ("ignore", OptionPolicy::Ignore),
+            ("drop", OptionPolicy::Drop),
+        ];
+        set(&mut stack.ip_options, self.choice(table, "ip_options", &policies));
         if let Some(cache) = table.get("skb_cache").and_then(|value| self.table(Section::SkbCache, value)) {
             self.known_keys(cache, &["size", "refill", "flush"]);
             for (key, limit, slot) in [
@@ -149,6 +165,22 @@ impl Read {
             }
         }
         stack
+    }
+
+    fn icmp(&mut self, table: Table<'_>, icmp: &mut IcmpParams) {
+        for (key, slot) in
+            [("icmp_ratelimit", &mut icmp.icmp_ratelimit), ("icmpv6_ratelimit", &mut icmp.icmpv6_ratelimit)]
+        {
+            let ms = self.integer::<u64>(table, key, &check::ICMP_RATELIMIT);
+            set(slot, ms.map(|ms| ms.saturating_mul(NS_PER_MS)));
+        }
+        for (key, limit, slot) in [
+            ("icmp_ratemask", &check::ICMP_RATEMASK, &mut icmp.icmp_ratemask),
+            ("icmp_msgs_per_sec", &check::ICMP_MSGS, &mut icmp.icmp_msgs_per_sec),
+            ("icmp_msgs_burst", &check::ICMP_MSGS, &mut icmp.icmp_msgs_burst),
+        ] {
+            set(slot, self.integer(table, key, limit));
+        }
     }
 
     fn qdisc(&mut self, table: Table<'_>, key: &'static str) -> Option<Spec> {
@@ -209,6 +241,7 @@ impl Read {
                 "send_redirects",
                 "arp_notify",
                 "ndisc_notify",
+                "rp_filter",
                 "threaded",
                 "napi_defer_hard_irqs",
                 "gro_flush_timeout",
@@ -243,6 +276,8 @@ impl Read {
         ] {
             set(slot, self.boolean(table, key));
         }
+        let filters = [("off", RpFilter::Off), ("strict", RpFilter::Strict), ("loose", RpFilter::Loose)];
+        set(&mut device.rp_filter, self.choice(table, "rp_filter", &filters));
         if let Some(text) = self.string(table, "threaded")
             && let Some(value) = table.get("threaded")
         {

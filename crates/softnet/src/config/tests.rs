@@ -22,6 +22,12 @@ default_qdisc = "pfifo limit 200"
 gc_thresh1 = 0
 gc_thresh2 = 2048
 gc_thresh3 = 4_096
+icmp_ratelimit = 250
+icmp_ratemask = 0x1819
+icmpv6_ratelimit = 0
+icmp_msgs_per_sec = 5000
+icmp_msgs_burst = 100
+ip_options = "ignore"
 
 [[device]]
 name = "eth1"
@@ -43,6 +49,7 @@ partial_csum = "off"
 send_redirects = false
 arp_notify = false
 ndisc_notify = false
+rp_filter = "strict"
 
 [[device]]
 name = "eth2"
@@ -90,6 +97,14 @@ fn a_full_file_means_what_it_says() {
             txq_reselection_ms: 0,
             default_qdisc: Spec::Pfifo { limit: Some(200) },
             gc_thresh: [0, 2048, 4096],
+            icmp: IcmpParams {
+                icmp_ratelimit: 250_000_000,
+                icmp_ratemask: 0x1819,
+                icmpv6_ratelimit: 0,
+                icmp_msgs_per_sec: 5000,
+                icmp_msgs_burst: 100,
+            },
+            ip_options: OptionPolicy::Ignore,
         },
         devices: vec![
             DeviceConfig {
@@ -104,6 +119,7 @@ fn a_full_file_means_what_it_says() {
                 send_redirects: false,
                 arp_notify: false,
                 ndisc_notify: false,
+                rp_filter: RpFilter::Strict,
                 threaded: Context::BusyPoll,
                 napi_defer_hard_irqs: 2147483647,
                 gro_flush_timeout: 20_000,
@@ -248,6 +264,14 @@ fn one_error_each() {
             "r.toml:4:13: device.xps_cpus: expected numbers below 8192 and ranges of them, such as \"0-3,8\", found \"0-x\"",
         ),
         (
+            "[stack]\nicmp_ratelimit = 3600001",
+            "r.toml:2:18: stack.icmp_ratelimit: expected a number from 0 to 3600000, found 3600001",
+        ),
+        (
+            "[stack]\nip_options = \"yes\"",
+            "r.toml:2:14: stack.ip_options: expected \"process\" or \"ignore\" or \"drop\", found \"yes\"",
+        ),
+        (
             "[stack]\ndefault_qdisc = \"mq\"",
             "r.toml:2:17: stack.default_qdisc: mq is for devices, not for one of their TX queues",
         ),
@@ -282,7 +306,7 @@ fn one_error_each() {
         ("[stack]\nworker = [1]", "r.toml:2:1: stack: unknown key \"worker\"; did you mean \"workers\"?"),
         (
             "[stack]\ncolour = 1",
-            "r.toml:2:1: stack: unknown key \"colour\"; expected one of name, control, workers, worker_policy, worker_priority, frames, netdev_budget, netdev_budget_usecs, dev_weight, skb_cache, workqueue_threads, qdisc_max_burst, txq_reselection_ms, max_sockets, default_qdisc, gc_thresh1, gc_thresh2, gc_thresh3",
+            "r.toml:2:1: stack: unknown key \"colour\"; expected one of name, control, workers, worker_policy, worker_priority, frames, netdev_budget, netdev_budget_usecs, dev_weight, skb_cache, workqueue_threads, qdisc_max_burst, txq_reselection_ms, max_sockets, default_qdisc, gc_thresh1, gc_thresh2, gc_thresh3, icmp_ratelimit, icmp_ratemask, icmpv6_ratelimit, icmp_msgs_per_sec, icmp_msgs_burst, ip_options",
         ),
         ("[[neighbor]]", "r.toml:1:3: unknown key \"neighbor\"; did you mean \"neighbour\"?"),
         ("[device]\nname = \"eth1\"", "r.toml:1:1: device: expected a list of tables: write [[device]]"),

@@ -261,6 +261,7 @@ fn find4(
 #[cfg(test)]
 mod tests {
     use softnet_core::ip::Prefix;
+    use softnet_core::ip::source::RpFilter;
 
     use super::*;
     use crate::config::{Config, DeviceConfig, InterfaceAddr};
@@ -285,6 +286,7 @@ mod tests {
             addresses,
             addresses6: Vec::new(),
             send_redirects: true,
+            rp_filter: RpFilter::Off,
         };
         routes::set_ifaces(&mut tables, &[Some(iface)]);
         let source = |to: [u8; 4]| {

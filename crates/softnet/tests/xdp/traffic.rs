@@ -1,10 +1,11 @@
 //! Kernel traffic through softnet, to softnet, and past it.
 
 use std::io::ErrorKind;
-use std::net::{IpAddr, Ipv4Addr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, TcpStream, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use rustix::io::Errno;
 use softnet::context::Context;
 use softnet::control::{Set, Target};
 use softnet_dev::netlink::Netlink;
@@ -117,6 +118,11 @@ fn softnet_says_what_is_wrong() {
         let _ = socket.send(b"anybody?");
         socket.recv(&mut [0; 9]).is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
     });
+    // Nor TCP, which is another thing than a closed port.
+    until("protocol unreachable", || {
+        let connected = client.run(|| TcpStream::connect((softnet(0), 9))).unwrap();
+        connected.is_err_and(|error| error.raw_os_error() == Some(Errno::NOPROTOOPT.raw_os_error()))
+    });
     until("net unreachable", || {
         icmp.ping(Ipv4Addr::new(172, 16, 0, 1), 64, b"");
         icmp.receive(|message| says(message, (3, 0))).is_some()
@@ -130,6 +136,28 @@ fn softnet_says_what_is_wrong() {
     let drops = world.view().drops();
     assert!(drops.iter().any(|row| row.reason == "pkt_too_big"), "{drops:?}");
     tcp(client, &world.hosts[1], host(1), 100_000);
+    world.end();
+}
+
+/// The reply to an echo request of nothing but zeros is the one that the kernel gives: its checksum
+/// is not by difference.
+#[test]
+fn an_echo_of_zeros_is_answered_as_by_the_kernel() {
+    let Some(mut world) = World::new(1) else { return };
+    world.start();
+    let icmp = Icmp::new(&world.hosts[0]);
+    let zeros = [&[8, 0, 0xf7, 0xff][..], &[0; 60]].concat();
+    for to in [kernel(0), softnet(0)] {
+        until("the reply", || {
+            icmp.send(to, &zeros);
+            icmp.receive(|message| message.from == IpAddr::V4(to) && message.kind == (0, 0)).is_some_and(
+                |reply| {
+                    assert_eq!(reply.bytes, [&[0, 0, 0xff, 0xff][..], &[0; 60]].concat(), "{to}");
+                    true
+                },
+            )
+        });
+    }
     world.end();
 }
 

@@ -3,10 +3,10 @@
 use super::*;
 use crate::ip::echo::echo_reply_of_run;
 use crate::ip::fragment::{Addresses, Datagram, emit, split};
+use crate::ip::icmp::ECHO_REPLY;
 use crate::ip::icmp_error::{Problem, Quote, icmp_error};
 use crate::ip::reassembly::Expired;
 use crate::ip::v6::slow::route6;
-use crate::skb::SkbList;
 use crate::sock::key::{addr_of, unmapped};
 use crate::sock::scope::{device, scope_id, scoped};
 
@@ -39,13 +39,7 @@ impl SlowPath {
                 out.local.extend(std::iter::from_fn(|| run.pop_front()));
                 Ok(())
             }
-            _ => {
-                let first = run.pop_front().map(|first| self.unserved(ctx, view, first, out));
-                if let Some((first, reason)) = first {
-                    ctx.free(first, reason);
-                }
-                Err((run, DropReason::IpNoProto))
-            }
+            _ => Err(self.unserved_run(ctx, view, run, out)),
         };
         if let Err((run, reason)) = done {
             ctx.free_list(run, reason);
@@ -78,7 +72,16 @@ impl SlowPath {
                 false => Err((skb.into(), DropReason::IcmpIgnored)),
             };
         }
-        match echo_reply(&mut skb, |addr| view.is_broadcast(addr)) {
+        let header = Ipv4Header::new(skb.data().get(ETH_LEN..).unwrap_or_default());
+        let ends = header.map(|header| (Ipv4Addr::from(header.src()), Ipv4Addr::from(header.dst())));
+        let (peer, own) = ends.unwrap_or((Ipv4Addr::UNSPECIFIED, Ipv4Addr::UNSPECIFIED));
+        let options = self.echo_options(view, &mut skb, own);
+        let ident = || self.idents.next(own.into(), peer.into(), protocol::ICMP, view.now) as u16;
+        match echo_reply(&mut skb, &options, |addr| view.is_broadcast(addr), ident) {
+            // Only if the mask says so.
+            Ok(()) if !self.limit.allow(view.now, (ECHO_REPLY, 0), peer) => {
+                Err((skb.into(), DropReason::IcmpIgnored))
+            }
             Ok(()) => {
                 ctx.turn_around();
                 self.output_own(ctx, view, skb, out);

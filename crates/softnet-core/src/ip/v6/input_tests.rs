@@ -70,7 +70,7 @@ impl Bench {
             batch.push(self.ctx.build_skb(frame, HEADROOM, bytes.len()).unwrap()).unwrap();
         }
         let dropped = self.ctx.stats().dropped();
-        let ingress = Ingress { dev: 0, mac: MAC, partial_csum: false };
+        let ingress = Ingress { dev: 0, mac: MAC, partial_csum: false, rp_filter: RpFilter::Off };
         ip_input(&mut self.ctx, &self.tables, &ingress, &mut batch, &mut self.tx, &mut self.exceptions);
         assert!(batch.is_empty());
         let mut sent = vec![];

@@ -81,7 +81,7 @@ impl SlowPath {
                 out.local.extend(std::iter::from_fn(|| rest.pop_front()));
                 return Ok(());
             }
-            Ok(upper) => (self.unserved6(ctx, view, first, upper, out), DropReason::IpNoProto),
+            Ok(upper) => self.unserved6(ctx, view, (first, &rest), upper, out),
         };
         ctx.free_list(rest, reason);
         Err((first, reason))

@@ -8,16 +8,17 @@ use super::super::checksum::update16;
 use super::super::icmp_error::icmpv6_error;
 use super::super::neigh::Heard;
 use super::super::slow::{Iface, Outbox, Refused, SlowPath, View};
-use super::super::{ETH_LEN, MacAddr, is_group};
+use super::super::unserved::tells_of_tcp;
+use super::super::{ETH_LEN, MacAddr, checksum, is_group};
 use super::addr::{
     ALL_NODES, ALL_ROUTERS, group_scope, is_group_of_link, is_link_local, is_martian_destination,
     never_on_a_wire, solicited_node, subnet_router_anycast,
 };
-use super::header::{Ipv6Header, Refusal, Upper, check_hop_by_hop, next, receive, validate};
-use super::icmp::{Icmp6Error, build_error, echo_reply, is_echo_request, message_sum};
+use super::header::{self, Ipv6Header, Refusal, Upper, check_hop_by_hop, next, receive, validate};
+use super::icmp::{ICMP_LEN, Icmp6Error, build_error, echo_reply, is_echo_request, message_sum};
 use super::nd::{self, Message};
 use crate::SoftnetData;
-use crate::skb::{DropReason, Flags, Skb};
+use crate::skb::{DropReason, Flags, Skb, SkbList};
 use crate::sock::scope::scope_id;
 
 impl Iface {
@@ -121,7 +122,13 @@ impl SlowPath {
         };
         skb.trim(ETH_LEN + received.total);
         let Some(iface) = view.iface(skb.head().dev) else { return Err((skb, DropReason::DevReady)) };
-        let dst = received.dst;
+        let (src, dst) = (received.src, received.dst);
+        // (A host that asks whether an address is free has none yet; link-local ones have no
+        // route.)
+        let has_route = !src.is_unspecified() && !is_link_local(src);
+        if has_route && !iface.rp_filter.allows(&view.tables.v6, skb.head().dev, src) {
+            return Err((skb, DropReason::IpRpFilter));
+        }
         if dst.is_multicast() {
             return self.group6(ctx, view, skb, received, out);
         }
@@ -148,6 +155,9 @@ impl SlowPath {
         hop: Adjacency<Ipv6Addr>,
         out: &mut Outbox,
     ) -> Result<(), Refused> {
+        if is_from_us(view, &skb, received.src) {
+            return Err((skb, DropReason::IpInvalidSource));
+        }
         if let Err(refusal) = check_hop_by_hop(packet(&skb)) {
             return Err(self.refuse(ctx, view, skb, refusal, out));
         }
@@ -251,7 +261,7 @@ impl SlowPath {
                 out.local.push(skb);
                 Ok(())
             }
-            _ => Err((self.unserved6(ctx, view, skb, upper, out), DropReason::IpNoProto)),
+            _ => Err(self.unserved6(ctx, view, (skb, &SkbList::new()), upper, out)),
         }
     }
 
@@ -264,29 +274,35 @@ impl SlowPath {
         out: &mut Outbox,
     ) -> Refused {
         match receive(packet(&skb)) {
-            Ok(upper) => (self.unserved6(ctx, view, skb, upper, out), DropReason::IpNoProto),
+            Ok(upper) => self.unserved6(ctx, view, (skb, &SkbList::new()), upper, out),
             Err(refusal) => self.refuse(ctx, view, skb, refusal, out),
         }
     }
 
-    /// A packet to softnet, for a protocol or port that nobody serves: tells its sender, and hands it back.
+    /// A datagram to softnet, in one skb or in several, for a protocol or port that is not served:
+    /// tells its sender, if that is to be told, and hands the first back.
     pub(super) fn unserved6(
         &mut self,
         ctx: &mut SoftnetData,
         view: View<'_>,
-        skb: Skb,
+        (first, rest): (Skb, &SkbList),
         upper: Upper,
         out: &mut Outbox,
-    ) -> Skb {
+    ) -> Refused {
         let error = match upper.protocol {
             next::NONE => None,
-            next::TCP | next::UDP => Some(Icmp6Error::PortUnreachable),
-            _ => Some(Icmp6Error::ParameterProblem { code: 1, pointer: upper.said_at as u32 }),
+            next::UDP => Some(Icmp6Error::PortUnreachable),
+            next::TCP => match tells(&first, rest, upper.at) {
+                // It has no ports here, as it is not served.
+                Ok(told) => told.then_some(unknown_header(upper)),
+                Err(reason) => return (first, reason),
+            },
+            _ => Some(unknown_header(upper)),
         };
         if let Some(error) = error {
-            self.error6(ctx, view, &skb, error, out);
+            self.error6(ctx, view, &first, error, out);
         }
-        skb
+        (first, DropReason::IpNoProto)
     }
 
     /// An ICMPv6 message to softnet, which begins at `at` of its packet.
@@ -301,7 +317,8 @@ impl SlowPath {
     ) -> Result<(), Refused> {
         let Received { src, dst, hop_limit, .. } = received;
         let message = packet(&skb).get(at..).unwrap_or_default();
-        let Some(&[kind, _, _, _]) = message.first_chunk() else {
+        // Every message has these eight bytes.
+        let Some(&[kind, ..]) = message.first_chunk::<ICMP_LEN>() else {
             return Err((skb, DropReason::IcmpMalformed));
         };
         if message_sum(message, src, dst) != 0xffff {
@@ -457,12 +474,48 @@ impl SlowPath {
         out: &mut Outbox,
     ) {
         let Some(header) = Ipv6Header::new(packet(skb)) else { return };
-        let iface = view.iface(skb.head().dev);
-        let Some(source) = iface.and_then(|iface| iface.source_for6(header.src())) else { return };
+        let Some(source) = error_source(view, skb.head().dev, (header.src(), header.dst())) else { return };
         let Some(message) = build_error(ctx, skb, error, source, &mut self.limit, view.now) else { return };
         ctx.originate();
         self.output_own6(ctx, view, message, out);
     }
+}
+
+/// The address that an error about a packet from `src` to `dst`, which came by `dev`, is sent from:
+/// `dst`, if that is ours, else an address of the interface by which the error leaves (RFC 4443
+/// section 2.2). `None` if there is no way to `src`.
+fn error_source(view: View<'_>, dev: u16, (src, dst): (Ipv6Addr, Ipv6Addr)) -> Option<Ipv6Addr> {
+    let ours = match is_link_local(dst) {
+        true => view.iface(dev)?.owns6(dst),
+        false => view.ifaces.iter().flatten().any(|iface| iface.owns6(dst)),
+    };
+    if ours {
+        return Some(dst);
+    }
+    let hop = route6(view, dev, src);
+    let own = view.iface(hop.dev).filter(|_| hop.is_reachable())?.source_for6(src)?;
+    if is_link_local(own) == is_link_local(src) {
+        return Some(own);
+    }
+    // A link with none but its link-local address (RFC 7404) borrows one of another's.
+    let all = view.ifaces.iter().flatten().flat_map(|iface| &iface.addresses6);
+    all.map(|(own, _)| *own).find(|own| !is_link_local(*own)).or(Some(own))
+}
+
+/// That the protocol behind the headers is none that is served here (RFC 4443 section 3.4).
+fn unknown_header(upper: Upper) -> Icmp6Error {
+    Icmp6Error::ParameterProblem { code: 1, pointer: upper.said_at as u32 }
+}
+
+/// Whether the sender of a TCP segment, which begins at `at` of its packet, is told that TCP is not
+/// served.
+fn tells(first: &Skb, rest: &SkbList, at: usize) -> Result<bool, DropReason> {
+    let packet = packet(first);
+    let header = Ipv6Header::new(packet).ok_or(DropReason::PktTooSmall)?;
+    let len = usize::from(header.payload_len()).saturating_sub(at - header::LEN);
+    let pseudo = checksum::pseudo_header_sum6(header.src(), header.dst(), next::TCP, len as u16);
+    // (What is left of padding behind the packet was cut off.)
+    tells_of_tcp(pseudo, [packet.get(at..).unwrap_or_default()].into_iter().chain(rest.data()))
 }
 
 /// Whether a received packet says that it is from an address of ours.

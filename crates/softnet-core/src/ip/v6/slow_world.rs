@@ -8,8 +8,11 @@ use super::*;
 use crate::ip::Prefix6;
 use crate::ip::adjacency::{Adjacency, Kind, Tables};
 use crate::ip::family::Family;
+use crate::ip::icmp_limit::IcmpParams;
 use crate::ip::input::{Exception, Exceptions, Ingress, TxBatches, ip_input};
 use crate::ip::neigh::{NeighParams, NeighState};
+use crate::ip::options::OptionPolicy;
+use crate::ip::source::{RpFilter, Sources};
 use crate::ip::v6::addr::{link_local, multicast_mac};
 use crate::ip::v6::fib::Fib6;
 use crate::ip::v6::icmp::finish;
@@ -74,12 +77,17 @@ impl World {
         Arc::make_mut(&mut tables.v6).next_hops.extend(routes.iter().map(|(_, hop)| *hop));
         let fib: Vec<(Prefix6, u32)> =
             routes.iter().zip(1..).map(|((p, _), i)| (p.parse().unwrap(), i)).collect();
-        Arc::make_mut(&mut tables.v6).fib = Arc::new(Fib6::build(&fib).unwrap());
+        let routing = Arc::make_mut(&mut tables.v6);
+        routing.fib = Arc::new(Fib6::build(&fib).unwrap());
+        routing.sources = Arc::new(Sources::new(OWN.to_vec()));
         let ifaces: Vec<_> = (0..2).map(|dev| Some(iface(dev))).collect();
         tables.ifaces = ifaces.clone().into();
+        let mut slow = SlowPath::new(NeighParams::default(), [1, 2]);
+        // The limit has tests of its own.
+        slow.configure(unlimited(), OptionPolicy::default());
         World {
             ctx: SoftnetData::new(Region::new(memory, frames, frames).unwrap(), CacheSizes::default()),
-            slow: SlowPath::new(NeighParams::default(), [1, 2]),
+            slow,
             tables,
             ifaces,
             now: 0,
@@ -104,7 +112,8 @@ impl World {
                 Err(frame) => self.ctx.free_frame(frame),
             }
         }
-        let ingress = Ingress { dev, mac: MACS[usize::from(dev)], partial_csum: false };
+        let ingress =
+            Ingress { dev, mac: MACS[usize::from(dev)], partial_csum: false, rp_filter: self.rp_filter(dev) };
         ip_input(&mut self.ctx, &self.tables, &ingress, &mut batch, &mut tx, &mut exceptions);
         let mut out = Outbox::default();
         tx.flush(|dev, batch| out.send.extend(batch.drain().map(|skb| (dev, skb))));
@@ -204,6 +213,10 @@ impl World {
         };
     }
 
+    fn rp_filter(&self, dev: u16) -> RpFilter {
+        self.ifaces[usize::from(dev)].as_ref().map_or_else(Default::default, |iface| iface.rp_filter)
+    }
+
     pub(super) fn held(&self) -> u64 {
         self.slow.held() as u64
     }
@@ -245,6 +258,17 @@ impl World {
     }
 }
 
+pub(super) fn unlimited() -> IcmpParams {
+    let most = u32::MAX;
+    IcmpParams {
+        icmp_ratelimit: 0,
+        icmpv6_ratelimit: 0,
+        icmp_msgs_per_sec: most,
+        icmp_msgs_burst: most,
+        ..IcmpParams::default()
+    }
+}
+
 impl Drop for World {
     fn drop(&mut self) {
         self.slow.shutdown(&mut self.ctx);
@@ -266,6 +290,7 @@ pub(super) fn iface(dev: usize) -> Iface {
         addresses: vec![],
         addresses6: addresses6.to_vec(),
         send_redirects: true,
+        rp_filter: RpFilter::Off,
     }
 }
 
@@ -350,7 +375,13 @@ pub(super) fn error((dev, frame): &(u16, Vec<u8>), original: &[u8]) -> (u8, u8, 
     let packet = &frame[ETH_LEN..];
     assert_eq!(validate(packet), Ok(packet.len()));
     let (header, of) = (Ipv6Header::new(packet).unwrap(), Ipv6Header::new(&original[ETH_LEN..]).unwrap());
-    let own = if is_link_local(of.src()) { link_local(MACS[0]) } else { OWN[0] };
+    // From the address that the packet was to, or else from one of the link that the error leaves
+    // by.
+    let own = match of.dst() {
+        own if OWN.contains(&own) || own == link_local(MACS[0]) => own,
+        _ if is_link_local(of.src()) => link_local(MACS[0]),
+        _ => OWN[0],
+    };
     assert_eq!((header.src(), header.dst()), (own, of.src()));
     assert_eq!((header.next_header(), header.hop_limit()), (next::ICMPV6, 64));
     let message = &packet[40..];
