@@ -41,6 +41,11 @@ pub(crate) enum Mutant {
     ArmedTooEarly,
     /// A timer that fires trusts a look at who owns the instance.
     WatchdogOnlyLooks,
+    /// A poller that stops leaves the timer to what follows. The timer is the runtime's, so the fault is in the models.
+    #[cfg(all(test, feature = "loom"))]
+    StopNotArmed,
+    /// A release after the timer was armed does not see that it has fired since.
+    FiredNotSeen,
     /// The owner leaves without looking whether something is pending.
     LeaveBlind,
     /// The owner leaves without ordering what was done under ownership.
