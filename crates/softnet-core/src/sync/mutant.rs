@@ -76,6 +76,13 @@ pub(crate) enum Mutant {
     /// caller's, so the fault is in the models.
     #[cfg(all(test, feature = "loom"))]
     NoSecondLook,
+    /// A thread that left something to a lock's holder tries the lock without a fence.
+    LeftNoFence,
+    /// A holder that let go of its lock looks for what was left without a fence.
+    LetGoNoFence,
+    /// A holder that let go of its lock does not look for what was left. Fault of the models.
+    #[cfg(all(test, feature = "loom"))]
+    LeftNotSeen,
     /// Waking has no fence.
     WakeNoFence,
     /// A thread that is about to block on a socket announces that without a fence.

@@ -48,6 +48,8 @@ fn fires_at_the_stop() {
 /// The same while it finds nothing, completes a poll, and goes to sleep.
 fn fires_before_sleep() {
     let queue = Queue::new(deferring());
+    // So that the timer is armed once more, and the doorbell is not unmasked at once.
+    queue.napi.mitigation.set_defer_hard_irqs(2).unwrap();
     queue.arrive();
     let threads = [queue.spawn(Queue::fire), queue.spawn(Queue::sleep)];
     queue.fire();

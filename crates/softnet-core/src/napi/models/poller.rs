@@ -117,6 +117,5 @@ fn a_dead_poller_strands_nothing() {
     check(1, dies_suspended);
     check(1, dies_polling);
     must_fail(Mutant::StopNotArmed, 1, dies_stopped);
-    must_fail(Mutant::FiredNotSeen, 2, dies_stopped);
     must_fail(Mutant::DeathUnnoticed, 2, dies_polling);
 }
