@@ -45,12 +45,7 @@ fn application(world: &World, end: End) {
             if end == End::DiesPolling {
                 return die(world, poller);
             }
-            let arm = |_| {
-                if !mutated(Mutant::StopNotArmed) {
-                    home.arm();
-                }
-            };
-            match poller.stop(true, |_, _| (), arm) {
+            match poller.stop(true, |_, _| (), |_| home.arm()) {
                 Completion::Released(_) => {}
                 Completion::Again(scheduled) => home.schedule(scheduled),
             }
@@ -116,6 +111,5 @@ fn a_dead_poller_strands_nothing() {
     check(1, dies_stopped);
     check(1, dies_suspended);
     check(1, dies_polling);
-    must_fail(Mutant::StopNotArmed, 1, dies_stopped);
     must_fail(Mutant::DeathUnnoticed, 2, dies_polling);
 }
