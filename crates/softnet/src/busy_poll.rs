@@ -177,7 +177,8 @@ impl BusyPoll {
             // `irq_suspend_timeout` was set to 0 since the stop, which had armed the timer with it; or the instance is just
             // being switched.
             let deferral = NonZeroU64::new(instance.napi.mitigation.gro_flush_timeout());
-            let suspended = instance.timer.armed().is_some_and(|(timeout, ..)| timeout == Timeout::IrqSuspend);
+            let suspended =
+                instance.timer.armed().is_some_and(|(timeout, ..)| timeout == Timeout::IrqSuspend);
             return deferral
                 .filter(|_| suspended)
                 .into_iter()

@@ -49,7 +49,11 @@ pub(crate) struct SlowLock {
 impl SlowLock {
     pub(crate) fn new(control: Control) -> Self {
         let (sender, receiver) = left(ROOM);
-        SlowLock { guarded: PiMutex::new(Guarded { control, left: receiver }), left: sender, waited: AtomicU64::new(0) }
+        SlowLock {
+            guarded: PiMutex::new(Guarded { control, left: receiver }),
+            left: sender,
+            waited: AtomicU64::new(0),
+        }
     }
 }
 
@@ -105,12 +109,7 @@ impl Shared {
     }
 
     /// Has the slow path handle exceptions of the calling thread's poll; or its holder, if it is held.
-    pub(crate) fn handle_exceptions(
-        &self,
-        ctx: &mut SoftnetData,
-        queue: usize,
-        exceptions: &mut Exceptions,
-    ) {
+    pub(crate) fn handle_exceptions(&self, ctx: &mut SoftnetData, queue: usize, exceptions: &mut Exceptions) {
         let handle_all = |exceptions: &mut dyn Iterator<Item = (Skb, Exception)>, ctx: &mut SoftnetData| {
             self.slow_path(ctx, queue, |slow, ctx, view, out| {
                 for (skb, why) in exceptions {

@@ -8,8 +8,8 @@ use loom::sync::Notify;
 use loom::thread;
 
 use super::{
-    AtomicBool, AtomicU32, Entered, Handover, LinkTable, Mutant, Ordering, Owner, ReadyQueue, Receiver, Refused,
-    Sleeper, UnsafeCell, check, left, mailbox, must_fail, mutated,
+    AtomicBool, AtomicU32, Entered, Handover, LinkTable, Mutant, Ordering, Owner, ReadyQueue, Receiver,
+    Refused, Sleeper, UnsafeCell, check, left, mailbox, must_fail, mutated,
 };
 
 /// What one owner after the other writes, without any lock but ownership.

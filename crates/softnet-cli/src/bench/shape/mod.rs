@@ -187,7 +187,11 @@ fn state_bounds(report: &mut Report) {
         for figure in ["cpu_percent", "wakeups_per_s", "timer_wakeups_per_s"] {
             let ratio = report.ratio_where((&case, &params), ("kernel-tbf", &params), figure);
             let mbit = params.first().map_or_else(String::new, |(_, mbit)| mbit.to_string());
-            report.bound_value(format!("{figure} by the kernel's, {mbit} Mbit/s"), ratio, Bound::AtMost(BY_KERNEL));
+            report.bound_value(
+                format!("{figure} by the kernel's, {mbit} Mbit/s"),
+                ratio,
+                Bound::AtMost(BY_KERNEL),
+            );
         }
     }
 }

@@ -166,10 +166,14 @@ impl World {
 
     fn stop(&mut self, poller: BusyPolling<()>, prefer: bool) {
         let (napi, env) = (self.napi.clone(), &mut self.env);
-        let stopped = poller.stop(prefer, |_, _| unreachable!("no GRO"), |ns| {
-            assert!(napi.state().is_scheduled(), "armed before the release");
-            env.timer = Some(env.now.saturating_add(ns.get()));
-        });
+        let stopped = poller.stop(
+            prefer,
+            |_, _| unreachable!("no GRO"),
+            |ns| {
+                assert!(napi.state().is_scheduled(), "armed before the release");
+                env.timer = Some(env.now.saturating_add(ns.get()));
+            },
+        );
         match stopped {
             Completion::Released(released) => {
                 assert!(!released.unmask && released.timer.is_none() && self.env.timer.is_some());
