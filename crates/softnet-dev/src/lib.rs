@@ -8,6 +8,7 @@ pub mod mem;
 pub mod memfd;
 pub mod netlink;
 pub mod netns;
+pub mod pi_mutex;
 pub mod process;
 pub mod sched;
 pub mod sys_error;
@@ -20,4 +21,5 @@ pub use device::{
     Device, DeviceInfo, Doorbell, Features, KernelIrq, LinkState, OpenDevice, QueueStats, Reaped, RxQueue,
     TxQueue,
 };
+pub use pi_mutex::{PiGuard, PiMutex};
 pub use sys_error::{SysError, SysResult};

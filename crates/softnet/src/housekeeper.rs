@@ -319,6 +319,7 @@ impl Housekeeper {
             self.retry_at = None;
             self.open_missing();
         }
+        self.shared.handle_left(&mut self.ctx);
         let due = self.shared.control().slow.next_deadline().is_some_and(|at| at <= now);
         if due {
             // The machine's clock may have been set meanwhile.
@@ -340,7 +341,7 @@ impl Housekeeper {
             control.deadline = slow.min(self.retry_at.unwrap_or(u64::MAX));
             control.deadline
         };
-        if self.stop.load(Ordering::Acquire) {
+        if self.stop.load(Ordering::Acquire) || self.shared.has_left() {
             return;
         }
         if let Ok(command) = self.commands.try_recv() {

@@ -33,7 +33,10 @@ pub mod sender;
 pub mod set;
 pub mod shared;
 pub mod show;
+mod slow_lock;
 pub mod stack;
+#[cfg(test)]
+mod testing;
 pub mod thread;
 pub mod timer;
 pub mod tx_queue;

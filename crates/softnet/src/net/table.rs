@@ -6,7 +6,7 @@
 
 use std::hash::{BuildHasher, RandomState};
 use std::net::Ipv6Addr;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 
 use softnet_core::SoftnetData;
 use softnet_core::ip::header::{Ipv4Header, is_multicast};
@@ -17,6 +17,7 @@ use softnet_core::skb::{Batch, DropReason, Flags, Region, Skb};
 use softnet_core::sock::key::unmapped;
 use softnet_core::sock::{Arrivals, Binder, Flow, Found, Hit, SocketError, Sockets, udp_input, udp_members};
 use softnet_core::sync::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use softnet_dev::{PiGuard, PiMutex};
 
 use super::thread::AppThread;
 use super::watch::{Set, Told};
@@ -27,7 +28,7 @@ use crate::shared::lock;
 pub struct SocketTable {
     /// What pollers read.
     pub sockets: Arc<Sockets>,
-    binder: Mutex<Binder>,
+    binder: PiMutex<Binder>,
     /// Packets that all sockets together may hold.
     limit: usize,
     /// Packets that wait for applications, of sockets and of those that poll.
@@ -51,7 +52,7 @@ impl SocketTable {
         SocketTable {
             told,
             sockets: binder.sockets().clone(),
-            binder: Mutex::new(binder),
+            binder: PiMutex::new(binder),
             limit: region.frame_count() as usize / 2,
             held,
             threads: Mutex::default(),
@@ -62,8 +63,8 @@ impl SocketTable {
     }
 
     /// The table's writer.
-    pub(super) fn binder(&self) -> MutexGuard<'_, Binder> {
-        lock(&self.binder)
+    pub(super) fn binder(&self) -> PiGuard<'_, Binder> {
+        self.binder.lock()
     }
 
     /// Sockets that are open.
