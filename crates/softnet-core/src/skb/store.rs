@@ -11,6 +11,7 @@ use super::handle::{Frame, Skb};
 use super::head::Head;
 use super::pool::Pool;
 use super::region::{FRAME_SIZE, HEADROOM, Region, head_ptr};
+use crate::sync::model_failed;
 
 /// A thread's store of free heads and frames of one region.
 pub struct Store {
@@ -422,7 +423,9 @@ impl Store {
 
 impl Drop for Store {
     fn drop(&mut self) {
-        self.drain();
+        if !model_failed() {
+            self.drain();
+        }
     }
 }
 

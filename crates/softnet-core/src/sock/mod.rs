@@ -6,7 +6,8 @@
 //! * [`Inbox`] is the receiving side of a socket: whoever has it detaches what was pushed and hands it out.
 //! * [`Wait`] is what those who block on a socket learn of changes by. Whoever changes a socket's [`Readiness`] calls
 //!   [`Wait::notify`].
-//! * [`ReadyList`] is by what an epoll set learns which of its sockets changed.
+//! * [`ReadyList`] is by what an epoll set learns which of its sockets changed; of several sets that share a socket
+//!   [`notify_exclusive`] has one woken.
 //! * [`scope`] has link-local addresses say which device's link they are on.
 //! * [`output`] builds what sockets send; [`error`] finds the socket that a received ICMP error is about.
 //!
@@ -38,7 +39,8 @@ pub use binder::{Bind, BindError, Binder, EPHEMERAL, MAX_MEMBERSHIPS};
 pub use group::MAX_MEMBERS;
 pub use inbox::{Datagram, Inbox, SlotRef};
 pub use key::Flow;
-pub use ready::{MAX_ITEMS, ReadyItems, ReadyList};
+pub use memory::{RMEM_MIN, Room, UdpMem};
+pub use ready::{Exclusive, MAX_ITEMS, ReadyItems, ReadyList, notify_exclusive};
 pub use slot::{Slot, SocketError};
 pub use table::{Found, Hit, MAX_SOCKETS, Sockets};
 pub use udp::{Arrivals, udp_input, udp_members};

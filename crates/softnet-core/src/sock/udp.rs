@@ -138,11 +138,12 @@ pub struct Arrivals<'a> {
     pub sockets: &'a Sockets,
     /// Id of the NAPI instance that they came by; 0: sent here.
     pub napi_id: u32,
-    /// Packets that sockets may still take, all together.
-    pub room: usize,
+    /// What there is room for in packet memory.
+    pub room: Room,
     /// Packets that they took.
     pub queued: usize,
-    /// Slots of the sockets to which something came while they were empty: those who wait for them are to be told.
+    /// Slots of the sockets to which something came while they were empty, or which tell of whatever comes: those who wait for
+    /// them are to be told.
     pub ready: &'a mut Vec<u32>,
 }
 
@@ -227,7 +228,7 @@ impl Arrivals<'_> {
         let pushed = slot.push(run, hit.generation, self.napi_id);
         ctx.stats().sk_queued.add(pushed.queued as u64);
         self.queued += pushed.queued;
-        if pushed.first {
+        if pushed.first || pushed.again && !self.ready.contains(&hit.slot) {
             self.ready.push(hit.slot);
         }
         match pushed.refused {
