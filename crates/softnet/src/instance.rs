@@ -4,6 +4,7 @@
 //! of one home at most, and only threads of that home wait for its doorbell and its timer. Applications that poll it may
 //! unmask the one and arm the other.
 
+use std::num::NonZeroU64;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -20,12 +21,15 @@ use crate::context::Context;
 use crate::pool::Pool;
 use crate::residency::Residency;
 use crate::shared::lock;
-use crate::timer::NapiTimer;
+use crate::timer::{NapiTimer, Timeout};
 use crate::worker::WorkerShared;
 
 /// How long to wait between two looks at whether an instance's owner is done (the kernel's `napi_disable` sleeps as
 /// long).
 pub const PAUSE: Duration = Duration::from_micros(50);
+
+/// After how many ns an instance without memory is polled again.
+const REFILL_AFTER: NonZeroU64 = NonZeroU64::new(1_000_000).unwrap();
 
 /// What NAPI instances poll; `None` once the queue was closed.
 pub type Rx = Option<Input>;
@@ -178,6 +182,14 @@ impl NapiInstance {
             }
         };
         heard && !self.doorbell.pending()
+    }
+
+    /// It was released without a timer, and its doorbell is unmasked. That can't ring if the queue has no memory: then a
+    /// timer has it polled again.
+    pub(crate) fn released_untimed(&self, now: u64) {
+        if self.doorbell.starved() {
+            self.timer.arm(now, REFILL_AFTER, Timeout::Refill);
+        }
     }
 
     /// From now on `by` waits for the doorbell, and has its epoll set listen to it; or nobody does.

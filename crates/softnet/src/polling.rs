@@ -246,7 +246,11 @@ impl Env {
             instance.timer.arm(now, ns.saturating_add(grace), Timeout::GroFlush);
         }
         // Without a new timer the old one runs on: should the application not come to unmask, that polls.
-        !released.unmask || instance.unmask()
+        let quiet = !released.unmask || instance.unmask();
+        if rings && released.timer.is_none() {
+            instance.released_untimed(now);
+        }
+        quiet
     }
 }
 
@@ -282,6 +286,7 @@ impl Driver<Rx> for Env {
             return;
         }
         instance.set_unmasked();
+        instance.released_untimed(self.now);
         let pending = instance.doorbell.pending();
         match &self.on_release {
             OnRelease::UnmaskFor(pool) if pending || !pool.arm(instance) => {

@@ -9,6 +9,7 @@ mod life;
 mod multicast;
 mod scope;
 mod shape;
+mod starve;
 mod switch;
 mod traffic;
 mod udp;
