@@ -202,6 +202,7 @@ impl NapiPoller {
             let n = self.inbox.take(&mut self.busy.env.ctx, into);
             if n > 0 {
                 self.busy.suspend(n);
+                self.busy.env.after_call();
                 return Ok(n);
             }
             let instance = &self.inbox.instance;

@@ -17,6 +17,7 @@ use softnet_core::skb::{Batch, CacheSizes, DropReason, Flags, Region};
 use softnet_core::softnet_data::ContextStats;
 use softnet_core::sync::AtomicUsize;
 
+use crate::cache_share::CacheShare;
 use crate::clock::Clock;
 use crate::config::StackConfig;
 use crate::control::Target;
@@ -34,6 +35,8 @@ pub struct Shared {
     pub region: Arc<Region>,
     /// Of every thread context.
     pub caches: CacheSizes,
+    /// What contexts keep while they are not used.
+    pub(crate) cache_share: CacheShare,
     /// Limits of a worker's softirq run.
     pub budget: Budget,
     /// The stack's clock.
@@ -83,6 +86,7 @@ impl Shared {
         let app_packets = Arc::new(AtomicUsize::new(0));
         let sockets = SocketTable::new(&region, stack.max_sockets, app_packets.clone());
         Ok(Shared {
+            cache_share: CacheShare::new(region.frame_count()),
             region,
             caches: stack.skb_cache,
             budget: Budget {
@@ -116,6 +120,8 @@ impl Shared {
         let mut contexts = lock(&self.contexts);
         fold(&mut contexts);
         contexts.push(ctx.stats().clone());
+        // The first is nobody's.
+        self.cache_share.divide(contexts.len() - 1);
         ctx
     }
 

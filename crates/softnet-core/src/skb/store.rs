@@ -414,6 +414,13 @@ impl Store {
         (self.heads.len(), self.frames.len())
     }
 
+    /// Gives back to the region what lies in the caches beyond `most` heads and as many frames.
+    #[inline(always)]
+    pub fn trim(&mut self, most: usize) {
+        self.heads.trim(&self.region.heads, most);
+        self.frames.trim(&self.region.frames, most);
+    }
+
     /// Gives all cached memory back to the region.
     pub fn drain(&mut self) {
         self.heads.drain(&self.region.heads);

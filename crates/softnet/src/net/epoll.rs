@@ -415,6 +415,7 @@ impl Epoll {
                 if !self.forgotten {
                     self.busy.suspend(n);
                 }
+                self.busy.env.after_call();
                 return Ok(n);
             }
             if stopped {
