@@ -3,6 +3,7 @@
 //! * [`Sockets`] is the table that pollers look up in without a lock, [`Binder`] its one writer, behind a lock of the
 //!   runtime. A socket lives in a [`Slot`], of a slab that only grows.
 //! * [`udp_input`] verifies a batch of received datagrams, and pushes them to their sockets in runs. Pollers never wait.
+//! * [`UdpMem`] says what they may hold of packet memory, each and all together.
 //! * [`Inbox`] is the receiving side of a socket: whoever has it detaches what was pushed and hands it out.
 //! * [`Wait`] is what those who block on a socket learn of changes by. Whoever changes a socket's [`Readiness`] calls
 //!   [`Wait::notify`].
@@ -22,6 +23,7 @@ pub mod error;
 mod group;
 mod inbox;
 pub mod key;
+mod memory;
 #[cfg(all(test, feature = "loom"))]
 mod models;
 pub mod output;

@@ -221,13 +221,7 @@ impl Slot {
         let room = self.limit().saturating_sub(self.queued()) as usize;
         let mut rest = Batch::new();
         if run.len() > room {
-            let fit = whole_datagrams(run, room);
-            let mut packets = run.drain();
-            let mut fitting = Batch::new();
-            move_some(&mut packets, fit, &mut fitting);
-            move_some(&mut packets, usize::MAX, &mut rest);
-            drop(packets);
-            std::mem::swap(run, &mut fitting);
+            rest = split_off(run, whole_datagrams(run, room));
         }
         let (n, full) = (run.len(), !rest.is_empty());
         let mut pushed = Pushed { refused: full.then_some(Refusal::Full), ..Pushed::default() };
@@ -394,6 +388,18 @@ fn whole_datagrams(run: &Batch, room: usize) -> usize {
 /// How many datagrams `packets` holds.
 pub(super) fn datagrams(packets: &Batch) -> u64 {
     packets.as_slice().iter().filter(|skb| skb.head().flags & Flags::MORE == 0).count() as u64
+}
+
+/// Takes the packets of `run` from number `at` on.
+#[cold]
+pub(super) fn split_off(run: &mut Batch, at: usize) -> Batch {
+    let (mut first, mut rest) = (Batch::new(), Batch::new());
+    let mut packets = run.drain();
+    move_some(&mut packets, at, &mut first);
+    move_some(&mut packets, usize::MAX, &mut rest);
+    drop(packets);
+    std::mem::swap(run, &mut first);
+    rest
 }
 
 fn move_some(from: &mut impl Iterator<Item = crate::skb::Skb>, n: usize, to: &mut Batch) {
