@@ -172,6 +172,12 @@ impl fmt::Display for KernelIrq {
 pub trait Doorbell: Send + Sync {
     /// Whether a packet waits: a look at shared memory, no system call. Costs nothing worth saving.
     fn pending(&self) -> bool;
+    /// Whether the queue has no frame posted, for want of packet memory: no packet can come, so none can ring, and it has to
+    /// be polled again, after a while, to look for memory. Such a queue is not [`pending`](Self::pending): polling it at once
+    /// would bring nothing either.
+    fn starved(&self) -> bool {
+        false
+    }
     /// From now on `fd` need not ring. Also takes back a ring that nobody has seen.
     fn mask(&self);
     /// From now on a packet makes `fd` readable.

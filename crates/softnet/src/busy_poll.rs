@@ -381,7 +381,7 @@ impl BusyPoll {
 
     fn sleep_and_poll(&mut self, waits: &mut impl Waits, until: Option<Instant>) -> bool {
         loop {
-            self.env.let_go();
+            self.env.before_block();
             let mut left = until.map(|until| until.saturating_duration_since(Instant::now()));
             if let Some((_, due)) = self.timer {
                 let timer = Duration::from_nanos(due.saturating_sub(self.env.shared.clock.now()));

@@ -27,6 +27,9 @@ use crate::worker::WorkerShared;
 /// long).
 pub const PAUSE: Duration = Duration::from_micros(50);
 
+/// After how many ns an instance without memory is polled again.
+const REFILL_AFTER: NonZeroU64 = NonZeroU64::new(1_000_000).unwrap();
+
 /// What NAPI instances poll; `None` once the queue was closed.
 pub type Rx = Option<Input>;
 
@@ -197,11 +200,22 @@ impl NapiInstance {
         }
         // Without a new timer the old one runs on, and polls once for nothing.
         let settled = !unmask || self.unmask();
+        if settled && rings && timer.is_none() {
+            self.released_untimed(now);
+        }
         if !settled {
             self.stats.doorbells.fetch_add(1, Ordering::Relaxed);
             self.mask();
         }
         settled
+    }
+
+    /// It was released without a timer, and its doorbell is unmasked. That can't ring if the queue has no memory: then a
+    /// timer has it polled again.
+    pub(crate) fn released_untimed(&self, now: u64) {
+        if self.doorbell.starved() {
+            self.timer.arm(now, REFILL_AFTER, Timeout::Refill);
+        }
     }
 
     /// From now on `by` waits for the doorbell, and has its epoll set listen to it; or nobody does.

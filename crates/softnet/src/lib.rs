@@ -8,6 +8,7 @@
 pub mod app;
 pub mod backlog;
 pub mod busy_poll;
+mod cache_share;
 pub mod clock;
 pub mod config;
 pub mod context;

@@ -84,7 +84,8 @@ pub enum PollerError {
     /// The instance is gone with its interface. When that is back it has a new one.
     #[error("{0} is closed: its interface went away, or the stack was stopped")]
     Closed(String),
-    /// Packets that wait for applications might take more than half of packet memory, and RX rings would run dry.
+    /// Packets that wait for applications might take more than three eighths of packet memory, and RX rings would run dry, or
+    /// sockets have not even their minimum.
     #[error(
         "rx_queue_len: {wanted} packets, but applications may hold {left} more of the {frames} frames; \
          expected less, or more stack.frames"
@@ -159,8 +160,8 @@ impl NapiPoller {
     ) -> Result<Self, PollerError> {
         params.epoll().check()?;
         OutOfRange::check("rx_queue_len", params.rx_queue_len as u64, 1, 1 << 20)?;
-        let half = shared.region.frame_count() as usize / 2;
-        let held = Held::new(shared, params.rx_queue_len, half)?;
+        let most = shared.sockets.memory.shared();
+        let held = Held::new(shared, params.rx_queue_len, most)?;
         let (_, found) = shared.find(&Target::Napi(napi)).map_err(PollerError::NoSuchNapi)?;
         let [instance] =
             <[_; 1]>::try_from(found).unwrap_or_else(|_| unreachable!("an id is of one instance"));
@@ -202,6 +203,7 @@ impl NapiPoller {
             let n = self.inbox.take(&mut self.busy.env.ctx, into);
             if n > 0 {
                 self.busy.suspend(n);
+                self.busy.env.after_call();
                 return Ok(n);
             }
             let instance = &self.inbox.instance;

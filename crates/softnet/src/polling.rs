@@ -15,8 +15,10 @@ use softnet_core::skb::{BATCH, Batch, DropReason};
 use softnet_core::sync::Ordering;
 
 use crate::app::App;
+use crate::cache_share::CacheShare;
 use crate::filter::Direction;
 use crate::instance::{NapiInstance, Rx, RxHandler, ring, ring_shared};
+use crate::net::before_block;
 use crate::netdev::Lives;
 use crate::pool::Pool;
 use crate::residency::Phase;
@@ -103,6 +105,7 @@ impl Env {
 
     /// Before the thread sleeps or yields: lets go of what it must not keep meanwhile.
     pub(crate) fn rest(&mut self, thread: &PollThread) {
+        CacheShare::before_sleep(&mut self.ctx);
         let (heads, frames) = self.ctx.cached();
         thread.stats.cached_heads.store(heads as u64, Ordering::Relaxed);
         thread.stats.cached_frames.store(frames as u64, Ordering::Relaxed);
@@ -115,6 +118,20 @@ impl Env {
         self.tables.load();
         self.lives.refresh();
         self.now = 0;
+    }
+
+    /// Before an application's thread blocks: lets go of what it must not keep meanwhile, be it here or in the thread's own
+    /// context.
+    pub(crate) fn before_block(&mut self) {
+        self.let_go();
+        self.shared.cache_share.before_block(&mut self.ctx);
+        before_block(&self.shared);
+    }
+
+    /// At the end of an application's call.
+    #[inline]
+    pub(crate) fn after_call(&mut self) {
+        self.shared.cache_share.after_call(&mut self.ctx);
     }
 
     /// Completes what is scheduled on `net_rx` without polling it, so that whoever waits can disable the instances.
@@ -258,6 +275,7 @@ impl Driver<Rx> for Env {
             return;
         }
         instance.set_unmasked();
+        instance.released_untimed(self.now);
         let pending = instance.doorbell.pending();
         match &self.on_release {
             OnRelease::UnmaskFor(pool) if pending || !pool.arm(instance) => {

@@ -71,10 +71,13 @@ impl LocalSender {
             netdev.egress.act(ctx, dev, Direction::Egress, now, number, batch);
             wait = Some(FOR_EVER);
         }
-        let sent = match wait {
-            Some(until) => queue.xmit_waiting(ctx, &shared.clock, until, batch),
-            None => queue.xmit(ctx, now, Origin::Local, batch),
-        };
+        let mut sent = queue.xmit(ctx, now, Origin::Local, batch);
+        if sent == Sent::Full
+            && let Some(until) = wait
+        {
+            shared.cache_share.before_block(ctx);
+            sent = queue.xmit_waiting(ctx, &shared.clock, until, batch);
+        }
         let verdict = match sent {
             Sent::Full => {
                 self.full = (dev, number);
@@ -133,7 +136,9 @@ impl RawSender {
 
     fn send_or(&mut self, batch: &mut Batch, wait: bool) -> Result<Verdict, WouldBlock> {
         let wait = wait.then_some(FOR_EVER);
-        self.sender.send(&self.shared, &mut self.ctx, (self.dev, None), batch, wait)
+        let sent = self.sender.send(&self.shared, &mut self.ctx, (self.dev, None), batch, wait);
+        self.shared.cache_share.after_call(&mut self.ctx);
+        sent
     }
 }
 

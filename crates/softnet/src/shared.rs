@@ -19,6 +19,7 @@ use softnet_core::skb::{Batch, CacheSizes, DropReason, Flags, Region};
 use softnet_core::softnet_data::ContextStats;
 use softnet_core::sync::AtomicUsize;
 
+use crate::cache_share::CacheShare;
 use crate::clock::Clock;
 use crate::config::StackConfig;
 use crate::control::Target;
@@ -37,6 +38,8 @@ pub struct Shared {
     pub region: Arc<Region>,
     /// Of every thread context.
     pub caches: CacheSizes,
+    /// What contexts keep while they are not used.
+    pub(crate) cache_share: CacheShare,
     /// Limits of a worker's softirq run.
     pub budget: Budget,
     /// The stack's clock.
@@ -88,6 +91,7 @@ impl Shared {
         let (clock, mut slow) = (Clock::start(), slow);
         slow.set_midnight(clock.midnight());
         Ok(Shared {
+            cache_share: CacheShare::new(region.frame_count()),
             region,
             caches: stack.skb_cache,
             budget: Budget {
@@ -121,6 +125,8 @@ impl Shared {
         let mut contexts = lock(&self.contexts);
         fold(&mut contexts);
         contexts.push(ctx.stats().clone());
+        // The first is nobody's.
+        self.cache_share.divide(contexts.len() - 1);
         ctx
     }
 

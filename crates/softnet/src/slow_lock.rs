@@ -117,22 +117,22 @@ impl Shared {
                 }
             });
         };
-        // Another packet will do as well if the lock is held: senders are told of a better way now and then only.
-        let redirect = exceptions.redirect.take();
-        let mut exceptions = exceptions.drain();
         if let Some(mut guarded) = self.control.guarded.try_lock() {
             let _owner = AbortOnPanic::new();
             let mut sooner = self.see_to_left(ctx, &mut guarded);
             sooner |= self.run(ctx, queue, &mut guarded.control, |slow, ctx, view, out| {
-                for (skb, why) in exceptions {
+                for (skb, why) in exceptions.drain() {
                     slow.handle(ctx, view, skb, why, out);
                 }
-                if let Some((dev, packet)) = redirect {
+                if let Some((dev, packet)) = exceptions.redirect.take() {
                     slow.redirect(ctx, view, (dev, packet), out);
                 }
             });
             return self.let_go(ctx, guarded, sooner);
         }
+        // Another packet will do as well: senders are told of a better way now and then only.
+        exceptions.redirect.take();
+        let mut exceptions = exceptions.drain();
         while let Some((skb, why)) = exceptions.next() {
             if let Err(LeftSkb { skb, why, .. }) = self.control.left.leave(LeftSkb { skb, why, queue }) {
                 self.control.waited.fetch_add(1, Ordering::Relaxed);

@@ -15,7 +15,7 @@ use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
 };
 use softnet_core::softnet_data::Counter;
-use softnet_core::sync::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use softnet_core::sync::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use softnet_dev::PiMutex;
 
 use crate::clock::timespec;
@@ -25,11 +25,23 @@ const SOON: u64 = 500_000;
 
 /// What a timer was armed with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
 pub enum Timeout {
     /// `gro_flush_timeout`: the next poll of a deferred instance.
     GroFlush,
     /// `irq_suspend_timeout`: the poll that frees an instance whose application does not come back.
     IrqSuspend,
+    /// The poll that looks for packet memory, since the queue has none posted and so can't ring.
+    Refill,
+}
+
+impl Timeout {
+    const ALL: [Timeout; 3] = [Self::GroFlush, Self::IrqSuspend, Self::Refill];
+
+    fn of(word: &AtomicU32) -> Self {
+        let number = word.load(Relaxed);
+        Self::ALL.into_iter().find(|known| *known as u32 == number).unwrap_or(Self::GroFlush)
+    }
 }
 
 /// See the [module](self). Times are ns of the stack's clock.
@@ -40,7 +52,8 @@ pub struct NapiTimer {
     /// When the instance is to be polled; 0: not armed.
     deadline: AtomicU64,
     armed_at: AtomicU64,
-    suspends: AtomicBool,
+    /// A [`Timeout`].
+    timeout: AtomicU32,
     /// Its counters.
     pub stats: TimerStats,
 }
@@ -54,6 +67,8 @@ pub struct TimerStats {
     pub deferral_ns: Counter,
     /// Times that `irq_suspend_timeout` ran out.
     pub rescues: Counter,
+    /// Times that it was polled to look for packet memory.
+    pub refills: Counter,
 }
 
 fn spec(ns: u64) -> Itimerspec {
@@ -70,7 +85,7 @@ impl NapiTimer {
             set: PiMutex::new(0),
             deadline: AtomicU64::new(0),
             armed_at: AtomicU64::new(0),
-            suspends: AtomicBool::new(false),
+            timeout: AtomicU32::new(Timeout::GroFlush as u32),
             stats: TimerStats::default(),
         })
     }
@@ -86,7 +101,7 @@ impl NapiTimer {
         let ns = ns.get();
         let mut set = self.set.lock();
         self.armed_at.store(now, Relaxed);
-        self.suspends.store(timeout == Timeout::IrqSuspend, Relaxed);
+        self.timeout.store(timeout as u32, Relaxed);
         self.deadline.store(now.saturating_add(ns), Relaxed);
         let left = set.saturating_sub(now);
         if left < SOON.min(ns / 2) || left > ns || left == 0 {
@@ -120,8 +135,7 @@ impl NapiTimer {
     /// What it was armed with, when, and when it is due; for display.
     pub fn armed(&self) -> Option<(Timeout, u64, u64)> {
         let deadline = self.deadline.load(Relaxed);
-        let timeout = if self.suspends.load(Relaxed) { Timeout::IrqSuspend } else { Timeout::GroFlush };
-        (deadline != 0).then(|| (timeout, self.armed_at.load(Relaxed), deadline))
+        (deadline != 0).then(|| (Timeout::of(&self.timeout), self.armed_at.load(Relaxed), deadline))
     }
 
     /// Takes note that the descriptor fired. Whoever it woke calls this, and only then [`if_due`](Self::if_due): a
@@ -148,15 +162,15 @@ impl NapiTimer {
             return;
         }
         self.deadline.store(0, Relaxed);
-        let (suspended, took) =
-            (self.suspends.load(Relaxed), now.saturating_sub(self.armed_at.load(Relaxed)));
+        let (timeout, took) = (Timeout::of(&self.timeout), now.saturating_sub(self.armed_at.load(Relaxed)));
         drop(set);
         if !poll() {
             return;
         }
-        match suspended {
-            true => self.stats.rescues.add(1),
-            false => self.deferred(took),
+        match timeout {
+            Timeout::GroFlush => self.deferred(took),
+            Timeout::IrqSuspend => self.stats.rescues.add(1),
+            Timeout::Refill => self.stats.refills.add(1),
         }
     }
 

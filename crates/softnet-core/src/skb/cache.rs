@@ -123,6 +123,24 @@ impl IndexCache {
         }
     }
 
+    /// If it holds more than `most`, gives back to `pool` all but half of that, the oldest first. Half: so that what goes back
+    /// is in few chunks, however often this is called.
+    #[inline(always)]
+    pub fn trim(&mut self, pool: &Pool, most: usize) {
+        if self.len > most {
+            self.give_back(pool, self.len - most / 2);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn give_back(&mut self, pool: &Pool, n: usize) {
+        let n = n.min(self.len);
+        self.slots[..n].chunks(self.sizes.flush).for_each(|chunk| pool.push(chunk));
+        self.slots.copy_within(n..self.len, 0);
+        self.len -= n;
+    }
+
     /// Gives everything back to `pool`.
     pub fn drain(&mut self, pool: &Pool) {
         while self.len > 0 {
@@ -214,6 +232,29 @@ mod tests {
         assert_eq!(cache.len(), 63);
         cache.push(&pool, 200);
         assert_eq!((cache.len(), pool.free()), (32, 32));
+    }
+
+    #[test]
+    fn a_trimmed_cache_keeps_the_newest() {
+        let pool = Pool::full(300, 32);
+        let mut cache = IndexCache::new(CacheSizes::default());
+        let mut out = [0; 100];
+        assert_eq!(cache.pop_bulk(&pool, &mut out), 100);
+        cache.drain(&pool);
+        cache.push_bulk(&pool, &out);
+        cache.trim(&pool, 100);
+        assert_eq!((cache.len(), pool.free()), (100, 200), "no more than it may");
+        cache.trim(&pool, 99);
+        assert_eq!((cache.len(), pool.free()), (49, 251));
+        let mut newest = [0; 49];
+        cache.pop_bulk(&pool, &mut newest);
+        assert_eq!(newest, out[51..]);
+        cache.push_bulk(&pool, &newest);
+        cache.trim(&pool, 0);
+        let mut seen = vec![];
+        while pool.pop(|i| seen.push(i)) > 0 {}
+        seen.sort_unstable();
+        assert_eq!((cache.len(), seen), (0, (0..300).collect()));
     }
 
     #[test]

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, Weak};
 use super::cache::CacheSizes;
 use super::head::RawHead;
 use super::pool::Pool;
+use crate::sync::model_failed;
 
 /// Bytes of a frame; a power of two, so that two frames fill a page (AF_XDP's aligned mode).
 pub const FRAME_SIZE: usize = 2048;
@@ -235,7 +236,7 @@ impl Drop for Region {
     fn drop(&mut self) {
         let _guard = REGISTER.lock().unwrap_or_else(|e| e.into_inner());
         let slot = &SLOTS[self.id as usize];
-        if self.all_home() {
+        if !model_failed() && self.all_home() {
             slot.frames.store(std::ptr::null_mut(), Ordering::Relaxed);
             slot.heads.store(std::ptr::null_mut(), Ordering::Relaxed);
         } else {

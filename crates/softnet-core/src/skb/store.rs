@@ -11,6 +11,7 @@ use super::handle::{Frame, Skb};
 use super::head::Head;
 use super::pool::Pool;
 use super::region::{FRAME_SIZE, HEADROOM, Region, head_ptr};
+use crate::sync::model_failed;
 
 /// A thread's store of free heads and frames of one region.
 pub struct Store {
@@ -423,6 +424,13 @@ impl Store {
         (self.heads.len(), self.frames.len())
     }
 
+    /// Gives back to the region what lies in the caches beyond `most` heads and as many frames.
+    #[inline(always)]
+    pub fn trim(&mut self, most: usize) {
+        self.heads.trim(&self.region.heads, most);
+        self.frames.trim(&self.region.frames, most);
+    }
+
     /// Gives all cached memory back to the region.
     pub fn drain(&mut self) {
         self.heads.drain(&self.region.heads);
@@ -432,7 +440,9 @@ impl Store {
 
 impl Drop for Store {
     fn drop(&mut self) {
-        self.drain();
+        if !model_failed() {
+            self.drain();
+        }
     }
 }
 

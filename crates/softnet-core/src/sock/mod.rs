@@ -3,10 +3,12 @@
 //! * [`Sockets`] is the table that pollers look up in without a lock, [`Binder`] its one writer, behind a lock of the
 //!   runtime. A socket lives in a [`Slot`], of a slab that only grows.
 //! * [`udp_input`] verifies a batch of received datagrams, and pushes them to their sockets in runs. Pollers never wait.
+//! * [`UdpMem`] says what they may hold of packet memory, each and all together.
 //! * [`Inbox`] is the receiving side of a socket: whoever has it detaches what was pushed and hands it out.
 //! * [`Wait`] is what those who block on a socket learn of changes by. Whoever changes a socket's [`Readiness`] calls
 //!   [`Wait::notify`].
-//! * [`ReadyList`] is by what an epoll set learns which of its sockets changed.
+//! * [`ReadyList`] is by what an epoll set learns which of its sockets changed; of several sets that share a socket
+//!   [`notify_exclusive`] has one woken.
 //! * [`scope`] has link-local addresses say which device's link they are on.
 //! * [`output`] builds what sockets send; [`error`] finds the socket that a received ICMP error is about.
 //!
@@ -21,6 +23,7 @@ pub mod error;
 mod group;
 mod inbox;
 pub mod key;
+mod memory;
 #[cfg(all(test, feature = "loom"))]
 mod models;
 pub mod output;
@@ -38,7 +41,8 @@ pub use binder::{Bind, BindError, Binder, EPHEMERAL, MAX_MEMBERSHIPS};
 pub use group::MAX_MEMBERS;
 pub use inbox::{Datagram, Inbox, SlotRef};
 pub use key::Flow;
-pub use ready::{MAX_ITEMS, ReadyItems, ReadyList};
+pub use memory::{RMEM_MIN, Room, UdpMem};
+pub use ready::{Exclusive, MAX_ITEMS, ReadyItems, ReadyList, notify_exclusive};
 pub use slot::{Slot, SocketError};
 pub use table::{Found, Hit, MAX_SOCKETS, Sockets};
 pub use udp::{Arrivals, udp_input, udp_members};

@@ -13,7 +13,7 @@ use super::output::UdpHead;
 use super::*;
 use crate::SoftnetData;
 use crate::skb::{Batch, CacheSizes, HeapMemory, Region, Skb};
-use crate::sync::{AtomicU32, Mutant, Ordering, UnsafeCell, check, fence, must_fail};
+use crate::sync::{AtomicU32, Mutant, Ordering, Sleeper, UnsafeCell, check, fence, must_fail};
 
 const PEER: Flow = Flow { local: mapped(0x0a00_0001), remote: mapped(0x0a00_0002), lport: 7, rport: 9 };
 
@@ -77,7 +77,7 @@ impl Model {
             let pushed = slot.slot().push(&mut run, generation, 1);
             run.drain().for_each(|skb| ctx.free_skb(skb));
             ctx.drain();
-            pushed.first
+            pushed.first || pushed.again
         }
     }
 
@@ -403,5 +403,54 @@ fn a_set_misses_no_change() {
     check(3, watched);
     for m in [Mutant::UnmarkNoFence, Mutant::NotifyNoFence] {
         must_fail(m, 3, watched);
+    }
+}
+
+/// Two sets watch a socket exclusively. The thread of the first waits, and does not come back when it is woken for what comes
+/// first; the other's waits for two datagrams, which come in a run each. A wake-up that is lost, or wasted on the first once
+/// more, is a deadlock.
+fn exclusive() {
+    let mut model = Model::new();
+    let mut inbox = model.open();
+    let slot = inbox.slot().clone();
+    slot.slot().watch_exclusively();
+    let [(first, _first_items), (second, mut items)] = [(); 2].map(|()| ReadyItems::new());
+    let sleepers = Arc::new([(); 2].map(|()| (Sleeper::new(), Notify::new())));
+    [&first, &second].into_iter().for_each(|list| list.reserve(0));
+    sleepers[0].0.arm();
+    let polls = [(), ()].map(|()| model.poller(&inbox));
+    let poller = {
+        let (sleepers, lists) = (sleepers.clone(), [first, second.clone()]);
+        thread::spawn(move || {
+            for poll in polls {
+                if poll() {
+                    slot.slot().wait().notify();
+                    let sets = lists.iter().zip(&*sleepers);
+                    let told = sets.map(|(list, (sleeper, _))| Exclusive { list, index: 0, sleeper });
+                    notify_exclusive(told).into_iter().for_each(|place| sleepers[place].1.notify());
+                }
+            }
+        })
+    };
+    let mut got = 0;
+    while got < 2 {
+        items.drain(|index| second.unmark(index));
+        got += model.receive(&mut inbox);
+        let announced = sleepers[1].0.announce();
+        if got < 2 && !items.has_pending() {
+            sleepers[1].1.wait();
+        }
+        drop(announced);
+    }
+    poller.join().unwrap();
+    model.close(inbox);
+    model.end();
+}
+
+#[test]
+fn a_set_whose_thread_hangs_keeps_nothing_from_the_others() {
+    check(2, exclusive);
+    for m in [Mutant::ExclusiveStops, Mutant::AgainNotTold, Mutant::WakeNoFence, Mutant::AnnounceNoFence] {
+        must_fail(m, 2, exclusive);
     }
 }

@@ -12,7 +12,9 @@
 use std::ops::Deref;
 use std::sync::{Arc, OnceLock};
 
-use crate::sync::{AtomicBool, AtomicU32, Handover, Links, Mutant, NIL, Ordering, Owner, fence, mutated};
+use crate::sync::{
+    AtomicBool, AtomicU32, Handover, Links, Mutant, NIL, Ordering, Owner, Sleeper, fence, mutated,
+};
 
 /// Cells of the first chunk; each further one has twice as many as the one before.
 const FIRST: u32 = 64;
@@ -67,6 +69,34 @@ impl ReadyList {
             fence(Ordering::SeqCst);
         }
     }
+}
+
+/// One of several sets that watch a socket and of which one is enough to be told (`EPOLLEXCLUSIVE`).
+#[derive(Clone, Copy)]
+pub struct Exclusive<'a> {
+    /// Its list.
+    pub list: &'a ReadyList,
+    /// The socket's item there.
+    pub index: u32,
+    /// Its thread.
+    pub sleeper: &'a Sleeper,
+}
+
+/// The socket that `sets` watch changed: puts its item on their lists, one after the other, until that of a set whose thread
+/// waits, which is for the caller to wake; returns its place. So goes the kernel's `__wake_up_common` over `ep_poll_callback`:
+/// a set with no waiter will find the item when its thread comes, should that ever be, and is no reason not to tell the next.
+pub fn notify_exclusive<'a>(sets: impl Iterator<Item = Exclusive<'a>>) -> Option<usize> {
+    for (place, set) in sets.enumerate() {
+        set.list.notify(set.index);
+        // After the item is on the list: a thread that announces its sleep later finds it there.
+        if set.sleeper.wake() {
+            return Some(place);
+        }
+        if mutated(Mutant::ExclusiveStops) {
+            break;
+        }
+    }
+    None
 }
 
 /// Chunk and cell of an item.
@@ -165,6 +195,33 @@ mod tests {
         assert_eq!(place(MAX_ITEMS - 1), (CHUNKS - 1, ((FIRST as usize) << (CHUNKS - 1)) - 1));
         assert_eq!(place(MAX_ITEMS).0, CHUNKS);
         assert!(place(u32::MAX).0 >= CHUNKS);
+    }
+
+    #[test]
+    fn of_exclusive_sets_the_first_that_waits_is_woken_and_those_before_it_know() {
+        let mut sets = [(); 4].map(|()| (ReadyItems::new(), Sleeper::new()));
+        sets.iter().for_each(|((list, _), _)| list.reserve(1));
+        let told = |sets: &[((Arc<ReadyList>, ReadyItems), Sleeper)]| {
+            let told = sets.iter().map(|((list, _), sleeper)| Exclusive { list, index: 1, sleeper });
+            notify_exclusive(told)
+        };
+        let know = |sets: &mut [((Arc<ReadyList>, ReadyItems), Sleeper)]| -> Vec<usize> {
+            let mut know = vec![];
+            for (i, ((list, items), _)) in sets.iter_mut().enumerate() {
+                items.drain(|index| {
+                    list.unmark(index);
+                    know.push(i);
+                });
+            }
+            know
+        };
+        // No thread waits: the first that comes finds it, whichever that is.
+        assert_eq!((told(&sets), know(&mut sets)), (None, vec![0, 1, 2, 3]));
+        [1, 3].into_iter().for_each(|i: usize| sets[i].1.arm());
+        assert_eq!((told(&sets), know(&mut sets)), (Some(1), vec![0, 1]));
+        // That one was woken, and has not come.
+        assert_eq!((told(&sets), told(&sets)), (Some(3), None));
+        assert_eq!(know(&mut sets), [0, 1, 2, 3]);
     }
 
     #[test]

@@ -87,6 +87,8 @@ pub struct Slot {
     drops: AtomicU64,
     tid: AtomicU32,
     held_back: AtomicBool,
+    /// See [`watch_exclusively`](Slot::watch_exclusively).
+    exclusive: AtomicBool,
     wait: Wait,
 }
 
@@ -97,6 +99,8 @@ pub(super) struct Pushed {
     pub(super) queued: usize,
     /// Whether nothing else waited: those who wait for the socket are to be told.
     pub(super) first: bool,
+    /// Whether they are to be told although something else waited, once for all that one poll brings.
+    pub(super) again: bool,
     /// Why the packets that are left in the batch were not taken.
     pub(super) refused: Option<Refusal>,
 }
@@ -130,6 +134,7 @@ impl Slot {
             drops: AtomicU64::new(0),
             tid: word(),
             held_back: AtomicBool::new(false),
+            exclusive: AtomicBool::new(false),
             wait: Wait::default(),
         }
     }
@@ -203,6 +208,7 @@ impl Slot {
         self.drops.store(0, Ordering::Relaxed);
         self.held.store(false, Ordering::Relaxed);
         self.held_back.store(false, Ordering::Relaxed);
+        self.exclusive.store(false, Ordering::Relaxed);
         for word in [&self.napi_id, &self.error, &self.tid] {
             word.store(0, Ordering::Relaxed);
         }
@@ -215,13 +221,7 @@ impl Slot {
         let room = self.limit().saturating_sub(self.queued()) as usize;
         let mut rest = Batch::new();
         if run.len() > room {
-            let fit = whole_datagrams(run, room);
-            let mut packets = run.drain();
-            let mut fitting = Batch::new();
-            move_some(&mut packets, fit, &mut fitting);
-            move_some(&mut packets, usize::MAX, &mut rest);
-            drop(packets);
-            std::mem::swap(run, &mut fitting);
+            rest = split_off(run, whole_datagrams(run, room));
         }
         let (n, full) = (run.len(), !rest.is_empty());
         let mut pushed = Pushed { refused: full.then_some(Refusal::Full), ..Pushed::default() };
@@ -233,7 +233,7 @@ impl Slot {
                 Ok(first) => {
                     // The receiver may have taken them by now: nobody is to learn from this count whether there are any.
                     self.queued.fetch_add(n as u32, Ordering::Relaxed);
-                    (pushed.queued, pushed.first) = (n, first);
+                    (pushed.queued, pushed.first, pushed.again) = (n, first, !first && self.tells_again());
                     if self.napi_id.load(Ordering::Relaxed) != napi_id && napi_id != 0 {
                         self.napi_id.store(napi_id, Ordering::Relaxed);
                     }
@@ -345,6 +345,19 @@ impl Slot {
         !mutated(Mutant::NotPassedOn) && self.readiness().readable && self.wait.notify()
     }
 
+    /// From now on, as long as it is this socket's, those who wait are told whenever a poll brings datagrams, as the kernel
+    /// has it of each datagram, and not only when one finds it empty: for sets of which one is told at a time. One that was
+    /// told may have no use for it, or hang; then what comes next is told to another.
+    pub fn watch_exclusively(&self) {
+        // Relaxed: what misses this is behind something that those who wait were told of.
+        self.exclusive.store(true, Ordering::Relaxed);
+    }
+
+    #[inline(always)]
+    fn tells_again(&self) -> bool {
+        self.exclusive.load(Ordering::Relaxed) && !mutated(Mutant::AgainNotTold)
+    }
+
     /// Those who wait for it.
     pub fn wait(&self) -> &Wait {
         &self.wait
@@ -375,6 +388,18 @@ fn whole_datagrams(run: &Batch, room: usize) -> usize {
 /// How many datagrams `packets` holds.
 pub(super) fn datagrams(packets: &Batch) -> u64 {
     packets.as_slice().iter().filter(|skb| skb.head().flags & Flags::MORE == 0).count() as u64
+}
+
+/// Takes the packets of `run` from number `at` on.
+#[cold]
+pub(super) fn split_off(run: &mut Batch, at: usize) -> Batch {
+    let (mut first, mut rest) = (Batch::new(), Batch::new());
+    let mut packets = run.drain();
+    move_some(&mut packets, at, &mut first);
+    move_some(&mut packets, usize::MAX, &mut rest);
+    drop(packets);
+    std::mem::swap(run, &mut first);
+    rest
 }
 
 fn move_some(from: &mut impl Iterator<Item = crate::skb::Skb>, n: usize, to: &mut Batch) {

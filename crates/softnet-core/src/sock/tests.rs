@@ -17,7 +17,7 @@ struct World {
     ctx: SoftnetData,
     binder: Binder,
     ready: Vec<u32>,
-    room: usize,
+    room: Room,
     napi_id: u32,
 }
 
@@ -43,7 +43,7 @@ impl World {
             ctx: SoftnetData::new(region.clone(), CacheSizes::default()),
             binder: Binder::new(region, max, 7),
             ready: Vec::new(),
-            room: usize::MAX,
+            room: UdpMem::new(u32::MAX).room(0),
             napi_id: 8193,
         }
     }
@@ -275,16 +275,68 @@ fn a_socket_holds_what_its_buffer_allows_and_all_together_what_memory_does() {
     assert_eq!(world.payloads(&mut inbox), [[0], [1], [2], [3], [4]], "the first ones");
     assert_eq!((slot.slot().queued(), inbox.gone(), inbox.gone()), (0, 5, 0));
     assert!(!slot.slot().readiness().readable);
-    world.room = 3;
+    // Three are shared, and one is in reserve.
+    world.room = UdpMem::new(8).room(0);
+    slot.slot().set_limit(64);
     for n in [3, 4] {
         let skbs: Vec<Skb> = (0..n).map(|i| world.datagram(&from, &[i])).collect();
         assert_eq!(world.receive(skbs), 0);
     }
-    assert_eq!((world.drops(DropReason::ProtoMem), slot.slot().drops()), (4, 23));
-    assert_eq!(slot.slot().queued(), 3);
-    assert_eq!(world.close(inbox), 3);
-    assert_eq!(world.drops(DropReason::SocketClose), 3);
+    assert_eq!(
+        (world.drops(DropReason::ProtoMem), slot.slot().drops()),
+        (1, 20),
+        "of a run, what is too much"
+    );
+    assert_eq!(slot.slot().queued(), 6);
+    assert_eq!(world.close(inbox), 6);
+    assert_eq!(world.drops(DropReason::SocketClose), 6);
     assert_eq!((slot.slot().queued(), slot.slot().drops(), slot.slot().limit()), (0, 0, 0));
+}
+
+/// Sockets that are not read fill what there is. One that is empty gets its minimum all the same, however often it is read.
+#[test]
+fn full_sockets_leave_an_empty_one_its_minimum() {
+    let mut world = World::new();
+    let memory = UdpMem::new(512);
+    let port = |lport: u16| Flow { lport, ..flow("10.0.0.1", 7, "10.0.0.9", 999) };
+    let hogs: Vec<Inbox> = (0..12).map(|i| world.binder.open(&bind(ANY, 100 + i)).unwrap()).collect();
+    let mut idle = world.binder.open(&bind(ANY, 7)).unwrap();
+    let (mut held, ports) = (0, (100..112).chain([7, 7, 7, 111]));
+    let offer = |world: &mut World, lport: u16, n: u8, held: &mut usize| {
+        world.room = memory.room(*held);
+        let skbs: Vec<Skb> = (0..n).map(|i| world.datagram(&port(lport), &[i])).collect();
+        let before = world.ctx.stats().sk_queued.get();
+        assert_eq!(world.receive(skbs), 0);
+        let queued = (world.ctx.stats().sk_queued.get() - before) as usize;
+        *held += queued;
+        queued
+    };
+    let got: Vec<usize> = ports
+        .map(|lport| {
+            let got = offer(&mut world, lport, 20, &mut held);
+            if lport == 7 {
+                let read = world.payloads(&mut idle);
+                assert_eq!((read.len(), read.first()), (got, Some(&vec![0])), "the first ones");
+                held -= idle.gone();
+            }
+            got
+        })
+        .collect();
+    // 192 are shared: a run that finds room for some of it is taken in part; from then on there is the minimum.
+    assert_eq!(got, [20, 20, 20, 20, 20, 20, 20, 20, 20, 12, 2, 2, 2, 2, 2, 0]);
+    assert_eq!(world.drops(DropReason::ProtoMem), 16 * 20 - 202);
+    assert_eq!(hogs[9].slot().slot().drops() + idle.slot().slot().drops(), 8 + 3 * 18);
+    // One that is full is told so, and not that the others are.
+    hogs[0].slot().slot().set_limit(20);
+    assert_eq!(offer(&mut world, 100, 20, &mut held), 0);
+    assert_eq!(world.drops(DropReason::SocketRcvbuff), 20);
+    // A datagram in more pieces than the minimum does not get in by it, neither in part nor at the others' expense.
+    let before = world.drops(DropReason::ProtoMem);
+    world.room = memory.room(held);
+    let skbs = world.run(&port(7), &[0; 40], 16);
+    assert_eq!((skbs.len(), world.receive(skbs), idle.next(&mut world.ctx).is_none()), (3, 0, true));
+    assert_eq!(world.drops(DropReason::ProtoMem), before + 3);
+    hogs.into_iter().chain([idle]).for_each(|inbox| _ = world.close(inbox));
 }
 
 #[test]
@@ -452,7 +504,8 @@ fn members_of_a_group_get_a_copy_each() {
         world.run(&group, &payload, 40).into_iter().for_each(|skb| run.push(skb).unwrap());
         let World { ctx, binder, ready, .. } = world;
         let sockets = binder.sockets().clone();
-        let mut to = Arrivals { sockets: &sockets, napi_id: 1, room: 100, queued: 0, ready };
+        let mut to =
+            Arrivals { sockets: &sockets, napi_id: 1, room: UdpMem::new(u32::MAX).room(0), queued: 0, ready };
         udp_members(ctx, &mut to, |flow| binder.members(flow, dev).collect(), &mut run);
         assert!(run.is_empty());
         inboxes

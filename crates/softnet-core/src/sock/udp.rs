@@ -5,8 +5,9 @@
 //! allocation. Every packet ends in an inbox, in the batch of those that nobody serves, or freed with its reason.
 
 use super::key::{Addr, Flow, is_v4, mapped};
+use super::memory::Room;
 use super::scope::scoped;
-use super::slot::{Refusal, datagrams};
+use super::slot::{Refusal, Slot, datagrams, split_off};
 use super::table::{Found, Hit, Sockets};
 use crate::SoftnetData;
 use crate::ip::checksum;
@@ -138,11 +139,12 @@ pub struct Arrivals<'a> {
     pub sockets: &'a Sockets,
     /// Id of the NAPI instance that they came by; 0: sent here.
     pub napi_id: u32,
-    /// Packets that sockets may still take, all together.
-    pub room: usize,
+    /// What there is room for in packet memory.
+    pub room: Room,
     /// Packets that they took.
     pub queued: usize,
-    /// Slots of the sockets to which something came while they were empty: those who wait for them are to be told.
+    /// Slots of the sockets to which something came while they were empty, or which tell of whatever comes: those who wait for
+    /// them are to be told.
     pub ready: &'a mut Vec<u32>,
 }
 
@@ -220,20 +222,39 @@ impl Arrivals<'_> {
         let Some(slot) = self.sockets.slot(hit.slot) else {
             return ctx.free_batch(run, DropReason::SocketClose);
         };
-        if self.queued + run.len() > self.room {
-            slot.dropped(datagrams(run));
-            return ctx.free_batch(run, DropReason::ProtoMem);
+        if !self.room.has(self.queued + run.len()) {
+            self.squeeze(ctx, slot, run);
+            if run.is_empty() {
+                return;
+            }
         }
         let pushed = slot.push(run, hit.generation, self.napi_id);
         ctx.stats().sk_queued.add(pushed.queued as u64);
         self.queued += pushed.queued;
-        if pushed.first {
+        if pushed.first || pushed.again && !self.ready.contains(&hit.slot) {
             self.ready.push(hit.slot);
         }
         match pushed.refused {
             None => {}
             Some(Refusal::Full) => ctx.free_batch(run, DropReason::SocketRcvbuff),
             Some(Refusal::Closed) => ctx.free_batch(run, DropReason::SocketClose),
+        }
+    }
+
+    /// Memory is short: leaves those datagrams in `run` for which there is room, first ones first, be it in what is shared or
+    /// below the socket's minimum.
+    #[cold]
+    fn squeeze(&self, ctx: &mut SoftnetData, slot: &Slot, run: &mut Batch) {
+        let queued = slot.queued();
+        if queued >= slot.limit() {
+            // It is the socket itself that refuses them.
+            return;
+        }
+        let fits = whole_within(run.as_slice(), self.room.allows(self.queued, queued as usize));
+        if fits < run.len() {
+            let mut rest = split_off(run, fits);
+            slot.dropped(datagrams(&rest));
+            ctx.free_batch(&mut rest, DropReason::ProtoMem);
         }
     }
 }
@@ -277,6 +298,12 @@ pub fn udp_members(
 pub(super) fn run_len(skbs: &[Skb]) -> usize {
     let last = skbs.iter().position(|skb| skb.head().flags & Flags::MORE == 0);
     last.map_or(skbs.len(), |last| last + 1)
+}
+
+/// Skbs of the whole datagrams at the beginning of `skbs` that are no more than `most`.
+fn whole_within(skbs: &[Skb], most: usize) -> usize {
+    let within = &skbs[..skbs.len().min(most)];
+    within.iter().rposition(|skb| skb.head().flags & Flags::MORE == 0).map_or(0, |last| last + 1)
 }
 
 /// Puts a packet where there is room for it.

@@ -99,6 +99,10 @@ pub(crate) enum Mutant {
     NotifyUncounted,
     /// A thread that was woken for a datagram does not wake the next one for those that it leaves.
     NotPassedOn,
+    /// Datagrams that find others waiting are not told to sets of which one is told at a time.
+    AgainNotTold,
+    /// Of sets of which one is told at a time, the first is, though its thread does not wait.
+    ExclusiveStops,
     /// A socket receives what was meant for the one that had its slot before.
     StampNotChecked,
     /// A look-up believes a key without looking at its generation again.

@@ -46,7 +46,7 @@ pub(super) struct Xsk {
     /// An unbound socket that can tell when the kernel has let go of the queue; zero-copy only.
     spare: Option<OwnedFd>,
     binding: Binding,
-    /// No frame is posted: no packet can come in and ring, so nobody may sleep on this queue.
+    /// No frame is posted: no packet can come in and ring, so this queue is to be polled without.
     starved: AtomicBool,
     /// The kernel's interrupt of the queue.
     pub(super) irq: QueueIrq,
@@ -302,7 +302,12 @@ pub(super) fn wait_released(spare: BorrowedFd<'_>, binding: Binding) -> bool {
 impl Doorbell for Xsk {
     #[inline(always)]
     fn pending(&self) -> bool {
-        !self.rx.is_empty() || self.starved.load(Ordering::Relaxed)
+        !self.rx.is_empty()
+    }
+
+    #[inline(always)]
+    fn starved(&self) -> bool {
+        self.starved.load(Ordering::Relaxed)
     }
 
     fn mask(&self) {}

@@ -45,8 +45,9 @@ impl Interest {
     pub const EDGE: Interest = Interest(1 << 31);
     /// Told once, and then not until it is [modified](EpollCtl::modify) (`EPOLLONESHOT`).
     pub const ONE_SHOT: Interest = Interest(1 << 30);
-    /// Of several sets that wait for one socket in this way, one is told (`EPOLLEXCLUSIVE`). For who waits to receive, and
-    /// for that alone, time and again; the others are told anyway.
+    /// Of several sets that watch one socket in this way, one that waits is woken, whenever a poll brings datagrams
+    /// (`EPOLLEXCLUSIVE`). Those before it whose threads do not wait find the socket ready when they come, too. For waiting to
+    /// receive, and for that alone, time and again; the others are told anyway.
     pub const EXCLUSIVE: Interest = Interest(1 << 28);
 
     const ERROR: u32 = 1 << 3;
@@ -253,8 +254,11 @@ impl EpollCtl {
 
     /// Under the items' lock, so that who watches is who has an item, whatever other threads add and delete meanwhile.
     fn watch(&self, slot: u32, index: u32, interest: Interest) {
-        let watch = Watch::Set { set: self.set.clone(), index, exclusive: interest.is_exclusive() };
-        self.shared.sockets.told.watchers.add(slot, watch);
+        let (told, exclusive) = (&self.shared.sockets.told, interest.is_exclusive());
+        if exclusive && let Some(slot) = told.sockets.slot(slot) {
+            slot.watch_exclusively();
+        }
+        told.watchers.add(slot, Watch::Set { set: self.set.clone(), index, exclusive });
     }
 
     fn unwatch(&self, slot: u32) {
@@ -323,7 +327,7 @@ fn flags(interest: Interest) -> epoll::EventFlags {
 /// `ENETDOWN` (`NetworkDown`) from then on, be there sockets, descriptors of the kernel, or nothing in the set.
 ///
 /// An edge-triggered socket is told of when its receive queue was empty, or when all that was there had been taken to be handed
-/// out: its user reads until there is nothing more.
+/// out, and of whatever comes if some set watches it exclusively: its user reads until there is nothing more.
 pub struct Epoll {
     ctl: EpollCtl,
     busy: BusyPoll,
@@ -411,6 +415,7 @@ impl Epoll {
                 if !self.forgotten {
                     self.busy.suspend(n);
                 }
+                self.busy.env.after_call();
                 return Ok(n);
             }
             if stopped {

@@ -43,6 +43,7 @@ pub use ready_fd::ReadyFd;
 pub use recv::{Received, RecvBatch};
 pub use send_batch::SendBatch;
 pub use table::SocketTable;
+pub(crate) use thread::before_block;
 pub use udp::{UdpBuilder, UdpSocket};
 pub use watch::Told;
 

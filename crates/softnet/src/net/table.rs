@@ -15,7 +15,9 @@ use softnet_core::ip::slow::{Outbox, SlowPath, View};
 use softnet_core::ip::v6::header::Ipv6Header;
 use softnet_core::skb::{Batch, DropReason, Flags, Region, Skb};
 use softnet_core::sock::key::unmapped;
-use softnet_core::sock::{Arrivals, Binder, Flow, Found, Hit, SocketError, Sockets, udp_input, udp_members};
+use softnet_core::sock::{
+    Arrivals, Binder, Flow, Found, Hit, SocketError, Sockets, UdpMem, udp_input, udp_members,
+};
 use softnet_core::sync::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use softnet_dev::{PiGuard, PiMutex};
 
@@ -29,8 +31,8 @@ pub struct SocketTable {
     /// What pollers read.
     pub sockets: Arc<Sockets>,
     binder: PiMutex<Binder>,
-    /// Packets that all sockets together may hold.
-    limit: usize,
+    /// What sockets may hold, each and all together.
+    pub(crate) memory: UdpMem,
     /// Packets that wait for applications, of sockets and of those that poll.
     held: Arc<AtomicUsize>,
     threads: Mutex<Vec<Arc<Mutex<AppThread>>>>,
@@ -53,7 +55,7 @@ impl SocketTable {
             told,
             sockets: binder.sockets().clone(),
             binder: PiMutex::new(binder),
-            limit: region.frame_count() as usize / 2,
+            memory: UdpMem::new(region.frame_count()),
             held,
             threads: Mutex::default(),
             sets: Mutex::default(),
@@ -91,7 +93,7 @@ impl SocketTable {
     ) {
         let packets = local.len();
         // Counted before, since receivers may take them at once.
-        let room = self.limit.saturating_sub(self.held.fetch_add(packets, Ordering::Relaxed));
+        let room = self.memory.room(self.held.fetch_add(packets, Ordering::Relaxed));
         let mut to = Arrivals { sockets: &self.sockets, napi_id, room, queued: 0, ready };
         udp_input(ctx, &mut to, local, nobody);
         self.gone(packets - to.queued);
@@ -111,7 +113,7 @@ impl SocketTable {
             self.held.fetch_add(packets, Ordering::Relaxed);
             members
         };
-        let room = self.limit.saturating_sub(self.held.load(Ordering::Relaxed));
+        let room = self.memory.room(self.held.load(Ordering::Relaxed));
         let mut to = Arrivals { sockets: &self.sockets, napi_id: 0, room, queued: 0, ready };
         udp_members(ctx, &mut to, members, run);
         let queued = to.queued;

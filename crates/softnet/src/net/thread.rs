@@ -2,7 +2,9 @@
 //!
 //! Made when a thread first calls a socket of a stack, kept by the thread, and given back when it ends or the stack stops.
 //! Nobody but the thread uses it while the stack runs, so its lock is never waited for; it is there for the stack's
-//! end, which must not depend on when threads end. Invariant: it is not locked while anything of the caller's runs.
+//! end, which must not depend on when threads end. Between two calls, and while the thread is blocked, it keeps no more of
+//! packet memory than [`CacheShare`](crate::cache_share::CacheShare) says. Invariant: it is not locked while anything of
+//! the caller's runs.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -60,7 +62,7 @@ thread_local! {
     static THREADS: RefCell<Vec<Rc<Registered>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// The calling thread's context on `shared`.
+/// The calling thread's context on `shared`, made if there is none.
 fn registered(shared: &Arc<Shared>) -> Option<Rc<Registered>> {
     THREADS
         .try_with(|threads| {
@@ -86,6 +88,7 @@ pub(super) fn with<R>(shared: &Arc<Shared>, f: impl FnOnce(&mut AppThread) -> R)
         Some(known) => {
             let mut thread = lock(&known.thread);
             let result = f(&mut thread);
+            shared.cache_share.after_call(&mut thread.ctx);
             if shared.sockets.is_stopped() {
                 thread.drain();
             }
@@ -93,5 +96,18 @@ pub(super) fn with<R>(shared: &Arc<Shared>, f: impl FnOnce(&mut AppThread) -> R)
         }
         // The thread is about to end, and its own is gone already.
         None => f(&mut AppThread::new(shared)),
+    }
+}
+
+/// The calling thread is about to block: its context, if it has one, gives back what others may need meanwhile.
+pub(crate) fn before_block(shared: &Shared) {
+    let known = THREADS.try_with(|threads| {
+        threads.borrow().iter().find(|known| std::ptr::eq(known.shared.as_ptr(), shared)).cloned()
+    });
+    if let Ok(Some(known)) = known {
+        let AppThread { ctx, tables, .. } = &mut *lock(&known.thread);
+        // Not to keep an old snapshot alive.
+        tables.load();
+        shared.cache_share.before_block(ctx);
     }
 }

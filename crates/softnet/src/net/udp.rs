@@ -21,7 +21,7 @@ use super::route::{default_device, find, is_own};
 use super::scope::{To, local_end, on_device, scope_id};
 use super::send::{Outgoing, Sending, Tx, wait_of};
 use super::table::is_group;
-use super::thread::{AppThread, with};
+use super::thread::{AppThread, before_block, with};
 use super::watch::wake;
 use crate::sender::LocalSender;
 use crate::shared::{Shared, lock};
@@ -373,8 +373,7 @@ impl UdpSocket {
     /// Blocks until something waits, an error does, the stack stops, or it is `until`.
     fn wait_readable(&self, until: Option<Instant>) -> io::Result<()> {
         let shared = &self.0.shared;
-        // Not to keep an old snapshot alive.
-        with(shared, |thread| _ = thread.tables.load());
+        before_block(shared);
         let slot = self.slot();
         let ticket = slot.wait().ticket();
         let Readiness { readable, error, .. } = slot.readiness();

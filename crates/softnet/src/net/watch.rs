@@ -9,7 +9,7 @@ use std::sync::{Arc, OnceLock};
 
 use arc_swap::ArcSwapOption;
 use rustix::thread::futex;
-use softnet_core::sock::{ReadyList, Slot, Sockets};
+use softnet_core::sock::{Exclusive, ReadyList, Slot, Sockets, notify_exclusive};
 
 use crate::wake::Waker;
 
@@ -39,7 +39,7 @@ pub(super) enum Watch {
         set: Arc<Set>,
         /// Its number there.
         index: u32,
-        /// Of those that are, one is enough to be told.
+        /// Of those that are, one whose thread waits is enough to be told.
         exclusive: bool,
     },
     /// An eventfd, for event loops of others.
@@ -52,6 +52,14 @@ impl Watch {
             Watch::Set { set, index, .. } => set.notify(*index),
             // Can fail only if the counter is full, and then it is readable anyway.
             Watch::Fd(fd) => _ = rustix::io::write(fd, &1u64.to_ne_bytes()),
+        }
+    }
+
+    /// The set, and the socket's item there, if it is one of which one is told.
+    fn exclusive(&self) -> Option<(&Set, u32)> {
+        match self {
+            Watch::Set { set, index, exclusive: true } => Some((set, *index)),
+            _ => None,
         }
     }
 
@@ -108,14 +116,16 @@ impl Watchers {
         }
     }
 
-    /// Removes one.
+    /// Removes one. If it was one of which one is told, it may have been told in place of the others.
     pub(super) fn remove(&self, slot: u32, watch: &Watch) {
-        if let Some(watchers) = self.get(slot) {
-            watchers.rcu(|old| {
-                let others = old.iter().flat_map(|old| old.iter()).filter(|other| !other.is_of(watch));
-                let others: Vec<_> = others.cloned().collect();
-                (!others.is_empty()).then(|| Arc::new(others))
-            });
+        let Some(watchers) = self.get(slot) else { return };
+        let before = watchers.rcu(|old| {
+            let others = old.iter().flat_map(|old| old.iter()).filter(|other| !other.is_of(watch));
+            let others: Vec<_> = others.cloned().collect();
+            (!others.is_empty()).then(|| Arc::new(others))
+        });
+        if before.iter().flat_map(|old| old.iter()).any(|old| old.is_of(watch) && old.exclusive().is_some()) {
+            self.notify(slot);
         }
     }
 
@@ -136,22 +146,28 @@ pub(super) fn wake(slot: &Slot, threads: u32) {
 }
 
 fn tell(watchers: &[Watch]) {
-    let mut exclusive: Option<(&Arc<Set>, u32)> = None;
+    let mut some_exclusive = false;
     for watch in watchers {
-        match watch {
-            Watch::Set { set, index, exclusive: true } => {
-                // One that sleeps rather than one that is busy with something else.
-                if exclusive.is_none_or(|(first, _)| {
-                    !first.waker.sleeper.is_announced() && set.waker.sleeper.is_announced()
-                }) {
-                    exclusive = Some((set, *index));
-                }
-            }
-            watch => watch.notify(),
+        match watch.exclusive() {
+            Some(_) => some_exclusive = true,
+            None => watch.notify(),
         }
     }
-    if let Some((set, index)) = exclusive {
-        set.notify(index);
+    if some_exclusive {
+        tell_exclusive(watchers);
+    }
+}
+
+/// Has one set whose thread waits woken; those before it know as well, and find it when their threads come.
+fn tell_exclusive(watchers: &[Watch]) {
+    let sets = || watchers.iter().filter_map(Watch::exclusive);
+    let woken = notify_exclusive(sets().map(|(set, index)| Exclusive {
+        list: &set.list,
+        index,
+        sleeper: &set.waker.sleeper,
+    }));
+    if let Some((set, _)) = woken.and_then(|place| sets().nth(place)) {
+        set.waker.ring();
     }
 }
 
@@ -182,5 +198,54 @@ impl Told {
             wake(slot, threads);
         }
         self.watchers.notify(index);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use softnet_core::sock::ReadyItems;
+
+    use super::*;
+
+    const ITEM: u32 = 3;
+
+    fn set(exclusive: bool) -> (ReadyItems, Arc<Set>, Watch) {
+        let (list, items) = ReadyItems::new();
+        list.reserve(ITEM);
+        let set = Arc::new(Set { list, waker: Waker::new().unwrap() });
+        (items, set.clone(), Watch::Set { set, index: ITEM, exclusive })
+    }
+
+    /// Whether the thread of a set was woken, and whether it would find the item.
+    fn told((items, set, _): &mut (ReadyItems, Arc<Set>, Watch)) -> (bool, bool) {
+        let woken = rustix::io::read(set.waker.fd(), &mut [0; 8]).is_ok();
+        let mut found = false;
+        items.drain(|index| {
+            set.list.unmark(index);
+            found = index == ITEM;
+        });
+        (woken, found)
+    }
+
+    #[test]
+    fn one_exclusive_set_that_waits_is_woken_and_another_for_what_it_leaves() {
+        let watchers = Watchers::new(1);
+        let mut sets = [true, false, true, true].map(set);
+        sets.iter().for_each(|(.., watch)| watchers.add(0, watch.clone()));
+        let look = |sets: &mut [_; 4]| sets.each_mut().map(told);
+        watchers.notify(0);
+        assert_eq!(look(&mut sets), [(false, true); 4], "no thread waits: whichever comes finds it");
+        [1, 2, 3].into_iter().for_each(|i: usize| sets[i].1.waker.sleeper.arm());
+        watchers.notify(0);
+        let (here, told, nothing) = ((false, true), (true, true), (false, false));
+        assert_eq!(look(&mut sets), [here, told, told, nothing]);
+        watchers.notify(0);
+        assert_eq!(look(&mut sets), [here, here, here, told], "the one that was woken has not come back");
+        // It goes, before it looked.
+        sets[0].1.waker.sleeper.arm();
+        watchers.notify(0);
+        sets[3].1.waker.sleeper.arm();
+        watchers.remove(0, &sets[0].2);
+        assert_eq!(look(&mut sets), [told, here, here, told]);
     }
 }

@@ -42,6 +42,7 @@ pub(super) fn row(dev: &Netdev, instance: &NapiInstance, now: u64) -> NapiRow {
         knob: match timeout {
             Timeout::GroFlush => GRO_FLUSH,
             Timeout::IrqSuspend => IRQ_SUSPEND,
+            Timeout::Refill => "refill",
         }
         .into(),
         left: polls_at.unwrap_or(deadline).saturating_sub(now),

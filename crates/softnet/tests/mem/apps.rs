@@ -26,7 +26,9 @@ fn poller(world: &World, port: u16, params: PollerParams) -> NapiPoller {
 
 /// A stack with one queue from the host at port 0 (the lane), and one to the host at port 1 (the sink).
 fn start() -> (World, Lane, Lane) {
-    let (world, mut lanes) = Setup { ports: &[1, 1], workers: 1, known: true, ..Setup::default() }.start();
+    let setup = Setup { ports: &[1, 1], workers: 1, known: true, ..Setup::default() };
+    // For two applications with long queues.
+    let (world, mut lanes) = setup.start_with(|config| config.stack.frames = 32768);
     let sink = of_port(&mut lanes, 1).remove(0);
     until("the first poll", || mem0(&world.view).doorbell == "unmasked");
     (world, lanes.remove(0), sink)

@@ -1,5 +1,7 @@
 //! What users of `epoll(7)` rely on in the odd cases: who is told, how often, and who is not told any more.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use rustix::event::{EventfdFlags, eventfd};
@@ -133,8 +135,9 @@ fn a_socket_is_watched_after_threads_fought_over_it() {
     world.end(lanes);
 }
 
+/// As the kernel's: with no thread waiting, whichever set's comes finds it, and nothing is kept from any.
 #[test]
-fn of_exclusive_sets_one_is_told_that_can_do_something() {
+fn exclusive_sets_find_what_is_there_whichever_comes() {
     let (world, mut lanes, handle) = start(&[1], true);
     let socket = bind(&handle, 7);
     let sets = [
@@ -152,11 +155,78 @@ fn of_exclusive_sets_one_is_told_that_can_do_something() {
     for round in 0..3 {
         deliver(&world, &mut lanes[0], &socket);
         let told = sets.each_mut().map(|epoll| now(epoll, 9).iter().any(|(_, readable, _)| *readable));
-        assert_eq!(told[1], round == 0, "round {round}");
-        assert!(told[2] != told[3], "round {round}: {told:?}");
+        assert_eq!(told, [false, round == 0, true, true], "round {round}");
         assert_eq!(drain(&socket), 1);
+        let told = sets.each_mut().map(|epoll| now(epoll, 9).iter().any(|(_, readable, _)| *readable));
+        assert_eq!(told, [false; 4], "round {round}: it was taken");
     }
     drop((sets, socket));
+    world.end(lanes);
+}
+
+/// Waits by `epoll` on a thread of its own, and gives the set back when it was told.
+fn wait_apart(mut epoll: Epoll) -> std::thread::JoinHandle<Epoll> {
+    let tid = Arc::new(AtomicU32::new(0));
+    let thread = {
+        let tid = tid.clone();
+        std::thread::spawn(move || {
+            tid.store(rustix::thread::gettid().as_raw_nonzero().get() as u32, Ordering::Relaxed);
+            let mut events: Vec<Event> = Vec::new();
+            assert_eq!(epoll.wait(&mut events, 9, None).unwrap(), 1);
+            epoll
+        })
+    };
+    // By then it has announced that it waits: there is nothing else to sleep for.
+    until("it sleeps", || {
+        let status = format!("/proc/self/task/{}/status", tid.load(Ordering::Relaxed));
+        std::fs::read_to_string(status).is_ok_and(|status| status.contains("State:\tS"))
+    });
+    thread
+}
+
+/// The first is told and hangs. What comes next wakes the other, which finds all that is there.
+#[test]
+fn an_exclusive_set_whose_thread_hangs_keeps_nothing_from_the_others() {
+    let (world, mut lanes, handle) = start(&[1], true);
+    for edge in [Interest::IN, Interest::IN | Interest::EDGE] {
+        let socket = bind(&handle, 7);
+        let [hangs, serves] = [(), ()].map(|()| {
+            let mut epoll = Epoll::new(&handle).unwrap();
+            epoll.ctl().add(&socket, edge | Interest::EXCLUSIVE, 1).unwrap();
+            now(&mut epoll, 9);
+            epoll
+        });
+        let (hangs, serves) = (wait_apart(hangs), wait_apart(serves));
+        deliver(&world, &mut lanes[0], &socket);
+        until("the first is told", || hangs.is_finished());
+        deliver(&world, &mut lanes[0], &socket);
+        until("the other is told", || serves.is_finished());
+        assert_eq!(drain(&socket), 2);
+        drop((hangs.join().unwrap(), serves.join().unwrap()));
+    }
+    world.end(lanes);
+}
+
+/// One that was told goes away, and leaves what it was told of: another is told. So does one that watches no more.
+#[test]
+fn an_exclusive_set_that_goes_leaves_what_it_was_told_of_to_the_others() {
+    let (world, mut lanes, handle) = start(&[1], true);
+    let socket = bind(&handle, 7);
+    let [goes, deletes, stays] = [(), (), ()].map(|()| {
+        let mut epoll = Epoll::new(&handle).unwrap();
+        epoll.ctl().add(&socket, Interest::IN | Interest::EXCLUSIVE, 1).unwrap();
+        now(&mut epoll, 9);
+        wait_apart(epoll)
+    });
+    deliver(&world, &mut lanes[0], &socket);
+    until("the first is told", || goes.is_finished());
+    drop(goes.join().unwrap());
+    until("the second is told", || deletes.is_finished());
+    let deletes = deletes.join().unwrap();
+    deletes.ctl().delete(&socket).unwrap();
+    until("the third is told", || stays.is_finished());
+    assert_eq!(drain(&socket), 1);
+    drop((deletes, stays.join().unwrap(), socket));
     world.end(lanes);
 }
 

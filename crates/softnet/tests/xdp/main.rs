@@ -10,6 +10,7 @@ mod multicast;
 mod neigh;
 mod scope;
 mod shape;
+mod starve;
 mod switch;
 mod traffic;
 mod udp;

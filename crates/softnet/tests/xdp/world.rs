@@ -12,6 +12,7 @@ use softnet::config::{Config, DeviceConfig, InterfaceAddr, StackConfig, availabl
 use softnet::net::Handle;
 use softnet::poller::{NapiPoller, PollerParams};
 use softnet::rows::View;
+use softnet::shared::Shared;
 use softnet::show::DevRow;
 use softnet::{Stack, StartError};
 use softnet_dev::netlink::Netlink;
@@ -164,6 +165,11 @@ impl World {
     /// Leads to the stack.
     pub(crate) fn handle(&self) -> Handle {
         self.stack.as_ref().expect("was started").handle()
+    }
+
+    /// What the stack's threads share.
+    pub(crate) fn shared(&self) -> Arc<Shared> {
+        self.stack.as_ref().expect("was started").shared().clone()
     }
 
     /// A poller of instance `napi`.
