@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use rustix::thread::CpuSet;
+use softnet_core::fold::FoldKey;
 use softnet_core::ip::neigh::NeighParams;
 use softnet_core::ip::slow::SlowPath;
 use softnet_core::skb::{Region, RegionMemory};
@@ -110,12 +111,12 @@ impl Assembly {
             workers.push(Arc::new(WorkerShared::new(thread).map_err(system("worker"))?));
         }
         let routes = routes::routes(&config);
-        let tables = routes::compile(&routes)?;
+        let secret = || std::array::from_fn(|_| RandomState::new().hash_one(std::process::id()));
+        let tables = routes::compile(&routes, FoldKey::new(secret()))?;
         // Packets that wait for neighbours must not take the memory that the answers need.
         let defaults = NeighParams::default();
         let unres_total = defaults.unres_total.min(stack.frames as usize / 8);
-        let secret = std::array::from_fn(|_| RandomState::new().hash_one(std::process::id()));
-        let slow = SlowPath::new(NeighParams { unres_total, ..defaults }, secret);
+        let slow = SlowPath::new(NeighParams { unres_total, ..defaults }, secret());
         let opener = opener(&region).map_err(StartError::Device)?;
         let shared = Shared::new(region, stack, devices, workers, tables, slow);
         let shared = Arc::new(shared.map_err(system("descriptors"))?);

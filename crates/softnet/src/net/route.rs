@@ -260,6 +260,7 @@ fn find4(
 
 #[cfg(test)]
 mod tests {
+    use softnet_core::fold::FoldKey;
     use softnet_core::ip::Prefix;
 
     use super::*;
@@ -276,7 +277,7 @@ mod tests {
             ..DeviceConfig::new("mem0")
         };
         let config = Config { devices: vec![device], ..Config::default() };
-        let mut tables = routes::compile(&routes::routes(&config)).unwrap();
+        let mut tables = routes::compile(&routes::routes(&config), FoldKey::new([1, 2])).unwrap();
         let net = |own: Ipv4Addr| Prefix::new(Ipv4Addr::from_bits(own.to_bits() & !0xff), 24).unwrap();
         let addresses = own.map(|own| (own, net(own))).to_vec();
         let iface = Iface { mac: [2, 0, 0, 0, 0, 1], mtu: 1500, addresses, addresses6: Vec::new() };

@@ -150,7 +150,7 @@ impl SocketTable {
         }
         for report in out.too_big.drain(..) {
             // Nobody here sends what none would receive the answer to: then it is made up.
-            let sent = matches!(self.sockets.lookup(&report.flow, 0, || 0), Found::Socket(_));
+            let sent = matches!(self.sockets.lookup(&report.flow, 0), Found::Socket(_));
             if sent && let Some(until) = slow.too_big(view, &report) {
                 self.path_mtus.fetch_max(until, Ordering::Relaxed);
                 self.report(&report.flow, SocketError::MessageSize);
@@ -265,13 +265,14 @@ pub(super) fn is_group(addr: u128) -> bool {
 mod tests {
     use std::net::Ipv4Addr;
 
+    use softnet_core::fold::FoldKey;
     use softnet_core::ip::adjacency::Tables;
 
     use super::*;
 
     #[test]
     fn who_is_meant_is_known_by_the_family() {
-        let tables = Tables::empty();
+        let tables = Tables::new(FoldKey::new([1, 2]));
         let view = View { now: 0, tables: &tables, ifaces: &[] };
         let to = |dst: [u8; 4]| {
             let mut packet = [0; 20];
