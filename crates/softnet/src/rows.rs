@@ -261,15 +261,19 @@ impl View {
         let contexts = shared.contexts();
         let totals: Vec<_> = shared.devices.iter().map(|dev| dev.totals()).collect();
         let tables = shared.tables.load();
-        let (neighbours, waiting, icmp_limited, fragments) = {
-            let control = shared.control();
+        let (neighbours, waiting, icmp_limited, fragments, paths) = {
+            let mut control = shared.control();
+            let entered = control.entered;
+            let pmtu = control.slow.pmtu();
+            let paths = (pmtu.len() as u64, pmtu.ignored(), entered);
             let (slow, frags) = (&control.slow, control.slow.fragments());
             let fragments = crate::show::FragStats {
                 waiting: frags.datagrams() as u64,
                 reassembled: frags.reassembled(),
                 cut: slow.cut(),
             };
-            (slow.neighbours().entries().len() as u64, slow.held() as u64, slow.icmp_limited(), fragments)
+            let neighbours = slow.neighbours().entries().len() as u64;
+            (neighbours, slow.held() as u64, slow.icmp_limited(), fragments, paths)
         };
         let open = shared.devices.iter().filter_map(|dev| dev.live.load_full());
         let queued: u64 = open.map(|live| lock(&live.layout).totals().qlen).sum();
@@ -289,6 +293,9 @@ impl View {
             dropped: contexts.iter().map(|c| c.dropped()).sum(),
             held: waiting + queued + redirected as u64 + in_sockets,
             icmp_limited,
+            path_mtus: paths.0,
+            pmtu_ignored: paths.1,
+            slow_path: paths.2,
             fragments,
             exhausted: shared.region.exhausted(),
             leaked: leaked(),

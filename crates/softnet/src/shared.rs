@@ -65,6 +65,8 @@ pub struct Control {
     pub ifaces: Vec<Option<Iface>>,
     /// When the housekeeper means to wake, in ns of the clock.
     pub deadline: u64,
+    /// Times that the slow path was entered.
+    pub entered: u64,
     outbox: Outbox,
     retired: Vec<Arc<Tables>>,
 }
@@ -77,11 +79,12 @@ impl Shared {
         devices: Vec<Arc<Netdev>>,
         workers: Vec<Arc<WorkerShared>>,
         tables: Tables,
-        slow: SlowPath,
+        mut slow: SlowPath,
     ) -> std::io::Result<Self> {
         let ifaces = devices.iter().map(|_| None).collect();
         let app_packets = Arc::new(AtomicUsize::new(0));
-        let sockets = SocketTable::new(&region, stack.max_sockets, app_packets.clone());
+        let sockets =
+            SocketTable::new(&region, stack.max_sockets, app_packets.clone(), slow.pmtu().paths().clone());
         Ok(Shared {
             region,
             caches: stack.skb_cache,
@@ -99,6 +102,7 @@ impl Shared {
                 slow,
                 ifaces,
                 deadline: u64::MAX,
+                entered: 0,
                 outbox: Outbox::default(),
                 retired: Vec::new(),
             }),
@@ -191,6 +195,7 @@ impl Shared {
         f: impl FnOnce(&mut SlowPath, &mut SoftnetData, View<'_>, &mut Outbox),
     ) {
         let mut control = self.control();
+        control.entered += 1;
         let Control { slow, ifaces, outbox, .. } = &mut *control;
         let tables = self.tables.load();
         let view = View { now: self.clock.now(), tables: &tables, ifaces };

@@ -13,6 +13,7 @@ mod mirred;
 mod multicast4;
 mod multicast6;
 mod order;
+mod path_mtu;
 mod policy;
 mod poller;
 mod qdisc;
