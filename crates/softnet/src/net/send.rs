@@ -18,6 +18,7 @@ use softnet_core::sock::scope::{device, is_link_local, scoped};
 use softnet_core::sock::{Flow, SocketError};
 use softnet_core::sync::Ordering;
 
+use super::msg::source;
 use super::options::{Options, timeout};
 use super::route::{Next, Way, find};
 use super::scope::To;
@@ -178,16 +179,17 @@ pub(super) fn wait_of(shared: &Shared, options: &Options) -> Option<u64> {
 }
 
 impl Sending<'_> {
-    /// Sends `messages`, each to its address or to the peer. Returns how many were taken; an error only if none was.
+    /// Sends `messages`, each to its address or to the peer, and from one of ours, if that is said. Returns how many were
+    /// taken; an error only if none was.
     pub(super) fn all<'m>(
         mut self,
         thread: &mut AppThread,
         ends: &Ends,
-        messages: impl Iterator<Item = (&'m [u8], Option<To>)>,
+        messages: impl Iterator<Item = (&'m [u8], Option<To>, Addr)>,
     ) -> Result<usize, Errno> {
         let (mut taken, mut result) = (0, Ok(()));
-        for (payload, to) in messages {
-            result = self.one(thread, ends, payload, to);
+        for (payload, to, from) in messages {
+            result = self.one(thread, ends, payload, (to, from));
             if result.is_err() {
                 break;
             }
@@ -209,9 +211,9 @@ impl Sending<'_> {
         thread: &mut AppThread,
         ends: &Ends,
         payload: &[u8],
-        to: Option<To>,
+        ways: (Option<To>, Addr),
     ) -> Result<(), Errno> {
-        let result = self.one(thread, ends, payload, to);
+        let result = self.one(thread, ends, payload, ways);
         tell(self.shared, thread);
         result
     }
@@ -221,7 +223,7 @@ impl Sending<'_> {
         thread: &mut AppThread,
         ends: &Ends,
         payload: &[u8],
-        to: Option<To>,
+        (to, from): (Option<To>, Addr),
     ) -> Result<(), Errno> {
         // By reference: copies of what was written just now in halves are dear.
         let mut to = to.as_ref().or(ends.peer.as_ref()).ok_or(Errno::DESTADDRREQ)?;
@@ -234,7 +236,12 @@ impl Sending<'_> {
             to = &complete;
         }
         let broadcast = self.options.broadcast.load(Ordering::Relaxed);
-        let way = find(thread.tables.load(), to, ends, broadcast)?;
+        let tables = thread.tables.load();
+        let src = match from {
+            ANY => ends.source(),
+            from => source(tables, ends, to.addr, from)?,
+        };
+        let way = find(tables, to, ends, src, broadcast)?;
         let ttl = match way.next {
             Next::Multicast(..) if is_v4(to.addr) => &self.options.multicast_ttl,
             Next::Multicast(..) => &self.options.multicast_hops,
