@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
+use softnet_core::fold::FoldKey;
 use softnet_core::ip::adjacency::{Adjacency, Kind, Routing, Tables};
 use softnet_core::ip::slow::Iface;
 use softnet_core::ip::source::Sources;
@@ -92,9 +93,9 @@ pub fn routes(config: &Config) -> Vec<Route> {
     routes
 }
 
-/// Tables for `routes`, with every next hop unresolved and no device there yet.
-pub fn compile(routes: &[Route]) -> Result<Tables, FibError> {
-    let mut tables = Tables::empty();
+/// Tables for `routes`, with every next hop unresolved and no device there yet. `key`: see [`Tables::new`].
+pub fn compile(routes: &[Route], key: FoldKey) -> Result<Tables, FibError> {
+    let mut tables = Tables::new(key);
     lay::<Ipv4Addr>(routes, Arc::make_mut(&mut tables.v4))?;
     lay::<Ipv6Addr>(routes, Arc::make_mut(&mut tables.v6))?;
     Ok(tables)
@@ -223,7 +224,7 @@ mod tests {
             &[0],
         );
         let config = config.unwrap();
-        let mut tables = compile(&routes(&config)).unwrap();
+        let mut tables = compile(&routes(&config), FoldKey::new([1, 2])).unwrap();
         let device = &config.devices[0];
         let (addresses, addresses6) = (device.addresses4(), device.addresses6(A));
         let iface = Iface {

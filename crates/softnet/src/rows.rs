@@ -261,8 +261,11 @@ impl View {
         let contexts = shared.contexts();
         let totals: Vec<_> = shared.devices.iter().map(|dev| dev.totals()).collect();
         let tables = shared.tables.load();
-        let (neighbours, neigh_table_fulls, waiting, icmp_limited, fragments) = {
-            let control = shared.control();
+        let (neighbours, neigh_table_fulls, waiting, icmp_limited, fragments, paths) = {
+            let mut control = shared.control();
+            let entered = control.entered;
+            let pmtu = control.slow.pmtu();
+            let paths = (pmtu.len() as u64, pmtu.ignored(), entered);
             let (slow, frags) = (&control.slow, control.slow.fragments());
             let fragments = crate::show::FragStats {
                 waiting: frags.datagrams() as u64,
@@ -272,7 +275,7 @@ impl View {
             let neigh = slow.neighbours();
             let (entries, fulls) = (neigh.entries().len() as u64, neigh.table_fulls());
             let (all, each) = slow.icmp_limited();
-            (entries, fulls, slow.held() as u64, all + each, fragments)
+            (entries, fulls, slow.held() as u64, all + each, fragments, paths)
         };
         let open = shared.devices.iter().filter_map(|dev| dev.live.load_full());
         let queued: u64 = open.map(|live| lock(&live.layout).totals().qlen).sum();
@@ -292,6 +295,9 @@ impl View {
             dropped: contexts.iter().map(|c| c.dropped()).sum(),
             held: waiting + queued + redirected as u64 + in_sockets,
             icmp_limited,
+            path_mtus: paths.0,
+            pmtu_ignored: paths.1,
+            slow_path: paths.2,
             fragments,
             exhausted: shared.region.exhausted(),
             leaked: leaked(),

@@ -71,6 +71,8 @@ pub struct Control {
     pub ifaces: Vec<Option<Iface>>,
     /// When the housekeeper means to wake, in ns of the clock.
     pub deadline: u64,
+    /// Times that the slow path was entered.
+    pub entered: u64,
     pub(crate) outbox: Outbox,
     retired: Vec<Arc<Tables>>,
 }
@@ -87,9 +89,10 @@ impl Shared {
     ) -> std::io::Result<Self> {
         let ifaces = devices.iter().map(|_| None).collect();
         let app_packets = Arc::new(AtomicUsize::new(0));
-        let sockets = SocketTable::new(&region, stack.max_sockets, app_packets.clone());
         let (clock, mut slow) = (Clock::start(), slow);
         slow.set_midnight(clock.midnight());
+        let sockets =
+            SocketTable::new(&region, stack.max_sockets, app_packets.clone(), slow.pmtu().paths().clone());
         Ok(Shared {
             cache_share: CacheShare::new(region.frame_count()),
             region,
@@ -108,6 +111,7 @@ impl Shared {
                 slow,
                 ifaces,
                 deadline: u64::MAX,
+                entered: 0,
                 outbox: Outbox::default(),
                 retired: Vec::new(),
             }),

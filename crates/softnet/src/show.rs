@@ -448,6 +448,15 @@ pub struct Stats {
     pub held: u64,
     /// ICMP errors that were not sent, because there were too many.
     pub icmp_limited: u64,
+    /// Destinations whose path is known to take less than its first link.
+    #[serde(default)]
+    pub path_mtus: u64,
+    /// ICMP errors that said so of one, and were not believed: nothing of the kind was sent there lately.
+    #[serde(default)]
+    pub pmtu_ignored: u64,
+    /// Times that the slow path was entered: for a batch of exceptions, a datagram that does not fit, a timer.
+    #[serde(default)]
+    pub slow_path: u64,
     /// Fragments, of datagrams to softnet and of packets that it forwards.
     pub fragments: FragStats,
     /// Times packet memory ran out.

@@ -191,6 +191,7 @@ impl Shared {
         control: &mut Control,
         f: impl FnOnce(&mut SlowPath, &mut SoftnetData, View<'_>, &mut Outbox),
     ) -> bool {
+        control.entered += 1;
         let Control { slow, ifaces, outbox, .. } = control;
         let tables = self.tables.load();
         let view = View { now: self.clock.now(), tables: &tables, ifaces };

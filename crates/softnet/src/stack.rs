@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use rustix::thread::CpuSet;
+use softnet_core::fold::FoldKey;
 use softnet_core::ip::neigh::NeighParams;
 use softnet_core::ip::slow::SlowPath;
 use softnet_core::skb::{Region, RegionMemory};
@@ -110,14 +111,14 @@ impl Assembly {
             workers.push(Arc::new(WorkerShared::new(thread).map_err(system("worker"))?));
         }
         let routes = routes::routes(&config);
-        let tables = routes::compile(&routes)?;
+        let secret = || std::array::from_fn(|_| RandomState::new().hash_one(std::process::id()));
+        let tables = routes::compile(&routes, FoldKey::new(secret()))?;
         // Packets that wait for neighbours must not take the memory that the answers need.
         let defaults = NeighParams::default();
         let unres_total = defaults.unres_total.min(stack.frames as usize / 8);
-        let secret = std::array::from_fn(|_| RandomState::new().hash_one(std::process::id()));
         let [gc_thresh1, gc_thresh2, gc_thresh3] = stack.gc_thresh.map(|n| n as usize);
         let neigh = NeighParams { unres_total, gc_thresh1, gc_thresh2, gc_thresh3, ..defaults };
-        let mut slow = SlowPath::new(neigh, secret);
+        let mut slow = SlowPath::new(neigh, secret());
         slow.set_gateways(routes::gateways(&routes));
         slow.configure(stack.icmp.clone(), stack.ip_options);
         let opener = opener(&region).map_err(StartError::Device)?;

@@ -76,6 +76,15 @@ pub(crate) fn stats(now: &Stats, before: Option<(&Stats, f64)>) -> String {
         ("sockets", grouped(now.sockets)),
         ("limited", format!("{} ICMP errors not sent", count(|s| s.icmp_limited))),
         (
+            "path mtus",
+            format!(
+                "{} below the first link's, {} reports not believed",
+                grouped(now.path_mtus),
+                count(|s| s.pmtu_ignored)
+            ),
+        ),
+        ("slow path", format!("{} times entered", count(|s| s.slow_path))),
+        (
             "fragments",
             format!(
                 "{} datagrams waiting, {} put together, {} packets cut",

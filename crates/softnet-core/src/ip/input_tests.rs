@@ -4,6 +4,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 
 use super::*;
+use crate::fold::FoldKey;
 use crate::ip::adjacency::Adjacency;
 use crate::ip::{Fib, Prefix, checksum, header};
 use crate::skb::{CacheSizes, HEADROOM, HeapMemory, Region};
@@ -24,7 +25,7 @@ struct Bench {
 /// 10/8 goes out of device 1 by way of NEXT (MTU 100), 10.9/16 is connected there, 10.8.0.1 is ours.
 fn bench() -> Bench {
     let region = Region::new(Box::new(HeapMemory::new(Region::bytes(256, 256))), 256, 256).unwrap();
-    let mut tables = Tables::empty();
+    let mut tables = Tables::new(FoldKey::new([1, 2]));
     let gateway = Adjacency::gateway(1, 100, Ipv4Addr::new(10, 0, 0, 1)).resolved(OUT, NEXT);
     let v4 = Arc::make_mut(&mut tables.v4);
     v4.next_hops.extend([

@@ -34,6 +34,7 @@ use super::source::RpFilter;
 use super::v6::icmp::Icmp6Error;
 use super::{ETH_LEN, Family, MacAddr, Prefix, Prefix6, is_group};
 use crate::SoftnetData;
+use crate::fold::FoldKey;
 use crate::siphash::SipKey;
 use crate::skb::{DropReason, Flags, Skb, SkbList};
 use crate::sock::{Flow, SocketError, error};
@@ -158,13 +159,14 @@ impl SlowPath {
     pub fn new(params: NeighParams, secret: [u64; 2]) -> Self {
         let key = SipKey::new(secret);
         // Each user has a key of its own.
-        let key_of = |user: u64| SipKey::new([key.hash(&[user, 0]), key.hash(&[user, 1])]);
+        let words_of = |user: u64| [key.hash(&[user, 0]), key.hash(&[user, 1])];
+        let key_of = |user: u64| SipKey::new(words_of(user));
         SlowPath {
             neigh: NeighTable::new(params, key.hash(&[0])),
             frags: Reassembly::new(FragParams::default(), key_of(1)),
             idents: Idents::new(key_of(2)),
             cut: 0,
-            pmtu: PmtuCache::new(PmtuParams::default(), key_of(3)),
+            pmtu: PmtuCache::new(PmtuParams::default(), FoldKey::new(words_of(3))),
             limit: IcmpLimit::new(IcmpParams::default(), key_of(4)),
             option_policy: OptionPolicy::default(),
             midnight: None,
@@ -211,7 +213,7 @@ impl SlowPath {
         self.neigh.held() + self.frags.held()
     }
 
-    /// Path MTUs, for senders.
+    /// Path MTUs, of which senders have [a view](PmtuCache::paths) of their own.
     pub fn pmtu(&mut self) -> &mut PmtuCache {
         &mut self.pmtu
     }
@@ -225,7 +227,8 @@ impl SlowPath {
     /// When [`poll`](Self::poll) is to be called next.
     pub fn next_deadline(&self) -> Option<u64> {
         let (neigh, frags) = (self.neigh.next_deadline(), self.frags.next_deadline());
-        [neigh, frags, self.announcements.next_deadline()].into_iter().flatten().min()
+        let others = [self.announcements.next_deadline(), self.pmtu.next_deadline()];
+        [neigh, frags].into_iter().chain(others).flatten().min()
     }
 
     /// Processes one packet of the fast path's exceptions.
@@ -261,10 +264,11 @@ impl SlowPath {
         self.act(ctx, view, out);
     }
 
-    /// Does what is due: neighbour timers, fragments that are late.
+    /// Does what is due: neighbour timers, fragments that are late, path MTUs that have expired.
     pub fn poll(&mut self, ctx: &mut SoftnetData, view: View<'_>, out: &mut Outbox) {
         self.expire_fragments(ctx, view, out);
         self.announce_again(ctx, view, out);
+        self.pmtu.poll(view.now);
         self.neigh.poll(view.now, &mut self.actions);
         self.act(ctx, view, out);
     }

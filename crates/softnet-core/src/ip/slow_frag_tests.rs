@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::ip::fragment::{Addresses, Datagram};
+use crate::sock::key::addr_of;
 
 /// A frame of the client to `dst`, cut to fit `mtu`.
 fn cut(whole: &[u8], mtu: usize) -> Vec<Vec<u8>> {
@@ -68,7 +69,7 @@ fn an_echo_of_any_size_comes_back() {
     }
     assert_eq!((world.slow.held(), world.slow.fragments().reassembled()), (0, 5));
     // What is known of the way back counts.
-    assert!(world.slow.pmtu().update(world.now, CLIENT.into(), (1500, 1500), 1000).is_some());
+    assert!(world.slow.pmtu().update(world.now, addr_of(CLIENT.into()), (1500, 1500), 1000));
     let sent = world.input(0, &cut(&ping(2000), 1500));
     assert!(sent.len() == 3 && sent.iter().all(|(_, frame)| frame.len() <= ETH_LEN + 1000));
     assert_eq!(checksum::sum(&join(&sent).0), 0xffff);
@@ -280,7 +281,7 @@ fn a_senders_datagram_is_cut_for_its_path() {
     // One packet as long as it fits; what is known of the path counts.
     assert_eq!(send(&mut world, SERVER, 580, true).unwrap().len(), 1);
     assert_eq!(send(&mut world, SERVER, 581, true), Err(DropReason::PktTooBig));
-    assert!(world.slow.pmtu().update(world.now, SERVER.into(), (600, 600), 560).is_some());
+    assert!(world.slow.pmtu().update(world.now, addr_of(SERVER.into()), (600, 600), 560));
     assert_eq!(send(&mut world, SERVER, 541, true), Err(DropReason::PktTooBig));
     assert_eq!(send(&mut world, SERVER, 541, false).unwrap().len(), 2);
     for nowhere in [Ipv4Addr::new(172, 16, 0, 1), Ipv4Addr::new(10, 66, 0, 1), OWN[0]] {

@@ -7,6 +7,7 @@
 use std::sync::Arc;
 
 use super::*;
+use crate::fold::FoldKey;
 use crate::ip::adjacency::host_key;
 use crate::ip::arp::{ArpPacket, BROADCAST};
 use crate::ip::input::{Exceptions, Ingress, TxBatches, ip_input};
@@ -55,7 +56,7 @@ impl World {
 
     pub(super) fn with_frames(frames: u32) -> Self {
         let memory = Box::new(HeapMemory::new(Region::bytes(frames, frames)));
-        let mut tables = Tables::empty();
+        let mut tables = Tables::new(FoldKey::new([1, 2]));
         let routes = [
             ("10.0.0.0/24", Adjacency::connected(0, MTUS[0])),
             ("10.1.0.0/24", Adjacency::connected(1, MTUS[1])),

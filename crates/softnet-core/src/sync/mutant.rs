@@ -109,6 +109,10 @@ pub(crate) enum Mutant {
     GenerationNotChecked,
     /// A look-up that found nothing does not look whether the table was changed meanwhile.
     VersionNotChecked,
+    /// Senders are told that a path takes less without ordering before where it is.
+    PathRelaxed,
+    /// Senders are told that a path takes less before it is in the set.
+    PathLate,
     /// A thread that found the ready queue empty is counted as idle in a second critical section.
     IdleCountedLate,
     /// Whether somebody is idle is looked at before the element is in the ready queue.

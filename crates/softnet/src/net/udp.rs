@@ -15,6 +15,7 @@ use softnet_core::sync::Ordering;
 
 use super::Handle;
 use super::groups;
+use super::msg::MsgHdr;
 use super::options::{Options, errno, of_bind, of_socket, packets, set_timeout, timeout};
 use super::recv::RecvBatch;
 use super::route::{default_device, find, is_own};
@@ -186,7 +187,7 @@ impl UdpSocket {
             let Some(inbox) = rx.as_mut() else { return Err(Errno::BADF) };
             let broadcast = options.broadcast.load(Ordering::Relaxed);
             let peer = ends.complete(peer)?;
-            let way = find(thread.tables.load(), &peer, ends, broadcast)?;
+            let way = find(thread.tables.load(), &peer, ends, ends.source(), broadcast)?;
             // One that is bound to a group receives what is sent there, and sends from an address of ours.
             let local = if is_group(ends.local) { ends.local } else { way.src };
             let generation =
@@ -217,7 +218,7 @@ impl UdpSocket {
 
     /// The address and port that datagrams to `addr` go to, if they may. The address of nobody stands for this host.
     #[inline]
-    fn destination(&self, addr: SocketAddr) -> io::Result<To> {
+    pub(super) fn destination(&self, addr: SocketAddr) -> io::Result<To> {
         let ip = addr.ip();
         let v4 = unmapped(addr_of(ip)).is_some() || addr.is_ipv4();
         let ip = match self.0.v4 {
@@ -235,21 +236,21 @@ impl UdpSocket {
     pub fn send_to(&self, payload: &[u8], addr: impl ToSocketAddrs) -> io::Result<usize> {
         let addr = addr.to_socket_addrs()?.next().ok_or_else(|| errno(Errno::INVAL))?;
         let to = self.destination(addr)?;
-        self.send_messages(std::iter::once((payload, Some(to)))).map(|_| payload.len())
+        self.send_messages(std::iter::once((payload, Some(to), ANY))).map(|_| payload.len())
     }
 
     /// Sends a datagram to the peer. Returns its length.
     pub fn send(&self, payload: &[u8]) -> io::Result<usize> {
-        self.send_messages(std::iter::once((payload, None))).map(|_| payload.len())
+        self.send_messages(std::iter::once((payload, None, ANY))).map(|_| payload.len())
     }
 
-    /// Sends datagrams, each to its address or (`None`) to the peer, as `sendmmsg` does: the headers once each, the TX queue
-    /// once for all. Returns how many were taken; an error only if the first was not.
-    pub fn send_batch(&self, messages: &[(&[u8], Option<SocketAddr>)]) -> io::Result<usize> {
+    /// Sends datagrams, each to its address or (`None`) to the peer, or as a [`MsgHdr`] says, as `sendmmsg` does: the headers once
+    /// each, the TX queue once for all. Returns how many were taken; an error only if the first was not.
+    pub fn send_batch<M: Into<MsgHdr> + Copy>(&self, messages: &[(&[u8], M)]) -> io::Result<usize> {
         let mut wrong = None;
-        let checked = messages.iter().map_while(|(payload, addr)| {
-            let to = addr.map(|addr| self.destination(addr)).transpose();
-            to.map_err(|error| wrong = Some(error)).ok().map(|to| (*payload, to))
+        let checked = messages.iter().map_while(|(payload, to)| {
+            let ways = self.ways((*to).into());
+            ways.map_err(|error| wrong = Some(error)).ok().map(|(to, from)| (*payload, to, from))
         });
         let sent = self.send_messages(checked)?;
         match wrong {
@@ -258,7 +259,10 @@ impl UdpSocket {
         }
     }
 
-    fn send_messages<'a>(&self, messages: impl Iterator<Item = (&'a [u8], Option<To>)>) -> io::Result<usize> {
+    pub(super) fn send_messages<'a>(
+        &self,
+        messages: impl Iterator<Item = (&'a [u8], Option<To>, Addr)>,
+    ) -> io::Result<usize> {
         let Inner { shared, options, tx, slot, .. } = &*self.0;
         self.check()?;
         let (slot, wait) = (slot.index(), wait_of(shared, options));
@@ -276,13 +280,13 @@ impl UdpSocket {
         out: &mut Outgoing,
         sender: &mut LocalSender,
         payload: &[u8],
-        to: Option<SocketAddr>,
+        to: MsgHdr,
     ) -> io::Result<()> {
         let Inner { shared, options, tx, slot, .. } = &*self.0;
-        let to = to.map(|to| self.destination(to)).transpose()?;
+        let ways = self.ways(to)?;
         self.check()?;
         let sending = Sending { shared, options, wait: None, slot: slot.index(), out, sender };
-        with(shared, |thread| sending.one_more(thread, &lock(tx).ends, payload, to)).map_err(errno)
+        with(shared, |thread| sending.one_more(thread, &lock(tx).ends, payload, ways)).map_err(errno)
     }
 
     /// The error that waits, or that the stack has stopped.
@@ -337,7 +341,10 @@ impl UdpSocket {
     }
 
     /// Runs `take` on the inbox until that finds something; waits in between, if the socket blocks.
-    fn receive<R>(&self, mut take: impl FnMut(&mut AppThread, &mut Inbox) -> Option<R>) -> io::Result<R> {
+    pub(super) fn receive<R>(
+        &self,
+        mut take: impl FnMut(&mut AppThread, &mut Inbox) -> Option<R>,
+    ) -> io::Result<R> {
         let Inner { shared, rx, options, .. } = &*self.0;
         let mut until = None;
         loop {
@@ -564,7 +571,7 @@ fn group4(group: &Ipv4Addr) -> io::Result<Addr> {
 }
 
 /// Copies a datagram to `buffer`: how many bytes that was, and who sent it.
-fn copy(datagram: &Datagram, buffer: &mut [u8]) -> (usize, (Addr, u16)) {
+pub(super) fn copy(datagram: &Datagram, buffer: &mut [u8]) -> (usize, (Addr, u16)) {
     (datagram.copy_to(buffer), (datagram.flow().remote, datagram.flow().rport))
 }
 

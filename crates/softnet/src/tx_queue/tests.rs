@@ -4,6 +4,8 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
 
 use rustix::process::Signal;
+use softnet_core::ip::neigh::NeighParams;
+use softnet_core::ip::slow::SlowPath;
 use softnet_core::skb::{CacheSizes, HEADROOM, HeapMemory};
 
 use super::*;
@@ -47,7 +49,8 @@ fn queue(breaks: bool) -> (Arc<NetdevQueue>, SoftnetData) {
     let region = Region::new(memory, 64, 64).unwrap();
     let thread = PollThread::new("t".into(), Context::Softirq, None, 0);
     let worker = Arc::new(WorkerShared::new(thread).unwrap());
-    let told = SocketTable::new(&region, 1, Arc::default()).told;
+    let mut slow = SlowPath::new(NeighParams::default(), [1, 2]);
+    let told = SocketTable::new(&region, 1, Arc::default(), slow.pmtu().paths().clone()).told;
     let params = QueueParams { dev: 0, qdisc_max_burst: 8, worker, told };
     let queue = NetdevQueue::new(&region, None, Box::new(Broken(breaks)), params);
     (Arc::new(queue), SoftnetData::new(region, CacheSizes::default()))

@@ -147,18 +147,15 @@ impl SlowPath {
         true
     }
 
-    /// What an error said of a datagram that a socket did send: later ones to its destination are cut, or made shorter. If
-    /// that was news: until when, in ns.
-    pub fn too_big(&mut self, view: View<'_>, report: &TooBig) -> Option<u64> {
-        let (dst, dev) = match unmapped(report.flow.remote) {
-            Some(dst) => (Ipv4Addr::from(dst).into(), view.tables.v4.route(dst.into()).dev),
-            None => {
-                let dst = Ipv6Addr::from_bits(report.flow.remote);
-                let on_link = device(report.flow.remote);
-                (dst.into(), on_link.unwrap_or_else(|| view.tables.v6.route(dst).dev))
-            }
+    /// What an error said of a datagram that a socket may well have sent: later ones to its destination are cut, or made
+    /// shorter. Whether that was news.
+    pub fn too_big(&mut self, view: View<'_>, report: &TooBig) -> bool {
+        let dst = report.flow.remote;
+        let dev = match unmapped(dst) {
+            Some(dst) => view.tables.v4.route(dst.into()).dev,
+            None => device(dst).unwrap_or_else(|| view.tables.v6.route(Ipv6Addr::from_bits(dst)).dev),
         };
-        let iface = view.iface(dev)?;
+        let Some(iface) = view.iface(dev) else { return false };
         self.pmtu.update(view.now, dst, (report.len, iface.mtu), report.mtu)
     }
 
@@ -186,7 +183,7 @@ impl SlowPath {
             }
         };
         let link = view.iface(dev).filter(|_| reachable).ok_or(DropReason::IpNoRoute)?;
-        let mtu = self.pmtu.mtu(view.now, dst, link.mtu);
+        let mtu = self.pmtu.mtu(addr_of(dst), link.mtu);
         datagram.id = self.idents.next(src, dst, datagram.protocol, view.now);
         let mut skbs = emit(ctx, &datagram, mtu.into(), len, pieces)?;
         while let Some(mut skb) = skbs.pop_front() {

@@ -3,6 +3,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 
 use super::*;
+use crate::fold::FoldKey;
 use crate::ip::adjacency::{Adjacency, Tables};
 use crate::ip::input::ip_input;
 use crate::ip::v6::fib::Fib6;
@@ -29,7 +30,7 @@ fn addr(s: &str) -> Ipv6Addr {
 /// does 10/8.
 fn bench() -> Bench {
     let region = Region::new(Box::new(HeapMemory::new(Region::bytes(256, 256))), 256, 256).unwrap();
-    let mut tables = Tables::empty();
+    let mut tables = Tables::new(FoldKey::new([1, 2]));
     let gateway = Adjacency::gateway(1, 200, addr("fd00::1")).resolved(OUT, NEXT);
     let v6 = Arc::make_mut(&mut tables.v6);
     v6.next_hops.extend([

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::*;
+use crate::fold::FoldKey;
 use crate::ip::Prefix6;
 use crate::ip::adjacency::{Adjacency, Kind, Tables};
 use crate::ip::family::Family;
@@ -60,7 +61,7 @@ impl World {
 
     pub(super) fn with_frames(frames: u32) -> Self {
         let memory = Box::new(HeapMemory::new(Region::bytes(frames, frames)));
-        let mut tables = Tables::empty();
+        let mut tables = Tables::new(FoldKey::new([1, 2]));
         let routes = [
             ("2001:db8::/64", Adjacency::connected(0, MTUS[0])),
             ("2001:db8:0:1::/64", Adjacency::connected(1, MTUS[1])),
