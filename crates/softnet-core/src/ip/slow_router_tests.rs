@@ -10,7 +10,7 @@ const ROUTER_MAC: MacAddr = [2, 0, 0, 0, 0, 0xfe];
 fn redirect(sent: &(u16, Vec<u8>), original: &[u8]) -> Ipv4Addr {
     let (kind, code, _) = error(sent, original);
     assert_eq!((kind, code), (5, 1));
-    Ipv4Addr::from_octets(sent.1[ETH_LEN + 24..][..4].try_into().unwrap())
+    Ipv4Addr::from(<[u8; 4]>::try_from(&sent.1[ETH_LEN + 24..][..4]).unwrap())
 }
 
 /// The client, and the other router on its link, have answered.

@@ -321,17 +321,17 @@ impl SlowPath {
                 Ok(message) => self.neighbour_discovery(ctx, view, skb, message, src, out),
                 Err(reason) => Err((skb, reason)),
             },
-            kind if is_echo_request(kind) => match {
+            kind if is_echo_request(kind) => {
                 self.answer_as_one(view, &mut skb, (src, dst), at);
-                echo_reply(&mut skb, at)
-            } {
-                Ok(()) => {
-                    ctx.turn_around();
-                    self.output_own6(ctx, view, skb, out);
-                    Ok(())
+                match echo_reply(&mut skb, at) {
+                    Ok(()) => {
+                        ctx.turn_around();
+                        self.output_own6(ctx, view, skb, out);
+                        Ok(())
+                    }
+                    Err(reason) => Err((skb, reason)),
                 }
-                Err(reason) => Err((skb, reason)),
-            },
+            }
             _ => Err((skb, DropReason::IcmpIgnored)),
         }
     }
