@@ -242,9 +242,9 @@ pub(super) fn reply_check(request: [u8; 2], zeros: impl FnOnce() -> bool) -> u16
     let [request_type, reply_type] = [ECHO_REQUEST, ECHO_REPLY].map(|kind| u16::from(kind) << 8);
     let check = u16::from_be_bytes(request);
     if check == !request_type && zeros() {
-        // The reply is nothing but zeros. By difference (RFC 1624, equation 3) its checksum would
-        // be 0, with which a receiver's sum is 0 and not 0xffff; made anew it is what the kernel
-        // sends.
+        // The reply is nothing but zeros. By difference (RFC 1624, equation 3) its checksum would be
+        // 0, with which a receiver's sum is 0 and not 0xffff. RFC 1071's of zeros is 0xffff, with
+        // which every sum is right. (Linux 6.18 sends 0, and drops that when it is the receiver.)
         return 0xffff;
     }
     checksum::update16(check, request_type, reply_type)
