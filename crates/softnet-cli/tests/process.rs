@@ -406,6 +406,33 @@ fn a_bad_configuration_touches_nothing() {
     world.assert_forwards();
 }
 
+/// What reading a table takes ends with the reading, and of a route remains what its look-up needs and what shows it.
+#[test]
+fn routes_take_little_more_memory_than_their_tables() {
+    const ROUTES: usize = 100_000;
+    let Some(world) = World::new() else { return };
+    let text = std::fs::read_to_string(world.config("none.toml", "")).unwrap();
+    let route = |i: usize| {
+        let net = Ipv4Addr::from_bits(0x1400_0000 + ((i as u32) << 8));
+        format!("\n[[route]]\nto = \"{net}/24\"\nvia = \"10.0.0.{}\"\n", 2 + i % 200)
+    };
+    std::fs::write(world.path("many.toml"), text + &(0..ROUTES).map(route).collect::<String>()).unwrap();
+    let [none, many] = ["none.toml", "many.toml"].map(|name| {
+        let process = world.running(world.path(name).to_str().unwrap());
+        let status = std::fs::read_to_string(format!("/proc/{}/status", process.pid())).unwrap();
+        let of = |name: &str| -> usize {
+            let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+            line.trim_start_matches(':').trim().strip_suffix(" kB").unwrap().parse::<usize>().unwrap() << 10
+        };
+        let fib = world.show("stats")["fib_bytes"].as_u64().unwrap() as usize;
+        (of("VmHWM"), of("RssAnon"), fib)
+    });
+    let (peak, resident, fib) = (many.0 - none.0, many.1.saturating_sub(none.1), many.2 - none.2);
+    let shown = format!("{ROUTES} routes: peak {peak}, resident {resident}, in the FIB {fib}");
+    assert!(resident < fib + 24 * ROUTES + (2 << 20), "{shown}");
+    assert!(peak < fib + 150 * ROUTES + (4 << 20), "{shown}");
+}
+
 #[test]
 fn the_interface_of_the_default_route_is_refused() {
     let Some(world) = World::new() else { return };

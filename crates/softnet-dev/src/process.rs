@@ -1,5 +1,5 @@
-//! What a program asks of the kernel about processes: to be told of signals through a descriptor, and who is at the
-//! other end of a socket.
+//! What a program asks of the system about processes: to be told of signals through a descriptor, who is at the other
+//! end of a socket, and to take back memory that is free.
 //!
 //! [`Signals`] is for `main`: it must be made before other threads are, because they inherit which signals are
 //! blocked, and a thread that does not block one may be killed by it.
@@ -71,6 +71,16 @@ pub fn peer_pid(stream: &UnixStream) -> Option<u32> {
         )
     };
     u32::try_from(peer.pid).ok().filter(|&pid| error == 0 && pid != 0)
+}
+
+/// Gives memory that was freed back to the kernel. The allocator of glibc keeps what it expects to need again, which may
+/// be all that was needed once, at the start; other allocators have ways of their own.
+pub fn trim_heap() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: it takes the allocator's own locks, and touches only memory that is free.
+    unsafe {
+        libc::malloc_trim(0);
+    }
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ use crate::control::{Handler, Request, Set, SetFilter, SetKnobs, SetQdisc, Targe
 use crate::filter;
 use crate::net::Groups;
 use crate::netdev::Netdev;
-use crate::routes::Route;
+use crate::routes::{Rib, Route};
 use crate::set::{Change, Commander};
 use crate::shared::{Shared, lock};
 use crate::show::{
@@ -33,13 +33,13 @@ mod sockets;
 pub struct View {
     shared: Arc<Shared>,
     config: Arc<Config>,
-    routes: Vec<Route>,
+    routes: Rib,
     commander: Commander,
 }
 
 impl View {
     /// On `shared`, which was made from `config`, with `routes` in its FIB. Changes go by `commander`.
-    pub fn new(shared: Arc<Shared>, config: Arc<Config>, routes: Vec<Route>, commander: Commander) -> Self {
+    pub fn new(shared: Arc<Shared>, config: Arc<Config>, routes: Rib, commander: Commander) -> Self {
         View { shared, config, routes, commander }
     }
 
@@ -215,11 +215,11 @@ impl View {
 
     /// The routes.
     pub fn routes(&self) -> Vec<RouteRow> {
-        let row = |route: &Route| {
-            let is_sent = matches!(route.kind, Kind::Resolve | Kind::Connected | Kind::Rewrite);
+        let row = |Route { prefix, hop }: Route| {
+            let is_sent = matches!(hop.kind, Kind::Resolve | Kind::Connected | Kind::Rewrite);
             RouteRow {
-                prefix: route.prefix.to_string(),
-                kind: match route.kind {
+                prefix: prefix.to_string(),
+                kind: match hop.kind {
                     Kind::Resolve | Kind::Rewrite => "via",
                     Kind::Connected => "connected",
                     Kind::Local => "local",
@@ -228,8 +228,8 @@ impl View {
                     Kind::Unreachable | Kind::NoRoute => "unreachable",
                 }
                 .into(),
-                via: route.gateway,
-                dev: is_sent.then(|| self.dev_name(route.dev)),
+                via: hop.gateway,
+                dev: is_sent.then(|| self.dev_name(hop.dev)),
             }
         };
         self.routes.iter().map(row).collect()

@@ -10,6 +10,7 @@ use softnet_core::ip::slow::SlowPath;
 use softnet_core::skb::{Region, RegionMemory};
 use softnet_core::sync::{AtomicBool, Ordering};
 use softnet_dev::memfd::MemfdMemory;
+use softnet_dev::process::trim_heap;
 
 use crate::app::Filter;
 use crate::config::{Config, ConfigErrors, available_cpus};
@@ -78,13 +79,17 @@ impl Assembly {
     /// Makes packet memory, tables and workers, and opens the devices by what `opener` makes of the region. `patches`:
     /// pairs of device indices; what the first receives leaves by the second, unrouted.
     pub fn new<O: Opener + 'static>(
-        config: Config,
+        mut config: Config,
         patches: Vec<(u16, u16)>,
         opener: impl FnOnce(&Arc<Region>) -> Result<O, String>,
     ) -> Result<Self, StartError> {
         // Whatever CPUs the calling thread is pinned to now: workers pin themselves.
         let cpus: Vec<u32> = (0..CpuSet::MAX_CPU as u32).collect();
         config.check(&cpus)?;
+        let routes = routes::routes(&config);
+        // From here on they are in the tables alone, and in what these are built from.
+        config.routes = Vec::new();
+        let tables = routes::compile(&routes)?;
         let stack = &config.stack;
         // A head per frame: an skb always has one frame, and frames in rings need none.
         let bytes = Region::bytes(stack.frames, stack.frames);
@@ -109,8 +114,6 @@ impl Assembly {
             };
             workers.push(Arc::new(WorkerShared::new(thread).map_err(system("worker"))?));
         }
-        let routes = routes::routes(&config);
-        let tables = routes::compile(&routes)?;
         // Packets that wait for neighbours must not take the memory that the answers need.
         let defaults = NeighParams::default();
         let unres_total = defaults.unres_total.min(stack.frames as usize / 8);
@@ -132,6 +135,8 @@ impl Assembly {
         if let Some(housekeeper) = &mut assembly.housekeeper {
             housekeeper.open_all().map_err(StartError::Device)?;
         }
+        // What reading a large configuration and building its tables took.
+        trim_heap();
         Ok(assembly)
     }
 

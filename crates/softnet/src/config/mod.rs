@@ -28,11 +28,15 @@ mod check;
 mod errors;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
+mod load;
 mod read;
+mod sections;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
 mod tests_ipv6;
+#[cfg(test)]
+mod tests_load;
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -50,6 +54,7 @@ pub use errors::{At, ConfigErrors, Problem};
 
 use crate::context::Context;
 use crate::netdev::Knobs;
+use sections::Source;
 
 /// Everything a stack is started from.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -408,21 +413,19 @@ pub fn format_mac(mac: [u8; 6]) -> String {
 }
 
 impl Config {
-    /// Reads and checks a file. Errors name file, line, column, key and what was expected, all of them at once.
-    /// Touches nothing but the file.
+    /// Reads and checks a file. Errors name file, line, column, key and what was expected, all of them at once (the first
+    /// thousand). Touches nothing but the file, which is read in pieces and never held as a whole.
     pub fn load(path: &Path) -> Result<Config, ConfigErrors> {
         let file = path.display().to_string();
-        let text = std::fs::read_to_string(path).map_err(|error| ConfigErrors::unreadable(&file, &error))?;
-        Config::parse(&text, &file, &available_cpus())
+        match Source::open(path) {
+            Ok(source) => load::config(source, &file, &available_cpus()),
+            Err(error) => Err(ConfigErrors::unreadable(&file, error)),
+        }
     }
 
     /// Reads and checks TOML. `file` is what errors call it; `cpus` are those that workers may run on.
     pub fn parse(text: &str, file: &str, cpus: &[u32]) -> Result<Config, ConfigErrors> {
-        let read = read::read(text);
-        let mut found = read.found;
-        check::check(&read.config, cpus, read.devices_complete, &mut found);
-        ConfigErrors::collect(found, Some((file, text, &read.spans)))?;
-        Ok(read.config)
+        load::config(Source::Text(text), file, cpus)
     }
 
     /// Checks a configuration built in code. `cpus` are those that workers may run on, usually
@@ -430,7 +433,7 @@ impl Config {
     pub fn check(&self, cpus: &[u32]) -> Result<(), ConfigErrors> {
         let mut found = Vec::new();
         check::check(self, cpus, true, &mut found);
-        ConfigErrors::collect(found, None)
+        ConfigErrors::in_code(found)
     }
 }
 
