@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use softnet::config::Config;
-use softnet_dev::process::Signals;
+use softnet_dev::process::{Signals, ignore_signals};
 
 use crate::Failure;
 use crate::instance::{self, Instance};
@@ -46,6 +46,8 @@ Of an interface, softnet takes IPv4 frames to its MAC address (except for IP add
 
 Needs root, or CAP_NET_ADMIN, CAP_BPF, CAP_NET_RAW and CAP_IPC_LOCK. While it runs, `softnet show` looks inside.
 
+SIGINT and SIGTERM end it; SIGHUP, SIGUSR1 and SIGUSR2 are ignored, and the configuration is read at the start only.
+
 Exit codes: 0 stopped by a signal, 1 failed, 2 the configuration is wrong (every error is listed)."#;
 
 /// Runs the command.
@@ -71,6 +73,7 @@ pub(crate) fn run(args: &Run) -> Result<(), Failure> {
     if args.check {
         return print(&format!("{}: ok: {summary}\n", args.config.display()));
     }
+    ignore_signals();
     // Before any other thread is made: they inherit that the signals are blocked.
     let signals = Signals::new().map_err(|error| Failure::of("waiting for signals", error))?;
     let path = config.stack.socket_path();

@@ -226,6 +226,48 @@ fn it_runs_is_asked_and_stops() {
     }
 }
 
+/// None of them asks it to end, and what it has to give back would stay.
+#[test]
+fn signals_that_mean_nothing_are_ignored() {
+    let Some(world) = World::new() else { return };
+    let mut process = world.running(&world.config("r.toml", ""));
+    for signal in [Signal::HUP, Signal::USR1, Signal::USR2, Signal::PIPE] {
+        process.signal(signal);
+    }
+    world.assert_forwards();
+    assert_eq!(world.show("stats")["pid"], process.pid());
+    process.signal(Signal::TERM);
+    assert_eq!((process.end().code(), process.errors()), (Some(0), String::new()));
+    assert!(!world.socket().exists());
+}
+
+/// An interface is there but can't be taken, and is tried again whenever something happens to it, and every second.
+#[test]
+fn what_stays_as_it_is_is_told_once() {
+    let Some(world) = World::new() else { return };
+    let mut process = world.running(&world.config("r.toml", ""));
+    let set = |mtu: u32| {
+        world.middle.run(|| Netlink::new().unwrap().set_mtu("s0", mtu).unwrap()).unwrap();
+    };
+    let link = |expected: &str| until(expected, || world.show("dev")[0]["link"] == expected);
+    // Longer than a frame of packet memory.
+    set(9000);
+    link("gone");
+    let down_and_up = || {
+        let mut netlink = Netlink::new().unwrap();
+        netlink.set_down("s0").unwrap();
+        netlink.set_up("s0").unwrap();
+    };
+    (0..5).for_each(|_| world.middle.run(down_and_up).unwrap());
+    set(1500);
+    link("up");
+    process.signal(Signal::TERM);
+    assert_eq!(process.end().code(), Some(0));
+    let errors = process.errors();
+    assert_eq!(errors.matches("s0 is there but can't be taken yet: ").count(), 1, "{errors}");
+    assert!(errors.ends_with("softnet: s0 is back\n"), "{errors}");
+}
+
 /// Each context in turn, by the command, with the threads that belong to it.
 #[test]
 fn contexts_are_set_while_it_runs() {

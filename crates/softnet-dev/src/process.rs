@@ -56,6 +56,15 @@ impl AsFd for Signals {
     }
 }
 
+/// From now on this process ignores SIGHUP, SIGUSR1, SIGUSR2 and SIGPIPE, each of which would end it at once. For a
+/// daemon to which they mean nothing: none of them asks it to end, and what it has to give back would stay.
+pub fn ignore_signals() {
+    for signal in [libc::SIGHUP, libc::SIGUSR1, libc::SIGUSR2, libc::SIGPIPE] {
+        // SAFETY: SIG_IGN runs no code of ours, and all of them may be ignored.
+        unsafe { libc::signal(signal, libc::SIG_IGN) };
+    }
+}
+
 /// The process at the other end of a connected Unix socket, if this PID namespace knows it.
 pub fn peer_pid(stream: &UnixStream) -> Option<u32> {
     let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
