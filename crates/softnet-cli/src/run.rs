@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use softnet::config::Config;
+use softnet_dev::netlink::Netlink;
 use softnet_dev::process::{Signals, ignore_signals};
 
 use crate::Failure;
@@ -71,6 +72,9 @@ pub(crate) fn run(args: &Run) -> Result<(), Failure> {
     .map(|(n, what)| format!("{n} {what}{}", if n == 1 { "" } else { "s" }))
     .join(", ");
     if args.check {
+        // As it is here and now; the device's own is looked at when it is opened.
+        let mtu = |name: &str| Netlink::new().ok()?.link(name).ok()?.map(|link| link.mtu);
+        config.warnings(mtu).iter().for_each(|warning| eprintln!("warning: {warning}"));
         return print(&format!("{}: ok: {summary}\n", args.config.display()));
     }
     ignore_signals();

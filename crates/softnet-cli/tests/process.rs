@@ -325,7 +325,11 @@ fn disciplines_are_changed_while_it_runs() {
     };
     assert!(row("s1")["packets"].as_u64().unwrap() > 0 && row("s1")["tx"]["owned"].as_u64().unwrap() > 0);
     // So little that no frame fits: nothing passes, and it is told.
-    assert_eq!(qdisc("replace dev s1 root tbf rate 10mbit burst 10b latency 1ms").0, 0);
+    let (code, _, warning) = qdisc("replace dev s1 root tbf rate 10mbit burst 10b latency 1ms");
+    let expected = "warning: s1: tbf: burst 10b is less than the longest frame, 1514 bytes with an MTU of 1500: longer \
+                    frames than that are dropped\n";
+    assert_eq!((code, &warning[..]), (0, expected));
+    assert_eq!(format!("warning: s1: {}\n", row("s1")["warning"].as_str().unwrap()), expected);
     let client = world.hosts[0].run(|| UdpSocket::bind((host(0), 0)).unwrap()).unwrap();
     until("a drop", || {
         let _ = client.send_to(b"too long", (host(1), 7));
@@ -357,6 +361,24 @@ fn disciplines_are_changed_while_it_runs() {
     assert!(code == 1 && err.ends_with("mq is for devices, not for one of their TX queues\n"), "{err}");
     let (code, _, err) = qdisc("add dev s1 parent :2 pfifo");
     assert!(code == 1 && err.ends_with("no TX queue 1 (:2); there are 1, expected :1 to :1\n"), "{err}");
+}
+
+/// With the MTU that the device has: at a check, and when it is opened.
+#[test]
+fn a_burst_below_the_longest_frame_is_warned_of() {
+    let Some(world) = World::new() else { return };
+    world.middle.run(|| Netlink::new().unwrap().set_mtu("s0", 1600).unwrap()).unwrap();
+    let config = world.config("r.toml", "qdisc = \"tbf rate 10mbit burst 1600b latency 50ms\"");
+    let warning = "s0: tbf: burst 1600b is less than the longest frame, 1614 bytes with an MTU of 1600: ";
+    let mut check = world.middle.run(|| Process::start(&["run", "--check", &config])).unwrap();
+    assert_eq!(check.end().code(), Some(0));
+    let errors = check.errors();
+    assert!(errors.starts_with(&format!("warning: {warning}")), "{errors}");
+    let mut process = world.running(&config);
+    process.signal(Signal::TERM);
+    process.end();
+    let errors = process.errors();
+    assert!(errors.starts_with(&format!("softnet: {warning}")), "{errors}");
 }
 
 /// What came in by `s0` goes round and round, until the filter is gone.

@@ -161,6 +161,9 @@ impl Housekeeper {
         if let Some(warning) = napis.first().and_then(|instance| instance.napi.mitigation.warning()) {
             note(format_args!("{}: {warning}", device.name));
         }
+        if let Some(warning) = layout.warning(&params) {
+            note(format_args!("{}: {warning}", device.name));
+        }
         let homes = self.homes(dev, &napis);
         let mut queues = Vec::with_capacity(tx.len());
         for (number, (queue, qdisc)) in tx.into_iter().zip(qdiscs).enumerate() {

@@ -45,7 +45,7 @@ use std::str::FromStr;
 
 use softnet_core::ip::v6::addr::link_local;
 use softnet_core::ip::{Address, Family, IpPrefix, Prefix, Prefix6, PrefixError};
-use softnet_core::qdisc::Spec;
+use softnet_core::qdisc::{DevParams, Spec};
 use softnet_core::skb::CacheSizes;
 use softnet_core::steer::{MAX_CPUS, XpsError, XpsMaps};
 use softnet_dev::sched::Policy;
@@ -426,6 +426,18 @@ impl Config {
     /// Reads and checks TOML. `file` is what errors call it; `cpus` are those that workers may run on.
     pub fn parse(text: &str, file: &str, cpus: &[u32]) -> Result<Config, ConfigErrors> {
         load::config(Source::Text(text), file, cpus)
+    }
+
+    /// What it has that is hardly meant, though it is allowed. `mtu` says that of a device, if it is known; else that of
+    /// Ethernet is taken.
+    pub fn warnings(&self, mtu: impl Fn(&str) -> Option<u32>) -> Vec<String> {
+        let of = |device: &DeviceConfig| {
+            let mtu = mtu(&device.name).unwrap_or(1500);
+            let dev = DevParams { mtu, tx_queue_len: device.tx_queue_len };
+            let warning = device.qdisc.as_ref().unwrap_or(&self.stack.default_qdisc).warning(&dev)?;
+            Some(format!("{}: {warning}", device.name))
+        };
+        self.devices.iter().filter_map(of).collect()
     }
 
     /// Checks a configuration built in code. `cpus` are those that workers may run on, usually

@@ -107,6 +107,23 @@ fn a_configuration_without_a_device_is_refused() {
     assert!(Config::default().check(&[0]).is_err());
 }
 
+/// With the MTU of the device if it is known, else with that of Ethernet.
+#[test]
+fn a_discipline_that_drops_the_longest_frames_is_warned_of() {
+    let tbf = |burst: u32| {
+        let text = format!("{DEVICE}qdisc = \"tbf rate 10mbit burst {burst}b latency 50ms\"");
+        parse(&text).unwrap()
+    };
+    let warning = "eth1: tbf: burst 1513b is less than the longest frame, 1514 bytes with an MTU of 1500: longer frames than \
+                   that are dropped";
+    assert_eq!(tbf(1513).warnings(|_| None), [warning]);
+    assert_eq!(tbf(1514).warnings(|_| None), [""; 0]);
+    assert_eq!(tbf(1513).warnings(|name| (name == "eth1").then_some(1499)), [""; 0]);
+    assert_eq!(tbf(1514).warnings(|_| Some(1501)).len(), 1);
+    let default = parse(&format!("{DEVICE}[stack]\ndefault_qdisc = \"bfifo limit 1000\"")).unwrap();
+    assert!(default.warnings(|_| None)[0].starts_with("eth1: bfifo: limit 1000b is less than"));
+}
+
 #[test]
 fn what_has_no_end_is_refused() {
     let dir = tempfile::tempdir().unwrap();
