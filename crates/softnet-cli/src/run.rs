@@ -6,7 +6,7 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use softnet::config::Config;
 use softnet_dev::netlink::Netlink;
-use softnet_dev::process::{Signals, ignore_signals};
+use softnet_dev::process::{Signals, ignore_signals, return_large_memory};
 
 use crate::Failure;
 use crate::instance::{self, Instance};
@@ -53,6 +53,7 @@ Exit codes: 0 stopped by a signal, 1 failed, 2 the configuration is wrong (every
 
 /// Runs the command.
 pub(crate) fn run(args: &Run) -> Result<(), Failure> {
+    return_large_memory();
     let mut config = Config::load(&args.config).map_err(|errors| {
         let many = match errors.problems.len() {
             1 => "1 error".into(),

@@ -4,11 +4,12 @@
 //! Time-outs are there to fail instead of to hang; nothing is asserted about how long anything takes.
 
 use std::collections::BTreeSet;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader};
 use std::net::{Ipv4Addr, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{self, Receiver};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -33,7 +34,8 @@ fn until(what: &str, mut done: impl FnMut() -> bool) {
 struct Process {
     child: Child,
     lines: Receiver<String>,
-    errors: Option<JoinHandle<String>>,
+    errors: Arc<Mutex<String>>,
+    reader: Option<JoinHandle<()>>,
 }
 
 impl Process {
@@ -45,13 +47,17 @@ impl Process {
         let (tx, lines) = mpsc::channel();
         let stdout = BufReader::new(child.stdout.take().unwrap());
         std::thread::spawn(move || stdout.lines().map_while(Result::ok).all(|line| tx.send(line).is_ok()));
-        let mut stderr = child.stderr.take().unwrap();
-        let errors = std::thread::spawn(move || {
-            let mut text = String::new();
-            let _ = stderr.read_to_string(&mut text);
-            text
+        let stderr = BufReader::new(child.stderr.take().unwrap());
+        let errors = Arc::new(Mutex::new(String::new()));
+        let reader = std::thread::spawn({
+            let errors = errors.clone();
+            move || {
+                for line in stderr.lines().map_while(Result::ok) {
+                    *errors.lock().unwrap() += &(line + "\n");
+                }
+            }
         });
-        Process { child, lines, errors: Some(errors) }
+        Process { child, lines, errors, reader: Some(reader) }
     }
 
     fn pid(&self) -> u32 {
@@ -88,7 +94,13 @@ impl Process {
 
     /// All it said on standard error. It has ended.
     fn errors(&mut self) -> String {
-        self.errors.take().map(|thread| thread.join().unwrap()).unwrap_or_default()
+        self.reader.take().map(|thread| thread.join().unwrap());
+        self.said()
+    }
+
+    /// What it has said there so far.
+    fn said(&self) -> String {
+        self.errors.lock().unwrap().clone()
     }
 }
 
@@ -249,23 +261,23 @@ fn what_stays_as_it_is_is_told_once() {
     let set = |mtu: u32| {
         world.middle.run(|| Netlink::new().unwrap().set_mtu("s0", mtu).unwrap()).unwrap();
     };
-    let link = |expected: &str| until(expected, || world.show("dev")[0]["link"] == expected);
     // Longer than a frame of packet memory.
     set(9000);
-    link("gone");
+    until("the refusal", || process.said().contains("can't be taken yet"));
     let down_and_up = || {
         let mut netlink = Netlink::new().unwrap();
         netlink.set_down("s0").unwrap();
         netlink.set_up("s0").unwrap();
     };
     (0..5).for_each(|_| world.middle.run(down_and_up).unwrap());
+    // And some of those that it makes by itself.
+    std::thread::sleep(Duration::from_millis(2500));
     set(1500);
-    link("up");
+    until("s0", || process.said().contains("s0 is back"));
     process.signal(Signal::TERM);
     assert_eq!(process.end().code(), Some(0));
     let errors = process.errors();
     assert_eq!(errors.matches("s0 is there but can't be taken yet: ").count(), 1, "{errors}");
-    assert!(errors.ends_with("softnet: s0 is back\n"), "{errors}");
 }
 
 /// Each context in turn, by the command, with the threads that belong to it.
@@ -483,18 +495,27 @@ fn routes_take_little_more_memory_than_their_tables() {
     std::fs::write(world.path("many.toml"), text + &(0..ROUTES).map(route).collect::<String>()).unwrap();
     let [none, many] = ["none.toml", "many.toml"].map(|name| {
         let process = world.running(world.path(name).to_str().unwrap());
-        let status = std::fs::read_to_string(format!("/proc/{}/status", process.pid())).unwrap();
-        let of = |name: &str| -> usize {
-            let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
-            line.trim_start_matches(':').trim().strip_suffix(" kB").unwrap().parse::<usize>().unwrap() << 10
+        let memory = || {
+            let status = std::fs::read_to_string(format!("/proc/{}/status", process.pid())).unwrap();
+            ["VmHWM:", "RssAnon:"].map(|name| {
+                let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+                line.trim().strip_suffix(" kB").unwrap().parse::<usize>().unwrap() << 10
+            })
         };
+        let before = memory();
         let fib = world.show("stats")["fib_bytes"].as_u64().unwrap() as usize;
-        (of("VmHWM"), of("RssAnon"), fib)
+        assert!(world.show("route").as_array().unwrap().len() >= 6);
+        // The answer's text goes after its last byte was sent.
+        until("the memory of an answer", || memory()[1] < before[1] + (2 << 20));
+        (before, fib, memory()[0])
     });
-    let (peak, resident, fib) = (many.0 - none.0, many.1.saturating_sub(none.1), many.2 - none.2);
-    let shown = format!("{ROUTES} routes: peak {peak}, resident {resident}, in the FIB {fib}");
-    assert!(resident < fib + 24 * ROUTES + (2 << 20), "{shown}");
-    assert!(peak < fib + 150 * ROUTES + (4 << 20), "{shown}");
+    let more = |of: fn(&([usize; 2], usize, usize)) -> usize| of(&many).saturating_sub(of(&none));
+    let shown = format!("{ROUTES} routes: {none:?}, {many:?}");
+    let fib = more(|all| all.1);
+    assert!(more(|all| all.0[1]) < fib + 24 * ROUTES + (2 << 20), "resident: {shown}");
+    assert!(more(|all| all.0[0]) < fib + 150 * ROUTES + (4 << 20), "peak: {shown}");
+    // Showing them needs little more than the text that is sent.
+    assert!(more(|all| all.2) < fib + 400 * ROUTES + (4 << 20), "peak of showing: {shown}");
 }
 
 #[test]

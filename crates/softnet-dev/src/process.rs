@@ -92,6 +92,16 @@ pub fn trim_heap() {
     }
 }
 
+/// From now on pieces of memory from 256 KiB on go back to the kernel as soon as they are freed. The allocator of glibc
+/// raises that limit with each larger piece, up to 32 MiB, and keeps what is below it. For programs that seldom need much.
+pub fn return_large_memory() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: it sets a parameter of the allocator, under the allocator's own lock.
+    unsafe {
+        libc::mallopt(libc::M_MMAP_THRESHOLD, 256 << 10);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

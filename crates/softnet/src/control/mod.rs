@@ -142,6 +142,11 @@ pub enum Response {
 pub trait Handler: Send + Sync {
     /// The answer, or why there is none.
     fn request(&self, request: Request) -> Result<serde_json::Value, String>;
+
+    /// The same as text, for answers that are too large to be built as values first.
+    fn answer(&self, request: Request) -> Result<String, String> {
+        serde_json::to_string(&self.request(request)?).map_err(|error| error.to_string())
+    }
 }
 
 /// The control socket of the instance `name`.

@@ -15,6 +15,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use softnet_dev::process::trim_heap;
 
 use super::listener::Listener;
 use super::{Handler, MAX_REQUEST, Response};
@@ -29,6 +30,9 @@ const IDLE: Duration = Duration::from_secs(10);
 
 /// Bytes of answers that are not taken yet, of all clients, from which on no other answer is made.
 const MAX_PENDING: usize = 64 << 20;
+
+/// Bytes of an answer whose memory is not kept for the next.
+const LARGE: usize = 1 << 20;
 
 /// How long a client may take nothing of its answer while others get none because of that.
 const STALLED: Duration = Duration::from_secs(1);
@@ -284,21 +288,30 @@ impl Client {
     }
 
     fn answer(&mut self, handler: &dyn Handler) {
-        let response = match self.input.iter().position(|&byte| byte == b'\n') {
+        let answer = match self.input.iter().position(|&byte| byte == b'\n') {
             Some(end) if end <= MAX_REQUEST => {
                 let line: Vec<u8> = self.input.drain(..=end).collect();
                 match serde_json::from_slice(&line) {
-                    Ok(request) => handler.request(request).map_or_else(Response::Error, Response::Ok),
-                    Err(error) => Response::Error(format!("not a request: {error}")),
+                    Ok(request) => handler.answer(request),
+                    Err(error) => Err(format!("not a request: {error}")),
                 }
             }
             _ => {
                 self.last = true;
                 self.input.clear();
-                Response::Error(format!("a request takes at most {MAX_REQUEST} bytes"))
+                Err(format!("a request takes at most {MAX_REQUEST} bytes"))
             }
         };
-        self.output = line(&response);
+        self.output = match answer {
+            // As `Response::Ok` would be written, whose value this is already.
+            Ok(json) => {
+                let mut line = json.into_bytes();
+                line.splice(0..0, *b"{\"ok\":");
+                line.extend_from_slice(b"}\n");
+                line
+            }
+            Err(error) => line(&Response::Error(error)),
+        };
         self.written = 0;
     }
 
@@ -312,8 +325,12 @@ impl Client {
             }
         }
         let progress = self.written > before;
+        let was_large = self.output.len() > LARGE;
         self.output = Vec::new();
         self.written = 0;
+        if was_large {
+            trim_heap();
+        }
         Ok(progress)
     }
 }
