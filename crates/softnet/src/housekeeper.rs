@@ -49,6 +49,8 @@ pub struct Housekeeper {
     patches: Vec<(u16, u16)>,
     /// When to try again to open what is missing, in ns of the clock.
     retry_at: Option<u64>,
+    /// For each device why it could not be opened when that was last tried, which was told then.
+    refused: Vec<Option<String>>,
     contexts: Contexts,
     commands: Receiver<Command>,
     stop: Arc<AtomicBool>,
@@ -71,8 +73,20 @@ impl Housekeeper {
         let ctx = shared.context();
         let stop = Arc::new(AtomicBool::new(false));
         let contexts = Contexts::new(shared.clone(), config.stack.pool_threads());
-        let retry_at = None;
-        Ok(Housekeeper { shared, config, opener, ctx, monitor, patches, retry_at, contexts, commands, stop })
+        let (retry_at, refused) = (None, vec![None; config.devices.len()]);
+        Ok(Housekeeper {
+            shared,
+            config,
+            opener,
+            ctx,
+            monitor,
+            patches,
+            retry_at,
+            refused,
+            contexts,
+            commands,
+            stop,
+        })
     }
 
     /// Set to end [`run`](Self::run), after which the housekeeper must be woken.
@@ -147,6 +161,9 @@ impl Housekeeper {
         }
         napis.iter().for_each(|instance| self.shared.devices[usize::from(dev)].apply_deferral(instance));
         if let Some(warning) = napis.first().and_then(|instance| instance.napi.mitigation.warning()) {
+            note(format_args!("{}: {warning}", device.name));
+        }
+        if let Some(warning) = layout.warning(&params) {
             note(format_args!("{}: {warning}", device.name));
         }
         let homes = self.homes(dev, &napis);
@@ -427,9 +444,16 @@ impl Housekeeper {
                 continue;
             }
             match self.open(dev as u16) {
-                Ok(()) => note(format_args!("{} is back", device.name)),
+                Ok(()) => {
+                    self.refused[dev] = None;
+                    note(format_args!("{} is back", device.name));
+                }
                 Err(error) => {
-                    note(format_args!("{} is there but can't be taken yet: {error}", device.name));
+                    // Tried again and again, but told once.
+                    if self.refused[dev].as_ref() != Some(&error) {
+                        note(format_args!("{} is there but can't be taken yet: {error}", device.name));
+                    }
+                    self.refused[dev] = Some(error);
                     self.retry_at = Some(self.shared.clock.now() + RETRY.as_nanos() as u64);
                 }
             }

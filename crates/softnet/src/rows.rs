@@ -16,7 +16,7 @@ use crate::control::{Handler, Request, Set, SetFilter, SetKnobs, SetQdisc, Targe
 use crate::filter;
 use crate::net::Groups;
 use crate::netdev::Netdev;
-use crate::routes::Route;
+use crate::routes::{Rib, Route};
 use crate::set::{Change, Commander};
 use crate::shared::{Shared, lock};
 use crate::show::{
@@ -33,13 +33,13 @@ mod sockets;
 pub struct View {
     shared: Arc<Shared>,
     config: Arc<Config>,
-    routes: Vec<Route>,
+    routes: Rib,
     commander: Commander,
 }
 
 impl View {
     /// On `shared`, which was made from `config`, with `routes` in its FIB. Changes go by `commander`.
-    pub fn new(shared: Arc<Shared>, config: Arc<Config>, routes: Vec<Route>, commander: Commander) -> Self {
+    pub fn new(shared: Arc<Shared>, config: Arc<Config>, routes: Rib, commander: Commander) -> Self {
         View { shared, config, routes, commander }
     }
 
@@ -215,24 +215,25 @@ impl View {
 
     /// The routes.
     pub fn routes(&self) -> Vec<RouteRow> {
-        let row = |route: &Route| {
-            let is_sent = matches!(route.kind, Kind::Resolve | Kind::Connected | Kind::Rewrite);
-            RouteRow {
-                prefix: route.prefix.to_string(),
-                kind: match route.kind {
-                    Kind::Resolve | Kind::Rewrite => "via",
-                    Kind::Connected => "connected",
-                    Kind::Local => "local",
-                    Kind::Broadcast => "broadcast",
-                    Kind::Blackhole => "blackhole",
-                    Kind::Unreachable | Kind::NoRoute => "unreachable",
-                }
-                .into(),
-                via: route.gateway,
-                dev: is_sent.then(|| self.dev_name(route.dev)),
+        self.routes.iter().map(|route| self.route(&route)).collect()
+    }
+
+    fn route(&self, Route { prefix, hop }: &Route) -> RouteRow {
+        let is_sent = matches!(hop.kind, Kind::Resolve | Kind::Connected | Kind::Rewrite);
+        RouteRow {
+            prefix: prefix.to_string(),
+            kind: match hop.kind {
+                Kind::Resolve | Kind::Rewrite => "via",
+                Kind::Connected => "connected",
+                Kind::Local => "local",
+                Kind::Broadcast => "broadcast",
+                Kind::Blackhole => "blackhole",
+                Kind::Unreachable | Kind::NoRoute => "unreachable",
             }
-        };
-        self.routes.iter().map(row).collect()
+            .into(),
+            via: hop.gateway,
+            dev: is_sent.then(|| self.dev_name(hop.dev)),
+        }
     }
 
     /// Drops that happened.
@@ -358,6 +359,23 @@ impl Handler for View {
             Table::Stats => serde_json::to_value(self.stats()),
         }
         .map_err(|error| error.to_string())
+    }
+
+    fn answer(&self, request: Request) -> Result<String, String> {
+        let text = match request {
+            Request::Show(Table::Route) => serde_json::to_string(&RouteRows(self)),
+            _ => serde_json::to_string(&self.request(request)?),
+        };
+        text.map_err(|error| error.to_string())
+    }
+}
+
+/// The routes of a stack, each row made when it is written: there may be a million.
+struct RouteRows<'a>(&'a View);
+
+impl serde::Serialize for RouteRows<'_> {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.0.routes.iter().map(|route| self.0.route(&route)))
     }
 }
 

@@ -346,6 +346,9 @@ pub struct QdiscRow {
     pub drops_by_reason: BTreeMap<String, u64>,
     /// The TX queue's owner word and its ring (of TX queue 0, for another root than `mq`); none for the root `mq`.
     pub tx: Option<TxRow>,
+    /// What it does that is hardly meant: drop the device's longest frames.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub warning: Option<String>,
 }
 
 /// Who owned a TX queue, who waited for it, and what is in its ring.

@@ -11,12 +11,12 @@ use softnet_core::ip::slow::SlowPath;
 use softnet_core::skb::{Region, RegionMemory};
 use softnet_core::sync::{AtomicBool, Ordering};
 use softnet_dev::memfd::MemfdMemory;
+use softnet_dev::process::trim_heap;
 
 use crate::app::Filter;
 use crate::config::{Config, ConfigErrors, available_cpus};
 use crate::context::Context;
-use crate::control::server::BindError;
-use crate::control::{Listener, Server};
+use crate::control::{BindError, Listener, Server};
 use crate::housekeeper::Housekeeper;
 use crate::net::Handle;
 use crate::netdev::Netdev;
@@ -79,13 +79,18 @@ impl Assembly {
     /// Makes packet memory, tables and workers, and opens the devices by what `opener` makes of the region. `patches`:
     /// pairs of device indices; what the first receives leaves by the second, unrouted.
     pub fn new<O: Opener + 'static>(
-        config: Config,
+        mut config: Config,
         patches: Vec<(u16, u16)>,
         opener: impl FnOnce(&Arc<Region>) -> Result<O, String>,
     ) -> Result<Self, StartError> {
         // Whatever CPUs the calling thread is pinned to now: workers pin themselves.
         let cpus: Vec<u32> = (0..CpuSet::MAX_CPU as u32).collect();
         config.check(&cpus)?;
+        let routes = routes::routes(&config);
+        // From here on they are in the tables alone, and in what these are built from.
+        config.routes = Vec::new();
+        let secret = || std::array::from_fn(|_| RandomState::new().hash_one(std::process::id()));
+        let tables = routes::compile(&routes, FoldKey::new(secret()))?;
         let stack = &config.stack;
         // A head per frame: an skb always has one frame, and frames in rings need none.
         let bytes = Region::bytes(stack.frames, stack.frames);
@@ -110,16 +115,13 @@ impl Assembly {
             };
             workers.push(Arc::new(WorkerShared::new(thread).map_err(system("worker"))?));
         }
-        let routes = routes::routes(&config);
-        let secret = || std::array::from_fn(|_| RandomState::new().hash_one(std::process::id()));
-        let tables = routes::compile(&routes, FoldKey::new(secret()))?;
         // Packets that wait for neighbours must not take the memory that the answers need.
         let defaults = NeighParams::default();
         let unres_total = defaults.unres_total.min(stack.frames as usize / 8);
         let [gc_thresh1, gc_thresh2, gc_thresh3] = stack.gc_thresh.map(|n| n as usize);
         let neigh = NeighParams { unres_total, gc_thresh1, gc_thresh2, gc_thresh3, ..defaults };
         let mut slow = SlowPath::new(neigh, secret());
-        slow.set_gateways(routes::gateways(&routes));
+        slow.set_gateways(routes.gateways());
         slow.configure(stack.icmp.clone(), stack.ip_options);
         let opener = opener(&region).map_err(StartError::Device)?;
         let shared = Shared::new(region, stack, devices, workers, tables, slow);
@@ -137,6 +139,8 @@ impl Assembly {
         if let Some(housekeeper) = &mut assembly.housekeeper {
             housekeeper.open_all().map_err(StartError::Device)?;
         }
+        // What reading a large configuration and building its tables took.
+        trim_heap();
         Ok(assembly)
     }
 

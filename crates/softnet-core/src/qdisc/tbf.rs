@@ -68,6 +68,13 @@ impl TbfSpec {
         mistake.map_or(Ok(()), |(_, what)| Err(SpecError::Tbf(what)))
     }
 
+    /// Bytes of the longest frame that can pass, and which parameter has it so.
+    pub(super) fn longest(&self) -> (&'static str, u32) {
+        let peak = self.peak.map(|peak| ("mtu", peak.mtu.0));
+        let all = [("burst", self.burst.0), ("limit", self.limit())].into_iter().chain(peak);
+        all.min_by_key(|(_, bytes)| *bytes).unwrap_or(("burst", self.burst.0))
+    }
+
     /// Bytes that may wait.
     fn limit(&self) -> u32 {
         match self.limit {

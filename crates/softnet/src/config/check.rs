@@ -10,8 +10,10 @@ use softnet_core::sock::scope::scope_id;
 use softnet_core::softnet_data::MAX_DEVICES;
 use softnet_dev::sched::Policy;
 
-use super::errors::{Found, Place, Section};
-use super::{Config, DeviceConfig, InterfaceAddr, RouteTarget, StackConfig, format_mac, is_link_local};
+use super::errors::{Found, MAX_PROBLEMS, Place, Section};
+use super::{
+    Config, DeviceConfig, InterfaceAddr, RouteConfig, RouteTarget, StackConfig, format_mac, is_link_local,
+};
 
 /// What a number may be.
 pub(super) struct Limit {
@@ -78,6 +80,12 @@ impl fmt::Display for Limit {
 /// neighbours refer to is not looked for.
 pub(super) fn check(config: &Config, cpus: &[u32], devices_complete: bool, found: &mut Vec<Found>) {
     stack(&config.stack, cpus, found);
+    // A table of another name may have been meant for one.
+    if config.devices.is_empty() && devices_complete && !told(found, Section::Root.itself()) {
+        let message =
+            "expected at least one [[device]]: without one there is nothing to receive from or send by";
+        found.push(Found::new(Section::Root.key("device"), message));
+    }
     devices(config, found);
     routes(config, devices_complete, found);
     neighbours(config, devices_complete, found);
@@ -287,10 +295,13 @@ fn memory(config: &Config, found: &mut Vec<Found>) {
 }
 
 fn routes(config: &Config, devices_complete: bool, found: &mut Vec<Found>) {
-    let mut seen = HashMap::new();
+    let mut repeated = repeated(&config.routes).into_iter().peekable();
     for (i, route) in config.routes.iter().enumerate() {
+        if found.len() >= MAX_PROBLEMS {
+            return;
+        }
         let at = Section::Route(i);
-        if seen.insert(route.to, i).is_some() {
+        if repeated.next_if_eq(&i).is_some() {
             found.push(Found::new(at.key("to"), format!("there are two routes to {}", route.to)));
         }
         for device in &config.devices {
@@ -333,6 +344,18 @@ fn routes(config: &Config, devices_complete: bool, found: &mut Vec<Found>) {
     }
 }
 
+/// Which of `routes` are to prefixes that an earlier one is to, in order. A table of those seen would take more memory than
+/// the forwarding tables of a million routes.
+fn repeated(routes: &[RouteConfig]) -> Vec<usize> {
+    let mut order: Vec<u32> = (0..routes.len() as u32).collect();
+    order.sort_unstable_by_key(|&i| (routes[i as usize].to, i));
+    let pairs = order.windows(2).map(|pair| (pair[0] as usize, pair[1] as usize));
+    let mut repeated: Vec<usize> =
+        pairs.filter(|(a, b)| routes[*a].to == routes[*b].to).map(|(_, b)| b).collect();
+    repeated.sort_unstable();
+    repeated
+}
+
 fn via(config: &Config, place: Place, gateway: IpAddr, found: &mut Vec<Found>) {
     let own = || config.devices.iter().flat_map(|device| &device.addresses);
     if own().any(|own| own.addr() == gateway) {
@@ -369,6 +392,9 @@ fn known_device<'a>(
 fn neighbours(config: &Config, devices_complete: bool, found: &mut Vec<Found>) {
     let mut seen = HashMap::new();
     for (i, neighbour) in config.neighbours.iter().enumerate() {
+        if found.len() >= MAX_PROBLEMS {
+            return;
+        }
         let at = Section::Neighbour(i);
         let (address, mac) = (neighbour.address, neighbour.mac);
         if seen.insert((&neighbour.dev, address), i).is_some() {

@@ -28,11 +28,15 @@ mod check;
 mod errors;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
+mod load;
 mod read;
+mod sections;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
 mod tests_ipv6;
+#[cfg(test)]
+mod tests_load;
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -44,7 +48,7 @@ use softnet_core::ip::options::OptionPolicy;
 use softnet_core::ip::source::RpFilter;
 use softnet_core::ip::v6::addr::{link_local, subnet_router_anycast};
 use softnet_core::ip::{Address, Family, IpPrefix, Prefix, Prefix6, PrefixError};
-use softnet_core::qdisc::Spec;
+use softnet_core::qdisc::{DevParams, Spec};
 use softnet_core::skb::CacheSizes;
 use softnet_core::steer::{MAX_CPUS, XpsError, XpsMaps};
 use softnet_dev::sched::Policy;
@@ -53,6 +57,7 @@ pub use errors::{At, ConfigErrors, Problem};
 
 use crate::context::Context;
 use crate::netdev::Knobs;
+use sections::Source;
 
 /// Everything a stack is started from.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -441,21 +446,31 @@ pub fn format_mac(mac: [u8; 6]) -> String {
 }
 
 impl Config {
-    /// Reads and checks a file. Errors name file, line, column, key and what was expected, all of them at once.
-    /// Touches nothing but the file.
+    /// Reads and checks a file. Errors name file, line, column, key and what was expected, all of them at once (the first
+    /// thousand). Touches nothing but the file, which is read in pieces and never held as a whole.
     pub fn load(path: &Path) -> Result<Config, ConfigErrors> {
         let file = path.display().to_string();
-        let text = std::fs::read_to_string(path).map_err(|error| ConfigErrors::unreadable(&file, &error))?;
-        Config::parse(&text, &file, &available_cpus())
+        match Source::open(path) {
+            Ok(source) => load::config(source, &file, &available_cpus()),
+            Err(error) => Err(ConfigErrors::unreadable(&file, error)),
+        }
     }
 
     /// Reads and checks TOML. `file` is what errors call it; `cpus` are those that workers may run on.
     pub fn parse(text: &str, file: &str, cpus: &[u32]) -> Result<Config, ConfigErrors> {
-        let read = read::read(text);
-        let mut found = read.found;
-        check::check(&read.config, cpus, read.devices_complete, &mut found);
-        ConfigErrors::collect(found, Some((file, text, &read.spans)))?;
-        Ok(read.config)
+        load::config(Source::Text(text), file, cpus)
+    }
+
+    /// What it has that is hardly meant, though it is allowed. `mtu` says that of a device, if it is known; else that of
+    /// Ethernet is taken.
+    pub fn warnings(&self, mtu: impl Fn(&str) -> Option<u32>) -> Vec<String> {
+        let of = |device: &DeviceConfig| {
+            let mtu = mtu(&device.name).unwrap_or(1500);
+            let dev = DevParams { mtu, tx_queue_len: device.tx_queue_len };
+            let warning = device.qdisc.as_ref().unwrap_or(&self.stack.default_qdisc).warning(&dev)?;
+            Some(format!("{}: {warning}", device.name))
+        };
+        self.devices.iter().filter_map(of).collect()
     }
 
     /// Checks a configuration built in code. `cpus` are those that workers may run on, usually
@@ -463,7 +478,7 @@ impl Config {
     pub fn check(&self, cpus: &[u32]) -> Result<(), ConfigErrors> {
         let mut found = Vec::new();
         check::check(self, cpus, true, &mut found);
-        ConfigErrors::collect(found, None)
+        ConfigErrors::in_code(found)
     }
 }
 

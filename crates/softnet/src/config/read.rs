@@ -1,6 +1,7 @@
 //! TOML to [`Config`]: types, unknown keys and spans. What the values mean together is for `check`.
 //!
-//! A value that cannot be read is told and its default stands in, so that one pass finds everything.
+//! A value that cannot be read is told and its default stands in, so that one pass finds everything. The text comes in
+//! pieces, see [`load`](super::load): one for each route and neighbour, and at last one for all the rest.
 
 use std::net::IpAddr;
 use std::ops::Range;
@@ -16,7 +17,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::check::{self, GC_THRESH_KEYS, Limit, NS_PER_MS};
-use super::errors::{Found, Place, Section, Spans};
+use super::errors::{Found, MAX_PROBLEMS, Place, Section, Spans};
 use super::{
     Config, CpuList, DeviceConfig, Driver, InterfaceAddr, NeighbourConfig, PartialCsum, RouteConfig,
     RouteTarget, StackConfig, XdpMode,
@@ -26,27 +27,16 @@ use super::{
 #[derive(Default)]
 pub(super) struct Read {
     pub(super) config: Config,
+    /// Of the values of the piece that was read last.
     pub(super) spans: Spans,
     pub(super) found: Vec<Found>,
-    /// Whether every device and address could be read. If not, what routes and neighbours refer to may be
+    /// Whether every device and address of that piece could be read. If not, what routes and neighbours refer to may be
     /// among the missing.
     pub(super) devices_complete: bool,
-}
-
-/// Reads `text`, as much of it as can be read.
-pub(super) fn read(text: &str) -> Read {
-    let (root, syntax) = DeTable::parse_recoverable(text);
-    let mut read = Read::default();
-    // After a syntax error keys may be in the wrong section: whatever else were told could be its consequence.
-    if syntax.is_empty() {
-        read.root(root.get_ref());
-    }
-    read.found.extend(syntax.iter().map(|error| Found {
-        place: Section::Root.itself(),
-        span: Some(error.span().unwrap_or(0..0)),
-        message: error.message().replace('\n', "; "),
-    }));
-    read
+    /// Whether the piece is an entry of a list, and nothing else.
+    pub(super) is_entry: bool,
+    /// The lists of which there were entries.
+    lists: Vec<&'static str>,
 }
 
 type Value<'a> = Spanned<DeValue<'a>>;
@@ -66,6 +56,21 @@ impl<'a> Table<'a> {
 }
 
 impl Read {
+    /// Reads `text`, as much of it as can be read, beside what was read before. Says whether it is TOML; if not, what was
+    /// found is what is wrong with that.
+    pub(super) fn text(&mut self, text: &str) -> bool {
+        let (root, syntax) = DeTable::parse_recoverable(text);
+        // After a syntax error keys may be in the wrong section: whatever else were told could be its consequence.
+        if syntax.is_empty() {
+            self.root(root.get_ref());
+        }
+        for error in &syntax {
+            let span = error.span().unwrap_or(0..0);
+            self.problem(Section::Root.itself(), span, error.message().replace('\n', "; "));
+        }
+        syntax.is_empty()
+    }
+
     fn root(&mut self, entries: &DeTable<'_>) {
         let root = Table { section: Section::Root, span: (0, 0), entries };
         self.known_keys(root, &["stack", "device", "route", "neighbour"]);
@@ -346,7 +351,10 @@ impl Read {
     }
 
     fn problem(&mut self, place: Place, span: Range<usize>, message: impl Into<String>) {
-        self.found.push(Found { place, span: Some(span), message: message.into() });
+        if self.found.len() >= MAX_PROBLEMS {
+            return;
+        }
+        self.found.push(Found { place, span: Some(span), at: None, message: message.into() });
     }
 
     fn wrong(&mut self, table: Table<'_>, key: &'static str, message: &str) {
@@ -391,6 +399,14 @@ impl Read {
     /// The tables of `[[key]]`.
     fn list<'a>(&mut self, root: Table<'a>, key: &'static str) -> Vec<&'a Value<'a>> {
         let Some(value) = root.get(key) else { return Vec::new() };
+        match (self.is_entry, self.lists.contains(&key)) {
+            (true, false) => self.lists.push(key),
+            (false, true) => {
+                self.wrong(root, key, &format!("expected all of them as [[{key}]], as others are"));
+                return Vec::new();
+            }
+            _ => {}
+        }
         match value.get_ref().as_array() {
             Some(array) => array.iter().collect(),
             None => {
