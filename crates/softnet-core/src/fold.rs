@@ -1,10 +1,11 @@
-//! A keyed hash of a few words by one multiplication for each: for tables that are looked up per packet, and whose keys
-//! strangers choose.
+//! A keyed hash of a few words by one multiplication for each: for tables that are looked up per
+//! packet, and whose keys strangers choose.
 //!
-//! The two halves of a 128-bit product are folded into one word, and both factors depend on the key: who does not know it
-//! cannot tell which keys of a table collide. It is weaker than [`siphash`](crate::siphash), and several times as fast:
-//! only for what nobody outside ever sees, such as places in tables. Numbers that leave the host are not made with it.
-//! The key comes from the runtime, one for each stack.
+//! The two halves of a 128-bit product are folded into one word, and both factors depend on the
+//! key: who does not know it cannot tell which keys of a table collide. It is weaker than
+//! [`siphash`](crate::siphash), and several times as fast: only for what nobody outside ever sees,
+//! such as places in tables. Numbers that leave the host are not made with it. The key comes from
+//! the runtime, one for each stack.
 
 use std::hash::{BuildHasher, Hasher};
 
@@ -90,12 +91,13 @@ mod tests {
     const KEYS: [[u64; 2]; 2] =
         [[0x243f_6a88_85a3_08d3, 0x1319_8a2e_0370_7344], [0xa409_3822_299f_31d0, 0xd82e_fa98_ec4e_6c89]];
 
-    /// Numbers in a row spread over buckets nearly as chance would have it, by their lowest bits and by their highest, as one
-    /// word and as either half of two.
+    /// Numbers in a row spread over buckets nearly as chance would have it, by their lowest bits
+    /// and by their highest, as one word and as either half of two.
     #[test]
     fn hashes_spread() {
         const N: u64 = 1 << 13;
-        let put: [(&str, fn(&mut FoldHasher, u64)); 3] = [
+        type Put = fn(&mut FoldHasher, u64);
+        let put: [(&str, Put); 3] = [
             ("words", |hasher, i| hasher.write_u64(i)),
             ("lower half", |hasher, i| hasher.write_u128(0x20010db8 << 96 | u128::from(i))),
             ("upper half", |hasher, i| hasher.write_u128(u128::from(i) << 64 | 1)),

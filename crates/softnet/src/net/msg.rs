@@ -1,9 +1,10 @@
-//! What goes with a datagram beside its bytes, as the kernel's `recvmsg` and `sendmsg` have it: the other end, and our own
-//! address with the device (`IP_PKTINFO`, `IPV6_PKTINFO`).
+//! What goes with a datagram beside its bytes, as the kernel's `recvmsg` and `sendmsg` have it: the
+//! other end, and our own address with the device (`IP_PKTINFO`, `IPV6_PKTINFO`).
 //!
-//! A socket that is bound to no address is asked at any of the stack's, and must answer from that one, or who asked will not
-//! know the answer for one: [`UdpSocket::recv_msg`](super::UdpSocket::recv_msg), a batch's [`Received`](super::Received), tell
-//! it, and whatever sends takes it back.
+//! A socket that is bound to no address is asked at any of the stack's, and must answer from that
+//! one, or who asked will not know the answer for one:
+//! [`UdpSocket::recv_msg`](super::UdpSocket::recv_msg), a batch's [`Received`](super::Received),
+//! tell it, and whatever sends takes it back.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -26,12 +27,13 @@ use crate::shared::Shared;
 /// Our end of a datagram (the kernel's `in_pktinfo` and `in6_pktinfo`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PktInfo {
-    /// Received: the address that it was sent to, one of ours, a group, or that of all on a link. To send: the one of ours that it
-    /// is to come from; a group or a broadcast address, or the unspecified one, stands for what the socket is bound to, or
-    /// routing chooses.
+    /// Received: the address that it was sent to, one of ours, a group, or that of all on a link.
+    /// To send: the one of ours that it is to come from; a group or a broadcast address, or the
+    /// unspecified one, stands for what the socket is bound to, or routing chooses.
     pub addr: IpAddr,
-    /// Received: the index of the device that it came by, 0 if it was sent here. To send: on which device a link-local
-    /// address is; for any other it makes no difference, the datagram leaves as it is routed.
+    /// Received: the index of the device that it came by, 0 if it was sent here. To send: on which
+    /// device a link-local address is; for any other it makes no difference, the datagram leaves as
+    /// it is routed.
     pub if_index: u32,
 }
 
@@ -54,8 +56,9 @@ impl PktInfo {
     }
 }
 
-/// Where a datagram is to go, and where it is to come from (the kernel's `msghdr`, without the bytes). An address alone, or
-/// none for the peer's, can be turned into it; and what [`recv_msg`](super::UdpSocket::recv_msg) said, which is a reply.
+/// Where a datagram is to go, and where it is to come from (the kernel's `msghdr`, without the
+/// bytes). An address alone, or none for the peer's, can be turned into it; and what
+/// [`recv_msg`](super::UdpSocket::recv_msg) said, which is a reply.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MsgHdr {
     /// The other end; that which the socket is connected to if there is none.
@@ -99,8 +102,9 @@ impl UdpSocket {
         Ok((n, socket_addr(addr, port, v4), info))
     }
 
-    /// Sends a datagram to the address and from that of ours which `to` says, as `sendmsg` with `IP_PKTINFO`: with what
-    /// [`recv_msg`](Self::recv_msg) told of a request, it answers that. Returns its length.
+    /// Sends a datagram to the address and from that of ours which `to` says, as `sendmsg` with
+    /// `IP_PKTINFO`: with what [`recv_msg`](Self::recv_msg) told of a request, it answers that.
+    /// Returns its length.
     ///
     /// # Errors
     /// `EINVAL`: the address that it is to come from is none of ours.
@@ -120,8 +124,8 @@ impl UdpSocket {
     }
 }
 
-/// What a datagram from a socket with these `ends` to `to` comes from, if `from` was asked for: `None` if that names no host. One
-/// that is not ours is refused, as the kernel does.
+/// What a datagram from a socket with these `ends` to `to` comes from, if `from` was asked for:
+/// `None` if that names no host. One that is not ours is refused, as the kernel does.
 #[inline(never)]
 pub(super) fn source(tables: &Tables, ends: &Ends, to: Addr, from: Addr) -> Result<Option<Addr>, Errno> {
     let from = match is_link_local(from) && device(from).is_none() {

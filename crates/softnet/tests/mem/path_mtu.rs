@@ -41,8 +41,8 @@ fn known(world: &World) -> (u64, u64) {
     (stats.path_mtus, stats.pmtu_ignored)
 }
 
-/// Of one destination's path it is known that it takes less: what goes to others is as long as before, leaves in batches, and does
-/// not come by the slow path.
+/// Of one destination's path it is known that it takes less: what goes to others is as long as
+/// before, leaves in batches, and does not come by the slow path.
 #[test]
 fn one_path_s_mtu_is_no_business_of_others() {
     let (world, mut lanes, handle) = start(&[1], true);
@@ -69,7 +69,8 @@ fn one_path_s_mtu_is_no_business_of_others() {
     socket.send_to(&payload(1000 - 27), to(1)).unwrap();
     assert!(frames(&mut lanes[0], 2).iter().all(|frame| frame.len() <= 14 + 1000));
     assert_eq!(entered(), before + 1);
-    // A path that takes less than anything is cut for: its routers may do it, also of what is no longer than that.
+    // A path that takes less than anything is cut for: its routers may do it, also of what is no
+    // longer than that.
     socket.send_to(&long, to(2)).unwrap();
     let whole = frames(&mut lanes[0], 1).remove(0);
     assert_eq!(lanes[0].send(&[too_big(&whole, 400)]), 1);

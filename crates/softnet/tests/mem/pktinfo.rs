@@ -52,8 +52,8 @@ fn mapped(addr: Ipv4Addr) -> Ipv6Addr {
     addr.to_ipv6_mapped()
 }
 
-/// A socket that is bound to no address is told which was asked, and answers from it: by single calls, by a batch, and by one for many
-/// sockets.
+/// A socket that is bound to no address is told which was asked, and answers from it: by single
+/// calls, by a batch, and by one for many sockets.
 #[test]
 fn answers_come_from_the_address_that_was_asked() {
     let (world, mut lanes, handle) = start();
@@ -111,8 +111,8 @@ fn answers_come_from_the_address_that_was_asked() {
     world.end(lanes);
 }
 
-/// Of an address that is on both links, the link where it was asked; both of the device's own, and the one that follows from its
-/// MAC address.
+/// Of an address that is on both links, the link where it was asked; both of the device's own, and
+/// the one that follows from its MAC address.
 #[test]
 fn link_local_addresses_answer_on_their_link() {
     let (world, mut lanes, handle) = start();

@@ -1,13 +1,14 @@
-//! What is known of path MTUs (RFC 1191, RFC 8201): how long a packet to a destination may be, where that is less than
-//! the first link takes.
+//! What is known of path MTUs (RFC 1191, RFC 8201): how long a packet to a destination may be,
+//! where that is less than the first link takes.
 //!
-//! For local senders, which look in [`PathMtus`] without a lock. [`PmtuCache`] is its one writer, by way of the slow path.
-//! Whoever reports "fragmentation needed" or "packet too big" to [`PmtuCache::update`] has made sure that it is about a
-//! packet which may well have been sent from here (RFC 8201 section 4, RFC 5927 section 7): quoted is a flow of a connected
-//! socket, or one to a destination that was sent something lately ([`RecentPeers`]). All that a forged report can do then is
-//! what its author could do by dropping packets, and to this destination alone. Invariant: bounded; of IPv6 no entry says
-//! less than 1280, of IPv4 less than 68, and no packet is cut shorter than `min_pmtu`; an entry never grows, and does not live
-//! for longer than `mtu_expires`.
+//! For local senders, which look in [`PathMtus`] without a lock. [`PmtuCache`] is its one writer,
+//! by way of the slow path. Whoever reports "fragmentation needed" or "packet too big" to
+//! [`PmtuCache::update`] has made sure that it is about a packet which may well have been sent from
+//! here (RFC 8201 section 4, RFC 5927 section 7): quoted is a flow of a connected socket, or one to
+//! a destination that was sent something lately ([`RecentPeers`]). All that a forged report can do
+//! then is what its author could do by dropping packets, and to this destination alone. Invariant:
+//! bounded; of IPv6 no entry says less than 1280, of IPv4 less than 68, and no packet is cut
+//! shorter than `min_pmtu`; an entry never grows, and does not live for longer than `mtu_expires`.
 
 mod paths;
 mod recent;
@@ -40,8 +41,9 @@ const PLATEAUS: [u16; 8] = [32_000, 17_914, 8166, 4352, 2002, 1492, 1006, 508];
 pub struct PmtuParams {
     /// How long an entry holds, in ns; then the path is tried with longer packets again.
     pub mtu_expires: u64,
-    /// IPv4 packets are not cut into shorter ones, or attempts to have everything sent in the tiniest of pieces would
-    /// succeed. On a path that takes even less they may be fragmented on the way (the kernel's locked MTU).
+    /// IPv4 packets are not cut into shorter ones, or attempts to have everything sent in the
+    /// tiniest of pieces would succeed. On a path that takes even less they may be fragmented on
+    /// the way (the kernel's locked MTU).
     pub min_pmtu: u16,
 }
 
@@ -90,8 +92,9 @@ impl PmtuCache {
         self.paths.limit(dst).map_or(mtu, |limit| limit.max(least).min(mtu))
     }
 
-    /// A packet of `len` bytes to `dst`, by a device with `mtu`, was too long somewhere; `reported` is what would have
-    /// fitted there, 0 if nobody said. Whether packets to `dst` are to be shorter from now on.
+    /// A packet of `len` bytes to `dst`, by a device with `mtu`, was too long somewhere; `reported`
+    /// is what would have fitted there, 0 if nobody said. Whether packets to `dst` are to be
+    /// shorter from now on.
     pub fn update(&mut self, now: u64, dst: Addr, (len, mtu): (u16, u16), reported: u32) -> bool {
         let limit = match (reported, is_v4(dst)) {
             (0, true) => PLATEAUS.into_iter().find(|plateau| *plateau < len).unwrap_or(IPV4_MIN_MTU),
@@ -100,8 +103,8 @@ impl PmtuCache {
             (0..1280, false) => return false,
             (_, false) => u16::try_from(reported).unwrap_or(u16::MAX),
         };
-        // Never up by a report, and not by what is no news: an old one may come late. Nor by one about a packet that would
-        // have fitted.
+        // Never up by a report, and not by what is no news: an old one may come late. Nor by one
+        // about a packet that would have fitted.
         if limit >= self.paths.limit(dst).unwrap_or(mtu).min(mtu) || limit >= len {
             return false;
         }
@@ -204,7 +207,8 @@ mod tests {
     fn reports_that_say_too_little() {
         let mut cache = cache();
         for (dst, len, reported, limit, want) in [
-            // Not cut shorter than 552, but longer ones than 68 are not told that they may not be fragmented.
+            // Not cut shorter than 552, but longer ones than 68 are not told that they may not be
+            // fragmented.
             (v4(1), 1500, 68, Some(68), 552),
             (v4(2), 1500, 1, Some(68), 552),
             (v4(3), 1500, 0, Some(1492), 1492),
@@ -233,7 +237,8 @@ mod tests {
         assert_eq!((cache.mtu(v4(10), 500), cache.paths().limit(v4(10))), (500, Some(100)));
     }
 
-    /// Senders to others look nowhere for packets that every path takes, and for none once all is forgotten.
+    /// Senders to others look nowhere for packets that every path takes, and for none once all is
+    /// forgotten.
     #[test]
     fn what_every_path_takes_is_known() {
         let mut cache = cache();
@@ -251,7 +256,8 @@ mod tests {
         assert_eq!([v4(1), v6(1), v4(2), v4(3)].map(|dst| paths.is_too_long(dst, long(0))), [false; 4]);
     }
 
-    /// Far more destinations than places: those that expire first make room, and the set says of none what is another's.
+    /// Far more destinations than places: those that expire first make room, and the set says of
+    /// none what is another's.
     #[test]
     fn what_expires_first_makes_room() {
         let mut cache = cache();

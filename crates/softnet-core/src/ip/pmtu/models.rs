@@ -1,4 +1,5 @@
-//! Loom models of the set of paths: a sender that looks while the writer puts paths in, and gives one up for another.
+//! Loom models of the set of paths: a sender that looks while the writer puts paths in, and gives
+//! one up for another.
 
 use loom::thread;
 
@@ -25,8 +26,8 @@ fn lowered_under_a_sender() {
     sender.join().unwrap();
 }
 
-/// The place of a path is another's: a sender finds the one or the other, each with its own limit, and after that is gone
-/// it looks for none.
+/// The place of a path is another's: a sender finds the one or the other, each with its own limit,
+/// and after that is gone it looks for none.
 fn replaced_under_a_sender() {
     let mut cache = cache();
     let paths = cache.paths().clone();

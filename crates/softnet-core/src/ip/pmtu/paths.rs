@@ -1,14 +1,17 @@
-//! The set of paths that take less than their first link, as senders look in it: without a lock, and for one load and a
-//! comparison as long as no packet is longer than what every path is known to take.
+//! The set of paths that take less than their first link, as senders look in it: without a lock,
+//! and for one load and a comparison as long as no packet is longer than what every path is known
+//! to take.
 //!
-//! One word for each path: what is left of its destination's keyed hash, and its limit. So a reader sees a path as it was
-//! at some moment, and never one path's limit for another; of two destinations in 2^48 it takes one for the other, which
-//! then has its longest datagrams cut. A word's place follows from the rest of the hash; where all places of a set are taken
-//! the writer gives up what expires first. There is one writer, [`PmtuCache`](super::PmtuCache), which also takes out what
-//! has expired: readers need no clock.
+//! One word for each path: what is left of its destination's keyed hash, and its limit. So a reader
+//! sees a path as it was at some moment, and never one path's limit for another; of two
+//! destinations in 2^48 it takes one for the other, which then has its longest datagrams cut. A
+//! word's place follows from the rest of the hash; where all places of a set are taken the writer
+//! gives up what expires first. There is one writer, [`PmtuCache`](super::PmtuCache), which also
+//! takes out what has expired: readers need no clock.
 //!
-//! Invariant: `least` is at most the least limit of all paths in the set. It is lowered after the path was put in, so that
-//! whoever finds it lowered finds the path; and raised after the path was taken out.
+//! Invariant: `least` is at most the least limit of all paths in the set. It is lowered after the
+//! path was put in, so that whoever finds it lowered finds the path; and raised after the path was
+//! taken out.
 
 use std::hash::Hasher;
 
@@ -62,7 +65,8 @@ impl PathMtus {
         PathMtus { key, least: AtomicU32::new(NONE), sets: (0..SETS).map(set).collect() }
     }
 
-    /// Whether a packet of `len` bytes to `dst`, from the IP header on, is known to be too long for the path there.
+    /// Whether a packet of `len` bytes to `dst`, from the IP header on, is known to be too long for
+    /// the path there.
     #[inline(always)]
     pub fn is_too_long(&self, dst: Addr, len: usize) -> bool {
         self.is_for_some(len) && self.limit(dst).is_some_and(|limit| len > limit.into())

@@ -1,10 +1,11 @@
 //! Which destinations were sent something lately that a path may have been too narrow for.
 //!
-//! An ICMP error that says so comes within a round trip or two; about a destination that nothing was sent to it is made up
-//! (RFC 5927 section 7.2). Senders note where their long datagrams go, before these leave, and whoever has to judge an error
-//! asks. Any thread may call either. A word for each of many destinations, by a keyed hash, holds the rest of the hash and
-//! when, in seconds; the last one to use a place has it. Threads that send to the same destinations only read, but for once a
-//! second.
+//! An ICMP error that says so comes within a round trip or two; about a destination that nothing
+//! was sent to it is made up (RFC 5927 section 7.2). Senders note where their long datagrams go,
+//! before these leave, and whoever has to judge an error asks. Any thread may call either. A word
+//! for each of many destinations, by a keyed hash, holds the rest of the hash and when, in seconds;
+//! the last one to use a place has it. Threads that send to the same destinations only read, but
+//! for once a second.
 
 use std::hash::Hasher;
 
@@ -18,7 +19,8 @@ const NS_PER_S: u64 = 1_000_000_000;
 /// What a word has of the time.
 const TIME: u32 = 0xfff;
 
-/// Seconds for which a destination is known: many round trips, however a buffer on the way bloats them.
+/// Seconds for which a destination is known: many round trips, however a buffer on the way bloats
+/// them.
 pub const RECENT: u32 = 10;
 
 /// See the [module](self).
@@ -37,7 +39,7 @@ impl RecentPeers {
     fn find(&self, dst: Addr) -> (Option<&AtomicU32>, u32) {
         let hash = self.key.hash(|hasher| hasher.write_u128(dst));
         // A word that is used is not 0.
-        let tag = (hash >> 32) as u32 & !TIME | TIME + 1;
+        let tag = (hash >> 32) as u32 & !TIME | (TIME + 1);
         (self.places.get(hash as usize % PLACES), tag)
     }
 

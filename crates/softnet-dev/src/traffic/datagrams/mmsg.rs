@@ -167,7 +167,7 @@ impl Receiver {
     /// Which of our addresses it was sent to, if its socket is to [tell](tell_local).
     pub(super) fn local(&self, i: usize) -> Option<Local> {
         assert!(i < self.received, "there is no datagram {i}");
-        self.controls[i].local(self.messages[i].msg_hdr.msg_controllen as usize)
+        self.controls[i].local(self.messages[i].msg_hdr.msg_controllen)
     }
 }
 

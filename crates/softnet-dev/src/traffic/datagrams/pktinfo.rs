@@ -1,7 +1,9 @@
-//! Our address of a datagram, as the kernel's control messages have it: `IP_PKTINFO` and `IPV6_PKTINFO`.
+//! Our address of a datagram, as the kernel's control messages have it: `IP_PKTINFO` and
+//! `IPV6_PKTINFO`.
 //!
-//! One control message is read and written, by its bytes: a header of length, level and type, and the structure behind it,
-//! as `cmsg(3)` lays them out. What else the kernel might say is left alone.
+//! One control message is read and written, by its bytes: a header of length, level and type, and
+//! the structure behind it, as `cmsg(3)` lays them out. What else the kernel might say is left
+//! alone.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -24,8 +26,9 @@ impl Control {
     /// Without a message.
     pub(super) const EMPTY: Control = Control([0; ROOM]);
 
-    /// The message that has a datagram come from `local`, and how long it is. The device says nothing but which link-local
-    /// address is meant: else answers would leave by it, whatever the routes are.
+    /// The message that has a datagram come from `local`, and how long it is. The device says
+    /// nothing but which link-local address is meant: else answers would leave by it, whatever the
+    /// routes are.
     pub(super) fn of(local: Local) -> (Self, usize) {
         let mut control = Control::EMPTY;
         let (level, kind, data) = match local.addr {
