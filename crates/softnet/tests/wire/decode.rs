@@ -7,8 +7,8 @@ use std::collections::HashMap;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use super::net::{
-    A, B, BROADCAST, C, LINKS, Net, gateway_mac, gateway4, gateway6, router_local, router_mac, router4,
-    router6,
+    A, B, BROADCAST, C, LINKS, Net, OTHER, anybody_mac, gateway_mac, gateway4, gateway6, group_mac,
+    router_local, router_mac, router4, router6, solicited_node,
 };
 use super::packet::{FRAGMENT, ICMP, ICMP6, ID, Mac, ROUTING, TCP, UDP, sum};
 
@@ -87,15 +87,27 @@ impl<'a> Decoder<'a> {
             for (known, name) in [
                 (router_mac(link), "R"),
                 (gateway_mac(link), "gw"),
+                (anybody_mac(link), "anybody"),
                 (self.net.host_mac(link), "host"),
-                (self.net.other_mac(link), "moved"),
+                (self.net.other_mac(link), "other"),
             ] {
                 if mac == known {
                     return format!("{name}.{letter}");
                 }
             }
         }
-        if mac == BROADCAST { "all".into() } else { mac.map(|byte| format!("{byte:02x}")).join(":") }
+        match self.groups().map(group_mac).contains(&mac) {
+            true => "group.host".into(),
+            false if mac == BROADCAST => "all".into(),
+            false => mac.map(|byte| format!("{byte:02x}")).join(":"),
+        }
+    }
+
+    /// The solicited-node groups of the case's hosts.
+    fn groups(&self) -> [Ipv6Addr; 6] {
+        let [a, b, c] = LINKS;
+        let (global, local) = (|link| self.net.host6(link), |link| self.net.host_local(link));
+        [global(a), self.net.other6(a), self.net.other6(b), local(a), local(b), local(c)].map(solicited_node)
     }
 
     pub(crate) fn ip4(&self, addr: Ipv4Addr) -> String {
@@ -105,6 +117,7 @@ impl<'a> Decoder<'a> {
                 (router4(link), "R"),
                 (gateway4(link), "gw"),
                 (self.net.host4(link), "host"),
+                (self.net.other4(link), "other"),
                 (self.net.remote4(link), "remote"),
             ] {
                 if addr == known {
@@ -123,6 +136,7 @@ impl<'a> Decoder<'a> {
                 (router_local(link), "R.local"),
                 (gateway6(link), "gw"),
                 (self.net.host6(link), "host"),
+                (self.net.other6(link), "other"),
                 (self.net.host_local(link), "host.local"),
                 (self.net.remote6(link), "remote"),
             ] {
@@ -130,6 +144,13 @@ impl<'a> Decoder<'a> {
                     return format!("{name}.{letter}");
                 }
             }
+        }
+        if self.groups().contains(&addr) {
+            return "group.host".into();
+        }
+        let prefix = u128::from(addr) & !0xffff_ffff;
+        if u128::from(self.net.within(prefix.into())) == u128::from(addr) {
+            return format!("{}host", Ipv6Addr::from(prefix));
         }
         addr.to_string()
     }
@@ -203,10 +224,13 @@ impl<'a> Decoder<'a> {
         fields.say("", format!("{}>{}", self.ip4(src), self.ip4(dst)));
         fields.unless("ttl", packet[8], 64);
         fields.unless("tos", format!("{:02x}", packet[1]), "00".into());
-        let word = be16(packet, 6);
         let own = LINKS.iter().any(|link| router4(*link) == src);
-        let ident = self.ident(be16(packet, 4).into(), own);
-        fields.unless("id", ident, "own1".into());
+        let (word, id) = (be16(packet, 6), be16(packet, 4));
+        // Of a whole packet that the router made, it has no meaning (RFC 6864).
+        if !own || word & 0x3fff != 0 {
+            let ident = self.ident(id.into(), own);
+            fields.say("id", ident);
+        }
         // An error fits anywhere.
         let error = own && packet[9] == ICMP && matches!(packet.get(header), Some(3 | 5 | 11 | 12));
         for (bit, flag) in [(0x8000, "reserved"), (0x4000, "df"), (0x2000, "mf")] {
@@ -528,9 +552,23 @@ impl<'a> Decoder<'a> {
         let best = self.sent.iter().map(differing).min_by_key(Vec::len);
         let what = match best {
             Some(at) if at.is_empty() => "same".into(),
-            Some(at) if at.len() <= 12 => {
-                let at: Vec<_> = at.iter().map(ToString::to_string).collect();
-                format!("but for {}", at.join(","))
+            // By the names of fields: which bytes differ depends on times and addresses.
+            Some(at) if at.len() <= 24 => {
+                let options = 20..usize::from(quote.first().unwrap_or(&0) & 15) * 4;
+                let v4 = quote.first().is_some_and(|first| first >> 4 == 4);
+                let mut names: Vec<_> = at
+                    .iter()
+                    .map(|at| match at {
+                        1 if v4 => "tos".into(),
+                        8 if v4 => "ttl".into(),
+                        10 | 11 if v4 => "checksum".into(),
+                        at if v4 && options.contains(at) => "options".into(),
+                        7 if !v4 => "hops".into(),
+                        at => at.to_string(),
+                    })
+                    .collect();
+                names.dedup();
+                format!("but for {}", names.join(","))
             }
             // Whatever else it is, without sums that depend on addresses.
             _ => {
@@ -555,12 +593,12 @@ pub(crate) fn run_of(frame: &[u8], known: impl Fn(u16) -> bool) -> Option<u16> {
     let run_at = |at: usize| {
         let rest = &frame[at..];
         let run = match rest {
-            [2, 0x0a | 0x0b, 0, 1..=3, hi, lo, ..]
-            | [10, 1..=3, hi, lo, ..]
-            | [198, 18 | 19, hi, lo, ..]
-            | [100, 64, hi, lo, ..] => [*hi, *lo],
+            [10, 1..=3, hi, lo, ..] => [hi & !OTHER, *lo],
+            [2, 0x0a | 0x0b, 0, 1..=3, hi, lo, ..] | [198, 18 | 19, hi, lo, ..] | [100, 64, hi, lo, ..] => {
+                [*hi, *lo]
+            }
             [0x20, 1, 0x0d, 0xb8, 0, _, 0, 0, 0, 0, 0, 0, 0, 0xa, hi, lo, ..]
-            | [0xfd, 0, 0, 0, 0, 0, 0, _, 0, 0, 0, 0, 0, 0xa, hi, lo, ..]
+            | [0xfd, 0, 0, 0, 0, 0, 0, _, 0, 0, 0, 0, 0, 0xa | 0xb, hi, lo, ..]
             | [0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xa..=0xc, hi, lo, ..] => [*hi, *lo],
             _ => return None,
         };

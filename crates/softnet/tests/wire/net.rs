@@ -24,6 +24,9 @@ pub(crate) const MTU: [u32; 3] = [1500, 1500, 1400];
 /// Runs have numbers from this on: no address of a router or gateway looks like one of theirs.
 pub(crate) const FIRST_RUN: u16 = 0x0101;
 
+/// The bit of the other host's address. No run has it in its number.
+pub(crate) const OTHER: u8 = 0x80;
+
 pub(crate) const BROADCAST: Mac = [0xff; 6];
 
 pub(crate) fn router4(link: usize) -> Ipv4Addr {
@@ -47,6 +50,10 @@ pub(crate) fn gateway6(link: usize) -> Ipv6Addr {
 }
 pub(crate) fn gateway_mac(link: usize) -> Mac {
     [2, 0, 0, 0, link as u8 + 1, 0xfe]
+}
+/// Whatever else is asked for there, by a case that runs alone.
+pub(crate) fn anybody_mac(link: usize) -> Mac {
+    [2, 0, 0, 0, link as u8 + 1, 0x77]
 }
 /// The network behind the gateway of a link, of 16 bits.
 pub(crate) fn remote_net4(link: usize) -> Ipv4Addr {
@@ -101,7 +108,19 @@ impl Net {
         let [hi, lo] = self.run.to_be_bytes();
         [2, 0x0a, 0, link as u8 + 1, hi, lo]
     }
-    /// Where the host moved to, if it did.
+    /// Another host of the case.
+    pub(crate) fn other4(self, link: usize) -> Ipv4Addr {
+        let [hi, lo] = self.run.to_be_bytes();
+        Ipv4Addr::new(10, link as u8 + 1, hi | OTHER, lo)
+    }
+    pub(crate) fn other6(self, link: usize) -> Ipv6Addr {
+        Ipv6Addr::new(0xfd00, 0, 0, link as u16 + 1, 0, 0, 0xb, self.run)
+    }
+    /// An address that begins like `prefix` and ends like the host's.
+    pub(crate) fn within(self, prefix: Ipv6Addr) -> Ipv6Addr {
+        Ipv6Addr::from(u128::from(prefix) & !0xffff_ffff | 0xa_0000 | u128::from(self.run))
+    }
+    /// The MAC address of the other host, or where the host moved to.
     pub(crate) fn other_mac(self, link: usize) -> Mac {
         let [hi, lo] = self.run.to_be_bytes();
         [2, 0x0b, 0, link as u8 + 1, hi, lo]

@@ -31,7 +31,7 @@ pub(crate) fn sum(parts: &[&[u8]]) -> u16 {
 
 /// `len` bytes of payload in which no address can be mistaken for one.
 pub(crate) fn data(len: usize) -> Vec<u8> {
-    (0..len).map(|i| 0x80 | (i * 7 ^ i >> 8) as u8).collect()
+    (0..len).map(|i| 0x80 | ((i * 7) ^ (i >> 8)) as u8).collect()
 }
 
 /// Anything that goes into a frame.

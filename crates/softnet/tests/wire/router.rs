@@ -1,7 +1,7 @@
 //! The two routers, alike but for who routes: each in a namespace of its own, with three links to another in which nothing
 //! lives but packet sockets.
 
-use std::net::{IpAddr, Ipv6Addr, UdpSocket as KernelSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket as KernelSocket};
 
 use softnet::Stack;
 use softnet::config::{
@@ -72,6 +72,8 @@ fn plug() -> (NetNs, NetNs, Vec<PacketSocket>) {
         .run(|| {
             let mut netlink = Netlink::new().unwrap();
             for link in LINKS {
+                // Room for tags.
+                netlink.set_mtu(&far(link), 1600).unwrap();
                 netlink.set_up(&far(link)).unwrap();
             }
             LINKS.map(|link| {
@@ -203,6 +205,9 @@ fn kernel_routes() {
         netlink.add_address(&name, router_local(link), 64).unwrap();
         netlink.add_neighbour(&name, gateway4(link), gateway_mac(link)).unwrap();
         netlink.add_neighbour(&name, gateway6(link), gateway_mac(link)).unwrap();
+        // To the kernel the first address of a network is a host's.
+        let first = Ipv4Addr::from(u32::from(router4(link)) & 0xffff_0000);
+        netlink.add_neighbour(&name, first, gateway_mac(link)).unwrap();
         netlink.add_route(remote_net4(link), 16, gateway4(link)).unwrap();
         netlink.add_route(remote_net6(link), 48, gateway6(link)).unwrap();
     }

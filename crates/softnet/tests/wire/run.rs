@@ -5,7 +5,7 @@
 //! that everything came; a case that differs from what is expected runs once more, alone, before it counts.
 
 use std::collections::HashMap;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -13,8 +13,10 @@ use softnet::config::XdpMode;
 
 use super::case::Case;
 use super::decode::{Decoder, Said, is_noise, run_of};
-use super::net::{FIRST_RUN, LINKS, Net, gateway_mac, remote_net4, router_mac, router4};
-use super::packet::{Arp, Frame, Ip4, Ip6};
+use super::net::{
+    FIRST_RUN, LINKS, Net, anybody_mac, gateway_mac, remote_net4, router_local, router_mac, router4, router6,
+};
+use super::packet::{Arp, Frame, ICMP6, Ip4, Ip6};
 use super::router::Router;
 
 /// Cases that run at once. No more ICMP errors than softnet has in its bucket shall follow.
@@ -207,17 +209,14 @@ impl Pair {
                     continue;
                 }
                 waiting.last = Instant::now();
-                let run = match runs {
-                    [only] => Some(&mut *only),
-                    _ => run_of(frame, |run| index.contains_key(&run)).map(|run| &mut runs[index[&run]]),
-                };
-                match run {
-                    Some(run) => {
-                        run.out[at].push((link, frame.to_vec()));
-                        answers.extend(run.answer(link, frame));
+                let of = run_of(frame, |run| index.contains_key(&run)).map(|run| index[&run]);
+                let late = || run_of(frame, |run| (FIRST_RUN..self.next_run).contains(&run)).is_some();
+                match of.or((runs.len() == 1 && !late()).then_some(0)) {
+                    Some(of) => {
+                        runs[of].out[at].push((link, frame.to_vec()));
+                        answers.extend(runs[of].answer(link, frame));
                     }
-                    // It may be late.
-                    None if run_of(frame, |run| (FIRST_RUN..self.next_run).contains(&run)).is_some() => {}
+                    None if late() => {}
                     None => self.stray[at].push((link, frame.to_vec())),
                 }
             }
@@ -249,33 +248,40 @@ fn sentinel_reply(frame: &[u8]) -> Option<u16> {
 }
 
 impl Run<'_> {
-    /// What the hosts of the case answer to a frame of the router.
+    /// What the hosts of the case answer to a frame of the router. If it runs alone, there is also a host at each address that
+    /// is no router's, so that nothing is asked for again while another case runs.
     fn answer(&self, link: usize, frame: &[u8]) -> Option<Frame> {
         if self.case.silent {
             return None;
         }
-        let (net, macs) = (self.net, (self.net.host_mac(link), router_mac(link)));
+        let net = self.net;
+        let (host, other) = (net.host_mac(link), net.other_mac(link));
+        let anybody = |router: bool| (self.case.alone && !router).then_some(anybody_mac(link));
         match frame.get(12..14)? {
-            [8, 6] => {
-                let wanted = frame.get(38..42)?;
-                if frame.get(20..22)? != [0, 1] || wanted != net.host4(link).octets() {
-                    return None;
-                }
-                let asker: [u8; 4] = frame.get(28..32)?.try_into().ok()?;
-                let reply = Arp::new(2, (macs.0, net.host4(link)), (macs.1, asker.into()));
-                Some(Frame::new(link, macs, &reply))
+            [8, 6] if frame.get(20..22)? == [0, 1] => {
+                let [asker, wanted] = [28, 38].map(|at| <[u8; 4]>::try_from(frame.get(at..at + 4)?).ok());
+                let (asker, wanted) = (Ipv4Addr::from(asker?), Ipv4Addr::from(wanted?));
+                let mac = match wanted {
+                    addr if addr == net.host4(link) => Some(host),
+                    addr if addr == net.other4(link) => Some(other),
+                    addr => anybody(LINKS.map(router4).contains(&addr)),
+                };
+                let reply = Arp::new(2, (mac?, wanted), (router_mac(link), asker));
+                Some(Frame::new(link, (mac?, router_mac(link)), &reply))
             }
-            [0x86, 0xdd] => {
-                if frame.get(20)? != &58 || frame.get(54)? != &135 {
-                    return None;
-                }
-                let target: [u8; 16] = frame.get(62..78)?.try_into().ok()?;
-                let asker: [u8; 16] = frame.get(22..38)?.try_into().ok()?;
-                let known = [net.host6(link), net.host_local(link)];
-                let target = *known.iter().find(|addr| addr.octets() == target)?;
-                let body = [&target.octets()[..], &[2, 1], &macs.0].concat();
-                let reply = Ip6::new(target, asker.into()).hops(255).icmp(136, 0, 0x6000_0000, &body);
-                Some(Frame::new(link, macs, &reply))
+            [0x86, 0xdd] if frame.get(20)? == &ICMP6 && frame.get(54)? == &135 => {
+                let [asker, wanted] = [22, 62].map(|at| <[u8; 16]>::try_from(frame.get(at..at + 16)?).ok());
+                let (asker, wanted) = (Ipv6Addr::from(asker?), Ipv6Addr::from(wanted?));
+                let mac = match wanted {
+                    addr if [net.host6(link), net.host_local(link)].contains(&addr) => Some(host),
+                    addr if addr == net.other6(link) => Some(other),
+                    addr => {
+                        anybody(LINKS.map(router6).contains(&addr) || LINKS.map(router_local).contains(&addr))
+                    }
+                };
+                let body = [&wanted.octets()[..], &[2, 1], &mac?].concat();
+                let reply = Ip6::new(wanted, asker).hops(255).icmp(136, 0, 0x6000_0000, &body);
+                Some(Frame::new(link, (mac?, router_mac(link)), &reply))
             }
             _ => None,
         }
