@@ -143,6 +143,14 @@ areas! {
     vlan,
 }
 
+/// The same is true where the driver leaves XDP to the kernel: of what depends on how frames come and go.
+#[test]
+fn in_skb_mode() {
+    for cases in [cases::forward::cases(), cases::mtu::cases(), cases::vlan::cases()] {
+        compare(XdpMode::Skb, cases);
+    }
+}
+
 #[test]
 fn the_table_is_about_cases_that_there_are() {
     let mut names = BTreeSet::new();
