@@ -19,6 +19,7 @@
 pub mod datagrams;
 mod frame;
 mod generator;
+mod inline_napi;
 mod packet;
 mod sender;
 mod sink;
@@ -28,6 +29,7 @@ mod tests;
 
 pub use frame::UdpFrame;
 pub use generator::{Generator, GeneratorConfig, Report};
+pub use inline_napi::InlineNapi;
 pub use packet::PacketSocket;
 pub use sink::{Sink, SinkFilter};
 pub use testbed::{KernelNapi, Testbed, Wire};

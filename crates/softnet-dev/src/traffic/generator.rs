@@ -7,7 +7,7 @@
 //! share of time it slept says how far it is from its own limit.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::thread::JoinHandle;
@@ -210,7 +210,7 @@ fn thread_cpu_time(clock: libc::clockid_t) -> Duration {
 /// A packet socket that sends by interface `index`, receives nothing, and bypasses the qdisc.
 fn packet_socket(index: u32) -> io::Result<OwnedFd> {
     let socket = packet::socket(0)?;
-    packet::set_option(&socket, libc::SOL_PACKET, libc::PACKET_QDISC_BYPASS, 1)
+    packet::set_option(socket.as_fd(), libc::SOL_PACKET, libc::PACKET_QDISC_BYPASS, 1)
         .map_err(|error| SysError::new("bypass the qdisc of a packet socket", error))?;
     // Frames in flight are bounded by the receiver's ring, not by this.
     packet::force_buffer(&socket, libc::SO_SNDBUFFORCE, libc::SO_SNDBUF)?;

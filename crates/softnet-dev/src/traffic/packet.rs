@@ -30,7 +30,7 @@ impl PacketSocket {
     pub fn open(name: &str) -> SysResult<Self> {
         let index = Netlink::new()?.existing_link(name)?.index;
         let fd = socket(libc::SOCK_NONBLOCK)?;
-        set_option(&fd, libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, 1)
+        set_option(fd.as_fd(), libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, 1)
             .map_err(|error| SysError::new("ignore what a packet socket sends", error))?;
         force_buffer(&fd, libc::SO_RCVBUFFORCE, libc::SO_RCVBUF)?;
         bind(&fd, index, ETH_P_ALL)?;
@@ -78,8 +78,8 @@ pub(super) fn socket(flags: i32) -> SysResult<OwnedFd> {
 
 /// Gives `socket` a large buffer; beyond the machine's limit if that is permitted.
 pub(super) fn force_buffer(socket: &OwnedFd, force: i32, ask: i32) -> SysResult<()> {
-    set_option(socket, libc::SOL_SOCKET, force, BUFFER)
-        .or_else(|_| set_option(socket, libc::SOL_SOCKET, ask, BUFFER))
+    set_option(socket.as_fd(), libc::SOL_SOCKET, force, BUFFER)
+        .or_else(|_| set_option(socket.as_fd(), libc::SOL_SOCKET, ask, BUFFER))
         .map_err(|error| SysError::new("size the buffer of a packet socket", error))
 }
 
@@ -104,7 +104,7 @@ pub(super) fn bind(socket: &OwnedFd, index: u32, protocol: u16) -> SysResult<()>
     Ok(())
 }
 
-pub(super) fn set_option(socket: &OwnedFd, level: i32, option: i32, value: i32) -> io::Result<()> {
+pub(super) fn set_option(socket: BorrowedFd<'_>, level: i32, option: i32, value: i32) -> io::Result<()> {
     // SAFETY: a live value of the stated length.
     let result = unsafe {
         libc::setsockopt(
