@@ -94,7 +94,9 @@ impl Process {
 
     /// All it said on standard error. It has ended.
     fn errors(&mut self) -> String {
-        self.reader.take().map(|thread| thread.join().unwrap());
+        if let Some(reader) = self.reader.take() {
+            reader.join().unwrap();
+        }
         self.said()
     }
 
