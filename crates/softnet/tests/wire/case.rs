@@ -41,6 +41,8 @@ pub(crate) struct Case {
     pub(crate) silent: bool,
     /// It runs by itself: nothing in what comes out may tell whose it is.
     pub(crate) alone: bool,
+    /// Its answers are for all on the link, as announcements are that a router makes by itself.
+    pub(crate) told_all: bool,
     /// For so long something may still come.
     pub(crate) wait: Duration,
 }
@@ -73,6 +75,7 @@ impl Cases {
             frames: Box::new(move |net| frames(net).into()),
             silent: false,
             alone: false,
+            told_all: false,
             wait: Duration::ZERO,
         });
         self.all.last_mut().expect("was pushed")
@@ -86,6 +89,10 @@ impl Case {
     }
     pub(crate) fn alone(&mut self) -> &mut Case {
         self.alone = true;
+        self
+    }
+    pub(crate) fn told_all(&mut self) -> &mut Case {
+        (self.alone, self.told_all) = (true, true);
         self
     }
     pub(crate) fn wait(&mut self, seconds: u64) -> &mut Case {

@@ -12,7 +12,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use softnet::config::XdpMode;
 
 use super::case::Case;
-use super::decode::{Decoder, Said, is_noise, run_of};
+use super::decode::{Decoder, Said, is_announcement, is_noise, run_of};
 use super::net::{
     FIRST_RUN, LINKS, Net, anybody_mac, gateway_mac, remote_net4, router_local, router_mac, router4, router6,
 };
@@ -205,7 +205,7 @@ impl Pair {
                     }
                     continue;
                 }
-                if is_noise(frame) {
+                if is_noise(frame) || (is_announcement(frame) && !runs.iter().any(|run| run.case.told_all)) {
                     continue;
                 }
                 waiting.last = Instant::now();

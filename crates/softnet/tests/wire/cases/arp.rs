@@ -44,10 +44,12 @@ pub(crate) fn cases() -> Cases {
     });
     c.add("conflict-announcement", |n| {
         to_all(n, &Arp::new(1, (n.host_mac(A), router4(A)), (ZERO, router4(A))))
-    });
+    })
+    .told_all();
     c.add("conflict-reply", |n| {
         to_all(n, &Arp::new(2, (n.host_mac(A), router4(A)), (BROADCAST, router4(A))))
-    });
+    })
+    .told_all();
     c.add("sender-off-link", |n| to_all(n, &Arp::new(1, (n.host_mac(A), n.remote4(A)), (ZERO, router4(A)))));
     c.add("sender-of-other-link", |n| {
         to_all(n, &Arp::new(1, (n.host_mac(A), n.host4(B)), (ZERO, router4(A))))

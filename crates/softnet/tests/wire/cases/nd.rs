@@ -157,26 +157,26 @@ pub(crate) fn cases() -> Cases {
     c.add("solicitation-destination-options", |n| to_group(n, &usual(n).opts(60, &[])));
     // Does somebody have it already (RFC 4862 5.4.3).
     let zero = Ipv6Addr::UNSPECIFIED;
-    c.add("dad", move |n| to_group(n, &solicit(n, zero, router6(A), &[]))).alone();
-    c.add("dad-local", move |n| to_group(n, &solicit(n, zero, router_local(A), &[]))).alone();
+    c.add("dad", move |n| to_group(n, &solicit(n, zero, router6(A), &[]))).told_all();
+    c.add("dad-local", move |n| to_group(n, &solicit(n, zero, router_local(A), &[]))).told_all();
     c.add("dad-nonce", move |n| to_group(n, &solicit(n, zero, router6(A), &[14, 1, 1, 2, 3, 4, 5, 6])))
-        .alone();
+        .told_all();
     c.add("dad-with-mac", move |n| to_group(n, &solicit(n, zero, router6(A), &mac_option(1, n.host_mac(A)))))
-        .alone();
+        .told_all();
     c.add("dad-unicast", move |n| {
         let mut packet = solicit(n, zero, router6(A), &[]);
         packet.dst = router6(A);
         n.host(packet.checked())
     })
-    .alone();
+    .told_all();
     c.add("dad-to-all-nodes", move |n| {
         let mut packet = solicit(n, zero, router6(A), &[]);
         packet.dst = NODES;
         to_group(n, &packet.checked())
     })
-    .alone();
-    c.add("dad-hops-64", move |n| to_group(n, &solicit(n, zero, router6(A), &[]).hops(64))).alone();
-    c.add("dad-for-host", move |n| to_group(n, &solicit(n, zero, n.host6(A), &[]))).alone();
+    .told_all();
+    c.add("dad-hops-64", move |n| to_group(n, &solicit(n, zero, router6(A), &[]).hops(64))).told_all();
+    c.add("dad-for-host", move |n| to_group(n, &solicit(n, zero, n.host6(A), &[]))).told_all();
     // Resolution, and what is believed.
     c.add("resolve", |n| vec![vec![through_to_host(n)]]);
     c.add("resolve-five", |n| vec![(0..5).map(|_| through_to_host(n)).collect::<Vec<_>>()]);

@@ -10,7 +10,7 @@ mod transport;
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-pub(crate) use names::{is_noise, run_of};
+pub(crate) use names::{is_announcement, is_noise, run_of};
 
 use super::net::{Net, gateway_mac, router_mac};
 use super::packet::{ID, sum};

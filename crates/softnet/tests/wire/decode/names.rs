@@ -2,7 +2,7 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-use super::{Decoder, LETTER, be16};
+use super::{Decoder, LETTER, addr6, be16};
 use crate::net::{
     BROADCAST, LINKS, OTHER, anybody_mac, gateway_mac, gateway4, gateway6, group_mac, router_local,
     router_mac, router4, router6, solicited_node,
@@ -112,6 +112,18 @@ pub(crate) fn is_noise(frame: &[u8]) -> bool {
             let hop_by_hop = frame.get(20) == Some(&0) && frame.get(54) == Some(&ICMP6);
             let at = if hop_by_hop { 62 } else { 54 };
             (hop_by_hop || frame.get(20) == Some(&ICMP6)) && matches!(frame.get(at), Some(131..=133 | 143))
+        }
+        _ => false,
+    }
+}
+
+/// Whether it tells all of an address of its own.
+pub(crate) fn is_announcement(frame: &[u8]) -> bool {
+    match be16(frame, 12) {
+        0x0806 => frame.get(28..32) == frame.get(38..42),
+        0x86dd => {
+            let advertisement = frame.get(20) == Some(&ICMP6) && frame.get(54) == Some(&136);
+            advertisement && addr6(frame, 38).is_multicast()
         }
         _ => false,
     }
