@@ -8,8 +8,10 @@ pub mod mem;
 pub mod memfd;
 pub mod netlink;
 pub mod netns;
+pub mod packet;
 pub mod process;
 pub mod sched;
+pub mod snoop;
 pub mod sys_error;
 #[doc(hidden)]
 pub mod testing;

@@ -33,6 +33,7 @@ pub mod sender;
 pub mod set;
 pub mod shared;
 pub mod show;
+mod snooper;
 pub mod stack;
 pub mod thread;
 pub mod timer;

@@ -6,6 +6,7 @@
 //! in a neighbour's queue, or freed with its reason.
 
 mod local;
+mod snoop;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

@@ -78,5 +78,6 @@ reasons! {
     UdpCsum = "udp_csum", "wrong UDP checksum";
     ProtoMem = "proto_mem", "all sockets together held as much of packet memory as they may";
     SocketClose = "socket_close", "its socket was closed before anybody received it";
+    SnoopOverflow = "snoop_overflow", "a copy of what a neighbour said to all, which was not read in time";
     CpuBacklog = "cpu_backlog", "the backlog of the RX queue that was to receive it was full";
 }

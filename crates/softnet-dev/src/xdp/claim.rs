@@ -10,8 +10,8 @@
 //!
 //! Everything else is the kernel's: VLANs, other multicast, other MACs, what is cut short; where softnet has no IPv6
 //! address, all of IPv6 but its groups. So an interface can be taken without taking the machine. What is sent to all
-//! nodes is the kernel's too (router advertisements, and what neighbours say unasked): softnet asks its neighbours
-//! itself. So are IGMP and MLD, those to groups of softnet's included, for it is the kernel that answers them. A
+//! nodes is the kernel's too (router advertisements, and what neighbours say unasked, of which softnet gets
+//! [copies](crate::snoop)). So are IGMP and MLD, those to groups of softnet's included, for it is the kernel that answers them. A
 //! datagram is softnet's or the kernel's: of a group that softnet has joined, the kernel's own members get nothing by
 //! this interface.
 //!

@@ -42,7 +42,7 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use softnet_core::SoftnetData;
-use softnet_core::skb::{FRAME_SIZE, HEADROOM};
+use softnet_core::skb::{DropReason, FRAME_SIZE, HEADROOM};
 
 pub use claim::Claim;
 pub use error::XdpError;
@@ -61,6 +61,7 @@ use umem::Binding;
 use crate::bpf::XdpMode;
 use crate::device::{Device, DeviceInfo, Features, LinkState, OpenDevice, RxQueue, TxQueue};
 use crate::netlink::{Link, Netlink};
+use crate::snoop::Snoop;
 use crate::sys_error::{SysError, SysResult};
 
 /// Largest MTU: what a frame has behind the kernel's headroom, less the Ethernet header.
@@ -204,10 +205,23 @@ pub fn open_with_claims(
         mtu: link.mtu as u16,
         features: Features { partial_csum: hands_over_partial_checksums(&link), zero_copy },
     };
+    let snoop = match Snoop::open(link.index, !filter.own_ipv6().is_empty()) {
+        Ok(snoop) => snoop,
+        Err(error) => {
+            parts.close(ctx);
+            return Err(kernel(error));
+        }
+    };
     let Parts { rx, tx, sockets } = parts;
     let groups = Groups::new(link.index, attachment.clone());
-    let device =
-        Arc::new(XdpDevice { info, control, sockets, groups, _solicited: solicited.and_then(Result::ok) });
+    let device = Arc::new(XdpDevice {
+        info,
+        control,
+        sockets,
+        groups,
+        snoop,
+        _solicited: solicited.and_then(Result::ok),
+    });
     let claims = Claims { mac: link.mac, owners, attachment, netlink: Mutex::new(netlink) };
     Ok((OpenDevice { device, rx, tx }, claims))
 }
@@ -344,6 +358,8 @@ struct XdpDevice {
     control: Control,
     sockets: Vec<Arc<Xsk>>,
     groups: Groups,
+    /// Copies of what the program leaves to the kernel, and neighbours mean for all.
+    snoop: Snoop,
     /// Keeps the kernel in the groups in which others look for softnet's IPv6 addresses.
     _solicited: Option<OwnedFd>,
 }
@@ -366,6 +382,14 @@ impl Device for XdpDevice {
 
     fn leave_group(&self, group: IpAddr) {
         self.groups.leave(group);
+    }
+
+    fn snoop(&self) -> Option<&Snoop> {
+        Some(&self.snoop)
+    }
+
+    fn losses(&self) -> Vec<(DropReason, u64)> {
+        vec![(DropReason::SnoopOverflow, self.snoop.lost())]
     }
 }
 

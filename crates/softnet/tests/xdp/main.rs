@@ -6,6 +6,7 @@ mod fragments;
 mod hosts;
 mod ipv6;
 mod life;
+mod moves;
 mod multicast;
 mod scope;
 mod shape;

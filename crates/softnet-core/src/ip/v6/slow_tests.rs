@@ -8,6 +8,9 @@ use crate::ip::v6::addr::{ALL_NODES, link_local, multicast_mac};
 
 #[path = "slow_frag_tests.rs"]
 mod frags;
+#[path = "slow_snoop_tests.rs"]
+mod snoop;
+
 #[path = "slow_scope_tests.rs"]
 mod scope;
 
