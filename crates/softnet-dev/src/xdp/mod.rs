@@ -12,8 +12,7 @@
 //!   ([`Umem::reclaimed`]).
 //! * **Modes.** Native: in the driver, before the kernel makes an skb. Where the driver refuses, SKB mode: it works
 //!   everywhere, is slower, delivers on the queues that the kernel recorded (a veth: all on queue 0), and cannot take
-//!   segments that the sender left larger than the MTU (TSO): the kernel drops them, and
-//!   [`ring_drops`](crate::QueueStats::ring_drops) counts them. A veth in native mode has its peer stop making them.
+//!   segments that the sender left larger than the MTU (TSO): the program drops them, and [`Device::losses`] counts them. A veth in native mode has its peer stop making them.
 //! * **The interface keeps its interrupts**, unless its queues tell of them: then the kernel defers them as the queue's
 //!   instance does (`kernel_irq`). Otherwise a sleeping owner does not keep the kernel from receiving into the ring; it is
 //!   only not woken more often than it polls.
@@ -28,6 +27,7 @@ mod error;
 mod frames;
 mod groups;
 mod kernel_irq;
+mod ports;
 mod ring;
 mod rx;
 mod socket;
@@ -46,6 +46,7 @@ use softnet_core::skb::{DropReason, FRAME_SIZE, HEADROOM};
 
 pub use claim::Claim;
 pub use error::XdpError;
+pub use ports::{LocalEnd, UdpPorts};
 pub use umem::Umem;
 
 use attach::Attachment;
@@ -95,10 +96,12 @@ pub struct XdpConfig {
     /// Frames that all RX queues together may keep posted: with more queues than that allows, rings are made smaller, down
     /// to 128 slots.
     pub max_posted: usize,
-    /// Take the interface even if it carries a default route.
+    /// Take the interface even if it carries a default route, and addresses even if the kernel has them there.
     pub force: bool,
     /// What is softnet's.
     pub claim: Claim,
+    /// The ports that its sockets have open, of addresses that it shares with the kernel. `None`: none ever.
+    pub ports: Option<Arc<UdpPorts>>,
 }
 
 impl XdpConfig {
@@ -111,6 +114,7 @@ impl XdpConfig {
             max_posted: usize::MAX,
             force: false,
             claim: Claim::default(),
+            ports: None,
         }
     }
 }
@@ -152,13 +156,19 @@ pub fn open_with_claims(
     let kernel = |source| XdpError::Kernel { name: name.clone(), source };
     let mut netlink = Netlink::new().map_err(kernel)?;
     let (link, owners) = usable_link(cfg, &mut netlink)?;
-    let filter = ClaimFilter::new(link.mac, &cfg.claim, &addresses(&mut netlink, &owners).map_err(kernel)?);
+    let theirs = addresses(&mut netlink, &owners).map_err(kernel)?;
+    if let Some(address) = claim::in_both(link.mac, &cfg.claim.addresses, &theirs)
+        && !cfg.force
+        && !cfg.claim.shared
+    {
+        return Err(XdpError::KernelAddress { name: name.clone(), address });
+    }
+    let ports = cfg.ports.clone().map_or_else(|| UdpPorts::new().map(Arc::new), Ok).map_err(kernel)?;
+    let filter = ClaimFilter::new(link.mac, dev, &cfg.claim, &theirs);
     let control = Control::new(link.index).map_err(kernel)?;
     // Where the kernel has no IPv6 it can't; much comes through all the same.
-    let solicited = match filter.own_ipv6() {
-        [] => None,
-        own => Some(groups::solicited_nodes(link.index, own)),
-    };
+    let own6 = filter.own_ipv6();
+    let solicited = (!own6.is_empty()).then(|| groups::solicited_nodes(link.index, &own6));
     // A driver that does not tell has some of these in use, but at least one; on a TX queue that is not in use the
     // kernel would let packets lie without a word.
     let (rx_queues, tx_queues) = control.channels().unwrap_or((link.rx_queues, 1));
@@ -167,8 +177,8 @@ pub fn open_with_claims(
     while rx_queues as usize * ring as usize > cfg.max_posted && ring > MIN_RING {
         ring /= 2;
     }
-    let (attachment, mode, mut text) =
-        attach(cfg.mode, &filter, link.index, rx_queues.max(1)).map_err(|source| refusal(name, source))?;
+    let (attachment, mode, mut text) = attach(cfg.mode, (&filter, &ports), link.index, rx_queues.max(1))
+        .map_err(|source| refusal(name, source))?;
     let attachment = Arc::new(attachment);
     let napis = Arc::new(KernelNapis::new(&link));
     let mut parts = Parts::default();
@@ -205,7 +215,7 @@ pub fn open_with_claims(
         mtu: link.mtu as u16,
         features: Features { partial_csum: hands_over_partial_checksums(&link), zero_copy },
     };
-    let snoop = match Snoop::open(link.index, !filter.own_ipv6().is_empty()) {
+    let snoop = match Snoop::open(link.index, !own6.is_empty()) {
         Ok(snoop) => snoop,
         Err(error) => {
             parts.close(ctx);
@@ -218,11 +228,12 @@ pub fn open_with_claims(
         info,
         control,
         sockets,
+        attachment: attachment.clone(),
         groups,
         snoop,
         _solicited: solicited.and_then(Result::ok),
     });
-    let claims = Claims { mac: link.mac, owners, attachment, netlink: Mutex::new(netlink) };
+    let claims = Claims { mac: link.mac, dev, owners, attachment, netlink: Mutex::new(netlink) };
     Ok((OpenDevice { device, rx, tx }, claims))
 }
 
@@ -262,16 +273,16 @@ fn addresses(netlink: &mut Netlink, interfaces: &[u32]) -> SysResult<Vec<IpAddr>
 /// Attaches the program in the mode asked for. Returns the mode it became, also in words.
 fn attach(
     mode: Mode,
-    filter: &ClaimFilter,
+    (filter, ports): (&ClaimFilter, &Arc<UdpPorts>),
     ifindex: u32,
     queues: u32,
 ) -> SysResult<(Attachment, XdpMode, String)> {
     const LIMIT: &str = "segments larger than the MTU are dropped (switch off TSO at the sender)";
-    let skb = || Attachment::new(filter, ifindex, queues, XdpMode::Skb);
+    let skb = || Attachment::new(filter, ports, ifindex, queues, XdpMode::Skb);
     if mode == Mode::Skb {
         return Ok((skb()?, XdpMode::Skb, format!("skb mode: as configured; {LIMIT}")));
     }
-    match Attachment::new(filter, ifindex, queues, XdpMode::Native) {
+    match Attachment::new(filter, ports, ifindex, queues, XdpMode::Native) {
         Ok(attachment) => Ok((attachment, XdpMode::Native, "native".into())),
         Err(error) if mode == Mode::Auto && !final_refusal(&error) => {
             let why = error.errno().map_or_else(
@@ -357,6 +368,7 @@ struct XdpDevice {
     info: DeviceInfo,
     control: Control,
     sockets: Vec<Arc<Xsk>>,
+    attachment: Arc<Attachment>,
     groups: Groups,
     /// Copies of what the program leaves to the kernel, and neighbours mean for all.
     snoop: Snoop,
@@ -389,13 +401,15 @@ impl Device for XdpDevice {
     }
 
     fn losses(&self) -> Vec<(DropReason, u64)> {
-        vec![(DropReason::SnoopOverflow, self.snoop.lost())]
+        let too_long = self.attachment.too_long();
+        vec![(DropReason::RxTooLong, too_long), (DropReason::SnoopOverflow, self.snoop.lost())]
     }
 }
 
 /// The means to change what an open device claims.
 pub struct Claims {
     mac: [u8; 6],
+    dev: u16,
     /// The interface, and what it is a port of.
     owners: Vec<u32>,
     attachment: Arc<Attachment>,
@@ -410,6 +424,7 @@ impl Claims {
     /// What the kernel says.
     pub fn replace(&self, claim: &Claim) -> SysResult<()> {
         let mut netlink = self.netlink.lock().unwrap_or_else(PoisonError::into_inner);
-        self.attachment.replace(&ClaimFilter::new(self.mac, claim, &addresses(&mut netlink, &self.owners)?))
+        let theirs = addresses(&mut netlink, &self.owners)?;
+        self.attachment.replace(&ClaimFilter::new(self.mac, self.dev, claim, &theirs))
     }
 }

@@ -15,6 +15,7 @@ use softnet_core::sock::output::UdpHead;
 use softnet_core::sock::scope::{device, is_link_local, scoped};
 use softnet_core::sock::{Flow, SocketError};
 use softnet_core::sync::Ordering;
+use softnet_dev::xdp::LocalEnd;
 
 use super::options::{Options, timeout};
 use super::route::{Next, Way, find};
@@ -28,6 +29,8 @@ use crate::shared::Shared;
 pub(super) struct Tx {
     pub(super) sender: LocalSender,
     pub(super) ends: Ends,
+    /// What devices were told that it has.
+    pub(super) told: Option<LocalEnd>,
 }
 
 /// Where a socket's datagrams come from, and go to.
@@ -48,7 +51,7 @@ pub(super) struct Ends {
 impl Tx {
     pub(super) fn new(local: Addr, lport: u16, group_dev: Option<u16>) -> Self {
         let ends = Ends { local, lport, group_dev, peer: None, multicast_dev: None, multicast_dev6: None };
-        Tx { sender: LocalSender::default(), ends }
+        Tx { sender: LocalSender::default(), ends, told: None }
     }
 }
 

@@ -8,6 +8,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::net::Ipv6Addr;
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use rustix::io::Errno;
 use softnet_core::SoftnetData;
 use softnet_core::ip::header::{Ipv4Header, is_multicast};
 use softnet_core::ip::input::Exception;
@@ -17,6 +18,7 @@ use softnet_core::skb::{Batch, DropReason, Flags, Region, Skb};
 use softnet_core::sock::key::unmapped;
 use softnet_core::sock::{Arrivals, Binder, Flow, Found, Hit, SocketError, Sockets, udp_input, udp_members};
 use softnet_core::sync::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use softnet_dev::xdp::{LocalEnd, UdpPorts};
 
 use super::thread::AppThread;
 use super::watch::{Set, Told};
@@ -37,6 +39,8 @@ pub struct SocketTable {
     sets: Mutex<Vec<Arc<Set>>>,
     /// Those who wait for sockets.
     pub(crate) told: Arc<Told>,
+    /// Where devices look up the ports that are open, to leave the kernel the rest.
+    pub(crate) ports: Option<Arc<UdpPorts>>,
     stopped: AtomicBool,
     /// Until when some path takes less than its first link, in ns of the stack's clock.
     path_mtus: AtomicU64,
@@ -56,6 +60,7 @@ impl SocketTable {
             held,
             threads: Mutex::default(),
             sets: Mutex::default(),
+            ports: None,
             stopped: AtomicBool::new(false),
             path_mtus: AtomicU64::new(0),
         }
@@ -64,6 +69,18 @@ impl SocketTable {
     /// The table's writer.
     pub(super) fn binder(&self) -> MutexGuard<'_, Binder> {
         lock(&self.binder)
+    }
+
+    /// A socket has `end` from now on: devices that share its address with the kernel bring what is sent there. Without a lock
+    /// that a packet's way takes.
+    pub(super) fn port_opened(&self, end: &LocalEnd) -> Result<(), Errno> {
+        // It fails if there are too many.
+        self.ports.as_ref().map_or(Ok(()), |ports| ports.opened(end)).map_err(|_| Errno::NOBUFS)
+    }
+
+    /// It has it no more.
+    pub(super) fn port_closed(&self, end: &LocalEnd) {
+        self.ports.iter().for_each(|ports| ports.closed(end));
     }
 
     /// Sockets that are open.

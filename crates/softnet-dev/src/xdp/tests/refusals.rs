@@ -160,3 +160,23 @@ fn many_queues_share_the_memory_they_are_given() {
     close(device, &mut ctx);
     world.assert_whole(&mut ctx);
 }
+
+/// An address that the kernel has on the interface is not taken by accident.
+#[test]
+fn an_address_of_the_kernels_is_refused_unless_it_is_meant() {
+    let Some(world) = World::new() else { return };
+    let mut ctx = world.ctx();
+    world.add_pair(0, 1);
+    let good = world.config(0);
+    world.here.run(|| Netlink::new().unwrap().add_address("s0", softnet(0), 24).unwrap()).unwrap();
+    let error = world.open(&good, &mut ctx).err().unwrap().to_string();
+    for part in ["10.9.0.1", "s0", "shared = true", "--force"] {
+        assert!(error.contains(part), "{part}: {error}");
+    }
+    let shared = XdpConfig { claim: Claim { shared: true, ..good.claim.clone() }, ..good.clone() };
+    for meant in [shared, XdpConfig { force: true, ..good }] {
+        let (device, _claims) = world.open(&meant, &mut ctx).unwrap();
+        close(device, &mut ctx);
+    }
+    world.assert_whole(&mut ctx);
+}
