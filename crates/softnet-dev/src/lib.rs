@@ -3,6 +3,7 @@
 pub mod blocks;
 pub mod bpf;
 pub mod device;
+pub mod ethtool;
 pub mod hugepage;
 pub mod mem;
 pub mod memfd;

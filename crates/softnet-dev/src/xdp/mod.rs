@@ -12,7 +12,8 @@
 //!   ([`Umem::reclaimed`]).
 //! * **Modes.** Native: in the driver, before the kernel makes an skb. Where the driver refuses, SKB mode: it works
 //!   everywhere, is slower, delivers on the queues that the kernel recorded (a veth: all on queue 0), and cannot take
-//!   segments that the sender left larger than the MTU (TSO): the program drops them, and [`Device::losses`] counts them. A veth in native mode has its peer stop making them.
+//!   segments that the sender left larger than the MTU (TSO): the program drops them, and [`Device::losses`] counts them.
+//!   What merges segments on the interface itself, or its ports, is switched off meanwhile (`offload`). A veth in native mode has its peer stop making them.
 //! * **The interface keeps its interrupts**, unless its queues tell of them: then the kernel defers them as the queue's
 //!   instance does (`kernel_irq`). Otherwise a sleeping owner does not keep the kernel from receiving into the ring; it is
 //!   only not woken more often than it polls.
@@ -22,11 +23,12 @@
 
 mod attach;
 mod claim;
-mod control;
+pub(crate) mod control;
 mod error;
 mod frames;
 mod groups;
 mod kernel_irq;
+mod offload;
 mod ports;
 mod ring;
 mod rx;
@@ -54,6 +56,7 @@ use claim::ClaimFilter;
 use control::Control;
 use groups::Groups;
 use kernel_irq::KernelNapis;
+use offload::Offloads;
 use rx::{MIN_RING, XdpRx};
 use socket::Xsk;
 use tx::XdpTx;
@@ -61,6 +64,7 @@ use umem::Binding;
 
 use crate::bpf::XdpMode;
 use crate::device::{Device, DeviceInfo, Features, LinkState, OpenDevice, RxQueue, TxQueue};
+use crate::ethtool::Ethtool;
 use crate::netlink::{Link, Netlink};
 use crate::snoop::Snoop;
 use crate::sys_error::{SysError, SysResult};
@@ -177,8 +181,14 @@ pub fn open_with_claims(
     while rx_queues as usize * ring as usize > cfg.max_posted && ring > MIN_RING {
         ring /= 2;
     }
-    let (attachment, mode, mut text) = attach(cfg.mode, (&filter, &ports), link.index, rx_queues.max(1))
+    let driver = Ethtool::new(link.index).and_then(|ethtool| ethtool.driver()).unwrap_or_default();
+    // Before the kernel switches some off.
+    let mut offloads = Offloads::of(&link, &mut netlink);
+    let (attachment, mode, mut text) = attach(cfg.mode, (&filter, &ports), &link, rx_queues.max(1))
         .map_err(|source| refusal(name, source))?;
+    if mode == XdpMode::Skb {
+        text += &offloads.switch_off();
+    }
     let attachment = Arc::new(attachment);
     let napis = Arc::new(KernelNapis::new(&link));
     let mut parts = Parts::default();
@@ -206,6 +216,7 @@ pub fn open_with_claims(
         text += &format!(", {error}");
     }
     let zero_copy = parts.sockets.iter().all(|socket| socket.zero_copy());
+    let partial_csum = hands_over_partial_checksums(link.kind.as_deref(), &driver, mode);
     let info = DeviceInfo {
         name: link.name.clone(),
         driver: "xdp",
@@ -213,7 +224,7 @@ pub fn open_with_claims(
         ifindex: link.index,
         mac: link.mac,
         mtu: link.mtu as u16,
-        features: Features { partial_csum: hands_over_partial_checksums(&link), zero_copy },
+        features: Features { partial_csum, zero_copy },
     };
     let snoop = match Snoop::open(link.index, !own6.is_empty()) {
         Ok(snoop) => snoop,
@@ -231,6 +242,7 @@ pub fn open_with_claims(
         attachment: attachment.clone(),
         groups,
         snoop,
+        _offloads: offloads,
         _solicited: solicited.and_then(Result::ok),
     });
     let claims = Claims { mac: link.mac, dev, owners, attachment, netlink: Mutex::new(netlink) };
@@ -274,22 +286,22 @@ fn addresses(netlink: &mut Netlink, interfaces: &[u32]) -> SysResult<Vec<IpAddr>
 fn attach(
     mode: Mode,
     (filter, ports): (&ClaimFilter, &Arc<UdpPorts>),
-    ifindex: u32,
+    link: &Link,
     queues: u32,
 ) -> SysResult<(Attachment, XdpMode, String)> {
-    const LIMIT: &str = "segments larger than the MTU are dropped (switch off TSO at the sender)";
-    let skb = || Attachment::new(filter, ports, ifindex, queues, XdpMode::Skb);
+    let skb = || Attachment::new(filter, ports, link.index, queues, XdpMode::Skb);
+    let limit = uncut_segments(link);
     if mode == Mode::Skb {
-        return Ok((skb()?, XdpMode::Skb, format!("skb mode: as configured; {LIMIT}")));
+        return Ok((skb()?, XdpMode::Skb, format!("skb mode: as configured; {limit}")));
     }
-    match Attachment::new(filter, ports, ifindex, queues, XdpMode::Native) {
+    match Attachment::new(filter, ports, link.index, queues, XdpMode::Native) {
         Ok(attachment) => Ok((attachment, XdpMode::Native, "native".into())),
         Err(error) if mode == Mode::Auto && !final_refusal(&error) => {
             let why = error.errno().map_or_else(
                 || error.to_string(),
                 |errno| format!("{}{}", std::io::Error::from_raw_os_error(errno), refusal_hint(errno)),
             );
-            Ok((skb()?, XdpMode::Skb, format!("skb mode: native refused: {why}; {LIMIT}")))
+            Ok((skb()?, XdpMode::Skb, format!("skb mode: native refused: {why}; {limit}")))
         }
         Err(error) => Err(error),
     }
@@ -318,9 +330,27 @@ fn refusal(name: &str, source: SysError) -> XdpError {
     }
 }
 
-/// Whether frames come straight from a local sender, which leaves L4 checksums to "hardware" that is not there.
-fn hands_over_partial_checksums(link: &Link) -> bool {
-    matches!(link.kind.as_deref(), Some("veth" | "tun" | "bridge" | "macvlan" | "macvtap"))
+/// What SKB mode does not take, and what mends it.
+fn uncut_segments(link: &Link) -> String {
+    let sender = match link.kind.as_deref() {
+        Some("veth") => "its veth peer",
+        Some("tun") => "what writes to it",
+        Some(_) => "a local sender behind it",
+        None => "the host of a virtual machine",
+    };
+    format!(
+        "segments that {sender} leaves larger than the MTU are lost, as rx_too_long (there: `ethtool -K INTERFACE tso off tx-udp-segmentation off`)"
+    )
+}
+
+/// Whether frames come straight from a local sender, which leaves L4 checksums to "hardware" that is not there: from the
+/// other end of a virtual interface, or past it from one of its ports; and in SKB mode from the host of a virtual machine,
+/// where native mode excludes it.
+fn hands_over_partial_checksums(kind: Option<&str>, driver: &str, mode: XdpMode) -> bool {
+    const KINDS: [&str; 10] =
+        ["veth", "netkit", "tun", "bridge", "macvlan", "macvtap", "ipvlan", "ipvtap", "bond", "team"];
+    kind.is_some_and(|kind| KINDS.contains(&kind))
+        || mode == XdpMode::Skb && matches!(driver, "virtio_net" | "vif")
 }
 
 /// The queues of a device in the making.
@@ -372,6 +402,8 @@ struct XdpDevice {
     groups: Groups,
     /// Copies of what the program leaves to the kernel, and neighbours mean for all.
     snoop: Snoop,
+    /// Puts back what was switched off.
+    _offloads: Offloads,
     /// Keeps the kernel in the groups in which others look for softnet's IPv6 addresses.
     _solicited: Option<OwnedFd>,
 }

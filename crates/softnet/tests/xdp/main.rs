@@ -10,6 +10,7 @@ mod life;
 mod moves;
 mod multicast;
 mod scope;
+mod segments;
 mod shape;
 mod switch;
 mod traffic;
