@@ -18,6 +18,7 @@
 pub mod datagrams;
 mod frame;
 mod generator;
+mod inline_napi;
 mod sender;
 mod sink;
 mod testbed;
@@ -26,5 +27,6 @@ mod tests;
 
 pub use frame::UdpFrame;
 pub use generator::{Generator, GeneratorConfig, Report};
+pub use inline_napi::InlineNapi;
 pub use sink::{Sink, SinkFilter};
 pub use testbed::{KernelNapi, Testbed, Wire};

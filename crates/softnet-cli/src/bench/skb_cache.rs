@@ -57,8 +57,10 @@ impl SkbCache {
 
         let mut raw = context();
         let raw_pair = move || {
-            let heads = black_box(raw.alloc_heads());
-            raw.free_heads(heads);
+            let mut heads = raw.alloc_heads();
+            // As of the allocators' blocks, one byte of each.
+            heads.write(0);
+            raw.free_heads(black_box(heads));
         };
         let mut full = context();
         let mut batch = Batch::new();

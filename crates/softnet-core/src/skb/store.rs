@@ -104,6 +104,16 @@ impl HeadBulk {
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
+
+    /// Writes the first byte of each: what a head is taken for begins with touching it.
+    #[inline]
+    pub fn write(&mut self, byte: u8) {
+        for index in &self.heads[..self.len] {
+            // SAFETY: the bulk owns the heads, of which nothing is read before it was written, and a registered region
+            // outlives them.
+            unsafe { head_ptr(self.region, *index).cast::<u8>().write(byte) };
+        }
+    }
 }
 
 impl Drop for HeadBulk {

@@ -28,7 +28,6 @@ const QUEUE_TYPE: u16 = 3;
 const QUEUE_NAPI_ID: u16 = 4;
 const QUEUE_TYPE_RX: u32 = 0;
 
-#[cfg(test)]
 const NAPI_IFINDEX: u16 = 1;
 const NAPI_ID: u16 = 2;
 const NAPI_IRQ: u16 = 3;
@@ -206,8 +205,10 @@ impl NetdevFamily {
     }
 
     /// All NAPI instances of the interface `ifindex`, whichever queues they are for.
-    #[cfg(test)]
-    pub(crate) fn napis(&mut self, ifindex: u32) -> SysResult<Vec<KernelNapi>> {
+    ///
+    /// # Errors
+    /// EOPNOTSUPP before Linux 6.8.
+    pub fn napis(&mut self, ifindex: u32) -> SysResult<Vec<KernelNapi>> {
         let request = Message::new(self.id, NAPI_GET).with_u32(NAPI_IFINDEX, ifindex);
         let answers = self.netlink.dump(request, &format!("list NAPI instances of interface {ifindex}"))?;
         Ok(answers.iter().filter_map(|(_, answer)| KernelNapi::parse(answer)).collect())
@@ -215,8 +216,8 @@ impl NetdevFamily {
 
     /// Sets the knobs of the NAPI instance `id`. They take effect with its next completion.
     ///
-    /// Not for an instance without an [`irq`](KernelNapi::irq): a veth whose instances are left "masked" has been seen to
-    /// receive no more.
+    /// An instance without an [`irq`](KernelNapi::irq), such as a veth's, is polled by its timer alone while it is
+    /// "masked": with a long timer it seems to receive no more.
     ///
     /// # Errors
     /// ENOENT if the namespace has none of that number; EOPNOTSUPP before Linux 6.13; ERANGE for a number of completions

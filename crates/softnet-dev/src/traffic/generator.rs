@@ -7,7 +7,7 @@
 //! share of time it slept says how far it is from its own limit.
 
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::thread::JoinHandle;
@@ -215,11 +215,11 @@ fn packet_socket(index: u32) -> io::Result<OwnedFd> {
     }
     // SAFETY: the kernel just made this descriptor for us.
     let socket = unsafe { OwnedFd::from_raw_fd(fd) };
-    set_option(&socket, libc::SOL_PACKET, libc::PACKET_QDISC_BYPASS, 1)
+    set_option(socket.as_fd(), libc::SOL_PACKET, libc::PACKET_QDISC_BYPASS, 1)
         .map_err(|error| SysError::new("bypass the qdisc of a packet socket", error))?;
     // Frames in flight are bounded by the receiver's ring, not by this.
-    set_option(&socket, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, 16 << 20)
-        .or_else(|_| set_option(&socket, libc::SOL_SOCKET, libc::SO_SNDBUF, 16 << 20))
+    set_option(socket.as_fd(), libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, 16 << 20)
+        .or_else(|_| set_option(socket.as_fd(), libc::SOL_SOCKET, libc::SO_SNDBUF, 16 << 20))
         .map_err(|error| SysError::new("size the buffer of a packet socket", error))?;
     let address = link_address(index);
     // SAFETY: a live address of the stated length.
@@ -236,7 +236,7 @@ fn packet_socket(index: u32) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-fn set_option(socket: &OwnedFd, level: i32, option: i32, value: i32) -> io::Result<()> {
+pub(super) fn set_option(socket: BorrowedFd<'_>, level: i32, option: i32, value: i32) -> io::Result<()> {
     // SAFETY: a live value of the stated length.
     let result = unsafe {
         libc::setsockopt(

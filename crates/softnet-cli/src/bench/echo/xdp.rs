@@ -1,14 +1,14 @@
 //! Client and server at the two ends of a veth pair, each in a namespace made for it, both by AF_XDP.
 //!
 //! On veth the sender's CPU runs the receiver's softirq. So the client's CPU, which sends requests, does what a NIC and the
-//! kernel's driver would do for the server: the XDP program and the copy into packet memory. And the server's CPU does
-//! that for the client, within the system calls that send responses; this is the same for all cases, and makes requests
-//! dearer than they are with an emulated NIC. (A NAPI thread of the kernel, on the client's CPU, would take turns with
-//! the client that spins there.)
+//! kernel's driver would do for the server: the XDP program and the copy into packet memory. At its own end the client's
+//! thread polls the kernel's instance itself, inside its own calls ([`InlineNapi`]): sending responses costs the
+//! server neither a softirq of the client's nor a wake-up.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use softnet::config::DeviceConfig;
 use softnet::opener::XdpOpener;
@@ -18,6 +18,7 @@ use softnet_core::skb::{BATCH, Batch, CacheSizes, HEADROOM, Region};
 use softnet_dev::memfd::MemfdMemory;
 use softnet_dev::netlink::Netlink;
 use softnet_dev::netns::NetNs;
+use softnet_dev::traffic::InlineNapi;
 use softnet_dev::xdp::{self, Umem, XdpConfig};
 use softnet_dev::{Device, RxQueue, TxQueue};
 
@@ -32,6 +33,8 @@ pub(in crate::bench) const CLIENT: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 2);
 pub(in crate::bench) const RING: u32 = 1024;
 /// Frames of the client's packet memory: two rings and what is on its way between them.
 const FRAMES: u32 = 4096;
+/// How long a client that polls its end may be away before the kernel's timer polls it instead.
+const INLINE_TIMEOUT: Duration = Duration::from_millis(20);
 const ARP: [u8; 2] = [0x08, 0x06];
 
 /// Interface names are unique in the machine.
@@ -92,6 +95,8 @@ pub(in crate::bench) struct ClientEnd {
     tx: Option<Box<dyn TxQueue>>,
     ctx: SoftnetData,
     batch: Batch,
+    /// The kernel's instance that fills the ring, if the client's thread polls it.
+    napi: Option<InlineNapi>,
     _device: Arc<dyn Device>,
 }
 
@@ -105,7 +110,15 @@ impl ClientEnd {
         let config = XdpConfig { ring: RING, ..XdpConfig::new(name) };
         let open = ns.run(|| xdp::open(&config, &umem, 0, &mut ctx)).map_err(text)?.map_err(text)?;
         let (rx, tx) = (open.rx.into_iter().next(), open.tx.into_iter().next());
-        Ok(ClientEnd { rx, tx, ctx, batch: Batch::new(), _device: open.device })
+        Ok(ClientEnd { rx, tx, ctx, batch: Batch::new(), napi: None, _device: open.device })
+    }
+
+    /// From now on the client's thread polls the kernel's NAPI instance of its end whenever it finds no packet, as the
+    /// queue of a NIC whose interrupt is masked: what sends to it wakes nothing.
+    pub(in crate::bench) fn poll_inline(&mut self, veth: &Veth) -> Result<(), String> {
+        let ((server, peer), (client, _)) = (&veth.server, &veth.client);
+        self.napi = Some(InlineNapi::new(client, (server, peer), INLINE_TIMEOUT).map_err(text)?);
+        Ok(())
     }
 
     /// Sends up to `n` packets, each of which `write` writes to the start of a buffer and tells the length of; a batch at
@@ -140,8 +153,13 @@ impl ClientEnd {
         &mut self,
         mut read: impl FnMut(&[u8]) -> Result<(), String>,
     ) -> Result<(), String> {
-        let ClientEnd { rx: Some(rx), ctx, batch, .. } = self else { return Err("closed".into()) };
-        rx.rx_burst(ctx, batch, BATCH);
+        let ClientEnd { rx: Some(rx), ctx, batch, napi, .. } = self else { return Err("closed".into()) };
+        if rx.rx_burst(ctx, batch, BATCH) == 0
+            && let Some(napi) = napi
+        {
+            napi.poll();
+            rx.rx_burst(ctx, batch, BATCH);
+        }
         let mut result = Ok(());
         for skb in batch.drain() {
             if skb.data().get(12..14) != Some(&ARP) {
@@ -206,6 +224,8 @@ pub(super) fn bed(setup: &Setup) -> Result<Bed, String> {
         Stack::run(Assembly::new(config, vec![], opener).map_err(text)?).map_err(text)
     };
     let stack = veth.server.0.run(run).map_err(text)??;
-    let wire = XdpWire { end: ClientEnd::open(&veth)?, format: Format::new(client, server, setup.payload) };
+    let mut end = ClientEnd::open(&veth)?;
+    end.poll_inline(&veth)?;
+    let wire = XdpWire { end, format: Format::new(client, server, setup.payload) };
     Bed::new(stack, Client::new(Box::new(wire)), Some(veth))
 }

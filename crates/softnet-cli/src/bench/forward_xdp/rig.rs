@@ -69,8 +69,10 @@ pub(super) struct Trial {
     pub(super) loss: f64,
     /// Share of time in which the generator's CPU had nothing to do for it, 0 to 1.
     pub(super) idle: f64,
-    /// CPU time of the forwarder per time, 0 to 1.
-    pub(super) cpu: f64,
+    /// CPU time of the forwarder's threads per time, 0 to 1.
+    pub(super) worker: f64,
+    /// CPU time of the forwarder within the generator's sends per time, 0 to 1.
+    pub(super) softirq: f64,
     /// Time that generator and forwarder waited for their CPUs, per time.
     pub(super) waited: f64,
 }
@@ -168,11 +170,13 @@ impl Rig {
         let forwarder = end.forwarder.since(begin.forwarder);
         let arrived = end.arrived.saturating_sub(begin.arrived) as f64;
         let due = (sent.sent + sent.refused + sent.skipped) as f64;
-        let cpu = match self.way {
-            // It has no thread: it runs in the generator's system calls.
-            Way::Kernel(KernelNapi::Softirq) => share(end.softirq_ns.saturating_sub(begin.softirq_ns)),
-            _ => share(forwarder.cpu_ns),
+        // What runs within the generator's sends: of the AF_XDP cases the driver's receiving, XDP and the copy, of the
+        // kernel's softirq all it does, and nothing but the hand-over to the thread if it has one.
+        let softirq = match self.way {
+            Way::Kernel(KernelNapi::Threaded { .. }) => 0.0,
+            _ => share(end.softirq_ns.saturating_sub(begin.softirq_ns)),
         };
+        let worker = share(forwarder.cpu_ns);
         let busy = share(source.cpu_ns + deferred.cpu_ns);
         Trial {
             rate: arrived / seconds,
@@ -180,7 +184,8 @@ impl Rig {
             // What was under way when counting began may arrive after.
             loss: if due > 0.0 { (1.0 - arrived / due).max(0.0) } else { 0.0 },
             idle: sent.idle_share().min(1.0 - busy).max(0.0),
-            cpu,
+            worker,
+            softirq,
             waited: share(source.waited_ns + forwarder.waited_ns),
         }
     }

@@ -54,11 +54,13 @@ fn a_forwarder_that_does_not_route_is_found_out() {
 
 #[test]
 fn a_row_says_what_limited_or_disturbed_it() {
-    let trial = Trial { rate: 5e5, offered: 1e6, loss: 0.5, idle: 0.1, cpu: 0.25, waited: 0.06 };
+    let trial =
+        Trial { rate: 5e5, offered: 1e6, loss: 0.5, idle: 0.1, worker: 0.25, softirq: 0.2, waited: 0.06 };
     let sample = sample(&trial);
     let figure = |name| sample.iter().find(|(figure, _)| *figure == name).map(|(_, value)| *value);
     assert_eq!(figure("mpps"), Some(0.5));
-    assert_eq!(figure("cpu_ns_per_packet"), Some(500.0));
+    assert_eq!(figure("cpu_ns_per_packet"), Some(900.0));
+    assert_eq!(figure("worker_ns_per_packet"), Some(500.0));
     let case = |name: &str, trial: Trial| Case {
         row: Row::new(name, vec![]),
         measure: Box::new(move || Ok(super::sample(&trial))),

@@ -54,12 +54,13 @@ const fn coalesce(name: &'static str, rx_usecs: u32, rx_frames: u32) -> Case {
 }
 
 /// All of them; `base` first.
-pub(super) const CASES: [Case; 16] = [
+pub(super) static CASES: [Case; 17] = [
     BASE,
     Case { name: "base-fair", fair: true, ..BASE },
     defer("defer10", false, 10),
     defer("defer20", true, 20),
     defer("defer50", false, 50),
+    defer("defer100", false, 100),
     defer("defer200", true, 200),
     Case { busy_poll_usecs: Some(64), ..defer("napibusy", true, 200) },
     Case {
@@ -76,6 +77,14 @@ pub(super) const CASES: [Case; 16] = [
     coalesce("coalesce64", 64, 128),
     Case { name: "adaptive", coalesce: Coalesce { rx_usecs: 0, rx_frames: 0, adaptive: true }, ..BASE },
 ];
+
+/// The case of this name.
+///
+/// # Panics
+/// If there is none.
+pub(super) fn named(name: &str) -> &'static Case {
+    CASES.iter().find(|case| case.name == name).expect("a case of that name")
+}
 
 impl Case {
     /// Whether it is about the NIC, not about its driver.

@@ -1,7 +1,8 @@
 //! `--app kv`: the same cases by sockets and epoll. `udp-kv` serves on softnet's sockets, and on the kernel's beside it.
 //!
-//! softnet and the kernel take turns in one run, over veth pairs of the same kind and asked by the same client. Where the
-//! kernel is measured too, loads over veth are shares of what it does at most, for both, so that rows of one load compare.
+//! softnet and the kernel take turns in one run, over veth pairs of the same kind and asked by the same client. They are
+//! compared within a [`Group`]: in each, the driver's receiving work at the server's end is done on the same CPU, by the
+//! same means, and counted alike for both. The kernel is measured in every way that might be its best.
 
 use std::cell::{Cell, RefCell};
 use std::sync::PoisonError;
@@ -10,147 +11,230 @@ use std::time::Instant;
 use serde_json::json;
 use softnet::control::{SetKnobs, Target};
 use softnet::show::{NapiRow, Stats};
+use softnet_dev::netlink::NapiKnobs;
 use softnet_dev::sched::Policy;
 use udp_kv::Waiting;
 
-use super::cases::{CASES, Case};
+use super::bounds::state_bounds;
+use super::cases::{self, CASES, Case};
 use super::figures::{self, Polled};
 use super::measure::Times;
-use super::{FLOWS, FULL, IrqSuspend, QUICK, load_value, published, sleeps};
+use super::{FLOWS, IrqSuspend, load_value, published, sleeps};
 use crate::bench::cpu::Used;
 use crate::bench::echo::{Load, Usage};
 use crate::bench::harness::{self, alternate};
-use crate::bench::kv::{App, Bed, Side};
+use crate::bench::kv::{App, Bed, Receive, Side};
 use crate::bench::pin;
-use crate::bench::report::{Bound, Report, Row, Sample};
+use crate::bench::report::{Report, Row, Sample};
 
-/// What serves on the kernel's sockets: name of the case, context of the NAPI instance.
-const KERNEL: [(&str, &str); 2] = [("base", "threaded"), ("base-softirq", "softirq")];
+/// Cases of the kernel's that are always measured where its NAPI instance has a thread and knobs: one of them is its best.
+const KERNEL: [&str; 4] = ["base", "defer100", "fullbusy", "suspend20"];
 /// Cases that are measured with every `maxevents`; the others with the first.
 const VARIED: [&str; 2] = ["base", "suspend20"];
+/// Cases of softnet's that are also measured with the kernel's NAPI instance deferred as in the kernel's `defer100`.
+const DEFERRED: [&str; 3] = ["base", "fullbusy", "suspend20"];
 
-/// One bed, and what it is called in rows.
+/// Whose sockets serve, over which wire.
 struct Host {
     device: &'static str,
     bed: RefCell<Bed>,
-}
-
-/// What is compared with each other: one wire, softnet, and the kernel if it is asked for.
-struct Group {
-    softnet: Host,
-    kernel: Vec<Host>,
-    /// What all loads are shares of: whose maximum it is, and the requests a second that it was when last measured.
-    load_of: &'static str,
+    /// What its `base` did at most in this round, in requests a second.
     capacity: Cell<f64>,
 }
 
-/// A row: who serves, how, under what load.
+/// What is compared with each other.
+struct Group {
+    /// Where the driver's receiving work at the server's end is done.
+    rx_cpu: &'static str,
+    /// The kernel first, if it is asked for.
+    hosts: Vec<Host>,
+    /// What the best of the kernel's cases did at most in this round, in requests a second.
+    kernel: Cell<f64>,
+}
+
+/// How much is asked.
+#[derive(Clone, Copy, PartialEq)]
+enum Asked {
+    /// As much as is answered.
+    Max,
+    /// Percent of what `base` of the same host answered.
+    OfOwn(u32),
+    /// Percent of what the kernel answered at its best: the same rate for all.
+    OfKernel(u32),
+}
+
+/// A row: who serves, how, how much is asked.
 #[derive(Clone, Copy)]
 struct Entry<'a> {
     host: &'a Host,
-    name: &'static str,
-    context: &'static str,
     case: &'static Case,
+    /// Of the kernel's NAPI instance at the server's end.
+    knobs: NapiKnobs,
     max_events: u16,
-    load: Option<u32>,
-    /// It tells the group's capacity.
-    leads: bool,
+    asked: Asked,
+    /// The first of the group in a round.
+    first: bool,
 }
 
 impl Group {
-    fn new(device: &'static str, kernel: bool, cpu: usize, client: usize) -> Result<Self, String> {
-        // It preempts the application, as softirq does.
-        let policy = Some(Policy::Fifo(1));
-        let bed = if device == "mem" { Bed::mem(cpu, policy) } else { Bed::xdp(cpu, policy, client) };
-        let softnet = Host { device, bed: RefCell::new(bed.map_err(|e| format!("{device}: {e}"))?) };
-        let mut group = Group { softnet, kernel: Vec::new(), load_of: "base", capacity: Cell::new(0.0) };
-        if kernel && device == "xdp" {
-            group.load_of = "kernel";
-            for (_, context) in KERNEL {
-                let bed = Bed::kernel((context == "threaded").then_some(cpu), client);
-                let bed = RefCell::new(bed.map_err(|e| format!("kernel: {e}"))?);
-                group.kernel.push(Host { device: "kernel", bed });
-            }
-        }
-        Ok(group)
+    fn mem(cpu: usize) -> Result<Self, String> {
+        let bed = Bed::mem(cpu, policy()).map_err(|e| format!("mem: {e}"))?;
+        Ok(Group::of("-", vec![Host::new("mem", bed)]))
     }
 
-    /// The rows under `load`; the first tells the capacity, if that is the maximum.
-    fn entries<'a>(
-        &'a self,
-        cases: &[&'static Case],
-        maxevents: &[u16],
-        load: Option<u32>,
-    ) -> Vec<Entry<'a>> {
-        let first = maxevents[0];
-        let mut entries = Vec::new();
-        for (host, (name, context)) in self.kernel.iter().zip(KERNEL) {
-            let leads = load.is_none() && name == "base";
-            entries.push(Entry { host, name, context, case: &CASES[0], max_events: first, load, leads });
+    fn veth(kernel: bool, cpu: usize, receive: Receive) -> Result<Self, String> {
+        let mut hosts = Vec::new();
+        if kernel {
+            hosts.push(Host::new("kernel", Bed::kernel(receive).map_err(|e| format!("kernel: {e}"))?));
         }
-        for case in cases.iter().copied().filter(|case| !case.fair && !case.coalesces()) {
-            let varied = VARIED.contains(&case.name);
-            for &max_events in maxevents.iter().filter(|n| varied || **n == first) {
-                let leads = entries.is_empty() && load.is_none();
-                let (host, name) = (&self.softnet, case.name);
-                entries.push(Entry { host, name, context: "softirq", case, max_events, load, leads });
+        hosts.push(Host::new("xdp", Bed::xdp(cpu, policy(), receive).map_err(|e| format!("xdp: {e}"))?));
+        let rx_cpu = if receive == Receive::Client { "client" } else { "server" };
+        Ok(Group::of(rx_cpu, hosts))
+    }
+
+    fn of(rx_cpu: &'static str, hosts: Vec<Host>) -> Self {
+        Group { rx_cpu, hosts, kernel: Cell::new(0.0) }
+    }
+
+    fn loads(&self, quick: bool) -> Vec<Asked> {
+        let percents: &[u32] = if quick { &[20, 80] } else { &[20, 40, 60, 80, 100] };
+        let own = percents.iter().map(|percent| Asked::OfOwn(*percent));
+        let mut loads: Vec<Asked> = std::iter::once(Asked::Max).chain(own).collect();
+        if self.hosts.len() > 1 {
+            loads.extend(percents.iter().map(|percent| Asked::OfKernel(*percent)));
+        }
+        loads
+    }
+
+    fn entries<'a>(&'a self, chosen: &[&'static Case], maxevents: &[u16], asked: Asked) -> Vec<Entry<'a>> {
+        let mut entries: Vec<Entry<'a>> = Vec::new();
+        for host in &self.hosts {
+            for (case, knobs) in host.cases(self.rx_cpu, chosen) {
+                let varied = host.device != "kernel" && VARIED.contains(&case.name);
+                for &max_events in maxevents.iter().filter(|n| varied || **n == maxevents[0]) {
+                    let first = entries.is_empty();
+                    entries.push(Entry { host, case, knobs, max_events, asked, first });
+                }
             }
         }
         entries
     }
 
     fn measure(&self, entry: Entry<'_>, cpu: usize, times: Times) -> Result<Sample, String> {
-        let load = match entry.load {
-            None => Load::Closed { flows: FLOWS },
-            Some(percent) => Load::Open { rate: self.capacity.get() * f64::from(percent) / 100.0 },
+        let Entry { host, case, knobs, max_events, asked, first } = entry;
+        let share = |of: f64, percent: u32| Load::Open { rate: of * f64::from(percent) / 100.0 };
+        let load = match asked {
+            Asked::Max => Load::Closed { flows: FLOWS },
+            Asked::OfOwn(percent) => share(host.capacity.get(), percent),
+            Asked::OfKernel(percent) => share(self.kernel.get(), percent),
         };
-        let sample =
-            measure(&mut entry.host.bed.borrow_mut(), entry.case, entry.max_events, cpu, load, times)?;
-        if entry.leads {
+        let mut bed = host.bed.borrow_mut();
+        bed.side.set_kernel_knobs(knobs)?;
+        let sample = measure(&mut bed, case, max_events, cpu, load, times)?;
+        if asked == Asked::Max {
             let qps = sample.iter().find(|(figure, _)| *figure == "qps").map_or(0.0, |(_, qps)| *qps);
             if qps < 1.0 {
                 return Err("no request was answered".into());
             }
-            self.capacity.set(qps);
+            if first {
+                self.kernel.set(0.0);
+            }
+            if host.device == "kernel" {
+                self.kernel.set(self.kernel.get().max(qps));
+            }
+            if case.name == "base" && knobs == NapiKnobs::default() {
+                host.capacity.set(qps);
+            }
         }
         Ok(sample)
     }
 
     fn row(&self, entry: Entry<'_>) -> Row {
         let bed = entry.host.bed.borrow();
+        let (load, load_of) = match entry.asked {
+            Asked::Max => (None, "own"),
+            Asked::OfOwn(percent) => (Some(percent), "own"),
+            Asked::OfKernel(percent) => (Some(percent), "kernel"),
+        };
         let params = vec![
             ("app", json!("kv")),
             ("device", json!(entry.host.device)),
-            ("load", load_value(entry.load)),
+            ("rx_cpu", json!(self.rx_cpu)),
+            ("load", load_value(load)),
+            ("load_of", json!(load_of)),
+            ("veth_timeout_us", json!(entry.knobs.gro_flush_timeout / 1000)),
             ("maxevents", json!(entry.max_events)),
-            ("load_of", json!(self.load_of)),
             ("worker_policy", json!(bed.side.policy())),
-            ("context", json!(entry.context)),
             ("pinned", json!(true)),
         ];
-        Row::new(entry.name, params)
+        Row::new(entry.case.name, params)
+    }
+}
+
+impl Host {
+    fn new(device: &'static str, bed: Bed) -> Self {
+        Host { device, bed: RefCell::new(bed), capacity: Cell::new(0.0) }
+    }
+
+    /// The cases to measure, `base` first, and the knobs of the kernel's NAPI instance in each.
+    fn cases(&self, rx_cpu: &str, chosen: &[&'static Case]) -> Vec<(&'static Case, NapiKnobs)> {
+        let measured = chosen.iter().copied().filter(|case| !case.fair && !case.coalesces());
+        let none = NapiKnobs::default();
+        match (self.device, rx_cpu) {
+            // By softirq on the client's CPU it has neither a thread nor knobs.
+            ("kernel", "client") => vec![(&CASES[0], none)],
+            ("kernel", _) => {
+                let of_its_own = CASES.iter().filter(|case| KERNEL.contains(&case.name));
+                of_its_own.map(|case| (case, kernel_knobs(case))).collect()
+            }
+            (_, "server") => {
+                let measured = measured.collect::<Vec<_>>();
+                let deferred = measured.iter().filter(|case| DEFERRED.contains(&case.name));
+                let deferred = deferred.map(|case| (*case, kernel_knobs(cases::named("defer100"))));
+                measured.iter().map(|case| (*case, none)).chain(deferred).collect()
+            }
+            _ => measured.map(|case| (case, none)).collect(),
+        }
+    }
+}
+
+/// It preempts the application, as softirq does.
+fn policy() -> Option<Policy> {
+    Some(Policy::Fifo(1))
+}
+
+/// The knobs of `case`, of the kernel's instance.
+fn kernel_knobs(case: &Case) -> NapiKnobs {
+    NapiKnobs {
+        defer_hard_irqs: case.napi_defer_hard_irqs as u32,
+        gro_flush_timeout: case.gro_flush_timeout * 1000,
+        irq_suspend_timeout: case.irq_suspend_timeout * 1_000_000,
     }
 }
 
 /// Measures on CPU `cpu`, with the client on `client`.
 pub(super) fn run(bench: &IrqSuspend, cpu: usize, client: usize) -> Result<Report, String> {
-    let cases = bench.chosen()?;
+    let chosen = bench.chosen()?;
     let devices = bench.device.names();
-    let (kernel, times) = (bench.peer.is_some(), bench.times());
-    let groups = devices.iter().map(|device| Group::new(device, kernel, cpu, client));
-    let groups = groups.collect::<Result<Vec<_>, _>>()?;
+    let (kernel, times, quick) = (bench.peer.is_some(), bench.times(), bench.common.quick);
+    let mut groups = Vec::new();
+    for device in devices {
+        if *device == "mem" {
+            groups.push(Group::mem(cpu)?);
+        } else {
+            groups.push(Group::veth(kernel, cpu, Receive::Server { cpu })?);
+            groups.push(Group::veth(kernel, cpu, Receive::Client)?);
+        }
+    }
     // Now, so that the stacks' threads are not pinned along.
     pin(client)?;
-    let loads: &[Option<u32>] = if bench.common.quick { &QUICK } else { &FULL };
     let mut measured = Vec::new();
     for group in &groups {
-        for entry in loads.iter().flat_map(|load| group.entries(&cases, &bench.maxevents, *load)) {
+        let entries = |load| group.entries(&chosen, &bench.maxevents, load);
+        for entry in group.loads(quick).into_iter().flat_map(entries) {
             let measure = Box::new(move || group.measure(entry, cpu, times));
             measured.push(harness::Case { row: group.row(entry), measure });
         }
-        // Shares are of something in the warm-up already.
-        let first = group.entries(&cases, &bench.maxevents, None);
-        group.measure(first[0], cpu, times)?;
     }
     if kernel {
         measured.push(harness::Case {
@@ -162,8 +246,15 @@ pub(super) fn run(bench: &IrqSuspend, cpu: usize, client: usize) -> Result<Repor
     bench.announce(measured.len(), rounds, times);
     let mut report = alternate("irq-suspend", None, rounds, measured)?;
     super::annotate(&mut report);
-    devices.iter().for_each(|device| state_bounds(&mut report, device, bench.maxevents[0]));
-    published::add(&mut report, devices);
+    for group in &groups {
+        let device = group.hosts.last().map_or("-", |host| host.device);
+        state_bounds(&mut report, device, group.rx_cpu, bench.maxevents[0]);
+    }
+    let wire = |group: &Group| {
+        let device = group.hosts.last().map_or("-", |host| host.device);
+        published::Wire { device, rx_cpu: Some(group.rx_cpu) }
+    };
+    published::add(&mut report, &groups.iter().map(wire).collect::<Vec<_>>());
     Ok(report)
 }
 
@@ -264,65 +355,4 @@ fn measure(
 
 fn stats(side: &Side) -> Option<Stats> {
     side.stack().map(|(stack, _)| stack.view().stats())
-}
-
-/// States the bounds whose cases and loads were measured on `device`.
-fn state_bounds(report: &mut Report, device: &str, max_events: u16) {
-    use Bound::{AtLeast, AtMost};
-    let bounds = [
-        (("base", device), ("base", "kernel"), "qps", None, AtLeast(0.9)),
-        (("suspend20", device), ("base", device), "qps", None, AtLeast(1.10)),
-        (("suspend20", device), ("fullbusy", device), "qps", None, AtLeast(0.95)),
-        (("suspend20", device), ("base", "kernel"), "qps", None, AtLeast(1.3)),
-        (("suspend20", device), ("base", "kernel"), "p99_us", Some(80), AtMost(0.7)),
-        (("suspend20", device), ("base", "kernel"), "cpu_percent", Some(20), AtMost(1.1)),
-    ];
-    for ((case, on), (by, by_on), figure, load, bound) in bounds {
-        if by_on == "kernel" && device != "xdp" {
-            continue;
-        }
-        let params = |device: &str| {
-            [("device", json!(device)), ("load", load_value(load)), ("maxevents", json!(max_events))]
-        };
-        let ratio = report.ratio_where((case, &params(on)), (by, &params(by_on)), figure);
-        if ratio > 0.0 {
-            let load = load.map_or("MAX".into(), |percent| format!("{percent} %"));
-            let by = if by_on == on { by.into() } else { format!("{by_on}'s {by}") };
-            report.bound_value(format!("{on}: {case} / {by} {figure} at {load}, by round"), ratio, bound);
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_kernel_is_a_bound_over_the_same_wire_only() {
-        let row = |case: &str, device: &str, figure, x: f64| {
-            let load = if figure == "qps" { None } else { Some(80) };
-            let params =
-                vec![("device", json!(device)), ("load", load_value(load)), ("maxevents", json!(64))];
-            let mut row = Row::new(case, params);
-            row.push(vec![(figure, x)]);
-            row
-        };
-        let report = |suspend20: f64, p99: f64| {
-            let rows = vec![
-                row("base", "kernel", "qps", 100.0),
-                row("base", "kernel", "p99_us", 100.0),
-                row("base", "xdp", "qps", 100.0),
-                row("suspend20", "xdp", "qps", suspend20),
-                row("suspend20", "xdp", "p99_us", p99),
-                row("suspend20", "mem", "qps", 1.0),
-            ];
-            let mut report = Report::new("irq-suspend", rows, None);
-            state_bounds(&mut report, "xdp", 64);
-            state_bounds(&mut report, "mem", 64);
-            report
-        };
-        assert!(report(130.0, 70.0).holds());
-        assert!(!report(129.0, 70.0).holds());
-        assert!(!report(130.0, 71.0).holds());
-    }
 }

@@ -18,6 +18,7 @@
 //! several µs to it where raising an interrupt costs a NIC nothing; requests that are due meanwhile leave late, and that
 //! is part of their latency. `late_percent` says how many.
 
+mod bounds;
 mod cases;
 mod figures;
 mod kv;
@@ -63,19 +64,26 @@ always outstanding (MAX).
   effective_timeout_us how long T took in fact
   late_percent         requests that the client sent more than 10 µs after they were due: then it is a limit
 
---device xdp: over a veth pair, by AF_XDP. Needs root. On veth the server's CPU also runs the client's softirq, which is \
-the same for all cases; with --app kv a thread of the kernel on the client's CPU does.
+--device xdp: over a veth pair, by AF_XDP. Needs root. The client polls its end of the wire itself, so that no response \
+wakes anything, however it is sent. What a NIC's driver does at the server's end (here: the veth's poll, the XDP program, \
+the copy) is done by the client's CPU.
 
 --app kv: the application is udp-kv, with 512 sockets of softnet in an epoll set, asked by memcached's get; a second \
 application with a thread and a socket of its own is asked 1000 times a second by the same queue, and is woken. maxevents \
-is how many sockets the server serves between two waits.
+is how many sockets the server serves between two waits. Over veth in two set-ups:
 
+  rx_cpu server        the driver's receiving is done by a thread of the kernel's on the server's CPU, as a NIC's is by \
+its interrupt, and counted as the server's; veth_timeout_us is gro_flush_timeout of the kernel's NAPI instance there \
+(napi_defer_hard_irqs 100), 0: it is woken for what comes
+  rx_cpu client        it is done by softirq on the CPU that sends, as veth has it of itself, and is not counted
+
+  load_of              whose MAX the load is a share of: own, of base of the same host; kernel, of the kernel's best row, the \
+same rate for all
   second_*_us          latency of the second application
 
 --peer kernel: the same server on the kernel's sockets, over a veth pair of the same kind, by the same client, in turns \
-with softnet's. Its NAPI instance is polled by the kernel's thread on the server's CPU, which preempts the application as \
-softnet's worker does (case base); or by softirq (base-softirq), which on veth is the client's CPU: that then does the kernel's receiving, and it is \
-not counted. Loads over veth are then shares of what the kernel does at most, for all.
+with softnet's and counted alike. Where its NAPI instance has a thread it is measured as base, defer100, and with epoll's \
+own busy polling (fullbusy) and suspension (suspend20); bounds are against the best of these.
 
 Without the privilege to preempt (CAP_SYS_NICE) base is what base-fair is. Two CPUs are needed.";
 
@@ -277,7 +285,8 @@ impl IrqSuspend {
         }
         annotate(&mut report);
         devices.iter().for_each(|device| state_bounds(&mut report, device));
-        published::add(&mut report, devices);
+        let wires: Vec<_> = devices.iter().map(|device| published::Wire { device, rx_cpu: None }).collect();
+        published::add(&mut report, &wires);
         Ok(report)
     }
 

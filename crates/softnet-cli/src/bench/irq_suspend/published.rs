@@ -1,6 +1,6 @@
 //! What the kernel's developers published of the same cases, and the plots that show it beside what was measured here.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::bench::report::plot::{Plot, Series};
 use crate::bench::report::{Published, Report, Row};
@@ -89,34 +89,47 @@ const RATIOS: [Ratio; 12] = [
 /// Cases whose published curves are drawn too; more would hide the others.
 const DRAWN: [&str; 4] = ["base", "fullbusy", "suspend20", "suspend200"];
 
-/// Adds published figures and plots to `report`, which has rows of `devices`.
-pub(super) fn add(report: &mut Report, devices: &[&'static str]) {
-    report.published.push(ratios(report, devices));
+/// What rows are of one comparison: the device, and whose CPU receives for it, if that is told.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Wire {
+    pub(super) device: &'static str,
+    pub(super) rx_cpu: Option<&'static str>,
+}
+
+impl Wire {
+    fn params(self, load: Value) -> Vec<(&'static str, Value)> {
+        let rx_cpu = self.rx_cpu.map(|cpu| ("rx_cpu", json!(cpu)));
+        [("device", json!(self.device)), ("load", load)].into_iter().chain(rx_cpu).collect()
+    }
+
+    fn name(self) -> String {
+        match self.rx_cpu {
+            Some(cpu @ ("server" | "client")) => format!("{}, {cpu}'s CPU receives", self.device),
+            _ => self.device.into(),
+        }
+    }
+}
+
+/// Adds published figures and plots to `report`, which has rows of `wires`.
+pub(super) fn add(report: &mut Report, wires: &[Wire]) {
+    report.published.push(ratios(report, wires));
     report.published.push(figures());
-    for device in devices {
-        let title = |what: &str| format!("{what} ({device})");
+    for wire in wires {
+        let title = |what: &str| format!("{what} ({})", wire.name());
+        let cpu = title("CPU: worker and application");
         let plots = [
-            plot(report, device, "p99_us", 2, title("99th percentile of latency"), "µs", true),
-            plot(report, device, "avg_us", 0, title("Mean latency"), "µs", true),
-            plot(
-                report,
-                device,
-                "cpu_percent",
-                3,
-                title("CPU: worker and application"),
-                "% of a core",
-                false,
-            ),
+            plot(report, *wire, ("p99_us", 2), title("99th percentile of latency"), "µs", true),
+            plot(report, *wire, ("avg_us", 0), title("Mean latency"), "µs", true),
+            plot(report, *wire, ("cpu_percent", 3), cpu, "% of a core", false),
         ];
         report.plots.extend(plots);
     }
 }
 
-fn ratios(report: &Report, devices: &[&'static str]) -> Published {
+fn ratios(report: &Report, wires: &[Wire]) -> Published {
     let value = |ratio: &Ratio| {
-        let measured = devices.iter().map(|device| {
-            let load = ratio.load.map_or(json!("MAX"), |load| json!(load));
-            let params = [("device", json!(device)), ("load", load)];
+        let measured = wires.iter().map(|wire| {
+            let params = wire.params(ratio.load.map_or(json!("MAX"), |load| json!(load)));
             let value = report.ratio_where((ratio.of, &params), (ratio.to, &params), ratio.figure);
             if value > 0.0 { format!("{value:.2}") } else { "–".into() }
         });
@@ -156,37 +169,35 @@ fn figures() -> Published {
     }
 }
 
-/// What a row's curve is called in the plots of `device`: the kernel's are beside those of softnet that its loads are for. Of
-/// curves that `maxevents` alone tells apart, the one with the bench's first is the case itself.
-fn curve(report: &Report, row: &Row, device: &str) -> Option<String> {
+/// What a row's curve is called in the plots of `wire`, with loads that are shares of the host's own maximum. Of curves that
+/// `maxevents` alone tells apart, the one with the bench's first is the case itself.
+fn curve(report: &Report, row: &Row, wire: Wire) -> Option<String> {
+    let has = |key: &str, value: Value| row.param(key).is_none_or(|param| *param == value);
+    if !has("load_of", json!("own")) || wire.rx_cpu.is_some_and(|cpu| !has("rx_cpu", json!(cpu))) {
+        return None;
+    }
     let of = |device: &str| row.param("device") == Some(&json!(device));
-    if of("kernel") && of_kernel(report, device) {
+    if of("kernel") {
         return Some(format!("kernel's {}", row.case));
     }
     let like_it = |other: &&Row| other.case == row.case && other.param("device") == row.param("device");
     let first = report.rows.iter().find(like_it)?.param("maxevents") == row.param("maxevents");
-    of(device).then(|| if first { row.case.to_string() } else { row.label(&["maxevents"]) })
+    (of(wire.device) && has("veth_timeout_us", json!(0)))
+        .then(|| if first { row.case.to_string() } else { row.label(&["maxevents"]) })
 }
 
-/// Whether loads of `device` are shares of the kernel's maximum.
-fn of_kernel(report: &Report, device: &str) -> bool {
-    let rows = report.rows.iter().filter(|row| row.param("device") == Some(&json!(device)));
-    rows.take(1).any(|row| row.param("load_of") == Some(&json!("kernel")))
-}
-
-/// `figure` of all cases of `device` over the load; dashed, what was published, which is number `column` there.
+/// A figure of all cases of `wire` over the load; dashed, what was published, which is number `column` there.
 fn plot(
     report: &Report,
-    device: &str,
-    figure: &str,
-    column: usize,
+    wire: Wire,
+    (figure, column): (&str, usize),
     title: String,
     unit: &str,
     log_y: bool,
 ) -> Plot {
     let mut series: Vec<Series> = Vec::new();
     for row in &report.rows {
-        let Some(name) = curve(report, row, device) else { continue };
+        let Some(name) = curve(report, row, wire) else { continue };
         let Some(load) = row.param("load").and_then(|load| load.as_f64()) else { continue };
         let point = (load, row.median(figure));
         match series.iter_mut().find(|s| s.name == name) {
@@ -202,10 +213,10 @@ fn plot(
             series.push(Series { name: case.name.into(), points, dashed: true });
         }
     }
-    let base = if of_kernel(report, device) { "the kernel's base's" } else { "base's" };
     Plot {
         title,
-        x_label: format!("load, % of {base} maximum (dashed: as published, of theirs)"),
+        x_label: "load, % of base's maximum (the kernel's: of its own; dashed: as published, of theirs)"
+            .into(),
         y_label: unit.into(),
         log_y,
         series,
@@ -249,7 +260,7 @@ mod tests {
             row("suspend20", json!(80), 2.0),
         ];
         let mut report = Report::new("irq-suspend", rows, None);
-        add(&mut report, &["mem"]);
+        add(&mut report, &[Wire { device: "mem", rx_cpu: None }]);
         assert_eq!(report.published[0].rows[0][1..], ["1.50", "1.172", "1.172"]);
         assert_eq!(report.published[0].rows[1][1], "–", "not measured");
         assert_eq!(report.published[0].rows[6][1], "2.00");
@@ -263,33 +274,44 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_is_drawn_beside_what_its_loads_are_for() {
-        let row = |case: &str, device: &str, load_of: &str, maxevents: u32| {
+    fn the_kernel_is_drawn_beside_what_it_is_compared_with() {
+        let row = |case: &str, device: &str, rx_cpu: &str, load_of: &str, maxevents: u32| {
             let params = vec![
                 ("device", json!(device)),
+                ("rx_cpu", json!(rx_cpu)),
                 ("load", json!(80)),
                 ("load_of", json!(load_of)),
+                ("veth_timeout_us", json!(0)),
                 ("maxevents", json!(maxevents)),
             ];
             let mut row = Row::new(case, params);
             row.push(vec![("p99_us", 1.0), ("avg_us", 1.0), ("cpu_percent", 1.0)]);
             row
         };
+        let mut deferred = row("base", "xdp", "server", "own", 64);
+        deferred
+            .params
+            .iter_mut()
+            .filter(|(key, _)| *key == "veth_timeout_us")
+            .for_each(|p| p.1 = json!(100));
         let rows = vec![
-            row("base", "mem", "base", 64),
-            row("base", "kernel", "kernel", 64),
-            row("base", "xdp", "kernel", 64),
-            row("base", "xdp", "kernel", 8),
+            row("base", "mem", "-", "own", 64),
+            row("defer100", "kernel", "server", "own", 64),
+            row("base", "xdp", "server", "own", 64),
+            row("base", "xdp", "server", "own", 8),
+            row("base", "xdp", "server", "kernel", 64),
+            deferred,
+            row("base", "kernel", "client", "own", 64),
         ];
         let mut report = Report::new("irq-suspend", rows, None);
-        add(&mut report, &["mem", "xdp"]);
-        let plot = |i: usize| {
-            let plot = &report.plots[i];
-            let measured = plot.series.iter().filter(|s| !s.dashed).map(|s| s.name.as_str());
-            (measured.collect::<Vec<_>>(), plot.x_label.split(" maximum").next().unwrap())
+        let wire = |device, rx_cpu| Wire { device, rx_cpu: Some(rx_cpu) };
+        add(&mut report, &[wire("mem", "-"), wire("xdp", "server"), wire("xdp", "client")]);
+        let drawn = |i: usize| {
+            let measured = report.plots[3 * i].series.iter().filter(|s| !s.dashed);
+            measured.map(|s| s.name.as_str()).collect::<Vec<_>>()
         };
-        assert_eq!(plot(0), (vec!["base"], "load, % of base's"));
-        let drawn = vec!["kernel's base", "base", "base, maxevents 8"];
-        assert_eq!(plot(3), (drawn, "load, % of the kernel's base's"));
+        assert_eq!(drawn(0), ["base"]);
+        assert_eq!(drawn(1), ["kernel's defer100", "base", "base, maxevents 8"]);
+        assert_eq!(drawn(2), ["kernel's base"]);
     }
 }

@@ -3,7 +3,8 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use softnet_dev::traffic::datagrams::{DatagramSet, Stop};
+use softnet::busy_poll::EpollParams;
+use softnet_dev::traffic::datagrams::{BusyPoll, DatagramSet, Stop};
 use udp_kv::proto::{Request, parse};
 use udp_kv::store::Store;
 use udp_kv::{Server, SoftnetSockets, Waiting};
@@ -46,8 +47,7 @@ fn store() -> Result<Arc<Store>, String> {
 }
 
 impl App {
-    /// Serves on a bed, on CPU `cpu`. The first application waits as `waiting` says (on the kernel's sockets as far as they
-    /// can), the second is woken.
+    /// Serves on a bed, on CPU `cpu`. The first application waits as `waiting` says, the second is woken.
     pub(crate) fn start(side: &Side, waiting: Waiting, cpu: usize) -> Result<App, String> {
         let stop = Arc::new(Stop::new().map_err(text)?);
         let ports: Vec<u16> = (0..PORTS as u16).map(|i| FIRST_PORT + i).collect();
@@ -58,12 +58,14 @@ impl App {
                     let set = SoftnetSockets::bound(&stack.handle(), &addresses, waiting, &stop);
                     serve(set.map_err(text)?, &stop, cpu)
                 }
-                (Host::Kernel(_), Some(veth)) => {
+                (Host::Kernel, Some(veth)) => {
                     let mut set = kernel_sockets(veth, &addresses, waiting.batch, &stop)?;
                     set.set_max_events(waiting.max_events);
+                    set.set_longest_wait(waiting.longest);
+                    set.set_busy_poll(busy_poll(&waiting.params)).map_err(text)?;
                     serve(set, &stop, cpu)
                 }
-                (Host::Kernel(_), None) => Err("the kernel needs a wire".into()),
+                (Host::Kernel, None) => Err("the kernel needs a wire".into()),
             }
         };
         let servers = [start(&ports, waiting)?, start(&[SECOND_PORT], Waiting::default())?];
@@ -88,6 +90,16 @@ impl App {
             }
         }
         Ok(served)
+    }
+}
+
+/// The same for the kernel's sockets.
+fn busy_poll(params: &EpollParams) -> BusyPoll {
+    BusyPoll {
+        usecs: params.busy_poll_usecs,
+        budget: params.busy_poll_budget,
+        prefer: params.prefer_busy_poll.into(),
+        pad: 0,
     }
 }
 

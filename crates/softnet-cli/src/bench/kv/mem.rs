@@ -158,6 +158,6 @@ pub(super) fn bed(cpu: usize, policy: Option<Policy>) -> Result<Bed, String> {
     let port = port.lock().unwrap_or_else(PoisonError::into_inner).take().ok_or("the NIC was not opened")?;
     let (light, second) = Light::new();
     let wire = MemWire { port, orders, left: 0, answers, position: 0, next: 0, light };
-    let side = Side { second, host: host(stack)?, veth: None };
+    let side = Side { second, host: host(stack)?, veth: None, threads: Vec::new() };
     Ok(Bed { client: Client::with_lanes(Box::new(wire), PORTS), side })
 }

@@ -27,6 +27,7 @@ use std::sync::{Arc, Mutex};
 
 use softnet::Stack;
 use softnet::config::{Config, DeviceConfig, NeighbourConfig};
+use softnet_dev::netlink::NapiKnobs;
 use softnet_dev::sched::{Policy, policy};
 
 use super::echo::Client;
@@ -39,8 +40,21 @@ pub(super) use light::Second;
 enum Host {
     /// A stack, and its NAPI instance.
     Softnet(Stack, u32),
-    /// The kernel, and its NAPI threads that serve the server's interface, if there are any.
-    Kernel(Vec<u32>),
+    /// The kernel.
+    Kernel,
+}
+
+/// Where the receiving work of the driver at the server's end of a veth pair is done. A NIC's is on the CPU of the queue's
+/// interrupt, so on the server's; a veth's is on the sender's, if nothing else is said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Receive {
+    /// On the server's CPU, by a thread of the kernel's that preempts what runs there; counted as the server's.
+    Server {
+        /// That CPU.
+        cpu: usize,
+    },
+    /// On the client's CPU, within its sends; nobody's.
+    Client,
 }
 
 /// See the [module](self).
@@ -56,6 +70,8 @@ pub(super) struct Side {
     pub(super) second: Arc<Mutex<Second>>,
     host: Host,
     veth: Option<Veth>,
+    /// The kernel's NAPI threads at the server's end.
+    threads: Vec<u32>,
 }
 
 impl Bed {
@@ -64,15 +80,14 @@ impl Bed {
         mem::bed(cpu, policy)
     }
 
-    /// softnet, with a veth pair, and the client on CPU `client`. Needs root.
-    pub(super) fn xdp(cpu: usize, policy: Option<Policy>, client: usize) -> Result<Self, String> {
-        xdp::softnet(cpu, policy, client)
+    /// softnet, with a veth pair. Needs root.
+    pub(super) fn xdp(cpu: usize, policy: Option<Policy>, receive: Receive) -> Result<Self, String> {
+        xdp::softnet(cpu, policy, receive)
     }
 
-    /// The kernel, with a veth pair, whose NAPI instance at the server is polled by a thread on that CPU, which preempts what runs
-    /// there, or by softirq on the CPU that sends to it; and the client on CPU `client`. Needs root.
-    pub(super) fn kernel(threaded: Option<usize>, client: usize) -> Result<Self, String> {
-        xdp::kernel(threaded, client)
+    /// The kernel, with a veth pair. Needs root.
+    pub(super) fn kernel(receive: Receive) -> Result<Self, String> {
+        xdp::kernel(receive)
     }
 }
 
@@ -81,15 +96,20 @@ impl Side {
     pub(super) fn stack(&self) -> Option<(&Stack, u32)> {
         match &self.host {
             Host::Softnet(stack, napi) => Some((stack, *napi)),
-            Host::Kernel(_) => None,
+            Host::Kernel => None,
         }
     }
 
-    /// The kernel's NAPI threads that serve it.
+    /// The kernel's NAPI threads at its end of the wire.
     pub(super) fn kernel_threads(&self) -> &[u32] {
-        match &self.host {
-            Host::Softnet(..) => &[],
-            Host::Kernel(threads) => threads,
+        &self.threads
+    }
+
+    /// Sets the knobs of the kernel's NAPI instance at its end of the wire, if it has one of its own.
+    pub(super) fn set_kernel_knobs(&self, knobs: NapiKnobs) -> Result<(), String> {
+        match &self.veth {
+            Some(veth) if !self.threads.is_empty() => xdp::set_knobs(veth, knobs),
+            _ => Ok(()),
         }
     }
 
@@ -97,8 +117,8 @@ impl Side {
     pub(super) fn policy(&self) -> String {
         match &self.host {
             Host::Softnet(stack, _) => stack.view().workers().first().map(|worker| worker.policy.clone()),
-            Host::Kernel(threads) => {
-                threads.first().and_then(|tid| policy(*tid).ok()).map(|policy| policy.to_string())
+            Host::Kernel => {
+                self.threads.first().and_then(|tid| policy(*tid).ok()).map(|policy| policy.to_string())
             }
         }
         .unwrap_or_else(|| "-".into())

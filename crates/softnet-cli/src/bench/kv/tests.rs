@@ -112,11 +112,15 @@ fn it_answers_by_a_veth_pair_as_the_kernels_sockets_do() {
         return;
     }
     let cpus = crate::bench::cpus();
-    let (cpu, client) = (cpus[0], cpus[cpus.len() - 1]);
-    in_all_ways(&mut Bed::xdp(cpu, None, client).unwrap());
-    for threaded in [None, Some(cpu)] {
-        let mut bed = Bed::kernel(threaded, client).unwrap();
-        assert_eq!(bed.side.kernel_threads().len(), usize::from(threaded.is_some()));
+    let cpu = cpus[0];
+    for receive in [Receive::Client, Receive::Server { cpu }] {
+        in_all_ways(&mut Bed::xdp(cpu, None, receive).unwrap());
+        let mut bed = Bed::kernel(receive).unwrap();
+        assert_eq!(bed.side.kernel_threads().len(), usize::from(receive != Receive::Client));
+        in_all_ways(&mut bed);
+        let deferred =
+            NapiKnobs { defer_hard_irqs: 100, gro_flush_timeout: 100_000, irq_suspend_timeout: 20_000_000 };
+        bed.side.set_kernel_knobs(deferred).unwrap();
         in_all_ways(&mut bed);
     }
 }

@@ -1,23 +1,27 @@
 //! Client and server at the two ends of a veth pair. The client is by AF_XDP, whoever serves: what its end costs is the same
 //! for softnet and the kernel.
 //!
-//! On veth the sender's CPU runs the receiver's softirq, unless the receiver's NAPI instance has a thread of its own. So each end's has
-//! one, on the CPU that a NIC at that end would interrupt: at the client's end, so that the server's CPU does not do the client's
-//! work; at the server's, if that is the kernel. (What brings packets to softnet's is the client's CPU, in place of a NIC.)
+//! On veth the sender's CPU runs the receiver's softirq, unless the receiver's NAPI instance has a thread of its own, or is
+//! polled by whom it is for.
+//! * **The client's end** is polled by the client's thread, inside its own calls, as the queue of a NIC whose interrupt is
+//!   masked ([`InlineNapi`](softnet_dev::traffic::InlineNapi)): no response wakes anything, whether it is sent alone or in a
+//!   batch, and none of the client's work is the server's.
+//! * **The server's end**: what a NIC's driver does there (for softnet XDP and the copy into packet memory, for the kernel
+//!   the skb) is done as [`Receive`] says, the same for both.
 
 use std::net::SocketAddr;
 
 use softnet::config::DeviceConfig;
 use softnet::opener::XdpOpener;
 use softnet::{Assembly, Stack};
-use softnet_dev::netlink::{self, Netlink, Offload};
+use softnet_dev::netlink::{self, NapiKnobs, NetdevFamily, Netlink, Offload};
 use softnet_dev::netns::NetNs;
 use softnet_dev::sched::{Policy, set_policy_of};
 use softnet_dev::traffic::datagrams::{KernelSockets, Stop};
 
 use super::light::Light;
 use super::packet::{Ends, Format, PORTS, Request, number};
-use super::{Bed, Host, Side, config, host, text};
+use super::{Bed, Host, Receive, Side, config, host, text};
 use crate::bench::cpu::kernel_threads;
 use crate::bench::echo::xdp::{CLIENT, ClientEnd, RING, SERVER, Veth};
 use crate::bench::echo::{Client, Sent, Wire};
@@ -86,15 +90,20 @@ fn poll_by_threads((ns, name): &(NetNs, String), cpu: usize) -> Result<Vec<u32>,
     Ok(threads)
 }
 
-fn bed(veth: Veth, host: Host, format: Format, client: usize) -> Result<Bed, String> {
+fn bed(veth: Veth, host: Host, receive: Receive, format: Format) -> Result<Bed, String> {
+    let threads = match receive {
+        Receive::Server { cpu } => poll_by_threads(&veth.server, cpu)?,
+        Receive::Client => Vec::new(),
+    };
     let (light, second) = Light::new();
-    let wire = XdpWire { end: ClientEnd::open(&veth)?, format, next: 0, light };
-    poll_by_threads(&veth.client, client)?;
-    let side = Side { second, host, veth: Some(veth) };
+    let mut end = ClientEnd::open(&veth)?;
+    end.poll_inline(&veth)?;
+    let wire = XdpWire { end, format, next: 0, light };
+    let side = Side { second, host, veth: Some(veth), threads };
     Ok(Bed { client: Client::with_lanes(Box::new(wire), PORTS), side })
 }
 
-pub(super) fn softnet(cpu: usize, policy: Option<Policy>, client: usize) -> Result<Bed, String> {
+pub(super) fn softnet(cpu: usize, policy: Option<Policy>, receive: Receive) -> Result<Bed, String> {
     let veth = Veth::new()?;
     let ends = ends(&veth)?;
     let device = DeviceConfig { ring: RING, ..DeviceConfig::new(&veth.server.1) };
@@ -104,10 +113,10 @@ pub(super) fn softnet(cpu: usize, policy: Option<Policy>, client: usize) -> Resu
         Stack::run(Assembly::new(config, vec![], opener).map_err(text)?).map_err(text)
     };
     let stack = veth.server.0.run(run).map_err(text)??;
-    bed(veth, host(stack)?, Format::new(ends, true), client)
+    bed(veth, host(stack)?, receive, Format::new(ends, true))
 }
 
-pub(super) fn kernel(threaded: Option<usize>, client: usize) -> Result<Bed, String> {
+pub(super) fn kernel(receive: Receive) -> Result<Bed, String> {
     let veth = Veth::new()?;
     let ends = ends(&veth)?;
     let ((near, name), (far, peer)) = (&veth.server, &veth.client);
@@ -117,14 +126,24 @@ pub(super) fn kernel(threaded: Option<usize>, client: usize) -> Result<Bed, Stri
         netlink.add_neighbour(name, CLIENT, ends.client.0)
     };
     near.run(addresses).map_err(text)?.map_err(text)?;
-    let mut threads = Vec::new();
-    if let Some(cpu) = threaded {
+    if let Receive::Server { .. } = receive {
         // Frames to a veth take the way through its NAPI only if it merges segments and its peer does not.
         far.run(|| netlink::set_offload(peer, Offload::Tso, false)).map_err(text)?.map_err(text)?;
         near.run(|| netlink::set_offload(name, Offload::Gro, true)).map_err(text)?.map_err(text)?;
-        threads = poll_by_threads(&veth.server, cpu)?;
     }
-    bed(veth, Host::Kernel(threads), Format::new(ends, false), client)
+    bed(veth, Host::Kernel, receive, Format::new(ends, false))
+}
+
+/// Sets the knobs of the kernel's NAPI instance at the server's end.
+pub(super) fn set_knobs(veth: &Veth, knobs: NapiKnobs) -> Result<(), String> {
+    let (ns, name) = &veth.server;
+    let set = || {
+        let ifindex = Netlink::new()?.existing_link(name)?.index;
+        let mut family = NetdevFamily::new()?;
+        let napis = family.napis(ifindex)?;
+        napis.iter().try_for_each(|napi| family.set_napi(napi.id, knobs))
+    };
+    ns.run(set).map_err(text)?.map_err(text)
 }
 
 /// The kernel's sockets at the server's end.

@@ -61,7 +61,7 @@ impl Row {
     }
 
     /// Median of the ratios to `by`, round by round; 0 if there are none.
-    pub(super) fn ratio(&self, by: &Row, figure: &str) -> f64 {
+    pub(crate) fn ratio(&self, by: &Row, figure: &str) -> f64 {
         let pairs = self.samples.iter().zip(&by.samples);
         let ratios = pairs.filter_map(|(a, b)| Some(value(a, figure)? / value(b, figure)?));
         let mut ratios: Vec<f64> = ratios.filter(|r| r.is_finite()).collect();

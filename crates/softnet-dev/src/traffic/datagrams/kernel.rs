@@ -11,6 +11,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with, sockopt};
 
+use super::busy_poll::{BusyPoll, set_busy_poll};
 use super::mmsg::{Receiver, Sender, Sent};
 use super::queue::{incoming_napi_id, lead_by_queue};
 use super::{DatagramSet, Outbox, Stop};
@@ -29,6 +30,7 @@ pub struct KernelSockets {
     epoll: OwnedFd,
     sockets: Vec<UdpSocket>,
     max_events: usize,
+    longest_wait: Option<Duration>,
     /// Whether each datagram names where it goes; else all sockets are connected.
     named: bool,
     receiver: Receiver,
@@ -86,12 +88,33 @@ impl KernelSockets {
             epoll::add(&epoll, socket, EventData::new_u64(i as u64), EventFlags::IN)?;
         }
         let (receiver, sender) = (Receiver::new(batch), Sender::new());
-        Ok(KernelSockets { epoll, sockets, max_events: MAX_EVENTS, named, receiver, sender })
+        Ok(KernelSockets {
+            epoll,
+            sockets,
+            max_events: MAX_EVENTS,
+            longest_wait: None,
+            named,
+            receiver,
+            sender,
+        })
     }
 
     /// One wait tells of so many sockets at the most (`maxevents`), 1 to 64, or the nearest of these.
     pub fn set_max_events(&mut self, max: usize) {
         self.max_events = max.clamp(1, MAX_EVENTS);
+    }
+
+    /// A wait returns after this time at the latest, though nothing came.
+    pub fn set_longest_wait(&mut self, longest: Option<Duration>) {
+        self.longest_wait = longest;
+    }
+
+    /// How a wait busy polls the NAPI instance that packets come by (`EPIOCSPARAMS`; Linux 6.9).
+    ///
+    /// # Errors
+    /// A budget above 64 without CAP_NET_ADMIN; ENOTTY on an older kernel.
+    pub fn set_busy_poll(&mut self, params: BusyPoll) -> io::Result<()> {
+        set_busy_poll(self.epoll.as_fd(), params)
     }
 
     /// From now on which of the `members` sets that are bound to these addresses gets a packet depends on the RX
@@ -113,6 +136,7 @@ impl KernelSockets {
 impl DatagramSet for KernelSockets {
     fn wait(&mut self, timeout: Option<Duration>, ready: &mut Vec<usize>) -> io::Result<()> {
         ready.clear();
+        let timeout = [timeout, self.longest_wait].into_iter().flatten().min();
         let timeout = timeout.map(|timeout| Timespec {
             tv_sec: timeout.as_secs().try_into().unwrap_or(i64::MAX),
             tv_nsec: timeout.subsec_nanos().into(),

@@ -6,6 +6,7 @@
 //! belongs to one thread at a time. Datagrams that are to be sent are collected in an [`Outbox`]; nothing is
 //! allocated for a datagram once the buffers have grown.
 
+mod busy_poll;
 mod kernel;
 mod mmsg;
 mod queue;
@@ -17,7 +18,9 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+pub use busy_poll::BusyPoll;
 pub use kernel::KernelSockets;
+pub(super) use queue::incoming_napi_id;
 pub use stop::Stop;
 
 /// Bytes that a UDP datagram over IPv4 can hold (RFC 768: 65,535 with its header, and IP's before that).
