@@ -1,7 +1,7 @@
 //! The housekeeper: opens and closes devices as their interfaces come and go, and runs the slow path's timers.
 //!
-//! One thread. It sleeps until a neighbour's timer is due, the kernel reports a change of a link, somebody wants an
-//! instance polled in another context, or the stack stops.
+//! One thread. It sleeps until a neighbour's timer is due, a neighbour says something to all, the kernel reports a change of
+//! a link, somebody wants an instance polled in another context, or the stack stops.
 
 use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex};
@@ -31,6 +31,7 @@ use crate::qdisc::Layout;
 use crate::routes;
 use crate::set::{Change, Command};
 use crate::shared::{Shared, lock};
+use crate::snooper::Snooper;
 use crate::thread::{Spawn, spawn};
 use crate::timer::NapiTimer;
 use crate::tx_queue::{NetdevQueue, QueueParams};
@@ -52,6 +53,7 @@ pub struct Housekeeper {
     /// For each device why it could not be opened when that was last tried, which was told then.
     refused: Vec<Option<String>>,
     contexts: Contexts,
+    snooper: Snooper,
     commands: Receiver<Command>,
     stop: Arc<AtomicBool>,
 }
@@ -73,7 +75,7 @@ impl Housekeeper {
         let ctx = shared.context();
         let stop = Arc::new(AtomicBool::new(false));
         let contexts = Contexts::new(shared.clone(), config.stack.pool_threads());
-        let (retry_at, refused) = (None, vec![None; config.devices.len()]);
+        let (retry_at, refused, snooper) = (None, vec![None; config.devices.len()], Snooper::default());
         Ok(Housekeeper {
             shared,
             config,
@@ -84,6 +86,7 @@ impl Housekeeper {
             retry_at,
             refused,
             contexts,
+            snooper,
             commands,
             stop,
         })
@@ -329,9 +332,10 @@ impl Housekeeper {
         self.close_all();
     }
 
-    /// Does what the slow path's timers want done by now.
+    /// Does what the slow path's timers want done by now, and hears what neighbours said.
     pub fn timers(&mut self) {
         let now = self.shared.clock.now();
+        self.snooper.listen(&self.shared, &mut self.ctx, now);
         if self.retry_at.is_some_and(|at| at <= now) {
             self.retry_at = None;
             self.open_missing();
@@ -355,7 +359,8 @@ impl Housekeeper {
         let next = {
             let mut control = self.shared.control();
             let slow = control.slow.next_deadline().unwrap_or(u64::MAX);
-            control.deadline = slow.min(self.retry_at.unwrap_or(u64::MAX));
+            let others = [self.retry_at, self.snooper.next()].into_iter().flatten();
+            control.deadline = others.fold(slow, u64::min);
             control.deadline
         };
         if self.stop.load(Ordering::Acquire) || self.shared.has_left() {
@@ -370,10 +375,12 @@ impl Housekeeper {
             // Timers here count in seconds: a millisecond more saves a second wake-up.
             timespec(next.saturating_sub(now) + 1_000_000)
         });
+        let heard = self.snooper.waits_for(&self.shared);
         let mut fds = vec![PollFd::from_borrowed_fd(waker.fd(), PollFlags::IN)];
         if let Some(monitor) = &self.monitor {
             fds.push(PollFd::from_borrowed_fd(monitor.fd(), PollFlags::IN));
         }
+        fds.extend(Snooper::fds(&heard));
         let _ = poll(&mut fds, timeout.as_ref());
         let woken = !fds[0].revents().is_empty();
         drop(fds);

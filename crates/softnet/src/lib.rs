@@ -35,6 +35,7 @@ pub mod set;
 pub mod shared;
 pub mod show;
 mod slow_lock;
+mod snooper;
 pub mod stack;
 #[cfg(test)]
 mod testing;

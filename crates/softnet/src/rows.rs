@@ -131,6 +131,7 @@ impl View {
             tx_kicks: totals.tx.kicks,
             drops: DropReason::ALL.iter().map(drops_for).sum(),
             held,
+            snooped: live.as_ref().and_then(|live| Some(live.device.snoop()?.heard())).unwrap_or(0),
             reopened: totals.closed,
         }
     }
@@ -236,13 +237,15 @@ impl View {
         }
     }
 
-    /// Drops that happened.
+    /// Drops that happened, and what devices lost before any queue counted it.
     pub fn drops(&self) -> Vec<DropRow> {
         let contexts = self.shared.contexts();
+        let losses: Vec<_> = self.shared.devices.iter().map(|dev| dev.losses()).collect();
         let mut rows = Vec::new();
         for dev in 0..MAX_DEVICES {
             for reason in DropReason::ALL {
-                let packets = contexts.iter().map(|c| c.drops(dev, *reason)).sum();
+                let mut packets: u64 = contexts.iter().map(|c| c.drops(dev, *reason)).sum();
+                packets += losses.get(dev).and_then(|of| of.get(reason)).copied().unwrap_or(0);
                 if packets > 0 {
                     rows.push(DropRow {
                         dev: self.dev_name(dev as u16),

@@ -121,6 +121,9 @@ pub struct DevRow {
     pub drops: u64,
     /// Frames in its TX rings and disciplines now.
     pub held: u64,
+    /// What neighbours said to all, heard beside the kernel since the device was opened.
+    #[serde(default)]
+    pub snooped: u64,
     /// Times the interface went away and was opened again.
     pub reopened: u64,
 }

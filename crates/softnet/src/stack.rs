@@ -125,7 +125,9 @@ impl Assembly {
         slow.configure(stack.icmp.clone(), stack.ip_options);
         let opener = opener(&region).map_err(StartError::Device)?;
         let shared = Shared::new(region, stack, devices, workers, tables, slow);
-        let shared = Arc::new(shared.map_err(system("descriptors"))?);
+        let mut shared = shared.map_err(system("descriptors"))?;
+        shared.sockets.ports = opener.ports();
+        let shared = Arc::new(shared);
         let config = Arc::new(config);
         let (commander, commands) = commands(&shared);
         let view = Arc::new(View::new(shared.clone(), config.clone(), routes, commander));

@@ -24,6 +24,9 @@ const IPV4_LEN: usize = 20;
 const ETHERTYPE_IPV4: [u8; 2] = [0x08, 0x00];
 const ETHERTYPE_ARP: [u8; 2] = [0x08, 0x06];
 const ETHERTYPE_IPV6: [u8; 2] = [0x86, 0xdd];
+/// VLAN tags of customers and of providers. One of VLAN 0 has only a priority (IEEE 802.1Q section 6.9).
+const ETHERTYPE_TAGS: [[u8; 2]; 2] = [[0x81, 0x00], [0x88, 0xa8]];
+const TAG_LEN: usize = 4;
 /// Smallest Ethernet frame without its check sequence: shorter packets are padded to this on the wire.
 pub(super) const ETH_MIN: usize = 60;
 
@@ -187,6 +190,8 @@ pub(super) enum Verdict<A> {
     Forward(A),
     Exception(Exception),
     Drop(DropReason),
+    /// It has a tag without a VLAN, and is to be looked at without.
+    Untag,
     /// It is for the other family's input.
     Other,
 }
@@ -274,6 +279,9 @@ fn unusual(packet: &[u8], mac: &[u8; 6]) -> Verdict<u32> {
     }
     if ethertype == ETHERTYPE_IPV6 {
         return Verdict::Other;
+    }
+    if ETHERTYPE_TAGS.contains(&ethertype) && (packet[14] & 0x0f, packet[15]) == (0, 0) {
+        return Verdict::Untag;
     }
     if ethertype != ETHERTYPE_IPV4 {
         return Verdict::Drop(DropReason::UnhandledProto);
@@ -427,6 +435,15 @@ pub(super) fn forward_header(header: &mut [u8; ETH_LEN + IPV4_LEN], rewrite: &[u
     header[24..26].copy_from_slice(&check.to_be_bytes());
 }
 
+/// Takes a tag off: the addresses move to where it ends.
+fn untag(skb: &mut Skb) {
+    if let Some(header) = skb.data_mut().get_mut(..ETH_LEN + TAG_LEN) {
+        header.copy_within(..ETH_LEN - 2, TAG_LEN);
+    }
+    // It is that long: the tag was read.
+    let _ = skb.pull(TAG_LEN);
+}
+
 /// Takes everything that is not to be forwarded out of `batch`; `other` gets the other family's. Returns how many packets
 /// are left, whose destinations are then the first of `dst`.
 #[cold]
@@ -440,8 +457,13 @@ pub(super) fn sort_out<A>(
     exceptions: &mut Exceptions,
 ) -> usize {
     let mut good = Batch::new();
-    for skb in batch.drain() {
-        let kept = match classify(skb.data()) {
+    for mut skb in batch.drain() {
+        let mut verdict = classify(skb.data());
+        if let Verdict::Untag = verdict {
+            untag(&mut skb);
+            verdict = classify(skb.data());
+        }
+        let kept = match verdict {
             Verdict::Forward(d) => {
                 if let Some(slot) = dst.get_mut(good.len()) {
                     *slot = d;
@@ -455,6 +477,11 @@ pub(super) fn sort_out<A>(
             }
             Verdict::Drop(reason) => {
                 ctx.free(skb, reason);
+                Ok(())
+            }
+            // Nothing has two priorities.
+            Verdict::Untag => {
+                ctx.free(skb, DropReason::UnhandledProto);
                 Ok(())
             }
         };

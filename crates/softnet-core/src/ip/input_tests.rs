@@ -198,6 +198,22 @@ fn drops_each_for_its_reason() {
     assert_eq!(b.only_drop(good[..10].to_vec()), DropReason::PktTooSmall);
 }
 
+/// A tag without a VLAN says nothing but a priority (IEEE 802.1Q section 6.9).
+#[test]
+fn a_priority_tag_is_taken_off() {
+    let mut b = bench();
+    let good = packet([10, 1, 1, 1], 64, 26);
+    let tagged = |frame: &[u8], tci: [u8; 2]| [&frame[..12], &[0x81, 0], &tci, &frame[12..]].concat();
+    let (plain, _) = b.run(std::slice::from_ref(&good));
+    for tci in [[0, 0], [0xf0, 0]] {
+        let (sent, odd) = b.run(&[tagged(&good, tci), good.clone()]);
+        assert_eq!((sent, odd), ([plain.clone(), plain.clone()].concat(), vec![]));
+    }
+    assert_eq!(b.only_drop(tagged(&good, [0, 5])), DropReason::UnhandledProto);
+    assert_eq!(b.only_drop(tagged(&tagged(&good, [0, 0]), [0, 0])), DropReason::UnhandledProto);
+    assert_eq!(b.only_drop(tagged(&good, [0, 0])[..30].to_vec()), DropReason::UnhandledProto);
+}
+
 #[test]
 fn trims_what_the_link_padded() {
     let mut b = bench();

@@ -10,6 +10,7 @@ mod arp;
 mod errors;
 mod local;
 mod redirect;
+mod snoop;
 mod unusual;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

@@ -104,7 +104,9 @@ fn what_is_of_a_link_stays_there() {
     }
     // Even where there is a route, and where options take the packet aside.
     std::sync::Arc::make_mut(&mut world.tables.v4).next_hops[1] = Adjacency::connected(1, MTUS[1]);
-    let fib: Vec<_> = [("0.0.0.0/0", 3), ("10.0.0.1/32", 11), ("169.254.0.1/32", 11)].to_vec();
+    let hops = &world.tables.v4.next_hops;
+    let local = hops.iter().position(|hop| hop.kind == Kind::Local).unwrap() as u32;
+    let fib = [("0.0.0.0/0", 3), ("10.0.0.1/32", local), ("169.254.0.1/32", local)];
     let fib: Vec<_> = fib.into_iter().map(|(prefix, hop)| (prefix.parse().unwrap(), hop)).collect();
     std::sync::Arc::make_mut(&mut world.tables.v4).fib =
         std::sync::Arc::new(crate::ip::Fib::build(&fib).unwrap());

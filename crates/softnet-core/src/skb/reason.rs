@@ -80,5 +80,7 @@ reasons! {
     TcpCsum = "tcp_csum", "wrong TCP checksum";
     ProtoMem = "proto_mem", "all sockets together held as much of packet memory as they may";
     SocketClose = "socket_close", "its socket was closed before anybody received it";
+    SnoopOverflow = "snoop_overflow", "a copy of what a neighbour said to all, which was not read in time";
+    RxTooLong = "rx_too_long", "longer than a frame when it came in: segments that were merged (GRO, LRO) or not cut yet (TSO)";
     CpuBacklog = "cpu_backlog", "the backlog of the RX queue that was to receive it was full";
 }

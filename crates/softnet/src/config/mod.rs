@@ -161,8 +161,10 @@ pub struct DeviceConfig {
     pub driver: Driver,
     /// How AF_XDP is attached.
     pub mode: XdpMode,
-    /// Take it even if it carries the machine's default route.
+    /// Take it even if it carries the machine's default route, and addresses even if the kernel has them on it.
     pub force: bool,
+    /// Share addresses that the kernel has on it, too: of these only the UDP ports that sockets have open are softnet's.
+    pub shared: bool,
     /// Descriptors of each ring, a power of two.
     pub ring: u32,
     /// softnet's own addresses on it, of either family; their networks are connected routes.
@@ -210,6 +212,7 @@ impl DeviceConfig {
             driver: Driver::Xdp,
             mode: XdpMode::Auto,
             force: false,
+            shared: false,
             ring: 2048,
             addresses: Vec::new(),
             workers: Vec::new(),

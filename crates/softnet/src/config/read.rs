@@ -239,6 +239,7 @@ impl Read {
                 "driver",
                 "mode",
                 "force",
+                "shared",
                 "ring",
                 "addresses",
                 "workers",
@@ -262,6 +263,7 @@ impl Read {
         let modes = [("auto", XdpMode::Auto), ("native", XdpMode::Native), ("skb", XdpMode::Skb)];
         set(&mut device.mode, self.choice(table, "mode", &modes));
         set(&mut device.force, self.boolean(table, "force"));
+        set(&mut device.shared, self.boolean(table, "shared"));
         set(&mut device.ring, self.integer(table, "ring", &check::RING));
         for (item, value) in self.items(table, "addresses", "a list of addresses, such as [\"10.0.0.1/24\"]")
         {

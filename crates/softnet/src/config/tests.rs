@@ -42,6 +42,7 @@ xps_rxqs = ["1"]
 driver = "xdp"
 mode = "native"
 force = true
+shared = true
 ring = 4096
 addresses = ["10.0.0.1/24", "10.0.0.2/24"]
 workers = [1, 0]
@@ -112,6 +113,7 @@ fn a_full_file_means_what_it_says() {
                 driver: Driver::Xdp,
                 mode: XdpMode::Native,
                 force: true,
+                shared: true,
                 ring: 4096,
                 addresses: vec![addr("10.0.0.1/24"), addr("10.0.0.2/24")],
                 workers: vec![1, 0],

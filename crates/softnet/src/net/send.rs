@@ -17,6 +17,7 @@ use softnet_core::sock::output::{UdpHead, destination};
 use softnet_core::sock::scope::{device, is_link_local, scoped};
 use softnet_core::sock::{Flow, SocketError};
 use softnet_core::sync::Ordering;
+use softnet_dev::xdp::LocalEnd;
 
 use super::msg::source;
 use super::options::{Options, timeout};
@@ -31,6 +32,8 @@ use crate::shared::Shared;
 pub(super) struct Tx {
     pub(super) sender: LocalSender,
     pub(super) ends: Ends,
+    /// What devices were told that it has.
+    pub(super) told: Option<LocalEnd>,
 }
 
 /// Where a socket's datagrams come from, and go to.
@@ -51,7 +54,7 @@ pub(super) struct Ends {
 impl Tx {
     pub(super) fn new(local: Addr, lport: u16, group_dev: Option<u16>) -> Self {
         let ends = Ends { local, lport, group_dev, peer: None, multicast_dev: None, multicast_dev6: None };
-        Tx { sender: LocalSender::default(), ends }
+        Tx { sender: LocalSender::default(), ends, told: None }
     }
 }
 

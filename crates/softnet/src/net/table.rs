@@ -8,6 +8,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::net::Ipv6Addr;
 use std::sync::{Arc, Mutex};
 
+use rustix::io::Errno;
 use softnet_core::SoftnetData;
 use softnet_core::fold::FoldKey;
 use softnet_core::ip::header::{Ipv4Header, is_multicast};
@@ -21,6 +22,7 @@ use softnet_core::sock::{
     Arrivals, Binder, Flow, Found, Hit, SocketError, Sockets, UdpMem, udp_input, udp_members,
 };
 use softnet_core::sync::{AtomicBool, AtomicUsize, Ordering};
+use softnet_dev::xdp::{LocalEnd, UdpPorts};
 use softnet_dev::{PiGuard, PiMutex};
 
 use super::route::is_own;
@@ -42,6 +44,8 @@ pub struct SocketTable {
     sets: Mutex<Vec<Arc<Set>>>,
     /// Those who wait for sockets.
     pub(crate) told: Arc<Told>,
+    /// Where devices look up the ports that are open, to leave the kernel the rest.
+    pub(crate) ports: Option<Arc<UdpPorts>>,
     stopped: AtomicBool,
     /// Paths that take less than their first link.
     pub(super) paths: Arc<PathMtus>,
@@ -69,6 +73,7 @@ impl SocketTable {
             held,
             threads: Mutex::default(),
             sets: Mutex::default(),
+            ports: None,
             stopped: AtomicBool::new(false),
             paths,
             recent: RecentPeers::new(FoldKey::new([random(), random()])),
@@ -78,6 +83,18 @@ impl SocketTable {
     /// The table's writer.
     pub(super) fn binder(&self) -> PiGuard<'_, Binder> {
         self.binder.lock()
+    }
+
+    /// A socket has `end` from now on: devices that share its address with the kernel bring what is sent there. Without a lock
+    /// that a packet's way takes.
+    pub(super) fn port_opened(&self, end: &LocalEnd) -> Result<(), Errno> {
+        // It fails if there are too many.
+        self.ports.as_ref().map_or(Ok(()), |ports| ports.opened(end)).map_err(|_| Errno::NOBUFS)
+    }
+
+    /// It has it no more.
+    pub(super) fn port_closed(&self, end: &LocalEnd) {
+        self.ports.iter().for_each(|ports| ports.closed(end));
     }
 
     /// Sockets that are open.

@@ -12,6 +12,7 @@ use rustix::thread::futex;
 use softnet_core::sock::key::{ANY, Addr, addr_of, mapped, socket_addr, unmapped};
 use softnet_core::sock::{Bind, Datagram, Inbox, Readiness, Slot, SlotRef};
 use softnet_core::sync::Ordering;
+use softnet_dev::xdp::LocalEnd;
 
 use super::Handle;
 use super::groups;
@@ -106,7 +107,7 @@ impl UdpBuilder {
         let inbox = shared.sockets.binder().open(&bind).map_err(of_bind)?;
         let slot = inbox.slot().clone();
         let lport = slot.slot().key().map_or(0, |(key, _)| key.lport);
-        Ok(UdpSocket(Arc::new(Inner {
+        let socket = UdpSocket(Arc::new(Inner {
             shared: shared.clone(),
             slot,
             v4,
@@ -114,7 +115,9 @@ impl UdpBuilder {
             options,
             rx: Mutex::new(Some(inbox)),
             tx: Mutex::new(Tx::new(local, lport, group_dev)),
-        })))
+        }));
+        socket.0.tell_port(&mut lock(&socket.0.tx), local).map_err(errno)?;
+        Ok(socket)
     }
 }
 
@@ -183,18 +186,18 @@ impl UdpSocket {
         with(shared, |thread| {
             // In this order: who is held back has the latter, and receivers do not wait for that.
             let (mut tx, mut rx) = (lock(tx), lock(rx));
-            let ends = &mut tx.ends;
             let Some(inbox) = rx.as_mut() else { return Err(Errno::BADF) };
             let broadcast = options.broadcast.load(Ordering::Relaxed);
-            let peer = ends.complete(peer)?;
-            let way = find(thread.tables.load(), &peer, ends, ends.source(), broadcast)?;
+            let peer = tx.ends.complete(peer)?;
+            let way = find(thread.tables.load(), &peer, &tx.ends, tx.ends.source(), broadcast)?;
             // One that is bound to a group receives what is sent there, and sends from an address of ours.
-            let local = if is_group(ends.local) { ends.local } else { way.src };
+            let local = if is_group(tx.ends.local) { tx.ends.local } else { way.src };
+            self.0.tell_port(&mut tx, local)?;
             let generation =
                 shared.sockets.binder().connect(self.0.slot.index(), local, peer.addr, peer.port);
             inbox.connected(&mut thread.ctx, (peer.addr, peer.port), generation);
             shared.sockets.gone(inbox.gone());
-            (ends.local, ends.peer) = (local, Some(peer));
+            (tx.ends.local, tx.ends.peer) = (local, Some(peer));
             Ok(())
         })
         .map_err(errno)
@@ -213,7 +216,7 @@ impl UdpSocket {
         let (generation, local) = shared.sockets.binder().disconnect(slot.index()).map_err(of_bind)?;
         inbox.disconnected(generation);
         (tx.ends.local, tx.ends.peer) = (local, None);
-        Ok(())
+        self.0.tell_port(&mut tx, local).map_err(errno)
     }
 
     /// The address and port that datagrams to `addr` go to, if they may. The address of nobody stands for this host.
@@ -575,10 +578,26 @@ pub(super) fn copy(datagram: &Datagram, buffer: &mut [u8]) -> (usize, (Addr, u16
     (datagram.copy_to(buffer), (datagram.flow().remote, datagram.flow().rport))
 }
 
+impl Inner {
+    /// From now on it has `local` and its port, for devices that leave to the kernel what nobody here has.
+    fn tell_port(&self, tx: &mut Tx, local: Addr) -> Result<(), Errno> {
+        let families = (self.v4 || !self.only_v6, !self.v4);
+        let end = LocalEnd { addr: local, families, port: tx.ends.lport };
+        if tx.told == Some(end) {
+            return Ok(());
+        }
+        let sockets = &self.shared.sockets;
+        sockets.port_opened(&end)?;
+        tx.told.replace(end).iter().for_each(|old| sockets.port_closed(old));
+        Ok(())
+    }
+}
+
 impl Drop for Inner {
     fn drop(&mut self) {
         let (shared, index) = (&self.shared, self.slot.index());
         let joined = shared.sockets.binder().close(index);
+        lock(&self.tx).told.iter().for_each(|end| shared.sockets.port_closed(end));
         groups::left(shared, &joined);
         shared.sockets.told.watchers.forget(index);
         if let Some(inbox) = lock(&self.rx).take() {

@@ -158,7 +158,7 @@ pub(super) fn finish(message: &mut [u8], src: Ipv6Addr, dst: Ipv6Addr) {
 }
 
 /// Sum of an ICMPv6 `message` with its pseudo-header: 0xffff if its checksum is right.
-pub(super) fn message_sum(message: &[u8], src: Ipv6Addr, dst: Ipv6Addr) -> u16 {
+pub(in super::super) fn message_sum(message: &[u8], src: Ipv6Addr, dst: Ipv6Addr) -> u16 {
     let pseudo = checksum::pseudo_header_sum6(src, dst, next::ICMPV6, message.len() as u16);
     checksum::add(pseudo, checksum::sum(message))
 }

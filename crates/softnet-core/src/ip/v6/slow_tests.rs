@@ -10,6 +10,9 @@ use crate::ip::v6::addr::{ALL_NODES, link_local, multicast_mac};
 mod frags;
 #[path = "slow_router_tests.rs"]
 mod router;
+#[path = "slow_snoop_tests.rs"]
+mod snoop;
+
 #[path = "slow_scope_tests.rs"]
 mod scope;
 #[path = "slow_wire_tests.rs"]

@@ -196,7 +196,7 @@ impl World {
         sent
     }
 
-    fn publish(&mut self, dev: u16, ip: IpAddr, mac: Option<MacAddr>) {
+    pub(super) fn publish(&mut self, dev: u16, ip: IpAddr, mac: Option<MacAddr>) {
         // Noise may be ARP.
         let IpAddr::V6(ip) = ip else { return };
         let from = MACS[usize::from(dev)];
