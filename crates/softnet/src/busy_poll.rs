@@ -231,15 +231,38 @@ impl BusyPoll {
                 return;
             }
             waits.offer_cpu();
-            if waits.is_ready() {
-                return;
-            }
+            owned = self.take_again(&instance, waits, until, end);
             now = self.env.shared.clock.now();
-            owned = instance.napi.busy_poll(prefer);
         }
-        if turns > 0 {
+    }
+
+    /// Takes the instance after a moment in which others could. `None`: something is ready, the time is over, or the instance
+    /// will not be free.
+    fn take_again(
+        &mut self,
+        instance: &NapiInstance,
+        waits: &mut impl Waits,
+        until: Option<Instant>,
+        end: u64,
+    ) -> Option<BusyPolling<Rx>> {
+        while !waits.is_ready() {
+            let owned = instance.napi.busy_poll(self.params.prefer_busy_poll);
+            if owned.is_some() {
+                return owned;
+            }
             instance.stats.busy_poll_lost.fetch_add(1, Ordering::Relaxed);
+            let state = instance.napi.state();
+            let for_long = state.is_disable_pending()
+                || state.is_disabled()
+                || instance.home().is_none_or(|home| home.context() == Context::BusyPoll);
+            if for_long || self.env.shared.clock.now() >= end {
+                return None;
+            }
+            // Not to spin beside its owner.
+            let soon = Instant::now() + Duration::from_nanos(TURN);
+            self.sleep(waits, Some(until.map_or(soon, |until| until.min(soon))));
         }
+        None
     }
 
     /// Polls for as long as the thread may own the instance at a time. Returns whether it is to take it again.

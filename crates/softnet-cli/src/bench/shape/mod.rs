@@ -47,7 +47,8 @@ and two CPUs.
   overlimits_per_s       times a packet had to wait for its rate
   requeues_per_s         packets that the device gave back
   cpu_percent            of softnet's worker and of softirqs on the generator's CPU, in which the kernel hands it the
-                         packets; of all softirqs where the kernel routes (bound: twice the kernel's)
+                         packets; of all softirqs where the kernel routes (bound: twice the kernel's, where 10,000 packets a
+                         second and more pass)
   wakeups_per_s          times that softnet's worker was woken; where the kernel routes, runs of the softirqs NET_RX and
                          NET_TX (bound: twice the kernel's)
   timer_wakeups_per_s    those by the worker's timers; NET_TX, which the kernel's watchdog raises (bound: likewise)
@@ -61,6 +62,9 @@ const WINDOW: Duration = Duration::from_millis(100);
 const OFFERED: f64 = 1.1;
 /// What softnet may use, and how often it may be woken, by what the kernel's own does for the same.
 const BY_KERNEL: f64 = 2.0;
+/// Packets a second that pass, from which on that holds for CPU time too: with fewer each packet is an event of its own to
+/// either, which costs softnet a switch of threads and the kernel none.
+const MANY: f64 = 10_000.0;
 /// How long the worker may have waited for its CPU, as a share of the time: others had it.
 const WAITED: f64 = 0.05;
 
@@ -184,7 +188,13 @@ fn state_bounds(report: &mut Report) {
         if report.row_where("kernel-tbf", &params).is_none() {
             continue;
         }
-        for figure in ["cpu_percent", "wakeups_per_s", "timer_wakeups_per_s"] {
+        let number = |key: &str| {
+            params.iter().find(|(name, _)| *name == key).and_then(|(_, value)| value.as_f64()).unwrap_or(0.0)
+        };
+        let many = number("rate_mbit") * 1e6 / 8.0 / number("size").max(1.0) >= MANY;
+        let figures =
+            ["wakeups_per_s", "timer_wakeups_per_s"].into_iter().chain(many.then_some("cpu_percent"));
+        for figure in figures {
             let ratio = report.ratio_where((&case, &params), ("kernel-tbf", &params), figure);
             let mbit = params.first().map_or_else(String::new, |(_, mbit)| mbit.to_string());
             report.bound_value(

@@ -66,13 +66,14 @@ fn it_uses_no_more_than_twice_what_the_kernel_does() {
             ("timer_wakeups_per_s", timers),
         ]
     };
-    for (ours, holds) in [
-        (used(40.0, 200.0, 20.0), true),
-        (used(41.0, 1.0, 1.0), false),
-        (used(1.0, 201.0, 1.0), false),
-        (used(1.0, 1.0, 21.0), false),
+    for (mbit, ours, holds) in [
+        (1000, used(40.0, 200.0, 20.0), true),
+        (1000, used(41.0, 1.0, 1.0), false),
+        (10, used(41.0, 1.0, 1.0), true),
+        (10, used(1.0, 201.0, 1.0), false),
+        (1000, used(1.0, 1.0, 21.0), false),
     ] {
-        let mut report = report(&[("tbf", 10, ours), ("kernel-tbf", 10, used(20.0, 100.0, 10.0))]);
+        let mut report = report(&[("tbf", mbit, ours), ("kernel-tbf", mbit, used(20.0, 100.0, 10.0))]);
         state_bounds(&mut report);
         assert_eq!(report.holds(), holds);
     }
