@@ -3,7 +3,7 @@
 //!
 //! A difference fails unless `differences.md` has it, with its reason; one that the table has and that is no longer there fails
 //! too. `SOFTNET_WIRE=<part of a name>` runs the cases with such names alone, each by itself, and prints what either router did;
-//! see ARCHITECTURE.md.
+//! see ARCHITECTURE.md. `SOFTNET_WIRE_AMEND=1` also writes the table anew, as far as that can be done without judging.
 //!
 //! Nothing is asserted about how long anything takes.
 
@@ -23,7 +23,7 @@ use softnet_dev::testing::net_allowed;
 
 use case::{Case, Cases};
 use run::{Outcome, Pair, describe};
-use table::{Difference, difference, known, rows};
+use table::{Difference, amend, difference, known, rows};
 
 /// Runs a case that is not as expected so often alone, before that counts.
 const RETRIES: usize = 3;
@@ -73,12 +73,15 @@ fn compare(mode: XdpMode, cases: Cases) {
     }
     let stray = std::mem::take(&mut pair.stray);
     pair.end();
-    let (mut new, mut stale) = (Vec::new(), Vec::new());
+    let (mut new, mut stale) = (Vec::new(), BTreeSet::new());
     for (case, found) in wrong {
         match found {
             Some(found) => new.push((case.name.clone(), found)),
-            None => stale.push(case.name.clone()),
+            None => _ = stale.insert(case.name.clone()),
         }
+    }
+    if std::env::var_os("SOFTNET_WIRE_AMEND").is_some() {
+        amend(stale.clone(), &new);
     }
     assert!(
         new.is_empty() && stale.is_empty(),

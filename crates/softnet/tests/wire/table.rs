@@ -3,7 +3,8 @@
 //! A heading of the third level and the text below it are a reason, for the rows of the table that follows. A row names cases
 //! that all differ in the same way, and says that way in full, for either router.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Mutex;
 
 use super::decode::Said;
 
@@ -123,6 +124,47 @@ pub(crate) fn rows(found: &[(String, Difference)]) -> String {
     rows.concat()
 }
 
+/// Where rows go that have no reason yet.
+const NEW: &str =
+    "### To be judged\n\nWhich of the headings above is it?\n\n| case | kernel | softnet |\n|---|---|---|\n";
+
+/// The table `text` without the rows of the cases `gone`, and with those of `new`, to be judged, at its end.
+fn amended(text: &str, gone: &BTreeSet<String>, new: &[(String, Difference)]) -> String {
+    let mut amended = String::new();
+    for line in text.lines() {
+        let cells: Vec<_> = line.trim_matches('|').split('|').map(str::trim).collect();
+        if let (true, &[cases, kernel, softnet]) = (line.starts_with('|'), &cells[..]) {
+            let stay: Vec<_> = cases.split_whitespace().filter(|case| !gone.contains(*case)).collect();
+            if stay.len() < cases.split_whitespace().count() {
+                if !stay.is_empty() {
+                    amended += &format!("| {} | {kernel} | {softnet} |\n", stay.join(" "));
+                }
+                continue;
+            }
+        }
+        amended += line;
+        amended.push('\n');
+    }
+    if !new.is_empty() {
+        if !amended.contains(NEW) {
+            amended += &format!("\n{NEW}");
+        }
+        amended += &rows(new);
+    }
+    amended
+}
+
+/// Writes the table anew: cases that no longer differ, or otherwise, lose their rows, and new rows are at its end. Areas that run
+/// at once take turns.
+pub(crate) fn amend(mut gone: BTreeSet<String>, new: &[(String, Difference)]) {
+    static TURN: Mutex<()> = Mutex::new(());
+    let _turn = TURN.lock().unwrap();
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/wire/differences.md");
+    gone.extend(new.iter().map(|(case, _)| case.clone()));
+    let text = std::fs::read_to_string(path).unwrap();
+    std::fs::write(path, amended(&text, &gone, new)).unwrap();
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -157,5 +199,19 @@ mod tests {
         ] {
             assert!(parse(wrong).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn rows_go_and_come() {
+        let row = |cases: &str| format!("| {cases} | x | nothing |\n");
+        let table = |rows: &str| format!("### Why\nSo.\n| case | kernel | softnet |\n|---|---|---|\n{rows}");
+        let gone = |cases: &[&str]| cases.iter().map(|case| (*case).to_owned()).collect();
+        let text = table(&(row("a/b a/c") + &row("a/d")));
+        assert_eq!(amended(&text, &gone(&["a/b", "a/d"]), &[]), table(&row("a/c")));
+        let new = [("a/e".to_owned(), Difference { kernel: "y".into(), softnet: "z".into() })];
+        let once = amended(&text, &gone(&[]), &new);
+        assert_eq!(once, format!("{text}\n{NEW}| a/e | y | z |\n"));
+        assert_eq!(parse(&once).unwrap().len(), 4);
+        assert_eq!(amended(&once, &gone(&["a/e"]), &new), once);
     }
 }
