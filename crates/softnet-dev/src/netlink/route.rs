@@ -72,6 +72,20 @@ impl Netlink {
         self.change(request, NLM_F_CREATE | NLM_F_EXCL, &format!("add route {dst}/{len} via {via}"))
     }
 
+    /// The same for a gateway on the link of the interface called `name`, as one must be with a link-local address.
+    ///
+    /// # Errors
+    /// EEXIST if the route is there; ENODEV if there is no such interface.
+    pub fn add_route_on<A: Into<IpAddr>>(&mut self, name: &str, dst: A, len: u8, via: A) -> SysResult<()> {
+        let (dst, via) = (dst.into(), via.into());
+        let mut message = route(dst, len, RouteType::Unicast);
+        message.attributes.push(RouteAttribute::Gateway(via.into()));
+        message.attributes.push(RouteAttribute::Oif(self.existing_link(name)?.index));
+        let request = RouteNetlinkMessage::NewRoute(message);
+        let what = format!("add route {dst}/{len} via {via} on {name}");
+        self.change(request, NLM_F_CREATE | NLM_F_EXCL, &what)
+    }
+
     /// Adds a route that discards what is for `dst` with a prefix of `len` bits: with an ICMP error, or in silence.
     ///
     /// # Errors

@@ -63,6 +63,11 @@ pub(crate) fn remote_net4(link: usize) -> Ipv4Addr {
 pub(crate) fn remote_net6(link: usize) -> Ipv6Addr {
     Ipv6Addr::new(0x2001, 0xdb8, link as u16 + 1, 0, 0, 0, 0, 0)
 }
+/// The gateway by its link-local address, and a network of 48 bits behind it.
+pub(crate) const GATEWAY_LOCAL: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0xfe);
+pub(crate) fn beyond_net6(link: usize) -> Ipv6Addr {
+    Ipv6Addr::new(0x2001, 0xdb8, 0x21 + link as u16, 0, 0, 0, 0, 0)
+}
 /// What has an unreachable route, a blackhole and no route at all, of 24 bits and of 48.
 pub(crate) const UNREACHABLE4: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 0);
 pub(crate) const BLACKHOLE4: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 0);
@@ -131,6 +136,11 @@ impl Net {
     }
     pub(crate) fn remote6(self, link: usize) -> Ipv6Addr {
         Ipv6Addr::new(0x2001, 0xdb8, link as u16 + 1, 0, 0, 0, 0xa, self.run)
+    }
+
+    /// A remote host behind the gateway's link-local address.
+    pub(crate) fn beyond6(self, link: usize) -> Ipv6Addr {
+        self.within(beyond_net6(link))
     }
 
     /// From the remote host behind link a to the router's address there.

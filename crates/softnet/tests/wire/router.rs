@@ -15,8 +15,8 @@ use softnet_dev::netns::NetNs;
 use softnet_dev::traffic::PacketSocket;
 
 use super::net::{
-    BLACKHOLE4, BLACKHOLE6, LINKS, MTU, UNREACHABLE4, UNREACHABLE6, gateway_mac, gateway4, gateway6,
-    remote_net4, remote_net6, router_local, router_mac, router4, router6,
+    BLACKHOLE4, BLACKHOLE6, GATEWAY_LOCAL, LINKS, MTU, UNREACHABLE4, UNREACHABLE6, beyond_net6, gateway_mac,
+    gateway4, gateway6, remote_net4, remote_net6, router_local, router_mac, router4, router6,
 };
 
 /// The port that is served by sending back what comes, and the one that is served by not answering.
@@ -210,6 +210,8 @@ fn kernel_routes() {
         netlink.add_neighbour(&name, first, gateway_mac(link)).unwrap();
         netlink.add_route(remote_net4(link), 16, gateway4(link)).unwrap();
         netlink.add_route(remote_net6(link), 48, gateway6(link)).unwrap();
+        netlink.add_neighbour(&name, GATEWAY_LOCAL, gateway_mac(link)).unwrap();
+        netlink.add_route_on(&name, beyond_net6(link), 48, GATEWAY_LOCAL).unwrap();
     }
     for (net4, net6, with_error) in [(UNREACHABLE4, UNREACHABLE6, true), (BLACKHOLE4, BLACKHOLE6, false)] {
         netlink.add_reject_route(net4, 24, with_error).unwrap();
@@ -237,6 +239,9 @@ fn config(mode: XdpMode) -> Config {
             routes.push(RouteConfig { to, target: RouteTarget::Via(address) });
             neighbours.push(NeighbourConfig { dev: near(link), address, mac: gateway_mac(link) });
         }
+        let (to, address) = (prefix(beyond_net6(link).into(), 48), GATEWAY_LOCAL);
+        routes.push(RouteConfig { to, target: RouteTarget::ViaLinkLocal(address, near(link)) });
+        neighbours.push(NeighbourConfig { dev: near(link), address: address.into(), mac: gateway_mac(link) });
     }
     let six = |addr: Ipv6Addr| prefix(addr.into(), 48);
     for (to, target) in [

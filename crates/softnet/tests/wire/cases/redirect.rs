@@ -1,19 +1,13 @@
 //! Redirects: a better first hop on the link that a packet came by (RFC 1812 5.2.7.2, RFC 4861 8.2).
 
 use crate::case::Cases;
-use crate::net::{A, router4, router6};
+use crate::net::{A, B, router4, router6};
 use crate::packet::{Frame, Ip4, Ip6};
 
 pub(crate) fn cases() -> Cases {
     let mut cases = Cases::new("redirect");
     let c = &mut cases;
     c.add("v4-host-to-gateway", |n| n.host(Ip4::new(n.host4(A), n.remote4(A)).udp(5, 20)));
-    c.add("v4-host-to-gateway-twice", |n| {
-        vec![
-            vec![n.host(Ip4::new(n.host4(A), n.remote4(A)).udp(5, 20))],
-            vec![n.host(Ip4::new(n.host4(A), n.remote4(A)).udp(5, 20))],
-        ]
-    });
     c.add("v4-host-to-gateway-echo", |n| n.host(Ip4::new(n.host4(A), n.remote4(A)).echo(20)));
     c.add("v4-host-to-gateway-icmp-error", |n| {
         n.host(Ip4::new(n.host4(A), n.remote4(A)).icmp(3, 1, 0, &[0x45; 28]))
@@ -44,6 +38,21 @@ pub(crate) fn cases() -> Cases {
         n.host(Ip6::new(n.host6(A), n.remote6(A)).icmp(1, 0, 0, &[0x60; 48]))
     });
     c.add("v6-host-to-gateway-hops-1", |n| n.host(Ip6::new(n.host6(A), n.remote6(A)).hops(1).udp(5, 20)));
+    // The target of a redirect to a router is its link-local address (RFC 4861 8.2).
+    let local = |name: &str| format!("v6-host-to-local-gateway{name}");
+    c.add(local(""), |n| n.host(Ip6::new(n.host6(A), n.beyond6(A)).udp(5, 20)));
+    c.add(local("-long"), |n| n.host(Ip6::new(n.host6(A), n.beyond6(A)).udp(5, 1400)));
+    c.add(local("-echo"), |n| n.host(Ip6::new(n.host6(A), n.beyond6(A)).echo(20)));
+    c.add(local("-icmp-error"), |n| n.host(Ip6::new(n.host6(A), n.beyond6(A)).icmp(1, 0, 0, &[0x60; 48])));
+    c.add(local("-fragment"), |n| {
+        n.host(Ip6::new(n.host6(A), n.beyond6(A)).fragment(64, false).proto(17, &[0x81; 32]))
+    });
+    c.add(local("-hops-1"), |n| n.host(Ip6::new(n.host6(A), n.beyond6(A)).hops(1).udp(5, 20)));
+    c.add(local("-group-frame"), |n| {
+        n.host(Ip6::new(n.host6(A), n.beyond6(A)).udp(5, 20)).to([0x33, 0x33, 0, 0, 0, 1])
+    });
+    c.add("v6-remote-to-local-gateway", |n| n.a(Ip6::new(n.remote6(A), n.beyond6(A)).udp(5, 20)));
+    c.add("v6-through-local-gateway", |n| n.a(Ip6::new(n.remote6(A), n.beyond6(B)).udp(5, 20)));
     c.add("v6-remote-to-gateway", |n| {
         n.a(Ip6::new("2001:db8:1::9".parse().unwrap(), n.remote6(A)).udp(5, 20))
     });
@@ -57,7 +66,7 @@ pub(crate) fn cases() -> Cases {
         (0..4).map(|_| n.host(Ip4::new(n.host4(A), n.remote4(A)).udp(5, 20))).collect::<Vec<Frame>>()
     });
     c.add("v6-many", |n| {
-        (0..4).map(|_| n.host(Ip6::new(n.host6(A), n.remote6(A)).udp(5, 20))).collect::<Vec<Frame>>()
+        (0..4).map(|_| n.host(Ip6::new(n.host6(A), n.beyond6(A)).udp(5, 20))).collect::<Vec<Frame>>()
     });
     cases
 }

@@ -4,8 +4,8 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use super::{Decoder, LETTER, addr6, be16};
 use crate::net::{
-    BROADCAST, LINKS, OTHER, anybody_mac, gateway_mac, gateway4, gateway6, group_mac, router_local,
-    router_mac, router4, router6, solicited_node,
+    BROADCAST, GATEWAY_LOCAL, LINKS, OTHER, anybody_mac, gateway_mac, gateway4, gateway6, group_mac,
+    router_local, router_mac, router4, router6, solicited_node,
 };
 use crate::packet::{ICMP6, Mac};
 
@@ -64,6 +64,8 @@ impl Decoder<'_> {
                 (router6(link), "R"),
                 (router_local(link), "R.local"),
                 (gateway6(link), "gw"),
+                (GATEWAY_LOCAL, "gw.local"),
+                (self.net.beyond6(link), "beyond"),
                 (self.net.host6(link), "host"),
                 (self.net.other6(link), "other"),
                 (self.net.host_local(link), "host.local"),
