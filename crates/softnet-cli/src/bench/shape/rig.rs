@@ -336,7 +336,7 @@ impl Rig {
 fn start_stack(testbed: &Testbed, cpu: usize) -> Result<Stack, String> {
     let device = |wire: &Wire| -> Result<DeviceConfig, String> {
         let addresses = vec![InterfaceAddr::new(wire.far_ip, 24).map_err(text)?];
-        Ok(DeviceConfig { addresses, ..DeviceConfig::new(&wire.far) })
+        Ok(DeviceConfig { addresses, arp_notify: false, ..DeviceConfig::new(&wire.far) })
     };
     let outgoing = &testbed.outgoing;
     let mut config = Config::default();
