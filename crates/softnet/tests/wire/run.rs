@@ -21,8 +21,10 @@ use super::router::Router;
 
 /// Cases that run at once. No more ICMP errors than softnet has in its bucket shall follow.
 const BATCH: usize = 32;
-/// For so long nothing comes when a step has ended.
+/// For so long nothing comes when a case has ended, and when a step has on which another builds: what softnet only overhears it
+/// learns a little later.
 const QUIET: Duration = Duration::from_millis(20);
+const QUIET_BETWEEN: Duration = Duration::from_millis(100);
 /// How long an answer may take before the question is asked again, and before the test fails.
 const RETRY: Duration = Duration::from_millis(300);
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -127,14 +129,15 @@ impl Pair {
         for step in 0..steps {
             let frames: Vec<_> =
                 runs.iter().filter_map(|run| run.steps.get(step)).flatten().cloned().collect();
-            let until = Instant::now() + if step + 1 == steps { wait } else { Duration::ZERO };
-            self.step(&frames, &mut runs, until);
+            let last = step + 1 == steps;
+            let until = Instant::now() + if last { wait } else { Duration::ZERO };
+            self.step(&frames, &mut runs, until, if last { QUIET } else { QUIET_BETWEEN });
         }
         runs.into_iter().map(Run::outcome).collect()
     }
 
     /// Sends `frames` to both routers and collects what comes out.
-    fn step(&mut self, frames: &[Frame], runs: &mut [Run<'_>], until: Instant) {
+    fn step(&mut self, frames: &[Frame], runs: &mut [Run<'_>], until: Instant, quiet: Duration) {
         let index: HashMap<u16, usize> = runs.iter().enumerate().map(|(at, run)| (run.net.run, at)).collect();
         for frame in frames {
             for router in &self.routers {
@@ -152,7 +155,7 @@ impl Pair {
                     *waiting = self.ask(at);
                 }
                 let answered = waiting.answered == [true; 3];
-                done &= answered && waiting.last.elapsed() >= QUIET;
+                done &= answered && waiting.last.elapsed() >= quiet;
                 let router = &self.routers[at];
                 if !answered && waiting.last.elapsed() > PATIENCE {
                     panic!("the {} does not answer: {:?}", router.name, waiting.answered);
