@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use softnet::config::Config;
-use softnet_dev::process::Signals;
+use softnet_dev::netlink::Netlink;
+use softnet_dev::process::{Signals, ignore_signals, return_large_memory};
 
 use crate::Failure;
 use crate::instance::{self, Instance};
@@ -20,8 +21,8 @@ pub(crate) struct Run {
     /// Only check the configuration; touch no interface.
     #[arg(long)]
     check: bool,
-    /// Take every interface it names, even one that carries the machine's default route (as `force = true` does for
-    /// one device).
+    /// Take every interface it names, even one that carries the machine's default route, and addresses even if the kernel
+    /// has them there (as `force = true` does for one device).
     #[arg(long)]
     force: bool,
 }
@@ -42,14 +43,17 @@ const EXAMPLES: &str = r#"A small router:
 
 examples/router.toml in the source tree has every key, explained.
 
-Of an interface, softnet takes IPv4 frames to its MAC address (except for IP addresses that the kernel has on it) and ARP for its own addresses. The rest stays with the kernel. The interface that carries the default route is refused without --force (or `force = true` in its [[device]]).
+Of an interface, softnet takes IPv4 frames to its MAC address (except for IP addresses that the kernel has on it) and ARP for its own addresses. The rest stays with the kernel. The interface that carries the default route is refused without --force (or `force = true` in its [[device]]), and so is an address that the kernel has there, which `shared = true` shares with it.
 
 Needs root, or CAP_NET_ADMIN, CAP_BPF, CAP_NET_RAW and CAP_IPC_LOCK. While it runs, `softnet show` looks inside.
+
+SIGINT and SIGTERM end it; SIGHUP, SIGUSR1 and SIGUSR2 are ignored, and the configuration is read at the start only.
 
 Exit codes: 0 stopped by a signal, 1 failed, 2 the configuration is wrong (every error is listed)."#;
 
 /// Runs the command.
 pub(crate) fn run(args: &Run) -> Result<(), Failure> {
+    return_large_memory();
     let mut config = Config::load(&args.config).map_err(|errors| {
         let many = match errors.problems.len() {
             1 => "1 error".into(),
@@ -69,8 +73,12 @@ pub(crate) fn run(args: &Run) -> Result<(), Failure> {
     .map(|(n, what)| format!("{n} {what}{}", if n == 1 { "" } else { "s" }))
     .join(", ");
     if args.check {
+        // As it is here and now; the device's own is looked at when it is opened.
+        let mtu = |name: &str| Netlink::new().ok()?.link(name).ok()?.map(|link| link.mtu);
+        config.warnings(mtu).iter().for_each(|warning| eprintln!("warning: {warning}"));
         return print(&format!("{}: ok: {summary}\n", args.config.display()));
     }
+    ignore_signals();
     // Before any other thread is made: they inherit that the signals are blocked.
     let signals = Signals::new().map_err(|error| Failure::of("waiting for signals", error))?;
     let path = config.stack.socket_path();

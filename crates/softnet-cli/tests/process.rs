@@ -4,11 +4,12 @@
 //! Time-outs are there to fail instead of to hang; nothing is asserted about how long anything takes.
 
 use std::collections::BTreeSet;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader};
 use std::net::{Ipv4Addr, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{self, Receiver};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -33,7 +34,8 @@ fn until(what: &str, mut done: impl FnMut() -> bool) {
 struct Process {
     child: Child,
     lines: Receiver<String>,
-    errors: Option<JoinHandle<String>>,
+    errors: Arc<Mutex<String>>,
+    reader: Option<JoinHandle<()>>,
 }
 
 impl Process {
@@ -45,13 +47,17 @@ impl Process {
         let (tx, lines) = mpsc::channel();
         let stdout = BufReader::new(child.stdout.take().unwrap());
         std::thread::spawn(move || stdout.lines().map_while(Result::ok).all(|line| tx.send(line).is_ok()));
-        let mut stderr = child.stderr.take().unwrap();
-        let errors = std::thread::spawn(move || {
-            let mut text = String::new();
-            let _ = stderr.read_to_string(&mut text);
-            text
+        let stderr = BufReader::new(child.stderr.take().unwrap());
+        let errors = Arc::new(Mutex::new(String::new()));
+        let reader = std::thread::spawn({
+            let errors = errors.clone();
+            move || {
+                for line in stderr.lines().map_while(Result::ok) {
+                    *errors.lock().unwrap() += &(line + "\n");
+                }
+            }
         });
-        Process { child, lines, errors: Some(errors) }
+        Process { child, lines, errors, reader: Some(reader) }
     }
 
     fn pid(&self) -> u32 {
@@ -88,7 +94,15 @@ impl Process {
 
     /// All it said on standard error. It has ended.
     fn errors(&mut self) -> String {
-        self.errors.take().map(|thread| thread.join().unwrap()).unwrap_or_default()
+        if let Some(reader) = self.reader.take() {
+            reader.join().unwrap();
+        }
+        self.said()
+    }
+
+    /// What it has said there so far.
+    fn said(&self) -> String {
+        self.errors.lock().unwrap().clone()
     }
 }
 
@@ -226,6 +240,48 @@ fn it_runs_is_asked_and_stops() {
     }
 }
 
+/// None of them asks it to end, and what it has to give back would stay.
+#[test]
+fn signals_that_mean_nothing_are_ignored() {
+    let Some(world) = World::new() else { return };
+    let mut process = world.running(&world.config("r.toml", ""));
+    for signal in [Signal::HUP, Signal::USR1, Signal::USR2, Signal::PIPE] {
+        process.signal(signal);
+    }
+    world.assert_forwards();
+    assert_eq!(world.show("stats")["pid"], process.pid());
+    process.signal(Signal::TERM);
+    assert_eq!((process.end().code(), process.errors()), (Some(0), String::new()));
+    assert!(!world.socket().exists());
+}
+
+/// An interface is there but can't be taken, and is tried again whenever something happens to it, and every second.
+#[test]
+fn what_stays_as_it_is_is_told_once() {
+    let Some(world) = World::new() else { return };
+    let mut process = world.running(&world.config("r.toml", ""));
+    let set = |mtu: u32| {
+        world.middle.run(|| Netlink::new().unwrap().set_mtu("s0", mtu).unwrap()).unwrap();
+    };
+    // Longer than a frame of packet memory.
+    set(9000);
+    until("the refusal", || process.said().contains("can't be taken yet"));
+    let down_and_up = || {
+        let mut netlink = Netlink::new().unwrap();
+        netlink.set_down("s0").unwrap();
+        netlink.set_up("s0").unwrap();
+    };
+    (0..5).for_each(|_| world.middle.run(down_and_up).unwrap());
+    // And some of those that it makes by itself.
+    std::thread::sleep(Duration::from_millis(2500));
+    set(1500);
+    until("s0", || process.said().contains("s0 is back"));
+    process.signal(Signal::TERM);
+    assert_eq!(process.end().code(), Some(0));
+    let errors = process.errors();
+    assert_eq!(errors.matches("s0 is there but can't be taken yet: ").count(), 1, "{errors}");
+}
+
 /// Each context in turn, by the command, with the threads that belong to it.
 #[test]
 fn contexts_are_set_while_it_runs() {
@@ -283,7 +339,11 @@ fn disciplines_are_changed_while_it_runs() {
     };
     assert!(row("s1")["packets"].as_u64().unwrap() > 0 && row("s1")["tx"]["owned"].as_u64().unwrap() > 0);
     // So little that no frame fits: nothing passes, and it is told.
-    assert_eq!(qdisc("replace dev s1 root tbf rate 10mbit burst 10b latency 1ms").0, 0);
+    let (code, _, warning) = qdisc("replace dev s1 root tbf rate 10mbit burst 10b latency 1ms");
+    let expected = "warning: s1: tbf: burst 10b is less than the longest frame, 1514 bytes with an MTU of 1500: longer \
+                    frames than that are dropped\n";
+    assert_eq!((code, &warning[..]), (0, expected));
+    assert_eq!(format!("warning: s1: {}\n", row("s1")["warning"].as_str().unwrap()), expected);
     let client = world.hosts[0].run(|| UdpSocket::bind((host(0), 0)).unwrap()).unwrap();
     until("a drop", || {
         let _ = client.send_to(b"too long", (host(1), 7));
@@ -315,6 +375,24 @@ fn disciplines_are_changed_while_it_runs() {
     assert!(code == 1 && err.ends_with("mq is for devices, not for one of their TX queues\n"), "{err}");
     let (code, _, err) = qdisc("add dev s1 parent :2 pfifo");
     assert!(code == 1 && err.ends_with("no TX queue 1 (:2); there are 1, expected :1 to :1\n"), "{err}");
+}
+
+/// With the MTU that the device has: at a check, and when it is opened.
+#[test]
+fn a_burst_below_the_longest_frame_is_warned_of() {
+    let Some(world) = World::new() else { return };
+    world.middle.run(|| Netlink::new().unwrap().set_mtu("s0", 1600).unwrap()).unwrap();
+    let config = world.config("r.toml", "qdisc = \"tbf rate 10mbit burst 1600b latency 50ms\"");
+    let warning = "s0: tbf: burst 1600b is less than the longest frame, 1614 bytes with an MTU of 1600: ";
+    let mut check = world.middle.run(|| Process::start(&["run", "--check", &config])).unwrap();
+    assert_eq!(check.end().code(), Some(0));
+    let errors = check.errors();
+    assert!(errors.starts_with(&format!("warning: {warning}")), "{errors}");
+    let mut process = world.running(&config);
+    process.signal(Signal::TERM);
+    process.end();
+    let errors = process.errors();
+    assert!(errors.starts_with(&format!("softnet: {warning}")), "{errors}");
 }
 
 /// What came in by `s0` goes round and round, until the filter is gone.
@@ -404,6 +482,42 @@ fn a_bad_configuration_touches_nothing() {
     assert!(!world.socket().exists());
     let _good = world.running(&world.config("r.toml", ""));
     world.assert_forwards();
+}
+
+/// What reading a table takes ends with the reading, and of a route remains what its look-up needs and what shows it.
+#[test]
+fn routes_take_little_more_memory_than_their_tables() {
+    const ROUTES: usize = 100_000;
+    let Some(world) = World::new() else { return };
+    let text = std::fs::read_to_string(world.config("none.toml", "")).unwrap();
+    let route = |i: usize| {
+        let net = Ipv4Addr::from_bits(0x1400_0000 + ((i as u32) << 8));
+        format!("\n[[route]]\nto = \"{net}/24\"\nvia = \"10.0.0.{}\"\n", 2 + i % 200)
+    };
+    std::fs::write(world.path("many.toml"), text + &(0..ROUTES).map(route).collect::<String>()).unwrap();
+    let [none, many] = ["none.toml", "many.toml"].map(|name| {
+        let process = world.running(world.path(name).to_str().unwrap());
+        let memory = || {
+            let status = std::fs::read_to_string(format!("/proc/{}/status", process.pid())).unwrap();
+            ["VmHWM:", "RssAnon:"].map(|name| {
+                let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+                line.trim().strip_suffix(" kB").unwrap().parse::<usize>().unwrap() << 10
+            })
+        };
+        let before = memory();
+        let fib = world.show("stats")["fib_bytes"].as_u64().unwrap() as usize;
+        assert!(world.show("route").as_array().unwrap().len() >= 6);
+        // The answer's text goes after its last byte was sent.
+        until("the memory of an answer", || memory()[1] < before[1] + (2 << 20));
+        (before, fib, memory()[0])
+    });
+    let more = |of: fn(&([usize; 2], usize, usize)) -> usize| of(&many).saturating_sub(of(&none));
+    let shown = format!("{ROUTES} routes: {none:?}, {many:?}");
+    let fib = more(|all| all.1);
+    assert!(more(|all| all.0[1]) < fib + 24 * ROUTES + (2 << 20), "resident: {shown}");
+    assert!(more(|all| all.0[0]) < fib + 150 * ROUTES + (4 << 20), "peak: {shown}");
+    // Showing them needs little more than the text that is sent.
+    assert!(more(|all| all.2) < fib + 400 * ROUTES + (4 << 20), "peak of showing: {shown}");
 }
 
 #[test]

@@ -10,9 +10,12 @@ use std::net::Ipv4Addr;
 use crate::SoftnetData;
 use crate::ip::arp::{ArpPacket, LEN};
 use crate::ip::header::validate;
-use crate::ip::icmp::{IcmpError, RateLimit, build_error, echo_reply};
+use crate::ip::icmp::{IcmpError, build_error, echo_reply};
 use crate::ip::icmp_error::{icmp_error, icmpv6_error};
+use crate::ip::icmp_limit::{IcmpLimit, IcmpParams};
+use crate::ip::options::EchoOptions;
 use crate::ip::{ETH_LEN, checksum};
+use crate::siphash::SipKey;
 use crate::skb::{CacheSizes, HeapMemory, Region, Skb};
 
 /// Bytes that say what to do, one step after the other.
@@ -69,11 +72,11 @@ pub fn icmp(data: &[u8]) {
         skb.head_mut().l3 = ETH_LEN as u16;
         let error = IcmpError::FragmentationNeeded { mtu: 1400 };
         let source = Ipv4Addr::new(10, 0, 0, 1);
-        let mut limit = RateLimit::default();
+        let mut limit = IcmpLimit::new(IcmpParams::default(), SipKey::new([1, 2]));
         if let Some(made) = build_error(&mut ctx, &skb, error, source, broadcast, &mut limit, 0) {
             sound(&mut ctx, made);
         }
-        match echo_reply(&mut skb, broadcast) {
+        match echo_reply(&mut skb, &EchoOptions::NONE, broadcast, || 1) {
             Ok(()) => sound(&mut ctx, skb),
             Err(reason) => ctx.free(skb, reason),
         }

@@ -5,6 +5,7 @@
 //! in a simulation. `unsafe` is confined to [`skb`] and [`sync`].
 #![deny(unsafe_code)]
 
+pub mod fold;
 #[cfg(all(any(test, fuzzing), not(feature = "loom")))]
 pub mod fuzz;
 pub mod ip;

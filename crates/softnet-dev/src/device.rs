@@ -17,8 +17,10 @@ use std::sync::Arc;
 
 use softnet_core::SoftnetData;
 use softnet_core::napi::MitigationConfig;
-use softnet_core::skb::Batch;
+use softnet_core::skb::{Batch, DropReason};
 use softnet_core::softnet_data::Counter;
+
+use crate::snoop::Snoop;
 
 /// What a device can do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -89,6 +91,14 @@ pub trait Device: Send + Sync {
     }
     /// The last member of a group that was joined is gone. Control path.
     fn leave_group(&self, _group: IpAddr) {}
+    /// What neighbours say to all, if the queues do not bring it. Read by one thread.
+    fn snoop(&self) -> Option<&Snoop> {
+        None
+    }
+    /// Packets that were lost before any queue counted them, by reason. Control path: may make system calls.
+    fn losses(&self) -> Vec<(DropReason, u64)> {
+        Vec::new()
+    }
 }
 
 /// One RX queue. Called only by the owner of its NAPI instance.

@@ -3,13 +3,17 @@
 pub mod blocks;
 pub mod bpf;
 pub mod device;
+pub mod ethtool;
 pub mod hugepage;
 pub mod mem;
 pub mod memfd;
 pub mod netlink;
 pub mod netns;
+pub mod packet;
+pub mod pi_mutex;
 pub mod process;
 pub mod sched;
+pub mod snoop;
 pub mod sys_error;
 #[doc(hidden)]
 pub mod testing;
@@ -20,4 +24,5 @@ pub use device::{
     Device, DeviceInfo, Doorbell, Features, KernelIrq, LinkState, OpenDevice, QueueStats, Reaped, RxQueue,
     TxQueue,
 };
+pub use pi_mutex::{PiGuard, PiMutex};
 pub use sys_error::{SysError, SysResult};

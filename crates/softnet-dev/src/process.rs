@@ -1,5 +1,5 @@
-//! What a program asks of the kernel about processes: to be told of signals through a descriptor, and who is at the
-//! other end of a socket.
+//! What a program asks of the system about processes: to be told of signals through a descriptor, who is at the other
+//! end of a socket, and to take back memory that is free.
 //!
 //! [`Signals`] is for `main`: it must be made before other threads are, because they inherit which signals are
 //! blocked, and a thread that does not block one may be killed by it.
@@ -56,6 +56,15 @@ impl AsFd for Signals {
     }
 }
 
+/// From now on this process ignores SIGHUP, SIGUSR1, SIGUSR2 and SIGPIPE, each of which would end it at once. For a
+/// daemon to which they mean nothing: none of them asks it to end, and what it has to give back would stay.
+pub fn ignore_signals() {
+    for signal in [libc::SIGHUP, libc::SIGUSR1, libc::SIGUSR2, libc::SIGPIPE] {
+        // SAFETY: SIG_IGN runs no code of ours, and all of them may be ignored.
+        unsafe { libc::signal(signal, libc::SIG_IGN) };
+    }
+}
+
 /// The process at the other end of a connected Unix socket, if this PID namespace knows it.
 pub fn peer_pid(stream: &UnixStream) -> Option<u32> {
     let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
@@ -71,6 +80,26 @@ pub fn peer_pid(stream: &UnixStream) -> Option<u32> {
         )
     };
     u32::try_from(peer.pid).ok().filter(|&pid| error == 0 && pid != 0)
+}
+
+/// Gives memory that was freed back to the kernel. The allocator of glibc keeps what it expects to need again, which may
+/// be all that was needed once, at the start; other allocators have ways of their own.
+pub fn trim_heap() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: it takes the allocator's own locks, and touches only memory that is free.
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}
+
+/// From now on pieces of memory from 256 KiB on go back to the kernel as soon as they are freed. The allocator of glibc
+/// raises that limit with each larger piece, up to 32 MiB, and keeps what is below it. For programs that seldom need much.
+pub fn return_large_memory() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: it sets a parameter of the allocator, under the allocator's own lock.
+    unsafe {
+        libc::mallopt(libc::M_MMAP_THRESHOLD, 256 << 10);
+    }
 }
 
 #[cfg(test)]

@@ -13,12 +13,14 @@
 //! [`KernelNapi`] for how the middle gets a CPU of its own. [`Report::idle_share`] says whether the generator was
 //! what limited a measurement.
 //!
-//! [`datagrams`] is apart from this: UDP sockets in batches, for servers and clients at the ends.
+//! Apart from this are [`datagrams`], UDP sockets in batches, for servers and clients at the ends, and [`PacketSocket`],
+//! which sends and captures whole frames.
 
 pub mod datagrams;
 mod frame;
 mod generator;
 mod inline_napi;
+mod packet;
 mod sender;
 mod sink;
 mod testbed;
@@ -28,5 +30,6 @@ mod tests;
 pub use frame::UdpFrame;
 pub use generator::{Generator, GeneratorConfig, Report};
 pub use inline_napi::InlineNapi;
+pub use packet::PacketSocket;
 pub use sink::{Sink, SinkFilter};
 pub use testbed::{KernelNapi, Testbed, Wire};

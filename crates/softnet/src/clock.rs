@@ -1,6 +1,6 @@
 //! The stack's clock: ns since the stack was made, monotonic.
 
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rustix::event::Timespec;
 
@@ -18,6 +18,13 @@ impl Clock {
     #[inline]
     pub fn now(&self) -> u64 {
         self.0.elapsed().as_nanos() as u64
+    }
+
+    /// The time of day, UT, at which the clock started, in ns; as the machine's clock sees it now.
+    pub fn midnight(&self) -> u64 {
+        const DAY: u128 = 86_400_000_000_000;
+        let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
+        ((unix % DAY + DAY - u128::from(self.now()) % DAY) % DAY) as u64
     }
 
     /// The time `wait` from now on, in ns since the start.

@@ -1,7 +1,7 @@
 //! The housekeeper: opens and closes devices as their interfaces come and go, and runs the slow path's timers.
 //!
-//! One thread. It sleeps until a neighbour's timer is due, the kernel reports a change of a link, somebody wants an
-//! instance polled in another context, or the stack stops.
+//! One thread. It sleeps until a neighbour's timer is due, a neighbour says something to all, the kernel reports a change of
+//! a link, somebody wants an instance polled in another context, or the stack stops.
 
 use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex};
@@ -10,7 +10,7 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, poll};
 use softnet_core::SoftnetData;
 use softnet_core::ip::input::Ingress;
-use softnet_core::ip::slow::Iface;
+use softnet_core::ip::slow::{Announce, Iface};
 use softnet_core::napi::Napi;
 use softnet_core::qdisc::{DevParams, Spec};
 use softnet_core::sync::{AtomicBool, Ordering};
@@ -31,6 +31,7 @@ use crate::qdisc::Layout;
 use crate::routes;
 use crate::set::{Change, Command};
 use crate::shared::{Shared, lock};
+use crate::snooper::Snooper;
 use crate::thread::{Spawn, spawn};
 use crate::timer::NapiTimer;
 use crate::tx_queue::{NetdevQueue, QueueParams};
@@ -49,7 +50,10 @@ pub struct Housekeeper {
     patches: Vec<(u16, u16)>,
     /// When to try again to open what is missing, in ns of the clock.
     retry_at: Option<u64>,
+    /// For each device why it could not be opened when that was last tried, which was told then.
+    refused: Vec<Option<String>>,
     contexts: Contexts,
+    snooper: Snooper,
     commands: Receiver<Command>,
     stop: Arc<AtomicBool>,
 }
@@ -71,8 +75,21 @@ impl Housekeeper {
         let ctx = shared.context();
         let stop = Arc::new(AtomicBool::new(false));
         let contexts = Contexts::new(shared.clone(), config.stack.pool_threads());
-        let retry_at = None;
-        Ok(Housekeeper { shared, config, opener, ctx, monitor, patches, retry_at, contexts, commands, stop })
+        let (retry_at, refused, snooper) = (None, vec![None; config.devices.len()], Snooper::default());
+        Ok(Housekeeper {
+            shared,
+            config,
+            opener,
+            ctx,
+            monitor,
+            patches,
+            retry_at,
+            refused,
+            contexts,
+            snooper,
+            commands,
+            stop,
+        })
     }
 
     /// Set to end [`run`](Self::run), after which the housekeeper must be woken.
@@ -98,13 +115,15 @@ impl Housekeeper {
         };
         let handler = match self.patches.iter().find(|(from, _)| *from == dev) {
             Some((_, to)) => RxHandler::Patch(*to),
-            None => RxHandler::Ip(Ingress { dev, mac: info.mac, partial_csum }),
+            None => RxHandler::Ip(Ingress { dev, mac: info.mac, partial_csum, rp_filter: device.rp_filter }),
         };
         let iface = Iface {
             mac: info.mac,
             mtu: info.mtu,
             addresses: device.addresses4(),
             addresses6: device.addresses6(info.mac),
+            send_redirects: device.send_redirects,
+            rp_filter: device.rp_filter,
         };
         // RFC 8200 section 5: nothing smaller can carry it.
         let too_small = (device.speaks_ipv6() && info.mtu < 1280)
@@ -147,6 +166,9 @@ impl Housekeeper {
         if let Some(warning) = napis.first().and_then(|instance| instance.napi.mitigation.warning()) {
             note(format_args!("{}: {warning}", device.name));
         }
+        if let Some(warning) = layout.warning(&params) {
+            note(format_args!("{}: {warning}", device.name));
+        }
         let homes = self.homes(dev, &napis);
         let mut queues = Vec::with_capacity(tx.len());
         for (number, (queue, qdisc)) in tx.into_iter().zip(qdiscs).enumerate() {
@@ -180,6 +202,13 @@ impl Housekeeper {
         // Last: from here on packets flow.
         for ((instance, guard), home) in napis.into_iter().zip(disabled).zip(homes) {
             instance.settle(&home, guard);
+        }
+        // In-process devices are at their peer's other end for good, and nothing between them remembers.
+        if self.opener.on_interfaces() {
+            let kinds = Announce { arp: device.arp_notify, nd: device.ndisc_notify };
+            self.shared.slow_path(&mut self.ctx, 0, |slow, ctx, view, out| {
+                slow.announce(ctx, view, dev, kinds, out);
+            });
         }
         Ok(())
     }
@@ -303,16 +332,23 @@ impl Housekeeper {
         self.close_all();
     }
 
-    /// Does what the slow path's timers want done by now.
+    /// Does what the slow path's timers want done by now, and hears what neighbours said.
     pub fn timers(&mut self) {
         let now = self.shared.clock.now();
+        self.snooper.listen(&self.shared, &mut self.ctx, now);
         if self.retry_at.is_some_and(|at| at <= now) {
             self.retry_at = None;
             self.open_missing();
         }
+        self.shared.handle_left(&mut self.ctx);
         let due = self.shared.control().slow.next_deadline().is_some_and(|at| at <= now);
         if due {
-            self.shared.slow_path(&mut self.ctx, 0, |slow, ctx, view, out| slow.poll(ctx, view, out));
+            // The machine's clock may have been set meanwhile.
+            let midnight = self.shared.clock.midnight();
+            self.shared.slow_path(&mut self.ctx, 0, |slow, ctx, view, out| {
+                slow.set_midnight(midnight);
+                slow.poll(ctx, view, out);
+            });
         }
     }
 
@@ -323,10 +359,11 @@ impl Housekeeper {
         let next = {
             let mut control = self.shared.control();
             let slow = control.slow.next_deadline().unwrap_or(u64::MAX);
-            control.deadline = slow.min(self.retry_at.unwrap_or(u64::MAX));
+            let others = [self.retry_at, self.snooper.next()].into_iter().flatten();
+            control.deadline = others.fold(slow, u64::min);
             control.deadline
         };
-        if self.stop.load(Ordering::Acquire) {
+        if self.stop.load(Ordering::Acquire) || self.shared.has_left() {
             return;
         }
         if let Ok(command) = self.commands.try_recv() {
@@ -338,10 +375,12 @@ impl Housekeeper {
             // Timers here count in seconds: a millisecond more saves a second wake-up.
             timespec(next.saturating_sub(now) + 1_000_000)
         });
+        let heard = self.snooper.waits_for(&self.shared);
         let mut fds = vec![PollFd::from_borrowed_fd(waker.fd(), PollFlags::IN)];
         if let Some(monitor) = &self.monitor {
             fds.push(PollFd::from_borrowed_fd(monitor.fd(), PollFlags::IN));
         }
+        fds.extend(Snooper::fds(&heard));
         let _ = poll(&mut fds, timeout.as_ref());
         let woken = !fds[0].revents().is_empty();
         drop(fds);
@@ -412,9 +451,16 @@ impl Housekeeper {
                 continue;
             }
             match self.open(dev as u16) {
-                Ok(()) => note(format_args!("{} is back", device.name)),
+                Ok(()) => {
+                    self.refused[dev] = None;
+                    note(format_args!("{} is back", device.name));
+                }
                 Err(error) => {
-                    note(format_args!("{} is there but can't be taken yet: {error}", device.name));
+                    // Tried again and again, but told once.
+                    if self.refused[dev].as_ref() != Some(&error) {
+                        note(format_args!("{} is there but can't be taken yet: {error}", device.name));
+                    }
+                    self.refused[dev] = Some(error);
                     self.retry_at = Some(self.shared.clock.now() + RETRY.as_nanos() as u64);
                 }
             }

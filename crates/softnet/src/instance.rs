@@ -5,7 +5,7 @@
 //! unmask the one and arm the other.
 
 use std::num::NonZeroU64;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use softnet_core::SoftnetData;
@@ -13,14 +13,13 @@ use softnet_core::ip::input::Ingress;
 use softnet_core::napi::{Disabled, Napi, Scheduled};
 use softnet_core::skb::Batch;
 use softnet_core::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use softnet_dev::Doorbell;
+use softnet_dev::{Doorbell, PiMutex};
 
 use crate::app::Apps;
 use crate::backlog::{Backlog, Input};
 use crate::context::Context;
 use crate::pool::Pool;
-use crate::residency::Residency;
-use crate::shared::lock;
+use crate::residency::{Phase, Residency};
 use crate::timer::{NapiTimer, Timeout};
 use crate::worker::WorkerShared;
 
@@ -69,9 +68,9 @@ pub struct NapiInstance {
     pub(crate) poller: AtomicU32,
     /// When that application polls next, in its context's place; 0: it does not wait for a timer. For display.
     pub(crate) polls_at: AtomicU64,
-    home: Mutex<Option<Home>>,
+    home: PiMutex<Option<Home>>,
     /// Held while the doorbell is masked or unmasked.
-    watch: Mutex<Watch>,
+    watch: PiMutex<Watch>,
     closed: AtomicBool,
 }
 
@@ -121,8 +120,8 @@ impl NapiInstance {
             armed: AtomicBool::new(false),
             poller: AtomicU32::new(0),
             polls_at: AtomicU64::new(0),
-            home: Mutex::default(),
-            watch: Mutex::default(),
+            home: PiMutex::default(),
+            watch: PiMutex::default(),
             closed: AtomicBool::new(false),
         }
     }
@@ -158,14 +157,14 @@ impl NapiInstance {
 
     /// Masks the doorbell; or, if it is masked already, takes back a ring that came late.
     pub(crate) fn mask(&self) {
-        let _watch = lock(&self.watch);
+        let _watch = self.watch.lock();
         self.armed.store(false, Ordering::Relaxed);
         self.doorbell.mask();
     }
 
     /// Unmasks the doorbell, unless it is: some must not be twice in a row. Then look at it again.
     pub(crate) fn set_unmasked(&self) {
-        let _watch = lock(&self.watch);
+        let _watch = self.watch.lock();
         if !self.armed.swap(true, Ordering::Relaxed) {
             self.doorbell.unmask();
         }
@@ -184,6 +183,33 @@ impl NapiInstance {
         heard && !self.doorbell.pending()
     }
 
+    /// An application is about to release it: arms the timer, for `grace` ns longer than `timer`, and unmasks the doorbell if it
+    /// is to. `false`: it must be polled, since packets wait already; the doorbell is masked again.
+    pub(crate) fn settle_application(
+        &self,
+        timer: Option<NonZeroU64>,
+        unmask: bool,
+        now: u64,
+        grace: u64,
+    ) -> bool {
+        // One that took it while its doorbell was unmasked leaves it so.
+        let rings = unmask || self.armed.load(Ordering::Relaxed);
+        self.residency.enter(if rings { Phase::Irq } else { Phase::Deferred }, now);
+        if let Some(ns) = timer {
+            self.timer.arm(now, ns.saturating_add(grace), Timeout::GroFlush);
+        }
+        // Without a new timer the old one runs on, and polls once for nothing.
+        let settled = !unmask || self.unmask();
+        if settled && rings && timer.is_none() {
+            self.released_untimed(now);
+        }
+        if !settled {
+            self.stats.doorbells.fetch_add(1, Ordering::Relaxed);
+            self.mask();
+        }
+        settled
+    }
+
     /// It was released without a timer, and its doorbell is unmasked. That can't ring if the queue has no memory: then a
     /// timer has it polled again.
     pub(crate) fn released_untimed(&self, now: u64) {
@@ -195,13 +221,13 @@ impl NapiInstance {
     /// From now on `by` waits for the doorbell, and has its epoll set listen to it; or nobody does.
     pub(crate) fn watched(&self, by: Option<Arc<WorkerShared>>) {
         let listening = by.is_some();
-        *lock(&self.watch) = Watch { by, listening };
+        *self.watch.lock() = Watch { by, listening };
     }
 
     /// Has the epoll set listen to the doorbell if, and only if, that is unmasked: for doorbells that can't be masked by
     /// themselves. Called before the watcher sleeps, and by others after they unmask; so the last one sees what holds.
     pub(crate) fn listen(&self) {
-        let mut watch = lock(&self.watch);
+        let mut watch = self.watch.lock();
         let wanted = self.armed.load(Ordering::Relaxed);
         if let Some(worker) = &watch.by
             && watch.listening != wanted
@@ -213,12 +239,12 @@ impl NapiInstance {
 
     /// Who polls it.
     pub fn home(&self) -> Option<Home> {
-        lock(&self.home).clone()
+        self.home.lock().clone()
     }
 
     /// Takes a disabled instance home, and enables it there.
     pub fn settle(self: &Arc<Self>, home: &Home, disabled: Disabled<Rx>) {
-        *lock(&self.home) = Some(home.clone());
+        *self.home.lock() = Some(home.clone());
         match home {
             Home::Worker(worker) => {
                 worker.add(self.clone());
@@ -241,7 +267,7 @@ impl NapiInstance {
                 None => std::thread::sleep(PAUSE),
             }
         };
-        let home = lock(&self.home).take();
+        let home = self.home.lock().take();
         match &home {
             Some(Home::Worker(worker)) => {
                 let number = worker.remove(self.napi.id);

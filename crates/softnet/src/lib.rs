@@ -34,7 +34,11 @@ pub mod sender;
 pub mod set;
 pub mod shared;
 pub mod show;
+mod slow_lock;
+mod snooper;
 pub mod stack;
+#[cfg(test)]
+mod testing;
 pub mod thread;
 pub mod timer;
 pub mod tx_queue;

@@ -94,6 +94,8 @@ struct Past {
     totals: Totals,
     /// Those being closed: their queues may still be in use, and count.
     closing: Vec<Arc<Live>>,
+    /// What they lost before any queue counted it.
+    losses: BTreeMap<DropReason, u64>,
 }
 
 /// Counters of a device over all its queues and lives.
@@ -239,6 +241,15 @@ impl Netdev {
         totals
     }
 
+    /// Packets that were lost before any queue counted them, by reason.
+    pub fn losses(&self) -> BTreeMap<DropReason, u64> {
+        let past = self.past();
+        let mut losses = past.losses.clone();
+        let live = self.live.load_full();
+        past.closing.iter().chain(&live).for_each(|live| live.add_losses(&mut losses));
+        losses
+    }
+
     /// Takes the parts of a device away, to be closed and then [settled](Self::settle).
     pub fn take(&self) -> Option<Arc<Live>> {
         let mut past = self.past();
@@ -253,6 +264,7 @@ impl Netdev {
         let mut past = self.past();
         past.closing.retain(|other| !Arc::ptr_eq(other, live));
         past.totals.add(live);
+        live.add_losses(&mut past.losses);
     }
 
     fn past(&self) -> MutexGuard<'_, Past> {
@@ -281,6 +293,10 @@ pub struct Live {
 }
 
 impl Live {
+    fn add_losses(&self, losses: &mut BTreeMap<DropReason, u64>) {
+        self.device.losses().into_iter().for_each(|(reason, n)| *losses.entry(reason).or_default() += n);
+    }
+
     /// How many TX queues packets may leave by: one, if the root discipline leads all of them through it.
     pub(crate) fn real_num_tx_queues(&self) -> u16 {
         match self.single.load(Ordering::Relaxed) {

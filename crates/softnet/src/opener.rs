@@ -1,11 +1,12 @@
 //! How a configured device becomes an open one.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use softnet_core::SoftnetData;
 use softnet_core::skb::Region;
 use softnet_dev::OpenDevice;
-use softnet_dev::xdp::{self, Claim, Claims, Mode, Umem, XdpConfig};
+use softnet_dev::xdp::{self, Claim, Claims, Mode, UdpPorts, Umem, XdpConfig};
 
 use crate::config::{DeviceConfig, XdpMode};
 use crate::log::note;
@@ -17,6 +18,11 @@ pub trait Opener: Send {
 
     /// The addresses that the kernel has on a device's interface changed.
     fn addresses_changed(&mut self, _dev: u16, _config: &DeviceConfig) {}
+
+    /// Where its devices look up the ports that sockets have open, if they do.
+    fn ports(&self) -> Option<Arc<UdpPorts>> {
+        None
+    }
 
     /// Whether its devices are interfaces of the kernel, which come and go.
     fn on_interfaces(&self) -> bool {
@@ -35,6 +41,7 @@ pub struct XdpOpener {
     umem: Arc<Umem>,
     /// Frames that each device may keep posted.
     max_posted: usize,
+    ports: Arc<UdpPorts>,
     claims: Vec<Option<Claims>>,
 }
 
@@ -42,13 +49,16 @@ impl XdpOpener {
     /// For `devices` devices on `region`. Together they may keep half of its frames posted: the rest is for what is sent,
     /// what waits for neighbours, and what softnet has to say itself.
     pub fn new(region: &Arc<Region>, devices: usize) -> std::io::Result<Self> {
+        let ports = Arc::new(UdpPorts::new()?);
         let max_posted = region.frame_count() as usize / 2 / devices.max(1);
-        Ok(XdpOpener { umem: Umem::new(region.clone())?, max_posted, claims: Vec::new() })
+        Ok(XdpOpener { umem: Umem::new(region.clone())?, max_posted, ports, claims: Vec::new() })
     }
 }
 
 fn claim(config: &DeviceConfig) -> Claim {
-    Claim { addresses: config.addresses.iter().map(|a| a.addr()).collect() }
+    let anycast = config.anycast6().map(IpAddr::V6);
+    let addresses = config.addresses.iter().map(|a| a.addr()).chain(anycast).collect();
+    Claim { addresses, shared: config.shared }
 }
 
 impl Opener for XdpOpener {
@@ -64,12 +74,13 @@ impl Opener for XdpOpener {
             max_posted: self.max_posted,
             force: config.force,
             claim: claim(config),
+            ports: Some(self.ports.clone()),
         };
         let (open, claims) =
             xdp::open_with_claims(&xdp, &self.umem, dev, ctx).map_err(|error| error.to_string())?;
         let mode = &open.device.info().mode;
-        let as_wished = mode == "native" || mode == "native, zero-copy";
-        if config.mode == XdpMode::Auto && !as_wished {
+        // What another mode does not do has to be known, also where it was asked for.
+        if !mode.starts_with("native") {
             note(format_args!("{}: {mode}", config.name));
         }
         let slot = usize::from(dev);
@@ -86,6 +97,10 @@ impl Opener for XdpOpener {
         {
             note(format_args!("{}: what it claims could not be updated: {error}", config.name));
         }
+    }
+
+    fn ports(&self) -> Option<Arc<UdpPorts>> {
+        Some(self.ports.clone())
     }
 
     fn on_interfaces(&self) -> bool {

@@ -254,7 +254,14 @@ impl NapiPoller {
             ctx.free_batch_at(batch, napi.dev, DropReason::DevReady);
             return Ok(Verdict::Drop);
         }
-        self.sender.send(shared, ctx, (napi.dev, Some(napi.queue)), batch, wait.then_some(FOR_EVER))
+        self.sender.send(
+            shared,
+            ctx,
+            shared.clock.now(),
+            (napi.dev, Some(napi.queue)),
+            batch,
+            wait.then_some(FOR_EVER),
+        )
     }
 }
 

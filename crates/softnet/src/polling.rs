@@ -196,7 +196,7 @@ impl Env {
                 if !self.exceptions.local.is_empty() {
                     self.udp_input(napi.id);
                 }
-                if !self.exceptions.batch.is_empty() {
+                if !self.exceptions.batch.is_empty() || self.exceptions.redirect.is_some() {
                     self.exceptions(queue);
                 }
             }
@@ -220,12 +220,7 @@ impl Env {
 
     #[cold]
     fn exceptions(&mut self, queue: usize) {
-        let exceptions = &mut self.exceptions;
-        self.shared.slow_path(&mut self.ctx, queue, |slow, ctx, view, out| {
-            for (skb, why) in exceptions.drain() {
-                slow.handle(ctx, view, skb, why, out);
-            }
-        });
+        self.shared.handle_exceptions(&mut self.ctx, queue, &mut self.exceptions);
     }
 }
 
@@ -245,29 +240,6 @@ impl Env {
             self.lives.reap_idle(&mut self.ctx, self.now, napi.queue.into());
         }
         n
-    }
-
-    /// Does as an application's completion or stop says, with a timer that is longer by `grace`. `false`: the instance must
-    /// be polled, since packets wait already.
-    pub(crate) fn settle(
-        &mut self,
-        instance: &NapiInstance,
-        released: &Released<Rx>,
-        now: u64,
-        grace: u64,
-    ) -> bool {
-        // One that took it while its doorbell was unmasked leaves it so.
-        let rings = released.unmask || instance.armed.load(Ordering::Relaxed);
-        instance.residency.enter(if rings { Phase::Irq } else { Phase::Deferred }, now);
-        if let Some(ns) = released.timer {
-            instance.timer.arm(now, ns.saturating_add(grace), Timeout::GroFlush);
-        }
-        // Without a new timer the old one runs on: should the application not come to unmask, that polls.
-        let quiet = !released.unmask || instance.unmask();
-        if rings && released.timer.is_none() {
-            instance.released_untimed(now);
-        }
-        quiet
     }
 }
 

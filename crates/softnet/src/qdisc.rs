@@ -142,6 +142,11 @@ impl Layout {
         Ok((Layout { root, children }, qdiscs))
     }
 
+    /// What one of them does that is hardly meant, see [`Spec::warning`].
+    pub fn warning(&self, dev: &DevParams) -> Option<String> {
+        self.children.iter().find_map(|child| child.spec.warning(dev))
+    }
+
     /// Whether all packets pass through TX queue 0.
     pub fn is_single(&self) -> bool {
         self.children.len() > 1 && !matches!(self.root, Spec::Mq | Spec::Noqueue)

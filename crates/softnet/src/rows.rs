@@ -16,7 +16,7 @@ use crate::control::{Handler, Request, Set, SetFilter, SetKnobs, SetQdisc, Targe
 use crate::filter;
 use crate::net::Groups;
 use crate::netdev::Netdev;
-use crate::routes::Route;
+use crate::routes::{Rib, Route};
 use crate::set::{Change, Commander};
 use crate::shared::{Shared, lock};
 use crate::show::{
@@ -33,13 +33,13 @@ mod sockets;
 pub struct View {
     shared: Arc<Shared>,
     config: Arc<Config>,
-    routes: Vec<Route>,
+    routes: Rib,
     commander: Commander,
 }
 
 impl View {
     /// On `shared`, which was made from `config`, with `routes` in its FIB. Changes go by `commander`.
-    pub fn new(shared: Arc<Shared>, config: Arc<Config>, routes: Vec<Route>, commander: Commander) -> Self {
+    pub fn new(shared: Arc<Shared>, config: Arc<Config>, routes: Rib, commander: Commander) -> Self {
         View { shared, config, routes, commander }
     }
 
@@ -131,6 +131,7 @@ impl View {
             tx_kicks: totals.tx.kicks,
             drops: DropReason::ALL.iter().map(drops_for).sum(),
             held,
+            snooped: live.as_ref().and_then(|live| Some(live.device.snoop()?.heard())).unwrap_or(0),
             reopened: totals.closed,
         }
     }
@@ -215,33 +216,36 @@ impl View {
 
     /// The routes.
     pub fn routes(&self) -> Vec<RouteRow> {
-        let row = |route: &Route| {
-            let is_sent = matches!(route.kind, Kind::Resolve | Kind::Connected | Kind::Rewrite);
-            RouteRow {
-                prefix: route.prefix.to_string(),
-                kind: match route.kind {
-                    Kind::Resolve | Kind::Rewrite => "via",
-                    Kind::Connected => "connected",
-                    Kind::Local => "local",
-                    Kind::Broadcast => "broadcast",
-                    Kind::Blackhole => "blackhole",
-                    Kind::Unreachable | Kind::NoRoute => "unreachable",
-                }
-                .into(),
-                via: route.gateway,
-                dev: is_sent.then(|| self.dev_name(route.dev)),
-            }
-        };
-        self.routes.iter().map(row).collect()
+        self.routes.iter().map(|route| self.route(&route)).collect()
     }
 
-    /// Drops that happened.
+    fn route(&self, Route { prefix, hop }: &Route) -> RouteRow {
+        let is_sent = matches!(hop.kind, Kind::Resolve | Kind::Connected | Kind::Rewrite);
+        RouteRow {
+            prefix: prefix.to_string(),
+            kind: match hop.kind {
+                Kind::Resolve | Kind::Rewrite => "via",
+                Kind::Connected => "connected",
+                Kind::Local => "local",
+                Kind::Broadcast => "broadcast",
+                Kind::Blackhole => "blackhole",
+                Kind::Unreachable | Kind::NoRoute => "unreachable",
+            }
+            .into(),
+            via: hop.gateway,
+            dev: is_sent.then(|| self.dev_name(hop.dev)),
+        }
+    }
+
+    /// Drops that happened, and what devices lost before any queue counted it.
     pub fn drops(&self) -> Vec<DropRow> {
         let contexts = self.shared.contexts();
+        let losses: Vec<_> = self.shared.devices.iter().map(|dev| dev.losses()).collect();
         let mut rows = Vec::new();
         for dev in 0..MAX_DEVICES {
             for reason in DropReason::ALL {
-                let packets = contexts.iter().map(|c| c.drops(dev, *reason)).sum();
+                let mut packets: u64 = contexts.iter().map(|c| c.drops(dev, *reason)).sum();
+                packets += losses.get(dev).and_then(|of| of.get(reason)).copied().unwrap_or(0);
                 if packets > 0 {
                     rows.push(DropRow {
                         dev: self.dev_name(dev as u16),
@@ -261,15 +265,21 @@ impl View {
         let contexts = shared.contexts();
         let totals: Vec<_> = shared.devices.iter().map(|dev| dev.totals()).collect();
         let tables = shared.tables.load();
-        let (neighbours, waiting, icmp_limited, fragments) = {
-            let control = shared.control();
+        let (neighbours, neigh_table_fulls, waiting, icmp_limited, fragments, paths) = {
+            let mut control = shared.control();
+            let entered = control.entered;
+            let pmtu = control.slow.pmtu();
+            let paths = (pmtu.len() as u64, pmtu.ignored(), entered);
             let (slow, frags) = (&control.slow, control.slow.fragments());
             let fragments = crate::show::FragStats {
                 waiting: frags.datagrams() as u64,
                 reassembled: frags.reassembled(),
                 cut: slow.cut(),
             };
-            (slow.neighbours().entries().len() as u64, slow.held() as u64, slow.icmp_limited(), fragments)
+            let neigh = slow.neighbours();
+            let (entries, fulls) = (neigh.entries().len() as u64, neigh.table_fulls());
+            let (all, each) = slow.icmp_limited();
+            (entries, fulls, slow.held() as u64, all + each, fragments, paths)
         };
         let open = shared.devices.iter().filter_map(|dev| dev.live.load_full());
         let queued: u64 = open.map(|live| lock(&live.layout).totals().qlen).sum();
@@ -289,6 +299,9 @@ impl View {
             dropped: contexts.iter().map(|c| c.dropped()).sum(),
             held: waiting + queued + redirected as u64 + in_sockets,
             icmp_limited,
+            path_mtus: paths.0,
+            pmtu_ignored: paths.1,
+            slow_path: paths.2,
             fragments,
             exhausted: shared.region.exhausted(),
             leaked: leaked(),
@@ -299,6 +312,7 @@ impl View {
             routes: self.routes.len() as u64,
             fib_bytes: (tables.v4.fib.bytes() + tables.v6.fib.bytes()) as u64,
             neighbours,
+            neigh_table_fulls,
             sockets: shared.sockets.len() as u64,
             cpu_ns: process_cpu_ns(),
         }
@@ -348,6 +362,23 @@ impl Handler for View {
             Table::Stats => serde_json::to_value(self.stats()),
         }
         .map_err(|error| error.to_string())
+    }
+
+    fn answer(&self, request: Request) -> Result<String, String> {
+        let text = match request {
+            Request::Show(Table::Route) => serde_json::to_string(&RouteRows(self)),
+            _ => serde_json::to_string(&self.request(request)?),
+        };
+        text.map_err(|error| error.to_string())
+    }
+}
+
+/// The routes of a stack, each row made when it is written: there may be a million.
+struct RouteRows<'a>(&'a View);
+
+impl serde::Serialize for RouteRows<'_> {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.0.routes.iter().map(|route| self.0.route(&route)))
     }
 }
 

@@ -34,13 +34,14 @@ pub(crate) struct LocalSender {
 }
 
 impl LocalSender {
-    /// Sends `batch` out of device `dev`, whose packets in the other direction come by `rx_queue`. While it is held back it
+    /// Sends `batch` at `now` out of device `dev`, whose packets in the other direction come by `rx_queue`. While it is held back it
     /// blocks, but no longer than until `wait`, in ns of the stack's clock. On success the batch is empty; what could not be
     /// sent was freed and counted.
     pub(crate) fn send(
         &mut self,
         shared: &Shared,
         ctx: &mut SoftnetData,
+        now: u64,
         (dev, rx_queue): (u16, Option<u16>),
         batch: &mut Batch,
         wait: Option<u64>,
@@ -53,7 +54,6 @@ impl LocalSender {
             ctx.free_batch_at(batch, dev, DropReason::DevReady);
             return Ok(if n == 0 { Verdict::Success } else { Verdict::Drop });
         };
-        let now = shared.clock.now();
         let choose = || live.pick_tx(rx_queue, live.xps_cpu(), first);
         let queues = live.real_num_tx_queues();
         // Nobody tells whether packets of ours are still on their way, so they might be.
@@ -136,7 +136,8 @@ impl RawSender {
 
     fn send_or(&mut self, batch: &mut Batch, wait: bool) -> Result<Verdict, WouldBlock> {
         let wait = wait.then_some(FOR_EVER);
-        let sent = self.sender.send(&self.shared, &mut self.ctx, (self.dev, None), batch, wait);
+        let now = self.shared.clock.now();
+        let sent = self.sender.send(&self.shared, &mut self.ctx, now, (self.dev, None), batch, wait);
         self.shared.cache_share.after_call(&mut self.ctx);
         sent
     }

@@ -2,7 +2,9 @@
 //!
 //! * The forwarding tables are a snapshot: read without a lock, replaced under [`Control`]'s lock. Old ones are
 //!   kept until no worker uses them, and freed by whoever publishes next, so that none is freed between two packets.
-//! * [`Control`] is the slow path's lock. It may be held while a TX queue is sent by, never the other way.
+//! * [`Control`] is the slow path's lock. It may be held while a TX queue is sent by, never the other way. A thread that polls
+//!   does not wait for it: while it is held, exceptions are left to its holder, which sees to them when it lets go (see
+//!   [`slow_lock`](crate::slow_lock)).
 //!   What the slow path wants sent is sent under it, before what it learned is published: so a flow's queued packets
 //!   leave before any that the fast path forwards.
 
@@ -11,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use arc_swap::ArcSwap;
 use softnet_core::SoftnetData;
 use softnet_core::ip::adjacency::Tables;
-use softnet_core::ip::slow::{Iface, Outbox, SlowPath, View};
+use softnet_core::ip::slow::{Iface, Outbox, SlowPath};
 use softnet_core::napi::Budget;
 use softnet_core::skb::{Batch, CacheSizes, DropReason, Flags, Region};
 use softnet_core::softnet_data::ContextStats;
@@ -25,6 +27,7 @@ use crate::instance::NapiInstance;
 use crate::net::SocketTable;
 use crate::netdev::{Netdev, dev_queue_xmit};
 use crate::routes;
+use crate::slow_lock::SlowLock;
 use crate::thread::PollThread;
 use crate::wake::Waker;
 use crate::worker::WorkerShared;
@@ -49,7 +52,7 @@ pub struct Shared {
     pub workers: Vec<Arc<WorkerShared>>,
     /// The forwarding tables now.
     pub tables: Arc<ArcSwap<Tables>>,
-    control: Mutex<Control>,
+    pub(crate) control: SlowLock,
     /// Wakes the housekeeper, which runs the slow path's timers.
     pub housekeeper: Waker,
     /// Packets that may wait for applications, all together.
@@ -68,7 +71,9 @@ pub struct Control {
     pub ifaces: Vec<Option<Iface>>,
     /// When the housekeeper means to wake, in ns of the clock.
     pub deadline: u64,
-    outbox: Outbox,
+    /// Times that the slow path was entered.
+    pub entered: u64,
+    pub(crate) outbox: Outbox,
     retired: Vec<Arc<Tables>>,
 }
 
@@ -84,7 +89,10 @@ impl Shared {
     ) -> std::io::Result<Self> {
         let ifaces = devices.iter().map(|_| None).collect();
         let app_packets = Arc::new(AtomicUsize::new(0));
-        let sockets = SocketTable::new(&region, stack.max_sockets, app_packets.clone());
+        let (clock, mut slow) = (Clock::start(), slow);
+        slow.set_midnight(clock.midnight());
+        let sockets =
+            SocketTable::new(&region, stack.max_sockets, app_packets.clone(), slow.pmtu().paths().clone());
         Ok(Shared {
             cache_share: CacheShare::new(region.frame_count()),
             region,
@@ -94,15 +102,16 @@ impl Shared {
                 usecs: stack.netdev_budget_usecs,
                 weight: stack.dev_weight,
             },
-            clock: Clock::start(),
+            clock,
             txq_reselection: u64::from(stack.txq_reselection_ms) * 1_000_000,
             devices,
             workers,
             tables: Arc::new(ArcSwap::from_pointee(tables)),
-            control: Mutex::new(Control {
+            control: SlowLock::new(Control {
                 slow,
                 ifaces,
                 deadline: u64::MAX,
+                entered: 0,
                 outbox: Outbox::default(),
                 retired: Vec::new(),
             }),
@@ -184,42 +193,10 @@ impl Shared {
         workers.chain(lock(&self.threads).iter().cloned()).collect()
     }
 
-    /// The slow path.
-    pub fn control(&self) -> MutexGuard<'_, Control> {
-        lock(&self.control)
-    }
-
-    /// Runs `f` on the slow path, then sends and publishes what came of it. `queue`: TX queue to send by.
-    pub fn slow_path(
-        &self,
-        ctx: &mut SoftnetData,
-        queue: usize,
-        f: impl FnOnce(&mut SlowPath, &mut SoftnetData, View<'_>, &mut Outbox),
-    ) {
-        let mut control = self.control();
-        let Control { slow, ifaces, outbox, .. } = &mut *control;
-        let tables = self.tables.load();
-        let view = View { now: self.clock.now(), tables: &tables, ifaces };
-        f(slow, ctx, view, outbox);
-        if !outbox.local.is_empty() || !outbox.errors.is_empty() || !outbox.too_big.is_empty() {
-            self.sockets.slow_input(ctx, slow, view, outbox);
-        }
-        drop(tables);
-        self.send(ctx, queue, outbox);
-        self.publish(&mut control);
-        let next = control.slow.next_deadline().unwrap_or(u64::MAX);
-        let sooner = next < control.deadline;
-        control.deadline = control.deadline.min(next);
-        drop(control);
-        if sooner {
-            self.housekeeper.wake();
-        }
-    }
-
     /// Sends what the outbox holds. What was received leaves by the TX queue with the number of the RX queue
     /// it came by, as the rest of its flow does, whoever found the neighbour (unless the device chooses by CPU); what was
     /// made here leaves by `queue`.
-    fn send(&self, ctx: &mut SoftnetData, queue: usize, outbox: &mut Outbox) {
+    pub(crate) fn send(&self, ctx: &mut SoftnetData, queue: usize, outbox: &mut Outbox) {
         let mut batch = Batch::new();
         let mut to = None;
         let flush = |ctx: &mut SoftnetData, to: Option<(u16, usize)>, batch: &mut Batch| {
@@ -245,15 +222,12 @@ impl Shared {
     }
 
     /// Publishes what the outbox says of neighbours.
-    fn publish(&self, control: &mut Control) {
+    pub(crate) fn publish(&self, control: &mut Control) {
         if control.outbox.publish.is_empty() {
             return;
         }
-        let mut changes = std::mem::take(&mut control.outbox.publish);
         // Whoever can make us hear ARP must not make us copy tables for nothing.
-        let tables = self.tables.load();
-        changes.retain(|&(dev, ip, mac)| routes::neighbour_changes(&tables, dev, ip, mac));
-        drop(tables);
+        let changes = routes::neighbour_news(&self.tables.load(), control.outbox.publish.drain(..));
         if changes.is_empty() {
             return;
         }

@@ -121,6 +121,9 @@ pub struct DevRow {
     pub drops: u64,
     /// Frames in its TX rings and disciplines now.
     pub held: u64,
+    /// What neighbours said to all, heard beside the kernel since the device was opened.
+    #[serde(default)]
+    pub snooped: u64,
     /// Times the interface went away and was opened again.
     pub reopened: u64,
 }
@@ -346,6 +349,9 @@ pub struct QdiscRow {
     pub drops_by_reason: BTreeMap<String, u64>,
     /// The TX queue's owner word and its ring (of TX queue 0, for another root than `mq`); none for the root `mq`.
     pub tx: Option<TxRow>,
+    /// What it does that is hardly meant: drop the device's longest frames.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub warning: Option<String>,
 }
 
 /// Who owned a TX queue, who waited for it, and what is in its ring.
@@ -448,6 +454,15 @@ pub struct Stats {
     pub held: u64,
     /// ICMP errors that were not sent, because there were too many.
     pub icmp_limited: u64,
+    /// Destinations whose path is known to take less than its first link.
+    #[serde(default)]
+    pub path_mtus: u64,
+    /// ICMP errors that said so of one, and were not believed: nothing of the kind was sent there lately.
+    #[serde(default)]
+    pub pmtu_ignored: u64,
+    /// Times that the slow path was entered: for a batch of exceptions, a datagram that does not fit, a timer.
+    #[serde(default)]
+    pub slow_path: u64,
     /// Fragments, of datagrams to softnet and of packets that it forwards.
     pub fragments: FragStats,
     /// Times packet memory ran out.
@@ -468,6 +483,9 @@ pub struct Stats {
     pub fib_bytes: u64,
     /// Entries of the neighbour table.
     pub neighbours: u64,
+    /// New neighbours for which its table, that of their family and device, had no room (the kernel's `table_fulls`).
+    #[serde(default)]
+    pub neigh_table_fulls: u64,
     /// Sockets that are open.
     #[serde(default)]
     pub sockets: u64,

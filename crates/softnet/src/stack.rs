@@ -5,17 +5,18 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use rustix::thread::CpuSet;
+use softnet_core::fold::FoldKey;
 use softnet_core::ip::neigh::NeighParams;
 use softnet_core::ip::slow::SlowPath;
 use softnet_core::skb::{Region, RegionMemory};
 use softnet_core::sync::{AtomicBool, Ordering};
 use softnet_dev::memfd::MemfdMemory;
+use softnet_dev::process::trim_heap;
 
 use crate::app::Filter;
 use crate::config::{Config, ConfigErrors, available_cpus};
 use crate::context::Context;
-use crate::control::server::BindError;
-use crate::control::{Listener, Server};
+use crate::control::{BindError, Listener, Server};
 use crate::housekeeper::Housekeeper;
 use crate::net::Handle;
 use crate::netdev::Netdev;
@@ -78,13 +79,18 @@ impl Assembly {
     /// Makes packet memory, tables and workers, and opens the devices by what `opener` makes of the region. `patches`:
     /// pairs of device indices; what the first receives leaves by the second, unrouted.
     pub fn new<O: Opener + 'static>(
-        config: Config,
+        mut config: Config,
         patches: Vec<(u16, u16)>,
         opener: impl FnOnce(&Arc<Region>) -> Result<O, String>,
     ) -> Result<Self, StartError> {
         // Whatever CPUs the calling thread is pinned to now: workers pin themselves.
         let cpus: Vec<u32> = (0..CpuSet::MAX_CPU as u32).collect();
         config.check(&cpus)?;
+        let routes = routes::routes(&config);
+        // From here on they are in the tables alone, and in what these are built from.
+        config.routes = Vec::new();
+        let secret = || std::array::from_fn(|_| RandomState::new().hash_one(std::process::id()));
+        let tables = routes::compile(&routes, FoldKey::new(secret()))?;
         let stack = &config.stack;
         // A head per frame: an skb always has one frame, and frames in rings need none.
         let bytes = Region::bytes(stack.frames, stack.frames);
@@ -109,16 +115,19 @@ impl Assembly {
             };
             workers.push(Arc::new(WorkerShared::new(thread).map_err(system("worker"))?));
         }
-        let routes = routes::routes(&config);
-        let tables = routes::compile(&routes)?;
         // Packets that wait for neighbours must not take the memory that the answers need.
         let defaults = NeighParams::default();
         let unres_total = defaults.unres_total.min(stack.frames as usize / 8);
-        let secret = std::array::from_fn(|_| RandomState::new().hash_one(std::process::id()));
-        let slow = SlowPath::new(NeighParams { unres_total, ..defaults }, secret);
+        let [gc_thresh1, gc_thresh2, gc_thresh3] = stack.gc_thresh.map(|n| n as usize);
+        let neigh = NeighParams { unres_total, gc_thresh1, gc_thresh2, gc_thresh3, ..defaults };
+        let mut slow = SlowPath::new(neigh, secret());
+        slow.set_gateways(routes.gateways());
+        slow.configure(stack.icmp.clone(), stack.ip_options);
         let opener = opener(&region).map_err(StartError::Device)?;
         let shared = Shared::new(region, stack, devices, workers, tables, slow);
-        let shared = Arc::new(shared.map_err(system("descriptors"))?);
+        let mut shared = shared.map_err(system("descriptors"))?;
+        shared.sockets.ports = opener.ports();
+        let shared = Arc::new(shared);
         let config = Arc::new(config);
         let (commander, commands) = commands(&shared);
         let view = Arc::new(View::new(shared.clone(), config.clone(), routes, commander));
@@ -132,6 +141,8 @@ impl Assembly {
         if let Some(housekeeper) = &mut assembly.housekeeper {
             housekeeper.open_all().map_err(StartError::Device)?;
         }
+        // What reading a large configuration and building its tables took.
+        trim_heap();
         Ok(assembly)
     }
 

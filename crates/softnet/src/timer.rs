@@ -10,16 +10,15 @@
 use std::io;
 use std::num::NonZeroU64;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Mutex;
 
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
 };
 use softnet_core::softnet_data::Counter;
 use softnet_core::sync::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use softnet_dev::PiMutex;
 
 use crate::clock::timespec;
-use crate::shared::lock;
 
 /// A descriptor that fires no sooner than this may do so for nothing, in ns: it costs less than to set it each time.
 const SOON: u64 = 500_000;
@@ -49,7 +48,7 @@ impl Timeout {
 pub struct NapiTimer {
     fd: OwnedFd,
     /// When the descriptor fires; 0: it does not. Held while any of the rest is changed.
-    set: Mutex<u64>,
+    set: PiMutex<u64>,
     /// When the instance is to be polled; 0: not armed.
     deadline: AtomicU64,
     armed_at: AtomicU64,
@@ -83,7 +82,7 @@ impl NapiTimer {
     pub fn new() -> io::Result<Self> {
         Ok(NapiTimer {
             fd: timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)?,
-            set: Mutex::new(0),
+            set: PiMutex::new(0),
             deadline: AtomicU64::new(0),
             armed_at: AtomicU64::new(0),
             timeout: AtomicU32::new(Timeout::GroFlush as u32),
@@ -100,7 +99,7 @@ impl NapiTimer {
     /// Arms it, in place of what it was armed with.
     pub fn arm(&self, now: u64, ns: NonZeroU64, timeout: Timeout) {
         let ns = ns.get();
-        let mut set = lock(&self.set);
+        let mut set = self.set.lock();
         self.armed_at.store(now, Relaxed);
         self.timeout.store(timeout as u32, Relaxed);
         self.deadline.store(now.saturating_add(ns), Relaxed);
@@ -113,14 +112,14 @@ impl NapiTimer {
     /// The instance needs no timer. The descriptor may still fire, for nothing.
     pub fn disarm(&self) {
         if self.is_armed() {
-            let _set = lock(&self.set);
+            let _set = self.set.lock();
             self.deadline.store(0, Relaxed);
         }
     }
 
     /// As [`disarm`](Self::disarm), and the descriptor does not fire.
     pub fn cancel(&self) {
-        let mut set = lock(&self.set);
+        let mut set = self.set.lock();
         self.deadline.store(0, Relaxed);
         *set = 0;
         // Cannot fail: the value is valid.
@@ -142,7 +141,7 @@ impl NapiTimer {
     /// Takes note that the descriptor fired. Whoever it woke calls this, and only then [`if_due`](Self::if_due): a
     /// thread that read the time before it fired, and arms the timer afterwards, would otherwise rely on it still to fire.
     pub fn fired(&self) {
-        *lock(&self.set) = 0;
+        *self.set.lock() = 0;
     }
 
     /// Whether it is time: `poll` is called, which says whether the instance had nobody else to poll it. Else the
@@ -151,7 +150,7 @@ impl NapiTimer {
         if !self.is_armed() {
             return;
         }
-        let mut set = lock(&self.set);
+        let mut set = self.set.lock();
         let deadline = self.deadline.load(Relaxed);
         if deadline == 0 {
             return;
@@ -232,7 +231,7 @@ mod tests {
     #[test]
     fn the_descriptor_is_set_anew_only_if_it_must() {
         let timer = NapiTimer::new().unwrap();
-        let set = || *lock(&timer.set);
+        let set = || *timer.set.lock();
         timer.arm(0, ns(HOUR), Timeout::IrqSuspend);
         assert_eq!(set(), HOUR);
         timer.arm(HOUR / 4, ns(HOUR), Timeout::IrqSuspend);
@@ -259,13 +258,13 @@ mod tests {
         timer.fired();
         assert!(!due(&timer, 1200));
         timer.arm(0, ns(1500), Timeout::GroFlush);
-        assert_eq!(*lock(&timer.set), 1500, "set anew, though 1000 would have done");
+        assert_eq!(*timer.set.lock(), 1500, "set anew, though 1000 would have done");
         // And the other way round: it fires between the two.
         timer.arm(2000, ns(1000), Timeout::GroFlush);
         timer.arm(2100, ns(1000), Timeout::GroFlush);
         timer.fired();
         assert!(!due(&timer, 3050));
-        assert_eq!(*lock(&timer.set), 3100, "for the rest");
+        assert_eq!(*timer.set.lock(), 3100, "for the rest");
         assert!(due(&timer, 3100));
     }
 

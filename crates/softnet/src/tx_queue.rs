@@ -22,6 +22,7 @@ use softnet_dev::{QueueStats, Reaped, TxQueue};
 use crate::clock::Clock;
 use crate::held_back::HeldBack;
 use crate::net::Told;
+use crate::thread::AbortOnPanic;
 use crate::worker::WorkerShared;
 
 /// ns after which a full ring is looked at again, if nobody sends meanwhile. No device tells of its completions; this is
@@ -282,6 +283,7 @@ impl NetdevQueue {
     /// sent is freed and counted against the device.
     #[inline]
     pub fn xmit(&self, ctx: &mut SoftnetData, now: u64, origin: Origin, batch: &mut Batch) -> Sent {
+        let _owner = AbortOnPanic::new();
         let mut to_free = ToFree::new();
         let sent = self.root.send(&mut XmitContext { ctx, now }, now, origin, batch, &mut to_free);
         self.free(ctx, &mut to_free);
@@ -337,6 +339,7 @@ impl NetdevQueue {
 
     /// Says whether it did; otherwise somebody else owns the queue.
     fn reap_and_run(&self, ctx: &mut SoftnetData, now: u64) -> bool {
+        let _owner = AbortOnPanic::new();
         let Some(mut lead) = self.root.lead() else { return false };
         lead.ring().reap(ctx, now);
         let mut to_free = ToFree::new();
@@ -347,6 +350,7 @@ impl NetdevQueue {
 
     /// Puts another discipline in place; what the old one held is dropped, as the kernel has it.
     pub fn graft(&self, ctx: &mut SoftnetData, now: u64, qdisc: Option<Box<dyn Qdisc>>) {
+        let _owner = AbortOnPanic::new();
         let mut to_free = ToFree::new();
         let mut lead = self.lead();
         lead.graft(qdisc, &mut to_free);
@@ -361,6 +365,7 @@ impl NetdevQueue {
         now: u64,
         change: impl FnOnce(&mut (dyn Qdisc + 'static)) -> T,
     ) -> Option<T> {
+        let _owner = AbortOnPanic::new();
         let mut to_free = ToFree::new();
         let mut lead = self.lead();
         let changed = lead.change(change);
@@ -372,6 +377,7 @@ impl NetdevQueue {
     /// Closes the queue; packets sent from now on are dropped as `dev_ready`.
     pub fn close(&self, ctx: &mut SoftnetData) {
         self.root.deactivate();
+        let _owner = AbortOnPanic::new();
         let mut lead = self.lead();
         lead.ring().close(ctx);
         let mut to_free = ToFree::new();
@@ -379,7 +385,8 @@ impl NetdevQueue {
         self.let_go(ctx, &mut to_free);
     }
 
-    /// Owns it; waits for whoever does. For control only.
+    /// Owns it; waits for its owner. For control only. An owner does not end without letting go: if it panics, the process
+    /// ends.
     fn lead(&self) -> Lead<'_, LimitedRing> {
         loop {
             match self.root.lead() {
@@ -404,3 +411,6 @@ impl NetdevQueue {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

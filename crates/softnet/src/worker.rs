@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex};
 use rustix::event::epoll;
 use softnet_core::napi::{NetRx, Scheduled};
 use softnet_core::sync::{AtomicBool, AtomicU64, Mailbox, Ordering, PushError, Receiver, mailbox};
+use softnet_dev::PiMutex;
 
 use crate::context::Context;
 use crate::instance::{NapiInstance, Rx, ring};
@@ -46,8 +47,8 @@ pub struct WorkerShared {
     epoll: OwnedFd,
     mailbox: Mailbox<Scheduled<Rx>>,
     receiver: Mutex<Option<Receiver<Scheduled<Rx>>>>,
-    instances: Mutex<Vec<Arc<NapiInstance>>>,
-    tx_queues: Mutex<Vec<Arc<NetdevQueue>>>,
+    instances: PiMutex<Vec<Arc<NapiInstance>>>,
+    tx_queues: PiMutex<Vec<Arc<NetdevQueue>>>,
     /// No later than the earliest of these is due.
     pub(crate) tx_due: AtomicU64,
     /// Number of the two lists; and the one the worker has seen.
@@ -71,8 +72,8 @@ impl WorkerShared {
             epoll,
             mailbox,
             receiver: Mutex::new(Some(receiver)),
-            instances: Mutex::default(),
-            tx_queues: Mutex::default(),
+            instances: PiMutex::default(),
+            tx_queues: PiMutex::default(),
             tx_due: AtomicU64::new(NEVER),
             wanted: AtomicU64::new(0),
             seen: AtomicU64::new(0),
@@ -96,26 +97,26 @@ impl WorkerShared {
 
     /// Makes the worker watch `instance`, which is still disabled.
     pub fn add(&self, instance: Arc<NapiInstance>) {
-        lock(&self.instances).push(instance);
+        self.instances.lock().push(instance);
         self.changed();
     }
 
     /// Makes the worker forget an instance, which has been disabled. When it [has seen](Self::has_seen) the number
     /// that this returns, it will not touch the doorbell again.
     pub fn remove(&self, id: u32) -> u64 {
-        lock(&self.instances).retain(|i| i.napi.id != id);
+        self.instances.lock().retain(|i| i.napi.id != id);
         self.changed()
     }
 
     /// Makes the worker run `queue` when it is due.
     pub fn add_tx(&self, queue: Arc<NetdevQueue>) {
-        lock(&self.tx_queues).push(queue);
+        self.tx_queues.lock().push(queue);
         self.changed();
     }
 
     /// Makes the worker forget a TX queue, which was closed.
     pub fn remove_tx(&self, queue: &Arc<NetdevQueue>) {
-        lock(&self.tx_queues).retain(|other| !Arc::ptr_eq(other, queue));
+        self.tx_queues.lock().retain(|other| !Arc::ptr_eq(other, queue));
         self.changed();
     }
 
@@ -276,8 +277,8 @@ impl Worker {
     /// Takes over the lists as they are now.
     fn take_lists(&mut self) {
         let number = self.me.wanted.load(Ordering::Acquire);
-        self.net_tx.take(&self.me, lock(&self.me.tx_queues).clone());
-        let mut wanted = lock(&self.me.instances).clone();
+        self.net_tx.take(&self.me, self.me.tx_queues.lock().clone());
+        let mut wanted = self.me.instances.lock().clone();
         wanted.sort_by_key(|i| i.napi.id);
         let is_in = |list: &[Arc<NapiInstance>], id| list.iter().any(|i| i.napi.id == id);
         for old in self.env.instances.iter().filter(|i| !is_in(&wanted, i.napi.id)) {

@@ -1,8 +1,6 @@
 //! One datagram: what it asks for is done, and answered.
 
-use std::net::SocketAddr;
-
-use softnet_dev::traffic::datagrams::Outbox;
+use softnet_dev::traffic::datagrams::{Ends, Outbox};
 
 use crate::proto::{Frame, MAX_DATAGRAMS, Reply, Request, parse};
 use crate::server::Counters;
@@ -20,8 +18,9 @@ pub(crate) struct Desk<'a> {
 }
 
 impl Desk<'_> {
-    /// Does what `datagram`, which came from `from`, asks for, and appends the responses to `out`.
-    pub(crate) fn answer(&self, from: SocketAddr, datagram: &[u8], out: &mut Outbox) {
+    /// Does what `datagram` asks for, and appends the responses, which go to `to`, to `out`.
+    pub(crate) fn answer(&self, to: impl Into<Ends>, datagram: &[u8], out: &mut Outbox) {
+        let to = to.into();
         let Some((frame, mut body)) = Frame::split(datagram) else { return self.counters.malformed.add(1) };
         if frame.total != 1 {
             // As memcached since 1.6.8: silently.
@@ -36,7 +35,7 @@ impl Desk<'_> {
             let Some(parsed) = parse(body) else { return self.counters.malformed.add(1) };
             self.counters.requests.add(1);
             body = parsed.rest;
-            let mut reply = Reply::new(out, from, frame.request_id);
+            let mut reply = Reply::new(out, to, frame.request_id);
             match parsed.request {
                 Ok(request) => self.carry_out(&request, &mut reply),
                 Err(why) => line(&mut reply, why),
@@ -158,7 +157,7 @@ fn line(reply: &mut Reply<'_>, text: &str) {
 
 #[cfg(test)]
 mod tests {
-    use std::net::Ipv4Addr;
+    use std::net::{Ipv4Addr, SocketAddr};
 
     use proptest::prelude::*;
 
@@ -179,7 +178,7 @@ mod tests {
             let mut out = Outbox::default();
             let [counters] = &self.counters;
             let desk = Desk { store: &self.store, now: 5, counters, threads: &self.counters };
-            desk.answer((Ipv4Addr::LOCALHOST, 9).into(), datagram, &mut out);
+            desk.answer(SocketAddr::from((Ipv4Addr::LOCALHOST, 9)), datagram, &mut out);
             out
         }
 

@@ -1,6 +1,6 @@
 //! What fuzzing runs on the server: the tests run it on the corpus of `fuzz/corpus`, `cargo fuzz` for as long as it is let.
 
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddr};
 
 use softnet_dev::traffic::datagrams::Outbox;
 
@@ -20,7 +20,7 @@ pub fn udp_kv(mut data: &[u8]) {
         let mut out = Outbox::default();
         let before = Counted::of(&counters[0]);
         let desk = Desk { store: &store, now, counters: &counters[0], threads: &counters };
-        desk.answer((Ipv4Addr::LOCALHOST, 9).into(), datagram, &mut out);
+        desk.answer(SocketAddr::from((Ipv4Addr::LOCALHOST, 9)), datagram, &mut out);
         let counted = Counted::of(&counters[0]);
         let (answers, wanted) = (messages(datagram, &out), wanted(datagram));
         let requests = counted.requests - before.requests;

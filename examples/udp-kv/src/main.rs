@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use softnet::Stack;
 use softnet::busy_poll::EpollParams;
 use softnet::config::{Config, is_link_local};
-use softnet_dev::process::Signals;
+use softnet_dev::process::{Signals, ignore_signals};
 use softnet_dev::traffic::datagrams::{DatagramSet, KernelSockets, Stop};
 use udp_kv::store::Store;
 use udp_kv::{Server, SoftnetSockets, Waiting};
@@ -86,6 +86,7 @@ fn main() -> ExitCode {
 }
 
 fn run(args: &Args) -> Result<(), String> {
+    ignore_signals();
     // Before there are threads, which inherit what is blocked.
     let signals = Signals::new().map_err(|error| format!("signals: {error}"))?;
     let stop = Arc::new(Stop::new().map_err(|error| format!("eventfd: {error}"))?);

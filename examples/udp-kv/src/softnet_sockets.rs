@@ -12,8 +12,8 @@ use std::ops::Range;
 use std::time::Duration;
 
 use softnet::busy_poll::EpollParams;
-use softnet::net::{Epoll, Event, Handle, Interest, RecvBatch, SendBatch, UdpSocket};
-use softnet_dev::traffic::datagrams::{DatagramSet, Outbox, Stop};
+use softnet::net::{Epoll, Event, Handle, Interest, MsgHdr, PktInfo, RecvBatch, SendBatch, UdpSocket};
+use softnet_dev::traffic::datagrams::{DatagramSet, Local, Outbox, Stop};
 
 /// What stands for the [`Stop`] in the epoll set.
 const STOP: u64 = u64::MAX;
@@ -49,6 +49,10 @@ pub struct SoftnetSockets {
     sockets: Vec<UdpSocket>,
     /// Whether each datagram names where it goes; else all sockets are connected.
     named: bool,
+    /// Which of them are bound to no address, so that a datagram says at which it was asked.
+    wild: Vec<bool>,
+    /// Whether what was received last is of one of these.
+    wildly: bool,
     waiting: Waiting,
     received: RecvBatch,
     /// Datagrams of `received` that came in fragments, put together.
@@ -110,11 +114,15 @@ impl SoftnetSockets {
             socket.set_nonblocking(true)?;
             epoll.ctl().add(socket, Interest::IN, token as u64)?;
         }
+        let is_wild = |socket: &UdpSocket| Ok(socket.local_addr()?.ip().is_unspecified());
+        let wild = sockets.iter().map(is_wild).collect::<io::Result<_>>()?;
         Ok(SoftnetSockets {
             epoll,
             events: Vec::new(),
             sockets,
             named,
+            wild,
+            wildly: false,
             waiting,
             received: RecvBatch::new(),
             whole: Vec::new(),
@@ -183,6 +191,7 @@ impl DatagramSet for SoftnetSockets {
             taken => taken?,
         };
         self.join();
+        self.wildly = self.wild[socket];
         Ok(taken)
     }
 
@@ -195,10 +204,17 @@ impl DatagramSet for SoftnetSockets {
         (datagram.from, datagram.data().unwrap_or_else(joined))
     }
 
+    fn local(&self, i: usize) -> Option<Local> {
+        let PktInfo { addr, if_index } = self.received.get(i).filter(|_| self.wildly)?.info();
+        Some(Local { addr, if_index })
+    }
+
     fn send(&mut self, socket: usize, outbox: &Outbox) -> io::Result<usize> {
         let mut refused = 0;
-        for (to, bytes) in (0..outbox.len()).map(|i| outbox.get(i)) {
-            let to = self.named.then_some(to);
+        for i in 0..outbox.len() {
+            let (to, bytes) = outbox.get(i);
+            let info = outbox.local(i).map(|Local { addr, if_index }| PktInfo { addr, if_index });
+            let to = MsgHdr { name: self.named.then_some(to), info };
             let mut pushed = self.out.push(&self.sockets[socket], bytes, to);
             if pushed.as_ref().is_err_and(|error| error.kind() == ErrorKind::WouldBlock) && self.flush() {
                 pushed = self.out.push(&self.sockets[socket], bytes, to);

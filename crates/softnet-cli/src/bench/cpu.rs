@@ -59,6 +59,17 @@ pub(super) fn softirq_ns(cpu: usize) -> u64 {
     softirq_ticks(&stat, cpu) * TICK_NS
 }
 
+/// Times that softirqs of these kinds (`NET_RX`, `NET_TX`) ran, on all CPUs.
+pub(super) fn softirq_runs(kinds: &[&str]) -> u64 {
+    let text = fs::read_to_string("/proc/softirqs").unwrap_or_default();
+    kinds.iter().map(|kind| runs_of(&text, kind)).sum()
+}
+
+fn runs_of(softirqs: &str, kind: &str) -> u64 {
+    let line = softirqs.lines().find_map(|line| line.trim_start().strip_prefix(kind)?.strip_prefix(':'));
+    line.map_or(0, |line| line.split_whitespace().filter_map(|runs| runs.parse::<u64>().ok()).sum())
+}
+
 fn softirq_ticks(stat: &str, cpu: usize) -> u64 {
     let name = format!("cpu{cpu}");
     let line = stat.lines().find(|line| line.split_whitespace().next() == Some(&name));
@@ -77,6 +88,8 @@ mod tests {
         assert_eq!(softirq_ticks(stat, 1), 70);
         assert_eq!(softirq_ticks(stat, 10), 71);
         assert_eq!(softirq_ticks(stat, 2), 0);
+        let softirqs = "       CPU0   CPU1\n  NET_TX:    19  170\n  NET_RX:  1  2\n";
+        assert_eq!(["NET_TX", "NET_RX", "NET"].map(|kind| runs_of(softirqs, kind)), [189, 3, 0]);
     }
 
     #[test]

@@ -161,6 +161,11 @@ fn show(args: &Qdisc, words: &[String], watch: Option<Duration>) -> Result<(), F
 fn change(args: &Qdisc, action: Action, words: &[String]) -> Result<(), Failure> {
     let request = Request::Qdisc(request(action, words).map_err(Failure::Usage)?);
     let rows: Vec<QdiscRow> = client(args)?.ask(&request).map_err(|error| Failure::Run(error.to_string()))?;
+    for row in &rows {
+        if let Some(warning) = &row.warning {
+            eprintln!("warning: {}: {warning}", row.dev);
+        }
+    }
     if args.json {
         return text::print(&format!("{}\n", json(serde_json::to_string_pretty(&rows))?));
     }

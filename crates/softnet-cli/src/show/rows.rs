@@ -69,9 +69,21 @@ pub(crate) fn stats(now: &Stats, before: Option<(&Stats, f64)>) -> String {
         ("frames", part(now.frames_free, now.frames)),
         ("heads", part(now.heads_free, now.heads)),
         ("routes", format!("{} prefixes, {} of tables", grouped(now.routes), bytes(now.fib_bytes))),
-        ("neighbours", grouped(now.neighbours)),
+        (
+            "neighbours",
+            format!("{}, no room for {} more", grouped(now.neighbours), count(|s| s.neigh_table_fulls)),
+        ),
         ("sockets", grouped(now.sockets)),
         ("limited", format!("{} ICMP errors not sent", count(|s| s.icmp_limited))),
+        (
+            "path mtus",
+            format!(
+                "{} below the first link's, {} reports not believed",
+                grouped(now.path_mtus),
+                count(|s| s.pmtu_ignored)
+            ),
+        ),
+        ("slow path", format!("{} times entered", count(|s| s.slow_path))),
         (
             "fragments",
             format!(

@@ -35,11 +35,11 @@ impl Handler for Instance {
                  "mtu": 1500, "addresses": ["10.0.0.1/24", "10.0.8.1/24"],
                  "groups": {"224.0.1.129": 1, "239.1.2.3": 2}, "queues": 4, "rx_packets": 1234567,
                  "rx_bytes": 987654321, "rx_ring_drops": 3, "rx_kicks": 17, "tx_packets": 1234000, "tx_bytes": 987000000,
-                 "tx_ring_drops": 0, "tx_kicks": 40000, "drops": 567, "held": 2048, "reopened": 0},
+                 "tx_ring_drops": 0, "tx_kicks": 40000, "drops": 567, "held": 2048, "snooped": 12, "reopened": 0},
                 {"index": 1, "name": "wan", "driver": "xdp", "mode": "skb mode: native refused: no driver support",
                  "link": "down", "mac": "02:00:00:00:00:02", "mtu": 1500, "addresses": ["192.0.2.2/31"], "groups": {}, "queues": 1,
                  "rx_packets": 0, "rx_bytes": 0, "rx_ring_drops": 0, "rx_kicks": 0, "tx_packets": 12, "tx_bytes": 504,
-                 "tx_ring_drops": 0, "tx_kicks": 12, "drops": 0, "held": 0, "reopened": 1},
+                 "tx_ring_drops": 0, "tx_kicks": 12, "drops": 0, "held": 0, "snooped": 0, "reopened": 1},
             ]),
             Table::Napi => json!([
                 {"id": 8193, "name": "eth1-0", "dev": "eth1", "queue": 0, "worker": 0, "context": "softirq",

@@ -4,12 +4,14 @@
 //! that; a reader takes the snapshot once per batch.
 
 use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
+use std::hash::{Hash, Hasher};
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 use super::family::{Family, LongestMatch};
 use super::slow::Iface;
+use super::source::Sources;
+use crate::fold::FoldKey;
 
 /// What to do with a packet whose look-up ended at a next hop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -88,43 +90,46 @@ pub fn host_key(dev: u16, addr: u32) -> u64 {
     u64::from(dev) << 32 | u64::from(addr)
 }
 
-/// Hashes a key of [`Routing::hosts`] by one multiplication for each word: the table is looked up per packet, and only the
-/// neighbours of connected networks, whose number is bounded, get into it.
-#[derive(Default)]
-pub struct HostHasher(u64);
+/// Key of an IPv6 neighbour there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HostKey6 {
+    addr: u128,
+    dev: u16,
+}
 
-impl Hasher for HostHasher {
-    fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.write_u64(u64::from(*byte));
-        }
-    }
+impl HostKey6 {
+    /// Of neighbour `addr` on device `dev`.
     #[inline(always)]
-    fn write_u64(&mut self, key: u64) {
-        let product = u128::from(self.0 ^ key) * 0x9e37_79b9_7f4a_7c15;
-        self.0 = (product >> 64) as u64 ^ product as u64;
-    }
-    #[inline(always)]
-    fn finish(&self) -> u64 {
-        self.0
+    pub fn new(dev: u16, addr: Ipv6Addr) -> Self {
+        HostKey6 { addr: addr.to_bits(), dev }
     }
 }
 
-/// The forwarding tables of one moment.
+impl Hash for HostKey6 {
+    /// In words: what is derived puts a length and single bytes in.
+    #[inline(always)]
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u128(self.addr);
+        state.write_u64(self.dev.into());
+    }
+}
+
+/// The forwarding tables of one moment. A changed copy ([`Arc::make_mut`]) has new tables only of the family that changed.
 #[derive(Clone)]
 pub struct Tables {
     /// Of IPv4.
-    pub v4: Routing<Ipv4Addr>,
+    pub v4: Arc<Routing<Ipv4Addr>>,
     /// Of IPv6.
-    pub v6: Routing<Ipv6Addr>,
+    pub v6: Arc<Routing<Ipv6Addr>>,
     /// The devices, by index; `None` for one whose interface is not there.
     pub ifaces: Arc<[Option<Iface>]>,
 }
 
 impl Tables {
-    /// Tables without a route.
-    pub fn empty() -> Self {
-        Tables { v4: Routing::empty(), v6: Routing::empty(), ifaces: Arc::default() }
+    /// Tables without a route. `key` hashes neighbours, and must be random: strangers choose their addresses.
+    pub fn new(key: FoldKey) -> Self {
+        let (v4, v6) = (Arc::new(Routing::new(key)), Arc::new(Routing::new(key)));
+        Tables { v4, v6, ifaces: Arc::default() }
     }
 }
 
@@ -134,22 +139,27 @@ pub struct Routing<A: Family> {
     pub fib: Arc<A::Fib>,
     /// What the FIB's leaves mean; entry 0 is [`Kind::NoRoute`].
     pub next_hops: Vec<Adjacency<A>>,
-    /// Neighbours of connected networks that are usable now, by device and address.
-    pub hosts: HashMap<A::HostKey, Adjacency<A>, BuildHasherDefault<HostHasher>>,
+    /// softnet's own addresses, which no packet comes from.
+    pub sources: Arc<Sources<A>>,
+    /// Neighbours of connected networks that are usable now, by device and address. Looked up per packet, so that the hash is
+    /// the fast one; of an IPv6 neighbour three multiplications.
+    pub hosts: HashMap<A::HostKey, Adjacency<A>, FoldKey>,
 }
 
 impl<A: Family> Clone for Routing<A> {
     fn clone(&self) -> Self {
-        Routing { fib: self.fib.clone(), next_hops: self.next_hops.clone(), hosts: self.hosts.clone() }
+        let (fib, sources) = (self.fib.clone(), self.sources.clone());
+        Routing { fib, next_hops: self.next_hops.clone(), sources, hosts: self.hosts.clone() }
     }
 }
 
 impl<A: Family> Routing<A> {
-    fn empty() -> Self {
+    fn new(key: FoldKey) -> Self {
         Routing {
             fib: Arc::new(A::Fib::default()),
             next_hops: vec![Adjacency::special(Kind::NoRoute)],
-            hosts: HashMap::default(),
+            sources: Arc::new(Sources::new(Vec::new())),
+            hosts: HashMap::with_hasher(key),
         }
     }
 
@@ -179,5 +189,91 @@ impl<A: Family> Routing<A> {
     pub fn on_link(&self, dev: u16, mtu: u16, neighbour: A) -> Adjacency<A> {
         let host = self.hosts.get(&A::host_key(dev, neighbour)).copied();
         host.unwrap_or(Adjacency::gateway(dev, mtu, neighbour))
+    }
+}
+
+#[cfg(all(test, not(feature = "loom")))]
+mod tests {
+    use std::hash::BuildHasher;
+
+    use super::*;
+
+    const KEYS: [FoldKey; 2] = [
+        FoldKey::new([0x243f_6a88_85a3_08d3, 0x1319_8a2e_0370_7344]),
+        FoldKey::new([0xa409_3822_299f_31d0, 0xd82e_fa98_ec4e_6c89]),
+    ];
+
+    /// By one multiplication for each word with a factor that everybody knows.
+    fn known(words: &[u64]) -> u64 {
+        words.iter().fold(0, |state, word| {
+            let product = u128::from(state ^ word) * 0x9e37_79b9_7f4a_7c15;
+            (product >> 64) as u64 ^ product as u64
+        })
+    }
+
+    /// What a table of 2,048 places looks at first: where a key belongs, and the seven bits that it keeps beside it.
+    fn place(hash: u64) -> (u64, u64) {
+        (hash % 2048, hash >> 57)
+    }
+
+    /// The most of `hashes` that would be in one place, tags apart.
+    fn crowd(hashes: impl Iterator<Item = u64>) -> usize {
+        let mut places = HashMap::new();
+        hashes.for_each(|hash| *places.entry(place(hash).0).or_insert(0) += 1);
+        places.into_values().max().unwrap()
+    }
+
+    /// A thousand hosts that took addresses on a link which all belong in one place by a hash without a secret, are where
+    /// chance has them.
+    #[test]
+    fn nobody_can_choose_neighbours_that_collide() {
+        let target = place(known(&[host_key(1, 0x0a00_0001)])).0;
+        let v4: Vec<u64> = (0x0a00_0000..0x0b00_0000)
+            .map(|addr| host_key(1, addr))
+            .filter(|key| place(known(&[*key])).0 == target)
+            .take(1000)
+            .collect();
+        assert_eq!((v4.len(), crowd(v4.iter().map(|key| known(&[*key])))), (1000, 1000));
+        const NET: u64 = 0x2001_0db8_0000_0001;
+        let v6: Vec<u64> = (0..).filter(|low| place(known(&[NET, *low, 1])).0 == target).take(1000).collect();
+        let mut orders = Vec::new();
+        for key in KEYS {
+            let hashes: Vec<u64> = v4.iter().map(|host| key.hash_one(host)).collect();
+            assert!(crowd(hashes.iter().copied()) < 8);
+            let host =
+                |low: &u64| HostKey6::new(1, Ipv6Addr::from_bits(u128::from(NET) << 64 | u128::from(*low)));
+            let hashes6: Vec<u64> = v6.iter().map(|low| key.hash_one(host(low))).collect();
+            assert!(crowd(hashes6.iter().copied()) < 8);
+            orders.push((hashes, hashes6));
+        }
+        assert!(orders[0].0 != orders[1].0 && orders[0].1 != orders[1].1, "each stack has its own");
+    }
+
+    /// Words, and not bytes: what is written is what is multiplied.
+    #[test]
+    fn keys_are_hashed_in_words() {
+        #[derive(Default)]
+        struct Count(usize);
+        impl Hasher for Count {
+            fn write(&mut self, bytes: &[u8]) {
+                panic!("{} single bytes", bytes.len());
+            }
+            fn write_u64(&mut self, _: u64) {
+                self.0 += 1;
+            }
+            fn write_u128(&mut self, _: u128) {
+                self.0 += 2;
+            }
+            fn finish(&self) -> u64 {
+                0
+            }
+        }
+        let words = |key: &dyn Fn(&mut Count)| {
+            let mut count = Count::default();
+            key(&mut count);
+            count.0
+        };
+        assert_eq!(words(&|to| Ipv4Addr::host_key(1, Ipv4Addr::LOCALHOST).hash(to)), 1);
+        assert_eq!(words(&|to| Ipv6Addr::host_key(1, Ipv6Addr::LOCALHOST).hash(to)), 3);
     }
 }

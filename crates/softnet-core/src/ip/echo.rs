@@ -6,7 +6,7 @@ use std::net::Ipv4Addr;
 use super::checksum;
 use super::fragment::{Addresses, Datagram};
 use super::header::{Ipv4Header, validate_header};
-use super::icmp::{ECHO_REPLY, ECHO_REQUEST, ICMP_LEN, TTL, is_answerable};
+use super::icmp::{ECHO_REPLY, ECHO_REQUEST, ICMP_LEN, TTL, is_answerable, reply_check};
 use super::v6::{self, addr::is_unicast, header::Ipv6Header};
 use super::{ETH_LEN, header::protocol, is_group};
 use crate::skb::{DropReason, Skb, SkbList};
@@ -66,7 +66,7 @@ pub fn echo6_reply_of_run((first, rest): (&Skb, &SkbList), at: usize) -> Result<
         addresses: Addresses::V6 { src: dst, dst: src, dev: first.head().dev },
         protocol: v6::header::next::ICMPV6,
         ttl: v6::icmp::HOP_LIMIT,
-        tos: 0,
+        tos: header.traffic_class(),
         id: 0,
         dont_fragment: false,
     };
@@ -107,9 +107,9 @@ pub fn echo_reply_of_run(
     if kind != ECHO_REQUEST || group || !is_answerable(header.src(), header.dst(), broadcast) {
         return Err(DropReason::IcmpIgnored);
     }
-    let check = u16::from_be_bytes([high, low]);
-    let check = checksum::update16(check, u16::from(ECHO_REQUEST) << 8, u16::from(ECHO_REPLY) << 8);
-    let [high, low] = check.to_be_bytes();
+    let zeros =
+        || checksum::sum(&begins[4..]) == 0 && run.data().skip(1).all(|data| checksum::sum(data) == 0);
+    let [high, low] = reply_check([high, low], zeros).to_be_bytes();
     let (from, to) = (Ipv4Addr::from(header.dst()), Ipv4Addr::from(header.src()));
     let datagram = Datagram {
         addresses: Addresses::V4 { src: from, dst: to },

@@ -9,7 +9,7 @@ use std::hash::Hash;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
-use super::adjacency::{Adjacency, Kind, host_key};
+use super::adjacency::{Adjacency, HostKey6, Kind, host_key};
 use super::fib::{Fib, FibError};
 use super::prefix::Prefix;
 use super::v6::fib::Fib6;
@@ -118,13 +118,11 @@ impl Family for Ipv6Addr {
     const UNSPECIFIED: Self = Ipv6Addr::UNSPECIFIED;
     const NO_ROUTE: &'static Adjacency<Self> = &Adjacency::special(Kind::NoRoute);
     type Fib = Fib6;
-    /// Both halves of the address, and the device.
-    type HostKey = [u64; 3];
+    type HostKey = HostKey6;
 
     #[inline(always)]
-    fn host_key(dev: u16, addr: Self) -> [u64; 3] {
-        let bits = addr.to_bits();
-        [(bits >> 64) as u64, bits as u64, dev.into()]
+    fn host_key(dev: u16, addr: Self) -> HostKey6 {
+        HostKey6::new(dev, addr)
     }
     fn of(addr: IpAddr) -> Option<Self> {
         match addr {

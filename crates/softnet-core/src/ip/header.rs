@@ -157,15 +157,8 @@ impl<T: DerefMut<Target = [u8; MIN_LEN]>> Ipv4Header<T> {
         self.renew_check();
     }
 
-    /// Says that the header has no options and that the packet is `total_len` bytes long. Leaves the checksum
-    /// alone, as every setter does.
-    #[inline(always)]
-    pub fn set_plain(&mut self, total_len: u16) {
-        self.0[0] = 0x45;
-        self.set_total_len(total_len);
-    }
-
-    /// Sets the length of header and payload in bytes.
+    /// Sets the length of header and payload in bytes. Leaves the checksum alone, as every setter
+    /// does.
     #[inline(always)]
     pub fn set_total_len(&mut self, total_len: u16) {
         self.set(2, total_len.to_be_bytes());
@@ -177,6 +170,12 @@ impl<T: DerefMut<Target = [u8; MIN_LEN]>> Ipv4Header<T> {
         self.set_check(0);
         let check = !checksum::ipv4_header_sum(&self.0);
         self.set_check(check);
+    }
+
+    /// Sets the identification.
+    #[inline(always)]
+    pub fn set_id(&mut self, id: u16) {
+        self.set(4, id.to_be_bytes());
     }
 
     /// Sets the type of service.
@@ -297,6 +296,13 @@ pub const fn is_multicast(addr: u32) -> bool {
     addr >> 28 == 0xe
 }
 
+/// Whether `addr` is in 169.254/16, and so means nothing beyond its link: never forwarded, from
+/// there or to it (RFC 3927 section 2.7).
+#[inline(always)]
+pub const fn is_link_local(addr: u32) -> bool {
+    addr >> 16 == 0xa9fe
+}
+
 #[cfg(all(test, not(feature = "loom")))]
 mod tests {
     use proptest::prelude::*;
@@ -338,7 +344,7 @@ mod tests {
         assert!(h.is_fragment() && !h.more_fragments() && h.fragment_offset() == 0x1fff);
         h.set_tos(3);
         h.set_ttl(9);
-        h.set_plain(40);
+        h.set_total_len(40);
         h.set_src(1);
         h.set_dst(2);
         h.set_check(5);

@@ -9,6 +9,8 @@ use std::net::Ipv4Addr;
 
 use super::checksum;
 use super::header::{Ipv4Header, MIN_LEN, is_unicast, protocol, validate, validate_header};
+use super::icmp_limit::IcmpLimit;
+use super::options::EchoOptions;
 use super::{ETH_LEN, is_group};
 use crate::skb::{DropReason, Flags, Skb, Store};
 
@@ -41,38 +43,44 @@ pub enum IcmpError {
         /// What would fit, in bytes from the IPv4 header on.
         mtu: u16,
     },
+    /// Options that can't be understood (12/0).
+    ParameterProblem {
+        /// Where, from the first byte of the IPv4 header.
+        pointer: u8,
+    },
 }
 
 impl IcmpError {
     /// The first eight bytes of the message, without checksum.
     fn header(self) -> [u8; ICMP_LEN] {
-        let (kind, code, mtu) = match self {
-            IcmpError::TimeExceeded => (11, 0, 0),
-            IcmpError::ReassemblyTimeExceeded => (11, 1, 0),
-            IcmpError::NetUnreachable => (3, 0, 0),
-            IcmpError::HostUnreachable => (3, 1, 0),
-            IcmpError::ProtocolUnreachable => (3, 2, 0),
-            IcmpError::PortUnreachable => (3, 3, 0),
-            IcmpError::FragmentationNeeded { mtu } => (3, 4, mtu),
+        let (kind, code, pointer, mtu) = match self {
+            IcmpError::TimeExceeded => (11, 0, 0, 0),
+            IcmpError::ReassemblyTimeExceeded => (11, 1, 0, 0),
+            IcmpError::NetUnreachable => (3, 0, 0, 0),
+            IcmpError::HostUnreachable => (3, 1, 0, 0),
+            IcmpError::ProtocolUnreachable => (3, 2, 0, 0),
+            IcmpError::PortUnreachable => (3, 3, 0, 0),
+            IcmpError::FragmentationNeeded { mtu } => (3, 4, 0, mtu),
+            IcmpError::ParameterProblem { pointer } => (12, 0, pointer, 0),
         };
         let [high, low] = u16::to_be_bytes(mtu);
-        [kind, code, 0, 0, 0, 0, high, low]
+        [kind, code, 0, 0, pointer, 0, high, low]
     }
 }
 
-/// Builds the error message about `packet`, which stays with the caller (to be freed for its own reason), from
-/// `source`, the address of the interface that `packet` came in by. `broadcast` says whether an address is the
+/// Builds the error message about `packet`, which stays with the caller (to be freed for its own
+/// reason), from `source`, an address of softnet's. `broadcast` says whether an address is the
 /// directed broadcast of an attached subnet.
 ///
-/// `None` if there may be no error about this packet, `limit` has no token left at `now` (ns), or no memory is
-/// left. A packet that there may be no error about costs no token.
+/// `None` if there may be no error about this packet, `limit` does not allow one at `now` (ns), or
+/// no memory is left. A packet that there may be no error about is not charged for.
 pub fn build_error(
     store: &mut Store,
     packet: &Skb,
     error: IcmpError,
     source: Ipv4Addr,
     broadcast: impl Fn(Ipv4Addr) -> bool,
-    limit: &mut RateLimit,
+    limit: &mut IcmpLimit,
     now: u64,
 ) -> Option<Skb> {
     if packet.head().flags & Flags::ORIGINATED != 0 {
@@ -93,7 +101,10 @@ pub fn build_error(
         None if in_run => offending,
         None => return None,
     };
-    if !may_report(offending, lengths.header, broadcast) || !limit.allow(now) {
+    let message = error.header();
+    if !may_report(offending, lengths.header, broadcast)
+        || !limit.allow(now, (message[0], message[1]), header.src().into())
+    {
         return None;
     }
     let quote = &offending[..offending.len().min(ERROR_MAX - MIN_LEN - ICMP_LEN)];
@@ -107,7 +118,7 @@ pub fn build_error(
     let (eth, ip) = data.split_at_mut(ETH_LEN);
     eth.fill(0);
     eth[12] = 0x08;
-    ip[MIN_LEN..MIN_LEN + ICMP_LEN].copy_from_slice(&error.header());
+    ip[MIN_LEN..MIN_LEN + ICMP_LEN].copy_from_slice(&message);
     ip[MIN_LEN + ICMP_LEN..].copy_from_slice(quote);
     let check = checksum::checksum(&ip[MIN_LEN..]);
     ip[MIN_LEN + 2..MIN_LEN + 4].copy_from_slice(&check.to_be_bytes());
@@ -128,7 +139,7 @@ pub fn build_error(
 }
 
 /// Whether an error about `packet`, whose header has `header_len` bytes, may be sent to its source.
-fn may_report(packet: &[u8], header_len: usize, broadcast: impl Fn(Ipv4Addr) -> bool) -> bool {
+pub(super) fn may_report(packet: &[u8], header_len: usize, broadcast: impl Fn(Ipv4Addr) -> bool) -> bool {
     let Some(header) = Ipv4Header::new(packet) else { return false };
     if !is_answerable(header.src(), header.dst(), broadcast) || header.fragment_offset() != 0 {
         return false;
@@ -146,20 +157,29 @@ pub(super) fn is_answerable(src: u32, dst: u32, broadcast: impl Fn(Ipv4Addr) -> 
     [src, dst].into_iter().all(|addr| is_unicast(addr) && !broadcast(Ipv4Addr::from_bits(addr)))
 }
 
-/// Turns an echo request to `ours` that `skb` holds into the reply, in place; link-layer padding is cut off and
-/// IPv4 options are left out. `broadcast` as for [`build_error`].
+/// Turns an echo request to softnet that `skb` holds into the reply, in place; link-layer padding
+/// is cut off, and in place of the request's IPv4 options it has `options`, which take no more
+/// room. `broadcast` as for [`build_error`]. `ident` is asked for an identification if that of the
+/// request need not be unique, as its datagram was not to be fragmented (RFC 6864 section 4.1); the
+/// reply may be.
 ///
 /// An `Err` says what to free the skb for: [`IcmpMalformed`](DropReason::IcmpMalformed) and
-/// [`IcmpCsum`](DropReason::IcmpCsum) as they say, [`IpFragLocal`](DropReason::IpFragLocal) for a fragment,
-/// [`IcmpIgnored`](DropReason::IcmpIgnored) for any sound message that is no echo request to an address of one
-/// host from another (the kernel's `icmp_echo_ignore_broadcasts` is 1), and the reasons of [`validate`].
-pub fn echo_reply(skb: &mut Skb, broadcast: impl Fn(Ipv4Addr) -> bool) -> Result<(), DropReason> {
+/// [`IcmpCsum`](DropReason::IcmpCsum) as they say, [`IpFragLocal`](DropReason::IpFragLocal) for a
+/// fragment, [`IcmpIgnored`](DropReason::IcmpIgnored) for any sound message that is no echo request
+/// to an address of one host from another (the kernel's `icmp_echo_ignore_broadcasts` is 1), and
+/// the reasons of [`validate`].
+pub fn echo_reply(
+    skb: &mut Skb,
+    options: &EchoOptions,
+    broadcast: impl Fn(Ipv4Addr) -> bool,
+    ident: impl FnOnce() -> u16,
+) -> Result<(), DropReason> {
     let l3 = usize::from(skb.head().l3);
     let group_mac = l3 >= ETH_LEN && skb.data().first_chunk().is_some_and(is_group);
     let packet = skb.data().get(l3..).ok_or(DropReason::PktTooSmall)?;
     let lengths = validate(packet)?;
     let header = Ipv4Header::new(packet).ok_or(DropReason::PktTooSmall)?;
-    let (src, dst) = (header.src(), header.dst());
+    let (src, dst, dont_fragment) = (header.src(), header.dst(), header.dont_fragment());
     if header.is_fragment() {
         return Err(DropReason::IpFragLocal);
     }
@@ -176,31 +196,39 @@ pub fn echo_reply(skb: &mut Skb, broadcast: impl Fn(Ipv4Addr) -> bool) -> Result
     if kind != ECHO_REQUEST || group_mac || !is_answerable(src, dst, broadcast) {
         return Err(DropReason::IcmpIgnored);
     }
+    let options = options.as_slice();
+    if options.len() > lengths.header - MIN_LEN {
+        return Err(DropReason::PktTooSmall);
+    }
+    let check = reply_check([high, low], || checksum::sum(&message[4..]) == 0);
 
     skb.trim(l3 + lengths.total);
-    let options = lengths.header - MIN_LEN;
-    if options > 0 {
-        // Up to the last options byte everything moves towards the payload.
-        skb.data_mut().copy_within(..l3 + MIN_LEN, options);
-        skb.pull(options).ok_or(DropReason::PktTooSmall)?;
+    let shorter = (lengths.header - MIN_LEN).saturating_sub(options.len());
+    if shorter > 0 {
+        // Up to the last byte that is kept of the header everything moves towards the payload.
+        skb.data_mut().copy_within(..l3 + lengths.header - shorter, shorter);
+        skb.pull(shorter).ok_or(DropReason::PktTooSmall)?;
     }
     let packet = skb.data_mut().get_mut(l3..).ok_or(DropReason::PktTooSmall)?;
-    let check = checksum::update16(
-        u16::from_be_bytes([high, low]),
-        u16::from(ECHO_REQUEST) << 8,
-        u16::from(ECHO_REPLY) << 8,
-    );
-    let message = packet.get_mut(MIN_LEN..).and_then(|m| m.first_chunk_mut::<4>());
-    let message = message.ok_or(DropReason::IcmpMalformed)?;
+    let total = packet.len() as u16;
+    let split = packet.split_at_mut_checked(lengths.header - shorter);
+    let (bytes, message) = split.ok_or(DropReason::PktTooSmall)?;
+    let message = message.first_chunk_mut::<4>().ok_or(DropReason::IcmpMalformed)?;
     message[0] = ECHO_REPLY;
     message[2..].copy_from_slice(&check.to_be_bytes());
-    let total = packet.len() as u16;
-    let mut header = Ipv4Header::new_mut(packet).ok_or(DropReason::PktTooSmall)?;
-    header.set_plain(total);
+    bytes[0] = 0x40 | (bytes.len() / 4) as u8;
+    bytes[MIN_LEN..].copy_from_slice(options);
+    let mut header = Ipv4Header::new_mut(bytes).ok_or(DropReason::PktTooSmall)?;
+    header.set_total_len(total);
+    // The reserved flag, too, is that of the request only.
+    header.set_fragment(false, false, 0);
+    if dont_fragment {
+        header.set_id(ident());
+    }
     header.set_ttl(TTL);
     header.set_src(dst);
     header.set_dst(src);
-    header.renew_check();
+    renew_check(bytes);
     let head = skb.head_mut();
     head.flags = Flags::ORIGINATED;
     // Of the flow in the other direction, which has not been redirected yet.
@@ -208,64 +236,42 @@ pub fn echo_reply(skb: &mut Skb, broadcast: impl Fn(Ipv4Addr) -> bool) -> Result
     Ok(())
 }
 
-/// A token bucket in virtual time: what keeps errors from being an amplifier (RFC 1812 section 4.3.2.8).
-#[derive(Clone, Debug)]
-pub struct RateLimit {
-    per_second: u64,
-    /// A message costs [`COST`](Self::COST); this is what the bucket holds at the most.
-    limit: u64,
-    credit: u64,
-    last: u64,
-    limited: u64,
+/// The checksum of the reply to an echo request that has this one; `zeros` says whether there is
+/// nothing else in it but zeros.
+pub(super) fn reply_check(request: [u8; 2], zeros: impl FnOnce() -> bool) -> u16 {
+    let [request_type, reply_type] = [ECHO_REQUEST, ECHO_REPLY].map(|kind| u16::from(kind) << 8);
+    let check = u16::from_be_bytes(request);
+    if check == !request_type && zeros() {
+        // The reply is nothing but zeros. By difference (RFC 1624, equation 3) its checksum would be
+        // 0, with which a receiver's sum is 0 and not 0xffff. RFC 1071's of zeros is 0xffff, with
+        // which every sum is right. (Linux 6.18 sends 0, and drops that when it is the receiver.)
+        return 0xffff;
+    }
+    checksum::update16(check, request_type, reply_type)
 }
 
-impl RateLimit {
-    /// Credit of one message: a nanosecond brings `per_second` of it.
-    const COST: u64 = 1_000_000_000;
-
-    /// A full bucket of `burst` messages, filled at `per_second`.
-    pub fn new(per_second: u32, burst: u32) -> Self {
-        let limit = u64::from(burst) * Self::COST;
-        RateLimit { per_second: per_second.into(), limit, credit: limit, last: 0, limited: 0 }
-    }
-
-    /// Whether one more message may be sent at `now` (ns); if so, it is paid for.
-    pub fn allow(&mut self, now: u64) -> bool {
-        let earned = now.saturating_sub(self.last).saturating_mul(self.per_second);
-        self.credit = self.credit.saturating_add(earned).min(self.limit);
-        self.last = self.last.max(now);
-        match self.credit.checked_sub(Self::COST) {
-            Some(rest) => {
-                self.credit = rest;
-                true
-            }
-            None => {
-                self.limited += 1;
-                false
-            }
+/// Computes the checksum of a whole IPv4 header anew.
+pub(super) fn renew_check(header: &mut [u8]) {
+    let set = |header: &mut [u8], check| {
+        if let Some(mut fields) = Ipv4Header::new_mut(header) {
+            fields.set_check(check);
         }
-    }
-
-    /// Messages that were not sent.
-    pub fn limited(&self) -> u64 {
-        self.limited
-    }
-}
-
-impl Default for RateLimit {
-    /// The kernel's `icmp_msgs_per_sec` 1000 and `icmp_msgs_burst` 50.
-    fn default() -> Self {
-        Self::new(1000, 50)
-    }
+    };
+    set(header, 0);
+    let check = checksum::checksum(header);
+    set(header, check);
 }
 
 #[cfg(all(test, not(feature = "loom")))]
 mod tests {
     use proptest::prelude::*;
 
+    use super::super::icmp_limit::IcmpParams;
+    use super::super::options::{self, Record};
     use super::super::testing::context;
     use super::*;
     use crate::SoftnetData;
+    use crate::siphash::SipKey;
 
     const CLIENT: u32 = 0x0a00_0002;
     const SERVER: u32 = 0x0a01_0002;
@@ -274,6 +280,16 @@ mod tests {
 
     fn broadcast(addr: Ipv4Addr) -> bool {
         addr == SUBNET_BROADCAST
+    }
+
+    fn limit() -> IcmpLimit {
+        IcmpLimit::new(IcmpParams::default(), SipKey::new([1, 2]))
+    }
+
+    /// The reply, without options, and with another identification than the request if that is
+    /// asked for.
+    fn reply(skb: &mut Skb) -> Result<(), DropReason> {
+        echo_reply(skb, &EchoOptions::NONE, broadcast, || 99)
     }
 
     /// An Ethernet frame with an IPv4 packet of `protocol` and `payload`, after `options` bytes of options.
@@ -313,7 +329,7 @@ mod tests {
 
     /// The error about `packet`, as bytes from its IPv4 header on; frees both.
     fn error_about(ctx: &mut SoftnetData, packet: Skb, error: IcmpError) -> Option<Vec<u8>> {
-        let made = build_error(ctx, &packet, error, ROUTER, broadcast, &mut RateLimit::default(), 0);
+        let made = build_error(ctx, &packet, error, ROUTER, broadcast, &mut limit(), 0);
         ctx.free(packet, DropReason::IpTtl);
         let made = made?;
         assert_eq!((made.head().l3, made.head().dev, made.head().flags), (14, 5, Flags::ORIGINATED));
@@ -336,6 +352,7 @@ mod tests {
             (IcmpError::ProtocolUnreachable, [3, 2, 0, 0, 0, 0]),
             (IcmpError::PortUnreachable, [3, 3, 0, 0, 0, 0]),
             (IcmpError::FragmentationNeeded { mtu: 1400 }, [3, 4, 0, 0, 0x05, 0x78]),
+            (IcmpError::ParameterProblem { pointer: 22 }, [12, 0, 22, 0, 0, 0]),
         ] {
             let skb = packet(&mut ctx, protocol::UDP, 4, &[7; 30]);
             let original = skb.data()[ETH_LEN..].to_vec();
@@ -405,7 +422,8 @@ mod tests {
     #[test]
     fn only_errors_that_may_be_sent_cost_a_token() {
         let mut ctx = context();
-        let mut limit = RateLimit::new(1, 1);
+        let params = IcmpParams { icmp_msgs_burst: 1, ..IcmpParams::default() };
+        let mut limit = IcmpLimit::new(params, SipKey::new([2, 2]));
         let quiet = packet(&mut ctx, protocol::ICMP, 0, &icmp(3, 1, &[0; 4]));
         let loud = packet(&mut ctx, protocol::UDP, 0, &[0; 8]);
         let mut sent = |skb: &Skb| {
@@ -413,11 +431,14 @@ mod tests {
                 build_error(&mut ctx, skb, IcmpError::NetUnreachable, ROUTER, broadcast, &mut limit, 0);
             made.map(|skb| ctx.deliver(skb)).is_some()
         };
-        assert_eq!([sent(&quiet), sent(&loud), sent(&loud), sent(&quiet)], [false, true, false, false]);
-        assert_eq!(limit.limited(), 1);
+        assert!(!sent(&quiet) && sent(&loud));
+        let more = (0..100).filter(|_| sent(&loud)).count();
+        assert!(more < 6 && !sent(&quiet));
+        let (global, host) = limit.limited();
+        assert_eq!(global + host, 100 - more as u64);
         let mut own = packet(&mut ctx, protocol::UDP, 0, &[0; 8]);
         own.head_mut().flags = Flags::ORIGINATED;
-        let mut limit = RateLimit::default();
+        let mut limit = super::tests::limit();
         let error = IcmpError::HostUnreachable;
         assert!(build_error(&mut ctx, &own, error, ROUTER, broadcast, &mut limit, 0).is_none());
         ctx.free(own, DropReason::NeighFailed);
@@ -435,7 +456,7 @@ mod tests {
             skb.head_mut().hash = 99;
             skb.head_mut().tc_depth = 2;
             skb.put(5).unwrap().fill(0xee);
-            assert_eq!(echo_reply(&mut skb, broadcast), Ok(()));
+            assert_eq!(reply(&mut skb), Ok(()));
             assert_eq!(skb.data()[12..14], [8, 0]);
             let bytes = &skb.data()[ETH_LEN..];
             assert_eq!(validate(bytes).unwrap().total, bytes.len());
@@ -448,6 +469,47 @@ mod tests {
         }
     }
 
+    /// The sum of nothing but zeros is 0, and its checksum 0xffff: with another the reply is
+    /// damaged to a host that adds up. Any other reply has what adding up anew comes to, too.
+    #[test]
+    fn the_checksum_of_a_reply_is_right() {
+        let mut ctx = context();
+        let mut answer = |rest: &[u8]| {
+            let mut skb = packet(&mut ctx, protocol::ICMP, 0, &icmp(8, 0, rest));
+            reply(&mut skb).unwrap();
+            let message = skb.data()[ETH_LEN + 20..].to_vec();
+            ctx.deliver(skb);
+            message
+        };
+        for len in [4, 12, 13, 1400] {
+            let zeros = vec![0; len];
+            assert_eq!(answer(&zeros)[..4], [0, 0, 0xff, 0xff], "{len}");
+            assert_eq!(answer(&zeros), icmp(0, 0, &zeros));
+        }
+        // Others that add up to the same as none.
+        for rest in [&[0xff; 4][..], &[0x12, 0x34, 0xed, 0xcb], &[0, 0, 0, 0, 0xff, 0xff, 0, 0], &[7; 9]] {
+            assert_eq!(answer(rest), icmp(0, 0, rest));
+            assert_eq!(checksum::sum(&answer(rest)), 0xffff);
+        }
+    }
+
+    /// Flags are not the request's, the reserved one neither: the reply may be fragmented, under an
+    /// identification that is unique, which that of a request that may not be need not be.
+    #[test]
+    fn the_flags_of_a_reply_are_its_own() {
+        let mut ctx = context();
+        for (word, id) in [(0, 77), (0x8000, 77), (0x4000, 99), (0xc000, 99)] {
+            let mut skb = packet(&mut ctx, protocol::ICMP, 0, &icmp(8, 0, &[5; 12]));
+            skb.data_mut()[ETH_LEN + 6..][..2].copy_from_slice(&u16::to_be_bytes(word));
+            rehash(&mut skb);
+            reply(&mut skb).unwrap();
+            let bytes = &skb.data()[ETH_LEN..];
+            assert!(validate(bytes).is_ok());
+            assert_eq!((&bytes[6..8], Ipv4Header::new(bytes).unwrap().id()), (&[0, 0][..], id));
+            ctx.deliver(skb);
+        }
+    }
+
     #[test]
     fn echo_that_is_not_answered() {
         let mut ctx = context();
@@ -455,7 +517,7 @@ mod tests {
             let mut skb = packet(&mut ctx, protocol, 0, message);
             change(skb.data_mut());
             rehash(&mut skb);
-            let (before, verdict) = (skb.data().to_vec(), echo_reply(&mut skb, broadcast));
+            let (before, verdict) = (skb.data().to_vec(), reply(&mut skb));
             assert!(verdict.is_ok() || skb.data() == before);
             ctx.deliver(skb);
             verdict
@@ -474,21 +536,6 @@ mod tests {
             let to = |d: &mut [u8]| d[ETH_LEN + at..][..4].copy_from_slice(&addr);
             assert_eq!(verdict(protocol::ICMP, &echo, &to), Err(DropReason::IcmpIgnored));
         }
-    }
-
-    #[test]
-    fn bucket_empties_and_fills() {
-        let mut limit = RateLimit::default();
-        let burst = |limit: &mut RateLimit, now| (0..1000).filter(|_| limit.allow(now)).count();
-        assert_eq!(burst(&mut limit, 5), 50);
-        assert_eq!(limit.limited(), 950);
-        assert_eq!(burst(&mut limit, 1_000_004), 0);
-        assert_eq!(burst(&mut limit, 1_000_005), 1);
-        // Time that stands still or runs backwards earns nothing.
-        assert_eq!(burst(&mut limit, 0), 0);
-        assert_eq!(burst(&mut limit, 3_000_005), 2);
-        assert_eq!(burst(&mut limit, u64::MAX), 50);
-        assert!(!RateLimit::new(0, 0).allow(u64::MAX));
     }
 
     proptest! {
@@ -513,11 +560,16 @@ mod tests {
                 skb.put(bytes.len()).unwrap().copy_from_slice(&bytes);
                 skb.head_mut().l3 = l3;
             }
-            let mut limit = RateLimit::default();
+            let mut limit = limit();
             if let Some(made) = build_error(&mut ctx, &skb, IcmpError::TimeExceeded, ROUTER, broadcast, &mut limit, 0) {
                 ctx.deliver(made);
             }
-            if echo_reply(&mut skb, broadcast).is_ok() {
+            let packet = skb.data().get(usize::from(skb.head().l3)..).unwrap_or_default();
+            let header = packet.get(..usize::from(packet.first().unwrap_or(&0) & 15) * 4).unwrap_or_default();
+            let record = Record { addr: ROUTER, time: 7, is_own: &|_| true };
+            let of = |found| EchoOptions::of(header, &found, &record);
+            let options = options::parse(header).map_or(EchoOptions::NONE, of);
+            if echo_reply(&mut skb, &options, broadcast, || 99).is_ok() {
                 prop_assert!(validate(&skb.data()[usize::from(skb.head().l3)..]).is_ok());
             }
             ctx.deliver(skb);

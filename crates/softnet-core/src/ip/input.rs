@@ -11,8 +11,11 @@ use std::net::Ipv4Addr;
 use super::ETH_LEN;
 use super::adjacency::{Adjacency, Kind, Routing, Tables, host_key};
 use super::checksum::{ipv4_header_sum, ttl_decremented};
-use super::header::{Ipv4Header, is_martian_destination, is_martian_source, is_multicast, protocol};
-use super::v6;
+use super::header::{
+    Ipv4Header, is_link_local, is_martian_destination, is_martian_source, is_multicast, protocol,
+};
+use super::source::{RpFilter, Sources, reverse_path};
+use super::{redirect, v6};
 use crate::SoftnetData;
 use crate::skb::{BATCH, Batch, DropReason, Skb};
 use crate::softnet_data::MAX_DEVICES;
@@ -21,6 +24,9 @@ const IPV4_LEN: usize = 20;
 const ETHERTYPE_IPV4: [u8; 2] = [0x08, 0x00];
 const ETHERTYPE_ARP: [u8; 2] = [0x08, 0x06];
 const ETHERTYPE_IPV6: [u8; 2] = [0x86, 0xdd];
+/// VLAN tags of customers and of providers. One of VLAN 0 has only a priority (IEEE 802.1Q section 6.9).
+const ETHERTYPE_TAGS: [[u8; 2]; 2] = [[0x81, 0x00], [0x88, 0xa8]];
+const TAG_LEN: usize = 4;
 /// Smallest Ethernet frame without its check sequence: shorter packets are padded to this on the wire.
 pub(super) const ETH_MIN: usize = 60;
 
@@ -52,6 +58,8 @@ pub struct Ingress {
     pub mac: [u8; 6],
     /// Whether partial L4 checksums may arrive and are to be completed.
     pub partial_csum: bool,
+    /// Whether sources are asked for their way back.
+    pub rp_filter: RpFilter,
 }
 
 /// Packets that need the slow path, each with the reason, and those that are for sockets.
@@ -61,11 +69,14 @@ pub struct Exceptions {
     kinds: [u8; BATCH],
     /// UDP to softnet itself, whole datagrams: not for the slow path, unless nobody wants them.
     pub local: Batch,
+    /// A packet that goes back to the link it came from, for the slow path to tell its sender.
+    pub redirect: redirect::Candidate,
 }
 
 impl Default for Exceptions {
     fn default() -> Self {
-        Exceptions { batch: Batch::new(), kinds: [0; BATCH], local: Batch::new() }
+        let redirect = redirect::Candidate::default();
+        Exceptions { batch: Batch::new(), kinds: [0; BATCH], local: Batch::new(), redirect }
     }
 }
 
@@ -128,6 +139,15 @@ impl TxBatches {
         }
     }
 
+    /// The packets for `dev` so far.
+    #[inline(always)]
+    fn of(&self, dev: u16) -> &[Skb] {
+        match self.used & 1 << (dev % 64) {
+            0 => &[],
+            _ => self.batches.get(usize::from(dev)).map_or(&[], |batch| batch.as_slice()),
+        }
+    }
+
     /// Hands every batch that is not empty to `send`, and expects it empty afterwards.
     #[inline]
     pub fn flush(&mut self, mut send: impl FnMut(u16, &mut Batch)) {
@@ -141,26 +161,37 @@ impl TxBatches {
 
 const _: () = assert!(MAX_DEVICES <= 64);
 
-/// Source (bit 0) and destination (bit 1) addresses that may not be on the wire, by their first octet: RFC 1812
-/// section 5.3.7, RFC 6890. Bit 2: multicast destination.
+/// What an address may be by its first octet: RFC 1812 section 5.3.7, RFC 6890.
 static MARTIAN: [u8; 256] = {
     let mut table = [0; 256];
     let mut first = 0;
     while first < 256 {
         let addr = (first as u32) << 24;
-        table[first] = is_martian_source(addr) as u8
-            | (is_martian_destination(addr) as u8) << 1
-            | (is_multicast(addr) as u8) << 2;
+        table[first] = if is_martian_source(addr) { MARTIAN_SOURCE } else { 0 }
+            | if is_martian_destination(addr) { MARTIAN_DEST } else { 0 }
+            | if is_multicast(addr) { GROUP } else { 0 }
+            | if first == 169 { LINK_LOCAL } else { 0 };
         first += 1;
     }
     table
 };
+
+/// It can't be a source.
+const MARTIAN_SOURCE: u8 = 1 << 0;
+/// It can't be a destination.
+const MARTIAN_DEST: u8 = 1 << 1;
+/// It is a group.
+const GROUP: u8 = 1 << 2;
+/// It may be link-local.
+const LINK_LOCAL: u8 = 1 << 3;
 
 /// What the header of a packet says: the destination to look up, or why it is not simply forwarded.
 pub(super) enum Verdict<A> {
     Forward(A),
     Exception(Exception),
     Drop(DropReason),
+    /// It has a tag without a VLAN, and is to be looked at without.
+    Untag,
     /// It is for the other family's input.
     Other,
 }
@@ -175,7 +206,7 @@ fn be32(bytes: &[u8], at: usize) -> u32 {
 
 /// Looks at one packet. The common case falls straight through.
 #[inline(always)]
-fn classify(packet: &[u8], mac: &[u8; 6]) -> Verdict<u32> {
+fn classify(packet: &[u8], mac: &[u8; 6], sources: &Sources<Ipv4Addr>) -> Verdict<u32> {
     let Some(header) = packet.first_chunk::<{ ETH_LEN + IPV4_LEN }>() else {
         return short(packet, mac);
     };
@@ -194,15 +225,33 @@ fn classify(packet: &[u8], mac: &[u8; 6]) -> Verdict<u32> {
     if ipv4_header_sum(ip) != 0xffff {
         return Verdict::Drop(DropReason::IpCsum);
     }
-    let martian = MARTIAN[usize::from(ip[12])] & 1 | MARTIAN[usize::from(ip[16])] & 6;
-    if martian != 0 {
-        return Verdict::Drop(if martian & 1 != 0 {
-            DropReason::IpInvalidSource
-        } else {
-            DropReason::IpInvalidDest
-        });
+    let (src, dst) = (be32(ip, 12), be32(ip, 16));
+    let suspect = MARTIAN[usize::from(ip[12])] & (MARTIAN_SOURCE | LINK_LOCAL)
+        | MARTIAN[usize::from(ip[16])] & (MARTIAN_DEST | GROUP | LINK_LOCAL)
+        | sources.suspect(src.into());
+    if suspect != 0
+        && let Some(verdict) = judge(suspect, src, dst, sources)
+    {
+        return verdict;
     }
-    Verdict::Forward(be32(ip, 16))
+    Verdict::Forward(dst)
+}
+
+/// Looks closer at addresses of which `suspect` says what they may be.
+#[cold]
+#[inline(never)]
+fn judge(suspect: u8, src: u32, dst: u32, sources: &Sources<Ipv4Addr>) -> Option<Verdict<u32>> {
+    if suspect & MARTIAN_SOURCE != 0 {
+        return Some(Verdict::Drop(DropReason::IpInvalidSource));
+    }
+    if suspect & (MARTIAN_DEST | GROUP) != 0 {
+        return Some(Verdict::Drop(DropReason::IpInvalidDest));
+    }
+    if suspect & Sources::<Ipv4Addr>::OWN != 0 && sources.is_own(src.into()) {
+        return Some(Verdict::Drop(DropReason::IpInvalidSource));
+    }
+    // They may be for softnet, but go no further.
+    (is_link_local(src) || is_link_local(dst)).then_some(Verdict::Exception(Exception::Unusual))
 }
 
 #[cold]
@@ -231,6 +280,9 @@ fn unusual(packet: &[u8], mac: &[u8; 6]) -> Verdict<u32> {
     if ethertype == ETHERTYPE_IPV6 {
         return Verdict::Other;
     }
+    if ETHERTYPE_TAGS.contains(&ethertype) && (packet[14] & 0x0f, packet[15]) == (0, 0) {
+        return Verdict::Untag;
+    }
     if ethertype != ETHERTYPE_IPV4 {
         return Verdict::Drop(DropReason::UnhandledProto);
     }
@@ -251,6 +303,22 @@ pub fn ip_input(
             super::partial::complete(skb.data_mut());
         }
     }
+    families_input(ctx, tables, ingress, batch, tx, exceptions);
+    let back = tx.of(ingress.dev);
+    if !back.is_empty() {
+        exceptions.redirect.look(tables, ingress.dev, back);
+    }
+}
+
+#[inline(always)]
+fn families_input(
+    ctx: &mut SoftnetData,
+    tables: &Tables,
+    ingress: &Ingress,
+    batch: &mut Batch,
+    tx: &mut TxBatches,
+    exceptions: &mut Exceptions,
+) {
     // Most batches are of one family: the first packet's goes first, and hands over what is not its own.
     let mut other = Batch::new();
     let v6 = batch.as_slice().first().is_some_and(|skb| skb.data().get(12..14) == Some(&ETHERTYPE_IPV6));
@@ -284,14 +352,20 @@ fn ipv4_input(
     let mut n = 0;
     let mut odd = false;
     for (skb, dst) in batch.as_slice().iter().zip(&mut dst) {
-        match classify(skb.data(), &ingress.mac) {
+        match classify(skb.data(), &ingress.mac, &tables.sources) {
             Verdict::Forward(d) => *dst = d,
             _ => odd = true,
         }
         n += 1;
     }
     if odd {
-        n = sort_out(ctx, |packet| classify(packet, &ingress.mac), batch, &mut dst, other, exceptions);
+        let classify = |packet: &[u8]| classify(packet, &ingress.mac, &tables.sources);
+        n = sort_out(ctx, classify, batch, &mut dst, other, exceptions);
+    }
+    if ingress.rp_filter != RpFilter::Off {
+        let src =
+            |packet: &[u8]| packet.len().checked_sub(ETH_LEN + 16).map(|_| be32(packet, ETH_LEN + 12).into());
+        n = reverse_path(ctx, tables, ingress, batch, &mut dst, src);
     }
     // Second pass: look up.
     let mut hops = [0; BATCH];
@@ -361,6 +435,15 @@ pub(super) fn forward_header(header: &mut [u8; ETH_LEN + IPV4_LEN], rewrite: &[u
     header[24..26].copy_from_slice(&check.to_be_bytes());
 }
 
+/// Takes a tag off: the addresses move to where it ends.
+fn untag(skb: &mut Skb) {
+    if let Some(header) = skb.data_mut().get_mut(..ETH_LEN + TAG_LEN) {
+        header.copy_within(..ETH_LEN - 2, TAG_LEN);
+    }
+    // It is that long: the tag was read.
+    let _ = skb.pull(TAG_LEN);
+}
+
 /// Takes everything that is not to be forwarded out of `batch`; `other` gets the other family's. Returns how many packets
 /// are left, whose destinations are then the first of `dst`.
 #[cold]
@@ -374,8 +457,13 @@ pub(super) fn sort_out<A>(
     exceptions: &mut Exceptions,
 ) -> usize {
     let mut good = Batch::new();
-    for skb in batch.drain() {
-        let kept = match classify(skb.data()) {
+    for mut skb in batch.drain() {
+        let mut verdict = classify(skb.data());
+        if let Verdict::Untag = verdict {
+            untag(&mut skb);
+            verdict = classify(skb.data());
+        }
+        let kept = match verdict {
             Verdict::Forward(d) => {
                 if let Some(slot) = dst.get_mut(good.len()) {
                     *slot = d;
@@ -389,6 +477,11 @@ pub(super) fn sort_out<A>(
             }
             Verdict::Drop(reason) => {
                 ctx.free(skb, reason);
+                Ok(())
+            }
+            // Nothing has two priorities.
+            Verdict::Untag => {
+                ctx.free(skb, DropReason::UnhandledProto);
                 Ok(())
             }
         };

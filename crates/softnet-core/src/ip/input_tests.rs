@@ -4,6 +4,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 
 use super::*;
+use crate::fold::FoldKey;
 use crate::ip::adjacency::Adjacency;
 use crate::ip::{Fib, Prefix, checksum, header};
 use crate::skb::{CacheSizes, HEADROOM, HeapMemory, Region};
@@ -24,9 +25,10 @@ struct Bench {
 /// 10/8 goes out of device 1 by way of NEXT (MTU 100), 10.9/16 is connected there, 10.8.0.1 is ours.
 fn bench() -> Bench {
     let region = Region::new(Box::new(HeapMemory::new(Region::bytes(256, 256))), 256, 256).unwrap();
-    let mut tables = Tables::empty();
+    let mut tables = Tables::new(FoldKey::new([1, 2]));
     let gateway = Adjacency::gateway(1, 100, Ipv4Addr::new(10, 0, 0, 1)).resolved(OUT, NEXT);
-    tables.v4.next_hops.extend([
+    let v4 = Arc::make_mut(&mut tables.v4);
+    v4.next_hops.extend([
         gateway,
         Adjacency::connected(1, 100),
         Adjacency::special(Kind::Local),
@@ -35,8 +37,8 @@ fn bench() -> Bench {
     let route = |s: &str, hop| (s.parse::<Prefix>().unwrap(), hop);
     let routes =
         [route("10.0.0.0/8", 1), route("10.9.0.0/16", 2), route("10.8.0.1/32", 3), route("11.0.0.0/8", 4)];
-    tables.v4.fib = Arc::new(Fib::build(&routes).unwrap());
-    tables.v4.hosts.insert(host_key(1, 0x0a09_0005), gateway.resolved(OUT, [2, 0, 0, 0, 0, 5]));
+    v4.fib = Arc::new(Fib::build(&routes).unwrap());
+    v4.hosts.insert(host_key(1, 0x0a09_0005), gateway.resolved(OUT, [2, 0, 0, 0, 0, 5]));
     Bench {
         ctx: SoftnetData::new(region, CacheSizes::default()),
         tables,
@@ -61,7 +63,7 @@ impl Bench {
             batch.push(skb).unwrap();
         }
         let dropped = self.ctx.stats().dropped();
-        let ingress = Ingress { dev: 0, mac: MAC, partial_csum: false };
+        let ingress = Ingress { dev: 0, mac: MAC, partial_csum: false, rp_filter: RpFilter::Off };
         ip_input(&mut self.ctx, &self.tables, &ingress, &mut batch, &mut self.tx, &mut self.exceptions);
         assert!(batch.is_empty());
         let mut sent = vec![];
@@ -194,6 +196,22 @@ fn drops_each_for_its_reason() {
     }
     assert_eq!(b.only_drop(good[..33].to_vec()), DropReason::PktTooSmall);
     assert_eq!(b.only_drop(good[..10].to_vec()), DropReason::PktTooSmall);
+}
+
+/// A tag without a VLAN says nothing but a priority (IEEE 802.1Q section 6.9).
+#[test]
+fn a_priority_tag_is_taken_off() {
+    let mut b = bench();
+    let good = packet([10, 1, 1, 1], 64, 26);
+    let tagged = |frame: &[u8], tci: [u8; 2]| [&frame[..12], &[0x81, 0], &tci, &frame[12..]].concat();
+    let (plain, _) = b.run(std::slice::from_ref(&good));
+    for tci in [[0, 0], [0xf0, 0]] {
+        let (sent, odd) = b.run(&[tagged(&good, tci), good.clone()]);
+        assert_eq!((sent, odd), ([plain.clone(), plain.clone()].concat(), vec![]));
+    }
+    assert_eq!(b.only_drop(tagged(&good, [0, 5])), DropReason::UnhandledProto);
+    assert_eq!(b.only_drop(tagged(&tagged(&good, [0, 0]), [0, 0])), DropReason::UnhandledProto);
+    assert_eq!(b.only_drop(tagged(&good, [0, 0])[..30].to_vec()), DropReason::UnhandledProto);
 }
 
 #[test]

@@ -5,27 +5,45 @@
 //! the adjacency snapshot, and what is for sockets, come out in an [`Outbox`]. Every packet handed in ends in the outbox,
 //! in a neighbour's queue, or freed with its reason.
 
+mod announce;
+mod arp;
+mod errors;
 mod local;
+mod redirect;
+mod snoop;
+mod unusual;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use unusual::Unusual;
+
 use super::adjacency::{Adjacency, Kind, Tables};
-use super::arp::{ArpPacket, BROADCAST};
 use super::header::{
-    Ipv4Header, is_martian_destination, is_martian_source, is_multicast, is_unicast, protocol, validate,
+    Ipv4Header, MIN_LEN, is_link_local, is_martian_destination, is_martian_source, is_multicast, is_unicast,
+    protocol, validate,
 };
-use super::icmp::{IcmpError, RateLimit, build_error, echo_reply};
+use super::icmp::{IcmpError, build_error, echo_reply, may_report};
+use super::icmp_limit::{IcmpLimit, IcmpParams};
 use super::ident::Idents;
 use super::input::Exception;
-use super::neigh::{Action, Actions, Heard, NeighParams, NeighState, NeighTable};
+use super::neigh::{Action, Actions, Heard, NeighParams, NeighTable};
+use super::options::OptionPolicy;
 use super::pmtu::{PmtuCache, PmtuParams};
 use super::reassembly::{FragParams, Reassembly};
+use super::redirect::RedirectLimit;
+use super::source::RpFilter;
 use super::v6::icmp::Icmp6Error;
 use super::{ETH_LEN, Family, MacAddr, Prefix, Prefix6, is_group};
 use crate::SoftnetData;
+use crate::fold::FoldKey;
 use crate::siphash::SipKey;
-use crate::skb::{DropReason, Flags, Skb};
+use crate::skb::{DropReason, Flags, Skb, SkbList};
 use crate::sock::{Flow, SocketError, error};
+
+use announce::Announcements;
+use arp::send_arp;
+
+pub use announce::Announce;
 
 /// A device as the slow path needs to know it.
 #[derive(Clone, Debug)]
@@ -38,6 +56,10 @@ pub struct Iface {
     pub addresses: Vec<(Ipv4Addr, Prefix)>,
     /// Its IPv6 addresses, link-local ones too; none if it does not speak IPv6.
     pub addresses6: Vec<(Ipv6Addr, Prefix6)>,
+    /// Whether senders on its link are told of a better first hop there.
+    pub send_redirects: bool,
+    /// How sources of packets that come by it are asked for their way back.
+    pub rp_filter: RpFilter,
 }
 
 /// A packet that was not taken, and why.
@@ -50,7 +72,7 @@ impl Iface {
         on_link.or(self.addresses.first()).map(|(addr, _)| *addr)
     }
 
-    fn owns(&self, addr: Ipv4Addr) -> bool {
+    pub(super) fn owns(&self, addr: Ipv4Addr) -> bool {
         self.addresses.iter().any(|(own, _)| *own == addr)
     }
 }
@@ -74,6 +96,11 @@ impl View<'_> {
     /// Whether `addr` is that of all on a link, but for 255.255.255.255.
     pub fn is_broadcast(&self, addr: Ipv4Addr) -> bool {
         self.tables.v4.next_hop(self.tables.v4.fib.lookup(addr.into())).kind == Kind::Broadcast
+    }
+
+    /// Whether `addr` is one of softnet's own.
+    fn is_own(&self, addr: Ipv4Addr) -> bool {
+        self.tables.v4.next_hop(self.tables.v4.fib.lookup(addr.into())).kind == Kind::Local
     }
 
     /// Whether an IPv4 packet that was received says that it is from an address of ours, or from all on a link.
@@ -117,26 +144,54 @@ pub struct SlowPath {
     idents: Idents,
     cut: u64,
     pmtu: PmtuCache,
-    pub(super) limit: RateLimit,
+    pub(super) limit: IcmpLimit,
+    option_policy: OptionPolicy,
+    /// Time since midnight UT when the stack's clock started, in ns, if that is known.
+    midnight: Option<u64>,
+    redirects: RedirectLimit,
+    announcements: Announcements,
     pub(super) actions: Actions,
 }
 
 impl SlowPath {
-    /// An empty neighbour table, no fragments, and a full token bucket. `secret` varies the neighbours' timers, and must be
-    /// random for others not to guess what identifications come, or where entries of tables are.
+    /// An empty neighbour table, no fragments, and full buckets for ICMP errors. `secret` varies
+    /// the neighbours' timers, and must be random for others not to guess what identifications
+    /// come, or where entries of tables are.
     pub fn new(params: NeighParams, secret: [u64; 2]) -> Self {
         let key = SipKey::new(secret);
         // Each user has a key of its own.
-        let key_of = |user: u64| SipKey::new([key.hash(&[user, 0]), key.hash(&[user, 1])]);
+        let words_of = |user: u64| [key.hash(&[user, 0]), key.hash(&[user, 1])];
+        let key_of = |user: u64| SipKey::new(words_of(user));
         SlowPath {
             neigh: NeighTable::new(params, key.hash(&[0])),
             frags: Reassembly::new(FragParams::default(), key_of(1)),
             idents: Idents::new(key_of(2)),
             cut: 0,
-            pmtu: PmtuCache::new(PmtuParams::default(), key_of(3)),
-            limit: RateLimit::default(),
+            pmtu: PmtuCache::new(PmtuParams::default(), FoldKey::new(words_of(3))),
+            limit: IcmpLimit::new(IcmpParams::default(), key_of(4)),
+            option_policy: OptionPolicy::default(),
+            midnight: None,
+            redirects: RedirectLimit::default(),
+            announcements: Announcements::default(),
             actions: Actions::new(),
         }
+    }
+
+    /// Routes lead by way of `gateways`, see [`NeighTable::set_gateways`]. To be called before anything else.
+    pub fn set_gateways(&mut self, gateways: impl IntoIterator<Item = (u16, IpAddr)>) {
+        self.neigh.set_gateways(gateways);
+    }
+
+    /// Sets what ICMP messages are limited to, and what is done with IPv4 options.
+    pub fn configure(&mut self, icmp: IcmpParams, options: OptionPolicy) {
+        self.limit.configure(icmp);
+        self.option_policy = options;
+    }
+
+    /// Says what the time is: `since_midnight` UT when the stack's clock started, in ns. Until
+    /// then, IPv4 timestamp options are filled in with that clock's, marked as no standard time.
+    pub fn set_midnight(&mut self, since_midnight: u64) {
+        self.midnight = Some(since_midnight);
     }
 
     /// The neighbours, for display.
@@ -159,19 +214,22 @@ impl SlowPath {
         self.neigh.held() + self.frags.held()
     }
 
-    /// Path MTUs, for senders.
+    /// Path MTUs, of which senders have [a view](PmtuCache::paths) of their own.
     pub fn pmtu(&mut self) -> &mut PmtuCache {
         &mut self.pmtu
     }
 
-    /// ICMP errors that were not sent because of the rate limit.
-    pub fn icmp_limited(&self) -> u64 {
+    /// ICMP errors that were not sent because of the rate limit: of that for all hosts, and of
+    /// those for each.
+    pub fn icmp_limited(&self) -> (u64, u64) {
         self.limit.limited()
     }
 
     /// When [`poll`](Self::poll) is to be called next.
     pub fn next_deadline(&self) -> Option<u64> {
-        [self.neigh.next_deadline(), self.frags.next_deadline()].into_iter().flatten().min()
+        let (neigh, frags) = (self.neigh.next_deadline(), self.frags.next_deadline());
+        let others = [self.announcements.next_deadline(), self.pmtu.next_deadline()];
+        [neigh, frags].into_iter().chain(others).flatten().min()
     }
 
     /// Processes one packet of the fast path's exceptions.
@@ -188,10 +246,14 @@ impl SlowPath {
             Exception::NoSocket if is_ipv6(&skb) => Err(self.nobody6(ctx, view, skb, out)),
             _ if is_ipv6(&skb) => self.ipv6(ctx, view, skb, out),
             Exception::Arp => self.arp(ctx, view, skb, out),
-            Exception::Unusual => match check_unusual(&skb, |addr| view.is_broadcast(addr)) {
+            Exception::Unusual => match self.check_unusual(view, &skb) {
                 Ok(Unusual::Unicast) => self.route(ctx, view, skb, out),
                 Ok(Unusual::Group) if view.is_from_ourselves(&skb) => Err((skb, DropReason::IpInvalidSource)),
                 Ok(Unusual::Group) => self.local(ctx, view, skb, out),
+                Ok(Unusual::Malformed(pointer)) => {
+                    self.error(ctx, view, &skb, IcmpError::ParameterProblem { pointer }, out);
+                    Err((skb, DropReason::IpInHdr))
+                }
                 Err(reason) => Err((skb, reason)),
             },
             Exception::NoSocket => Err(self.unserved(ctx, view, skb, out)),
@@ -203,9 +265,11 @@ impl SlowPath {
         self.act(ctx, view, out);
     }
 
-    /// Does what is due: neighbour timers, fragments that are late.
+    /// Does what is due: neighbour timers, fragments that are late, path MTUs that have expired.
     pub fn poll(&mut self, ctx: &mut SoftnetData, view: View<'_>, out: &mut Outbox) {
         self.expire_fragments(ctx, view, out);
+        self.announce_again(ctx, view, out);
+        self.pmtu.poll(view.now);
         self.neigh.poll(view.now, &mut self.actions);
         self.act(ctx, view, out);
     }
@@ -224,6 +288,7 @@ impl SlowPath {
 
     /// Forgets the neighbours of a device that is gone.
     pub fn remove_device(&mut self, ctx: &mut SoftnetData, view: View<'_>, dev: u16, out: &mut Outbox) {
+        self.announcements.forget(dev);
         self.neigh.remove_device(dev, &mut self.actions);
         self.act(ctx, view, out);
     }
@@ -255,10 +320,8 @@ impl SlowPath {
                     Action::Solicit { dev, target: IpAddr::V6(target), unicast_to } => {
                         super::v6::slow::solicit(ctx, view, dev, target, unicast_to, out)
                     }
-                    Action::Publish { dev, ip, state, mac } => {
-                        // A stale entry's next packet must come by here, to start the probe.
-                        let usable = state.is_valid() && state != NeighState::Stale;
-                        out.publish.push((dev, ip, mac.filter(|_| usable)));
+                    Action::Publish { dev, ip, told, .. } => {
+                        out.publish.extend(told.map(|mac| (dev, ip, mac)));
                     }
                     Action::Transmit { dev, mac, mut skbs } => {
                         while let Some(skb) = skbs.pop_front() {
@@ -293,46 +356,6 @@ impl SlowPath {
         }
     }
 
-    fn arp(
-        &mut self,
-        ctx: &mut SoftnetData,
-        view: View<'_>,
-        mut skb: Skb,
-        out: &mut Outbox,
-    ) -> Result<(), (Skb, DropReason)> {
-        let dev = skb.head().dev;
-        let Some(iface) = view.iface(dev) else { return Err((skb, DropReason::DevReady)) };
-        let to_us = skb.data().starts_with(&iface.mac);
-        let packet = match ArpPacket::parse(skb.data().get(ETH_LEN..).unwrap_or_default()) {
-            Ok(packet) => packet,
-            Err(reason) => return Err((skb, reason)),
-        };
-        let ours = iface.owns(packet.target_ip);
-        let on_link = iface.addresses.iter().any(|(_, net)| net.contains(packet.sender_ip));
-        if let Some(heard) = Heard::from_arp(&packet, ours, to_us)
-            && !iface.owns(packet.sender_ip)
-            // A stranger may answer what we asked, for a route may lead straight out of a device; no more than that.
-            && (on_link || heard == Heard::Reply)
-        {
-            let (ip, mac) = (packet.sender_ip, packet.sender_mac);
-            self.neigh.input(view.now, dev, ip.into(), mac, heard, &mut self.actions);
-        } else if !ours {
-            return Err((skb, DropReason::ArpIgnored));
-        }
-        if ours && packet.operation == super::arp::Operation::Request {
-            if packet.reply(iface.mac).write_frame(&mut skb, packet.sender_mac).is_none() {
-                return Err((skb, DropReason::PktTooSmall));
-            }
-            let head = skb.head_mut();
-            (head.flags, head.tc_depth) = (Flags::ORIGINATED, 0);
-            ctx.turn_around();
-            out.send.push((dev, skb));
-        } else {
-            ctx.deliver(skb);
-        }
-        Ok(())
-    }
-
     /// Routes a received packet whose header is sound.
     fn route(
         &mut self,
@@ -341,15 +364,21 @@ impl SlowPath {
         mut skb: Skb,
         out: &mut Outbox,
     ) -> Result<(), (Skb, DropReason)> {
-        let Some((dst, ttl, total, may_fragment)) = Ipv4Header::new(&skb.data()[ETH_LEN.min(skb.len())..])
-            .map(|h| (Ipv4Addr::from(h.dst()), h.ttl(), h.total_len(), !h.dont_fragment()))
-        else {
+        let Some(header) = Ipv4Header::new(skb.data().get(ETH_LEN..).unwrap_or_default()) else {
             return Err((skb, DropReason::PktTooSmall));
         };
+        let (src, dst) = (Ipv4Addr::from(header.src()), Ipv4Addr::from(header.dst()));
+        let (ttl, total, may_fragment) = (header.ttl(), header.total_len(), !header.dont_fragment());
+        let has_options = header.header_len() > MIN_LEN;
         let hop = view.tables.v4.route(dst);
         match hop.kind {
             Kind::Local if view.is_from_ourselves(&skb) => return Err((skb, DropReason::IpInvalidSource)),
             Kind::Local => return self.local(ctx, view, skb, out),
+            // What follows is not for softnet.
+            _ if view.is_own(src) || is_link_local(src.into()) => {
+                return Err((skb, DropReason::IpInvalidSource));
+            }
+            _ if is_link_local(dst.into()) => return Err((skb, DropReason::IpInvalidDest)),
             Kind::Broadcast => return Err((skb, DropReason::IpInvalidDest)),
             Kind::Blackhole => return Err((skb, DropReason::IpBlackhole)),
             Kind::NoRoute => {
@@ -373,8 +402,14 @@ impl SlowPath {
             return Err((skb, DropReason::PktTooBig));
         }
         skb.trim(ETH_LEN + usize::from(total));
+        if hop.dev == skb.head().dev {
+            self.redirect4(ctx, view, (hop.dev, &skb.data()[ETH_LEN..]), hop.gateway, out);
+        }
         if let Some(mut header) = Ipv4Header::new_mut(&mut skb.data_mut()[ETH_LEN..]) {
             header.decrease_ttl();
+        }
+        if has_options && let Some(addr) = iface.source_for(hop.gateway) {
+            self.record_options(view, &mut skb, addr);
         }
         self.output_cut(ctx, view, skb, hop, (iface.mtu, iface.mac), out)
     }
@@ -422,56 +457,6 @@ impl SlowPath {
             _ => ctx.free(skb, DropReason::IpNoRoute),
         }
     }
-
-    /// A packet to softnet, for a protocol or port that nobody serves.
-    fn unserved(
-        &mut self,
-        ctx: &mut SoftnetData,
-        view: View<'_>,
-        skb: Skb,
-        out: &mut Outbox,
-    ) -> (Skb, DropReason) {
-        let header = Ipv4Header::new(skb.data().get(ETH_LEN..).unwrap_or_default());
-        let said = header.map_or((0, Ipv4Addr::UNSPECIFIED), |h| (h.protocol(), h.dst().into()));
-        let (protocol, dst) = said;
-        if !is_unicast(dst.into()) || view.is_broadcast(dst) {
-            return (skb, DropReason::IpInvalidDest);
-        }
-        let error = match protocol {
-            protocol::TCP | protocol::UDP => IcmpError::PortUnreachable,
-            _ => IcmpError::ProtocolUnreachable,
-        };
-        self.error(ctx, view, &skb, error, out);
-        (skb, DropReason::IpNoProto)
-    }
-
-    /// Sends an ICMP error about `skb`, if there may be one and the rate limit allows it.
-    fn error(
-        &mut self,
-        ctx: &mut SoftnetData,
-        view: View<'_>,
-        skb: &Skb,
-        error: IcmpError,
-        out: &mut Outbox,
-    ) {
-        // What softnet itself sent concerns nobody else.
-        if skb.head().flags & Flags::ORIGINATED != 0 {
-            return;
-        }
-        let src = Ipv4Header::new(skb.data().get(ETH_LEN..).unwrap_or_default()).map(|h| h.src());
-        let Some(source) =
-            view.iface(skb.head().dev).and_then(|iface| iface.source_for(src.unwrap_or(0).into()))
-        else {
-            return;
-        };
-        let broadcast = |addr| view.is_broadcast(addr);
-        let limit = &mut self.limit;
-        let Some(message) = build_error(ctx, skb, error, source, broadcast, limit, view.now) else {
-            return;
-        };
-        ctx.originate();
-        self.output_own(ctx, view, message, out);
-    }
 }
 
 /// Puts the link header in front and hands the packet over for sending.
@@ -492,83 +477,6 @@ fn transmit(ctx: &mut SoftnetData, mut skb: Skb, dev: u16, from: MacAddr, to: Ma
 /// Whether `skb`, as it came in, is IPv6.
 fn is_ipv6(skb: &Skb) -> bool {
     skb.data().get(12..ETH_LEN) == Some(&Ipv6Addr::ETHERTYPE.to_be_bytes())
-}
-
-fn send_arp(
-    ctx: &mut SoftnetData,
-    view: View<'_>,
-    dev: u16,
-    target: Ipv4Addr,
-    unicast_to: Option<MacAddr>,
-    out: &mut Outbox,
-) {
-    let Some((iface, source)) = view.iface(dev).and_then(|i| Some((i, i.source_for(target)?))) else {
-        return;
-    };
-    ctx.originate();
-    let Some(mut skb) = ctx.alloc_skb() else {
-        return ctx.count_drops(dev, DropReason::NoFrame, 1);
-    };
-    let request = ArpPacket::request(iface.mac, source, target);
-    if request.write_frame(&mut skb, unicast_to.unwrap_or(BROADCAST)).is_none() {
-        return ctx.free_at(skb, dev, DropReason::PktTooSmall);
-    }
-    let head = skb.head_mut();
-    head.dev = dev;
-    head.flags = Flags::ORIGINATED;
-    out.send.push((dev, skb));
-}
-
-/// What a packet is that is not plain.
-enum Unusual {
-    /// To one host, maybe softnet.
-    Unicast,
-    /// A datagram to all on the link, or to a multicast group.
-    Group,
-}
-
-/// What the fast path did not check of an IPv4 packet that is not plain: a broadcast or multicast frame, or a header with
-/// options.
-fn check_unusual(skb: &Skb, broadcast: impl Fn(Ipv4Addr) -> bool) -> Result<Unusual, DropReason> {
-    let data = skb.data();
-    let packet = data.get(ETH_LEN..).ok_or(DropReason::PktTooSmall)?;
-    let lengths = validate(packet)?;
-    let header = Ipv4Header::new(packet).ok_or(DropReason::PktTooSmall)?;
-    if is_martian_source(header.src()) {
-        return Err(DropReason::IpInvalidSource);
-    }
-    let dst = header.dst();
-    let group_frame = data.first_chunk().is_some_and(is_group);
-    let acceptable = match group_frame {
-        // A unicast packet in a broadcast frame is not for us (RFC 1122 section 3.3.6), and only sockets are in groups.
-        true => {
-            let to_many = is_multicast(dst) || dst == u32::MAX || broadcast(dst.into());
-            to_many && header.protocol() == protocol::UDP
-        }
-        false => !is_martian_destination(dst) && !is_multicast(dst),
-    };
-    if !acceptable {
-        return Err(DropReason::IpInvalidDest);
-    }
-    if has_source_route(packet.get(20..lengths.header).unwrap_or_default())? {
-        return Err(DropReason::IpOptions);
-    }
-    Ok(if group_frame { Unusual::Group } else { Unusual::Unicast })
-}
-
-/// Whether options ask for source routing, which no router should do today (RFC 7126 sections 4.3 and 4.4).
-fn has_source_route(mut options: &[u8]) -> Result<bool, DropReason> {
-    loop {
-        match options {
-            [] | [0, ..] => return Ok(false),
-            [1, rest @ ..] => options = rest,
-            [131 | 137, ..] => return Ok(true),
-            [_, len, ..] if *len >= 2 => {
-                options = options.get(usize::from(*len)..).ok_or(DropReason::IpInHdr)?;
-            }
-            _ => return Err(DropReason::IpInHdr),
-        }
-    }
 }
 
 #[cfg(all(any(test, fuzzing), not(feature = "loom")))]

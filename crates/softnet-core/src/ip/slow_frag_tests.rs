@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::ip::fragment::{Addresses, Datagram};
+use crate::sock::key::addr_of;
 
 /// A frame of the client to `dst`, cut to fit `mtu`.
 fn cut(whole: &[u8], mtu: usize) -> Vec<Vec<u8>> {
@@ -68,7 +69,7 @@ fn an_echo_of_any_size_comes_back() {
     }
     assert_eq!((world.slow.held(), world.slow.fragments().reassembled()), (0, 5));
     // What is known of the way back counts.
-    assert!(world.slow.pmtu().update(world.now, CLIENT.into(), (1500, 1500), 1000).is_some());
+    assert!(world.slow.pmtu().update(world.now, addr_of(CLIENT.into()), (1500, 1500), 1000));
     let sent = world.input(0, &cut(&ping(2000), 1500));
     assert!(sent.len() == 3 && sent.iter().all(|(_, frame)| frame.len() <= ETH_LEN + 1000));
     assert_eq!(checksum::sum(&join(&sent).0), 0xffff);
@@ -78,6 +79,39 @@ fn an_echo_of_any_size_comes_back() {
     *fragments[1].last_mut().unwrap() ^= 1;
     assert!(world.input(0, &fragments).is_empty());
     assert_eq!((world.drops(DropReason::IcmpCsum), world.ctx.stats().dropped()), (3, dropped + 3));
+}
+
+/// The sum of nothing but zeros, in several fragments.
+#[test]
+fn an_echo_of_zeros_has_the_right_checksum() {
+    let mut world = World::acquainted();
+    let mut zeros = ping(3000);
+    zeros[ETH_LEN + 24..].fill(0);
+    zeros[ETH_LEN + 22..][..2].copy_from_slice(&[0xf7, 0xff]);
+    let (message, _) = join(&world.input(0, &cut(&zeros, 1500)));
+    assert_eq!((&message[..4], checksum::sum(&message)), (&[0, 0, 0xff, 0xff][..], 0xffff));
+    // One bit more, and it is 0 that is right for the sum of the rest.
+    (zeros[ETH_LEN + 1000], zeros[ETH_LEN + 1001]) = (0xff, 0xff);
+    let (message, _) = join(&world.input(0, &cut(&zeros, 1500)));
+    assert_eq!((&message[..4], checksum::sum(&message)), (&[0; 4][..], 0xffff));
+}
+
+/// TCP in fragments is summed as a whole.
+#[test]
+fn a_segment_in_fragments_is_told_of_if_it_is_sound() {
+    let mut world = World::acquainted();
+    let mut segment = vec![0x5a; 2000];
+    (segment[12], segment[13]) = (0x50, 2);
+    segment[16..18].fill(0);
+    let pseudo = checksum::pseudo_header_sum(CLIENT.into(), OWN[0].into(), protocol::TCP, 2000);
+    let check = !checksum::add(pseudo, checksum::sum(&segment));
+    segment[16..18].copy_from_slice(&check.to_be_bytes());
+    for damaged in [false, true] {
+        *segment.last_mut().unwrap() ^= u8::from(damaged);
+        let whole = ip(0, CLIENT, OWN[0], 64, protocol::TCP, &segment);
+        assert_eq!(world.input(0, &cut(&whole, 1500)).len(), usize::from(!damaged));
+    }
+    assert_eq!((world.drops(DropReason::IpNoProto), world.drops(DropReason::TcpCsum)), (2, 2));
 }
 
 #[test]
@@ -247,7 +281,7 @@ fn a_senders_datagram_is_cut_for_its_path() {
     // One packet as long as it fits; what is known of the path counts.
     assert_eq!(send(&mut world, SERVER, 580, true).unwrap().len(), 1);
     assert_eq!(send(&mut world, SERVER, 581, true), Err(DropReason::PktTooBig));
-    assert!(world.slow.pmtu().update(world.now, SERVER.into(), (600, 600), 560).is_some());
+    assert!(world.slow.pmtu().update(world.now, addr_of(SERVER.into()), (600, 600), 560));
     assert_eq!(send(&mut world, SERVER, 541, true), Err(DropReason::PktTooBig));
     assert_eq!(send(&mut world, SERVER, 541, false).unwrap().len(), 2);
     for nowhere in [Ipv4Addr::new(172, 16, 0, 1), Ipv4Addr::new(10, 66, 0, 1), OWN[0]] {

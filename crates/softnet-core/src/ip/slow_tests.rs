@@ -3,12 +3,19 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::ip::arp::Operation;
+use crate::ip::arp::{ArpPacket, BROADCAST, Operation};
 use crate::ip::checksum;
+use crate::ip::neigh::NeighState;
 use crate::skb::BATCH;
 
 #[path = "slow_frag_tests.rs"]
 mod frags;
+#[path = "slow_option_tests.rs"]
+mod options;
+#[path = "slow_router_tests.rs"]
+mod router;
+#[path = "slow_wire_tests.rs"]
+mod wire;
 
 use super::world::*;
 
@@ -185,8 +192,6 @@ fn packets_to_softnet_itself() {
     let mut world = World::acquainted();
     world.refused(udp(0, CLIENT, OWN[0], 1, 10), DropReason::IpNoProto, Some((3, 3, 0)));
     world.refused(udp(0, CLIENT, OWN[1], 64, 10), DropReason::IpNoProto, Some((3, 3, 0)));
-    let tcp = ip(0, CLIENT, OWN[0], 64, protocol::TCP, &[0; 20]);
-    world.refused(tcp, DropReason::IpNoProto, Some((3, 3, 0)));
     let sctp = ip(0, CLIENT, OWN[0], 64, 132, &[0; 20]);
     world.refused(sctp, DropReason::IpNoProto, Some((3, 2, 0)));
     world.refused(echo(OWN[0], 64, 0), DropReason::IcmpIgnored, None);
@@ -264,57 +269,6 @@ fn echo_is_answered_also_through_a_stale_neighbour() {
     let stats = world.ctx.stats();
     // Two echoes and an ARP request came here, and were answered.
     assert_eq!((stats.delivered.get(), stats.originated.get(), stats.dropped()), (3, 3, 0));
-}
-
-#[test]
-fn errors_are_rate_limited() {
-    let mut world = World::acquainted();
-    let dead = udp(0, CLIENT, SERVER, 1, 10);
-    let mut errors = 0;
-    for _ in 0..3 {
-        errors += world.input(0, &vec![dead.clone(); 20]).len();
-    }
-    assert_eq!((errors, world.slow.icmp_limited()), (50, 10));
-    world.pass(SECOND / 100);
-    assert_eq!(world.input(0, &vec![dead.clone(); 20]).len(), 10);
-    // Answers to echo are not errors.
-    assert_eq!(world.input(0, &vec![echo(OWN[0], 64, ECHO_REQUEST); 60]).len(), 60);
-    assert_eq!(world.slow.icmp_limited(), 20);
-}
-
-#[test]
-fn options_pass_but_for_source_routes() {
-    let mut world = World::acquainted();
-    // Record route, timestamp, router alert, no-operation, and whatever stands behind the end of the list.
-    let record_route = [7, 7, 4, 0, 0, 0, 0];
-    let harmless = [&record_route[..], &[68, 4, 5, 0], &[148, 4, 0, 0], &[1, 1, 1, 0], &[0, 131, 3, 4]];
-    for options in harmless {
-        let frame = with_options(SERVER, 9, options);
-        let sent = world.one(0, frame.clone());
-        assert_eq!(sent.len(), 1, "{options:?}");
-        assert_forwarded(&sent[0], &frame, 1, SERVER_MAC);
-    }
-    for (options, reason) in [
-        (&[131, 3, 4][..], DropReason::IpOptions),
-        (&[137, 3, 4], DropReason::IpOptions),
-        (&[1, 131, 7, 4, 1, 1, 1, 1], DropReason::IpOptions),
-        (&[7, 0, 4, 0], DropReason::IpInHdr),
-        (&[7, 9, 4, 0], DropReason::IpInHdr),
-        (&[1, 1, 1, 7], DropReason::IpInHdr),
-    ] {
-        world.refused(with_options(SERVER, 9, options), reason, None);
-        world.refused(with_options(OWN[0], 9, options), reason, None);
-    }
-    // Errors quote the options; echo is answered without them.
-    let frame = with_options(SERVER, 1, &record_route);
-    world.refused(frame, DropReason::IpTtl, Some((11, 0, 0)));
-    let mut question = echo(OWN[0], 9, ECHO_REQUEST);
-    question.splice(ETH_LEN + 20..ETH_LEN + 20, [1, 1, 1, 0]);
-    question[ETH_LEN] = 0x46;
-    question[ETH_LEN + 3] += 4;
-    let sent = world.one(0, mend(question.clone()));
-    assert_eq!((sent.len(), sent[0].1[ETH_LEN]), (1, 0x45));
-    assert_eq!(sent[0].1[ETH_LEN + 24..], question[ETH_LEN + 28..]);
 }
 
 #[test]

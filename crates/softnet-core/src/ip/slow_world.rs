@@ -7,8 +7,12 @@
 use std::sync::Arc;
 
 use super::*;
+use crate::fold::FoldKey;
 use crate::ip::adjacency::host_key;
+use crate::ip::arp::{ArpPacket, BROADCAST};
 use crate::ip::input::{Exceptions, Ingress, TxBatches, ip_input};
+use crate::ip::neigh::NeighState;
+use crate::ip::source::Sources;
 use crate::ip::{Fib, checksum};
 use crate::skb::{Batch, CacheSizes, HEADROOM, HeapMemory, Region};
 
@@ -24,6 +28,8 @@ pub(super) const SERVER_MAC: MacAddr = [2, 0, 0, 0, 1, 9];
 /// Leads to 10.9.0.0/16, on the server's link.
 pub(super) const GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 254);
 pub(super) const FAR: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 1);
+/// On the client's link: leads to 10.8.0.0/16.
+pub(super) const ROUTER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 254);
 /// On the server's link by a route of its own, outside the network of our address there.
 pub(super) const STRANGER: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 9);
 /// ICMP type.
@@ -50,11 +56,12 @@ impl World {
 
     pub(super) fn with_frames(frames: u32) -> Self {
         let memory = Box::new(HeapMemory::new(Region::bytes(frames, frames)));
-        let mut tables = Tables::empty();
+        let mut tables = Tables::new(FoldKey::new([1, 2]));
         let routes = [
             ("10.0.0.0/24", Adjacency::connected(0, MTUS[0])),
             ("10.1.0.0/24", Adjacency::connected(1, MTUS[1])),
             ("10.9.0.0/16", Adjacency::gateway(1, MTUS[1], GATEWAY)),
+            ("10.8.0.0/16", Adjacency::gateway(0, MTUS[0], ROUTER)),
             ("203.0.113.0/24", Adjacency::connected(1, MTUS[1])),
             ("10.66.0.0/16", Adjacency::special(Kind::Blackhole)),
             ("10.67.0.0/16", Adjacency::special(Kind::Unreachable)),
@@ -65,14 +72,21 @@ impl World {
             ("10.0.0.1/32", Adjacency::special(Kind::Local)),
             ("10.1.0.1/32", Adjacency::special(Kind::Local)),
         ];
-        tables.v4.next_hops.extend(routes.iter().map(|(_, hop)| *hop));
+        Arc::make_mut(&mut tables.v4).next_hops.extend(routes.iter().map(|(_, hop)| *hop));
         let fib: Vec<_> = routes.iter().zip(1..).map(|((p, _), i)| (p.parse().unwrap(), i)).collect();
-        tables.v4.fib = Arc::new(Fib::build(&fib).unwrap());
+        let routing = Arc::make_mut(&mut tables.v4);
+        routing.fib = Arc::new(Fib::build(&fib).unwrap());
+        routing.sources = Arc::new(Sources::new(OWN.to_vec()));
+        let ifaces: Vec<_> = (0..2).map(|dev| Some(iface(dev))).collect();
+        tables.ifaces = ifaces.clone().into();
+        let mut slow = SlowPath::new(NeighParams::default(), [1, 2]);
+        // The limit has tests of its own.
+        slow.configure(unlimited(), OptionPolicy::default());
         World {
             ctx: SoftnetData::new(Region::new(memory, frames, frames).unwrap(), CacheSizes::default()),
-            slow: SlowPath::new(NeighParams::default(), [1, 2]),
+            slow,
             tables,
-            ifaces: (0..2).map(|dev| Some(iface(dev))).collect(),
+            ifaces,
             now: 0,
             received: 0,
             sent: 0,
@@ -96,13 +110,17 @@ impl World {
                 Err(frame) => self.ctx.free_frame(frame),
             }
         }
-        let ingress = Ingress { dev, mac: MACS[usize::from(dev)], partial_csum: false };
+        let ingress =
+            Ingress { dev, mac: MACS[usize::from(dev)], partial_csum: false, rp_filter: self.rp_filter(dev) };
         ip_input(&mut self.ctx, &self.tables, &ingress, &mut batch, &mut tx, &mut exceptions);
         let mut out = Outbox::default();
         tx.flush(|dev, batch| out.send.extend(batch.drain().map(|skb| (dev, skb))));
         let view = View { now: self.now, tables: &self.tables, ifaces: &self.ifaces };
         for (skb, why) in exceptions.drain() {
             self.slow.handle(&mut self.ctx, view, skb, why, &mut out);
+        }
+        if let Some((dev, packet)) = exceptions.redirect.take() {
+            self.slow.redirect(&mut self.ctx, view, (dev, packet), &mut out);
         }
         // There are no sockets.
         for skb in exceptions.local.drain().chain(std::mem::take(&mut out.local)) {
@@ -165,7 +183,8 @@ impl World {
     pub(super) fn publish(&mut self, dev: u16, ip: IpAddr, mac: Option<MacAddr>) {
         let IpAddr::V4(ip) = ip else { panic!("{ip}") };
         let from = MACS[usize::from(dev)];
-        for hop in &mut self.tables.v4.next_hops {
+        let tables = Arc::make_mut(&mut self.tables.v4);
+        for hop in &mut tables.next_hops {
             if hop.dev == dev && hop.gateway == ip {
                 match mac {
                     Some(mac) => *hop = hop.resolved(from, mac),
@@ -175,9 +194,13 @@ impl World {
         }
         let hop = Adjacency::gateway(dev, MTUS[usize::from(dev)], ip);
         match mac {
-            Some(mac) => self.tables.v4.hosts.insert(host_key(dev, ip.into()), hop.resolved(from, mac)),
-            None => self.tables.v4.hosts.remove(&host_key(dev, ip.into())),
+            Some(mac) => tables.hosts.insert(host_key(dev, ip.into()), hop.resolved(from, mac)),
+            None => tables.hosts.remove(&host_key(dev, ip.into())),
         };
+    }
+
+    fn rp_filter(&self, dev: u16) -> RpFilter {
+        self.ifaces[usize::from(dev)].as_ref().map_or_else(Default::default, |iface| iface.rp_filter)
     }
 
     pub(super) fn held(&self) -> u64 {
@@ -219,6 +242,17 @@ impl World {
     }
 }
 
+pub(super) fn unlimited() -> IcmpParams {
+    let most = u32::MAX;
+    IcmpParams {
+        icmp_ratelimit: 0,
+        icmpv6_ratelimit: 0,
+        icmp_msgs_per_sec: most,
+        icmp_msgs_burst: most,
+        ..IcmpParams::default()
+    }
+}
+
 impl Drop for World {
     fn drop(&mut self) {
         self.slow.shutdown(&mut self.ctx);
@@ -233,7 +267,14 @@ impl Drop for World {
 
 pub(super) fn iface(dev: usize) -> Iface {
     let net = Prefix::containing(OWN[dev], 24).unwrap();
-    Iface { mac: MACS[dev], mtu: MTUS[dev], addresses: vec![(OWN[dev], net)], addresses6: vec![] }
+    Iface {
+        mac: MACS[dev],
+        mtu: MTUS[dev],
+        addresses: vec![(OWN[dev], net)],
+        addresses6: vec![],
+        send_redirects: true,
+        rp_filter: RpFilter::Off,
+    }
 }
 
 pub(super) fn eth(to: MacAddr, from: MacAddr, ethertype: u16) -> Vec<u8> {
@@ -335,12 +376,18 @@ pub(super) fn error((dev, frame): &(u16, Vec<u8>), original: &[u8]) -> (u8, u8, 
     let lengths = validate(packet).unwrap();
     assert_eq!((lengths.header, lengths.total), (20, packet.len()));
     let header = Ipv4Header::new(packet).unwrap();
-    assert_eq!((header.src(), header.dst()), (OWN[0].into(), CLIENT.into()));
+    // From the address that the packet was to, or else from that of the link that the error leaves
+    // by.
+    let dst = Ipv4Header::new(&original[ETH_LEN..]).unwrap().dst().into();
+    let own = if OWN.contains(&dst) { dst } else { OWN[0] };
+    assert_eq!((header.src(), header.dst()), (own.into(), CLIENT.into()));
     assert_eq!((header.protocol(), header.ttl()), (protocol::ICMP, 64));
     let message = &packet[20..];
     assert_eq!(checksum::sum(message), 0xffff);
     // Quoted as it came, and as much as 576 bytes have room for.
     let quoted = &original[ETH_LEN..];
     assert_eq!(message[8..], quoted[..quoted.len().min(576 - 28)]);
-    (message[0], message[1], u16::from_be_bytes([message[6], message[7]]))
+    let rest = u16::from_be_bytes([message[6], message[7]]);
+    // A pointer is where nothing else is.
+    (message[0], message[1], rest | u16::from(message[4]))
 }

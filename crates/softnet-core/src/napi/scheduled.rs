@@ -81,6 +81,49 @@ impl<Q> Scheduled<Q> {
         }
     }
 
+    /// As [`complete`](Self::complete), for an owner that may lose its CPU at any time, as an application's thread may:
+    /// `settle` is called before ownership is released, so that there is no moment at which a thread that does not go on
+    /// leaves the doorbell masked, the timer spent, and the instance to itself. It arms the timer with the time it is given,
+    /// if any, and unmasks the doorbell if it is told to; `false`: packets wait already. Then, and if the timer fired or
+    /// the doorbell rang in between, the caller still is the owner.
+    pub fn complete_settled(
+        mut self,
+        work: usize,
+        deliver: impl FnMut(&NapiInfo, &mut Batch),
+        settle: impl FnOnce(Option<NonZeroU64>, bool) -> bool,
+    ) -> Completion<Q> {
+        if self.0.cell().word() & state::NPSVC != 0 {
+            return Completion::Again(self);
+        }
+        let (info, body) = self.0.parts();
+        let gro_holds = body.gro.as_ref().is_some_and(|gro| gro.held() > 0);
+        let deferral = body.mitigation.complete(&info.mitigation, work, gro_holds);
+        self.flush_gro(deferral.timer.is_some(), deliver);
+        self.stats.completions.add(1);
+        let rearmed = self.rearm();
+        if !settle(deferral.timer, !deferral.masked) {
+            return Completion::Again(rearmed);
+        }
+        match rearmed.0.release(state::complete_settled) {
+            Ok(cell) => Completion::Released(Released { napi: Napi(cell), timer: None, unmask: false }),
+            Err(guard) => {
+                guard.cell().shared().stats.missed.add(1);
+                Completion::Again(Scheduled(guard))
+            }
+        }
+    }
+
+    /// Forgets that the timer fired while the instance was owned, for it is armed next.
+    pub(super) fn rearm(self) -> Self {
+        if self.0.cell().word() & state::FIRED == 0 {
+            return self;
+        }
+        match self.0.release(state::rearm) {
+            Err(guard) => Scheduled(guard),
+            Ok(_) => unreachable!("SCHED stays"),
+        }
+    }
+
     /// Ends a poll that received `work` packets: asks mitigation, lets GRO flush (into `deliver`, which must
     /// take all it is given), and releases ownership, all in the order of the kernel's `napi_complete_done`. Must be
     /// called for polls without work too.

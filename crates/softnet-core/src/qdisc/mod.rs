@@ -91,7 +91,8 @@ pub trait Qdisc: Send {
     /// least one if it may, so that nothing appended means: empty, or [`next_event`](Self::next_event).
     fn dequeue(&mut self, now: u64, quota: &mut Quota, out: &mut Batch, to_free: &mut ToFree);
 
-    /// When the next packet may leave, if that is after `now`. `None`: at once, or there is none.
+    /// When to dequeue again, if no packet may leave at `now`: when the next may, or a little later, so that several leave.
+    /// `None`: one may leave, or there is none.
     fn next_event(&self, now: u64) -> Option<u64>;
 
     /// Whether a packet may pass by, when nothing is queued.

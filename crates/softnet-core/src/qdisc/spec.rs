@@ -149,6 +149,25 @@ impl Spec {
         }))
     }
 
+    /// What it does that is hardly meant, if so: drop the longest frames of `dev`, whatever else there is.
+    pub fn warning(&self, dev: &DevParams) -> Option<String> {
+        let (kind, what, size) = match self {
+            Spec::Tbf(spec) => {
+                let (what, size) = spec.longest();
+                ("tbf", what, size)
+            }
+            Spec::Bfifo { limit: Some(limit) } => ("bfifo", "limit", *limit),
+            _ => return None,
+        };
+        let (frame, mtu) = (dev.frame(), dev.mtu);
+        (size < frame).then(|| {
+            format!(
+                "{kind}: {what} {size}b is less than the longest frame, {frame} bytes with an MTU of {mtu}: longer frames \
+                 than that are dropped"
+            )
+        })
+    }
+
     /// The same, with the limit that it gets before `dev` if none is given: what `tc` shows.
     pub fn resolved(&self, dev: &DevParams) -> Spec {
         match self {

@@ -3,7 +3,12 @@
 //! A bucket holds what may still be sent, fills at its rate and is capped at its depth. The packet at the head leaves
 //! if both hold enough for it; else everything waits, so that nothing shorter passes it. Tokens are counted in bytes
 //! times 10^9, of which a rate in bytes per second brings a whole number each nanosecond. So nothing is rounded: for
-//! all t, bytes sent are at most burst + rate·t, and a packet waits no nanosecond longer than that asks for.
+//! all t, bytes sent are at most burst + rate·t, and no token is lost while packets wait.
+//!
+//! A packet that is dequeued waits no nanosecond longer than that asks for. But a wake-up for each packet costs more than the
+//! packet: where several may leave within [`SLACK`], [`next_event`](Qdisc::next_event) asks for one for all of them, for as
+//! many as wait, and never so late that the bucket could be full. So the rate is kept exactly, and the last packet of a backlog
+//! leaves when it may.
 
 use std::sync::Arc;
 
@@ -13,6 +18,10 @@ use crate::skb::{Batch, DropReason, Skb, SkbList};
 
 /// Tokens that a byte costs; also ns in a second.
 const SECOND: u128 = 1_000_000_000;
+
+/// How much later than it may a packet may be asked to leave, in ns, so that others leave with it: little beside what it has
+/// waited in a queue in which others wait behind it.
+const SLACK: u128 = 100_000;
 
 /// Parameters of a `tbf`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,6 +68,13 @@ impl TbfSpec {
         mistake.map_or(Ok(()), |(_, what)| Err(SpecError::Tbf(what)))
     }
 
+    /// Bytes of the longest frame that can pass, and which parameter has it so.
+    pub(super) fn longest(&self) -> (&'static str, u32) {
+        let peak = self.peak.map(|peak| ("mtu", peak.mtu.0));
+        let all = [("burst", self.burst.0), ("limit", self.limit())].into_iter().chain(peak);
+        all.min_by_key(|(_, bytes)| *bytes).unwrap_or(("burst", self.burst.0))
+    }
+
     /// Bytes that may wait.
     fn limit(&self) -> u32 {
         match self.limit {
@@ -97,12 +113,21 @@ impl Bucket {
         self.depth.min(self.tokens + filled)
     }
 
-    /// ns from `now` until a packet of `len` bytes may leave. One that is longer than the bucket is deep waits for a
-    /// full one: it was queued before a change, and must not stop the queue for ever.
-    fn wait(&self, now: u64, len: usize) -> u64 {
-        let lacks = self.depth.min(len as u128 * SECOND).saturating_sub(self.tokens(now));
+    /// ns from `now` until `len` bytes may leave. A packet that is longer than the bucket is deep waits for a full one: it
+    /// was queued before a change, and must not stop the queue for ever.
+    fn wait(&self, now: u64, len: u64) -> u64 {
+        let lacks = self.depth.min(u128::from(len) * SECOND).saturating_sub(self.tokens(now));
         // Dividing 128 bits is not cheap, and mostly there is nothing to divide.
         if lacks == 0 { 0 } else { lacks.div_ceil(self.rate).try_into().unwrap_or(u64::MAX) }
+    }
+
+    /// How many bytes to let leave at once, if a packet of `len` does and `backlog` bytes wait, it included: as many packets of
+    /// that length as the rate brings within [`SLACK`], and no more of the bucket than leaves three quarters of the room that it
+    /// has beside one packet to whatever else is late.
+    fn run(&self, len: u64, backlog: u64) -> u64 {
+        let room = (self.depth / SECOND).saturating_sub(len.into()) / 4;
+        let more = (self.rate * SLACK / SECOND).min(room) / u128::from(len.max(1));
+        len.saturating_mul(1 + u64::try_from(more).unwrap_or(u64::MAX)).min(backlog).max(len)
     }
 
     /// Pays for a packet that may leave at `now`.
@@ -138,8 +163,8 @@ impl Tbf {
         })
     }
 
-    /// ns from `now` until the packet at the head, of `len` bytes, may leave.
-    fn wait(&self, now: u64, len: usize) -> u64 {
+    /// ns from `now` until `len` bytes may leave.
+    fn wait(&self, now: u64, len: u64) -> u64 {
         self.bucket.wait(now, len).max(self.peak.as_ref().map_or(0, |peak| peak.wait(now, len)))
     }
 }
@@ -160,7 +185,7 @@ impl Qdisc for Tbf {
             && out.room() > 0
             && let Some(len) = self.list.front_len()
         {
-            if self.wait(now, len) > 0 {
+            if self.wait(now, len as u64) > 0 {
                 self.stats.overlimit();
                 return;
             }
@@ -174,8 +199,13 @@ impl Qdisc for Tbf {
     }
 
     fn next_event(&self, now: u64) -> Option<u64> {
-        let wait = self.wait(now, self.list.front_len()?);
-        (wait > 0).then(|| now.saturating_add(wait))
+        let len = self.list.front_len()? as u64;
+        if self.wait(now, len) == 0 {
+            return None;
+        }
+        // A second bucket is about one packet deep: no more leave at once anyway.
+        let run = if self.peak.is_some() { len } else { self.bucket.run(len, self.stats.backlog()) };
+        Some(now.saturating_add(self.wait(now, run)))
     }
 
     fn can_bypass(&self) -> bool {

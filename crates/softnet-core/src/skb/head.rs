@@ -34,7 +34,10 @@ pub struct Head {
     /// While it waits for a socket: generation of the slot it was meant for, see [`sock`](crate::sock).
     pub sk_generation: u32,
     pub(super) _pad2: u32,
-    pub(super) reserved: [u64; 3],
+    /// Of a datagram of IPv6 that came in fragments: how its first one came, see
+    /// [`AsItCame`](crate::ip::reassembly::AsItCame); else 0.
+    pub frag: u64,
+    pub(super) reserved: [u64; 2],
     /// Control block of the layer that owns the packet now.
     pub cb: [u64; 8],
 }
@@ -86,6 +89,7 @@ impl RawHead {
         head._pad = [0; 3];
         head.sk_generation = 0;
         head._pad2 = 0;
-        head.reserved = [0; 3];
+        head.frag = 0;
+        head.reserved = [0; 2];
     }
 }

@@ -38,8 +38,9 @@ reasons! {
     UnhandledProto = "unhandled_proto", "an EtherType that softnet does not serve";
     IpInHdr = "ip_inhdr", "malformed IP header (version, header length, total length)";
     IpCsum = "ip_csum", "wrong IPv4 header checksum";
-    IpOptions = "ip_options", "IPv4 options that may not pass (source routing)";
+    IpOptions = "ip_options", "IPv4 options that may not pass (source routing; others by ip_options)";
     IpInvalidSource = "ip_invalid_source", "martian source address";
+    IpRpFilter = "ip_rpfilter", "packets to the source would not leave by the device it came by (rp_filter)";
     IpInvalidDest = "ip_invalid_dest", "martian, multicast or broadcast destination that is not forwarded";
     IpNoRoute = "ip_outnoroutes", "no route to the destination";
     IpBlackhole = "ip_blackhole", "the route says: discard";
@@ -76,7 +77,10 @@ reasons! {
     TcIngress = "tc_ingress", "an action dropped it where it came in, such as a redirect that loops";
     TcEgress = "tc_egress", "an action dropped it where it was to leave, such as a redirect that loops";
     UdpCsum = "udp_csum", "wrong UDP checksum";
+    TcpCsum = "tcp_csum", "wrong TCP checksum";
     ProtoMem = "proto_mem", "all sockets together held as much of packet memory as they may";
     SocketClose = "socket_close", "its socket was closed before anybody received it";
+    SnoopOverflow = "snoop_overflow", "a copy of what a neighbour said to all, which was not read in time";
+    RxTooLong = "rx_too_long", "longer than a frame when it came in: segments that were merged (GRO, LRO) or not cut yet (TSO)";
     CpuBacklog = "cpu_backlog", "the backlog of the RX queue that was to receive it was full";
 }

@@ -1,7 +1,7 @@
 //! `SO_REUSEPORT` groups: sockets with one key that share its packets.
 //!
 //! One member is in the chain of the key; whoever finds it chooses among all (the kernel's `reuseport_select_sock`): the
-//! member that asked for the NAPI instance that the packet came by, or else one by the flow's hash. Changed by the
+//! member that asked for the NAPI instance that the packet came by, or else one by a secret hash of the flow. Changed by the
 //! table's one writer only; read without a lock.
 //!
 //! Invariant: the first `len` places hold slots, each of which is or was a member; whoever chose one checks its key.

@@ -82,6 +82,12 @@ impl Datagram {
         &self.flow
     }
 
+    /// The device that it came by; `None` if it was sent here.
+    pub fn dev(&self) -> Option<u16> {
+        let head = self.first.head();
+        (head.flags & Flags::ORIGINATED == 0).then_some(head.dev)
+    }
+
     /// Index of its first skb.
     #[cfg(all(test, feature = "loom"))]
     pub(super) fn index(&self) -> u32 {

@@ -3,9 +3,11 @@
 //! Plain values; any thread may use them. Invariant: two keys that are equal have one hash, whatever family they are
 //! of.
 
+use std::hash::Hasher;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
 use super::scope::{scope_id, unscoped};
+use crate::fold::FoldKey;
 
 /// An address as sockets have it: 16 bytes in host order, IPv4 mapped (RFC 4291 section 2.5.5.2), a link-local one of
 /// IPv6 with its [scope](super::scope). 0 is the wildcard of both families.
@@ -79,6 +81,17 @@ impl Flow {
     #[inline(always)]
     pub(super) const fn ports(&self) -> u32 {
         (self.lport as u32) << 16 | self.rport as u32
+    }
+
+    /// A hash of all of it that only who has the key can tell: packets' flows are chosen by strangers.
+    #[inline]
+    pub(super) fn secret_hash(&self, key: &FoldKey) -> u32 {
+        let hash = key.hash(|hasher| {
+            hasher.write_u128(self.remote);
+            hasher.write_u128(self.local);
+            hasher.write_u64(self.ports().into());
+        });
+        (hash >> 32) as u32
     }
 
     /// A hash of all of it. Keys are chosen here and not by strangers, so that it need not withstand them; the seed

@@ -317,7 +317,7 @@ fn connected_under_a_poller() {
     let mut model = Model::new();
     let inbox = model.open();
     let (sockets, index) = (model.binder.sockets().clone(), inbox.slot().index());
-    let poller = thread::spawn(move || match sockets.lookup(&PEER, 0, || 0) {
+    let poller = thread::spawn(move || match sockets.lookup(&PEER, 0) {
         Found::Socket(hit) => assert_eq!(hit.slot, index),
         Found::None => panic!("it was there all the time"),
         Found::Contended => {}
@@ -334,7 +334,7 @@ fn disconnected_under_a_poller() {
     let inbox = model.open();
     let (sockets, index) = (model.binder.sockets().clone(), inbox.slot().index());
     model.binder.connect(index, PEER.local, PEER.remote, PEER.rport);
-    let poller = thread::spawn(move || match sockets.lookup(&PEER, 0, || 0) {
+    let poller = thread::spawn(move || match sockets.lookup(&PEER, 0) {
         Found::Socket(hit) => assert_eq!(hit.slot, index),
         Found::None => panic!("it was there all the time"),
         Found::Contended => {}

@@ -4,8 +4,8 @@
 
 use std::net::Ipv6Addr;
 
-use super::key::{Addr, is_v4, unmapped};
-use super::scope::{device, unscoped};
+use super::key::{Addr, is_v4, mapped, unmapped};
+use super::scope::{device, scoped, unscoped};
 pub use super::udp::UDP_LEN;
 use crate::ip::fragment::{Addresses, Datagram, MAX_PAYLOAD_V4, MAX_PAYLOAD_V6};
 use crate::ip::header::{Ipv4Header, MIN_LEN, protocol};
@@ -29,6 +29,15 @@ pub struct UdpHead {
     pub ttl: u8,
     /// Type of service, or traffic class.
     pub tos: u8,
+}
+
+/// Where `skb` goes, which a [`UdpHead`] was written into.
+pub fn destination(skb: &Skb) -> Option<Addr> {
+    let packet = skb.data().get(usize::from(skb.head().l3)..)?;
+    match packet.first()? >> 4 {
+        4 => Some(mapped(Ipv4Header::new(packet)?.dst())),
+        _ => Some(scoped(Ipv6Header::new(packet)?.dst().to_bits(), skb.head().dev)),
+    }
 }
 
 /// Source and destination, as they are on a wire.
@@ -66,7 +75,9 @@ impl UdpHead {
         most - UDP_LEN
     }
 
-    /// What every path carries in one piece: bytes from the IP header on.
+    /// What nearly every path carries in one piece, and of IPv6 every: bytes from the IP header on. An error about a longer one
+    /// may be believed.
+    #[inline(always)]
     pub fn least_mtu(&self) -> usize {
         usize::from(if is_v4(self.dst) { MIN_PMTU } else { IPV6_MIN_MTU })
     }

@@ -15,6 +15,8 @@ use std::sync::OnceLock;
 use super::group::{Group, MAX_GROUPS};
 use super::key::{ANY, Flow};
 use super::slot::{Slot, family};
+use crate::fold::FoldKey;
+use crate::siphash::SipKey;
 use crate::skb::Region;
 use crate::sync::{AtomicU32, Mutant, Ordering, fence, mutated};
 
@@ -94,14 +96,17 @@ pub struct Sockets {
     /// Sockets of each [`Kind`].
     kinds: [AtomicU32; 3],
     seed: u64,
+    /// By what a flow's member of a reuseport group is chosen.
+    choice: FoldKey,
     max: u32,
 }
 
 impl Sockets {
-    /// An empty table for up to `max` sockets. `seed` varies the hash.
+    /// An empty table for up to `max` sockets. `seed` varies the hashes.
     pub(super) fn new(max: u32, seed: u64) -> Self {
         let max = max.clamp(1, MAX_SOCKETS);
         let buckets = max.next_power_of_two();
+        let choice = SipKey::new([seed, 0]);
         Sockets {
             chunks: (0..(max as usize).div_ceil(CHUNK)).map(|_| OnceLock::new()).collect(),
             buckets: (0..buckets).map(|_| AtomicU32::new(NIL)).collect(),
@@ -109,6 +114,7 @@ impl Sockets {
             version: AtomicU32::new(0),
             kinds: [const { 0 }; 3].map(AtomicU32::new),
             seed,
+            choice: FoldKey::new([choice.hash(&[0]), choice.hash(&[1])]),
             max,
         }
     }
@@ -171,17 +177,16 @@ impl Sockets {
         }
     }
 
-    /// The socket that a packet of `flow` is for, which came by NAPI instance `napi_id` (0: by none). `hash` is asked for
-    /// the flow's hash if several sockets share the flow.
+    /// The socket that a packet of `flow` is for, which came by NAPI instance `napi_id` (0: by none).
     #[inline]
-    pub fn lookup(&self, flow: &Flow, napi_id: u32, mut hash: impl FnMut() -> u32) -> Found {
+    pub fn lookup(&self, flow: &Flow, napi_id: u32) -> Found {
         let v4 = family(flow);
         for _ in 0..TRIES {
             // Acquire: what a writer did before an even version is seen.
             let version = self.version.load(Ordering::Acquire);
             for kind in Kind::ALL {
                 if self.has(kind)
-                    && let Some(hit) = self.find(&kind.key(flow), v4, napi_id, &mut hash)
+                    && let Some(hit) = self.find(&kind.key(flow), v4, (flow, napi_id))
                 {
                     return Found::Socket(hit);
                 }
@@ -197,11 +202,11 @@ impl Sockets {
 
     /// The socket with exactly this key.
     pub fn find_exact(&self, key: &Flow) -> Option<Hit> {
-        self.find(key, family(key), 0, &mut || 0)
+        self.find(key, family(key), (key, 0))
     }
 
     #[inline(always)]
-    fn find(&self, key: &Flow, v4: bool, napi_id: u32, hash: &mut impl FnMut() -> u32) -> Option<Hit> {
+    fn find(&self, key: &Flow, v4: bool, packet: (&Flow, u32)) -> Option<Hit> {
         let mut at = self.bucket(key).load(Ordering::Acquire);
         for _ in 0..MAX_STEPS {
             let slot = self.slot(at)?;
@@ -212,7 +217,7 @@ impl Sockets {
                 let hit = Hit { slot: at, generation };
                 return match slot.how().group() {
                     None => Some(hit),
-                    Some(group) => Some(self.select(group, key, v4, napi_id, hash).unwrap_or(hit)),
+                    Some(group) => Some(self.select(group, key, v4, packet).unwrap_or(hit)),
                 };
             }
             at = slot.next.load(Ordering::Acquire);
@@ -220,16 +225,12 @@ impl Sockets {
         None
     }
 
-    /// The member of a group that is to have a packet; `None` if it left a moment ago.
+    /// The member of a group that is to have a packet of `flow`; `None` if it left a moment ago. By a hash that the stack has
+    /// for itself, as the kernel's `udp_ehashfn` is: by that of RSS, whose key everybody knows, a sender could have all its
+    /// flows served by one.
     #[inline(never)]
-    fn select(
-        &self,
-        group: u32,
-        key: &Flow,
-        v4: bool,
-        napi_id: u32,
-        hash: &mut impl FnMut() -> u32,
-    ) -> Option<Hit> {
+    fn select(&self, group: u32, key: &Flow, v4: bool, (flow, napi_id): (&Flow, u32)) -> Option<Hit> {
+        let hash = || flow.secret_hash(&self.choice);
         let index = self.groups.get(group as usize)?.get()?.select(napi_id, hash)?;
         let slot = self.slot(index)?;
         let generation = slot.stable()?;

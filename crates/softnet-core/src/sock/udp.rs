@@ -14,7 +14,6 @@ use crate::ip::checksum;
 use crate::ip::header::{Ipv4Header, MIN_LEN, protocol};
 use crate::ip::v6::header::{LEN as IPV6_LEN, receive};
 use crate::skb::{BATCH, Batch, DropReason, Flags, Skb};
-use crate::steer::skb_get_hash;
 
 /// Bytes of a UDP header.
 pub const UDP_LEN: usize = 8;
@@ -174,9 +173,9 @@ pub fn udp_input(ctx: &mut SoftnetData, to: &mut Arrivals<'_>, local: &mut Batch
     let mut run = Batch::new();
     let mut whose: Option<Hit> = None;
     let mut packets = local.drain().zip(verdicts);
-    while let Some((mut first, verdict)) = packets.next() {
+    while let Some((first, verdict)) = packets.next() {
         let more = first.head().flags & Flags::MORE != 0;
-        let found = verdict.map(|flow| sockets.lookup(&flow, to.napi_id, || skb_get_hash(&mut first)));
+        let found = verdict.map(|flow| sockets.lookup(&flow, to.napi_id));
         let why = match found {
             Ok(Found::Socket(hit)) => {
                 if whose != Some(hit) {

@@ -102,6 +102,11 @@ impl<T: Send> Mailbox<T> {
             PushError::Closed(shared.take(slot).expect("put there a moment ago"))
         })
     }
+
+    /// Whether anything is pending that the receiver has not begun to take.
+    pub(super) fn has_pending(&self) -> bool {
+        self.0.handover.has_pending()
+    }
 }
 
 impl<T: Send> Receiver<T> {

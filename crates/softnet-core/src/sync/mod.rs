@@ -5,6 +5,7 @@
 //!   `loom`. (`Arc` counts references and nothing else, so `std`'s will do where no model looks at it.)
 //! * [`Handover`]: owner word and pending list in one, by which every hand-over between threads is done.
 //!   [`mailbox`] is its use for values of any type, one permanent owner.
+//! * [`Left`]: what threads that must not wait for a lock leave to its holder.
 //! * [`Owned`]: a word with an ownership bit, and the state that only the bit's holder may touch.
 //! * [`ReadyQueue`]: what several threads take from, each of which sleeps when it finds nothing.
 //! * [`Sleeper`]: how one thread goes to sleep without missing the wake-up of many others.
@@ -26,6 +27,7 @@ pub use loom::sync::{
 
 mod cell;
 mod handover;
+mod left;
 mod mailbox;
 #[cfg(all(test, feature = "loom"))]
 mod models;
@@ -36,6 +38,7 @@ mod sleep;
 
 pub use cell::UnsafeCell;
 pub use handover::{Drain, Entered, Handover, LinkTable, Links, NIL, Owner, Refused};
+pub use left::{Left, left};
 pub use mailbox::{Mailbox, PushError, Received, Receiver, mailbox};
 pub(crate) use mutant::{Mutant, model_failed, mutated, weakened};
 #[cfg(all(test, feature = "loom"))]

@@ -8,8 +8,8 @@ use loom::sync::Notify;
 use loom::thread;
 
 use super::{
-    AtomicU32, Entered, Handover, LinkTable, Mutant, Ordering, Owner, ReadyQueue, Refused, Sleeper,
-    UnsafeCell, check, mailbox, must_fail, mutated,
+    AtomicBool, AtomicU32, Entered, Handover, LinkTable, Mutant, Ordering, Owner, ReadyQueue, Receiver,
+    Refused, Sleeper, UnsafeCell, check, left, mailbox, must_fail, mutated,
 };
 
 /// What one owner after the other writes, without any lock but ownership.
@@ -291,5 +291,79 @@ fn nobody_sleeps_while_something_is_ready() {
     check(3, exchange);
     for m in [Mutant::IdleCountedLate, Mutant::IdleLookedTooEarly] {
         must_fail(m, 3, exchange);
+    }
+}
+
+/// A lock with values that are left to its holder. The lock itself orders no more than a lock must.
+struct Locked {
+    held: AtomicBool,
+    left: super::Left<u32>,
+    body: UnsafeCell<(Receiver<u32>, u32)>,
+}
+
+// SAFETY: loom stops the model at the first access that nothing orders.
+#[allow(unsafe_code)]
+unsafe impl Sync for Locked {}
+
+impl Locked {
+    fn try_lock(&self) -> bool {
+        self.held.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_ok()
+    }
+
+    /// Under the lock: does what was left, and lets go; again for what was left meanwhile.
+    #[allow(unsafe_code)]
+    fn hold(&self, own: u32) {
+        let mut own = own;
+        loop {
+            self.body.with_mut(|body| {
+                // SAFETY: as above.
+                let (receiver, done) = unsafe { &mut *body };
+                *done += own + receiver.drain().sum::<u32>();
+            });
+            own = 0;
+            self.held.store(false, Ordering::Release);
+            if mutated(Mutant::LeftNotSeen) || !self.left.any() || !self.try_lock() {
+                return;
+            }
+        }
+    }
+
+    /// A thread that must not wait.
+    fn leave_or_hold(&self, value: u32) {
+        if self.try_lock() {
+            return self.hold(value);
+        }
+        self.left.leave(value).expect("there is room");
+        self.left.left();
+        if self.try_lock() {
+            self.hold(0);
+        }
+    }
+}
+
+/// A holder, and two threads that find the lock held or not: everything is done when all have gone.
+fn leave() {
+    let (sender, receiver) = left(2);
+    let body = UnsafeCell::new((receiver, 0));
+    let locked = Arc::new(Locked { held: AtomicBool::new(true), left: sender, body });
+    let spawn = |value: u32| {
+        let locked = locked.clone();
+        thread::spawn(move || locked.leave_or_hold(value))
+    };
+    let threads = [spawn(1), spawn(2)];
+    locked.hold(4);
+    threads.into_iter().for_each(|t| t.join().unwrap());
+    assert!(locked.try_lock(), "held by nobody");
+    #[allow(unsafe_code)]
+    // SAFETY: as above.
+    let done = locked.body.with_mut(|body| unsafe { (*body).1 });
+    assert_eq!(done, 7, "left, and nobody saw to it");
+}
+
+#[test]
+fn what_is_left_to_a_holder_is_done() {
+    check(2, leave);
+    for m in [Mutant::LeftNoFence, Mutant::LetGoNoFence, Mutant::LeftNotSeen] {
+        must_fail(m, 2, leave);
     }
 }

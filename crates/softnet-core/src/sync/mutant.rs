@@ -41,6 +41,11 @@ pub(crate) enum Mutant {
     ArmedTooEarly,
     /// A timer that fires trusts a look at who owns the instance.
     WatchdogOnlyLooks,
+    /// A poller that stops leaves the timer to what follows. The timer is the runtime's, so the fault is in the models.
+    #[cfg(all(test, feature = "loom"))]
+    StopNotArmed,
+    /// A release after the timer was armed does not see that it has fired since.
+    FiredNotSeen,
     /// The owner leaves without looking whether something is pending.
     LeaveBlind,
     /// The owner leaves without ordering what was done under ownership.
@@ -71,6 +76,13 @@ pub(crate) enum Mutant {
     /// caller's, so the fault is in the models.
     #[cfg(all(test, feature = "loom"))]
     NoSecondLook,
+    /// A thread that left something to a lock's holder tries the lock without a fence.
+    LeftNoFence,
+    /// A holder that let go of its lock looks for what was left without a fence.
+    LetGoNoFence,
+    /// A holder that let go of its lock does not look for what was left. Fault of the models.
+    #[cfg(all(test, feature = "loom"))]
+    LeftNotSeen,
     /// Waking has no fence.
     WakeNoFence,
     /// A thread that is about to block on a socket announces that without a fence.
@@ -97,6 +109,10 @@ pub(crate) enum Mutant {
     GenerationNotChecked,
     /// A look-up that found nothing does not look whether the table was changed meanwhile.
     VersionNotChecked,
+    /// Senders are told that a path takes less without ordering before where it is.
+    PathRelaxed,
+    /// Senders are told that a path takes less before it is in the set.
+    PathLate,
     /// A thread that found the ready queue empty is counted as idle in a second critical section.
     IdleCountedLate,
     /// Whether somebody is idle is looked at before the element is in the ready queue.

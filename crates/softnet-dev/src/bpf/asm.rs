@@ -93,9 +93,16 @@ impl From<i32> for Operand {
 pub mod helper {
     /// `void *bpf_map_lookup_elem(map, &key)`: null where there is none.
     pub const MAP_LOOKUP_ELEM: i32 = 1;
+    /// `long bpf_map_update_elem(map, &key, &value, flags)`: 0 if the entry is there now.
+    pub const MAP_UPDATE_ELEM: i32 = 2;
+    /// `long bpf_map_delete_elem(map, &key)`: 0 if the entry was there.
+    pub const MAP_DELETE_ELEM: i32 = 3;
     /// `long bpf_redirect_map(map, key, flags)`: an XDP action; the low bits of `flags` are the action where the map
     /// has no entry.
     pub const REDIRECT_MAP: i32 = 51;
+    /// `long bpf_xdp_adjust_head(ctx, delta)`: moves the packet's beginning; 0 if that can be. What was known of the packet's
+    /// bounds is void.
+    pub const XDP_ADJUST_HEAD: i32 = 44;
 }
 
 /// A place in the program, to jump to.

@@ -18,6 +18,7 @@ const LINK_UPDATE: u32 = 29;
 const MAP_TYPE_HASH: u32 = 1;
 const MAP_TYPE_ARRAY: u32 = 2;
 const MAP_TYPE_PERCPU_ARRAY: u32 = 6;
+const MAP_TYPE_LRU_HASH: u32 = 9;
 const MAP_TYPE_XSKMAP: u32 = 17;
 const PROG_TYPE_XDP: u32 = 6;
 const ATTACH_TYPE_XDP: u32 = 37;
@@ -220,21 +221,27 @@ impl AsFd for Map {
     }
 }
 
-/// A set of 16-byte keys. A program looks a key up by [`helper::MAP_LOOKUP_ELEM`](super::helper::MAP_LOOKUP_ELEM),
+/// A set of keys of `N` bytes. A program looks a key up by [`helper::MAP_LOOKUP_ELEM`](super::helper::MAP_LOOKUP_ELEM),
 /// which says null if it is not in.
 #[derive(Debug)]
-pub struct Set {
+pub struct Set<const N: usize = 16> {
     fd: OwnedFd,
 }
 
-impl Set {
+impl<const N: usize> Set<N> {
     /// An empty set for up to `entries` keys.
     pub fn new(name: &str, entries: u32) -> SysResult<Self> {
         // A value has to have a size.
-        Ok(Set { fd: create((MAP_TYPE_HASH, F_NO_PREALLOC), name, (16, 1), entries)? })
+        Ok(Set { fd: create((MAP_TYPE_HASH, F_NO_PREALLOC), name, (N as u32, 1), entries)? })
     }
 
-    fn element(&self, command: u32, key: &[u8; 16], value: *const u8) -> io::Result<()> {
+    /// An empty set for about `entries` keys, in which a new one takes the place of one that was used longest ago. For
+    /// programs that put keys in by themselves.
+    pub fn lru(name: &str, entries: u32) -> SysResult<Self> {
+        Ok(Set { fd: create((MAP_TYPE_LRU_HASH, 0), name, (N as u32, 1), entries)? })
+    }
+
+    fn element(&self, command: u32, key: &[u8; N], value: *const u8) -> io::Result<()> {
         let mut attr = MapElemAttr {
             map_fd: self.fd.as_raw_fd() as u32,
             _pad: 0,
@@ -249,7 +256,7 @@ impl Set {
     ///
     /// # Errors
     /// E2BIG if the set is full.
-    pub fn insert(&self, key: &[u8; 16]) -> SysResult<()> {
+    pub fn insert(&self, key: &[u8; N]) -> SysResult<()> {
         self.element(MAP_UPDATE_ELEM, key, &1).map_err(|error| SysError::new("add to a BPF set", error))
     }
 
@@ -257,13 +264,13 @@ impl Set {
     ///
     /// # Errors
     /// ENOENT if it was not in.
-    pub fn remove(&self, key: &[u8; 16]) -> SysResult<()> {
+    pub fn remove(&self, key: &[u8; N]) -> SysResult<()> {
         self.element(MAP_DELETE_ELEM, key, std::ptr::null())
             .map_err(|error| SysError::new("take from a BPF set", error))
     }
 }
 
-impl AsFd for Set {
+impl<const N: usize> AsFd for Set<N> {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }

@@ -215,8 +215,10 @@ impl Netlink {
     }
 
     /// Makes a bridge, up, and `port` a port of it.
-    #[cfg(test)]
-    pub(crate) fn add_bridge(&mut self, name: &str, port: &str) -> SysResult<()> {
+    ///
+    /// # Errors
+    /// EEXIST if the name is taken; ENODEV if there is no such port.
+    pub fn add_bridge(&mut self, name: &str, port: &str) -> SysResult<()> {
         let mut bridge = named(name);
         let kind = LinkInfo::Kind(netlink_packet_route::link::InfoKind::Bridge);
         bridge.attributes.push(LinkAttribute::LinkInfo(vec![kind]));

@@ -1,7 +1,7 @@
 //! Addresses, routes and neighbours.
 
 use std::collections::BTreeSet;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE};
 use netlink_packet_route::address::{AddressAttribute, AddressHeaderFlags, AddressMessage};
@@ -66,17 +66,35 @@ impl Netlink {
     /// EEXIST if the route is there; ENETUNREACH if `via` is not on a connected network.
     pub fn add_route<A: Into<IpAddr>>(&mut self, dst: A, len: u8, via: A) -> SysResult<()> {
         let (dst, via) = (dst.into(), via.into());
-        let mut message = RouteMessage::default();
-        message.header.address_family = family(dst);
-        message.header.destination_prefix_length = len;
-        message.header.table = RouteHeader::RT_TABLE_MAIN;
-        message.header.protocol = RouteProtocol::Static;
-        message.header.scope = RouteScope::Universe;
-        message.header.kind = RouteType::Unicast;
-        message.attributes.push(RouteAttribute::Destination(dst.into()));
+        let mut message = route(dst, len, RouteType::Unicast);
         message.attributes.push(RouteAttribute::Gateway(via.into()));
         let request = RouteNetlinkMessage::NewRoute(message);
         self.change(request, NLM_F_CREATE | NLM_F_EXCL, &format!("add route {dst}/{len} via {via}"))
+    }
+
+    /// The same for a gateway on the link of the interface called `name`, as one must be with a link-local address.
+    ///
+    /// # Errors
+    /// EEXIST if the route is there; ENODEV if there is no such interface.
+    pub fn add_route_on<A: Into<IpAddr>>(&mut self, name: &str, dst: A, len: u8, via: A) -> SysResult<()> {
+        let (dst, via) = (dst.into(), via.into());
+        let mut message = route(dst, len, RouteType::Unicast);
+        message.attributes.push(RouteAttribute::Gateway(via.into()));
+        message.attributes.push(RouteAttribute::Oif(self.existing_link(name)?.index));
+        let request = RouteNetlinkMessage::NewRoute(message);
+        let what = format!("add route {dst}/{len} via {via} on {name}");
+        self.change(request, NLM_F_CREATE | NLM_F_EXCL, &what)
+    }
+
+    /// Adds a route that discards what is for `dst` with a prefix of `len` bits: with an ICMP error, or in silence.
+    ///
+    /// # Errors
+    /// EEXIST if the route is there.
+    pub fn add_reject_route(&mut self, dst: impl Into<IpAddr>, len: u8, with_error: bool) -> SysResult<()> {
+        let dst = dst.into();
+        let kind = if with_error { RouteType::Unreachable } else { RouteType::BlackHole };
+        let request = RouteNetlinkMessage::NewRoute(route(dst, len, kind));
+        self.change(request, NLM_F_CREATE | NLM_F_EXCL, &format!("add {kind:?} route {dst}/{len}"))
     }
 
     /// Indices of the interfaces that IPv4 and IPv6 default routes, of whatever table, go out by: those whose loss cuts the
@@ -93,12 +111,16 @@ impl Netlink {
     }
 
     /// Adds (or replaces) a permanent neighbour: `ip` has `mac`, on the interface called `name`.
-    pub fn add_neighbour(&mut self, name: &str, ip: Ipv4Addr, mac: [u8; 6]) -> SysResult<()> {
+    pub fn add_neighbour(&mut self, name: &str, ip: impl Into<IpAddr>, mac: [u8; 6]) -> SysResult<()> {
+        let ip = ip.into();
         let mut message = NeighbourMessage::default();
-        message.header.family = AddressFamily::Inet;
+        message.header.family = family(ip);
         message.header.ifindex = self.existing_link(name)?.index;
         message.header.state = NeighbourState::Permanent;
-        message.attributes.push(NeighbourAttribute::Destination(NeighbourAddress::Inet(ip)));
+        message.attributes.push(NeighbourAttribute::Destination(match ip {
+            IpAddr::V4(ip) => NeighbourAddress::Inet(ip),
+            IpAddr::V6(ip) => NeighbourAddress::Inet6(ip),
+        }));
         message.attributes.push(NeighbourAttribute::LinkLayerAddress(mac.to_vec()));
         let request = RouteNetlinkMessage::NewNeighbour(message);
         self.change(request, NLM_F_CREATE | NLM_F_REPLACE, &format!("add neighbour {ip} on {name}"))
@@ -115,6 +137,19 @@ pub(super) fn local_address(attributes: &[u8]) -> Option<IpAddr> {
 
 fn family(ip: IpAddr) -> AddressFamily {
     if ip.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 }
+}
+
+/// A route of the main table, without where it leads.
+fn route(dst: IpAddr, len: u8, kind: RouteType) -> RouteMessage {
+    let mut message = RouteMessage::default();
+    message.header.address_family = family(dst);
+    message.header.destination_prefix_length = len;
+    message.header.table = RouteHeader::RT_TABLE_MAIN;
+    message.header.protocol = RouteProtocol::Static;
+    message.header.scope = RouteScope::Universe;
+    message.header.kind = kind;
+    message.attributes.push(RouteAttribute::Destination(dst.into()));
+    message
 }
 
 /// Where a route goes out, if it is a default route.

@@ -7,7 +7,7 @@
 //! share of time it slept says how far it is from its own limit.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::thread::JoinHandle;
@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use rustix::thread::{CpuSet, gettid, sched_setaffinity};
 use softnet_core::softnet_data::Counter;
 
+use super::packet;
 use super::sender::Sender;
 use crate::netlink::Netlink;
 use crate::netns::NetNs;
@@ -208,52 +209,11 @@ fn thread_cpu_time(clock: libc::clockid_t) -> Duration {
 
 /// A packet socket that sends by interface `index`, receives nothing, and bypasses the qdisc.
 fn packet_socket(index: u32) -> io::Result<OwnedFd> {
-    // SAFETY: plain numbers; returns a descriptor or -1. Protocol 0: no frame is received.
-    let fd = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
-    if fd < 0 {
-        return Err(SysError::last("open a packet socket").needs("CAP_NET_RAW").into());
-    }
-    // SAFETY: the kernel just made this descriptor for us.
-    let socket = unsafe { OwnedFd::from_raw_fd(fd) };
-    set_option(socket.as_fd(), libc::SOL_PACKET, libc::PACKET_QDISC_BYPASS, 1)
+    let socket = packet::socket(0)?;
+    packet::set_option(socket.as_fd(), libc::SOL_PACKET, libc::PACKET_QDISC_BYPASS, 1)
         .map_err(|error| SysError::new("bypass the qdisc of a packet socket", error))?;
     // Frames in flight are bounded by the receiver's ring, not by this.
-    set_option(socket.as_fd(), libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, 16 << 20)
-        .or_else(|_| set_option(socket.as_fd(), libc::SOL_SOCKET, libc::SO_SNDBUF, 16 << 20))
-        .map_err(|error| SysError::new("size the buffer of a packet socket", error))?;
-    let address = link_address(index);
-    // SAFETY: a live address of the stated length.
-    let bound = unsafe {
-        libc::bind(
-            socket.as_raw_fd(),
-            (&raw const address).cast(),
-            size_of::<libc::sockaddr_ll>() as libc::socklen_t,
-        )
-    };
-    if bound < 0 {
-        return Err(SysError::last(format!("bind a packet socket to interface {index}")).into());
-    }
+    packet::force_buffer(&socket, libc::SO_SNDBUFFORCE, libc::SO_SNDBUF)?;
+    packet::bind(&socket, index, 0)?;
     Ok(socket)
-}
-
-pub(super) fn set_option(socket: BorrowedFd<'_>, level: i32, option: i32, value: i32) -> io::Result<()> {
-    // SAFETY: a live value of the stated length.
-    let result = unsafe {
-        libc::setsockopt(
-            socket.as_raw_fd(),
-            level,
-            option,
-            (&raw const value).cast(),
-            size_of::<i32>() as libc::socklen_t,
-        )
-    };
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
-}
-
-fn link_address(index: u32) -> libc::sockaddr_ll {
-    // SAFETY: plain numbers, for which zero is a value.
-    let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
-    address.sll_family = libc::AF_PACKET as u16;
-    address.sll_ifindex = index as i32;
-    address
 }

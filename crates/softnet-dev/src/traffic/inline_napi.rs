@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use rustix::net::RecvFlags;
 
 use super::datagrams::incoming_napi_id;
-use super::generator::set_option;
+use super::packet::set_option;
 use super::{Generator, GeneratorConfig, UdpFrame};
 use crate::netlink::{NapiKnobs, NetdevFamily};
 use crate::netns::NetNs;

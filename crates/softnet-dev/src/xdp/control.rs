@@ -26,13 +26,13 @@ struct Channels {
 }
 
 /// A way to ask about one interface of the namespace it was made in. Any thread may use it.
-pub(super) struct Control {
+pub(crate) struct Control {
     socket: OwnedFd,
     ifindex: u32,
 }
 
 impl Control {
-    pub(super) fn new(ifindex: u32) -> SysResult<Self> {
+    pub(crate) fn new(ifindex: u32) -> SysResult<Self> {
         let socket = socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)
             .map_err(|errno| SysError::new("open a socket to ask about interfaces", errno.into()))?;
         Ok(Control { socket, ifindex })
@@ -76,6 +76,13 @@ impl Control {
         let flags = i32::from(unsafe { request.ifr_ifru.ifru_flags });
         let running = libc::IFF_UP | libc::IFF_RUNNING;
         if flags & running == running { LinkState::Up } else { LinkState::Down }
+    }
+
+    /// An ethtool request: `words` begin with the command, and are as long as that says they are.
+    pub(crate) fn ethtool(&self, words: &mut [u32]) -> io::Result<()> {
+        let mut request = self.request()?;
+        request.ifr_ifru.ifru_data = words.as_mut_ptr().cast();
+        self.ioctl(libc::SIOCETHTOOL as _, &mut request)
     }
 
     /// How many (RX, TX) queues are in use (`ethtool -l`); `None` if the driver does not tell.

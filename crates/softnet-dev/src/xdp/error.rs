@@ -21,6 +21,16 @@ pub enum XdpError {
         /// The interface.
         name: String,
     },
+    /// To take an address of the kernel's would take from it whatever is reached there.
+    #[error(
+        "the kernel has {address} on {name}, too: taking it would cut off what runs there, SSH for one; give softnet another, or say `shared = true` in its [[device]], which leaves the kernel all but the UDP ports that softnet has open, or use `softnet run --force`, which leaves it nothing"
+    )]
+    KernelAddress {
+        /// The interface.
+        name: String,
+        /// The address.
+        address: std::net::IpAddr,
+    },
     /// Packets of this interface do not fit into a frame.
     #[error(
         "{name} has an MTU of {mtu}; AF_XDP packets here have room for {max}: `ip link set {name} mtu {max}`"

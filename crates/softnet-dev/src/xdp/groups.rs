@@ -1,5 +1,5 @@
-//! The multicast groups of a device: those in which others look for softnet's IPv6 addresses (RFC 4861 section 7.2.1), and
-//! those that softnet's sockets have joined.
+//! The multicast groups of a device: those in which others look for softnet's IPv6 addresses (RFC 4861 section 7.2.1), those
+//! of all routers, and those that softnet's sockets have joined.
 //!
 //! The program takes their frames, but only those that get as far: interfaces filter by MAC address, and switches by
 //! what listeners report. So sockets of the kernel's join the groups, for as long as softnet is in them: the kernel
@@ -17,17 +17,18 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::net::sockopt::{set_ip_add_membership_with_ifindex, set_ipv6_add_membership};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
-use softnet_core::ip::v6::addr::solicited_node;
+use softnet_core::ip::v6::addr::{ALL_ROUTERS, solicited_node};
 
 use super::attach::Attachment;
 use super::claim::group_key;
 use crate::netns::NetNs;
 use crate::sys_error::{SysError, SysResult};
 
-/// Joins the groups of `addresses` on the interface with index `ifindex`, in the calling thread's network namespace, until what
+/// Joins the groups of `addresses`, and of all routers, on the interface with index `ifindex`, in the calling thread's network namespace, until what
 /// it returns is closed.
 pub(super) fn solicited_nodes(ifindex: u32, addresses: &[Ipv6Addr]) -> SysResult<OwnedFd> {
-    let mut groups: Vec<IpAddr> = addresses.iter().map(|addr| solicited_node(*addr).into()).collect();
+    let solicited = addresses.iter().map(|addr| solicited_node(*addr));
+    let mut groups: Vec<IpAddr> = solicited.chain(ALL_ROUTERS).map(IpAddr::V6).collect();
     groups.sort_unstable();
     groups.dedup();
     member(ifindex, AddressFamily::INET6, &groups)

@@ -12,8 +12,8 @@
 //!   ([`Umem::reclaimed`]).
 //! * **Modes.** Native: in the driver, before the kernel makes an skb. Where the driver refuses, SKB mode: it works
 //!   everywhere, is slower, delivers on the queues that the kernel recorded (a veth: all on queue 0), and cannot take
-//!   segments that the sender left larger than the MTU (TSO): the kernel drops them, and
-//!   [`ring_drops`](crate::QueueStats::ring_drops) counts them. A veth in native mode has its peer stop making them.
+//!   segments that the sender left larger than the MTU (TSO): the program drops them, and [`Device::losses`] counts them.
+//!   What merges segments on the interface itself, or its ports, is switched off meanwhile (`offload`). A veth in native mode has its peer stop making them.
 //! * **The interface keeps its interrupts**, unless its queues tell of them: then the kernel defers them as the queue's
 //!   instance does (`kernel_irq`). Otherwise a sleeping owner does not keep the kernel from receiving into the ring; it is
 //!   only not woken more often than it polls.
@@ -23,11 +23,13 @@
 
 mod attach;
 mod claim;
-mod control;
+pub(crate) mod control;
 mod error;
 mod frames;
 mod groups;
 mod kernel_irq;
+mod offload;
+mod ports;
 mod ring;
 mod rx;
 mod socket;
@@ -42,10 +44,11 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use softnet_core::SoftnetData;
-use softnet_core::skb::{FRAME_SIZE, HEADROOM};
+use softnet_core::skb::{DropReason, FRAME_SIZE, HEADROOM};
 
 pub use claim::Claim;
 pub use error::XdpError;
+pub use ports::{LocalEnd, UdpPorts};
 pub use umem::Umem;
 
 use attach::Attachment;
@@ -53,6 +56,7 @@ use claim::ClaimFilter;
 use control::Control;
 use groups::Groups;
 use kernel_irq::KernelNapis;
+use offload::Offloads;
 use rx::{MIN_RING, XdpRx};
 use socket::Xsk;
 use tx::XdpTx;
@@ -60,7 +64,9 @@ use umem::Binding;
 
 use crate::bpf::XdpMode;
 use crate::device::{Device, DeviceInfo, Features, LinkState, OpenDevice, RxQueue, TxQueue};
+use crate::ethtool::Ethtool;
 use crate::netlink::{Link, Netlink};
+use crate::snoop::Snoop;
 use crate::sys_error::{SysError, SysResult};
 
 /// Largest MTU: what a frame has behind the kernel's headroom, less the Ethernet header.
@@ -94,10 +100,12 @@ pub struct XdpConfig {
     /// Frames that all RX queues together may keep posted: with more queues than that allows, rings are made smaller, down
     /// to 128 slots.
     pub max_posted: usize,
-    /// Take the interface even if it carries a default route.
+    /// Take the interface even if it carries a default route, and addresses even if the kernel has them there.
     pub force: bool,
     /// What is softnet's.
     pub claim: Claim,
+    /// The ports that its sockets have open, of addresses that it shares with the kernel. `None`: none ever.
+    pub ports: Option<Arc<UdpPorts>>,
 }
 
 impl XdpConfig {
@@ -110,6 +118,7 @@ impl XdpConfig {
             max_posted: usize::MAX,
             force: false,
             claim: Claim::default(),
+            ports: None,
         }
     }
 }
@@ -151,13 +160,19 @@ pub fn open_with_claims(
     let kernel = |source| XdpError::Kernel { name: name.clone(), source };
     let mut netlink = Netlink::new().map_err(kernel)?;
     let (link, owners) = usable_link(cfg, &mut netlink)?;
-    let filter = ClaimFilter::new(link.mac, &cfg.claim, &addresses(&mut netlink, &owners).map_err(kernel)?);
+    let theirs = addresses(&mut netlink, &owners).map_err(kernel)?;
+    if let Some(address) = claim::in_both(link.mac, &cfg.claim.addresses, &theirs)
+        && !cfg.force
+        && !cfg.claim.shared
+    {
+        return Err(XdpError::KernelAddress { name: name.clone(), address });
+    }
+    let ports = cfg.ports.clone().map_or_else(|| UdpPorts::new().map(Arc::new), Ok).map_err(kernel)?;
+    let filter = ClaimFilter::new(link.mac, dev, &cfg.claim, &theirs);
     let control = Control::new(link.index).map_err(kernel)?;
     // Where the kernel has no IPv6 it can't; much comes through all the same.
-    let solicited = match filter.own_ipv6() {
-        [] => None,
-        own => Some(groups::solicited_nodes(link.index, own)),
-    };
+    let own6 = filter.own_ipv6();
+    let solicited = (!own6.is_empty()).then(|| groups::solicited_nodes(link.index, &own6));
     // A driver that does not tell has some of these in use, but at least one; on a TX queue that is not in use the
     // kernel would let packets lie without a word.
     let (rx_queues, tx_queues) = control.channels().unwrap_or((link.rx_queues, 1));
@@ -166,8 +181,14 @@ pub fn open_with_claims(
     while rx_queues as usize * ring as usize > cfg.max_posted && ring > MIN_RING {
         ring /= 2;
     }
-    let (attachment, mode, mut text) =
-        attach(cfg.mode, &filter, link.index, rx_queues.max(1)).map_err(|source| refusal(name, source))?;
+    let driver = Ethtool::new(link.index).and_then(|ethtool| ethtool.driver()).unwrap_or_default();
+    // Before the kernel switches some off.
+    let mut offloads = Offloads::of(&link, &mut netlink);
+    let (attachment, mode, mut text) = attach(cfg.mode, (&filter, &ports), &link, rx_queues.max(1))
+        .map_err(|source| refusal(name, source))?;
+    if mode == XdpMode::Skb {
+        text += &offloads.switch_off();
+    }
     let attachment = Arc::new(attachment);
     let napis = Arc::new(KernelNapis::new(&link));
     let mut parts = Parts::default();
@@ -195,6 +216,7 @@ pub fn open_with_claims(
         text += &format!(", {error}");
     }
     let zero_copy = parts.sockets.iter().all(|socket| socket.zero_copy());
+    let partial_csum = hands_over_partial_checksums(link.kind.as_deref(), &driver, mode);
     let info = DeviceInfo {
         name: link.name.clone(),
         driver: "xdp",
@@ -202,13 +224,28 @@ pub fn open_with_claims(
         ifindex: link.index,
         mac: link.mac,
         mtu: link.mtu as u16,
-        features: Features { partial_csum: hands_over_partial_checksums(&link), zero_copy },
+        features: Features { partial_csum, zero_copy },
+    };
+    let snoop = match Snoop::open(link.index, !own6.is_empty()) {
+        Ok(snoop) => snoop,
+        Err(error) => {
+            parts.close(ctx);
+            return Err(kernel(error));
+        }
     };
     let Parts { rx, tx, sockets } = parts;
     let groups = Groups::new(link.index, attachment.clone());
-    let device =
-        Arc::new(XdpDevice { info, control, sockets, groups, _solicited: solicited.and_then(Result::ok) });
-    let claims = Claims { mac: link.mac, owners, attachment, netlink: Mutex::new(netlink) };
+    let device = Arc::new(XdpDevice {
+        info,
+        control,
+        sockets,
+        attachment: attachment.clone(),
+        groups,
+        snoop,
+        _offloads: offloads,
+        _solicited: solicited.and_then(Result::ok),
+    });
+    let claims = Claims { mac: link.mac, dev, owners, attachment, netlink: Mutex::new(netlink) };
     Ok((OpenDevice { device, rx, tx }, claims))
 }
 
@@ -248,23 +285,23 @@ fn addresses(netlink: &mut Netlink, interfaces: &[u32]) -> SysResult<Vec<IpAddr>
 /// Attaches the program in the mode asked for. Returns the mode it became, also in words.
 fn attach(
     mode: Mode,
-    filter: &ClaimFilter,
-    ifindex: u32,
+    (filter, ports): (&ClaimFilter, &Arc<UdpPorts>),
+    link: &Link,
     queues: u32,
 ) -> SysResult<(Attachment, XdpMode, String)> {
-    const LIMIT: &str = "segments larger than the MTU are dropped (switch off TSO at the sender)";
-    let skb = || Attachment::new(filter, ifindex, queues, XdpMode::Skb);
+    let skb = || Attachment::new(filter, ports, link.index, queues, XdpMode::Skb);
+    let limit = uncut_segments(link);
     if mode == Mode::Skb {
-        return Ok((skb()?, XdpMode::Skb, format!("skb mode: as configured; {LIMIT}")));
+        return Ok((skb()?, XdpMode::Skb, format!("skb mode: as configured; {limit}")));
     }
-    match Attachment::new(filter, ifindex, queues, XdpMode::Native) {
+    match Attachment::new(filter, ports, link.index, queues, XdpMode::Native) {
         Ok(attachment) => Ok((attachment, XdpMode::Native, "native".into())),
         Err(error) if mode == Mode::Auto && !final_refusal(&error) => {
             let why = error.errno().map_or_else(
                 || error.to_string(),
                 |errno| format!("{}{}", std::io::Error::from_raw_os_error(errno), refusal_hint(errno)),
             );
-            Ok((skb()?, XdpMode::Skb, format!("skb mode: native refused: {why}; {LIMIT}")))
+            Ok((skb()?, XdpMode::Skb, format!("skb mode: native refused: {why}; {limit}")))
         }
         Err(error) => Err(error),
     }
@@ -293,9 +330,27 @@ fn refusal(name: &str, source: SysError) -> XdpError {
     }
 }
 
-/// Whether frames come straight from a local sender, which leaves L4 checksums to "hardware" that is not there.
-fn hands_over_partial_checksums(link: &Link) -> bool {
-    matches!(link.kind.as_deref(), Some("veth" | "tun" | "bridge" | "macvlan" | "macvtap"))
+/// What SKB mode does not take, and what mends it.
+fn uncut_segments(link: &Link) -> String {
+    let sender = match link.kind.as_deref() {
+        Some("veth") => "its veth peer",
+        Some("tun") => "what writes to it",
+        Some(_) => "a local sender behind it",
+        None => "the host of a virtual machine",
+    };
+    format!(
+        "segments that {sender} leaves larger than the MTU are lost, as rx_too_long (there: `ethtool -K INTERFACE tso off tx-udp-segmentation off`)"
+    )
+}
+
+/// Whether frames come straight from a local sender, which leaves L4 checksums to "hardware" that is not there: from the
+/// other end of a virtual interface, or past it from one of its ports; and in SKB mode from the host of a virtual machine,
+/// where native mode excludes it.
+fn hands_over_partial_checksums(kind: Option<&str>, driver: &str, mode: XdpMode) -> bool {
+    const KINDS: [&str; 10] =
+        ["veth", "netkit", "tun", "bridge", "macvlan", "macvtap", "ipvlan", "ipvtap", "bond", "team"];
+    kind.is_some_and(|kind| KINDS.contains(&kind))
+        || mode == XdpMode::Skb && matches!(driver, "virtio_net" | "vif")
 }
 
 /// The queues of a device in the making.
@@ -343,7 +398,12 @@ struct XdpDevice {
     info: DeviceInfo,
     control: Control,
     sockets: Vec<Arc<Xsk>>,
+    attachment: Arc<Attachment>,
     groups: Groups,
+    /// Copies of what the program leaves to the kernel, and neighbours mean for all.
+    snoop: Snoop,
+    /// Puts back what was switched off.
+    _offloads: Offloads,
     /// Keeps the kernel in the groups in which others look for softnet's IPv6 addresses.
     _solicited: Option<OwnedFd>,
 }
@@ -367,11 +427,21 @@ impl Device for XdpDevice {
     fn leave_group(&self, group: IpAddr) {
         self.groups.leave(group);
     }
+
+    fn snoop(&self) -> Option<&Snoop> {
+        Some(&self.snoop)
+    }
+
+    fn losses(&self) -> Vec<(DropReason, u64)> {
+        let too_long = self.attachment.too_long();
+        vec![(DropReason::RxTooLong, too_long), (DropReason::SnoopOverflow, self.snoop.lost())]
+    }
 }
 
 /// The means to change what an open device claims.
 pub struct Claims {
     mac: [u8; 6],
+    dev: u16,
     /// The interface, and what it is a port of.
     owners: Vec<u32>,
     attachment: Arc<Attachment>,
@@ -386,6 +456,7 @@ impl Claims {
     /// What the kernel says.
     pub fn replace(&self, claim: &Claim) -> SysResult<()> {
         let mut netlink = self.netlink.lock().unwrap_or_else(PoisonError::into_inner);
-        self.attachment.replace(&ClaimFilter::new(self.mac, claim, &addresses(&mut netlink, &self.owners)?))
+        let theirs = addresses(&mut netlink, &self.owners)?;
+        self.attachment.replace(&ClaimFilter::new(self.mac, self.dev, claim, &theirs))
     }
 }

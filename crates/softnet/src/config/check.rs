@@ -10,8 +10,10 @@ use softnet_core::sock::scope::scope_id;
 use softnet_core::softnet_data::MAX_DEVICES;
 use softnet_dev::sched::Policy;
 
-use super::errors::{Found, Place, Section};
-use super::{Config, DeviceConfig, InterfaceAddr, RouteTarget, StackConfig, format_mac, is_link_local};
+use super::errors::{Found, MAX_PROBLEMS, Place, Section};
+use super::{
+    Config, DeviceConfig, InterfaceAddr, RouteConfig, RouteTarget, StackConfig, format_mac, is_link_local,
+};
 
 /// What a number may be.
 pub(super) struct Limit {
@@ -45,7 +47,16 @@ pub(super) const DEFER_HARD_IRQS: Limit = range(0, MAX_DEFER_HARD_IRQS as u64);
 pub(super) const NANOSECONDS: Limit = range(0, u64::MAX);
 pub(super) const QDISC_MAX_BURST: Limit = range(1, 1 << 20);
 pub(super) const MAX_SOCKETS: Limit = range(1, softnet_core::sock::MAX_SOCKETS as u64);
+pub(super) const NS_PER_MS: u64 = 1_000_000;
+/// In ms.
+pub(super) const ICMP_RATELIMIT: Limit = range(0, 3_600_000);
+pub(super) const ICMP_RATEMASK: Limit = range(0, u32::MAX as u64);
+pub(super) const ICMP_MSGS: Limit = range(0, i32::MAX as u64);
 pub(super) const TXQ_RESELECTION_MS: Limit = range(0, i32::MAX as u64);
+/// The first and the second may be 0.
+pub(super) const GC_THRESH: [Limit; 3] = [range(0, 1 << 20), range(0, 1 << 20), range(1, 1 << 20)];
+/// Their keys.
+pub(super) const GC_THRESH_KEYS: [&str; 3] = ["gc_thresh1", "gc_thresh2", "gc_thresh3"];
 pub(super) const TX_QUEUE_LEN: Limit = range(1, 1 << 20);
 
 impl Limit {
@@ -69,6 +80,12 @@ impl fmt::Display for Limit {
 /// neighbours refer to is not looked for.
 pub(super) fn check(config: &Config, cpus: &[u32], devices_complete: bool, found: &mut Vec<Found>) {
     stack(&config.stack, cpus, found);
+    // A table of another name may have been meant for one.
+    if config.devices.is_empty() && devices_complete && !told(found, Section::Root.itself()) {
+        let message =
+            "expected at least one [[device]]: without one there is nothing to receive from or send by";
+        found.push(Found::new(Section::Root.key("device"), message));
+    }
     devices(config, found);
     routes(config, devices_complete, found);
     neighbours(config, devices_complete, found);
@@ -120,6 +137,22 @@ fn stack(stack: &StackConfig, cpus: &[u32], found: &mut Vec<Found>) {
     QDISC_MAX_BURST.check(at.key("qdisc_max_burst"), stack.qdisc_max_burst, found);
     MAX_SOCKETS.check(at.key("max_sockets"), stack.max_sockets, found);
     TXQ_RESELECTION_MS.check(at.key("txq_reselection_ms"), stack.txq_reselection_ms, found);
+    for ((limit, key), value) in GC_THRESH.iter().zip(GC_THRESH_KEYS).zip(stack.gc_thresh) {
+        limit.check(at.key(key), value, found);
+    }
+    let possible = !GC_THRESH_KEYS.iter().any(|key| told(found, at.key(key)));
+    for (keys, values) in GC_THRESH_KEYS.windows(2).zip(stack.gc_thresh.windows(2)) {
+        if possible && values[0] > values[1] {
+            let message = format!("expected at most {} of {}, found {}", keys[1], values[1], values[0]);
+            found.push(Found::new(at.key(keys[0]), message));
+        }
+    }
+    let icmp = &stack.icmp;
+    ICMP_RATELIMIT.check(at.key("icmp_ratelimit"), icmp.icmp_ratelimit / NS_PER_MS, found);
+    ICMP_RATELIMIT.check(at.key("icmpv6_ratelimit"), icmp.icmpv6_ratelimit / NS_PER_MS, found);
+    ICMP_RATEMASK.check(at.key("icmp_ratemask"), icmp.icmp_ratemask, found);
+    ICMP_MSGS.check(at.key("icmp_msgs_per_sec"), icmp.icmp_msgs_per_sec, found);
+    ICMP_MSGS.check(at.key("icmp_msgs_burst"), icmp.icmp_msgs_burst, found);
     if stack.default_qdisc == Spec::Mq {
         found.push(Found::new(at.key("default_qdisc"), SpecError::NotForQueue.to_string()));
     }
@@ -262,10 +295,13 @@ fn memory(config: &Config, found: &mut Vec<Found>) {
 }
 
 fn routes(config: &Config, devices_complete: bool, found: &mut Vec<Found>) {
-    let mut seen = HashMap::new();
+    let mut repeated = repeated(&config.routes).into_iter().peekable();
     for (i, route) in config.routes.iter().enumerate() {
+        if found.len() >= MAX_PROBLEMS {
+            return;
+        }
         let at = Section::Route(i);
-        if seen.insert(route.to, i).is_some() {
+        if repeated.next_if_eq(&i).is_some() {
             found.push(Found::new(at.key("to"), format!("there are two routes to {}", route.to)));
         }
         for device in &config.devices {
@@ -308,6 +344,18 @@ fn routes(config: &Config, devices_complete: bool, found: &mut Vec<Found>) {
     }
 }
 
+/// Which of `routes` are to prefixes that an earlier one is to, in order. A table of those seen would take more memory than
+/// the forwarding tables of a million routes.
+fn repeated(routes: &[RouteConfig]) -> Vec<usize> {
+    let mut order: Vec<u32> = (0..routes.len() as u32).collect();
+    order.sort_unstable_by_key(|&i| (routes[i as usize].to, i));
+    let pairs = order.windows(2).map(|pair| (pair[0] as usize, pair[1] as usize));
+    let mut repeated: Vec<usize> =
+        pairs.filter(|(a, b)| routes[*a].to == routes[*b].to).map(|(_, b)| b).collect();
+    repeated.sort_unstable();
+    repeated
+}
+
 fn via(config: &Config, place: Place, gateway: IpAddr, found: &mut Vec<Found>) {
     let own = || config.devices.iter().flat_map(|device| &device.addresses);
     if own().any(|own| own.addr() == gateway) {
@@ -344,6 +392,9 @@ fn known_device<'a>(
 fn neighbours(config: &Config, devices_complete: bool, found: &mut Vec<Found>) {
     let mut seen = HashMap::new();
     for (i, neighbour) in config.neighbours.iter().enumerate() {
+        if found.len() >= MAX_PROBLEMS {
+            return;
+        }
         let at = Section::Neighbour(i);
         let (address, mac) = (neighbour.address, neighbour.mac);
         if seen.insert((&neighbour.dev, address), i).is_some() {

@@ -5,6 +5,13 @@ use std::collections::HashMap;
 use std::fmt;
 use std::ops::Range;
 
+use super::sections::{MAX_BYTES, MAX_PIECE, SourceError};
+
+/// Problems that are looked for. More of them help nobody.
+pub(super) const MAX_PROBLEMS: usize = 1000;
+/// Characters of a line that are shown.
+const MAX_SHOWN: usize = 1000;
+
 /// A section of the configuration; indices are those of its `Vec`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Section {
@@ -75,14 +82,20 @@ pub(super) type Spans = HashMap<Place, Range<usize>>;
 /// A problem before its line is looked up.
 pub(super) struct Found {
     pub(super) place: Place,
-    /// Where it is, if that is not where `place` is (an unknown key, a syntax error).
+    /// Where it is in the piece that is being read, if that is not where `place` is (an unknown key, a syntax error).
     pub(super) span: Option<Range<usize>>,
+    /// Its line, once that was looked up.
+    pub(super) at: Option<At>,
     pub(super) message: String,
 }
 
 impl Found {
     pub(super) fn new(place: Place, message: impl Into<String>) -> Found {
-        Found { place, span: None, message: message.into() }
+        Found { place, span: None, at: None, message: message.into() }
+    }
+
+    fn told(self, indexed: bool) -> Problem {
+        Problem { key: self.place.name(indexed), message: self.message, at: self.at }
     }
 }
 
@@ -106,12 +119,12 @@ pub struct At {
     pub column: usize,
     /// Characters of that line that the value takes.
     width: usize,
-    /// The line.
-    text: String,
+    /// The line, unless it is too long to be shown.
+    text: Option<String>,
 }
 
 impl At {
-    fn new(text: &str, span: &Range<usize>) -> At {
+    pub(super) fn new(text: &str, span: &Range<usize>) -> At {
         let mut start = span.start.min(text.len());
         while !text.is_char_boundary(start) {
             start -= 1;
@@ -125,8 +138,13 @@ impl At {
             line: text[..start].matches('\n').count() + 1,
             column: column + 1,
             width: wanted.min(length).max(1),
-            text: line.replace('\t', " "),
+            text: (column + length <= MAX_SHOWN).then(|| line.replace('\t', " ")),
         }
+    }
+
+    /// The same in the line that is `to` of its own.
+    pub(super) fn moved(self, to: impl FnOnce(usize) -> usize) -> At {
+        At { line: to(self.line), ..self }
     }
 }
 
@@ -140,11 +158,19 @@ pub struct ConfigErrors {
 }
 
 impl ConfigErrors {
-    pub(super) fn unreadable(file: &str, error: &std::io::Error) -> ConfigErrors {
-        let message = match error.kind() {
-            std::io::ErrorKind::NotFound => "no such file".into(),
-            std::io::ErrorKind::InvalidData => "expected text in UTF-8".into(),
-            _ => format!("cannot be read: {error}"),
+    pub(super) fn unreadable(file: &str, error: SourceError) -> ConfigErrors {
+        let mib = |bytes: u64| bytes >> 20;
+        let message = match error {
+            SourceError::Io(error) if error.kind() == std::io::ErrorKind::NotFound => "no such file".into(),
+            SourceError::Io(error) => format!("cannot be read: {error}"),
+            SourceError::Kind => "expected a regular file, found a directory, a device or a pipe".into(),
+            SourceError::Bytes => format!("expected at most {} MiB, found more", mib(MAX_BYTES)),
+            SourceError::Piece(line) => format!(
+                "line {line}: expected at most {} MiB in one table, and in all together but [[route]] and [[neighbour]]; \
+                 is a quote or a bracket not closed?",
+                mib(MAX_PIECE as u64)
+            ),
+            SourceError::Encoding(line) => format!("line {line}: expected text in UTF-8"),
         };
         ConfigErrors {
             file: Some(file.into()),
@@ -152,31 +178,27 @@ impl ConfigErrors {
         }
     }
 
-    /// Ok if nothing was found.
-    pub(super) fn collect(
-        found: Vec<Found>,
-        source: Option<(&str, &str, &Spans)>,
-    ) -> Result<(), ConfigErrors> {
-        if found.is_empty() {
-            return Ok(());
-        }
-        let mut problems: Vec<Problem> = found
-            .into_iter()
-            .map(|Found { place, span, message }| {
-                let at = source.map(|(_, text, spans)| {
-                    let Place { section, key, .. } = place;
-                    let span = span.unwrap_or_else(|| {
-                        // A value that is missing, or a default, is told at its section.
-                        let nearest = [place, section.key(key), section.itself()];
-                        nearest.iter().find_map(|p| spans.get(p)).cloned().unwrap_or(0..0)
-                    });
-                    At::new(text, &span)
-                });
-                Problem { key: place.name(source.is_none()), message, at }
-            })
-            .collect();
+    /// What was found in `file`, at least one.
+    pub(super) fn in_file(file: &str, found: Vec<Found>) -> ConfigErrors {
+        let mut problems: Vec<Problem> = found.into_iter().map(|found| found.told(false)).collect();
         problems.sort_by_key(|p| p.at.as_ref().map(|at| (at.line, at.column)));
-        Err(ConfigErrors { file: source.map(|(file, ..)| file.into()), problems })
+        if problems.len() >= MAX_PROBLEMS {
+            problems.truncate(MAX_PROBLEMS);
+            let message = format!("these are the first {MAX_PROBLEMS} problems; there may be more");
+            problems.push(Problem { key: String::new(), message, at: None });
+        }
+        ConfigErrors { file: Some(file.into()), problems }
+    }
+
+    /// Ok if nothing was found in a configuration that was built in code.
+    pub(super) fn in_code(found: Vec<Found>) -> Result<(), ConfigErrors> {
+        match found.is_empty() {
+            true => Ok(()),
+            false => Err(ConfigErrors {
+                file: None,
+                problems: found.into_iter().map(|found| found.told(true)).collect(),
+            }),
+        }
     }
 }
 
@@ -196,7 +218,7 @@ impl fmt::Display for ConfigErrors {
                 write!(f, "{key}: ")?;
             }
             f.write_str(message)?;
-            if let Some(At { line, column, width, text }) = at {
+            if let Some(At { line, column, width, text: Some(text) }) = at {
                 let gutter = " ".repeat(line.to_string().len());
                 let (pad, carets) = (" ".repeat(column - 1), "^".repeat(*width));
                 write!(f, "\n {line} | {text}\n {gutter} | {pad}{carets}")?;

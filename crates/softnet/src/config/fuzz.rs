@@ -2,10 +2,16 @@
 //! long as it is let.
 
 use super::Config;
+use super::load::read_pieces;
+use super::read::Read;
+use super::sections::Source;
 
-/// A file: it is a configuration, which then passes its own checks, or there are errors, which can be told.
+/// A file: its pieces bring what the whole brings; it is a configuration, which then passes its own checks, or there are errors, which can be told.
 pub fn config(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
+    let mut whole = Read::default();
+    let is_good = whole.text(text) && whole.found.is_empty();
+    assert_eq!(read_pieces(Source::Text(text)), is_good.then_some(whole.config));
     match Config::parse(text, "softnet.toml", &[0, 1]) {
         Ok(config) => {
             assert!(config.check(&[0, 1]).is_ok());

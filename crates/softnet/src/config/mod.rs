@@ -28,20 +28,27 @@ mod check;
 mod errors;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
+mod load;
 mod read;
+mod sections;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
 mod tests_ipv6;
+#[cfg(test)]
+mod tests_load;
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use softnet_core::ip::v6::addr::link_local;
+use softnet_core::ip::icmp_limit::IcmpParams;
+use softnet_core::ip::options::OptionPolicy;
+use softnet_core::ip::source::RpFilter;
+use softnet_core::ip::v6::addr::{link_local, subnet_router_anycast};
 use softnet_core::ip::{Address, Family, IpPrefix, Prefix, Prefix6, PrefixError};
-use softnet_core::qdisc::Spec;
+use softnet_core::qdisc::{DevParams, Spec};
 use softnet_core::skb::CacheSizes;
 use softnet_core::steer::{MAX_CPUS, XpsError, XpsMaps};
 use softnet_dev::sched::Policy;
@@ -50,6 +57,7 @@ pub use errors::{At, ConfigErrors, Problem};
 
 use crate::context::Context;
 use crate::netdev::Knobs;
+use sections::Source;
 
 /// Everything a stack is started from.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -96,6 +104,13 @@ pub struct StackConfig {
     pub max_sockets: u32,
     /// Discipline of TX queues for which none is set (`net.core.default_qdisc`).
     pub default_qdisc: Spec,
+    /// Neighbours of each family on each device: so few stay however long they are unused, more than so many go when they
+    /// are, and there are never more than so many (`net.ipv4.neigh.default.gc_thresh1` to `gc_thresh3`).
+    pub gc_thresh: [u32; 3],
+    /// What ICMP messages are limited to (`net.ipv4.icmp_ratelimit` and its kin).
+    pub icmp: IcmpParams,
+    /// What is done with IPv4 options that want something recorded.
+    pub ip_options: OptionPolicy,
 }
 
 impl Default for StackConfig {
@@ -115,6 +130,9 @@ impl Default for StackConfig {
             txq_reselection_ms: 1000,
             max_sockets: 131_072,
             default_qdisc: Spec::PfifoFast,
+            gc_thresh: [128, 512, 1024],
+            icmp: IcmpParams::default(),
+            ip_options: OptionPolicy::default(),
         }
     }
 }
@@ -143,8 +161,10 @@ pub struct DeviceConfig {
     pub driver: Driver,
     /// How AF_XDP is attached.
     pub mode: XdpMode,
-    /// Take it even if it carries the machine's default route.
+    /// Take it even if it carries the machine's default route, and addresses even if the kernel has them on it.
     pub force: bool,
+    /// Share addresses that the kernel has on it, too: of these only the UDP ports that sockets have open are softnet's.
+    pub shared: bool,
     /// Descriptors of each ring, a power of two.
     pub ring: u32,
     /// softnet's own addresses on it, of either family; their networks are connected routes.
@@ -154,6 +174,16 @@ pub struct DeviceConfig {
     pub workers: Vec<usize>,
     /// Whether frames may arrive with a partial L4 checksum.
     pub partial_csum: PartialCsum,
+    /// Whether senders on its link are told of a better first hop there (`net.ipv4.conf.DEV.send_redirects`), of either
+    /// family.
+    pub send_redirects: bool,
+    /// Whether its IPv4 addresses are announced when it is opened (`net.ipv4.conf.DEV.arp_notify`).
+    pub arp_notify: bool,
+    /// Whether its IPv6 addresses are (`net.ipv6.conf.DEV.ndisc_notify`).
+    pub ndisc_notify: bool,
+    /// How sources of packets that come by it are asked for their way back
+    /// (`net.ipv4.conf.DEV.rp_filter`), of IPv6 too.
+    pub rp_filter: RpFilter,
     /// In which context it is polled, until that is changed while it runs.
     pub threaded: Context,
     /// Completions without work that leave a queue's doorbell masked, at most 2147483647; these three, too, until they are
@@ -182,10 +212,15 @@ impl DeviceConfig {
             driver: Driver::Xdp,
             mode: XdpMode::Auto,
             force: false,
+            shared: false,
             ring: 2048,
             addresses: Vec::new(),
             workers: Vec::new(),
             partial_csum: PartialCsum::Auto,
+            send_redirects: true,
+            arp_notify: true,
+            ndisc_notify: true,
+            rp_filter: RpFilter::Off,
             threaded: Context::Softirq,
             napi_defer_hard_irqs: 0,
             gro_flush_timeout: 0,
@@ -220,6 +255,12 @@ impl DeviceConfig {
             all.push((derived, network));
         }
         all
+    }
+
+    /// The subnet-router anycast addresses of its IPv6 networks, which are every router's there (RFC 4291 section 2.6.1).
+    pub fn anycast6(&self) -> impl Iterator<Item = Ipv6Addr> {
+        let networks = self.addresses.iter().filter(|own| !is_link_local(own.addr()));
+        networks.filter_map(|own| subnet_router_anycast(own.network.of::<Ipv6Addr>()?))
     }
 
     /// Its knobs of interrupt mitigation.
@@ -408,21 +449,31 @@ pub fn format_mac(mac: [u8; 6]) -> String {
 }
 
 impl Config {
-    /// Reads and checks a file. Errors name file, line, column, key and what was expected, all of them at once.
-    /// Touches nothing but the file.
+    /// Reads and checks a file. Errors name file, line, column, key and what was expected, all of them at once (the first
+    /// thousand). Touches nothing but the file, which is read in pieces and never held as a whole.
     pub fn load(path: &Path) -> Result<Config, ConfigErrors> {
         let file = path.display().to_string();
-        let text = std::fs::read_to_string(path).map_err(|error| ConfigErrors::unreadable(&file, &error))?;
-        Config::parse(&text, &file, &available_cpus())
+        match Source::open(path) {
+            Ok(source) => load::config(source, &file, &available_cpus()),
+            Err(error) => Err(ConfigErrors::unreadable(&file, error)),
+        }
     }
 
     /// Reads and checks TOML. `file` is what errors call it; `cpus` are those that workers may run on.
     pub fn parse(text: &str, file: &str, cpus: &[u32]) -> Result<Config, ConfigErrors> {
-        let read = read::read(text);
-        let mut found = read.found;
-        check::check(&read.config, cpus, read.devices_complete, &mut found);
-        ConfigErrors::collect(found, Some((file, text, &read.spans)))?;
-        Ok(read.config)
+        load::config(Source::Text(text), file, cpus)
+    }
+
+    /// What it has that is hardly meant, though it is allowed. `mtu` says that of a device, if it is known; else that of
+    /// Ethernet is taken.
+    pub fn warnings(&self, mtu: impl Fn(&str) -> Option<u32>) -> Vec<String> {
+        let of = |device: &DeviceConfig| {
+            let mtu = mtu(&device.name).unwrap_or(1500);
+            let dev = DevParams { mtu, tx_queue_len: device.tx_queue_len };
+            let warning = device.qdisc.as_ref().unwrap_or(&self.stack.default_qdisc).warning(&dev)?;
+            Some(format!("{}: {warning}", device.name))
+        };
+        self.devices.iter().filter_map(of).collect()
     }
 
     /// Checks a configuration built in code. `cpus` are those that workers may run on, usually
@@ -430,7 +481,7 @@ impl Config {
     pub fn check(&self, cpus: &[u32]) -> Result<(), ConfigErrors> {
         let mut found = Vec::new();
         check::check(self, cpus, true, &mut found);
-        ConfigErrors::collect(found, None)
+        ConfigErrors::in_code(found)
     }
 }
 

@@ -1,19 +1,23 @@
 //! TOML to [`Config`]: types, unknown keys and spans. What the values mean together is for `check`.
 //!
-//! A value that cannot be read is told and its default stands in, so that one pass finds everything.
+//! A value that cannot be read is told and its default stands in, so that one pass finds everything. The text comes in
+//! pieces, see [`load`](super::load): one for each route and neighbour, and at last one for all the rest.
 
 use std::net::IpAddr;
 use std::ops::Range;
 use std::path::PathBuf;
 
 use softnet_core::ip::PrefixError;
+use softnet_core::ip::icmp_limit::IcmpParams;
+use softnet_core::ip::options::OptionPolicy;
+use softnet_core::ip::source::RpFilter;
 use softnet_core::qdisc::{Spec, SpecError};
 use softnet_dev::sched::Policy;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::check::{self, Limit};
-use super::errors::{Found, Place, Section, Spans};
+use super::check::{self, GC_THRESH_KEYS, Limit, NS_PER_MS};
+use super::errors::{Found, MAX_PROBLEMS, Place, Section, Spans};
 use super::{
     Config, CpuList, DeviceConfig, Driver, InterfaceAddr, NeighbourConfig, PartialCsum, RouteConfig,
     RouteTarget, StackConfig, XdpMode,
@@ -23,27 +27,16 @@ use super::{
 #[derive(Default)]
 pub(super) struct Read {
     pub(super) config: Config,
+    /// Of the values of the piece that was read last.
     pub(super) spans: Spans,
     pub(super) found: Vec<Found>,
-    /// Whether every device and address could be read. If not, what routes and neighbours refer to may be
+    /// Whether every device and address of that piece could be read. If not, what routes and neighbours refer to may be
     /// among the missing.
     pub(super) devices_complete: bool,
-}
-
-/// Reads `text`, as much of it as can be read.
-pub(super) fn read(text: &str) -> Read {
-    let (root, syntax) = DeTable::parse_recoverable(text);
-    let mut read = Read::default();
-    // After a syntax error keys may be in the wrong section: whatever else were told could be its consequence.
-    if syntax.is_empty() {
-        read.root(root.get_ref());
-    }
-    read.found.extend(syntax.iter().map(|error| Found {
-        place: Section::Root.itself(),
-        span: Some(error.span().unwrap_or(0..0)),
-        message: error.message().replace('\n', "; "),
-    }));
-    read
+    /// Whether the piece is an entry of a list, and nothing else.
+    pub(super) is_entry: bool,
+    /// The lists of which there were entries.
+    lists: Vec<&'static str>,
 }
 
 type Value<'a> = Spanned<DeValue<'a>>;
@@ -63,6 +56,21 @@ impl<'a> Table<'a> {
 }
 
 impl Read {
+    /// Reads `text`, as much of it as can be read, beside what was read before. Says whether it is TOML; if not, what was
+    /// found is what is wrong with that.
+    pub(super) fn text(&mut self, text: &str) -> bool {
+        let (root, syntax) = DeTable::parse_recoverable(text);
+        // After a syntax error keys may be in the wrong section: whatever else were told could be its consequence.
+        if syntax.is_empty() {
+            self.root(root.get_ref());
+        }
+        for error in &syntax {
+            let span = error.span().unwrap_or(0..0);
+            self.problem(Section::Root.itself(), span, error.message().replace('\n', "; "));
+        }
+        syntax.is_empty()
+    }
+
     fn root(&mut self, entries: &DeTable<'_>) {
         let root = Table { section: Section::Root, span: (0, 0), entries };
         self.known_keys(root, &["stack", "device", "route", "neighbour"]);
@@ -113,6 +121,15 @@ impl Read {
                 "txq_reselection_ms",
                 "max_sockets",
                 "default_qdisc",
+                "gc_thresh1",
+                "gc_thresh2",
+                "gc_thresh3",
+                "icmp_ratelimit",
+                "icmp_ratemask",
+                "icmpv6_ratelimit",
+                "icmp_msgs_per_sec",
+                "icmp_msgs_burst",
+                "ip_options",
             ],
         );
         let mut stack = StackConfig::default();
@@ -132,6 +149,16 @@ impl Read {
         set(&mut stack.txq_reselection_ms, ms);
         set(&mut stack.max_sockets, self.integer(table, "max_sockets", &check::MAX_SOCKETS));
         set(&mut stack.default_qdisc, self.qdisc(table, "default_qdisc"));
+        for ((slot, key), limit) in stack.gc_thresh.iter_mut().zip(GC_THRESH_KEYS).zip(&check::GC_THRESH) {
+            set(slot, self.integer(table, key, limit));
+        }
+        self.icmp(table, &mut stack.icmp);
+        let policies = [
+            ("process", OptionPolicy::Process),
+            ("ignore", OptionPolicy::Ignore),
+            ("drop", OptionPolicy::Drop),
+        ];
+        set(&mut stack.ip_options, self.choice(table, "ip_options", &policies));
         if let Some(cache) = table.get("skb_cache").and_then(|value| self.table(Section::SkbCache, value)) {
             self.known_keys(cache, &["size", "refill", "flush"]);
             for (key, limit, slot) in [
@@ -143,6 +170,22 @@ impl Read {
             }
         }
         stack
+    }
+
+    fn icmp(&mut self, table: Table<'_>, icmp: &mut IcmpParams) {
+        for (key, slot) in
+            [("icmp_ratelimit", &mut icmp.icmp_ratelimit), ("icmpv6_ratelimit", &mut icmp.icmpv6_ratelimit)]
+        {
+            let ms = self.integer::<u64>(table, key, &check::ICMP_RATELIMIT);
+            set(slot, ms.map(|ms| ms.saturating_mul(NS_PER_MS)));
+        }
+        for (key, limit, slot) in [
+            ("icmp_ratemask", &check::ICMP_RATEMASK, &mut icmp.icmp_ratemask),
+            ("icmp_msgs_per_sec", &check::ICMP_MSGS, &mut icmp.icmp_msgs_per_sec),
+            ("icmp_msgs_burst", &check::ICMP_MSGS, &mut icmp.icmp_msgs_burst),
+        ] {
+            set(slot, self.integer(table, key, limit));
+        }
     }
 
     fn qdisc(&mut self, table: Table<'_>, key: &'static str) -> Option<Spec> {
@@ -196,10 +239,15 @@ impl Read {
                 "driver",
                 "mode",
                 "force",
+                "shared",
                 "ring",
                 "addresses",
                 "workers",
                 "partial_csum",
+                "send_redirects",
+                "arp_notify",
+                "ndisc_notify",
+                "rp_filter",
                 "threaded",
                 "napi_defer_hard_irqs",
                 "gro_flush_timeout",
@@ -215,6 +263,7 @@ impl Read {
         let modes = [("auto", XdpMode::Auto), ("native", XdpMode::Native), ("skb", XdpMode::Skb)];
         set(&mut device.mode, self.choice(table, "mode", &modes));
         set(&mut device.force, self.boolean(table, "force"));
+        set(&mut device.shared, self.boolean(table, "shared"));
         set(&mut device.ring, self.integer(table, "ring", &check::RING));
         for (item, value) in self.items(table, "addresses", "a list of addresses, such as [\"10.0.0.1/24\"]")
         {
@@ -227,6 +276,15 @@ impl Read {
         set(&mut device.workers, workers.map(|all| all.into_iter().map(|i| i as usize).collect()));
         let answers = [("auto", PartialCsum::Auto), ("on", PartialCsum::On), ("off", PartialCsum::Off)];
         set(&mut device.partial_csum, self.choice(table, "partial_csum", &answers));
+        for (key, slot) in [
+            ("send_redirects", &mut device.send_redirects),
+            ("arp_notify", &mut device.arp_notify),
+            ("ndisc_notify", &mut device.ndisc_notify),
+        ] {
+            set(slot, self.boolean(table, key));
+        }
+        let filters = [("off", RpFilter::Off), ("strict", RpFilter::Strict), ("loose", RpFilter::Loose)];
+        set(&mut device.rp_filter, self.choice(table, "rp_filter", &filters));
         if let Some(text) = self.string(table, "threaded")
             && let Some(value) = table.get("threaded")
         {
@@ -295,7 +353,10 @@ impl Read {
     }
 
     fn problem(&mut self, place: Place, span: Range<usize>, message: impl Into<String>) {
-        self.found.push(Found { place, span: Some(span), message: message.into() });
+        if self.found.len() >= MAX_PROBLEMS {
+            return;
+        }
+        self.found.push(Found { place, span: Some(span), at: None, message: message.into() });
     }
 
     fn wrong(&mut self, table: Table<'_>, key: &'static str, message: &str) {
@@ -340,6 +401,14 @@ impl Read {
     /// The tables of `[[key]]`.
     fn list<'a>(&mut self, root: Table<'a>, key: &'static str) -> Vec<&'a Value<'a>> {
         let Some(value) = root.get(key) else { return Vec::new() };
+        match (self.is_entry, self.lists.contains(&key)) {
+            (true, false) => self.lists.push(key),
+            (false, true) => {
+                self.wrong(root, key, &format!("expected all of them as [[{key}]], as others are"));
+                return Vec::new();
+            }
+            _ => {}
+        }
         match value.get_ref().as_array() {
             Some(array) => array.iter().collect(),
             None => {

@@ -19,6 +19,15 @@ qdisc_max_burst = 500
 max_sockets = 1_000
 txq_reselection_ms = 0
 default_qdisc = "pfifo limit 200"
+gc_thresh1 = 0
+gc_thresh2 = 2048
+gc_thresh3 = 4_096
+icmp_ratelimit = 250
+icmp_ratemask = 0x1819
+icmpv6_ratelimit = 0
+icmp_msgs_per_sec = 5000
+icmp_msgs_burst = 100
+ip_options = "ignore"
 
 [[device]]
 name = "eth1"
@@ -33,10 +42,15 @@ xps_rxqs = ["1"]
 driver = "xdp"
 mode = "native"
 force = true
+shared = true
 ring = 4096
 addresses = ["10.0.0.1/24", "10.0.0.2/24"]
 workers = [1, 0]
 partial_csum = "off"
+send_redirects = false
+arp_notify = false
+ndisc_notify = false
+rp_filter = "strict"
 
 [[device]]
 name = "eth2"
@@ -83,6 +97,15 @@ fn a_full_file_means_what_it_says() {
             max_sockets: 1000,
             txq_reselection_ms: 0,
             default_qdisc: Spec::Pfifo { limit: Some(200) },
+            gc_thresh: [0, 2048, 4096],
+            icmp: IcmpParams {
+                icmp_ratelimit: 250_000_000,
+                icmp_ratemask: 0x1819,
+                icmpv6_ratelimit: 0,
+                icmp_msgs_per_sec: 5000,
+                icmp_msgs_burst: 100,
+            },
+            ip_options: OptionPolicy::Ignore,
         },
         devices: vec![
             DeviceConfig {
@@ -90,10 +113,15 @@ fn a_full_file_means_what_it_says() {
                 driver: Driver::Xdp,
                 mode: XdpMode::Native,
                 force: true,
+                shared: true,
                 ring: 4096,
                 addresses: vec![addr("10.0.0.1/24"), addr("10.0.0.2/24")],
                 workers: vec![1, 0],
                 partial_csum: PartialCsum::Off,
+                send_redirects: false,
+                arp_notify: false,
+                ndisc_notify: false,
+                rp_filter: RpFilter::Strict,
                 threaded: Context::BusyPoll,
                 napi_defer_hard_irqs: 2147483647,
                 gro_flush_timeout: 20_000,
@@ -126,9 +154,9 @@ fn a_full_file_means_what_it_says() {
 }
 
 #[test]
-fn an_empty_file_is_a_stack_without_devices() {
-    let config = Config::parse("", "empty.toml", &CPUS).unwrap();
-    assert_eq!(config, Config::default());
+fn a_device_alone_is_a_stack_with_defaults() {
+    let config = Config::parse(DEVICE, "small.toml", &CPUS).unwrap();
+    assert_eq!(Config { devices: vec![], ..config.clone() }, Config::default());
     assert_eq!(config.stack.socket_path(), Path::new("/run/softnet/softnet.sock"));
 }
 
@@ -238,6 +266,14 @@ fn one_error_each() {
             "r.toml:4:13: device.xps_cpus: expected numbers below 8192 and ranges of them, such as \"0-3,8\", found \"0-x\"",
         ),
         (
+            "[stack]\nicmp_ratelimit = 3600001",
+            "r.toml:2:18: stack.icmp_ratelimit: expected a number from 0 to 3600000, found 3600001",
+        ),
+        (
+            "[stack]\nip_options = \"yes\"",
+            "r.toml:2:14: stack.ip_options: expected \"process\" or \"ignore\" or \"drop\", found \"yes\"",
+        ),
+        (
             "[stack]\ndefault_qdisc = \"mq\"",
             "r.toml:2:17: stack.default_qdisc: mq is for devices, not for one of their TX queues",
         ),
@@ -261,10 +297,18 @@ fn one_error_each() {
             "[[device]]\nname = \"eth1\"\naddresses = [\"10.0.0.1/24\"]\nirq_suspend_timeout = -1",
             "r.toml:4:23: device.irq_suspend_timeout: expected a number from 0 to 18446744073709551615, found -1",
         ),
+        (
+            "[stack]\ngc_thresh3 = 0",
+            "r.toml:2:14: stack.gc_thresh3: expected a number from 1 to 1048576, found 0",
+        ),
+        (
+            "[stack]\ngc_thresh2 = 2000",
+            "r.toml:2:14: stack.gc_thresh2: expected at most gc_thresh3 of 1024, found 2000",
+        ),
         ("[stack]\nworker = [1]", "r.toml:2:1: stack: unknown key \"worker\"; did you mean \"workers\"?"),
         (
             "[stack]\ncolour = 1",
-            "r.toml:2:1: stack: unknown key \"colour\"; expected one of name, control, workers, worker_policy, worker_priority, frames, netdev_budget, netdev_budget_usecs, dev_weight, skb_cache, workqueue_threads, qdisc_max_burst, txq_reselection_ms, max_sockets, default_qdisc",
+            "r.toml:2:1: stack: unknown key \"colour\"; expected one of name, control, workers, worker_policy, worker_priority, frames, netdev_budget, netdev_budget_usecs, dev_weight, skb_cache, workqueue_threads, qdisc_max_burst, txq_reselection_ms, max_sockets, default_qdisc, gc_thresh1, gc_thresh2, gc_thresh3, icmp_ratelimit, icmp_ratemask, icmpv6_ratelimit, icmp_msgs_per_sec, icmp_msgs_burst, ip_options",
         ),
         ("[[neighbor]]", "r.toml:1:3: unknown key \"neighbor\"; did you mean \"neighbour\"?"),
         ("[device]\nname = \"eth1\"", "r.toml:1:1: device: expected a list of tables: write [[device]]"),
@@ -327,6 +371,8 @@ fn one_error_each() {
         ),
     ];
     for (text, expected) in table {
+        // A section that is no device's is followed by one, so that there is one.
+        let text = if text.starts_with("[stack]") { &format!("{text}\n{DEVICE}ring = 128") } else { *text };
         let shown = errors(text);
         assert_eq!(shown.lines().next(), Some(*expected), "{text}");
         assert_eq!(shown.lines().count(), 3, "one problem, its line and its caret:\n{shown}");

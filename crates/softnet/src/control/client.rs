@@ -5,9 +5,15 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use serde::de::DeserializeOwned;
 
-use super::{DIRECTORY, Request, Response, instances};
+use super::{
+    DIRECTORY, Request, Response, instances,
+    listener::{Probe, probe},
+    name, sockets,
+};
 
 /// How long an instance may take to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -32,6 +38,12 @@ pub enum ClientError {
     /// The socket is there, but not for this user.
     #[error("{0}: permission denied: the control socket is for the user who started the instance; use sudo")]
     Denied(String),
+    /// No instance is known to run, but there is a socket of another user.
+    #[error(
+        "no instance is running here; {0} is another user's and may be that of one in another network namespace: use \
+         sudo to ask it"
+    )]
+    Hidden(String),
     /// The connection failed.
     #[error("{path}: {source}")]
     Io {
@@ -65,10 +77,20 @@ impl Client {
         match name {
             Some(name) if name.contains('/') => Ok(Client { path: name.into(), name: name.into() }),
             Some(name) => Ok(Client { path: super::socket_path(name), name: name.into() }),
-            None => match &mut instances(Path::new(DIRECTORY))[..] {
-                [only] => Ok(Client { path: super::socket_path(only), name: std::mem::take(only) }),
-                others => Err(ClientError::WhichOne(others.to_vec())),
-            },
+            None => Self::only_one(Path::new(DIRECTORY)),
+        }
+    }
+
+    pub(super) fn only_one(directory: &Path) -> Result<Client, ClientError> {
+        let (live, others): (Vec<_>, Vec<_>) = sockets(directory).partition(|(_, is_live)| *is_live);
+        let denied = |path: &PathBuf| matches!(probe(path), Ok(Probe::Denied));
+        match &live[..] {
+            [(only, _)] => Ok(Client { path: only.clone(), name: name(only) }),
+            [] => Err(match others.iter().map(|(path, _)| path).find(|path| denied(path)) {
+                Some(hidden) => ClientError::Hidden(hidden.display().to_string()),
+                None => ClientError::WhichOne(Vec::new()),
+            }),
+            _ => Err(ClientError::WhichOne(instances(directory))),
         }
     }
 
@@ -88,7 +110,7 @@ impl Client {
             },
             _ => ClientError::Io { path: self.path.display().to_string(), source },
         };
-        let mut stream = UnixStream::connect(&self.path).map_err(failed)?;
+        let mut stream = self.connect().map_err(failed)?;
         let line = Self::exchange(&mut stream, request).map_err(failed)?;
         let response =
             serde_json::from_str(&line).map_err(|error| ClientError::Answer(format!("{error}: {line}")))?;
@@ -99,14 +121,27 @@ impl Client {
         }
     }
 
+    /// Connects; an instance that hangs, with others waiting already, does not make us hang.
+    fn connect(&self) -> io::Result<UnixStream> {
+        let (family, kind, flags) = (AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC);
+        let socket = rustix::net::socket_with(family, kind, flags, None)?;
+        set_socket_timeout(&socket, Timeout::Send, Some(PATIENCE))?;
+        set_socket_timeout(&socket, Timeout::Recv, Some(PATIENCE))?;
+        rustix::net::connect(&socket, &SocketAddrUnix::new(&self.path)?)?;
+        Ok(socket.into())
+    }
+
     fn exchange(stream: &mut UnixStream, request: &Request) -> io::Result<String> {
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
         let mut line = serde_json::to_vec(request)?;
         line.push(b'\n');
-        stream.write_all(&line)?;
+        let sent = stream.write_all(&line);
         let mut answer = String::new();
-        match BufReader::new(stream).read_line(&mut answer)? {
+        // One that is refused may find the connection closed before it has asked, and an answer that says why.
+        let read = BufReader::new(stream).read_line(&mut answer);
+        if answer.is_empty() {
+            sent?;
+        }
+        match read? {
             0 => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the instance closed the connection")),
             _ => Ok(answer),
         }

@@ -10,23 +10,25 @@
 //! Invariant: at most one live instance has a given socket; a socket file that nobody listens on is replaced.
 
 pub mod client;
+mod listener;
 pub mod server;
 #[cfg(test)]
 mod tests;
 
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
 pub use client::Client;
-pub use server::{Listener, Server};
+pub use listener::{BindError, Listener};
+pub use server::Server;
 
 use crate::context::Context;
 use crate::filter::{Direction, MirredAction};
 use crate::netdev::Knobs;
 use crate::qdisc::Action;
 use crate::show::Table;
+use listener::{Probe, probe};
 
 /// Where instances put their sockets.
 pub const DIRECTORY: &str = "/run/softnet";
@@ -140,6 +142,11 @@ pub enum Response {
 pub trait Handler: Send + Sync {
     /// The answer, or why there is none.
     fn request(&self, request: Request) -> Result<serde_json::Value, String>;
+
+    /// The same as text, for answers that are too large to be built as values first.
+    fn answer(&self, request: Request) -> Result<String, String> {
+        serde_json::to_string(&self.request(request)?).map_err(|error| error.to_string())
+    }
 }
 
 /// The control socket of the instance `name`.
@@ -149,18 +156,43 @@ pub fn socket_path(name: &str) -> PathBuf {
 
 /// Names of the instances that listen in `directory`, sorted. Empty if there is no such directory.
 pub fn instances(directory: &Path) -> Vec<String> {
-    let Ok(entries) = std::fs::read_dir(directory) else { return Vec::new() };
-    let mut names: Vec<String> = entries
-        .flatten()
-        .map(|entry| entry.path())
-        .filter(|path| path.extension().is_some_and(|extension| extension == "sock"))
-        // One that is not ours to ask runs too.
-        .filter(|path| match UnixStream::connect(path) {
-            Ok(_) => true,
-            Err(error) => error.kind() == std::io::ErrorKind::PermissionDenied,
-        })
-        .filter_map(|path| Some(path.file_stem()?.to_str()?.to_owned()))
-        .collect();
+    let mut names: Vec<String> =
+        sockets(directory).filter(|(_, is_live)| *is_live).map(|(path, _)| name(&path)).collect();
     names.sort();
     names
+}
+
+/// The control sockets in `directory`, and whether an instance is known to listen.
+fn sockets(directory: &Path) -> impl Iterator<Item = (PathBuf, bool)> {
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    let paths = entries.map(|entry| entry.path());
+    paths.filter(|path| path.extension().is_some_and(|extension| extension == "sock")).map(|path| {
+        let is_live = match probe(&path) {
+            Ok(Probe::Listens(_)) => true,
+            // One that is not ours to ask may run too, or be dead.
+            Ok(Probe::Denied) => is_listed(&path),
+            Ok(Probe::Gone) | Err(_) => false,
+        };
+        (path, is_live)
+    })
+}
+
+fn name(path: &Path) -> String {
+    path.file_stem().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+/// Whether somebody listens on `path` in this network namespace, as the kernel tells everybody. (The sockets of others
+/// work across namespaces, but are only listed in their own.)
+fn is_listed(path: &Path) -> bool {
+    // __SO_ACCEPTCON, in the column of flags.
+    const LISTENS: u32 = 1 << 16;
+    let listed = std::fs::read("/proc/thread-self/net/unix").unwrap_or_default();
+    let listed = String::from_utf8_lossy(&listed);
+    let mut lines = listed.lines().filter_map(|line| {
+        // Num RefCount Protocol Flags Type St Inode Path
+        let flags = line.split_whitespace().nth(3)?;
+        let flags = u32::from_str_radix(flags, 16).ok()?;
+        (flags & LISTENS != 0).then(|| line.find(" /").map(|at| &line[at + 1..])).flatten()
+    });
+    lines.any(|listed| Path::new(listed) == path)
 }

@@ -1,146 +1,52 @@
-//! The instance's side of the control socket: one thread, a handful of clients, everything bounded.
+//! The instance's side of the control socket: one thread, some clients, everything bounded.
+//!
+//! The thread sleeps until a client can be served, and none waits for another that is silent: there is room for
+//! [`MAX_CLIENTS`], and one more takes the place of the one that has asked nothing for longest, which is told. Only if all
+//! of them wait for answers it is refused. Answers that are not taken are bounded too, see [`MAX_PENDING`].
 
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
 
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
-use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
-use rustix::fs::{FlockOperation, flock};
-use softnet_dev::process::peer_pid;
+use softnet_dev::process::trim_heap;
 
+use super::listener::Listener;
 use super::{Handler, MAX_REQUEST, Response};
+use crate::log::note;
+use crate::thread::spawn;
 
-/// Clients served at a time; more wait in the socket's backlog.
-const MAX_CLIENTS: usize = 16;
+/// Clients at a time.
+const MAX_CLIENTS: usize = 64;
 
-/// How long a client may neither send nor take anything before it is disconnected.
+/// How long a client may take to send a request, and to take some of its answer.
 const IDLE: Duration = Duration::from_secs(10);
 
-/// Why a control socket could not be had.
-#[derive(Debug, thiserror::Error)]
-pub enum BindError {
-    /// Another instance has it.
-    #[error(
-        "an instance with control socket {path} is already running, pid {}: stop it, or give this one another name \
-         (stack.name)", pid.map_or("unknown".into(), |pid| pid.to_string())
-    )]
-    Running {
-        /// The socket.
-        path: String,
-        /// Process id of the other one, if it can be seen from here.
-        pid: Option<u32>,
-    },
-    /// Something that is no socket has its name.
-    #[error("{0} exists and is not a socket: remove it, or set stack.control to another path")]
-    NotASocket(String),
-    /// The file system or the kernel refused.
-    #[error("control socket {path}: {what}: {source}{}", hint(.source))]
-    Io {
-        /// The socket.
-        path: String,
-        /// What was tried.
-        what: &'static str,
-        /// What was said.
-        source: io::Error,
-    },
-}
+/// Bytes of answers that are not taken yet, of all clients, from which on no other answer is made.
+const MAX_PENDING: usize = 64 << 20;
 
-fn hint(error: &io::Error) -> &'static str {
-    match error.kind() {
-        io::ErrorKind::PermissionDenied => {
-            " (run as root, or set stack.control to a path that this user may write to)"
-        }
-        _ => "",
-    }
-}
+/// Bytes of an answer whose memory is not kept for the next.
+const LARGE: usize = 1 << 20;
 
-/// A bound control socket that nobody answers on yet. Removes the socket when dropped.
-pub struct Listener {
-    socket: UnixListener,
-    /// Held for its drop.
-    _file: SocketFile,
-}
+/// How long a client may take nothing of its answer while others get none because of that.
+const STALLED: Duration = Duration::from_secs(1);
 
-/// The socket's name in the file system, removed on drop if it is still ours.
-struct SocketFile {
-    path: PathBuf,
-    identity: (u64, u64),
-}
-
-impl Drop for SocketFile {
-    fn drop(&mut self) {
-        // Another instance may have replaced it, even just now: then it is not ours to remove.
-        let _lock = lock_directory(&self.path);
-        if std::fs::symlink_metadata(&self.path).is_ok_and(|meta| (meta.dev(), meta.ino()) == self.identity) {
-            let _ = std::fs::remove_file(&self.path);
-        }
-    }
-}
-
-fn directory(path: &Path) -> &Path {
-    path.parent().filter(|directory| !directory.as_os_str().is_empty()).unwrap_or(Path::new("."))
-}
-
-/// Keeps other instances from changing what is in the directory of `path`, while the result lives.
-fn lock_directory(path: &Path) -> io::Result<std::fs::File> {
-    let lock = std::fs::File::open(directory(path))?;
-    // Anybody who can read the directory can lock it, so nobody is waited for long.
-    for _ in 0..40 {
-        match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-            Err(rustix::io::Errno::WOULDBLOCK) => std::thread::sleep(Duration::from_millis(25)),
-            result => return Ok(result.map(|()| lock)?),
-        }
-    }
-    Err(io::Error::other("another program holds its lock"))
-}
+/// How long no connection is accepted after that failed for want of descriptors or memory.
+const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 
 impl Listener {
-    /// Binds `path`: makes its directory (mode 0755) if there is none, replaces the socket of an instance that is
-    /// dead, refuses if it is alive. The socket gets mode 0600.
-    pub fn bind(path: &Path) -> Result<Listener, BindError> {
-        let shown = || path.display().to_string();
-        let failed = |what| move |source: io::Error| BindError::Io { path: shown(), what, source };
-        let made = std::fs::DirBuilder::new().recursive(true).mode(0o755).create(directory(path));
-        made.map_err(failed("making its directory"))?;
-        // Two instances that start at once must not both find the same stale socket.
-        let _lock = lock_directory(path).map_err(failed("locking its directory"))?;
-        match std::fs::symlink_metadata(path) {
-            Ok(meta) if !std::os::unix::fs::FileTypeExt::is_socket(&meta.file_type()) => {
-                return Err(BindError::NotASocket(shown()));
-            }
-            Ok(_) => match UnixStream::connect(path) {
-                Ok(peer) => return Err(BindError::Running { path: shown(), pid: peer_pid(&peer) }),
-                Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-                    std::fs::remove_file(path).map_err(failed("removing the socket of a dead instance"))?;
-                }
-                Err(error) => return Err(failed("asking whether an instance is running")(error)),
-            },
-            Err(_) => {}
-        }
-        let socket = UnixListener::bind(path).map_err(failed("binding it"))?;
-        let meta = std::fs::symlink_metadata(path).map_err(failed("looking at it"))?;
-        let file = SocketFile { path: path.into(), identity: (meta.dev(), meta.ino()) };
-        let only_owner = std::fs::Permissions::from_mode(0o600);
-        std::fs::set_permissions(path, only_owner).map_err(failed("restricting it to its owner"))?;
-        socket.set_nonblocking(true).map_err(failed("setting it up"))?;
-        Ok(Listener { socket, _file: file })
-    }
-
     /// Starts to answer with `handler`, on a thread of its own that sleeps while nobody asks.
     pub fn serve(self, handler: Arc<dyn Handler>) -> io::Result<Server> {
         let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
-        let thread = std::thread::Builder::new().name("softnet-control".into()).spawn({
-            let stop = stop.clone();
-            move || Loop { listener: self, stop, handler, clients: Vec::new() }.run()
-        })?;
+        let service =
+            Loop { listener: self, stop: stop.clone(), handler, clients: Vec::new(), mute_until: None };
+        let thread = spawn("softnet-control", Box::new(move || service.run()))?;
         Ok(Server { stop, thread: Some(thread) })
     }
 }
@@ -166,35 +72,40 @@ struct Loop {
     stop: Arc<OwnedFd>,
     handler: Arc<dyn Handler>,
     clients: Vec<Client>,
+    /// Until when nothing is accepted.
+    mute_until: Option<Instant>,
 }
 
 impl Loop {
     fn run(mut self) {
         loop {
-            let Ok((stop, knocked)) = self.wait() else { return };
-            if stop {
-                return;
-            }
-            let now = Instant::now();
-            let handler = &*self.handler;
-            self.clients.retain_mut(|client| client.turn(handler, now));
-            if knocked {
-                self.accept(now);
+            match self.wait() {
+                Ok((true, _)) => return,
+                Ok((false, knocked)) => {
+                    let now = Instant::now();
+                    self.serve(now);
+                    if knocked {
+                        self.accept(now);
+                    }
+                }
+                Err(error) => return note(format_args!("the control socket is closed: {error}")),
             }
         }
     }
 
     /// Blocks until there is something to do. Says whether to stop, and whether somebody wants to connect.
     fn wait(&mut self) -> io::Result<(bool, bool)> {
-        let listen = if self.clients.len() < MAX_CLIENTS { PollFlags::IN } else { PollFlags::empty() };
+        let now = Instant::now();
+        self.mute_until = self.mute_until.filter(|until| *until > now);
+        let listen = if self.mute_until.is_none() { PollFlags::IN } else { PollFlags::empty() };
         let mut fds =
             vec![PollFd::new(&*self.stop, PollFlags::IN), PollFd::new(&self.listener.socket, listen)];
         fds.extend(
             self.clients.iter().map(|client| PollFd::from_borrowed_fd(client.stream.as_fd(), client.wants())),
         );
-        let deadline = self.clients.iter().map(|client| client.deadline).min();
-        let timeout =
-            deadline.map(|at| at.saturating_duration_since(Instant::now()) + Duration::from_millis(1));
+        let is_held = self.clients.iter().any(|client| client.is_held);
+        let due = self.clients.iter().map(|client| client.due(is_held)).chain(self.mute_until).min();
+        let timeout = due.map(|at| at.saturating_duration_since(now) + Duration::from_millis(1));
         let timeout = timeout
             .map(|left| Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() });
         match poll(&mut fds, timeout.as_ref()) {
@@ -204,26 +115,83 @@ impl Loop {
         Ok((!fds[0].revents().is_empty(), !fds[1].revents().is_empty()))
     }
 
-    fn accept(&mut self, now: Instant) {
-        while self.clients.len() < MAX_CLIENTS {
-            let stream = match self.listener.socket.accept() {
-                Ok((stream, _)) => stream,
-                Err(error) if would_block(&error) => return,
-                // Out of descriptors or memory: whoever knocked still waits, and must not make us spin.
-                Err(_) => return std::thread::sleep(Duration::from_millis(100)),
-            };
-            if stream.set_nonblocking(true).is_ok() {
-                self.clients.push(Client {
-                    stream,
-                    input: Vec::new(),
-                    output: Vec::new(),
-                    written: 0,
-                    last: false,
-                    deadline: now + IDLE,
-                });
+    /// Bytes of answers that are not taken yet.
+    fn pending(&self) -> usize {
+        self.clients.iter().map(|client| client.output.len()).sum()
+    }
+
+    /// Gives every client its turn, and those another that are held although there is room meanwhile.
+    fn serve(&mut self, now: Instant) {
+        loop {
+            let (handler, mut pending) = (&*self.handler, self.pending());
+            self.clients.retain_mut(|client| {
+                pending -= client.output.len();
+                let stays = client.turn(handler, now, pending < MAX_PENDING);
+                pending += if stays { client.output.len() } else { 0 };
+                stays
+            });
+            if self.clients.iter().any(|client| client.is_held) {
+                self.clients.retain(|client| client.output.is_empty() || now < client.since + STALLED);
+            } else {
+                return;
+            }
+            if self.pending() >= MAX_PENDING {
+                return;
             }
         }
     }
+
+    fn accept(&mut self, now: Instant) {
+        // As many as there may be, then those that are there get their turn.
+        for _ in 0..MAX_CLIENTS {
+            let stream = match self.listener.socket.accept() {
+                Ok((stream, _)) => stream,
+                Err(error) if would_block(&error) => return,
+                Err(_) => {
+                    // Whoever knocked still waits, and must not make us spin. Perhaps a descriptor helps.
+                    self.make_room();
+                    self.mute_until = Some(now + ACCEPT_AGAIN);
+                    return;
+                }
+            };
+            if stream.set_nonblocking(true).is_err() {
+                continue;
+            }
+            if self.clients.len() >= MAX_CLIENTS && !self.make_room() {
+                refuse(&stream, &format!("busy: {MAX_CLIENTS} clients wait for answers; try again"));
+                continue;
+            }
+            let mut client = Client::new(stream, now);
+            let may_answer = self.pending() < MAX_PENDING;
+            if client.turn(&*self.handler, now, may_answer) {
+                self.clients.push(client);
+            }
+        }
+    }
+
+    /// Disconnects the client that has asked nothing for longest. Says whether there was one.
+    fn make_room(&mut self) -> bool {
+        let silent = self.clients.iter().enumerate().filter(|(_, client)| client.is_silent());
+        let Some((longest, _)) = silent.min_by_key(|(_, client)| client.since) else { return false };
+        let client = self.clients.remove(longest);
+        refuse(
+            &client.stream,
+            "disconnected, having asked nothing: there are other clients, and only room for so many",
+        );
+        true
+    }
+}
+
+/// Says why before the connection is closed, if that can be said without waiting.
+fn refuse(mut stream: &UnixStream, why: &str) {
+    let _ = stream.write(&line(&Response::Error(why.into())));
+}
+
+fn line(response: &Response) -> Vec<u8> {
+    let mut line = serde_json::to_vec(response)
+        .unwrap_or_else(|error| format!(r#"{{"error":"answer cannot be written: {error:?}"}}"#).into_bytes());
+    line.push(b'\n');
+    line
 }
 
 struct Client {
@@ -233,80 +201,117 @@ struct Client {
     written: usize,
     /// Nothing is read any more: goodbye once the output is written.
     last: bool,
-    deadline: Instant,
+    /// Its request waits until others have taken their answers.
+    is_held: bool,
+    /// When it connected, or last was answered or took some of an answer. Bytes that are no request yet do not count.
+    since: Instant,
 }
 
 impl Client {
+    fn new(stream: UnixStream, now: Instant) -> Self {
+        Client {
+            stream,
+            input: Vec::new(),
+            output: Vec::new(),
+            written: 0,
+            last: false,
+            is_held: false,
+            since: now,
+        }
+    }
+
     /// Whether `input` holds all of a request, or too much for one.
     fn asked(&self) -> bool {
         self.input.contains(&b'\n') || self.input.len() > MAX_REQUEST
     }
 
+    /// Whether it has nothing to get.
+    fn is_silent(&self) -> bool {
+        self.output.is_empty() && !self.asked()
+    }
+
     fn wants(&self) -> PollFlags {
-        if self.output.is_empty() && !self.asked() { PollFlags::IN } else { PollFlags::OUT }
+        match () {
+            () if self.is_held => PollFlags::empty(),
+            () if self.is_silent() => PollFlags::IN,
+            () => PollFlags::OUT,
+        }
+    }
+
+    /// When to look at it again, whether it does anything or not.
+    fn due(&self, others_are_held: bool) -> Instant {
+        let stalls = others_are_held && !self.output.is_empty();
+        self.since + if stalls { STALLED } else { IDLE }
     }
 
     /// Reads, answers (once, so that the others get their turn) and writes what can be without blocking. Says
     /// whether the client stays.
-    fn turn(&mut self, handler: &dyn Handler, now: Instant) -> bool {
-        match self.step(handler) {
-            Ok(true) => self.deadline = now + IDLE,
+    fn turn(&mut self, handler: &dyn Handler, now: Instant, may_answer: bool) -> bool {
+        match self.step(handler, may_answer) {
+            Ok(true) => self.since = now,
             Ok(false) => {}
             Err(_) => return false,
         }
-        now < self.deadline && !(self.last && self.output.is_empty() && !self.asked())
+        now < self.since + IDLE && !(self.last && self.is_silent())
     }
 
-    fn step(&mut self, handler: &dyn Handler) -> io::Result<bool> {
+    /// Says whether it was answered, or took something, or could have been.
+    fn step(&mut self, handler: &dyn Handler, may_answer: bool) -> io::Result<bool> {
         let mut progress = self.write()?;
+        self.is_held = false;
         // A client that does not take its answer is not read from.
         if self.output.is_empty() {
             if !self.asked() && !self.last {
-                progress |= self.read()?;
+                self.read()?;
             }
             if self.asked() {
-                self.answer(handler);
-                progress |= self.write()?;
+                progress = true;
+                self.is_held = !may_answer;
+                if may_answer {
+                    self.answer(handler);
+                    self.write()?;
+                }
             }
         }
         Ok(progress)
     }
 
-    fn read(&mut self) -> io::Result<bool> {
+    fn read(&mut self) -> io::Result<()> {
         let mut chunk = [0; MAX_REQUEST];
         match self.stream.read(&mut chunk) {
-            Ok(0) => {
-                self.last = true;
-                Ok(true)
-            }
-            Ok(n) => {
-                self.input.extend_from_slice(&chunk[..n]);
-                Ok(true)
-            }
-            Err(error) if would_block(&error) => Ok(false),
-            Err(error) => Err(error),
+            Ok(0) => self.last = true,
+            Ok(n) => self.input.extend_from_slice(&chunk[..n]),
+            Err(error) if would_block(&error) => {}
+            Err(error) => return Err(error),
         }
+        Ok(())
     }
 
     fn answer(&mut self, handler: &dyn Handler) {
-        let response = match self.input.iter().position(|&byte| byte == b'\n') {
+        let answer = match self.input.iter().position(|&byte| byte == b'\n') {
             Some(end) if end <= MAX_REQUEST => {
                 let line: Vec<u8> = self.input.drain(..=end).collect();
                 match serde_json::from_slice(&line) {
-                    Ok(request) => handler.request(request).map_or_else(Response::Error, Response::Ok),
-                    Err(error) => Response::Error(format!("not a request: {error}")),
+                    Ok(request) => handler.answer(request),
+                    Err(error) => Err(format!("not a request: {error}")),
                 }
             }
             _ => {
                 self.last = true;
                 self.input.clear();
-                Response::Error(format!("a request takes at most {MAX_REQUEST} bytes"))
+                Err(format!("a request takes at most {MAX_REQUEST} bytes"))
             }
         };
-        self.output = serde_json::to_vec(&response).unwrap_or_else(|error| {
-            format!(r#"{{"error":"answer cannot be written: {error:?}"}}"#).into_bytes()
-        });
-        self.output.push(b'\n');
+        self.output = match answer {
+            // As `Response::Ok` would be written, whose value this is already.
+            Ok(json) => {
+                let mut line = json.into_bytes();
+                line.splice(0..0, *b"{\"ok\":");
+                line.extend_from_slice(b"}\n");
+                line
+            }
+            Err(error) => line(&Response::Error(error)),
+        };
         self.written = 0;
     }
 
@@ -320,8 +325,12 @@ impl Client {
             }
         }
         let progress = self.written > before;
+        let was_large = self.output.len() > LARGE;
         self.output = Vec::new();
         self.written = 0;
+        if was_large {
+            trim_heap();
+        }
         Ok(progress)
     }
 }

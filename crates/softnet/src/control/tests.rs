@@ -1,13 +1,16 @@
 //! An instance and its clients over real sockets in a temporary directory.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::UnixListener;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
+
+use rustix::fs::{FlockOperation, flock, inotify};
+use rustix::process::{Uid, geteuid};
 
 use serde_json::{Value, json};
 
-use super::server::BindError;
+use super::client::ClientError;
 use super::*;
 
 struct Echo;
@@ -21,6 +24,7 @@ impl Handler for Echo {
             Request::Knobs(knobs) => Ok(json!(format!("{knobs:?}"))),
             Request::Qdisc(set) => Ok(json!(format!("{set:?}"))),
             Request::Filter(set) => Ok(json!(format!("{set:?}"))),
+            Request::Show(Table::Drops) => panic!("a bug"),
             Request::Show(table) => Err(format!("no {table:?} here")),
         }
     }
@@ -161,4 +165,201 @@ fn what_is_no_socket_is_left_alone() {
     let error = Listener::bind(&path).map(drop).unwrap_err();
     assert!(matches!(error, BindError::NotASocket(_)), "{error}");
     assert_eq!(std::fs::read_to_string(&path).unwrap(), "mine");
+}
+
+fn mode_of(path: &Path, mode: u32) {
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+}
+
+/// Runs `test` as another user, if this one may become another.
+fn as_another_user(test: impl FnOnce() + Send) {
+    if !geteuid().is_root() {
+        return;
+    }
+    let other = Uid::from_raw(65534);
+    let run = || {
+        // Of this thread alone, and its capabilities go with it.
+        rustix::thread::set_thread_res_uid(other, other, other).unwrap();
+        test();
+    };
+    std::thread::scope(|scope| scope.spawn(run).join())
+        .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+}
+
+#[test]
+fn others_cannot_keep_an_instance_from_starting() {
+    let dir = tempfile::tempdir().unwrap();
+    mode_of(dir.path(), 0o755);
+    let path = dir.path().join("x.sock");
+    drop(serve(&path));
+    // Anybody who can read a directory can lock it.
+    let directory = std::fs::File::open(dir.path()).unwrap();
+    flock(&directory, FlockOperation::LockExclusive).unwrap();
+    let server = serve(&path);
+    as_another_user(|| {
+        let names = std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().path());
+        for name in names {
+            for open in [std::fs::File::open(&name), std::fs::File::create(&name)] {
+                assert!(open.is_err(), "{name:?} can be opened, and so locked");
+            }
+        }
+    });
+    drop(server);
+    // A lock file that was there before.
+    mode_of(&dir.path().join(".softnet.lock"), 0o666);
+    let _server = serve(&path);
+    let meta = std::fs::metadata(dir.path().join(".softnet.lock")).unwrap();
+    assert_eq!(meta.permissions().mode() & 0o777, 0o600);
+}
+
+/// Its mode is never changed, so it is what it was from the first moment.
+#[test]
+fn the_socket_is_never_open_to_others() {
+    let dir = tempfile::tempdir().unwrap();
+    let watcher = inotify::init(inotify::CreateFlags::NONBLOCK).unwrap();
+    let what = inotify::WatchFlags::ATTRIB | inotify::WatchFlags::CREATE;
+    inotify::add_watch(&watcher, dir.path(), what).unwrap();
+    let path = dir.path().join("x.sock");
+    let listener = Listener::bind(&path).unwrap();
+    assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    let mut buffer = [std::mem::MaybeUninit::uninit(); 4096];
+    let mut events = inotify::Reader::new(&watcher, &mut buffer);
+    let mut seen = Vec::new();
+    while let Ok(event) = events.next() {
+        if event.file_name().is_some_and(|name| name.to_bytes() == b"x.sock") {
+            seen.push(event.events());
+        }
+    }
+    assert_eq!(seen, [inotify::ReadFlags::CREATE]);
+    drop(listener);
+}
+
+#[test]
+fn a_directory_that_others_may_write_to_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("x.sock");
+    let refused = || Listener::bind(&path).map(drop).unwrap_err().to_string();
+    for mode in [0o777, 0o1777, 0o775] {
+        mode_of(dir.path(), mode);
+        let error = refused();
+        let why = format!("its directory may be written to by others (mode {mode:04o}), so that others");
+        assert!(error.contains(&why) && error.contains("such as /run/softnet"), "{error}");
+    }
+    mode_of(dir.path(), 0o755);
+    if geteuid().is_root() {
+        std::os::unix::fs::chown(dir.path(), Some(65534), None).unwrap();
+        assert!(refused().contains("its directory belongs to user 65534"), "{}", refused());
+        std::os::unix::fs::chown(dir.path(), Some(0), None).unwrap();
+    }
+    // Nothing is followed: neither the socket's name nor the lock's.
+    let elsewhere = dir.path().join("elsewhere");
+    std::fs::write(&elsewhere, "mine").unwrap();
+    symlink(&elsewhere, &path).unwrap();
+    assert!(refused().contains("exists and is not a socket"), "{}", refused());
+    std::fs::remove_file(&path).unwrap();
+    std::fs::remove_file(dir.path().join(".softnet.lock")).unwrap();
+    symlink(&elsewhere, dir.path().join(".softnet.lock")).unwrap();
+    assert!(refused().contains("locking .softnet.lock beside it"), "{}", refused());
+    assert_eq!(std::fs::metadata(&elsewhere).unwrap().permissions().mode() & 0o777, 0o644);
+}
+
+#[test]
+fn dead_sockets_are_no_instances_for_anybody() {
+    let dir = tempfile::tempdir().unwrap();
+    mode_of(dir.path(), 0o755);
+    let (live, dead) = (dir.path().join("live.sock"), dir.path().join("dead.sock"));
+    drop(UnixListener::bind(&dead).unwrap());
+    mode_of(&dead, 0o600);
+    let only_one = || Client::only_one(dir.path()).err().map(|error| error.to_string());
+    as_another_user(|| {
+        assert_eq!(instances(dir.path()), Vec::<String>::new());
+        let error = only_one().unwrap();
+        assert!(
+            error.starts_with("no instance is running here; ") && error.contains("/dead.sock is"),
+            "{error}"
+        );
+    });
+    let error = only_one().unwrap();
+    assert_eq!(error, "no instance is running: start one with `softnet run CONFIG`");
+    let _server = serve(&live);
+    assert_eq!((instances(dir.path()), only_one()), (vec!["live".to_owned()], None));
+    as_another_user(|| {
+        assert_eq!((instances(dir.path()), only_one()), (vec!["live".to_owned()], None));
+        let client = Client::only_one(dir.path()).unwrap();
+        let error = client.ask::<Value>(&Request::Show(Table::Stats)).unwrap_err();
+        assert!(matches!(error, ClientError::Denied(_)), "{error}");
+    });
+}
+
+/// They neither send nor go.
+fn silent(path: &Path, n: usize) -> Vec<UnixStream> {
+    let clients: Vec<_> = (0..n).map(|_| UnixStream::connect(path).unwrap()).collect();
+    clients.iter().for_each(|client| client.set_nonblocking(true).unwrap());
+    clients
+}
+
+#[test]
+fn silent_clients_delay_nobody() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("x.sock");
+    let _server = serve(&path);
+    let mut clients = silent(&path, 40);
+    let client = Client::new(path.to_str()).unwrap();
+    let ask = || client.ask::<Value>(&Request::Show(Table::Stats)).unwrap();
+    assert_eq!(ask(), json!({"answer": 42}));
+    // They are all still there: it was not their time-out that was waited for.
+    let told = |clients: &[UnixStream]| {
+        let mut text = String::new();
+        let ended = |mut client: &UnixStream| client.read_to_string(&mut text).is_ok();
+        clients.iter().map(ended).filter(|ended| *ended).count()
+    };
+    assert_eq!(told(&clients), 0);
+    // More than there is room for: the first ones go, and are told why.
+    clients.extend(silent(&path, 40));
+    assert_eq!(ask(), json!({"answer": 42}));
+    let (first, last) = clients.split_at_mut(40);
+    let mut text = String::new();
+    first[0].read_to_string(&mut text).unwrap();
+    assert!(text.starts_with("{\"error\":\"disconnected, having asked nothing: "), "{text}");
+    assert_eq!(told(last), 0);
+    // One that has its say a byte at a time is no other: it has asked nothing.
+    let mut slow = UnixStream::connect(&path).unwrap();
+    slow.write_all(b"{\"show\":").unwrap();
+    drop(silent(&path, 70));
+    assert_eq!(ask(), json!({"answer": 42}));
+}
+
+#[test]
+fn answers_that_are_not_taken_are_bounded() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("x.sock");
+    let _server = serve(&path);
+    // 30 times 3 MiB, of which nothing is read.
+    let mut greedy: Vec<_> = (0..30).map(|_| UnixStream::connect(&path).unwrap()).collect();
+    greedy.iter_mut().for_each(|client| client.write_all(b"{\"show\":\"route\"}\n").unwrap());
+    let client = Client::new(path.to_str()).unwrap();
+    assert_eq!(client.ask::<Value>(&Request::Show(Table::Stats)).unwrap(), json!({"answer": 42}));
+}
+
+/// As every other thread of a stack that panics: one that nobody can ask any more would look well. Seen from outside, in a
+/// child process.
+#[test]
+fn a_panicking_control_thread_ends_the_process() {
+    const CHILD: &str = "SOFTNET_TEST_CONTROL_PANIC";
+    if std::env::var_os(CHILD).is_some() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x.sock");
+        let _server = serve(&path);
+        let client = Client::new(path.to_str()).unwrap();
+        let _ = client.ask::<Value>(&Request::Show(Table::Drops));
+        return;
+    }
+    let child = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "control::tests::a_panicking_control_thread_ends_the_process", "--nocapture"])
+        .env(CHILD, "1")
+        .output()
+        .unwrap();
+    use std::os::unix::process::ExitStatusExt;
+    assert_eq!(child.status.signal(), Some(6), "{child:?}");
+    assert!(String::from_utf8_lossy(&child.stderr).contains("softnet-control panicked, which is a bug"));
 }

@@ -8,6 +8,10 @@
 //! let mut buffer = [0; 2048];
 //! let (n, from) = socket.recv_from(&mut buffer)?;
 //! socket.send_to(&buffer[..n], from)?;
+//! // One that is bound to no address answers from that which was asked.
+//! let any = softnet::net::UdpSocket::bind(&stack.handle(), "[::]:7")?;
+//! let (n, from, info) = any.recv_msg(&mut buffer)?;
+//! any.send_msg(&buffer[..n], (from, info))?;
 //! # Ok(())
 //! # }
 //! ```
@@ -20,6 +24,7 @@
 
 mod epoll;
 mod groups;
+mod msg;
 mod multicast;
 mod options;
 mod ready_fd;
@@ -39,6 +44,7 @@ use std::sync::Arc;
 
 pub use epoll::{Epoll, EpollCtl, Event, Interest};
 pub(crate) use groups::Groups;
+pub use msg::{MsgHdr, PktInfo};
 pub use ready_fd::ReadyFd;
 pub use recv::{Received, RecvBatch};
 pub use send_batch::SendBatch;

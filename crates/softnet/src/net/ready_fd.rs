@@ -38,8 +38,8 @@ use super::watch::Watch;
 /// async fn echo(fd: AsyncFd<ReadyFd>) -> Result<()> {
 ///     let mut buffer = [0; 2048];
 ///     loop {
-///         let (n, from) = until_done(&fd, |socket| socket.recv_from(&mut buffer)).await?;
-///         until_done(&fd, |socket| socket.send_to(&buffer[..n], from)).await?;
+///         let (n, from, info) = until_done(&fd, |socket| socket.recv_msg(&mut buffer)).await?;
+///         until_done(&fd, |socket| socket.send_msg(&buffer[..n], (from, info))).await?;
 ///     }
 /// }
 /// ```

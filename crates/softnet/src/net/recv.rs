@@ -6,6 +6,7 @@ use std::sync::Arc;
 use softnet_core::sock::Datagram;
 use softnet_core::sock::key::socket_addr;
 
+use super::msg::{MsgHdr, PktInfo};
 use super::thread::with;
 use crate::shared::Shared;
 
@@ -23,6 +24,8 @@ pub struct Received<'a> {
     datagram: &'a Datagram,
     /// Who sent it.
     pub from: SocketAddr,
+    /// How the socket sees addresses.
+    v4: bool,
 }
 
 impl<'a> Received<'a> {
@@ -34,6 +37,18 @@ impl<'a> Received<'a> {
     /// Whether it has no payload.
     pub fn is_empty(&self) -> bool {
         self.datagram.is_empty()
+    }
+
+    /// Which of our addresses it was sent to, and the device that it came by.
+    #[inline]
+    pub fn info(&self) -> PktInfo {
+        PktInfo::of(self.datagram, self.v4)
+    }
+
+    /// Where an answer to it goes, and comes from: the address that was asked.
+    #[inline]
+    pub fn reply(&self) -> MsgHdr {
+        (self.from, self.info()).into()
     }
 
     /// Its payload in one piece; `None` if it came in fragments, or from here and is longer than a frame.
@@ -86,7 +101,7 @@ impl RecvBatch {
     fn received<'a>(&self, datagram: &'a Datagram) -> Received<'a> {
         let v4 = self.of.as_ref().is_some_and(|(_, v4)| *v4);
         let flow = datagram.flow();
-        Received { datagram, from: socket_addr(flow.remote, flow.rport, v4) }
+        Received { datagram, from: socket_addr(flow.remote, flow.rport, v4), v4 }
     }
 
     /// Gives back what it holds.

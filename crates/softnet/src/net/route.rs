@@ -121,17 +121,23 @@ fn device_of_broadcast(tables: &Tables, broadcast: u32) -> Option<(u16, &Iface)>
     there(tables).find(on)
 }
 
-/// The way from a socket with these `ends` to `to`, which says its device if it is link-local. `broadcast`: the sender may send to
-/// all.
+/// The way from a socket with these `ends` to `to`, which says its device if it is link-local, from our address `src`, if that
+/// was chosen. `broadcast`: the sender may send to all.
 #[inline]
-pub(super) fn find(tables: &Tables, to: &To, ends: &Ends, broadcast: bool) -> Result<Way, Errno> {
-    let (dst, src) = (to.addr, ends.source());
+pub(super) fn find(
+    tables: &Tables,
+    to: &To,
+    ends: &Ends,
+    src: Option<Addr>,
+    broadcast: bool,
+) -> Result<Way, Errno> {
+    let dst = to.addr;
     if src.is_some_and(|src| is_v4(src) != is_v4(dst)) {
         return Err(Errno::NETUNREACH);
     }
     let way = match unmapped(dst) {
         Some(dst) => find4(tables, dst, src.and_then(unmapped), ends.multicast_dev, broadcast),
-        None => find6(tables, to, ends),
+        None => find6(tables, to, ends, src),
     }?;
     // It must not be seen on any wire (RFC 1122 section 3.2.1.3(g), RFC 4291 section 2.5.3).
     let from_loopback = unmapped(way.src).map_or(way.src == LOCALHOST6, is_loopback);
@@ -139,11 +145,15 @@ pub(super) fn find(tables: &Tables, to: &To, ends: &Ends, broadcast: bool) -> Re
 }
 
 /// The same of IPv6.
-fn find6(tables: &Tables, to: &To, ends: &Ends) -> Result<Way, Errno> {
+fn find6(tables: &Tables, to: &To, ends: &Ends, src: Option<Addr>) -> Result<Way, Errno> {
+    let bound = match (ends.device(), src.and_then(device)) {
+        (Some(bound), Some(dev)) if bound != dev => return Err(Errno::INVAL),
+        (bound, dev) => bound.or(dev),
+    };
     match to.addr {
         ANY => Err(Errno::INVAL),
-        dst if is_group(dst) => find_group6(tables, to, ends),
-        dst => find_host6(tables, dst, ends.source(), ends.device()),
+        dst if is_group(dst) => find_group6(tables, to, (src, bound), ends.multicast_dev6),
+        dst => find_host6(tables, dst, src, bound),
     }
 }
 
@@ -188,13 +198,18 @@ fn source6(iface: &Iface, dev: u16, peer: Ipv6Addr) -> Option<Addr> {
 
 /// The same, to a group: by the device that is said with it, else that which the sender is bound to, else that which was chosen
 /// for groups, else that of its address, or the first.
-fn find_group6(tables: &Tables, to: &To, ends: &Ends) -> Result<Way, Errno> {
-    let (group, src) = (Ipv6Addr::from_bits(to.addr), ends.source());
+fn find_group6(
+    tables: &Tables,
+    to: &To,
+    (src, bound): (Option<Addr>, Option<u16>),
+    chosen: Option<u16>,
+) -> Result<Way, Errno> {
+    let group = Ipv6Addr::from_bits(to.addr);
     // Of scope 0 nothing may be sent (RFC 4291 section 2.7).
-    if group_scope(group) == 0 || to.dev.is_some_and(|dev| ends.device().is_some_and(|bound| bound != dev)) {
+    if group_scope(group) == 0 || to.dev.is_some_and(|dev| bound.is_some_and(|bound| bound != dev)) {
         return Err(Errno::INVAL);
     }
-    let (dev, iface) = match to.dev.or(ends.device()).or(ends.multicast_dev6) {
+    let (dev, iface) = match to.dev.or(bound).or(chosen) {
         Some(dev) => (dev, iface(tables, dev).ok_or(Errno::NETDOWN)?),
         None => default_device6(tables, src).ok_or(Errno::NETUNREACH)?,
     };
@@ -260,7 +275,9 @@ fn find4(
 
 #[cfg(test)]
 mod tests {
+    use softnet_core::fold::FoldKey;
     use softnet_core::ip::Prefix;
+    use softnet_core::ip::source::RpFilter;
 
     use super::*;
     use crate::config::{Config, DeviceConfig, InterfaceAddr};
@@ -276,15 +293,22 @@ mod tests {
             ..DeviceConfig::new("mem0")
         };
         let config = Config { devices: vec![device], ..Config::default() };
-        let mut tables = routes::compile(&routes::routes(&config)).unwrap();
+        let mut tables = routes::compile(&routes::routes(&config), FoldKey::new([1, 2])).unwrap();
         let net = |own: Ipv4Addr| Prefix::new(Ipv4Addr::from_bits(own.to_bits() & !0xff), 24).unwrap();
         let addresses = own.map(|own| (own, net(own))).to_vec();
-        let iface = Iface { mac: [2, 0, 0, 0, 0, 1], mtu: 1500, addresses, addresses6: Vec::new() };
+        let iface = Iface {
+            mac: [2, 0, 0, 0, 0, 1],
+            mtu: 1500,
+            addresses,
+            addresses6: Vec::new(),
+            send_redirects: true,
+            rp_filter: RpFilter::Off,
+        };
         routes::set_ifaces(&mut tables, &[Some(iface)]);
         let source = |to: [u8; 4]| {
             let to = mapped(Ipv4Addr::from(to).to_bits());
             let to = To { addr: to, port: 9, dev: None };
-            find(&tables, &to, &Tx::new(ANY, 7, None).ends, true)
+            find(&tables, &to, &Tx::new(ANY, 7, None).ends, None, true)
                 .map(|way| unmapped(way.src).map(Ipv4Addr::from_bits))
         };
         for to in [[10, 0, 0, 9], [10, 0, 0, 255], [255; 4], [239, 1, 2, 3]] {
@@ -298,7 +322,7 @@ mod tests {
         let group = To { addr: mapped(0xef01_0203), port: 9, dev: None };
         for (chosen, found) in [(0, Ok(mapped(own[0].to_bits()))), (1, Err(Errno::NETDOWN))] {
             ends.multicast_dev = Some(chosen);
-            assert_eq!(find(&tables, &group, &ends, false).map(|way| way.src), found);
+            assert_eq!(find(&tables, &group, &ends, None, false).map(|way| way.src), found);
         }
     }
 }

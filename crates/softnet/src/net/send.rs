@@ -8,14 +8,18 @@ use std::sync::Arc;
 
 use rustix::io::Errno;
 use softnet_core::SoftnetData;
+use softnet_core::ip::ETH_LEN;
+use softnet_core::ip::pmtu::MIN_PMTU;
 use softnet_core::ip::v6::addr::group_scope;
 use softnet_core::skb::{Batch, DropReason};
 use softnet_core::sock::key::{ANY, Addr, is_v4};
-use softnet_core::sock::output::UdpHead;
+use softnet_core::sock::output::{UdpHead, destination};
 use softnet_core::sock::scope::{device, is_link_local, scoped};
 use softnet_core::sock::{Flow, SocketError};
 use softnet_core::sync::Ordering;
+use softnet_dev::xdp::LocalEnd;
 
+use super::msg::source;
 use super::options::{Options, timeout};
 use super::route::{Next, Way, find};
 use super::scope::To;
@@ -28,6 +32,8 @@ use crate::shared::Shared;
 pub(super) struct Tx {
     pub(super) sender: LocalSender,
     pub(super) ends: Ends,
+    /// What devices were told that it has.
+    pub(super) told: Option<LocalEnd>,
 }
 
 /// Where a socket's datagrams come from, and go to.
@@ -48,7 +54,7 @@ pub(super) struct Ends {
 impl Tx {
     pub(super) fn new(local: Addr, lport: u16, group_dev: Option<u16>) -> Self {
         let ends = Ends { local, lport, group_dev, peer: None, multicast_dev: None, multicast_dev6: None };
-        Tx { sender: LocalSender::default(), ends }
+        Tx { sender: LocalSender::default(), ends, told: None }
     }
 }
 
@@ -81,11 +87,13 @@ pub(super) struct Outgoing {
     /// Copies of those to many, for sockets here: they get none of what is given back to its sender. There are none without
     /// what they are copies of.
     loops: Batch,
+    /// Whether any of them is so long that a path may be too narrow for it.
+    long: bool,
 }
 
 impl Outgoing {
     pub(super) fn new() -> Self {
-        Outgoing { batch: Batch::new(), dev: 0, loops: Batch::new() }
+        Outgoing { batch: Batch::new(), dev: 0, loops: Batch::new(), long: false }
     }
 
     /// Sends them. While the sender is held back it blocks, but no longer than until `wait`: then they stay. The sockets here that
@@ -98,12 +106,32 @@ impl Outgoing {
         wait: Option<u64>,
     ) -> Result<(), WouldBlock> {
         if !self.batch.is_empty() {
-            sender.send(shared, &mut thread.ctx, (self.dev, None), &mut self.batch, wait)?;
+            let now = shared.clock.now();
+            if self.long {
+                self.note(shared, now);
+            }
+            sender.send(shared, &mut thread.ctx, now, (self.dev, None), &mut self.batch, wait)?;
             if !self.loops.is_empty() {
                 self.loop_back(shared, thread);
             }
         }
         Ok(())
+    }
+
+    /// Remembers where long ones go, before they do: an error about one may come at once.
+    #[inline(never)]
+    fn note(&mut self, shared: &Shared, now: u64) {
+        let mut last = None;
+        for skb in self.batch.as_slice() {
+            let dst = destination(skb).filter(|_| skb.len() > ETH_LEN + usize::from(MIN_PMTU));
+            if dst != last
+                && let Some(dst) = dst
+            {
+                shared.sockets.recent.note(dst, now);
+                last = Some(dst);
+            }
+        }
+        self.long = false;
     }
 
     #[cold]
@@ -124,6 +152,7 @@ impl Outgoing {
         if n > 0 {
             ctx.free_skbs(&mut self.batch, |_| {});
             self.free_loops(ctx);
+            self.long = false;
         }
         n
     }
@@ -153,16 +182,17 @@ pub(super) fn wait_of(shared: &Shared, options: &Options) -> Option<u64> {
 }
 
 impl Sending<'_> {
-    /// Sends `messages`, each to its address or to the peer. Returns how many were taken; an error only if none was.
+    /// Sends `messages`, each to its address or to the peer, and from one of ours, if that is said. Returns how many were
+    /// taken; an error only if none was.
     pub(super) fn all<'m>(
         mut self,
         thread: &mut AppThread,
         ends: &Ends,
-        messages: impl Iterator<Item = (&'m [u8], Option<To>)>,
+        messages: impl Iterator<Item = (&'m [u8], Option<To>, Addr)>,
     ) -> Result<usize, Errno> {
         let (mut taken, mut result) = (0, Ok(()));
-        for (payload, to) in messages {
-            result = self.one(thread, ends, payload, to);
+        for (payload, to, from) in messages {
+            result = self.one(thread, ends, payload, (to, from));
             if result.is_err() {
                 break;
             }
@@ -184,9 +214,9 @@ impl Sending<'_> {
         thread: &mut AppThread,
         ends: &Ends,
         payload: &[u8],
-        to: Option<To>,
+        ways: (Option<To>, Addr),
     ) -> Result<(), Errno> {
-        let result = self.one(thread, ends, payload, to);
+        let result = self.one(thread, ends, payload, ways);
         tell(self.shared, thread);
         result
     }
@@ -196,7 +226,7 @@ impl Sending<'_> {
         thread: &mut AppThread,
         ends: &Ends,
         payload: &[u8],
-        to: Option<To>,
+        (to, from): (Option<To>, Addr),
     ) -> Result<(), Errno> {
         // By reference: copies of what was written just now in halves are dear.
         let mut to = to.as_ref().or(ends.peer.as_ref()).ok_or(Errno::DESTADDRREQ)?;
@@ -209,7 +239,12 @@ impl Sending<'_> {
             to = &complete;
         }
         let broadcast = self.options.broadcast.load(Ordering::Relaxed);
-        let way = find(thread.tables.load(), to, ends, broadcast)?;
+        let tables = thread.tables.load();
+        let src = match from {
+            ANY => ends.source(),
+            from => source(tables, ends, to.addr, from)?,
+        };
+        let way = find(tables, to, ends, src, broadcast)?;
         let ttl = match way.next {
             Next::Multicast(..) if is_v4(to.addr) => &self.options.multicast_ttl,
             Next::Multicast(..) => &self.options.multicast_hops,
@@ -227,11 +262,10 @@ impl Sending<'_> {
             return self.keep_here(thread, &way, &head, payload);
         }
         let len = payload.len() + head.header_len();
-        let may_be_too_long =
-            len > head.least_mtu() && self.shared.sockets.path_mtus_known(&self.shared.clock);
-        if len > usize::from(way.mtu) || may_be_too_long {
+        if len > usize::from(way.mtu) || self.shared.sockets.paths.is_too_long(head.dst, len) {
             return self.put_in_pieces(thread, &way, &head, payload);
         }
+        self.out.long |= len > head.least_mtu();
         self.put(thread, &way, &head, payload)
     }
 
@@ -282,7 +316,10 @@ impl Sending<'_> {
         }
         let (datagram, udp) = head.datagram(payload);
         let mut result = Ok(());
+        let recent = &self.shared.sockets.recent;
         self.shared.slow_path(&mut thread.ctx, 0, |slow, ctx, view, out| {
+            // Pieces of IPv6 may still be too long for a router.
+            recent.note(head.dst, view.now);
             let pieces = (udp.len() + payload.len(), [&udp[..], payload]);
             result = match way.next {
                 Next::Broadcast(dev, link) | Next::Multicast(dev, link) => {
@@ -368,7 +405,9 @@ impl Sending<'_> {
                 let mut held = Batch::new();
                 write(&mut thread.ctx, &mut held, &link, head, payload)?;
                 thread.ctx.originated(1);
+                let recent = &self.shared.sockets.recent;
                 self.shared.slow_path(&mut thread.ctx, 0, |slow, ctx, view, out| {
+                    recent.note(head.dst, view.now);
                     held.drain().for_each(|skb| slow.send(ctx, view, skb, out));
                 });
             }

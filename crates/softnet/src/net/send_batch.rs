@@ -5,7 +5,6 @@
 //! is counted as dropped.
 
 use std::io;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,6 +12,7 @@ use rustix::io::Errno;
 use softnet_core::skb::DropReason;
 
 use super::Handle;
+use super::msg::MsgHdr;
 use super::options::errno;
 use super::send::{Outgoing, tell};
 use super::thread::with;
@@ -47,18 +47,19 @@ impl SendBatch {
         self.out.batch.is_empty()
     }
 
-    /// Takes a datagram of `socket` to `to`, or (`None`) to its peer. Those that are there leave first if there is no room for it, or
+    /// Takes a datagram of `socket` to `to`, or (`None`) to its peer; an answer is [`Received::reply`](super::Received::reply) to what
+    /// it answers. Those that are there leave first if there is no room for it, or
     /// if it goes another way.
     ///
     /// # Errors
     /// As of [`UdpSocket::send_to`], of this datagram, which was not taken. [`WouldBlock`](io::ErrorKind::WouldBlock): those that
     /// are there had to leave, and could not. Whether the socket blocks does not matter. A socket of another stack is
     /// [`InvalidInput`](io::ErrorKind::InvalidInput).
-    pub fn push(&mut self, socket: &UdpSocket, payload: &[u8], to: Option<SocketAddr>) -> io::Result<()> {
+    pub fn push(&mut self, socket: &UdpSocket, payload: &[u8], to: impl Into<MsgHdr>) -> io::Result<()> {
         if !Arc::ptr_eq(&socket.inner().shared, &self.shared) {
             return Err(errno(Errno::INVAL));
         }
-        socket.gather(&mut self.out, &mut self.sender, payload, to)
+        socket.gather(&mut self.out, &mut self.sender, payload, to.into())
     }
 
     /// Sends what is there. While it is held back, since too many packets are pending before the TX queue, it waits, but

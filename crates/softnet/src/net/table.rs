@@ -6,11 +6,14 @@
 
 use std::hash::{BuildHasher, RandomState};
 use std::net::Ipv6Addr;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 
+use rustix::io::Errno;
 use softnet_core::SoftnetData;
+use softnet_core::fold::FoldKey;
 use softnet_core::ip::header::{Ipv4Header, is_multicast};
 use softnet_core::ip::input::Exception;
+use softnet_core::ip::pmtu::{PathMtus, RecentPeers};
 use softnet_core::ip::slow::{Outbox, SlowPath, View};
 use softnet_core::ip::v6::header::Ipv6Header;
 use softnet_core::skb::{Batch, DropReason, Flags, Region, Skb};
@@ -18,18 +21,20 @@ use softnet_core::sock::key::unmapped;
 use softnet_core::sock::{
     Arrivals, Binder, Flow, Found, Hit, SocketError, Sockets, UdpMem, udp_input, udp_members,
 };
-use softnet_core::sync::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use softnet_core::sync::{AtomicBool, AtomicUsize, Ordering};
+use softnet_dev::xdp::{LocalEnd, UdpPorts};
+use softnet_dev::{PiGuard, PiMutex};
 
+use super::route::is_own;
 use super::thread::AppThread;
 use super::watch::{Set, Told};
-use crate::clock::Clock;
 use crate::shared::lock;
 
 /// The sockets of a stack, their writer's lock, and the contexts of application threads.
 pub struct SocketTable {
     /// What pollers read.
     pub sockets: Arc<Sockets>,
-    binder: Mutex<Binder>,
+    binder: PiMutex<Binder>,
     /// What sockets may hold, each and all together.
     pub(crate) memory: UdpMem,
     /// Packets that wait for applications, of sockets and of those that poll.
@@ -39,33 +44,57 @@ pub struct SocketTable {
     sets: Mutex<Vec<Arc<Set>>>,
     /// Those who wait for sockets.
     pub(crate) told: Arc<Told>,
+    /// Where devices look up the ports that are open, to leave the kernel the rest.
+    pub(crate) ports: Option<Arc<UdpPorts>>,
     stopped: AtomicBool,
-    /// Until when some path takes less than its first link, in ns of the stack's clock.
-    path_mtus: AtomicU64,
+    /// Paths that take less than their first link.
+    pub(super) paths: Arc<PathMtus>,
+    /// Where long datagrams went lately.
+    pub(super) recent: RecentPeers,
 }
 
 impl SocketTable {
-    /// Without sockets; `max_sockets` at the most. They count what they hold in `held`.
-    pub(crate) fn new(region: &Arc<Region>, max_sockets: u32, held: Arc<AtomicUsize>) -> Self {
-        let seed = RandomState::new().hash_one(region.id());
+    /// Without sockets; `max_sockets` at the most. They count what they hold in `held`. `paths`: the slow path's.
+    pub(crate) fn new(
+        region: &Arc<Region>,
+        max_sockets: u32,
+        held: Arc<AtomicUsize>,
+        paths: Arc<PathMtus>,
+    ) -> Self {
+        let random = || RandomState::new().hash_one(region.id());
+        let seed = random();
         let binder = Binder::new(region.clone(), max_sockets, seed);
         let told = Arc::new(Told::new(binder.sockets().clone(), max_sockets));
         SocketTable {
             told,
             sockets: binder.sockets().clone(),
-            binder: Mutex::new(binder),
+            binder: PiMutex::new(binder),
             memory: UdpMem::new(region.frame_count()),
             held,
             threads: Mutex::default(),
             sets: Mutex::default(),
+            ports: None,
             stopped: AtomicBool::new(false),
-            path_mtus: AtomicU64::new(0),
+            paths,
+            recent: RecentPeers::new(FoldKey::new([random(), random()])),
         }
     }
 
     /// The table's writer.
-    pub(super) fn binder(&self) -> MutexGuard<'_, Binder> {
-        lock(&self.binder)
+    pub(super) fn binder(&self) -> PiGuard<'_, Binder> {
+        self.binder.lock()
+    }
+
+    /// A socket has `end` from now on: devices that share its address with the kernel bring what is sent there. Without a lock
+    /// that a packet's way takes.
+    pub(super) fn port_opened(&self, end: &LocalEnd) -> Result<(), Errno> {
+        // It fails if there are too many.
+        self.ports.as_ref().map_or(Ok(()), |ports| ports.opened(end)).map_err(|_| Errno::NOBUFS)
+    }
+
+    /// It has it no more.
+    pub(super) fn port_closed(&self, end: &LocalEnd) {
+        self.ports.iter().for_each(|ports| ports.closed(end));
     }
 
     /// Sockets that are open.
@@ -151,14 +180,23 @@ impl SocketTable {
             self.report(&flow, error);
         }
         for report in out.too_big.drain(..) {
-            // Nobody here sends what none would receive the answer to: then it is made up.
-            let sent = matches!(self.sockets.lookup(&report.flow, 0, || 0), Found::Socket(_));
-            if sent && let Some(until) = slow.too_big(view, &report) {
-                self.path_mtus.fetch_max(until, Ordering::Relaxed);
+            if !self.may_have_sent(view, &report.flow) {
+                slow.pmtu().ignore();
+            } else if slow.too_big(view, &report) {
                 self.report(&report.flow, SocketError::MessageSize);
             }
         }
         ready.into_iter().for_each(|slot| self.arrived(slot));
+    }
+
+    /// Whether a datagram of `flow` that was too long somewhere may have been sent from here: by a socket that is connected by
+    /// it, or to a destination that something long was sent to lately by one which is not. Else the error about it is made up
+    /// (RFC 5927 section 7): to name a port that is served, and a victim that somebody may speak to, is easy.
+    fn may_have_sent(&self, view: View<'_>, flow: &Flow) -> bool {
+        self.sockets.find_exact(flow).is_some()
+            || self.recent.contains(flow.remote, view.now)
+                && is_own(view.tables, flow.local)
+                && matches!(self.sockets.lookup(flow, 0), Found::Socket(_))
     }
 
     /// Leaves an error with the socket that is connected by `flow`, if there is one.
@@ -182,14 +220,6 @@ impl SocketTable {
     /// those who watch it.
     pub(crate) fn arrived(&self, index: u32) {
         self.told.arrived(index);
-    }
-
-    /// Whether some path may take less than its first link, so that the slow path has to be asked.
-    pub(super) fn path_mtus_known(&self, clock: &Clock) -> bool {
-        match self.path_mtus.load(Ordering::Relaxed) {
-            0 => false,
-            until => clock.now() < until,
-        }
     }
 
     /// Packets left sockets' inboxes.
@@ -273,7 +303,7 @@ mod tests {
 
     #[test]
     fn who_is_meant_is_known_by_the_family() {
-        let tables = Tables::empty();
+        let tables = Tables::new(FoldKey::new([1, 2]));
         let view = View { now: 0, tables: &tables, ifaces: &[] };
         let to = |dst: [u8; 4]| {
             let mut packet = [0; 20];

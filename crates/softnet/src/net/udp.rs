@@ -12,9 +12,11 @@ use rustix::thread::futex;
 use softnet_core::sock::key::{ANY, Addr, addr_of, mapped, socket_addr, unmapped};
 use softnet_core::sock::{Bind, Datagram, Inbox, Readiness, Slot, SlotRef};
 use softnet_core::sync::Ordering;
+use softnet_dev::xdp::LocalEnd;
 
 use super::Handle;
 use super::groups;
+use super::msg::MsgHdr;
 use super::options::{Options, errno, of_bind, of_socket, packets, set_timeout, timeout};
 use super::recv::RecvBatch;
 use super::route::{default_device, find, is_own};
@@ -105,7 +107,7 @@ impl UdpBuilder {
         let inbox = shared.sockets.binder().open(&bind).map_err(of_bind)?;
         let slot = inbox.slot().clone();
         let lport = slot.slot().key().map_or(0, |(key, _)| key.lport);
-        Ok(UdpSocket(Arc::new(Inner {
+        let socket = UdpSocket(Arc::new(Inner {
             shared: shared.clone(),
             slot,
             v4,
@@ -113,7 +115,9 @@ impl UdpBuilder {
             options,
             rx: Mutex::new(Some(inbox)),
             tx: Mutex::new(Tx::new(local, lport, group_dev)),
-        })))
+        }));
+        socket.0.tell_port(&mut lock(&socket.0.tx), local).map_err(errno)?;
+        Ok(socket)
     }
 }
 
@@ -182,18 +186,18 @@ impl UdpSocket {
         with(shared, |thread| {
             // In this order: who is held back has the latter, and receivers do not wait for that.
             let (mut tx, mut rx) = (lock(tx), lock(rx));
-            let ends = &mut tx.ends;
             let Some(inbox) = rx.as_mut() else { return Err(Errno::BADF) };
             let broadcast = options.broadcast.load(Ordering::Relaxed);
-            let peer = ends.complete(peer)?;
-            let way = find(thread.tables.load(), &peer, ends, broadcast)?;
+            let peer = tx.ends.complete(peer)?;
+            let way = find(thread.tables.load(), &peer, &tx.ends, tx.ends.source(), broadcast)?;
             // One that is bound to a group receives what is sent there, and sends from an address of ours.
-            let local = if is_group(ends.local) { ends.local } else { way.src };
+            let local = if is_group(tx.ends.local) { tx.ends.local } else { way.src };
+            self.0.tell_port(&mut tx, local)?;
             let generation =
                 shared.sockets.binder().connect(self.0.slot.index(), local, peer.addr, peer.port);
             inbox.connected(&mut thread.ctx, (peer.addr, peer.port), generation);
             shared.sockets.gone(inbox.gone());
-            (ends.local, ends.peer) = (local, Some(peer));
+            (tx.ends.local, tx.ends.peer) = (local, Some(peer));
             Ok(())
         })
         .map_err(errno)
@@ -212,12 +216,12 @@ impl UdpSocket {
         let (generation, local) = shared.sockets.binder().disconnect(slot.index()).map_err(of_bind)?;
         inbox.disconnected(generation);
         (tx.ends.local, tx.ends.peer) = (local, None);
-        Ok(())
+        self.0.tell_port(&mut tx, local).map_err(errno)
     }
 
     /// The address and port that datagrams to `addr` go to, if they may. The address of nobody stands for this host.
     #[inline]
-    fn destination(&self, addr: SocketAddr) -> io::Result<To> {
+    pub(super) fn destination(&self, addr: SocketAddr) -> io::Result<To> {
         let ip = addr.ip();
         let v4 = unmapped(addr_of(ip)).is_some() || addr.is_ipv4();
         let ip = match self.0.v4 {
@@ -235,21 +239,21 @@ impl UdpSocket {
     pub fn send_to(&self, payload: &[u8], addr: impl ToSocketAddrs) -> io::Result<usize> {
         let addr = addr.to_socket_addrs()?.next().ok_or_else(|| errno(Errno::INVAL))?;
         let to = self.destination(addr)?;
-        self.send_messages(std::iter::once((payload, Some(to)))).map(|_| payload.len())
+        self.send_messages(std::iter::once((payload, Some(to), ANY))).map(|_| payload.len())
     }
 
     /// Sends a datagram to the peer. Returns its length.
     pub fn send(&self, payload: &[u8]) -> io::Result<usize> {
-        self.send_messages(std::iter::once((payload, None))).map(|_| payload.len())
+        self.send_messages(std::iter::once((payload, None, ANY))).map(|_| payload.len())
     }
 
-    /// Sends datagrams, each to its address or (`None`) to the peer, as `sendmmsg` does: the headers once each, the TX queue
-    /// once for all. Returns how many were taken; an error only if the first was not.
-    pub fn send_batch(&self, messages: &[(&[u8], Option<SocketAddr>)]) -> io::Result<usize> {
+    /// Sends datagrams, each to its address or (`None`) to the peer, or as a [`MsgHdr`] says, as `sendmmsg` does: the headers once
+    /// each, the TX queue once for all. Returns how many were taken; an error only if the first was not.
+    pub fn send_batch<M: Into<MsgHdr> + Copy>(&self, messages: &[(&[u8], M)]) -> io::Result<usize> {
         let mut wrong = None;
-        let checked = messages.iter().map_while(|(payload, addr)| {
-            let to = addr.map(|addr| self.destination(addr)).transpose();
-            to.map_err(|error| wrong = Some(error)).ok().map(|to| (*payload, to))
+        let checked = messages.iter().map_while(|(payload, to)| {
+            let ways = self.ways((*to).into());
+            ways.map_err(|error| wrong = Some(error)).ok().map(|(to, from)| (*payload, to, from))
         });
         let sent = self.send_messages(checked)?;
         match wrong {
@@ -258,7 +262,10 @@ impl UdpSocket {
         }
     }
 
-    fn send_messages<'a>(&self, messages: impl Iterator<Item = (&'a [u8], Option<To>)>) -> io::Result<usize> {
+    pub(super) fn send_messages<'a>(
+        &self,
+        messages: impl Iterator<Item = (&'a [u8], Option<To>, Addr)>,
+    ) -> io::Result<usize> {
         let Inner { shared, options, tx, slot, .. } = &*self.0;
         self.check()?;
         let (slot, wait) = (slot.index(), wait_of(shared, options));
@@ -276,13 +283,13 @@ impl UdpSocket {
         out: &mut Outgoing,
         sender: &mut LocalSender,
         payload: &[u8],
-        to: Option<SocketAddr>,
+        to: MsgHdr,
     ) -> io::Result<()> {
         let Inner { shared, options, tx, slot, .. } = &*self.0;
-        let to = to.map(|to| self.destination(to)).transpose()?;
+        let ways = self.ways(to)?;
         self.check()?;
         let sending = Sending { shared, options, wait: None, slot: slot.index(), out, sender };
-        with(shared, |thread| sending.one_more(thread, &lock(tx).ends, payload, to)).map_err(errno)
+        with(shared, |thread| sending.one_more(thread, &lock(tx).ends, payload, ways)).map_err(errno)
     }
 
     /// The error that waits, or that the stack has stopped.
@@ -337,7 +344,10 @@ impl UdpSocket {
     }
 
     /// Runs `take` on the inbox until that finds something; waits in between, if the socket blocks.
-    fn receive<R>(&self, mut take: impl FnMut(&mut AppThread, &mut Inbox) -> Option<R>) -> io::Result<R> {
+    pub(super) fn receive<R>(
+        &self,
+        mut take: impl FnMut(&mut AppThread, &mut Inbox) -> Option<R>,
+    ) -> io::Result<R> {
         let Inner { shared, rx, options, .. } = &*self.0;
         let mut until = None;
         loop {
@@ -564,14 +574,30 @@ fn group4(group: &Ipv4Addr) -> io::Result<Addr> {
 }
 
 /// Copies a datagram to `buffer`: how many bytes that was, and who sent it.
-fn copy(datagram: &Datagram, buffer: &mut [u8]) -> (usize, (Addr, u16)) {
+pub(super) fn copy(datagram: &Datagram, buffer: &mut [u8]) -> (usize, (Addr, u16)) {
     (datagram.copy_to(buffer), (datagram.flow().remote, datagram.flow().rport))
+}
+
+impl Inner {
+    /// From now on it has `local` and its port, for devices that leave to the kernel what nobody here has.
+    fn tell_port(&self, tx: &mut Tx, local: Addr) -> Result<(), Errno> {
+        let families = (self.v4 || !self.only_v6, !self.v4);
+        let end = LocalEnd { addr: local, families, port: tx.ends.lport };
+        if tx.told == Some(end) {
+            return Ok(());
+        }
+        let sockets = &self.shared.sockets;
+        sockets.port_opened(&end)?;
+        tx.told.replace(end).iter().for_each(|old| sockets.port_closed(old));
+        Ok(())
+    }
 }
 
 impl Drop for Inner {
     fn drop(&mut self) {
         let (shared, index) = (&self.shared, self.slot.index());
         let joined = shared.sockets.binder().close(index);
+        lock(&self.tx).told.iter().for_each(|end| shared.sockets.port_closed(end));
         groups::left(shared, &joined);
         shared.sockets.told.watchers.forget(index);
         if let Some(inbox) = lock(&self.rx).take() {

@@ -46,7 +46,8 @@ fn of_queue(dev: &Netdev, live: &Live, number: Option<u16>, child: &Child, queue
         inflight: ring.inflight.load(Ordering::Relaxed),
     };
     let spec = child.spec.resolved(&live.params);
-    QdiscRow { tx: Some(tx), ..row(dev, number, &spec, child.stats.totals(), &[&child.stats]) }
+    let warning = spec.warning(&live.params);
+    QdiscRow { tx: Some(tx), warning, ..row(dev, number, &spec, child.stats.totals(), &[&child.stats]) }
 }
 
 fn row(
@@ -73,5 +74,6 @@ fn row(
         backlog: totals.backlog,
         drops_by_reason: by_reason.filter(|(_, packets)| *packets > 0).collect(),
         tx: None,
+        warning: None,
     }
 }

@@ -160,7 +160,8 @@ fn who_polls_wakes_the_others() {
             assert_eq!(numbers(&mut other, &mut batch), [number]);
         }
         let row = mem0(&world.view);
-        assert_eq!(row.busy_polls, 1, "the loser sleeps: {row:?}");
+        // Both may have it: its owner lets go for a moment now and then.
+        assert!(row.busy_poll_lost > 0, "the loser sleeps: {row:?}");
         send(&mut lane, PORT, 0);
         end.join().unwrap();
     });

@@ -123,10 +123,10 @@ pub(crate) fn random(rng: &mut Rng, port: usize, ports: usize) -> Vec<u8> {
             good[..6].fill(0xff);
             good
         }
-        // Options: a source route, or whatever `byte` is.
+        // Options: a source route, which points to the first of none, or whatever `byte` is.
         8 => {
             let option = if rng.below(2) == 0 { 131 } else { byte };
-            good.splice(ETH + 20..ETH + 20, [option, 4, 0, 0]);
+            good.splice(ETH + 20..ETH + 20, [option, 4, 4, 0]);
             good[ETH] = 0x46;
             let total = (good.len() - ETH) as u16;
             good[ETH + 2..ETH + 4].copy_from_slice(&total.to_be_bytes());

@@ -105,3 +105,10 @@ pub(crate) fn unreachable6(port: usize, (from, to): (Ipv6Addr, Ipv6Addr), frame:
     let message = [&[1, 4, 0, 0, 0, 0, 0, 0], &frame[ETH..]].concat();
     ip6(port, (from, to), 64, next::ICMPV6, &message)
 }
+
+/// What `from` says of it: that it takes only packets of `mtu` bytes.
+pub(crate) fn too_big6(port: usize, (from, to): (Ipv6Addr, Ipv6Addr), frame: &[u8], mtu: u32) -> Vec<u8> {
+    let quoted = &frame[ETH..frame.len().min(ETH + 1000)];
+    let message = [&[2, 0, 0, 0][..], &mtu.to_be_bytes(), quoted].concat();
+    ip6(port, (from, to), 64, next::ICMPV6, &message)
+}

@@ -14,6 +14,8 @@ mod mirred;
 mod multicast4;
 mod multicast6;
 mod order;
+mod path_mtu;
+mod pktinfo;
 mod policy;
 mod poller;
 mod qdisc;

@@ -116,7 +116,7 @@ fn routes_change_under_traffic() {
                 hops.reverse();
             }
             let routes: Vec<_> = prefixes.into_iter().zip(hops).collect();
-            tables.v4.fib = Arc::new(Fib::build(&routes).unwrap());
+            Arc::make_mut(&mut tables.v4).fib = Arc::new(Fib::build(&routes).unwrap());
         });
     };
     let (sent, done) = (AtomicU64::new(0), AtomicBool::new(false));

@@ -178,8 +178,7 @@ impl Icmp {
         match to.into() {
             IpAddr::V4(to) => {
                 rustix::net::sockopt::set_ip_ttl(&self.socket, ttl.into()).unwrap();
-                let to = SocketAddrV4::new(to, 0);
-                let _ = sendto(&self.socket, &message(8), SendFlags::empty(), &to);
+                self.send(to, &message(8));
                 message(0)
             }
             IpAddr::V6(to) => self.ping_on(to, 0, ttl, payload),
@@ -193,6 +192,11 @@ impl Icmp {
         let to = SocketAddrV6::new(to, 0, 0, ifindex);
         let _ = sendto(&self.socket, &message(128), SendFlags::empty(), &to);
         message(129)
+    }
+
+    /// Sends a message of IPv4 as it is.
+    pub(crate) fn send(&self, to: Ipv4Addr, message: &[u8]) {
+        let _ = sendto(&self.socket, message, SendFlags::empty(), &SocketAddrV4::new(to, 0));
     }
 
     /// The next message that `wanted` accepts, if one comes in time.

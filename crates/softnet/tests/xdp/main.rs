@@ -2,12 +2,16 @@
 //!
 //! Time-outs are there to fail instead of to hang; nothing is asserted about how long anything takes.
 
+mod claims;
 mod fragments;
 mod hosts;
 mod ipv6;
 mod life;
+mod moves;
 mod multicast;
+mod neigh;
 mod scope;
+mod segments;
 mod shape;
 mod starve;
 mod switch;

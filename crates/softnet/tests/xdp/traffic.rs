@@ -1,13 +1,15 @@
 //! Kernel traffic through softnet, to softnet, and past it.
 
 use std::io::ErrorKind;
-use std::net::{IpAddr, Ipv4Addr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, TcpStream, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use rustix::io::Errno;
 use softnet::context::Context;
 use softnet::control::{Set, Target};
 use softnet_dev::netlink::Netlink;
+use softnet_dev::netns::NetNs;
 
 use super::hosts::{Echo, Icmp, Message, ask, tcp};
 use super::world::{World, host, interface, kernel, softnet, until};
@@ -117,6 +119,11 @@ fn softnet_says_what_is_wrong() {
         let _ = socket.send(b"anybody?");
         socket.recv(&mut [0; 9]).is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
     });
+    // Nor TCP, which is another thing than a closed port.
+    until("protocol unreachable", || {
+        let connected = client.run(|| TcpStream::connect((softnet(0), 9))).unwrap();
+        connected.is_err_and(|error| error.raw_os_error() == Some(Errno::NOPROTOOPT.raw_os_error()))
+    });
     until("net unreachable", || {
         icmp.ping(Ipv4Addr::new(172, 16, 0, 1), 64, b"");
         icmp.receive(|message| says(message, (3, 0))).is_some()
@@ -130,6 +137,36 @@ fn softnet_says_what_is_wrong() {
     let drops = world.view().drops();
     assert!(drops.iter().any(|row| row.reason == "pkt_too_big"), "{drops:?}");
     tcp(client, &world.hosts[1], host(1), 100_000);
+    world.end();
+}
+
+/// What the kernel in `ns` counted as ICMP with a wrong checksum.
+fn icmp_checksum_errors(ns: &NetNs) -> u64 {
+    let snmp = ns.run(|| std::fs::read_to_string("/proc/thread-self/net/snmp").unwrap()).unwrap();
+    let mut lines = snmp.lines().filter(|line| line.starts_with("Icmp:"));
+    let (names, values) = (lines.next().unwrap(), lines.next().unwrap());
+    let at = names.split(' ').position(|name| name == "InCsumErrors").unwrap();
+    values.split(' ').nth(at).unwrap().parse().unwrap()
+}
+
+/// The reply to an echo request of nothing but zeros has a checksum that the kernel takes: the one by
+/// difference is 0, which it does not.
+#[test]
+fn the_kernel_takes_an_echo_of_zeros() {
+    let Some(mut world) = World::new(1) else { return };
+    world.start();
+    let icmp = Icmp::new(&world.hosts[0]);
+    let zeros = [&[8, 0, 0xf7, 0xff][..], &[0; 60]].concat();
+    until("the reply", || {
+        icmp.send(softnet(0), &zeros);
+        let from_softnet =
+            |message: &Message| message.from == IpAddr::V4(softnet(0)) && message.kind == (0, 0);
+        icmp.receive(from_softnet).is_some_and(|reply| {
+            assert_eq!(reply.bytes, [&[0, 0, 0xff, 0xff][..], &[0; 60]].concat());
+            true
+        })
+    });
+    assert_eq!(icmp_checksum_errors(&world.hosts[0]), 0);
     world.end();
 }
 

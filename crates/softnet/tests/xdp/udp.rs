@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket as KernelSocket
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use softnet::config::{RouteConfig, RouteTarget};
+use softnet::config::{InterfaceAddr, RouteConfig, RouteTarget};
 use softnet::net::{Received, RecvBatch, UdpSocket};
 use softnet_dev::netlink::Netlink;
 use softnet_dev::netns::NetNs;
@@ -37,10 +37,10 @@ fn echo(socket: &UdpSocket, over: &AtomicBool) {
             continue;
         }
         // One that came in fragments is in pieces.
-        let whole = |r: Received<'_>| (r.parts().collect::<Vec<_>>().concat(), r.from);
+        let whole = |r: Received<'_>| (r.parts().collect::<Vec<_>>().concat(), r.reply());
         let answers: Vec<_> = batch.iter().map(whole).collect();
         // What cannot be sent now is asked for again.
-        let messages: Vec<_> = answers.iter().map(|(data, to)| (&data[..], Some(*to))).collect();
+        let messages: Vec<_> = answers.iter().map(|(data, to)| (&data[..], *to)).collect();
         let _ = socket.send_batch(&messages);
     }
 }
@@ -80,6 +80,49 @@ fn kernel_sockets_are_answered_and_asked() {
         }
     });
     assert!(server.incoming_napi_id() >= 8193);
+    drop(server);
+    world.end();
+}
+
+/// A socket that is connected, as that of who asks for a name, takes no answer from another address than it asked.
+#[test]
+fn an_answer_comes_from_the_address_that_was_asked() {
+    let Some(mut world) = World::dual(2) else { return };
+    let second = (Ipv4Addr::new(10, 0, 0, 9), Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 9));
+    let mut config = world.config_dual();
+    let more = [InterfaceAddr::new(second.0, 24), InterfaceAddr::new(second.1, 64)];
+    config.devices[0].addresses.extend(more.map(Result::unwrap));
+    world.start_with(config);
+    let handle = world.handle();
+    let server = UdpSocket::bind(&handle, "[::]:7").unwrap();
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let _over = Over(&over);
+        scope.spawn(|| echo(&server, &over));
+        // Those of the device by which it comes, and one of the other.
+        let asked: [IpAddr; 6] = [
+            softnet(0).into(),
+            second.0.into(),
+            softnet(1).into(),
+            softnet6(0).into(),
+            second.1.into(),
+            softnet6(1).into(),
+        ];
+        for asked in asked {
+            let any = if asked.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
+            let socket = world.hosts[0].run(|| KernelSocket::bind(any).unwrap()).unwrap();
+            socket.set_read_timeout(Some(RETRY)).unwrap();
+            socket.connect((asked, 7)).unwrap();
+            // The last one in fragments.
+            for len in [9, 1400, 5000] {
+                let mut buffer = [0; 6000];
+                until(&format!("{asked} answers"), || {
+                    socket.send(&payload(len)).unwrap();
+                    socket.recv(&mut buffer).is_ok_and(|n| buffer[..n] == payload(len))
+                });
+            }
+        }
+    });
     drop(server);
     world.end();
 }

@@ -3,9 +3,7 @@
 //! A response longer than [`PAYLOAD`] goes in several datagrams, each with a frame header; how many there are is
 //! known at the end, and entered then. Invariant: every datagram of a finished response but the last is full.
 
-use std::net::SocketAddr;
-
-use softnet_dev::traffic::datagrams::Outbox;
+use softnet_dev::traffic::datagrams::{Ends, Outbox};
 
 use super::{Frame, HEADER, PAYLOAD};
 
@@ -16,7 +14,7 @@ pub const MAX_DATAGRAMS: usize = 1100;
 /// A response that is being written.
 pub struct Reply<'a> {
     out: &'a mut Outbox,
-    to: SocketAddr,
+    to: Ends,
     request_id: u16,
     first: usize,
     /// It has more than a response may: what is written is lost.
@@ -25,8 +23,8 @@ pub struct Reply<'a> {
 
 impl<'a> Reply<'a> {
     /// To the request `request_id` of `to`, behind what is in `out`.
-    pub fn new(out: &'a mut Outbox, to: SocketAddr, request_id: u16) -> Self {
-        let first = out.len();
+    pub fn new(out: &'a mut Outbox, to: impl Into<Ends>, request_id: u16) -> Self {
+        let (first, to) = (out.len(), to.into());
         Reply { out, to, request_id, first, full: false }
     }
 

@@ -20,6 +20,7 @@ use crate::{Counters, Server};
 const PATIENCE: Duration = Duration::from_secs(60);
 const MACS: [[u8; 6]; 2] = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]];
 const OWN: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
+const SECOND: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 9);
 const HOST: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 const HEADERS: usize = 14 + 20 + 8;
 
@@ -45,6 +46,13 @@ impl Lane {
 
 /// Ports and payload of the next datagram that softnet sends, by whichever queue.
 fn receive(lanes: &mut [Lane]) -> ([u16; 2], Vec<u8>) {
+    let (frame, payload) = receive_frame(lanes);
+    let port = |at: usize| u16::from_be_bytes([frame[at], frame[at + 1]]);
+    ([port(34), port(36)], payload)
+}
+
+/// The frame of it, and its payload.
+fn receive_frame(lanes: &mut [Lane]) -> (Vec<u8>, Vec<u8>) {
     let give_up = Instant::now() + PATIENCE;
     loop {
         for lane in &mut *lanes {
@@ -54,8 +62,8 @@ fn receive(lanes: &mut [Lane]) -> ([u16; 2], Vec<u8>) {
                 let frame = skb.data().to_vec();
                 lane.ctx.free_skb(skb);
                 assert_eq!(frame[..14], [&MACS[1][..], &MACS[0], &[8, 0]].concat());
-                let port = |at: usize| u16::from_be_bytes([frame[at], frame[at + 1]]);
-                return ([port(34), port(36)], frame[HEADERS..].to_vec());
+                let payload = frame[HEADERS..].to_vec();
+                return (frame, payload);
             }
         }
         assert!(Instant::now() < give_up, "nothing comes");
@@ -94,7 +102,7 @@ fn ip(fragment: u16, payload: &[u8]) -> Vec<u8> {
 
 fn world() -> (Stack, Vec<Lane>) {
     let mut config = Config::default();
-    let addresses = vec![InterfaceAddr::new(OWN, 24).unwrap()];
+    let addresses = [OWN, SECOND].map(|own| InterfaceAddr::new(own, 24).unwrap()).to_vec();
     config.devices = vec![DeviceConfig { addresses, ..DeviceConfig::new("mem0") }];
     config.neighbours = vec![NeighbourConfig { dev: "mem0".into(), address: HOST.into(), mac: MACS[1] }];
     let lanes = Arc::new(Mutex::new(Vec::new()));
@@ -179,7 +187,7 @@ fn connected_sockets_ask_their_peer_and_hear_nobody_else() {
     assert!(ports[0] != ports[1] && !ports.contains(&0), "{ports:?}");
     let mut outbox = Outbox::default();
     // Whatever it names: it goes to the peer.
-    outbox.begin((Ipv4Addr::new(192, 0, 2, 1), 9).into());
+    outbox.begin(SocketAddr::from((Ipv4Addr::new(192, 0, 2, 1), 9)));
     outbox.put(b"request");
     for (socket, port) in ports.iter().enumerate() {
         assert_eq!(set.send(socket, &outbox).unwrap(), 0);
@@ -247,10 +255,10 @@ fn waits_end_and_what_cannot_be_sent_is_refused() {
     assert!(ready.is_empty());
     let mut outbox = Outbox::default();
     for to in [(HOST, 9), (Ipv4Addr::new(192, 0, 2, 1), 9), (HOST, 0), (HOST, 10)] {
-        outbox.begin(to.into());
+        outbox.begin(SocketAddr::from(to));
         outbox.put(b"datagram");
     }
-    outbox.begin((HOST, 9).into());
+    outbox.begin(SocketAddr::from((HOST, 9)));
     outbox.put(&[0; 65_508]);
     assert_eq!(set.send(0, &outbox).unwrap(), 3, "no route, no port, too long");
     set.wait(Some(Duration::ZERO), &mut ready).unwrap();
@@ -267,4 +275,34 @@ fn waits_end_and_what_cannot_be_sent_is_refused() {
     assert_eq!(foreign.map(|_| ()).unwrap_err().kind(), ErrorKind::AddrNotAvailable);
     drop((set, impatient));
     end(stack, lanes);
+}
+
+/// A server that is bound to no address answers from the one that was asked.
+#[test]
+fn a_server_on_no_address_answers_from_the_one_that_was_asked() {
+    let (stack, mut lanes) = world();
+    let stop = Arc::new(Stop::new().unwrap());
+    let addresses = [("0.0.0.0:11211", OWN), ("0.0.0.0:11211", SECOND)];
+    let set =
+        SoftnetSockets::bound(&stack.handle(), &[addresses[0].0.parse().unwrap()], Waiting::default(), &stop);
+    let mut server = Server::start(vec![set.unwrap()], &Arc::new(Store::new(0, 1)), &stop).unwrap();
+    for (_, asked) in addresses {
+        // In one piece, and in fragments.
+        let request = [b"get ".to_vec(), vec![b'x'; 200], b"\r\n".to_vec()].concat();
+        let whole = udp(999, 7, &request);
+        let (first, second) = whole.split_at(64);
+        for frames in [vec![ip(0, &whole)], vec![ip(0x2000, first), ip(8, second)]] {
+            for mut frame in frames {
+                frame[30..34].copy_from_slice(&asked.octets());
+                frame[24..26].fill(0);
+                let check = !checksum::sum(&frame[14..34]);
+                frame[24..26].copy_from_slice(&check.to_be_bytes());
+                lanes[0].send(&frame);
+            }
+            let (frame, answer) = receive_frame(&mut lanes);
+            assert_eq!((&frame[26..30], &answer[8..]), (&asked.octets()[..], &b"END\r\n"[..]));
+        }
+    }
+    stop.stop();
+    server.join().unwrap();
 }

@@ -217,6 +217,7 @@ pub(super) fn bed(setup: &Setup) -> Result<Bed, String> {
         addresses: vec![address],
         ring: RING,
         threaded: setup.context,
+        arp_notify: false,
         ..DeviceConfig::new(&veth.server.1)
     }];
     let run = || {

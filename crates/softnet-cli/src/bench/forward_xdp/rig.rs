@@ -276,7 +276,7 @@ fn start_stack(testbed: &Testbed, way: Way, cpu: usize) -> Result<Stack, String>
     let (incoming, outgoing) = (&testbed.incoming, &testbed.outgoing);
     let device = |wire: &softnet_dev::traffic::Wire| -> Result<DeviceConfig, String> {
         let addresses = vec![InterfaceAddr::new(wire.far_ip, 24).map_err(text)?];
-        Ok(DeviceConfig { addresses, ..DeviceConfig::new(&wire.far) })
+        Ok(DeviceConfig { addresses, arp_notify: false, ..DeviceConfig::new(&wire.far) })
     };
     let mut config = Config::default();
     config.stack.workers = vec![cpu as u32];

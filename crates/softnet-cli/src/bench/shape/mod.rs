@@ -46,8 +46,13 @@ and two CPUs.
   drops_per_s            packets that the discipline dropped, since more came than may leave
   overlimits_per_s       times a packet had to wait for its rate
   requeues_per_s         packets that the device gave back
-  cpu_percent            of softnet's worker; also how often it slept and was woken, and how long it was ready to run
-                         and had no CPU (waited_percent)";
+  cpu_percent            of softnet's worker and of softirqs on the generator's CPU, in which the kernel hands it the
+                         packets; of all softirqs where the kernel routes (bound: twice the kernel's, where 10,000 packets a
+                         second and more pass)
+  wakeups_per_s          times that softnet's worker was woken; where the kernel routes, runs of the softirqs NET_RX and
+                         NET_TX (bound: twice the kernel's)
+  timer_wakeups_per_s    those by the worker's timers; NET_TX, which the kernel's watchdog raises (bound: likewise)
+  waited_percent         time that the worker was ready to run and had no CPU";
 
 /// What a ratio may be off.
 const TOLERANCE: f64 = 0.02;
@@ -55,6 +60,11 @@ const TOLERANCE: f64 = 0.02;
 const WINDOW: Duration = Duration::from_millis(100);
 /// What the generator must have sent, by the rate: with less it is no measurement of the router.
 const OFFERED: f64 = 1.1;
+/// What softnet may use, and how often it may be woken, by what the kernel's own does for the same.
+const BY_KERNEL: f64 = 2.0;
+/// Packets a second that pass, from which on that holds for CPU time too: with fewer each packet is an event of its own to
+/// either, which costs softnet a switch of threads and the kernel none.
+const MANY: f64 = 10_000.0;
 /// How long the worker may have waited for its CPU, as a share of the time: others had it.
 const WAITED: f64 = 0.05;
 
@@ -113,7 +123,7 @@ impl Patience {
     fn measure(&self, rig: &Rig, shaping: &Shaping, warm: Duration, time: Duration) -> Result<Trial, String> {
         loop {
             let trial = rig.measure(shaping, warm, time)?;
-            let waited = trial.worker.as_ref().map_or(0.0, |worker| worker.waited);
+            let waited = trial.waited.unwrap_or_default();
             let undisturbed = trial.offered >= OFFERED * shaping.rate() && waited <= WAITED;
             if undisturbed || self.left.get() == 0 {
                 return Ok(trial);
@@ -148,14 +158,11 @@ fn sample(shaping: &Shaping, trial: &Trial) -> Sample {
         ("drops_per_s", trial.drops),
         ("overlimits_per_s", trial.overlimits),
         ("requeues_per_s", trial.requeues),
+        ("cpu_percent", 100.0 * trial.cpu),
+        ("wakeups_per_s", trial.wakeups),
+        ("timer_wakeups_per_s", trial.timer_wakeups),
     ];
-    if let Some(worker) = &trial.worker {
-        sample.extend([
-            ("cpu_percent", 100.0 * worker.cpu),
-            ("wakeups_per_s", worker.wakeups),
-            ("waited_percent", 100.0 * worker.waited),
-        ]);
-    }
+    sample.extend(trial.waited.map(|waited| ("waited_percent", 100.0 * waited)));
     sample
 }
 
@@ -178,5 +185,23 @@ fn state_bounds(report: &mut Report) {
             params.into_iter().filter(|(key, _)| ["rate_mbit", "size"].contains(key)).collect();
         report.bound_where((&case, &params), "ratio", Bound::AtLeast(1.0 - TOLERANCE));
         report.bound_where((&case, &params), "ratio", Bound::AtMost(1.0 + TOLERANCE));
+        if report.row_where("kernel-tbf", &params).is_none() {
+            continue;
+        }
+        let number = |key: &str| {
+            params.iter().find(|(name, _)| *name == key).and_then(|(_, value)| value.as_f64()).unwrap_or(0.0)
+        };
+        let many = number("rate_mbit") * 1e6 / 8.0 / number("size").max(1.0) >= MANY;
+        let figures =
+            ["wakeups_per_s", "timer_wakeups_per_s"].into_iter().chain(many.then_some("cpu_percent"));
+        for figure in figures {
+            let ratio = report.ratio_where((&case, &params), ("kernel-tbf", &params), figure);
+            let mbit = params.first().map_or_else(String::new, |(_, mbit)| mbit.to_string());
+            report.bound_value(
+                format!("{figure} by the kernel's, {mbit} Mbit/s"),
+                ratio,
+                Bound::AtMost(BY_KERNEL),
+            );
+        }
     }
 }

@@ -24,8 +24,8 @@ use softnet_dev::traffic::{Generator, GeneratorConfig, KernelNapi, Testbed, UdpF
 use super::arrivals::{Arrivals, Reading};
 use super::cases::Shaping;
 use super::kernel;
-use crate::bench::cpu::Used;
-use crate::bench::text;
+use crate::bench::cpu::{Used, softirq_ns, softirq_runs};
+use crate::bench::{cpus, text};
 
 const PORT: u16 = 9;
 /// Time between two looks at the receiver.
@@ -69,19 +69,15 @@ pub(super) struct Trial {
     pub(super) drops: f64,
     pub(super) overlimits: f64,
     pub(super) requeues: f64,
-    /// Of softnet's worker; the kernel has no thread for it.
-    pub(super) worker: Option<Worker>,
-}
-
-/// What a worker used, per second.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Worker {
-    /// CPU time, 0 to 1.
+    /// CPU time of the router per time, 0 to 1: of softnet's worker, and of the softirqs in which the kernel hands it packets;
+    /// of all softirqs where the kernel routes.
     pub(super) cpu: f64,
-    /// Time it waited for its CPU, 0 to 1.
-    pub(super) waited: f64,
-    /// Times it was woken.
+    /// Times a second that the router was woken: softnet's worker, or the kernel's softirqs NET_RX and NET_TX.
     pub(super) wakeups: f64,
+    /// Those of them that a timer was the cause of: the worker's, or NET_TX, which the discipline's watchdog raises.
+    pub(super) timer_wakeups: f64,
+    /// Time that softnet's worker waited for its CPU, 0 to 1; the kernel has no thread for it.
+    pub(super) waited: Option<f64>,
 }
 
 /// Counters at some moment.
@@ -89,7 +85,17 @@ struct Snapshot {
     at: Instant,
     sent: u64,
     books: Books,
-    worker: Option<(Used, u64)>,
+    woken: Woken,
+    worker: Option<Used>,
+    /// CPU time of softirqs that are the router's.
+    softirq_ns: u64,
+}
+
+/// How often a router was woken.
+#[derive(Clone, Copy)]
+struct Woken {
+    all: u64,
+    by_timer: u64,
 }
 
 impl Rig {
@@ -180,15 +186,23 @@ impl Rig {
     }
 
     fn snapshot(&self, generator: &Generator) -> Result<Snapshot, String> {
-        let worker = match &self.router {
+        let (woken, worker, softirq_ns) = match &self.router {
             Router::Softnet(stack) => {
                 let workers = stack.view().workers();
                 let worker = workers.first().ok_or("no worker")?;
-                Some((Used::of(&[worker.tid as u32]), worker.sleeps))
+                let by_timer = worker.wakeups.get("timer").copied().unwrap_or(0);
+                let woken = Woken { all: worker.sleeps, by_timer };
+                // On its own CPU they are part of its system calls.
+                (woken, Some(Used::of(&[worker.tid as u32])), softirq_ns(self.source_cpu))
             }
-            Router::Kernel => None,
+            Router::Kernel => {
+                let by_timer = softirq_runs(&["NET_TX"]);
+                let woken = Woken { all: by_timer + softirq_runs(&["NET_RX"]), by_timer };
+                (woken, None, cpus().into_iter().map(softirq_ns).sum())
+            }
         };
-        Ok(Snapshot { at: Instant::now(), sent: generator.report().sent, books: self.books()?, worker })
+        let (at, sent, books) = (Instant::now(), generator.report().sent, self.books()?);
+        Ok(Snapshot { at, sent, books, woken, worker, softirq_ns })
     }
 
     /// Offers packets for `warm`, in which the bucket runs dry, and then for `time`, which is measured.
@@ -205,21 +219,21 @@ impl Rig {
         let seconds = (end.at - begin.at).as_secs_f64();
         let per_second =
             |of: fn(&Books) -> u64| of(&end.books).saturating_sub(of(&begin.books)) as f64 / seconds;
-        let worker = begin.worker.zip(end.worker).map(|((before, slept), (after, sleeps))| {
-            let used = after.since(before);
-            Worker {
-                cpu: used.cpu_ns as f64 / 1e9 / seconds,
-                waited: used.waited_ns as f64 / 1e9 / seconds,
-                wakeups: sleeps.saturating_sub(slept) as f64 / seconds,
-            }
-        });
+        let used = begin.worker.zip(end.worker).map(|(before, after)| after.since(before));
+        let share = |ns: u64| ns as f64 / 1e9 / seconds;
+        let softirq_ns = end.softirq_ns.saturating_sub(begin.softirq_ns);
+        let wakeups =
+            |of: fn(&Woken) -> u64| of(&end.woken).saturating_sub(of(&begin.woken)) as f64 / seconds;
         Ok(Trial {
             arrivals,
             offered: (end.sent - begin.sent) as f64 * f64::from(shaping.size) / seconds,
             drops: per_second(|books| books.drops),
             overlimits: per_second(|books| books.overlimits),
             requeues: per_second(|books| books.requeues),
-            worker,
+            cpu: share(used.map_or(0, |used| used.cpu_ns) + softirq_ns),
+            wakeups: wakeups(|woken| woken.all),
+            timer_wakeups: wakeups(|woken| woken.by_timer),
+            waited: used.map(|used| share(used.waited_ns)),
         })
     }
 
@@ -322,7 +336,7 @@ impl Rig {
 fn start_stack(testbed: &Testbed, cpu: usize) -> Result<Stack, String> {
     let device = |wire: &Wire| -> Result<DeviceConfig, String> {
         let addresses = vec![InterfaceAddr::new(wire.far_ip, 24).map_err(text)?];
-        Ok(DeviceConfig { addresses, ..DeviceConfig::new(&wire.far) })
+        Ok(DeviceConfig { addresses, arp_notify: false, ..DeviceConfig::new(&wire.far) })
     };
     let outgoing = &testbed.outgoing;
     let mut config = Config::default();
@@ -335,7 +349,7 @@ fn start_stack(testbed: &Testbed, cpu: usize) -> Result<Stack, String> {
         address: outgoing.near_ip.into(),
         mac: outgoing.near_mac,
     }];
-    config.check(&crate::bench::cpus().iter().map(|cpu| *cpu as u32).collect::<Vec<_>>()).map_err(text)?;
+    config.check(&cpus().iter().map(|cpu| *cpu as u32).collect::<Vec<_>>()).map_err(text)?;
     testbed.middle.run(|| Stack::start(config).map_err(text)).map_err(text)?
 }
 

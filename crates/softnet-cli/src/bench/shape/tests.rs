@@ -19,7 +19,7 @@ fn shapes(rig: &Rig) -> Trial {
 #[test]
 fn softnet_shapes_and_accounts_for_each_packet() {
     if net_allowed() {
-        assert!(shapes(&Rig::softnet(cpu(), cpu()).unwrap()).worker.is_some());
+        assert!(shapes(&Rig::softnet(cpu(), cpu()).unwrap()).waited.is_some());
     }
 }
 
@@ -30,7 +30,7 @@ fn the_kernel_shapes_and_accounts_for_each_packet() {
     }
     let rig = Rig::kernel(cpu()).unwrap();
     match rig.shape(&ALL[0]) {
-        Ok(()) => assert!(shapes(&rig).worker.is_none()),
+        Ok(()) => assert!(shapes(&rig).waited.is_none()),
         Err(error) => println!("skipped: {error}"),
     }
 }
@@ -53,6 +53,29 @@ fn every_row_must_keep_to_its_rate() {
         let mut report = report(&[("tbf", 10, ratio(first)), ("tbf", 100, ratio(second))]);
         state_bounds(&mut report);
         assert_eq!(report.holds(), holds, "{first}, {second}");
+    }
+}
+
+#[test]
+fn it_uses_no_more_than_twice_what_the_kernel_does() {
+    let used = |cpu, wakeups, timers| {
+        vec![
+            ("ratio", 1.0),
+            ("cpu_percent", cpu),
+            ("wakeups_per_s", wakeups),
+            ("timer_wakeups_per_s", timers),
+        ]
+    };
+    for (mbit, ours, holds) in [
+        (1000, used(40.0, 200.0, 20.0), true),
+        (1000, used(41.0, 1.0, 1.0), false),
+        (10, used(41.0, 1.0, 1.0), true),
+        (10, used(1.0, 201.0, 1.0), false),
+        (1000, used(1.0, 1.0, 21.0), false),
+    ] {
+        let mut report = report(&[("tbf", mbit, ours), ("kernel-tbf", mbit, used(20.0, 100.0, 10.0))]);
+        state_bounds(&mut report);
+        assert_eq!(report.holds(), holds);
     }
 }
 

@@ -9,6 +9,9 @@
 //!
 //! Invariant: every skb handed in comes out in exactly one action.
 
+mod gc;
+#[cfg(all(test, not(feature = "loom")))]
+mod gc_tests;
 mod table;
 #[cfg(all(test, not(feature = "loom")))]
 mod tests;
@@ -66,7 +69,7 @@ impl NeighState {
 }
 
 /// The kernel's knobs of `net.ipv4.neigh.*`, which are those of `net.ipv6.neigh.*` too, with its names and defaults. Times in
-/// ns. Limits are for both families together.
+/// ns. The limits `gc_thresh1..3` are for each family on each device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NeighParams {
     /// How long a confirmation holds, times a random factor of 0.5 to 1.5.
@@ -87,9 +90,14 @@ pub struct NeighParams {
     /// Packets that wait for all neighbours together at the most: a scan of the link's addresses must not tie
     /// up the packet memory. The kernel has no such knob, as its packets come from all of its memory.
     pub unres_total: usize,
-    /// How long a fresh binding resists being changed by plain replies.
+    /// How long an entry that changed resists being changed by plain replies. Also the time between two MAC addresses that
+    /// the fast path is told for it.
     pub locktime: u64,
-    /// Entries at the most, not counting permanent ones.
+    /// Fewer entries than this stay, however long they are unused.
+    pub gc_thresh1: usize,
+    /// With this many, entries that failed and those that are unused for five seconds go when others come.
+    pub gc_thresh2: usize,
+    /// Entries at the most. Permanent ones and gateways do not count.
     pub gc_thresh3: usize,
 }
 
@@ -106,6 +114,8 @@ impl Default for NeighParams {
             unres_qlen: 101,
             unres_total: 4096,
             locktime: SECOND,
+            gc_thresh1: 128,
+            gc_thresh2: 512,
             gc_thresh3: 1024,
         }
     }
@@ -160,7 +170,7 @@ pub enum Action {
         /// To this MAC address; `None`: to all (or the group of those who might have it).
         unicast_to: Option<MacAddr>,
     },
-    /// An entry changed: from now on the fast path works on this.
+    /// An entry changed.
     Publish {
         /// Device of the neighbour.
         dev: u16,
@@ -170,6 +180,8 @@ pub enum Action {
         state: NeighState,
         /// Its MAC address, in the [valid](NeighState::is_valid) states.
         mac: Option<MacAddr>,
+        /// What the fast path is to be told, if that changed: the MAC address that it may use from now on, or none.
+        told: Option<Option<MacAddr>>,
     },
     /// Send these packets.
     Transmit {

@@ -1,26 +1,22 @@
 //! The table itself: entries, their deadlines, and the transitions between their states.
 //!
 //! One owner. Invariants: an entry's deadline is in `deadlines` exactly while it is not [`NEVER`]; only
-//! incomplete entries have a queue; `held` is the sum of all queues.
+//! incomplete entries have a queue; `waiting` has those whose queue is not empty; `held` is the sum of all queues; an entry's
+//! `published` is the MAC address that the fast path was last told.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::super::{MacAddr, is_group};
+use super::gc::Gc;
 use super::{Action, Actions, Heard, NeighEntry, NeighParams, NeighState};
 use crate::skb::{DropReason, Skb, SkbList};
 
 /// Device and address.
-type Key = (u16, IpAddr);
+pub(super) type Key = (u16, IpAddr);
 
 /// The deadline of an entry that has none.
 const NEVER: u64 = u64::MAX;
-
-/// A full table may not be searched for room at packet rate: at most once in this time (ns).
-const FORCED_GC_INTERVAL: u64 = 1_000_000_000;
-
-/// A stale entry younger than this (ns) is not thrown out even of a full table, as in `neigh_forced_gc`.
-const FORCED_GC_AGE: u64 = 5_000_000_000;
 
 /// Shortest time between two requests (ns), as in `__neigh_event_send`.
 const MIN_RETRANS: u64 = 10_000_000;
@@ -28,12 +24,15 @@ const MIN_RETRANS: u64 = 10_000_000;
 struct Entry {
     state: NeighState,
     mac: MacAddr,
+    /// Whether a route leads by way of it. Such an entry is never collected.
+    gateway: bool,
     /// Requests sent in this state.
     probes: u32,
-    /// When the state was entered.
+    /// When the state or the MAC address changed last; the kernel's `updated`.
     since: u64,
-    /// When the binding was last heard to change; for `locktime`.
-    updated: u64,
+    /// What the fast path was told, and when it was told a MAC address last.
+    published: Option<MacAddr>,
+    published_at: Option<u64>,
     /// In `Failed`: until when packets fail without a new request.
     hold_until: u64,
     deadline: u64,
@@ -41,13 +40,15 @@ struct Entry {
 }
 
 impl Entry {
-    fn new(now: u64) -> Self {
+    fn new(now: u64, gateway: bool) -> Self {
         Entry {
             state: NeighState::None,
             mac: [0; 6],
+            gateway,
             probes: 0,
             since: now,
-            updated: now,
+            published: None,
+            published_at: None,
             hold_until: now,
             deadline: NEVER,
             queue: SkbList::new(),
@@ -57,12 +58,46 @@ impl Entry {
     fn valid_mac(&self) -> Option<MacAddr> {
         self.state.is_valid().then_some(self.mac)
     }
+
+    /// Whether it counts towards the limits, and may be collected.
+    fn is_counted(&self) -> bool {
+        !self.gateway && self.state != NeighState::Permanent
+    }
+
+    /// What it counts as.
+    fn counts_as(&self) -> (NeighState, u64) {
+        (if self.is_counted() { self.state } else { NeighState::None }, self.since)
+    }
+
+    /// What the fast path is to be told now, if that is news. `used`: there are packets for it.
+    ///
+    /// A publication costs a copy of the tables, and whoever is on the link can make an entry change. So a MAC address is
+    /// not published before it is used, and not sooner than `locktime` after the last one was: until then packets come by
+    /// the slow path, which has the right one. What is wrong is withdrawn at once.
+    fn publish(&mut self, now: u64, used: bool, locktime: u64) -> Option<Option<MacAddr>> {
+        // A stale entry's next packet must come by the slow path, to start the probe.
+        let usable = self.valid_mac().filter(|_| self.state != NeighState::Stale);
+        if usable == self.published {
+            return None;
+        }
+        let rested = self.published_at.is_none_or(|at| now >= at.saturating_add(locktime));
+        let used = used || self.published.is_some();
+        let publish = self.state == NeighState::Permanent || used && rested;
+        let told = usable.filter(|_| publish);
+        let news = (told != self.published).then_some(told);
+        if told.is_some() {
+            self.published_at = Some(now);
+        }
+        self.published = told;
+        news
+    }
 }
 
 /// Deadlines of all entries, and what it takes to set them.
 struct Timers {
     params: NeighParams,
     deadlines: BTreeSet<(u64, Key)>,
+    gc: Gc,
     rng: u64,
 }
 
@@ -93,8 +128,15 @@ impl Timers {
     }
 
     /// Puts `entry` into `state`, sets its deadline, publishes it, and sends the first request where the state
-    /// begins with one.
-    fn enter(&mut self, now: u64, key: Key, entry: &mut Entry, state: NeighState, actions: &mut Actions) {
+    /// begins with one. `used`: there are packets for it.
+    fn enter(
+        &mut self,
+        now: u64,
+        key: Key,
+        entry: &mut Entry,
+        (state, used): (NeighState, bool),
+        actions: &mut Actions,
+    ) {
         use NeighState::*;
         let wait = match state {
             None | Permanent => NEVER,
@@ -103,12 +145,15 @@ impl Timers {
             Stale | Failed => self.params.gc_stale_time,
             Delay => self.params.delay_first_probe_time,
         };
+        let before = entry.counts_as();
         entry.state = state;
         entry.since = now;
         entry.probes = 0;
+        self.gc.change(key, before, entry.counts_as());
         self.arm(key, entry, now.saturating_add(wait));
         let (dev, ip) = key;
-        actions.push(Action::Publish { dev, ip, state, mac: entry.valid_mac() });
+        let told = entry.publish(now, used, self.params.locktime);
+        actions.push(Action::Publish { dev, ip, state, mac: entry.valid_mac(), told });
         if matches!(state, Incomplete | Probe) {
             self.solicit(key, entry, actions);
         }
@@ -120,14 +165,51 @@ impl Timers {
     }
 }
 
+/// The packets that wait for neighbours, all together.
+#[derive(Default)]
+struct Waiting {
+    held: usize,
+    /// The entries with a queue, by the time at which they became incomplete.
+    entries: BTreeSet<(u64, Key)>,
+}
+
+impl Waiting {
+    /// Takes all that waits for `entry`.
+    fn take(&mut self, key: Key, entry: &mut Entry) -> SkbList {
+        let skbs = std::mem::take(&mut entry.queue);
+        self.held -= skbs.len();
+        if !skbs.is_empty() {
+            self.entries.remove(&(entry.since, key));
+        }
+        skbs
+    }
+
+    /// Takes what waits for `entry` longest.
+    fn pop(&mut self, key: Key, entry: &mut Entry) -> Option<Skb> {
+        let skb = entry.queue.pop_front()?;
+        self.held -= 1;
+        if entry.queue.is_empty() {
+            self.entries.remove(&(entry.since, key));
+        }
+        Some(skb)
+    }
+
+    /// Lets `skb` wait for `entry`.
+    fn push(&mut self, key: Key, entry: &mut Entry, skb: Skb) -> Result<(), Skb> {
+        entry.queue.push_back(skb)?;
+        self.held += 1;
+        self.entries.insert((entry.since, key));
+        Ok(())
+    }
+}
+
 /// The neighbour table of all devices.
 pub struct NeighTable {
     entries: BTreeMap<Key, Entry>,
     timers: Timers,
-    permanent: usize,
-    held: usize,
+    gateways: HashSet<Key>,
+    waiting: Waiting,
     table_fulls: u64,
-    next_forced_gc: u64,
 }
 
 impl NeighTable {
@@ -135,52 +217,85 @@ impl NeighTable {
     pub fn new(params: NeighParams, seed: u64) -> Self {
         NeighTable {
             entries: BTreeMap::new(),
-            timers: Timers { params, deadlines: BTreeSet::new(), rng: seed },
-            permanent: 0,
-            held: 0,
+            timers: Timers { params, deadlines: BTreeSet::new(), gc: Gc::default(), rng: seed },
+            gateways: HashSet::new(),
+            waiting: Waiting::default(),
             table_fulls: 0,
-            next_forced_gc: 0,
         }
+    }
+
+    /// Routes lead by way of `gateways`, each known by device and address: their entries, which are still to come, count
+    /// towards no limit, and stay.
+    pub fn set_gateways(&mut self, gateways: impl IntoIterator<Item = (u16, IpAddr)>) {
+        debug_assert!(self.entries.is_empty());
+        self.gateways = gateways.into_iter().collect();
+    }
+
+    /// The entry of `key`, which is made if there is none and room for it.
+    fn entry(&mut self, now: u64, key: Key, confirmed: bool, actions: &mut Actions) -> bool {
+        if self.entries.contains_key(&key) {
+            return true;
+        }
+        let gateway = self.gateways.contains(&key);
+        if !gateway && !self.make_room(now, key, confirmed, actions) {
+            return false;
+        }
+        self.entries.insert(key, Entry::new(now, gateway));
+        true
     }
 
     /// `skb` is to go to `ip` (a unicast address on the link of `dev`) and the fast path has no MAC address for
     /// that. It comes out at once if the table has one or the neighbour failed just now; otherwise it waits,
-    /// and if too many do, the oldest one for the same
-    /// neighbour is failed.
+    /// and if too many do, the oldest one for the same neighbour is failed, or if too many do for all of them, the one
+    /// whose neighbour has been silent for the longest time.
     pub fn resolve(&mut self, now: u64, dev: u16, ip: IpAddr, skb: Skb, actions: &mut Actions) {
         let key = (dev, ip);
-        if !self.entries.contains_key(&key) && !self.make_room(now, actions) {
+        if !self.entry(now, key, false, actions) {
             return fail(key, DropReason::NeighTableFull, skb, actions);
         }
-        let entry = self.entries.entry(key).or_insert_with(|| Entry::new(now));
+        let Some(entry) = self.entries.get_mut(&key) else {
+            return fail(key, DropReason::NeighTableFull, skb, actions);
+        };
         match entry.state {
             NeighState::Incomplete => {}
             NeighState::Failed if now < entry.hold_until => {
                 return fail(key, DropReason::NeighFailed, skb, actions);
             }
             NeighState::None | NeighState::Failed => {
-                self.timers.enter(now, key, entry, NeighState::Incomplete, actions);
+                self.timers.enter(now, key, entry, (NeighState::Incomplete, true), actions);
             }
-            _ => {
-                if entry.state == NeighState::Stale {
-                    self.timers.enter(now, key, entry, NeighState::Delay, actions);
+            state => {
+                let skbs = one(skb);
+                if state == NeighState::Stale {
+                    self.timers.enter(now, key, entry, (NeighState::Delay, true), actions);
+                } else if let Some(told) = entry.publish(now, true, self.timers.params.locktime) {
+                    let (mac, told) = (entry.valid_mac(), Some(told));
+                    actions.push(Action::Publish { dev, ip, state, mac, told });
                 }
-                let (skbs, mac) = (one(skb), entry.mac);
-                return actions.push(Action::Transmit { dev, mac, skbs });
+                return actions.push(Action::Transmit { dev, mac: entry.mac, skbs });
             }
         }
         let params = &self.timers.params;
-        if entry.queue.len() >= params.unres_qlen || self.held >= params.unres_total {
-            let Some(oldest) = entry.queue.pop_front() else {
+        if entry.queue.len() >= params.unres_qlen {
+            let Some(oldest) = self.waiting.pop(key, entry) else {
                 return fail(key, DropReason::NeighQueueFull, skb, actions);
             };
-            self.held -= 1;
             fail(key, DropReason::NeighQueueFull, oldest, actions);
+        } else if self.waiting.held >= params.unres_total {
+            let silent = self.waiting.entries.first().map(|(_, key)| *key);
+            let oldest = silent
+                .and_then(|silent| Some((silent, self.waiting.pop(silent, self.entries.get_mut(&silent)?)?)));
+            let Some((silent, oldest)) = oldest else {
+                return fail(key, DropReason::NeighQueueFull, skb, actions);
+            };
+            fail(silent, DropReason::NeighQueueFull, oldest, actions);
         }
-        match entry.queue.push_back(skb) {
-            Ok(()) => self.held += 1,
-            // A list links skbs of one region only.
-            Err(skb) => fail(key, DropReason::NeighQueueFull, skb, actions),
+        let Some(entry) = self.entries.get_mut(&key) else {
+            return fail(key, DropReason::NeighQueueFull, skb, actions);
+        };
+        // A list links skbs of one region only.
+        if let Err(skb) = self.waiting.push(key, entry, skb) {
+            fail(key, DropReason::NeighQueueFull, skb, actions);
         }
     }
 
@@ -191,7 +306,7 @@ impl NeighTable {
         if let Some(entry) = self.entries.get_mut(&key)
             && entry.state == NeighState::Stale
         {
-            self.timers.enter(now, key, entry, NeighState::Delay, actions);
+            self.timers.enter(now, key, entry, (NeighState::Delay, true), actions);
         }
     }
 
@@ -210,10 +325,10 @@ impl NeighTable {
             return;
         }
         let key = (dev, ip);
-        if !self.entries.contains_key(&key) && (heard != Heard::Request || !self.make_room(now, actions)) {
+        if heard == Heard::Request && !self.entry(now, key, true, actions) {
             return;
         }
-        let entry = self.entries.entry(key).or_insert_with(|| Entry::new(now));
+        let Some(entry) = self.entries.get_mut(&key) else { return };
         let known = entry.state.is_valid();
         let confirmed = matches!(heard, Heard::Reply | Heard::Advert { solicited: true, .. });
         if entry.state == NeighState::Permanent {
@@ -227,32 +342,30 @@ impl NeighTable {
                     let wait = self.timers.reachable_time();
                     self.timers.arm(key, entry, now.saturating_add(wait));
                 }
-                (true, _) => self.timers.enter(now, key, entry, NeighState::Reachable, actions),
+                (true, _) => self.timers.enter(now, key, entry, (NeighState::Reachable, false), actions),
             }
             return;
         }
-        let locked = now < entry.updated.saturating_add(self.timers.params.locktime);
+        let locked = now < entry.since.saturating_add(self.timers.params.locktime);
         if known && locked && matches!(heard, Heard::Reply | Heard::Other) {
             return;
         }
         if known && matches!(heard, Heard::Advert { overrides: false, .. }) {
             // Somebody else says he has the address, and does not insist: it is asked again when it is used.
             if entry.state == NeighState::Reachable {
-                self.timers.enter(now, key, entry, NeighState::Stale, actions);
+                self.timers.enter(now, key, entry, (NeighState::Stale, false), actions);
             }
             return;
         }
         entry.mac = mac;
-        entry.updated = now;
-        let skbs = std::mem::take(&mut entry.queue);
+        let skbs = self.waiting.take(key, entry);
         let state = match confirmed {
             true => NeighState::Reachable,
             // The packets that waited are the use that a stale entry waits for.
             false if !skbs.is_empty() => NeighState::Delay,
             false => NeighState::Stale,
         };
-        self.timers.enter(now, key, entry, state, actions);
-        self.held -= skbs.len();
+        self.timers.enter(now, key, entry, (state, !skbs.is_empty()), actions);
         if !skbs.is_empty() {
             actions.push(Action::Transmit { dev, mac, skbs });
         }
@@ -261,13 +374,11 @@ impl NeighTable {
     /// Fixes the MAC address of `ip`. Counts towards no limit.
     pub fn set_permanent(&mut self, now: u64, dev: u16, ip: IpAddr, mac: MacAddr, actions: &mut Actions) {
         let key = (dev, ip);
-        let entry = self.entries.entry(key).or_insert_with(|| Entry::new(now));
-        self.permanent += usize::from(entry.state != NeighState::Permanent);
+        let gateway = self.gateways.contains(&key);
+        let entry = self.entries.entry(key).or_insert_with(|| Entry::new(now, gateway));
+        let skbs = self.waiting.take(key, entry);
         entry.mac = mac;
-        entry.updated = now;
-        let skbs = std::mem::take(&mut entry.queue);
-        self.timers.enter(now, key, entry, NeighState::Permanent, actions);
-        self.held -= skbs.len();
+        self.timers.enter(now, key, entry, (NeighState::Permanent, true), actions);
         if !skbs.is_empty() {
             actions.push(Action::Transmit { dev, mac, skbs });
         }
@@ -325,7 +436,7 @@ impl NeighTable {
 
     /// Packets that wait, in all.
     pub fn held(&self) -> usize {
-        self.held
+        self.waiting.held
     }
 
     /// How often a new entry found the table full (the kernel's statistic of that name).
@@ -335,7 +446,7 @@ impl NeighTable {
 
     /// The deadline of `key` has come.
     fn expire(&mut self, now: u64, key: Key, actions: &mut Actions) {
-        use NeighState::*;
+        use NeighState::{Delay, Failed, Incomplete, None, Permanent, Probe, Reachable, Stale};
         let Some(entry) = self.entries.get_mut(&key) else { return };
         let timers = &mut self.timers;
         let retrans = timers.retrans_time();
@@ -350,9 +461,8 @@ impl NeighTable {
             }
             Incomplete => {
                 entry.hold_until = now.saturating_add(retrans);
-                let skbs = std::mem::take(&mut entry.queue);
-                timers.enter(now, key, entry, Failed, actions);
-                self.held -= skbs.len();
+                let skbs = self.waiting.take(key, entry);
+                timers.enter(now, key, entry, (Failed, false), actions);
                 if !skbs.is_empty() {
                     let (dev, ip) = key;
                     actions.push(Action::Fail { dev, ip, reason: DropReason::NeighFailed, skbs });
@@ -361,10 +471,14 @@ impl NeighTable {
             Probe => {
                 // Its MAC address does not answer, but nobody has asked for a new one yet: the next packet may.
                 entry.hold_until = now;
-                timers.enter(now, key, entry, Failed, actions);
+                timers.enter(now, key, entry, (Failed, false), actions);
             }
-            Reachable => timers.enter(now, key, entry, Stale, actions),
-            Delay => timers.enter(now, key, entry, Probe, actions),
+            Reachable => timers.enter(now, key, entry, (Stale, false), actions),
+            Delay => timers.enter(now, key, entry, (Probe, true), actions),
+            // Few entries are no burden. Those that are collected are when more come.
+            Stale | Failed if entry.gateway || timers.gc.entries(key) < timers.params.gc_thresh1 => {
+                timers.arm(key, entry, NEVER);
+            }
             Stale | Failed => self.remove(key, DropReason::NeighDead, actions),
             None | Permanent => timers.arm(key, entry, NEVER),
         }
@@ -373,42 +487,25 @@ impl NeighTable {
     fn remove(&mut self, key: Key, reason: DropReason, actions: &mut Actions) {
         let Some(mut entry) = self.entries.remove(&key) else { return };
         self.timers.arm(key, &mut entry, NEVER);
-        self.permanent -= usize::from(entry.state == NeighState::Permanent);
+        let gone = (NeighState::None, entry.since);
+        self.timers.gc.change(key, entry.counts_as(), gone);
         let (dev, ip) = key;
-        actions.push(Action::Publish { dev, ip, state: NeighState::None, mac: None });
-        let skbs = std::mem::take(&mut entry.queue);
-        self.held -= skbs.len();
+        let told = entry.published.map(|_| Option::None);
+        actions.push(Action::Publish { dev, ip, state: NeighState::None, mac: None, told });
+        let skbs = self.waiting.take(key, &mut entry);
         if !skbs.is_empty() {
             actions.push(Action::Fail { dev, ip, reason, skbs });
         }
     }
 
-    /// Sees to it that one more entry fits. A full table throws out what failed, and what is stale for long.
-    fn make_room(&mut self, now: u64, actions: &mut Actions) -> bool {
-        let limit = self.timers.params.gc_thresh3;
-        let full = |table: &Self| table.entries.len() - table.permanent >= limit;
-        if !full(self) {
-            return true;
+    /// Sees to it that one more entry fits into the table of `key`; `confirmed`: its neighbour was heard.
+    fn make_room(&mut self, now: u64, key: Key, confirmed: bool, actions: &mut Actions) -> bool {
+        while let Some(victim) = self.timers.gc.victim(now, key, confirmed, &self.timers.params) {
+            self.remove(victim, DropReason::NeighTableFull, actions);
         }
-        if now >= self.next_forced_gc {
-            self.next_forced_gc = now.saturating_add(FORCED_GC_INTERVAL);
-            let old: Vec<Key> =
-                self.entries.iter().filter(|(_, e)| is_dispensable(now, e)).map(|(k, _)| *k).collect();
-            for key in old {
-                self.remove(key, DropReason::NeighDead, actions);
-            }
-        }
-        let room = !full(self);
+        let room = self.timers.gc.entries(key) < self.timers.params.gc_thresh3;
         self.table_fulls += u64::from(!room);
         room
-    }
-}
-
-fn is_dispensable(now: u64, entry: &Entry) -> bool {
-    match entry.state {
-        NeighState::Failed => now >= entry.hold_until,
-        NeighState::Stale => now >= entry.since.saturating_add(FORCED_GC_AGE),
-        _ => false,
     }
 }
 

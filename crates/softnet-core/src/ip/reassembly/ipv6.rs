@@ -95,6 +95,11 @@ fn problem(at: usize, (start, more): (usize, bool), next: u8, payload: &[u8]) ->
         // The fragment offset.
         return Some((0, at as u32 + 2));
     }
+    if start == 0 && next == next::HOP_BY_HOP {
+        // They come in front or not at all; anywhere else they are an unrecognized header (RFC 8200
+        // section 4.1).
+        return Some((1, at as u32));
+    }
     (start == 0 && !holds_header_chain(next, payload)).then_some((3, 0))
 }
 
@@ -122,9 +127,7 @@ fn holds_header_chain(mut kind: u8, mut payload: &[u8]) -> bool {
             next::UDP | next::ICMPV6 => return payload.len() >= 8,
             // A fragment of fragments says nothing that could not be said without.
             next::FRAGMENT => return false,
-            next::HOP_BY_HOP | next::ROUTING | next::DESTINATION => {
-                payload.get(1).map(|len| (usize::from(*len) + 1) * 8)
-            }
+            next::ROUTING | next::DESTINATION => payload.get(1).map(|len| (usize::from(*len) + 1) * 8),
             AUTHENTICATION => payload.get(1).map(|len| (usize::from(*len) + 2) * 4),
             _ => return true,
         };
@@ -160,6 +163,14 @@ fn mend_first(first: &mut Skb, len: u32, payload: usize, ecn: Option<u8>) -> Opt
     let data = first.data_mut();
     let packet = data.get_mut(l3..)?;
     let (announced, _) = fragment_header(packet)?;
+    let came = AsItCame {
+        at,
+        said_at: announced,
+        payload_len: u16::from_be_bytes([packet[4], packet[5]]),
+        ecn: packet[1] >> 4 & 3,
+        more: packet.get(at + 3)? & 1 != 0,
+        id: u32::from_be_bytes(*packet.get(at + 4..)?.first_chunk()?),
+    };
     packet[announced] = *packet.get(at)?;
     packet.get_mut(4..6)?.copy_from_slice(&total.to_be_bytes());
     if let Some(ecn) = ecn {
@@ -167,5 +178,83 @@ fn mend_first(first: &mut Skb, len: u32, payload: usize, ecn: Option<u8>) -> Opt
     }
     // All that is before the Fragment header moves over it.
     data.copy_within(..l3 + at, FRAGMENT_LEN);
-    first.pull(FRAGMENT_LEN)
+    first.pull(FRAGMENT_LEN)?;
+    first.head_mut().frag = came.to_bits();
+    Some(())
+}
+
+/// The first fragment of a datagram as it came, for the error about it quotes it so (RFC 4443
+/// section 2.4(c)): what was mended in its headers. It is kept in [`frag`](crate::skb::Head::frag)
+/// of the skb.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AsItCame {
+    /// Where its Fragment header was, from the first byte of the IPv6 header, and where the byte
+    /// that announced it.
+    at: usize,
+    said_at: usize,
+    payload_len: u16,
+    ecn: u8,
+    /// Whether others followed.
+    more: bool,
+    id: u32,
+}
+
+impl AsItCame {
+    /// Bytes that were taken out.
+    pub const MISSING: usize = FRAGMENT_LEN;
+
+    fn to_bits(self) -> u64 {
+        let flags = u64::from(self.ecn) | u64::from(self.more) << 2 | ((self.at / 8) as u64) << 3;
+        u64::from(self.id) << 32 | u64::from(self.payload_len) << 16 | flags
+    }
+
+    /// What is known of the first fragment in `first`, whose IPv6 header is at
+    /// [`l3`](crate::skb::Head::l3); `None` if it is no fragment, or as it came.
+    pub fn of(first: &Skb) -> Option<Self> {
+        let bits = first.head().frag;
+        let at = usize::from(bits as u16 >> 3) * 8;
+        let packet = first.data().get(first.head().l3.into()..).filter(|_| bits != 0)?;
+        // Along the headers that were before it.
+        let (mut said_at, mut header) = (6, IPV6_LEN);
+        while header < at {
+            said_at = header;
+            header += (usize::from(*packet.get(header + 1)?) + 1) * 8;
+        }
+        Some(AsItCame {
+            at,
+            said_at,
+            payload_len: (bits >> 16) as u16,
+            ecn: bits as u8 & 3,
+            more: bits & 4 != 0,
+            id: (bits >> 32) as u32,
+        })
+    }
+
+    /// Where the byte was that is at `pointer` of the mended packet.
+    pub fn pointer(&self, pointer: u32) -> u32 {
+        match pointer as usize {
+            // What it says was said by the Fragment header.
+            said_at if said_at == self.said_at => self.at as u32,
+            at if at >= self.at => pointer + FRAGMENT_LEN as u32,
+            _ => pointer,
+        }
+    }
+
+    /// Writes the fragment that `packet` is, mended, to `to`, as far as that goes.
+    pub fn write(&self, packet: &[u8], to: &mut [u8]) {
+        let (before, behind) = packet.split_at(self.at.min(packet.len()));
+        let next = before.get(self.said_at).copied().unwrap_or(next::NONE);
+        let [a, b, c, d] = self.id.to_be_bytes();
+        let header = [next, 0, 0, self.more.into(), a, b, c, d];
+        let whole = before.iter().chain(&header).chain(behind);
+        for (i, (to, byte)) in to.iter_mut().zip(whole).enumerate() {
+            *to = match i {
+                1 => byte & !0x30 | self.ecn << 4,
+                4 => (self.payload_len >> 8) as u8,
+                5 => self.payload_len as u8,
+                i if i == self.said_at => next::FRAGMENT,
+                _ => *byte,
+            };
+        }
+    }
 }

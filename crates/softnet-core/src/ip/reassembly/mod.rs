@@ -35,7 +35,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-pub use ipv6::parameter_problem;
+pub use ipv6::{AsItCame, parameter_problem};
 use queue::{Insert, Queue, Slab};
 
 use crate::SoftnetData;

@@ -3,10 +3,10 @@
 use super::*;
 use crate::ip::echo::echo_reply_of_run;
 use crate::ip::fragment::{Addresses, Datagram, emit, split};
+use crate::ip::icmp::ECHO_REPLY;
 use crate::ip::icmp_error::{Problem, Quote, icmp_error};
 use crate::ip::reassembly::Expired;
 use crate::ip::v6::slow::route6;
-use crate::skb::SkbList;
 use crate::sock::key::{addr_of, unmapped};
 use crate::sock::scope::{device, scope_id, scoped};
 
@@ -39,13 +39,7 @@ impl SlowPath {
                 out.local.extend(std::iter::from_fn(|| run.pop_front()));
                 Ok(())
             }
-            _ => {
-                let first = run.pop_front().map(|first| self.unserved(ctx, view, first, out));
-                if let Some((first, reason)) = first {
-                    ctx.free(first, reason);
-                }
-                Err((run, DropReason::IpNoProto))
-            }
+            _ => Err(self.unserved_run(ctx, view, run, out)),
         };
         if let Err((run, reason)) = done {
             ctx.free_list(run, reason);
@@ -78,7 +72,16 @@ impl SlowPath {
                 false => Err((skb.into(), DropReason::IcmpIgnored)),
             };
         }
-        match echo_reply(&mut skb, |addr| view.is_broadcast(addr)) {
+        let header = Ipv4Header::new(skb.data().get(ETH_LEN..).unwrap_or_default());
+        let ends = header.map(|header| (Ipv4Addr::from(header.src()), Ipv4Addr::from(header.dst())));
+        let (peer, own) = ends.unwrap_or((Ipv4Addr::UNSPECIFIED, Ipv4Addr::UNSPECIFIED));
+        let options = self.echo_options(view, &mut skb, own);
+        let ident = || self.idents.next(own.into(), peer.into(), protocol::ICMP, view.now) as u16;
+        match echo_reply(&mut skb, &options, |addr| view.is_broadcast(addr), ident) {
+            // Only if the mask says so.
+            Ok(()) if !self.limit.allow(view.now, (ECHO_REPLY, 0), peer) => {
+                Err((skb.into(), DropReason::IcmpIgnored))
+            }
             Ok(()) => {
                 ctx.turn_around();
                 self.output_own(ctx, view, skb, out);
@@ -144,18 +147,15 @@ impl SlowPath {
         true
     }
 
-    /// What an error said of a datagram that a socket did send: later ones to its destination are cut, or made shorter. If
-    /// that was news: until when, in ns.
-    pub fn too_big(&mut self, view: View<'_>, report: &TooBig) -> Option<u64> {
-        let (dst, dev) = match unmapped(report.flow.remote) {
-            Some(dst) => (Ipv4Addr::from(dst).into(), view.tables.v4.route(dst.into()).dev),
-            None => {
-                let dst = Ipv6Addr::from_bits(report.flow.remote);
-                let on_link = device(report.flow.remote);
-                (dst.into(), on_link.unwrap_or_else(|| view.tables.v6.route(dst).dev))
-            }
+    /// What an error said of a datagram that a socket may well have sent: later ones to its destination are cut, or made
+    /// shorter. Whether that was news.
+    pub fn too_big(&mut self, view: View<'_>, report: &TooBig) -> bool {
+        let dst = report.flow.remote;
+        let dev = match unmapped(dst) {
+            Some(dst) => view.tables.v4.route(dst.into()).dev,
+            None => device(dst).unwrap_or_else(|| view.tables.v6.route(Ipv6Addr::from_bits(dst)).dev),
         };
-        let iface = view.iface(dev)?;
+        let Some(iface) = view.iface(dev) else { return false };
         self.pmtu.update(view.now, dst, (report.len, iface.mtu), report.mtu)
     }
 
@@ -183,7 +183,7 @@ impl SlowPath {
             }
         };
         let link = view.iface(dev).filter(|_| reachable).ok_or(DropReason::IpNoRoute)?;
-        let mtu = self.pmtu.mtu(view.now, dst, link.mtu);
+        let mtu = self.pmtu.mtu(addr_of(dst), link.mtu);
         datagram.id = self.idents.next(src, dst, datagram.protocol, view.now);
         let mut skbs = emit(ctx, &datagram, mtu.into(), len, pieces)?;
         while let Some(mut skb) = skbs.pop_front() {

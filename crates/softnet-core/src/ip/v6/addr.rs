@@ -4,7 +4,11 @@
 
 use std::net::Ipv6Addr;
 
-use super::super::MacAddr;
+use super::super::{MacAddr, Prefix6};
+
+/// Every router on the link, and at the site (RFC 4291 section 2.7.1).
+pub const ALL_ROUTERS: [Ipv6Addr; 2] =
+    [Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 2), Ipv6Addr::new(0xff05, 0, 0, 0, 0, 0, 0, 2)];
 
 /// Every node on the link.
 pub const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
@@ -38,6 +42,12 @@ pub const fn group_scope(group: Ipv6Addr) -> u8 {
 #[inline]
 pub const fn is_group_of_link(addr: Ipv6Addr) -> bool {
     addr.is_multicast() && matches!(group_scope(addr), 1 | 2)
+}
+
+/// The address of every router on the link of `network` (RFC 4291 section 2.6.1): the first one. Networks between two
+/// routers, and single addresses, have none (RFC 6164 section 5.1).
+pub fn subnet_router_anycast(network: Prefix6) -> Option<Ipv6Addr> {
+    (network.len() <= 126).then_some(network.addr())
 }
 
 /// Whether `addr` is in fe80::/10, and so means nothing beyond its link.

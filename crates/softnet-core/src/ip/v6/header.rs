@@ -64,6 +64,11 @@ impl<T: Deref<Target = [u8; LEN]>> Ipv6Header<T> {
         self.0[0] >> 4
     }
 
+    /// Traffic class: DSCP and ECN.
+    pub fn traffic_class(&self) -> u8 {
+        self.0[0] << 4 | self.0[1] >> 4
+    }
+
     /// Bytes behind the header, extension headers included.
     pub fn payload_len(&self) -> u16 {
         u16::from_be_bytes([self.0[4], self.0[5]])
@@ -99,6 +104,22 @@ impl<T: DerefMut<Target = [u8; LEN]>> Ipv6Header<T> {
         self.0[7] = hop_limit;
         self.0[8..24].copy_from_slice(&src.octets());
         self.0[24..].copy_from_slice(&dst.octets());
+    }
+
+    /// Sets the destination address.
+    pub fn set_dst(&mut self, dst: Ipv6Addr) {
+        self.0[24..].copy_from_slice(&dst.octets());
+    }
+
+    /// Puts one back on the hop limit.
+    pub fn increase_hop_limit(&mut self) {
+        self.0[7] = self.0[7].saturating_add(1);
+    }
+
+    /// Sets the traffic class.
+    pub fn set_traffic_class(&mut self, class: u8) {
+        self.0[0] = self.0[0] & 0xf0 | class >> 4;
+        self.0[1] = self.0[1] & 0x0f | class << 4;
     }
 
     /// Takes one off the hop limit. The caller has seen that it is above 0.
@@ -264,6 +285,8 @@ mod tests {
         assert_eq!((h.src(), h.dst()), (A, B));
         h.decrease_hop_limit();
         assert_eq!(h.hop_limit(), 63);
+        h.set_traffic_class(0xa5);
+        assert_eq!((h.version(), h.traffic_class(), h.0[1]), (6, 0xa5, 0x50));
     }
 
     #[test]

@@ -6,7 +6,8 @@
 
 use std::net::Ipv6Addr;
 
-use super::super::icmp::RateLimit;
+use super::super::icmp_limit::IcmpLimit;
+use super::super::reassembly::AsItCame;
 use super::super::{ETH_LEN, Family, checksum, is_group};
 use super::addr::is_unicast;
 use super::header::{Ipv6Header, LEN, next, upper, validate};
@@ -17,7 +18,7 @@ pub(in super::super) const HOP_LIMIT: u8 = 64;
 /// An error message is no longer than the smallest MTU there may be, from its IPv6 header on (RFC 4443 section 2.4(c)).
 const ERROR_MAX: usize = 1280;
 /// Bytes of an ICMPv6 header with the four that depend on the message.
-const ICMP_LEN: usize = 8;
+pub(super) const ICMP_LEN: usize = 8;
 pub(in super::super) const ECHO_REQUEST: u8 = 128;
 pub(in super::super) const ECHO_REPLY: u8 = 129;
 const REDIRECT: u8 = 137;
@@ -74,17 +75,18 @@ impl Icmp6Error {
     }
 }
 
-/// Builds the error message about `packet`, which stays with the caller (to be freed for its own reason), from `source`, an
-/// address of the interface that `packet` came in by.
+/// Builds the error message about `packet`, which stays with the caller (to be freed for its own
+/// reason), from `source`, an address of softnet's. A datagram that came in fragments is quoted by
+/// its first one, as that came.
 ///
-/// `None` if there may be no error about this packet, `limit` has no token left at `now` (ns), or no memory is left. A
-/// packet that there may be no error about costs no token.
+/// `None` if there may be no error about this packet, `limit` does not allow one at `now` (ns), or
+/// no memory is left. A packet that there may be no error about is not charged for.
 pub fn build_error(
     store: &mut Store,
     packet: &Skb,
     error: Icmp6Error,
     source: Ipv6Addr,
-    limit: &mut RateLimit,
+    limit: &mut IcmpLimit,
     now: u64,
 ) -> Option<Skb> {
     if packet.head().flags & Flags::ORIGINATED != 0 {
@@ -100,19 +102,31 @@ pub fn build_error(
     };
     let header = Ipv6Header::new(offending)?;
     let group = eth.first_chunk().is_some_and(is_group) || header.dst().is_multicast();
-    if group && !error.about_group() || !may_report(offending) || !limit.allow(now) {
+    let came = AsItCame::of(packet);
+    let error = match (error, &came) {
+        (Icmp6Error::ParameterProblem { code, pointer }, Some(came)) => {
+            Icmp6Error::ParameterProblem { code, pointer: came.pointer(pointer) }
+        }
+        _ => error,
+    };
+    let words = error.header();
+    if group && !error.about_group() || !may_report(offending) || !limit.allow6(now, words[0], header.src()) {
         return None;
     }
-    let quote = &offending[..offending.len().min(ERROR_MAX - LEN - ICMP_LEN)];
+    let quoted = offending.len() + came.map_or(0, |_| AsItCame::MISSING);
     let mut skb = store.alloc_skb()?;
-    let frame = skb.put(ETH_LEN + LEN + ICMP_LEN + quote.len());
+    let frame = skb.put(ETH_LEN + LEN + ICMP_LEN + quoted.min(ERROR_MAX - LEN - ICMP_LEN));
     let message = frame.and_then(|frame| begin(frame, next::ICMPV6, HOP_LIMIT, source, header.src()));
     let Some(message) = message else {
         store.free_skb(skb);
         return None;
     };
-    message[..ICMP_LEN].copy_from_slice(&error.header());
-    message[ICMP_LEN..].copy_from_slice(quote);
+    message[..ICMP_LEN].copy_from_slice(&words);
+    let quote = &mut message[ICMP_LEN..];
+    match came {
+        Some(came) => came.write(offending, quote),
+        None => quote.copy_from_slice(&offending[..quote.len()]),
+    }
     finish(message, source, header.src());
     let head = skb.head_mut();
     head.l3 = ETH_LEN as u16;
@@ -144,7 +158,7 @@ pub(super) fn finish(message: &mut [u8], src: Ipv6Addr, dst: Ipv6Addr) {
 }
 
 /// Sum of an ICMPv6 `message` with its pseudo-header: 0xffff if its checksum is right.
-pub(super) fn message_sum(message: &[u8], src: Ipv6Addr, dst: Ipv6Addr) -> u16 {
+pub(in super::super) fn message_sum(message: &[u8], src: Ipv6Addr, dst: Ipv6Addr) -> u16 {
     let pseudo = checksum::pseudo_header_sum6(src, dst, next::ICMPV6, message.len() as u16);
     checksum::add(pseudo, checksum::sum(message))
 }
@@ -159,9 +173,10 @@ fn may_report(packet: &[u8]) -> bool {
     let rest = packet.get(upper.at..).unwrap_or_default();
     let mut message = rest;
     if let (next::FRAGMENT, &[following, _, high, low, ..]) = (upper.protocol, rest) {
-        // Of a later piece nobody can tell what it is of.
+        // A later piece does not say what message it is of; but no error is as long as to need
+        // pieces.
         if u16::from_be_bytes([high, low]) & 0xfff8 != 0 {
-            return following != next::ICMPV6;
+            return true;
         }
         upper.protocol = following;
         message = rest.get(8..).unwrap_or_default();
@@ -170,16 +185,17 @@ fn may_report(packet: &[u8]) -> bool {
     upper.protocol != next::ICMPV6 || message.first().is_some_and(|kind| *kind >= 128 && *kind != REDIRECT)
 }
 
-/// Turns an echo request that `skb` holds, whose message begins at `at` of its IPv6 packet, into the reply, in
-/// place; link-layer padding is cut off and extension headers are left out. The checksum was found right.
+/// Turns an echo request that `skb` holds, whose message begins at `at` of its IPv6 packet, into
+/// the reply, in place; link-layer padding is cut off and extension headers are left out. The
+/// reply's traffic class is the request's. The checksum was found right.
 ///
-/// An `Err` says what to free the skb for: [`IcmpIgnored`](DropReason::IcmpIgnored) for a request from or to anything
-/// that is no single node's address.
+/// An `Err` says what to free the skb for: [`IcmpIgnored`](DropReason::IcmpIgnored) for a request
+/// from or to anything that is no single node's address.
 pub fn echo_reply(skb: &mut Skb, at: usize) -> Result<(), DropReason> {
     let packet = skb.data().get(ETH_LEN..).ok_or(DropReason::PktTooSmall)?;
     let total = validate(packet)?;
     let header = Ipv6Header::new(packet).ok_or(DropReason::PktTooSmall)?;
-    let (src, dst) = (header.src(), header.dst());
+    let (src, dst, class) = (header.src(), header.dst(), header.traffic_class());
     let message = packet.get(at..total).ok_or(DropReason::PktTooSmall)?;
     let Some(&[ECHO_REQUEST, code, high, low]) = message.first_chunk() else {
         return Err(DropReason::IcmpIgnored);
@@ -202,6 +218,7 @@ pub fn echo_reply(skb: &mut Skb, at: usize) -> Result<(), DropReason> {
     let len = packet.len().saturating_sub(LEN) as u16;
     let mut header = Ipv6Header::new_mut(packet).ok_or(DropReason::PktTooSmall)?;
     header.fill(len, next::ICMPV6, HOP_LIMIT, dst, src);
+    header.set_traffic_class(class);
     let message =
         packet.get_mut(LEN..).and_then(|m| m.first_chunk_mut::<4>()).ok_or(DropReason::PktTooSmall)?;
     message[0] = ECHO_REPLY;

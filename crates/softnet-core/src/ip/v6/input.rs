@@ -9,13 +9,14 @@ use super::super::ETH_LEN;
 use super::super::adjacency::{Adjacency, Kind, Routing};
 use super::super::family::Family;
 use super::super::input::{ETH_MIN, Exception, Exceptions, Ingress, TxBatches, Verdict, sort_out};
+use super::super::source::{RpFilter, Sources, reverse_path};
 use super::header::{Ipv6Header, LEN, next};
 use crate::SoftnetData;
 use crate::skb::{BATCH, Batch, DropReason, Skb};
 
 /// Looks at one packet. The common case falls straight through.
 #[inline(always)]
-fn classify(packet: &[u8], mac: &[u8; 6]) -> Verdict<u128> {
+fn classify(packet: &[u8], mac: &[u8; 6], sources: &Sources<Ipv6Addr>) -> Verdict<u128> {
     let Some(header) = packet.first_chunk::<{ ETH_LEN + LEN }>() else {
         return short(packet, mac);
     };
@@ -30,7 +31,16 @@ fn classify(packet: &[u8], mac: &[u8; 6]) -> Verdict<u128> {
     if total > packet.len() - ETH_LEN {
         return Verdict::Drop(DropReason::IpInHdr);
     }
-    Verdict::Forward(u128::from_be_bytes(std::array::from_fn(|i| ip[24 + i])))
+    let [src, dst] = [8, 24].map(|at| u128::from_be_bytes(std::array::from_fn(|i| ip[at + i])));
+    if sources.suspect(src) != 0 && sources.is_own(Ipv6Addr::from_bits(src)) {
+        return Verdict::Drop(DropReason::IpInvalidSource);
+    }
+    Verdict::Forward(dst)
+}
+
+/// The source address of a packet.
+fn source(packet: &[u8]) -> Option<Ipv6Addr> {
+    Some(Ipv6Header::new(packet.get(ETH_LEN..)?)?.src())
 }
 
 #[cold]
@@ -72,14 +82,18 @@ pub(in super::super) fn ipv6_input(
     let mut n = 0;
     let mut odd = false;
     for (skb, dst) in batch.as_slice().iter().zip(&mut dst) {
-        match classify(skb.data(), &ingress.mac) {
+        match classify(skb.data(), &ingress.mac, &tables.sources) {
             Verdict::Forward(d) => *dst = d,
             _ => odd = true,
         }
         n += 1;
     }
     if odd {
-        n = sort_out(ctx, |packet| classify(packet, &ingress.mac), batch, &mut dst, other, exceptions);
+        let classify = |packet: &[u8]| classify(packet, &ingress.mac, &tables.sources);
+        n = sort_out(ctx, classify, batch, &mut dst, other, exceptions);
+    }
+    if ingress.rp_filter != RpFilter::Off {
+        n = reverse_path(ctx, tables, ingress, batch, &mut dst, source);
     }
     // Second pass: look up.
     let mut hops = [0; BATCH];

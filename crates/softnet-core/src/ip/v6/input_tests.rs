@@ -3,6 +3,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 
 use super::*;
+use crate::fold::FoldKey;
 use crate::ip::adjacency::{Adjacency, Tables};
 use crate::ip::input::ip_input;
 use crate::ip::v6::fib::Fib6;
@@ -29,9 +30,10 @@ fn addr(s: &str) -> Ipv6Addr {
 /// does 10/8.
 fn bench() -> Bench {
     let region = Region::new(Box::new(HeapMemory::new(Region::bytes(256, 256))), 256, 256).unwrap();
-    let mut tables = Tables::empty();
+    let mut tables = Tables::new(FoldKey::new([1, 2]));
     let gateway = Adjacency::gateway(1, 200, addr("fd00::1")).resolved(OUT, NEXT);
-    tables.v6.next_hops.extend([
+    let v6 = Arc::make_mut(&mut tables.v6);
+    v6.next_hops.extend([
         gateway,
         Adjacency::connected(1, 200),
         Adjacency::special(Kind::Local),
@@ -44,12 +46,13 @@ fn bench() -> Bench {
         route("2001:db8:8::1/128", 3),
         route("2001:db9::/32", 4),
     ];
-    tables.v6.fib = Arc::new(Fib6::build(&routes).unwrap());
+    v6.fib = Arc::new(Fib6::build(&routes).unwrap());
     let host = Ipv6Addr::host_key(1, addr("2001:db8:9::5"));
-    tables.v6.hosts.insert(host, gateway.resolved(OUT, [2, 0, 0, 0, 0, 5]));
-    tables.v4.next_hops.push(Adjacency::gateway(1, 200, [10, 0, 0, 1].into()).resolved(OUT, NEXT));
+    v6.hosts.insert(host, gateway.resolved(OUT, [2, 0, 0, 0, 0, 5]));
+    let v4 = Arc::make_mut(&mut tables.v4);
+    v4.next_hops.push(Adjacency::gateway(1, 200, [10, 0, 0, 1].into()).resolved(OUT, NEXT));
     let ten: Prefix = "10.0.0.0/8".parse().unwrap();
-    tables.v4.fib = Arc::new(Fib::build(&[(ten, 1)]).unwrap());
+    v4.fib = Arc::new(Fib::build(&[(ten, 1)]).unwrap());
     Bench {
         ctx: SoftnetData::new(region, CacheSizes::default()),
         tables,
@@ -68,7 +71,7 @@ impl Bench {
             batch.push(self.ctx.build_skb(frame, HEADROOM, bytes.len()).unwrap()).unwrap();
         }
         let dropped = self.ctx.stats().dropped();
-        let ingress = Ingress { dev: 0, mac: MAC, partial_csum: false };
+        let ingress = Ingress { dev: 0, mac: MAC, partial_csum: false, rp_filter: RpFilter::Off };
         ip_input(&mut self.ctx, &self.tables, &ingress, &mut batch, &mut self.tx, &mut self.exceptions);
         assert!(batch.is_empty());
         let mut sent = vec![];

@@ -44,7 +44,7 @@ impl SlowPath {
                 false => self.local6(ctx, view, first, received, out),
             };
         }
-        self.run6(ctx, view, (first, run), out)
+        self.run6(ctx, view, (first, run), received, out)
     }
 
     /// A datagram in several skbs.
@@ -52,12 +52,14 @@ impl SlowPath {
         &mut self,
         ctx: &mut SoftnetData,
         view: View<'_>,
-        (first, rest): (Skb, SkbList),
+        (mut first, rest): (Skb, SkbList),
+        received: Received,
         out: &mut Outbox,
     ) -> Result<(), Refused> {
         let (first, reason) = match receive(packet(&first)) {
             Err(refusal) => self.refuse(ctx, view, first, refusal, out),
             Ok(upper) if upper.protocol == next::ICMPV6 => {
+                self.answer_as_one(view, &mut first, (received.src, received.dst), upper.at);
                 match echo6_reply_of_run((&first, &rest), upper.at) {
                     Ok(reply) => {
                         let payload = (reply.len, reply.pieces6(&first, &rest));
@@ -79,7 +81,7 @@ impl SlowPath {
                 out.local.extend(std::iter::from_fn(|| rest.pop_front()));
                 return Ok(());
             }
-            Ok(upper) => (self.unserved6(ctx, view, first, upper, out), DropReason::IpNoProto),
+            Ok(upper) => self.unserved6(ctx, view, (first, &rest), upper, out),
         };
         ctx.free_list(rest, reason);
         Err((first, reason))

@@ -15,6 +15,8 @@ use crate::skb::{DropReason, Skb};
 pub const SOLICITATION: u8 = 135;
 /// ICMPv6 type of a neighbour advertisement.
 pub const ADVERTISEMENT: u8 = 136;
+/// ICMPv6 type of a redirect.
+const REDIRECT: u8 = 137;
 /// Hop limit of every message: no router lets it pass, so it can't come from beyond.
 const HOP_LIMIT: u8 = 255;
 /// Bytes of either message without options.
@@ -23,6 +25,14 @@ const MESSAGE_LEN: usize = 24;
 const SOURCE_MAC: u8 = 1;
 /// Option: the target's link-layer address.
 const TARGET_MAC: u8 = 2;
+/// Option: the beginning of the packet that a redirect is about.
+const REDIRECTED: u8 = 4;
+/// Bytes of that option before the packet.
+const REDIRECTED_LEN: usize = 8;
+/// The bytes of a redirect without options.
+const REDIRECT_LEN: usize = 40;
+/// A redirect is no longer than the smallest MTU there may be, from its IPv6 header on (section 8.2).
+const REDIRECT_MAX: usize = 1280;
 /// The bytes of such an option: type, length in units of eight, address.
 const MAC_OPTION_LEN: usize = 8;
 const ROUTER: u8 = 0x80;
@@ -119,18 +129,60 @@ pub fn write_solicitation(
 }
 
 /// The same for the answer to who asked from `asker`: `target` is at `mac`. `to` is where he is. Who has no address yet is
-/// told by telling everybody (section 7.2.4).
+/// told by telling everybody (section 7.2.4). `source` is an address that is softnet's alone: if it is not the target, that
+/// is one that others have too, and whose answer comes first is believed (section 7.2.7).
 pub fn write_advertisement(
     skb: &mut Skb,
     mac: MacAddr,
-    target: Ipv6Addr,
+    (source, target): (Ipv6Addr, Ipv6Addr),
     (asker, to): (Ipv6Addr, MacAddr),
 ) -> Option<()> {
+    let overrides = if source == target { OVERRIDE } else { 0 };
     let (dst, to, flags) = match asker.is_unspecified() {
-        true => (ALL_NODES, multicast_mac(ALL_NODES), ROUTER | OVERRIDE),
-        false => (asker, to, ROUTER | SOLICITED | OVERRIDE),
+        true => (ALL_NODES, multicast_mac(ALL_NODES), ROUTER | overrides),
+        false => (asker, to, ROUTER | SOLICITED | overrides),
     };
-    write(skb, (to, mac), (target, dst), [ADVERTISEMENT, flags], target, TARGET_MAC)
+    write(skb, (to, mac), (source, dst), [ADVERTISEMENT, flags], target, TARGET_MAC)
+}
+
+/// The same for telling everybody, unasked, that `target` is at `mac` (section 7.2.6).
+pub fn write_announcement(skb: &mut Skb, mac: MacAddr, target: Ipv6Addr) -> Option<()> {
+    write_advertisement(skb, mac, (target, target), (Ipv6Addr::UNSPECIFIED, mac))
+}
+
+/// The same for what tells the host at `to` to send to `target`, which is at `mac` if that is known, what is for `dst`, as
+/// `packet` is, which begins at its IPv6 header (section 4.5). The link header is left to the caller.
+pub fn write_redirect(
+    skb: &mut Skb,
+    (source, to): (Ipv6Addr, Ipv6Addr),
+    (target, mac): (Ipv6Addr, Option<MacAddr>),
+    (dst, packet): (Ipv6Addr, &[u8]),
+) -> Option<()> {
+    let mac_len = mac.map_or(0, |_| MAC_OPTION_LEN);
+    let room = REDIRECT_MAX - LEN - REDIRECT_LEN - mac_len - REDIRECTED_LEN;
+    // Options are of whole units.
+    let quote = &packet[..packet.len().min(room) / 8 * 8];
+    let units = ((REDIRECTED_LEN + quote.len()) / 8) as u8;
+    let all = ETH_LEN + LEN + REDIRECT_LEN + mac_len + REDIRECTED_LEN + quote.len();
+    if skb.len() + skb.tailroom() < all {
+        return None;
+    }
+    skb.trim(0);
+    let frame = skb.put(all)?;
+    let message = begin(frame, next::ICMPV6, HOP_LIMIT, source, to)?;
+    message[..8].copy_from_slice(&[REDIRECT, 0, 0, 0, 0, 0, 0, 0]);
+    message[8..24].copy_from_slice(&target.octets());
+    message[24..REDIRECT_LEN].copy_from_slice(&dst.octets());
+    let (known, about) = message[REDIRECT_LEN..].split_at_mut(mac_len);
+    if let (Some(mac), [kind, len, at @ ..]) = (mac, known) {
+        (*kind, *len) = (TARGET_MAC, 1);
+        at.copy_from_slice(&mac);
+    }
+    about[..REDIRECTED_LEN].copy_from_slice(&[REDIRECTED, units, 0, 0, 0, 0, 0, 0]);
+    about[REDIRECTED_LEN..].copy_from_slice(quote);
+    finish(message, source, to);
+    skb.head_mut().l3 = ETH_LEN as u16;
+    Some(())
 }
 
 fn write(
@@ -193,10 +245,13 @@ mod tests {
             [(ASKER, true, ASKER_MAC), (Ipv6Addr::UNSPECIFIED, false, multicast_mac(ALL_NODES))]
         {
             // In place of whatever the buffer held.
-            write_advertisement(&mut skb, MAC, OWN, (asker, ASKER_MAC)).unwrap();
+            write_advertisement(&mut skb, MAC, (OWN, OWN), (asker, ASKER_MAC)).unwrap();
             let says = Message::Advertisement { target: OWN, mac: Some(MAC), solicited, overrides: true };
             assert_eq!((read(&skb), &skb.data()[..6]), (says, &to[..]));
         }
+        let says = Message::Advertisement { target: OWN, mac: Some(MAC), solicited: false, overrides: true };
+        write_announcement(&mut skb, MAC, OWN).unwrap();
+        assert_eq!((read(&skb), &skb.data()[..6]), (says, &multicast_mac(ALL_NODES)[..]));
         let tailroom = skb.tailroom();
         skb.put(tailroom).unwrap();
         let all = skb.len();

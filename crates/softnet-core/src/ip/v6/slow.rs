@@ -4,19 +4,21 @@
 use std::net::Ipv6Addr;
 
 use super::super::adjacency::{Adjacency, Kind};
+use super::super::checksum::update16;
 use super::super::icmp_error::icmpv6_error;
 use super::super::neigh::Heard;
 use super::super::slow::{Iface, Outbox, Refused, SlowPath, View};
-use super::super::{ETH_LEN, MacAddr, is_group};
+use super::super::unserved::tells_of_tcp;
+use super::super::{ETH_LEN, MacAddr, checksum, is_group};
 use super::addr::{
-    ALL_NODES, group_scope, is_group_of_link, is_link_local, is_martian_destination, never_on_a_wire,
-    solicited_node,
+    ALL_NODES, ALL_ROUTERS, group_scope, is_group_of_link, is_link_local, is_martian_destination,
+    never_on_a_wire, solicited_node, subnet_router_anycast,
 };
-use super::header::{Ipv6Header, Refusal, Upper, check_hop_by_hop, next, receive, validate};
-use super::icmp::{Icmp6Error, build_error, echo_reply, is_echo_request, message_sum};
+use super::header::{self, Ipv6Header, Refusal, Upper, check_hop_by_hop, next, receive, validate};
+use super::icmp::{ICMP_LEN, Icmp6Error, build_error, echo_reply, is_echo_request, message_sum};
 use super::nd::{self, Message};
 use crate::SoftnetData;
-use crate::skb::{DropReason, Flags, Skb};
+use crate::skb::{DropReason, Flags, Skb, SkbList};
 use crate::sock::scope::scope_id;
 
 impl Iface {
@@ -35,6 +37,35 @@ impl Iface {
         self.addresses6.iter().any(|(own, _)| *own == addr)
     }
 
+    /// Whether `addr` is one that every router on a link of ours has, and so softnet too.
+    pub fn is_anycast6(&self, addr: Ipv6Addr) -> bool {
+        self.addresses6.iter().any(|(_, net)| subnet_router_anycast(*net) == Some(addr))
+    }
+
+    /// Whether we answer for `addr` on this device.
+    fn answers6(&self, addr: Ipv6Addr) -> bool {
+        self.owns6(addr) || self.is_anycast6(addr)
+    }
+
+    /// Whether `group` is one of those in which others look for the addresses that we answer for.
+    fn is_looked_for_in(&self, group: Ipv6Addr) -> bool {
+        let mut nets = self.addresses6.iter();
+        let anycast = |net| subnet_router_anycast(net).is_some_and(|addr| solicited_node(addr) == group);
+        nets.any(|(own, net)| solicited_node(*own) == group || anycast(*net))
+    }
+
+    /// Our link-local address.
+    pub(in super::super) fn link_local(&self) -> Option<Ipv6Addr> {
+        self.addresses6.iter().map(|(own, _)| *own).find(|own| is_link_local(*own))
+    }
+
+    /// Whether a host at `src` may be told to send what is for `dst` to `first_hop`, which is on this link: it is there, too,
+    /// and that is the destination itself or a router's link-local address (RFC 4861 section 8.2).
+    pub(in super::super) fn may_redirect6(&self, src: Ipv6Addr, dst: Ipv6Addr, first_hop: Ipv6Addr) -> bool {
+        let sender = self.on_link6(src) && !self.owns6(src) && src != first_hop;
+        sender && (first_hop == dst || is_link_local(first_hop))
+    }
+
     /// Whether `addr` is on the link, as far as the addresses say.
     fn on_link6(&self, addr: Ipv6Addr) -> bool {
         self.addresses6.iter().any(|(_, net)| net.contains(addr))
@@ -44,7 +75,7 @@ impl Iface {
 /// What the header of a received packet says.
 #[derive(Clone, Copy)]
 pub(super) struct Received {
-    src: Ipv6Addr,
+    pub(super) src: Ipv6Addr,
     pub(super) dst: Ipv6Addr,
     hop_limit: u8,
     /// Bytes from the IPv6 header on.
@@ -69,7 +100,8 @@ fn check(skb: &Skb) -> Result<Received, DropReason> {
         return Err(DropReason::Ipv6BadScope);
     }
     let group_frame = skb.data().first_chunk().is_some_and(is_group);
-    if is_martian_destination(dst) || group_frame != group {
+    // To one node may go what is for a group (RFC 6085), but not the other way.
+    if is_martian_destination(dst) || group_frame && !group {
         return Err(DropReason::IpInvalidDest);
     }
     Ok(Received { src, dst, hop_limit: header.hop_limit(), total })
@@ -90,12 +122,18 @@ impl SlowPath {
         };
         skb.trim(ETH_LEN + received.total);
         let Some(iface) = view.iface(skb.head().dev) else { return Err((skb, DropReason::DevReady)) };
-        let dst = received.dst;
+        let (src, dst) = (received.src, received.dst);
+        // (A host that asks whether an address is free has none yet; link-local ones have no
+        // route.)
+        let has_route = !src.is_unspecified() && !is_link_local(src);
+        if has_route && !iface.rp_filter.allows(&view.tables.v6, skb.head().dev, src) {
+            return Err((skb, DropReason::IpRpFilter));
+        }
         if dst.is_multicast() {
             return self.group6(ctx, view, skb, received, out);
         }
         if is_link_local(dst) {
-            return match iface.owns6(dst) {
+            return match iface.answers6(dst) {
                 true => self.local6(ctx, view, skb, received, out),
                 false => Err((skb, DropReason::IpInvalidDest)),
             };
@@ -117,6 +155,9 @@ impl SlowPath {
         hop: Adjacency<Ipv6Addr>,
         out: &mut Outbox,
     ) -> Result<(), Refused> {
+        if is_from_us(view, &skb, received.src) {
+            return Err((skb, DropReason::IpInvalidSource));
+        }
         if let Err(refusal) = check_hop_by_hop(packet(&skb)) {
             return Err(self.refuse(ctx, view, skb, refusal, out));
         }
@@ -138,6 +179,9 @@ impl SlowPath {
             self.error6(ctx, view, &skb, Icmp6Error::PacketTooBig { mtu: iface.mtu }, out);
             return Err((skb, DropReason::PktTooBig));
         }
+        if hop.dev == skb.head().dev {
+            self.redirect6(ctx, view, (hop.dev, packet(&skb)), hop.gateway, out);
+        }
         if let Some(mut header) = skb.data_mut().get_mut(ETH_LEN..).and_then(Ipv6Header::new_mut) {
             header.decrease_hop_limit();
         }
@@ -145,8 +189,8 @@ impl SlowPath {
         Ok(())
     }
 
-    /// A packet to a group. softnet itself is in those of its addresses and in that of all, for neighbour discovery; of any
-    /// other the sockets know whether they are in it. Nothing is forwarded.
+    /// A packet to a group. softnet itself is in those of its addresses and in that of all, for neighbour discovery, and in
+    /// those of routers, to answer echo requests; of any other the sockets know whether they are in it. Nothing is forwarded.
     pub(super) fn group6(
         &mut self,
         ctx: &mut SoftnetData,
@@ -156,7 +200,7 @@ impl SlowPath {
         out: &mut Outbox,
     ) -> Result<(), Refused> {
         let Some(iface) = view.iface(skb.head().dev) else { return Err((skb, DropReason::DevReady)) };
-        if iface.addresses6.iter().any(|(own, _)| solicited_node(*own) == received.dst) {
+        if iface.is_looked_for_in(received.dst) {
             return self.local6(ctx, view, skb, received, out);
         }
         let reason = match receive(packet(&skb)) {
@@ -176,6 +220,12 @@ impl SlowPath {
             // Who tells all that he has moved tells those that know him (RFC 4861 section 7.2.6).
             Ok(Upper { protocol: next::ICMPV6, at, .. })
                 if received.dst == ALL_NODES && packet(&skb).get(at) == Some(&nd::ADVERTISEMENT) =>
+            {
+                return self.local6(ctx, view, skb, received, out);
+            }
+            Ok(Upper { protocol: next::ICMPV6, at, .. })
+                if ALL_ROUTERS.contains(&received.dst)
+                    && packet(&skb).get(at).is_some_and(|kind| is_echo_request(*kind)) =>
             {
                 return self.local6(ctx, view, skb, received, out);
             }
@@ -211,7 +261,7 @@ impl SlowPath {
                 out.local.push(skb);
                 Ok(())
             }
-            _ => Err((self.unserved6(ctx, view, skb, upper, out), DropReason::IpNoProto)),
+            _ => Err(self.unserved6(ctx, view, (skb, &SkbList::new()), upper, out)),
         }
     }
 
@@ -224,29 +274,35 @@ impl SlowPath {
         out: &mut Outbox,
     ) -> Refused {
         match receive(packet(&skb)) {
-            Ok(upper) => (self.unserved6(ctx, view, skb, upper, out), DropReason::IpNoProto),
+            Ok(upper) => self.unserved6(ctx, view, (skb, &SkbList::new()), upper, out),
             Err(refusal) => self.refuse(ctx, view, skb, refusal, out),
         }
     }
 
-    /// A packet to softnet, for a protocol or port that nobody serves: tells its sender, and hands it back.
+    /// A datagram to softnet, in one skb or in several, for a protocol or port that is not served:
+    /// tells its sender, if that is to be told, and hands the first back.
     pub(super) fn unserved6(
         &mut self,
         ctx: &mut SoftnetData,
         view: View<'_>,
-        skb: Skb,
+        (first, rest): (Skb, &SkbList),
         upper: Upper,
         out: &mut Outbox,
-    ) -> Skb {
+    ) -> Refused {
         let error = match upper.protocol {
             next::NONE => None,
-            next::TCP | next::UDP => Some(Icmp6Error::PortUnreachable),
-            _ => Some(Icmp6Error::ParameterProblem { code: 1, pointer: upper.said_at as u32 }),
+            next::UDP => Some(Icmp6Error::PortUnreachable),
+            next::TCP => match tells(&first, rest, upper.at) {
+                // It has no ports here, as it is not served.
+                Ok(told) => told.then_some(unknown_header(upper)),
+                Err(reason) => return (first, reason),
+            },
+            _ => Some(unknown_header(upper)),
         };
         if let Some(error) = error {
-            self.error6(ctx, view, &skb, error, out);
+            self.error6(ctx, view, &first, error, out);
         }
-        skb
+        (first, DropReason::IpNoProto)
     }
 
     /// An ICMPv6 message to softnet, which begins at `at` of its packet.
@@ -261,7 +317,8 @@ impl SlowPath {
     ) -> Result<(), Refused> {
         let Received { src, dst, hop_limit, .. } = received;
         let message = packet(&skb).get(at..).unwrap_or_default();
-        let Some(&[kind, _, _, _]) = message.first_chunk() else {
+        // Every message has these eight bytes.
+        let Some(&[kind, ..]) = message.first_chunk::<ICMP_LEN>() else {
             return Err((skb, DropReason::IcmpMalformed));
         };
         if message_sum(message, src, dst) != 0xffff {
@@ -281,15 +338,42 @@ impl SlowPath {
                 Ok(message) => self.neighbour_discovery(ctx, view, skb, message, src, out),
                 Err(reason) => Err((skb, reason)),
             },
-            kind if is_echo_request(kind) => match echo_reply(&mut skb, at) {
-                Ok(()) => {
-                    ctx.turn_around();
-                    self.output_own6(ctx, view, skb, out);
-                    Ok(())
+            kind if is_echo_request(kind) => {
+                self.answer_as_one(view, &mut skb, (src, dst), at);
+                match echo_reply(&mut skb, at) {
+                    Ok(()) => {
+                        ctx.turn_around();
+                        self.output_own6(ctx, view, skb, out);
+                        Ok(())
+                    }
+                    Err(reason) => Err((skb, reason)),
                 }
-                Err(reason) => Err((skb, reason)),
-            },
+            }
             _ => Err((skb, DropReason::IcmpIgnored)),
+        }
+    }
+
+    /// An echo request to a group, or to an address that others have too, is answered from an address that is ours alone (RFC
+    /// 4443 section 4.2): here it becomes one to that. Its message begins at `at`.
+    pub(super) fn answer_as_one(
+        &self,
+        view: View<'_>,
+        skb: &mut Skb,
+        (src, dst): (Ipv6Addr, Ipv6Addr),
+        at: usize,
+    ) {
+        let Some(iface) = view.iface(skb.head().dev) else { return };
+        let shared = dst.is_multicast() || !iface.owns6(dst) && view_is_anycast(view, dst);
+        let Some(own) = iface.source_for6(src).filter(|_| shared) else { return };
+        let packet = skb.data_mut().get_mut(ETH_LEN..).unwrap_or_default();
+        if let Some(check) = packet.get_mut(at + 2..).and_then(|rest| rest.first_chunk_mut::<2>()) {
+            let words = dst.segments().into_iter().zip(own.segments());
+            let renewed =
+                words.fold(u16::from_be_bytes(*check), |check, (old, new)| update16(check, old, new));
+            *check = renewed.to_be_bytes();
+        }
+        if let Some(mut header) = Ipv6Header::new_mut(packet) {
+            header.set_dst(own);
         }
     }
 
@@ -319,17 +403,19 @@ impl SlowPath {
                 ctx.deliver(skb);
             }
             Message::Solicitation { target, mac } => {
-                if !iface.owns6(target) {
-                    return Err((skb, ignored));
-                }
+                let source = match iface.owns6(target) {
+                    true => Some(target),
+                    false => iface.source_for6(src).filter(|_| iface.is_anycast6(target)),
+                };
+                let Some(source) = source else { return Err((skb, ignored)) };
                 if let Some(mac) = mac.filter(|_| iface.on_link6(src)) {
                     self.neigh.input(view.now, dev, src.into(), mac, Heard::Request, &mut self.actions);
                 }
                 // The frame says where he is, too: he must not be asked in order to be answered.
                 let from: MacAddr = std::array::from_fn(|i| skb.data().get(6 + i).copied().unwrap_or(0));
                 let to = mac.unwrap_or(from);
-                if is_group(&to) || nd::write_advertisement(&mut skb, iface.mac, target, (src, to)).is_none()
-                {
+                let ends = (source, target);
+                if is_group(&to) || nd::write_advertisement(&mut skb, iface.mac, ends, (src, to)).is_none() {
                     return Err((skb, ignored));
                 }
                 let head = skb.head_mut();
@@ -388,17 +474,58 @@ impl SlowPath {
         out: &mut Outbox,
     ) {
         let Some(header) = Ipv6Header::new(packet(skb)) else { return };
-        let iface = view.iface(skb.head().dev);
-        let Some(source) = iface.and_then(|iface| iface.source_for6(header.src())) else { return };
+        let Some(source) = error_source(view, skb.head().dev, (header.src(), header.dst())) else { return };
         let Some(message) = build_error(ctx, skb, error, source, &mut self.limit, view.now) else { return };
         ctx.originate();
         self.output_own6(ctx, view, message, out);
     }
 }
 
+/// The address that an error about a packet from `src` to `dst`, which came by `dev`, is sent from:
+/// `dst`, if that is ours, else an address of the interface by which the error leaves (RFC 4443
+/// section 2.2). `None` if there is no way to `src`.
+fn error_source(view: View<'_>, dev: u16, (src, dst): (Ipv6Addr, Ipv6Addr)) -> Option<Ipv6Addr> {
+    let ours = match is_link_local(dst) {
+        true => view.iface(dev)?.owns6(dst),
+        false => view.ifaces.iter().flatten().any(|iface| iface.owns6(dst)),
+    };
+    if ours {
+        return Some(dst);
+    }
+    let hop = route6(view, dev, src);
+    let own = view.iface(hop.dev).filter(|_| hop.is_reachable())?.source_for6(src)?;
+    if is_link_local(own) == is_link_local(src) {
+        return Some(own);
+    }
+    // A link with none but its link-local address (RFC 7404) borrows one of another's.
+    let all = view.ifaces.iter().flatten().flat_map(|iface| &iface.addresses6);
+    all.map(|(own, _)| *own).find(|own| !is_link_local(*own)).or(Some(own))
+}
+
+/// That the protocol behind the headers is none that is served here (RFC 4443 section 3.4).
+fn unknown_header(upper: Upper) -> Icmp6Error {
+    Icmp6Error::ParameterProblem { code: 1, pointer: upper.said_at as u32 }
+}
+
+/// Whether the sender of a TCP segment, which begins at `at` of its packet, is told that TCP is not
+/// served.
+fn tells(first: &Skb, rest: &SkbList, at: usize) -> Result<bool, DropReason> {
+    let packet = packet(first);
+    let header = Ipv6Header::new(packet).ok_or(DropReason::PktTooSmall)?;
+    let len = usize::from(header.payload_len()).saturating_sub(at - header::LEN);
+    let pseudo = checksum::pseudo_header_sum6(header.src(), header.dst(), next::TCP, len as u16);
+    // (What is left of padding behind the packet was cut off.)
+    tells_of_tcp(pseudo, [packet.get(at..).unwrap_or_default()].into_iter().chain(rest.data()))
+}
+
 /// Whether a received packet says that it is from an address of ours.
 fn is_from_us(view: View<'_>, skb: &Skb, src: Ipv6Addr) -> bool {
     view.iface(skb.head().dev).is_some_and(|iface| iface.owns6(src)) || view.tables.v6.is_martian_source(src)
+}
+
+/// Whether `addr` is an address of all routers on one of our links.
+fn view_is_anycast(view: View<'_>, addr: Ipv6Addr) -> bool {
+    view.ifaces.iter().flatten().any(|iface| iface.is_anycast6(addr))
 }
 
 /// The next hop to `dst`: on `dev`, if it is link-local.

@@ -99,15 +99,104 @@ fn what_is_refused_is_told() {
     tcp[ETH_LEN + 6] = next::TCP;
     world.refused(fragment(&tcp, 1, 1, &payload[..16]), FragInvalid, Some((4, 3, 0)));
     world.refused(fragment(header, 8, 1, &[]), FragInvalid, None);
-    // A datagram that nobody serves is quoted without its Fragment header.
-    let sent = world.input(0, &cut(&whole, 2));
-    assert_eq!((sent.len(), world.drops(IpNoProto)), (1, 2));
-    assert_eq!(error(&sent[0], &whole), (1, 4, 0));
-    // So is one that had such a header for nothing (RFC 6946).
+    // Also of a message of ICMPv6, later pieces of which do not say what it is.
+    let mut of_icmp = header.to_vec();
+    of_icmp[ETH_LEN + 6] = next::ICMPV6;
+    world.refused(fragment(&of_icmp, 0xfff8, 1, &payload[..8]), FragInvalid, Some((4, 0, 42)));
+    world.refused(fragment(&of_icmp, 0x0801, 1, &payload[..12]), FragInvalid, Some((4, 0, 4)));
+    // Hop-by-hop options are in front of everything, or an unrecognized header (RFC 8200 section
+    // 4.1).
+    let mut options = header.to_vec();
+    options[ETH_LEN + 6] = next::HOP_BY_HOP;
+    let behind = [&[next::UDP, 0, 1, 4, 0, 0, 0, 0][..], &payload[..16]].concat();
+    world.refused(fragment(&options, 0, 5, &behind), FragInvalid, Some((4, 1, 40)));
+    world.refused(fragment(&options, 1, 6, &behind), FragInvalid, Some((4, 1, 40)));
+    assert_eq!(world.held(), 0);
+}
+
+/// An error about a datagram in fragments quotes the first as it came, and points into that (RFC
+/// 4443 section 2.4(c)).
+#[test]
+fn a_first_fragment_is_quoted_as_it_came() {
+    let mut world = World::acquainted();
+    use DropReason::*;
+    let whole = udp(0, CLIENT, OWN[0], 64, 2000);
+    let mut fragments = cut(&whole, 2);
+    let class = |frame: &mut Vec<u8>, ecn: u8| {
+        Ipv6Header::new_mut(&mut frame[ETH_LEN..]).unwrap().set_traffic_class(0xb8 | ecn)
+    };
+    // That the other saw congestion is not what this one says.
+    class(&mut fragments[0], 2);
+    class(&mut fragments[1], 3);
+    for order in [[0, 1], [1, 0]] {
+        let sent = world.input(0, &order.map(|i| fragments[i].clone()));
+        assert_eq!(sent.iter().map(|sent| error(sent, &fragments[0])).collect::<Vec<_>>(), [(1, 4, 0)]);
+    }
+    assert_eq!(world.drops(IpNoProto), 4);
+    // One that had such a header for nothing (RFC 6946), behind another, and padded.
     let whole = udp(0, CLIENT, OWN[0], 64, 20);
     let (header, payload) = whole.split_at(ETH_LEN + 40);
-    let sent = world.one(0, fragment(header, 0, 3, payload));
-    assert_eq!(error(&sent[0], &whole), (1, 4, 0));
+    let single = fragment(header, 0, 3, payload);
+    let sent = world.one(0, [&single[..], &[0xee; 9]].concat());
+    assert_eq!(error(&sent[0], &single), (1, 4, 0));
+    let mut behind = single.clone();
+    behind.splice(ETH_LEN + 40..ETH_LEN + 40, [next::FRAGMENT, 0, 1, 4, 0, 0, 0, 0]);
+    (behind[ETH_LEN + 5], behind[ETH_LEN + 6]) = (behind[ETH_LEN + 5] + 8, next::DESTINATION);
+    world.refused(behind.clone(), IpNoProto, Some((1, 4, 0)));
+    // What is not served was announced by the Fragment header, and options behind it are where they
+    // were.
+    let sctp = |frame: &[u8], at: usize| {
+        let mut frame = frame.to_vec();
+        frame[ETH_LEN + at] = 132;
+        frame
+    };
+    world.refused(sctp(&single, 40), IpNoProto, Some((4, 1, 40)));
+    world.refused(sctp(&behind, 48), IpNoProto, Some((4, 1, 48)));
+    let mut options = header.to_vec();
+    options[ETH_LEN + 6] = next::DESTINATION;
+    let report = [&[next::UDP, 0, 1, 0, 0xbe, 0, 1, 0][..], payload].concat();
+    world.refused(fragment(&options, 0, 4, &report), Ipv6BadExthdr, Some((4, 2, 52)));
+    let late = [&[132, 0, 1, 4, 0, 0, 0, 0][..], payload].concat();
+    world.refused(fragment(&options, 0, 4, &late), IpNoProto, Some((4, 1, 48)));
+}
+
+/// TCP in fragments is summed as a whole.
+#[test]
+fn a_segment_in_fragments_is_told_of_if_it_is_sound() {
+    let mut world = World::acquainted();
+    let mut segment = vec![0x5a; 2000];
+    (segment[12], segment[13]) = (0x50, 2);
+    segment[16..18].fill(0);
+    let pseudo = checksum::pseudo_header_sum6(CLIENT, OWN[0], next::TCP, 2000);
+    let check = !checksum::add(pseudo, checksum::sum(&segment));
+    segment[16..18].copy_from_slice(&check.to_be_bytes());
+    for (id, damaged) in [(1, false), (2, true)] {
+        *segment.last_mut().unwrap() ^= u8::from(damaged);
+        let fragments = cut(&ip(0, CLIENT, OWN[0], 64, next::TCP, &segment), id);
+        let sent = world.input(0, &fragments);
+        assert_eq!(
+            sent.iter().map(|sent| error(sent, &fragments[0])).collect::<Vec<_>>(),
+            match damaged {
+                true => vec![],
+                false => vec![(4, 1, 40)],
+            }
+        );
+    }
+    assert_eq!((world.drops(DropReason::IpNoProto), world.drops(DropReason::TcpCsum)), (2, 2));
+}
+
+/// The reply's traffic class is the request's, in fragments, too.
+#[test]
+fn an_echo_in_fragments_keeps_its_traffic_class() {
+    let mut world = World::acquainted();
+    let mut fragments = cut(&ping(CLIENT, OWN[0], 2000), 1);
+    for frame in &mut fragments {
+        Ipv6Header::new_mut(&mut frame[ETH_LEN..]).unwrap().set_traffic_class(0xb8);
+    }
+    let sent = world.input(0, &fragments);
+    assert_eq!(sent.len(), 2);
+    let class = |frame: &[u8]| Ipv6Header::new(&frame[ETH_LEN..]).unwrap().traffic_class();
+    assert!(sent.iter().all(|(_, frame)| class(frame) == 0xb8));
 }
 
 #[test]

@@ -5,11 +5,15 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::*;
+use crate::fold::FoldKey;
 use crate::ip::Prefix6;
 use crate::ip::adjacency::{Adjacency, Kind, Tables};
 use crate::ip::family::Family;
+use crate::ip::icmp_limit::IcmpParams;
 use crate::ip::input::{Exception, Exceptions, Ingress, TxBatches, ip_input};
 use crate::ip::neigh::{NeighParams, NeighState};
+use crate::ip::options::OptionPolicy;
+use crate::ip::source::{RpFilter, Sources};
 use crate::ip::v6::addr::{link_local, multicast_mac};
 use crate::ip::v6::fib::Fib6;
 use crate::ip::v6::icmp::finish;
@@ -28,6 +32,8 @@ pub(super) const SERVER: Ipv6Addr = net(1, 9);
 pub(super) const SERVER_MAC: MacAddr = [2, 0, 0, 0, 1, 9];
 /// Leads to [`FAR`], on the server's link.
 pub(super) const GATEWAY: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0xfe);
+/// On the client's link: leads to 2001:db8:8::/48. (Another one there has a global address, and leads to 2001:db8:7::/48.)
+pub(super) const ROUTER: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0xfd);
 pub(super) const FAR: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 9, 0, 0, 0, 0, 1);
 
 pub(super) const fn net(dev: u16, host: u16) -> Ipv6Addr {
@@ -55,25 +61,36 @@ impl World {
 
     pub(super) fn with_frames(frames: u32) -> Self {
         let memory = Box::new(HeapMemory::new(Region::bytes(frames, frames)));
-        let mut tables = Tables::empty();
+        let mut tables = Tables::new(FoldKey::new([1, 2]));
         let routes = [
             ("2001:db8::/64", Adjacency::connected(0, MTUS[0])),
             ("2001:db8:0:1::/64", Adjacency::connected(1, MTUS[1])),
             ("2001:db8:9::/48", Adjacency::gateway(1, MTUS[1], GATEWAY)),
             ("2001:db8:66::/48", Adjacency::special(Kind::Blackhole)),
             ("2001:db8:67::/48", Adjacency::special(Kind::Unreachable)),
+            ("2001:db8::/128", Adjacency::special(Kind::Local)),
+            ("2001:db8:0:1::/128", Adjacency::special(Kind::Local)),
+            ("2001:db8:8::/48", Adjacency::gateway(0, MTUS[0], ROUTER)),
+            ("2001:db8:7::/48", Adjacency::gateway(0, MTUS[0], net(0, 0xfe))),
             ("2001:db8::1/128", Adjacency::special(Kind::Local)),
             ("2001:db8:0:1::1/128", Adjacency::special(Kind::Local)),
         ];
-        tables.v6.next_hops.extend(routes.iter().map(|(_, hop)| *hop));
+        Arc::make_mut(&mut tables.v6).next_hops.extend(routes.iter().map(|(_, hop)| *hop));
         let fib: Vec<(Prefix6, u32)> =
             routes.iter().zip(1..).map(|((p, _), i)| (p.parse().unwrap(), i)).collect();
-        tables.v6.fib = Arc::new(Fib6::build(&fib).unwrap());
+        let routing = Arc::make_mut(&mut tables.v6);
+        routing.fib = Arc::new(Fib6::build(&fib).unwrap());
+        routing.sources = Arc::new(Sources::new(OWN.to_vec()));
+        let ifaces: Vec<_> = (0..2).map(|dev| Some(iface(dev))).collect();
+        tables.ifaces = ifaces.clone().into();
+        let mut slow = SlowPath::new(NeighParams::default(), [1, 2]);
+        // The limit has tests of its own.
+        slow.configure(unlimited(), OptionPolicy::default());
         World {
             ctx: SoftnetData::new(Region::new(memory, frames, frames).unwrap(), CacheSizes::default()),
-            slow: SlowPath::new(NeighParams::default(), [1, 2]),
+            slow,
             tables,
-            ifaces: (0..2).map(|dev| Some(iface(dev))).collect(),
+            ifaces,
             now: 0,
             errors: Vec::new(),
             received: 0,
@@ -96,13 +113,17 @@ impl World {
                 Err(frame) => self.ctx.free_frame(frame),
             }
         }
-        let ingress = Ingress { dev, mac: MACS[usize::from(dev)], partial_csum: false };
+        let ingress =
+            Ingress { dev, mac: MACS[usize::from(dev)], partial_csum: false, rp_filter: self.rp_filter(dev) };
         ip_input(&mut self.ctx, &self.tables, &ingress, &mut batch, &mut tx, &mut exceptions);
         let mut out = Outbox::default();
         tx.flush(|dev, batch| out.send.extend(batch.drain().map(|skb| (dev, skb))));
         let view = View { now: self.now, tables: &self.tables, ifaces: &self.ifaces };
         for (skb, why) in exceptions.drain() {
             self.slow.handle(&mut self.ctx, view, skb, why, &mut out);
+        }
+        if let Some((dev, packet)) = exceptions.redirect.take() {
+            self.slow.redirect(&mut self.ctx, view, (dev, packet), &mut out);
         }
         // There are no sockets: of a datagram in several skbs the first tells, as it does where there are.
         let mut first = true;
@@ -156,7 +177,7 @@ impl World {
         self.carry_out(out);
     }
 
-    fn carry_out(&mut self, mut out: Outbox) -> Sent {
+    pub(super) fn carry_out(&mut self, mut out: Outbox) -> Sent {
         self.sent += out.send.len() as u64;
         let mut sent = Sent::new();
         for (dev, skb) in out.send.drain(..) {
@@ -175,11 +196,11 @@ impl World {
         sent
     }
 
-    fn publish(&mut self, dev: u16, ip: IpAddr, mac: Option<MacAddr>) {
+    pub(super) fn publish(&mut self, dev: u16, ip: IpAddr, mac: Option<MacAddr>) {
         // Noise may be ARP.
         let IpAddr::V6(ip) = ip else { return };
         let from = MACS[usize::from(dev)];
-        let tables = &mut self.tables.v6;
+        let tables = Arc::make_mut(&mut self.tables.v6);
         for hop in tables.next_hops.iter_mut().filter(|hop| hop.dev == dev && hop.gateway == ip) {
             match mac {
                 Some(mac) => *hop = hop.resolved(from, mac),
@@ -191,6 +212,10 @@ impl World {
             Some(mac) => tables.hosts.insert(key, hop.resolved(from, mac)),
             None => tables.hosts.remove(&key),
         };
+    }
+
+    fn rp_filter(&self, dev: u16) -> RpFilter {
+        self.ifaces[usize::from(dev)].as_ref().map_or_else(Default::default, |iface| iface.rp_filter)
     }
 
     pub(super) fn held(&self) -> u64 {
@@ -234,6 +259,17 @@ impl World {
     }
 }
 
+pub(super) fn unlimited() -> IcmpParams {
+    let most = u32::MAX;
+    IcmpParams {
+        icmp_ratelimit: 0,
+        icmpv6_ratelimit: 0,
+        icmp_msgs_per_sec: most,
+        icmp_msgs_burst: most,
+        ..IcmpParams::default()
+    }
+}
+
 impl Drop for World {
     fn drop(&mut self) {
         self.slow.shutdown(&mut self.ctx);
@@ -249,7 +285,14 @@ impl Drop for World {
 pub(super) fn iface(dev: usize) -> Iface {
     let addresses6 =
         [OWN[dev], link_local(MACS[dev])].map(|own| (own, Prefix6::containing(own, 64).unwrap()));
-    Iface { mac: MACS[dev], mtu: MTUS[dev], addresses: vec![], addresses6: addresses6.to_vec() }
+    Iface {
+        mac: MACS[dev],
+        mtu: MTUS[dev],
+        addresses: vec![],
+        addresses6: addresses6.to_vec(),
+        send_redirects: true,
+        rp_filter: RpFilter::Off,
+    }
 }
 
 /// A frame to softnet's device `dev`, or the group that `dst` is, as a host there sends it.
@@ -333,7 +376,13 @@ pub(super) fn error((dev, frame): &(u16, Vec<u8>), original: &[u8]) -> (u8, u8, 
     let packet = &frame[ETH_LEN..];
     assert_eq!(validate(packet), Ok(packet.len()));
     let (header, of) = (Ipv6Header::new(packet).unwrap(), Ipv6Header::new(&original[ETH_LEN..]).unwrap());
-    let own = if is_link_local(of.src()) { link_local(MACS[0]) } else { OWN[0] };
+    // From the address that the packet was to, or else from one of the link that the error leaves
+    // by.
+    let own = match of.dst() {
+        own if OWN.contains(&own) || own == link_local(MACS[0]) => own,
+        _ if is_link_local(of.src()) => link_local(MACS[0]),
+        _ => OWN[0],
+    };
     assert_eq!((header.src(), header.dst()), (own, of.src()));
     assert_eq!((header.next_header(), header.hop_limit()), (next::ICMPV6, 64));
     let message = &packet[40..];

@@ -5,7 +5,8 @@
 //! something is ready or the time is up, [`stop`](BusyPolling::stop), and look again; before it sleeps, and when it goes
 //! away for good, [`resume`](Napi::resume).
 //!
-//! Invariant: whoever stops leaves the doorbell unmasked, a timer to arm, or a poll to do.
+//! Invariant: a poller that stops leaves the doorbell unmasked, the timer armed, or a poll to do, and it does so before it
+//! releases the instance.
 
 use std::num::NonZeroU64;
 use std::ops::Deref;
@@ -75,22 +76,35 @@ impl<Q> BusyPolling<Q> {
 
     /// Ends the busy poll (`busy_poll_stop`).
     ///
-    /// With `prefer`, and if deferral is configured, the instance is released, its doorbell as it is (masked), and its
-    /// timer is to be armed; the caller looks at what is ready once more, since GRO gives up all it holds into
-    /// `deliver`. Otherwise ownership stays: poll once more and complete, which unmasks the doorbell; if that poll
-    /// uses its whole budget, hand the instance to a worker instead.
-    pub fn stop(self, prefer: bool, deliver: impl FnMut(&NapiInfo, &mut Batch)) -> Completion<Q> {
+    /// With `prefer`, and if deferral is configured, `arm` is called, which arms the timer with (at least) the ns it is given;
+    /// then the instance is released, its doorbell as it is (masked). The caller looks at what is ready once more, since GRO
+    /// gives up all it holds into `deliver`. Otherwise, or if the timer fired between the two, ownership stays: poll once more
+    /// and [complete](Scheduled::complete_settled), which unmasks the doorbell; if that poll uses its whole budget, hand the
+    /// instance to a worker instead.
+    ///
+    /// The timer is armed before the release, unlike a worker's: between the two an application may lose its CPU.
+    pub fn stop(
+        self,
+        prefer: bool,
+        deliver: impl FnMut(&NapiInfo, &mut Batch),
+        arm: impl FnOnce(NonZeroU64),
+    ) -> Completion<Q> {
         let mut scheduled = self.0;
         let (info, body) = scheduled.parts();
         let timer = if prefer { body.mitigation.stop(&info.mitigation) } else { None };
-        if timer.is_some() {
-            // Before the release, for afterwards GRO is somebody else's. All of it, for a suspension may follow, and
-            // what were still held would wait for the long time-out.
-            scheduled.flush_gro(false, deliver);
-        }
-        let next = if timer.is_some() { state::stop_deferred } else { state::stop_to_poll };
+        let next = match timer {
+            Some(timer) => {
+                // Before the release, for afterwards GRO is another owner's. All of it, for a suspension may follow, and
+                // what were still held would wait for the long time-out.
+                scheduled.flush_gro(false, deliver);
+                scheduled = scheduled.rearm();
+                arm(timer);
+                state::stop_deferred
+            }
+            None => state::stop_to_poll,
+        };
         match scheduled.0.release(next) {
-            Ok(cell) => Completion::Released(Released { napi: Napi(cell), timer, unmask: false }),
+            Ok(cell) => Completion::Released(Released { napi: Napi(cell), timer: None, unmask: false }),
             Err(guard) => Completion::Again(Scheduled(guard)),
         }
     }

@@ -15,8 +15,10 @@
 //!   and [`Napi::resume`](super::Napi::resume) or the timer back.
 //!
 //! There is one timer per instance, kept by the runtime. Arming it replaces what it was armed with; a release
-//! that asks for no timer leaves it as it is, and it then polls once for nothing. It is armed *after* ownership was
-//! released: one that finds the instance owned is spent, because whoever owns it arms it again or unmasks.
+//! that asks for no timer leaves it as it is, and it then polls once for nothing. The instance's own context arms it *after*
+//! it released ownership: a timer that finds the instance owned is spent, because the owner arms it again or unmasks. An
+//! application's thread may lose its CPU between the two, and then the queue would wait for it: it arms, or unmasks,
+//! *before* it releases, and stays the owner if the timer fired in between (FIRED).
 //!
 //! Invariant: at every moment an enabled instance's doorbell is unmasked, or its timer is armed, or somebody owns it,
 //! or a disable waits to take it over.

@@ -26,6 +26,47 @@ fn unmasked_or_armed_or_owned() {
     }
 }
 
+/// The same with an application that hangs after it has polled, before it suspends or resumes.
+fn hangs_when_stopped() {
+    let queue = Queue::new(deferring());
+    let threads = [queue.spawn(Queue::arrive), queue.spawn(Queue::poll_and_hang)];
+    queue.fire();
+    threads.into_iter().for_each(|t| t.join().unwrap());
+    queue.at_rest();
+}
+
+/// The timer, armed by a poll, fires while an application stops.
+fn fires_at_the_stop() {
+    let queue = Queue::new(deferring());
+    queue.arrive();
+    let threads = [queue.spawn(Queue::fire), queue.spawn(Queue::poll_and_hang)];
+    queue.fire();
+    threads.into_iter().for_each(|t| t.join().unwrap());
+    queue.at_rest();
+}
+
+/// The same while it finds nothing, completes a poll, and goes to sleep.
+fn fires_before_sleep() {
+    let queue = Queue::new(deferring());
+    // So that the timer is armed once more, and the doorbell is not unmasked at once.
+    queue.napi.mitigation.set_defer_hard_irqs(2).unwrap();
+    queue.arrive();
+    let threads = [queue.spawn(Queue::fire), queue.spawn(Queue::sleep)];
+    queue.fire();
+    threads.into_iter().for_each(|t| t.join().unwrap());
+    queue.at_rest();
+}
+
+#[test]
+fn an_application_settles_before_it_releases() {
+    for model in [hangs_when_stopped, fires_at_the_stop, fires_before_sleep] {
+        check(2, model);
+    }
+    must_fail(Mutant::StopNotArmed, 2, hangs_when_stopped);
+    must_fail(Mutant::FiredNotSeen, 2, fires_at_the_stop);
+    must_fail(Mutant::FiredNotSeen, 2, fires_before_sleep);
+}
+
 /// A packet arrives at a deferred queue, whose timer fires meanwhile and finds the deferral exhausted.
 fn deferral() {
     let queue = Queue::new(deferring());
@@ -86,10 +127,11 @@ fn preference() {
             lost.store(true, Ordering::Release);
             let Some(mut poller) = napi.busy_poll(true) else { return false };
             poller.parts().1.rx += 1;
-            let Completion::Released(released) = poller.stop(true, |_, _| ()) else {
+            let mut armed = false;
+            let Completion::Released(_) = poller.stop(true, |_, _| (), |_| armed = true) else {
                 panic!("deferral is configured")
             };
-            released.timer.is_some()
+            armed
         }
     });
     let mut flood = Flood { armed: false, lost, asked: false };

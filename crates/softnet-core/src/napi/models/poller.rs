@@ -12,6 +12,8 @@ const PACKETS: u32 = 1;
 enum End {
     /// It has received all packets, and resumes.
     Leaves,
+    /// It has stopped, and never comes back to suspend or to resume.
+    DiesStopped,
     /// It has suspended, and never comes back.
     DiesSuspended,
     /// It owns the instance; what is left of it schedules the instance.
@@ -43,9 +45,12 @@ fn application(world: &World, end: End) {
             if end == End::DiesPolling {
                 return die(world, poller);
             }
-            match poller.stop(true, |_, _| ()) {
-                Completion::Released(_) => home.arm(),
+            match poller.stop(true, |_, _| (), |_| home.arm()) {
+                Completion::Released(_) => {}
                 Completion::Again(scheduled) => home.schedule(scheduled),
+            }
+            if end == End::DiesStopped {
+                return;
             }
             if work > 0 {
                 continue;
@@ -80,6 +85,10 @@ fn take_turns() {
     poll(End::Leaves);
 }
 
+fn dies_stopped() {
+    poll(End::DiesStopped);
+}
+
 fn dies_suspended() {
     poll(End::DiesSuspended);
 }
@@ -99,6 +108,7 @@ fn a_poller_and_a_thread_take_turns() {
 
 #[test]
 fn a_dead_poller_strands_nothing() {
+    check(1, dies_stopped);
     check(1, dies_suspended);
     check(1, dies_polling);
     must_fail(Mutant::DeathUnnoticed, 2, dies_polling);

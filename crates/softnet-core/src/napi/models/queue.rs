@@ -2,6 +2,7 @@
 //! which only the number of packets that ever arrived is kept; a doorbell; a timer; and whoever schedules the instance
 //! polls it on the spot.
 
+use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use loom::thread;
@@ -114,17 +115,59 @@ impl Queue {
     fn poll_and_stop(&self, mut poller: BusyPolling<u32>) -> u32 {
         let seen = self.ring.load(Ordering::Relaxed);
         let work = seen - std::mem::replace(&mut poller.parts().1.rx, seen);
-        match poller.stop(true, |_, _| ()) {
-            Completion::Released(released) => drop(self.released(released, seen)),
-            Completion::Again(scheduled) => self.serve(Some(scheduled)),
+        let arm = |_| {
+            if !mutated(Mutant::StopNotArmed) {
+                self.arm();
+            }
+        };
+        match poller.stop(true, |_, _| (), arm) {
+            Completion::Released(_) => {}
+            Completion::Again(scheduled) => self.serve_settled(scheduled),
         }
         work
+    }
+
+    /// Polls as an application does: sees to the timer and the doorbell before it releases. What is left is for the
+    /// instance's context.
+    fn serve_settled(&self, mut scheduled: Scheduled<u32>) {
+        let seen = self.ring.load(Ordering::Relaxed);
+        let work = seen - std::mem::replace(&mut scheduled.body().rx, seen);
+        let settle = |timer: Option<NonZeroU64>, unmask: bool| {
+            if timer.is_some() {
+                self.arm();
+            }
+            if !unmask {
+                return true;
+            }
+            self.unmasked.swap(true, Ordering::Relaxed);
+            fence(Ordering::SeqCst);
+            if mutated(Mutant::NoSecondLook) || self.ring.load(Ordering::Relaxed) == seen {
+                return true;
+            }
+            self.unmasked.swap(false, Ordering::Relaxed);
+            false
+        };
+        if let Completion::Again(again) = scheduled.complete_settled(work as usize, |_, _| (), settle) {
+            self.serve(Some(again));
+        }
+    }
+
+    /// An application polls once, and its thread never comes back: it does not suspend, nor resume.
+    pub(in crate::napi) fn poll_and_hang(&self) {
+        if let Some(poller) = self.napi.busy_poll(true) {
+            self.poll_and_stop(poller);
+        }
+    }
+
+    /// An application finds nothing, and sleeps.
+    pub(in crate::napi) fn sleep(&self) {
+        self.napi.resume().into_iter().for_each(|scheduled| self.serve_settled(scheduled));
     }
 
     /// An application waits for packets once, and goes away.
     pub(in crate::napi) fn application(&self) {
         self.poll_and_suspend();
-        self.serve(self.napi.resume());
+        self.sleep();
     }
 
     /// What a switch does to an instance that it has disabled: nobody touches it until it is [enabled](Self::enable).

@@ -12,9 +12,9 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with, sockopt};
 
 use super::busy_poll::{BusyPoll, set_busy_poll};
-use super::mmsg::{Receiver, Sender, Sent};
+use super::mmsg::{Receiver, Sender, Sent, tell_local};
 use super::queue::{incoming_napi_id, lead_by_queue};
-use super::{DatagramSet, Outbox, Stop};
+use super::{DatagramSet, Local, Outbox, Stop};
 
 /// What stands for the [`Stop`] in the epoll set.
 const STOP: u64 = u64::MAX;
@@ -53,6 +53,9 @@ impl KernelSockets {
             let socket = socket_with(family, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
             sockopt::set_socket_reuseport(&socket, true)?;
             bind(&socket, address)?;
+            if address.ip().is_unspecified() {
+                tell_local(socket.as_fd(), address.is_ipv4())?;
+            }
             Ok(UdpSocket::from(socket))
         };
         let sockets = addresses.iter().map(open).collect::<io::Result<_>>()?;
@@ -158,6 +161,10 @@ impl DatagramSet for KernelSockets {
 
     fn datagram(&self, i: usize) -> (SocketAddr, &[u8]) {
         self.receiver.datagram(i)
+    }
+
+    fn local(&self, i: usize) -> Option<Local> {
+        self.receiver.local(i)
     }
 
     fn send(&mut self, socket: usize, outbox: &Outbox) -> io::Result<usize> {

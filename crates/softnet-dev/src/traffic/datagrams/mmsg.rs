@@ -8,7 +8,9 @@ use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-use super::Outbox;
+use super::pktinfo::Control;
+pub(super) use super::pktinfo::tell_local;
+use super::{Local, Outbox};
 
 /// Room for a datagram of any length. Not a multiple of a page, so that the first lines of all slots do not compete
 /// for the same places in the cache; a page that no datagram reached is never touched.
@@ -89,6 +91,7 @@ fn zero_message() -> libc::mmsghdr {
 pub(super) struct Receiver {
     messages: Box<[libc::mmsghdr]>,
     names: Box<[Name]>,
+    controls: Box<[Control]>,
     /// What the messages point into; neither is ever moved or replaced.
     _vectors: Box<[libc::iovec]>,
     slots: Box<[u8]>,
@@ -103,29 +106,34 @@ impl Receiver {
     pub(super) fn new(batch: usize) -> Self {
         let mut slots = vec![0; batch * SLOT].into_boxed_slice();
         let mut names = vec![Name::zero(); batch].into_boxed_slice();
+        let mut controls = vec![Control::EMPTY; batch].into_boxed_slice();
         let base: *mut u8 = slots.as_mut_ptr();
         let vector = |i| libc::iovec { iov_base: base.wrapping_add(i * SLOT).cast(), iov_len: SLOT };
         let mut vectors: Box<[libc::iovec]> = (0..batch).map(vector).collect();
         let (first_name, first_vector) = (names.as_mut_ptr(), vectors.as_mut_ptr());
+        let first_control = controls.as_mut_ptr();
         let message = |i| {
             let mut message = zero_message();
             message.msg_hdr.msg_name = first_name.wrapping_add(i).cast();
             message.msg_hdr.msg_namelen = Name::SIZE;
             message.msg_hdr.msg_iov = first_vector.wrapping_add(i);
             message.msg_hdr.msg_iovlen = 1;
+            message.msg_hdr.msg_control = first_control.wrapping_add(i).cast();
+            message.msg_hdr.msg_controllen = size_of::<Control>() as _;
             message
         };
         let messages = (0..batch).map(message).collect();
-        Receiver { messages, names, _vectors: vectors, slots, received: 0 }
+        Receiver { messages, names, controls, _vectors: vectors, slots, received: 0 }
     }
 
     /// Takes what waits, without waiting, and returns how many datagrams that were.
     pub(super) fn recv(&mut self, socket: BorrowedFd<'_>) -> io::Result<usize> {
         for message in &mut self.messages[..self.received] {
             message.msg_hdr.msg_namelen = Name::SIZE;
+            message.msg_hdr.msg_controllen = size_of::<Control>() as _;
         }
         self.received = 0;
-        // SAFETY: the messages point to a name, a vector and through it to a slot of their own each, all of which
+        // SAFETY: the messages point to a name, a control buffer, a vector and through it to a slot of their own each, all of which
         // live in `self`, are not borrowed by anybody while it is borrowed exclusively, and have the sizes that
         // they say.
         let taken = unsafe {
@@ -155,6 +163,12 @@ impl Receiver {
         let len = (self.messages[i].msg_len as usize).min(SLOT);
         (self.names[i].addr(), &self.slots[i * SLOT..][..len])
     }
+
+    /// Which of our addresses it was sent to, if its socket is to [tell](tell_local).
+    pub(super) fn local(&self, i: usize) -> Option<Local> {
+        assert!(i < self.received, "there is no datagram {i}");
+        self.controls[i].local(self.messages[i].msg_hdr.msg_controllen)
+    }
 }
 
 /// Headers for datagrams to be sent.
@@ -162,6 +176,7 @@ pub(super) struct Sender {
     messages: Vec<libc::mmsghdr>,
     vectors: Vec<libc::iovec>,
     names: Vec<(Name, libc::socklen_t)>,
+    controls: Vec<Option<(Control, usize)>>,
 }
 
 // SAFETY: the pointers are followed only within `send`, which sets them before.
@@ -180,7 +195,7 @@ pub(super) enum Sent {
 
 impl Sender {
     pub(super) fn new() -> Self {
-        Sender { messages: Vec::new(), vectors: Vec::new(), names: Vec::new() }
+        Sender { messages: Vec::new(), vectors: Vec::new(), names: Vec::new(), controls: Vec::new() }
     }
 
     /// Sends datagrams of `outbox` from number `first` on, or some of them, each to the peer that it names
@@ -195,6 +210,7 @@ impl Sender {
         let count = (outbox.len() - first).min(MAX_MESSAGES);
         self.vectors.clear();
         self.names.clear();
+        self.controls.clear();
         self.messages.clear();
         self.messages.resize(count, zero_message());
         for i in first..first + count {
@@ -204,8 +220,9 @@ impl Sender {
             if named {
                 self.names.push(Name::of(to));
             }
+            self.controls.push(outbox.local(i).map(Control::of));
         }
-        // Both lists are complete: they stay where they are from here on.
+        // All lists are complete: they stay where they are from here on.
         let vectors = self.vectors.as_mut_ptr();
         for (i, message) in self.messages.iter_mut().enumerate() {
             message.msg_hdr.msg_iov = vectors.wrapping_add(i);
@@ -214,9 +231,13 @@ impl Sender {
                 message.msg_hdr.msg_name = std::ptr::from_mut(name).cast();
                 message.msg_hdr.msg_namelen = *len;
             }
+            if let Some(Some((control, len))) = self.controls.get_mut(i) {
+                message.msg_hdr.msg_control = std::ptr::from_mut(control).cast();
+                message.msg_hdr.msg_controllen = *len as _;
+            }
         }
         // SAFETY: `count` messages within a live list, each pointing to a live vector, that to live bytes of
-        // `outbox`, and to a live name or none. Sending reads them only, but for the lengths in the messages.
+        // `outbox`, and to a live name and control message or none. Sending reads them only, but for the lengths in the messages.
         let sent = unsafe {
             libc::sendmmsg(socket.as_raw_fd(), self.messages.as_mut_ptr(), count as libc::c_uint, 0)
         };

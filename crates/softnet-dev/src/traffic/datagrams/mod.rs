@@ -9,13 +9,14 @@
 mod busy_poll;
 mod kernel;
 mod mmsg;
+mod pktinfo;
 mod queue;
 mod stop;
 #[cfg(test)]
 mod tests;
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 pub use busy_poll::BusyPoll;
@@ -44,6 +45,15 @@ pub trait DatagramSet {
     /// If there were not so many.
     fn datagram(&self, i: usize) -> (SocketAddr, &[u8]);
 
+    /// Which of our addresses it was sent to, if its socket is bound to none: that an answer has to come from.
+    ///
+    /// # Panics
+    /// As [`datagram`](Self::datagram).
+    fn local(&self, i: usize) -> Option<Local> {
+        let _ = i;
+        None
+    }
+
     /// Sends all of `outbox` by `socket`, in order; it leaves with the next [`wait`](Self::wait) at the latest. Returns
     /// how many datagrams were not taken: for want of room for longer than the set is willing to wait, or since they
     /// can't be sent to where they were to go.
@@ -56,18 +66,43 @@ pub trait DatagramSet {
     fn napi_id(&self, socket: usize) -> u32;
 }
 
+/// An address of ours, and the index of the device that a datagram for it came by, in the numbers of its socket's stack (the
+/// kernel's `in6_pktinfo`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Local {
+    /// See [`Local`].
+    pub addr: IpAddr,
+    /// See [`Local`].
+    pub if_index: u32,
+}
+
+/// Where a datagram goes, and where it comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ends {
+    /// The other end.
+    pub peer: SocketAddr,
+    /// Ours; `None`: what the socket is bound to, or routing chooses.
+    pub local: Option<Local>,
+}
+
+impl From<SocketAddr> for Ends {
+    fn from(peer: SocketAddr) -> Self {
+        Ends { peer, local: None }
+    }
+}
+
 /// Datagrams to send, in order. Keeps its memory when cleared.
 #[derive(Debug, Default)]
 pub struct Outbox {
     bytes: Vec<u8>,
-    datagrams: Vec<(SocketAddr, usize)>,
+    datagrams: Vec<(Ends, usize)>,
 }
 
 impl Outbox {
     /// Begins a datagram to `to`; what was written before belongs to those before. A connected socket sends it to its
     /// peer, whatever `to` is.
-    pub fn begin(&mut self, to: SocketAddr) {
-        self.datagrams.push((to, self.bytes.len()));
+    pub fn begin(&mut self, to: impl Into<Ends>) {
+        self.datagrams.push((to.into(), self.bytes.len()));
     }
 
     /// Appends to the datagram that was begun last.
@@ -85,8 +120,16 @@ impl Outbox {
     /// # Panics
     /// If there are not so many.
     pub fn get(&self, i: usize) -> (SocketAddr, &[u8]) {
-        let (to, start) = self.datagrams[i];
-        (to, &self.bytes[start..self.end(i)])
+        let (Ends { peer, .. }, start) = self.datagrams[i];
+        (peer, &self.bytes[start..self.end(i)])
+    }
+
+    /// Which of our addresses it is to come from.
+    ///
+    /// # Panics
+    /// If there are not so many.
+    pub fn local(&self, i: usize) -> Option<Local> {
+        self.datagrams[i].0.local
     }
 
     /// The bytes of datagram number `i`, to be changed in place.

@@ -243,3 +243,44 @@ proptest! {
         prop_assert_eq!(outbox.last_len(), 0);
     }
 }
+
+/// A set that is bound to no address answers from the one that was asked: a client that is connected to it takes no other.
+#[test]
+fn sets_that_are_bound_to_no_address_answer_from_the_one_that_was_asked() {
+    let stop = Stop::new().unwrap();
+    for (any, asked) in [
+        ("0.0.0.0:0", &["127.0.0.1", "127.0.0.5", "127.9.9.9"][..]),
+        ("[::]:0", &["::1", "127.0.0.1", "127.0.0.5"]),
+        ("127.0.0.5:0", &["127.0.0.5"]),
+    ] {
+        let mut server = bound(&[any], &stop);
+        let at = server.local_addrs().unwrap()[0];
+        for asked in asked {
+            let asked: std::net::IpAddr = asked.parse().unwrap();
+            let mut client = KernelSockets::connected((asked, at.port()).into(), 1, 8, &stop).unwrap();
+            let mut outbox = Outbox::default();
+            for text in ["one", "two"] {
+                outbox.begin(at);
+                outbox.put(text.as_bytes());
+            }
+            assert_eq!(client.send(0, &outbox).unwrap(), 0);
+            let mut answers = Outbox::default();
+            while answers.len() < 2 {
+                assert_eq!(ready(&mut server), [0]);
+                for i in 0..server.recv(0).unwrap() {
+                    let ((peer, bytes), local) = (server.datagram(i), server.local(i));
+                    let told = local.map(|local| local.addr.to_canonical());
+                    assert_eq!(told, at.ip().is_unspecified().then_some(asked));
+                    answers.begin(Ends { peer, local });
+                    answers.put(bytes);
+                }
+            }
+            assert_eq!(server.send(0, &answers).unwrap(), 0);
+            let mut seen = 0;
+            while seen < 2 {
+                assert_eq!(ready(&mut client), [0], "{asked} by {any}");
+                seen += client.recv(0).unwrap();
+            }
+        }
+    }
+}

@@ -1,14 +1,23 @@
 //! The rule by examples, and the program against the rule.
 
+use std::cell::RefCell;
+
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 
-use softnet_core::ip::v6::addr::solicited_node;
+use softnet_core::ip::v6::addr::{ALL_ROUTERS, solicited_node};
+use softnet_core::sock::key::{ANY, Addr};
+use softnet_core::sock::scope::scoped;
 
+use super::model::{Sockets, Verdict};
+use super::program::*;
 use super::*;
+use crate::bpf::{Map, Set, XdpAction};
 use crate::testing::net_allowed;
+use crate::xdp::ports::{ANY4, KEY_LEN, key};
 
 const MAC: [u8; 6] = [0x02, 0, 0, 0, 0xfe, 0x01];
+const DEV: u16 = 4;
 const OURS: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 const KERNEL: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 const BOTH: Ipv4Addr = Ipv4Addr::new(192, 168, 255, 255);
@@ -18,7 +27,10 @@ const OURS6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 1);
 const KERNEL6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 2);
 const BOTH6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 1, 0, 0, 0, 2);
 const ELSEWHERE6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1);
+/// A link-local address that the kernel is about to take.
+const TENTATIVE: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0x77);
 const GROUP: [u8; 6] = [0x33, 0x33, 0xff, 0, 0, 1];
+const ALL_NODES: [u8; 6] = [0x33, 0x33, 0, 0, 0, 1];
 const JOINED: Ipv4Addr = Ipv4Addr::new(239, 1, 2, 3);
 const OTHER: Ipv4Addr = Ipv4Addr::new(239, 1, 2, 4);
 const JOINED6: Ipv6Addr = Ipv6Addr::new(0xff05, 0, 0, 0, 0, 0, 0, 0x1234);
@@ -27,23 +39,58 @@ const GROUPS: [IpAddr; 2] = [IpAddr::V4(JOINED), IpAddr::V6(JOINED6)];
 /// MAC addresses of both.
 const JOINED_MAC: [u8; 6] = [0x01, 0, 0x5e, 1, 2, 3];
 const JOINED6_MAC: [u8; 6] = [0x33, 0x33, 0, 0, 0x12, 0x34];
+/// Of all routers.
+const ROUTERS_MAC: [u8; 6] = [0x33, 0x33, 0, 0, 0, 2];
+const STRANGER: [u8; 6] = [2, 9, 9, 9, 9, 9];
+
+/// Open on the shared address; on that of no family's; on another; on the link-local one; on none.
+const HERE: u16 = 53;
+const ANYWHERE: u16 = 5353;
+const ELSE: u16 = 123;
+const ON_LINK: u16 = 546;
+const CLOSED: u16 = 7;
+
+fn ports() -> Vec<(Addr, u16)> {
+    let both = |v4: Ipv4Addr, v6: Ipv6Addr, port| [(addr_of(v4.into()), port), (addr_of(v6.into()), port)];
+    let mut all =
+        [both(BOTH, BOTH6, HERE), [(ANY4, ANYWHERE), (ANY, ANYWHERE)], both(KERNEL, KERNEL6, ELSE)].concat();
+    all.push((scoped(link_local(MAC).to_bits(), DEV), ON_LINK));
+    // That of another link.
+    all.push((scoped(link_local(MAC).to_bits(), DEV + 1), CLOSED));
+    all
+}
+
+fn rule(shared: bool) -> ClaimFilter {
+    let ours = [OURS.into(), BOTH.into(), OURS6.into(), BOTH6.into()];
+    let kernel = [BOTH.into(), KERNEL.into(), BOTH6.into(), KERNEL6.into(), link_local(MAC).into()];
+    let kernel = if shared { &kernel[..] } else { &kernel[..4] };
+    ClaimFilter::new(MAC, DEV, &Claim { addresses: ours.to_vec(), shared }, kernel)
+}
 
 fn filter() -> ClaimFilter {
-    let ours = [OURS.into(), BOTH.into(), OURS6.into(), BOTH6.into()];
-    let kernel = [BOTH.into(), KERNEL.into(), BOTH6.into(), KERNEL6.into()];
-    ClaimFilter::new(MAC, &Claim { addresses: ours.to_vec() }, &kernel)
+    rule(false)
 }
 
 fn ipv4_only() -> ClaimFilter {
-    ClaimFilter::new(MAC, &Claim { addresses: vec![OURS.into()] }, &[KERNEL.into(), KERNEL6.into()])
+    let claim = Claim { addresses: vec![OURS.into()], shared: false };
+    ClaimFilter::new(MAC, DEV, &claim, &[KERNEL.into(), KERNEL6.into()])
+}
+
+fn claims_with(filter: &ClaimFilter, frame: &[u8], groups: &[IpAddr]) -> bool {
+    let fragments = RefCell::default();
+    filter.verdict(frame, Sockets { groups, ports: &ports(), fragments: &fragments }) == Verdict::Claim
+}
+
+fn claims(filter: &ClaimFilter, frame: &[u8]) -> bool {
+    claims_with(filter, frame, &GROUPS)
 }
 
 /// An IPv6 frame to `address`; to a group, the question for it.
 fn frame6(dst: [u8; 6], address: Ipv6Addr) -> Vec<u8> {
-    let mut frame = vec![0; ND_END + 8];
+    let mut frame = vec![0; 120];
     frame[..6].copy_from_slice(&dst);
-    frame[ETHERTYPE..ETH_HLEN].copy_from_slice(&IPV6);
-    frame[ETH_HLEN] = 0x60;
+    frame[ETHERTYPE..ETH_LEN].copy_from_slice(&IPV6);
+    frame[ETH_LEN] = 0x60;
     frame[IPV6_NEXT] = ICMPV6;
     frame[ND_TYPE] = SOLICITATION;
     let asked_for = dst != MAC && !address.is_multicast() && address.to_ipv4_mapped().is_none();
@@ -56,73 +103,251 @@ fn frame6(dst: [u8; 6], address: Ipv6Addr) -> Vec<u8> {
 }
 
 fn frame(dst: [u8; 6], ethertype: [u8; 2], address: Ipv4Addr) -> Vec<u8> {
-    let mut frame = vec![0; 60];
+    let mut frame = vec![0; 90];
     frame[..6].copy_from_slice(&dst);
-    frame[ETHERTYPE..ETH_HLEN].copy_from_slice(&ethertype);
+    frame[ETHERTYPE..ETH_LEN].copy_from_slice(&ethertype);
     if ethertype == ARP {
         frame[ARP_FORMAT..ARP_OPERATION + 2].copy_from_slice(&[0, 1, 8, 0, 6, 4, 0, 1]);
         frame[ARP_TARGET..ARP_END].copy_from_slice(&address.octets());
     } else {
-        frame[ETH_HLEN] = 0x45;
+        frame[ETH_LEN] = 0x45;
         frame[IPV4_DST..IPV4_END].copy_from_slice(&address.octets());
     }
     frame
 }
 
+fn with(mut frame: Vec<u8>, changes: &[(usize, &[u8])]) -> Vec<u8> {
+    changes.iter().for_each(|(at, bytes)| frame[*at..at + bytes.len()].copy_from_slice(bytes));
+    frame
+}
+
+fn tagged(frame: &[u8], tag: [u8; 2], tci: [u8; 2]) -> Vec<u8> {
+    [&frame[..ETHERTYPE], &tag, &tci, &frame[ETHERTYPE..]].concat()
+}
+
+/// A datagram to `address`.
+fn udp4(address: Ipv4Addr, port: u16) -> Vec<u8> {
+    let port_at = IPV4_END + UDP_DST;
+    with(frame(MAC, IPV4, address), &[(IPV4_PROTOCOL, &[UDP]), (port_at, &port.to_be_bytes())])
+}
+
+fn udp6(address: Ipv6Addr, port: u16) -> Vec<u8> {
+    let port_at = IPV6_END + UDP_DST;
+    with(frame6(MAC, address), &[(IPV6_NEXT, &[UDP]), (port_at, &port.to_be_bytes())])
+}
+
+/// An ICMP error about a datagram that was sent from `port`.
+fn error4(address: Ipv4Addr, port: u16) -> Vec<u8> {
+    let quote = IPV4_END + QUOTE;
+    let plain = frame(MAC, IPV4, address);
+    let quoted = [(IPV4_PROTOCOL, &[ICMP][..]), (IPV4_END, &[3]), (quote, &[PLAIN]), (quote + 9, &[UDP])];
+    with(with(plain, &quoted), &[(quote + 20, &port.to_be_bytes())])
+}
+
+fn error6(address: Ipv6Addr, port: u16) -> Vec<u8> {
+    let quote = IPV6_END + QUOTE;
+    let quoted = [(ND_TYPE, &[1][..]), (quote + 6, &[UDP]), (quote + 40, &port.to_be_bytes())];
+    with(frame6(MAC, address), &quoted)
+}
+
+/// A fragment of datagram `id` to `port`, the first or a later one.
+fn fragment4(port: u16, id: u16, first: bool) -> Vec<u8> {
+    let offset = if first { [0x20, 0] } else { [0x00, 185] };
+    with(udp4(BOTH, port), &[(IPV4_ID, &id.to_be_bytes()), (IPV4_FRAGMENT, &offset)])
+}
+
+fn fragment6(port: u16, id: u16, first: bool) -> Vec<u8> {
+    let offset = if first { [0, 1] } else { [0x05, 0xc8] };
+    let header = [(IPV6_NEXT, &[FRAGMENT][..]), (IPV6_END, &[UDP]), (IPV6_FRAGMENT, &offset)];
+    let port_at = FRAGMENT_END + UDP_DST;
+    with(with(frame6(MAC, BOTH6), &header), &[(IPV6_ID, &id.to_be_bytes()), (port_at, &port.to_be_bytes())])
+}
+
+/// What a DHCP server sends to the client with this MAC address.
+fn dhcp(client: [u8; 6], address: Ipv4Addr) -> Vec<u8> {
+    let answer = with(udp4(address, 68), &[(IPV4_END, &[0, 67]), (BOOTP, &[BOOTREPLY])]);
+    with(answer, &[(BOOTP_CHADDR, &client)])
+}
+
 #[test]
 fn takes_what_is_softnets_and_leaves_the_rest() {
     let filter = filter();
-    let claims = |dst, ethertype, address| filter.claims(&frame(dst, ethertype, address), &GROUPS);
-    assert!(claims(MAC, IPV4, OURS));
-    assert!(claims(MAC, IPV4, BOTH), "softnet wins");
-    assert!(claims(MAC, IPV4, ELSEWHERE), "to be forwarded");
-    assert!(!claims(MAC, IPV4, KERNEL));
-    assert!(!claims([0xff; 6], IPV4, OURS), "broadcast");
-    assert!(!claims([1, 0, 0x5e, 0, 0, 1], IPV4, ELSEWHERE), "multicast");
-    assert!(!claims([2, 9, 9, 9, 9, 9], IPV4, OURS), "another MAC");
+    let claims_it = |dst, ethertype, address| claims(&filter, &frame(dst, ethertype, address));
+    assert!(claims_it(MAC, IPV4, OURS));
+    assert!(claims_it(MAC, IPV4, BOTH), "softnet wins");
+    assert!(claims_it(MAC, IPV4, ELSEWHERE), "to be forwarded");
+    assert!(!claims_it(MAC, IPV4, KERNEL));
+    assert!(!claims_it([0xff; 6], IPV4, OURS), "broadcast");
+    assert!(!claims_it([1, 0, 0x5e, 0, 0, 1], IPV4, ELSEWHERE), "multicast");
+    assert!(!claims_it(STRANGER, IPV4, OURS), "another MAC");
     for dst in [MAC, [0xff; 6]] {
-        assert!(claims(dst, ARP, OURS));
-        assert!(claims(dst, ARP, BOTH));
-        assert!(!claims(dst, ARP, KERNEL));
-        assert!(!claims(dst, ARP, ELSEWHERE));
+        assert!(claims_it(dst, ARP, OURS));
+        assert!(claims_it(dst, ARP, BOTH));
+        assert!(!claims_it(dst, ARP, KERNEL));
+        assert!(!claims_it(dst, ARP, ELSEWHERE));
     }
-    assert!(!claims([2, 9, 9, 9, 9, 9], ARP, OURS));
-    assert!(!claims(MAC, [0x81, 0x00], OURS), "VLAN");
+    assert!(!claims_it(STRANGER, ARP, OURS));
 
     let mut reply = frame(MAC, ARP, OURS);
     reply[ARP_OPERATION + 1] = 2;
-    assert!(filter.claims(&reply, &GROUPS), "the answer to our request");
+    assert!(claims(&filter, &reply), "the answer to our request");
     reply[ARP_OPERATION + 1] = 3;
-    assert!(!filter.claims(&reply, &GROUPS), "reverse ARP");
-    assert!(!filter.claims(&frame(MAC, ARP, OURS)[..ARP_END - 1], &GROUPS));
-    assert!(!filter.claims(&frame(MAC, IPV4, OURS)[..IPV4_END - 1], &GROUPS));
-    assert!(!filter.claims(&[], &GROUPS));
+    assert!(!claims(&filter, &reply), "reverse ARP");
+    assert!(!claims(&filter, &frame(MAC, ARP, OURS)[..ARP_END - 1]));
+    assert!(!claims(&filter, &frame(MAC, IPV4, OURS)[..IPV4_END - 1]));
+    assert!(!claims(&filter, &[]));
+}
+
+/// A tag without a VLAN says nothing of where a frame belongs.
+#[test]
+fn priority_tags_are_none() {
+    let filter = filter();
+    for (frame, ours) in [
+        (frame(MAC, IPV4, OURS), true),
+        (frame(MAC, IPV4, KERNEL), false),
+        (frame([0xff; 6], ARP, OURS), true),
+        (frame6(MAC, OURS6), true),
+        (frame6(GROUP, OURS6), true),
+    ] {
+        for tag in TAGS {
+            // The highest priority, and "drop first".
+            for tci in [[0, 0], [0xe0, 0], [0x10, 0]] {
+                assert_eq!(claims(&filter, &tagged(&frame, tag, tci)), ours);
+            }
+            for tci in [[0, 1], [0x01, 0], [0xe0, 5], [0x0f, 0xff]] {
+                assert!(!claims(&filter, &tagged(&frame, tag, tci)), "a VLAN");
+            }
+            let twice = tagged(&tagged(&frame, tag, [0, 0]), tag, [0, 0]);
+            assert!(!claims(&filter, &twice));
+            assert!(!claims(&filter, &tagged(&frame, tag, [0, 0])[..IPV4_END]));
+        }
+    }
 }
 
 #[test]
 fn takes_ipv6_in_the_same_way_where_it_has_an_address_of_it() {
     let filter = filter();
-    let claims = |dst, address| filter.claims(&frame6(dst, address), &GROUPS);
-    let derived: Ipv6Addr = "fe80::ff:fe00:fe01".parse().unwrap();
+    let claims_it = |dst, address| claims(&filter, &frame6(dst, address));
     for (address, unicast, asked_for) in [
         (OURS6, true, true),
         (BOTH6, true, true),
-        (derived, true, true),
+        (link_local(MAC), true, true),
         (KERNEL6, false, false),
         (ELSEWHERE6, true, false),
+        (TENTATIVE, false, false),
     ] {
-        assert_eq!((claims(MAC, address), claims(GROUP, address)), (unicast, asked_for), "{address}");
-        assert!(!claims([0x33, 0x33, 0, 0, 0, 1], address), "all nodes");
-        assert!(!claims([2, 9, 9, 9, 9, 9], address), "another MAC");
-        assert!(!ipv4_only().claims(&frame6(MAC, address), &GROUPS));
-        assert!(!ipv4_only().claims(&frame6(GROUP, address), &GROUPS));
+        assert_eq!((claims_it(MAC, address), claims_it(GROUP, address)), (unicast, asked_for), "{address}");
+        assert!(!claims_it(ALL_NODES, address), "all nodes");
+        assert!(!claims_it(STRANGER, address), "another MAC");
+        assert!(!claims(&ipv4_only(), &frame6(MAC, address)));
+        assert!(!claims(&ipv4_only(), &frame6(GROUP, address)));
     }
-    assert!(!filter.claims(&frame6(MAC, OURS6)[..IPV6_END - 1], &GROUPS));
-    assert!(!filter.claims(&frame6(GROUP, OURS6)[..ND_END - 1], &GROUPS));
+    assert!(!claims(&filter, &frame6(MAC, OURS6)[..IPV6_END - 1]));
+    assert!(!claims(&filter, &frame6(GROUP, OURS6)[..ND_END - 1]));
+    for (group, ours) in [(ALL_ROUTERS[0], true), (ALL_ROUTERS[1], true), (OTHER6, false)] {
+        let mut ping = frame6(ROUTERS_MAC, group);
+        assert!(!claims(&filter, &ping), "what routers tell each other");
+        ping[ND_TYPE] = ECHO_REQUEST;
+        assert_eq!(claims(&filter, &ping), ours);
+        assert!(!claims(&ipv4_only(), &ping) && !claims(&filter, &ping[..ND_TYPE]));
+    }
     for (at, value) in [(IPV6_NEXT, 17), (ND_TYPE, 136)] {
         let mut other = frame6(GROUP, OURS6);
         other[at] = value;
-        assert!(!filter.claims(&other, &GROUPS), "{at}");
+        assert!(!claims(&filter, &other), "{at}");
+    }
+}
+
+/// What the kernel needs to get an address by DHCP, or from a router.
+#[test]
+fn leaves_to_the_kernel_what_sets_it_up() {
+    let (alone, together) = (rule(false), rule(true));
+    for filter in [&alone, &together, &ipv4_only()] {
+        assert!(!claims(filter, &dhcp(MAC, ELSEWHERE)), "for the address that is in it");
+        assert!(!claims(filter, &dhcp(MAC, Ipv4Addr::BROADCAST)));
+        assert!(claims(filter, &dhcp(STRANGER, ELSEWHERE)), "for a client of ours");
+        assert!(claims(filter, &dhcp(MAC, OURS)));
+        assert!(claims(filter, &with(dhcp(MAC, ELSEWHERE), &[(BOOTP, &[1])])), "a question");
+        assert!(claims(filter, &with(dhcp(MAC, ELSEWHERE), &[(IPV4_END + 1, &[68])])));
+        assert!(claims(filter, &dhcp(MAC, ELSEWHERE)[..BOOTP_END - 1]));
+        for dst in [Ipv4Addr::BROADCAST, Ipv4Addr::new(224, 0, 0, 1)] {
+            assert!(!claims(filter, &frame(MAC, IPV4, dst)), "{dst} in a frame of ours");
+        }
+    }
+    let advertisement = |dst: Ipv6Addr| with(frame6(MAC, dst), &[(ND_TYPE, &[134])]);
+    assert!(!claims(&together, &advertisement(link_local(MAC))), "a router answers the kernel");
+    assert!(!claims(&together, &advertisement(Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1))), "RFC 6085");
+    assert!(!claims(&together, &udp6(TENTATIVE, 546)), "DHCPv6");
+    let asked = with(frame6(MAC, solicited_node(OURS6)), &[(ND_TARGET, &OURS6.octets())]);
+    assert!(claims(&together, &asked), "RFC 6085");
+}
+
+#[test]
+fn of_a_shared_address_takes_what_sockets_want() {
+    let (alone, together) = (rule(false), rule(true));
+    let derived = link_local(MAC);
+    for (port, shared, on_link) in [
+        (HERE, true, false),
+        (ANYWHERE, true, true),
+        (ELSE, false, false),
+        (ON_LINK, false, true),
+        (CLOSED, false, false),
+    ] {
+        for (frame, ours) in [
+            (udp4(BOTH, port), shared),
+            (error4(BOTH, port), shared),
+            (udp6(BOTH6, port), shared),
+            (error6(BOTH6, port), shared),
+            (udp6(derived, port), on_link),
+            (error6(derived, port), on_link),
+        ] {
+            assert_eq!(claims(&together, &frame), ours, "{port}: {frame:x?}");
+            assert!(claims(&alone, &frame));
+        }
+        assert!(claims(&together, &udp4(OURS, port)) && claims(&together, &udp6(OURS6, port)));
+    }
+    let here = || udp4(BOTH, HERE);
+    for (frame, why) in [
+        (with(here(), &[(IPV4_PROTOCOL, &[6])]), "TCP"),
+        (with(here(), &[(IPV4_FRAGMENT + 1, &[1])]), "a later fragment, of what nobody knows"),
+        (with(here(), &[(IPV4_FRAGMENT, &[0x20]), (IPV4_PROTOCOL, &[6])]), "a fragment of TCP"),
+        (with(here(), &[(IPV4_VIHL, &[0x46])]), "options"),
+        (here()[..IPV4_END + UDP_LEN - 1].to_vec(), "cut short"),
+        (with(error4(BOTH, HERE), &[(IPV4_END, &[8])]), "a ping"),
+        (with(error4(BOTH, HERE), &[(IPV4_END, &[5])]), "a redirect"),
+        (with(error4(BOTH, HERE), &[(IPV4_END + QUOTE + 9, &[6])]), "about TCP"),
+        (with(frame(MAC, ARP, BOTH), &[(ARP_OPERATION + 1, &[2])]), "an answer, which both hear"),
+        (with(udp6(BOTH6, HERE), &[(IPV6_NEXT, &[FRAGMENT])]), "a fragment of what is no datagram"),
+        (with(frame6(MAC, BOTH6), &[(ND_TYPE, &[136])]), "an answer"),
+        (with(frame6(MAC, BOTH6), &[(ND_TYPE, &[128])]), "a ping"),
+        (with(frame6(MAC, BOTH6), &[(ND_TYPE, &[137])]), "a redirect"),
+    ] {
+        assert!(!claims(&together, &frame), "{why}");
+    }
+    assert!(claims(&together, &frame([0xff; 6], ARP, BOTH)), "it is softnet that answers");
+    assert!(claims(&together, &frame6(GROUP, BOTH6)));
+    assert!(claims(&together, &with(frame6(MAC, BOTH6), &[(ND_TARGET, &BOTH6.octets())])));
+}
+
+/// The first fragment has the ports, and the others follow it.
+#[test]
+fn of_a_shared_address_fragments_stay_together() {
+    let filter = rule(true);
+    let fragments = RefCell::default();
+    let claims = |frame: &[u8]| {
+        filter.verdict(frame, Sockets { groups: &[], ports: &ports(), fragments: &fragments })
+            == Verdict::Claim
+    };
+    for fragment in [fragment4 as fn(u16, u16, bool) -> Vec<u8>, fragment6] {
+        let (ours, theirs) = (1, 2);
+        assert!(!claims(&fragment(HERE, ours, false)), "before its first");
+        assert!(claims(&fragment(HERE, ours, true)));
+        assert!(claims(&fragment(0, ours, false)) && claims(&fragment(0, ours, false)));
+        assert!(!claims(&fragment(CLOSED, theirs, true)));
+        assert!(!claims(&fragment(HERE, theirs, false)));
+        // The identification is used anew.
+        assert!(!claims(&fragment(CLOSED, ours, true)));
+        assert!(!claims(&fragment(0, ours, false)));
     }
 }
 
@@ -141,21 +366,23 @@ fn takes_datagrams_to_groups_that_were_joined() {
         for (frame, ours, why) in [
             (v4(JOINED_MAC, JOINED, UDP), true, "a datagram, or a fragment of one"),
             (v4([0xff; 6], JOINED, UDP), true, "to all, as far as Ethernet knows"),
+            (v4(MAC, JOINED, UDP), true, "to the interface, as far as Ethernet knows"),
             (v4(JOINED_MAC, JOINED, 2), false, "IGMP"),
+            (v4(MAC, JOINED, 2), false, "IGMP"),
             (v4(JOINED_MAC, OTHER, UDP), false, "to another group"),
             (v4([0xff; 6], Ipv4Addr::BROADCAST, UDP), false, "broadcast"),
-            (v4([2, 9, 9, 9, 9, 9], JOINED, UDP), false, "in another's frame"),
+            (v4(STRANGER, JOINED, UDP), false, "in another's frame"),
             (v6(JOINED6_MAC, JOINED6, UDP), true, "a datagram"),
             (v6(JOINED6_MAC, JOINED6, FRAGMENT), true, "a fragment"),
             (v6(JOINED6_MAC, JOINED6, ICMPV6), false, "MLD"),
             (v6(JOINED6_MAC, JOINED6, 0), false, "MLD, as it is sent"),
             (v6(JOINED6_MAC, OTHER6, UDP), false, "the same MAC address, another group"),
             (v6(GROUP, looked_for, UDP), true, "not all that is sent there is discovery"),
-            (v6([2, 9, 9, 9, 9, 9], JOINED6, UDP), false, "in another's frame"),
+            (v6(STRANGER, JOINED6, UDP), false, "in another's frame"),
             (v6(JOINED6_MAC, JOINED.to_ipv6_mapped(), UDP), false, "no group of IPv6"),
         ] {
-            assert_eq!(filter.claims(&frame, &groups), ours, "{why}");
-            assert!(!filter.claims(&frame, &[]), "none was joined: {why}");
+            assert_eq!(claims_with(&filter, &frame, &groups), ours, "{why}");
+            assert!(!claims_with(&filter, &frame, &[]), "none was joined: {why}");
         }
     }
 }
@@ -163,18 +390,19 @@ fn takes_datagrams_to_groups_that_were_joined() {
 /// Frames that are near the rule's edges more often than chance would have them.
 fn frames() -> impl Strategy<Value = Vec<u8>> {
     let mac = prop_oneof![
-        4 => Just(MAC),
+        6 => Just(MAC),
         2 => Just([0xff; 6]),
         1 => Just([0xff, 0xff, 0xff, 0xff, 0xfe, 0x01]),
         1 => Just([MAC[0], MAC[1], MAC[2], MAC[3], 0xff, 0xff]),
         2 => Just(JOINED_MAC),
         1 => any::<[u8; 6]>(),
     ];
-    let ethertype = prop_oneof![4 => Just(IPV4), 4 => Just(ARP), 6 => Just(IPV6), 1 => any::<[u8; 2]>()];
+    let ethertype = prop_oneof![6 => Just(IPV4), 4 => Just(ARP), 8 => Just(IPV6), 1 => any::<[u8; 2]>()];
     let group = prop_oneof![
-        2 => Just(None),
+        3 => Just(None),
         1 => Just(Some(GROUP)),
         1 => Just(Some(JOINED6_MAC)),
+        1 => Just(Some(ROUTERS_MAC)),
         1 => any::<[u8; 2]>().prop_map(|[a, b]| Some([0x33, 0x33, a, b, 0, 1])),
     ];
     // Like one of softnet's or the kernel's, or with a byte of it changed.
@@ -183,11 +411,16 @@ fn frames() -> impl Strategy<Value = Vec<u8>> {
             OURS6,
             KERNEL6,
             BOTH6,
+            BOTH6,
             ELSEWHERE6,
+            TENTATIVE,
             link_local(MAC),
             JOINED6,
             JOINED6,
             OTHER6,
+            ALL_ROUTERS[0],
+            ALL_ROUTERS[1],
+            solicited_node(OURS6),
             JOINED.to_ipv6_mapped(),
         ]),
         prop_oneof![2 => Just(None), 1 => (0usize..16, any::<u8>()).prop_map(Some)],
@@ -200,36 +433,92 @@ fn frames() -> impl Strategy<Value = Vec<u8>> {
         Ipv6Addr::from(octets)
     });
     let address = prop_oneof![
-        Just(OURS),
-        Just(KERNEL),
-        Just(BOTH),
-        Just(JOINED),
-        any::<u32>().prop_map(Ipv4Addr::from)
+        2 => Just(OURS),
+        1 => Just(KERNEL),
+        4 => Just(BOTH),
+        1 => Just(JOINED),
+        1 => Just(Ipv4Addr::BROADCAST),
+        2 => any::<u32>().prop_map(Ipv4Addr::from)
     ];
     // What may be behind the IP header.
-    let next = prop_oneof![2 => Just(None), 2 => Just(Some(UDP)), 1 => Just(Some(FRAGMENT)), 1 => any::<u8>().prop_map(Some)];
-    let flaw = prop_oneof![3 => Just(None), 1 => (0usize..78, any::<u8>()).prop_map(Some)];
-    (mac, ethertype, (address, address6, group, next), 0u8..4, 14usize..=86, any::<bool>(), flaw).prop_map(
-        |(mac, ethertype, (address, address6, group, next), operation, len, whole, flaw)| {
-            let mut frame = match ethertype {
-                IPV6 => frame6(group.unwrap_or(mac), address6),
+    let next = prop_oneof![
+        2 => Just(None),
+        3 => Just(Some(UDP)),
+        2 => Just(Some(ICMP)),
+        1 => Just(Some(FRAGMENT)),
+        1 => any::<u8>().prop_map(Some)
+    ];
+    let port = prop::sample::select(vec![HERE, ANYWHERE, ELSE, ON_LINK, CLOSED, 68]);
+    let shape = (0u8..6, port, prop::sample::select(vec![0u8, 1, 3, 4, 11, 12, 128, 134, 135, 135, 136]));
+    let tag = prop_oneof![
+        4 => Just(None),
+        1 => (prop::sample::select(TAGS.to_vec()), prop::sample::select(vec![[0, 0], [0xe0, 0], [0, 5], [1, 0]])).prop_map(Some),
+    ];
+    let flaw = prop_oneof![3 => Just(None), 1 => (0usize..110, any::<u8>()).prop_map(Some)];
+    let cut = prop_oneof![2 => Just(None), 1 => (14usize..=124).prop_map(Some)];
+    (mac, ethertype, (address, address6, group, next), shape, tag, (0u8..4, cut), flaw).prop_map(
+        |(
+            mac,
+            ethertype,
+            (address, address6, group, next),
+            (form, port, kind),
+            tag,
+            (operation, cut),
+            flaw,
+        )| {
+            let mut frame = match (ethertype, form) {
+                (IPV6, 0) => udp6(address6, port),
+                (IPV6, 1) => error6(address6, port),
+                (IPV6, 4 | 5) => fragment6(port, u16::from(operation), form == 4),
+                (IPV4, 4 | 5) => fragment4(port, u16::from(operation), form == 4),
+                (IPV6, _) => with(frame6(group.unwrap_or(mac), address6), &[(ND_TYPE, &[kind])]),
+                (IPV4, 0) => udp4(address, port),
+                (IPV4, 1) => with(error4(address, port), &[(IPV4_END, &[kind])]),
+                (IPV4, 2) => dhcp(MAC, address),
                 _ => frame(mac, ethertype, address),
             };
             match (ethertype, next) {
                 (ARP, _) => frame[ARP_OPERATION + 1] = operation,
-                (IPV4, Some(next)) => frame[IPV4_PROTOCOL] = next,
-                (IPV6, Some(next)) => frame[IPV6_NEXT] = next,
+                (IPV4, Some(next)) if form == 3 => frame[IPV4_PROTOCOL] = next,
+                (IPV6, Some(next)) if (2..4).contains(&form) => frame[IPV6_NEXT] = next,
                 _ => {}
             }
             if let Some((byte, value)) = flaw.and_then(|(at, value)| Some((frame.get_mut(at)?, value))) {
                 *byte = value;
             }
-            if !whole {
-                frame.truncate(len);
+            if let Some((tag, tci)) = tag {
+                frame = tagged(&frame, tag, tci);
             }
+            frame.truncate(cut.unwrap_or(frame.len()));
             frame
         },
     )
+}
+
+/// Maps without a socket, with the groups and ports of these tests.
+struct TestMaps {
+    sockets: Map,
+    groups: Set,
+    ports: Set<KEY_LEN>,
+    fragments: Set<FRAGMENT_KEY_LEN>,
+    too_long: Map,
+}
+
+impl TestMaps {
+    fn new() -> Self {
+        let groups = Set::new("test_groups", 2).unwrap();
+        GROUPS.iter().for_each(|group| groups.insert(&group_key(*group)).unwrap());
+        let open = Set::new("test_ports", 16).unwrap();
+        ports().into_iter().for_each(|(addr, port)| open.insert(&key(addr, port)).unwrap());
+        let (sockets, too_long) = (Map::xsk(64).unwrap(), Map::percpu_counters("test_long", 1).unwrap());
+        let fragments = Set::lru("test_frags", 1024).unwrap();
+        TestMaps { sockets, groups, ports: open, fragments, too_long }
+    }
+
+    fn maps(&self) -> Maps<'_> {
+        let TestMaps { sockets, groups, ports, fragments, too_long } = self;
+        Maps { sockets, groups, ports, fragments, too_long }
+    }
 }
 
 #[test]
@@ -237,22 +526,40 @@ fn the_program_does_what_the_model_says() {
     if !net_allowed() {
         return;
     }
-    for filter in [filter(), ipv4_only(), ClaimFilter::new(MAC, &Claim::default(), &[])] {
+    let nothing = ClaimFilter::new(MAC, DEV, &Claim::default(), &[]);
+    for filter in [rule(false), rule(true), ipv4_only(), nothing] {
         // No socket is bound here, so what is claimed shows by the fallback action.
-        let sockets = Map::xsk(1).unwrap();
-        let groups = Set::new("test_groups", 2).unwrap();
-        GROUPS.iter().for_each(|group| groups.insert(&group_key(*group)).unwrap());
-        let program =
-            filter.assemble(&sockets, &groups, XdpAction::Drop).load_xdp("softnet_claim", 0).unwrap();
-        let mut runner = TestRunner::new(ProptestConfig { cases: 2000, ..ProptestConfig::default() });
+        let (maps, fragments) = (TestMaps::new(), RefCell::default());
+        let program = filter.assemble(maps.maps(), XdpAction::Drop).load_xdp("softnet_claim", 0).unwrap();
+        let mut runner = TestRunner::new(ProptestConfig { cases: 3000, ..ProptestConfig::default() });
         runner
             .run(&frames(), |frame| {
-                let (action, _) = program.test_run(&frame).unwrap();
-                let want = if filter.claims(&frame, &GROUPS) { XdpAction::Drop } else { XdpAction::Pass };
+                let (action, after) = program.test_run(&frame).unwrap();
+                let verdict = filter
+                    .verdict(&frame, Sockets { groups: &GROUPS, ports: &ports(), fragments: &fragments });
+                let want = if verdict == Verdict::Claim { XdpAction::Drop } else { XdpAction::Pass };
                 prop_assert_eq!(action, want as u32);
+                let mut untagged = frame.clone();
+                if verdict == Verdict::Claim && TAGS.contains(&[frame[ETHERTYPE], frame[ETHERTYPE + 1]]) {
+                    untagged.drain(ETHERTYPE..ETHERTYPE + TAG_LEN);
+                }
+                prop_assert_eq!(after, untagged);
                 Ok(())
             })
             .unwrap();
+        assert_eq!(maps.too_long.sum(0).unwrap(), 0);
+        // What is longer than there is room for is counted, if it is softnet's.
+        for (len, address) in [(MAX_LEN, OURS), (MAX_LEN + 1, OURS), (3000, OURS), (3000, KERNEL)] {
+            let mut frame = frame(MAC, IPV4, address);
+            frame.resize(len, 0);
+            let verdict =
+                filter.verdict(&frame, Sockets { groups: &GROUPS, ports: &ports(), fragments: &fragments });
+            let before = maps.too_long.sum(0).unwrap();
+            let (action, _) = program.test_run(&frame).unwrap();
+            assert_eq!(action == XdpAction::Pass as u32, verdict == Verdict::Pass);
+            assert_eq!(verdict == Verdict::TooLong, verdict != Verdict::Pass && len > MAX_LEN);
+            assert_eq!(maps.too_long.sum(0).unwrap() - before, u64::from(verdict == Verdict::TooLong));
+        }
     }
 }
 
@@ -266,6 +573,9 @@ fn many_addresses_load() {
         [IpAddr::V4(i.into()), v6.into()]
     });
     let addresses: Vec<IpAddr> = many.collect();
-    let filter = ClaimFilter::new(MAC, &Claim { addresses: addresses.clone() }, &addresses);
-    filter.load(&Map::xsk(64).unwrap(), &Set::new("test_groups", 1).unwrap()).unwrap();
+    for shared in [false, true] {
+        let claim = Claim { addresses: addresses.clone(), shared };
+        let filter = ClaimFilter::new(MAC, DEV, &claim, &addresses);
+        filter.load(TestMaps::new().maps()).unwrap();
+    }
 }

@@ -123,7 +123,7 @@ impl World {
     fn config(&self, i: u8) -> XdpConfig {
         XdpConfig {
             ring: 256,
-            claim: Claim { addresses: vec![softnet(i).into()] },
+            claim: Claim { addresses: vec![softnet(i).into()], ..Claim::default() },
             ..XdpConfig::new(format!("s{i}"))
         }
     }

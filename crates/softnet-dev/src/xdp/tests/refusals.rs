@@ -160,3 +160,65 @@ fn many_queues_share_the_memory_they_are_given() {
     close(device, &mut ctx);
     world.assert_whole(&mut ctx);
 }
+
+#[test]
+fn senders_that_leave_checksums_to_hardware_are_known() {
+    for (kind, driver, native, skb) in [
+        (Some("veth"), "veth", true, true),
+        (Some("bond"), "bonding", true, true),
+        (Some("ipvlan"), "ipvlan", true, true),
+        (None, "virtio_net", false, true),
+        (None, "vif", false, true),
+        (None, "igb", false, false),
+        (Some("vxlan"), "vxlan", false, false),
+    ] {
+        let partial = |mode| hands_over_partial_checksums(kind, driver, mode);
+        assert_eq!((partial(XdpMode::Native), partial(XdpMode::Skb)), (native, skb), "{driver}");
+    }
+}
+
+/// What merges segments on the interface is off while a device is open in SKB mode, and what was on is on again then.
+#[test]
+fn offloads_that_merge_are_off_in_skb_mode_and_put_back() {
+    let Some(world) = World::new() else { return };
+    let mut ctx = world.ctx();
+    world.add_pair(0, 1);
+    let ethtool = world.here.run(|| {
+        let index = Netlink::new().unwrap().existing_link("s0").unwrap().index;
+        Ethtool::new(index).unwrap()
+    });
+    let ethtool = ethtool.unwrap();
+    let is_on = |name| ethtool.is_on(name).unwrap().unwrap();
+    for (mode, before, meanwhile) in
+        [(Mode::Skb, true, false), (Mode::Skb, false, false), (Mode::Native, true, true)]
+    {
+        ethtool.set(&["rx-gro"], before).unwrap();
+        let (device, _claims) = world.open(&XdpConfig { mode, ..world.config(0) }, &mut ctx).unwrap();
+        assert_eq!((is_on("rx-gro"), is_on("rx-udp-gro-forwarding")), (meanwhile, false), "{mode:?}");
+        let told = device.device.info().mode.contains("ethtool -K s0 gro on");
+        assert_eq!(told, before != meanwhile, "{}", device.device.info().mode);
+        close(device, &mut ctx);
+        assert_eq!(is_on("rx-gro"), before);
+    }
+    world.assert_whole(&mut ctx);
+}
+
+/// An address that the kernel has on the interface is not taken by accident.
+#[test]
+fn an_address_of_the_kernels_is_refused_unless_it_is_meant() {
+    let Some(world) = World::new() else { return };
+    let mut ctx = world.ctx();
+    world.add_pair(0, 1);
+    let good = world.config(0);
+    world.here.run(|| Netlink::new().unwrap().add_address("s0", softnet(0), 24).unwrap()).unwrap();
+    let error = world.open(&good, &mut ctx).err().unwrap().to_string();
+    for part in ["10.9.0.1", "s0", "shared = true", "--force"] {
+        assert!(error.contains(part), "{part}: {error}");
+    }
+    let shared = XdpConfig { claim: Claim { shared: true, ..good.claim.clone() }, ..good.clone() };
+    for meant in [shared, XdpConfig { force: true, ..good }] {
+        let (device, _claims) = world.open(&meant, &mut ctx).unwrap();
+        close(device, &mut ctx);
+    }
+    world.assert_whole(&mut ctx);
+}

@@ -27,14 +27,7 @@ pub fn control(data: &[u8]) {
         stream.set_nonblocking(true).expect("a socket that does not block");
     }
     let now = Instant::now();
-    let mut client = Client {
-        stream: ours,
-        input: Vec::new(),
-        output: Vec::new(),
-        written: 0,
-        last: false,
-        deadline: now + IDLE,
-    };
+    let mut client = Client::new(ours, now);
     let (mut sent, mut answers) = (0, Vec::new());
     let mut stays = true;
     while stays {
@@ -47,7 +40,7 @@ pub fn control(data: &[u8]) {
         if sent == data.len() {
             let _ = theirs.shutdown(std::net::Shutdown::Write);
         }
-        stays = client.turn(&Echo, now);
+        stays = client.turn(&Echo, now, true);
         let mut chunk = [0; 4096];
         while let Ok(n @ 1..) = theirs.read(&mut chunk) {
             answers.extend_from_slice(&chunk[..n]);

@@ -138,10 +138,13 @@ fn whoever_joins_leaves_and_closes_at_once_drivers_know_who_is_left() {
     let mut changes = 0;
     for _ in 0..ROUNDS {
         std::thread::scope(|scope| {
+            let mut threads = Vec::new();
             for (rng, socket, mine) in &mut users {
                 let handle = &remains.handle;
-                scope.spawn(move || (0..20).for_each(|_| step(rng, handle, socket, mine)));
+                threads.push(scope.spawn(move || (0..20).for_each(|_| step(rng, handle, socket, mine))));
             }
+            // A scope ends before its threads have given up what they keep for themselves.
+            threads.into_iter().for_each(|thread| thread.join().unwrap());
         });
         let mut expected = BTreeMap::new();
         for group in users.iter().flat_map(|(.., mine)| mine) {

@@ -1,5 +1,7 @@
 //! Each transition between IRQ mode, deferred and suspended, and the sequences they make.
 
+use std::num::NonZeroU64;
+
 use super::*;
 use crate::napi::Gro;
 use crate::skb::{CacheSizes, HeapMemory, Region, Store};
@@ -261,11 +263,40 @@ fn gro_is_flushed_before_the_release() {
     body.gro = Some(Box::new(held));
     poller.flush_gro(true, |_, _| panic!("none is old"));
     let mut flushed = 0;
-    let stopped = poller.stop(true, |info, batch| {
-        assert!(world.napi.busy_poll(true).is_none(), "released before {} was flushed", info.name);
-        flushed += batch.len();
-        batch.drain().for_each(|skb| store.free_skb(skb));
-    });
-    assert!(matches!(stopped, Completion::Released(_)));
+    let mut armed = false;
+    let stopped = poller.stop(
+        true,
+        |info, batch| {
+            assert!(world.napi.busy_poll(true).is_none(), "released before {} was flushed", info.name);
+            flushed += batch.len();
+            batch.drain().for_each(|skb| store.free_skb(skb));
+        },
+        |_| armed = true,
+    );
+    assert!(matches!(stopped, Completion::Released(_)) && armed);
     assert_eq!(flushed, 3);
+}
+
+/// A poller that loses its CPU for so long, between arming and releasing, that the timer fires: it is spent, so the poller
+/// stays the owner, polls once more, and arms again. A timer that fired before that is of no interest.
+#[test]
+fn a_timer_that_fires_before_the_release_is_noticed() {
+    let world = World::new(100, 20 * US, 20 * MS);
+    let poller = world.napi.busy_poll(true).expect("idle");
+    assert!(world.napi.watchdog().is_none());
+    let stopped = poller.stop(true, |_, _| (), |_| assert!(world.napi.watchdog().is_none()));
+    let Completion::Again(mut napi) = stopped else { panic!("masked, no timer, and nobody owns it") };
+    assert_eq!(world.napi.state().to_string(), "sched");
+    for spent in [true, false] {
+        let settle = |timer: Option<NonZeroU64>, unmask: bool| {
+            assert!(timer.is_some() && !unmask);
+            assert!(!spent || world.napi.watchdog().is_none());
+            true
+        };
+        match napi.complete_settled(0, |_, _| (), settle) {
+            Completion::Again(again) if spent => napi = again,
+            Completion::Released(_) if !spent => return,
+            _ => panic!("spent: {spent}"),
+        }
+    }
 }

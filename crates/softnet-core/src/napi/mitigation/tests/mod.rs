@@ -4,6 +4,8 @@ mod examples;
 mod hung;
 mod random;
 
+use std::num::NonZeroU64;
+
 use super::BusyPolling;
 use crate::napi::{
     Body, Budget, Completion, Disabled, Driver, Napi, NapiInfo, NetRx, PollList, Released, Scheduled,
@@ -163,10 +165,18 @@ impl World {
     }
 
     fn stop(&mut self, poller: BusyPolling<()>, prefer: bool) {
-        match poller.stop(prefer, |_, _| unreachable!("no GRO")) {
+        let (napi, env) = (self.napi.clone(), &mut self.env);
+        let stopped = poller.stop(
+            prefer,
+            |_, _| unreachable!("no GRO"),
+            |ns| {
+                assert!(napi.state().is_scheduled(), "armed before the release");
+                env.timer = Some(env.now.saturating_add(ns.get()));
+            },
+        );
+        match stopped {
             Completion::Released(released) => {
-                assert!(!released.unmask && released.timer.is_some());
-                self.env.arm(&released);
+                assert!(!released.unmask && released.timer.is_none() && self.env.timer.is_some());
             }
             Completion::Again(napi) => self.poll_once(napi),
         }
@@ -179,12 +189,19 @@ impl World {
             if work == 8 {
                 return self.rx.schedule(napi);
             }
-            match napi.complete(work, |_, _| unreachable!("no GRO")) {
+            let env = &mut self.env;
+            let settle = |timer: Option<NonZeroU64>, unmask: bool| {
+                env.timer = timer.map(|ns| env.now.saturating_add(ns.get())).or(env.timer);
+                env.unmasked |= unmask;
+                let waits = unmask && env.ring > 0;
+                env.unmasked &= !waits;
+                !waits
+            };
+            match napi.complete_settled(work, |_, _| unreachable!("no GRO"), settle) {
                 Completion::Again(again) => napi = again,
-                Completion::Released(released) => match self.env.settle(released) {
-                    Some(again) => napi = again,
-                    None => return,
-                },
+                Completion::Released(released) => {
+                    return assert!(!released.unmask && released.timer.is_none());
+                }
             }
         }
     }

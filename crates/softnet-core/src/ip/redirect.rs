@@ -1,0 +1,244 @@
+//! Redirects (RFC 792, RFC 4861 section 8): a sender on a link is told of the better first hop there that its packet went
+//! on to. What the fast path does for that, how often a sender is told, and the message of IPv4.
+//!
+//! The fast path knows at the end of a batch whether anything leaves by the device that it came by. If so, one packet of
+//! these is looked at, a different one of each batch, and noted in a [`Candidate`] if its sender can be told; the packets
+//! themselves go on. The slow path decides whether a message is due and sends it, as it does for packets that it forwards
+//! itself. So forwarding between two devices pays one test for a batch, and forwarding back two look-ups.
+//!
+//! Invariant: nobody is told of a first hop but the one that the packet took, and only if it is on the sender's own
+//! network (RFC 1812 section 5.2.7.2; the kernel without `shared_media`).
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr};
+
+use super::adjacency::{Kind, Routing, Tables};
+use super::checksum::{checksum, update16};
+use super::header::{Ipv4Header, MIN_LEN, protocol};
+use super::icmp::{ICMP_LEN, TTL};
+use super::slow::Iface;
+use super::v6::header::Ipv6Header;
+use super::{ETH_LEN, Family, Prefix};
+use crate::skb::{Flags, Skb, Store};
+
+/// Bytes of a packet, from its IP header on, that a message of either family has room for.
+const QUOTE: usize = 1280 - 40 - 40 - 8 - 8;
+/// An IPv4 message is no longer than this, from its IPv4 header on (RFC 1812 section 4.3.2.3).
+const MESSAGE_MAX: usize = 576;
+
+/// A packet that its sender might be told about, as it came in: at most one of each batch.
+pub struct Candidate {
+    dev: u16,
+    len: usize,
+    packet: Box<[u8; QUOTE]>,
+    turn: usize,
+}
+
+impl Default for Candidate {
+    fn default() -> Self {
+        Candidate { dev: 0, len: 0, packet: Box::new([0; QUOTE]), turn: 0 }
+    }
+}
+
+impl Candidate {
+    /// Whether there is one.
+    #[inline(always)]
+    pub fn is_some(&self) -> bool {
+        self.len > 0
+    }
+
+    /// Takes it out: the device, and the packet from its IP header on, as much of it as a message has room for.
+    pub fn take(&mut self) -> Option<(u16, &[u8])> {
+        let len = std::mem::take(&mut self.len);
+        (len > 0).then(|| (self.dev, &self.packet[..len]))
+    }
+
+    /// Looks at one of `packets`, which came by device `dev` and leave by it, headers rewritten.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn look(&mut self, tables: &Tables, dev: u16, packets: &[Skb]) {
+        let iface = tables.ifaces.get(usize::from(dev)).and_then(Option::as_ref);
+        let Some(iface) = iface.filter(|iface| iface.send_redirects) else { return };
+        self.turn = self.turn.wrapping_add(1);
+        let Some(data) = packets.get(self.turn % packets.len().max(1)).map(Skb::data) else { return };
+        let Some(packet) = data.get(ETH_LEN..) else { return };
+        let total = match packet.first().map(|first| first >> 4) {
+            Some(4) => tellable4(tables, (dev, iface), packet),
+            Some(6) => tellable6(tables, (dev, iface), packet),
+            _ => None,
+        };
+        let Some(packet) = total.and_then(|total| packet.get(..total.min(QUOTE))) else { return };
+        let quote = &mut self.packet[..packet.len()];
+        quote.copy_from_slice(packet);
+        take_back(quote);
+        (self.dev, self.len) = (dev, packet.len());
+    }
+}
+
+/// The next hop of what leaves to `dst` by device `dev`: a gateway, or the destination itself.
+fn first_hop<A: Family>(routing: &Routing<A>, dev: u16, dst: A) -> Option<A> {
+    let hop = routing.route(dst);
+    let sent = matches!(hop.kind, Kind::Rewrite | Kind::Resolve);
+    (sent && hop.dev == dev).then_some(hop.gateway)
+}
+
+/// The length of `packet`, from its IPv4 header on, if its sender can be told where it goes.
+fn tellable4(tables: &Tables, (dev, iface): (u16, &Iface), packet: &[u8]) -> Option<usize> {
+    let header = Ipv4Header::new(packet)?;
+    let first_hop = first_hop(&tables.v4, dev, header.dst().into())?;
+    iface.shares_network(header.src().into(), first_hop).then_some(header.total_len().into())
+}
+
+/// The same of IPv6.
+fn tellable6(tables: &Tables, (dev, iface): (u16, &Iface), packet: &[u8]) -> Option<usize> {
+    let header = Ipv6Header::new(packet)?;
+    let first_hop = first_hop(&tables.v6, dev, header.dst())?;
+    let total = super::v6::header::LEN + usize::from(header.payload_len());
+    iface.may_redirect6(header.src(), header.dst(), first_hop).then_some(total)
+}
+
+/// Makes of a packet that is sent on the one that came in: its time to live was one more.
+fn take_back(packet: &mut [u8]) {
+    if packet.first().is_some_and(|first| first >> 4 == 6) {
+        return Ipv6Header::new_mut(packet).into_iter().for_each(|mut header| header.increase_hop_limit());
+    }
+    let Some(mut header) = Ipv4Header::new_mut(packet) else { return };
+    let (old, new) = (header.ttl(), header.ttl().saturating_add(1));
+    let word = |ttl: u8| u16::from_be_bytes([ttl, header.protocol()]);
+    let check = update16(header.check(), word(old), word(new));
+    header.set_ttl(new);
+    header.set_check(check);
+}
+
+impl Iface {
+    /// Whether a host at `src` on this link may be told to send to `first_hop` there.
+    pub(super) fn shares_network(&self, src: Ipv4Addr, first_hop: Ipv4Addr) -> bool {
+        let shared = |net: &Prefix| net.contains(src) && net.contains(first_hop);
+        src != first_hop && !self.owns(src) && self.addresses.iter().any(|(_, net)| shared(net))
+    }
+}
+
+/// Writes the message that tells the sender of `packet`, which begins at its IPv4 header, to send to `gateway` what is for
+/// the same host. `None` if there is no memory, or the packet is too short.
+pub(super) fn build(store: &mut Store, packet: &[u8], gateway: Ipv4Addr, source: Ipv4Addr) -> Option<Skb> {
+    let header = Ipv4Header::new(packet)?;
+    let quote =
+        &packet[..packet.len().min(usize::from(header.total_len())).min(MESSAGE_MAX - MIN_LEN - ICMP_LEN)];
+    let total = MIN_LEN + ICMP_LEN + quote.len();
+    let mut skb = store.alloc_skb()?;
+    let Some(data) = skb.put(ETH_LEN + total) else {
+        store.free_skb(skb);
+        return None;
+    };
+    let (eth, ip) = data.split_at_mut(ETH_LEN);
+    eth.fill(0);
+    eth[12..].copy_from_slice(&Ipv4Addr::ETHERTYPE.to_be_bytes());
+    let message = &mut ip[MIN_LEN..];
+    // For the host; of networks routers must not speak any more (RFC 1812 section 5.2.7.2).
+    message[..4].copy_from_slice(&[5, 1, 0, 0]);
+    message[4..ICMP_LEN].copy_from_slice(&gateway.octets());
+    message[ICMP_LEN..].copy_from_slice(quote);
+    let check = checksum(message);
+    message[2..4].copy_from_slice(&check.to_be_bytes());
+    if let Some(mut to) = Ipv4Header::new_mut(ip) {
+        to.fill(total as u16, 0, TTL, protocol::ICMP, source.to_bits(), header.src());
+        // As of ICMP errors.
+        to.set_dont_fragment(true);
+        to.set_tos((header.tos() & 0x1c) | 0xc0);
+        to.renew_check();
+    }
+    let head = skb.head_mut();
+    (head.l3, head.flags) = (ETH_LEN as u16, Flags::ORIGINATED);
+    Some(skb)
+}
+
+/// The kernel's `redirect_load`: twice this (ns) is between the first two messages to a sender, and twice as much between the
+/// next two each time.
+const LOAD: u64 = 20_000_000;
+/// Its `redirect_number`: a sender that does not listen after so many is told no more …
+const NUMBER: u32 = 9;
+/// … until it was silent, or listened, for so long (its `redirect_silence`).
+const SILENCE: u64 = LOAD << (NUMBER + 1);
+/// Senders that are remembered. There are no messages for others, until some of these are quiet.
+const SENDERS: usize = 1024;
+
+struct Sender {
+    messages: u32,
+    last: u64,
+}
+
+/// How often each sender is told (the kernel's `ip_rt_send_redirect`).
+#[derive(Default)]
+pub(super) struct RedirectLimit {
+    senders: BTreeMap<IpAddr, Sender>,
+    /// Before this nobody can be forgotten.
+    full_until: u64,
+}
+
+impl RedirectLimit {
+    /// Whether `sender`, whose packet came at `now` (ns), is to be told.
+    pub(super) fn allow(&mut self, now: u64, sender: IpAddr) -> bool {
+        if self.senders.len() >= SENDERS && !self.senders.contains_key(&sender) && !self.forget(now) {
+            return false;
+        }
+        let sender = self.senders.entry(sender).or_insert(Sender { messages: 0, last: now });
+        if now.saturating_sub(sender.last) > SILENCE {
+            sender.messages = 0;
+        }
+        let (messages, last) = (sender.messages, sender.last);
+        if messages >= NUMBER {
+            sender.last = now;
+            return false;
+        }
+        let due = messages == 0 || now.saturating_sub(last) > LOAD << messages;
+        if due {
+            (sender.messages, sender.last) = (messages + 1, now);
+        }
+        due
+    }
+
+    /// Forgets those who were silent for long. Whether there is room then.
+    fn forget(&mut self, now: u64) -> bool {
+        if now < self.full_until {
+            return false;
+        }
+        self.senders.retain(|_, sender| now.saturating_sub(sender.last) <= SILENCE);
+        let oldest = self.senders.values().map(|sender| sender.last).min();
+        self.full_until = oldest.unwrap_or(0).saturating_add(SILENCE + 1);
+        self.senders.len() < SENDERS
+    }
+}
+
+#[cfg(all(test, not(feature = "loom")))]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+    const HOST: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 9));
+
+    #[test]
+    fn a_sender_is_told_ever_more_rarely() {
+        let mut limit = RedirectLimit::default();
+        let told: Vec<u64> = (0..20_000).filter(|ms| limit.allow(ms * MS, HOST)).collect();
+        // Each gap is twice the one before, as the kernel's.
+        assert_eq!(told, [0, 41, 122, 283, 604, 1245, 2526, 5087, 10208]);
+        // It goes on not listening, so it hears nothing; then it was silent.
+        assert!(!limit.allow(30_000 * MS, HOST) && !limit.allow(50_480 * MS, HOST));
+        assert!(limit.allow(70_961 * MS, HOST));
+        // Others have nothing to do with that.
+        assert!(limit.allow(70_961 * MS, "fd00::9".parse().unwrap()));
+    }
+
+    #[test]
+    fn senders_are_forgotten_when_they_are_silent() {
+        let mut limit = RedirectLimit::default();
+        let host = |n: u32| IpAddr::V4(Ipv4Addr::from_bits(0x0a00_0000 + n));
+        for n in 0..SENDERS as u32 {
+            assert!(limit.allow(u64::from(n) * MS, host(n)));
+        }
+        assert!(!limit.allow(5000 * MS, host(5000)));
+        assert_eq!(limit.senders.len(), SENDERS);
+        assert!(limit.allow(SILENCE + 10 * MS, host(5000)));
+        assert_eq!(limit.senders.len(), SENDERS - 10 + 1);
+    }
+}

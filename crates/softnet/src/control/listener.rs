@@ -1,0 +1,213 @@
+//! The control socket's place in the file system: who may have it, and that there is only one.
+//!
+//! Called at the start of an instance and when its server ends. Two instances that start at once are kept apart by a lock
+//! on a file that only their user can open, in a directory that only their user (or root) can write to: so no other user
+//! can hold the lock, put something in the way, or take the name. Invariant: the socket never is open to others, not even
+//! between its creation and the next call.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags, Stat};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use softnet_dev::process::peer_pid;
+
+/// The lock, beside the socket. It stays: to remove what another instance may be about to lock is a race.
+const LOCK: &str = ".softnet.lock";
+
+/// Connections that wait to be accepted.
+const BACKLOG: i32 = 128;
+
+/// Why a control socket could not be had.
+#[derive(Debug, thiserror::Error)]
+pub enum BindError {
+    /// Another instance has it.
+    #[error(
+        "an instance with control socket {path} is already running, pid {}: stop it, or give this one another name \
+         (stack.name)", pid.map_or("unknown".into(), |pid| pid.to_string())
+    )]
+    Running {
+        /// The socket.
+        path: String,
+        /// Process id of the other one, if it can be seen from here.
+        pid: Option<u32>,
+    },
+    /// Something that is no socket has its name.
+    #[error("{0} exists and is not a socket: remove it, or set stack.control to another path")]
+    NotASocket(String),
+    /// Other users could put something in its place.
+    #[error(
+        "control socket {path}: its directory {why}, so that others could take its place: set stack.control to a path \
+         in a directory that only this user may write to, such as /run/softnet"
+    )]
+    Directory {
+        /// The socket.
+        path: String,
+        /// What is wrong with the directory.
+        why: String,
+    },
+    /// The file system or the kernel refused.
+    #[error("control socket {path}: {what}: {source}{}", hint(.source))]
+    Io {
+        /// The socket.
+        path: String,
+        /// What was tried.
+        what: &'static str,
+        /// What was said.
+        source: io::Error,
+    },
+}
+
+fn hint(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied => {
+            " (run as root, or set stack.control to a path that this user may write to)"
+        }
+        _ => "",
+    }
+}
+
+/// A bound control socket that nobody answers on yet. Removes the socket when dropped.
+pub struct Listener {
+    pub(super) socket: UnixListener,
+    /// Held for its drop.
+    _file: SocketFile,
+}
+
+/// The socket's name in the file system, removed on drop if it is still ours.
+struct SocketFile {
+    directory: OwnedFd,
+    name: PathBuf,
+    identity: (u64, u64),
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        // Another instance may have replaced it, even just now: then it is not ours to remove.
+        let _lock = lock(&self.directory);
+        if look(&self.directory, &self.name).is_ok_and(|meta| identity(&meta) == self.identity) {
+            let _ = rustix::fs::unlinkat(&self.directory, &self.name, AtFlags::empty());
+        }
+    }
+}
+
+/// What has this name, itself and not what it may point to.
+fn look(directory: &OwnedFd, name: &Path) -> io::Result<Stat> {
+    Ok(rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW)?)
+}
+
+fn identity(meta: &Stat) -> (u64, u64) {
+    (meta.st_dev, meta.st_ino)
+}
+
+/// Why a directory is not safe: another user owns it, or may write to it.
+fn unsafe_directory(meta: &Stat) -> Option<String> {
+    let (owner, me) = (meta.st_uid, rustix::process::geteuid().as_raw());
+    if owner != 0 && owner != me {
+        return Some(format!("belongs to user {owner}"));
+    }
+    let others = meta.st_mode & 0o022;
+    (others != 0).then(|| format!("may be written to by others (mode {:04o})", meta.st_mode & 0o7777))
+}
+
+/// Keeps other instances from changing what is in `directory`, while the result lives.
+fn lock(directory: &OwnedFd) -> io::Result<OwnedFd> {
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = rustix::fs::openat(directory, LOCK, flags, Mode::RUSR | Mode::WUSR)?;
+    // It may be there with another mode; who can open it can lock it.
+    rustix::fs::fchmod(&file, Mode::RUSR | Mode::WUSR)?;
+    // It is held for a few calls, by instances of the same user: one that is stopped meanwhile is not waited for long.
+    for _ in 0..40 {
+        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Err(Errno::WOULDBLOCK) => std::thread::sleep(Duration::from_millis(25)),
+            result => return Ok(result.map(|()| file)?),
+        }
+    }
+    Err(io::Error::other("another program of this user holds it"))
+}
+
+/// What became of an attempt to connect.
+pub(super) enum Probe {
+    /// Somebody listens. There is no stream if too many others wait.
+    Listens(Option<UnixStream>),
+    /// Nobody does, or there is no such socket.
+    Gone,
+    /// It is another user's.
+    Denied,
+}
+
+/// Whether somebody listens on the socket at `path`. Does not wait.
+pub(super) fn probe(path: &Path) -> io::Result<Probe> {
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    match rustix::net::connect(&socket, &SocketAddrUnix::new(path)?) {
+        Ok(()) => Ok(Probe::Listens(Some(socket.into()))),
+        Err(Errno::AGAIN) => Ok(Probe::Listens(None)),
+        Err(Errno::CONNREFUSED | Errno::NOENT) => Ok(Probe::Gone),
+        Err(Errno::ACCESS | Errno::PERM) => Ok(Probe::Denied),
+        Err(error) => Err(error.into()),
+    }
+}
+
+impl Listener {
+    /// Binds `path`: makes its directory (mode 0755) if there is none, replaces the socket of an instance that is
+    /// dead, refuses if it is alive. The socket has mode 0600 from its first moment.
+    pub fn bind(path: &Path) -> Result<Listener, BindError> {
+        let shown = || path.display().to_string();
+        let io = |what| move |source: io::Error| BindError::Io { path: shown(), what, source };
+        let os = |what| move |error: Errno| BindError::Io { path: shown(), what, source: error.into() };
+        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let Some(name) = path.file_name().map(PathBuf::from) else {
+            return Err(io("its path")(io::Error::from(io::ErrorKind::InvalidInput)));
+        };
+        let made = std::os::unix::fs::DirBuilderExt::mode(std::fs::DirBuilder::new().recursive(true), 0o755)
+            .create(parent);
+        made.map_err(io("making its directory"))?;
+        // What follows is about this directory, whatever its path leads to later.
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let directory =
+            rustix::fs::open(parent, flags, Mode::empty()).map_err(os("opening its directory"))?;
+        let meta = rustix::fs::fstat(&directory).map_err(os("looking at its directory"))?;
+        if let Some(why) = unsafe_directory(&meta) {
+            return Err(BindError::Directory { path: shown(), why });
+        }
+        // Two instances that start at once must not both find the same stale socket.
+        let _lock = lock(&directory).map_err(io("locking .softnet.lock beside it"))?;
+        match look(&directory, &name) {
+            Ok(meta) if FileType::from_raw_mode(meta.st_mode) != FileType::Socket => {
+                return Err(BindError::NotASocket(shown()));
+            }
+            Ok(_) => match probe(path).map_err(io("asking whether an instance is running"))? {
+                Probe::Listens(peer) => {
+                    return Err(BindError::Running { path: shown(), pid: peer.as_ref().and_then(peer_pid) });
+                }
+                Probe::Gone => rustix::fs::unlinkat(&directory, &name, AtFlags::empty())
+                    .map_err(os("removing the socket of a dead instance"))?,
+                Probe::Denied => {
+                    return Err(os("asking whether an instance is running")(Errno::ACCESS));
+                }
+            },
+            Err(_) => {}
+        }
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None);
+        let socket = socket.map_err(os("making it"))?;
+        // The file gets the mode that the socket has, less the umask: nobody else ever finds it open.
+        rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR).map_err(os("restricting it to its owner"))?;
+        let addr = SocketAddrUnix::new(path).map_err(os("binding it"))?;
+        rustix::net::bind(&socket, &addr).map_err(os("binding it"))?;
+        let meta = look(&directory, &name).map_err(io("looking at it"))?;
+        // From here on it is removed if anything fails.
+        let file = SocketFile { directory, name, identity: identity(&meta) };
+        if meta.st_mode & 0o077 != 0 {
+            let source = io::Error::other("its file system gave it to others too");
+            return Err(io("restricting it to its owner")(source));
+        }
+        rustix::net::listen(socket.as_fd(), BACKLOG).map_err(os("listening on it"))?;
+        Ok(Listener { socket: socket.into(), _file: file })
+    }
+}
