@@ -5,15 +5,15 @@
 //! *share* between two calls, the smaller the more contexts there are; before the thread blocks, no more than one refill, and
 //! nothing while memory is short. The stack's own threads, which are few, give back before they sleep while memory is short.
 //!
-//! Any thread may call it. Invariant: contexts of applications that are not in a call hold less than a quarter of the frames
-//! (with caches of 128: a seventh), whatever their number, and if each was in a call since the last was made, a 32nd.
+//! Any thread may call it. Invariant: contexts of applications that are not in a call hold less than half of the frames (with
+//! caches of 128: two sevenths), whatever their number, and if each was in a call since the last was made, a 16th.
 
 use softnet_core::SoftnetData;
 use softnet_core::skb::Region;
 use softnet_core::sync::{AtomicUsize, Ordering};
 
 /// Of packet memory, what all contexts of applications may keep: one part of so many.
-const PARTS: u32 = 32;
+const PARTS: u32 = 16;
 /// Memory is short when less than one part of so many is free.
 const SHORT: u64 = 8;
 /// What a context keeps of each kind while its thread is blocked.
@@ -79,7 +79,9 @@ mod tests {
     /// Contexts that are made one after the other, each of which keeps what it may at that time.
     #[test]
     fn however_many_there_are_they_keep_a_part() {
-        for (frames, cache, parts) in [(1024, 128, 7), (16384, 128, 7), (524_288, 128, 7), (16384, 4096, 4)] {
+        for (frames, cache, sevenths) in
+            [(1024, 128, 2), (16384, 128, 2), (524_288, 128, 2), (16384, 4096, 3)]
+        {
             let part = (frames / PARTS) as usize;
             let mut kept = 0;
             for contexts in 1..100_000 {
@@ -89,7 +91,10 @@ mod tests {
                     "{contexts}"
                 );
                 kept += share.min(cache);
-                assert!(kept <= frames as usize / parts, "{frames} frames, {contexts} contexts keep {kept}");
+                assert!(
+                    kept <= frames as usize * sevenths / 7,
+                    "{frames} frames, {contexts} contexts keep {kept}"
+                );
             }
         }
     }
@@ -113,7 +118,7 @@ mod tests {
         share.divide(16);
         fill(&mut ctx);
         share.after_call(&mut ctx);
-        assert_eq!(ctx.cached(), (4, 4));
+        assert_eq!(ctx.cached(), (8, 8));
         fill(&mut ctx);
         CacheShare::before_sleep(&mut ctx);
         assert!(ctx.cached().0 >= 96);

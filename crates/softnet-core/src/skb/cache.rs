@@ -136,7 +136,9 @@ impl IndexCache {
     #[inline(never)]
     fn give_back(&mut self, pool: &Pool, n: usize) {
         let n = n.min(self.len);
-        self.slots[..n].chunks(self.sizes.flush).for_each(|chunk| pool.push(chunk));
+        // In no more chunks than are full ones: what is left over makes these longer.
+        let chunk = n.div_ceil((n / self.sizes.flush).max(1)).max(1);
+        self.slots[..n].chunks(chunk).for_each(|chunk| pool.push(chunk));
         self.slots.copy_within(n..self.len, 0);
         self.len -= n;
     }
@@ -246,6 +248,11 @@ mod tests {
         assert_eq!((cache.len(), pool.free()), (100, 200), "no more than it may");
         cache.trim(&pool, 99);
         assert_eq!((cache.len(), pool.free()), (49, 251));
+        let mut oldest = vec![];
+        assert_eq!(pool.pop(|index| oldest.push(index)), 51, "one chunk and a bit are one chunk");
+        oldest.reverse();
+        assert_eq!(oldest, out[..51]);
+        pool.push(&oldest);
         let mut newest = [0; 49];
         cache.pop_bulk(&pool, &mut newest);
         assert_eq!(newest, out[51..]);
