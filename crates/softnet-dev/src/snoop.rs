@@ -85,7 +85,10 @@ impl Snoop {
     /// Takes the next frame into `buffer`; `None` if none waits. One that does not fit says nothing of a neighbour.
     pub fn next<'a>(&self, buffer: &'a mut [u8]) -> Option<&'a [u8]> {
         // An interface that was set down is told of once, as an error.
-        let len = (0..2).find_map(|_| self.socket.recv(buffer).transpose()).and_then(Result::ok)?;
+        let len = match self.socket.recv(buffer) {
+            Err(_) => self.socket.recv(buffer).ok()?,
+            Ok(len) => len,
+        }?;
         self.heard.fetch_add(1, Ordering::Relaxed);
         Some(buffer.get(..len).unwrap_or_default())
     }

@@ -93,6 +93,7 @@ impl Shared {
         slow.set_midnight(clock.midnight());
         let sockets =
             SocketTable::new(&region, stack.max_sockets, app_packets.clone(), slow.pmtu().paths().clone());
+        let frames = region.frame_count();
         Ok(Shared {
             cache_share: CacheShare::new(region.frame_count()),
             region,
@@ -107,14 +108,17 @@ impl Shared {
             devices,
             workers,
             tables: Arc::new(ArcSwap::from_pointee(tables)),
-            control: SlowLock::new(Control {
-                slow,
-                ifaces,
-                deadline: u64::MAX,
-                entered: 0,
-                outbox: Outbox::default(),
-                retired: Vec::new(),
-            }),
+            control: SlowLock::new(
+                Control {
+                    slow,
+                    ifaces,
+                    deadline: u64::MAX,
+                    entered: 0,
+                    outbox: Outbox::default(),
+                    retired: Vec::new(),
+                },
+                frames,
+            ),
             housekeeper: Waker::new()?,
             app_packets,
             sockets,

@@ -13,15 +13,16 @@
 use softnet_core::SoftnetData;
 use softnet_core::ip::input::{Exception, Exceptions};
 use softnet_core::ip::slow::{Outbox, SlowPath, View};
-use softnet_core::skb::Skb;
+use softnet_core::skb::{BATCH, Skb};
 use softnet_core::sync::{AtomicU64, Left, Ordering, Receiver, left};
 use softnet_dev::{PiGuard, PiMutex};
 
 use crate::shared::{Control, Shared};
 use crate::thread::AbortOnPanic;
 
-/// Exceptions that may be left, of all threads together.
+/// Exceptions that may be left, of all threads together, and no more than this part of packet memory.
 const ROOM: u32 = 1024;
+const PART: u32 = 16;
 /// Times that a holder takes the lock again for others before it leaves that to the housekeeper.
 const ROUNDS: u32 = 4;
 
@@ -47,8 +48,9 @@ pub(crate) struct SlowLock {
 }
 
 impl SlowLock {
-    pub(crate) fn new(control: Control) -> Self {
-        let (sender, receiver) = left(ROOM);
+    /// For a stack with so many `frames` of packet memory.
+    pub(crate) fn new(control: Control, frames: u32) -> Self {
+        let (sender, receiver) = left(ROOM.min(frames / PART).max(BATCH as u32));
         SlowLock {
             guarded: PiMutex::new(Guarded { control, left: receiver }),
             left: sender,

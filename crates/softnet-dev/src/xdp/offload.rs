@@ -38,6 +38,11 @@ impl Interface {
         self.ethtool.set(&self.on.iter().map(|(name, _)| *name).collect::<Vec<_>>(), on)
     }
 
+    /// Whether any of them is on now.
+    fn is_any_on(&self) -> bool {
+        self.on.iter().any(|(name, _)| self.ethtool.is_on(name).ok().flatten() == Some(true))
+    }
+
     /// The command for that.
     fn command(&self, word: &str) -> String {
         let words: Vec<_> = self.on.iter().map(|(_, name)| format!("{name} {word}")).collect();
@@ -64,6 +69,10 @@ impl Offloads {
     pub(super) fn switch_off(&mut self) -> String {
         self.off = true;
         let said = self.interfaces.iter().map(|interface| match interface.set(false) {
+            // The kernel says nothing of what the driver does not let go of.
+            Ok(()) if interface.is_any_on() => {
+                format!("; {} is wanted, and was not granted", interface.command("off"))
+            }
             Ok(()) => {
                 let command = interface.command("on");
                 format!(

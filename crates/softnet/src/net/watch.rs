@@ -109,10 +109,14 @@ impl Watchers {
         let Some(chunk) = self.0.get((slot / CHUNK) as usize) else { return };
         let chunk = chunk.get_or_init(|| (0..CHUNK).map(|_| ArcSwapOption::empty()).collect());
         if let Some(watchers) = chunk.get((slot % CHUNK) as usize) {
-            watchers.rcu(|old| {
+            let before = watchers.rcu(|old| {
                 let others = old.iter().flat_map(|old| old.iter()).filter(|other| !other.is_of(&watch));
                 Some(Arc::new(others.chain([&watch]).cloned().collect::<Vec<_>>()))
             });
+            let was = |old: &Watch| old.is_of(&watch) && old.exclusive().is_some();
+            if watch.exclusive().is_none() && before.iter().flat_map(|old| old.iter()).any(was) {
+                self.notify(slot);
+            }
         }
     }
 

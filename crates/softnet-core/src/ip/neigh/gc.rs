@@ -22,7 +22,7 @@ const FORCED_GC_AGE: u64 = 5_000_000_000;
 
 /// How long (ns) a packet's neighbour has for an answer before another packet's may take its place. It also bounds the
 /// requests that a scan of a link's addresses causes: `gc_thresh3` of them in this time.
-const ANSWER_TIME: u64 = 10_000_000;
+const ANSWER_TIME: u64 = 100_000_000;
 
 /// This part of a table is for entries that are not confirmed even where the confirmed ones fill it.
 const UNCONFIRMED_SHARE: usize = 8;
