@@ -40,7 +40,7 @@ impl Random {
     }
 }
 
-/// `n` distinct prefixes with the lengths of a BGP table (mostly /24, some longer), none of them martian.
+/// `n` distinct prefixes with the lengths of a BGP table (mostly /24, some longer), none of them martian or of a link.
 pub(super) fn bgp_prefixes(n: usize, random: &mut Random) -> Vec<Prefix> {
     let mut seen = std::collections::HashSet::with_capacity(n);
     let mut prefixes = Vec::with_capacity(n);
@@ -60,7 +60,8 @@ pub(super) fn bgp_prefixes(n: usize, random: &mut Random) -> Vec<Prefix> {
         let Ok(prefix) = Prefix::containing(addr, len) else { continue };
         // 198.18.0.0/15 is the bench's own (RFC 2544).
         let own = u32::from(addr) >> 17 == u32::from(Ipv4Addr::new(198, 18, 0, 0)) >> 17;
-        if first != 0 && first != 127 && first < 224 && !own && seen.insert(prefix) {
+        let forwarded = first != 0 && first != 127 && first < 224 && !addr.is_link_local();
+        if forwarded && !own && seen.insert(prefix) {
             prefixes.push(prefix);
         }
     }
