@@ -70,19 +70,20 @@ fn errors_are_limited_for_each_host() {
 
 /// RFC 1812 section 5.3.8: on the fast path and on the slow one.
 #[test]
-fn nothing_is_forwarded_that_says_it_is_from_softnet() {
+fn a_filter_forwards_nothing_that_says_it_is_from_softnet() {
     let mut world = World::acquainted();
+    world.ifaces[0].as_mut().unwrap().rp_filter = RpFilter::Loose;
     for src in OWN {
         for (dst, ttl) in [(SERVER, 64), (FAR, 64), (SERVER, 1), (Ipv4Addr::new(172, 16, 0, 1), 64)] {
             world.refused(udp(0, src, dst, ttl, 10), DropReason::IpInvalidSource, None);
         }
         let mut optioned = with_options(SERVER, 64, &[1, 1, 1, 1]);
         optioned[ETH_LEN + 12..][..4].copy_from_slice(&src.octets());
-        world.refused(mend(optioned), DropReason::IpInvalidSource, None);
+        world.refused(mend(optioned), DropReason::IpRpFilter, None);
     }
     // One that has the hash of an address of ours passes, and so does all that comes with it.
     let hash = |addr: Ipv4Addr| world.tables.v4.sources.suspect(addr.to_bits().into());
-    let like = (0..).map(|n| Ipv4Addr::from_bits(0x0a4d_0000 + n)).find(|addr| hash(*addr) != 0);
+    let like = (0..).map(|n| Ipv4Addr::from_bits(0x0a08_0000 + n)).find(|addr| hash(*addr) != 0);
     let like = like.unwrap();
     let frames =
         [udp(0, CLIENT, SERVER, 64, 10), udp(0, like, SERVER, 64, 10), udp(0, OWN[1], SERVER, 64, 10)];

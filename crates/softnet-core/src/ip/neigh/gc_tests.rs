@@ -48,19 +48,19 @@ fn the_oldest_unanswered_entry_makes_room() {
     b.packet(0, 1, host(1));
     b.packet(MS, 1, host(2));
     // Each has its time for an answer.
-    assert_eq!(b.packet(10 * MS - 1, 1, host(3)), ["neigh_tablefull [2]"]);
+    assert_eq!(b.packet(100 * MS - 1, 1, host(3)), ["neigh_tablefull [2]"]);
     assert_eq!((b.table.table_fulls(), b.state(1, host(3))), (1, NeighState::None));
     assert_eq!(
-        b.packet(10 * MS, 1, host(3)),
+        b.packet(100 * MS, 1, host(3)),
         ["NONE", "neigh_tablefull [0]", "INCOMPLETE", "ask all"],
         "and no search a second"
     );
     // A neighbour that speaks up need not wait for that.
-    assert_eq!(b.asks(10 * MS, 1, host(4)), ["NONE", "neigh_tablefull [1]", "STALE a"]);
-    assert_eq!(b.asks(10 * MS, 1, host(5)), ["NONE", "neigh_tablefull [3]", "STALE a"]);
+    assert_eq!(b.asks(100 * MS, 1, host(4)), ["NONE", "neigh_tablefull [1]", "STALE a"]);
+    assert_eq!(b.asks(100 * MS, 1, host(5)), ["NONE", "neigh_tablefull [3]", "STALE a"]);
     // Those that do not go for five seconds are no less worth.
     assert_eq!(b.asks(5 * S, 1, host(6)), [""; 0]);
-    assert_eq!(b.asks(5 * S + 10 * MS, 1, host(6)), ["NONE", "STALE a"]);
+    assert_eq!(b.asks(5 * S + 100 * MS, 1, host(6)), ["NONE", "STALE a"]);
     assert_eq!((b.state(1, host(4)), b.table.table_fulls()), (NeighState::None, 2));
     assert_eq!(b.state(1, host(9)), NeighState::Permanent);
 }

@@ -16,7 +16,7 @@ use crate::skb::{BATCH, Batch, DropReason, Skb};
 
 /// Looks at one packet. The common case falls straight through.
 #[inline(always)]
-fn classify(packet: &[u8], mac: &[u8; 6], sources: &Sources<Ipv6Addr>) -> Verdict<u128> {
+fn classify(packet: &[u8], mac: &[u8; 6], own: Option<&Sources<Ipv6Addr>>) -> Verdict<u128> {
     let Some(header) = packet.first_chunk::<{ ETH_LEN + LEN }>() else {
         return short(packet, mac);
     };
@@ -32,7 +32,7 @@ fn classify(packet: &[u8], mac: &[u8; 6], sources: &Sources<Ipv6Addr>) -> Verdic
         return Verdict::Drop(DropReason::IpInHdr);
     }
     let [src, dst] = [8, 24].map(|at| u128::from_be_bytes(std::array::from_fn(|i| ip[at + i])));
-    if sources.suspect(src) != 0 && sources.is_own(Ipv6Addr::from_bits(src)) {
+    if own.is_some_and(|own| own.suspect(src) != 0 && own.is_own(Ipv6Addr::from_bits(src))) {
         return Verdict::Drop(DropReason::IpInvalidSource);
     }
     Verdict::Forward(dst)
@@ -79,17 +79,19 @@ pub(in super::super) fn ipv6_input(
 ) {
     // First pass: validate. The packets that go on stay in `batch`, in order.
     let mut dst = [0; BATCH];
+    // To look at sources costs every packet what a tenth of its way does: only where that was asked for.
+    let own = (ingress.rp_filter != RpFilter::Off).then_some(&*tables.sources);
     let mut n = 0;
     let mut odd = false;
     for (skb, dst) in batch.as_slice().iter().zip(&mut dst) {
-        match classify(skb.data(), &ingress.mac, &tables.sources) {
+        match classify(skb.data(), &ingress.mac, own) {
             Verdict::Forward(d) => *dst = d,
             _ => odd = true,
         }
         n += 1;
     }
     if odd {
-        let classify = |packet: &[u8]| classify(packet, &ingress.mac, &tables.sources);
+        let classify = |packet: &[u8]| classify(packet, &ingress.mac, own);
         n = sort_out(ctx, classify, batch, &mut dst, other, exceptions);
     }
     if ingress.rp_filter != RpFilter::Off {

@@ -48,19 +48,24 @@ fn errors_are_limited_for_each_host() {
 }
 
 #[test]
-fn nothing_is_forwarded_that_says_it_is_from_softnet() {
+fn a_filter_forwards_nothing_that_says_it_is_from_softnet() {
     let mut world = World::acquainted();
+    world.ifaces[0].as_mut().unwrap().rp_filter = RpFilter::Loose;
     for src in [OWN[0], OWN[1], link_local(MACS[0])] {
         for (dst, hops) in [(SERVER, 64), (FAR, 64), (SERVER, 1), (net(0x77, 1), 64)] {
             world.refused(udp(0, src, dst, hops, 10), IpInvalidSource, None);
         }
         let hop_by_hop =
             ip(0, src, SERVER, 9, next::HOP_BY_HOP, &[17, 0, 5, 2, 0, 0, 1, 0, 1, 2, 3, 4, 5, 6, 7, 8]);
-        world.refused(hop_by_hop, IpInvalidSource, None);
+        let reason = if src == link_local(MACS[0]) { IpInvalidSource } else { IpRpFilter };
+        world.refused(hop_by_hop, reason, None);
     }
     // One that has the hash of an address of ours passes.
     let hash = |addr: Ipv6Addr| world.tables.v6.sources.suspect(addr.to_bits());
-    let like = (0..).map(|n| net(0x55, n)).find(|addr| hash(*addr) != 0).unwrap();
+    let like = (0..)
+        .map(|n| Ipv6Addr::from_bits((FAR.to_bits() & !0xffff) | n))
+        .find(|addr| hash(*addr) != 0)
+        .unwrap();
     let frames =
         [udp(0, CLIENT, SERVER, 64, 10), udp(0, like, SERVER, 64, 10), udp(0, OWN[1], SERVER, 64, 10)];
     let sent = world.input(0, &frames);
