@@ -162,8 +162,12 @@ proptest! {
                 prop_assert_eq!(header.len(), len);
                 match parse(&header) {
                     Ok(now) => prop_assert_eq!(now, options),
-                    // All failures counted.
-                    Err(at) => prop_assert_eq!(header[usize::from(at)] >> 4, 15),
+                    // All failures are counted; or a pointer that was not between two entries has left room for a part
+                    // of one, which the next router refuses.
+                    Err(at) => {
+                        let (len, pointer) = (header[usize::from(at) - 1], header[usize::from(at)]);
+                        prop_assert!(pointer >> 4 == 15 || (pointer <= len && pointer + 7 > len));
+                    }
                 }
                 if parse(&header).is_err() { break; }
             }
