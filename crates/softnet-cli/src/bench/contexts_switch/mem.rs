@@ -105,7 +105,9 @@ impl Wires for Mem {
     /// Full rings towards the sink are softnet's to count; towards softnet the source is refused.
     fn lost(&self) -> Result<u64, String> {
         let rings: u64 = self.view().devs().iter().map(|dev| dev.rx_ring_drops + dev.tx_ring_drops).sum();
-        let full = self.view().drops().into_iter().filter(|drop| drop.reason == "qdisc_overlimit");
+        // The second where the owner of a TX queue was kept from its CPU.
+        let reasons = ["qdisc_overlimit", "qdisc_burst_drop"];
+        let full = self.view().drops().into_iter().filter(|drop| reasons.contains(&drop.reason.as_ref()));
         Ok(rings + full.map(|drop| drop.packets).sum::<u64>())
     }
 
