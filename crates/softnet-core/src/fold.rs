@@ -3,7 +3,7 @@
 //!
 //! The two halves of a 128-bit product are folded into one word, and both factors depend on the
 //! key: who does not know it cannot tell which keys of a table collide. It is weaker than
-//! [`siphash`](crate::siphash), and several times as fast: only for what nobody outside ever sees,
+//! [`siphash`](crate::siphash), and several times as fast: only for what never leaves the host,
 //! such as places in tables. Numbers that leave the host are not made with it. The key comes from
 //! the runtime, one for each stack.
 

@@ -53,7 +53,7 @@ pub(super) enum Receive {
         /// That CPU.
         cpu: usize,
     },
-    /// On the client's CPU, within its sends; nobody's.
+    /// On the client's CPU, within its sends; not counted for either.
     Client,
 }
 

@@ -182,7 +182,7 @@ fn few_entries_stay_and_many_are_collected() {
     assert_eq!(b.table.entries().len(), 6);
 }
 
-/// Whoever is on the link can say what it wants, as often as it wants: a publication costs a copy of the tables.
+/// Any host on the link can say anything, at any rate: a publication costs a copy of the tables.
 #[test]
 fn churn_from_the_wire_is_not_published_per_packet() {
     let mut b = Bench::new(NeighParams::default());

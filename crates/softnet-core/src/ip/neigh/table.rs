@@ -71,7 +71,7 @@ impl Entry {
 
     /// What the fast path is to be told now, if that is news. `used`: there are packets for it.
     ///
-    /// A publication costs a copy of the tables, and whoever is on the link can make an entry change. So a MAC address is
+    /// A publication costs a copy of the tables, and any host on the link can make an entry change. So a MAC address is
     /// not published before it is used, and not sooner than `locktime` after the last one was: until then packets come by
     /// the slow path, which has the right one. What is wrong is withdrawn at once.
     fn publish(&mut self, now: u64, used: bool, locktime: u64) -> Option<Option<MacAddr>> {

@@ -93,7 +93,7 @@ impl PmtuCache {
     }
 
     /// A packet of `len` bytes to `dst`, by a device with `mtu`, was too long somewhere; `reported`
-    /// is what would have fitted there, 0 if nobody said. Whether packets to `dst` are to be
+    /// is what would have fitted there, 0 if that is not known. Whether packets to `dst` are to be
     /// shorter from now on.
     pub fn update(&mut self, now: u64, dst: Addr, (len, mtu): (u16, u16), reported: u32) -> bool {
         let limit = match (reported, is_v4(dst)) {

@@ -10,7 +10,7 @@
 //! takes out what has expired: readers need no clock.
 //!
 //! Invariant: `least` is at most the least limit of all paths in the set. It is lowered after the
-//! path was put in, so that whoever finds it lowered finds the path; and raised after the path was
+//! path was put in, so that a reader that finds it lowered finds the path; and raised after the path was
 //! taken out.
 
 use std::hash::Hasher;

@@ -2,7 +2,7 @@
 //!
 //! An ICMP error that says so comes within a round trip or two; about a destination that nothing
 //! was sent to it is made up (RFC 5927 section 7.2). Senders note where their long datagrams go,
-//! before these leave, and whoever has to judge an error asks. Any thread may call either. A word
+//! before these leave, and what has to judge an error asks. Any thread may call either. A word
 //! for each of many destinations, by a keyed hash, holds the rest of the hash and when, in seconds;
 //! the last one to use a place has it. Threads that send to the same destinations only read, but
 //! for once a second.
