@@ -6,6 +6,7 @@ use std::num::NonZeroU64;
 use std::ops::Deref;
 
 use super::instance::{Body, Napi, NapiInfo};
+use super::mitigation::Deferral;
 use super::state::{self, State};
 use crate::skb::Batch;
 use crate::sync::Guard;
@@ -95,11 +96,7 @@ impl<Q> Scheduled<Q> {
         if self.0.cell().word() & state::NPSVC != 0 {
             return Completion::Again(self);
         }
-        let (info, body) = self.0.parts();
-        let gro_holds = body.gro.as_ref().is_some_and(|gro| gro.held() > 0);
-        let deferral = body.mitigation.complete(&info.mitigation, work, gro_holds);
-        self.flush_gro(deferral.timer.is_some(), deliver);
-        self.stats.completions.add(1);
+        let deferral = self.end_poll(work, deliver);
         let rearmed = self.rearm();
         if !settle(deferral.timer, !deferral.masked) {
             return Completion::Again(rearmed);
@@ -111,6 +108,17 @@ impl<Q> Scheduled<Q> {
                 Completion::Again(Scheduled(guard))
             }
         }
+    }
+
+    /// What every completion begins with: asks mitigation, and lets GRO flush.
+    #[inline(always)]
+    fn end_poll(&mut self, work: usize, deliver: impl FnMut(&NapiInfo, &mut Batch)) -> Deferral {
+        let (info, body) = self.0.parts();
+        let gro_holds = body.gro.as_ref().is_some_and(|gro| gro.held() > 0);
+        let deferral = body.mitigation.complete(&info.mitigation, work, gro_holds);
+        self.flush_gro(deferral.timer.is_some(), deliver);
+        self.stats.completions.add(1);
+        deferral
     }
 
     /// Forgets that the timer fired while the instance was owned, for it is armed next.
@@ -131,11 +139,7 @@ impl<Q> Scheduled<Q> {
         if self.0.cell().word() & state::NPSVC != 0 {
             return Completion::Again(self);
         }
-        let (info, body) = self.0.parts();
-        let gro_holds = body.gro.as_ref().is_some_and(|gro| gro.held() > 0);
-        let deferral = body.mitigation.complete(&info.mitigation, work, gro_holds);
-        self.flush_gro(deferral.timer.is_some(), deliver);
-        self.stats.completions.add(1);
+        let deferral = self.end_poll(work, deliver);
         match self.0.release(state::complete) {
             Ok(cell) => Completion::Released(Released {
                 napi: Napi(cell),
