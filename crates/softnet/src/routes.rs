@@ -11,7 +11,6 @@ use std::sync::Arc;
 use softnet_core::fold::FoldKey;
 use softnet_core::ip::adjacency::{Adjacency, Kind, Routing, Tables};
 use softnet_core::ip::slow::Iface;
-use softnet_core::ip::source::Sources;
 use softnet_core::ip::{Family, FibError, IpPrefix, LongestMatch, Prefix};
 use softnet_dev::hugepage::huge_vec;
 
@@ -99,9 +98,6 @@ impl<A: Family> RibOf<A> {
     fn lay(&self, tables: &mut Routing<A>) -> Result<(), FibError> {
         tables.next_hops = self.hops.iter().map(Hop::adjacency).collect();
         tables.fib = Arc::new(A::Fib::build_in(&self.entries, huge_vec)?);
-        let is_own = |hop: &u32| self.hops[*hop as usize].kind == Kind::Local;
-        let own = self.entries.iter().filter(|(_, hop)| is_own(hop)).map(|(prefix, _)| prefix.addr());
-        tables.sources = Arc::new(Sources::new(own.collect()));
         Ok(())
     }
 }

@@ -10,7 +10,6 @@ use std::sync::Arc;
 
 use super::family::{Family, LongestMatch};
 use super::slow::Iface;
-use super::source::Sources;
 use crate::fold::FoldKey;
 
 /// What to do with a packet whose look-up ended at a next hop.
@@ -139,8 +138,6 @@ pub struct Routing<A: Family> {
     pub fib: Arc<A::Fib>,
     /// What the FIB's leaves mean; entry 0 is [`Kind::NoRoute`].
     pub next_hops: Vec<Adjacency<A>>,
-    /// softnet's own addresses, which no packet comes from.
-    pub sources: Arc<Sources<A>>,
     /// Neighbours of connected networks that are usable now, by device and address. Looked up per packet, so that the hash is
     /// the fast one; of an IPv6 neighbour three multiplications.
     pub hosts: HashMap<A::HostKey, Adjacency<A>, FoldKey>,
@@ -148,8 +145,7 @@ pub struct Routing<A: Family> {
 
 impl<A: Family> Clone for Routing<A> {
     fn clone(&self) -> Self {
-        let (fib, sources) = (self.fib.clone(), self.sources.clone());
-        Routing { fib, next_hops: self.next_hops.clone(), sources, hosts: self.hosts.clone() }
+        Routing { fib: self.fib.clone(), next_hops: self.next_hops.clone(), hosts: self.hosts.clone() }
     }
 }
 
@@ -158,7 +154,6 @@ impl<A: Family> Routing<A> {
         Routing {
             fib: Arc::new(A::Fib::default()),
             next_hops: vec![Adjacency::special(Kind::NoRoute)],
-            sources: Arc::new(Sources::new(Vec::new())),
             hosts: HashMap::with_hasher(key),
         }
     }

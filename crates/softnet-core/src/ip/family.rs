@@ -134,9 +134,15 @@ impl Family for Ipv6Addr {
 
 /// An immutable snapshot of routes that finds the longest match. Next hops are indices; 0 means that there is none.
 pub trait LongestMatch<A>: Default {
+    /// What its large tables are arrays of.
+    type Cell;
+
     /// A snapshot of `routes`, in any order; of routes with the same prefix the last one counts. `alloc` is asked for an
-    /// empty vector with room for so many entries.
-    fn build_in(routes: &[(Prefix<A>, u32)], alloc: impl FnMut(usize) -> Vec<u32>) -> Result<Self, FibError>;
+    /// empty vector with room for so many cells.
+    fn build_in(
+        routes: &[(Prefix<A>, u32)],
+        alloc: impl FnMut(usize) -> Vec<Self::Cell>,
+    ) -> Result<Self, FibError>;
     /// The next hop for `addr`.
     fn longest_match(&self, addr: A) -> u32;
     /// Bytes that it takes.

@@ -138,6 +138,8 @@ impl Fib {
 }
 
 impl LongestMatch<Ipv4Addr> for Fib {
+    type Cell = u32;
+
     /// `alloc` is asked once for each of the two arrays, before anything touches it. A vector with less room is grown.
     fn build_in(
         routes: &[(Prefix, u32)],

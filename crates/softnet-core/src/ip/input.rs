@@ -14,7 +14,7 @@ use super::checksum::{ipv4_header_sum, ttl_decremented};
 use super::header::{
     Ipv4Header, is_link_local, is_martian_destination, is_martian_source, is_multicast, protocol,
 };
-use super::source::{RpFilter, Sources, reverse_path};
+use super::source::{RpFilter, reverse_path};
 use super::{redirect, v6};
 use crate::SoftnetData;
 use crate::skb::{BATCH, Batch, DropReason, Skb};
@@ -206,7 +206,7 @@ fn be32(bytes: &[u8], at: usize) -> u32 {
 
 /// Looks at one packet. The common case falls straight through.
 #[inline(always)]
-fn classify(packet: &[u8], mac: &[u8; 6], own: Option<&Sources<Ipv4Addr>>) -> Verdict<u32> {
+fn classify(packet: &[u8], mac: &[u8; 6]) -> Verdict<u32> {
     let Some(header) = packet.first_chunk::<{ ETH_LEN + IPV4_LEN }>() else {
         return short(packet, mac);
     };
@@ -225,30 +225,25 @@ fn classify(packet: &[u8], mac: &[u8; 6], own: Option<&Sources<Ipv4Addr>>) -> Ve
     if ipv4_header_sum(ip) != 0xffff {
         return Verdict::Drop(DropReason::IpCsum);
     }
-    let (src, dst) = (be32(ip, 12), be32(ip, 16));
     let suspect = MARTIAN[usize::from(ip[12])] & (MARTIAN_SOURCE | LINK_LOCAL)
-        | MARTIAN[usize::from(ip[16])] & (MARTIAN_DEST | GROUP | LINK_LOCAL)
-        | own.map_or(0, |own| own.suspect(src.into()));
+        | MARTIAN[usize::from(ip[16])] & (MARTIAN_DEST | GROUP | LINK_LOCAL);
     if suspect != 0
-        && let Some(verdict) = judge(suspect, src, dst, own)
+        && let Some(verdict) = judge(suspect, be32(ip, 12), be32(ip, 16))
     {
         return verdict;
     }
-    Verdict::Forward(dst)
+    Verdict::Forward(be32(ip, 16))
 }
 
 /// Looks closer at addresses of which `suspect` says what they may be.
 #[cold]
 #[inline(never)]
-fn judge(suspect: u8, src: u32, dst: u32, own: Option<&Sources<Ipv4Addr>>) -> Option<Verdict<u32>> {
+fn judge(suspect: u8, src: u32, dst: u32) -> Option<Verdict<u32>> {
     if suspect & MARTIAN_SOURCE != 0 {
         return Some(Verdict::Drop(DropReason::IpInvalidSource));
     }
     if suspect & (MARTIAN_DEST | GROUP) != 0 {
         return Some(Verdict::Drop(DropReason::IpInvalidDest));
-    }
-    if own.is_some_and(|own| suspect & Sources::<Ipv4Addr>::OWN != 0 && own.is_own(src.into())) {
-        return Some(Verdict::Drop(DropReason::IpInvalidSource));
     }
     // They may be for softnet, but go no further.
     (is_link_local(src) || is_link_local(dst)).then_some(Verdict::Exception(Exception::Unusual))
@@ -349,20 +344,17 @@ fn ipv4_input(
 ) {
     // First pass: validate. The packets that go on stay in `batch`, in order.
     let mut dst = [0; BATCH];
-    // To look at sources costs every packet what a tenth of its way does: only where that was asked for.
-    let own = (ingress.rp_filter != RpFilter::Off).then_some(&*tables.sources);
     let mut n = 0;
     let mut odd = false;
     for (skb, dst) in batch.as_slice().iter().zip(&mut dst) {
-        match classify(skb.data(), &ingress.mac, own) {
+        match classify(skb.data(), &ingress.mac) {
             Verdict::Forward(d) => *dst = d,
             _ => odd = true,
         }
         n += 1;
     }
     if odd {
-        let classify = |packet: &[u8]| classify(packet, &ingress.mac, own);
-        n = sort_out(ctx, classify, batch, &mut dst, other, exceptions);
+        n = sort_out(ctx, |packet| classify(packet, &ingress.mac), batch, &mut dst, other, exceptions);
     }
     if ingress.rp_filter != RpFilter::Off {
         let src =

@@ -12,7 +12,6 @@ use crate::ip::adjacency::host_key;
 use crate::ip::arp::{ArpPacket, BROADCAST};
 use crate::ip::input::{Exceptions, Ingress, TxBatches, ip_input};
 use crate::ip::neigh::NeighState;
-use crate::ip::source::Sources;
 use crate::ip::{Fib, checksum};
 use crate::skb::{Batch, CacheSizes, HEADROOM, HeapMemory, Region};
 
@@ -76,7 +75,6 @@ impl World {
         let fib: Vec<_> = routes.iter().zip(1..).map(|((p, _), i)| (p.parse().unwrap(), i)).collect();
         let routing = Arc::make_mut(&mut tables.v4);
         routing.fib = Arc::new(Fib::build(&fib).unwrap());
-        routing.sources = Arc::new(Sources::new(OWN.to_vec()));
         let ifaces: Vec<_> = (0..2).map(|dev| Some(iface(dev))).collect();
         tables.ifaces = ifaces.clone().into();
         let mut slow = SlowPath::new(NeighParams::default(), [1, 2]);

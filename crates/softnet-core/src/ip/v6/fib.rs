@@ -8,7 +8,8 @@
 //! shorter prefix is written out over its range, so a look-up never backtracks.
 //!
 //! In memory a node is four words of bitmap (of 64 bits), a word with the number of runs before each of them, and its
-//! entries, in one array of `u32`, at a multiple of 64 bytes.
+//! entries. It begins at a cache line's beginning, whatever allocator the lines are from: a node that straddled two would cost
+//! two misses a level, and which it is would be the allocator's choice.
 //!
 //! As [`fib`](super::super::fib): whoever changes routes builds a new snapshot; any number of threads may look up.
 //! Invariant: an entry without the leaf bit says where a node begins, and a node of the last level has only leaves.
@@ -36,8 +37,15 @@ const MAX_LINES: usize = 1 << 25;
 /// A snapshot of the routes, for look-ups.
 pub struct Fib6 {
     root: Vec<u32>,
-    nodes: Vec<u32>,
+    nodes: Vec<Line>,
 }
+
+/// A cache line of nodes: a node is one or more of these.
+#[derive(Clone, Copy)]
+#[repr(align(64))]
+pub struct Line([u32; LINE]);
+
+const _: () = assert!(size_of::<Line>() == 64 && HEADER < LINE);
 
 impl Default for Fib6 {
     fn default() -> Self {
@@ -101,29 +109,28 @@ impl Fib6 {
     /// Starts to load the node that `entry` leads to; of a leaf, nothing that there is.
     #[inline(always)]
     fn prefetch(&self, entry: u32) {
-        prefetch(self.nodes.as_ptr().wrapping_add(entry as usize * LINE).cast());
+        prefetch(self.nodes.as_ptr().wrapping_add(entry as usize).cast());
     }
 }
 
 impl LongestMatch<Ipv6Addr> for Fib6 {
+    type Cell = Line;
+
     fn build_in(
         routes: &[(Prefix6, u32)],
-        mut alloc: impl FnMut(usize) -> Vec<u32>,
+        mut alloc: impl FnMut(usize) -> Vec<Line>,
     ) -> Result<Self, FibError> {
         let sorted = sorted(routes)?;
         let mut builder = Builder { nodes: Vec::new(), max_lines: MAX_LINES };
         let mut root = vec![LEAF | NO_ROUTE; ROOT];
         builder.lay(&sorted, 0, &mut root)?;
-        // Now that it is known how large they are.
-        let mut copy = |from: Vec<u32>| {
-            let mut to = alloc(from.len());
-            to.clear();
-            let bytes = from.len() * size_of::<u32>();
-            to.try_reserve_exact(from.len()).map_err(|_| FibError::NoMemory { bytes })?;
-            to.extend_from_slice(&from);
-            Ok(to)
-        };
-        Ok(Fib6 { root: copy(root)?, nodes: copy(builder.nodes)? })
+        // Now that it is known how many they are.
+        let mut nodes = alloc(builder.nodes.len());
+        nodes.clear();
+        let bytes = builder.nodes.len() * size_of::<Line>();
+        nodes.try_reserve_exact(builder.nodes.len()).map_err(|_| FibError::NoMemory { bytes })?;
+        nodes.extend_from_slice(&builder.nodes);
+        Ok(Fib6 { root, nodes })
     }
 
     fn longest_match(&self, addr: Ipv6Addr) -> u32 {
@@ -131,23 +138,24 @@ impl LongestMatch<Ipv6Addr> for Fib6 {
     }
 
     fn bytes(&self) -> usize {
-        (self.root.len() + self.nodes.len()) * size_of::<u32>()
+        self.root.len() * size_of::<u32>() + self.nodes.len() * size_of::<Line>()
     }
 }
 
 /// One level down: the entry of the node at line `at` for the upper 8 bits of `rest`. What is no node is a leaf without a
 /// route.
 #[inline(always)]
-fn step(nodes: &[u32], at: u32, rest: u128) -> u32 {
-    let at = at as usize * LINE;
-    let Some(header) = nodes.get(at..).and_then(|node| node.first_chunk::<HEADER>()) else { return LEAF };
+fn step(nodes: &[Line], at: u32, rest: u128) -> u32 {
+    let at = at as usize;
+    let Some(Line(first)) = nodes.get(at) else { return LEAF };
     let index = (rest >> 120) as usize;
     let (word, bit) = (index / 64, index % 64);
-    let bits = u64::from(header[2 * word]) | u64::from(header[2 * word + 1]) << 32;
-    let before = header[8] >> (8 * word) & 0xff;
+    let bits = u64::from(first[2 * word]) | u64::from(first[2 * word + 1]) << 32;
+    let before = first[8] >> (8 * word) & 0xff;
     // Bit `bit` and those below.
     let run = before + (bits << (63 - bit)).count_ones();
-    nodes.get(at + HEADER - 1 + run as usize).copied().unwrap_or(LEAF)
+    let entry = HEADER - 1 + run as usize;
+    nodes.get(at + entry / LINE).map_or(LEAF, |Line(words)| words[entry % LINE])
 }
 
 /// The routes by address, and short before long: so each comes behind those it is more specific than, and all that are
@@ -175,7 +183,7 @@ fn sorted(routes: &[(Prefix6, u32)]) -> Result<Vec<Entry>, FibError> {
 
 /// The nodes so far.
 struct Builder {
-    nodes: Vec<u32>,
+    nodes: Vec<Line>,
     max_lines: usize,
 }
 
@@ -217,14 +225,19 @@ impl Builder {
                 runs += 1;
             }
         }
-        let (at, words) = (self.nodes.len(), (HEADER + runs).next_multiple_of(LINE));
-        if (at + words) / LINE > self.max_lines {
+        let (at, words) = (self.nodes.len(), &node[..HEADER + runs]);
+        let lines = words.len().div_ceil(LINE);
+        if at + lines > self.max_lines {
             return Err(FibError::TooLarge6);
         }
-        self.nodes.try_reserve(words).map_err(|_| FibError::NoMemory { bytes: 4 * (at + words) })?;
-        self.nodes.extend_from_slice(&node[..HEADER + runs]);
-        self.nodes.resize(at + words, 0);
-        Ok((at / LINE) as u32)
+        let bytes = (at + lines) * size_of::<Line>();
+        self.nodes.try_reserve(lines).map_err(|_| FibError::NoMemory { bytes })?;
+        self.nodes.extend(words.chunks(LINE).map(|words| {
+            let mut line = [0; LINE];
+            line[..words.len()].copy_from_slice(words);
+            Line(line)
+        }));
+        Ok(at as u32)
     }
 }
 

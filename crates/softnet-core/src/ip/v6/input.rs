@@ -9,14 +9,14 @@ use super::super::ETH_LEN;
 use super::super::adjacency::{Adjacency, Kind, Routing};
 use super::super::family::Family;
 use super::super::input::{ETH_MIN, Exception, Exceptions, Ingress, TxBatches, Verdict, sort_out};
-use super::super::source::{RpFilter, Sources, reverse_path};
+use super::super::source::{RpFilter, reverse_path};
 use super::header::{Ipv6Header, LEN, next};
 use crate::SoftnetData;
 use crate::skb::{BATCH, Batch, DropReason, Skb};
 
 /// Looks at one packet. The common case falls straight through.
 #[inline(always)]
-fn classify(packet: &[u8], mac: &[u8; 6], own: Option<&Sources<Ipv6Addr>>) -> Verdict<u128> {
+fn classify(packet: &[u8], mac: &[u8; 6]) -> Verdict<u128> {
     let Some(header) = packet.first_chunk::<{ ETH_LEN + LEN }>() else {
         return short(packet, mac);
     };
@@ -31,11 +31,7 @@ fn classify(packet: &[u8], mac: &[u8; 6], own: Option<&Sources<Ipv6Addr>>) -> Ve
     if total > packet.len() - ETH_LEN {
         return Verdict::Drop(DropReason::IpInHdr);
     }
-    let [src, dst] = [8, 24].map(|at| u128::from_be_bytes(std::array::from_fn(|i| ip[at + i])));
-    if own.is_some_and(|own| own.suspect(src) != 0 && own.is_own(Ipv6Addr::from_bits(src))) {
-        return Verdict::Drop(DropReason::IpInvalidSource);
-    }
-    Verdict::Forward(dst)
+    Verdict::Forward(u128::from_be_bytes(std::array::from_fn(|i| ip[24 + i])))
 }
 
 /// The source address of a packet.
@@ -79,20 +75,17 @@ pub(in super::super) fn ipv6_input(
 ) {
     // First pass: validate. The packets that go on stay in `batch`, in order.
     let mut dst = [0; BATCH];
-    // To look at sources costs every packet what a tenth of its way does: only where that was asked for.
-    let own = (ingress.rp_filter != RpFilter::Off).then_some(&*tables.sources);
     let mut n = 0;
     let mut odd = false;
     for (skb, dst) in batch.as_slice().iter().zip(&mut dst) {
-        match classify(skb.data(), &ingress.mac, own) {
+        match classify(skb.data(), &ingress.mac) {
             Verdict::Forward(d) => *dst = d,
             _ => odd = true,
         }
         n += 1;
     }
     if odd {
-        let classify = |packet: &[u8]| classify(packet, &ingress.mac, own);
-        n = sort_out(ctx, classify, batch, &mut dst, other, exceptions);
+        n = sort_out(ctx, |packet| classify(packet, &ingress.mac), batch, &mut dst, other, exceptions);
     }
     if ingress.rp_filter != RpFilter::Off {
         n = reverse_path(ctx, tables, ingress, batch, &mut dst, source);

@@ -13,7 +13,7 @@ use crate::ip::icmp_limit::IcmpParams;
 use crate::ip::input::{Exception, Exceptions, Ingress, TxBatches, ip_input};
 use crate::ip::neigh::{NeighParams, NeighState};
 use crate::ip::options::OptionPolicy;
-use crate::ip::source::{RpFilter, Sources};
+use crate::ip::source::RpFilter;
 use crate::ip::v6::addr::{link_local, multicast_mac};
 use crate::ip::v6::fib::Fib6;
 use crate::ip::v6::icmp::finish;
@@ -80,7 +80,6 @@ impl World {
             routes.iter().zip(1..).map(|((p, _), i)| (p.parse().unwrap(), i)).collect();
         let routing = Arc::make_mut(&mut tables.v6);
         routing.fib = Arc::new(Fib6::build(&fib).unwrap());
-        routing.sources = Arc::new(Sources::new(OWN.to_vec()));
         let ifaces: Vec<_> = (0..2).map(|dev| Some(iface(dev))).collect();
         tables.ifaces = ifaces.clone().into();
         let mut slow = SlowPath::new(NeighParams::default(), [1, 2]);
