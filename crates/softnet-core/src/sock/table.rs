@@ -86,6 +86,12 @@ impl Kind {
     }
 }
 
+/// Where a look-up begins. The table's buckets stay, so this does too, whatever changes meanwhile.
+pub(super) struct Probe<'a> {
+    kind: Kind,
+    bucket: &'a AtomicU32,
+}
+
 /// All sockets of a stack: slots, and the table that pollers look up in.
 pub struct Sockets {
     chunks: Box<[OnceLock<Box<[Slot]>>]>,
@@ -159,17 +165,17 @@ impl Sockets {
 
     /// First half of a look-up ahead of time: starts to load the bucket where that for `flow` begins.
     #[inline(always)]
-    pub(super) fn prefetch_bucket(&self, flow: &Flow) -> Option<&AtomicU32> {
+    pub(super) fn probe(&self, flow: &Flow) -> Option<Probe<'_>> {
         let kind = Kind::ALL.into_iter().find(|kind| self.has(*kind))?;
         let bucket = self.bucket(&kind.key(flow));
         crate::skb::prefetch(std::ptr::from_ref(bucket).cast());
-        Some(bucket)
+        Some(Probe { kind, bucket })
     }
 
-    /// Second half: starts to load the slot that is first in `bucket`.
+    /// Second half: starts to load the slot that is first in the bucket.
     #[inline(always)]
-    pub(super) fn prefetch_slot(&self, bucket: &AtomicU32) {
-        if let Some(slot) = self.slot(bucket.load(Ordering::Relaxed)) {
+    pub(super) fn prefetch_slot(&self, probe: &Probe<'_>) {
+        if let Some(slot) = self.slot(probe.bucket.load(Ordering::Relaxed)) {
             let line: *const u8 = std::ptr::from_ref(slot).cast();
             crate::skb::prefetch(line);
             crate::skb::prefetch(line.wrapping_add(64));
@@ -180,14 +186,26 @@ impl Sockets {
     /// The socket that a packet of `flow` is for, which came by NAPI instance `napi_id` (0: by none).
     #[inline]
     pub fn lookup(&self, flow: &Flow, napi_id: u32) -> Found {
+        self.lookup_from(None, flow, napi_id)
+    }
+
+    /// The same with what [`probe`](Self::probe) found out before.
+    #[inline(always)]
+    pub(super) fn lookup_from(&self, probe: Option<&Probe<'_>>, flow: &Flow, napi_id: u32) -> Found {
         let v4 = family(flow);
         for _ in 0..TRIES {
             // Acquire: what a writer did before an even version is seen.
             let version = self.version.load(Ordering::Acquire);
             for kind in Kind::ALL {
-                if self.has(kind)
-                    && let Some(hit) = self.find(&kind.key(flow), v4, (flow, napi_id))
-                {
+                if !self.has(kind) {
+                    continue;
+                }
+                let key = kind.key(flow);
+                let bucket = match probe {
+                    Some(probe) if probe.kind == kind => probe.bucket,
+                    _ => self.bucket(&key),
+                };
+                if let Some(hit) = self.find(bucket, &key, v4, (flow, napi_id)) {
                     return Found::Socket(hit);
                 }
             }
@@ -202,12 +220,12 @@ impl Sockets {
 
     /// The socket with exactly this key.
     pub fn find_exact(&self, key: &Flow) -> Option<Hit> {
-        self.find(key, family(key), (key, 0))
+        self.find(self.bucket(key), key, family(key), (key, 0))
     }
 
     #[inline(always)]
-    fn find(&self, key: &Flow, v4: bool, packet: (&Flow, u32)) -> Option<Hit> {
-        let mut at = self.bucket(key).load(Ordering::Acquire);
+    fn find(&self, bucket: &AtomicU32, key: &Flow, v4: bool, packet: (&Flow, u32)) -> Option<Hit> {
+        let mut at = bucket.load(Ordering::Acquire);
         for _ in 0..MAX_STEPS {
             let slot = self.slot(at)?;
             if let Some(generation) = slot.stable()

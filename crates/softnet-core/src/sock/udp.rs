@@ -4,7 +4,7 @@
 //! where [`Head::l3`](crate::skb::Head::l3) says: IPv4 or IPv6. Neither lock nor clock nor
 //! allocation. Every packet ends in an inbox, in the batch of those that nobody serves, or freed with its reason.
 
-use super::key::{Addr, Flow, is_v4, mapped};
+use super::key::{ANY, Addr, Flow, is_v4, mapped};
 use super::memory::Room;
 use super::scope::scoped;
 use super::slot::{Refusal, Slot, datagrams, split_off};
@@ -102,11 +102,12 @@ fn behind_extensions(packet: &[u8]) -> Result<usize, DropReason> {
     if upper.protocol == protocol::UDP { Ok(upper.at) } else { Err(DropReason::IpNoProto) }
 }
 
-/// Reads and verifies the datagram whose skbs these are.
+/// Reads and verifies the datagram whose skbs these are; what its `flow` is.
 #[inline(always)]
-fn verify(skbs: &[Skb]) -> Result<Flow, DropReason> {
+fn verify(skbs: &[Skb], flow: &mut Flow) -> Result<(), DropReason> {
     let Some((first, rest)) = skbs.split_first() else { return Err(DropReason::PktTooSmall) };
     let parsed = parse(first)?;
+    *flow = parsed.flow;
     let data = first.data();
     let segment = data.get(parsed.l4..).unwrap_or_default();
     let there = segment.len() + rest.iter().map(Skb::len).sum::<usize>();
@@ -116,7 +117,7 @@ fn verify(skbs: &[Skb]) -> Result<Flow, DropReason> {
     let v4 = is_v4(parsed.flow.local);
     if segment.get(6..UDP_LEN) == Some(&[0, 0]) {
         // None was computed, which only IPv4 allows (RFC 768; RFC 8200 section 8.1).
-        return if v4 { Ok(parsed.flow) } else { Err(DropReason::UdpCsum) };
+        return if v4 { Ok(()) } else { Err(DropReason::UdpCsum) };
     }
     let addresses = if v4 { parsed.l3 + 12..parsed.l3 + 20 } else { parsed.l3 + 8..parsed.l3 + 40 };
     let pseudo = checksum::sum(data.get(addresses).unwrap_or_default());
@@ -129,7 +130,7 @@ fn verify(skbs: &[Skb]) -> Result<Flow, DropReason> {
         sum = checksum::add(sum, if done % 2 == 0 { of_part } else { of_part.swap_bytes() });
         done += part.len();
     }
-    if sum == 0xffff { Ok(parsed.flow) } else { Err(DropReason::UdpCsum) }
+    if sum == 0xffff { Ok(()) } else { Err(DropReason::UdpCsum) }
 }
 
 /// Where a batch of datagrams came from, and what became of it.
@@ -151,9 +152,11 @@ pub struct Arrivals<'a> {
 /// `nobody`, their first skbs, without being counted.
 pub fn udp_input(ctx: &mut SoftnetData, to: &mut Arrivals<'_>, local: &mut Batch, nobody: &mut Batch) {
     let sockets = to.sockets;
-    // First pass: verify, and load what the look-ups begin with.
-    let mut verdicts = [const { Err(DropReason::PktTooSmall) }; BATCH];
-    let mut buckets = [None; BATCH];
+    // First pass: verify, and load what the look-ups begin with. Flows stay where they are written: to move one is to wait for
+    // its words, which were written one by one.
+    let mut flows = [Flow::bound(ANY, 0); BATCH];
+    let mut refused = [None; BATCH];
+    let mut probes = [const { None }; BATCH];
     let skbs = local.as_slice();
     let mut at = 0;
     while let Some(rest) = skbs.get(at..).filter(|rest| !rest.is_empty()) {
@@ -161,21 +164,24 @@ pub fn udp_input(ctx: &mut SoftnetData, to: &mut Arrivals<'_>, local: &mut Batch
             next.prefetch_data();
         }
         let n = run_len(rest);
-        verdicts[at] = verify(&rest[..n]);
-        if let Ok(flow) = &verdicts[at] {
-            buckets[at] = sockets.prefetch_bucket(flow);
+        refused[at] = verify(&rest[..n], &mut flows[at]).err();
+        if refused[at].is_none() {
+            probes[at] = sockets.probe(&flows[at]);
         }
         at += n;
     }
     // Second pass: load the first slot of each.
-    buckets[..at].iter().flatten().for_each(|bucket| sockets.prefetch_slot(bucket));
+    probes[..at].iter().flatten().for_each(|probe| sockets.prefetch_slot(probe));
     // Third pass: look up, and hand over, those for one socket at once.
     let mut run = Batch::new();
     let mut whose: Option<Hit> = None;
-    let mut packets = local.drain().zip(verdicts);
-    while let Some((first, verdict)) = packets.next() {
+    let mut packets = local.drain().zip(flows.iter().zip(&probes).zip(&refused));
+    while let Some((first, ((flow, probe), refused))) = packets.next() {
         let more = first.head().flags & Flags::MORE != 0;
-        let found = verdict.map(|flow| sockets.lookup(&flow, to.napi_id));
+        let found = match refused {
+            None => Ok(sockets.lookup_from(probe.as_ref(), flow, to.napi_id)),
+            Some(reason) => Err(*reason),
+        };
         let why = match found {
             Ok(Found::Socket(hit)) => {
                 if whose != Some(hit) {
@@ -265,10 +271,10 @@ pub fn udp_members(
     members: impl FnOnce(&Flow) -> Vec<Hit>,
     run: &mut Batch,
 ) {
-    let flow = match verify(run.as_slice()) {
-        Ok(flow) => flow,
-        Err(reason) => return ctx.free_batch(run, reason),
-    };
+    let mut flow = Flow::bound(ANY, 0);
+    if let Err(reason) = verify(run.as_slice(), &mut flow) {
+        return ctx.free_batch(run, reason);
+    }
     let members = members(&flow);
     let Some((last, others)) = members.split_last() else {
         return ctx.free_batch(run, DropReason::IpNoProto);
