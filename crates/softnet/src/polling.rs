@@ -9,7 +9,7 @@ use std::sync::Arc;
 use arc_swap::{ArcSwap, Cache};
 use softnet_core::SoftnetData;
 use softnet_core::ip::adjacency::Tables;
-use softnet_core::ip::input::{Exception, Exceptions, TxBatches, ip_input};
+use softnet_core::ip::input::{Exception, Outcome, ip_input};
 use softnet_core::napi::{Body, Completion, Driver, NapiInfo, NetRx, PollList, Released};
 use softnet_core::skb::{BATCH, Batch, DropReason};
 use softnet_core::sync::Ordering;
@@ -45,8 +45,8 @@ pub(crate) struct Env {
     runs: u32,
     /// By NAPI id, ascending.
     pub(crate) instances: Arc<Vec<Arc<NapiInstance>>>,
-    tx: TxBatches,
-    exceptions: Exceptions,
+    /// What became of the batch at hand; empty in between.
+    received: Outcome,
     on_release: OnRelease,
     /// Applications that were handed packets and are to be woken.
     woken: Vec<Arc<App>>,
@@ -67,8 +67,7 @@ impl Env {
             runs: 0,
             shared: shared.clone(),
             instances: Arc::default(),
-            tx: TxBatches::new(),
-            exceptions: Exceptions::default(),
+            received: Outcome::default(),
             on_release,
             woken: Vec::new(),
             ready: Vec::new(),
@@ -184,19 +183,20 @@ impl Env {
                 }
             }
         }
-        let Env { ctx, shared, tx, lives, now, .. } = self;
+        let Env { ctx, shared, received, lives, now, .. } = self;
         let now = *now;
         match handler {
             Some(RxHandler::Ip(ingress)) => {
-                ip_input(ctx, self.tables.load(), &ingress, batch, tx, &mut self.exceptions);
-                tx.flush(|dev, batch| match shared.devices.get(usize::from(dev)) {
+                ip_input(ctx, self.tables.load(), &ingress, batch, received);
+                received.tx.flush(|dev, batch| match shared.devices.get(usize::from(dev)) {
                     Some(dev) => lives.xmit(ctx, dev, now, queue, batch),
                     None => ctx.free_batch(batch, DropReason::DevReady),
                 });
-                if !self.exceptions.local.is_empty() {
+                if !received.udp.is_empty() {
                     self.udp_input(napi.id);
                 }
-                if !self.exceptions.batch.is_empty() || self.exceptions.redirect.is_some() {
+                let slow = &self.received.slow;
+                if !slow.batch.is_empty() || slow.redirect.is_some() {
                     self.exceptions(queue);
                 }
             }
@@ -207,20 +207,20 @@ impl Env {
         }
     }
 
-    /// Hands datagrams to sockets; what nobody wants is for the slow path.
+    /// Hands datagrams to sockets; those that no socket is bound to are for the slow path.
     #[inline(never)]
     fn udp_input(&mut self, napi_id: u32) {
-        let Env { shared, ctx, exceptions, ready, .. } = self;
-        let mut nobody = Batch::new();
-        shared.sockets.udp_input(ctx, napi_id, &mut exceptions.local, &mut nobody, ready);
-        for skb in nobody.drain() {
-            exceptions.push(ctx, skb, Exception::NoSocket);
+        let Env { shared, ctx, received, ready, .. } = self;
+        let mut unserved = Batch::new();
+        shared.sockets.udp_input(ctx, napi_id, &mut received.udp, &mut unserved, ready);
+        for skb in unserved.drain() {
+            received.slow.push(ctx, skb, Exception::NoSocket);
         }
     }
 
     #[cold]
     fn exceptions(&mut self, queue: usize) {
-        self.shared.handle_exceptions(&mut self.ctx, queue, &mut self.exceptions);
+        self.shared.handle_exceptions(&mut self.ctx, queue, &mut self.received.slow);
     }
 }
 

@@ -77,6 +77,9 @@ impl Address for IpAddr {
 
 /// One of the two families.
 pub trait Family: Address {
+    /// Its bits, as a number.
+    type Bits: Copy + Default;
+
     /// EtherType of its packets.
     const ETHERTYPE: u16;
     /// The address of nobody.
@@ -88,6 +91,8 @@ pub trait Family: Address {
     /// What a neighbour is found by, see [`Routing::hosts`](super::adjacency::Routing::hosts).
     type HostKey: Copy + Eq + Hash + Debug;
 
+    /// The address with these bits.
+    fn from_bits(bits: Self::Bits) -> Self;
     /// The key of neighbour `addr` on device `dev`.
     fn host_key(dev: u16, addr: Self) -> Self::HostKey;
     /// `addr`, if it is of this family.
@@ -95,12 +100,18 @@ pub trait Family: Address {
 }
 
 impl Family for Ipv4Addr {
+    type Bits = u32;
+
     const ETHERTYPE: u16 = 0x0800;
     const UNSPECIFIED: Self = Ipv4Addr::UNSPECIFIED;
     const NO_ROUTE: &'static Adjacency<Self> = &Adjacency::special(Kind::NoRoute);
     type Fib = Fib;
     type HostKey = u64;
 
+    #[inline(always)]
+    fn from_bits(bits: u32) -> Self {
+        Ipv4Addr::from_bits(bits)
+    }
     #[inline(always)]
     fn host_key(dev: u16, addr: Self) -> u64 {
         host_key(dev, addr.to_bits())
@@ -114,12 +125,18 @@ impl Family for Ipv4Addr {
 }
 
 impl Family for Ipv6Addr {
+    type Bits = u128;
+
     const ETHERTYPE: u16 = 0x86dd;
     const UNSPECIFIED: Self = Ipv6Addr::UNSPECIFIED;
     const NO_ROUTE: &'static Adjacency<Self> = &Adjacency::special(Kind::NoRoute);
     type Fib = Fib6;
     type HostKey = HostKey6;
 
+    #[inline(always)]
+    fn from_bits(bits: u128) -> Self {
+        Ipv6Addr::from_bits(bits)
+    }
     #[inline(always)]
     fn host_key(dev: u16, addr: Self) -> HostKey6 {
         HostKey6::new(dev, addr)
@@ -133,7 +150,7 @@ impl Family for Ipv6Addr {
 }
 
 /// An immutable snapshot of routes that finds the longest match. Next hops are indices; 0 means that there is none.
-pub trait LongestMatch<A>: Default {
+pub trait LongestMatch<A: Family>: Default {
     /// What its large tables are arrays of.
     type Cell;
 
@@ -143,6 +160,9 @@ pub trait LongestMatch<A>: Default {
         routes: &[(Prefix<A>, u32)],
         alloc: impl FnMut(usize) -> Vec<Self::Cell>,
     ) -> Result<Self, FibError>;
+    /// Writes the next hop for each of `dst` to the same place of `hops`; as many as the shorter of the two has, and no more
+    /// than a batch.
+    fn lookup_batch(&self, dst: &[A::Bits], hops: &mut [u32]);
     /// The next hop for `addr`.
     fn longest_match(&self, addr: A) -> u32;
     /// Bytes that it takes.

@@ -172,6 +172,11 @@ impl LongestMatch<Ipv4Addr> for Fib {
         Ok(fib)
     }
 
+    #[inline(always)]
+    fn lookup_batch(&self, dst: &[u32], hops: &mut [u32]) {
+        self.lookup_batch(dst, hops);
+    }
+
     fn longest_match(&self, addr: Ipv4Addr) -> u32 {
         self.lookup(addr.to_bits())
     }

@@ -52,6 +52,18 @@ impl<T: Deref<Target = [u8; MIN_LEN]>> Ipv4Header<T> {
         u32::from_be_bytes([self.0[AT], self.0[AT + 1], self.0[AT + 2], self.0[AT + 3]])
     }
 
+    /// A view of a whole header.
+    #[inline(always)]
+    pub fn over(header: T) -> Self {
+        Ipv4Header(header)
+    }
+
+    /// Version and length of the header, in units of four bytes, in one: 0x45 without options.
+    #[inline(always)]
+    pub fn version_and_len(&self) -> u8 {
+        self.0[0]
+    }
+
     /// Version; 4.
     #[inline(always)]
     pub fn version(&self) -> u8 {

@@ -9,6 +9,7 @@ pub mod adjacency;
 pub mod arp;
 pub mod checksum;
 pub mod echo;
+pub mod ethernet;
 pub mod family;
 pub mod fib;
 pub mod fragment;

@@ -10,7 +10,7 @@ use super::*;
 use crate::fold::FoldKey;
 use crate::ip::adjacency::host_key;
 use crate::ip::arp::{ArpPacket, BROADCAST};
-use crate::ip::input::{Exceptions, Ingress, TxBatches, ip_input};
+use crate::ip::input::{Ingress, Outcome, ip_input};
 use crate::ip::neigh::NeighState;
 use crate::ip::{Fib, checksum};
 use crate::skb::{Batch, CacheSizes, HEADROOM, HeapMemory, Region};
@@ -95,7 +95,7 @@ impl World {
     /// One batch by device `dev`, as a worker processes it: fast path, then exceptions. What memory is left for is
     /// received. Returns the frames sent.
     pub(super) fn input(&mut self, dev: u16, frames: &[Vec<u8>]) -> Sent {
-        let (mut batch, mut tx, mut exceptions) = (Batch::new(), TxBatches::new(), Exceptions::default());
+        let (mut batch, mut outcome) = (Batch::new(), Outcome::default());
         for bytes in frames {
             let Some(mut frame) = self.ctx.alloc_frame() else { continue };
             frame.bytes_mut()[HEADROOM..][..bytes.len()].copy_from_slice(bytes);
@@ -110,18 +110,18 @@ impl World {
         }
         let ingress =
             Ingress { dev, mac: MACS[usize::from(dev)], partial_csum: false, rp_filter: self.rp_filter(dev) };
-        ip_input(&mut self.ctx, &self.tables, &ingress, &mut batch, &mut tx, &mut exceptions);
+        ip_input(&mut self.ctx, &self.tables, &ingress, &mut batch, &mut outcome);
         let mut out = Outbox::default();
-        tx.flush(|dev, batch| out.send.extend(batch.drain().map(|skb| (dev, skb))));
+        outcome.tx.flush(|dev, batch| out.send.extend(batch.drain().map(|skb| (dev, skb))));
         let view = View { now: self.now, tables: &self.tables, ifaces: &self.ifaces };
-        for (skb, why) in exceptions.drain() {
+        for (skb, why) in outcome.slow.drain() {
             self.slow.handle(&mut self.ctx, view, skb, why, &mut out);
         }
-        if let Some((dev, packet)) = exceptions.redirect.take() {
+        if let Some((dev, packet)) = outcome.slow.redirect.take() {
             self.slow.redirect(&mut self.ctx, view, (dev, packet), &mut out);
         }
         // There are no sockets.
-        for skb in exceptions.local.drain().chain(std::mem::take(&mut out.local)) {
+        for skb in outcome.udp.drain().chain(std::mem::take(&mut out.local)) {
             self.slow.handle(&mut self.ctx, view, skb, Exception::NoSocket, &mut out);
         }
         self.carry_out(out)

@@ -115,17 +115,15 @@ impl UdpSocket {
 
     /// What it takes to send to `to`.
     #[inline]
-    pub(super) fn ways(&self, to: MsgHdr) -> io::Result<(Option<To>, Addr)> {
-        let from = match to.info {
-            None => ANY,
-            Some(info) => info.source(&self.inner().shared).map_err(errno)?,
-        };
+    pub(super) fn ways(&self, to: MsgHdr) -> io::Result<(Option<To>, Option<Addr>)> {
+        let from = to.info.map(|info| info.source(&self.inner().shared)).transpose().map_err(errno)?;
         Ok((to.name.map(|name| self.destination(name)).transpose()?, from))
     }
 }
 
 /// What a datagram from a socket with these `ends` to `to` comes from, if `from` was asked for:
 /// `None` if that names no host. One that is not ours is refused, as the kernel does.
+#[cold]
 #[inline(never)]
 pub(super) fn source(tables: &Tables, ends: &Ends, to: Addr, from: Addr) -> Result<Option<Addr>, Errno> {
     let from = match is_link_local(from) && device(from).is_none() {

@@ -123,7 +123,8 @@ fn device_of_broadcast(tables: &Tables, broadcast: u32) -> Option<(u16, &Iface)>
 
 /// The way from a socket with these `ends` to `to`, which says its device if it is link-local, from our address `src`, if that
 /// was chosen. `broadcast`: the sender may send to all.
-#[inline]
+// In line: what is written piece by piece as a result, and copied as a whole, waits for the store buffer.
+#[inline(always)]
 pub(super) fn find(
     tables: &Tables,
     to: &To,

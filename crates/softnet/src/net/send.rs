@@ -188,7 +188,7 @@ impl Sending<'_> {
         mut self,
         thread: &mut AppThread,
         ends: &Ends,
-        messages: impl Iterator<Item = (&'m [u8], Option<To>, Addr)>,
+        messages: impl Iterator<Item = (&'m [u8], Option<To>, Option<Addr>)>,
     ) -> Result<usize, Errno> {
         let (mut taken, mut result) = (0, Ok(()));
         for (payload, to, from) in messages {
@@ -214,7 +214,7 @@ impl Sending<'_> {
         thread: &mut AppThread,
         ends: &Ends,
         payload: &[u8],
-        ways: (Option<To>, Addr),
+        ways: (Option<To>, Option<Addr>),
     ) -> Result<(), Errno> {
         let result = self.one(thread, ends, payload, ways);
         tell(self.shared, thread);
@@ -226,7 +226,7 @@ impl Sending<'_> {
         thread: &mut AppThread,
         ends: &Ends,
         payload: &[u8],
-        (to, from): (Option<To>, Addr),
+        (to, from): (Option<To>, Option<Addr>),
     ) -> Result<(), Errno> {
         // By reference: copies of what was written just now in halves are dear.
         let mut to = to.as_ref().or(ends.peer.as_ref()).ok_or(Errno::DESTADDRREQ)?;
@@ -239,12 +239,11 @@ impl Sending<'_> {
             to = &complete;
         }
         let broadcast = self.options.broadcast.load(Ordering::Relaxed);
-        let tables = thread.tables.load();
         let src = match from {
-            ANY => ends.source(),
-            from => source(tables, ends, to.addr, from)?,
+            None => ends.source(),
+            Some(from) => source(thread.tables.load(), ends, to.addr, from)?,
         };
-        let way = find(tables, to, ends, src, broadcast)?;
+        let way = find(thread.tables.load(), to, ends, src, broadcast)?;
         let ttl = match way.next {
             Next::Multicast(..) if is_v4(to.addr) => &self.options.multicast_ttl,
             Next::Multicast(..) => &self.options.multicast_hops,

@@ -239,12 +239,12 @@ impl UdpSocket {
     pub fn send_to(&self, payload: &[u8], addr: impl ToSocketAddrs) -> io::Result<usize> {
         let addr = addr.to_socket_addrs()?.next().ok_or_else(|| errno(Errno::INVAL))?;
         let to = self.destination(addr)?;
-        self.send_messages(std::iter::once((payload, Some(to), ANY))).map(|_| payload.len())
+        self.send_messages(std::iter::once((payload, Some(to), None))).map(|_| payload.len())
     }
 
     /// Sends a datagram to the peer. Returns its length.
     pub fn send(&self, payload: &[u8]) -> io::Result<usize> {
-        self.send_messages(std::iter::once((payload, None, ANY))).map(|_| payload.len())
+        self.send_messages(std::iter::once((payload, None, None))).map(|_| payload.len())
     }
 
     /// Sends datagrams, each to its address or (`None`) to the peer, or as a [`MsgHdr`] says, as `sendmmsg` does: the headers once
@@ -264,7 +264,7 @@ impl UdpSocket {
 
     pub(super) fn send_messages<'a>(
         &self,
-        messages: impl Iterator<Item = (&'a [u8], Option<To>, Addr)>,
+        messages: impl Iterator<Item = (&'a [u8], Option<To>, Option<Addr>)>,
     ) -> io::Result<usize> {
         let Inner { shared, options, tx, slot, .. } = &*self.0;
         self.check()?;

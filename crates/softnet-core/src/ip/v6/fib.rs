@@ -133,6 +133,11 @@ impl LongestMatch<Ipv6Addr> for Fib6 {
         Ok(Fib6 { root, nodes })
     }
 
+    #[inline(always)]
+    fn lookup_batch(&self, dst: &[u128], hops: &mut [u32]) {
+        self.lookup_batch(dst, hops);
+    }
+
     fn longest_match(&self, addr: Ipv6Addr) -> u32 {
         self.lookup(addr.to_bits())
     }

@@ -55,41 +55,49 @@ impl<'a> Ipv6Header<&'a mut [u8; LEN]> {
 }
 
 impl<T: Deref<Target = [u8; LEN]>> Ipv6Header<T> {
+    #[inline(always)]
     fn address(&self, at: usize) -> Ipv6Addr {
         Ipv6Addr::from(std::array::from_fn::<u8, 16, _>(|i| self.0[at + i]))
     }
 
     /// Version; 6.
+    #[inline(always)]
     pub fn version(&self) -> u8 {
         self.0[0] >> 4
     }
 
     /// Traffic class: DSCP and ECN.
+    #[inline(always)]
     pub fn traffic_class(&self) -> u8 {
         self.0[0] << 4 | self.0[1] >> 4
     }
 
     /// Bytes behind the header, extension headers included.
+    #[inline(always)]
     pub fn payload_len(&self) -> u16 {
         u16::from_be_bytes([self.0[4], self.0[5]])
     }
 
     /// What follows, see [`next`].
+    #[inline(always)]
     pub fn next_header(&self) -> u8 {
         self.0[6]
     }
 
     /// Hop limit.
+    #[inline(always)]
     pub fn hop_limit(&self) -> u8 {
         self.0[7]
     }
 
     /// Source address.
+    #[inline(always)]
     pub fn src(&self) -> Ipv6Addr {
         self.address(8)
     }
 
     /// Destination address.
+    #[inline(always)]
     pub fn dst(&self) -> Ipv6Addr {
         self.address(24)
     }
@@ -123,6 +131,7 @@ impl<T: DerefMut<Target = [u8; LEN]>> Ipv6Header<T> {
     }
 
     /// Takes one off the hop limit. The caller has seen that it is above 0.
+    #[inline(always)]
     pub fn decrease_hop_limit(&mut self) {
         self.0[7] = self.0[7].wrapping_sub(1);
     }

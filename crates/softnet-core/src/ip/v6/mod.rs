@@ -12,7 +12,6 @@ pub mod addr;
 pub mod fib;
 pub mod header;
 pub mod icmp;
-pub(super) mod input;
 mod local;
 pub mod nd;
 pub(super) mod slow;

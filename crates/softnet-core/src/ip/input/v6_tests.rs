@@ -2,25 +2,14 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 
+use super::super::bench::{Bench, MAC, NEXT, OUT};
 use super::*;
-use crate::fold::FoldKey;
-use crate::ip::adjacency::{Adjacency, Tables};
-use crate::ip::input::ip_input;
+use crate::ip::Family;
+use crate::ip::adjacency::Kind;
 use crate::ip::v6::fib::Fib6;
 use crate::ip::v6::header::Ipv6Header;
 use crate::ip::{Fib, Prefix, Prefix6, checksum, header};
-use crate::skb::{CacheSizes, HEADROOM, HeapMemory, Region};
-
-const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
-const NEXT: [u8; 6] = [2, 0, 0, 0, 0, 9];
-const OUT: [u8; 6] = [2, 0, 0, 0, 1, 1];
-
-struct Bench {
-    ctx: SoftnetData,
-    tables: Tables,
-    tx: TxBatches,
-    exceptions: Exceptions,
-}
+use crate::skb::BATCH;
 
 fn addr(s: &str) -> Ipv6Addr {
     s.parse().unwrap()
@@ -29,8 +18,8 @@ fn addr(s: &str) -> Ipv6Addr {
 /// 2001:db8::/32 goes out of device 1 by way of NEXT (MTU 200), 2001:db8:9::/48 is connected there, 2001:db8:8::1 is ours. So
 /// does 10/8.
 fn bench() -> Bench {
-    let region = Region::new(Box::new(HeapMemory::new(Region::bytes(256, 256))), 256, 256).unwrap();
-    let mut tables = Tables::new(FoldKey::new([1, 2]));
+    let mut b = Bench::new();
+    let tables = &mut b.tables;
     let gateway = Adjacency::gateway(1, 200, addr("fd00::1")).resolved(OUT, NEXT);
     let v6 = Arc::make_mut(&mut tables.v6);
     v6.next_hops.extend([
@@ -53,58 +42,7 @@ fn bench() -> Bench {
     v4.next_hops.push(Adjacency::gateway(1, 200, [10, 0, 0, 1].into()).resolved(OUT, NEXT));
     let ten: Prefix = "10.0.0.0/8".parse().unwrap();
     v4.fib = Arc::new(Fib::build(&[(ten, 1)]).unwrap());
-    Bench {
-        ctx: SoftnetData::new(region, CacheSizes::default()),
-        tables,
-        tx: TxBatches::new(),
-        exceptions: Exceptions::default(),
-    }
-}
-
-impl Bench {
-    /// Runs one batch. Returns the packets sent (device, bytes) and the exceptions, and checks conservation.
-    fn run(&mut self, packets: &[Vec<u8>]) -> (Vec<(u16, Vec<u8>)>, Vec<Exception>) {
-        let mut batch = Batch::new();
-        for bytes in packets {
-            let mut frame = self.ctx.alloc_frame().unwrap();
-            frame.bytes_mut()[HEADROOM..][..bytes.len()].copy_from_slice(bytes);
-            batch.push(self.ctx.build_skb(frame, HEADROOM, bytes.len()).unwrap()).unwrap();
-        }
-        let dropped = self.ctx.stats().dropped();
-        let ingress = Ingress { dev: 0, mac: MAC, partial_csum: false, rp_filter: RpFilter::Off };
-        ip_input(&mut self.ctx, &self.tables, &ingress, &mut batch, &mut self.tx, &mut self.exceptions);
-        assert!(batch.is_empty());
-        let mut sent = vec![];
-        let ctx = &mut self.ctx;
-        self.tx.flush(|dev, batch| {
-            for skb in batch.drain() {
-                sent.push((dev, skb.data().to_vec()));
-                ctx.free_skb(skb);
-            }
-        });
-        let mut odd = vec![];
-        for (skb, why) in self.exceptions.drain() {
-            odd.push(why);
-            self.ctx.free_skb(skb);
-        }
-        for skb in self.exceptions.local.drain() {
-            // Datagrams to ourselves: sockets come before the slow path.
-            odd.push(Exception::NextHop);
-            self.ctx.free_skb(skb);
-        }
-        let dropped = self.ctx.stats().dropped() - dropped;
-        assert_eq!(packets.len() as u64, sent.len() as u64 + odd.len() as u64 + dropped);
-        (sent, odd)
-    }
-
-    fn only_drop(&mut self, packet: Vec<u8>) -> DropReason {
-        let count =
-            |b: &Bench| DropReason::ALL.iter().map(|r| b.ctx.stats().drops(0, *r)).collect::<Vec<_>>();
-        let before = count(self);
-        assert_eq!(self.run(&[packet]), (vec![], vec![]));
-        let after = count(self);
-        DropReason::ALL[(0..after.len()).find(|&i| after[i] != before[i]).expect("a drop")]
-    }
+    b
 }
 
 fn packet(dst: &str, hop_limit: u8, payload: usize) -> Vec<u8> {
@@ -154,7 +92,8 @@ fn sorts_out_what_is_not_plain() {
     for (packet, why) in [
         (packet("2001:db8:1::1", 1, 10), Ttl),
         (packet("2001:db8:1::1", 64, 161), TooBig),
-        (packet("2001:db8:8::1", 1, 10), NextHop),
+        (set(packet("2001:db8:8::1", 1, 10), 20, &[next::TCP]), NextHop),
+        (set(packet("2001:db8:8::1", 1, 10), 20, &[next::FRAGMENT]), NextHop),
         (packet("2001:db8:9::6", 9, 10), NextHop),
         (packet("2001:db9::1", 9, 10), NextHop),
         (packet("2001:dba::1", 9, 10), NextHop),
@@ -172,6 +111,7 @@ fn sorts_out_what_is_not_plain() {
         assert_eq!((sent.len(), odd), (1, vec![why]), "{packet:x?}");
     }
     assert_eq!(b.run(&[packet("2001:db8:1::1", 64, 160)]).0.len(), 1, "just fits");
+    assert_eq!((b.run(&[packet("2001:db8:8::1", 1, 10)]), b.local), ((vec![], vec![]), 1), "for a socket");
 }
 
 #[test]

@@ -3,29 +3,16 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 
+use super::super::bench::{Bench, MAC, NEXT, OUT};
 use super::*;
-use crate::fold::FoldKey;
-use crate::ip::adjacency::Adjacency;
+use crate::ip::adjacency::{Kind, host_key};
 use crate::ip::{Fib, Prefix, checksum, header};
-use crate::skb::{CacheSizes, HEADROOM, HeapMemory, Region};
-
-const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
-const NEXT: [u8; 6] = [2, 0, 0, 0, 0, 9];
-const OUT: [u8; 6] = [2, 0, 0, 0, 1, 1];
-
-struct Bench {
-    ctx: SoftnetData,
-    tables: Tables,
-    tx: TxBatches,
-    exceptions: Exceptions,
-    /// Datagrams for sockets so far.
-    local: usize,
-}
+use crate::skb::BATCH;
 
 /// 10/8 goes out of device 1 by way of NEXT (MTU 100), 10.9/16 is connected there, 10.8.0.1 is ours.
 fn bench() -> Bench {
-    let region = Region::new(Box::new(HeapMemory::new(Region::bytes(256, 256))), 256, 256).unwrap();
-    let mut tables = Tables::new(FoldKey::new([1, 2]));
+    let mut b = Bench::new();
+    let tables = &mut b.tables;
     let gateway = Adjacency::gateway(1, 100, Ipv4Addr::new(10, 0, 0, 1)).resolved(OUT, NEXT);
     let v4 = Arc::make_mut(&mut tables.v4);
     v4.next_hops.extend([
@@ -39,65 +26,7 @@ fn bench() -> Bench {
         [route("10.0.0.0/8", 1), route("10.9.0.0/16", 2), route("10.8.0.1/32", 3), route("11.0.0.0/8", 4)];
     v4.fib = Arc::new(Fib::build(&routes).unwrap());
     v4.hosts.insert(host_key(1, 0x0a09_0005), gateway.resolved(OUT, [2, 0, 0, 0, 0, 5]));
-    Bench {
-        ctx: SoftnetData::new(region, CacheSizes::default()),
-        tables,
-        tx: TxBatches::new(),
-        exceptions: Exceptions::default(),
-        local: 0,
-    }
-}
-
-impl Bench {
-    fn skb(&mut self, bytes: &[u8]) -> Skb {
-        let mut frame = self.ctx.alloc_frame().unwrap();
-        frame.bytes_mut()[HEADROOM..][..bytes.len()].copy_from_slice(bytes);
-        self.ctx.build_skb(frame, HEADROOM, bytes.len()).unwrap()
-    }
-
-    /// Runs one batch. Returns the packets sent (device, bytes) and the exceptions, and checks conservation.
-    fn run(&mut self, packets: &[Vec<u8>]) -> (Vec<(u16, Vec<u8>)>, Vec<Exception>) {
-        let mut batch = Batch::new();
-        for bytes in packets {
-            let skb = self.skb(bytes);
-            batch.push(skb).unwrap();
-        }
-        let dropped = self.ctx.stats().dropped();
-        let ingress = Ingress { dev: 0, mac: MAC, partial_csum: false, rp_filter: RpFilter::Off };
-        ip_input(&mut self.ctx, &self.tables, &ingress, &mut batch, &mut self.tx, &mut self.exceptions);
-        assert!(batch.is_empty());
-        let mut sent = vec![];
-        let ctx = &mut self.ctx;
-        self.tx.flush(|dev, batch| {
-            for skb in batch.drain() {
-                sent.push((dev, skb.data().to_vec()));
-                ctx.free_skb(skb);
-            }
-        });
-        let mut odd = vec![];
-        for (skb, why) in self.exceptions.drain() {
-            odd.push(why);
-            self.ctx.free_skb(skb);
-        }
-        let local = self.exceptions.local.len();
-        for skb in self.exceptions.local.drain() {
-            assert_eq!((skb.head().l3, skb.data()[23]), (14, 17));
-            self.ctx.free_skb(skb);
-        }
-        self.local += local;
-        let dropped = self.ctx.stats().dropped() - dropped;
-        assert_eq!(packets.len() as u64, (sent.len() + odd.len() + local) as u64 + dropped);
-        (sent, odd)
-    }
-
-    fn only_drop(&mut self, packet: Vec<u8>) -> DropReason {
-        let count =
-            |b: &Bench| DropReason::ALL.iter().map(|r| b.ctx.stats().drops(0, *r)).collect::<Vec<_>>();
-        let before = count(self);
-        assert_eq!(self.run(&[packet]), (vec![], vec![]));
-        let after = count(self);
-        DropReason::ALL[(0..after.len()).find(|&i| after[i] != before[i]).expect("a drop")]
-    }
+    b
 }
 
 fn packet(dst: [u8; 4], ttl: u8, payload: usize) -> Vec<u8> {

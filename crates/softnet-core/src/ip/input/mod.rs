@@ -1,0 +1,251 @@
+//! Input and forwarding of a batch: the fast path. [`ip_input`] takes whatever came by a device; the three passes are written
+//! once, and what differs between the families is a [`FastPath`].
+//!
+//! Called by the poller that owns the RX queue, with the batch of one poll. It does what nearly every packet needs (validate,
+//! look up, TTL or hop limit, new link header) and sorts the rest out: every packet of the input ends freed here for a counted
+//! reason, or in exactly one place of the [`Outcome`]. Neither lock nor clock nor allocation.
+
+#[cfg(all(test, not(feature = "loom")))]
+mod bench;
+mod outcome;
+mod v4;
+mod v6;
+
+pub use outcome::{Exception, Exceptions, Outcome, Transport, TxBatches};
+
+use super::adjacency::{Adjacency, Kind, Routing, Tables};
+use super::ethernet::{EthHeader, TAG_LEN, ethertype};
+use super::family::{Family, LongestMatch};
+use super::source::{RpFilter, reverse_path};
+use super::{ETH_LEN, MacAddr};
+use crate::SoftnetData;
+use crate::skb::{BATCH, Batch, DropReason, Skb};
+
+/// Smallest Ethernet frame without its check sequence: shorter packets are padded to this on the wire.
+const ETH_MIN: usize = 60;
+
+/// The device a batch came by.
+#[derive(Clone, Copy, Debug)]
+pub struct Ingress {
+    /// Device index.
+    pub dev: u16,
+    /// Its MAC address.
+    pub mac: MacAddr,
+    /// Whether partial L4 checksums may arrive and are to be completed.
+    pub partial_csum: bool,
+    /// Whether sources are asked for their way back.
+    pub rp_filter: RpFilter,
+}
+
+/// What the header of a packet says: the destination to look up, or why it is not simply forwarded.
+enum Verdict<A> {
+    Forward(A),
+    Exception(Exception),
+    Drop(DropReason),
+    /// It has a tag without a VLAN, and is to be looked at without.
+    Untag,
+    /// It is for the other family's input.
+    Other,
+}
+
+/// What the passes ask of a family.
+trait FastPath: Family {
+    /// Looks at one frame that came to the station `mac`. The common case falls straight through.
+    fn classify(frame: &[u8], mac: &MacAddr) -> Verdict<Self::Bits>;
+
+    /// Makes of a frame that was classified as one to forward what leaves towards `hop`: one hop less, and the new link header.
+    /// Returns the bytes of the frame, without link-layer padding. The frame is as it was if that can't be.
+    fn forward(frame: &mut [u8], hop: &Adjacency<Self>) -> Result<usize, Exception>;
+
+    /// Source address of a frame that was classified.
+    fn source(frame: &[u8]) -> Option<Self>;
+
+    /// IANA's number of the protocol that a frame for softnet itself carries; `None` if it is only a piece of a packet.
+    fn protocol(frame: &[u8]) -> Option<u8>;
+}
+
+/// Processes `batch`, which came by `ingress`, and leaves it empty.
+pub fn ip_input(
+    ctx: &mut SoftnetData,
+    tables: &Tables,
+    ingress: &Ingress,
+    batch: &mut Batch,
+    out: &mut Outcome,
+) {
+    if ingress.partial_csum {
+        for skb in batch.as_mut_slice() {
+            super::partial::complete(skb.data_mut());
+        }
+    }
+    families_input(ctx, tables, ingress, batch, out);
+    let back = out.tx.of(ingress.dev);
+    if !back.is_empty() {
+        out.slow.redirect.look(tables, ingress.dev, back);
+    }
+}
+
+#[inline(always)]
+fn families_input(
+    ctx: &mut SoftnetData,
+    tables: &Tables,
+    ingress: &Ingress,
+    batch: &mut Batch,
+    out: &mut Outcome,
+) {
+    // Most batches are of one family: the first packet's goes first, and hands over what is not its own.
+    let mut other = Batch::new();
+    let first = batch.as_slice().first().and_then(|skb| EthHeader::new(skb.data()));
+    if first.is_some_and(|eth| eth.ethertype() == ethertype::IPV6) {
+        family_input(ctx, &*tables.v6, ingress, batch, &mut other, out);
+        if other.is_empty() {
+            return;
+        }
+        std::mem::swap(batch, &mut other);
+    }
+    family_input(ctx, &*tables.v4, ingress, batch, &mut other, out);
+    if !other.is_empty() {
+        family_input(ctx, &*tables.v6, ingress, &mut other, batch, out);
+    }
+}
+
+/// Processes the packets of `batch` that are of family `F`, and leaves the others in `other`. What is of neither is IPv4's to
+/// drop.
+// Not inlined: its loops have the registers to themselves.
+#[inline(never)]
+fn family_input<F: FastPath>(
+    ctx: &mut SoftnetData,
+    tables: &Routing<F>,
+    ingress: &Ingress,
+    batch: &mut Batch,
+    other: &mut Batch,
+    out: &mut Outcome,
+) {
+    // First pass: validate. The packets that go on stay in `batch`, in order.
+    let mut dst = [F::Bits::default(); BATCH];
+    let mut n = 0;
+    let mut odd = false;
+    for (skb, dst) in batch.as_slice().iter().zip(&mut dst) {
+        match F::classify(skb.data(), &ingress.mac) {
+            Verdict::Forward(d) => *dst = d,
+            _ => odd = true,
+        }
+        n += 1;
+    }
+    if odd {
+        n = sort_out::<F>(ctx, ingress, batch, &mut dst, other, &mut out.slow);
+    }
+    if ingress.rp_filter != RpFilter::Off {
+        n = reverse_path(ctx, tables, ingress, batch, &mut dst, F::source);
+    }
+    // Second pass: look up.
+    let mut hops = [0; BATCH];
+    tables.fib.lookup_batch(&dst[..n], &mut hops[..n]);
+    // Third pass: rewrite and sort by device.
+    for ((mut skb, &hop), &dst) in batch.drain().zip(&hops).zip(&dst) {
+        let mut hop = tables.next_hop(hop);
+        if hop.kind == Kind::Connected
+            && let Some(host) = tables.hosts.get(&F::host_key(hop.dev, F::from_bits(dst)))
+        {
+            hop = host;
+        }
+        if hop.kind != Kind::Rewrite {
+            deliver(ctx, tables, skb, hop, out);
+            continue;
+        }
+        let frame = skb.data_mut();
+        let len = frame.len();
+        match F::forward(frame, hop) {
+            Ok(total) if len > ETH_MIN && len > total => skb.trim(ETH_MIN.max(total)),
+            Ok(_) => {}
+            Err(why) => {
+                out.slow.push(ctx, skb, why);
+                continue;
+            }
+        }
+        if let Err(skb) = out.tx.push(hop.dev, skb) {
+            ctx.free(skb, DropReason::DevReady);
+        }
+    }
+}
+
+/// A packet whose header is sound and plain, and which is not to be forwarded at once: hands it to the protocol that takes it,
+/// or to the slow path.
+#[inline(never)]
+fn deliver<F: FastPath>(
+    ctx: &mut SoftnetData,
+    tables: &Routing<F>,
+    mut skb: Skb,
+    hop: &Adjacency<F>,
+    out: &mut Outcome,
+) {
+    let frame = skb.data();
+    let (Kind::Local, Some(protocol), Some(src)) = (hop.kind, F::protocol(frame), F::source(frame)) else {
+        return out.slow.push(ctx, skb, Exception::NextHop);
+    };
+    if Transport::of(protocol).is_some() {
+        if tables.is_martian_source(src) {
+            return ctx.free(skb, DropReason::IpInvalidSource);
+        }
+        skb.head_mut().l3 = ETH_LEN as u16;
+    }
+    out.deliver(ctx, skb, protocol);
+}
+
+/// Takes a tag off: the addresses move to where it ends.
+fn untag(skb: &mut Skb) {
+    if let Some(header) = skb.data_mut().get_mut(..ETH_LEN + TAG_LEN) {
+        header.copy_within(..ETH_LEN - 2, TAG_LEN);
+    }
+    // It is that long: the tag was read.
+    let _ = skb.pull(TAG_LEN);
+}
+
+/// Takes everything that is not to be forwarded out of `batch`; `other` gets the other family's. Returns how many packets
+/// are left, whose destinations are then the first of `dst`.
+#[cold]
+#[inline(never)]
+fn sort_out<F: FastPath>(
+    ctx: &mut SoftnetData,
+    ingress: &Ingress,
+    batch: &mut Batch,
+    dst: &mut [F::Bits; BATCH],
+    other: &mut Batch,
+    slow: &mut Exceptions,
+) -> usize {
+    let mut good = Batch::new();
+    for mut skb in batch.drain() {
+        let mut verdict = F::classify(skb.data(), &ingress.mac);
+        if let Verdict::Untag = verdict {
+            untag(&mut skb);
+            verdict = F::classify(skb.data(), &ingress.mac);
+        }
+        let kept = match verdict {
+            Verdict::Forward(d) => {
+                if let Some(slot) = dst.get_mut(good.len()) {
+                    *slot = d;
+                }
+                good.push(skb)
+            }
+            Verdict::Other => other.push(skb),
+            Verdict::Exception(kind) => {
+                slow.push(ctx, skb, kind);
+                Ok(())
+            }
+            Verdict::Drop(reason) => {
+                ctx.free(skb, reason);
+                Ok(())
+            }
+            // Nothing has two priorities.
+            Verdict::Untag => {
+                ctx.free(skb, DropReason::UnhandledProto);
+                Ok(())
+            }
+        };
+        // All batches have as many places.
+        if let Err(skb) = kept {
+            ctx.free(skb, DropReason::Shutdown);
+        }
+    }
+    std::mem::swap(batch, &mut good);
+    batch.len()
+}
