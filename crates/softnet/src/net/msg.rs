@@ -110,7 +110,7 @@ impl UdpSocket {
     /// `EINVAL`: the address that it is to come from is none of ours.
     pub fn send_msg(&self, payload: &[u8], to: impl Into<MsgHdr>) -> io::Result<usize> {
         let (to, from) = self.ways(to.into())?;
-        self.send_messages(std::iter::once((payload, to, from))).map(|_| payload.len())
+        self.send_one(payload, (to.as_ref(), from.as_ref()))
     }
 
     /// What it takes to send to `to`.

@@ -3,6 +3,7 @@
 //! Datagrams go out in a batch for each device, in order. Those whose neighbour is not known go by the slow path, which
 //! holds them until it is.
 
+use std::io;
 use std::net::Ipv6Addr;
 use std::sync::Arc;
 
@@ -20,7 +21,7 @@ use softnet_core::sync::Ordering;
 use softnet_dev::xdp::LocalEnd;
 
 use super::msg::source;
-use super::options::{Options, timeout};
+use super::options::{Options, errno, timeout};
 use super::route::{Next, Way, find};
 use super::scope::To;
 use super::table::is_group;
@@ -181,24 +182,20 @@ pub(super) fn wait_of(shared: &Shared, options: &Options) -> Option<u64> {
     (!options.nonblocking.load(Ordering::Relaxed)).then(until)
 }
 
+/// Where a datagram goes, the peer if it does not say; and from which of our addresses, if that was chosen. By reference: copies
+/// of what was written just now in halves wait for the store buffer.
+pub(super) type Ways<'a> = (Option<&'a To>, Option<&'a Addr>);
+
 impl Sending<'_> {
-    /// Sends `messages`, each to its address or to the peer, and from one of ours, if that is said. Returns how many were
-    /// taken; an error only if none was.
-    pub(super) fn all<'m>(
+    /// Sends what `messages` takes with [`one`](Self::one): how many that were, and how it ended. Returns how many were taken; an
+    /// error only if none was.
+    pub(super) fn all(
         mut self,
         thread: &mut AppThread,
-        ends: &Ends,
-        messages: impl Iterator<Item = (&'m [u8], Option<To>, Option<Addr>)>,
-    ) -> Result<usize, Errno> {
-        let (mut taken, mut result) = (0, Ok(()));
-        for (payload, to, from) in messages {
-            result = self.one(thread, ends, payload, (to, from));
-            if result.is_err() {
-                break;
-            }
-            taken += 1;
-        }
-        let flushed = self.flush(thread);
+        messages: impl FnOnce(&mut Self, &mut AppThread) -> (usize, io::Result<()>),
+    ) -> io::Result<usize> {
+        let (mut taken, result) = messages(&mut self, thread);
+        let flushed = self.flush(thread).map_err(errno);
         // What is held back was not taken.
         taken -= self.out.give_up(&mut thread.ctx);
         tell(self.shared, thread);
@@ -214,22 +211,22 @@ impl Sending<'_> {
         thread: &mut AppThread,
         ends: &Ends,
         payload: &[u8],
-        ways: (Option<To>, Option<Addr>),
+        ways: Ways<'_>,
     ) -> Result<(), Errno> {
         let result = self.one(thread, ends, payload, ways);
         tell(self.shared, thread);
         result
     }
 
-    fn one(
+    /// Takes one datagram, which leaves at the latest when `out` is flushed.
+    pub(super) fn one(
         &mut self,
         thread: &mut AppThread,
         ends: &Ends,
         payload: &[u8],
-        (to, from): (Option<To>, Option<Addr>),
+        (to, from): Ways<'_>,
     ) -> Result<(), Errno> {
-        // By reference: copies of what was written just now in halves are dear.
-        let mut to = to.as_ref().or(ends.peer.as_ref()).ok_or(Errno::DESTADDRREQ)?;
+        let mut to = to.or(ends.peer.as_ref()).ok_or(Errno::DESTADDRREQ)?;
         if to.port == 0 {
             return Err(Errno::INVAL);
         }
@@ -241,7 +238,7 @@ impl Sending<'_> {
         let broadcast = self.options.broadcast.load(Ordering::Relaxed);
         let src = match from {
             None => ends.source(),
-            Some(from) => source(thread.tables.load(), ends, to.addr, from)?,
+            Some(from) => source(thread.tables.load(), ends, to.addr, *from)?,
         };
         let way = find(thread.tables.load(), to, ends, src, broadcast)?;
         let ttl = match way.next {

@@ -21,7 +21,7 @@ use super::options::{Options, errno, of_bind, of_socket, packets, set_timeout, t
 use super::recv::RecvBatch;
 use super::route::{default_device, find, is_own};
 use super::scope::{To, local_end, on_device, scope_id};
-use super::send::{Outgoing, Sending, Tx, wait_of};
+use super::send::{Ends, Outgoing, Sending, Tx, Ways, wait_of};
 use super::table::is_group;
 use super::thread::{AppThread, before_block, with};
 use super::watch::wake;
@@ -239,32 +239,46 @@ impl UdpSocket {
     pub fn send_to(&self, payload: &[u8], addr: impl ToSocketAddrs) -> io::Result<usize> {
         let addr = addr.to_socket_addrs()?.next().ok_or_else(|| errno(Errno::INVAL))?;
         let to = self.destination(addr)?;
-        self.send_messages(std::iter::once((payload, Some(to), None))).map(|_| payload.len())
+        self.send_one(payload, (Some(&to), None))
     }
 
     /// Sends a datagram to the peer. Returns its length.
     pub fn send(&self, payload: &[u8]) -> io::Result<usize> {
-        self.send_messages(std::iter::once((payload, None, None))).map(|_| payload.len())
+        self.send_one(payload, (None, None))
     }
 
     /// Sends datagrams, each to its address or (`None`) to the peer, or as a [`MsgHdr`] says, as `sendmmsg` does: the headers once
     /// each, the TX queue once for all. Returns how many were taken; an error only if the first was not.
     pub fn send_batch<M: Into<MsgHdr> + Copy>(&self, messages: &[(&[u8], M)]) -> io::Result<usize> {
-        let mut wrong = None;
-        let checked = messages.iter().map_while(|(payload, to)| {
-            let ways = self.ways((*to).into());
-            ways.map_err(|error| wrong = Some(error)).ok().map(|(to, from)| (*payload, to, from))
-        });
-        let sent = self.send_messages(checked)?;
-        match wrong {
-            Some(error) if sent == 0 => Err(error),
-            _ => Ok(sent),
-        }
+        self.send_all(|sending, thread, ends| {
+            let mut taken = 0;
+            for (payload, to) in messages {
+                let sent = self.ways((*to).into()).and_then(|(to, from)| {
+                    sending.one(thread, ends, payload, (to.as_ref(), from.as_ref())).map_err(errno)
+                });
+                if sent.is_err() {
+                    return (taken, sent);
+                }
+                taken += 1;
+            }
+            (taken, Ok(()))
+        })
     }
 
-    pub(super) fn send_messages<'a>(
+    /// Sends a datagram. Returns its length.
+    #[inline(always)]
+    pub(super) fn send_one(&self, payload: &[u8], ways: Ways<'_>) -> io::Result<usize> {
+        self.send_all(|sending, thread, ends| match sending.one(thread, ends, payload, ways) {
+            Ok(()) => (1, Ok(())),
+            Err(error) => (0, Err(errno(error))),
+        })
+        .map(|_| payload.len())
+    }
+
+    #[inline(always)]
+    fn send_all(
         &self,
-        messages: impl Iterator<Item = (&'a [u8], Option<To>, Option<Addr>)>,
+        messages: impl FnOnce(&mut Sending<'_>, &mut AppThread, &Ends) -> (usize, io::Result<()>),
     ) -> io::Result<usize> {
         let Inner { shared, options, tx, slot, .. } = &*self.0;
         self.check()?;
@@ -272,9 +286,8 @@ impl UdpSocket {
         with(shared, |thread| {
             let (tx, mut out) = (&mut *lock(tx), Outgoing::new());
             let sending = Sending { shared, options, wait, slot, out: &mut out, sender: &mut tx.sender };
-            sending.all(thread, &tx.ends, messages)
+            sending.all(thread, |sending, thread| messages(sending, thread, &tx.ends))
         })
-        .map_err(errno)
     }
 
     /// Makes a datagram of `payload` and leaves it in `out`, which is of the same stack.
@@ -289,7 +302,10 @@ impl UdpSocket {
         let ways = self.ways(to)?;
         self.check()?;
         let sending = Sending { shared, options, wait: None, slot: slot.index(), out, sender };
-        with(shared, |thread| sending.one_more(thread, &lock(tx).ends, payload, ways)).map_err(errno)
+        with(shared, |thread| {
+            sending.one_more(thread, &lock(tx).ends, payload, (ways.0.as_ref(), ways.1.as_ref()))
+        })
+        .map_err(errno)
     }
 
     /// The error that waits, or that the stack has stopped.
