@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::event::Timespec;
 use rustix::io::Errno;
 use rustix::thread::futex;
-use softnet_core::sock::key::{ANY, Addr, addr_of, mapped, socket_addr, unmapped};
+use softnet_core::sock::key::{ANY, Addr, addr_of, socket_addr, unmapped};
 use softnet_core::sock::{Bind, Datagram, Inbox, Readiness, Slot, SlotRef};
 use softnet_core::sync::Ordering;
 use softnet_dev::xdp::LocalEnd;
@@ -17,9 +17,9 @@ use softnet_dev::xdp::LocalEnd;
 use super::Handle;
 use super::groups;
 use super::msg::MsgHdr;
-use super::options::{Options, errno, of_bind, of_socket, packets, set_timeout, timeout};
+use super::options::{Options, errno, of_bind, of_socket, packets, timeout};
 use super::recv::RecvBatch;
-use super::route::{default_device, find, is_own};
+use super::route::{find, is_own};
 use super::scope::{To, local_end, on_device, scope_id};
 use super::send::{Outgoing, Sending, Tx, wait_of};
 use super::table::is_group;
@@ -422,155 +422,6 @@ impl UdpSocket {
     pub fn set_reuse_port_napi(&self, napi_id: Option<u32>) {
         self.0.shared.sockets.binder().set_napi(self.0.slot.index(), napi_id.unwrap_or(0));
     }
-
-    /// Whether calls fail with [`WouldBlock`](io::ErrorKind::WouldBlock) instead of waiting.
-    pub fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
-        self.0.options.nonblocking.store(nonblocking, Ordering::Relaxed);
-        Ok(())
-    }
-
-    /// How long receiving waits; `None`: for ever. A time-out of 0 is an error.
-    pub fn set_read_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
-        set_timeout(&self.0.options.read_timeout, timeout)
-    }
-
-    /// See [`set_read_timeout`](Self::set_read_timeout).
-    pub fn read_timeout(&self) -> io::Result<Option<Duration>> {
-        Ok(timeout(&self.0.options.read_timeout))
-    }
-
-    /// How long sending waits while it is held back, since too many packets are pending before the TX queue; `None`: for
-    /// ever. A time-out of 0 is an error.
-    pub fn set_write_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
-        set_timeout(&self.0.options.write_timeout, timeout)
-    }
-
-    /// See [`set_write_timeout`](Self::set_write_timeout).
-    pub fn write_timeout(&self) -> io::Result<Option<Duration>> {
-        Ok(timeout(&self.0.options.write_timeout))
-    }
-
-    /// Sets how many bytes of packet memory may wait (`SO_RCVBUF`): each packet counts as a frame and a head, 2176
-    /// bytes, whatever is in it. At least one packet may. The default is 1 MiB.
-    pub fn set_recv_buffer_size(&self, bytes: usize) -> io::Result<()> {
-        self.slot().set_limit(packets(bytes));
-        self.0.options.recv_buffer.store(u32::try_from(bytes).unwrap_or(u32::MAX), Ordering::Relaxed);
-        Ok(())
-    }
-
-    /// See [`set_recv_buffer_size`](Self::set_recv_buffer_size).
-    pub fn recv_buffer_size(&self) -> io::Result<usize> {
-        Ok(self.0.options.recv_buffer.load(Ordering::Relaxed) as usize)
-    }
-
-    /// Sets the time to live of what it sends, 1 to 255.
-    pub fn set_ttl(&self, ttl: u32) -> io::Result<()> {
-        if !(1..=255).contains(&ttl) {
-            return Err(errno(Errno::INVAL));
-        }
-        self.0.options.ttl.store(ttl, Ordering::Relaxed);
-        Ok(())
-    }
-
-    /// See [`set_ttl`](Self::set_ttl).
-    pub fn ttl(&self) -> io::Result<u32> {
-        Ok(self.0.options.ttl.load(Ordering::Relaxed))
-    }
-
-    /// Sets the type of service of what it sends: DSCP and ECN.
-    pub fn set_tos(&self, tos: u8) -> io::Result<()> {
-        self.0.options.tos.store(tos.into(), Ordering::Relaxed);
-        Ok(())
-    }
-
-    /// See [`set_tos`](Self::set_tos).
-    pub fn tos(&self) -> io::Result<u8> {
-        Ok(self.0.options.tos.load(Ordering::Relaxed) as u8)
-    }
-
-    /// Whether it may send to broadcast addresses.
-    pub fn set_broadcast(&self, broadcast: bool) -> io::Result<()> {
-        self.0.options.broadcast.store(broadcast, Ordering::Relaxed);
-        Ok(())
-    }
-
-    /// See [`set_broadcast`](Self::set_broadcast).
-    pub fn broadcast(&self) -> io::Result<bool> {
-        Ok(self.0.options.broadcast.load(Ordering::Relaxed))
-    }
-
-    /// Whether members here get the multicast datagrams that it sends, as they do by default.
-    pub fn set_multicast_loop_v4(&self, on: bool) -> io::Result<()> {
-        self.0.options.multicast_loop.store(on, Ordering::Relaxed);
-        Ok(())
-    }
-
-    /// See [`set_multicast_loop_v4`](Self::set_multicast_loop_v4).
-    pub fn multicast_loop_v4(&self) -> io::Result<bool> {
-        Ok(self.0.options.multicast_loop.load(Ordering::Relaxed))
-    }
-
-    /// Sets the time to live of IPv4 multicast datagrams that it sends, 0 to 255; 1 by default. With 0 they are for members here
-    /// alone.
-    pub fn set_multicast_ttl_v4(&self, ttl: u32) -> io::Result<()> {
-        if ttl > 255 {
-            return Err(errno(Errno::INVAL));
-        }
-        self.0.options.multicast_ttl.store(ttl, Ordering::Relaxed);
-        Ok(())
-    }
-
-    /// See [`set_multicast_ttl_v4`](Self::set_multicast_ttl_v4).
-    pub fn multicast_ttl_v4(&self) -> io::Result<u32> {
-        Ok(self.0.options.multicast_ttl.load(Ordering::Relaxed))
-    }
-
-    /// Multicast leaves by the device that has `interface` as an address (`IP_MULTICAST_IF`); with `0.0.0.0`, by that of the
-    /// address that it is bound to, or the first.
-    pub fn set_multicast_if_v4(&self, interface: &Ipv4Addr) -> io::Result<()> {
-        let dev = if interface.is_unspecified() { None } else { Some(self.device_of(interface)?) };
-        lock(&self.0.tx).ends.multicast_dev = dev;
-        Ok(())
-    }
-
-    /// Makes it a member of `group` on the device that has `interface` as an address; of `0.0.0.0`, on the first. It
-    /// stays one while the device's interface is away. On an AF_XDP device the kernel joins the group, and speaks
-    /// IGMP, for softnet; its own members get nothing that comes by the interface meanwhile. That costs a descriptor
-    /// for each group that has members, and waits for the kernel, as the end of the last membership does; a thread in
-    /// another network namespace than the interface needs CAP_SYS_ADMIN for it.
-    ///
-    /// # Errors
-    /// As the kernel's, and those of opening a socket. Then it is no member.
-    pub fn join_multicast_v4(&self, group: &Ipv4Addr, interface: &Ipv4Addr) -> io::Result<()> {
-        let group = group4(group)?;
-        groups::join(&self.0.shared, self.0.slot.index(), group, self.device_of(interface)?)
-    }
-
-    /// Ends a membership; with `0.0.0.0`, whichever it has of that group, on a device whose interface is away, too.
-    pub fn leave_multicast_v4(&self, group: &Ipv4Addr, interface: &Ipv4Addr) -> io::Result<()> {
-        let (index, group) = (self.0.slot.index(), group4(group)?);
-        let dev = match interface.is_unspecified() {
-            true => self.0.shared.sockets.binder().joined(index, group),
-            false => Some(self.device_of(interface)?),
-        };
-        groups::leave(&self.0.shared, index, group, dev.ok_or_else(|| errno(Errno::ADDRNOTAVAIL))?)
-    }
-
-    fn device_of(&self, interface: &Ipv4Addr) -> io::Result<u16> {
-        let of = (!interface.is_unspecified()).then(|| interface.to_bits());
-        with(&self.0.shared, |thread| {
-            let tables = thread.tables.load();
-            let (dev, iface) = default_device(tables, of)?;
-            let is_its = of.is_none_or(|of| iface.addresses.iter().any(|(own, _)| own.to_bits() == of));
-            is_its.then_some(dev)
-        })
-        .ok_or_else(|| errno(Errno::NODEV))
-    }
-}
-
-/// What sockets have for a group of IPv4.
-fn group4(group: &Ipv4Addr) -> io::Result<Addr> {
-    if group.is_multicast() { Ok(mapped(group.to_bits())) } else { Err(errno(Errno::INVAL)) }
 }
 
 /// Copies a datagram to `buffer`: how many bytes that was, and who sent it.
