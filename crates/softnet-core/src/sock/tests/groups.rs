@@ -91,7 +91,8 @@ fn members_of_a_group_get_a_copy_each() {
         let sockets = binder.sockets().clone();
         let mut to =
             Arrivals { sockets: &sockets, napi_id: 1, room: UdpMem::new(u32::MAX).room(0), queued: 0, ready };
-        udp_members(ctx, &mut to, |flow| binder.members(flow, dev).collect(), &mut run);
+        let members = |flow: &Flow| binder.members(flow, dev).collect();
+        udp_members(ctx, members, &mut run, |ctx, hit, run| to.hand_over(ctx, hit, run));
         assert!(run.is_empty());
         inboxes
             .iter_mut()
