@@ -22,7 +22,7 @@ use softnet_core::sock::{
     Arrivals, Binder, Flow, Found, Hit, SocketError, Sockets, UdpMem, udp_input, udp_members,
 };
 use softnet_core::sync::{AtomicBool, AtomicUsize, Ordering};
-use softnet_dev::xdp::{LocalEnd, UdpPorts};
+use softnet_dev::xdp::{LocalEnd, Ports};
 use softnet_dev::{PiGuard, PiMutex};
 
 use super::route::is_own;
@@ -45,7 +45,7 @@ pub struct SocketTable {
     /// Those who wait for sockets.
     pub(crate) told: Arc<Told>,
     /// Where devices look up the ports that are open, to leave the kernel the rest.
-    pub(crate) ports: Option<Arc<UdpPorts>>,
+    pub(crate) ports: Option<Arc<dyn Ports>>,
     stopped: AtomicBool,
     /// Paths that take less than their first link.
     pub(super) paths: Arc<PathMtus>,
@@ -87,9 +87,15 @@ impl SocketTable {
 
     /// A socket has `end` from now on: devices that share its address with the kernel bring what is sent there. Without a lock
     /// that a packet's way takes.
+    ///
+    /// # Errors
+    /// `EADDRINUSE`: the kernel has the port on such an address. `ENOBUFS`: there are too many.
     pub(super) fn port_opened(&self, end: &LocalEnd) -> Result<(), Errno> {
-        // It fails if there are too many.
-        self.ports.as_ref().map_or(Ok(()), |ports| ports.opened(end)).map_err(|_| Errno::NOBUFS)
+        let Some(ports) = &self.ports else { return Ok(()) };
+        ports.opened(end).map_err(|error| match error.errno().map(Errno::from_raw_os_error) {
+            Some(Errno::TOOBIG) | None => Errno::NOBUFS,
+            Some(errno) => errno,
+        })
     }
 
     /// It has it no more.

@@ -1,5 +1,6 @@
 //! [`UdpSocket`]: a datagram socket, as `std::net::UdpSocket` is, on a stack of this process.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
@@ -91,10 +92,13 @@ impl UdpBuilder {
             return Err(errno(Errno::ADDRNOTAVAIL));
         }
         let v4 = addr.is_ipv4();
-        let options = Options::default();
-        if let Some(bytes) = self.recv_buffer {
-            options.recv_buffer.store(u32::try_from(bytes).unwrap_or(u32::MAX), Ordering::Relaxed);
-        }
+        let options = || {
+            let options = Options::default();
+            if let Some(bytes) = self.recv_buffer {
+                options.recv_buffer.store(u32::try_from(bytes).unwrap_or(u32::MAX), Ordering::Relaxed);
+            }
+            options
+        };
         let bind = Bind {
             local,
             port: addr.port(),
@@ -102,22 +106,33 @@ impl UdpBuilder {
             v6: !v4,
             dev: group_dev,
             reuseport: self.reuse_port,
-            limit: packets(options.recv_buffer.load(Ordering::Relaxed) as usize),
+            limit: packets(options().recv_buffer.load(Ordering::Relaxed) as usize),
         };
-        let inbox = shared.sockets.binder().open(&bind).map_err(of_bind)?;
-        let slot = inbox.slot().clone();
-        let lport = slot.slot().key().map_or(0, |(key, _)| key.lport);
-        let socket = UdpSocket(Arc::new(Inner {
-            shared: shared.clone(),
-            slot,
-            v4,
-            only_v6: !v4 && self.only_v6,
-            options,
-            rx: Mutex::new(Some(inbox)),
-            tx: Mutex::new(Tx::new(local, lport, group_dev)),
-        }));
-        socket.0.tell_port(&mut lock(&socket.0.tx), local).map_err(errno)?;
-        Ok(socket)
+        // Ports that the kernel has.
+        let mut taken = BTreeSet::new();
+        loop {
+            let inbox = shared.sockets.binder().open_beside(&bind, &taken).map_err(of_bind)?;
+            let slot = inbox.slot().clone();
+            let lport = slot.slot().key().map_or(0, |(key, _)| key.lport);
+            let socket = UdpSocket(Arc::new(Inner {
+                shared: shared.clone(),
+                slot,
+                v4,
+                only_v6: !v4 && self.only_v6,
+                options: options(),
+                rx: Mutex::new(Some(inbox)),
+                tx: Mutex::new(Tx::new(local, lport, group_dev)),
+            }));
+            let opened = socket.0.open_port(&lock(&socket.0.tx), local);
+            match opened {
+                Ok(end) => {
+                    socket.0.has_port(&mut lock(&socket.0.tx), end);
+                    return Ok(socket);
+                }
+                Err(Errno::ADDRINUSE) if bind.port == 0 => _ = taken.insert(lport),
+                Err(error) => return Err(errno(error)),
+            }
+        }
     }
 }
 
@@ -137,6 +152,12 @@ impl UdpSocket {
     /// A socket on a stack, bound to `addr`: one of the stack's own addresses, `0.0.0.0`, `::` (both families), or a
     /// multicast group. Port 0 stands for any that is free. A link-local address, or group of one link, needs a `scope_id`,
     /// which is an index of the stack's ([`if_nametoindex`](Handle::if_nametoindex)); the socket sends by that device alone.
+    ///
+    /// On addresses that a device shares with the kernel the port is the kernel's no more as long as the socket has it. That waits
+    /// for the kernel, and costs a descriptor; a thread in another network namespace than the interface needs CAP_SYS_ADMIN for it.
+    ///
+    /// # Errors
+    /// As the kernel's. `EADDRINUSE`: another socket has address and port, one of the kernel's for one, if it shares the address.
     pub fn bind(on: &Handle, addr: impl ToSocketAddrs) -> io::Result<UdpSocket> {
         Self::builder(on).bind(addr)
     }
@@ -192,12 +213,13 @@ impl UdpSocket {
             let way = find(thread.tables.load(), &peer, &tx.ends, tx.ends.source(), broadcast)?;
             // One that is bound to a group receives what is sent there, and sends from an address of ours.
             let local = if is_group(tx.ends.local) { tx.ends.local } else { way.src };
-            self.0.tell_port(&mut tx, local)?;
+            let end = self.0.open_port(&tx, local)?;
             let generation =
                 shared.sockets.binder().connect(self.0.slot.index(), local, peer.addr, peer.port);
             inbox.connected(&mut thread.ctx, (peer.addr, peer.port), generation);
             shared.sockets.gone(inbox.gone());
             (tx.ends.local, tx.ends.peer) = (local, Some(peer));
+            self.0.has_port(&mut tx, end);
             Ok(())
         })
         .map_err(errno)
@@ -208,15 +230,23 @@ impl UdpSocket {
     /// connected, nothing changes.
     ///
     /// # Errors
-    /// `EADDRINUSE`: somebody else has what it was bound to by now. `ENOBUFS`: its reuseport group is full. It stays connected then.
+    /// `EADDRINUSE`: somebody else has what it was bound to by now, the kernel on an address that is shared with it for one.
+    /// `ENOBUFS`: its reuseport group is full. It stays connected then.
     pub fn disconnect(&self) -> io::Result<()> {
         let Inner { shared, rx, tx, slot, .. } = &*self.0;
         let (mut tx, mut rx) = (lock(tx), lock(rx));
         let inbox = rx.as_mut().ok_or_else(|| errno(Errno::BADF))?;
-        let (generation, local) = shared.sockets.binder().disconnect(slot.index()).map_err(of_bind)?;
+        let local = shared.sockets.binder().bound(slot.index());
+        let end = self.0.open_port(&tx, local).map_err(errno)?;
+        let disconnected = shared.sockets.binder().disconnect(slot.index());
+        let (generation, local) = disconnected.map_err(|error| {
+            end.iter().for_each(|end| shared.sockets.port_closed(end));
+            of_bind(error)
+        })?;
         inbox.disconnected(generation);
         (tx.ends.local, tx.ends.peer) = (local, None);
-        self.0.tell_port(&mut tx, local).map_err(errno)
+        self.0.has_port(&mut tx, end);
+        Ok(())
     }
 
     /// The address and port that datagrams to `addr` go to, if they may. The address of nobody stands for this host.
@@ -430,17 +460,24 @@ pub(super) fn copy(datagram: &Datagram, buffer: &mut [u8]) -> (usize, (Addr, u16
 }
 
 impl Inner {
-    /// From now on it has `local` and its port, for devices that leave to the kernel what nobody here has.
-    fn tell_port(&self, tx: &mut Tx, local: Addr) -> Result<(), Errno> {
+    /// It is about to have `local` and its port: opens that for devices that leave to the kernel what nobody here has. Before
+    /// the socket is found by it, and with what it had still open: then it misses nothing, and what follows cannot fail
+    /// for want of it. `None`: it is what it has. Else [`has_port`](Self::has_port) is to be called, or it is to be closed.
+    fn open_port(&self, tx: &Tx, local: Addr) -> Result<Option<LocalEnd>, Errno> {
         let families = (self.v4 || !self.only_v6, !self.v4);
         let end = LocalEnd { addr: local, families, port: tx.ends.lport };
         if tx.told == Some(end) {
-            return Ok(());
+            return Ok(None);
         }
-        let sockets = &self.shared.sockets;
-        sockets.port_opened(&end)?;
-        tx.told.replace(end).iter().for_each(|old| sockets.port_closed(old));
-        Ok(())
+        self.shared.sockets.port_opened(&end)?;
+        Ok(Some(end))
+    }
+
+    /// It has `end`, which was [opened](Self::open_port), in place of what it had.
+    fn has_port(&self, tx: &mut Tx, end: Option<LocalEnd>) {
+        if let Some(before) = end.and_then(|end| tx.told.replace(end)) {
+            self.shared.sockets.port_closed(&before);
+        }
     }
 }
 
