@@ -6,7 +6,7 @@ use std::sync::Arc;
 use softnet_core::SoftnetData;
 use softnet_core::skb::Region;
 use softnet_dev::OpenDevice;
-use softnet_dev::xdp::{self, Claim, Claims, Mode, UdpPorts, Umem, XdpConfig};
+use softnet_dev::xdp::{self, Claim, Claims, Mode, Ports, UdpPorts, Umem, XdpConfig};
 
 use crate::config::{DeviceConfig, XdpMode};
 use crate::log::note;
@@ -20,7 +20,7 @@ pub trait Opener: Send {
     fn addresses_changed(&mut self, _dev: u16, _config: &DeviceConfig) {}
 
     /// Where its devices look up the ports that sockets have open, if they do.
-    fn ports(&self) -> Option<Arc<UdpPorts>> {
+    fn ports(&self) -> Option<Arc<dyn Ports>> {
         None
     }
 
@@ -99,7 +99,7 @@ impl Opener for XdpOpener {
         }
     }
 
-    fn ports(&self) -> Option<Arc<UdpPorts>> {
+    fn ports(&self) -> Option<Arc<dyn Ports>> {
         Some(self.ports.clone())
     }
 

@@ -64,7 +64,7 @@ reasons! {
     NdiscHopLimit = "ipv6_ndisc_hop_limit", "a neighbour discovery message that came from beyond the link";
     NdiscMalformed = "ipv6_ndisc_malformed", "malformed neighbour discovery message (addresses, options)";
     NdiscIgnored = "ipv6_ndisc_ignored", "a neighbour discovery message that is none of our business";
-    NeighQueueFull = "neigh_queuefull", "too many packets wait for this neighbour";
+    NeighQueueFull = "neigh_queuefull", "too many packets wait for this neighbour, or too many new ones are asked for";
     NeighFailed = "neigh_failed", "the neighbour did not answer";
     NeighTableFull = "neigh_tablefull", "the neighbour table is full";
     NeighDead = "neigh_dead", "the neighbour entry was removed";

@@ -4,7 +4,7 @@
 //! table are bound to an address, port and family that both would take, unless both are of one reuseport group; and a slot is used anew only
 //! after its last receiver has let go of it.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use super::group::MAX_GROUPS;
@@ -147,31 +147,31 @@ impl Binder {
         z ^ z >> 31
     }
 
-    /// A random port that is free, by trying all from a random one on (RFC 6056 section 3.3.1).
-    fn ephemeral(&mut self, bind: &Bind, how: How) -> Option<u16> {
+    /// A random port that is free and not `taken`, by trying all from a random one on (RFC 6056 section 3.3.1).
+    fn ephemeral(&mut self, bind: &Bind, how: How, taken: &BTreeSet<u16>) -> Option<u16> {
         let ports = u64::from(EPHEMERAL.end() - EPHEMERAL.start()) + 1;
         let first = self.random() % ports;
         (0..ports).map(|i| EPHEMERAL.start() + ((first + i) % ports) as u16).find(|port| {
             // Not even to share with others: they did not ask for this port either.
-            !self.ports.conflicts(&Bound {
-                local: bind.local,
-                port: *port,
-                how,
-                dev: bind.dev,
-                reuseport: false,
-            })
+            let place = Bound { local: bind.local, port: *port, how, dev: bind.dev, reuseport: false };
+            !taken.contains(port) && !self.ports.conflicts(&place)
         })
     }
 
     /// Opens a socket, unless somebody has its address. Its receiver is to be [closed](Inbox::close), and its slot then given back by
     /// [`release`](Self::release).
     pub fn open(&mut self, bind: &Bind) -> Result<Inbox, BindError> {
+        self.open_beside(bind, &BTreeSet::new())
+    }
+
+    /// The same; if any port will do, one that is not among `taken`: those that somebody else has.
+    pub fn open_beside(&mut self, bind: &Bind, taken: &BTreeSet<u16>) -> Result<Inbox, BindError> {
         let how = match bind.local {
             ANY => How::new(bind.v4, bind.v6),
             local => How::new(is_v4(local), !is_v4(local)),
         };
         let port = match bind.port {
-            0 => self.ephemeral(bind, how).ok_or(BindError::NoPort)?,
+            0 => self.ephemeral(bind, how, taken).ok_or(BindError::NoPort)?,
             port => port,
         };
         let Bind { local, dev, reuseport, .. } = *bind;
@@ -273,6 +273,11 @@ impl Binder {
         let key = Flow { local, remote, lport, rport };
         let how = How::new(is_v4(local), !is_v4(local));
         self.replace(index, key, how)
+    }
+
+    /// The address that the socket in slot `index` was bound to, which it has again once it is [disconnected](Self::disconnect).
+    pub fn bound(&self, index: u32) -> Addr {
+        self.entries.get(&index).map_or(ANY, |entry| entry.bound.0)
     }
 
     /// Undoes that: packets from anybody are for it, to what it was bound to, in its group as one that has just come. Returns

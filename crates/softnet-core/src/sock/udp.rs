@@ -184,9 +184,11 @@ pub fn udp_input(ctx: &mut SoftnetData, to: &mut Arrivals<'_>, local: &mut Batch
         };
         let why = match found {
             Ok(Found::Socket(hit)) => {
-                if whose != Some(hit) {
+                if whose != Some(hit)
+                    && let Some(before) = whose.replace(hit)
+                {
                     // What is gathered comes from one batch, and so fits another.
-                    to.hand_over(ctx, whose.replace(hit), &mut run);
+                    to.hand_over(ctx, before, &mut run);
                 }
                 keep(ctx, &mut run, first);
                 let mut more = more;
@@ -216,14 +218,18 @@ pub fn udp_input(ctx: &mut SoftnetData, to: &mut Arrivals<'_>, local: &mut Batch
         }
     }
     drop(packets);
-    to.hand_over(ctx, whose, &mut run);
+    if let Some(hit) = whose {
+        to.hand_over(ctx, hit, &mut run);
+    }
 }
 
 impl Arrivals<'_> {
     /// Hands the packets of `run` over to a socket, and leaves it empty.
     #[inline]
-    fn hand_over(&mut self, ctx: &mut SoftnetData, whose: Option<Hit>, run: &mut Batch) {
-        let (Some(hit), false) = (whose, run.is_empty()) else { return };
+    pub fn hand_over(&mut self, ctx: &mut SoftnetData, hit: Hit, run: &mut Batch) {
+        if run.is_empty() {
+            return;
+        }
         let Some(slot) = self.sockets.slot(hit.slot) else {
             return ctx.free_batch(run, DropReason::SocketClose);
         };
@@ -264,12 +270,13 @@ impl Arrivals<'_> {
     }
 }
 
-/// Hands a copy of the datagram in `run`, which is to many, to each of the `members` for its flow, and frees it.
+/// Has `deliver` hand a copy of the datagram in `run`, which is to many, [over](Arrivals::hand_over) to each of the `members` for
+/// its flow, and frees it. There is one copy at a time, so that what has to be reserved is no more than that.
 pub fn udp_members(
     ctx: &mut SoftnetData,
-    to: &mut Arrivals<'_>,
     members: impl FnOnce(&Flow) -> Vec<Hit>,
     run: &mut Batch,
+    mut deliver: impl FnMut(&mut SoftnetData, Hit, &mut Batch),
 ) {
     let mut flow = Flow::bound(ANY, 0);
     if let Err(reason) = verify(run.as_slice(), &mut flow) {
@@ -291,11 +298,11 @@ pub fn udp_members(
             }
         }
         match copies.len() == run.len() {
-            true => to.hand_over(ctx, Some(*hit), &mut copies),
+            true => deliver(ctx, *hit, &mut copies),
             false => ctx.free_batch(&mut copies, DropReason::NoFrame),
         }
     }
-    to.hand_over(ctx, Some(*last), run);
+    deliver(ctx, *last, run);
 }
 
 /// Skbs of the datagram that `skbs` begin with.

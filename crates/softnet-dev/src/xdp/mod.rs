@@ -30,6 +30,7 @@ mod groups;
 mod kernel_irq;
 mod offload;
 mod ports;
+mod reserve;
 mod ring;
 mod rx;
 mod socket;
@@ -41,14 +42,16 @@ mod umem;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use softnet_core::SoftnetData;
 use softnet_core::skb::{DropReason, FRAME_SIZE, HEADROOM};
+use softnet_core::sock::key::{Addr, addr_of};
+use softnet_core::sock::scope::scoped;
 
 pub use claim::Claim;
 pub use error::XdpError;
-pub use ports::{LocalEnd, UdpPorts};
+pub use ports::{LocalEnd, Ports, UdpPorts};
 pub use umem::Umem;
 
 use attach::Attachment;
@@ -57,6 +60,8 @@ use control::Control;
 use groups::Groups;
 use kernel_irq::KernelNapis;
 use offload::Offloads;
+use ports::Sharing;
+use reserve::Place;
 use rx::{MIN_RING, XdpRx};
 use socket::Xsk;
 use tx::XdpTx;
@@ -66,6 +71,7 @@ use crate::bpf::XdpMode;
 use crate::device::{Device, DeviceInfo, Features, LinkState, OpenDevice, RxQueue, TxQueue};
 use crate::ethtool::Ethtool;
 use crate::netlink::{Link, Netlink};
+use crate::netns::NetNs;
 use crate::snoop::Snoop;
 use crate::sys_error::{SysError, SysResult};
 
@@ -233,6 +239,15 @@ pub fn open_with_claims(
             return Err(kernel(error));
         }
     };
+    let here = match NetNs::current() {
+        Ok(here) => here,
+        Err(error) => {
+            parts.close(ctx);
+            return Err(kernel(SysError::new("find the network namespace", error)));
+        }
+    };
+    let place = Place { netns: here, interfaces: owners.clone() };
+    let sharing = Arc::new(ports.share(place, shared(&cfg.claim, &filter, dev, &theirs)));
     let Parts { rx, tx, sockets } = parts;
     let groups = Groups::new(link.index, attachment.clone());
     let device = Arc::new(XdpDevice {
@@ -241,11 +256,13 @@ pub fn open_with_claims(
         sockets,
         attachment: attachment.clone(),
         groups,
+        _sharing: sharing.clone(),
         snoop,
         _offloads: offloads,
         _solicited: solicited.and_then(Result::ok),
     });
-    let claims = Claims { mac: link.mac, dev, owners, attachment, netlink: Mutex::new(netlink) };
+    let sharing = Arc::downgrade(&sharing);
+    let claims = Claims { mac: link.mac, dev, owners, attachment, sharing, netlink: Mutex::new(netlink) };
     Ok((OpenDevice { device, rx, tx }, claims))
 }
 
@@ -400,6 +417,8 @@ struct XdpDevice {
     sockets: Vec<Arc<Xsk>>,
     attachment: Arc<Attachment>,
     groups: Groups,
+    /// Has ports of shared addresses reserved.
+    _sharing: Arc<Sharing>,
     /// Copies of what the program leaves to the kernel, and neighbours mean for all.
     snoop: Snoop,
     /// Puts back what was switched off.
@@ -445,6 +464,7 @@ pub struct Claims {
     /// The interface, and what it is a port of.
     owners: Vec<u32>,
     attachment: Arc<Attachment>,
+    sharing: Weak<Sharing>,
     netlink: Mutex<Netlink>,
 }
 
@@ -457,6 +477,20 @@ impl Claims {
     pub fn replace(&self, claim: &Claim) -> SysResult<()> {
         let mut netlink = self.netlink.lock().unwrap_or_else(PoisonError::into_inner);
         let theirs = addresses(&mut netlink, &self.owners)?;
-        self.attachment.replace(&ClaimFilter::new(self.mac, self.dev, claim, &theirs))
+        let filter = ClaimFilter::new(self.mac, self.dev, claim, &theirs);
+        let shared = shared(claim, &filter, self.dev, &theirs);
+        self.sharing.upgrade().iter().for_each(|sharing| sharing.replace(shared.clone()));
+        self.attachment.replace(&filter)
     }
+}
+
+/// The addresses on which ports of softnet's are not to be the kernel's as well. Not the link-local one that both derive from
+/// the MAC address, unless it was said that addresses are shared.
+fn shared(claim: &Claim, filter: &ClaimFilter, dev: u16, kernel: &[IpAddr]) -> Vec<Addr> {
+    if !claim.shared {
+        return Vec::new();
+    }
+    let mut own: Vec<IpAddr> = filter.own_ipv6().into_iter().map(IpAddr::V6).collect();
+    own.extend(claim.addresses.iter().filter(|addr| addr.is_ipv4()));
+    own.iter().filter(|addr| kernel.contains(addr)).map(|addr| scoped(addr_of(*addr), dev)).collect()
 }

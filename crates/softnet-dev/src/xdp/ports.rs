@@ -1,14 +1,19 @@
-//! The UDP ports that softnet's sockets have open, as the programs of a stack's devices see them.
+//! The UDP ports that softnet's sockets have open, as the programs of a stack's devices see them, and as the kernel does.
 //!
-//! Of an address that the kernel has as well, only datagrams to these are softnet's. Any thread may call it, as it binds,
+//! Of an address that the kernel has as well, only datagrams to these are softnet's. So that none of them is a port that the
+//! kernel has in use, or chooses later, they are [reserved](super::reserve) there on addresses that devices say they
+//! [share](UdpPorts::share), for as long as they are open. Any thread may call it, as it binds,
 //! connects and closes sockets; no packet's way comes here. Invariant: a port is in the map exactly while more sockets were
-//! opened than closed there, in whatever order threads say so.
+//! opened than closed there, in whatever order threads say so; and a reservation is held only while its port is in the map
+//! and its address shared.
 
-use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::collections::{BTreeMap, HashMap};
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use softnet_core::sock::key::{ANY, Addr, mapped};
+use softnet_core::sock::key::{ANY, Addr, is_v4, mapped};
 
+use super::reserve::{Place, reserve};
 use crate::bpf::Set;
 use crate::sys_error::SysResult;
 
@@ -34,6 +39,19 @@ pub struct LocalEnd {
     pub port: u16,
 }
 
+/// What is told of the ports that sockets have open.
+pub trait Ports: Send + Sync {
+    /// A socket has `end` from now on.
+    ///
+    /// # Errors
+    /// E2BIG if there are as many as may be, EADDRINUSE if the kernel has the port on an address that is shared with it, and
+    /// what else it says to a socket that is to be bound there; then nothing has changed.
+    fn opened(&self, end: &LocalEnd) -> SysResult<()>;
+
+    /// It has it no more.
+    fn closed(&self, end: &LocalEnd);
+}
+
 pub(super) fn key(addr: Addr, port: u16) -> Key {
     let mut key = [0; KEY_LEN];
     key[..16].copy_from_slice(&addr.to_be_bytes());
@@ -45,8 +63,104 @@ pub(super) fn key(addr: Addr, port: u16) -> Key {
 #[derive(Debug)]
 pub struct UdpPorts {
     set: Set<KEY_LEN>,
-    /// Sockets by key. Locked while the map is changed.
-    open: Mutex<HashMap<Key, i64>>,
+    /// Locked while the map is changed, and the kernel asked.
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Sockets by address and port.
+    open: HashMap<(Addr, u16), i64>,
+    shares: BTreeMap<u64, Share>,
+    /// What the next share is known by.
+    next: u64,
+}
+
+/// What a device shares with the kernel.
+#[derive(Debug)]
+struct Share {
+    place: Place,
+    addresses: Vec<Addr>,
+    held: HashMap<(Addr, u16), OwnedFd>,
+}
+
+/// A device shares addresses with the kernel for as long as it has this.
+pub(super) struct Sharing {
+    ports: Arc<UdpPorts>,
+    id: u64,
+}
+
+impl Sharing {
+    /// From now on these are the addresses. Ports of new ones that are open already are reserved where that is possible.
+    pub(super) fn replace(&self, addresses: Vec<Addr>) {
+        let state = &mut *self.ports.state();
+        let Some(share) = state.shares.get_mut(&self.id) else { return };
+        share.addresses = addresses;
+        share.held.retain(|(addr, _), _| share.addresses.contains(addr));
+        for (&(addr, port), _) in state.open.iter().filter(|(_, sockets)| **sockets > 0) {
+            // What the kernel has it had first; sockets here have it as well.
+            let _ = share.reserve(addr, port);
+        }
+    }
+}
+
+impl Drop for Sharing {
+    fn drop(&mut self) {
+        self.ports.state().shares.remove(&self.id);
+    }
+}
+
+impl Share {
+    /// Its addresses on which a socket has a port that is bound to `addr`.
+    fn of(&self, addr: Addr) -> impl Iterator<Item = Addr> {
+        let all = self.addresses.iter().copied();
+        all.filter(move |own| addr == *own || addr == any_of(*own))
+    }
+
+    fn reserve(&mut self, addr: Addr, port: u16) -> SysResult<()> {
+        let missing: Vec<_> = self.of(addr).filter(|own| !self.held.contains_key(&(*own, port))).collect();
+        for own in missing {
+            if let Some(socket) = reserve(&self.place, own, port)? {
+                self.held.insert((own, port), socket);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// No address in particular, of the family of `addr`.
+fn any_of(addr: Addr) -> Addr {
+    if is_v4(addr) { ANY4 } else { ANY }
+}
+
+impl State {
+    fn is_open(&self, addr: Addr, port: u16) -> bool {
+        self.open.get(&(addr, port)).is_some_and(|sockets| *sockets > 0)
+    }
+
+    /// Reserves `port` on what is shared of `addr`, all or nothing.
+    fn reserve(&mut self, addr: Addr, port: u16) -> SysResult<()> {
+        // Who has it on no address in particular has it here: be it reserved or not, another adds nothing.
+        if self.is_open(any_of(addr), port) {
+            return Ok(());
+        }
+        let reserved = self.shares.values_mut().try_for_each(|share| share.reserve(addr, port));
+        reserved.inspect_err(|_| self.release(addr, port))
+    }
+
+    /// Gives up what is reserved of `port` on `addr` and no socket has.
+    fn release(&mut self, addr: Addr, port: u16) {
+        let mut shares = std::mem::take(&mut self.shares);
+        for share in shares.values_mut() {
+            let unused: Vec<_> = share.of(addr).collect();
+            for own in unused {
+                if !self.is_open(own, port) && !self.is_open(any_of(own), port) {
+                    share.held.remove(&(own, port));
+                }
+            }
+        }
+        self.shares = shares;
+    }
 }
 
 impl UdpPorts {
@@ -55,57 +169,79 @@ impl UdpPorts {
     /// # Errors
     /// Needs CAP_BPF.
     pub fn new() -> SysResult<Self> {
-        Ok(UdpPorts { set: Set::new("softnet_ports", MAX_PORTS)?, open: Mutex::default() })
+        Ok(UdpPorts { set: Set::new("softnet_ports", MAX_PORTS)?, state: Mutex::default() })
     }
 
     pub(super) fn set(&self) -> &Set<KEY_LEN> {
         &self.set
     }
 
-    /// A socket has `end` from now on.
-    ///
-    /// # Errors
-    /// E2BIG if there are as many as may be; then nothing has changed.
-    pub fn opened(&self, end: &LocalEnd) -> SysResult<()> {
-        for (done, key) in keys(end).enumerate() {
-            if let Err(error) = self.count(key, 1) {
-                keys(end).take(done).for_each(|key| _ = self.count(key, -1));
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A device shares `addresses` with the kernel at `place`.
+    pub(super) fn share(self: &Arc<Self>, place: Place, addresses: Vec<Addr>) -> Sharing {
+        let mut state = self.state();
+        let id = state.next;
+        state.next += 1;
+        state.shares.insert(id, Share { place, addresses: Vec::new(), held: HashMap::new() });
+        drop(state);
+        let sharing = Sharing { ports: self.clone(), id };
+        sharing.replace(addresses);
+        sharing
+    }
+
+    /// One socket more, or less, has the port on the address.
+    fn count(&self, (addr, port): (Addr, u16), change: i64) -> SysResult<()> {
+        let state = &mut *self.state();
+        let before = state.open.get(&(addr, port)).copied().unwrap_or(0);
+        let now = before + change;
+        if (before, now) == (0, 1) {
+            state.reserve(addr, port)?;
+            if let Err(error) = self.set.insert(&key(addr, port)) {
+                state.release(addr, port);
+                return Err(error);
+            }
+        }
+        match now {
+            0 => state.open.remove(&(addr, port)),
+            _ => state.open.insert((addr, port), now),
+        };
+        if (before, now) == (1, 0) {
+            // What was put in can be taken out.
+            let _ = self.set.remove(&key(addr, port));
+            state.release(addr, port);
+        }
+        Ok(())
+    }
+}
+
+impl Ports for UdpPorts {
+    fn opened(&self, end: &LocalEnd) -> SysResult<()> {
+        for (done, at) in places(end).enumerate() {
+            if let Err(error) = self.count(at, 1) {
+                places(end).take(done).for_each(|at| _ = self.count(at, -1));
                 return Err(error);
             }
         }
         Ok(())
     }
 
-    /// It has it no more.
-    pub fn closed(&self, end: &LocalEnd) {
-        // What was put in can be taken out.
-        keys(end).for_each(|key| _ = self.count(key, -1));
-    }
-
-    fn count(&self, key: Key, change: i64) -> SysResult<()> {
-        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        let sockets = open.entry(key).or_default();
-        *sockets += change;
-        let changed = match (*sockets, change) {
-            (1, 1) => self.set.insert(&key).inspect_err(|_| *sockets = 0),
-            (0, -1) => self.set.remove(&key),
-            _ => Ok(()),
-        };
-        if *sockets == 0 {
-            open.remove(&key);
-        }
-        changed
+    fn closed(&self, end: &LocalEnd) {
+        // Less is never refused.
+        places(end).for_each(|at| _ = self.count(at, -1));
     }
 }
 
-/// The keys by which programs find `end`.
-fn keys(end: &LocalEnd) -> impl Iterator<Item = Key> + use<> {
+/// The addresses, with the port, at which programs look for `end`.
+fn places(end: &LocalEnd) -> impl Iterator<Item = (Addr, u16)> + use<> {
     let LocalEnd { addr, families: (v4, v6), port } = *end;
     let all = match addr {
         ANY => [v4.then_some(ANY4), v6.then_some(ANY)],
         addr => [Some(addr), None],
     };
-    all.into_iter().flatten().map(move |addr| key(addr, port))
+    all.into_iter().flatten().map(move |addr| (addr, port))
 }
 
 #[cfg(test)]
@@ -138,6 +274,6 @@ mod tests {
         // A close that overtakes its open.
         ports.closed(&own);
         ports.opened(&own).unwrap();
-        assert!(!is_open(mapped(7)) && ports.open.lock().unwrap().is_empty());
+        assert!(!is_open(mapped(7)) && ports.state().open.is_empty());
     }
 }

@@ -4,21 +4,25 @@
 //! A set has a number for each socket in it, and a list of those to be looked at, which pollers put them on ([`ReadyItems`]).
 //! Invariant: a socket of the set that is ready is on that list, or its thread has it in hand; who watches a slot has an item for it.
 
-use std::collections::{HashMap, VecDeque};
+mod ctl;
+
+use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::os::fd::RawFd;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use rustix::event::epoll;
 use rustix::io::Errno;
-use softnet_core::sock::{MAX_ITEMS, ReadyItems, SlotRef};
+use softnet_core::sock::ReadyItems;
 use softnet_core::sync::{AtomicUsize, Ordering};
+
+pub use ctl::EpollCtl;
+use ctl::{FdEvent, Fds};
 
 use super::Handle;
 use super::options::errno;
-use super::udp::{Inner, UdpSocket};
-use super::watch::{Set, Watch};
+use super::watch::Set;
 use crate::busy_poll::{BusyPoll, EpollParams, OutOfRange, Waits};
 use crate::clock::timespec;
 use crate::control::Target;
@@ -95,217 +99,6 @@ impl Event {
     pub fn is_error(&self) -> bool {
         self.bits & !(Interest::IN.0 | Interest::OUT.0) != 0
     }
-}
-
-/// A socket that a set watches.
-struct Item {
-    slot: SlotRef,
-    socket: Weak<Inner>,
-    interest: Interest,
-    token: u64,
-    /// A one-shot one was told of.
-    spent: bool,
-}
-
-impl Item {
-    /// What is to be told of it now.
-    fn bits(&self) -> u32 {
-        if self.spent {
-            return 0;
-        }
-        let now = self.slot.slot().readiness();
-        let bit = |on: bool, bit: u32| if on { bit } else { 0 };
-        let bits = bit(now.readable, Interest::IN.0) | bit(now.writable, Interest::OUT.0);
-        bits & self.interest.0 | bit(now.error, Interest::ERROR)
-    }
-}
-
-#[derive(Default)]
-struct Items {
-    /// By number.
-    table: Vec<Option<Item>>,
-    free: Vec<u32>,
-    by_slot: HashMap<u32, u32>,
-    /// The set is gone, and takes nothing more.
-    closed: bool,
-}
-
-impl Items {
-    fn find(&mut self, socket: &Arc<Inner>) -> Option<(u32, &mut Item)> {
-        let index = *self.by_slot.get(&socket.slot.index())?;
-        let item = self.table.get_mut(index as usize)?.as_mut()?;
-        (item.socket.as_ptr() == Arc::as_ptr(socket)).then_some((index, item))
-    }
-
-    fn remove(&mut self, index: u32) {
-        if let Some(item) = self.table.get_mut(index as usize).and_then(Option::take) {
-            self.free.push(index);
-            let slot = item.slot.index();
-            if self.by_slot.get(&slot) == Some(&index) {
-                self.by_slot.remove(&slot);
-            }
-        }
-    }
-}
-
-/// What of an [`Epoll`] any thread may use: adds sockets to it, also while its thread waits. It does not keep the set alive.
-#[derive(Clone)]
-pub struct EpollCtl {
-    shared: Arc<Shared>,
-    set: Arc<Set>,
-    items: Arc<Mutex<Items>>,
-    fds: Arc<Fds>,
-}
-
-/// The kernel's descriptors of a set.
-struct Fds {
-    epoll: OwnedFd,
-    /// How many there are beside the set's own.
-    count: AtomicUsize,
-    tokens: Mutex<Tokens>,
-}
-
-#[derive(Default)]
-struct Tokens {
-    /// Of each descriptor, and the serial number of what was said of it last.
-    of: HashMap<RawFd, (u64, u32)>,
-    serial: u32,
-}
-
-impl Tokens {
-    /// What the kernel is to remember of a descriptor from now on, and its serial number. What it says with another one
-    /// is about what was before.
-    fn data(&mut self, fd: RawFd) -> (epoll::EventData, u32) {
-        self.serial = self.serial.wrapping_add(1);
-        (epoll::EventData::new_u64(u64::from(self.serial) << 32 | u64::from(fd as u32)), self.serial)
-    }
-}
-
-/// An event of one of the kernel's descriptors.
-struct FdEvent {
-    fd: RawFd,
-    serial: u32,
-    bits: u32,
-}
-
-impl EpollCtl {
-    /// Watches `socket`; events carry `token`. An error if it is watched already, or of another stack, or if the set is gone
-    /// (`EBADF`). A socket that is closed is removed by itself.
-    pub fn add(&self, socket: &UdpSocket, interest: Interest, token: u64) -> io::Result<()> {
-        let inner = socket.inner();
-        if !Arc::ptr_eq(&inner.shared, &self.shared) {
-            return Err(errno(Errno::INVAL));
-        }
-        let slot = inner.slot.clone();
-        let mut items = self.items()?;
-        if items.find(inner).is_some() {
-            return Err(errno(Errno::EXIST));
-        }
-        if let Some(closed) = items.by_slot.get(&slot.index()).copied() {
-            items.remove(closed);
-        }
-        let index = items.free.pop().unwrap_or(items.table.len() as u32);
-        if index >= MAX_ITEMS {
-            return Err(errno(Errno::NOSPC));
-        }
-        if index as usize == items.table.len() {
-            items.table.push(None);
-        }
-        self.set.list.reserve(index);
-        items.by_slot.insert(slot.index(), index);
-        self.watch(slot.index(), index, interest);
-        items.table[index as usize] =
-            Some(Item { slot, socket: Arc::downgrade(inner), interest, token, spent: false });
-        drop(items);
-        // It may be ready already.
-        self.set.notify(index);
-        Ok(())
-    }
-
-    /// Changes what is waited for, and has a one-shot socket told of again.
-    pub fn modify(&self, socket: &UdpSocket, interest: Interest, token: u64) -> io::Result<()> {
-        let mut items = self.items()?;
-        let (index, item) = items.find(socket.inner()).ok_or_else(|| errno(Errno::NOENT))?;
-        if interest.is_exclusive() != item.interest.is_exclusive() {
-            self.watch(item.slot.index(), index, interest);
-        }
-        (item.interest, item.token, item.spent) = (interest, token, false);
-        drop(items);
-        self.set.notify(index);
-        Ok(())
-    }
-
-    /// Watches `socket` no more.
-    pub fn delete(&self, socket: &UdpSocket) -> io::Result<()> {
-        let inner = socket.inner();
-        let mut items = self.items()?;
-        let (index, _) = items.find(inner).ok_or_else(|| errno(Errno::NOENT))?;
-        items.remove(index);
-        // Under the lock: who adds it once more must not have that undone.
-        self.unwatch(inner.slot.index());
-        Ok(())
-    }
-
-    /// The items, while the set is there.
-    fn items(&self) -> io::Result<MutexGuard<'_, Items>> {
-        let items = lock(&self.items);
-        if items.closed { Err(errno(Errno::BADF)) } else { Ok(items) }
-    }
-
-    /// Under the items' lock, so that who watches is who has an item, whatever other threads add and delete meanwhile.
-    fn watch(&self, slot: u32, index: u32, interest: Interest) {
-        let (told, exclusive) = (&self.shared.sockets.told, interest.is_exclusive());
-        if exclusive && let Some(slot) = told.sockets.slot(slot) {
-            slot.watch_exclusively();
-        }
-        told.watchers.add(slot, Watch::Set { set: self.set.clone(), index, exclusive });
-    }
-
-    fn unwatch(&self, slot: u32) {
-        let watch = Watch::Set { set: self.set.clone(), index: 0, exclusive: false };
-        self.shared.sockets.told.watchers.remove(slot, &watch);
-    }
-
-    /// Watches a descriptor of the kernel, which must stay open as long. Interests mean what they do there.
-    pub fn add_fd(&self, fd: impl AsFd, interest: Interest, token: u64) -> io::Result<()> {
-        let fd = fd.as_fd();
-        drop(self.items()?);
-        let mut tokens = lock(&self.fds.tokens);
-        let (data, serial) = tokens.data(fd.as_raw_fd());
-        epoll::add(&self.fds.epoll, fd, data, flags(interest))?;
-        if tokens.of.insert(fd.as_raw_fd(), (token, serial)).is_none() {
-            self.fds.count.fetch_add(1, Ordering::Release);
-        }
-        drop(tokens);
-        // Who is polling looks at descriptors only if there are any.
-        self.set.waker.wake();
-        Ok(())
-    }
-
-    /// Changes what is waited for of a descriptor of the kernel.
-    pub fn modify_fd(&self, fd: impl AsFd, interest: Interest, token: u64) -> io::Result<()> {
-        let fd = fd.as_fd();
-        let mut tokens = lock(&self.fds.tokens);
-        let (data, serial) = tokens.data(fd.as_raw_fd());
-        epoll::modify(&self.fds.epoll, fd, data, flags(interest))?;
-        tokens.of.insert(fd.as_raw_fd(), (token, serial));
-        Ok(())
-    }
-
-    /// Watches a descriptor of the kernel no more.
-    pub fn delete_fd(&self, fd: impl AsFd) -> io::Result<()> {
-        let fd = fd.as_fd();
-        let mut tokens = lock(&self.fds.tokens);
-        epoll::delete(&self.fds.epoll, fd)?;
-        if tokens.of.remove(&fd.as_raw_fd()).is_some() {
-            self.fds.count.fetch_sub(1, Ordering::Release);
-        }
-        Ok(())
-    }
-}
-
-fn flags(interest: Interest) -> epoll::EventFlags {
-    epoll::EventFlags::from_bits_truncate(interest.0)
 }
 
 /// A set of sockets, and of descriptors of the kernel, that one thread waits for; others add to it by its [`EpollCtl`].

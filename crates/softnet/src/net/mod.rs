@@ -26,6 +26,7 @@ mod epoll;
 mod groups;
 mod msg;
 mod multicast;
+mod multicast4;
 mod options;
 mod ready_fd;
 mod recv;

@@ -8,6 +8,8 @@ use softnet_core::skb::FRAME_SIZE;
 use softnet_core::sock::{BindError, SocketError};
 use softnet_core::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
+use super::udp::UdpSocket;
+
 /// Bytes of packet memory that a datagram takes which fits one packet: a frame and its head.
 pub(super) const TRUESIZE: usize = FRAME_SIZE + 128;
 
@@ -93,4 +95,82 @@ pub(super) fn of_socket(error: SocketError) -> io::Error {
         SocketError::NetUnreachable => Errno::NETUNREACH,
         SocketError::MessageSize => Errno::MSGSIZE,
     })
+}
+
+impl UdpSocket {
+    /// Whether calls fail with [`WouldBlock`](io::ErrorKind::WouldBlock) instead of waiting.
+    pub fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
+        self.inner().options.nonblocking.store(nonblocking, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// How long receiving waits; `None`: for ever. A time-out of 0 is an error.
+    pub fn set_read_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
+        set_timeout(&self.inner().options.read_timeout, timeout)
+    }
+
+    /// See [`set_read_timeout`](Self::set_read_timeout).
+    pub fn read_timeout(&self) -> io::Result<Option<Duration>> {
+        Ok(timeout(&self.inner().options.read_timeout))
+    }
+
+    /// How long sending waits while it is held back, since too many packets are pending before the TX queue; `None`: for
+    /// ever. A time-out of 0 is an error.
+    pub fn set_write_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
+        set_timeout(&self.inner().options.write_timeout, timeout)
+    }
+
+    /// See [`set_write_timeout`](Self::set_write_timeout).
+    pub fn write_timeout(&self) -> io::Result<Option<Duration>> {
+        Ok(timeout(&self.inner().options.write_timeout))
+    }
+
+    /// Sets how many bytes of packet memory may wait (`SO_RCVBUF`): each packet counts as a frame and a head, 2176
+    /// bytes, whatever is in it. At least one packet may. The default is 1 MiB.
+    pub fn set_recv_buffer_size(&self, bytes: usize) -> io::Result<()> {
+        self.inner().slot.slot().set_limit(packets(bytes));
+        self.inner().options.recv_buffer.store(u32::try_from(bytes).unwrap_or(u32::MAX), Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// See [`set_recv_buffer_size`](Self::set_recv_buffer_size).
+    pub fn recv_buffer_size(&self) -> io::Result<usize> {
+        Ok(self.inner().options.recv_buffer.load(Ordering::Relaxed) as usize)
+    }
+
+    /// Sets the time to live of what it sends, 1 to 255.
+    pub fn set_ttl(&self, ttl: u32) -> io::Result<()> {
+        if !(1..=255).contains(&ttl) {
+            return Err(errno(Errno::INVAL));
+        }
+        self.inner().options.ttl.store(ttl, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// See [`set_ttl`](Self::set_ttl).
+    pub fn ttl(&self) -> io::Result<u32> {
+        Ok(self.inner().options.ttl.load(Ordering::Relaxed))
+    }
+
+    /// Sets the type of service of what it sends: DSCP and ECN.
+    pub fn set_tos(&self, tos: u8) -> io::Result<()> {
+        self.inner().options.tos.store(tos.into(), Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// See [`set_tos`](Self::set_tos).
+    pub fn tos(&self) -> io::Result<u8> {
+        Ok(self.inner().options.tos.load(Ordering::Relaxed) as u8)
+    }
+
+    /// Whether it may send to broadcast addresses.
+    pub fn set_broadcast(&self, broadcast: bool) -> io::Result<()> {
+        self.inner().options.broadcast.store(broadcast, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// See [`set_broadcast`](Self::set_broadcast).
+    pub fn broadcast(&self) -> io::Result<bool> {
+        Ok(self.inner().options.broadcast.load(Ordering::Relaxed))
+    }
 }

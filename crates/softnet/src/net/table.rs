@@ -22,7 +22,7 @@ use softnet_core::sock::{
     Arrivals, Binder, Flow, Found, Hit, SocketError, Sockets, UdpMem, udp_input, udp_members,
 };
 use softnet_core::sync::{AtomicBool, AtomicUsize, Ordering};
-use softnet_dev::xdp::{LocalEnd, UdpPorts};
+use softnet_dev::xdp::{LocalEnd, Ports};
 use softnet_dev::{PiGuard, PiMutex};
 
 use super::route::is_own;
@@ -45,7 +45,7 @@ pub struct SocketTable {
     /// Those who wait for sockets.
     pub(crate) told: Arc<Told>,
     /// Where devices look up the ports that are open, to leave the kernel the rest.
-    pub(crate) ports: Option<Arc<UdpPorts>>,
+    pub(crate) ports: Option<Arc<dyn Ports>>,
     stopped: AtomicBool,
     /// Paths that take less than their first link.
     pub(super) paths: Arc<PathMtus>,
@@ -87,9 +87,15 @@ impl SocketTable {
 
     /// A socket has `end` from now on: devices that share its address with the kernel bring what is sent there. Without a lock
     /// that a packet's way takes.
+    ///
+    /// # Errors
+    /// `EADDRINUSE`: the kernel has the port on such an address. `ENOBUFS`: there are too many.
     pub(super) fn port_opened(&self, end: &LocalEnd) -> Result<(), Errno> {
-        // It fails if there are too many.
-        self.ports.as_ref().map_or(Ok(()), |ports| ports.opened(end)).map_err(|_| Errno::NOBUFS)
+        let Some(ports) = &self.ports else { return Ok(()) };
+        ports.opened(end).map_err(|error| match error.errno().map(Errno::from_raw_os_error) {
+            Some(Errno::TOOBIG) | None => Errno::NOBUFS,
+            Some(errno) => errno,
+        })
     }
 
     /// It has it no more.
@@ -119,33 +125,39 @@ impl SocketTable {
         nobody: &mut Batch,
         ready: &mut Vec<u32>,
     ) {
-        let packets = local.len();
-        // Counted before, since receivers may take them at once.
-        let room = self.memory.room(self.held.fetch_add(packets, Ordering::Relaxed));
-        let mut to = Arrivals { sockets: &self.sockets, napi_id, room, queued: 0, ready };
-        udp_input(ctx, &mut to, local, nobody);
-        self.gone(packets - to.queued);
+        self.hand_over(napi_id, local.len(), ready, |to| udp_input(ctx, to, local, nobody));
     }
 
     /// Hands the datagram in `run` over to the members of its multicast group on device `dev`, or, if it is to all, to those who
-    /// listen; a copy for each.
+    /// listen; a copy for each. However many they are, no more memory is reserved than one of them takes: what others may
+    /// have is there for them meanwhile.
     pub(super) fn to_many(&self, ctx: &mut SoftnetData, dev: u16, run: &mut Batch, ready: &mut Vec<u32>) {
-        let (each, mut packets) = (run.len(), 0);
         let members = |flow: &Flow| {
             let binder = self.binder();
-            let members: Vec<Hit> = match is_group(flow.local) {
+            match is_group(flow.local) {
                 true => binder.members(flow, dev).collect(),
-                false => binder.listeners(flow).collect(),
-            };
-            packets = members.len() * each;
-            self.held.fetch_add(packets, Ordering::Relaxed);
-            members
+                false => binder.listeners(flow).collect::<Vec<Hit>>(),
+            }
         };
-        let room = self.memory.room(self.held.load(Ordering::Relaxed));
-        let mut to = Arrivals { sockets: &self.sockets, napi_id: 0, room, queued: 0, ready };
-        udp_members(ctx, &mut to, members, run);
-        let queued = to.queued;
-        self.gone(packets - queued);
+        udp_members(ctx, members, run, |ctx, hit, run| {
+            self.hand_over(0, run.len(), ready, |to| to.hand_over(ctx, hit, run));
+        });
+    }
+
+    /// Has `hand_over` do so with `packets` packets, for which memory is reserved meanwhile.
+    #[inline]
+    fn hand_over(
+        &self,
+        napi_id: u32,
+        packets: usize,
+        ready: &mut Vec<u32>,
+        hand_over: impl FnOnce(&mut Arrivals<'_>),
+    ) {
+        // Counted before, since receivers may take them at once.
+        let room = self.memory.room(self.held.fetch_add(packets, Ordering::Relaxed));
+        let mut to = Arrivals { sockets: &self.sockets, napi_id, room, queued: 0, ready };
+        hand_over(&mut to);
+        self.gone(packets - to.queued);
     }
 
     /// Does what the slow path left in `out` for sockets.

@@ -2,6 +2,7 @@
 //! is left of it. Every packet is in the books, all memory is home, nobody watches and nothing is held.
 
 mod groups;
+mod ports;
 mod steps;
 mod threads;
 
@@ -13,10 +14,12 @@ use softnet_core::skb::{Batch, CacheSizes, Region};
 use softnet_core::sock::key::addr_of;
 use softnet_core::sock::output::UdpHead;
 use softnet_dev::mem::{PairConfig, pair};
+use softnet_dev::xdp::Ports;
 use softnet_dev::{Device, OpenDevice, RxQueue, TxQueue};
 
 use super::Handle;
 use crate::config::{Config, DeviceConfig, NeighbourConfig, StackConfig, available_cpus};
+use crate::opener::Opener;
 use crate::rows::View;
 use crate::shared::Shared;
 use crate::{Assembly, Stack};
@@ -83,8 +86,32 @@ fn assemble() -> (Assembly, Remains) {
     assemble_on(|device| device)
 }
 
+/// Opens a device by a function, and has `ports` told of those that are open.
+struct Telling<F> {
+    open: F,
+    ports: Option<Arc<dyn Ports>>,
+}
+
+impl<F: Opener> Opener for Telling<F> {
+    fn open(&mut self, dev: u16, config: &DeviceConfig, ctx: &mut SoftnetData) -> Result<OpenDevice, String> {
+        self.open.open(dev, config, ctx)
+    }
+
+    fn ports(&self) -> Option<Arc<dyn Ports>> {
+        self.ports.clone()
+    }
+}
+
 /// The same, with `wrap` around the shared part of the device.
 fn assemble_on(wrap: impl Fn(Arc<dyn Device>) -> Arc<dyn Device> + Send + 'static) -> (Assembly, Remains) {
+    assemble_with(wrap, None)
+}
+
+/// The same, with `ports` told of those that are open.
+fn assemble_with(
+    wrap: impl Fn(Arc<dyn Device>) -> Arc<dyn Device> + Send + 'static,
+    ports: Option<Arc<dyn Ports>>,
+) -> (Assembly, Remains) {
     let device = DeviceConfig {
         addresses: vec![format!("{OWN}/24").parse().unwrap()],
         ring: RING as u32,
@@ -97,12 +124,13 @@ fn assemble_on(wrap: impl Fn(Arc<dyn Device>) -> Arc<dyn Device> + Send + 'stati
     let far = Arc::new(Mutex::new(None));
     let assembly = Assembly::new(config, Vec::new(), |_| {
         let far = far.clone();
-        Ok(move |_: u16, _: &DeviceConfig, ctx: &mut SoftnetData| {
+        let open = move |_: u16, _: &DeviceConfig, ctx: &mut SoftnetData| {
             let config = PairConfig { ring: RING, macs: MACS, ..PairConfig::default() };
             let [near, other] = pair(ctx.region(), [0, 9], &config).map_err(|e| e.to_string())?;
             *far.lock().unwrap() = Some(Far::new(ctx.region(), other));
             Ok::<_, String>(OpenDevice { device: wrap(near.device), ..near })
-        })
+        };
+        Ok(Telling { open, ports })
     })
     .unwrap();
     let far = far.lock().unwrap().take().unwrap();

@@ -1,5 +1,6 @@
 //! [`UdpSocket`]: a datagram socket, as `std::net::UdpSocket` is, on a stack of this process.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
@@ -9,7 +10,7 @@ use std::time::{Duration, Instant};
 use rustix::event::Timespec;
 use rustix::io::Errno;
 use rustix::thread::futex;
-use softnet_core::sock::key::{ANY, Addr, addr_of, mapped, socket_addr, unmapped};
+use softnet_core::sock::key::{ANY, Addr, addr_of, socket_addr, unmapped};
 use softnet_core::sock::{Bind, Datagram, Inbox, Readiness, Slot, SlotRef};
 use softnet_core::sync::Ordering;
 use softnet_dev::xdp::LocalEnd;
@@ -17,9 +18,9 @@ use softnet_dev::xdp::LocalEnd;
 use super::Handle;
 use super::groups;
 use super::msg::MsgHdr;
-use super::options::{Options, errno, of_bind, of_socket, packets, set_timeout, timeout};
+use super::options::{Options, errno, of_bind, of_socket, packets, timeout};
 use super::recv::RecvBatch;
-use super::route::{default_device, find, is_own};
+use super::route::{find, is_own};
 use super::scope::{To, local_end, on_device, scope_id};
 use super::send::{Ends, Outgoing, Sending, Tx, Ways, wait_of};
 use super::table::is_group;
@@ -91,10 +92,13 @@ impl UdpBuilder {
             return Err(errno(Errno::ADDRNOTAVAIL));
         }
         let v4 = addr.is_ipv4();
-        let options = Options::default();
-        if let Some(bytes) = self.recv_buffer {
-            options.recv_buffer.store(u32::try_from(bytes).unwrap_or(u32::MAX), Ordering::Relaxed);
-        }
+        let options = || {
+            let options = Options::default();
+            if let Some(bytes) = self.recv_buffer {
+                options.recv_buffer.store(u32::try_from(bytes).unwrap_or(u32::MAX), Ordering::Relaxed);
+            }
+            options
+        };
         let bind = Bind {
             local,
             port: addr.port(),
@@ -102,22 +106,33 @@ impl UdpBuilder {
             v6: !v4,
             dev: group_dev,
             reuseport: self.reuse_port,
-            limit: packets(options.recv_buffer.load(Ordering::Relaxed) as usize),
+            limit: packets(options().recv_buffer.load(Ordering::Relaxed) as usize),
         };
-        let inbox = shared.sockets.binder().open(&bind).map_err(of_bind)?;
-        let slot = inbox.slot().clone();
-        let lport = slot.slot().key().map_or(0, |(key, _)| key.lport);
-        let socket = UdpSocket(Arc::new(Inner {
-            shared: shared.clone(),
-            slot,
-            v4,
-            only_v6: !v4 && self.only_v6,
-            options,
-            rx: Mutex::new(Some(inbox)),
-            tx: Mutex::new(Tx::new(local, lport, group_dev)),
-        }));
-        socket.0.tell_port(&mut lock(&socket.0.tx), local).map_err(errno)?;
-        Ok(socket)
+        // Ports that the kernel has.
+        let mut taken = BTreeSet::new();
+        loop {
+            let inbox = shared.sockets.binder().open_beside(&bind, &taken).map_err(of_bind)?;
+            let slot = inbox.slot().clone();
+            let lport = slot.slot().key().map_or(0, |(key, _)| key.lport);
+            let socket = UdpSocket(Arc::new(Inner {
+                shared: shared.clone(),
+                slot,
+                v4,
+                only_v6: !v4 && self.only_v6,
+                options: options(),
+                rx: Mutex::new(Some(inbox)),
+                tx: Mutex::new(Tx::new(local, lport, group_dev)),
+            }));
+            let opened = socket.0.open_port(&lock(&socket.0.tx), local);
+            match opened {
+                Ok(end) => {
+                    socket.0.has_port(&mut lock(&socket.0.tx), end);
+                    return Ok(socket);
+                }
+                Err(Errno::ADDRINUSE) if bind.port == 0 => _ = taken.insert(lport),
+                Err(error) => return Err(errno(error)),
+            }
+        }
     }
 }
 
@@ -137,6 +152,12 @@ impl UdpSocket {
     /// A socket on a stack, bound to `addr`: one of the stack's own addresses, `0.0.0.0`, `::` (both families), or a
     /// multicast group. Port 0 stands for any that is free. A link-local address, or group of one link, needs a `scope_id`,
     /// which is an index of the stack's ([`if_nametoindex`](Handle::if_nametoindex)); the socket sends by that device alone.
+    ///
+    /// On addresses that a device shares with the kernel the port is the kernel's no more as long as the socket has it. That waits
+    /// for the kernel, and costs a descriptor; a thread in another network namespace than the interface needs CAP_SYS_ADMIN for it.
+    ///
+    /// # Errors
+    /// As the kernel's. `EADDRINUSE`: another socket has address and port, one of the kernel's for one, if it shares the address.
     pub fn bind(on: &Handle, addr: impl ToSocketAddrs) -> io::Result<UdpSocket> {
         Self::builder(on).bind(addr)
     }
@@ -192,12 +213,13 @@ impl UdpSocket {
             let way = find(thread.tables.load(), &peer, &tx.ends, tx.ends.source(), broadcast)?;
             // One that is bound to a group receives what is sent there, and sends from an address of ours.
             let local = if is_group(tx.ends.local) { tx.ends.local } else { way.src };
-            self.0.tell_port(&mut tx, local)?;
+            let end = self.0.open_port(&tx, local)?;
             let generation =
                 shared.sockets.binder().connect(self.0.slot.index(), local, peer.addr, peer.port);
             inbox.connected(&mut thread.ctx, (peer.addr, peer.port), generation);
             shared.sockets.gone(inbox.gone());
             (tx.ends.local, tx.ends.peer) = (local, Some(peer));
+            self.0.has_port(&mut tx, end);
             Ok(())
         })
         .map_err(errno)
@@ -208,15 +230,23 @@ impl UdpSocket {
     /// connected, nothing changes.
     ///
     /// # Errors
-    /// `EADDRINUSE`: somebody else has what it was bound to by now. `ENOBUFS`: its reuseport group is full. It stays connected then.
+    /// `EADDRINUSE`: somebody else has what it was bound to by now, the kernel on an address that is shared with it for one.
+    /// `ENOBUFS`: its reuseport group is full. It stays connected then.
     pub fn disconnect(&self) -> io::Result<()> {
         let Inner { shared, rx, tx, slot, .. } = &*self.0;
         let (mut tx, mut rx) = (lock(tx), lock(rx));
         let inbox = rx.as_mut().ok_or_else(|| errno(Errno::BADF))?;
-        let (generation, local) = shared.sockets.binder().disconnect(slot.index()).map_err(of_bind)?;
+        let local = shared.sockets.binder().bound(slot.index());
+        let end = self.0.open_port(&tx, local).map_err(errno)?;
+        let disconnected = shared.sockets.binder().disconnect(slot.index());
+        let (generation, local) = disconnected.map_err(|error| {
+            end.iter().for_each(|end| shared.sockets.port_closed(end));
+            of_bind(error)
+        })?;
         inbox.disconnected(generation);
         (tx.ends.local, tx.ends.peer) = (local, None);
-        self.0.tell_port(&mut tx, local).map_err(errno)
+        self.0.has_port(&mut tx, end);
+        Ok(())
     }
 
     /// The address and port that datagrams to `addr` go to, if they may. The address of nobody stands for this host.
@@ -438,155 +468,6 @@ impl UdpSocket {
     pub fn set_reuse_port_napi(&self, napi_id: Option<u32>) {
         self.0.shared.sockets.binder().set_napi(self.0.slot.index(), napi_id.unwrap_or(0));
     }
-
-    /// Whether calls fail with [`WouldBlock`](io::ErrorKind::WouldBlock) instead of waiting.
-    pub fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
-        self.0.options.nonblocking.store(nonblocking, Ordering::Relaxed);
-        Ok(())
-    }
-
-    /// How long receiving waits; `None`: for ever. A time-out of 0 is an error.
-    pub fn set_read_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
-        set_timeout(&self.0.options.read_timeout, timeout)
-    }
-
-    /// See [`set_read_timeout`](Self::set_read_timeout).
-    pub fn read_timeout(&self) -> io::Result<Option<Duration>> {
-        Ok(timeout(&self.0.options.read_timeout))
-    }
-
-    /// How long sending waits while it is held back, since too many packets are pending before the TX queue; `None`: for
-    /// ever. A time-out of 0 is an error.
-    pub fn set_write_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
-        set_timeout(&self.0.options.write_timeout, timeout)
-    }
-
-    /// See [`set_write_timeout`](Self::set_write_timeout).
-    pub fn write_timeout(&self) -> io::Result<Option<Duration>> {
-        Ok(timeout(&self.0.options.write_timeout))
-    }
-
-    /// Sets how many bytes of packet memory may wait (`SO_RCVBUF`): each packet counts as a frame and a head, 2176
-    /// bytes, whatever is in it. At least one packet may. The default is 1 MiB.
-    pub fn set_recv_buffer_size(&self, bytes: usize) -> io::Result<()> {
-        self.slot().set_limit(packets(bytes));
-        self.0.options.recv_buffer.store(u32::try_from(bytes).unwrap_or(u32::MAX), Ordering::Relaxed);
-        Ok(())
-    }
-
-    /// See [`set_recv_buffer_size`](Self::set_recv_buffer_size).
-    pub fn recv_buffer_size(&self) -> io::Result<usize> {
-        Ok(self.0.options.recv_buffer.load(Ordering::Relaxed) as usize)
-    }
-
-    /// Sets the time to live of what it sends, 1 to 255.
-    pub fn set_ttl(&self, ttl: u32) -> io::Result<()> {
-        if !(1..=255).contains(&ttl) {
-            return Err(errno(Errno::INVAL));
-        }
-        self.0.options.ttl.store(ttl, Ordering::Relaxed);
-        Ok(())
-    }
-
-    /// See [`set_ttl`](Self::set_ttl).
-    pub fn ttl(&self) -> io::Result<u32> {
-        Ok(self.0.options.ttl.load(Ordering::Relaxed))
-    }
-
-    /// Sets the type of service of what it sends: DSCP and ECN.
-    pub fn set_tos(&self, tos: u8) -> io::Result<()> {
-        self.0.options.tos.store(tos.into(), Ordering::Relaxed);
-        Ok(())
-    }
-
-    /// See [`set_tos`](Self::set_tos).
-    pub fn tos(&self) -> io::Result<u8> {
-        Ok(self.0.options.tos.load(Ordering::Relaxed) as u8)
-    }
-
-    /// Whether it may send to broadcast addresses.
-    pub fn set_broadcast(&self, broadcast: bool) -> io::Result<()> {
-        self.0.options.broadcast.store(broadcast, Ordering::Relaxed);
-        Ok(())
-    }
-
-    /// See [`set_broadcast`](Self::set_broadcast).
-    pub fn broadcast(&self) -> io::Result<bool> {
-        Ok(self.0.options.broadcast.load(Ordering::Relaxed))
-    }
-
-    /// Whether members here get the multicast datagrams that it sends, as they do by default.
-    pub fn set_multicast_loop_v4(&self, on: bool) -> io::Result<()> {
-        self.0.options.multicast_loop.store(on, Ordering::Relaxed);
-        Ok(())
-    }
-
-    /// See [`set_multicast_loop_v4`](Self::set_multicast_loop_v4).
-    pub fn multicast_loop_v4(&self) -> io::Result<bool> {
-        Ok(self.0.options.multicast_loop.load(Ordering::Relaxed))
-    }
-
-    /// Sets the time to live of IPv4 multicast datagrams that it sends, 0 to 255; 1 by default. With 0 they are for members here
-    /// alone.
-    pub fn set_multicast_ttl_v4(&self, ttl: u32) -> io::Result<()> {
-        if ttl > 255 {
-            return Err(errno(Errno::INVAL));
-        }
-        self.0.options.multicast_ttl.store(ttl, Ordering::Relaxed);
-        Ok(())
-    }
-
-    /// See [`set_multicast_ttl_v4`](Self::set_multicast_ttl_v4).
-    pub fn multicast_ttl_v4(&self) -> io::Result<u32> {
-        Ok(self.0.options.multicast_ttl.load(Ordering::Relaxed))
-    }
-
-    /// Multicast leaves by the device that has `interface` as an address (`IP_MULTICAST_IF`); with `0.0.0.0`, by that of the
-    /// address that it is bound to, or the first.
-    pub fn set_multicast_if_v4(&self, interface: &Ipv4Addr) -> io::Result<()> {
-        let dev = if interface.is_unspecified() { None } else { Some(self.device_of(interface)?) };
-        lock(&self.0.tx).ends.multicast_dev = dev;
-        Ok(())
-    }
-
-    /// Makes it a member of `group` on the device that has `interface` as an address; of `0.0.0.0`, on the first. It
-    /// stays one while the device's interface is away. On an AF_XDP device the kernel joins the group, and speaks
-    /// IGMP, for softnet; its own members get nothing that comes by the interface meanwhile. That costs a descriptor
-    /// for each group that has members, and waits for the kernel, as the end of the last membership does; a thread in
-    /// another network namespace than the interface needs CAP_SYS_ADMIN for it.
-    ///
-    /// # Errors
-    /// As the kernel's, and those of opening a socket. Then it is no member.
-    pub fn join_multicast_v4(&self, group: &Ipv4Addr, interface: &Ipv4Addr) -> io::Result<()> {
-        let group = group4(group)?;
-        groups::join(&self.0.shared, self.0.slot.index(), group, self.device_of(interface)?)
-    }
-
-    /// Ends a membership; with `0.0.0.0`, whichever it has of that group, on a device whose interface is away, too.
-    pub fn leave_multicast_v4(&self, group: &Ipv4Addr, interface: &Ipv4Addr) -> io::Result<()> {
-        let (index, group) = (self.0.slot.index(), group4(group)?);
-        let dev = match interface.is_unspecified() {
-            true => self.0.shared.sockets.binder().joined(index, group),
-            false => Some(self.device_of(interface)?),
-        };
-        groups::leave(&self.0.shared, index, group, dev.ok_or_else(|| errno(Errno::ADDRNOTAVAIL))?)
-    }
-
-    fn device_of(&self, interface: &Ipv4Addr) -> io::Result<u16> {
-        let of = (!interface.is_unspecified()).then(|| interface.to_bits());
-        with(&self.0.shared, |thread| {
-            let tables = thread.tables.load();
-            let (dev, iface) = default_device(tables, of)?;
-            let is_its = of.is_none_or(|of| iface.addresses.iter().any(|(own, _)| own.to_bits() == of));
-            is_its.then_some(dev)
-        })
-        .ok_or_else(|| errno(Errno::NODEV))
-    }
-}
-
-/// What sockets have for a group of IPv4.
-fn group4(group: &Ipv4Addr) -> io::Result<Addr> {
-    if group.is_multicast() { Ok(mapped(group.to_bits())) } else { Err(errno(Errno::INVAL)) }
 }
 
 /// Copies a datagram to `buffer`: how many bytes that was, and who sent it.
@@ -595,17 +476,24 @@ pub(super) fn copy(datagram: &Datagram, buffer: &mut [u8]) -> (usize, (Addr, u16
 }
 
 impl Inner {
-    /// From now on it has `local` and its port, for devices that leave to the kernel what nobody here has.
-    fn tell_port(&self, tx: &mut Tx, local: Addr) -> Result<(), Errno> {
+    /// It is about to have `local` and its port: opens that for devices that leave to the kernel what nobody here has. Before
+    /// the socket is found by it, and with what it had still open: then it misses nothing, and what follows cannot fail
+    /// for want of it. `None`: it is what it has. Else [`has_port`](Self::has_port) is to be called, or it is to be closed.
+    fn open_port(&self, tx: &Tx, local: Addr) -> Result<Option<LocalEnd>, Errno> {
         let families = (self.v4 || !self.only_v6, !self.v4);
         let end = LocalEnd { addr: local, families, port: tx.ends.lport };
         if tx.told == Some(end) {
-            return Ok(());
+            return Ok(None);
         }
-        let sockets = &self.shared.sockets;
-        sockets.port_opened(&end)?;
-        tx.told.replace(end).iter().for_each(|old| sockets.port_closed(old));
-        Ok(())
+        self.shared.sockets.port_opened(&end)?;
+        Ok(Some(end))
+    }
+
+    /// It has `end`, which was [opened](Self::open_port), in place of what it had.
+    fn has_port(&self, tx: &mut Tx, end: Option<LocalEnd>) {
+        if let Some(before) = end.and_then(|end| tx.told.replace(end)) {
+            self.shared.sockets.port_closed(&before);
+        }
     }
 }
 

@@ -10,6 +10,7 @@ mod life;
 mod moves;
 mod multicast;
 mod neigh;
+mod ports;
 mod scope;
 mod segments;
 mod shape;

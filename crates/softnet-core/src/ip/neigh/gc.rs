@@ -20,8 +20,7 @@ use super::{NeighParams, NeighState};
 /// A stale entry younger than this (ns) is not thrown out even of a full table, as in `neigh_forced_gc`.
 const FORCED_GC_AGE: u64 = 5_000_000_000;
 
-/// How long (ns) a packet's neighbour has for an answer before another packet's may take its place. It also bounds the
-/// requests that a scan of a link's addresses causes: `gc_thresh3` of them in this time.
+/// How long (ns) a packet's neighbour has for an answer before another packet's may take its place.
 const ANSWER_TIME: u64 = 100_000_000;
 
 /// This part of a table is for entries that are not confirmed even where the confirmed ones fill it.

@@ -12,6 +12,9 @@
 mod gc;
 #[cfg(all(test, not(feature = "loom")))]
 mod gc_tests;
+mod newcomers;
+#[cfg(all(test, not(feature = "loom")))]
+mod newcomers_tests;
 mod table;
 #[cfg(all(test, not(feature = "loom")))]
 mod tests;

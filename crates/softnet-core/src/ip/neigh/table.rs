@@ -9,6 +9,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::super::{MacAddr, is_group};
 use super::gc::Gc;
+use super::newcomers::Newcomers;
 use super::{Action, Actions, Heard, NeighEntry, NeighParams, NeighState};
 use crate::skb::{DropReason, Skb, SkbList};
 
@@ -26,6 +27,8 @@ struct Entry {
     mac: MacAddr,
     /// Whether a route leads by way of it. Such an entry is never collected.
     gateway: bool,
+    /// Whether it was ever heard, or is configured.
+    heard: bool,
     /// Requests sent in this state.
     probes: u32,
     /// When the state or the MAC address changed last; the kernel's `updated`.
@@ -45,6 +48,7 @@ impl Entry {
             state: NeighState::None,
             mac: [0; 6],
             gateway,
+            heard: false,
             probes: 0,
             since: now,
             published: None,
@@ -208,6 +212,7 @@ pub struct NeighTable {
     entries: BTreeMap<Key, Entry>,
     timers: Timers,
     gateways: HashSet<Key>,
+    newcomers: Newcomers,
     waiting: Waiting,
     table_fulls: u64,
 }
@@ -217,6 +222,7 @@ impl NeighTable {
     pub fn new(params: NeighParams, seed: u64) -> Self {
         NeighTable {
             entries: BTreeMap::new(),
+            newcomers: Newcomers::new(&params),
             timers: Timers { params, deadlines: BTreeSet::new(), gc: Gc::default(), rng: seed },
             gateways: HashSet::new(),
             waiting: Waiting::default(),
@@ -244,15 +250,27 @@ impl NeighTable {
         true
     }
 
+    /// Whether a packet to `key` may have that asked for, which is not being asked for. `false` for one that was never
+    /// heard, while too many such are.
+    fn may_ask(&self, now: u64, key: Key) -> bool {
+        let known = self.entries.get(&key).map(|entry| entry.heard || entry.gateway);
+        known.unwrap_or_else(|| self.gateways.contains(&key)) || self.newcomers.may_ask(now, key)
+    }
+
     /// `skb` is to go to `ip` (a unicast address on the link of `dev`) and the fast path has no MAC address for
-    /// that. It comes out at once if the table has one or the neighbour failed just now; otherwise it waits,
-    /// and if too many do, the oldest one for the same neighbour is failed, or if too many do for all of them, the one
+    /// that. It comes out at once if the table has one, the neighbour failed just now, or too many
+    /// [new ones](super::newcomers) are being asked for; otherwise it waits, and if too many do, the oldest one for the same neighbour is failed, or if too many do for all of them, the one
     /// whose neighbour has been silent for the longest time.
     pub fn resolve(&mut self, now: u64, dev: u16, ip: IpAddr, skb: Skb, actions: &mut Actions) {
         let key = (dev, ip);
+        // Before anything makes room for it.
+        if !self.entries.contains_key(&key) && !self.may_ask(now, key) {
+            return fail(key, DropReason::NeighQueueFull, skb, actions);
+        }
         if !self.entry(now, key, false, actions) {
             return fail(key, DropReason::NeighTableFull, skb, actions);
         }
+        let may_ask = self.may_ask(now, key);
         let Some(entry) = self.entries.get_mut(&key) else {
             return fail(key, DropReason::NeighTableFull, skb, actions);
         };
@@ -261,7 +279,13 @@ impl NeighTable {
             NeighState::Failed if now < entry.hold_until => {
                 return fail(key, DropReason::NeighFailed, skb, actions);
             }
+            NeighState::Failed if !may_ask => {
+                return fail(key, DropReason::NeighQueueFull, skb, actions);
+            }
             NeighState::None | NeighState::Failed => {
+                if !entry.heard && !entry.gateway {
+                    self.newcomers.asked(now, key);
+                }
                 self.timers.enter(now, key, entry, (NeighState::Incomplete, true), actions);
             }
             state => {
@@ -357,7 +381,7 @@ impl NeighTable {
             }
             return;
         }
-        entry.mac = mac;
+        (entry.mac, entry.heard) = (mac, true);
         let skbs = self.waiting.take(key, entry);
         let state = match confirmed {
             true => NeighState::Reachable,
@@ -377,7 +401,7 @@ impl NeighTable {
         let gateway = self.gateways.contains(&key);
         let entry = self.entries.entry(key).or_insert_with(|| Entry::new(now, gateway));
         let skbs = self.waiting.take(key, entry);
-        entry.mac = mac;
+        (entry.mac, entry.heard) = (mac, true);
         self.timers.enter(now, key, entry, (NeighState::Permanent, true), actions);
         if !skbs.is_empty() {
             actions.push(Action::Transmit { dev, mac, skbs });

@@ -183,6 +183,45 @@ fn members_get_nothing_of_what_its_sender_was_told_is_not_sent() {
     remains.check(1);
 }
 
+/// Sixty members of a group, that are full, are sent long datagrams. What these might take of memory is never all reserved at
+/// once: a socket that is read always has its minimum.
+#[test]
+fn a_datagram_to_many_leaves_others_their_minimum() {
+    let (assembly, remains, _) = start();
+    let group = GROUPS[0];
+    let builder = UdpSocket::builder(&remains.handle).reuse_port(true).recv_buffer_size(1);
+    let members: Vec<_> = (0..60).map(|_| builder.bind("0.0.0.0:8").unwrap()).collect();
+    members.iter().for_each(|member| member.join_multicast_v4(&group, &OWN).unwrap());
+    let sender = UdpSocket::bind(&remains.handle, (OWN, 0)).unwrap();
+    sender.set_multicast_ttl_v4(0).unwrap();
+    sender.send_to(b"full", (group, 8)).unwrap();
+    let reader = UdpSocket::bind(&remains.handle, (OWN, 9)).unwrap();
+    reader.set_nonblocking(true).unwrap();
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let read = scope.spawn(|| {
+            let mut read = 0u64;
+            while !over.load(Ordering::Relaxed) {
+                reader.send_to(b"to myself", (OWN, 9)).unwrap();
+                reader.recv(&mut [0; 16]).unwrap_or_else(|error| panic!("lost after {read}: {error}"));
+                read += 1;
+            }
+            read
+        });
+        for _ in 0..200 {
+            let _ = sender.send_to(&[7; 60_000], (group, 8));
+            if read.is_finished() {
+                break;
+            }
+        }
+        over.store(true, Ordering::Relaxed);
+        assert!(read.join().unwrap() > 0);
+    });
+    assert_eq!(members[0].inner().slot.slot().queued(), 1);
+    drop((assembly, members, sender, reader));
+    remains.check(1);
+}
+
 #[test]
 fn a_device_that_goes_and_comes_meanwhile_knows_them_too() {
     let (assembly, remains, told) = start();
