@@ -14,6 +14,8 @@ use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::ops::{Deref, DerefMut};
 
+use softnet_core::sync::Lock;
+
 /// See the [module](self).
 pub struct PiMutex<T> {
     /// At an address of its own, for it must not move.
@@ -78,6 +80,22 @@ impl<T> PiMutex<T> {
     }
 }
 
+impl<T> Lock<T> for PiMutex<T> {
+    type Guard<'a>
+        = PiGuard<'a, T>
+    where
+        T: 'a;
+
+    fn new(value: T) -> Self {
+        Self::new(value)
+    }
+
+    #[inline]
+    fn lock(&self) -> PiGuard<'_, T> {
+        self.lock()
+    }
+}
+
 impl<T: Default> Default for PiMutex<T> {
     fn default() -> Self {
         Self::new(T::default())
@@ -125,13 +143,8 @@ impl<T> Drop for PiGuard<'_, T> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-    use std::time::{Duration, Instant};
-
-    use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
-
     use super::*;
-    use crate::sched::{Policy, set_policy};
+    use crate::testing::lock_while_holder_is_hogged;
 
     #[test]
     fn one_holder_at_a_time() {
@@ -156,64 +169,10 @@ mod tests {
         assert!(panicked && mutex.try_lock().is_some());
     }
 
-    /// How long a real-time thread hogs a CPU at the most: less than what the kernel grants such threads in a second.
-    const HOG: Duration = Duration::from_millis(400);
-
-    /// An ordinary thread takes a lock; a real-time thread on its CPU keeps it from going on; another of a higher priority
-    /// wants the lock. Returns whether it got it although the hog still ran; `None`: this user may have no such threads.
-    fn inverted<G>(lock: impl Fn() -> G + Sync) -> Option<bool> {
-        let allowed = std::thread::scope(|scope| scope.spawn(|| set_policy(Policy::Fifo(2))).join().unwrap());
-        allowed.ok()?;
-        let all = sched_getaffinity(None).unwrap();
-        let cpu = (0..CpuSet::MAX_CPU).find(|cpu| all.is_set(*cpu)).unwrap();
-        let pin = move || {
-            let mut one = CpuSet::new();
-            one.set(cpu);
-            sched_setaffinity(None, &one).unwrap();
-        };
-        let (stage, got, hogs) = (AtomicU32::new(0), AtomicBool::new(false), AtomicBool::new(true));
-        let at_stage = |wanted: u32| {
-            while stage.load(Ordering::Acquire) < wanted {
-                std::thread::yield_now();
-            }
-        };
-        std::thread::scope(|scope| {
-            scope.spawn(|| {
-                pin();
-                let held = lock();
-                stage.store(1, Ordering::Release);
-                // Not before the hog is there, which does not let it go on.
-                at_stage(2);
-                drop(held);
-            });
-            scope.spawn(|| {
-                at_stage(1);
-                pin();
-                set_policy(Policy::Fifo(1)).unwrap();
-                stage.store(2, Ordering::Release);
-                let until = Instant::now() + HOG;
-                while Instant::now() < until && !got.load(Ordering::Relaxed) {
-                    std::hint::spin_loop();
-                }
-                hogs.store(false, Ordering::Release);
-            });
-            let waiter = scope.spawn(|| {
-                at_stage(2);
-                set_policy(Policy::Fifo(2)).unwrap();
-                let held = lock();
-                let hogged = hogs.load(Ordering::Acquire);
-                got.store(true, Ordering::Relaxed);
-                drop(held);
-                hogged
-            });
-            Some(waiter.join().unwrap())
-        })
-    }
-
     #[test]
     fn a_real_time_thread_lends_its_priority_to_the_holder() {
         let mutex = PiMutex::new(());
-        let Some(got) = inverted(|| mutex.lock()) else {
+        let Some(got) = lock_while_holder_is_hogged(|| mutex.lock()) else {
             return eprintln!("skipped: no real-time threads for this user");
         };
         assert!(got, "the hog had to end first");

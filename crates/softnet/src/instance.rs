@@ -211,10 +211,10 @@ impl NapiInstance {
     }
 
     /// It was released without a timer, and its doorbell is unmasked. That can't ring if the queue has no memory: then a
-    /// timer has it polled again.
+    /// timer has it polled again. A timer that is due sooner does as well, and may be another owner's by now.
     pub(crate) fn released_untimed(&self, now: u64) {
         if self.doorbell.starved() {
-            self.timer.arm(now, REFILL_AFTER, Timeout::Refill);
+            self.timer.arm_at_latest(now, REFILL_AFTER, Timeout::Refill);
         }
     }
 
@@ -325,4 +325,52 @@ pub(crate) fn ring_shared(instance: &NapiInstance) -> Option<Scheduled<Rx>> {
     instance.stats.doorbells.fetch_add(1, Ordering::Relaxed);
     instance.mask();
     Some(napi)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+    use rustix::event::{EventfdFlags, eventfd};
+
+    use super::*;
+    use crate::testing::World;
+
+    /// The doorbell of a queue that has no frame posted.
+    struct Starved(OwnedFd);
+
+    impl Doorbell for Starved {
+        fn pending(&self) -> bool {
+            false
+        }
+
+        fn starved(&self) -> bool {
+            true
+        }
+
+        fn mask(&self) {}
+
+        fn unmask(&self) {}
+
+        fn fd(&self) -> BorrowedFd<'_> {
+            self.0.as_fd()
+        }
+    }
+
+    /// A thread releases a starved instance. Before it sees to that, another has had the instance, and armed the timer.
+    #[test]
+    fn the_timer_of_a_starved_queue_does_not_put_off_anothers() {
+        let world = World::new(1);
+        let other = world.instance(0);
+        let (napi, _disabled) = Napi::new("t", 0, 0, None);
+        let doorbell = Arc::new(Starved(eventfd(0, EventfdFlags::CLOEXEC).unwrap()));
+        let timer = NapiTimer::new().unwrap();
+        let instance = NapiInstance::new(napi, doorbell, other.backlog.clone(), timer, 0, other.handler, 0);
+        instance.released_untimed(5);
+        assert_eq!(instance.timer.armed(), Some((Timeout::Refill, 5, 5 + REFILL_AFTER.get())));
+        instance.timer.arm(10, NonZeroU64::new(20_000).unwrap(), Timeout::GroFlush);
+        instance.released_untimed(5);
+        assert_eq!(instance.timer.armed(), Some((Timeout::GroFlush, 10, 20_010)));
+        world.close();
+    }
 }

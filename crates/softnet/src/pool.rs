@@ -18,7 +18,8 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use softnet_core::napi::{NetRx, Scheduled};
-use softnet_core::sync::{AtomicBool, Ordering, ReadyQueue, fence};
+use softnet_core::sync::{AtomicBool, Ordering, Ready, ReadyQueue, fence};
+use softnet_dev::PiMutex;
 
 use crate::instance::{NapiInstance, Rx, ring_shared};
 use crate::polling::{Env, OnRelease};
@@ -38,7 +39,8 @@ pub struct Pool {
     epoll: OwnedFd,
     /// A semaphore: one unit wakes one thread.
     bell: OwnedFd,
-    ready: ReadyQueue<Scheduled<Rx>>,
+    /// Workers with a real-time policy push to it, while a thread without one may hold it.
+    ready: ReadyQueue<Scheduled<Rx>, PiMutex<Ready<Scheduled<Rx>>>>,
     /// By NAPI id, ascending.
     instances: ArcSwap<Vec<Arc<NapiInstance>>>,
     stop: AtomicBool,
@@ -212,5 +214,21 @@ impl PoolThread {
         }
         self.me.stats.woken_by_doorbell.add(1);
         ring_shared(instance)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use softnet_dev::testing::lock_while_holder_is_hogged;
+
+    use super::*;
+
+    #[test]
+    fn a_real_time_worker_lends_its_priority_to_the_holder_of_the_queue() {
+        let pool = Pool::new().unwrap();
+        let Some(got) = lock_while_holder_is_hogged(|| pool.ready.lock()) else {
+            return eprintln!("skipped: no real-time threads for this user");
+        };
+        assert!(got, "the hog had to end first");
     }
 }

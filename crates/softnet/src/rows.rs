@@ -265,7 +265,7 @@ impl View {
         let contexts = shared.contexts();
         let totals: Vec<_> = shared.devices.iter().map(|dev| dev.totals()).collect();
         let tables = shared.tables.load();
-        let (neighbours, neigh_table_fulls, waiting, icmp_limited, fragments, paths) = {
+        let (neighbours, neigh_table_fulls, in_slow_path, icmp_limited, fragments, paths) = {
             let mut control = shared.control();
             let entered = control.entered;
             let pmtu = control.slow.pmtu();
@@ -279,7 +279,7 @@ impl View {
             let neigh = slow.neighbours();
             let (entries, fulls) = (neigh.entries().len() as u64, neigh.table_fulls());
             let (all, each) = slow.icmp_limited();
-            (entries, fulls, slow.held() as u64, all + each, fragments, paths)
+            (entries, fulls, (slow.held() + control.left()) as u64, all + each, fragments, paths)
         };
         let open = shared.devices.iter().filter_map(|dev| dev.live.load_full());
         let queued: u64 = open.map(|live| lock(&live.layout).totals().qlen).sum();
@@ -297,7 +297,7 @@ impl View {
             transmitted: totals.iter().map(|t| t.tx.packets).sum(),
             delivered: contexts.iter().map(|c| c.delivered.get()).sum(),
             dropped: contexts.iter().map(|c| c.dropped()).sum(),
-            held: waiting + queued + redirected as u64 + in_sockets,
+            held: in_slow_path + queued + redirected as u64 + in_sockets,
             icmp_limited,
             path_mtus: paths.0,
             pmtu_ignored: paths.1,

@@ -449,8 +449,8 @@ pub struct Stats {
     pub delivered: u64,
     /// Packets dropped, for whatever reason.
     pub dropped: u64,
-    /// Packets inside now: waiting for a neighbour, for other fragments, in a socket, in a discipline, or in a backlog. (Those in a transmit
-    /// ring count as transmitted.)
+    /// Packets inside now: waiting for a neighbour, for other fragments, for the slow path while another thread has it, in
+    /// a socket, in a discipline, or in a backlog. (Those in a transmit ring count as transmitted.)
     pub held: u64,
     /// ICMP errors that were not sent, because there were too many.
     pub icmp_limited: u64,

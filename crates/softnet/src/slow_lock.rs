@@ -66,6 +66,13 @@ pub struct ControlGuard<'a> {
     guarded: Option<PiGuard<'a, Guarded>>,
 }
 
+impl ControlGuard<'_> {
+    /// Packets that are left to the holder.
+    pub(crate) fn left(&self) -> usize {
+        self.shared.control.left.count()
+    }
+}
+
 impl std::ops::Deref for ControlGuard<'_> {
     type Target = Control;
 
@@ -257,6 +264,14 @@ mod tests {
         n
     }
 
+    /// How many packets the books say are inside, and how many they miss.
+    fn balance(world: &World) -> (u64, i64) {
+        let stats = world.assembly.view.stats();
+        let (came, went) =
+            (stats.received + stats.originated, stats.transmitted + stats.delivered + stats.dropped);
+        (stats.held, came as i64 - (went + stats.held) as i64)
+    }
+
     /// A thread that holds the slow path has lost its CPU. The worker polls on all the same, and what it left is seen to when
     /// the holder lets go: by the housekeeper, or by the next thread that has something for the slow path.
     #[test]
@@ -278,6 +293,7 @@ mod tests {
             let mut world = worker.join().unwrap();
             assert!(!waited, "the worker waited for a thread that has no CPU");
             assert_eq!((world.received(0), answers(&mut world)), (3, 0));
+            assert_eq!(balance(&world), (3, 0), "what is left is in the books");
             assert!(shared.has_left());
             if housekeeper {
                 world.assembly.housekeeper().unwrap().timers();
@@ -287,6 +303,7 @@ mod tests {
             }
             assert!(!shared.has_left());
             assert_eq!(answers(&mut world), if housekeeper { 3 } else { 4 });
+            assert_eq!(balance(&world), (0, 0));
             world.close();
         }
     }

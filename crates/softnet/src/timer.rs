@@ -96,16 +96,28 @@ impl NapiTimer {
         self.fd.as_fd()
     }
 
-    /// Arms it, in place of what it was armed with.
+    /// Arms it, in place of what it was armed with. For the instance's owner, or the thread that released it last.
     pub fn arm(&self, now: u64, ns: NonZeroU64, timeout: Timeout) {
-        let ns = ns.get();
+        self.set_deadline(&mut self.set.lock(), now, ns.get(), timeout);
+    }
+
+    /// Arms it, unless it is armed and due no later: for a thread after which another may have owned the instance, and
+    /// armed the timer for what it does.
+    pub fn arm_at_latest(&self, now: u64, ns: NonZeroU64, timeout: Timeout) {
         let mut set = self.set.lock();
+        let deadline = self.deadline.load(Relaxed);
+        if deadline == 0 || deadline > now.saturating_add(ns.get()) {
+            self.set_deadline(&mut set, now, ns.get(), timeout);
+        }
+    }
+
+    fn set_deadline(&self, set: &mut u64, now: u64, ns: u64, timeout: Timeout) {
         self.armed_at.store(now, Relaxed);
         self.timeout.store(timeout as u32, Relaxed);
         self.deadline.store(now.saturating_add(ns), Relaxed);
         let left = set.saturating_sub(now);
         if left < SOON.min(ns / 2) || left > ns || left == 0 {
-            self.fire_in(&mut set, now, ns);
+            self.fire_in(set, now, ns);
         }
     }
 
@@ -226,6 +238,21 @@ mod tests {
         timer.arm(2000, ns(5000), Timeout::IrqSuspend);
         assert!(due(&timer, 7000));
         assert_eq!((timer.stats.deferrals.get(), timer.stats.rescues.get()), (1, 1));
+    }
+
+    /// One thread released the instance, another had it since and armed the timer, and then the first one goes on.
+    #[test]
+    fn what_is_due_sooner_stays() {
+        let timer = NapiTimer::new().unwrap();
+        timer.arm_at_latest(0, ns(1000), Timeout::Refill);
+        assert_eq!(timer.armed(), Some((Timeout::Refill, 0, 1000)), "it was not armed");
+        timer.arm(100, ns(20), Timeout::GroFlush);
+        timer.arm_at_latest(90, ns(1000), Timeout::Refill);
+        assert_eq!(timer.armed(), Some((Timeout::GroFlush, 100, 120)));
+        timer.arm(200, ns(HOUR), Timeout::IrqSuspend);
+        timer.arm_at_latest(200, ns(1000), Timeout::Refill);
+        assert_eq!(timer.armed(), Some((Timeout::Refill, 200, 1200)));
+        assert!(fires(&timer, 60) && due(&timer, 1200));
     }
 
     #[test]

@@ -9,7 +9,7 @@
 //! Invariant: nobody is told of a first hop but the one that the packet took, and only if it is on the sender's own
 //! network (RFC 1812 section 5.2.7.2; the kernel without `shared_media`).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
 
 use super::adjacency::{Kind, Routing, Tables};
@@ -159,7 +159,8 @@ const LOAD: u64 = 20_000_000;
 const NUMBER: u32 = 9;
 /// … until it was silent, or listened, for so long (its `redirect_silence`).
 const SILENCE: u64 = LOAD << (NUMBER + 1);
-/// Senders that are remembered. There are no messages for others, until some of these are quiet.
+/// Senders that are remembered. One more takes the place of the one that was heard of longest ago, since sources can be
+/// forged: whatever fills the table must not keep the next sender from being told.
 const SENDERS: usize = 1024;
 
 struct Sender {
@@ -171,41 +172,33 @@ struct Sender {
 #[derive(Default)]
 pub(super) struct RedirectLimit {
     senders: BTreeMap<IpAddr, Sender>,
-    /// Before this nobody can be forgotten.
-    full_until: u64,
+    /// The same, by `last`.
+    by_age: BTreeSet<(u64, IpAddr)>,
 }
 
 impl RedirectLimit {
     /// Whether `sender`, whose packet came at `now` (ns), is to be told.
     pub(super) fn allow(&mut self, now: u64, sender: IpAddr) -> bool {
-        if self.senders.len() >= SENDERS && !self.senders.contains_key(&sender) && !self.forget(now) {
-            return false;
+        if self.senders.len() >= SENDERS
+            && !self.senders.contains_key(&sender)
+            && let Some((_, oldest)) = self.by_age.pop_first()
+        {
+            self.senders.remove(&oldest);
         }
-        let sender = self.senders.entry(sender).or_insert(Sender { messages: 0, last: now });
-        if now.saturating_sub(sender.last) > SILENCE {
-            sender.messages = 0;
+        let known = self.senders.entry(sender).or_insert(Sender { messages: 0, last: now });
+        if now.saturating_sub(known.last) > SILENCE {
+            known.messages = 0;
         }
-        let (messages, last) = (sender.messages, sender.last);
-        if messages >= NUMBER {
-            sender.last = now;
-            return false;
-        }
-        let due = messages == 0 || now.saturating_sub(last) > LOAD << messages;
-        if due {
-            (sender.messages, sender.last) = (messages + 1, now);
+        let (messages, last) = (known.messages, known.last);
+        let ignores = messages >= NUMBER;
+        let due = !ignores && (messages == 0 || now.saturating_sub(last) > LOAD << messages);
+        if due || ignores {
+            known.messages += u32::from(due);
+            known.last = now;
+            self.by_age.remove(&(last, sender));
+            self.by_age.insert((now, sender));
         }
         due
-    }
-
-    /// Forgets those who were silent for long. Whether there is room then.
-    fn forget(&mut self, now: u64) -> bool {
-        if now < self.full_until {
-            return false;
-        }
-        self.senders.retain(|_, sender| now.saturating_sub(sender.last) <= SILENCE);
-        let oldest = self.senders.values().map(|sender| sender.last).min();
-        self.full_until = oldest.unwrap_or(0).saturating_add(SILENCE + 1);
-        self.senders.len() < SENDERS
     }
 }
 
@@ -229,16 +222,23 @@ mod tests {
         assert!(limit.allow(70_961 * MS, "fd00::9".parse().unwrap()));
     }
 
+    /// As many senders as can be remembered, each at its own time, then more: the newest are told and the oldest forgotten.
     #[test]
-    fn senders_are_forgotten_when_they_are_silent() {
+    fn forged_senders_keep_nobody_from_being_told() {
         let mut limit = RedirectLimit::default();
         let host = |n: u32| IpAddr::V4(Ipv4Addr::from_bits(0x0a00_0000 + n));
         for n in 0..SENDERS as u32 {
             assert!(limit.allow(u64::from(n) * MS, host(n)));
         }
-        assert!(!limit.allow(5000 * MS, host(5000)));
-        assert_eq!(limit.senders.len(), SENDERS);
-        assert!(limit.allow(SILENCE + 10 * MS, host(5000)));
-        assert_eq!(limit.senders.len(), SENDERS - 10 + 1);
+        // Heard of again, so no longer the oldest.
+        assert!(limit.allow(1025 * MS, host(0)));
+        for n in 5000..7000 {
+            assert!(limit.allow(1026 * MS + u64::from(n), host(n)), "{n}");
+            assert!(!limit.allow(1026 * MS + u64::from(n), host(n)));
+            assert_eq!((limit.senders.len(), limit.by_age.len()), (SENDERS, SENDERS));
+            if n == 5000 {
+                assert!(!limit.allow(1026 * MS, host(0)) && !limit.senders.contains_key(&host(1)));
+            }
+        }
     }
 }

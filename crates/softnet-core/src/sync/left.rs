@@ -40,4 +40,9 @@ impl<T: Send> Left<T> {
         }
         self.0.has_pending()
     }
+
+    /// How much is left now. Under the lock none of it is taken by others.
+    pub fn count(&self) -> usize {
+        self.0.count()
+    }
 }

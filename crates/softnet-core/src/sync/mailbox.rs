@@ -103,6 +103,12 @@ impl<T: Send> Mailbox<T> {
         })
     }
 
+    /// Values that were sent and not taken yet. Exact when no other thread sends or takes.
+    pub(super) fn count(&self) -> usize {
+        let free = &self.0.free;
+        u64::from(free.size()).saturating_sub(free.free()) as usize
+    }
+
     /// Whether anything is pending that the receiver has not begun to take.
     pub(super) fn has_pending(&self) -> bool {
         self.0.handover.has_pending()
@@ -177,8 +183,10 @@ mod tests {
         assert_eq!(tx.push("c"), Ok(true), "the list itself was empty");
         assert_eq!(tx.push("d"), Ok(false));
         assert_eq!(tx.push("e"), Err(PushError::Full("e")));
+        assert_eq!(tx.count(), 3);
         assert_eq!(rx.drain().collect::<Vec<_>>(), ["b"]);
         assert_eq!(rx.drain().collect::<Vec<_>>(), ["c", "d"]);
+        assert_eq!(tx.count(), 0);
         assert_eq!(tx.push("f"), Ok(true));
     }
 

@@ -1,6 +1,6 @@
 //! Everything that two threads share goes through here.
 //!
-//! * The façade: production code takes its atomics, fences, cells and its one mutex from this module and never from `std`, so
+//! * The façade: production code takes its atomics, fences, cells and the like from this module and never from `std`, so
 //!   that the loom models run the production types themselves. Backends: `std`, and loom under the feature
 //!   `loom`. (`Arc` counts references and nothing else, so `std`'s will do where no model looks at it.)
 //! * [`Handover`]: owner word and pending list in one, by which every hand-over between threads is done.
@@ -15,15 +15,19 @@
 
 #[cfg(not(feature = "loom"))]
 pub use std::sync::{
-    Arc, Mutex, MutexGuard,
+    Arc,
     atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence},
 };
+#[cfg(all(test, not(feature = "loom")))]
+pub(crate) use std::sync::{Mutex, MutexGuard};
 
 #[cfg(feature = "loom")]
 pub use loom::sync::{
-    Arc, Mutex, MutexGuard,
+    Arc,
     atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence},
 };
+#[cfg(all(test, feature = "loom"))]
+pub(crate) use loom::sync::{Mutex, MutexGuard};
 
 mod cell;
 mod handover;
@@ -44,5 +48,5 @@ pub(crate) use mutant::{Mutant, model_failed, mutated, weakened};
 #[cfg(all(test, feature = "loom"))]
 pub(crate) use mutant::{check, must_fail};
 pub use owned::{Guard, OWNED, Owned, Word};
-pub use ready::ReadyQueue;
+pub use ready::{Lock, Ready, ReadyQueue};
 pub use sleep::{Announced, Sleeper};

@@ -8,8 +8,8 @@ use loom::sync::Notify;
 use loom::thread;
 
 use super::{
-    AtomicBool, AtomicU32, Entered, Handover, LinkTable, Mutant, Ordering, Owner, ReadyQueue, Receiver,
-    Refused, Sleeper, UnsafeCell, check, left, mailbox, must_fail, mutated,
+    AtomicBool, AtomicU32, Entered, Handover, LinkTable, Mutant, Mutex, Ordering, Owner, Ready, ReadyQueue,
+    Receiver, Refused, Sleeper, UnsafeCell, check, left, mailbox, must_fail, mutated,
 };
 
 /// What one owner after the other writes, without any lock but ownership.
@@ -230,7 +230,7 @@ fn sleeper_misses_no_wake_up() {
 /// A ready queue, and the semaphore that its takers wait for.
 #[derive(Default)]
 struct Takers {
-    ready: ReadyQueue<u32>,
+    ready: ReadyQueue<u32, Mutex<Ready<u32>>>,
     units: AtomicU32,
     asleep: [Notify; 2],
 }

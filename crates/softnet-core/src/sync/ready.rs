@@ -4,41 +4,77 @@
 //! then on waits for a wake-up of the caller's own kind (a semaphore); who pushes while somebody is idle is told to wake
 //! one. Too many wake-ups may be sent, since an idle thread counts until it says that it is awake; too few never are.
 //!
-//! The one place in this crate that takes a mutex, for [`Handover`](super::Handover) has one owner to take everything, and
-//! here each of many takes one. It is held for a few instructions, and nothing else is locked or called under it.
+//! The one place in this crate that needs a lock, for [`Handover`](super::Handover) has one owner to take everything, and here
+//! each of many takes one. Which [`Lock`] that is, the user says: threads with real-time priorities that push or take want one
+//! whose holder inherits them, which takes system calls. It is held for a few instructions, and nothing else is locked or
+//! called under it.
 //!
 //! Invariant: if anything is in the queue, then a thread that was not idle when it was pushed has yet to look, or a wake-up
 //! was asked for.
 
 use std::collections::VecDeque;
-use std::sync::PoisonError;
+use std::marker::PhantomData;
+use std::ops::DerefMut;
 
-use super::{Mutant, Mutex, MutexGuard, mutated};
+use super::{Mutant, mutated};
+
+/// A mutex around a `V`. One that can be poisoned by a panic is not to be.
+pub trait Lock<V> {
+    /// Holds it until it is dropped.
+    type Guard<'a>: DerefMut<Target = V>
+    where
+        Self: 'a;
+
+    /// One that is not held.
+    fn new(value: V) -> Self;
+
+    /// Takes it; waits for its holder.
+    fn lock(&self) -> Self::Guard<'_>;
+}
+
+/// The mutex of tests and models.
+#[cfg(test)]
+impl<V> Lock<V> for super::Mutex<V> {
+    type Guard<'a>
+        = super::MutexGuard<'a, V>
+    where
+        V: 'a;
+
+    fn new(value: V) -> Self {
+        Self::new(value)
+    }
+
+    fn lock(&self) -> Self::Guard<'_> {
+        self.lock().expect("no test panics under it")
+    }
+}
 
 /// A queue that several threads take from, each of which sleeps when it finds nothing.
-pub struct ReadyQueue<T>(Mutex<Inner<T>>);
+pub struct ReadyQueue<T, L: Lock<Ready<T>>>(L, PhantomData<fn() -> T>);
 
-struct Inner<T> {
+/// What the lock of a [`ReadyQueue`] guards.
+pub struct Ready<T> {
     queue: VecDeque<T>,
     /// Threads that found it empty, and wait or are about to.
     idle: usize,
 }
 
-impl<T> Default for ReadyQueue<T> {
+impl<T, L: Lock<Ready<T>>> Default for ReadyQueue<T, L> {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl<T> ReadyQueue<T> {
+impl<T, L: Lock<Ready<T>>> ReadyQueue<T, L> {
     /// An empty queue, and nobody idle.
     pub fn new() -> Self {
-        ReadyQueue(Mutex::new(Inner { queue: VecDeque::with_capacity(16), idle: 0 }))
+        ReadyQueue(L::new(Ready { queue: VecDeque::with_capacity(16), idle: 0 }), PhantomData)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner<T>> {
-        // Nothing in a critical section can panic half-way but an allocation.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Its lock, taken: whoever pushes or takes waits for as long as it is held.
+    #[inline]
+    pub fn lock(&self) -> L::Guard<'_> {
+        self.0.lock()
     }
 
     /// Appends `value`. Returns whether the caller must wake an idle thread.
@@ -89,10 +125,11 @@ impl<T> ReadyQueue<T> {
 #[cfg(all(test, not(feature = "loom")))]
 mod tests {
     use super::*;
+    use crate::sync::Mutex;
 
     #[test]
     fn first_in_first_out_and_wakes_while_somebody_is_idle() {
-        let ready = ReadyQueue::new();
+        let ready = ReadyQueue::<char, Mutex<_>>::new();
         assert!(!ready.push('a'), "nobody is idle");
         assert!(!ready.push('b'));
         assert_eq!(ready.exchange('c'), 'a');

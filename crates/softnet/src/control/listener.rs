@@ -2,11 +2,12 @@
 //!
 //! Called at the start of an instance and when its server ends. Two instances that start at once are kept apart by a lock
 //! on a file that only their user can open, in a directory that only their user (or root) can write to: so no other user
-//! can hold the lock, put something in the way, or take the name. Invariant: the socket never is open to others, not even
-//! between its creation and the next call.
+//! can hold the lock, put something in the way, or take the name. The directory is opened once, checked, and from then on
+//! meant by its descriptor: others may have a say in what its path leads to. Invariant: the socket never is open to others,
+//! not even between its creation and the next call.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -18,6 +19,9 @@ use softnet_dev::process::peer_pid;
 
 /// The lock, beside the socket. It stays: to remove what another instance may be about to lock is a race.
 const LOCK: &str = ".softnet.lock";
+
+/// This process's descriptors, as names.
+const OPEN_FILES: &str = "/proc/self/fd";
 
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 128;
@@ -95,6 +99,17 @@ impl Drop for SocketFile {
     }
 }
 
+/// A path to `name` in `directory`, for calls that take nothing but paths.
+fn inside(directory: &OwnedFd, name: &Path) -> PathBuf {
+    Path::new(OPEN_FILES).join(directory.as_raw_fd().to_string()).join(name)
+}
+
+/// Whether `listed`, the name that a socket was bound by, may be `path`: its directory is not in what [`inside`] makes.
+pub(super) fn may_be(listed: &Path, path: &Path) -> bool {
+    let by_descriptor = listed.parent().and_then(Path::parent) == Some(Path::new(OPEN_FILES));
+    listed == path || by_descriptor && listed.file_name() == path.file_name()
+}
+
 /// What has this name, itself and not what it may point to.
 fn look(directory: &OwnedFd, name: &Path) -> io::Result<Stat> {
     Ok(rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW)?)
@@ -153,13 +168,34 @@ pub(super) fn probe(path: &Path) -> io::Result<Probe> {
     }
 }
 
+/// Where a control socket is to be: a directory that only its user, or root, can write to.
+struct Place<'a> {
+    path: &'a Path,
+    directory: OwnedFd,
+    name: PathBuf,
+}
+
+fn failed(path: &Path, what: &'static str) -> impl FnOnce(io::Error) -> BindError {
+    move |source| BindError::Io { path: path.display().to_string(), what, source }
+}
+
+fn refused(path: &Path, what: &'static str) -> impl FnOnce(Errno) -> BindError {
+    move |error| failed(path, what)(error.into())
+}
+
 impl Listener {
     /// Binds `path`: makes its directory (mode 0755) if there is none, replaces the socket of an instance that is
     /// dead, refuses if it is alive. The socket has mode 0600 from its first moment.
     pub fn bind(path: &Path) -> Result<Listener, BindError> {
-        let shown = || path.display().to_string();
-        let io = |what| move |source: io::Error| BindError::Io { path: shown(), what, source };
-        let os = |what| move |error: Errno| BindError::Io { path: shown(), what, source: error.into() };
+        Place::open(path)?.bind()
+    }
+}
+
+impl<'a> Place<'a> {
+    /// Opens the directory of `path`, which is made if there is none, and checks it.
+    fn open(path: &'a Path) -> Result<Self, BindError> {
+        let io = |what| failed(path, what);
+        let os = |what| refused(path, what);
         let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let Some(name) = path.file_name().map(PathBuf::from) else {
             return Err(io("its path")(io::Error::from(io::ErrorKind::InvalidInput)));
@@ -167,21 +203,34 @@ impl Listener {
         let made = std::os::unix::fs::DirBuilderExt::mode(std::fs::DirBuilder::new().recursive(true), 0o755)
             .create(parent);
         made.map_err(io("making its directory"))?;
-        // What follows is about this directory, whatever its path leads to later.
+        // What follows is about this directory, whatever its path leads to later. (A link is followed, as /var/run is one:
+        // where it leads is what is checked.)
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let directory =
             rustix::fs::open(parent, flags, Mode::empty()).map_err(os("opening its directory"))?;
         let meta = rustix::fs::fstat(&directory).map_err(os("looking at its directory"))?;
         if let Some(why) = unsafe_directory(&meta) {
-            return Err(BindError::Directory { path: shown(), why });
+            return Err(BindError::Directory { path: path.display().to_string(), why });
         }
+        // One that is too long for clients is too long here.
+        SocketAddrUnix::new(path).map_err(os("binding it"))?;
+        Ok(Place { path, directory, name })
+    }
+
+    /// Binds the socket there.
+    fn bind(self) -> Result<Listener, BindError> {
+        let Place { path, directory, name } = self;
+        let shown = || path.display().to_string();
+        let io = |what| failed(path, what);
+        let os = |what| refused(path, what);
+        let here = inside(&directory, &name);
         // Two instances that start at once must not both find the same stale socket.
         let _lock = lock(&directory).map_err(io("locking .softnet.lock beside it"))?;
         match look(&directory, &name) {
             Ok(meta) if FileType::from_raw_mode(meta.st_mode) != FileType::Socket => {
                 return Err(BindError::NotASocket(shown()));
             }
-            Ok(_) => match probe(path).map_err(io("asking whether an instance is running"))? {
+            Ok(_) => match probe(&here).map_err(io("asking whether an instance is running"))? {
                 Probe::Listens(peer) => {
                     return Err(BindError::Running { path: shown(), pid: peer.as_ref().and_then(peer_pid) });
                 }
@@ -198,7 +247,7 @@ impl Listener {
         let socket = socket.map_err(os("making it"))?;
         // The file gets the mode that the socket has, less the umask: nobody else ever finds it open.
         rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR).map_err(os("restricting it to its owner"))?;
-        let addr = SocketAddrUnix::new(path).map_err(os("binding it"))?;
+        let addr = SocketAddrUnix::new(&here).map_err(os("binding it"))?;
         rustix::net::bind(&socket, &addr).map_err(os("binding it"))?;
         let meta = look(&directory, &name).map_err(io("looking at it"))?;
         // From here on it is removed if anything fails.
@@ -209,5 +258,46 @@ impl Listener {
         }
         rustix::net::listen(socket.as_fd(), BACKLOG).map_err(os("listening on it"))?;
         Ok(Listener { socket: socket.into(), _file: file })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Another user owns a directory further up and, after the check, puts something else in this one's place.
+    #[test]
+    fn the_directory_that_was_checked_is_the_one_bound_in() {
+        let dir = tempfile::tempdir().unwrap();
+        let (checked, moved) = (dir.path().join("checked"), dir.path().join("moved"));
+        let path = checked.join("x.sock");
+        let place = Place::open(&path).unwrap();
+        std::fs::rename(&checked, &moved).unwrap();
+        std::fs::create_dir(&checked).unwrap();
+        let listener = place.bind().unwrap();
+        assert!(!path.exists() && moved.join("x.sock").exists());
+        // Nor is another instance in the other's way.
+        let other = Listener::bind(&path).unwrap();
+        let again = Place { path: &path, directory: open(&moved), name: "x.sock".into() };
+        assert!(matches!(again.bind().map(drop), Err(BindError::Running { .. })));
+        drop((listener, other));
+        assert!(!path.exists() && !moved.join("x.sock").exists());
+    }
+
+    fn open(directory: &Path) -> OwnedFd {
+        rustix::fs::open(directory, OFlags::PATH | OFlags::DIRECTORY, Mode::empty()).unwrap()
+    }
+
+    #[test]
+    fn a_socket_that_was_bound_by_descriptor_is_known_by_its_name() {
+        let path = Path::new("/run/softnet/a.sock");
+        for (listed, known) in [
+            ("/run/softnet/a.sock", true),
+            ("/proc/self/fd/12/a.sock", true),
+            ("/proc/self/fd/12/b.sock", false),
+            ("/tmp/a.sock", false),
+        ] {
+            assert_eq!(may_be(Path::new(listed), path), known, "{listed}");
+        }
     }
 }

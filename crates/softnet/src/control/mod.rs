@@ -28,7 +28,7 @@ use crate::filter::{Direction, MirredAction};
 use crate::netdev::Knobs;
 use crate::qdisc::Action;
 use crate::show::Table;
-use listener::{Probe, probe};
+use listener::{Probe, may_be, probe};
 
 /// Where instances put their sockets.
 pub const DIRECTORY: &str = "/run/softnet";
@@ -181,7 +181,7 @@ fn name(path: &Path) -> String {
     path.file_stem().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-/// Whether somebody listens on `path` in this network namespace, as the kernel tells everybody. (The sockets of others
+/// Whether somebody listens on `path` (or on the same name elsewhere) in this network namespace, as the kernel tells everybody. (The sockets of others
 /// work across namespaces, but are only listed in their own.)
 fn is_listed(path: &Path) -> bool {
     // __SO_ACCEPTCON, in the column of flags.
@@ -194,5 +194,5 @@ fn is_listed(path: &Path) -> bool {
         let flags = u32::from_str_radix(flags, 16).ok()?;
         (flags & LISTENS != 0).then(|| line.find(" /").map(|at| &line[at + 1..])).flatten()
     });
-    lines.any(|listed| Path::new(listed) == path)
+    lines.any(|listed| may_be(Path::new(listed), path))
 }

@@ -6,6 +6,8 @@
 
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
+#[cfg(test)]
+mod tests;
 
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -79,18 +81,25 @@ struct Loop {
 impl Loop {
     fn run(mut self) {
         loop {
-            match self.wait() {
-                Ok((true, _)) => return,
-                Ok((false, knocked)) => {
-                    let now = Instant::now();
-                    self.serve(now);
-                    if knocked {
-                        self.accept(now);
-                    }
-                }
+            match self.round() {
+                Ok(true) => return,
+                Ok(false) => {}
                 Err(error) => return note(format_args!("the control socket is closed: {error}")),
             }
         }
+    }
+
+    /// Blocks until there is something to do, and does it. Says whether to stop.
+    fn round(&mut self) -> io::Result<bool> {
+        let (stop, knocked) = self.wait()?;
+        if !stop {
+            let now = Instant::now();
+            self.serve(now);
+            if knocked {
+                self.accept(now);
+            }
+        }
+        Ok(stop)
     }
 
     /// Blocks until there is something to do. Says whether to stop, and whether somebody wants to connect.
@@ -112,7 +121,11 @@ impl Loop {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
-        Ok((!fds[0].revents().is_empty(), !fds[1].revents().is_empty()))
+        let events: Vec<_> = fds.iter().map(PollFd::revents).collect();
+        // One that is held asks for no events, but is told of a hang-up all the same, at once and each time: it goes, unheard.
+        let mut hung_up = events[2..].iter().map(|events| events.intersects(PollFlags::HUP | PollFlags::ERR));
+        self.clients.retain(|client| !(hung_up.next().unwrap_or(false) && client.is_held));
+        Ok((!events[0].is_empty(), !events[1].is_empty()))
     }
 
     /// Bytes of answers that are not taken yet.

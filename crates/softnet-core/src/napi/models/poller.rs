@@ -45,7 +45,12 @@ fn application(world: &World, end: End) {
             if end == End::DiesPolling {
                 return die(world, poller);
             }
-            match poller.stop(true, |_, _| (), |_| home.arm()) {
+            let arm = |_| {
+                if !mutated(Mutant::StopNotArmed) {
+                    home.arm();
+                }
+            };
+            match poller.stop(true, |_, _| (), arm) {
                 Completion::Released(_) => {}
                 Completion::Again(scheduled) => home.schedule(scheduled),
             }
@@ -111,5 +116,9 @@ fn a_dead_poller_strands_nothing() {
     check(1, dies_stopped);
     check(1, dies_suspended);
     check(1, dies_polling);
+    // What these strand takes two preemptions, which take minutes to go through. (Those of a stop: `mitigation::models`.)
     must_fail(Mutant::DeathUnnoticed, 2, dies_polling);
+    for m in [Mutant::StopNotArmed, Mutant::FiredNotSeen] {
+        must_fail(m, 2, dies_stopped);
+    }
 }
