@@ -391,14 +391,26 @@ impl Housekeeper {
 
     /// Takes note of what happened to the interfaces.
     fn links(&mut self) {
+        let mut readdressed = false;
         while let Some(monitor) = &mut self.monitor {
             match monitor.next() {
-                Ok(Some(event)) => self.link_event(event),
-                Ok(None) => return,
+                Ok(Some(event)) => {
+                    // A link-local address counts on what the interface is a port of, which changes
+                    // with the interface.
+                    readdressed |= matches!(event, LinkEvent::AddressChanged { .. } | LinkEvent::Changed(_));
+                    self.link_event(event);
+                }
+                Ok(None) => break,
                 Err(error) => {
                     note(format_args!("no longer told of interfaces that come and go: {error}"));
                     self.monitor = None;
                 }
+            }
+        }
+        if readdressed {
+            let config = self.config.clone();
+            for device in self.shared.devices.iter().filter(|device| device.live.load().is_some()) {
+                self.opener.addresses_changed(device.index, &config.devices[usize::from(device.index)]);
             }
         }
     }
@@ -433,12 +445,8 @@ impl Housekeeper {
                     self.open_missing();
                 }
             }
-            LinkEvent::AddressChanged { index } => {
-                if let Some(dev) = of_index(self, index) {
-                    let config = self.config.clone();
-                    self.opener.addresses_changed(dev, &config.devices[usize::from(dev)]);
-                }
-            }
+            // Of every device, whichever interface it was.
+            LinkEvent::AddressChanged { .. } => {}
         }
     }
 

@@ -13,6 +13,7 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use softnet_core::sock::key::{ANY, Addr, is_v4, mapped};
+use softnet_core::sock::scope::is_link_local;
 
 use super::reserve::{Place, reserve};
 use crate::bpf::Set;
@@ -92,12 +93,16 @@ pub(super) struct Sharing {
 }
 
 impl Sharing {
-    /// From now on these are the addresses. Ports of new ones that are open already are reserved where that is possible.
-    pub(super) fn replace(&self, addresses: Vec<Addr>) {
+    /// From now on these are the addresses, and the interfaces that may have those of their links. Ports
+    /// of new ones that are open already are reserved where that is possible.
+    pub(super) fn replace(&self, interfaces: &[u32], addresses: Vec<Addr>) {
         let state = &mut *self.ports.state();
         let Some(share) = state.shares.get_mut(&self.id) else { return };
         share.addresses = addresses;
-        share.held.retain(|(addr, _), _| share.addresses.contains(addr));
+        let moved = share.place.interfaces != interfaces;
+        share.place.interfaces = interfaces.to_vec();
+        // A reservation of a link-local address is the interface's that had it.
+        share.held.retain(|(addr, _), _| share.addresses.contains(addr) && !(moved && is_link_local(*addr)));
         for &(addr, port) in state.open.keys() {
             // What the kernel has it had first; sockets here have it as well.
             let _ = share.reserve(addr, port);
@@ -186,10 +191,11 @@ impl UdpPorts {
         let mut state = self.state();
         let id = state.next;
         state.next += 1;
+        let interfaces = place.interfaces.clone();
         state.shares.insert(id, Share { place, addresses: Vec::new(), held: HashMap::new() });
         drop(state);
         let sharing = Sharing { ports: self.clone(), id };
-        sharing.replace(addresses);
+        sharing.replace(&interfaces, addresses);
         sharing
     }
 
