@@ -391,6 +391,22 @@ impl Housekeeper {
 
     /// Takes note of what happened to the interfaces.
     fn links(&mut self) {
+        // Programs take a while to be exchanged, and commands are to find what is so by then; but they
+        // wait for no more rounds than these.
+        for _ in 0..3 {
+            if !self.link_events() {
+                return;
+            }
+            let config = self.config.clone();
+            for device in self.shared.devices.iter().filter(|device| device.live.load().is_some()) {
+                let dev = device.index;
+                self.opener.addresses_changed(dev, &config.devices[usize::from(dev)]);
+            }
+        }
+    }
+
+    /// Takes note of what has been told. Whether it may have changed the addresses that are the kernel's.
+    fn link_events(&mut self) -> bool {
         let mut readdressed = false;
         while let Some(monitor) = &mut self.monitor {
             match monitor.next() {
@@ -407,12 +423,7 @@ impl Housekeeper {
                 }
             }
         }
-        if readdressed {
-            let config = self.config.clone();
-            for device in self.shared.devices.iter().filter(|device| device.live.load().is_some()) {
-                self.opener.addresses_changed(device.index, &config.devices[usize::from(device.index)]);
-            }
-        }
+        readdressed
     }
 
     fn link_event(&mut self, event: LinkEvent) {
