@@ -21,8 +21,9 @@ pub(crate) struct Run {
     /// Only check the configuration; touch no interface.
     #[arg(long)]
     check: bool,
-    /// Take every interface it names, even one that carries the machine's default route, and addresses even if the kernel
-    /// has them there (as `force = true` does for one device).
+    /// Take every interface it names, even one that carries the machine's default route or hides
+    /// VLAN tags, and addresses even if the kernel has them (as `force = true` does for one
+    /// device).
     #[arg(long)]
     force: bool,
 }
@@ -43,7 +44,7 @@ const EXAMPLES: &str = r#"A small router:
 
 examples/router.toml in the source tree has every key, explained.
 
-Of an interface, softnet takes IPv4 frames to its MAC address (except for IP addresses that the kernel has on it) and ARP for its own addresses. The rest stays with the kernel. The interface that carries the default route is refused without --force (or `force = true` in its [[device]]), and so is an address that the kernel has there, which `shared = true` shares with it.
+Of an interface, softnet takes IPv4 frames to its MAC address (except for IP addresses that the kernel has, on whatever interface) and ARP for its own addresses. The rest stays with the kernel. The interface that carries the default route is refused without --force (or `force = true` in its [[device]]), and so is an address that the kernel has, too, which `shared = true` shares with it.
 
 Needs root, or CAP_NET_ADMIN, CAP_BPF, CAP_NET_RAW and CAP_IPC_LOCK. While it runs, `softnet show` looks inside.
 

@@ -21,7 +21,9 @@
 //! ```
 
 mod asm;
+mod btf;
 mod sys;
 
 pub use asm::{Alu, Assembler, Cond, Insn, Label, Operand, Reg, Size, helper};
-pub use sys::{F_XDP_HAS_FRAGS, Map, Program, Set, XdpAction, XdpLink, XdpMode, possible_cpus};
+pub use btf::KernelFn;
+pub use sys::{F_XDP_HAS_FRAGS, LruMap, Map, Program, Set, XdpAction, XdpLink, XdpMode, possible_cpus};

@@ -391,16 +391,39 @@ impl Housekeeper {
 
     /// Takes note of what happened to the interfaces.
     fn links(&mut self) {
+        // Programs take a while to be exchanged, and commands are to find what is so by then; but they
+        // wait for no more rounds than these.
+        for _ in 0..3 {
+            if !self.link_events() {
+                return;
+            }
+            let config = self.config.clone();
+            for device in self.shared.devices.iter().filter(|device| device.live.load().is_some()) {
+                let dev = device.index;
+                self.opener.addresses_changed(dev, &config.devices[usize::from(dev)]);
+            }
+        }
+    }
+
+    /// Takes note of what has been told. Whether it may have changed the addresses that are the kernel's.
+    fn link_events(&mut self) -> bool {
+        let mut readdressed = false;
         while let Some(monitor) = &mut self.monitor {
             match monitor.next() {
-                Ok(Some(event)) => self.link_event(event),
-                Ok(None) => return,
+                Ok(Some(event)) => {
+                    // A link-local address counts on what the interface is a port of, which changes
+                    // with the interface.
+                    readdressed |= matches!(event, LinkEvent::AddressChanged { .. } | LinkEvent::Changed(_));
+                    self.link_event(event);
+                }
+                Ok(None) => break,
                 Err(error) => {
                     note(format_args!("no longer told of interfaces that come and go: {error}"));
                     self.monitor = None;
                 }
             }
         }
+        readdressed
     }
 
     fn link_event(&mut self, event: LinkEvent) {
@@ -433,12 +456,8 @@ impl Housekeeper {
                     self.open_missing();
                 }
             }
-            LinkEvent::AddressChanged { index } => {
-                if let Some(dev) = of_index(self, index) {
-                    let config = self.config.clone();
-                    self.opener.addresses_changed(dev, &config.devices[usize::from(dev)]);
-                }
-            }
+            // Of every device, whichever interface it was.
+            LinkEvent::AddressChanged { .. } => {}
         }
     }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use softnet_core::SoftnetData;
 use softnet_core::skb::Region;
 use softnet_dev::OpenDevice;
-use softnet_dev::xdp::{self, Claim, Claims, Mode, Ports, UdpPorts, Umem, XdpConfig};
+use softnet_dev::xdp::{self, Claim, Claims, Conflict, Mode, Ports, UdpPorts, Umem, XdpConfig};
 
 use crate::config::{DeviceConfig, XdpMode};
 use crate::log::note;
@@ -16,7 +16,8 @@ pub trait Opener: Send {
     /// Opens the device with index `dev` on the region of `ctx`. The error is one for the user.
     fn open(&mut self, dev: u16, config: &DeviceConfig, ctx: &mut SoftnetData) -> Result<OpenDevice, String>;
 
-    /// The addresses that the kernel has on a device's interface changed.
+    /// The addresses that the kernel has changed, or what a device's interface is a port of; or may
+    /// have.
     fn addresses_changed(&mut self, _dev: u16, _config: &DeviceConfig) {}
 
     /// Where its devices look up the ports that sockets have open, if they do.
@@ -92,10 +93,14 @@ impl Opener for XdpOpener {
     }
 
     fn addresses_changed(&mut self, dev: u16, config: &DeviceConfig) {
-        if let Some(Some(claims)) = self.claims.get(usize::from(dev))
-            && let Err(error) = claims.replace(&claim(config))
-        {
-            note(format_args!("{}: what it claims could not be updated: {error}", config.name));
+        let Some(Some(claims)) = self.claims.get(usize::from(dev)) else { return };
+        let name = &config.name;
+        match claims.replace(&claim(config)) {
+            Ok(Some(Conflict { address, holder })) if !config.force => note(format_args!(
+                "{name}: the kernel has {address} now, too, on {holder}: what is sent there by {name} reaches softnet alone (`shared = true` in its [[device]] would share it)"
+            )),
+            Ok(_) => {}
+            Err(error) => note(format_args!("{name}: what it claims could not be updated: {error}")),
         }
     }
 

@@ -6,6 +6,7 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 
+use super::btf::KernelFn;
 use super::sys::Program;
 use crate::sys_error::{SysError, SysResult};
 
@@ -97,6 +98,8 @@ pub mod helper {
     pub const MAP_UPDATE_ELEM: i32 = 2;
     /// `long bpf_map_delete_elem(map, &key)`: 0 if the entry was there.
     pub const MAP_DELETE_ELEM: i32 = 3;
+    /// `u64 bpf_ktime_get_ns()`: CLOCK_MONOTONIC in ns.
+    pub const KTIME_GET_NS: i32 = 5;
     /// `long bpf_redirect_map(map, key, flags)`: an XDP action; the low bits of `flags` are the action where the map
     /// has no entry.
     pub const REDIRECT_MAP: i32 = 51;
@@ -136,6 +139,7 @@ const OP_END: u8 = 0xd0;
 const OP_CALL: u8 = 0x80;
 const OP_EXIT: u8 = 0x90;
 const PSEUDO_MAP_FD: u8 = 1;
+const PSEUDO_KFUNC_CALL: u8 = 2;
 
 /// A program in the making.
 #[derive(Debug, Default)]
@@ -254,6 +258,11 @@ impl Assembler {
         self.push(CLASS_JMP | OP_CALL, 0, 0, 0, function);
     }
 
+    /// Calls a function of the kernel's, with arguments as a helper's.
+    pub fn call_kernel(&mut self, function: KernelFn) {
+        self.push(CLASS_JMP | OP_CALL, 0, PSEUDO_KFUNC_CALL, 0, function.id());
+    }
+
     /// Ends the program; R0 is its result.
     pub fn exit(&mut self) {
         self.push(CLASS_JMP | OP_EXIT, 0, 0, 0, 0);
@@ -284,6 +293,17 @@ impl Assembler {
     /// The verifier's log is part of the message. Needs CAP_BPF and CAP_NET_ADMIN.
     pub fn load_xdp(&self, name: &str, flags: u32) -> SysResult<Program> {
         Program::load_xdp(&self.finish()?, name, flags)
+    }
+
+    /// Loads the program for the driver of the interface with index `ifindex` of the calling
+    /// thread's network namespace: it can be attached there alone, in native mode, and may call the
+    /// functions that tell what the driver knows of a packet.
+    ///
+    /// # Errors
+    /// As [`load_xdp`](Self::load_xdp); EOPNOTSUPP or EINVAL where the driver or the kernel has
+    /// nothing to tell.
+    pub fn load_xdp_for(&self, name: &str, ifindex: u32) -> SysResult<Program> {
+        Program::load_xdp_for(&self.finish()?, name, ifindex)
     }
 }
 

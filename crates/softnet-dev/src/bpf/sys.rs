@@ -29,6 +29,10 @@ const F_NO_PREALLOC: u32 = 1;
 /// Program flag: the program can take packets of several fragments (needed for MTUs beyond one page).
 pub const F_XDP_HAS_FRAGS: u32 = 1 << 5;
 
+/// Program flag: it runs in the driver of one interface only, and may ask it for what belongs to a
+/// packet (`BPF_F_XDP_DEV_BOUND_ONLY`).
+const F_XDP_DEV_BOUND_ONLY: u32 = 1 << 6;
+
 /// What an XDP program says about a packet (`enum xdp_action`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
@@ -235,29 +239,12 @@ impl<const N: usize> Set<N> {
         Ok(Set { fd: create((MAP_TYPE_HASH, F_NO_PREALLOC), name, (N as u32, 1), entries)? })
     }
 
-    /// An empty set for about `entries` keys, in which a new one takes the place of one that was used longest ago. For
-    /// programs that put keys in by themselves.
-    pub fn lru(name: &str, entries: u32) -> SysResult<Self> {
-        Ok(Set { fd: create((MAP_TYPE_LRU_HASH, 0), name, (N as u32, 1), entries)? })
-    }
-
-    fn element(&self, command: u32, key: &[u8; N], value: *const u8) -> io::Result<()> {
-        let mut attr = MapElemAttr {
-            map_fd: self.fd.as_raw_fd() as u32,
-            _pad: 0,
-            key: std::ptr::from_ref(key) as u64,
-            value: value as u64,
-            flags: 0,
-        };
-        bpf(command, &mut attr).map(drop)
-    }
-
     /// Puts `key` in; nothing changes if it is.
     ///
     /// # Errors
     /// E2BIG if the set is full.
     pub fn insert(&self, key: &[u8; N]) -> SysResult<()> {
-        self.element(MAP_UPDATE_ELEM, key, &1).map_err(|error| SysError::new("add to a BPF set", error))
+        element(&self.fd, MAP_UPDATE_ELEM, key, &1).map_err(|error| SysError::new("add to a BPF set", error))
     }
 
     /// Takes `key` out.
@@ -265,12 +252,50 @@ impl<const N: usize> Set<N> {
     /// # Errors
     /// ENOENT if it was not in.
     pub fn remove(&self, key: &[u8; N]) -> SysResult<()> {
-        self.element(MAP_DELETE_ELEM, key, std::ptr::null())
+        element(&self.fd, MAP_DELETE_ELEM, key, std::ptr::null())
             .map_err(|error| SysError::new("take from a BPF set", error))
     }
 }
 
 impl<const N: usize> AsFd for Set<N> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// A command about the entry `key` of a map whose keys have `N` bytes.
+fn element<const N: usize>(fd: &OwnedFd, command: u32, key: &[u8; N], value: *const u8) -> io::Result<()> {
+    let mut attr = MapElemAttr {
+        map_fd: fd.as_raw_fd() as u32,
+        _pad: 0,
+        key: std::ptr::from_ref(key) as u64,
+        value: value as u64,
+        flags: 0,
+    };
+    bpf(command, &mut attr).map(drop)
+}
+
+/// A map from keys of `N` bytes to 64-bit values, which programs keep by themselves: a new entry
+/// takes the place of one that was used longest ago.
+#[derive(Debug)]
+pub struct LruMap<const N: usize> {
+    fd: OwnedFd,
+}
+
+impl<const N: usize> LruMap<N> {
+    /// An empty map for about `entries` entries.
+    pub fn new(name: &str, entries: u32) -> SysResult<Self> {
+        Ok(LruMap { fd: create((MAP_TYPE_LRU_HASH, 0), name, (N as u32, 8), entries)? })
+    }
+
+    /// Sets the value at `key`, as a program does.
+    #[cfg(test)]
+    pub(crate) fn put(&self, key: &[u8; N], value: u64) -> io::Result<()> {
+        element(&self.fd, MAP_UPDATE_ELEM, key, value.to_ne_bytes().as_ptr())
+    }
+}
+
+impl<const N: usize> AsFd for LruMap<N> {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
@@ -314,6 +339,16 @@ struct TestRunAttr {
 impl Program {
     /// Loads `insns` as an XDP program; see [`Assembler::load_xdp`](super::Assembler::load_xdp).
     pub fn load_xdp(insns: &[Insn], name: &str, flags: u32) -> SysResult<Self> {
+        Self::load(insns, name, flags, 0)
+    }
+
+    /// The same for the driver of one interface; see
+    /// [`Assembler::load_xdp_for`](super::Assembler::load_xdp_for).
+    pub fn load_xdp_for(insns: &[Insn], name: &str, ifindex: u32) -> SysResult<Self> {
+        Self::load(insns, name, F_XDP_DEV_BOUND_ONLY, ifindex)
+    }
+
+    fn load(insns: &[Insn], name: &str, flags: u32, ifindex: u32) -> SysResult<Self> {
         let mut attr = ProgLoadAttr {
             prog_type: PROG_TYPE_XDP,
             insn_cnt: insns.len() as u32,
@@ -325,7 +360,7 @@ impl Program {
             kern_version: 0,
             prog_flags: flags,
             prog_name: object_name(name),
-            prog_ifindex: 0,
+            prog_ifindex: ifindex,
             expected_attach_type: ATTACH_TYPE_XDP,
         };
         let first = match bpf_fd(PROG_LOAD, &mut attr) {

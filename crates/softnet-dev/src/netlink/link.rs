@@ -224,21 +224,30 @@ impl Netlink {
         bridge.attributes.push(LinkAttribute::LinkInfo(vec![kind]));
         let request = RouteNetlinkMessage::NewLink(bridge);
         self.change(request, NLM_F_CREATE | NLM_F_EXCL, "add a bridge")?;
-        let mut message = named(port);
-        message.attributes.push(LinkAttribute::Controller(self.existing_link(name)?.index));
-        self.change(RouteNetlinkMessage::SetLink(message), Default::default(), "set a bridge's port")?;
+        self.add_bridge_port(name, port)?;
         self.set_up(name)
     }
 
-    /// Indices of `link` and of all that it is a port of, directly or not.
-    pub fn with_masters(&mut self, link: &Link) -> SysResult<Vec<u32>> {
+    /// Makes `port` a port of the bridge called `name`.
+    ///
+    /// # Errors
+    /// ENODEV if there is no such bridge or port.
+    pub fn add_bridge_port(&mut self, name: &str, port: &str) -> SysResult<()> {
+        let mut message = named(port);
+        message.attributes.push(LinkAttribute::Controller(self.existing_link(name)?.index));
+        self.change(RouteNetlinkMessage::SetLink(message), Default::default(), "set a bridge's port")
+    }
+
+    /// `ifindex` and the indices of all that this interface is a port of now, directly or not.
+    pub fn with_masters(&mut self, ifindex: u32) -> SysResult<Vec<u32>> {
         let links = self.links()?;
-        let mut chain = vec![link.index];
-        let mut next = link.master;
+        let master = |index| links.iter().find(|link| link.index == index).and_then(|link| link.master);
+        let mut chain = vec![ifindex];
+        let mut next = master(ifindex);
         // A port of a port of … ends somewhere; whatever changes meanwhile, so does this.
         while let Some(index) = next.filter(|index| !chain.contains(index)) {
             chain.push(index);
-            next = links.iter().find(|link| link.index == index).and_then(|link| link.master);
+            next = master(index);
         }
         Ok(chain)
     }

@@ -50,14 +50,18 @@ impl Netlink {
 
     /// The addresses of the interface with index `ifindex`, of both families; none if there is no such interface.
     pub fn addresses(&mut self, ifindex: u32) -> SysResult<Vec<IpAddr>> {
+        let all = self.all_addresses()?;
+        Ok(all.into_iter().filter(|(index, _)| *index == ifindex).map(|(_, address)| address).collect())
+    }
+
+    /// All addresses of the namespace, of both families, each with the index of its interface.
+    pub fn all_addresses(&mut self) -> SysResult<Vec<(u32, IpAddr)>> {
         let mut message = AddressMessage::default();
         message.header.family = AddressFamily::Unspec;
         let answers = self.dump(RouteNetlinkMessage::GetAddress(message), "list addresses")?;
-        Ok(answers
-            .iter()
-            .filter(|(_, payload)| number(payload, 4) == Some(ifindex))
-            .filter_map(|(_, payload)| local_address(payload.get(IFADDR_HEADER_LEN..)?))
-            .collect())
+        let address =
+            |payload: &[u8]| Some((number(payload, 4)?, local_address(payload.get(IFADDR_HEADER_LEN..)?)?));
+        Ok(answers.iter().filter_map(|(_, payload)| address(payload)).collect())
     }
 
     /// Adds a route for `dst` with a prefix of `len` bits by way of the gateway `via`, to the main table.

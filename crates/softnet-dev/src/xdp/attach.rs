@@ -7,9 +7,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::claim::{ClaimFilter, FRAGMENT_KEY_LEN, Maps};
+use super::control::Control;
 use super::ports::UdpPorts;
-use crate::bpf::{Map, Set, XdpLink, XdpMode};
-use crate::sys_error::SysResult;
+use crate::bpf::{KernelFn, LruMap, Map, Program, Set, XdpLink, XdpMode};
+use crate::netlink::Link;
+use crate::netns::NetNs;
+use crate::sys_error::{SysError, SysResult};
 
 /// Multicast groups that may be joined on a device.
 const MAX_GROUPS: u32 = 4096;
@@ -24,11 +27,43 @@ pub(super) struct Attachment {
     groups: Set,
     ports: Arc<UdpPorts>,
     /// Fragmented datagrams to shared addresses that are softnet's, kept by the program.
-    fragments: Set<FRAGMENT_KEY_LEN>,
+    fragments: LruMap<FRAGMENT_KEY_LEN>,
     /// Counts softnet's frames that are too long for it.
     too_long: Map,
+    /// The driver that the program asks for tags beside frames.
+    driver: Option<Driver>,
     link: Mutex<Option<XdpLink>>,
     open: AtomicUsize,
+}
+
+/// A driver that knows the VLAN tags beside frames. A veth's peer leaves them there
+/// (`tx-vlan-offload`), and no switch of the veth's own puts them back.
+struct Driver {
+    /// The interface, for which a program has to be loaded, and where that is.
+    ifindex: u32,
+    netns: NetNs,
+    tag_of: KernelFn,
+}
+
+impl Driver {
+    fn of(link: &Link, mode: XdpMode) -> Option<Self> {
+        let knows = mode == XdpMode::Native && link.kind.as_deref() == Some("veth");
+        let tag_of = knows.then(KernelFn::xdp_vlan_tag)??;
+        Some(Driver { ifindex: link.index, netns: NetNs::current().ok()?, tag_of })
+    }
+
+    /// Loads the program that asks it; `None` if the interface is gone.
+    fn load(&self, filter: &ClaimFilter, maps: Maps<'_>) -> SysResult<Option<Program>> {
+        let load = || match filter.load_for(maps, self.ifindex, self.tag_of) {
+            Err(_) if Control::new(self.ifindex).is_ok_and(|control| control.is_gone()) => Ok(None),
+            loaded => loaded.map(Some),
+        };
+        let elsewhere = |error| SysError::new("load a program for an interface elsewhere", error);
+        match self.netns.is_current().map_err(elsewhere)? {
+            true => load(),
+            false => self.netns.run(load).map_err(elsewhere)?,
+        }
+    }
 }
 
 impl Attachment {
@@ -36,22 +71,37 @@ impl Attachment {
     pub(super) fn new(
         filter: &ClaimFilter,
         ports: &Arc<UdpPorts>,
-        ifindex: u32,
+        interface: &Link,
         queues: u32,
         mode: XdpMode,
     ) -> SysResult<Self> {
-        let attachment = Attachment {
+        let mut attachment = Attachment {
             sockets: Map::xsk(queues)?,
             groups: Set::new("softnet_groups", MAX_GROUPS)?,
             ports: ports.clone(),
-            fragments: Set::lru("softnet_frags", MAX_FRAGMENTED)?,
+            fragments: LruMap::new("softnet_frags", MAX_FRAGMENTED)?,
             too_long: Map::percpu_counters("softnet_long", 1)?,
+            driver: Driver::of(interface, mode),
             link: Mutex::default(),
             open: AtomicUsize::new(0),
         };
+        let ifindex = interface.index;
+        if let Some(driver) = &attachment.driver
+            && let Ok(Some(program)) = driver.load(filter, attachment.maps())
+            && let Ok(link) = XdpLink::attach(&program, ifindex, mode)
+        {
+            *attachment.link() = Some(link);
+            return Ok(attachment);
+        }
+        attachment.driver = None;
         let link = XdpLink::attach(&filter.load(attachment.maps())?, ifindex, mode)?;
         *attachment.link() = Some(link);
         Ok(attachment)
+    }
+
+    /// Whether it is told of VLAN tags that are beside frames.
+    pub(super) fn knows_tags(&self) -> bool {
+        self.driver.is_some()
     }
 
     fn maps(&self) -> Maps<'_> {
@@ -82,10 +132,16 @@ impl Attachment {
     /// Exchanges the program for one that claims what `filter` says, between two packets. Without effect once the
     /// device is closed, or its interface is gone (whose addresses go first).
     pub(super) fn replace(&self, filter: &ClaimFilter) -> SysResult<()> {
-        let replaced = match &*self.link() {
-            Some(link) => link.update(&filter.load(self.maps())?),
-            None => Ok(()),
+        let link = self.link();
+        let Some(link) = &*link else { return Ok(()) };
+        let program = match &self.driver {
+            Some(driver) => match driver.load(filter, self.maps())? {
+                Some(program) => program,
+                None => return Ok(()),
+            },
+            None => filter.load(self.maps())?,
         };
+        let replaced = link.update(&program);
         replaced.or_else(|error| if error.errno() == Some(libc::ENOLINK) { Ok(()) } else { Err(error) })
     }
 

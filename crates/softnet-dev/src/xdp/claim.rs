@@ -1,8 +1,9 @@
 //! What a device takes for softnet, and what it leaves to the kernel.
 //!
-//! Softnet takes, of frames without VLAN tag, or with one that has only a priority (VLAN 0, IEEE 802.1Q section 6.9), which
-//! it gets without:
-//! * IPv4 to the interface's MAC address, unless the destination address is the kernel's own on this interface; and what is
+//! Softnet takes, of frames without VLAN tag (in them or, as far as a veth's driver tells, [beside
+//! them](super::attach)), or with one that has only a priority (VLAN 0, IEEE 802.1Q section 6.9),
+//! which it gets without:
+//! * IPv4 to the interface's MAC address, unless the destination address is the kernel's own, on [whatever interface](super::theirs); and what is
 //!   the kernel's all the same: broadcasts, and answers of DHCP to the interface, for the address that they bring is not the
 //!   kernel's yet (RFC 2131 section 4.1);
 //! * ARP requests and replies for one of softnet's addresses, to the interface's MAC address or to all;
@@ -36,6 +37,7 @@
 //! The rule is written twice, as a Rust function (`model`, which says what is meant) and as an XDP program (`program`,
 //! which the kernel runs); a test holds them against each other over random frames.
 
+mod layout;
 mod program;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -53,7 +55,7 @@ pub struct Claim {
     /// Softnet's own addresses on the device. If one is of IPv6, the link-local one that follows from the MAC address is
     /// too.
     pub addresses: Vec<IpAddr>,
-    /// Those that the kernel has on the interface, too, are shared with it.
+    /// Those that the kernel has, too, are shared with it.
     pub shared: bool,
 }
 
@@ -73,7 +75,7 @@ pub(super) struct ClaimFilter {
 struct Addresses<A> {
     /// Softnet's alone.
     ours: Vec<A>,
-    /// Softnet's and the kernel's on the interface.
+    /// Softnet's and the kernel's.
     shared: Vec<A>,
     /// The kernel's alone.
     kernel: Vec<A>,
@@ -99,7 +101,8 @@ pub(super) fn group_key(group: IpAddr) -> [u8; 16] {
 }
 
 impl ClaimFilter {
-    /// For device `dev` on an interface with this MAC address, on which the kernel has the addresses `kernel`.
+    /// For device `dev` on an interface with this MAC address, beside a kernel that has the
+    /// addresses `kernel`.
     pub(super) fn new(mac: [u8; 6], dev: u16, claim: &Claim, kernel: &[IpAddr]) -> Self {
         let own4 = claim.addresses.iter().filter_map(|addr| Ipv4Addr::of(*addr)).collect();
         let mut own6: Vec<_> = claim.addresses.iter().filter_map(|addr| Ipv6Addr::of(*addr)).collect();
@@ -124,11 +127,6 @@ impl ClaimFilter {
     fn speaks_ipv6(&self) -> bool {
         self.v6.own().next().is_some()
     }
-}
-
-/// The first of `own` that the kernel has, too; but for the link-local one that both derive from the MAC address.
-pub(super) fn in_both(mac: [u8; 6], own: &[IpAddr], kernel: &[IpAddr]) -> Option<IpAddr> {
-    own.iter().find(|addr| kernel.contains(addr) && **addr != link_local(mac)).copied()
 }
 
 #[cfg(test)]

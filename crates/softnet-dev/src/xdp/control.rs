@@ -38,6 +38,11 @@ impl Control {
         Ok(Control { socket, ifindex })
     }
 
+    /// Whether there is no such interface any more.
+    pub(crate) fn is_gone(&self) -> bool {
+        index_to_name_inlined(&self.socket, self.ifindex).is_err()
+    }
+
     /// A request about the interface, whatever its name is by now.
     fn request(&self) -> rustix::io::Result<libc::ifreq> {
         let name = index_to_name_inlined(&self.socket, self.ifindex)?;

@@ -23,13 +23,25 @@ pub enum XdpError {
     },
     /// To take an address of the kernel's would take from it whatever is reached there.
     #[error(
-        "the kernel has {address} on {name}, too: taking it would cut off what runs there, SSH for one; give softnet another, or say `shared = true` in its [[device]], which leaves the kernel all but the UDP ports that softnet has open, or use `softnet run --force`, which leaves it nothing"
+        "{name}: the kernel has {address}, too, on {holder}: taking it would cut off what runs there, SSH for one; give softnet another, or say `shared = true` in its [[device]], which leaves the kernel all but the UDP ports that softnet has open, or use `softnet run --force`, which leaves it nothing"
     )]
     KernelAddress {
-        /// The interface.
+        /// The interface that was to be opened.
         name: String,
         /// The address.
         address: std::net::IpAddr,
+        /// The interface on which the kernel has it.
+        holder: String,
+    },
+    /// Frames of VLANs would pass for frames without.
+    #[error(
+        "{name}: VLAN tags are taken out of frames before softnet sees them, so that it would take those of VLANs for its own, and {command} was without effect; take an interface whose driver can switch that off, or, if no VLAN is in use there, say `softnet run --force` or `force = true` in its [[device]]"
+    )]
+    VlanOffload {
+        /// The interface.
+        name: String,
+        /// What it would take, on the interface or a port of it.
+        command: String,
     },
     /// Packets of this interface do not fit into a frame.
     #[error(

@@ -13,7 +13,8 @@
 //! * **Modes.** Native: in the driver, before the kernel makes an skb. Where the driver refuses, SKB mode: it works
 //!   everywhere, is slower, delivers on the queues that the kernel recorded (a veth: all on queue 0), and cannot take
 //!   segments that the sender left larger than the MTU (TSO): the program drops them, and [`Device::losses`] counts them.
-//!   What merges segments on the interface itself, or its ports, is switched off meanwhile (`offload`). A veth in native mode has its peer stop making them.
+//!   What merges segments on the interface itself, or its ports, is switched off meanwhile (`offload`), and in either mode
+//!   what takes VLAN tags out of frames. A veth in native mode has its peer stop making them.
 //! * **The interface keeps its interrupts**, unless its queues tell of them: then the kernel defers them as the queue's
 //!   instance does (`kernel_irq`). Otherwise a sleeping owner does not keep the kernel from receiving into the ring; it is
 //!   only not woken more often than it polls.
@@ -36,6 +37,7 @@ mod rx;
 mod socket;
 #[cfg(test)]
 mod tests;
+mod theirs;
 mod tx;
 mod umem;
 
@@ -52,6 +54,7 @@ use softnet_core::sock::scope::scoped;
 pub use claim::Claim;
 pub use error::XdpError;
 pub use ports::{LocalEnd, Ports, UdpPorts};
+pub use theirs::Conflict;
 pub use umem::Umem;
 
 use attach::Attachment;
@@ -59,11 +62,12 @@ use claim::ClaimFilter;
 use control::Control;
 use groups::Groups;
 use kernel_irq::KernelNapis;
-use offload::Offloads;
+use offload::{Offloads, Untagging};
 use ports::Sharing;
 use reserve::Place;
 use rx::{MIN_RING, XdpRx};
 use socket::Xsk;
+use theirs::Theirs;
 use tx::XdpTx;
 use umem::Binding;
 
@@ -106,7 +110,8 @@ pub struct XdpConfig {
     /// Frames that all RX queues together may keep posted: with more queues than that allows, rings are made smaller, down
     /// to 128 slots.
     pub max_posted: usize,
-    /// Take the interface even if it carries a default route, and addresses even if the kernel has them there.
+    /// Take the interface even if it carries a default route or hides VLAN tags, and addresses even
+    /// if the kernel has them.
     pub force: bool,
     /// What is softnet's.
     pub claim: Claim,
@@ -165,16 +170,16 @@ pub fn open_with_claims(
     let name = &cfg.interface;
     let kernel = |source| XdpError::Kernel { name: name.clone(), source };
     let mut netlink = Netlink::new().map_err(kernel)?;
-    let (link, owners) = usable_link(cfg, &mut netlink)?;
-    let theirs = addresses(&mut netlink, &owners).map_err(kernel)?;
-    if let Some(address) = claim::in_both(link.mac, &cfg.claim.addresses, &theirs)
+    let link = usable_link(cfg, &mut netlink)?;
+    let theirs = Theirs::now(&mut netlink, link.index).map_err(kernel)?;
+    if let Some(Conflict { address, holder }) = theirs.conflict(link.mac, &cfg.claim.addresses, &mut netlink)
         && !cfg.force
         && !cfg.claim.shared
     {
-        return Err(XdpError::KernelAddress { name: name.clone(), address });
+        return Err(XdpError::KernelAddress { name: name.clone(), address, holder });
     }
     let ports = cfg.ports.clone().map_or_else(|| UdpPorts::new().map(Arc::new), Ok).map_err(kernel)?;
-    let filter = ClaimFilter::new(link.mac, dev, &cfg.claim, &theirs);
+    let filter = ClaimFilter::new(link.mac, dev, &cfg.claim, &theirs.addresses());
     let control = Control::new(link.index).map_err(kernel)?;
     // Where the kernel has no IPv6 it can't; much comes through all the same.
     let own6 = filter.own_ipv6();
@@ -192,8 +197,12 @@ pub fn open_with_claims(
     let mut offloads = Offloads::of(&link, &mut netlink);
     let (attachment, mode, mut text) = attach(cfg.mode, (&filter, &ports), &link, rx_queues.max(1))
         .map_err(|source| refusal(name, source))?;
-    if mode == XdpMode::Skb {
-        text += &offloads.switch_off();
+    text += &offloads.switch_off(mode);
+    if let Some(Untagging { interface, command }) = offloads.untagging() {
+        if !cfg.force {
+            return Err(XdpError::VlanOffload { name: name.clone(), command });
+        }
+        text += &format!("; {interface} takes VLAN tags out of frames, and {command} was without effect");
     }
     let attachment = Arc::new(attachment);
     let napis = Arc::new(KernelNapis::new(&link));
@@ -246,8 +255,9 @@ pub fn open_with_claims(
             return Err(kernel(SysError::new("find the network namespace", error)));
         }
     };
-    let place = Place { netns: here, interfaces: owners.clone() };
-    let sharing = Arc::new(ports.share(place, shared(&cfg.claim, &filter, dev, &theirs)));
+    let place = Place { netns: here, interfaces: theirs.interfaces().to_vec() };
+    let shared = shared(&cfg.claim, &filter, dev, &theirs.addresses());
+    let sharing = Arc::new(ports.share(place, shared));
     let Parts { rx, tx, sockets } = parts;
     let groups = Groups::new(link.index, attachment.clone());
     let device = Arc::new(XdpDevice {
@@ -262,12 +272,13 @@ pub fn open_with_claims(
         _solicited: solicited.and_then(Result::ok),
     });
     let sharing = Arc::downgrade(&sharing);
-    let claims = Claims { mac: link.mac, dev, owners, attachment, sharing, netlink: Mutex::new(netlink) };
+    let state = Mutex::new((netlink, filter));
+    let claims = Claims { mac: link.mac, dev, ifindex: link.index, attachment, sharing, state };
     Ok((OpenDevice { device, rx, tx }, claims))
 }
 
-/// The interface, if it is one that may and can be taken; and it and what it is a port of, by index.
-fn usable_link(cfg: &XdpConfig, netlink: &mut Netlink) -> Result<(Link, Vec<u32>), XdpError> {
+/// The interface, if it is one that may and can be taken.
+fn usable_link(cfg: &XdpConfig, netlink: &mut Netlink) -> Result<Link, XdpError> {
     let name = cfg.interface.clone();
     let kernel = |source| XdpError::Kernel { name: name.clone(), source };
     let Some(link) = netlink.link(&name).map_err(kernel)? else {
@@ -280,23 +291,14 @@ fn usable_link(cfg: &XdpConfig, netlink: &mut Netlink) -> Result<(Link, Vec<u32>
     }
     let default = if cfg.force { Vec::new() } else { netlink.default_route_links().map_err(kernel)? };
     // A bridge's port carries what the bridge sends.
-    let owners = netlink.with_masters(&link).map_err(kernel)?;
+    let owners = netlink.with_masters(link.index).map_err(kernel)?;
     if owners.iter().any(|index| default.contains(index)) {
         return Err(XdpError::DefaultRoute { name });
     }
     if link.mtu > MAX_MTU {
         return Err(XdpError::Mtu { name, mtu: link.mtu, max: MAX_MTU });
     }
-    Ok((link, owners))
-}
-
-/// The kernel's addresses on these interfaces: a port answers for its bridge.
-fn addresses(netlink: &mut Netlink, interfaces: &[u32]) -> SysResult<Vec<IpAddr>> {
-    let mut all = Vec::new();
-    for index in interfaces {
-        all.extend(netlink.addresses(*index)?);
-    }
-    Ok(all)
+    Ok(link)
 }
 
 /// Attaches the program in the mode asked for. Returns the mode it became, also in words.
@@ -306,13 +308,19 @@ fn attach(
     link: &Link,
     queues: u32,
 ) -> SysResult<(Attachment, XdpMode, String)> {
-    let skb = || Attachment::new(filter, ports, link.index, queues, XdpMode::Skb);
-    let limit = uncut_segments(link);
+    let skb = || Attachment::new(filter, ports, link, queues, XdpMode::Skb);
+    let tags = tags_beside_frames(link);
+    let limit = format!("{}{tags}", uncut_segments(link));
     if mode == Mode::Skb {
         return Ok((skb()?, XdpMode::Skb, format!("skb mode: as configured; {limit}")));
     }
-    match Attachment::new(filter, ports, link.index, queues, XdpMode::Native) {
-        Ok(attachment) => Ok((attachment, XdpMode::Native, "native".into())),
+    match Attachment::new(filter, ports, link, queues, XdpMode::Native) {
+        Ok(attachment) => {
+            // Other drivers leave tags in frames as soon as they are told to.
+            let blind = link.kind.as_deref() == Some("veth") && !attachment.knows_tags();
+            let limit = if blind { tags } else { "" };
+            Ok((attachment, XdpMode::Native, format!("native{limit}")))
+        }
         Err(error) if mode == Mode::Auto && !final_refusal(&error) => {
             let why = error.errno().map_or_else(
                 || error.to_string(),
@@ -358,6 +366,21 @@ fn uncut_segments(link: &Link) -> String {
     format!(
         "segments that {sender} leaves larger than the MTU are lost, as rx_too_long (there: `ethtool -K INTERFACE tso off tx-udp-segmentation off`)"
     )
+}
+
+/// Where VLAN tags are beside frames whatever the interface's own switches say, so that a program
+/// that does not ask the driver takes frames of VLANs for frames without; and what mends it.
+fn tags_beside_frames(link: &Link) -> &'static str {
+    match link.kind.as_deref() {
+        Some("veth") => {
+            "; frames of VLANs whose tags its peer leaves to hardware pass for untagged (there: `ethtool -K INTERFACE txvlan off`)"
+        }
+        // The kernel takes them out when a port receives them.
+        Some("bridge" | "bond" | "team" | "macvlan" | "macvtap" | "ipvlan" | "ipvtap") => {
+            "; frames of VLANs pass for untagged (where there are VLANs, take the interfaces beneath it)"
+        }
+        _ => "",
+    }
 }
 
 /// Whether frames come straight from a local sender, which leaves L4 checksums to "hardware" that is not there: from the
@@ -461,26 +484,38 @@ impl Device for XdpDevice {
 pub struct Claims {
     mac: [u8; 6],
     dev: u16,
-    /// The interface, and what it is a port of.
-    owners: Vec<u32>,
+    ifindex: u32,
     attachment: Arc<Attachment>,
     sharing: Weak<Sharing>,
-    netlink: Mutex<Netlink>,
+    /// What the program says now.
+    state: Mutex<(Netlink, ClaimFilter)>,
 }
 
 impl Claims {
-    /// From now on the device claims `claim`, with regard to the addresses that the kernel has on the interface now. No
-    /// packet is lost meanwhile. Without effect on a device that is closed.
+    /// From now on the device claims `claim`, with regard to the addresses that the kernel has now.
+    /// No packet is lost meanwhile. Without effect on a device that is closed. If anything changed
+    /// by that, returns an address that both have then and do not share, if there is one: it is
+    /// softnet's.
     ///
     /// # Errors
-    /// What the kernel says.
-    pub fn replace(&self, claim: &Claim) -> SysResult<()> {
-        let mut netlink = self.netlink.lock().unwrap_or_else(PoisonError::into_inner);
-        let theirs = addresses(&mut netlink, &self.owners)?;
-        let filter = ClaimFilter::new(self.mac, self.dev, claim, &theirs);
-        let shared = shared(claim, &filter, self.dev, &theirs);
-        self.sharing.upgrade().iter().for_each(|sharing| sharing.replace(shared.clone()));
-        self.attachment.replace(&filter)
+    /// What the kernel says; then the program is as it was.
+    pub fn replace(&self, claim: &Claim) -> SysResult<Option<Conflict>> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let (netlink, filter) = &mut *state;
+        let theirs = Theirs::now(netlink, self.ifindex)?;
+        let addresses = theirs.addresses();
+        let now = ClaimFilter::new(self.mac, self.dev, claim, &addresses);
+        let shared = shared(claim, &now, self.dev, &addresses);
+        if let Some(sharing) = self.sharing.upgrade() {
+            sharing.replace(theirs.interfaces(), shared);
+        }
+        if *filter == now {
+            return Ok(None);
+        }
+        self.attachment.replace(&now)?;
+        *filter = now;
+        let conflict = theirs.conflict(self.mac, &claim.addresses, netlink);
+        Ok(conflict.filter(|_| !claim.shared))
     }
 }
 

@@ -3,15 +3,17 @@
 //! Of an address that the kernel has as well, only datagrams to these are softnet's. So that none of them is a port that the
 //! kernel has in use, or chooses later, they are [reserved](super::reserve) there on addresses that devices say they
 //! [share](UdpPorts::share), for as long as they are open. Any thread may call it, as it binds,
-//! connects and closes sockets; no packet's way comes here. Invariant: a port is in the map exactly while more sockets were
-//! opened than closed there, in whatever order threads say so; and a reservation is held only while its port is in the map
-//! and its address shared.
+//! connects and closes sockets; no packet's way comes here. Invariant: a port is in the map exactly while
+//! sockets have it, and none is closed more often than it was opened (what is said too often changes
+//! nothing, and fails an assertion in debug builds); and a reservation is held only while its port
+//! is in the map and its address shared.
 
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use softnet_core::sock::key::{ANY, Addr, is_v4, mapped};
+use softnet_core::sock::scope::is_link_local;
 
 use super::reserve::{Place, reserve};
 use crate::bpf::Set;
@@ -48,7 +50,7 @@ pub trait Ports: Send + Sync {
     /// what else it says to a socket that is to be bound there; then nothing has changed.
     fn opened(&self, end: &LocalEnd) -> SysResult<()>;
 
-    /// It has it no more.
+    /// It has it no more; it had it.
     fn closed(&self, end: &LocalEnd);
 }
 
@@ -69,8 +71,8 @@ pub struct UdpPorts {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Sockets by address and port.
-    open: HashMap<(Addr, u16), i64>,
+    /// Sockets by address and port, never 0.
+    open: HashMap<(Addr, u16), u64>,
     shares: BTreeMap<u64, Share>,
     /// What the next share is known by.
     next: u64,
@@ -91,13 +93,17 @@ pub(super) struct Sharing {
 }
 
 impl Sharing {
-    /// From now on these are the addresses. Ports of new ones that are open already are reserved where that is possible.
-    pub(super) fn replace(&self, addresses: Vec<Addr>) {
+    /// From now on these are the addresses, and the interfaces that may have those of their links. Ports
+    /// of new ones that are open already are reserved where that is possible.
+    pub(super) fn replace(&self, interfaces: &[u32], addresses: Vec<Addr>) {
         let state = &mut *self.ports.state();
         let Some(share) = state.shares.get_mut(&self.id) else { return };
         share.addresses = addresses;
-        share.held.retain(|(addr, _), _| share.addresses.contains(addr));
-        for (&(addr, port), _) in state.open.iter().filter(|(_, sockets)| **sockets > 0) {
+        let moved = share.place.interfaces != interfaces;
+        share.place.interfaces = interfaces.to_vec();
+        // A reservation of a link-local address is the interface's that had it.
+        share.held.retain(|(addr, _), _| share.addresses.contains(addr) && !(moved && is_link_local(*addr)));
+        for &(addr, port) in state.open.keys() {
             // What the kernel has it had first; sockets here have it as well.
             let _ = share.reserve(addr, port);
         }
@@ -135,7 +141,7 @@ fn any_of(addr: Addr) -> Addr {
 
 impl State {
     fn is_open(&self, addr: Addr, port: u16) -> bool {
-        self.open.get(&(addr, port)).is_some_and(|sockets| *sockets > 0)
+        self.open.contains_key(&(addr, port))
     }
 
     /// Reserves `port` on what is shared of `addr`, all or nothing.
@@ -185,43 +191,56 @@ impl UdpPorts {
         let mut state = self.state();
         let id = state.next;
         state.next += 1;
+        let interfaces = place.interfaces.clone();
         state.shares.insert(id, Share { place, addresses: Vec::new(), held: HashMap::new() });
         drop(state);
         let sharing = Sharing { ports: self.clone(), id };
-        sharing.replace(addresses);
+        sharing.replace(&interfaces, addresses);
         sharing
     }
 
-    /// One socket more, or less, has the port on the address.
-    fn count(&self, (addr, port): (Addr, u16), change: i64) -> SysResult<()> {
+    /// One socket more has the port on the address.
+    fn add(&self, (addr, port): (Addr, u16)) -> SysResult<()> {
         let state = &mut *self.state();
-        let before = state.open.get(&(addr, port)).copied().unwrap_or(0);
-        let now = before + change;
-        if (before, now) == (0, 1) {
-            state.reserve(addr, port)?;
-            if let Err(error) = self.set.insert(&key(addr, port)) {
-                state.release(addr, port);
-                return Err(error);
-            }
+        if let Some(sockets) = state.open.get_mut(&(addr, port)) {
+            *sockets += 1;
+            return Ok(());
         }
-        match now {
-            0 => state.open.remove(&(addr, port)),
-            _ => state.open.insert((addr, port), now),
-        };
-        if (before, now) == (1, 0) {
-            // What was put in can be taken out.
-            let _ = self.set.remove(&key(addr, port));
+        state.reserve(addr, port)?;
+        if let Err(error) = self.set.insert(&key(addr, port)) {
             state.release(addr, port);
+            return Err(error);
         }
+        state.open.insert((addr, port), 1);
         Ok(())
+    }
+
+    /// One socket less has it.
+    fn take(&self, (addr, port): (Addr, u16)) {
+        let mut guard = self.state();
+        let state = &mut *guard;
+        let sockets = state.open.get_mut(&(addr, port));
+        let was_open = sockets.is_some();
+        match sockets {
+            Some(sockets) if *sockets > 1 => *sockets -= 1,
+            Some(_) => {
+                state.open.remove(&(addr, port));
+                // What was put in can be taken out.
+                let _ = self.set.remove(&key(addr, port));
+                state.release(addr, port);
+            }
+            None => {}
+        }
+        drop(guard);
+        debug_assert!(was_open, "a port is closed that is not open");
     }
 }
 
 impl Ports for UdpPorts {
     fn opened(&self, end: &LocalEnd) -> SysResult<()> {
         for (done, at) in places(end).enumerate() {
-            if let Err(error) = self.count(at, 1) {
-                places(end).take(done).for_each(|at| _ = self.count(at, -1));
+            if let Err(error) = self.add(at) {
+                places(end).take(done).for_each(|at| self.take(at));
                 return Err(error);
             }
         }
@@ -229,8 +248,7 @@ impl Ports for UdpPorts {
     }
 
     fn closed(&self, end: &LocalEnd) {
-        // Less is never refused.
-        places(end).for_each(|at| _ = self.count(at, -1));
+        places(end).for_each(|at| self.take(at));
     }
 }
 
@@ -246,6 +264,8 @@ fn places(end: &LocalEnd) -> impl Iterator<Item = (Addr, u16)> + use<> {
 
 #[cfg(test)]
 mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
     use super::*;
     use crate::testing::net_allowed;
 
@@ -271,9 +291,15 @@ mod tests {
         assert!(is_open(ANY4) && is_open(ANY) && !is_open(mapped(7)));
         ports.closed(&any);
         assert!(!is_open(ANY4) && !is_open(ANY));
-        // A close that overtakes its open.
-        ports.closed(&own);
+        // What is closed twice is none the less open when it is opened again, and until that is closed.
+        let twice = catch_unwind(AssertUnwindSafe(|| ports.closed(&own)));
+        assert_eq!(twice.is_err(), cfg!(debug_assertions));
         ports.opened(&own).unwrap();
+        assert!(is_open(mapped(7)));
+        ports.opened(&own).unwrap();
+        ports.closed(&own);
+        assert!(is_open(mapped(7)));
+        ports.closed(&own);
         assert!(!is_open(mapped(7)) && ports.state().open.is_empty());
     }
 }

@@ -161,9 +161,11 @@ pub struct DeviceConfig {
     pub driver: Driver,
     /// How AF_XDP is attached.
     pub mode: XdpMode,
-    /// Take it even if it carries the machine's default route, and addresses even if the kernel has them on it.
+    /// Take it even if it carries the machine's default route or hides VLAN tags, and addresses
+    /// even if the kernel has them.
     pub force: bool,
-    /// Share addresses that the kernel has on it, too: of these only the UDP ports that sockets have open are softnet's.
+    /// Share addresses that the kernel has, too, on whatever interface: of these only the UDP ports
+    /// that sockets have open are softnet's.
     pub shared: bool,
     /// Descriptors of each ring, a power of two.
     pub ring: u32,

@@ -300,3 +300,25 @@ fn an_address_of_ipv6_is_shared_with_the_kernel() {
     drop(ours);
     world.end();
 }
+
+/// The kernel answers by whatever interface for what it has on any, also if it has it only now.
+#[test]
+fn an_address_of_the_kernels_elsewhere_stays_its() {
+    let Some(mut world) = World::new(1) else { return };
+    world.start();
+    let elsewhere = Ipv4Addr::new(10, 77, 0, 1);
+    let icmp = Icmp::new(&world.hosts[0]);
+    let is_answered = |payload: &[u8]| {
+        icmp.ping(elsewhere, 64, payload);
+        icmp.receive(|message| message.from == IpAddr::from(elsewhere) && message.kind == (0, 0)).is_some()
+    };
+    assert!(!is_answered(b"nobody there"));
+    let add = || {
+        let mut netlink = Netlink::new().unwrap();
+        netlink.set_up("lo").unwrap();
+        netlink.add_address("lo", elsewhere, 32).unwrap();
+    };
+    world.middle.run(add).unwrap();
+    until("a ping", || is_answered(b"there?"));
+    world.end();
+}

@@ -9,7 +9,7 @@ use softnet_core::sock::key::{ANY, Addr, addr_of};
 use softnet_core::sock::scope::scoped;
 
 use super::ClaimFilter;
-use super::program::*;
+use super::layout::*;
 use crate::xdp::ports::ANY4;
 
 /// What becomes of a frame.

@@ -1,110 +1,21 @@
-//! The rule as an XDP program.
+//! The rule as an XDP program; what is done about shared addresses is in `shared`.
 //!
 //! Fields are compared as they lie in memory, so constants are read the same way. `FRAME` is where the frame would begin if
 //! it had no tag: four bytes behind `DATA` if it has one. Jumps go forward only.
 
+mod shared;
+
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use softnet_core::ip::v6::addr::ALL_ROUTERS;
-use softnet_core::skb::{FRAME_SIZE, HEADROOM};
 
 use super::ClaimFilter;
-use crate::bpf::{Alu, Assembler, Cond, Label, Map, Program, Reg, Set, Size, XdpAction, helper};
+use super::layout::*;
+use crate::bpf::{
+    Alu, Assembler, Cond, KernelFn, Label, LruMap, Map, Program, Reg, Set, Size, XdpAction, helper,
+};
 use crate::sys_error::SysResult;
-use crate::xdp::ports::{ANY4, KEY_LEN, key};
-
-/// Longest frame that there is room for behind the kernel's headroom.
-pub(super) const MAX_LEN: usize = FRAME_SIZE - HEADROOM;
-
-/// Bytes of a VLAN tag.
-pub(super) const TAG_LEN: usize = 4;
-pub(super) const ETH_LEN: usize = 14;
-pub(super) const ETHERTYPE: usize = 12;
-
-pub(super) const ARP_FORMAT: usize = ETH_LEN;
-pub(super) const ARP_LENGTHS: usize = ETH_LEN + 4;
-pub(super) const ARP_OPERATION: usize = ETH_LEN + 6;
-pub(super) const ARP_TARGET: usize = ETH_LEN + 24;
-pub(super) const ARP_END: usize = ETH_LEN + 28;
-
-/// Version and header length.
-pub(super) const IPV4_VIHL: usize = ETH_LEN;
-pub(super) const IPV4_ID: usize = ETH_LEN + 4;
-pub(super) const IPV4_FRAGMENT: usize = ETH_LEN + 6;
-pub(super) const IPV4_PROTOCOL: usize = ETH_LEN + 9;
-pub(super) const IPV4_SRC: usize = ETH_LEN + 12;
-pub(super) const IPV4_DST: usize = ETH_LEN + 16;
-/// Of a header without options.
-pub(super) const IPV4_END: usize = ETH_LEN + 20;
-
-pub(super) const IPV6_NEXT: usize = ETH_LEN + 6;
-pub(super) const IPV6_SRC: usize = ETH_LEN + 8;
-pub(super) const IPV6_DST: usize = ETH_LEN + 24;
-pub(super) const IPV6_END: usize = ETH_LEN + 40;
-/// Of a fragment header behind that: offset and flags, identification, and what follows.
-pub(super) const IPV6_FRAGMENT: usize = IPV6_END + 2;
-pub(super) const IPV6_ID: usize = IPV6_END + 4;
-pub(super) const FRAGMENT_END: usize = IPV6_END + 8;
-pub(super) const ND_TYPE: usize = IPV6_END;
-pub(super) const ND_TARGET: usize = IPV6_END + 8;
-pub(super) const ND_END: usize = ND_TARGET + 16;
-
-/// Of a UDP header, from its beginning on.
-pub(super) const UDP_DST: usize = 2;
-pub(super) const UDP_LEN: usize = 8;
-/// Of an ICMP or ICMPv6 message, what an error quotes.
-pub(super) const QUOTE: usize = 8;
-
-/// Of a BOOTP message: what it is, the client's MAC address.
-pub(super) const BOOTP: usize = IPV4_END + UDP_LEN;
-pub(super) const BOOTP_CHADDR: usize = BOOTP + 28;
-pub(super) const BOOTP_END: usize = BOOTP_CHADDR + 6;
-pub(super) const BOOTREPLY: u8 = 2;
-/// From a DHCP server to a client, as the two ports lie in the header.
-pub(super) const DHCP_PORTS: [u8; 4] = [0, 67, 0, 68];
-
-pub(super) const IPV4: [u8; 2] = [0x08, 0x00];
-pub(super) const ARP: [u8; 2] = [0x08, 0x06];
-pub(super) const IPV6: [u8; 2] = [0x86, 0xdd];
-/// EtherTypes of tags: of customers and of providers.
-pub(super) const TAGS: [[u8; 2]; 2] = [[0x81, 0x00], [0x88, 0xa8]];
-/// The VLAN in a tag.
-pub(super) const VID: [u8; 2] = [0x0f, 0xff];
-/// What MAC addresses of solicited-node groups begin with (RFC 2464 section 7, RFC 4291 section 2.7.1).
-pub(super) const SOLICITED_NODE: [u8; 3] = [0x33, 0x33, 0xff];
-/// The bit that is set in the first byte of MAC addresses of many (IEEE 802.3).
-pub(super) const TO_MANY: u8 = 1;
-/// ARP for IPv4 (0x0800) over Ethernet (1), RFC 826.
-pub(super) const ARP_IPV4: [u8; 4] = [0, 1, 0x08, 0x00];
-pub(super) const ARP_MAC_IPV4: [u8; 2] = [6, 4];
-pub(super) const REQUEST: [u8; 2] = [0, 1];
-pub(super) const REPLY: [u8; 2] = [0, 2];
-
-/// IPv4 without options.
-pub(super) const PLAIN: u8 = 0x45;
-/// Of flags and fragment offset: more fragments, and the offset.
-pub(super) const FRAGMENTED: [u8; 2] = [0x3f, 0xff];
-/// The offset alone; that of IPv6.
-pub(super) const OFFSET: [u8; 2] = [0x1f, 0xff];
-pub(super) const OFFSET6: [u8; 2] = [0xff, 0xf8];
-/// First octet of addresses that nobody alone has: groups, and all (RFC 1112 section 4, RFC 919).
-pub(super) const FIRST_GROUP4: u8 = 224;
-/// What IPv6 addresses of groups begin with (RFC 4291 section 2.7).
-pub(super) const GROUP6: u8 = 0xff;
-/// What link-local addresses begin with, in ten bits.
-pub(super) const LINK_LOCAL: [u8; 2] = [0xfe, 0x80];
-pub(super) const LINK_LOCAL_MASK: [u8; 2] = [0xff, 0xc0];
-
-pub(super) const ICMP: u8 = 1;
-pub(super) const UDP: u8 = 17;
-pub(super) const FRAGMENT: u8 = 44;
-pub(super) const ICMPV6: u8 = 58;
-pub(super) const ECHO_REQUEST: u8 = 128;
-pub(super) const SOLICITATION: u8 = 135;
-/// ICMP errors: destination unreachable, time exceeded, parameter problem.
-pub(super) const ICMP_ERRORS: [u8; 3] = [3, 11, 12];
-/// ICMPv6 errors: from 1 on; also packet too big.
-pub(super) const LAST_ICMPV6_ERROR: u8 = 4;
+use crate::xdp::ports::KEY_LEN;
 
 /// The maps that a device's program looks into.
 #[derive(Clone, Copy)]
@@ -115,8 +26,8 @@ pub(in crate::xdp) struct Maps<'a> {
     pub(in crate::xdp) groups: &'a Set,
     /// Ports that are open.
     pub(in crate::xdp) ports: &'a Set<KEY_LEN>,
-    /// Datagrams whose first fragment was softnet's, by addresses and identification.
-    pub(in crate::xdp) fragments: &'a Set<FRAGMENT_KEY_LEN>,
+    /// When the first fragment of softnet's datagrams came, by addresses and identification.
+    pub(in crate::xdp) fragments: &'a LruMap<FRAGMENT_KEY_LEN>,
     /// Counts what is too long, at 0.
     pub(in crate::xdp) too_long: &'a Map,
 }
@@ -129,12 +40,12 @@ const DATA: Reg = Reg::R9;
 /// For a field that is looked at.
 const VALUE: Reg = Reg::R3;
 
-/// On the stack: the program's argument, whether there is a tag, the key that is looked for in a map, and what goes in there
-/// with it.
+/// On the stack: the program's argument, whether there is a tag, the key that is looked for in a
+/// map, and a time that goes in there with it, or comes from there.
 const CONTEXT: i16 = -8;
 const TAGGED: i16 = -16;
 const KEY: i16 = -56;
-const SET_VALUE: i16 = -20;
+const TIME: i16 = -64;
 
 /// Bytes of a fragmented datagram's key: of IPv6 addresses and identification.
 pub(in crate::xdp) const FRAGMENT_KEY_LEN: usize = 36;
@@ -168,14 +79,29 @@ struct Claimer<'a> {
 impl ClaimFilter {
     /// Loads the rule as a program.
     pub(in crate::xdp) fn load(&self, maps: Maps<'_>) -> SysResult<Program> {
-        self.assemble(maps, XdpAction::Pass).load_xdp("softnet_claim", 0)
+        self.assemble(maps, XdpAction::Pass, None).load_xdp("softnet_claim", 0)
+    }
+
+    /// The same for the driver of the interface with index `ifindex` alone, which the program asks
+    /// by `tag_of` for a tag that is beside the frame.
+    pub(in crate::xdp) fn load_for(
+        &self,
+        maps: Maps<'_>,
+        ifindex: u32,
+        tag_of: KernelFn,
+    ) -> SysResult<Program> {
+        self.assemble(maps, XdpAction::Pass, Some(tag_of)).load_xdp_for("softnet_claim", ifindex)
     }
 
     /// The program; `unbound` is what happens to softnet's frames on a queue without a socket.
-    pub(super) fn assemble(&self, maps: Maps<'_>, unbound: XdpAction) -> Assembler {
+    pub(super) fn assemble(&self, maps: Maps<'_>, unbound: XdpAction, tag_of: Option<KernelFn>) -> Assembler {
         let mut asm = Assembler::new();
         let [claim, pass, group] = [(); 3].map(|()| asm.label());
         let mut claimer = Claimer { asm, filter: self, maps, claim, pass, group };
+        claimer.asm.store(Size::U64, Reg::R10, CONTEXT, Reg::R1);
+        if let Some(tag_of) = tag_of {
+            claimer.beside(tag_of);
+        }
         let [ipv4, ipv6] = claimer.begin();
         claimer.arp();
         claimer.asm.bind(ipv6);
@@ -256,13 +182,32 @@ impl Claimer<'_> {
         self.asm.jump_if(Cond::Eq, Reg::R0, 0, or);
     }
 
+    /// Passes frames of a VLAN whose tag is beside them.
+    fn beside(&mut self, tag_of: KernelFn) {
+        const PROTOCOL: i16 = KEY;
+        const TCI: i16 = KEY + 8;
+        let none = self.asm.label();
+        let asm = &mut self.asm;
+        for (to, at) in [(Reg::R2, PROTOCOL), (Reg::R3, TCI)] {
+            asm.store(Size::U64, Reg::R10, at, 0);
+            asm.mov(to, Reg::R10);
+            asm.alu(Alu::Add, to, i32::from(at));
+        }
+        asm.call_kernel(tag_of);
+        asm.jump_if32(Cond::Ne, Reg::R0, 0, none);
+        // In the machine's byte order.
+        asm.load(Size::U16, VALUE, Reg::R10, TCI);
+        asm.jump_if(Cond::Set, VALUE, i32::from(u16::from_be_bytes(VID)), self.pass);
+        asm.bind(none);
+        asm.load(Size::U64, Reg::R1, Reg::R10, CONTEXT);
+    }
+
     /// Takes note of where the frame is and whether it has a tag. Goes to the labels that it returns, for IPv4 and IPv6, and
     /// on for ARP.
     fn begin(&mut self) -> [Label; 2] {
         let [tagged, untagged, ipv4, ipv6] = [(); 4].map(|()| self.asm.label());
         let asm = &mut self.asm;
         // struct xdp_md: data, data_end, data_meta, ingress_ifindex, rx_queue_index.
-        asm.store(Size::U64, Reg::R10, CONTEXT, Reg::R1);
         asm.load(Size::U32, DATA, Reg::R1, 0);
         asm.load(Size::U32, END, Reg::R1, 4);
         asm.load(Size::U32, QUEUE, Reg::R1, 16);
@@ -359,117 +304,6 @@ impl Claimer<'_> {
         self.asm.store(Size::U32, Reg::R10, KEY + 12, VALUE);
     }
 
-    /// A packet to an address that the kernel has, too.
-    fn shared4(&mut self) {
-        let [datagram, error, fragment] = [(); 3].map(|()| self.asm.label());
-        self.byte(IPV4_VIHL, PLAIN, self.pass);
-        self.masked(IPV4_FRAGMENT, FRAGMENTED, [0, 0], fragment);
-        self.asm.load(Size::U8, VALUE, FRAME, IPV4_PROTOCOL as i16);
-        self.asm.jump_if(Cond::Eq, VALUE, i32::from(UDP), datagram);
-        self.asm.jump_if(Cond::Ne, VALUE, i32::from(ICMP), self.pass);
-        // An error quotes at least eight bytes behind the header that it is about (RFC 792).
-        let quoted = IPV4_END + QUOTE;
-        self.within(quoted + 20 + UDP_LEN, self.pass);
-        self.asm.load(Size::U8, VALUE, FRAME, IPV4_END as i16);
-        for kind in ICMP_ERRORS {
-            self.asm.jump_if(Cond::Eq, VALUE, i32::from(kind), error);
-        }
-        self.asm.jump(self.pass);
-        self.asm.bind(error);
-        self.byte(quoted, PLAIN, self.pass);
-        self.byte(quoted + IPV4_PROTOCOL - ETH_LEN, UDP, self.pass);
-        // Of a first fragment ports are known.
-        self.masked(quoted + IPV4_FRAGMENT - ETH_LEN, OFFSET, [0, 0], self.pass);
-        self.port(quoted + 20, Self::key4, &key(ANY4, 0), [self.claim, self.pass]);
-        self.asm.bind(fragment);
-        self.byte(IPV4_PROTOCOL, UDP, self.pass);
-        let later = self.asm.label();
-        self.masked(IPV4_FRAGMENT, OFFSET, [0, 0], later);
-        self.within(IPV4_END + UDP_LEN, self.pass);
-        self.fragments(IPV4_END + UDP_DST, Self::key4, &key(ANY4, 0), (Self::fragment_key4, later));
-        self.asm.bind(datagram);
-        self.within(IPV4_END + UDP_LEN, self.pass);
-        self.port(IPV4_END + UDP_DST, Self::key4, &key(ANY4, 0), [self.claim, self.pass]);
-    }
-
-    /// Puts on the stack what fragments of one datagram have in common.
-    fn fragment_key4(&mut self) {
-        for at in [8, 16, 24] {
-            self.asm.store(Size::U64, Reg::R10, KEY + at, 0);
-        }
-        self.asm.store(Size::U32, Reg::R10, KEY + 32, 0);
-        for (size, from, at) in [(Size::U32, IPV4_SRC, 0), (Size::U32, IPV4_DST, 4), (Size::U16, IPV4_ID, 8)]
-        {
-            self.asm.load(size, VALUE, FRAME, from as i16);
-            self.asm.store(size, Reg::R10, KEY + at, VALUE);
-        }
-    }
-
-    fn fragment_key6(&mut self) {
-        for (from, at) in [(IPV6_SRC, 0), (IPV6_SRC + 8, 8), (IPV6_DST, 16), (IPV6_DST + 8, 24)] {
-            self.asm.load(Size::U64, VALUE, FRAME, from as i16);
-            self.asm.store(Size::U64, Reg::R10, KEY + at, VALUE);
-        }
-        self.asm.load(Size::U32, VALUE, FRAME, IPV6_ID as i16);
-        self.asm.store(Size::U32, Reg::R10, KEY + 32, VALUE);
-    }
-
-    /// A first fragment of a datagram to the port at `at`, which decides of all; and at `later` the others. Ends.
-    fn fragments(
-        &mut self,
-        at: usize,
-        address: fn(&mut Self),
-        any: &[u8; KEY_LEN],
-        (datagram, later): (fn(&mut Self), Label),
-    ) {
-        let [ours, theirs] = [(); 2].map(|()| self.asm.label());
-        self.port(at, address, any, [ours, theirs]);
-        let fragments = self.maps.fragments;
-        let point_to_key = |asm: &mut Assembler| {
-            asm.load_map(Reg::R1, fragments);
-            asm.mov(Reg::R2, Reg::R10);
-            asm.alu(Alu::Add, Reg::R2, i32::from(KEY));
-        };
-        self.asm.bind(ours);
-        datagram(self);
-        self.asm.store(Size::U32, Reg::R10, SET_VALUE, 1);
-        point_to_key(&mut self.asm);
-        self.asm.mov(Reg::R3, Reg::R10);
-        self.asm.alu(Alu::Add, Reg::R3, i32::from(SET_VALUE));
-        self.asm.mov(Reg::R4, 0);
-        self.asm.call(helper::MAP_UPDATE_ELEM);
-        self.asm.jump(self.claim);
-        self.asm.bind(theirs);
-        // One of softnet's may have had the same identification.
-        datagram(self);
-        point_to_key(&mut self.asm);
-        self.asm.call(helper::MAP_DELETE_ELEM);
-        self.asm.jump(self.pass);
-        self.asm.bind(later);
-        datagram(self);
-        self.look_up(fragments, self.pass);
-        self.asm.jump(self.claim);
-    }
-
-    /// Ends: goes to `open` if the port at `at` is open on the address that `address` puts on the stack, or on `any`, and
-    /// else to `closed`.
-    fn port(&mut self, at: usize, address: fn(&mut Self), any: &[u8; KEY_LEN], [open, closed]: [Label; 2]) {
-        let elsewhere = self.asm.label();
-        address(self);
-        self.asm.load(Size::U16, VALUE, FRAME, at as i16);
-        self.asm.store(Size::U16, Reg::R10, KEY + 16, VALUE);
-        self.asm.store(Size::U16, Reg::R10, KEY + 18, 0);
-        self.look_up(self.maps.ports, elsewhere);
-        self.asm.jump(open);
-        self.asm.bind(elsewhere);
-        for (offset, half) in [(0, 0), (8, 8)] {
-            self.asm.mov64(VALUE, long(any, half));
-            self.asm.store(Size::U64, Reg::R10, KEY + offset, VALUE);
-        }
-        self.look_up(self.maps.ports, closed);
-        self.asm.jump(open);
-    }
-
     /// Ends at one of the labels.
     fn ipv6(&mut self) {
         let [unicast, datagram, to_group, discovery, shared] = [(); 5].map(|()| self.asm.label());
@@ -541,43 +375,6 @@ impl Claimer<'_> {
         self.load6(IPV6_DST);
         self.asm.store(Size::U64, Reg::R10, KEY, Reg::R2);
         self.asm.store(Size::U64, Reg::R10, KEY + 8, Reg::R3);
-    }
-
-    /// The same with a scope, if the address is link-local.
-    fn scoped_key6(&mut self) {
-        let global = self.asm.label();
-        self.key6();
-        self.masked(IPV6_DST, LINK_LOCAL_MASK, LINK_LOCAL, global);
-        self.asm.store(Size::U16, Reg::R10, KEY + 2, half(self.filter.scope.to_be_bytes()));
-        self.asm.bind(global);
-    }
-
-    /// A packet to an address that the kernel has, too; at `discovery` goes on what asks for one.
-    fn shared6(&mut self, discovery: Label) {
-        let [datagram, fragment, later] = [(); 3].map(|()| self.asm.label());
-        self.asm.load(Size::U8, VALUE, FRAME, IPV6_NEXT as i16);
-        self.asm.jump_if(Cond::Eq, VALUE, i32::from(UDP), datagram);
-        self.asm.jump_if(Cond::Eq, VALUE, i32::from(FRAGMENT), fragment);
-        self.asm.jump_if(Cond::Ne, VALUE, i32::from(ICMPV6), self.pass);
-        let quoted = IPV6_END + QUOTE;
-        self.within(IPV6_END + 1, self.pass);
-        self.asm.load(Size::U8, VALUE, FRAME, ND_TYPE as i16);
-        self.asm.jump_if(Cond::Eq, VALUE, i32::from(SOLICITATION), discovery);
-        self.asm.jump_if(Cond::Eq, VALUE, 0, self.pass);
-        self.asm.jump_if(Cond::Gt, VALUE, i32::from(LAST_ICMPV6_ERROR), self.pass);
-        self.within(quoted + 40 + 2, self.pass);
-        self.byte(quoted + IPV6_NEXT - ETH_LEN, UDP, self.pass);
-        self.port(quoted + 40, Self::scoped_key6, &[0; KEY_LEN], [self.claim, self.pass]);
-        self.asm.bind(fragment);
-        self.within(FRAGMENT_END, self.pass);
-        self.byte(IPV6_END, UDP, self.pass);
-        self.masked(IPV6_FRAGMENT, OFFSET6, [0, 0], later);
-        self.within(FRAGMENT_END + UDP_LEN, self.pass);
-        let datagram_key = (Self::fragment_key6 as fn(&mut Self), later);
-        self.fragments(FRAGMENT_END + UDP_DST, Self::scoped_key6, &[0; KEY_LEN], datagram_key);
-        self.asm.bind(datagram);
-        self.within(IPV6_END + UDP_LEN, self.pass);
-        self.port(IPV6_END + UDP_DST, Self::scoped_key6, &[0; KEY_LEN], [self.claim, self.pass]);
     }
 
     /// What becomes of the frame.

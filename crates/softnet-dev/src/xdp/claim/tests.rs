@@ -1,20 +1,17 @@
-//! The rule by examples, and the program against the rule.
+//! The rule by examples.
+
+mod program;
 
 use std::cell::RefCell;
-
-use proptest::prelude::*;
-use proptest::test_runner::TestRunner;
 
 use softnet_core::ip::v6::addr::{ALL_ROUTERS, solicited_node};
 use softnet_core::sock::key::{ANY, Addr};
 use softnet_core::sock::scope::scoped;
 
+use super::layout::*;
 use super::model::{Sockets, Verdict};
-use super::program::*;
 use super::*;
-use crate::bpf::{Map, Set, XdpAction};
-use crate::testing::net_allowed;
-use crate::xdp::ports::{ANY4, KEY_LEN, key};
+use crate::xdp::ports::ANY4;
 
 const MAC: [u8; 6] = [0x02, 0, 0, 0, 0xfe, 0x01];
 const DEV: u16 = 4;
@@ -384,198 +381,5 @@ fn takes_datagrams_to_groups_that_were_joined() {
             assert_eq!(claims_with(&filter, &frame, &groups), ours, "{why}");
             assert!(!claims_with(&filter, &frame, &[]), "none was joined: {why}");
         }
-    }
-}
-
-/// Frames that are near the rule's edges more often than chance would have them.
-fn frames() -> impl Strategy<Value = Vec<u8>> {
-    let mac = prop_oneof![
-        6 => Just(MAC),
-        2 => Just([0xff; 6]),
-        1 => Just([0xff, 0xff, 0xff, 0xff, 0xfe, 0x01]),
-        1 => Just([MAC[0], MAC[1], MAC[2], MAC[3], 0xff, 0xff]),
-        2 => Just(JOINED_MAC),
-        1 => any::<[u8; 6]>(),
-    ];
-    let ethertype = prop_oneof![6 => Just(IPV4), 4 => Just(ARP), 8 => Just(IPV6), 1 => any::<[u8; 2]>()];
-    let group = prop_oneof![
-        3 => Just(None),
-        1 => Just(Some(GROUP)),
-        1 => Just(Some(JOINED6_MAC)),
-        1 => Just(Some(ROUTERS_MAC)),
-        1 => any::<[u8; 2]>().prop_map(|[a, b]| Some([0x33, 0x33, a, b, 0, 1])),
-    ];
-    // Like one of softnet's or the kernel's, or with a byte of it changed.
-    let address6 = (
-        prop::sample::select(vec![
-            OURS6,
-            KERNEL6,
-            BOTH6,
-            BOTH6,
-            ELSEWHERE6,
-            TENTATIVE,
-            link_local(MAC),
-            JOINED6,
-            JOINED6,
-            OTHER6,
-            ALL_ROUTERS[0],
-            ALL_ROUTERS[1],
-            solicited_node(OURS6),
-            JOINED.to_ipv6_mapped(),
-        ]),
-        prop_oneof![2 => Just(None), 1 => (0usize..16, any::<u8>()).prop_map(Some)],
-    );
-    let address6 = address6.prop_map(|(address, change)| {
-        let mut octets = address.octets();
-        if let Some((at, value)) = change {
-            octets[at] = value;
-        }
-        Ipv6Addr::from(octets)
-    });
-    let address = prop_oneof![
-        2 => Just(OURS),
-        1 => Just(KERNEL),
-        4 => Just(BOTH),
-        1 => Just(JOINED),
-        1 => Just(Ipv4Addr::BROADCAST),
-        2 => any::<u32>().prop_map(Ipv4Addr::from)
-    ];
-    // What may be behind the IP header.
-    let next = prop_oneof![
-        2 => Just(None),
-        3 => Just(Some(UDP)),
-        2 => Just(Some(ICMP)),
-        1 => Just(Some(FRAGMENT)),
-        1 => any::<u8>().prop_map(Some)
-    ];
-    let port = prop::sample::select(vec![HERE, ANYWHERE, ELSE, ON_LINK, CLOSED, 68]);
-    let shape = (0u8..6, port, prop::sample::select(vec![0u8, 1, 3, 4, 11, 12, 128, 134, 135, 135, 136]));
-    let tag = prop_oneof![
-        4 => Just(None),
-        1 => (prop::sample::select(TAGS.to_vec()), prop::sample::select(vec![[0, 0], [0xe0, 0], [0, 5], [1, 0]])).prop_map(Some),
-    ];
-    let flaw = prop_oneof![3 => Just(None), 1 => (0usize..110, any::<u8>()).prop_map(Some)];
-    let cut = prop_oneof![2 => Just(None), 1 => (14usize..=124).prop_map(Some)];
-    (mac, ethertype, (address, address6, group, next), shape, tag, (0u8..4, cut), flaw).prop_map(
-        |(
-            mac,
-            ethertype,
-            (address, address6, group, next),
-            (form, port, kind),
-            tag,
-            (operation, cut),
-            flaw,
-        )| {
-            let mut frame = match (ethertype, form) {
-                (IPV6, 0) => udp6(address6, port),
-                (IPV6, 1) => error6(address6, port),
-                (IPV6, 4 | 5) => fragment6(port, u16::from(operation), form == 4),
-                (IPV4, 4 | 5) => fragment4(port, u16::from(operation), form == 4),
-                (IPV6, _) => with(frame6(group.unwrap_or(mac), address6), &[(ND_TYPE, &[kind])]),
-                (IPV4, 0) => udp4(address, port),
-                (IPV4, 1) => with(error4(address, port), &[(IPV4_END, &[kind])]),
-                (IPV4, 2) => dhcp(MAC, address),
-                _ => frame(mac, ethertype, address),
-            };
-            match (ethertype, next) {
-                (ARP, _) => frame[ARP_OPERATION + 1] = operation,
-                (IPV4, Some(next)) if form == 3 => frame[IPV4_PROTOCOL] = next,
-                (IPV6, Some(next)) if (2..4).contains(&form) => frame[IPV6_NEXT] = next,
-                _ => {}
-            }
-            if let Some((byte, value)) = flaw.and_then(|(at, value)| Some((frame.get_mut(at)?, value))) {
-                *byte = value;
-            }
-            if let Some((tag, tci)) = tag {
-                frame = tagged(&frame, tag, tci);
-            }
-            frame.truncate(cut.unwrap_or(frame.len()));
-            frame
-        },
-    )
-}
-
-/// Maps without a socket, with the groups and ports of these tests.
-struct TestMaps {
-    sockets: Map,
-    groups: Set,
-    ports: Set<KEY_LEN>,
-    fragments: Set<FRAGMENT_KEY_LEN>,
-    too_long: Map,
-}
-
-impl TestMaps {
-    fn new() -> Self {
-        let groups = Set::new("test_groups", 2).unwrap();
-        GROUPS.iter().for_each(|group| groups.insert(&group_key(*group)).unwrap());
-        let open = Set::new("test_ports", 16).unwrap();
-        ports().into_iter().for_each(|(addr, port)| open.insert(&key(addr, port)).unwrap());
-        let (sockets, too_long) = (Map::xsk(64).unwrap(), Map::percpu_counters("test_long", 1).unwrap());
-        let fragments = Set::lru("test_frags", 1024).unwrap();
-        TestMaps { sockets, groups, ports: open, fragments, too_long }
-    }
-
-    fn maps(&self) -> Maps<'_> {
-        let TestMaps { sockets, groups, ports, fragments, too_long } = self;
-        Maps { sockets, groups, ports, fragments, too_long }
-    }
-}
-
-#[test]
-fn the_program_does_what_the_model_says() {
-    if !net_allowed() {
-        return;
-    }
-    let nothing = ClaimFilter::new(MAC, DEV, &Claim::default(), &[]);
-    for filter in [rule(false), rule(true), ipv4_only(), nothing] {
-        // No socket is bound here, so what is claimed shows by the fallback action.
-        let (maps, fragments) = (TestMaps::new(), RefCell::default());
-        let program = filter.assemble(maps.maps(), XdpAction::Drop).load_xdp("softnet_claim", 0).unwrap();
-        let mut runner = TestRunner::new(ProptestConfig { cases: 3000, ..ProptestConfig::default() });
-        runner
-            .run(&frames(), |frame| {
-                let (action, after) = program.test_run(&frame).unwrap();
-                let verdict = filter
-                    .verdict(&frame, Sockets { groups: &GROUPS, ports: &ports(), fragments: &fragments });
-                let want = if verdict == Verdict::Claim { XdpAction::Drop } else { XdpAction::Pass };
-                prop_assert_eq!(action, want as u32);
-                let mut untagged = frame.clone();
-                if verdict == Verdict::Claim && TAGS.contains(&[frame[ETHERTYPE], frame[ETHERTYPE + 1]]) {
-                    untagged.drain(ETHERTYPE..ETHERTYPE + TAG_LEN);
-                }
-                prop_assert_eq!(after, untagged);
-                Ok(())
-            })
-            .unwrap();
-        assert_eq!(maps.too_long.sum(0).unwrap(), 0);
-        // What is longer than there is room for is counted, if it is softnet's.
-        for (len, address) in [(MAX_LEN, OURS), (MAX_LEN + 1, OURS), (3000, OURS), (3000, KERNEL)] {
-            let mut frame = frame(MAC, IPV4, address);
-            frame.resize(len, 0);
-            let verdict =
-                filter.verdict(&frame, Sockets { groups: &GROUPS, ports: &ports(), fragments: &fragments });
-            let before = maps.too_long.sum(0).unwrap();
-            let (action, _) = program.test_run(&frame).unwrap();
-            assert_eq!(action == XdpAction::Pass as u32, verdict == Verdict::Pass);
-            assert_eq!(verdict == Verdict::TooLong, verdict != Verdict::Pass && len > MAX_LEN);
-            assert_eq!(maps.too_long.sum(0).unwrap() - before, u64::from(verdict == Verdict::TooLong));
-        }
-    }
-}
-
-#[test]
-fn many_addresses_load() {
-    if !net_allowed() {
-        return;
-    }
-    let many = (0..1000u32).flat_map(|i| {
-        let v6 = Ipv6Addr::from_bits(0xfd00 << 112 | u128::from(i) << 64 | u128::from(i));
-        [IpAddr::V4(i.into()), v6.into()]
-    });
-    let addresses: Vec<IpAddr> = many.collect();
-    for shared in [false, true] {
-        let claim = Claim { addresses: addresses.clone(), shared };
-        let filter = ClaimFilter::new(MAC, DEV, &claim, &addresses);
-        filter.load(TestMaps::new().maps()).unwrap();
     }
 }

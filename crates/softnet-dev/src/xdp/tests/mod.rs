@@ -20,6 +20,7 @@ mod kernel_irq;
 mod life;
 mod refusals;
 mod traffic;
+mod vlan;
 
 const FRAMES: u32 = 16384;
 

@@ -222,3 +222,77 @@ fn an_address_of_the_kernels_is_refused_unless_it_is_meant() {
     }
     world.assert_whole(&mut ctx);
 }
+
+/// Wherever the kernel has it: on loopback, or on a bridge above the interface, whenever that was
+/// made.
+#[test]
+fn an_address_that_the_kernel_has_elsewhere_counts_too() {
+    let Some(world) = World::new() else { return };
+    let mut ctx = world.ctx();
+    world.add_pair(0, 1);
+    let good = world.config(0);
+    let in_here = |work: fn(&mut Netlink)| world.here.run(|| work(&mut Netlink::new().unwrap())).unwrap();
+    in_here(|netlink| {
+        netlink.add_address("lo", kernel(0), 32).unwrap();
+        netlink.add_address("lo", softnet(0), 32).unwrap();
+    });
+    let error = world.open(&good, &mut ctx).err().unwrap();
+    let is_lo = matches!(&error, XdpError::KernelAddress { holder, .. } if holder == "lo");
+    assert!(is_lo && error.to_string().contains("s0: the kernel has 10.9.0.1, too, on lo"), "{error}");
+    let shared = XdpConfig { claim: Claim { shared: true, ..good.claim.clone() }, ..good.clone() };
+    let forced = XdpConfig { force: true, ..good.clone() };
+    for meant in [&shared, &forced] {
+        let (device, _claims) = world.open(meant, &mut ctx).unwrap();
+        close(device, &mut ctx);
+    }
+    // What is on no other machine is everybody's.
+    let loopback = Claim { addresses: vec![Ipv4Addr::LOCALHOST.into()], ..Claim::default() };
+    in_here(|netlink| netlink.set_up("lo").unwrap());
+    let (device, claims) = world.open(&XdpConfig { claim: loopback, ..good.clone() }, &mut ctx).unwrap();
+    assert_eq!(claims.replace(&Claim::default()).unwrap(), None);
+    let conflict = Some(Conflict { address: softnet(0).into(), holder: "lo".into() });
+    assert_eq!(claims.replace(&good.claim).unwrap(), conflict);
+    assert_eq!(claims.replace(&good.claim).unwrap(), None, "it is told once");
+    assert_eq!(claims.replace(&shared.claim).unwrap(), None);
+    in_here(|netlink| {
+        netlink.add_bridge("br0", "s0").unwrap();
+        netlink.add_address("br0", kernel(1), 24).unwrap();
+    });
+    let on_bridge = Claim { addresses: vec![kernel(1).into()], ..Claim::default() };
+    let conflict = Some(Conflict { address: kernel(1).into(), holder: "br0".into() });
+    assert_eq!(claims.replace(&on_bridge).unwrap(), conflict);
+    close(device, &mut ctx);
+    world.assert_whole(&mut ctx);
+}
+
+/// What reaches the kernel by its address on another interface goes on to; link-local addresses of
+/// other links do not count.
+#[test]
+fn what_the_kernel_has_elsewhere_stays_its() {
+    let Some(world) = World::new() else { return };
+    let mut ctx = world.ctx();
+    world.add_pair(0, 1);
+    let local = std::net::Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0x99);
+    let server = world.here.run(|| {
+        let mut netlink = Netlink::new().unwrap();
+        netlink.add_veth("x0", "x1", (1, 1), None).unwrap();
+        netlink.add_address("x0", kernel(0), 24).unwrap();
+        netlink.add_address("x0", local, 64).unwrap();
+        netlink.set_up("x0").unwrap();
+        netlink.add_address("s0", kernel(9), 32).unwrap();
+        // The answer goes back where the question came from.
+        udp(kernel(0))
+    });
+    let server = server.unwrap();
+    let claim = Claim { addresses: vec![softnet(0).into(), local.into()], ..Claim::default() };
+    let (device, _claims) = world.open(&XdpConfig { claim, ..world.config(0) }, &mut ctx).unwrap();
+    let mac = world.here.run(|| Netlink::new().unwrap().existing_link("s0").unwrap().mac).unwrap();
+    world.there.run(|| Netlink::new().unwrap().add_neighbour("k0", kernel(0), mac).unwrap()).unwrap();
+    let sender = world.peer_socket(0);
+    until("a datagram to the kernel", || {
+        sender.send_to(b"there?", server.local_addr().unwrap()).unwrap();
+        server.recv_from(&mut [0; 9]).is_ok()
+    });
+    close(device, &mut ctx);
+    world.assert_whole(&mut ctx);
+}

@@ -30,7 +30,7 @@ fn echo_in_mode(mode: Mode) -> Option<(DeviceInfo, Vec<usize>)> {
 #[test]
 fn native_mode_echoes_on_every_queue() {
     let Some((info, counts)) = echo_in_mode(Mode::Auto) else { return };
-    assert_eq!((info.mode.as_str(), info.driver), ("native", "xdp"));
+    assert!(info.mode.starts_with("native") && info.driver == "xdp", "{}", info.mode);
     assert!(info.features.partial_csum && !info.features.zero_copy);
     assert!(counts.iter().all(|n| *n > 0), "a queue without packets: {counts:?}");
 }
