@@ -192,7 +192,7 @@ mod tests {
         let report = alternate("t", None, 3, cases).unwrap();
         assert_eq!(report.repeated, None);
         assert_eq!(report.rows[0].median("x"), 3.0);
-        assert!(report.render(false).contains("they were not watched for other programs"));
+        assert!(report.render(false, false).contains("they were not watched for other programs"));
         assert_eq!(measured, 4);
     }
 

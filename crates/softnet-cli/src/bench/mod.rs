@@ -34,6 +34,9 @@ pub(crate) struct Common {
     /// Print one JSON object instead of a table
     #[arg(long)]
     pub(crate) json: bool,
+    /// Print all figures, with their ranges, however wide the table gets
+    #[arg(long, conflicts_with = "json")]
+    wide: bool,
     /// Fewer and shorter rounds
     #[arg(long)]
     pub(crate) quick: bool,
@@ -216,13 +219,31 @@ impl Bench {
             Bench::Udp(b) => b.run(),
         }
         .map_err(Failure::Run)?;
+        report.leading = leading(name);
         if let Some(baseline) = &baseline {
             report.compare(baseline);
         }
         let written = page.map_or(Ok(()), |page| page.write(&report));
-        print(&report.render(common.json))?;
+        print(&report.render(common.json, common.wide))?;
         written.map_err(Failure::Run)?;
         if common.check && !report.holds() { Err(Failure::Told) } else { Ok(()) }
+    }
+}
+
+/// The figures of bench `name` that decide, the first most of all.
+fn leading(name: &str) -> &'static [&'static str] {
+    match name {
+        "contexts-switch" => {
+            &["longest_stall_ms", "switch_p99_us", "longest_latency_ms", "lost", "reordered", "switches"]
+        }
+        "forward" => &["mpps", "ns_per_packet", "cpu_ns_per_packet", "generator_idle_percent"],
+        "irq-suspend" => {
+            &["qps", "p99_us", "cpu_percent", "p50_us", "sustained_percent", "worker_cpu_percent"]
+        }
+        "napi-context" => &["qps", "p50_us", "p99_us", "p999_us", "app_wait_percent", "poller_wait_percent"],
+        "shape" => &["mbit", "ratio", "cpu_percent", "wakeups_per_s", "timer_wakeups_per_s", "burst_percent"],
+        "tx-enqueue" => &["mpps", "cpu_ns_per_packet", "p50_us", "p99_us", "switches_per_s", "drops_percent"],
+        _ => &[],
     }
 }
 

@@ -208,7 +208,7 @@ pub(crate) fn load(args: &LoadArgs) -> Result<(), Failure> {
         return print(&format!("{} records are stored\n", grouped(config.records.count.into())));
     }
     if args.json {
-        print(&report(&config, &tally).render(true))?
+        print(&report(&config, &tally).render(true, false))?
     } else {
         print(&text(&config, &tally))?
     }

@@ -109,12 +109,12 @@ mod tests {
     #[test]
     fn a_run_is_equal_to_itself() {
         let mut report = sample_report();
-        let baseline = parse(&report.render(true)).unwrap();
+        let baseline = parse(&report.render(true, false)).unwrap();
         report.compare(&baseline);
         assert!(report.rows.iter().all(|row| row.to_baseline == [("ns", 1.0), ("mpps", 1.0)]));
         assert_eq!(report.notes, [""; 0]);
         // And still is when the earlier run was itself compared with another.
-        let baseline = parse(&report.render(true)).unwrap();
+        let baseline = parse(&report.render(true, false)).unwrap();
         report.compare(&baseline);
         assert!(report.rows.iter().all(|row| row.to_baseline == [("ns", 1.0), ("mpps", 1.0)]));
     }
@@ -143,7 +143,7 @@ mod tests {
         assert_eq!(json["rows"][1]["ratio_to_baseline"], json!({ "ns": 0.5 }));
         assert_eq!(json["rows"][2].get("ratio_to_baseline"), None);
         assert_eq!(json["notes"], json!(notes));
-        let text = report.to_text();
+        let text = report.to_text(true);
         let line = |start: &str| text.lines().find(|l| l.starts_with(start)).unwrap_or_default();
         assert!(line("case").ends_with("vs baseline"), "{text}");
         assert!(line("slow  40").ends_with("0.500"), "{text}");

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use super::machine::machine;
 use super::plot::{Plot, bars};
 use super::row::{number, parameters, plain};
-use super::table::Cell;
+use super::table::{Cell, NOTES};
 use super::{Published, Report};
 
 const STYLE: &str = include_str!("page.css");
@@ -132,12 +132,12 @@ impl Report {
         for row in &rows {
             html += "<tr>";
             for (c, cell) in row.iter().enumerate() {
-                html += &result_cell(cell, c == 0, headings[c] == "notes");
+                html += &result_cell(cell, c == 0, headings[c] == NOTES);
             }
             html += "</tr>\n";
         }
         html += "</tbody>\n</table>\n</div>\n";
-        for line in std::iter::once(self.method()).chain(self.comparison()) {
+        for line in std::iter::once(self.method(true)).chain(self.comparison()) {
             html += &format!("<p class=\"faint\">{}</p>\n", escape(&line));
         }
         html

@@ -1,5 +1,5 @@
 //! What a bench found: rows of figures, bounds they keep to, plots, published figures. Filled by the bench, shown as a
-//! table ([`table`]), JSON ([`json`]) or a page ([`html`]); none of these changes it.
+//! table ([`text`]), JSON ([`json`]) or a page ([`html`]); none of these changes it.
 
 mod axis;
 mod baseline;
@@ -9,6 +9,7 @@ mod machine;
 pub(crate) mod plot;
 mod row;
 mod table;
+mod text;
 
 pub(crate) use baseline::Baseline;
 pub(crate) use html::PageFile;
@@ -69,6 +70,8 @@ pub(crate) struct Report {
     pub(crate) rows: Vec<Row>,
     /// Rounds that were repeated because of foreign load; none if the bench does not look for it.
     pub(crate) repeated: Option<usize>,
+    /// Figures that tell most, the first most of all: what a narrow table has. Without any, those that come first.
+    pub(crate) leading: &'static [&'static str],
     /// Shown on the page; without any, it has bars of each row's first figure.
     pub(crate) plots: Vec<Plot>,
     pub(crate) published: Vec<Published>,
@@ -83,7 +86,7 @@ impl Report {
     /// A report of `rows`, with nothing stated yet.
     pub(crate) fn new(bench: &'static str, rows: Vec<Row>, repeated: Option<usize>) -> Self {
         let (plots, published, checks, notes) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        Report { bench, rows, repeated, plots, published, checks, notes, baseline: None }
+        Report { bench, rows, repeated, leading: &[], plots, published, checks, notes, baseline: None }
     }
 
     /// The row of `case`; the first, if it has several.
@@ -133,16 +136,17 @@ impl Report {
         self.checks.iter().all(Checked::holds)
     }
 
-    /// The report as text: one JSON object, or an aligned table.
-    pub(crate) fn render(&self, as_json: bool) -> String {
-        if as_json { format!("{:#}\n", self.to_json()) } else { self.to_text() }
+    /// The report as text: one JSON object, or an aligned table, which is `wide` or fits a terminal.
+    pub(crate) fn render(&self, as_json: bool, wide: bool) -> String {
+        if as_json { format!("{:#}\n", self.to_json()) } else { self.to_text(wide) }
     }
 
-    /// How the figures came about, in a line.
-    fn method(&self) -> String {
+    /// How the figures came about, in a line; whether they are shown with their `ranges`.
+    fn method(&self, ranges: bool) -> String {
+        let median = if ranges { "median (min–max)" } else { "median" };
         match self.repeated {
-            Some(n) => format!("median (min–max) of the rounds; {n} disturbed rounds were repeated"),
-            None => "median (min–max) of the rounds; they were not watched for other programs".into(),
+            Some(n) => format!("{median} of the rounds; {n} disturbed rounds were repeated"),
+            None => format!("{median} of the rounds; they were not watched for other programs"),
         }
     }
 
