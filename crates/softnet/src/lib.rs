@@ -46,3 +46,10 @@ pub mod wake;
 pub mod worker;
 
 pub use stack::{Assembly, Stack, StartError};
+
+/// The Rust blocks of the README and the book are compiled as doctests; `tests/docs.rs` runs the README's program.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+#[doc = include_str!("../../../docs/src/polling.md")]
+#[doc = include_str!("../../../docs/src/udp.md")]
+mod readme {}

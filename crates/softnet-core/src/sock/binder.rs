@@ -1,8 +1,10 @@
-//! The one writer of the socket table: opens, connects and closes sockets, chooses ports, and keeps multicast memberships.
+//! The one writer of the socket table: opens, connects and closes sockets, chooses ports, and keeps
+//! multicast memberships.
 //!
-//! The runtime has it behind a lock, which no poller takes for a datagram to one socket. Invariant: no two sockets of the
-//! table are bound to an address, port and family that both would take, unless both are of one reuseport group; and a slot is used anew only
-//! after its last receiver has let go of it.
+//! The runtime keeps it behind a lock, which no poller takes for a datagram to one socket.
+//! Invariant: no two sockets of the table are bound to the same address, port and family, unless
+//! both are in one reuseport group; and a slot is reused only after its last receiver has released
+//! it.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -16,53 +18,53 @@ use super::table::Sockets;
 use crate::ip::v6::addr::ALL_NODES;
 use crate::skb::Region;
 
-/// Ports for who asks for none in particular (the kernel's `ip_local_port_range`).
+/// Ports for sockets that bind to port 0 (the kernel's `ip_local_port_range`).
 pub const EPHEMERAL: std::ops::RangeInclusive<u16> = 32768..=60999;
 
-/// Groups that one socket may be a member of (the kernel's `igmp_max_memberships`).
+/// Most groups that one socket may be a member of (the kernel's `igmp_max_memberships`).
 pub const MAX_MEMBERSHIPS: usize = 20;
 
-/// What a socket is to be bound to.
+/// The address that a socket is to be bound to, and how.
 #[derive(Clone, Copy, Debug)]
 pub struct Bind {
-    /// Own address, or [`ANY`].
+    /// One of our addresses, or [`ANY`].
     pub local: Addr,
-    /// Port; 0: any that is free.
+    /// Port; 0: any free one.
     pub port: u16,
-    /// Of an address [`ANY`]: whether IPv4 packets are for it.
+    /// For [`ANY`]: whether the socket receives IPv4.
     pub v4: bool,
-    /// Of an address [`ANY`]: whether IPv6 packets are for it.
+    /// For [`ANY`]: whether the socket receives IPv6.
     pub v6: bool,
-    /// Of a group: the device on which it is meant; on any, if none is said.
+    /// For a group: its device; `None`: any.
     pub dev: Option<u16>,
-    /// Whether to share address and port with others that say so.
+    /// Whether to share address and port with sockets that also ask for it.
     pub reuseport: bool,
-    /// Packets that may wait.
+    /// Limit on queued packets.
     pub limit: u32,
 }
 
 /// Why a socket was not opened or changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BindError {
-    /// Somebody has address and port (`EADDRINUSE`).
+    /// Another socket has the address and port (`EADDRINUSE`).
     #[error("the address is in use")]
     InUse,
     /// No port is free (`EADDRINUSE`).
     #[error("no port is free")]
     NoPort,
-    /// There are as many sockets as may be (`ENFILE`).
+    /// The limit on sockets is reached (`ENFILE`).
     #[error("there are as many sockets as stack.max_sockets allows")]
     TooMany,
-    /// As many share the port, or as many groups exist, as may (`ENOBUFS`).
+    /// The limit on members of a reuseport group, or on groups, is reached (`ENOBUFS`).
     #[error("too many sockets share the port")]
     GroupFull,
-    /// As many memberships as one socket may have (`ENOBUFS`).
+    /// The limit on memberships of one socket is reached (`ENOBUFS`).
     #[error("the socket has joined as many groups as it may")]
     TooManyGroups,
-    /// It is a member already (`EADDRINUSE`).
+    /// The socket is a member already (`EADDRINUSE`).
     #[error("the socket is a member of that group")]
     Joined,
-    /// It is no member (`EADDRNOTAVAIL`).
+    /// The socket is no member (`EADDRNOTAVAIL`).
     #[error("the socket is no member of that group")]
     NotJoined,
 }
@@ -72,10 +74,10 @@ struct Entry {
     how: How,
     /// See [`Bind::dev`].
     dev: Option<u16>,
-    /// What it was bound to, and for which families, before it was connected.
+    /// The address and families that it was bound to before it was connected.
     bound: (Addr, How),
     reuseport: bool,
-    /// Multicast groups that it joined, each on a device.
+    /// The multicast groups that it joined, each on a device.
     joined: Vec<(Addr, u16)>,
 }
 
@@ -92,9 +94,9 @@ pub struct Binder {
     region: Arc<Region>,
     entries: HashMap<u32, Entry>,
     ports: Ports,
-    /// Reuseport groups that have members, by what these are bound to.
+    /// Reuseport groups with members, by the key that these are bound to.
     groups: HashMap<Bound, u32>,
-    /// Slots that were used and are free.
+    /// Free slots that were used before.
     free: Vec<u32>,
     /// Slots from here on were never used.
     fresh: u32,
@@ -106,8 +108,8 @@ pub struct Binder {
 }
 
 impl Binder {
-    /// An empty table for up to `max` sockets, whose packets are of `region`, and its writer. `seed` varies hashes and
-    /// ports; it should not be guessed.
+    /// An empty table for up to `max` sockets, whose packets are of `region`, and its writer.
+    /// `seed` varies hashes and ports; it should be unpredictable.
     pub fn new(region: Arc<Region>, max: u32, seed: u64) -> Self {
         Binder {
             sockets: Arc::new(Sockets::new(max, seed)),
@@ -134,7 +136,7 @@ impl Binder {
         self.entries.len()
     }
 
-    /// Whether none is.
+    /// Whether no socket is open.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
@@ -147,24 +149,25 @@ impl Binder {
         z ^ z >> 31
     }
 
-    /// A random port that is free and not `taken`, by trying all from a random one on (RFC 6056 section 3.3.1).
+    /// A random port that is free and not `taken`: all are tried, from a random one on (RFC 6056
+    /// section 3.3.1).
     fn ephemeral(&mut self, bind: &Bind, how: How, taken: &BTreeSet<u16>) -> Option<u16> {
         let ports = u64::from(EPHEMERAL.end() - EPHEMERAL.start()) + 1;
         let first = self.random() % ports;
         (0..ports).map(|i| EPHEMERAL.start() + ((first + i) % ports) as u16).find(|port| {
-            // Not even to share with others: they did not ask for this port either.
+            // Never a shared port, even if the socket would share: it did not ask for this one.
             let place = Bound { local: bind.local, port: *port, how, dev: bind.dev, reuseport: false };
             !taken.contains(port) && !self.ports.conflicts(&place)
         })
     }
 
-    /// Opens a socket, unless somebody has its address. Its receiver is to be [closed](Inbox::close), and its slot then given back by
-    /// [`release`](Self::release).
+    /// Opens a socket, unless another one has its address. To close it, [close](Inbox::close) its
+    /// receiver, then give its slot back by [`release`](Self::release).
     pub fn open(&mut self, bind: &Bind) -> Result<Inbox, BindError> {
         self.open_beside(bind, &BTreeSet::new())
     }
 
-    /// The same; if any port will do, one that is not among `taken`: those that somebody else has.
+    /// The same; for port 0, the choice is none of `taken`: ports that are in use elsewhere.
     pub fn open_beside(&mut self, bind: &Bind, taken: &BTreeSet<u16>) -> Result<Inbox, BindError> {
         let how = match bind.local {
             ANY => How::new(bind.v4, bind.v6),
@@ -205,8 +208,8 @@ impl Binder {
         Ok(inbox)
     }
 
-    /// Makes slot `index` a member of the reuseport group of those that are bound so, if it shares. One that is alone is in a
-    /// group as well, for those who come.
+    /// Makes slot `index` a member of the reuseport group of its key, if it shares. A single socket
+    /// is in a group as well, for later members.
     fn enter_group(&mut self, index: u32, place: &Bound) -> Result<Option<u32>, BindError> {
         if !place.reuseport {
             return Ok(None);
@@ -218,8 +221,8 @@ impl Binder {
         }
     }
 
-    /// Gives slot `index`, which is in no chain, a key, and puts it in the chain of that, unless another of its group is there. Returns
-    /// its new generation.
+    /// Gives slot `index`, which is in no chain, a key, and puts it in that key's chain, unless
+    /// another member of its group is there. Returns its new generation.
     fn put_in(&self, index: u32, key: &Flow, how: How) -> u32 {
         let sockets = &self.sockets;
         let generation = sockets.slot(index).map_or(0, |slot| slot.set_key(key, how));
@@ -229,7 +232,8 @@ impl Binder {
         generation
     }
 
-    /// The reuseport group of those that are bound so, made if there is none. `None`: there can be no more.
+    /// The reuseport group of this key, made if there is none. `None`: the limit on groups is
+    /// reached.
     fn group_of(&mut self, place: &Bound) -> Option<u32> {
         if let Some(group) = self.groups.get(place) {
             return Some(*group);
@@ -247,7 +251,8 @@ impl Binder {
         Some(group)
     }
 
-    /// Takes slot `index` out of its chain, and out of its group, of which another member is put in the chain.
+    /// Takes slot `index` out of its chain and its group; another member of the group takes its
+    /// place in the chain.
     fn take_out(&mut self, index: u32) {
         let Some(entry) = self.entries.get(&index) else { return };
         let sockets = &self.sockets;
@@ -266,8 +271,8 @@ impl Binder {
         }
     }
 
-    /// Connects a socket: from now on only packets from `remote` to `local` are for it. It leaves its reuseport group.
-    /// Returns the slot's new generation.
+    /// Connects a socket: from now on it receives only packets from `remote` to `local`. It leaves
+    /// its reuseport group. Returns the slot's new generation.
     pub fn connect(&mut self, index: u32, local: Addr, remote: Addr, rport: u16) -> u32 {
         let Some(lport) = self.entries.get(&index).map(|entry| entry.key.lport) else { return 0 };
         let key = Flow { local, remote, lport, rport };
@@ -280,8 +285,10 @@ impl Binder {
         self.entries.get(&index).map_or(ANY, |entry| entry.bound.0)
     }
 
-    /// Undoes that: packets from anybody are for it, to what it was bound to, in its group as one that has just come. Returns
-    /// the slot's new generation, and the address. It stays connected if others have that by now, or the group is full; one that is not connected stays as it is.
+    /// Disconnects a socket: it receives packets from any host to the address that it was bound to,
+    /// as the newest member of its group. Returns the slot's new generation, and the address. It
+    /// stays connected if another socket has the address by now, or the group is full; a socket
+    /// that is not connected is left as it is.
     pub fn disconnect(&mut self, index: u32) -> Result<(u32, Addr), BindError> {
         let Some(entry) = self.entries.get(&index) else { return Ok((0, ANY)) };
         let (now, &Entry { key, bound: (local, how), dev, reuseport, .. }) = (entry.place(), entry);
@@ -289,7 +296,7 @@ impl Binder {
             return Ok((self.sockets.slot(index).map_or(0, Slot::generation), local));
         }
         let key = Flow::bound(local, key.lport);
-        // It is not in its own way.
+        // The socket does not conflict with itself.
         self.ports.remove(index, &now);
         let place = Bound { local, port: key.lport, how, dev, reuseport };
         let conflicts = self.ports.conflicts(&place);
@@ -301,7 +308,7 @@ impl Binder {
         Ok((self.replace(index, key, how), local))
     }
 
-    /// Gives slot `index`, which is in use, another key. Returns its new generation.
+    /// Gives slot `index`, which is in use, a new key. Returns its new generation.
     fn replace(&mut self, index: u32, key: Flow, how: How) -> u32 {
         let sockets = self.sockets.clone();
         let generation = sockets.change(|| {
@@ -316,8 +323,9 @@ impl Binder {
         generation
     }
 
-    /// Nobody finds the socket in slot `index` any more. Packets may still be pushed to it until its inbox is closed.
-    /// Returns the memberships that ended, each a group and a device.
+    /// Removes the socket in slot `index` from the table: no look-up finds it any more. Packets may
+    /// still be pushed to it until its inbox is closed. Returns the memberships that ended, each a
+    /// group and a device.
     pub fn close(&mut self, index: u32) -> Vec<(Addr, u16)> {
         let sockets = self.sockets.clone();
         sockets.change(|| {
@@ -334,7 +342,7 @@ impl Binder {
         entry.joined
     }
 
-    /// Slot `index`, which is closed, and whose inbox is, may be used anew.
+    /// Frees slot `index`, which is closed together with its inbox, for reuse.
     pub fn release(&mut self, index: u32) {
         if let Some(slot) = self.sockets.slot(index) {
             slot.reset(0);
@@ -342,7 +350,8 @@ impl Binder {
         self.free.push(index);
     }
 
-    /// The socket in slot `index` takes what comes by NAPI instance `napi_id` to its reuseport group; 0: its share.
+    /// The socket in slot `index` receives the packets to its reuseport group that come by NAPI
+    /// instance `napi_id`; 0: its share of all.
     pub fn set_napi(&mut self, index: u32, napi_id: u32) {
         let group = self.entries.get(&index).and_then(|entry| self.sockets.group(entry.how.group()?));
         if let Some(group) = group {
@@ -364,7 +373,7 @@ impl Binder {
         Ok(())
     }
 
-    /// Ends that.
+    /// Ends a membership.
     pub fn leave(&mut self, index: u32, group: Addr, dev: u16) -> Result<(), BindError> {
         let Some(entry) = self.entries.get_mut(&index) else { return Err(BindError::NotJoined) };
         let at = entry.joined.iter().position(|joined| *joined == (group, dev));
@@ -388,8 +397,8 @@ impl Binder {
         }
     }
 
-    /// Members on device `dev` of the multicast group that `flow` leads to, which want a datagram of it. All nodes are
-    /// members of the group of all nodes.
+    /// Members on device `dev` of the multicast group that `flow` leads to, if they want its
+    /// datagrams. All sockets are members of the group of all nodes.
     pub fn members(&self, flow: &Flow, dev: u16) -> impl Iterator<Item = super::Hit> {
         let flow = *flow;
         let all = flow.local == ALL_NODES.to_bits();
@@ -403,13 +412,13 @@ impl Binder {
         members.filter_map(move |slot| self.wanted_by(slot, &flow))
     }
 
-    /// The sockets that want a datagram of `flow` to all on a link (RFC 1122 section 4.1.3.1).
+    /// The sockets that want a broadcast datagram of `flow` (RFC 1122 section 4.1.3.1).
     pub fn listeners(&self, flow: &Flow) -> impl Iterator<Item = super::Hit> {
         let flow = *flow;
         self.ports.of(flow.lport).filter_map(move |slot| self.wanted_by(slot, &flow))
     }
 
-    /// Whether the socket in `slot` wants a datagram to many.
+    /// Whether the socket in `slot` wants a multicast or broadcast datagram.
     fn wanted_by(&self, slot: u32, flow: &Flow) -> Option<super::Hit> {
         let Entry { key, how, .. } = self.entries.get(&slot)?;
         let v4 = is_v4(flow.local);
@@ -421,7 +430,7 @@ impl Binder {
         (to_it && from_peer).then_some(super::Hit { slot, generation })
     }
 
-    /// Whether anybody is a member of `group` on device `dev`.
+    /// Whether `group` has members on device `dev`.
     pub fn has_members(&self, group: Addr, dev: u16) -> bool {
         self.members.get(&group).into_iter().flatten().any(|(on, _)| *on == dev)
     }

@@ -1,18 +1,20 @@
 //! `SO_REUSEPORT` groups: sockets with one key that share its packets.
 //!
-//! One member is in the chain of the key; whoever finds it chooses among all (the kernel's `reuseport_select_sock`): the
-//! member that asked for the NAPI instance that the packet came by, or else one by a secret hash of the flow. Changed by the
-//! table's one writer only; read without a lock.
+//! One member is in the chain of the key; a look-up that finds it chooses among all (the kernel's
+//! `reuseport_select_sock`): the member that asked for the NAPI instance that the packet came by,
+//! or else one by a secret hash of the flow. Only the table's one writer changes a group; readers
+//! take no lock.
 //!
-//! Invariant: the first `len` places hold slots, each of which is or was a member; whoever chose one checks its key.
+//! Invariant: the first `len` places hold slots, each of which is or was a member; the look-up
+//! checks the key of the slot that it chose.
 
 use crate::steer::scale;
 use crate::sync::{AtomicU32, Ordering};
 
-/// Members of a group at the most.
+/// Most members of a group.
 pub const MAX_MEMBERS: usize = 128;
 
-/// Groups of a stack at the most.
+/// Most groups of a stack.
 pub(super) const MAX_GROUPS: usize = if cfg!(feature = "loom") { 1 } else { 4096 };
 
 /// See the [module](self).
@@ -31,7 +33,7 @@ impl Group {
         Group { len: AtomicU32::new(0), by_napi: AtomicU32::new(0), members: places(), napi: places() }
     }
 
-    /// How many members it has.
+    /// Number of members.
     pub(super) fn len(&self) -> usize {
         (self.len.load(Ordering::Acquire) as usize).min(MAX_MEMBERS)
     }
@@ -70,7 +72,7 @@ impl Group {
         true
     }
 
-    /// Removes a member: the last takes its place.
+    /// Removes a member; the last one takes its place.
     pub(super) fn remove(&self, slot: u32) {
         let n = self.len();
         let Some(at) = self.members().position(|member| member == slot) else { return };
@@ -82,7 +84,7 @@ impl Group {
         self.look_for_napi();
     }
 
-    /// Member `slot` wants what comes by NAPI instance `napi_id`; 0: it takes its share of everything.
+    /// Member `slot` wants the packets that come by NAPI instance `napi_id`; 0: its share of all.
     pub(super) fn set_napi(&self, slot: u32, napi_id: u32) {
         if let Some(at) = self.members().position(|member| member == slot) {
             self.napi[at].store(napi_id, Ordering::Relaxed);

@@ -1,11 +1,13 @@
-//! The receiving side of a socket: takes what pollers pushed to its slot, and hands it out datagram by datagram.
+//! The receiving side of a socket: takes the packets that pollers pushed to its slot, and hands
+//! them out datagram by datagram.
 //!
-//! One thread at a time has it (the runtime keeps it behind a lock of the socket's). Pollers only ever push to the slot;
-//! the receiver detaches all that is there at once, and asks again when it has handed out everything. Packets that were
-//! meant for somebody who had the slot before, or that a socket got before it was connected to somebody else, are freed.
+//! One thread at a time has it (the runtime keeps it behind a lock of the socket). Pollers only
+//! push to the slot; the receiver detaches all packets at once, and again when it has handed out
+//! the last one. Packets that were meant for the slot's previous socket, or that arrived from
+//! another peer before the socket was connected, are freed.
 //!
-//! Invariant: what the inbox holds is what the slot counts as queued, but for a part of what was handed out; and as long as
-//! it holds anything, the slot is readable.
+//! Invariant: the slot counts as queued the packets that the inbox holds, and part of those handed
+//! out; and while the inbox holds any, the slot is readable.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -53,7 +55,7 @@ impl Deref for SlotRef {
     }
 }
 
-/// A datagram that was received: the skbs that it is in, and where in them its payload is.
+/// A received datagram: its skbs, and the place of its payload in them.
 pub struct Datagram {
     first: Skb,
     rest: SkbList,
@@ -63,7 +65,7 @@ pub struct Datagram {
 }
 
 impl Datagram {
-    /// The datagram that `first` begins, if it is one.
+    /// The datagram that `first` begins, if it begins one.
     fn new(first: Skb, rest: SkbList) -> Result<Self, (Skb, SkbList)> {
         match parse(&first) {
             Ok(parsed) => Ok(Datagram {
@@ -77,7 +79,7 @@ impl Datagram {
         }
     }
 
-    /// Where it came from and went to.
+    /// Its source and destination.
     pub fn flow(&self) -> &Flow {
         &self.flow
     }
@@ -104,7 +106,8 @@ impl Datagram {
         self.len == 0
     }
 
-    /// Its payload, piece by piece. A datagram that fits a frame and was not fragmented is one piece.
+    /// Its payload, piece by piece. A datagram that fits a frame and was not fragmented is one
+    /// piece.
     pub fn parts(&self) -> impl Iterator<Item = &[u8]> {
         let mut left = self.len;
         let first = self.first.data().get(self.at..).unwrap_or_default();
@@ -115,7 +118,7 @@ impl Datagram {
         })
     }
 
-    /// Copies as much of its payload as fits. Returns how many bytes that was.
+    /// Copies as much of its payload as fits. Returns the number of bytes copied.
     #[inline]
     pub fn copy_to(&self, buffer: &mut [u8]) -> usize {
         let mut done = 0;
@@ -144,22 +147,22 @@ pub struct Inbox {
     receiver: SkbReceiver<SlotRef>,
     slot: SlotRef,
     queue: SkbList,
-    /// One that was looked at, and is still to be handed out.
+    /// A datagram that was peeked at, and is still to be handed out.
     front: Option<Datagram>,
-    /// What the slot was told of whether it holds any.
+    /// What the slot was last told: whether the inbox holds any packets.
     holds: bool,
-    /// Packets that were handed out, and which the slot still counts: up to a quarter of what may wait.
+    /// Packets that were handed out but which the slot still counts: up to a quarter of the limit.
     taken: u32,
     quarter: u32,
-    /// Packets that were handed out, and of which nobody has been told.
+    /// Packets that were handed out and are not yet reported by [`gone`](Self::gone).
     gone: usize,
-    /// The slot's generation when it became this socket's, and now.
+    /// The slot's generations: when this socket took it, and now.
     generations: (u32, u32),
     peer: Option<(Addr, u16)>,
 }
 
 impl Inbox {
-    /// The inbox of a slot that nobody receives from.
+    /// The inbox of a slot without a receiver.
     pub(super) fn open(slot: SlotRef) -> Option<Self> {
         Some(Inbox {
             receiver: SkbReceiver::open(slot.clone())?,
@@ -179,7 +182,7 @@ impl Inbox {
         self.generations = (generation, generation);
     }
 
-    /// Gives the slot up before anybody could find it.
+    /// Gives the slot up before any look-up could find it.
     pub(super) fn abandon(self) {
         self.receiver.close(&mut SkbList::new());
     }
@@ -189,7 +192,8 @@ impl Inbox {
         &self.slot
     }
 
-    /// It was connected, which made the slot be of `generation`: what did not come from `peer` is nothing to it any more.
+    /// The socket was connected, and the slot is of `generation` now: packets that did not come
+    /// from `peer` are no longer for it.
     pub fn connected(&mut self, ctx: &mut SoftnetData, peer: (Addr, u16), generation: u32) {
         self.peer = Some(peer);
         self.generations.1 = generation;
@@ -199,13 +203,13 @@ impl Inbox {
         self.account();
     }
 
-    /// That was undone, which made the slot be of `generation`.
+    /// The socket was disconnected, and the slot is of `generation` now.
     pub fn disconnected(&mut self, generation: u32) {
         self.peer = None;
         self.generations.1 = generation;
     }
 
-    /// The next datagram, which stays.
+    /// Peeks at the next datagram.
     pub fn peek(&mut self, ctx: &mut SoftnetData) -> Option<&Datagram> {
         if self.front.is_none() {
             self.front = self.dequeue(ctx);
@@ -214,7 +218,7 @@ impl Inbox {
         self.front.as_ref()
     }
 
-    /// Takes the next datagram. It is for the caller to free.
+    /// Takes the next datagram. The caller frees it.
     #[inline]
     pub fn next(&mut self, ctx: &mut SoftnetData) -> Option<Datagram> {
         let next = self.front.take().or_else(|| self.dequeue(ctx));
@@ -222,8 +226,9 @@ impl Inbox {
         next
     }
 
-    /// Packets that left the inbox since this was asked last: what all sockets hold may be counted less by so many. They are
-    /// told when it is empty, or a quarter of what may wait has left.
+    /// Packets that left the inbox since the last call: the count of what all sockets hold goes
+    /// down by as many. They are reported once the inbox is empty, or a quarter of the limit has
+    /// left.
     #[inline]
     pub fn gone(&mut self) -> usize {
         std::mem::take(&mut self.gone)
@@ -245,7 +250,7 @@ impl Inbox {
             while more && let Some(skb) = self.queue.pop_front() {
                 more = skb.head().flags & Flags::MORE != 0;
                 n += 1;
-                // Of the same region: they came from one list.
+                // All are of one region: they came from one list.
                 if let Err(skb) = rest.push_back(skb) {
                     ctx.free(skb, DropReason::SocketClose);
                 }
@@ -272,8 +277,8 @@ impl Inbox {
         fresh && self.peer.is_none_or(|peer| peer == (flow.remote, flow.rport))
     }
 
-    /// Tells the slot what it holds. Of what was handed out only now and then, so that whoever pushes has the line for
-    /// himself meanwhile (the kernel's `udp_rmem_release`).
+    /// Updates the slot's counts. Packets that were handed out are subtracted only now and then, so
+    /// that pushing threads keep the cache line meanwhile (the kernel's `udp_rmem_release`).
     #[inline]
     fn account(&mut self) {
         let empty = self.queue.is_empty();
@@ -298,7 +303,8 @@ impl Inbox {
         }
     }
 
-    /// Closes the inbox and frees what waits. Returns how many packets left it since [`gone`](Self::gone) was asked last.
+    /// Closes the inbox and frees the waiting packets. Returns how many packets left it since the
+    /// last call of [`gone`](Self::gone).
     pub fn close(mut self, ctx: &mut SoftnetData) -> usize {
         let front = self.front.take();
         front.into_iter().for_each(|front| front.free(ctx));

@@ -1,7 +1,7 @@
-//! What a socket is known by: addresses and ports, and the hash of them.
+//! The keys of sockets: addresses and ports, and their hash.
 //!
-//! Plain values; any thread may use them. Invariant: two keys that are equal have one hash, whatever family they are
-//! of.
+//! Plain values; any thread may use them. Invariant: equal keys have equal hashes, whatever their
+//! family.
 
 use std::hash::Hasher;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
@@ -9,8 +9,8 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use super::scope::{scope_id, unscoped};
 use crate::fold::FoldKey;
 
-/// An address as sockets have it: 16 bytes in host order, IPv4 mapped (RFC 4291 section 2.5.5.2), a link-local one of
-/// IPv6 with its [scope](super::scope). 0 is the wildcard of both families.
+/// An address in the form that sockets use: 16 bytes in host order, IPv4 mapped (RFC 4291 section
+/// 2.5.5.2), IPv6 link-local with its [scope](super::scope). 0 is the wildcard of both families.
 pub type Addr = u128;
 
 /// The wildcard address.
@@ -34,7 +34,7 @@ pub const fn is_v4(addr: Addr) -> bool {
     addr >> 32 == 0xffff
 }
 
-/// An address of `std` as sockets have it, without a scope; the wildcards of both families are [`ANY`].
+/// Converts an address of `std`, without a scope; the wildcards of both families become [`ANY`].
 pub fn addr_of(ip: IpAddr) -> Addr {
     match ip {
         ip if ip.is_unspecified() => ANY,
@@ -43,8 +43,9 @@ pub fn addr_of(ip: IpAddr) -> Addr {
     }
 }
 
-/// An address and port in `std`'s words, as a socket of IPv4 (`v4`) or of IPv6, to which IPv4 addresses are mapped ones, sees
-/// them. The scope of a link-local address is its `scope_id`.
+/// An address and port in the form of `std`, as seen by an IPv4 socket (`v4`) or by an IPv6 socket,
+/// which sees IPv4 addresses as mapped ones. The scope of a link-local address becomes its
+/// `scope_id`.
 pub fn socket_addr(addr: Addr, port: u16, v4: bool) -> SocketAddr {
     if v4 {
         return SocketAddr::new(IpAddr::V4((addr as u32).into()), port);
@@ -52,11 +53,11 @@ pub fn socket_addr(addr: Addr, port: u16, v4: bool) -> SocketAddr {
     SocketAddrV6::new(Ipv6Addr::from_bits(unscoped(addr)), port, 0, scope_id(addr).into()).into()
 }
 
-/// Where a datagram came from and goes to, seen from here; and the key of a socket, whose remote end is 0 unless it is
-/// connected.
+/// Source and destination of a datagram, seen from this host; and the key of a socket, whose remote
+/// end is 0 unless it is connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flow {
-    /// Our address; [`ANY`] of a socket that is bound to none.
+    /// Our address; [`ANY`] for a socket that is bound to none.
     pub local: Addr,
     /// The other end's.
     pub remote: Addr,
@@ -67,7 +68,7 @@ pub struct Flow {
 }
 
 impl Flow {
-    /// The key of a socket that is bound, and not connected.
+    /// The key of a socket that is bound but not connected.
     pub const fn bound(local: Addr, lport: u16) -> Self {
         Flow { local, remote: ANY, lport, rport: 0 }
     }
@@ -83,7 +84,8 @@ impl Flow {
         (self.lport as u32) << 16 | self.rport as u32
     }
 
-    /// A hash of all of it that only who has the key can tell: packets' flows are chosen by strangers.
+    /// A keyed hash of the whole flow: remote hosts choose the flows of packets, and must not be
+    /// able to predict it.
     #[inline]
     pub(super) fn secret_hash(&self, key: &FoldKey) -> u32 {
         let hash = key.hash(|hasher| {
@@ -94,8 +96,9 @@ impl Flow {
         (hash >> 32) as u32
     }
 
-    /// A hash of all of it. Keys are chosen here and not by strangers, so that it need not withstand them; the seed
-    /// keeps one stack's unlucky choice from being every stack's.
+    /// A hash of the whole key. Programs on this host choose the keys, and not remote hosts, so it
+    /// need not resist attacks; the seed keeps a bad case on one stack from being bad on every
+    /// stack.
     #[inline(always)]
     pub(super) fn hash(&self, seed: u64) -> u32 {
         let fold = |a: u64, b: u64| {
@@ -136,7 +139,8 @@ mod tests {
         assert_eq!((unmapped(mapped(7)), unmapped(7), is_v4(ANY)), (Some(7), None, false));
     }
 
-    /// Ports of one address, addresses of one port, and peers of one socket spread over buckets as chance would have it.
+    /// Ports of one address, addresses of one port, and peers of one socket spread over buckets
+    /// like random values.
     #[test]
     fn hashes_spread() {
         const N: u32 = 1 << 14;

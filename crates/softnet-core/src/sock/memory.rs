@@ -1,28 +1,29 @@
-//! What sockets may hold of packet memory: all together (the kernel's `udp_mem`), and each in any case (its
-//! `udp_rmem_min`).
+//! How much packet memory sockets may hold: all together (the kernel's `udp_mem`), and each at
+//! least (its `udp_rmem_min`).
 //!
-//! Half of the frames may wait for applications. The last part of that half is a reserve: a packet comes from it only for
-//! a socket that holds less than the minimum. So sockets that are not read fill what is shared and no more, and an empty
-//! one gets something as long as fewer sockets than half of the reserve hold anything. Once half of the reserve is used
-//! the minimum is one packet, so that what is left is for those that have none.
+//! Half of the frames may wait for applications. The last part of that half is a reserve, which
+//! serves only sockets that hold less than the minimum. So sockets that are not read fill the
+//! shared part and no more, and an empty socket receives packets as long as fewer sockets than half
+//! of the reserve hold any. Once half of the reserve is used the minimum is one packet, so that the
+//! rest goes to sockets that hold none.
 //!
-//! Called by pollers, with the packets that applications hold; no state, so nothing here is shared. Invariant: what is
-//! allowed never exceeds what all may hold.
+//! Called by pollers, with the number of packets that applications hold; it keeps no state.
+//! Invariant: admitted packets never exceed the limit for all sockets.
 
-/// Packets that a socket may hold although what is shared is used up: the 4096 bytes of the kernel's `udp_rmem_min`, of
-/// which a frame and its head take 2176 each.
+/// Packets that a socket may hold although the shared part is used up: the 4096 bytes of the
+/// kernel's `udp_rmem_min`, of which a frame and its head take 2176 each.
 pub const RMEM_MIN: usize = 2;
 
 /// The limits, in packets.
 #[derive(Clone, Copy, Debug)]
 pub struct UdpMem {
-    /// What all may hold without regard to which of them does.
+    /// The shared part: what all sockets may hold together, in any distribution.
     shared: usize,
-    /// The same with the reserve.
+    /// The shared part and the reserve.
     all: usize,
 }
 
-/// What there is room for at some moment.
+/// The room at some moment.
 #[derive(Clone, Copy, Debug)]
 pub struct Room {
     shared: usize,
@@ -31,7 +32,7 @@ pub struct Room {
 }
 
 impl UdpMem {
-    /// Of a region of `frames` frames.
+    /// The limits for a region of `frames` frames.
     pub fn new(frames: u32) -> Self {
         let (all, reserve) = (frames as usize / 2, frames as usize / 8);
         UdpMem { shared: all - reserve, all }
@@ -42,7 +43,7 @@ impl UdpMem {
         self.shared
     }
 
-    /// What there is room for while applications hold `held` packets.
+    /// The room while applications hold `held` packets.
     #[inline(always)]
     pub fn room(&self, held: usize) -> Room {
         let UdpMem { shared, all } = *self;
@@ -51,13 +52,13 @@ impl UdpMem {
 }
 
 impl Room {
-    /// Whether `packets` more fit what is shared, whoever gets them.
+    /// Whether `packets` more fit the shared part, for any sockets.
     #[inline(always)]
     pub(super) fn has(&self, packets: usize) -> bool {
         packets <= self.shared
     }
 
-    /// Packets that a socket which holds `queued` may get, after `taken` of the room were.
+    /// Packets that a socket which holds `queued` may receive, after `taken` of the room are used.
     pub(super) fn allows(&self, taken: usize, queued: usize) -> usize {
         let (shared, all) = (self.shared.saturating_sub(taken), self.all.saturating_sub(taken));
         let min = if all > self.reserve / 2 { RMEM_MIN } else { 1 };
@@ -85,8 +86,8 @@ mod tests {
     }
 
     proptest! {
-        /// Packets come to sockets, some of which are read now and then: never more than all may hold wait, and as long as few
-        /// enough sockets hold anything, one that holds nothing is not refused.
+        /// Packets arrive at sockets, some of which are read now and then: never more wait than all
+        /// may hold, and while few enough sockets hold any, an empty one is not refused.
         #[test]
         fn an_empty_socket_gets_something(
             frames in prop::sample::select(vec![128u32, 256, 1024]),

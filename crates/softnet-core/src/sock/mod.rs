@@ -1,22 +1,26 @@
-//! Sockets: which datagram is whose, and how it gets from pollers to the threads that receive.
+//! Sockets: finds the socket of a datagram, and carries the datagram from pollers to receiving
+//! threads.
 //!
-//! * [`Sockets`] is the table that pollers look up in without a lock, [`Binder`] its one writer, behind a lock of the
-//!   runtime. A socket lives in a [`Slot`], of a slab that only grows.
-//! * [`udp_input`] verifies a batch of received datagrams, and pushes them to their sockets in runs. Pollers never wait.
-//! * [`UdpMem`] says what they may hold of packet memory, each and all together.
-//! * [`Inbox`] is the receiving side of a socket: whoever has it detaches what was pushed and hands it out.
-//! * [`Wait`] is what those who block on a socket learn of changes by. Whoever changes a socket's [`Readiness`] calls
-//!   [`Wait::notify`].
-//! * [`ReadyList`] is by what an epoll set learns which of its sockets changed; of several sets that share a socket
-//!   [`notify_exclusive`] has one woken.
-//! * [`scope`] has link-local addresses say which device's link they are on.
-//! * [`output`] builds what sockets send; [`error`] finds the socket that a received ICMP error is about.
+//! * [`Sockets`] is the table that pollers read without a lock, [`Binder`] its one writer, behind a
+//!   lock of the runtime. A socket lives in a [`Slot`], in a slab that only grows.
+//! * [`udp_input`] verifies a batch of received datagrams, and pushes them to their sockets in
+//!   runs. Pollers never wait.
+//! * [`UdpMem`] limits the packet memory of sockets, each and all together.
+//! * [`Inbox`] is the receiving side of a socket: its holder detaches the pushed packets and hands
+//!   them out.
+//! * [`Wait`] tells threads that block on a socket of changes. A thread that changes a socket's
+//!   [`Readiness`] calls [`Wait::notify`].
+//! * [`ReadyList`] tells an epoll set which of its sockets changed; of several sets that share a
+//!   socket, [`notify_exclusive`] wakes one.
+//! * [`scope`] puts the device of a link-local address into the address.
+//! * [`output`] builds what sockets send; [`error`] finds the socket that a received ICMP error is
+//!   about.
 //!
-//! A datagram that was put together from fragments is a *run* of skbs, all but the last flagged
+//! A reassembled datagram is a *run* of skbs, all but the last flagged
 //! [`MORE`](crate::skb::Flags::MORE): it is pushed, received and dropped as a whole.
 //!
-//! Invariant: a packet that came for a socket is in its inbox, with the thread that received it, or freed with a reason;
-//! also if the socket is closed meanwhile, and its slot used anew.
+//! Invariant: a packet that came for a socket is in its inbox, held by the thread that received it,
+//! or freed with a reason, even if the socket is closed meanwhile and its slot reused.
 
 mod binder;
 pub mod error;

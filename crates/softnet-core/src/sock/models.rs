@@ -17,7 +17,7 @@ use crate::sync::{AtomicU32, Mutant, Ordering, Sleeper, UnsafeCell, check, fence
 
 const PEER: Flow = Flow { local: mapped(0x0a00_0001), remote: mapped(0x0a00_0002), lport: 7, rport: 9 };
 
-/// What the poller of each packet wrote.
+/// The data that each packet's poller wrote.
 #[derive(Default)]
 struct Payload([UnsafeCell<u32>; 4]);
 
@@ -63,8 +63,9 @@ impl Model {
         self.binder.open(&bind).expect("nobody has it")
     }
 
-    /// A poller that has a packet, which it found to be for the socket of `inbox`. What becomes of it: whether those who wait
-    /// are to be told. (Looking up is a model of its own, so that neither grows too large.)
+    /// A poller pushes a packet that it found to be for the socket of `inbox`. Returns whether
+    /// waiters are to be notified. (Look-up is a model of its own, so that neither grows too
+    /// large.)
     fn poller(&mut self, inbox: &Inbox) -> impl FnOnce() -> bool + Send + use<> {
         let to = UdpHead { src: PEER.remote, dst: PEER.local, sport: 9, dport: 7, ttl: 1, tos: 0 };
         let mut skb = self.ctx.alloc_skb().unwrap();
@@ -83,7 +84,7 @@ impl Model {
         }
     }
 
-    /// Receives what there is.
+    /// Receives everything there is.
     fn receive(&mut self, inbox: &mut Inbox) -> usize {
         let mut n = 0;
         while let Some(datagram) = inbox.next(&mut self.ctx) {
@@ -177,7 +178,7 @@ fn asleep() {
 #[test]
 fn a_receiver_that_sleeps_is_woken() {
     check(2, asleep);
-    // What it is about takes one; two take minutes.
+    // One preemption is enough here; two take minutes.
     check(1, asleep_while_one_counts);
     for m in [Mutant::TicketNoFence, Mutant::NotifyNoFence, Mutant::NotifyUncounted, Mutant::FirstNotTold] {
         must_fail(m, 2, asleep);
@@ -208,7 +209,8 @@ fn asleep_while_one_counts() {
     model.end();
 }
 
-/// What two threads block on: the kernel's futex. Each is queued before it compares, and fences as the kernel does.
+/// A model of the kernel's futex, on which two threads block. Each is queued before it compares,
+/// and fences as the kernel does.
 #[derive(Default)]
 struct Futex {
     queue: std::sync::Mutex<Vec<usize>>,
@@ -232,7 +234,7 @@ impl Futex {
     }
 }
 
-/// Two datagrams come at once, and are told as one, while two threads wait for one each.
+/// Two datagrams arrive at once, with one notification, while two threads wait for one each.
 fn one_is_woken() {
     let mut model = Model::new();
     let inbox = model.open();

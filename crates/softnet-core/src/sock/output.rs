@@ -1,6 +1,7 @@
-//! What sockets send: UDP over IPv4 or IPv6 over Ethernet, written into a fresh skb.
+//! Builds the packets that sockets send: UDP over IPv4 or IPv6 over Ethernet, written into a fresh
+//! skb.
 //!
-//! Pure; whoever sends calls it, with the way that routing found.
+//! Pure; called by sending threads, with the route that was found.
 
 use std::net::Ipv6Addr;
 
@@ -17,7 +18,7 @@ use crate::skb::{Batch, Flags, Skb, Store};
 /// The headers of a datagram, of either family.
 #[derive(Clone, Copy, Debug)]
 pub struct UdpHead {
-    /// Addresses, of one family, with their scopes: if both are link-local, one.
+    /// Addresses of one family, with their scopes; if both are link-local, of one scope.
     pub src: Addr,
     /// See [`src`](Self::src).
     pub dst: Addr,
@@ -31,7 +32,7 @@ pub struct UdpHead {
     pub tos: u8,
 }
 
-/// Where `skb` goes, which a [`UdpHead`] was written into.
+/// Destination of `skb`, into which a [`UdpHead`] was written.
 pub fn destination(skb: &Skb) -> Option<Addr> {
     let packet = skb.data().get(usize::from(skb.head().l3)..)?;
     match packet.first()? >> 4 {
@@ -40,7 +41,7 @@ pub fn destination(skb: &Skb) -> Option<Addr> {
     }
 }
 
-/// Source and destination, as they are on a wire.
+/// Source and destination in their form on the wire.
 enum Ends {
     V4(u32, u32),
     V6(Ipv6Addr, Ipv6Addr),
@@ -57,7 +58,7 @@ impl UdpHead {
         }
     }
 
-    /// The device whose link it is on, if either address is link-local.
+    /// The device of the link, if either address is link-local.
     #[inline]
     fn device(&self) -> Option<u16> {
         device(self.dst).or(device(self.src))
@@ -69,14 +70,14 @@ impl UdpHead {
         UDP_LEN + if is_v4(self.dst) { MIN_LEN } else { IPV6_LEN }
     }
 
-    /// Bytes of payload at the most.
+    /// Most bytes of payload.
     pub fn most(&self) -> usize {
         let most = if is_v4(self.dst) { MAX_PAYLOAD_V4 } else { MAX_PAYLOAD_V6 };
         most - UDP_LEN
     }
 
-    /// What nearly every path carries in one piece, and of IPv6 every: bytes from the IP header on. An error about a longer one
-    /// may be believed.
+    /// Bytes from the IP header on that nearly every path carries in one piece, and every IPv6 path
+    /// does. Errors about longer packets may be believed.
     #[inline(always)]
     pub fn least_mtu(&self) -> usize {
         usize::from(if is_v4(self.dst) { MIN_PMTU } else { IPV6_MIN_MTU })
@@ -89,8 +90,9 @@ impl UdpHead {
         link
     }
 
-    /// Writes a datagram into `skb`, which is empty: link header `link`, the headers, `payload`. `None` (and an skb to be
-    /// freed) if it does not fit. What is on one device's link is of that device from then on.
+    /// Writes a datagram into `skb`, which is empty: link header `link`, the headers, `payload`.
+    /// `None` (and an skb to be freed) if it does not fit. A datagram with a link-local address is
+    /// marked with its device.
     #[inline]
     pub fn write(&self, skb: &mut Skb, link: &[u8; ETH_LEN], payload: &[u8]) -> Option<()> {
         self.begin(skb, link, payload, payload.len())
@@ -110,7 +112,8 @@ impl UdpHead {
         match self.ends() {
             Ends::V4(src, dst) => {
                 let mut ip = Ipv4Header::new_mut(head)?;
-                // Never fragmented on the way, so the identification need not be unique (RFC 6864 section 4.1).
+                // Never fragmented on the way, so the identification need not be unique (RFC 6864
+                // section 4.1).
                 ip.fill(u16::try_from(packet).ok()?, 0, self.ttl, protocol::UDP, src, dst);
                 ip.set_dont_fragment(true);
                 ip.set_tos(self.tos);
@@ -133,7 +136,8 @@ impl UdpHead {
         Some(())
     }
 
-    /// The datagram as one that may be cut, and its UDP header. `payload` is not longer than [may be](Self::most).
+    /// The datagram in a form that may be fragmented, and its UDP header. `payload` is at most
+    /// [`most`](Self::most) bytes long.
     pub fn datagram(&self, payload: &[u8]) -> (Datagram, [u8; UDP_LEN]) {
         let addresses = match self.ends() {
             Ends::V4(src, dst) => Addresses::V4 { src: src.into(), dst: dst.into() },
@@ -144,7 +148,7 @@ impl UdpHead {
         (datagram, self.header(payload))
     }
 
-    /// The UDP header before `payload`, checksum and all.
+    /// The UDP header of `payload`, with its checksum.
     #[inline]
     fn header(&self, payload: &[u8]) -> [u8; UDP_LEN] {
         let UdpHead { sport, dport, .. } = *self;
@@ -155,7 +159,7 @@ impl UdpHead {
         };
         let header = checksum::add(checksum::add(sport, dport), len);
         let check = match !checksum::add(checksum::add(pseudo, header), checksum::sum(payload)) {
-            // 0 means that there is none (RFC 768).
+            // 0 means no checksum (RFC 768).
             0 => 0xffff,
             check => check,
         };
@@ -166,8 +170,9 @@ impl UdpHead {
         udp
     }
 
-    /// A datagram for sockets here, as one that was put together from fragments: a run of as many skbs as it takes. `payload` is
-    /// not longer than [may be](Self::most). `None` if memory ran out.
+    /// A datagram for sockets of this stack, in the form of a reassembled one: a run of as many
+    /// skbs as it takes. `payload` is at most [`most`](Self::most) bytes long. `None` if memory ran
+    /// out.
     pub fn write_run(&self, store: &mut Store, payload: &[u8]) -> Option<Batch> {
         let mut run = Batch::new();
         match self.fill_run(store, &mut run, payload) {

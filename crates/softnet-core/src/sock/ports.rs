@@ -1,5 +1,5 @@
-//! Who is bound to which port, so that whether another may be is known at once, however many there are. Used by the
-//! table's one writer.
+//! Which sockets are bound to which port, so that a conflict is found in constant time, however
+//! many there are. Used by the table's one writer.
 //!
 //! Invariant: a tally counts exactly the sockets that were added and not removed since.
 
@@ -8,15 +8,15 @@ use std::collections::{BTreeSet, HashMap};
 use super::key::{ANY, Addr};
 use super::slot::How;
 
-/// What decides whether two sockets may share a port: the local end of what a socket is bound or connected to, the families it
-/// takes, and whether it shares address and port with others that say so.
+/// The properties that decide whether two sockets may share a port: local address and port,
+/// families, and whether the socket shares them with sockets that also ask for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Bound {
     pub(super) local: Addr,
     pub(super) port: u16,
     /// Without a group.
     pub(super) how: How,
-    /// Of a group: the device on which it is meant; on any, if none is said.
+    /// For a group: its device; `None`: any.
     pub(super) dev: Option<u16>,
     pub(super) reuseport: bool,
 }
@@ -45,7 +45,7 @@ impl Tally {
 }
 
 impl Ports {
-    /// The socket in `slot` is bound so. It is added once.
+    /// Adds the socket in `slot`, which is bound like this. It is added once.
     pub(super) fn add(&mut self, slot: u32, bound: &Bound) {
         let port = self.0.entry(bound.port).or_default();
         port.slots.insert(slot);
@@ -53,7 +53,7 @@ impl Ports {
         *tally.0.entry((bound.how, bound.dev, bound.reuseport)).or_default() += 1;
     }
 
-    /// It is no more.
+    /// Removes it.
     pub(super) fn remove(&mut self, slot: u32, bound: &Bound) {
         let Some(port) = self.0.get_mut(&bound.port) else { return };
         if !port.slots.remove(&slot) {
@@ -76,7 +76,7 @@ impl Ports {
         }
     }
 
-    /// Whether a socket that is bound so must not be beside those that are there.
+    /// Whether a socket that is bound like this conflicts with those that are there.
     pub(super) fn conflicts(&self, new: &Bound) -> bool {
         let Some(port) = self.0.get(&new.port) else { return false };
         if new.local == ANY {
@@ -85,7 +85,7 @@ impl Ports {
         [new.local, ANY].iter().filter_map(|local| port.locals.get(local)).any(|tally| tally.conflicts(new))
     }
 
-    /// Those that are bound to `port`.
+    /// The sockets that are bound to `port`.
     pub(super) fn of(&self, port: u16) -> impl Iterator<Item = u32> {
         self.0.get(&port).into_iter().flat_map(|port| port.slots.iter().copied())
     }
@@ -105,7 +105,7 @@ mod tests {
             .prop_map(|(local, port, how, dev, reuseport)| Bound { local, port, how, dev, reuseport })
     }
 
-    /// What the rule is, one socket against another.
+    /// The rule, for one socket against another.
     fn collide(a: &Bound, b: &Bound) -> bool {
         a.port == b.port
             && (a.local == b.local || a.local == ANY || b.local == ANY)

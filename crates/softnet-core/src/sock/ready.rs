@@ -1,13 +1,15 @@
 //! The ready list of an epoll set: which of its items changed since its thread last looked.
 //!
-//! An item is a number, for a socket that the set watches. Whoever changes what a socket is ready for makes that visible,
-//! then (after the full fence of [`Wait::notify`](super::Wait::notify)) [notifies](ReadyList::notify) the items that watch it. An item is
-//! on the list once at the most: its mark says so. The set's thread takes items off the list, *unmarks* each, and looks at its
-//! socket after that. Between mark and socket stands a full fence on each side, so that a change is seen by the look, or finds the
-//! item unmarked and puts it on the list again.
+//! An item is a number, for a socket that the set watches. A thread that changes a socket's
+//! readiness makes the change visible, then (after the full fence of
+//! [`Wait::notify`](super::Wait::notify)) [notifies](ReadyList::notify) the items that watch it. An
+//! item is on the list at most once: its mark says so. The set's thread takes items off the list,
+//! *unmarks* each, and then looks at its socket. Between mark and socket stands a full fence on
+//! each side, so the look sees the change, or the change finds the item unmarked and puts it on the
+//! list again.
 //!
-//! Any thread may notify; one thread has the [`ReadyItems`]. Invariant: an item whose socket changed after its thread
-//! looked is on the list.
+//! Any thread may notify; one thread has the [`ReadyItems`]. Invariant: an item whose socket
+//! changed after its thread looked is on the list.
 
 use std::ops::Deref;
 use std::sync::{Arc, OnceLock};
@@ -19,7 +21,7 @@ use crate::sync::{
 /// Cells of the first chunk; each further one has twice as many as the one before.
 const FIRST: u32 = 64;
 const CHUNKS: usize = 15;
-/// Items that a set has at the most.
+/// Most items of a set.
 pub const MAX_ITEMS: u32 = FIRST * ((1 << CHUNKS) - 1);
 
 struct Cell {
@@ -31,12 +33,12 @@ struct Cell {
 #[derive(Default)]
 pub struct ReadyList {
     handover: Handover,
-    /// They stay where they are, for whoever notifies takes no lock.
+    /// Chunks never move, since notifying threads take no lock.
     chunks: [OnceLock<Box<[Cell]>>; CHUNKS],
 }
 
 impl ReadyList {
-    /// Makes item `index` possible; it is less than [`MAX_ITEMS`], else nothing comes of it.
+    /// Makes room for item `index`; one that is not below [`MAX_ITEMS`] is ignored.
     pub fn reserve(&self, index: u32) {
         let (chunk, _) = place(index);
         if let Some(cells) = self.chunks.get(chunk) {
@@ -51,16 +53,16 @@ impl ReadyList {
         self.chunks.get(chunk)?.get()?.get(at)
     }
 
-    /// Puts item `index` on the list, unless it is there. Returns whether nothing else is, in which case the set's thread is to be
-    /// woken, should it sleep.
+    /// Puts item `index` on the list, unless it is there. Returns whether the list was empty: then
+    /// the caller wakes the set's thread if it sleeps.
     #[inline]
     pub fn notify(&self, index: u32) -> bool {
         let Some(cell) = self.cell(index) else { return false };
         !cell.marked.swap(true, Ordering::AcqRel) && self.handover.push(self, index).unwrap_or(false)
     }
 
-    /// From now on a change puts item `index` on the list again; to be called before its socket is looked at, by the set's
-    /// thread, or before anybody notifies it.
+    /// From now on a change puts item `index` on the list again. Called before its socket is looked
+    /// at, by the set's thread, or before the first notification.
     #[inline]
     pub fn unmark(&self, index: u32) {
         let Some(cell) = self.cell(index) else { return };
@@ -71,7 +73,8 @@ impl ReadyList {
     }
 }
 
-/// One of several sets that watch a socket and of which one is enough to be told (`EPOLLEXCLUSIVE`).
+/// One of several sets that watch a socket exclusively: waking one of them is enough
+/// (`EPOLLEXCLUSIVE`).
 #[derive(Clone, Copy)]
 pub struct Exclusive<'a> {
     /// Its list.
@@ -82,9 +85,10 @@ pub struct Exclusive<'a> {
     pub sleeper: &'a Sleeper,
 }
 
-/// The socket that `sets` watch changed: puts its item on their lists, one after the other, until that of a set whose thread
-/// waits, which is for the caller to wake; returns its place. So goes the kernel's `__wake_up_common` over `ep_poll_callback`:
-/// a set with no waiter will find the item when its thread comes, should that ever be, and is no reason not to tell the next.
+/// The socket that `sets` watch changed: puts its item on their lists, one after the other, up to
+/// the first set whose thread waits; returns that set's place, and the caller wakes its thread. The
+/// kernel's `__wake_up_common` does the same over `ep_poll_callback`: a set without a waiter finds
+/// the item if its thread returns, and is no reason not to notify the next.
 pub fn notify_exclusive<'a>(sets: impl Iterator<Item = Exclusive<'a>>) -> Option<usize> {
     for (place, set) in sets.enumerate() {
         set.list.notify(set.index);
@@ -99,7 +103,7 @@ pub fn notify_exclusive<'a>(sets: impl Iterator<Item = Exclusive<'a>>) -> Option
     None
 }
 
-/// Chunk and cell of an item.
+/// The chunk and cell of an item.
 #[inline(always)]
 fn place(index: u32) -> (usize, usize) {
     let nth = u64::from(index) + u64::from(FIRST);
@@ -122,7 +126,7 @@ impl Links for ReadyList {
     }
 }
 
-/// What the set's thread owns the list by.
+/// The set thread's ownership of the list.
 struct Held(Arc<ReadyList>);
 
 impl Deref for Held {
@@ -134,7 +138,7 @@ impl Deref for Held {
     }
 }
 
-/// The side of a set that looks. Dropping it closes the list: from then on notifying comes to nothing.
+/// The side of a set that looks. Dropping it closes the list: later notifications have no effect.
 pub struct ReadyItems {
     list: Arc<ReadyList>,
     owner: Option<Owner<Held>>,
@@ -154,8 +158,8 @@ impl ReadyItems {
         self.owner.as_ref().is_some_and(Owner::has_pending)
     }
 
-    /// Takes the items off the list, in the order in which they were put there. They stay marked until they are
-    /// [unmarked](ReadyList::unmark).
+    /// Takes the items off the list, in the order in which they were put there. They stay marked
+    /// until they are [unmarked](ReadyList::unmark).
     #[inline]
     pub fn drain(&mut self, each: impl FnMut(u32)) {
         if let Some(owner) = &mut self.owner {
@@ -168,7 +172,7 @@ impl Drop for ReadyItems {
     fn drop(&mut self) {
         let Some(mut owner) = self.owner.take().filter(|_| !crate::sync::model_failed()) else { return };
         loop {
-            // Nobody looks at them any more.
+            // No thread looks at them any more.
             owner.drain(&*self.list).for_each(drop);
             match owner.leave() {
                 Ok(()) => return,

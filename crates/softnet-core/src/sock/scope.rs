@@ -1,16 +1,18 @@
-//! Scopes of IPv6 addresses (RFC 4007): on which device's link a link-local one is.
+//! Scopes of IPv6 addresses (RFC 4007): the device whose link a link-local address is on.
 //!
-//! Inside, the address says so itself, as in the KAME stack: the 16 bits behind fe80, which are 0 on every wire, hold the
-//! device's index, counted from 1. So the keys of sockets, their hash and their look-up know nothing of scopes. It is
-//! put in where a received datagram or an address of a program's is read ([`scoped`]), and taken out where one is
-//! written ([`unscoped`]). Invariant: none passes a wire; what comes in with one is refused
-//! ([`Ipv6BadScope`](crate::skb::DropReason::Ipv6BadScope)), as it would name the neighbour of another device.
+//! Inside the stack the address contains it, as in the KAME stack: the 16 bits behind fe80, which
+//! are 0 on every wire, hold the device's index, counted from 1. So keys of sockets, their hash and
+//! their look-up know nothing of scopes. The scope is put in where a received datagram or a
+//! program's address is read ([`scoped`]), and taken out where one is written ([`unscoped`]).
+//! Invariant: no scope appears on a wire; a received packet with one is dropped
+//! ([`Ipv6BadScope`](crate::skb::DropReason::Ipv6BadScope)), since it would name the neighbour of
+//! another device.
 //!
-//! Plain values; anybody may call it.
+//! Plain values; any thread may call it.
 
 use super::key::Addr;
 
-/// Where the scope is.
+/// The bits of the scope.
 const SHIFT: u32 = 96;
 const MASK: Addr = 0xffff << SHIFT;
 
@@ -26,25 +28,27 @@ pub const fn index_of(dev: u16) -> u16 {
     dev.wrapping_add(1)
 }
 
-/// `addr` as it is known inside if it came by device `dev`, or is on the link there.
+/// `addr` in its form inside the stack, for an address that came by device `dev` or is on that
+/// device's link.
 #[inline(always)]
 pub const fn scoped(addr: Addr, dev: u16) -> Addr {
     if is_link_local(addr) { addr & !MASK | (index_of(dev) as Addr) << SHIFT } else { addr }
 }
 
-/// `addr` as it is on a wire.
+/// `addr` in its form on the wire.
 #[inline(always)]
 pub const fn unscoped(addr: Addr) -> Addr {
     if is_link_local(addr) { addr & !MASK } else { addr }
 }
 
-/// The index of the device that a link-local address is on; 0 if it does not say, and for any other address.
+/// The index of the device that a link-local address is on; 0 if it has none, and for any other
+/// address.
 #[inline(always)]
 pub const fn scope_id(addr: Addr) -> u16 {
     if is_link_local(addr) { (addr >> SHIFT) as u16 } else { 0 }
 }
 
-/// The device whose link `addr` is on, if that is link-local and says so.
+/// The device whose link `addr` is on, if it is link-local and has a scope.
 #[inline(always)]
 pub const fn device(addr: Addr) -> Option<u16> {
     scope_id(addr).checked_sub(1)
@@ -71,7 +75,8 @@ mod tests {
     }
 
     proptest! {
-        /// What is put in comes out, changes nothing else, and tells addresses on two links apart.
+        /// A scope that is put in comes out, changes nothing else, and tells addresses on two links
+        /// apart.
         #[test]
         fn what_is_put_in_comes_out(addr: u128, local: bool, dev in 0u16..1000, other in 0u16..1000) {
             let addr = if local { addr >> 10 | 0xfe80 << 112 } else { addr };

@@ -1,18 +1,20 @@
-//! One place for a socket: its key, its inbox, and what others may know of it.
+//! One place for a socket: its key, its inbox, and the state that other threads may read.
 //!
-//! A slot is never freed, only used anew, so a poller needs neither lock nor reference count to touch one: if it was
-//! closed or used anew meanwhile, the slot's *generation* tells. Even generations are stable; it is odd while the key is
-//! written, by the one writer there is. A packet carries the generation that it was meant for, and whoever takes it
-//! from the inbox compares.
+//! A slot is never freed, only reused, so a poller needs neither lock nor reference count to touch
+//! one: the slot's *generation* shows whether it was closed or reused meanwhile. An even generation
+//! is stable; it is odd while the table's one writer writes the key. A packet carries the
+//! generation that it was meant for, and the receiver compares it.
 //!
-//! Invariant: what matched a key under an even generation that is still there afterwards was that generation's key.
+//! Invariant: a key that was read between two looks at the same even generation is that
+//! generation's key.
 
 use super::key::{Addr, Flow, is_v4};
 use super::wait::{Readiness, Wait};
 use crate::skb::{Batch, Closed, Flags, Region, SkbInbox};
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Mutant, Ordering, fence, mutated};
 
-/// Families that a wildcard socket takes, and its reuseport group: the word that says how a slot is used. 0: not at all.
+/// The families that a wildcard socket receives, and its reuseport group: the word that says how a
+/// slot is used. 0: unused.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct How(pub(super) u32);
 
@@ -35,29 +37,29 @@ impl How {
         (self.0 >> Self::GROUP).checked_sub(1)
     }
 
-    /// Whether both take packets of one family.
+    /// Whether both receive packets of one family.
     pub(super) fn overlaps(self, other: How) -> bool {
         self.0 & other.0 & (Self::V4 | Self::V6) != 0
     }
 
-    /// Whether it takes packets of a family.
+    /// Whether it receives packets of a family.
     #[inline(always)]
     pub(super) fn takes(self, v4: bool) -> bool {
         self.0 & if v4 { Self::V4 } else { Self::V6 } != 0
     }
 }
 
-/// An error that waits for a socket's next call.
+/// A pending error, for the socket's next call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum SocketError {
-    /// Nobody serves the port (`ECONNREFUSED`).
+    /// The port is closed (`ECONNREFUSED`).
     ConnectionRefused = 1,
-    /// The last router's neighbour does not answer (`EHOSTUNREACH`).
+    /// The destination does not answer the last router (`EHOSTUNREACH`).
     HostUnreachable = 2,
     /// No route (`ENETUNREACH`).
     NetUnreachable = 3,
-    /// Too long for the way (`EMSGSIZE`).
+    /// Too long for the path (`EMSGSIZE`).
     MessageSize = 4,
 }
 
@@ -66,10 +68,10 @@ impl SocketError {
         [Self::ConnectionRefused, Self::HostUnreachable, Self::NetUnreachable, Self::MessageSize];
 }
 
-/// One place for a socket, used anew and never freed.
+/// One place for a socket, reused and never freed.
 #[repr(align(64))]
 pub struct Slot {
-    /// The next of its chain.
+    /// The next slot of its chain.
     pub(super) next: AtomicU32,
     generation: AtomicU32,
     ports: AtomicU32,
@@ -77,9 +79,9 @@ pub struct Slot {
     local: [AtomicU64; 2],
     remote: [AtomicU64; 2],
     pub(super) inbox: SkbInbox,
-    /// Packets in the inbox, and those that the receiver took: what the bound is for.
+    /// Packets in the inbox, and those that the receiver took: the number that is limited.
     queued: AtomicU32,
-    /// The receiver has packets that it took and has not handed out.
+    /// Whether the receiver has packets that it took and has not handed out.
     held: AtomicBool,
     limit: AtomicU32,
     napi_id: AtomicU32,
@@ -92,25 +94,26 @@ pub struct Slot {
     wait: Wait,
 }
 
-/// What became of a run of packets for one socket.
+/// The outcome of pushing a run of packets to one socket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Pushed {
-    /// Packets that wait there now.
+    /// Packets that were queued.
     pub(super) queued: usize,
-    /// Whether nothing else waited: those who wait for the socket are to be told.
+    /// Whether the socket was empty: the caller notifies its waiters.
     pub(super) first: bool,
-    /// Whether they are to be told although something else waited, once for all that one poll brings.
+    /// Whether waiters are notified although the socket was not empty, once for all packets of a
+    /// poll.
     pub(super) again: bool,
-    /// Why the packets that are left in the batch were not taken.
+    /// Why the packets that are left in the batch were refused.
     pub(super) refused: Option<Refusal>,
 }
 
-/// Why a socket did not take packets.
+/// Why a socket refused packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refusal {
-    /// As many wait as may.
+    /// The limit on queued packets is reached.
     Full,
-    /// It was closed.
+    /// The socket was closed.
     Closed,
 }
 
@@ -139,7 +142,7 @@ impl Slot {
         }
     }
 
-    /// Its generation, if that is stable.
+    /// The generation, if it is stable.
     #[inline(always)]
     pub(super) fn stable(&self) -> Option<u32> {
         // Acquire: with the even number of a writer comes the key that it wrote before.
@@ -147,14 +150,14 @@ impl Slot {
         (generation & 1 == 0).then_some(generation)
     }
 
-    /// Whether `generation` is still the slot's, after its key was read.
+    /// Whether the slot is still of `generation`, after its key was read.
     #[inline(always)]
     pub(super) fn is_still(&self, generation: u32) -> bool {
         fence(Ordering::Acquire);
         mutated(Mutant::GenerationNotChecked) || self.generation.load(Ordering::Relaxed) == generation
     }
 
-    /// The generation now; for its receiver, whose socket it is.
+    /// The generation now, for the receiver of the slot's socket.
     pub fn generation(&self) -> u32 {
         self.generation.load(Ordering::Relaxed)
     }
@@ -164,7 +167,7 @@ impl Slot {
         How(self.how.load(Ordering::Relaxed))
     }
 
-    /// Whether it is the socket of `key`, and takes packets of the family.
+    /// Whether the slot has this `key`, and receives packets of the family.
     #[inline(always)]
     pub(super) fn matches(&self, key: &Flow, v4: bool) -> bool {
         self.ports.load(Ordering::Relaxed) == key.ports()
@@ -173,7 +176,8 @@ impl Slot {
             && self.how().takes(v4)
     }
 
-    /// The socket's key, unless it is being changed or there is none. For display, and for who looks at several sockets.
+    /// The socket's key, unless it is being changed or there is none. For display, and for look-ups
+    /// of several sockets.
     pub fn key(&self) -> Option<(Flow, bool)> {
         let generation = self.stable()?;
         let (ports, how) = (self.ports.load(Ordering::Relaxed), self.how());
@@ -191,7 +195,8 @@ impl Slot {
     pub(super) fn set_key(&self, key: &Flow, how: How) -> u32 {
         let generation = self.generation.load(Ordering::Relaxed);
         self.generation.store(generation.wrapping_add(1), Ordering::Relaxed);
-        // Before the key: whoever reads anything of the new one finds the odd generation, or a later one, at its second look.
+        // Before the key: a thread that reads any part of the new key finds the odd generation, or
+        // a later one, at its second look.
         fence(Ordering::Release);
         self.ports.store(key.ports(), Ordering::Relaxed);
         store(&self.local, key.local);
@@ -201,9 +206,10 @@ impl Slot {
         generation.wrapping_add(2)
     }
 
-    /// Made ready for a new socket, while nobody receives from its inbox.
+    /// Prepares the slot for a new socket, while its inbox has no receiver.
     pub(super) fn reset(&self, limit: u32) {
-        // What is queued stays: a poller may have yet to count what the last receiver took already.
+        // The count of queued packets stays: a poller may not have counted yet what the last
+        // receiver took.
         self.limit.store(limit, Ordering::Relaxed);
         self.drops.store(0, Ordering::Relaxed);
         self.held.store(false, Ordering::Relaxed);
@@ -214,8 +220,8 @@ impl Slot {
         }
     }
 
-    /// Hands over the packets of `run`, whole datagrams that came by NAPI instance `napi_id` and are meant for
-    /// `generation`; as many as there is room for. The rest stays in `run`.
+    /// Pushes the packets of `run`, whole datagrams that came by NAPI instance `napi_id` and are
+    /// meant for `generation`, as far as there is room. The rest stays in `run`.
     #[inline]
     pub(super) fn push(&self, run: &mut Batch, generation: u32, napi_id: u32) -> Pushed {
         let room = self.limit().saturating_sub(self.queued()) as usize;
@@ -231,7 +237,8 @@ impl Slot {
             }
             match self.inbox.push(run) {
                 Ok(first) => {
-                    // The receiver may have taken them by now: nobody is to learn from this count whether there are any.
+                    // The receiver may have taken them by now, so this count must not be used to
+                    // tell whether there are any.
                     self.queued.fetch_add(n as u32, Ordering::Relaxed);
                     (pushed.queued, pushed.first, pushed.again) = (n, first, !first && self.tells_again());
                     if self.napi_id.load(Ordering::Relaxed) != napi_id && napi_id != 0 {
@@ -248,58 +255,59 @@ impl Slot {
         pushed
     }
 
-    /// The receiver has packets that it took and has not handed out, or has none. That it has must be said before it takes
-    /// them: those who wait look at the inbox first.
+    /// Says whether the receiver has packets that it took and has not handed out. The receiver must
+    /// set this before it takes them, since waiting threads look at the inbox first.
     pub(super) fn set_held(&self, held: bool) {
         self.held.store(held, Ordering::Relaxed);
         if held && !mutated(Mutant::HeldNoFence) {
-            // Whoever finds the inbox empty for it finds this.
+            // A thread that finds the inbox empty because of this take also finds the flag set.
             fence(Ordering::Release);
         }
     }
 
-    /// `n` packets were handed out, or freed, by the receiver.
+    /// The receiver handed out or freed `n` packets.
     pub(super) fn took(&self, n: u32) {
         self.queued.fetch_sub(n, Ordering::Relaxed);
     }
 
-    /// Packets that wait.
+    /// Queued packets.
     pub fn queued(&self) -> u32 {
-        // Below 0 for an instant, if the receiver has taken packets before their poller counts them.
+        // Negative for an instant if the receiver takes packets before their poller counts them.
         (self.queued.load(Ordering::Relaxed) as i32).max(0) as u32
     }
 
-    /// Datagrams that were dropped since as many waited as may, or all sockets together held too much.
+    /// Datagrams that were dropped because the socket, or all sockets together, had reached the
+    /// limit.
     pub fn drops(&self) -> u64 {
         self.drops.load(Ordering::Relaxed)
     }
 
-    /// Counts datagrams that could not even be offered to it.
+    /// Counts datagrams that could not even be offered to the socket.
     pub(super) fn dropped(&self, datagrams: u64) {
         self.drops.fetch_add(datagrams, Ordering::Relaxed);
     }
 
-    /// Packets that may wait.
+    /// The limit on queued packets.
     pub fn limit(&self) -> u32 {
         self.limit.load(Ordering::Relaxed)
     }
 
-    /// Sets how many packets may wait.
+    /// Sets the limit on queued packets.
     pub fn set_limit(&self, packets: u32) {
         self.limit.store(packets, Ordering::Relaxed);
     }
 
-    /// Id of the NAPI instance that its last packets came by; 0 if none did.
+    /// Id of the NAPI instance by which its last packets came; 0: none.
     pub fn napi_id(&self) -> u32 {
         self.napi_id.load(Ordering::Relaxed)
     }
 
-    /// The thread that received from it last; 0 if none did.
+    /// The thread that received from it last; 0: none.
     pub fn tid(&self) -> u32 {
         self.tid.load(Ordering::Relaxed)
     }
 
-    /// The calling thread, with this id, receives from it.
+    /// Records that the calling thread, with this id, receives from it.
     #[inline]
     pub fn set_tid(&self, tid: u32) {
         if self.tid.load(Ordering::Relaxed) != tid {
@@ -307,12 +315,12 @@ impl Slot {
         }
     }
 
-    /// Leaves an error for its next call. Those who wait are to be told.
+    /// Leaves an error for the socket's next call. The caller notifies the waiters.
     pub fn set_error(&self, error: SocketError) {
         self.error.store(error as u32, Ordering::Release);
     }
 
-    /// Takes the error that waits.
+    /// Takes the pending error.
     #[inline]
     pub fn take_error(&self) -> Option<SocketError> {
         if self.error.load(Ordering::Relaxed) == 0 {
@@ -322,15 +330,15 @@ impl Slot {
         SocketError::ALL.into_iter().find(|known| *known as u32 == error)
     }
 
-    /// A sender was told that it would have to wait, or may go on.
+    /// Records that a sender was held back, or may go on.
     pub fn set_held_back(&self, held_back: bool) {
         self.held_back.store(held_back, Ordering::Release);
     }
 
-    /// What may be done now without waiting.
+    /// What can be done now without blocking.
     pub fn readiness(&self) -> Readiness {
         let pending = self.inbox.has_pending();
-        // What is not there any more was taken by the receiver, which said so before.
+        // Packets that are no longer there were taken by the receiver, which set the flag before.
         fence(Ordering::Acquire);
         Readiness {
             readable: pending || self.held.load(Ordering::Relaxed),
@@ -339,17 +347,19 @@ impl Slot {
         }
     }
 
-    /// A thread that was woken for a datagram has taken what it wanted: whether it is to wake another that is blocked, since there is
-    /// more. One notification may stand for several datagrams.
+    /// A thread that was woken for a datagram has taken its share: returns whether it must wake
+    /// another blocked thread, since there is more. One notification may stand for several
+    /// datagrams.
     pub fn pass_on(&self) -> bool {
         !mutated(Mutant::NotPassedOn) && self.readiness().readable && self.wait.notify()
     }
 
-    /// From now on, as long as it is this socket's, those who wait are told whenever a poll brings datagrams, as the kernel
-    /// has it of each datagram, and not only when one finds it empty: for sets of which one is told at a time. One that was
-    /// told may have no use for it, or hang; then what comes next is told to another.
+    /// From now on, as long as the slot has this socket, waiters are notified whenever a poll
+    /// brings datagrams (the kernel does so for each datagram), and not only when the socket was
+    /// empty. It is for exclusive sets, of which one is notified at a time: a set that makes no use
+    /// of its notification, or hangs, does not keep the next one from another set.
     pub fn watch_exclusively(&self) {
-        // Relaxed: what misses this is behind something that those who wait were told of.
+        // Relaxed: a push that misses this comes after another one of which waiters were notified.
         self.exclusive.store(true, Ordering::Relaxed);
     }
 
@@ -358,7 +368,7 @@ impl Slot {
         self.exclusive.load(Ordering::Relaxed) && !mutated(Mutant::AgainNotTold)
     }
 
-    /// Those who wait for it.
+    /// The socket's waiters.
     pub fn wait(&self) -> &Wait {
         &self.wait
     }
@@ -374,8 +384,8 @@ fn store(to: &[AtomicU64; 2], addr: Addr) {
     to[1].store(addr as u64, Ordering::Relaxed);
 }
 
-/// Packets of the first datagrams of `run` that get in if there is room for `room` packets: a datagram gets in if there
-/// is room for one of its packets, as the kernel has it.
+/// Number of packets of the first datagrams of `run` that are admitted if there is room for `room`
+/// packets: as in the kernel, a datagram is admitted if there is room for one of its packets.
 fn whole_datagrams(run: &Batch, room: usize) -> usize {
     let mut packets = run.as_slice().iter().enumerate();
     let first_after = packets.find(|(i, _)| {
@@ -385,7 +395,7 @@ fn whole_datagrams(run: &Batch, room: usize) -> usize {
     first_after.map_or(run.len(), |(i, _)| i)
 }
 
-/// How many datagrams `packets` holds.
+/// Number of datagrams in `packets`.
 pub(super) fn datagrams(packets: &Batch) -> u64 {
     packets.as_slice().iter().filter(|skb| skb.head().flags & Flags::MORE == 0).count() as u64
 }
@@ -404,7 +414,7 @@ pub(super) fn split_off(run: &mut Batch, at: usize) -> Batch {
 
 fn move_some(from: &mut impl Iterator<Item = crate::skb::Skb>, n: usize, to: &mut Batch) {
     for skb in from.take(n) {
-        // No batch holds more packets than another has room for.
+        // No batch holds more packets than fit another one.
         if let Err(skb) = to.push(skb) {
             drop(skb);
         }

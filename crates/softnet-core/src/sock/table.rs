@@ -1,14 +1,17 @@
-//! All sockets of a stack: a slab of slots, and the hash table by which pollers find the one that a packet is for.
+//! All sockets of a stack: a slab of slots, and the hash table by which pollers find a packet's
+//! socket.
 //!
-//! Pollers look up without a lock. Chains are linked by slot index; the one writer ([`Binder`](super::Binder), behind a
-//! lock of the runtime) changes them under their eyes: it adds at a chain's head, and what it takes out goes on pointing
-//! to what follows. A slot that is used anew may lead a reader astray to another chain, and a socket that connects is in
-//! none for an instant. So a reader believes what it found, after it looked at the slot's generation again; that there is
-//! nothing it believes only if the table's *version* is what it was before, and looks again otherwise, a few times.
-//! (The kernel's `hlist_nulls` lists tell a wrong chain by its end. That is not enough where a key changes.)
+//! Pollers look up without a lock. Chains are linked by slot index, and the one writer
+//! ([`Binder`](super::Binder), behind a lock of the runtime) changes them while they are read: it
+//! adds at a chain's head, and a removed slot keeps pointing to its successor. A reused slot may
+//! lead a reader to another chain, and a socket that connects is in no chain for an instant. So a
+//! reader trusts a match after a second look at the slot's generation; it trusts a miss only if the
+//! table's *version* has not changed, and otherwise looks again, a few times. (The kernel's
+//! `hlist_nulls` lists detect a wrong chain by its end, which is not enough where a key changes.)
 //!
-//! Of the table's three kinds of keys (connected, bound to an address, to none) only those that exist are looked for, the
-//! most specific first. Invariant: a look-up that finds nothing came upon an instant in which there was nothing.
+//! Of the three kinds of keys (connected, bound to an address, bound to none) only those that exist
+//! are looked for, the most specific first. Invariant: if a look-up finds nothing, there was an
+//! instant during it at which there was nothing.
 
 use std::sync::OnceLock;
 
@@ -20,16 +23,16 @@ use crate::siphash::SipKey;
 use crate::skb::Region;
 use crate::sync::{AtomicU32, Mutant, Ordering, fence, mutated};
 
-/// The index that is none: a chain's end.
+/// No index: the end of a chain.
 pub(super) const NIL: u32 = u32::MAX;
 
-/// Slots are made in chunks of so many, which never go.
+/// Slots per chunk; chunks are never freed.
 const CHUNK: usize = if cfg!(feature = "loom") { 2 } else { 512 };
 
-/// Looks before a reader gives up that finds nothing while the table is being changed.
+/// Attempts of a reader that finds nothing while the table keeps changing.
 const TRIES: usize = if cfg!(feature = "loom") { 2 } else { 8 };
 
-/// Steps along a chain before a reader takes itself for lost.
+/// Steps along a chain after which a reader assumes that it is in a wrong one.
 const MAX_STEPS: usize = 1 << 12;
 
 /// The most sockets a table can be made for.
@@ -38,11 +41,11 @@ pub const MAX_SOCKETS: u32 = 1 << 22;
 /// A look-up's result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
-    /// A socket: its slot, and the generation that was looked at.
+    /// A socket: its slot, and the generation that was seen.
     Socket(Hit),
-    /// There is none.
+    /// There is no socket.
     None,
-    /// The table was being changed all the time.
+    /// The table kept changing.
     Contended,
 }
 
@@ -55,7 +58,7 @@ pub struct Hit {
     pub generation: u32,
 }
 
-/// The kinds of keys, from the most specific on.
+/// The kinds of keys, the most specific first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub(super) enum Kind {
@@ -86,7 +89,8 @@ impl Kind {
     }
 }
 
-/// Where a look-up begins. The table's buckets stay, so this does too, whatever changes meanwhile.
+/// The start of a look-up. It stays valid whatever changes meanwhile, since the table's buckets
+/// never move.
 pub(super) struct Probe<'a> {
     kind: Kind,
     bucket: &'a AtomicU32,
@@ -102,7 +106,7 @@ pub struct Sockets {
     /// Sockets of each [`Kind`].
     kinds: [AtomicU32; 3],
     seed: u64,
-    /// By what a flow's member of a reuseport group is chosen.
+    /// The hash key by which a flow's member of a reuseport group is chosen.
     choice: FoldKey,
     max: u32,
 }
@@ -125,14 +129,14 @@ impl Sockets {
         }
     }
 
-    /// A slot that is or was a socket's.
+    /// A slot that holds or held a socket.
     #[inline(always)]
     pub fn slot(&self, index: u32) -> Option<&Slot> {
         let index = index as usize;
         self.chunks.get(index / CHUNK)?.get()?.get(index % CHUNK)
     }
 
-    /// Makes sure that there is a slot `index`; `None` if there can't be.
+    /// Makes slot `index` if there is none; `None` if it is beyond the limit.
     pub(super) fn make(&self, index: u32, region: &Region) -> Option<&Slot> {
         if index >= self.max {
             return None;
@@ -142,7 +146,7 @@ impl Sockets {
         self.slot(index)
     }
 
-    /// All slots that are or were sockets'.
+    /// All slots that hold or held a socket.
     pub fn slots(&self) -> impl Iterator<Item = (u32, &Slot)> {
         self.chunks
             .iter()
@@ -154,7 +158,7 @@ impl Sockets {
 
     #[inline(always)]
     fn bucket(&self, key: &Flow) -> &AtomicU32 {
-        // There is at least one, and their number is a power of two.
+        // There is at least one bucket, and their number is a power of two.
         &self.buckets[key.hash(self.seed) as usize & (self.buckets.len() - 1)]
     }
 
@@ -163,7 +167,7 @@ impl Sockets {
         self.kinds[kind as usize].load(Ordering::Relaxed) > 0
     }
 
-    /// First half of a look-up ahead of time: starts to load the bucket where that for `flow` begins.
+    /// First step of a look-up in advance: prefetches the bucket of `flow`.
     #[inline(always)]
     pub(super) fn probe(&self, flow: &Flow) -> Option<Probe<'_>> {
         let kind = Kind::ALL.into_iter().find(|kind| self.has(*kind))?;
@@ -172,7 +176,7 @@ impl Sockets {
         Some(Probe { kind, bucket })
     }
 
-    /// Second half: starts to load the slot that is first in the bucket.
+    /// Second step: prefetches the first slot of the bucket.
     #[inline(always)]
     pub(super) fn prefetch_slot(&self, probe: &Probe<'_>) {
         if let Some(slot) = self.slot(probe.bucket.load(Ordering::Relaxed)) {
@@ -183,18 +187,18 @@ impl Sockets {
         }
     }
 
-    /// The socket that a packet of `flow` is for, which came by NAPI instance `napi_id` (0: by none).
+    /// The socket of a packet of `flow` that came by NAPI instance `napi_id` (0: by none).
     #[inline]
     pub fn lookup(&self, flow: &Flow, napi_id: u32) -> Found {
         self.lookup_from(None, flow, napi_id)
     }
 
-    /// The same with what [`probe`](Self::probe) found out before.
+    /// The same, from what [`probe`](Self::probe) found before.
     #[inline(always)]
     pub(super) fn lookup_from(&self, probe: Option<&Probe<'_>>, flow: &Flow, napi_id: u32) -> Found {
         let v4 = family(flow);
         for _ in 0..TRIES {
-            // Acquire: what a writer did before an even version is seen.
+            // Acquire: makes visible what the writer did before an even version.
             let version = self.version.load(Ordering::Acquire);
             for kind in Kind::ALL {
                 if !self.has(kind) {
@@ -243,9 +247,9 @@ impl Sockets {
         None
     }
 
-    /// The member of a group that is to have a packet of `flow`; `None` if it left a moment ago. By a hash that the stack has
-    /// for itself, as the kernel's `udp_ehashfn` is: by that of RSS, whose key everybody knows, a sender could have all its
-    /// flows served by one.
+    /// The member of a group that receives a packet of `flow`; `None` if it left a moment ago. The
+    /// hash has a secret key, as the kernel's `udp_ehashfn`: with the publicly known key of RSS, a
+    /// sender could lead all its flows to one member.
     #[inline(never)]
     fn select(&self, group: u32, key: &Flow, v4: bool, (flow, napi_id): (&Flow, u32)) -> Option<Hit> {
         let hash = || flow.secret_hash(&self.choice);
@@ -255,35 +259,37 @@ impl Sockets {
         (slot.matches(key, v4) && slot.is_still(generation)).then_some(Hit { slot: index, generation })
     }
 
-    /// Runs `change` so that look-ups notice. Only the one writer may call it.
+    /// Runs `change` in such a way that look-ups notice it. Only the one writer may call it.
     pub(super) fn change<T>(&self, change: impl FnOnce() -> T) -> T {
         let version = self.version.load(Ordering::Relaxed);
         self.version.store(version.wrapping_add(1), Ordering::Relaxed);
-        // Before the change: whoever sees any of it finds the odd version, or a later one, at its second look.
+        // Before the change: a look-up that sees any of it finds the odd version, or a later one,
+        // at its second look.
         fence(Ordering::Release);
         let result = change();
         self.version.store(version.wrapping_add(2), Ordering::Release);
         result
     }
 
-    /// Puts slot `index`, which is in no chain, in that of its key. Within [`change`](Self::change).
+    /// Puts slot `index`, which is in no chain, in the chain of its key. Called within
+    /// [`change`](Self::change).
     pub(super) fn link(&self, index: u32, key: &Flow) {
         let Some(slot) = self.slot(index) else { return };
         let bucket = self.bucket(key);
         slot.next.store(bucket.load(Ordering::Relaxed), Ordering::Release);
-        // Release: whoever finds the slot finds its link, and the key.
+        // Release: a reader that finds the slot also finds its link and key.
         bucket.store(index, Ordering::Release);
         let kind = &self.kinds[Kind::of(key) as usize];
         kind.store(kind.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     }
 
-    /// Takes slot `index` out of the chain of `key`; readers that are at it go on from there. Within
-    /// [`change`](Self::change).
+    /// Takes slot `index` out of the chain of `key`; readers that stand at it go on from there.
+    /// Called within [`change`](Self::change).
     pub(super) fn unlink(&self, index: u32, key: &Flow) {
         let mut link = self.bucket(key);
         loop {
             let at = link.load(Ordering::Relaxed);
-            // Not there: it was never linked.
+            // Not found: the slot was never linked.
             let Some(slot) = self.slot(at) else { return };
             if at == index {
                 link.store(slot.next.load(Ordering::Relaxed), Ordering::Release);
@@ -307,12 +313,12 @@ impl Sockets {
         false
     }
 
-    /// A group that is or was used.
+    /// A group that is or was in use.
     pub(super) fn group(&self, group: u32) -> Option<&Group> {
         Some(self.groups.get(group as usize)?.get()?)
     }
 
-    /// Makes sure that there is a group with this number; `None` if there can't be.
+    /// Makes the group with this number if there is none; `None` if it is beyond the limit.
     pub(super) fn make_group(&self, group: u32) -> Option<&Group> {
         Some(self.groups.get(group as usize)?.get_or_init(|| Box::new(Group::new())))
     }

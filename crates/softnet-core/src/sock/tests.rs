@@ -1,4 +1,5 @@
-//! Sockets without threads: who gets which datagram, what is dropped and why, and that nothing is lost.
+//! Sockets without threads: which socket receives which datagram, which are dropped and why, and
+//! that none is lost.
 
 mod groups;
 
@@ -98,7 +99,7 @@ impl World {
         skbs
     }
 
-    /// Receives packets. Returns how many nobody wanted.
+    /// Receives packets. Returns how many had no socket.
     fn receive(&mut self, skbs: impl IntoIterator<Item = Skb>) -> usize {
         let (mut local, mut nobody) = (Batch::new(), Batch::new());
         skbs.into_iter().for_each(|skb| local.push(skb).unwrap());
@@ -364,7 +365,8 @@ fn a_datagram_of_several_skbs_is_received_or_dropped_whole() {
         }
     }
     assert_eq!(world.drops(DropReason::SocketRcvbuff), 1);
-    // Nobody's, broken, or cut off: all of it goes, and only the first piece is shown to the slow path.
+    // Without a socket, broken, or cut off: all of it goes, and only the first piece is shown to
+    // the slow path.
     let elsewhere = Flow { lport: 8, ..from };
     let skbs = world.run(&elsewhere, &payload, 16);
     assert_eq!((world.receive(skbs), world.drops(DropReason::IpNoProto)), (1, 7));

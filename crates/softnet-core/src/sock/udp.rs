@@ -1,8 +1,10 @@
-//! UDP input (RFC 768, RFC 1122 section 4.1): a batch of datagrams is verified, matched with sockets, and handed over.
+//! UDP input (RFC 768, RFC 1122 section 4.1): verifies a batch of datagrams, finds their sockets,
+//! and hands the datagrams over.
 //!
-//! Called by whoever polls, with packets that are addressed to this host, whole (no fragments), and whose L3 header is
-//! where [`Head::l3`](crate::skb::Head::l3) says: IPv4 or IPv6. Neither lock nor clock nor
-//! allocation. Every packet ends in an inbox, in the batch of those that nobody serves, or freed with its reason.
+//! Called by polling threads, with whole packets (no fragments) of IPv4 or IPv6 that are addressed
+//! to this host and whose L3 header is at [`Head::l3`](crate::skb::Head::l3). It takes no lock,
+//! reads no clock and allocates nothing. Every packet ends in an inbox, in the batch of those
+//! without a socket, or freed with its reason.
 
 use super::key::{ANY, Addr, Flow, is_v4, mapped};
 use super::memory::Room;
@@ -18,7 +20,7 @@ use crate::skb::{BATCH, Batch, DropReason, Flags, Skb};
 /// Bytes of a UDP header.
 pub const UDP_LEN: usize = 8;
 
-/// What the headers of a datagram say.
+/// The headers of a datagram.
 #[derive(Clone, Copy)]
 pub(super) struct Parsed {
     pub(super) flow: Flow,
@@ -29,7 +31,7 @@ pub(super) struct Parsed {
 }
 
 impl Parsed {
-    /// Where the payload begins in the first skb.
+    /// Offset of the payload in the first skb.
     pub(super) fn payload_at(&self) -> usize {
         self.l4 + UDP_LEN
     }
@@ -40,7 +42,8 @@ impl Parsed {
     }
 }
 
-/// Our end and the other's, of a packet received by device `dev`, and where its UDP header begins and its IP packet ends.
+/// Our end and the remote end of a packet received by device `dev`, and the offsets at which its
+/// UDP header begins and its IP packet ends.
 #[inline(always)]
 fn ends(packet: &[u8], dev: u16) -> Result<(Addr, Addr, usize, usize), DropReason> {
     match packet.first().map(|first| first >> 4) {
@@ -64,8 +67,8 @@ fn ends(packet: &[u8], dev: u16) -> Result<(Addr, Addr, usize, usize), DropReaso
     }
 }
 
-/// The flow of a packet on the link of device `dev`, as the one sees it who receives it; `None` if it is no UDP, or does not
-/// begin a datagram.
+/// The flow of a packet on the link of device `dev`, as its receiver sees it; `None` if it is no
+/// UDP, or does not begin a datagram.
 pub(super) fn flow_of(packet: &[u8], dev: u16) -> Option<Flow> {
     if packet.first()? >> 4 == 4 {
         let ip = Ipv4Header::new(packet)?;
@@ -95,14 +98,14 @@ pub(super) fn parse(skb: &Skb) -> Result<Parsed, DropReason> {
     Ok(Parsed { flow, l3, l4: l3 + header, len })
 }
 
-/// Where UDP begins in an IPv6 packet with extension headers.
+/// Offset of the UDP header in an IPv6 packet with extension headers.
 #[cold]
 fn behind_extensions(packet: &[u8]) -> Result<usize, DropReason> {
     let upper = receive(packet).map_err(|_| DropReason::Ipv6BadExthdr)?;
     if upper.protocol == protocol::UDP { Ok(upper.at) } else { Err(DropReason::IpNoProto) }
 }
 
-/// Reads and verifies the datagram whose skbs these are; what its `flow` is.
+/// Reads and verifies the datagram in these skbs, and returns its `flow`.
 #[inline(always)]
 fn verify(skbs: &[Skb], flow: &mut Flow) -> Result<(), DropReason> {
     let Some((first, rest)) = skbs.split_first() else { return Err(DropReason::PktTooSmall) };
@@ -116,7 +119,7 @@ fn verify(skbs: &[Skb], flow: &mut Flow) -> Result<(), DropReason> {
     }
     let v4 = is_v4(parsed.flow.local);
     if segment.get(6..UDP_LEN) == Some(&[0, 0]) {
-        // None was computed, which only IPv4 allows (RFC 768; RFC 8200 section 8.1).
+        // There is no checksum, which only IPv4 allows (RFC 768; RFC 8200 section 8.1).
         return if v4 { Ok(()) } else { Err(DropReason::UdpCsum) };
     }
     let addresses = if v4 { parsed.l3 + 12..parsed.l3 + 20 } else { parsed.l3 + 8..parsed.l3 + 40 };
@@ -125,7 +128,8 @@ fn verify(skbs: &[Skb], flow: &mut Flow) -> Result<(), DropReason> {
     let mut done = 0;
     for part in std::iter::once(segment).chain(rest.iter().map(Skb::data)) {
         let part = &part[..part.len().min(parsed.len - done)];
-        // What begins at an odd place is summed in the other byte order (RFC 1071 section 2(B)).
+        // A piece that begins at an odd offset is summed in the other byte order (RFC 1071 section
+        // 2(B)).
         let of_part = checksum::sum(part);
         sum = checksum::add(sum, if done % 2 == 0 { of_part } else { of_part.swap_bytes() });
         done += part.len();
@@ -133,27 +137,27 @@ fn verify(skbs: &[Skb], flow: &mut Flow) -> Result<(), DropReason> {
     if sum == 0xffff { Ok(()) } else { Err(DropReason::UdpCsum) }
 }
 
-/// Where a batch of datagrams came from, and what became of it.
+/// The origin of a batch of datagrams, and the outcome.
 pub struct Arrivals<'a> {
     /// The sockets.
     pub sockets: &'a Sockets,
-    /// Id of the NAPI instance that they came by; 0: sent here.
+    /// Id of the NAPI instance that they came by; 0: sent on this stack.
     pub napi_id: u32,
-    /// What there is room for in packet memory.
+    /// The room in packet memory.
     pub room: Room,
-    /// Packets that they took.
+    /// Packets that the sockets accepted.
     pub queued: usize,
-    /// Slots of the sockets to which something came while they were empty, or which tell of whatever comes: those who wait for
-    /// them are to be told.
+    /// Slots of the sockets that were empty, or that notify of every arrival: the caller notifies
+    /// their waiters.
     pub ready: &'a mut Vec<u32>,
 }
 
-/// Hands the datagrams of `local` over to their sockets, and leaves it empty. Those that nobody serves come out in
-/// `nobody`, their first skbs, without being counted.
+/// Hands the datagrams of `local` over to their sockets, and leaves it empty. Of datagrams without
+/// a socket the first skbs come out in `nobody`, not counted.
 pub fn udp_input(ctx: &mut SoftnetData, to: &mut Arrivals<'_>, local: &mut Batch, nobody: &mut Batch) {
     let sockets = to.sockets;
-    // First pass: verify, and load what the look-ups begin with. Flows stay where they are written: to move one is to wait for
-    // its words, which were written one by one.
+    // First pass: verify, and prefetch the buckets of the look-ups. Flows stay where they are
+    // written: moving one would stall on its words, which were stored one by one.
     let mut flows = [Flow::bound(ANY, 0); BATCH];
     let mut refused = [None; BATCH];
     let mut probes = [const { None }; BATCH];
@@ -170,9 +174,9 @@ pub fn udp_input(ctx: &mut SoftnetData, to: &mut Arrivals<'_>, local: &mut Batch
         }
         at += n;
     }
-    // Second pass: load the first slot of each.
+    // Second pass: prefetch the first slot of each.
     probes[..at].iter().flatten().for_each(|probe| sockets.prefetch_slot(probe));
-    // Third pass: look up, and hand over, those for one socket at once.
+    // Third pass: look up and hand over, in runs for one socket.
     let mut run = Batch::new();
     let mut whose: Option<Hit> = None;
     let mut packets = local.drain().zip(flows.iter().zip(&probes).zip(&refused));
@@ -187,7 +191,7 @@ pub fn udp_input(ctx: &mut SoftnetData, to: &mut Arrivals<'_>, local: &mut Batch
                 if whose != Some(hit)
                     && let Some(before) = whose.replace(hit)
                 {
-                    // What is gathered comes from one batch, and so fits another.
+                    // The run comes from one batch, and so fits another.
                     to.hand_over(ctx, before, &mut run);
                 }
                 keep(ctx, &mut run, first);
@@ -252,13 +256,13 @@ impl Arrivals<'_> {
         }
     }
 
-    /// Memory is short: leaves those datagrams in `run` for which there is room, first ones first, be it in what is shared or
-    /// below the socket's minimum.
+    /// Memory is short: keeps in `run` the first datagrams for which there is room, in the shared
+    /// part or below the socket's minimum.
     #[cold]
     fn squeeze(&self, ctx: &mut SoftnetData, slot: &Slot, run: &mut Batch) {
         let queued = slot.queued();
         if queued >= slot.limit() {
-            // It is the socket itself that refuses them.
+            // The socket itself refuses them.
             return;
         }
         let fits = whole_within(run.as_slice(), self.room.allows(self.queued, queued as usize));
@@ -305,20 +309,20 @@ pub fn udp_members(
     deliver(ctx, *last, run);
 }
 
-/// Skbs of the datagram that `skbs` begin with.
+/// Number of skbs of the datagram at the beginning of `skbs`.
 #[inline(always)]
 pub(super) fn run_len(skbs: &[Skb]) -> usize {
     let last = skbs.iter().position(|skb| skb.head().flags & Flags::MORE == 0);
     last.map_or(skbs.len(), |last| last + 1)
 }
 
-/// Skbs of the whole datagrams at the beginning of `skbs` that are no more than `most`.
+/// Number of skbs of the whole datagrams at the beginning of `skbs`, at most `most`.
 fn whole_within(skbs: &[Skb], most: usize) -> usize {
     let within = &skbs[..skbs.len().min(most)];
     within.iter().rposition(|skb| skb.head().flags & Flags::MORE == 0).map_or(0, |last| last + 1)
 }
 
-/// Puts a packet where there is room for it.
+/// Appends a packet to a batch that has room for it.
 #[inline(always)]
 fn keep(ctx: &mut SoftnetData, batch: &mut Batch, skb: Skb) {
     if let Err(skb) = batch.push(skb) {

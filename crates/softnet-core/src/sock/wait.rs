@@ -1,38 +1,43 @@
-//! What a socket tells those who wait for it: its readiness, and the count by which blocked threads learn of changes.
+//! How waiting threads learn of a socket's changes: its readiness, and the count that blocked
+//! threads sleep on.
 //!
-//! Whoever changes a socket's readiness (a poller that pushed to an empty queue, the slow path that set an error) makes
-//! that visible and then calls [`Wait::notify`]: the one place where waiters are told. A thread that is about to block takes a [`ticket`](Wait::ticket), looks
-//! again at what it waits for, and blocks on the [`word`](Wait::word) while that has the ticket's value (a futex). Between the two
-//! stands a full fence on each side, so that one of them sees the other.
+//! A thread that changes a socket's readiness (a poller that pushed to an empty queue, the slow
+//! path that set an error) makes the change visible and then calls [`Wait::notify`], the one place
+//! where waiters are notified. A thread that is about to block takes a [`ticket`](Wait::ticket),
+//! looks again at what it waits for, and blocks on the [`word`](Wait::word) while that has the
+//! ticket's value (a futex). Each side has a full fence between its two steps, so that one of them
+//! sees the other.
 //!
-//! An arrival is for one thread: of those that are blocked one is woken for it, and wakes the next if it leaves anything
-//! ([`Slot::pass_on`](super::Slot::pass_on)), whether that came before or after it was woken. What is for all (an error, the end) wakes all.
+//! An arrival is for one thread: one blocked thread is woken for it, and wakes the next if it
+//! leaves any datagrams ([`Slot::pass_on`](super::Slot::pass_on)), whether they came before or
+//! after it was woken. An event for all (an error, the end) wakes all.
 //!
-//! Invariant: a thread that blocks although what it waits for was there before is woken, or another is, or is about to look.
+//! Invariant: if a thread blocks although what it waits for is there, then it is woken, or another
+//! thread is woken or is about to look.
 
 use crate::sync::{AtomicU32, Mutant, Ordering, fence, model_failed, mutated};
 
-/// What may be done with a socket without waiting.
+/// What can be done with a socket without blocking.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Readiness {
-    /// A datagram waits.
+    /// A datagram can be received.
     pub readable: bool,
     /// A datagram can be sent.
     pub writable: bool,
-    /// An error waits.
+    /// An error is pending.
     pub error: bool,
 }
 
-/// Those who wait for one socket.
+/// The waiters of one socket.
 #[derive(Default)]
 pub struct Wait {
-    /// How often waiters were told; what threads block on.
+    /// Number of notifications; threads block on it.
     word: AtomicU32,
-    /// Threads that block, or are about to.
+    /// Threads that block or are about to.
     blocked: AtomicU32,
 }
 
-/// A thread is about to block.
+/// A thread that is about to block.
 #[must_use = "it counts as blocked until this is dropped"]
 pub struct Ticket<'a> {
     wait: &'a Wait,
@@ -40,19 +45,20 @@ pub struct Ticket<'a> {
 }
 
 impl Wait {
-    /// Announces that the calling thread is about to block. It must look at what it waits for again before it does.
+    /// Announces that the calling thread is about to block. It must look at what it waits for again
+    /// before it does.
     pub fn ticket(&self) -> Ticket<'_> {
         self.blocked.fetch_add(1, Ordering::Relaxed);
         if !mutated(Mutant::TicketNoFence) {
             fence(Ordering::SeqCst);
         }
-        // After the announcement: whoever changes it later ends the wait. Acquire: what was changed before is seen at the
-        // second look.
+        // After the announcement: a later change ends the wait. Acquire: an earlier change is seen
+        // at the second look.
         Ticket { wait: self, value: self.word.load(Ordering::Acquire) }
     }
 
-    /// After a change was made visible: whether threads are blocked, of which the caller wakes one or all then. Costs a fence and
-    /// a load if nobody waits.
+    /// Called after a change was made visible: returns whether threads are blocked, of which the
+    /// caller wakes one or all. Costs a fence and a load if no thread waits.
     #[inline]
     pub fn notify(&self) -> bool {
         if !mutated(Mutant::NotifyNoFence) {

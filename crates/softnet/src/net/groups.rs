@@ -1,13 +1,14 @@
-//! Memberships of multicast groups: what the table of sockets says of them, the devices' drivers are told.
+//! Memberships of multicast groups: keeps the devices' drivers in step with the table of sockets.
 //!
-//! Called by threads that join, leave and close sockets, and by the housekeeper as devices come and go. A driver's call may
-//! wait for the kernel. So it is made under a lock of the device's own, which no poller takes; the table's writer is locked
-//! under that, for a look.
+//! Called by threads that join, leave and close sockets, and by the housekeeper as devices come and
+//! go. A driver's call may wait for the kernel, so it is made under a lock of the device, which no
+//! poller takes; the lock of the table's writer is taken inside that one, for the look-up alone.
 //!
-//! Invariant: every change of the table, and every opening of a device, is followed by a look at the group under the
-//! device's lock, which tells the driver what it does not know yet. Whatever order threads come in, the last look is
-//! behind the last change: then the driver of an open device knows just the groups that have members there (but for
-//! those it refused: who joined was told, and when the device was opened it was noted).
+//! Invariant: every change of the table, and every opening of a device, is followed by a look at
+//! the group under the device's lock, which brings the driver up to date. In whatever order threads
+//! arrive, the last look follows the last change, so the driver of an open device knows exactly the
+//! groups that have members there (except those it refused: a join returns the error, and opening
+//! the device logs it).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -21,7 +22,7 @@ use super::options::of_bind;
 use crate::log::note;
 use crate::shared::{Shared, lock};
 
-/// The groups that a device's driver was told to join; none while the device is not open.
+/// The groups that a device's driver has joined; none while the device is not open.
 #[derive(Default)]
 pub(crate) struct Groups(Mutex<BTreeSet<Addr>>);
 
@@ -42,7 +43,8 @@ impl Groups {
         shared.sockets.binder().groups(dev).map(|(group, members)| (ip(group), members)).collect()
     }
 
-    /// The device is closed, and nobody else finds it any more. What still holds it must not hold its memberships.
+    /// The device is closed, and no look-up finds it any more. A thread that still holds it must
+    /// not keep its memberships alive.
     pub(crate) fn closed(&self, device: &dyn Device) {
         std::mem::take(&mut *lock(&self.0)).into_iter().for_each(|group| device.leave_group(ip(group)));
     }
@@ -59,7 +61,7 @@ pub(super) fn join(shared: &Shared, index: u32, group: Addr, dev: u16) -> io::Re
     tell(shared, group, dev).inspect_err(|_| _ = leave(shared, index, group, dev))
 }
 
-/// Ends that.
+/// Ends the membership of that socket.
 pub(super) fn leave(shared: &Shared, index: u32, group: Addr, dev: u16) -> io::Result<()> {
     let left = shared.sockets.binder().leave(index, group, dev);
     left.map_err(of_bind)?;
@@ -70,12 +72,12 @@ pub(super) fn leave(shared: &Shared, index: u32, group: Addr, dev: u16) -> io::R
 /// These memberships, each in a group on a device, have ended.
 pub(super) fn left(shared: &Shared, memberships: &[(Addr, u16)]) {
     for &(group, dev) in memberships {
-        // Of what may fail, to join for others, they hear themselves.
+        // Only a join can fail, and the socket that asked for it gets the error.
         let _ = tell(shared, group, dev);
     }
 }
 
-/// Looks whether `group` has members on device `dev`, and tells its driver, if that is news.
+/// Looks whether `group` has members on device `dev`, and tells the driver if that changed.
 fn tell(shared: &Shared, group: Addr, dev: u16) -> io::Result<()> {
     let Some(netdev) = shared.devices.get(usize::from(dev)) else { return Ok(()) };
     let mut told = lock(&netdev.groups.0);

@@ -16,11 +16,12 @@
 //! # }
 //! ```
 //!
-//! Any thread may use any socket. A thread's first call gives it a context on the stack, which it keeps until it ends.
-//! Errors are those of the kernel's sockets.
+//! Any thread may use any socket. A thread's first call gives it a context on the stack, which it
+//! keeps until it ends. Errors are those of the kernel's sockets.
 //!
-//! Whoever polls an instance hands datagrams over to their sockets without a lock and never waits for a receiver; what does not
-//! fit is dropped and counted. A sender that is held back before a TX queue waits, or is told so.
+//! A thread that polls an instance hands datagrams over to their sockets without a lock and never
+//! waits for a receiver; datagrams that do not fit are dropped and counted. A sender that is held
+//! back before a TX queue blocks, or gets `EAGAIN`.
 
 mod epoll;
 mod groups;
@@ -56,7 +57,7 @@ pub use watch::Told;
 
 use crate::shared::Shared;
 
-/// Leads to a running stack; for threads that open sockets.
+/// A handle to a running stack, for threads that open sockets.
 #[derive(Clone)]
 pub struct Handle(Arc<Shared>);
 

@@ -1,10 +1,10 @@
 //! What goes with a datagram beside its bytes, as the kernel's `recvmsg` and `sendmsg` have it: the
 //! other end, and our own address with the device (`IP_PKTINFO`, `IPV6_PKTINFO`).
 //!
-//! A socket that is bound to no address is asked at any of the stack's, and must answer from that
-//! one, or who asked will not know the answer for one:
-//! [`UdpSocket::recv_msg`](super::UdpSocket::recv_msg), a batch's [`Received`](super::Received),
-//! tell it, and whatever sends takes it back.
+//! A socket that is bound to no address receives at any of the stack's, and must answer from the
+//! address that was asked, or the client will not accept the answer.
+//! [`UdpSocket::recv_msg`](super::UdpSocket::recv_msg) and a batch's [`Received`](super::Received)
+//! return that address, and all calls that send accept it.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -27,18 +27,19 @@ use crate::shared::Shared;
 /// Our end of a datagram (the kernel's `in_pktinfo` and `in6_pktinfo`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PktInfo {
-    /// Received: the address that it was sent to, one of ours, a group, or that of all on a link.
-    /// To send: the one of ours that it is to come from; a group or a broadcast address, or the
-    /// unspecified one, stands for what the socket is bound to, or routing chooses.
+    /// Received: the destination of the datagram: one of our addresses, a group, or a broadcast
+    /// address. To send: which of our addresses is the source; a group, a broadcast address or the
+    /// unspecified one stands for the address that the socket is bound to, or else for routing's
+    /// choice.
     pub addr: IpAddr,
-    /// Received: the index of the device that it came by, 0 if it was sent here. To send: on which
-    /// device a link-local address is; for any other it makes no difference, the datagram leaves as
-    /// it is routed.
+    /// Received: the index of the device that the datagram came by, 0 if it was sent here. To send:
+    /// the device of a link-local address; for any other address it makes no difference, and the
+    /// datagram leaves as it is routed.
     pub if_index: u32,
 }
 
 impl PktInfo {
-    /// That of a datagram, for a socket that sees addresses as IPv4 ones or not.
+    /// The packet information of a datagram, for a socket that sees addresses as IPv4 ones or not.
     #[inline]
     pub(super) fn of(datagram: &Datagram, v4: bool) -> Self {
         let local = datagram.flow().local;
@@ -50,20 +51,20 @@ impl PktInfo {
         PktInfo { addr: socket_addr(local, 0, v4).ip(), if_index: if_index.into() }
     }
 
-    /// The address as sockets have it: [`ANY`] if it says none.
+    /// The address in the form that sockets use: [`ANY`] if there is none.
     pub(super) fn source(&self, shared: &Shared) -> Result<Addr, Errno> {
         To::new(shared, self.addr, 0, self.if_index).map(|to| to.addr)
     }
 }
 
-/// Where a datagram is to go, and where it is to come from (the kernel's `msghdr`, without the
-/// bytes). An address alone, or none for the peer's, can be turned into it; and what
-/// [`recv_msg`](super::UdpSocket::recv_msg) said, which is a reply.
+/// Destination and source of a datagram (the kernel's `msghdr`, without the bytes). It is made from
+/// an address alone, from `None` for the peer, or from what
+/// [`recv_msg`](super::UdpSocket::recv_msg) returned, which makes the datagram a reply.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MsgHdr {
-    /// The other end; that which the socket is connected to if there is none.
+    /// The other end; without one, the peer that the socket is connected to.
     pub name: Option<SocketAddr>,
-    /// Ours; what the socket is bound to, or routing chooses, if there is none.
+    /// Our end; without one, the address that the socket is bound to, or routing's choice.
     pub info: Option<PktInfo>,
 }
 
@@ -89,8 +90,9 @@ impl From<(SocketAddr, PktInfo)> for MsgHdr {
 }
 
 impl UdpSocket {
-    /// As [`recv_from`](Self::recv_from); also which of our addresses it was sent to, and the device that it came by, as
-    /// `recvmsg` with `IP_PKTINFO`. What is bound to no address answers from there: [`send_msg`](Self::send_msg).
+    /// As [`recv_from`](Self::recv_from); also returns which of our addresses the datagram was sent
+    /// to, and the device that it came by, as `recvmsg` with `IP_PKTINFO`. A socket that is bound
+    /// to no address answers from there by [`send_msg`](Self::send_msg).
     pub fn recv_msg(&self, buffer: &mut [u8]) -> io::Result<(usize, SocketAddr, PktInfo)> {
         let v4 = self.inner().v4;
         let (n, (addr, port), info) = self.receive(|thread, inbox| {
@@ -102,18 +104,18 @@ impl UdpSocket {
         Ok((n, socket_addr(addr, port, v4), info))
     }
 
-    /// Sends a datagram to the address and from that of ours which `to` says, as `sendmsg` with
-    /// `IP_PKTINFO`: with what [`recv_msg`](Self::recv_msg) told of a request, it answers that.
-    /// Returns its length.
+    /// Sends a datagram to the destination and from the source that `to` says, as `sendmsg` with
+    /// `IP_PKTINFO`. What [`recv_msg`](Self::recv_msg) returned of a request makes it the answer.
+    /// Returns the datagram's length.
     ///
     /// # Errors
-    /// `EINVAL`: the address that it is to come from is none of ours.
+    /// `EINVAL`: the source is none of our addresses.
     pub fn send_msg(&self, payload: &[u8], to: impl Into<MsgHdr>) -> io::Result<usize> {
         let (to, from) = self.ways(to.into())?;
         self.send_one(payload, (to.as_ref(), from.as_ref()))
     }
 
-    /// What it takes to send to `to`.
+    /// Everything that sending to `to` needs.
     #[inline]
     pub(super) fn ways(&self, to: MsgHdr) -> io::Result<(Option<To>, Option<Addr>)> {
         let from = to.info.map(|info| info.source(&self.inner().shared)).transpose().map_err(errno)?;
@@ -121,13 +123,13 @@ impl UdpSocket {
     }
 }
 
-/// What a datagram from a socket with these `ends` to `to` comes from, if `from` was asked for:
-/// `None` if that names no host. One that is not ours is refused, as the kernel does.
+/// The source of a datagram from a socket with these `ends` to `to`, if `from` was asked for:
+/// `None` if `from` names no host. An address that is not ours is refused, as by the kernel.
 #[cold]
 #[inline(never)]
 pub(super) fn source(tables: &Tables, ends: &Ends, to: Addr, from: Addr) -> Result<Option<Addr>, Errno> {
     let from = match is_link_local(from) && device(from).is_none() {
-        // It is on the link where the datagram goes.
+        // The source is on the link where the datagram goes.
         true => scoped(from, device(to).or(ends.device()).ok_or(Errno::INVAL)?),
         false => from,
     };

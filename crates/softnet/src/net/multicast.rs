@@ -1,11 +1,14 @@
-//! Multicast of IPv6, as `std` and the kernel's sockets have it (RFC 3493 section 5.2): who gets what is sent to a group, and
-//! by which device a socket sends there.
+//! IPv6 multicast, as `std` and the kernel's sockets have it (RFC 3493 section 5.2): which sockets
+//! receive datagrams to a group, and by which device a socket sends there.
 //!
-//! A membership is one socket's on one device. Who is no member gets nothing (as with `IPV6_MULTICAST_ALL` off), but of what
-//! is sent to all nodes on a link (ff02::1): these are all sockets that are bound to the port, and to no other address, as the
-//! kernel has it. An AF_XDP device leaves what is sent to all nodes to the kernel, though, until a socket joins them.
+//! A membership belongs to one socket on one device. A socket that is no member receives nothing
+//! (as with `IPV6_MULTICAST_ALL` off), except datagrams to all nodes on a link (ff02::1): these
+//! reach every socket that is bound to the port and to no other address, as in the kernel. An
+//! AF_XDP device leaves datagrams to all nodes to the kernel, though, until a socket joins that
+//! group.
 //!
-//! Where the kernel lets a `scope_id` choose the device for groups of one link only, it does so for any group here.
+//! The kernel lets a `scope_id` choose the device for groups of one link only; here it does so for
+//! any group.
 
 use std::io;
 use std::net::Ipv6Addr;
@@ -24,13 +27,15 @@ use super::udp::UdpSocket;
 use crate::shared::lock;
 
 impl UdpSocket {
-    /// Makes it a member of `group` on the device with this index (see [`if_nametoindex`](super::Handle::if_nametoindex)); 0: on the
-    /// first that speaks IPv6. Of the device it is as with [`join_multicast_v4`](Self::join_multicast_v4), with MLD in the place of
-    /// IGMP.
+    /// Makes the socket a member of `group` on the device with this index (see
+    /// [`if_nametoindex`](super::Handle::if_nametoindex)); 0: on the first device that speaks IPv6.
+    /// For the device the same holds as in [`join_multicast_v4`](Self::join_multicast_v4), with MLD
+    /// in the place of IGMP.
     ///
     /// # Errors
-    /// As there, and `EINVAL`: it is no group. `ENODEV`: there is no such device, or it has no IPv6 address now. `EADDRINUSE`: it is a
-    /// member. `ENOBUFS`: it has as many memberships as it may. `ENOPROTOOPT`: it is a socket of IPv4.
+    /// As there, and `EINVAL`: the address is no group. `ENODEV`: there is no such device, or the
+    /// device has no IPv6 address now. `EADDRINUSE`: the socket is a member already. `ENOBUFS`: it
+    /// has as many memberships as are allowed. `ENOPROTOOPT`: it is an IPv4 socket.
     pub fn join_multicast_v6(&self, group: &Ipv6Addr, interface: u32) -> io::Result<()> {
         let (inner, group) = (self.inner(), self.group6(group)?);
         let dev = with(&inner.shared, |thread| {
@@ -44,10 +49,11 @@ impl UdpSocket {
         groups::join(&inner.shared, inner.slot.index(), group, dev)
     }
 
-    /// Ends a membership; with an interface of 0, whichever it has of that group.
+    /// Ends a membership; with an interface of 0, any membership of that group.
     ///
     /// # Errors
-    /// `EADDRNOTAVAIL`: it is no member. Else as [`join_multicast_v6`](Self::join_multicast_v6).
+    /// `EADDRNOTAVAIL`: the socket is no member. Otherwise as
+    /// [`join_multicast_v6`](Self::join_multicast_v6).
     pub fn leave_multicast_v6(&self, group: &Ipv6Addr, interface: u32) -> io::Result<()> {
         let (inner, group) = (self.inner(), self.group6(group)?);
         let index = inner.slot.index();
@@ -63,7 +69,8 @@ impl UdpSocket {
         if group.is_multicast() { Ok(group.to_bits()) } else { Err(errno(Errno::INVAL)) }
     }
 
-    /// Whether members here get the IPv6 multicast datagrams that it sends, as they do by default.
+    /// Whether members on this stack receive the IPv6 multicast datagrams that the socket sends, as
+    /// they do by default.
     pub fn set_multicast_loop_v6(&self, on: bool) -> io::Result<()> {
         self.of_ipv6()?;
         self.inner().options.multicast_loop6.store(on, Ordering::Relaxed);
@@ -76,8 +83,8 @@ impl UdpSocket {
         Ok(self.inner().options.multicast_loop6.load(Ordering::Relaxed))
     }
 
-    /// Sets the hop limit of IPv6 multicast datagrams that it sends, 0 to 255; 1 by default. With 0 they are for members here
-    /// alone.
+    /// Sets the hop limit of IPv6 multicast datagrams that the socket sends, 0 to 255; 1 by
+    /// default. With 0 they reach members on this stack alone.
     pub fn set_multicast_hops_v6(&self, hops: u32) -> io::Result<()> {
         self.of_ipv6()?;
         if hops > 255 {
@@ -93,8 +100,9 @@ impl UdpSocket {
         Ok(self.inner().options.multicast_hops.load(Ordering::Relaxed))
     }
 
-    /// IPv6 multicast leaves by the device with this index, unless the `scope_id` that it is sent to says another
-    /// (`IPV6_MULTICAST_IF`); 0: by that which has the address that the socket is bound to, or the first.
+    /// IPv6 multicast leaves by the device with this index, unless the destination's `scope_id`
+    /// names another (`IPV6_MULTICAST_IF`); 0: by the device that has the address which the socket
+    /// is bound to, or by the first.
     ///
     /// # Errors
     /// `ENODEV`: there is no such device. `EINVAL`: the socket is bound to an address on another.
@@ -118,7 +126,7 @@ impl UdpSocket {
         Ok(lock(&self.inner().tx).ends.multicast_dev6.map_or(0, |dev| index_of(dev).into()))
     }
 
-    /// An error, if it is a socket of IPv4.
+    /// An error if the socket is an IPv4 one.
     fn of_ipv6(&self) -> io::Result<()> {
         if self.inner().v4 { Err(errno(Errno::NOPROTOOPT)) } else { Ok(()) }
     }

@@ -1,7 +1,8 @@
-//! Multicast of IPv4, as `std` and the kernel's sockets have it: who gets what is sent to a group, and by which device a socket
-//! sends there. A device is known by an address that it has.
+//! IPv4 multicast, as `std` and the kernel's sockets have it: which sockets receive datagrams to a
+//! group, and by which device a socket sends there. A device is named by one of its addresses.
 //!
-//! A membership is one socket's on one device. Who is no member gets nothing (as with `IP_MULTICAST_ALL` off).
+//! A membership belongs to one socket on one device. A socket that is no member receives nothing
+//! (as with `IP_MULTICAST_ALL` off).
 
 use std::io;
 use std::net::Ipv4Addr;
@@ -18,7 +19,8 @@ use super::udp::UdpSocket;
 use crate::shared::lock;
 
 impl UdpSocket {
-    /// Whether members here get the multicast datagrams that it sends, as they do by default.
+    /// Whether members on this stack receive the multicast datagrams that the socket sends, as they
+    /// do by default.
     pub fn set_multicast_loop_v4(&self, on: bool) -> io::Result<()> {
         self.inner().options.multicast_loop.store(on, Ordering::Relaxed);
         Ok(())
@@ -29,8 +31,8 @@ impl UdpSocket {
         Ok(self.inner().options.multicast_loop.load(Ordering::Relaxed))
     }
 
-    /// Sets the time to live of IPv4 multicast datagrams that it sends, 0 to 255; 1 by default. With 0 they are for members here
-    /// alone.
+    /// Sets the time to live of IPv4 multicast datagrams that the socket sends, 0 to 255; 1 by
+    /// default. With 0 they reach members on this stack alone.
     pub fn set_multicast_ttl_v4(&self, ttl: u32) -> io::Result<()> {
         if ttl > 255 {
             return Err(errno(Errno::INVAL));
@@ -44,28 +46,30 @@ impl UdpSocket {
         Ok(self.inner().options.multicast_ttl.load(Ordering::Relaxed))
     }
 
-    /// Multicast leaves by the device that has `interface` as an address (`IP_MULTICAST_IF`); with `0.0.0.0`, by that of the
-    /// address that it is bound to, or the first.
+    /// Multicast leaves by the device that has `interface` as an address (`IP_MULTICAST_IF`); with
+    /// `0.0.0.0`, by the device of the address that the socket is bound to, or by the first.
     pub fn set_multicast_if_v4(&self, interface: &Ipv4Addr) -> io::Result<()> {
         let dev = if interface.is_unspecified() { None } else { Some(self.device_of(interface)?) };
         lock(&self.inner().tx).ends.multicast_dev = dev;
         Ok(())
     }
 
-    /// Makes it a member of `group` on the device that has `interface` as an address; of `0.0.0.0`, on the first. It
-    /// stays one while the device's interface is away. On an AF_XDP device the kernel joins the group, and speaks
-    /// IGMP, for softnet; its own members get nothing that comes by the interface meanwhile. That costs a descriptor
-    /// for each group that has members, and waits for the kernel, as the end of the last membership does; a thread in
-    /// another network namespace than the interface needs CAP_SYS_ADMIN for it.
+    /// Makes the socket a member of `group` on the device that has `interface` as an address; with
+    /// `0.0.0.0`, on the first. The membership stays while the device's interface is away. On an
+    /// AF_XDP device the kernel joins the group, and speaks IGMP, for softnet; the kernel's own
+    /// members receive nothing by that interface meanwhile. Joining costs a descriptor for each
+    /// group with members, and waits for the kernel, as the end of the last membership does; a
+    /// thread in another network namespace than the interface needs CAP_SYS_ADMIN for it.
     ///
     /// # Errors
-    /// As the kernel's, and those of opening a socket. Then it is no member.
+    /// Those of the kernel, and those of opening a socket. The socket is no member then.
     pub fn join_multicast_v4(&self, group: &Ipv4Addr, interface: &Ipv4Addr) -> io::Result<()> {
         let group = group4(group)?;
         groups::join(&self.inner().shared, self.inner().slot.index(), group, self.device_of(interface)?)
     }
 
-    /// Ends a membership; with `0.0.0.0`, whichever it has of that group, on a device whose interface is away, too.
+    /// Ends a membership; with `0.0.0.0`, any membership of that group, also on a device whose
+    /// interface is away.
     pub fn leave_multicast_v4(&self, group: &Ipv4Addr, interface: &Ipv4Addr) -> io::Result<()> {
         let (index, group) = (self.inner().slot.index(), group4(group)?);
         let dev = match interface.is_unspecified() {
@@ -87,7 +91,7 @@ impl UdpSocket {
     }
 }
 
-/// What sockets have for a group of IPv4.
+/// An IPv4 group in the form that sockets use.
 fn group4(group: &Ipv4Addr) -> io::Result<Addr> {
     if group.is_multicast() { Ok(mapped(group.to_bits())) } else { Err(errno(Errno::INVAL)) }
 }

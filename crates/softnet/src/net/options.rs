@@ -1,4 +1,4 @@
-//! What may be set on a socket, and how errors are told.
+//! The options of a socket, and how errors are reported.
 
 use std::io;
 use std::time::Duration;
@@ -10,10 +10,10 @@ use softnet_core::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use super::udp::UdpSocket;
 
-/// Bytes of packet memory that a datagram takes which fits one packet: a frame and its head.
+/// Bytes of packet memory that a datagram of one packet takes: a frame and its head.
 pub(super) const TRUESIZE: usize = FRAME_SIZE + 128;
 
-/// Bytes that a receive buffer has if nothing else is said.
+/// Bytes of a receive buffer by default.
 const DEFAULT_BUFFER: u32 = 1 << 20;
 
 /// Options of one socket; any thread may set them.
@@ -26,10 +26,10 @@ pub(super) struct Options {
     pub(super) tos: AtomicU32,
     pub(super) multicast_ttl: AtomicU32,
     pub(super) multicast_hops: AtomicU32,
-    /// ns; 0: for ever.
+    /// In ns; 0: no time-out.
     pub(super) read_timeout: AtomicU64,
     pub(super) write_timeout: AtomicU64,
-    /// Bytes, as they were asked for.
+    /// Bytes, as requested.
     pub(super) recv_buffer: AtomicU32,
 }
 
@@ -51,12 +51,12 @@ impl Default for Options {
     }
 }
 
-/// Packets that a buffer of `bytes` holds: at least one.
+/// Number of packets that a buffer of `bytes` holds: at least one.
 pub(super) fn packets(bytes: usize) -> u32 {
     (bytes / TRUESIZE).clamp(1, u32::MAX as usize / 2) as u32
 }
 
-/// Sets a time-out; one of 0 is refused, as `std` does.
+/// Sets a time-out; 0 is refused, as by `std`.
 pub(super) fn set_timeout(to: &AtomicU64, timeout: Option<Duration>) -> io::Result<()> {
     if timeout == Some(Duration::ZERO) {
         return Err(errno(Errno::INVAL));
@@ -74,7 +74,7 @@ pub(super) fn timeout(of: &AtomicU64) -> Option<Duration> {
     }
 }
 
-/// An error as the kernel's sockets tell it.
+/// An error in the form that the kernel's sockets return it.
 pub(super) fn errno(errno: Errno) -> io::Error {
     errno.into()
 }
@@ -104,7 +104,7 @@ impl UdpSocket {
         Ok(())
     }
 
-    /// How long receiving waits; `None`: for ever. A time-out of 0 is an error.
+    /// Time-out of receiving; `None`: none. A time-out of 0 is an error.
     pub fn set_read_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
         set_timeout(&self.inner().options.read_timeout, timeout)
     }
@@ -114,8 +114,8 @@ impl UdpSocket {
         Ok(timeout(&self.inner().options.read_timeout))
     }
 
-    /// How long sending waits while it is held back, since too many packets are pending before the TX queue; `None`: for
-    /// ever. A time-out of 0 is an error.
+    /// Time-out of sending while the socket is held back, since too many packets are pending before
+    /// the TX queue; `None`: none. A time-out of 0 is an error.
     pub fn set_write_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
         set_timeout(&self.inner().options.write_timeout, timeout)
     }
@@ -125,8 +125,9 @@ impl UdpSocket {
         Ok(timeout(&self.inner().options.write_timeout))
     }
 
-    /// Sets how many bytes of packet memory may wait (`SO_RCVBUF`): each packet counts as a frame and a head, 2176
-    /// bytes, whatever is in it. At least one packet may. The default is 1 MiB.
+    /// Sets how many bytes of packet memory may wait (`SO_RCVBUF`): each packet counts as a frame
+    /// and a head, 2176 bytes, whatever its length. At least one packet may wait. The default is 1
+    /// MiB.
     pub fn set_recv_buffer_size(&self, bytes: usize) -> io::Result<()> {
         self.inner().slot.slot().set_limit(packets(bytes));
         self.inner().options.recv_buffer.store(u32::try_from(bytes).unwrap_or(u32::MAX), Ordering::Relaxed);
@@ -138,7 +139,7 @@ impl UdpSocket {
         Ok(self.inner().options.recv_buffer.load(Ordering::Relaxed) as usize)
     }
 
-    /// Sets the time to live of what it sends, 1 to 255.
+    /// Sets the time to live of datagrams that the socket sends, 1 to 255.
     pub fn set_ttl(&self, ttl: u32) -> io::Result<()> {
         if !(1..=255).contains(&ttl) {
             return Err(errno(Errno::INVAL));
@@ -152,7 +153,7 @@ impl UdpSocket {
         Ok(self.inner().options.ttl.load(Ordering::Relaxed))
     }
 
-    /// Sets the type of service of what it sends: DSCP and ECN.
+    /// Sets the type of service of datagrams that the socket sends: DSCP and ECN.
     pub fn set_tos(&self, tos: u8) -> io::Result<()> {
         self.inner().options.tos.store(tos.into(), Ordering::Relaxed);
         Ok(())
@@ -163,7 +164,7 @@ impl UdpSocket {
         Ok(self.inner().options.tos.load(Ordering::Relaxed) as u8)
     }
 
-    /// Whether it may send to broadcast addresses.
+    /// Whether the socket may send to broadcast addresses.
     pub fn set_broadcast(&self, broadcast: bool) -> io::Result<()> {
         self.inner().options.broadcast.store(broadcast, Ordering::Relaxed);
         Ok(())

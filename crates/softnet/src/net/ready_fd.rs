@@ -1,4 +1,5 @@
-//! [`ReadyFd`]: a descriptor that tells other event loops of a socket's readiness, for programs built on `mio`, `tokio` and the like.
+//! [`ReadyFd`]: a descriptor by which other event loops learn of a socket's readiness, for programs
+//! built on `mio`, `tokio` and the like.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -9,17 +10,18 @@ use rustix::event::{EventfdFlags, eventfd};
 use super::udp::UdpSocket;
 use super::watch::Watch;
 
-/// A descriptor that becomes *readable* when something can be done with a socket that could not be done before, be it to receive
-/// or to send; also when an error waits, and when the stack stops.
+/// A descriptor that becomes *readable* when a socket becomes ready to receive or to send, when an
+/// error is pending, and when the stack stops.
 ///
-/// It is for edge-triggered waiting (`mio`'s `SourceFd`, `tokio`'s `AsyncFd`). A call comes first; only when it says
-/// [`WouldBlock`](io::ErrorKind::WouldBlock) is the descriptor waited for, and then the call made again. It may say so once
-/// more: an event tells that something changed, not what. Whoever waits level-triggered [clears](Self::clear) the descriptor
-/// after each event, before the call.
+/// It is for edge-triggered waiting (`mio`'s `SourceFd`, `tokio`'s `AsyncFd`). Make the call first;
+/// only when it returns [`WouldBlock`](io::ErrorKind::WouldBlock), wait for the descriptor, and
+/// then make the call again. The call may return `WouldBlock` once more, since an event says that
+/// something changed, not what. A level-triggered loop [clears](Self::clear) the descriptor after
+/// each event, before the call.
 ///
-/// The descriptor is the same one, and open, for as long as the `ReadyFd` lives. One task waits for it: it might take an event
-/// that another is waiting for. Two that use one socket, such as one that receives and one that sends, have one each, made of
-/// a clone.
+/// The descriptor stays the same, and open, for as long as the `ReadyFd` lives. One task waits for
+/// it, since a second would lose events to the first. Two tasks that use one socket, such as one
+/// that receives and one that sends, each make a `ReadyFd` from a clone of the socket.
 ///
 /// ```no_run
 /// use std::io::{ErrorKind, Result};
@@ -44,15 +46,15 @@ use super::watch::Watch;
 /// }
 /// ```
 ///
-/// Waiting in this way does not poll: each change from nothing to something costs the poller a system call. An
-/// [`Epoll`](super::Epoll) does.
+/// Waiting in this way does not poll the NAPI instance, as an [`Epoll`](super::Epoll) does: each
+/// change from not ready to ready costs the poller a system call.
 pub struct ReadyFd {
     socket: UdpSocket,
     fd: Arc<OwnedFd>,
 }
 
 impl ReadyFd {
-    /// For a socket, which does not block from now on, nor do its clones.
+    /// Makes one for a socket, which is non-blocking from now on, as are its clones.
     pub fn new(socket: UdpSocket) -> io::Result<Self> {
         socket.set_nonblocking(true)?;
         // Readable at first: the socket may be ready.
@@ -67,7 +69,7 @@ impl ReadyFd {
         &self.socket
     }
 
-    /// Not readable any more, until something changes.
+    /// Makes the descriptor unreadable until the next change.
     pub fn clear(&self) {
         let _ = rustix::io::read(&*self.fd, &mut [0; 8]);
     }

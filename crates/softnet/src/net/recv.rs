@@ -1,4 +1,5 @@
-//! Receiving: what waits in a socket's inbox, one datagram at a time into the caller's buffer, or many at once where they lie.
+//! Receiving: datagrams from a socket's inbox, one at a time into the caller's buffer, or many at
+//! once in packet memory.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -10,21 +11,21 @@ use super::msg::{MsgHdr, PktInfo};
 use super::thread::with;
 use crate::shared::Shared;
 
-/// Datagrams that were received at once, in packet memory: nothing is copied. What it holds is given back when it is filled
-/// anew, [cleared](Self::clear) or dropped.
+/// Datagrams that were received in one call, in packet memory: nothing is copied. The batch gives
+/// its datagrams back when it is filled again, [cleared](Self::clear) or dropped.
 #[derive(Default)]
 pub struct RecvBatch {
     datagrams: Vec<Datagram>,
-    /// Whose memory they are in, and how the socket sees addresses.
+    /// The stack whose memory they are in, and whether the socket sees addresses as IPv4 ones.
     of: Option<(Arc<Shared>, bool)>,
 }
 
 /// A datagram that was received.
 pub struct Received<'a> {
     datagram: &'a Datagram,
-    /// Who sent it.
+    /// The sender's address.
     pub from: SocketAddr,
-    /// How the socket sees addresses.
+    /// Whether the socket sees addresses as IPv4 ones.
     v4: bool,
 }
 
@@ -39,19 +40,20 @@ impl<'a> Received<'a> {
         self.datagram.is_empty()
     }
 
-    /// Which of our addresses it was sent to, and the device that it came by.
+    /// Which of our addresses the datagram was sent to, and the device that it came by.
     #[inline]
     pub fn info(&self) -> PktInfo {
         PktInfo::of(self.datagram, self.v4)
     }
 
-    /// Where an answer to it goes, and comes from: the address that was asked.
+    /// Destination and source of an answer to it: the source is the address that was asked.
     #[inline]
     pub fn reply(&self) -> MsgHdr {
         (self.from, self.info()).into()
     }
 
-    /// Its payload in one piece; `None` if it came in fragments, or from here and is longer than a frame.
+    /// Its payload in one piece; `None` if it came in fragments, or was sent on this stack and is
+    /// longer than a frame.
     pub fn data(&self) -> Option<&'a [u8]> {
         let mut parts = self.datagram.parts();
         let first = parts.next()?;
@@ -63,7 +65,7 @@ impl<'a> Received<'a> {
         self.datagram.parts()
     }
 
-    /// Copies as much of its payload as fits. Returns how many bytes that was.
+    /// Copies as much of its payload as fits. Returns the number of bytes copied.
     pub fn copy_to(&self, buffer: &mut [u8]) -> usize {
         self.datagram.copy_to(buffer)
     }
@@ -104,7 +106,7 @@ impl RecvBatch {
         Received { datagram, from: socket_addr(flow.remote, flow.rport, v4), v4 }
     }
 
-    /// Gives back what it holds.
+    /// Gives its datagrams back.
     pub fn clear(&mut self) {
         if let Some((shared, _)) = &self.of
             && !self.datagrams.is_empty()
@@ -115,7 +117,8 @@ impl RecvBatch {
         }
     }
 
-    /// Made to hold datagrams of a stack, for a socket that sees addresses as IPv4 ones or not.
+    /// Prepares the batch for datagrams of a stack, for a socket that sees addresses as IPv4 ones
+    /// or not.
     pub(super) fn prepare(&mut self, shared: &Arc<Shared>, v4: bool) {
         self.clear();
         match &mut self.of {

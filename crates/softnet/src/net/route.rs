@@ -1,6 +1,7 @@
-//! The way of a datagram that is sent here: by which device, from which address, and with which link header.
+//! Routes a datagram that a socket sends: by which device, from which address, and with which link
+//! header.
 //!
-//! Read from the tables of one moment, without a lock, by the thread that sends.
+//! The sending thread reads one snapshot of the tables, without a lock.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -26,13 +27,13 @@ pub(super) enum Next {
     Device(u16, [u8; ETH_LEN]),
     /// Out of a device, once the slow path has found the neighbour.
     Resolve,
-    /// To all on this device's link: sockets here that listen are to get it, too.
+    /// To all hosts on this device's link: sockets of this stack that listen receive a copy, too.
     Broadcast(u16, [u8; ETH_LEN]),
-    /// To all on this device's link that are members of the group: members here are to get it, too.
+    /// To the group's members on this device's link: members on this stack receive a copy, too.
     Multicast(u16, [u8; ETH_LEN]),
 }
 
-/// The way of a datagram.
+/// The route of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Way {
     pub(super) next: Next,
@@ -42,17 +43,18 @@ pub(super) struct Way {
     pub(super) mtu: u16,
 }
 
-/// Largest packet to a socket here that is of one piece: what fits a frame beside the headroom and a link header.
+/// Largest packet in one piece to a socket of this stack: what fits a frame beside the headroom and
+/// a link header.
 const LOCAL_MTU: u16 = 1700;
 
 const LOCALHOST6: Addr = Ipv6Addr::LOCALHOST.to_bits();
 
-/// Whether `addr` is a loopback address, which leads here whatever the routes say.
+/// Whether `addr` is a loopback address, which leads to this stack whatever the routes say.
 pub(super) fn is_loopback(addr: u32) -> bool {
     addr >> 24 == 127
 }
 
-/// Whether `addr` is one of our own; a link-local one, on its device.
+/// Whether `addr` is one of our own addresses; for a link-local one, on its device.
 pub(super) fn is_own(tables: &Tables, addr: Addr) -> bool {
     let Some(addr) = unmapped(addr) else {
         let v6 = Ipv6Addr::from_bits(addr);
@@ -64,7 +66,7 @@ pub(super) fn is_own(tables: &Tables, addr: Addr) -> bool {
     is_loopback(addr) || tables.v4.next_hop(tables.v4.fib.lookup(addr)).kind == Kind::Local
 }
 
-/// An IPv6 address as it is on a wire.
+/// An IPv6 address in its form on the wire.
 fn wire(addr: Addr) -> Ipv6Addr {
     Ipv6Addr::from_bits(unscoped(addr))
 }
@@ -93,7 +95,8 @@ fn group_mac(group: u32) -> MacAddr {
     [0x01, 0x00, 0x5e, b & 0x7f, c, d]
 }
 
-/// The device that packets to many leave by if nobody says which: that of `src`, or the first that speaks IPv4, or that is there.
+/// The device by which packets to many hosts leave by default: that of `src`, else the first that
+/// speaks IPv4, else the first that is there.
 pub(super) fn default_device(tables: &Tables, src: Option<u32>) -> Option<(u16, &Iface)> {
     let of_src = |(_, iface): &(u16, &Iface)| {
         src.is_some_and(|src| iface.addresses.iter().any(|(own, _)| own.to_bits() == src))
@@ -102,7 +105,7 @@ pub(super) fn default_device(tables: &Tables, src: Option<u32>) -> Option<(u16, 
     there(tables).find(of_src).or_else(|| there(tables).find(speaks4)).or_else(|| there(tables).next())
 }
 
-/// The same of IPv6, among those that speak it.
+/// The same for IPv6, among the devices that speak it.
 pub(super) fn default_device6(tables: &Tables, src: Option<Addr>) -> Option<(u16, &Iface)> {
     let of_src = |(_, iface): &(u16, &Iface)| src.is_some_and(|src| iface.owns6(Ipv6Addr::from_bits(src)));
     there(tables).find(of_src).or_else(|| there(tables).find(|(_, iface)| !iface.addresses6.is_empty()))
@@ -113,7 +116,7 @@ pub(super) fn speaks6(tables: &Tables, dev: u16) -> bool {
     iface(tables, dev).is_some_and(|iface| !iface.addresses6.is_empty())
 }
 
-/// The device whose network `broadcast` is the last address of.
+/// The device on whose network `broadcast` is the last address.
 fn device_of_broadcast(tables: &Tables, broadcast: u32) -> Option<(u16, &Iface)> {
     let on = |(_, iface): &(u16, &Iface)| {
         iface.addresses.iter().any(|(_, net)| net.contains(Ipv4Addr::from_bits(broadcast)))
@@ -121,9 +124,11 @@ fn device_of_broadcast(tables: &Tables, broadcast: u32) -> Option<(u16, &Iface)>
     there(tables).find(on)
 }
 
-/// The way from a socket with these `ends` to `to`, which says its device if it is link-local, from our address `src`, if that
-/// was chosen. `broadcast`: the sender may send to all.
-// In line: what is written piece by piece as a result, and copied as a whole, waits for the store buffer.
+/// The route from a socket with these `ends` to `to` (which has its device in it if it is
+/// link-local), from our address `src` if the caller chose one. `broadcast`: the socket may send to
+/// broadcast addresses.
+// Inlined: a result that is written piece by piece and then copied as a whole waits for the store
+// buffer.
 #[inline(always)]
 pub(super) fn find(
     tables: &Tables,
@@ -140,7 +145,8 @@ pub(super) fn find(
         Some(dst) => find4(tables, dst, src.and_then(unmapped), ends.multicast_dev, broadcast),
         None => find6(tables, to, ends, src),
     }?;
-    // It must not be seen on any wire (RFC 1122 section 3.2.1.3(g), RFC 4291 section 2.5.3).
+    // A loopback address must not be seen on any wire (RFC 1122 section 3.2.1.3(g), RFC 4291
+    // section 2.5.3).
     let from_loopback = unmapped(way.src).map_or(way.src == LOCALHOST6, is_loopback);
     if way.next != Next::Local && from_loopback { Err(Errno::INVAL) } else { Ok(way) }
 }
@@ -158,7 +164,8 @@ fn find6(tables: &Tables, to: &To, ends: &Ends, src: Option<Addr>) -> Result<Way
     }
 }
 
-/// The same, to one host. Whoever is `bound` to a device leaves by no other: his address means nothing there.
+/// The same, to one host. A socket that is `bound` to a device sends by no other: its address means
+/// nothing there.
 fn find_host6(tables: &Tables, dst: Addr, src: Option<Addr>, bound: Option<u16>) -> Result<Way, Errno> {
     let here = Way { next: Next::Local, src: src.unwrap_or(dst), mtu: LOCAL_MTU };
     let elsewhere = |dev: u16| bound.is_some_and(|bound| bound != dev);
@@ -192,13 +199,13 @@ fn find_host6(tables: &Tables, dst: Addr, src: Option<Addr>, bound: Option<u16>)
     Ok(Way { next, src, mtu: hop.mtu })
 }
 
-/// Our address on device `dev` to speak to `peer` from.
+/// Our address on device `dev` from which to reach `peer`.
 fn source6(iface: &Iface, dev: u16, peer: Ipv6Addr) -> Option<Addr> {
     iface.source_for6(peer).map(|own| scoped(own.to_bits(), dev))
 }
 
-/// The same, to a group: by the device that is said with it, else that which the sender is bound to, else that which was chosen
-/// for groups, else that of its address, or the first.
+/// The same, to a group: by the device named with the destination, else the one that the socket is
+/// bound to, else the one chosen for multicast, else that of the socket's address, else the first.
 fn find_group6(
     tables: &Tables,
     to: &To,
@@ -206,7 +213,7 @@ fn find_group6(
     chosen: Option<u16>,
 ) -> Result<Way, Errno> {
     let group = Ipv6Addr::from_bits(to.addr);
-    // Of scope 0 nothing may be sent (RFC 4291 section 2.7).
+    // Nothing may be sent to a group of scope 0 (RFC 4291 section 2.7).
     if group_scope(group) == 0 || to.dev.is_some_and(|dev| bound.is_some_and(|bound| bound != dev)) {
         return Err(Errno::INVAL);
     }
@@ -285,7 +292,7 @@ mod tests {
     use crate::net::send::Tx;
     use crate::routes;
 
-    /// Of a device with several networks each is spoken to from the address there.
+    /// On a device with several networks, the source is the address on the destination's network.
     #[test]
     fn sources_are_those_of_the_network() {
         let own = [Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(192, 168, 1, 1)];
@@ -318,7 +325,7 @@ mod tests {
         for to in [[192, 168, 1, 9], [192, 168, 1, 255]] {
             assert_eq!(source(to), Ok(Some(own[1])), "{to:?}");
         }
-        // Where it was chosen to leave it leaves, or not at all.
+        // The datagram leaves by the chosen device or not at all.
         let mut ends = Tx::new(ANY, 7, None).ends;
         let group = To { addr: mapped(0xef01_0203), port: 9, dev: None };
         for (chosen, found) in [(0, Ok(mapped(own[0].to_bits()))), (1, Err(Errno::NETDOWN))] {

@@ -1,7 +1,9 @@
-//! Which device is meant: what the `scope_id` of a socket address is, and the indices by which programs know devices.
+//! Which device an address means: the `scope_id` of a socket address, and the indices by which
+//! programs know devices.
 //!
-//! They are the stack's own, counted from 1 in the order of its configuration; what the kernel calls its interfaces is nothing
-//! to it. Inside, a link-local address says its device itself ([`softnet_core::sock::scope`]).
+//! The indices are the stack's own, counted from 1 in the order of its configuration; they have
+//! nothing to do with the kernel's interface indices. Inside the stack, a link-local address
+//! contains its device ([`softnet_core::sock::scope`]).
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -16,18 +18,18 @@ use super::options::errno;
 use super::table::is_group;
 use crate::shared::Shared;
 
-/// Whom a datagram is for.
+/// The destination of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct To {
     pub(super) addr: Addr,
     pub(super) port: u16,
-    /// Of a group of IPv6: the device that it is to leave by, if it was said.
+    /// For an IPv6 group: the device to leave by, if the caller named one.
     pub(super) dev: Option<u16>,
 }
 
 impl To {
-    /// What a program calls `ip`, on the device that it calls `index` (0: it does not say). For an address that is on no link
-    /// in particular it makes no difference.
+    /// The destination that a program means by `ip` on the device with this index (0: no device is
+    /// named). For an address that is not tied to a link the index makes no difference.
     #[inline]
     pub(super) fn new(shared: &Shared, ip: IpAddr, port: u16, index: u32) -> Result<To, Errno> {
         let addr = addr_of(ip);
@@ -49,13 +51,13 @@ impl To {
         Ok(if group { To { dev: Some(dev), ..self } } else { To { addr: scoped(addr, dev), ..self } })
     }
 
-    /// What programs call it.
+    /// The address in the form that programs use.
     pub(super) fn socket_addr(&self, v4: bool) -> SocketAddr {
         on_device(self.addr, self.port, self.dev, v4)
     }
 }
 
-/// As [`socket_addr`], of an address that does not say itself which device it is on.
+/// As [`socket_addr`], for an address that does not contain its device.
 pub(super) fn on_device(addr: Addr, port: u16, dev: Option<u16>, v4: bool) -> SocketAddr {
     let mut addr = socket_addr(addr, port, v4);
     if let (SocketAddr::V6(addr), Some(dev)) = (&mut addr, dev) {
@@ -64,7 +66,7 @@ pub(super) fn on_device(addr: Addr, port: u16, dev: Option<u16>, v4: bool) -> So
     addr
 }
 
-/// The `scope_id` of `addr`; 0: it does not say.
+/// The `scope_id` of `addr`; 0: none.
 pub(super) fn scope_id(addr: &SocketAddr) -> u32 {
     match addr {
         SocketAddr::V4(_) => 0,
@@ -72,7 +74,7 @@ pub(super) fn scope_id(addr: &SocketAddr) -> u32 {
     }
 }
 
-/// What `addr` is to a socket that is to be bound to it, and its device, if it is a group of one link.
+/// The local end of a socket that binds to `addr`, and its device if it is a group of one link.
 pub(super) fn local_end(shared: &Shared, addr: &SocketAddr) -> Result<(Addr, Option<u16>), Errno> {
     let local = addr_of(addr.ip());
     let group = matches!(addr, SocketAddr::V6(addr) if is_group_of_link(*addr.ip()));
@@ -89,15 +91,16 @@ pub(super) fn local_end(shared: &Shared, addr: &SocketAddr) -> Result<(Addr, Opt
     }
 }
 
-/// The device that programs call `index`.
+/// The device with the index that programs use.
 pub(super) fn device(shared: &Shared, index: u32) -> Option<u16> {
     let dev = u16::try_from(index).ok()?.checked_sub(1)?;
     (usize::from(dev) < shared.devices.len()).then_some(dev)
 }
 
 impl Handle {
-    /// The index of the device with this name, which the `scope_id` of a `SocketAddrV6` is: 1 or more, the same for as long as
-    /// the stack runs, whether the device's interface is there or not. It is not the kernel's index of the interface.
+    /// The index of the device with this name, for the `scope_id` of a `SocketAddrV6`: 1 or more,
+    /// the same for as long as the stack runs, whether the device's interface exists or not. It is
+    /// not the kernel's index of the interface.
     ///
     /// # Errors
     /// `ENODEV`: the stack has no such device.

@@ -1,7 +1,7 @@
-//! Sending: from bytes to packets on a TX queue, or to a socket here.
+//! Sending: from bytes to packets on a TX queue, or to a socket of this stack.
 //!
-//! Datagrams go out in a batch for each device, in order. Those whose neighbour is not known go by the slow path, which
-//! holds them until it is.
+//! Datagrams leave in a batch for each device, in order. Those with an unresolved neighbour take
+//! the slow path, which holds them until the neighbour is known.
 
 use std::io;
 use std::net::Ipv6Addr;
@@ -33,22 +33,22 @@ use crate::shared::Shared;
 pub(super) struct Tx {
     pub(super) sender: LocalSender,
     pub(super) ends: Ends,
-    /// What devices were told that it has.
+    /// The memberships that devices were told of.
     pub(super) told: Option<LocalEnd>,
 }
 
-/// Where a socket's datagrams come from, and go to.
+/// Source and destination of a socket's datagrams.
 pub(super) struct Ends {
-    /// What it is bound to.
+    /// The address that it is bound to.
     pub(super) local: Addr,
     pub(super) lport: u16,
-    /// Bound to a group of one link: the device there.
+    /// If it is bound to a group of one link: the device.
     pub(super) group_dev: Option<u16>,
-    /// What it is connected to.
+    /// The peer that it is connected to.
     pub(super) peer: Option<To>,
-    /// Where multicast of IPv4 leaves, if that was chosen.
+    /// The device for IPv4 multicast, if one was chosen.
     pub(super) multicast_dev: Option<u16>,
-    /// The same of IPv6.
+    /// The same for IPv6.
     pub(super) multicast_dev6: Option<u16>,
 }
 
@@ -60,17 +60,17 @@ impl Tx {
 }
 
 impl Ends {
-    /// Our address, if it is bound to one that packets may come from.
+    /// Our address, if the socket is bound to one that may be a source.
     pub(super) fn source(&self) -> Option<Addr> {
         (self.local != ANY && !is_group(self.local)).then_some(self.local)
     }
 
-    /// The device that it is bound to, by an address that is on one link only.
+    /// The device that the socket is bound to by an address of one link.
     pub(super) fn device(&self) -> Option<u16> {
         self.group_dev.or(device(self.local))
     }
 
-    /// `to` with its device, if it is link-local and did not say.
+    /// `to`, with its device added if it is link-local and has none.
     #[cold]
     pub(super) fn complete(&self, to: To) -> Result<To, Errno> {
         if !is_link_local(to.addr) || device(to.addr).is_some() {
@@ -81,14 +81,14 @@ impl Ends {
     }
 }
 
-/// Packets that are to leave together, by one device.
+/// Packets that leave together by one device.
 pub(super) struct Outgoing {
     pub(super) batch: Batch,
     pub(super) dev: u16,
-    /// Copies of those to many, for sockets here: they get none of what is given back to its sender. There are none without
-    /// what they are copies of.
+    /// Copies of multicast and broadcast packets, for sockets of this stack. A packet that is given
+    /// back to its sender leaves no copy behind.
     loops: Batch,
-    /// Whether any of them is so long that a path may be too narrow for it.
+    /// Whether any packet may exceed a path MTU.
     long: bool,
 }
 
@@ -97,8 +97,8 @@ impl Outgoing {
         Outgoing { batch: Batch::new(), dev: 0, loops: Batch::new(), long: false }
     }
 
-    /// Sends them. While the sender is held back it blocks, but no longer than until `wait`: then they stay. The sockets here that
-    /// got something are to be [told](tell).
+    /// Sends the packets. A sender that is held back blocks until `wait` at the latest; the packets
+    /// then stay. The caller [notifies](tell) the sockets of this stack that received something.
     pub(super) fn flush(
         &mut self,
         shared: &Shared,
@@ -119,7 +119,8 @@ impl Outgoing {
         Ok(())
     }
 
-    /// Remembers where long ones go, before they do: an error about one may come at once.
+    /// Remembers the destinations of long packets before they leave, since an ICMP error may arrive
+    /// at once.
     #[inline(never)]
     fn note(&mut self, shared: &Shared, now: u64) {
         let mut last = None;
@@ -146,7 +147,8 @@ impl Outgoing {
         }
     }
 
-    /// Gives up what is there, which was not sent: never seen outside, it counts nowhere. Returns how many datagrams that was.
+    /// Frees the unsent packets, which never left and are not counted. Returns the number of
+    /// datagrams.
     #[inline]
     fn give_up(&mut self, ctx: &mut SoftnetData) -> usize {
         let n = self.batch.len();
@@ -158,17 +160,17 @@ impl Outgoing {
         n
     }
 
-    /// Nobody here is to get what does not leave.
+    /// Sockets of this stack receive no copy of a packet that does not leave.
     pub(super) fn free_loops(&mut self, ctx: &mut SoftnetData) {
         ctx.free_skbs(&mut self.loops, |_| {});
     }
 }
 
-/// A call that sends.
+/// One call that sends.
 pub(super) struct Sending<'a> {
     pub(super) shared: &'a Arc<Shared>,
     pub(super) options: &'a Options,
-    /// Until when to wait when held back, in ns of the stack's clock.
+    /// Deadline for a sender that is held back, in ns of the stack's clock.
     pub(super) wait: Option<u64>,
     /// Slot of the socket.
     pub(super) slot: u32,
@@ -176,19 +178,19 @@ pub(super) struct Sending<'a> {
     pub(super) sender: &'a mut LocalSender,
 }
 
-/// Until when a call waits when held back, as a socket's options say.
+/// Deadline of a call that is held back, by the socket's options.
 pub(super) fn wait_of(shared: &Shared, options: &Options) -> Option<u64> {
     let until = || timeout(&options.write_timeout).map_or(FOR_EVER, |timeout| shared.clock.after(timeout));
     (!options.nonblocking.load(Ordering::Relaxed)).then(until)
 }
 
-/// Where a datagram goes, the peer if it does not say; and from which of our addresses, if that was chosen. By reference: copies
-/// of what was written just now in halves wait for the store buffer.
+/// Destination of a datagram, by default the peer, and its source, if the caller chose one. By
+/// reference: copying a value that was just written in halves waits for the store buffer.
 pub(super) type Ways<'a> = (Option<&'a To>, Option<&'a Addr>);
 
 impl Sending<'_> {
-    /// Sends what `messages` takes with [`one`](Self::one): how many that were, and how it ended. Returns how many were taken; an
-    /// error only if none was.
+    /// Sends the datagrams that `messages` adds by [`one`](Self::one); it returns how many, and the
+    /// outcome. Returns how many were accepted; an error only if none was.
     pub(super) fn all(
         mut self,
         thread: &mut AppThread,
@@ -196,7 +198,7 @@ impl Sending<'_> {
     ) -> io::Result<usize> {
         let (mut taken, result) = messages(&mut self, thread);
         let flushed = self.flush(thread).map_err(errno);
-        // What is held back was not taken.
+        // Messages that are held back were not accepted.
         taken -= self.out.give_up(&mut thread.ctx);
         tell(self.shared, thread);
         match (taken, result.and(flushed)) {
@@ -205,7 +207,7 @@ impl Sending<'_> {
         }
     }
 
-    /// Takes one more datagram, which leaves when `out` is flushed.
+    /// Accepts one more datagram, which leaves when `out` is flushed.
     pub(super) fn one_more(
         mut self,
         thread: &mut AppThread,
@@ -218,7 +220,7 @@ impl Sending<'_> {
         result
     }
 
-    /// Takes one datagram, which leaves at the latest when `out` is flushed.
+    /// Accepts one datagram, which leaves when `out` is flushed at the latest.
     pub(super) fn one(
         &mut self,
         thread: &mut AppThread,
@@ -265,7 +267,8 @@ impl Sending<'_> {
         self.put(thread, &way, &head, payload)
     }
 
-    /// One to a group that has no hops left, or is no further than the interface: it is for members here alone.
+    /// A datagram to a group with hop limit 0 or of interface scope: only members on this stack
+    /// receive it.
     #[cold]
     fn keep_here(
         &mut self,
@@ -277,7 +280,7 @@ impl Sending<'_> {
         if payload.len() > head.most() {
             return Err(Errno::MSGSIZE);
         }
-        // What was sent before is received before.
+        // Earlier datagrams are received first.
         self.flush(thread)?;
         if let Some(dev) = self.loops_back(way, head) {
             let mut run = head.write_run(&mut thread.ctx, payload).ok_or(Errno::NOBUFS)?;
@@ -286,7 +289,7 @@ impl Sending<'_> {
         Ok(())
     }
 
-    /// One that may have to be cut into fragments, which the slow path does.
+    /// A datagram that may need fragmentation, which the slow path does.
     #[cold]
     fn put_in_pieces(
         &mut self,
@@ -298,12 +301,12 @@ impl Sending<'_> {
         if payload.len() > head.most() {
             return Err(Errno::MSGSIZE);
         }
-        // What may be too long for some path is not for a link, or for ourselves.
+        // A path MTU is no limit for datagrams to all on a link, or to this stack itself.
         let fits = payload.len() + head.header_len() <= usize::from(way.mtu);
         if fits && !matches!(way.next, Next::Device(..) | Next::Resolve) {
             return self.put(thread, way, head, payload);
         }
-        // What was sent before leaves before.
+        // Earlier datagrams leave first.
         self.flush(thread)?;
         if way.next == Next::Local {
             let mut run = head.write_run(&mut thread.ctx, payload).ok_or(Errno::NOBUFS)?;
@@ -314,7 +317,7 @@ impl Sending<'_> {
         let mut result = Ok(());
         let recent = &self.shared.sockets.recent;
         self.shared.slow_path(&mut thread.ctx, 0, |slow, ctx, view, out| {
-            // Pieces of IPv6 may still be too long for a router.
+            // IPv6 fragments may still be too long for a router.
             recent.note(head.dst, view.now);
             let pieces = (udp.len() + payload.len(), [&udp[..], payload]);
             result = match way.next {
@@ -339,8 +342,9 @@ impl Sending<'_> {
         Ok(())
     }
 
-    /// The device by which sockets here are to get a datagram to many, too, if any want it: members of the group unless the sender
-    /// said no, and all that listen to broadcasts, as the kernel's `ip_mc_output` has it.
+    /// The device by which sockets of this stack receive a copy of a multicast or broadcast
+    /// datagram, if any want it: the group's members unless the sender turned that off, and all
+    /// sockets that listen to broadcasts, as in the kernel's `ip_mc_output`.
     #[inline(always)]
     fn loops_back(&self, way: &Way, head: &UdpHead) -> Option<u16> {
         match way.next {
@@ -378,8 +382,8 @@ impl Sending<'_> {
             }
             Next::Local | Next::Resolve => (head.no_link(), None),
         };
-        // Before there is a packet that would have to be given up; and before one that is as good as sent, since what was
-        // taken are the first ones.
+        // Flushed before a packet exists that would have to be freed, and before a datagram to this
+        // stack, which is sent at once: the accepted messages are always the first ones.
         if dev != Some(self.out.dev) || self.out.batch.room() == 0 {
             self.flush(thread)?;
         }
@@ -388,7 +392,8 @@ impl Sending<'_> {
                 write(&mut thread.ctx, &mut self.out.batch, &link, head, payload)?;
                 self.out.dev = dev;
                 if self.loops_back(way, head).is_some() {
-                    // There is room: one for each of the batch at the most. Without memory it is lost, as the kernel's is.
+                    // There is room: at most one copy for each packet of the batch. Without memory
+                    // the copy is lost, as in the kernel.
                     let _ = write(&mut thread.ctx, &mut self.out.loops, &link, head, payload);
                 }
             }
@@ -411,7 +416,8 @@ impl Sending<'_> {
         Ok(())
     }
 
-    /// To a socket here. If there is none, the sender is told as if by ICMP.
+    /// Delivers to a socket of this stack. If there is none, the sender gets the error that ICMP
+    /// would bring.
     fn deliver(&self, thread: &mut AppThread, local: &mut Batch, head: &UdpHead) {
         let AppThread { ctx, ready, .. } = thread;
         let mut nobody = Batch::new();
@@ -424,7 +430,8 @@ impl Sending<'_> {
         }
     }
 
-    /// Sends what is gathered. If it is held back for too long that stays, and the socket is told when it may go on.
+    /// Sends the gathered packets. If the sender is held back for too long they stay, and the
+    /// socket becomes writable later.
     fn flush(&mut self, thread: &mut AppThread) -> Result<(), Errno> {
         self.out.flush(self.shared, thread, self.sender, self.wait).map_err(|WouldBlock| {
             if self.wait.is_none() {
@@ -435,17 +442,17 @@ impl Sending<'_> {
     }
 }
 
-/// Whether the group `addr` is one of IPv6 that has members on its interface only (RFC 4291 section 2.7).
+/// Whether `addr` is an IPv6 group of interface scope (RFC 4291 section 2.7).
 fn is_of_interface(addr: Addr) -> bool {
     !is_v4(addr) && group_scope(Ipv6Addr::from_bits(addr)) == 1
 }
 
-/// Tells the sockets here that got something.
+/// Notifies the sockets of this stack that received something.
 pub(super) fn tell(shared: &Shared, thread: &mut AppThread) {
     thread.ready.drain(..).for_each(|slot| shared.sockets.arrived(slot));
 }
 
-/// Hands a datagram to many over to the sockets here that want it.
+/// Delivers a multicast or broadcast datagram to the sockets of this stack that want it.
 fn loop_back(shared: &Shared, thread: &mut AppThread, dev: u16, run: &mut Batch) {
     thread.ctx.originated(run.len() as u64);
     shared.sockets.to_many(&mut thread.ctx, dev, run, &mut thread.ready);

@@ -1,8 +1,9 @@
-//! Sending for many sockets: what a thread sends until it flushes leaves together.
+//! Sending for many sockets: the datagrams that a thread sends between two flushes leave together.
 //!
-//! To take a TX queue and to tell its device costs as much as some datagrams, and with AF_XDP it is a system call: a server that
-//! answers each of many sockets once per turn of its loop pays for it once per turn. Invariant: what was taken is sent, stays, or
-//! is counted as dropped.
+//! Owning a TX queue and kicking its device costs as much as several datagrams, and with AF_XDP it
+//! is a system call. A server that answers on many sockets in each turn of its loop pays for it
+//! once per turn. Invariant: an accepted datagram is sent, stays in the batch, or is counted as
+//! dropped.
 
 use std::io;
 use std::sync::Arc;
@@ -20,11 +21,12 @@ use super::udp::UdpSocket;
 use crate::sender::{LocalSender, WouldBlock};
 use crate::shared::Shared;
 
-/// Datagrams of sockets of one stack, in packet memory, that are to leave together. They leave when it is
-/// [flushed](Self::flush), when no more fit, and when it is dropped; but dropping it waits for nobody: what is held back then
-/// is counted as dropped.
+/// Datagrams of sockets of one stack, in packet memory, that leave together. They leave when the
+/// batch is [flushed](Self::flush), when it is full, and when it is dropped; dropping never blocks:
+/// datagrams that are held back then are counted as dropped.
 ///
-/// It has a TX queue of its own: what a socket sends by it and what it sends itself may pass each other.
+/// The batch chooses a TX queue of its own, so datagrams that a socket sends by the batch and
+/// directly may overtake each other.
 pub struct SendBatch {
     shared: Arc<Shared>,
     sender: LocalSender,
@@ -47,13 +49,14 @@ impl SendBatch {
         self.out.batch.is_empty()
     }
 
-    /// Takes a datagram of `socket` to `to`, or (`None`) to its peer; an answer is [`Received::reply`](super::Received::reply) to what
-    /// it answers. Those that are there leave first if there is no room for it, or
-    /// if it goes another way.
+    /// Adds a datagram of `socket` to `to`, or (`None`) to its peer; for an answer, `to` is the
+    /// request's [`Received::reply`](super::Received::reply). If the batch is full, or the datagram
+    /// leaves by another device, the batch is sent first.
     ///
     /// # Errors
-    /// As of [`UdpSocket::send_to`], of this datagram, which was not taken. [`WouldBlock`](io::ErrorKind::WouldBlock): those that
-    /// are there had to leave, and could not. Whether the socket blocks does not matter. A socket of another stack is
+    /// Those of [`UdpSocket::send_to`]; this datagram was not added.
+    /// [`WouldBlock`](io::ErrorKind::WouldBlock): the batch had to be sent first, and is held back.
+    /// Whether the socket blocks does not matter. A socket of another stack is
     /// [`InvalidInput`](io::ErrorKind::InvalidInput).
     pub fn push(&mut self, socket: &UdpSocket, payload: &[u8], to: impl Into<MsgHdr>) -> io::Result<()> {
         if !Arc::ptr_eq(&socket.inner().shared, &self.shared) {
@@ -62,11 +65,12 @@ impl SendBatch {
         socket.gather(&mut self.out, &mut self.sender, payload, to.into())
     }
 
-    /// Sends what is there. While it is held back, since too many packets are pending before the TX queue, it waits, but
-    /// no longer than `patience`.
+    /// Sends the batch. While the sender is held back, since too many packets are pending before
+    /// the TX queue, the call blocks, but no longer than `patience`.
     ///
     /// # Errors
-    /// [`WouldBlock`](io::ErrorKind::WouldBlock): it was held back for longer, and what is there stays.
+    /// [`WouldBlock`](io::ErrorKind::WouldBlock): the sender was held back for longer, and the
+    /// datagrams stay in the batch.
     pub fn flush(&mut self, patience: Duration) -> io::Result<()> {
         if self.is_empty() {
             return Ok(());

@@ -1,10 +1,12 @@
-//! The context of an application thread: packet memory, tables and counters of a thread that uses sockets.
+//! The context of an application thread: packet memory, tables and counters of a thread that uses
+//! sockets.
 //!
-//! Made when a thread first calls a socket of a stack, kept by the thread, and given back when it ends or the stack stops.
-//! Nobody but the thread uses it while the stack runs, so its lock is never waited for; it is there for the stack's
-//! end, which must not depend on when threads end. Between two calls, and while the thread is blocked, it keeps no more of
-//! packet memory than [`CacheShare`](crate::cache_share::CacheShare) says. Invariant: it is not locked while anything of
-//! the caller's runs.
+//! Made when a thread first calls a socket of a stack, kept by the thread, and given back when it
+//! ends or the stack stops. Only the thread uses it while the stack runs, so its lock is never
+//! contended; the lock is there for the stack's end, which must not depend on when threads end.
+//! Between two calls, and while the thread is blocked, the context keeps no more packet memory than
+//! [`CacheShare`](crate::cache_share::CacheShare) allows. Invariant: it is not locked while code of
+//! the caller runs.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -21,7 +23,7 @@ use crate::thread::current_tid;
 pub(super) struct AppThread {
     pub(super) ctx: SoftnetData,
     pub(super) tables: Cache<Arc<ArcSwap<Tables>>, Arc<Tables>>,
-    /// Slots of sockets that this thread sent to.
+    /// Slots of the sockets that this thread sent to.
     pub(super) ready: Vec<u32>,
     /// The thread's id.
     pub(super) tid: u32,
@@ -43,7 +45,7 @@ impl AppThread {
     }
 }
 
-/// A context of the calling thread, and the stack that it is on.
+/// A context of the calling thread, and its stack.
 struct Registered {
     shared: Weak<Shared>,
     thread: Arc<Mutex<AppThread>>,
@@ -81,7 +83,8 @@ fn registered(shared: &Arc<Shared>) -> Option<Rc<Registered>> {
         .ok()
 }
 
-/// Runs `f` with the calling thread's context on `shared`. `f` must call neither this nor anything of the caller's.
+/// Runs `f` with the calling thread's context on `shared`. `f` must call neither this function nor
+/// code of the caller.
 #[inline]
 pub(super) fn with<R>(shared: &Arc<Shared>, f: impl FnOnce(&mut AppThread) -> R) -> R {
     match registered(shared) {
@@ -94,19 +97,20 @@ pub(super) fn with<R>(shared: &Arc<Shared>, f: impl FnOnce(&mut AppThread) -> R)
             }
             result
         }
-        // The thread is about to end, and its own is gone already.
+        // The thread is about to end, and its own context is gone already.
         None => f(&mut AppThread::new(shared)),
     }
 }
 
-/// The calling thread is about to block: its context, if it has one, gives back what others may need meanwhile.
+/// The calling thread is about to block: its context, if it has one, gives back memory that other
+/// threads may need meanwhile.
 pub(crate) fn before_block(shared: &Shared) {
     let known = THREADS.try_with(|threads| {
         threads.borrow().iter().find(|known| std::ptr::eq(known.shared.as_ptr(), shared)).cloned()
     });
     if let Ok(Some(known)) = known {
         let AppThread { ctx, tables, .. } = &mut *lock(&known.thread);
-        // Not to keep an old snapshot alive.
+        // So that no old snapshot is kept alive.
         tables.load();
         shared.cache_share.before_block(ctx);
     }

@@ -1,8 +1,8 @@
-//! Who watches which socket: what a poller notifies when a socket's readiness changed.
+//! The watchers of sockets: what a poller notifies when a socket's readiness changes.
 //!
-//! For each slot a snapshot of those who watch it, which pollers read without a lock. Whoever adds or removes one replaces it. A
-//! notification may reach somebody who has just stopped watching, or watches the slot for the socket that had it before: that is
-//! for them to notice.
+//! Each slot has a snapshot of its watchers, which pollers read without a lock; adding or removing
+//! a watcher replaces it. A notification may reach a watcher that has just stopped watching, or
+//! that watches the slot for its previous socket: watchers must expect that.
 
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, OnceLock};
@@ -13,17 +13,17 @@ use softnet_core::sock::{Exclusive, ReadyList, Slot, Sockets, notify_exclusive};
 
 use crate::wake::Waker;
 
-/// Slots of a chunk.
+/// Slots per chunk.
 const CHUNK: u32 = 256;
 
-/// An epoll set as those see it who notify.
+/// An epoll set, as seen by notifying threads.
 pub(super) struct Set {
     pub(super) list: Arc<ReadyList>,
     pub(super) waker: Waker,
 }
 
 impl Set {
-    /// Puts item `index` on the list, and wakes whoever waits for that.
+    /// Puts item `index` on the list, and wakes the set's thread if it waits for that.
     pub(super) fn notify(&self, index: u32) {
         if self.list.notify(index) {
             self.waker.wake();
@@ -31,18 +31,18 @@ impl Set {
     }
 }
 
-/// One who watches a socket.
+/// A watcher of a socket.
 #[derive(Clone)]
 pub(super) enum Watch {
     /// An epoll set.
     Set {
         set: Arc<Set>,
-        /// Its number there.
+        /// The item's number in the set.
         index: u32,
-        /// Of those that are, one whose thread waits is enough to be told.
+        /// Among exclusive sets, notifying one whose thread waits is enough.
         exclusive: bool,
     },
-    /// An eventfd, for event loops of others.
+    /// An eventfd, for other event loops.
     Fd(Arc<OwnedFd>),
 }
 
@@ -50,12 +50,12 @@ impl Watch {
     fn notify(&self) {
         match self {
             Watch::Set { set, index, .. } => set.notify(*index),
-            // Can fail only if the counter is full, and then it is readable anyway.
+            // Fails only if the counter is full, and then the eventfd is readable anyway.
             Watch::Fd(fd) => _ = rustix::io::write(fd, &1u64.to_ne_bytes()),
         }
     }
 
-    /// The set, and the socket's item there, if it is one of which one is told.
+    /// The set, and the socket's item in it, if it watches exclusively.
     fn exclusive(&self) -> Option<(&Set, u32)> {
         match self {
             Watch::Set { set, index, exclusive: true } => Some((set, *index)),
@@ -78,7 +78,7 @@ type Chunk = Box<[ArcSwapOption<Vec<Watch>>]>;
 pub(super) struct Watchers(Box<[OnceLock<Chunk>]>);
 
 impl Watchers {
-    /// For `slots` slots, which nobody watches.
+    /// For `slots` slots, without watchers.
     pub(super) fn new(slots: u32) -> Self {
         Watchers((0..slots.div_ceil(CHUNK)).map(|_| OnceLock::new()).collect())
     }
@@ -87,14 +87,14 @@ impl Watchers {
         self.0.get((slot / CHUNK) as usize)?.get()?.get((slot % CHUNK) as usize)
     }
 
-    /// How many watch, all slots together.
+    /// Number of watchers of all slots together.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         let slots = self.0.iter().filter_map(|chunk| chunk.get()).flatten();
         slots.filter_map(|slot| slot.load().as_ref().map(|watchers| watchers.len())).sum()
     }
 
-    /// Notifies those who watch `slot`.
+    /// Notifies the watchers of `slot`.
     #[inline]
     pub(super) fn notify(&self, slot: u32) {
         if let Some(watchers) = self.get(slot)
@@ -104,7 +104,7 @@ impl Watchers {
         }
     }
 
-    /// Adds one, in place of what was there of the same watcher.
+    /// Adds a watcher, in place of an earlier entry of the same one.
     pub(super) fn add(&self, slot: u32, watch: Watch) {
         let Some(chunk) = self.0.get((slot / CHUNK) as usize) else { return };
         let chunk = chunk.get_or_init(|| (0..CHUNK).map(|_| ArcSwapOption::empty()).collect());
@@ -120,7 +120,8 @@ impl Watchers {
         }
     }
 
-    /// Removes one. If it was one of which one is told, it may have been told in place of the others.
+    /// Removes a watcher. An exclusive one may have been notified in place of the others, which are
+    /// then notified.
     pub(super) fn remove(&self, slot: u32, watch: &Watch) {
         let Some(watchers) = self.get(slot) else { return };
         let before = watchers.rcu(|old| {
@@ -133,7 +134,7 @@ impl Watchers {
         }
     }
 
-    /// The socket in `slot` is closed: those who watched it are told once more.
+    /// The socket in `slot` is closed: its watchers are notified once more.
     pub(super) fn forget(&self, slot: u32) {
         if let Some(watchers) = self.get(slot)
             && let Some(watchers) = watchers.swap(None)
@@ -143,9 +144,9 @@ impl Watchers {
     }
 }
 
-/// Wakes up to so many of the threads that are blocked on `slot`.
+/// Wakes up to this many of the threads that are blocked on `slot`.
 pub(super) fn wake(slot: &Slot, threads: u32) {
-    // It can't fail: the word is there.
+    // It cannot fail: the word exists.
     let _ = futex::wake(slot.wait().word(), futex::Flags::PRIVATE, threads);
 }
 
@@ -162,7 +163,8 @@ fn tell(watchers: &[Watch]) {
     }
 }
 
-/// Has one set whose thread waits woken; those before it know as well, and find it when their threads come.
+/// Wakes one set whose thread waits; the sets before it have the item on their lists too, and find
+/// it when their threads return.
 fn tell_exclusive(watchers: &[Watch]) {
     let sets = || watchers.iter().filter_map(Watch::exclusive);
     let woken = notify_exclusive(sets().map(|(set, index)| Exclusive {
@@ -175,7 +177,7 @@ fn tell_exclusive(watchers: &[Watch]) {
     }
 }
 
-/// Those who wait for the sockets of a table, be it blocked in a call or by watching.
+/// The waiters of a table's sockets: threads that are blocked in a call, and watchers.
 pub struct Told {
     pub(crate) sockets: Arc<Sockets>,
     pub(super) watchers: Watchers,
@@ -186,12 +188,13 @@ impl Told {
         Told { sockets, watchers: Watchers::new(slots) }
     }
 
-    /// The readiness of the socket in slot `index` changed: tells those who wait for it.
+    /// The readiness of the socket in slot `index` changed: notifies its waiters.
     pub(crate) fn notify(&self, index: u32) {
         self.tell(index, i32::MAX as u32);
     }
 
-    /// The same after datagrams came to the socket while it had none: of those who are blocked in a call, one is enough.
+    /// The same after datagrams came to an empty socket: of the threads that are blocked in a call,
+    /// waking one is enough.
     pub(super) fn arrived(&self, index: u32) {
         self.tell(index, 1);
     }
@@ -220,7 +223,7 @@ mod tests {
         (items, set.clone(), Watch::Set { set, index: ITEM, exclusive })
     }
 
-    /// Whether the thread of a set was woken, and whether it would find the item.
+    /// Whether the set's thread was woken, and whether it would find the item.
     fn told((items, set, _): &mut (ReadyItems, Arc<Set>, Watch)) -> (bool, bool) {
         let woken = rustix::io::read(set.waker.fd(), &mut [0; 8]).is_ok();
         let mut found = false;
@@ -245,7 +248,7 @@ mod tests {
         assert_eq!(look(&mut sets), [here, told, told, nothing]);
         watchers.notify(0);
         assert_eq!(look(&mut sets), [here, here, here, told], "the one that was woken has not come back");
-        // It goes, before it looked.
+        // The watcher is removed before its thread looks.
         sets[0].1.waker.sleeper.arm();
         watchers.notify(0);
         sets[3].1.waker.sleeper.arm();

@@ -2,8 +2,9 @@
 
 use super::*;
 
-/// Who knows how NICs hash cannot have one member of a group serve all that he sends: these flows all are the first member's by
-/// the hash of RSS with its published key. And each stack shares in its own way.
+/// A sender that knows how NICs hash cannot lead all its flows to one member of a group: by the
+/// hash of RSS with its published key, these flows all are the first member's. And each stack
+/// distributes flows in its own way.
 #[test]
 fn a_sender_cannot_choose_the_member_that_serves_it() {
     let share = Bind { reuseport: true, limit: 512, ..bind(ANY, 7) };
@@ -57,7 +58,7 @@ fn a_reuseport_group_shares_by_flow_or_by_napi_id() {
         world.one(&from(i), b"by napi id");
     }
     assert_eq!(world.payloads(&mut inboxes[2]).len(), 10);
-    // Members go, also the one that the table leads to, until nobody is left.
+    // Members go, also the one that the table leads to, until none is left.
     while let Some(inbox) = inboxes.pop() {
         world.close(inbox);
         let nobody = world.one(&from(1), b"who is left?");
@@ -116,7 +117,8 @@ fn members_of_a_group_get_a_copy_each() {
     assert!(!world.binder.has_members(group.local, 1), "closed sockets are no members");
 }
 
-/// Of sockets bound to a group of one link, each hears of its own; to all nodes, whoever is bound to the port.
+/// Of sockets bound to a group of one link, each receives from its own; datagrams to all nodes
+/// reach every socket that is bound to the port.
 #[test]
 fn groups_of_one_link_are_the_devices_that_were_said() {
     let mut world = World::new();
