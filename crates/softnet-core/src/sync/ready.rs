@@ -71,7 +71,7 @@ impl<T, L: Lock<Ready<T>>> ReadyQueue<T, L> {
         ReadyQueue(L::new(Ready { queue: VecDeque::with_capacity(16), idle: 0 }), PhantomData)
     }
 
-    /// Its lock, taken: whoever pushes or takes waits for as long as it is held.
+    /// Its lock, taken: threads that push or take wait for as long as it is held.
     #[inline]
     pub fn lock(&self) -> L::Guard<'_> {
         self.0.lock()

@@ -146,7 +146,7 @@ impl State {
 
     /// Reserves `port` on what is shared of `addr`, all or nothing.
     fn reserve(&mut self, addr: Addr, port: u16) -> SysResult<()> {
-        // Who has it on no address in particular has it here: be it reserved or not, another adds nothing.
+        // A socket of the kernel's that is bound to no address has the port here too: a reservation beside it adds nothing.
         if self.is_open(any_of(addr), port) {
             return Ok(());
         }

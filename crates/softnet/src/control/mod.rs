@@ -181,7 +181,7 @@ fn name(path: &Path) -> String {
     path.file_stem().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-/// Whether somebody listens on `path` (or on the same name elsewhere) in this network namespace, as the kernel tells everybody. (The sockets of others
+/// Whether a process listens on `path` (or on the same name elsewhere) in this network namespace, as the kernel tells any user. (The sockets of others
 /// work across namespaces, but are only listed in their own.)
 fn is_listed(path: &Path) -> bool {
     // __SO_ACCEPTCON, in the column of flags.

@@ -2,7 +2,7 @@
 //! itself where that is better than being woken.
 //!
 //! A set has a number for each socket in it, and a list of those to be looked at, which pollers put them on ([`ReadyItems`]).
-//! Invariant: a socket of the set that is ready is on that list, or its thread has it in hand; who watches a slot has an item for it.
+//! Invariant: a socket of the set that is ready is on that list, or its thread has it in hand; a set that watches a slot has an item for it.
 
 mod ctl;
 

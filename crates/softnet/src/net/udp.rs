@@ -230,7 +230,7 @@ impl UdpSocket {
     /// connected, nothing changes.
     ///
     /// # Errors
-    /// `EADDRINUSE`: somebody else has what it was bound to by now, the kernel on an address that is shared with it for one.
+    /// `EADDRINUSE`: what it was bound to is another socket's by now, or the kernel's, on an address that is shared with it.
     /// `ENOBUFS`: its reuseport group is full. It stays connected then.
     pub fn disconnect(&self) -> io::Result<()> {
         let Inner { shared, rx, tx, slot, .. } = &*self.0;
@@ -476,7 +476,7 @@ pub(super) fn copy(datagram: &Datagram, buffer: &mut [u8]) -> (usize, (Addr, u16
 }
 
 impl Inner {
-    /// It is about to have `local` and its port: opens that for devices that leave to the kernel what nobody here has. Before
+    /// It is about to have `local` and its port: opens that for devices that leave to the kernel what no socket here has. Before
     /// the socket is found by it, and with what it had still open: then it misses nothing, and what follows cannot fail
     /// for want of it. `None`: it is what it has. Else [`has_port`](Self::has_port) is to be called, or it is to be closed.
     fn open_port(&self, tx: &Tx, local: Addr) -> Result<Option<LocalEnd>, Errno> {

@@ -61,7 +61,7 @@ fn a_port_that_the_kernel_has_is_neither_chosen_nor_given() {
             }
         })
         .unwrap();
-    // What the kernel has elsewhere is in nobody's way.
+    // What the kernel has elsewhere is not in the way.
     drop(their_own);
     let _elsewhere = theirs(&world, (Ipv4Addr::LOCALHOST, 5353)).unwrap();
     let _of_ipv6 = theirs(&world, (kernel6(0), 5354)).unwrap();
@@ -83,7 +83,7 @@ fn a_port_that_softnet_has_is_not_the_kernels() {
         all.map(|addr| in_use(theirs(&world, (addr, port))))
     };
     assert_eq!(refused(7000), [true; 3]);
-    // To the port of a reservation nobody listens, as far as the kernel's own programs see.
+    // The port of a reservation is closed, as far as the kernel's own programs see.
     let asks = theirs(&world, (kernel(0), 0)).unwrap();
     asks.connect((kernel(0), 7000)).unwrap();
     asks.set_read_timeout(Some(Duration::from_secs(5))).unwrap();

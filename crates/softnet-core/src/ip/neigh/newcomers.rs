@@ -1,5 +1,5 @@
 //! How many new neighbours are asked for: a scan of a link's addresses has a router ask for each, so that a few packets of
-//! somebody far away become as many broadcasts on the link (RFC 6583 section 3).
+//! a distant host become as many broadcasts on the link (RFC 6583 section 3).
 //!
 //! Called by the [table](super::table) alone, for neighbours that were never heard and are no gateways, as a packet is to go
 //! to them; what is known, and what speaks first, is not limited. A family on a device has a bucket of its own.

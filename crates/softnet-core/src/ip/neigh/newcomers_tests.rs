@@ -31,7 +31,7 @@ impl Bench {
     }
 }
 
-/// However fast somebody scans a link, it hears about as many requests as the kernel would send.
+/// However fast a link is scanned, about as many requests are sent on it as the kernel would send.
 #[test]
 fn a_scan_does_not_become_a_storm_of_requests() {
     for (gap, packets) in [(MS / 100, 500_000u32), (MS / 2, 10_000), (MS, 5_000)] {

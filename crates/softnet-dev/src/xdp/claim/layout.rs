@@ -80,7 +80,7 @@ pub(super) const FRAGMENTED: [u8; 2] = [0x3f, 0xff];
 /// The offset alone; that of IPv6.
 pub(super) const OFFSET: [u8; 2] = [0x1f, 0xff];
 pub(super) const OFFSET6: [u8; 2] = [0xff, 0xf8];
-/// First octet of addresses that nobody alone has: groups, and all (RFC 1112 section 4, RFC 919).
+/// First octet of addresses that are no single host's: groups, and all (RFC 1112 section 4, RFC 919).
 pub(super) const FIRST_GROUP4: u8 = 224;
 /// What IPv6 addresses of groups begin with (RFC 4291 section 2.7).
 pub(super) const GROUP6: u8 = 0xff;

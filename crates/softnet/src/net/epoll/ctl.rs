@@ -1,7 +1,7 @@
 //! What is in a set, and what of the set any thread may use: [`EpollCtl`] adds, changes and removes sockets and descriptors of
 //! the kernel, also while the set's thread waits.
 //!
-//! Invariant: who watches a slot has an item for it.
+//! Invariant: a set that watches a slot has an item for it.
 
 use std::collections::HashMap;
 use std::io;
@@ -163,7 +163,7 @@ impl EpollCtl {
         let mut items = self.items()?;
         let (index, _) = items.find(inner).ok_or_else(|| errno(Errno::NOENT))?;
         items.remove(index);
-        // Under the lock: who adds it once more must not have that undone.
+        // Under the lock: if it is added once more, that must not be undone.
         self.unwatch(inner.slot.index());
         Ok(())
     }
@@ -174,7 +174,7 @@ impl EpollCtl {
         if items.closed { Err(errno(Errno::BADF)) } else { Ok(items) }
     }
 
-    /// Under the items' lock, so that who watches is who has an item, whatever other threads add and delete meanwhile.
+    /// Under the items' lock, so that a set watches exactly what it has items for, whatever other threads add and delete meanwhile.
     fn watch(&self, slot: u32, index: u32, interest: Interest) {
         let (told, exclusive) = (&self.shared.sockets.told, interest.is_exclusive());
         if exclusive && let Some(slot) = told.sockets.slot(slot) {
@@ -199,7 +199,7 @@ impl EpollCtl {
             self.fds.count.fetch_add(1, Ordering::Release);
         }
         drop(tokens);
-        // Who is polling looks at descriptors only if there are any.
+        // A thread that polls looks at descriptors only if there are any.
         self.set.waker.wake();
         Ok(())
     }

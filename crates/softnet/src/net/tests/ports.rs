@@ -19,7 +19,7 @@ struct Told {
     open: Mutex<BTreeMap<(Addr, u16), usize>>,
     kernel: Mutex<Vec<std::ops::RangeInclusive<u16>>>,
     full: AtomicBool,
-    /// Who is looked at as a port is opened: it may not be found by it yet.
+    /// The socket that is looked at as a port is opened: it may not be found by it yet.
     shared: Mutex<Option<Arc<Shared>>>,
 }
 
