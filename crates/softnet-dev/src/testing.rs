@@ -83,8 +83,11 @@ pub fn lock_while_holder_is_hogged<G>(lock: impl Fn() -> G + Sync) -> Option<boo
             hogs.store(false, Ordering::Release);
         });
         let waiter = scope.spawn(|| {
-            at_stage(2);
+            // Before the hog is there, behind which an ordinary thread might be stuck; and asleep, so as not to be one.
             set_policy(Policy::Fifo(2)).unwrap();
+            while stage.load(Ordering::Acquire) < 2 {
+                std::thread::sleep(Duration::from_micros(100));
+            }
             let held = lock();
             let hogged = hogs.load(Ordering::Acquire);
             got.store(true, Ordering::Relaxed);

@@ -102,16 +102,18 @@ pub(super) fn row(dev: &Netdev, instance: &NapiInstance, now: u64) -> NapiRow {
     }
 }
 
-/// What keeps a knob that is set from acting: other knobs, the context, or that nobody makes use of it.
+/// What keeps a knob that is set from acting: other knobs, the context, or that no application makes use of it.
 fn warning(instance: &NapiInstance, context: Context) -> Option<&'static str> {
     let knobs = &instance.napi.mitigation;
     let (defers, suspends) = (knobs.defer_hard_irqs() > 0, knobs.irq_suspend_timeout() > 0);
     if let Some(warning) = knobs.warning() {
         return Some(warning);
     }
-    if suspends && !instance.apps.any() {
+    // An epoll set is in no list of the instance: what it did tells of it.
+    let was_suspended = instance.stats.suspensions.load(Relaxed) > 0;
+    if suspends && !was_suspended && !instance.apps.any() {
         return Some(
-            "irq_suspend_timeout has no effect without an application that polls with prefer_busy_poll; there is none now",
+            "irq_suspend_timeout has no effect without an application that polls with prefer_busy_poll; none did so far",
         );
     }
     (defers && context == Context::BusyPoll)

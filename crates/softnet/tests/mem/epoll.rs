@@ -222,12 +222,13 @@ fn a_set_that_prefers_to_poll_suspends_resumes_and_gives_back() {
     let mut epoll = Epoll::new(&handle).unwrap();
     epoll.set_params(PREFER).unwrap();
     epoll.ctl().add(&socket, Interest::IN, 1).unwrap();
+    assert!(mem0(&world.view).warning.is_some(), "nothing makes use of irq_suspend_timeout yet");
     // The doorbell rings for the first; which tells of the instance.
     deliver(&world, &mut lanes[0], &socket);
     assert_eq!(now(&mut epoll, 9), [(1, true, false)]);
     drain(&socket);
     assert_eq!(epoll.params(), PREFER);
-    // From now on nobody but the set polls.
+    // From now on only the set polls.
     for _ in 0..10 {
         send(&mut lanes[0], 7);
         let mut events = Vec::new();
@@ -241,6 +242,7 @@ fn a_set_that_prefers_to_poll_suspends_resumes_and_gives_back() {
     let mut events = Vec::new();
     assert_eq!(epoll.wait(&mut events, 9, Some(Duration::from_micros(1))).unwrap(), 0);
     assert!(mem0(&world.view).resumptions > before.resumptions, "nothing is ready: it gave way");
+    assert_eq!(mem0(&world.view).warning, None, "the set made use of it");
     let wrong = epoll.set_params(EpollParams { busy_poll_budget: 65, ..PREFER }).unwrap_err();
     assert_eq!(wrong.to_string(), "busy_poll_budget: 65 is out of range, 1 to 64 expected");
     // Whoever goes has the instance polled by its context, which is not for the timers to do.
