@@ -7,7 +7,7 @@
 //! Used by one thread at a time, which may lose its CPU at any point, unlike the kernel's, which polls with softirqs and
 //! preemption off. So timer and doorbell are seen to before the instance is released, and while the thread does not own the
 //! instance the queue does not depend on it. While it does, the queue waits for the scheduler to bring it back. What keeps
-//! that rare is that it owns the instance for [`TURN`] at the most, and then offers its CPU as the owner of nothing, as the
+//! that rare is that it owns the instance for `TURN` at the most, and then offers its CPU as the owner of nothing, as the
 //! kernel does when it is to reschedule: a thread that yields before its time slice is used up is not preempted for that.
 //!
 //! Invariant: at every moment the instance's doorbell is unmasked, or its timer is armed and not longer than what the step

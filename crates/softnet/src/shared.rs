@@ -4,7 +4,7 @@
 //!   kept until no worker uses them, and freed by whoever publishes next, so that none is freed between two packets.
 //! * [`Control`] is the slow path's lock. It may be held while a TX queue is sent by, never the other way. A thread that polls
 //!   does not wait for it: while it is held, exceptions are left to its holder, which sees to them when it lets go (see
-//!   [`slow_lock`](crate::slow_lock)).
+//!   `slow_lock`).
 //!   What the slow path wants sent is sent under it, before what it learned is published: so a flow's queued packets
 //!   leave before any that the fast path forwards.
 

@@ -9,7 +9,7 @@
 
 use super::{Mailbox, Mutant, Ordering, Receiver, fence, mailbox, mutated};
 
-/// The side of those that leave something. See the [module](self).
+/// The side of those that leave something.
 pub struct Left<T>(Mailbox<T>);
 
 /// With room for `capacity` values; the receiver is for whoever holds the lock.

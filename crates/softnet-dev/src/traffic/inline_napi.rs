@@ -46,7 +46,7 @@ fn wait_for_a_packet(socket: &UdpSocket) -> io::Result<()> {
     Ok(())
 }
 
-/// See the [module](self).
+/// A NAPI instance of the kernel that the calling thread polls itself.
 pub struct InlineNapi {
     socket: UdpSocket,
     id: u32,

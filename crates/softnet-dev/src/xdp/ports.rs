@@ -61,7 +61,7 @@ pub(super) fn key(addr: Addr, port: u16) -> Key {
     key
 }
 
-/// See the [module](self).
+/// The UDP ports of shared addresses that are open here, and their reservations with the kernel.
 #[derive(Debug)]
 pub struct UdpPorts {
     set: Set<KEY_LEN>,

@@ -3,8 +3,8 @@
 //! One request and one answer to a line, both JSON: `{"show": "dev"}` brings `{"ok": …}` or `{"error": "…"}`. The
 //! socket is a Unix stream socket, `/run/softnet/<name>.sock` unless configured otherwise, for its owner only.
 //!
-//! * An instance [binds](server::Listener::bind) before it touches an interface, so that a second one of the
-//!   same name is refused in time, and [serves](server::Listener::serve) once it runs.
+//! * An instance binds before it touches an interface, so that a second one of the
+//!   same name is refused in time, and serves once it runs.
 //! * The program [asks](client::Client::ask) through a [`Client`].
 //!
 //! Invariant: at most one live instance has a given socket; a socket file that nobody listens on is replaced.

@@ -1,8 +1,8 @@
 //! The instance's side of the control socket: one thread, some clients, everything bounded.
 //!
 //! The thread sleeps until a client can be served, and none waits for another that is silent: there is room for
-//! [`MAX_CLIENTS`], and one more takes the place of the one that has asked nothing for longest, which is told. Only if all
-//! of them wait for answers it is refused. Answers that are not taken are bounded too, see [`MAX_PENDING`].
+//! `MAX_CLIENTS`, and one more takes the place of the one that has asked nothing for longest, which is told. Only if all
+//! of them wait for answers it is refused. Answers that are not taken are bounded too, see `MAX_PENDING`.
 
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;

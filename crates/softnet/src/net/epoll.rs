@@ -111,7 +111,7 @@ impl Event {
 /// 3. With `busy_poll_usecs` or `prefer_busy_poll` the thread polls the instance that its sockets' packets came by last.
 /// 4. If there is still nothing it resumes the instance, forgets it until the next packet, and sleeps.
 ///
-/// Sockets of one set should receive by one instance, as [`UdpSocket::incoming_napi_id`] tells; else only the last one's is
+/// Sockets of one set should receive by one instance, as [`UdpSocket::incoming_napi_id`](super::UdpSocket::incoming_napi_id) tells; else only the last one's is
 /// polled. Descriptors of the kernel are looked at whenever nothing else is ready, and every 50 µs while there is; those that
 /// are ready have a turn among the sockets. So neither starves the other.
 ///

@@ -1,5 +1,5 @@
 //! Input and forwarding of a batch: the fast path. [`ip_input`] takes whatever came by a device; the three passes are written
-//! once, and what differs between the families is a [`FastPath`].
+//! once, and what differs between the families is a `FastPath`.
 //!
 //! Called by the poller that owns the RX queue, with the batch of one poll. It does what nearly every packet needs (validate,
 //! look up, TTL or hop limit, new link header) and sorts the rest out: every packet of the input ends freed here for a counted

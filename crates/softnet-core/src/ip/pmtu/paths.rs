@@ -30,7 +30,7 @@ pub(super) const PLACES: usize = WAYS * SETS;
 /// That no path takes less than its first link.
 const NONE: u32 = u32::MAX;
 
-/// See the [module](self).
+/// The set of lowered path MTUs. Looked up per packet, without a lock.
 pub struct PathMtus {
     key: FoldKey,
     /// Packets of no more than so many bytes fit every path.

@@ -23,7 +23,7 @@ const TIME: u32 = 0xfff;
 /// them.
 pub const RECENT: u32 = 10;
 
-/// See the [module](self).
+/// Destinations that something long was sent to lately.
 pub struct RecentPeers {
     key: FoldKey,
     places: Box<[AtomicU32]>,

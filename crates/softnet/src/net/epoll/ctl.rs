@@ -70,7 +70,7 @@ impl Items {
     }
 }
 
-/// What of an [`Epoll`] any thread may use: adds sockets to it, also while its thread waits. It does not keep the set alive.
+/// What of an [`Epoll`](super::Epoll) any thread may use: adds sockets to it, also while its thread waits. It does not keep the set alive.
 #[derive(Clone)]
 pub struct EpollCtl {
     pub(super) shared: Arc<Shared>,
