@@ -7,7 +7,7 @@ use softnet::Stack;
 use softnet::config::Config;
 use softnet::control::{Handler, Request, Server};
 use softnet::net::Handle;
-use softnet::rows::View;
+use softnet::rows::Introspect;
 use softnet::show::Table;
 
 use crate::Failure;
@@ -20,7 +20,7 @@ pub(crate) trait Instance: Handler {
 
 /// The real thing.
 pub(crate) struct Running {
-    view: Arc<View>,
+    view: Arc<Introspect>,
     stack: Mutex<Option<Stack>>,
 }
 

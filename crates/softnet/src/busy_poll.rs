@@ -22,9 +22,9 @@ use softnet_core::sync::Ordering;
 
 use crate::context::Context;
 use crate::instance::{NapiInstance, Rx};
-use crate::polling::{Env, OnRelease};
+use crate::polling::{OnRelease, PollContext};
 use crate::residency::Phase;
-use crate::shared::Shared;
+use crate::shared::StackInner;
 use crate::thread::{AbortOnPanic, current_tid};
 use crate::timer::Timeout;
 
@@ -109,7 +109,7 @@ pub(crate) trait Waits {
 
 /// See the [module](self).
 pub(crate) struct BusyPoll {
-    pub(crate) env: Env,
+    pub(crate) env: PollContext,
     pub(crate) params: EpollParams,
     instance: Option<Arc<NapiInstance>>,
     /// The thread.
@@ -119,8 +119,8 @@ pub(crate) struct BusyPoll {
 }
 
 impl BusyPoll {
-    pub(crate) fn new(shared: &Arc<Shared>, params: EpollParams) -> Self {
-        let env = Env::new(shared, OnRelease::Unmask);
+    pub(crate) fn new(shared: &Arc<StackInner>, params: EpollParams) -> Self {
+        let env = PollContext::new(shared, OnRelease::Unmask);
         BusyPoll { env, params, instance: None, tid: 0, timer: None }
     }
 

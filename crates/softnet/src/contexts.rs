@@ -17,7 +17,7 @@ use softnet_core::sync::Ordering;
 use crate::context::Context;
 use crate::instance::{Home, NapiInstance, PAUSE};
 use crate::pool::{Pool, PoolThread};
-use crate::shared::Shared;
+use crate::shared::StackInner;
 use crate::thread::{PollThread, Spawn};
 use crate::worker::{Worker, WorkerShared};
 
@@ -26,7 +26,7 @@ const NAME: usize = 15;
 
 /// See the [module](self).
 pub struct Contexts {
-    shared: Arc<Shared>,
+    shared: Arc<StackInner>,
     /// How many threads the pool has while there is one.
     pool_threads: u32,
     threads: Vec<(Arc<WorkerShared>, JoinHandle<()>)>,
@@ -49,7 +49,7 @@ fn thread_name(dev: &str, id: u32) -> String {
 
 impl Contexts {
     /// No threads but the workers.
-    pub fn new(shared: Arc<Shared>, pool_threads: u32) -> Self {
+    pub fn new(shared: Arc<StackInner>, pool_threads: u32) -> Self {
         Contexts { shared, pool_threads, threads: Vec::new(), pool: None }
     }
 
@@ -174,7 +174,7 @@ impl Contexts {
 }
 
 impl RunningPool {
-    fn end(self, shared: &Shared) {
+    fn end(self, shared: &StackInner) {
         self.pool.stop();
         for (me, handle) in self.threads {
             let _ = handle.join();

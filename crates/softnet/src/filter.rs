@@ -23,7 +23,7 @@ use softnet_core::sync::{AtomicBool, AtomicU64, Ordering};
 use crate::control::{SetFilter, SetMirred, Target};
 use crate::netdev::{Netdev, dev_queue_xmit};
 use crate::qdisc;
-use crate::shared::{Shared, lock};
+use crate::shared::{StackInner, lock};
 
 /// The way of packets through a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -230,7 +230,7 @@ impl Action {
 
 /// Changes the filter of a hook, at once; batches that are being worked on may still pass by the old one. The error says
 /// what is wrong with it, and then nothing changed.
-pub(crate) fn set(shared: &Shared, set: &SetFilter) -> Result<(), String> {
+pub(crate) fn set(shared: &StackInner, set: &SetFilter) -> Result<(), String> {
     let find = |name: &String| shared.find(&Target::Dev(name.clone())).map(|(dev, _)| dev);
     let dev = find(&set.dev)?;
     let next = match (set.action, &set.mirred) {

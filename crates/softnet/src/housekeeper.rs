@@ -25,12 +25,12 @@ use crate::control::{Set, SetQdisc, Target};
 use crate::instance::{Home, NapiInstance, RxHandler};
 use crate::log::note;
 use crate::net::Groups;
-use crate::netdev::{Live, Netdev};
+use crate::netdev::{Netdev, OpenNetdev};
 use crate::opener::Opener;
 use crate::qdisc::Layout;
 use crate::routes;
 use crate::set::{Change, Command};
-use crate::shared::{Shared, lock};
+use crate::shared::{StackInner, lock};
 use crate::snooper::Snooper;
 use crate::thread::{Spawn, spawn};
 use crate::timer::NapiTimer;
@@ -41,7 +41,7 @@ const RETRY: Duration = Duration::from_secs(1);
 
 /// See the [module](self).
 pub struct Housekeeper {
-    shared: Arc<Shared>,
+    shared: Arc<StackInner>,
     config: Arc<Config>,
     opener: Box<dyn Opener>,
     ctx: SoftnetData,
@@ -61,7 +61,7 @@ pub struct Housekeeper {
 impl Housekeeper {
     /// For the devices of `config`, none of which is open yet. Does what comes by `commands`.
     pub fn new(
-        shared: Arc<Shared>,
+        shared: Arc<StackInner>,
         config: Arc<Config>,
         opener: Box<dyn Opener>,
         patches: Vec<(u16, u16)>,
@@ -180,7 +180,7 @@ impl Housekeeper {
             worker.add_tx(queue.clone());
             queues.push(queue);
         }
-        let live = Live {
+        let live = OpenNetdev {
             device: shared_part,
             napis: napis.clone(),
             rx_stats,

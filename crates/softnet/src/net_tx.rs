@@ -11,7 +11,7 @@ use rustix::event::Timespec;
 use softnet_core::sync::Ordering;
 
 use crate::clock::{Clock, timespec};
-use crate::polling::Env;
+use crate::polling::PollContext;
 use crate::tx_queue::{NEVER, NetdevQueue};
 use crate::worker::WorkerShared;
 
@@ -37,7 +37,7 @@ impl NetTx {
 
     /// Runs the queues of `worker` that are due. Returns whether there were any.
     #[cold]
-    pub(crate) fn run(&mut self, worker: &WorkerShared, env: &mut Env) -> bool {
+    pub(crate) fn run(&mut self, worker: &WorkerShared, env: &mut PollContext) -> bool {
         // Acquire: with it comes the queue's own time.
         worker.tx_due.swap(NEVER, Ordering::Acquire);
         let now = env.shared.clock.now();

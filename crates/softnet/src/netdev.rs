@@ -32,7 +32,7 @@ pub struct Netdev {
     /// Its name.
     pub name: String,
     /// What there is of it while its interface exists.
-    pub live: ArcSwapOption<Live>,
+    pub live: ArcSwapOption<OpenNetdev>,
     past: Mutex<Past>,
     threaded: Mutex<Threaded>,
     deferral: Mutex<Deferral>,
@@ -93,7 +93,7 @@ struct Past {
     /// What they counted.
     totals: Totals,
     /// Those being closed: their queues may still be in use, and count.
-    closing: Vec<Arc<Live>>,
+    closing: Vec<Arc<OpenNetdev>>,
     /// What they lost before any queue counted it.
     losses: BTreeMap<DropReason, u64>,
 }
@@ -123,7 +123,7 @@ pub struct QueueTotals {
 }
 
 impl Totals {
-    fn add(&mut self, live: &Live) {
+    fn add(&mut self, live: &OpenNetdev) {
         live.rx_stats.iter().for_each(|s| self.rx.add(s));
         live.tx.iter().for_each(|q| self.tx.add(q.stats()));
     }
@@ -251,7 +251,7 @@ impl Netdev {
     }
 
     /// Takes the parts of a device away, to be closed and then [settled](Self::settle).
-    pub fn take(&self) -> Option<Arc<Live>> {
+    pub fn take(&self) -> Option<Arc<OpenNetdev>> {
         let mut past = self.past();
         let live = self.live.swap(None)?;
         past.closing.push(live.clone());
@@ -260,7 +260,7 @@ impl Netdev {
     }
 
     /// The queues of `live` were closed and count no more: what they counted goes to the past.
-    pub fn settle(&self, live: &Arc<Live>) {
+    pub fn settle(&self, live: &Arc<OpenNetdev>) {
         let mut past = self.past();
         past.closing.retain(|other| !Arc::ptr_eq(other, live));
         past.totals.add(live);
@@ -273,7 +273,7 @@ impl Netdev {
 }
 
 /// The parts of an open device.
-pub struct Live {
+pub struct OpenNetdev {
     /// The shared part.
     pub device: Arc<dyn Device>,
     /// One NAPI instance per RX queue.
@@ -292,7 +292,7 @@ pub struct Live {
     pub(crate) xps: XpsMaps,
 }
 
-impl Live {
+impl OpenNetdev {
     fn add_losses(&self, losses: &mut BTreeMap<DropReason, u64>) {
         self.device.losses().into_iter().for_each(|(reason, n)| *losses.entry(reason).or_default() += n);
     }
@@ -336,22 +336,22 @@ impl Live {
 
 /// The open parts of all devices as a thread saw them last, so that a batch it sends costs no reference count. They are kept
 /// until it looks again, which it must do now and then, and before it sleeps.
-pub(crate) struct Lives(Vec<Cache<LiveOf, Option<Arc<Live>>>>);
+pub(crate) struct OpenCache(Vec<Cache<OpenNetdevOf, Option<Arc<OpenNetdev>>>>);
 
-/// See [`Lives`].
-struct LiveOf(Arc<Netdev>);
+/// See [`OpenCache`].
+struct OpenNetdevOf(Arc<Netdev>);
 
-impl Deref for LiveOf {
-    type Target = ArcSwapOption<Live>;
+impl Deref for OpenNetdevOf {
+    type Target = ArcSwapOption<OpenNetdev>;
 
     fn deref(&self) -> &Self::Target {
         &self.0.live
     }
 }
 
-impl Lives {
+impl OpenCache {
     pub(crate) fn new(devices: &[Arc<Netdev>]) -> Self {
-        Lives(devices.iter().map(|dev| Cache::new(LiveOf(dev.clone()))).collect())
+        OpenCache(devices.iter().map(|dev| Cache::new(OpenNetdevOf(dev.clone()))).collect())
     }
 
     /// Lets go of what was closed.
@@ -396,7 +396,14 @@ pub fn dev_queue_xmit(ctx: &mut SoftnetData, dev: &Netdev, now: u64, queue: usiz
 }
 
 #[inline(always)]
-fn xmit(ctx: &mut SoftnetData, dev: &Netdev, live: Option<&Live>, now: u64, queue: usize, batch: &mut Batch) {
+fn xmit(
+    ctx: &mut SoftnetData,
+    dev: &Netdev,
+    live: Option<&OpenNetdev>,
+    now: u64,
+    queue: usize,
+    batch: &mut Batch,
+) {
     if dev.egress.is_set() {
         dev.egress.act(ctx, dev.index, Direction::Egress, now, queue, batch);
         if batch.is_empty() {

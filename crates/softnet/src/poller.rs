@@ -38,9 +38,9 @@ pub use crate::busy_poll::MAX_BUSY_POLL_USECS;
 use crate::busy_poll::{BusyPoll, EpollParams, OutOfRange, Waits};
 use crate::control::Target;
 use crate::instance::NapiInstance;
-use crate::polling::Env;
+use crate::polling::PollContext;
 use crate::sender::{FOR_EVER, LocalSender, WouldBlock};
-use crate::shared::Shared;
+use crate::shared::StackInner;
 
 /// How an application polls (the kernel's `struct epoll_params`), and how much may wait for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -123,12 +123,12 @@ struct Inbox {
 
 /// What packets that wait for an application may take of packet memory, as long as it is there.
 struct Held {
-    shared: Arc<Shared>,
+    shared: Arc<StackInner>,
     packets: usize,
 }
 
 impl Held {
-    fn new(shared: &Arc<Shared>, packets: usize, most: usize) -> Result<Self, PollerError> {
+    fn new(shared: &Arc<StackInner>, packets: usize, most: usize) -> Result<Self, PollerError> {
         let held = &shared.app_packets;
         let reserve = |held: usize| held.checked_add(packets).filter(|sum| *sum <= most);
         match held.fetch_update(Ordering::Relaxed, Ordering::Relaxed, reserve) {
@@ -152,7 +152,7 @@ impl NapiPoller {
     /// A poller of instance `napi` of a stack, that is given the packets that `filter` wants and no poller before it
     /// did. `name` is for display.
     pub fn new(
-        shared: &Arc<Shared>,
+        shared: &Arc<StackInner>,
         napi: u32,
         name: &str,
         filter: Filter,
@@ -247,7 +247,7 @@ impl NapiPoller {
     }
 
     fn send_or(&mut self, batch: &mut Batch, wait: bool) -> Result<Verdict, WouldBlock> {
-        let Env { ctx, shared, .. } = &mut self.busy.env;
+        let PollContext { ctx, shared, .. } = &mut self.busy.env;
         let napi = &self.inbox.instance.napi;
         if self.inbox.instance.is_closed() {
             ctx.originated(batch.len() as u64);

@@ -19,10 +19,10 @@ use crate::cache_share::CacheShare;
 use crate::filter::Direction;
 use crate::instance::{NapiInstance, Rx, RxHandler, ring, ring_shared};
 use crate::net::before_block;
-use crate::netdev::Lives;
+use crate::netdev::OpenCache;
 use crate::pool::Pool;
 use crate::residency::Phase;
-use crate::shared::Shared;
+use crate::shared::StackInner;
 use crate::thread::PollThread;
 use crate::timer::Timeout;
 
@@ -37,11 +37,11 @@ pub(crate) enum OnRelease {
 }
 
 /// What polling needs beside the poll list.
-pub(crate) struct Env {
-    pub(crate) shared: Arc<Shared>,
+pub(crate) struct PollContext {
+    pub(crate) shared: Arc<StackInner>,
     pub(crate) ctx: SoftnetData,
     tables: Cache<Arc<ArcSwap<Tables>>, Arc<Tables>>,
-    lives: Lives,
+    lives: OpenCache,
     runs: u32,
     /// By NAPI id, ascending.
     pub(crate) instances: Arc<Vec<Arc<NapiInstance>>>,
@@ -58,12 +58,12 @@ pub(crate) struct Env {
     fresh: bool,
 }
 
-impl Env {
-    pub(crate) fn new(shared: &Arc<Shared>, on_release: OnRelease) -> Self {
-        Env {
+impl PollContext {
+    pub(crate) fn new(shared: &Arc<StackInner>, on_release: OnRelease) -> Self {
+        PollContext {
             ctx: shared.context(),
             tables: Cache::new(shared.tables.clone()),
-            lives: Lives::new(&shared.devices),
+            lives: OpenCache::new(&shared.devices),
             runs: 0,
             shared: shared.clone(),
             instances: Arc::default(),
@@ -183,7 +183,7 @@ impl Env {
                 }
             }
         }
-        let Env { ctx, shared, received, lives, now, .. } = self;
+        let PollContext { ctx, shared, received, lives, now, .. } = self;
         let now = *now;
         match handler {
             Some(RxHandler::Ip(ingress)) => {
@@ -210,7 +210,7 @@ impl Env {
     /// Hands datagrams to sockets; those that no socket is bound to are for the slow path.
     #[inline(never)]
     fn udp_input(&mut self, napi_id: u32) {
-        let Env { shared, ctx, received, ready, .. } = self;
+        let PollContext { shared, ctx, received, ready, .. } = self;
         let mut unserved = Batch::new();
         shared.sockets.udp_input(ctx, napi_id, &mut received.udp, &mut unserved, ready);
         for skb in unserved.drain() {
@@ -224,7 +224,7 @@ impl Env {
     }
 }
 
-impl Env {
+impl PollContext {
     /// One poll of an instance that the caller owns. Returns how many packets there were.
     #[inline(always)]
     pub(crate) fn poll_once(&mut self, napi: &NapiInfo, body: &mut Body<Rx>, weight: usize) -> usize {
@@ -243,7 +243,7 @@ impl Env {
     }
 }
 
-impl Driver<Rx> for Env {
+impl Driver<Rx> for PollContext {
     fn poll(&mut self, napi: &NapiInfo, body: &mut Body<Rx>, weight: usize, _: &mut PollList<Rx>) -> usize {
         let now = self.now;
         if let Some(instance) = self.instance(napi.id)

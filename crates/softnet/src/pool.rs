@@ -22,8 +22,8 @@ use softnet_core::sync::{AtomicBool, Ordering, Ready, ReadyQueue, fence};
 use softnet_dev::PiMutex;
 
 use crate::instance::{NapiInstance, Rx, ring_shared};
-use crate::polling::{Env, OnRelease};
-use crate::shared::Shared;
+use crate::polling::{OnRelease, PollContext};
+use crate::shared::StackInner;
 use crate::thread::PollThread;
 use crate::worker::TIMER;
 
@@ -142,15 +142,15 @@ pub struct PoolThread {
     net_rx: NetRx<Rx>,
     /// What it works by while it is idle.
     none: Instances,
-    env: Env,
+    env: PollContext,
 }
 
 impl PoolThread {
     /// A thread of `pool`, which others see as `me`.
-    pub fn new(shared: &Arc<Shared>, pool: &Arc<Pool>, me: Arc<PollThread>) -> Self {
+    pub fn new(shared: &Arc<StackInner>, pool: &Arc<Pool>, me: Arc<PollThread>) -> Self {
         let net_rx = NetRx::new(shared.budget);
         me.net_rx.store(net_rx.stats().clone());
-        let env = Env::new(shared, OnRelease::UnmaskFor(pool.clone()));
+        let env = PollContext::new(shared, OnRelease::UnmaskFor(pool.clone()));
         PoolThread { pool: pool.clone(), me, net_rx, none: Arc::default(), env }
     }
 

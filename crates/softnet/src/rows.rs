@@ -18,7 +18,7 @@ use crate::net::Groups;
 use crate::netdev::Netdev;
 use crate::routes::{Rib, Route};
 use crate::set::{Change, Commander};
-use crate::shared::{Shared, lock};
+use crate::shared::{StackInner, lock};
 use crate::show::{
     DevRow, DropRow, FilterRow, NapiRow, NeighRow, QdiscRow, RouteRow, SocketRow, Stats, Table, WorkerRow,
 };
@@ -30,17 +30,17 @@ mod qdisc;
 mod sockets;
 
 /// A window on a stack.
-pub struct View {
-    shared: Arc<Shared>,
+pub struct Introspect {
+    shared: Arc<StackInner>,
     config: Arc<Config>,
     routes: Rib,
     commander: Commander,
 }
 
-impl View {
+impl Introspect {
     /// On `shared`, which was made from `config`, with `routes` in its FIB. Changes go by `commander`.
-    pub fn new(shared: Arc<Shared>, config: Arc<Config>, routes: Rib, commander: Commander) -> Self {
-        View { shared, config, routes, commander }
+    pub fn new(shared: Arc<StackInner>, config: Arc<Config>, routes: Rib, commander: Commander) -> Self {
+        Introspect { shared, config, routes, commander }
     }
 
     /// Changes something, and returns when that is done, with the NAPI instances it was about. The error says what is
@@ -334,7 +334,7 @@ fn addresses(config: &DeviceConfig, info: Option<&DeviceInfo>) -> Vec<String> {
     all
 }
 
-impl Handler for View {
+impl Handler for Introspect {
     fn request(&self, request: Request) -> Result<serde_json::Value, String> {
         let table = match request {
             Request::Show(table) => table,
@@ -374,7 +374,7 @@ impl Handler for View {
 }
 
 /// The routes of a stack, each row made when it is written: there may be a million.
-struct RouteRows<'a>(&'a View);
+struct RouteRows<'a>(&'a Introspect);
 
 impl serde::Serialize for RouteRows<'_> {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {

@@ -15,7 +15,7 @@ use softnet_core::steer::TxSticky;
 
 use crate::control::Target;
 use crate::filter::Direction;
-use crate::shared::Shared;
+use crate::shared::StackInner;
 
 /// Too many packets are pending for the thread that owns the TX queue; the caller still has its packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -39,7 +39,7 @@ impl LocalSender {
     /// sent was freed and counted.
     pub(crate) fn send(
         &mut self,
-        shared: &Shared,
+        shared: &StackInner,
         ctx: &mut SoftnetData,
         now: u64,
         (dev, rx_queue): (u16, Option<u16>),
@@ -93,7 +93,7 @@ impl LocalSender {
 
 impl LocalSender {
     /// After it was held back: the socket in slot `index` is to be told when it may send.
-    pub(crate) fn tell(&self, shared: &Shared, index: u32) {
+    pub(crate) fn tell(&self, shared: &StackInner, index: u32) {
         let (dev, number) = self.full;
         let live = shared.devices.get(usize::from(dev)).and_then(|dev| dev.live.load_full());
         if let Some(queue) = live.as_ref().and_then(|live| live.tx.get(number)) {
@@ -104,7 +104,7 @@ impl LocalSender {
 
 /// A sender of raw frames on one device, for one thread.
 pub struct RawSender {
-    shared: Arc<Shared>,
+    shared: Arc<StackInner>,
     ctx: SoftnetData,
     dev: u16,
     sender: LocalSender,
@@ -112,7 +112,7 @@ pub struct RawSender {
 
 impl RawSender {
     /// On the device `name` of a stack. The error says which there are.
-    pub fn new(shared: &Arc<Shared>, name: &str) -> Result<Self, String> {
+    pub fn new(shared: &Arc<StackInner>, name: &str) -> Result<Self, String> {
         let (dev, _) = shared.find(&Target::Dev(name.into()))?;
         let (dev, ctx) = (dev.index, shared.context());
         Ok(RawSender { shared: shared.clone(), ctx, dev, sender: LocalSender::default() })

@@ -5,7 +5,7 @@ use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::time::Duration;
 
 use crate::control::{Set, SetQdisc};
-use crate::shared::Shared;
+use crate::shared::StackInner;
 
 /// How long to wait for an answer. A switch takes as long as the polls that run now.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -28,12 +28,12 @@ pub struct Command {
 
 /// For whoever wants something changed. Any thread may call it.
 pub struct Commander {
-    shared: Arc<Shared>,
+    shared: Arc<StackInner>,
     commands: Sender<Command>,
 }
 
 /// Both ends of the way to the housekeeper of `shared`.
-pub fn commands(shared: &Arc<Shared>) -> (Commander, Receiver<Command>) {
+pub fn commands(shared: &Arc<StackInner>) -> (Commander, Receiver<Command>) {
     let (commands, receiver) = channel();
     (Commander { shared: shared.clone(), commands }, receiver)
 }

@@ -1,8 +1,8 @@
 //! What all threads of a stack share, and the locks and orders that go with it.
 //!
-//! * The forwarding tables are a snapshot: read without a lock, replaced under [`Control`]'s lock. Old ones are
+//! * The forwarding tables are a snapshot: read without a lock, replaced under [`SlowPathState`]'s lock. Old ones are
 //!   kept until no worker uses them, and freed by whoever publishes next, so that none is freed between two packets.
-//! * [`Control`] is the slow path's lock. It may be held while a TX queue is sent by, never the other way. A thread that polls
+//! * [`SlowPathState`] is the slow path's lock. It may be held while a TX queue is sent by, never the other way. A thread that polls
 //!   does not wait for it: while it is held, exceptions are left to its holder, which sees to them when it lets go (see
 //!   `slow_lock`).
 //!   What the slow path wants sent is sent under it, before what it learned is published: so a flow's queued packets
@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use arc_swap::ArcSwap;
 use softnet_core::SoftnetData;
 use softnet_core::ip::adjacency::Tables;
-use softnet_core::ip::slow::{Iface, Outbox, SlowPath};
+use softnet_core::ip::slow::{Effects, Iface, SlowPath};
 use softnet_core::napi::Budget;
 use softnet_core::skb::{Batch, CacheSizes, DropReason, Flags, Region};
 use softnet_core::softnet_data::ContextStats;
@@ -33,7 +33,7 @@ use crate::wake::Waker;
 use crate::worker::WorkerShared;
 
 /// See the [module](self).
-pub struct Shared {
+pub struct StackInner {
     /// Packet memory.
     pub region: Arc<Region>,
     /// Of every thread context.
@@ -64,7 +64,7 @@ pub struct Shared {
 }
 
 /// What is behind the slow path's lock.
-pub struct Control {
+pub struct SlowPathState {
     /// Neighbours and ICMP.
     pub slow: SlowPath,
     /// Devices as the slow path knows them; `None` while the interface is not there.
@@ -73,11 +73,11 @@ pub struct Control {
     pub deadline: u64,
     /// Times that the slow path was entered.
     pub entered: u64,
-    pub(crate) outbox: Outbox,
+    pub(crate) outbox: Effects,
     retired: Vec<Arc<Tables>>,
 }
 
-impl Shared {
+impl StackInner {
     /// Everything idle, no device open.
     pub fn new(
         region: Arc<Region>,
@@ -94,7 +94,7 @@ impl Shared {
         let sockets =
             SocketTable::new(&region, stack.max_sockets, app_packets.clone(), slow.pmtu().paths().clone());
         let frames = region.frame_count();
-        Ok(Shared {
+        Ok(StackInner {
             cache_share: CacheShare::new(region.frame_count()),
             region,
             caches: stack.skb_cache,
@@ -109,12 +109,12 @@ impl Shared {
             workers,
             tables: Arc::new(ArcSwap::from_pointee(tables)),
             control: SlowLock::new(
-                Control {
+                SlowPathState {
                     slow,
                     ifaces,
                     deadline: u64::MAX,
                     entered: 0,
-                    outbox: Outbox::default(),
+                    outbox: Effects::default(),
                     retired: Vec::new(),
                 },
                 frames,
@@ -200,7 +200,7 @@ impl Shared {
     /// Sends what the outbox holds. What was received leaves by the TX queue with the number of the RX queue
     /// it came by, as the rest of its flow does, whoever found the neighbour (unless the device chooses by CPU); what was
     /// made here leaves by `queue`.
-    pub(crate) fn send(&self, ctx: &mut SoftnetData, queue: usize, outbox: &mut Outbox) {
+    pub(crate) fn send(&self, ctx: &mut SoftnetData, queue: usize, outbox: &mut Effects) {
         let mut batch = Batch::new();
         let mut to = None;
         let flush = |ctx: &mut SoftnetData, to: Option<(u16, usize)>, batch: &mut Batch| {
@@ -226,7 +226,7 @@ impl Shared {
     }
 
     /// Publishes what the outbox says of neighbours.
-    pub(crate) fn publish(&self, control: &mut Control) {
+    pub(crate) fn publish(&self, control: &mut SlowPathState) {
         if control.outbox.publish.is_empty() {
             return;
         }
@@ -245,7 +245,11 @@ impl Shared {
     }
 
     /// Publishes a changed copy of the tables.
-    pub fn replace_tables(&self, control: &mut Control, change: impl FnOnce(&mut Tables, &[Option<Iface>])) {
+    pub fn replace_tables(
+        &self,
+        control: &mut SlowPathState,
+        change: impl FnOnce(&mut Tables, &[Option<Iface>]),
+    ) {
         let mut tables = Tables::clone(&self.tables.load());
         change(&mut tables, &control.ifaces);
         control.retired.push(self.tables.swap(Arc::new(tables)));

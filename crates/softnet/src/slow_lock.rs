@@ -12,12 +12,12 @@
 
 use softnet_core::SoftnetData;
 use softnet_core::ip::input::{Exception, Exceptions};
-use softnet_core::ip::slow::{Outbox, SlowPath, View};
+use softnet_core::ip::slow::{Effects, RouteSnapshot, SlowPath};
 use softnet_core::skb::{BATCH, Skb};
 use softnet_core::sync::{AtomicU64, Left, Ordering, Receiver, left};
 use softnet_dev::{PiGuard, PiMutex};
 
-use crate::shared::{Control, Shared};
+use crate::shared::{SlowPathState, StackInner};
 use crate::thread::AbortOnPanic;
 
 /// Exceptions that may be left, of all threads together, and no more than this part of packet memory.
@@ -35,7 +35,7 @@ struct LeftSkb {
 
 /// What the lock guards.
 struct Guarded {
-    control: Control,
+    control: SlowPathState,
     left: Receiver<LeftSkb>,
 }
 
@@ -49,7 +49,7 @@ pub(crate) struct SlowLock {
 
 impl SlowLock {
     /// For a stack with so many `frames` of packet memory.
-    pub(crate) fn new(control: Control, frames: u32) -> Self {
+    pub(crate) fn new(control: SlowPathState, frames: u32) -> Self {
         let (sender, receiver) = left(ROOM.min(frames / PART).max(BATCH as u32));
         SlowLock {
             guarded: PiMutex::new(Guarded { control, left: receiver }),
@@ -61,7 +61,7 @@ impl SlowLock {
 
 /// The slow path, held.
 pub struct ControlGuard<'a> {
-    shared: &'a Shared,
+    shared: &'a StackInner,
     /// `None` while it is being let go.
     guarded: Option<PiGuard<'a, Guarded>>,
 }
@@ -74,15 +74,15 @@ impl ControlGuard<'_> {
 }
 
 impl std::ops::Deref for ControlGuard<'_> {
-    type Target = Control;
+    type Target = SlowPathState;
 
-    fn deref(&self) -> &Control {
+    fn deref(&self) -> &SlowPathState {
         &self.guarded.as_ref().expect("held until it is dropped").control
     }
 }
 
 impl std::ops::DerefMut for ControlGuard<'_> {
-    fn deref_mut(&mut self) -> &mut Control {
+    fn deref_mut(&mut self) -> &mut SlowPathState {
         &mut self.guarded.as_mut().expect("held until it is dropped").control
     }
 }
@@ -96,7 +96,7 @@ impl Drop for ControlGuard<'_> {
     }
 }
 
-impl Shared {
+impl StackInner {
     /// The slow path, for threads that may wait. What is left meanwhile the housekeeper sees to.
     pub fn control(&self) -> ControlGuard<'_> {
         ControlGuard { shared: self, guarded: Some(self.control.guarded.lock()) }
@@ -108,7 +108,7 @@ impl Shared {
         &self,
         ctx: &mut SoftnetData,
         queue: usize,
-        f: impl FnOnce(&mut SlowPath, &mut SoftnetData, View<'_>, &mut Outbox),
+        f: impl FnOnce(&mut SlowPath, &mut SoftnetData, RouteSnapshot<'_>, &mut Effects),
     ) {
         let _owner = AbortOnPanic::new();
         let mut guarded = self.control.guarded.lock();
@@ -197,13 +197,13 @@ impl Shared {
         &self,
         ctx: &mut SoftnetData,
         queue: usize,
-        control: &mut Control,
-        f: impl FnOnce(&mut SlowPath, &mut SoftnetData, View<'_>, &mut Outbox),
+        control: &mut SlowPathState,
+        f: impl FnOnce(&mut SlowPath, &mut SoftnetData, RouteSnapshot<'_>, &mut Effects),
     ) -> bool {
         control.entered += 1;
-        let Control { slow, ifaces, outbox, .. } = control;
+        let SlowPathState { slow, ifaces, outbox, .. } = control;
         let tables = self.tables.load();
-        let view = View { now: self.clock.now(), tables: &tables, ifaces };
+        let view = RouteSnapshot { now: self.clock.now(), tables: &tables, ifaces };
         f(slow, ctx, view, outbox);
         if !outbox.local.is_empty() || !outbox.errors.is_empty() || !outbox.too_big.is_empty() {
             self.sockets.slow_input(ctx, slow, view, outbox);

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use rustix::event::{PollFd, PollFlags};
 use softnet_core::SoftnetData;
 
-use crate::netdev::Live;
-use crate::shared::Shared;
+use crate::netdev::OpenNetdev;
+use crate::shared::StackInner;
 
 /// Frames that are read from a device at a time.
 const ROUND: usize = 512;
@@ -32,7 +32,7 @@ pub(crate) struct Snooper {
 
 impl Snooper {
     /// Hears what there is to hear by `now`.
-    pub(crate) fn listen(&mut self, shared: &Shared, ctx: &mut SoftnetData, now: u64) {
+    pub(crate) fn listen(&mut self, shared: &StackInner, ctx: &mut SoftnetData, now: u64) {
         self.until.resize(shared.devices.len(), 0);
         self.buffer.resize(CHUNK * FRAME, 0);
         for (device, until) in shared.devices.iter().zip(&mut self.until) {
@@ -61,7 +61,7 @@ impl Snooper {
     }
 
     /// The devices to be waited for now.
-    pub(crate) fn waits_for(&self, shared: &Shared) -> Vec<Arc<Live>> {
+    pub(crate) fn waits_for(&self, shared: &StackInner) -> Vec<Arc<OpenNetdev>> {
         let waits = |dev: u16| self.until.get(usize::from(dev)).is_none_or(|until| *until == 0);
         let live =
             shared.devices.iter().filter(|dev| waits(dev.index)).filter_map(|dev| dev.live.load_full());
@@ -69,7 +69,7 @@ impl Snooper {
     }
 
     /// Their descriptors.
-    pub(crate) fn fds(devices: &[Arc<Live>]) -> impl Iterator<Item = PollFd<'_>> {
+    pub(crate) fn fds(devices: &[Arc<OpenNetdev>]) -> impl Iterator<Item = PollFd<'_>> {
         devices
             .iter()
             .filter_map(|live| Some(PollFd::from_borrowed_fd(live.device.snoop()?.fd(), PollFlags::IN)))
@@ -77,7 +77,12 @@ impl Snooper {
 }
 
 /// Reads up to [`CHUNK`] frames and learns from them. Returns how many there were.
-fn hear(shared: &Shared, ctx: &mut SoftnetData, (dev, live): (u16, &Live), buffer: &mut [u8]) -> usize {
+fn hear(
+    shared: &StackInner,
+    ctx: &mut SoftnetData,
+    (dev, live): (u16, &OpenNetdev),
+    buffer: &mut [u8],
+) -> usize {
     let Some(snoop) = live.device.snoop() else { return 0 };
     let mut lengths = [0; CHUNK];
     let mut n = 0;

@@ -23,10 +23,10 @@ use crate::netdev::Netdev;
 use crate::opener::{Opener, XdpOpener};
 use crate::poller::{NapiPoller, PollerError, PollerParams};
 use crate::routes;
-use crate::rows::View;
+use crate::rows::Introspect;
 use crate::sender::RawSender;
 use crate::set::commands;
-use crate::shared::Shared;
+use crate::shared::StackInner;
 use crate::thread::{PollThread, spawn};
 use crate::worker::{Worker, WorkerShared};
 
@@ -69,9 +69,9 @@ pub struct Assembly {
     /// One per configured CPU.
     pub workers: Vec<Worker>,
     /// What is shared.
-    pub shared: Arc<Shared>,
+    pub shared: Arc<StackInner>,
     /// For display.
-    pub view: Arc<View>,
+    pub view: Arc<Introspect>,
     housekeeper: Option<Housekeeper>,
 }
 
@@ -124,13 +124,13 @@ impl Assembly {
         slow.set_gateways(routes.gateways());
         slow.configure(stack.icmp.clone(), stack.ip_options);
         let opener = opener(&region).map_err(StartError::Device)?;
-        let shared = Shared::new(region, stack, devices, workers, tables, slow);
+        let shared = StackInner::new(region, stack, devices, workers, tables, slow);
         let mut shared = shared.map_err(system("descriptors"))?;
         shared.sockets.ports = opener.ports();
         let shared = Arc::new(shared);
         let config = Arc::new(config);
         let (commander, commands) = commands(&shared);
-        let view = Arc::new(View::new(shared.clone(), config.clone(), routes, commander));
+        let view = Arc::new(Introspect::new(shared.clone(), config.clone(), routes, commander));
         let housekeeper = Housekeeper::new(shared.clone(), config, Box::new(opener), patches, commands)
             .map_err(StartError::Device)?;
         // Before the devices: if one of them can't be opened, the instances of the others are with their workers, whose
@@ -169,8 +169,8 @@ impl Drop for Assembly {
 
 /// A running stack. Dropping it stops it: packets in flight are finished or freed and counted, devices given back.
 pub struct Stack {
-    view: Arc<View>,
-    shared: Arc<Shared>,
+    view: Arc<Introspect>,
+    shared: Arc<StackInner>,
     workers: Vec<JoinHandle<()>>,
     housekeeper: Option<JoinHandle<()>>,
     stop: Arc<AtomicBool>,
@@ -211,7 +211,7 @@ impl Stack {
     }
 
     /// What it can tell of itself.
-    pub fn view(&self) -> &Arc<View> {
+    pub fn view(&self) -> &Arc<Introspect> {
         &self.view
     }
 
@@ -237,7 +237,7 @@ impl Stack {
     }
 
     /// What its threads share.
-    pub fn shared(&self) -> &Arc<Shared> {
+    pub fn shared(&self) -> &Arc<StackInner> {
         &self.shared
     }
 }

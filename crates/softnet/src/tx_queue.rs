@@ -20,9 +20,9 @@ use softnet_core::sync::{AtomicU64, AtomicUsize, Ordering};
 use softnet_dev::{QueueStats, Reaped, TxQueue};
 
 use crate::clock::Clock;
-use crate::held_back::HeldBack;
-use crate::net::Told;
+use crate::net::ReadinessNotifier;
 use crate::thread::AbortOnPanic;
+use crate::tx_backpressure::TxBackpressure;
 use crate::worker::WorkerShared;
 
 /// ns after which a full ring is looked at again, if nobody sends meanwhile. No device tells of its completions; this is
@@ -213,7 +213,7 @@ pub struct NetdevQueue {
     stats: Arc<QueueStats>,
     state: Arc<RingState>,
     /// Who waits for room on the pending list.
-    pub held_back: HeldBack,
+    pub held_back: TxBackpressure,
     due: Arc<Due>,
 }
 
@@ -226,7 +226,7 @@ pub struct QueueParams {
     /// Who runs it.
     pub worker: Arc<WorkerShared>,
     /// Whose senders may be held back.
-    pub told: Arc<Told>,
+    pub told: Arc<ReadinessNotifier>,
 }
 
 impl NetdevQueue {
@@ -254,7 +254,7 @@ impl NetdevQueue {
             root: DeferList::new(region, qdisc, ring, params.qdisc_max_burst),
             stats,
             state,
-            held_back: HeldBack::new(params.told),
+            held_back: TxBackpressure::new(params.told),
             due,
         }
     }

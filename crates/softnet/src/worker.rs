@@ -20,8 +20,8 @@ use crate::context::Context;
 use crate::instance::{NapiInstance, Rx, ring};
 use crate::log::note;
 use crate::net_tx::NetTx;
-use crate::polling::{Env, OnRelease};
-use crate::shared::{Shared, lock};
+use crate::polling::{OnRelease, PollContext};
+use crate::shared::{StackInner, lock};
 use crate::thread::PollThread;
 use crate::tx_queue::{NEVER, NetdevQueue};
 use crate::wake::Waker;
@@ -159,12 +159,12 @@ pub struct Worker {
     net_tx: NetTx,
     /// Rounds in a row that found nothing.
     empty: u32,
-    env: Env,
+    env: PollContext,
 }
 
 impl Worker {
     /// The worker of `me`; there can be one.
-    pub fn new(shared: &Arc<Shared>, me: &Arc<WorkerShared>) -> std::io::Result<Self> {
+    pub fn new(shared: &Arc<StackInner>, me: &Arc<WorkerShared>) -> std::io::Result<Self> {
         let receiver =
             lock(&me.receiver).take().ok_or_else(|| std::io::Error::other("worker exists already"))?;
         let net_rx = NetRx::new(shared.budget);
@@ -175,7 +175,7 @@ impl Worker {
             Context::BusyPoll => OnRelease::Again,
             _ => OnRelease::Unmask,
         };
-        let (net_tx, env) = (NetTx::default(), Env::new(shared, on_release));
+        let (net_tx, env) = (NetTx::default(), PollContext::new(shared, on_release));
         Ok(Worker { receiver, net_rx, net_tx, empty: 0, env, me: me.clone() })
     }
 

@@ -2,7 +2,7 @@
 //! unresolved next hops, TTL and MTU errors, IPv4 options; what is IPv6's is in [`v6::slow`](super::v6).
 //!
 //! One owner at a time (the runtime keeps it behind a lock). It sends nothing: packets to send and changes of
-//! the adjacency snapshot, and what is for sockets, come out in an [`Outbox`]. Every packet handed in ends in the outbox,
+//! the adjacency snapshot, and what is for sockets, come out in an [`Effects`]. Every packet handed in ends in the outbox,
 //! in a neighbour's queue, or freed with its reason.
 
 mod announce;
@@ -79,7 +79,7 @@ impl Iface {
 
 /// What the slow path is to work on: the same moment's view that the fast path has.
 #[derive(Clone, Copy)]
-pub struct View<'a> {
+pub struct RouteSnapshot<'a> {
     /// Time, in ns of the stack's clock.
     pub now: u64,
     /// The forwarding tables.
@@ -88,7 +88,7 @@ pub struct View<'a> {
     pub ifaces: &'a [Option<Iface>],
 }
 
-impl View<'_> {
+impl RouteSnapshot<'_> {
     pub(super) fn iface(&self, dev: u16) -> Option<&Iface> {
         self.ifaces.get(usize::from(dev))?.as_ref()
     }
@@ -112,7 +112,7 @@ impl View<'_> {
 
 /// What came of a call.
 #[derive(Default)]
-pub struct Outbox {
+pub struct Effects {
     /// Packets to send, complete, each by its device.
     pub send: Vec<(u16, Skb)>,
     /// Neighbours whose MAC address the fast path may now use, or (`None`) may not any more.
@@ -236,10 +236,10 @@ impl SlowPath {
     pub fn handle(
         &mut self,
         ctx: &mut SoftnetData,
-        view: View<'_>,
+        view: RouteSnapshot<'_>,
         mut skb: Skb,
         exception: Exception,
-        out: &mut Outbox,
+        out: &mut Effects,
     ) {
         skb.head_mut().l3 = ETH_LEN as u16;
         let done = match exception {
@@ -266,7 +266,7 @@ impl SlowPath {
     }
 
     /// Does what is due: neighbour timers, fragments that are late, path MTUs that have expired.
-    pub fn poll(&mut self, ctx: &mut SoftnetData, view: View<'_>, out: &mut Outbox) {
+    pub fn poll(&mut self, ctx: &mut SoftnetData, view: RouteSnapshot<'_>, out: &mut Effects) {
         self.expire_fragments(ctx, view, out);
         self.announce_again(ctx, view, out);
         self.pmtu.poll(view.now);
@@ -278,16 +278,22 @@ impl SlowPath {
     pub fn set_permanent(
         &mut self,
         ctx: &mut SoftnetData,
-        view: View<'_>,
+        view: RouteSnapshot<'_>,
         (dev, ip, mac): (u16, IpAddr, MacAddr),
-        out: &mut Outbox,
+        out: &mut Effects,
     ) {
         self.neigh.set_permanent(view.now, dev, ip, mac, &mut self.actions);
         self.act(ctx, view, out);
     }
 
     /// Forgets the neighbours of a device that is gone.
-    pub fn remove_device(&mut self, ctx: &mut SoftnetData, view: View<'_>, dev: u16, out: &mut Outbox) {
+    pub fn remove_device(
+        &mut self,
+        ctx: &mut SoftnetData,
+        view: RouteSnapshot<'_>,
+        dev: u16,
+        out: &mut Effects,
+    ) {
         self.announcements.forget(dev);
         self.neigh.remove_device(dev, &mut self.actions);
         self.act(ctx, view, out);
@@ -309,7 +315,7 @@ impl SlowPath {
 
     /// Carries out what the neighbour table asked for. What that leads to (an ICMP error whose way is unknown
     /// too) may ask for more; it ends because there is no error about an error.
-    fn act(&mut self, ctx: &mut SoftnetData, view: View<'_>, out: &mut Outbox) {
+    fn act(&mut self, ctx: &mut SoftnetData, view: RouteSnapshot<'_>, out: &mut Effects) {
         while !self.actions.is_empty() {
             let actions: Vec<Action> = self.actions.drain().collect();
             for action in actions {
@@ -360,9 +366,9 @@ impl SlowPath {
     fn route(
         &mut self,
         ctx: &mut SoftnetData,
-        view: View<'_>,
+        view: RouteSnapshot<'_>,
         mut skb: Skb,
-        out: &mut Outbox,
+        out: &mut Effects,
     ) -> Result<(), (Skb, DropReason)> {
         let Some(header) = Ipv4Header::new(skb.data().get(ETH_LEN..).unwrap_or_default()) else {
             return Err((skb, DropReason::PktTooSmall));
@@ -418,11 +424,11 @@ impl SlowPath {
     pub(super) fn output<A: Family>(
         &mut self,
         ctx: &mut SoftnetData,
-        view: View<'_>,
+        view: RouteSnapshot<'_>,
         skb: Skb,
         hop: Adjacency<A>,
         from: MacAddr,
-        out: &mut Outbox,
+        out: &mut Effects,
     ) {
         if hop.kind == Kind::Rewrite {
             let to = hop.rewrite.first_chunk().copied().unwrap_or_default();
@@ -432,7 +438,7 @@ impl SlowPath {
     }
 
     /// Sends a packet that a socket made, headers and all, to its destination: its neighbour is not known yet.
-    pub fn send(&mut self, ctx: &mut SoftnetData, view: View<'_>, mut skb: Skb, out: &mut Outbox) {
+    pub fn send(&mut self, ctx: &mut SoftnetData, view: RouteSnapshot<'_>, mut skb: Skb, out: &mut Effects) {
         let head = skb.head_mut();
         (head.l3, head.flags) = (ETH_LEN as u16, head.flags | Flags::ORIGINATED);
         match is_ipv6(&skb) {
@@ -443,7 +449,13 @@ impl SlowPath {
     }
 
     /// Sends a packet made here to its destination.
-    fn output_own(&mut self, ctx: &mut SoftnetData, view: View<'_>, mut skb: Skb, out: &mut Outbox) {
+    fn output_own(
+        &mut self,
+        ctx: &mut SoftnetData,
+        view: RouteSnapshot<'_>,
+        mut skb: Skb,
+        out: &mut Effects,
+    ) {
         let dst = Ipv4Header::new(skb.data().get(ETH_LEN..).unwrap_or_default()).map(|h| h.dst());
         let hop = view.tables.v4.route(dst.unwrap_or(0).into());
         match view.iface(hop.dev) {
@@ -460,7 +472,7 @@ impl SlowPath {
 }
 
 /// Puts the link header in front and hands the packet over for sending.
-fn transmit(ctx: &mut SoftnetData, mut skb: Skb, dev: u16, from: MacAddr, to: MacAddr, out: &mut Outbox) {
+fn transmit(ctx: &mut SoftnetData, mut skb: Skb, dev: u16, from: MacAddr, to: MacAddr, out: &mut Effects) {
     let Some((eth, packet)) = skb.data_mut().split_first_chunk_mut::<ETH_LEN>() else {
         return ctx.free_at(skb, dev, DropReason::PktTooSmall);
     };

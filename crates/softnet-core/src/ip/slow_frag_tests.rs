@@ -267,8 +267,8 @@ fn a_senders_datagram_is_cut_for_its_path() {
             id: 0,
             dont_fragment,
         };
-        let mut out = Outbox::default();
-        let view = View { now: world.now, tables: &world.tables, ifaces: &world.ifaces };
+        let mut out = Effects::default();
+        let view = RouteSnapshot { now: world.now, tables: &world.tables, ifaces: &world.ifaces };
         let payload = vec![0x77; len];
         let sent = world.slow.send_datagram(&mut world.ctx, view, datagram, (len, [&payload[..]]), &mut out);
         sent.map(|()| world.carry_out(out))

@@ -105,8 +105,8 @@ fn nobody_else_is_redirected() {
 fn a_device_s_addresses_are_announced_twice() {
     let mut world = World::new();
     let announce = |world: &mut World, what| {
-        let mut out = Outbox::default();
-        let view = View { now: world.now, tables: &world.tables, ifaces: &world.ifaces };
+        let mut out = Effects::default();
+        let view = RouteSnapshot { now: world.now, tables: &world.tables, ifaces: &world.ifaces };
         world.slow.announce(&mut world.ctx, view, 1, what, &mut out);
         world.carry_out(out)
     };

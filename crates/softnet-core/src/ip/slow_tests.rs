@@ -236,8 +236,8 @@ fn errors_about_what_sockets_sent_are_theirs() {
 #[test]
 fn a_socket_learns_that_the_neighbour_of_what_it_sent_does_not_answer() {
     let mut world = World::new();
-    let mut out = Outbox::default();
-    let view = View { now: 0, tables: &world.tables, ifaces: &world.ifaces };
+    let mut out = Effects::default();
+    let view = RouteSnapshot { now: 0, tables: &world.tables, ifaces: &world.ifaces };
     let mut skb = world.ctx.alloc_skb().unwrap();
     let frame = udp(1, OWN[1], SERVER, 64, 10);
     skb.put(frame.len()).unwrap().copy_from_slice(&frame);

@@ -111,9 +111,9 @@ impl World {
         let ingress =
             Ingress { dev, mac: MACS[usize::from(dev)], partial_csum: false, rp_filter: self.rp_filter(dev) };
         ip_input(&mut self.ctx, &self.tables, &ingress, &mut batch, &mut outcome);
-        let mut out = Outbox::default();
+        let mut out = Effects::default();
         outcome.tx.flush(|dev, batch| out.send.extend(batch.drain().map(|skb| (dev, skb))));
-        let view = View { now: self.now, tables: &self.tables, ifaces: &self.ifaces };
+        let view = RouteSnapshot { now: self.now, tables: &self.tables, ifaces: &self.ifaces };
         for (skb, why) in outcome.slow.drain() {
             self.slow.handle(&mut self.ctx, view, skb, why, &mut out);
         }
@@ -137,8 +137,8 @@ impl World {
         let mut sent = Sent::new();
         while let Some(at) = self.slow.next_deadline().filter(|at| *at <= end) {
             self.now = self.now.max(at);
-            let mut out = Outbox::default();
-            let view = View { now: self.now, tables: &self.tables, ifaces: &self.ifaces };
+            let mut out = Effects::default();
+            let view = RouteSnapshot { now: self.now, tables: &self.tables, ifaces: &self.ifaces };
             self.slow.poll(&mut self.ctx, view, &mut out);
             sent.extend(self.carry_out(out));
         }
@@ -149,13 +149,13 @@ impl World {
     /// The interface of device `dev` vanishes.
     pub(super) fn vanish(&mut self, dev: u16) {
         self.ifaces[usize::from(dev)] = None;
-        let mut out = Outbox::default();
-        let view = View { now: self.now, tables: &self.tables, ifaces: &self.ifaces };
+        let mut out = Effects::default();
+        let view = RouteSnapshot { now: self.now, tables: &self.tables, ifaces: &self.ifaces };
         self.slow.remove_device(&mut self.ctx, view, dev, &mut out);
         self.carry_out(out);
     }
 
-    pub(super) fn carry_out(&mut self, mut out: Outbox) -> Sent {
+    pub(super) fn carry_out(&mut self, mut out: Effects) -> Sent {
         self.sent += out.send.len() as u64;
         self.errors.append(&mut out.errors);
         let mut sent = Sent::new();

@@ -26,7 +26,7 @@ use super::watch::Set;
 use crate::busy_poll::{BusyPoll, EpollParams, OutOfRange, Waits};
 use crate::clock::timespec;
 use crate::control::Target;
-use crate::shared::{Shared, lock};
+use crate::shared::{StackInner, lock};
 use crate::wake::Waker;
 
 /// How long the kernel's descriptors may wait while sockets are ready, or the instance is polled, in ns.
@@ -140,7 +140,7 @@ struct Waiter {
     fds_at: u64,
     set: Arc<Set>,
     fds: Arc<Fds>,
-    shared: Arc<Shared>,
+    shared: Arc<StackInner>,
 }
 
 impl Epoll {

@@ -20,7 +20,7 @@ use softnet_dev::Device;
 
 use super::options::of_bind;
 use crate::log::note;
-use crate::shared::{Shared, lock};
+use crate::shared::{StackInner, lock};
 
 /// The groups that a device's driver has joined; none while the device is not open.
 #[derive(Default)]
@@ -28,7 +28,7 @@ pub(crate) struct Groups(Mutex<BTreeSet<Addr>>);
 
 impl Groups {
     /// Device `dev` was opened: tells its driver of the groups that have members.
-    pub(crate) fn opened(shared: &Shared, dev: u16) {
+    pub(crate) fn opened(shared: &StackInner, dev: u16) {
         let groups: Vec<Addr> = shared.sockets.binder().groups(dev).map(|(group, _)| group).collect();
         for group in groups {
             if let Err(error) = tell(shared, group, dev) {
@@ -39,7 +39,7 @@ impl Groups {
     }
 
     /// The groups that have members on device `dev`, and how many, for display.
-    pub(crate) fn members(shared: &Shared, dev: u16) -> BTreeMap<IpAddr, usize> {
+    pub(crate) fn members(shared: &StackInner, dev: u16) -> BTreeMap<IpAddr, usize> {
         shared.sockets.binder().groups(dev).map(|(group, members)| (ip(group), members)).collect()
     }
 
@@ -55,14 +55,14 @@ fn ip(group: Addr) -> IpAddr {
 }
 
 /// Makes the socket in slot `index` a member of `group` on device `dev`, which need not be open.
-pub(super) fn join(shared: &Shared, index: u32, group: Addr, dev: u16) -> io::Result<()> {
+pub(super) fn join(shared: &StackInner, index: u32, group: Addr, dev: u16) -> io::Result<()> {
     let joined = shared.sockets.binder().join(index, group, dev);
     joined.map_err(of_bind)?;
     tell(shared, group, dev).inspect_err(|_| _ = leave(shared, index, group, dev))
 }
 
 /// Ends the membership of that socket.
-pub(super) fn leave(shared: &Shared, index: u32, group: Addr, dev: u16) -> io::Result<()> {
+pub(super) fn leave(shared: &StackInner, index: u32, group: Addr, dev: u16) -> io::Result<()> {
     let left = shared.sockets.binder().leave(index, group, dev);
     left.map_err(of_bind)?;
     self::left(shared, &[(group, dev)]);
@@ -70,7 +70,7 @@ pub(super) fn leave(shared: &Shared, index: u32, group: Addr, dev: u16) -> io::R
 }
 
 /// These memberships, each in a group on a device, have ended.
-pub(super) fn left(shared: &Shared, memberships: &[(Addr, u16)]) {
+pub(super) fn left(shared: &StackInner, memberships: &[(Addr, u16)]) {
     for &(group, dev) in memberships {
         // Only a join can fail, and the socket that asked for it gets the error.
         let _ = tell(shared, group, dev);
@@ -78,7 +78,7 @@ pub(super) fn left(shared: &Shared, memberships: &[(Addr, u16)]) {
 }
 
 /// Looks whether `group` has members on device `dev`, and tells the driver if that changed.
-fn tell(shared: &Shared, group: Addr, dev: u16) -> io::Result<()> {
+fn tell(shared: &StackInner, group: Addr, dev: u16) -> io::Result<()> {
     let Some(netdev) = shared.devices.get(usize::from(dev)) else { return Ok(()) };
     let mut told = lock(&netdev.groups.0);
     let Some(live) = netdev.live.load_full() else { return Ok(()) };

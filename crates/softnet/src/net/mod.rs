@@ -53,16 +53,16 @@ pub use send_batch::SendBatch;
 pub use table::SocketTable;
 pub(crate) use thread::before_block;
 pub use udp::{UdpBuilder, UdpSocket};
-pub use watch::Told;
+pub use watch::ReadinessNotifier;
 
-use crate::shared::Shared;
+use crate::shared::StackInner;
 
 /// A handle to a running stack, for threads that open sockets.
 #[derive(Clone)]
-pub struct Handle(Arc<Shared>);
+pub struct Handle(Arc<StackInner>);
 
 impl Handle {
-    pub(crate) fn new(shared: &Arc<Shared>) -> Self {
+    pub(crate) fn new(shared: &Arc<StackInner>) -> Self {
         Handle(shared.clone())
     }
 }

@@ -18,11 +18,11 @@ use softnet_core::sock::scope::{device, index_of, is_link_local, scope_id, scope
 
 use super::options::errno;
 use super::route::{is_loopback, is_own};
-use super::scope::To;
-use super::send::Ends;
+use super::scope::Dest;
+use super::send::Endpoints;
 use super::table::is_group;
 use super::udp::{UdpSocket, copy};
-use crate::shared::Shared;
+use crate::shared::StackInner;
 
 /// Our end of a datagram (the kernel's `in_pktinfo` and `in6_pktinfo`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,8 +52,8 @@ impl PktInfo {
     }
 
     /// The address in the form that sockets use: [`ANY`] if there is none.
-    pub(super) fn source(&self, shared: &Shared) -> Result<Addr, Errno> {
-        To::new(shared, self.addr, 0, self.if_index).map(|to| to.addr)
+    pub(super) fn source(&self, shared: &StackInner) -> Result<Addr, Errno> {
+        Dest::new(shared, self.addr, 0, self.if_index).map(|to| to.addr)
     }
 }
 
@@ -117,7 +117,7 @@ impl UdpSocket {
 
     /// Everything that sending to `to` needs.
     #[inline]
-    pub(super) fn ways(&self, to: MsgHdr) -> io::Result<(Option<To>, Option<Addr>)> {
+    pub(super) fn ways(&self, to: MsgHdr) -> io::Result<(Option<Dest>, Option<Addr>)> {
         let from = to.info.map(|info| info.source(&self.inner().shared)).transpose().map_err(errno)?;
         Ok((to.name.map(|name| self.destination(name)).transpose()?, from))
     }
@@ -127,7 +127,7 @@ impl UdpSocket {
 /// `None` if `from` names no host. An address that is not ours is refused, as by the kernel.
 #[cold]
 #[inline(never)]
-pub(super) fn source(tables: &Tables, ends: &Ends, to: Addr, from: Addr) -> Result<Option<Addr>, Errno> {
+pub(super) fn source(tables: &Tables, ends: &Endpoints, to: Addr, from: Addr) -> Result<Option<Addr>, Errno> {
     let from = match is_link_local(from) && device(from).is_none() {
         // The source is on the link where the datagram goes.
         true => scoped(from, device(to).or(ends.device()).ok_or(Errno::INVAL)?),

@@ -9,7 +9,7 @@ use softnet_core::sock::key::socket_addr;
 
 use super::msg::{MsgHdr, PktInfo};
 use super::thread::with;
-use crate::shared::Shared;
+use crate::shared::StackInner;
 
 /// Datagrams that were received in one call, in packet memory: nothing is copied. The batch gives
 /// its datagrams back when it is filled again, [cleared](Self::clear) or dropped.
@@ -17,7 +17,7 @@ use crate::shared::Shared;
 pub struct RecvBatch {
     datagrams: Vec<Datagram>,
     /// The stack whose memory they are in, and whether the socket sees addresses as IPv4 ones.
-    of: Option<(Arc<Shared>, bool)>,
+    of: Option<(Arc<StackInner>, bool)>,
 }
 
 /// A datagram that was received.
@@ -119,7 +119,7 @@ impl RecvBatch {
 
     /// Prepares the batch for datagrams of a stack, for a socket that sees addresses as IPv4 ones
     /// or not.
-    pub(super) fn prepare(&mut self, shared: &Arc<Shared>, v4: bool) {
+    pub(super) fn prepare(&mut self, shared: &Arc<StackInner>, v4: bool) {
         self.clear();
         match &mut self.of {
             Some((of, sees)) if Arc::ptr_eq(of, shared) => *sees = v4,

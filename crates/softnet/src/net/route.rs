@@ -14,13 +14,13 @@ use softnet_core::ip::{ETH_LEN, Family, MacAddr};
 use softnet_core::sock::key::{ANY, Addr, is_v4, mapped, unmapped};
 use softnet_core::sock::scope::{device, scoped, unscoped};
 
-use super::scope::To;
-use super::send::Ends;
+use super::scope::Dest;
+use super::send::Endpoints;
 use super::table::is_group;
 
 /// Where a datagram goes next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Next {
+pub(super) enum NextHop {
     /// To a socket here.
     Local,
     /// Out of this device with this link header.
@@ -35,8 +35,8 @@ pub(super) enum Next {
 
 /// The route of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Way {
-    pub(super) next: Next,
+pub(super) struct Route {
+    pub(super) next: NextHop,
     /// Our address.
     pub(super) src: Addr,
     /// Bytes of the largest packet, from its IP header on.
@@ -132,11 +132,11 @@ fn device_of_broadcast(tables: &Tables, broadcast: u32) -> Option<(u16, &Iface)>
 #[inline(always)]
 pub(super) fn find(
     tables: &Tables,
-    to: &To,
-    ends: &Ends,
+    to: &Dest,
+    ends: &Endpoints,
     src: Option<Addr>,
     broadcast: bool,
-) -> Result<Way, Errno> {
+) -> Result<Route, Errno> {
     let dst = to.addr;
     if src.is_some_and(|src| is_v4(src) != is_v4(dst)) {
         return Err(Errno::NETUNREACH);
@@ -148,11 +148,11 @@ pub(super) fn find(
     // A loopback address must not be seen on any wire (RFC 1122 section 3.2.1.3(g), RFC 4291
     // section 2.5.3).
     let from_loopback = unmapped(way.src).map_or(way.src == LOCALHOST6, is_loopback);
-    if way.next != Next::Local && from_loopback { Err(Errno::INVAL) } else { Ok(way) }
+    if way.next != NextHop::Local && from_loopback { Err(Errno::INVAL) } else { Ok(way) }
 }
 
 /// The same of IPv6.
-fn find6(tables: &Tables, to: &To, ends: &Ends, src: Option<Addr>) -> Result<Way, Errno> {
+fn find6(tables: &Tables, to: &Dest, ends: &Endpoints, src: Option<Addr>) -> Result<Route, Errno> {
     let bound = match (ends.device(), src.and_then(device)) {
         (Some(bound), Some(dev)) if bound != dev => return Err(Errno::INVAL),
         (bound, dev) => bound.or(dev),
@@ -166,8 +166,8 @@ fn find6(tables: &Tables, to: &To, ends: &Ends, src: Option<Addr>) -> Result<Way
 
 /// The same, to one host. A socket that is `bound` to a device sends by no other: its address means
 /// nothing there.
-fn find_host6(tables: &Tables, dst: Addr, src: Option<Addr>, bound: Option<u16>) -> Result<Way, Errno> {
-    let here = Way { next: Next::Local, src: src.unwrap_or(dst), mtu: LOCAL_MTU };
+fn find_host6(tables: &Tables, dst: Addr, src: Option<Addr>, bound: Option<u16>) -> Result<Route, Errno> {
+    let here = Route { next: NextHop::Local, src: src.unwrap_or(dst), mtu: LOCAL_MTU };
     let elsewhere = |dev: u16| bound.is_some_and(|bound| bound != dev);
     if dst == LOCALHOST6 {
         return if bound.is_some() { Err(Errno::NETUNREACH) } else { Ok(here) };
@@ -185,8 +185,8 @@ fn find_host6(tables: &Tables, dst: Addr, src: Option<Addr>, bound: Option<u16>)
     };
     let next = match hop.kind {
         Kind::Local => return Ok(here),
-        Kind::Rewrite => Next::Device(hop.dev, hop.rewrite),
-        Kind::Connected | Kind::Resolve => Next::Resolve,
+        Kind::Rewrite => NextHop::Device(hop.dev, hop.rewrite),
+        Kind::Connected | Kind::Resolve => NextHop::Resolve,
         Kind::Unreachable => return Err(Errno::HOSTUNREACH),
         Kind::Blackhole => return Err(Errno::INVAL),
         Kind::NoRoute | Kind::Broadcast => return Err(Errno::NETUNREACH),
@@ -196,7 +196,7 @@ fn find_host6(tables: &Tables, dst: Addr, src: Option<Addr>, bound: Option<u16>)
     }
     let iface = iface(tables, hop.dev).ok_or(Errno::NETDOWN)?;
     let src = src.or_else(|| source6(iface, hop.dev, wire(dst))).ok_or(Errno::ADDRNOTAVAIL)?;
-    Ok(Way { next, src, mtu: hop.mtu })
+    Ok(Route { next, src, mtu: hop.mtu })
 }
 
 /// Our address on device `dev` from which to reach `peer`.
@@ -208,10 +208,10 @@ fn source6(iface: &Iface, dev: u16, peer: Ipv6Addr) -> Option<Addr> {
 /// bound to, else the one chosen for multicast, else that of the socket's address, else the first.
 fn find_group6(
     tables: &Tables,
-    to: &To,
+    to: &Dest,
     (src, bound): (Option<Addr>, Option<u16>),
     chosen: Option<u16>,
-) -> Result<Way, Errno> {
+) -> Result<Route, Errno> {
     let group = Ipv6Addr::from_bits(to.addr);
     // Nothing may be sent to a group of scope 0 (RFC 4291 section 2.7).
     if group_scope(group) == 0 || to.dev.is_some_and(|dev| bound.is_some_and(|bound| bound != dev)) {
@@ -223,7 +223,7 @@ fn find_group6(
     };
     let src = src.or_else(|| source6(iface, dev, group)).ok_or(Errno::ADDRNOTAVAIL)?;
     let link = link::<Ipv6Addr>(multicast_mac(group), iface);
-    Ok(Way { next: Next::Multicast(dev, link), src, mtu: iface.mtu })
+    Ok(Route { next: NextHop::Multicast(dev, link), src, mtu: iface.mtu })
 }
 
 fn find4(
@@ -232,9 +232,9 @@ fn find4(
     src: Option<u32>,
     multicast_dev: Option<u16>,
     broadcast: bool,
-) -> Result<Way, Errno> {
+) -> Result<Route, Errno> {
     if is_loopback(dst) {
-        return Ok(Way { next: Next::Local, src: mapped(src.unwrap_or(dst)), mtu: LOCAL_MTU });
+        return Ok(Route { next: NextHop::Local, src: mapped(src.unwrap_or(dst)), mtu: LOCAL_MTU });
     }
     let to_many = |device: Option<(u16, &Iface)>, mac: MacAddr| {
         let (dev, iface) = device.ok_or(Errno::NETUNREACH)?;
@@ -248,7 +248,7 @@ fn find4(
             None => default_device(tables, src),
         };
         let (dev, link, src, mtu) = to_many(device, group_mac(dst))?;
-        return Ok(Way { next: Next::Multicast(dev, link), src, mtu });
+        return Ok(Route { next: NextHop::Multicast(dev, link), src, mtu });
     }
     let hop = tables.v4.route(dst.into());
     if dst == u32::MAX || hop.kind == Kind::Broadcast {
@@ -260,14 +260,14 @@ fn find4(
             _ => device_of_broadcast(tables, dst),
         };
         let (dev, link, src, mtu) = to_many(device, [0xff; 6])?;
-        return Ok(Way { next: Next::Broadcast(dev, link), src, mtu });
+        return Ok(Route { next: NextHop::Broadcast(dev, link), src, mtu });
     }
     let next = match hop.kind {
         Kind::Local => {
-            return Ok(Way { next: Next::Local, src: mapped(src.unwrap_or(dst)), mtu: LOCAL_MTU });
+            return Ok(Route { next: NextHop::Local, src: mapped(src.unwrap_or(dst)), mtu: LOCAL_MTU });
         }
-        Kind::Rewrite => Next::Device(hop.dev, hop.rewrite),
-        Kind::Connected | Kind::Resolve => Next::Resolve,
+        Kind::Rewrite => NextHop::Device(hop.dev, hop.rewrite),
+        Kind::Connected | Kind::Resolve => NextHop::Resolve,
         Kind::Unreachable => return Err(Errno::HOSTUNREACH),
         Kind::Blackhole => return Err(Errno::INVAL),
         Kind::NoRoute | Kind::Broadcast => return Err(Errno::NETUNREACH),
@@ -278,7 +278,7 @@ fn find4(
     let iface = tables.ifaces.get(usize::from(hop.dev)).and_then(Option::as_ref).ok_or(Errno::NETDOWN)?;
     let peer = if hop.gateway.is_unspecified() { dst } else { hop.gateway.to_bits() };
     let own = || iface.source_for(Ipv4Addr::from_bits(peer)).map(Ipv4Addr::to_bits);
-    Ok(Way { next, src: mapped(src.or_else(own).ok_or(Errno::ADDRNOTAVAIL)?), mtu: hop.mtu })
+    Ok(Route { next, src: mapped(src.or_else(own).ok_or(Errno::ADDRNOTAVAIL)?), mtu: hop.mtu })
 }
 
 #[cfg(test)]
@@ -315,7 +315,7 @@ mod tests {
         routes::set_ifaces(&mut tables, &[Some(iface)]);
         let source = |to: [u8; 4]| {
             let to = mapped(Ipv4Addr::from(to).to_bits());
-            let to = To { addr: to, port: 9, dev: None };
+            let to = Dest { addr: to, port: 9, dev: None };
             find(&tables, &to, &Tx::new(ANY, 7, None).ends, None, true)
                 .map(|way| unmapped(way.src).map(Ipv4Addr::from_bits))
         };
@@ -327,7 +327,7 @@ mod tests {
         }
         // The datagram leaves by the chosen device or not at all.
         let mut ends = Tx::new(ANY, 7, None).ends;
-        let group = To { addr: mapped(0xef01_0203), port: 9, dev: None };
+        let group = Dest { addr: mapped(0xef01_0203), port: 9, dev: None };
         for (chosen, found) in [(0, Ok(mapped(own[0].to_bits()))), (1, Err(Errno::NETDOWN))] {
             ends.multicast_dev = Some(chosen);
             assert_eq!(find(&tables, &group, &ends, None, false).map(|way| way.src), found);

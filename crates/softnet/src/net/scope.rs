@@ -16,30 +16,30 @@ use softnet_core::sock::scope::{self, index_of, is_link_local, scoped};
 use super::Handle;
 use super::options::errno;
 use super::table::is_group;
-use crate::shared::Shared;
+use crate::shared::StackInner;
 
 /// The destination of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct To {
+pub(super) struct Dest {
     pub(super) addr: Addr,
     pub(super) port: u16,
     /// For an IPv6 group: the device to leave by, if the caller named one.
     pub(super) dev: Option<u16>,
 }
 
-impl To {
+impl Dest {
     /// The destination that a program means by `ip` on the device with this index (0: no device is
     /// named). For an address that is not tied to a link the index makes no difference.
     #[inline]
-    pub(super) fn new(shared: &Shared, ip: IpAddr, port: u16, index: u32) -> Result<To, Errno> {
+    pub(super) fn new(shared: &StackInner, ip: IpAddr, port: u16, index: u32) -> Result<Dest, Errno> {
         let addr = addr_of(ip);
-        let to = To { addr, port, dev: None };
+        let to = Dest { addr, port, dev: None };
         if index == 0 && !is_link_local(addr) { Ok(to) } else { to.on(shared, index) }
     }
 
     #[cold]
-    fn on(self, shared: &Shared, index: u32) -> Result<To, Errno> {
-        let To { addr, .. } = self;
+    fn on(self, shared: &StackInner, index: u32) -> Result<Dest, Errno> {
+        let Dest { addr, .. } = self;
         if scope::scope_id(addr) != 0 {
             return Err(Errno::NETUNREACH);
         }
@@ -48,7 +48,7 @@ impl To {
             return Ok(self);
         }
         let dev = device(shared, index).ok_or(Errno::NETUNREACH)?;
-        Ok(if group { To { dev: Some(dev), ..self } } else { To { addr: scoped(addr, dev), ..self } })
+        Ok(if group { Dest { dev: Some(dev), ..self } } else { Dest { addr: scoped(addr, dev), ..self } })
     }
 
     /// The address in the form that programs use.
@@ -75,7 +75,7 @@ pub(super) fn scope_id(addr: &SocketAddr) -> u32 {
 }
 
 /// The local end of a socket that binds to `addr`, and its device if it is a group of one link.
-pub(super) fn local_end(shared: &Shared, addr: &SocketAddr) -> Result<(Addr, Option<u16>), Errno> {
+pub(super) fn local_end(shared: &StackInner, addr: &SocketAddr) -> Result<(Addr, Option<u16>), Errno> {
     let local = addr_of(addr.ip());
     let group = matches!(addr, SocketAddr::V6(addr) if is_group_of_link(*addr.ip()));
     if !group && !is_link_local(local) {
@@ -92,7 +92,7 @@ pub(super) fn local_end(shared: &Shared, addr: &SocketAddr) -> Result<(Addr, Opt
 }
 
 /// The device with the index that programs use.
-pub(super) fn device(shared: &Shared, index: u32) -> Option<u16> {
+pub(super) fn device(shared: &StackInner, index: u32) -> Option<u16> {
     let dev = u16::try_from(index).ok()?.checked_sub(1)?;
     (usize::from(dev) < shared.devices.len()).then_some(dev)
 }

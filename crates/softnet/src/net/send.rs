@@ -22,30 +22,30 @@ use softnet_dev::xdp::LocalEnd;
 
 use super::msg::source;
 use super::options::{Options, errno, timeout};
-use super::route::{Next, Way, find};
-use super::scope::To;
+use super::route::{NextHop, Route, find};
+use super::scope::Dest;
 use super::table::is_group;
 use super::thread::AppThread;
 use crate::sender::{FOR_EVER, LocalSender, WouldBlock};
-use crate::shared::Shared;
+use crate::shared::StackInner;
 
 /// The sending side of a socket.
 pub(super) struct Tx {
     pub(super) sender: LocalSender,
-    pub(super) ends: Ends,
+    pub(super) ends: Endpoints,
     /// The memberships that devices were told of.
     pub(super) told: Option<LocalEnd>,
 }
 
 /// Source and destination of a socket's datagrams.
-pub(super) struct Ends {
+pub(super) struct Endpoints {
     /// The address that it is bound to.
     pub(super) local: Addr,
     pub(super) lport: u16,
     /// If it is bound to a group of one link: the device.
     pub(super) group_dev: Option<u16>,
     /// The peer that it is connected to.
-    pub(super) peer: Option<To>,
+    pub(super) peer: Option<Dest>,
     /// The device for IPv4 multicast, if one was chosen.
     pub(super) multicast_dev: Option<u16>,
     /// The same for IPv6.
@@ -54,12 +54,13 @@ pub(super) struct Ends {
 
 impl Tx {
     pub(super) fn new(local: Addr, lport: u16, group_dev: Option<u16>) -> Self {
-        let ends = Ends { local, lport, group_dev, peer: None, multicast_dev: None, multicast_dev6: None };
+        let ends =
+            Endpoints { local, lport, group_dev, peer: None, multicast_dev: None, multicast_dev6: None };
         Tx { sender: LocalSender::default(), ends, told: None }
     }
 }
 
-impl Ends {
+impl Endpoints {
     /// Our address, if the socket is bound to one that may be a source.
     pub(super) fn source(&self) -> Option<Addr> {
         (self.local != ANY && !is_group(self.local)).then_some(self.local)
@@ -72,12 +73,12 @@ impl Ends {
 
     /// `to`, with its device added if it is link-local and has none.
     #[cold]
-    pub(super) fn complete(&self, to: To) -> Result<To, Errno> {
+    pub(super) fn complete(&self, to: Dest) -> Result<Dest, Errno> {
         if !is_link_local(to.addr) || device(to.addr).is_some() {
             return Ok(to);
         }
         let dev = self.device().ok_or(Errno::INVAL)?;
-        Ok(To { addr: scoped(to.addr, dev), ..to })
+        Ok(Dest { addr: scoped(to.addr, dev), ..to })
     }
 }
 
@@ -101,7 +102,7 @@ impl Outgoing {
     /// then stay. The caller [notifies](tell) the sockets of this stack that received something.
     pub(super) fn flush(
         &mut self,
-        shared: &Shared,
+        shared: &StackInner,
         thread: &mut AppThread,
         sender: &mut LocalSender,
         wait: Option<u64>,
@@ -122,7 +123,7 @@ impl Outgoing {
     /// Remembers the destinations of long packets before they leave, since an ICMP error may arrive
     /// at once.
     #[inline(never)]
-    fn note(&mut self, shared: &Shared, now: u64) {
+    fn note(&mut self, shared: &StackInner, now: u64) {
         let mut last = None;
         for skb in self.batch.as_slice() {
             let dst = destination(skb).filter(|_| skb.len() > ETH_LEN + usize::from(MIN_PMTU));
@@ -137,7 +138,7 @@ impl Outgoing {
     }
 
     #[cold]
-    fn loop_back(&mut self, shared: &Shared, thread: &mut AppThread) {
+    fn loop_back(&mut self, shared: &StackInner, thread: &mut AppThread) {
         for skb in self.loops.drain() {
             let mut run = Batch::new();
             match run.push(skb) {
@@ -168,7 +169,7 @@ impl Outgoing {
 
 /// One call that sends.
 pub(super) struct Sending<'a> {
-    pub(super) shared: &'a Arc<Shared>,
+    pub(super) shared: &'a Arc<StackInner>,
     pub(super) options: &'a Options,
     /// Deadline for a sender that is held back, in ns of the stack's clock.
     pub(super) wait: Option<u64>,
@@ -179,14 +180,14 @@ pub(super) struct Sending<'a> {
 }
 
 /// Deadline of a call that is held back, by the socket's options.
-pub(super) fn wait_of(shared: &Shared, options: &Options) -> Option<u64> {
+pub(super) fn wait_of(shared: &StackInner, options: &Options) -> Option<u64> {
     let until = || timeout(&options.write_timeout).map_or(FOR_EVER, |timeout| shared.clock.after(timeout));
     (!options.nonblocking.load(Ordering::Relaxed)).then(until)
 }
 
 /// Destination of a datagram, by default the peer, and its source, if the caller chose one. By
 /// reference: copying a value that was just written in halves waits for the store buffer.
-pub(super) type Ways<'a> = (Option<&'a To>, Option<&'a Addr>);
+pub(super) type Ways<'a> = (Option<&'a Dest>, Option<&'a Addr>);
 
 impl Sending<'_> {
     /// Sends the datagrams that `messages` adds by [`one`](Self::one); it returns how many, and the
@@ -211,7 +212,7 @@ impl Sending<'_> {
     pub(super) fn one_more(
         mut self,
         thread: &mut AppThread,
-        ends: &Ends,
+        ends: &Endpoints,
         payload: &[u8],
         ways: Ways<'_>,
     ) -> Result<(), Errno> {
@@ -224,7 +225,7 @@ impl Sending<'_> {
     pub(super) fn one(
         &mut self,
         thread: &mut AppThread,
-        ends: &Ends,
+        ends: &Endpoints,
         payload: &[u8],
         (to, from): Ways<'_>,
     ) -> Result<(), Errno> {
@@ -244,8 +245,8 @@ impl Sending<'_> {
         };
         let way = find(thread.tables.load(), to, ends, src, broadcast)?;
         let ttl = match way.next {
-            Next::Multicast(..) if is_v4(to.addr) => &self.options.multicast_ttl,
-            Next::Multicast(..) => &self.options.multicast_hops,
+            NextHop::Multicast(..) if is_v4(to.addr) => &self.options.multicast_ttl,
+            NextHop::Multicast(..) => &self.options.multicast_hops,
             _ => &self.options.ttl,
         };
         let head = UdpHead {
@@ -256,7 +257,7 @@ impl Sending<'_> {
             ttl: ttl.load(Ordering::Relaxed) as u8,
             tos: self.options.tos.load(Ordering::Relaxed) as u8,
         };
-        if matches!(way.next, Next::Multicast(..)) && (head.ttl == 0 || is_of_interface(head.dst)) {
+        if matches!(way.next, NextHop::Multicast(..)) && (head.ttl == 0 || is_of_interface(head.dst)) {
             return self.keep_here(thread, &way, &head, payload);
         }
         let len = payload.len() + head.header_len();
@@ -273,7 +274,7 @@ impl Sending<'_> {
     fn keep_here(
         &mut self,
         thread: &mut AppThread,
-        way: &Way,
+        way: &Route,
         head: &UdpHead,
         payload: &[u8],
     ) -> Result<(), Errno> {
@@ -294,7 +295,7 @@ impl Sending<'_> {
     fn put_in_pieces(
         &mut self,
         thread: &mut AppThread,
-        way: &Way,
+        way: &Route,
         head: &UdpHead,
         payload: &[u8],
     ) -> Result<(), Errno> {
@@ -303,12 +304,12 @@ impl Sending<'_> {
         }
         // A path MTU is no limit for datagrams to all on a link, or to this stack itself.
         let fits = payload.len() + head.header_len() <= usize::from(way.mtu);
-        if fits && !matches!(way.next, Next::Device(..) | Next::Resolve) {
+        if fits && !matches!(way.next, NextHop::Device(..) | NextHop::Resolve) {
             return self.put(thread, way, head, payload);
         }
         // Earlier datagrams leave first.
         self.flush(thread)?;
-        if way.next == Next::Local {
+        if way.next == NextHop::Local {
             let mut run = head.write_run(&mut thread.ctx, payload).ok_or(Errno::NOBUFS)?;
             self.deliver(thread, &mut run, head);
             return Ok(());
@@ -321,7 +322,7 @@ impl Sending<'_> {
             recent.note(head.dst, view.now);
             let pieces = (udp.len() + payload.len(), [&udp[..], payload]);
             result = match way.next {
-                Next::Broadcast(dev, link) | Next::Multicast(dev, link) => {
+                NextHop::Broadcast(dev, link) | NextHop::Multicast(dev, link) => {
                     let to = link.first_chunk().copied().unwrap_or_default();
                     slow.send_datagram_to_many(ctx, view, datagram, (dev, to), pieces, out)
                 }
@@ -346,24 +347,26 @@ impl Sending<'_> {
     /// datagram, if any want it: the group's members unless the sender turned that off, and all
     /// sockets that listen to broadcasts, as in the kernel's `ip_mc_output`.
     #[inline(always)]
-    fn loops_back(&self, way: &Way, head: &UdpHead) -> Option<u16> {
+    fn loops_back(&self, way: &Route, head: &UdpHead) -> Option<u16> {
         match way.next {
-            Next::Multicast(..) | Next::Broadcast(..) => self.loops_to_many(way, head),
+            NextHop::Multicast(..) | NextHop::Broadcast(..) => self.loops_to_many(way, head),
             _ => None,
         }
     }
 
     #[cold]
-    fn loops_to_many(&self, way: &Way, head: &UdpHead) -> Option<u16> {
+    fn loops_to_many(&self, way: &Route, head: &UdpHead) -> Option<u16> {
         let flow = Flow { local: head.dst, remote: head.src, lport: head.dport, rport: head.sport };
         let (dev, wanted) = match way.next {
-            Next::Multicast(dev, _) => {
+            NextHop::Multicast(dev, _) => {
                 let Options { multicast_loop, multicast_loop6, .. } = self.options;
                 let on = if is_v4(head.dst) { multicast_loop } else { multicast_loop6 };
                 let members = || self.shared.sockets.binder().members(&flow, dev).next().is_some();
                 (dev, on.load(Ordering::Relaxed) && members())
             }
-            Next::Broadcast(dev, _) => (dev, self.shared.sockets.binder().listeners(&flow).next().is_some()),
+            NextHop::Broadcast(dev, _) => {
+                (dev, self.shared.sockets.binder().listeners(&flow).next().is_some())
+            }
             _ => return None,
         };
         wanted.then_some(dev)
@@ -372,15 +375,15 @@ impl Sending<'_> {
     fn put(
         &mut self,
         thread: &mut AppThread,
-        way: &Way,
+        way: &Route,
         head: &UdpHead,
         payload: &[u8],
     ) -> Result<(), Errno> {
         let (link, dev) = match way.next {
-            Next::Device(dev, link) | Next::Broadcast(dev, link) | Next::Multicast(dev, link) => {
+            NextHop::Device(dev, link) | NextHop::Broadcast(dev, link) | NextHop::Multicast(dev, link) => {
                 (link, Some(dev))
             }
-            Next::Local | Next::Resolve => (head.no_link(), None),
+            NextHop::Local | NextHop::Resolve => (head.no_link(), None),
         };
         // Flushed before a packet exists that would have to be freed, and before a datagram to this
         // stack, which is sent at once: the accepted messages are always the first ones.
@@ -397,7 +400,7 @@ impl Sending<'_> {
                     let _ = write(&mut thread.ctx, &mut self.out.loops, &link, head, payload);
                 }
             }
-            (None, Next::Local) => {
+            (None, NextHop::Local) => {
                 let mut local = Batch::new();
                 write(&mut thread.ctx, &mut local, &link, head, payload)?;
                 self.deliver(thread, &mut local, head);
@@ -448,12 +451,12 @@ fn is_of_interface(addr: Addr) -> bool {
 }
 
 /// Notifies the sockets of this stack that received something.
-pub(super) fn tell(shared: &Shared, thread: &mut AppThread) {
+pub(super) fn tell(shared: &StackInner, thread: &mut AppThread) {
     thread.ready.drain(..).for_each(|slot| shared.sockets.arrived(slot));
 }
 
 /// Delivers a multicast or broadcast datagram to the sockets of this stack that want it.
-fn loop_back(shared: &Shared, thread: &mut AppThread, dev: u16, run: &mut Batch) {
+fn loop_back(shared: &StackInner, thread: &mut AppThread, dev: u16, run: &mut Batch) {
     thread.ctx.originated(run.len() as u64);
     shared.sockets.to_many(&mut thread.ctx, dev, run, &mut thread.ready);
 }

@@ -19,7 +19,7 @@ use super::send::{Outgoing, tell};
 use super::thread::with;
 use super::udp::UdpSocket;
 use crate::sender::{LocalSender, WouldBlock};
-use crate::shared::Shared;
+use crate::shared::StackInner;
 
 /// Datagrams of sockets of one stack, in packet memory, that leave together. They leave when the
 /// batch is [flushed](Self::flush), when it is full, and when it is dropped; dropping never blocks:
@@ -28,7 +28,7 @@ use crate::shared::Shared;
 /// The batch chooses a TX queue of its own, so datagrams that a socket sends by the batch and
 /// directly may overtake each other.
 pub struct SendBatch {
-    shared: Arc<Shared>,
+    shared: Arc<StackInner>,
     sender: LocalSender,
     out: Outgoing,
 }

@@ -14,7 +14,7 @@ use softnet_core::fold::FoldKey;
 use softnet_core::ip::header::{Ipv4Header, is_multicast};
 use softnet_core::ip::input::Exception;
 use softnet_core::ip::pmtu::{PathMtus, RecentPeers};
-use softnet_core::ip::slow::{Outbox, SlowPath, View};
+use softnet_core::ip::slow::{Effects, RouteSnapshot, SlowPath};
 use softnet_core::ip::v6::header::Ipv6Header;
 use softnet_core::skb::{Batch, DropReason, Flags, Region, Skb};
 use softnet_core::sock::key::unmapped;
@@ -27,7 +27,7 @@ use softnet_dev::{PiGuard, PiMutex};
 
 use super::route::is_own;
 use super::thread::AppThread;
-use super::watch::{Set, Told};
+use super::watch::{ReadinessNotifier, Set};
 use crate::shared::lock;
 
 /// The sockets of a stack, their writer's lock, and the contexts of application threads.
@@ -43,7 +43,7 @@ pub struct SocketTable {
     /// Epoll sets: whoever waits in one is told of the stack's end.
     sets: Mutex<Vec<Arc<Set>>>,
     /// Those who wait for sockets.
-    pub(crate) told: Arc<Told>,
+    pub(crate) told: Arc<ReadinessNotifier>,
     /// Where devices look up the ports that are open, to leave the kernel the rest.
     pub(crate) ports: Option<Arc<dyn Ports>>,
     stopped: AtomicBool,
@@ -64,7 +64,7 @@ impl SocketTable {
         let random = || RandomState::new().hash_one(region.id());
         let seed = random();
         let binder = Binder::new(region.clone(), max_sockets, seed);
-        let told = Arc::new(Told::new(binder.sockets().clone(), max_sockets));
+        let told = Arc::new(ReadinessNotifier::new(binder.sockets().clone(), max_sockets));
         SocketTable {
             told,
             sockets: binder.sockets().clone(),
@@ -165,8 +165,8 @@ impl SocketTable {
         &self,
         ctx: &mut SoftnetData,
         slow: &mut SlowPath,
-        view: View<'_>,
-        out: &mut Outbox,
+        view: RouteSnapshot<'_>,
+        out: &mut Effects,
     ) {
         let (mut run, mut nobody, mut ready) = (Batch::new(), Batch::new(), Vec::new());
         for skb in std::mem::take(&mut out.local) {
@@ -204,7 +204,7 @@ impl SocketTable {
     /// Whether a datagram of `flow` that was too long somewhere may have been sent from here: by a socket that is connected by
     /// it, or to a destination that something long was sent to lately by one which is not. Else the error about it is made up
     /// (RFC 5927 section 7): to name a port that is served, and a victim that somebody may speak to, is easy.
-    fn may_have_sent(&self, view: View<'_>, flow: &Flow) -> bool {
+    fn may_have_sent(&self, view: RouteSnapshot<'_>, flow: &Flow) -> bool {
         self.sockets.find_exact(flow).is_some()
             || self.recent.contains(flow.remote, view.now)
                 && is_own(view.tables, flow.local)
@@ -288,7 +288,7 @@ impl SocketTable {
 }
 
 /// Whether `packet` is to a multicast group, or to all.
-fn is_to_many(view: View<'_>, packet: Option<&[u8]>) -> bool {
+fn is_to_many(view: RouteSnapshot<'_>, packet: Option<&[u8]>) -> bool {
     match packet.and_then(<[u8]>::first).map(|first| first >> 4) {
         Some(4) => packet
             .and_then(Ipv4Header::new)
@@ -316,7 +316,7 @@ mod tests {
     #[test]
     fn who_is_meant_is_known_by_the_family() {
         let tables = Tables::new(FoldKey::new([1, 2]));
-        let view = View { now: 0, tables: &tables, ifaces: &[] };
+        let view = RouteSnapshot { now: 0, tables: &tables, ifaces: &[] };
         let to = |dst: [u8; 4]| {
             let mut packet = [0; 20];
             let dst = Ipv4Addr::from(dst).to_bits();

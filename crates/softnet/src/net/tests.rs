@@ -20,8 +20,8 @@ use softnet_dev::{Device, OpenDevice, RxQueue, TxQueue};
 use super::Handle;
 use crate::config::{Config, DeviceConfig, NeighbourConfig, StackConfig, available_cpus};
 use crate::opener::Opener;
-use crate::rows::View;
-use crate::shared::Shared;
+use crate::rows::Introspect;
+use crate::shared::StackInner;
 use crate::{Assembly, Stack};
 
 const OWN: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
@@ -74,8 +74,8 @@ impl Far {
 
 /// What is to be seen of a stack when it has stopped.
 struct Remains {
-    shared: Arc<Shared>,
-    view: Arc<View>,
+    shared: Arc<StackInner>,
+    view: Arc<Introspect>,
     far: Far,
     /// Contexts that the caller's thread has on the stack.
     handle: Handle,

@@ -16,7 +16,7 @@ use arc_swap::{ArcSwap, Cache};
 use softnet_core::SoftnetData;
 use softnet_core::ip::adjacency::Tables;
 
-use crate::shared::{Shared, lock};
+use crate::shared::{StackInner, lock};
 use crate::thread::current_tid;
 
 /// See the [module](self).
@@ -30,7 +30,7 @@ pub(super) struct AppThread {
 }
 
 impl AppThread {
-    fn new(shared: &Arc<Shared>) -> Self {
+    fn new(shared: &Arc<StackInner>) -> Self {
         AppThread {
             ctx: shared.context(),
             tables: Cache::new(shared.tables.clone()),
@@ -47,7 +47,7 @@ impl AppThread {
 
 /// A context of the calling thread, and its stack.
 struct Registered {
-    shared: Weak<Shared>,
+    shared: Weak<StackInner>,
     thread: Arc<Mutex<AppThread>>,
 }
 
@@ -65,7 +65,7 @@ thread_local! {
 }
 
 /// The calling thread's context on `shared`, made if there is none.
-fn registered(shared: &Arc<Shared>) -> Option<Rc<Registered>> {
+fn registered(shared: &Arc<StackInner>) -> Option<Rc<Registered>> {
     THREADS
         .try_with(|threads| {
             let mut threads = threads.borrow_mut();
@@ -86,7 +86,7 @@ fn registered(shared: &Arc<Shared>) -> Option<Rc<Registered>> {
 /// Runs `f` with the calling thread's context on `shared`. `f` must call neither this function nor
 /// code of the caller.
 #[inline]
-pub(super) fn with<R>(shared: &Arc<Shared>, f: impl FnOnce(&mut AppThread) -> R) -> R {
+pub(super) fn with<R>(shared: &Arc<StackInner>, f: impl FnOnce(&mut AppThread) -> R) -> R {
     match registered(shared) {
         Some(known) => {
             let mut thread = lock(&known.thread);
@@ -104,7 +104,7 @@ pub(super) fn with<R>(shared: &Arc<Shared>, f: impl FnOnce(&mut AppThread) -> R)
 
 /// The calling thread is about to block: its context, if it has one, gives back memory that other
 /// threads may need meanwhile.
-pub(crate) fn before_block(shared: &Shared) {
+pub(crate) fn before_block(shared: &StackInner) {
     let known = THREADS.try_with(|threads| {
         threads.borrow().iter().find(|known| std::ptr::eq(known.shared.as_ptr(), shared)).cloned()
     });

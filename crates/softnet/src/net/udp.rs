@@ -21,13 +21,13 @@ use super::msg::MsgHdr;
 use super::options::{Options, errno, of_bind, of_socket, packets, timeout};
 use super::recv::RecvBatch;
 use super::route::{find, is_own};
-use super::scope::{To, local_end, on_device, scope_id};
-use super::send::{Ends, Outgoing, Sending, Tx, Ways, wait_of};
+use super::scope::{Dest, local_end, on_device, scope_id};
+use super::send::{Endpoints, Outgoing, Sending, Tx, Ways, wait_of};
 use super::table::is_group;
 use super::thread::{AppThread, before_block, with};
 use super::watch::wake;
 use crate::sender::LocalSender;
-use crate::shared::{Shared, lock};
+use crate::shared::{StackInner, lock};
 
 /// A UDP socket. Clones ([`try_clone`](Self::try_clone)) are the same socket; any number of threads may use it. It is closed with its
 /// last clone; what waits in it then is freed and counted.
@@ -35,7 +35,7 @@ use crate::shared::{Shared, lock};
 pub struct UdpSocket(Arc<Inner>);
 
 pub(super) struct Inner {
-    pub(super) shared: Arc<Shared>,
+    pub(super) shared: Arc<StackInner>,
     pub(super) slot: SlotRef,
     /// It sees addresses as IPv4 ones.
     pub(super) v4: bool,
@@ -251,7 +251,7 @@ impl UdpSocket {
 
     /// The address and port that datagrams to `addr` go to, if they may. The address of nobody stands for this host.
     #[inline]
-    pub(super) fn destination(&self, addr: SocketAddr) -> io::Result<To> {
+    pub(super) fn destination(&self, addr: SocketAddr) -> io::Result<Dest> {
         let ip = addr.ip();
         let v4 = unmapped(addr_of(ip)).is_some() || addr.is_ipv4();
         let ip = match self.0.v4 {
@@ -261,7 +261,7 @@ impl UdpSocket {
             _ if v4 => Ipv4Addr::LOCALHOST.into(),
             _ => Ipv6Addr::LOCALHOST.into(),
         };
-        To::new(&self.0.shared, ip, addr.port(), scope_id(&addr)).map_err(errno)
+        Dest::new(&self.0.shared, ip, addr.port(), scope_id(&addr)).map_err(errno)
     }
 
     /// Sends a datagram to `addr`. Returns its length. To a link-local address with a `scope_id` of 0, it goes by the device that
@@ -308,7 +308,7 @@ impl UdpSocket {
     #[inline(always)]
     fn send_all(
         &self,
-        messages: impl FnOnce(&mut Sending<'_>, &mut AppThread, &Ends) -> (usize, io::Result<()>),
+        messages: impl FnOnce(&mut Sending<'_>, &mut AppThread, &Endpoints) -> (usize, io::Result<()>),
     ) -> io::Result<usize> {
         let Inner { shared, options, tx, slot, .. } = &*self.0;
         self.check()?;

@@ -178,14 +178,14 @@ fn tell_exclusive(watchers: &[Watch]) {
 }
 
 /// The waiters of a table's sockets: threads that are blocked in a call, and watchers.
-pub struct Told {
+pub struct ReadinessNotifier {
     pub(crate) sockets: Arc<Sockets>,
     pub(super) watchers: Watchers,
 }
 
-impl Told {
+impl ReadinessNotifier {
     pub(super) fn new(sockets: Arc<Sockets>, slots: u32) -> Self {
-        Told { sockets, watchers: Watchers::new(slots) }
+        ReadinessNotifier { sockets, watchers: Watchers::new(slots) }
     }
 
     /// The readiness of the socket in slot `index` changed: notifies its waiters.

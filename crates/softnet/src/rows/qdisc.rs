@@ -4,14 +4,14 @@ use softnet_core::qdisc::{QdiscStats, QdiscTotals, Spec};
 use softnet_core::skb::DropReason;
 use softnet_core::sync::Ordering;
 
-use crate::netdev::{Live, Netdev};
+use crate::netdev::{Netdev, OpenNetdev};
 use crate::qdisc::{Child, Layout};
 use crate::shared::lock;
 use crate::show::{QdiscRow, TxRow};
 use crate::tx_queue::NetdevQueue;
 
 /// The disciplines of a device: its root, and under `mq` those of its TX queues.
-pub(super) fn rows(dev: &Netdev, live: &Live) -> Vec<QdiscRow> {
+pub(super) fn rows(dev: &Netdev, live: &OpenNetdev) -> Vec<QdiscRow> {
     let layout = lock(&live.layout);
     let mut rows = vec![root(dev, live, &layout)];
     if layout.root == Spec::Mq {
@@ -23,7 +23,7 @@ pub(super) fn rows(dev: &Netdev, live: &Live) -> Vec<QdiscRow> {
     rows
 }
 
-fn root(dev: &Netdev, live: &Live, layout: &Layout) -> QdiscRow {
+fn root(dev: &Netdev, live: &OpenNetdev, layout: &Layout) -> QdiscRow {
     match (&layout.children[..], &live.tx[..]) {
         ([child, ..], [queue, ..]) if layout.root != Spec::Mq => of_queue(dev, live, None, child, queue),
         (children, _) => {
@@ -33,7 +33,13 @@ fn root(dev: &Netdev, live: &Live, layout: &Layout) -> QdiscRow {
     }
 }
 
-fn of_queue(dev: &Netdev, live: &Live, number: Option<u16>, child: &Child, queue: &NetdevQueue) -> QdiscRow {
+fn of_queue(
+    dev: &Netdev,
+    live: &OpenNetdev,
+    number: Option<u16>,
+    child: &Child,
+    queue: &NetdevQueue,
+) -> QdiscRow {
     let (lock, held, ring) = (queue.lock_stats(), &queue.held_back, queue.ring());
     let tx = TxRow {
         owned: lock.leads.get(),

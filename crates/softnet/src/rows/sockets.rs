@@ -6,11 +6,11 @@ use softnet_core::sock::key::{Addr, socket_addr};
 use softnet_core::sock::scope::device;
 use softnet_core::sock::{Flow, Slot};
 
-use crate::shared::Shared;
+use crate::shared::StackInner;
 use crate::show::SocketRow;
 
 /// Every socket that is open.
-pub(super) fn rows(shared: &Shared) -> Vec<SocketRow> {
+pub(super) fn rows(shared: &StackInner) -> Vec<SocketRow> {
     let napis = shared.napis();
     let name = |id: u32| napis.iter().find(|i| i.napi.id == id).map(|i| i.napi.name.clone());
     let row = |(slot, (key, v4)): (&Slot, (Flow, bool))| {
@@ -33,7 +33,7 @@ pub(super) fn rows(shared: &Shared) -> Vec<SocketRow> {
 }
 
 /// An end of a socket; of a link-local address with the name of the device.
-fn end(shared: &Shared, addr: Addr, port: u16, v4: bool) -> String {
+fn end(shared: &StackInner, addr: Addr, port: u16, v4: bool) -> String {
     let dev = device(addr).and_then(|dev| shared.devices.get(usize::from(dev)));
     match (socket_addr(addr, port, v4), dev) {
         (SocketAddr::V6(addr), Some(dev)) => format!("[{}%{}]:{port}", addr.ip(), dev.name),

@@ -8,7 +8,7 @@ use softnet::app::Filter;
 use softnet::context::Context;
 use softnet::control::{Set, Target};
 use softnet::poller::{NapiPoller, PollerError, PollerParams};
-use softnet::rows::View;
+use softnet::rows::Introspect;
 use softnet_core::skb::Batch;
 
 use super::frames::{Rng, host, number_of, numbered, to_port};
@@ -49,7 +49,7 @@ fn arrives(sink: &mut Lane, number: u32) {
 
 /// Packets until one is handed over while the doorbell is masked: now the queue is suspended. (Not if a thread has just
 /// been woken by the doorbell, and is about to poll.)
-fn suspend(view: &View, lane: &mut Lane, poller: &mut NapiPoller) {
+fn suspend(view: &Introspect, lane: &mut Lane, poller: &mut NapiPoller) {
     let (mut batch, mut number) = (Batch::new(), 0);
     until("suspended", || {
         send(lane, PORT, number);

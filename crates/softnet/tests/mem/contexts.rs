@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use softnet::Stack;
 use softnet::context::Context;
 use softnet::control::{Set, Target};
-use softnet::shared::Shared;
+use softnet::shared::StackInner;
 use softnet::thread::{Body, spawn};
 
 use super::frames::{Rng, host, number_of, numbered};
@@ -207,7 +207,7 @@ fn threads_have_names_and_end_with_their_mode() {
     world.end(lanes);
 }
 
-fn all_sleep(shared: &Shared) -> bool {
+fn all_sleep(shared: &StackInner) -> bool {
     shared.threads().iter().all(|thread| thread.asleep.load(Ordering::Relaxed))
 }
 

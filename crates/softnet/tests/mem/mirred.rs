@@ -13,7 +13,7 @@ use softnet::filter::MirredAction::{self, Mirror, Redirect};
 use softnet::netdev::dev_queue_xmit;
 use softnet::poller::{NapiPoller, PollerParams};
 use softnet::qdisc::Action;
-use softnet::rows::View;
+use softnet::rows::Introspect;
 use softnet::show::FilterRow;
 use softnet_core::ip::arp::ArpPacket;
 use softnet_core::skb::Batch;
@@ -31,26 +31,26 @@ fn filter(action: Action, hook: Place, mirred: Option<(MirredAction, Place)>) ->
     SetFilter { dev: format!("mem{}", hook.0), parent: hook.1, action, mirred }
 }
 
-fn add(view: &View, hook: Place, action: MirredAction, to: Place) {
+fn add(view: &Introspect, hook: Place, action: MirredAction, to: Place) {
     view.set_filter(&filter(Action::Add, hook, Some((action, to)))).unwrap();
 }
 
-fn del(view: &View, hook: Place) {
+fn del(view: &Introspect, hook: Place) {
     view.set_filter(&filter(Action::Del, hook, None)).unwrap();
 }
 
-fn row(view: &View, hook: Place) -> FilterRow {
+fn row(view: &Introspect, hook: Place) -> FilterRow {
     let dev = format!("mem{}", hook.0);
     view.filters().into_iter().find(|row| row.dev == dev && row.parent == hook.1).expect("a filter")
 }
 
 /// Packets, drops and overlimits.
-fn counts(view: &View, hook: Place) -> (u64, u64, u64) {
+fn counts(view: &Introspect, hook: Place) -> (u64, u64, u64) {
     let row = row(view, hook);
     (row.packets, row.drops, row.overlimits)
 }
 
-fn dropped(view: &View, port: usize, reason: &str) -> u64 {
+fn dropped(view: &Introspect, port: usize, reason: &str) -> u64 {
     let dev = format!("mem{port}");
     view.drops().iter().filter(|row| row.dev == dev && row.reason == reason).map(|row| row.packets).sum()
 }

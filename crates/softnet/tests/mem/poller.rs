@@ -8,7 +8,7 @@ use softnet::context::Context;
 use softnet::control::{SetKnobs, Target};
 use softnet::netdev::Knobs;
 use softnet::poller::{MAX_BUSY_POLL_USECS, NapiPoller, PollerError, PollerParams};
-use softnet::rows::View;
+use softnet::rows::Introspect;
 use softnet::show::NapiRow;
 use softnet::timer::Timeout;
 use softnet::{Assembly, Stack, app::Filter};
@@ -26,14 +26,14 @@ pub(crate) const PREFER: PollerParams =
     PollerParams { busy_poll_usecs: 0, busy_poll_budget: 8, prefer_busy_poll: true, rx_queue_len: 4096 };
 
 /// Sets N, T and S of `mem0`.
-pub(crate) fn set_knobs(view: &View, n: u64, t: u64, s: u64) {
+pub(crate) fn set_knobs(view: &Introspect, n: u64, t: u64, s: u64) {
     let knobs =
         Knobs { napi_defer_hard_irqs: Some(n), gro_flush_timeout: Some(t), irq_suspend_timeout: Some(s) };
     view.set_knobs(&SetKnobs { target: Target::Dev("mem0".into()), knobs }).unwrap();
 }
 
 /// The instance of `mem0`'s first queue.
-pub(crate) fn mem0(view: &View) -> NapiRow {
+pub(crate) fn mem0(view: &Introspect) -> NapiRow {
     view.napis().into_iter().find(|row| row.dev == "mem0" && row.queue == 0).expect("mem0")
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use softnet::backlog::Input;
 use softnet::instance::{NapiInstance, RxHandler};
-use softnet::shared::Shared;
+use softnet::shared::StackInner;
 use softnet::timer::NapiTimer;
 use softnet_core::napi::Napi;
 use softnet_core::sync::Ordering;
@@ -13,12 +13,12 @@ use softnet_core::sync::Ordering;
 use super::frames::{Rng, host, numbered};
 use super::world::{Setup, of_port, ping, until, wire};
 
-fn all_sleep(shared: &Shared) -> bool {
+fn all_sleep(shared: &StackInner) -> bool {
     shared.workers.iter().all(|worker| worker.is_sleeping())
 }
 
 /// Sleeps, and attempts that found work at the last look.
-fn attempts(shared: &Shared) -> u64 {
+fn attempts(shared: &StackInner) -> u64 {
     shared.workers.iter().map(|w| w.thread.stats.sleeps.get() + w.thread.stats.rechecks.get()).sum()
 }
 

@@ -12,8 +12,8 @@ use softnet::config::{
 use softnet::context::Context;
 use softnet::control::{Set, Target};
 use softnet::net::Handle;
-use softnet::rows::View;
-use softnet::shared::Shared;
+use softnet::rows::Introspect;
+use softnet::shared::StackInner;
 use softnet::show::NapiRow;
 use softnet::{Assembly, Stack};
 use softnet_core::SoftnetData;
@@ -99,8 +99,8 @@ impl Lane {
 /// A stack, and what can be seen of it even after it stopped.
 pub(crate) struct World {
     stack: Option<Stack>,
-    pub(crate) shared: Arc<Shared>,
-    pub(crate) view: Arc<View>,
+    pub(crate) shared: Arc<StackInner>,
+    pub(crate) view: Arc<Introspect>,
 }
 
 /// What to run.

@@ -11,8 +11,8 @@ use softnet::app::Filter;
 use softnet::config::{Config, DeviceConfig, InterfaceAddr, StackConfig, available_cpus};
 use softnet::net::Handle;
 use softnet::poller::{NapiPoller, PollerParams};
-use softnet::rows::View;
-use softnet::shared::Shared;
+use softnet::rows::Introspect;
+use softnet::shared::StackInner;
 use softnet::show::DevRow;
 use softnet::{Stack, StartError};
 use softnet_dev::netlink::Netlink;
@@ -158,7 +158,7 @@ impl World {
         self.middle.run(|| Stack::start(config)).unwrap()
     }
 
-    pub(crate) fn view(&self) -> &Arc<View> {
+    pub(crate) fn view(&self) -> &Arc<Introspect> {
         self.stack.as_ref().expect("was started").view()
     }
 
@@ -168,7 +168,7 @@ impl World {
     }
 
     /// What the stack's threads share.
-    pub(crate) fn shared(&self) -> Arc<Shared> {
+    pub(crate) fn shared(&self) -> Arc<StackInner> {
         self.stack.as_ref().expect("was started").shared().clone()
     }
 

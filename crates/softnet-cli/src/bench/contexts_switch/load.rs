@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use softnet::context::Context;
 use softnet::control::{Set, Target};
-use softnet::rows::View;
+use softnet::rows::Introspect;
 
 use super::machine::{Control, Machine, stolen};
 use crate::bench::templates::Random;
@@ -73,7 +73,7 @@ pub(super) trait Wires {
     type Source: Source;
     type Sink: Sink;
 
-    fn view(&self) -> &View;
+    fn view(&self) -> &Introspect;
     /// Names of its devices.
     fn devices(&self) -> [&'static str; 2];
     /// Packets lost so far by those who had no room for them, and count them.
@@ -205,7 +205,7 @@ impl Load {
 }
 
 /// Switches a device or a queue, at random, every millisecond for `time`. Returns how long each switch took.
-fn switch(view: &View, devices: [&str; 2], time: Duration) -> Result<Vec<Duration>, String> {
+fn switch(view: &Introspect, devices: [&str; 2], time: Duration) -> Result<Vec<Duration>, String> {
     let ids: Vec<u32> = view.napis().iter().map(|row| row.id).collect();
     let (mut random, mut took) = (Random::new(7), Vec::new());
     let start = Instant::now();

@@ -4,7 +4,7 @@ use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use softnet::config::{Config, DeviceConfig, NeighbourConfig, available_cpus};
-use softnet::rows::View;
+use softnet::rows::Introspect;
 use softnet::{Assembly, Stack};
 use softnet_core::SoftnetData;
 use softnet_core::skb::{Batch, CacheSizes, HEADROOM, Region};
@@ -94,7 +94,7 @@ impl Wires for Mem {
     type Source = Lanes;
     type Sink = Lanes;
 
-    fn view(&self) -> &View {
+    fn view(&self) -> &Introspect {
         self.stack.view()
     }
 
@@ -125,7 +125,7 @@ impl Wires for Mem {
 }
 
 /// Whether every packet of a stack that has ended is somewhere, and all memory home.
-pub(super) fn books(view: &View) -> Result<(), String> {
+pub(super) fn books(view: &Introspect) -> Result<(), String> {
     let s = view.stats();
     let (came, went) = (s.received + s.originated, s.transmitted + s.delivered + s.dropped);
     if came != went || s.leaked > 0 || (s.frames_free, s.heads_free) != (s.frames, s.heads) {

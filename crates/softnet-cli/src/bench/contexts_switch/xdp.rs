@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rustix::net::sockopt::set_socket_recv_buffer_size_force;
 use softnet::Stack;
-use softnet::rows::View;
+use softnet::rows::Introspect;
 use softnet_dev::netlink::Netlink;
 use softnet_dev::netns::NetNs;
 use softnet_dev::traffic::{Sink as PacketFilter, SinkFilter};
@@ -50,7 +50,7 @@ impl Wires for Xdp {
     type Source = Sockets;
     type Sink = UdpSocket;
 
-    fn view(&self) -> &View {
+    fn view(&self) -> &Introspect {
         self.stack.view()
     }
 

@@ -40,10 +40,10 @@ impl SlowPath {
     pub fn announce(
         &mut self,
         ctx: &mut SoftnetData,
-        view: View<'_>,
+        view: RouteSnapshot<'_>,
         dev: u16,
         what: Announce,
-        out: &mut Outbox,
+        out: &mut Effects,
     ) {
         self.announcements.forget(dev);
         if what.arp || what.nd {
@@ -53,7 +53,12 @@ impl SlowPath {
     }
 
     /// Makes the announcements that are due.
-    pub(super) fn announce_again(&mut self, ctx: &mut SoftnetData, view: View<'_>, out: &mut Outbox) {
+    pub(super) fn announce_again(
+        &mut self,
+        ctx: &mut SoftnetData,
+        view: RouteSnapshot<'_>,
+        out: &mut Effects,
+    ) {
         for (at, dev, what, left) in &mut self.announcements.0 {
             if *at <= view.now {
                 send(ctx, view, *dev, *what, out);
@@ -64,7 +69,7 @@ impl SlowPath {
     }
 }
 
-fn send(ctx: &mut SoftnetData, view: View<'_>, dev: u16, what: Announce, out: &mut Outbox) {
+fn send(ctx: &mut SoftnetData, view: RouteSnapshot<'_>, dev: u16, what: Announce, out: &mut Effects) {
     let Some(iface) = view.iface(dev) else { return };
     let v4 = iface.addresses.iter().filter(|_| what.arp).map(|(own, _)| IpAddr::V4(*own));
     let v6 = iface.addresses6.iter().filter(|_| what.nd).map(|(own, _)| IpAddr::V6(*own));

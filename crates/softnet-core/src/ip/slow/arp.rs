@@ -8,9 +8,9 @@ impl SlowPath {
     pub(super) fn arp(
         &mut self,
         ctx: &mut SoftnetData,
-        view: View<'_>,
+        view: RouteSnapshot<'_>,
         mut skb: Skb,
-        out: &mut Outbox,
+        out: &mut Effects,
     ) -> Result<(), (Skb, DropReason)> {
         let dev = skb.head().dev;
         let Some(iface) = view.iface(dev) else { return Err((skb, DropReason::DevReady)) };
@@ -49,11 +49,11 @@ impl SlowPath {
 /// Asks for `target`, see [`Action::Solicit`].
 pub(super) fn send_arp(
     ctx: &mut SoftnetData,
-    view: View<'_>,
+    view: RouteSnapshot<'_>,
     dev: u16,
     target: Ipv4Addr,
     unicast_to: Option<MacAddr>,
-    out: &mut Outbox,
+    out: &mut Effects,
 ) {
     let Some((iface, source)) = view.iface(dev).and_then(|i| Some((i, i.source_for(target)?))) else {
         return;

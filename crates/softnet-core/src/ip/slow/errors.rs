@@ -4,7 +4,7 @@ use super::*;
 use crate::ip::checksum;
 use crate::ip::unserved::tells_of_tcp;
 
-impl View<'_> {
+impl RouteSnapshot<'_> {
     /// The address that an error about a packet from `src` to `dst` is sent from: `dst`, if that is
     /// ours, else an address of the interface by which the error leaves (RFC 1812 section 4.3.2.4).
     /// `None` if there is no way to `src`.
@@ -26,9 +26,9 @@ impl SlowPath {
     pub(super) fn unserved_run(
         &mut self,
         ctx: &mut SoftnetData,
-        view: View<'_>,
+        view: RouteSnapshot<'_>,
         run: SkbList,
-        out: &mut Outbox,
+        out: &mut Effects,
     ) -> (SkbList, DropReason) {
         let (told, reason) = match tells(&run) {
             Ok(told) => (told, DropReason::IpNoProto),
@@ -46,9 +46,9 @@ impl SlowPath {
     pub(super) fn unserved(
         &mut self,
         ctx: &mut SoftnetData,
-        view: View<'_>,
+        view: RouteSnapshot<'_>,
         skb: Skb,
-        out: &mut Outbox,
+        out: &mut Effects,
     ) -> (Skb, DropReason) {
         let header = Ipv4Header::new(skb.data().get(ETH_LEN..).unwrap_or_default());
         let said = header.map_or((0, Ipv4Addr::UNSPECIFIED), |h| (h.protocol(), h.dst().into()));
@@ -69,10 +69,10 @@ impl SlowPath {
     pub(super) fn error(
         &mut self,
         ctx: &mut SoftnetData,
-        view: View<'_>,
+        view: RouteSnapshot<'_>,
         skb: &Skb,
         error: IcmpError,
-        out: &mut Outbox,
+        out: &mut Effects,
     ) {
         // There is no error about what softnet itself sent.
         if skb.head().flags & Flags::ORIGINATED != 0 {

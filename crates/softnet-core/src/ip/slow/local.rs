@@ -15,9 +15,9 @@ impl SlowPath {
     pub(super) fn local(
         &mut self,
         ctx: &mut SoftnetData,
-        view: View<'_>,
+        view: RouteSnapshot<'_>,
         skb: Skb,
-        out: &mut Outbox,
+        out: &mut Effects,
     ) -> Result<(), (Skb, DropReason)> {
         let header = Ipv4Header::new(skb.data().get(ETH_LEN..).unwrap_or_default());
         if header.is_some_and(|header| header.is_fragment()) {
@@ -31,7 +31,13 @@ impl SlowPath {
     }
 
     /// A whole IPv4 datagram for softnet, a run of one skb or several: each protocol's way in.
-    fn local_datagram(&mut self, ctx: &mut SoftnetData, view: View<'_>, mut run: SkbList, out: &mut Outbox) {
+    fn local_datagram(
+        &mut self,
+        ctx: &mut SoftnetData,
+        view: RouteSnapshot<'_>,
+        mut run: SkbList,
+        out: &mut Effects,
+    ) {
         let header = run.data().next().and_then(|first| Ipv4Header::new(first.get(ETH_LEN..)?));
         let done = match header.map_or(0, |header| header.protocol()) {
             protocol::ICMP => self.icmp(ctx, view, run, out),
@@ -50,9 +56,9 @@ impl SlowPath {
     fn icmp(
         &mut self,
         ctx: &mut SoftnetData,
-        view: View<'_>,
+        view: RouteSnapshot<'_>,
         mut run: SkbList,
-        out: &mut Outbox,
+        out: &mut Effects,
     ) -> Result<(), (SkbList, DropReason)> {
         if run.len() > 1 {
             return self.echo_in_fragments(ctx, view, run, out);
@@ -95,9 +101,9 @@ impl SlowPath {
     fn echo_in_fragments(
         &mut self,
         ctx: &mut SoftnetData,
-        view: View<'_>,
+        view: RouteSnapshot<'_>,
         run: SkbList,
-        out: &mut Outbox,
+        out: &mut Effects,
     ) -> Result<(), (SkbList, DropReason)> {
         let reply = match echo_reply_of_run(&run, |addr| view.is_broadcast(addr)) {
             Ok(reply) => reply,
@@ -120,7 +126,7 @@ impl SlowPath {
         &mut self,
         problem: Problem,
         (quote, dev): (Quote, u16),
-        out: &mut Outbox,
+        out: &mut Effects,
     ) -> bool {
         let (Some((lport, rport)), protocol::UDP) = (quote.ports(), quote.protocol) else { return false };
         let ends = [quote.src, quote.dst].map(addr_of);
@@ -149,7 +155,7 @@ impl SlowPath {
 
     /// What an error said of a datagram that a socket may well have sent: later ones to its destination are cut, or made
     /// shorter. Whether that was news.
-    pub fn too_big(&mut self, view: View<'_>, report: &TooBig) -> bool {
+    pub fn too_big(&mut self, view: RouteSnapshot<'_>, report: &TooBig) -> bool {
         let dst = report.flow.remote;
         let dev = match unmapped(dst) {
             Some(dst) => view.tables.v4.route(dst.into()).dev,
@@ -165,10 +171,10 @@ impl SlowPath {
     pub fn send_datagram<'a>(
         &mut self,
         ctx: &mut SoftnetData,
-        view: View<'_>,
+        view: RouteSnapshot<'_>,
         mut datagram: Datagram,
         (len, pieces): (usize, impl IntoIterator<Item = &'a [u8]>),
-        out: &mut Outbox,
+        out: &mut Effects,
     ) -> Result<(), DropReason> {
         let (src, dst, dev, reachable): (IpAddr, IpAddr, _, _) = match datagram.addresses {
             Addresses::V4 { src, dst } => {
@@ -203,11 +209,11 @@ impl SlowPath {
     pub fn send_datagram_to_many<'a>(
         &mut self,
         ctx: &mut SoftnetData,
-        view: View<'_>,
+        view: RouteSnapshot<'_>,
         mut datagram: Datagram,
         (dev, to): (u16, MacAddr),
         (len, pieces): (usize, impl IntoIterator<Item = &'a [u8]>),
-        out: &mut Outbox,
+        out: &mut Effects,
     ) -> Result<(), DropReason> {
         let iface = view.iface(dev).ok_or(DropReason::DevReady)?;
         let (src, dst): (IpAddr, IpAddr) = match datagram.addresses {
@@ -228,11 +234,11 @@ impl SlowPath {
     pub(super) fn output_cut(
         &mut self,
         ctx: &mut SoftnetData,
-        view: View<'_>,
+        view: RouteSnapshot<'_>,
         skb: Skb,
         hop: Adjacency,
         (mtu, from): (u16, MacAddr),
-        out: &mut Outbox,
+        out: &mut Effects,
     ) -> Result<(), (Skb, DropReason)> {
         let total = Ipv4Header::new(skb.data().get(ETH_LEN..).unwrap_or_default()).map(|h| h.total_len());
         if total.is_none_or(|total| total <= mtu) {
@@ -250,7 +256,12 @@ impl SlowPath {
     }
 
     /// Gives up datagrams whose fragments did not come in time, with an error about those whose first did (RFC 792, RFC 4443).
-    pub(super) fn expire_fragments(&mut self, ctx: &mut SoftnetData, view: View<'_>, out: &mut Outbox) {
+    pub(super) fn expire_fragments(
+        &mut self,
+        ctx: &mut SoftnetData,
+        view: RouteSnapshot<'_>,
+        out: &mut Effects,
+    ) {
         while let Some(Expired { first, rest }) = self.frags.expire(view.now) {
             if let Some(first) = first {
                 match first.data().get(ETH_LEN).map(|first| first >> 4) {

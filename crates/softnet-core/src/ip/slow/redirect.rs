@@ -12,9 +12,9 @@ impl SlowPath {
     pub fn redirect(
         &mut self,
         ctx: &mut SoftnetData,
-        view: View<'_>,
+        view: RouteSnapshot<'_>,
         (dev, packet): (u16, &[u8]),
-        out: &mut Outbox,
+        out: &mut Effects,
     ) {
         match packet.first().map(|first| first >> 4) {
             Some(6) => {
@@ -37,10 +37,10 @@ impl SlowPath {
     pub(super) fn redirect4(
         &mut self,
         ctx: &mut SoftnetData,
-        view: View<'_>,
+        view: RouteSnapshot<'_>,
         (dev, packet): (u16, &[u8]),
         first_hop: Ipv4Addr,
-        out: &mut Outbox,
+        out: &mut Effects,
     ) {
         let Some(iface) = view.iface(dev).filter(|iface| iface.send_redirects) else { return };
         let Some(header) = Ipv4Header::new(packet) else { return };
@@ -62,10 +62,10 @@ impl SlowPath {
     pub(in super::super) fn redirect6(
         &mut self,
         ctx: &mut SoftnetData,
-        view: View<'_>,
+        view: RouteSnapshot<'_>,
         (dev, packet): (u16, &[u8]),
         first_hop: Ipv6Addr,
-        out: &mut Outbox,
+        out: &mut Effects,
     ) {
         let Some(iface) = view.iface(dev).filter(|iface| iface.send_redirects) else { return };
         let Some(header) = Ipv6Header::new(packet) else { return };

@@ -14,7 +14,7 @@ use super::super::v6::header::{Ipv6Header, next, validate};
 use super::super::v6::icmp::message_sum;
 use super::super::v6::nd::{self, Message};
 use super::super::{ETH_LEN, MacAddr};
-use super::{Iface, Outbox, SlowPath, View};
+use super::{Effects, Iface, RouteSnapshot, SlowPath};
 use crate::SoftnetData;
 use crate::skb::DropReason;
 
@@ -35,9 +35,9 @@ impl SlowPath {
     pub fn overhear(
         &mut self,
         ctx: &mut SoftnetData,
-        view: View<'_>,
+        view: RouteSnapshot<'_>,
         (dev, frame): (u16, &[u8]),
-        out: &mut Outbox,
+        out: &mut Effects,
     ) -> Result<(), DropReason> {
         let (Some(iface), Some((header, packet))) = (view.iface(dev), frame.split_first_chunk::<ETH_LEN>())
         else {
@@ -106,8 +106,8 @@ mod tests {
 
     impl World {
         fn overhear(&mut self, dev: u16, frame: &[u8]) -> (Sent, Result<(), DropReason>) {
-            let mut out = Outbox::default();
-            let view = View { now: self.now, tables: &self.tables, ifaces: &self.ifaces };
+            let mut out = Effects::default();
+            let view = RouteSnapshot { now: self.now, tables: &self.tables, ifaces: &self.ifaces };
             let result = self.slow.overhear(&mut self.ctx, view, (dev, frame), &mut out);
             (self.carry_out(out), result)
         }

@@ -19,7 +19,7 @@ pub(super) enum Unusual {
 impl SlowPath {
     /// What the fast path did not check of an IPv4 packet that is not plain: a broadcast or
     /// multicast frame, a header with options, or addresses that may not go everywhere.
-    pub(super) fn check_unusual(&self, view: View<'_>, skb: &Skb) -> Result<Unusual, DropReason> {
+    pub(super) fn check_unusual(&self, view: RouteSnapshot<'_>, skb: &Skb) -> Result<Unusual, DropReason> {
         let data = skb.data();
         let packet = data.get(ETH_LEN..).ok_or(DropReason::PktTooSmall)?;
         let lengths = validate(packet)?;
@@ -59,7 +59,7 @@ impl SlowPath {
     }
 
     /// Does what the options of a packet ask for that leaves from `addr`.
-    pub(super) fn record_options(&self, view: View<'_>, skb: &mut Skb, addr: Ipv4Addr) {
+    pub(super) fn record_options(&self, view: RouteSnapshot<'_>, skb: &mut Skb, addr: Ipv4Addr) {
         let header = skb.data_mut().get_mut(ETH_LEN..).and_then(options_of);
         let Some(header) = header.filter(|_| self.option_policy == OptionPolicy::Process) else { return };
         let Ok(options) = options::parse(header) else { return };
@@ -68,7 +68,7 @@ impl SlowPath {
     }
 
     /// The options of the reply to an echo request to `addr`.
-    pub(super) fn echo_options(&self, view: View<'_>, skb: &mut Skb, addr: Ipv4Addr) -> EchoOptions {
+    pub(super) fn echo_options(&self, view: RouteSnapshot<'_>, skb: &mut Skb, addr: Ipv4Addr) -> EchoOptions {
         let header = skb.data_mut().get_mut(ETH_LEN..).and_then(options_of);
         let header = header.filter(|_| self.option_policy == OptionPolicy::Process);
         let Some((header, Ok(options))) = header.map(|header| (&*header, options::parse(header))) else {
@@ -77,7 +77,12 @@ impl SlowPath {
         EchoOptions::of(header, &options, &self.record(view, addr, &|addr| view.is_own(addr)))
     }
 
-    fn record<'a>(&self, view: View<'_>, addr: Ipv4Addr, is_own: &'a dyn Fn(Ipv4Addr) -> bool) -> Record<'a> {
+    fn record<'a>(
+        &self,
+        view: RouteSnapshot<'_>,
+        addr: Ipv4Addr,
+        is_own: &'a dyn Fn(Ipv4Addr) -> bool,
+    ) -> Record<'a> {
         let utc = self.midnight.map(|since| since.saturating_add(view.now));
         Record { addr, time: options::timestamp(utc, view.now), is_own }
     }

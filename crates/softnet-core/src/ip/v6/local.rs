@@ -3,7 +3,7 @@
 
 use super::super::echo::echo6_reply_of_run;
 use super::super::reassembly::parameter_problem;
-use super::super::slow::{Outbox, Refused, SlowPath, View};
+use super::super::slow::{Effects, Refused, RouteSnapshot, SlowPath};
 use super::header::{next, receive};
 use super::icmp::Icmp6Error;
 use super::nd;
@@ -16,10 +16,10 @@ impl SlowPath {
     pub(super) fn fragment6(
         &mut self,
         ctx: &mut SoftnetData,
-        view: View<'_>,
+        view: RouteSnapshot<'_>,
         skb: Skb,
         received: Received,
-        out: &mut Outbox,
+        out: &mut Effects,
     ) -> Result<(), Refused> {
         let mut run = match self.frags.ipv6(ctx, view.now, skb) {
             Ok(None) => return Ok(()),
@@ -51,10 +51,10 @@ impl SlowPath {
     fn run6(
         &mut self,
         ctx: &mut SoftnetData,
-        view: View<'_>,
+        view: RouteSnapshot<'_>,
         (mut first, rest): (Skb, SkbList),
         received: Received,
-        out: &mut Outbox,
+        out: &mut Effects,
     ) -> Result<(), Refused> {
         let (first, reason) = match receive(packet(&first)) {
             Err(refusal) => self.refuse(ctx, view, first, refusal, out),

@@ -7,7 +7,7 @@ use super::super::adjacency::{Adjacency, Kind};
 use super::super::checksum::update16;
 use super::super::icmp_error::icmpv6_error;
 use super::super::neigh::Heard;
-use super::super::slow::{Iface, Outbox, Refused, SlowPath, View};
+use super::super::slow::{Effects, Iface, Refused, RouteSnapshot, SlowPath};
 use super::super::unserved::tells_of_tcp;
 use super::super::{ETH_LEN, MacAddr, checksum, is_group};
 use super::addr::{
@@ -112,9 +112,9 @@ impl SlowPath {
     pub(in super::super) fn ipv6(
         &mut self,
         ctx: &mut SoftnetData,
-        view: View<'_>,
+        view: RouteSnapshot<'_>,
         mut skb: Skb,
-        out: &mut Outbox,
+        out: &mut Effects,
     ) -> Result<(), Refused> {
         let received = match check(&skb) {
             Ok(received) => received,
@@ -149,11 +149,11 @@ impl SlowPath {
     fn forward6(
         &mut self,
         ctx: &mut SoftnetData,
-        view: View<'_>,
+        view: RouteSnapshot<'_>,
         mut skb: Skb,
         received: Received,
         hop: Adjacency<Ipv6Addr>,
-        out: &mut Outbox,
+        out: &mut Effects,
     ) -> Result<(), Refused> {
         if is_from_us(view, &skb, received.src) {
             return Err((skb, DropReason::IpInvalidSource));
@@ -194,10 +194,10 @@ impl SlowPath {
     pub(super) fn group6(
         &mut self,
         ctx: &mut SoftnetData,
-        view: View<'_>,
+        view: RouteSnapshot<'_>,
         skb: Skb,
         received: Received,
-        out: &mut Outbox,
+        out: &mut Effects,
     ) -> Result<(), Refused> {
         let Some(iface) = view.iface(skb.head().dev) else { return Err((skb, DropReason::DevReady)) };
         if iface.is_looked_for_in(received.dst) {
@@ -241,10 +241,10 @@ impl SlowPath {
     pub(super) fn local6(
         &mut self,
         ctx: &mut SoftnetData,
-        view: View<'_>,
+        view: RouteSnapshot<'_>,
         skb: Skb,
         received: Received,
-        out: &mut Outbox,
+        out: &mut Effects,
     ) -> Result<(), Refused> {
         // (Who asks whether he may have an address has none yet, and gets past this.)
         if is_from_us(view, &skb, received.src) {
@@ -269,9 +269,9 @@ impl SlowPath {
     pub(in super::super) fn nobody6(
         &mut self,
         ctx: &mut SoftnetData,
-        view: View<'_>,
+        view: RouteSnapshot<'_>,
         skb: Skb,
-        out: &mut Outbox,
+        out: &mut Effects,
     ) -> Refused {
         match receive(packet(&skb)) {
             Ok(upper) => self.unserved6(ctx, view, (skb, &SkbList::new()), upper, out),
@@ -284,10 +284,10 @@ impl SlowPath {
     pub(super) fn unserved6(
         &mut self,
         ctx: &mut SoftnetData,
-        view: View<'_>,
+        view: RouteSnapshot<'_>,
         (first, rest): (Skb, &SkbList),
         upper: Upper,
-        out: &mut Outbox,
+        out: &mut Effects,
     ) -> Refused {
         let error = match upper.protocol {
             next::NONE => None,
@@ -309,11 +309,11 @@ impl SlowPath {
     fn icmp6(
         &mut self,
         ctx: &mut SoftnetData,
-        view: View<'_>,
+        view: RouteSnapshot<'_>,
         mut skb: Skb,
         received: Received,
         at: usize,
-        out: &mut Outbox,
+        out: &mut Effects,
     ) -> Result<(), Refused> {
         let Received { src, dst, hop_limit, .. } = received;
         let message = packet(&skb).get(at..).unwrap_or_default();
@@ -357,7 +357,7 @@ impl SlowPath {
     /// 4443 section 4.2): here it becomes one to that. Its message begins at `at`.
     pub(super) fn answer_as_one(
         &self,
-        view: View<'_>,
+        view: RouteSnapshot<'_>,
         skb: &mut Skb,
         (src, dst): (Ipv6Addr, Ipv6Addr),
         at: usize,
@@ -380,11 +380,11 @@ impl SlowPath {
     fn neighbour_discovery(
         &mut self,
         ctx: &mut SoftnetData,
-        view: View<'_>,
+        view: RouteSnapshot<'_>,
         mut skb: Skb,
         message: Message,
         src: Ipv6Addr,
-        out: &mut Outbox,
+        out: &mut Effects,
     ) -> Result<(), Refused> {
         let dev = skb.head().dev;
         let Some(iface) = view.iface(dev) else { return Err((skb, DropReason::DevReady)) };
@@ -431,9 +431,9 @@ impl SlowPath {
     pub(in super::super) fn output_own6(
         &mut self,
         ctx: &mut SoftnetData,
-        view: View<'_>,
+        view: RouteSnapshot<'_>,
         mut skb: Skb,
-        out: &mut Outbox,
+        out: &mut Effects,
     ) {
         let dst = Ipv6Header::new(packet(&skb)).map_or(Ipv6Addr::UNSPECIFIED, |h| h.dst());
         let hop = route6(view, skb.head().dev, dst);
@@ -450,10 +450,10 @@ impl SlowPath {
     pub(super) fn refuse(
         &mut self,
         ctx: &mut SoftnetData,
-        view: View<'_>,
+        view: RouteSnapshot<'_>,
         skb: Skb,
         refusal: Refusal,
-        out: &mut Outbox,
+        out: &mut Effects,
     ) -> Refused {
         match refusal {
             Refusal::Drop(reason) => (skb, reason),
@@ -468,10 +468,10 @@ impl SlowPath {
     pub(in super::super) fn error6(
         &mut self,
         ctx: &mut SoftnetData,
-        view: View<'_>,
+        view: RouteSnapshot<'_>,
         skb: &Skb,
         error: Icmp6Error,
-        out: &mut Outbox,
+        out: &mut Effects,
     ) {
         let Some(header) = Ipv6Header::new(packet(skb)) else { return };
         let Some(source) = error_source(view, skb.head().dev, (header.src(), header.dst())) else { return };
@@ -484,7 +484,7 @@ impl SlowPath {
 /// The address that an error about a packet from `src` to `dst`, which came by `dev`, is sent from:
 /// `dst`, if that is ours, else an address of the interface by which the error leaves (RFC 4443
 /// section 2.2). `None` if there is no way to `src`.
-fn error_source(view: View<'_>, dev: u16, (src, dst): (Ipv6Addr, Ipv6Addr)) -> Option<Ipv6Addr> {
+fn error_source(view: RouteSnapshot<'_>, dev: u16, (src, dst): (Ipv6Addr, Ipv6Addr)) -> Option<Ipv6Addr> {
     let ours = match is_link_local(dst) {
         true => view.iface(dev)?.owns6(dst),
         false => view.ifaces.iter().flatten().any(|iface| iface.owns6(dst)),
@@ -519,17 +519,17 @@ fn tells(first: &Skb, rest: &SkbList, at: usize) -> Result<bool, DropReason> {
 }
 
 /// Whether a received packet says that it is from an address of ours.
-fn is_from_us(view: View<'_>, skb: &Skb, src: Ipv6Addr) -> bool {
+fn is_from_us(view: RouteSnapshot<'_>, skb: &Skb, src: Ipv6Addr) -> bool {
     view.iface(skb.head().dev).is_some_and(|iface| iface.owns6(src)) || view.tables.v6.is_martian_source(src)
 }
 
 /// Whether `addr` is an address of all routers on one of our links.
-fn view_is_anycast(view: View<'_>, addr: Ipv6Addr) -> bool {
+fn view_is_anycast(view: RouteSnapshot<'_>, addr: Ipv6Addr) -> bool {
     view.ifaces.iter().flatten().any(|iface| iface.is_anycast6(addr))
 }
 
 /// The next hop to `dst`: on `dev`, if it is link-local.
-pub(in super::super) fn route6(view: View<'_>, dev: u16, dst: Ipv6Addr) -> Adjacency<Ipv6Addr> {
+pub(in super::super) fn route6(view: RouteSnapshot<'_>, dev: u16, dst: Ipv6Addr) -> Adjacency<Ipv6Addr> {
     match (is_link_local(dst), view.iface(dev)) {
         (true, Some(iface)) => view.tables.v6.on_link(dev, iface.mtu, dst),
         _ => view.tables.v6.route(dst),
@@ -539,11 +539,11 @@ pub(in super::super) fn route6(view: View<'_>, dev: u16, dst: Ipv6Addr) -> Adjac
 /// Asks for `target`, see [`Action::Solicit`](super::super::neigh::Action::Solicit).
 pub(in super::super) fn solicit(
     ctx: &mut SoftnetData,
-    view: View<'_>,
+    view: RouteSnapshot<'_>,
     dev: u16,
     target: Ipv6Addr,
     unicast_to: Option<MacAddr>,
-    out: &mut Outbox,
+    out: &mut Effects,
 ) {
     let Some((iface, source)) = view.iface(dev).and_then(|i| Some((i, i.source_for6(target)?))) else {
         return;

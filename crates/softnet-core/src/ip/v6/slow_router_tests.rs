@@ -176,8 +176,8 @@ fn nobody_else_is_redirected() {
 #[test]
 fn a_device_s_addresses_are_announced_twice() {
     let mut world = World::new();
-    let mut out = Outbox::default();
-    let view = View { now: 0, tables: &world.tables, ifaces: &world.ifaces };
+    let mut out = Effects::default();
+    let view = RouteSnapshot { now: 0, tables: &world.tables, ifaces: &world.ifaces };
     world.slow.announce(&mut world.ctx, view, 0, Announce { arp: true, nd: true }, &mut out);
     let sent = world.carry_out(out);
     let says = |target| {

@@ -69,11 +69,11 @@ fn advert_message(target: Ipv6Addr, mac: MacAddr) -> Vec<u8> {
 fn a_path_s_mtu_is_one_link_s() {
     let mut world = World::new();
     world.ifaces[1].as_mut().unwrap().mtu = 1500;
-    let view = View { now: 0, tables: &world.tables, ifaces: &world.ifaces };
+    let view = RouteSnapshot { now: 0, tables: &world.tables, ifaces: &world.ifaces };
     let report = TooBig { flow: flow(0), len: 1500, mtu: 1300 };
     assert!(world.slow.too_big(view, &report));
     assert!(!world.slow.too_big(view, &report), "it is known");
-    let mut out = Outbox::default();
+    let mut out = Effects::default();
     let mut packets = 0;
     for (dev, expected) in [(0, 2), (1, 1)] {
         let addresses = Addresses::V6 { src: link_local(MACS[usize::from(dev)]), dst: PEER, dev };

@@ -16,8 +16,8 @@ fn a_neighbour_that_moved_is_where_it_advertises() {
     for (dst, moved) in [(ALL_NODES, true), (OWN[0], true), (net(0, 0x33), false)] {
         let mut world = World::acquainted();
         let mut overhear = |frame: &[u8]| {
-            let mut out = Outbox::default();
-            let view = View { now: world.now, tables: &world.tables, ifaces: &world.ifaces };
+            let mut out = Effects::default();
+            let view = RouteSnapshot { now: world.now, tables: &world.tables, ifaces: &world.ifaces };
             let result = world.slow.overhear(&mut world.ctx, view, (0, frame), &mut out);
             out.publish.into_iter().for_each(|(dev, ip, mac)| world.publish(dev, ip, mac));
             assert!(out.send.is_empty());

@@ -17,7 +17,7 @@ use super::Interest;
 use crate::net::options::errno;
 use crate::net::udp::{Inner, UdpSocket};
 use crate::net::watch::{Set, Watch};
-use crate::shared::{Shared, lock};
+use crate::shared::{StackInner, lock};
 
 /// A socket that a set watches.
 pub(super) struct Item {
@@ -73,7 +73,7 @@ impl Items {
 /// What of an [`Epoll`](super::Epoll) any thread may use: adds sockets to it, also while its thread waits. It does not keep the set alive.
 #[derive(Clone)]
 pub struct EpollCtl {
-    pub(super) shared: Arc<Shared>,
+    pub(super) shared: Arc<StackInner>,
     pub(super) set: Arc<Set>,
     pub(super) items: Arc<Mutex<Items>>,
     pub(super) fds: Arc<Fds>,

@@ -20,7 +20,7 @@ struct Told {
     kernel: Mutex<Vec<std::ops::RangeInclusive<u16>>>,
     full: AtomicBool,
     /// The socket that is looked at as a port is opened: it may not be found by it yet.
-    shared: Mutex<Option<Arc<Shared>>>,
+    shared: Mutex<Option<Arc<StackInner>>>,
 }
 
 impl Ports for Told {

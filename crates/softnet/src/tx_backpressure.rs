@@ -15,14 +15,14 @@ use softnet_core::qdisc::Sent;
 use softnet_core::sync::{AtomicU64, AtomicUsize, Ordering, fence};
 
 use crate::clock::Clock;
-use crate::net::Told;
+use crate::net::ReadinessNotifier;
 use crate::shared::lock;
 
 /// How long a sender that is held back sleeps at most before it tries again.
 const HOLD_BACK: Duration = Duration::from_millis(1);
 
 /// See the [module](self).
-pub struct HeldBack {
+pub struct TxBackpressure {
     /// Senders that wait now.
     waiting: AtomicUsize,
     /// Times that owners let go while somebody waited.
@@ -31,7 +31,7 @@ pub struct HeldBack {
     go_on: Condvar,
     /// Slots of sockets that are to be told.
     slots: Mutex<HashSet<u32>>,
-    told: Arc<Told>,
+    told: Arc<ReadinessNotifier>,
     /// Times a sender was held back.
     pub count: AtomicU64,
     /// ns that they waited.
@@ -40,10 +40,10 @@ pub struct HeldBack {
     pub longest: AtomicU64,
 }
 
-impl HeldBack {
+impl TxBackpressure {
     /// Before a TX queue that the sockets send by which `told` tells.
-    pub(crate) fn new(told: Arc<Told>) -> Self {
-        HeldBack {
+    pub(crate) fn new(told: Arc<ReadinessNotifier>) -> Self {
+        TxBackpressure {
             waiting: AtomicUsize::new(0),
             passes: AtomicU64::new(0),
             lock: Mutex::default(),
