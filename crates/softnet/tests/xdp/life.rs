@@ -103,8 +103,9 @@ fn disciplines_outlive_interfaces() {
         view.set_qdisc(SetQdisc { dev, queue, action: Action::Replace, qdisc }).unwrap();
         assert_eq!(shown(), expected);
         world.unplug(0);
+        // That the interface is gone shows before the device is closed.
         until("softnet to notice", || view.devs()[0].link == "gone");
-        assert!(shown().is_empty());
+        until("the device to be closed", || shown().is_empty());
         world.plug(0);
         world.assert_connected();
         assert_eq!(shown(), expected);
