@@ -5,7 +5,7 @@
 //! Called by `input`, once a batch. Devices without the filter pay nothing: a look-up of every source
 //! costs about a tenth of the way of a packet.
 
-use super::adjacency::{Kind, Routing};
+use super::adjacency::{Adjacency, Kind, Routing};
 use super::family::{Family, LongestMatch};
 use super::input::Ingress;
 use crate::SoftnetData;
@@ -26,11 +26,15 @@ pub enum RpFilter {
 impl RpFilter {
     /// Whether a packet from `src` may come by `dev`.
     pub(super) fn allows<A: Family>(self, tables: &Routing<A>, dev: u16, src: A) -> bool {
-        let hop = || tables.next_hop(tables.fib.longest_match(src));
+        self == RpFilter::Off || self.allows_by(tables.next_hop(tables.fib.longest_match(src)), dev)
+    }
+
+    /// The same, of a source that `hop` leads back to.
+    fn allows_by<A: Family>(self, hop: &Adjacency<A>, dev: u16) -> bool {
         match self {
             RpFilter::Off => true,
-            RpFilter::Strict => hop().is_reachable() && hop().dev == dev,
-            RpFilter::Loose => hop().is_reachable(),
+            RpFilter::Strict => hop.is_reachable() && hop.dev == dev,
+            RpFilter::Loose => hop.is_reachable(),
         }
     }
 }
@@ -50,10 +54,10 @@ pub(super) fn reverse_path<A: Family, D: Copy>(
 ) -> usize {
     let (mut good, known) = (Batch::new(), *dst);
     for (skb, known) in batch.drain().zip(known) {
-        let is_own = |src| tables.next_hop(tables.fib.longest_match(src)).kind == Kind::Local;
-        let refused = match src(skb.data()) {
-            Some(src) if is_own(src) => Some(DropReason::IpInvalidSource),
-            Some(src) if ingress.rp_filter.allows(tables, ingress.dev, src) => None,
+        let hop = src(skb.data()).map(|src| tables.next_hop(tables.fib.longest_match(src)));
+        let refused = match hop {
+            Some(hop) if hop.kind == Kind::Local => Some(DropReason::IpInvalidSource),
+            Some(hop) if ingress.rp_filter.allows_by(hop, ingress.dev) => None,
             _ => Some(DropReason::IpRpFilter),
         };
         if let Some(reason) = refused {

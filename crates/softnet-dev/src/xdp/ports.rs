@@ -123,14 +123,19 @@ impl Share {
         all.filter(move |own| addr == *own || addr == any_of(*own))
     }
 
+    /// Reserves `port` on each address of this share that `addr` stands for and where that is possible; an error if it is not on
+    /// one of them.
     fn reserve(&mut self, addr: Addr, port: u16) -> SysResult<()> {
         let missing: Vec<_> = self.of(addr).filter(|own| !self.held.contains_key(&(*own, port))).collect();
+        let mut result = Ok(());
         for own in missing {
-            if let Some(socket) = reserve(&self.place, own, port)? {
-                self.held.insert((own, port), socket);
+            match reserve(&self.place, own, port) {
+                Ok(Some(socket)) => drop(self.held.insert((own, port), socket)),
+                Ok(None) => {}
+                Err(error) => result = result.and(Err(error)),
             }
         }
-        Ok(())
+        result
     }
 }
 

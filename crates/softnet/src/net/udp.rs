@@ -470,15 +470,15 @@ impl UdpSocket {
     }
 }
 
-/// Copies a datagram to `buffer`: how many bytes that was, and who sent it.
+/// Copies a datagram to `buffer`: how many bytes that was, and where it is from.
 pub(super) fn copy(datagram: &Datagram, buffer: &mut [u8]) -> (usize, (Addr, u16)) {
     (datagram.copy_to(buffer), (datagram.flow().remote, datagram.flow().rport))
 }
 
 impl Inner {
-    /// It is about to have `local` and its port: opens that for devices that leave to the kernel what no socket here has. Before
-    /// the socket is found by it, and with what it had still open: then it misses nothing, and what follows cannot fail
-    /// for want of it. `None`: it is what it has. Else [`has_port`](Self::has_port) is to be called, or it is to be closed.
+    /// It is about to have `local` and its port: opens that for devices that leave to the kernel what no socket here has. With
+    /// what it had still open and, unless it is being bound, before it is found by the new one: then it misses nothing, and
+    /// what follows cannot fail for want of it. `None`: it is what it has. Else [`has_port`](Self::has_port) is to be called, or it is to be closed.
     fn open_port(&self, tx: &Tx, local: Addr) -> Result<Option<LocalEnd>, Errno> {
         let families = (self.v4 || !self.only_v6, !self.v4);
         let end = LocalEnd { addr: local, families, port: tx.ends.lport };
