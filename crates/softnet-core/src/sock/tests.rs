@@ -101,15 +101,15 @@ impl World {
 
     /// Receives packets. Returns how many had no socket.
     fn receive(&mut self, skbs: impl IntoIterator<Item = Skb>) -> usize {
-        let (mut local, mut nobody) = (Batch::new(), Batch::new());
+        let (mut local, mut unserved) = (Batch::new(), Batch::new());
         skbs.into_iter().for_each(|skb| local.push(skb).unwrap());
         let sockets = self.binder.sockets().clone();
         let (napi_id, room) = (self.napi_id, self.room);
         let mut to = Arrivals { sockets: &sockets, napi_id, room, queued: 0, ready: &mut self.ready };
-        udp_input(&mut self.ctx, &mut to, &mut local, &mut nobody);
+        udp_input(&mut self.ctx, &mut to, &mut local, &mut unserved);
         assert!(local.is_empty());
-        let n = nobody.len();
-        self.ctx.free_batch(&mut nobody, DropReason::IpNoProto);
+        let n = unserved.len();
+        self.ctx.free_batch(&mut unserved, DropReason::IpNoProto);
         n
     }
 

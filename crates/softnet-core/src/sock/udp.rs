@@ -105,7 +105,7 @@ fn behind_extensions(packet: &[u8]) -> Result<usize, DropReason> {
     if upper.protocol == protocol::UDP { Ok(upper.at) } else { Err(DropReason::IpNoProto) }
 }
 
-/// Reads and verifies the datagram in these skbs, and returns its `flow`.
+/// Reads and verifies the datagram in these skbs, and writes its flow to `flow`.
 #[inline(always)]
 fn verify(skbs: &[Skb], flow: &mut Flow) -> Result<(), DropReason> {
     let Some((first, rest)) = skbs.split_first() else { return Err(DropReason::PktTooSmall) };
@@ -153,8 +153,8 @@ pub struct Arrivals<'a> {
 }
 
 /// Hands the datagrams of `local` over to their sockets, and leaves it empty. Of datagrams without
-/// a socket the first skbs come out in `nobody`, not counted.
-pub fn udp_input(ctx: &mut SoftnetData, to: &mut Arrivals<'_>, local: &mut Batch, nobody: &mut Batch) {
+/// a socket the first skbs come out in `unserved`, not counted.
+pub fn udp_input(ctx: &mut SoftnetData, to: &mut Arrivals<'_>, local: &mut Batch, unserved: &mut Batch) {
     let sockets = to.sockets;
     // First pass: verify, and prefetch the buckets of the look-ups. Flows stay where they are
     // written: moving one would stall on its words, which were stored one by one.
@@ -203,7 +203,7 @@ pub fn udp_input(ctx: &mut SoftnetData, to: &mut Arrivals<'_>, local: &mut Batch
                 continue;
             }
             Ok(Found::None) => {
-                keep(ctx, nobody, first);
+                keep(ctx, unserved, first);
                 DropReason::IpNoProto
             }
             Ok(Found::Contended) => {

@@ -423,11 +423,11 @@ impl Sending<'_> {
     /// would bring.
     fn deliver(&self, thread: &mut AppThread, local: &mut Batch, head: &UdpHead) {
         let AppThread { ctx, ready, .. } = thread;
-        let mut nobody = Batch::new();
+        let mut unserved = Batch::new();
         ctx.originated(local.len() as u64);
-        self.shared.sockets.udp_input(ctx, 0, local, &mut nobody, ready);
-        if !nobody.is_empty() {
-            ctx.free_batch(&mut nobody, DropReason::IpNoProto);
+        self.shared.sockets.udp_input(ctx, 0, local, &mut unserved, ready);
+        if !unserved.is_empty() {
+            ctx.free_batch(&mut unserved, DropReason::IpNoProto);
             let flow = Flow { local: head.src, remote: head.dst, lport: head.sport, rport: head.dport };
             self.shared.sockets.report(&flow, SocketError::ConnectionRefused);
         }

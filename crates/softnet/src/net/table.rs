@@ -122,10 +122,10 @@ impl SocketTable {
         ctx: &mut SoftnetData,
         napi_id: u32,
         local: &mut Batch,
-        nobody: &mut Batch,
+        unserved: &mut Batch,
         ready: &mut Vec<u32>,
     ) {
-        self.hand_over(napi_id, local.len(), ready, |to| udp_input(ctx, to, local, nobody));
+        self.hand_over(napi_id, local.len(), ready, |to| udp_input(ctx, to, local, unserved));
     }
 
     /// Hands the datagram in `run` over to the members of its multicast group on device `dev`, or, if it is to all, to those who
@@ -168,7 +168,7 @@ impl SocketTable {
         view: RouteSnapshot<'_>,
         out: &mut Effects,
     ) {
-        let (mut run, mut nobody, mut ready) = (Batch::new(), Batch::new(), Vec::new());
+        let (mut run, mut unserved, mut ready) = (Batch::new(), Batch::new(), Vec::new());
         for skb in std::mem::take(&mut out.local) {
             let more = skb.head().flags & Flags::MORE != 0;
             if let Err(skb) = run.push(skb) {
@@ -181,9 +181,9 @@ impl SocketTable {
             let to_many = |first: &Skb| is_to_many(view, first.data().get(usize::from(first.head().l3)..));
             match run.as_slice().first().map(|first| (first.head().dev, to_many(first))) {
                 Some((dev, true)) => self.to_many(ctx, dev, &mut run, &mut ready),
-                _ => self.udp_input(ctx, 0, &mut run, &mut nobody, &mut ready),
+                _ => self.udp_input(ctx, 0, &mut run, &mut unserved, &mut ready),
             }
-            for skb in nobody.drain() {
+            for skb in unserved.drain() {
                 slow.handle(ctx, view, skb, Exception::NoSocket, out);
             }
         }

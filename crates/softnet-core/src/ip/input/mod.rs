@@ -179,16 +179,15 @@ fn deliver<F: FastPath>(
     out: &mut Outcome,
 ) {
     let frame = skb.data();
-    let (Kind::Local, Some(protocol), Some(src)) = (hop.kind, F::protocol(frame), F::source(frame)) else {
+    let transport = F::protocol(frame).and_then(Transport::of);
+    let (Kind::Local, Some(transport), Some(src)) = (hop.kind, transport, F::source(frame)) else {
         return out.slow.push(ctx, skb, Exception::NextHop);
     };
-    if Transport::of(protocol).is_some() {
-        if tables.is_martian_source(src) {
-            return ctx.free(skb, DropReason::IpInvalidSource);
-        }
-        skb.head_mut().l3 = ETH_LEN as u16;
+    if tables.is_martian_source(src) {
+        return ctx.free(skb, DropReason::IpInvalidSource);
     }
-    out.deliver(ctx, skb, protocol);
+    skb.head_mut().l3 = ETH_LEN as u16;
+    out.deliver(ctx, skb, transport);
 }
 
 /// Takes a tag off: the addresses move to where it ends.

@@ -157,12 +157,11 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// Hands a packet for softnet itself, of IANA's protocol number `protocol`, to whatever takes it.
+    /// Adds a packet for softnet itself that `transport` takes.
     #[inline(always)]
-    pub(super) fn deliver(&mut self, ctx: &mut SoftnetData, skb: Skb, protocol: u8) {
-        let to = match Transport::of(protocol) {
-            Some(Transport::Udp) => &mut self.udp,
-            None => return self.slow.push(ctx, skb, Exception::NextHop),
+    pub(super) fn deliver(&mut self, ctx: &mut SoftnetData, skb: Skb, transport: Transport) {
+        let to = match transport {
+            Transport::Udp => &mut self.udp,
         };
         if let Err(skb) = to.push(skb) {
             self.slow.push(ctx, skb, Exception::NextHop);

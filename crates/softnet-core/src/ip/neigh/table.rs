@@ -258,19 +258,19 @@ impl NeighTable {
     }
 
     /// `skb` is to go to `ip` (a unicast address on the link of `dev`) and the fast path has no MAC address for
-    /// that. It comes out at once if the table has one, the neighbour failed just now, or too many
-    /// new ones are being asked for; otherwise it waits, and if too many do, the oldest one for the same neighbour is failed, or if too many do for all of them, the one
-    /// whose neighbour has been silent for the longest time.
+    /// that. It comes out at once if the table has one, the neighbour failed just now, or too many new ones are being
+    /// asked for; otherwise it waits, and if too many do, the oldest one for the same neighbour is failed, or if too many
+    /// do for all of them, the one whose neighbour has been silent for the longest time.
     pub fn resolve(&mut self, now: u64, dev: u16, ip: IpAddr, skb: Skb, actions: &mut Actions) {
         let key = (dev, ip);
+        let may_ask = self.may_ask(now, key);
         // Before anything makes room for it.
-        if !self.entries.contains_key(&key) && !self.may_ask(now, key) {
+        if !may_ask && !self.entries.contains_key(&key) {
             return fail(key, DropReason::NeighQueueFull, skb, actions);
         }
         if !self.entry(now, key, false, actions) {
             return fail(key, DropReason::NeighTableFull, skb, actions);
         }
-        let may_ask = self.may_ask(now, key);
         let Some(entry) = self.entries.get_mut(&key) else {
             return fail(key, DropReason::NeighTableFull, skb, actions);
         };
