@@ -18,14 +18,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use softnet_core::napi::{BusyPolling, Completion, Scheduled, WEIGHT};
-use softnet_core::sync::Ordering;
+use softnet_core::sync::{AbortOnPanic, Ordering};
 
 use crate::context::Context;
 use crate::instance::{NapiInstance, Rx};
 use crate::polling::{OnRelease, PollContext};
 use crate::residency::Phase;
 use crate::shared::StackInner;
-use crate::thread::{AbortOnPanic, current_tid};
+use crate::thread::current_tid;
 use crate::timer::Timeout;
 
 /// The largest `busy_poll_usecs`: the kernel's `S32_MAX`.

@@ -34,7 +34,8 @@ use crate::shared::{StackInner, lock};
 use crate::snooper::Snooper;
 use crate::thread::{Spawn, spawn};
 use crate::timer::NapiTimer;
-use crate::tx_queue::{NetdevQueue, QueueParams};
+use crate::tx_backpressure::TxBackpressure;
+use crate::tx_queue::{NetdevQueue, QueueWake};
 
 /// How long to wait before another attempt to open a device whose interface is there.
 const RETRY: Duration = Duration::from_secs(1);
@@ -175,8 +176,9 @@ impl Housekeeper {
             let worker = self.shared.workers[device.worker_of(number, self.shared.workers.len())].clone();
             let qdisc_max_burst = config.stack.qdisc_max_burst;
             let told = self.shared.sockets.told.clone();
-            let params = QueueParams { dev, qdisc_max_burst, worker: worker.clone(), told };
-            let queue = Arc::new(NetdevQueue::new(&self.shared.region, qdisc, queue, params));
+            let wake = QueueWake { worker: worker.clone(), held_back: TxBackpressure::new(told) };
+            let queue = NetdevQueue::new(&self.shared.region, dev, qdisc, queue, qdisc_max_burst, wake);
+            let queue = Arc::new(queue);
             worker.add_tx(queue.clone());
             queues.push(queue);
         }
@@ -300,7 +302,7 @@ impl Housekeeper {
         self.contexts.retire(homes);
         for queue in &live.tx {
             queue.close(&mut self.ctx);
-            queue.worker().remove_tx(queue);
+            queue.wake().worker.remove_tx(queue);
         }
         self.shared.devices[usize::from(dev)].settle(&live);
         self.set_iface(dev, None);

@@ -16,6 +16,7 @@ use softnet_core::steer::TxSticky;
 use crate::control::Target;
 use crate::filter::Direction;
 use crate::shared::StackInner;
+use crate::tx_queue::xmit_waiting;
 
 /// Too many packets are pending for the thread that owns the TX queue; the caller still has its packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -76,7 +77,7 @@ impl LocalSender {
             && let Some(until) = wait
         {
             shared.cache_share.before_block(ctx);
-            sent = queue.xmit_waiting(ctx, &shared.clock, until, batch);
+            sent = xmit_waiting(queue, ctx, &shared.clock, until, batch);
         }
         let verdict = match sent {
             Sent::Full => {
@@ -97,7 +98,7 @@ impl LocalSender {
         let (dev, number) = self.full;
         let live = shared.devices.get(usize::from(dev)).and_then(|dev| dev.live.load_full());
         if let Some(queue) = live.as_ref().and_then(|live| live.tx.get(number)) {
-            queue.held_back.register(index, || queue.is_full());
+            queue.wake().held_back.register(index, || queue.is_full());
         }
     }
 }

@@ -14,11 +14,10 @@ use softnet_core::SoftnetData;
 use softnet_core::ip::input::{Exception, Exceptions};
 use softnet_core::ip::slow::{Effects, RouteSnapshot, SlowPath};
 use softnet_core::skb::{BATCH, Skb};
-use softnet_core::sync::{AtomicU64, Left, Ordering, Receiver, left};
+use softnet_core::sync::{AbortOnPanic, AtomicU64, Left, Ordering, Receiver, left};
 use softnet_dev::{PiGuard, PiMutex};
 
 use crate::shared::{SlowPathState, StackInner};
-use crate::thread::AbortOnPanic;
 
 /// Exceptions that may be left, of all threads together, and no more than this part of packet memory.
 const ROOM: u32 = 1024;

@@ -6,7 +6,7 @@ use std::thread::JoinHandle;
 use arc_swap::ArcSwap;
 use softnet_core::napi::NetRxStats;
 use softnet_core::softnet_data::Counter;
-use softnet_core::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use softnet_core::sync::{AbortOnPanic, AtomicBool, AtomicU32, AtomicU64, Ordering};
 use softnet_dev::sched::{self, Policy};
 
 use crate::context::Context;
@@ -111,35 +111,4 @@ pub fn spawn(name: &str, body: Body) -> io::Result<JoinHandle<()>> {
         let _guard = AbortOnPanic::new();
         body();
     })
-}
-
-/// Stands for what a panic must not leave behind: a thread of the stack, or ownership of an instance or a TX queue, by
-/// whatever thread. What is half done there can't be told from what is whole, and without an owner that releases it the queue
-/// would stay silent, and closing it would wait for ever. No code of an application runs under it, but destructors of an
-/// application that panicked may run what it guards: only a panic since it was made is one under it.
-pub(crate) struct AbortOnPanic {
-    panicked_before: bool,
-}
-
-impl AbortOnPanic {
-    #[inline(always)]
-    pub(crate) fn new() -> Self {
-        AbortOnPanic { panicked_before: std::thread::panicking() }
-    }
-}
-
-impl Drop for AbortOnPanic {
-    #[inline(always)]
-    fn drop(&mut self) {
-        if std::thread::panicking() && !self.panicked_before {
-            abort();
-        }
-    }
-}
-
-#[cold]
-fn abort() -> ! {
-    let name = std::thread::current().name().unwrap_or("a thread").to_owned();
-    note(format_args!("{name} panicked, which is a bug in softnet; ending the process"));
-    std::process::abort();
 }

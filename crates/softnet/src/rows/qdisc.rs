@@ -40,7 +40,7 @@ fn of_queue(
     child: &Child,
     queue: &NetdevQueue,
 ) -> QdiscRow {
-    let (lock, held, ring) = (queue.lock_stats(), &queue.held_back, queue.ring());
+    let (lock, held, ring) = (queue.lock_stats(), &queue.wake().held_back, queue.ring());
     let tx = TxRow {
         owned: lock.leads.get(),
         handed_over: lock.handed_over.get(),
