@@ -21,7 +21,7 @@ use softnet_core::skb::{Batch, DropReason};
 use softnet_core::sync::{AtomicBool, AtomicU64, Ordering};
 
 use crate::control::{SetFilter, SetMirred, Target};
-use crate::netdev::{Netdev, dev_queue_xmit};
+use crate::netdev::{Netdev, TxHint, dev_queue_xmit};
 use crate::qdisc;
 use crate::shared::{StackInner, lock};
 
@@ -223,7 +223,7 @@ impl Action {
         sent.as_mut_slice().iter_mut().for_each(|skb| self.mirred.mark(skb.head_mut()));
         match self.mirred.ingress {
             true => to.netif_rx(ctx, queue, sent),
-            false => dev_queue_xmit(ctx, &to, now, queue, sent),
+            false => dev_queue_xmit(ctx, &to, now, TxHint::forwarded(queue as u16), sent),
         }
     }
 }

@@ -13,6 +13,7 @@ use softnet_core::ip::input::Ingress;
 use softnet_core::ip::slow::{Announce, Iface};
 use softnet_core::napi::Napi;
 use softnet_core::qdisc::{DevParams, Spec};
+use softnet_core::stack::dev_tx::DevTx;
 use softnet_core::sync::{AtomicBool, Ordering};
 use softnet_dev::OpenDevice;
 use softnet_dev::netlink::{LinkEvent, LinkMonitor};
@@ -186,11 +187,9 @@ impl Housekeeper {
             device: shared_part,
             napis: napis.clone(),
             rx_stats,
-            tx: queues,
-            single: AtomicBool::new(layout.is_single()),
+            tx: DevTx { queues, single: AtomicBool::new(layout.is_single()), xps },
             layout: Mutex::new(layout),
             params,
-            xps,
         };
         self.shared.devices[usize::from(dev)].live.store(Some(Arc::new(live)));
         Groups::opened(&self.shared, dev);
@@ -252,20 +251,20 @@ impl Housekeeper {
             return Err(format!("{} is not open: its interface is gone", set.dev));
         };
         let mut settings = lock(&dev.qdiscs);
-        let next = settings.apply(set.action, set.queue, spec, live.tx.len())?;
+        let next = settings.apply(set.action, set.queue, spec, live.tx.queues.len())?;
         let (default_qdisc, now) = (&self.config.stack.default_qdisc, self.shared.clock.now());
         let mut layout = lock(&live.layout);
         // Built before anything is changed, since it may be refused. The switch to one queue comes first and away from
         // one last, so that no packet is led to a queue whose discipline is gone. (A batch may be whose sender had chosen
         // its queue before: nobody waits for those.)
-        let built = Layout::build(&next, live.tx.len(), default_qdisc, &live.params);
+        let built = Layout::build(&next, live.tx.queues.len(), default_qdisc, &live.params);
         let built = built.map_err(|error| error.to_string())?;
         let single = built.0.is_single();
         if single {
-            live.single.store(true, Ordering::Relaxed);
+            live.tx.single.store(true, Ordering::Relaxed);
         }
-        layout.change(built, &live.tx, &live.params, &mut self.ctx, now);
-        live.single.store(single, Ordering::Relaxed);
+        layout.change(built, &live.tx.queues, &live.params, &mut self.ctx, now);
+        live.tx.single.store(single, Ordering::Relaxed);
         *settings = next;
         self.ctx.drain();
         Ok(())
@@ -300,7 +299,7 @@ impl Housekeeper {
             }
         }
         self.contexts.retire(homes);
-        for queue in &live.tx {
+        for queue in &live.tx.queues {
             queue.close(&mut self.ctx);
             queue.wake().worker.remove_tx(queue);
         }

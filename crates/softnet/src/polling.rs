@@ -19,7 +19,7 @@ use crate::cache_share::CacheShare;
 use crate::filter::Direction;
 use crate::instance::{NapiInstance, Rx, RxHandler, ring, ring_shared};
 use crate::net::before_block;
-use crate::netdev::OpenCache;
+use crate::netdev::{OpenCache, TxHint};
 use crate::pool::Pool;
 use crate::residency::Phase;
 use crate::shared::StackInner;
@@ -184,12 +184,12 @@ impl PollContext {
             }
         }
         let PollContext { ctx, shared, received, lives, now, .. } = self;
-        let now = *now;
+        let (now, to) = (*now, TxHint::forwarded(napi.queue));
         match handler {
             Some(RxHandler::Ip(ingress)) => {
                 ip_input(ctx, self.tables.load(), &ingress, batch, received);
                 received.tx.flush(|dev, batch| match shared.devices.get(usize::from(dev)) {
-                    Some(dev) => lives.xmit(ctx, dev, now, queue, batch),
+                    Some(dev) => lives.xmit(ctx, dev, now, to, batch),
                     None => ctx.free_batch(batch, DropReason::DevReady),
                 });
                 if !received.udp.is_empty() {
@@ -201,7 +201,7 @@ impl PollContext {
                 }
             }
             Some(RxHandler::Patch(dev)) if shared.devices.len() > usize::from(dev) => {
-                lives.xmit(ctx, &shared.devices[usize::from(dev)], now, queue, batch);
+                lives.xmit(ctx, &shared.devices[usize::from(dev)], now, to, batch);
             }
             _ => ctx.free_batch(batch, DropReason::Shutdown),
         }

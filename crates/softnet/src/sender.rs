@@ -15,6 +15,7 @@ use softnet_core::steer::TxSticky;
 
 use crate::control::Target;
 use crate::filter::Direction;
+use crate::netdev::current_cpu;
 use crate::shared::StackInner;
 use crate::tx_queue::xmit_waiting;
 
@@ -49,17 +50,17 @@ impl LocalSender {
     ) -> Result<Verdict, WouldBlock> {
         let n = batch.len() as u64;
         let netdev = shared.devices.get(usize::from(dev));
-        let live = netdev.and_then(|dev| dev.live.load_full()).filter(|live| !live.tx.is_empty());
+        let live = netdev.and_then(|dev| dev.live.load_full()).filter(|live| !live.tx.queues.is_empty());
         let (Some(netdev), Some(live), Some(first)) = (netdev, live, batch.as_mut_slice().first_mut()) else {
             ctx.originated(n);
             ctx.free_batch_at(batch, dev, DropReason::DevReady);
             return Ok(if n == 0 { Verdict::Success } else { Verdict::Drop });
         };
-        let choose = || live.pick_tx(rx_queue, live.xps_cpu(), first);
-        let queues = live.real_num_tx_queues();
+        let choose = || live.tx.pick(rx_queue, current_cpu, first);
+        let queues = live.tx.real_num_tx_queues();
         // Nobody tells whether packets of ours are still on their way, so they might be.
         let number = usize::from(self.sticky.pick(now, false, shared.txq_reselection, queues, choose));
-        let queue = &live.tx[number];
+        let queue = &live.tx.queues[number];
         let mut wait = wait;
         let mut uncounted = n;
         if netdev.egress.is_set() {
@@ -97,7 +98,7 @@ impl LocalSender {
     pub(crate) fn tell(&self, shared: &StackInner, index: u32) {
         let (dev, number) = self.full;
         let live = shared.devices.get(usize::from(dev)).and_then(|dev| dev.live.load_full());
-        if let Some(queue) = live.as_ref().and_then(|live| live.tx.get(number)) {
+        if let Some(queue) = live.as_ref().and_then(|live| live.tx.queues.get(number)) {
             queue.wake().held_back.register(index, || queue.is_full());
         }
     }

@@ -3,5 +3,6 @@
 //! The runtime, the tests' worlds and a simulation run this same code; what differs between them (time, wake-ups, devices)
 //! comes in through small traits. Nothing here makes a system call, reads a clock or waits.
 
+pub mod dev_tx;
 pub mod device;
 pub mod tx_queue;
