@@ -11,6 +11,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use softnet_core::SoftnetData;
 use softnet_core::ip::input::Ingress;
 use softnet_core::ip::slow::{Announce, Iface};
+use softnet_core::ip::tables::Tables;
 use softnet_core::napi::Napi;
 use softnet_core::qdisc::{DevParams, Spec};
 use softnet_core::stack::dev_tx::DevTx;
@@ -29,7 +30,6 @@ use crate::net::Groups;
 use crate::netdev::{Netdev, OpenNetdev};
 use crate::opener::Opener;
 use crate::qdisc::Layout;
-use crate::routes;
 use crate::set::{Change, Command};
 use crate::shared::{StackInner, lock};
 use crate::snooper::Snooper;
@@ -282,7 +282,7 @@ impl Housekeeper {
     fn set_iface(&mut self, dev: u16, iface: Option<Iface>) {
         let mut control = self.shared.control();
         control.ifaces[usize::from(dev)] = iface;
-        self.shared.replace_tables(&mut control, routes::set_ifaces);
+        self.shared.replace_tables(&mut control, Tables::set_ifaces);
     }
 
     /// Closes a device: nobody polls it any more, its frames go home, its neighbours are forgotten.

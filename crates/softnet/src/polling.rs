@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use arc_swap::{ArcSwap, Cache};
 use softnet_core::SoftnetData;
-use softnet_core::ip::adjacency::Tables;
 use softnet_core::ip::input::{Exception, Outcome, ip_input};
+use softnet_core::ip::tables::Tables;
 use softnet_core::napi::{Body, Completion, Driver, NapiInfo, NetRx, PollList, Released};
 use softnet_core::skb::{BATCH, Batch, DropReason};
 use softnet_core::sync::Ordering;

@@ -12,8 +12,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arc_swap::ArcSwap;
 use softnet_core::SoftnetData;
-use softnet_core::ip::adjacency::Tables;
 use softnet_core::ip::slow::{Effects, Iface, SlowPath};
+use softnet_core::ip::tables::Tables;
 use softnet_core::napi::Budget;
 use softnet_core::skb::{Batch, CacheSizes, DropReason, Flags, Region};
 use softnet_core::softnet_data::ContextStats;
@@ -26,7 +26,6 @@ use crate::control::Target;
 use crate::instance::NapiInstance;
 use crate::net::SocketTable;
 use crate::netdev::{Netdev, dev_queue_xmit};
-use crate::routes;
 use crate::slow_lock::SlowLock;
 use crate::thread::PollThread;
 use crate::wake::Waker;
@@ -231,16 +230,12 @@ impl StackInner {
             return;
         }
         // Whoever can make us hear ARP must not make us copy tables for nothing.
-        let changes = routes::neighbour_news(&self.tables.load(), control.outbox.publish.drain(..));
+        let changes = self.tables.load().neighbour_news(control.outbox.publish.drain(..));
         if changes.is_empty() {
             return;
         }
-        self.replace_tables(control, |tables, ifaces| {
-            for (dev, ip, mac) in changes {
-                if let Some(iface) = ifaces.get(usize::from(dev)).and_then(Option::as_ref) {
-                    routes::set_neighbour(tables, iface, dev, ip, mac);
-                }
-            }
+        self.replace_tables(control, |tables, _| {
+            changes.into_iter().for_each(|news| tables.set_neighbour(news))
         });
     }
 

@@ -9,9 +9,10 @@ use std::hash::Hash;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
-use super::adjacency::{Adjacency, HostKey6, Kind, host_key};
+use super::adjacency::{Adjacency, Kind};
 use super::fib::{Fib, FibError};
 use super::prefix::Prefix;
+use super::tables::{HostKey6, host_key};
 use super::v6::fib::Fib6;
 
 /// An address as prefixes see it: a row of bits.
@@ -88,7 +89,7 @@ pub trait Family: Address {
     const NO_ROUTE: &'static Adjacency<Self>;
     /// Finds the longest match of a destination.
     type Fib: LongestMatch<Self>;
-    /// What a neighbour is found by, see [`Routing::hosts`](super::adjacency::Routing::hosts).
+    /// What a neighbour is found by, see [`Routing::hosts`](super::tables::Routing::hosts).
     type HostKey: Copy + Eq + Hash + Debug;
 
     /// The address with these bits.

@@ -28,6 +28,7 @@ pub mod reassembly;
 pub mod redirect;
 pub mod slow;
 pub mod source;
+pub mod tables;
 mod unserved;
 pub mod v6;
 

@@ -12,11 +12,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
 
-use super::adjacency::{Kind, Routing, Tables};
+use super::adjacency::Kind;
 use super::checksum::{checksum, update16};
 use super::header::{Ipv4Header, MIN_LEN, protocol};
 use super::icmp::{ICMP_LEN, TTL};
 use super::slow::Iface;
+use super::tables::{Routing, Tables};
 use super::v6::header::Ipv6Header;
 use super::{ETH_LEN, Family, Prefix};
 use crate::skb::{Flags, Skb, Store};

@@ -2,7 +2,7 @@
 //! unresolved next hops, TTL and MTU errors, IPv4 options; what is IPv6's is in [`v6::slow`](super::v6).
 //!
 //! One owner at a time (the runtime keeps it behind a lock). It sends nothing: packets to send and changes of
-//! the adjacency snapshot, and what is for sockets, come out in an [`Effects`]. Every packet handed in ends in the outbox,
+//! the tables, and what is for sockets, come out in an [`Effects`]. Every packet handed in ends in the outbox,
 //! in a neighbour's queue, or freed with its reason.
 
 mod announce;
@@ -17,7 +17,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use unusual::Unusual;
 
-use super::adjacency::{Adjacency, Kind, Tables};
+use super::adjacency::{Adjacency, Kind};
 use super::header::{
     Ipv4Header, MIN_LEN, is_link_local, is_martian_destination, is_martian_source, is_multicast, is_unicast,
     protocol, validate,
@@ -32,6 +32,7 @@ use super::pmtu::{PmtuCache, PmtuParams};
 use super::reassembly::{FragParams, Reassembly};
 use super::redirect::RedirectLimit;
 use super::source::RpFilter;
+use super::tables::Tables;
 use super::v6::icmp::Icmp6Error;
 use super::{ETH_LEN, Family, MacAddr, Prefix, Prefix6, is_group};
 use crate::SoftnetData;

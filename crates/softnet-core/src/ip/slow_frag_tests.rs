@@ -243,7 +243,7 @@ fn options_are_copied_as_they_say() {
 #[test]
 fn without_memory_nothing_is_cut() {
     let mut world = World::with_frames(8);
-    world.publish(1, GATEWAY.into(), Some(SERVER_MAC));
+    world.tables.set_neighbour((1, GATEWAY.into(), Some(SERVER_MAC)));
     let mut taken: Vec<_> = std::iter::from_fn(|| world.ctx.alloc_frame()).collect();
     // One for what comes in, one for the second part, none for the third.
     for _ in 0..2 {

@@ -52,7 +52,7 @@ fn errors_are_limited_for_each_host() {
     }
     // Another host behind the same link.
     let other = Ipv4Addr::new(10, 0, 0, 10);
-    world.publish(0, other.into(), Some(CLIENT_MAC));
+    world.tables.set_neighbour((0, other.into(), Some(CLIENT_MAC)));
     assert_eq!(world.input(0, &vec![udp(0, other, SERVER, 1, 10); 20]).len(), 6);
     world.pass(2 * SECOND);
     let answers = world.input(0, &vec![dead.clone(); 20]);

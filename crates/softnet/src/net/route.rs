@@ -6,9 +6,10 @@
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use rustix::io::Errno;
-use softnet_core::ip::adjacency::{Kind, Tables};
+use softnet_core::ip::adjacency::Kind;
 use softnet_core::ip::header::{is_multicast, is_unicast};
 use softnet_core::ip::slow::Iface;
+use softnet_core::ip::tables::Tables;
 use softnet_core::ip::v6::addr::{group_scope, multicast_mac};
 use softnet_core::ip::{ETH_LEN, Family, MacAddr};
 use softnet_core::sock::key::{ANY, Addr, is_v4, mapped, unmapped};
@@ -312,7 +313,7 @@ mod tests {
             send_redirects: true,
             rp_filter: RpFilter::Off,
         };
-        routes::set_ifaces(&mut tables, &[Some(iface)]);
+        tables.set_ifaces(&[Some(iface)]);
         let source = |to: [u8; 4]| {
             let to = mapped(Ipv4Addr::from(to).to_bits());
             let to = Dest { addr: to, port: 9, dev: None };

@@ -309,7 +309,7 @@ pub(super) fn is_group(addr: u128) -> bool {
 mod tests {
     use std::net::Ipv4Addr;
 
-    use softnet_core::ip::adjacency::Tables;
+    use softnet_core::ip::tables::Tables;
 
     use super::*;
 

@@ -5,7 +5,8 @@ use proptest::prelude::*;
 
 use super::super::bench::{Bench, MAC, NEXT, OUT};
 use super::*;
-use crate::ip::adjacency::{Kind, host_key};
+use crate::ip::adjacency::Kind;
+use crate::ip::tables::host_key;
 use crate::ip::{Fib, Prefix, checksum, header};
 use crate::skb::BATCH;
 
