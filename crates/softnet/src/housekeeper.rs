@@ -196,7 +196,7 @@ impl Housekeeper {
         self.set_iface(dev, Some(iface));
         for neighbour in config.neighbours.iter().filter(|n| n.dev == device.name) {
             let fixed = (dev, neighbour.address, neighbour.mac);
-            self.shared.slow_path(&mut self.ctx, 0, |slow, ctx, view, out| {
+            self.shared.slow_path(&mut self.ctx, |slow, ctx, view, out| {
                 slow.set_permanent(ctx, view, fixed, out);
             });
         }
@@ -207,7 +207,7 @@ impl Housekeeper {
         // In-process devices are at their peer's other end for good, and nothing between them remembers.
         if self.opener.on_interfaces() {
             let kinds = Announce { arp: device.arp_notify, nd: device.ndisc_notify };
-            self.shared.slow_path(&mut self.ctx, 0, |slow, ctx, view, out| {
+            self.shared.slow_path(&mut self.ctx, |slow, ctx, view, out| {
                 slow.announce(ctx, view, dev, kinds, out);
             });
         }
@@ -282,7 +282,7 @@ impl Housekeeper {
     fn set_iface(&mut self, dev: u16, iface: Option<Iface>) {
         let mut control = self.shared.control();
         control.ifaces[usize::from(dev)] = iface;
-        self.shared.replace_tables(&mut control, Tables::set_ifaces);
+        control.replace_tables(&*self.shared, Tables::set_ifaces);
     }
 
     /// Closes a device: nobody polls it any more, its frames go home, its neighbours are forgotten.
@@ -305,8 +305,7 @@ impl Housekeeper {
         }
         self.shared.devices[usize::from(dev)].settle(&live);
         self.set_iface(dev, None);
-        self.shared
-            .slow_path(&mut self.ctx, 0, |slow, ctx, view, out| slow.remove_device(ctx, view, dev, out));
+        self.shared.slow_path(&mut self.ctx, |slow, ctx, view, out| slow.remove_device(ctx, view, dev, out));
         // Frames that came home belong to everybody.
         self.ctx.drain();
     }
@@ -316,7 +315,7 @@ impl Housekeeper {
         for dev in 0..self.config.devices.len() as u16 {
             self.close(dev);
         }
-        self.shared.slow_path(&mut self.ctx, 0, |slow, ctx, _, _| slow.shutdown(ctx));
+        self.shared.slow_path(&mut self.ctx, |slow, ctx, _, _| slow.shutdown(ctx));
         self.ctx.drain();
     }
 
@@ -346,7 +345,7 @@ impl Housekeeper {
         if due {
             // The machine's clock may have been set meanwhile.
             let midnight = self.shared.clock.midnight();
-            self.shared.slow_path(&mut self.ctx, 0, |slow, ctx, view, out| {
+            self.shared.slow_path(&mut self.ctx, |slow, ctx, view, out| {
                 slow.set_midnight(midnight);
                 slow.poll(ctx, view, out);
             });

@@ -13,7 +13,8 @@ use softnet_core::SoftnetData;
 use softnet_core::napi::MitigationConfig;
 use softnet_core::qdisc::{DevParams, Origin, Spec};
 use softnet_core::skb::{Batch, DropReason};
-use softnet_core::stack::dev_tx::{DevTx, TxChoice};
+use softnet_core::stack::dev_tx::DevTx;
+use softnet_core::steer::TxChoice;
 use softnet_dev::{Device, QueueStats};
 
 use crate::context::Context;
@@ -346,15 +347,17 @@ impl OpenCache {
 
 /// How packets get to a TX queue of a device.
 #[derive(Clone, Copy)]
-pub(crate) struct TxHint {
-    pub(crate) choice: TxChoice,
-    pub(crate) origin: Origin,
+pub struct TxHint {
+    /// By which queue.
+    pub choice: TxChoice,
+    /// What happens when too many packets are pending there.
+    pub origin: Origin,
 }
 
 impl TxHint {
     /// Of packets that came by an RX queue and are sent on.
     #[inline(always)]
-    pub(crate) fn forwarded(rx_queue: u16) -> Self {
+    pub fn forwarded(rx_queue: u16) -> Self {
         TxHint { choice: TxChoice::RxQueue(rx_queue), origin: Origin::Forwarded }
     }
 }
@@ -362,7 +365,7 @@ impl TxHint {
 /// Sends `batch` out of `dev` at `now` and leaves it empty. Any thread with a context may call it, unless it owns a TX queue.
 /// Packets that can't be sent are freed and counted against `dev`. The filter at its egress, if there is one, may lead them
 /// elsewhere first.
-pub(crate) fn dev_queue_xmit(ctx: &mut SoftnetData, dev: &Netdev, now: u64, to: TxHint, batch: &mut Batch) {
+pub fn dev_queue_xmit(ctx: &mut SoftnetData, dev: &Netdev, now: u64, to: TxHint, batch: &mut Batch) {
     xmit(ctx, dev, dev.live.load().as_deref(), now, to, batch);
 }
 

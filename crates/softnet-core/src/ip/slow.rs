@@ -127,6 +127,23 @@ pub struct Effects {
     pub too_big: Vec<TooBig>,
 }
 
+impl Effects {
+    /// Whether there is anything for sockets.
+    pub fn is_for_sockets(&self) -> bool {
+        !self.local.is_empty() || !self.errors.is_empty() || !self.too_big.is_empty()
+    }
+
+    /// Takes out of what was added to [`send`](Self::send) since it had `from` packets those whose
+    /// [sender chose their TX queue](Flags::TX_QUEUE): for that sender to send, which can wait for room.
+    pub fn take_sent(&mut self, from: usize) -> impl Iterator<Item = Skb> {
+        let chose = |(_, skb): &mut (u16, Skb)| skb.head().flags & Flags::TX_QUEUE != 0;
+        self.send.extract_if(from.., chose).map(|(_, mut skb)| {
+            skb.head_mut().flags &= !Flags::HELD;
+            skb
+        })
+    }
+}
+
 /// An ICMP error says that a datagram was too long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TooBig {
@@ -331,7 +348,8 @@ impl SlowPath {
                         out.publish.extend(told.map(|mac| (dev, ip, mac)));
                     }
                     Action::Transmit { dev, mac, mut skbs } => {
-                        while let Some(skb) = skbs.pop_front() {
+                        while let Some(mut skb) = skbs.pop_front() {
+                            skb.head_mut().flags |= Flags::HELD;
                             match view.iface(dev) {
                                 Some(iface) => transmit(ctx, skb, dev, iface.mac, mac, out),
                                 None => ctx.free_at(skb, dev, DropReason::DevReady),

@@ -10,6 +10,8 @@ impl Flags {
     pub const ORIGINATED: u16 = 1 << 1;
     /// [`Head::queue`] is the TX queue that its sender chose to leave by.
     pub const TX_QUEUE: u16 = 1 << 3;
+    /// It waited for a neighbour.
+    pub const HELD: u16 = 1 << 4;
     /// The datagram goes on in the next skb of the list: all but the last of a *run* have it. Only the first of a run
     /// has headers, and its L3 header tells the length of all.
     pub const MORE: u16 = 1 << 2;

@@ -8,37 +8,9 @@ use std::sync::Arc;
 use super::tx_queue::{NetdevQueue, TxWake};
 use crate::SoftnetData;
 use crate::qdisc::Origin;
-use crate::skb::{Batch, DropReason, Flags, Head, Skb};
-use crate::steer::{Hint, XpsMaps, pick_tx, skb_get_hash};
+use crate::skb::{Batch, DropReason};
+use crate::steer::{Hint, TxChoice, XpsMaps, pick_tx, skb_get_hash};
 use crate::sync::{AtomicBool, Ordering};
-
-/// By which TX queue packets leave.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TxChoice {
-    /// By that which the device's maps have for packets of this RX queue; without maps, by the one of the same number.
-    RxQueue(u16),
-    /// By this one, which their sender chose.
-    Queue(u16),
-}
-
-impl TxChoice {
-    /// What a packet's head says.
-    #[inline(always)]
-    pub fn of(head: &Head) -> Self {
-        match head.flags & Flags::TX_QUEUE {
-            0 => TxChoice::RxQueue(head.queue),
-            _ => TxChoice::Queue(head.queue),
-        }
-    }
-
-    /// The queue's number.
-    #[inline(always)]
-    pub fn number(self) -> u16 {
-        match self {
-            TxChoice::RxQueue(queue) | TxChoice::Queue(queue) => queue,
-        }
-    }
-}
 
 /// See the [module](self).
 pub struct DevTx<W> {
@@ -60,10 +32,11 @@ impl<W: TxWake> DevTx<W> {
         }
     }
 
-    /// The TX queue for `skb`, which came by RX queue `rx_queue` if any. `cpu` tells the calling thread's CPU, if it is asked.
-    pub fn pick(&self, rx_queue: Option<u16>, cpu: impl FnOnce() -> u32, skb: &mut Skb) -> u16 {
+    /// The TX queue for a packet that came by RX queue `rx_queue`, if any. If they are asked, `cpu` tells the calling thread's
+    /// CPU, and `hash` the packet's flow hash.
+    pub fn pick(&self, rx_queue: Option<u16>, cpu: impl FnOnce() -> u32, hash: impl FnOnce() -> u32) -> u16 {
         let cpu = self.xps.by_cpu().then(cpu);
-        pick_tx(&self.xps, self.real_num_tx_queues(), Hint { rx_queue, cpu, hash: || skb_get_hash(skb) })
+        pick_tx(&self.xps, self.real_num_tx_queues(), Hint { rx_queue, cpu, hash })
     }
 
     /// Sends `batch` at `now` and leaves it empty; the device has at least one queue.
@@ -100,7 +73,7 @@ impl<W: TxWake> DevTx<W> {
         let cpu = if self.xps.by_cpu() { cpu() } else { 0 };
         let (mut some, mut to) = (Batch::new(), 0);
         for mut skb in batch.drain() {
-            let queue = self.pick(Some(rx_queue), || cpu, &mut skb);
+            let queue = self.pick(Some(rx_queue), || cpu, || skb_get_hash(&mut skb));
             if queue != to && !some.is_empty() {
                 self.queues[usize::from(to)].xmit(ctx, now, origin, &mut some);
             }

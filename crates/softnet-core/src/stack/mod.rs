@@ -5,4 +5,6 @@
 
 pub mod dev_tx;
 pub mod device;
+pub mod receive;
+pub mod slow;
 pub mod tx_queue;

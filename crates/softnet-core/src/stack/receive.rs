@@ -4,12 +4,12 @@
 //! Owned by the thread that polls, and empty between two batches. Invariant: every packet handed in is sent, in a socket, freed
 //! with its reason, or with the [host](ReceiveHost) as an exception when [`Receive::ip`] returns.
 
-use super::dev_tx::TxChoice;
 use crate::SoftnetData;
-use crate::ip::adjacency::Tables;
 use crate::ip::input::{Exception, Exceptions, Ingress, Outcome, ip_input};
+use crate::ip::tables::Tables;
 use crate::qdisc::Origin;
 use crate::skb::Batch;
+use crate::steer::TxChoice;
 
 /// What the receive path asks of the thread that polls.
 pub trait ReceiveHost {

@@ -6,13 +6,12 @@
 
 use std::sync::Arc;
 
-use super::dev_tx::TxChoice;
 use crate::SoftnetData;
-use crate::ip::adjacency::Tables;
 use crate::ip::slow::{Effects, Iface, RouteSnapshot, SlowPath};
-use crate::ip::tables::{neighbour_news, set_neighbour};
+use crate::ip::tables::Tables;
 use crate::qdisc::Origin;
 use crate::skb::{Batch, DropReason, Flags, Head};
+use crate::steer::TxChoice;
 
 /// What the slow path asks of its owner.
 pub trait SlowHost {
@@ -29,13 +28,7 @@ pub trait SlowHost {
     fn xmit(&self, ctx: &mut SoftnetData, dev: u16, choice: TxChoice, origin: Origin, batch: &mut Batch);
 
     /// Hands over what is for sockets in `out`: datagrams, errors and path MTUs. The slow path gets back what no socket takes.
-    fn sockets(
-        &self,
-        ctx: &mut SoftnetData,
-        slow: &mut SlowPath,
-        view: RouteSnapshot<'_>,
-        out: &mut Effects,
-    );
+    fn sockets(&self, ctx: &mut SoftnetData, slow: &mut SlowPath, view: RouteSnapshot<'_>, out: &mut Effects);
 }
 
 /// See the [module](self).
@@ -97,16 +90,12 @@ impl SlowPathState {
             return;
         }
         // A sender that can make softnet hear ARP must not make it copy tables for nothing.
-        let changes = neighbour_news(&host.tables(), self.effects.publish.drain(..));
+        let changes = host.tables().neighbour_news(self.effects.publish.drain(..));
         if changes.is_empty() {
             return;
         }
-        self.replace_tables(host, |tables, ifaces| {
-            for (dev, ip, mac) in changes {
-                if let Some(iface) = ifaces.get(usize::from(dev)).and_then(Option::as_ref) {
-                    set_neighbour(tables, iface, dev, ip, mac);
-                }
-            }
+        self.replace_tables(host, |tables, _| {
+            changes.into_iter().for_each(|change| tables.set_neighbour(change));
         });
     }
 

@@ -130,7 +130,7 @@ pub fn build_error(
     finish(message, source, header.src());
     let head = skb.head_mut();
     head.l3 = ETH_LEN as u16;
-    head.dev = packet.head().dev;
+    (head.dev, head.queue) = (packet.head().dev, packet.head().queue);
     head.flags = Flags::ORIGINATED;
     Some(skb)
 }

@@ -10,6 +10,7 @@ use super::nd;
 use super::slow::{Received, packet};
 use crate::SoftnetData;
 use crate::skb::{DropReason, Skb, SkbList};
+use crate::steer::TxChoice;
 
 impl SlowPath {
     /// A packet to softnet with a Fragment header, and what it completes.
@@ -63,7 +64,8 @@ impl SlowPath {
                 match echo6_reply_of_run((&first, &rest), upper.at) {
                     Ok(reply) => {
                         let payload = (reply.len, reply.pieces6(&first, &rest));
-                        match self.send_datagram(ctx, view, reply.datagram, payload, out) {
+                        let choice = TxChoice::RxQueue(first.head().queue);
+                        match self.send_datagram(ctx, view, reply.datagram, choice, payload, out) {
                             Ok(()) => {
                                 ctx.deliver(first);
                                 ctx.deliver_list(rest);
