@@ -1,0 +1,11 @@
+//! The way out: TX queues with their disciplines, and local senders that are held back before them.
+//!
+//! Any thread with a context sends through a [`NetdevQueue`]; the housekeeper makes and closes queues and changes disciplines.
+
+mod backpressure;
+pub mod qdisc;
+mod queue;
+
+pub use backpressure::TxBackpressure;
+pub(crate) use queue::NEVER;
+pub use queue::{NetdevQueue, QueueParams, RingState};
