@@ -12,7 +12,7 @@ use softnet_dev::traffic::datagrams::KernelSockets;
 
 use super::*;
 use flow::Ip;
-use softnet::show::SocketRow;
+use softnet::control::show::SocketRow;
 use topology::{PORTS, PREFIX_LEN};
 
 /// The kernel as the router.

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use softnet::show::{
+use softnet::control::show::{
     DevRow, DropRow, FilterRow, NeighRow, QdiscRow, RouteRow, SocketRow, Stats, TxRow, WorkerRow,
 };
 

@@ -17,7 +17,7 @@ use softnet_core::sock::scope::{device, scoped, unscoped};
 
 use super::scope::Dest;
 use super::send::Endpoints;
-use super::table::is_group;
+use crate::stack::is_group;
 
 /// Where a datagram goes next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,7 +69,7 @@ pub(super) fn is_loopback(addr: u32) -> bool {
 }
 
 /// Whether `addr` is one of our own addresses; for a link-local one, on its device.
-pub(super) fn is_own(tables: &Tables, addr: Addr) -> bool {
+pub(crate) fn is_own(tables: &Tables, addr: Addr) -> bool {
     let Some(addr) = unmapped(addr) else {
         let v6 = Ipv6Addr::from_bits(addr);
         if let Some(dev) = device(addr) {
@@ -304,7 +304,7 @@ mod tests {
     use super::*;
     use crate::config::{Config, DeviceConfig, InterfaceAddr};
     use crate::net::send::Tx;
-    use crate::routes;
+    use crate::stack::routes;
 
     /// On a device with several networks, the source is the address on the destination's network.
     #[test]

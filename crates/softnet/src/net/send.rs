@@ -26,10 +26,8 @@ use super::msg::source;
 use super::options::{Options, errno, timeout};
 use super::route::{NextHop, Route, find};
 use super::scope::Dest;
-use super::table::is_group;
-use super::thread::AppThread;
-use crate::sender::{FOR_EVER, LocalSender, WouldBlock};
-use crate::shared::StackInner;
+use crate::app::{FOR_EVER, LocalSender, WouldBlock};
+use crate::stack::{AppThread, StackInner, is_group};
 
 /// The sending side of a socket.
 pub(super) struct Tx {

@@ -4,17 +4,17 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use softnet::app::Filter;
-use softnet::backlog::MAX_BACKLOG;
-use softnet::context::Context;
+use softnet::app::{NapiPoller, PollerParams};
+use softnet::assembly::Introspect;
+use softnet::config::Context;
+use softnet::control::show::FilterRow;
 use softnet::control::{SetFilter, SetMirred};
-use softnet::filter::Direction::{self, Egress, Ingress};
-use softnet::filter::MirredAction::{self, Mirror, Redirect};
-use softnet::netdev::{TxHint, dev_queue_xmit};
-use softnet::poller::{NapiPoller, PollerParams};
-use softnet::qdisc::Action;
-use softnet::rows::Introspect;
-use softnet::show::FilterRow;
+use softnet::device::filter::Direction::{Egress, Ingress};
+use softnet::device::filter::MirredAction::{Mirror, Redirect};
+use softnet::device::filter::{Direction, MirredAction};
+use softnet::device::{TxHint, dev_queue_xmit};
+use softnet::napi::{Filter, MAX_BACKLOG};
+use softnet::tx::qdisc::Action;
 use softnet_core::ip::arp::ArpPacket;
 use softnet_core::skb::Batch;
 
@@ -543,7 +543,7 @@ fn what_cannot_be_set_is_said() {
 #[test]
 fn what_a_local_sender_sends_passes_the_filter_too() {
     let (world, mut lanes) = PORTS.start();
-    let mut sender = softnet::sender::RawSender::new(&world.shared, "mem1").unwrap();
+    let mut sender = softnet::app::RawSender::new(&world.shared, "mem1").unwrap();
     for (action, here) in [(Mirror, 1), (Redirect, 0)] {
         add(&world.view, (1, Egress), action, (2, Egress));
         for number in 0..2 {

@@ -7,13 +7,13 @@ use std::sync::{Arc, Mutex};
 use std::thread::Scope;
 use std::time::Duration;
 
+use softnet::app::{RawSender, WouldBlock};
 use softnet::config::{Config, DeviceConfig, InterfaceAddr, NeighbourConfig, StackConfig, available_cpus};
 use softnet::control::SetQdisc;
+use softnet::control::show::QdiscRow;
+use softnet::device::{TxHint, dev_queue_xmit};
 use softnet::net::{SendBatch, UdpSocket};
-use softnet::netdev::{TxHint, dev_queue_xmit};
-use softnet::qdisc::Action;
-use softnet::sender::{RawSender, WouldBlock};
-use softnet::show::QdiscRow;
+use softnet::tx::qdisc::Action;
 use softnet::{Assembly, Stack};
 use softnet_core::SoftnetData;
 use softnet_core::qdisc::Verdict;

@@ -5,16 +5,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use softnet::assembly::Introspect;
 use softnet::config::{
-    Config, DeviceConfig, InterfaceAddr, NeighbourConfig, RouteConfig, RouteTarget, StackConfig,
+    Config, Context, DeviceConfig, InterfaceAddr, NeighbourConfig, RouteConfig, RouteTarget, StackConfig,
     available_cpus,
 };
-use softnet::context::Context;
+use softnet::control::show::NapiRow;
 use softnet::control::{Set, Target};
 use softnet::net::Handle;
-use softnet::rows::Introspect;
-use softnet::shared::StackInner;
-use softnet::show::NapiRow;
+use softnet::stack::StackInner;
 use softnet::{Assembly, Stack};
 use softnet_core::SoftnetData;
 use softnet_core::ip::Prefix;

@@ -3,8 +3,8 @@
 use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use softnet::assembly::Introspect;
 use softnet::config::{Config, DeviceConfig, NeighbourConfig, available_cpus};
-use softnet::rows::Introspect;
 use softnet::{Assembly, Stack};
 use softnet_core::SoftnetData;
 use softnet_core::skb::{Batch, CacheSizes, HEADROOM, Region};

@@ -9,9 +9,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::thread::{CpuSet, Pid, sched_setaffinity};
-use softnet::config::{Config, DeviceConfig};
-use softnet::context::Context;
-use softnet::poller::PollerParams;
+use softnet::app::PollerParams;
+use softnet::config::{Config, Context, DeviceConfig};
 use softnet::{Assembly, Stack};
 use softnet_core::SoftnetData;
 use softnet_core::skb::Region;
