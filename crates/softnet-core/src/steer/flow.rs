@@ -4,7 +4,7 @@
 //! have the same hash, so ports, which only the first of them has, count for none.
 
 use super::toeplitz::toeplitz;
-use crate::ip::header::{Ipv4Header, MIN_LEN, protocol};
+use crate::ip::v4::header::{Ipv4Header, MIN_LEN, protocol};
 use crate::ip::v6::header::upper;
 use crate::skb::Skb;
 

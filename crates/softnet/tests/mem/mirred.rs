@@ -15,7 +15,7 @@ use softnet::poller::{NapiPoller, PollerParams};
 use softnet::qdisc::Action;
 use softnet::rows::Introspect;
 use softnet::show::FilterRow;
-use softnet_core::ip::arp::ArpPacket;
+use softnet_core::ip::v4::arp::ArpPacket;
 use softnet_core::skb::Batch;
 
 use super::frames::{Rng, arp_answer, batch_of, host, host_mac, number_of, numbered, own_mac, random};
