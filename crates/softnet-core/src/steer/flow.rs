@@ -6,7 +6,7 @@
 use std::net::{IpAddr, Ipv6Addr};
 
 use super::toeplitz::toeplitz;
-use crate::ip::header::{Ipv4Header, MIN_LEN, protocol};
+use crate::ip::v4::header::{Ipv4Header, MIN_LEN, protocol};
 use crate::ip::v6::header::upper;
 use crate::skb::Skb;
 

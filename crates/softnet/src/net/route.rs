@@ -7,9 +7,9 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use rustix::io::Errno;
 use softnet_core::ip::adjacency::Kind;
-use softnet_core::ip::header::{is_multicast, is_unicast};
 use softnet_core::ip::slow::Iface;
 use softnet_core::ip::tables::Tables;
+use softnet_core::ip::v4::header::{is_multicast, is_unicast};
 use softnet_core::ip::v6::addr::{group_scope, multicast_mac};
 use softnet_core::ip::{ETH_LEN, Family, MacAddr};
 use softnet_core::sock::key::{ANY, Addr, is_v4, mapped, unmapped};

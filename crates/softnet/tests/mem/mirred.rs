@@ -15,7 +15,7 @@ use softnet::device::filter::{Direction, MirredAction};
 use softnet::device::{TxHint, dev_queue_xmit};
 use softnet::napi::{Filter, MAX_BACKLOG};
 use softnet::tx::qdisc::Action;
-use softnet_core::ip::arp::ArpPacket;
+use softnet_core::ip::v4::arp::ArpPacket;
 use softnet_core::skb::Batch;
 
 use super::frames::{Rng, arp_answer, batch_of, host, host_mac, number_of, numbered, own_mac, random};

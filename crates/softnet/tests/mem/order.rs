@@ -4,7 +4,8 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use softnet_core::ip::{Fib, Prefix};
+use softnet_core::ip::Prefix;
+use softnet_core::ip::v4::fib::Fib;
 
 use super::frames::{arp_answer, host, number_of, numbered};
 use super::world::{Lane, Setup, of_port, on_all, until};

@@ -3,10 +3,9 @@
 use super::*;
 use crate::ip::echo::echo_reply_of_run;
 use crate::ip::fragment::{Addresses, Datagram, emit, split};
-use crate::ip::icmp::ECHO_REPLY;
 use crate::ip::icmp_error::{Problem, Quote, icmp_error};
 use crate::ip::reassembly::Expired;
-use crate::ip::v6::slow::route6;
+use crate::ip::v4::icmp::ECHO_REPLY;
 use crate::sock::key::{addr_of, unmapped};
 use crate::sock::scope::{device, scope_id, scoped};
 use crate::steer::TxChoice;
@@ -125,7 +124,7 @@ impl SlowPath {
     /// socket is told. Whoever
     /// guesses addresses and ports can make one up, so all it does is to leave an error with a *connected* socket, as the
     /// kernel does, and a path's MTU. Returns whether it may be for a socket.
-    pub(in super::super) fn reported(
+    pub(in crate::ip) fn reported(
         &mut self,
         problem: Problem,
         (quote, dev): (Quote, u16),
@@ -186,7 +185,7 @@ impl SlowPath {
                 (src.into(), dst.into(), hop.dev, hop.is_reachable())
             }
             Addresses::V6 { src, dst, dev } => {
-                let hop = route6(view, dev, dst);
+                let hop = v6::route6(view, dev, dst);
                 // On another link the same address is another's.
                 let dst = Ipv6Addr::from_bits(scoped(dst.to_bits(), hop.dev));
                 (src.into(), dst.into(), hop.dev, hop.is_reachable())

@@ -12,9 +12,4 @@ pub mod addr;
 pub mod fib;
 pub mod header;
 pub mod icmp;
-mod local;
 pub mod nd;
-pub(super) mod slow;
-
-#[cfg(all(any(test, fuzzing), not(feature = "loom")))]
-pub(crate) use slow::fuzz;

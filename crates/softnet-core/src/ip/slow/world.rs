@@ -8,10 +8,11 @@ use std::sync::Arc;
 
 use super::*;
 use crate::fold::FoldKey;
-use crate::ip::arp::{ArpPacket, BROADCAST};
+use crate::ip::checksum;
 use crate::ip::input::{Ingress, Outcome, ip_input};
 use crate::ip::neigh::NeighState;
-use crate::ip::{Fib, checksum};
+use crate::ip::v4::arp::{ArpPacket, BROADCAST};
+use crate::ip::v4::fib::Fib;
 use crate::skb::{Batch, CacheSizes, HEADROOM, HeapMemory, Region};
 
 pub(super) const SECOND: u64 = 1_000_000_000;

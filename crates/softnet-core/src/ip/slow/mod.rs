@@ -1,5 +1,5 @@
 //! The slow path: whatever [`input`](super::input) could not simply forward. ARP, packets for softnet itself,
-//! unresolved next hops, TTL and MTU errors, IPv4 options; what is IPv6's is in [`v6::slow`](super::v6).
+//! unresolved next hops, TTL and MTU errors, IPv4 options; what is IPv6's is in the module `v6`.
 //!
 //! One owner at a time (the runtime keeps it behind a lock). It sends nothing: packets to send and changes of
 //! the tables, and what is for sockets, come out in an [`Effects`]. Every packet handed in ends in the outbox,
@@ -12,27 +12,28 @@ mod local;
 mod redirect;
 mod snoop;
 mod unusual;
+mod v6;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use unusual::Unusual;
 
 use super::adjacency::{Adjacency, Kind};
-use super::header::{
-    Ipv4Header, MIN_LEN, is_link_local, is_martian_destination, is_martian_source, is_multicast, is_unicast,
-    protocol, validate,
-};
-use super::icmp::{IcmpError, build_error, echo_reply, may_report};
 use super::icmp_limit::{IcmpLimit, IcmpParams};
 use super::ident::Idents;
 use super::input::Exception;
 use super::neigh::{Action, Actions, Heard, NeighParams, NeighTable};
-use super::options::OptionPolicy;
 use super::pmtu::{PmtuCache, PmtuParams};
 use super::reassembly::{FragParams, Reassembly};
 use super::redirect::RedirectLimit;
 use super::source::RpFilter;
 use super::tables::Tables;
+use super::v4::header::{
+    Ipv4Header, MIN_LEN, is_link_local, is_martian_destination, is_martian_source, is_multicast, is_unicast,
+    protocol, validate,
+};
+use super::v4::icmp::{IcmpError, build_error, echo_reply, may_report};
+use super::v4::options::OptionPolicy;
 use super::v6::icmp::Icmp6Error;
 use super::{ETH_LEN, Family, MacAddr, Prefix, Prefix6, is_group};
 use crate::SoftnetData;
@@ -342,7 +343,7 @@ impl SlowPath {
                         send_arp(ctx, view, dev, target, unicast_to, out)
                     }
                     Action::Solicit { dev, target: IpAddr::V6(target), unicast_to } => {
-                        super::v6::slow::solicit(ctx, view, dev, target, unicast_to, out)
+                        v6::solicit(ctx, view, dev, target, unicast_to, out)
                     }
                     Action::Publish { dev, ip, told, .. } => {
                         out.publish.extend(told.map(|mac| (dev, ip, mac)));
@@ -512,12 +513,13 @@ fn is_ipv6(skb: &Skb) -> bool {
 
 #[cfg(all(any(test, fuzzing), not(feature = "loom")))]
 pub(crate) mod fuzz;
+#[cfg(all(any(test, fuzzing), not(feature = "loom")))]
+pub(crate) use v6::fuzz as fuzz6;
 
 #[cfg(all(test, not(feature = "loom")))]
-#[path = "slow_tests.rs"]
+#[path = "tests/v4.rs"]
 mod tests;
 
 #[cfg(all(any(test, fuzzing), not(feature = "loom")))]
 #[cfg_attr(not(test), allow(dead_code))]
-#[path = "slow_world.rs"]
 mod world;
