@@ -10,6 +10,7 @@ use std::sync::Arc;
 use rustix::io::Errno;
 use softnet_core::SoftnetData;
 use softnet_core::ip::ETH_LEN;
+use softnet_core::ip::hooks::{Hooks, Slot};
 use softnet_core::ip::pmtu::MIN_PMTU;
 use softnet_core::ip::slow::{Effects, RouteSnapshot, SlowPath};
 use softnet_core::ip::v6::addr::group_scope;
@@ -18,7 +19,7 @@ use softnet_core::sock::key::{ANY, Addr, is_v4};
 use softnet_core::sock::output::{UdpHead, destination};
 use softnet_core::sock::scope::{device, is_link_local, scoped};
 use softnet_core::sock::{Flow, SocketError};
-use softnet_core::steer::TxChoice;
+use softnet_core::steer::{TxChoice, skb_get_hash};
 use softnet_core::sync::Ordering;
 use softnet_dev::xdp::LocalEnd;
 
@@ -112,11 +113,42 @@ impl Outgoing {
             if self.long {
                 self.note(shared, now);
             }
-            sender.send(shared, &mut thread.ctx, now, (self.dev, None), &mut self.batch, wait)?;
+            let hooks = &thread.tables.load().hooks;
+            if hooks.is_set(Slot::Output) || hooks.is_set(Slot::Postrouting) {
+                let hooks = hooks.clone();
+                self.send_by_hooks(shared, thread, sender, wait, &hooks)?;
+            } else {
+                sender.send(shared, &mut thread.ctx, now, (self.dev, None), &mut self.batch, wait)?;
+            }
             if !self.loops.is_empty() {
                 self.loop_back(shared, thread);
             }
         }
+        Ok(())
+    }
+
+    /// Sends the packets that the hook slots let pass. Packets that have been there are not given back to their sender, so it
+    /// is held back before.
+    #[cold]
+    fn send_by_hooks(
+        &mut self,
+        shared: &StackInner,
+        thread: &mut AppThread,
+        sender: &mut LocalSender,
+        wait: Option<u64>,
+        hooks: &Hooks,
+    ) -> Result<(), WouldBlock> {
+        let (dev, now, ctx) = (self.dev, shared.clock.now(), &mut thread.ctx);
+        let first = self.batch.as_mut_slice().first_mut();
+        let choice = first.and_then(|first| sender.choose(shared, now, dev, || skb_get_hash(first)));
+        if let Some(choice) = choice {
+            sender.wait_for_room(shared, ctx, (dev, choice), wait)?;
+        }
+        ctx.originated(self.batch.len() as u64);
+        for slot in [Slot::Output, Slot::Postrouting] {
+            hooks.run(ctx, slot, (None, Some(dev)), &mut self.batch);
+        }
+        sender.send_counted(shared, ctx, dev, &mut self.batch);
         Ok(())
     }
 

@@ -231,7 +231,9 @@ impl SlowPath {
             ctx.originate();
             skb.head_mut().dev = dev;
             choice.mark(skb.head_mut());
-            transmit(ctx, skb, dev, iface.mac, to, out);
+            if let Some(skb) = view.leaving(ctx, Slot::Output, dev, skb) {
+                transmit(ctx, skb, dev, iface.mac, to, out);
+            }
         }
         Ok(())
     }

@@ -9,7 +9,9 @@ use super::{Effects, Iface, Refused, RouteSnapshot, SlowPath};
 use crate::SoftnetData;
 use crate::ip::adjacency::{Adjacency, Kind};
 use crate::ip::checksum::update16;
+use crate::ip::hooks::Slot;
 use crate::ip::icmp_error::icmpv6_error;
+use crate::ip::input::Exception;
 use crate::ip::neigh::Heard;
 use crate::ip::unserved::tells_of_tcp;
 use crate::ip::v6::addr::{
@@ -116,12 +118,23 @@ impl SlowPath {
         ctx: &mut SoftnetData,
         view: RouteSnapshot<'_>,
         mut skb: Skb,
+        exception: Exception,
         out: &mut Effects,
     ) -> Result<(), Refused> {
-        let received = match check(&skb) {
+        let mut received = match check(&skb) {
             Ok(received) => received,
             Err(reason) => return Err((skb, reason)),
         };
+        if exception == Exception::Unusual && view.tables.hooks.is_set(Slot::Prerouting) {
+            match view.prerouting(ctx, skb) {
+                Some(passed) => skb = passed,
+                None => return Ok(()),
+            }
+            received = match check(&skb) {
+                Ok(received) => received,
+                Err(reason) => return Err((skb, reason)),
+            };
+        }
         skb.trim(ETH_LEN + received.total);
         let Some(iface) = view.iface(skb.head().dev) else { return Err((skb, DropReason::DevReady)) };
         let (src, dst) = (received.src, received.dst);
@@ -187,7 +200,9 @@ impl SlowPath {
         if let Some(mut header) = skb.data_mut().get_mut(ETH_LEN..).and_then(Ipv6Header::new_mut) {
             header.decrease_hop_limit();
         }
-        self.output(ctx, view, skb, hop, iface.mac, out);
+        if let Some(skb) = view.leaving(ctx, Slot::Forward, hop.dev, skb) {
+            self.output(ctx, view, skb, hop, iface.mac, out);
+        }
         Ok(())
     }
 
@@ -442,7 +457,9 @@ impl SlowPath {
         match view.iface(hop.dev) {
             Some(iface) if hop.is_reachable() => {
                 skb.head_mut().dev = hop.dev;
-                self.output(ctx, view, skb, hop, iface.mac, out)
+                if let Some(skb) = view.leaving(ctx, Slot::Output, hop.dev, skb) {
+                    self.output(ctx, view, skb, hop, iface.mac, out);
+                }
             }
             _ => ctx.free(skb, DropReason::IpNoRoute),
         }
