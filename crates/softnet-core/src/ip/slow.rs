@@ -37,7 +37,7 @@ use super::{ETH_LEN, Family, MacAddr, Prefix, Prefix6, is_group};
 use crate::SoftnetData;
 use crate::fold::FoldKey;
 use crate::siphash::SipKey;
-use crate::skb::{DropReason, Flags, Skb, SkbList};
+use crate::skb::{DropReason, Flags, Skb};
 use crate::sock::{Flow, SocketError, error};
 
 use announce::Announcements;
