@@ -12,8 +12,9 @@
 //! | `output` | those made here: by sockets and by the slow path | after the route is known |
 //! | `postrouting` | all that leave by a device | before a neighbour is looked for |
 //!
-//! ARP and neighbour discovery keep the link going, and pass none. Datagrams that a socket sends to one of this stack pass none
-//! either, as they never leave it.
+//! What softnet sends of ARP and neighbour discovery keeps the link going, and passes none. Datagrams that a socket sends to one of
+//! this stack pass none either, as they never leave it. Long datagrams that are made here pass `output` and `postrouting` in
+//! fragments.
 //!
 //! Invariant: a packet passes each slot on its way once, wherever it waits in between.
 

@@ -10,7 +10,7 @@ pub mod ethernet;
 pub mod family;
 pub mod fragment;
 pub mod hooks;
-mod icmp_error;
+pub mod icmp_error;
 pub mod icmp_limit;
 pub mod ident;
 pub mod input;

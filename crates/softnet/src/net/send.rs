@@ -14,7 +14,7 @@ use softnet_core::ip::hooks::{Hooks, Slot};
 use softnet_core::ip::pmtu::MIN_PMTU;
 use softnet_core::ip::slow::{Effects, RouteSnapshot, SlowPath};
 use softnet_core::ip::v6::addr::group_scope;
-use softnet_core::skb::{Batch, DropReason, SkbList};
+use softnet_core::skb::{Batch, DropReason, Skb, SkbList};
 use softnet_core::sock::key::{ANY, Addr, is_v4};
 use softnet_core::sock::output::{UdpHead, destination};
 use softnet_core::sock::scope::{device, is_link_local, scoped};
@@ -172,11 +172,7 @@ impl Outgoing {
     #[cold]
     fn loop_back(&mut self, shared: &StackInner, thread: &mut AppThread) {
         for skb in self.loops.drain() {
-            let mut run = Batch::new();
-            match run.push(skb) {
-                Ok(()) => loop_back(shared, thread, self.dev, &mut run),
-                Err(skb) => thread.ctx.free_skb(skb),
-            }
+            loop_back(shared, thread, self.dev, skb);
         }
     }
 
@@ -316,8 +312,8 @@ impl Sending<'_> {
         // Earlier datagrams are received first.
         self.flush(thread)?;
         if let Some(dev) = self.loops_back(way, head) {
-            let mut run = head.write_run(&mut thread.ctx, payload).ok_or(Errno::NOBUFS)?;
-            loop_back(self.shared, thread, dev, &mut run);
+            let skb = head.write_chain(&mut thread.ctx, payload).ok_or(Errno::NOBUFS)?;
+            loop_back(self.shared, thread, dev, skb);
         }
         Ok(())
     }
@@ -342,8 +338,8 @@ impl Sending<'_> {
         if way.next == NextHop::Local {
             // Earlier datagrams leave first.
             self.flush(thread)?;
-            let mut run = head.write_run(&mut thread.ctx, payload).ok_or(Errno::NOBUFS)?;
-            self.deliver(thread, &mut run, head);
+            let skb = head.write_chain(&mut thread.ctx, payload).ok_or(Errno::NOBUFS)?;
+            self.deliver(thread, &mut Batch::from(skb), head);
             return Ok(());
         }
         let (datagram, udp) = head.datagram(payload);
@@ -365,9 +361,9 @@ impl Sending<'_> {
             _ => Errno::NETUNREACH,
         })?;
         if let Some(dev) = self.loops_back(way, head)
-            && let Some(mut run) = head.write_run(&mut thread.ctx, payload)
+            && let Some(skb) = head.write_chain(&mut thread.ctx, payload)
         {
-            loop_back(self.shared, thread, dev, &mut run);
+            loop_back(self.shared, thread, dev, skb);
         }
         Ok(())
     }
@@ -539,9 +535,9 @@ pub(super) fn tell(shared: &StackInner, thread: &mut AppThread) {
 }
 
 /// Delivers a multicast or broadcast datagram to the sockets of this stack that want it.
-fn loop_back(shared: &StackInner, thread: &mut AppThread, dev: u16, run: &mut Batch) {
-    thread.ctx.originated(run.len() as u64);
-    shared.sockets.to_many(&mut thread.ctx, dev, run, &mut thread.ready);
+fn loop_back(shared: &StackInner, thread: &mut AppThread, dev: u16, skb: Skb) {
+    thread.ctx.originated(1);
+    shared.sockets.to_many(&mut thread.ctx, dev, skb, &mut thread.ready);
 }
 
 /// Appends a datagram to `batch`, which has room.

@@ -217,7 +217,7 @@ impl World {
         let s = view.stats();
         assert_eq!(
             s.received + s.originated,
-            s.transmitted + s.delivered + s.dropped,
+            s.transmitted + s.delivered + s.dropped + s.merged,
             "{s:?}\n{:?}",
             view.drops()
         );

@@ -282,7 +282,7 @@ impl Rig {
         }
         drop((stack, lanes));
         let s = view.stats();
-        let ended = s.transmitted + s.delivered + s.dropped + s.held;
+        let ended = s.transmitted + s.delivered + s.dropped + s.merged + s.held;
         if s.received + s.originated != ended || s.leaked > 0 || s.frames_free != s.frames {
             return Err(format!("packets are missing: {s:?}"));
         }

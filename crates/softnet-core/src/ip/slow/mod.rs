@@ -40,7 +40,7 @@ use super::{ETH_LEN, Family, MacAddr, Prefix, Prefix6, is_group};
 use crate::SoftnetData;
 use crate::fold::FoldKey;
 use crate::siphash::SipKey;
-use crate::skb::{DropReason, Flags, Skb, SkbList};
+use crate::skb::{DropReason, Flags, Skb};
 use crate::sock::{Flow, SocketError, error};
 
 use announce::Announcements;
@@ -100,6 +100,12 @@ impl RouteSnapshot<'_> {
     fn prerouting(&self, ctx: &mut SoftnetData, skb: Skb) -> Option<Skb> {
         let devices = (Some(skb.head().dev), None);
         self.tables.hooks.pass(ctx, Slot::Prerouting, devices, skb)
+    }
+
+    /// Leads a received datagram for softnet, whole, through [`Slot::Input`].
+    fn input(&self, ctx: &mut SoftnetData, skb: Skb) -> Option<Skb> {
+        let devices = (Some(skb.head().dev), None);
+        self.tables.hooks.pass(ctx, Slot::Input, devices, skb)
     }
 
     /// Leads a packet that is about to leave by `dev` through `slot`, which is that of forwarded packets or that of packets made

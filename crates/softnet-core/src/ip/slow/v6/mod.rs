@@ -22,7 +22,7 @@ use crate::ip::v6::header::{self, Ipv6Header, Refusal, Upper, check_hop_by_hop, 
 use crate::ip::v6::icmp::{ICMP_LEN, Icmp6Error, build_error, echo_reply, is_echo_request, message_sum};
 use crate::ip::v6::nd::{self, Message};
 use crate::ip::{ETH_LEN, MacAddr, checksum, is_group};
-use crate::skb::{DropReason, Flags, Skb, SkbList};
+use crate::skb::{DropReason, Flags, Skb};
 use crate::sock::scope::scope_id;
 
 impl Iface {
@@ -228,7 +228,7 @@ impl SlowPath {
                 DropReason::IpInvalidSource
             }
             Ok(Upper { protocol: next::UDP, .. }) => {
-                out.local.push(skb);
+                out.local.extend(view.input(ctx, skb));
                 return Ok(());
             }
             Ok(Upper { protocol: next::FRAGMENT, .. }) => {
@@ -271,14 +271,17 @@ impl SlowPath {
             Ok(upper) => upper,
             Err(refusal) => return Err(self.refuse(ctx, view, skb, refusal, out)),
         };
+        if upper.protocol == next::FRAGMENT {
+            return self.fragment6(ctx, view, skb, received, out);
+        }
+        let Some(skb) = view.input(ctx, skb) else { return Ok(()) };
         match upper.protocol {
             next::ICMPV6 => self.icmp6(ctx, view, skb, received, upper.at, out),
-            next::FRAGMENT => self.fragment6(ctx, view, skb, received, out),
             next::UDP => {
                 out.local.push(skb);
                 Ok(())
             }
-            _ => Err(self.unserved6(ctx, view, (skb, &SkbList::new()), upper, out)),
+            _ => Err(self.unserved6(ctx, view, skb, upper, out)),
         }
     }
 
@@ -291,35 +294,35 @@ impl SlowPath {
         out: &mut Effects,
     ) -> Refused {
         match receive(packet(&skb)) {
-            Ok(upper) => self.unserved6(ctx, view, (skb, &SkbList::new()), upper, out),
+            Ok(upper) => self.unserved6(ctx, view, skb, upper, out),
             Err(refusal) => self.refuse(ctx, view, skb, refusal, out),
         }
     }
 
-    /// A datagram to softnet, in one skb or in several, for a protocol or port that is not served:
-    /// tells its sender, if that is to be told, and hands the first back.
+    /// A datagram to softnet for a protocol or port that is not served: tells its sender, if that is to be told, and hands it
+    /// back.
     pub(super) fn unserved6(
         &mut self,
         ctx: &mut SoftnetData,
         view: RouteSnapshot<'_>,
-        (first, rest): (Skb, &SkbList),
+        skb: Skb,
         upper: Upper,
         out: &mut Effects,
     ) -> Refused {
         let error = match upper.protocol {
             next::NONE => None,
             next::UDP => Some(Icmp6Error::PortUnreachable),
-            next::TCP => match tells(&first, rest, upper.at) {
+            next::TCP => match tells(&skb, upper.at) {
                 // It has no ports here, as it is not served.
                 Ok(told) => told.then_some(unknown_header(upper)),
-                Err(reason) => return (first, reason),
+                Err(reason) => return (skb, reason),
             },
             _ => Some(unknown_header(upper)),
         };
         if let Some(error) = error {
-            self.error6(ctx, view, &first, error, out);
+            self.error6(ctx, view, &skb, error, out);
         }
-        (first, DropReason::IpNoProto)
+        (skb, DropReason::IpNoProto)
     }
 
     /// An ICMPv6 message to softnet, which begins at `at` of its packet.
@@ -528,13 +531,12 @@ fn unknown_header(upper: Upper) -> Icmp6Error {
 
 /// Whether the sender of a TCP segment, which begins at `at` of its packet, is told that TCP is not
 /// served.
-fn tells(first: &Skb, rest: &SkbList, at: usize) -> Result<bool, DropReason> {
-    let packet = packet(first);
-    let header = Ipv6Header::new(packet).ok_or(DropReason::PktTooSmall)?;
+fn tells(skb: &Skb, at: usize) -> Result<bool, DropReason> {
+    let header = Ipv6Header::new(packet(skb)).ok_or(DropReason::PktTooSmall)?;
     let len = usize::from(header.payload_len()).saturating_sub(at - header::LEN);
     let pseudo = checksum::pseudo_header_sum6(header.src(), header.dst(), next::TCP, len as u16);
     // (What is left of padding behind the packet was cut off.)
-    tells_of_tcp(pseudo, [packet.get(at..).unwrap_or_default()].into_iter().chain(rest.data()))
+    tells_of_tcp(pseudo, skb.pieces(ETH_LEN + at, usize::MAX))
 }
 
 /// Whether a received packet says that it is from an address of ours.
