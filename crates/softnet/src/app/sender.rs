@@ -13,8 +13,8 @@ use softnet_core::qdisc::{Origin, Sent, Verdict};
 use softnet_core::skb::{Batch, DropReason};
 use softnet_core::steer::TxSticky;
 
+use crate::control::Direction;
 use crate::control::Target;
-use crate::device::filter::Direction;
 use crate::stack::StackInner;
 
 /// Too many packets are pending for the thread that owns the TX queue; the caller still has its packets.

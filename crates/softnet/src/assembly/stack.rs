@@ -124,7 +124,7 @@ impl Assembly {
         shared.sockets.ports = opener.ports();
         let shared = Arc::new(shared);
         let config = Arc::new(config);
-        let (commander, commands) = commands(&shared);
+        let (commander, commands) = commands(&shared.housekeeper);
         let view = Arc::new(Introspect::new(shared.clone(), config.clone(), routes, commander));
         let housekeeper = Housekeeper::new(shared.clone(), config, Box::new(opener), patches, commands)
             .map_err(StartError::Device)?;

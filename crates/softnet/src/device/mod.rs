@@ -10,5 +10,5 @@ mod opener;
 
 pub(crate) use groups::Groups;
 pub(crate) use netdev::OpenCache;
-pub use netdev::{Knobs, Netdev, OpenNetdev, QueueTotals, Totals, dev_queue_xmit};
+pub use netdev::{Netdev, OpenNetdev, QueueTotals, Totals, dev_queue_xmit};
 pub use opener::{Opener, XdpOpener};

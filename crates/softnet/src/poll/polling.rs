@@ -15,8 +15,8 @@ use softnet_core::skb::{BATCH, Batch, DropReason};
 use softnet_core::sync::Ordering;
 
 use super::Pool;
+use crate::control::Direction;
 use crate::device::OpenCache;
-use crate::device::filter::Direction;
 use crate::napi::{App, NapiInstance, Phase, PollThread, Rx, RxHandler, Timeout, ring, ring_shared};
 use crate::stack::{CacheShare, StackInner, before_block};
 

@@ -49,7 +49,7 @@ pub struct StackInner {
     pub tables: Arc<ArcSwap<Tables>>,
     pub(crate) control: SlowLock,
     /// Wakes the housekeeper, which runs the slow path's timers.
-    pub housekeeper: Waker,
+    pub housekeeper: Arc<Waker>,
     /// Packets that may wait for applications, all together.
     pub(crate) app_packets: Arc<AtomicUsize>,
     /// The sockets.
@@ -114,7 +114,7 @@ impl StackInner {
                 },
                 frames,
             ),
-            housekeeper: Waker::new()?,
+            housekeeper: Arc::new(Waker::new()?),
             app_packets,
             sockets,
             contexts: Mutex::new(vec![Arc::default()]),
