@@ -19,9 +19,9 @@ use crate::config::{Config, ConfigErrors, Context, available_cpus};
 use crate::control::commands::commands;
 use crate::control::{BindError, Listener, Server};
 use crate::device::{Netdev, Opener, XdpOpener};
-use crate::napi::{Filter, PollThread};
+use crate::napi::{Filter, PollThread, WorkerShared};
 use crate::net::Handle;
-use crate::poll::{Worker, WorkerShared};
+use crate::poll::Worker;
 use crate::stack::{StackInner, routes};
 use crate::util::spawn;
 

@@ -10,7 +10,8 @@ use std::sync::Arc;
 use rustix::event::Timespec;
 use softnet_core::sync::Ordering;
 
-use super::{PollContext, WorkerShared};
+use super::PollContext;
+use crate::napi::WorkerShared;
 use crate::tx::{NEVER, NetdevQueue};
 use crate::util::{Clock, timespec};
 

@@ -14,10 +14,9 @@ use softnet_core::napi::{Body, Completion, Driver, NapiInfo, NetRx, PollList, Re
 use softnet_core::skb::{BATCH, Batch, DropReason};
 use softnet_core::sync::Ordering;
 
-use super::Pool;
 use crate::control::Direction;
 use crate::device::OpenCache;
-use crate::napi::{App, NapiInstance, Phase, PollThread, Rx, RxHandler, Timeout, ring, ring_shared};
+use crate::napi::{App, NapiInstance, Phase, PollThread, Pool, Rx, RxHandler, Timeout, ring, ring_shared};
 use crate::stack::{CacheShare, StackInner, before_block};
 
 /// What follows when an instance was released.

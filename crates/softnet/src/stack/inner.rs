@@ -23,8 +23,7 @@ use super::{CacheShare, SlowLock, SocketTable, routes};
 use crate::config::StackConfig;
 use crate::control::Target;
 use crate::device::{Netdev, dev_queue_xmit};
-use crate::napi::{NapiInstance, PollThread};
-use crate::poll::WorkerShared;
+use crate::napi::{NapiInstance, PollThread, WorkerShared};
 use crate::util::{Clock, Waker, lock};
 
 /// See the module.

@@ -21,7 +21,7 @@ use softnet_dev::{QueueStats, Reaped, TxQueue};
 
 use super::TxBackpressure;
 use crate::notify::ReadinessNotifier;
-use crate::poll::WorkerShared;
+use crate::napi::WorkerShared;
 use crate::util::{AbortOnPanic, Clock};
 
 /// ns after which a full ring is looked at again, if nobody sends meanwhile. No device tells of its completions; this is
