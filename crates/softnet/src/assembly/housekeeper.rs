@@ -21,8 +21,9 @@ use super::snooper::Snooper;
 use crate::config::{Config, PartialCsum};
 use crate::control::commands::{Change, Command};
 use crate::control::{Set, SetQdisc, Target};
-use crate::device::{Groups, Netdev, OpenNetdev, Opener};
+use crate::device::{Netdev, OpenNetdev, Opener};
 use crate::napi::{Home, Input, NapiInstance, NapiTimer, RxHandler};
+use crate::net::groups;
 use crate::poll::Contexts;
 use crate::stack::{StackInner, routes};
 use crate::tx::qdisc::Layout;
@@ -184,7 +185,7 @@ impl Housekeeper {
             xps,
         };
         self.shared.devices[usize::from(dev)].live.store(Some(Arc::new(live)));
-        Groups::opened(&self.shared, dev);
+        groups::opened(&self.shared, dev);
         self.set_iface(dev, Some(iface));
         for neighbour in config.neighbours.iter().filter(|n| n.dev == device.name) {
             let fixed = (dev, neighbour.address, neighbour.mac);

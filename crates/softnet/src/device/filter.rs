@@ -19,9 +19,8 @@ use softnet_core::qdisc::{Mirred, MirredOutcome};
 use softnet_core::skb::{Batch, DropReason};
 use softnet_core::sync::{AtomicBool, AtomicU64, Ordering};
 
-use super::{Netdev, dev_queue_xmit};
-use crate::control::{self, Direction, MirredAction, SetFilter, SetMirred, Target};
-use crate::stack::StackInner;
+use super::{Netdev, dev_queue_xmit, find_device};
+use crate::control::{self, Direction, MirredAction, SetFilter, SetMirred};
 use crate::util::lock;
 
 /// Counters of an action, which any thread writes, once for a batch.
@@ -191,19 +190,18 @@ impl Action {
 
 /// Changes the filter of a hook, at once; batches that are being worked on may still pass by the old one. The error says
 /// what is wrong with it, and then nothing changed.
-pub(crate) fn set(shared: &StackInner, set: &SetFilter) -> Result<(), String> {
-    let find = |name: &String| shared.find(&Target::Dev(name.clone())).map(|(dev, _)| dev);
-    let dev = find(&set.dev)?;
+pub(crate) fn set(devices: &[Arc<Netdev>], set: &SetFilter) -> Result<(), String> {
+    let dev = find_device(devices, &set.dev)?;
     let next = match (set.action, &set.mirred) {
         (control::Action::Del, _) => None,
         (_, Some(SetMirred { action, direction, dev })) => {
-            let to = find(dev)?.index;
+            let to = find_device(devices, dev)?;
             let mirred = Mirred {
                 mirror: *action == MirredAction::Mirror,
                 ingress: *direction == Direction::Ingress,
-                dev: to,
+                dev: to.index,
             };
-            let to = Arc::downgrade(&shared.devices[usize::from(to)]);
+            let to = Arc::downgrade(to);
             Some(Action { mirred, stats: ActionStats::default(), to })
         }
         _ => return Err("expected what to do, such as `action mirred egress redirect dev DEV`".into()),

@@ -246,6 +246,23 @@ impl Netdev {
     }
 }
 
+/// The device called `name`. The error says which there are.
+pub(crate) fn find_device<'a>(devices: &'a [Arc<Netdev>], name: &str) -> Result<&'a Arc<Netdev>, String> {
+    devices.iter().find(|dev| dev.name == name).ok_or_else(|| {
+        let names = devices.iter().map(|dev| dev.name.clone()).collect();
+        format!("no device {name:?}; {}", there_are(names))
+    })
+}
+
+/// Says what there is instead of what was asked for.
+pub(crate) fn there_are(mut names: Vec<String>) -> String {
+    if names.is_empty() {
+        return "there is none".into();
+    }
+    names.sort();
+    format!("there are: {}", names.join(", "))
+}
+
 /// The parts of an open device.
 pub struct OpenNetdev {
     /// The shared part.

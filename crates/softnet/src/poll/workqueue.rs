@@ -19,7 +19,7 @@ use softnet_core::napi::{NetRx, Scheduled};
 use softnet_core::sync::Ordering;
 
 use super::{OnRelease, PollContext};
-use crate::napi::{Instances, Pool, PollThread, Rx, TIMER, WAKE, ring_shared};
+use crate::napi::{Instances, PollThread, Pool, Rx, TIMER, WAKE, ring_shared};
 use crate::stack::StackInner;
 
 /// One thread of a pool: what it owns.

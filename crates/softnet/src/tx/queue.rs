@@ -20,8 +20,8 @@ use softnet_core::sync::{AtomicU64, AtomicUsize, Ordering};
 use softnet_dev::{QueueStats, Reaped, TxQueue};
 
 use super::TxBackpressure;
-use crate::notify::ReadinessNotifier;
 use crate::napi::WorkerShared;
+use crate::notify::ReadinessNotifier;
 use crate::util::{AbortOnPanic, Clock};
 
 /// ns after which a full ring is looked at again, if nobody sends meanwhile. No device tells of its completions; this is
