@@ -1,14 +1,14 @@
 //! The answer to an echo request that came in fragments. (One that came in one packet is answered in its own buffer,
-//! by [`echo_reply`](super::icmp::echo_reply).)
+//! by [`echo_reply`](super::v4::icmp::echo_reply).)
 
 use std::net::Ipv4Addr;
 
 use super::checksum;
 use super::fragment::{Addresses, Datagram};
-use super::header::{Ipv4Header, validate_header};
-use super::icmp::{ECHO_REPLY, ECHO_REQUEST, ICMP_LEN, TTL, is_answerable, reply_check};
+use super::v4::header::{Ipv4Header, protocol, validate_header};
+use super::v4::icmp::{ECHO_REPLY, ECHO_REQUEST, ICMP_LEN, TTL, is_answerable, reply_check};
 use super::v6::{self, addr::is_unicast, header::Ipv6Header};
-use super::{ETH_LEN, header::protocol, is_group};
+use super::{ETH_LEN, is_group};
 use crate::skb::{DropReason, Skb, SkbList};
 
 /// An echo reply, to be [emitted](super::fragment::emit).
@@ -83,7 +83,7 @@ fn sum_of_run<'a>(begins: &[u8], rest: impl Iterator<Item = &'a [u8]>) -> (usize
 }
 
 /// What answers the echo request to softnet that `run` is, whose first skb has an Ethernet header before the IPv4 header
-/// of the whole. `broadcast` and the reasons as for [`echo_reply`](super::icmp::echo_reply).
+/// of the whole. `broadcast` and the reasons as for [`echo_reply`](super::v4::icmp::echo_reply).
 pub fn echo_reply_of_run(
     run: &SkbList,
     broadcast: impl Fn(Ipv4Addr) -> bool,

@@ -8,6 +8,10 @@ impl Flags {
     pub const CSUM_PARTIAL: u16 = 1 << 0;
     /// This packet was made here (ARP, ICMP), not received.
     pub const ORIGINATED: u16 = 1 << 1;
+    /// [`Head::queue`] is the TX queue that its sender chose to leave by.
+    pub const TX_QUEUE: u16 = 1 << 3;
+    /// It waited for a neighbour.
+    pub const HELD: u16 = 1 << 4;
     /// The datagram goes on in the next skb of the list: all but the last of a *run* have it. Only the first of a run
     /// has headers, and its L3 header tells the length of all.
     pub const MORE: u16 = 1 << 2;
@@ -19,7 +23,8 @@ impl Flags {
 pub struct Head {
     /// Index of the device the packet came in by (for [`Flags::ORIGINATED`], leaves by).
     pub dev: u16,
-    /// RX queue of that device. The packet's flow leaves by the TX queue of the same number.
+    /// RX queue of that device. The packet's flow leaves by the TX queue of the same number; see [`Flags::TX_QUEUE`]. A packet
+    /// that answers another has the other's.
     pub queue: u16,
     /// Flow hash, 0 = not computed, or not of a flow; see [`skb_get_hash`](crate::steer::skb_get_hash). Whoever
     /// changes addresses or ports clears it.

@@ -1,7 +1,7 @@
 //! A list of skbs of one region, linked through their heads: for queues whose length no array bounds.
 
 use super::handle::Skb;
-use super::head::NONE;
+use super::head::{Head, NONE};
 
 /// First in, first out.
 pub struct SkbList {
@@ -76,6 +76,18 @@ impl SkbList {
         // SAFETY: `first` is an skb that this list owns; the handle is forgotten again at once.
         let first = std::mem::ManuallyDrop::new(unsafe { Skb::from_raw(self.region, self.first) });
         Some(first.len())
+    }
+
+    /// Head of the first skb.
+    pub fn front_head(&self) -> Option<&Head> {
+        if self.len == 0 {
+            return None;
+        }
+        // SAFETY: `first` is an skb that this list owns; the handle is forgotten again at once.
+        let first = std::mem::ManuallyDrop::new(unsafe { Skb::from_raw(self.region, self.first) });
+        let head: *const Head = first.head();
+        // SAFETY: the head is the list's as long as the skb is on it, and that cannot change while the list is borrowed.
+        Some(unsafe { &*head })
     }
 
     /// The packet bytes of each skb, first to last.

@@ -3,17 +3,18 @@
 //!
 //! Pure; called by sending threads, with the route that was found.
 
-use std::net::Ipv6Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 
 use super::key::{Addr, is_v4, mapped, unmapped};
 use super::scope::{device, scoped, unscoped};
 pub use super::udp::UDP_LEN;
 use crate::ip::fragment::{Addresses, Datagram, MAX_PAYLOAD_V4, MAX_PAYLOAD_V6};
-use crate::ip::header::{Ipv4Header, MIN_LEN, protocol};
 use crate::ip::pmtu::{IPV6_MIN_MTU, MIN_PMTU};
+use crate::ip::v4::header::{Ipv4Header, MIN_LEN, protocol};
 use crate::ip::v6::header::{Ipv6Header, LEN as IPV6_LEN};
 use crate::ip::{ETH_LEN, checksum};
 use crate::skb::{Batch, Flags, Skb, Store};
+use crate::steer::flow_hash_of;
 
 /// The headers of a datagram, of either family.
 #[derive(Clone, Copy, Debug)]
@@ -146,6 +147,17 @@ impl UdpHead {
         let UdpHead { ttl, tos, .. } = *self;
         let datagram = Datagram { addresses, protocol: protocol::UDP, ttl, tos, id: 0, dont_fragment: false };
         (datagram, self.header(payload))
+    }
+
+    /// The [flow hash](crate::steer::flow_hash) of its packets, before there are any.
+    pub fn flow_hash(&self) -> u32 {
+        let [a, b] = self.sport.to_be_bytes();
+        let [c, d] = self.dport.to_be_bytes();
+        let (src, dst) = match self.ends() {
+            Ends::V4(src, dst) => (Ipv4Addr::from(src).into(), Ipv4Addr::from(dst).into()),
+            Ends::V6(src, dst) => (src.into(), dst.into()),
+        };
+        flow_hash_of(src, dst, [a, b, c, d])
     }
 
     /// The UDP header of `payload`, with its checksum.

@@ -13,7 +13,7 @@ use super::slot::{Refusal, Slot, datagrams, split_off};
 use super::table::{Found, Hit, Sockets};
 use crate::SoftnetData;
 use crate::ip::checksum;
-use crate::ip::header::{Ipv4Header, MIN_LEN, protocol};
+use crate::ip::v4::header::{Ipv4Header, MIN_LEN, protocol};
 use crate::ip::v6::header::{LEN as IPV6_LEN, receive};
 use crate::skb::{BATCH, Batch, DropReason, Flags, Skb};
 

@@ -18,13 +18,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use softnet_core::napi::{BusyPolling, Completion, Scheduled, WEIGHT};
-use softnet_core::sync::Ordering;
+use softnet_core::sync::{AbortOnPanic, Ordering};
 
 use crate::config::Context;
 use crate::napi::{NapiInstance, Phase, Rx, Timeout};
 use crate::poll::{OnRelease, PollContext};
 use crate::stack::StackInner;
-use crate::util::{AbortOnPanic, current_tid};
+use crate::util::current_tid;
 
 /// The largest `busy_poll_usecs`: the kernel's `S32_MAX`.
 pub const MAX_BUSY_POLL_USECS: u32 = i32::MAX as u32;

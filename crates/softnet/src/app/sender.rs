@@ -11,11 +11,13 @@ use std::sync::Arc;
 use softnet_core::SoftnetData;
 use softnet_core::qdisc::{Origin, Sent, Verdict};
 use softnet_core::skb::{Batch, DropReason};
-use softnet_core::steer::TxSticky;
+use softnet_core::steer::{TxChoice, TxSticky, skb_get_hash};
 
 use crate::control::Direction;
 use crate::control::Target;
+use crate::device::{OpenNetdev, current_cpu};
 use crate::stack::StackInner;
+use crate::tx::xmit_waiting;
 
 /// Too many packets are pending for the thread that owns the TX queue; the caller still has its packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -34,6 +36,58 @@ pub(crate) struct LocalSender {
 }
 
 impl LocalSender {
+    /// By which TX queue of device `dev` a packet leaves that is made at `now`, and whose flow hash is `hash`. `None` while the
+    /// device is not open.
+    pub(crate) fn choose(
+        &mut self,
+        shared: &StackInner,
+        now: u64,
+        dev: u16,
+        hash: impl FnOnce() -> u32,
+    ) -> Option<TxChoice> {
+        let live = shared.devices.get(usize::from(dev))?.live.load();
+        let live = live.as_deref().filter(|live| !live.tx.queues.is_empty())?;
+        Some(TxChoice::Queue(self.pick(shared, now, live, None, hash)))
+    }
+
+    fn pick(
+        &mut self,
+        shared: &StackInner,
+        now: u64,
+        live: &OpenNetdev,
+        rx_queue: Option<u16>,
+        hash: impl FnOnce() -> u32,
+    ) -> u16 {
+        let choose = || live.tx.pick(rx_queue, current_cpu, hash);
+        let queues = live.tx.real_num_tx_queues();
+        // Completions do not say whose packets left, so packets of this sender may always be on their way.
+        self.sticky.pick(now, false, shared.txq_reselection, queues, choose)
+    }
+
+    /// Waits for room on the pending list of TX queue `choice` of device `dev`, but no longer than until `wait`.
+    pub(crate) fn wait_for_room(
+        &mut self,
+        shared: &StackInner,
+        ctx: &mut SoftnetData,
+        (dev, choice): (u16, TxChoice),
+        wait: Option<u64>,
+    ) -> Result<(), WouldBlock> {
+        let live = shared.devices.get(usize::from(dev)).and_then(|dev| dev.live.load_full());
+        let number = usize::from(choice.number());
+        let Some(queue) = live.as_ref().and_then(|live| live.tx.queues.get(number)) else { return Ok(()) };
+        let attempt = |_| if queue.is_full() { Sent::Full } else { Sent::Deferred };
+        let mut sent = attempt(0);
+        if let (Sent::Full, Some(until)) = (sent, wait) {
+            shared.cache_share.before_block(ctx);
+            sent = queue.wake().held_back.wait(&shared.clock, until, attempt);
+        }
+        if sent == Sent::Full {
+            self.full = (dev, number);
+            return Err(WouldBlock);
+        }
+        Ok(())
+    }
+
     /// Sends `batch` at `now` out of device `dev`, whose packets in the other direction come by `rx_queue`. While it is held back it
     /// blocks, but no longer than until `wait`, in ns of the stack's clock. On success the batch is empty; what could not be
     /// sent was freed and counted.
@@ -47,18 +101,43 @@ impl LocalSender {
         wait: Option<u64>,
     ) -> Result<Verdict, WouldBlock> {
         let n = batch.len() as u64;
+        self.send_uncounted(shared, ctx, now, (dev, rx_queue), batch, (wait, n))
+    }
+
+    /// Sends packets that the slow path made, which it counted, whatever time it takes.
+    pub(crate) fn send_counted(
+        &mut self,
+        shared: &StackInner,
+        ctx: &mut SoftnetData,
+        dev: u16,
+        batch: &mut Batch,
+    ) {
+        let now = shared.clock.now();
+        let sent = self.send_uncounted(shared, ctx, now, (dev, None), batch, (Some(FOR_EVER), 0));
+        debug_assert!(sent.is_ok(), "it waits for ever");
+    }
+
+    /// As [`send`](Self::send), and counts `n` packets as originated.
+    #[inline(always)]
+    fn send_uncounted(
+        &mut self,
+        shared: &StackInner,
+        ctx: &mut SoftnetData,
+        now: u64,
+        (dev, rx_queue): (u16, Option<u16>),
+        batch: &mut Batch,
+        (wait, n): (Option<u64>, u64),
+    ) -> Result<Verdict, WouldBlock> {
+        let empty = batch.is_empty();
         let netdev = shared.devices.get(usize::from(dev));
-        let live = netdev.and_then(|dev| dev.live.load_full()).filter(|live| !live.tx.is_empty());
+        let live = netdev.and_then(|dev| dev.live.load_full()).filter(|live| !live.tx.queues.is_empty());
         let (Some(netdev), Some(live), Some(first)) = (netdev, live, batch.as_mut_slice().first_mut()) else {
             ctx.originated(n);
             ctx.free_batch_at(batch, dev, DropReason::DevReady);
-            return Ok(if n == 0 { Verdict::Success } else { Verdict::Drop });
+            return Ok(if empty { Verdict::Success } else { Verdict::Drop });
         };
-        let choose = || live.pick_tx(rx_queue, live.xps_cpu(), first);
-        let queues = live.real_num_tx_queues();
-        // Nobody tells whether packets of ours are still on their way, so they might be.
-        let number = usize::from(self.sticky.pick(now, false, shared.txq_reselection, queues, choose));
-        let queue = &live.tx[number];
+        let number = usize::from(self.pick(shared, now, &live, rx_queue, || skb_get_hash(first)));
+        let queue = &live.tx.queues[number];
         let mut wait = wait;
         let mut uncounted = n;
         if netdev.egress.is_set() {
@@ -76,7 +155,7 @@ impl LocalSender {
             && let Some(until) = wait
         {
             shared.cache_share.before_block(ctx);
-            sent = queue.xmit_waiting(ctx, &shared.clock, until, batch);
+            sent = xmit_waiting(queue, ctx, &shared.clock, until, batch);
         }
         let verdict = match sent {
             Sent::Full => {
@@ -96,8 +175,8 @@ impl LocalSender {
     pub(crate) fn tell(&self, shared: &StackInner, index: u32) {
         let (dev, number) = self.full;
         let live = shared.devices.get(usize::from(dev)).and_then(|dev| dev.live.load_full());
-        if let Some(queue) = live.as_ref().and_then(|live| live.tx.get(number)) {
-            queue.held_back.register(index, || queue.is_full());
+        if let Some(queue) = live.as_ref().and_then(|live| live.tx.queues.get(number)) {
+            queue.wake().held_back.register(index, || queue.is_full());
         }
     }
 }

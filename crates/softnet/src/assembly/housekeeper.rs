@@ -11,8 +11,10 @@ use rustix::event::{PollFd, PollFlags, poll};
 use softnet_core::SoftnetData;
 use softnet_core::ip::input::Ingress;
 use softnet_core::ip::slow::{Announce, Iface};
+use softnet_core::ip::tables::Tables;
 use softnet_core::napi::Napi;
 use softnet_core::qdisc::{DevParams, Spec};
+use softnet_core::stack::dev_tx::DevTx;
 use softnet_core::sync::{AtomicBool, Ordering};
 use softnet_dev::OpenDevice;
 use softnet_dev::netlink::{LinkEvent, LinkMonitor};
@@ -22,12 +24,12 @@ use crate::config::{Config, PartialCsum};
 use crate::control::commands::{Change, Command};
 use crate::control::{Set, SetQdisc, Target};
 use crate::device::{Netdev, OpenNetdev, Opener};
-use crate::napi::{Home, Input, NapiInstance, NapiTimer, RxHandler};
+use crate::napi::{Home, Input, NapiInstance, NapiTimer, RxHandler, WorkerShared};
 use crate::net::groups;
 use crate::poll::Contexts;
-use crate::stack::{StackInner, routes};
+use crate::stack::StackInner;
 use crate::tx::qdisc::Layout;
-use crate::tx::{NetdevQueue, QueueParams};
+use crate::tx::{NetdevQueue, QueueWake, TxBackpressure};
 use crate::util::{Spawn, lock, note, spawn, timespec};
 
 /// How long to wait before another attempt to open a device whose interface is there.
@@ -166,11 +168,12 @@ impl Housekeeper {
         let homes = self.homes(dev, &napis);
         let mut queues = Vec::with_capacity(tx.len());
         for (number, (queue, qdisc)) in tx.into_iter().zip(qdiscs).enumerate() {
-            let worker = self.shared.workers[device.worker_of(number, self.shared.workers.len())].clone();
+            let worker = self.worker_of(dev, number).clone();
             let qdisc_max_burst = config.stack.qdisc_max_burst;
             let told = self.shared.sockets.told.clone();
-            let params = QueueParams { dev, qdisc_max_burst, worker: worker.clone(), told };
-            let queue = Arc::new(NetdevQueue::new(&self.shared.region, qdisc, queue, params));
+            let wake = QueueWake { due: worker.tx_due.clone(), held_back: TxBackpressure::new(told) };
+            let queue = NetdevQueue::new(&self.shared.region, dev, qdisc, queue, qdisc_max_burst, wake);
+            let queue = Arc::new(queue);
             worker.add_tx(queue.clone());
             queues.push(queue);
         }
@@ -178,18 +181,16 @@ impl Housekeeper {
             device: shared_part,
             napis: napis.clone(),
             rx_stats,
-            tx: queues,
-            single: AtomicBool::new(layout.is_single()),
+            tx: DevTx { queues, single: AtomicBool::new(layout.is_single()), xps },
             layout: Mutex::new(layout),
             params,
-            xps,
         };
         self.shared.devices[usize::from(dev)].live.store(Some(Arc::new(live)));
         groups::opened(&self.shared, dev);
         self.set_iface(dev, Some(iface));
         for neighbour in config.neighbours.iter().filter(|n| n.dev == device.name) {
             let fixed = (dev, neighbour.address, neighbour.mac);
-            self.shared.slow_path(&mut self.ctx, 0, |slow, ctx, view, out| {
+            self.shared.slow_path(&mut self.ctx, |slow, ctx, view, out| {
                 slow.set_permanent(ctx, view, fixed, out);
             });
         }
@@ -200,7 +201,7 @@ impl Housekeeper {
         // In-process devices are at their peer's other end for good, and nothing between them remembers.
         if self.opener.on_interfaces() {
             let kinds = Announce { arp: device.arp_notify, nd: device.ndisc_notify };
-            self.shared.slow_path(&mut self.ctx, 0, |slow, ctx, view, out| {
+            self.shared.slow_path(&mut self.ctx, |slow, ctx, view, out| {
                 slow.announce(ctx, view, dev, kinds, out);
             });
         }
@@ -244,20 +245,20 @@ impl Housekeeper {
             return Err(format!("{} is not open: its interface is gone", set.dev));
         };
         let mut settings = lock(&dev.qdiscs);
-        let next = settings.apply(set.action, set.queue, spec, live.tx.len())?;
+        let next = settings.apply(set.action, set.queue, spec, live.tx.queues.len())?;
         let (default_qdisc, now) = (&self.config.stack.default_qdisc, self.shared.clock.now());
         let mut layout = lock(&live.layout);
         // Built before anything is changed, since it may be refused. The switch to one queue comes first and away from
         // one last, so that no packet is led to a queue whose discipline is gone. (A batch may be whose sender had chosen
         // its queue before: nobody waits for those.)
-        let built = Layout::build(&next, live.tx.len(), default_qdisc, &live.params);
+        let built = Layout::build(&next, live.tx.queues.len(), default_qdisc, &live.params);
         let built = built.map_err(|error| error.to_string())?;
         let single = built.0.is_single();
         if single {
-            live.single.store(true, Ordering::Relaxed);
+            live.tx.single.store(true, Ordering::Relaxed);
         }
-        layout.change(built, &live.tx, &live.params, &mut self.ctx, now);
-        live.single.store(single, Ordering::Relaxed);
+        layout.change(built, &live.tx.queues, &live.params, &mut self.ctx, now);
+        live.tx.single.store(single, Ordering::Relaxed);
         *settings = next;
         self.ctx.drain();
         Ok(())
@@ -275,7 +276,13 @@ impl Housekeeper {
     fn set_iface(&mut self, dev: u16, iface: Option<Iface>) {
         let mut control = self.shared.control();
         control.ifaces[usize::from(dev)] = iface;
-        self.shared.replace_tables(&mut control, routes::set_ifaces);
+        control.replace_tables(&*self.shared, Tables::set_ifaces);
+    }
+
+    /// The worker that polls RX queue `number` of device `dev` in the context `softirq`, and runs the TX queue of that number.
+    fn worker_of(&self, dev: u16, number: usize) -> &Arc<WorkerShared> {
+        let workers = &self.shared.workers;
+        &workers[self.config.devices[usize::from(dev)].worker_of(number, workers.len())]
     }
 
     /// Closes a device: nobody polls it any more, its frames go home, its neighbours are forgotten.
@@ -292,14 +299,13 @@ impl Housekeeper {
             }
         }
         self.contexts.retire(homes);
-        for queue in &live.tx {
+        for (number, queue) in live.tx.queues.iter().enumerate() {
             queue.close(&mut self.ctx);
-            queue.worker().remove_tx(queue);
+            self.worker_of(dev, number).remove_tx(queue);
         }
         self.shared.devices[usize::from(dev)].settle(&live);
         self.set_iface(dev, None);
-        self.shared
-            .slow_path(&mut self.ctx, 0, |slow, ctx, view, out| slow.remove_device(ctx, view, dev, out));
+        self.shared.slow_path(&mut self.ctx, |slow, ctx, view, out| slow.remove_device(ctx, view, dev, out));
         // Frames that came home belong to everybody.
         self.ctx.drain();
     }
@@ -309,7 +315,7 @@ impl Housekeeper {
         for dev in 0..self.config.devices.len() as u16 {
             self.close(dev);
         }
-        self.shared.slow_path(&mut self.ctx, 0, |slow, ctx, _, _| slow.shutdown(ctx));
+        self.shared.slow_path(&mut self.ctx, |slow, ctx, _, _| slow.shutdown(ctx));
         self.ctx.drain();
     }
 
@@ -339,7 +345,7 @@ impl Housekeeper {
         if due {
             // The machine's clock may have been set meanwhile.
             let midnight = self.shared.clock.midnight();
-            self.shared.slow_path(&mut self.ctx, 0, |slow, ctx, view, out| {
+            self.shared.slow_path(&mut self.ctx, |slow, ctx, view, out| {
                 slow.set_midnight(midnight);
                 slow.poll(ctx, view, out);
             });

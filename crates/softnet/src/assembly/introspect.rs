@@ -102,7 +102,7 @@ impl Introspect {
         };
         let held = live.as_ref().map_or(0, |live| {
             // RX rings are their owners' to look into; what they hold is counted with the frames in use.
-            let rings = live.tx.iter().map(|queue| queue.ring().held.load(Ordering::Relaxed) as u64);
+            let rings = live.tx.queues.iter().map(|queue| queue.ring().held.load(Ordering::Relaxed) as u64);
             rings.sum::<u64>() + lock(&live.layout).totals().qlen
         });
         DevRow {

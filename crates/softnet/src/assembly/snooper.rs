@@ -94,7 +94,7 @@ fn hear(
     if n == 0 {
         return 0;
     }
-    shared.slow_path(ctx, 0, |slow, ctx, view, out| {
+    shared.slow_path(ctx, |slow, ctx, view, out| {
         for (slot, len) in buffer.chunks_exact(FRAME).zip(&lengths[..n]) {
             if let Err(reason) = slow.overhear(ctx, view, (dev, &slot[..*len]), out) {
                 // A copy of a packet that the kernel has, and drops as well.

@@ -46,8 +46,8 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use softnet_core::ip::icmp_limit::IcmpParams;
-use softnet_core::ip::options::OptionPolicy;
 use softnet_core::ip::source::RpFilter;
+use softnet_core::ip::v4::options::OptionPolicy;
 use softnet_core::ip::v6::addr::{link_local, subnet_router_anycast};
 use softnet_core::ip::{Address, Family, IpPrefix, Prefix, Prefix6, PrefixError};
 use softnet_core::qdisc::{DevParams, Spec};

@@ -19,7 +19,7 @@ use softnet_core::qdisc::{Mirred, MirredOutcome};
 use softnet_core::skb::{Batch, DropReason};
 use softnet_core::sync::{AtomicBool, AtomicU64, Ordering};
 
-use super::{Netdev, dev_queue_xmit, find_device};
+use super::{Netdev, TxHint, dev_queue_xmit, find_device};
 use crate::control::{self, Direction, MirredAction, SetFilter, SetMirred};
 use crate::util::lock;
 
@@ -183,7 +183,7 @@ impl Action {
         sent.as_mut_slice().iter_mut().for_each(|skb| self.mirred.mark(skb.head_mut()));
         match self.mirred.ingress {
             true => to.netif_rx(ctx, queue, sent),
-            false => dev_queue_xmit(ctx, &to, now, queue, sent),
+            false => dev_queue_xmit(ctx, &to, now, TxHint::forwarded(queue as u16), sent),
         }
     }
 }

@@ -9,6 +9,6 @@ mod netdev;
 mod opener;
 
 pub(crate) use groups::{Groups, group_ip};
-pub use netdev::{Netdev, OpenNetdev, QueueTotals, Totals, dev_queue_xmit};
-pub(crate) use netdev::{OpenCache, find_device, there_are};
+pub use netdev::{Netdev, OpenNetdev, QueueTotals, Totals, TxHint, dev_queue_xmit};
+pub(crate) use netdev::{OpenCache, current_cpu, find_device, there_are};
 pub use opener::{Opener, XdpOpener};

@@ -11,9 +11,9 @@ use arc_swap::{ArcSwapOption, Cache};
 use softnet_core::SoftnetData;
 use softnet_core::napi::MitigationConfig;
 use softnet_core::qdisc::{DevParams, Origin, Spec};
-use softnet_core::skb::{Batch, DropReason, Skb};
-use softnet_core::steer::{Hint, XpsMaps, pick_tx, skb_get_hash};
-use softnet_core::sync::{AtomicBool, Ordering};
+use softnet_core::skb::{Batch, DropReason};
+use softnet_core::stack::dev_tx::DevTx;
+use softnet_core::steer::TxChoice;
 use softnet_dev::{Device, QueueStats};
 
 use super::Groups;
@@ -21,7 +21,7 @@ use super::filter::Hook;
 use crate::config::{Context, Knobs};
 use crate::control::Direction;
 use crate::napi::NapiInstance;
-use crate::tx::NetdevQueue;
+use crate::tx::QueueWake;
 use crate::tx::qdisc::{Layout, Settings};
 use crate::util::lock;
 
@@ -99,7 +99,7 @@ pub struct QueueTotals {
 impl Totals {
     fn add(&mut self, live: &OpenNetdev) {
         live.rx_stats.iter().for_each(|s| self.rx.add(s));
-        live.tx.iter().for_each(|q| self.tx.add(q.stats()));
+        live.tx.queues.iter().for_each(|q| self.tx.add(q.stats()));
     }
 }
 
@@ -272,56 +272,16 @@ pub struct OpenNetdev {
     /// Counters of the RX queues.
     pub rx_stats: Vec<Arc<QueueStats>>,
     /// The TX queues.
-    pub tx: Vec<Arc<NetdevQueue>>,
+    pub tx: DevTx<QueueWake>,
     /// Their disciplines; changed by the housekeeper.
     pub layout: Mutex<Layout>,
-    /// All packets pass through TX queue 0, where the root discipline is.
-    pub(crate) single: AtomicBool,
     /// What defaults of disciplines depend on.
     pub(crate) params: DevParams,
-    /// Which TX queue packets leave by, if it is not that with the number of their RX queue.
-    pub(crate) xps: XpsMaps,
 }
 
 impl OpenNetdev {
     fn add_losses(&self, losses: &mut BTreeMap<DropReason, u64>) {
         self.device.losses().into_iter().for_each(|(reason, n)| *losses.entry(reason).or_default() += n);
-    }
-
-    /// How many TX queues packets may leave by: one, if the root discipline leads all of them through it.
-    pub(crate) fn real_num_tx_queues(&self) -> u16 {
-        match self.single.load(Ordering::Relaxed) {
-            true => 1,
-            false => self.tx.len() as u16,
-        }
-    }
-
-    /// The calling thread's CPU, if that matters.
-    pub(crate) fn xps_cpu(&self) -> Option<u32> {
-        self.xps.by_cpu().then(|| rustix::thread::sched_getcpu() as u32)
-    }
-
-    /// The TX queue for `skb`, which came by RX queue `rx_queue` if any, sent from `cpu`.
-    pub(crate) fn pick_tx(&self, rx_queue: Option<u16>, cpu: Option<u32>, skb: &mut Skb) -> u16 {
-        pick_tx(&self.xps, self.real_num_tx_queues(), Hint { rx_queue, cpu, hash: || skb_get_hash(skb) })
-    }
-
-    /// Sends received packets, each by the TX queue that the maps say; the device has maps.
-    #[cold]
-    fn xmit_by_maps(&self, ctx: &mut SoftnetData, now: u64, rx_queue: u16, batch: &mut Batch) {
-        let (mut some, mut to, cpu) = (Batch::new(), 0, self.xps_cpu());
-        for mut skb in batch.drain() {
-            let queue = self.pick_tx(Some(rx_queue), cpu, &mut skb);
-            if queue != to && !some.is_empty() {
-                self.tx[usize::from(to)].xmit(ctx, now, Origin::Forwarded, &mut some);
-            }
-            to = queue;
-            if let Err(skb) = some.push(skb) {
-                // It holds as many as the batch these come from.
-                ctx.free(skb, DropReason::QdiscDrop);
-            }
-        }
-        self.tx[usize::from(to)].xmit(ctx, now, Origin::Forwarded, &mut some);
     }
 }
 
@@ -360,30 +320,44 @@ impl OpenCache {
         ctx: &mut SoftnetData,
         dev: &Netdev,
         now: u64,
-        queue: usize,
+        to: TxHint,
         batch: &mut Batch,
     ) {
         let live = self.0.get_mut(usize::from(dev.index)).and_then(|live| live.load().as_deref());
-        xmit(ctx, dev, live, now, queue, batch);
+        xmit(ctx, dev, live, now, to, batch);
     }
 
     /// Takes back frames that `dev` sent by TX queue `queue` (modulo how many there are): what a poller does when it has
     /// nothing to send, so that frames do not lie in a silent device's ring while others starve.
     pub(crate) fn reap_idle(&mut self, ctx: &mut SoftnetData, now: u64, queue: usize) {
         for live in self.0.iter_mut().filter_map(|live| live.load().as_deref()) {
-            if !live.tx.is_empty() {
-                live.tx[queue % live.tx.len()].reap(ctx, now);
-            }
+            live.tx.reap(ctx, now, queue);
         }
     }
 }
 
-/// Sends `batch`, which came by RX queue `queue`, out of `dev` at `now` and leaves it empty: by the TX queue that the
-/// device's maps say, or that of the same number (modulo how many there are). Any thread with a context may call it,
-/// unless it owns a TX queue. Packets that can't be sent are freed and counted against `dev`. The filter at its egress,
-/// if there is one, may lead them elsewhere first.
-pub fn dev_queue_xmit(ctx: &mut SoftnetData, dev: &Netdev, now: u64, queue: usize, batch: &mut Batch) {
-    xmit(ctx, dev, dev.live.load().as_deref(), now, queue, batch);
+/// How packets get to a TX queue of a device.
+#[derive(Clone, Copy)]
+pub struct TxHint {
+    /// By which queue.
+    pub choice: TxChoice,
+    /// What happens when too many packets are pending there.
+    pub origin: Origin,
+}
+
+impl TxHint {
+    /// Of packets that came by an RX queue and are sent on.
+    #[inline(always)]
+    pub fn forwarded(rx_queue: u16) -> Self {
+        TxHint { choice: TxChoice::RxQueue(rx_queue), origin: Origin::Forwarded }
+    }
+}
+
+/// Sends `batch` out of `dev` at `now` and leaves it empty. Any thread with a context may call it, unless it owns a TX queue.
+/// Packets that can't be sent are freed and counted against `dev`. The filter at its egress, if there is one, may lead them
+/// elsewhere first.
+pub fn dev_queue_xmit(ctx: &mut SoftnetData, dev: &Netdev, now: u64, to: TxHint, batch: &mut Batch) {
+    xmit(ctx, dev, dev.live.load().as_deref(), now, to, batch);
 }
 
 #[inline(always)]
@@ -392,30 +366,24 @@ fn xmit(
     dev: &Netdev,
     live: Option<&OpenNetdev>,
     now: u64,
-    queue: usize,
+    to: TxHint,
     batch: &mut Batch,
 ) {
     if dev.egress.is_set() {
-        dev.egress.act(ctx, dev.index, Direction::Egress, now, queue, batch);
+        dev.egress.act(ctx, dev.index, Direction::Egress, now, to.choice.number().into(), batch);
         if batch.is_empty() {
             return;
         }
     }
     match live {
-        Some(live) if !live.tx.is_empty() => {
-            if !live.xps.is_off() {
-                return live.xmit_by_maps(ctx, now, queue as u16, batch);
-            }
-            let queue = modulo(queue, live.real_num_tx_queues());
-            live.tx[queue].xmit(ctx, now, Origin::Forwarded, batch);
+        Some(live) if !live.tx.queues.is_empty() => {
+            live.tx.xmit(ctx, now, to.choice, to.origin, current_cpu, batch);
         }
         _ => ctx.free_batch_at(batch, dev.index, DropReason::DevReady),
     }
 }
 
-/// A division costs more than to see that none is needed.
-#[inline(always)]
-fn modulo(queue: usize, n: u16) -> usize {
-    let n = usize::from(n);
-    if queue < n { queue } else { queue % n }
+/// The calling thread's CPU.
+pub(crate) fn current_cpu() -> u32 {
+    rustix::thread::sched_getcpu() as u32
 }

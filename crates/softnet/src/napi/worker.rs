@@ -14,7 +14,7 @@ use softnet_dev::PiMutex;
 
 use super::{NapiInstance, PollThread, Rx};
 use crate::config::Context;
-use crate::tx::{NEVER, NetdevQueue};
+use crate::tx::{NetdevQueue, TxDue};
 use crate::util::Waker;
 
 /// Messages that may wait for a worker: each of its instances at most once, so that this is never the limit.
@@ -30,15 +30,15 @@ pub struct WorkerShared {
     /// The thread.
     pub thread: Arc<PollThread>,
     /// Wakes it.
-    pub waker: Waker,
+    pub waker: Arc<Waker>,
     /// What it waits for: doorbells and timers of its instances, by id, and its own descriptor.
     pub(crate) epoll: OwnedFd,
     mailbox: Mailbox<Scheduled<Rx>>,
     pub(crate) receiver: Mutex<Option<Receiver<Scheduled<Rx>>>>,
     pub(crate) instances: PiMutex<Vec<Arc<NapiInstance>>>,
     pub(crate) tx_queues: PiMutex<Vec<Arc<NetdevQueue>>>,
-    /// No later than the earliest of these is due.
-    pub(crate) tx_due: AtomicU64,
+    /// When it is to run them.
+    pub tx_due: Arc<TxDue>,
     /// Number of the two lists; and the one the worker has seen.
     pub(crate) wanted: AtomicU64,
     pub(crate) seen: AtomicU64,
@@ -52,17 +52,17 @@ impl WorkerShared {
     pub fn new(thread: PollThread) -> std::io::Result<Self> {
         let one = thread.context != Context::Softirq;
         let (mailbox, receiver) = mailbox(if one { MAILBOX_OF_ONE } else { MAILBOX });
-        let (epoll, waker) = (epoll::create(epoll::CreateFlags::CLOEXEC)?, Waker::new()?);
+        let (epoll, waker) = (epoll::create(epoll::CreateFlags::CLOEXEC)?, Arc::new(Waker::new()?));
         epoll::add(&epoll, waker.fd(), epoll::EventData::new_u64(WAKE), epoll::EventFlags::IN)?;
         Ok(WorkerShared {
             thread: Arc::new(thread),
+            tx_due: Arc::new(TxDue::new(waker.clone())),
             waker,
             epoll,
             mailbox,
             receiver: Mutex::new(Some(receiver)),
             instances: PiMutex::default(),
             tx_queues: PiMutex::default(),
-            tx_due: AtomicU64::new(NEVER),
             wanted: AtomicU64::new(0),
             seen: AtomicU64::new(0),
             stop: AtomicBool::new(false),

@@ -10,8 +10,9 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 
 use rustix::io::Errno;
-use softnet_core::ip::adjacency::{Kind, Tables};
-use softnet_core::ip::header::is_multicast;
+use softnet_core::ip::adjacency::Kind;
+use softnet_core::ip::tables::Tables;
+use softnet_core::ip::v4::header::is_multicast;
 use softnet_core::sock::Datagram;
 use softnet_core::sock::key::{ANY, Addr, socket_addr, unmapped};
 use softnet_core::sock::scope::{device, index_of, is_link_local, scope_id, scoped};

@@ -8,14 +8,17 @@ use std::sync::Arc;
 
 use arc_swap::{ArcSwap, Cache};
 use softnet_core::SoftnetData;
-use softnet_core::ip::adjacency::Tables;
-use softnet_core::ip::input::{Exception, Outcome, ip_input};
+use softnet_core::ip::input::Exceptions;
+use softnet_core::ip::tables::Tables;
 use softnet_core::napi::{Body, Completion, Driver, NapiInfo, NetRx, PollList, Released};
+use softnet_core::qdisc::Origin;
 use softnet_core::skb::{BATCH, Batch, DropReason};
+use softnet_core::stack::receive::{Receive, ReceiveHost};
+use softnet_core::steer::TxChoice;
 use softnet_core::sync::Ordering;
 
 use crate::control::Direction;
-use crate::device::OpenCache;
+use crate::device::{OpenCache, TxHint};
 use crate::napi::{App, NapiInstance, Phase, PollThread, Pool, Rx, RxHandler, Timeout, ring, ring_shared};
 use crate::stack::{CacheShare, StackInner, before_block};
 
@@ -38,8 +41,7 @@ pub(crate) struct PollContext {
     runs: u32,
     /// By NAPI id, ascending.
     pub(crate) instances: Arc<Vec<Arc<NapiInstance>>>,
-    /// What became of the batch at hand; empty in between.
-    received: Outcome,
+    received: Receive,
     on_release: OnRelease,
     /// Applications that were handed packets and are to be woken.
     woken: Vec<Arc<App>>,
@@ -60,7 +62,7 @@ impl PollContext {
             runs: 0,
             shared: shared.clone(),
             instances: Arc::default(),
-            received: Outcome::default(),
+            received: Receive::default(),
             on_release,
             woken: Vec::new(),
             ready: Vec::new(),
@@ -176,44 +178,47 @@ impl PollContext {
                 }
             }
         }
-        let PollContext { ctx, shared, received, lives, now, .. } = self;
-        let now = *now;
+        let PollContext { ctx, shared, received, lives, ready, now, .. } = self;
         match handler {
             Some(RxHandler::Ip(ingress)) => {
-                ip_input(ctx, self.tables.load(), &ingress, batch, received);
-                received.tx.flush(|dev, batch| match shared.devices.get(usize::from(dev)) {
-                    Some(dev) => lives.xmit(ctx, dev, now, queue, batch),
-                    None => ctx.free_batch(batch, DropReason::DevReady),
-                });
-                if !received.udp.is_empty() {
-                    self.udp_input(napi.id);
-                }
-                let slow = &self.received.slow;
-                if !slow.batch.is_empty() || slow.redirect.is_some() {
-                    self.exceptions(queue);
-                }
+                let mut host = Poller { shared, lives, ready, now: *now, napi_id: napi.id };
+                received.ip(ctx, self.tables.load(), &ingress, napi.queue, batch, &mut host);
             }
             Some(RxHandler::Patch(dev)) if shared.devices.len() > usize::from(dev) => {
-                lives.xmit(ctx, &shared.devices[usize::from(dev)], now, queue, batch);
+                let to = TxHint::forwarded(napi.queue);
+                lives.xmit(ctx, &shared.devices[usize::from(dev)], *now, to, batch);
             }
             _ => ctx.free_batch(batch, DropReason::Shutdown),
         }
     }
+}
 
-    /// Hands datagrams to sockets; those that no socket is bound to are for the slow path.
-    #[inline(never)]
-    fn udp_input(&mut self, napi_id: u32) {
-        let PollContext { shared, ctx, received, ready, .. } = self;
-        let mut unserved = Batch::new();
-        shared.sockets.udp_input(ctx, napi_id, &mut received.udp, &mut unserved, ready);
-        for skb in unserved.drain() {
-            received.slow.push(ctx, skb, Exception::NoSocket);
+/// The thread that polls, as the receive path needs it.
+struct Poller<'a> {
+    shared: &'a StackInner,
+    lives: &'a mut OpenCache,
+    ready: &'a mut Vec<u32>,
+    now: u64,
+    napi_id: u32,
+}
+
+impl ReceiveHost for Poller<'_> {
+    #[inline(always)]
+    fn xmit(&mut self, ctx: &mut SoftnetData, dev: u16, choice: TxChoice, origin: Origin, batch: &mut Batch) {
+        match self.shared.devices.get(usize::from(dev)) {
+            Some(dev) => self.lives.xmit(ctx, dev, self.now, TxHint { choice, origin }, batch),
+            None => ctx.free_batch(batch, DropReason::DevReady),
         }
     }
 
+    #[inline(always)]
+    fn udp_input(&mut self, ctx: &mut SoftnetData, local: &mut Batch, unserved: &mut Batch) {
+        self.shared.sockets.udp_input(ctx, self.napi_id, local, unserved, self.ready);
+    }
+
     #[cold]
-    fn exceptions(&mut self, queue: usize) {
-        self.shared.handle_exceptions(&mut self.ctx, queue, &mut self.received.slow);
+    fn exceptions(&mut self, ctx: &mut SoftnetData, exceptions: &mut Exceptions) {
+        self.shared.handle_exceptions(ctx, exceptions);
     }
 }
 

@@ -19,7 +19,6 @@ use super::{OnRelease, PollContext};
 use crate::config::Context;
 use crate::napi::{NapiInstance, Rx, TIMER, WAKE, WorkerShared, ring};
 use crate::stack::StackInner;
-use crate::tx::NEVER;
 use crate::util::{lock, note};
 
 /// Rounds in a row that found nothing, after which a thread that never sleeps offers its CPU to others.
@@ -77,8 +76,7 @@ impl Worker {
         if self.me.wanted.load(Ordering::Relaxed) != self.env_seen() {
             self.take_lists();
         }
-        let sent =
-            self.me.tx_due.load(Ordering::Relaxed) != NEVER && self.net_tx.run(&self.me, &mut self.env);
+        let sent = self.me.tx_due.is_set() && self.net_tx.run(&self.me, &mut self.env);
         for instance in self.env.instances.iter() {
             if instance.armed.load(Ordering::Relaxed) && instance.doorbell.pending() {
                 ring(instance, |napi| self.net_rx.schedule(napi));

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, Weak};
 
 use arc_swap::{ArcSwap, Cache};
 use softnet_core::SoftnetData;
-use softnet_core::ip::adjacency::Tables;
+use softnet_core::ip::tables::Tables;
 
 use super::StackInner;
 use crate::util::{current_tid, lock};

@@ -12,17 +12,20 @@ use std::sync::{Arc, Mutex};
 
 use arc_swap::ArcSwap;
 use softnet_core::SoftnetData;
-use softnet_core::ip::adjacency::Tables;
-use softnet_core::ip::slow::{Effects, Iface, SlowPath};
+use softnet_core::ip::slow::{Effects, RouteSnapshot, SlowPath};
+use softnet_core::ip::tables::Tables;
 use softnet_core::napi::Budget;
-use softnet_core::skb::{Batch, CacheSizes, DropReason, Flags, Region};
+use softnet_core::qdisc::Origin;
+use softnet_core::skb::{Batch, CacheSizes, DropReason, Region};
 use softnet_core::softnet_data::ContextStats;
+use softnet_core::stack::slow::{SlowHost, SlowPathState};
+use softnet_core::steer::TxChoice;
 use softnet_core::sync::AtomicUsize;
 
-use super::{CacheShare, SlowLock, SocketTable, routes};
+use super::{CacheShare, SlowLock, SocketTable};
 use crate::config::StackConfig;
 use crate::control::Target;
-use crate::device::{Netdev, dev_queue_xmit, find_device, there_are};
+use crate::device::{Netdev, TxHint, dev_queue_xmit, find_device, there_are};
 use crate::napi::{NapiInstance, PollThread, WorkerShared};
 use crate::util::{Clock, Waker, lock};
 
@@ -57,20 +60,6 @@ pub struct StackInner {
     threads: Mutex<Vec<Arc<PollThread>>>,
 }
 
-/// What is behind the slow path's lock.
-pub struct SlowPathState {
-    /// Neighbours and ICMP.
-    pub slow: SlowPath,
-    /// Devices as the slow path knows them; `None` while the interface is not there.
-    pub ifaces: Vec<Option<Iface>>,
-    /// When the housekeeper means to wake, in ns of the clock.
-    pub deadline: u64,
-    /// Times that the slow path was entered.
-    pub entered: u64,
-    pub(crate) outbox: Effects,
-    retired: Vec<Arc<Tables>>,
-}
-
 impl StackInner {
     /// Everything idle, no device open.
     pub fn new(
@@ -81,13 +70,13 @@ impl StackInner {
         tables: Tables,
         slow: SlowPath,
     ) -> std::io::Result<Self> {
-        let ifaces = devices.iter().map(|_| None).collect();
         let app_packets = Arc::new(AtomicUsize::new(0));
         let (clock, mut slow) = (Clock::start(), slow);
         slow.set_midnight(clock.midnight());
         let sockets =
             SocketTable::new(&region, stack.max_sockets, app_packets.clone(), slow.pmtu().paths().clone());
         let frames = region.frame_count();
+        let control = SlowLock::new(SlowPathState::new(slow, devices.len()), frames);
         Ok(StackInner {
             cache_share: CacheShare::new(region.frame_count()),
             region,
@@ -102,17 +91,7 @@ impl StackInner {
             devices,
             workers,
             tables: Arc::new(ArcSwap::from_pointee(tables)),
-            control: SlowLock::new(
-                SlowPathState {
-                    slow,
-                    ifaces,
-                    deadline: u64::MAX,
-                    entered: 0,
-                    outbox: Effects::default(),
-                    retired: Vec::new(),
-                },
-                frames,
-            ),
+            control,
             housekeeper: Arc::new(Waker::new()?),
             app_packets,
             sockets,
@@ -177,64 +156,36 @@ impl StackInner {
         let workers = self.workers.iter().map(|worker| worker.thread.clone());
         workers.chain(lock(&self.threads).iter().cloned()).collect()
     }
+}
 
-    /// Sends what the outbox holds. What was received leaves by the TX queue with the number of the RX queue
-    /// it came by, as the rest of its flow does, whoever found the neighbour (unless the device chooses by CPU); what was
-    /// made here leaves by `queue`.
-    pub(crate) fn send(&self, ctx: &mut SoftnetData, queue: usize, outbox: &mut Effects) {
-        let mut batch = Batch::new();
-        let mut to = None;
-        let flush = |ctx: &mut SoftnetData, to: Option<(u16, usize)>, batch: &mut Batch| {
-            let Some((dev, queue)) = to else { return };
-            match self.devices.get(usize::from(dev)) {
-                Some(dev) => dev_queue_xmit(ctx, dev, self.clock.now(), queue, batch),
-                None => ctx.free_batch(batch, DropReason::DevReady),
-            }
-        };
-        for (dev, skb) in outbox.send.drain(..) {
-            let head = skb.head();
-            let made_here = head.flags & Flags::ORIGINATED != 0;
-            let way = (dev, if made_here { queue } else { head.queue.into() });
-            if to != Some(way) || batch.room() == 0 {
-                flush(ctx, to, &mut batch);
-                to = Some(way);
-            }
-            if let Err(skb) = batch.push(skb) {
-                ctx.free_at(skb, dev, DropReason::DevReady);
-            }
-        }
-        flush(ctx, to, &mut batch);
+impl SlowHost for StackInner {
+    fn now(&self) -> u64 {
+        self.clock.now()
     }
 
-    /// Publishes what the outbox says of neighbours.
-    pub(crate) fn publish(&self, control: &mut SlowPathState) {
-        if control.outbox.publish.is_empty() {
-            return;
-        }
-        // Whoever can make us hear ARP must not make us copy tables for nothing.
-        let changes = routes::neighbour_news(&self.tables.load(), control.outbox.publish.drain(..));
-        if changes.is_empty() {
-            return;
-        }
-        self.replace_tables(control, |tables, ifaces| {
-            for (dev, ip, mac) in changes {
-                if let Some(iface) = ifaces.get(usize::from(dev)).and_then(Option::as_ref) {
-                    routes::set_neighbour(tables, iface, dev, ip, mac);
-                }
-            }
-        });
+    fn tables(&self) -> Arc<Tables> {
+        self.tables.load_full()
     }
 
-    /// Publishes a changed copy of the tables.
-    pub fn replace_tables(
+    fn replace(&self, tables: Arc<Tables>) -> Arc<Tables> {
+        self.tables.swap(tables)
+    }
+
+    fn xmit(&self, ctx: &mut SoftnetData, dev: u16, choice: TxChoice, origin: Origin, batch: &mut Batch) {
+        match self.devices.get(usize::from(dev)) {
+            Some(dev) => dev_queue_xmit(ctx, dev, self.clock.now(), TxHint { choice, origin }, batch),
+            None => ctx.free_batch(batch, DropReason::DevReady),
+        }
+    }
+
+    fn sockets(
         &self,
-        control: &mut SlowPathState,
-        change: impl FnOnce(&mut Tables, &[Option<Iface>]),
+        ctx: &mut SoftnetData,
+        slow: &mut SlowPath,
+        view: RouteSnapshot<'_>,
+        out: &mut Effects,
     ) {
-        let mut tables = Tables::clone(&self.tables.load());
-        change(&mut tables, &control.ifaces);
-        control.retired.push(self.tables.swap(Arc::new(tables)));
-        control.retired.retain(|old| Arc::strong_count(old) > 1);
+        self.sockets.slow_input(ctx, slow, view, out);
     }
 }
 

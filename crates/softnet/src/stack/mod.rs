@@ -13,7 +13,7 @@ mod sockets;
 
 pub(crate) use app_thread::{AppThread, before_block, with};
 pub(crate) use cache_share::CacheShare;
-pub use inner::{SlowPathState, StackInner};
+pub use inner::StackInner;
 pub(crate) use slow_lock::SlowLock;
 pub use sockets::SocketTable;
 pub(crate) use sockets::is_group;

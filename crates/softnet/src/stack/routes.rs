@@ -1,16 +1,16 @@
-//! From configuration to forwarding tables: connected, local and static routes, and what their next hops mean
-//! while devices come and go and neighbours change.
+//! From configuration to forwarding tables: connected, local and static routes. How the tables follow devices and
+//! neighbours later is the core's, see [`Tables`].
 //!
-//! Called by the control side only (start, link changes, the slow path); workers see the published result. Link-local
-//! networks have no routes: they are on every link, and the slow path knows them by the device.
+//! Called by the control side only, at the start; workers see the published result. Link-local networks have no routes:
+//! they are on every link, and the slow path knows them by the device.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 use softnet_core::fold::FoldKey;
-use softnet_core::ip::adjacency::{Adjacency, Kind, Routing, Tables};
-use softnet_core::ip::slow::Iface;
+use softnet_core::ip::adjacency::{Adjacency, Kind};
+use softnet_core::ip::tables::{Routing, Tables};
 use softnet_core::ip::{Family, FibError, IpPrefix, LongestMatch, Prefix};
 use softnet_dev::hugepage::huge_vec;
 
@@ -184,146 +184,4 @@ pub fn compile(rib: &Rib, key: FoldKey) -> Result<Tables, FibError> {
     rib.v4.lay(Arc::make_mut(&mut tables.v4))?;
     rib.v6.lay(Arc::make_mut(&mut tables.v6))?;
     Ok(tables)
-}
-
-/// Brings MTUs up to date after a device came or went, and forgets all neighbours of devices that are gone.
-pub fn set_ifaces(tables: &mut Tables, ifaces: &[Option<Iface>]) {
-    tables.ifaces = ifaces.into();
-    set_ifaces_of(Arc::make_mut(&mut tables.v4), ifaces);
-    set_ifaces_of(Arc::make_mut(&mut tables.v6), ifaces);
-}
-
-fn set_ifaces_of<A: Family>(tables: &mut Routing<A>, ifaces: &[Option<Iface>]) {
-    let iface = |dev: u16| ifaces.get(usize::from(dev)).and_then(Option::as_ref);
-    for hop in &mut tables.next_hops {
-        if !matches!(hop.kind, Kind::Rewrite | Kind::Connected | Kind::Resolve) {
-            continue;
-        }
-        match iface(hop.dev) {
-            Some(iface) => hop.mtu = iface.mtu,
-            None if hop.kind == Kind::Rewrite => hop.kind = Kind::Resolve,
-            None => {}
-        }
-    }
-    tables.hosts.retain(|_, hop| iface(hop.dev).is_some());
-}
-
-/// What the slow path published of a neighbour: its device, address, and the MAC address that may be used, if one may.
-pub type Neighbour = (u16, IpAddr, Option<[u8; 6]>);
-
-/// What `changes`, in the order in which they happened, come to: of each neighbour the last one, if that is not what
-/// `tables` have already.
-pub fn neighbour_news(tables: &Tables, changes: impl IntoIterator<Item = Neighbour>) -> Vec<Neighbour> {
-    let last: HashMap<_, _> = changes.into_iter().map(|(dev, ip, mac)| ((dev, ip), mac)).collect();
-    let news = last.into_iter().map(|((dev, ip), mac)| (dev, ip, mac));
-    news.filter(|&(dev, ip, mac)| neighbour_changes(tables, dev, ip, mac)).collect()
-}
-
-/// Whether [`set_neighbour`] with these arguments would change anything.
-fn neighbour_changes(tables: &Tables, dev: u16, ip: IpAddr, mac: Option<[u8; 6]>) -> bool {
-    match ip {
-        IpAddr::V4(ip) => neighbour_changes_of(&tables.v4, dev, ip, mac),
-        IpAddr::V6(ip) => neighbour_changes_of(&tables.v6, dev, ip, mac),
-    }
-}
-
-fn neighbour_changes_of<A: Family>(tables: &Routing<A>, dev: u16, ip: A, mac: Option<[u8; 6]>) -> bool {
-    match (tables.hosts.get(&A::host_key(dev, ip)), mac) {
-        (Some(host), Some(mac)) => host.rewrite[..6] != mac,
-        (None, None) => {
-            let uses = |hop: &Adjacency<A>| hop.kind == Kind::Rewrite && hop.dev == dev && hop.gateway == ip;
-            tables.next_hops.iter().any(uses)
-        }
-        _ => true,
-    }
-}
-
-/// Notes that neighbour `ip` on `dev` is usable with this MAC, or (`None`) that it must be asked for.
-pub fn set_neighbour(tables: &mut Tables, iface: &Iface, dev: u16, ip: IpAddr, mac: Option<[u8; 6]>) {
-    match ip {
-        IpAddr::V4(ip) => set_neighbour_of(Arc::make_mut(&mut tables.v4), iface, dev, ip, mac),
-        IpAddr::V6(ip) => set_neighbour_of(Arc::make_mut(&mut tables.v6), iface, dev, ip, mac),
-    }
-}
-
-fn set_neighbour_of<A: Family>(
-    tables: &mut Routing<A>,
-    iface: &Iface,
-    dev: u16,
-    ip: A,
-    mac: Option<[u8; 6]>,
-) {
-    for hop in &mut tables.next_hops {
-        if hop.dev == dev && hop.gateway == ip && matches!(hop.kind, Kind::Rewrite | Kind::Resolve) {
-            match mac {
-                Some(mac) => *hop = hop.resolved(iface.mac, mac),
-                None => hop.kind = Kind::Resolve,
-            }
-        }
-    }
-    match mac {
-        Some(mac) => {
-            let hop = Adjacency::gateway(dev, iface.mtu, ip).resolved(iface.mac, mac);
-            tables.hosts.insert(A::host_key(dev, ip), hop);
-        }
-        None => {
-            tables.hosts.remove(&A::host_key(dev, ip));
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const A: [u8; 6] = [2, 0, 0, 0, 0, 0xa];
-    const B: [u8; 6] = [2, 0, 0, 0, 0, 0xb];
-
-    fn tables() -> (Tables, Iface) {
-        let config = Config::parse(
-            "[[device]]\nname = \"a\"\naddresses = [\"10.0.0.1/24\", \"fd00::1/64\"]",
-            "test.toml",
-            &[0],
-        );
-        let config = config.unwrap();
-        let mut tables = compile(&routes(&config), FoldKey::new([1, 2])).unwrap();
-        let device = &config.devices[0];
-        let (addresses, addresses6) = (device.addresses4(), device.addresses6(A));
-        let iface = Iface {
-            mac: A,
-            mtu: 1500,
-            addresses,
-            addresses6,
-            send_redirects: true,
-            rp_filter: softnet_core::ip::source::RpFilter::Off,
-        };
-        set_ifaces(&mut tables, &[Some(iface.clone())]);
-        (tables, iface)
-    }
-
-    /// A neighbour that is withdrawn and told again in one batch is what it was.
-    #[test]
-    fn the_last_word_on_a_neighbour_counts() {
-        let (mut tables, iface) = tables();
-        let [one, two]: [IpAddr; 2] = ["10.0.0.2", "fd00::2"].map(|ip| ip.parse().unwrap());
-        let news = neighbour_news(&tables, [(0, one, Some(A)), (0, one, None), (0, two, None)]);
-        assert_eq!(news, [], "nothing is what there was");
-        let news = neighbour_news(&tables, [(0, one, None), (0, one, Some(A))]);
-        assert_eq!(news, [(0, one, Some(A))]);
-        set_neighbour(&mut tables, &iface, 0, one, Some(A));
-        assert_eq!(neighbour_news(&tables, [(0, one, None), (0, one, Some(A))]), []);
-        assert_eq!(neighbour_news(&tables, [(0, one, Some(A)), (0, one, Some(B))]), [(0, one, Some(B))]);
-        assert_eq!(neighbour_news(&tables, [(0, one, Some(A)), (0, one, None)]), [(0, one, None)]);
-    }
-
-    /// What changed of one family costs no copy of the other's tables.
-    #[test]
-    fn a_change_copies_the_tables_of_its_family_only() {
-        let (before, iface) = tables();
-        let mut after = before.clone();
-        set_neighbour(&mut after, &iface, 0, "10.0.0.2".parse().unwrap(), Some(A));
-        assert!(Arc::ptr_eq(&before.v6, &after.v6) && !Arc::ptr_eq(&before.v4, &after.v4));
-        assert!(Arc::ptr_eq(&before.v4.fib, &after.v4.fib));
-        assert_eq!((before.v4.hosts.len(), after.v4.hosts.len()), (0, 1));
-    }
 }

@@ -14,11 +14,11 @@ use softnet_core::SoftnetData;
 use softnet_core::ip::input::{Exception, Exceptions};
 use softnet_core::ip::slow::{Effects, RouteSnapshot, SlowPath};
 use softnet_core::skb::{BATCH, Skb};
-use softnet_core::sync::{AtomicU64, Left, Ordering, Receiver, left};
+use softnet_core::stack::slow::SlowPathState;
+use softnet_core::sync::{AbortOnPanic, AtomicU64, Left, Ordering, Receiver, left};
 use softnet_dev::{PiGuard, PiMutex};
 
-use super::{SlowPathState, StackInner};
-use crate::util::AbortOnPanic;
+use super::StackInner;
 
 /// Exceptions that may be left, of all threads together, and no more than this part of packet memory.
 const ROOM: u32 = 1024;
@@ -26,11 +26,10 @@ const PART: u32 = 16;
 /// Times that a holder takes the lock again for others before it leaves that to the housekeeper.
 const ROUNDS: u32 = 4;
 
-/// An exception that is left, and the TX queue that the thread which received it sends by.
+/// An exception that is left.
 struct LeftSkb {
     skb: Skb,
     why: Exception,
-    queue: usize,
 }
 
 /// What the lock guards.
@@ -102,25 +101,23 @@ impl StackInner {
         ControlGuard { shared: self, guarded: Some(self.control.guarded.lock()) }
     }
 
-    /// Runs `f` on the slow path, then sends and publishes what came of it. `queue`: TX queue to send by. For threads
-    /// that may wait.
+    /// Runs `f` on the slow path, then sends and publishes what came of it. For threads that may wait.
     pub fn slow_path(
         &self,
         ctx: &mut SoftnetData,
-        queue: usize,
         f: impl FnOnce(&mut SlowPath, &mut SoftnetData, RouteSnapshot<'_>, &mut Effects),
     ) {
         let _owner = AbortOnPanic::new();
         let mut guarded = self.control.guarded.lock();
         let mut sooner = self.see_to_left(ctx, &mut guarded);
-        sooner |= self.run(ctx, queue, &mut guarded.control, f);
+        sooner |= guarded.control.run(ctx, self, f);
         self.let_go(ctx, guarded, sooner);
     }
 
     /// Has the slow path handle exceptions of the calling thread's poll; or its holder, if it is held.
-    pub(crate) fn handle_exceptions(&self, ctx: &mut SoftnetData, queue: usize, exceptions: &mut Exceptions) {
+    pub(crate) fn handle_exceptions(&self, ctx: &mut SoftnetData, exceptions: &mut Exceptions) {
         let handle_all = |exceptions: &mut dyn Iterator<Item = (Skb, Exception)>, ctx: &mut SoftnetData| {
-            self.slow_path(ctx, queue, |slow, ctx, view, out| {
+            self.slow_path(ctx, |slow, ctx, view, out| {
                 for (skb, why) in exceptions {
                     slow.handle(ctx, view, skb, why, out);
                 }
@@ -129,7 +126,7 @@ impl StackInner {
         if let Some(mut guarded) = self.control.guarded.try_lock() {
             let _owner = AbortOnPanic::new();
             let mut sooner = self.see_to_left(ctx, &mut guarded);
-            sooner |= self.run(ctx, queue, &mut guarded.control, |slow, ctx, view, out| {
+            sooner |= guarded.control.run(ctx, self, |slow, ctx, view, out| {
                 for (skb, why) in exceptions.drain() {
                     slow.handle(ctx, view, skb, why, out);
                 }
@@ -143,7 +140,7 @@ impl StackInner {
         exceptions.redirect.take();
         let mut exceptions = exceptions.drain();
         while let Some((skb, why)) = exceptions.next() {
-            if let Err(LeftSkb { skb, why, .. }) = self.control.left.leave(LeftSkb { skb, why, queue }) {
+            if let Err(LeftSkb { skb, why }) = self.control.left.leave(LeftSkb { skb, why }) {
                 self.control.waited.fetch_add(1, Ordering::Relaxed);
                 // No room: waits, and sees to all that was left, its own among it, before the rest.
                 return handle_all(&mut [(skb, why)].into_iter().chain(exceptions), ctx);
@@ -179,42 +176,11 @@ impl StackInner {
             return false;
         }
         let Guarded { control, left } = guarded;
-        let (mut left, mut sooner) = (left.drain().peekable(), false);
-        while let Some(first) = left.next() {
-            let queue = first.queue;
-            sooner |= self.run(ctx, queue, control, |slow, ctx, view, out| {
-                slow.handle(ctx, view, first.skb, first.why, out);
-                while let Some(LeftSkb { skb, why, .. }) = left.next_if(|next| next.queue == queue) {
-                    slow.handle(ctx, view, skb, why, out);
-                }
-            });
-        }
-        sooner
-    }
-
-    /// Under the lock. Returns whether the slow path has an earlier deadline since.
-    fn run(
-        &self,
-        ctx: &mut SoftnetData,
-        queue: usize,
-        control: &mut SlowPathState,
-        f: impl FnOnce(&mut SlowPath, &mut SoftnetData, RouteSnapshot<'_>, &mut Effects),
-    ) -> bool {
-        control.entered += 1;
-        let SlowPathState { slow, ifaces, outbox, .. } = control;
-        let tables = self.tables.load();
-        let view = RouteSnapshot { now: self.clock.now(), tables: &tables, ifaces };
-        f(slow, ctx, view, outbox);
-        if !outbox.local.is_empty() || !outbox.errors.is_empty() || !outbox.too_big.is_empty() {
-            self.sockets.slow_input(ctx, slow, view, outbox);
-        }
-        drop(tables);
-        self.send(ctx, queue, outbox);
-        self.publish(control);
-        let next = control.slow.next_deadline().unwrap_or(u64::MAX);
-        let sooner = next < control.deadline;
-        control.deadline = control.deadline.min(next);
-        sooner
+        control.run(ctx, self, |slow, ctx, view, out| {
+            for LeftSkb { skb, why } in left.drain() {
+                slow.handle(ctx, view, skb, why, out);
+            }
+        })
     }
 
     /// Lets go of the lock, and takes it again for what was left meanwhile, unless another thread has it by then.

@@ -11,10 +11,10 @@ use std::sync::{Arc, Mutex};
 use rustix::io::Errno;
 use softnet_core::SoftnetData;
 use softnet_core::fold::FoldKey;
-use softnet_core::ip::header::{Ipv4Header, is_multicast};
 use softnet_core::ip::input::Exception;
 use softnet_core::ip::pmtu::{PathMtus, RecentPeers};
 use softnet_core::ip::slow::{Effects, RouteSnapshot, SlowPath};
+use softnet_core::ip::v4::header::{Ipv4Header, is_multicast};
 use softnet_core::ip::v6::header::Ipv6Header;
 use softnet_core::skb::{Batch, DropReason, Flags, Region, Skb};
 use softnet_core::sock::key::unmapped;
@@ -309,7 +309,7 @@ pub(crate) fn is_group(addr: u128) -> bool {
 mod tests {
     use std::net::Ipv4Addr;
 
-    use softnet_core::ip::adjacency::Tables;
+    use softnet_core::ip::tables::Tables;
 
     use super::*;
 

@@ -12,6 +12,6 @@ pub use clock::Clock;
 pub(crate) use clock::timespec;
 pub use lock::lock;
 pub use log::note;
-pub(crate) use thread::{AbortOnPanic, current_tid};
+pub(crate) use thread::current_tid;
 pub use thread::{Body, Spawn, spawn};
 pub use wake::Waker;

@@ -13,9 +13,9 @@ use softnet::control::MirredAction::{Mirror, Redirect};
 use softnet::control::show::FilterRow;
 use softnet::control::{Direction, MirredAction};
 use softnet::control::{SetFilter, SetMirred};
-use softnet::device::dev_queue_xmit;
+use softnet::device::{TxHint, dev_queue_xmit};
 use softnet::napi::{Filter, MAX_BACKLOG};
-use softnet_core::ip::arp::ArpPacket;
+use softnet_core::ip::v4::arp::ArpPacket;
 use softnet_core::skb::Batch;
 
 use super::frames::{Rng, arp_answer, batch_of, host, host_mac, number_of, numbered, own_mac, random};
@@ -380,7 +380,7 @@ fn a_backlog_is_bounded() {
     for _ in 0..n {
         let mut batch = batch_of(&mut ctx, &frame, 50);
         ctx.originated(50);
-        dev_queue_xmit(&mut ctx, &shared.devices[1], 0, 0, &mut batch);
+        dev_queue_xmit(&mut ctx, &shared.devices[1], 0, TxHint::forwarded(0), &mut batch);
         assert!(batch.is_empty());
     }
     let lost = (n * 50 - MAX_BACKLOG) as u64;
@@ -400,7 +400,7 @@ fn a_backlog_is_bounded() {
     // What is in it when the device is closed is dropped.
     let mut batch = batch_of(&mut ctx, &frame, 20);
     ctx.originated(20);
-    dev_queue_xmit(&mut ctx, &shared.devices[1], 0, 0, &mut batch);
+    dev_queue_xmit(&mut ctx, &shared.devices[1], 0, TxHint::forwarded(0), &mut batch);
     drop(ctx);
     drop(assembly);
     assert_eq!(dropped(&view, 2, "shutdown"), 20);
@@ -452,7 +452,7 @@ fn a_copy_for_which_there_is_no_memory_is_counted() {
     let mut all: Vec<_> = std::iter::from_fn(|| ctx.alloc_frame()).collect();
     // Enough for three copies.
     all.drain(..3).for_each(|frame| ctx.free_frame(frame));
-    dev_queue_xmit(&mut ctx, &shared.devices[1], 0, 0, &mut batch);
+    dev_queue_xmit(&mut ctx, &shared.devices[1], 0, TxHint::forwarded(0), &mut batch);
     assert_eq!(counts(&view, (1, Egress)), (10, 7, 0));
     let s = view.stats();
     assert_eq!((s.originated, s.transmitted, s.dropped), (13, 13, 0));

@@ -12,7 +12,7 @@ use softnet::config::{Config, DeviceConfig, InterfaceAddr, NeighbourConfig, Stac
 use softnet::control::Action;
 use softnet::control::SetQdisc;
 use softnet::control::show::QdiscRow;
-use softnet::device::dev_queue_xmit;
+use softnet::device::{TxHint, dev_queue_xmit};
 use softnet::net::{SendBatch, UdpSocket};
 use softnet::{Assembly, Stack};
 use softnet_core::SoftnetData;
@@ -393,7 +393,13 @@ fn while_the_owner_stands_still_others_hand_over_and_are_held_back_then() {
         let mut ctx = world.shared.context();
         let mut batch = packet(&mut ctx, 8, 0);
         ctx.originated(1);
-        dev_queue_xmit(&mut ctx, &world.shared.devices[0], world.shared.clock.now(), 0, &mut batch);
+        dev_queue_xmit(
+            &mut ctx,
+            &world.shared.devices[0],
+            world.shared.clock.now(),
+            TxHint::forwarded(0),
+            &mut batch,
+        );
         assert!(batch.is_empty());
         let drops = world.view.drops();
         assert_eq!(

@@ -8,7 +8,7 @@ use softnet::config::{Config, DeviceConfig, InterfaceAddr, NeighbourConfig};
 use softnet::{Assembly, Stack};
 use softnet_core::SoftnetData;
 use softnet_core::ip::checksum;
-use softnet_core::ip::header::{Ipv4Header, protocol};
+use softnet_core::ip::v4::header::{Ipv4Header, protocol};
 use softnet_core::skb::{Batch, CacheSizes, HEADROOM};
 use softnet_dev::mem::{PairConfig, pair};
 use softnet_dev::{Device, OpenDevice, RxQueue, TxQueue};

@@ -13,10 +13,11 @@ mod v6;
 
 pub use outcome::{Exception, Exceptions, Outcome, Transport, TxBatches};
 
-use super::adjacency::{Adjacency, Kind, Routing, Tables};
+use super::adjacency::{Adjacency, Kind};
 use super::ethernet::{EthHeader, TAG_LEN, ethertype};
 use super::family::{Family, LongestMatch};
 use super::source::{RpFilter, reverse_path};
+use super::tables::{Routing, Tables};
 use super::{ETH_LEN, MacAddr};
 use crate::SoftnetData;
 use crate::skb::{BATCH, Batch, DropReason, Skb};

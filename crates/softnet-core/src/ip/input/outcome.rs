@@ -6,7 +6,7 @@
 
 use super::super::redirect;
 use crate::SoftnetData;
-use crate::ip::header::protocol;
+use crate::ip::v4::header::protocol;
 use crate::skb::{BATCH, Batch, DropReason, Skb};
 use crate::softnet_data::MAX_DEVICES;
 

@@ -3,7 +3,7 @@
 use super::{Fragment, Key, Reassembly, Whole};
 use crate::SoftnetData;
 use crate::ip::checksum;
-use crate::ip::header::{Ipv4Header, is_unicast, protocol, validate};
+use crate::ip::v4::header::{Ipv4Header, is_unicast, protocol, validate};
 use crate::skb::{DropReason, Skb, SkbList};
 
 /// Largest datagram, header included.

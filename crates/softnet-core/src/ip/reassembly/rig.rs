@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::*;
 use crate::ip::ETH_LEN;
-use crate::ip::header::{Ipv4Header, protocol};
+use crate::ip::v4::header::{Ipv4Header, protocol};
 use crate::skb::{CacheSizes, HeapMemory, Region};
 
 pub(super) const SECOND: u64 = 1_000_000_000;

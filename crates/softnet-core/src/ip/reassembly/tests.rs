@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::rig::*;
 use super::*;
-use crate::ip::header::{protocol, validate_header};
+use crate::ip::v4::header::{protocol, validate_header};
 
 fn part6(id: u32, payload: &[u8], range: std::ops::Range<usize>) -> Vec<u8> {
     let more = u16::from(range.end < payload.len());

@@ -3,12 +3,12 @@
 use super::*;
 use crate::ip::echo::echo_reply_of_run;
 use crate::ip::fragment::{Addresses, Datagram, emit, split};
-use crate::ip::icmp::ECHO_REPLY;
 use crate::ip::icmp_error::{Problem, Quote, icmp_error};
 use crate::ip::reassembly::Expired;
-use crate::ip::v6::slow::route6;
+use crate::ip::v4::icmp::ECHO_REPLY;
 use crate::sock::key::{addr_of, unmapped};
 use crate::sock::scope::{device, scope_id, scoped};
+use crate::steer::TxChoice;
 
 impl SlowPath {
     /// An IPv4 packet addressed to softnet, whose header is sound: a datagram or a fragment of one.
@@ -105,11 +105,13 @@ impl SlowPath {
         run: SkbList,
         out: &mut Effects,
     ) -> Result<(), (SkbList, DropReason)> {
+        let queue = run.front_head().map_or(0, |head| head.queue);
         let reply = match echo_reply_of_run(&run, |addr| view.is_broadcast(addr)) {
             Ok(reply) => reply,
             Err(reason) => return Err((run, reason)),
         };
-        match self.send_datagram(ctx, view, reply.datagram, (reply.len, reply.pieces(&run)), out) {
+        let choice = TxChoice::RxQueue(queue);
+        match self.send_datagram(ctx, view, reply.datagram, choice, (reply.len, reply.pieces(&run)), out) {
             Ok(()) => {
                 ctx.deliver_list(run);
                 Ok(())
@@ -122,7 +124,7 @@ impl SlowPath {
     /// socket is told. Whoever
     /// guesses addresses and ports can make one up, so all it does is to leave an error with a *connected* socket, as the
     /// kernel does, and a path's MTU. Returns whether it may be for a socket.
-    pub(in super::super) fn reported(
+    pub(in crate::ip) fn reported(
         &mut self,
         problem: Problem,
         (quote, dev): (Quote, u16),
@@ -166,13 +168,14 @@ impl SlowPath {
     }
 
     /// Sends a datagram of a sender here, whose payload are the next `len` bytes of `pieces`, in fragments if it does not
-    /// fit the path. Its identification is chosen here. The reason, if it can't be sent, is
-    /// [`IpNoRoute`](DropReason::IpNoRoute), or one of [`emit`]'s; then nothing was sent.
+    /// fit the path, each by the TX queue of `choice`. Its identification is chosen here. The reason, if it can't be
+    /// sent, is [`IpNoRoute`](DropReason::IpNoRoute), or one of [`emit`]'s; then nothing was sent.
     pub fn send_datagram<'a>(
         &mut self,
         ctx: &mut SoftnetData,
         view: RouteSnapshot<'_>,
         mut datagram: Datagram,
+        choice: TxChoice,
         (len, pieces): (usize, impl IntoIterator<Item = &'a [u8]>),
         out: &mut Effects,
     ) -> Result<(), DropReason> {
@@ -182,7 +185,7 @@ impl SlowPath {
                 (src.into(), dst.into(), hop.dev, hop.is_reachable())
             }
             Addresses::V6 { src, dst, dev } => {
-                let hop = route6(view, dev, dst);
+                let hop = v6::route6(view, dev, dst);
                 // On another link the same address is another's.
                 let dst = Ipv6Addr::from_bits(scoped(dst.to_bits(), hop.dev));
                 (src.into(), dst.into(), hop.dev, hop.is_reachable())
@@ -195,6 +198,7 @@ impl SlowPath {
         while let Some(mut skb) = skbs.pop_front() {
             ctx.originate();
             skb.head_mut().dev = dev;
+            choice.mark(skb.head_mut());
             match dst {
                 IpAddr::V4(_) => self.output_own(ctx, view, skb, out),
                 IpAddr::V6(_) => self.output_own6(ctx, view, skb, out),
@@ -211,6 +215,7 @@ impl SlowPath {
         ctx: &mut SoftnetData,
         view: RouteSnapshot<'_>,
         mut datagram: Datagram,
+        choice: TxChoice,
         (dev, to): (u16, MacAddr),
         (len, pieces): (usize, impl IntoIterator<Item = &'a [u8]>),
         out: &mut Effects,
@@ -225,6 +230,7 @@ impl SlowPath {
         while let Some(mut skb) = skbs.pop_front() {
             ctx.originate();
             skb.head_mut().dev = dev;
+            choice.mark(skb.head_mut());
             transmit(ctx, skb, dev, iface.mac, to, out);
         }
         Ok(())

@@ -15,7 +15,7 @@ pub(super) fn rows(dev: &Netdev, live: &OpenNetdev) -> Vec<QdiscRow> {
     let layout = lock(&live.layout);
     let mut rows = vec![root(dev, live, &layout)];
     if layout.root == Spec::Mq {
-        let queues = layout.children.iter().zip(&live.tx).enumerate();
+        let queues = layout.children.iter().zip(&live.tx.queues).enumerate();
         rows.extend(
             queues.map(|(number, (child, queue))| of_queue(dev, live, Some(number as u16), child, queue)),
         );
@@ -24,7 +24,7 @@ pub(super) fn rows(dev: &Netdev, live: &OpenNetdev) -> Vec<QdiscRow> {
 }
 
 fn root(dev: &Netdev, live: &OpenNetdev, layout: &Layout) -> QdiscRow {
-    match (&layout.children[..], &live.tx[..]) {
+    match (&layout.children[..], &live.tx.queues[..]) {
         ([child, ..], [queue, ..]) if layout.root != Spec::Mq => of_queue(dev, live, None, child, queue),
         (children, _) => {
             let stats: Vec<&QdiscStats> = children.iter().map(|child| &*child.stats).collect();
@@ -40,7 +40,7 @@ fn of_queue(
     child: &Child,
     queue: &NetdevQueue,
 ) -> QdiscRow {
-    let (lock, held, ring) = (queue.lock_stats(), &queue.held_back, queue.ring());
+    let (lock, held, ring) = (queue.lock_stats(), &queue.wake().held_back, queue.ring());
     let tx = TxRow {
         owned: lock.leads.get(),
         handed_over: lock.handed_over.get(),

@@ -80,7 +80,8 @@ fn a_path_s_mtu_is_one_link_s() {
         let datagram =
             Datagram { addresses, protocol: next::UDP, ttl: 64, tos: 0, id: 0, dont_fragment: false };
         let pieces = (1400, [&[0; 1400][..]]);
-        world.slow.send_datagram(&mut world.ctx, view, datagram, pieces, &mut out).unwrap();
+        let choice = crate::steer::TxChoice::RxQueue(0);
+        world.slow.send_datagram(&mut world.ctx, view, datagram, choice, pieces, &mut out).unwrap();
         assert_eq!(world.slow.held() - packets, expected, "device {dev}");
         packets = world.slow.held();
     }

@@ -1,15 +1,14 @@
-//! Datagrams of IPv6 to softnet that came in fragments (RFC 8200 section 4.5). Part of [`SlowPath`], as
-//! [`slow`](super::slow) is.
+//! Datagrams of IPv6 to softnet that came in fragments (RFC 8200 section 4.5). Part of [`SlowPath`].
 
-use super::super::echo::echo6_reply_of_run;
-use super::super::reassembly::parameter_problem;
-use super::super::slow::{Effects, Refused, RouteSnapshot, SlowPath};
-use super::header::{next, receive};
-use super::icmp::Icmp6Error;
-use super::nd;
-use super::slow::{Received, packet};
+use super::{Effects, Received, Refused, RouteSnapshot, SlowPath, packet};
 use crate::SoftnetData;
+use crate::ip::echo::echo6_reply_of_run;
+use crate::ip::reassembly::parameter_problem;
+use crate::ip::v6::header::{next, receive};
+use crate::ip::v6::icmp::Icmp6Error;
+use crate::ip::v6::nd;
 use crate::skb::{DropReason, Skb, SkbList};
+use crate::steer::TxChoice;
 
 impl SlowPath {
     /// A packet to softnet with a Fragment header, and what it completes.
@@ -63,7 +62,8 @@ impl SlowPath {
                 match echo6_reply_of_run((&first, &rest), upper.at) {
                     Ok(reply) => {
                         let payload = (reply.len, reply.pieces6(&first, &rest));
-                        match self.send_datagram(ctx, view, reply.datagram, payload, out) {
+                        let choice = TxChoice::RxQueue(first.head().queue);
+                        match self.send_datagram(ctx, view, reply.datagram, choice, payload, out) {
                             Ok(()) => {
                                 ctx.deliver(first);
                                 ctx.deliver_list(rest);

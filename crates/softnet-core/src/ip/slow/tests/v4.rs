@@ -3,18 +3,18 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::ip::arp::{ArpPacket, BROADCAST, Operation};
 use crate::ip::checksum;
 use crate::ip::neigh::NeighState;
+use crate::ip::v4::arp::{ArpPacket, BROADCAST, Operation};
 use crate::skb::BATCH;
 
-#[path = "slow_frag_tests.rs"]
+#[path = "v4_frag.rs"]
 mod frags;
-#[path = "slow_option_tests.rs"]
+#[path = "v4_option.rs"]
 mod options;
-#[path = "slow_router_tests.rs"]
+#[path = "v4_router.rs"]
 mod router;
-#[path = "slow_wire_tests.rs"]
+#[path = "v4_wire.rs"]
 mod wire;
 
 use super::world::*;

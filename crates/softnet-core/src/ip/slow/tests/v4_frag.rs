@@ -243,7 +243,7 @@ fn options_are_copied_as_they_say() {
 #[test]
 fn without_memory_nothing_is_cut() {
     let mut world = World::with_frames(8);
-    world.publish(1, GATEWAY.into(), Some(SERVER_MAC));
+    world.tables.set_neighbour((1, GATEWAY.into(), Some(SERVER_MAC)));
     let mut taken: Vec<_> = std::iter::from_fn(|| world.ctx.alloc_frame()).collect();
     // One for what comes in, one for the second part, none for the third.
     for _ in 0..2 {
@@ -270,7 +270,9 @@ fn a_senders_datagram_is_cut_for_its_path() {
         let mut out = Effects::default();
         let view = RouteSnapshot { now: world.now, tables: &world.tables, ifaces: &world.ifaces };
         let payload = vec![0x77; len];
-        let sent = world.slow.send_datagram(&mut world.ctx, view, datagram, (len, [&payload[..]]), &mut out);
+        let choice = crate::steer::TxChoice::RxQueue(0);
+        let pieces = (len, [&payload[..]]);
+        let sent = world.slow.send_datagram(&mut world.ctx, view, datagram, choice, pieces, &mut out);
         sent.map(|()| world.carry_out(out))
     };
     let asked = send(&mut world, SERVER, 2000, false).unwrap();

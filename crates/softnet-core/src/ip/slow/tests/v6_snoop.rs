@@ -19,7 +19,7 @@ fn a_neighbour_that_moved_is_where_it_advertises() {
             let mut out = Effects::default();
             let view = RouteSnapshot { now: world.now, tables: &world.tables, ifaces: &world.ifaces };
             let result = world.slow.overhear(&mut world.ctx, view, (0, frame), &mut out);
-            out.publish.into_iter().for_each(|(dev, ip, mac)| world.publish(dev, ip, mac));
+            out.publish.into_iter().for_each(|neighbour| world.tables.set_neighbour(neighbour));
             assert!(out.send.is_empty());
             result
         };

@@ -5,7 +5,7 @@
 
 use std::ops::{Deref, DerefMut};
 
-use super::checksum;
+use super::super::checksum;
 use crate::skb::DropReason;
 
 /// Bytes of a header without options.

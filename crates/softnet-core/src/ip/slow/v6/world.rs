@@ -7,13 +7,13 @@ use std::sync::Arc;
 use super::*;
 use crate::fold::FoldKey;
 use crate::ip::Prefix6;
-use crate::ip::adjacency::{Adjacency, Kind, Tables};
-use crate::ip::family::Family;
+use crate::ip::adjacency::{Adjacency, Kind};
 use crate::ip::icmp_limit::IcmpParams;
 use crate::ip::input::{Exception, Ingress, Outcome, ip_input};
 use crate::ip::neigh::{NeighParams, NeighState};
-use crate::ip::options::OptionPolicy;
 use crate::ip::source::RpFilter;
+use crate::ip::tables::Tables;
+use crate::ip::v4::options::OptionPolicy;
 use crate::ip::v6::addr::{link_local, multicast_mac};
 use crate::ip::v6::fib::Fib6;
 use crate::ip::v6::icmp::finish;
@@ -184,8 +184,8 @@ impl World {
             self.ctx.free_skb(skb);
         }
         self.errors.append(&mut out.errors);
-        for (dev, ip, mac) in out.publish {
-            self.publish(dev, ip, mac);
+        for neighbour in out.publish {
+            self.tables.set_neighbour(neighbour);
         }
         let stats = self.ctx.stats();
         assert_eq!(
@@ -193,24 +193,6 @@ impl World {
             self.sent + stats.delivered.get() + stats.dropped() + self.held(),
         );
         sent
-    }
-
-    pub(super) fn publish(&mut self, dev: u16, ip: IpAddr, mac: Option<MacAddr>) {
-        // Noise may be ARP.
-        let IpAddr::V6(ip) = ip else { return };
-        let from = MACS[usize::from(dev)];
-        let tables = Arc::make_mut(&mut self.tables.v6);
-        for hop in tables.next_hops.iter_mut().filter(|hop| hop.dev == dev && hop.gateway == ip) {
-            match mac {
-                Some(mac) => *hop = hop.resolved(from, mac),
-                None => hop.kind = Kind::Resolve,
-            }
-        }
-        let (key, hop) = (Ipv6Addr::host_key(dev, ip), Adjacency::gateway(dev, MTUS[usize::from(dev)], ip));
-        match mac {
-            Some(mac) => tables.hosts.insert(key, hop.resolved(from, mac)),
-            None => tables.hosts.remove(&key),
-        };
     }
 
     fn rp_filter(&self, dev: u16) -> RpFilter {

@@ -1,4 +1,4 @@
-//! The FIB: longest-prefix match of destinations, as an immutable snapshot built for a million routes.
+//! The FIB of IPv4: longest-prefix match of destinations, as an immutable snapshot built for a million routes.
 //!
 //! Two arrays of `u32` entries. The root has one entry for each value of an address's upper 16 bits. An entry is
 //! a **leaf** (top bit set; the rest is the next hop) or the number of a **chunk** of 256 entries, indexed by
@@ -12,8 +12,8 @@
 
 use std::net::Ipv4Addr;
 
-use super::family::LongestMatch;
-use super::prefix::{IpPrefix, Prefix};
+use super::super::family::{FibError, LongestMatch, NO_ROUTE};
+use super::super::prefix::Prefix;
 
 /// Entries of the root.
 const ROOT: usize = 1 << 16;
@@ -21,44 +21,14 @@ const ROOT: usize = 1 << 16;
 const CHUNK: usize = 1 << 8;
 /// Marks an entry as a leaf.
 const LEAF: u32 = 1 << 31;
-/// The next hop that means: no route.
-pub const NO_ROUTE: u32 = 0;
 /// Chunks at the most (2 GiB): a million routes need at most 65,536 chunks of the second level and one of the
 /// third for each route.
-const MAX_CHUNKS: usize = 1 << 21;
+pub(in crate::ip) const MAX_CHUNKS: usize = 1 << 21;
 
 /// A snapshot of the routes, for look-ups.
 pub struct Fib {
     root: Vec<u32>,
     chunks: Vec<u32>,
-}
-
-/// Why a snapshot could not be built.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum FibError {
-    /// The next hop's index does not fit an entry.
-    #[error("next hop {nexthop} of {prefix}: expected less than 2147483648")]
-    NextHop {
-        /// The route's prefix.
-        prefix: IpPrefix,
-        /// Its next hop.
-        nexthop: u32,
-    },
-    /// The table would take more than 2 GiB.
-    #[error("the routes need {chunks} chunks of the FIB, {MAX_CHUNKS} are allowed")]
-    TooLarge {
-        /// Chunks of 1 KiB needed.
-        chunks: usize,
-    },
-    /// The table of IPv6 would.
-    #[error("the IPv6 routes need more than 2 GiB of the FIB")]
-    TooLarge6,
-    /// The memory for it could not be had.
-    #[error("no memory for {bytes} bytes of the FIB")]
-    NoMemory {
-        /// Bytes of the array that failed.
-        bytes: usize,
-    },
 }
 
 impl Default for Fib {

@@ -2,9 +2,9 @@
 
 use super::*;
 use crate::ip::checksum::{self, pseudo_header_sum};
-use crate::ip::header::is_link_local;
 use crate::ip::icmp_limit::IcmpParams;
 use crate::ip::source::RpFilter;
+use crate::ip::v4::header::is_link_local;
 
 fn source_of((dev, frame): &(u16, Vec<u8>)) -> (u16, Ipv4Addr) {
     (*dev, Ipv4Header::new(&frame[ETH_LEN..]).unwrap().src().into())
@@ -52,7 +52,7 @@ fn errors_are_limited_for_each_host() {
     }
     // Another host behind the same link.
     let other = Ipv4Addr::new(10, 0, 0, 10);
-    world.publish(0, other.into(), Some(CLIENT_MAC));
+    world.tables.set_neighbour((0, other.into(), Some(CLIENT_MAC)));
     assert_eq!(world.input(0, &vec![udp(0, other, SERVER, 1, 10); 20]).len(), 6);
     world.pass(2 * SECOND);
     let answers = world.input(0, &vec![dead.clone(); 20]);
@@ -107,7 +107,7 @@ fn what_is_of_a_link_stays_there() {
     let fib = [("0.0.0.0/0", 3), ("10.0.0.1/32", local), ("169.254.0.1/32", local)];
     let fib: Vec<_> = fib.into_iter().map(|(prefix, hop)| (prefix.parse().unwrap(), hop)).collect();
     std::sync::Arc::make_mut(&mut world.tables.v4).fib =
-        std::sync::Arc::new(crate::ip::Fib::build(&fib).unwrap());
+        std::sync::Arc::new(crate::ip::v4::fib::Fib::build(&fib).unwrap());
     world.refused(udp(0, CLIENT, there, 64, 10), DropReason::IpInvalidDest, None);
     world.refused(with_options(there, 64, &[1, 1, 1, 1]), DropReason::IpInvalidDest, None);
     let beside = udp(0, beside, beside, 64, 10);

@@ -8,11 +8,11 @@ use std::sync::Arc;
 
 use super::*;
 use crate::fold::FoldKey;
-use crate::ip::adjacency::host_key;
-use crate::ip::arp::{ArpPacket, BROADCAST};
+use crate::ip::checksum;
 use crate::ip::input::{Ingress, Outcome, ip_input};
 use crate::ip::neigh::NeighState;
-use crate::ip::{Fib, checksum};
+use crate::ip::v4::arp::{ArpPacket, BROADCAST};
+use crate::ip::v4::fib::Fib;
 use crate::skb::{Batch, CacheSizes, HEADROOM, HeapMemory, Region};
 
 pub(super) const SECOND: u64 = 1_000_000_000;
@@ -163,8 +163,8 @@ impl World {
             sent.push((dev, skb.data().to_vec()));
             self.ctx.free_skb(skb);
         }
-        for (dev, ip, mac) in out.publish {
-            self.publish(dev, ip, mac);
+        for neighbour in out.publish {
+            self.tables.set_neighbour(neighbour);
         }
         let stats = self.ctx.stats();
         assert_eq!(
@@ -176,25 +176,6 @@ impl World {
             self.held()
         );
         sent
-    }
-
-    pub(super) fn publish(&mut self, dev: u16, ip: IpAddr, mac: Option<MacAddr>) {
-        let IpAddr::V4(ip) = ip else { panic!("{ip}") };
-        let from = MACS[usize::from(dev)];
-        let tables = Arc::make_mut(&mut self.tables.v4);
-        for hop in &mut tables.next_hops {
-            if hop.dev == dev && hop.gateway == ip {
-                match mac {
-                    Some(mac) => *hop = hop.resolved(from, mac),
-                    None => hop.kind = Kind::Resolve,
-                }
-            }
-        }
-        let hop = Adjacency::gateway(dev, MTUS[usize::from(dev)], ip);
-        match mac {
-            Some(mac) => tables.hosts.insert(host_key(dev, ip.into()), hop.resolved(from, mac)),
-            None => tables.hosts.remove(&host_key(dev, ip.into())),
-        };
     }
 
     fn rp_filter(&self, dev: u16) -> RpFilter {

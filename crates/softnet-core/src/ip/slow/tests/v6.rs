@@ -6,16 +6,16 @@ use super::*;
 use crate::ip::neigh::NeighState;
 use crate::ip::v6::addr::{ALL_NODES, link_local, multicast_mac};
 
-#[path = "slow_frag_tests.rs"]
+#[path = "v6_frag.rs"]
 mod frags;
-#[path = "slow_router_tests.rs"]
+#[path = "v6_router.rs"]
 mod router;
-#[path = "slow_snoop_tests.rs"]
+#[path = "v6_snoop.rs"]
 mod snoop;
 
-#[path = "slow_scope_tests.rs"]
+#[path = "v6_scope.rs"]
 mod scope;
-#[path = "slow_wire_tests.rs"]
+#[path = "v6_wire.rs"]
 mod wire;
 
 use super::world::*;

@@ -1,8 +1,8 @@
 //! The slow path: whatever [`input`](super::input) could not simply forward. ARP, packets for softnet itself,
-//! unresolved next hops, TTL and MTU errors, IPv4 options; what is IPv6's is in [`v6::slow`](super::v6).
+//! unresolved next hops, TTL and MTU errors, IPv4 options; what is IPv6's is in the module `v6`.
 //!
 //! One owner at a time (the runtime keeps it behind a lock). It sends nothing: packets to send and changes of
-//! the adjacency snapshot, and what is for sockets, come out in an [`Effects`]. Every packet handed in ends in the outbox,
+//! the tables, and what is for sockets, come out in an [`Effects`]. Every packet handed in ends in the outbox,
 //! in a neighbour's queue, or freed with its reason.
 
 mod announce;
@@ -12,26 +12,28 @@ mod local;
 mod redirect;
 mod snoop;
 mod unusual;
+mod v6;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use unusual::Unusual;
 
-use super::adjacency::{Adjacency, Kind, Tables};
-use super::header::{
-    Ipv4Header, MIN_LEN, is_link_local, is_martian_destination, is_martian_source, is_multicast, is_unicast,
-    protocol, validate,
-};
-use super::icmp::{IcmpError, build_error, echo_reply, may_report};
+use super::adjacency::{Adjacency, Kind};
 use super::icmp_limit::{IcmpLimit, IcmpParams};
 use super::ident::Idents;
 use super::input::Exception;
 use super::neigh::{Action, Actions, Heard, NeighParams, NeighTable};
-use super::options::OptionPolicy;
 use super::pmtu::{PmtuCache, PmtuParams};
 use super::reassembly::{FragParams, Reassembly};
 use super::redirect::RedirectLimit;
 use super::source::RpFilter;
+use super::tables::Tables;
+use super::v4::header::{
+    Ipv4Header, MIN_LEN, is_link_local, is_martian_destination, is_martian_source, is_multicast, is_unicast,
+    protocol, validate,
+};
+use super::v4::icmp::{IcmpError, build_error, echo_reply, may_report};
+use super::v4::options::OptionPolicy;
 use super::v6::icmp::Icmp6Error;
 use super::{ETH_LEN, Family, MacAddr, Prefix, Prefix6, is_group};
 use crate::SoftnetData;
@@ -124,6 +126,23 @@ pub struct Effects {
     pub errors: Vec<(Flow, SocketError)>,
     /// Datagrams that sockets may have sent, and that were too long somewhere.
     pub too_big: Vec<TooBig>,
+}
+
+impl Effects {
+    /// Whether there is anything for sockets.
+    pub fn is_for_sockets(&self) -> bool {
+        !self.local.is_empty() || !self.errors.is_empty() || !self.too_big.is_empty()
+    }
+
+    /// Takes out of what was added to [`send`](Self::send) since it had `from` packets those whose
+    /// [sender chose their TX queue](Flags::TX_QUEUE): for that sender to send, which can wait for room.
+    pub fn take_sent(&mut self, from: usize) -> impl Iterator<Item = Skb> {
+        let chose = |(_, skb): &mut (u16, Skb)| skb.head().flags & Flags::TX_QUEUE != 0;
+        self.send.extract_if(from.., chose).map(|(_, mut skb)| {
+            skb.head_mut().flags &= !Flags::HELD;
+            skb
+        })
+    }
 }
 
 /// An ICMP error says that a datagram was too long.
@@ -324,13 +343,14 @@ impl SlowPath {
                         send_arp(ctx, view, dev, target, unicast_to, out)
                     }
                     Action::Solicit { dev, target: IpAddr::V6(target), unicast_to } => {
-                        super::v6::slow::solicit(ctx, view, dev, target, unicast_to, out)
+                        v6::solicit(ctx, view, dev, target, unicast_to, out)
                     }
                     Action::Publish { dev, ip, told, .. } => {
                         out.publish.extend(told.map(|mac| (dev, ip, mac)));
                     }
                     Action::Transmit { dev, mac, mut skbs } => {
-                        while let Some(skb) = skbs.pop_front() {
+                        while let Some(mut skb) = skbs.pop_front() {
+                            skb.head_mut().flags |= Flags::HELD;
                             match view.iface(dev) {
                                 Some(iface) => transmit(ctx, skb, dev, iface.mac, mac, out),
                                 None => ctx.free_at(skb, dev, DropReason::DevReady),
@@ -493,12 +513,13 @@ fn is_ipv6(skb: &Skb) -> bool {
 
 #[cfg(all(any(test, fuzzing), not(feature = "loom")))]
 pub(crate) mod fuzz;
+#[cfg(all(any(test, fuzzing), not(feature = "loom")))]
+pub(crate) use v6::fuzz as fuzz6;
 
 #[cfg(all(test, not(feature = "loom")))]
-#[path = "slow_tests.rs"]
+#[path = "tests/v4.rs"]
 mod tests;
 
 #[cfg(all(any(test, fuzzing), not(feature = "loom")))]
 #[cfg_attr(not(test), allow(dead_code))]
-#[path = "slow_world.rs"]
 mod world;

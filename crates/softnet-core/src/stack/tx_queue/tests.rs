@@ -3,18 +3,13 @@
 use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
 
-use rustix::process::Signal;
-use softnet_core::ip::neigh::NeighParams;
-use softnet_core::ip::slow::SlowPath;
-use softnet_core::skb::{CacheSizes, HEADROOM, HeapMemory};
-
 use super::*;
-use crate::config::Context;
-use crate::napi::PollThread;
-use crate::stack::SocketTable;
+use crate::skb::{CacheSizes, HEADROOM, HeapMemory};
 
 /// Marks the child process of a test.
 const CHILD: &str = "SOFTNET_TEST_CHILD";
+
+const SIGABRT: i32 = 6;
 
 /// A ring that breaks, or takes nothing.
 struct Broken(bool);
@@ -44,19 +39,22 @@ impl TxQueue for Broken {
     fn close(self: Box<Self>, _: &mut SoftnetData) {}
 }
 
-fn queue(breaks: bool) -> (Arc<NetdevQueue>, SoftnetData) {
+/// No thread waits.
+struct Nothing;
+
+impl TxWake for Nothing {
+    fn run_at(&self, _: u64) {}
+    fn made_room(&self) {}
+}
+
+fn queue(breaks: bool) -> (Arc<NetdevQueue<Nothing>>, SoftnetData) {
     let memory = Box::new(HeapMemory::new(Region::bytes(64, 64)));
     let region = Region::new(memory, 64, 64).unwrap();
-    let thread = PollThread::new("t".into(), Context::Softirq, None, 0);
-    let worker = Arc::new(WorkerShared::new(thread).unwrap());
-    let mut slow = SlowPath::new(NeighParams::default(), [1, 2]);
-    let told = SocketTable::new(&region, 1, Arc::default(), slow.pmtu().paths().clone()).told;
-    let params = QueueParams { dev: 0, qdisc_max_burst: 8, worker, told };
-    let queue = NetdevQueue::new(&region, None, Box::new(Broken(breaks)), params);
+    let queue = NetdevQueue::new(&region, 0, None, Box::new(Broken(breaks)), 8, Nothing);
     (Arc::new(queue), SoftnetData::new(region, CacheSizes::default()))
 }
 
-fn send(queue: &NetdevQueue, ctx: &mut SoftnetData) {
+fn send(queue: &NetdevQueue<Nothing>, ctx: &mut SoftnetData) {
     let frame = ctx.alloc_frame().unwrap();
     let mut batch = Batch::new();
     batch.push(ctx.build_skb(frame, HEADROOM, 60).unwrap_or_else(|_| panic!("no head"))).unwrap();
@@ -67,7 +65,7 @@ fn send(queue: &NetdevQueue, ctx: &mut SoftnetData) {
 /// closing it would wait for ever.
 #[test]
 fn a_panic_under_ownership_ends_the_process() {
-    const NAME: &str = "tx::queue::tests::a_panic_under_ownership_ends_the_process";
+    const NAME: &str = "stack::tx_queue::tests::a_panic_under_ownership_ends_the_process";
     if std::env::var_os(CHILD).is_some() {
         let (queue, mut ctx) = queue(true);
         let sender = queue.clone();
@@ -81,14 +79,14 @@ fn a_panic_under_ownership_ends_the_process() {
         .output()
         .unwrap();
     let said = String::from_utf8_lossy(&child.stderr);
-    assert_eq!(child.status.signal(), Some(Signal::ABORT.as_raw()), "{said}");
+    assert_eq!(child.status.signal(), Some(SIGABRT), "{said}");
     assert!(said.contains("which is a bug in softnet; ending the process"), "{said}");
 }
 
 /// It panicked for a reason of its own, and one of its destructors sends.
 #[test]
 fn a_thread_that_panics_may_send() {
-    struct Goodbye(Arc<NetdevQueue>, SoftnetData);
+    struct Goodbye(Arc<NetdevQueue<Nothing>>, SoftnetData);
 
     impl Drop for Goodbye {
         fn drop(&mut self) {

@@ -7,21 +7,20 @@
 
 use std::net::Ipv4Addr;
 
-use super::checksum;
+use super::super::icmp_limit::IcmpLimit;
+use super::super::{ETH_LEN, checksum, is_group};
 use super::header::{Ipv4Header, MIN_LEN, is_unicast, protocol, validate, validate_header};
-use super::icmp_limit::IcmpLimit;
 use super::options::EchoOptions;
-use super::{ETH_LEN, is_group};
 use crate::skb::{DropReason, Flags, Skb, Store};
 
 /// Time to live of what is made here (RFC 1700).
-pub(super) const TTL: u8 = 64;
+pub(in crate::ip) const TTL: u8 = 64;
 /// An error message is no longer than this, from its IPv4 header on (RFC 1812 section 4.3.2.3).
 const ERROR_MAX: usize = 576;
 /// Bytes of an ICMP header.
-pub(super) const ICMP_LEN: usize = 8;
-pub(super) const ECHO_REPLY: u8 = 0;
-pub(super) const ECHO_REQUEST: u8 = 8;
+pub(in crate::ip) const ICMP_LEN: usize = 8;
+pub(in crate::ip) const ECHO_REPLY: u8 = 0;
+pub(in crate::ip) const ECHO_REQUEST: u8 = 8;
 
 /// What there is to complain about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,13 +132,17 @@ pub fn build_error(
     }
     let head = skb.head_mut();
     head.l3 = ETH_LEN as u16;
-    head.dev = packet.head().dev;
+    (head.dev, head.queue) = (packet.head().dev, packet.head().queue);
     head.flags = Flags::ORIGINATED;
     Some(skb)
 }
 
 /// Whether an error about `packet`, whose header has `header_len` bytes, may be sent to its source.
-pub(super) fn may_report(packet: &[u8], header_len: usize, broadcast: impl Fn(Ipv4Addr) -> bool) -> bool {
+pub(in crate::ip) fn may_report(
+    packet: &[u8],
+    header_len: usize,
+    broadcast: impl Fn(Ipv4Addr) -> bool,
+) -> bool {
     let Some(header) = Ipv4Header::new(packet) else { return false };
     if !is_answerable(header.src(), header.dst(), broadcast) || header.fragment_offset() != 0 {
         return false;
@@ -153,7 +156,7 @@ pub(super) fn may_report(packet: &[u8], header_len: usize, broadcast: impl Fn(Ip
 
 /// Whether what came from `src` to `dst` may be answered at all: both are one host's. Destinations too may be unicast
 /// only: no group, no broadcast.
-pub(super) fn is_answerable(src: u32, dst: u32, broadcast: impl Fn(Ipv4Addr) -> bool) -> bool {
+pub(in crate::ip) fn is_answerable(src: u32, dst: u32, broadcast: impl Fn(Ipv4Addr) -> bool) -> bool {
     [src, dst].into_iter().all(|addr| is_unicast(addr) && !broadcast(Ipv4Addr::from_bits(addr)))
 }
 
@@ -238,7 +241,7 @@ pub fn echo_reply(
 
 /// The checksum of the reply to an echo request that has this one; `zeros` says whether there is
 /// nothing else in it but zeros.
-pub(super) fn reply_check(request: [u8; 2], zeros: impl FnOnce() -> bool) -> u16 {
+pub(in crate::ip) fn reply_check(request: [u8; 2], zeros: impl FnOnce() -> bool) -> u16 {
     let [request_type, reply_type] = [ECHO_REQUEST, ECHO_REPLY].map(|kind| u16::from(kind) << 8);
     let check = u16::from_be_bytes(request);
     if check == !request_type && zeros() {
@@ -251,7 +254,7 @@ pub(super) fn reply_check(request: [u8; 2], zeros: impl FnOnce() -> bool) -> u16
 }
 
 /// Computes the checksum of a whole IPv4 header anew.
-pub(super) fn renew_check(header: &mut [u8]) {
+pub(in crate::ip) fn renew_check(header: &mut [u8]) {
     let set = |header: &mut [u8], check| {
         if let Some(mut fields) = Ipv4Header::new_mut(header) {
             fields.set_check(check);
@@ -266,9 +269,9 @@ pub(super) fn renew_check(header: &mut [u8]) {
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::icmp_limit::IcmpParams;
+    use super::super::super::icmp_limit::IcmpParams;
+    use super::super::super::testing::context;
     use super::super::options::{self, Record};
-    use super::super::testing::context;
     use super::*;
     use crate::SoftnetData;
     use crate::siphash::SipKey;

@@ -1,12 +1,12 @@
 //! ARP (RFC 826) for IPv4 over Ethernet: packets in, packets out.
 //!
-//! What to learn from a packet is the neighbour table's business ([`neigh`](super::neigh)). Invariant: a parsed
+//! What to learn from a packet is the neighbour table's business ([`neigh`](super::super::neigh)). Invariant: a parsed
 //! packet has a sender that could be written to, a unicast MAC and a unicast IP address (0.0.0.0 in a probe).
 
 use std::net::Ipv4Addr;
 
+use super::super::{ETH_LEN, MacAddr, is_group};
 use super::header::is_unicast;
-use super::{ETH_LEN, MacAddr, is_group};
 use crate::skb::{DropReason, Skb};
 
 /// EtherType of ARP.
@@ -153,7 +153,7 @@ impl ArpPacket {
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::testing::context;
+    use super::super::super::testing::context;
     use super::*;
 
     const A: MacAddr = [2, 0, 0, 0, 0, 1];

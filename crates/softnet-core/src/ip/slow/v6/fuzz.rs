@@ -1,10 +1,10 @@
 //! Fast and slow path of IPv6 together, on frames that a stranger makes up: neighbour discovery, ICMPv6, extension headers,
 //! fragments, to softnet and past it.
 
-use super::super::addr::{ALL_NODES, link_local};
 use super::world::*;
 use super::*;
 use crate::fuzz::Script;
+use crate::ip::v6::addr::{ALL_NODES, link_local};
 
 /// Bytes of payload that fit a frame.
 const MOST: usize = 1700;

@@ -1,23 +1,25 @@
 //! The slow path of IPv6: neighbour discovery, packets for softnet itself, what has no plain way on, and the errors about
 //! it. The other half of [`SlowPath`], whose rules and owner are its own.
 
+mod local;
+
 use std::net::Ipv6Addr;
 
-use super::super::adjacency::{Adjacency, Kind};
-use super::super::checksum::update16;
-use super::super::icmp_error::icmpv6_error;
-use super::super::neigh::Heard;
-use super::super::slow::{Effects, Iface, Refused, RouteSnapshot, SlowPath};
-use super::super::unserved::tells_of_tcp;
-use super::super::{ETH_LEN, MacAddr, checksum, is_group};
-use super::addr::{
+use super::{Effects, Iface, Refused, RouteSnapshot, SlowPath};
+use crate::SoftnetData;
+use crate::ip::adjacency::{Adjacency, Kind};
+use crate::ip::checksum::update16;
+use crate::ip::icmp_error::icmpv6_error;
+use crate::ip::neigh::Heard;
+use crate::ip::unserved::tells_of_tcp;
+use crate::ip::v6::addr::{
     ALL_NODES, ALL_ROUTERS, group_scope, is_group_of_link, is_link_local, is_martian_destination,
     never_on_a_wire, solicited_node, subnet_router_anycast,
 };
-use super::header::{self, Ipv6Header, Refusal, Upper, check_hop_by_hop, next, receive, validate};
-use super::icmp::{ICMP_LEN, Icmp6Error, build_error, echo_reply, is_echo_request, message_sum};
-use super::nd::{self, Message};
-use crate::SoftnetData;
+use crate::ip::v6::header::{self, Ipv6Header, Refusal, Upper, check_hop_by_hop, next, receive, validate};
+use crate::ip::v6::icmp::{ICMP_LEN, Icmp6Error, build_error, echo_reply, is_echo_request, message_sum};
+use crate::ip::v6::nd::{self, Message};
+use crate::ip::{ETH_LEN, MacAddr, checksum, is_group};
 use crate::skb::{DropReason, Flags, Skb, SkbList};
 use crate::sock::scope::scope_id;
 
@@ -55,13 +57,13 @@ impl Iface {
     }
 
     /// Our link-local address.
-    pub(in super::super) fn link_local(&self) -> Option<Ipv6Addr> {
+    pub(in crate::ip) fn link_local(&self) -> Option<Ipv6Addr> {
         self.addresses6.iter().map(|(own, _)| *own).find(|own| is_link_local(*own))
     }
 
     /// Whether a host at `src` may be told to send what is for `dst` to `first_hop`, which is on this link: it is there, too,
     /// and that is the destination itself or a router's link-local address (RFC 4861 section 8.2).
-    pub(in super::super) fn may_redirect6(&self, src: Ipv6Addr, dst: Ipv6Addr, first_hop: Ipv6Addr) -> bool {
+    pub(in crate::ip) fn may_redirect6(&self, src: Ipv6Addr, dst: Ipv6Addr, first_hop: Ipv6Addr) -> bool {
         let sender = self.on_link6(src) && !self.owns6(src) && src != first_hop;
         sender && (first_hop == dst || is_link_local(first_hop))
     }
@@ -109,7 +111,7 @@ fn check(skb: &Skb) -> Result<Received, DropReason> {
 
 impl SlowPath {
     /// Processes one packet of the fast path's exceptions that is IPv6.
-    pub(in super::super) fn ipv6(
+    pub(in crate::ip) fn ipv6(
         &mut self,
         ctx: &mut SoftnetData,
         view: RouteSnapshot<'_>,
@@ -266,7 +268,7 @@ impl SlowPath {
     }
 
     /// A datagram to softnet that no socket wants.
-    pub(in super::super) fn nobody6(
+    pub(in crate::ip) fn nobody6(
         &mut self,
         ctx: &mut SoftnetData,
         view: RouteSnapshot<'_>,
@@ -428,7 +430,7 @@ impl SlowPath {
     }
 
     /// Sends a packet made here to its destination; to one that is link-local, on the device that it came in by.
-    pub(in super::super) fn output_own6(
+    pub(in crate::ip) fn output_own6(
         &mut self,
         ctx: &mut SoftnetData,
         view: RouteSnapshot<'_>,
@@ -465,7 +467,7 @@ impl SlowPath {
     }
 
     /// Sends an ICMPv6 error about `skb`, if there may be one and the rate limit allows it.
-    pub(in super::super) fn error6(
+    pub(in crate::ip) fn error6(
         &mut self,
         ctx: &mut SoftnetData,
         view: RouteSnapshot<'_>,
@@ -529,15 +531,15 @@ fn view_is_anycast(view: RouteSnapshot<'_>, addr: Ipv6Addr) -> bool {
 }
 
 /// The next hop to `dst`: on `dev`, if it is link-local.
-pub(in super::super) fn route6(view: RouteSnapshot<'_>, dev: u16, dst: Ipv6Addr) -> Adjacency<Ipv6Addr> {
+pub(in crate::ip) fn route6(view: RouteSnapshot<'_>, dev: u16, dst: Ipv6Addr) -> Adjacency<Ipv6Addr> {
     match (is_link_local(dst), view.iface(dev)) {
         (true, Some(iface)) => view.tables.v6.on_link(dev, iface.mtu, dst),
         _ => view.tables.v6.route(dst),
     }
 }
 
-/// Asks for `target`, see [`Action::Solicit`](super::super::neigh::Action::Solicit).
-pub(in super::super) fn solicit(
+/// Asks for `target`, see [`Action::Solicit`](crate::ip::neigh::Action::Solicit).
+pub(in crate::ip) fn solicit(
     ctx: &mut SoftnetData,
     view: RouteSnapshot<'_>,
     dev: u16,
@@ -562,14 +564,12 @@ pub(in super::super) fn solicit(
 }
 
 #[cfg(all(any(test, fuzzing), not(feature = "loom")))]
-#[path = "slow_fuzz.rs"]
 pub(crate) mod fuzz;
 
 #[cfg(all(test, not(feature = "loom")))]
-#[path = "slow_tests.rs"]
+#[path = "../tests/v6.rs"]
 mod tests;
 
 #[cfg(all(any(test, fuzzing), not(feature = "loom")))]
 #[cfg_attr(not(test), allow(dead_code))]
-#[path = "slow_world.rs"]
 mod world;

@@ -1,7 +1,7 @@
 //! IPv4 options on the way and in answers.
 
 use super::*;
-use crate::ip::options::OptionPolicy;
+use crate::ip::v4::options::OptionPolicy;
 
 /// `frame` with what stands at its options replaced.
 fn options_are(frame: &[u8], options: &[u8]) -> Vec<u8> {
