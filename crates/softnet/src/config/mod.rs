@@ -28,7 +28,7 @@ mod check;
 mod context;
 mod errors;
 #[cfg(any(test, fuzzing))]
-pub mod fuzz;
+pub(crate) mod fuzz;
 mod knobs;
 mod load;
 mod read;

@@ -45,7 +45,6 @@ pub use epoll::{Epoll, EpollCtl, Event, Interest};
 pub use msg::{MsgHdr, PktInfo};
 pub use ready_fd::ReadyFd;
 pub use recv::{Received, RecvBatch};
-pub(crate) use route::is_own;
 pub use send_batch::SendBatch;
 pub use udp::{UdpBuilder, UdpSocket};
 
