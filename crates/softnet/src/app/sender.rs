@@ -13,8 +13,8 @@ use softnet_core::qdisc::{Origin, Sent, Verdict};
 use softnet_core::skb::{Batch, DropReason};
 use softnet_core::steer::{TxChoice, TxSticky, skb_get_hash};
 
+use crate::control::Direction;
 use crate::control::Target;
-use crate::device::filter::Direction;
 use crate::device::{OpenNetdev, current_cpu};
 use crate::stack::StackInner;
 use crate::tx::xmit_waiting;

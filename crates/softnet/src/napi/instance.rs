@@ -15,9 +15,8 @@ use softnet_core::skb::Batch;
 use softnet_core::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use softnet_dev::{Doorbell, PiMutex};
 
-use super::{Apps, Backlog, Input, NapiTimer, Phase, Residency, Timeout};
+use super::{Apps, Backlog, Input, NapiTimer, Phase, Pool, Residency, Timeout, WorkerShared};
 use crate::config::Context;
-use crate::poll::{Pool, WorkerShared};
 
 /// How long to wait between two looks at whether an instance's owner is done (the kernel's `napi_disable` sleeps as
 /// long).

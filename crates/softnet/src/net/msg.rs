@@ -18,12 +18,11 @@ use softnet_core::sock::key::{ANY, Addr, socket_addr, unmapped};
 use softnet_core::sock::scope::{device, index_of, is_link_local, scope_id, scoped};
 
 use super::options::errno;
-use super::route::{is_loopback, is_own};
 use super::scope::Dest;
 use super::send::Endpoints;
 use super::udp::{UdpSocket, copy};
 use crate::stack::StackInner;
-use crate::stack::is_group;
+use crate::stack::addresses::{is_group, is_loopback, is_own};
 
 /// Our end of a datagram (the kernel's `in_pktinfo` and `in6_pktinfo`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -11,10 +11,10 @@ use rustix::io::Errno;
 use softnet_core::sock::key::{Addr, mapped};
 use softnet_core::sync::Ordering;
 
+use super::groups;
 use super::options::errno;
 use super::route::default_device;
 use super::udp::UdpSocket;
-use crate::device::groups;
 use crate::stack::with;
 use crate::util::lock;
 

@@ -13,11 +13,11 @@ use softnet_core::ip::v4::header::{is_multicast, is_unicast};
 use softnet_core::ip::v6::addr::{group_scope, multicast_mac};
 use softnet_core::ip::{ETH_LEN, Family, MacAddr};
 use softnet_core::sock::key::{ANY, Addr, is_v4, mapped, unmapped};
-use softnet_core::sock::scope::{device, scoped, unscoped};
+use softnet_core::sock::scope::{device, scoped};
 
 use super::scope::Dest;
 use super::send::Endpoints;
-use crate::stack::is_group;
+use crate::stack::addresses::{iface, is_group, is_loopback, wire};
 
 /// Where a datagram goes next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,33 +62,6 @@ impl Route {
 const LOCAL_MTU: u16 = 1700;
 
 const LOCALHOST6: Addr = Ipv6Addr::LOCALHOST.to_bits();
-
-/// Whether `addr` is a loopback address, which leads to this stack whatever the routes say.
-pub(super) fn is_loopback(addr: u32) -> bool {
-    addr >> 24 == 127
-}
-
-/// Whether `addr` is one of our own addresses; for a link-local one, on its device.
-pub(crate) fn is_own(tables: &Tables, addr: Addr) -> bool {
-    let Some(addr) = unmapped(addr) else {
-        let v6 = Ipv6Addr::from_bits(addr);
-        if let Some(dev) = device(addr) {
-            return iface(tables, dev).is_some_and(|iface| iface.owns6(wire(addr)));
-        }
-        return v6.is_loopback() || tables.v6.next_hop(tables.v6.fib.lookup(addr)).kind == Kind::Local;
-    };
-    is_loopback(addr) || tables.v4.next_hop(tables.v4.fib.lookup(addr)).kind == Kind::Local
-}
-
-/// An IPv6 address in its form on the wire.
-fn wire(addr: Addr) -> Ipv6Addr {
-    Ipv6Addr::from_bits(unscoped(addr))
-}
-
-/// Device `dev`, if its interface is there.
-fn iface(tables: &Tables, dev: u16) -> Option<&Iface> {
-    tables.ifaces.get(usize::from(dev))?.as_ref()
-}
 
 /// The devices whose interfaces are there.
 fn there(tables: &Tables) -> impl Iterator<Item = (u16, &Iface)> {

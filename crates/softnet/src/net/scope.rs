@@ -15,7 +15,8 @@ use softnet_core::sock::scope::{self, index_of, is_link_local, scoped};
 
 use super::Handle;
 use super::options::errno;
-use crate::stack::{StackInner, is_group};
+use crate::stack::StackInner;
+use crate::stack::addresses::is_group;
 
 /// The destination of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

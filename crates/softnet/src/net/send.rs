@@ -28,7 +28,8 @@ use super::options::{Options, errno, timeout};
 use super::route::{NextHop, Route, find};
 use super::scope::Dest;
 use crate::app::{FOR_EVER, LocalSender, WouldBlock};
-use crate::stack::{AppThread, StackInner, is_group};
+use crate::stack::addresses::is_group;
+use crate::stack::{AppThread, StackInner};
 
 /// The sending side of a socket.
 pub(super) struct Tx {

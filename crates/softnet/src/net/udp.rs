@@ -16,16 +16,17 @@ use softnet_core::sync::Ordering;
 use softnet_dev::xdp::LocalEnd;
 
 use super::Handle;
+use super::groups;
 use super::msg::MsgHdr;
 use super::options::{Options, errno, of_bind, of_socket, packets, timeout};
 use super::recv::RecvBatch;
-use super::route::{find, is_own};
+use super::route::find;
 use super::scope::{Dest, local_end, on_device, scope_id};
 use super::send::{Endpoints, Outgoing, Sending, Tx, Ways, wait_of};
 use crate::app::LocalSender;
-use crate::device::groups;
 use crate::notify::wake;
-use crate::stack::{AppThread, StackInner, before_block, is_group, with};
+use crate::stack::addresses::{is_group, is_own};
+use crate::stack::{AppThread, StackInner, before_block, with};
 use crate::util::lock;
 
 /// A UDP socket. Clones ([`try_clone`](Self::try_clone)) are the same socket; any number of threads may use it. It is closed with its

@@ -17,10 +17,9 @@ use softnet_core::stack::receive::{Receive, ReceiveHost};
 use softnet_core::steer::TxChoice;
 use softnet_core::sync::Ordering;
 
-use super::Pool;
-use crate::device::filter::Direction;
+use crate::control::Direction;
 use crate::device::{OpenCache, TxHint};
-use crate::napi::{App, NapiInstance, Phase, PollThread, Rx, RxHandler, Timeout, ring, ring_shared};
+use crate::napi::{App, NapiInstance, Phase, PollThread, Pool, Rx, RxHandler, Timeout, ring, ring_shared};
 use crate::stack::{CacheShare, StackInner, before_block};
 
 /// What follows when an instance was released.

@@ -14,9 +14,9 @@ use std::thread::JoinHandle;
 
 use softnet_core::sync::Ordering;
 
-use super::{Pool, PoolThread, Worker, WorkerShared};
+use super::{PoolThread, Worker};
 use crate::config::Context;
-use crate::napi::{Home, NapiInstance, PAUSE, PollThread};
+use crate::napi::{Home, NapiInstance, PAUSE, PollThread, Pool, WorkerShared};
 use crate::stack::StackInner;
 use crate::util::Spawn;
 

@@ -4,6 +4,7 @@
 //! Only data and the rules for touching it; the threads that do so are in [`poll`](crate::poll),
 //! [`app`](crate::app) and [`net`](crate::net), and [`assembly`](crate::assembly) puts it together.
 
+pub(crate) mod addresses;
 mod app_thread;
 mod cache_share;
 mod inner;
@@ -16,4 +17,3 @@ pub(crate) use cache_share::CacheShare;
 pub use inner::StackInner;
 pub(crate) use slow_lock::SlowLock;
 pub use sockets::SocketTable;
-pub(crate) use sockets::is_group;

@@ -5,7 +5,6 @@
 //! then the table's writer. Pollers take none of them for a datagram to one socket; the slow path takes the writer's lock for one to many.
 
 use std::hash::{BuildHasher, RandomState};
-use std::net::Ipv6Addr;
 use std::sync::{Arc, Mutex};
 
 use rustix::io::Errno;
@@ -17,7 +16,6 @@ use softnet_core::ip::slow::{Effects, RouteSnapshot, SlowPath};
 use softnet_core::ip::v4::header::{Ipv4Header, is_multicast};
 use softnet_core::ip::v6::header::Ipv6Header;
 use softnet_core::skb::{Batch, Region, Skb};
-use softnet_core::sock::key::unmapped;
 use softnet_core::sock::{
     Arrivals, Binder, Flow, Found, Hit, SocketError, Sockets, UdpMem, udp_input, udp_members,
 };
@@ -26,7 +24,7 @@ use softnet_dev::xdp::{LocalEnd, Ports};
 use softnet_dev::{PiGuard, PiMutex};
 
 use super::AppThread;
-use crate::net::is_own;
+use super::addresses::{is_group, is_own};
 use crate::notify::{ReadinessNotifier, Set};
 use crate::util::lock;
 
@@ -291,15 +289,9 @@ fn is_to_many(view: RouteSnapshot<'_>, packet: Option<&[u8]>) -> bool {
     }
 }
 
-/// Whether `addr` is a multicast group.
-#[inline]
-pub(crate) fn is_group(addr: u128) -> bool {
-    unmapped(addr).map_or(Ipv6Addr::from_bits(addr).is_multicast(), is_multicast)
-}
-
 #[cfg(test)]
 mod tests {
-    use std::net::Ipv4Addr;
+    use std::net::{Ipv4Addr, Ipv6Addr};
 
     use softnet_core::ip::tables::Tables;
 
