@@ -16,6 +16,7 @@ use softnet_core::ip::slow::{Effects, RouteSnapshot, SlowPath};
 use softnet_core::ip::v4::header::{Ipv4Header, is_multicast};
 use softnet_core::ip::v6::header::Ipv6Header;
 use softnet_core::skb::{Batch, Region, Skb};
+use softnet_core::sock::route::{is_group, is_own};
 use softnet_core::sock::{
     Arrivals, Binder, Flow, Found, Hit, SocketError, Sockets, UdpMem, udp_input, udp_members,
 };
@@ -24,7 +25,6 @@ use softnet_dev::xdp::{LocalEnd, Ports};
 use softnet_dev::{PiGuard, PiMutex};
 
 use super::AppThread;
-use super::addresses::{is_group, is_own};
 use crate::notify::{ReadinessNotifier, Set};
 use crate::util::lock;
 
