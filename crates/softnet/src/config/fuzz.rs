@@ -7,7 +7,7 @@ use super::sections::Source;
 
 /// Reads a file: its pieces bring what the whole brings; it is a configuration, which then passes its own checks and is
 /// returned, or there are errors, which can be told.
-pub fn config(data: &[u8]) -> Option<Config> {
+pub(crate) fn config(data: &[u8]) -> Option<Config> {
     let text = std::str::from_utf8(data).ok()?;
     let mut whole = Read::default();
     let is_good = whole.text(text) && whole.found.is_empty();
