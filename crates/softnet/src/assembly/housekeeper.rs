@@ -170,8 +170,8 @@ impl Housekeeper {
         for (number, (queue, qdisc)) in tx.into_iter().zip(qdiscs).enumerate() {
             let worker = self.worker_of(dev, number).clone();
             let qdisc_max_burst = config.stack.qdisc_max_burst;
-            let told = self.shared.sockets.told.clone();
-            let wake = QueueWake { due: worker.tx_due.clone(), held_back: TxBackpressure::new(told) };
+            let notifier = self.shared.sockets.notifier.clone();
+            let wake = QueueWake { due: worker.tx_due.clone(), held_back: TxBackpressure::new(notifier) };
             let queue = NetdevQueue::new(&self.shared.region, dev, qdisc, queue, qdisc_max_burst, wake);
             let queue = Arc::new(queue);
             worker.add_tx(queue.clone());
@@ -196,7 +196,7 @@ impl Housekeeper {
         }
         // Last: from here on packets flow.
         for ((instance, guard), home) in napis.into_iter().zip(disabled).zip(homes) {
-            instance.settle(&home, guard);
+            instance.attach(&home, guard);
         }
         // In-process devices are at their peer's other end for good, and nothing between them remembers.
         if self.opener.on_interfaces() {
@@ -303,7 +303,7 @@ impl Housekeeper {
             queue.close(&mut self.ctx);
             self.worker_of(dev, number).remove_tx(queue);
         }
-        self.shared.devices[usize::from(dev)].settle(&live);
+        self.shared.devices[usize::from(dev)].retire_counters(&live);
         self.set_iface(dev, None);
         self.shared.slow_path(&mut self.ctx, |slow, ctx, view, out| slow.remove_device(ctx, view, dev, out));
         // Frames that came home belong to everybody.

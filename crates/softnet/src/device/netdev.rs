@@ -224,7 +224,7 @@ impl Netdev {
         losses
     }
 
-    /// Takes the parts of a device away, to be closed and then [settled](Self::settle).
+    /// Takes the parts of a device away, to be closed and then [its counters retired](Self::retire_counters).
     pub fn take(&self) -> Option<Arc<OpenNetdev>> {
         let mut past = self.past();
         let live = self.live.swap(None)?;
@@ -234,7 +234,7 @@ impl Netdev {
     }
 
     /// The queues of `live` were closed and count no more: what they counted goes to the past.
-    pub fn settle(&self, live: &Arc<OpenNetdev>) {
+    pub fn retire_counters(&self, live: &Arc<OpenNetdev>) {
         let mut past = self.past();
         past.closing.retain(|other| !Arc::ptr_eq(other, live));
         past.totals.add(live);

@@ -28,7 +28,7 @@ pub(crate) type Instances = Arc<Vec<Arc<NapiInstance>>>;
 pub struct Pool {
     pub(crate) epoll: OwnedFd,
     /// A semaphore: one unit wakes one thread.
-    pub(crate) bell: OwnedFd,
+    pub(crate) wake_fd: OwnedFd,
     /// Workers with a real-time policy push to it, while a thread without one may hold it.
     pub(crate) ready: ReadyQueue<Scheduled<Rx>, PiMutex<Ready<Scheduled<Rx>>>>,
     /// By NAPI id, ascending.
@@ -54,10 +54,10 @@ impl Pool {
     pub fn new() -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK | EventfdFlags::SEMAPHORE;
-        let bell = eventfd(0, flags)?;
-        epoll::add(&epoll, &bell, epoll::EventData::new_u64(WAKE), epoll::EventFlags::IN)?;
+        let wake_fd = eventfd(0, flags)?;
+        epoll::add(&epoll, &wake_fd, epoll::EventData::new_u64(WAKE), epoll::EventFlags::IN)?;
         let (ready, instances) = (ReadyQueue::new(), ArcSwap::default());
-        Ok(Pool { epoll, bell, ready, instances, stop: AtomicBool::new(false) })
+        Ok(Pool { epoll, wake_fd, ready, instances, stop: AtomicBool::new(false) })
     }
 
     /// Makes room for an instance that is to be [added](Self::add): the part that can fail.
@@ -113,7 +113,7 @@ impl Pool {
 
     fn wake(&self, threads: u64) {
         // Can fail only if the counter is full, and then the descriptor is readable anyway.
-        let _ = rustix::io::write(&self.bell, &threads.to_ne_bytes());
+        let _ = rustix::io::write(&self.wake_fd, &threads.to_ne_bytes());
     }
 
     /// From now on a ring of the instance's doorbell, which is unmasked, wakes one thread, even if it came before. `false`:

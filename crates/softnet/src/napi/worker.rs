@@ -126,7 +126,7 @@ impl WorkerShared {
     }
 
     /// Listens to the doorbell of one of its instances, or does not. Any thread may call it.
-    pub(crate) fn listen(&self, instance: &NapiInstance, wanted: bool) {
+    pub(crate) fn watch(&self, instance: &NapiInstance, wanted: bool) {
         let flags = if wanted { epoll::EventFlags::IN } else { epoll::EventFlags::empty() };
         let data = epoll::EventData::new_u64(instance.napi.id.into());
         // Fails only for a doorbell that can't be waited for, which was said when it was added.

@@ -34,12 +34,13 @@ pub(super) struct Tx {
     pub(super) sender: LocalSender,
     pub(super) ends: Endpoints,
     /// The memberships that devices were told of.
-    pub(super) told: Option<LocalEnd>,
+    pub(super) open_port: Option<LocalEnd>,
 }
 
 impl Tx {
     pub(super) fn new(local: Addr, lport: u16, group_dev: Option<u16>) -> Self {
-        Tx { sender: LocalSender::default(), ends: Endpoints::new(local, lport, group_dev), told: None }
+        let ends = Endpoints::new(local, lport, group_dev);
+        Tx { sender: LocalSender::default(), ends, open_port: None }
     }
 }
 
@@ -189,7 +190,7 @@ impl Sending<'_> {
         let flushed = self.flush(thread).map_err(errno);
         // Messages that are held back were not accepted.
         taken -= self.out.give_up(&mut thread.ctx);
-        tell(self.shared, thread);
+        wake_arrived(self.shared, thread);
         match (taken, result.and(flushed)) {
             (0, Err(error)) => Err(error),
             (taken, _) => Ok(taken),
@@ -205,7 +206,7 @@ impl Sending<'_> {
         ways: Ways<'_>,
     ) -> Result<(), Errno> {
         let result = self.one(thread, ends, payload, ways);
-        tell(self.shared, thread);
+        wake_arrived(self.shared, thread);
         result
     }
 
@@ -478,7 +479,7 @@ impl Sending<'_> {
 
     fn held_back(&self, _: WouldBlock) -> Errno {
         if self.wait.is_none() {
-            self.sender.tell(self.shared, self.slot);
+            self.sender.wake_when_room(self.shared, self.slot);
         }
         Errno::AGAIN
     }
@@ -490,7 +491,7 @@ fn is_of_interface(addr: Addr) -> bool {
 }
 
 /// Notifies the sockets of this stack that received something.
-pub(super) fn tell(shared: &StackInner, thread: &mut AppThread) {
+pub(super) fn wake_arrived(shared: &StackInner, thread: &mut AppThread) {
     thread.ready.drain(..).for_each(|slot| shared.sockets.arrived(slot));
 }
 

@@ -24,8 +24,8 @@ use super::recv::RecvBatch;
 use super::scope::{destination, local_end, on_device, scope_id};
 use super::send::{Outgoing, Sending, Tx, Ways, wait_of};
 use crate::app::LocalSender;
-use crate::notify::wake;
-use crate::stack::{AppThread, StackInner, before_block, with};
+use crate::notify::wake_blocked;
+use crate::stack::{AppThread, StackInner, before_wait, with};
 use crate::util::lock;
 
 /// A UDP socket. Clones ([`try_clone`](Self::try_clone)) are the same socket; any number of threads may use it. It is closed with its
@@ -411,7 +411,7 @@ impl UdpSocket {
             if let Some(taken) = taken {
                 // It may have been woken for more than it took.
                 if until.is_some() && self.slot().pass_on() {
-                    wake(self.slot(), 1);
+                    wake_blocked(self.slot(), 1);
                 }
                 return Ok(taken);
             }
@@ -429,7 +429,7 @@ impl UdpSocket {
     /// Blocks until something waits, an error does, the stack stops, or it is `until`.
     fn wait_readable(&self, until: Option<Instant>) -> io::Result<()> {
         let shared = &self.0.shared;
-        before_block(shared);
+        before_wait(shared);
         let slot = self.slot();
         let ticket = slot.wait().ticket();
         let Readiness { readable, error, .. } = slot.readiness();
@@ -482,7 +482,7 @@ impl Inner {
     fn open_port(&self, tx: &Tx, local: Addr) -> Result<Option<LocalEnd>, Errno> {
         let families = (self.v4 || !self.only_v6, !self.v4);
         let end = LocalEnd { addr: local, families, port: tx.ends.lport };
-        if tx.told == Some(end) {
+        if tx.open_port == Some(end) {
             return Ok(None);
         }
         self.shared.sockets.port_opened(&end)?;
@@ -491,7 +491,7 @@ impl Inner {
 
     /// It has `end`, which was [opened](Self::open_port), in place of what it had.
     fn has_port(&self, tx: &mut Tx, end: Option<LocalEnd>) {
-        if let Some(before) = end.and_then(|end| tx.told.replace(end)) {
+        if let Some(before) = end.and_then(|end| tx.open_port.replace(end)) {
             self.shared.sockets.port_closed(&before);
         }
     }
@@ -501,9 +501,9 @@ impl Drop for Inner {
     fn drop(&mut self) {
         let (shared, index) = (&self.shared, self.slot.index());
         let joined = shared.sockets.binder().close(index);
-        lock(&self.tx).told.iter().for_each(|end| shared.sockets.port_closed(end));
+        lock(&self.tx).open_port.iter().for_each(|end| shared.sockets.port_closed(end));
         groups::left(shared, &joined);
-        shared.sockets.told.watchers.forget(index);
+        shared.sockets.notifier.watchers.forget(index);
         if let Some(inbox) = lock(&self.rx).take() {
             let gone = with(shared, |thread| inbox.close(&mut thread.ctx));
             shared.sockets.gone(gone);

@@ -146,7 +146,7 @@ impl Contexts {
         for ((instance, _), home) in wanted.iter().zip(&homes) {
             let (disabled, old) = instance.evict();
             left.extend(old);
-            instance.settle(home, disabled);
+            instance.attach(home, disabled);
         }
         self.retire(left);
         Ok(())

@@ -100,7 +100,7 @@ impl Worker {
         let thread = &*self.me.thread;
         self.env.rest(thread);
         let announced = self.me.waker.sleeper.announce();
-        self.env.instances.iter().for_each(|instance| instance.listen());
+        self.env.instances.iter().for_each(|instance| instance.update_watch());
         if self.has_input() {
             drop(announced);
             return thread.stats.rechecks.add(1);
@@ -154,7 +154,7 @@ impl Worker {
         wanted.sort_by_key(|i| i.napi.id);
         let is_in = |list: &[Arc<NapiInstance>], id| list.iter().any(|i| i.napi.id == id);
         for old in self.env.instances.iter().filter(|i| !is_in(&wanted, i.napi.id)) {
-            old.watched(None);
+            old.set_watcher(None);
             let _ = epoll::delete(&self.me.epoll, old.doorbell.fd());
             let _ = epoll::delete(&self.me.epoll, old.timer.fd());
         }
@@ -167,7 +167,7 @@ impl Worker {
                 // Cannot be waited for: it is polled all the same whenever the worker is awake.
                 note(format_args!("{} can't wait for {}: {error}", self.me.thread.name, new.napi.name));
             }
-            new.watched(Some(self.me.clone()));
+            new.set_watcher(Some(self.me.clone()));
         }
         self.env.instances = Arc::new(wanted);
         self.me.seen.store(number, Ordering::Release);

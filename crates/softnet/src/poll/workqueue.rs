@@ -81,7 +81,7 @@ impl PoolThread {
         // An interrupted wait is a wake-up without a cause.
         let data = waited.ok()?.0.first()?.data.u64();
         if data == WAKE {
-            let _ = rustix::io::read(self.pool.bell.as_fd(), &mut [0; 8]);
+            let _ = rustix::io::read(self.pool.wake_fd.as_fd(), &mut [0; 8]);
             self.me.stats.woken_by_thread.add(1);
             return None;
         }
