@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use softnet_dev::netlink::Netlink;
 use softnet_dev::netns::NetNs;
-use softnet_dev::testing::net_allowed;
-use softnet_dev::traffic::datagrams::{KernelSockets, Stop};
+use softnet_testkit::datagrams::{KernelSockets, Stop};
+use softnet_testkit::net_allowed;
 use udp_kv::Server;
 use udp_kv::store::Store;
 

@@ -17,7 +17,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use softnet_dev::netlink::Netlink;
 use softnet_dev::netns::NetNs;
-use softnet_dev::testing::net_allowed;
+use softnet_testkit::net_allowed;
 use tempfile::TempDir;
 
 const PATIENCE: Duration = Duration::from_secs(60);

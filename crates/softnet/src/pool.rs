@@ -219,7 +219,7 @@ impl PoolThread {
 
 #[cfg(test)]
 mod tests {
-    use softnet_dev::testing::lock_while_holder_is_hogged;
+    use softnet_testkit::lock_while_holder_is_hogged;
 
     use super::*;
 

@@ -15,7 +15,7 @@ use softnet::Stack;
 use softnet::busy_poll::EpollParams;
 use softnet::config::{Config, is_link_local};
 use softnet_dev::process::{Signals, ignore_signals};
-use softnet_dev::traffic::datagrams::{DatagramSet, KernelSockets, Stop};
+use softnet_testkit::datagrams::{DatagramSet, KernelSockets, Stop};
 use udp_kv::store::Store;
 use udp_kv::{Server, SoftnetSockets, Waiting};
 

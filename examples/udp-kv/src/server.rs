@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use rustix::thread::gettid;
 use softnet_core::softnet_data::Counter;
-use softnet_dev::traffic::datagrams::{DatagramSet, Ends, Outbox, Stop};
+use softnet_testkit::datagrams::{DatagramSet, Endpoints, Outbox, Stop};
 
 use crate::answer::Desk;
 use crate::store::Store;
@@ -170,7 +170,7 @@ fn serve(
             counters.received.add(taken as u64);
             for i in 0..taken {
                 let (peer, datagram) = set.datagram(i);
-                desk.answer(Ends { peer, local: set.local(i) }, datagram, &mut outbox);
+                desk.answer(Endpoints { peer, local: set.local(i) }, datagram, &mut outbox);
                 if outbox.len() >= ENOUGH {
                     send(set, socket, &mut outbox, counters)?;
                 }

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use softnet::busy_poll::EpollParams;
 use softnet::net::{Epoll, Event, Handle, Interest, MsgHdr, PktInfo, RecvBatch, SendBatch, UdpSocket};
-use softnet_dev::traffic::datagrams::{DatagramSet, Local, Outbox, Stop};
+use softnet_testkit::datagrams::{DatagramSet, Local, Outbox, Stop};
 
 /// What stands for the [`Stop`] in the epoll set.
 const STOP: u64 = u64::MAX;

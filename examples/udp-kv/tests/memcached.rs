@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use softnet_dev::netlink::Netlink;
 use softnet_dev::netns::NetNs;
-use softnet_dev::testing::net_allowed;
+use softnet_testkit::net_allowed;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 const PORT: u16 = 11211;

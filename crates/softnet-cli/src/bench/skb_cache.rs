@@ -10,8 +10,8 @@ use mimalloc::MiMalloc;
 use serde_json::json;
 use softnet_core::SoftnetData;
 use softnet_core::skb::{Batch, CacheSizes, DropReason, HEADROOM, HeadBulk, Region};
-use softnet_dev::blocks::Block;
 use softnet_dev::memfd::MemfdMemory;
+use softnet_testkit::Block;
 
 use super::harness::{Case, alternate};
 use super::report::{Bound, Report, Row};

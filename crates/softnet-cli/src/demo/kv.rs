@@ -11,7 +11,7 @@ use std::time::Instant;
 use serde::Serialize;
 use softnet::rows::thread_cpu_ns;
 use softnet::show::{NapiRow, SocketRow, Table};
-use softnet_dev::traffic::datagrams::{DatagramSet, Stop};
+use softnet_testkit::datagrams::{DatagramSet, Stop};
 use udp_kv::Server;
 use udp_kv::store::Store;
 

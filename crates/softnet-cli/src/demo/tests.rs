@@ -7,8 +7,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use serde_json::{Value, json};
 use softnet::control::{Handler, Request};
 use softnet_dev::netlink::Netlink;
-use softnet_dev::testing::net_allowed;
-use softnet_dev::traffic::datagrams::KernelSockets;
+use softnet_testkit::datagrams::KernelSockets;
+use softnet_testkit::net_allowed;
 
 use super::*;
 use flow::Ip;

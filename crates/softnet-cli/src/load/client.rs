@@ -8,7 +8,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use softnet_dev::traffic::datagrams::{DatagramSet, Outbox};
+use softnet_testkit::datagrams::{DatagramSet, Outbox};
 
 use super::arrivals::Arrivals;
 use super::random::Random;

@@ -5,7 +5,7 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use softnet_dev::traffic::datagrams::{KernelSockets, Stop};
+use softnet_testkit::datagrams::{KernelSockets, Stop};
 
 use super::report::{report, text};
 use super::stack::OwnStack;

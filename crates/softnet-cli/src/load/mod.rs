@@ -28,7 +28,7 @@ use std::net::SocketAddr;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::time::{Duration, Instant};
 
-use softnet_dev::traffic::datagrams::DatagramSet;
+use softnet_testkit::datagrams::DatagramSet;
 
 use crate::bench::pin;
 use client::{Client, Span};

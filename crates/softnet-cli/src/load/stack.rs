@@ -13,7 +13,7 @@ use softnet::config::{Config, DeviceConfig};
 use softnet::control::Server;
 use softnet::net::{Handle, RecvBatch};
 use softnet_dev::process::Signals;
-use softnet_dev::traffic::datagrams::Stop;
+use softnet_testkit::datagrams::Stop;
 use udp_kv::{SoftnetSockets, Waiting};
 
 use super::LONGEST_WAIT;

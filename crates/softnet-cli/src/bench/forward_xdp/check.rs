@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, Protocol, RecvFlags, SocketFlags, SocketType, recv, socket_with, sockopt};
 use softnet_core::ip::checksum::checksum;
-use softnet_dev::traffic::UdpFrame;
+use softnet_testkit::UdpFrame;
 
 use super::rig::{PORT, Rig, Way, destination};
 use crate::bench::text;

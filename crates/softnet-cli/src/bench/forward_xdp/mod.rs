@@ -42,7 +42,7 @@ use std::cell::Cell;
 use std::time::Duration;
 
 use serde_json::json;
-use softnet_dev::traffic::KernelNapi;
+use softnet_testkit::KernelNapi;
 
 use super::Common;
 use super::harness::{Case, alternate};

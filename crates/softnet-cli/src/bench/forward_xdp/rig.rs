@@ -17,7 +17,7 @@ use softnet::{Assembly, Stack};
 use softnet_core::ip::Prefix;
 use softnet_dev::netlink::Netlink;
 use softnet_dev::netns::NetNs;
-use softnet_dev::traffic::{Generator, GeneratorConfig, KernelNapi, Report, Sink, SinkFilter, Testbed};
+use softnet_testkit::{Generator, GeneratorConfig, KernelNapi, Report, Sink, SinkFilter, Testbed};
 
 use crate::bench::cpu::{Used, kernel_threads, ksoftirqd, softirq_ns};
 use crate::bench::text;
@@ -274,7 +274,7 @@ pub(super) fn destination(flow: u16) -> Ipv4Addr {
 
 fn start_stack(testbed: &Testbed, way: Way, cpu: usize) -> Result<Stack, String> {
     let (incoming, outgoing) = (&testbed.incoming, &testbed.outgoing);
-    let device = |wire: &softnet_dev::traffic::Wire| -> Result<DeviceConfig, String> {
+    let device = |wire: &softnet_testkit::Wire| -> Result<DeviceConfig, String> {
         let addresses = vec![InterfaceAddr::new(wire.far_ip, 24).map_err(text)?];
         Ok(DeviceConfig { addresses, arp_notify: false, ..DeviceConfig::new(&wire.far) })
     };

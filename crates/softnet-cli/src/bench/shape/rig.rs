@@ -19,7 +19,7 @@ use softnet::control::SetQdisc;
 use softnet::qdisc::Action;
 use softnet_dev::netlink::Netlink;
 use softnet_dev::netns::NetNs;
-use softnet_dev::traffic::{Generator, GeneratorConfig, KernelNapi, Testbed, UdpFrame, Wire};
+use softnet_testkit::{Generator, GeneratorConfig, KernelNapi, Testbed, UdpFrame, Wire};
 
 use super::arrivals::{Arrivals, Reading};
 use super::cases::Shaping;
