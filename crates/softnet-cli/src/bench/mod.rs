@@ -116,10 +116,11 @@ Examples:
                                          what a change gained or cost
 
 The cases of a bench take turns in one run. Printed is the median of the rounds, with minimum and maximum; a round \
-that other programs disturbed is repeated. The bounds stated at the end were set for the machine that softnet is \
-developed on; they fail a run only with --check.
+that other programs disturbed is repeated. Bounds stand at the end, and fail a run only with --check. \
+Those of a rate or a time were set for the machine that softnet is developed on, and are judged there alone.
 
---report writes one page that needs nothing outside it; the table is printed all the same. --baseline compares rows \
+--report writes one page that needs nothing outside it; the table is printed all the same. It names the commit if the \
+program was built with SOFTNET_COMMIT=$(git describe --always --dirty). --baseline compares rows \
 with the same case and parameters: the table has the ratio of each row's first figure, --json those of all figures as \
 ratio_to_baseline. Compare only runs on the same machine.";
 
@@ -220,6 +221,7 @@ impl Bench {
         }
         .map_err(Failure::Run)?;
         report.leading = leading(name);
+        report.explained = explained(name);
         if let Some(baseline) = &baseline {
             report.compare(baseline);
         }
@@ -227,6 +229,22 @@ impl Bench {
         print(&report.render(common.json, common.wide))?;
         written.map_err(Failure::Run)?;
         if common.check && !report.holds() { Err(Failure::Told) } else { Ok(()) }
+    }
+}
+
+/// What the rows and figures of bench `name` are: its help.
+fn explained(name: &str) -> &'static str {
+    match name {
+        "contexts-switch" => CONTEXTS_SWITCH,
+        "forward" => FORWARD,
+        "idle" => IDLE,
+        "irq-suspend" => irq_suspend::HELP,
+        "napi-context" => NAPI_CONTEXT,
+        "shape" => shape::HELP,
+        "skb-cache" => SKB_CACHE,
+        "tx-enqueue" => tx_enqueue::HELP,
+        "udp" => udp::HELP,
+        _ => "",
     }
 }
 

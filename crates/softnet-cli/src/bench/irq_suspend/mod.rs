@@ -343,6 +343,17 @@ fn annotate(report: &mut Report) {
     }
 }
 
+/// What a ratio of `figure` says, in a sentence.
+fn meaning(figure: &str) -> &'static str {
+    match figure {
+        "qps" => "How many requests a second it answers at most, against the other.",
+        "p99_us" => {
+            "How long the slowest hundredth of its requests takes at the same load, against the other."
+        }
+        _ => "How much CPU time it takes for the same load, against the other.",
+    }
+}
+
 /// States the bounds whose cases and loads were measured.
 fn state_bounds(report: &mut Report, device: &str) {
     use Bound::{AtLeast, AtMost};
@@ -360,7 +371,9 @@ fn state_bounds(report: &mut Report, device: &str) {
         let ratio = report.ratio_where((case, &params), (by, &params), figure);
         if ratio > 0.0 {
             let load = load.map_or("MAX".into(), |percent| format!("{percent} %"));
-            report.bound_value(format!("{device}: {case} / {by} {figure} at {load}, by round"), ratio, bound);
+            report
+                .bound_value(format!("{device}: {case} / {by} {figure} at {load}, by round"), ratio, bound)
+                .meaning(meaning(figure));
         }
     }
 }

@@ -261,8 +261,8 @@ fn to_best(
 }
 
 /// States, of unpinned senders and one queue, that deferring is worth it where many contend, and costs nothing where
-/// nobody does. It is stated of as many senders as there are CPUs, too: with one for each, as in the published
-/// experiment, whoever waits for a lock keeps its CPU from nobody, and a lock is at its worst.
+/// none do. It is stated of as many senders as there are CPUs, too: with one for each, as in the published
+/// experiment, a sender that waits for a lock spins on a CPU that no other thread wants, and a lock is at its worst.
 fn bounds(report: &mut Report, qdisc: Discipline, threads: u16) {
     let params = params(qdisc, threads, false);
     let busylock = |figure| {
@@ -283,10 +283,16 @@ fn bounds(report: &mut Report, qdisc: Discipline, threads: u16) {
     for (what, measured, bound) in stated {
         if let Some(measured) = measured {
             let what = format!("deferred / {what}, {}, {threads} threads", qdisc.name());
-            report.bound_value(what, measured, bound);
+            let meaning = match threads {
+                1 => "Deferring costs a single sender next to nothing.",
+                _ => "Where many senders contend, deferring gains this over waiting for a lock.",
+            };
+            report.bound_value(what, measured, bound).meaning(meaning);
         }
     }
-    report.bound_where((Way::Deferred.name(), &params), "drops_percent", Bound::AtMost(0.1));
+    report
+        .bound_where((Way::Deferred.name(), &params), "drops_percent", Bound::AtMost(0.1))
+        .meaning("Senders are held back before packets are dropped.");
 }
 
 /// A figure by number of senders, a curve for each case.
