@@ -1,15 +1,13 @@
 //! The program as a user meets it: help, exit codes, errors, and tables of an instance that answers over a real control
 //! socket.
 
-mod instance;
-
 use std::process::{Command, Output};
 
 use serde_json::Value;
 use softnet::control::{Handler, Request};
 use softnet::show::Table;
 
-use instance::{Instance, serve};
+use crate::instance::{Instance, serve};
 
 fn softnet(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_softnet")).args(args).output().unwrap()
