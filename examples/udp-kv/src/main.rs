@@ -72,7 +72,7 @@ Examples:
 It knows get, gets, set, add, replace, append, prepend, cas, delete, incr, decr, touch, stats, version and flush_all.
 A request has to fit into one datagram; a response may take several.
 
-Whoever reaches it may read and change everything, and the address a request claims to come from gets the answer, be
+Any host that reaches it may read and change everything, and the address a request claims to come from gets the answer, be
 it a thousand times as long: do not open it to a network that you do not trust.";
 
 fn main() -> ExitCode {

@@ -97,7 +97,7 @@ impl Server {
             let thread = std::thread::Builder::new().name(format!("udp-kv/{i}")).spawn(move || {
                 let _ = tell.send(gettid().as_raw_nonzero().get().cast_unsigned());
                 let served = serve(&mut set, &store, &stop, started, &counters, i);
-                // Nobody would notice that one of several is gone, but its clients.
+                // Only its clients would notice that one of several is gone.
                 stop.stop();
                 served
             })?;
@@ -134,7 +134,7 @@ impl Drop for Server {
     fn drop(&mut self) {
         self.stop.stop();
         for (_, thread) in self.threads.drain(..) {
-            // Who wants to know how it ended calls `join`.
+            // `join` is the call that returns how it ended.
             let _ = thread.join();
         }
     }
@@ -223,7 +223,7 @@ mod tests {
 
     impl DatagramSet for Script {
         fn wait(&mut self, timeout: Option<Duration>, ready: &mut Vec<usize>) -> io::Result<()> {
-            assert_eq!(timeout, None, "who has nothing to do sleeps");
+            assert_eq!(timeout, None, "a thread without work sleeps");
             *ready = (0..self.batches.len()).filter(|socket| !self.batches[*socket].is_empty()).collect();
             if ready.is_empty() {
                 self.stop.stop();

@@ -31,7 +31,7 @@ pub struct Waiting {
     pub max_events: usize,
     /// Most datagrams that are taken from a socket at a time, at most [`RecvBatch::MAX`].
     pub batch: usize,
-    /// A wait ends after so long, whatever was asked for: who always polls never sleeps.
+    /// A wait ends after so long, whatever was asked for: a thread that always polls never sleeps.
     pub longest: Option<Duration>,
 }
 

@@ -54,7 +54,7 @@ fn the_program_serves_on_a_stack_of_its_own() {
     server.run(wire).unwrap();
     let far = || {
         let mut netlink = Netlink::new().unwrap();
-        // Nobody else has its addresses: they are good at once.
+        // No other host has its addresses: they are good at once.
         std::fs::write("/proc/sys/net/ipv6/conf/eth0/accept_dad", "0").unwrap();
         netlink.add_address("eth0", Ipv4Addr::new(10, 9, 0, 2), 24).unwrap();
         netlink.set_up("eth0").unwrap();

@@ -84,7 +84,7 @@ pub(crate) enum Bench {
     /// Throughput, latency and CPU use of an application by how its queue's interrupt is deferred or suspended
     #[command(after_help = irq_suspend::HELP)]
     IrqSuspend(irq_suspend::IrqSuspend),
-    /// Latency of applications that others compete with, by who polls for them
+    /// Latency of applications that others compete with, by the context that polls for them
     #[command(after_help = NAPI_CONTEXT)]
     NapiContext(napi_context::NapiContext),
     /// Whether what tbf shapes keeps to its rate, beside the kernel's own tbf
@@ -169,7 +169,7 @@ The clients are played by the emulated NIC, so that no thread of theirs takes a 
   spread       the same as contended, with the second queue's worker on another CPU
   hog          one queue and one responder; two hungry threads are bound to the worker's CPU, as a service with a CPU
                affinity is, and nothing else but the worker is pinned
-  pinned       one queue, its poller on one CPU and the responder on another, nobody else
+  pinned       one queue, its poller on one CPU and the responder on another, no other thread
 
 In the context softirq, the worker is measured with the policy SCHED_FIFO, with which it preempts other threads as the \
 kernel's softirq does (needs CAP_SYS_NICE; softnet run: worker_policy), and as an ordinary thread, the default. The \

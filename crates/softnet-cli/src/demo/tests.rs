@@ -171,7 +171,7 @@ fn a_router_that_does_not_forward_is_found_out() {
         return;
     }
     let topology = Topology::build().unwrap();
-    // The router has no addresses at all, so that nobody finds its server either.
+    // The router has no addresses at all, so that its server is not found either.
     let kv = kernel_kv(&topology, Some((Ipv4Addr::UNSPECIFIED, 9).into()));
     let while_it_sends = |_: &Flows, wait| {
         std::thread::sleep(wait);

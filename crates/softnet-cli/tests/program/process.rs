@@ -545,7 +545,7 @@ fn surroundings() -> (BTreeSet<String>, Vec<String>, bool) {
     (links, mounts.map(String::from).collect(), Path::new("/run/softnet/demo.sock").exists())
 }
 
-/// In a namespace of its own, so that nobody else's interfaces come into it. The demo dies with the thread that started
+/// In a namespace of its own, so that no other interfaces come into it. The demo dies with the thread that started
 /// it, so it is started and watched by one thread.
 fn alone(test: impl FnOnce() + Send) {
     if net_allowed() {

@@ -8,7 +8,7 @@ use softnet_testkit::datagrams::{Endpoints, Outbox};
 use super::{Frame, HEADER, PAYLOAD};
 
 /// Most datagrams of one response: a mebibyte and a half. memcached is bounded by its numbers of 16 bits only; but a
-/// short request for many keys could then make a server send for seconds, to whoever's address it bears.
+/// short request for many keys could then make a server send for seconds, to the address that it bears.
 pub const MAX_DATAGRAMS: usize = 1100;
 
 /// A response that is being written.

@@ -6,7 +6,7 @@
 //!
 //! Each [`Rig`] has namespaces and wires of its own, so that all can be up at the same time and be measured in turn: one
 //! that gets no packets sleeps. Invariant: after every measurement each packet that the generator sent is accounted for,
-//! as arrived or as dropped by somebody who counts it.
+//! as arrived, or as dropped in a counter.
 
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
@@ -32,7 +32,7 @@ const FLOWS: u16 = 256;
 /// How long the interfaces and rings get to become empty after the generator stopped.
 const DRAIN: Duration = Duration::from_secs(10);
 
-/// Who forwards.
+/// What forwards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
     /// softnet, routing.

@@ -1,4 +1,4 @@
-//! Client and server at the two ends of a veth pair. The client is by AF_XDP, whoever serves: what its end costs is the same
+//! Client and server at the two ends of a veth pair. The client is by AF_XDP, whichever stack serves: what its end costs is the same
 //! for softnet and the kernel.
 //!
 //! On veth the sender's CPU runs the receiver's softirq, unless the receiver's NAPI instance has a thread of its own, or is

@@ -27,7 +27,7 @@ use serde_json::Value;
 
 /// Figures that others published of what the bench measures, shown below ours.
 pub(crate) struct Published {
-    /// Who measured it, on what, and where it can be read.
+    /// Authors, machine, and where it can be read.
     pub(crate) source: &'static str,
     pub(crate) columns: &'static [&'static str],
     /// As many cells in each as there are columns.
