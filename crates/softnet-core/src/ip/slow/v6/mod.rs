@@ -578,7 +578,7 @@ pub(in crate::ip) fn solicit(
     }
     let head = skb.head_mut();
     head.dev = dev;
-    head.flags = Flags::ORIGINATED;
+    head.flags = Flags::ORIGINATED | Flags::HELD;
     out.send.push((dev, skb));
 }
 
