@@ -562,14 +562,3 @@ pub(in crate::ip) fn solicit(
     head.flags = Flags::ORIGINATED;
     out.send.push((dev, skb));
 }
-
-#[cfg(all(any(test, fuzzing), not(feature = "loom")))]
-pub(crate) mod fuzz;
-
-#[cfg(all(test, not(feature = "loom")))]
-#[path = "../tests/v6.rs"]
-mod tests;
-
-#[cfg(all(any(test, fuzzing), not(feature = "loom")))]
-#[cfg_attr(not(test), allow(dead_code))]
-mod world;

@@ -1,43 +1,39 @@
-//! The slow path behind the fast one.
+//! What is IPv6's alone.
 
-use proptest::prelude::*;
-
-use super::*;
-use crate::ip::neigh::NeighState;
-use crate::ip::v6::addr::{ALL_NODES, link_local, multicast_mac};
-
-#[path = "v6_frag.rs"]
-mod frags;
-#[path = "v6_router.rs"]
+pub(super) mod frags;
 mod router;
-#[path = "v6_snoop.rs"]
-mod snoop;
-
-#[path = "v6_scope.rs"]
 mod scope;
-#[path = "v6_wire.rs"]
 mod wire;
 
-use super::world::*;
+use std::net::Ipv6Addr;
+
+use super::super::world::v6::*;
+use super::*;
+use crate::ip::neigh::NeighState;
+use crate::ip::v6::addr::{ALL_NODES, link_local, multicast_mac, solicited_node};
+use crate::ip::v6::header::{Ipv6Header, next, validate};
+use crate::ip::v6::icmp::message_sum;
+use crate::ip::v6::nd::Message;
+use crate::ip::{ETH_LEN, MacAddr};
+use crate::skb::DropReason;
+
+type World = super::World<Ipv6Addr>;
 
 #[test]
-fn a_solicitation_is_answered_and_its_sender_remembered() {
+fn a_solicitation_for_each_of_our_addresses_is_answered() {
     for own in [OWN[0], link_local(MACS[0])] {
         let mut world = World::new();
         let sent = world.one(0, solicitation(0, CLIENT, Some(CLIENT_MAC), own));
-        let says =
-            Message::Advertisement { target: own, mac: Some(MACS[0]), solicited: true, overrides: true };
-        assert_eq!(sent.iter().map(heard).collect::<Vec<_>>(), [(0, CLIENT_MAC, own, CLIENT, 0xe0, says)]);
+        assert_eq!(sent.len(), 1);
+        Ipv6Addr::assert_answered(&sent[0], 0, own, (CLIENT, CLIENT_MAC));
         assert_eq!(world.state(CLIENT), NeighState::Stale);
-        // Known, so nothing waits; used while stale, so it is asked after a while, by unicast.
         let to_client = udp(1, SERVER, CLIENT, 64, 10);
-        assert_forwarded(&world.one(1, to_client.clone())[0], &to_client, 0, CLIENT_MAC);
+        Ipv6Addr::assert_forwarded(&world.one(1, to_client.clone())[0], &to_client, 0, CLIENT_MAC);
         let asked = world.pass(5 * SECOND);
-        let says = Message::Solicitation { target: CLIENT, mac: Some(MACS[0]) };
-        assert_eq!(asked.iter().map(heard).collect::<Vec<_>>(), [(0, CLIENT_MAC, OWN[0], CLIENT, 0, says)]);
+        assert_eq!(asked.len(), 1);
+        Ipv6Addr::assert_asked(&asked[0], 0, CLIENT, Some(CLIENT_MAC));
         // The answer to a unicast question may leave the address out.
-        let message = [&[136, 0, 0, 0, 0x40, 0, 0, 0][..], &CLIENT.octets()].concat();
-        world.one(0, icmp(0, CLIENT, OWN[0], 255, &message));
+        world.one(0, icmp(0, CLIENT, OWN[0], 255, &discovery(136, 0x40, CLIENT, None)));
         assert_eq!(world.state(CLIENT), NeighState::Reachable);
     }
 }
@@ -110,61 +106,9 @@ fn discovery_that_is_none_of_our_business_or_not_sound() {
 }
 
 #[test]
-fn packets_wait_for_the_neighbour_and_leave_in_order() {
-    for (dst, neighbour, source) in [(SERVER, SERVER, OWN[1]), (FAR, GATEWAY, link_local(MACS[1]))] {
-        let mut world = World::new();
-        let packets: Vec<_> = (0..5).map(|i| udp(0, CLIENT, dst, 64 - i, 20 + usize::from(i))).collect();
-        let sent = world.input(0, &packets[..2]);
-        let group = solicited_node(neighbour);
-        let says = Message::Solicitation { target: neighbour, mac: Some(MACS[1]) };
-        // One question for all.
-        assert_eq!(
-            sent.iter().map(heard).collect::<Vec<_>>(),
-            [(1, multicast_mac(group), source, group, 0, says)]
-        );
-        assert!(world.input(0, &packets[2..4]).is_empty());
-        assert_eq!(world.held(), 4);
-        let sent = world.one(1, advert(1, neighbour, SERVER_MAC, 0x60));
-        assert_eq!(sent.len(), 4);
-        for (sent, original) in sent.iter().zip(&packets) {
-            assert_forwarded(sent, original, 1, SERVER_MAC);
-        }
-        // From now on by the fast path.
-        let sent = world.one(0, packets[4].clone());
-        assert_forwarded(&sent[0], &packets[4], 1, SERVER_MAC);
-        assert_eq!(world.ctx.stats().dropped(), 0);
-    }
-}
-
-#[test]
-fn a_neighbour_that_does_not_answer_is_unreachable() {
+fn errors_are_about_queries_and_fragments_but_not_about_errors() {
     let mut world = World::acquainted();
-    let nobody = net(1, 77);
-    let packet = udp(0, CLIENT, nobody, 64, 1);
-    assert_eq!(world.one(0, packet.clone()).len(), 1);
-    // It is asked three times, a second apart.
-    assert_eq!(world.pass(3 * SECOND - 1).len(), 2);
-    let sent = world.pass(1);
-    // The quote shows the packet as it was to leave.
-    let mut left = packet;
-    left[ETH_LEN + 7] -= 1;
-    assert_eq!(sent.iter().map(|s| error(s, &left)).collect::<Vec<_>>(), [(1, 3, 0)]);
-    assert_eq!((world.drops(DropReason::NeighFailed), world.held()), (1, 0));
-}
-
-#[test]
-fn errors_about_what_cannot_go_on() {
-    let mut world = World::acquainted();
-    let in_net = |n: u16| Ipv6Addr::new(0x2001, 0xdb8, n, 0, 0, 0, 0, 1);
     use DropReason::*;
-    world.refused(udp(0, CLIENT, SERVER, 1, 10), IpTtl, Some((3, 0, 0)));
-    world.refused(udp(0, CLIENT, FAR, 0, 10), IpTtl, Some((3, 0, 0)));
-    world.refused(udp(0, CLIENT, in_net(0x77), 64, 10), IpNoRoute, Some((1, 0, 0)));
-    world.refused(udp(0, CLIENT, in_net(0x66), 64, 10), IpBlackhole, None);
-    world.refused(udp(0, CLIENT, in_net(0x67), 64, 10), IpNoRoute, Some((1, 3, 0)));
-    world.refused(udp(0, CLIENT, FAR, 64, 1280 - 47), PktTooBig, Some((2, 0, 1280)));
-    let fits = udp(0, CLIENT, FAR, 64, 1280 - 48);
-    assert_forwarded(&world.one(0, fits.clone())[0], &fits, 1, SERVER_MAC);
     // No error about an error or a redirect; about a query, yes, and about a later fragment, as
     // none of these needs any.
     for (kind, answer) in
@@ -179,7 +123,7 @@ fn errors_about_what_cannot_go_on() {
         (17, 8, 0, Some((3, 0, 0))),
     ] {
         let fragment = [&[next, 0][..], &offset.to_be_bytes(), &[0, 0, 0, 1, kind, 0, 0, 0]].concat();
-        world.refused(ip(0, CLIENT, SERVER, 1, next::FRAGMENT, &fragment), IpTtl, answer);
+        world.refused(Ipv6Addr::ip(0, CLIENT, SERVER, 1, next::FRAGMENT, &fragment), IpTtl, answer);
     }
 }
 
@@ -204,29 +148,21 @@ fn link_local_packets_stay_on_the_link() {
 }
 
 #[test]
-fn packets_to_softnet_itself() {
+fn packets_to_softnet_itself_that_only_ipv6_has() {
     let mut world = World::acquainted();
     use DropReason::*;
-    world.refused(udp(0, CLIENT, OWN[0], 1, 10), IpNoProto, Some((1, 4, 0)));
-    world.refused(udp(0, CLIENT, OWN[1], 64, 10), IpNoProto, Some((1, 4, 0)));
-    world.refused(ip(0, CLIENT, OWN[0], 64, 132, &[0; 20]), IpNoProto, Some((4, 1, 6)));
-    world.refused(ip(0, CLIENT, OWN[0], 64, next::NONE, &[]), IpNoProto, None);
+    world.refused(Ipv6Addr::ip(0, CLIENT, OWN[0], 64, next::NONE, &[]), IpNoProto, None);
     world.refused(
-        ip(0, CLIENT, OWN[0], 64, next::FRAGMENT, &[17, 0, 0, 1, 0, 0, 0, 1, 9]),
+        Ipv6Addr::ip(0, CLIENT, OWN[0], 64, next::FRAGMENT, &[17, 0, 0, 1, 0, 0, 0, 1, 9]),
         FragInvalid,
         Some((4, 0, 4)),
     );
-    world.refused(ip(0, CLIENT, OWN[0], 64, next::ICMPV6, &[128, 0]), IcmpMalformed, None);
-    world.refused(icmp(0, CLIENT, OWN[0], 64, &[129, 0, 0, 0, 0, 0, 0, 0]), IcmpIgnored, None);
     // A router advertisement, sound as it is.
     world.refused(
         icmp(0, link_local(CLIENT_MAC), OWN[0], 255, &[134, 0, 0, 0, 64, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 0]),
         IcmpIgnored,
         None,
     );
-    let mut damaged = echo(OWN[0], 64);
-    damaged[ETH_LEN + 50] ^= 1;
-    world.refused(damaged, IcmpCsum, None);
 }
 
 #[test]
@@ -245,7 +181,7 @@ fn extension_headers_are_looked_at_where_they_must_be() {
     let route = [17, 2, 0, 1, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1];
     for (first, chain) in [(0, &alert[..]), (60, &report[..]), (43, &route[..])] {
         let frame = with(SERVER, first, chain);
-        assert_forwarded(&world.one(0, frame.clone())[0], &frame, 1, SERVER_MAC);
+        Ipv6Addr::assert_forwarded(&world.one(0, frame.clone())[0], &frame, 1, SERVER_MAC);
     }
     use DropReason::*;
     world.refused(with(SERVER, 0, &report), Ipv6BadExthdr, Some((4, 2, 44)));
@@ -264,29 +200,6 @@ fn extension_headers_are_looked_at_where_they_must_be() {
 }
 
 #[test]
-fn echo_is_answered_also_through_a_stale_neighbour() {
-    let mut world = World::new();
-    world.one(0, solicitation(0, CLIENT, Some(CLIENT_MAC), OWN[0]));
-    for (own, hop_limit) in [(OWN[0], 1), (OWN[1], 64)] {
-        let mut question = echo(own, hop_limit);
-        let message = question[ETH_LEN + 44..].to_vec();
-        question.resize(120, 0);
-        let sent = world.one(0, question);
-        let (dev, frame) = &sent[0];
-        assert_eq!((sent.len(), *dev, &frame[..12]), (1, 0, &[CLIENT_MAC, MACS[0]].concat()[..]));
-        let packet = &frame[ETH_LEN..];
-        let header = Ipv6Header::new(packet).unwrap();
-        assert_eq!((validate(packet), header.src(), header.dst()), (Ok(packet.len()), own, CLIENT));
-        assert_eq!((header.hop_limit(), message_sum(&packet[40..], own, CLIENT)), (64, 0xffff));
-        assert_eq!((packet[40], &packet[44..]), (129, &message[..]));
-        assert_eq!(world.state(CLIENT), NeighState::Delay);
-    }
-    let stats = world.ctx.stats();
-    // Two echoes and a solicitation came here, and were answered.
-    assert_eq!((stats.delivered.get(), stats.originated.get(), stats.dropped()), (3, 3, 0));
-}
-
-#[test]
 fn martians_and_groups_are_neither_forwarded_nor_answered() {
     let mut world = World::acquainted();
     use DropReason::*;
@@ -301,10 +214,10 @@ fn martians_and_groups_are_neither_forwarded_nor_answered() {
     for dst in ["ff02::1", "ff0e::1", "ff32:40:fd00::1", "ff02::1:ff00:9"].map(|dst| dst.parse().unwrap()) {
         world.refused(udp(0, CLIENT, dst, 1, 10), IpNoProto, None);
         world.refused(udp(0, Ipv6Addr::UNSPECIFIED, dst, 1, 10), IpInvalidSource, None);
-        world.refused(ip(0, CLIENT, dst, 1, next::TCP, &[0; 20]), IpInvalidDest, None);
+        world.refused(Ipv6Addr::ip(0, CLIENT, dst, 1, next::TCP, &[0; 20]), IpInvalidDest, None);
         world.refused(icmp(0, CLIENT, dst, 64, &[128, 0, 0, 0, 0, 1, 0, 1]), IpInvalidDest, None);
         // Whoever is not in the group does not complain.
-        let option = ip(0, CLIENT, dst, 9, next::DESTINATION, &[17, 0, 1, 0, 0xbe, 0, 1, 0]);
+        let option = Ipv6Addr::ip(0, CLIENT, dst, 9, next::DESTINATION, &[17, 0, 1, 0, 0xbe, 0, 1, 0]);
         world.refused(option, Ipv6BadExthdr, None);
     }
     // A group in a unicast frame, and the other way round.
@@ -312,8 +225,9 @@ fn martians_and_groups_are_neither_forwarded_nor_answered() {
     world.refused(to([0x33, 0x33, 0, 0, 0, 1], OWN[0]), IpInvalidDest, None);
     // To the one group that softnet is in there is no error, but for an option that asks for it.
     world.refused(udp(0, CLIENT, solicited_node(OWN[0]), 9, 10), IpNoProto, None);
-    let option =
-        |kind| ip(0, CLIENT, solicited_node(OWN[0]), 9, next::DESTINATION, &[17, 0, 1, 0, kind, 0, 1, 0]);
+    let option = |kind| {
+        Ipv6Addr::ip(0, CLIENT, solicited_node(OWN[0]), 9, next::DESTINATION, &[17, 0, 1, 0, kind, 0, 1, 0])
+    };
     world.refused(option(0xfe), Ipv6BadExthdr, None);
     world.refused(option(0xbe), Ipv6BadExthdr, Some((4, 2, 44)));
     // Cut off, or no IPv6 at all.
@@ -354,7 +268,7 @@ fn a_neighbour_that_moved_tells_all() {
         assert!(world.one(0, says(CLIENT, flags)).is_empty());
         assert_eq!(world.state(CLIENT), NeighState::Stale);
         let sent = world.one(1, to_client.clone());
-        assert_forwarded(&sent[0], &to_client, 0, mac);
+        Ipv6Addr::assert_forwarded(&sent[0], &to_client, 0, mac);
         // What is in use is asked whether it is still so.
         assert_eq!(world.state(CLIENT), NeighState::Delay);
     }
@@ -369,136 +283,20 @@ fn a_neighbour_that_moved_tells_all() {
         DropReason::IpInvalidDest,
         None,
     );
-    world.refused(ip(0, CLIENT, ALL_NODES, 64, next::NONE, &[]), DropReason::IpInvalidDest, None);
-    world.ifaces[0].as_mut().unwrap().addresses6.clear();
+    world.refused(Ipv6Addr::ip(0, CLIENT, ALL_NODES, 64, next::NONE, &[]), DropReason::IpInvalidDest, None);
+    world.reconfigure(0, |iface| iface.addresses6.clear());
     world.refused(says(CLIENT, 0x20), DropReason::IpInvalidDest, None);
-}
-
-#[test]
-fn a_device_that_is_gone_holds_nothing() {
-    let mut world = World::new();
-    world.input(0, &vec![udp(0, CLIENT, SERVER, 64, 10); 3]);
-    assert_eq!(world.held(), 3);
-    world.vanish(1);
-    assert_eq!((world.held(), world.drops(DropReason::NeighDead)), (0, 3));
-    world.refused(udp(0, CLIENT, FAR, 64, 10), DropReason::DevReady, None);
-    assert!(world.one(1, advert(1, SERVER, SERVER_MAC, 0x60)).is_empty());
-    assert_eq!(world.slow.next_deadline(), None);
 }
 
 /// What a device without IPv6 hears of it is not answered, and nobody is asked by it.
 #[test]
 fn a_device_without_an_address_is_silent() {
     let mut world = World::new();
-    world.ifaces[0].as_mut().unwrap().addresses6.clear();
+    world.reconfigure(0, |iface| iface.addresses6.clear());
     world.refused(solicitation(0, CLIENT, Some(CLIENT_MAC), OWN[0]), DropReason::IpInvalidDest, None);
-    world.refused(udp(0, CLIENT, net(0x77, 1), 64, 10), DropReason::IpNoRoute, None);
+    world.refused(udp(0, CLIENT, NOWHERE, 64, 10), DropReason::IpNoRoute, None);
     assert!(world.one(1, udp(1, SERVER, CLIENT, 64, 10)).is_empty());
     assert!(world.pass(3 * SECOND).iter().all(|(dev, _)| *dev == 1));
     // The error about it waits for its own neighbour.
     assert_eq!((world.drops(DropReason::NeighFailed), world.held()), (1, 1));
-}
-
-#[test]
-fn without_memory_questions_are_lost_but_counted() {
-    let mut world = World::with_frames(1);
-    assert!(world.one(0, udp(0, CLIENT, SERVER, 64, 10)).is_empty());
-    assert_eq!((world.held(), world.drops(DropReason::NoFrame)), (1, 1));
-    world.pass(3 * SECOND);
-    assert_eq!((world.held(), world.drops(DropReason::NoFrame)), (0, 3));
-}
-
-/// What may happen to the world.
-#[derive(Clone, Debug)]
-enum Event {
-    /// Frames arrive at a device.
-    Frames(u16, Vec<Vec<u8>>),
-    /// Milliseconds pass.
-    Pass(u64),
-    /// A device vanishes, or returns.
-    Toggle(u16),
-}
-
-fn any_ip() -> impl Strategy<Value = Ipv6Addr> {
-    let known = [
-        CLIENT,
-        SERVER,
-        GATEWAY,
-        FAR,
-        OWN[0],
-        OWN[1],
-        link_local(MACS[0]),
-        solicited_node(OWN[0]),
-        ALL_NODES,
-    ];
-    prop_oneof![
-        6 => proptest::sample::select(known.to_vec()),
-        2 => (0u16..2, 0u16..4).prop_map(|(dev, host)| net(dev, host)),
-        1 => any::<u128>().prop_map(Ipv6Addr::from_bits),
-    ]
-}
-
-/// A frame for device `dev`: mostly sensible, sometimes with a few bytes changed, sometimes noise.
-fn any_frame(dev: u16) -> impl Strategy<Value = Vec<u8>> {
-    let mac = prop_oneof![Just(CLIENT_MAC), Just(SERVER_MAC)];
-    let header = prop::collection::vec(prop_oneof![Just(0u8), Just(1), Just(58), any::<u8>()], 8..40);
-    let first = prop::sample::select(vec![0u8, 43, 44, 60, 58]);
-    let sensible = prop_oneof![
-        // Fragments of few datagrams, so that some become whole, and some overlap.
-        4 => (any_ip(), 0u16..4, 0u16..2, 1usize..3, any::<bool>()).prop_map(move |(dst, at, more, n, udp)| {
-            let kind = if udp { next::UDP } else { next::ICMPV6 };
-            let header = [kind, 0, 0, (at * 8 + more) as u8, 0, 0, 0, 7];
-            ip(dev, CLIENT, dst, 9, next::FRAGMENT, &[&header[..], &vec![128; n * 8]].concat())
-        }),
-        4 => (any_ip(), any_ip(), 0u8..4, 0usize..1400).prop_map(move |(s, d, t, n)| udp(dev, s, d, t * 20 + 1, n)),
-        2 => (any_ip(), any_ip(), any::<u8>(), 8usize..50).prop_map(move |(s, d, kind, n)| {
-            icmp(dev, s, d, 255, &[&[kind, 0, 0, 0][..], &vec![0; n]].concat())
-        }),
-        2 => (any_ip(), any_ip(), first, header).prop_map(move |(s, d, first, mut header)| {
-            header[1] %= 4;
-            ip(dev, s, d, 9, first, &header)
-        }),
-        2 => (any_ip(), mac.clone(), any::<u8>()).prop_map(move |(ip, mac, flags)| advert(dev, ip, mac, flags)),
-        2 => (any_ip(), mac, any_ip()).prop_map(move |(ip, mac, to)| solicitation(dev, ip, Some(mac), to)),
-    ];
-    let edits = prop_oneof![Just(vec![]), prop::collection::vec(any::<(u16, u8)>(), 1..3)];
-    let changed = (sensible, edits).prop_map(|(mut frame, edits)| {
-        for (at, to) in edits {
-            let at = usize::from(at) % frame.len();
-            frame[at] = to;
-        }
-        frame
-    });
-    prop_oneof![9 => changed, 1 => prop::collection::vec(any::<u8>(), 0..200)]
-}
-
-fn any_event() -> impl Strategy<Value = Event> {
-    let frames = |dev| prop::collection::vec(any_frame(dev), 1..20).prop_map(move |f| Event::Frames(dev, f));
-    prop_oneof![
-        5 => frames(0),
-        5 => frames(1),
-        4 => (0u64..4000).prop_map(Event::Pass),
-        1 => (0u16..2).prop_map(Event::Toggle),
-    ]
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
-
-    /// Whatever comes when, each step's books balance and all memory comes home (`World` asserts both), also when
-    /// memory is short.
-    #[test]
-    fn nothing_is_lost(events in prop::collection::vec(any_event(), 1..40), scarce: bool) {
-        let mut world = World::with_frames(if scarce { 6 } else { 2048 });
-        for event in events {
-            match event {
-                Event::Frames(dev, frames) => drop(world.input(dev, &frames)),
-                Event::Pass(ms) => drop(world.pass(ms * 1_000_000)),
-                Event::Toggle(dev) => match world.ifaces[usize::from(dev)] {
-                    Some(_) => world.vanish(dev),
-                    None => world.ifaces[usize::from(dev)] = Some(iface(usize::from(dev))),
-                },
-            }
-        }
-    }
 }
