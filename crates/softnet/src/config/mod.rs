@@ -25,6 +25,7 @@
 //! ```
 
 mod check;
+mod context;
 mod errors;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
@@ -53,10 +54,10 @@ use softnet_core::skb::CacheSizes;
 use softnet_core::steer::{MAX_CPUS, XpsError, XpsMaps};
 use softnet_dev::sched::Policy;
 
+pub use context::Context;
 pub use errors::{At, ConfigErrors, Problem};
 
-use crate::context::Context;
-use crate::netdev::Knobs;
+use crate::device::Knobs;
 use sections::Source;
 
 /// Everything a stack is started from.

@@ -21,9 +21,9 @@ use super::options::errno;
 use super::route::{is_loopback, is_own};
 use super::scope::Dest;
 use super::send::Endpoints;
-use super::table::is_group;
 use super::udp::{UdpSocket, copy};
-use crate::shared::StackInner;
+use crate::stack::StackInner;
+use crate::stack::is_group;
 
 /// Our end of a datagram (the kernel's `in_pktinfo` and `in6_pktinfo`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,7 +5,7 @@ use super::{MACS, Sent, TestFamily, World};
 use crate::SoftnetData;
 use crate::ip::input::{Exception, Ingress, Outcome, ip_input};
 use crate::ip::slow::{Effects, RouteSnapshot, SlowPath};
-use crate::skb::{Batch, DropReason, Flags, HEADROOM};
+use crate::skb::{Batch, HEADROOM};
 
 impl<F: TestFamily> World<F> {
     /// One batch by device `dev`, as a worker processes it: fast path, then exceptions. What memory is left for is
@@ -35,15 +35,9 @@ impl<F: TestFamily> World<F> {
             if let Some((dev, packet)) = outcome.slow.redirect.take() {
                 slow.redirect(ctx, view, (dev, packet), out);
             }
-            // There are no sockets: of a datagram in several skbs the first tells, as it does where there are.
-            let mut first = true;
+            // There are no sockets.
             for skb in outcome.udp.drain().chain(std::mem::take(&mut out.local)) {
-                let more = skb.head().flags & Flags::MORE != 0;
-                match first {
-                    true => slow.handle(ctx, view, skb, Exception::NoSocket, out),
-                    false => ctx.free(skb, DropReason::IpNoProto),
-                }
-                first = !more;
+                slow.handle(ctx, view, skb, Exception::NoSocket, out);
             }
         });
         sent
@@ -72,7 +66,7 @@ impl<F: TestFamily> World<F> {
         let stats = self.ctx.stats();
         assert_eq!(
             self.received + stats.originated.get(),
-            self.sent + stats.delivered.get() + stats.dropped() + self.held(),
+            self.sent + stats.delivered.get() + stats.dropped() + stats.merged.get() + self.held(),
             "received {} sent {} held {}",
             self.received,
             self.sent,

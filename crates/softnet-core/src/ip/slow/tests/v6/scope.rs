@@ -7,6 +7,7 @@ use crate::sock::key::Addr;
 use crate::sock::output::UdpHead;
 use crate::sock::scope::scoped;
 use crate::sock::{Flow, SocketError};
+use crate::steer::TxChoice;
 
 /// A neighbour's address, on both links.
 const PEER: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 7);
@@ -74,8 +75,9 @@ fn a_path_s_mtu_is_one_link_s() {
         let datagram =
             Datagram { addresses, protocol: next::UDP, ttl: 64, tos: 0, id: 0, dont_fragment: false };
         let pieces = (1400, [&[0; 1400][..]]);
+        let choice = TxChoice::RxQueue(0);
         let (_, done) =
-            world.call(|slow, ctx, view, out| slow.send_datagram(ctx, view, datagram, pieces, out));
+            world.call(|slow, ctx, view, out| slow.send_datagram(ctx, view, datagram, choice, pieces, out));
         assert_eq!(done, Ok(()));
         assert_eq!(world.held() - packets, expected, "device {dev}");
         packets = world.held();
