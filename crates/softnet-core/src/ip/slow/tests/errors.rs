@@ -84,10 +84,10 @@ fn errors_come_from_where_they_leave<F: TestFamily>() {
 /// Of a sender whose packets all run out of hops, the others and path MTU discovery notice nothing.
 fn errors_are_limited_for_each_host<F: TestFamily>() {
     let mut world = World::<F>::acquainted();
-    world.slow.configure(IcmpParams::default(), Default::default());
+    world.control.slow.configure(IcmpParams::default(), Default::default());
     let dead = udp(0, F::CLIENT, F::SERVER, 1, 10);
     let errors: usize = (0..20).map(|_| world.input(0, &vec![dead.clone(); 20]).len()).sum();
-    assert_eq!((errors, world.slow.icmp_limited()), (6, (0, 394)));
+    assert_eq!((errors, world.control.slow.icmp_limited()), (6, (0, 394)));
     let long = too_long(F::CLIENT, F::SERVER);
     for _ in 0..10 {
         let sent = world.input(0, &vec![long.clone(); 60]);

@@ -100,7 +100,7 @@ fn an_echo_of_any_size_comes_back<F: Fragments>() {
         assert_eq!(F::sum(F::ICMP, F::OWN[0], F::CLIENT, &message), 0xffff);
     }
     let cut = F::SIZES.iter().filter(|(_, came, _)| *came > 1).count();
-    assert_eq!(world.slow.fragments().reassembled(), cut as u64);
+    assert_eq!(world.control.slow.fragments().reassembled(), cut as u64);
     assert_eq!((world.held(), world.ctx.stats().dropped()), (0, 0));
     // All of each but one became part of that one.
     let merged = F::SIZES.iter().map(|(_, came, _)| *came as u64 - 1).sum::<u64>();
@@ -143,7 +143,7 @@ fn time_exceeded_is_said_of_first_fragments_only<F: Fragments>() {
     assert!(world.one(0, fragments[1].clone()).is_empty());
     world.pass(1_000_000);
     assert!(world.one(0, others[0].clone()).is_empty());
-    assert_eq!((world.held(), world.slow.fragments().datagrams()), (2, 2));
+    assert_eq!((world.held(), world.control.slow.fragments().datagrams()), (2, 2));
     // Neighbours are asked meanwhile.
     let sent = world.pass(F::TIME + SECOND);
     let errors: Vec<_> = sent.iter().filter(|(_, frame)| !F::is_question(frame)).collect();

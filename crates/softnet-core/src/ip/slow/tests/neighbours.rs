@@ -147,7 +147,7 @@ fn a_device_that_is_gone_holds_nothing<F: TestFamily>() {
     world.refused(udp(0, F::CLIENT, F::SERVER, 64, 10), DropReason::DevReady, None);
     world.refused(udp(0, F::CLIENT, F::FAR, 64, 10), DropReason::DevReady, None);
     assert!(world.one(1, F::answer(1, F::SERVER, SERVER_MAC)).is_empty());
-    assert_eq!(world.slow.next_deadline(), None);
+    assert_eq!(world.control.slow.next_deadline(), None);
     // Back again, it starts from nothing.
     world.appear(1);
     assert_eq!(world.one(0, udp(0, F::CLIENT, F::SERVER, 64, 10)).len(), 1);
@@ -210,7 +210,7 @@ fn a_device_s_addresses_are_announced_twice<F: Announced>() {
     assert!(world.pass(2 * SECOND - 1).is_empty());
     F::assert_announced(&world.pass(1), 1);
     assert!(world.pass(100 * SECOND).is_empty());
-    assert_eq!(world.slow.next_deadline(), None);
+    assert_eq!(world.control.slow.next_deadline(), None);
     // Of a device that is gone there is nothing to tell.
     announce(&mut world, F::WHAT);
     world.vanish(1);

@@ -1,17 +1,94 @@
-//! How the world puts fast path, slow path and tables together, as the runtime does: the steps from a received batch to
-//! what is sent.
+//! The world as the [composition](crate::stack)'s host: its time, its tables, its devices, which only note what leaves, and
+//! its sockets, of which there are none.
+
+use std::cell::RefCell;
+use std::sync::Arc;
 
 use super::{MACS, Sent, TestFamily, World};
 use crate::SoftnetData;
-use crate::ip::input::{Exception, Ingress, Outcome, ip_input};
+use crate::ip::input::{Exception, Exceptions, Ingress};
 use crate::ip::slow::{Effects, RouteSnapshot, SlowPath};
+use crate::ip::tables::Tables;
+use crate::qdisc::Origin;
 use crate::skb::{Batch, HEADROOM};
+use crate::sock::{Flow, SocketError};
+use crate::stack::receive::{Receive, ReceiveHost};
+use crate::stack::slow::{SlowHost, SlowPathState};
+use crate::steer::TxChoice;
+
+/// For one step.
+pub(super) struct Host {
+    now: u64,
+    tables: RefCell<Arc<Tables>>,
+    sent: RefCell<Sent>,
+    errors: RefCell<Vec<(Flow, SocketError)>>,
+}
+
+impl SlowHost for Host {
+    fn now(&self) -> u64 {
+        self.now
+    }
+
+    fn tables(&self) -> Arc<Tables> {
+        self.tables.borrow().clone()
+    }
+
+    fn replace(&self, tables: Arc<Tables>) -> Arc<Tables> {
+        self.tables.replace(tables)
+    }
+
+    fn xmit(&self, ctx: &mut SoftnetData, dev: u16, _: TxChoice, _: Origin, batch: &mut Batch) {
+        for skb in batch.drain() {
+            self.sent.borrow_mut().push((dev, skb.data().to_vec()));
+            ctx.free_skb(skb);
+        }
+    }
+
+    fn sockets(
+        &self,
+        ctx: &mut SoftnetData,
+        slow: &mut SlowPath,
+        view: RouteSnapshot<'_>,
+        out: &mut Effects,
+    ) {
+        self.errors.borrow_mut().append(&mut out.errors);
+        out.too_big.clear();
+        for skb in std::mem::take(&mut out.local) {
+            slow.handle(ctx, view, skb, Exception::NoSocket, out);
+        }
+    }
+}
+
+struct Poller<'a> {
+    host: &'a Host,
+    control: &'a mut SlowPathState,
+}
+
+impl ReceiveHost for Poller<'_> {
+    fn xmit(&mut self, ctx: &mut SoftnetData, dev: u16, choice: TxChoice, origin: Origin, batch: &mut Batch) {
+        self.host.xmit(ctx, dev, choice, origin, batch);
+    }
+
+    fn udp_input(&mut self, _: &mut SoftnetData, local: &mut Batch, unserved: &mut Batch) {
+        std::mem::swap(local, unserved);
+    }
+
+    fn exceptions(&mut self, ctx: &mut SoftnetData, exceptions: &mut Exceptions) {
+        self.control.run(ctx, self.host, |slow, ctx, view, out| {
+            for (skb, why) in exceptions.drain() {
+                slow.handle(ctx, view, skb, why, out);
+            }
+            if let Some((dev, packet)) = exceptions.redirect.take() {
+                slow.redirect(ctx, view, (dev, packet), out);
+            }
+        });
+    }
+}
 
 impl<F: TestFamily> World<F> {
-    /// One batch by device `dev`, as a worker processes it: fast path, then exceptions. What memory is left for is
-    /// received. Returns the frames sent.
+    /// One batch by device `dev`. What memory is left for is received. Returns the frames sent.
     pub(crate) fn input(&mut self, dev: u16, frames: &[Vec<u8>]) -> Sent {
-        let (mut batch, mut outcome) = (Batch::new(), Outcome::default());
+        let mut batch = Batch::new();
         for bytes in frames {
             let Some(mut frame) = self.ctx.alloc_frame() else { continue };
             frame.bytes_mut()[HEADROOM..][..bytes.len()].copy_from_slice(bytes);
@@ -26,43 +103,41 @@ impl<F: TestFamily> World<F> {
         }
         let rp_filter = self.iface(dev).map_or_else(Default::default, |iface| iface.rp_filter);
         let ingress = Ingress { dev, mac: MACS[usize::from(dev)], partial_csum: false, rp_filter };
-        ip_input(&mut self.ctx, &self.tables, &ingress, &mut batch, &mut outcome);
-        let (sent, ()) = self.call(|slow, ctx, view, out| {
-            outcome.tx.flush(|dev, batch| out.send.extend(batch.drain().map(|skb| (dev, skb))));
-            for (skb, why) in outcome.slow.drain() {
-                slow.handle(ctx, view, skb, why, out);
-            }
-            if let Some((dev, packet)) = outcome.slow.redirect.take() {
-                slow.redirect(ctx, view, (dev, packet), out);
-            }
-            // There are no sockets.
-            for skb in outcome.udp.drain().chain(std::mem::take(&mut out.local)) {
-                slow.handle(ctx, view, skb, Exception::NoSocket, out);
-            }
+        let (sent, ()) = self.step(|ctx, control, host| {
+            let tables = host.tables();
+            Receive::default().ip(ctx, &tables, &ingress, 0, &mut batch, &mut Poller { host, control });
         });
         sent
     }
 
-    /// Calls the slow path, and carries out what comes of it. Returns the frames sent, and what `call` did.
+    /// Calls the slow path. Returns the frames sent, and what `call` did.
     pub(crate) fn call<R>(
         &mut self,
         call: impl FnOnce(&mut SlowPath, &mut SoftnetData, RouteSnapshot<'_>, &mut Effects) -> R,
     ) -> (Sent, R) {
-        let mut out = Effects::default();
-        let view = RouteSnapshot { now: self.now, tables: &self.tables, ifaces: &self.tables.ifaces };
-        let result = call(&mut self.slow, &mut self.ctx, view, &mut out);
-        (self.carry_out(out), result)
+        self.step(|ctx, control, host| {
+            let mut result = None;
+            control.run(ctx, host, |slow, ctx, view, out| result = Some(call(slow, ctx, view, out)));
+            result.unwrap()
+        })
     }
 
-    fn carry_out(&mut self, mut out: Effects) -> Sent {
-        self.sent += out.send.len() as u64;
-        self.errors.append(&mut out.errors);
-        let mut sent = Sent::new();
-        for (dev, skb) in out.send.drain(..) {
-            sent.push((dev, skb.data().to_vec()));
-            self.ctx.free_skb(skb);
-        }
-        out.publish.into_iter().for_each(|neighbour| self.tables.set_neighbour(neighbour));
+    /// Does one step, and notes what came of it. Returns the frames sent, and what `step` did.
+    pub(super) fn step<R>(
+        &mut self,
+        step: impl FnOnce(&mut SoftnetData, &mut SlowPathState, &Host) -> R,
+    ) -> (Sent, R) {
+        let host = Host {
+            now: self.now,
+            tables: RefCell::new(Arc::new(self.tables.clone())),
+            sent: RefCell::default(),
+            errors: RefCell::default(),
+        };
+        let result = step(&mut self.ctx, &mut self.control, &host);
+        self.tables = Tables::clone(&host.tables());
+        self.errors.extend(host.errors.into_inner());
+        let sent = host.sent.into_inner();
+        self.sent += sent.len() as u64;
         let stats = self.ctx.stats();
         assert_eq!(
             self.received + stats.originated.get(),
@@ -72,6 +147,6 @@ impl<F: TestFamily> World<F> {
             self.sent,
             self.held()
         );
-        sent
+        (sent, result)
     }
 }

@@ -2,7 +2,7 @@
 //! families, in virtual time; and the frames that pass there.
 //!
 //! After every step the books must balance (received + originated = sent + delivered + dropped + held), and in the end all
-//! memory must be at home. How fast path, slow path and tables are put together is in `glue`; what a family's packets and
+//! memory must be at home. What the composition asks of its host is in `glue`; what a family's packets and
 //! addresses are, in [`TestFamily`].
 
 mod family;
@@ -26,6 +26,7 @@ use crate::ip::{ETH_LEN, LongestMatch, MacAddr};
 use crate::skb::{CacheSizes, DropReason, HeapMemory, Region};
 use crate::sock::output::UdpHead;
 use crate::sock::{Flow, SocketError};
+use crate::stack::slow::SlowPathState;
 
 pub(crate) const SECOND: u64 = 1_000_000_000;
 /// Of softnet's two devices: the client's link, and the server's, whose MTU is smaller.
@@ -39,7 +40,7 @@ pub(crate) type Sent = Vec<Frame>;
 
 pub(crate) struct World<F: TestFamily> {
     pub(crate) ctx: SoftnetData,
-    pub(crate) slow: SlowPath,
+    pub(crate) control: SlowPathState,
     pub(crate) tables: Tables,
     pub(crate) now: u64,
     /// What sockets were to be told.
@@ -62,20 +63,22 @@ impl<F: TestFamily> World<F> {
         routing.next_hops.extend(routes.iter().map(|(_, hop)| *hop));
         let fib: Vec<_> = routes.iter().zip(1..).map(|((p, _), i)| (p.parse().unwrap(), i)).collect();
         routing.fib = Arc::new(F::Fib::build_in(&fib, Vec::with_capacity).unwrap());
-        tables.set_ifaces(&[0, 1].map(|dev| Some(F::iface(dev))));
         let mut slow = SlowPath::new(NeighParams::default(), [1, 2]);
         // The limit has tests of its own.
         slow.configure(unlimited(), OptionPolicy::default());
-        World {
+        let mut world = World {
             ctx: SoftnetData::new(Region::new(memory, frames, frames).unwrap(), CacheSizes::default()),
-            slow,
+            control: SlowPathState::new(slow, 2),
             tables,
             now: 0,
             errors: Vec::new(),
             received: 0,
             sent: 0,
             family: PhantomData,
-        }
+        };
+        world.appear(0);
+        world.appear(1);
+        world
     }
 
     /// Client, server and gateway have answered.
@@ -109,7 +112,7 @@ impl<F: TestFamily> World<F> {
     pub(crate) fn pass(&mut self, ns: u64) -> Sent {
         let end = self.now + ns;
         let mut sent = Sent::new();
-        while let Some(at) = self.slow.next_deadline().filter(|at| *at <= end) {
+        while let Some(at) = self.control.slow.next_deadline().filter(|at| *at <= end) {
             self.now = self.now.max(at);
             sent.extend(self.call(|slow, ctx, view, out| slow.poll(ctx, view, out)).0);
         }
@@ -141,13 +144,14 @@ impl<F: TestFamily> World<F> {
     }
 
     fn set_iface(&mut self, dev: u16, iface: Option<Iface>) {
-        let mut ifaces = self.tables.ifaces.to_vec();
-        ifaces[usize::from(dev)] = iface;
-        self.tables.set_ifaces(&ifaces);
+        self.step(|_, control, host| {
+            control.ifaces[usize::from(dev)] = iface;
+            control.replace_tables(host, Tables::set_ifaces);
+        });
     }
 
     pub(crate) fn held(&self) -> u64 {
-        self.slow.held() as u64
+        self.control.slow.held() as u64
     }
 
     pub(crate) fn drops(&self, reason: DropReason) -> u64 {
@@ -156,7 +160,7 @@ impl<F: TestFamily> World<F> {
 
     pub(crate) fn state(&self, ip: F) -> NeighState {
         let ip: IpAddr = ip.into();
-        self.slow.neighbours().entries().find(|e| e.ip == ip).map_or(NeighState::None, |e| e.state)
+        self.control.slow.neighbours().entries().find(|e| e.ip == ip).map_or(NeighState::None, |e| e.state)
     }
 
     /// Sends `frame` in by the client's device, and expects it to be dropped for `reason` and answered by the ICMP error
@@ -172,7 +176,7 @@ impl<F: TestFamily> World<F> {
 
 impl<F: TestFamily> Drop for World<F> {
     fn drop(&mut self) {
-        self.slow.shutdown(&mut self.ctx);
+        self.control.slow.shutdown(&mut self.ctx);
         self.ctx.drain();
         if !std::thread::panicking() {
             let region = self.ctx.region();

@@ -43,8 +43,8 @@ fn an_echo_in_fragments_fits_the_path() {
     let mut world = World::acquainted();
     let request = cut(&ping(CLIENT, OWN[0], 2000), 1500);
     assert_eq!(world.input(0, &request).len(), 2);
-    assert_eq!(world.slow.fragments().reassembled(), 1);
-    assert!(world.slow.pmtu().update(world.now, addr_of(CLIENT.into()), (1500, 1500), 1000));
+    assert_eq!(world.control.slow.fragments().reassembled(), 1);
+    assert!(world.control.slow.pmtu().update(world.now, addr_of(CLIENT.into()), (1500, 1500), 1000));
     let sent = world.input(0, &request);
     assert!(sent.len() == 3 && sent.iter().all(|(_, frame)| frame.len() <= ETH_LEN + 1000));
     assert_eq!(checksum::sum(&join(&sent).0), 0xffff);
@@ -98,13 +98,13 @@ fn datagrams_to_a_group_are_put_together() {
     for (a, b) in on_0.iter().zip(&on_1) {
         assert_eq!((world.one(0, a.clone()).len(), world.one(1, b.clone()).len()), (0, 0));
     }
-    assert_eq!((world.slow.fragments().reassembled(), world.slow.held()), (2, 0));
+    assert_eq!((world.control.slow.fragments().reassembled(), world.control.slow.held()), (2, 0));
     // Without sockets the two are dropped, each in one.
     let drops = [DropReason::IpInvalidDest, DropReason::IpNoProto].map(|reason| world.drops(reason));
     assert_eq!((drops, world.ctx.stats().merged.get()), ([2, 0], 4));
     assert!(world.one(0, on_0[0].clone()).is_empty());
     assert!(world.pass(31_000_000_000).is_empty());
-    assert_eq!((world.slow.held(), world.drops(DropReason::FragReasmTimeout)), (0, 1));
+    assert_eq!((world.control.slow.held(), world.drops(DropReason::FragReasmTimeout)), (0, 1));
 }
 
 #[test]
@@ -114,9 +114,9 @@ fn a_packet_too_long_for_the_next_link_is_cut() {
         let mut original = udp(0, CLIENT, FAR, 64, len);
         original[ETH_LEN + 1] = 0x48;
         let original = mend(original);
-        let (originated, cut) = (world.ctx.stats().originated.get(), world.slow.cut());
+        let (originated, cut) = (world.ctx.stats().originated.get(), world.control.slow.cut());
         let sent = world.one(0, original.clone());
-        assert_eq!(world.slow.cut(), cut + 1);
+        assert_eq!(world.control.slow.cut(), cut + 1);
         assert_eq!(world.ctx.stats().originated.get(), originated + sent.len() as u64 - 1);
         let (payload, headers) = join(&sent);
         assert_eq!(payload, original[ETH_LEN + 20..]);
@@ -204,7 +204,7 @@ fn a_senders_datagram_is_cut_for_its_path() {
     // One packet as long as it fits; what is known of the path counts.
     assert_eq!(send(&mut world, SERVER, 580, true).unwrap().len(), 1);
     assert_eq!(send(&mut world, SERVER, 581, true), Err(DropReason::PktTooBig));
-    assert!(world.slow.pmtu().update(world.now, addr_of(SERVER.into()), (600, 600), 560));
+    assert!(world.control.slow.pmtu().update(world.now, addr_of(SERVER.into()), (600, 600), 560));
     assert_eq!(send(&mut world, SERVER, 541, true), Err(DropReason::PktTooBig));
     assert_eq!(send(&mut world, SERVER, 541, false).unwrap().len(), 2);
     for nowhere in [NOWHERE, Ipv4Addr::BLACKHOLE, OWN[0]] {

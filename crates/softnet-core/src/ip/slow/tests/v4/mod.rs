@@ -38,7 +38,7 @@ fn arp_that_is_none_of_our_business() {
     assert_eq!(heard(&sent[0]).2.sender_ip, OWN[0]);
     // Neither does a request between others.
     assert!(world.one(0, arp(BROADCAST, ArpPacket::request(CLIENT_MAC, CLIENT, SERVER))).is_empty());
-    assert_eq!(world.slow.neighbours().entries().len(), 0);
+    assert_eq!(world.control.slow.neighbours().entries().len(), 0);
 }
 
 #[test]

@@ -26,7 +26,7 @@ fn reply(sent: &Sent) -> (Vec<u8>, Vec<u8>) {
 #[test]
 fn a_router_records_itself() {
     let mut world = World::acquainted();
-    world.slow.set_midnight(3_600_000_000_000);
+    world.control.slow.set_midnight(3_600_000_000_000);
     world.now = 1_500_000_000;
     let time = u32::to_be_bytes(3_601_500);
     let out = OWN[1].octets();
@@ -100,7 +100,7 @@ fn malformed_options_are_a_parameter_problem() {
     world.refused(group, DropReason::IpInHdr, None);
     let error = set(with_options(SERVER, 1, &[7, 0, 4, 0]), ETH_LEN + 9, &[1]);
     world.refused(set(mend(error), ETH_LEN + 24, &[3]), DropReason::IpInHdr, None);
-    world.slow.configure(unlimited(), OptionPolicy::Ignore);
+    world.control.slow.configure(unlimited(), OptionPolicy::Ignore);
     world.refused(with_options(SERVER, 9, &[7, 0, 4, 0]), DropReason::IpInHdr, Some((12, 0, 20)));
 }
 
@@ -110,7 +110,7 @@ fn malformed_options_are_a_parameter_problem() {
 fn source_routes_do_not_pass() {
     for policy in [OptionPolicy::Process, OptionPolicy::Ignore, OptionPolicy::Drop] {
         let mut world = World::acquainted();
-        world.slow.configure(unlimited(), policy);
+        world.control.slow.configure(unlimited(), policy);
         for options in [&[131, 3, 4][..], &[137, 3, 4], &[1, 131, 7, 4, 1, 1, 1, 1]] {
             world.refused(with_options(SERVER, 9, options), DropReason::IpOptions, None);
             world.refused(with_options(OWN[0], 9, options), DropReason::IpOptions, None);
@@ -123,7 +123,7 @@ fn source_routes_do_not_pass() {
 #[test]
 fn an_echo_reply_brings_the_options_back() {
     let mut world = World::acquainted();
-    world.slow.set_midnight(0);
+    world.control.slow.set_midnight(0);
     world.now = 7_000_000;
     for own in OWN {
         let me = own.octets();
@@ -154,13 +154,13 @@ fn an_echo_reply_brings_the_options_back() {
 fn options_may_be_ignored_or_dropped() {
     let mut world = World::acquainted();
     let (route, alert) = ([7, 7, 4, 0, 0, 0, 0], [148, 4, 0, 0]);
-    world.slow.configure(unlimited(), OptionPolicy::Ignore);
+    world.control.slow.configure(unlimited(), OptionPolicy::Ignore);
     for options in [&route[..], &[68, 4, 5, 0], &alert] {
         let frame = with_options(SERVER, 9, options);
         Ipv4Addr::assert_forwarded(&world.one(0, frame.clone())[0], &frame, 1, SERVER_MAC);
     }
     assert_eq!(reply(&world.one(0, question(OWN[0], &route))).0, []);
-    world.slow.configure(unlimited(), OptionPolicy::Drop);
+    world.control.slow.configure(unlimited(), OptionPolicy::Drop);
     for options in [&route[..], &[68, 4, 5, 0]] {
         world.refused(with_options(SERVER, 9, options), DropReason::IpOptions, None);
         world.refused(question(OWN[0], options), DropReason::IpOptions, None);

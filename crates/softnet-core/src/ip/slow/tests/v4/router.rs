@@ -116,8 +116,8 @@ fn scan(world: &mut World, addresses: std::ops::Range<u32>) {
 fn a_new_neighbour_is_answered_while_a_link_is_scanned() {
     let mut world = World::with_frames(4096);
     let small = NeighParams { gc_thresh1: 8, gc_thresh2: 16, gc_thresh3: 32, ..NeighParams::default() };
-    world.slow = SlowPath::new(small, [1, 2]);
-    world.slow.set_gateways([(1, GATEWAY.into())]);
+    world.control.slow = SlowPath::new(small, [1, 2]);
+    world.control.slow.set_gateways([(1, GATEWAY.into())]);
     world.one(0, udp(0, CLIENT, FAR, 64, 10));
     world.one(1, Ipv4Addr::answer(1, GATEWAY, SERVER_MAC));
     world.one(0, Ipv4Addr::question(0, CLIENT, CLIENT_MAC));

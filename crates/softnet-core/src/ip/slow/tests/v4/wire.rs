@@ -11,7 +11,7 @@ use crate::ip::v4::header::is_link_local;
 #[test]
 fn messages_of_each_type_may_be_limited() {
     let mut world = World::acquainted();
-    world.slow.configure(IcmpParams::default(), Default::default());
+    world.control.slow.configure(IcmpParams::default(), Default::default());
     let dead = udp(0, CLIENT, SERVER, 1, 10);
     assert_eq!(world.input(0, &vec![dead.clone(); 20]).len(), 6);
     world.pass(2 * SECOND);
@@ -21,7 +21,7 @@ fn messages_of_each_type_may_be_limited() {
     assert_eq!(world.input(0, &vec![echo(OWN[0], 64); 60]).len(), 60);
     // Unless they are said to be limited, too.
     let params = IcmpParams { icmp_ratemask: 1, ..IcmpParams::default() };
-    world.slow.configure(params, Default::default());
+    world.control.slow.configure(params, Default::default());
     world.pass(60 * SECOND);
     world.one(0, Ipv4Addr::question(0, CLIENT, CLIENT_MAC));
     assert_eq!(world.input(0, &vec![echo(OWN[0], 64); 60]).len(), 6);

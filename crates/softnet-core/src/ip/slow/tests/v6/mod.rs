@@ -47,7 +47,7 @@ fn who_tries_to_take_our_address_is_told() {
         Message::Advertisement { target: OWN[0], mac: Some(MACS[0]), solicited: false, overrides: true };
     let all = (0, multicast_mac(ALL_NODES), OWN[0], ALL_NODES, 0xa0, says);
     assert_eq!(sent.iter().map(heard).collect::<Vec<_>>(), [all]);
-    assert_eq!(world.slow.neighbours().entries().len(), 0);
+    assert_eq!(world.control.slow.neighbours().entries().len(), 0);
 }
 
 #[test]
@@ -96,13 +96,13 @@ fn discovery_that_is_none_of_our_business_or_not_sound() {
         &[&[136, 0, 0, 0, 0x40, 0, 0, 0][..], &CLIENT.octets()].concat(),
     );
     world.refused(solicited_to_all, NdiscMalformed, None);
-    assert_eq!(world.slow.neighbours().entries().len(), 0);
+    assert_eq!(world.control.slow.neighbours().entries().len(), 0);
     // Options that are not known are skipped; who is not on the link is answered, where the frame says, but not remembered.
     let stranger: Ipv6Addr = "2001:db8:ffff::1".parse().unwrap();
     let message = [&message[..2], &[0, 0], &message[4..24], &[14, 1, 0, 0, 0, 0, 0, 0]].concat();
     let sent = world.one(0, icmp(0, stranger, solicited_node(OWN[0]), 255, &message));
     assert_eq!((heard(&sent[0]).1, heard(&sent[0]).3), (CLIENT_MAC, stranger));
-    assert_eq!(world.slow.neighbours().entries().len(), 0);
+    assert_eq!(world.control.slow.neighbours().entries().len(), 0);
 }
 
 #[test]
@@ -273,9 +273,9 @@ fn a_neighbour_that_moved_tells_all() {
         assert_eq!(world.state(CLIENT), NeighState::Delay);
     }
     let mut world = World::acquainted();
-    let known = world.slow.neighbours().entries().len();
+    let known = world.control.slow.neighbours().entries().len();
     assert!(world.one(0, says("2001:db8::77".parse().unwrap(), 0x20)).is_empty());
-    assert_eq!(world.slow.neighbours().entries().len(), known);
+    assert_eq!(world.control.slow.neighbours().entries().len(), known);
     world.refused(says(CLIENT, 0x60), DropReason::NdiscMalformed, None);
     // Nothing else is taken that is to all.
     world.refused(

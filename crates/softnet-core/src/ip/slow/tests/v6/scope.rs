@@ -27,7 +27,7 @@ fn an_address_with_a_scope_in_it_is_refused() {
         world.refused(udp(0, src, dst, 64, 10), DropReason::Ipv6BadScope, None);
         world.refused(echo_from(src, dst), DropReason::Ipv6BadScope, None);
     }
-    assert_eq!(world.slow.neighbours().entries().len(), 3, "those who were known before");
+    assert_eq!(world.control.slow.neighbours().entries().len(), 3, "those who were known before");
 }
 
 fn echo_from(src: Ipv6Addr, dst: Ipv6Addr) -> Vec<u8> {

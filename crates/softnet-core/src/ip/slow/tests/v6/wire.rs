@@ -38,7 +38,7 @@ fn tcp_is_a_header_that_softnet_does_not_know() {
 #[test]
 fn solicitations_without_an_address_are_all_answered() {
     let mut world = World::acquainted();
-    world.slow.configure(Default::default(), Default::default());
+    world.control.slow.configure(Default::default(), Default::default());
     assert_eq!(world.input(0, &vec![solicitation(0, CLIENT, None, OWN[0]); 60]).len(), 60);
 }
 
