@@ -1,4 +1,4 @@
-//! What the world and the tests ask of a family: who lives where, and what packets look like.
+//! What the world and the tests ask of a family: which host is where, and what packets look like.
 
 use std::fmt::Debug;
 
@@ -86,7 +86,7 @@ pub(crate) trait TestFamily: Family {
     fn answer(dev: u16, ip: Self, mac: MacAddr) -> Vec<u8>;
     /// Whether a frame asks for a neighbour.
     fn is_question(frame: &[u8]) -> bool;
-    /// Checks that softnet asks by `dev` for `target`: all, or only the one who is said to be that.
+    /// Checks that softnet asks by `dev` for `target`: all stations, or only the one that is said to be that.
     fn assert_asked(sent: &Frame, dev: u16, target: Self, unicast_to: Option<MacAddr>);
     /// Checks that softnet answers the question for its address `own`.
     fn assert_answered(sent: &Frame, dev: u16, own: Self, asker: (Self, MacAddr));

@@ -192,7 +192,7 @@ pub(crate) fn discovery(kind: u8, flags: u8, target: Ipv6Addr, option: Option<(u
     message
 }
 
-/// `src` at `mac` asks who has `target`, on the link of `dev`.
+/// `src` at `mac` asks for the MAC address of `target`, on the link of `dev`.
 pub(crate) fn solicitation(dev: u16, src: Ipv6Addr, mac: Option<MacAddr>, target: Ipv6Addr) -> Vec<u8> {
     let message = discovery(nd::SOLICITATION, 0, target, mac.map(|mac| (1, mac)));
     icmp(dev, src, solicited_node(target), 255, &message)

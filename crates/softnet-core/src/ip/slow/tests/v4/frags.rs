@@ -86,7 +86,7 @@ fn nothing_of_an_echo_is_sent_that_memory_does_not_suffice_for() {
     taken.into_iter().for_each(|frame| world.ctx.free_frame(frame));
 }
 
-/// Of each device, since the same may come by several; and nobody is told of what becomes of it.
+/// Of each device, since the same may come by several; and no error says what becomes of it.
 #[test]
 fn datagrams_to_a_group_are_put_together() {
     let mut world = World::acquainted();

@@ -22,7 +22,7 @@ fn arp_that_is_none_of_our_business() {
     let mut world = World::new();
     let stranger = Ipv4Addr::new(192, 0, 2, 1);
     let refused = [
-        // For others, from off the link, from nobody; and one that claims to be us.
+        // For others, from off the link, without a sender; and one that claims to be us.
         (arp(BROADCAST, ArpPacket::request(CLIENT_MAC, stranger, CLIENT)), DropReason::ArpIgnored),
         (arp(BROADCAST, ArpPacket::probe(CLIENT_MAC, CLIENT)), DropReason::ArpIgnored),
         (arp(BROADCAST, ArpPacket::announcement(CLIENT_MAC, OWN[1])), DropReason::ArpIgnored),

@@ -8,7 +8,7 @@ use crate::ip::slow::SlowPath;
 const OTHER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 77);
 const ROUTER_MAC: MacAddr = [2, 0, 0, 0, 0, 0xfe];
 
-/// The redirect that `sent` has to be, about `original`: whom to send to.
+/// The redirect that `sent` has to be, about `original`: the first hop to send to.
 fn redirect(sent: &Frame, original: &[u8]) -> Ipv4Addr {
     let (kind, code, _) = Ipv4Addr::error(sent, original);
     assert_eq!((kind, code), (5, 1));

@@ -38,9 +38,9 @@ fn a_solicitation_for_each_of_our_addresses_is_answered() {
     }
 }
 
-/// Somebody would like to have an address of ours (RFC 4862 section 5.4.3): everybody is told that it is taken.
+/// A host would like to have an address of ours (RFC 4862 section 5.4.3): all nodes are told that it is taken.
 #[test]
-fn who_tries_to_take_our_address_is_told() {
+fn a_host_that_tries_to_take_our_address_is_told() {
     let mut world = World::new();
     let sent = world.one(0, solicitation(0, Ipv6Addr::UNSPECIFIED, None, OWN[0]));
     let says =
@@ -97,7 +97,8 @@ fn discovery_that_is_none_of_our_business_or_not_sound() {
     );
     world.refused(solicited_to_all, NdiscMalformed, None);
     assert_eq!(world.control.slow.neighbours().entries().len(), 0);
-    // Options that are not known are skipped; who is not on the link is answered, where the frame says, but not remembered.
+    // Options that are not known are skipped; a host that is not on the link is answered, where the frame
+    // says, but not remembered.
     let stranger: Ipv6Addr = "2001:db8:ffff::1".parse().unwrap();
     let message = [&message[..2], &[0, 0], &message[4..24], &[14, 1, 0, 0, 0, 0, 0, 0]].concat();
     let sent = world.one(0, icmp(0, stranger, solicited_node(OWN[0]), 255, &message));
@@ -216,7 +217,7 @@ fn martians_and_groups_are_neither_forwarded_nor_answered() {
         world.refused(udp(0, Ipv6Addr::UNSPECIFIED, dst, 1, 10), IpInvalidSource, None);
         world.refused(Ipv6Addr::ip(0, CLIENT, dst, 1, next::TCP, &[0; 20]), IpInvalidDest, None);
         world.refused(icmp(0, CLIENT, dst, 64, &[128, 0, 0, 0, 0, 1, 0, 1]), IpInvalidDest, None);
-        // Whoever is not in the group does not complain.
+        // A host that is not in the group does not complain.
         let option = Ipv6Addr::ip(0, CLIENT, dst, 9, next::DESTINATION, &[17, 0, 1, 0, 0xbe, 0, 1, 0]);
         world.refused(option, Ipv6BadExthdr, None);
     }
@@ -237,7 +238,7 @@ fn martians_and_groups_are_neither_forwarded_nor_answered() {
     world.refused(udp(0, CLIENT, ALL_NODES, 9, 10)[..70].to_vec(), PktTooSmall, None);
 }
 
-/// What comes from outside is not from here; who asks for our address is told that it is taken all the same.
+/// What comes from outside is not from here; a host that asks for our address is told that it is taken all the same.
 #[test]
 fn nobody_else_speaks_for_us() {
     let mut world = World::acquainted();
@@ -254,7 +255,7 @@ fn nobody_else_speaks_for_us() {
     assert_eq!(heard(&sent[0]).3, ALL_NODES);
 }
 
-/// Who moved tells everybody: those that know him believe it, if he insists, and nobody learns of a stranger.
+/// A neighbour that moved tells all nodes: those that know it believe it, if it insists, and none learns of a stranger.
 #[test]
 fn a_neighbour_that_moved_tells_all() {
     const NEW_MAC: MacAddr = [2, 0, 0, 0, 0, 0x99];
@@ -288,7 +289,7 @@ fn a_neighbour_that_moved_tells_all() {
     world.refused(says(CLIENT, 0x20), DropReason::IpInvalidDest, None);
 }
 
-/// What a device without IPv6 hears of it is not answered, and nobody is asked by it.
+/// What a device without IPv6 hears of it is not answered, and no neighbour is asked by it.
 #[test]
 fn a_device_without_an_address_is_silent() {
     let mut world = World::new();

@@ -40,7 +40,7 @@ fn the_address_of_all_routers_is_ours_too() {
             Message::Advertisement { target: anycast, mac: Some(MACS[0]), solicited: true, overrides: false };
         let all: Vec<_> = sent.iter().map(heard).collect();
         assert_eq!(all, [(0, CLIENT_MAC, OWN[0], CLIENT, 0xc0, says)]);
-        // Who is asked under it answers under its own name (RFC 4443 section 4.2).
+        // A router that is asked by it answers from its own address (RFC 4443 section 4.2).
         assert_eq!(replied(&world.one(0, echo(anycast, 64))[0]), OWN[0]);
     }
     // Also from another link.
@@ -59,7 +59,7 @@ fn the_address_of_all_routers_is_ours_too() {
     let header = Ipv6Header::new(packet).unwrap();
     assert_eq!((header.src(), packet[40]), (OWN[0], 129));
     assert_eq!(message_sum(&packet[40..], header.src(), header.dst()), 0xffff);
-    // It is nobody's source, and others' networks have theirs.
+    // It is no source, and other links have their own.
     world.refused(udp(0, ANYCAST, OWN[0], 64, 10), DropReason::IpInvalidSource, None);
     world.refused(solicitation(0, CLIENT, Some(CLIENT_MAC), net(1, 0)), DropReason::NdiscIgnored, None);
 }

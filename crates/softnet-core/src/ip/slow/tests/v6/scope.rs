@@ -27,14 +27,14 @@ fn an_address_with_a_scope_in_it_is_refused() {
         world.refused(udp(0, src, dst, 64, 10), DropReason::Ipv6BadScope, None);
         world.refused(echo_from(src, dst), DropReason::Ipv6BadScope, None);
     }
-    assert_eq!(world.control.slow.neighbours().entries().len(), 3, "those who were known before");
+    assert_eq!(world.control.slow.neighbours().entries().len(), 3, "those that were known before");
 }
 
 fn echo_from(src: Ipv6Addr, dst: Ipv6Addr) -> Vec<u8> {
     icmp(0, src, dst, 64, &[128, 0, 0, 0, 0x77, 0x77, 0, 1])
 }
 
-/// A neighbour that is asked for on one link, and does not answer there, is nobody's business on the other.
+/// A neighbour that is asked for on one link, and does not answer there, is of no concern on the other.
 #[test]
 fn neighbours_and_their_silence_are_one_link_s() {
     let mut world = World::new();
