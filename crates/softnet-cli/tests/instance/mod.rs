@@ -57,7 +57,7 @@ impl Handler for Instance {
                 {"id": 8194, "name": "wan-0", "dev": "wan", "queue": 0, "worker": 0, "context": "workqueue",
                  "thread": "napi-wq", "tid": 0, "state": [], "doorbell": "unmasked", "napi_defer_hard_irqs": 2,
                  "gro_flush_timeout": 0, "irq_suspend_timeout": 0,
-                 "warning": "napi_defer_hard_irqs has no effect without gro_flush_timeout", "owner": "nobody",
+                 "warning": "napi_defer_hard_irqs has no effect without gro_flush_timeout", "owner": "none",
                  "why": "asleep: nothing came for 3.20 s; its doorbell will wake napi-wq", "timer": null, "deferrals": 0,
                  "effective_timeout": 0, "rescues": 0, "doorbells": 0, "busy_polls": 0, "busy_poll_lost": 0,
                  "suspensions": 0, "resumptions": 0, "applications": [],
