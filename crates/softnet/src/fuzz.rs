@@ -13,6 +13,6 @@ pub fn config(data: &[u8]) {
 mod tests {
     #[test]
     fn the_corpus_of_configurations_is_replayed() {
-        softnet_dev::testing::replay("config", super::config);
+        softnet_testkit::replay("config", super::config);
     }
 }

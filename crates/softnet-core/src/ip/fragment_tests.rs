@@ -50,8 +50,8 @@ fn join(ctx: &mut SoftnetData, packets: &[Vec<u8>]) -> Option<Vec<u8>> {
         match whole {
             Ok(None) => {}
             Ok(Some(run)) => {
-                done = Some(run.data().flatten().copied().collect());
-                ctx.deliver_list(run);
+                done = Some(run.frames().flatten().copied().collect());
+                ctx.deliver(run);
             }
             Err((skb, reason)) => panic!("{reason:?}: {:?}", (ctx.free(skb, reason), &packet[..20])),
         }

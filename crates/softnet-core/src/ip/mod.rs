@@ -9,6 +9,7 @@ pub mod echo;
 pub mod ethernet;
 pub mod family;
 pub mod fragment;
+pub mod hooks;
 pub mod icmp_error;
 pub mod icmp_limit;
 pub mod ident;

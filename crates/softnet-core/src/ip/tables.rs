@@ -11,6 +11,7 @@ use std::sync::Arc;
 use super::MacAddr;
 use super::adjacency::{Adjacency, Kind};
 use super::family::{Family, LongestMatch};
+use super::hooks::Hooks;
 use super::slow::Iface;
 use crate::fold::FoldKey;
 
@@ -56,13 +57,15 @@ pub struct Tables {
     pub v6: Arc<Routing<Ipv6Addr>>,
     /// The devices, by index; `None` for one whose interface is not there.
     pub ifaces: Arc<[Option<Iface>]>,
+    /// What stands in the hook slots.
+    pub hooks: Hooks,
 }
 
 impl Tables {
     /// Tables without a route. `key` hashes neighbours, and must be random: strangers choose their addresses.
     pub fn new(key: FoldKey) -> Self {
         let (v4, v6) = (Arc::new(Routing::new(key)), Arc::new(Routing::new(key)));
-        Tables { v4, v6, ifaces: Arc::default() }
+        Tables { v4, v6, ifaces: Arc::default(), hooks: Hooks::default() }
     }
 
     /// Brings MTUs up to date after a device came or went, and forgets all neighbours of devices that are gone.

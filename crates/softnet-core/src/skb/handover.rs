@@ -23,14 +23,14 @@ impl HeadLinks {
 
     /// Links packets of the region as a pending list does: each to the one before it.
     #[inline(always)]
-    pub(super) fn chain(&self, skbs: &[Skb]) {
+    pub(super) fn link(&self, skbs: &[Skb]) {
         for pair in skbs.windows(2) {
             self.set_next(pair[1].index(), pair[0].index());
         }
     }
 
     /// Undoes that.
-    pub(super) fn unchain(&self, skbs: &[Skb]) {
+    pub(super) fn unlink(&self, skbs: &[Skb]) {
         skbs.iter().for_each(|skb| self.set_next(skb.index(), NIL));
     }
 }
@@ -140,7 +140,7 @@ impl<B> SkbHandover<B> {
         if skbs.iter().any(|skb| skb.region() != self.links.0) {
             return Err(Refused::Full);
         }
-        self.links.chain(skbs);
+        self.links.link(skbs);
         let n = skbs.len() as u32;
         let (oldest, newest) = (first.index(), last.index());
         let pushed = match limited {
@@ -151,7 +151,7 @@ impl<B> SkbHandover<B> {
             // The packets are the owner's from now on; only the handles are left to be forgotten.
             batch.drain().for_each(|skb| _ = skb.into_raw());
         } else {
-            self.links.unchain(skbs);
+            self.links.unlink(skbs);
         }
         pushed
     }

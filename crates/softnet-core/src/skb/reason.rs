@@ -31,6 +31,7 @@ reasons! {
     NoHead = "no_head", "no buffer head was free";
     NoFrame = "no_frame", "no frame was free";
     DevReady = "dev_ready", "the outgoing device was down or gone";
+    Nonlinear = "nonlinear", "in several frames, and too long for the one that the outgoing device takes";
     FullRing = "full_ring", "the outgoing device's ring was full";
     PktTooSmall = "pkt_too_small", "shorter than its headers";
     PktTooBig = "pkt_too_big", "larger than the outgoing MTU";
@@ -54,7 +55,7 @@ reasons! {
     FragInvalid = "frag_invalid", "a fragment that contradicts itself or the others of its datagram, or is too small";
     FragLimit = "frag_limit", "of a datagram in too many fragments";
     FragEvicted = "frag_evicted", "of the oldest datagram when the memory for fragments was used up";
-    IpNoProto = "ip_noproto", "addressed to softnet, for a protocol or port that nobody serves";
+    IpNoProto = "ip_noproto", "addressed to softnet, for a protocol without a handler or a port without a socket";
     IcmpCsum = "icmp_csum", "wrong ICMP checksum";
     IcmpMalformed = "icmp_malformed", "malformed ICMP message";
     ArpMalformed = "arp_malformed", "malformed ARP packet";

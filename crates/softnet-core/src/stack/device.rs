@@ -37,8 +37,9 @@ pub struct Reaped {
 pub trait TxQueue: Send {
     /// Takes back frames of packets that were sent.
     fn reap(&mut self, ctx: &mut SoftnetData) -> Reaped;
-    /// Puts packets of `batch` on the ring, first to last, and frees their heads; those that did not fit
-    /// stay in `batch`. Returns how many it took. Nothing is on the wire before [`kick`](Self::kick).
+    /// Puts packets of `batch` on the ring, first to last, each in one frame, and frees their heads; those for which the
+    /// ring has no room stay in `batch`. Returns how many it took; those among them that it cannot send are freed with
+    /// their reason. Nothing is on the wire before [`kick`](Self::kick).
     fn tx_burst(&mut self, ctx: &mut SoftnetData, batch: &mut Batch) -> usize;
     /// Tells the device that there is something to send: once per batch. Returns whether it [stalled](Self::stalled).
     fn kick(&mut self, ctx: &mut SoftnetData) -> bool;

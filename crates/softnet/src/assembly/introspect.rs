@@ -297,6 +297,7 @@ impl Introspect {
             transmitted: totals.iter().map(|t| t.tx.packets).sum(),
             delivered: contexts.iter().map(|c| c.delivered.get()).sum(),
             dropped: contexts.iter().map(|c| c.dropped()).sum(),
+            merged: contexts.iter().map(|c| c.merged.get()).sum(),
             held: in_slow_path + queued + redirected as u64 + in_sockets,
             icmp_limited,
             path_mtus: paths.0,

@@ -71,7 +71,7 @@ impl Table {
             Table::Drops => "Packets that were dropped, by device and reason",
             Table::Qdisc => "Queueing disciplines of the TX queues: what they sent, hold and dropped",
             Table::Filter => "Filters: what is redirected or mirrored, and where to",
-            Table::Socket => "Sockets: where they are bound and connected, and what waits in them",
+            Table::Socket => "Sockets: what is bound and connected where, and what waits in each",
             Table::Stats => "Totals: every packet is somewhere",
         }
     }
@@ -428,7 +428,7 @@ pub struct SocketRow {
 }
 
 /// Totals of an instance. Nothing is lost silently: received + originated = transmitted + delivered + dropped +
-/// held, once nothing is in motion.
+/// merged + held, once nothing is in motion.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Stats {
     /// Name of the instance.
@@ -449,6 +449,9 @@ pub struct Stats {
     pub delivered: u64,
     /// Packets dropped, for whatever reason.
     pub dropped: u64,
+    /// Packets that became part of another: of the fragments of a datagram that was put together, all but one.
+    #[serde(default)]
+    pub merged: u64,
     /// Packets inside now: waiting for a neighbour, for other fragments, for the slow path while another thread has it, in
     /// a socket, in a discipline, or in a backlog. (Those in a transmit ring count as transmitted.)
     pub held: u64,

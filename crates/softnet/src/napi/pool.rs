@@ -127,7 +127,7 @@ impl Pool {
 
 #[cfg(test)]
 mod tests {
-    use softnet_dev::testing::lock_while_holder_is_hogged;
+    use softnet_testkit::lock_while_holder_is_hogged;
 
     use super::*;
 

@@ -31,7 +31,6 @@ mod multicast4;
 mod options;
 mod ready_fd;
 mod recv;
-mod route;
 mod scope;
 mod send;
 mod send_batch;

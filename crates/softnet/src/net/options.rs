@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 use softnet_core::skb::FRAME_SIZE;
+use softnet_core::sock::route::RouteError;
 use softnet_core::sock::{BindError, SocketError};
 use softnet_core::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
@@ -71,6 +72,19 @@ pub(super) fn timeout(of: &AtomicU64) -> Option<Duration> {
     match of.load(Ordering::Relaxed) {
         0 => None,
         ns => Some(Duration::from_nanos(ns)),
+    }
+}
+
+/// The error of a route that there is none, as the kernel's sockets return it.
+#[cold]
+pub(super) fn route_errno(error: RouteError) -> Errno {
+    match error {
+        RouteError::NetUnreachable => Errno::NETUNREACH,
+        RouteError::HostUnreachable => Errno::HOSTUNREACH,
+        RouteError::NetDown => Errno::NETDOWN,
+        RouteError::AddrNotAvailable => Errno::ADDRNOTAVAIL,
+        RouteError::Access => Errno::ACCESS,
+        RouteError::Invalid => Errno::INVAL,
     }
 }
 

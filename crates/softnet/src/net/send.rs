@@ -10,24 +10,23 @@ use std::sync::Arc;
 use rustix::io::Errno;
 use softnet_core::SoftnetData;
 use softnet_core::ip::ETH_LEN;
+use softnet_core::ip::hooks::{Hooks, Slot};
 use softnet_core::ip::pmtu::MIN_PMTU;
 use softnet_core::ip::slow::{Effects, RouteSnapshot, SlowPath};
 use softnet_core::ip::v6::addr::group_scope;
-use softnet_core::skb::{Batch, DropReason, SkbList};
-use softnet_core::sock::key::{ANY, Addr, is_v4};
+use softnet_core::skb::{Batch, DropReason, Skb, SkbList};
+use softnet_core::sock::key::{Addr, is_v4};
 use softnet_core::sock::output::{UdpHead, destination};
-use softnet_core::sock::scope::{device, is_link_local, scoped};
+use softnet_core::sock::route::{Dest, Endpoints, NextHop, Route, find_route};
+use softnet_core::sock::scope::is_link_local;
 use softnet_core::sock::{Flow, SocketError};
-use softnet_core::steer::TxChoice;
+use softnet_core::steer::{TxChoice, skb_get_hash};
 use softnet_core::sync::Ordering;
 use softnet_dev::xdp::LocalEnd;
 
 use super::msg::source;
-use super::options::{Options, errno, timeout};
-use super::route::{NextHop, Route, find};
-use super::scope::Dest;
+use super::options::{Options, errno, route_errno, timeout};
 use crate::app::{FOR_EVER, LocalSender, WouldBlock};
-use crate::stack::addresses::is_group;
 use crate::stack::{AppThread, StackInner};
 
 /// The sending side of a socket.
@@ -38,48 +37,10 @@ pub(super) struct Tx {
     pub(super) open_port: Option<LocalEnd>,
 }
 
-/// Source and destination of a socket's datagrams.
-pub(super) struct Endpoints {
-    /// The address that it is bound to.
-    pub(super) local: Addr,
-    pub(super) lport: u16,
-    /// If it is bound to a group of one link: the device.
-    pub(super) group_dev: Option<u16>,
-    /// The peer that it is connected to.
-    pub(super) peer: Option<Dest>,
-    /// The device for IPv4 multicast, if one was chosen.
-    pub(super) multicast_dev: Option<u16>,
-    /// The same for IPv6.
-    pub(super) multicast_dev6: Option<u16>,
-}
-
 impl Tx {
     pub(super) fn new(local: Addr, lport: u16, group_dev: Option<u16>) -> Self {
-        let ends =
-            Endpoints { local, lport, group_dev, peer: None, multicast_dev: None, multicast_dev6: None };
+        let ends = Endpoints::new(local, lport, group_dev);
         Tx { sender: LocalSender::default(), ends, open_port: None }
-    }
-}
-
-impl Endpoints {
-    /// Our address, if the socket is bound to one that may be a source.
-    pub(super) fn source(&self) -> Option<Addr> {
-        (self.local != ANY && !is_group(self.local)).then_some(self.local)
-    }
-
-    /// The device that the socket is bound to by an address of one link.
-    pub(super) fn device(&self) -> Option<u16> {
-        self.group_dev.or(device(self.local))
-    }
-
-    /// `to`, with its device added if it is link-local and has none.
-    #[cold]
-    pub(super) fn complete(&self, to: Dest) -> Result<Dest, Errno> {
-        if !is_link_local(to.addr) || device(to.addr).is_some() {
-            return Ok(to);
-        }
-        let dev = self.device().ok_or(Errno::INVAL)?;
-        Ok(Dest { addr: scoped(to.addr, dev), ..to })
     }
 }
 
@@ -113,11 +74,42 @@ impl Outgoing {
             if self.long {
                 self.note(shared, now);
             }
-            sender.send(shared, &mut thread.ctx, now, (self.dev, None), &mut self.batch, wait)?;
+            let hooks = &thread.tables.load().hooks;
+            if hooks.is_set(Slot::Output) || hooks.is_set(Slot::Postrouting) {
+                let hooks = hooks.clone();
+                self.send_by_hooks(shared, thread, sender, wait, &hooks)?;
+            } else {
+                sender.send(shared, &mut thread.ctx, now, (self.dev, None), &mut self.batch, wait)?;
+            }
             if !self.loops.is_empty() {
                 self.loop_back(shared, thread);
             }
         }
+        Ok(())
+    }
+
+    /// Sends the packets that the hook slots let pass. Packets that have been there are not given back to their sender, so it
+    /// is held back before.
+    #[cold]
+    fn send_by_hooks(
+        &mut self,
+        shared: &StackInner,
+        thread: &mut AppThread,
+        sender: &mut LocalSender,
+        wait: Option<u64>,
+        hooks: &Hooks,
+    ) -> Result<(), WouldBlock> {
+        let (dev, now, ctx) = (self.dev, shared.clock.now(), &mut thread.ctx);
+        let first = self.batch.as_mut_slice().first_mut();
+        let choice = first.and_then(|first| sender.choose(shared, now, dev, || skb_get_hash(first)));
+        if let Some(choice) = choice {
+            sender.wait_for_room(shared, ctx, (dev, choice), wait)?;
+        }
+        ctx.originated(self.batch.len() as u64);
+        for slot in [Slot::Output, Slot::Postrouting] {
+            hooks.run(ctx, slot, (None, Some(dev)), &mut self.batch);
+        }
+        sender.send_counted(shared, ctx, dev, &mut self.batch);
         Ok(())
     }
 
@@ -141,11 +133,7 @@ impl Outgoing {
     #[cold]
     fn loop_back(&mut self, shared: &StackInner, thread: &mut AppThread) {
         for skb in self.loops.drain() {
-            let mut run = Batch::new();
-            match run.push(skb) {
-                Ok(()) => loop_back(shared, thread, self.dev, &mut run),
-                Err(skb) => thread.ctx.free_skb(skb),
-            }
+            loop_back(shared, thread, self.dev, skb);
         }
     }
 
@@ -236,7 +224,7 @@ impl Sending<'_> {
         }
         let complete;
         if is_link_local(to.addr) {
-            complete = ends.complete(*to)?;
+            complete = ends.complete(*to).map_err(route_errno)?;
             to = &complete;
         }
         let broadcast = self.options.broadcast.load(Ordering::Relaxed);
@@ -244,7 +232,7 @@ impl Sending<'_> {
             None => ends.source(),
             Some(from) => source(thread.tables.load(), ends, to.addr, *from)?,
         };
-        let way = find(thread.tables.load(), to, ends, src, broadcast)?;
+        let way = find_route(thread.tables.load(), to, ends, src, broadcast).map_err(route_errno)?;
         let ttl = match way.next {
             NextHop::Multicast(..) if is_v4(to.addr) => &self.options.multicast_ttl,
             NextHop::Multicast(..) => &self.options.multicast_hops,
@@ -285,8 +273,8 @@ impl Sending<'_> {
         // Earlier datagrams are received first.
         self.flush(thread)?;
         if let Some(dev) = self.loops_back(way, head) {
-            let mut run = head.write_run(&mut thread.ctx, payload).ok_or(Errno::NOBUFS)?;
-            loop_back(self.shared, thread, dev, &mut run);
+            let skb = head.write_chain(&mut thread.ctx, payload).ok_or(Errno::NOBUFS)?;
+            loop_back(self.shared, thread, dev, skb);
         }
         Ok(())
     }
@@ -311,8 +299,8 @@ impl Sending<'_> {
         if way.next == NextHop::Local {
             // Earlier datagrams leave first.
             self.flush(thread)?;
-            let mut run = head.write_run(&mut thread.ctx, payload).ok_or(Errno::NOBUFS)?;
-            self.deliver(thread, &mut run, head);
+            let skb = head.write_chain(&mut thread.ctx, payload).ok_or(Errno::NOBUFS)?;
+            self.deliver(thread, &mut Batch::from(skb), head);
             return Ok(());
         }
         let (datagram, udp) = head.datagram(payload);
@@ -322,7 +310,7 @@ impl Sending<'_> {
             result = match way.next {
                 NextHop::Broadcast(dev, link) | NextHop::Multicast(dev, link) => {
                     let to = link.first_chunk().copied().unwrap_or_default();
-                    slow.send_datagram_to_many(ctx, view, datagram, choice, (dev, to), pieces, out)
+                    slow.send_datagram_to_many(ctx, view, datagram, (choice, dev, to), pieces, out)
                 }
                 _ => slow.send_datagram(ctx, view, datagram, choice, pieces, out),
             };
@@ -334,9 +322,9 @@ impl Sending<'_> {
             _ => Errno::NETUNREACH,
         })?;
         if let Some(dev) = self.loops_back(way, head)
-            && let Some(mut run) = head.write_run(&mut thread.ctx, payload)
+            && let Some(skb) = head.write_chain(&mut thread.ctx, payload)
         {
-            loop_back(self.shared, thread, dev, &mut run);
+            loop_back(self.shared, thread, dev, skb);
         }
         Ok(())
     }
@@ -508,9 +496,9 @@ pub(super) fn wake_arrived(shared: &StackInner, thread: &mut AppThread) {
 }
 
 /// Delivers a multicast or broadcast datagram to the sockets of this stack that want it.
-fn loop_back(shared: &StackInner, thread: &mut AppThread, dev: u16, run: &mut Batch) {
-    thread.ctx.originated(run.len() as u64);
-    shared.sockets.to_many(&mut thread.ctx, dev, run, &mut thread.ready);
+fn loop_back(shared: &StackInner, thread: &mut AppThread, dev: u16, skb: Skb) {
+    thread.ctx.originated(1);
+    shared.sockets.to_many(&mut thread.ctx, dev, skb, &mut thread.ready);
 }
 
 /// Appends a datagram to `batch`, which has room.

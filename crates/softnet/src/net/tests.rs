@@ -164,7 +164,7 @@ impl Remains {
         far.tx.close(&mut far.ctx);
         far.ctx.drain();
         let stats = view.stats();
-        let ends = stats.transmitted + stats.delivered + stats.dropped;
+        let ends = stats.transmitted + stats.delivered + stats.dropped + stats.merged;
         assert_eq!(stats.received + stats.originated, ends, "{stats:?}");
         assert_eq!((stats.frames_free, stats.heads_free), (stats.frames, stats.heads), "{stats:?}");
     }

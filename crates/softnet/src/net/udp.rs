@@ -11,6 +11,7 @@ use rustix::event::Timespec;
 use rustix::io::Errno;
 use rustix::thread::futex;
 use softnet_core::sock::key::{ANY, Addr, addr_of, socket_addr, unmapped};
+use softnet_core::sock::route::{Dest, Endpoints, find_route, is_group, is_own};
 use softnet_core::sock::{Bind, Datagram, Inbox, Readiness, Slot, SlotRef};
 use softnet_core::sync::Ordering;
 use softnet_dev::xdp::LocalEnd;
@@ -18,14 +19,12 @@ use softnet_dev::xdp::LocalEnd;
 use super::Handle;
 use super::groups;
 use super::msg::MsgHdr;
-use super::options::{Options, errno, of_bind, of_socket, packets, timeout};
+use super::options::{Options, errno, of_bind, of_socket, packets, route_errno, timeout};
 use super::recv::RecvBatch;
-use super::route::find;
-use super::scope::{Dest, local_end, on_device, scope_id};
-use super::send::{Endpoints, Outgoing, Sending, Tx, Ways, wait_of};
+use super::scope::{destination, local_end, on_device, scope_id};
+use super::send::{Outgoing, Sending, Tx, Ways, wait_of};
 use crate::app::LocalSender;
 use crate::notify::wake_blocked;
-use crate::stack::addresses::{is_group, is_own};
 use crate::stack::{AppThread, StackInner, before_wait, with};
 use crate::util::lock;
 
@@ -184,7 +183,7 @@ impl UdpSocket {
     /// The address that it is connected to.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
         let peer = lock(&self.0.tx).ends.peer.ok_or_else(|| errno(Errno::NOTCONN))?;
-        Ok(peer.socket_addr(self.0.v4))
+        Ok(on_device(peer.addr, peer.port, peer.dev, self.0.v4))
     }
 
     /// Another handle on the same socket.
@@ -209,8 +208,9 @@ impl UdpSocket {
             let (mut tx, mut rx) = (lock(tx), lock(rx));
             let Some(inbox) = rx.as_mut() else { return Err(Errno::BADF) };
             let broadcast = options.broadcast.load(Ordering::Relaxed);
-            let peer = tx.ends.complete(peer)?;
-            let way = find(thread.tables.load(), &peer, &tx.ends, tx.ends.source(), broadcast)?;
+            let peer = tx.ends.complete(peer).map_err(route_errno)?;
+            let way = find_route(thread.tables.load(), &peer, &tx.ends, tx.ends.source(), broadcast)
+                .map_err(route_errno)?;
             // One that is bound to a group receives what is sent there, and sends from an address of ours.
             let local = if is_group(tx.ends.local) { tx.ends.local } else { way.src };
             let end = self.0.open_port(&tx, local)?;
@@ -261,7 +261,7 @@ impl UdpSocket {
             _ if v4 => Ipv4Addr::LOCALHOST.into(),
             _ => Ipv6Addr::LOCALHOST.into(),
         };
-        Dest::new(&self.0.shared, ip, addr.port(), scope_id(&addr)).map_err(errno)
+        destination(&self.0.shared, ip, addr.port(), scope_id(&addr)).map_err(errno)
     }
 
     /// Sends a datagram to `addr`. Returns its length. To a link-local address with a `scope_id` of 0, it goes by the device that

@@ -4,7 +4,6 @@
 //! Only data and the rules for touching it; the threads that do so are in [`poll`](crate::poll),
 //! [`app`](crate::app) and [`net`](crate::net), and [`assembly`](crate::assembly) puts it together.
 
-pub(crate) mod addresses;
 mod app_thread;
 mod cache_share;
 mod inner;

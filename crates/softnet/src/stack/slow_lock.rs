@@ -233,8 +233,10 @@ mod tests {
     /// How many packets the books say are inside, and how many they miss.
     fn balance(world: &World) -> (u64, i64) {
         let stats = world.assembly.view.stats();
-        let (came, went) =
-            (stats.received + stats.originated, stats.transmitted + stats.delivered + stats.dropped);
+        let (came, went) = (
+            stats.received + stats.originated,
+            stats.transmitted + stats.delivered + stats.dropped + stats.merged,
+        );
         (stats.held, came as i64 - (went + stats.held) as i64)
     }
 

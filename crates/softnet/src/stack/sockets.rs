@@ -15,7 +15,8 @@ use softnet_core::ip::pmtu::{PathMtus, RecentPeers};
 use softnet_core::ip::slow::{Effects, RouteSnapshot, SlowPath};
 use softnet_core::ip::v4::header::{Ipv4Header, is_multicast};
 use softnet_core::ip::v6::header::Ipv6Header;
-use softnet_core::skb::{Batch, DropReason, Flags, Region, Skb};
+use softnet_core::skb::{Batch, Region, Skb};
+use softnet_core::sock::route::{is_group, is_own};
 use softnet_core::sock::{
     Arrivals, Binder, Flow, Found, Hit, SocketError, Sockets, UdpMem, udp_input, udp_members,
 };
@@ -24,7 +25,6 @@ use softnet_dev::xdp::{LocalEnd, Ports};
 use softnet_dev::{PiGuard, PiMutex};
 
 use super::AppThread;
-use super::addresses::{is_group, is_own};
 use crate::notify::{ReadinessNotifier, Set};
 use crate::util::lock;
 
@@ -35,7 +35,7 @@ pub struct SocketTable {
     binder: PiMutex<Binder>,
     /// What sockets may hold, each and all together.
     pub(crate) memory: UdpMem,
-    /// Packets that wait for applications, of sockets and of those that poll.
+    /// Frames that wait for applications, of sockets and of those that poll.
     held: Arc<AtomicUsize>,
     threads: Mutex<Vec<Arc<Mutex<AppThread>>>>,
     /// Epoll sets: a thread that waits in one is woken at the stack's end.
@@ -123,13 +123,13 @@ impl SocketTable {
         unserved: &mut Batch,
         ready: &mut Vec<u32>,
     ) {
-        self.hand_over(napi_id, local.len(), ready, |to| udp_input(ctx, to, local, unserved));
+        self.hand_over(napi_id, local.frames(), ready, |to| udp_input(ctx, to, local, unserved));
     }
 
-    /// Hands the datagram in `run` over to the members of its multicast group on device `dev`, or, if it is to all, to the
+    /// Hands the datagram `skb` over to the members of its multicast group on device `dev`, or, if it is to all, to the
     /// sockets that listen; a copy for each. However many they are, no more memory is reserved than one of them takes, so that
     /// the rest is there for other packets meanwhile.
-    pub(crate) fn to_many(&self, ctx: &mut SoftnetData, dev: u16, run: &mut Batch, ready: &mut Vec<u32>) {
+    pub(crate) fn to_many(&self, ctx: &mut SoftnetData, dev: u16, skb: Skb, ready: &mut Vec<u32>) {
         let members = |flow: &Flow| {
             let binder = self.binder();
             match is_group(flow.local) {
@@ -137,25 +137,25 @@ impl SocketTable {
                 false => binder.listeners(flow).collect::<Vec<Hit>>(),
             }
         };
-        udp_members(ctx, members, run, |ctx, hit, run| {
-            self.hand_over(0, run.len(), ready, |to| to.hand_over(ctx, hit, run));
+        udp_members(ctx, members, skb, |ctx, hit, run| {
+            self.hand_over(0, run.frames(), ready, |to| to.hand_over(ctx, hit, run));
         });
     }
 
-    /// Has `hand_over` do so with `packets` packets, for which memory is reserved meanwhile.
+    /// Has `hand_over` do so with packets of `frames` frames, for which memory is reserved meanwhile.
     #[inline]
     fn hand_over(
         &self,
         napi_id: u32,
-        packets: usize,
+        frames: usize,
         ready: &mut Vec<u32>,
         hand_over: impl FnOnce(&mut Arrivals<'_>),
     ) {
         // Counted before, since receivers may take them at once.
-        let room = self.memory.room(self.held.fetch_add(packets, Ordering::Relaxed));
+        let room = self.memory.room(self.held.fetch_add(frames, Ordering::Relaxed));
         let mut to = Arrivals { sockets: &self.sockets, napi_id, room, queued: 0, ready };
         hand_over(&mut to);
-        self.gone(packets - to.queued);
+        self.gone(frames - to.queued);
     }
 
     /// Does what the slow path left in `out` for sockets.
@@ -166,26 +166,18 @@ impl SocketTable {
         view: RouteSnapshot<'_>,
         out: &mut Effects,
     ) {
-        let (mut run, mut unserved, mut ready) = (Batch::new(), Batch::new(), Vec::new());
+        let (mut unserved, mut ready) = (Batch::new(), Vec::new());
         for skb in std::mem::take(&mut out.local) {
-            let more = skb.head().flags & Flags::MORE != 0;
-            if let Err(skb) = run.push(skb) {
-                // A datagram in more pieces than a batch holds is not made.
-                ctx.free(skb, DropReason::SocketRcvbuff);
-            }
-            if more {
+            if is_to_many(view, skb.data().get(usize::from(skb.head().l3)..)) {
+                self.to_many(ctx, skb.head().dev, skb, &mut ready);
                 continue;
             }
-            let to_many = |first: &Skb| is_to_many(view, first.data().get(usize::from(first.head().l3)..));
-            match run.as_slice().first().map(|first| (first.head().dev, to_many(first))) {
-                Some((dev, true)) => self.to_many(ctx, dev, &mut run, &mut ready),
-                _ => self.udp_input(ctx, 0, &mut run, &mut unserved, &mut ready),
-            }
+            // One by one, for an error about it leaves before the next is looked at.
+            self.udp_input(ctx, 0, &mut Batch::from(skb), &mut unserved, &mut ready);
             for skb in unserved.drain() {
                 slow.handle(ctx, view, skb, Exception::NoSocket, out);
             }
         }
-        ctx.free_batch(&mut run, DropReason::SocketClose);
         for (flow, error) in out.errors.drain(..) {
             self.report(&flow, error);
         }
@@ -232,11 +224,11 @@ impl SocketTable {
         self.notifier.arrived(index);
     }
 
-    /// Packets left sockets' inboxes.
+    /// Frames left sockets' inboxes.
     #[inline]
-    pub(crate) fn gone(&self, packets: usize) {
-        if packets > 0 {
-            self.held.fetch_sub(packets, Ordering::Relaxed);
+    pub(crate) fn gone(&self, frames: usize) {
+        if frames > 0 {
+            self.held.fetch_sub(frames, Ordering::Relaxed);
         }
     }
 
@@ -265,7 +257,7 @@ impl SocketTable {
         self.stopped.load(Ordering::Acquire)
     }
 
-    /// Packets that wait for applications, sets, watchers of sockets, and contexts of application threads.
+    /// Frames that wait for applications, sets, watchers of sockets, and contexts of application threads.
     #[cfg(test)]
     pub(crate) fn tally(&self) -> [usize; 4] {
         let held = self.held.load(Ordering::Relaxed);

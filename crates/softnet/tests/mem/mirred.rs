@@ -99,7 +99,8 @@ fn settle(world: &World, lanes: &mut [Lane]) -> u64 {
     until("all packets have ended somewhere", || {
         arrived += lanes.iter_mut().map(|lane| lane.receive(|_| ()) as u64).sum::<u64>();
         let s = world.view.stats();
-        let (ins, outs) = (s.received + s.originated, s.transmitted + s.delivered + s.dropped + s.held);
+        let (ins, outs) =
+            (s.received + s.originated, s.transmitted + s.delivered + s.dropped + s.merged + s.held);
         // What came in was counted before what went out: so the same twice, for copies may be made in between.
         let same = before.replace((ins, outs)) == Some((ins, outs));
         same && s.received == sent(lanes) && ins == outs && s.held == 0 && s.transmitted == taken(lanes)

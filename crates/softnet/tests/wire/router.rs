@@ -12,7 +12,7 @@ use softnet::net::UdpSocket;
 use softnet_core::ip::IpPrefix;
 use softnet_dev::netlink::{Netlink, Offload, set_offload};
 use softnet_dev::netns::NetNs;
-use softnet_dev::traffic::PacketSocket;
+use softnet_testkit::PacketSocket;
 
 use super::net::{
     BLACKHOLE4, BLACKHOLE6, GATEWAY_LOCAL, LINKS, MTU, UNREACHABLE4, UNREACHABLE6, beyond_net6, gateway_mac,
@@ -155,7 +155,11 @@ impl Router {
         drop(stack);
         let s = view.stats();
         let drops = view.drops();
-        assert_eq!(s.received + s.originated, s.transmitted + s.delivered + s.dropped, "{s:?}\n{drops:?}");
+        assert_eq!(
+            s.received + s.originated,
+            s.transmitted + s.delivered + s.dropped + s.merged,
+            "{s:?}\n{drops:?}"
+        );
         assert_eq!((s.held, s.leaked), (0, 0), "{s:?}");
         assert_eq!((s.frames_free, s.heads_free), (s.frames, s.heads), "{s:?}");
     }

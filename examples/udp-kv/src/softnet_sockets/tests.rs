@@ -138,7 +138,7 @@ fn end(stack: Stack, lanes: Vec<Lane>) {
         lane.ctx.drain();
     }
     let s = view.stats();
-    assert_eq!(s.received + s.originated, s.transmitted + s.delivered + s.dropped, "{s:?}");
+    assert_eq!(s.received + s.originated, s.transmitted + s.delivered + s.dropped + s.merged, "{s:?}");
     assert_eq!((s.frames_free, s.heads_free, s.held, s.leaked), (s.frames, s.heads, 0, 0), "{s:?}");
 }
 

@@ -1,4 +1,4 @@
-//! The cases: who polls, when, and how long the doorbell stays masked. Those of the kernel's own experiment, by its names.
+//! The cases: which thread polls, when, and how long the doorbell stays masked. Those of the kernel's own experiment, by its names.
 
 use std::time::Duration;
 

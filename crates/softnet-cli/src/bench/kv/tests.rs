@@ -108,7 +108,7 @@ fn the_server_on_softnets_sockets_answers_by_an_emulated_nic() {
 
 #[test]
 fn it_answers_by_a_veth_pair_as_the_kernels_sockets_do() {
-    if !softnet_dev::testing::net_allowed() {
+    if !softnet_testkit::net_allowed() {
         return;
     }
     let cpus = crate::bench::cpus();

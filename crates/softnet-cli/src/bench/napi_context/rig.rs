@@ -61,7 +61,7 @@ pub(super) struct Load {
 /// Of the latencies, those that are shown.
 const FIGURES: [&str; 4] = ["p50_us", "p90_us", "p99_us", "p999_us"];
 
-/// A stack under load. Its fields end in this order: nobody competes while the rest is ended, and the wire outlives the
+/// A stack under load. Its fields end in this order: no thread competes while the rest is ended, and the wire outlives the
 /// stack.
 struct Rig {
     hungry: Hungry,
@@ -282,7 +282,7 @@ impl Rig {
         }
         drop((stack, lanes));
         let s = view.stats();
-        let ended = s.transmitted + s.delivered + s.dropped + s.held;
+        let ended = s.transmitted + s.delivered + s.dropped + s.merged + s.held;
         if s.received + s.originated != ended || s.leaked > 0 || s.frames_free != s.frames {
             return Err(format!("packets are missing: {s:?}"));
         }

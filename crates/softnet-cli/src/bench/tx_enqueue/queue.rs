@@ -10,13 +10,13 @@ use super::wire::Wire;
 
 /// A TX queue with its discipline and its wire.
 pub(super) trait TxQueue: Sync {
-    /// Sends `batch` at `now`, in ns. [`Sent::Full`] leaves it to the caller, who waits.
+    /// Sends `batch` at `now`, in ns. [`Sent::Full`] leaves it to the caller, which waits.
     fn send(&self, ctx: &mut SoftnetData, now: u64, batch: &mut Batch, to_free: &mut ToFree) -> Sent;
 
     /// Runs the queue, as [`NextRun`] asked for. `None`: another thread does.
     fn run(&self, ctx: &mut SoftnetData, now: u64, to_free: &mut ToFree) -> Option<NextRun>;
 
-    /// Nobody will send any more: what is queued is dropped.
+    /// No more is sent: what is queued is dropped.
     fn close(&self, ctx: &mut SoftnetData, to_free: &mut ToFree);
 }
 

@@ -144,7 +144,7 @@ impl Load {
         Ok(())
     }
 
-    /// Sends what is left, then closes the queues. Nobody else sends any more.
+    /// Sends what is left, then closes the queues. No other thread sends any more.
     fn drain(queues: &[Box<dyn TxQueue>], ctx: &mut SoftnetData, accounts: &Accounts, epoch: Instant) {
         let mut to_free = ToFree::new();
         for queue in queues {

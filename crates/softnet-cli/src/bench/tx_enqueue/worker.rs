@@ -56,7 +56,7 @@ impl Worker {
         }
     }
 
-    /// `thread` is the one that runs [`run`](Self::run). Before anybody sends.
+    /// `thread` is the one that runs [`run`](Self::run). Before any sender starts.
     pub(super) fn sign(&self, thread: Thread) {
         let _ = self.thread.set(thread);
     }

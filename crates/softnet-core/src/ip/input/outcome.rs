@@ -132,6 +132,16 @@ impl TxBatches {
         }
     }
 
+    /// Shows every batch that is not empty to `look`, which may take packets out.
+    pub(super) fn each(&mut self, mut look: impl FnMut(u16, &mut Batch)) {
+        let mut used = self.used;
+        while used != 0 {
+            let dev = used.trailing_zeros() as u16;
+            used &= used - 1;
+            look(dev, &mut self.batches[usize::from(dev)]);
+        }
+    }
+
     /// Hands every batch that is not empty to `send`, and expects it empty afterwards.
     #[inline]
     pub fn flush(&mut self, mut send: impl FnMut(u16, &mut Batch)) {

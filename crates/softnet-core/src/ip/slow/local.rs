@@ -1,7 +1,7 @@
 //! Datagrams addressed to softnet: fragments become datagrams, and each datagram goes to who serves its protocol.
 
 use super::*;
-use crate::ip::echo::echo_reply_of_run;
+use crate::ip::echo::echo_reply_in_fragments;
 use crate::ip::fragment::{Addresses, Datagram, emit, split};
 use crate::ip::icmp_error::{Problem, Quote, icmp_error};
 use crate::ip::reassembly::Expired;
@@ -21,34 +21,32 @@ impl SlowPath {
     ) -> Result<(), (Skb, DropReason)> {
         let header = Ipv4Header::new(skb.data().get(ETH_LEN..).unwrap_or_default());
         if header.is_some_and(|header| header.is_fragment()) {
-            if let Some(run) = self.frags.ipv4(ctx, view.now, skb)? {
-                self.local_datagram(ctx, view, run, out);
+            match self.frags.ipv4(ctx, view.now, skb)? {
+                Some(whole) => self.local_datagram(ctx, view, whole, out),
+                None => Ok(()),
             }
         } else {
-            self.local_datagram(ctx, view, skb.into(), out);
+            self.local_datagram(ctx, view, skb, out)
         }
-        Ok(())
     }
 
-    /// A whole IPv4 datagram for softnet, a run of one skb or several: each protocol's way in.
+    /// A whole IPv4 datagram for softnet: each protocol's way in.
     fn local_datagram(
         &mut self,
         ctx: &mut SoftnetData,
         view: RouteSnapshot<'_>,
-        mut run: SkbList,
+        skb: Skb,
         out: &mut Effects,
-    ) {
-        let header = run.data().next().and_then(|first| Ipv4Header::new(first.get(ETH_LEN..)?));
-        let done = match header.map_or(0, |header| header.protocol()) {
-            protocol::ICMP => self.icmp(ctx, view, run, out),
+    ) -> Result<(), (Skb, DropReason)> {
+        let Some(skb) = view.input(ctx, skb) else { return Ok(()) };
+        let header = Ipv4Header::new(skb.data().get(ETH_LEN..).unwrap_or_default());
+        match header.map_or(0, |header| header.protocol()) {
+            protocol::ICMP => self.icmp(ctx, view, skb, out),
             protocol::UDP => {
-                out.local.extend(std::iter::from_fn(|| run.pop_front()));
+                out.local.push(skb);
                 Ok(())
             }
-            _ => Err(self.unserved_run(ctx, view, run, out)),
-        };
-        if let Err((run, reason)) = done {
-            ctx.free_list(run, reason);
+            _ => Err(self.unserved_protocol(ctx, view, skb, out)),
         }
     }
 
@@ -57,13 +55,12 @@ impl SlowPath {
         &mut self,
         ctx: &mut SoftnetData,
         view: RouteSnapshot<'_>,
-        mut run: SkbList,
+        mut skb: Skb,
         out: &mut Effects,
-    ) -> Result<(), (SkbList, DropReason)> {
-        if run.len() > 1 {
-            return self.echo_in_fragments(ctx, view, run, out);
+    ) -> Result<(), (Skb, DropReason)> {
+        if skb.is_chained() {
+            return self.echo_in_fragments(ctx, view, skb, out);
         }
-        let Some(mut skb) = run.pop_front() else { return Ok(()) };
         let error = Ipv4Header::new(skb.data().get(ETH_LEN..).unwrap_or_default()).and_then(|header| {
             icmp_error(
                 skb.data().get(ETH_LEN + header.header_len()..ETH_LEN + usize::from(header.total_len()))?,
@@ -75,7 +72,7 @@ impl SlowPath {
                     ctx.deliver(skb);
                     Ok(())
                 }
-                false => Err((skb.into(), DropReason::IcmpIgnored)),
+                false => Err((skb, DropReason::IcmpIgnored)),
             };
         }
         let header = Ipv4Header::new(skb.data().get(ETH_LEN..).unwrap_or_default());
@@ -86,14 +83,14 @@ impl SlowPath {
         match echo_reply(&mut skb, &options, |addr| view.is_broadcast(addr), ident) {
             // Only if the mask says so.
             Ok(()) if !self.limit.allow(view.now, (ECHO_REPLY, 0), peer) => {
-                Err((skb.into(), DropReason::IcmpIgnored))
+                Err((skb, DropReason::IcmpIgnored))
             }
             Ok(()) => {
                 ctx.turn_around();
                 self.output_own(ctx, view, skb, out);
                 Ok(())
             }
-            Err(reason) => Err((skb.into(), reason)),
+            Err(reason) => Err((skb, reason)),
         }
     }
 
@@ -102,21 +99,20 @@ impl SlowPath {
         &mut self,
         ctx: &mut SoftnetData,
         view: RouteSnapshot<'_>,
-        run: SkbList,
+        skb: Skb,
         out: &mut Effects,
-    ) -> Result<(), (SkbList, DropReason)> {
-        let queue = run.front_head().map_or(0, |head| head.queue);
-        let reply = match echo_reply_of_run(&run, |addr| view.is_broadcast(addr)) {
+    ) -> Result<(), (Skb, DropReason)> {
+        let reply = match echo_reply_in_fragments(&skb, |addr| view.is_broadcast(addr)) {
             Ok(reply) => reply,
-            Err(reason) => return Err((run, reason)),
+            Err(reason) => return Err((skb, reason)),
         };
-        let choice = TxChoice::RxQueue(queue);
-        match self.send_datagram(ctx, view, reply.datagram, choice, (reply.len, reply.pieces(&run)), out) {
+        let (choice, pieces) = (TxChoice::RxQueue(skb.head().queue), (reply.len, reply.pieces(&skb)));
+        match self.send_datagram(ctx, view, reply.datagram, choice, pieces, out) {
             Ok(()) => {
-                ctx.deliver_list(run);
+                ctx.deliver(skb);
                 Ok(())
             }
-            Err(reason) => Err((run, reason)),
+            Err(reason) => Err((skb, reason)),
         }
     }
 
@@ -215,8 +211,7 @@ impl SlowPath {
         ctx: &mut SoftnetData,
         view: RouteSnapshot<'_>,
         mut datagram: Datagram,
-        choice: TxChoice,
-        (dev, to): (u16, MacAddr),
+        (choice, dev, to): (TxChoice, u16, MacAddr),
         (len, pieces): (usize, impl IntoIterator<Item = &'a [u8]>),
         out: &mut Effects,
     ) -> Result<(), DropReason> {
@@ -231,7 +226,9 @@ impl SlowPath {
             ctx.originate();
             skb.head_mut().dev = dev;
             choice.mark(skb.head_mut());
-            transmit(ctx, skb, dev, iface.mac, to, out);
+            if let Some(skb) = view.leaving(ctx, Slot::Output, dev, skb) {
+                transmit(ctx, skb, dev, iface.mac, to, out);
+            }
         }
         Ok(())
     }

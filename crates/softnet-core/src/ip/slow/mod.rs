@@ -19,6 +19,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use unusual::Unusual;
 
 use super::adjacency::{Adjacency, Kind};
+use super::hooks::Slot;
 use super::icmp_limit::{IcmpLimit, IcmpParams};
 use super::ident::Idents;
 use super::input::Exception;
@@ -39,7 +40,7 @@ use super::{ETH_LEN, Family, MacAddr, Prefix, Prefix6, is_group};
 use crate::SoftnetData;
 use crate::fold::FoldKey;
 use crate::siphash::SipKey;
-use crate::skb::{DropReason, Flags, Skb, SkbList};
+use crate::skb::{DropReason, Flags, Skb};
 use crate::sock::{Flow, SocketError, error};
 
 use announce::Announcements;
@@ -93,6 +94,26 @@ pub struct RouteSnapshot<'a> {
 impl RouteSnapshot<'_> {
     pub(super) fn iface(&self, dev: u16) -> Option<&Iface> {
         self.ifaces.get(usize::from(dev))?.as_ref()
+    }
+
+    /// Leads a received packet through [`Slot::Prerouting`]; `None` if it does not go on.
+    fn prerouting(&self, ctx: &mut SoftnetData, skb: Skb) -> Option<Skb> {
+        let devices = (Some(skb.head().dev), None);
+        self.tables.hooks.pass(ctx, Slot::Prerouting, devices, skb)
+    }
+
+    /// Leads a received datagram for softnet, whole, through [`Slot::Input`].
+    fn input(&self, ctx: &mut SoftnetData, skb: Skb) -> Option<Skb> {
+        let devices = (Some(skb.head().dev), None);
+        self.tables.hooks.pass(ctx, Slot::Input, devices, skb)
+    }
+
+    /// Leads a packet that is about to leave by `dev` through `slot`, which is that of forwarded packets or that of packets made
+    /// here, and then through [`Slot::Postrouting`].
+    pub(super) fn leaving(&self, ctx: &mut SoftnetData, slot: Slot, dev: u16, skb: Skb) -> Option<Skb> {
+        let input = (slot == Slot::Forward).then(|| skb.head().dev);
+        let skb = self.tables.hooks.pass(ctx, slot, (input, Some(dev)), skb)?;
+        self.tables.hooks.pass(ctx, Slot::Postrouting, (input, Some(dev)), skb)
     }
 
     /// Whether `addr` is that of all on a link, but for 255.255.255.255.
@@ -263,18 +284,9 @@ impl SlowPath {
         skb.head_mut().l3 = ETH_LEN as u16;
         let done = match exception {
             Exception::NoSocket if is_ipv6(&skb) => Err(self.nobody6(ctx, view, skb, out)),
-            _ if is_ipv6(&skb) => self.ipv6(ctx, view, skb, out),
+            _ if is_ipv6(&skb) => self.ipv6(ctx, view, skb, exception, out),
             Exception::Arp => self.arp(ctx, view, skb, out),
-            Exception::Unusual => match self.check_unusual(view, &skb) {
-                Ok(Unusual::Unicast) => self.route(ctx, view, skb, out),
-                Ok(Unusual::Group) if view.is_from_ourselves(&skb) => Err((skb, DropReason::IpInvalidSource)),
-                Ok(Unusual::Group) => self.local(ctx, view, skb, out),
-                Ok(Unusual::Malformed(pointer)) => {
-                    self.error(ctx, view, &skb, IcmpError::ParameterProblem { pointer }, out);
-                    Err((skb, DropReason::IpInHdr))
-                }
-                Err(reason) => Err((skb, reason)),
-            },
+            Exception::Unusual => self.unusual(ctx, view, skb, out),
             Exception::NoSocket => Err(self.unserved(ctx, view, skb, out)),
             Exception::Ttl | Exception::TooBig | Exception::NextHop => self.route(ctx, view, skb, out),
         };
@@ -282,6 +294,30 @@ impl SlowPath {
             ctx.free(skb, reason);
         }
         self.act(ctx, view, out);
+    }
+
+    /// An IPv4 packet that is not plain.
+    fn unusual(
+        &mut self,
+        ctx: &mut SoftnetData,
+        view: RouteSnapshot<'_>,
+        skb: Skb,
+        out: &mut Effects,
+    ) -> Result<(), Refused> {
+        let to_many = match self.check_unusual(view, &skb) {
+            Ok(Unusual::Unicast) => false,
+            Ok(Unusual::Group) if view.is_from_ourselves(&skb) => {
+                return Err((skb, DropReason::IpInvalidSource));
+            }
+            Ok(Unusual::Group) => true,
+            Ok(Unusual::Malformed(pointer)) => {
+                self.error(ctx, view, &skb, IcmpError::ParameterProblem { pointer }, out);
+                return Err((skb, DropReason::IpInHdr));
+            }
+            Err(reason) => return Err((skb, reason)),
+        };
+        let Some(skb) = view.prerouting(ctx, skb) else { return Ok(()) };
+        if to_many { self.local(ctx, view, skb, out) } else { self.route(ctx, view, skb, out) }
     }
 
     /// Does what is due: neighbour timers, fragments that are late, path MTUs that have expired.
@@ -437,6 +473,7 @@ impl SlowPath {
         if has_options && let Some(addr) = iface.source_for(hop.gateway) {
             self.record_options(view, &mut skb, addr);
         }
+        let Some(skb) = view.leaving(ctx, Slot::Forward, hop.dev, skb) else { return Ok(()) };
         self.output_cut(ctx, view, skb, hop, (iface.mtu, iface.mac), out)
     }
 
@@ -481,6 +518,7 @@ impl SlowPath {
         match view.iface(hop.dev) {
             Some(iface) if hop.is_reachable() => {
                 skb.head_mut().dev = hop.dev;
+                let Some(skb) = view.leaving(ctx, Slot::Output, hop.dev, skb) else { return };
                 let link = (iface.mtu, iface.mac);
                 if let Err((skb, reason)) = self.output_cut(ctx, view, skb, hop, link, out) {
                     ctx.free(skb, reason);

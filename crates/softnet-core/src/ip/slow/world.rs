@@ -169,7 +169,7 @@ impl World {
         let stats = self.ctx.stats();
         assert_eq!(
             self.received + stats.originated.get(),
-            self.sent + stats.delivered.get() + stats.dropped() + self.held(),
+            self.sent + stats.delivered.get() + stats.dropped() + stats.merged.get() + self.held(),
             "received {} sent {} held {}",
             self.received,
             self.sent,

@@ -93,11 +93,10 @@ pub fn build_error(
     let offending = packet.data().get(l3..)?;
     let lengths = validate_header(offending).ok()?;
     let header = Ipv4Header::new(offending)?;
-    // Of a datagram in several skbs, what is in the first.
-    let in_run = packet.head().flags & Flags::MORE != 0;
+    // Of a packet in several frames, what is in the first.
     let offending = match offending.get(..lengths.total) {
         Some(whole) => whole,
-        None if in_run => offending,
+        None if packet.is_chained() => offending,
         None => return None,
     };
     let message = error.header();

@@ -96,8 +96,8 @@ pub fn build_error(
     let (eth, offending) = packet.data().split_first_chunk::<ETH_LEN>()?;
     let offending = match validate(offending) {
         Ok(total) => offending.get(..total)?,
-        // Of a datagram in several skbs, what is in the first.
-        Err(_) if packet.head().flags & Flags::MORE != 0 => offending,
+        // Of a packet in several frames, what is in the first.
+        Err(_) if packet.is_chained() => offending,
         Err(_) => return None,
     };
     let header = Ipv6Header::new(offending)?;

@@ -1,12 +1,12 @@
 //! A TX queue behind a lock, as the kernel's `__dev_xmit_skb` and `__qdisc_run` had it until 6.18: a sender takes the
-//! lock and queues its packet; if nobody runs the queue, it does, and gives the lock away while a batch is on its way to
+//! lock and queues its packet; if no thread runs the queue, it does, and gives the lock away while a batch is on its way to
 //! the ring.
 //!
-//! Called by any thread. Where the kernel takes another lock for the ring, whoever runs the queue has taken the ring out
+//! Called by any thread. Where the kernel takes another lock for the ring, the thread that runs the queue has taken it out
 //! of the root: there is nothing to wait for, and nothing to pay. Packets that pass by the discipline are not counted by
 //! it. Both are to the baselines' advantage.
 //!
-//! Invariant: the ring is in the root exactly while nobody runs the queue.
+//! Invariant: the ring is in the root exactly while no thread runs the queue.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -27,7 +27,7 @@ pub(in super::super) struct Root {
 /// See the [module](self).
 pub(in super::super) struct Locked<L> {
     root: L,
-    /// Whether somebody runs the queue: `qdisc_is_running`. Written under the lock, read without it; if the lock asks.
+    /// Whether a thread runs the queue: `qdisc_is_running`. Written under the lock, read without it; if the lock asks.
     running: AtomicBool,
 }
 
@@ -54,7 +54,7 @@ impl Root {
 
 /// What a sender, or a run, found under the lock.
 enum Found {
-    /// Somebody else runs the queue, or there is nothing to send yet.
+    /// Another thread runs the queue, or there is nothing to send yet.
     Done(NextRun),
     /// This one does; its first batch is taken out.
     Runs(Box<Wire>),
@@ -66,7 +66,7 @@ impl<L: RootLock<Root>> Locked<L> {
         Locked { root, running: AtomicBool::new(false) }
     }
 
-    /// Under the lock: runs the queue, if nobody does and something may leave.
+    /// Under the lock: runs the queue, if no thread does and something may leave.
     fn begin(&self, root: &mut Root, now: u64, out: &mut Batch, to_free: &mut ToFree) -> Found {
         if root.wire.is_none() {
             return Found::Done(NextRun::Idle);

@@ -2,12 +2,12 @@
 
 use super::{Effects, Received, Refused, RouteSnapshot, SlowPath, packet};
 use crate::SoftnetData;
-use crate::ip::echo::echo6_reply_of_run;
+use crate::ip::echo::echo6_reply_in_fragments;
 use crate::ip::reassembly::parameter_problem;
 use crate::ip::v6::header::{next, receive};
 use crate::ip::v6::icmp::Icmp6Error;
 use crate::ip::v6::nd;
-use crate::skb::{DropReason, Skb, SkbList};
+use crate::skb::{DropReason, Skb};
 use crate::steer::TxChoice;
 
 impl SlowPath {
@@ -20,9 +20,9 @@ impl SlowPath {
         received: Received,
         out: &mut Effects,
     ) -> Result<(), Refused> {
-        let mut run = match self.frags.ipv6(ctx, view.now, skb) {
+        let skb = match self.frags.ipv6(ctx, view.now, skb) {
             Ok(None) => return Ok(()),
-            Ok(Some(run)) => run,
+            Ok(Some(whole)) => whole,
             Err((skb, reason)) => {
                 if let Some((code, pointer)) = parameter_problem(packet(&skb)) {
                     self.error6(ctx, view, &skb, Icmp6Error::ParameterProblem { code, pointer }, out);
@@ -30,61 +30,53 @@ impl SlowPath {
                 return Err((skb, reason));
             }
         };
-        let Some(first) = run.pop_front() else { return Ok(()) };
-        if is_neighbour_discovery(packet(&first)) {
+        if is_neighbour_discovery(packet(&skb)) {
             // Fragments could hide what it says from those who look (RFC 6980 section 5).
-            ctx.free_list(run, DropReason::Ipv6NdiscFrag);
-            return Err((first, DropReason::Ipv6NdiscFrag));
+            return Err((skb, DropReason::Ipv6NdiscFrag));
         }
-        if run.is_empty() {
-            // It was whole, and is without its Fragment header now. It has no other, else it had been refused.
-            return match received.dst.is_multicast() {
-                true => self.group6(ctx, view, first, received, out),
-                false => self.local6(ctx, view, first, received, out),
-            };
+        if skb.is_chained() {
+            return self.whole6(ctx, view, skb, received, out);
         }
-        self.run6(ctx, view, (first, run), received, out)
+        // It was whole, and is without its Fragment header now. It has no other, else it had been refused.
+        match received.dst.is_multicast() {
+            true => self.group6(ctx, view, skb, received, out),
+            false => self.local6(ctx, view, skb, received, out),
+        }
     }
 
-    /// A datagram in several skbs.
-    fn run6(
+    /// A datagram of several fragments that are together.
+    fn whole6(
         &mut self,
         ctx: &mut SoftnetData,
         view: RouteSnapshot<'_>,
-        (mut first, rest): (Skb, SkbList),
+        skb: Skb,
         received: Received,
         out: &mut Effects,
     ) -> Result<(), Refused> {
-        let (first, reason) = match receive(packet(&first)) {
-            Err(refusal) => self.refuse(ctx, view, first, refusal, out),
+        let Some(mut skb) = view.input(ctx, skb) else { return Ok(()) };
+        match receive(packet(&skb)) {
+            Err(refusal) => Err(self.refuse(ctx, view, skb, refusal, out)),
             Ok(upper) if upper.protocol == next::ICMPV6 => {
-                self.answer_as_one(view, &mut first, (received.src, received.dst), upper.at);
-                match echo6_reply_of_run((&first, &rest), upper.at) {
-                    Ok(reply) => {
-                        let payload = (reply.len, reply.pieces6(&first, &rest));
-                        let choice = TxChoice::RxQueue(first.head().queue);
-                        match self.send_datagram(ctx, view, reply.datagram, choice, payload, out) {
-                            Ok(()) => {
-                                ctx.deliver(first);
-                                ctx.deliver_list(rest);
-                                return Ok(());
-                            }
-                            Err(reason) => (first, reason),
-                        }
+                self.answer_as_one(view, &mut skb, (received.src, received.dst), upper.at);
+                let reply = match echo6_reply_in_fragments(&skb, upper.at) {
+                    Ok(reply) => reply,
+                    Err(reason) => return Err((skb, reason)),
+                };
+                let (choice, pieces) = (TxChoice::RxQueue(skb.head().queue), (reply.len, reply.pieces(&skb)));
+                match self.send_datagram(ctx, view, reply.datagram, choice, pieces, out) {
+                    Ok(()) => {
+                        ctx.deliver(skb);
+                        Ok(())
                     }
-                    Err(reason) => (first, reason),
+                    Err(reason) => Err((skb, reason)),
                 }
             }
             Ok(upper) if upper.protocol == next::UDP => {
-                out.local.push(first);
-                let mut rest = rest;
-                out.local.extend(std::iter::from_fn(|| rest.pop_front()));
-                return Ok(());
+                out.local.push(skb);
+                Ok(())
             }
-            Ok(upper) => self.unserved6(ctx, view, (first, &rest), upper, out),
-        };
-        ctx.free_list(rest, reason);
-        Err((first, reason))
+            Ok(upper) => Err(self.unserved6(ctx, view, skb, upper, out)),
+        }
     }
 }
 

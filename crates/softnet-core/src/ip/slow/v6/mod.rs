@@ -9,7 +9,9 @@ use super::{Effects, Iface, Refused, RouteSnapshot, SlowPath};
 use crate::SoftnetData;
 use crate::ip::adjacency::{Adjacency, Kind};
 use crate::ip::checksum::update16;
+use crate::ip::hooks::Slot;
 use crate::ip::icmp_error::icmpv6_error;
+use crate::ip::input::Exception;
 use crate::ip::neigh::Heard;
 use crate::ip::unserved::tells_of_tcp;
 use crate::ip::v6::addr::{
@@ -20,7 +22,7 @@ use crate::ip::v6::header::{self, Ipv6Header, Refusal, Upper, check_hop_by_hop, 
 use crate::ip::v6::icmp::{ICMP_LEN, Icmp6Error, build_error, echo_reply, is_echo_request, message_sum};
 use crate::ip::v6::nd::{self, Message};
 use crate::ip::{ETH_LEN, MacAddr, checksum, is_group};
-use crate::skb::{DropReason, Flags, Skb, SkbList};
+use crate::skb::{DropReason, Flags, Skb};
 use crate::sock::scope::scope_id;
 
 impl Iface {
@@ -116,12 +118,23 @@ impl SlowPath {
         ctx: &mut SoftnetData,
         view: RouteSnapshot<'_>,
         mut skb: Skb,
+        exception: Exception,
         out: &mut Effects,
     ) -> Result<(), Refused> {
-        let received = match check(&skb) {
+        let mut received = match check(&skb) {
             Ok(received) => received,
             Err(reason) => return Err((skb, reason)),
         };
+        if exception == Exception::Unusual && view.tables.hooks.is_set(Slot::Prerouting) {
+            match view.prerouting(ctx, skb) {
+                Some(passed) => skb = passed,
+                None => return Ok(()),
+            }
+            received = match check(&skb) {
+                Ok(received) => received,
+                Err(reason) => return Err((skb, reason)),
+            };
+        }
         skb.trim(ETH_LEN + received.total);
         let Some(iface) = view.iface(skb.head().dev) else { return Err((skb, DropReason::DevReady)) };
         let (src, dst) = (received.src, received.dst);
@@ -187,7 +200,9 @@ impl SlowPath {
         if let Some(mut header) = skb.data_mut().get_mut(ETH_LEN..).and_then(Ipv6Header::new_mut) {
             header.decrease_hop_limit();
         }
-        self.output(ctx, view, skb, hop, iface.mac, out);
+        if let Some(skb) = view.leaving(ctx, Slot::Forward, hop.dev, skb) {
+            self.output(ctx, view, skb, hop, iface.mac, out);
+        }
         Ok(())
     }
 
@@ -213,7 +228,7 @@ impl SlowPath {
                 DropReason::IpInvalidSource
             }
             Ok(Upper { protocol: next::UDP, .. }) => {
-                out.local.push(skb);
+                out.local.extend(view.input(ctx, skb));
                 return Ok(());
             }
             Ok(Upper { protocol: next::FRAGMENT, .. }) => {
@@ -256,14 +271,17 @@ impl SlowPath {
             Ok(upper) => upper,
             Err(refusal) => return Err(self.refuse(ctx, view, skb, refusal, out)),
         };
+        if upper.protocol == next::FRAGMENT {
+            return self.fragment6(ctx, view, skb, received, out);
+        }
+        let Some(skb) = view.input(ctx, skb) else { return Ok(()) };
         match upper.protocol {
             next::ICMPV6 => self.icmp6(ctx, view, skb, received, upper.at, out),
-            next::FRAGMENT => self.fragment6(ctx, view, skb, received, out),
             next::UDP => {
                 out.local.push(skb);
                 Ok(())
             }
-            _ => Err(self.unserved6(ctx, view, (skb, &SkbList::new()), upper, out)),
+            _ => Err(self.unserved6(ctx, view, skb, upper, out)),
         }
     }
 
@@ -276,35 +294,35 @@ impl SlowPath {
         out: &mut Effects,
     ) -> Refused {
         match receive(packet(&skb)) {
-            Ok(upper) => self.unserved6(ctx, view, (skb, &SkbList::new()), upper, out),
+            Ok(upper) => self.unserved6(ctx, view, skb, upper, out),
             Err(refusal) => self.refuse(ctx, view, skb, refusal, out),
         }
     }
 
-    /// A datagram to softnet, in one skb or in several, for a protocol or port that is not served:
-    /// tells its sender, if that is to be told, and hands the first back.
+    /// A datagram to softnet for a protocol or port that is not served: tells its sender, if that is to be told, and hands it
+    /// back.
     pub(super) fn unserved6(
         &mut self,
         ctx: &mut SoftnetData,
         view: RouteSnapshot<'_>,
-        (first, rest): (Skb, &SkbList),
+        skb: Skb,
         upper: Upper,
         out: &mut Effects,
     ) -> Refused {
         let error = match upper.protocol {
             next::NONE => None,
             next::UDP => Some(Icmp6Error::PortUnreachable),
-            next::TCP => match tells(&first, rest, upper.at) {
+            next::TCP => match tells(&skb, upper.at) {
                 // It has no ports here, as it is not served.
                 Ok(told) => told.then_some(unknown_header(upper)),
-                Err(reason) => return (first, reason),
+                Err(reason) => return (skb, reason),
             },
             _ => Some(unknown_header(upper)),
         };
         if let Some(error) = error {
-            self.error6(ctx, view, &first, error, out);
+            self.error6(ctx, view, &skb, error, out);
         }
-        (first, DropReason::IpNoProto)
+        (skb, DropReason::IpNoProto)
     }
 
     /// An ICMPv6 message to softnet, which begins at `at` of its packet.
@@ -442,7 +460,9 @@ impl SlowPath {
         match view.iface(hop.dev) {
             Some(iface) if hop.is_reachable() => {
                 skb.head_mut().dev = hop.dev;
-                self.output(ctx, view, skb, hop, iface.mac, out)
+                if let Some(skb) = view.leaving(ctx, Slot::Output, hop.dev, skb) {
+                    self.output(ctx, view, skb, hop, iface.mac, out);
+                }
             }
             _ => ctx.free(skb, DropReason::IpNoRoute),
         }
@@ -511,13 +531,12 @@ fn unknown_header(upper: Upper) -> Icmp6Error {
 
 /// Whether the sender of a TCP segment, which begins at `at` of its packet, is told that TCP is not
 /// served.
-fn tells(first: &Skb, rest: &SkbList, at: usize) -> Result<bool, DropReason> {
-    let packet = packet(first);
-    let header = Ipv6Header::new(packet).ok_or(DropReason::PktTooSmall)?;
+fn tells(skb: &Skb, at: usize) -> Result<bool, DropReason> {
+    let header = Ipv6Header::new(packet(skb)).ok_or(DropReason::PktTooSmall)?;
     let len = usize::from(header.payload_len()).saturating_sub(at - header::LEN);
     let pseudo = checksum::pseudo_header_sum6(header.src(), header.dst(), next::TCP, len as u16);
     // (What is left of padding behind the packet was cut off.)
-    tells_of_tcp(pseudo, [packet.get(at..).unwrap_or_default()].into_iter().chain(rest.data()))
+    tells_of_tcp(pseudo, skb.pieces(ETH_LEN + at, usize::MAX))
 }
 
 /// Whether a received packet says that it is from an address of ours.

@@ -17,7 +17,7 @@ use crate::ip::v4::options::OptionPolicy;
 use crate::ip::v6::addr::{link_local, multicast_mac};
 use crate::ip::v6::fib::Fib6;
 use crate::ip::v6::icmp::finish;
-use crate::skb::{Batch, CacheSizes, Flags, HEADROOM, HeapMemory, Region};
+use crate::skb::{Batch, CacheSizes, HEADROOM, HeapMemory, Region};
 use crate::sock::output::UdpHead;
 use crate::sock::{Flow, SocketError};
 
@@ -124,15 +124,9 @@ impl World {
         if let Some((dev, packet)) = outcome.slow.redirect.take() {
             self.slow.redirect(&mut self.ctx, view, (dev, packet), &mut out);
         }
-        // There are no sockets: of a datagram in several skbs the first tells, as it does where there are.
-        let mut first = true;
+        // There are no sockets.
         for skb in outcome.udp.drain().chain(std::mem::take(&mut out.local)) {
-            let more = skb.head().flags & Flags::MORE != 0;
-            match first {
-                true => self.slow.handle(&mut self.ctx, view, skb, Exception::NoSocket, &mut out),
-                false => self.ctx.free(skb, DropReason::IpNoProto),
-            }
-            first = !more;
+            self.slow.handle(&mut self.ctx, view, skb, Exception::NoSocket, &mut out);
         }
         self.carry_out(out)
     }
@@ -190,7 +184,7 @@ impl World {
         let stats = self.ctx.stats();
         assert_eq!(
             self.received + stats.originated.get(),
-            self.sent + stats.delivered.get() + stats.dropped() + self.held(),
+            self.sent + stats.delivered.get() + stats.dropped() + stats.merged.get() + self.held(),
         );
         sent
     }

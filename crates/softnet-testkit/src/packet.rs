@@ -9,8 +9,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use rustix::net::{RecvFlags, SendFlags};
 
-use crate::netlink::Netlink;
-use crate::sys_error::{SysError, SysResult};
+use softnet_dev::netlink::Netlink;
+use softnet_dev::sys_error::{SysError, SysResult};
 
 /// Room for frames on their way; the kernel counts some 2 KiB for each.
 const BUFFER: i32 = 16 << 20;
@@ -121,8 +121,8 @@ pub(super) fn set_option(socket: BorrowedFd<'_>, level: i32, option: i32, value:
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::netns::NetNs;
-    use crate::testing::net_allowed;
+    use crate::net_allowed;
+    use softnet_dev::netns::NetNs;
 
     #[test]
     fn frames_cross_a_wire_as_they_are() {

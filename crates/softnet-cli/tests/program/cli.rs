@@ -1,15 +1,13 @@
 //! The program as a user meets it: help, exit codes, errors, and tables of an instance that answers over a real control
 //! socket.
 
-mod instance;
-
 use std::process::{Command, Output};
 
 use serde_json::Value;
 use softnet::control::show::Table;
 use softnet::control::{Handler, Request};
 
-use instance::{Instance, serve};
+use crate::instance::{Instance, serve};
 
 fn softnet(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_softnet")).args(args).output().unwrap()
@@ -126,7 +124,7 @@ fn tables_for_people() {
         fine(concat!(
             "  ID  NAME    CONTEXT    THREAD      TID  OWNER             DOORBELL  TIMER                   EFFECTIVE\n",
             "8193  eth1-0  softirq    softnet/0  4711  application echo  masked    irq_suspend in 19.2 ms    65.1 µs\n",
-            "8194  wan-0   workqueue  napi-wq       -  nobody            unmasked  -                               -\n",
+            "8194  wan-0   workqueue  napi-wq       -  none              unmasked  -                               -\n",
             "\n",
             "NAME    PACKETS  POLLS  EMPTY  PER POLL  DOORBELLS  SUSPENDS    IRQ  DEFER  SUSP  POLL   APP\n",
             "eth1-0   59,000  1,000    1 %      59.0        100       390   50 %   20 %  20 %  10 %  <1 %\n",
@@ -192,7 +190,7 @@ fn one_instance_in_full() {
     let eth1 = concat!(
         "eth1-0, id 8193: RX queue 0 of eth1\n",
         "  awake: application echo has polled for 12.0 µs\n",
-        "  polled by    softnet/0 (tid 4711), context softirq; owned by application echo now\n",
+        "  polled by    softnet/0 (tid 4711), context softirq; owner now: application echo\n",
         "  doorbell     masked; rang: 100; the kernel's own interrupt: masked while deferred\n",
         "  timer        armed with irq_suspend_timeout, due in 19.2 ms\n",
         "  knobs        napi_defer_hard_irqs 100, gro_flush_timeout 20.0 µs, irq_suspend_timeout 20.0 ms\n",
@@ -280,7 +278,7 @@ fn disciplines_are_shown_as_tc_shows_them() {
         "qdisc tbf dev wan root rate 10Mbit burst 15Kb lat 50ms\n",
         " Sent 504 bytes 12 pkt (dropped 0, overlimits 4 requeues 0)\n",
         " backlog 3028b 2p requeues 0\n",
-        " tx queue: owned 12 times, 0 packets handed over, parked 0; held back nobody; ring 0 of 0 bytes\n",
+        " tx queue: owned 12 times, 0 packets handed over, parked 0; no sender held back; ring 0 of 0 bytes\n",
     );
     assert_eq!(qdisc(&["-s", "show", "dev", "wan"]), fine(wan));
     assert_eq!(qdisc(&["show", "dev", "wan", "--statistics"]), fine(wan));

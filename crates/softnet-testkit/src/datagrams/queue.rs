@@ -33,7 +33,7 @@ pub(super) fn lead_by_queue(socket: BorrowedFd<'_>, members: u32) -> io::Result<
 }
 
 /// Id of the NAPI instance that the last packet for `socket` came by; 0 if it came by none, or there was none yet.
-pub(in crate::traffic) fn incoming_napi_id(socket: BorrowedFd<'_>) -> u32 {
+pub(crate) fn incoming_napi_id(socket: BorrowedFd<'_>) -> u32 {
     let mut id = 0u32;
     let mut len = size_of::<u32>() as libc::socklen_t;
     // SAFETY: `id` and `len` are live, and `len` says how large `id` is.

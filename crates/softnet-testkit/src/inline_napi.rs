@@ -19,8 +19,8 @@ use rustix::net::RecvFlags;
 use super::datagrams::incoming_napi_id;
 use super::packet::set_option;
 use super::{Generator, GeneratorConfig, UdpFrame};
-use crate::netlink::{NapiKnobs, NetdevFamily};
-use crate::netns::NetNs;
+use softnet_dev::netlink::{NapiKnobs, NetdevFamily};
+use softnet_dev::netns::NetNs;
 
 /// The discard port.
 const PORT: u16 = 9;
@@ -118,8 +118,8 @@ impl InlineNapi {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::netlink::{Netlink, Offload, set_offload};
-    use crate::testing::net_allowed;
+    use crate::net_allowed;
+    use softnet_dev::netlink::{Netlink, Offload, set_offload};
 
     /// The timer is so long that only polls can bring what is sent.
     #[test]

@@ -1,5 +1,5 @@
-//! Blocks of a general-purpose allocator, owned: for benches that compare packet memory with one. Here because it
-//! takes `unsafe`.
+//! Blocks of a general-purpose allocator, owned: for benches that compare packet memory with one. Here, because
+//! the benches are compiled without `unsafe`.
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::ptr::NonNull;

@@ -18,9 +18,9 @@ use softnet_core::softnet_data::Counter;
 
 use super::packet;
 use super::sender::Sender;
-use crate::netlink::Netlink;
-use crate::netns::NetNs;
-use crate::sys_error::SysError;
+use softnet_dev::netlink::Netlink;
+use softnet_dev::netns::NetNs;
+use softnet_dev::sys_error::SysError;
 
 /// What to send, and how.
 #[derive(Clone, Debug)]
@@ -178,7 +178,7 @@ impl Drop for Generator {
     fn drop(&mut self) {
         self.progress.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
-            // Who wants to know how it ended calls `stop`.
+            // `stop` is the call that returns how it ended.
             let _ = thread.join();
         }
     }

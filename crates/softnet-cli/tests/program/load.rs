@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use softnet_dev::netlink::Netlink;
 use softnet_dev::netns::NetNs;
-use softnet_dev::testing::net_allowed;
-use softnet_dev::traffic::datagrams::{KernelSockets, Stop};
+use softnet_testkit::datagrams::{KernelSockets, Stop};
+use softnet_testkit::net_allowed;
 use udp_kv::Server;
 use udp_kv::store::Store;
 
@@ -117,7 +117,7 @@ impl World {
             netlink.set_up("load0").unwrap();
         };
         let serve = || {
-            // Nobody else has its addresses: they are good at once.
+            // No other host has its addresses: they are good at once.
             std::fs::write("/proc/sys/net/ipv6/conf/eth0/accept_dad", "0").unwrap();
             let mut netlink = Netlink::new().unwrap();
             netlink.set_up("eth0").unwrap();
@@ -202,7 +202,10 @@ fn a_stack_of_its_own_says_what_goes_wrong() {
     let world = World::new();
     world.configure(DEFERS);
     let error = world.failed("10.9.0.2:11212", 1);
-    assert!(error.contains("error: nobody serves 10.9.0.2:11212") && !error.contains("load0"), "{error}");
+    assert!(
+        error.contains("error: no server answers at 10.9.0.2:11212") && !error.contains("load0"),
+        "{error}"
+    );
     world.configure("");
     let error = world.failed("192.0.2.1:11211", 1);
     assert!(error.contains("error: sockets for 192.0.2.1:11211: "), "{error}");
@@ -275,7 +278,7 @@ fn memcached_bears_it_too() {
             };
             let _server = Memcached(child);
             let give_up = Instant::now() + Duration::from_secs(30);
-            // A port that nobody has can be taken.
+            // A free port can be taken.
             while UdpSocket::bind(address()).is_ok() {
                 assert!(Instant::now() < give_up, "memcached does not start");
                 std::thread::sleep(Duration::from_millis(5));
@@ -326,7 +329,7 @@ fn what_goes_wrong_is_said() {
                 assert_eq!(output.status.code(), Some(code), "{args}: {output:?}");
                 String::from_utf8(output.stderr).unwrap()
             };
-            assert!(failed("", 1).contains("error: nobody serves 127.0.0.1:11211"));
+            assert!(failed("", 1).contains("error: no server answers at 127.0.0.1:11211"));
             assert!(
                 failed("--noload --time 0.1 --warmup 0", 1)
                     .contains("error: 127.0.0.1:11211 answered no request")

@@ -22,7 +22,7 @@ impl Stop {
 
     /// Tells all to stop.
     pub fn stop(&self) {
-        // The flag first: whoever the descriptor wakes finds it set.
+        // The flag first: a thread that the descriptor wakes finds it set.
         self.told.store(true, Ordering::Release);
         // It can fail only where the counter is at its limit, and then the descriptor is readable.
         let _ = rustix::io::write(&self.fd, &1u64.to_ne_bytes());

@@ -1,7 +1,5 @@
 //! `softnet top` as a user meets it: as text, as JSON, and on a terminal, which it leaves as it was.
 
-mod instance;
-
 use std::fs::File;
 use std::io::Read;
 use std::os::fd::OwnedFd;
@@ -16,7 +14,7 @@ use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{Termios, Winsize, tcgetattr, tcsetwinsize};
 use serde_json::Value;
 
-use instance::serve;
+use crate::instance::serve;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 

@@ -5,14 +5,14 @@ use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
 use super::*;
-use crate::netlink::Netlink;
-use crate::testing::net_allowed;
+use crate::net_allowed;
+use softnet_dev::netlink::Netlink;
 
 const NET: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 0);
 const PORT: u16 = 4789;
 
 fn drops(testbed: &Testbed) -> u64 {
-    let of = |ns: &crate::netns::NetNs, name: &str| {
+    let of = |ns: &softnet_dev::netns::NetNs, name: &str| {
         let counters = ns.run(|| Netlink::new().unwrap().counters(name).unwrap()).unwrap();
         (counters.rx_dropped, counters.tx_dropped)
     };
@@ -116,7 +116,7 @@ fn a_generator_tells_why_it_ended() {
     };
     let frame = testbed.frame(NET, PORT, 60);
     assert!(Generator::start(&testbed.source, config(&testbed.incoming.near, vec![])).is_err());
-    assert!(Generator::start(&testbed.source, config("nobody", vec![frame.clone()])).is_err());
+    assert!(Generator::start(&testbed.source, config("absent", vec![frame.clone()])).is_err());
     let generator = Generator::start(&testbed.source, config(&testbed.incoming.near, vec![frame])).unwrap();
     testbed.source.run(|| Netlink::new().unwrap().delete_link(&testbed.incoming.near).unwrap()).unwrap();
     while !generator.ended() {

@@ -2,8 +2,8 @@
 //!
 //! It costs about as much as the veth hop itself, and no process has to run for it.
 
-use crate::bpf::{Alu, Assembler, Cond, Map, Reg, Size, XdpAction, XdpLink, XdpMode, helper};
-use crate::sys_error::SysResult;
+use softnet_dev::bpf::{Alu, Assembler, Cond, Map, Reg, Size, XdpAction, XdpLink, XdpMode, helper};
+use softnet_dev::sys_error::SysResult;
 
 /// Which frames the sink takes. It passes all others to the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,7 +86,7 @@ fn program(counters: &Map, filter: SinkFilter) -> Assembler {
     asm.alu(Alu::Add, Reg::R2, -4);
     asm.call(helper::MAP_LOOKUP_ELEM);
     asm.jump_if(Cond::Eq, Reg::R0, 0, pass);
-    // Its CPU's own counter: nobody else writes it.
+    // Each CPU has its own counter, and is the only one to write it.
     asm.load(Size::U64, Reg::R1, Reg::R0, 0);
     asm.alu(Alu::Add, Reg::R1, 1);
     asm.store(Size::U64, Reg::R0, 0, Reg::R1);
@@ -103,8 +103,8 @@ mod tests {
     use std::net::Ipv4Addr;
 
     use super::*;
-    use crate::testing::net_allowed;
-    use crate::traffic::UdpFrame;
+    use crate::UdpFrame;
+    use crate::net_allowed;
 
     #[test]
     fn takes_what_the_filter_names_and_nothing_else() {

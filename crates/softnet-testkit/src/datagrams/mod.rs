@@ -36,7 +36,7 @@ pub trait DatagramSet {
     /// Takes datagrams that wait at `socket`, as many as a batch holds, and returns how many that were; never waits.
     ///
     /// # Errors
-    /// What the socket says, such as `ConnectionRefused` where an earlier datagram found nobody.
+    /// What the socket says, such as `ConnectionRefused` where no socket was bound to the port of an earlier datagram.
     fn recv(&mut self, socket: usize) -> io::Result<usize>;
 
     /// Number `i` of those that the last `recv` took, and where it came from.
@@ -78,16 +78,16 @@ pub struct Local {
 
 /// Where a datagram goes, and where it comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ends {
+pub struct Endpoints {
     /// The other end.
     pub peer: SocketAddr,
     /// Ours; `None`: what the socket is bound to, or routing chooses.
     pub local: Option<Local>,
 }
 
-impl From<SocketAddr> for Ends {
+impl From<SocketAddr> for Endpoints {
     fn from(peer: SocketAddr) -> Self {
-        Ends { peer, local: None }
+        Endpoints { peer, local: None }
     }
 }
 
@@ -95,13 +95,13 @@ impl From<SocketAddr> for Ends {
 #[derive(Debug, Default)]
 pub struct Outbox {
     bytes: Vec<u8>,
-    datagrams: Vec<(Ends, usize)>,
+    datagrams: Vec<(Endpoints, usize)>,
 }
 
 impl Outbox {
     /// Begins a datagram to `to`; what was written before belongs to those before. A connected socket sends it to its
     /// peer, whatever `to` is.
-    pub fn begin(&mut self, to: impl Into<Ends>) {
+    pub fn begin(&mut self, to: impl Into<Endpoints>) {
         self.datagrams.push((to.into(), self.bytes.len()));
     }
 
@@ -120,7 +120,7 @@ impl Outbox {
     /// # Panics
     /// If there are not so many.
     pub fn get(&self, i: usize) -> (SocketAddr, &[u8]) {
-        let (Ends { peer, .. }, start) = self.datagrams[i];
+        let (Endpoints { peer, .. }, start) = self.datagrams[i];
         (peer, &self.bytes[start..self.end(i)])
     }
 

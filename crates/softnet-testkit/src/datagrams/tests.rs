@@ -4,9 +4,9 @@ use std::time::Instant;
 use proptest::prelude::*;
 
 use super::*;
-use crate::netlink::{self, Netlink, Offload};
-use crate::netns::NetNs;
-use crate::testing::net_allowed;
+use crate::net_allowed;
+use softnet_dev::netlink::{self, Netlink, Offload};
+use softnet_dev::netns::NetNs;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 const ANY: &str = "127.0.0.1:0";
@@ -182,8 +182,10 @@ fn what_cannot_be_sent_is_counted_and_the_rest_is_sent() {
     let mut set = bound(&[ANY], &stop);
     let peer = UdpSocket::bind(ANY).unwrap();
     let mut outbox = Outbox::default();
-    let nobody = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-    for (to, text) in [(nobody, "a"), (peer.local_addr().unwrap(), "b"), (nobody, "c"), (nobody, "d")] {
+    let port_zero = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+    for (to, text) in
+        [(port_zero, "a"), (peer.local_addr().unwrap(), "b"), (port_zero, "c"), (port_zero, "d")]
+    {
         outbox.begin(to);
         outbox.put(text.as_bytes());
     }
@@ -199,12 +201,12 @@ fn what_cannot_be_sent_is_counted_and_the_rest_is_sent() {
 }
 
 #[test]
-fn a_client_hears_that_nobody_is_there() {
+fn a_client_learns_that_the_port_is_closed() {
     let stop = Stop::new().unwrap();
-    let nobody = UdpSocket::bind(ANY).unwrap().local_addr().unwrap();
-    let mut client = KernelSockets::connected(nobody, 1, 8, &stop).unwrap();
+    let closed = UdpSocket::bind(ANY).unwrap().local_addr().unwrap();
+    let mut client = KernelSockets::connected(closed, 1, 8, &stop).unwrap();
     let mut outbox = Outbox::default();
-    outbox.begin(nobody);
+    outbox.begin(closed);
     assert_eq!(client.send(0, &outbox).unwrap(), 0);
     assert_eq!(ready(&mut client), [0]);
     assert_eq!(client.recv(0).unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
@@ -271,7 +273,7 @@ fn sets_that_are_bound_to_no_address_answer_from_the_one_that_was_asked() {
                     let ((peer, bytes), local) = (server.datagram(i), server.local(i));
                     let told = local.map(|local| local.addr.to_canonical());
                     assert_eq!(told, at.ip().is_unspecified().then_some(asked));
-                    answers.begin(Ends { peer, local });
+                    answers.begin(Endpoints { peer, local });
                     answers.put(bytes);
                 }
             }

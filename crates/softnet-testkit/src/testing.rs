@@ -1,11 +1,12 @@
-//! What tests that need privileges share, those of other crates included.
+//! What the tests of all crates share: whether they may use the network, the fuzz corpora, and a contended lock.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-use crate::sched::{Policy, set_policy};
+use softnet_dev::netns::NetNs;
+use softnet_dev::sched::{Policy, set_policy};
 
 /// Whether this process may make network namespaces. If not, says so and lets the test end early; under
 /// `SOFTNET_REQUIRE_NET=1` that is a failure instead.
@@ -13,7 +14,7 @@ use crate::sched::{Policy, set_policy};
 /// # Panics
 /// When the network is required and not permitted.
 pub fn net_allowed() -> bool {
-    match crate::netns::NetNs::new() {
+    match NetNs::new() {
         Ok(_) => true,
         Err(error) if std::env::var_os("SOFTNET_REQUIRE_NET").is_some_and(|value| value == "1") => {
             panic!("network tests are required: {error}")

@@ -17,7 +17,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use softnet_dev::netlink::Netlink;
 use softnet_dev::netns::NetNs;
-use softnet_dev::testing::net_allowed;
+use softnet_testkit::net_allowed;
 use tempfile::TempDir;
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -545,7 +545,7 @@ fn surroundings() -> (BTreeSet<String>, Vec<String>, bool) {
     (links, mounts.map(String::from).collect(), Path::new("/run/softnet/demo.sock").exists())
 }
 
-/// In a namespace of its own, so that nobody else's interfaces come into it. The demo dies with the thread that started
+/// In a namespace of its own, so that no other interfaces come into it. The demo dies with the thread that started
 /// it, so it is started and watched by one thread.
 fn alone(test: impl FnOnce() + Send) {
     if net_allowed() {

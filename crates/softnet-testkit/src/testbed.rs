@@ -5,9 +5,9 @@ use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::frame::UdpFrame;
-use crate::netlink::{self, Netlink, Offload};
-use crate::netns::NetNs;
-use crate::sys_error::{SysError, SysResult};
+use softnet_dev::netlink::{self, Netlink, Offload};
+use softnet_dev::netns::NetNs;
+use softnet_dev::sys_error::{SysError, SysResult};
 
 /// One veth pair: `near` is the end outside, `far` the end in the middle namespace.
 #[derive(Clone, Debug)]
@@ -18,7 +18,7 @@ pub struct Wire {
     pub near_index: u32,
     /// Its MAC address.
     pub near_mac: [u8; 6],
-    /// Its address, for who routes in the middle; the interface itself does not have it.
+    /// Its address, as the router in the middle knows it; the interface itself does not have it.
     pub near_ip: Ipv4Addr,
     /// Interface in the middle namespace.
     pub far: String,
@@ -26,12 +26,12 @@ pub struct Wire {
     pub far_index: u32,
     /// Its MAC address.
     pub far_mac: [u8; 6],
-    /// Its address with a prefix of 24 bits, for who routes in the middle; the interface itself has it only with the
-    /// kernel as a forwarder.
+    /// The router's address there, with a prefix of 24 bits; the interface itself has it only if the kernel is the
+    /// router.
     pub far_ip: Ipv4Addr,
 }
 
-/// Who polls the kernel's side of the incoming wire in the middle.
+/// Which context polls the kernel's NAPI instance of the incoming wire in the middle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KernelNapi {
     /// Softirq, which on veth means: the CPU of the sender, inside its send.

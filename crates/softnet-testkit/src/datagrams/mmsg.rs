@@ -1,7 +1,7 @@
 //! `recvmmsg` and `sendmmsg`: many datagrams by one system call.
 //!
 //! Message headers are kept from call to call, since to write them costs as much as a short batch. Invariant: between
-//! calls nobody follows the pointers in them; each call that the kernel is given them in has made them point to live
+//! calls the pointers in them are not followed; each call that hands them to the kernel has made them point to live
 //! memory first.
 
 use std::io;
@@ -98,7 +98,7 @@ pub(super) struct Receiver {
     received: usize,
 }
 
-// SAFETY: the pointers lead to memory that the same value owns, and that nobody else knows.
+// SAFETY: the pointers lead to memory that the same value owns, and that no other code has.
 unsafe impl Send for Receiver {}
 
 impl Receiver {
