@@ -284,7 +284,7 @@ impl Introspect {
         let open = shared.devices.iter().filter_map(|dev| dev.live.load_full());
         let queued: u64 = open.map(|live| lock(&live.layout).totals().qlen).sum();
         let redirected: usize = shared.napis().iter().map(|instance| instance.backlog.len()).sum();
-        // Taken first: whoever takes a packet out of a socket does so after it was put in.
+        // Taken first: a packet is taken out of a socket after it was put in.
         let taken: u64 = contexts.iter().map(|c| c.sk_taken.get()).sum();
         let in_sockets = contexts.iter().map(|c| c.sk_queued.get()).sum::<u64>().saturating_sub(taken);
         Stats {

@@ -57,7 +57,7 @@ fn system(what: &'static str) -> impl Fn(std::io::Error) -> StartError {
     move |source| StartError::System { what, source }
 }
 
-/// All parts of a stack, with its devices open, before any worker runs: for those who run the workers themselves. (Devices
+/// All parts of a stack, with its devices open, before any worker runs: for programs that run the workers themselves. (Devices
 /// that are configured to be polled in another context than `softirq` are, from now on.)
 /// Field order matters: workers go before the housekeeper closes the devices.
 pub struct Assembly {
@@ -146,7 +146,7 @@ impl Assembly {
         Handle::new(&self.shared)
     }
 
-    /// The housekeeper, for those who run its timers themselves.
+    /// The housekeeper, for programs that run its timers themselves.
     pub fn housekeeper(&mut self) -> Option<&mut Housekeeper> {
         self.housekeeper.as_mut()
     }

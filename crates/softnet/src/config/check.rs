@@ -262,7 +262,7 @@ fn not_a_host(own: InterfaceAddr) -> Option<String> {
 fn never_a_host(addr: IpAddr) -> Option<&'static str> {
     let addr = match addr {
         IpAddr::V4(addr) => addr,
-        IpAddr::V6(addr) if addr.is_unspecified() => return Some("is the address of nobody"),
+        IpAddr::V6(addr) if addr.is_unspecified() => return Some("is the unspecified address"),
         IpAddr::V6(addr) if addr.is_loopback() => return Some("is the loopback address"),
         IpAddr::V6(addr) if addr.is_multicast() => return Some("is a multicast address"),
         IpAddr::V6(addr) if addr.to_ipv4_mapped().is_some() => return Some("is an IPv4 address in disguise"),

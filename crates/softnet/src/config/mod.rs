@@ -1,8 +1,8 @@
 //! The configuration of a stack: plain types, the TOML they are read from, and the checks both must pass.
 //!
-//! Anybody may build a [`Config`] in code or [`load`](Config::load) one from a file; [`check`](Config::check)
+//! A program may build a [`Config`] in code or [`load`](Config::load) one from a file; [`check`](Config::check)
 //! says everything that is wrong with it at once. Invariant: a configuration that passed names only devices,
-//! workers and gateways it declares itself, so that whoever starts a stack from it touches no interface
+//! workers and gateways it declares itself, so that a stack that starts from it touches no interface
 //! in vain.
 //!
 //! ```toml
@@ -181,7 +181,7 @@ pub struct DeviceConfig {
     pub ring: u32,
     /// softnet's own addresses on it, of either family; their networks are connected routes.
     pub addresses: Vec<InterfaceAddr>,
-    /// Who polls it: queue `i` belongs to `workers[i % workers.len()]`, an index into
+    /// The workers that poll it: queue `i` belongs to `workers[i % workers.len()]`, an index into
     /// [`StackConfig::workers`]. Empty: all workers in turn.
     pub workers: Vec<usize>,
     /// Whether frames may arrive with a partial L4 checksum.

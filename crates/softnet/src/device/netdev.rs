@@ -139,7 +139,7 @@ impl Netdev {
         }
     }
 
-    /// Has the packets of `batch` received as if they had come by RX queue `queue` (modulo how many there are), by whoever
+    /// Has the packets of `batch` received as if they had come by RX queue `queue` (modulo how many there are), by the thread that
     /// polls that, and leaves it empty.
     pub(crate) fn netif_rx(&self, ctx: &mut SoftnetData, queue: usize, batch: &mut Batch) {
         match self.live.load().as_deref() {
@@ -190,7 +190,7 @@ impl Netdev {
         let _ = knobs.set_defer_hard_irqs(set.napi_defer_hard_irqs.unwrap_or(0));
         knobs.set_gro_flush_timeout(set.gro_flush_timeout.unwrap_or(0));
         knobs.set_irq_suspend_timeout(set.irq_suspend_timeout.unwrap_or(0));
-        // Still under the lock, so that of two who set knobs the later has the last word in the kernel too.
+        // Still under the lock, so that of two changes the later one is the last in the kernel too.
         instance.doorbell.mitigation_changed(knobs);
     }
 

@@ -1,5 +1,5 @@
 //! Ends: whatever is opened, filled, half read, closed, dropped and stopped, in whatever order and by whichever thread, nothing
-//! is left of it. Every packet is in the books, all memory is home, nobody watches and nothing is held.
+//! is left of it. Every packet is in the books, all memory is home, no socket is watched and nothing is held.
 
 mod groups;
 mod ports;
@@ -139,7 +139,7 @@ fn assemble_with(
 }
 
 impl Remains {
-    /// Nothing is held: not by sockets, for none is open, not by sets, nor by whoever watched.
+    /// Nothing is held: not by sockets, for none is open, not by sets, nor by other watchers.
     fn check_nothing_is_open(&self) {
         let [held, sets, watchers, _] = self.shared.sockets.tally();
         assert_eq!((held, sets, watchers, self.shared.sockets.len()), (0, 0, 0, 0));
