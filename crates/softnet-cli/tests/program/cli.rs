@@ -4,8 +4,8 @@
 use std::process::{Command, Output};
 
 use serde_json::Value;
+use softnet::control::show::Table;
 use softnet::control::{Handler, Request};
-use softnet::show::Table;
 
 use crate::instance::{Instance, serve};
 
