@@ -3,8 +3,8 @@
 //!
 //! Any thread may send. It is the kernel's deferred enqueue (`__dev_xmit_skb` since 6.19) on the
 //! hand-over primitive, with one difference: there is no lock to wait for. The kernel's leader is the sender that
-//! found the list empty, and it waits for the root lock, which whoever dequeues may hold. Here the word that says
-//! "owned" *is* the lock: a sender that finds it free owns the queue; everybody else, while the owner enqueues,
+//! found the list empty, and it waits for the root lock, which the thread that dequeues may hold. Here the word that
+//! says "owned" *is* the lock: a sender that finds it free owns the queue; everybody else, while the owner enqueues,
 //! dequeues or transmits, pushes and returns; the owner takes the list until it finds it empty.
 //!
 //! What the kernel's form guarantees, and why this one does:
@@ -20,10 +20,10 @@
 //! * *Bypass* only if nothing is queued, and nothing older is pending.
 //! * *Drops are freed after the queue was let go.* They come out in a [`ToFree`].
 //! * *Deactivation drops each waiting packet once.* It is a flag that stops senders at the door, and then a lead like
-//!   any other, which finds the flag and drops everything. Whoever had the queue before has ended by then.
+//!   any other, which finds the flag and drops everything. The thread that had the queue before has ended by then.
 //!
 //! What differs in user space: an owner can be preempted at any point, and nothing leaves the queue until it runs
-//! again. Nobody spins meanwhile; senders return in constant time. The list is bounded: a *local* sender that finds
+//! again. No thread spins meanwhile; senders return in constant time. The list is bounded: a *local* sender that finds
 //! it full is told to hold back, with its packets, since it can wait; a forwarded packet can't, and is dropped and
 //! counted. An owner sends what it took, so that what waits does so where this bound is, and not in the discipline, which
 //! would drop packets whose senders were told that they were taken. And it must come to an end although others keep
@@ -32,8 +32,8 @@
 //! call of its own, and the run would find nothing to do. Only when the list is full, because the run is late, does the
 //! next sender take ownership up.
 //!
-//! Invariant: a packet that was sent is queued, pending, on the ring, or in somebody's `ToFree`. Packets are pending
-//! only while somebody owns the queue, or the runtime owes a run.
+//! Invariant: a packet that was sent is queued, pending, on the ring, or in a thread's `ToFree`. Packets are pending
+//! only while a thread owns the queue, or the runtime owes a run.
 
 use std::sync::Arc;
 
@@ -64,7 +64,7 @@ pub enum Sent {
         verdict: Verdict,
         /// What it, or the runtime, must see to next.
         after: After,
-        /// It took what was pending, so that there is room for who was held back.
+        /// It took what was pending, so that there is room for senders that were held back.
         drained: bool,
     },
     /// The packets were handed over to the owner.
@@ -74,10 +74,10 @@ pub enum Sent {
     Full,
 }
 
-/// How often the word of a [`DeferList`] was owned, and why. Written by its owner, read by anybody.
+/// How often the word of a [`DeferList`] was owned, and why. Written by its owner, read by any thread.
 #[derive(Default)]
 pub struct DeferStats {
-    /// Times somebody owned it.
+    /// Times a thread owned it.
     pub leads: Counter,
     /// Packets that others had handed over to the owner.
     pub handed_over: Counter,
@@ -173,7 +173,7 @@ impl<R> DeferList<R> {
         self.cell.is_full()
     }
 
-    /// Runs the queue, as [`After`] asked for: the kernel's `net_tx_action`. `None`: somebody else owns it, and
+    /// Runs the queue, as [`After`] asked for: the kernel's `net_tx_action`. `None`: another thread owns it, and
     /// will say what comes next.
     pub fn run<C: ?Sized>(&self, ctx: &mut C, now: u64, to_free: &mut ToFree) -> Option<After>
     where
@@ -182,7 +182,7 @@ impl<R> DeferList<R> {
         Some(self.lead()?.finish(ctx, now, to_free))
     }
 
-    /// Owns the queue, to do something about its discipline or its ring. `None` (contended): somebody else does, for
+    /// Owns the queue, to do something about its discipline or its ring. `None` (contended): another thread does, for
     /// a bounded time; try again.
     #[inline]
     pub fn lead(&self) -> Option<Lead<'_, R>> {
@@ -191,8 +191,8 @@ impl<R> DeferList<R> {
         Some(Lead { list: self, owner })
     }
 
-    /// From now on every packet is dropped as `dev_ready`. Whoever calls it must [lead](Self::lead) once more, and
-    /// finish: that drops what is queued (`shutdown`), and after it the ring is not touched any more.
+    /// From now on every packet is dropped as `dev_ready`. The thread that calls it must [lead](Self::lead) once
+    /// more, and finish: that drops what is queued (`shutdown`), and after it the ring is not touched any more.
     pub fn deactivate(&self) {
         // Relaxed: the lead that follows orders it before all later ones.
         self.deactivated.store(true, Ordering::Relaxed);
@@ -205,7 +205,7 @@ impl<R> DeferList<R> {
 }
 
 /// Ownership of a TX queue. It must end by [`finish`](Self::finish).
-#[must_use = "whoever leads must finish"]
+#[must_use = "the leader must finish"]
 pub struct Lead<'a, R> {
     list: &'a DeferList<R>,
     owner: SkbOwner<'a, Root<R>>,
@@ -343,7 +343,7 @@ impl<'a, R> Work<'a, R> {
         let Work { list, taken, .. } = *self;
         if list.is_deactivated() {
             owner.body().reset(DropReason::Shutdown, to_free);
-            // Those that got past the flag are few, and nobody may be left to unpark.
+            // Those that got past the flag are few, and no thread may be left to unpark.
             return Ending::Leave(After::Idle);
         }
         let mut after = known.unwrap_or_else(|| owner.body().run(ctx, now, &mut self.budget, to_free));

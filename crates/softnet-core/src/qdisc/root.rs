@@ -19,7 +19,7 @@ pub trait Ring<C: ?Sized> {
     /// how many bytes did.
     fn xmit(&mut self, ctx: &mut C, batch: &mut Batch) -> u64;
     /// The queue must be run again as `after` says, which is not `Idle`. The owner says so before it lets go, so that there
-    /// is no moment at which packets are queued and nobody owns the queue or knows of them.
+    /// is no moment at which packets are queued and no thread owns the queue or knows of them.
     fn owe(&mut self, _after: After, _now: u64) {}
 }
 

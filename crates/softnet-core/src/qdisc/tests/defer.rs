@@ -13,13 +13,13 @@ fn send(world: &mut World, list: &DeferList<Wire>, batch: &mut Batch) -> Sent {
 }
 
 fn set(list: &DeferList<Wire>, room: usize, takes: usize) {
-    let mut lead = list.lead().expect("nobody else");
+    let mut lead = list.lead().expect("no other thread");
     (lead.ring().room, lead.ring().takes) = (room, takes);
     assert!(matches!(lead.finish(&mut || (), 0, &mut ToFree::new()), After::Idle | After::Stopped));
 }
 
 fn ids(list: &DeferList<Wire>) -> Vec<u8> {
-    let mut lead = list.lead().expect("nobody else");
+    let mut lead = list.lead().expect("no other thread");
     let ids = lead.ring().ids();
     lead.finish(&mut || (), 0, &mut ToFree::new());
     ids
@@ -269,7 +269,7 @@ fn deactivated_between_two_batches_without_a_discipline_drops_the_second() {
     for batch in &mut batches {
         assert_eq!(send(&mut world, &list, batch), Sent::Deferred);
     }
-    // While the first is on the wire, somebody begins to close the device.
+    // While the first is on the wire, a thread begins to close the device.
     assert_eq!(lead.finish(&mut || list.deactivate(), 0, &mut world.to_free), After::Idle);
     assert_eq!(world.dropped(), [(64, DropReason::Shutdown)]);
     assert!(ids(&list).into_iter().eq(0..64));
@@ -360,7 +360,7 @@ fn threads_lose_nothing_and_each_keeps_its_order() {
                 });
             }
         });
-        let mut lead = list.lead().expect("nobody else");
+        let mut lead = list.lead().expect("no other thread");
         assert_eq!(lead.ring().0, [EACH; 4], "{spec}");
         let mut ctx = SoftnetData::new(world.region.clone(), CacheSizes::default());
         assert_eq!(lead.finish(&mut ctx, 0, &mut ToFree::new()), After::Idle);
