@@ -6,14 +6,17 @@ use std::sync::Arc;
 
 use super::{MACS, Sent, TestFamily, World};
 use crate::SoftnetData;
-use crate::ip::input::{Exception, Exceptions, Ingress};
+use crate::fold::FoldKey;
+use crate::ip::input::{Exceptions, Ingress};
+use crate::ip::pmtu::RecentPeers;
 use crate::ip::slow::{Effects, RouteSnapshot, SlowPath};
 use crate::ip::tables::Tables;
 use crate::qdisc::Origin;
-use crate::skb::{Batch, HEADROOM};
-use crate::sock::{Flow, SocketError};
+use crate::skb::{Batch, DropReason, HEADROOM, Skb};
+use crate::sock::{Flow, SocketError, Sockets};
 use crate::stack::receive::{Receive, ReceiveHost};
 use crate::stack::slow::{SlowHost, SlowPathState};
+use crate::stack::sockets::SocketHost;
 use crate::steer::TxChoice;
 
 /// For one step.
@@ -22,6 +25,8 @@ pub(super) struct Host {
     tables: RefCell<Arc<Tables>>,
     sent: RefCell<Sent>,
     errors: RefCell<Vec<(Flow, SocketError)>>,
+    sockets: Sockets,
+    recent: RecentPeers,
 }
 
 impl SlowHost for Host {
@@ -44,19 +49,34 @@ impl SlowHost for Host {
         }
     }
 
-    fn sockets(
-        &self,
-        ctx: &mut SoftnetData,
-        slow: &mut SlowPath,
-        view: RouteSnapshot<'_>,
-        out: &mut Effects,
-    ) {
-        self.errors.borrow_mut().append(&mut out.errors);
-        out.too_big.clear();
-        for skb in std::mem::take(&mut out.local) {
-            slow.handle(ctx, view, skb, Exception::NoSocket, out);
-        }
+    fn sockets(&self) -> &impl SocketHost {
+        self
     }
+}
+
+impl SocketHost for Host {
+    fn sockets(&self) -> &Sockets {
+        &self.sockets
+    }
+
+    fn recent(&self) -> &RecentPeers {
+        &self.recent
+    }
+
+    fn udp_input(&self, _: &mut SoftnetData, local: &mut Batch, unserved: &mut Batch, _: &mut Vec<u32>) {
+        std::mem::swap(local, unserved);
+    }
+
+    fn udp_to_many(&self, ctx: &mut SoftnetData, _: u16, skb: Skb, _: &mut Vec<u32>) {
+        // As `udp_members` does with a datagram that has none.
+        ctx.free(skb, DropReason::IpNoProto);
+    }
+
+    fn report(&self, flow: &Flow, error: SocketError) {
+        self.errors.borrow_mut().push((*flow, error));
+    }
+
+    fn arrived(&self, _: u32) {}
 }
 
 struct Poller<'a> {
@@ -132,6 +152,8 @@ impl<F: TestFamily> World<F> {
             tables: RefCell::new(Arc::new(self.tables.clone())),
             sent: RefCell::default(),
             errors: RefCell::default(),
+            sockets: Sockets::new(1, 0),
+            recent: RecentPeers::new(FoldKey::new([1, 2])),
         };
         let result = step(&mut self.ctx, &mut self.control, &host);
         self.tables = Tables::clone(&host.tables());

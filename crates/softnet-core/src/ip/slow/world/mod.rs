@@ -68,7 +68,7 @@ impl<F: TestFamily> World<F> {
         slow.configure(unlimited(), OptionPolicy::default());
         let mut world = World {
             ctx: SoftnetData::new(Region::new(memory, frames, frames).unwrap(), CacheSizes::default()),
-            control: SlowPathState::new(slow, 2),
+            control: SlowPathState::new(slow),
             tables,
             now: 0,
             errors: Vec::new(),
@@ -145,8 +145,7 @@ impl<F: TestFamily> World<F> {
 
     fn set_iface(&mut self, dev: u16, iface: Option<Iface>) {
         self.step(|_, control, host| {
-            control.ifaces[usize::from(dev)] = iface;
-            control.replace_tables(host, Tables::set_ifaces);
+            control.replace_tables(host, |tables| tables.set_iface(dev, iface));
         });
     }
 
