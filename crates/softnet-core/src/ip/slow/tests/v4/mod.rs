@@ -91,12 +91,17 @@ fn broadcasts_and_groups_are_neither_forwarded_nor_answered() {
     let mut world = World::acquainted();
     let in_frame = |to: MacAddr, dst: [u8; 4], ttl: u8| set(udp(0, CLIENT, dst.into(), ttl, 10), 0, &to);
     let group = [1, 0, 0x5e, 0, 0, 1];
+    // Sockets may listen to these, for datagrams.
+    for (to, dst) in
+        [(BROADCAST, [255, 255, 255, 255]), (BROADCAST, [10, 0, 0, 255]), (group, [224, 0, 0, 1])]
+    {
+        for ttl in [1, 64] {
+            world.refused(in_frame(to, dst, ttl), DropReason::IpNoProto, None);
+        }
+    }
     for (to, dst) in [
-        (BROADCAST, [255, 255, 255, 255]),
-        (BROADCAST, [10, 0, 0, 255]),
         (BROADCAST, OWN[0].octets()),
         (BROADCAST, SERVER.octets()),
-        (group, [224, 0, 0, 1]),
         (group, SERVER.octets()),
         (MACS[0], [10, 0, 0, 255]),
         (MACS[0], [10, 1, 0, 255]),
