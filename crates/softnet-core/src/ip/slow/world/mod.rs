@@ -12,6 +12,7 @@ pub(crate) mod v6;
 
 pub(crate) use family::{Answer, Header, TestFamily};
 
+use glue::NoSockets;
 use std::marker::PhantomData;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -45,6 +46,7 @@ pub(crate) struct World<F: TestFamily> {
     pub(crate) now: u64,
     /// What sockets were to be told.
     pub(crate) errors: Vec<(Flow, SocketError)>,
+    sockets: NoSockets,
     received: u64,
     sent: u64,
     family: PhantomData<F>,
@@ -66,8 +68,10 @@ impl<F: TestFamily> World<F> {
         let mut slow = SlowPath::new(NeighParams::default(), [1, 2]);
         // The limit has tests of its own.
         slow.configure(unlimited(), OptionPolicy::default());
+        let region = Region::new(memory, frames, frames).unwrap();
         let mut world = World {
-            ctx: SoftnetData::new(Region::new(memory, frames, frames).unwrap(), CacheSizes::default()),
+            sockets: NoSockets::new(&region),
+            ctx: SoftnetData::new(region, CacheSizes::default()),
             control: SlowPathState::new(slow),
             tables,
             now: 0,
