@@ -52,6 +52,9 @@ enum Verdict<A> {
 
 /// What the passes ask of a family.
 trait FastPath: Family {
+    /// Bytes of the IP header of a frame that was classified.
+    const HEADER_LEN: usize;
+
     /// Looks at one frame that came to the station `mac`. The common case falls straight through.
     fn classify(frame: &[u8], mac: &MacAddr) -> Verdict<Self::Bits>;
 
@@ -76,7 +79,7 @@ pub fn ip_input(
 ) {
     if ingress.partial_csum {
         for skb in batch.as_mut_slice() {
-            super::partial::complete(skb.data_mut());
+            super::partial::complete(skb);
         }
     }
     families_input(ctx, tables, ingress, batch, out);
@@ -198,14 +201,16 @@ fn deliver<F: FastPath>(
     out: &mut Outcome,
 ) {
     let frame = skb.data();
-    let transport = F::protocol(frame).and_then(Transport::of);
-    let (Kind::Local, Some(transport), Some(src)) = (hop.kind, transport, F::source(frame)) else {
+    let transport = F::protocol(frame).and_then(|number| Some((number, Transport::of(number)?)));
+    let (Kind::Local, Some((protocol, transport)), Some(src)) = (hop.kind, transport, F::source(frame)) else {
         return out.slow.push(ctx, skb, Exception::NextHop);
     };
     if tables.is_martian_source(src) {
         return ctx.free(skb, DropReason::IpInvalidSource);
     }
-    skb.head_mut().l3 = ETH_LEN as u16;
+    let head = skb.head_mut();
+    (head.l3, head.l4) = (ETH_LEN as u16, (ETH_LEN + F::HEADER_LEN) as u16);
+    head.protocol = protocol;
     out.deliver(ctx, skb, transport);
 }
 

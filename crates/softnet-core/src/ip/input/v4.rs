@@ -47,6 +47,8 @@ fn headers(frame: &[u8]) -> Option<(EthHeader<&[u8; ETH_LEN]>, &[u8; MIN_LEN])> 
 }
 
 impl FastPath for Ipv4Addr {
+    const HEADER_LEN: usize = MIN_LEN;
+
     #[inline(always)]
     fn classify(frame: &[u8], mac: &MacAddr) -> Verdict<u32> {
         let Some((eth, header)) = headers(frame) else { return short(frame, mac) };

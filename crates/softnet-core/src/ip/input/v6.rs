@@ -19,6 +19,8 @@ fn headers(frame: &[u8]) -> Option<Headers<'_>> {
 }
 
 impl FastPath for Ipv6Addr {
+    const HEADER_LEN: usize = LEN;
+
     #[inline(always)]
     fn classify(frame: &[u8], mac: &MacAddr) -> Verdict<u128> {
         let Some((eth, ip)) = headers(frame) else { return short(frame, mac) };

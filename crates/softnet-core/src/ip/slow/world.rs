@@ -13,6 +13,7 @@ use crate::ip::input::{Ingress, Outcome, ip_input};
 use crate::ip::neigh::NeighState;
 use crate::ip::v4::arp::{ArpPacket, BROADCAST};
 use crate::ip::v4::fib::Fib;
+pub(super) use crate::ip::v4::header::validate;
 use crate::skb::{Batch, CacheSizes, HEADROOM, HeapMemory, Region};
 
 pub(super) const SECOND: u64 = 1_000_000_000;

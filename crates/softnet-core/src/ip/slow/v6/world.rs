@@ -16,6 +16,7 @@ use crate::ip::tables::Tables;
 use crate::ip::v4::options::OptionPolicy;
 use crate::ip::v6::addr::{link_local, multicast_mac};
 use crate::ip::v6::fib::Fib6;
+pub(super) use crate::ip::v6::header::validate;
 use crate::ip::v6::icmp::finish;
 use crate::skb::{Batch, CacheSizes, HEADROOM, HeapMemory, Region};
 use crate::sock::output::UdpHead;
