@@ -55,8 +55,9 @@ trait FastPath: Family {
     /// Bytes of the IP header of a frame that was classified.
     const HEADER_LEN: usize;
 
-    /// Looks at one frame that came to the station `mac`. The common case falls straight through.
-    fn classify(frame: &[u8], mac: &MacAddr) -> Verdict<Self::Bits>;
+    /// Looks at a packet of `len` bytes, those in `frame` first, that came to the station `mac`. The common case falls straight
+    /// through.
+    fn classify(frame: &[u8], len: usize, mac: &MacAddr) -> Verdict<Self::Bits>;
 
     /// Makes of a frame that was classified as one to forward what leaves towards `hop`: one hop less, and the new link header.
     /// Returns the bytes of the frame, without link-layer padding. The frame is as it was if that can't be.
@@ -142,7 +143,9 @@ fn family_input<F: FastPath>(
     let mut n = 0;
     let mut odd = false;
     for (skb, dst) in batch.as_slice().iter().zip(&mut dst) {
-        match F::classify(skb.data(), &ingress.mac) {
+        // A packet of several frames looks as if it were cut off here, and is looked at again.
+        let frame = skb.data();
+        match F::classify(frame, frame.len(), &ingress.mac) {
             Verdict::Forward(d) => *dst = d,
             _ => odd = true,
         }
@@ -175,6 +178,7 @@ fn family_input<F: FastPath>(
             continue;
         }
         let frame = skb.data_mut();
+        // A packet of several frames has no padding.
         let len = frame.len();
         match F::forward(frame, hop) {
             Ok(total) if len > ETH_MIN && len > total => skb.trim(ETH_MIN.max(total)),
@@ -202,7 +206,8 @@ fn deliver<F: FastPath>(
 ) {
     let frame = skb.data();
     let transport = F::protocol(frame).and_then(|number| Some((number, Transport::of(number)?)));
-    let (Kind::Local, Some((protocol, transport)), Some(src)) = (hop.kind, transport, F::source(frame)) else {
+    let (Kind::Local, Some((protocol, transport)), Some(src)) = (hop.kind, transport, F::source(frame))
+    else {
         return out.slow.push(ctx, skb, Exception::NextHop);
     };
     if tables.is_martian_source(src) {
@@ -237,10 +242,10 @@ fn sort_out<F: FastPath>(
 ) -> usize {
     let mut good = Batch::new();
     for mut skb in batch.drain() {
-        let mut verdict = F::classify(skb.data(), &ingress.mac);
+        let mut verdict = F::classify(skb.data(), skb.len(), &ingress.mac);
         if let Verdict::Untag = verdict {
             untag(&mut skb);
-            verdict = F::classify(skb.data(), &ingress.mac);
+            verdict = F::classify(skb.data(), skb.len(), &ingress.mac);
         }
         let kept = match verdict {
             Verdict::Forward(d) => {

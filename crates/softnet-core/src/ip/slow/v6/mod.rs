@@ -18,7 +18,9 @@ use crate::ip::v6::addr::{
     ALL_NODES, ALL_ROUTERS, group_scope, is_group_of_link, is_link_local, is_martian_destination,
     never_on_a_wire, solicited_node, subnet_router_anycast,
 };
-use crate::ip::v6::header::{self, Ipv6Header, Refusal, Upper, check_hop_by_hop, next, receive, validate_part};
+use crate::ip::v6::header::{
+    self, Ipv6Header, Refusal, Upper, check_hop_by_hop, next, receive, validate_part,
+};
 use crate::ip::v6::icmp::{ICMP_LEN, Icmp6Error, build_error, echo_reply, is_echo_request, message_sum};
 use crate::ip::v6::nd::{self, Message};
 use crate::ip::{ETH_LEN, MacAddr, checksum, is_group};
