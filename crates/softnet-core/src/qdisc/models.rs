@@ -44,14 +44,15 @@ impl Ring<()> for Wire {
         Quota::BATCH
     }
 
-    fn xmit(&mut self, (): &mut (), batch: &mut Batch) -> u64 {
+    fn xmit(&mut self, (): &mut (), batch: &mut Batch) -> (usize, u64) {
         assert!(!self.closed, "the ring was closed");
         let before = self.sent.len();
         for skb in batch.drain() {
             self.payload.read(&skb);
             self.sent.push(skb);
         }
-        self.sent[before..].iter().map(|skb| skb.len() as u64).sum()
+        let sent = &self.sent[before..];
+        (sent.len(), sent.iter().map(|skb| skb.len() as u64).sum())
     }
 }
 

@@ -267,8 +267,10 @@ impl Inbox {
     /// Hands over what is ready.
     fn take(&mut self, ctx: &mut SoftnetData, into: &mut Batch) -> usize {
         let (before, Some(receiver)) = (into.len(), &mut self.receiver) else { return 0 };
+        let mut frames = 0;
         while into.room() > 0 {
             if let Some(skb) = self.pending.pop_front() {
+                frames += skb.frame_count();
                 let Err(skb) = into.push(skb) else { continue };
                 // There was room, so this does not happen.
                 ctx.free_skb(skb);
@@ -278,11 +280,10 @@ impl Inbox {
                 break;
             }
         }
-        let n = into.len() - before;
-        if n > 0 {
-            self.app.took(n);
+        if frames > 0 {
+            self.app.took(frames);
         }
-        n
+        into.len() - before
     }
 }
 

@@ -315,8 +315,8 @@ impl Ring<SoftnetData> for Sink {
         Quota::BATCH
     }
 
-    fn xmit(&mut self, ctx: &mut SoftnetData, batch: &mut Batch) -> u64 {
-        let bytes = batch.as_slice().iter().map(|skb| skb.len() as u64).sum();
+    fn xmit(&mut self, ctx: &mut SoftnetData, batch: &mut Batch) -> (usize, u64) {
+        let sent = (batch.len(), batch.as_slice().iter().map(|skb| skb.len() as u64).sum());
         for skb in batch.drain() {
             let &[high, low, t] = skb.data() else { panic!("three bytes") };
             let (n, next) = (usize::from(high) << 8 | usize::from(low), &mut self.0[usize::from(t)]);
@@ -324,7 +324,7 @@ impl Ring<SoftnetData> for Sink {
             *next += 1;
             ctx.free_skb(skb);
         }
-        bytes
+        sent
     }
 }
 

@@ -18,7 +18,9 @@ use crate::ip::v6::addr::{
     ALL_NODES, ALL_ROUTERS, group_scope, is_group_of_link, is_link_local, is_martian_destination,
     never_on_a_wire, solicited_node, subnet_router_anycast,
 };
-use crate::ip::v6::header::{self, Ipv6Header, Refusal, Upper, check_hop_by_hop, next, receive, validate};
+use crate::ip::v6::header::{
+    self, Ipv6Header, Refusal, Upper, check_hop_by_hop, next, receive, validate_part,
+};
 use crate::ip::v6::icmp::{ICMP_LEN, Icmp6Error, build_error, echo_reply, is_echo_request, message_sum};
 use crate::ip::v6::nd::{self, Message};
 use crate::ip::{ETH_LEN, MacAddr, checksum, is_group};
@@ -92,7 +94,7 @@ pub(super) fn packet(skb: &Skb) -> &[u8] {
 
 /// What the fast path may not have checked: everything but the extension headers.
 fn check(skb: &Skb) -> Result<Received, DropReason> {
-    let total = validate(packet(skb))?;
+    let total = validate_part(packet(skb), skb.len().saturating_sub(ETH_LEN))?;
     let header = Ipv6Header::new(packet(skb)).ok_or(DropReason::PktTooSmall)?;
     let (src, dst) = (header.src(), header.dst());
     let group = dst.is_multicast();
@@ -228,8 +230,10 @@ impl SlowPath {
             _ if received.src.is_unspecified() || is_from_us(view, &skb, received.src) => {
                 DropReason::IpInvalidSource
             }
-            Ok(Upper { protocol: next::UDP, .. }) => {
-                out.local.extend(view.input(ctx, skb));
+            Ok(Upper { protocol: next::UDP, at, .. }) => {
+                if let Some(skb) = view.input(ctx, skb) {
+                    out.deliver_udp(skb, at);
+                }
                 return Ok(());
             }
             Ok(Upper { protocol: next::FRAGMENT, .. }) => {
@@ -268,21 +272,10 @@ impl SlowPath {
         if is_from_us(view, &skb, received.src) {
             return Err((skb, DropReason::IpInvalidSource));
         }
-        let upper = match receive(packet(&skb)) {
-            Ok(upper) => upper,
-            Err(refusal) => return Err(self.refuse(ctx, view, skb, refusal, out)),
-        };
-        if upper.protocol == next::FRAGMENT {
-            return self.fragment6(ctx, view, skb, received, out);
-        }
-        let Some(skb) = view.input(ctx, skb) else { return Ok(()) };
-        match upper.protocol {
-            next::ICMPV6 => self.icmp6(ctx, view, skb, received, upper.at, out),
-            next::UDP => {
-                out.local.push(skb);
-                Ok(())
-            }
-            _ => Err(self.unserved6(ctx, view, skb, upper, out)),
+        match receive(packet(&skb)) {
+            Ok(Upper { protocol: next::FRAGMENT, .. }) => self.fragment6(ctx, view, skb, received, out),
+            Ok(_) => self.protocol6(ctx, view, skb, received, out),
+            Err(refusal) => Err(self.refuse(ctx, view, skb, refusal, out)),
         }
     }
 
