@@ -17,5 +17,6 @@ pub mod sock;
 pub mod softnet_data;
 pub mod steer;
 pub mod sync;
+pub mod time;
 
 pub use softnet_data::SoftnetData;
