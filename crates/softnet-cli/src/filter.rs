@@ -3,11 +3,12 @@
 use std::slice::Iter;
 
 use softnet::control::client::ClientError;
+use softnet::control::show::{DevRow, FilterRow, Table};
 use softnet::control::{Client, Request, SetFilter, SetMirred};
-use softnet::filter::Direction::{self, Egress, Ingress};
-use softnet::filter::MirredAction::{self, Mirror, Redirect};
-use softnet::qdisc::Action;
-use softnet::show::{DevRow, FilterRow, Table};
+use softnet::device::filter::Direction::{Egress, Ingress};
+use softnet::device::filter::MirredAction::{Mirror, Redirect};
+use softnet::device::filter::{Direction, MirredAction};
+use softnet::tx::qdisc::Action;
 
 use crate::Failure;
 use crate::text::print;

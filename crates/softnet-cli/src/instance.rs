@@ -4,11 +4,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::de::DeserializeOwned;
 use softnet::Stack;
+use softnet::assembly::Introspect;
 use softnet::config::Config;
+use softnet::control::show::Table;
 use softnet::control::{Handler, Request, Server};
 use softnet::net::Handle;
-use softnet::rows::Introspect;
-use softnet::show::Table;
 
 use crate::Failure;
 

@@ -6,8 +6,8 @@ mod instance;
 use std::process::{Command, Output};
 
 use serde_json::Value;
+use softnet::control::show::Table;
 use softnet::control::{Handler, Request};
-use softnet::show::Table;
 
 use instance::{Instance, serve};
 

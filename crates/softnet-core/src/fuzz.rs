@@ -3,17 +3,17 @@
 
 pub use crate::ip::reassembly::fuzz::reassembly;
 pub use crate::ip::slow::fuzz::forward;
-pub use crate::ip::v6::fuzz::forward6;
+pub use crate::ip::slow::fuzz6::forward6;
 
 use std::net::Ipv4Addr;
 
 use crate::SoftnetData;
-use crate::ip::arp::{ArpPacket, LEN};
-use crate::ip::header::validate;
-use crate::ip::icmp::{IcmpError, build_error, echo_reply};
 use crate::ip::icmp_error::{icmp_error, icmpv6_error};
 use crate::ip::icmp_limit::{IcmpLimit, IcmpParams};
-use crate::ip::options::EchoOptions;
+use crate::ip::v4::arp::{ArpPacket, LEN};
+use crate::ip::v4::header::validate;
+use crate::ip::v4::icmp::{IcmpError, build_error, echo_reply};
+use crate::ip::v4::options::EchoOptions;
 use crate::ip::{ETH_LEN, checksum};
 use crate::siphash::SipKey;
 use crate::skb::{CacheSizes, HeapMemory, Region, Skb};

@@ -15,6 +15,7 @@ pub mod siphash;
 pub mod skb;
 pub mod sock;
 pub mod softnet_data;
+pub mod stack;
 pub mod steer;
 pub mod sync;
 pub mod time;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::qdisc::MirredStack;
-use crate::skb::{Batch, CacheSizes, DropReason, Region, Skb, SkbList, Store};
+use crate::skb::{Batch, CacheSizes, DropReason, Frame, Region, Skb, SkbList, Store};
 
 /// Devices that drop counters are kept for; one with a higher index is counted under the last.
 pub const MAX_DEVICES: usize = 64;
@@ -37,6 +37,9 @@ pub struct ContextStats {
     pub delivered: Counter,
     /// Packets made here.
     pub originated: Counter,
+    /// Packets that became part of another here: of the fragments of a datagram that is whole now, all but one. (The kernel's
+    /// `ReasmReqds` less `ReasmOKs`, for those that came to anything.)
+    pub merged: Counter,
     /// Packets put into sockets here.
     pub sk_queued: Counter,
     /// Packets taken out of sockets here, to be delivered or dropped.
@@ -50,6 +53,7 @@ impl Default for ContextStats {
             drops: (0..MAX_DEVICES).map(|_| std::array::from_fn(|_| Counter::default())).collect(),
             delivered: Counter::default(),
             originated: Counter::default(),
+            merged: Counter::default(),
             sk_queued: Counter::default(),
             sk_taken: Counter::default(),
         }
@@ -64,6 +68,7 @@ impl ContextStats {
         }
         self.delivered.add(other.delivered.get());
         self.originated.add(other.originated.get());
+        self.merged.add(other.merged.get());
         self.sk_queued.add(other.sk_queued.get());
         self.sk_taken.add(other.sk_taken.get());
     }
@@ -149,17 +154,17 @@ impl SoftnetData {
         self.store.free_skb(skb);
     }
 
+    /// As [`Store::take_frames`]; packets of several frames that can't be sent in one are freed and counted.
+    #[inline(always)]
+    pub fn take_frames(&mut self, packets: impl Iterator<Item = Skb>, take: impl FnMut(Frame, usize, usize)) {
+        let stats = &self.stats;
+        self.store.take_frames(packets, take, |head| stats.count(head.dev, DropReason::Nonlinear, 1));
+    }
+
     /// Frees every packet of `list`, and counts why, each against the device it came in by.
     pub fn free_list(&mut self, mut list: SkbList, reason: DropReason) {
         while let Some(skb) = list.pop_front() {
             self.free(skb, reason);
-        }
-    }
-
-    /// Frees packets that reached their receiver here.
-    pub fn deliver_list(&mut self, mut list: SkbList) {
-        while let Some(skb) = list.pop_front() {
-            self.deliver(skb);
         }
     }
 
@@ -176,6 +181,11 @@ impl SoftnetData {
     /// Counts `n` packets that come from a sender here.
     pub fn originated(&self, n: u64) {
         self.stats.originated.add(n);
+    }
+
+    /// Counts `n` packets that became part of another one here.
+    pub fn merged(&self, n: u64) {
+        self.stats.merged.add(n);
     }
 
     /// Counts a packet that reached its receiver here, who answers in the same buffer.

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use softnet_core::SoftnetData;
 use softnet_core::napi::MitigationConfig;
 use softnet_core::skb::{Batch, DropReason};
-use softnet_core::softnet_data::Counter;
+pub use softnet_core::stack::device::{QueueStats, Reaped, TxQueue};
 
 use crate::snoop::Snoop;
 
@@ -61,19 +61,6 @@ pub struct DeviceInfo {
     pub features: Features,
 }
 
-/// Counters of one queue, written by its owner, read by anybody.
-#[derive(Default)]
-pub struct QueueStats {
-    /// Packets through the queue.
-    pub packets: Counter,
-    /// Their bytes, from the Ethernet header on.
-    pub bytes: Counter,
-    /// System calls (or the like) made to get the device going: fill or transmit wake-ups.
-    pub kicks: Counter,
-    /// Packets the device lost because no frame was posted (RX), or descriptors it refused as invalid.
-    pub ring_drops: Counter,
-}
-
 /// The shared part of an open device.
 pub trait Device: Send + Sync {
     /// Its description.
@@ -111,43 +98,6 @@ pub trait RxQueue: Send {
     /// Its counters.
     fn stats(&self) -> Arc<QueueStats>;
     /// Frames it holds now (posted or received but not yet handed out).
-    fn held(&self) -> usize;
-    /// Gives every frame back and closes the queue.
-    fn close(self: Box<Self>, ctx: &mut SoftnetData);
-}
-
-/// A TX ring after it was looked at.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Reaped {
-    /// Frames that were taken back.
-    pub freed: usize,
-    /// Frames that it holds still: queued, or sent and not yet taken back.
-    pub held: usize,
-    /// Descriptors that are free: as many packets a burst takes now.
-    pub room: usize,
-}
-
-/// One TX queue. Called only by the holder of its lock.
-pub trait TxQueue: Send {
-    /// Takes back frames of packets that were sent.
-    fn reap(&mut self, ctx: &mut SoftnetData) -> Reaped;
-    /// Puts packets of `batch` on the ring, first to last, and frees their heads; those that did not fit
-    /// stay in `batch`. Returns how many it took. Nothing is on the wire before [`kick`](Self::kick).
-    fn tx_burst(&mut self, ctx: &mut SoftnetData, batch: &mut Batch) -> usize;
-    /// Tells the device that there is something to send: once per batch. Returns whether it [stalled](Self::stalled).
-    fn kick(&mut self, ctx: &mut SoftnetData) -> bool;
-    /// Whether the device did not take all that it was told of, and must be told again: [reaping](Self::reap) does.
-    fn stalled(&self) -> bool {
-        false
-    }
-    /// Whether the interface was found down: packets are dropped, what the queue holds may stay there, and
-    /// [telling the device](Self::kick) is how it is found up again. Whoever sends must not wait for completions then.
-    fn down(&self) -> bool {
-        false
-    }
-    /// Its counters.
-    fn stats(&self) -> Arc<QueueStats>;
-    /// Frames it holds now (queued, or sent and not yet reaped).
     fn held(&self) -> usize;
     /// Gives every frame back and closes the queue.
     fn close(self: Box<Self>, ctx: &mut SoftnetData);

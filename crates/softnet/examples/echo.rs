@@ -15,9 +15,9 @@ use std::error::Error;
 use std::path::Path;
 
 use softnet::Stack;
-use softnet::app::Filter;
+use softnet::app::{PollerError, PollerParams};
 use softnet::config::Config;
-use softnet::poller::{PollerError, PollerParams};
+use softnet::napi::Filter;
 use softnet_core::ip::checksum;
 use softnet_core::skb::Batch;
 

@@ -1,51 +1,26 @@
 //! softnet: a user-space network stack for Linux that polls when busy and sleeps when idle.
 //!
 //! A [`Stack`] is started from a [`Config`](config::Config) and runs until it is stopped. Its threads: one
-//! [worker] per configured CPU, a [housekeeper] for links and neighbour timers, and a [control] thread
+//! [worker](poll) per configured CPU, a [housekeeper](assembly::Housekeeper) for links and neighbour timers, and a [control] thread
 //! that answers `softnet show` and `softnet set`. All of them sleep when there is nothing to do. Instances that are
-//! polled in another [context](context::Context) than `softirq` bring [threads of their own](contexts).
+//! polled in another [context](config::Context) than `softirq` bring [threads of their own](poll).
 
 pub mod app;
-pub mod backlog;
-pub mod busy_poll;
-mod cache_share;
-pub mod clock;
+pub mod assembly;
 pub mod config;
-pub mod context;
-pub mod contexts;
 pub mod control;
-pub mod filter;
-pub mod housekeeper;
-pub mod instance;
-pub mod log;
+pub mod device;
+pub mod napi;
 pub mod net;
-mod net_tx;
-pub mod netdev;
-pub mod opener;
-pub mod poller;
-mod polling;
-pub mod pool;
-pub mod qdisc;
-pub mod residency;
-pub mod routes;
-pub mod rows;
-pub mod sender;
-pub mod set;
-pub mod shared;
-pub mod show;
-mod slow_lock;
-mod snooper;
+pub mod notify;
+pub mod poll;
 pub mod stack;
 #[cfg(test)]
 mod testing;
-pub mod thread;
-pub mod timer;
-pub mod tx_backpressure;
-pub mod tx_queue;
-pub mod wake;
-pub mod worker;
+pub mod tx;
+pub mod util;
 
-pub use stack::{Assembly, Stack, StartError};
+pub use assembly::{Assembly, Stack, StartError};
 
 /// The Rust blocks of the README and the book are compiled as doctests; `tests/docs.rs` runs the README's program.
 #[cfg(doctest)]

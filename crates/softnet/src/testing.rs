@@ -9,7 +9,7 @@ use softnet_dev::{OpenDevice, RxQueue, TxQueue};
 
 use crate::Assembly;
 use crate::config::{Config, DeviceConfig};
-use crate::instance::NapiInstance;
+use crate::napi::NapiInstance;
 
 /// A worker and devices, and the far ends of their wires.
 pub(crate) struct World {

@@ -12,7 +12,7 @@ use clap::Parser;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use softnet::Stack;
-use softnet::busy_poll::EpollParams;
+use softnet::app::EpollParams;
 use softnet::config::{Config, is_link_local};
 use softnet_dev::process::{Signals, ignore_signals};
 use softnet_dev::traffic::datagrams::{DatagramSet, KernelSockets, Stop};

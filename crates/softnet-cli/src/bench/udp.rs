@@ -13,7 +13,7 @@ use softnet::config::{Config, DeviceConfig, NeighbourConfig};
 use softnet::net::{Handle, RecvBatch, UdpSocket};
 use softnet_core::SoftnetData;
 use softnet_core::ip::checksum;
-use softnet_core::ip::header::{Ipv4Header, protocol};
+use softnet_core::ip::v4::header::{Ipv4Header, protocol};
 use softnet_core::skb::{BATCH, Region};
 use softnet_dev::mem::{NicConfig, NicPort, Sink, Source, nic};
 

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Signal, set_parent_process_death_signal};
-use softnet::show::{DropRow, Stats, Table, WorkerRow};
+use softnet::control::show::{DropRow, Stats, Table, WorkerRow};
 use softnet_dev::process::Signals;
 use udp_kv::{SoftnetSockets, Waiting};
 

@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use softnet::busy_poll::EpollParams;
+use softnet::app::EpollParams;
 use softnet::config::{Config, DeviceConfig};
 use softnet::control::Server;
 use softnet::net::{Handle, RecvBatch};

@@ -1,6 +1,6 @@
 //! How disciplines look to people: as `tc` writes them, and below what only softnet has.
 
-use softnet::show::{QdiscRow, TxRow};
+use softnet::control::show::{QdiscRow, TxRow};
 
 use crate::show::rows::{Since, growth};
 use crate::text::{bit_rate, grouped, nanos, rate};

@@ -6,10 +6,10 @@ pub(crate) mod rows;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
-use softnet::control::{Client, Request};
-use softnet::show::{
+use softnet::control::show::{
     DevRow, DropRow, FilterRow, NapiRow, NeighRow, QdiscRow, RouteRow, SocketRow, Stats, Table, WorkerRow,
 };
+use softnet::control::{Client, Request};
 
 use crate::Failure;
 use crate::text::print;

@@ -1,8 +1,8 @@
 //! NAPI instances for people: who polls which queue, what that brings, and why it is awake or asleep now. For `show napi`,
 //! `set` and `top`.
 
-use softnet::residency::Phase;
-use softnet::show::{AppRow, NapiRow};
+use softnet::control::show::{AppRow, NapiRow};
+use softnet::napi::Phase;
 
 use super::rows::{Cell, Since, cells_table, counter, left, right};
 use crate::text::{grouped, nanos};

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use softnet::show::{
+use softnet::control::show::{
     DevRow, DropRow, FilterRow, NeighRow, QdiscRow, RouteRow, SocketRow, Stats, TxRow, WorkerRow,
 };
 
@@ -65,6 +65,7 @@ pub(crate) fn stats(now: &Stats, before: Option<(&Stats, f64)>) -> String {
         ("transmitted", count(|s| s.transmitted)),
         ("delivered", count(|s| s.delivered)),
         ("dropped", count(|s| s.dropped)),
+        ("merged", count(|s| s.merged)),
         ("held", grouped(now.held)),
         ("frames", part(now.frames_free, now.frames)),
         ("heads", part(now.heads_free, now.heads)),

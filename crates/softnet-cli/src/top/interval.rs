@@ -6,9 +6,9 @@ use std::time::Instant;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use softnet::control::client::ClientError;
+use softnet::control::show::{NapiRow, Stats, Table, WorkerRow};
 use softnet::control::{Client, Request};
-use softnet::residency::Phase;
-use softnet::show::{NapiRow, Stats, Table, WorkerRow};
+use softnet::napi::Phase;
 
 use crate::Failure;
 use crate::show::napi::{Figures, PHASES, a_poll, percent};

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use serde_json::json;
-use softnet::show::{NapiRow, Stats, WorkerRow};
+use softnet::control::show::{NapiRow, Stats, WorkerRow};
 
 use super::interval::{Interval, Sample};
 use super::screen::{Sort, Ui, draw};

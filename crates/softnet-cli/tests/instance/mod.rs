@@ -4,8 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
+use softnet::control::show::Table;
 use softnet::control::{Handler, Listener, Request, Server, Set, Target};
-use softnet::show::Table;
 
 /// An instance that has seen better days.
 pub(crate) struct Instance;

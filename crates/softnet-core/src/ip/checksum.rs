@@ -36,6 +36,17 @@ pub fn sum(data: &[u8]) -> u16 {
     fold(acc).to_be()
 }
 
+/// Bytes and sum of what lies in `pieces`.
+#[inline]
+pub fn sum_pieces<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> (usize, u16) {
+    pieces.fold((0, 0), |(len, all), piece| {
+        let of_piece = sum(piece);
+        // A piece that begins at an odd offset is summed in the other byte order (RFC 1071 section 2(B)).
+        let of_piece = if len % 2 == 0 { of_piece } else { of_piece.swap_bytes() };
+        (len + piece.len(), add(all, of_piece))
+    })
+}
+
 /// Checksum of `data`, whose checksum field must be zero.
 #[inline]
 pub fn checksum(data: &[u8]) -> u16 {

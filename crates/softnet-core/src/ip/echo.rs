@@ -1,15 +1,15 @@
 //! The answer to an echo request that came in fragments. (One that came in one packet is answered in its own buffer,
-//! by [`echo_reply`](super::icmp::echo_reply).)
+//! by [`echo_reply`](super::v4::icmp::echo_reply).)
 
 use std::net::Ipv4Addr;
 
 use super::checksum;
 use super::fragment::{Addresses, Datagram};
-use super::header::{Ipv4Header, validate_header};
-use super::icmp::{ECHO_REPLY, ECHO_REQUEST, ICMP_LEN, TTL, is_answerable, reply_check};
+use super::v4::header::{Ipv4Header, protocol, validate_header};
+use super::v4::icmp::{ECHO_REPLY, ECHO_REQUEST, ICMP_LEN, TTL, is_answerable, reply_check};
 use super::v6::{self, addr::is_unicast, header::Ipv6Header};
-use super::{ETH_LEN, header::protocol, is_group};
-use crate::skb::{DropReason, Skb, SkbList};
+use super::{ETH_LEN, is_group};
+use crate::skb::{DropReason, Skb};
 
 /// An echo reply, to be [emitted](super::fragment::emit).
 #[derive(Debug)]
@@ -19,40 +19,28 @@ pub struct EchoReply {
     /// Bytes of the ICMP message.
     pub len: usize,
     message: [u8; ICMP_LEN],
-    /// Where the payload begins in the request's first skb.
+    /// Where the payload begins in the request.
     payload: usize,
 }
 
 impl EchoReply {
-    /// The ICMP message: a new header, and the payload of the request, which is `run`.
-    pub fn pieces<'a>(&'a self, run: &'a SkbList) -> impl Iterator<Item = &'a [u8]> {
-        let rest = run.data().enumerate().map(|(i, data)| match i {
-            0 => data.get(self.payload..).unwrap_or_default(),
-            _ => data,
-        });
-        std::iter::once(&self.message[..]).chain(rest)
+    /// The ICMP message: a new header, and the payload of the `request`.
+    pub fn pieces<'a>(&'a self, request: &'a Skb) -> impl Iterator<Item = &'a [u8]> {
+        std::iter::once(&self.message[..]).chain(request.pieces(self.payload, usize::MAX))
     }
 }
 
-impl EchoReply {
-    /// As [`pieces`](Self::pieces), of a run whose first skb is apart.
-    pub fn pieces6<'a>(&'a self, first: &'a Skb, rest: &'a SkbList) -> impl Iterator<Item = &'a [u8]> {
-        let first = first.data().get(self.payload..).unwrap_or_default();
-        [&self.message[..], first].into_iter().chain(rest.data())
-    }
-}
-
-/// What answers the echo request to softnet that a run of IPv6 is, whose message begins at `at` of the packet in its first
-/// skb. The reasons are those of [`echo_reply`](super::v6::icmp::echo_reply), and that of a wrong checksum.
-pub fn echo6_reply_of_run((first, rest): (&Skb, &SkbList), at: usize) -> Result<EchoReply, DropReason> {
-    let packet = first.data().get(ETH_LEN..).ok_or(DropReason::PktTooSmall)?;
+/// What answers the echo request to softnet that `skb` holds, of IPv6, whose message begins at `at` of the packet. The
+/// reasons are those of [`echo_reply`](super::v6::icmp::echo_reply), and that of a wrong checksum.
+pub fn echo6_reply_in_fragments(skb: &Skb, at: usize) -> Result<EchoReply, DropReason> {
+    let packet = skb.data().get(ETH_LEN..).ok_or(DropReason::PktTooSmall)?;
     let header = Ipv6Header::new(packet).ok_or(DropReason::PktTooSmall)?;
     let (src, dst) = (header.src(), header.dst());
     let begins = packet.get(at..).ok_or(DropReason::PktTooSmall)?;
     let Some(&[kind, code, high, low, a, b, c, d]) = begins.first_chunk::<ICMP_LEN>() else {
         return Err(DropReason::IcmpMalformed);
     };
-    let (len, sum) = sum_of_run(begins, rest.data());
+    let (len, sum) = checksum::sum_pieces(skb.pieces(ETH_LEN + at, usize::MAX));
     let pseudo = checksum::pseudo_header_sum6(src, dst, v6::header::next::ICMPV6, len as u16);
     if checksum::add(pseudo, sum) != 0xffff {
         return Err(DropReason::IcmpCsum);
@@ -63,7 +51,7 @@ pub fn echo6_reply_of_run((first, rest): (&Skb, &SkbList), at: usize) -> Result<
     let [old, new] = [v6::icmp::ECHO_REQUEST, v6::icmp::ECHO_REPLY].map(|kind| u16::from(kind) << 8);
     let [high, low] = checksum::update16(u16::from_be_bytes([high, low]), old, new).to_be_bytes();
     let datagram = Datagram {
-        addresses: Addresses::V6 { src: dst, dst: src, dev: first.head().dev },
+        addresses: Addresses::V6 { src: dst, dst: src, dev: skb.head().dev },
         protocol: v6::header::next::ICMPV6,
         ttl: v6::icmp::HOP_LIMIT,
         tos: header.traffic_class(),
@@ -74,41 +62,32 @@ pub fn echo6_reply_of_run((first, rest): (&Skb, &SkbList), at: usize) -> Result<
     Ok(EchoReply { datagram, len, message, payload: ETH_LEN + at + ICMP_LEN })
 }
 
-/// Bytes and sum of a message that `begins` in one skb and goes on in the `rest`. All but the last are of even length, as
-/// fragments are.
-fn sum_of_run<'a>(begins: &[u8], rest: impl Iterator<Item = &'a [u8]>) -> (usize, u16) {
-    rest.fold((begins.len(), checksum::sum(begins)), |(len, sum), data| {
-        (len + data.len(), checksum::add(sum, checksum::sum(data)))
-    })
-}
-
-/// What answers the echo request to softnet that `run` is, whose first skb has an Ethernet header before the IPv4 header
-/// of the whole. `broadcast` and the reasons as for [`echo_reply`](super::icmp::echo_reply).
-pub fn echo_reply_of_run(
-    run: &SkbList,
+/// What answers the echo request to softnet that `skb` holds, with an Ethernet header before the IPv4 header. `broadcast`
+/// and the reasons as for [`echo_reply`](super::v4::icmp::echo_reply).
+pub fn echo_reply_in_fragments(
+    skb: &Skb,
     broadcast: impl Fn(Ipv4Addr) -> bool,
 ) -> Result<EchoReply, DropReason> {
-    let first = run.data().next().ok_or(DropReason::PktTooSmall)?;
-    let packet = first.get(ETH_LEN..).ok_or(DropReason::PktTooSmall)?;
+    let packet = skb.data().get(ETH_LEN..).ok_or(DropReason::PktTooSmall)?;
     let lengths = validate_header(packet)?;
     let header = Ipv4Header::new(packet).ok_or(DropReason::PktTooSmall)?;
     let begins = packet.get(lengths.header..).ok_or(DropReason::PktTooSmall)?;
     let Some(&[kind, code, high, low, a, b, c, d]) = begins.first_chunk::<ICMP_LEN>() else {
         return Err(DropReason::IcmpMalformed);
     };
-    let (len, sum) = sum_of_run(begins, run.data().skip(1));
+    let message = ETH_LEN + lengths.header;
+    let (len, sum) = checksum::sum_pieces(skb.pieces(message, usize::MAX));
     if len != lengths.total - lengths.header {
         return Err(DropReason::PktTooSmall);
     }
     if sum != 0xffff {
         return Err(DropReason::IcmpCsum);
     }
-    let group = first.first_chunk().is_some_and(is_group);
+    let group = skb.data().first_chunk().is_some_and(is_group);
     if kind != ECHO_REQUEST || group || !is_answerable(header.src(), header.dst(), broadcast) {
         return Err(DropReason::IcmpIgnored);
     }
-    let zeros =
-        || checksum::sum(&begins[4..]) == 0 && run.data().skip(1).all(|data| checksum::sum(data) == 0);
+    let zeros = || checksum::sum_pieces(skb.pieces(message + 4, usize::MAX)).1 == 0;
     let [high, low] = reply_check([high, low], zeros).to_be_bytes();
     let (from, to) = (Ipv4Addr::from(header.dst()), Ipv4Addr::from(header.src()));
     let datagram = Datagram {
@@ -119,6 +98,6 @@ pub fn echo_reply_of_run(
         id: 0,
         dont_fragment: false,
     };
-    let message = [ECHO_REPLY, code, high, low, a, b, c, d];
-    Ok(EchoReply { datagram, len, message, payload: ETH_LEN + lengths.header + ICMP_LEN })
+    let payload = message + ICMP_LEN;
+    Ok(EchoReply { datagram, len, message: [ECHO_REPLY, code, high, low, a, b, c, d], payload })
 }

@@ -9,9 +9,10 @@ use std::hash::Hash;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
-use super::adjacency::{Adjacency, HostKey6, Kind, host_key};
-use super::fib::{Fib, FibError};
-use super::prefix::Prefix;
+use super::adjacency::{Adjacency, Kind};
+use super::prefix::{IpPrefix, Prefix};
+use super::tables::{HostKey6, host_key};
+use super::v4::fib::{Fib, MAX_CHUNKS};
 use super::v6::fib::Fib6;
 
 /// An address as prefixes see it: a row of bits.
@@ -88,7 +89,7 @@ pub trait Family: Address {
     const NO_ROUTE: &'static Adjacency<Self>;
     /// Finds the longest match of a destination.
     type Fib: LongestMatch<Self>;
-    /// What a neighbour is found by, see [`Routing::hosts`](super::adjacency::Routing::hosts).
+    /// What a neighbour is found by, see [`Routing::hosts`](super::tables::Routing::hosts).
     type HostKey: Copy + Eq + Hash + Debug;
 
     /// The address with these bits.
@@ -149,7 +150,10 @@ impl Family for Ipv6Addr {
     }
 }
 
-/// An immutable snapshot of routes that finds the longest match. Next hops are indices; 0 means that there is none.
+/// The index of a next hop that means: no route.
+pub const NO_ROUTE: u32 = 0;
+
+/// An immutable snapshot of routes that finds the longest match. Next hops are indices; [`NO_ROUTE`] means that there is none.
 pub trait LongestMatch<A: Family>: Default {
     /// What its large tables are arrays of.
     type Cell;
@@ -167,4 +171,32 @@ pub trait LongestMatch<A: Family>: Default {
     fn longest_match(&self, addr: A) -> u32;
     /// Bytes that it takes.
     fn bytes(&self) -> usize;
+}
+
+/// Why a snapshot could not be built.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FibError {
+    /// The next hop's index does not fit an entry.
+    #[error("next hop {nexthop} of {prefix}: expected less than 2147483648")]
+    NextHop {
+        /// The route's prefix.
+        prefix: IpPrefix,
+        /// Its next hop.
+        nexthop: u32,
+    },
+    /// The table would take more than 2 GiB.
+    #[error("the routes need {chunks} chunks of the FIB, {MAX_CHUNKS} are allowed")]
+    TooLarge {
+        /// Chunks of 1 KiB needed.
+        chunks: usize,
+    },
+    /// The table of IPv6 would.
+    #[error("the IPv6 routes need more than 2 GiB of the FIB")]
+    TooLarge6,
+    /// The memory for it could not be had.
+    #[error("no memory for {bytes} bytes of the FIB")]
+    NoMemory {
+        /// Bytes of the array that failed.
+        bytes: usize,
+    },
 }

@@ -7,7 +7,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use super::ETH_LEN;
 use super::checksum;
-use super::header::{Ipv4Header, MIN_LEN, validate};
+use super::v4::header::{Ipv4Header, MIN_LEN, validate};
 use crate::skb::{DropReason, FRAME_SIZE, Flags, HEADROOM, Skb, SkbList, Store};
 
 /// Bytes of an IPv6 header.

@@ -4,9 +4,9 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::SoftnetData;
-use crate::ip::header::protocol;
 use crate::ip::reassembly::{FragParams, Reassembly};
 use crate::ip::testing::context;
+use crate::ip::v4::header::protocol;
 use crate::siphash::SipKey;
 
 const V4: Addresses = Addresses::V4 { src: Ipv4Addr::new(10, 0, 0, 1), dst: Ipv4Addr::new(10, 0, 0, 2) };
@@ -50,8 +50,8 @@ fn join(ctx: &mut SoftnetData, packets: &[Vec<u8>]) -> Option<Vec<u8>> {
         match whole {
             Ok(None) => {}
             Ok(Some(run)) => {
-                done = Some(run.data().flatten().copied().collect());
-                ctx.deliver_list(run);
+                done = Some(run.frames().flatten().copied().collect());
+                ctx.deliver(run);
             }
             Err((skb, reason)) => panic!("{reason:?}: {:?}", (ctx.free(skb, reason), &packet[..20])),
         }

@@ -7,7 +7,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::checksum;
-use super::header::Ipv4Header;
+use super::v4::header::Ipv4Header;
 
 /// Bytes of an ICMP header.
 const ICMP_LEN: usize = 8;

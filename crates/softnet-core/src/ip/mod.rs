@@ -1,26 +1,20 @@
-//! IPv4 and IPv6: header checks, checksums, routes, neighbours, ARP and ICMP. What is IPv6's alone is in [`v6`]; modules
-//! here are IPv4's, or serve both.
+//! IPv4 and IPv6: header checks, checksums, routes, neighbours and ICMP. What is one family's alone is in [`v4`] and
+//! [`v6`]; modules here serve both.
 //!
-//! Addresses of IPv4 are `u32` in host order where every packet passes (header, checksum, FIB look-up) and
-//! [`Ipv4Addr`](std::net::Ipv4Addr) everywhere else. Nothing here reads a clock or sends a packet: time comes in,
-//! packets and actions go out.
+//! Nothing here reads a clock or sends a packet: time comes in, packets and actions go out.
 
 pub mod adjacency;
-pub mod arp;
 pub mod checksum;
 pub mod echo;
 pub mod ethernet;
 pub mod family;
-pub mod fib;
 pub mod fragment;
-pub mod header;
-pub mod icmp;
+pub mod hooks;
 pub mod icmp_error;
 pub mod icmp_limit;
 pub mod ident;
 pub mod input;
 pub mod neigh;
-pub mod options;
 pub mod partial;
 pub mod pmtu;
 pub mod prefix;
@@ -28,11 +22,12 @@ pub mod reassembly;
 pub mod redirect;
 pub mod slow;
 pub mod source;
+pub mod tables;
 mod unserved;
+pub mod v4;
 pub mod v6;
 
-pub use family::{Address, Family, LongestMatch};
-pub use fib::{Fib, FibError};
+pub use family::{Address, Family, FibError, LongestMatch};
 pub use prefix::{IpPrefix, Prefix, Prefix6, PrefixError};
 
 /// Bytes of an Ethernet header without VLAN tag.

@@ -1,5 +1,6 @@
 //! Redirects (RFC 792, RFC 4861 section 8): a sender on a link is told of the better first hop there that its packet went
-//! on to. What the fast path does for that, how often a sender is told, and the message of IPv4.
+//! on to. What the fast path does for that, and how often a sender is told. (The
+//! messages are their families'.)
 //!
 //! The fast path knows at the end of a batch whether anything leaves by the device that it came by. If so, one packet of
 //! these is looked at, a different one of each batch, and noted in a [`Candidate`] if its sender can be told; the packets
@@ -12,19 +13,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
 
-use super::adjacency::{Kind, Routing, Tables};
-use super::checksum::{checksum, update16};
-use super::header::{Ipv4Header, MIN_LEN, protocol};
-use super::icmp::{ICMP_LEN, TTL};
+use super::adjacency::Kind;
+use super::checksum::update16;
 use super::slow::Iface;
+use super::tables::{Routing, Tables};
+use super::v4::header::Ipv4Header;
 use super::v6::header::Ipv6Header;
 use super::{ETH_LEN, Family, Prefix};
-use crate::skb::{Flags, Skb, Store};
+use crate::skb::Skb;
 
 /// Bytes of a packet, from its IP header on, that a message of either family has room for.
 const QUOTE: usize = 1280 - 40 - 40 - 8 - 8;
-/// An IPv4 message is no longer than this, from its IPv4 header on (RFC 1812 section 4.3.2.3).
-const MESSAGE_MAX: usize = 576;
 
 /// A packet that its sender might be told about, as it came in: at most one of each batch.
 pub struct Candidate {
@@ -116,40 +115,6 @@ impl Iface {
         let shared = |net: &Prefix| net.contains(src) && net.contains(first_hop);
         src != first_hop && !self.owns(src) && self.addresses.iter().any(|(_, net)| shared(net))
     }
-}
-
-/// Writes the message that tells the sender of `packet`, which begins at its IPv4 header, to send to `gateway` what is for
-/// the same host. `None` if there is no memory, or the packet is too short.
-pub(super) fn build(store: &mut Store, packet: &[u8], gateway: Ipv4Addr, source: Ipv4Addr) -> Option<Skb> {
-    let header = Ipv4Header::new(packet)?;
-    let quote =
-        &packet[..packet.len().min(usize::from(header.total_len())).min(MESSAGE_MAX - MIN_LEN - ICMP_LEN)];
-    let total = MIN_LEN + ICMP_LEN + quote.len();
-    let mut skb = store.alloc_skb()?;
-    let Some(data) = skb.put(ETH_LEN + total) else {
-        store.free_skb(skb);
-        return None;
-    };
-    let (eth, ip) = data.split_at_mut(ETH_LEN);
-    eth.fill(0);
-    eth[12..].copy_from_slice(&Ipv4Addr::ETHERTYPE.to_be_bytes());
-    let message = &mut ip[MIN_LEN..];
-    // For the host; of networks routers must not speak any more (RFC 1812 section 5.2.7.2).
-    message[..4].copy_from_slice(&[5, 1, 0, 0]);
-    message[4..ICMP_LEN].copy_from_slice(&gateway.octets());
-    message[ICMP_LEN..].copy_from_slice(quote);
-    let check = checksum(message);
-    message[2..4].copy_from_slice(&check.to_be_bytes());
-    if let Some(mut to) = Ipv4Header::new_mut(ip) {
-        to.fill(total as u16, 0, TTL, protocol::ICMP, source.to_bits(), header.src());
-        // As of ICMP errors.
-        to.set_dont_fragment(true);
-        to.set_tos((header.tos() & 0x1c) | 0xc0);
-        to.renew_check();
-    }
-    let head = skb.head_mut();
-    (head.l3, head.flags) = (ETH_LEN as u16, Flags::ORIGINATED);
-    Some(skb)
 }
 
 /// The kernel's `redirect_load`: twice this (ns) is between the first two messages to a sender, and twice as much between the

@@ -5,9 +5,10 @@
 //! Called by `input`, once a batch. Devices without the filter pay nothing: a look-up of every source
 //! costs about a tenth of the way of a packet.
 
-use super::adjacency::{Adjacency, Kind, Routing};
+use super::adjacency::{Adjacency, Kind};
 use super::family::{Family, LongestMatch};
 use super::input::Ingress;
+use super::tables::Routing;
 use crate::SoftnetData;
 use crate::skb::{BATCH, Batch, DropReason};
 

@@ -10,28 +10,21 @@ use crate::skb::DropReason;
 const TCP_LEN: usize = 20;
 const RST: u8 = 1 << 2;
 
-/// Whether the sender of a segment is to be told that TCP is not served. The segment is `pieces`,
-/// all but the last of even length; `pseudo` is the sum of its pseudo-header. `Err` says what is
-/// wrong with it.
+/// Whether the sender of a segment is to be told that TCP is not served. The segment is `pieces`, the first of which has
+/// its header; `pseudo` is the sum of its pseudo-header. `Err` says what is wrong with it.
 pub(super) fn tells_of_tcp<'a>(
     pseudo: u16,
-    pieces: impl IntoIterator<Item = &'a [u8]>,
+    pieces: impl Iterator<Item = &'a [u8]>,
 ) -> Result<bool, DropReason> {
-    let (mut len, mut sum, mut first) = (0, pseudo, None);
-    for piece in pieces {
-        first = first.or(piece.first_chunk::<TCP_LEN>());
-        if first.is_none() {
-            return Err(DropReason::PktTooSmall);
-        }
-        len += piece.len();
-        sum = checksum::add(sum, checksum::sum(piece));
-    }
-    let header = first.ok_or(DropReason::PktTooSmall)?;
+    let mut pieces = pieces.peekable();
+    let header =
+        *pieces.peek().and_then(|first| first.first_chunk::<TCP_LEN>()).ok_or(DropReason::PktTooSmall)?;
+    let (len, sum) = checksum::sum_pieces(pieces);
     let header_len = usize::from(header[12] >> 4) * 4;
     if header_len < TCP_LEN || header_len > len {
         return Err(DropReason::PktTooSmall);
     }
-    match sum {
+    match checksum::add(pseudo, sum) {
         0xffff => Ok(header[13] & RST == 0),
         _ => Err(DropReason::TcpCsum),
     }
@@ -54,7 +47,7 @@ mod tests {
 
     #[test]
     fn resets_and_damaged_segments_are_told_nothing() {
-        let verdict = |segment: &[u8]| tells_of_tcp(0, [segment]);
+        let verdict = |segment: &[u8]| tells_of_tcp(0, [segment].into_iter());
         for (flags, told) in [(2, true), (0x12, true), (0x10, true), (4, false), (0x14, false)] {
             assert_eq!(verdict(&segment(flags, 5, 27)), Ok(told), "{flags}");
         }
@@ -65,11 +58,12 @@ mod tests {
         let mut damaged = segment(2, 5, 27);
         damaged[26] ^= 1;
         assert_eq!(verdict(&damaged), Err(DropReason::TcpCsum));
-        assert_eq!(tells_of_tcp(1, [&segment(2, 5, 20)[..]]), Err(DropReason::TcpCsum));
+        assert_eq!(tells_of_tcp(1, [&segment(2, 5, 20)[..]].into_iter()), Err(DropReason::TcpCsum));
         // In pieces.
         let whole = segment(2, 5, 101);
-        assert_eq!(tells_of_tcp(0, [&whole[..24], &whole[24..64], &whole[64..]]), Ok(true));
-        assert_eq!(tells_of_tcp(0, [&whole[..16], &whole[16..]]), Err(DropReason::PktTooSmall));
-        assert_eq!(tells_of_tcp(0, []), Err(DropReason::PktTooSmall));
+        assert_eq!(tells_of_tcp(0, [&whole[..24], &whole[24..64], &whole[64..]].into_iter()), Ok(true));
+        assert_eq!(tells_of_tcp(0, [&whole[..23], &whole[23..64], &whole[64..]].into_iter()), Ok(true));
+        assert_eq!(tells_of_tcp(0, [&whole[..16], &whole[16..]].into_iter()), Err(DropReason::PktTooSmall));
+        assert_eq!(tells_of_tcp(0, [].into_iter()), Err(DropReason::PktTooSmall));
     }
 }

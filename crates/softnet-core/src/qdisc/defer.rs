@@ -48,8 +48,11 @@ use crate::sync::{AtomicBool, Mutant, Ordering, mutated};
 pub enum Origin {
     /// From a sender in this process, which can wait.
     Local,
-    /// From another device.
+    /// From another device, or an answer to what came by one.
     Forwarded,
+    /// From where packets wait for a neighbour, whose limits bound them: they are taken even if too many are pending, for
+    /// their senders were told that they were accepted.
+    Held,
 }
 
 /// What [`DeferList::send`] came to.
@@ -67,7 +70,7 @@ pub enum Sent {
     /// The packets were handed over to the owner.
     Deferred,
     /// Too many are pending. A local sender still has its packets: it waits, or tells the application to.
-    /// Forwarded ones were dropped.
+    /// Others were dropped.
     Full,
 }
 
@@ -133,7 +136,11 @@ impl<R> DeferList<R> {
             to_free.push_batch(batch, DropReason::DevReady);
             return Sent::Led { verdict: Verdict::Drop, after: After::Idle, drained: false };
         }
-        match self.cell.enter(batch) {
+        let entered = match origin {
+            Origin::Held => self.cell.enter_beyond(batch),
+            Origin::Local | Origin::Forwarded => self.cell.enter(batch),
+        };
+        match entered {
             SkbEntered::Owner { owner, parked } => {
                 self.stats.leads.add(1);
                 let mut work = Work::new(self);
@@ -153,7 +160,7 @@ impl<R> DeferList<R> {
             }
             SkbEntered::Pending => Sent::Deferred,
             SkbEntered::Full => {
-                if origin == Origin::Forwarded {
+                if origin != Origin::Local {
                     to_free.push_batch(batch, DropReason::QdiscBurstDrop);
                 }
                 Sent::Full

@@ -12,7 +12,7 @@
 //! none of them twice. So a packet makes at most [`MIRRED_NEST_LIMIT`] steps in a row by egress, and
 //! [`MIRRED_DEFER_LIMIT`] to ingress in its life.
 
-use crate::skb::{DropReason, Head};
+use crate::skb::{DropReason, Flags, Head};
 
 /// Devices that a thread may be redirecting to at once.
 pub const MIRRED_NEST_LIMIT: usize = 4;
@@ -96,6 +96,8 @@ impl Mirred {
     pub fn mark(&self, head: &mut Head) {
         if self.ingress {
             head.tc_depth = (head.tc_depth + 1).min(MIRRED_DEFER_LIMIT);
+            // It is received: its flow leaves as that of the RX queue does.
+            head.flags &= !Flags::TX_QUEUE;
         }
     }
 

@@ -38,6 +38,12 @@ impl Batch {
         self.len == 0
     }
 
+    /// Frames of all packets it holds: what they take of packet memory.
+    #[inline]
+    pub fn frames(&self) -> usize {
+        self.as_slice().iter().map(Skb::frame_count).sum()
+    }
+
     /// Skbs that still fit.
     #[inline(always)]
     pub fn room(&self) -> usize {
@@ -120,6 +126,17 @@ impl Drop for Batch {
         while let Some(skb) = self.pop() {
             drop(skb);
         }
+    }
+}
+
+/// A batch of one.
+impl From<Skb> for Batch {
+    #[inline]
+    fn from(skb: Skb) -> Self {
+        let mut batch = Batch::new();
+        batch.slots[0].write(skb);
+        batch.len = 1;
+        batch
     }
 }
 

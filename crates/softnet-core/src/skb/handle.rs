@@ -74,7 +74,7 @@ macro_rules! handle {
 pub struct Frame(NonZeroU64);
 handle!(Frame, "frame");
 
-/// An owned packet buffer: a head and the frame attached to it.
+/// An owned packet: a head and the frame attached to it, and the [chain](Self::append) of further ones, if there is one.
 #[repr(transparent)]
 pub struct Skb(NonZeroU64);
 handle!(Skb, "skb");
@@ -149,15 +149,22 @@ impl Skb {
         &mut self.raw_mut().head
     }
 
-    /// Packet length in bytes.
+    /// Bytes of the packet, those of its chain included.
     #[inline(always)]
     pub fn len(&self) -> usize {
-        usize::from(self.raw().len)
+        let raw = self.raw();
+        usize::from(raw.head_len) + raw.head.frag_len as usize
     }
 
     /// Whether there are no packet bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// Bytes of the packet in its first frame.
+    #[inline(always)]
+    pub fn head_len(&self) -> usize {
+        usize::from(self.raw().head_len)
     }
 
     /// Offset of the first packet byte in the frame: the headroom.
@@ -166,31 +173,31 @@ impl Skb {
         usize::from(self.raw().off)
     }
 
-    /// Bytes free behind the packet.
+    /// Bytes free behind the packet: none, if it has a chain.
     pub fn tailroom(&self) -> usize {
-        FRAME_SIZE - self.headroom() - self.len()
+        if self.is_chained() { 0 } else { FRAME_SIZE - self.headroom() - self.head_len() }
     }
 
-    /// The packet's bytes.
+    /// The packet's bytes in its first frame, which are all of them if it has no chain. See [`frames`](Self::frames).
     #[inline(always)]
     pub fn data(&self) -> &[u8] {
         let head = self.raw();
-        debug_assert!(usize::from(head.off) + usize::from(head.len) <= FRAME_SIZE);
-        // SAFETY: the skb owns its frame; `off + len <= FRAME_SIZE` is kept by every writer of the two.
+        debug_assert!(usize::from(head.off) + usize::from(head.head_len) <= FRAME_SIZE);
+        // SAFETY: the skb owns its frame; `off + head_len <= FRAME_SIZE` is kept by every writer of the two.
         unsafe {
             std::slice::from_raw_parts(
                 frame_ptr(self.region(), head.frame).add(usize::from(head.off)),
-                usize::from(head.len),
+                usize::from(head.head_len),
             )
         }
     }
 
-    /// The packet's bytes, to write.
+    /// The packet's bytes in its first frame, to write.
     #[inline(always)]
     pub fn data_mut(&mut self) -> &mut [u8] {
         let (frame, off, len) = {
             let head = self.raw();
-            (head.frame, usize::from(head.off), usize::from(head.len))
+            (head.frame, usize::from(head.off), usize::from(head.head_len))
         };
         debug_assert!(off + len <= FRAME_SIZE);
         // SAFETY: as in `data`, and `&mut self` is the only handle.
@@ -209,33 +216,36 @@ impl Skb {
         let head = self.raw_mut();
         let n16 = u16::try_from(n).ok()?;
         head.off = head.off.checked_sub(n16)?;
-        head.len += n16;
+        head.head_len += n16;
         Some(&mut self.data_mut()[..n])
     }
 
-    /// Takes `n` bytes off the front; `None` (and no change) if there are fewer.
+    /// Takes `n` bytes off the front; `None` (and no change) if the first frame has fewer.
     pub fn pull(&mut self, n: usize) -> Option<()> {
         let head = self.raw_mut();
         let n = u16::try_from(n).ok()?;
-        head.len = head.len.checked_sub(n)?;
+        head.head_len = head.head_len.checked_sub(n)?;
         head.off += n;
         Some(())
     }
 
-    /// Grows the packet by `n` bytes at the end and returns them; `None` if there is no room.
+    /// Grows the packet by `n` bytes at the end and returns them; `None` if there is no [room](Self::tailroom).
     pub fn put(&mut self, n: usize) -> Option<&mut [u8]> {
         if n > self.tailroom() {
             return None;
         }
-        let old = self.len();
-        self.raw_mut().len += n as u16;
+        let old = self.head_len();
+        self.raw_mut().head_len += n as u16;
         Some(&mut self.data_mut()[old..])
     }
 
     /// Cuts the packet to `len` bytes; longer than it is: no change.
     pub fn trim(&mut self, len: usize) {
+        if self.is_chained() {
+            return self.trim_chain(len);
+        }
         let head = self.raw_mut();
-        head.len = head.len.min(u16::try_from(len).unwrap_or(u16::MAX));
+        head.head_len = head.head_len.min(u16::try_from(len).unwrap_or(u16::MAX));
     }
 }
 

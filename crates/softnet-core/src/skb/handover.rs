@@ -23,14 +23,14 @@ impl HeadLinks {
 
     /// Links packets of the region as a pending list does: each to the one before it.
     #[inline(always)]
-    pub(super) fn chain(&self, skbs: &[Skb]) {
+    pub(super) fn link(&self, skbs: &[Skb]) {
         for pair in skbs.windows(2) {
             self.set_next(pair[1].index(), pair[0].index());
         }
     }
 
     /// Undoes that.
-    pub(super) fn unchain(&self, skbs: &[Skb]) {
+    pub(super) fn unlink(&self, skbs: &[Skb]) {
         skbs.iter().for_each(|skb| self.set_next(skb.index(), NIL));
     }
 }
@@ -97,11 +97,23 @@ impl<B> SkbHandover<B> {
     /// who was told to take it up, as long as there is room on the list. The batch must not be empty.
     #[inline]
     pub fn enter(&self, batch: &mut Batch) -> SkbEntered<'_, B> {
+        self.enter_within(batch, true)
+    }
+
+    /// As [`enter`](Self::enter), whatever the limit: for packets that another limit bounds. [`Full`](SkbEntered::Full) only
+    /// if a packet is of another region.
+    #[inline]
+    pub fn enter_beyond(&self, batch: &mut Batch) -> SkbEntered<'_, B> {
+        self.enter_within(batch, false)
+    }
+
+    #[inline(always)]
+    fn enter_within(&self, batch: &mut Batch, limited: bool) -> SkbEntered<'_, B> {
         loop {
             if let Ok(owner) = Handover::claim(&self.handover) {
                 return SkbEntered::Owner { owner: SkbOwner { cell: self, owner }, parked: false };
             }
-            match self.push(batch) {
+            match self.push(batch, limited) {
                 Ok(_) => return SkbEntered::Pending,
                 Err(Refused::Full) => {
                     return match Handover::unpark(&self.handover) {
@@ -121,20 +133,25 @@ impl<B> SkbHandover<B> {
         self.handover.is_full()
     }
 
-    fn push(&self, batch: &mut Batch) -> Result<bool, Refused> {
+    #[inline(always)]
+    fn push(&self, batch: &mut Batch, limited: bool) -> Result<bool, Refused> {
         let skbs = batch.as_slice();
         let ([first, .., last] | [first @ last]) = skbs else { return Ok(false) };
         if skbs.iter().any(|skb| skb.region() != self.links.0) {
             return Err(Refused::Full);
         }
-        self.links.chain(skbs);
+        self.links.link(skbs);
         let n = skbs.len() as u32;
-        let pushed = self.handover.push_chain(&self.links, first.index(), last.index(), n);
+        let (oldest, newest) = (first.index(), last.index());
+        let pushed = match limited {
+            true => self.handover.push_chain(&self.links, oldest, newest, n),
+            false => self.handover.push_chain_beyond(&self.links, oldest, newest),
+        };
         if pushed.is_ok() {
             // The packets are the owner's from now on; only the handles are left to be forgotten.
             batch.drain().for_each(|skb| _ = skb.into_raw());
         } else {
-            self.links.unchain(skbs);
+            self.links.unlink(skbs);
         }
         pushed
     }

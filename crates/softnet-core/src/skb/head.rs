@@ -4,72 +4,158 @@
 pub struct Flags;
 
 impl Flags {
-    /// The L4 checksum field holds only the pseudo-header sum (a veth or TAP peer left it to "hardware").
-    pub const CSUM_PARTIAL: u16 = 1 << 0;
     /// This packet was made here (ARP, ICMP), not received.
-    pub const ORIGINATED: u16 = 1 << 1;
-    /// The datagram goes on in the next skb of the list: all but the last of a *run* have it. Only the first of a run
-    /// has headers, and its L3 header tells the length of all.
-    pub const MORE: u16 = 1 << 2;
+    pub const ORIGINATED: u16 = 1 << 0;
+    /// A datagram of IPv6 that came in fragments: [`Head::frag`] says how its first one came.
+    pub const FRAG: u16 = 1 << 1;
+    /// [`Head::queue`] is the TX queue that its sender chose to leave by.
+    pub const TX_QUEUE: u16 = 1 << 2;
+    /// It waited for a neighbour.
+    pub const HELD: u16 = 1 << 3;
 }
 
-/// Metadata of a packet that whoever has the skb may use. The first line is written when a packet is received or
-/// built; the control block is left as it was, and whoever uses it writes it first.
+/// What is known of the L4 checksum (the kernel's `ip_summed`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Csum {
+    /// Nothing: it has to be verified.
+    #[default]
+    None,
+    /// It was found right.
+    Unnecessary,
+    /// The device has summed the packet from its L3 header on.
+    Complete {
+        /// The folded sum, not complemented.
+        sum: u16,
+    },
+    /// The checksum field holds only the pseudo-header sum, and has to be completed before the packet leaves.
+    Partial {
+        /// Offset, from the first byte of the packet, at which summing starts.
+        start: u16,
+        /// Offset of the checksum field from `start`.
+        offset: u16,
+    },
+}
+
+/// The kind of VLAN tag that was taken out of a packet, or is to be put into it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+pub enum VlanProto {
+    /// There is no tag.
+    #[default]
+    None,
+    /// IEEE 802.1Q, EtherType 0x8100.
+    Dot1q,
+    /// IEEE 802.1ad, EtherType 0x88a8.
+    Dot1ad,
+}
+
+/// The kind of segments that a packet consists of, or is to be cut into (the kernel's `SKB_GSO_*`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+pub enum GsoType {
+    /// It is one segment.
+    #[default]
+    None,
+    /// TCP over IPv4.
+    TcpV4,
+    /// TCP over IPv6.
+    TcpV6,
+    /// UDP datagrams of one size, the last one perhaps shorter.
+    UdpL4,
+}
+
+/// Metadata of a packet that its holder may use. The first line is written when a packet is received or built: all of it
+/// is 0 then but for what the device says, and 0 means *none*. [`frag`](Self::frag) and the control block are left as they
+/// were.
+///
+/// In a [chain](super::Skb::append) the head of the first frame is that of the packet; those of the others say nothing.
 #[repr(C)]
 pub struct Head {
     /// Index of the device the packet came in by (for [`Flags::ORIGINATED`], leaves by).
     pub dev: u16,
-    /// RX queue of that device. The packet's flow leaves by the TX queue of the same number.
+    /// RX queue of that device. The packet's flow leaves by the TX queue of the same number; see [`Flags::TX_QUEUE`]. A packet
+    /// that answers another has the other's.
     pub queue: u16,
-    /// Flow hash, 0 = not computed, or not of a flow; see [`skb_get_hash`](crate::steer::skb_get_hash). Whoever
+    /// Flow hash, 0 = not computed, or not of a flow; see [`skb_get_hash`](crate::steer::skb_get_hash). Code that
     /// changes addresses or ports clears it.
     pub hash: u32,
     /// See [`Flags`].
     pub flags: u16,
     /// Offset of the L3 header from the first byte.
     pub l3: u16,
+    /// Offset of the L4 header from the first byte, which is in the first frame; 0: not known.
+    pub l4: u16,
+    /// Protocol of the L4 header (IANA's number); says nothing while [`l4`](Self::l4) is 0.
+    pub protocol: u8,
     /// Redirects to ingress that it has been through, see [`Mirred`](crate::qdisc::Mirred).
     pub tc_depth: u8,
-    pub(super) _pad: [u8; 3],
+    /// What is known of the L4 checksum.
+    pub csum: Csum,
+    /// Tag control information (priority, DEI, VLAN id); says nothing without [`vlan_proto`](Self::vlan_proto).
+    pub vlan_tci: u16,
+    /// Set by filters and read by routing rules and others; 0: none.
+    pub mark: u32,
+    /// Index of its connection-tracking entry, plus one; 0: none.
+    pub conntrack: u32,
+    /// Bytes of L4 payload in each segment but the last; 0: it is one segment.
+    pub gso_size: u16,
+    /// Segments that it consists of; 0 stands for one.
+    pub gso_segs: u16,
+    /// The kind of segments.
+    pub gso_type: GsoType,
+    /// The kind of VLAN tag, see [`vlan_tci`](Self::vlan_tci).
+    pub vlan_proto: VlanProto,
+    _spare: u8,
+    /// Frames of its chain.
+    pub(super) frag_count: u8,
+    /// Bytes in the frames of its chain.
+    pub(super) frag_len: u32,
     /// While it waits for a socket: generation of the slot it was meant for, see [`sock`](crate::sock).
     pub sk_generation: u32,
-    pub(super) _pad2: u32,
-    /// Of a datagram of IPv6 that came in fragments: how its first one came, see
-    /// [`AsItCame`](crate::ip::reassembly::AsItCame); else 0.
+    /// With [`Flags::FRAG`]: how the datagram's first fragment came, see
+    /// [`AsItCame`](crate::ip::reassembly::AsItCame).
     pub frag: u64,
-    pub(super) reserved: [u64; 2],
     /// Control block of the layer that owns the packet now.
-    pub cb: [u64; 8],
+    pub cb: [u64; 6],
 }
 
 impl Head {
-    /// Takes over what `of` says, but for the control block, which is nobody's until it is written.
+    /// Takes over what `of` says, but for its chain and the control block, which says nothing until it is written.
     #[inline]
     pub(super) fn copy_from(&mut self, of: &Head) {
-        *self = Head { cb: self.cb, ..*of };
+        let Head { frag_count, frag_len, cb, .. } = *self;
+        *self = Head { frag_count, frag_len, cb, ..*of };
     }
 }
 
-/// A whole head, two cache lines: what ties it to its frame, which only this module may touch, and the [`Head`].
+/// A whole head, two cache lines: what ties it to its frames, which only this module may touch, and the [`Head`].
 #[repr(C, align(64))]
 pub(super) struct RawHead {
-    /// Link of the list this skb is on (index within the same region, [`NONE`] at its end).
+    /// Link of the list, or of the chain, this skb is on (index within the same region, [`NONE`] at its end).
     pub(super) next: u32,
     /// Index of the attached frame.
     pub(super) frame: u32,
-    /// Offset of the first packet byte in the frame; `off + len` is at most the frame's size.
+    /// Offset of the first packet byte in the frame; `off + head_len` is at most the frame's size.
     pub(super) off: u16,
-    /// Packet length in bytes.
-    pub(super) len: u16,
+    /// Bytes in the attached frame.
+    pub(super) head_len: u16,
+    /// Index of the first skb of the chain, [`NONE`] without one. In that first skb: index of the last one.
+    pub(super) frag_list: u32,
+    pub(super) head: Head,
+    /// Mark of the feature `debug-poison`.
     #[cfg(feature = "debug-poison")]
     pub(super) poison: u32,
-    pub(super) head: Head,
 }
 
-/// `next` of an skb that is on no list.
+/// `next` of an skb that is last, or on no list; `frag_list` of one without a chain.
 pub(super) const NONE: u32 = u32::MAX;
 
-const _: () = assert!(size_of::<RawHead>() == 128 && size_of::<Head>() == 112);
+/// Bytes of the [`Head`] that are on the first line.
+const FIRST_LINE: usize = 64 - std::mem::offset_of!(RawHead, head);
+
+const _: () = assert!(size_of::<RawHead>() == 128);
+const _: () = assert!(FIRST_LINE == 48 && std::mem::offset_of!(Head, frag) == FIRST_LINE);
 
 impl RawHead {
     /// Initialises the first line.
@@ -78,18 +164,10 @@ impl RawHead {
         self.next = NONE;
         self.frame = frame;
         self.off = off;
-        self.len = len;
-        let head = &mut self.head;
-        head.dev = 0;
-        head.queue = 0;
-        head.hash = 0;
-        head.flags = 0;
-        head.l3 = 0;
-        head.tc_depth = 0;
-        head._pad = [0; 3];
-        head.sk_generation = 0;
-        head._pad2 = 0;
-        head.frag = 0;
-        head.reserved = [0; 2];
+        self.head_len = len;
+        self.frag_list = NONE;
+        // SAFETY: these are the head's own bytes, up to `frag`. All of its fields there may be zero: integers, and enums
+        // whose first variant has no data.
+        unsafe { std::ptr::from_mut(&mut self.head).cast::<u8>().write_bytes(0, FIRST_LINE) };
     }
 }

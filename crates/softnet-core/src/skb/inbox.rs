@@ -49,7 +49,7 @@ impl SkbInbox {
             return Err(Closed);
         }
         let links = HeadLinks::of(self.region);
-        links.chain(skbs);
+        links.link(skbs);
         match self.handover.push_chain(&links, first.index(), last.index(), skbs.len() as u32) {
             Ok(was_empty) => {
                 // The packets are the receiver's from now on; only the handles are left to be forgotten.
@@ -57,7 +57,7 @@ impl SkbInbox {
                 Ok(was_empty)
             }
             Err(_) => {
-                links.unchain(skbs);
+                links.unlink(skbs);
                 Err(Closed)
             }
         }

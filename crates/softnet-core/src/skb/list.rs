@@ -1,5 +1,6 @@
 //! A list of skbs of one region, linked through their heads: for queues whose length no array bounds.
 
+use super::chain::linked;
 use super::handle::Skb;
 use super::head::NONE;
 
@@ -44,9 +45,8 @@ impl SkbList {
         if self.len == 0 {
             self.first = index;
         } else {
-            // SAFETY: `last` is an skb that this list owns; the handle is forgotten again at once.
-            let mut last = std::mem::ManuallyDrop::new(unsafe { Skb::from_raw(self.region, self.last) });
-            last.raw_mut().next = index;
+            // SAFETY: `last` is an skb that this list owns.
+            unsafe { linked(self.region, self.last) }.raw_mut().next = index;
         }
         self.last = index;
         self.len += 1;
@@ -68,28 +68,42 @@ impl SkbList {
         Ok(())
     }
 
-    /// Length of the first skb in bytes.
+    /// Length of the first packet in bytes.
     pub fn front_len(&self) -> Option<usize> {
         if self.len == 0 {
             return None;
         }
-        // SAFETY: `first` is an skb that this list owns; the handle is forgotten again at once.
-        let first = std::mem::ManuallyDrop::new(unsafe { Skb::from_raw(self.region, self.first) });
-        Some(first.len())
+        // SAFETY: `first` is an skb that this list owns.
+        Some(unsafe { linked(self.region, self.first) }.len())
     }
 
-    /// The packet bytes of each skb, first to last.
+    /// The bytes that are in each packet's first frame, first packet to last.
     pub fn data(&self) -> impl Iterator<Item = &[u8]> {
         let (region, mut at) = (self.region, self.first);
         (0..self.len).map(move |_| {
-            // SAFETY: `at` is an skb that this list owns; the handle is forgotten again at once.
-            let skb = std::mem::ManuallyDrop::new(unsafe { Skb::from_raw(region, at) });
+            // SAFETY: `at` is an skb that this list owns.
+            let skb = unsafe { linked(region, at) };
             at = skb.raw().next;
             let data = skb.data();
             // SAFETY: the bytes are the list's as long as the skb is on it, and that cannot change while the list is
             // borrowed, as it is by the iterator and what it yields.
             unsafe { std::slice::from_raw_parts(data.as_ptr(), data.len()) }
         })
+    }
+
+    /// A list of the `len` skbs of `region` that are linked from `first` to `last`.
+    ///
+    /// # Safety
+    /// They are, there is at least one, and nothing else owns them.
+    pub(super) unsafe fn from_ends(region: u32, first: u32, last: u32, len: usize) -> Self {
+        SkbList { region, first, last, len }
+    }
+
+    /// Gives up the list, which is not empty, for its first and its last skb: they, and what is linked between them, are the
+    /// caller's.
+    pub(super) fn into_ends(self) -> (u32, u32) {
+        let list = std::mem::ManuallyDrop::new(self);
+        (list.first, list.last)
     }
 
     /// Takes the first skb.

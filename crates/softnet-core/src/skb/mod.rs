@@ -2,6 +2,8 @@
 //!
 //! * A **frame** is a fixed-size piece of the region that packet bytes live in; a **head** is two cache lines
 //!   of metadata. An skb is a head with a frame attached.
+//! * A packet is one skb. If it needs more than one frame, the rest is the skb's **chain** (the kernel's `frag_list`):
+//!   further heads with their frames, which belong to it.
 //! * [`Skb`] and [`Frame`] are owned handles of eight bytes (region and index, never a pointer). Whoever has
 //!   the handle has the memory; nobody else may touch it. That is the invariant every `unsafe` block in
 //!   this module rests on.
@@ -11,6 +13,7 @@
 
 mod batch;
 mod cache;
+mod chain;
 mod handle;
 mod handover;
 mod head;
@@ -25,10 +28,11 @@ mod store;
 
 pub use batch::{BATCH, Batch};
 pub use cache::{CacheSizes, IndexCache};
+pub use chain::MAX_FRAMES;
 pub(crate) use handle::prefetch;
 pub use handle::{Frame, Skb, leaked};
 pub use handover::{Ending, SkbEntered, SkbHandover, SkbOwner};
-pub use head::{Flags, Head};
+pub use head::{Csum, Flags, GsoType, Head, VlanProto};
 pub use inbox::{Closed, SkbInbox, SkbReceiver};
 pub use list::SkbList;
 pub use pool::Pool;

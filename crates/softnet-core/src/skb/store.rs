@@ -7,8 +7,9 @@ use std::sync::Arc;
 
 use super::batch::{BATCH, Batch};
 use super::cache::{CacheSizes, IndexCache};
+use super::chain::linked;
 use super::handle::{Frame, Skb};
-use super::head::Head;
+use super::head::{Head, NONE};
 use super::pool::Pool;
 use super::region::{FRAME_SIZE, HEADROOM, Region, head_ptr};
 use crate::sync::model_failed;
@@ -284,13 +285,15 @@ impl Store {
         done
     }
 
-    /// Takes every skb of `batch` apart: frees the heads at once, and hands frame, offset and length of each to `take`,
-    /// first to last.
+    /// Takes every packet apart: frees the heads at once, and hands frame, offset and length of each to `take`, first to
+    /// last. A packet of several frames is [linearized](Self::linearize); one that is too long for that is freed, after
+    /// `refused` got a look at its head.
     #[inline(always)]
     pub fn take_frames(
         &mut self,
         packets: impl Iterator<Item = Skb>,
         mut take: impl FnMut(Frame, usize, usize),
+        mut refused: impl FnMut(&Head),
     ) {
         let region = self.region.id();
         let base = head_ptr(region, 0);
@@ -298,9 +301,20 @@ impl Store {
         for skb in packets {
             let (of, index) = (skb.region(), skb.into_raw());
             let head = if of == region { base.wrapping_add(index as usize) } else { head_ptr(of, index) };
-            // SAFETY: the handle that was just given up owned this head, and nobody else gets it before it is freed below.
+            // SAFETY: the handle that was just given up owned this head, and it is freed below, not before.
+            if unsafe { (*head).frag_list } != NONE {
+                // SAFETY: as above; the handle is given up again if the packet goes on.
+                let mut skb = unsafe { Skb::from_raw(of, index) };
+                if !self.linearize(&mut skb) {
+                    refused(skb.head());
+                    self.free_skb(skb);
+                    continue;
+                }
+                _ = skb.into_raw();
+            }
+            // SAFETY: as above.
             let head = unsafe { &*head };
-            let (frame, off, len) = (head.frame, usize::from(head.off), usize::from(head.len));
+            let (frame, off, len) = (head.frame, usize::from(head.off), usize::from(head.head_len));
             if of == region {
                 #[cfg(feature = "debug-poison")]
                 super::poison::head_freed(&self.region, index);
@@ -313,7 +327,7 @@ impl Store {
         home.flush(&mut self.heads, &self.region.heads);
     }
 
-    /// Frees every skb of `batch`, heads and frames. `see` gets a look at each head before.
+    /// Frees every packet of `batch`, heads and frames. `see` gets a look at each packet's head before.
     #[inline]
     pub fn free_skbs(&mut self, batch: &mut Batch, mut see: impl FnMut(&Head)) {
         let region = self.region.id();
@@ -331,14 +345,20 @@ impl Store {
                 continue;
             }
             let index = skb.into_raw();
-            // SAFETY: the handle that was just given up owned this head, and nobody else gets it before it is freed below.
+            // SAFETY: the handle that was just given up owned this head, and it is freed below, not before.
             let head = unsafe { &*base.wrapping_add(index as usize) };
             see(&head.head);
-            frames[n % BATCH].write(head.frame);
+            let (frame, frag_list) = (head.frame, head.frag_list);
+            if frag_list != NONE {
+                // SAFETY: as above, and `head` is not used any more.
+                let mut skb = unsafe { linked(region, index) };
+                self.free_chain(&mut skb);
+            }
+            frames[n % BATCH].write(frame);
             heads[n % BATCH].write(index);
             n += 1;
             #[cfg(feature = "debug-poison")]
-            super::poison::frame_freed(&self.region, head.frame);
+            super::poison::frame_freed(&self.region, frame);
             #[cfg(feature = "debug-poison")]
             super::poison::head_freed(&self.region, index);
         }
@@ -360,23 +380,82 @@ impl Store {
         self.build_skb(frame, HEADROOM, 0).map_err(|frame| self.free_frame(frame)).ok()
     }
 
-    /// A second packet like `skb`, which may be of any region: on a fresh frame, with the same headroom, bytes and
-    /// metadata, except the control block. `None` (counted by the region) if there is no frame or head. It is one
-    /// packet more: its maker counts it as originated.
+    /// A second packet like `skb`, which may be of any region: on as many fresh frames, with the same headroom, bytes and
+    /// metadata, except the control block. `None` (counted by the region) if there are not enough frames or heads. It is
+    /// one packet more: its maker counts it as originated.
     pub fn copy(&mut self, skb: &Skb) -> Option<Skb> {
-        let frame = self.alloc_frame()?;
-        let copy = self.build_skb(frame, skb.headroom(), skb.len());
-        let mut copy = copy.map_err(|frame| self.free_frame(frame)).ok()?;
-        copy.data_mut().copy_from_slice(skb.data());
+        let mut copy = self.copy_frame(skb)?;
         copy.head_mut().copy_from(skb.head());
+        match skb.is_chained() {
+            true => self.copy_chain(skb, copy),
+            false => Some(copy),
+        }
+    }
+
+    /// Appends copies of the chain of `skb` to `copy`.
+    #[cold]
+    fn copy_chain(&mut self, skb: &Skb, mut copy: Skb) -> Option<Skb> {
+        for part in skb.chain() {
+            let part = self.copy_frame(&part).map(|part| copy.append(part));
+            if let Some(Ok(())) = part {
+                continue;
+            }
+            if let Some(Err(part)) = part {
+                self.free_skb(part);
+            }
+            self.free_skb(copy);
+            return None;
+        }
         Some(copy)
     }
 
-    /// Takes an skb apart: frees the head, returns the frame with the packet's offset and length in it.
+    /// A new skb with the bytes in the first frame of `skb`, and its headroom.
+    #[inline]
+    fn copy_frame(&mut self, skb: &Skb) -> Option<Skb> {
+        let frame = self.alloc_frame()?;
+        let copy = self.build_skb(frame, skb.headroom(), skb.head_len());
+        let mut copy = copy.map_err(|frame| self.free_frame(frame)).ok()?;
+        copy.data_mut().copy_from_slice(skb.data());
+        Some(copy)
+    }
+
+    /// Moves all bytes of a packet into its first frame, without headroom if need be. Returns whether that holds them; if
+    /// not nothing has changed.
+    #[cold]
+    pub fn linearize(&mut self, skb: &mut Skb) -> bool {
+        let (head_len, len) = (skb.head_len(), skb.len());
+        let Some(room) = FRAME_SIZE.checked_sub(len) else { return false };
+        let mut chain = skb.take_chain();
+        let missing = skb.headroom().saturating_sub(room);
+        if missing > 0 && skb.push(missing).is_some() {
+            skb.data_mut().copy_within(missing.., 0);
+            skb.trim(head_len);
+        }
+        while let Some(part) = chain.pop_front() {
+            if let Some(to) = skb.put(part.head_len()) {
+                to.copy_from_slice(part.data());
+            }
+            self.free_skb(part);
+        }
+        true
+    }
+
+    /// Takes a packet apart: frees its head, returns the frame with the packet's offset and length in it. One of several
+    /// frames is [linearized](Self::linearize); it is handed back if it is too long for that.
     #[inline(always)]
-    pub fn take_frame(&mut self, skb: Skb) -> (Frame, usize, usize) {
+    pub fn take_frame(&mut self, mut skb: Skb) -> Result<(Frame, usize, usize), Skb> {
+        if skb.is_chained() && !self.linearize(&mut skb) {
+            return Err(skb);
+        }
+        Ok(self.take_first_frame(skb))
+    }
+
+    /// Takes an skb apart, which has no chain.
+    #[inline(always)]
+    fn take_first_frame(&mut self, skb: Skb) -> (Frame, usize, usize) {
         let head = skb.raw();
-        let (frame, off, len) = (head.frame, usize::from(head.off), usize::from(head.len));
+        debug_assert!(head.frag_list == NONE);
+        let (frame, off, len) = (head.frame, usize::from(head.off), usize::from(head.head_len));
         let (region, index) = (skb.region(), skb.into_raw());
         if region == self.region.id() {
             #[cfg(feature = "debug-poison")]
@@ -388,11 +467,24 @@ impl Store {
         (Frame::new(region, frame), off, len)
     }
 
-    /// Frees an skb, head and frame.
+    /// Frees a packet, heads and frames.
     #[inline(always)]
-    pub fn free_skb(&mut self, skb: Skb) {
-        let (frame, ..) = self.take_frame(skb);
+    pub fn free_skb(&mut self, mut skb: Skb) {
+        if skb.is_chained() {
+            self.free_chain(&mut skb);
+        }
+        let (frame, ..) = self.take_first_frame(skb);
         self.free_frame(frame);
+    }
+
+    /// Frees all frames of a packet but the first.
+    #[cold]
+    #[inline(never)]
+    fn free_chain(&mut self, skb: &mut Skb) {
+        let mut chain = skb.take_chain();
+        while let Some(part) = chain.pop_front() {
+            self.free_skb(part);
+        }
     }
 
     /// Takes up to [`HeadBulk::SIZE`] heads at once, uninitialised.

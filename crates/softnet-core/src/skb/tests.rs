@@ -89,7 +89,9 @@ fn a_copy_is_alike_and_apart() {
     skb.push(14).unwrap().fill(1);
     let head = skb.head_mut();
     (head.dev, head.queue, head.hash, head.l3) = (3, 4, 5, 14);
-    (head.flags, head.tc_depth) = (Flags::CSUM_PARTIAL, 2);
+    (head.flags, head.tc_depth, head.mark) = (Flags::FRAG, 2, 6);
+    head.frag = 77;
+    head.csum = Csum::Partial { start: 34, offset: 6 };
     // Also when the memory is another region's.
     let copies = [a.copy(&skb).unwrap(), b.copy(&skb).unwrap()];
     assert_eq!([copies[0].region(), copies[1].region()], [mine.id(), other.id()]);
@@ -100,13 +102,15 @@ fn a_copy_is_alike_and_apart() {
         assert!(copy.data()[..14] == [1; 14] && copy.data()[14..] == [7; 100]);
         let head = copy.head();
         assert_eq!((head.dev, head.queue, head.hash, head.l3), (3, 4, 5, 14));
-        assert_eq!((head.flags, head.tc_depth), (Flags::CSUM_PARTIAL, 2));
+        assert_eq!((head.flags, head.frag, head.tc_depth, head.mark), (Flags::FRAG, 77, 2, 6));
+        assert_eq!(head.csum, Csum::Partial { start: 34, offset: 6 });
         a.free_skb(copy);
     }
     // A head that is used again says nothing of the packet before.
     a.free_skb(skb);
     let skb = a.alloc_skb().unwrap();
     assert_eq!((skb.head().dev, skb.head().hash, skb.head().tc_depth), (0, 0, 0));
+    assert_eq!((skb.head().flags, skb.head().mark, skb.head().csum), (0, 0, Csum::None));
     a.free_skb(skb);
     drop((a, b));
     assert_eq!((mine.frames_free(), mine.heads_free()), (3, 3));

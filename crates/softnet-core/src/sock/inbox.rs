@@ -6,7 +6,7 @@
 //! the last one. Packets that were meant for the slot's previous socket, or that arrived from
 //! another peer before the socket was connected, are freed.
 //!
-//! Invariant: the slot counts as queued the packets that the inbox holds, and part of those handed
+//! Invariant: the slot counts as queued the frames that the inbox holds, and part of those handed
 //! out; and while the inbox holds any, the slot is readable.
 
 use std::ops::Deref;
@@ -55,27 +55,22 @@ impl Deref for SlotRef {
     }
 }
 
-/// A received datagram: its skbs, and the place of its payload in them.
+/// A received datagram, and the place of its payload in the packet.
 pub struct Datagram {
-    first: Skb,
-    rest: SkbList,
+    skb: Skb,
     flow: Flow,
     at: usize,
     len: usize,
 }
 
 impl Datagram {
-    /// The datagram that `first` begins, if it begins one.
-    fn new(first: Skb, rest: SkbList) -> Result<Self, (Skb, SkbList)> {
-        match parse(&first) {
-            Ok(parsed) => Ok(Datagram {
-                flow: parsed.flow,
-                at: parsed.payload_at(),
-                len: parsed.payload_len(),
-                first,
-                rest,
-            }),
-            Err(_) => Err((first, rest)),
+    /// The datagram in `skb`, if there is one.
+    fn new(skb: Skb) -> Result<Self, Skb> {
+        match parse(&skb) {
+            Ok(parsed) => {
+                Ok(Datagram { flow: parsed.flow, at: parsed.payload_at(), len: parsed.payload_len(), skb })
+            }
+            Err(_) => Err(skb),
         }
     }
 
@@ -86,14 +81,14 @@ impl Datagram {
 
     /// The device that it came by; `None` if it was sent here.
     pub fn dev(&self) -> Option<u16> {
-        let head = self.first.head();
+        let head = self.skb.head();
         (head.flags & Flags::ORIGINATED == 0).then_some(head.dev)
     }
 
-    /// Index of its first skb.
+    /// Index of its skb.
     #[cfg(all(test, feature = "loom"))]
     pub(super) fn index(&self) -> u32 {
-        self.first.index()
+        self.skb.index()
     }
 
     /// Bytes of its payload.
@@ -109,13 +104,7 @@ impl Datagram {
     /// Its payload, piece by piece. A datagram that fits a frame and was not fragmented is one
     /// piece.
     pub fn parts(&self) -> impl Iterator<Item = &[u8]> {
-        let mut left = self.len;
-        let first = self.first.data().get(self.at..).unwrap_or_default();
-        std::iter::once(first).chain(self.rest.data()).map(move |data| {
-            let part = &data[..data.len().min(left)];
-            left -= part.len();
-            part
-        })
+        self.skb.pieces(self.at, self.len)
     }
 
     /// Copies as much of its payload as fits. Returns the number of bytes copied.
@@ -134,11 +123,7 @@ impl Datagram {
     /// Frees it.
     #[inline]
     pub fn free(self, ctx: &mut SoftnetData) {
-        let Datagram { first, mut rest, .. } = self;
-        ctx.free_skb(first);
-        while let Some(skb) = rest.pop_front() {
-            ctx.free_skb(skb);
-        }
+        ctx.free_skb(self.skb);
     }
 }
 
@@ -151,10 +136,11 @@ pub struct Inbox {
     front: Option<Datagram>,
     /// What the slot was last told: whether the inbox holds any packets.
     holds: bool,
-    /// Packets that were handed out but which the slot still counts: up to a quarter of the limit.
+    /// Frames of packets that were handed out but which the slot still counts: up to a quarter of
+    /// the limit.
     taken: u32,
     quarter: u32,
-    /// Packets that were handed out and are not yet reported by [`gone`](Self::gone).
+    /// Frames of packets that were handed out and are not yet reported by [`gone`](Self::gone).
     gone: usize,
     /// The slot's generations: when this socket took it, and now.
     generations: (u32, u32),
@@ -226,7 +212,7 @@ impl Inbox {
         next
     }
 
-    /// Packets that left the inbox since the last call: the count of what all sockets hold goes
+    /// Frames that left the inbox since the last call: the count of what all sockets hold goes
     /// down by as many. They are reported once the inbox is empty, or a quarter of the limit has
     /// left.
     #[inline]
@@ -244,29 +230,19 @@ impl Inbox {
                 self.receiver.take(&mut self.queue);
                 self.hold(true);
             }
-            let first = self.queue.pop_front()?;
-            let (mut rest, mut n) = (SkbList::new(), 1);
-            let mut more = first.head().flags & Flags::MORE != 0;
-            while more && let Some(skb) = self.queue.pop_front() {
-                more = skb.head().flags & Flags::MORE != 0;
-                n += 1;
-                // All are of one region: they came from one list.
-                if let Err(skb) = rest.push_back(skb) {
-                    ctx.free(skb, DropReason::SocketClose);
-                }
-            }
-            self.taken += n;
-            ctx.stats().sk_taken.add(n.into());
-            let generation = first.head().sk_generation;
-            let (first, rest) = match Datagram::new(first, rest) {
+            let skb = self.queue.pop_front()?;
+            self.taken += skb.frame_count() as u32;
+            ctx.stats().sk_taken.add(1);
+            let generation = skb.head().sk_generation;
+            let skb = match Datagram::new(skb) {
                 Ok(datagram) if self.is_ours(generation, &datagram.flow) => {
-                    ctx.delivered(n.into());
+                    ctx.delivered(1);
                     return Some(datagram);
                 }
-                Ok(datagram) => (datagram.first, datagram.rest),
-                Err(parts) => parts,
+                Ok(datagram) => datagram.skb,
+                Err(skb) => skb,
             };
-            free_run(ctx, first, rest);
+            ctx.free(skb, DropReason::SocketClose);
         }
     }
 
@@ -303,25 +279,18 @@ impl Inbox {
         }
     }
 
-    /// Closes the inbox and frees the waiting packets. Returns how many packets left it since the
+    /// Closes the inbox and frees the waiting packets. Returns how many frames left it since the
     /// last call of [`gone`](Self::gone).
     pub fn close(mut self, ctx: &mut SoftnetData) -> usize {
         let front = self.front.take();
         front.into_iter().for_each(|front| front.free(ctx));
         self.receiver.close(&mut self.queue);
         while let Some(skb) = self.queue.pop_front() {
-            self.taken += 1;
+            self.taken += skb.frame_count() as u32;
             ctx.stats().sk_taken.add(1);
             ctx.free(skb, DropReason::SocketClose);
         }
         self.slot.slot().took(self.taken);
         self.gone + self.taken as usize
-    }
-}
-
-fn free_run(ctx: &mut SoftnetData, first: Skb, mut rest: SkbList) {
-    ctx.free(first, DropReason::SocketClose);
-    while let Some(skb) = rest.pop_front() {
-        ctx.free(skb, DropReason::SocketClose);
     }
 }

@@ -4,17 +4,17 @@
 //! Half of the frames may wait for applications. The last part of that half is a reserve, which
 //! serves only sockets that hold less than the minimum. So sockets that are not read fill the
 //! shared part and no more, and an empty socket receives packets as long as fewer sockets than half
-//! of the reserve hold any. Once half of the reserve is used the minimum is one packet, so that the
+//! of the reserve hold any. Once half of the reserve is used the minimum is one frame, so that the
 //! rest goes to sockets that hold none.
 //!
-//! Called by pollers, with the number of packets that applications hold; it keeps no state.
-//! Invariant: admitted packets never exceed the limit for all sockets.
+//! Called by pollers, with the number of frames that applications hold; it keeps no state.
+//! Invariant: admitted frames never exceed the limit for all sockets.
 
-/// Packets that a socket may hold although the shared part is used up: the 4096 bytes of the
+/// Frames that a socket may hold although the shared part is used up: the 4096 bytes of the
 /// kernel's `udp_rmem_min`, of which a frame and its head take 2176 each.
 pub const RMEM_MIN: usize = 2;
 
-/// The limits, in packets.
+/// The limits, in frames.
 #[derive(Clone, Copy, Debug)]
 pub struct UdpMem {
     /// The shared part: what all sockets may hold together, in any distribution.
@@ -38,12 +38,12 @@ impl UdpMem {
         UdpMem { shared: all - reserve, all }
     }
 
-    /// Packets that applications may hold, or set aside, without the sockets' reserve.
+    /// Frames that applications may hold, or set aside, without the sockets' reserve.
     pub fn shared(&self) -> usize {
         self.shared
     }
 
-    /// The room while applications hold `held` packets.
+    /// The room while applications hold `held` frames.
     #[inline(always)]
     pub fn room(&self, held: usize) -> Room {
         let UdpMem { shared, all } = *self;
@@ -52,13 +52,13 @@ impl UdpMem {
 }
 
 impl Room {
-    /// Whether `packets` more fit the shared part, for any sockets.
+    /// Whether `frames` more fit the shared part, for any sockets.
     #[inline(always)]
-    pub(super) fn has(&self, packets: usize) -> bool {
-        packets <= self.shared
+    pub(super) fn has(&self, frames: usize) -> bool {
+        frames <= self.shared
     }
 
-    /// Packets that a socket which holds `queued` may receive, after `taken` of the room are used.
+    /// Frames that a socket which holds `queued` may receive, after `taken` of the room are used.
     pub(super) fn allows(&self, taken: usize, queued: usize) -> usize {
         let (shared, all) = (self.shared.saturating_sub(taken), self.all.saturating_sub(taken));
         let min = if all > self.reserve / 2 { RMEM_MIN } else { 1 };

@@ -16,8 +16,8 @@
 //! * [`output`] builds what sockets send; [`error`] finds the socket that a received ICMP error is
 //!   about.
 //!
-//! A reassembled datagram is a *run* of skbs, all but the last flagged
-//! [`MORE`](crate::skb::Flags::MORE): it is pushed, received and dropped as a whole.
+//! A datagram is one packet, in however many frames: it is pushed, received and dropped as a whole.
+//! Limits on packet memory count its frames (the kernel's `truesize`).
 //!
 //! Invariant: a packet that came for a socket is in its inbox, held by the thread that received it,
 //! or freed with a reason, even if the socket is closed meanwhile and its slot reused.

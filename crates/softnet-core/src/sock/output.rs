@@ -3,17 +3,18 @@
 //!
 //! Pure; called by sending threads, with the route that was found.
 
-use std::net::Ipv6Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 
 use super::key::{Addr, is_v4, mapped, unmapped};
 use super::scope::{device, scoped, unscoped};
 pub use super::udp::UDP_LEN;
 use crate::ip::fragment::{Addresses, Datagram, MAX_PAYLOAD_V4, MAX_PAYLOAD_V6};
-use crate::ip::header::{Ipv4Header, MIN_LEN, protocol};
 use crate::ip::pmtu::{IPV6_MIN_MTU, MIN_PMTU};
+use crate::ip::v4::header::{Ipv4Header, MIN_LEN, protocol};
 use crate::ip::v6::header::{Ipv6Header, LEN as IPV6_LEN};
 use crate::ip::{ETH_LEN, checksum};
-use crate::skb::{Batch, Flags, Skb, Store};
+use crate::skb::{Flags, Skb, Store};
+use crate::steer::flow_hash_of;
 
 /// The headers of a datagram, of either family.
 #[derive(Clone, Copy, Debug)]
@@ -148,6 +149,17 @@ impl UdpHead {
         (datagram, self.header(payload))
     }
 
+    /// The [flow hash](crate::steer::flow_hash) of its packets, before there are any.
+    pub fn flow_hash(&self) -> u32 {
+        let [a, b] = self.sport.to_be_bytes();
+        let [c, d] = self.dport.to_be_bytes();
+        let (src, dst) = match self.ends() {
+            Ends::V4(src, dst) => (Ipv4Addr::from(src).into(), Ipv4Addr::from(dst).into()),
+            Ends::V6(src, dst) => (src.into(), dst.into()),
+        };
+        flow_hash_of(src, dst, [a, b, c, d])
+    }
+
     /// The UDP header of `payload`, with its checksum.
     #[inline]
     fn header(&self, payload: &[u8]) -> [u8; UDP_LEN] {
@@ -170,39 +182,35 @@ impl UdpHead {
         udp
     }
 
-    /// A datagram for sockets of this stack, in the form of a reassembled one: a run of as many
-    /// skbs as it takes. `payload` is at most [`most`](Self::most) bytes long. `None` if memory ran
-    /// out.
-    pub fn write_run(&self, store: &mut Store, payload: &[u8]) -> Option<Batch> {
-        let mut run = Batch::new();
-        match self.fill_run(store, &mut run, payload) {
-            Some(()) => Some(run),
-            None => {
-                store.free_skbs(&mut run, |_| {});
-                None
-            }
+    /// A datagram for sockets of this stack, in as many frames as it takes. `payload` is at most
+    /// [`most`](Self::most) bytes long. `None` if memory ran out.
+    pub fn write_chain(&self, store: &mut Store, payload: &[u8]) -> Option<Skb> {
+        let mut skb = store.alloc_skb()?;
+        let n = skb.tailroom().saturating_sub(ETH_LEN + self.header_len()).min(payload.len());
+        let done = self.begin(&mut skb, &self.no_link(), payload, n);
+        let done = done.and_then(|()| append(store, &mut skb, payload.get(n..)?));
+        if done.is_none() {
+            store.free_skb(skb);
+            return None;
         }
+        Some(skb)
     }
+}
 
-    fn fill_run(&self, store: &mut Store, run: &mut Batch, payload: &[u8]) -> Option<()> {
-        let mut at = 0;
-        while at < payload.len() || run.is_empty() {
-            let mut skb = store.alloc_skb()?;
-            let headers = if at == 0 { ETH_LEN + self.header_len() } else { 0 };
-            let n = skb.tailroom().saturating_sub(headers).min(payload.len() - at);
-            let done = match at {
-                0 => self.begin(&mut skb, &self.no_link(), payload, n),
-                _ => skb.put(n).map(|data| data.copy_from_slice(&payload[at..at + n])),
-            };
-            at += n;
-            let flags = Flags::ORIGINATED | if at < payload.len() { Flags::MORE } else { 0 };
-            skb.head_mut().flags = flags;
-            if let Err(skb) = run.push(skb) {
-                store.free_skb(skb);
-                return None;
-            }
-            done?;
+/// Appends `data` to a packet, in fresh frames. `None` (and a packet to be freed) if memory ran out.
+fn append(store: &mut Store, skb: &mut Skb, data: &[u8]) -> Option<()> {
+    let mut data = data;
+    while !data.is_empty() {
+        let mut more = store.alloc_skb()?;
+        let (now, later) = data.split_at(more.tailroom().min(data.len()));
+        if let Some(to) = more.put(now.len()) {
+            to.copy_from_slice(now);
         }
-        Some(())
+        if let Err(more) = skb.append(more) {
+            store.free_skb(more);
+            return None;
+        }
+        data = later;
     }
+    Some(())
 }

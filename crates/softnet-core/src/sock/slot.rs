@@ -10,7 +10,7 @@
 
 use super::key::{Addr, Flow, is_v4};
 use super::wait::{Readiness, Wait};
-use crate::skb::{Batch, Closed, Flags, Region, SkbInbox};
+use crate::skb::{Batch, Closed, Region, SkbInbox};
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Mutant, Ordering, fence, mutated};
 
 /// The families that a wildcard socket receives, and its reuseport group: the word that says how a
@@ -79,7 +79,8 @@ pub struct Slot {
     local: [AtomicU64; 2],
     remote: [AtomicU64; 2],
     pub(super) inbox: SkbInbox,
-    /// Packets in the inbox, and those that the receiver took: the number that is limited.
+    /// Frames of the packets in the inbox, and of those that the receiver took: the number that is
+    /// limited.
     queued: AtomicU32,
     /// Whether the receiver has packets that it took and has not handed out.
     held: AtomicBool,
@@ -99,6 +100,8 @@ pub struct Slot {
 pub(super) struct Pushed {
     /// Packets that were queued.
     pub(super) queued: usize,
+    /// Their frames.
+    pub(super) frames: usize,
     /// Whether the socket was empty: the caller notifies its waiters.
     pub(super) first: bool,
     /// Whether waiters are notified although the socket was not empty, once for all packets of a
@@ -111,7 +114,7 @@ pub(super) struct Pushed {
 /// Why a socket refused packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refusal {
-    /// The limit on queued packets is reached.
+    /// The limit on queued frames is reached.
     Full,
     /// The socket was closed.
     Closed,
@@ -220,27 +223,35 @@ impl Slot {
         }
     }
 
-    /// Pushes the packets of `run`, whole datagrams that came by NAPI instance `napi_id` and are
-    /// meant for `generation`, as far as there is room. The rest stays in `run`.
+    /// Pushes the datagrams of `run`, which came by NAPI instance `napi_id` and are meant for
+    /// `generation`, as far as there is room. The rest stays in `run`.
     #[inline]
     pub(super) fn push(&self, run: &mut Batch, generation: u32, napi_id: u32) -> Pushed {
         let room = self.limit().saturating_sub(self.queued()) as usize;
+        // As in the kernel, a datagram is admitted if there is room for one of its frames.
+        let (mut frames, mut fit) = (0, 0);
+        for skb in run.as_mut_slice() {
+            if frames >= room {
+                break;
+            }
+            frames += skb.frame_count();
+            fit += 1;
+            skb.head_mut().sk_generation = generation;
+        }
         let mut rest = Batch::new();
-        if run.len() > room {
-            rest = split_off(run, whole_datagrams(run, room));
+        if fit < run.len() {
+            rest = split_off(run, fit);
         }
         let (n, full) = (run.len(), !rest.is_empty());
         let mut pushed = Pushed { refused: full.then_some(Refusal::Full), ..Pushed::default() };
         if n > 0 {
-            for skb in run.as_mut_slice() {
-                skb.head_mut().sk_generation = generation;
-            }
             match self.inbox.push(run) {
                 Ok(first) => {
                     // The receiver may have taken them by now, so this count must not be used to
                     // tell whether there are any.
-                    self.queued.fetch_add(n as u32, Ordering::Relaxed);
-                    (pushed.queued, pushed.first, pushed.again) = (n, first, !first && self.tells_again());
+                    self.queued.fetch_add(frames as u32, Ordering::Relaxed);
+                    (pushed.queued, pushed.frames) = (n, frames);
+                    (pushed.first, pushed.again) = (first, !first && self.tells_again());
                     if self.napi_id.load(Ordering::Relaxed) != napi_id && napi_id != 0 {
                         self.napi_id.store(napi_id, Ordering::Relaxed);
                     }
@@ -249,7 +260,7 @@ impl Slot {
             }
         }
         if full {
-            self.drops.fetch_add(datagrams(&rest), Ordering::Relaxed);
+            self.drops.fetch_add(rest.len() as u64, Ordering::Relaxed);
             run.append(&mut rest);
         }
         pushed
@@ -265,12 +276,12 @@ impl Slot {
         }
     }
 
-    /// The receiver handed out or freed `n` packets.
+    /// The receiver handed out or freed packets of `n` frames.
     pub(super) fn took(&self, n: u32) {
         self.queued.fetch_sub(n, Ordering::Relaxed);
     }
 
-    /// Queued packets.
+    /// Frames of queued packets.
     pub fn queued(&self) -> u32 {
         // Negative for an instant if the receiver takes packets before their poller counts them.
         (self.queued.load(Ordering::Relaxed) as i32).max(0) as u32
@@ -287,14 +298,14 @@ impl Slot {
         self.drops.fetch_add(datagrams, Ordering::Relaxed);
     }
 
-    /// The limit on queued packets.
+    /// The limit on the frames of queued packets.
     pub fn limit(&self) -> u32 {
         self.limit.load(Ordering::Relaxed)
     }
 
-    /// Sets the limit on queued packets.
-    pub fn set_limit(&self, packets: u32) {
-        self.limit.store(packets, Ordering::Relaxed);
+    /// Sets the limit on the frames of queued packets.
+    pub fn set_limit(&self, frames: u32) {
+        self.limit.store(frames, Ordering::Relaxed);
     }
 
     /// Id of the NAPI instance by which its last packets came; 0: none.
@@ -382,22 +393,6 @@ fn load(addr: &[AtomicU64; 2]) -> Addr {
 fn store(to: &[AtomicU64; 2], addr: Addr) {
     to[0].store((addr >> 64) as u64, Ordering::Relaxed);
     to[1].store(addr as u64, Ordering::Relaxed);
-}
-
-/// Number of packets of the first datagrams of `run` that are admitted if there is room for `room`
-/// packets: as in the kernel, a datagram is admitted if there is room for one of its packets.
-fn whole_datagrams(run: &Batch, room: usize) -> usize {
-    let mut packets = run.as_slice().iter().enumerate();
-    let first_after = packets.find(|(i, _)| {
-        let begins = *i == 0 || run.as_slice()[*i - 1].head().flags & Flags::MORE == 0;
-        begins && *i >= room
-    });
-    first_after.map_or(run.len(), |(i, _)| i)
-}
-
-/// Number of datagrams in `packets`.
-pub(super) fn datagrams(packets: &Batch) -> u64 {
-    packets.as_slice().iter().filter(|skb| skb.head().flags & Flags::MORE == 0).count() as u64
 }
 
 /// Takes the packets of `run` from number `at` on.

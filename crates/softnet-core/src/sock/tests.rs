@@ -13,7 +13,7 @@ use super::scope::scoped;
 use super::*;
 use crate::SoftnetData;
 use crate::ip::checksum;
-use crate::skb::{Batch, CacheSizes, DropReason, Flags, HeapMemory, Region, Skb};
+use crate::skb::{Batch, CacheSizes, DropReason, HeapMemory, Region, Skb};
 use crate::steer::{scale, skb_get_hash};
 
 /// Sockets with packet memory of their own.
@@ -79,24 +79,17 @@ impl World {
         skb
     }
 
-    /// A datagram in pieces of `piece` bytes of what follows its IPv4 header, the last one perhaps shorter.
-    fn run(&mut self, flow: &Flow, payload: &[u8], piece: usize) -> Vec<Skb> {
-        let whole = self.datagram(flow, payload);
-        let data = whole.data()[34..].to_vec();
-        let mut skbs = Vec::new();
-        for part in data.chunks(piece) {
-            let mut skb = self.ctx.alloc_skb().unwrap();
-            if skbs.is_empty() {
-                skb.put(34).unwrap().copy_from_slice(&whole.data()[..34]);
-                skb.head_mut().l3 = 14;
-            }
-            skb.put(part.len()).unwrap().copy_from_slice(part);
-            skb.head_mut().flags = Flags::MORE;
-            skbs.push(skb);
+    /// A datagram in frames with `piece` bytes of what follows its IPv4 header, the last one perhaps with fewer.
+    fn chain(&mut self, flow: &Flow, payload: &[u8], piece: usize) -> Skb {
+        let mut skb = self.datagram(flow, payload);
+        let rest = skb.data()[34..].get(piece..).unwrap_or_default().to_vec();
+        skb.trim(34 + piece);
+        for part in rest.chunks(piece) {
+            let mut more = self.ctx.alloc_skb().unwrap();
+            more.put(part.len()).unwrap().copy_from_slice(part);
+            skb.append(more).unwrap();
         }
-        skbs.last_mut().unwrap().head_mut().flags = 0;
-        self.ctx.free_skb(whole);
-        skbs
+        skb
     }
 
     /// Receives packets. Returns how many had no socket.
@@ -341,47 +334,51 @@ fn full_sockets_leave_an_empty_one_its_minimum() {
     // A datagram in more pieces than the minimum does not get in by it, neither in part nor at the others' expense.
     let before = world.drops(DropReason::ProtoMem);
     world.room = memory.room(held);
-    let skbs = world.run(&port(7), &[0; 40], 16);
-    assert_eq!((skbs.len(), world.receive(skbs), idle.next(&mut world.ctx).is_none()), (3, 0, true));
-    assert_eq!(world.drops(DropReason::ProtoMem), before + 3);
+    let skb = world.chain(&port(7), &[0; 40], 16);
+    assert_eq!((skb.frame_count(), world.receive([skb]), idle.next(&mut world.ctx).is_none()), (3, 0, true));
+    assert_eq!(world.drops(DropReason::ProtoMem), before + 1);
     hogs.into_iter().chain([idle]).for_each(|inbox| _ = world.close(inbox));
 }
 
 #[test]
-fn a_datagram_of_several_skbs_is_received_or_dropped_whole() {
+fn a_datagram_of_several_frames_is_received_or_dropped_whole() {
     let mut world = World::new();
     let from = flow("10.0.0.1", 7, "10.0.0.9", 999);
     let payload: Vec<u8> = (0..100).collect();
     let mut inbox = world.binder.open(&Bind { limit: 8, ..bind(ANY, 7) }).unwrap();
     for piece in [8, 16, 17, 40, 108, 200] {
-        let skbs = world.run(&from, &payload, piece);
-        let (skbs, after) = (skbs, world.datagram(&from, b"after"));
-        assert_eq!(world.receive(skbs.into_iter().chain([after])), 0);
+        let skb = world.chain(&from, &payload, piece);
+        let (frames, after) = (skb.frame_count(), world.datagram(&from, b"after"));
+        assert_eq!((world.receive([skb, after]), frames), (0, 108usize.div_ceil(piece)));
+        let queued = inbox.slot().slot().queued() as usize;
         let got = world.payloads(&mut inbox);
         match piece {
-            // 14 and one more are more than fit, and one of them gets in while there is room for a packet.
-            8 => assert_eq!(got, std::slice::from_ref(&payload)),
-            _ => assert_eq!(got, [payload.clone(), b"after".to_vec()], "in pieces of {piece}"),
+            // 14 and one more are more than fit, and one of them gets in while there is room for a frame.
+            8 => assert_eq!((got, queued), (vec![payload.clone()], 14)),
+            _ => assert_eq!((got, queued), (vec![payload.clone(), b"after".to_vec()], frames + 1)),
         }
     }
     assert_eq!(world.drops(DropReason::SocketRcvbuff), 1);
-    // Without a socket, broken, or cut off: all of it goes, and only the first piece is shown to
-    // the slow path.
+    // Without a socket, broken, or cut off: all of it goes, as the one packet that it is.
     let elsewhere = Flow { lport: 8, ..from };
-    let skbs = world.run(&elsewhere, &payload, 16);
-    assert_eq!((world.receive(skbs), world.drops(DropReason::IpNoProto)), (1, 7));
-    let mut skbs = world.run(&from, &payload, 16);
-    skbs[3].data_mut()[0] ^= 1;
-    assert_eq!((world.receive(skbs), world.drops(DropReason::UdpCsum)), (0, 7));
-    let mut skbs = world.run(&from, &payload, 16);
-    world.ctx.free_skb(skbs.pop().unwrap());
-    assert_eq!((world.receive(skbs), world.drops(DropReason::PktTooSmall)), (0, 6));
-    let skbs = world.run(&from, &payload, 16);
-    world.receive(skbs);
+    let skb = world.chain(&elsewhere, &payload, 16);
+    assert_eq!((world.receive([skb]), world.drops(DropReason::IpNoProto)), (1, 1));
+    let mut skb = world.chain(&from, &payload, 16);
+    let mut rest = skb.take_chain();
+    while let Some(mut part) = rest.pop_front() {
+        part.data_mut()[0] ^= u8::from(rest.len() == 2);
+        skb.append(part).unwrap();
+    }
+    assert_eq!((world.receive([skb]), world.drops(DropReason::UdpCsum)), (0, 1));
+    let mut skb = world.chain(&from, &payload, 16);
+    skb.trim(skb.len() - 1);
+    assert_eq!((world.receive([skb]), world.drops(DropReason::PktTooSmall)), (0, 1));
+    let skb = world.chain(&from, &payload, 16);
+    world.receive([skb]);
     inbox.gone();
     assert_eq!(inbox.peek(&mut world.ctx).unwrap().len(), 100);
     assert_eq!(inbox.peek(&mut world.ctx).unwrap().parts().count(), 7, "looked at twice");
-    assert_eq!(world.close(inbox), 7);
+    assert_eq!((inbox.slot().slot().queued(), world.close(inbox)), (7, 7));
 }
 
 #[test]
@@ -577,7 +574,9 @@ proptest! {
                 *byte = value;
             }
             skb.trim(len);
-            skb.head_mut().flags = if more { Flags::MORE } else { 0 };
+            if more {
+                skb.append(world.ctx.alloc_skb().unwrap()).unwrap();
+            }
             skb
         }).collect();
         world.receive(skbs);

@@ -9,13 +9,13 @@
 use super::key::{ANY, Addr, Flow, is_v4, mapped};
 use super::memory::Room;
 use super::scope::scoped;
-use super::slot::{Refusal, Slot, datagrams, split_off};
+use super::slot::{Refusal, Slot, split_off};
 use super::table::{Found, Hit, Sockets};
 use crate::SoftnetData;
 use crate::ip::checksum;
-use crate::ip::header::{Ipv4Header, MIN_LEN, protocol};
+use crate::ip::v4::header::{Ipv4Header, MIN_LEN, protocol};
 use crate::ip::v6::header::{LEN as IPV6_LEN, receive};
-use crate::skb::{BATCH, Batch, DropReason, Flags, Skb};
+use crate::skb::{BATCH, Batch, DropReason, Skb};
 
 /// Bytes of a UDP header.
 pub const UDP_LEN: usize = 8;
@@ -31,7 +31,7 @@ pub(super) struct Parsed {
 }
 
 impl Parsed {
-    /// Offset of the payload in the first skb.
+    /// Offset of the payload in the packet.
     pub(super) fn payload_at(&self) -> usize {
         self.l4 + UDP_LEN
     }
@@ -105,36 +105,25 @@ fn behind_extensions(packet: &[u8]) -> Result<usize, DropReason> {
     if upper.protocol == protocol::UDP { Ok(upper.at) } else { Err(DropReason::IpNoProto) }
 }
 
-/// Reads and verifies the datagram in these skbs, and writes its flow to `flow`.
+/// Reads and verifies a datagram, and writes its flow to `flow`.
 #[inline(always)]
-fn verify(skbs: &[Skb], flow: &mut Flow) -> Result<(), DropReason> {
-    let Some((first, rest)) = skbs.split_first() else { return Err(DropReason::PktTooSmall) };
-    let parsed = parse(first)?;
+fn verify(skb: &Skb, flow: &mut Flow) -> Result<(), DropReason> {
+    let parsed = parse(skb)?;
     *flow = parsed.flow;
-    let data = first.data();
-    let segment = data.get(parsed.l4..).unwrap_or_default();
-    let there = segment.len() + rest.iter().map(Skb::len).sum::<usize>();
-    if parsed.len > there {
+    if parsed.l4 + parsed.len > skb.len() {
         return Err(DropReason::PktTooSmall);
     }
+    let data = skb.data();
     let v4 = is_v4(parsed.flow.local);
-    if segment.get(6..UDP_LEN) == Some(&[0, 0]) {
+    if data.get(parsed.l4 + 6..parsed.l4 + UDP_LEN) == Some(&[0, 0]) {
         // There is no checksum, which only IPv4 allows (RFC 768; RFC 8200 section 8.1).
         return if v4 { Ok(()) } else { Err(DropReason::UdpCsum) };
     }
     let addresses = if v4 { parsed.l3 + 12..parsed.l3 + 20 } else { parsed.l3 + 8..parsed.l3 + 40 };
     let pseudo = checksum::sum(data.get(addresses).unwrap_or_default());
-    let mut sum = checksum::add(pseudo, checksum::add(u16::from(protocol::UDP), parsed.len as u16));
-    let mut done = 0;
-    for part in std::iter::once(segment).chain(rest.iter().map(Skb::data)) {
-        let part = &part[..part.len().min(parsed.len - done)];
-        // A piece that begins at an odd offset is summed in the other byte order (RFC 1071 section
-        // 2(B)).
-        let of_part = checksum::sum(part);
-        sum = checksum::add(sum, if done % 2 == 0 { of_part } else { of_part.swap_bytes() });
-        done += part.len();
-    }
-    if sum == 0xffff { Ok(()) } else { Err(DropReason::UdpCsum) }
+    let head = checksum::add(pseudo, checksum::add(u16::from(protocol::UDP), parsed.len as u16));
+    let (_, sum) = checksum::sum_pieces(skb.pieces(parsed.l4, parsed.len));
+    if checksum::add(head, sum) == 0xffff { Ok(()) } else { Err(DropReason::UdpCsum) }
 }
 
 /// The origin of a batch of datagrams, and the outcome.
@@ -145,15 +134,15 @@ pub struct Arrivals<'a> {
     pub napi_id: u32,
     /// The room in packet memory.
     pub room: Room,
-    /// Packets that the sockets accepted.
+    /// Frames of the packets that the sockets accepted.
     pub queued: usize,
     /// Slots of the sockets that were empty, or that notify of every arrival: the caller notifies
     /// their waiters.
     pub ready: &'a mut Vec<u32>,
 }
 
-/// Hands the datagrams of `local` over to their sockets, and leaves it empty. Of datagrams without
-/// a socket the first skbs come out in `unserved`, not counted.
+/// Hands the datagrams of `local` over to their sockets, and leaves it empty. Those without a socket come out in `unserved`,
+/// not counted.
 pub fn udp_input(ctx: &mut SoftnetData, to: &mut Arrivals<'_>, local: &mut Batch, unserved: &mut Batch) {
     let sockets = to.sockets;
     // First pass: verify, and prefetch the buckets of the look-ups. Flows stay where they are
@@ -162,66 +151,42 @@ pub fn udp_input(ctx: &mut SoftnetData, to: &mut Arrivals<'_>, local: &mut Batch
     let mut refused = [None; BATCH];
     let mut probes = [const { None }; BATCH];
     let skbs = local.as_slice();
-    let mut at = 0;
-    while let Some(rest) = skbs.get(at..).filter(|rest| !rest.is_empty()) {
-        if let Some(next) = rest.get(1) {
+    for (at, skb) in skbs.iter().enumerate() {
+        if let Some(next) = skbs.get(at + 1) {
             next.prefetch_data();
         }
-        let n = run_len(rest);
-        refused[at] = verify(&rest[..n], &mut flows[at]).err();
+        refused[at] = verify(skb, &mut flows[at]).err();
         if refused[at].is_none() {
             probes[at] = sockets.probe(&flows[at]);
         }
-        at += n;
     }
     // Second pass: prefetch the first slot of each.
-    probes[..at].iter().flatten().for_each(|probe| sockets.prefetch_slot(probe));
+    probes[..skbs.len()].iter().flatten().for_each(|probe| sockets.prefetch_slot(probe));
     // Third pass: look up and hand over, in runs for one socket.
     let mut run = Batch::new();
     let mut whose: Option<Hit> = None;
-    let mut packets = local.drain().zip(flows.iter().zip(&probes).zip(&refused));
-    while let Some((first, ((flow, probe), refused))) = packets.next() {
-        let more = first.head().flags & Flags::MORE != 0;
+    for (skb, ((flow, probe), refused)) in local.drain().zip(flows.iter().zip(&probes).zip(&refused)) {
         let found = match refused {
-            None => Ok(sockets.lookup_from(probe.as_ref(), flow, to.napi_id)),
-            Some(reason) => Err(*reason),
+            None => sockets.lookup_from(probe.as_ref(), flow, to.napi_id),
+            Some(reason) => {
+                ctx.free(skb, *reason);
+                continue;
+            }
         };
-        let why = match found {
-            Ok(Found::Socket(hit)) => {
+        match found {
+            Found::Socket(hit) => {
                 if whose != Some(hit)
                     && let Some(before) = whose.replace(hit)
                 {
                     // The run comes from one batch, and so fits another.
                     to.hand_over(ctx, before, &mut run);
                 }
-                keep(ctx, &mut run, first);
-                let mut more = more;
-                while more && let Some((skb, _)) = packets.next() {
-                    more = skb.head().flags & Flags::MORE != 0;
-                    keep(ctx, &mut run, skb);
-                }
-                continue;
+                keep(ctx, &mut run, skb);
             }
-            Ok(Found::None) => {
-                keep(ctx, unserved, first);
-                DropReason::IpNoProto
-            }
-            Ok(Found::Contended) => {
-                ctx.free(first, DropReason::SocketClose);
-                DropReason::SocketClose
-            }
-            Err(reason) => {
-                ctx.free(first, reason);
-                reason
-            }
-        };
-        let mut more = more;
-        while more && let Some((skb, _)) = packets.next() {
-            more = skb.head().flags & Flags::MORE != 0;
-            ctx.free(skb, why);
+            Found::None => keep(ctx, unserved, skb),
+            Found::Contended => ctx.free(skb, DropReason::SocketClose),
         }
     }
-    drop(packets);
     if let Some(hit) = whose {
         to.hand_over(ctx, hit, &mut run);
     }
@@ -237,7 +202,7 @@ impl Arrivals<'_> {
         let Some(slot) = self.sockets.slot(hit.slot) else {
             return ctx.free_batch(run, DropReason::SocketClose);
         };
-        if !self.room.has(self.queued + run.len()) {
+        if !self.room.has(self.queued + run.frames()) {
             self.squeeze(ctx, slot, run);
             if run.is_empty() {
                 return;
@@ -245,7 +210,7 @@ impl Arrivals<'_> {
         }
         let pushed = slot.push(run, hit.generation, self.napi_id);
         ctx.stats().sk_queued.add(pushed.queued as u64);
-        self.queued += pushed.queued;
+        self.queued += pushed.frames;
         if pushed.first || pushed.again && !self.ready.contains(&hit.slot) {
             self.ready.push(hit.slot);
         }
@@ -265,61 +230,45 @@ impl Arrivals<'_> {
             // The socket itself refuses them.
             return;
         }
-        let fits = whole_within(run.as_slice(), self.room.allows(self.queued, queued as usize));
+        let mut room = self.room.allows(self.queued, queued as usize);
+        let fits = run.as_slice().iter().take_while(|skb| {
+            let fits = skb.frame_count() <= room;
+            room = room.saturating_sub(skb.frame_count());
+            fits
+        });
+        let fits = fits.count();
         if fits < run.len() {
             let mut rest = split_off(run, fits);
-            slot.dropped(datagrams(&rest));
+            slot.dropped(rest.len() as u64);
             ctx.free_batch(&mut rest, DropReason::ProtoMem);
         }
     }
 }
 
-/// Has `deliver` hand a copy of the datagram in `run`, which is to many, [over](Arrivals::hand_over) to each of the `members` for
-/// its flow, and frees it. There is one copy at a time, so that what has to be reserved is no more than that.
+/// Has `deliver` hand a copy of the datagram `skb`, which is to many, [over](Arrivals::hand_over) to each of the `members`
+/// for its flow. There is one copy at a time, so that what has to be reserved is no more than that.
 pub fn udp_members(
     ctx: &mut SoftnetData,
     members: impl FnOnce(&Flow) -> Vec<Hit>,
-    run: &mut Batch,
+    skb: Skb,
     mut deliver: impl FnMut(&mut SoftnetData, Hit, &mut Batch),
 ) {
     let mut flow = Flow::bound(ANY, 0);
-    if let Err(reason) = verify(run.as_slice(), &mut flow) {
-        return ctx.free_batch(run, reason);
+    if let Err(reason) = verify(&skb, &mut flow) {
+        return ctx.free(skb, reason);
     }
     let members = members(&flow);
     let Some((last, others)) = members.split_last() else {
-        return ctx.free_batch(run, DropReason::IpNoProto);
+        return ctx.free(skb, DropReason::IpNoProto);
     };
     for hit in others {
-        let mut copies = Batch::new();
-        for skb in run.as_slice() {
-            match ctx.copy(skb) {
-                Some(copy) => {
-                    ctx.originate();
-                    keep(ctx, &mut copies, copy);
-                }
-                None => break,
-            }
-        }
-        match copies.len() == run.len() {
-            true => deliver(ctx, *hit, &mut copies),
-            false => ctx.free_batch(&mut copies, DropReason::NoFrame),
+        // Without memory for a copy, that member does not get it.
+        if let Some(copy) = ctx.copy(&skb) {
+            ctx.originate();
+            deliver(ctx, *hit, &mut Batch::from(copy));
         }
     }
-    deliver(ctx, *last, run);
-}
-
-/// Number of skbs of the datagram at the beginning of `skbs`.
-#[inline(always)]
-pub(super) fn run_len(skbs: &[Skb]) -> usize {
-    let last = skbs.iter().position(|skb| skb.head().flags & Flags::MORE == 0);
-    last.map_or(skbs.len(), |last| last + 1)
-}
-
-/// Number of skbs of the whole datagrams at the beginning of `skbs`, at most `most`.
-fn whole_within(skbs: &[Skb], most: usize) -> usize {
-    let within = &skbs[..skbs.len().min(most)];
-    within.iter().rposition(|skb| skb.head().flags & Flags::MORE == 0).map_or(0, |last| last + 1)
+    deliver(ctx, *last, &mut Batch::from(skb));
 }
 
 /// Appends a packet to a batch that has room for it.

@@ -3,8 +3,10 @@
 //! The frame is whatever came by the wire; what cannot be read does not count. Invariant: all fragments of a datagram
 //! have the same hash, so ports, which only the first of them has, count for none.
 
+use std::net::{IpAddr, Ipv6Addr};
+
 use super::toeplitz::toeplitz;
-use crate::ip::header::{Ipv4Header, MIN_LEN, protocol};
+use crate::ip::v4::header::{Ipv4Header, MIN_LEN, protocol};
 use crate::ip::v6::header::upper;
 use crate::skb::Skb;
 
@@ -17,6 +19,33 @@ const MAX_TAGS: usize = 2;
 pub fn flow_hash(frame: &[u8]) -> u32 {
     // As in the kernel's software hash: 0 means that there is none.
     ip_hash(frame).map_or(0, |hash| hash.max(1))
+}
+
+/// The same of a flow that no frame is there of yet: from `src` to `dst`, which are of one family, with source and destination
+/// port in network order.
+pub fn flow_hash_of(src: IpAddr, dst: IpAddr, ports: [u8; 4]) -> u32 {
+    let hash = match (src, dst) {
+        (IpAddr::V4(src), IpAddr::V4(dst)) => {
+            let mut ends = [0; 8];
+            ends[..4].copy_from_slice(&src.octets());
+            ends[4..].copy_from_slice(&dst.octets());
+            toeplitz::<0, 8>(&ends) ^ toeplitz::<8, 4>(&ports)
+        }
+        _ => {
+            let mut ends = [0; 32];
+            ends[..16].copy_from_slice(&to_v6(src).octets());
+            ends[16..].copy_from_slice(&to_v6(dst).octets());
+            toeplitz::<0, 32>(&ends) ^ toeplitz::<32, 4>(&ports)
+        }
+    };
+    hash.max(1)
+}
+
+fn to_v6(addr: IpAddr) -> Ipv6Addr {
+    match addr {
+        IpAddr::V4(addr) => addr.to_ipv6_mapped(),
+        IpAddr::V6(addr) => addr,
+    }
 }
 
 /// The flow hash of `skb`, whose data begins with the Ethernet header: computed if nobody did yet, and kept in its
@@ -83,7 +112,7 @@ fn ports(of: u8, segment: &[u8]) -> Option<&[u8; 4]> {
 
 #[cfg(all(test, not(feature = "loom")))]
 mod tests {
-    use std::net::{Ipv4Addr, Ipv6Addr};
+    use std::net::Ipv4Addr;
 
     use proptest::prelude::*;
 

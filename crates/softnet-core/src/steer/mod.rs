@@ -3,17 +3,19 @@
 //! * [`flow_hash`] is the hash of a frame's flow, [`skb_get_hash`] the same of an skb, computed once for each packet;
 //!   [`scale`] turns it into one of `n` choices.
 //! * [`pick_tx`] chooses the TX queue that a packet leaves by, with the maps of its device ([`XpsMaps`]); a sender
-//!   keeps to its choice by a [`TxSticky`].
+//!   keeps to its choice by a [`TxSticky`], and the packet says it by a [`TxChoice`].
 //!
 //! Any thread may call them, on data that does not change or is its own. Invariant: the packets of a flow have one
 //! hash, and so have the fragments of a datagram: what is chosen by it keeps them in order.
 
+mod choice;
 mod flow;
 mod sticky;
 mod toeplitz;
 mod xps;
 
-pub use flow::{flow_hash, skb_get_hash};
+pub use choice::TxChoice;
+pub use flow::{flow_hash, flow_hash_of, skb_get_hash};
 pub use sticky::TxSticky;
 pub use xps::{Hint, MAX_CPUS, XpsError, XpsMaps, pick_tx};
 

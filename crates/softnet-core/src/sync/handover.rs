@@ -180,17 +180,40 @@ impl Handover {
         newest: u32,
         n: u32,
     ) -> Result<bool, Refused> {
+        self.push_counted(links, oldest, newest, Some(n))
+    }
+
+    /// As [`push_chain`](Self::push_chain), whatever the limit: of elements that another limit bounds. Never
+    /// [`Full`](Refused::Full).
+    #[inline]
+    pub fn push_chain_beyond(
+        &self,
+        links: &(impl Links + ?Sized),
+        oldest: u32,
+        newest: u32,
+    ) -> Result<bool, Refused> {
+        self.push_counted(links, oldest, newest, None)
+    }
+
+    #[inline(always)]
+    fn push_counted(
+        &self,
+        links: &(impl Links + ?Sized),
+        oldest: u32,
+        newest: u32,
+        n: Option<u32>,
+    ) -> Result<bool, Refused> {
         debug_assert!(oldest < EMPTY && newest < EMPTY);
         // Release: the element, and its link, must be visible to the owner that detaches it.
         let order = weakened(Mutant::PushRelaxed, Ordering::Release);
-        let mut counted = self.limit == NO_LIMIT;
+        let mut counted = self.limit == NO_LIMIT || n.is_none();
         let mut now = self.word.load(Ordering::Relaxed);
         loop {
             let next = match now {
                 FREE => return Err(Refused::Unowned),
                 EMPTY => NIL,
                 head => {
-                    if !counted && !self.count(n) {
+                    if !counted && !n.is_none_or(|n| self.count(n)) {
                         return Err(Refused::Full);
                     }
                     counted = true;

@@ -29,6 +29,7 @@ pub use loom::sync::{
 #[cfg(all(test, feature = "loom"))]
 pub(crate) use loom::sync::{Mutex, MutexGuard};
 
+mod abort;
 mod cell;
 mod handover;
 mod left;
@@ -40,6 +41,7 @@ mod owned;
 mod ready;
 mod sleep;
 
+pub use abort::AbortOnPanic;
 pub use cell::UnsafeCell;
 pub use handover::{Drain, Entered, Handover, LinkTable, Links, NIL, Owner, Refused};
 pub use left::{Left, left};

@@ -278,13 +278,14 @@ impl<K: Sink> TxQueue for NicTx<K> {
 
     fn tx_burst(&mut self, ctx: &mut SoftnetData, batch: &mut Batch) -> usize {
         let n = self.ring.room().min(batch.len());
-        let mut bytes = 0;
+        let (mut packets, mut bytes) = (0, 0);
         ctx.take_frames(batch.drain().take(n), |frame, off, len| {
+            packets += 1;
             bytes += len as u64;
             self.ring.put(frame, off, len);
         });
-        self.unsent += n;
-        self.stats.packets.add(n as u64);
+        self.unsent += packets;
+        self.stats.packets.add(packets as u64);
         self.stats.bytes.add(bytes);
         n
     }

@@ -222,15 +222,16 @@ impl TxQueue for PairTx {
             std::mem::swap(batch, &mut ours);
         }
         let n = self.room().min(batch.len());
-        let mut bytes = 0;
+        let (mut packets, mut bytes) = (0, 0);
         ctx.take_frames(batch.drain().take(n), |frame, off, len| {
+            packets += 1;
             bytes += len as u64;
             let slot = &self.wire.slots[self.head as usize & (self.wire.slots.len() - 1)];
             slot.store(pack(frame, off, len), Ordering::Relaxed);
             self.head += 1;
         });
-        self.pending += n as u64;
-        self.stats.packets.add(n as u64);
+        self.pending += packets;
+        self.stats.packets.add(packets);
         self.stats.bytes.add(bytes);
         n
     }

@@ -139,7 +139,13 @@ impl TxQueue for XdpTx {
                 ctx.free(skb, DropReason::NoFrame);
                 continue;
             }
-            let (frame, off, len) = ctx.take_frame(skb);
+            let (frame, off, len) = match ctx.take_frame(skb) {
+                Ok(taken) => taken,
+                Err(skb) => {
+                    ctx.free(skb, DropReason::Nonlinear);
+                    continue;
+                }
+            };
             let index = frame.into_raw();
             self.sent.insert(index);
             let addr = u64::from(index) * FRAME_SIZE as u64 + off as u64;

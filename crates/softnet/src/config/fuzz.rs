@@ -15,7 +15,7 @@ pub fn config(data: &[u8]) {
     match Config::parse(text, "softnet.toml", &[0, 1]) {
         Ok(config) => {
             assert!(config.check(&[0, 1]).is_ok());
-            let _ = crate::routes::routes(&config);
+            let _ = crate::stack::routes::routes(&config);
         }
         Err(errors) => assert!(errors.to_string().contains("softnet.toml")),
     }

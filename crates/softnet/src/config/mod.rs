@@ -25,6 +25,7 @@
 //! ```
 
 mod check;
+mod context;
 mod errors;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
@@ -44,8 +45,8 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use softnet_core::ip::icmp_limit::IcmpParams;
-use softnet_core::ip::options::OptionPolicy;
 use softnet_core::ip::source::RpFilter;
+use softnet_core::ip::v4::options::OptionPolicy;
 use softnet_core::ip::v6::addr::{link_local, subnet_router_anycast};
 use softnet_core::ip::{Address, Family, IpPrefix, Prefix, Prefix6, PrefixError};
 use softnet_core::qdisc::{DevParams, Spec};
@@ -53,10 +54,10 @@ use softnet_core::skb::CacheSizes;
 use softnet_core::steer::{MAX_CPUS, XpsError, XpsMaps};
 use softnet_dev::sched::Policy;
 
+pub use context::Context;
 pub use errors::{At, ConfigErrors, Problem};
 
-use crate::context::Context;
-use crate::netdev::Knobs;
+use crate::device::Knobs;
 use sections::Source;
 
 /// Everything a stack is started from.

@@ -9,8 +9,8 @@ use std::path::PathBuf;
 
 use softnet_core::ip::PrefixError;
 use softnet_core::ip::icmp_limit::IcmpParams;
-use softnet_core::ip::options::OptionPolicy;
 use softnet_core::ip::source::RpFilter;
+use softnet_core::ip::v4::options::OptionPolicy;
 use softnet_core::qdisc::{Spec, SpecError};
 use softnet_dev::sched::Policy;
 use toml::Spanned;

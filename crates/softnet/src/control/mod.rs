@@ -10,8 +10,10 @@
 //! Invariant: at most one live instance has a given socket; a socket file that nobody listens on is replaced.
 
 pub mod client;
+pub mod commands;
 mod listener;
 pub mod server;
+pub mod show;
 #[cfg(test)]
 mod tests;
 
@@ -23,11 +25,11 @@ pub use client::Client;
 pub use listener::{BindError, Listener};
 pub use server::Server;
 
-use crate::context::Context;
-use crate::filter::{Direction, MirredAction};
-use crate::netdev::Knobs;
-use crate::qdisc::Action;
-use crate::show::Table;
+use crate::config::Context;
+use crate::control::show::Table;
+use crate::device::Knobs;
+use crate::device::filter::{Direction, MirredAction};
+use crate::tx::qdisc::Action;
 use listener::{Probe, may_be, probe};
 
 /// Where instances put their sockets.
@@ -42,13 +44,13 @@ const MAX_REQUEST: usize = 4096;
 pub enum Request {
     /// A table, see [`Table`] for what it brings.
     Show(Table),
-    /// A change, answered when it is done: by a list of the [`NapiRow`](crate::show::NapiRow)s it was about.
+    /// A change, answered when it is done: by a list of the [`NapiRow`](crate::control::show::NapiRow)s it was about.
     Set(Set),
     /// Knobs of polling, answered like [`Set`](Self::Set).
     Knobs(SetKnobs),
-    /// A change of a device's disciplines, answered when it is done: by a list of its [`QdiscRow`](crate::show::QdiscRow)s.
+    /// A change of a device's disciplines, answered when it is done: by a list of its [`QdiscRow`](crate::control::show::QdiscRow)s.
     Qdisc(SetQdisc),
-    /// A change of a filter, answered when it is done: by a list of the device's [`FilterRow`](crate::show::FilterRow)s.
+    /// A change of a filter, answered when it is done: by a list of the device's [`FilterRow`](crate::control::show::FilterRow)s.
     Filter(SetFilter),
 }
 

@@ -21,8 +21,7 @@ use softnet_dev::process::trim_heap;
 
 use super::listener::Listener;
 use super::{Handler, MAX_REQUEST, Response};
-use crate::log::note;
-use crate::thread::spawn;
+use crate::util::{note, spawn};
 
 /// Clients at a time.
 const MAX_CLIENTS: usize = 64;

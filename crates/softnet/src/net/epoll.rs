@@ -22,12 +22,11 @@ use ctl::{FdEvent, Fds};
 
 use super::Handle;
 use super::options::errno;
-use super::watch::Set;
-use crate::busy_poll::{BusyPoll, EpollParams, OutOfRange, Waits};
-use crate::clock::timespec;
+use crate::app::{BusyPoll, EpollParams, OutOfRange, Waits};
 use crate::control::Target;
-use crate::shared::{StackInner, lock};
-use crate::wake::Waker;
+use crate::notify::Set;
+use crate::stack::StackInner;
+use crate::util::{Waker, lock, timespec};
 
 /// How long the kernel's descriptors may wait while sockets are ready, or the instance is polled, in ns.
 const FD_INTERVAL: u64 = 50_000;

@@ -24,7 +24,6 @@
 //! back before a TX queue blocks, or gets `EAGAIN`.
 
 mod epoll;
-mod groups;
 mod msg;
 mod multicast;
 mod multicast4;
@@ -35,27 +34,22 @@ mod route;
 mod scope;
 mod send;
 mod send_batch;
-mod table;
 #[cfg(test)]
 mod tests;
-mod thread;
 mod udp;
-mod watch;
 
 use std::sync::Arc;
 
 pub use epoll::{Epoll, EpollCtl, Event, Interest};
-pub(crate) use groups::Groups;
 pub use msg::{MsgHdr, PktInfo};
+pub(crate) use options::of_bind;
 pub use ready_fd::ReadyFd;
 pub use recv::{Received, RecvBatch};
+pub(crate) use route::is_own;
 pub use send_batch::SendBatch;
-pub use table::SocketTable;
-pub(crate) use thread::before_block;
 pub use udp::{UdpBuilder, UdpSocket};
-pub use watch::ReadinessNotifier;
 
-use crate::shared::StackInner;
+use crate::stack::StackInner;
 
 /// A handle to a running stack, for threads that open sockets.
 #[derive(Clone)]

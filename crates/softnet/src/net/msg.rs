@@ -10,8 +10,9 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 
 use rustix::io::Errno;
-use softnet_core::ip::adjacency::{Kind, Tables};
-use softnet_core::ip::header::is_multicast;
+use softnet_core::ip::adjacency::Kind;
+use softnet_core::ip::tables::Tables;
+use softnet_core::ip::v4::header::is_multicast;
 use softnet_core::sock::Datagram;
 use softnet_core::sock::key::{ANY, Addr, socket_addr, unmapped};
 use softnet_core::sock::scope::{device, index_of, is_link_local, scope_id, scoped};
@@ -20,9 +21,9 @@ use super::options::errno;
 use super::route::{is_loopback, is_own};
 use super::scope::Dest;
 use super::send::Endpoints;
-use super::table::is_group;
 use super::udp::{UdpSocket, copy};
-use crate::shared::StackInner;
+use crate::stack::StackInner;
+use crate::stack::is_group;
 
 /// Our end of a datagram (the kernel's `in_pktinfo` and `in6_pktinfo`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -18,13 +18,13 @@ use softnet_core::sock::key::Addr;
 use softnet_core::sock::scope::index_of;
 use softnet_core::sync::Ordering;
 
-use super::groups;
 use super::options::errno;
 use super::route::{default_device6, speaks6};
 use super::scope::device;
-use super::thread::with;
 use super::udp::UdpSocket;
-use crate::shared::lock;
+use crate::device::groups;
+use crate::stack::with;
+use crate::util::lock;
 
 impl UdpSocket {
     /// Makes the socket a member of `group` on the device with this index (see

@@ -11,12 +11,12 @@ use rustix::io::Errno;
 use softnet_core::sock::key::{Addr, mapped};
 use softnet_core::sync::Ordering;
 
-use super::groups;
 use super::options::errno;
 use super::route::default_device;
-use super::thread::with;
 use super::udp::UdpSocket;
-use crate::shared::lock;
+use crate::device::groups;
+use crate::stack::with;
+use crate::util::lock;
 
 impl UdpSocket {
     /// Whether members on this stack receive the multicast datagrams that the socket sends, as they

@@ -79,7 +79,7 @@ pub(super) fn errno(errno: Errno) -> io::Error {
     errno.into()
 }
 
-pub(super) fn of_bind(error: BindError) -> io::Error {
+pub(crate) fn of_bind(error: BindError) -> io::Error {
     errno(match error {
         BindError::InUse | BindError::NoPort | BindError::Joined => Errno::ADDRINUSE,
         BindError::TooMany => Errno::NFILE,

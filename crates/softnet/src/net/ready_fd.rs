@@ -8,7 +8,7 @@ use std::sync::Arc;
 use rustix::event::{EventfdFlags, eventfd};
 
 use super::udp::UdpSocket;
-use super::watch::Watch;
+use crate::notify::Watch;
 
 /// A descriptor that becomes *readable* when a socket becomes ready to receive or to send, when an
 /// error is pending, and when the stack stops.

@@ -8,8 +8,7 @@ use softnet_core::sock::Datagram;
 use softnet_core::sock::key::socket_addr;
 
 use super::msg::{MsgHdr, PktInfo};
-use super::thread::with;
-use crate::shared::StackInner;
+use crate::stack::{StackInner, with};
 
 /// Datagrams that were received in one call, in packet memory: nothing is copied. The batch gives
 /// its datagrams back when it is filled again, [cleared](Self::clear) or dropped.

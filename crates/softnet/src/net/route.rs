@@ -6,9 +6,10 @@
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use rustix::io::Errno;
-use softnet_core::ip::adjacency::{Kind, Tables};
-use softnet_core::ip::header::{is_multicast, is_unicast};
+use softnet_core::ip::adjacency::Kind;
 use softnet_core::ip::slow::Iface;
+use softnet_core::ip::tables::Tables;
+use softnet_core::ip::v4::header::{is_multicast, is_unicast};
 use softnet_core::ip::v6::addr::{group_scope, multicast_mac};
 use softnet_core::ip::{ETH_LEN, Family, MacAddr};
 use softnet_core::sock::key::{ANY, Addr, is_v4, mapped, unmapped};
@@ -16,7 +17,7 @@ use softnet_core::sock::scope::{device, scoped, unscoped};
 
 use super::scope::Dest;
 use super::send::Endpoints;
-use super::table::is_group;
+use crate::stack::is_group;
 
 /// Where a datagram goes next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,8 +26,8 @@ pub(super) enum NextHop {
     Local,
     /// Out of this device with this link header.
     Device(u16, [u8; ETH_LEN]),
-    /// Out of a device, once the slow path has found the neighbour.
-    Resolve,
+    /// Out of this device, once the slow path has found the neighbour.
+    Resolve(u16),
     /// To all hosts on this device's link: sockets of this stack that listen receive a copy, too.
     Broadcast(u16, [u8; ETH_LEN]),
     /// To the group's members on this device's link: members on this stack receive a copy, too.
@@ -43,6 +44,19 @@ pub(super) struct Route {
     pub(super) mtu: u16,
 }
 
+impl Route {
+    /// The device that it leaves by; meaningless if it leads to a socket here.
+    pub(super) fn device(&self) -> u16 {
+        match self.next {
+            NextHop::Local => 0,
+            NextHop::Device(dev, _)
+            | NextHop::Resolve(dev)
+            | NextHop::Broadcast(dev, _)
+            | NextHop::Multicast(dev, _) => dev,
+        }
+    }
+}
+
 /// Largest packet in one piece to a socket of this stack: what fits a frame beside the headroom and
 /// a link header.
 const LOCAL_MTU: u16 = 1700;
@@ -55,7 +69,7 @@ pub(super) fn is_loopback(addr: u32) -> bool {
 }
 
 /// Whether `addr` is one of our own addresses; for a link-local one, on its device.
-pub(super) fn is_own(tables: &Tables, addr: Addr) -> bool {
+pub(crate) fn is_own(tables: &Tables, addr: Addr) -> bool {
     let Some(addr) = unmapped(addr) else {
         let v6 = Ipv6Addr::from_bits(addr);
         if let Some(dev) = device(addr) {
@@ -186,7 +200,7 @@ fn find_host6(tables: &Tables, dst: Addr, src: Option<Addr>, bound: Option<u16>)
     let next = match hop.kind {
         Kind::Local => return Ok(here),
         Kind::Rewrite => NextHop::Device(hop.dev, hop.rewrite),
-        Kind::Connected | Kind::Resolve => NextHop::Resolve,
+        Kind::Connected | Kind::Resolve => NextHop::Resolve(hop.dev),
         Kind::Unreachable => return Err(Errno::HOSTUNREACH),
         Kind::Blackhole => return Err(Errno::INVAL),
         Kind::NoRoute | Kind::Broadcast => return Err(Errno::NETUNREACH),
@@ -267,7 +281,7 @@ fn find4(
             return Ok(Route { next: NextHop::Local, src: mapped(src.unwrap_or(dst)), mtu: LOCAL_MTU });
         }
         Kind::Rewrite => NextHop::Device(hop.dev, hop.rewrite),
-        Kind::Connected | Kind::Resolve => NextHop::Resolve,
+        Kind::Connected | Kind::Resolve => NextHop::Resolve(hop.dev),
         Kind::Unreachable => return Err(Errno::HOSTUNREACH),
         Kind::Blackhole => return Err(Errno::INVAL),
         Kind::NoRoute | Kind::Broadcast => return Err(Errno::NETUNREACH),
@@ -290,7 +304,7 @@ mod tests {
     use super::*;
     use crate::config::{Config, DeviceConfig, InterfaceAddr};
     use crate::net::send::Tx;
-    use crate::routes;
+    use crate::stack::routes;
 
     /// On a device with several networks, the source is the address on the destination's network.
     #[test]
@@ -312,7 +326,7 @@ mod tests {
             send_redirects: true,
             rp_filter: RpFilter::Off,
         };
-        routes::set_ifaces(&mut tables, &[Some(iface)]);
+        tables.set_ifaces(&[Some(iface)]);
         let source = |to: [u8; 4]| {
             let to = mapped(Ipv4Addr::from(to).to_bits());
             let to = Dest { addr: to, port: 9, dev: None };

@@ -15,8 +15,7 @@ use softnet_core::sock::scope::{self, index_of, is_link_local, scoped};
 
 use super::Handle;
 use super::options::errno;
-use super::table::is_group;
-use crate::shared::StackInner;
+use crate::stack::{StackInner, is_group};
 
 /// The destination of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

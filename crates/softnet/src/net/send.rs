@@ -10,13 +10,16 @@ use std::sync::Arc;
 use rustix::io::Errno;
 use softnet_core::SoftnetData;
 use softnet_core::ip::ETH_LEN;
+use softnet_core::ip::hooks::{Hooks, Slot};
 use softnet_core::ip::pmtu::MIN_PMTU;
+use softnet_core::ip::slow::{Effects, RouteSnapshot, SlowPath};
 use softnet_core::ip::v6::addr::group_scope;
-use softnet_core::skb::{Batch, DropReason};
+use softnet_core::skb::{Batch, DropReason, Skb, SkbList};
 use softnet_core::sock::key::{ANY, Addr, is_v4};
 use softnet_core::sock::output::{UdpHead, destination};
 use softnet_core::sock::scope::{device, is_link_local, scoped};
 use softnet_core::sock::{Flow, SocketError};
+use softnet_core::steer::{TxChoice, skb_get_hash};
 use softnet_core::sync::Ordering;
 use softnet_dev::xdp::LocalEnd;
 
@@ -24,10 +27,8 @@ use super::msg::source;
 use super::options::{Options, errno, timeout};
 use super::route::{NextHop, Route, find};
 use super::scope::Dest;
-use super::table::is_group;
-use super::thread::AppThread;
-use crate::sender::{FOR_EVER, LocalSender, WouldBlock};
-use crate::shared::StackInner;
+use crate::app::{FOR_EVER, LocalSender, WouldBlock};
+use crate::stack::{AppThread, StackInner, is_group};
 
 /// The sending side of a socket.
 pub(super) struct Tx {
@@ -112,11 +113,42 @@ impl Outgoing {
             if self.long {
                 self.note(shared, now);
             }
-            sender.send(shared, &mut thread.ctx, now, (self.dev, None), &mut self.batch, wait)?;
+            let hooks = &thread.tables.load().hooks;
+            if hooks.is_set(Slot::Output) || hooks.is_set(Slot::Postrouting) {
+                let hooks = hooks.clone();
+                self.send_by_hooks(shared, thread, sender, wait, &hooks)?;
+            } else {
+                sender.send(shared, &mut thread.ctx, now, (self.dev, None), &mut self.batch, wait)?;
+            }
             if !self.loops.is_empty() {
                 self.loop_back(shared, thread);
             }
         }
+        Ok(())
+    }
+
+    /// Sends the packets that the hook slots let pass. Packets that have been there are not given back to their sender, so it
+    /// is held back before.
+    #[cold]
+    fn send_by_hooks(
+        &mut self,
+        shared: &StackInner,
+        thread: &mut AppThread,
+        sender: &mut LocalSender,
+        wait: Option<u64>,
+        hooks: &Hooks,
+    ) -> Result<(), WouldBlock> {
+        let (dev, now, ctx) = (self.dev, shared.clock.now(), &mut thread.ctx);
+        let first = self.batch.as_mut_slice().first_mut();
+        let choice = first.and_then(|first| sender.choose(shared, now, dev, || skb_get_hash(first)));
+        if let Some(choice) = choice {
+            sender.wait_for_room(shared, ctx, (dev, choice), wait)?;
+        }
+        ctx.originated(self.batch.len() as u64);
+        for slot in [Slot::Output, Slot::Postrouting] {
+            hooks.run(ctx, slot, (None, Some(dev)), &mut self.batch);
+        }
+        sender.send_counted(shared, ctx, dev, &mut self.batch);
         Ok(())
     }
 
@@ -140,11 +172,7 @@ impl Outgoing {
     #[cold]
     fn loop_back(&mut self, shared: &StackInner, thread: &mut AppThread) {
         for skb in self.loops.drain() {
-            let mut run = Batch::new();
-            match run.push(skb) {
-                Ok(()) => loop_back(shared, thread, self.dev, &mut run),
-                Err(skb) => thread.ctx.free_skb(skb),
-            }
+            loop_back(shared, thread, self.dev, skb);
         }
     }
 
@@ -284,8 +312,8 @@ impl Sending<'_> {
         // Earlier datagrams are received first.
         self.flush(thread)?;
         if let Some(dev) = self.loops_back(way, head) {
-            let mut run = head.write_run(&mut thread.ctx, payload).ok_or(Errno::NOBUFS)?;
-            loop_back(self.shared, thread, dev, &mut run);
+            let skb = head.write_chain(&mut thread.ctx, payload).ok_or(Errno::NOBUFS)?;
+            loop_back(self.shared, thread, dev, skb);
         }
         Ok(())
     }
@@ -304,31 +332,28 @@ impl Sending<'_> {
         }
         // A path MTU is no limit for datagrams to all on a link, or to this stack itself.
         let fits = payload.len() + head.header_len() <= usize::from(way.mtu);
-        if fits && !matches!(way.next, NextHop::Device(..) | NextHop::Resolve) {
+        if fits && !matches!(way.next, NextHop::Device(..) | NextHop::Resolve(_)) {
             return self.put(thread, way, head, payload);
         }
-        // Earlier datagrams leave first.
-        self.flush(thread)?;
         if way.next == NextHop::Local {
-            let mut run = head.write_run(&mut thread.ctx, payload).ok_or(Errno::NOBUFS)?;
-            self.deliver(thread, &mut run, head);
+            // Earlier datagrams leave first.
+            self.flush(thread)?;
+            let skb = head.write_chain(&mut thread.ctx, payload).ok_or(Errno::NOBUFS)?;
+            self.deliver(thread, &mut Batch::from(skb), head);
             return Ok(());
         }
         let (datagram, udp) = head.datagram(payload);
+        let pieces = (udp.len() + payload.len(), [&udp[..], payload]);
         let mut result = Ok(());
-        let recent = &self.shared.sockets.recent;
-        self.shared.slow_path(&mut thread.ctx, 0, |slow, ctx, view, out| {
-            // IPv6 fragments may still be too long for a router.
-            recent.note(head.dst, view.now);
-            let pieces = (udp.len() + payload.len(), [&udp[..], payload]);
+        self.by_slow_path(thread, way.device(), head, |slow, ctx, view, choice, out| {
             result = match way.next {
                 NextHop::Broadcast(dev, link) | NextHop::Multicast(dev, link) => {
                     let to = link.first_chunk().copied().unwrap_or_default();
-                    slow.send_datagram_to_many(ctx, view, datagram, (dev, to), pieces, out)
+                    slow.send_datagram_to_many(ctx, view, datagram, choice, (dev, to), pieces, out)
                 }
-                _ => slow.send_datagram(ctx, view, datagram, pieces, out),
+                _ => slow.send_datagram(ctx, view, datagram, choice, pieces, out),
             };
-        });
+        })?;
         result.map_err(|reason| match reason {
             DropReason::PktTooBig => Errno::MSGSIZE,
             DropReason::NoFrame => Errno::NOBUFS,
@@ -336,9 +361,9 @@ impl Sending<'_> {
             _ => Errno::NETUNREACH,
         })?;
         if let Some(dev) = self.loops_back(way, head)
-            && let Some(mut run) = head.write_run(&mut thread.ctx, payload)
+            && let Some(skb) = head.write_chain(&mut thread.ctx, payload)
         {
-            loop_back(self.shared, thread, dev, &mut run);
+            loop_back(self.shared, thread, dev, skb);
         }
         Ok(())
     }
@@ -372,6 +397,46 @@ impl Sending<'_> {
         wanted.then_some(dev)
     }
 
+    /// Has `send` make packets of one datagram that leave by device `dev`, by the TX queue that the socket keeps to. Those whose
+    /// neighbour is known are sent, after the earlier datagrams; the slow path holds the others.
+    fn by_slow_path(
+        &mut self,
+        thread: &mut AppThread,
+        dev: u16,
+        head: &UdpHead,
+        send: impl FnOnce(&mut SlowPath, &mut SoftnetData, RouteSnapshot<'_>, TxChoice, &mut Effects),
+    ) -> Result<(), Errno> {
+        self.flush(thread)?;
+        let shared = self.shared;
+        let choice = self.sender.choose(shared, shared.clock.now(), dev, || head.flow_hash());
+        // While the device is not open its packets are dropped, whatever their queue.
+        let choice = choice.unwrap_or(TxChoice::Queue(0));
+        // Not later: what the slow path made is sent.
+        let room = self.sender.wait_for_room(shared, &mut thread.ctx, (dev, choice), self.wait);
+        room.map_err(|full| self.held_back(full))?;
+        let mut ready = SkbList::new();
+        shared.slow_path(&mut thread.ctx, |slow, ctx, view, out| {
+            // Before it leaves, since an ICMP error may arrive at once.
+            shared.sockets.recent.note(head.dst, view.now);
+            let from = out.send.len();
+            send(slow, ctx, view, choice, out);
+            for skb in out.take_sent(from) {
+                // Of one store, so of one region.
+                ready.push_back(skb).unwrap_or_else(|skb| ctx.free_at(skb, dev, DropReason::DevReady));
+            }
+        });
+        let mut batch = Batch::new();
+        while !ready.is_empty() {
+            while batch.room() > 0
+                && let Some(skb) = ready.pop_front()
+            {
+                batch.push(skb).unwrap_or_else(|skb| thread.ctx.free_at(skb, dev, DropReason::DevReady));
+            }
+            self.sender.send_counted(shared, &mut thread.ctx, dev, &mut batch);
+        }
+        Ok(())
+    }
+
     fn put(
         &mut self,
         thread: &mut AppThread,
@@ -379,44 +444,55 @@ impl Sending<'_> {
         head: &UdpHead,
         payload: &[u8],
     ) -> Result<(), Errno> {
-        let (link, dev) = match way.next {
-            NextHop::Device(dev, link) | NextHop::Broadcast(dev, link) | NextHop::Multicast(dev, link) => {
-                (link, Some(dev))
-            }
-            NextHop::Local | NextHop::Resolve => (head.no_link(), None),
+        // A datagram to this stack is sent at once, after the accepted messages: these are always the first ones. Flushed before
+        // a packet exists that would have to be freed.
+        let (NextHop::Device(dev, _)
+        | NextHop::Broadcast(dev, _)
+        | NextHop::Multicast(dev, _)
+        | NextHop::Resolve(dev)) = way.next
+        else {
+            self.flush(thread)?;
+            let mut local = Batch::new();
+            write(&mut thread.ctx, &mut local, &head.no_link(), head, payload)?;
+            self.deliver(thread, &mut local, head);
+            return Ok(());
         };
-        // Flushed before a packet exists that would have to be freed, and before a datagram to this
-        // stack, which is sent at once: the accepted messages are always the first ones.
-        if dev != Some(self.out.dev) || self.out.batch.room() == 0 {
+        let (NextHop::Device(_, link) | NextHop::Broadcast(_, link) | NextHop::Multicast(_, link)) = way.next
+        else {
+            return self.put_unresolved(thread, dev, head, payload);
+        };
+        if dev != self.out.dev || self.out.batch.room() == 0 {
             self.flush(thread)?;
         }
-        match (dev, way.next) {
-            (Some(dev), _) => {
-                write(&mut thread.ctx, &mut self.out.batch, &link, head, payload)?;
-                self.out.dev = dev;
-                if self.loops_back(way, head).is_some() {
-                    // There is room: at most one copy for each packet of the batch. Without memory
-                    // the copy is lost, as in the kernel.
-                    let _ = write(&mut thread.ctx, &mut self.out.loops, &link, head, payload);
-                }
-            }
-            (None, NextHop::Local) => {
-                let mut local = Batch::new();
-                write(&mut thread.ctx, &mut local, &link, head, payload)?;
-                self.deliver(thread, &mut local, head);
-            }
-            (None, _) => {
-                let mut held = Batch::new();
-                write(&mut thread.ctx, &mut held, &link, head, payload)?;
-                thread.ctx.originated(1);
-                let recent = &self.shared.sockets.recent;
-                self.shared.slow_path(&mut thread.ctx, 0, |slow, ctx, view, out| {
-                    recent.note(head.dst, view.now);
-                    held.drain().for_each(|skb| slow.send(ctx, view, skb, out));
-                });
-            }
+        write(&mut thread.ctx, &mut self.out.batch, &link, head, payload)?;
+        self.out.dev = dev;
+        if self.loops_back(way, head).is_some() {
+            // There is room: at most one copy for each packet of the batch. Without memory the copy is lost, as in the kernel.
+            let _ = write(&mut thread.ctx, &mut self.out.loops, &link, head, payload);
         }
         Ok(())
+    }
+
+    /// A datagram whose neighbour is not known: the slow path holds it, unless it has been found meanwhile.
+    #[cold]
+    fn put_unresolved(
+        &mut self,
+        thread: &mut AppThread,
+        dev: u16,
+        head: &UdpHead,
+        payload: &[u8],
+    ) -> Result<(), Errno> {
+        let mut written = Ok(());
+        self.by_slow_path(thread, dev, head, |slow, ctx, view, choice, out| {
+            let mut batch = Batch::new();
+            written = write(ctx, &mut batch, &head.no_link(), head, payload);
+            for mut skb in batch.drain() {
+                ctx.originated(1);
+                choice.mark(skb.head_mut());
+                slow.send(ctx, view, skb, out);
+            }
+        })?;
+        written
     }
 
     /// Delivers to a socket of this stack. If there is none, the sender gets the error that ICMP
@@ -436,12 +512,15 @@ impl Sending<'_> {
     /// Sends the gathered packets. If the sender is held back for too long they stay, and the
     /// socket becomes writable later.
     fn flush(&mut self, thread: &mut AppThread) -> Result<(), Errno> {
-        self.out.flush(self.shared, thread, self.sender, self.wait).map_err(|WouldBlock| {
-            if self.wait.is_none() {
-                self.sender.tell(self.shared, self.slot);
-            }
-            Errno::AGAIN
-        })
+        let flushed = self.out.flush(self.shared, thread, self.sender, self.wait);
+        flushed.map_err(|full| self.held_back(full))
+    }
+
+    fn held_back(&self, _: WouldBlock) -> Errno {
+        if self.wait.is_none() {
+            self.sender.tell(self.shared, self.slot);
+        }
+        Errno::AGAIN
     }
 }
 
@@ -456,9 +535,9 @@ pub(super) fn tell(shared: &StackInner, thread: &mut AppThread) {
 }
 
 /// Delivers a multicast or broadcast datagram to the sockets of this stack that want it.
-fn loop_back(shared: &StackInner, thread: &mut AppThread, dev: u16, run: &mut Batch) {
-    thread.ctx.originated(run.len() as u64);
-    shared.sockets.to_many(&mut thread.ctx, dev, run, &mut thread.ready);
+fn loop_back(shared: &StackInner, thread: &mut AppThread, dev: u16, skb: Skb) {
+    thread.ctx.originated(1);
+    shared.sockets.to_many(&mut thread.ctx, dev, skb, &mut thread.ready);
 }
 
 /// Appends a datagram to `batch`, which has room.

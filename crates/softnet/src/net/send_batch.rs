@@ -16,10 +16,10 @@ use super::Handle;
 use super::msg::MsgHdr;
 use super::options::errno;
 use super::send::{Outgoing, tell};
-use super::thread::with;
 use super::udp::UdpSocket;
-use crate::sender::{LocalSender, WouldBlock};
-use crate::shared::StackInner;
+use crate::app::{LocalSender, WouldBlock};
+use crate::stack::StackInner;
+use crate::stack::with;
 
 /// Datagrams of sockets of one stack, in packet memory, that leave together. They leave when the
 /// batch is [flushed](Self::flush), when it is full, and when it is dropped; dropping never blocks:

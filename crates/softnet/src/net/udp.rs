@@ -16,18 +16,17 @@ use softnet_core::sync::Ordering;
 use softnet_dev::xdp::LocalEnd;
 
 use super::Handle;
-use super::groups;
 use super::msg::MsgHdr;
 use super::options::{Options, errno, of_bind, of_socket, packets, timeout};
 use super::recv::RecvBatch;
 use super::route::{find, is_own};
 use super::scope::{Dest, local_end, on_device, scope_id};
 use super::send::{Endpoints, Outgoing, Sending, Tx, Ways, wait_of};
-use super::table::is_group;
-use super::thread::{AppThread, before_block, with};
-use super::watch::wake;
-use crate::sender::LocalSender;
-use crate::shared::{StackInner, lock};
+use crate::app::LocalSender;
+use crate::device::groups;
+use crate::notify::wake;
+use crate::stack::{AppThread, StackInner, before_block, is_group, with};
+use crate::util::lock;
 
 /// A UDP socket. Clones ([`try_clone`](Self::try_clone)) are the same socket; any number of threads may use it. It is closed with its
 /// last clone; what waits in it then is freed and counted.

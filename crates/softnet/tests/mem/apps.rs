@@ -4,11 +4,11 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
-use softnet::app::Filter;
-use softnet::context::Context;
+use softnet::app::{NapiPoller, PollerError, PollerParams};
+use softnet::assembly::Introspect;
+use softnet::config::Context;
 use softnet::control::{Set, Target};
-use softnet::poller::{NapiPoller, PollerError, PollerParams};
-use softnet::rows::Introspect;
+use softnet::napi::Filter;
 use softnet_core::skb::Batch;
 
 use super::frames::{Rng, host, number_of, numbered, to_port};

@@ -5,10 +5,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use softnet::Stack;
-use softnet::context::Context;
+use softnet::config::Context;
 use softnet::control::{Set, Target};
-use softnet::shared::StackInner;
-use softnet::thread::{Body, spawn};
+use softnet::stack::StackInner;
+use softnet::util::{Body, spawn};
 
 use super::frames::{Rng, host, number_of, numbered};
 use super::world::{Lane, Setup, World, of_port, on_all, ping, until};

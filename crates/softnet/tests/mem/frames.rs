@@ -3,9 +3,9 @@
 use std::net::Ipv4Addr;
 
 use softnet_core::SoftnetData;
-use softnet_core::ip::arp::{ArpPacket, BROADCAST, Operation};
 use softnet_core::ip::checksum;
-use softnet_core::ip::header::Ipv4Header;
+use softnet_core::ip::v4::arp::{ArpPacket, BROADCAST, Operation};
+use softnet_core::ip::v4::header::Ipv4Header;
 use softnet_core::skb::Batch;
 
 pub(crate) type Mac = [u8; 6];

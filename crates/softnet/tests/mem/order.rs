@@ -4,7 +4,8 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use softnet_core::ip::{Fib, Prefix};
+use softnet_core::ip::Prefix;
+use softnet_core::ip::v4::fib::Fib;
 
 use super::frames::{arp_answer, host, number_of, numbered};
 use super::world::{Lane, Setup, of_port, on_all, until};
@@ -107,7 +108,7 @@ fn routes_change_under_traffic() {
     let first = Arc::downgrade(&world.shared.tables.load().v4.fib);
     let replace = |swap: bool| {
         let mut control = world.shared.control();
-        world.shared.replace_tables(&mut control, |tables, _| {
+        control.replace_tables(&*world.shared, |tables, _| {
             let by = |port: u16| {
                 tables.v4.next_hops.iter().position(|hop| hop.dev == port && !hop.gateway.is_unspecified())
             };

@@ -1,6 +1,6 @@
 //! The workers' scheduling policy: what is configured is what the kernel has.
 
-use softnet::context::Context;
+use softnet::config::Context;
 use softnet::{Assembly, Stack};
 use softnet_core::SoftnetData;
 use softnet_core::sync::Ordering;

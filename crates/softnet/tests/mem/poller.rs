@@ -4,14 +4,14 @@
 use std::num::NonZeroU64;
 use std::time::Duration;
 
-use softnet::context::Context;
+use softnet::app::{MAX_BUSY_POLL_USECS, NapiPoller, PollerError, PollerParams};
+use softnet::assembly::Introspect;
+use softnet::config::Context;
+use softnet::control::show::NapiRow;
 use softnet::control::{SetKnobs, Target};
-use softnet::netdev::Knobs;
-use softnet::poller::{MAX_BUSY_POLL_USECS, NapiPoller, PollerError, PollerParams};
-use softnet::rows::Introspect;
-use softnet::show::NapiRow;
-use softnet::timer::Timeout;
-use softnet::{Assembly, Stack, app::Filter};
+use softnet::device::Knobs;
+use softnet::napi::{Filter, Timeout};
+use softnet::{Assembly, Stack};
 use softnet_core::skb::Batch;
 
 use super::frames::{host, number_of, numbered, to_port};

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use softnet::control::SetQdisc;
-use softnet::qdisc::Action;
-use softnet::show::QdiscRow;
+use softnet::control::show::QdiscRow;
+use softnet::tx::qdisc::Action;
 
 use super::frames::{host, number_of, numbered};
 use super::world::{Lane, Setup, World, of_port, on_all, until};

@@ -7,13 +7,13 @@ use std::sync::{Arc, Mutex};
 use std::thread::Scope;
 use std::time::Duration;
 
+use softnet::app::{RawSender, WouldBlock};
 use softnet::config::{Config, DeviceConfig, InterfaceAddr, NeighbourConfig, StackConfig, available_cpus};
 use softnet::control::SetQdisc;
+use softnet::control::show::QdiscRow;
+use softnet::device::{TxHint, dev_queue_xmit};
 use softnet::net::{SendBatch, UdpSocket};
-use softnet::netdev::dev_queue_xmit;
-use softnet::qdisc::Action;
-use softnet::sender::{RawSender, WouldBlock};
-use softnet::show::QdiscRow;
+use softnet::tx::qdisc::Action;
 use softnet::{Assembly, Stack};
 use softnet_core::SoftnetData;
 use softnet_core::qdisc::Verdict;
@@ -393,7 +393,13 @@ fn while_the_owner_stands_still_others_hand_over_and_are_held_back_then() {
         let mut ctx = world.shared.context();
         let mut batch = packet(&mut ctx, 8, 0);
         ctx.originated(1);
-        dev_queue_xmit(&mut ctx, &world.shared.devices[0], world.shared.clock.now(), 0, &mut batch);
+        dev_queue_xmit(
+            &mut ctx,
+            &world.shared.devices[0],
+            world.shared.clock.now(),
+            TxHint::forwarded(0),
+            &mut batch,
+        );
         assert!(batch.is_empty());
         let drops = world.view.drops();
         assert_eq!(

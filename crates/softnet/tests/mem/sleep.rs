@@ -3,10 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use softnet::backlog::Input;
-use softnet::instance::{NapiInstance, RxHandler};
-use softnet::shared::StackInner;
-use softnet::timer::NapiTimer;
+use softnet::napi::{Input, NapiInstance, NapiTimer, RxHandler};
+use softnet::stack::StackInner;
 use softnet_core::napi::Napi;
 use softnet_core::sync::Ordering;
 

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use softnet::netdev::dev_queue_xmit;
+use softnet::device::{TxHint, dev_queue_xmit};
 use softnet_core::skb::Batch;
 
 use super::frames::{Rng, arp_answer, host, number_of, numbered, random};
@@ -111,7 +111,7 @@ fn many_threads_send_by_one_queue() {
                         &mut ctx,
                         &world.shared.devices[1],
                         world.shared.clock.now(),
-                        flow as usize,
+                        TxHint::forwarded(flow as u16),
                         &mut batch,
                     );
                     assert!(batch.is_empty());

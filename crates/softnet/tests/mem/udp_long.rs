@@ -3,7 +3,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 
 use softnet::net::{RecvBatch, UdpSocket};
-use softnet_core::ip::header::Ipv4Header;
+use softnet_core::ip::v4::header::Ipv4Header;
 
 use super::frames::{own, own_mac};
 use super::udp::{payload, start};

@@ -5,16 +5,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use softnet::assembly::Introspect;
 use softnet::config::{
-    Config, DeviceConfig, InterfaceAddr, NeighbourConfig, RouteConfig, RouteTarget, StackConfig,
+    Config, Context, DeviceConfig, InterfaceAddr, NeighbourConfig, RouteConfig, RouteTarget, StackConfig,
     available_cpus,
 };
-use softnet::context::Context;
+use softnet::control::show::NapiRow;
 use softnet::control::{Set, Target};
 use softnet::net::Handle;
-use softnet::rows::Introspect;
-use softnet::shared::StackInner;
-use softnet::show::NapiRow;
+use softnet::stack::StackInner;
 use softnet::{Assembly, Stack};
 use softnet_core::SoftnetData;
 use softnet_core::ip::Prefix;
@@ -256,7 +255,8 @@ impl World {
         let (mut ins, mut outs) = (0, 0);
         until("all packets have ended somewhere", || {
             let s = view.stats();
-            (ins, outs) = (s.received + s.originated, s.transmitted + s.delivered + s.dropped + s.held);
+            (ins, outs) =
+                (s.received + s.originated, s.transmitted + s.delivered + s.dropped + s.merged + s.held);
             ins == outs
         });
     }
@@ -270,7 +270,7 @@ impl World {
     pub(crate) fn end(mut self, lanes: Vec<Lane>) {
         self.stop();
         let s = self.view.stats();
-        assert_eq!(s.received + s.originated, s.transmitted + s.delivered + s.dropped, "{s:?}");
+        assert_eq!(s.received + s.originated, s.transmitted + s.delivered + s.dropped + s.merged, "{s:?}");
         let (sent, _) = lanes.iter().map(Lane::counts).fold((0, 0), |a, b| (a.0 + b.0, a.1 + b.1));
         // What was sent in the instant in which softnet closed its end is lost on the wire, as on any.
         assert!(s.received <= sent, "{sent} sent, {s:?}");

@@ -155,7 +155,11 @@ impl Router {
         drop(stack);
         let s = view.stats();
         let drops = view.drops();
-        assert_eq!(s.received + s.originated, s.transmitted + s.delivered + s.dropped, "{s:?}\n{drops:?}");
+        assert_eq!(
+            s.received + s.originated,
+            s.transmitted + s.delivered + s.dropped + s.merged,
+            "{s:?}\n{drops:?}"
+        );
         assert_eq!((s.held, s.leaked), (0, 0), "{s:?}");
         assert_eq!((s.frames_free, s.heads_free), (s.frames, s.heads), "{s:?}");
     }

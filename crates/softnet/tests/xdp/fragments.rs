@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, ipproto, sendto, socket_with};
 use softnet_core::ip::checksum;
-use softnet_core::ip::header::{Ipv4Header, protocol};
+use softnet_core::ip::v4::header::{Ipv4Header, protocol};
 use softnet_dev::netlink::Netlink;
 use softnet_dev::netns::NetNs;
 

@@ -2,13 +2,13 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use softnet::app::Filter;
-use softnet::context::Context;
+use softnet::app::{PollerError, PollerParams};
+use softnet::config::Context;
+use softnet::control::show::NapiRow;
 use softnet::control::{Set, SetKnobs, SetQdisc, Target};
-use softnet::netdev::Knobs;
-use softnet::poller::{PollerError, PollerParams};
-use softnet::qdisc::Action;
-use softnet::show::NapiRow;
+use softnet::device::Knobs;
+use softnet::napi::Filter;
+use softnet::tx::qdisc::Action;
 use softnet_core::skb::Batch;
 use softnet_dev::netlink::Netlink;
 

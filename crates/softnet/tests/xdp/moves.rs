@@ -3,8 +3,8 @@
 use std::net::{IpAddr, Ipv6Addr, UdpSocket};
 
 use softnet::config::XdpMode;
-use softnet_core::ip::arp::{self, ArpPacket, BROADCAST};
 use softnet_core::ip::checksum;
+use softnet_core::ip::v4::arp::{self, ArpPacket, BROADCAST};
 use softnet_core::ip::v6::addr::{ALL_NODES, multicast_mac};
 use softnet_dev::netlink::Netlink;
 use softnet_dev::netns::NetNs;

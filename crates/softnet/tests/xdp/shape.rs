@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, UdpSocket};
 use std::time::Duration;
 
 use rustix::net::sockopt::set_socket_recv_buffer_size_force;
-use softnet::show::QdiscRow;
+use softnet::control::show::QdiscRow;
 
 use super::hosts::{Echo, ask};
 use super::world::{World, host, interface, until};

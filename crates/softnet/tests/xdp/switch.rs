@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::net::sockopt::set_socket_recv_buffer_size_force;
-use softnet::context::Context;
+use softnet::config::Context;
 use softnet::control::{Set, Target};
 use softnet_dev::netlink::Netlink;
 use softnet_dev::netns::NetNs;

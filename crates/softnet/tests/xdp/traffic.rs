@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use rustix::io::Errno;
-use softnet::context::Context;
+use softnet::config::Context;
 use softnet::control::{Set, Target};
 use softnet_dev::netlink::Netlink;
 use softnet_dev::netns::NetNs;

@@ -7,13 +7,13 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use softnet::app::Filter;
+use softnet::app::{NapiPoller, PollerParams};
+use softnet::assembly::Introspect;
 use softnet::config::{Config, DeviceConfig, InterfaceAddr, StackConfig, available_cpus};
+use softnet::control::show::DevRow;
+use softnet::napi::Filter;
 use softnet::net::Handle;
-use softnet::poller::{NapiPoller, PollerParams};
-use softnet::rows::Introspect;
-use softnet::shared::StackInner;
-use softnet::show::DevRow;
+use softnet::stack::StackInner;
 use softnet::{Stack, StartError};
 use softnet_dev::netlink::Netlink;
 use softnet_dev::netns::NetNs;
@@ -217,7 +217,7 @@ impl World {
         let s = view.stats();
         assert_eq!(
             s.received + s.originated,
-            s.transmitted + s.delivered + s.dropped,
+            s.transmitted + s.delivered + s.dropped + s.merged,
             "{s:?}\n{:?}",
             view.drops()
         );

@@ -6,9 +6,9 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use softnet::context::Context;
+use softnet::assembly::Introspect;
+use softnet::config::Context;
 use softnet::control::{Set, Target};
-use softnet::rows::Introspect;
 
 use super::machine::{Control, Machine, stolen};
 use crate::bench::templates::Random;

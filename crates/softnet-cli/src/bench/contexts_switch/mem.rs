@@ -3,8 +3,8 @@
 use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use softnet::assembly::Introspect;
 use softnet::config::{Config, DeviceConfig, NeighbourConfig, available_cpus};
-use softnet::rows::Introspect;
 use softnet::{Assembly, Stack};
 use softnet_core::SoftnetData;
 use softnet_core::skb::{Batch, CacheSizes, HEADROOM, Region};
@@ -127,7 +127,7 @@ impl Wires for Mem {
 /// Whether every packet of a stack that has ended is somewhere, and all memory home.
 pub(super) fn books(view: &Introspect) -> Result<(), String> {
     let s = view.stats();
-    let (came, went) = (s.received + s.originated, s.transmitted + s.delivered + s.dropped);
+    let (came, went) = (s.received + s.originated, s.transmitted + s.delivered + s.dropped + s.merged);
     if came != went || s.leaked > 0 || (s.frames_free, s.heads_free) != (s.frames, s.heads) {
         return Err(format!("the books do not balance: {s:?}"));
     }

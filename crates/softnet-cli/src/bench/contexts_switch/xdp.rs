@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rustix::net::sockopt::set_socket_recv_buffer_size_force;
 use softnet::Stack;
-use softnet::rows::Introspect;
+use softnet::assembly::Introspect;
 use softnet_dev::netlink::Netlink;
 use softnet_dev::netns::NetNs;
 use softnet_dev::traffic::{Sink as PacketFilter, SinkFilter};

@@ -27,8 +27,7 @@ pub(super) mod xdp;
 use std::time::{Duration, Instant};
 
 use softnet::Stack;
-use softnet::config::Config;
-use softnet::context::Context;
+use softnet::config::{Config, Context};
 use softnet_dev::mem::Coalesce;
 use softnet_dev::sched::Policy;
 

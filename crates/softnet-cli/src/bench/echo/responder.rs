@@ -1,4 +1,4 @@
-//! The application: a thread that answers requests by [`NapiPoller`](softnet::poller::NapiPoller), each after some work.
+//! The application: a thread that answers requests by [`NapiPoller`](softnet::app::NapiPoller), each after some work.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,8 +7,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use softnet::Stack;
-use softnet::app::Filter;
-use softnet::poller::{NapiPoller, PollerParams};
+use softnet::app::{NapiPoller, PollerParams};
+use softnet::napi::Filter;
 use softnet_core::skb::Batch;
 
 use super::packet::{PORT, answer};

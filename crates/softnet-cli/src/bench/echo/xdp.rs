@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use softnet::config::DeviceConfig;
-use softnet::opener::XdpOpener;
+use softnet::device::XdpOpener;
 use softnet::{Assembly, Stack};
 use softnet_core::SoftnetData;
 use softnet_core::skb::{BATCH, Batch, CacheSizes, HEADROOM, Region};

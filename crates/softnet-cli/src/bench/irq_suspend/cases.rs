@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use softnet::netdev::Knobs;
-use softnet::poller::PollerParams;
+use softnet::app::PollerParams;
+use softnet::device::Knobs;
 use softnet_dev::mem::Coalesce;
 
 /// One way to wait for requests.

@@ -1,6 +1,6 @@
 //! Figures that the measurements have of either application.
 
-use softnet::show::NapiRow;
+use softnet::control::show::NapiRow;
 
 use crate::bench::echo::{Load, Outcome};
 use crate::bench::report::Sample;

@@ -9,8 +9,8 @@ use std::sync::PoisonError;
 use std::time::Instant;
 
 use serde_json::json;
+use softnet::control::show::{NapiRow, Stats};
 use softnet::control::{SetKnobs, Target};
-use softnet::show::{NapiRow, Stats};
 use softnet_dev::netlink::NapiKnobs;
 use softnet_dev::sched::Policy;
 use udp_kv::Waiting;

@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use softnet::Stack;
+use softnet::control::show::{NapiRow, Stats};
 use softnet::control::{SetKnobs, Target};
-use softnet::show::{NapiRow, Stats};
 
 use super::cases::Case;
 use super::figures::{self, Polled, share};

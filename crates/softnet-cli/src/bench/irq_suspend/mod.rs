@@ -31,7 +31,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
-use softnet::context::Context;
+use softnet::config::Context;
 use softnet_dev::sched::Policy;
 
 use super::echo::{Bed, Load, Setup};

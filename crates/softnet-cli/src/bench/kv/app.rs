@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use softnet::busy_poll::EpollParams;
+use softnet::app::EpollParams;
 use softnet_dev::traffic::datagrams::{BusyPoll, DatagramSet, Stop};
 use udp_kv::proto::{Request, parse};
 use udp_kv::store::Store;

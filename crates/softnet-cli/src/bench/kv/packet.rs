@@ -7,7 +7,7 @@
 use std::net::Ipv4Addr;
 
 use softnet_core::ip::checksum;
-use softnet_core::ip::header::protocol;
+use softnet_core::ip::v4::header::protocol;
 use softnet_dev::traffic::UdpFrame;
 
 /// Sockets of the server, at ports in a row. Requests go to them in turn, and at the most as many are outstanding at maximum load: so

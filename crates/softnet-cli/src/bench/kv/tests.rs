@@ -3,9 +3,9 @@
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
-use softnet::busy_poll::EpollParams;
+use softnet::app::EpollParams;
 use softnet::control::{SetKnobs, Target};
-use softnet::netdev::Knobs;
+use softnet::device::Knobs;
 use udp_kv::Waiting;
 
 use super::packet::{Ends, Format, Request, number};

@@ -12,7 +12,7 @@
 use std::net::SocketAddr;
 
 use softnet::config::DeviceConfig;
-use softnet::opener::XdpOpener;
+use softnet::device::XdpOpener;
 use softnet::{Assembly, Stack};
 use softnet_dev::netlink::{self, NapiKnobs, NetdevFamily, Netlink, Offload};
 use softnet_dev::netns::NetNs;

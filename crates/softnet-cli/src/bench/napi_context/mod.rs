@@ -47,7 +47,7 @@ use std::time::Duration;
 
 use clap::Args;
 use serde_json::{Value, json};
-use softnet::context::Context;
+use softnet::config::Context;
 use softnet_dev::sched::{Policy, set_policy};
 
 use super::Common;

@@ -9,9 +9,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::thread::{CpuSet, Pid, sched_setaffinity};
-use softnet::config::{Config, DeviceConfig};
-use softnet::context::Context;
-use softnet::poller::PollerParams;
+use softnet::app::PollerParams;
+use softnet::config::{Config, Context, DeviceConfig};
 use softnet::{Assembly, Stack};
 use softnet_core::SoftnetData;
 use softnet_core::skb::Region;
@@ -283,7 +282,7 @@ impl Rig {
         }
         drop((stack, lanes));
         let s = view.stats();
-        let ended = s.transmitted + s.delivered + s.dropped + s.held;
+        let ended = s.transmitted + s.delivered + s.dropped + s.merged + s.held;
         if s.received + s.originated != ended || s.leaked > 0 || s.frames_free != s.frames {
             return Err(format!("packets are missing: {s:?}"));
         }

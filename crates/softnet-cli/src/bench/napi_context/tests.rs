@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use softnet::context::Context;
+use softnet::config::Context;
 use softnet_dev::mem::{Sink, Source};
 use softnet_dev::sched::Policy;
 

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use softnet::Stack;
 use softnet::config::{Config, DeviceConfig, InterfaceAddr, NeighbourConfig};
 use softnet::control::SetQdisc;
-use softnet::qdisc::Action;
+use softnet::tx::qdisc::Action;
 use softnet_dev::netlink::Netlink;
 use softnet_dev::netns::NetNs;
 use softnet_dev::traffic::{Generator, GeneratorConfig, KernelNapi, Testbed, UdpFrame, Wire};

@@ -13,10 +13,12 @@ mod v6;
 
 pub use outcome::{Exception, Exceptions, Outcome, Transport, TxBatches};
 
-use super::adjacency::{Adjacency, Kind, Routing, Tables};
+use super::adjacency::{Adjacency, Kind};
 use super::ethernet::{EthHeader, TAG_LEN, ethertype};
 use super::family::{Family, LongestMatch};
+use super::hooks::{Hooks, Slot};
 use super::source::{RpFilter, reverse_path};
+use super::tables::{Routing, Tables};
 use super::{ETH_LEN, MacAddr};
 use crate::SoftnetData;
 use crate::skb::{BATCH, Batch, DropReason, Skb};
@@ -78,10 +80,22 @@ pub fn ip_input(
         }
     }
     families_input(ctx, tables, ingress, batch, out);
+    hooks(ctx, &tables.hooks, ingress.dev, out);
     let back = out.tx.of(ingress.dev);
     if !back.is_empty() {
         out.slow.redirect.look(tables, ingress.dev, back);
     }
+}
+
+/// Leads what became of a batch through the slots that follow.
+#[inline(always)]
+fn hooks(ctx: &mut SoftnetData, hooks: &Hooks, dev: u16, out: &mut Outcome) {
+    for slot in [Slot::Forward, Slot::Postrouting] {
+        if hooks.is_set(slot) {
+            out.tx.each(|to, batch| hooks.run(ctx, slot, (Some(dev), Some(to)), batch));
+        }
+    }
+    hooks.run(ctx, Slot::Input, (Some(dev), None), &mut out.udp);
 }
 
 #[inline(always)]
@@ -96,15 +110,15 @@ fn families_input(
     let mut other = Batch::new();
     let first = batch.as_slice().first().and_then(|skb| EthHeader::new(skb.data()));
     if first.is_some_and(|eth| eth.ethertype() == ethertype::IPV6) {
-        family_input(ctx, &*tables.v6, ingress, batch, &mut other, out);
+        family_input(ctx, (&*tables.v6, &tables.hooks), ingress, batch, &mut other, out);
         if other.is_empty() {
             return;
         }
         std::mem::swap(batch, &mut other);
     }
-    family_input(ctx, &*tables.v4, ingress, batch, &mut other, out);
+    family_input(ctx, (&*tables.v4, &tables.hooks), ingress, batch, &mut other, out);
     if !other.is_empty() {
-        family_input(ctx, &*tables.v6, ingress, &mut other, batch, out);
+        family_input(ctx, (&*tables.v6, &tables.hooks), ingress, &mut other, batch, out);
     }
 }
 
@@ -114,7 +128,7 @@ fn families_input(
 #[inline(never)]
 fn family_input<F: FastPath>(
     ctx: &mut SoftnetData,
-    tables: &Routing<F>,
+    (tables, hooks): (&Routing<F>, &Hooks),
     ingress: &Ingress,
     batch: &mut Batch,
     other: &mut Batch,
@@ -132,6 +146,11 @@ fn family_input<F: FastPath>(
         n += 1;
     }
     if odd {
+        n = sort_out::<F>(ctx, ingress, batch, &mut dst, other, &mut out.slow);
+    }
+    if hooks.is_set(Slot::Prerouting) {
+        hooks.run(ctx, Slot::Prerouting, (Some(ingress.dev), None), batch);
+        // It may have changed destinations.
         n = sort_out::<F>(ctx, ingress, batch, &mut dst, other, &mut out.slow);
     }
     if ingress.rp_filter != RpFilter::Off {

@@ -6,7 +6,7 @@
 
 use super::super::redirect;
 use crate::SoftnetData;
-use crate::ip::header::protocol;
+use crate::ip::v4::header::protocol;
 use crate::skb::{BATCH, Batch, DropReason, Skb};
 use crate::softnet_data::MAX_DEVICES;
 
@@ -129,6 +129,16 @@ impl TxBatches {
         match self.used & 1 << (dev % 64) {
             0 => &[],
             _ => self.batches.get(usize::from(dev)).map_or(&[], |batch| batch.as_slice()),
+        }
+    }
+
+    /// Shows every batch that is not empty to `look`, which may take packets out.
+    pub(super) fn each(&mut self, mut look: impl FnMut(u16, &mut Batch)) {
+        let mut used = self.used;
+        while used != 0 {
+            let dev = used.trailing_zeros() as u16;
+            used &= used - 1;
+            look(dev, &mut self.batches[usize::from(dev)]);
         }
     }
 

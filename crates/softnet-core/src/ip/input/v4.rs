@@ -6,7 +6,7 @@ use super::{Exception, FastPath, Verdict};
 use crate::ip::adjacency::Adjacency;
 use crate::ip::checksum::ipv4_header_sum;
 use crate::ip::ethernet::{EthHeader, ethertype};
-use crate::ip::header::{
+use crate::ip::v4::header::{
     Ipv4Header, MIN_LEN, is_link_local, is_martian_destination, is_martian_source, is_multicast,
 };
 use crate::ip::{ETH_LEN, MacAddr};

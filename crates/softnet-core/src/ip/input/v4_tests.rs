@@ -5,8 +5,11 @@ use proptest::prelude::*;
 
 use super::super::bench::{Bench, MAC, NEXT, OUT};
 use super::*;
-use crate::ip::adjacency::{Kind, host_key};
-use crate::ip::{Fib, Prefix, checksum, header};
+use crate::ip::adjacency::Kind;
+use crate::ip::tables::host_key;
+use crate::ip::v4::fib::Fib;
+use crate::ip::v4::header;
+use crate::ip::{Prefix, checksum};
 use crate::skb::BATCH;
 
 /// 10/8 goes out of device 1 by way of NEXT (MTU 100), 10.9/16 is connected there, 10.8.0.1 is ours.

@@ -6,9 +6,11 @@ use super::super::bench::{Bench, MAC, NEXT, OUT};
 use super::*;
 use crate::ip::Family;
 use crate::ip::adjacency::Kind;
+use crate::ip::v4::fib::Fib;
+use crate::ip::v4::header;
 use crate::ip::v6::fib::Fib6;
 use crate::ip::v6::header::Ipv6Header;
-use crate::ip::{Fib, Prefix, Prefix6, checksum, header};
+use crate::ip::{Prefix, Prefix6, checksum};
 use crate::skb::BATCH;
 
 fn addr(s: &str) -> Ipv6Addr {

@@ -24,7 +24,7 @@ use std::net::IpAddr;
 pub use table::NeighTable;
 
 use super::MacAddr;
-use super::arp::{ArpPacket, Operation};
+use super::v4::arp::{ArpPacket, Operation};
 use crate::skb::{DropReason, SkbList};
 
 /// What is known of a neighbour; the kernel's `NUD_*`.

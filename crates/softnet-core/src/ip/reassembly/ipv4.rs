@@ -3,8 +3,8 @@
 use super::{Fragment, Key, Reassembly, Whole};
 use crate::SoftnetData;
 use crate::ip::checksum;
-use crate::ip::header::{Ipv4Header, is_unicast, protocol, validate};
-use crate::skb::{DropReason, Skb, SkbList};
+use crate::ip::v4::header::{Ipv4Header, is_unicast, protocol, validate};
+use crate::skb::{DropReason, Skb};
 
 /// Largest datagram, header included.
 const MAX_LEN: usize = u16::MAX as usize;
@@ -19,7 +19,7 @@ impl Reassembly {
         ctx: &mut SoftnetData,
         now: u64,
         mut skb: Skb,
-    ) -> Result<Option<SkbList>, (Skb, DropReason)> {
+    ) -> Result<Option<Skb>, (Skb, DropReason)> {
         let fragment = match describe(&mut skb) {
             Ok(fragment) => fragment,
             Err(reason) => return Err((skb, reason)),
@@ -65,31 +65,25 @@ fn describe(skb: &mut Skb) -> Result<Fragment, DropReason> {
 }
 
 /// Makes the first fragment's header that of the whole datagram. `None`: it is too long, and was freed.
-fn mend(ctx: &mut SoftnetData, whole: Whole) -> Option<SkbList> {
-    let Whole { mut run, len, payload, ecn } = whole;
-    let mut first = run.pop_front()?;
-    let l3 = usize::from(first.head().l3);
-    let total = (payload - l3) + len as usize;
-    let header = first.data_mut().get_mut(l3..payload);
-    if let Some(header) = header.filter(|_| total <= MAX_LEN) {
-        if let Some(mut fields) = Ipv4Header::new_mut(header) {
-            fields.set_total_len(total as u16);
-            fields.set_dont_fragment(false);
-            let tos = fields.tos();
-            fields.set_tos(ecn.map_or(tos, |ecn| tos & !3 | ecn));
-            fields.set_check(0);
-        }
-        let check = checksum::checksum(header);
-        if let Some(mut fields) = Ipv4Header::new_mut(header) {
-            fields.set_check(check);
-        }
-    } else {
-        // The first has more options than the others.
-        ctx.free(first, DropReason::FragInvalid);
-        ctx.free_list(run, DropReason::FragInvalid);
+fn mend(ctx: &mut SoftnetData, mut whole: Whole) -> Option<Skb> {
+    let Whole { payload, ecn, .. } = whole;
+    let l3 = usize::from(whole.first.head().l3);
+    let total = (payload - l3) + whole.len as usize;
+    let header = whole.first.data_mut().get_mut(l3..payload);
+    let Some(header) = header.filter(|_| total <= MAX_LEN) else {
+        whole.refuse(ctx);
         return None;
+    };
+    if let Some(mut fields) = Ipv4Header::new_mut(header) {
+        fields.set_total_len(total as u16);
+        fields.set_dont_fragment(false);
+        let tos = fields.tos();
+        fields.set_tos(ecn.map_or(tos, |ecn| tos & !3 | ecn));
+        fields.set_check(0);
     }
-    // Of the region of the others, as it was on their list.
-    run.push_front(first).map_err(drop).ok()?;
-    Some(run)
+    let check = checksum::checksum(header);
+    if let Some(mut fields) = Ipv4Header::new_mut(header) {
+        fields.set_check(check);
+    }
+    whole.into_packet(ctx)
 }

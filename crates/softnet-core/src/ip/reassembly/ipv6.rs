@@ -8,7 +8,7 @@ use std::net::Ipv6Addr;
 use super::{Fragment, Key, Reassembly, Whole};
 use crate::SoftnetData;
 use crate::ip::v6::header::{next, upper};
-use crate::skb::{DropReason, Skb, SkbList};
+use crate::skb::{DropReason, Flags, Skb, SkbList};
 
 /// Bytes of the fixed header.
 const IPV6_LEN: usize = 40;
@@ -31,14 +31,14 @@ impl Reassembly {
         ctx: &mut SoftnetData,
         now: u64,
         mut skb: Skb,
-    ) -> Result<Option<SkbList>, (Skb, DropReason)> {
+    ) -> Result<Option<Skb>, (Skb, DropReason)> {
         let fragment = match describe(&mut skb) {
             Ok(fragment) => fragment,
             Err(reason) => return Err((skb, reason)),
         };
         let whole = if fragment.start == 0 && !fragment.more {
             let len = skb.len().saturating_sub(fragment.payload) as u32;
-            Whole { run: SkbList::from(skb), len, payload: fragment.payload, ecn: None }
+            Whole { first: skb, rest: SkbList::new(), len, payload: fragment.payload, ecn: None }
         } else {
             let Some(whole) = self.insert(ctx, now, &fragment, skb)? else { return Ok(None) };
             whole
@@ -140,16 +140,12 @@ fn holds_header_chain(mut kind: u8, mut payload: &[u8]) -> bool {
 
 /// Takes the Fragment header out of the first fragment, and makes the headers before it those of the whole. `None`:
 /// it is too long, and was freed.
-fn mend(ctx: &mut SoftnetData, whole: Whole) -> Option<SkbList> {
-    let Whole { mut run, len, payload, ecn } = whole;
-    let mut first = run.pop_front()?;
-    match mend_first(&mut first, len, payload, ecn) {
-        // Of the region of the others, as it was on their list.
-        Some(()) => run.push_front(first).map_err(drop).ok().map(|()| run),
+fn mend(ctx: &mut SoftnetData, mut whole: Whole) -> Option<Skb> {
+    let Whole { len, payload, ecn, .. } = whole;
+    match mend_first(&mut whole.first, len, payload, ecn) {
+        Some(()) => whole.into_packet(ctx),
         None => {
-            // It has more headers before the Fragment header than the others.
-            ctx.free(first, DropReason::FragInvalid);
-            ctx.free_list(run, DropReason::FragInvalid);
+            whole.refuse(ctx);
             None
         }
     }
@@ -179,7 +175,9 @@ fn mend_first(first: &mut Skb, len: u32, payload: usize, ecn: Option<u8>) -> Opt
     // All that is before the Fragment header moves over it.
     data.copy_within(..l3 + at, FRAGMENT_LEN);
     first.pull(FRAGMENT_LEN)?;
-    first.head_mut().frag = came.to_bits();
+    let head = first.head_mut();
+    head.frag = came.to_bits();
+    head.flags |= Flags::FRAG;
     Some(())
 }
 
@@ -211,9 +209,13 @@ impl AsItCame {
     /// What is known of the first fragment in `first`, whose IPv6 header is at
     /// [`l3`](crate::skb::Head::l3); `None` if it is no fragment, or as it came.
     pub fn of(first: &Skb) -> Option<Self> {
-        let bits = first.head().frag;
+        let head = first.head();
+        if head.flags & Flags::FRAG == 0 {
+            return None;
+        }
+        let bits = head.frag;
         let at = usize::from(bits as u16 >> 3) * 8;
-        let packet = first.data().get(first.head().l3.into()..).filter(|_| bits != 0)?;
+        let packet = first.data().get(head.l3.into()..)?;
         // Along the headers that were before it.
         let (mut said_at, mut header) = (6, IPV6_LEN);
         while header < at {

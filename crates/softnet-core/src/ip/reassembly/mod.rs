@@ -1,9 +1,9 @@
 //! Reassembly: fragments in, whole datagrams out (RFC 791, RFC 815; RFC 8200 section 4.5).
 //!
 //! Called by the slow path, with fragments addressed to softnet. [`Reassembly`] holds them until their datagram is
-//! whole, which it then hands out as a *run*: its fragments in order, the first with the IP header of the whole, the
-//! others with payload only, all but the last with [`MORE`](crate::skb::Flags::MORE). [`ipv4`](Reassembly::ipv4) and
-//! [`ipv6`](Reassembly::ipv6) read and mend the headers; what is here is of both families.
+//! whole, which it then hands out as one packet: the first fragment, with the IP header of the whole, and the payload of
+//! the others as its [chain](Skb::append). [`ipv4`](Reassembly::ipv4) and [`ipv6`](Reassembly::ipv6) read and mend the
+//! headers; what is here is of both families.
 //!
 //! What is kept from whoever sends fragments:
 //!
@@ -11,14 +11,16 @@
 //!   datagram goes, as one that was not whole by now mostly never will be. The kernel refuses new ones instead: then
 //!   whoever fills the table once keeps everybody out for as long as fragments may wait.
 //! * **Time.** A datagram is in at most [`MAX_FRAGMENTS`] pieces, so that the list of its fragments may be searched from
-//!   one end (CVE-2018-5391), and a run fits a batch. Tables are hashed with a secret key.
+//!   one end (CVE-2018-5391). Tables are hashed with a secret key.
 //! * **What others see.** Overlapping fragments are refused with all of their datagram (RFC 5722): what two overlaps
 //!   mean differs from host to host, and filters in between see something else again. The datagram stays known, so
 //!   that those of its fragments that are yet to come go the same way. A fragment that came before, to the last byte,
 //!   is ignored (RFC 8200); networks duplicate packets. A first fragment must hold what filters look at (RFC 1858,
 //!   RFC 7112), and none may begin inside of that (RFC 3128).
 //!
-//! Invariant: every skb handed in comes out in one run, is freed with its reason, or is [`held`](Reassembly::held).
+//! Invariant: every packet handed in comes out as one or as part of one, is freed with its reason, or is
+//! [`held`](Reassembly::held). Those that come out as part of another are counted as
+//! [`merged`](crate::softnet_data::ContextStats::merged).
 
 #[cfg(all(any(test, fuzzing), not(feature = "loom")))]
 pub(crate) mod fuzz;
@@ -40,10 +42,12 @@ use queue::{Insert, Queue, Slab};
 
 use crate::SoftnetData;
 use crate::siphash::SipKey;
-use crate::skb::{BATCH, DropReason, FRAME_SIZE, Skb, SkbList};
+use crate::skb::{DropReason, FRAME_SIZE, MAX_FRAMES, Skb, SkbList};
 
 /// Fragments of one datagram at the most: enough for 65,535 bytes at an MTU of 1280, and 35,000 at one of 576.
-pub const MAX_FRAGMENTS: usize = BATCH;
+pub const MAX_FRAGMENTS: usize = 64;
+
+const _: () = assert!(MAX_FRAGMENTS <= MAX_FRAMES);
 
 /// What a fragment counts for, whatever its size: its frame and its head.
 const TRUESIZE: usize = FRAME_SIZE + 128;
@@ -109,13 +113,45 @@ struct Fragment {
 
 /// A whole datagram, whose first header is to be mended by its family.
 struct Whole {
-    run: SkbList,
+    first: Skb,
+    /// The others, with payload only.
+    rest: SkbList,
     /// Bytes of payload.
     len: u32,
     /// Where it begins in the first skb.
     payload: usize,
     /// What the ECN field of the whole is, if not that of the first fragment.
     ecn: Option<u8>,
+}
+
+impl Whole {
+    /// The datagram, once its header was mended: the fragments become one packet. `None` if that can't be, which was
+    /// counted.
+    fn into_packet(self, ctx: &mut SoftnetData) -> Option<Skb> {
+        let Whole { mut first, mut rest, .. } = self;
+        // That of a fragment, if any; the ports are known only now.
+        first.head_mut().hash = 0;
+        let mut merged = 0;
+        while let Some(skb) = rest.pop_front() {
+            if let Err(skb) = first.append(skb) {
+                // In more frames than a packet may have: its fragments were such packets themselves.
+                ctx.free(skb, DropReason::FragLimit);
+                ctx.free_list(rest, DropReason::FragLimit);
+                ctx.free(first, DropReason::FragLimit);
+                ctx.merged(merged);
+                return None;
+            }
+            merged += 1;
+        }
+        ctx.merged(merged);
+        Some(first)
+    }
+
+    /// Frees the fragments: the datagram is too long, since the first one has more headers than the others.
+    fn refuse(self, ctx: &mut SoftnetData) {
+        ctx.free(self.first, DropReason::FragInvalid);
+        ctx.free_list(self.rest, DropReason::FragInvalid);
+    }
 }
 
 /// The end of a datagram that did not become whole in time.
@@ -253,19 +289,17 @@ impl Reassembly {
             }
             Insert::Whole => {
                 let queue = self.remove(at);
-                queue.make_run(&mut self.slab);
                 let payload = queue.payload_of_first(&self.slab);
-                let (len, run) = (queue.total(), self.slab.take(&queue));
-                match queue.ecn() {
-                    Ok(ecn) => {
-                        self.reassembled += 1;
-                        Ok(Some(Whole { run, len, payload, ecn }))
-                    }
+                let (len, mut rest) = (queue.total(), self.slab.take(&queue));
+                let ecn = match queue.ecn() {
+                    Ok(ecn) => ecn,
                     Err(reason) => {
-                        ctx.free_list(run, reason);
-                        Ok(None)
+                        ctx.free_list(rest, reason);
+                        return Ok(None);
                     }
-                }
+                };
+                self.reassembled += 1;
+                Ok(rest.pop_front().map(|first| Whole { first, rest, len, payload, ecn }))
             }
         }
     }

@@ -4,7 +4,7 @@
 //! behind the datagram's end, once that is known; so as soon as they are together as long as the datagram, it is whole.
 
 use super::{Fragment, Key, MAX_FRAGMENTS};
-use crate::skb::{DropReason, Flags, Skb, SkbList};
+use crate::skb::{DropReason, Skb, SkbList};
 
 /// A fragment that is held.
 struct Held {
@@ -24,7 +24,7 @@ pub(super) struct Slab {
     places: Vec<Held>,
     free: Option<u32>,
     held: usize,
-    /// Region of all that are held: a run is a list, and a list is of one region.
+    /// Region of all that are held: a datagram is a list until it is whole, and a list is of one region.
     region: u32,
 }
 
@@ -150,20 +150,6 @@ impl Queue {
         self.first.and_then(|at| slab.get(at)).map_or(0, |held| held.payload.into())
     }
 
-    /// Marks its fragments as a run.
-    pub(super) fn make_run(&self, slab: &mut Slab) {
-        let mut next = self.first;
-        while let Some(held) = next.and_then(|at| slab.places.get_mut(at as usize)) {
-            next = held.next;
-            if let Some(skb) = &mut held.skb {
-                let head = skb.head_mut();
-                // That of a fragment, if any; the ports are known only now.
-                head.hash = 0;
-                head.flags |= if next.is_some() { Flags::MORE } else { 0 };
-            }
-        }
-    }
-
     /// Forgets its fragments, which the caller has taken; those that come from now on end for `reason`.
     pub(super) fn give_up(&mut self, reason: DropReason) {
         let fresh = Queue::new(self.key, self.since, self.rid);
@@ -205,8 +191,7 @@ impl Queue {
             _ => match self.place(slab, start, end) {
                 Place::After(before) => before,
                 Place::Overlap(at) => {
-                    let payload = skb.data().get(fragment.payload..).unwrap_or_default();
-                    let same = slab.get(at).is_some_and(|held| held.is(start, end, payload));
+                    let same = slab.get(at).is_some_and(|held| held.is(start, end, &skb, fragment.payload));
                     return match same {
                         true => Insert::Refused(skb, DropReason::DupFrag),
                         false => Insert::Ruined(skb, DropReason::FragOverlap),
@@ -278,9 +263,10 @@ enum Place {
 }
 
 impl Held {
-    /// Whether it is the fragment with this range and payload.
-    fn is(&self, start: u32, end: u32, payload: &[u8]) -> bool {
-        let data = self.skb.as_ref().and_then(|skb| skb.data().get(usize::from(self.payload)..));
-        (self.start, self.end, data) == (start, end, Some(payload))
+    /// Whether it is the fragment with this range and the payload that begins at `payload` of `skb`.
+    fn is(&self, start: u32, end: u32, skb: &Skb, payload: usize) -> bool {
+        let Some(own) = &self.skb else { return false };
+        let (ours, others) = (own.pieces(self.payload.into(), usize::MAX), skb.pieces(payload, usize::MAX));
+        (self.start, self.end) == (start, end) && ours.flatten().eq(others.flatten())
     }
 }

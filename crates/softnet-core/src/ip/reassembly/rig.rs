@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::*;
 use crate::ip::ETH_LEN;
-use crate::ip::header::{Ipv4Header, protocol};
+use crate::ip::v4::header::{Ipv4Header, protocol};
 use crate::skb::{CacheSizes, HeapMemory, Region};
 
 pub(super) const SECOND: u64 = 1_000_000_000;
@@ -47,28 +47,26 @@ impl Rig {
         };
         let whole = match done {
             Ok(None) => Ok(None),
-            Ok(Some(run)) => Ok(Some(self.open(run))),
+            Ok(Some(skb)) => Ok(Some(self.open(skb))),
             Err((skb, reason)) => {
                 self.ctx.free(skb, reason);
                 Err(reason)
             }
         };
         let stats = self.ctx.stats();
-        let ended = stats.delivered.get() + stats.dropped() + self.expired;
+        let ended = stats.delivered.get() + stats.dropped() + stats.merged.get() + self.expired;
         assert_eq!(self.fed, ended + self.frags.held() as u64);
         assert!(self.frags.held() <= 512 && self.frags.datagrams() <= 512);
         whole
     }
 
-    /// The bytes of a run, whose marks must be right.
-    pub(super) fn open(&mut self, mut run: SkbList) -> Vec<u8> {
-        let mut bytes = Vec::new();
-        while let Some(skb) = run.pop_front() {
-            assert_eq!(skb.head().flags & crate::skb::Flags::MORE != 0, !run.is_empty());
-            assert_eq!(skb.head().l3, ETH_LEN as u16);
-            bytes.extend(if bytes.is_empty() { &skb.data()[ETH_LEN..] } else { skb.data() });
-            self.ctx.deliver(skb);
-        }
+    /// The bytes of a datagram.
+    pub(super) fn open(&mut self, skb: Skb) -> Vec<u8> {
+        assert_eq!(skb.head().l3, ETH_LEN as u16);
+        assert_eq!(skb.frames().count(), skb.frame_count());
+        let bytes = skb.pieces(ETH_LEN, usize::MAX).flatten().copied().collect::<Vec<_>>();
+        assert_eq!(bytes.len() + ETH_LEN, skb.len());
+        self.ctx.deliver(skb);
         bytes
     }
 

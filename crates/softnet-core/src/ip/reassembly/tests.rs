@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::rig::*;
 use super::*;
-use crate::ip::header::{protocol, validate_header};
+use crate::ip::v4::header::{protocol, validate_header};
 
 fn part6(id: u32, payload: &[u8], range: std::ops::Range<usize>) -> Vec<u8> {
     let more = u16::from(range.end < payload.len());
@@ -374,7 +374,7 @@ fn link_local_sources_are_of_their_link() {
         (skb.head_mut().l3, skb.head_mut().dev) = (0, dev);
         let done = rig.frags.ipv6(&mut rig.ctx, 0, skb);
         let Ok(done) = done.map_err(|(skb, reason)| rig.ctx.free(skb, reason)) else { panic!("refused") };
-        done.map(|run| rig.ctx.deliver_list(run)).is_some()
+        done.map(|skb| rig.ctx.deliver(skb)).is_some()
     };
     assert!(!feed(1, 0..16) && !feed(2, 16..32));
     assert!(feed(2, 0..16));

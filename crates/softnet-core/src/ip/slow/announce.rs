@@ -2,7 +2,7 @@
 //! unsolicited neighbour advertisements (RFC 4861 section 7.2.6), for neighbours and switches that remember another one.
 
 use super::*;
-use crate::ip::arp::{ArpPacket, BROADCAST};
+use crate::ip::v4::arp::{ArpPacket, BROADCAST};
 use crate::ip::v6::nd;
 
 /// How often each address is announced (RFC 5227's ANNOUNCE_NUM; RFC 4861 allows three): what is sent as an interface comes

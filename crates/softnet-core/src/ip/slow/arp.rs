@@ -1,7 +1,7 @@
 //! ARP: what neighbours say and ask, and what is asked of them.
 
 use super::*;
-use crate::ip::arp::{ArpPacket, BROADCAST, Operation};
+use crate::ip::v4::arp::{ArpPacket, BROADCAST, Operation};
 
 impl SlowPath {
     /// An ARP packet.

@@ -21,28 +21,22 @@ impl RouteSnapshot<'_> {
 }
 
 impl SlowPath {
-    /// A datagram to softnet, for a protocol or port that is not served: tells its sender, if that
-    /// is to be told, and hands it back.
-    pub(super) fn unserved_run(
+    /// A datagram to softnet, for a protocol that is not served: tells its sender, if that is to be told, and hands it back.
+    pub(super) fn unserved_protocol(
         &mut self,
         ctx: &mut SoftnetData,
         view: RouteSnapshot<'_>,
-        run: SkbList,
+        skb: Skb,
         out: &mut Effects,
-    ) -> (SkbList, DropReason) {
-        let (told, reason) = match tells(&run) {
-            Ok(told) => (told, DropReason::IpNoProto),
-            Err(reason) => (false, reason),
-        };
-        let mut run = run;
-        if told && let Some(first) = run.pop_front() {
-            let (first, reason) = self.unserved(ctx, view, first, out);
-            ctx.free(first, reason);
+    ) -> (Skb, DropReason) {
+        match tells(&skb) {
+            Ok(true) => self.unserved(ctx, view, skb, out),
+            Ok(false) => (skb, DropReason::IpNoProto),
+            Err(reason) => (skb, reason),
         }
-        (run, reason)
     }
 
-    /// The same of a packet, or of the first of a run.
+    /// The same for a port, or for a protocol of which nothing else is known.
     pub(super) fn unserved(
         &mut self,
         ctx: &mut SoftnetData,
@@ -94,22 +88,13 @@ impl SlowPath {
 
 /// Whether the sender of a datagram that is not served is told so. `Err` says what is wrong with
 /// it.
-fn tells(run: &SkbList) -> Result<bool, DropReason> {
-    let first = run.data().next().and_then(|first| first.get(ETH_LEN..));
-    let Some(header) = first.and_then(Ipv4Header::new).filter(|header| header.protocol() == protocol::TCP)
-    else {
+fn tells(skb: &Skb) -> Result<bool, DropReason> {
+    let packet = skb.data().get(ETH_LEN..).and_then(Ipv4Header::new);
+    let Some(header) = packet.filter(|header| header.protocol() == protocol::TCP) else {
         return Ok(true);
     };
+    // What is behind it is link-layer padding.
     let len = header.total_len().saturating_sub(header.header_len() as u16);
     let pseudo = checksum::pseudo_header_sum(header.src(), header.dst(), protocol::TCP, len);
-    // Link-layer padding is no part of it.
-    let end = if run.len() == 1 { ETH_LEN + usize::from(header.total_len()) } else { usize::MAX };
-    let from = ETH_LEN + header.header_len();
-    tells_of_tcp(
-        pseudo,
-        run.data().enumerate().map(|(i, data)| match i {
-            0 => data.get(from..end.min(data.len())).unwrap_or_default(),
-            _ => data,
-        }),
-    )
+    tells_of_tcp(pseudo, skb.pieces(ETH_LEN + header.header_len(), len.into()))
 }

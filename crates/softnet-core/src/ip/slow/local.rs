@@ -1,14 +1,14 @@
 //! Datagrams addressed to softnet: fragments become datagrams, and each datagram goes to who serves its protocol.
 
 use super::*;
-use crate::ip::echo::echo_reply_of_run;
+use crate::ip::echo::echo_reply_in_fragments;
 use crate::ip::fragment::{Addresses, Datagram, emit, split};
-use crate::ip::icmp::ECHO_REPLY;
 use crate::ip::icmp_error::{Problem, Quote, icmp_error};
 use crate::ip::reassembly::Expired;
-use crate::ip::v6::slow::route6;
+use crate::ip::v4::icmp::ECHO_REPLY;
 use crate::sock::key::{addr_of, unmapped};
 use crate::sock::scope::{device, scope_id, scoped};
+use crate::steer::TxChoice;
 
 impl SlowPath {
     /// An IPv4 packet addressed to softnet, whose header is sound: a datagram or a fragment of one.
@@ -21,34 +21,32 @@ impl SlowPath {
     ) -> Result<(), (Skb, DropReason)> {
         let header = Ipv4Header::new(skb.data().get(ETH_LEN..).unwrap_or_default());
         if header.is_some_and(|header| header.is_fragment()) {
-            if let Some(run) = self.frags.ipv4(ctx, view.now, skb)? {
-                self.local_datagram(ctx, view, run, out);
+            match self.frags.ipv4(ctx, view.now, skb)? {
+                Some(whole) => self.local_datagram(ctx, view, whole, out),
+                None => Ok(()),
             }
         } else {
-            self.local_datagram(ctx, view, skb.into(), out);
+            self.local_datagram(ctx, view, skb, out)
         }
-        Ok(())
     }
 
-    /// A whole IPv4 datagram for softnet, a run of one skb or several: each protocol's way in.
+    /// A whole IPv4 datagram for softnet: each protocol's way in.
     fn local_datagram(
         &mut self,
         ctx: &mut SoftnetData,
         view: RouteSnapshot<'_>,
-        mut run: SkbList,
+        skb: Skb,
         out: &mut Effects,
-    ) {
-        let header = run.data().next().and_then(|first| Ipv4Header::new(first.get(ETH_LEN..)?));
-        let done = match header.map_or(0, |header| header.protocol()) {
-            protocol::ICMP => self.icmp(ctx, view, run, out),
+    ) -> Result<(), (Skb, DropReason)> {
+        let Some(skb) = view.input(ctx, skb) else { return Ok(()) };
+        let header = Ipv4Header::new(skb.data().get(ETH_LEN..).unwrap_or_default());
+        match header.map_or(0, |header| header.protocol()) {
+            protocol::ICMP => self.icmp(ctx, view, skb, out),
             protocol::UDP => {
-                out.local.extend(std::iter::from_fn(|| run.pop_front()));
+                out.local.push(skb);
                 Ok(())
             }
-            _ => Err(self.unserved_run(ctx, view, run, out)),
-        };
-        if let Err((run, reason)) = done {
-            ctx.free_list(run, reason);
+            _ => Err(self.unserved_protocol(ctx, view, skb, out)),
         }
     }
 
@@ -57,13 +55,12 @@ impl SlowPath {
         &mut self,
         ctx: &mut SoftnetData,
         view: RouteSnapshot<'_>,
-        mut run: SkbList,
+        mut skb: Skb,
         out: &mut Effects,
-    ) -> Result<(), (SkbList, DropReason)> {
-        if run.len() > 1 {
-            return self.echo_in_fragments(ctx, view, run, out);
+    ) -> Result<(), (Skb, DropReason)> {
+        if skb.is_chained() {
+            return self.echo_in_fragments(ctx, view, skb, out);
         }
-        let Some(mut skb) = run.pop_front() else { return Ok(()) };
         let error = Ipv4Header::new(skb.data().get(ETH_LEN..).unwrap_or_default()).and_then(|header| {
             icmp_error(
                 skb.data().get(ETH_LEN + header.header_len()..ETH_LEN + usize::from(header.total_len()))?,
@@ -75,7 +72,7 @@ impl SlowPath {
                     ctx.deliver(skb);
                     Ok(())
                 }
-                false => Err((skb.into(), DropReason::IcmpIgnored)),
+                false => Err((skb, DropReason::IcmpIgnored)),
             };
         }
         let header = Ipv4Header::new(skb.data().get(ETH_LEN..).unwrap_or_default());
@@ -86,14 +83,14 @@ impl SlowPath {
         match echo_reply(&mut skb, &options, |addr| view.is_broadcast(addr), ident) {
             // Only if the mask says so.
             Ok(()) if !self.limit.allow(view.now, (ECHO_REPLY, 0), peer) => {
-                Err((skb.into(), DropReason::IcmpIgnored))
+                Err((skb, DropReason::IcmpIgnored))
             }
             Ok(()) => {
                 ctx.turn_around();
                 self.output_own(ctx, view, skb, out);
                 Ok(())
             }
-            Err(reason) => Err((skb.into(), reason)),
+            Err(reason) => Err((skb, reason)),
         }
     }
 
@@ -102,19 +99,20 @@ impl SlowPath {
         &mut self,
         ctx: &mut SoftnetData,
         view: RouteSnapshot<'_>,
-        run: SkbList,
+        skb: Skb,
         out: &mut Effects,
-    ) -> Result<(), (SkbList, DropReason)> {
-        let reply = match echo_reply_of_run(&run, |addr| view.is_broadcast(addr)) {
+    ) -> Result<(), (Skb, DropReason)> {
+        let reply = match echo_reply_in_fragments(&skb, |addr| view.is_broadcast(addr)) {
             Ok(reply) => reply,
-            Err(reason) => return Err((run, reason)),
+            Err(reason) => return Err((skb, reason)),
         };
-        match self.send_datagram(ctx, view, reply.datagram, (reply.len, reply.pieces(&run)), out) {
+        let (choice, pieces) = (TxChoice::RxQueue(skb.head().queue), (reply.len, reply.pieces(&skb)));
+        match self.send_datagram(ctx, view, reply.datagram, choice, pieces, out) {
             Ok(()) => {
-                ctx.deliver_list(run);
+                ctx.deliver(skb);
                 Ok(())
             }
-            Err(reason) => Err((run, reason)),
+            Err(reason) => Err((skb, reason)),
         }
     }
 
@@ -122,7 +120,7 @@ impl SlowPath {
     /// socket is told. Whoever
     /// guesses addresses and ports can make one up, so all it does is to leave an error with a *connected* socket, as the
     /// kernel does, and a path's MTU. Returns whether it may be for a socket.
-    pub(in super::super) fn reported(
+    pub(in crate::ip) fn reported(
         &mut self,
         problem: Problem,
         (quote, dev): (Quote, u16),
@@ -166,13 +164,14 @@ impl SlowPath {
     }
 
     /// Sends a datagram of a sender here, whose payload are the next `len` bytes of `pieces`, in fragments if it does not
-    /// fit the path. Its identification is chosen here. The reason, if it can't be sent, is
-    /// [`IpNoRoute`](DropReason::IpNoRoute), or one of [`emit`]'s; then nothing was sent.
+    /// fit the path, each by the TX queue of `choice`. Its identification is chosen here. The reason, if it can't be
+    /// sent, is [`IpNoRoute`](DropReason::IpNoRoute), or one of [`emit`]'s; then nothing was sent.
     pub fn send_datagram<'a>(
         &mut self,
         ctx: &mut SoftnetData,
         view: RouteSnapshot<'_>,
         mut datagram: Datagram,
+        choice: TxChoice,
         (len, pieces): (usize, impl IntoIterator<Item = &'a [u8]>),
         out: &mut Effects,
     ) -> Result<(), DropReason> {
@@ -182,7 +181,7 @@ impl SlowPath {
                 (src.into(), dst.into(), hop.dev, hop.is_reachable())
             }
             Addresses::V6 { src, dst, dev } => {
-                let hop = route6(view, dev, dst);
+                let hop = v6::route6(view, dev, dst);
                 // On another link the same address is another's.
                 let dst = Ipv6Addr::from_bits(scoped(dst.to_bits(), hop.dev));
                 (src.into(), dst.into(), hop.dev, hop.is_reachable())
@@ -195,6 +194,7 @@ impl SlowPath {
         while let Some(mut skb) = skbs.pop_front() {
             ctx.originate();
             skb.head_mut().dev = dev;
+            choice.mark(skb.head_mut());
             match dst {
                 IpAddr::V4(_) => self.output_own(ctx, view, skb, out),
                 IpAddr::V6(_) => self.output_own6(ctx, view, skb, out),
@@ -211,6 +211,7 @@ impl SlowPath {
         ctx: &mut SoftnetData,
         view: RouteSnapshot<'_>,
         mut datagram: Datagram,
+        choice: TxChoice,
         (dev, to): (u16, MacAddr),
         (len, pieces): (usize, impl IntoIterator<Item = &'a [u8]>),
         out: &mut Effects,
@@ -225,7 +226,10 @@ impl SlowPath {
         while let Some(mut skb) = skbs.pop_front() {
             ctx.originate();
             skb.head_mut().dev = dev;
-            transmit(ctx, skb, dev, iface.mac, to, out);
+            choice.mark(skb.head_mut());
+            if let Some(skb) = view.leaving(ctx, Slot::Output, dev, skb) {
+                transmit(ctx, skb, dev, iface.mac, to, out);
+            }
         }
         Ok(())
     }

@@ -2,7 +2,7 @@
 //! [`redirect`](crate::ip::redirect).
 
 use super::*;
-use crate::ip::redirect;
+use crate::ip::v4::redirect;
 use crate::ip::v6::header::Ipv6Header;
 use crate::ip::v6::nd;
 
@@ -59,7 +59,7 @@ impl SlowPath {
     }
 
     /// The same of IPv6.
-    pub(in super::super) fn redirect6(
+    pub(in crate::ip) fn redirect6(
         &mut self,
         ctx: &mut SoftnetData,
         view: RouteSnapshot<'_>,

@@ -7,8 +7,8 @@
 
 use std::net::IpAddr;
 
-use super::super::arp::{self, ArpPacket};
 use super::super::neigh::Heard;
+use super::super::v4::arp::{self, ArpPacket};
 use super::super::v6::addr::ALL_NODES;
 use super::super::v6::header::{Ipv6Header, next, validate};
 use super::super::v6::icmp::message_sum;
@@ -97,8 +97,8 @@ fn said_by_advertisement(iface: &Iface, packet: &[u8]) -> Result<Option<Said>, D
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::super::arp::BROADCAST;
     use super::super::super::neigh::NeighState;
+    use super::super::super::v4::arp::BROADCAST;
     use super::super::world::*;
     use super::*;
 

@@ -2,9 +2,9 @@
 //! have.
 
 use super::*;
-use crate::ip::header::MIN_LEN;
-use crate::ip::icmp::renew_check;
-use crate::ip::options::{self, EchoOptions, OptionPolicy, Record};
+use crate::ip::v4::header::MIN_LEN;
+use crate::ip::v4::icmp::renew_check;
+use crate::ip::v4::options::{self, EchoOptions, OptionPolicy, Record};
 
 /// What a packet is that is not plain.
 pub(super) enum Unusual {

@@ -11,13 +11,12 @@
 //! entries. It begins at a cache line's beginning, whatever allocator the lines are from: a node that straddled two would cost
 //! two misses a level, and which it is would be the allocator's choice.
 //!
-//! As [`fib`](super::super::fib): whoever changes routes builds a new snapshot; any number of threads may look up.
+//! As [`v4::fib`](super::super::v4::fib): whoever changes routes builds a new snapshot; any number of threads may look up.
 //! Invariant: an entry without the leaf bit says where a node begins, and a node of the last level has only leaves.
 
 use std::net::Ipv6Addr;
 
-use super::super::family::LongestMatch;
-use super::super::fib::{FibError, NO_ROUTE};
+use super::super::family::{FibError, LongestMatch, NO_ROUTE};
 use super::super::prefix::Prefix6;
 use crate::skb::{BATCH, prefetch};
 

@@ -14,13 +14,13 @@ use super::header::{Ipv6Header, LEN, next, upper, validate};
 use crate::skb::{DropReason, Flags, Skb, Store};
 
 /// Hop limit of what is made here.
-pub(in super::super) const HOP_LIMIT: u8 = 64;
+pub(in crate::ip) const HOP_LIMIT: u8 = 64;
 /// An error message is no longer than the smallest MTU there may be, from its IPv6 header on (RFC 4443 section 2.4(c)).
 const ERROR_MAX: usize = 1280;
 /// Bytes of an ICMPv6 header with the four that depend on the message.
-pub(super) const ICMP_LEN: usize = 8;
-pub(in super::super) const ECHO_REQUEST: u8 = 128;
-pub(in super::super) const ECHO_REPLY: u8 = 129;
+pub(in crate::ip) const ICMP_LEN: usize = 8;
+pub(in crate::ip) const ECHO_REQUEST: u8 = 128;
+pub(in crate::ip) const ECHO_REPLY: u8 = 129;
 const REDIRECT: u8 = 137;
 
 /// What there is to complain about.
@@ -96,8 +96,8 @@ pub fn build_error(
     let (eth, offending) = packet.data().split_first_chunk::<ETH_LEN>()?;
     let offending = match validate(offending) {
         Ok(total) => offending.get(..total)?,
-        // Of a datagram in several skbs, what is in the first.
-        Err(_) if packet.head().flags & Flags::MORE != 0 => offending,
+        // Of a packet in several frames, what is in the first.
+        Err(_) if packet.is_chained() => offending,
         Err(_) => return None,
     };
     let header = Ipv6Header::new(offending)?;
@@ -130,13 +130,13 @@ pub fn build_error(
     finish(message, source, header.src());
     let head = skb.head_mut();
     head.l3 = ETH_LEN as u16;
-    head.dev = packet.head().dev;
+    (head.dev, head.queue) = (packet.head().dev, packet.head().queue);
     head.flags = Flags::ORIGINATED;
     Some(skb)
 }
 
 /// Writes an empty link header and an IPv6 header into `frame`. Returns what is behind them: all of the payload.
-pub(super) fn begin(
+pub(in crate::ip) fn begin(
     frame: &mut [u8],
     next: u8,
     hop_limit: u8,
@@ -152,13 +152,13 @@ pub(super) fn begin(
 }
 
 /// Puts the checksum into an ICMPv6 `message` that has 0 there.
-pub(super) fn finish(message: &mut [u8], src: Ipv6Addr, dst: Ipv6Addr) {
+pub(in crate::ip) fn finish(message: &mut [u8], src: Ipv6Addr, dst: Ipv6Addr) {
     let check = !message_sum(message, src, dst);
     message[2..4].copy_from_slice(&check.to_be_bytes());
 }
 
 /// Sum of an ICMPv6 `message` with its pseudo-header: 0xffff if its checksum is right.
-pub(in super::super) fn message_sum(message: &[u8], src: Ipv6Addr, dst: Ipv6Addr) -> u16 {
+pub(in crate::ip) fn message_sum(message: &[u8], src: Ipv6Addr, dst: Ipv6Addr) -> u16 {
     let pseudo = checksum::pseudo_header_sum6(src, dst, next::ICMPV6, message.len() as u16);
     checksum::add(pseudo, checksum::sum(message))
 }
@@ -231,6 +231,6 @@ pub fn echo_reply(skb: &mut Skb, at: usize) -> Result<(), DropReason> {
 }
 
 /// Whether an ICMPv6 message of type `kind` is an echo request.
-pub(super) fn is_echo_request(kind: u8) -> bool {
+pub(in crate::ip) fn is_echo_request(kind: u8) -> bool {
     kind == ECHO_REQUEST
 }

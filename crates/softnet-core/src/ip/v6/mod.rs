@@ -1,7 +1,7 @@
 //! IPv6: header and extension headers, kinds of addresses, routes, neighbour discovery and ICMPv6.
 //!
 //! Addresses are `u128` in host order where every packet passes, and [`Ipv6Addr`](std::net::Ipv6Addr) everywhere else.
-//! What both families share is beside: [`neigh`](super::neigh), [`adjacency`](super::adjacency), the slow path's owner
+//! What both families share is beside: [`neigh`](super::neigh), [`tables`](super::tables), the slow path's owner
 //! [`SlowPath`](super::slow::SlowPath). As there, nothing reads a clock or sends a packet.
 //!
 //! Not there: router advertisements (softnet sends none and takes none: addresses and routes are configured), redirects,
@@ -12,9 +12,4 @@ pub mod addr;
 pub mod fib;
 pub mod header;
 pub mod icmp;
-mod local;
 pub mod nd;
-pub(super) mod slow;
-
-#[cfg(all(any(test, fuzzing), not(feature = "loom")))]
-pub(crate) use slow::fuzz;

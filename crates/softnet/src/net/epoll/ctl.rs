@@ -16,8 +16,9 @@ use softnet_core::sync::{AtomicUsize, Ordering};
 use super::Interest;
 use crate::net::options::errno;
 use crate::net::udp::{Inner, UdpSocket};
-use crate::net::watch::{Set, Watch};
-use crate::shared::{StackInner, lock};
+use crate::notify::{Set, Watch};
+use crate::stack::StackInner;
+use crate::util::lock;
 
 /// A socket that a set watches.
 pub(super) struct Item {

@@ -10,8 +10,8 @@ use softnet_dev::{DeviceInfo, LinkState};
 
 use super::threads::Rng;
 use super::*;
+use crate::device::groups::Groups;
 use crate::net::UdpSocket;
-use crate::net::groups::Groups;
 
 const GROUPS: [Ipv4Addr; 2] = [Ipv4Addr::new(239, 0, 0, 1), Ipv4Addr::new(239, 0, 0, 2)];
 const CALL: Duration = Duration::from_micros(20);

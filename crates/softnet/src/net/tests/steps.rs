@@ -6,7 +6,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::*;
-use crate::busy_poll::EpollParams;
+use crate::app::EpollParams;
 use crate::net::{Epoll, Interest, ReadyFd, RecvBatch, UdpSocket};
 
 /// How many there are of each: sockets, sets, descriptors, batches.

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use super::*;
-use crate::busy_poll::EpollParams;
+use crate::app::EpollParams;
 use crate::net::{Epoll, EpollCtl, Interest, RecvBatch, UdpSocket};
 
 const USERS: u64 = 3;

@@ -1,0 +1,65 @@
+//! The receive path above L2: from a batch that came by a device to packets sent on, datagrams in sockets, and exceptions for
+//! the slow path.
+//!
+//! Owned by the thread that polls, and empty between two batches. Invariant: every packet handed in is sent, in a socket, freed
+//! with its reason, or with the [host](ReceiveHost) as an exception when [`Receive::ip`] returns.
+
+use crate::SoftnetData;
+use crate::ip::input::{Exception, Exceptions, Ingress, Outcome, ip_input};
+use crate::ip::tables::Tables;
+use crate::qdisc::Origin;
+use crate::skb::Batch;
+use crate::steer::TxChoice;
+
+/// What the receive path asks of the thread that polls.
+pub trait ReceiveHost {
+    /// Sends `batch` out of device `dev` and leaves it empty (the kernel's `dev_queue_xmit`).
+    fn xmit(&mut self, ctx: &mut SoftnetData, dev: u16, choice: TxChoice, origin: Origin, batch: &mut Batch);
+
+    /// Hands whole datagrams over to UDP sockets; those that no socket is bound to come out in `unserved`.
+    fn udp_input(&mut self, ctx: &mut SoftnetData, local: &mut Batch, unserved: &mut Batch);
+
+    /// Has the slow path handle `exceptions`, now or later, in order.
+    fn exceptions(&mut self, ctx: &mut SoftnetData, exceptions: &mut Exceptions);
+}
+
+/// See the [module](self).
+#[derive(Default)]
+pub struct Receive {
+    /// What became of the batch at hand.
+    outcome: Outcome,
+}
+
+impl Receive {
+    /// Receives `batch`, which came by RX queue `queue` of the device that `ingress` says, and leaves it empty.
+    #[inline(always)]
+    pub fn ip(
+        &mut self,
+        ctx: &mut SoftnetData,
+        tables: &Tables,
+        ingress: &Ingress,
+        queue: u16,
+        batch: &mut Batch,
+        host: &mut impl ReceiveHost,
+    ) {
+        let Receive { outcome } = self;
+        ip_input(ctx, tables, ingress, batch, outcome);
+        let choice = TxChoice::RxQueue(queue);
+        outcome.tx.flush(|dev, batch| host.xmit(ctx, dev, choice, Origin::Forwarded, batch));
+        if !outcome.udp.is_empty() {
+            udp_input(ctx, outcome, host);
+        }
+        if !outcome.slow.batch.is_empty() || outcome.slow.redirect.is_some() {
+            host.exceptions(ctx, &mut outcome.slow);
+        }
+    }
+}
+
+#[inline(never)]
+fn udp_input(ctx: &mut SoftnetData, outcome: &mut Outcome, host: &mut impl ReceiveHost) {
+    let mut unserved = Batch::new();
+    host.udp_input(ctx, &mut outcome.udp, &mut unserved);
+    for skb in unserved.drain() {
+        outcome.slow.push(ctx, skb, Exception::NoSocket);
+    }
+}

@@ -1,0 +1,141 @@
+//! The slow path with what goes with it: the devices as it knows them, and what becomes of its [`Effects`].
+//!
+//! One owner at a time: the runtime keeps a [`SlowPathState`] behind a lock, a test or a simulation in a field. Invariant: when
+//! [`run`](SlowPathState::run) returns, what the slow path wanted sent is sent, and what it learned of neighbours is published
+//! after that: so packets that were held leave before any that the fast path forwards to the same neighbour.
+
+use std::sync::Arc;
+
+use crate::SoftnetData;
+use crate::ip::slow::{Effects, Iface, RouteSnapshot, SlowPath};
+use crate::ip::tables::Tables;
+use crate::qdisc::Origin;
+use crate::skb::{Batch, DropReason, Flags, Head};
+use crate::steer::TxChoice;
+
+/// What the slow path asks of its owner.
+pub trait SlowHost {
+    /// The time, in ns of the stack's clock.
+    fn now(&self) -> u64;
+
+    /// The forwarding tables now.
+    fn tables(&self) -> Arc<Tables>;
+
+    /// Replaces the forwarding tables, and returns the old ones, which other threads may still use.
+    fn replace(&self, tables: Arc<Tables>) -> Arc<Tables>;
+
+    /// Sends `batch` out of device `dev` and leaves it empty (the kernel's `dev_queue_xmit`).
+    fn xmit(&self, ctx: &mut SoftnetData, dev: u16, choice: TxChoice, origin: Origin, batch: &mut Batch);
+
+    /// Hands over what is for sockets in `out`: datagrams, errors and path MTUs. The slow path gets back what no socket takes.
+    fn sockets(&self, ctx: &mut SoftnetData, slow: &mut SlowPath, view: RouteSnapshot<'_>, out: &mut Effects);
+}
+
+/// See the [module](self).
+pub struct SlowPathState {
+    /// Neighbours, fragments and ICMP.
+    pub slow: SlowPath,
+    /// Devices as the slow path knows them; `None` while the interface is not there.
+    pub ifaces: Vec<Option<Iface>>,
+    /// When [`SlowPath::poll`] is to be called, in ns of the clock, as its owner knows it.
+    pub deadline: u64,
+    /// Times that the slow path was entered.
+    pub entered: u64,
+    effects: Effects,
+    /// Tables that were replaced, until no thread uses them: so that none is freed between two packets.
+    retired: Vec<Arc<Tables>>,
+}
+
+impl SlowPathState {
+    /// With no interface there, for `devices` devices.
+    pub fn new(slow: SlowPath, devices: usize) -> Self {
+        SlowPathState {
+            slow,
+            ifaces: (0..devices).map(|_| None).collect(),
+            deadline: u64::MAX,
+            entered: 0,
+            effects: Effects::default(),
+            retired: Vec::new(),
+        }
+    }
+
+    /// Runs `f` on the slow path, then sends, delivers and publishes what came of it. Returns whether
+    /// [`deadline`](Self::deadline) is earlier since.
+    pub fn run(
+        &mut self,
+        ctx: &mut SoftnetData,
+        host: &impl SlowHost,
+        f: impl FnOnce(&mut SlowPath, &mut SoftnetData, RouteSnapshot<'_>, &mut Effects),
+    ) -> bool {
+        self.entered += 1;
+        let tables = host.tables();
+        let SlowPathState { slow, ifaces, effects, .. } = self;
+        let view = RouteSnapshot { now: host.now(), tables: &tables, ifaces };
+        f(slow, ctx, view, effects);
+        if effects.is_for_sockets() {
+            host.sockets(ctx, slow, view, effects);
+        }
+        drop(tables);
+        send(ctx, host, effects);
+        self.publish(host);
+        let next = self.slow.next_deadline().unwrap_or(u64::MAX);
+        let sooner = next < self.deadline;
+        self.deadline = self.deadline.min(next);
+        sooner
+    }
+
+    /// Publishes what was learned of neighbours.
+    fn publish(&mut self, host: &impl SlowHost) {
+        if self.effects.publish.is_empty() {
+            return;
+        }
+        // A sender that can make softnet hear ARP must not make it copy tables for nothing.
+        let changes = host.tables().neighbour_news(self.effects.publish.drain(..));
+        if changes.is_empty() {
+            return;
+        }
+        self.replace_tables(host, |tables, _| {
+            changes.into_iter().for_each(|change| tables.set_neighbour(change));
+        });
+    }
+
+    /// Publishes a changed copy of the tables.
+    pub fn replace_tables(
+        &mut self,
+        host: &impl SlowHost,
+        change: impl FnOnce(&mut Tables, &[Option<Iface>]),
+    ) {
+        let mut tables = Tables::clone(&host.tables());
+        change(&mut tables, &self.ifaces);
+        self.retired.push(host.replace(Arc::new(tables)));
+        self.retired.retain(|old| Arc::strong_count(old) > 1);
+    }
+}
+
+/// How a packet of the slow path gets to a TX queue: in what waited for a neighbour, and by the queue that its flow leaves by.
+fn hint(head: &Head) -> (TxChoice, Origin) {
+    let origin = if head.flags & Flags::HELD == 0 { Origin::Forwarded } else { Origin::Held };
+    (TxChoice::of(head), origin)
+}
+
+/// Sends what `effects` hold, in order; neighbouring packets of one device and TX queue together.
+fn send(ctx: &mut SoftnetData, host: &impl SlowHost, effects: &mut Effects) {
+    let mut batch = Batch::new();
+    let mut to = None;
+    let flush = |ctx: &mut SoftnetData, to: Option<(u16, (TxChoice, Origin))>, batch: &mut Batch| {
+        if let Some((dev, (choice, origin))) = to {
+            host.xmit(ctx, dev, choice, origin, batch);
+        }
+    };
+    for (dev, skb) in effects.send.drain(..) {
+        let next = (dev, hint(skb.head()));
+        if to != Some(next) || batch.room() == 0 {
+            flush(ctx, to, &mut batch);
+            to = Some(next);
+        }
+        if let Err(skb) = batch.push(skb) {
+            ctx.free_at(skb, dev, DropReason::DevReady);
+        }
+    }
+    flush(ctx, to, &mut batch);
+}

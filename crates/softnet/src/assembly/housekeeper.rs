@@ -1,0 +1,481 @@
+//! The housekeeper: opens and closes devices as their interfaces come and go, and runs the slow path's timers.
+//!
+//! One thread. It sleeps until a neighbour's timer is due, a neighbour says something to all, the kernel reports a change of
+//! a link, somebody wants an instance polled in another context, or the stack stops.
+
+use std::sync::mpsc::Receiver;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, poll};
+use softnet_core::SoftnetData;
+use softnet_core::ip::input::Ingress;
+use softnet_core::ip::slow::{Announce, Iface};
+use softnet_core::ip::tables::Tables;
+use softnet_core::napi::Napi;
+use softnet_core::qdisc::{DevParams, Spec};
+use softnet_core::stack::dev_tx::DevTx;
+use softnet_core::sync::{AtomicBool, Ordering};
+use softnet_dev::OpenDevice;
+use softnet_dev::netlink::{LinkEvent, LinkMonitor};
+
+use super::snooper::Snooper;
+use crate::config::{Config, PartialCsum};
+use crate::control::commands::{Change, Command};
+use crate::control::{Set, SetQdisc, Target};
+use crate::device::{Groups, Netdev, OpenNetdev, Opener};
+use crate::napi::{Home, Input, NapiInstance, NapiTimer, RxHandler};
+use crate::poll::Contexts;
+use crate::stack::StackInner;
+use crate::tx::qdisc::Layout;
+use crate::tx::{NetdevQueue, QueueWake, TxBackpressure};
+use crate::util::{Spawn, lock, note, spawn, timespec};
+
+/// How long to wait before another attempt to open a device whose interface is there.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// See the module.
+pub struct Housekeeper {
+    shared: Arc<StackInner>,
+    config: Arc<Config>,
+    opener: Box<dyn Opener>,
+    ctx: SoftnetData,
+    monitor: Option<LinkMonitor>,
+    /// Cross-connects: packets of the first device leave by the second.
+    patches: Vec<(u16, u16)>,
+    /// When to try again to open what is missing, in ns of the clock.
+    retry_at: Option<u64>,
+    /// For each device why it could not be opened when that was last tried, which was told then.
+    refused: Vec<Option<String>>,
+    contexts: Contexts,
+    snooper: Snooper,
+    commands: Receiver<Command>,
+    stop: Arc<AtomicBool>,
+}
+
+impl Housekeeper {
+    /// For the devices of `config`, none of which is open yet. Does what comes by `commands`.
+    pub fn new(
+        shared: Arc<StackInner>,
+        config: Arc<Config>,
+        opener: Box<dyn Opener>,
+        patches: Vec<(u16, u16)>,
+        commands: Receiver<Command>,
+    ) -> Result<Self, String> {
+        // Before the devices are opened, so that nothing that happens to them is missed.
+        let monitor = match opener.on_interfaces() {
+            true => Some(LinkMonitor::new().map_err(|error| error.to_string())?),
+            false => None,
+        };
+        let ctx = shared.context();
+        let stop = Arc::new(AtomicBool::new(false));
+        let contexts = Contexts::new(shared.clone(), config.stack.pool_threads());
+        let (retry_at, refused, snooper) = (None, vec![None; config.devices.len()], Snooper::default());
+        Ok(Housekeeper {
+            shared,
+            config,
+            opener,
+            ctx,
+            monitor,
+            patches,
+            retry_at,
+            refused,
+            contexts,
+            snooper,
+            commands,
+            stop,
+        })
+    }
+
+    /// Set to end [`run`](Self::run), after which the housekeeper must be woken.
+    pub fn stop_flag(&self) -> Arc<AtomicBool> {
+        self.stop.clone()
+    }
+
+    /// Opens every device; the first error ends it. What was opened is then still to be closed, after the workers are
+    /// gone that hold its instances.
+    pub fn open_all(&mut self) -> Result<(), String> {
+        (0..self.config.devices.len() as u16).try_for_each(|dev| self.open(dev))
+    }
+
+    fn open(&mut self, dev: u16) -> Result<(), String> {
+        let config = self.config.clone();
+        let device = &config.devices[usize::from(dev)];
+        let OpenDevice { device: shared_part, rx, tx } = self.opener.open(dev, device, &mut self.ctx)?;
+        let info = shared_part.info();
+        let partial_csum = match device.partial_csum {
+            PartialCsum::Auto => info.features.partial_csum,
+            PartialCsum::On => true,
+            PartialCsum::Off => false,
+        };
+        let handler = match self.patches.iter().find(|(from, _)| *from == dev) {
+            Some((_, to)) => RxHandler::Patch(*to),
+            None => RxHandler::Ip(Ingress { dev, mac: info.mac, partial_csum, rp_filter: device.rp_filter }),
+        };
+        let iface = Iface {
+            mac: info.mac,
+            mtu: info.mtu,
+            addresses: device.addresses4(),
+            addresses6: device.addresses6(info.mac),
+            send_redirects: device.send_redirects,
+            rp_filter: device.rp_filter,
+        };
+        // RFC 8200 section 5: nothing smaller can carry it.
+        let too_small = (device.speaks_ipv6() && info.mtu < 1280)
+            .then(|| format!("expected an MTU of at least 1280 for IPv6, found {}", info.mtu));
+        let params = DevParams { mtu: info.mtu.into(), tx_queue_len: device.tx_queue_len };
+        let timers: Result<Vec<_>, _> = rx.iter().map(|_| NapiTimer::new()).collect();
+        let layout = {
+            let settings = lock(&self.shared.devices[usize::from(dev)].qdiscs);
+            Layout::build(&settings, tx.len(), &config.stack.default_qdisc, &params)
+        };
+        let parts = || -> Result<_, String> {
+            too_small.map_or(Ok(()), Err)?;
+            let (layout, qdiscs) = layout.map_err(|error| format!("qdisc: {error}"))?;
+            let xps = device.xps(tx.len() as u16).map_err(|error| error.to_string())?;
+            Ok((layout, qdiscs, xps, timers.map_err(|error| format!("timers: {error}"))?))
+        };
+        let (layout, qdiscs, xps, timers) = match parts() {
+            Ok(parts) => parts,
+            Err(why) => {
+                rx.into_iter().for_each(|queue| queue.close(&mut self.ctx));
+                tx.into_iter().for_each(|queue| queue.close(&mut self.ctx));
+                return Err(format!("{}: {why}", device.name));
+            }
+        };
+        let rx_stats = rx.iter().map(|queue| queue.stats()).collect();
+        let mut disabled = Vec::with_capacity(rx.len());
+        let mut napis = Vec::with_capacity(rx.len());
+        for ((queue, rx), timer) in rx.into_iter().enumerate().zip(timers) {
+            let (doorbell, rx) = (rx.doorbell(), Input::new(rx));
+            let backlog = rx.backlog().clone();
+            let name = format!("{}-{queue}", device.name);
+            let (napi, guard) = Napi::new(name, dev, queue as u16, Some(rx));
+            disabled.push(guard);
+            let worker = device.worker_of(queue, self.shared.workers.len());
+            let now = self.shared.clock.now();
+            let instance = NapiInstance::new(napi, doorbell, backlog, timer, worker, handler, now);
+            napis.push(Arc::new(instance));
+        }
+        napis.iter().for_each(|instance| self.shared.devices[usize::from(dev)].apply_deferral(instance));
+        if let Some(warning) = napis.first().and_then(|instance| instance.napi.mitigation.warning()) {
+            note(format_args!("{}: {warning}", device.name));
+        }
+        if let Some(warning) = layout.warning(&params) {
+            note(format_args!("{}: {warning}", device.name));
+        }
+        let homes = self.homes(dev, &napis);
+        let mut queues = Vec::with_capacity(tx.len());
+        for (number, (queue, qdisc)) in tx.into_iter().zip(qdiscs).enumerate() {
+            let worker = self.shared.workers[device.worker_of(number, self.shared.workers.len())].clone();
+            let qdisc_max_burst = config.stack.qdisc_max_burst;
+            let told = self.shared.sockets.told.clone();
+            let wake = QueueWake { worker: worker.clone(), held_back: TxBackpressure::new(told) };
+            let queue = NetdevQueue::new(&self.shared.region, dev, qdisc, queue, qdisc_max_burst, wake);
+            let queue = Arc::new(queue);
+            worker.add_tx(queue.clone());
+            queues.push(queue);
+        }
+        let live = OpenNetdev {
+            device: shared_part,
+            napis: napis.clone(),
+            rx_stats,
+            tx: DevTx { queues, single: AtomicBool::new(layout.is_single()), xps },
+            layout: Mutex::new(layout),
+            params,
+        };
+        self.shared.devices[usize::from(dev)].live.store(Some(Arc::new(live)));
+        Groups::opened(&self.shared, dev);
+        self.set_iface(dev, Some(iface));
+        for neighbour in config.neighbours.iter().filter(|n| n.dev == device.name) {
+            let fixed = (dev, neighbour.address, neighbour.mac);
+            self.shared.slow_path(&mut self.ctx, |slow, ctx, view, out| {
+                slow.set_permanent(ctx, view, fixed, out);
+            });
+        }
+        // Last: from here on packets flow.
+        for ((instance, guard), home) in napis.into_iter().zip(disabled).zip(homes) {
+            instance.settle(&home, guard);
+        }
+        // In-process devices are at their peer's other end for good, and nothing between them remembers.
+        if self.opener.on_interfaces() {
+            let kinds = Announce { arp: device.arp_notify, nd: device.ndisc_notify };
+            self.shared.slow_path(&mut self.ctx, |slow, ctx, view, out| {
+                slow.announce(ctx, view, dev, kinds, out);
+            });
+        }
+        Ok(())
+    }
+
+    /// Homes for the instances of a device that is being opened, as they were set. If threads are wanting, their workers:
+    /// better polled in another way than not at all.
+    fn homes(&mut self, dev: u16, napis: &[Arc<NapiInstance>]) -> Vec<Home> {
+        let device = &self.shared.devices[usize::from(dev)];
+        let set = |instance: &Arc<NapiInstance>| (instance.clone(), device.threaded(instance.napi.queue));
+        let wanted: Vec<_> = napis.iter().map(set).collect();
+        self.contexts.prepare(&wanted, &mut spawn).unwrap_or_else(|error| {
+            note(format_args!("{}: polled in softirq, for want of threads: {error}", device.name));
+            napis.iter().map(|instance| Home::Worker(self.shared.workers[instance.worker].clone())).collect()
+        })
+    }
+
+    /// Switches instances to another context, and remembers that for their queues. Returns their ids. `spawn` makes the
+    /// threads; if it fails, nothing changes.
+    pub fn set(&mut self, set: &Set, spawn: Spawn<'_>) -> Result<Vec<u32>, String> {
+        let (dev, instances) = self.shared.find(&set.target)?;
+        let wanted = instances.iter().map(|instance| (instance.clone(), set.threaded)).collect();
+        self.contexts.switch(wanted, spawn).map_err(|error| {
+            format!("nothing was changed: a thread for {} can't be made: {error}", set.threaded)
+        })?;
+        match (&set.target, &instances[..]) {
+            (Target::Napi(_), [instance]) => dev.set_threaded(Some(instance.napi.queue), set.threaded),
+            _ => dev.set_threaded(None, set.threaded),
+        }
+        Ok(instances.iter().map(|instance| instance.napi.id).collect())
+    }
+
+    /// Changes the disciplines of a device, and remembers that for its next life.
+    fn set_qdisc(&mut self, set: &SetQdisc) -> Result<(), String> {
+        let (dev, _) = self.shared.find(&Target::Dev(set.dev.clone()))?;
+        let spec = set.qdisc.as_ref().map(|text| text.parse::<Spec>().map_err(|error| error.to_string()));
+        let spec = spec.transpose()?;
+        let live = dev.live.load_full();
+        let Some(live) = live else {
+            return Err(format!("{} is not open: its interface is gone", set.dev));
+        };
+        let mut settings = lock(&dev.qdiscs);
+        let next = settings.apply(set.action, set.queue, spec, live.tx.queues.len())?;
+        let (default_qdisc, now) = (&self.config.stack.default_qdisc, self.shared.clock.now());
+        let mut layout = lock(&live.layout);
+        // Built before anything is changed, since it may be refused. The switch to one queue comes first and away from
+        // one last, so that no packet is led to a queue whose discipline is gone. (A batch may be whose sender had chosen
+        // its queue before: nobody waits for those.)
+        let built = Layout::build(&next, live.tx.queues.len(), default_qdisc, &live.params);
+        let built = built.map_err(|error| error.to_string())?;
+        let single = built.0.is_single();
+        if single {
+            live.tx.single.store(true, Ordering::Relaxed);
+        }
+        layout.change(built, &live.tx.queues, &live.params, &mut self.ctx, now);
+        live.tx.single.store(single, Ordering::Relaxed);
+        *settings = next;
+        self.ctx.drain();
+        Ok(())
+    }
+
+    fn execute(&mut self, command: Command) {
+        let answer = match &command.change {
+            Change::Threaded(set) => self.set(set, &mut spawn),
+            Change::Qdisc(set) => self.set_qdisc(set).map(|()| Vec::new()),
+        };
+        // Who does not wait for it any more has said so to its user.
+        let _ = command.answer.send(answer);
+    }
+
+    fn set_iface(&mut self, dev: u16, iface: Option<Iface>) {
+        let mut control = self.shared.control();
+        control.ifaces[usize::from(dev)] = iface;
+        control.replace_tables(&*self.shared, Tables::set_ifaces);
+    }
+
+    /// Closes a device: nobody polls it any more, its frames go home, its neighbours are forgotten.
+    fn close(&mut self, dev: u16) {
+        let Some(live) = self.shared.devices[usize::from(dev)].take() else { return };
+        self.shared.devices[usize::from(dev)].groups.closed(&*live.device);
+        let mut homes = Vec::with_capacity(live.napis.len());
+        for instance in &live.napis {
+            instance.close();
+            let (mut disabled, home) = instance.evict();
+            homes.extend(home);
+            if let Some(rx) = disabled.body().rx.take() {
+                rx.close(&mut self.ctx);
+            }
+        }
+        self.contexts.retire(homes);
+        for queue in &live.tx.queues {
+            queue.close(&mut self.ctx);
+            queue.wake().worker.remove_tx(queue);
+        }
+        self.shared.devices[usize::from(dev)].settle(&live);
+        self.set_iface(dev, None);
+        self.shared.slow_path(&mut self.ctx, |slow, ctx, view, out| slow.remove_device(ctx, view, dev, out));
+        // Frames that came home belong to everybody.
+        self.ctx.drain();
+    }
+
+    /// Closes every device and frees what waits for neighbours.
+    pub fn close_all(&mut self) {
+        for dev in 0..self.config.devices.len() as u16 {
+            self.close(dev);
+        }
+        self.shared.slow_path(&mut self.ctx, |slow, ctx, _, _| slow.shutdown(ctx));
+        self.ctx.drain();
+    }
+
+    /// Works until it is stopped, then closes everything.
+    pub fn run(mut self) {
+        while !self.stop.load(Ordering::Acquire) {
+            self.links();
+            self.timers();
+            while let Ok(command) = self.commands.try_recv() {
+                self.execute(command);
+            }
+            self.sleep();
+        }
+        self.close_all();
+    }
+
+    /// Does what the slow path's timers want done by now, and hears what neighbours said.
+    pub fn timers(&mut self) {
+        let now = self.shared.clock.now();
+        self.snooper.listen(&self.shared, &mut self.ctx, now);
+        if self.retry_at.is_some_and(|at| at <= now) {
+            self.retry_at = None;
+            self.open_missing();
+        }
+        self.shared.handle_left(&mut self.ctx);
+        let due = self.shared.control().slow.next_deadline().is_some_and(|at| at <= now);
+        if due {
+            // The machine's clock may have been set meanwhile.
+            let midnight = self.shared.clock.midnight();
+            self.shared.slow_path(&mut self.ctx, |slow, ctx, view, out| {
+                slow.set_midnight(midnight);
+                slow.poll(ctx, view, out);
+            });
+        }
+    }
+
+    fn sleep(&mut self) {
+        let waker = &self.shared.housekeeper;
+        // Announced before the deadline is read: whoever sets an earlier one then wakes us.
+        let announced = waker.sleeper.announce();
+        let next = {
+            let mut control = self.shared.control();
+            let slow = control.slow.next_deadline().unwrap_or(u64::MAX);
+            let others = [self.retry_at, self.snooper.next()].into_iter().flatten();
+            control.deadline = others.fold(slow, u64::min);
+            control.deadline
+        };
+        if self.stop.load(Ordering::Acquire) || self.shared.has_left() {
+            return;
+        }
+        if let Ok(command) = self.commands.try_recv() {
+            drop(announced);
+            return self.execute(command);
+        }
+        let now = self.shared.clock.now();
+        let timeout = (next != u64::MAX).then(|| {
+            // Timers here count in seconds: a millisecond more saves a second wake-up.
+            timespec(next.saturating_sub(now) + 1_000_000)
+        });
+        let heard = self.snooper.waits_for(&self.shared);
+        let mut fds = vec![PollFd::from_borrowed_fd(waker.fd(), PollFlags::IN)];
+        if let Some(monitor) = &self.monitor {
+            fds.push(PollFd::from_borrowed_fd(monitor.fd(), PollFlags::IN));
+        }
+        fds.extend(Snooper::fds(&heard));
+        let _ = poll(&mut fds, timeout.as_ref());
+        let woken = !fds[0].revents().is_empty();
+        drop(fds);
+        if announced.awake() || woken {
+            waker.clear();
+        }
+    }
+
+    /// Takes note of what happened to the interfaces.
+    fn links(&mut self) {
+        // Programs take a while to be exchanged, and commands are to find what is so by then; but they
+        // wait for no more rounds than these.
+        for _ in 0..3 {
+            if !self.link_events() {
+                return;
+            }
+            let config = self.config.clone();
+            for device in self.shared.devices.iter().filter(|device| device.live.load().is_some()) {
+                let dev = device.index;
+                self.opener.addresses_changed(dev, &config.devices[usize::from(dev)]);
+            }
+        }
+    }
+
+    /// Takes note of what has been told. Whether it may have changed the addresses that are the kernel's.
+    fn link_events(&mut self) -> bool {
+        let mut readdressed = false;
+        while let Some(monitor) = &mut self.monitor {
+            match monitor.next() {
+                Ok(Some(event)) => {
+                    // A link-local address counts on what the interface is a port of, which changes
+                    // with the interface.
+                    readdressed |= matches!(event, LinkEvent::AddressChanged { .. } | LinkEvent::Changed(_));
+                    self.link_event(event);
+                }
+                Ok(None) => break,
+                Err(error) => {
+                    note(format_args!("no longer told of interfaces that come and go: {error}"));
+                    self.monitor = None;
+                }
+            }
+        }
+        readdressed
+    }
+
+    fn link_event(&mut self, event: LinkEvent) {
+        let of_index = |this: &Self, index: u32| {
+            let is = |d: &Arc<Netdev>| {
+                d.live.load().as_ref().is_some_and(|live| live.device.info().ifindex == index)
+            };
+            this.shared.devices.iter().find(|d| is(d)).map(|d| d.index)
+        };
+        match event {
+            LinkEvent::Removed { index, name } => {
+                if let Some(dev) = of_index(self, index) {
+                    note(format_args!("{name} is gone; it will be taken again when it comes back"));
+                    self.close(dev);
+                }
+            }
+            LinkEvent::Appeared(link) | LinkEvent::Changed(link) => {
+                if let Some(dev) = of_index(self, link.index) {
+                    let device = &self.shared.devices[usize::from(dev)];
+                    let Some(live) = device.live.load_full() else { return };
+                    let info = live.device.info();
+                    if info.mac == link.mac && u32::from(info.mtu) == link.mtu && info.name == link.name {
+                        // The kernel makes an interface's NAPI instances anew when it is set up.
+                        return live.napis.iter().for_each(|instance| device.apply_deferral(instance));
+                    }
+                    note(format_args!("{} changed its name, address or MTU: opening it anew", link.name));
+                    self.close(dev);
+                }
+                if link.up {
+                    self.open_missing();
+                }
+            }
+            // Of every device, whichever interface it was.
+            LinkEvent::AddressChanged { .. } => {}
+        }
+    }
+
+    /// Tries to open every device that is not open and whose interface exists.
+    fn open_missing(&mut self) {
+        let config = self.config.clone();
+        for (dev, device) in config.devices.iter().enumerate() {
+            let there = |m: &LinkMonitor| m.links().any(|link| link.name == device.name && link.up);
+            if self.shared.devices[dev].live.load().is_some() || !self.monitor.as_ref().is_some_and(there) {
+                continue;
+            }
+            match self.open(dev as u16) {
+                Ok(()) => {
+                    self.refused[dev] = None;
+                    note(format_args!("{} is back", device.name));
+                }
+                Err(error) => {
+                    // Tried again and again, but told once.
+                    if self.refused[dev].as_ref() != Some(&error) {
+                        note(format_args!("{} is there but can't be taken yet: {error}", device.name));
+                    }
+                    self.refused[dev] = Some(error);
+                    self.retry_at = Some(self.shared.clock.now() + RETRY.as_nanos() as u64);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,395 @@
+//! What a stack tells of itself: fills the rows of [`show`](crate::control::show), for the control socket and for programs that
+//! embed the stack. Reads counters that their threads write; takes the slow path's lock for neighbours only.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use softnet_core::ip::LongestMatch;
+use softnet_core::ip::adjacency::Kind;
+use softnet_core::skb::{DropReason, leaked};
+use softnet_core::softnet_data::MAX_DEVICES;
+use softnet_core::sync::Ordering;
+use softnet_dev::{DeviceInfo, LinkState, sched};
+
+use crate::config::{Config, DeviceConfig, format_mac};
+use crate::control::commands::{Change, Commander};
+use crate::control::show::{
+    DevRow, DropRow, FilterRow, NapiRow, NeighRow, QdiscRow, RouteRow, SocketRow, Stats, Table, WorkerRow,
+};
+use crate::control::{Handler, Request, Set, SetFilter, SetKnobs, SetQdisc, Target};
+use crate::device::{Groups, Netdev, filter};
+use crate::napi::PollThread;
+use crate::stack::StackInner;
+use crate::stack::routes::{Rib, Route};
+use crate::util::lock;
+
+mod filters;
+mod napi;
+mod qdisc;
+mod sockets;
+
+/// A window on a stack.
+pub struct Introspect {
+    shared: Arc<StackInner>,
+    config: Arc<Config>,
+    routes: Rib,
+    commander: Commander,
+}
+
+impl Introspect {
+    /// On `shared`, which was made from `config`, with `routes` in its FIB. Changes go by `commander`.
+    pub fn new(shared: Arc<StackInner>, config: Arc<Config>, routes: Rib, commander: Commander) -> Self {
+        Introspect { shared, config, routes, commander }
+    }
+
+    /// Changes something, and returns when that is done, with the NAPI instances it was about. The error says what is
+    /// wrong with the request, or why nothing changed.
+    pub fn set(&self, set: Set) -> Result<Vec<NapiRow>, String> {
+        let ids = self.commander.make(Change::Threaded(set))?;
+        Ok(self.napis_of(&ids))
+    }
+
+    /// Changes disciplines of a device, and returns when that is done, with all it has then. The error says what is wrong
+    /// with the request, and then nothing changed.
+    pub fn set_qdisc(&self, set: SetQdisc) -> Result<Vec<QdiscRow>, String> {
+        let dev = set.dev.clone();
+        self.commander.make(Change::Qdisc(set))?;
+        Ok(self.qdiscs().into_iter().filter(|row| row.dev == dev).collect())
+    }
+
+    /// Changes a filter, at once. Returns those of its device; the error says what is wrong with it, and then nothing changed.
+    pub fn set_filter(&self, set: &SetFilter) -> Result<Vec<FilterRow>, String> {
+        filter::set(&self.shared, set)?;
+        Ok(self.filters().into_iter().filter(|row| row.dev == set.dev).collect())
+    }
+
+    /// Sets knobs of instances, at once. Returns the rows of those it was about; the error says what is wrong with it, and
+    /// then nothing changed.
+    pub fn set_knobs(&self, set: &SetKnobs) -> Result<Vec<NapiRow>, String> {
+        let (device, instances) = self.shared.find(&set.target)?;
+        let queue = match (&set.target, &instances[..]) {
+            (Target::Napi(_), [instance]) => Some(instance.napi.queue),
+            _ => None,
+        };
+        device.set_deferral(queue, set.knobs)?;
+        let ids: Vec<u32> = instances.iter().map(|instance| instance.napi.id).collect();
+        Ok(self.napis_of(&ids))
+    }
+
+    fn napis_of(&self, ids: &[u32]) -> Vec<NapiRow> {
+        self.napis().into_iter().filter(|row| ids.contains(&row.id)).collect()
+    }
+
+    fn dev_name(&self, dev: u16) -> String {
+        self.shared.devices.get(usize::from(dev)).map_or_else(|| "-".into(), |d| d.name.clone())
+    }
+
+    /// The devices.
+    pub fn devs(&self) -> Vec<DevRow> {
+        self.shared.devices.iter().map(|dev| self.dev(dev)).collect()
+    }
+
+    fn dev(&self, dev: &Netdev) -> DevRow {
+        let live = dev.live.load_full();
+        let config = &self.config.devices[usize::from(dev.index)];
+        let link = live.as_ref().map_or(LinkState::Gone, |live| live.device.link());
+        let info = live.as_ref().map(|live| live.device.info());
+        let totals = dev.totals();
+        let contexts = self.shared.contexts();
+        let drops_for = |reason: &DropReason| {
+            contexts.iter().map(|c| c.drops(usize::from(dev.index), *reason)).sum::<u64>()
+        };
+        let held = live.as_ref().map_or(0, |live| {
+            // RX rings are their owners' to look into; what they hold is counted with the frames in use.
+            let rings = live.tx.queues.iter().map(|queue| queue.ring().held.load(Ordering::Relaxed) as u64);
+            rings.sum::<u64>() + lock(&live.layout).totals().qlen
+        });
+        DevRow {
+            index: dev.index,
+            name: dev.name.clone(),
+            driver: info.map_or("-", |i| i.driver).into(),
+            mode: info.map_or_else(String::new, |i| i.mode.clone()),
+            link: match link {
+                LinkState::Up => "up",
+                LinkState::Down => "down",
+                LinkState::Gone => "gone",
+            }
+            .into(),
+            mac: info.map_or_else(|| "-".into(), |i| format_mac(i.mac)),
+            mtu: info.map_or(0, |i| i.mtu),
+            addresses: addresses(config, info),
+            groups: Groups::members(&self.shared, dev.index),
+            queues: live.as_ref().map_or(0, |live| live.napis.len() as u16),
+            rx_packets: totals.rx.packets,
+            rx_bytes: totals.rx.bytes,
+            rx_ring_drops: totals.rx.ring_drops,
+            rx_kicks: totals.rx.kicks,
+            tx_packets: totals.tx.packets,
+            tx_bytes: totals.tx.bytes,
+            tx_ring_drops: totals.tx.ring_drops,
+            tx_kicks: totals.tx.kicks,
+            drops: DropReason::ALL.iter().map(drops_for).sum(),
+            held,
+            snooped: live.as_ref().and_then(|live| Some(live.device.snoop()?.heard())).unwrap_or(0),
+            reopened: totals.closed,
+        }
+    }
+
+    /// The NAPI instances.
+    pub fn napis(&self) -> Vec<NapiRow> {
+        let now = self.shared.clock.now();
+        let mut rows = Vec::new();
+        for dev in &self.shared.devices {
+            let Some(live) = dev.live.load_full() else { continue };
+            rows.extend(live.napis.iter().map(|instance| napi::row(dev, instance, now)));
+        }
+        rows
+    }
+
+    /// The disciplines of the devices that are open.
+    pub fn qdiscs(&self) -> Vec<QdiscRow> {
+        let of = |dev: &Arc<Netdev>| {
+            let live = dev.live.load_full();
+            live.map_or_else(Vec::new, |live| qdisc::rows(dev, &live))
+        };
+        self.shared.devices.iter().flat_map(of).collect()
+    }
+
+    /// The filters of the devices, whether these are open or not.
+    pub fn filters(&self) -> Vec<FilterRow> {
+        let name = |dev| self.dev_name(dev);
+        self.shared.devices.iter().flat_map(|dev| filters::rows(dev, name)).collect()
+    }
+
+    /// The sockets that are open.
+    pub fn sockets(&self) -> Vec<SocketRow> {
+        sockets::rows(&self.shared)
+    }
+
+    /// The threads that poll, first the workers.
+    pub fn workers(&self) -> Vec<WorkerRow> {
+        let now = self.shared.clock.now();
+        let row = |w: Arc<PollThread>| {
+            let tid = w.tid.load(Ordering::Relaxed) as i32;
+            let cpu_ns = thread_cpu_ns(tid);
+            let stats = &w.stats;
+            WorkerRow {
+                name: w.name.clone(),
+                context: w.context,
+                cpu: w.cpu,
+                policy: sched::policy(tid as u32).map_or_else(|_| "-".into(), |policy| policy.to_string()),
+                tid,
+                state: if w.asleep.load(Ordering::Relaxed) { "sleeping" } else { "running" }.into(),
+                cpu_ns,
+                cpu_percent: 100.0 * cpu_ns as f64 / now.saturating_sub(w.since).max(1) as f64,
+                rounds: stats.rounds.get(),
+                sleeps: stats.sleeps.get(),
+                wakeups: BTreeMap::from([
+                    ("doorbell".into(), stats.woken_by_doorbell.get()),
+                    ("timer".into(), stats.woken_by_timer.get()),
+                    ("wake".into(), stats.woken_by_thread.get()),
+                ]),
+                time_squeeze: w.net_rx.load().time_squeeze.get(),
+                packets: stats.packets.get(),
+                cached_heads: stats.cached_heads.load(Ordering::Relaxed),
+                cached_frames: stats.cached_frames.load(Ordering::Relaxed),
+            }
+        };
+        self.shared.threads().into_iter().map(row).collect()
+    }
+
+    /// The neighbours.
+    pub fn neighbours(&self) -> Vec<NeighRow> {
+        let now = self.shared.clock.now();
+        let control = self.shared.control();
+        let row = |n: softnet_core::ip::neigh::NeighEntry| NeighRow {
+            dev: self.dev_name(n.dev),
+            ip: n.ip,
+            mac: n.mac.map(format_mac),
+            state: n.state.name().to_lowercase(),
+            age_s: now.saturating_sub(n.since) as f64 / 1e9,
+            queued: n.queued as u64,
+        };
+        control.slow.neighbours().entries().map(row).collect()
+    }
+
+    /// The routes.
+    pub fn routes(&self) -> Vec<RouteRow> {
+        self.routes.iter().map(|route| self.route(&route)).collect()
+    }
+
+    fn route(&self, Route { prefix, hop }: &Route) -> RouteRow {
+        let is_sent = matches!(hop.kind, Kind::Resolve | Kind::Connected | Kind::Rewrite);
+        RouteRow {
+            prefix: prefix.to_string(),
+            kind: match hop.kind {
+                Kind::Resolve | Kind::Rewrite => "via",
+                Kind::Connected => "connected",
+                Kind::Local => "local",
+                Kind::Broadcast => "broadcast",
+                Kind::Blackhole => "blackhole",
+                Kind::Unreachable | Kind::NoRoute => "unreachable",
+            }
+            .into(),
+            via: hop.gateway,
+            dev: is_sent.then(|| self.dev_name(hop.dev)),
+        }
+    }
+
+    /// Drops that happened, and what devices lost before any queue counted it.
+    pub fn drops(&self) -> Vec<DropRow> {
+        let contexts = self.shared.contexts();
+        let losses: Vec<_> = self.shared.devices.iter().map(|dev| dev.losses()).collect();
+        let mut rows = Vec::new();
+        for dev in 0..MAX_DEVICES {
+            for reason in DropReason::ALL {
+                let mut packets: u64 = contexts.iter().map(|c| c.drops(dev, *reason)).sum();
+                packets += losses.get(dev).and_then(|of| of.get(reason)).copied().unwrap_or(0);
+                if packets > 0 {
+                    rows.push(DropRow {
+                        dev: self.dev_name(dev as u16),
+                        reason: reason.name().into(),
+                        packets,
+                        help: reason.help().into(),
+                    });
+                }
+            }
+        }
+        rows
+    }
+
+    /// Totals.
+    pub fn stats(&self) -> Stats {
+        let shared = &self.shared;
+        let contexts = shared.contexts();
+        let totals: Vec<_> = shared.devices.iter().map(|dev| dev.totals()).collect();
+        let tables = shared.tables.load();
+        let (neighbours, neigh_table_fulls, in_slow_path, icmp_limited, fragments, paths) = {
+            let mut control = shared.control();
+            let entered = control.entered;
+            let pmtu = control.slow.pmtu();
+            let paths = (pmtu.len() as u64, pmtu.ignored(), entered);
+            let (slow, frags) = (&control.slow, control.slow.fragments());
+            let fragments = crate::control::show::FragStats {
+                waiting: frags.datagrams() as u64,
+                reassembled: frags.reassembled(),
+                cut: slow.cut(),
+            };
+            let neigh = slow.neighbours();
+            let (entries, fulls) = (neigh.entries().len() as u64, neigh.table_fulls());
+            let (all, each) = slow.icmp_limited();
+            (entries, fulls, (slow.held() + control.left()) as u64, all + each, fragments, paths)
+        };
+        let open = shared.devices.iter().filter_map(|dev| dev.live.load_full());
+        let queued: u64 = open.map(|live| lock(&live.layout).totals().qlen).sum();
+        let redirected: usize = shared.napis().iter().map(|instance| instance.backlog.len()).sum();
+        // Taken first: whoever takes a packet out of a socket does so after it was put in.
+        let taken: u64 = contexts.iter().map(|c| c.sk_taken.get()).sum();
+        let in_sockets = contexts.iter().map(|c| c.sk_queued.get()).sum::<u64>().saturating_sub(taken);
+        Stats {
+            name: self.config.stack.name.clone(),
+            version: env!("CARGO_PKG_VERSION").into(),
+            pid: std::process::id(),
+            uptime_s: shared.clock.now() as f64 / 1e9,
+            received: totals.iter().map(|t| t.rx.packets).sum(),
+            originated: contexts.iter().map(|c| c.originated.get()).sum(),
+            transmitted: totals.iter().map(|t| t.tx.packets).sum(),
+            delivered: contexts.iter().map(|c| c.delivered.get()).sum(),
+            dropped: contexts.iter().map(|c| c.dropped()).sum(),
+            merged: contexts.iter().map(|c| c.merged.get()).sum(),
+            held: in_slow_path + queued + redirected as u64 + in_sockets,
+            icmp_limited,
+            path_mtus: paths.0,
+            pmtu_ignored: paths.1,
+            slow_path: paths.2,
+            fragments,
+            exhausted: shared.region.exhausted(),
+            leaked: leaked(),
+            frames: shared.region.frame_count().into(),
+            frames_free: shared.region.frames_free(),
+            heads: shared.region.head_count().into(),
+            heads_free: shared.region.heads_free(),
+            routes: self.routes.len() as u64,
+            fib_bytes: (tables.v4.fib.bytes() + tables.v6.fib.bytes()) as u64,
+            neighbours,
+            neigh_table_fulls,
+            sockets: shared.sockets.len() as u64,
+            cpu_ns: process_cpu_ns(),
+        }
+    }
+}
+
+/// The addresses of a device: as configured, and the link-local one once its MAC address is known.
+fn addresses(config: &DeviceConfig, info: Option<&DeviceInfo>) -> Vec<String> {
+    let mut all: Vec<String> = config.addresses.iter().map(|own| own.to_string()).collect();
+    if let Some(info) = info {
+        let with_derived = config.addresses6(info.mac).into_iter();
+        all.extend(
+            with_derived
+                .map(|(addr, net)| format!("{addr}/{}", net.len()))
+                .filter(|text| !all.contains(text))
+                .collect::<Vec<_>>(),
+        );
+    }
+    all
+}
+
+impl Handler for Introspect {
+    fn request(&self, request: Request) -> Result<serde_json::Value, String> {
+        let table = match request {
+            Request::Show(table) => table,
+            Request::Set(set) => return serde_json::to_value(self.set(set)?).map_err(|e| e.to_string()),
+            Request::Qdisc(set) => {
+                return serde_json::to_value(self.set_qdisc(set)?).map_err(|e| e.to_string());
+            }
+            Request::Filter(set) => {
+                return serde_json::to_value(self.set_filter(&set)?).map_err(|e| e.to_string());
+            }
+            Request::Knobs(knobs) => {
+                return serde_json::to_value(self.set_knobs(&knobs)?).map_err(|e| e.to_string());
+            }
+        };
+        match table {
+            Table::Dev => serde_json::to_value(self.devs()),
+            Table::Napi => serde_json::to_value(self.napis()),
+            Table::Worker => serde_json::to_value(self.workers()),
+            Table::Neigh => serde_json::to_value(self.neighbours()),
+            Table::Route => serde_json::to_value(self.routes()),
+            Table::Drops => serde_json::to_value(self.drops()),
+            Table::Qdisc => serde_json::to_value(self.qdiscs()),
+            Table::Filter => serde_json::to_value(self.filters()),
+            Table::Socket => serde_json::to_value(self.sockets()),
+            Table::Stats => serde_json::to_value(self.stats()),
+        }
+        .map_err(|error| error.to_string())
+    }
+
+    fn answer(&self, request: Request) -> Result<String, String> {
+        let text = match request {
+            Request::Show(Table::Route) => serde_json::to_string(&RouteRows(self)),
+            _ => serde_json::to_string(&self.request(request)?),
+        };
+        text.map_err(|error| error.to_string())
+    }
+}
+
+/// The routes of a stack, each row made when it is written: there may be a million.
+struct RouteRows<'a>(&'a Introspect);
+
+impl serde::Serialize for RouteRows<'_> {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.0.routes.iter().map(|route| self.0.route(&route)))
+    }
+}
+
+/// CPU time of a thread of this process in ns; 0 if it does not run.
+pub fn thread_cpu_ns(tid: i32) -> u64 {
+    let text = std::fs::read_to_string(format!("/proc/self/task/{tid}/schedstat")).unwrap_or_default();
+    text.split_whitespace().next().and_then(|ns| ns.parse().ok()).unwrap_or(0)
+}
+
+/// CPU time of all threads of this process that run now, in ns.
+pub fn process_cpu_ns() -> u64 {
+    let Ok(tasks) = std::fs::read_dir("/proc/self/task") else { return 0 };
+    tasks.flatten().filter_map(|t| Some(thread_cpu_ns(t.file_name().to_str()?.parse().ok()?))).sum()
+}

@@ -1,0 +1,13 @@
+//! Puts a stack together from its configuration and takes it apart: start and stop, the housekeeper, and what a running
+//! stack tells of itself.
+//!
+//! The only folder that knows all others.
+
+mod housekeeper;
+mod introspect;
+mod snooper;
+mod stack;
+
+pub use housekeeper::Housekeeper;
+pub use introspect::{Introspect, process_cpu_ns, thread_cpu_ns};
+pub use stack::{Assembly, Stack, StartError};

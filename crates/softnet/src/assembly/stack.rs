@@ -1,0 +1,316 @@
+//! A running stack: from configuration to threads, and back.
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use rustix::thread::CpuSet;
+use softnet_core::fold::FoldKey;
+use softnet_core::ip::neigh::NeighParams;
+use softnet_core::ip::slow::SlowPath;
+use softnet_core::skb::{Region, RegionMemory};
+use softnet_core::sync::{AtomicBool, Ordering};
+use softnet_dev::memfd::MemfdMemory;
+use softnet_dev::process::trim_heap;
+
+use super::{Housekeeper, Introspect};
+use crate::app::{NapiPoller, PollerError, PollerParams, RawSender};
+use crate::config::{Config, ConfigErrors, Context, available_cpus};
+use crate::control::commands::commands;
+use crate::control::{BindError, Listener, Server};
+use crate::device::{Netdev, Opener, XdpOpener};
+use crate::napi::{Filter, PollThread};
+use crate::net::Handle;
+use crate::poll::{Worker, WorkerShared};
+use crate::stack::{StackInner, routes};
+use crate::util::spawn;
+
+/// Why a stack did not start. Nothing of it is left.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The configuration contradicts itself.
+    #[error("{0}")]
+    Config(#[from] ConfigErrors),
+    /// Its control socket can't be bound.
+    #[error("{0}")]
+    Control(#[from] BindError),
+    /// A device can't be opened; the text says which and why.
+    #[error("{0}")]
+    Device(String),
+    /// The operating system refused something else.
+    #[error("{what}: {source}")]
+    System {
+        /// What was to be done.
+        what: &'static str,
+        /// What it said.
+        source: std::io::Error,
+    },
+    /// The routes don't fit a table.
+    #[error("{0}")]
+    Routes(#[from] softnet_core::ip::FibError),
+    /// Packet memory can't be laid out.
+    #[error("{0}")]
+    Region(#[from] softnet_core::skb::RegionError),
+}
+
+fn system(what: &'static str) -> impl Fn(std::io::Error) -> StartError {
+    move |source| StartError::System { what, source }
+}
+
+/// All parts of a stack, with its devices open, before any worker runs: for those who run the workers themselves. (Devices
+/// that are configured to be polled in another context than `softirq` are, from now on.)
+/// Field order matters: workers go before the housekeeper closes the devices.
+pub struct Assembly {
+    /// One per configured CPU.
+    pub workers: Vec<Worker>,
+    /// What is shared.
+    pub shared: Arc<StackInner>,
+    /// For display.
+    pub view: Arc<Introspect>,
+    housekeeper: Option<Housekeeper>,
+}
+
+impl Assembly {
+    /// Makes packet memory, tables and workers, and opens the devices by what `opener` makes of the region. `patches`:
+    /// pairs of device indices; what the first receives leaves by the second, unrouted.
+    pub fn new<O: Opener + 'static>(
+        mut config: Config,
+        patches: Vec<(u16, u16)>,
+        opener: impl FnOnce(&Arc<Region>) -> Result<O, String>,
+    ) -> Result<Self, StartError> {
+        // Whatever CPUs the calling thread is pinned to now: workers pin themselves.
+        let cpus: Vec<u32> = (0..CpuSet::MAX_CPU as u32).collect();
+        config.check(&cpus)?;
+        let routes = routes::routes(&config);
+        // From here on they are in the tables alone, and in what these are built from.
+        config.routes = Vec::new();
+        let secret = || std::array::from_fn(|_| RandomState::new().hash_one(std::process::id()));
+        let tables = routes::compile(&routes, FoldKey::new(secret()))?;
+        let stack = &config.stack;
+        // A head per frame: an skb always has one frame, and frames in rings need none.
+        let bytes = Region::bytes(stack.frames, stack.frames);
+        let memory: Box<dyn RegionMemory> =
+            Box::new(MemfdMemory::new(bytes).map_err(system("packet memory"))?);
+        let region = Region::new(memory, stack.frames, stack.frames)?;
+        let devices = config
+            .devices
+            .iter()
+            .enumerate()
+            .map(|(index, device)| {
+                let name = device.name.clone();
+                let qdisc = device.qdisc.clone();
+                Arc::new(Netdev::new(index as u16, name, device.threaded, device.knobs(), qdisc))
+            })
+            .collect();
+        let mut workers = Vec::new();
+        for (index, cpu) in stack.workers.iter().enumerate() {
+            let thread = PollThread {
+                policy: stack.worker_policy,
+                ..PollThread::new(format!("softnet/{index}"), Context::Softirq, Some(*cpu), 0)
+            };
+            workers.push(Arc::new(WorkerShared::new(thread).map_err(system("worker"))?));
+        }
+        // Packets that wait for neighbours must not take the memory that the answers need.
+        let defaults = NeighParams::default();
+        let unres_total = defaults.unres_total.min(stack.frames as usize / 8);
+        let [gc_thresh1, gc_thresh2, gc_thresh3] = stack.gc_thresh.map(|n| n as usize);
+        let neigh = NeighParams { unres_total, gc_thresh1, gc_thresh2, gc_thresh3, ..defaults };
+        let mut slow = SlowPath::new(neigh, secret());
+        slow.set_gateways(routes.gateways());
+        slow.configure(stack.icmp.clone(), stack.ip_options);
+        let opener = opener(&region).map_err(StartError::Device)?;
+        let shared = StackInner::new(region, stack, devices, workers, tables, slow);
+        let mut shared = shared.map_err(system("descriptors"))?;
+        shared.sockets.ports = opener.ports();
+        let shared = Arc::new(shared);
+        let config = Arc::new(config);
+        let (commander, commands) = commands(&shared);
+        let view = Arc::new(Introspect::new(shared.clone(), config.clone(), routes, commander));
+        let housekeeper = Housekeeper::new(shared.clone(), config, Box::new(opener), patches, commands)
+            .map_err(StartError::Device)?;
+        // Before the devices: if one of them can't be opened, the instances of the others are with their workers, whose
+        // drop gives them up to be closed.
+        let workers = shared.workers.iter().map(|me| Worker::new(&shared, me)).collect::<Result<_, _>>();
+        let workers = workers.map_err(system("worker"))?;
+        let mut assembly = Assembly { workers, shared, view, housekeeper: Some(housekeeper) };
+        if let Some(housekeeper) = &mut assembly.housekeeper {
+            housekeeper.open_all().map_err(StartError::Device)?;
+        }
+        // What reading a large configuration and building its tables took.
+        trim_heap();
+        Ok(assembly)
+    }
+
+    /// Leads to it, for [sockets](crate::net).
+    pub fn handle(&self) -> Handle {
+        Handle::new(&self.shared)
+    }
+
+    /// The housekeeper, for those who run its timers themselves.
+    pub fn housekeeper(&mut self) -> Option<&mut Housekeeper> {
+        self.housekeeper.as_mut()
+    }
+}
+
+impl Drop for Assembly {
+    fn drop(&mut self) {
+        self.workers.clear();
+        if let Some(mut housekeeper) = self.housekeeper.take() {
+            housekeeper.close_all();
+            self.shared.sockets.stop();
+        }
+    }
+}
+
+/// A running stack. Dropping it stops it: packets in flight are finished or freed and counted, devices given back.
+pub struct Stack {
+    view: Arc<Introspect>,
+    shared: Arc<StackInner>,
+    workers: Vec<JoinHandle<()>>,
+    housekeeper: Option<JoinHandle<()>>,
+    stop: Arc<AtomicBool>,
+}
+
+impl Stack {
+    /// Checks `config`, takes its AF_XDP devices in the calling thread's network namespace, and runs.
+    pub fn start(config: Config) -> Result<Stack, StartError> {
+        config.check(&available_cpus())?;
+        let devices = config.devices.len();
+        let opener = |region: &Arc<Region>| XdpOpener::new(region, devices).map_err(|e| e.to_string());
+        Self::run(Assembly::new(config, Vec::new(), opener)?)
+    }
+
+    /// Starts one as [`start`](Self::start) does, which `softnet show` finds by its name until the server is dropped. Its control
+    /// socket comes first, so that a second instance of the same name is refused before it touches anything.
+    pub fn start_shown(config: Config) -> Result<(Stack, Server), StartError> {
+        let control = Listener::bind(&config.stack.socket_path())?;
+        let stack = Self::start(config)?;
+        let server = control.serve(stack.view.clone()).map_err(system("starting the control thread"))?;
+        Ok((stack, server))
+    }
+
+    /// Runs what was assembled.
+    pub fn run(mut assembly: Assembly) -> Result<Stack, StartError> {
+        let (shared, view) = (assembly.shared.clone(), assembly.view.clone());
+        let mut stack = Stack { view, shared, workers: Vec::new(), housekeeper: None, stop: Arc::default() };
+        for (worker, me) in std::mem::take(&mut assembly.workers).into_iter().zip(&stack.shared.workers) {
+            let body = Box::new(move || worker.run());
+            stack.workers.push(spawn(&me.thread.name, body).map_err(system("thread"))?);
+        }
+        if let Some(housekeeper) = assembly.housekeeper.take() {
+            stack.stop = housekeeper.stop_flag();
+            let body = Box::new(move || housekeeper.run());
+            stack.housekeeper = Some(spawn("softnet-keeper", body).map_err(system("thread"))?);
+        }
+        Ok(stack)
+    }
+
+    /// What it can tell of itself.
+    pub fn view(&self) -> &Arc<Introspect> {
+        &self.view
+    }
+
+    /// A poller of NAPI instance `napi`, see [`NapiPoller`].
+    pub fn poller(
+        &self,
+        napi: u32,
+        name: &str,
+        filter: Filter,
+        params: PollerParams,
+    ) -> Result<NapiPoller, PollerError> {
+        NapiPoller::new(&self.shared, napi, name, filter, params)
+    }
+
+    /// A sender of raw frames on device `dev`, for one thread. The error says which devices there are.
+    pub fn sender(&self, dev: &str) -> Result<RawSender, String> {
+        RawSender::new(&self.shared, dev)
+    }
+
+    /// Leads to it, for [sockets](crate::net).
+    pub fn handle(&self) -> Handle {
+        Handle::new(&self.shared)
+    }
+
+    /// What its threads share.
+    pub fn shared(&self) -> &Arc<StackInner> {
+        &self.shared
+    }
+}
+
+impl Drop for Stack {
+    fn drop(&mut self) {
+        for worker in &self.shared.workers {
+            worker.stop();
+        }
+        for thread in self.workers.drain(..) {
+            let _ = thread.join();
+        }
+        self.stop.store(true, Ordering::Release);
+        self.shared.housekeeper.wake();
+        if let Some(thread) = self.housekeeper.take() {
+            let _ = thread.join();
+        }
+        self.shared.sockets.stop();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use softnet_core::SoftnetData;
+    use softnet_dev::OpenDevice;
+    use softnet_dev::mem::{PairConfig, pair};
+
+    use super::*;
+    use crate::config::DeviceConfig;
+
+    fn config() -> Config {
+        let device = |name: &str, address: &str| DeviceConfig {
+            addresses: vec![address.parse().unwrap()],
+            ..DeviceConfig::new(name)
+        };
+        let devices = vec![device("a", "10.0.0.1/24"), device("b", "10.0.1.1/24")];
+        Config { devices, ..Config::default() }
+    }
+
+    /// The first device is open, and its instance scheduled on a worker that does not run yet, when the second fails.
+    #[test]
+    fn a_device_that_cannot_be_opened_ends_the_start() {
+        let opener = move |dev: u16, _: &DeviceConfig, ctx: &mut SoftnetData| -> Result<OpenDevice, String> {
+            if dev == 1 {
+                return Err("b: no such interface".into());
+            }
+            let [a, _] = pair(ctx.region(), [0, 9], &PairConfig::default()).map_err(|e| e.to_string())?;
+            Ok(a)
+        };
+        let error = Assembly::new(config(), vec![], move |_| Ok(opener)).err().expect("b failed");
+        assert_eq!(error.to_string(), "b: no such interface");
+    }
+
+    #[test]
+    fn configured_knobs_are_set_when_a_device_is_opened() {
+        let mut config = config();
+        config.devices.truncate(1);
+        let device = &mut config.devices[0];
+        (device.napi_defer_hard_irqs, device.gro_flush_timeout, device.irq_suspend_timeout) = (2, 20_000, 3);
+        let opener = |_: u16, _: &DeviceConfig, ctx: &mut SoftnetData| -> Result<OpenDevice, String> {
+            let [a, _] = pair(ctx.region(), [0, 9], &PairConfig::default()).map_err(|e| e.to_string())?;
+            Ok(a)
+        };
+        let assembly = Assembly::new(config, vec![], move |_| Ok(opener)).unwrap();
+        let row = &assembly.view.napis()[0];
+        let knobs = (row.napi_defer_hard_irqs, row.gro_flush_timeout, row.irq_suspend_timeout);
+        assert_eq!(knobs, (2, 20_000, 3));
+        let warning = row.warning.as_deref().unwrap_or_default();
+        assert!(warning.starts_with("irq_suspend_timeout has no effect without an application"), "{warning}");
+    }
+
+    #[test]
+    fn a_configuration_that_contradicts_itself_opens_nothing() {
+        let mut config = config();
+        config.devices[1].workers = vec![7];
+        let opener = |_: u16, _: &DeviceConfig, _: &mut SoftnetData| -> Result<OpenDevice, String> {
+            panic!("opened a device")
+        };
+        assert!(matches!(Assembly::new(config, vec![], |_| Ok(opener)), Err(StartError::Config(_))));
+    }
+}

@@ -1,0 +1,55 @@
+//! How a change of a running stack reaches the housekeeper, who alone makes it, and how the answer comes back.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::time::Duration;
+
+use super::{Set, SetQdisc};
+use crate::stack::StackInner;
+
+/// How long to wait for an answer. A switch takes as long as the polls that run now.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// What can be changed.
+pub enum Change {
+    /// Who polls.
+    Threaded(Set),
+    /// Disciplines of TX queues.
+    Qdisc(SetQdisc),
+}
+
+/// A change, and where to say what became of it.
+pub struct Command {
+    /// The change.
+    pub change: Change,
+    /// Takes the ids of the NAPI instances it was about, or why it was not made.
+    pub answer: SyncSender<Result<Vec<u32>, String>>,
+}
+
+/// For whoever wants something changed. Any thread may call it.
+pub struct Commander {
+    shared: Arc<StackInner>,
+    commands: Sender<Command>,
+}
+
+/// Both ends of the way to the housekeeper of `shared`.
+pub fn commands(shared: &Arc<StackInner>) -> (Commander, Receiver<Command>) {
+    let (commands, receiver) = channel();
+    (Commander { shared: shared.clone(), commands }, receiver)
+}
+
+impl Commander {
+    /// Has `change` made. Returns the ids of the NAPI instances it was about, or the reason why nothing changed.
+    pub fn make(&self, change: Change) -> Result<Vec<u32>, String> {
+        let (answer, receiver) = sync_channel(1);
+        let stopped = || "the instance is stopping".to_owned();
+        self.commands.send(Command { change, answer }).map_err(|_| stopped())?;
+        self.shared.housekeeper.wake();
+        receiver.recv_timeout(PATIENCE).map_err(|error| match error {
+            std::sync::mpsc::RecvTimeoutError::Disconnected => stopped(),
+            std::sync::mpsc::RecvTimeoutError::Timeout => {
+                format!("not done after {} s; it will be, unless the instance hangs", PATIENCE.as_secs())
+            }
+        })?
+    }
+}

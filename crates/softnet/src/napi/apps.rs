@@ -1,0 +1,277 @@
+//! Applications that take packets of a NAPI instance, before routing does.
+//!
+//! Whoever polls the instance (its context, or one of the applications) hands each application the packets that its
+//! filter wants, as a list, and wakes it when the poll is done. The application's side is
+//! [`NapiPoller`](crate::app::NapiPoller).
+//!
+//! Invariant: at most `limit` packets wait for an application, a poll's worth more at the worst; the rest are drops that
+//! are counted, as those of a full socket buffer are.
+
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use softnet_core::SoftnetData;
+use softnet_core::skb::{Batch, DropReason, Skb, SkbList};
+use softnet_core::sync::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Mailbox, Ordering, PushError};
+
+use crate::util::Waker;
+
+/// Which packets an application wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Filter {
+    /// All that the instance receives.
+    All,
+    /// Those of an EtherType, which must not be 0x0806 (ARP) if the device is to be reached.
+    EtherType(u16),
+    /// UDP to a port, whatever the address, of either family; not fragments, nor behind IPv6 extension headers.
+    UdpPort(u16),
+}
+
+impl Filter {
+    /// Whether it wants `packet`, which begins with the Ethernet header. Whatever is in it, this does not panic.
+    pub fn wants(self, packet: &[u8]) -> bool {
+        let be16 = |at: usize| Some(u16::from_be_bytes([*packet.get(at)?, *packet.get(at + 1)?]));
+        match self {
+            Filter::All => true,
+            Filter::EtherType(wanted) => be16(12) == Some(wanted),
+            Filter::UdpPort(port) => {
+                let ip = 14;
+                let Some(&version) = packet.get(ip) else { return false };
+                match (be16(12), version >> 4) {
+                    (Some(0x0800), 4) => {
+                        let header = usize::from(version & 0x0f) * 4;
+                        header >= 20
+                            && packet.get(ip + 9) == Some(&17)
+                            // Neither more fragments nor an offset.
+                            && be16(ip + 6).is_some_and(|fragment| fragment & 0x3fff == 0)
+                            && be16(ip + header + 2) == Some(port)
+                    }
+                    (Some(0x86dd), 6) => packet.get(ip + 6) == Some(&17) && be16(ip + 42) == Some(port),
+                    _ => false,
+                }
+            }
+        }
+    }
+}
+
+/// The side of an application that pollers of its instance see.
+pub struct App {
+    /// For display.
+    pub name: String,
+    /// Thread that uses it, once it did.
+    pub tid: AtomicU32,
+    filter: Filter,
+    ready: Mailbox<SkbList>,
+    /// Packets that wait for it.
+    queued: AtomicUsize,
+    limit: usize,
+    /// Wakes it.
+    pub waker: Waker,
+    /// Packets it was given.
+    pub packets: AtomicU64,
+    /// Packets it would have been given, had there been room.
+    pub dropped: AtomicU64,
+    /// Times it blocked.
+    pub sleeps: AtomicU64,
+}
+
+impl App {
+    /// An application that nobody knows yet. What is pushed by `ready` it takes.
+    pub(crate) fn new(
+        name: String,
+        filter: Filter,
+        limit: usize,
+        ready: Mailbox<SkbList>,
+    ) -> std::io::Result<Self> {
+        Ok(App {
+            name,
+            tid: AtomicU32::new(0),
+            filter,
+            ready,
+            queued: AtomicUsize::new(0),
+            limit,
+            waker: Waker::new()?,
+            packets: AtomicU64::new(0),
+            dropped: AtomicU64::new(0),
+            sleeps: AtomicU64::new(0),
+        })
+    }
+
+    /// Packets that wait for it.
+    pub fn queued(&self) -> usize {
+        self.queued.load(Ordering::Relaxed)
+    }
+
+    /// The application took `n` packets.
+    pub(crate) fn took(&self, n: usize) {
+        self.queued.fetch_sub(n, Ordering::Relaxed);
+    }
+
+    /// Hands it what it wants of `batch`; the rest stays, in order. Returns whether that was anything.
+    fn offer(&self, ctx: &mut SoftnetData, batch: &mut Batch) -> bool {
+        let room = self.limit.saturating_sub(self.queued());
+        let (mut list, mut rest, mut full) = (SkbList::new(), Batch::new(), 0);
+        for skb in batch.drain() {
+            if !self.filter.wants(skb.data()) {
+                keep(ctx, &mut rest, skb);
+                continue;
+            }
+            // A list refuses only what is of another region than the rest, and there is one.
+            let refused = if list.len() < room { list.push_back(skb).err() } else { Some(skb) };
+            if let Some(skb) = refused {
+                ctx.free(skb, DropReason::SocketRcvbuff);
+                full += 1;
+            }
+        }
+        batch.append(&mut rest);
+        let n = list.len();
+        if full > 0 {
+            self.dropped.fetch_add(full, Ordering::Relaxed);
+        }
+        if n == 0 {
+            return full > 0;
+        }
+        self.queued.fetch_add(n, Ordering::Relaxed);
+        match self.ready.push(list) {
+            Ok(_) => {
+                ctx.delivered(n as u64);
+                self.packets.fetch_add(n as u64, Ordering::Relaxed);
+                true
+            }
+            Err(PushError::Full(mut list) | PushError::Closed(mut list)) => {
+                self.took(n);
+                self.dropped.fetch_add(n as u64, Ordering::Relaxed);
+                while let Some(skb) = list.pop_front() {
+                    ctx.free(skb, DropReason::SocketRcvbuff);
+                }
+                false
+            }
+        }
+    }
+}
+
+/// Puts a packet where there is room for it: `rest` is as large as the batch it came from.
+fn keep(ctx: &mut SoftnetData, rest: &mut Batch, skb: Skb) {
+    if let Err(skb) = rest.push(skb) {
+        ctx.free(skb, DropReason::Shutdown);
+    }
+}
+
+/// The applications of an instance.
+#[derive(Default)]
+pub struct Apps {
+    any: AtomicBool,
+    list: ArcSwap<Vec<Arc<App>>>,
+}
+
+impl Apps {
+    /// Whether there are any: one load.
+    #[inline(always)]
+    pub fn any(&self) -> bool {
+        self.any.load(Ordering::Acquire)
+    }
+
+    /// All of them.
+    pub fn list(&self) -> Arc<Vec<Arc<App>>> {
+        self.list.load_full()
+    }
+
+    /// Adds an application, behind those that are there.
+    pub(crate) fn add(&self, app: &Arc<App>) {
+        self.list.rcu(|list| {
+            let mut list = Vec::clone(list);
+            list.push(app.clone());
+            list
+        });
+        self.any.store(true, Ordering::Release);
+    }
+
+    /// Removes an application. Who polls now may still hand it packets.
+    pub(crate) fn remove(&self, app: &Arc<App>) {
+        self.list.rcu(|list| {
+            let mut list = Vec::clone(list);
+            list.retain(|other| !Arc::ptr_eq(other, app));
+            list
+        });
+        // Another that is added meanwhile has said so after this, or is in the list.
+        self.any.store(false, Ordering::Release);
+        if !self.list.load().is_empty() {
+            self.any.store(true, Ordering::Release);
+        }
+    }
+
+    /// Wakes all of them.
+    pub(crate) fn wake(&self) {
+        self.list.load().iter().for_each(|app| app.waker.wake());
+    }
+
+    /// Hands each what it wants of `batch`, in the order in which they were added; what nobody wants stays. Those that got
+    /// something are to be woken when the poll is done: they are added to `woken`.
+    pub(crate) fn deliver(&self, ctx: &mut SoftnetData, batch: &mut Batch, woken: &mut Vec<Arc<App>>) {
+        for app in self.list.load().iter() {
+            if batch.is_empty() {
+                return;
+            }
+            if app.offer(ctx, batch) && !woken.iter().any(|other| Arc::ptr_eq(other, app)) {
+                woken.push(app.clone());
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn udp(port: u16) -> Vec<u8> {
+        let mut packet = vec![0; 14 + 20 + 8];
+        packet[12..14].copy_from_slice(&[8, 0]);
+        packet[14] = 0x45;
+        packet[14 + 9] = 17;
+        packet[14 + 22..14 + 24].copy_from_slice(&port.to_be_bytes());
+        packet
+    }
+
+    #[test]
+    fn filters_want_what_they_say() {
+        let packet = udp(7);
+        assert!(Filter::All.wants(&[]) && Filter::UdpPort(7).wants(&packet));
+        assert!(Filter::EtherType(0x0800).wants(&packet) && !Filter::EtherType(0x0806).wants(&packet));
+        assert!(!Filter::UdpPort(8).wants(&packet));
+        for (at, value) in [(12, 0x86), (14, 0x65), (14, 0x44), (14 + 9, 6), (14 + 6, 0x20), (14 + 7, 1)] {
+            let mut other = packet.clone();
+            other[at] = value;
+            assert!(!Filter::UdpPort(7).wants(&other), "byte {at}");
+        }
+        let mut options = udp(0);
+        options[14] = 0x46;
+        options.extend([0; 4]);
+        options[14 + 26..14 + 28].copy_from_slice(&7u16.to_be_bytes());
+        assert!(Filter::UdpPort(7).wants(&options));
+        // Don't fragment is fine; and so is whatever comes cut short.
+        let mut df = packet.clone();
+        df[14 + 6] = 0x40;
+        assert!(Filter::UdpPort(7).wants(&df));
+        for cut in 0..14 + 24 {
+            assert!(!Filter::UdpPort(7).wants(&packet[..cut]));
+        }
+    }
+
+    #[test]
+    fn a_port_is_one_of_either_family() {
+        let mut packet = vec![0; 14 + 40 + 8];
+        packet[12..15].copy_from_slice(&[0x86, 0xdd, 0x60]);
+        packet[14 + 6] = 17;
+        packet[14 + 42..14 + 44].copy_from_slice(&7u16.to_be_bytes());
+        assert!(Filter::UdpPort(7).wants(&packet) && !Filter::UdpPort(8).wants(&packet));
+        // Another EtherType, another version, and a fragment.
+        for (at, value) in [(12, 0x08), (13, 0x00), (14, 0x45), (14 + 6, 44)] {
+            let mut other = packet.clone();
+            other[at] = value;
+            assert!(!Filter::UdpPort(7).wants(&other), "byte {at}");
+        }
+        for cut in 0..14 + 44 {
+            assert!(!Filter::UdpPort(7).wants(&packet[..cut]));
+        }
+    }
+}

@@ -1,0 +1,20 @@
+//! NAPI instances as the runtime has them: what an instance polls, its timer, its statistics, and what other threads may
+//! see of the threads that poll it.
+//!
+//! Shared by the polling threads, the applications that poll, and the housekeeper; which of them may do what is said at
+//! each type.
+
+mod apps;
+mod backlog;
+mod instance;
+mod residency;
+mod thread;
+mod timer;
+
+pub use apps::{App, Apps, Filter};
+pub use backlog::{Backlog, Input, MAX_BACKLOG};
+pub use instance::{Home, InstanceStats, NapiInstance, PAUSE, Rx, RxHandler};
+pub(crate) use instance::{ring, ring_shared};
+pub use residency::{Phase, Residency};
+pub use thread::{PollStats, PollThread};
+pub use timer::{NapiTimer, Timeout, TimerStats};

@@ -1,0 +1,16 @@
+//! The threads that poll: workers, threads of an instance's own and the pool, what they do with an instance, and switching
+//! an instance from one of them to another.
+//!
+//! Each thread owns its state here; others reach it by the shared part alone ([`WorkerShared`], [`Pool`]). The housekeeper
+//! switches.
+
+mod net_tx;
+mod polling;
+mod switch;
+mod worker;
+mod workqueue;
+
+pub(crate) use polling::{OnRelease, PollContext};
+pub use switch::Contexts;
+pub use worker::{Worker, WorkerShared};
+pub use workqueue::{Pool, PoolThread, Removed};

@@ -1,0 +1,294 @@
+//! What a polling thread does with an instance: receives a batch, processes it, and sees to the doorbell when the
+//! instance was released. The same in all contexts but for that last step.
+//!
+//! Owned by the thread that polls. Packets leave by the TX queue with the number of the RX queue they came by, whoever
+//! polls: so a flow keeps its TX queue, and with it its order, when its instance is switched to another context.
+
+use std::sync::Arc;
+
+use arc_swap::{ArcSwap, Cache};
+use softnet_core::SoftnetData;
+use softnet_core::ip::input::Exceptions;
+use softnet_core::ip::tables::Tables;
+use softnet_core::napi::{Body, Completion, Driver, NapiInfo, NetRx, PollList, Released};
+use softnet_core::qdisc::Origin;
+use softnet_core::skb::{BATCH, Batch, DropReason};
+use softnet_core::stack::receive::{Receive, ReceiveHost};
+use softnet_core::steer::TxChoice;
+use softnet_core::sync::Ordering;
+
+use super::Pool;
+use crate::device::filter::Direction;
+use crate::device::{OpenCache, TxHint};
+use crate::napi::{App, NapiInstance, Phase, PollThread, Rx, RxHandler, Timeout, ring, ring_shared};
+use crate::stack::{CacheShare, StackInner, before_block};
+
+/// What follows when an instance was released.
+pub(crate) enum OnRelease {
+    /// Its doorbell is unmasked, for the thread itself to wait for.
+    Unmask,
+    /// The same, for whichever thread of the pool waits.
+    UnmaskFor(Arc<Pool>),
+    /// It is scheduled again at once, and its doorbell stays masked.
+    Again,
+}
+
+/// What polling needs beside the poll list.
+pub(crate) struct PollContext {
+    pub(crate) shared: Arc<StackInner>,
+    pub(crate) ctx: SoftnetData,
+    tables: Cache<Arc<ArcSwap<Tables>>, Arc<Tables>>,
+    lives: OpenCache,
+    runs: u32,
+    /// By NAPI id, ascending.
+    pub(crate) instances: Arc<Vec<Arc<NapiInstance>>>,
+    received: Receive,
+    on_release: OnRelease,
+    /// Applications that were handed packets and are to be woken.
+    woken: Vec<Arc<App>>,
+    /// Slots of sockets to which packets came while they were empty.
+    ready: Vec<u32>,
+    /// The time in ns; 0 if it must be read.
+    pub(crate) now: u64,
+    /// It was read for the last release, which is as good as after the poll.
+    fresh: bool,
+}
+
+impl PollContext {
+    pub(crate) fn new(shared: &Arc<StackInner>, on_release: OnRelease) -> Self {
+        PollContext {
+            ctx: shared.context(),
+            tables: Cache::new(shared.tables.clone()),
+            lives: OpenCache::new(&shared.devices),
+            runs: 0,
+            shared: shared.clone(),
+            instances: Arc::default(),
+            received: Receive::default(),
+            on_release,
+            woken: Vec::new(),
+            ready: Vec::new(),
+            now: 0,
+            fresh: false,
+        }
+    }
+
+    /// Runs the softirq loop once. Returns how many packets there were.
+    pub(crate) fn run(&mut self, net_rx: &mut NetRx<Rx>, thread: &PollThread) -> usize {
+        if self.now == 0 {
+            self.now = self.shared.clock.now();
+        }
+        self.runs = self.runs.wrapping_add(1);
+        if self.runs.is_multiple_of(64) {
+            self.lives.refresh();
+        }
+        let done = net_rx.run(self.now, self);
+        self.wake_apps();
+        thread.stats.rounds.add(1);
+        thread.stats.packets.add(done.work as u64);
+        done.work
+    }
+
+    /// Wakes applications and those who wait for sockets that were handed packets: now, so that they do not take the CPU from the poll.
+    pub(crate) fn wake_apps(&mut self) {
+        if !self.woken.is_empty() {
+            self.woken.drain(..).for_each(|app| app.waker.wake());
+        }
+        if !self.ready.is_empty() {
+            self.ready.drain(..).for_each(|slot| self.shared.sockets.arrived(slot));
+        }
+    }
+
+    /// Before the thread sleeps or yields: lets go of what it must not keep meanwhile.
+    pub(crate) fn rest(&mut self, thread: &PollThread) {
+        CacheShare::before_sleep(&mut self.ctx);
+        let (heads, frames) = self.ctx.cached();
+        thread.stats.cached_heads.store(heads as u64, Ordering::Relaxed);
+        thread.stats.cached_frames.store(frames as u64, Ordering::Relaxed);
+        self.let_go();
+    }
+
+    /// The part of it that any thread does.
+    pub(crate) fn let_go(&mut self) {
+        // Not to keep old snapshots alive.
+        self.tables.load();
+        self.lives.refresh();
+        self.now = 0;
+    }
+
+    /// Before an application's thread blocks: lets go of what it must not keep meanwhile, be it here or in the thread's own
+    /// context.
+    pub(crate) fn before_block(&mut self) {
+        self.let_go();
+        self.shared.cache_share.before_block(&mut self.ctx);
+        before_block(&self.shared);
+    }
+
+    /// At the end of an application's call.
+    #[inline]
+    pub(crate) fn after_call(&mut self) {
+        self.shared.cache_share.after_call(&mut self.ctx);
+    }
+
+    /// Completes what is scheduled on `net_rx` without polling it, so that whoever waits can disable the instances.
+    pub(crate) fn give_up(&mut self, net_rx: &mut NetRx<Rx>) {
+        for mut napi in net_rx.drain() {
+            while let Completion::Again(again) = napi.complete(0, |napi, batch| self.receive(napi, batch)) {
+                napi = again;
+            }
+        }
+        self.wake_apps();
+    }
+
+    /// Schedules the instances whose timers fired (the kernel's `napi_watchdog`).
+    pub(crate) fn fire(&mut self, net_rx: &mut NetRx<Rx>) {
+        let mut now = 0;
+        for instance in self.instances.iter().filter(|i| i.timer.is_armed()) {
+            if now == 0 {
+                now = self.shared.clock.now();
+            }
+            instance.timer.if_due(now, || {
+                let napi = instance.napi.watchdog();
+                napi.map(|napi| net_rx.schedule(napi)).is_some()
+            });
+        }
+    }
+
+    fn instance(&self, id: u32) -> Option<&Arc<NapiInstance>> {
+        self.instances.binary_search_by_key(&id, |i| i.napi.id).ok().map(|at| &self.instances[at])
+    }
+
+    /// Processes the packets of one instance.
+    pub(crate) fn receive(&mut self, napi: &NapiInfo, batch: &mut Batch) {
+        let queue = usize::from(napi.queue);
+        if let Some(device) = self.shared.devices.get(usize::from(napi.dev))
+            && device.ingress.is_set()
+        {
+            device.ingress.act(&mut self.ctx, napi.dev, Direction::Ingress, self.now, queue, batch);
+            if batch.is_empty() {
+                return;
+            }
+        }
+        let mut handler = None;
+        if let Ok(at) = self.instances.binary_search_by_key(&napi.id, |i| i.napi.id) {
+            let instance = &self.instances[at];
+            handler = Some(instance.handler);
+            if instance.apps.any() {
+                instance.apps.deliver(&mut self.ctx, batch, &mut self.woken);
+                if batch.is_empty() {
+                    return;
+                }
+            }
+        }
+        let PollContext { ctx, shared, received, lives, ready, now, .. } = self;
+        match handler {
+            Some(RxHandler::Ip(ingress)) => {
+                let mut host = Poller { shared, lives, ready, now: *now, napi_id: napi.id };
+                received.ip(ctx, self.tables.load(), &ingress, napi.queue, batch, &mut host);
+            }
+            Some(RxHandler::Patch(dev)) if shared.devices.len() > usize::from(dev) => {
+                let to = TxHint::forwarded(napi.queue);
+                lives.xmit(ctx, &shared.devices[usize::from(dev)], *now, to, batch);
+            }
+            _ => ctx.free_batch(batch, DropReason::Shutdown),
+        }
+    }
+}
+
+/// The thread that polls, as the receive path needs it.
+struct Poller<'a> {
+    shared: &'a StackInner,
+    lives: &'a mut OpenCache,
+    ready: &'a mut Vec<u32>,
+    now: u64,
+    napi_id: u32,
+}
+
+impl ReceiveHost for Poller<'_> {
+    #[inline(always)]
+    fn xmit(&mut self, ctx: &mut SoftnetData, dev: u16, choice: TxChoice, origin: Origin, batch: &mut Batch) {
+        match self.shared.devices.get(usize::from(dev)) {
+            Some(dev) => self.lives.xmit(ctx, dev, self.now, TxHint { choice, origin }, batch),
+            None => ctx.free_batch(batch, DropReason::DevReady),
+        }
+    }
+
+    #[inline(always)]
+    fn udp_input(&mut self, ctx: &mut SoftnetData, local: &mut Batch, unserved: &mut Batch) {
+        self.shared.sockets.udp_input(ctx, self.napi_id, local, unserved, self.ready);
+    }
+
+    #[cold]
+    fn exceptions(&mut self, ctx: &mut SoftnetData, exceptions: &mut Exceptions) {
+        self.shared.handle_exceptions(ctx, exceptions);
+    }
+}
+
+impl PollContext {
+    /// One poll of an instance that the caller owns. Returns how many packets there were.
+    #[inline(always)]
+    pub(crate) fn poll_once(&mut self, napi: &NapiInfo, body: &mut Body<Rx>, weight: usize) -> usize {
+        let weight = weight.min(BATCH);
+        let Body { rx: Some(rx), gro, batch, .. } = body else { return 0 };
+        let n = rx.rx_burst(&mut self.ctx, batch, weight);
+        if n > 0 {
+            if let Some(gro) = gro {
+                gro.receive(batch);
+            }
+            self.receive(napi, batch);
+        } else {
+            self.lives.reap_idle(&mut self.ctx, self.now, napi.queue.into());
+        }
+        n
+    }
+}
+
+impl Driver<Rx> for PollContext {
+    fn poll(&mut self, napi: &NapiInfo, body: &mut Body<Rx>, weight: usize, _: &mut PollList<Rx>) -> usize {
+        let now = self.now;
+        if let Some(instance) = self.instance(napi.id)
+            && !instance.residency.is(Phase::Polled)
+        {
+            instance.residency.enter(Phase::Polled, now);
+        }
+        self.poll_once(napi, body, weight)
+    }
+
+    fn deliver(&mut self, napi: &NapiInfo, batch: &mut Batch) {
+        self.receive(napi, batch);
+    }
+
+    fn released(&mut self, released: Released<Rx>, list: &mut PollList<Rx>) {
+        if let OnRelease::Again = self.on_release {
+            return released.napi.schedule_prep().into_iter().for_each(|napi| list.push(napi));
+        }
+        self.now = self.shared.clock.now();
+        self.fresh = true;
+        let Some(instance) = self.instance(released.napi.id) else { return };
+        let phase = if released.unmask { Phase::Irq } else { Phase::Deferred };
+        instance.residency.enter(phase, self.now);
+        match released.timer {
+            Some(ns) => instance.timer.arm(self.now, ns, Timeout::GroFlush),
+            None => instance.timer.disarm(),
+        }
+        if !released.unmask {
+            return;
+        }
+        instance.set_unmasked();
+        instance.released_untimed(self.now);
+        let pending = instance.doorbell.pending();
+        match &self.on_release {
+            OnRelease::UnmaskFor(pool) if pending || !pool.arm(instance) => {
+                ring_shared(instance).into_iter().for_each(|napi| list.push(napi));
+            }
+            OnRelease::Unmask if pending => ring(instance, |napi| list.push(napi)),
+            _ => {}
+        }
+    }
+
+    fn now(&mut self) -> u64 {
+        if !std::mem::take(&mut self.fresh) {
+            self.now = self.shared.clock.now();
+        }
+        self.now
+    }
+}

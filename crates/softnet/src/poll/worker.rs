@@ -1,0 +1,312 @@
+//! A thread that polls a fixed list of instances: a worker, pinned to a CPU, which runs the context `softirq`, or an
+//! instance's own thread (contexts `threaded` and `busy-poll`). It blocks when every input is idle, except in `busy-poll`,
+//! where an instance that was released is scheduled again at once.
+//!
+//! A worker also runs the TX queues that are its own when they are due (see `net_tx`).
+//!
+//! Its inputs are the doorbells of its instances, its mailbox (instances that others scheduled), TX queues that fall due,
+//! and changes of its lists. To sleep it announces it, looks at every input once more, and blocks on all their descriptors;
+//! whoever adds an input makes it visible first and then wakes it if it announced. So no wake-up is lost.
+
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex};
+
+use rustix::event::epoll;
+use softnet_core::napi::{NetRx, Scheduled};
+use softnet_core::sync::{AtomicBool, AtomicU64, Mailbox, Ordering, PushError, Receiver, mailbox};
+use softnet_dev::PiMutex;
+
+use super::net_tx::NetTx;
+use super::{OnRelease, PollContext};
+use crate::config::Context;
+use crate::napi::{NapiInstance, PollThread, Rx, ring};
+use crate::stack::StackInner;
+use crate::tx::{NEVER, NetdevQueue};
+use crate::util::{Waker, lock, note};
+
+/// Messages that may wait for a worker: each of its instances at most once, so that this is never the limit.
+const MAILBOX: u32 = 4096;
+/// The same for the thread of one instance.
+const MAILBOX_OF_ONE: u32 = 4;
+/// Marks the worker's own descriptor among those it waits for.
+const WAKE: u64 = u64::MAX;
+/// Marks timers among them.
+pub(crate) const TIMER: u64 = 1 << 32;
+/// Rounds in a row that found nothing, after which a thread that never sleeps offers its CPU to others.
+const YIELD_AFTER: u32 = 32;
+
+/// The side of a worker that others see.
+pub struct WorkerShared {
+    /// The thread.
+    pub thread: Arc<PollThread>,
+    /// Wakes it.
+    pub waker: Waker,
+    /// What it waits for: doorbells and timers of its instances, by id, and its own descriptor.
+    epoll: OwnedFd,
+    mailbox: Mailbox<Scheduled<Rx>>,
+    receiver: Mutex<Option<Receiver<Scheduled<Rx>>>>,
+    instances: PiMutex<Vec<Arc<NapiInstance>>>,
+    tx_queues: PiMutex<Vec<Arc<NetdevQueue>>>,
+    /// No later than the earliest of these is due.
+    pub(crate) tx_due: AtomicU64,
+    /// Number of the two lists; and the one the worker has seen.
+    wanted: AtomicU64,
+    seen: AtomicU64,
+    stop: AtomicBool,
+    /// There is a [`Worker`].
+    alive: AtomicBool,
+}
+
+impl WorkerShared {
+    /// A worker without instances.
+    pub fn new(thread: PollThread) -> std::io::Result<Self> {
+        let one = thread.context != Context::Softirq;
+        let (mailbox, receiver) = mailbox(if one { MAILBOX_OF_ONE } else { MAILBOX });
+        let (epoll, waker) = (epoll::create(epoll::CreateFlags::CLOEXEC)?, Waker::new()?);
+        epoll::add(&epoll, waker.fd(), epoll::EventData::new_u64(WAKE), epoll::EventFlags::IN)?;
+        Ok(WorkerShared {
+            thread: Arc::new(thread),
+            waker,
+            epoll,
+            mailbox,
+            receiver: Mutex::new(Some(receiver)),
+            instances: PiMutex::default(),
+            tx_queues: PiMutex::default(),
+            tx_due: AtomicU64::new(NEVER),
+            wanted: AtomicU64::new(0),
+            seen: AtomicU64::new(0),
+            stop: AtomicBool::new(false),
+            alive: AtomicBool::new(false),
+        })
+    }
+
+    /// Hands a scheduled instance to the worker, from any thread.
+    pub fn schedule(&self, mut napi: Scheduled<Rx>) {
+        loop {
+            match self.mailbox.push(napi) {
+                Ok(true) => return self.waker.wake(),
+                Ok(false) | Err(PushError::Closed(_)) => return,
+                // More instances than the mailbox has room for, all scheduled at once: it is being drained.
+                Err(PushError::Full(back)) => napi = back,
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    /// Makes the worker watch `instance`, which is still disabled.
+    pub fn add(&self, instance: Arc<NapiInstance>) {
+        self.instances.lock().push(instance);
+        self.changed();
+    }
+
+    /// Makes the worker forget an instance, which has been disabled. When it [has seen](Self::has_seen) the number
+    /// that this returns, it will not touch the doorbell again.
+    pub fn remove(&self, id: u32) -> u64 {
+        self.instances.lock().retain(|i| i.napi.id != id);
+        self.changed()
+    }
+
+    /// Makes the worker run `queue` when it is due.
+    pub fn add_tx(&self, queue: Arc<NetdevQueue>) {
+        self.tx_queues.lock().push(queue);
+        self.changed();
+    }
+
+    /// Makes the worker forget a TX queue, which was closed.
+    pub fn remove_tx(&self, queue: &Arc<NetdevQueue>) {
+        self.tx_queues.lock().retain(|other| !Arc::ptr_eq(other, queue));
+        self.changed();
+    }
+
+    fn changed(&self) -> u64 {
+        let number = self.wanted.fetch_add(1, Ordering::Release) + 1;
+        self.waker.wake();
+        number
+    }
+
+    /// Whether the worker works on instance list `number` or a later one, or does not work any more.
+    pub fn has_seen(&self, number: u64) -> bool {
+        self.seen.load(Ordering::Acquire) >= number || !self.alive.load(Ordering::Acquire)
+    }
+
+    /// Ends the worker's thread at its next quiescent point.
+    pub fn stop(&self) {
+        self.stop.store(true, Ordering::Release);
+        self.waker.wake();
+    }
+
+    /// Listens to the doorbell of one of its instances, or does not. Any thread may call it.
+    pub(crate) fn listen(&self, instance: &NapiInstance, wanted: bool) {
+        let flags = if wanted { epoll::EventFlags::IN } else { epoll::EventFlags::empty() };
+        let data = epoll::EventData::new_u64(instance.napi.id.into());
+        // Fails only for a doorbell that can't be waited for, which was said when it was added.
+        let _ = epoll::modify(&self.epoll, instance.doorbell.fd(), data, flags);
+    }
+
+    /// Whether it blocks, or is about to.
+    pub fn is_sleeping(&self) -> bool {
+        self.waker.sleeper.is_announced()
+    }
+}
+
+/// The worker itself: what its thread owns.
+pub struct Worker {
+    me: Arc<WorkerShared>,
+    receiver: Receiver<Scheduled<Rx>>,
+    net_rx: NetRx<Rx>,
+    net_tx: NetTx,
+    /// Rounds in a row that found nothing.
+    empty: u32,
+    env: PollContext,
+}
+
+impl Worker {
+    /// The worker of `me`; there can be one.
+    pub fn new(shared: &Arc<StackInner>, me: &Arc<WorkerShared>) -> std::io::Result<Self> {
+        let receiver =
+            lock(&me.receiver).take().ok_or_else(|| std::io::Error::other("worker exists already"))?;
+        let net_rx = NetRx::new(shared.budget);
+        me.thread.net_rx.store(net_rx.stats().clone());
+        // Last, since nothing takes it back but the drop of what is returned.
+        me.alive.store(true, Ordering::Release);
+        let on_release = match me.thread.context {
+            Context::BusyPoll => OnRelease::Again,
+            _ => OnRelease::Unmask,
+        };
+        let (net_tx, env) = (NetTx::default(), PollContext::new(shared, on_release));
+        Ok(Worker { receiver, net_rx, net_tx, empty: 0, env, me: me.clone() })
+    }
+
+    /// Works until it is stopped.
+    pub fn run(mut self) {
+        self.me.thread.enter();
+        while !self.me.stop.load(Ordering::Acquire) {
+            if !self.round() {
+                self.sleep();
+            } else if self.empty >= YIELD_AFTER && self.me.thread.context == Context::BusyPoll {
+                self.empty = 0;
+                self.env.rest(&self.me.thread);
+                std::thread::yield_now();
+            }
+        }
+    }
+
+    /// One round: takes note of what was scheduled, runs TX queues that are due, and the softirq loop once. Returns whether it did anything.
+    pub fn round(&mut self) -> bool {
+        for napi in self.receiver.drain() {
+            self.net_rx.schedule(napi);
+        }
+        // Only now: an instance is added before it is scheduled, so that all that were drained are in the list. One
+        // that is not would be polled once, its packets dropped, and its doorbell never unmasked.
+        if self.me.wanted.load(Ordering::Relaxed) != self.env_seen() {
+            self.take_lists();
+        }
+        let sent =
+            self.me.tx_due.load(Ordering::Relaxed) != NEVER && self.net_tx.run(&self.me, &mut self.env);
+        for instance in self.env.instances.iter() {
+            if instance.armed.load(Ordering::Relaxed) && instance.doorbell.pending() {
+                ring(instance, |napi| self.net_rx.schedule(napi));
+            }
+        }
+        self.env.fire(&mut self.net_rx);
+        if self.net_rx.is_idle() {
+            return sent;
+        }
+        let work = self.env.run(&mut self.net_rx, &self.me.thread);
+        self.empty = if work > 0 { 0 } else { self.empty.saturating_add(1) };
+        true
+    }
+
+    fn env_seen(&self) -> u64 {
+        self.me.seen.load(Ordering::Relaxed)
+    }
+
+    /// Blocks until there may be something to do.
+    fn sleep(&mut self) {
+        let thread = &*self.me.thread;
+        self.env.rest(thread);
+        let announced = self.me.waker.sleeper.announce();
+        self.env.instances.iter().for_each(|instance| instance.listen());
+        if self.has_input() {
+            drop(announced);
+            return thread.stats.rechecks.add(1);
+        }
+        thread.stats.sleeps.add(1);
+        thread.asleep.store(true, Ordering::Relaxed);
+        let mut events = [const { std::mem::MaybeUninit::<epoll::Event>::uninit() }; 16];
+        let timeout = self.net_tx.timeout(&self.env.shared.clock);
+        let waited = epoll::wait(&self.me.epoll, &mut events, timeout.as_ref());
+        announced.awake();
+        thread.asleep.store(false, Ordering::Relaxed);
+        // An interrupted wait is a wake-up without a cause.
+        let Ok((events, _)) = waited else { return };
+        if events.is_empty() {
+            thread.stats.woken_by_timer.add(1);
+        }
+        for event in &*events {
+            let data = event.data.u64();
+            if data == WAKE {
+                self.me.waker.clear();
+                thread.stats.woken_by_thread.add(1);
+                continue;
+            }
+            let id = (data & !TIMER) as u32;
+            let Some(instance) = self.env.instances.iter().find(|i| i.napi.id == id) else { continue };
+            if data & TIMER != 0 {
+                // The next round sees whether it is due.
+                instance.timer.fired();
+                thread.stats.woken_by_timer.add(1);
+            } else {
+                thread.stats.woken_by_doorbell.add(1);
+                ring(instance, |napi| self.net_rx.schedule(napi));
+            }
+        }
+    }
+
+    /// The second look before sleep, at every input.
+    fn has_input(&self) -> bool {
+        self.me.stop.load(Ordering::Relaxed)
+            || self.receiver.has_pending()
+            || self.me.wanted.load(Ordering::Relaxed) != self.env_seen()
+            || self.net_tx.is_due(&self.me, &self.env.shared.clock)
+            || self.env.instances.iter().any(|i| i.armed.load(Ordering::Relaxed) && i.doorbell.pending())
+    }
+
+    /// Takes over the lists as they are now.
+    fn take_lists(&mut self) {
+        let number = self.me.wanted.load(Ordering::Acquire);
+        self.net_tx.take(&self.me, self.me.tx_queues.lock().clone());
+        let mut wanted = self.me.instances.lock().clone();
+        wanted.sort_by_key(|i| i.napi.id);
+        let is_in = |list: &[Arc<NapiInstance>], id| list.iter().any(|i| i.napi.id == id);
+        for old in self.env.instances.iter().filter(|i| !is_in(&wanted, i.napi.id)) {
+            old.watched(None);
+            let _ = epoll::delete(&self.me.epoll, old.doorbell.fd());
+            let _ = epoll::delete(&self.me.epoll, old.timer.fd());
+        }
+        for new in wanted.iter().filter(|i| !is_in(&self.env.instances, i.napi.id)) {
+            let data = |mark: u64| epoll::EventData::new_u64(mark | u64::from(new.napi.id));
+            let (doorbell, timer) = (epoll::EventFlags::IN, epoll::EventFlags::IN | epoll::EventFlags::ET);
+            let added = epoll::add(&self.me.epoll, new.doorbell.fd(), data(0), doorbell)
+                .and_then(|()| epoll::add(&self.me.epoll, new.timer.fd(), data(TIMER), timer));
+            if let Err(error) = added {
+                // Cannot be waited for: it is polled all the same whenever the worker is awake.
+                note(format_args!("{} can't wait for {}: {error}", self.me.thread.name, new.napi.name));
+            }
+            new.watched(Some(self.me.clone()));
+        }
+        self.env.instances = Arc::new(wanted);
+        self.me.seen.store(number, Ordering::Release);
+    }
+}
+
+impl Drop for Worker {
+    /// Completes what is scheduled without polling it, so that whoever closes the devices can disable the instances.
+    fn drop(&mut self) {
+        for napi in self.receiver.drain() {
+            self.net_rx.schedule(napi);
+        }
+        self.env.give_up(&mut self.net_rx);
+        self.me.alive.store(false, Ordering::Release);
+    }
+}

@@ -1,0 +1,19 @@
+//! The state that all threads of a stack share: devices, workers, forwarding tables, sockets, and the slow path behind its
+//! lock.
+//!
+//! Only data and the rules for touching it; the threads that do so are in [`poll`](crate::poll),
+//! [`app`](crate::app) and [`net`](crate::net), and [`assembly`](crate::assembly) puts it together.
+
+mod app_thread;
+mod cache_share;
+mod inner;
+pub mod routes;
+mod slow_lock;
+mod sockets;
+
+pub(crate) use app_thread::{AppThread, before_block, with};
+pub(crate) use cache_share::CacheShare;
+pub use inner::StackInner;
+pub(crate) use slow_lock::SlowLock;
+pub use sockets::SocketTable;
+pub(crate) use sockets::is_group;

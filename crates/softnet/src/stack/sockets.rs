@@ -1,0 +1,329 @@
+//! The sockets of a stack as the runtime has them: the table that pollers read, its writer behind a lock, how
+//! those who wait are woken, and the contexts of application threads.
+//!
+//! Lock order: an application thread's context, then a socket's inbox or its sending side, then the slow path's lock,
+//! then the table's writer. Pollers take none of them for a datagram to one socket; the slow path takes the writer's lock for one to many.
+
+use std::hash::{BuildHasher, RandomState};
+use std::net::Ipv6Addr;
+use std::sync::{Arc, Mutex};
+
+use rustix::io::Errno;
+use softnet_core::SoftnetData;
+use softnet_core::fold::FoldKey;
+use softnet_core::ip::input::Exception;
+use softnet_core::ip::pmtu::{PathMtus, RecentPeers};
+use softnet_core::ip::slow::{Effects, RouteSnapshot, SlowPath};
+use softnet_core::ip::v4::header::{Ipv4Header, is_multicast};
+use softnet_core::ip::v6::header::Ipv6Header;
+use softnet_core::skb::{Batch, Region, Skb};
+use softnet_core::sock::key::unmapped;
+use softnet_core::sock::{
+    Arrivals, Binder, Flow, Found, Hit, SocketError, Sockets, UdpMem, udp_input, udp_members,
+};
+use softnet_core::sync::{AtomicBool, AtomicUsize, Ordering};
+use softnet_dev::xdp::{LocalEnd, Ports};
+use softnet_dev::{PiGuard, PiMutex};
+
+use super::AppThread;
+use crate::net::is_own;
+use crate::notify::{ReadinessNotifier, Set};
+use crate::util::lock;
+
+/// The sockets of a stack, their writer's lock, and the contexts of application threads.
+pub struct SocketTable {
+    /// What pollers read.
+    pub sockets: Arc<Sockets>,
+    binder: PiMutex<Binder>,
+    /// What sockets may hold, each and all together.
+    pub(crate) memory: UdpMem,
+    /// Frames that wait for applications, of sockets and of those that poll.
+    held: Arc<AtomicUsize>,
+    threads: Mutex<Vec<Arc<Mutex<AppThread>>>>,
+    /// Epoll sets: whoever waits in one is told of the stack's end.
+    sets: Mutex<Vec<Arc<Set>>>,
+    /// Those who wait for sockets.
+    pub(crate) told: Arc<ReadinessNotifier>,
+    /// Where devices look up the ports that are open, to leave the kernel the rest.
+    pub(crate) ports: Option<Arc<dyn Ports>>,
+    stopped: AtomicBool,
+    /// Paths that take less than their first link.
+    pub(crate) paths: Arc<PathMtus>,
+    /// Where long datagrams went lately.
+    pub(crate) recent: RecentPeers,
+}
+
+impl SocketTable {
+    /// Without sockets; `max_sockets` at the most. They count what they hold in `held`. `paths`: the slow path's.
+    pub(crate) fn new(
+        region: &Arc<Region>,
+        max_sockets: u32,
+        held: Arc<AtomicUsize>,
+        paths: Arc<PathMtus>,
+    ) -> Self {
+        let random = || RandomState::new().hash_one(region.id());
+        let seed = random();
+        let binder = Binder::new(region.clone(), max_sockets, seed);
+        let told = Arc::new(ReadinessNotifier::new(binder.sockets().clone(), max_sockets));
+        SocketTable {
+            told,
+            sockets: binder.sockets().clone(),
+            binder: PiMutex::new(binder),
+            memory: UdpMem::new(region.frame_count()),
+            held,
+            threads: Mutex::default(),
+            sets: Mutex::default(),
+            ports: None,
+            stopped: AtomicBool::new(false),
+            paths,
+            recent: RecentPeers::new(FoldKey::new([random(), random()])),
+        }
+    }
+
+    /// The table's writer.
+    pub(crate) fn binder(&self) -> PiGuard<'_, Binder> {
+        self.binder.lock()
+    }
+
+    /// A socket has `end` from now on: devices that share its address with the kernel bring what is sent there. Without a lock
+    /// that a packet's way takes.
+    ///
+    /// # Errors
+    /// `EADDRINUSE`: the kernel has the port on such an address. `ENOBUFS`: there are too many.
+    pub(crate) fn port_opened(&self, end: &LocalEnd) -> Result<(), Errno> {
+        let Some(ports) = &self.ports else { return Ok(()) };
+        ports.opened(end).map_err(|error| match error.errno().map(Errno::from_raw_os_error) {
+            Some(Errno::TOOBIG) | None => Errno::NOBUFS,
+            Some(errno) => errno,
+        })
+    }
+
+    /// It has it no more.
+    pub(crate) fn port_closed(&self, end: &LocalEnd) {
+        self.ports.iter().for_each(|ports| ports.closed(end));
+    }
+
+    /// Sockets that are open.
+    pub fn len(&self) -> usize {
+        self.binder().len()
+    }
+
+    /// Whether none is.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Hands the datagrams of `local`, which came by NAPI instance `napi_id` (0: were sent here), over to their sockets;
+    /// those that nobody wants come out in `nobody`. Those who wait for the slots in `ready` are to be [told](Self::arrived), when
+    /// the caller has done its work.
+    #[inline]
+    pub(crate) fn udp_input(
+        &self,
+        ctx: &mut SoftnetData,
+        napi_id: u32,
+        local: &mut Batch,
+        unserved: &mut Batch,
+        ready: &mut Vec<u32>,
+    ) {
+        self.hand_over(napi_id, local.frames(), ready, |to| udp_input(ctx, to, local, unserved));
+    }
+
+    /// Hands the datagram `skb` over to the members of its multicast group on device `dev`, or, if it is to all, to those who
+    /// listen; a copy for each. However many they are, no more memory is reserved than one of them takes: what others may
+    /// have is there for them meanwhile.
+    pub(crate) fn to_many(&self, ctx: &mut SoftnetData, dev: u16, skb: Skb, ready: &mut Vec<u32>) {
+        let members = |flow: &Flow| {
+            let binder = self.binder();
+            match is_group(flow.local) {
+                true => binder.members(flow, dev).collect(),
+                false => binder.listeners(flow).collect::<Vec<Hit>>(),
+            }
+        };
+        udp_members(ctx, members, skb, |ctx, hit, run| {
+            self.hand_over(0, run.frames(), ready, |to| to.hand_over(ctx, hit, run));
+        });
+    }
+
+    /// Has `hand_over` do so with packets of `frames` frames, for which memory is reserved meanwhile.
+    #[inline]
+    fn hand_over(
+        &self,
+        napi_id: u32,
+        frames: usize,
+        ready: &mut Vec<u32>,
+        hand_over: impl FnOnce(&mut Arrivals<'_>),
+    ) {
+        // Counted before, since receivers may take them at once.
+        let room = self.memory.room(self.held.fetch_add(frames, Ordering::Relaxed));
+        let mut to = Arrivals { sockets: &self.sockets, napi_id, room, queued: 0, ready };
+        hand_over(&mut to);
+        self.gone(frames - to.queued);
+    }
+
+    /// Does what the slow path left in `out` for sockets.
+    pub(crate) fn slow_input(
+        &self,
+        ctx: &mut SoftnetData,
+        slow: &mut SlowPath,
+        view: RouteSnapshot<'_>,
+        out: &mut Effects,
+    ) {
+        let (mut unserved, mut ready) = (Batch::new(), Vec::new());
+        for skb in std::mem::take(&mut out.local) {
+            if is_to_many(view, skb.data().get(usize::from(skb.head().l3)..)) {
+                self.to_many(ctx, skb.head().dev, skb, &mut ready);
+                continue;
+            }
+            // One by one, for an error about it leaves before the next is looked at.
+            self.udp_input(ctx, 0, &mut Batch::from(skb), &mut unserved, &mut ready);
+            for skb in unserved.drain() {
+                slow.handle(ctx, view, skb, Exception::NoSocket, out);
+            }
+        }
+        for (flow, error) in out.errors.drain(..) {
+            self.report(&flow, error);
+        }
+        for report in out.too_big.drain(..) {
+            if !self.may_have_sent(view, &report.flow) {
+                slow.pmtu().ignore();
+            } else if slow.too_big(view, &report) {
+                self.report(&report.flow, SocketError::MessageSize);
+            }
+        }
+        ready.into_iter().for_each(|slot| self.arrived(slot));
+    }
+
+    /// Whether a datagram of `flow` that was too long somewhere may have been sent from here: by a socket that is connected by
+    /// it, or to a destination that something long was sent to lately by one which is not. Else the error about it is made up
+    /// (RFC 5927 section 7): to name a port that is served, and a victim that somebody may speak to, is easy.
+    fn may_have_sent(&self, view: RouteSnapshot<'_>, flow: &Flow) -> bool {
+        self.sockets.find_exact(flow).is_some()
+            || self.recent.contains(flow.remote, view.now)
+                && is_own(view.tables, flow.local)
+                && matches!(self.sockets.lookup(flow, 0), Found::Socket(_))
+    }
+
+    /// Leaves an error with the socket that is connected by `flow`, if there is one.
+    pub(crate) fn report(&self, flow: &Flow, error: SocketError) {
+        // Under the lock, so that the slot is not another's meanwhile.
+        let _writer = self.binder();
+        if let Some(hit) = self.sockets.find_exact(flow)
+            && let Some(slot) = self.sockets.slot(hit.slot)
+        {
+            slot.set_error(error);
+            self.notify(hit.slot);
+        }
+    }
+
+    /// The readiness of the socket in slot `index` changed: tells those who wait for it.
+    fn notify(&self, index: u32) {
+        self.told.notify(index);
+    }
+
+    /// The socket in slot `index` was [handed](Self::udp_input) something while it had nothing: tells one of those who are blocked, and
+    /// those who watch it.
+    pub(crate) fn arrived(&self, index: u32) {
+        self.told.arrived(index);
+    }
+
+    /// Frames left sockets' inboxes.
+    #[inline]
+    pub(crate) fn gone(&self, frames: usize) {
+        if frames > 0 {
+            self.held.fetch_sub(frames, Ordering::Relaxed);
+        }
+    }
+
+    /// Makes an application thread's context known, whose caches are emptied when the stack stops.
+    pub(crate) fn add_thread(&self, thread: &Arc<Mutex<AppThread>>) {
+        lock(&self.threads).push(thread.clone());
+    }
+
+    /// Forgets it.
+    pub(crate) fn remove_thread(&self, thread: &Arc<Mutex<AppThread>>) {
+        lock(&self.threads).retain(|other| !Arc::ptr_eq(other, thread));
+    }
+
+    /// Makes an epoll set known, whose thread is woken when the stack stops.
+    pub(crate) fn add_set(&self, set: &Arc<Set>) {
+        lock(&self.sets).push(set.clone());
+    }
+
+    /// Forgets it.
+    pub(crate) fn remove_set(&self, set: &Arc<Set>) {
+        lock(&self.sets).retain(|other| !Arc::ptr_eq(other, set));
+    }
+
+    /// Whether the stack has stopped.
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.stopped.load(Ordering::Acquire)
+    }
+
+    /// Frames that wait for applications, sets, those who watch sockets, and contexts of application threads.
+    #[cfg(test)]
+    pub(crate) fn tally(&self) -> [usize; 4] {
+        let held = self.held.load(Ordering::Relaxed);
+        [held, lock(&self.sets).len(), self.told.watchers.len(), lock(&self.threads).len()]
+    }
+
+    /// The stack has stopped: whoever waits learns of it, and what application threads have cached goes home.
+    pub(crate) fn stop(&self) {
+        self.stopped.store(true, Ordering::Release);
+        for (index, _) in self.sockets.slots() {
+            self.notify(index);
+        }
+        // A set that is added later, its thread finds the stack stopped before it sleeps.
+        lock(&self.sets).iter().for_each(|set| set.waker.wake());
+        let threads = lock(&self.threads).clone();
+        threads.iter().for_each(|thread| lock(thread).drain());
+    }
+}
+
+/// Whether `packet` is to a multicast group, or to all.
+fn is_to_many(view: RouteSnapshot<'_>, packet: Option<&[u8]>) -> bool {
+    match packet.and_then(<[u8]>::first).map(|first| first >> 4) {
+        Some(4) => packet
+            .and_then(Ipv4Header::new)
+            .map(|header| header.dst())
+            .is_some_and(|dst| is_multicast(dst) || dst == u32::MAX || view.is_broadcast(dst.into())),
+        Some(6) => packet.and_then(Ipv6Header::new).is_some_and(|header| header.dst().is_multicast()),
+        _ => false,
+    }
+}
+
+/// Whether `addr` is a multicast group.
+#[inline]
+pub(crate) fn is_group(addr: u128) -> bool {
+    unmapped(addr).map_or(Ipv6Addr::from_bits(addr).is_multicast(), is_multicast)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use softnet_core::ip::tables::Tables;
+
+    use super::*;
+
+    #[test]
+    fn who_is_meant_is_known_by_the_family() {
+        let tables = Tables::new(FoldKey::new([1, 2]));
+        let view = RouteSnapshot { now: 0, tables: &tables, ifaces: &[] };
+        let to = |dst: [u8; 4]| {
+            let mut packet = [0; 20];
+            let dst = Ipv4Addr::from(dst).to_bits();
+            Ipv4Header::new_mut(&mut packet).unwrap().fill(20, 1, 1, 17, 1, dst);
+            is_to_many(view, Some(&packet))
+        };
+        assert_eq!([to([239, 1, 2, 3]), to([223, 1, 2, 3]), to([255; 4])], [true, false, true]);
+        assert!(!is_to_many(view, None));
+        // Where IPv4 has its destination there is the second half of this source: that of a MAC address e6:….
+        let src: Ipv6Addr = "2001:db8::e400:ff:fe00:1".parse().unwrap();
+        let mut packet = [0; 40];
+        for (dst, many) in [(Ipv6Addr::LOCALHOST, false), ("ff05::1".parse().unwrap(), true)] {
+            Ipv6Header::new_mut(&mut packet).unwrap().fill(0, 17, 64, src, dst);
+            assert_eq!(is_to_many(view, Some(&packet)), many);
+        }
+        assert!(!is_to_many(view, Some(&packet[..39])));
+    }
+}

@@ -1,0 +1,12 @@
+//! The way out: TX queues with their disciplines, and local senders that are held back before them.
+//!
+//! Any thread with a context sends through a [`NetdevQueue`]; the housekeeper makes and closes queues and changes disciplines.
+
+mod backpressure;
+pub mod qdisc;
+mod queue;
+
+pub use backpressure::TxBackpressure;
+pub(crate) use queue::NEVER;
+pub(crate) use queue::xmit_waiting;
+pub use queue::{NetdevQueue, QueueWake};

@@ -1,0 +1,57 @@
+//! TX queues as the runtime has them: each is run by a worker, and holds local senders back.
+
+use std::sync::Arc;
+
+use softnet_core::SoftnetData;
+use softnet_core::qdisc::{Origin, Sent};
+use softnet_core::skb::Batch;
+use softnet_core::stack::tx_queue::{self, TxWake};
+use softnet_core::sync::Ordering;
+
+use super::TxBackpressure;
+use crate::poll::WorkerShared;
+use crate::util::Clock;
+
+pub(crate) use softnet_core::stack::tx_queue::NEVER;
+
+/// A TX queue of an open device.
+pub type NetdevQueue = tx_queue::NetdevQueue<QueueWake>;
+
+/// The threads that a TX queue wakes.
+pub struct QueueWake {
+    /// The worker that runs it.
+    pub(crate) worker: Arc<WorkerShared>,
+    /// Local senders that wait for room on the pending list.
+    pub held_back: TxBackpressure,
+}
+
+impl TxWake for QueueWake {
+    fn run_at(&self, at: u64) {
+        // Release: the worker forgets this time before it looks at the time of each queue.
+        self.worker.tx_due.fetch_min(at, Ordering::Release);
+        self.worker.waker.wake();
+    }
+
+    #[inline(always)]
+    fn made_room(&self) {
+        self.held_back.wake();
+    }
+}
+
+/// As [`NetdevQueue::xmit`], for a local sender that can wait: it is held back while too many packets are pending, but no
+/// longer than until `until`, in ns of the clock.
+pub(crate) fn xmit_waiting(
+    queue: &NetdevQueue,
+    ctx: &mut SoftnetData,
+    clock: &Clock,
+    until: u64,
+    batch: &mut Batch,
+) -> Sent {
+    match queue.xmit(ctx, clock.now(), Origin::Local, batch) {
+        Sent::Full => {
+            let held_back = &queue.wake().held_back;
+            held_back.wait(clock, until, |now| queue.xmit(ctx, now, Origin::Local, batch))
+        }
+        sent => sent,
+    }
+}

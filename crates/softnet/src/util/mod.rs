@@ -1,0 +1,17 @@
+//! What every other folder may use: the clock, locks, wake-ups, threads and messages.
+//!
+//! Knows nothing of packets, devices or the stack.
+
+mod clock;
+mod lock;
+mod log;
+mod thread;
+mod wake;
+
+pub use clock::Clock;
+pub(crate) use clock::timespec;
+pub use lock::lock;
+pub use log::note;
+pub(crate) use thread::current_tid;
+pub use thread::{Body, Spawn, spawn};
+pub use wake::Waker;

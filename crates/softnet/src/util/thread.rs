@@ -1,0 +1,25 @@
+//! How threads are started.
+
+use std::io;
+use std::thread::JoinHandle;
+
+use softnet_core::sync::AbortOnPanic;
+
+/// The id of the calling thread.
+pub(crate) fn current_tid() -> u32 {
+    rustix::thread::gettid().as_raw_nonzero().get() as u32
+}
+
+/// What a thread runs.
+pub type Body = Box<dyn FnOnce() + Send>;
+
+/// How threads are started: by name.
+pub type Spawn<'a> = &'a mut dyn FnMut(&str, Body) -> io::Result<JoinHandle<()>>;
+
+/// Starts a thread of a stack. If it panics, the process ends: its queues would look well, and not be polled.
+pub fn spawn(name: &str, body: Body) -> io::Result<JoinHandle<()>> {
+    std::thread::Builder::new().name(name.into()).spawn(move || {
+        let _guard = AbortOnPanic::new();
+        body();
+    })
+}
