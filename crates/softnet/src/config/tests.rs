@@ -165,6 +165,15 @@ fn errors(text: &str) -> String {
     Config::parse(text, "r.toml", &CPUS).expect_err(text).to_string()
 }
 
+#[test]
+fn devices_are_bounded() {
+    let device = |n: usize| {
+        format!("[[device]]\nname = \"d{n}\"\naddresses = [\"10.{}.{}.1/24\"]\n", n / 256, n % 256)
+    };
+    let told = errors(&(0..4097).map(device).collect::<String>());
+    assert!(told.contains("r.toml:12289:1: device: expected at most 4096 devices, found 4097"), "{told}");
+}
+
 /// One device, for what follows to refer to.
 const DEVICE: &str = "[[device]]\nname = \"eth1\"\naddresses = [\"10.0.0.1/24\"]\n";
 

@@ -140,7 +140,7 @@ impl RxQueue for Exclusive {
 
 impl Setup<'_> {
     fn config(&self) -> Config {
-        let net = |port: usize| Prefix::new(Ipv4Addr::from([10, 100 + port as u8, 0, 0]), 16).unwrap();
+        let net = |port: usize| Prefix::new(Ipv4Addr::from([10, (100 + port) as u8, 0, 0]), 16).unwrap();
         let name = |port: usize| format!("mem{port}");
         let lists = |lists: &[&str]| lists.iter().map(|list| list.parse().unwrap()).collect();
         let xps = |port: usize| if port + 1 == self.ports.len() { self.xps } else { [&[][..]; 2] };
