@@ -25,7 +25,7 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// Leads to it, for who opens sockets. `None` once it was stopped.
+    /// Leads to it, for code that opens sockets. `None` once it was stopped.
     pub(crate) fn handle(&self) -> Option<Handle> {
         self.stack.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(Stack::handle)
     }

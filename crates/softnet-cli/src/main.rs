@@ -33,7 +33,7 @@ Examples:
   softnet demo                     see it forward real traffic, here and now
   softnet run router.toml --check  is the configuration right?
   softnet run router.toml          route between its interfaces, until Ctrl-C
-  softnet show napi                who polls which queue, and why it is awake or asleep
+  softnet show napi                which thread polls which queue, and why it is awake or asleep
   softnet top                      the same, live, with what it costs
   softnet show drops               what was lost, and why
   softnet set dev eth1 threaded=1  poll each of its queues by a thread of its own, from now on
@@ -72,7 +72,7 @@ enum Failure {
     Run(String),
     /// It was done, and what it found has been told: exit code 1.
     Told,
-    /// Nobody reads what we print any more (`softnet show dev | head -1`): nothing is wrong.
+    /// The reader of our output is gone (`softnet show dev | head -1`): nothing is wrong.
     NobodyReads,
 }
 

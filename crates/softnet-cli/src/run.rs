@@ -85,14 +85,14 @@ pub(crate) fn run(args: &Run) -> Result<(), Failure> {
     let path = config.stack.socket_path();
     let name = config.stack.name.clone();
     let (stack, server) = instance::start_shown(config)?;
-    // Nobody reads it? The router runs all the same.
+    // The router runs whether or not this is read.
     let _ = print(&format!(
         "{name}: running: {summary}; `softnet show stats --name {}`\n",
         shown_name(&name, &path)
     ));
     wait(&signals, None);
     drop(server);
-    // Whoever insists need not wait for a tidy end.
+    // A second signal ends it at once, without a tidy end.
     std::thread::spawn(move || {
         wait(&signals, None);
         std::process::exit(1);
@@ -104,14 +104,14 @@ pub(crate) fn run(args: &Run) -> Result<(), Failure> {
 
 /// How `softnet show --name` finds the instance.
 fn shown_name(name: &str, path: &std::path::Path) -> String {
-    if path == softnet::control::socket_path(name) { name.into() } else { path.display().to_string() }
+    if path == softnet::config::socket_path(name) { name.into() } else { path.display().to_string() }
 }
 
 /// Waits for a signal, at most for `timeout`. Says whether one came.
 pub(crate) fn wait(signals: &Signals, timeout: Option<Duration>) -> bool {
     let timeout =
         timeout.map(|left| Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() });
-    // A poll that fails or is interrupted has found nothing; whoever has no time-out tries again.
+    // A poll that fails or is interrupted has found nothing; without a time-out it is tried again.
     loop {
         let _ = poll(&mut [PollFd::new(signals, PollFlags::IN)], timeout.as_ref());
         let came = signals.taken().is_some();

@@ -1,16 +1,16 @@
 //! `softnet set`: changes a running instance.
 
 use softnet::config::Context;
+use softnet::config::Knobs;
 use softnet::control::show::NapiRow;
 use softnet::control::{Client, Request, Set, SetKnobs, Target};
-use softnet::device::Knobs;
 use softnet_core::napi::MAX_DEFER_HARD_IRQS;
 
 use crate::Failure;
 use crate::show::napi;
 use crate::text::print;
 
-/// Change who polls the queues of a running instance, and when their doorbells ring.
+/// Change which threads poll the queues of a running instance, and when their doorbells ring.
 #[derive(clap::Args)]
 #[command(name = "set", after_help = EXAMPLES)]
 pub(crate) struct SetArgs {
@@ -136,7 +136,7 @@ pub(crate) fn set(args: &SetArgs) -> Result<(), Failure> {
     if napis.is_empty() {
         return print(&format!("{}: set, for when its interface is there\n", args.id));
     }
-    print(&napi::who(&napis))?;
+    print(&napi::pollers(&napis))?;
     let set =
         |n: &&NapiRow| n.napi_defer_hard_irqs > 0 || n.gro_flush_timeout > 0 || n.irq_suspend_timeout > 0;
     // Also those that were just set to 0.

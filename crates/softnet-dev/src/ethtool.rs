@@ -110,7 +110,7 @@ mod tests {
     use super::*;
     use crate::netlink::Netlink;
     use crate::netns::NetNs;
-    use crate::testing::net_allowed;
+    use softnet_testkit::net_allowed;
 
     #[test]
     fn features_are_switched() {

@@ -1,6 +1,5 @@
-//! Devices, and softnet's way to the kernel. All I/O `unsafe` of the project is here.
+//! Devices, and softnet's way to the kernel. All I/O `unsafe` of the stack is here.
 
-pub mod blocks;
 pub mod bpf;
 pub mod device;
 pub mod ethtool;
@@ -15,9 +14,6 @@ pub mod process;
 pub mod sched;
 pub mod snoop;
 pub mod sys_error;
-#[doc(hidden)]
-pub mod testing;
-pub mod traffic;
 pub mod xdp;
 
 pub use device::{

@@ -93,7 +93,7 @@ impl NetNs {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::net_allowed;
+    use softnet_testkit::net_allowed;
 
     #[test]
     fn a_new_namespace_has_loopback_up_and_nothing_else() {

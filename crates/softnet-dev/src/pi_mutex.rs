@@ -144,7 +144,7 @@ impl<T> Drop for PiGuard<'_, T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::lock_while_holder_is_hogged;
+    use softnet_testkit::lock_while_holder_is_hogged;
 
     #[test]
     fn one_holder_at_a_time() {

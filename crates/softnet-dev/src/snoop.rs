@@ -112,7 +112,7 @@ mod tests {
     use super::*;
     use crate::netlink::Netlink;
     use crate::netns::NetNs;
-    use crate::testing::net_allowed;
+    use softnet_testkit::net_allowed;
 
     const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
     const ALL: [u8; 6] = [0xff; 6];

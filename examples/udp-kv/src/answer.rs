@@ -1,6 +1,6 @@
 //! One datagram: what it asks for is done, and answered.
 
-use softnet_dev::traffic::datagrams::{Ends, Outbox};
+use softnet_testkit::datagrams::{Endpoints, Outbox};
 
 use crate::proto::{Frame, MAX_DATAGRAMS, Reply, Request, parse};
 use crate::server::Counters;
@@ -19,7 +19,7 @@ pub(crate) struct Desk<'a> {
 
 impl Desk<'_> {
     /// Does what `datagram` asks for, and appends the responses, which go to `to`, to `out`.
-    pub(crate) fn answer(&self, to: impl Into<Ends>, datagram: &[u8], out: &mut Outbox) {
+    pub(crate) fn answer(&self, to: impl Into<Endpoints>, datagram: &[u8], out: &mut Outbox) {
         let to = to.into();
         let Some((frame, mut body)) = Frame::split(datagram) else { return self.counters.malformed.add(1) };
         if frame.total != 1 {

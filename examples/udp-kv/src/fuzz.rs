@@ -2,7 +2,7 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 
-use softnet_dev::traffic::datagrams::Outbox;
+use softnet_testkit::datagrams::Outbox;
 
 use crate::answer::Desk;
 use crate::proto::{Frame, HEADER, MAX_DATAGRAMS, PAYLOAD, Request, parse};
@@ -101,6 +101,6 @@ fn messages(request: &[u8], out: &Outbox) -> usize {
 mod tests {
     #[test]
     fn the_corpus_is_replayed() {
-        softnet_dev::testing::replay("udp_kv", super::udp_kv);
+        softnet_testkit::replay("udp_kv", super::udp_kv);
     }
 }

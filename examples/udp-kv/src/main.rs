@@ -15,7 +15,7 @@ use softnet::Stack;
 use softnet::app::EpollParams;
 use softnet::config::{Config, is_link_local};
 use softnet_dev::process::{Signals, ignore_signals};
-use softnet_dev::traffic::datagrams::{DatagramSet, KernelSockets, Stop};
+use softnet_testkit::datagrams::{DatagramSet, KernelSockets, Stop};
 use udp_kv::store::Store;
 use udp_kv::{Server, SoftnetSockets, Waiting};
 
@@ -72,7 +72,7 @@ Examples:
 It knows get, gets, set, add, replace, append, prepend, cas, delete, incr, decr, touch, stats, version and flush_all.
 A request has to fit into one datagram; a response may take several.
 
-Whoever reaches it may read and change everything, and the address a request claims to come from gets the answer, be
+Any host that reaches it may read and change everything, and the address a request claims to come from gets the answer, be
 it a thousand times as long: do not open it to a network that you do not trust.";
 
 fn main() -> ExitCode {

@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use rustix::thread::gettid;
 use softnet_core::softnet_data::Counter;
-use softnet_dev::traffic::datagrams::{DatagramSet, Ends, Outbox, Stop};
+use softnet_testkit::datagrams::{DatagramSet, Endpoints, Outbox, Stop};
 
 use crate::answer::Desk;
 use crate::store::Store;
@@ -97,7 +97,7 @@ impl Server {
             let thread = std::thread::Builder::new().name(format!("udp-kv/{i}")).spawn(move || {
                 let _ = tell.send(gettid().as_raw_nonzero().get().cast_unsigned());
                 let served = serve(&mut set, &store, &stop, started, &counters, i);
-                // Nobody would notice that one of several is gone, but its clients.
+                // Only its clients would notice that one of several is gone.
                 stop.stop();
                 served
             })?;
@@ -134,7 +134,7 @@ impl Drop for Server {
     fn drop(&mut self) {
         self.stop.stop();
         for (_, thread) in self.threads.drain(..) {
-            // Who wants to know how it ended calls `join`.
+            // `join` is the call that returns how it ended.
             let _ = thread.join();
         }
     }
@@ -170,7 +170,7 @@ fn serve(
             counters.received.add(taken as u64);
             for i in 0..taken {
                 let (peer, datagram) = set.datagram(i);
-                desk.answer(Ends { peer, local: set.local(i) }, datagram, &mut outbox);
+                desk.answer(Endpoints { peer, local: set.local(i) }, datagram, &mut outbox);
                 if outbox.len() >= ENOUGH {
                     send(set, socket, &mut outbox, counters)?;
                 }
@@ -223,7 +223,7 @@ mod tests {
 
     impl DatagramSet for Script {
         fn wait(&mut self, timeout: Option<Duration>, ready: &mut Vec<usize>) -> io::Result<()> {
-            assert_eq!(timeout, None, "who has nothing to do sleeps");
+            assert_eq!(timeout, None, "a thread without work sleeps");
             *ready = (0..self.batches.len()).filter(|socket| !self.batches[*socket].is_empty()).collect();
             if ready.is_empty() {
                 self.stop.stop();

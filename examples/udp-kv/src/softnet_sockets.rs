@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use softnet::app::EpollParams;
 use softnet::net::{Epoll, Event, Handle, Interest, MsgHdr, PktInfo, RecvBatch, SendBatch, UdpSocket};
-use softnet_dev::traffic::datagrams::{DatagramSet, Local, Outbox, Stop};
+use softnet_testkit::datagrams::{DatagramSet, Local, Outbox, Stop};
 
 /// What stands for the [`Stop`] in the epoll set.
 const STOP: u64 = u64::MAX;
@@ -31,7 +31,7 @@ pub struct Waiting {
     pub max_events: usize,
     /// Most datagrams that are taken from a socket at a time, at most [`RecvBatch::MAX`].
     pub batch: usize,
-    /// A wait ends after so long, whatever was asked for: who always polls never sleeps.
+    /// A wait ends after so long, whatever was asked for: a thread that always polls never sleeps.
     pub longest: Option<Duration>,
 }
 

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use softnet_dev::netlink::Netlink;
 use softnet_dev::netns::NetNs;
-use softnet_dev::testing::net_allowed;
+use softnet_testkit::net_allowed;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 const PORT: u16 = 11211;
@@ -61,7 +61,7 @@ fn memcached() -> Program {
     let program = Program(child);
     let client = client();
     let give_up = Instant::now() + PATIENCE;
-    // Until its port is open there is nobody.
+    // Until its port is open it refuses.
     while exchange(&client, 0, b"version\r\n").is_empty() {
         assert!(Instant::now() < give_up, "memcached does not answer");
         std::thread::sleep(Duration::from_millis(5));
@@ -79,7 +79,7 @@ fn client() -> UdpSocket {
 fn exchange(client: &UdpSocket, id: u16, request: &[u8]) -> Vec<u8> {
     let [high, low] = id.to_be_bytes();
     let datagram = [&[high, low, 0, 0, 0, 1, 0, 0][..], request].concat();
-    // It fails where an earlier one found nobody.
+    // It fails where an earlier one met a closed port.
     if client.send(&datagram).is_err() { Vec::new() } else { response(client, id) }
 }
 
@@ -108,7 +108,7 @@ fn response(client: &UdpSocket, id: u16) -> Vec<u8> {
 /// What is asked of both servers, one after the other. Left out is where udp-kv differs on purpose: memcached 1.6
 /// answers each key of a `get` with a message of its own, which `protocol.txt` does not allow, and waits for the
 /// rest of a value that is cut off; and `cas` numbers are each server's own affair, so only those are used that
-/// nobody has.
+/// no item has.
 fn conversation() -> Vec<Vec<u8>> {
     let long_key = "k".repeat(250);
     let too_long = "k".repeat(251);

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use softnet_dev::netlink::Netlink;
 use softnet_dev::netns::NetNs;
-use softnet_dev::testing::net_allowed;
+use softnet_testkit::net_allowed;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const SERVER: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 1);
@@ -54,7 +54,7 @@ fn the_program_serves_on_a_stack_of_its_own() {
     server.run(wire).unwrap();
     let far = || {
         let mut netlink = Netlink::new().unwrap();
-        // Nobody else has its addresses: they are good at once.
+        // No other host has its addresses: they are good at once.
         std::fs::write("/proc/sys/net/ipv6/conf/eth0/accept_dad", "0").unwrap();
         netlink.add_address("eth0", Ipv4Addr::new(10, 9, 0, 2), 24).unwrap();
         netlink.set_up("eth0").unwrap();

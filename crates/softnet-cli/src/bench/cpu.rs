@@ -1,4 +1,4 @@
-//! CPU time, seen from outside: what `/proc` says of threads and processors. Who may call: any thread. It only reads.
+//! CPU time, seen from outside: what `/proc` says of threads and processors. Any thread may call it. It only reads.
 
 use std::fs;
 

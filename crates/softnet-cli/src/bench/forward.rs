@@ -13,7 +13,7 @@ use softnet_core::skb::{BATCH, Region};
 use softnet_dev::mem::{NicConfig, NicPort, nic};
 
 use super::harness::{Case, alternate};
-use super::report::{Bound, Report, Row, Sample};
+use super::report::{Bound, REFERENCE, Report, Row, Sample};
 use super::templates::{Counter, Found, Random, SIZE, Sums, Template, Wire};
 use super::templates::{bgp_prefixes, bgp_prefixes6, destination, number, sixteen_prefixes, templates};
 use super::{Common, pin};
@@ -316,13 +316,18 @@ impl Forward {
             [("fib-16", 25.0), ("fib-10k", 20.0), ("fib-1m", 10.0), ("ipv6-10k", 10.0), ("ipv6-200k", 5.0)];
         for (case, least) in least {
             if report.row(case).is_some() {
-                report.bound(case, "mpps", Bound::AtLeast(least));
+                report
+                    .bound(case, "mpps", Bound::AtLeast(least))
+                    .on(&REFERENCE)
+                    .meaning("One worker on one core forwards 64-byte packets at this rate.");
             }
         }
         for (case, least) in [("fib-10k-burst32", 0.85), ("fib-10k-burst8", 0.5)] {
             if let (Some(row), Some(full)) = (report.row(case), report.row("fib-10k")) {
                 let share = row.median("mpps") / full.median("mpps");
-                report.bound_value(format!("{case} / fib-10k mpps"), share, Bound::AtLeast(least));
+                report
+                    .bound_value(format!("{case} / fib-10k mpps"), share, Bound::AtLeast(least))
+                    .meaning("Short bursts keep this share of the rate that full ones have.");
             }
         }
         Ok(report)

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::report::{Report, Row, Sample, distinguishing};
 
-/// Tells whether somebody else ran on this CPU: time the hypervisor took (steal), and times this thread was
+/// Tells whether anything else ran on this CPU: time the hypervisor took (steal), and times this thread was
 /// put off it though it wanted to go on.
 struct Disturbance {
     steal: u64,
@@ -172,7 +172,7 @@ mod tests {
         let rounds = |case| report.row(case).unwrap().summary("x").unwrap().n;
         assert_eq!((rounds("a"), rounds("b")), (2, 2));
         assert!(report.repeated.is_some());
-        // Those that were repeated because somebody else ran count once.
+        // Those that were repeated because of other programs count once.
         let mut order = order.borrow().clone();
         order.dedup();
         assert_eq!(order, ["a", "b"].repeat(3));

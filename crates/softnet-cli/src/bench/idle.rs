@@ -96,8 +96,12 @@ impl Idle {
         let cases = vec![Case { row: Row::new("idle", params), measure: Box::new(measure) }];
         let mut report = alternate("idle", Some(cpu), self.common.rounds_or(5, 2), cases)?;
         router.stop();
-        report.bound("idle", "cpu_percent", Bound::AtMost(0.5));
-        report.bound("idle", "wakeups_per_s", Bound::AtMost(20.0));
+        report
+            .bound("idle", "cpu_percent", Bound::AtMost(0.5))
+            .meaning("A router without traffic leaves the CPUs to others.");
+        report
+            .bound("idle", "wakeups_per_s", Bound::AtMost(20.0))
+            .meaning("Its threads stay asleep, so that the CPUs can save power.");
         Ok(report)
     }
 }

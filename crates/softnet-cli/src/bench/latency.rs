@@ -18,8 +18,8 @@ impl Latency {
         Latency(Histogram::new_with_max(LONGEST, DIGITS).expect("these bounds are valid"))
     }
 
-    /// Records a latency of `ns`. In an open-loop run it counts from when the request should have been sent: who counts
-    /// from when it was, leaves out the wait of all that a stall held up.
+    /// Records a latency of `ns`. In an open-loop run it counts from when the request should have been sent: counted
+    /// from when it was, it leaves out the wait of all that a stall held up.
     pub(crate) fn record(&mut self, ns: u64) {
         self.0.saturating_record(ns);
     }

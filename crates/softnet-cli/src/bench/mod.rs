@@ -84,7 +84,7 @@ pub(crate) enum Bench {
     /// Throughput, latency and CPU use of an application by how its queue's interrupt is deferred or suspended
     #[command(after_help = irq_suspend::HELP)]
     IrqSuspend(irq_suspend::IrqSuspend),
-    /// Latency of applications that others compete with, by who polls for them
+    /// Latency of applications that others compete with, by the context that polls for them
     #[command(after_help = NAPI_CONTEXT)]
     NapiContext(napi_context::NapiContext),
     /// Whether what tbf shapes keeps to its rate, beside the kernel's own tbf
@@ -116,10 +116,11 @@ Examples:
                                          what a change gained or cost
 
 The cases of a bench take turns in one run. Printed is the median of the rounds, with minimum and maximum; a round \
-that other programs disturbed is repeated. The bounds stated at the end were set for the machine that softnet is \
-developed on; they fail a run only with --check.
+that other programs disturbed is repeated. Bounds stand at the end, and fail a run only with --check. \
+Those of a rate or a time were set for the machine that softnet is developed on, and are judged there alone.
 
---report writes one page that needs nothing outside it; the table is printed all the same. --baseline compares rows \
+--report writes one page that needs nothing outside it; the table is printed all the same. It names the commit if the \
+program was built with SOFTNET_COMMIT=$(git describe --always --dirty). --baseline compares rows \
 with the same case and parameters: the table has the ratio of each row's first figure, --json those of all figures as \
 ratio_to_baseline. Compare only runs on the same machine.";
 
@@ -168,7 +169,7 @@ The clients are played by the emulated NIC, so that no thread of theirs takes a 
   spread       the same as contended, with the second queue's worker on another CPU
   hog          one queue and one responder; two hungry threads are bound to the worker's CPU, as a service with a CPU
                affinity is, and nothing else but the worker is pinned
-  pinned       one queue, its poller on one CPU and the responder on another, nobody else
+  pinned       one queue, its poller on one CPU and the responder on another, no other thread
 
 In the context softirq, the worker is measured with the policy SCHED_FIFO, with which it preempts other threads as the \
 kernel's softirq does (needs CAP_SYS_NICE; softnet run: worker_policy), and as an ordinary thread, the default. The \
@@ -220,6 +221,7 @@ impl Bench {
         }
         .map_err(Failure::Run)?;
         report.leading = leading(name);
+        report.explained = explained(name);
         if let Some(baseline) = &baseline {
             report.compare(baseline);
         }
@@ -227,6 +229,22 @@ impl Bench {
         print(&report.render(common.json, common.wide))?;
         written.map_err(Failure::Run)?;
         if common.check && !report.holds() { Err(Failure::Told) } else { Ok(()) }
+    }
+}
+
+/// What the rows and figures of bench `name` are: its help.
+fn explained(name: &str) -> &'static str {
+    match name {
+        "contexts-switch" => CONTEXTS_SWITCH,
+        "forward" => FORWARD,
+        "idle" => IDLE,
+        "irq-suspend" => irq_suspend::HELP,
+        "napi-context" => NAPI_CONTEXT,
+        "shape" => shape::HELP,
+        "skb-cache" => SKB_CACHE,
+        "tx-enqueue" => tx_enqueue::HELP,
+        "udp" => udp::HELP,
+        _ => "",
     }
 }
 

@@ -18,7 +18,7 @@ use softnet_core::skb::{BATCH, Region};
 use softnet_dev::mem::{NicConfig, NicPort, Sink, Source, nic};
 
 use super::harness::{Case, alternate};
-use super::report::{Bound, Report, Row, Sample};
+use super::report::{Bound, REFERENCE, Report, Row, Sample};
 use super::templates::{Random, SIZE, Template};
 use super::{Common, pin};
 
@@ -343,7 +343,10 @@ impl Udp {
         rigs.into_iter().try_for_each(|rig| rig.into_inner().verify())?;
         for (what, sockets, batch, most) in BOUNDS {
             let row = [("sockets", json!(sockets)), ("batch", json!(batch))];
-            report.bound_where((what, &row), "ns_per_datagram", Bound::AtMost(most));
+            report
+                .bound_where((what, &row), "ns_per_datagram", Bound::AtMost(most))
+                .on(&REFERENCE)
+                .meaning("A datagram passes between the NIC's ring and the application in this time.");
         }
         Ok(report)
     }

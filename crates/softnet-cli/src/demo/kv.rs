@@ -11,7 +11,7 @@ use std::time::Instant;
 use serde::Serialize;
 use softnet::assembly::thread_cpu_ns;
 use softnet::control::show::{NapiRow, SocketRow, Table};
-use softnet_dev::traffic::datagrams::{DatagramSet, Stop};
+use softnet_testkit::datagrams::{DatagramSet, Stop};
 use udp_kv::Server;
 use udp_kv::store::Store;
 
@@ -51,7 +51,7 @@ pub(super) struct KvRow {
     pub(super) cpu_percent: f64,
     /// Requests that it read.
     pub(super) requests: u64,
-    /// Times that it slept until somebody had packets for it.
+    /// Times that it slept until packets were there for it.
     pub(super) sleeps: u64,
     /// The NAPI instance that its packets come by, once some did.
     napi: Option<String>,

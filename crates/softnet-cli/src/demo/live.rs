@@ -166,7 +166,7 @@ pub(super) fn router_lines(router: &Router, before: Option<(&Router, f64)>) -> S
     text
 }
 
-/// What the router's server did, and who woke it: the thread that polls its packets' queue.
+/// What the router's server did, and what woke it: the thread that polls its packets' queue.
 fn kv_line(kv: &KvRow, before: Option<(&KvRow, f64)>) -> String {
     let cpu = match before {
         Some((then, seconds)) => kv.cpu_ns.saturating_sub(then.cpu_ns) as f64 / 1e7 / seconds,

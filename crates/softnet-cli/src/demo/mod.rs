@@ -58,7 +58,7 @@ Examples:
   softnet demo                          ten seconds, with a live table on a terminal
   softnet demo --duration 60
   softnet demo --duration 3 --json | jq .ok
-  softnet demo --json | jq .router.kv   what the server's thread used, and who polled for it
+  softnet demo --json | jq .router.kv   what the server's thread used, and which thread polled for it
 
 Exit codes: 0 every payload arrived intact and every answer was right, 1 not so, or softnet could not start, 2 wrong usage.";
 
@@ -131,7 +131,7 @@ fn exchange(
     let mut told = Ok(());
     loop {
         let left = duration.saturating_sub(begin.elapsed());
-        // Nobody looks any more: the endpoints still must end in order.
+        // The output is not read any more: the endpoints still must end in order.
         if left.is_zero() || told.is_err() || interrupted(&flows, left.min(tick)) {
             break;
         }

@@ -1,5 +1,5 @@
-//! Payloads that anybody can make again: every byte follows from a seed and its offset, so that whoever receives it
-//! checks the content itself, and says which byte is wrong.
+//! Payloads that can be made again from a seed: every byte follows from it and its offset, so that the receiver checks
+//! the content itself, and says which byte is wrong.
 
 /// SplitMix64's finaliser (Steele, Lea and Flood 2014): every bit of the input changes half of the output's.
 fn mix(mut z: u64) -> u64 {

@@ -7,8 +7,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use serde_json::{Value, json};
 use softnet::control::{Handler, Request};
 use softnet_dev::netlink::Netlink;
-use softnet_dev::testing::net_allowed;
-use softnet_dev::traffic::datagrams::KernelSockets;
+use softnet_testkit::datagrams::KernelSockets;
+use softnet_testkit::net_allowed;
 
 use super::*;
 use flow::Ip;
@@ -171,7 +171,7 @@ fn a_router_that_does_not_forward_is_found_out() {
         return;
     }
     let topology = Topology::build().unwrap();
-    // The router has no addresses at all, so that nobody finds its server either.
+    // The router has no addresses at all, so that its server is not found either.
     let kv = kernel_kv(&topology, Some((Ipv4Addr::UNSPECIFIED, 9).into()));
     let while_it_sends = |_: &Flows, wait| {
         std::thread::sleep(wait);

@@ -47,7 +47,7 @@ pub(crate) struct Port {
     pub(crate) interface: &'static str,
     /// The router's addresses on it.
     pub(crate) router: (Ipv4Addr, Ipv6Addr),
-    /// Who is at the other end.
+    /// The other end.
     host: (Ipv4Addr, Ipv6Addr),
 }
 
@@ -68,11 +68,11 @@ pub(crate) struct Topology {
 }
 
 impl Topology {
-    /// Makes everything but the router's addresses: those are for who routes.
+    /// Makes everything but the router's addresses: those are the router's to take.
     pub(crate) fn build() -> io::Result<Topology> {
         let topology = Topology { client: NetNs::new()?, router: NetNs::new()?, server: NetNs::new()? };
         let ends = [&topology.client, &topology.server];
-        // Nobody else has their link-local addresses: they are good at once, and not a second later.
+        // No other host has their link-local addresses: they are good at once, and not a second later.
         for ns in [&topology.client, &topology.router, &topology.server] {
             ns.run(|| std::fs::write("/proc/sys/net/ipv6/conf/default/accept_dad", "0"))??;
         }

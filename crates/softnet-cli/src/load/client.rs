@@ -8,7 +8,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use softnet_dev::traffic::datagrams::{DatagramSet, Outbox};
+use softnet_testkit::datagrams::{DatagramSet, Outbox};
 
 use super::arrivals::Arrivals;
 use super::random::Random;
@@ -323,9 +323,12 @@ impl<'a, S: DatagramSet> Client<'a, S> {
                 Ok(taken) => taken,
                 Err(error) if error.kind() == std::io::ErrorKind::ConnectionRefused => {
                     if let Work::Each { .. } = self.work {
-                        return Err(format!("nobody serves {}", self.config.server));
+                        return Err(format!(
+                            "no server answers at {}: its port is closed",
+                            self.config.server
+                        ));
                     }
-                    // A request found nobody; which, its time will tell.
+                    // A request met a closed port; its time-out will tell which.
                     continue;
                 }
                 Err(error) => return Err(self.failed("receive from", &error)),

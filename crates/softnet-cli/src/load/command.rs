@@ -5,7 +5,7 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use softnet_dev::traffic::datagrams::{KernelSockets, Stop};
+use softnet_testkit::datagrams::{KernelSockets, Stop};
 
 use super::report::{report, text};
 use super::stack::OwnStack;
@@ -190,7 +190,7 @@ pub(crate) fn load(args: &LoadArgs) -> Result<(), Failure> {
     if cfg!(debug_assertions) {
         eprintln!("softnet: this is a debug build; its figures mean nothing (use cargo run --release)");
     }
-    // Nobody ends it before its time.
+    // Only its duration ends it.
     let stop = Stop::new().map_err(|error| Failure::of("eventfd", error))?;
     let mut shown = Shown::new(&config, !args.json && std::io::stderr().is_terminal());
     let tell = |moment| shown.tell(moment);

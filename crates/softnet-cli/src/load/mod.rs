@@ -28,7 +28,7 @@ use std::net::SocketAddr;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::time::{Duration, Instant};
 
-use softnet_dev::traffic::datagrams::DatagramSet;
+use softnet_testkit::datagrams::DatagramSet;
 
 use crate::bench::pin;
 use client::{Client, Span};
@@ -126,7 +126,7 @@ pub(crate) fn run<S: DatagramSet>(
             let (open, done) = (&open, done.clone());
             let work = move || {
                 let result = work(config, thread, open, progress, epoch, &started, &done);
-                // Nobody listens any more if another thread has failed.
+                // The receiver is gone if another thread has failed.
                 let _ = done.send(result.map(Some));
             };
             let name = format!("load/{thread}");

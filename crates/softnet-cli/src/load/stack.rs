@@ -13,14 +13,14 @@ use softnet::config::{Config, DeviceConfig};
 use softnet::control::Server;
 use softnet::net::{Handle, RecvBatch};
 use softnet_dev::process::Signals;
-use softnet_dev::traffic::datagrams::Stop;
+use softnet_testkit::datagrams::Stop;
 use udp_kv::{SoftnetSockets, Waiting};
 
 use super::LONGEST_WAIT;
 use crate::instance::{self, Instance, Running};
 use crate::{Failure, run};
 
-/// What is to be ended, if nobody has yet.
+/// What is to be ended, unless it was ended already.
 type Parts = Mutex<Option<(Server, Arc<Running>)>>;
 
 /// A stack from a configuration, which `softnet show` finds by its name. Dropping it ends it.
@@ -74,7 +74,7 @@ impl OwnStack {
         let params = EpollParams {
             busy_poll_usecs: if blocks { 0 } else { all_the_time },
             busy_poll_budget: RecvBatch::MAX as u16,
-            // Who polls all the time must not leave a queue to its timer, as one does that is expected to sleep.
+            // A thread that polls all the time must not leave the queue to its timer, as one that may sleep does.
             prefer_busy_poll: blocks,
         };
         let waiting = Waiting { params, ..Waiting::default() };
@@ -82,7 +82,7 @@ impl OwnStack {
     }
 }
 
-/// Whether its doorbells stay masked while somebody polls now and then.
+/// Whether its doorbells stay masked while a thread polls now and then.
 fn defers(device: &DeviceConfig) -> bool {
     device.napi_defer_hard_irqs > 0 && device.gro_flush_timeout > 0
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io;
 use std::rc::Rc;
 
-use softnet_dev::traffic::datagrams::Outbox;
+use softnet_testkit::datagrams::Outbox;
 
 use super::*;
 

@@ -5,7 +5,7 @@
 use std::io::Write;
 use std::net::SocketAddr;
 
-use softnet_dev::traffic::datagrams::Outbox;
+use softnet_testkit::datagrams::Outbox;
 
 use super::record::Records;
 

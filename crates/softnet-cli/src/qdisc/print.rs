@@ -61,7 +61,7 @@ fn stats(row: &QdiscRow, since: Since<'_, QdiscRow>) -> String {
 
 fn tx_queue(tx: &TxRow) -> String {
     let held_back = match tx.held_back {
-        0 => "held back nobody".into(),
+        0 => "no sender held back".into(),
         n => format!(
             "held back senders {} times, {} in all, longest {}",
             grouped(n),

@@ -39,11 +39,11 @@ pub(crate) struct Show {
 const EXAMPLES: &str = "\
 Examples:
   softnet show dev                    packets, bytes and drops of each device
-  softnet show napi                   who polls which queue, what it brings, why it is awake or asleep
+  softnet show napi                   which thread polls which queue, what it brings, why it is awake or asleep
   softnet show napi eth1-0 --watch    all about one queue, counters as rates
-  softnet show worker --watch 0.2     who is awake, and what woke it
+  softnet show worker --watch 0.2     which worker is awake, and what woke it
   softnet show qdisc                  what waits before each TX queue; `softnet qdisc` says it as tc does, and more of it
-  softnet show socket                 who is bound and connected where, what waits for whom (also: `softnet show ss`)
+  softnet show socket                 what is bound and connected where, what waits in each (also: `softnet show ss`)
   softnet show drops --name edge      what the instance \"edge\" lost, and why
   softnet show stats --json | jq .dropped
 

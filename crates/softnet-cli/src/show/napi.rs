@@ -1,4 +1,4 @@
-//! NAPI instances for people: who polls which queue, what that brings, and why it is awake or asleep now. For `show napi`,
+//! NAPI instances for people: which thread polls which queue, what that brings, and why it is awake or asleep now. For `show napi`,
 //! `set` and `top`.
 
 use softnet::control::show::{AppRow, NapiRow};
@@ -69,7 +69,7 @@ pub(crate) fn a_poll(packets: Option<f64>) -> String {
 /// Titles of the shares of time, in the order of [`Phase::ALL`].
 pub(crate) const PHASES: [&str; Phase::ALL.len()] = ["irq", "defer", "susp", "poll", "app"];
 
-/// All of `rows`, in three tables: who polls, what it brings, and why. At most about 110 columns wide.
+/// All of `rows`, in three tables: which thread polls, what it brings, and why. At most about 110 columns wide.
 pub(crate) fn tables(rows: &[NapiRow], before: Option<(&[NapiRow], f64)>) -> String {
     if rows.is_empty() {
         return "no NAPI instances: no device is open\n".into();
@@ -79,11 +79,11 @@ pub(crate) fn tables(rows: &[NapiRow], before: Option<(&[NapiRow], f64)>) -> Str
         Some((rows.iter().find(|old| old.id == row.id), seconds))
     };
     let what: Vec<Vec<Cell>> = rows.iter().map(|row| brings(row, then(row))).collect();
-    format!("{}\n{}\n{}", who(rows), cells_table(what), why(rows))
+    format!("{}\n{}\n{}", pollers(rows), cells_table(what), why(rows))
 }
 
-/// Who polls.
-pub(crate) fn who(rows: &[NapiRow]) -> String {
+/// Which thread polls.
+pub(crate) fn pollers(rows: &[NapiRow]) -> String {
     let cells = |row: &NapiRow| {
         let timer = row.timer.as_ref().map(|timer| {
             format!("{} in {}", timer.knob.strip_suffix("_timeout").unwrap_or(&timer.knob), nanos(timer.left))
@@ -147,8 +147,8 @@ pub(crate) fn block(row: &NapiRow, since: Since<'_, NapiRow>) -> String {
         text += &format!("  warning: {warning}\n");
     }
     let polled_by = match row.tid {
-        0 => format!("{}, context {}; owned by {} now", row.thread, row.context, row.owner),
-        tid => format!("{} (tid {tid}), context {}; owned by {} now", row.thread, row.context, row.owner),
+        0 => format!("{}, context {}; owner now: {}", row.thread, row.context, row.owner),
+        tid => format!("{} (tid {tid}), context {}; owner now: {}", row.thread, row.context, row.owner),
     };
     let timer = row.timer.as_ref().map_or_else(
         || "not armed".into(),
@@ -223,12 +223,12 @@ pub(crate) fn block(row: &NapiRow, since: Since<'_, NapiRow>) -> String {
 }
 
 fn application(app: &AppRow) -> String {
-    let who = match app.tid {
+    let name = match app.tid {
         0 => format!("{} (did not wait yet)", app.name),
         tid => format!("{} (tid {tid})", app.name),
     };
     format!(
-        "{who}: {} packets, {} dropped for want of room, {} wait; slept {} times",
+        "{name}: {} packets, {} dropped for want of room, {} wait; slept {} times",
         grouped(app.packets),
         grouped(app.dropped),
         grouped(app.queued),

@@ -108,7 +108,7 @@ fn by_name<S: serde::Serializer>(shares: &Option<[f64; Phase::ALL.len()]>, to: S
 }
 
 impl Rates {
-    /// Share of time in which somebody polled.
+    /// Share of time in which the instance was polled.
     pub(super) fn awake(&self) -> f64 {
         self.shares.map_or(0.0, |s| s[Phase::Polled as usize] + s[Phase::Application as usize])
     }
@@ -229,7 +229,7 @@ fn threads(then: &Sample, now: &Sample, per_s: impl Fn(u64, u64) -> f64) -> Vec<
     // By thread: one application may use several instances.
     let before = |tid: i32| {
         let apps = then.napis.iter().flat_map(|n| &n.applications).filter(move |app| app.tid == tid);
-        // An application that did not say who it is then has used its thread's time before.
+        // An application that had not given its thread then has used its thread's time before.
         apps.fold(None, |all: Option<(u64, u64)>, app| {
             Some((app.cpu_ns, all.map_or(0, |(_, sleeps)| sleeps) + app.sleeps))
         })

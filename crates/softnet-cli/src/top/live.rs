@@ -84,7 +84,7 @@ fn wait(signals: &Signals, timeout: Option<Duration>) -> Result<(), Failure> {
         Ok(_) | Err(Errno::INTR) => {}
         Err(error) => return Err(terminal(error.into())),
     }
-    // Nobody is there any more to see it.
+    // The terminal is gone.
     if fds[0].revents().intersects(PollFlags::HUP | PollFlags::ERR) {
         return Err(Failure::NobodyReads);
     }

@@ -1,4 +1,4 @@
-//! `softnet top`: who polls which queue, what that costs and brings, and why it is awake or asleep, live.
+//! `softnet top`: which thread polls which queue, what that costs and brings, and why it is awake or asleep, live.
 //!
 //! An instance is asked once in an interval; what is shown is the difference of two answers ([`interval`]), drawn by a pure
 //! function ([`screen`]) on a terminal ([`live`]), or printed as text or JSON.

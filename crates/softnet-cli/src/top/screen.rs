@@ -213,7 +213,7 @@ fn cells(shares: [f64; Phase::ALL.len()]) -> [usize; Phase::ALL.len()] {
     cells
 }
 
-/// Where the time went: who polled first, the doorbell last.
+/// Where the time went: pollers first, the doorbell last.
 fn time_bar(shares: Option<[f64; Phase::ALL.len()]>) -> Line<'static> {
     let Some(shares) = shares else { return Line::raw("-") };
     let cells = cells(shares);

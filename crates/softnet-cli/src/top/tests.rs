@@ -14,7 +14,7 @@ fn napi(id: u32, name: &str, polls: u64, irq: u64, why: &str) -> NapiRow {
     let row = json!({
         "id": id, "name": name, "dev": "eth1", "queue": id - 1, "worker": 0, "context": "softirq",
         "thread": "softnet/0", "tid": 4711, "state": [], "doorbell": "unmasked", "napi_defer_hard_irqs": 2,
-        "gro_flush_timeout": 20000, "irq_suspend_timeout": 0, "warning": null, "owner": "nobody", "why": why,
+        "gro_flush_timeout": 20000, "irq_suspend_timeout": 0, "warning": null, "owner": "none", "why": why,
         "timer": {"knob": "gro_flush_timeout", "left": 12000}, "deferrals": 7, "effective_timeout": 65000,
         "rescues": 0, "doorbells": polls / 10, "busy_polls": 0, "busy_poll_lost": 0, "suspensions": 3,
         "resumptions": 2,

@@ -55,7 +55,7 @@ reasons! {
     FragInvalid = "frag_invalid", "a fragment that contradicts itself or the others of its datagram, or is too small";
     FragLimit = "frag_limit", "of a datagram in too many fragments";
     FragEvicted = "frag_evicted", "of the oldest datagram when the memory for fragments was used up";
-    IpNoProto = "ip_noproto", "addressed to softnet, for a protocol or port that nobody serves";
+    IpNoProto = "ip_noproto", "addressed to softnet, for a protocol without a handler or a port without a socket";
     IcmpCsum = "icmp_csum", "wrong ICMP checksum";
     IcmpMalformed = "icmp_malformed", "malformed ICMP message";
     ArpMalformed = "arp_malformed", "malformed ARP packet";

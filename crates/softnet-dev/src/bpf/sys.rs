@@ -471,7 +471,7 @@ impl XdpLink {
 mod tests {
     use super::super::{Alu, Assembler, Cond, Reg, Size, helper};
     use super::*;
-    use crate::testing::net_allowed;
+    use softnet_testkit::net_allowed;
 
     /// Counts IPv4 frames in entry 0 of `map` and drops them; passes all else.
     fn counting(map: &Map) -> Assembler {

@@ -30,6 +30,6 @@ pub fn netlink(data: &[u8]) {
 mod tests {
     #[test]
     fn the_corpus_is_replayed() {
-        crate::testing::replay("netlink", super::netlink);
+        softnet_testkit::replay("netlink", super::netlink);
     }
 }

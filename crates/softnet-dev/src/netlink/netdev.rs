@@ -238,7 +238,7 @@ mod tests {
     use super::*;
     use crate::netlink::Offload;
     use crate::netns::NetNs;
-    use crate::testing::net_allowed;
+    use softnet_testkit::net_allowed;
 
     /// What follows the netlink header.
     fn bytes(message: &Message) -> Vec<u8> {

@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 
 use super::*;
 use crate::netns::NetNs;
-use crate::testing::net_allowed;
+use softnet_testkit::net_allowed;
 
 const LEFT: Ipv4Addr = Ipv4Addr::new(10, 7, 0, 1);
 const RIGHT: Ipv4Addr = Ipv4Addr::new(10, 7, 0, 2);

@@ -233,7 +233,7 @@ mod tests {
     use super::*;
     use crate::netlink::{Netlink, Offload, set_offload};
     use crate::netns::NetNs;
-    use crate::testing::net_allowed;
+    use softnet_testkit::net_allowed;
 
     const KNOBS: NapiKnobs =
         NapiKnobs { defer_hard_irqs: 2, gro_flush_timeout: 20_000, irq_suspend_timeout: 0 };

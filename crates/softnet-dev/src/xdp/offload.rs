@@ -153,7 +153,7 @@ impl Drop for Offloads {
 mod tests {
     use super::*;
     use crate::netns::NetNs;
-    use crate::testing::net_allowed;
+    use softnet_testkit::net_allowed;
 
     /// What an interface does not let go of, in the place of what takes tags out of frames: of that
     /// there is none here.

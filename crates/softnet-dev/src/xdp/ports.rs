@@ -272,7 +272,7 @@ mod tests {
     use std::panic::{AssertUnwindSafe, catch_unwind};
 
     use super::*;
-    use crate::testing::net_allowed;
+    use softnet_testkit::net_allowed;
 
     #[test]
     fn a_port_is_open_as_long_as_a_socket_has_it() {

@@ -23,8 +23,9 @@ use super::snooper::Snooper;
 use crate::config::{Config, PartialCsum};
 use crate::control::commands::{Change, Command};
 use crate::control::{Set, SetQdisc, Target};
-use crate::device::{Groups, Netdev, OpenNetdev, Opener};
-use crate::napi::{Home, Input, NapiInstance, NapiTimer, RxHandler};
+use crate::device::{Netdev, OpenNetdev, Opener};
+use crate::napi::{Home, Input, NapiInstance, NapiTimer, RxHandler, WorkerShared};
+use crate::net::groups;
 use crate::poll::Contexts;
 use crate::stack::StackInner;
 use crate::tx::qdisc::Layout;
@@ -167,10 +168,10 @@ impl Housekeeper {
         let homes = self.homes(dev, &napis);
         let mut queues = Vec::with_capacity(tx.len());
         for (number, (queue, qdisc)) in tx.into_iter().zip(qdiscs).enumerate() {
-            let worker = self.shared.workers[device.worker_of(number, self.shared.workers.len())].clone();
+            let worker = self.worker_of(dev, number).clone();
             let qdisc_max_burst = config.stack.qdisc_max_burst;
-            let told = self.shared.sockets.told.clone();
-            let wake = QueueWake { worker: worker.clone(), held_back: TxBackpressure::new(told) };
+            let notifier = self.shared.sockets.notifier.clone();
+            let wake = QueueWake { due: worker.tx_due.clone(), held_back: TxBackpressure::new(notifier) };
             let queue = NetdevQueue::new(&self.shared.region, dev, qdisc, queue, qdisc_max_burst, wake);
             let queue = Arc::new(queue);
             worker.add_tx(queue.clone());
@@ -185,7 +186,7 @@ impl Housekeeper {
             params,
         };
         self.shared.devices[usize::from(dev)].live.store(Some(Arc::new(live)));
-        Groups::opened(&self.shared, dev);
+        groups::opened(&self.shared, dev);
         self.set_iface(dev, Some(iface));
         for neighbour in config.neighbours.iter().filter(|n| n.dev == device.name) {
             let fixed = (dev, neighbour.address, neighbour.mac);
@@ -195,7 +196,7 @@ impl Housekeeper {
         }
         // Last: from here on packets flow.
         for ((instance, guard), home) in napis.into_iter().zip(disabled).zip(homes) {
-            instance.settle(&home, guard);
+            instance.attach(&home, guard);
         }
         // In-process devices are at their peer's other end for good, and nothing between them remembers.
         if self.opener.on_interfaces() {
@@ -278,6 +279,12 @@ impl Housekeeper {
         control.replace_tables(&*self.shared, Tables::set_ifaces);
     }
 
+    /// The worker that polls RX queue `number` of device `dev` in the context `softirq`, and runs the TX queue of that number.
+    fn worker_of(&self, dev: u16, number: usize) -> &Arc<WorkerShared> {
+        let workers = &self.shared.workers;
+        &workers[self.config.devices[usize::from(dev)].worker_of(number, workers.len())]
+    }
+
     /// Closes a device: nobody polls it any more, its frames go home, its neighbours are forgotten.
     fn close(&mut self, dev: u16) {
         let Some(live) = self.shared.devices[usize::from(dev)].take() else { return };
@@ -292,11 +299,11 @@ impl Housekeeper {
             }
         }
         self.contexts.retire(homes);
-        for queue in &live.tx.queues {
+        for (number, queue) in live.tx.queues.iter().enumerate() {
             queue.close(&mut self.ctx);
-            queue.wake().worker.remove_tx(queue);
+            self.worker_of(dev, number).remove_tx(queue);
         }
-        self.shared.devices[usize::from(dev)].settle(&live);
+        self.shared.devices[usize::from(dev)].retire_counters(&live);
         self.set_iface(dev, None);
         self.shared.slow_path(&mut self.ctx, |slow, ctx, view, out| slow.remove_device(ctx, view, dev, out));
         // Frames that came home belong to everybody.

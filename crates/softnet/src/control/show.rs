@@ -8,8 +8,8 @@ use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
+use super::{Direction, MirredAction};
 use crate::config::Context;
-use crate::device::filter::{Direction, MirredAction};
 
 /// The tables an instance can show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -63,7 +63,7 @@ impl Table {
         match self {
             Table::Dev => "Devices: link, addresses, traffic",
             Table::Napi => {
-                "NAPI instances: who polls which queue, what it brings, and why it is awake or asleep"
+                "NAPI instances: which thread polls which queue, what it brings, and why it is awake or asleep"
             }
             Table::Worker => "Workers and the other threads that poll: CPU use, sleeps, and what woke them",
             Table::Neigh => "Neighbours: IP and MAC addresses on the links",
@@ -71,7 +71,7 @@ impl Table {
             Table::Drops => "Packets that were dropped, by device and reason",
             Table::Qdisc => "Queueing disciplines of the TX queues: what they sent, hold and dropped",
             Table::Filter => "Filters: what is redirected or mirrored, and where to",
-            Table::Socket => "Sockets: who is bound and connected where, and what waits for whom",
+            Table::Socket => "Sockets: what is bound and connected where, and what waits in each",
             Table::Stats => "Totals: every packet is somewhere",
         }
     }

@@ -5,7 +5,6 @@
 //! then the table's writer. Pollers take none of them for a datagram to one socket; the slow path takes the writer's lock for one to many.
 
 use std::hash::{BuildHasher, RandomState};
-use std::net::Ipv6Addr;
 use std::sync::{Arc, Mutex};
 
 use rustix::io::Errno;
@@ -17,7 +16,7 @@ use softnet_core::ip::slow::{Effects, RouteSnapshot, SlowPath};
 use softnet_core::ip::v4::header::{Ipv4Header, is_multicast};
 use softnet_core::ip::v6::header::Ipv6Header;
 use softnet_core::skb::{Batch, Region, Skb};
-use softnet_core::sock::key::unmapped;
+use softnet_core::sock::route::{is_group, is_own};
 use softnet_core::sock::{
     Arrivals, Binder, Flow, Found, Hit, SocketError, Sockets, UdpMem, udp_input, udp_members,
 };
@@ -26,7 +25,6 @@ use softnet_dev::xdp::{LocalEnd, Ports};
 use softnet_dev::{PiGuard, PiMutex};
 
 use super::AppThread;
-use crate::net::is_own;
 use crate::notify::{ReadinessNotifier, Set};
 use crate::util::lock;
 
@@ -43,7 +41,7 @@ pub struct SocketTable {
     /// Epoll sets: whoever waits in one is told of the stack's end.
     sets: Mutex<Vec<Arc<Set>>>,
     /// Those who wait for sockets.
-    pub(crate) told: Arc<ReadinessNotifier>,
+    pub(crate) notifier: Arc<ReadinessNotifier>,
     /// Where devices look up the ports that are open, to leave the kernel the rest.
     pub(crate) ports: Option<Arc<dyn Ports>>,
     stopped: AtomicBool,
@@ -64,9 +62,9 @@ impl SocketTable {
         let random = || RandomState::new().hash_one(region.id());
         let seed = random();
         let binder = Binder::new(region.clone(), max_sockets, seed);
-        let told = Arc::new(ReadinessNotifier::new(binder.sockets().clone(), max_sockets));
+        let notifier = Arc::new(ReadinessNotifier::new(binder.sockets().clone(), max_sockets));
         SocketTable {
-            told,
+            notifier,
             sockets: binder.sockets().clone(),
             binder: PiMutex::new(binder),
             memory: UdpMem::new(region.frame_count()),
@@ -211,19 +209,19 @@ impl SocketTable {
             && let Some(slot) = self.sockets.slot(hit.slot)
         {
             slot.set_error(error);
-            self.notify(hit.slot);
+            self.wake(hit.slot);
         }
     }
 
     /// The readiness of the socket in slot `index` changed: tells those who wait for it.
-    fn notify(&self, index: u32) {
-        self.told.notify(index);
+    fn wake(&self, index: u32) {
+        self.notifier.wake(index);
     }
 
     /// The socket in slot `index` was [handed](Self::udp_input) something while it had nothing: tells one of those who are blocked, and
     /// those who watch it.
     pub(crate) fn arrived(&self, index: u32) {
-        self.told.arrived(index);
+        self.notifier.arrived(index);
     }
 
     /// Frames left sockets' inboxes.
@@ -263,14 +261,14 @@ impl SocketTable {
     #[cfg(test)]
     pub(crate) fn tally(&self) -> [usize; 4] {
         let held = self.held.load(Ordering::Relaxed);
-        [held, lock(&self.sets).len(), self.told.watchers.len(), lock(&self.threads).len()]
+        [held, lock(&self.sets).len(), self.notifier.watchers.len(), lock(&self.threads).len()]
     }
 
     /// The stack has stopped: whoever waits learns of it, and what application threads have cached goes home.
     pub(crate) fn stop(&self) {
         self.stopped.store(true, Ordering::Release);
         for (index, _) in self.sockets.slots() {
-            self.notify(index);
+            self.wake(index);
         }
         // A set that is added later, its thread finds the stack stopped before it sleeps.
         lock(&self.sets).iter().for_each(|set| set.waker.wake());
@@ -291,15 +289,9 @@ fn is_to_many(view: RouteSnapshot<'_>, packet: Option<&[u8]>) -> bool {
     }
 }
 
-/// Whether `addr` is a multicast group.
-#[inline]
-pub(crate) fn is_group(addr: u128) -> bool {
-    unmapped(addr).map_or(Ipv6Addr::from_bits(addr).is_multicast(), is_multicast)
-}
-
 #[cfg(test)]
 mod tests {
-    use std::net::Ipv4Addr;
+    use std::net::{Ipv4Addr, Ipv6Addr};
 
     use softnet_core::ip::tables::Tables;
 

@@ -19,7 +19,7 @@ mod table;
 use std::collections::BTreeSet;
 
 use softnet::config::XdpMode;
-use softnet_dev::testing::net_allowed;
+use softnet_testkit::net_allowed;
 
 use case::{Case, Cases};
 use run::{Outcome, Pair, describe};

@@ -12,7 +12,7 @@ use softnet::net::UdpSocket;
 use softnet_core::ip::IpPrefix;
 use softnet_dev::netlink::{Netlink, Offload, set_offload};
 use softnet_dev::netns::NetNs;
-use softnet_dev::traffic::PacketSocket;
+use softnet_testkit::PacketSocket;
 
 use super::net::{
     BLACKHOLE4, BLACKHOLE6, GATEWAY_LOCAL, LINKS, MTU, UNREACHABLE4, UNREACHABLE6, beyond_net6, gateway_mac,

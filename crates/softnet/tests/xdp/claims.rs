@@ -12,7 +12,7 @@ use softnet_core::ip::v6::addr::link_local;
 use softnet_dev::netlink::{Link, Netlink};
 use softnet_dev::netns::NetNs;
 use softnet_dev::packet::PacketSocket;
-use softnet_dev::traffic::UdpFrame;
+use softnet_testkit::UdpFrame;
 
 use super::hosts::{Icmp, ask};
 use super::world::{World, host, host6, interface, kernel, softnet, until};

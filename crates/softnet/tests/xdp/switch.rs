@@ -9,7 +9,7 @@ use softnet::config::Context;
 use softnet::control::{Set, Target};
 use softnet_dev::netlink::Netlink;
 use softnet_dev::netns::NetNs;
-use softnet_dev::traffic::{Sink, SinkFilter};
+use softnet_testkit::{Sink, SinkFilter};
 
 use super::world::{World, host, interface, until};
 

@@ -17,7 +17,7 @@ use softnet::stack::StackInner;
 use softnet::{Stack, StartError};
 use softnet_dev::netlink::Netlink;
 use softnet_dev::netns::NetNs;
-use softnet_dev::testing::net_allowed;
+use softnet_testkit::net_allowed;
 
 use super::hosts::{Echo, ask};
 

@@ -3,18 +3,18 @@
 //! A response longer than [`PAYLOAD`] goes in several datagrams, each with a frame header; how many there are is
 //! known at the end, and entered then. Invariant: every datagram of a finished response but the last is full.
 
-use softnet_dev::traffic::datagrams::{Ends, Outbox};
+use softnet_testkit::datagrams::{Endpoints, Outbox};
 
 use super::{Frame, HEADER, PAYLOAD};
 
 /// Most datagrams of one response: a mebibyte and a half. memcached is bounded by its numbers of 16 bits only; but a
-/// short request for many keys could then make a server send for seconds, to whoever's address it bears.
+/// short request for many keys could then make a server send for seconds, to the address that it bears.
 pub const MAX_DATAGRAMS: usize = 1100;
 
 /// A response that is being written.
 pub struct Reply<'a> {
     out: &'a mut Outbox,
-    to: Ends,
+    to: Endpoints,
     request_id: u16,
     first: usize,
     /// It has more than a response may: what is written is lost.
@@ -23,7 +23,7 @@ pub struct Reply<'a> {
 
 impl<'a> Reply<'a> {
     /// To the request `request_id` of `to`, behind what is in `out`.
-    pub fn new(out: &'a mut Outbox, to: impl Into<Ends>, request_id: u16) -> Self {
+    pub fn new(out: &'a mut Outbox, to: impl Into<Endpoints>, request_id: u16) -> Self {
         let (first, to) = (out.len(), to.into());
         Reply { out, to, request_id, first, full: false }
     }

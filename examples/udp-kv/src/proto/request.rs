@@ -60,7 +60,7 @@ pub enum Verb {
     Append,
     /// Before the value that is there.
     Prepend,
-    /// If nobody has changed it since it was read with this `cas` number.
+    /// If it has not changed since it was read with this `cas` number.
     Cas(u64),
 }
 
@@ -208,7 +208,7 @@ fn store<'a>(verb: Verb, words: &Words<'a>, rest: &'a [u8]) -> Parsed<'a> {
     let quiet = words.quiet(5 + with_cas);
     let refuse = |why, rest| Parsed { request: Err(why), quiet, rest };
     if words.len < 5 + with_cas || words.len > 6 + with_cas {
-        // Without a length that can be relied on, nobody can say where the next request would begin.
+        // Without a length that can be relied on, it is unknown where the next request would begin.
         return refuse(UNKNOWN, &[]);
     }
     let Some(len) = words.number::<i32>(4).and_then(|len| usize::try_from(len).ok()) else {

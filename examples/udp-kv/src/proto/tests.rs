@@ -1,7 +1,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 
 use proptest::prelude::*;
-use softnet_dev::traffic::datagrams::Outbox;
+use softnet_testkit::datagrams::Outbox;
 
 use super::*;
 

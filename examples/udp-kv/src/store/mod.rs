@@ -33,7 +33,7 @@ pub enum Stored {
     Stored,
     /// `add` found one, or `replace`, `append` or `prepend` none.
     NotStored,
-    /// `cas`: somebody changed it.
+    /// `cas`: it was changed.
     Exists,
     /// `cas`: there is none.
     NotFound,
@@ -172,7 +172,7 @@ impl Store {
         if u64::from(now) < due {
             return;
         }
-        // Of those who see it due, one does it.
+        // Of the threads that see it due, one does it.
         if self.flush_at.compare_exchange(due, u64::MAX, Relaxed, Relaxed).is_ok() {
             self.shards.iter().for_each(|shard| shard.lock().flush());
         }

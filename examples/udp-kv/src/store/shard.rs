@@ -174,7 +174,7 @@ impl Shard {
         let found = self.find(hash, key, now);
         let (before, after) = match (verb, found) {
             (Verb::Add, Some(at)) => {
-                // As memcached does: who asks for it in this way keeps it.
+                // As memcached does: a request of this kind keeps it.
                 self.slots[at].used = true;
                 return Stored::NotStored;
             }

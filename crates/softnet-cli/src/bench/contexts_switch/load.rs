@@ -76,7 +76,7 @@ pub(super) trait Wires {
     fn view(&self) -> &Introspect;
     /// Names of its devices.
     fn devices(&self) -> [&'static str; 2];
-    /// Packets lost so far by those who had no room for them, and count them.
+    /// Packets lost so far, as counted where there was no room for them.
     fn lost(&self) -> Result<u64, String>;
     /// The two ends, once.
     fn ends(&mut self) -> Result<(Self::Source, Self::Sink), String>;
@@ -156,7 +156,7 @@ impl Load {
                 }
                 due = FLOWS as f64;
             } else {
-                // Who was away for long does not catch up all at once.
+                // A sender that was away for long does not catch up all at once.
                 due = (due + rate * since.as_secs_f64()).min(WINDOW as f64);
             }
             while due >= FLOWS as f64 {

@@ -9,8 +9,8 @@ use softnet::{Assembly, Stack};
 use softnet_core::SoftnetData;
 use softnet_core::skb::{Batch, CacheSizes, HEADROOM, Region};
 use softnet_dev::mem::{PairConfig, pair};
-use softnet_dev::traffic::UdpFrame;
 use softnet_dev::{OpenDevice, RxQueue, TxQueue};
+use softnet_testkit::UdpFrame;
 
 use super::load::{FLOWS, Packet, Sink, Source, Wires};
 

@@ -100,7 +100,9 @@ impl ContextsSwitch {
                 row.notes.push(format!("the machine let a thread that only sleeps wait for {late:.1} ms"));
             }
         }
-        report.bound("switch", "longest_stall_ms", Bound::AtMost(STALL_MS));
+        report
+            .bound("switch", "longest_stall_ms", Bound::AtMost(STALL_MS))
+            .meaning("Traffic goes on while queues are switched to another polling context.");
         Ok(report)
     }
 }

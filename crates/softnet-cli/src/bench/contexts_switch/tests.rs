@@ -2,7 +2,7 @@
 
 use super::load::Packet;
 use super::*;
-use softnet_dev::testing::net_allowed;
+use softnet_testkit::net_allowed;
 
 const SHORT: Duration = Duration::from_millis(500);
 

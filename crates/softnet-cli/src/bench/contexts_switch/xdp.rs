@@ -9,7 +9,7 @@ use softnet::Stack;
 use softnet::assembly::Introspect;
 use softnet_dev::netlink::Netlink;
 use softnet_dev::netns::NetNs;
-use softnet_dev::traffic::{Sink as PacketFilter, SinkFilter};
+use softnet_testkit::{Sink as PacketFilter, SinkFilter};
 
 use super::load::{FLOWS, Packet, Sink, Source, Wires};
 use super::mem::books;

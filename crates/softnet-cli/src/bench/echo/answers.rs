@@ -9,7 +9,7 @@ use softnet_dev::mem::Sink;
 const SLOTS: usize = 1 << 16;
 
 /// See the [module](self). A slot holds the round in which it was written, counted
-/// from 1, above the lower half of the number; so one store hands it over, and nobody need say how far he is.
+/// from 1, above the lower half of the number; so one store hands it over, and no thread need say how far it is.
 pub(in crate::bench) struct Answers {
     slots: Box<[AtomicU64]>,
     /// Packets that were no responses.

@@ -203,7 +203,7 @@ impl Client {
         edge();
         self.wire.measure(None);
         let answered = window.answered;
-        // Those that have not left are nobody's loss.
+        // Those that have not left are not lost.
         (window.end, self.due) = (self.next, 0);
         let mut window = Some(window);
         while self.oldest < self.next || self.wire.is_busy() {
@@ -227,7 +227,7 @@ impl Client {
         })
     }
 
-    /// Requests that have left, or are due, are nobody's concern any more.
+    /// Requests that have left, or are due, are not counted any more.
     fn forget(&mut self) {
         (self.oldest, self.due) = (self.next, 0);
         self.wire.measure(None);

@@ -100,7 +100,7 @@ impl Bed {
         Ok(bed)
     }
 
-    /// Requests and responses that were lost on the wire so far, by who counts them: the device, the kernel.
+    /// Requests and responses that were lost on the wire so far, as the device or the kernel counts them.
     pub(crate) fn lost_on_the_wire(&self) -> Result<u64, String> {
         let device: u64 = self.stack.view().devs().iter().map(|dev| dev.rx_ring_drops).sum();
         Ok(device + self.veth.as_ref().map_or(Ok(0), Veth::drops)?)

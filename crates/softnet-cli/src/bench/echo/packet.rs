@@ -4,7 +4,7 @@
 
 use std::net::Ipv4Addr;
 
-use softnet_dev::traffic::UdpFrame;
+use softnet_testkit::UdpFrame;
 
 /// Port of the application.
 pub(crate) const PORT: u16 = 7;

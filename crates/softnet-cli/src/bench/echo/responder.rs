@@ -95,7 +95,7 @@ impl Responder {
 impl Drop for Responder {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
-        // Who wants to know how it ended calls `stop`.
+        // `stop` is the call that returns how it ended.
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }

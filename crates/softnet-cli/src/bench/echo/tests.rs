@@ -1,8 +1,8 @@
 //! Every request is answered or lost, in every way an application may wait.
 
 use softnet::app::PollerParams;
+use softnet::config::Knobs;
 use softnet::control::{SetKnobs, Target};
-use softnet::device::Knobs;
 
 use super::client::Outcome;
 use super::responder::Answered;
@@ -86,7 +86,7 @@ fn what_is_lost_is_what_was_dropped() {
 
 #[test]
 fn a_veth_pair_carries_requests_as_an_emulated_nic_does() {
-    if !softnet_dev::testing::net_allowed() {
+    if !softnet_testkit::net_allowed() {
         return;
     }
     let mut bed = Bed::xdp(&setup()).unwrap();

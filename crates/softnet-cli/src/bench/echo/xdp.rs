@@ -18,9 +18,9 @@ use softnet_core::skb::{BATCH, Batch, CacheSizes, HEADROOM, Region};
 use softnet_dev::memfd::MemfdMemory;
 use softnet_dev::netlink::Netlink;
 use softnet_dev::netns::NetNs;
-use softnet_dev::traffic::InlineNapi;
 use softnet_dev::xdp::{self, Umem, XdpConfig};
 use softnet_dev::{Device, RxQueue, TxQueue};
+use softnet_testkit::InlineNapi;
 
 use super::client::{Client, Sent, Wire};
 use super::packet::{End, Format};

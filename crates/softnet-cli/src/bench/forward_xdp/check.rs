@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, Protocol, RecvFlags, SocketFlags, SocketType, recv, socket_with, sockopt};
 use softnet_core::ip::checksum::checksum;
-use softnet_dev::traffic::UdpFrame;
+use softnet_testkit::UdpFrame;
 
 use super::rig::{PORT, Rig, Way, destination};
 use crate::bench::text;
@@ -17,7 +17,7 @@ use crate::bench::text;
 const PACKETS: u16 = 256;
 /// Their port: the sink takes no notice of it, so that they come to the socket.
 const CHECK_PORT: u16 = PORT + 1;
-/// Packets a second: so few that nobody has a reason to drop any.
+/// Packets a second: so few that there is no reason to drop any.
 const RATE: u64 = 5_000;
 const TIMEOUT: Duration = Duration::from_secs(5);
 const ETH_P_IP: u16 = 0x0800;

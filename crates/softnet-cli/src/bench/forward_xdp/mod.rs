@@ -13,14 +13,14 @@
 //!
 //! **The generator is a limit, and says so.** On veth the sender's CPU also does the receiver's softirq: for the AF_XDP
 //! cases the XDP program and the copy into packet memory. That takes about as long as the forwarder's own work, so flat
-//! out both CPUs are about full. Who sends flat out is never idle: all these rows are marked `generator-bound`, and
+//! out both CPUs are about full. A sender flat out is never idle: all these rows are marked `generator-bound`, and
 //! their loss tells whether the forwarder was at its limit too. As the generator may hide a difference between `softnet`
 //! and `plain` in packets a second, the CPU time that the forwarder's own thread takes for a packet
 //! (`worker_ns_per_packet`) is held against the same bound. In the `-half` rows the generator has time left, and CPU
 //! shares compare at equal work.
 //!
 //! The softirq could be given to a NAPI thread on the forwarder's CPU, as in `kernel-threaded`. But then kernel and worker
-//! take turns of milliseconds under overload: the thread copies packets into a ring that nobody empties meanwhile, most of
+//! take turns of milliseconds under overload: the thread copies packets into a ring that is not emptied meanwhile, most of
 //! which are lost, and the figure says more about the scheduler than about either. So it is not done.
 //!
 //! **CPU time** is all that forwarding takes, on whichever CPU, counted alike for all: that of the forwarder's threads, with
@@ -42,11 +42,11 @@ use std::cell::Cell;
 use std::time::Duration;
 
 use serde_json::json;
-use softnet_dev::traffic::KernelNapi;
+use softnet_testkit::KernelNapi;
 
 use super::Common;
 use super::harness::{Case, alternate};
-use super::report::{Bound, Report, Row, Sample};
+use super::report::{Bound, REFERENCE, Report, Row, Sample};
 use rig::{Rig, Trial, Way};
 
 /// Bytes of a packet, as in the rows of the emulated device.
@@ -66,7 +66,7 @@ struct Times {
     time: Duration,
 }
 
-/// One row: who forwards, and under which load.
+/// One row: the forwarder, and the load.
 struct Setup<'a> {
     case: &'static str,
     rig: &'a Rig,
@@ -210,14 +210,21 @@ fn annotate(report: &mut Report) {
 }
 
 fn state_bounds(report: &mut Report) {
-    report.bound("plain", "mpps", Bound::AtLeast(0.40));
+    report
+        .bound("plain", "mpps", Bound::AtLeast(0.40))
+        .on(&REFERENCE)
+        .meaning("What AF_XDP carries over veth without routing: less means that the machine was not quiet.");
     let ratio = report.ratio("softnet", "plain", "mpps");
-    report.bound_value("softnet / plain mpps, by round".into(), ratio, Bound::AtLeast(0.9));
+    report
+        .bound_value("softnet / plain mpps, by round".into(), ratio, Bound::AtLeast(0.9))
+        .meaning("Routing takes no more than a tenth of the rate.");
     // Packets by CPU time are the inverse of CPU time by packets.
     let ratio = report.ratio("plain", "softnet", "worker_ns_per_packet");
-    report.bound_value(
-        "softnet / plain packets per CPU time of the worker, by round".into(),
-        ratio,
-        Bound::AtLeast(0.9),
-    );
+    report
+        .bound_value(
+            "softnet / plain packets per CPU time of the worker, by round".into(),
+            ratio,
+            Bound::AtLeast(0.9),
+        )
+        .meaning("Routing takes no more than a tenth of the worker's time.");
 }

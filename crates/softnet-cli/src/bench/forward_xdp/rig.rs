@@ -6,7 +6,7 @@
 //!
 //! Each [`Rig`] has namespaces and wires of its own, so that all can be up at the same time and be measured in turn: one
 //! that gets no packets sleeps. Invariant: after every measurement each packet that the generator sent is accounted for,
-//! as arrived or as dropped by somebody who counts it.
+//! as arrived, or as dropped in a counter.
 
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ use softnet::{Assembly, Stack};
 use softnet_core::ip::Prefix;
 use softnet_dev::netlink::Netlink;
 use softnet_dev::netns::NetNs;
-use softnet_dev::traffic::{Generator, GeneratorConfig, KernelNapi, Report, Sink, SinkFilter, Testbed};
+use softnet_testkit::{Generator, GeneratorConfig, KernelNapi, Report, Sink, SinkFilter, Testbed};
 
 use crate::bench::cpu::{Used, kernel_threads, ksoftirqd, softirq_ns};
 use crate::bench::text;
@@ -32,7 +32,7 @@ const FLOWS: u16 = 256;
 /// How long the interfaces and rings get to become empty after the generator stopped.
 const DRAIN: Duration = Duration::from_secs(10);
 
-/// Who forwards.
+/// What forwards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
     /// softnet, routing.
@@ -274,7 +274,7 @@ pub(super) fn destination(flow: u16) -> Ipv4Addr {
 
 fn start_stack(testbed: &Testbed, way: Way, cpu: usize) -> Result<Stack, String> {
     let (incoming, outgoing) = (&testbed.incoming, &testbed.outgoing);
-    let device = |wire: &softnet_dev::traffic::Wire| -> Result<DeviceConfig, String> {
+    let device = |wire: &softnet_testkit::Wire| -> Result<DeviceConfig, String> {
         let addresses = vec![InterfaceAddr::new(wire.far_ip, 24).map_err(text)?];
         Ok(DeviceConfig { addresses, arp_notify: false, ..DeviceConfig::new(&wire.far) })
     };

@@ -1,6 +1,6 @@
 //! Every forwarder of the bench, without a clock: what it forwards is right, and what was sent is accounted for.
 
-use softnet_dev::testing::net_allowed;
+use softnet_testkit::net_allowed;
 
 use super::*;
 

@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-use super::load_value;
+use super::{load_value, meaning};
 use crate::bench::report::Bound::{self, AtLeast, AtMost};
 use crate::bench::report::{Report, Row};
 
@@ -42,8 +42,8 @@ pub(super) fn state_bounds(report: &mut Report, device: &str, rx_cpu: &str, max_
         let (case, by) = (rows.best(device, Some(case), figure), rows.best("kernel", None, figure));
         found.extend(rows.checked(&wire, case, by, figure, bound));
     }
-    for (what, ratio, bound) in found {
-        report.bound_value(what, ratio, bound);
+    for (what, figure, ratio, bound) in found {
+        report.bound_value(what, ratio, bound).meaning(meaning(figure));
     }
 }
 
@@ -86,7 +86,7 @@ impl<'a> Rows<'a> {
         by: Option<&Row>,
         (figure, load, load_of): Figure,
         bound: Bound,
-    ) -> Option<(String, f64, Bound)> {
+    ) -> Option<(String, &'static str, f64, Bound)> {
         let (row, by) = row.zip(by)?;
         let ratio = row.ratio(by, figure);
         let name = |row: &Row| {
@@ -105,7 +105,7 @@ impl<'a> Rows<'a> {
             Some(percent) => format!("{percent} % of the {load_of}'s MAX"),
         };
         let what = format!("{wire}: {} / {} {figure} at {load}, by round", name(row), name(by));
-        (ratio > 0.0).then_some((what, ratio, bound))
+        (ratio > 0.0).then_some((what, figure, ratio, bound))
     }
 }
 

@@ -1,9 +1,9 @@
-//! The cases: who polls, when, and how long the doorbell stays masked. Those of the kernel's own experiment, by its names.
+//! The cases: which thread polls, when, and how long the doorbell stays masked. Those of the kernel's own experiment, by its names.
 
 use std::time::Duration;
 
 use softnet::app::PollerParams;
-use softnet::device::Knobs;
+use softnet::config::Knobs;
 use softnet_dev::mem::Coalesce;
 
 /// One way to wait for requests.

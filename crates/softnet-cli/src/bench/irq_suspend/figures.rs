@@ -25,7 +25,7 @@ pub(super) fn answered(load: &Load, outcome: &Outcome) -> Sample {
     sample
 }
 
-/// CPU time in ns, of all and of those who poll for the application among them, that `requests` took in `seconds`.
+/// CPU time in ns, of all threads and of the pollers among them, that `requests` took in `seconds`.
 pub(super) fn cpu((all, worker): (u64, u64), seconds: f64, requests: u64) -> [(&'static str, f64); 3] {
     let percent = |ns: u64| 100.0 * ns as f64 / 1e9 / seconds;
     [

@@ -63,7 +63,7 @@ enum Asked {
     OfKernel(u32),
 }
 
-/// A row: who serves, how, how much is asked.
+/// A row: the stack that serves, how, how much is asked.
 #[derive(Clone, Copy)]
 struct Entry<'a> {
     host: &'a Host,

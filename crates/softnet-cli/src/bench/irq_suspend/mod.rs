@@ -50,7 +50,7 @@ and a client on another CPU sends them. N is napi_defer_hard_irqs, T gro_flush_t
   deferX         N 100, T X µs: while packets come, a timer polls in place of the doorbell
   napibusy       N 100, T 200 µs; the application polls for 64 µs before it sleeps
   fullbusy       N 100, T 5 ms; the application always polls
-  suspendX       N 100, T X µs, S 20 ms: while the application finds packets nobody else polls; suspend0: N 0, T 0
+  suspendX       N 100, T X µs, S 20 ms: while the application finds packets no other thread polls; suspend0: N 0, T 0
   coalesceX      base, and the NIC gathers packets for X µs (rx-usecs) or 128 of them (rx-frames); adaptive: it chooses
 
 Each case runs under open loads (requests at random times) of 20 to 102 % of what base can do, and with 500 requests \
@@ -343,6 +343,17 @@ fn annotate(report: &mut Report) {
     }
 }
 
+/// What a ratio of `figure` says, in a sentence.
+fn meaning(figure: &str) -> &'static str {
+    match figure {
+        "qps" => "How many requests a second it answers at most, against the other.",
+        "p99_us" => {
+            "How long the slowest hundredth of its requests takes at the same load, against the other."
+        }
+        _ => "How much CPU time it takes for the same load, against the other.",
+    }
+}
+
 /// States the bounds whose cases and loads were measured.
 fn state_bounds(report: &mut Report, device: &str) {
     use Bound::{AtLeast, AtMost};
@@ -360,7 +371,9 @@ fn state_bounds(report: &mut Report, device: &str) {
         let ratio = report.ratio_where((case, &params), (by, &params), figure);
         if ratio > 0.0 {
             let load = load.map_or("MAX".into(), |percent| format!("{percent} %"));
-            report.bound_value(format!("{device}: {case} / {by} {figure} at {load}, by round"), ratio, bound);
+            report
+                .bound_value(format!("{device}: {case} / {by} {figure} at {load}, by round"), ratio, bound)
+                .meaning(meaning(figure));
         }
     }
 }

@@ -34,7 +34,7 @@ pub(super) fn measure(cpu: usize, times: Times) -> Result<Sample, String> {
             let over = &over;
             move || -> Result<(), String> {
                 pin(cpu)?;
-                // As those who poll have it.
+                // As polling threads have it.
                 rustix::thread::set_current_timer_slack(Some(NonZeroU64::MIN)).map_err(|e| e.to_string())?;
                 let _ = ready.send(rustix::thread::gettid().as_raw_nonzero().get());
                 while !over.load(Ordering::Relaxed) {

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use softnet::app::EpollParams;
-use softnet_dev::traffic::datagrams::{BusyPoll, DatagramSet, Stop};
+use softnet_testkit::datagrams::{BusyPoll, DatagramSet, Stop};
 use udp_kv::proto::{Request, parse};
 use udp_kv::store::Store;
 use udp_kv::{Server, SoftnetSockets, Waiting};

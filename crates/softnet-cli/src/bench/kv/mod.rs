@@ -10,7 +10,7 @@
 //! A [`Bed`] is a running stack, or a namespace of the kernel's, and the client at the other end of its wire: that of
 //! [`echo`](super::echo), which asks the same of both. The server has 512 sockets in one set, so that `maxevents` is
 //! what it serves between two waits. The second application has a thread and a socket of its own, is woken, and is asked
-//! lightly: it shows what whoever shares the queue with a server pays for its ways.
+//! lightly: it shows what an application pays that shares the queue with a server.
 //!
 //! Verified: every response is that of its request, byte for byte, and in the order of its socket; requests are answered or
 //! counted as lost; and the server answered all that it received.
@@ -36,7 +36,7 @@ use super::text;
 pub(super) use app::App;
 pub(super) use light::Second;
 
-/// Who the server's sockets are of.
+/// The stack of the server's sockets.
 enum Host {
     /// A stack, and its NAPI instance.
     Softnet(Stack, u32),
@@ -124,7 +124,7 @@ impl Side {
         .unwrap_or_else(|| "-".into())
     }
 
-    /// Requests and responses that were lost on the wire so far, by who counts them: the device, the kernel.
+    /// Requests and responses that were lost on the wire so far, as the device or the kernel counts them.
     pub(super) fn lost_on_the_wire(&self) -> Result<u64, String> {
         let rows = self.stack().map(|(stack, _)| stack.view().devs()).unwrap_or_default();
         let device: u64 = rows.iter().map(|dev| dev.rx_ring_drops).sum();

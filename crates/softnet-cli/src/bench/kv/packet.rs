@@ -8,7 +8,7 @@ use std::net::Ipv4Addr;
 
 use softnet_core::ip::checksum;
 use softnet_core::ip::v4::header::protocol;
-use softnet_dev::traffic::UdpFrame;
+use softnet_testkit::UdpFrame;
 
 /// Sockets of the server, at ports in a row. Requests go to them in turn, and at the most as many are outstanding at maximum load: so
 /// each stands for a connection that asks for one thing at a time, as those of the kernel's experiment do, and what a case gains

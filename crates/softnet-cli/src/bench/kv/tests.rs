@@ -4,8 +4,8 @@ use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use softnet::app::EpollParams;
+use softnet::config::Knobs;
 use softnet::control::{SetKnobs, Target};
-use softnet::device::Knobs;
 use udp_kv::Waiting;
 
 use super::packet::{Ends, Format, Request, number};
@@ -108,7 +108,7 @@ fn the_server_on_softnets_sockets_answers_by_an_emulated_nic() {
 
 #[test]
 fn it_answers_by_a_veth_pair_as_the_kernels_sockets_do() {
-    if !softnet_dev::testing::net_allowed() {
+    if !softnet_testkit::net_allowed() {
         return;
     }
     let cpus = crate::bench::cpus();

@@ -1,10 +1,10 @@
-//! Client and server at the two ends of a veth pair. The client is by AF_XDP, whoever serves: what its end costs is the same
+//! Client and server at the two ends of a veth pair. The client is by AF_XDP, whichever stack serves: what its end costs is the same
 //! for softnet and the kernel.
 //!
 //! On veth the sender's CPU runs the receiver's softirq, unless the receiver's NAPI instance has a thread of its own, or is
 //! polled by whom it is for.
 //! * **The client's end** is polled by the client's thread, inside its own calls, as the queue of a NIC whose interrupt is
-//!   masked ([`InlineNapi`](softnet_dev::traffic::InlineNapi)): no response wakes anything, whether it is sent alone or in a
+//!   masked ([`InlineNapi`](softnet_testkit::InlineNapi)): no response wakes anything, whether it is sent alone or in a
 //!   batch, and none of the client's work is the server's.
 //! * **The server's end**: what a NIC's driver does there (for softnet XDP and the copy into packet memory, for the kernel
 //!   the skb) is done as [`Receive`] says, the same for both.
@@ -17,7 +17,7 @@ use softnet::{Assembly, Stack};
 use softnet_dev::netlink::{self, NapiKnobs, NetdevFamily, Netlink, Offload};
 use softnet_dev::netns::NetNs;
 use softnet_dev::sched::{Policy, set_policy_of};
-use softnet_dev::traffic::datagrams::{KernelSockets, Stop};
+use softnet_testkit::datagrams::{KernelSockets, Stop};
 
 use super::light::Light;
 use super::packet::{Ends, Format, PORTS, Request, number};

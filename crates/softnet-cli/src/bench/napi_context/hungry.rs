@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 
 use crate::bench::pin;
 
-/// Memory that one goes through, in bytes: more than its core's L2, so that whoever gets its CPU finds a cold cache.
+/// Memory that one goes through, in bytes: more than its core's L2, so that the next thread on its CPU finds a cold cache.
 const FOOTPRINT: usize = 2 << 20;
 
 /// Hungry threads; dropping them ends them.

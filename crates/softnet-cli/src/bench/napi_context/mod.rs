@@ -191,7 +191,15 @@ fn case(setup: Setup, load: Load, runs: usize) -> Case<'static> {
 /// States that polling in threads cuts the tail and keeps the rate, as published, for the smallest requests. `softirq` is
 /// the policy of the workers that it is compared to.
 fn bounds(report: &mut Report, setup: Setup, softirq: Policy) {
-    for (figure, bound) in [("p999_us", Bound::AtMost(0.5)), ("qps", Bound::AtLeast(0.95))] {
+    let bounds = [
+        (
+            "p999_us",
+            Bound::AtMost(0.5),
+            "Polling in threads halves the tail of latency where CPUs are contended.",
+        ),
+        ("qps", Bound::AtLeast(0.95), "It keeps the rate."),
+    ];
+    for (figure, bound, meaning) in bounds {
         let of = |policy| params(setup, policy, WORKS[0], SIZES[0]);
         let (threaded, by) = (of(Policy::Other), of(softirq));
         if report.row_where("threaded", &threaded).is_none() {
@@ -199,7 +207,7 @@ fn bounds(report: &mut Report, setup: Setup, softirq: Policy) {
         }
         let ratio = report.ratio_where(("threaded", &threaded), ("softirq", &by), figure);
         let what = format!("threaded / softirq ({softirq}) {figure}, {}", setup.name());
-        report.bound_value(what, ratio, bound);
+        report.bound_value(what, ratio, bound).meaning(meaning);
     }
 }
 

@@ -61,9 +61,9 @@ pub(super) fn tables(report: &Report, softirq: Policy) -> Vec<Published> {
         "p99 ÷",
         "p99.9 ÷",
         "here: qps ÷",
-        "p50 ÷",
-        "p99 ÷",
-        "p99.9 ÷",
+        "here: p50 ÷",
+        "here: p99 ÷",
+        "here: p99.9 ÷",
     ];
     vec![Published { source: SOURCE, columns, rows }, ssd()]
 }

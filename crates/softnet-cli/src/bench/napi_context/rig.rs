@@ -61,7 +61,7 @@ pub(super) struct Load {
 /// Of the latencies, those that are shown.
 const FIGURES: [&str; 4] = ["p50_us", "p90_us", "p99_us", "p999_us"];
 
-/// A stack under load. Its fields end in this order: nobody competes while the rest is ended, and the wire outlives the
+/// A stack under load. Its fields end in this order: no thread competes while the rest is ended, and the wire outlives the
 /// stack.
 struct Rig {
     hungry: Hungry,

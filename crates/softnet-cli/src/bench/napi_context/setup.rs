@@ -19,7 +19,7 @@ pub(super) enum Setup {
     Spread,
     /// One RX queue and one responder; the hungry threads are bound to the worker's CPU
     Hog,
-    /// One RX queue, its poller on one CPU and the responder on another; nobody competes
+    /// One RX queue, its poller on one CPU and the responder on another; no thread competes
     Pinned,
 }
 

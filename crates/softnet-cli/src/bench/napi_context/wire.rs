@@ -1,8 +1,8 @@
 //! The other machines of `bench napi-context`: flows that send their next request as soon as they have the response to the
 //! last (closed loop), inside the emulated NIC's own calls. So they take no CPU from what is measured but some ns a request.
 //!
-//! One [`Lane`] for each queue. [`Requests`] are written by whoever polls the queue, [`Responses`] are read by
-//! whoever sends by it, which is the one application of that queue. Responses are gathered up to [`TOGETHER`], or until no
+//! One [`Lane`] for each queue. [`Requests`] are written by the thread that polls the queue, [`Responses`] are read by
+//! the one that sends by it, the queue's one application. Responses are gathered up to [`TOGETHER`], or until no
 //! flow has a request outstanding; then the next requests of all these flows arrive, with one interrupt. So the NIC
 //! moderates its interrupts by frames, and needs no clock for it.
 //!

@@ -5,7 +5,9 @@ use std::fs::File;
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
-use super::machine::machine;
+use super::bound::Verdict;
+use super::explained::{Block, blocks};
+use super::machine::{machine, today};
 use super::plot::{Plot, bars};
 use super::row::{number, parameters, plain};
 use super::table::{Cell, NOTES};
@@ -80,7 +82,7 @@ pub(super) fn escape(text: &str) -> String {
 }
 
 impl Report {
-    /// The page. `command` is what it was made with.
+    /// The page: what came out, then how it looks, what it means, and all figures. `command` is what it was made with.
     fn to_html(&self, command: &str) -> String {
         let title = format!("softnet bench {}", escape(self.bench));
         let mut page = format!(
@@ -88,12 +90,9 @@ impl Report {
              <meta name=\"viewport\" content=\"width=device-width\">\n<title>{title}</title>\n\
              <style>\n{STYLE}</style>\n</head>\n<body>\n<h1>{title}</h1>\n"
         );
-        page += &machine_table(command);
-        page += "<h2>Results</h2>\n";
-        page += &self.result_table();
+        page += &head(command);
         if !self.checks.is_empty() {
-            page += "<h2>Bounds</h2>\n";
-            page += &self.bounds_table();
+            page += &self.bounds();
         }
         page += "<h2>Plots</h2>\n";
         page.extend(self.plots.iter().map(plot_figure));
@@ -109,91 +108,128 @@ impl Report {
             page += "<h2>Published figures</h2>\n";
             page.extend(self.published.iter().map(published_table));
         }
+        if !self.explained.is_empty() {
+            page += "<h2>What the rows are</h2>\n";
+            page.extend(blocks(self.explained).iter().map(explanation));
+        }
+        page += "<h2>All figures</h2>\n";
+        page += &self.result_table();
         page += "</body>\n</html>\n";
         page
     }
 
-    fn result_table(&self) -> String {
-        let (headings, rows) = self.table();
-        let (_, common) = parameters(self.rows.iter());
-        let common: Vec<String> =
-            common.iter().map(|(key, value)| format!("{key} {}", plain(value))).collect();
-        let mut html = String::new();
-        if !common.is_empty() {
-            html += &format!("<p>All rows: {}.</p>\n", escape(&common.join(", ")));
-        }
-        html += "<div class=\"wide\">\n<table class=\"result\">\n<thead><tr>";
-        for (c, heading) in headings.iter().enumerate() {
-            let number = rows.first().is_some_and(|row| row[c].is_number());
-            let class = if number { " class=\"number\"" } else { "" };
-            html += &format!("<th scope=\"col\"{class}>{}</th>", escape(heading));
-        }
-        html += "</tr></thead>\n<tbody>\n";
-        for row in &rows {
-            html += "<tr>";
-            for (c, cell) in row.iter().enumerate() {
-                html += &result_cell(cell, c == 0, headings[c] == NOTES);
+    /// How many bounds are kept, in a sentence; and each of them.
+    fn bounds(&self) -> String {
+        let count = |verdict| self.checks.iter().filter(|check| check.verdict() == verdict).count();
+        let (kept, missed, open) = (count(Verdict::Kept), count(Verdict::Missed), count(Verdict::NotJudged));
+        let bounds = if kept + missed == 1 { "bound" } else { "bounds" };
+        let mut html = match (kept, missed) {
+            (0, 0) => String::from("<p class=\"lead\">No bound is judged on this machine.</p>\n"),
+            (_, 0) => format!("<p class=\"lead good\">{kept} of {kept} {bounds} kept.</p>\n"),
+            _ => {
+                format!("<p class=\"lead bad\">{missed} of {} {bounds} missed.</p>\n", kept + missed)
             }
-            html += "</tr>\n";
+        };
+        if let Some(hardware) = self.other_machine() {
+            let (hardware, are) = (hardware.to_string(), if open == 1 { "is" } else { "are" });
+            html += &format!("<p>{open} {are} not judged here: stated for {}.</p>\n", escape(&hardware));
         }
-        html += "</tbody>\n</table>\n</div>\n";
-        for line in std::iter::once(self.method(true)).chain(self.comparison()) {
-            html += &format!("<p class=\"faint\">{}</p>\n", escape(&line));
-        }
-        html
-    }
-
-    fn bounds_table(&self) -> String {
-        let mut html = String::from(
-            "<table class=\"keep\">\n<thead><tr><th scope=\"col\">bound</th><th scope=\"col\" class=\"number\">measured\
-             </th><th scope=\"col\" class=\"number\">wanted</th><th scope=\"col\">verdict</th></tr></thead>\n<tbody>\n",
-        );
+        html += "<table class=\"keep\">\n<thead><tr><th scope=\"col\">bound</th><th scope=\"col\" class=\"number\">measured\
+             </th><th scope=\"col\" class=\"number\">wanted</th><th scope=\"col\">verdict</th></tr></thead>\n<tbody>\n";
         for check in &self.checks {
             let (sign, bound) = check.limit();
-            let verdict = match check.holds() {
-                true => "<td class=\"good\">ok</td>",
-                false => "<td class=\"bad\">MISSED</td>",
+            let verdict = match check.verdict() {
+                Verdict::Kept => "<td class=\"good\">ok</td>",
+                Verdict::Missed => "<td class=\"bad\">MISSED</td>",
+                Verdict::NotJudged => "<td class=\"faint\">not judged</td>",
             };
             let (what, measured, bound) = (escape(&check.what), number(check.measured), number(bound));
+            let sentence = format!("{} {}", check.meaning, check.outcome());
             html += &format!(
-                "<tr><td>{what}</td><td class=\"number\">{measured}</td><td class=\"number\">{sign} {bound}</td>\
-                 {verdict}</tr>\n"
+                "<tr><td>{what}<small>{}</small></td><td class=\"number\">{measured}</td>\
+                 <td class=\"number\">{sign} {bound}</td>{verdict}</tr>\n",
+                escape(sentence.trim())
             );
         }
         html + "</tbody>\n</table>\n"
     }
+
+    /// All rows with all figures; before them, so that it is in sight, how they came about and what is said of them.
+    fn result_table(&self) -> String {
+        let (headings, rows) = self.table();
+        let (marks, notes) = self.footnotes();
+        let (_, common) = parameters(self.rows.iter());
+        let common: Vec<String> =
+            common.iter().map(|(key, value)| format!("{key} {}", plain(value))).collect();
+        let mut html = String::new();
+        for line in std::iter::once(self.method(true)).chain(self.comparison()) {
+            html += &format!("<p>{}</p>\n", escape(&line));
+        }
+        if !common.is_empty() {
+            html += &format!("<p>All rows: {}.</p>\n", escape(&common.join(", ")));
+        }
+        for (note, i) in notes.iter().zip(1..) {
+            html += &format!("<p class=\"note\">[{i}] {}</p>\n", escape(note));
+        }
+        // What is said of rows stands above, and as a number with the row's name.
+        let columns: Vec<usize> = (0..headings.len()).filter(|c| headings[*c] != NOTES).collect();
+        html += "<div class=\"wide\">\n<table class=\"result\">\n<thead><tr>";
+        for &c in &columns {
+            let number = rows.first().is_some_and(|row| row[c].is_number());
+            let class = if number { " class=\"number\"" } else { "" };
+            html += &format!("<th scope=\"col\"{class}>{}</th>", escape(&headings[c]));
+        }
+        html += "</tr></thead>\n<tbody>\n";
+        for (row, mark) in rows.iter().zip(&marks) {
+            html += "<tr>";
+            for &c in &columns {
+                html += &result_cell(&row[c], (c == 0).then_some(mark));
+            }
+            html += "</tr>\n";
+        }
+        html + "</tbody>\n</table>\n</div>\n"
+    }
 }
 
-fn machine_table(command: &str) -> String {
+/// When, with which build, on what and how, in two lines.
+fn head(command: &str) -> String {
     let m = machine();
     let build = if m["debug_build"] == true { ", debug build: these figures mean nothing" } else { "" };
-    let rows = [
-        (
-            "CPU",
-            format!(
-                "{}, {:.0} MHz, {} online",
-                plain(&m["cpu"]),
-                m["mhz"].as_f64().unwrap_or(0.0),
-                m["cpus"]
-            ),
-        ),
-        ("memory", format!("{} MiB", m["memory_mib"])),
-        ("kernel", format!("Linux {}", plain(&m["kernel"]))),
-        ("softnet", format!("{}{build}", plain(&m["softnet"]))),
-        ("command", command.to_string()),
-    ];
-    let row = |(name, value): &(&str, String)| {
-        format!("<tr><th scope=\"row\">{name}</th><td>{}</td></tr>\n", escape(value))
-    };
-    let rows: String = rows.iter().map(row).collect();
-    format!("<table class=\"machine\">\n<tbody>\n{rows}</tbody>\n</table>\n")
+    let ghz = m["mhz"].as_f64().unwrap_or(0.0) / 1000.0;
+    let line = format!(
+        "{} · softnet {}, commit {}{build} · {} at {ghz:.1} GHz, {} CPUs, {} MiB, Linux {}",
+        today(),
+        plain(&m["softnet"]),
+        plain(&m["commit"]),
+        plain(&m["cpu"]),
+        m["cpus"],
+        m["memory_mib"],
+        plain(&m["kernel"]),
+    );
+    format!("<p>{}</p>\n<p class=\"faint\"><code>{}</code></p>\n", escape(&line), escape(command))
 }
 
-fn result_cell(cell: &Cell, first: bool, note: bool) -> String {
+fn explanation(block: &Block) -> String {
+    match block {
+        Block::Paragraph(text) => format!("<p>{}</p>\n", escape(text)),
+        Block::List(entries) => {
+            let row = |(name, meaning): &(String, String)| {
+                format!("<tr><th scope=\"row\">{}</th><td>{}</td></tr>\n", escape(name), escape(meaning))
+            };
+            let rows: String = entries.iter().map(row).collect();
+            format!("<table class=\"names\">\n<tbody>\n{rows}</tbody>\n</table>\n")
+        }
+    }
+}
+
+/// A cell; that of the row's name has the numbers of its notes.
+fn result_cell(cell: &Cell, mark: Option<&String>) -> String {
     match cell {
-        Cell::Text(text) if first => format!("<th scope=\"row\">{}</th>", escape(text)),
-        Cell::Text(text) if note => format!("<td class=\"note\">{}</td>", escape(text)),
-        Cell::Text(text) => format!("<td>{}</td>", escape(text)),
+        Cell::Text(text) => match mark {
+            Some(mark) if mark.is_empty() => format!("<th scope=\"row\">{}</th>", escape(text)),
+            Some(mark) => format!("<th scope=\"row\">{} <sup>{mark}</sup></th>", escape(text)),
+            None => format!("<td>{}</td>", escape(text)),
+        },
         Cell::Figure(Some(s)) => {
             let (median, min, max) = (number(s.median), number(s.min), number(s.max));
             let range = if s.n > 1 { format!("<small>{min}–{max}</small>") } else { String::new() };
@@ -256,19 +292,39 @@ mod tests {
     #[test]
     fn a_page_has_everything_and_needs_nothing() {
         let mut report = sample_report();
-        report.bound("slow", "ns", Bound::AtLeast(19.0));
+        report.bound("slow", "ns", Bound::AtLeast(19.0)).meaning("It is slow.");
         report.bound("slow", "mpps", Bound::AtLeast(60.0));
+        report.explained = "Two cases.\n\n  slow  takes its time\n  fast  does not";
+        report.rows[3].notes.push("late".into());
         let page = report.to_html("softnet bench forward --report x.html");
         assert!(page.contains("<title>softnet bench forward</title>"));
-        assert!(page.contains("<td>softnet bench forward --report x.html</td>"));
+        assert!(page.contains("<code>softnet bench forward --report x.html</code>"));
         assert!(page.contains("<p>All rows: device mem.</p>"));
-        assert_eq!(page.matches("<tr><th scope=\"row\">slow</th>").count(), 2);
-        assert_eq!(page.matches("<tr><th scope=\"row\">fast</th>").count(), 2);
+        assert_eq!(page.matches("<tr><th scope=\"row\">slow</th><td>20").count(), 1);
+        assert_eq!(page.matches("<tr><th scope=\"row\">fast</th><td>20").count(), 1);
         assert!(page.contains("<td>40</td><td class=\"number\">40.0<small>20.0–60.0</small></td>"));
         assert!(page.contains(
-            "<tr><td>slow ns</td><td class=\"number\">20.0</td><td class=\"number\">≥ 19.0</td><td class=\"good\">ok</td>"
+            "<tr><td>slow ns<small>It is slow. Kept by 5.26 %.</small></td><td class=\"number\">20.0</td>\
+             <td class=\"number\">≥ 19.0</td><td class=\"good\">ok</td>"
         ));
         assert!(page.contains("<td class=\"bad\">MISSED</td>"));
+        assert!(page.contains("<p class=\"lead bad\">1 of 2 bounds missed.</p>"));
+        assert!(page.contains("<tr><th scope=\"row\">slow</th><td>takes its time</td></tr>"));
+        assert!(page.contains("<p class=\"note\">[1] late</p>"));
+        assert!(page.contains("<th scope=\"row\">fast <sup>[1]</sup></th>"));
+        let order = [
+            "<h1>",
+            "commit ",
+            "1 of 2 bounds",
+            "<h2>Plots",
+            "<h2>What the rows are",
+            "All rows",
+            "<h2>All figures",
+        ];
+        let mut at: Vec<_> =
+            order.iter().map(|part| page.find(part).unwrap_or_else(|| panic!("{part}"))).collect();
+        at.swap(5, 6);
+        assert!(at.is_sorted(), "{at:?}");
         // Without plots there are bars.
         assert_eq!(page.matches("<rect").count(), 4);
         assert!(!page.contains("Published figures"));
@@ -287,7 +343,8 @@ mod tests {
             row.notes.push(evil.into());
         }
         let mut report = Report::new("<b>", rows, None);
-        report.bound_value(evil.into(), 1.0, Bound::AtMost(2.0));
+        report.bound_value(evil.into(), 1.0, Bound::AtMost(2.0)).meaning(evil);
+        report.explained = "<b>&\"'\n\n  <b>&\"'  <b>&\"'";
         report.published.push(Published { source: "<b>", columns: &["<b>"], rows: vec![vec![evil.into()]] });
         let bars = report.to_html(evil);
         let series = vec![Series { name: evil.into(), points: vec![(1.0, 1.0)], dashed: false }];
@@ -324,7 +381,7 @@ mod tests {
             series: vec![],
         });
         report.published.push(Published {
-            source: "somebody, on another machine",
+            source: "another project, on another machine",
             columns: &["case", "qps"],
             rows: vec![vec!["base".into(), "982241".into()], vec!["busy".into(), "1159578".into()]],
         });
@@ -335,7 +392,7 @@ mod tests {
         assert!(page.contains("<figcaption>empty</figcaption>\n<p>Nothing to plot.</p>"));
         assert!(page.contains("<tr><th>case</th><th class=\"number\">qps</th></tr>"));
         assert!(page.contains("<tr><td>busy</td><td class=\"number\">1159578</td></tr>"));
-        assert!(page.contains("Source: somebody, on another machine"));
+        assert!(page.contains("Source: another project, on another machine"));
     }
 
     #[test]

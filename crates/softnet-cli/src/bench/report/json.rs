@@ -2,7 +2,8 @@
 
 use serde_json::{Map, Value, json};
 
-use super::machine::machine;
+use super::bound::Verdict;
+use super::machine::{machine, today};
 use super::row::round;
 use super::{Bound, Checked, Report, Row};
 
@@ -10,6 +11,7 @@ impl Report {
     pub(super) fn to_json(&self) -> Value {
         let mut report = json!({
             "bench": self.bench,
+            "date": today(),
             "machine": machine(),
             "repeated_rounds": self.repeated,
             "rows": self.rows.iter().map(Row::to_json).collect::<Vec<_>>(),
@@ -52,7 +54,18 @@ impl Checked {
             Bound::AtLeast(b) => ("at_least", b),
             Bound::AtMost(b) => ("at_most", b),
         };
-        json!({ "what": self.what, kind: bound, "measured": round(self.measured), "holds": self.holds() })
+        // Null: not judged on this machine.
+        let holds = match self.verdict() {
+            Verdict::Kept => json!(true),
+            Verdict::Missed => json!(false),
+            Verdict::NotJudged => Value::Null,
+        };
+        let mut bound =
+            json!({ "what": self.what, kind: bound, "measured": round(self.measured), "holds": holds });
+        if let (Some(hardware), Some(bound)) = (self.stated_for, bound.as_object_mut()) {
+            bound.insert("stated_for".into(), json!(hardware.to_string()));
+        }
+        bound
     }
 }
 
@@ -67,7 +80,7 @@ mod tests {
         report.bound("slow", "ns", Bound::AtMost(19.0));
         let json = report.to_json();
         let keys: Vec<&String> = json.as_object().unwrap().keys().collect();
-        assert_eq!(keys, ["bench", "machine", "repeated_rounds", "rows", "bounds"]);
+        assert_eq!(keys, ["bench", "date", "machine", "repeated_rounds", "rows", "bounds"]);
         let row = json!({
             "case": "slow", "device": "mem", "load": 20,
             "ns": { "median": 20.0, "min": 10.0, "max": 30.0, "n": 3 },

@@ -3,58 +3,31 @@
 
 mod axis;
 mod baseline;
+mod bound;
+mod explained;
 mod html;
 mod json;
 mod machine;
+mod notes;
 pub(crate) mod plot;
 mod row;
 mod table;
 mod text;
 
 pub(crate) use baseline::Baseline;
+pub(crate) use bound::{Bound, Checked, REFERENCE};
 pub(crate) use html::PageFile;
 pub(crate) use row::{Row, Sample, distinguishing};
 
+use bound::Verdict;
+use machine::Hardware;
 use plot::Plot;
 use row::label;
 use serde_json::Value;
 
-/// What a figure's median must keep to.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Bound {
-    /// No less.
-    AtLeast(f64),
-    /// No more.
-    AtMost(f64),
-}
-
-/// A bound that was stated, and how it came out.
-struct Checked {
-    what: String,
-    measured: f64,
-    bound: Bound,
-}
-
-impl Checked {
-    fn holds(&self) -> bool {
-        match self.bound {
-            Bound::AtLeast(b) => self.measured >= b,
-            Bound::AtMost(b) => self.measured <= b,
-        }
-    }
-
-    /// The bound's sign and value.
-    fn limit(&self) -> (&'static str, f64) {
-        match self.bound {
-            Bound::AtLeast(b) => ("≥", b),
-            Bound::AtMost(b) => ("≤", b),
-        }
-    }
-}
-
 /// Figures that others published of what the bench measures, shown below ours.
 pub(crate) struct Published {
-    /// Who measured it, on what, and where it can be read.
+    /// Authors, machine, and where it can be read.
     pub(crate) source: &'static str,
     pub(crate) columns: &'static [&'static str],
     /// As many cells in each as there are columns.
@@ -75,6 +48,8 @@ pub(crate) struct Report {
     /// Shown on the page; without any, it has bars of each row's first figure.
     pub(crate) plots: Vec<Plot>,
     pub(crate) published: Vec<Published>,
+    /// What its rows and figures are, as the command's help has it.
+    pub(crate) explained: &'static str,
     checks: Vec<Checked>,
     /// Said of the comparison with an earlier run.
     notes: Vec<String>,
@@ -86,7 +61,18 @@ impl Report {
     /// A report of `rows`, with nothing stated yet.
     pub(crate) fn new(bench: &'static str, rows: Vec<Row>, repeated: Option<usize>) -> Self {
         let (plots, published, checks, notes) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        Report { bench, rows, repeated, leading: &[], plots, published, checks, notes, baseline: None }
+        Report {
+            bench,
+            rows,
+            repeated,
+            leading: &[],
+            plots,
+            published,
+            explained: "",
+            checks,
+            notes,
+            baseline: None,
+        }
     }
 
     /// The row of `case`; the first, if it has several.
@@ -115,25 +101,35 @@ impl Report {
     }
 
     /// States that the median of `figure` of the row `case` keeps to `bound`.
-    pub(crate) fn bound(&mut self, case: &str, figure: &str, bound: Bound) {
-        self.bound_where((case, &[]), figure, bound);
+    pub(crate) fn bound(&mut self, case: &str, figure: &str, bound: Bound) -> &mut Checked {
+        self.bound_where((case, &[]), figure, bound)
     }
 
     /// The same of a row chosen by parameters too.
-    pub(crate) fn bound_where(&mut self, row: Which<'_>, figure: &str, bound: Bound) {
+    pub(crate) fn bound_where(&mut self, row: Which<'_>, figure: &str, bound: Bound) -> &mut Checked {
         let measured = self.row_where(row.0, row.1).map_or(0.0, |r| r.median(figure));
         let params = row.1.iter().map(|(key, value)| (*key, value));
-        self.bound_value(format!("{} {figure}", label(row.0, params)), measured, bound);
+        self.bound_value(format!("{} {figure}", label(row.0, params)), measured, bound)
     }
 
     /// States that `measured` keeps to `bound`.
-    pub(crate) fn bound_value(&mut self, what: String, measured: f64, bound: Bound) {
-        self.checks.push(Checked { what, measured, bound });
+    pub(crate) fn bound_value(&mut self, what: String, measured: f64, bound: Bound) -> &mut Checked {
+        let at = self.checks.len();
+        self.checks.push(Checked::new(what, measured, bound));
+        &mut self.checks[at]
     }
 
-    /// Whether every stated bound was kept.
+    /// Whether no bound that was judged here is missed.
     pub(crate) fn holds(&self) -> bool {
-        self.checks.iter().all(Checked::holds)
+        self.checks.iter().all(|check| check.verdict() != Verdict::Missed)
+    }
+
+    /// The machine that bounds are stated for which are not judged here.
+    fn other_machine(&self) -> Option<&'static Hardware> {
+        self.checks
+            .iter()
+            .filter(|check| check.verdict() == Verdict::NotJudged)
+            .find_map(|check| check.stated_for)
     }
 
     /// The report as text: one JSON object, or an aligned table, which is `wide` or fits a terminal.

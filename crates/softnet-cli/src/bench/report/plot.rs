@@ -167,7 +167,7 @@ pub(super) fn bars(report: &Report) -> Option<(&'static str, String)> {
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 type Drawn<'a> = Result<(), DrawingAreaErrorKind<<SVGBackend<'a> as DrawingBackend>::ErrorType>>;
 
-/// What `fill` draws, as an SVG element called `title` for those who do not see it.
+/// What `fill` draws, as an SVG element called `title` for screen readers.
 fn draw(
     width: u32,
     height: u32,

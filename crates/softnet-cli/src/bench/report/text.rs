@@ -3,9 +3,8 @@
 //! What does not fit goes in this order: the range of each figure over the rounds, then figures from the last on; a line says
 //! what is left out. Notes stand below the table, each once.
 
-use std::ops::RangeInclusive;
-
 use super::Report;
+use super::bound::Verdict;
 use super::machine::machine;
 use super::row::{number, plain};
 use super::table::{Cell, NOTES};
@@ -58,48 +57,6 @@ fn heading(name: &str, width: usize) -> [String; 2] {
     match breaks.min_by_key(longest).filter(|_| name.chars().count() > width) {
         Some(at) => [name[..at].into(), name[at..].into()],
         None => [String::new(), name.into()],
-    }
-}
-
-/// Notes that differ only in numbers are one, with the range of each of these.
-struct Note {
-    pieces: Vec<String>,
-    ranges: Vec<RangeInclusive<f64>>,
-}
-
-impl Note {
-    fn new(text: &str) -> Self {
-        let (mut pieces, mut ranges, mut rest) = (Vec::new(), Vec::new(), text);
-        let is_digit = |c: char| c.is_ascii_digit();
-        while let Some(from) = rest.find(is_digit) {
-            let len = rest[from..].find(|c: char| !is_digit(c) && c != '.').unwrap_or(rest.len() - from);
-            let Ok(value) = rest[from..from + len].trim_end_matches('.').parse::<f64>() else { break };
-            let len = rest[from..from + len].trim_end_matches('.').len();
-            pieces.push(rest[..from].to_string());
-            ranges.push(value..=value);
-            rest = &rest[from + len..];
-        }
-        pieces.push(rest.to_string());
-        Note { pieces, ranges }
-    }
-
-    fn widen(&mut self, other: &Note) {
-        for (range, other) in self.ranges.iter_mut().zip(&other.ranges) {
-            *range = range.start().min(*other.start())..=range.end().max(*other.end());
-        }
-    }
-
-    fn text(&self) -> String {
-        let mut text = String::new();
-        for (i, piece) in self.pieces.iter().enumerate() {
-            text += piece;
-            match self.ranges.get(i).map(|range| (*range.start(), *range.end())) {
-                Some((from, to)) if from == to => text += &from.to_string(),
-                Some((from, to)) => text += &format!("{from} to {to}"),
-                None => {}
-            }
-        }
-        text
     }
 }
 
@@ -169,35 +126,19 @@ impl Report {
         }
         for check in &self.checks {
             let (sign, bound) = check.limit();
-            let verdict = if check.holds() { "ok    " } else { "MISSED" };
-            let (measured, bound) = (number(check.measured), number(bound));
-            text += &format!("{verdict}  {}: {measured} {sign} {bound}\n", check.what);
+            let (what, measured, bound) = (&check.what, number(check.measured), number(bound));
+            text += &match check.verdict() {
+                Verdict::Kept => format!("ok      {what}: {measured} {sign} {bound}\n"),
+                Verdict::Missed => format!("MISSED  {what}: {measured} {sign} {bound}\n"),
+                Verdict::NotJudged => {
+                    format!("        {what}: {measured}, not judged here ({sign} {bound})\n")
+                }
+            };
+        }
+        if let Some(hardware) = self.other_machine() {
+            text += &format!("bounds that are not judged here are stated for {hardware}\n");
         }
         text
-    }
-
-    /// For each row the numbers of its notes; and the notes.
-    fn footnotes(&self) -> (Vec<String>, Vec<String>) {
-        let mut notes: Vec<Note> = Vec::new();
-        let mut number = |text: &String| {
-            let note = Note::new(text);
-            match notes.iter().position(|known| known.pieces == note.pieces) {
-                Some(at) => {
-                    notes[at].widen(&note);
-                    at + 1
-                }
-                None => {
-                    notes.push(note);
-                    notes.len()
-                }
-            }
-        };
-        let mut marks = Vec::new();
-        for row in &self.rows {
-            let numbers: Vec<String> = row.notes.iter().map(|note| number(note).to_string()).collect();
-            marks.push(if numbers.is_empty() { String::new() } else { format!("[{}]", numbers.join(",")) });
-        }
-        (marks, notes.iter().map(Note::text).collect())
     }
 }
 
@@ -291,15 +232,5 @@ MISSED  slow mpps: 50.0 ≥ 60.0
         assert_eq!(heading("wakeups_per_s", 5), ["wakeups_", "per_s"]);
         assert_eq!(heading("qps", 1), ["", "qps"]);
         assert_eq!(heading("p99_us", 6), ["", "p99_us"]);
-    }
-
-    #[test]
-    fn notes_that_differ_in_numbers_are_one() {
-        let mut report = crowded(&["x"]);
-        report.rows[0].notes.extend(["late with 8 % of 2.5.".to_string(), "bound".to_string()]);
-        report.rows[1].notes.push("late with 98 % of 2.5.".into());
-        let (marks, notes) = report.footnotes();
-        assert_eq!(marks, ["[1,2]", "[1]"]);
-        assert_eq!(notes, ["late with 8 to 98 % of 2.5.", "bound"]);
     }
 }

@@ -1,6 +1,6 @@
 //! What a receiver saw over time, and what follows for a rate and a burst. Pure: times and counts come in.
 //!
-//! A counter can't be read at an instant: whoever reads it may be put off its CPU before or after. So each reading has
+//! A counter can't be read at an instant: the reading thread may be put off its CPU before or after. So each reading has
 //! the times before and after it, and the bound of a token bucket is held against the longest time that may lie between
 //! two of them: a burst may be found too small, never too large.
 

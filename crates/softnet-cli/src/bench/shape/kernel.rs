@@ -1,4 +1,4 @@
-//! The control: the kernel's own `tbf`, set and read by `tc`. Who may call: any thread; `tc` runs in the namespace that
+//! The control: the kernel's own `tbf`, set and read by `tc`. Any thread may call; `tc` runs in the namespace that
 //! is given.
 
 use std::process::Command;

@@ -183,8 +183,12 @@ fn state_bounds(report: &mut Report) {
     for (case, params) in which.into_iter().filter(|(case, _)| case == "tbf") {
         let params: Vec<_> =
             params.into_iter().filter(|(key, _)| ["rate_mbit", "size"].contains(key)).collect();
-        report.bound_where((&case, &params), "ratio", Bound::AtLeast(1.0 - TOLERANCE));
-        report.bound_where((&case, &params), "ratio", Bound::AtMost(1.0 + TOLERANCE));
+        report
+            .bound_where((&case, &params), "ratio", Bound::AtLeast(1.0 - TOLERANCE))
+            .meaning("The rate that was set is reached.");
+        report
+            .bound_where((&case, &params), "ratio", Bound::AtMost(1.0 + TOLERANCE))
+            .meaning("The rate that was set is not exceeded.");
         if report.row_where("kernel-tbf", &params).is_none() {
             continue;
         }
@@ -197,11 +201,13 @@ fn state_bounds(report: &mut Report) {
         for figure in figures {
             let ratio = report.ratio_where((&case, &params), ("kernel-tbf", &params), figure);
             let mbit = params.first().map_or_else(String::new, |(_, mbit)| mbit.to_string());
-            report.bound_value(
-                format!("{figure} by the kernel's, {mbit} Mbit/s"),
-                ratio,
-                Bound::AtMost(BY_KERNEL),
-            );
+            report
+                .bound_value(
+                    format!("{figure} by the kernel's, {mbit} Mbit/s"),
+                    ratio,
+                    Bound::AtMost(BY_KERNEL),
+                )
+                .meaning("Shaping costs no more than twice what the kernel's own tbf costs.");
         }
     }
 }

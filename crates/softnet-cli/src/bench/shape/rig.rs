@@ -6,7 +6,7 @@
 //!
 //! The receiver is measured by the counter of bytes that its interface has, which is read over netlink: of frames from
 //! the Ethernet header on, without FCS, which is also what `tbf` counts here and in the kernel. That the socket gets the
-//! datagrams is seen to once ([`Rig::check`]); while time is taken nobody reads it, but it keeps ICMP errors away.
+//! datagrams is seen to once ([`Rig::check`]); while time is taken it is not read, but it keeps ICMP errors away.
 //!
 //! Invariant: after every measurement each packet that the generator sent is accounted for.
 
@@ -15,11 +15,11 @@ use std::time::{Duration, Instant};
 
 use softnet::Stack;
 use softnet::config::{Config, DeviceConfig, InterfaceAddr, NeighbourConfig};
+use softnet::control::Action;
 use softnet::control::SetQdisc;
-use softnet::tx::qdisc::Action;
 use softnet_dev::netlink::Netlink;
 use softnet_dev::netns::NetNs;
-use softnet_dev::traffic::{Generator, GeneratorConfig, KernelNapi, Testbed, UdpFrame, Wire};
+use softnet_testkit::{Generator, GeneratorConfig, KernelNapi, Testbed, UdpFrame, Wire};
 
 use super::arrivals::{Arrivals, Reading};
 use super::cases::Shaping;
@@ -35,7 +35,7 @@ const DRAIN: Duration = Duration::from_secs(10);
 /// Datagrams that the receiver must get in order before anything is measured; told apart by their source ports.
 const CHECKED: u16 = 64;
 
-/// Who routes and shapes.
+/// What routes and shapes.
 enum Router {
     Softnet(Stack),
     Kernel,

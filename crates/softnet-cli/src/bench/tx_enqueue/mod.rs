@@ -13,7 +13,7 @@
 //! Waiting for the window is not: it comes before the call, in all cases.
 //!
 //! *What two CPUs show.* With a sender on each CPU, locks are at their worst, and deferring is worth what was published.
-//! With many more senders than CPUs it is not, by the throughput of one queue: who waits for a lock gives its CPU away, so
+//! With many more senders than CPUs it is not, by the throughput of one queue: a thread that waits for a lock gives its CPU away, so
 //! that in effect one sender at a time goes on for a whole slice, with everything in its own cache. A packet that is handed
 //! over moves from CPU to CPU, with its head and its memory, and costs three times as much as one that is not. (A lock
 //! whose waiters keep their CPUs, as the kernel's do, falls behind by far then.) What remains is the call: its 99th
@@ -52,8 +52,8 @@ pub(crate) const HELP: &str = "\
 Senders put 120-byte UDP frames, one in a call, into one TX queue with the discipline tbf or pfifo, or into four with mq; \
 none of the disciplines limits. A device takes all frames at once, looks at the order of all and at each byte of one in 16, and counts them.
 
-  deferred     who finds the queue taken leaves its packet on a lock-free list and goes on; its owner sends for all
-  busylock     a spin lock, and a second for those who see that the queue is running: the kernel until 6.18
+  deferred     a sender that finds the queue taken leaves its packet on a lock-free list and goes on; the owner sends for all
+  busylock     a spin lock, and a second for senders that see the queue running: the kernel until 6.18
   mcs          a queue lock, first come, first served
   parking_lot  parking_lot's mutex
   kernel       with --peer kernel: the same senders on UDP sockets, tbf on an ifb interface (root; ip and tc)
@@ -77,7 +77,7 @@ pub(crate) struct TxEnqueue {
     /// Only with so many senders (may be repeated) [default: 1, 2, 4, 8, 16 and 64]
     #[arg(long = "threads", value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
     threads: Vec<u16>,
-    /// Somebody else to compare with
+    /// Another stack to compare with
     #[arg(long, value_enum, value_name = "PEER")]
     peer: Option<Peer>,
 }
@@ -261,8 +261,8 @@ fn to_best(
 }
 
 /// States, of unpinned senders and one queue, that deferring is worth it where many contend, and costs nothing where
-/// nobody does. It is stated of as many senders as there are CPUs, too: with one for each, as in the published
-/// experiment, whoever waits for a lock keeps its CPU from nobody, and a lock is at its worst.
+/// none do. It is stated of as many senders as there are CPUs, too: with one for each, as in the published
+/// experiment, a sender that waits for a lock spins on a CPU that no other thread wants, and a lock is at its worst.
 fn bounds(report: &mut Report, qdisc: Discipline, threads: u16) {
     let params = params(qdisc, threads, false);
     let busylock = |figure| {
@@ -283,10 +283,16 @@ fn bounds(report: &mut Report, qdisc: Discipline, threads: u16) {
     for (what, measured, bound) in stated {
         if let Some(measured) = measured {
             let what = format!("deferred / {what}, {}, {threads} threads", qdisc.name());
-            report.bound_value(what, measured, bound);
+            let meaning = match threads {
+                1 => "Deferring costs a single sender next to nothing.",
+                _ => "Where many senders contend, deferring gains this over waiting for a lock.",
+            };
+            report.bound_value(what, measured, bound).meaning(meaning);
         }
     }
-    report.bound_where((Way::Deferred.name(), &params), "drops_percent", Bound::AtMost(0.1));
+    report
+        .bound_where((Way::Deferred.name(), &params), "drops_percent", Bound::AtMost(0.1))
+        .meaning("Senders are held back before packets are dropped.");
 }
 
 /// A figure by number of senders, a curve for each case.

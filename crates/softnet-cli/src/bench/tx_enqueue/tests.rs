@@ -52,7 +52,7 @@ fn a_discipline_that_waits_or_drops_loses_nothing_unseen() {
     }
 }
 
-/// What a wire that compares every frame says of some that somebody changed: how many it saw, and how many were wrong.
+/// What a wire that compares every frame says of some that were changed on the way: how many it saw, and how many were wrong.
 fn judge(ctx: &mut SoftnetData, change: impl Fn(&mut Vec<Skb>)) -> (u64, u64) {
     let accounts = Accounts::new(2);
     let mut frames: Vec<Skb> = (0..4)

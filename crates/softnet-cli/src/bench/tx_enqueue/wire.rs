@@ -1,16 +1,16 @@
 //! The far end: a device whose wire takes every frame at once, and what senders and the wire know of each other.
 //!
-//! A [`Wire`] is called by whoever may touch the ring of its queue. It looks whether each sender's frames come in order,
+//! A [`Wire`] is called by the thread that owns the ring of its queue. It looks whether each sender's frames come in order,
 //! compares one frame in so many to the last byte, and frees them: the sink at which packets are counted. A NIC reads
-//! frames itself; a wire that compared all of them would move each to the cache of who sends for others, and measure that.
-//! So sender and number of a packet are also in its head, which whoever sends it reads anyway.
+//! frames itself; a wire that compared all of them would move each to the cache of the thread that sends for others, and measure that.
+//! So sender and number of a packet are also in its head, which its sender reads anyway.
 //!
 //! A sender may have [`WINDOW`] packets on their way, as a socket with the kernel's default send buffer has; then it sleeps
-//! until half of them are through (`sock_writeable`). Nobody looks at the other's line more often than that: the wire
+//! until half of them are through (`sock_writeable`). Neither looks at the other's line more often than that: the wire
 //! writes how many it has seen, the sender reads it when its window seems full.
 //!
-//! Invariant: what a sender sent is seen by one wire, or dropped and counted, once; a sender that sleeps is woken by who
-//! counts the packet it waits for.
+//! Invariant: what a sender sent is seen by one wire, or dropped and counted, once; a sender that sleeps is woken by the
+//! thread that counts the packet it waits for.
 
 use std::sync::Arc;
 use std::sync::OnceLock;
@@ -162,7 +162,7 @@ impl Accounts {
         let account = &self.of[sender];
         let wanted = sent - WINDOW / 2;
         account.wake_at.store(wanted, Ordering::Relaxed);
-        // Between this and the look stands a fence, as between count and look of who counts: one sees the other.
+        // Between this and the look stands a fence, as between count and look of the thread that counts: one sees the other.
         fence(Ordering::SeqCst);
         loop {
             let done = account.done();

@@ -1,4 +1,4 @@
-//! TCP connections with a stream both ways at once. Whoever receives compares each byte with what was sent, and in the
+//! TCP connections with a stream both ways at once. The receiver compares each byte with what was sent, and in the
 //! end the length.
 
 use std::io::{self, Read, Write};
@@ -32,7 +32,7 @@ pub(super) fn listen(ip: Ip) -> io::Result<TcpListener> {
 /// Takes one connection and exchanges streams on it.
 pub(super) fn server(flows: &Flows, listener: &TcpListener, ip: Ip) -> Result<(), String> {
     let timeout = Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 };
-    // That nobody came is told by the client, which knows why.
+    // A missing connection is reported by the client, which knows why.
     if poll(&mut [PollFd::new(listener, PollFlags::IN)], Some(&timeout)) != Ok(1) {
         return Ok(());
     }

@@ -13,7 +13,7 @@ use super::*;
 use crate::device::Doorbell;
 use crate::memfd::MemfdMemory;
 use crate::netns::NetNs;
-use crate::testing::net_allowed;
+use softnet_testkit::net_allowed;
 
 mod groups;
 mod kernel_irq;

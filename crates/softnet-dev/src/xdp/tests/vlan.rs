@@ -4,7 +4,7 @@
 
 use super::*;
 use crate::packet::{FilterInsn, PacketSocket};
-use crate::traffic::UdpFrame;
+use softnet_testkit::UdpFrame;
 
 /// Frames with a tag of VLAN 5, wherever it is now (classic BPF: load, jump if equal, return).
 const VLAN_5: [FilterInsn; 7] = [

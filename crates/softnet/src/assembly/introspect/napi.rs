@@ -29,7 +29,7 @@ pub(super) fn row(dev: &Netdev, instance: &NapiInstance, now: u64) -> NapiRow {
     let app = apps.iter().find(|app| app.tid.load(Relaxed) == poller);
     let app = app.map_or_else(|| "an application".into(), |app| format!("application {}", app.name));
     let owner = match (napi.state().is_scheduled(), phase) {
-        (false, _) => "nobody".into(),
+        (false, _) => "none".into(),
         (true, Phase::Application) => app.clone(),
         (true, _) => thread.clone(),
     };

@@ -75,6 +75,6 @@ pub fn control(data: &[u8]) {
 mod tests {
     #[test]
     fn the_corpus_is_replayed() {
-        softnet_dev::testing::replay("control", super::control);
+        softnet_testkit::replay("control", super::control);
     }
 }

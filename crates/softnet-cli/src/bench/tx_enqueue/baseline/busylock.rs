@@ -1,8 +1,8 @@
-//! The kernel's scheme until 6.18: two spin locks. Who sees that the queue is running takes `busylock` first and keeps it
-//! until it has had the root lock, so that of many that wait only one waits for the root lock, and whoever runs the queue,
-//! who takes that lock for every batch, gets it more often.
+//! The kernel's scheme until 6.18: two spin locks. A sender that sees the queue running takes `busylock` first and keeps it
+//! until it has had the root lock, so that of many that wait only one waits for the root lock, and the thread that runs the
+//! queue, which takes that lock for every batch, gets it more often.
 //!
-//! In the kernel nobody is preempted who holds a spin lock, or spins. Here anybody may be, so a waiter spins for a bounded
+//! In the kernel a thread that holds a spin lock, or spins, is not preempted. Here it may be, so a waiter spins for a bounded
 //! time and then yields its CPU: one that never did would be unfair to this scheme.
 
 use spin::mutex::{SpinMutex, SpinMutexGuard};
@@ -17,7 +17,7 @@ pub(in super::super) struct BusyLock<T> {
     root: Aligned<SpinMutex<T>>,
 }
 
-/// On lines of its own, so that who waits for one lock does not disturb the other.
+/// On lines of its own, so that waiters for one lock do not disturb the other.
 #[repr(align(128))]
 struct Aligned<T>(T);
 

@@ -14,7 +14,7 @@ pub(super) use parking_lot::ParkingLot;
 pub(super) trait RootLock<T>: Sync {
     /// Whether it wants to know that the queue is running.
     const ASKS: bool = false;
-    /// What is held until the root lock was had, by who may have to wait for it for long.
+    /// What is held until the root lock was had, by senders that may have to wait for it for long.
     type Busy<'a>
     where
         Self: 'a;

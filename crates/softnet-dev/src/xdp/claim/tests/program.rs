@@ -6,8 +6,8 @@ use proptest::test_runner::TestRunner;
 use super::super::program::*;
 use super::*;
 use crate::bpf::{LruMap, Map, Set, XdpAction};
-use crate::testing::net_allowed;
 use crate::xdp::ports::{KEY_LEN, key};
+use softnet_testkit::net_allowed;
 
 /// Frames that are near the rule's edges more often than chance would have them.
 fn frames() -> impl Strategy<Value = Vec<u8>> {

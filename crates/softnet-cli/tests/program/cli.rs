@@ -1,0 +1,417 @@
+//! The program as a user meets it: help, exit codes, errors, and tables of an instance that answers over a real control
+//! socket.
+
+use std::process::{Command, Output};
+
+use serde_json::Value;
+use softnet::control::show::Table;
+use softnet::control::{Handler, Request};
+
+use crate::instance::{Instance, serve};
+
+fn softnet(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_softnet")).args(args).output().unwrap()
+}
+
+/// Exit code, standard output, standard error.
+fn told(args: &[&str]) -> (i32, String, String) {
+    let output = softnet(args);
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
+}
+
+#[test]
+fn help_teaches_by_example() {
+    for (args, expected) in [
+        (&["--help"][..], "softnet demo     "),
+        (&["run", "--help"], "[[device]]\n  name = \"eth1\""),
+        (&["show", "--help"], "softnet show napi eth1-0 --watch"),
+        (&["top", "--help"], "softnet top --once --interval 5"),
+        (&["set", "--help"], "prefer_busy_poll"),
+        (&["qdisc", "--help"], "tbf rate RATE burst SIZE {latency TIME | limit SIZE}"),
+        (&["qdisc", "add", "--help"], "softnet qdisc [OPTIONS] add dev DEV"),
+        (&["filter", "--help"], "mirred ingress mirror dev TO"),
+        (&["demo", "--help"], "client ──── softnet ──── server"),
+        (&["bench", "--help"], "softnet bench forward --report f.html"),
+        (&["bench", "forward", "--help"], "--baseline <FILE.json>"),
+    ] {
+        let (code, out, err) = told(args);
+        assert!(code == 0 && err.is_empty() && out.contains(expected), "{args:?}: {code}\n{out}{err}");
+    }
+}
+
+#[test]
+fn wrong_usage_is_2() {
+    for args in [
+        &[][..],
+        &["rum"],
+        &["run"],
+        &["show", "weather"],
+        &["top", "--interval", "0"],
+        &["show", "dev", "--watch", "0"],
+        &["filter"],
+        &["filter", "add", "dev"],
+        &["demo", "--duration", "soon"],
+        &["qdisc", "change", "dev", "eth1", "root", "pfifo"],
+        &["qdisc", "show", "eth1"],
+        &["qdisc", "add", "dev", "eth1", "root", "codel"],
+        &["qdisc", "del", "dev", "eth1", "parent", "1"],
+    ] {
+        let (code, out, err) = told(args);
+        assert!(code == 2 && out.is_empty() && !err.is_empty(), "{args:?}: {code}\n{out}{err}");
+    }
+}
+
+#[test]
+fn a_bad_configuration_is_2_and_names_the_place() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("r.toml");
+    std::fs::write(&file, "[[device]]\nname = \"eth1\"\nadresses = [\"10.0.0.1/24\"]\n").unwrap();
+    let file = file.to_str().unwrap();
+    let expected = format!(
+        "error: the configuration has 2 errors; no interface was touched\n\
+         {file}:1:1: device.addresses: expected at least one address, such as [\"10.0.0.1/24\"]: without one, nothing on \
+         the link can find softnet\n \
+         1 | [[device]]\n   \
+         | ^^^^^^^^^^\n\
+         {file}:3:1: device: unknown key \"adresses\"; did you mean \"addresses\"?\n \
+         3 | adresses = [\"10.0.0.1/24\"]\n   \
+         | ^^^^^^^^\n"
+    );
+    for args in [&["run", file, "--check"][..], &["run", file]] {
+        assert_eq!(told(args), (2, String::new(), expected.clone()));
+    }
+    let (code, _, err) = told(&["run", "/nowhere.toml"]);
+    assert_eq!(code, 2);
+    assert!(err.ends_with("\n/nowhere.toml: no such file\n"), "{err}");
+}
+
+#[test]
+fn check_touches_no_interface() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("r.toml");
+    // No machine has this interface.
+    std::fs::write(&file, "[[device]]\nname = \"nosuchif0\"\naddresses = [\"10.0.0.1/24\"]\n").unwrap();
+    let file = file.to_str().unwrap();
+    let expected = format!("{file}: ok: 1 device, 1 worker, 0 routes, 0 neighbours\n");
+    assert_eq!(told(&["run", file, "--check"]), (0, expected, String::new()));
+}
+
+#[test]
+fn an_instance_that_is_not_there_is_1() {
+    let (code, out, err) = told(&["show", "dev", "--name", "/nowhere/x.sock"]);
+    assert!(code == 1 && out.is_empty(), "{out}");
+    assert!(err.starts_with("error: no instance \"/nowhere/x.sock\" is running; "), "{err}");
+}
+
+#[test]
+fn tables_for_people() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("x.sock");
+    let _server = serve(&path);
+    let show = |table: &str| told(&["show", table, "--name", path.to_str().unwrap()]);
+    let fine = |text: &str| (0, text.to_owned(), String::new());
+    assert_eq!(
+        show("dev"),
+        fine(concat!(
+            "DEV   LINK  ADDRESSES                GROUPS                         MAC                 MTU  QUEUES  RX PACKETS  RX BYTES  RX MISSED  TX PACKETS  TX BYTES  TX REFUSED  DROPS   KICKS   HELD  REOPENED  DRIVER\n",
+            "eth1  up    10.0.0.1/24 10.0.8.1/24  224.0.1.129 (1) 239.1.2.3 (2)  02:00:00:00:00:01  1500       4   1,234,567   942 MiB          3   1,234,000   941 MiB           0    567  40,017  2,048         0  xdp native\n",
+            "wan   down  192.0.2.2/31             -                              02:00:00:00:00:02  1500       1           0       0 B          0          12     504 B           0      0      12      0         1  xdp skb mode: native refused: no driver support\n",
+        ))
+    );
+    assert_eq!(
+        show("napi"),
+        fine(concat!(
+            "  ID  NAME    CONTEXT    THREAD      TID  OWNER             DOORBELL  TIMER                   EFFECTIVE\n",
+            "8193  eth1-0  softirq    softnet/0  4711  application echo  masked    irq_suspend in 19.2 ms    65.1 µs\n",
+            "8194  wan-0   workqueue  napi-wq       -  none              unmasked  -                               -\n",
+            "\n",
+            "NAME    PACKETS  POLLS  EMPTY  PER POLL  DOORBELLS  SUSPENDS    IRQ  DEFER  SUSP  POLL   APP\n",
+            "eth1-0   59,000  1,000    1 %      59.0        100       390   50 %   20 %  20 %  10 %  <1 %\n",
+            "wan-0         0      0      -         -          0         0  100 %    0 %   0 %   0 %   0 %\n",
+            "\n",
+            "NAME    WHY\n",
+            "eth1-0  awake: application echo has polled for 12.0 µs\n",
+            "wan-0   asleep: nothing came for 3.20 s; its doorbell will wake napi-wq\n",
+            "wan-0   warning: napi_defer_hard_irqs has no effect without gro_flush_timeout\n",
+        ))
+    );
+    assert_eq!(
+        show("worker"),
+        fine(concat!(
+            "THREAD     CONTEXT    CPU  POLICY    TID  STATE        USE  PACKETS  ROUNDS  TIME SQUEEZE  SLEEPS  WOKEN BY                CACHED HEADS  FRAMES\n",
+            "softnet/0  softirq      2  fifo 10  4711  sleeping  12.3 %   59,000   5,000             4     300  doorbell 290, timer 10            96      80\n",
+            "napi-wq/0  workqueue    -  other    4712  running    0.0 %        0       0             0       1  doorbell 1, timer 0                0       0\n",
+        ))
+    );
+    assert_eq!(
+        show("neigh"),
+        fine(concat!(
+            "DEV   IP         MAC                STATE         AGE  QUEUED\n",
+            "eth1  10.0.0.2   02:00:00:00:00:09  reachable   4.2 s       0\n",
+            "eth1  10.0.0.77  -                  incomplete  0.5 s       3\n",
+        ))
+    );
+    assert_eq!(
+        show("route"),
+        fine(concat!(
+            "PREFIX        KIND       VIA       DEV\n",
+            "0.0.0.0/0     via        10.0.0.2  eth1\n",
+            "10.66.0.0/16  blackhole  -         -\n",
+        ))
+    );
+    assert_eq!(
+        show("filter"),
+        fine(concat!(
+            "DEV   PARENT   MATCH     ACTION           TO    PACKETS     BYTES  DROPPED  OVERLIMITS\n",
+            "eth1  ingress  matchall  redirect egress  wan     1,200  96.1 KiB        3           0\n",
+            "wan   egress   matchall  mirror ingress   eth1       12     504 B        0          12\n",
+        ))
+    );
+    let sockets = fine(concat!(
+        "PROTO  LOCAL       PEER            QUEUED   OF  DROPS  NAPI           THREAD\n",
+        "udp    10.0.0.1:7  *                    3  481  1,200  eth1-0 (8193)  -\n",
+        "udp    10.0.0.1:9  10.0.0.2:40000       0  481      0  -              server (77)\n",
+    ));
+    assert_eq!([show("socket"), show("ss")], [sockets.clone(), sockets]);
+    assert_eq!(show("drops"), fine("nothing was dropped\n"));
+    let (code, out, err) = show("stats");
+    assert!(code == 0 && err.is_empty() && out.contains("received     59,000\n"), "{out}{err}");
+    let fragments = "fragments    2 datagrams waiting, 4,100 put together, 7 packets cut\n";
+    assert!(out.contains(fragments), "{out}");
+}
+
+#[test]
+fn one_instance_in_full() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("x.sock");
+    let _server = serve(&path);
+    let show = |args: [&str; 2]| told(&[&["show"][..], &args, &["--name", path.to_str().unwrap()]].concat());
+    let eth1 = concat!(
+        "eth1-0, id 8193: RX queue 0 of eth1\n",
+        "  awake: application echo has polled for 12.0 µs\n",
+        "  polled by    softnet/0 (tid 4711), context softirq; owner now: application echo\n",
+        "  doorbell     masked; rang: 100; the kernel's own interrupt: masked while deferred\n",
+        "  timer        armed with irq_suspend_timeout, due in 19.2 ms\n",
+        "  knobs        napi_defer_hard_irqs 100, gro_flush_timeout 20.0 µs, irq_suspend_timeout 20.0 ms\n",
+        "  deferral     the timer polled: 500; on average 65.1 µs after it was armed\n",
+        "  suspension   suspended: 390; resumed: 8; irq_suspend_timeout ran out: 1\n",
+        "  polls        1,000, of them 1 % empty and 900 full; packets: 59,000, 59.0 a poll\n",
+        "  busy polls   by applications: 400; found it taken: 2\n",
+        "  time         irq 50 %, deferred 20 %, suspended 20 %, polled 10 %, application <1 %\n",
+        "  application  echo (tid 5000): 58,000 packets, 0 dropped for want of room, 2 wait; slept 17 times\n",
+    );
+    for id in ["8193", "eth1-0", "eth1"] {
+        assert_eq!(show(["napi", id]), (0, eth1.to_owned(), String::new()));
+    }
+    let (_, out, _) = show(["napi", "wan-0"]);
+    assert!(
+        out.contains("  warning: napi_defer_hard_irqs has no effect without gro_flush_timeout\n"),
+        "{out}"
+    );
+    let error = "error: no NAPI instance \"eth9\"; there are: 8193 (eth1-0), 8194 (wan-0)\n";
+    assert_eq!(show(["napi", "eth9"]), (1, String::new(), error.into()));
+    let error = "error: `show dev` shows all there is; only `show napi` takes an ID\n";
+    assert_eq!(show(["dev", "eth1"]), (2, String::new(), error.into()));
+}
+
+#[test]
+fn set_says_what_became_of_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("x.sock");
+    let _server = serve(&path);
+    let set = |args: [&str; 3]| told(&[&["set"][..], &args, &["--name", path.to_str().unwrap()]].concat());
+    let (code, out, err) = set(["napi", "8193", "threaded=1"]);
+    let warning = "warning: wan-0: napi_defer_hard_irqs has no effect without gro_flush_timeout\n";
+    assert_eq!((code, &err[..]), (0, warning));
+    assert!(out.contains("8193  eth1-0  threaded   softnet/0  4711  application echo  masked"), "{out}");
+    let knobs = concat!(
+        "eth1-0: napi-defer-hard-irqs 100, gro-flush-timeout 20000 ns, irq-suspend-timeout 20000000 ns\n",
+        "wan-0: napi-defer-hard-irqs 2, gro-flush-timeout 0 ns, irq-suspend-timeout 0 ns\n"
+    );
+    assert!(out.ends_with(knobs), "{out}");
+    let (code, out, err) = set(["dev", "eth1", "irq-suspend-timeout=18446744073709551615"]);
+    assert!(code == 0 && err == warning && out.ends_with(knobs), "{out}{err}");
+    let error = "error: the instance answered: no device \"eth9\"; there are: eth1, wan\n";
+    assert_eq!(set(["dev", "eth9", "threaded=busy-poll"]), (1, String::new(), error.into()));
+    for (args, expected) in [
+        (["napi", "eth1", "threaded=1"], "expected the id of a NAPI instance (a number), found \"eth1\""),
+        (
+            ["dev", "eth1", "threaded=2"],
+            "expected softirq (0), threaded (1), workqueue or busy-poll, found \"2\"",
+        ),
+        (["dev", "eth1", "thread=1"], "unknown key \"thread\"; expected threaded"),
+        (["dev", "eth1", "threaded"], "expected KEY=VALUE, such as threaded=1"),
+        (
+            ["dev", "eth1", "gro-flush-timeout=20us"],
+            "expected a whole number of nanoseconds from 0 to 18446744073709551615, found \"20us\"",
+        ),
+        (
+            ["dev", "eth1", "napi-defer-hard-irqs=2147483648"],
+            "expected a whole number from 0 to 2147483647, found \"2147483648\"",
+        ),
+        (["dev", "eth1", "irq-suspend-timeout=-1"], "expected a whole number of nanoseconds from 0"),
+    ] {
+        let (code, out, err) = set(args);
+        assert_eq!((code, &out[..]), (2, ""));
+        assert!(err.contains(expected), "{err}");
+    }
+}
+
+/// Words and order are `tc`'s; the lines that begin with "drops" and "tx queue" are softnet's.
+#[test]
+fn disciplines_are_shown_as_tc_shows_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("x.sock");
+    let _server = serve(&path);
+    let name = path.to_str().unwrap();
+    let qdisc = |args: &[&str]| told(&[&["qdisc", "--name", name][..], args].concat());
+    let fine = |out: &str| (0, out.to_owned(), String::new());
+    let plain = concat!(
+        "qdisc mq dev eth1 root\n",
+        "qdisc pfifo_fast dev eth1 parent :1\n",
+        "qdisc tbf dev wan root rate 10Mbit burst 15Kb lat 50ms\n",
+    );
+    assert_eq!(qdisc(&[]), fine(plain));
+    assert_eq!(qdisc(&["show"]), fine(plain));
+    let wan = concat!(
+        "qdisc tbf dev wan root rate 10Mbit burst 15Kb lat 50ms\n",
+        " Sent 504 bytes 12 pkt (dropped 0, overlimits 4 requeues 0)\n",
+        " backlog 3028b 2p requeues 0\n",
+        " tx queue: owned 12 times, 0 packets handed over, parked 0; no sender held back; ring 0 of 0 bytes\n",
+    );
+    assert_eq!(qdisc(&["-s", "show", "dev", "wan"]), fine(wan));
+    assert_eq!(qdisc(&["show", "dev", "wan", "--statistics"]), fine(wan));
+    let eth1 = concat!(
+        "qdisc mq dev eth1 root\n",
+        " Sent 987000000 bytes 1234000 pkt (dropped 12, overlimits 0 requeues 3)\n",
+        " backlog 0b 0p requeues 3\n",
+        " drops: qdisc_overlimit 12\n",
+        "qdisc pfifo_fast dev eth1 parent :1\n",
+        " Sent 987000000 bytes 1234000 pkt (dropped 12, overlimits 0 requeues 3)\n",
+        " backlog 0b 0p requeues 3\n",
+        " drops: qdisc_overlimit 12\n",
+        " tx queue: owned 40,000 times, 700 packets handed over, parked 1; held back senders 2 times, 3.00 ms in all, ",
+        "longest 2.00 ms; ring 1514 of 90840 bytes\n",
+    );
+    assert_eq!(qdisc(&["show", "dev", "eth1", "-s"]), fine(eth1));
+    let there = "error: no device \"eth9\"; there are: eth1, wan\n";
+    assert_eq!(qdisc(&["show", "dev", "eth9"]), (1, String::new(), there.into()));
+
+    // A change answers with what there is then.
+    assert_eq!(qdisc(&["replace", "dev", "wan", "pfifo"]), fine(plain));
+    for args in [&["show", "dev", "wan", "--json"][..], &["--json", "show", "dev", "wan"]] {
+        let (code, out, err) = qdisc(args);
+        let rows: Value = serde_json::from_str(&out).unwrap();
+        assert_eq!((code, &err[..], rows.as_array().unwrap().len()), (0, "", 1));
+        assert_eq!((&rows[0]["backlog"], &rows[0]["tx"]["owned"]), (&3028.into(), &12.into()));
+    }
+    let (code, out, err) = qdisc(&["del", "dev", "wan", "--json"]);
+    assert!(code == 0 && err.is_empty(), "{err}");
+    assert_eq!(
+        serde_json::from_str::<Value>(&out).unwrap(),
+        Instance.request(Request::Show(Table::Qdisc)).unwrap()
+    );
+
+    let (code, out, _) = told(&["show", "qdisc", "--name", name]);
+    let wan = "\nwan   root    tbf rate 10Mbit burst 15Kb lat 50ms         12    504 B        0           4 ";
+    assert!(code == 0 && out.starts_with("DEV   PARENT  QDISC ") && out.contains(wan), "{out}");
+    assert!(out.contains("  1.48 KiB of 88.7 KiB  40,000          700          2\n"), "{out}");
+}
+
+#[test]
+fn filters_in_the_words_of_tc() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("x.sock");
+    let _server = serve(&path);
+    let filter = |words: &str| {
+        let words = words.split_whitespace();
+        told(
+            &["filter"]
+                .into_iter()
+                .chain(words)
+                .chain(["--name", path.to_str().unwrap()])
+                .collect::<Vec<_>>(),
+        )
+    };
+    let fine = |text: &str| (0, text.to_owned(), String::new());
+    let eth1 = "filter dev eth1 ingress matchall action mirred egress redirect dev wan\n";
+    let wan = "filter dev wan egress matchall action mirred ingress mirror dev eth1\n";
+    assert_eq!(filter("show"), fine(&format!("{eth1}{wan}")));
+    let statistics = format!("{wan} Sent 504 bytes 12 pkt (dropped 0, overlimits 12)\n");
+    assert_eq!(filter("-s show dev wan"), fine(&statistics));
+    assert_eq!(filter("show -s dev wan egress"), fine(&statistics));
+    assert_eq!(filter("show dev wan ingress"), fine(""));
+    // What is shown can be said.
+    let words = eth1.strip_prefix("filter ").unwrap();
+    assert_eq!(filter(&format!("add {words}")), fine(""));
+    assert_eq!(filter("del dev eth1 ingress"), fine(""));
+    let (code, out, err) = filter(&format!("replace {words} --json"));
+    let shown: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!((code, &err[..], &shown[0]["to_dev"]), (0, "", &"wan".into()));
+    for (words, expected) in [
+        ("show dev eth9", (1, "no device \"eth9\"; there are: eth1, wan")),
+        ("del dev eth9 egress", (1, "the instance answered: no device \"eth9\"; there are: eth1, wan")),
+        ("del eth1", (2, "expected dev, found \"eth1\"; `softnet filter --help` has all of it")),
+    ] {
+        assert_eq!(filter(words), (expected.0, String::new(), format!("error: {}\n", expected.1)));
+    }
+}
+
+#[test]
+fn json_carries_raw_numbers() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("x.sock");
+    let _server = serve(&path);
+    for (table, request) in
+        [("dev", Table::Dev), ("napi", Table::Napi), ("worker", Table::Worker), ("drops", Table::Drops)]
+    {
+        let (code, out, err) = told(&["show", table, "--json", "--name", path.to_str().unwrap()]);
+        assert_eq!((code, &err[..]), (0, ""));
+        let shown: Value = serde_json::from_str(&out).unwrap();
+        assert_eq!(shown, Instance.request(Request::Show(request)).unwrap());
+    }
+}
+
+#[test]
+fn a_bench_writes_a_page_and_compares_with_an_earlier_run() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name).to_str().unwrap().to_string();
+    let (base, page) = (path("base.json"), path("page.html"));
+    let bench = |more: &[&str]| told(&[&["bench", "skb-cache", "--quick", "--rounds", "1"], more].concat());
+
+    let (code, out, _) = bench(&["--json", "--report", &page]);
+    let first: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!((code, first["rows"].as_array().unwrap().len()), (0, 4));
+    let html = std::fs::read_to_string(&page).unwrap();
+    assert!(
+        html.contains("<title>softnet bench skb-cache</title>") && html.contains("mimalloc</th>"),
+        "{html}"
+    );
+
+    std::fs::write(&base, out).unwrap();
+    let (code, out, _) = bench(&["--json", "--baseline", &base]);
+    let again: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(code, 0);
+    for row in again["rows"].as_array().unwrap() {
+        assert!(row["ratio_to_baseline"]["ns_per_pair"].as_f64().unwrap() > 0.0, "{row}");
+    }
+    let (code, out, _) = bench(&["--baseline", &base]);
+    assert!(code == 0 && out.contains("vs baseline: ns_per_pair, divided by"), "{out}");
+
+    // What cannot be read or written is told before anything is measured.
+    let missing = path("no/such/file");
+    for (option, file, expected) in [
+        ("--baseline", &page, "this is no report of a bench"),
+        ("--baseline", &missing, "make one with `softnet bench skb-cache --json > FILE`"),
+        ("--report", &missing, "name a file that you may write"),
+    ] {
+        let (code, out, err) = bench(&[option, file]);
+        assert!(
+            code == 2 && out.is_empty() && err.contains(expected) && err.contains(file),
+            "{code}\n{out}{err}"
+        );
+    }
+    let (code, _, err) = told(&["bench", "idle", "--baseline", &base]);
+    assert!(code == 2 && err.contains("this is of bench skb-cache, not idle"), "{err}");
+}

@@ -1,0 +1,128 @@
+//! An instance that answers over a real control socket, always the same.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use softnet::control::show::Table;
+use softnet::control::{Handler, Listener, Request, Server, Set, Target};
+
+/// An instance that has seen better days.
+pub(crate) struct Instance;
+
+impl Handler for Instance {
+    fn request(&self, request: Request) -> Result<Value, String> {
+        let table = match request {
+            Request::Show(table) => table,
+            Request::Knobs(_) => return self.request(Request::Show(Table::Napi)),
+            Request::Filter(set) if set.dev != "eth1" => {
+                return Err(format!("no device {:?}; there are: eth1, wan", set.dev));
+            }
+            Request::Filter(_) => return self.request(Request::Show(Table::Filter)),
+            Request::Qdisc(_) => return self.request(Request::Show(Table::Qdisc)),
+            Request::Set(Set { target: Target::Dev(dev), .. }) => {
+                return Err(format!("no device {dev:?}; there are: eth1, wan"));
+            }
+            Request::Set(Set { target: Target::Napi(_), threaded }) => {
+                let mut napis = self.request(Request::Show(Table::Napi))?;
+                napis[0]["context"] = threaded.name().into();
+                return Ok(napis);
+            }
+        };
+        Ok(match table {
+            Table::Dev => json!([
+                {"index": 0, "name": "eth1", "driver": "xdp", "mode": "native", "link": "up", "mac": "02:00:00:00:00:01",
+                 "mtu": 1500, "addresses": ["10.0.0.1/24", "10.0.8.1/24"],
+                 "groups": {"224.0.1.129": 1, "239.1.2.3": 2}, "queues": 4, "rx_packets": 1234567,
+                 "rx_bytes": 987654321, "rx_ring_drops": 3, "rx_kicks": 17, "tx_packets": 1234000, "tx_bytes": 987000000,
+                 "tx_ring_drops": 0, "tx_kicks": 40000, "drops": 567, "held": 2048, "snooped": 12, "reopened": 0},
+                {"index": 1, "name": "wan", "driver": "xdp", "mode": "skb mode: native refused: no driver support",
+                 "link": "down", "mac": "02:00:00:00:00:02", "mtu": 1500, "addresses": ["192.0.2.2/31"], "groups": {}, "queues": 1,
+                 "rx_packets": 0, "rx_bytes": 0, "rx_ring_drops": 0, "rx_kicks": 0, "tx_packets": 12, "tx_bytes": 504,
+                 "tx_ring_drops": 0, "tx_kicks": 12, "drops": 0, "held": 0, "snooped": 0, "reopened": 1},
+            ]),
+            Table::Napi => json!([
+                {"id": 8193, "name": "eth1-0", "dev": "eth1", "queue": 0, "worker": 0, "context": "softirq",
+                 "thread": "softnet/0", "tid": 4711, "state": ["sched", "missed"], "doorbell": "masked",
+                 "napi_defer_hard_irqs": 100, "gro_flush_timeout": 20000, "irq_suspend_timeout": 20000000, "warning": null,
+                 "owner": "application echo", "why": "awake: application echo has polled for 12.0 µs",
+                 "timer": {"knob": "irq_suspend_timeout", "left": 19200000}, "deferrals": 500,
+                 "effective_timeout": 65100, "rescues": 1, "doorbells": 100, "busy_polls": 400, "busy_poll_lost": 2,
+                 "suspensions": 390, "resumptions": 8,
+                 "applications": [{"name": "echo", "tid": 5000, "packets": 58000, "dropped": 0, "queued": 2,
+                                   "sleeps": 17, "cpu_ns": 7000000}],
+                 "time_ns": {"irq": 5000, "deferred": 2000, "suspended": 2000, "polled": 990, "application": 10},
+                 "kernel_irq": "masked while deferred", "polls": 1000, "empty_polls": 10, "full_polls": 900, "packets": 59000,
+                 "schedules": 100, "missed": 2},
+                {"id": 8194, "name": "wan-0", "dev": "wan", "queue": 0, "worker": 0, "context": "workqueue",
+                 "thread": "napi-wq", "tid": 0, "state": [], "doorbell": "unmasked", "napi_defer_hard_irqs": 2,
+                 "gro_flush_timeout": 0, "irq_suspend_timeout": 0,
+                 "warning": "napi_defer_hard_irqs has no effect without gro_flush_timeout", "owner": "none",
+                 "why": "asleep: nothing came for 3.20 s; its doorbell will wake napi-wq", "timer": null, "deferrals": 0,
+                 "effective_timeout": 0, "rescues": 0, "doorbells": 0, "busy_polls": 0, "busy_poll_lost": 0,
+                 "suspensions": 0, "resumptions": 0, "applications": [],
+                 "time_ns": {"irq": 10000, "deferred": 0, "suspended": 0, "polled": 0, "application": 0},
+                 "kernel_irq": "not masked", "polls": 0, "empty_polls": 0, "full_polls": 0, "packets": 0,
+                 "schedules": 1, "missed": 0},
+            ]),
+            Table::Worker => json!([
+                {"name": "softnet/0", "context": "softirq", "cpu": 2, "policy": "fifo 10", "tid": 4711, "state": "sleeping", "cpu_ns": 123456789, "cpu_percent": 12.34,
+                 "rounds": 5000, "sleeps": 300, "wakeups": {"doorbell": 290, "timer": 10}, "time_squeeze": 4,
+                 "packets": 59000, "cached_heads": 96, "cached_frames": 80},
+                {"name": "napi-wq/0", "context": "workqueue", "cpu": null, "policy": "other", "tid": 4712, "state": "running",
+                 "cpu_ns": 0, "cpu_percent": 0.0, "rounds": 0, "sleeps": 1, "wakeups": {"doorbell": 1, "timer": 0},
+                 "time_squeeze": 0, "packets": 0, "cached_heads": 0, "cached_frames": 0},
+            ]),
+            Table::Neigh => json!([
+                {"dev": "eth1", "ip": "10.0.0.2", "mac": "02:00:00:00:00:09", "state": "reachable", "age_s": 4.25,
+                 "queued": 0},
+                {"dev": "eth1", "ip": "10.0.0.77", "mac": null, "state": "incomplete", "age_s": 0.5, "queued": 3},
+            ]),
+            Table::Route => json!([
+                {"prefix": "0.0.0.0/0", "kind": "via", "via": "10.0.0.2", "dev": "eth1"},
+                {"prefix": "10.66.0.0/16", "kind": "blackhole", "via": null, "dev": null},
+            ]),
+            Table::Drops => json!([]),
+            Table::Qdisc => json!([
+                {"dev": "eth1", "queue": null, "kind": "mq", "options": "", "bytes": 987000000, "packets": 1234000,
+                 "drops": 12, "overlimits": 0, "requeues": 3, "qlen": 0, "backlog": 0,
+                 "drops_by_reason": {"qdisc_overlimit": 12}, "tx": null},
+                {"dev": "eth1", "queue": 0, "kind": "pfifo_fast", "options": "", "bytes": 987000000, "packets": 1234000,
+                 "drops": 12, "overlimits": 0, "requeues": 3, "qlen": 0, "backlog": 0,
+                 "drops_by_reason": {"qdisc_overlimit": 12},
+                 "tx": {"owned": 40000, "handed_over": 700, "parked": 1, "held_back": 2, "held_back_ns": 3000000,
+                        "held_back_longest_ns": 2000000, "limit": 90840, "inflight": 1514}},
+                {"dev": "wan", "queue": null, "kind": "tbf", "options": "rate 10Mbit burst 15Kb lat 50ms", "bytes": 504,
+                 "packets": 12, "drops": 0, "overlimits": 4, "requeues": 0, "qlen": 2, "backlog": 3028,
+                 "drops_by_reason": {},
+                 "tx": {"owned": 12, "handed_over": 0, "parked": 0, "held_back": 0, "held_back_ns": 0,
+                        "held_back_longest_ns": 0, "limit": 0, "inflight": 0}},
+            ]),
+            Table::Filter => json!([
+                {"dev": "eth1", "parent": "ingress", "kind": "matchall", "action": "mirred", "direction": "egress",
+                 "mirred_action": "redirect", "to_dev": "wan", "bytes": 98400, "packets": 1200, "drops": 3,
+                 "overlimits": 0},
+                {"dev": "wan", "parent": "egress", "kind": "matchall", "action": "mirred", "direction": "ingress",
+                 "mirred_action": "mirror", "to_dev": "eth1", "bytes": 504, "packets": 12, "drops": 0, "overlimits": 12},
+            ]),
+            Table::Socket => json!([
+                {"protocol": "udp", "local": "10.0.0.1:7", "peer": null, "queued": 3, "limit": 481, "drops": 1_200, "napi_id": 8_193,
+                 "napi": "eth1-0", "tid": 0, "thread": null},
+                {"protocol": "udp", "local": "10.0.0.1:9", "peer": "10.0.0.2:40000", "queued": 0, "limit": 481, "drops": 0,
+                 "napi_id": 0, "napi": null, "tid": 77, "thread": "server"}
+            ]),
+            Table::Stats => json!({
+                "name": "edge", "version": "0.1.0", "pid": 77, "uptime_s": 245.0, "received": 59000, "originated": 1,
+                "transmitted": 58000, "delivered": 1001, "dropped": 0, "held": 0, "icmp_limited": 0,
+                "fragments": {"waiting": 2, "reassembled": 4100, "cut": 7}, "exhausted": 0,
+                "leaked": 0, "frames": 4096, "frames_free": 4000, "heads": 4096, "heads_free": 4000, "routes": 2,
+                "fib_bytes": 1000, "neighbours": 1, "cpu_ns": 500000000
+            }),
+        })
+    }
+}
+
+/// Serves [`Instance`] at `path`.
+pub(crate) fn serve(path: &Path) -> Server {
+    Listener::bind(path).unwrap().serve(Arc::new(Instance)).unwrap()
+}

@@ -1,0 +1,7 @@
+//! The program `softnet` as a process. One binary for all, since each takes seconds to link.
+
+mod cli;
+mod instance;
+mod load;
+mod process;
+mod top;

@@ -1,0 +1,74 @@
+//! The developer's commands, as `cargo xtask`. They need nothing beyond Rust.
+//!
+//! `check` is the loop between two commits; `deps` holds the dependencies to deny.toml; `ci` is what must pass before a
+//! change lands. Each prints the seconds of its steps.
+#![deny(unsafe_code)]
+
+mod deps;
+mod licence;
+
+use std::path::Path;
+use std::process::{Command, ExitCode};
+use std::time::Instant;
+
+const HELP: &str = "\
+cargo xtask check   format, lints, unit tests and the tests over in-process devices
+cargo xtask deps    licences, sources and banned crates of the dependencies, by deny.toml
+cargo xtask ci      .ci/run: everything, as root";
+
+/// What `check` runs, by `cargo`. All have the same members, features and profile, so that nothing is built twice.
+const CHECK: [&[&str]; 3] = [
+    &["fmt", "--all", "--check"],
+    &["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"],
+    &["test", "--workspace", "--quiet", "--lib", "--bins", "--test", "mem"],
+];
+
+fn main() -> ExitCode {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("."));
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let done = match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["check"] => check(root),
+        ["deps"] => deps::check(root),
+        ["ci"] => run(Command::new("bash").arg(".ci/run").current_dir(root)),
+        _ => {
+            eprintln!("{HELP}");
+            return ExitCode::from(2);
+        }
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xtask: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn check(root: &Path) -> Result<(), String> {
+    let mut times = Vec::new();
+    let all = Instant::now();
+    for args in CHECK {
+        let began = Instant::now();
+        println!("== cargo {}", args.join(" "));
+        let done = run(cargo().args(args).current_dir(root));
+        times.push(format!("{:5.1} cargo {}", began.elapsed().as_secs_f64(), args.join(" ")));
+        if done.is_err() {
+            return done;
+        }
+    }
+    println!("\n== seconds\n{}\n{:5.1} in all", times.join("\n"), all.elapsed().as_secs_f64());
+    Ok(())
+}
+
+/// The cargo that runs this.
+fn cargo() -> Command {
+    Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()))
+}
+
+fn run(command: &mut Command) -> Result<(), String> {
+    match command.status() {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(format!("{command:?}: {status}")),
+        Err(error) => Err(format!("{command:?}: {error}")),
+    }
+}
