@@ -1,5 +1,7 @@
 //! As many devices as a router with a VLAN for each customer has.
 
+use softnet::driver::Own;
+
 use super::frames::{host, ip, number_of, numbered};
 use super::world::{Lane, Setup, of_port, until};
 
@@ -11,7 +13,7 @@ fn packets_pass_between_any_two_of_two_hundred_devices() {
     let setup = Setup { ports: &ports, workers: 2, known: true, ..Setup::default() };
     let (world, mut lanes) = setup.start_with(|config| {
         config.stack.frames = 1 << 17;
-        config.devices.iter_mut().for_each(|device| device.ring = 128);
+        config.devices.iter_mut().for_each(|device| device.driver = Own.into());
     });
     let mut sent = 0;
     for (from, to) in [(3, 150), (150, 3), (199, 0), (63, 64)] {

@@ -12,6 +12,7 @@ use softnet::config::{
 };
 use softnet::control::show::NapiRow;
 use softnet::control::{Set, Target};
+use softnet::driver::OpenRequest;
 use softnet::net::Handle;
 use softnet::stack::StackInner;
 use softnet::{Assembly, Stack};
@@ -191,7 +192,7 @@ impl Setup<'_> {
         let queues = self.ports.to_vec();
         let assembly = Assembly::new(config, Vec::new(), |region| {
             let (region, lanes) = (region.clone(), lanes.clone());
-            Ok(move |dev: u16, _: &DeviceConfig, _: &mut SoftnetData| {
+            Ok(move |&OpenRequest { dev, .. }: &OpenRequest<'_>, _: &mut SoftnetData| {
                 let (mut near, far) = wire(&region, dev, queues[usize::from(dev)]);
                 let exclusive = |rx| Box::new(Exclusive(rx, Arc::default())) as Box<dyn RxQueue>;
                 near.rx = near.rx.into_iter().map(exclusive).collect();
