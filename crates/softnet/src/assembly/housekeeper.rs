@@ -22,7 +22,8 @@ use super::snooper::Snooper;
 use crate::config::{Config, PartialCsum};
 use crate::control::commands::{Change, Command};
 use crate::control::{Set, SetQdisc, Target};
-use crate::device::{Netdev, OpenNetdev, Opener};
+use crate::device::{Netdev, OpenNetdev};
+use crate::driver::Opener;
 use crate::napi::{Home, Input, NapiInstance, NapiTimer, RxHandler, WorkerShared};
 use crate::net::groups;
 use crate::poll::Contexts;
@@ -63,7 +64,8 @@ impl Housekeeper {
         commands: Receiver<Command>,
     ) -> Result<Self, String> {
         // Before the devices are opened, so that nothing that happens to them is missed.
-        let monitor = match opener.on_interfaces() {
+        let devices = 0..config.devices.len() as u16;
+        let monitor = match devices.into_iter().any(|dev| opener.on_interface(dev)) {
             true => Some(LinkMonitor::new().map_err(|error| error.to_string())?),
             false => None,
         };
@@ -101,7 +103,8 @@ impl Housekeeper {
     fn open(&mut self, dev: u16) -> Result<(), String> {
         let config = self.config.clone();
         let device = &config.devices[usize::from(dev)];
-        let OpenDevice { device: shared_part, rx, tx } = self.opener.open(dev, device, &mut self.ctx)?;
+        let OpenDevice { device: shared_part, rx, tx } =
+            self.opener.open(&device.request(dev), &mut self.ctx)?;
         let info = shared_part.info();
         let partial_csum = match device.partial_csum {
             PartialCsum::Auto => info.features.partial_csum,
@@ -198,7 +201,7 @@ impl Housekeeper {
             instance.attach(&home, guard);
         }
         // In-process devices are at their peer's other end for good, and nothing between them remembers.
-        if self.opener.on_interfaces() {
+        if self.opener.on_interface(dev) {
             let kinds = Announce { arp: device.arp_notify, nd: device.ndisc_notify };
             self.shared.slow_path(&mut self.ctx, |slow, ctx, view, out| {
                 slow.announce(ctx, view, dev, kinds, out);
@@ -398,7 +401,7 @@ impl Housekeeper {
             let config = self.config.clone();
             for device in self.shared.devices.iter().filter(|device| device.live.load().is_some()) {
                 let dev = device.index;
-                self.opener.addresses_changed(dev, &config.devices[usize::from(dev)]);
+                self.opener.addresses_changed(&config.devices[usize::from(dev)].request(dev));
             }
         }
     }

@@ -9,6 +9,7 @@ mod epoll;
 mod epoll_rules;
 mod frames;
 mod frames6;
+mod many_devices;
 mod memory;
 mod mirred;
 mod multicast4;
