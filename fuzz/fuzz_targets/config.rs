@@ -1,3 +1,3 @@
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| softnet::config::fuzz::config(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| softnet::fuzz::config(data));

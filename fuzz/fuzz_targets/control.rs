@@ -1,3 +1,3 @@
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| softnet::control::server::fuzz::control(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| softnet::fuzz::control(data));

@@ -2,13 +2,13 @@
 
 use std::slice::Iter;
 
+use softnet::control::Action;
+use softnet::control::Direction::{Egress, Ingress};
+use softnet::control::MirredAction::{Mirror, Redirect};
 use softnet::control::client::ClientError;
 use softnet::control::show::{DevRow, FilterRow, Table};
 use softnet::control::{Client, Request, SetFilter, SetMirred};
-use softnet::device::filter::Direction::{Egress, Ingress};
-use softnet::device::filter::MirredAction::{Mirror, Redirect};
-use softnet::device::filter::{Direction, MirredAction};
-use softnet::tx::qdisc::Action;
+use softnet::control::{Direction, MirredAction};
 
 use crate::Failure;
 use crate::text::print;

@@ -104,7 +104,7 @@ pub(crate) fn run(args: &Run) -> Result<(), Failure> {
 
 /// How `softnet show --name` finds the instance.
 fn shown_name(name: &str, path: &std::path::Path) -> String {
-    if path == softnet::control::socket_path(name) { name.into() } else { path.display().to_string() }
+    if path == softnet::config::socket_path(name) { name.into() } else { path.display().to_string() }
 }
 
 /// Waits for a signal, at most for `timeout`. Says whether one came.

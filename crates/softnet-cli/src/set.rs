@@ -1,9 +1,9 @@
 //! `softnet set`: changes a running instance.
 
 use softnet::config::Context;
+use softnet::config::Knobs;
 use softnet::control::show::NapiRow;
 use softnet::control::{Client, Request, Set, SetKnobs, Target};
-use softnet::device::Knobs;
 use softnet_core::napi::MAX_DEFER_HARD_IRQS;
 
 use crate::Failure;

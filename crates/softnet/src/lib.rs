@@ -10,6 +10,8 @@ pub mod assembly;
 pub mod config;
 pub mod control;
 pub mod device;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 pub mod napi;
 pub mod net;
 pub mod notify;

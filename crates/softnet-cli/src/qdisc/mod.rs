@@ -7,9 +7,9 @@ pub(crate) mod print;
 
 use std::time::Duration;
 
+use softnet::control::Action;
 use softnet::control::show::{DevRow, QdiscRow, Table};
 use softnet::control::{Client, Request, SetQdisc};
-use softnet::tx::qdisc::Action;
 use softnet_core::qdisc::Spec;
 
 use crate::Failure;

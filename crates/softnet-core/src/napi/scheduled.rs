@@ -83,25 +83,25 @@ impl<Q> Scheduled<Q> {
     }
 
     /// As [`complete`](Self::complete), for an owner that may lose its CPU at any time, as an application's thread may:
-    /// `settle` is called before ownership is released, so that there is no moment at which a thread that does not go on
+    /// `apply` is called before ownership is released, so that there is no moment at which a thread that does not go on
     /// leaves the doorbell masked, the timer spent, and the instance to itself. It arms the timer with the time it is given,
     /// if any, and unmasks the doorbell if it is told to; `false`: packets wait already. Then, and if the timer fired or
     /// the doorbell rang in between, the caller still is the owner.
-    pub fn complete_settled(
+    pub fn complete_applied(
         mut self,
         work: usize,
         deliver: impl FnMut(&NapiInfo, &mut Batch),
-        settle: impl FnOnce(Option<NonZeroU64>, bool) -> bool,
+        apply: impl FnOnce(Option<NonZeroU64>, bool) -> bool,
     ) -> Completion<Q> {
         if self.0.cell().word() & state::NPSVC != 0 {
             return Completion::Again(self);
         }
         let deferral = self.end_poll(work, deliver);
         let rearmed = self.rearm();
-        if !settle(deferral.timer, !deferral.masked) {
+        if !apply(deferral.timer, !deferral.masked) {
             return Completion::Again(rearmed);
         }
-        match rearmed.0.release(state::complete_settled) {
+        match rearmed.0.release(state::complete_applied) {
             Ok(cell) => Completion::Released(Released { napi: Napi(cell), timer: None, unmask: false }),
             Err(guard) => {
                 guard.cell().shared().stats.missed.add(1);

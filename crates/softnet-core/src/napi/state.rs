@@ -116,7 +116,7 @@ pub(super) fn complete(word: u32) -> u32 {
 }
 
 /// The same after the timer was armed or the doorbell unmasked: SCHED stays as well if the timer has fired since.
-pub(super) fn complete_settled(word: u32) -> u32 {
+pub(super) fn complete_applied(word: u32) -> u32 {
     let fired = word & FIRED != 0 && !mutated(Mutant::FiredNotSeen);
     complete(word) | if fired { SCHED } else { 0 }
 }
@@ -206,7 +206,7 @@ mod tests {
             assert_eq!(complete(word) & SCHED != 0, word & MISSED != 0);
             assert_eq!(complete(word) & (MISSED | PREFER_BUSY_POLL | FIRED), 0);
             let kept = if word & (MISSED | FIRED) != 0 { SCHED } else { 0 };
-            assert_eq!(complete_settled(word), complete(word) & !SCHED | kept);
+            assert_eq!(complete_applied(word), complete(word) & !SCHED | kept);
             assert_eq!(rearm(word), word & !FIRED);
             let others = DISABLE | NPSVC | IN_BUSY_POLL;
             assert_eq!(complete(word) & others, word & others);

@@ -19,25 +19,25 @@
 //!   were taken, whatever comes later.
 //! * *Bypass* only if nothing is queued, and nothing older is pending.
 //! * *Drops are freed after the queue was let go.* They come out in a [`ToFree`].
-//! * *Deactivation drops each waiting packet once.* It is a flag that stops senders at the door, and then a lead like
-//!   any other, which finds the flag and drops everything. The thread that had the queue before has ended by then.
+//! * *Deactivation drops each waiting packet once.* It is a flag that stops senders at the door, and then one more
+//!   owner, which finds the flag and drops everything. The owner before it has ended by then.
 //!
 //! What differs in user space: an owner can be preempted at any point, and nothing leaves the queue until it runs
 //! again. No thread spins meanwhile; senders return in constant time. The list is bounded: a *local* sender that finds
 //! it full is told to hold back, with its packets, since it can wait; a forwarded packet can't, and is dropped and
 //! counted. An owner sends what it took, so that what waits does so where this bound is, and not in the discipline, which
 //! would drop packets whose senders were told that they were taken. And it must come to an end although others keep
-//! pushing: when it has sent 64 packets more than it took, or taken 64, it *parks* ownership, and the runtime owes a run,
-//! which goes on from there. Until then senders hand over as before: the one that came next would do others' work, in a
+//! pushing: when it has sent 64 packets more than it took, or taken 64, it *parks* ownership, and the runtime must run the queue
+//! again, which goes on from there. Until then senders hand over as before: the one that came next would do others' work, in a
 //! call of its own, and the run would find nothing to do. Only when the list is full, because the run is late, does the
 //! next sender take ownership up.
 //!
-//! Invariant: a packet that was sent is queued, pending, on the ring, or in a thread's `ToFree`. Packets are pending
-//! only while a thread owns the queue, or the runtime owes a run.
+//! Invariant: a packet that was sent is queued, pending, on the ring, or in a caller's `ToFree`. Packets are pending
+//! only while a thread owns the queue, or a run is scheduled.
 
 use std::sync::Arc;
 
-use super::root::{After, Ring, Root};
+use super::root::{NextRun, Ring, Root};
 use super::{Qdisc, ToFree, Verdict};
 use crate::skb::{BATCH, Batch, DropReason, Ending, Region, SkbEntered, SkbHandover, SkbOwner};
 use crate::softnet_data::Counter;
@@ -59,11 +59,11 @@ pub enum Origin {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sent {
     /// The caller owned the queue for a while.
-    Led {
+    Owned {
         /// The worst that became of its own packets.
         verdict: Verdict,
-        /// What it, or the runtime, must see to next.
-        after: After,
+        /// When the caller must have it run again.
+        next_run: NextRun,
         /// It took what was pending, so that there is room for senders that were held back.
         drained: bool,
     },
@@ -78,7 +78,7 @@ pub enum Sent {
 #[derive(Default)]
 pub struct DeferStats {
     /// Times a thread owned it.
-    pub leads: Counter,
+    pub owned: Counter,
     /// Packets that others had handed over to the owner.
     pub handed_over: Counter,
     /// Times an owner parked it, since others pushed faster than it could go on.
@@ -98,7 +98,7 @@ impl<R> DeferList<R> {
     /// A TX queue for packets of `region`. `qdisc_max_burst` packets may be pending beside the owner's own (the
     /// kernel's default is 1000); `None` for a discipline is `noqueue`.
     ///
-    /// It must be deactivated, and led to the end once more, before it is dropped.
+    /// It must be deactivated, owned and finished once more, before it is dropped.
     pub fn new(region: &Region, qdisc: Option<Box<dyn Qdisc>>, ring: R, qdisc_max_burst: u32) -> Self {
         // The first to push is not counted.
         let limit = qdisc_max_burst.saturating_sub(1);
@@ -116,7 +116,7 @@ impl<R> DeferList<R> {
     }
 
     /// Sends the packets of `batch` at `now`, in ns; afterwards it is empty unless a local sender is told to hold
-    /// back. The caller frees what is in `to_free` then, and sees to [`After`].
+    /// back. The caller frees what is in `to_free` then, and sees to [`NextRun`].
     #[inline]
     pub fn send<C: ?Sized>(
         &self,
@@ -130,11 +130,11 @@ impl<R> DeferList<R> {
         R: Ring<C>,
     {
         if batch.is_empty() {
-            return Sent::Led { verdict: Verdict::Success, after: After::Idle, drained: false };
+            return Sent::Owned { verdict: Verdict::Success, next_run: NextRun::Idle, drained: false };
         }
         if self.is_deactivated() {
             to_free.push_batch(batch, DropReason::DevReady);
-            return Sent::Led { verdict: Verdict::Drop, after: After::Idle, drained: false };
+            return Sent::Owned { verdict: Verdict::Drop, next_run: NextRun::Idle, drained: false };
         }
         let entered = match origin {
             Origin::Held => self.cell.enter_beyond(batch),
@@ -142,10 +142,10 @@ impl<R> DeferList<R> {
         };
         match entered {
             SkbEntered::Owner { owner, parked } => {
-                self.stats.leads.add(1);
+                self.stats.owned.add(1);
                 let mut work = Work::new(self);
                 let mut verdict = None;
-                let after = owner.work(|owner| {
+                let next_run = owner.work(|owner| {
                     let mut known = None;
                     if verdict.is_none() {
                         let queued = work.queue(owner, ctx, now, batch, parked, to_free);
@@ -156,7 +156,7 @@ impl<R> DeferList<R> {
                     work.run(owner, known, ctx, now, to_free)
                 });
                 let drained = work.taken > 0 && !mutated(Mutant::DrainNotSaid);
-                Sent::Led { verdict: verdict.unwrap_or_default(), after, drained }
+                Sent::Owned { verdict: verdict.unwrap_or_default(), next_run, drained }
             }
             SkbEntered::Pending => Sent::Deferred,
             SkbEntered::Full => {
@@ -173,28 +173,28 @@ impl<R> DeferList<R> {
         self.cell.is_full()
     }
 
-    /// Runs the queue, as [`After`] asked for: the kernel's `net_tx_action`. `None`: another thread owns it, and
-    /// will say what comes next.
-    pub fn run<C: ?Sized>(&self, ctx: &mut C, now: u64, to_free: &mut ToFree) -> Option<After>
+    /// Runs the queue, as [`NextRun`] asked for: the kernel's `net_tx_action`. `None`: another thread owns it, and
+    /// reschedules it if need be.
+    pub fn run<C: ?Sized>(&self, ctx: &mut C, now: u64, to_free: &mut ToFree) -> Option<NextRun>
     where
         R: Ring<C>,
     {
-        Some(self.lead()?.finish(ctx, now, to_free))
+        Some(self.own()?.finish(ctx, now, to_free))
     }
 
     /// Owns the queue, to do something about its discipline or its ring. `None` (contended): another thread does, for
     /// a bounded time; try again.
     #[inline]
-    pub fn lead(&self) -> Option<Lead<'_, R>> {
+    pub fn own(&self) -> Option<QueueGuard<'_, R>> {
         let owner = self.cell.own()?;
-        self.stats.leads.add(1);
-        Some(Lead { list: self, owner })
+        self.stats.owned.add(1);
+        Some(QueueGuard { list: self, owner })
     }
 
-    /// From now on every packet is dropped as `dev_ready`. The thread that calls it must [lead](Self::lead) once
-    /// more, and finish: that drops what is queued (`shutdown`), and after it the ring is not touched any more.
+    /// From now on every packet is dropped as `dev_ready`. The caller must [own](Self::own) the queue once more, and
+    /// finish: that drops what is queued (`shutdown`), and after it the ring is not touched any more.
     pub fn deactivate(&self) {
-        // Relaxed: the lead that follows orders it before all later ones.
+        // Relaxed: the ownership that follows orders it before all later ones.
         self.deactivated.store(true, Ordering::Relaxed);
     }
 
@@ -205,13 +205,13 @@ impl<R> DeferList<R> {
 }
 
 /// Ownership of a TX queue. It must end by [`finish`](Self::finish).
-#[must_use = "the leader must finish"]
-pub struct Lead<'a, R> {
+#[must_use = "an owner must finish"]
+pub struct QueueGuard<'a, R> {
     list: &'a DeferList<R>,
     owner: SkbOwner<'a, Root<R>>,
 }
 
-impl<R> Lead<'_, R> {
+impl<R> QueueGuard<'_, R> {
     /// The ring.
     pub fn ring(&mut self) -> &mut R {
         &mut self.owner.body().ring
@@ -235,11 +235,11 @@ impl<R> Lead<'_, R> {
 
     /// Queues what is pending, sends what may leave, until nothing is pending; lets go. If that is more than its share,
     /// parks.
-    pub fn finish<C: ?Sized>(self, ctx: &mut C, now: u64, to_free: &mut ToFree) -> After
+    pub fn finish<C: ?Sized>(self, ctx: &mut C, now: u64, to_free: &mut ToFree) -> NextRun
     where
         R: Ring<C>,
     {
-        let Lead { list, owner } = self;
+        let QueueGuard { list, owner } = self;
         let mut work = Work::new(list);
         owner.work(|owner| {
             work.take(owner, ctx, now, to_free);
@@ -280,7 +280,7 @@ impl<'a, R> Work<'a, R> {
         batch: &mut Batch,
         parked: bool,
         to_free: &mut ToFree,
-    ) -> (Verdict, Option<After>)
+    ) -> (Verdict, Option<NextRun>)
     where
         R: Ring<C>,
     {
@@ -292,8 +292,8 @@ impl<'a, R> Work<'a, R> {
             self.take(owner, ctx, now, to_free);
         }
         let root = owner.body();
-        if !parked && let Some(after) = root.bypass(ctx, batch) {
-            return (Verdict::Success, Some(after));
+        if !parked && let Some(next_run) = root.bypass(ctx, batch) {
+            return (Verdict::Success, Some(next_run));
         }
         (root.enqueue_batch(ctx, now, batch, to_free), None)
     }
@@ -332,37 +332,37 @@ impl<'a, R> Work<'a, R> {
     fn run<C: ?Sized>(
         &mut self,
         owner: &mut SkbOwner<'_, Root<R>>,
-        known: Option<After>,
+        known: Option<NextRun>,
         ctx: &mut C,
         now: u64,
         to_free: &mut ToFree,
-    ) -> Ending<After>
+    ) -> Ending<NextRun>
     where
         R: Ring<C>,
     {
         let Work { list, taken, .. } = *self;
         if list.is_deactivated() {
             owner.body().reset(DropReason::Shutdown, to_free);
-            // Those that got past the flag are few, and no thread may be left to unpark.
-            return Ending::Leave(After::Idle);
+            // Those that got past the flag are few, and nobody may be left to unpark.
+            return Ending::Leave(NextRun::Idle);
         }
-        let mut after = known.unwrap_or_else(|| owner.body().run(ctx, now, &mut self.budget, to_free));
+        let mut next_run = known.unwrap_or_else(|| owner.body().run(ctx, now, &mut self.budget, to_free));
         if taken >= list.share {
             // Others may push between this look and its letting go, but not for ever.
             self.attempts += 1;
             if owner.has_pending() || self.attempts > ATTEMPTS {
-                after = After::Again;
+                next_run = NextRun::Again;
             }
         }
-        if after != After::Idle {
-            owner.body().ring.owe(after, now);
+        if next_run != NextRun::Idle {
+            owner.body().ring.reschedule(next_run, now);
         }
-        match after {
-            After::Again => {
+        match next_run {
+            NextRun::Again => {
                 list.stats.parked.add(1);
-                Ending::Park(after)
+                Ending::Park(next_run)
             }
-            _ => Ending::Leave(after),
+            _ => Ending::Leave(next_run),
         }
     }
 }

@@ -27,12 +27,12 @@ mod models;
 #[cfg(all(test, not(feature = "loom")))]
 mod tests;
 
-pub use defer::{DeferList, DeferStats, Lead, Origin, Sent};
+pub use defer::{DeferList, DeferStats, Origin, QueueGuard, Sent};
 pub use dql::Dql;
 pub use fifo::Fifo;
 pub use mirred::{MIRRED_DEFER_LIMIT, MIRRED_NEST_LIMIT, Mirred, MirredOutcome, MirredStack};
 pub use pfifo_fast::{PfifoFast, rt_tos2priority};
-pub use root::{After, Ring};
+pub use root::{NextRun, Ring};
 pub use spec::{DevParams, Spec, SpecError};
 pub use stats::{QdiscStats, QdiscTotals};
 pub use tbf::{Tbf, TbfLimit, TbfPeak, TbfSpec};

@@ -91,9 +91,9 @@ impl Model {
                 }
                 let sent = list.send(&mut (), 0, origin, &mut batch, &mut to_free);
                 assert!(batch.is_empty());
-                if let Sent::Led { mut after, .. } = sent {
-                    while after == After::Again {
-                        after = list.run(&mut (), 0, &mut to_free).unwrap_or(After::Idle);
+                if let Sent::Owned { mut next_run, .. } = sent {
+                    while next_run == NextRun::Again {
+                        next_run = list.run(&mut (), 0, &mut to_free).unwrap_or(NextRun::Idle);
                     }
                 }
                 results.push(sent);
@@ -104,10 +104,10 @@ impl Model {
 
     /// Ends the model: indices of the packets that were sent, in order, after all packets were accounted for.
     fn end(mut self, dropped: impl IntoIterator<Item = ToFree>) -> Vec<u32> {
-        let mut lead = self.list.lead().expect("everybody has let go");
-        let sent = std::mem::take(&mut lead.ring().sent);
+        let mut guard = self.list.own().expect("everybody has let go");
+        let sent = std::mem::take(&mut guard.ring().sent);
         let mut late = ToFree::new();
-        assert_eq!(lead.finish(&mut (), 0, &mut late), After::Idle);
+        assert_eq!(guard.finish(&mut (), 0, &mut late), NextRun::Idle);
         let order: Vec<u32> = sent.iter().map(Skb::index).collect();
         let mut all = order.clone();
         sent.into_iter().for_each(|skb| self.store.free_skb(skb));
@@ -124,15 +124,15 @@ impl Model {
 }
 
 /// Two senders: one with two packets one by one, one with two at once. Everything is sent, once, each sender's in its
-/// order; the thread that did not lead had a leader.
+/// order; a sender that did not own it had an owner that took its packet.
 fn send(spec: &str) {
     let mut model = Model::new(spec, 1000);
     let (one, other) = (model.sender(&[1, 1], Origin::Local), model.sender(&[2], Origin::Local));
     let other = thread::spawn(other);
     let (results, to_free) = one();
     let (more, dropped) = other.join().unwrap();
-    let led = results.iter().chain(&more).filter(|sent| matches!(sent, Sent::Led { .. })).count();
-    assert!(led >= 1 && to_free.is_empty() && dropped.is_empty());
+    let owned = results.iter().chain(&more).filter(|sent| matches!(sent, Sent::Owned { .. })).count();
+    assert!(owned >= 1 && to_free.is_empty() && dropped.is_empty());
     in_order(&model.end([to_free, dropped]));
 }
 
@@ -161,12 +161,12 @@ fn bounded() {
     let mut model = Model::new("pfifo", 1);
     let mut to_free = ToFree::new();
     let list = model.list.clone();
-    let lead = list.lead().expect("free");
+    let guard = list.own().expect("free");
     let threads = [&[1, 1][..], &[1, 1]].map(|b| thread::spawn(model.sender(b, Origin::Forwarded)));
     thread::yield_now();
-    let mut after = lead.finish(&mut (), 0, &mut to_free);
-    while after == After::Again {
-        after = list.run(&mut (), 0, &mut to_free).unwrap_or(After::Idle);
+    let mut next_run = guard.finish(&mut (), 0, &mut to_free);
+    while next_run == NextRun::Again {
+        next_run = list.run(&mut (), 0, &mut to_free).unwrap_or(NextRun::Idle);
     }
     assert!(to_free.is_empty());
     let (mut dropped, mut full) = (Vec::new(), 0);
@@ -207,14 +207,14 @@ fn held_back() {
                 told |= waiting.load(Ordering::Relaxed) > 0;
             };
             match list.send(&mut (), 0, Origin::Local, &mut batch, &mut to_free) {
-                Sent::Led { mut after, drained, .. } => {
+                Sent::Owned { mut next_run, drained, .. } => {
                     if drained {
                         tell();
                     }
-                    while after == After::Again {
-                        after = list.run(&mut (), 0, &mut to_free).map_or(After::Idle, |after| {
+                    while next_run == NextRun::Again {
+                        next_run = list.run(&mut (), 0, &mut to_free).map_or(NextRun::Idle, |next_run| {
                             tell();
-                            after
+                            next_run
                         });
                     }
                 }
@@ -253,17 +253,17 @@ fn deactivate() {
     model.list.deactivate();
     let mut closed = false;
     let mut close = |to_free: &mut ToFree| {
-        if let Some(mut lead) = model.list.lead() {
-            lead.ring().closed = true;
-            assert_eq!(lead.finish(&mut (), 0, to_free), After::Idle);
+        if let Some(mut guard) = model.list.own() {
+            guard.ring().closed = true;
+            assert_eq!(guard.finish(&mut (), 0, to_free), NextRun::Idle);
             closed = true;
         }
     };
     close(&mut to_free);
     let mut dropped: Vec<_> = threads.into_iter().map(|t| t.join().unwrap().1).collect();
     if !closed {
-        let lead = model.list.lead().expect("the last owner has let go");
-        assert_eq!(lead.finish(&mut (), 0, &mut to_free), After::Idle);
+        let guard = model.list.own().expect("the last owner has let go");
+        assert_eq!(guard.finish(&mut (), 0, &mut to_free), NextRun::Idle);
     }
     dropped.push(to_free);
     model.end(dropped);

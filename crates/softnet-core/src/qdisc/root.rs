@@ -18,15 +18,15 @@ pub trait Ring<C: ?Sized> {
     /// Puts packets on the ring, first ones first, and tells the device once. Leaves in `batch` what did not fit; returns
     /// how many bytes did.
     fn xmit(&mut self, ctx: &mut C, batch: &mut Batch) -> u64;
-    /// The queue must be run again as `after` says, which is not `Idle`. The owner says so before it lets go, so that there
-    /// is no moment at which packets are queued and no thread owns the queue or knows of them.
-    fn owe(&mut self, _after: After, _now: u64) {}
+    /// The queue is to be run again as `next_run` says, which is not `Idle`. Called before the owner lets go, so that there
+    /// is no moment at which packets are queued, no thread owns the queue, and no run is scheduled.
+    fn reschedule(&mut self, _next_run: NextRun, _now: u64) {}
 }
 
-/// What has to happen next for what is still queued, when a run has ended. Later runs may change it; acting on an
+/// When a queue is to be run again for what is still queued, when a run has ended. Later runs may change it; acting on an
 /// old one does no harm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum After {
+pub enum NextRun {
     /// Nothing: nothing is queued.
     Idle,
     /// The runtime must run the queue again soon: its share (64 packets, the kernel's `dev_tx_weight`, and as many as it took
@@ -110,7 +110,7 @@ impl<R> Root<R> {
     /// one sender's packets in a row, and passes as one: it may exceed the quota's bytes as the last packet may.
     /// More than one sender's never pass.
     #[inline]
-    pub(super) fn bypass<C: ?Sized>(&mut self, ctx: &mut C, batch: &mut Batch) -> Option<After>
+    pub(super) fn bypass<C: ?Sized>(&mut self, ctx: &mut C, batch: &mut Batch) -> Option<NextRun>
     where
         R: Ring<C>,
     {
@@ -123,12 +123,12 @@ impl<R> Root<R> {
         let bytes = self.ring.xmit(ctx, batch);
         stats.sent(n, bytes);
         if batch.is_empty() {
-            return Some(After::Idle);
+            return Some(NextRun::Idle);
         }
         batch.as_slice().iter().for_each(|skb| stats.sent(0, skb.len() as u64));
         requeue(batch, stats);
         self.held.append(batch);
-        Some(After::Stopped)
+        Some(NextRun::Stopped)
     }
 
     /// Sends a batch without a discipline. What the ring does not take is dropped.
@@ -168,30 +168,30 @@ impl<R> Root<R> {
         now: u64,
         budget: &mut usize,
         to_free: &mut ToFree,
-    ) -> After
+    ) -> NextRun
     where
         R: Ring<C>,
     {
         let Some(qdisc) = &mut self.qdisc else {
             self.flush(ctx, to_free);
-            return After::Idle;
+            return NextRun::Idle;
         };
         loop {
             if *budget == 0 {
-                return if qdisc.is_empty() { After::Idle } else { After::Again };
+                return if qdisc.is_empty() { NextRun::Idle } else { NextRun::Again };
             }
             let mut quota = self.ring.avail(ctx);
             if !quota.is_open() {
-                return if qdisc.is_empty() { After::Idle } else { After::Stopped };
+                return if qdisc.is_empty() { NextRun::Idle } else { NextRun::Stopped };
             }
             if self.held.is_empty() {
                 quota.packets = quota.packets.min(*budget);
                 qdisc.dequeue(now, &mut quota, &mut self.held, to_free);
                 if self.held.is_empty() {
                     return match qdisc.next_event(now) {
-                        _ if qdisc.is_empty() => After::Idle,
-                        Some(at) => After::Watchdog(at),
-                        None => After::Again,
+                        _ if qdisc.is_empty() => NextRun::Idle,
+                        Some(at) => NextRun::Watchdog(at),
+                        None => NextRun::Again,
                     };
                 }
             } else {
@@ -202,10 +202,10 @@ impl<R> Root<R> {
             *budget = budget.saturating_sub(offered - self.held.len());
             if !self.held.is_empty() {
                 requeue(&self.held, qdisc.stats());
-                return After::Stopped;
+                return NextRun::Stopped;
             }
             if qdisc.is_empty() {
-                return After::Idle;
+                return NextRun::Idle;
             }
         }
     }

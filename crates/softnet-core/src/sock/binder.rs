@@ -13,7 +13,7 @@ use super::group::MAX_GROUPS;
 use super::inbox::{Inbox, SlotRef};
 use super::key::{ANY, Addr, Flow, is_v4};
 use super::ports::{Bound, Ports};
-use super::slot::{How, Slot};
+use super::slot::{BindFlags, Slot};
 use super::table::Sockets;
 use crate::ip::v6::addr::ALL_NODES;
 use crate::skb::Region;
@@ -71,11 +71,11 @@ pub enum BindError {
 
 struct Entry {
     key: Flow,
-    how: How,
+    flags: BindFlags,
     /// See [`Bind::dev`].
     dev: Option<u16>,
     /// The address and families that it was bound to before it was connected.
-    bound: (Addr, How),
+    bound: (Addr, BindFlags),
     reuseport: bool,
     /// The multicast groups that it joined, each on a device.
     joined: Vec<(Addr, u16)>,
@@ -83,8 +83,8 @@ struct Entry {
 
 impl Entry {
     fn place(&self) -> Bound {
-        let Entry { key, how, dev, reuseport, .. } = *self;
-        Bound { local: key.local, port: key.lport, how: how.in_group(None), dev, reuseport }
+        let Entry { key, flags, dev, reuseport, .. } = *self;
+        Bound { local: key.local, port: key.lport, flags: flags.in_group(None), dev, reuseport }
     }
 }
 
@@ -151,12 +151,12 @@ impl Binder {
 
     /// A random port that is free and not `taken`: all are tried, from a random one on (RFC 6056
     /// section 3.3.1).
-    fn ephemeral(&mut self, bind: &Bind, how: How, taken: &BTreeSet<u16>) -> Option<u16> {
+    fn ephemeral(&mut self, bind: &Bind, flags: BindFlags, taken: &BTreeSet<u16>) -> Option<u16> {
         let ports = u64::from(EPHEMERAL.end() - EPHEMERAL.start()) + 1;
         let first = self.random() % ports;
         (0..ports).map(|i| EPHEMERAL.start() + ((first + i) % ports) as u16).find(|port| {
             // Never a shared port, even if the socket would share: it did not ask for this one.
-            let place = Bound { local: bind.local, port: *port, how, dev: bind.dev, reuseport: false };
+            let place = Bound { local: bind.local, port: *port, flags, dev: bind.dev, reuseport: false };
             !taken.contains(port) && !self.ports.conflicts(&place)
         })
     }
@@ -169,16 +169,16 @@ impl Binder {
 
     /// The same; for port 0, the choice is none of `taken`: ports that are in use elsewhere.
     pub fn open_beside(&mut self, bind: &Bind, taken: &BTreeSet<u16>) -> Result<Inbox, BindError> {
-        let how = match bind.local {
-            ANY => How::new(bind.v4, bind.v6),
-            local => How::new(is_v4(local), !is_v4(local)),
+        let flags = match bind.local {
+            ANY => BindFlags::new(bind.v4, bind.v6),
+            local => BindFlags::new(is_v4(local), !is_v4(local)),
         };
         let port = match bind.port {
-            0 => self.ephemeral(bind, how, taken).ok_or(BindError::NoPort)?,
+            0 => self.ephemeral(bind, flags, taken).ok_or(BindError::NoPort)?,
             port => port,
         };
         let Bind { local, dev, reuseport, .. } = *bind;
-        let place = Bound { local, port, how, dev, reuseport };
+        let place = Bound { local, port, flags, dev, reuseport };
         if self.ports.conflicts(&place) {
             return Err(BindError::InUse);
         }
@@ -198,11 +198,11 @@ impl Binder {
                 return Err(error);
             }
         };
-        let bound = (local, how);
-        let how = how.in_group(group);
-        let generation = self.sockets.change(|| self.put_in(index, &key, how));
+        let bound = (local, flags);
+        let flags = flags.in_group(group);
+        let generation = self.sockets.change(|| self.put_in(index, &key, flags));
         inbox.opened(generation);
-        let entry = Entry { key, how, dev, bound, reuseport, joined: Vec::new() };
+        let entry = Entry { key, flags, dev, bound, reuseport, joined: Vec::new() };
         self.ports.add(index, &place);
         self.entries.insert(index, entry);
         Ok(inbox)
@@ -223,10 +223,10 @@ impl Binder {
 
     /// Gives slot `index`, which is in no chain, a key, and puts it in that key's chain, unless
     /// another member of its group is there. Returns its new generation.
-    fn put_in(&self, index: u32, key: &Flow, how: How) -> u32 {
+    fn put_in(&self, index: u32, key: &Flow, flags: BindFlags) -> u32 {
         let sockets = &self.sockets;
-        let generation = sockets.slot(index).map_or(0, |slot| slot.set_key(key, how));
-        if how.group().and_then(|group| sockets.group(group)).is_none_or(|members| members.len() == 1) {
+        let generation = sockets.slot(index).map_or(0, |slot| slot.set_key(key, flags));
+        if flags.group().and_then(|group| sockets.group(group)).is_none_or(|members| members.len() == 1) {
             sockets.link(index, key);
         }
         generation
@@ -256,7 +256,7 @@ impl Binder {
     fn take_out(&mut self, index: u32) {
         let Some(entry) = self.entries.get(&index) else { return };
         let sockets = &self.sockets;
-        let group = entry.how.group();
+        let group = entry.flags.group();
         let members = group.and_then(|group| sockets.group(group));
         let linked = sockets.is_linked(index, &entry.key);
         sockets.unlink(index, &entry.key);
@@ -276,8 +276,8 @@ impl Binder {
     pub fn connect(&mut self, index: u32, local: Addr, remote: Addr, rport: u16) -> u32 {
         let Some(lport) = self.entries.get(&index).map(|entry| entry.key.lport) else { return 0 };
         let key = Flow { local, remote, lport, rport };
-        let how = How::new(is_v4(local), !is_v4(local));
-        self.replace(index, key, how)
+        let flags = BindFlags::new(is_v4(local), !is_v4(local));
+        self.replace(index, key, flags)
     }
 
     /// The address that the socket in slot `index` was bound to, which it has again once it is [disconnected](Self::disconnect).
@@ -291,33 +291,33 @@ impl Binder {
     /// that is not connected is left as it is.
     pub fn disconnect(&mut self, index: u32) -> Result<(u32, Addr), BindError> {
         let Some(entry) = self.entries.get(&index) else { return Ok((0, ANY)) };
-        let (now, &Entry { key, bound: (local, how), dev, reuseport, .. }) = (entry.place(), entry);
+        let (now, &Entry { key, bound: (local, flags), dev, reuseport, .. }) = (entry.place(), entry);
         if !key.is_connected() {
             return Ok((self.sockets.slot(index).map_or(0, Slot::generation), local));
         }
         let key = Flow::bound(local, key.lport);
         // The socket does not conflict with itself.
         self.ports.remove(index, &now);
-        let place = Bound { local, port: key.lport, how, dev, reuseport };
+        let place = Bound { local, port: key.lport, flags, dev, reuseport };
         let conflicts = self.ports.conflicts(&place);
         self.ports.add(index, &now);
         if conflicts {
             return Err(BindError::InUse);
         }
-        let how = how.in_group(self.enter_group(index, &place)?);
-        Ok((self.replace(index, key, how), local))
+        let flags = flags.in_group(self.enter_group(index, &place)?);
+        Ok((self.replace(index, key, flags), local))
     }
 
     /// Gives slot `index`, which is in use, a new key. Returns its new generation.
-    fn replace(&mut self, index: u32, key: Flow, how: How) -> u32 {
+    fn replace(&mut self, index: u32, key: Flow, flags: BindFlags) -> u32 {
         let sockets = self.sockets.clone();
         let generation = sockets.change(|| {
             self.take_out(index);
-            self.put_in(index, &key, how)
+            self.put_in(index, &key, flags)
         });
         if let Some(entry) = self.entries.get_mut(&index) {
             self.ports.remove(index, &entry.place());
-            (entry.key, entry.how) = (key, how);
+            (entry.key, entry.flags) = (key, flags);
             self.ports.add(index, &entry.place());
         }
         generation
@@ -331,7 +331,7 @@ impl Binder {
         sockets.change(|| {
             self.take_out(index);
             if let Some(slot) = sockets.slot(index) {
-                slot.set_key(&Flow::bound(ANY, 0), How::default());
+                slot.set_key(&Flow::bound(ANY, 0), BindFlags::default());
             }
         });
         let Some(entry) = self.entries.remove(&index) else { return Vec::new() };
@@ -353,7 +353,7 @@ impl Binder {
     /// The socket in slot `index` receives the packets to its reuseport group that come by NAPI
     /// instance `napi_id`; 0: its share of all.
     pub fn set_napi(&mut self, index: u32, napi_id: u32) {
-        let group = self.entries.get(&index).and_then(|entry| self.sockets.group(entry.how.group()?));
+        let group = self.entries.get(&index).and_then(|entry| self.sockets.group(entry.flags.group()?));
         if let Some(group) = group {
             group.set_napi(index, napi_id);
         }
@@ -420,11 +420,11 @@ impl Binder {
 
     /// Whether the socket in `slot` wants a multicast or broadcast datagram.
     fn wanted_by(&self, slot: u32, flow: &Flow) -> Option<super::Hit> {
-        let Entry { key, how, .. } = self.entries.get(&slot)?;
+        let Entry { key, flags, .. } = self.entries.get(&slot)?;
         let v4 = is_v4(flow.local);
         let to_it = key.lport == flow.lport
             && (key.local == ANY || key.local == flow.local)
-            && how.overlaps(How::new(v4, !v4));
+            && flags.overlaps(BindFlags::new(v4, !v4));
         let from_peer = !key.is_connected() || (key.remote, key.rport) == (flow.remote, flow.rport);
         let generation = self.sockets.slot(slot)?.generation();
         (to_it && from_peer).then_some(super::Hit { slot, generation })

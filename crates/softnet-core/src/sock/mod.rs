@@ -33,6 +33,7 @@ mod models;
 pub mod output;
 mod ports;
 mod ready;
+pub mod route;
 pub mod scope;
 mod slot;
 mod table;

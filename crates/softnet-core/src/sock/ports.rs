@@ -6,7 +6,7 @@
 use std::collections::{BTreeSet, HashMap};
 
 use super::key::{ANY, Addr};
-use super::slot::How;
+use super::slot::BindFlags;
 
 /// The properties that decide whether two sockets may share a port: local address and port,
 /// families, and whether the socket shares them with sockets that also ask for it.
@@ -15,7 +15,7 @@ pub(super) struct Bound {
     pub(super) local: Addr,
     pub(super) port: u16,
     /// Without a group.
-    pub(super) how: How,
+    pub(super) flags: BindFlags,
     /// For a group: its device; `None`: any.
     pub(super) dev: Option<u16>,
     pub(super) reuseport: bool,
@@ -33,13 +33,13 @@ struct Port {
 
 /// Sockets of one address and port, by families, device, and whether they share.
 #[derive(Default)]
-struct Tally(HashMap<(How, Option<u16>, bool), usize>);
+struct Tally(HashMap<(BindFlags, Option<u16>, bool), usize>);
 
 impl Tally {
     fn conflicts(&self, new: &Bound) -> bool {
-        self.0.keys().any(|(how, dev, reuseport)| {
+        self.0.keys().any(|(flags, dev, reuseport)| {
             let same_device = dev.zip(new.dev).is_none_or(|(dev, other)| dev == other);
-            how.overlaps(new.how) && same_device && !(*reuseport && new.reuseport)
+            flags.overlaps(new.flags) && same_device && !(*reuseport && new.reuseport)
         })
     }
 }
@@ -50,7 +50,7 @@ impl Ports {
         let port = self.0.entry(bound.port).or_default();
         port.slots.insert(slot);
         let tally = port.locals.entry(bound.local).or_default();
-        *tally.0.entry((bound.how, bound.dev, bound.reuseport)).or_default() += 1;
+        *tally.0.entry((bound.flags, bound.dev, bound.reuseport)).or_default() += 1;
     }
 
     /// Removes it.
@@ -60,7 +60,7 @@ impl Ports {
             return;
         }
         if let Some(tally) = port.locals.get_mut(&bound.local) {
-            let alike = (bound.how, bound.dev, bound.reuseport);
+            let alike = (bound.flags, bound.dev, bound.reuseport);
             if let Some(count) = tally.0.get_mut(&alike) {
                 *count -= 1;
                 if *count == 0 {
@@ -98,18 +98,21 @@ mod tests {
     use super::*;
 
     fn bound() -> impl Strategy<Value = Bound> {
-        let how =
-            prop::sample::select(vec![How::new(true, false), How::new(false, true), How::new(true, true)]);
+        let flags = prop::sample::select(vec![
+            BindFlags::new(true, false),
+            BindFlags::new(false, true),
+            BindFlags::new(true, true),
+        ]);
         let dev = prop::sample::select(vec![None, Some(0), Some(1)]);
-        (prop::sample::select(vec![ANY, 1, 2]), 1u16..3, how, dev, any::<bool>())
-            .prop_map(|(local, port, how, dev, reuseport)| Bound { local, port, how, dev, reuseport })
+        (prop::sample::select(vec![ANY, 1, 2]), 1u16..3, flags, dev, any::<bool>())
+            .prop_map(|(local, port, flags, dev, reuseport)| Bound { local, port, flags, dev, reuseport })
     }
 
     /// The rule, for one socket against another.
     fn collide(a: &Bound, b: &Bound) -> bool {
         a.port == b.port
             && (a.local == b.local || a.local == ANY || b.local == ANY)
-            && a.how.overlaps(b.how)
+            && a.flags.overlaps(b.flags)
             && (a.dev.is_none() || b.dev.is_none() || a.dev == b.dev)
             && !(a.reuseport && b.reuseport)
     }

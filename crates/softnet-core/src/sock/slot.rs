@@ -16,19 +16,19 @@ use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Mutant, Ordering, fence, mut
 /// The families that a wildcard socket receives, and its reuseport group: the word that says how a
 /// slot is used. 0: unused.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub(super) struct How(pub(super) u32);
+pub(super) struct BindFlags(pub(super) u32);
 
-impl How {
+impl BindFlags {
     pub(super) const V4: u32 = 1 << 0;
     pub(super) const V6: u32 = 1 << 1;
     const GROUP: u32 = 8;
 
     pub(super) fn new(v4: bool, v6: bool) -> Self {
-        How(if v4 { Self::V4 } else { 0 } | if v6 { Self::V6 } else { 0 })
+        BindFlags(if v4 { Self::V4 } else { 0 } | if v6 { Self::V6 } else { 0 })
     }
 
     pub(super) fn in_group(self, group: Option<u32>) -> Self {
-        How(self.0 & ((1 << Self::GROUP) - 1) | group.map_or(0, |group| group + 1) << Self::GROUP)
+        BindFlags(self.0 & ((1 << Self::GROUP) - 1) | group.map_or(0, |group| group + 1) << Self::GROUP)
     }
 
     /// Its reuseport group.
@@ -38,7 +38,7 @@ impl How {
     }
 
     /// Whether both receive packets of one family.
-    pub(super) fn overlaps(self, other: How) -> bool {
+    pub(super) fn overlaps(self, other: BindFlags) -> bool {
         self.0 & other.0 & (Self::V4 | Self::V6) != 0
     }
 
@@ -75,7 +75,7 @@ pub struct Slot {
     pub(super) next: AtomicU32,
     generation: AtomicU32,
     ports: AtomicU32,
-    how: AtomicU32,
+    flags: AtomicU32,
     local: [AtomicU64; 2],
     remote: [AtomicU64; 2],
     pub(super) inbox: SkbInbox,
@@ -128,7 +128,7 @@ impl Slot {
             next: AtomicU32::new(super::table::NIL),
             generation: word(),
             ports: word(),
-            how: word(),
+            flags: word(),
             local: addr(),
             remote: addr(),
             inbox: SkbInbox::new(region),
@@ -166,8 +166,8 @@ impl Slot {
     }
 
     #[inline(always)]
-    pub(super) fn how(&self) -> How {
-        How(self.how.load(Ordering::Relaxed))
+    pub(super) fn flags(&self) -> BindFlags {
+        BindFlags(self.flags.load(Ordering::Relaxed))
     }
 
     /// Whether the slot has this `key`, and receives packets of the family.
@@ -176,26 +176,26 @@ impl Slot {
         self.ports.load(Ordering::Relaxed) == key.ports()
             && load(&self.local) == key.local
             && load(&self.remote) == key.remote
-            && self.how().takes(v4)
+            && self.flags().takes(v4)
     }
 
     /// The socket's key, unless it is being changed or there is none. For display, and for look-ups
     /// of several sockets.
     pub fn key(&self) -> Option<(Flow, bool)> {
         let generation = self.stable()?;
-        let (ports, how) = (self.ports.load(Ordering::Relaxed), self.how());
+        let (ports, flags) = (self.ports.load(Ordering::Relaxed), self.flags());
         let flow = Flow {
             local: load(&self.local),
             remote: load(&self.remote),
             lport: (ports >> 16) as u16,
             rport: ports as u16,
         };
-        let v4_only = how.0 & How::V6 == 0;
-        (how != How(0) && self.is_still(generation)).then_some((flow, v4_only))
+        let v4_only = flags.0 & BindFlags::V6 == 0;
+        (flags != BindFlags(0) && self.is_still(generation)).then_some((flow, v4_only))
     }
 
     /// Writes a new key. Only the one writer may call it. Returns the new generation.
-    pub(super) fn set_key(&self, key: &Flow, how: How) -> u32 {
+    pub(super) fn set_key(&self, key: &Flow, flags: BindFlags) -> u32 {
         let generation = self.generation.load(Ordering::Relaxed);
         self.generation.store(generation.wrapping_add(1), Ordering::Relaxed);
         // Before the key: a thread that reads any part of the new key finds the odd generation, or
@@ -204,7 +204,7 @@ impl Slot {
         self.ports.store(key.ports(), Ordering::Relaxed);
         store(&self.local, key.local);
         store(&self.remote, key.remote);
-        self.how.store(how.0, Ordering::Relaxed);
+        self.flags.store(flags.0, Ordering::Relaxed);
         self.generation.store(generation.wrapping_add(2), Ordering::Release);
         generation.wrapping_add(2)
     }

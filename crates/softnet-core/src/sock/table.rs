@@ -237,7 +237,7 @@ impl Sockets {
                 && slot.is_still(generation)
             {
                 let hit = Hit { slot: at, generation };
-                return match slot.how().group() {
+                return match slot.flags().group() {
                     None => Some(hit),
                     Some(group) => Some(self.select(group, key, v4, packet).unwrap_or(hit)),
                 };

@@ -12,7 +12,9 @@ use std::sync::Arc;
 
 use super::device::{QueueStats, Reaped, TxQueue};
 use crate::SoftnetData;
-use crate::qdisc::{After, DeferList, DeferStats, Dql, Lead, Origin, Qdisc, Quota, Ring, Sent, ToFree};
+use crate::qdisc::{
+    DeferList, DeferStats, Dql, NextRun, Origin, Qdisc, QueueGuard, Quota, Ring, Sent, ToFree,
+};
 use crate::skb::{BATCH, Batch, Region};
 use crate::sync::{AbortOnPanic, AtomicU64, AtomicUsize, Ordering};
 
@@ -191,12 +193,12 @@ impl<W: TxWake> Ring<XmitContext<'_>> for LimitedRing<W> {
         bytes
     }
 
-    fn owe(&mut self, after: After, now: u64) {
-        self.due.set(match after {
-            After::Idle => return,
-            After::Again => now,
-            After::Watchdog(at) => at,
-            After::Stopped => {
+    fn reschedule(&mut self, next_run: NextRun, now: u64) {
+        self.due.set(match next_run {
+            NextRun::Idle => return,
+            NextRun::Again => now,
+            NextRun::Watchdog(at) => at,
+            NextRun::Stopped => {
                 self.stuck = self.stuck.saturating_add(1);
                 now + self.retry()
             }
@@ -270,7 +272,7 @@ impl<W: TxWake> NetdevQueue<W> {
         self.free(ctx, &mut to_free);
         // Only an owner that took what was pending has made room. Were one that found none to wake others, waiting senders
         // would keep each other awake.
-        if let Sent::Led { drained: true, .. } = sent {
+        if let Sent::Owned { drained: true, .. } = sent {
             self.due.wake.made_room();
         }
         sent
@@ -312,10 +314,10 @@ impl<W: TxWake> NetdevQueue<W> {
     /// Returns whether it did; otherwise another thread owns the queue.
     fn reap_and_run(&self, ctx: &mut SoftnetData, now: u64) -> bool {
         let _owner = AbortOnPanic::new();
-        let Some(mut lead) = self.root.lead() else { return false };
-        lead.ring().reap(ctx, now);
+        let Some(mut guard) = self.root.own() else { return false };
+        guard.ring().reap(ctx, now);
         let mut to_free = ToFree::new();
-        lead.finish(&mut XmitContext { ctx, now }, now, &mut to_free);
+        guard.finish(&mut XmitContext { ctx, now }, now, &mut to_free);
         self.let_go(ctx, &mut to_free);
         true
     }
@@ -324,9 +326,9 @@ impl<W: TxWake> NetdevQueue<W> {
     pub fn graft(&self, ctx: &mut SoftnetData, now: u64, qdisc: Option<Box<dyn Qdisc>>) {
         let _owner = AbortOnPanic::new();
         let mut to_free = ToFree::new();
-        let mut lead = self.lead();
-        lead.graft(qdisc, &mut to_free);
-        lead.finish(&mut XmitContext { ctx, now }, now, &mut to_free);
+        let mut guard = self.own();
+        guard.graft(qdisc, &mut to_free);
+        guard.finish(&mut XmitContext { ctx, now }, now, &mut to_free);
         self.let_go(ctx, &mut to_free);
     }
 
@@ -339,9 +341,9 @@ impl<W: TxWake> NetdevQueue<W> {
     ) -> Option<T> {
         let _owner = AbortOnPanic::new();
         let mut to_free = ToFree::new();
-        let mut lead = self.lead();
-        let changed = lead.change(change);
-        lead.finish(&mut XmitContext { ctx, now }, now, &mut to_free);
+        let mut guard = self.own();
+        let changed = guard.change(change);
+        guard.finish(&mut XmitContext { ctx, now }, now, &mut to_free);
         self.let_go(ctx, &mut to_free);
         changed
     }
@@ -350,19 +352,19 @@ impl<W: TxWake> NetdevQueue<W> {
     pub fn close(&self, ctx: &mut SoftnetData) {
         self.root.deactivate();
         let _owner = AbortOnPanic::new();
-        let mut lead = self.lead();
-        lead.ring().close(ctx);
+        let mut guard = self.own();
+        guard.ring().close(ctx);
         let mut to_free = ToFree::new();
-        lead.finish(&mut XmitContext { ctx, now: 0 }, 0, &mut to_free);
+        guard.finish(&mut XmitContext { ctx, now: 0 }, 0, &mut to_free);
         self.let_go(ctx, &mut to_free);
     }
 
     /// Owns it; waits for its owner. For control only. An owner does not end without letting go: if it panics, the process
     /// ends.
-    fn lead(&self) -> Lead<'_, LimitedRing<W>> {
+    fn own(&self) -> QueueGuard<'_, LimitedRing<W>> {
         loop {
-            match self.root.lead() {
-                Some(lead) => return lead,
+            match self.root.own() {
+                Some(guard) => return guard,
                 // Its owner is bounded, but may be preempted.
                 None => std::thread::yield_now(),
             }

@@ -102,7 +102,7 @@ pub(crate) trait Waits {
     }
     /// Blocks once, unless something is ready, for at most `timeout`. Returns whether it was woken. Called while nothing is
     /// kept that must not be kept during sleep.
-    fn block(&mut self, timeout: Option<Duration>) -> bool;
+    fn wait(&mut self, timeout: Option<Duration>) -> bool;
 }
 
 /// See the module.
@@ -345,11 +345,11 @@ impl BusyPoll {
         let env = &mut self.env;
         now = env.shared.clock.now();
         let mut timer = None;
-        let settle = |ns: Option<NonZeroU64>, unmask: bool| {
+        let apply = |ns: Option<NonZeroU64>, unmask: bool| {
             timer = ns.filter(|_| grace > 0);
-            instance.settle_application(ns, unmask, now, grace)
+            instance.apply_release(ns, unmask, now, grace)
         };
-        match napi.complete_settled(n, |info, batch| env.receive(info, batch), settle) {
+        match napi.complete_applied(n, |info, batch| env.receive(info, batch), apply) {
             Completion::Released(_) => {
                 self.timer = timer.map(|ns| (now, now.saturating_add(ns.get())));
                 let polls_at = self.timer.map_or(0, |(_, due)| due);
@@ -402,13 +402,13 @@ impl BusyPoll {
 
     fn sleep_and_poll(&mut self, waits: &mut impl Waits, until: Option<Instant>) -> bool {
         loop {
-            self.env.before_block();
+            self.env.before_wait();
             let mut left = until.map(|until| until.saturating_duration_since(Instant::now()));
             if let Some((_, due)) = self.timer {
                 let timer = Duration::from_nanos(due.saturating_sub(self.env.shared.clock.now()));
                 left = Some(left.map_or(timer, |left| left.min(timer)));
             }
-            let woken = waits.block(left);
+            let woken = waits.wait(left);
             if let Some((armed_at, due)) = self.timer {
                 let now = self.env.shared.clock.now();
                 if due <= now {

@@ -291,7 +291,7 @@ impl Waits for Inbox {
         !self.pending.is_empty() || self.receiver.as_ref().is_some_and(Receiver::has_pending)
     }
 
-    fn block(&mut self, timeout: Option<Duration>) -> bool {
+    fn wait(&mut self, timeout: Option<Duration>) -> bool {
         let app = self.app.clone();
         let announced = app.waker.sleeper.announce();
         if self.is_ready() || self.instance.is_closed() {

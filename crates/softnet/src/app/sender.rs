@@ -13,8 +13,8 @@ use softnet_core::qdisc::{Origin, Sent, Verdict};
 use softnet_core::skb::{Batch, DropReason};
 use softnet_core::steer::{TxChoice, TxSticky, skb_get_hash};
 
+use crate::control::Direction;
 use crate::control::Target;
-use crate::device::filter::Direction;
 use crate::device::{OpenNetdev, current_cpu};
 use crate::stack::StackInner;
 use crate::tx::xmit_waiting;
@@ -78,7 +78,7 @@ impl LocalSender {
         let attempt = |_| if queue.is_full() { Sent::Full } else { Sent::Deferred };
         let mut sent = attempt(0);
         if let (Sent::Full, Some(until)) = (sent, wait) {
-            shared.cache_share.before_block(ctx);
+            shared.cache_share.before_wait(ctx);
             sent = queue.wake().held_back.wait(&shared.clock, until, attempt);
         }
         if sent == Sent::Full {
@@ -154,7 +154,7 @@ impl LocalSender {
         if sent == Sent::Full
             && let Some(until) = wait
         {
-            shared.cache_share.before_block(ctx);
+            shared.cache_share.before_wait(ctx);
             sent = xmit_waiting(queue, ctx, &shared.clock, until, batch);
         }
         let verdict = match sent {
@@ -162,7 +162,7 @@ impl LocalSender {
                 self.full = (dev, number);
                 return Err(WouldBlock);
             }
-            Sent::Led { verdict, .. } => verdict,
+            Sent::Owned { verdict, .. } => verdict,
             Sent::Deferred => Verdict::Success,
         };
         ctx.originated(uncounted);
@@ -172,11 +172,11 @@ impl LocalSender {
 
 impl LocalSender {
     /// After it was held back: the socket in slot `index` is to be told when it may send.
-    pub(crate) fn tell(&self, shared: &StackInner, index: u32) {
+    pub(crate) fn wake_when_room(&self, shared: &StackInner, index: u32) {
         let (dev, number) = self.full;
         let live = shared.devices.get(usize::from(dev)).and_then(|dev| dev.live.load_full());
         if let Some(queue) = live.as_ref().and_then(|live| live.tx.queues.get(number)) {
-            queue.wake().held_back.register(index, || queue.is_full());
+            queue.wake().held_back.wait_for_room(index, || queue.is_full());
         }
     }
 }

@@ -11,7 +11,6 @@ use rustix::event::{PollFd, PollFlags, poll};
 use softnet_core::SoftnetData;
 use softnet_core::ip::input::Ingress;
 use softnet_core::ip::slow::{Announce, Iface};
-use softnet_core::ip::tables::Tables;
 use softnet_core::napi::Napi;
 use softnet_core::qdisc::{DevParams, Spec};
 use softnet_core::stack::dev_tx::DevTx;
@@ -23,8 +22,9 @@ use super::snooper::Snooper;
 use crate::config::{Config, PartialCsum};
 use crate::control::commands::{Change, Command};
 use crate::control::{Set, SetQdisc, Target};
-use crate::device::{Groups, Netdev, OpenNetdev, Opener};
-use crate::napi::{Home, Input, NapiInstance, NapiTimer, RxHandler};
+use crate::device::{Netdev, OpenNetdev, Opener};
+use crate::napi::{Home, Input, NapiInstance, NapiTimer, RxHandler, WorkerShared};
+use crate::net::groups;
 use crate::poll::Contexts;
 use crate::stack::StackInner;
 use crate::tx::qdisc::Layout;
@@ -167,10 +167,10 @@ impl Housekeeper {
         let homes = self.homes(dev, &napis);
         let mut queues = Vec::with_capacity(tx.len());
         for (number, (queue, qdisc)) in tx.into_iter().zip(qdiscs).enumerate() {
-            let worker = self.shared.workers[device.worker_of(number, self.shared.workers.len())].clone();
+            let worker = self.worker_of(dev, number).clone();
             let qdisc_max_burst = config.stack.qdisc_max_burst;
-            let told = self.shared.sockets.told.clone();
-            let wake = QueueWake { worker: worker.clone(), held_back: TxBackpressure::new(told) };
+            let notifier = self.shared.sockets.notifier.clone();
+            let wake = QueueWake { due: worker.tx_due.clone(), held_back: TxBackpressure::new(notifier) };
             let queue = NetdevQueue::new(&self.shared.region, dev, qdisc, queue, qdisc_max_burst, wake);
             let queue = Arc::new(queue);
             worker.add_tx(queue.clone());
@@ -185,7 +185,7 @@ impl Housekeeper {
             params,
         };
         self.shared.devices[usize::from(dev)].live.store(Some(Arc::new(live)));
-        Groups::opened(&self.shared, dev);
+        groups::opened(&self.shared, dev);
         self.set_iface(dev, Some(iface));
         for neighbour in config.neighbours.iter().filter(|n| n.dev == device.name) {
             let fixed = (dev, neighbour.address, neighbour.mac);
@@ -195,7 +195,7 @@ impl Housekeeper {
         }
         // Last: from here on packets flow.
         for ((instance, guard), home) in napis.into_iter().zip(disabled).zip(homes) {
-            instance.settle(&home, guard);
+            instance.attach(&home, guard);
         }
         // In-process devices are at their peer's other end for good, and nothing between them remembers.
         if self.opener.on_interfaces() {
@@ -274,8 +274,13 @@ impl Housekeeper {
 
     fn set_iface(&mut self, dev: u16, iface: Option<Iface>) {
         let mut control = self.shared.control();
-        control.ifaces[usize::from(dev)] = iface;
-        control.replace_tables(&*self.shared, Tables::set_ifaces);
+        control.replace_tables(&*self.shared, |tables| tables.set_iface(dev, iface));
+    }
+
+    /// The worker that polls RX queue `number` of device `dev` in the context `softirq`, and runs the TX queue of that number.
+    fn worker_of(&self, dev: u16, number: usize) -> &Arc<WorkerShared> {
+        let workers = &self.shared.workers;
+        &workers[self.config.devices[usize::from(dev)].worker_of(number, workers.len())]
     }
 
     /// Closes a device: nobody polls it any more, its frames go home, its neighbours are forgotten.
@@ -292,11 +297,11 @@ impl Housekeeper {
             }
         }
         self.contexts.retire(homes);
-        for queue in &live.tx.queues {
+        for (number, queue) in live.tx.queues.iter().enumerate() {
             queue.close(&mut self.ctx);
-            queue.wake().worker.remove_tx(queue);
+            self.worker_of(dev, number).remove_tx(queue);
         }
-        self.shared.devices[usize::from(dev)].settle(&live);
+        self.shared.devices[usize::from(dev)].retire_counters(&live);
         self.set_iface(dev, None);
         self.shared.slow_path(&mut self.ctx, |slow, ctx, view, out| slow.remove_device(ctx, view, dev, out));
         // Frames that came home belong to everybody.

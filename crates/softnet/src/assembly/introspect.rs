@@ -17,8 +17,9 @@ use crate::control::show::{
     DevRow, DropRow, FilterRow, NapiRow, NeighRow, QdiscRow, RouteRow, SocketRow, Stats, Table, WorkerRow,
 };
 use crate::control::{Handler, Request, Set, SetFilter, SetKnobs, SetQdisc, Target};
-use crate::device::{Groups, Netdev, filter};
+use crate::device::{Netdev, filter};
 use crate::napi::PollThread;
+use crate::net::groups;
 use crate::stack::StackInner;
 use crate::stack::routes::{Rib, Route};
 use crate::util::lock;
@@ -59,7 +60,7 @@ impl Introspect {
 
     /// Changes a filter, at once. Returns those of its device; the error says what is wrong with it, and then nothing changed.
     pub fn set_filter(&self, set: &SetFilter) -> Result<Vec<FilterRow>, String> {
-        filter::set(&self.shared, set)?;
+        filter::set(&self.shared.devices, set)?;
         Ok(self.filters().into_iter().filter(|row| row.dev == set.dev).collect())
     }
 
@@ -118,7 +119,7 @@ impl Introspect {
             mac: info.map_or_else(|| "-".into(), |i| format_mac(i.mac)),
             mtu: info.map_or(0, |i| i.mtu),
             addresses: addresses(config, info),
-            groups: Groups::members(&self.shared, dev.index),
+            groups: groups::members(&self.shared, dev.index),
             queues: live.as_ref().map_or(0, |live| live.napis.len() as u16),
             rx_packets: totals.rx.packets,
             rx_bytes: totals.rx.bytes,

@@ -19,9 +19,9 @@ use crate::config::{Config, ConfigErrors, Context, available_cpus};
 use crate::control::commands::commands;
 use crate::control::{BindError, Listener, Server};
 use crate::device::{Netdev, Opener, XdpOpener};
-use crate::napi::{Filter, PollThread};
+use crate::napi::{Filter, PollThread, WorkerShared};
 use crate::net::Handle;
-use crate::poll::{Worker, WorkerShared};
+use crate::poll::Worker;
 use crate::stack::{StackInner, routes};
 use crate::util::spawn;
 
@@ -124,7 +124,7 @@ impl Assembly {
         shared.sockets.ports = opener.ports();
         let shared = Arc::new(shared);
         let config = Arc::new(config);
-        let (commander, commands) = commands(&shared);
+        let (commander, commands) = commands(&shared.housekeeper);
         let view = Arc::new(Introspect::new(shared.clone(), config.clone(), routes, commander));
         let housekeeper = Housekeeper::new(shared.clone(), config, Box::new(opener), patches, commands)
             .map_err(StartError::Device)?;

@@ -28,7 +28,8 @@ mod check;
 mod context;
 mod errors;
 #[cfg(any(test, fuzzing))]
-pub mod fuzz;
+pub(crate) mod fuzz;
+mod knobs;
 mod load;
 mod read;
 mod sections;
@@ -56,8 +57,8 @@ use softnet_dev::sched::Policy;
 
 pub use context::Context;
 pub use errors::{At, ConfigErrors, Problem};
+pub use knobs::Knobs;
 
-use crate::device::Knobs;
 use sections::Source;
 
 /// Everything a stack is started from.
@@ -138,6 +139,14 @@ impl Default for StackConfig {
     }
 }
 
+/// The directory of control sockets.
+pub const CONTROL_DIRECTORY: &str = "/run/softnet";
+
+/// The control socket of the instance `name`, unless it is configured to have another.
+pub fn socket_path(name: &str) -> PathBuf {
+    Path::new(CONTROL_DIRECTORY).join(format!("{name}.sock"))
+}
+
 impl StackConfig {
     /// How many threads the pool has.
     pub fn pool_threads(&self) -> u32 {
@@ -149,7 +158,7 @@ impl StackConfig {
 
     /// Where the control socket is.
     pub fn socket_path(&self) -> PathBuf {
-        self.control.clone().unwrap_or_else(|| crate::control::socket_path(&self.name))
+        self.control.clone().unwrap_or_else(|| socket_path(&self.name))
     }
 }
 

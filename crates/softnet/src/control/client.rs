@@ -10,10 +10,11 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use serde::de::DeserializeOwned;
 
 use super::{
-    DIRECTORY, Request, Response, instances,
+    Request, Response, instances,
     listener::{Probe, probe},
     name, sockets,
 };
+use crate::config::{CONTROL_DIRECTORY, socket_path};
 
 /// How long an instance may take to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -76,8 +77,8 @@ impl Client {
     pub fn new(name: Option<&str>) -> Result<Client, ClientError> {
         match name {
             Some(name) if name.contains('/') => Ok(Client { path: name.into(), name: name.into() }),
-            Some(name) => Ok(Client { path: super::socket_path(name), name: name.into() }),
-            None => Self::only_one(Path::new(DIRECTORY)),
+            Some(name) => Ok(Client { path: socket_path(name), name: name.into() }),
+            None => Self::only_one(Path::new(CONTROL_DIRECTORY)),
         }
     }
 
@@ -97,9 +98,10 @@ impl Client {
     /// Asks, and reads the answer as a `T`.
     pub fn ask<T: DeserializeOwned>(&self, request: &Request) -> Result<T, ClientError> {
         let failed = |source: io::Error| match source.kind() {
-            io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
-                ClientError::NotRunning { name: self.name.clone(), others: instances(Path::new(DIRECTORY)) }
-            }
+            io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => ClientError::NotRunning {
+                name: self.name.clone(),
+                others: instances(Path::new(CONTROL_DIRECTORY)),
+            },
             io::ErrorKind::PermissionDenied => ClientError::Denied(self.path.display().to_string()),
             io::ErrorKind::WouldBlock => ClientError::Io {
                 path: self.path.display().to_string(),

@@ -1,18 +1,18 @@
-//! How a change of a running stack reaches the housekeeper, who alone makes it, and how the answer comes back.
+//! How a change of a running stack reaches the housekeeper, the only thread that makes changes, and how the answer comes back.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::time::Duration;
 
 use super::{Set, SetQdisc};
-use crate::stack::StackInner;
+use crate::util::Waker;
 
 /// How long to wait for an answer. A switch takes as long as the polls that run now.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// What can be changed.
 pub enum Change {
-    /// Who polls.
+    /// The context that instances are polled in.
     Threaded(Set),
     /// Disciplines of TX queues.
     Qdisc(SetQdisc),
@@ -26,16 +26,16 @@ pub struct Command {
     pub answer: SyncSender<Result<Vec<u32>, String>>,
 }
 
-/// For whoever wants something changed. Any thread may call it.
+/// Sends changes to the housekeeper. Any thread may call it.
 pub struct Commander {
-    shared: Arc<StackInner>,
+    housekeeper: Arc<Waker>,
     commands: Sender<Command>,
 }
 
-/// Both ends of the way to the housekeeper of `shared`.
-pub fn commands(shared: &Arc<StackInner>) -> (Commander, Receiver<Command>) {
+/// Both ends of the channel to the housekeeper, which `housekeeper` wakes.
+pub fn commands(housekeeper: &Arc<Waker>) -> (Commander, Receiver<Command>) {
     let (commands, receiver) = channel();
-    (Commander { shared: shared.clone(), commands }, receiver)
+    (Commander { housekeeper: housekeeper.clone(), commands }, receiver)
 }
 
 impl Commander {
@@ -44,7 +44,7 @@ impl Commander {
         let (answer, receiver) = sync_channel(1);
         let stopped = || "the instance is stopping".to_owned();
         self.commands.send(Command { change, answer }).map_err(|_| stopped())?;
-        self.shared.housekeeper.wake();
+        self.housekeeper.wake();
         receiver.recv_timeout(PATIENCE).map_err(|error| match error {
             std::sync::mpsc::RecvTimeoutError::Disconnected => stopped(),
             std::sync::mpsc::RecvTimeoutError::Timeout => {

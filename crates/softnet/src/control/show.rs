@@ -8,8 +8,8 @@ use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
+use super::{Direction, MirredAction};
 use crate::config::Context;
-use crate::device::filter::{Direction, MirredAction};
 
 /// The tables an instance can show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -11,7 +11,9 @@ use rustix::process::{Uid, geteuid};
 use serde_json::{Value, json};
 
 use super::client::ClientError;
+use super::show::Table;
 use super::*;
+use crate::config::Context;
 
 struct Echo;
 

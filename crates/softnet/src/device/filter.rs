@@ -14,57 +14,14 @@
 use std::sync::{Arc, Mutex, Weak};
 
 use arc_swap::ArcSwapOption;
-use serde::{Deserialize, Serialize};
 use softnet_core::SoftnetData;
 use softnet_core::qdisc::{Mirred, MirredOutcome};
 use softnet_core::skb::{Batch, DropReason};
 use softnet_core::sync::{AtomicBool, AtomicU64, Ordering};
 
-use super::{Netdev, TxHint, dev_queue_xmit};
-use crate::control::{SetFilter, SetMirred, Target};
-use crate::stack::StackInner;
-use crate::tx::qdisc;
+use super::{Netdev, TxHint, dev_queue_xmit, find_device};
+use crate::control::{self, Direction, MirredAction, SetFilter, SetMirred};
 use crate::util::lock;
-
-/// The way of packets through a device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Direction {
-    /// They come in by it.
-    Ingress,
-    /// They leave by it.
-    Egress,
-}
-
-impl Direction {
-    /// Its name.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Direction::Ingress => "ingress",
-            Direction::Egress => "egress",
-        }
-    }
-}
-
-/// What `mirred` does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum MirredAction {
-    /// Sends the packet elsewhere.
-    Redirect,
-    /// Sends a copy; the packet goes on.
-    Mirror,
-}
-
-impl MirredAction {
-    /// Its name.
-    pub const fn name(self) -> &'static str {
-        match self {
-            MirredAction::Redirect => "redirect",
-            MirredAction::Mirror => "mirror",
-        }
-    }
-}
 
 /// Counters of an action, which any thread writes, once for a batch.
 #[derive(Default)]
@@ -135,14 +92,16 @@ impl Hook {
         batch.append(&mut goes_on);
     }
 
-    fn change(&self, action: qdisc::Action, next: Option<Action>, place: &str) -> Result<(), String> {
+    fn change(&self, action: control::Action, next: Option<Action>, place: &str) -> Result<(), String> {
         let _changing = lock(&self.changing);
         let is_set = self.action.load().is_some();
         match action {
-            qdisc::Action::Add if is_set => {
+            control::Action::Add if is_set => {
                 return Err(format!("{place} has a filter already: `replace` it, or `del` it first"));
             }
-            qdisc::Action::Del if !is_set => return Err(format!("{place} has no filter, so none to delete")),
+            control::Action::Del if !is_set => {
+                return Err(format!("{place} has no filter, so none to delete"));
+            }
             _ => {}
         }
         self.is_set.store(next.is_some(), Ordering::Relaxed);
@@ -231,19 +190,18 @@ impl Action {
 
 /// Changes the filter of a hook, at once; batches that are being worked on may still pass by the old one. The error says
 /// what is wrong with it, and then nothing changed.
-pub(crate) fn set(shared: &StackInner, set: &SetFilter) -> Result<(), String> {
-    let find = |name: &String| shared.find(&Target::Dev(name.clone())).map(|(dev, _)| dev);
-    let dev = find(&set.dev)?;
+pub(crate) fn set(devices: &[Arc<Netdev>], set: &SetFilter) -> Result<(), String> {
+    let dev = find_device(devices, &set.dev)?;
     let next = match (set.action, &set.mirred) {
-        (qdisc::Action::Del, _) => None,
+        (control::Action::Del, _) => None,
         (_, Some(SetMirred { action, direction, dev })) => {
-            let to = find(dev)?.index;
+            let to = find_device(devices, dev)?;
             let mirred = Mirred {
                 mirror: *action == MirredAction::Mirror,
                 ingress: *direction == Direction::Ingress,
-                dev: to,
+                dev: to.index,
             };
-            let to = Arc::downgrade(&shared.devices[usize::from(to)]);
+            let to = Arc::downgrade(to);
             Some(Action { mirred, stats: ActionStats::default(), to })
         }
         _ => return Err("expected what to do, such as `action mirred egress redirect dev DEV`".into()),

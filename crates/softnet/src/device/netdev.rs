@@ -8,7 +8,6 @@ use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arc_swap::{ArcSwapOption, Cache};
-use serde::{Deserialize, Serialize};
 use softnet_core::SoftnetData;
 use softnet_core::napi::MitigationConfig;
 use softnet_core::qdisc::{DevParams, Origin, Spec};
@@ -18,8 +17,9 @@ use softnet_core::steer::TxChoice;
 use softnet_dev::{Device, QueueStats};
 
 use super::Groups;
-use super::filter::{Direction, Hook};
-use crate::config::Context;
+use super::filter::Hook;
+use crate::config::{Context, Knobs};
+use crate::control::Direction;
 use crate::napi::NapiInstance;
 use crate::tx::QueueWake;
 use crate::tx::qdisc::{Layout, Settings};
@@ -51,32 +51,6 @@ struct Deferral {
     device: Knobs,
     /// Those that differ, by RX queue.
     queues: BTreeMap<u16, Knobs>,
-}
-
-/// Knobs of mitigation, those that are given; the others stay as they are, which is 0 at first.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Knobs {
-    /// Completions without work that leave the doorbell masked, at most 2147483647.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub napi_defer_hard_irqs: Option<u64>,
-    /// ns until a masked queue is polled.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub gro_flush_timeout: Option<u64>,
-    /// ns for which an application that receives may leave a masked queue alone.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub irq_suspend_timeout: Option<u64>,
-}
-
-impl Knobs {
-    /// These, and where one is not given that of `old`.
-    fn over(self, old: Knobs) -> Knobs {
-        Knobs {
-            napi_defer_hard_irqs: self.napi_defer_hard_irqs.or(old.napi_defer_hard_irqs),
-            gro_flush_timeout: self.gro_flush_timeout.or(old.gro_flush_timeout),
-            irq_suspend_timeout: self.irq_suspend_timeout.or(old.irq_suspend_timeout),
-        }
-    }
 }
 
 /// In which contexts a device's instances are polled; outlives the instances.
@@ -250,7 +224,7 @@ impl Netdev {
         losses
     }
 
-    /// Takes the parts of a device away, to be closed and then [settled](Self::settle).
+    /// Takes the parts of a device away, to be closed and then [its counters retired](Self::retire_counters).
     pub fn take(&self) -> Option<Arc<OpenNetdev>> {
         let mut past = self.past();
         let live = self.live.swap(None)?;
@@ -260,7 +234,7 @@ impl Netdev {
     }
 
     /// The queues of `live` were closed and count no more: what they counted goes to the past.
-    pub fn settle(&self, live: &Arc<OpenNetdev>) {
+    pub fn retire_counters(&self, live: &Arc<OpenNetdev>) {
         let mut past = self.past();
         past.closing.retain(|other| !Arc::ptr_eq(other, live));
         past.totals.add(live);
@@ -270,6 +244,23 @@ impl Netdev {
     fn past(&self) -> MutexGuard<'_, Past> {
         self.past.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// The device called `name`. The error says which there are.
+pub(crate) fn find_device<'a>(devices: &'a [Arc<Netdev>], name: &str) -> Result<&'a Arc<Netdev>, String> {
+    devices.iter().find(|dev| dev.name == name).ok_or_else(|| {
+        let names = devices.iter().map(|dev| dev.name.clone()).collect();
+        format!("no device {name:?}; {}", there_are(names))
+    })
+}
+
+/// Says what there is instead of what was asked for.
+pub(crate) fn there_are(mut names: Vec<String>) -> String {
+    if names.is_empty() {
+        return "there is none".into();
+    }
+    names.sort();
+    format!("there are: {}", names.join(", "))
 }
 
 /// The parts of an open device.

@@ -15,9 +15,8 @@ use softnet_core::skb::Batch;
 use softnet_core::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use softnet_dev::{Doorbell, PiMutex};
 
-use super::{Apps, Backlog, Input, NapiTimer, Phase, Residency, Timeout};
+use super::{Apps, Backlog, Input, NapiTimer, Phase, Pool, Residency, Timeout, WorkerShared};
 use crate::config::Context;
-use crate::poll::{Pool, WorkerShared};
 
 /// How long to wait between two looks at whether an instance's owner is done (the kernel's `napi_disable` sleeps as
 /// long).
@@ -74,7 +73,7 @@ pub struct NapiInstance {
 #[derive(Default)]
 struct Watch {
     by: Option<Arc<WorkerShared>>,
-    listening: bool,
+    watching: bool,
 }
 
 /// Counters of an instance, which any thread may write.
@@ -172,7 +171,7 @@ impl NapiInstance {
         let heard = match self.home() {
             Some(Home::Pool(pool)) => pool.arm(self),
             _ => {
-                self.listen();
+                self.update_watch();
                 true
             }
         };
@@ -181,7 +180,7 @@ impl NapiInstance {
 
     /// An application is about to release it: arms the timer, for `grace` ns longer than `timer`, and unmasks the doorbell if it
     /// is to. `false`: it must be polled, since packets wait already; the doorbell is masked again.
-    pub(crate) fn settle_application(
+    pub(crate) fn apply_release(
         &self,
         timer: Option<NonZeroU64>,
         unmask: bool,
@@ -195,15 +194,15 @@ impl NapiInstance {
             self.timer.arm(now, ns.saturating_add(grace), Timeout::GroFlush);
         }
         // Without a new timer the old one runs on, and polls once for nothing.
-        let settled = !unmask || self.unmask();
-        if settled && rings && timer.is_none() {
+        let applied = !unmask || self.unmask();
+        if applied && rings && timer.is_none() {
             self.released_untimed(now);
         }
-        if !settled {
+        if !applied {
             self.stats.doorbells.fetch_add(1, Ordering::Relaxed);
             self.mask();
         }
-        settled
+        applied
     }
 
     /// It was released without a timer, and its doorbell is unmasked. That can't ring if the queue has no memory: then a
@@ -215,21 +214,21 @@ impl NapiInstance {
     }
 
     /// From now on `by` waits for the doorbell, and has its epoll set listen to it; or nobody does.
-    pub(crate) fn watched(&self, by: Option<Arc<WorkerShared>>) {
-        let listening = by.is_some();
-        *self.watch.lock() = Watch { by, listening };
+    pub(crate) fn set_watcher(&self, by: Option<Arc<WorkerShared>>) {
+        let watching = by.is_some();
+        *self.watch.lock() = Watch { by, watching };
     }
 
     /// Has the epoll set listen to the doorbell if, and only if, that is unmasked: for doorbells that can't be masked by
     /// themselves. Called before the watcher sleeps, and by others after they unmask; so the last one sees what holds.
-    pub(crate) fn listen(&self) {
+    pub(crate) fn update_watch(&self) {
         let mut watch = self.watch.lock();
         let wanted = self.armed.load(Ordering::Relaxed);
         if let Some(worker) = &watch.by
-            && watch.listening != wanted
+            && watch.watching != wanted
         {
-            worker.listen(self, wanted);
-            watch.listening = wanted;
+            worker.watch(self, wanted);
+            watch.watching = wanted;
         }
     }
 
@@ -239,7 +238,7 @@ impl NapiInstance {
     }
 
     /// Takes a disabled instance home, and enables it there.
-    pub fn settle(self: &Arc<Self>, home: &Home, disabled: Disabled<Rx>) {
+    pub fn attach(self: &Arc<Self>, home: &Home, disabled: Disabled<Rx>) {
         *self.home.lock() = Some(home.clone());
         match home {
             Home::Worker(worker) => {
@@ -270,7 +269,7 @@ impl NapiInstance {
                 while !worker.has_seen(number) {
                     std::thread::sleep(PAUSE);
                 }
-                self.watched(None);
+                self.set_watcher(None);
             }
             Some(Home::Pool(pool)) => {
                 let removed = pool.remove(self);

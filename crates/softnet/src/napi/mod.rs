@@ -7,14 +7,20 @@
 mod apps;
 mod backlog;
 mod instance;
+mod pool;
 mod residency;
 mod thread;
 mod timer;
+mod worker;
 
 pub use apps::{App, Apps, Filter};
 pub use backlog::{Backlog, Input, MAX_BACKLOG};
 pub use instance::{Home, InstanceStats, NapiInstance, PAUSE, Rx, RxHandler};
 pub(crate) use instance::{ring, ring_shared};
+pub(crate) use pool::Instances;
+pub use pool::{Pool, Removed};
 pub use residency::{Phase, Residency};
 pub use thread::{PollStats, PollThread};
 pub use timer::{NapiTimer, Timeout, TimerStats};
+pub use worker::WorkerShared;
+pub(crate) use worker::{TIMER, WAKE};

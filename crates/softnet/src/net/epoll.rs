@@ -374,7 +374,7 @@ impl Waits for Waiter {
         }
     }
 
-    fn block(&mut self, timeout: Option<Duration>) -> bool {
+    fn wait(&mut self, timeout: Option<Duration>) -> bool {
         let set = self.set.clone();
         let announced = set.waker.sleeper.announce();
         if self.is_ready() {

@@ -24,13 +24,13 @@
 //! back before a TX queue blocks, or gets `EAGAIN`.
 
 mod epoll;
+pub(crate) mod groups;
 mod msg;
 mod multicast;
 mod multicast4;
 mod options;
 mod ready_fd;
 mod recv;
-mod route;
 mod scope;
 mod send;
 mod send_batch;
@@ -42,10 +42,8 @@ use std::sync::Arc;
 
 pub use epoll::{Epoll, EpollCtl, Event, Interest};
 pub use msg::{MsgHdr, PktInfo};
-pub(crate) use options::of_bind;
 pub use ready_fd::ReadyFd;
 pub use recv::{Received, RecvBatch};
-pub(crate) use route::is_own;
 pub use send_batch::SendBatch;
 pub use udp::{UdpBuilder, UdpSocket};
 

@@ -15,15 +15,13 @@ use softnet_core::ip::tables::Tables;
 use softnet_core::ip::v4::header::is_multicast;
 use softnet_core::sock::Datagram;
 use softnet_core::sock::key::{ANY, Addr, socket_addr, unmapped};
+use softnet_core::sock::route::{Dest, Endpoints, is_group, is_loopback, is_own};
 use softnet_core::sock::scope::{device, index_of, is_link_local, scope_id, scoped};
 
 use super::options::errno;
-use super::route::{is_loopback, is_own};
-use super::scope::Dest;
-use super::send::Endpoints;
+use super::scope::destination;
 use super::udp::{UdpSocket, copy};
 use crate::stack::StackInner;
-use crate::stack::is_group;
 
 /// Our end of a datagram (the kernel's `in_pktinfo` and `in6_pktinfo`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,7 +52,7 @@ impl PktInfo {
 
     /// The address in the form that sockets use: [`ANY`] if there is none.
     pub(super) fn source(&self, shared: &StackInner) -> Result<Addr, Errno> {
-        Dest::new(shared, self.addr, 0, self.if_index).map(|to| to.addr)
+        destination(shared, self.addr, 0, self.if_index).map(|to| to.addr)
     }
 }
 

@@ -15,14 +15,14 @@ use std::net::Ipv6Addr;
 
 use rustix::io::Errno;
 use softnet_core::sock::key::Addr;
+use softnet_core::sock::route::{default_device6, speaks6};
 use softnet_core::sock::scope::index_of;
 use softnet_core::sync::Ordering;
 
+use super::groups;
 use super::options::errno;
-use super::route::{default_device6, speaks6};
 use super::scope::device;
 use super::udp::UdpSocket;
-use crate::device::groups;
 use crate::stack::with;
 use crate::util::lock;
 

@@ -9,12 +9,12 @@ use std::net::Ipv4Addr;
 
 use rustix::io::Errno;
 use softnet_core::sock::key::{Addr, mapped};
+use softnet_core::sock::route::default_device;
 use softnet_core::sync::Ordering;
 
+use super::groups;
 use super::options::errno;
-use super::route::default_device;
 use super::udp::UdpSocket;
-use crate::device::groups;
 use crate::stack::with;
 use crate::util::lock;
 

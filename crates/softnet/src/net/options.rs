@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 use softnet_core::skb::FRAME_SIZE;
+use softnet_core::sock::route::RouteError;
 use softnet_core::sock::{BindError, SocketError};
 use softnet_core::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
@@ -74,12 +75,25 @@ pub(super) fn timeout(of: &AtomicU64) -> Option<Duration> {
     }
 }
 
+/// The error of a route that there is none, as the kernel's sockets return it.
+#[cold]
+pub(super) fn route_errno(error: RouteError) -> Errno {
+    match error {
+        RouteError::NetUnreachable => Errno::NETUNREACH,
+        RouteError::HostUnreachable => Errno::HOSTUNREACH,
+        RouteError::NetDown => Errno::NETDOWN,
+        RouteError::AddrNotAvailable => Errno::ADDRNOTAVAIL,
+        RouteError::Access => Errno::ACCESS,
+        RouteError::Invalid => Errno::INVAL,
+    }
+}
+
 /// An error in the form that the kernel's sockets return it.
 pub(super) fn errno(errno: Errno) -> io::Error {
     errno.into()
 }
 
-pub(crate) fn of_bind(error: BindError) -> io::Error {
+pub(super) fn of_bind(error: BindError) -> io::Error {
     errno(match error {
         BindError::InUse | BindError::NoPort | BindError::Joined => Errno::ADDRINUSE,
         BindError::TooMany => Errno::NFILE,

@@ -60,7 +60,7 @@ impl ReadyFd {
         // Readable at first: the socket may be ready.
         let fd = Arc::new(eventfd(1, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         let inner = socket.inner();
-        inner.shared.sockets.told.watchers.add(inner.slot.index(), Watch::Fd(fd.clone()));
+        inner.shared.sockets.notifier.watchers.add(inner.slot.index(), Watch::Fd(fd.clone()));
         Ok(ReadyFd { socket, fd })
     }
 
@@ -90,6 +90,6 @@ impl AsRawFd for ReadyFd {
 impl Drop for ReadyFd {
     fn drop(&mut self) {
         let inner = self.socket.inner();
-        inner.shared.sockets.told.watchers.remove(inner.slot.index(), &Watch::Fd(self.fd.clone()));
+        inner.shared.sockets.notifier.watchers.remove(inner.slot.index(), &Watch::Fd(self.fd.clone()));
     }
 }

@@ -11,49 +11,34 @@ use std::net::{IpAddr, SocketAddr};
 use rustix::io::Errno;
 use softnet_core::ip::v6::addr::is_group_of_link;
 use softnet_core::sock::key::{Addr, addr_of, is_v4, socket_addr};
+use softnet_core::sock::route::{Dest, is_group};
 use softnet_core::sock::scope::{self, index_of, is_link_local, scoped};
 
 use super::Handle;
 use super::options::errno;
-use crate::stack::{StackInner, is_group};
+use crate::stack::StackInner;
 
-/// The destination of a datagram.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Dest {
-    pub(super) addr: Addr,
-    pub(super) port: u16,
-    /// For an IPv6 group: the device to leave by, if the caller named one.
-    pub(super) dev: Option<u16>,
+/// The destination that a program means by `ip` on the device with this index (0: no device is named). For an address that is
+/// not tied to a link the index makes no difference.
+#[inline]
+pub(super) fn destination(shared: &StackInner, ip: IpAddr, port: u16, index: u32) -> Result<Dest, Errno> {
+    let addr = addr_of(ip);
+    let to = Dest { addr, port, dev: None };
+    if index == 0 && !is_link_local(addr) { Ok(to) } else { on(to, shared, index) }
 }
 
-impl Dest {
-    /// The destination that a program means by `ip` on the device with this index (0: no device is
-    /// named). For an address that is not tied to a link the index makes no difference.
-    #[inline]
-    pub(super) fn new(shared: &StackInner, ip: IpAddr, port: u16, index: u32) -> Result<Dest, Errno> {
-        let addr = addr_of(ip);
-        let to = Dest { addr, port, dev: None };
-        if index == 0 && !is_link_local(addr) { Ok(to) } else { to.on(shared, index) }
+#[cold]
+fn on(to: Dest, shared: &StackInner, index: u32) -> Result<Dest, Errno> {
+    let Dest { addr, .. } = to;
+    if scope::scope_id(addr) != 0 {
+        return Err(Errno::NETUNREACH);
     }
-
-    #[cold]
-    fn on(self, shared: &StackInner, index: u32) -> Result<Dest, Errno> {
-        let Dest { addr, .. } = self;
-        if scope::scope_id(addr) != 0 {
-            return Err(Errno::NETUNREACH);
-        }
-        let (local, group) = (is_link_local(addr), !is_v4(addr) && is_group(addr));
-        if index == 0 || !local && !group {
-            return Ok(self);
-        }
-        let dev = device(shared, index).ok_or(Errno::NETUNREACH)?;
-        Ok(if group { Dest { dev: Some(dev), ..self } } else { Dest { addr: scoped(addr, dev), ..self } })
+    let (local, group) = (is_link_local(addr), !is_v4(addr) && is_group(addr));
+    if index == 0 || !local && !group {
+        return Ok(to);
     }
-
-    /// The address in the form that programs use.
-    pub(super) fn socket_addr(&self, v4: bool) -> SocketAddr {
-        on_device(self.addr, self.port, self.dev, v4)
-    }
+    let dev = device(shared, index).ok_or(Errno::NETUNREACH)?;
+    Ok(if group { Dest { dev: Some(dev), ..to } } else { Dest { addr: scoped(addr, dev), ..to } })
 }
 
 /// As [`socket_addr`], for an address that does not contain its device.

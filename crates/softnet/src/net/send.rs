@@ -15,71 +15,32 @@ use softnet_core::ip::pmtu::MIN_PMTU;
 use softnet_core::ip::slow::{Effects, RouteSnapshot, SlowPath};
 use softnet_core::ip::v6::addr::group_scope;
 use softnet_core::skb::{Batch, DropReason, Skb, SkbList};
-use softnet_core::sock::key::{ANY, Addr, is_v4};
+use softnet_core::sock::key::{Addr, is_v4};
 use softnet_core::sock::output::{UdpHead, destination};
-use softnet_core::sock::scope::{device, is_link_local, scoped};
+use softnet_core::sock::route::{Dest, Endpoints, NextHop, Route, find_route};
+use softnet_core::sock::scope::is_link_local;
 use softnet_core::sock::{Flow, SocketError};
 use softnet_core::steer::{TxChoice, skb_get_hash};
 use softnet_core::sync::Ordering;
 use softnet_dev::xdp::LocalEnd;
 
 use super::msg::source;
-use super::options::{Options, errno, timeout};
-use super::route::{NextHop, Route, find};
-use super::scope::Dest;
+use super::options::{Options, errno, route_errno, timeout};
 use crate::app::{FOR_EVER, LocalSender, WouldBlock};
-use crate::stack::{AppThread, StackInner, is_group};
+use crate::stack::{AppThread, StackInner};
 
 /// The sending side of a socket.
 pub(super) struct Tx {
     pub(super) sender: LocalSender,
     pub(super) ends: Endpoints,
     /// The memberships that devices were told of.
-    pub(super) told: Option<LocalEnd>,
-}
-
-/// Source and destination of a socket's datagrams.
-pub(super) struct Endpoints {
-    /// The address that it is bound to.
-    pub(super) local: Addr,
-    pub(super) lport: u16,
-    /// If it is bound to a group of one link: the device.
-    pub(super) group_dev: Option<u16>,
-    /// The peer that it is connected to.
-    pub(super) peer: Option<Dest>,
-    /// The device for IPv4 multicast, if one was chosen.
-    pub(super) multicast_dev: Option<u16>,
-    /// The same for IPv6.
-    pub(super) multicast_dev6: Option<u16>,
+    pub(super) open_port: Option<LocalEnd>,
 }
 
 impl Tx {
     pub(super) fn new(local: Addr, lport: u16, group_dev: Option<u16>) -> Self {
-        let ends =
-            Endpoints { local, lport, group_dev, peer: None, multicast_dev: None, multicast_dev6: None };
-        Tx { sender: LocalSender::default(), ends, told: None }
-    }
-}
-
-impl Endpoints {
-    /// Our address, if the socket is bound to one that may be a source.
-    pub(super) fn source(&self) -> Option<Addr> {
-        (self.local != ANY && !is_group(self.local)).then_some(self.local)
-    }
-
-    /// The device that the socket is bound to by an address of one link.
-    pub(super) fn device(&self) -> Option<u16> {
-        self.group_dev.or(device(self.local))
-    }
-
-    /// `to`, with its device added if it is link-local and has none.
-    #[cold]
-    pub(super) fn complete(&self, to: Dest) -> Result<Dest, Errno> {
-        if !is_link_local(to.addr) || device(to.addr).is_some() {
-            return Ok(to);
-        }
-        let dev = self.device().ok_or(Errno::INVAL)?;
-        Ok(Dest { addr: scoped(to.addr, dev), ..to })
+        let ends = Endpoints::new(local, lport, group_dev);
+        Tx { sender: LocalSender::default(), ends, open_port: None }
     }
 }
 
@@ -229,7 +190,7 @@ impl Sending<'_> {
         let flushed = self.flush(thread).map_err(errno);
         // Messages that are held back were not accepted.
         taken -= self.out.give_up(&mut thread.ctx);
-        tell(self.shared, thread);
+        wake_arrived(self.shared, thread);
         match (taken, result.and(flushed)) {
             (0, Err(error)) => Err(error),
             (taken, _) => Ok(taken),
@@ -245,7 +206,7 @@ impl Sending<'_> {
         ways: Ways<'_>,
     ) -> Result<(), Errno> {
         let result = self.one(thread, ends, payload, ways);
-        tell(self.shared, thread);
+        wake_arrived(self.shared, thread);
         result
     }
 
@@ -263,7 +224,7 @@ impl Sending<'_> {
         }
         let complete;
         if is_link_local(to.addr) {
-            complete = ends.complete(*to)?;
+            complete = ends.complete(*to).map_err(route_errno)?;
             to = &complete;
         }
         let broadcast = self.options.broadcast.load(Ordering::Relaxed);
@@ -271,7 +232,7 @@ impl Sending<'_> {
             None => ends.source(),
             Some(from) => source(thread.tables.load(), ends, to.addr, *from)?,
         };
-        let way = find(thread.tables.load(), to, ends, src, broadcast)?;
+        let way = find_route(thread.tables.load(), to, ends, src, broadcast).map_err(route_errno)?;
         let ttl = match way.next {
             NextHop::Multicast(..) if is_v4(to.addr) => &self.options.multicast_ttl,
             NextHop::Multicast(..) => &self.options.multicast_hops,
@@ -349,7 +310,7 @@ impl Sending<'_> {
             result = match way.next {
                 NextHop::Broadcast(dev, link) | NextHop::Multicast(dev, link) => {
                     let to = link.first_chunk().copied().unwrap_or_default();
-                    slow.send_datagram_to_many(ctx, view, datagram, choice, (dev, to), pieces, out)
+                    slow.send_datagram_to_many(ctx, view, datagram, (choice, dev, to), pieces, out)
                 }
                 _ => slow.send_datagram(ctx, view, datagram, choice, pieces, out),
             };
@@ -518,7 +479,7 @@ impl Sending<'_> {
 
     fn held_back(&self, _: WouldBlock) -> Errno {
         if self.wait.is_none() {
-            self.sender.tell(self.shared, self.slot);
+            self.sender.wake_when_room(self.shared, self.slot);
         }
         Errno::AGAIN
     }
@@ -530,7 +491,7 @@ fn is_of_interface(addr: Addr) -> bool {
 }
 
 /// Notifies the sockets of this stack that received something.
-pub(super) fn tell(shared: &StackInner, thread: &mut AppThread) {
+pub(super) fn wake_arrived(shared: &StackInner, thread: &mut AppThread) {
     thread.ready.drain(..).for_each(|slot| shared.sockets.arrived(slot));
 }
 

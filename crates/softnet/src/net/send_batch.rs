@@ -15,7 +15,7 @@ use softnet_core::skb::DropReason;
 use super::Handle;
 use super::msg::MsgHdr;
 use super::options::errno;
-use super::send::{Outgoing, tell};
+use super::send::{Outgoing, wake_arrived};
 use super::udp::UdpSocket;
 use crate::app::{LocalSender, WouldBlock};
 use crate::stack::StackInner;
@@ -79,7 +79,7 @@ impl SendBatch {
         let wait = (!patience.is_zero()).then(|| shared.clock.after(patience));
         with(shared, |thread| {
             let flushed = out.flush(shared, thread, sender, wait);
-            tell(shared, thread);
+            wake_arrived(shared, thread);
             flushed
         })
         .map_err(|WouldBlock| errno(Errno::AGAIN))

@@ -11,21 +11,21 @@ use rustix::event::Timespec;
 use rustix::io::Errno;
 use rustix::thread::futex;
 use softnet_core::sock::key::{ANY, Addr, addr_of, socket_addr, unmapped};
+use softnet_core::sock::route::{Dest, Endpoints, find_route, is_group, is_own};
 use softnet_core::sock::{Bind, Datagram, Inbox, Readiness, Slot, SlotRef};
 use softnet_core::sync::Ordering;
 use softnet_dev::xdp::LocalEnd;
 
 use super::Handle;
+use super::groups;
 use super::msg::MsgHdr;
-use super::options::{Options, errno, of_bind, of_socket, packets, timeout};
+use super::options::{Options, errno, of_bind, of_socket, packets, route_errno, timeout};
 use super::recv::RecvBatch;
-use super::route::{find, is_own};
-use super::scope::{Dest, local_end, on_device, scope_id};
-use super::send::{Endpoints, Outgoing, Sending, Tx, Ways, wait_of};
+use super::scope::{destination, local_end, on_device, scope_id};
+use super::send::{Outgoing, Sending, Tx, Ways, wait_of};
 use crate::app::LocalSender;
-use crate::device::groups;
-use crate::notify::wake;
-use crate::stack::{AppThread, StackInner, before_block, is_group, with};
+use crate::notify::wake_blocked;
+use crate::stack::{AppThread, StackInner, before_wait, with};
 use crate::util::lock;
 
 /// A UDP socket. Clones ([`try_clone`](Self::try_clone)) are the same socket; any number of threads may use it. It is closed with its
@@ -183,7 +183,7 @@ impl UdpSocket {
     /// The address that it is connected to.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
         let peer = lock(&self.0.tx).ends.peer.ok_or_else(|| errno(Errno::NOTCONN))?;
-        Ok(peer.socket_addr(self.0.v4))
+        Ok(on_device(peer.addr, peer.port, peer.dev, self.0.v4))
     }
 
     /// Another handle on the same socket.
@@ -208,8 +208,9 @@ impl UdpSocket {
             let (mut tx, mut rx) = (lock(tx), lock(rx));
             let Some(inbox) = rx.as_mut() else { return Err(Errno::BADF) };
             let broadcast = options.broadcast.load(Ordering::Relaxed);
-            let peer = tx.ends.complete(peer)?;
-            let way = find(thread.tables.load(), &peer, &tx.ends, tx.ends.source(), broadcast)?;
+            let peer = tx.ends.complete(peer).map_err(route_errno)?;
+            let way = find_route(thread.tables.load(), &peer, &tx.ends, tx.ends.source(), broadcast)
+                .map_err(route_errno)?;
             // One that is bound to a group receives what is sent there, and sends from an address of ours.
             let local = if is_group(tx.ends.local) { tx.ends.local } else { way.src };
             let end = self.0.open_port(&tx, local)?;
@@ -260,7 +261,7 @@ impl UdpSocket {
             _ if v4 => Ipv4Addr::LOCALHOST.into(),
             _ => Ipv6Addr::LOCALHOST.into(),
         };
-        Dest::new(&self.0.shared, ip, addr.port(), scope_id(&addr)).map_err(errno)
+        destination(&self.0.shared, ip, addr.port(), scope_id(&addr)).map_err(errno)
     }
 
     /// Sends a datagram to `addr`. Returns its length. To a link-local address with a `scope_id` of 0, it goes by the device that
@@ -410,7 +411,7 @@ impl UdpSocket {
             if let Some(taken) = taken {
                 // It may have been woken for more than it took.
                 if until.is_some() && self.slot().pass_on() {
-                    wake(self.slot(), 1);
+                    wake_blocked(self.slot(), 1);
                 }
                 return Ok(taken);
             }
@@ -428,7 +429,7 @@ impl UdpSocket {
     /// Blocks until something waits, an error does, the stack stops, or it is `until`.
     fn wait_readable(&self, until: Option<Instant>) -> io::Result<()> {
         let shared = &self.0.shared;
-        before_block(shared);
+        before_wait(shared);
         let slot = self.slot();
         let ticket = slot.wait().ticket();
         let Readiness { readable, error, .. } = slot.readiness();
@@ -481,7 +482,7 @@ impl Inner {
     fn open_port(&self, tx: &Tx, local: Addr) -> Result<Option<LocalEnd>, Errno> {
         let families = (self.v4 || !self.only_v6, !self.v4);
         let end = LocalEnd { addr: local, families, port: tx.ends.lport };
-        if tx.told == Some(end) {
+        if tx.open_port == Some(end) {
             return Ok(None);
         }
         self.shared.sockets.port_opened(&end)?;
@@ -490,7 +491,7 @@ impl Inner {
 
     /// It has `end`, which was [opened](Self::open_port), in place of what it had.
     fn has_port(&self, tx: &mut Tx, end: Option<LocalEnd>) {
-        if let Some(before) = end.and_then(|end| tx.told.replace(end)) {
+        if let Some(before) = end.and_then(|end| tx.open_port.replace(end)) {
             self.shared.sockets.port_closed(&before);
         }
     }
@@ -500,9 +501,9 @@ impl Drop for Inner {
     fn drop(&mut self) {
         let (shared, index) = (&self.shared, self.slot.index());
         let joined = shared.sockets.binder().close(index);
-        lock(&self.tx).told.iter().for_each(|end| shared.sockets.port_closed(end));
+        lock(&self.tx).open_port.iter().for_each(|end| shared.sockets.port_closed(end));
         groups::left(shared, &joined);
-        shared.sockets.told.watchers.forget(index);
+        shared.sockets.notifier.watchers.forget(index);
         if let Some(inbox) = lock(&self.rx).take() {
             let gone = with(shared, |thread| inbox.close(&mut thread.ctx));
             shared.sockets.gone(gone);

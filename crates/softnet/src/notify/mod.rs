@@ -5,4 +5,4 @@
 mod watch;
 
 pub use watch::ReadinessNotifier;
-pub(crate) use watch::{Set, Watch, wake};
+pub(crate) use watch::{Set, Watch, wake_blocked};

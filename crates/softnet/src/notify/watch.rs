@@ -24,7 +24,7 @@ pub(crate) struct Set {
 
 impl Set {
     /// Puts item `index` on the list, and wakes the set's thread if it waits for that.
-    pub(crate) fn notify(&self, index: u32) {
+    pub(crate) fn wake(&self, index: u32) {
         if self.list.notify(index) {
             self.waker.wake();
         }
@@ -47,9 +47,9 @@ pub(crate) enum Watch {
 }
 
 impl Watch {
-    fn notify(&self) {
+    fn wake(&self) {
         match self {
-            Watch::Set { set, index, .. } => set.notify(*index),
+            Watch::Set { set, index, .. } => set.wake(*index),
             // Fails only if the counter is full, and then the eventfd is readable anyway.
             Watch::Fd(fd) => _ = rustix::io::write(fd, &1u64.to_ne_bytes()),
         }
@@ -96,11 +96,11 @@ impl Watchers {
 
     /// Notifies the watchers of `slot`.
     #[inline]
-    pub(crate) fn notify(&self, slot: u32) {
+    pub(crate) fn wake(&self, slot: u32) {
         if let Some(watchers) = self.get(slot)
             && let Some(watchers) = watchers.load().as_deref()
         {
-            tell(watchers);
+            wake_all(watchers);
         }
     }
 
@@ -115,7 +115,7 @@ impl Watchers {
             });
             let was = |old: &Watch| old.is_of(&watch) && old.exclusive().is_some();
             if watch.exclusive().is_none() && before.iter().flat_map(|old| old.iter()).any(was) {
-                self.notify(slot);
+                self.wake(slot);
             }
         }
     }
@@ -130,7 +130,7 @@ impl Watchers {
             (!others.is_empty()).then(|| Arc::new(others))
         });
         if before.iter().flat_map(|old| old.iter()).any(|old| old.is_of(watch) && old.exclusive().is_some()) {
-            self.notify(slot);
+            self.wake(slot);
         }
     }
 
@@ -139,33 +139,33 @@ impl Watchers {
         if let Some(watchers) = self.get(slot)
             && let Some(watchers) = watchers.swap(None)
         {
-            watchers.iter().for_each(Watch::notify);
+            watchers.iter().for_each(Watch::wake);
         }
     }
 }
 
 /// Wakes up to this many of the threads that are blocked on `slot`.
-pub(crate) fn wake(slot: &Slot, threads: u32) {
+pub(crate) fn wake_blocked(slot: &Slot, threads: u32) {
     // It cannot fail: the word exists.
     let _ = futex::wake(slot.wait().word(), futex::Flags::PRIVATE, threads);
 }
 
-fn tell(watchers: &[Watch]) {
+fn wake_all(watchers: &[Watch]) {
     let mut some_exclusive = false;
     for watch in watchers {
         match watch.exclusive() {
             Some(_) => some_exclusive = true,
-            None => watch.notify(),
+            None => watch.wake(),
         }
     }
     if some_exclusive {
-        tell_exclusive(watchers);
+        wake_exclusive(watchers);
     }
 }
 
 /// Wakes one set whose thread waits; the sets before it have the item on their lists too, and find
 /// it when their threads return.
-fn tell_exclusive(watchers: &[Watch]) {
+fn wake_exclusive(watchers: &[Watch]) {
     let sets = || watchers.iter().filter_map(Watch::exclusive);
     let woken = notify_exclusive(sets().map(|(set, index)| Exclusive {
         list: &set.list,
@@ -173,7 +173,7 @@ fn tell_exclusive(watchers: &[Watch]) {
         sleeper: &set.waker.sleeper,
     }));
     if let Some((set, _)) = woken.and_then(|place| sets().nth(place)) {
-        set.waker.ring();
+        set.waker.wake_now();
     }
 }
 
@@ -189,22 +189,22 @@ impl ReadinessNotifier {
     }
 
     /// The readiness of the socket in slot `index` changed: notifies its waiters.
-    pub(crate) fn notify(&self, index: u32) {
-        self.tell(index, i32::MAX as u32);
+    pub(crate) fn wake(&self, index: u32) {
+        self.wake_some(index, i32::MAX as u32);
     }
 
     /// The same after datagrams came to an empty socket: of the threads that are blocked in a call,
     /// waking one is enough.
     pub(crate) fn arrived(&self, index: u32) {
-        self.tell(index, 1);
+        self.wake_some(index, 1);
     }
 
-    fn tell(&self, index: u32, threads: u32) {
+    fn wake_some(&self, index: u32, threads: u32) {
         let Some(slot) = self.sockets.slot(index) else { return };
         if slot.wait().notify() {
-            wake(slot, threads);
+            wake_blocked(slot, threads);
         }
-        self.watchers.notify(index);
+        self.watchers.wake(index);
     }
 }
 
@@ -224,7 +224,7 @@ mod tests {
     }
 
     /// Whether the set's thread was woken, and whether it would find the item.
-    fn told((items, set, _): &mut (ReadyItems, Arc<Set>, Watch)) -> (bool, bool) {
+    fn woken_and_found((items, set, _): &mut (ReadyItems, Arc<Set>, Watch)) -> (bool, bool) {
         let woken = rustix::io::read(set.waker.fd(), &mut [0; 8]).is_ok();
         let mut found = false;
         items.drain(|index| {
@@ -239,20 +239,24 @@ mod tests {
         let watchers = Watchers::new(1);
         let mut sets = [true, false, true, true].map(set);
         sets.iter().for_each(|(.., watch)| watchers.add(0, watch.clone()));
-        let look = |sets: &mut [_; 4]| sets.each_mut().map(told);
-        watchers.notify(0);
+        let look = |sets: &mut [_; 4]| sets.each_mut().map(woken_and_found);
+        watchers.wake(0);
         assert_eq!(look(&mut sets), [(false, true); 4], "no thread waits: whichever comes finds it");
         [1, 2, 3].into_iter().for_each(|i: usize| sets[i].1.waker.sleeper.arm());
-        watchers.notify(0);
-        let (here, told, nothing) = ((false, true), (true, true), (false, false));
-        assert_eq!(look(&mut sets), [here, told, told, nothing]);
-        watchers.notify(0);
-        assert_eq!(look(&mut sets), [here, here, here, told], "the one that was woken has not come back");
+        watchers.wake(0);
+        let (here, woken_and_found, nothing) = ((false, true), (true, true), (false, false));
+        assert_eq!(look(&mut sets), [here, woken_and_found, woken_and_found, nothing]);
+        watchers.wake(0);
+        assert_eq!(
+            look(&mut sets),
+            [here, here, here, woken_and_found],
+            "the one that was woken has not come back"
+        );
         // The watcher is removed before its thread looks.
         sets[0].1.waker.sleeper.arm();
-        watchers.notify(0);
+        watchers.wake(0);
         sets[3].1.waker.sleeper.arm();
         watchers.remove(0, &sets[0].2);
-        assert_eq!(look(&mut sets), [told, here, here, told]);
+        assert_eq!(look(&mut sets), [woken_and_found, here, here, woken_and_found]);
     }
 }

@@ -1,7 +1,8 @@
 //! The threads that poll: workers, threads of an instance's own and the pool, what they do with an instance, and switching
 //! an instance from one of them to another.
 //!
-//! Each thread owns its state here; others reach it by the shared part alone ([`WorkerShared`], [`Pool`]). The housekeeper
+//! Each thread owns its state here; others reach it by the shared part alone
+//! ([`WorkerShared`](crate::napi::WorkerShared), [`Pool`](crate::napi::Pool)). The housekeeper
 //! switches.
 
 mod net_tx;
@@ -12,5 +13,5 @@ mod workqueue;
 
 pub(crate) use polling::{OnRelease, PollContext};
 pub use switch::Contexts;
-pub use worker::{Worker, WorkerShared};
-pub use workqueue::{Pool, PoolThread, Removed};
+pub use worker::Worker;
+pub use workqueue::PoolThread;

@@ -8,9 +8,9 @@
 use std::sync::Arc;
 
 use rustix::event::Timespec;
-use softnet_core::sync::Ordering;
 
-use super::{PollContext, WorkerShared};
+use super::PollContext;
+use crate::napi::WorkerShared;
 use crate::tx::{NEVER, NetdevQueue};
 use crate::util::{Clock, timespec};
 
@@ -30,15 +30,14 @@ impl NetTx {
     /// Sets the worker's time by those of its queues, and returns the latter.
     fn look(&self, worker: &WorkerShared) -> u64 {
         let next = self.next_due();
-        worker.tx_due.fetch_min(next, Ordering::Relaxed);
+        worker.tx_due.lower(next);
         next
     }
 
     /// Runs the queues of `worker` that are due. Returns whether there were any.
     #[cold]
     pub(crate) fn run(&mut self, worker: &WorkerShared, env: &mut PollContext) -> bool {
-        // Acquire: with it comes the queue's own time.
-        worker.tx_due.swap(NEVER, Ordering::Acquire);
+        worker.tx_due.forget();
         let now = env.shared.clock.now();
         let mut ran = false;
         for queue in &self.queues {

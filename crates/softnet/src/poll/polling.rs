@@ -17,11 +17,10 @@ use softnet_core::stack::receive::{Receive, ReceiveHost};
 use softnet_core::steer::TxChoice;
 use softnet_core::sync::Ordering;
 
-use super::Pool;
-use crate::device::filter::Direction;
+use crate::control::Direction;
 use crate::device::{OpenCache, TxHint};
-use crate::napi::{App, NapiInstance, Phase, PollThread, Rx, RxHandler, Timeout, ring, ring_shared};
-use crate::stack::{CacheShare, StackInner, before_block};
+use crate::napi::{App, NapiInstance, Phase, PollThread, Pool, Rx, RxHandler, Timeout, ring, ring_shared};
+use crate::stack::{CacheShare, StackInner, before_wait};
 
 /// What follows when an instance was released.
 pub(crate) enum OnRelease {
@@ -117,10 +116,10 @@ impl PollContext {
 
     /// Before an application's thread blocks: lets go of what it must not keep meanwhile, be it here or in the thread's own
     /// context.
-    pub(crate) fn before_block(&mut self) {
+    pub(crate) fn before_wait(&mut self) {
         self.let_go();
-        self.shared.cache_share.before_block(&mut self.ctx);
-        before_block(&self.shared);
+        self.shared.cache_share.before_wait(&mut self.ctx);
+        before_wait(&self.shared);
     }
 
     /// At the end of an application's call.

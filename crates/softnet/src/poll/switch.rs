@@ -14,9 +14,9 @@ use std::thread::JoinHandle;
 
 use softnet_core::sync::Ordering;
 
-use super::{Pool, PoolThread, Worker, WorkerShared};
+use super::{PoolThread, Worker};
 use crate::config::Context;
-use crate::napi::{Home, NapiInstance, PAUSE, PollThread};
+use crate::napi::{Home, NapiInstance, PAUSE, PollThread, Pool, WorkerShared};
 use crate::stack::StackInner;
 use crate::util::Spawn;
 
@@ -146,7 +146,7 @@ impl Contexts {
         for ((instance, _), home) in wanted.iter().zip(&homes) {
             let (disabled, old) = instance.evict();
             left.extend(old);
-            instance.settle(home, disabled);
+            instance.attach(home, disabled);
         }
         self.retire(left);
         Ok(())

@@ -8,146 +8,21 @@
 //! and changes of its lists. To sleep it announces it, looks at every input once more, and blocks on all their descriptors;
 //! whoever adds an input makes it visible first and then wakes it if it announced. So no wake-up is lost.
 
-use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use rustix::event::epoll;
 use softnet_core::napi::{NetRx, Scheduled};
-use softnet_core::sync::{AtomicBool, AtomicU64, Mailbox, Ordering, PushError, Receiver, mailbox};
-use softnet_dev::PiMutex;
+use softnet_core::sync::{Ordering, Receiver};
 
 use super::net_tx::NetTx;
 use super::{OnRelease, PollContext};
 use crate::config::Context;
-use crate::napi::{NapiInstance, PollThread, Rx, ring};
+use crate::napi::{NapiInstance, Rx, TIMER, WAKE, WorkerShared, ring};
 use crate::stack::StackInner;
-use crate::tx::{NEVER, NetdevQueue};
-use crate::util::{Waker, lock, note};
+use crate::util::{lock, note};
 
-/// Messages that may wait for a worker: each of its instances at most once, so that this is never the limit.
-const MAILBOX: u32 = 4096;
-/// The same for the thread of one instance.
-const MAILBOX_OF_ONE: u32 = 4;
-/// Marks the worker's own descriptor among those it waits for.
-const WAKE: u64 = u64::MAX;
-/// Marks timers among them.
-pub(crate) const TIMER: u64 = 1 << 32;
 /// Rounds in a row that found nothing, after which a thread that never sleeps offers its CPU to others.
 const YIELD_AFTER: u32 = 32;
-
-/// The side of a worker that others see.
-pub struct WorkerShared {
-    /// The thread.
-    pub thread: Arc<PollThread>,
-    /// Wakes it.
-    pub waker: Waker,
-    /// What it waits for: doorbells and timers of its instances, by id, and its own descriptor.
-    epoll: OwnedFd,
-    mailbox: Mailbox<Scheduled<Rx>>,
-    receiver: Mutex<Option<Receiver<Scheduled<Rx>>>>,
-    instances: PiMutex<Vec<Arc<NapiInstance>>>,
-    tx_queues: PiMutex<Vec<Arc<NetdevQueue>>>,
-    /// No later than the earliest of these is due.
-    pub(crate) tx_due: AtomicU64,
-    /// Number of the two lists; and the one the worker has seen.
-    wanted: AtomicU64,
-    seen: AtomicU64,
-    stop: AtomicBool,
-    /// There is a [`Worker`].
-    alive: AtomicBool,
-}
-
-impl WorkerShared {
-    /// A worker without instances.
-    pub fn new(thread: PollThread) -> std::io::Result<Self> {
-        let one = thread.context != Context::Softirq;
-        let (mailbox, receiver) = mailbox(if one { MAILBOX_OF_ONE } else { MAILBOX });
-        let (epoll, waker) = (epoll::create(epoll::CreateFlags::CLOEXEC)?, Waker::new()?);
-        epoll::add(&epoll, waker.fd(), epoll::EventData::new_u64(WAKE), epoll::EventFlags::IN)?;
-        Ok(WorkerShared {
-            thread: Arc::new(thread),
-            waker,
-            epoll,
-            mailbox,
-            receiver: Mutex::new(Some(receiver)),
-            instances: PiMutex::default(),
-            tx_queues: PiMutex::default(),
-            tx_due: AtomicU64::new(NEVER),
-            wanted: AtomicU64::new(0),
-            seen: AtomicU64::new(0),
-            stop: AtomicBool::new(false),
-            alive: AtomicBool::new(false),
-        })
-    }
-
-    /// Hands a scheduled instance to the worker, from any thread.
-    pub fn schedule(&self, mut napi: Scheduled<Rx>) {
-        loop {
-            match self.mailbox.push(napi) {
-                Ok(true) => return self.waker.wake(),
-                Ok(false) | Err(PushError::Closed(_)) => return,
-                // More instances than the mailbox has room for, all scheduled at once: it is being drained.
-                Err(PushError::Full(back)) => napi = back,
-            }
-            std::thread::yield_now();
-        }
-    }
-
-    /// Makes the worker watch `instance`, which is still disabled.
-    pub fn add(&self, instance: Arc<NapiInstance>) {
-        self.instances.lock().push(instance);
-        self.changed();
-    }
-
-    /// Makes the worker forget an instance, which has been disabled. When it [has seen](Self::has_seen) the number
-    /// that this returns, it will not touch the doorbell again.
-    pub fn remove(&self, id: u32) -> u64 {
-        self.instances.lock().retain(|i| i.napi.id != id);
-        self.changed()
-    }
-
-    /// Makes the worker run `queue` when it is due.
-    pub fn add_tx(&self, queue: Arc<NetdevQueue>) {
-        self.tx_queues.lock().push(queue);
-        self.changed();
-    }
-
-    /// Makes the worker forget a TX queue, which was closed.
-    pub fn remove_tx(&self, queue: &Arc<NetdevQueue>) {
-        self.tx_queues.lock().retain(|other| !Arc::ptr_eq(other, queue));
-        self.changed();
-    }
-
-    fn changed(&self) -> u64 {
-        let number = self.wanted.fetch_add(1, Ordering::Release) + 1;
-        self.waker.wake();
-        number
-    }
-
-    /// Whether the worker works on instance list `number` or a later one, or does not work any more.
-    pub fn has_seen(&self, number: u64) -> bool {
-        self.seen.load(Ordering::Acquire) >= number || !self.alive.load(Ordering::Acquire)
-    }
-
-    /// Ends the worker's thread at its next quiescent point.
-    pub fn stop(&self) {
-        self.stop.store(true, Ordering::Release);
-        self.waker.wake();
-    }
-
-    /// Listens to the doorbell of one of its instances, or does not. Any thread may call it.
-    pub(crate) fn listen(&self, instance: &NapiInstance, wanted: bool) {
-        let flags = if wanted { epoll::EventFlags::IN } else { epoll::EventFlags::empty() };
-        let data = epoll::EventData::new_u64(instance.napi.id.into());
-        // Fails only for a doorbell that can't be waited for, which was said when it was added.
-        let _ = epoll::modify(&self.epoll, instance.doorbell.fd(), data, flags);
-    }
-
-    /// Whether it blocks, or is about to.
-    pub fn is_sleeping(&self) -> bool {
-        self.waker.sleeper.is_announced()
-    }
-}
 
 /// The worker itself: what its thread owns.
 pub struct Worker {
@@ -201,8 +76,7 @@ impl Worker {
         if self.me.wanted.load(Ordering::Relaxed) != self.env_seen() {
             self.take_lists();
         }
-        let sent =
-            self.me.tx_due.load(Ordering::Relaxed) != NEVER && self.net_tx.run(&self.me, &mut self.env);
+        let sent = self.me.tx_due.is_set() && self.net_tx.run(&self.me, &mut self.env);
         for instance in self.env.instances.iter() {
             if instance.armed.load(Ordering::Relaxed) && instance.doorbell.pending() {
                 ring(instance, |napi| self.net_rx.schedule(napi));
@@ -226,7 +100,7 @@ impl Worker {
         let thread = &*self.me.thread;
         self.env.rest(thread);
         let announced = self.me.waker.sleeper.announce();
-        self.env.instances.iter().for_each(|instance| instance.listen());
+        self.env.instances.iter().for_each(|instance| instance.update_watch());
         if self.has_input() {
             drop(announced);
             return thread.stats.rechecks.add(1);
@@ -280,7 +154,7 @@ impl Worker {
         wanted.sort_by_key(|i| i.napi.id);
         let is_in = |list: &[Arc<NapiInstance>], id| list.iter().any(|i| i.napi.id == id);
         for old in self.env.instances.iter().filter(|i| !is_in(&wanted, i.napi.id)) {
-            old.watched(None);
+            old.set_watcher(None);
             let _ = epoll::delete(&self.me.epoll, old.doorbell.fd());
             let _ = epoll::delete(&self.me.epoll, old.timer.fd());
         }
@@ -293,7 +167,7 @@ impl Worker {
                 // Cannot be waited for: it is polled all the same whenever the worker is awake.
                 note(format_args!("{} can't wait for {}: {error}", self.me.thread.name, new.napi.name));
             }
-            new.watched(Some(self.me.clone()));
+            new.set_watcher(Some(self.me.clone()));
         }
         self.env.instances = Arc::new(wanted);
         self.me.seen.store(number, Ordering::Release);

@@ -104,7 +104,7 @@ pub(crate) fn with<R>(shared: &Arc<StackInner>, f: impl FnOnce(&mut AppThread) -
 
 /// The calling thread is about to block: its context, if it has one, gives back memory that other
 /// threads may need meanwhile.
-pub(crate) fn before_block(shared: &StackInner) {
+pub(crate) fn before_wait(shared: &StackInner) {
     let known = THREADS.try_with(|threads| {
         threads.borrow().iter().find(|known| std::ptr::eq(known.shared.as_ptr(), shared)).cloned()
     });
@@ -112,6 +112,6 @@ pub(crate) fn before_block(shared: &StackInner) {
         let AppThread { ctx, tables, .. } = &mut *lock(&known.thread);
         // So that no old snapshot is kept alive.
         tables.load();
-        shared.cache_share.before_block(ctx);
+        shared.cache_share.before_wait(ctx);
     }
 }

@@ -46,7 +46,7 @@ impl CacheShare {
     }
 
     /// An application's thread is about to block.
-    pub(crate) fn before_block(&self, ctx: &mut SoftnetData) {
+    pub(crate) fn before_wait(&self, ctx: &mut SoftnetData) {
         let share = self.share.load(Ordering::Relaxed).min(BLOCKED);
         let most = if is_short(ctx.region()) { 0 } else { share };
         ctx.trim(most);
@@ -113,7 +113,7 @@ mod tests {
         fill(&mut ctx);
         share.after_call(&mut ctx);
         assert!(ctx.cached().0 >= 96, "it is alone");
-        share.before_block(&mut ctx);
+        share.before_wait(&mut ctx);
         assert_eq!(ctx.cached(), (BLOCKED / 2, BLOCKED / 2));
         share.divide(16);
         fill(&mut ctx);

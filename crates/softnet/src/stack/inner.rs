@@ -12,22 +12,22 @@ use std::sync::{Arc, Mutex};
 
 use arc_swap::ArcSwap;
 use softnet_core::SoftnetData;
-use softnet_core::ip::slow::{Effects, RouteSnapshot, SlowPath};
+use softnet_core::ip::slow::SlowPath;
 use softnet_core::ip::tables::Tables;
 use softnet_core::napi::Budget;
 use softnet_core::qdisc::Origin;
 use softnet_core::skb::{Batch, CacheSizes, DropReason, Region};
 use softnet_core::softnet_data::ContextStats;
 use softnet_core::stack::slow::{SlowHost, SlowPathState};
+use softnet_core::stack::sockets::SocketHost;
 use softnet_core::steer::TxChoice;
 use softnet_core::sync::AtomicUsize;
 
 use super::{CacheShare, SlowLock, SocketTable};
 use crate::config::StackConfig;
 use crate::control::Target;
-use crate::device::{Netdev, TxHint, dev_queue_xmit};
-use crate::napi::{NapiInstance, PollThread};
-use crate::poll::WorkerShared;
+use crate::device::{Netdev, TxHint, dev_queue_xmit, find_device, there_are};
+use crate::napi::{NapiInstance, PollThread, WorkerShared};
 use crate::util::{Clock, Waker, lock};
 
 /// See the module.
@@ -52,7 +52,7 @@ pub struct StackInner {
     pub tables: Arc<ArcSwap<Tables>>,
     pub(crate) control: SlowLock,
     /// Wakes the housekeeper, which runs the slow path's timers.
-    pub housekeeper: Waker,
+    pub housekeeper: Arc<Waker>,
     /// Packets that may wait for applications, all together.
     pub(crate) app_packets: Arc<AtomicUsize>,
     /// The sockets.
@@ -77,7 +77,7 @@ impl StackInner {
         let sockets =
             SocketTable::new(&region, stack.max_sockets, app_packets.clone(), slow.pmtu().paths().clone());
         let frames = region.frame_count();
-        let control = SlowLock::new(SlowPathState::new(slow, devices.len()), frames);
+        let control = SlowLock::new(SlowPathState::new(slow), frames);
         Ok(StackInner {
             cache_share: CacheShare::new(region.frame_count()),
             region,
@@ -93,7 +93,7 @@ impl StackInner {
             workers,
             tables: Arc::new(ArcSwap::from_pointee(tables)),
             control,
-            housekeeper: Waker::new()?,
+            housekeeper: Arc::new(Waker::new()?),
             app_packets,
             sockets,
             contexts: Mutex::new(vec![Arc::default()]),
@@ -138,28 +138,15 @@ impl StackInner {
     /// What `target` names: a device with its instances, none while it is not open, or an instance with its device. The
     /// error says what there is.
     pub fn find(&self, target: &Target) -> Result<(&Netdev, Vec<Arc<NapiInstance>>), String> {
-        let there = |mut all: Vec<String>| match all.len() {
-            0 => "there is none".into(),
-            _ => {
-                all.sort();
-                format!("there are: {}", all.join(", "))
-            }
-        };
         let napis = self.napis();
         let of = |index: u16| napis.iter().filter(|i| i.napi.dev == index).cloned().collect();
         match target {
-            Target::Dev(name) => match self.devices.iter().find(|dev| dev.name == *name) {
-                Some(dev) => Ok((dev, of(dev.index))),
-                None => {
-                    let names = self.devices.iter().map(|dev| dev.name.clone()).collect();
-                    Err(format!("no device {name:?}; {}", there(names)))
-                }
-            },
+            Target::Dev(name) => find_device(&self.devices, name).map(|dev| (&**dev, of(dev.index))),
             Target::Napi(id) => match napis.iter().find(|instance| instance.napi.id == *id) {
                 Some(instance) => Ok((&self.devices[usize::from(instance.napi.dev)], vec![instance.clone()])),
                 None => {
                     let ids = napis.iter().map(|i| format!("{} ({})", i.napi.id, i.napi.name)).collect();
-                    Err(format!("no NAPI instance {id}; {}", there(ids)))
+                    Err(format!("no NAPI instance {id}; {}", there_are(ids)))
                 }
             },
         }
@@ -192,14 +179,8 @@ impl SlowHost for StackInner {
         }
     }
 
-    fn sockets(
-        &self,
-        ctx: &mut SoftnetData,
-        slow: &mut SlowPath,
-        view: RouteSnapshot<'_>,
-        out: &mut Effects,
-    ) {
-        self.sockets.slow_input(ctx, slow, view, out);
+    fn sockets(&self) -> &impl SocketHost {
+        &self.sockets
     }
 }
 

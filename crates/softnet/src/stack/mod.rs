@@ -11,9 +11,8 @@ pub mod routes;
 mod slow_lock;
 mod sockets;
 
-pub(crate) use app_thread::{AppThread, before_block, with};
+pub(crate) use app_thread::{AppThread, before_wait, with};
 pub(crate) use cache_share::CacheShare;
 pub use inner::StackInner;
 pub(crate) use slow_lock::SlowLock;
 pub use sockets::SocketTable;
-pub(crate) use sockets::is_group;

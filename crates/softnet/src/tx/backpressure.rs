@@ -27,10 +27,10 @@ pub struct TxBackpressure {
     /// Times that owners let go while somebody waited.
     passes: AtomicU64,
     lock: Mutex<()>,
-    go_on: Condvar,
+    room: Condvar,
     /// Slots of sockets that are to be told.
     slots: Mutex<HashSet<u32>>,
-    told: Arc<ReadinessNotifier>,
+    notifier: Arc<ReadinessNotifier>,
     /// Times a sender was held back.
     pub count: AtomicU64,
     /// ns that they waited.
@@ -41,14 +41,14 @@ pub struct TxBackpressure {
 
 impl TxBackpressure {
     /// Before a TX queue that the sockets send by which `told` tells.
-    pub(crate) fn new(told: Arc<ReadinessNotifier>) -> Self {
+    pub(crate) fn new(notifier: Arc<ReadinessNotifier>) -> Self {
         TxBackpressure {
             waiting: AtomicUsize::new(0),
             passes: AtomicU64::new(0),
             lock: Mutex::default(),
-            go_on: Condvar::new(),
+            room: Condvar::new(),
             slots: Mutex::default(),
-            told,
+            notifier,
             count: AtomicU64::new(0),
             total: AtomicU64::new(0),
             longest: AtomicU64::new(0),
@@ -56,10 +56,10 @@ impl TxBackpressure {
     }
 
     /// The socket in slot `index` is to be told when it may send. `is_full` looks whether it still may not.
-    pub(crate) fn register(&self, index: u32, is_full: impl Fn() -> bool) {
+    pub(crate) fn wait_for_room(&self, index: u32, is_full: impl Fn() -> bool) {
         let mut slots = lock(&self.slots);
         // Even if the slot is here: it may have been another socket's, since closed.
-        if let Some(slot) = self.told.sockets.slot(index) {
+        if let Some(slot) = self.notifier.sockets.slot(index) {
             slot.set_held_back(true);
         }
         if slots.insert(index) {
@@ -69,20 +69,20 @@ impl TxBackpressure {
         // An owner that made room before it saw us, or while we had the lock, will not look again.
         fence(Ordering::SeqCst);
         if !is_full() {
-            self.tell();
+            self.wake_sockets();
         }
     }
 
     /// Tells the sockets that wait that they may send.
     #[cold]
-    fn tell(&self) {
+    fn wake_sockets(&self) {
         let Ok(mut slots) = self.slots.try_lock() else { return };
         for index in slots.drain() {
             self.waiting.fetch_sub(1, Ordering::Relaxed);
-            if let Some(slot) = self.told.sockets.slot(index) {
+            if let Some(slot) = self.notifier.sockets.slot(index) {
                 slot.set_held_back(false);
             }
-            self.told.notify(index);
+            self.notifier.wake(index);
         }
     }
 
@@ -103,7 +103,7 @@ impl TxBackpressure {
             let guard = lock(&self.lock);
             if self.passes.load(Ordering::Relaxed) == passes {
                 // An owner that did not see us yet lets go without a word, hence the time-out.
-                drop(self.go_on.wait_timeout(guard, HOLD_BACK).unwrap_or_else(PoisonError::into_inner));
+                drop(self.room.wait_timeout(guard, HOLD_BACK).unwrap_or_else(PoisonError::into_inner));
             }
         };
         self.waiting.fetch_sub(1, Ordering::Relaxed);
@@ -123,8 +123,8 @@ impl TxBackpressure {
         }
         if let Ok(_guard) = self.lock.try_lock() {
             self.passes.fetch_add(1, Ordering::Release);
-            self.go_on.notify_all();
+            self.room.notify_all();
         }
-        self.tell();
+        self.wake_sockets();
     }
 }

@@ -3,10 +3,11 @@
 //! Any thread with a context sends through a [`NetdevQueue`]; the housekeeper makes and closes queues and changes disciplines.
 
 mod backpressure;
+mod due;
 pub mod qdisc;
 mod queue;
 
 pub use backpressure::TxBackpressure;
-pub(crate) use queue::NEVER;
-pub(crate) use queue::xmit_waiting;
+pub use due::TxDue;
+pub(crate) use queue::{NEVER, xmit_waiting};
 pub use queue::{NetdevQueue, QueueWake};

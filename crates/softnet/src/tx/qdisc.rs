@@ -14,6 +14,7 @@ use softnet_core::SoftnetData;
 use softnet_core::qdisc::{DevParams, Qdisc, QdiscStats, QdiscTotals, Spec, SpecError};
 
 use super::NetdevQueue;
+use crate::control::Action;
 
 /// What was set for a device; outlives its TX queues.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -22,18 +23,6 @@ pub struct Settings {
     pub root: Option<Spec>,
     /// Disciplines of TX queues under `mq` that differ from the default.
     pub children: BTreeMap<u16, Spec>,
-}
-
-/// What to do to a discipline, in `tc`'s words.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Action {
-    /// Set it where none is set yet.
-    Add,
-    /// Set it; one of the same kind keeps its packets.
-    Replace,
-    /// Go back to the default.
-    Del,
 }
 
 impl Settings {

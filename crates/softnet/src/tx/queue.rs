@@ -6,10 +6,8 @@ use softnet_core::SoftnetData;
 use softnet_core::qdisc::{Origin, Sent};
 use softnet_core::skb::Batch;
 use softnet_core::stack::tx_queue::{self, TxWake};
-use softnet_core::sync::Ordering;
 
-use super::TxBackpressure;
-use crate::poll::WorkerShared;
+use super::{TxBackpressure, TxDue};
 use crate::util::Clock;
 
 pub(crate) use softnet_core::stack::tx_queue::NEVER;
@@ -19,17 +17,15 @@ pub type NetdevQueue = tx_queue::NetdevQueue<QueueWake>;
 
 /// The threads that a TX queue wakes.
 pub struct QueueWake {
-    /// The worker that runs it.
-    pub(crate) worker: Arc<WorkerShared>,
+    /// The times of the worker that runs it.
+    pub due: Arc<TxDue>,
     /// Local senders that wait for room on the pending list.
     pub held_back: TxBackpressure,
 }
 
 impl TxWake for QueueWake {
     fn run_at(&self, at: u64) {
-        // Release: the worker forgets this time before it looks at the time of each queue.
-        self.worker.tx_due.fetch_min(at, Ordering::Release);
-        self.worker.waker.wake();
+        self.due.set(at);
     }
 
     #[inline(always)]

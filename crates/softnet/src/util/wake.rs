@@ -23,12 +23,12 @@ impl Waker {
     /// After an input was made visible: wakes the thread if it sleeps or is about to.
     pub fn wake(&self) {
         if self.sleeper.wake() {
-            self.ring();
+            self.wake_now();
         }
     }
 
     /// Of a thread whose announcement the caller took: makes the descriptor readable.
-    pub(crate) fn ring(&self) {
+    pub(crate) fn wake_now(&self) {
         // Can fail only if the counter is full, and then the descriptor is readable anyway.
         let _ = rustix::io::write(&self.fd, &1u64.to_ne_bytes());
     }

@@ -1,9 +1,9 @@
 //! Interrupt deferral on real threads: doorbells stay masked while timers poll, and no packet waits for ever.
 
 use softnet::config::Context;
+use softnet::config::Knobs;
 use softnet::control::show::NapiRow;
 use softnet::control::{SetKnobs, Target};
-use softnet::device::Knobs;
 
 use super::frames::{host, number_of, numbered};
 use super::world::{Setup, World, of_port, ping, until};

@@ -7,14 +7,14 @@ use std::time::Duration;
 use softnet::app::{NapiPoller, PollerParams};
 use softnet::assembly::Introspect;
 use softnet::config::Context;
+use softnet::control::Action;
+use softnet::control::Direction::{Egress, Ingress};
+use softnet::control::MirredAction::{Mirror, Redirect};
 use softnet::control::show::FilterRow;
+use softnet::control::{Direction, MirredAction};
 use softnet::control::{SetFilter, SetMirred};
-use softnet::device::filter::Direction::{Egress, Ingress};
-use softnet::device::filter::MirredAction::{Mirror, Redirect};
-use softnet::device::filter::{Direction, MirredAction};
 use softnet::device::{TxHint, dev_queue_xmit};
 use softnet::napi::{Filter, MAX_BACKLOG};
-use softnet::tx::qdisc::Action;
 use softnet_core::ip::v4::arp::ArpPacket;
 use softnet_core::skb::Batch;
 

@@ -9,11 +9,11 @@ use std::time::Duration;
 
 use softnet::app::{RawSender, WouldBlock};
 use softnet::config::{Config, DeviceConfig, InterfaceAddr, NeighbourConfig, StackConfig, available_cpus};
+use softnet::control::Action;
 use softnet::control::SetQdisc;
 use softnet::control::show::QdiscRow;
 use softnet::device::{TxHint, dev_queue_xmit};
 use softnet::net::{SendBatch, UdpSocket};
-use softnet::tx::qdisc::Action;
 use softnet::{Assembly, Stack};
 use softnet_core::SoftnetData;
 use softnet_core::qdisc::Verdict;

@@ -4,11 +4,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use softnet::app::{PollerError, PollerParams};
 use softnet::config::Context;
+use softnet::config::Knobs;
+use softnet::control::Action;
 use softnet::control::show::NapiRow;
 use softnet::control::{Set, SetKnobs, SetQdisc, Target};
-use softnet::device::Knobs;
 use softnet::napi::Filter;
-use softnet::tx::qdisc::Action;
 use softnet_core::skb::Batch;
 use softnet_dev::netlink::Netlink;
 

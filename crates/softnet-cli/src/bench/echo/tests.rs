@@ -1,8 +1,8 @@
 //! Every request is answered or lost, in every way an application may wait.
 
 use softnet::app::PollerParams;
+use softnet::config::Knobs;
 use softnet::control::{SetKnobs, Target};
-use softnet::device::Knobs;
 
 use super::client::Outcome;
 use super::responder::Answered;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use softnet::app::PollerParams;
-use softnet::device::Knobs;
+use softnet::config::Knobs;
 use softnet_dev::mem::Coalesce;
 
 /// One way to wait for requests.

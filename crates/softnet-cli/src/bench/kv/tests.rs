@@ -4,8 +4,8 @@ use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use softnet::app::EpollParams;
+use softnet::config::Knobs;
 use softnet::control::{SetKnobs, Target};
-use softnet::device::Knobs;
 use udp_kv::Waiting;
 
 use super::packet::{Ends, Format, Request, number};

@@ -2,7 +2,7 @@
 
 use clap::ValueEnum;
 use softnet_core::SoftnetData;
-use softnet_core::qdisc::{After, DeferList, Origin, Qdisc, Sent, ToFree};
+use softnet_core::qdisc::{DeferList, NextRun, Origin, Qdisc, Sent, ToFree};
 use softnet_core::skb::{Batch, Region};
 
 use super::baseline::{BusyLock, Locked, Mcs, ParkingLot};
@@ -13,8 +13,8 @@ pub(super) trait TxQueue: Sync {
     /// Sends `batch` at `now`, in ns. [`Sent::Full`] leaves it to the caller, which waits.
     fn send(&self, ctx: &mut SoftnetData, now: u64, batch: &mut Batch, to_free: &mut ToFree) -> Sent;
 
-    /// Runs the queue, as [`After`] asked for. `None`: another thread does.
-    fn run(&self, ctx: &mut SoftnetData, now: u64, to_free: &mut ToFree) -> Option<After>;
+    /// Runs the queue, as [`NextRun`] asked for. `None`: another thread does.
+    fn run(&self, ctx: &mut SoftnetData, now: u64, to_free: &mut ToFree) -> Option<NextRun>;
 
     /// No more is sent: what is queued is dropped.
     fn close(&self, ctx: &mut SoftnetData, to_free: &mut ToFree);
@@ -66,14 +66,14 @@ impl TxQueue for DeferList<Wire> {
         DeferList::send(self, ctx, now, Origin::Local, batch, to_free)
     }
 
-    fn run(&self, ctx: &mut SoftnetData, now: u64, to_free: &mut ToFree) -> Option<After> {
+    fn run(&self, ctx: &mut SoftnetData, now: u64, to_free: &mut ToFree) -> Option<NextRun> {
         DeferList::run(self, ctx, now, to_free)
     }
 
     fn close(&self, ctx: &mut SoftnetData, to_free: &mut ToFree) {
         self.deactivate();
-        while let Some(lead) = self.lead() {
-            if lead.finish(ctx, 0, to_free) == After::Idle {
+        while let Some(guard) = self.own() {
+            if guard.finish(ctx, 0, to_free) == NextRun::Idle {
                 return;
             }
         }

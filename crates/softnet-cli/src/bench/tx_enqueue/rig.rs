@@ -10,7 +10,7 @@ use std::thread::{Builder, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
 use softnet_core::SoftnetData;
-use softnet_core::qdisc::{After, DevParams, Spec, ToFree};
+use softnet_core::qdisc::{DevParams, NextRun, Spec, ToFree};
 use softnet_core::skb::{CacheSizes, Region};
 use softnet_dev::memfd::MemfdMemory;
 
@@ -148,7 +148,7 @@ impl Load {
     fn drain(queues: &[Box<dyn TxQueue>], ctx: &mut SoftnetData, accounts: &Accounts, epoch: Instant) {
         let mut to_free = ToFree::new();
         for queue in queues {
-            while queue.run(ctx, epoch.elapsed().as_nanos() as u64, &mut to_free) != Some(After::Idle) {
+            while queue.run(ctx, epoch.elapsed().as_nanos() as u64, &mut to_free) != Some(NextRun::Idle) {
                 std::thread::yield_now();
             }
             queue.close(ctx, &mut to_free);

@@ -82,8 +82,8 @@ impl Shared<'_> {
             let mut now = called;
             loop {
                 match queue.send(&mut ctx, now, &mut batch, &mut to_free) {
-                    Sent::Led { after, .. } => {
-                        self.worker.see_to(index, after);
+                    Sent::Owned { next_run, .. } => {
+                        self.worker.see_to(index, next_run);
                         break;
                     }
                     Sent::Deferred => break,

@@ -1,4 +1,4 @@
-//! The thread that runs queues again when a sender's [`After`] asks for it: what the kernel does in a softirq
+//! The thread that runs queues again when a sender's [`NextRun`] asks for it: what the kernel does in a softirq
 //! (`net_tx_action`), and the runtime on a worker. One for all queues, for every way of sending alike.
 //!
 //! Invariant: a queue that a sender asked for is run after that.
@@ -9,7 +9,7 @@ use std::thread::Thread;
 use std::time::{Duration, Instant};
 
 use softnet_core::SoftnetData;
-use softnet_core::qdisc::{After, ToFree};
+use softnet_core::qdisc::{NextRun, ToFree};
 
 use super::queue::TxQueue;
 use super::wire::Accounts;
@@ -42,14 +42,14 @@ impl Worker {
 
     /// Sees to what a sender, or a run, of `queue` was told.
     #[inline]
-    pub(super) fn see_to(&self, queue: usize, after: After) {
+    pub(super) fn see_to(&self, queue: usize, next_run: NextRun) {
         let scheduled = &self.scheduled[queue];
-        let is_news = match after {
+        let is_news = match next_run {
             // The wire is never full.
-            After::Idle | After::Stopped => false,
+            NextRun::Idle | NextRun::Stopped => false,
             // Always written: the worker that clears it sees what came before.
-            After::Again => !scheduled.now.swap(true, Ordering::AcqRel),
-            After::Watchdog(at) => scheduled.at.fetch_min(at, Ordering::AcqRel) > at,
+            NextRun::Again => !scheduled.now.swap(true, Ordering::AcqRel),
+            NextRun::Watchdog(at) => scheduled.at.fetch_min(at, Ordering::AcqRel) > at,
         };
         if is_news {
             self.wake();
@@ -91,8 +91,8 @@ impl Worker {
                 let is_due = at <= now
                     && scheduled.at.compare_exchange(at, NEVER, Ordering::AcqRel, Ordering::Relaxed).is_ok();
                 if scheduled.now.swap(false, Ordering::AcqRel) || is_due {
-                    if let Some(after) = queue.run(ctx, now, &mut to_free) {
-                        self.see_to(i, after);
+                    if let Some(next_run) = queue.run(ctx, now, &mut to_free) {
+                        self.see_to(i, next_run);
                     }
                     accounts.free(ctx, &mut to_free);
                 }

@@ -211,8 +211,7 @@ impl SlowPath {
         ctx: &mut SoftnetData,
         view: RouteSnapshot<'_>,
         mut datagram: Datagram,
-        choice: TxChoice,
-        (dev, to): (u16, MacAddr),
+        (choice, dev, to): (TxChoice, u16, MacAddr),
         (len, pieces): (usize, impl IntoIterator<Item = &'a [u8]>),
         out: &mut Effects,
     ) -> Result<(), DropReason> {

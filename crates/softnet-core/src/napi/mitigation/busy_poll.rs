@@ -79,7 +79,7 @@ impl<Q> BusyPolling<Q> {
     /// With `prefer`, and if deferral is configured, `arm` is called, which arms the timer with (at least) the ns it is given;
     /// then the instance is released, its doorbell as it is (masked). The caller looks at what is ready once more, since GRO
     /// gives up all it holds into `deliver`. Otherwise, or if the timer fired between the two, ownership stays: poll once more
-    /// and [complete](Scheduled::complete_settled), which unmasks the doorbell; if that poll uses its whole budget, hand the
+    /// and [complete](Scheduled::complete_applied), which unmasks the doorbell; if that poll uses its whole budget, hand the
     /// instance to a worker instead.
     ///
     /// The timer is armed before the release, unlike a worker's: between the two an application may lose its CPU.

@@ -58,7 +58,7 @@ fn fires_before_sleep() {
 }
 
 #[test]
-fn an_application_settles_before_it_releases() {
+fn an_application_applies_its_deferral_before_it_releases() {
     for model in [hangs_when_stopped, fires_at_the_stop, fires_before_sleep] {
         check(2, model);
     }

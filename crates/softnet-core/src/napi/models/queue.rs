@@ -122,17 +122,17 @@ impl Queue {
         };
         match poller.stop(true, |_, _| (), arm) {
             Completion::Released(_) => {}
-            Completion::Again(scheduled) => self.serve_settled(scheduled),
+            Completion::Again(scheduled) => self.serve_applied(scheduled),
         }
         work
     }
 
     /// Polls as an application does: sees to the timer and the doorbell before it releases. What is left is for the
     /// instance's context.
-    fn serve_settled(&self, mut scheduled: Scheduled<u32>) {
+    fn serve_applied(&self, mut scheduled: Scheduled<u32>) {
         let seen = self.ring.load(Ordering::Relaxed);
         let work = seen - std::mem::replace(&mut scheduled.body().rx, seen);
-        let settle = |timer: Option<NonZeroU64>, unmask: bool| {
+        let apply = |timer: Option<NonZeroU64>, unmask: bool| {
             if timer.is_some() {
                 self.arm();
             }
@@ -147,7 +147,7 @@ impl Queue {
             self.unmasked.swap(false, Ordering::Relaxed);
             false
         };
-        if let Completion::Again(again) = scheduled.complete_settled(work as usize, |_, _| (), settle) {
+        if let Completion::Again(again) = scheduled.complete_applied(work as usize, |_, _| (), apply) {
             self.serve(Some(again));
         }
     }
@@ -161,7 +161,7 @@ impl Queue {
 
     /// An application finds nothing, and sleeps.
     pub(in crate::napi) fn sleep(&self) {
-        self.napi.resume().into_iter().for_each(|scheduled| self.serve_settled(scheduled));
+        self.napi.resume().into_iter().for_each(|scheduled| self.serve_applied(scheduled));
     }
 
     /// An application waits for packets once, and goes away.

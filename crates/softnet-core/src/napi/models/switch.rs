@@ -8,7 +8,7 @@ use loom::thread;
 use super::home::World;
 use crate::sync::{Mutant, check, must_fail, mutated};
 
-/// What the housekeeper does, as `NapiInstance::evict` and `settle` in the crate `softnet`.
+/// What the housekeeper does, as `NapiInstance::evict` and `attach` in the crate `softnet`.
 fn housekeeper(world: &World) {
     world.napi.disable();
     let mut disabled = loop {

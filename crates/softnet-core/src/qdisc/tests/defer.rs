@@ -13,21 +13,21 @@ fn send(world: &mut World, list: &DeferList<Wire>, batch: &mut Batch) -> Sent {
 }
 
 fn set(list: &DeferList<Wire>, room: usize, takes: usize) {
-    let mut lead = list.lead().expect("no other thread");
-    (lead.ring().room, lead.ring().takes) = (room, takes);
-    assert!(matches!(lead.finish(&mut || (), 0, &mut ToFree::new()), After::Idle | After::Stopped));
+    let mut guard = list.own().expect("nobody else");
+    (guard.ring().room, guard.ring().takes) = (room, takes);
+    assert!(matches!(guard.finish(&mut || (), 0, &mut ToFree::new()), NextRun::Idle | NextRun::Stopped));
 }
 
 fn ids(list: &DeferList<Wire>) -> Vec<u8> {
-    let mut lead = list.lead().expect("no other thread");
-    let ids = lead.ring().ids();
-    lead.finish(&mut || (), 0, &mut ToFree::new());
+    let mut guard = list.own().expect("nobody else");
+    let ids = guard.ring().ids();
+    guard.finish(&mut || (), 0, &mut ToFree::new());
     ids
 }
 
-const LED: Sent = Sent::Led { verdict: Verdict::Success, after: After::Idle, drained: false };
+const OWNED: Sent = Sent::Owned { verdict: Verdict::Success, next_run: NextRun::Idle, drained: false };
 /// It sent what others handed over, too.
-const LED_FOR_ALL: Sent = Sent::Led { verdict: Verdict::Success, after: After::Idle, drained: true };
+const OWNED_FOR_ALL: Sent = Sent::Owned { verdict: Verdict::Success, next_run: NextRun::Idle, drained: true };
 
 #[test]
 fn those_who_come_while_a_batch_is_on_the_wire_hand_over_and_the_owner_sends_for_all() {
@@ -50,12 +50,12 @@ fn those_who_come_while_a_batch_is_on_the_wire_hand_over_and_the_owner_sends_for
             assert!(sent == Sent::Deferred && batch.is_empty() && to_free.is_empty());
         }
     };
-    assert_eq!(list.send(during, 0, Origin::Local, &mut a, &mut world.to_free), LED_FOR_ALL);
-    let mut lead = list.lead().unwrap();
-    assert_eq!((lead.ring().ids(), &lead.ring().calls[..]), (b"ABCD".to_vec(), &[1, 2, 1][..]));
-    let totals = lead.change(|qdisc| qdisc.stats().totals()).unwrap();
+    assert_eq!(list.send(during, 0, Origin::Local, &mut a, &mut world.to_free), OWNED_FOR_ALL);
+    let mut guard = list.own().unwrap();
+    assert_eq!((guard.ring().ids(), &guard.ring().calls[..]), (b"ABCD".to_vec(), &[1, 2, 1][..]));
+    let totals = guard.change(|qdisc| qdisc.stats().totals()).unwrap();
     assert_eq!((totals.packets, totals.bytes, totals.qlen, totals.backlog), (4, 400, 0, 0));
-    lead.finish(&mut || (), 0, &mut world.to_free);
+    guard.finish(&mut || (), 0, &mut world.to_free);
     world.end(list);
 }
 
@@ -64,7 +64,7 @@ fn burst_1000_holds_1000_beside_the_owner_then_local_senders_hold_back_and_forwa
     let mut world = World::new();
     let list = list(&world, "pfifo limit 1000", 1000);
     for _ in 0..2 {
-        let lead = list.lead().unwrap();
+        let guard = list.own().unwrap();
         for i in 0..1000u32 {
             let mut batch = world.batch([i as u8]);
             assert_eq!(send(&mut world, &list, &mut batch), Sent::Deferred);
@@ -75,9 +75,9 @@ fn burst_1000_holds_1000_beside_the_owner_then_local_senders_hold_back_and_forwa
         assert_eq!((sent, late.len()), (Sent::Full, 0));
         assert_eq!(world.dropped(), [(77, DropReason::QdiscBurstDrop)]);
         // The owner comes back: it queues all, and sends as many, so that no discipline of that length drops any.
-        assert_eq!(lead.finish(&mut || (), 0, &mut world.to_free), After::Idle);
+        assert_eq!(guard.finish(&mut || (), 0, &mut world.to_free), NextRun::Idle);
         assert!(ids(&list).into_iter().eq((0..1000).map(|i| i as u8)));
-        let sent = std::mem::take(&mut list.lead().unwrap().ring().sent);
+        let sent = std::mem::take(&mut list.own().unwrap().ring().sent);
         sent.into_iter().for_each(|skb| world.ctx.free_skb(skb));
     }
     world.end(list);
@@ -88,13 +88,13 @@ fn a_burst_of_one_overshoots_by_no_more_than_a_batch_and_0_still_takes_one() {
     for burst in [0, 1] {
         let mut world = World::new();
         let list = list(&world, "pfifo", burst);
-        let lead = list.lead().unwrap();
+        let guard = list.own().unwrap();
         let mut full = world.batch(0..64);
         assert_eq!(send(&mut world, &list, &mut full), Sent::Deferred);
         let mut next = world.batch([64]);
         assert_eq!(send(&mut world, &list, &mut next), Sent::Full);
-        lead.finish(&mut || (), 0, &mut world.to_free);
-        assert_eq!(send(&mut world, &list, &mut next), LED);
+        guard.finish(&mut || (), 0, &mut world.to_free);
+        assert_eq!(send(&mut world, &list, &mut next), OWNED);
         assert!(ids(&list).into_iter().eq(0..65));
         world.end(list);
     }
@@ -106,18 +106,18 @@ fn bypass_only_if_nothing_is_queued_and_the_ring_has_room() {
     let list = list(&world, "pfifo_fast", 1000);
     set(&list, 2, 100);
     let mut batches = [world.batch([1, 2]), world.batch([3]), world.batch([4])];
-    assert_eq!(send(&mut world, &list, &mut batches[0]), LED);
+    assert_eq!(send(&mut world, &list, &mut batches[0]), OWNED);
     for batch in &mut batches[1..] {
-        let sent = Sent::Led { verdict: Verdict::Success, after: After::Stopped, drained: false };
+        let sent = Sent::Owned { verdict: Verdict::Success, next_run: NextRun::Stopped, drained: false };
         assert_eq!(send(&mut world, &list, batch), sent);
     }
     // There is room again, but others wait: an urgent packet does not pass by them, it is sorted in.
-    let mut lead = list.lead().unwrap();
-    lead.ring().room = 100;
+    let mut guard = list.own().unwrap();
+    guard.ring().room = 100;
     let mut urgent = Batch::new();
     urgent.push(world.ipv4(5, 0x10)).unwrap();
     assert_eq!(send(&mut world, &list, &mut urgent), Sent::Deferred);
-    assert_eq!(lead.finish(&mut || (), 0, &mut world.to_free), After::Idle);
+    assert_eq!(guard.finish(&mut || (), 0, &mut world.to_free), NextRun::Idle);
     assert_eq!(ids(&list), [1, 2, 5, 3, 4]);
     world.end(list);
 }
@@ -127,14 +127,14 @@ fn the_owner_learns_what_became_of_its_packets() {
     let mut world = World::new();
     let list = list(&world, "pfifo limit 2", 1000);
     set(&list, 0, 0);
-    let led = |verdict| Sent::Led { verdict, after: After::Stopped, drained: false };
+    let owned = |verdict| Sent::Owned { verdict, next_run: NextRun::Stopped, drained: false };
     let mut batches = [world.batch([1]), world.batch([2, 3]), world.batch([4])];
-    assert_eq!(send(&mut world, &list, &mut batches[0]), led(Verdict::Success));
-    assert_eq!(send(&mut world, &list, &mut batches[1]), led(Verdict::Drop), "the second did not fit");
-    assert_eq!(send(&mut world, &list, &mut batches[2]), led(Verdict::Drop));
+    assert_eq!(send(&mut world, &list, &mut batches[0]), owned(Verdict::Success));
+    assert_eq!(send(&mut world, &list, &mut batches[1]), owned(Verdict::Drop), "the second did not fit");
+    assert_eq!(send(&mut world, &list, &mut batches[2]), owned(Verdict::Drop));
     let over = DropReason::QdiscOverlimit;
     assert_eq!(world.dropped(), [(3, over), (4, over)]);
-    let stats = list.lead().unwrap().change(|qdisc| qdisc.stats().clone()).unwrap();
+    let stats = list.own().unwrap().change(|qdisc| qdisc.stats().clone()).unwrap();
     assert_eq!((stats.drops(over), stats.qlen(), stats.backlog()), (2, 2, 200));
     world.end(list);
     assert_eq!((stats.drops(DropReason::Shutdown), stats.qlen(), stats.backlog()), (2, 0, 0));
@@ -146,10 +146,10 @@ fn what_the_ring_refuses_leaves_first() {
     let list = list(&world, "pfifo", 1000);
     // It says 100 and takes 3: once for a batch that passes by, once for one that was queued.
     set(&list, 100, 3);
-    let stopped = Sent::Led { verdict: Verdict::Success, after: After::Stopped, drained: false };
+    let stopped = Sent::Owned { verdict: Verdict::Success, next_run: NextRun::Stopped, drained: false };
     let mut batches = [world.batch(0..5), world.batch(5..9)];
     assert_eq!(send(&mut world, &list, &mut batches[0]), stopped);
-    let stats = list.lead().unwrap().change(|qdisc| qdisc.stats().clone()).unwrap();
+    let stats = list.own().unwrap().change(|qdisc| qdisc.stats().clone()).unwrap();
     assert_eq!((stats.totals().requeues, stats.qlen(), stats.totals().packets), (2, 2, 5));
     assert_eq!(send(&mut world, &list, &mut batches[1]), stopped);
     set(&list, 100, 100);
@@ -170,16 +170,16 @@ fn deactivated_while_owned_drops_each_once() {
     set(&list, 0, 0);
     let mut batches = [world.batch([1]), world.batch([2, 3]), world.batch([4]), world.batch([5])];
     send(&mut world, &list, &mut batches[0]);
-    let lead = list.lead().unwrap();
-    assert!(list.lead().is_none() && list.run(&mut || (), 0, &mut world.to_free).is_none(), "contended");
+    let guard = list.own().unwrap();
+    assert!(list.own().is_none() && list.run(&mut || (), 0, &mut world.to_free).is_none(), "contended");
     for batch in &mut batches[1..3] {
         assert_eq!(send(&mut world, &list, batch), Sent::Deferred);
     }
     list.deactivate();
-    assert_eq!(lead.finish(&mut || (), 0, &mut world.to_free), After::Idle);
+    assert_eq!(guard.finish(&mut || (), 0, &mut world.to_free), NextRun::Idle);
     let ready = DropReason::DevReady;
     assert_eq!(world.dropped(), [(2, ready), (3, ready), (4, ready), (1, DropReason::Shutdown)]);
-    let refused = Sent::Led { verdict: Verdict::Drop, after: After::Idle, drained: false };
+    let refused = Sent::Owned { verdict: Verdict::Drop, next_run: NextRun::Idle, drained: false };
     assert_eq!(send(&mut world, &list, &mut batches[3]), refused);
     assert_eq!(world.dropped(), [(5, ready)]);
     assert!(ids(&list).is_empty());
@@ -199,7 +199,7 @@ fn an_owner_parks_when_it_has_taken_its_share_and_senders_hand_over_until_there_
         }
     };
     let mut first = world.batch([0]);
-    let again = Sent::Led { verdict: Verdict::Success, after: After::Again, drained: true };
+    let again = Sent::Owned { verdict: Verdict::Success, next_run: NextRun::Again, drained: true };
     assert_eq!(list.send(during, 0, Origin::Local, &mut first, &mut world.to_free), again);
     // One is pending, and four may be.
     for id in 100..103 {
@@ -210,7 +210,7 @@ fn an_owner_parks_when_it_has_taken_its_share_and_senders_hand_over_until_there_
     let mut next = world.batch([103]);
     assert_eq!(list.send(during, 0, Origin::Local, &mut next, &mut world.to_free), again);
     // The run that is owed ends it.
-    assert_eq!(list.run(during, 0, &mut world.to_free), Some(After::Idle));
+    assert_eq!(list.run(during, 0, &mut world.to_free), Some(NextRun::Idle));
     let ids = ids(&list);
     assert_eq!(ids.len(), 14);
     let of = |range: std::ops::Range<u8>| ids.iter().copied().filter(move |id| range.contains(id));
@@ -228,12 +228,12 @@ fn an_owner_that_sent_its_share_parks_for_the_run_and_senders_do_not_take_it_up(
     for batch in &mut batches {
         send(&mut world, &list, batch);
     }
-    let mut lead = list.lead().unwrap();
-    (lead.ring().room, lead.ring().takes) = (1000, 1000);
-    assert_eq!(lead.finish(&mut || (), 0, &mut world.to_free), After::Again);
+    let mut guard = list.own().unwrap();
+    (guard.ring().room, guard.ring().takes) = (1000, 1000);
+    assert_eq!(guard.finish(&mut || (), 0, &mut world.to_free), NextRun::Again);
     let mut next = world.batch([120]);
     assert_eq!(send(&mut world, &list, &mut next), Sent::Deferred, "the run is owed");
-    assert_eq!(list.run(&mut || (), 0, &mut world.to_free), Some(After::Idle));
+    assert_eq!(list.run(&mut || (), 0, &mut world.to_free), Some(NextRun::Idle));
     assert!(ids(&list).into_iter().eq(0..=120));
     world.end(list);
 }
@@ -251,9 +251,9 @@ fn without_a_discipline_the_ring_takes_all_or_it_is_dropped() {
         }
     };
     let mut batch = world.batch([1, 2]);
-    assert_eq!(list.send(during, 0, Origin::Local, &mut batch, &mut world.to_free), LED_FOR_ALL);
+    assert_eq!(list.send(during, 0, Origin::Local, &mut batch, &mut world.to_free), OWNED_FOR_ALL);
     let mut late = world.batch([6]);
-    let dropped = Sent::Led { verdict: Verdict::Drop, after: After::Idle, drained: false };
+    let dropped = Sent::Owned { verdict: Verdict::Drop, next_run: NextRun::Idle, drained: false };
     assert_eq!(send(&mut world, &list, &mut late), dropped);
     assert_eq!(world.dropped(), [(5, DropReason::FullRing), (6, DropReason::FullRing)]);
     assert_eq!(ids(&list), [1, 2, 3, 4]);
@@ -264,13 +264,13 @@ fn without_a_discipline_the_ring_takes_all_or_it_is_dropped() {
 fn deactivated_between_two_batches_without_a_discipline_drops_the_second() {
     let mut world = World::new();
     let list = list(&world, "noqueue", 1000);
-    let lead = list.lead().unwrap();
+    let guard = list.own().unwrap();
     let mut batches = [world.batch(0..64), world.batch([64])];
     for batch in &mut batches {
         assert_eq!(send(&mut world, &list, batch), Sent::Deferred);
     }
-    // While the first is on the wire, a thread begins to close the device.
-    assert_eq!(lead.finish(&mut || list.deactivate(), 0, &mut world.to_free), After::Idle);
+    // While the first is on the wire, somebody begins to close the device.
+    assert_eq!(guard.finish(&mut || list.deactivate(), 0, &mut world.to_free), NextRun::Idle);
     assert_eq!(world.dropped(), [(64, DropReason::Shutdown)]);
     assert!(ids(&list).into_iter().eq(0..64));
     world.end(list);
@@ -283,9 +283,9 @@ fn a_graft_drops_what_the_old_discipline_held() {
     set(&list, 0, 0);
     let mut batch = world.batch([1, 2]);
     send(&mut world, &list, &mut batch);
-    let mut lead = list.lead().unwrap();
-    lead.graft(Spec::Noqueue.build(&DEV).unwrap(), &mut world.to_free);
-    assert_eq!(lead.finish(&mut || (), 0, &mut world.to_free), After::Idle);
+    let mut guard = list.own().unwrap();
+    guard.graft(Spec::Noqueue.build(&DEV).unwrap(), &mut world.to_free);
+    assert_eq!(guard.finish(&mut || (), 0, &mut world.to_free), NextRun::Idle);
     assert_eq!(world.dropped(), [(1, DropReason::QdiscDrop), (2, DropReason::QdiscDrop)]);
     world.end(list);
 }
@@ -294,12 +294,12 @@ fn a_graft_drops_what_the_old_discipline_held() {
 fn a_packet_of_another_region_waits_for_ownership_and_is_freed_at_home() {
     let (mut world, mut other) = (World::new(), World::new());
     let list = list(&world, "pfifo", 1000);
-    let lead = list.lead().unwrap();
+    let guard = list.own().unwrap();
     let mut mixed = Batch::new();
     mixed.push(world.skb(1, 100)).unwrap();
     mixed.push(other.skb(2, 100)).unwrap();
     assert_eq!((send(&mut world, &list, &mut mixed), mixed.len()), (Sent::Full, 2), "cannot be linked");
-    lead.finish(&mut || (), 0, &mut world.to_free);
+    guard.finish(&mut || (), 0, &mut world.to_free);
     set(&list, 0, 0);
     send(&mut world, &list, &mut mixed);
     assert_eq!(world.to_free.len(), 1);
@@ -351,19 +351,19 @@ fn threads_lose_nothing_and_each_keeps_its_order() {
                             sent = list.send(&mut ctx, 0, Origin::Local, &mut batch, &mut to_free);
                             std::thread::yield_now();
                         }
-                        let Sent::Led { mut after, .. } = sent else { continue };
-                        while after == After::Again {
-                            after = list.run(&mut ctx, 0, &mut to_free).unwrap_or(After::Idle);
+                        let Sent::Owned { mut next_run, .. } = sent else { continue };
+                        while next_run == NextRun::Again {
+                            next_run = list.run(&mut ctx, 0, &mut to_free).unwrap_or(NextRun::Idle);
                         }
                         assert!(to_free.is_empty());
                     }
                 });
             }
         });
-        let mut lead = list.lead().expect("no other thread");
-        assert_eq!(lead.ring().0, [EACH; 4], "{spec}");
+        let mut guard = list.own().expect("nobody else");
+        assert_eq!(guard.ring().0, [EACH; 4], "{spec}");
         let mut ctx = SoftnetData::new(world.region.clone(), CacheSizes::default());
-        assert_eq!(lead.finish(&mut ctx, 0, &mut ToFree::new()), After::Idle);
+        assert_eq!(guard.finish(&mut ctx, 0, &mut ToFree::new()), NextRun::Idle);
         drop((list, ctx));
         assert_eq!(world.region.frames_free() + world.ctx.cached().1 as u64, 2048);
     }

@@ -104,5 +104,5 @@ fn a_thread_that_panics_may_send() {
     });
     assert!(ended.join().is_err());
     queue.close(&mut closes);
-    assert_eq!(queue.lock_stats().leads.get(), 2);
+    assert_eq!(queue.lock_stats().owned.get(), 2);
 }

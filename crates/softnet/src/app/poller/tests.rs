@@ -51,7 +51,7 @@ impl Waits for Steps<'_> {
         (self.offer_cpu)(self.world, &mut self.step);
     }
 
-    fn block(&mut self, _: Option<Duration>) -> bool {
+    fn wait(&mut self, _: Option<Duration>) -> bool {
         unreachable!("it does not sleep");
     }
 }

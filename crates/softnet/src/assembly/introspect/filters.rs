@@ -3,8 +3,8 @@
 use softnet_core::sync::Ordering;
 
 use crate::control::show::FilterRow;
+use crate::control::{Direction, MirredAction};
 use crate::device::Netdev;
-use crate::device::filter::{Direction, MirredAction};
 
 /// The filters of a device. `name`: of the device with an index.
 pub(super) fn rows(dev: &Netdev, name: impl Fn(u16) -> String) -> Vec<FilterRow> {

@@ -42,7 +42,7 @@ fn of_queue(
 ) -> QdiscRow {
     let (lock, held, ring) = (queue.lock_stats(), &queue.wake().held_back, queue.ring());
     let tx = TxRow {
-        owned: lock.leads.get(),
+        owned: lock.owned.get(),
         handed_over: lock.handed_over.get(),
         parked: lock.parked.get(),
         held_back: held.count.load(Ordering::Relaxed),

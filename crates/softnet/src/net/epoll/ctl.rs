@@ -141,7 +141,7 @@ impl EpollCtl {
             Some(Item { slot, socket: Arc::downgrade(inner), interest, token, spent: false });
         drop(items);
         // It may be ready already.
-        self.set.notify(index);
+        self.set.wake(index);
         Ok(())
     }
 
@@ -154,7 +154,7 @@ impl EpollCtl {
         }
         (item.interest, item.token, item.spent) = (interest, token, false);
         drop(items);
-        self.set.notify(index);
+        self.set.wake(index);
         Ok(())
     }
 
@@ -177,16 +177,16 @@ impl EpollCtl {
 
     /// Under the items' lock, so that a set watches exactly what it has items for, whatever other threads add and delete meanwhile.
     fn watch(&self, slot: u32, index: u32, interest: Interest) {
-        let (told, exclusive) = (&self.shared.sockets.told, interest.is_exclusive());
-        if exclusive && let Some(slot) = told.sockets.slot(slot) {
+        let (notifier, exclusive) = (&self.shared.sockets.notifier, interest.is_exclusive());
+        if exclusive && let Some(slot) = notifier.sockets.slot(slot) {
             slot.watch_exclusively();
         }
-        told.watchers.add(slot, Watch::Set { set: self.set.clone(), index, exclusive });
+        notifier.watchers.add(slot, Watch::Set { set: self.set.clone(), index, exclusive });
     }
 
     pub(super) fn unwatch(&self, slot: u32) {
         let watch = Watch::Set { set: self.set.clone(), index: 0, exclusive: false };
-        self.shared.sockets.told.watchers.remove(slot, &watch);
+        self.shared.sockets.notifier.watchers.remove(slot, &watch);
     }
 
     /// Watches a descriptor of the kernel, which must stay open as long. Interests mean what they do there.

@@ -10,8 +10,8 @@ use softnet_dev::{DeviceInfo, LinkState};
 
 use super::threads::Rng;
 use super::*;
-use crate::device::groups::Groups;
 use crate::net::UdpSocket;
+use crate::net::groups;
 
 const GROUPS: [Ipv4Addr; 2] = [Ipv4Addr::new(239, 0, 0, 1), Ipv4Addr::new(239, 0, 0, 2)];
 const CALL: Duration = Duration::from_micros(20);
@@ -80,7 +80,7 @@ fn drivers_are_told_of_the_first_member_and_of_the_last() {
     b.join_multicast_v4(&other, &ANY).unwrap();
     assert!(b.join_multicast_v4(&other, &ANY).is_err(), "twice");
     assert_eq!(told.joined(), [group, other].map(IpAddr::V4));
-    assert_eq!(Groups::members(&remains.shared, 0), BTreeMap::from([(group.into(), 2), (other.into(), 1)]));
+    assert_eq!(groups::members(&remains.shared, 0), BTreeMap::from([(group.into(), 2), (other.into(), 1)]));
     a.leave_multicast_v4(&group, &OWN).unwrap();
     assert!(a.leave_multicast_v4(&group, &OWN).is_err());
     assert_eq!(told.joined().len(), 2);
@@ -93,14 +93,14 @@ fn drivers_are_told_of_the_first_member_and_of_the_last() {
     a.join_multicast_v4(&group, &ANY).unwrap();
     assert_eq!(told.joined(), [] as [IpAddr; 0], "there is nobody to be told");
     dev.live.store(Some(live));
-    Groups::opened(&remains.shared, 0);
+    groups::opened(&remains.shared, 0);
     assert_eq!(told.joined(), [group, other].map(IpAddr::V4));
     a.leave_multicast_v4(&group, &ANY).unwrap();
     drop(b);
-    assert_eq!((told.joined().len(), Groups::members(&remains.shared, 0).len()), (0, 0));
+    assert_eq!((told.joined().len(), groups::members(&remains.shared, 0).len()), (0, 0));
     // One who was refused is no member.
     told.refuse.store(1, Ordering::Relaxed);
-    assert!(a.join_multicast_v4(&group, &ANY).is_err() && Groups::members(&remains.shared, 0).is_empty());
+    assert!(a.join_multicast_v4(&group, &ANY).is_err() && groups::members(&remains.shared, 0).is_empty());
     told.refuse.store(0, Ordering::Relaxed);
     a.join_multicast_v4(&group, &ANY).unwrap();
     drop(assembly);
@@ -150,7 +150,7 @@ fn whoever_joins_leaves_and_closes_at_once_drivers_know_who_is_left() {
         for group in users.iter().flat_map(|(.., mine)| mine) {
             *expected.entry(IpAddr::V4(*group)).or_insert(0) += 1;
         }
-        assert_eq!(Groups::members(&remains.shared, 0), expected);
+        assert_eq!(groups::members(&remains.shared, 0), expected);
         assert_eq!(told.joined(), expected.into_keys().collect::<Vec<_>>());
         changes += told.asked.swap(0, Ordering::Relaxed);
     }
@@ -244,7 +244,7 @@ fn a_device_that_goes_and_comes_meanwhile_knows_them_too() {
         assert_eq!(told.joined(), [] as [IpAddr; 0]);
         std::thread::yield_now();
         dev.live.store(Some(live));
-        Groups::opened(&remains.shared, 0);
+        groups::opened(&remains.shared, 0);
     };
     let sockets: Vec<_> = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..4).map(|user| scope.spawn(move || work(user))).collect();
@@ -257,7 +257,7 @@ fn a_device_that_goes_and_comes_meanwhile_knows_them_too() {
     });
     told.refuse.store(0, Ordering::Relaxed);
     go_and_come();
-    assert_eq!(told.joined(), Groups::members(&remains.shared, 0).into_keys().collect::<Vec<_>>());
+    assert_eq!(told.joined(), groups::members(&remains.shared, 0).into_keys().collect::<Vec<_>>());
     assert!(told.asked.load(Ordering::Relaxed) > 20);
     drop(assembly);
     assert_eq!(told.joined(), [] as [IpAddr; 0]);

@@ -11,7 +11,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use softnet_core::SoftnetData;
-use softnet_core::qdisc::{After, Qdisc, Quota, Ring, Sent, ToFree, Verdict};
+use softnet_core::qdisc::{NextRun, Qdisc, Quota, Ring, Sent, ToFree, Verdict};
 use softnet_core::skb::{BATCH, Batch, DropReason};
 
 use super::super::queue::TxQueue;
@@ -33,21 +33,21 @@ pub(in super::super) struct Locked<L> {
 
 impl Root {
     /// Takes the next batch out. Without one: what has to happen next.
-    fn dequeue(&mut self, now: u64, budget: usize, out: &mut Batch, to_free: &mut ToFree) -> Option<After> {
+    fn dequeue(&mut self, now: u64, budget: usize, out: &mut Batch, to_free: &mut ToFree) -> Option<NextRun> {
         if self.qdisc.is_empty() {
-            return Some(After::Idle);
+            return Some(NextRun::Idle);
         }
         if budget == 0 {
-            return Some(After::Again);
+            return Some(NextRun::Again);
         }
         self.qdisc.dequeue(now, &mut Quota { packets: budget, ..Quota::BATCH }, out, to_free);
         if !out.is_empty() {
             return None;
         }
         Some(match self.qdisc.next_event(now) {
-            _ if self.qdisc.is_empty() => After::Idle,
-            Some(at) => After::Watchdog(at),
-            None => After::Again,
+            _ if self.qdisc.is_empty() => NextRun::Idle,
+            Some(at) => NextRun::Watchdog(at),
+            None => NextRun::Again,
         })
     }
 }
@@ -55,7 +55,7 @@ impl Root {
 /// What a sender, or a run, found under the lock.
 enum Found {
     /// Another thread runs the queue, or there is nothing to send yet.
-    Done(After),
+    Done(NextRun),
     /// This one does; its first batch is taken out.
     Runs(Box<Wire>),
 }
@@ -69,10 +69,10 @@ impl<L: RootLock<Root>> Locked<L> {
     /// Under the lock: runs the queue, if no thread does and something may leave.
     fn begin(&self, root: &mut Root, now: u64, out: &mut Batch, to_free: &mut ToFree) -> Found {
         if root.wire.is_none() {
-            return Found::Done(After::Idle);
+            return Found::Done(NextRun::Idle);
         }
         match root.dequeue(now, BATCH, out, to_free) {
-            Some(after) => Found::Done(after),
+            Some(next_run) => Found::Done(next_run),
             None => self.runs(root),
         }
     }
@@ -81,7 +81,7 @@ impl<L: RootLock<Root>> Locked<L> {
         if L::ASKS {
             self.running.store(true, Ordering::Relaxed);
         }
-        root.wire.take().map_or(Found::Done(After::Idle), Found::Runs)
+        root.wire.take().map_or(Found::Done(NextRun::Idle), Found::Runs)
     }
 
     /// Sends `out`, which was taken out, and what else may leave.
@@ -92,7 +92,7 @@ impl<L: RootLock<Root>> Locked<L> {
         now: u64,
         out: &mut Batch,
         to_free: &mut ToFree,
-    ) -> After {
+    ) -> NextRun {
         // The kernel's dev_tx_weight.
         let mut budget = BATCH;
         loop {
@@ -100,17 +100,17 @@ impl<L: RootLock<Root>> Locked<L> {
             wire.xmit(ctx, out);
             let next = self.root.with(|root| match root.dequeue(now, budget, out, to_free) {
                 None => Ok(wire),
-                Some(after) => {
+                Some(next_run) => {
                     root.wire = Some(wire);
                     if L::ASKS {
                         self.running.store(false, Ordering::Relaxed);
                     }
-                    Err(after)
+                    Err(next_run)
                 }
             });
             match next {
                 Ok(again) => wire = again,
-                Err(after) => return after,
+                Err(next_run) => return next_run,
             }
         }
     }
@@ -131,21 +131,21 @@ impl<L: RootLock<Root>> TxQueue for Locked<L> {
             (verdict, self.begin(root, now, &mut out, to_free))
         });
         drop(busy);
-        let after = match found {
-            Found::Done(after) => after,
+        let next_run = match found {
+            Found::Done(next_run) => next_run,
             Found::Runs(wire) => self.go_on(wire, ctx, now, &mut out, to_free),
         };
-        Sent::Led { verdict, after, drained: false }
+        Sent::Owned { verdict, next_run, drained: false }
     }
 
-    fn run(&self, ctx: &mut SoftnetData, now: u64, to_free: &mut ToFree) -> Option<After> {
+    fn run(&self, ctx: &mut SoftnetData, now: u64, to_free: &mut ToFree) -> Option<NextRun> {
         let mut out = Batch::new();
         let found = self.root.with(|root| {
             let is_idle = root.wire.is_some();
             is_idle.then(|| self.begin(root, now, &mut out, to_free))
         })?;
         Some(match found {
-            Found::Done(after) => after,
+            Found::Done(next_run) => next_run,
             Found::Runs(wire) => self.go_on(wire, ctx, now, &mut out, to_free),
         })
     }

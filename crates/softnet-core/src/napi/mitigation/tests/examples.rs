@@ -291,12 +291,12 @@ fn a_timer_that_fires_before_the_release_is_noticed() {
     let Completion::Again(mut napi) = stopped else { panic!("masked, no timer, and no thread owns it") };
     assert_eq!(world.napi.state().to_string(), "sched");
     for spent in [true, false] {
-        let settle = |timer: Option<NonZeroU64>, unmask: bool| {
+        let apply = |timer: Option<NonZeroU64>, unmask: bool| {
             assert!(timer.is_some() && !unmask);
             assert!(!spent || world.napi.watchdog().is_none());
             true
         };
-        match napi.complete_settled(0, |_, _| (), settle) {
+        match napi.complete_applied(0, |_, _| (), apply) {
             Completion::Again(again) if spent => napi = again,
             Completion::Released(_) if !spent => return,
             _ => panic!("spent: {spent}"),

@@ -47,7 +47,7 @@ impl Env {
     }
 
     /// Does as `released` says, and takes the instance up again if packets came before the unmasking.
-    fn settle(&mut self, released: Released<()>) -> Option<Scheduled<()>> {
+    fn apply(&mut self, released: Released<()>) -> Option<Scheduled<()>> {
         self.arm(&released);
         self.unmasked |= released.unmask;
         if !released.unmask || self.ring == 0 {
@@ -70,7 +70,7 @@ impl Driver<()> for Env {
     }
 
     fn released(&mut self, released: Released<()>, list: &mut PollList<()>) {
-        self.settle(released).into_iter().for_each(|napi| list.push(napi));
+        self.apply(released).into_iter().for_each(|napi| list.push(napi));
     }
 
     fn now(&mut self) -> u64 {
@@ -190,14 +190,14 @@ impl World {
                 return self.rx.schedule(napi);
             }
             let env = &mut self.env;
-            let settle = |timer: Option<NonZeroU64>, unmask: bool| {
+            let apply = |timer: Option<NonZeroU64>, unmask: bool| {
                 env.timer = timer.map(|ns| env.now.saturating_add(ns.get())).or(env.timer);
                 env.unmasked |= unmask;
                 let waits = unmask && env.ring > 0;
                 env.unmasked &= !waits;
                 !waits
             };
-            match napi.complete_settled(work, |_, _| unreachable!("no GRO"), settle) {
+            match napi.complete_applied(work, |_, _| unreachable!("no GRO"), apply) {
                 Completion::Again(again) => napi = again,
                 Completion::Released(released) => {
                     return assert!(!released.unmask && released.timer.is_none());

@@ -1,0 +1,161 @@
+//! What is asked of a running instance, and what it answers: the messages of the control socket, as plain data.
+//!
+//! Only types: what they mean is checked by the code that carries them out.
+
+use serde::{Deserialize, Serialize};
+
+use super::show::Table;
+use crate::config::{Context, Knobs};
+
+/// What can be asked.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Request {
+    /// A table, see [`Table`] for what it brings.
+    Show(Table),
+    /// A change, answered when it is done: by a list of the [`NapiRow`](crate::control::show::NapiRow)s it was about.
+    Set(Set),
+    /// Knobs of polling, answered like [`Set`](Self::Set).
+    Knobs(SetKnobs),
+    /// A change of a device's disciplines, answered when it is done: by a list of its [`QdiscRow`](crate::control::show::QdiscRow)s.
+    Qdisc(SetQdisc),
+    /// A change of a filter, answered when it is done: by a list of the device's [`FilterRow`](crate::control::show::FilterRow)s.
+    Filter(SetFilter),
+}
+
+/// What to do to a discipline or a filter, in `tc`'s words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Action {
+    /// Set it where none is set yet.
+    Add,
+    /// Set it; a discipline of the same kind keeps its packets.
+    Replace,
+    /// Go back to the default.
+    Del,
+}
+
+/// A change of a device's disciplines:
+/// `{"dev": "eth1", "action": "replace", "qdisc": "tbf rate 10mbit burst 15kb latency 50ms"}`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SetQdisc {
+    /// The device. What is set is remembered when it is opened anew.
+    pub dev: String,
+    /// A TX queue under `mq`; without it, the root.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queue: Option<u16>,
+    /// What to do.
+    pub action: Action,
+    /// The discipline in `tc`'s words; none to delete.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub qdisc: Option<String>,
+}
+
+/// A change of the filter in one of a device's hooks:
+/// `{"dev": "eth1", "parent": "egress", "action": "add", "mirred": {"direction": "egress", "action": "mirror", "dev": "eth2"}}`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SetFilter {
+    /// The device. What is set holds whether its interface is there or not.
+    pub dev: String,
+    /// Which of its hooks.
+    pub parent: Direction,
+    /// What to do.
+    pub action: Action,
+    /// The filter's action, to be applied to all packets; none to delete.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mirred: Option<SetMirred>,
+}
+
+/// The action `mirred` of a filter.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SetMirred {
+    /// Whether packets are to leave by the other device, or to come in by it.
+    pub direction: Direction,
+    /// What to do with the packets.
+    pub action: MirredAction,
+    /// The other device.
+    pub dev: String,
+}
+
+/// Knobs of interrupt mitigation, for a device's instances or one; what is left out stays as it is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SetKnobs {
+    /// What to change. For a device it holds for all queues, and is remembered when the device is opened anew, as it is
+    /// for an instance's queue.
+    #[serde(flatten)]
+    pub target: Target,
+    /// The values.
+    #[serde(flatten)]
+    pub knobs: Knobs,
+}
+
+/// A change of a running instance: `{"dev": "eth1", "threaded": "busy-poll"}` or `{"napi": 8193, "threaded": …}`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Set {
+    /// What to change.
+    #[serde(flatten)]
+    pub target: Target,
+    /// In which context to poll it. For a device it holds for all queues, those that were set for themselves included;
+    /// either is remembered when the device is opened anew.
+    pub threaded: Context,
+}
+
+/// What a [`Set`] is about.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Target {
+    /// A device, by name.
+    Dev(String),
+    /// A NAPI instance, by id.
+    Napi(u32),
+}
+
+/// What is answered.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Response {
+    /// The answer.
+    Ok(serde_json::Value),
+    /// Why there is none.
+    Error(String),
+}
+
+/// The direction of packets through a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Direction {
+    /// They come in by it.
+    Ingress,
+    /// They leave by it.
+    Egress,
+}
+
+impl Direction {
+    /// Its name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Direction::Ingress => "ingress",
+            Direction::Egress => "egress",
+        }
+    }
+}
+
+/// What `mirred` does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum MirredAction {
+    /// Sends the packet elsewhere.
+    Redirect,
+    /// Sends a copy; the packet goes on.
+    Mirror,
+}
+
+impl MirredAction {
+    /// Its name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            MirredAction::Redirect => "redirect",
+            MirredAction::Mirror => "mirror",
+        }
+    }
+}
