@@ -343,7 +343,7 @@ impl<'a, R> Work<'a, R> {
         let Work { list, taken, .. } = *self;
         if list.is_deactivated() {
             owner.body().reset(DropReason::Shutdown, to_free);
-            // Those that got past the flag are few, and nobody may be left to unpark.
+            // Those that got past the flag are few, and no thread may be left to unpark.
             return Ending::Leave(NextRun::Idle);
         }
         let mut next_run = known.unwrap_or_else(|| owner.body().run(ctx, now, &mut self.budget, to_free));
