@@ -7,6 +7,7 @@ mod contexts;
 mod deferral;
 mod epoll;
 mod epoll_rules;
+mod flow_order;
 mod frames;
 mod frames6;
 mod many_devices;
