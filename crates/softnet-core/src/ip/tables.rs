@@ -225,7 +225,7 @@ mod tests {
         FoldKey::new([0xa409_3822_299f_31d0, 0xd82e_fa98_ec4e_6c89]),
     ];
 
-    /// By one multiplication for each word with a factor that everybody knows.
+    /// By one multiplication for each word with a factor that is known.
     fn known(words: &[u64]) -> u64 {
         words.iter().fold(0, |state, word| {
             let product = u128::from(state ^ word) * 0x9e37_79b9_7f4a_7c15;

@@ -12,6 +12,7 @@ use softnet::config::{
 };
 use softnet::control::show::NapiRow;
 use softnet::control::{Set, Target};
+use softnet::driver::OpenRequest;
 use softnet::net::Handle;
 use softnet::stack::StackInner;
 use softnet::{Assembly, Stack};
@@ -142,7 +143,7 @@ impl RxQueue for Exclusive {
 
 impl Setup<'_> {
     fn config(&self) -> Config {
-        let net = |port: usize| Prefix::new(Ipv4Addr::from([10, 100 + port as u8, 0, 0]), 16).unwrap();
+        let net = |port: usize| Prefix::new(Ipv4Addr::from([10, (100 + port) as u8, 0, 0]), 16).unwrap();
         let name = |port: usize| format!("mem{port}");
         let lists = |lists: &[&str]| lists.iter().map(|list| list.parse().unwrap()).collect();
         let xps = |port: usize| if port + 1 == self.ports.len() { self.xps } else { [&[][..]; 2] };
@@ -193,7 +194,7 @@ impl Setup<'_> {
         let (queues, before) = (self.ports.to_vec(), self.tx);
         let assembly = Assembly::new(config, Vec::new(), |region| {
             let (region, lanes) = (region.clone(), lanes.clone());
-            Ok(move |dev: u16, _: &DeviceConfig, _: &mut SoftnetData| {
+            Ok(move |&OpenRequest { dev, .. }: &OpenRequest<'_>, _: &mut SoftnetData| {
                 let (mut near, far) = wire(&region, dev, queues[usize::from(dev)]);
                 let exclusive = |rx| Box::new(Exclusive(rx, Arc::default())) as Box<dyn RxQueue>;
                 near.rx = near.rx.into_iter().map(exclusive).collect();

@@ -1,4 +1,4 @@
-//! Datagrams addressed to softnet: fragments become datagrams, and each datagram goes to who serves its protocol.
+//! Datagrams addressed to softnet: fragments become datagrams, and each datagram goes to what serves its protocol.
 
 use super::*;
 use crate::ip::echo::echo_reply_in_fragments;
@@ -40,10 +40,10 @@ impl SlowPath {
     ) -> Result<(), (Skb, DropReason)> {
         let Some(skb) = view.input(ctx, skb) else { return Ok(()) };
         let header = Ipv4Header::new(skb.data().get(ETH_LEN..).unwrap_or_default());
-        match header.map_or(0, |header| header.protocol()) {
-            protocol::ICMP => self.icmp(ctx, view, skb, out),
-            protocol::UDP => {
-                out.local.push(skb);
+        match header.map_or((0, 0), |header| (header.protocol(), header.header_len())) {
+            (protocol::ICMP, _) => self.icmp(ctx, view, skb, out),
+            (protocol::UDP, at) => {
+                out.deliver_udp(skb, at);
                 Ok(())
             }
             _ => Err(self.unserved_protocol(ctx, view, skb, out)),

@@ -31,7 +31,7 @@ use super::source::RpFilter;
 use super::tables::Tables;
 use super::v4::header::{
     Ipv4Header, MIN_LEN, is_link_local, is_martian_destination, is_martian_source, is_multicast, is_unicast,
-    protocol, validate,
+    protocol, validate_part,
 };
 use super::v4::icmp::{IcmpError, build_error, echo_reply, may_report};
 use super::v4::options::OptionPolicy;
@@ -150,6 +150,13 @@ pub struct Effects {
 }
 
 impl Effects {
+    /// Adds a UDP datagram for sockets, whose UDP header begins at `at` of its IP packet.
+    fn deliver_udp(&mut self, mut skb: Skb, at: usize) {
+        let head = skb.head_mut();
+        (head.l4, head.protocol) = ((ETH_LEN + at) as u16, protocol::UDP);
+        self.local.push(skb);
+    }
+
     /// Whether there is anything for sockets.
     pub fn is_for_sockets(&self) -> bool {
         !self.local.is_empty() || !self.errors.is_empty() || !self.too_big.is_empty()
@@ -550,11 +557,8 @@ fn is_ipv6(skb: &Skb) -> bool {
 
 #[cfg(all(any(test, fuzzing), not(feature = "loom")))]
 pub(crate) mod fuzz;
-#[cfg(all(any(test, fuzzing), not(feature = "loom")))]
-pub(crate) use v6::fuzz as fuzz6;
 
 #[cfg(all(test, not(feature = "loom")))]
-#[path = "tests/v4.rs"]
 mod tests;
 
 #[cfg(all(any(test, fuzzing), not(feature = "loom")))]

@@ -22,7 +22,7 @@ impl SlowPath {
     pub(super) fn check_unusual(&self, view: RouteSnapshot<'_>, skb: &Skb) -> Result<Unusual, DropReason> {
         let data = skb.data();
         let packet = data.get(ETH_LEN..).ok_or(DropReason::PktTooSmall)?;
-        let lengths = validate(packet)?;
+        let lengths = validate_part(packet, skb.len() - ETH_LEN)?;
         let header = Ipv4Header::new(packet).ok_or(DropReason::PktTooSmall)?;
         if is_martian_source(header.src()) {
             return Err(DropReason::IpInvalidSource);

@@ -9,7 +9,7 @@ use std::net::Ipv4Addr;
 
 use super::super::icmp_limit::IcmpLimit;
 use super::super::{ETH_LEN, checksum, is_group};
-use super::header::{Ipv4Header, MIN_LEN, is_unicast, protocol, validate, validate_header};
+use super::header::{Ipv4Header, MIN_LEN, is_unicast, protocol, validate, validate_part};
 use super::options::EchoOptions;
 use crate::skb::{DropReason, Flags, Skb, Store};
 
@@ -33,9 +33,9 @@ pub enum IcmpError {
     NetUnreachable,
     /// The last router's neighbour does not answer (3/1).
     HostUnreachable,
-    /// Nobody serves this protocol here (3/2).
+    /// This protocol is not served here (3/2).
     ProtocolUnreachable,
-    /// Nobody serves this port here (3/3).
+    /// This port is not served here (3/3).
     PortUnreachable,
     /// Too long for the way on, and not to be fragmented (3/4, RFC 1191).
     FragmentationNeeded {
@@ -83,7 +83,7 @@ pub fn build_error(
     now: u64,
 ) -> Option<Skb> {
     if packet.head().flags & Flags::ORIGINATED != 0 {
-        // It would come to ourselves, and nobody here would read it.
+        // It would come to ourselves, and nothing here would read it.
         return None;
     }
     let l3 = usize::from(packet.head().l3);
@@ -91,22 +91,17 @@ pub fn build_error(
         return None;
     }
     let offending = packet.data().get(l3..)?;
-    let lengths = validate_header(offending).ok()?;
+    let lengths = validate_part(offending, packet.len() - l3).ok()?;
     let header = Ipv4Header::new(offending)?;
-    // Of a packet in several frames, what is in the first.
-    let offending = match offending.get(..lengths.total) {
-        Some(whole) => whole,
-        None if packet.is_chained() => offending,
-        None => return None,
-    };
+    // In case there is link-layer padding. (The L4 header is in the first frame.)
+    let offending = &offending[..lengths.total.min(offending.len())];
     let message = error.header();
     if !may_report(offending, lengths.header, broadcast)
         || !limit.allow(now, (message[0], message[1]), header.src().into())
     {
         return None;
     }
-    let quote = &offending[..offending.len().min(ERROR_MAX - MIN_LEN - ICMP_LEN)];
-    let total = MIN_LEN + ICMP_LEN + quote.len();
+    let total = MIN_LEN + ICMP_LEN + lengths.total.min(ERROR_MAX - MIN_LEN - ICMP_LEN);
 
     let mut skb = store.alloc_skb()?;
     let Some(data) = skb.put(ETH_LEN + total) else {
@@ -117,7 +112,7 @@ pub fn build_error(
     eth.fill(0);
     eth[12] = 0x08;
     ip[MIN_LEN..MIN_LEN + ICMP_LEN].copy_from_slice(&message);
-    ip[MIN_LEN + ICMP_LEN..].copy_from_slice(quote);
+    packet.copy_bits(l3, &mut ip[MIN_LEN + ICMP_LEN..]);
     let check = checksum::checksum(&ip[MIN_LEN..]);
     ip[MIN_LEN + 2..MIN_LEN + 4].copy_from_slice(&check.to_be_bytes());
     if let Some(mut to) = Ipv4Header::new_mut(ip) {

@@ -31,11 +31,12 @@ impl SlowPath {
             }
         };
         if is_neighbour_discovery(packet(&skb)) {
-            // Fragments could hide what it says from those who look (RFC 6980 section 5).
+            // Fragments could hide what it says from devices that look (RFC 6980 section 5).
             return Err((skb, DropReason::Ipv6NdiscFrag));
         }
         if skb.is_chained() {
-            return self.whole6(ctx, view, skb, received, out);
+            // Its fragments were found to be for softnet.
+            return self.protocol6(ctx, view, skb, received, out);
         }
         // It was whole, and is without its Fragment header now. It has no other, else it had been refused.
         match received.dst.is_multicast() {
@@ -44,8 +45,8 @@ impl SlowPath {
         }
     }
 
-    /// A datagram of several fragments that are together.
-    fn whole6(
+    /// A datagram to softnet, whole: each protocol's way in.
+    pub(super) fn protocol6(
         &mut self,
         ctx: &mut SoftnetData,
         view: RouteSnapshot<'_>,
@@ -53,29 +54,46 @@ impl SlowPath {
         received: Received,
         out: &mut Effects,
     ) -> Result<(), Refused> {
-        let Some(mut skb) = view.input(ctx, skb) else { return Ok(()) };
-        match receive(packet(&skb)) {
-            Err(refusal) => Err(self.refuse(ctx, view, skb, refusal, out)),
-            Ok(upper) if upper.protocol == next::ICMPV6 => {
-                self.answer_as_one(view, &mut skb, (received.src, received.dst), upper.at);
-                let reply = match echo6_reply_in_fragments(&skb, upper.at) {
-                    Ok(reply) => reply,
-                    Err(reason) => return Err((skb, reason)),
-                };
-                let (choice, pieces) = (TxChoice::RxQueue(skb.head().queue), (reply.len, reply.pieces(&skb)));
-                match self.send_datagram(ctx, view, reply.datagram, choice, pieces, out) {
-                    Ok(()) => {
-                        ctx.deliver(skb);
-                        Ok(())
-                    }
-                    Err(reason) => Err((skb, reason)),
-                }
+        let Some(skb) = view.input(ctx, skb) else { return Ok(()) };
+        let upper = match receive(packet(&skb)) {
+            Ok(upper) => upper,
+            Err(refusal) => return Err(self.refuse(ctx, view, skb, refusal, out)),
+        };
+        match upper.protocol {
+            next::ICMPV6 if skb.is_chained() => {
+                self.echo6_in_fragments(ctx, view, skb, received, upper.at, out)
             }
-            Ok(upper) if upper.protocol == next::UDP => {
-                out.local.push(skb);
+            next::ICMPV6 => self.icmp6(ctx, view, skb, received, upper.at, out),
+            next::UDP => {
+                out.deliver_udp(skb, upper.at);
                 Ok(())
             }
-            Ok(upper) => Err(self.unserved6(ctx, view, skb, upper, out)),
+            _ => Err(self.unserved6(ctx, view, skb, upper, out)),
+        }
+    }
+
+    /// An echo request that came in fragments is answered in fragments, of what fits the way back.
+    fn echo6_in_fragments(
+        &mut self,
+        ctx: &mut SoftnetData,
+        view: RouteSnapshot<'_>,
+        mut skb: Skb,
+        received: Received,
+        at: usize,
+        out: &mut Effects,
+    ) -> Result<(), Refused> {
+        self.answer_as_one(view, &mut skb, (received.src, received.dst), at);
+        let reply = match echo6_reply_in_fragments(&skb, at) {
+            Ok(reply) => reply,
+            Err(reason) => return Err((skb, reason)),
+        };
+        let (choice, pieces) = (TxChoice::RxQueue(skb.head().queue), (reply.len, reply.pieces(&skb)));
+        match self.send_datagram(ctx, view, reply.datagram, choice, pieces, out) {
+            Ok(()) => {
+                ctx.deliver(skb);
+                Ok(())
+            }
+            Err(reason) => Err((skb, reason)),
         }
     }
 }

@@ -18,7 +18,9 @@ use crate::ip::v6::addr::{
     ALL_NODES, ALL_ROUTERS, group_scope, is_group_of_link, is_link_local, is_martian_destination,
     never_on_a_wire, solicited_node, subnet_router_anycast,
 };
-use crate::ip::v6::header::{self, Ipv6Header, Refusal, Upper, check_hop_by_hop, next, receive, validate};
+use crate::ip::v6::header::{
+    self, Ipv6Header, Refusal, Upper, check_hop_by_hop, next, receive, validate_part,
+};
 use crate::ip::v6::icmp::{ICMP_LEN, Icmp6Error, build_error, echo_reply, is_echo_request, message_sum};
 use crate::ip::v6::nd::{self, Message};
 use crate::ip::{ETH_LEN, MacAddr, checksum, is_group};
@@ -92,11 +94,12 @@ pub(super) fn packet(skb: &Skb) -> &[u8] {
 
 /// What the fast path may not have checked: everything but the extension headers.
 fn check(skb: &Skb) -> Result<Received, DropReason> {
-    let total = validate(packet(skb))?;
+    let total = validate_part(packet(skb), skb.len().saturating_sub(ETH_LEN))?;
     let header = Ipv6Header::new(packet(skb)).ok_or(DropReason::PktTooSmall)?;
     let (src, dst) = (header.src(), header.dst());
     let group = dst.is_multicast();
-    // Nobody may ask a group whether he can have an address; else he has none to be answered at (RFC 4291 section 2.5.2).
+    // A question to a group whether an address is free has no source; anything else without one can't be answered (RFC 4291
+    // section 2.5.2).
     if src.is_multicast() || never_on_a_wire(src) || src.is_unspecified() && !group {
         return Err(DropReason::IpInvalidSource);
     }
@@ -227,14 +230,16 @@ impl SlowPath {
             _ if received.src.is_unspecified() || is_from_us(view, &skb, received.src) => {
                 DropReason::IpInvalidSource
             }
-            Ok(Upper { protocol: next::UDP, .. }) => {
-                out.local.extend(view.input(ctx, skb));
+            Ok(Upper { protocol: next::UDP, at, .. }) => {
+                if let Some(skb) = view.input(ctx, skb) {
+                    out.deliver_udp(skb, at);
+                }
                 return Ok(());
             }
             Ok(Upper { protocol: next::FRAGMENT, .. }) => {
                 return self.fragment6(ctx, view, skb, received, out);
             }
-            // Who tells all that he has moved tells those that know him (RFC 4861 section 7.2.6).
+            // A neighbour that tells all nodes that it has moved tells those that know it (RFC 4861 section 7.2.6).
             Ok(Upper { protocol: next::ICMPV6, at, .. })
                 if received.dst == ALL_NODES && packet(&skb).get(at) == Some(&nd::ADVERTISEMENT) =>
             {
@@ -263,25 +268,14 @@ impl SlowPath {
         received: Received,
         out: &mut Effects,
     ) -> Result<(), Refused> {
-        // (Who asks whether he may have an address has none yet, and gets past this.)
+        // (A host that asks whether an address is free has none yet, and gets past this.)
         if is_from_us(view, &skb, received.src) {
             return Err((skb, DropReason::IpInvalidSource));
         }
-        let upper = match receive(packet(&skb)) {
-            Ok(upper) => upper,
-            Err(refusal) => return Err(self.refuse(ctx, view, skb, refusal, out)),
-        };
-        if upper.protocol == next::FRAGMENT {
-            return self.fragment6(ctx, view, skb, received, out);
-        }
-        let Some(skb) = view.input(ctx, skb) else { return Ok(()) };
-        match upper.protocol {
-            next::ICMPV6 => self.icmp6(ctx, view, skb, received, upper.at, out),
-            next::UDP => {
-                out.local.push(skb);
-                Ok(())
-            }
-            _ => Err(self.unserved6(ctx, view, skb, upper, out)),
+        match receive(packet(&skb)) {
+            Ok(Upper { protocol: next::FRAGMENT, .. }) => self.fragment6(ctx, view, skb, received, out),
+            Ok(_) => self.protocol6(ctx, view, skb, received, out),
+            Err(refusal) => Err(self.refuse(ctx, view, skb, refusal, out)),
         }
     }
 
@@ -431,7 +425,7 @@ impl SlowPath {
                 if let Some(mac) = mac.filter(|_| iface.on_link6(src)) {
                     self.neigh.input(view.now, dev, src.into(), mac, Heard::Request, &mut self.actions);
                 }
-                // The frame says where he is, too: he must not be asked in order to be answered.
+                // The frame says where it is from, too: the answer must not wait for a question.
                 let from: MacAddr = std::array::from_fn(|i| skb.data().get(6 + i).copied().unwrap_or(0));
                 let to = mac.unwrap_or(from);
                 let ends = (source, target);
@@ -468,7 +462,7 @@ impl SlowPath {
         }
     }
 
-    /// Tells the sender what is wrong with his extension headers, if he is to be told.
+    /// Tells the sender what is wrong with its extension headers, if it is to be told.
     pub(super) fn refuse(
         &mut self,
         ctx: &mut SoftnetData,
@@ -581,14 +575,3 @@ pub(in crate::ip) fn solicit(
     head.flags = Flags::ORIGINATED | Flags::HELD;
     out.send.push((dev, skb));
 }
-
-#[cfg(all(any(test, fuzzing), not(feature = "loom")))]
-pub(crate) mod fuzz;
-
-#[cfg(all(test, not(feature = "loom")))]
-#[path = "../tests/v6.rs"]
-mod tests;
-
-#[cfg(all(any(test, fuzzing), not(feature = "loom")))]
-#[cfg_attr(not(test), allow(dead_code))]
-mod world;
