@@ -8,3 +8,6 @@ pub mod device;
 pub mod receive;
 pub mod slow;
 pub mod tx_queue;
+
+#[cfg(all(test, not(feature = "loom")))]
+mod chain_tests;
