@@ -7,6 +7,7 @@ pub mod dev_tx;
 pub mod device;
 pub mod receive;
 pub mod slow;
+pub mod sockets;
 pub mod tx_queue;
 
 #[cfg(all(test, not(feature = "loom")))]

@@ -1,6 +1,6 @@
 //! Applications that take packets of a NAPI instance, before routing does.
 //!
-//! Whoever polls the instance (its context, or one of the applications) hands each application the packets that its
+//! The thread that polls the instance (of its context, or of an application) hands each application the packets that its
 //! filter wants, as a list, and wakes it when the poll is done. The application's side is
 //! [`NapiPoller`](crate::app::NapiPoller).
 //!
@@ -76,7 +76,7 @@ pub struct App {
 }
 
 impl App {
-    /// An application that nobody knows yet. What is pushed by `ready` it takes.
+    /// An application that is in no list yet. It takes what is pushed by `ready`.
     pub(crate) fn new(
         name: String,
         filter: Filter,
@@ -190,7 +190,7 @@ impl Apps {
         self.any.store(true, Ordering::Release);
     }
 
-    /// Removes an application. Who polls now may still hand it packets.
+    /// Removes an application. A poll that runs now may still hand it packets.
     pub(crate) fn remove(&self, app: &Arc<App>) {
         self.list.rcu(|list| {
             let mut list = Vec::clone(list);
@@ -209,7 +209,7 @@ impl Apps {
         self.list.load().iter().for_each(|app| app.waker.wake());
     }
 
-    /// Hands each what it wants of `batch`, in the order in which they were added; what nobody wants stays. Those that got
+    /// Hands each what it wants of `batch`, in the order in which they were added; what none wants stays. Those that got
     /// something are to be woken when the poll is done: they are added to `woken`.
     pub(crate) fn deliver(&self, ctx: &mut SoftnetData, batch: &mut Batch, woken: &mut Vec<Arc<App>>) {
         for app in self.list.load().iter() {

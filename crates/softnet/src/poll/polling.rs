@@ -1,8 +1,8 @@
 //! What a polling thread does with an instance: receives a batch, processes it, and sees to the doorbell when the
 //! instance was released. The same in all contexts but for that last step.
 //!
-//! Owned by the thread that polls. Packets leave by the TX queue with the number of the RX queue they came by, whoever
-//! polls: so a flow keeps its TX queue, and with it its order, when its instance is switched to another context.
+//! Owned by the thread that polls. Packets leave by the TX queue with the number of the RX queue they came by, whichever
+//! thread polls: so a flow keeps its TX queue, and with it its order, when its instance is switched to another context.
 
 use std::sync::Arc;
 
@@ -87,7 +87,8 @@ impl PollContext {
         done.work
     }
 
-    /// Wakes applications and those who wait for sockets that were handed packets: now, so that they do not take the CPU from the poll.
+    /// Wakes applications that were handed packets, and threads that wait for sockets which were: after the poll, so that they do not
+    /// take the CPU from it.
     pub(crate) fn wake_apps(&mut self) {
         if !self.woken.is_empty() {
             self.woken.drain(..).for_each(|app| app.waker.wake());
@@ -128,7 +129,7 @@ impl PollContext {
         self.shared.cache_share.after_call(&mut self.ctx);
     }
 
-    /// Completes what is scheduled on `net_rx` without polling it, so that whoever waits can disable the instances.
+    /// Completes what is scheduled on `net_rx` without polling it, so that a thread that waits for that can disable the instances.
     pub(crate) fn give_up(&mut self, net_rx: &mut NetRx<Rx>) {
         for mut napi in net_rx.drain() {
             while let Completion::Again(again) = napi.complete(0, |napi, batch| self.receive(napi, batch)) {

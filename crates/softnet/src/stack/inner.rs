@@ -1,7 +1,7 @@
 //! What all threads of a stack share, and the locks and orders that go with it.
 //!
 //! * The forwarding tables are a snapshot: read without a lock, replaced under [`SlowPathState`]'s lock. Old ones are
-//!   kept until no worker uses them, and freed by whoever publishes next, so that none is freed between two packets.
+//!   kept until no worker uses them, and freed by the thread that publishes next, so that none is freed between two packets.
 //! * [`SlowPathState`] is the slow path's lock. It may be held while a TX queue is sent by, never the other way. A thread that polls
 //!   does not wait for it: while it is held, exceptions are left to its holder, which sees to them when it lets go (see
 //!   `slow_lock`).
@@ -12,13 +12,14 @@ use std::sync::{Arc, Mutex};
 
 use arc_swap::ArcSwap;
 use softnet_core::SoftnetData;
-use softnet_core::ip::slow::{Effects, RouteSnapshot, SlowPath};
+use softnet_core::ip::slow::SlowPath;
 use softnet_core::ip::tables::Tables;
 use softnet_core::napi::Budget;
 use softnet_core::qdisc::Origin;
 use softnet_core::skb::{Batch, CacheSizes, DropReason, Region};
 use softnet_core::softnet_data::ContextStats;
 use softnet_core::stack::slow::{SlowHost, SlowPathState};
+use softnet_core::stack::sockets::SocketHost;
 use softnet_core::steer::TxChoice;
 use softnet_core::sync::AtomicUsize;
 
@@ -76,7 +77,7 @@ impl StackInner {
         let sockets =
             SocketTable::new(&region, stack.max_sockets, app_packets.clone(), slow.pmtu().paths().clone());
         let frames = region.frame_count();
-        let control = SlowLock::new(SlowPathState::new(slow, devices.len()), frames);
+        let control = SlowLock::new(SlowPathState::new(slow), frames);
         Ok(StackInner {
             cache_share: CacheShare::new(region.frame_count()),
             region,
@@ -106,7 +107,7 @@ impl StackInner {
         let mut contexts = lock(&self.contexts);
         fold(&mut contexts);
         contexts.push(ctx.stats().clone());
-        // The first is nobody's.
+        // The first belongs to no thread.
         self.cache_share.divide(contexts.len() - 1);
         ctx
     }
@@ -178,18 +179,12 @@ impl SlowHost for StackInner {
         }
     }
 
-    fn sockets(
-        &self,
-        ctx: &mut SoftnetData,
-        slow: &mut SlowPath,
-        view: RouteSnapshot<'_>,
-        out: &mut Effects,
-    ) {
-        self.sockets.slow_input(ctx, slow, view, out);
+    fn sockets(&self) -> &impl SocketHost {
+        &self.sockets
     }
 }
 
-/// Adds the counters of contexts that ended to the first entry, which is nobody's: threads come and go, and their counters
+/// Adds the counters of contexts that ended to the first entry, which belongs to no thread: threads come and go, and their counters
 /// must stay counted without taking room for ever.
 fn fold(contexts: &mut Vec<Arc<ContextStats>>) {
     let Some(total) = contexts.first().cloned() else { return };

@@ -8,7 +8,7 @@
 //!
 //! What was left is older than what comes next, and goes first, so that a worker's exceptions stay in order.
 //!
-//! Invariant: whenever nobody holds the lock nothing is left, or the housekeeper has been woken for it.
+//! Invariant: whenever no thread holds the lock nothing is left, or the housekeeper has been woken for it.
 
 use softnet_core::SoftnetData;
 use softnet_core::ip::input::{Exception, Exceptions};
@@ -214,7 +214,7 @@ mod tests {
 
     use crate::testing::World;
 
-    /// Who has the address of the world's first device?
+    /// A request for the address of the world's first device.
     fn arp_request() -> Vec<u8> {
         let mac = [2, 0, 0, 0, 0, 7];
         let header = [&[0xff; 6][..], &mac, &[8, 6, 0, 1, 8, 0, 6, 4, 0, 1]].concat();

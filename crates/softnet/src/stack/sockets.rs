@@ -1,5 +1,5 @@
 //! The sockets of a stack as the runtime has them: the table that pollers read, its writer behind a lock, how
-//! those who wait are woken, and the contexts of application threads.
+//! threads that wait are woken, and the contexts of application threads.
 //!
 //! Lock order: an application thread's context, then a socket's inbox or its sending side, then the slow path's lock,
 //! then the table's writer. Pollers take none of them for a datagram to one socket; the slow path takes the writer's lock for one to many.
@@ -10,16 +10,11 @@ use std::sync::{Arc, Mutex};
 use rustix::io::Errno;
 use softnet_core::SoftnetData;
 use softnet_core::fold::FoldKey;
-use softnet_core::ip::input::Exception;
 use softnet_core::ip::pmtu::{PathMtus, RecentPeers};
-use softnet_core::ip::slow::{Effects, RouteSnapshot, SlowPath};
-use softnet_core::ip::v4::header::{Ipv4Header, is_multicast};
-use softnet_core::ip::v6::header::Ipv6Header;
 use softnet_core::skb::{Batch, Region, Skb};
-use softnet_core::sock::route::{is_group, is_own};
-use softnet_core::sock::{
-    Arrivals, Binder, Flow, Found, Hit, SocketError, Sockets, UdpMem, udp_input, udp_members,
-};
+use softnet_core::sock::route::is_group;
+use softnet_core::sock::{Arrivals, Binder, Flow, Hit, SocketError, Sockets, UdpMem, udp_input, udp_members};
+use softnet_core::stack::sockets::SocketHost;
 use softnet_core::sync::{AtomicBool, AtomicUsize, Ordering};
 use softnet_dev::xdp::{LocalEnd, Ports};
 use softnet_dev::{PiGuard, PiMutex};
@@ -38,9 +33,9 @@ pub struct SocketTable {
     /// Frames that wait for applications, of sockets and of those that poll.
     held: Arc<AtomicUsize>,
     threads: Mutex<Vec<Arc<Mutex<AppThread>>>>,
-    /// Epoll sets: whoever waits in one is told of the stack's end.
+    /// Epoll sets: a thread that waits in one is woken at the stack's end.
     sets: Mutex<Vec<Arc<Set>>>,
-    /// Those who wait for sockets.
+    /// Wakes what waits for sockets.
     pub(crate) notifier: Arc<ReadinessNotifier>,
     /// Where devices look up the ports that are open, to leave the kernel the rest.
     pub(crate) ports: Option<Arc<dyn Ports>>,
@@ -112,8 +107,8 @@ impl SocketTable {
     }
 
     /// Hands the datagrams of `local`, which came by NAPI instance `napi_id` (0: were sent here), over to their sockets;
-    /// those that nobody wants come out in `nobody`. Those who wait for the slots in `ready` are to be [told](Self::arrived), when
-    /// the caller has done its work.
+    /// those for which there is no socket come out in `unserved`. What waits for the slots in `ready` is to be [woken](Self::arrived)
+    /// when the caller has done its work.
     #[inline]
     pub(crate) fn udp_input(
         &self,
@@ -126,9 +121,9 @@ impl SocketTable {
         self.hand_over(napi_id, local.frames(), ready, |to| udp_input(ctx, to, local, unserved));
     }
 
-    /// Hands the datagram `skb` over to the members of its multicast group on device `dev`, or, if it is to all, to those who
-    /// listen; a copy for each. However many they are, no more memory is reserved than one of them takes: what others may
-    /// have is there for them meanwhile.
+    /// Hands the datagram `skb` over to the members of its multicast group on device `dev`, or, if it is to all, to the
+    /// sockets that listen; a copy for each. However many they are, no more memory is reserved than one of them takes, so that
+    /// the rest is there for other packets meanwhile.
     pub(crate) fn to_many(&self, ctx: &mut SoftnetData, dev: u16, skb: Skb, ready: &mut Vec<u32>) {
         let members = |flow: &Flow| {
             let binder = self.binder();
@@ -158,49 +153,6 @@ impl SocketTable {
         self.gone(frames - to.queued);
     }
 
-    /// Does what the slow path left in `out` for sockets.
-    pub(crate) fn slow_input(
-        &self,
-        ctx: &mut SoftnetData,
-        slow: &mut SlowPath,
-        view: RouteSnapshot<'_>,
-        out: &mut Effects,
-    ) {
-        let (mut unserved, mut ready) = (Batch::new(), Vec::new());
-        for skb in std::mem::take(&mut out.local) {
-            if is_to_many(view, skb.data().get(usize::from(skb.head().l3)..)) {
-                self.to_many(ctx, skb.head().dev, skb, &mut ready);
-                continue;
-            }
-            // One by one, for an error about it leaves before the next is looked at.
-            self.udp_input(ctx, 0, &mut Batch::from(skb), &mut unserved, &mut ready);
-            for skb in unserved.drain() {
-                slow.handle(ctx, view, skb, Exception::NoSocket, out);
-            }
-        }
-        for (flow, error) in out.errors.drain(..) {
-            self.report(&flow, error);
-        }
-        for report in out.too_big.drain(..) {
-            if !self.may_have_sent(view, &report.flow) {
-                slow.pmtu().ignore();
-            } else if slow.too_big(view, &report) {
-                self.report(&report.flow, SocketError::MessageSize);
-            }
-        }
-        ready.into_iter().for_each(|slot| self.arrived(slot));
-    }
-
-    /// Whether a datagram of `flow` that was too long somewhere may have been sent from here: by a socket that is connected by
-    /// it, or to a destination that something long was sent to lately by one which is not. Else the error about it is made up
-    /// (RFC 5927 section 7): to name a port that is served, and a victim that somebody may speak to, is easy.
-    fn may_have_sent(&self, view: RouteSnapshot<'_>, flow: &Flow) -> bool {
-        self.sockets.find_exact(flow).is_some()
-            || self.recent.contains(flow.remote, view.now)
-                && is_own(view.tables, flow.local)
-                && matches!(self.sockets.lookup(flow, 0), Found::Socket(_))
-    }
-
     /// Leaves an error with the socket that is connected by `flow`, if there is one.
     pub(crate) fn report(&self, flow: &Flow, error: SocketError) {
         // Under the lock, so that the slot is not another's meanwhile.
@@ -213,13 +165,13 @@ impl SocketTable {
         }
     }
 
-    /// The readiness of the socket in slot `index` changed: tells those who wait for it.
+    /// The readiness of the socket in slot `index` changed: wakes what waits for it.
     fn wake(&self, index: u32) {
         self.notifier.wake(index);
     }
 
-    /// The socket in slot `index` was [handed](Self::udp_input) something while it had nothing: tells one of those who are blocked, and
-    /// those who watch it.
+    /// The socket in slot `index` was [handed](Self::udp_input) something while it had nothing: wakes one of the threads that are
+    /// blocked, and its watchers.
     pub(crate) fn arrived(&self, index: u32) {
         self.notifier.arrived(index);
     }
@@ -257,14 +209,14 @@ impl SocketTable {
         self.stopped.load(Ordering::Acquire)
     }
 
-    /// Frames that wait for applications, sets, those who watch sockets, and contexts of application threads.
+    /// Frames that wait for applications, sets, watchers of sockets, and contexts of application threads.
     #[cfg(test)]
     pub(crate) fn tally(&self) -> [usize; 4] {
         let held = self.held.load(Ordering::Relaxed);
         [held, lock(&self.sets).len(), self.notifier.watchers.len(), lock(&self.threads).len()]
     }
 
-    /// The stack has stopped: whoever waits learns of it, and what application threads have cached goes home.
+    /// The stack has stopped: all threads that wait are woken, and what application threads have cached goes home.
     pub(crate) fn stop(&self) {
         self.stopped.store(true, Ordering::Release);
         for (index, _) in self.sockets.slots() {
@@ -277,45 +229,34 @@ impl SocketTable {
     }
 }
 
-/// Whether `packet` is to a multicast group, or to all.
-fn is_to_many(view: RouteSnapshot<'_>, packet: Option<&[u8]>) -> bool {
-    match packet.and_then(<[u8]>::first).map(|first| first >> 4) {
-        Some(4) => packet
-            .and_then(Ipv4Header::new)
-            .map(|header| header.dst())
-            .is_some_and(|dst| is_multicast(dst) || dst == u32::MAX || view.is_broadcast(dst.into())),
-        Some(6) => packet.and_then(Ipv6Header::new).is_some_and(|header| header.dst().is_multicast()),
-        _ => false,
+impl SocketHost for SocketTable {
+    fn sockets(&self) -> &Sockets {
+        &self.sockets
     }
-}
 
-#[cfg(test)]
-mod tests {
-    use std::net::{Ipv4Addr, Ipv6Addr};
+    fn recent(&self) -> &RecentPeers {
+        &self.recent
+    }
 
-    use softnet_core::ip::tables::Tables;
+    fn udp_input(
+        &self,
+        ctx: &mut SoftnetData,
+        local: &mut Batch,
+        unserved: &mut Batch,
+        ready: &mut Vec<u32>,
+    ) {
+        self.udp_input(ctx, 0, local, unserved, ready);
+    }
 
-    use super::*;
+    fn udp_to_many(&self, ctx: &mut SoftnetData, dev: u16, skb: Skb, ready: &mut Vec<u32>) {
+        self.to_many(ctx, dev, skb, ready);
+    }
 
-    #[test]
-    fn who_is_meant_is_known_by_the_family() {
-        let tables = Tables::new(FoldKey::new([1, 2]));
-        let view = RouteSnapshot { now: 0, tables: &tables, ifaces: &[] };
-        let to = |dst: [u8; 4]| {
-            let mut packet = [0; 20];
-            let dst = Ipv4Addr::from(dst).to_bits();
-            Ipv4Header::new_mut(&mut packet).unwrap().fill(20, 1, 1, 17, 1, dst);
-            is_to_many(view, Some(&packet))
-        };
-        assert_eq!([to([239, 1, 2, 3]), to([223, 1, 2, 3]), to([255; 4])], [true, false, true]);
-        assert!(!is_to_many(view, None));
-        // Where IPv4 has its destination there is the second half of this source: that of a MAC address e6:….
-        let src: Ipv6Addr = "2001:db8::e400:ff:fe00:1".parse().unwrap();
-        let mut packet = [0; 40];
-        for (dst, many) in [(Ipv6Addr::LOCALHOST, false), ("ff05::1".parse().unwrap(), true)] {
-            Ipv6Header::new_mut(&mut packet).unwrap().fill(0, 17, 64, src, dst);
-            assert_eq!(is_to_many(view, Some(&packet)), many);
-        }
-        assert!(!is_to_many(view, Some(&packet[..39])));
+    fn report(&self, flow: &Flow, error: SocketError) {
+        self.report(flow, error);
+    }
+
+    fn arrived(&self, slot: u32) {
+        self.arrived(slot);
     }
 }
