@@ -13,6 +13,7 @@ pub mod hooks;
 pub mod icmp_error;
 pub mod icmp_limit;
 pub mod ident;
+pub mod iface;
 pub mod input;
 pub mod neigh;
 pub mod partial;

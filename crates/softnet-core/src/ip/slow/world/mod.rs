@@ -61,7 +61,7 @@ impl<F: TestFamily> World<F> {
         let memory = Box::new(HeapMemory::new(Region::bytes(frames, frames)));
         let mut tables = Tables::new(FoldKey::new([1, 2]));
         let routes = F::routes();
-        let routing = F::routing(&mut tables);
+        let routing = F::routing_mut(&mut tables);
         routing.next_hops.extend(routes.iter().map(|(_, hop)| *hop));
         let fib: Vec<_> = routes.iter().zip(1..).map(|((p, _), i)| (p.parse().unwrap(), i)).collect();
         routing.fib = Arc::new(F::Fib::build_in(&fib, Vec::with_capacity).unwrap());

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::{Answer, CLIENT_MAC, Frame, Header, MACS, SERVER_MAC, TestFamily, eth, packet, set, udp};
 use crate::ip::adjacency::{Adjacency, Kind};
-use crate::ip::slow::Iface;
+use crate::ip::iface::Iface;
 use crate::ip::source::RpFilter;
 use crate::ip::tables::{Routing, Tables};
 use crate::ip::v4::arp::{ArpPacket, BROADCAST, Operation};
@@ -71,7 +71,7 @@ impl TestFamily for Ipv4Addr {
         ]
     }
 
-    fn routing(tables: &mut Tables) -> &mut Routing<Self> {
+    fn routing_mut(tables: &mut Tables) -> &mut Routing<Self> {
         Arc::make_mut(&mut tables.v4)
     }
 
@@ -113,7 +113,7 @@ impl TestFamily for Ipv4Addr {
     fn header(packet: &[u8]) -> Header<Self> {
         let lengths = validate(packet).unwrap();
         assert_eq!((lengths.header, lengths.total), (20, packet.len()));
-        let [src, dst] = Self::ends(packet);
+        let (src, dst) = Self::ends(packet).unwrap();
         let header = Ipv4Header::new(packet).unwrap();
         Header { src, dst, ttl: header.ttl(), protocol: header.protocol() }
     }
@@ -164,11 +164,6 @@ impl TestFamily for Ipv4Addr {
         assert_eq!((by, to, answer.operation), (dev, mac, Operation::Reply));
         assert_eq!((answer.sender_ip, answer.sender_mac), (own, MACS[usize::from(dev)]));
         assert_eq!((answer.target_ip, answer.target_mac), (peer, mac));
-    }
-
-    fn ends(packet: &[u8]) -> [Self; 2] {
-        let header = Ipv4Header::new(packet).unwrap();
-        [header.src().into(), header.dst().into()]
     }
 }
 

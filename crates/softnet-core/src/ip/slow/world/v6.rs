@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::{Answer, CLIENT_MAC, Frame, Header, MACS, SERVER_MAC, TestFamily, eth, icmp, packet};
 use crate::ip::adjacency::{Adjacency, Kind};
-use crate::ip::slow::Iface;
+use crate::ip::iface::Iface;
 use crate::ip::source::RpFilter;
 use crate::ip::tables::{Routing, Tables};
 use crate::ip::v6::addr::{is_link_local, link_local, multicast_mac, solicited_node};
@@ -73,7 +73,7 @@ impl TestFamily for Ipv6Addr {
         ]
     }
 
-    fn routing(tables: &mut Tables) -> &mut Routing<Self> {
+    fn routing_mut(tables: &mut Tables) -> &mut Routing<Self> {
         Arc::make_mut(&mut tables.v6)
     }
 
@@ -122,7 +122,7 @@ impl TestFamily for Ipv6Addr {
 
     fn header(packet: &[u8]) -> Header<Self> {
         assert_eq!(validate(packet), Ok(packet.len()));
-        let [src, dst] = Self::ends(packet);
+        let (src, dst) = Self::ends(packet).unwrap();
         let header = Ipv6Header::new(packet).unwrap();
         Header { src, dst, ttl: header.hop_limit(), protocol: header.next_header() }
     }
@@ -174,11 +174,6 @@ impl TestFamily for Ipv6Addr {
         let ours = Some(MACS[usize::from(dev)]);
         let says = Message::Advertisement { target: own, mac: ours, solicited: true, overrides: true };
         assert_eq!(heard(sent), (dev, mac, own, peer, 0xe0, says));
-    }
-
-    fn ends(packet: &[u8]) -> [Self; 2] {
-        let header = Ipv6Header::new(packet).unwrap();
-        [header.src(), header.dst()]
     }
 }
 
