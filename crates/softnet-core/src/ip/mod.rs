@@ -8,6 +8,8 @@ pub mod checksum;
 pub mod echo;
 pub mod ethernet;
 pub mod family;
+#[cfg(all(test, not(feature = "loom")))]
+mod fib_model;
 pub mod fragment;
 pub mod hooks;
 pub mod icmp_error;

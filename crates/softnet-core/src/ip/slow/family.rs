@@ -139,15 +139,9 @@ pub(super) trait SlowFamily: Family {
         first_hop: (Self, Option<MacAddr>),
     ) -> Option<Skb>;
 
-    /// Writes the question for the neighbour `target` from our address `source` at `mac`: to all, or only to the MAC address
+    /// Writes the question for the neighbour `target` from our address at a MAC address: to all, or only to the MAC address
     /// `to`. `None` if there is no room.
-    fn write_question(
-        skb: &mut Skb,
-        mac: MacAddr,
-        source: Self,
-        target: Self,
-        to: Option<MacAddr>,
-    ) -> Option<()>;
+    fn write_question(skb: &mut Skb, from: (MacAddr, Self), target: Self, to: Option<MacAddr>) -> Option<()>;
     /// The same for what tells all on the link that our address `own` is at `mac`.
     fn write_announcement(skb: &mut Skb, mac: MacAddr, own: Self) -> Option<()>;
 }

@@ -193,7 +193,7 @@ impl Call<'_> {
         if let Some(iface) = self.view.iface(dev)
             && let Some(source) = F::source_for(iface, target)
         {
-            self.send_made(dev, |skb| F::write_question(skb, iface.mac, source, target, unicast_to));
+            self.send_made(dev, |skb| F::write_question(skb, (iface.mac, source), target, unicast_to));
         }
     }
 }

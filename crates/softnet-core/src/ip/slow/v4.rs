@@ -214,8 +214,7 @@ impl SlowFamily for Ipv4Addr {
 
     fn write_question(
         skb: &mut Skb,
-        mac: MacAddr,
-        source: Self,
+        (mac, source): (MacAddr, Self),
         target: Self,
         to: Option<MacAddr>,
     ) -> Option<()> {

@@ -290,8 +290,7 @@ impl SlowFamily for Ipv6Addr {
 
     fn write_question(
         skb: &mut Skb,
-        mac: MacAddr,
-        source: Self,
+        (mac, source): (MacAddr, Self),
         target: Self,
         to: Option<MacAddr>,
     ) -> Option<()> {

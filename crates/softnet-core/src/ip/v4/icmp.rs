@@ -8,7 +8,7 @@
 use std::net::Ipv4Addr;
 
 use super::super::icmp_limit::IcmpLimit;
-use super::super::{ETH_LEN, checksum, is_group};
+use super::super::{ETH_LEN, Family, checksum, is_group};
 use super::header::{Ipv4Header, MIN_LEN, is_unicast, protocol, validate, validate_header};
 use super::options::EchoOptions;
 use crate::skb::{DropReason, Flags, Skb, Store};
@@ -105,7 +105,22 @@ pub fn build_error(
     {
         return None;
     }
-    let quote = &offending[..offending.len().min(ERROR_MAX - MIN_LEN - ICMP_LEN)];
+    let mut skb = write_about(store, message, source, offending)?;
+    let head = skb.head_mut();
+    (head.dev, head.queue) = (packet.head().dev, packet.head().queue);
+    Some(skb)
+}
+
+/// Writes a message with this header from `source` to the sender of the packet `about`, of which it quotes as much as there is
+/// room for. `None` if there is no memory, or the packet is too short.
+pub(in crate::ip) fn write_about(
+    store: &mut Store,
+    message: [u8; ICMP_LEN],
+    source: Ipv4Addr,
+    about: &[u8],
+) -> Option<Skb> {
+    let header = Ipv4Header::new(about)?;
+    let quote = &about[..about.len().min(ERROR_MAX - MIN_LEN - ICMP_LEN)];
     let total = MIN_LEN + ICMP_LEN + quote.len();
 
     let mut skb = store.alloc_skb()?;
@@ -115,7 +130,7 @@ pub fn build_error(
     };
     let (eth, ip) = data.split_at_mut(ETH_LEN);
     eth.fill(0);
-    eth[12] = 0x08;
+    eth[12..].copy_from_slice(&Ipv4Addr::ETHERTYPE.to_be_bytes());
     ip[MIN_LEN..MIN_LEN + ICMP_LEN].copy_from_slice(&message);
     ip[MIN_LEN + ICMP_LEN..].copy_from_slice(quote);
     let check = checksum::checksum(&ip[MIN_LEN..]);
@@ -130,9 +145,7 @@ pub fn build_error(
         to.renew_check();
     }
     let head = skb.head_mut();
-    head.l3 = ETH_LEN as u16;
-    (head.dev, head.queue) = (packet.head().dev, packet.head().queue);
-    head.flags = Flags::ORIGINATED;
+    (head.l3, head.flags) = (ETH_LEN as u16, Flags::ORIGINATED);
     Some(skb)
 }
 

@@ -5,6 +5,15 @@
 //! memory must be at home. What the composition asks of its host is in `glue`; what a family's packets and
 //! addresses are, in [`TestFamily`].
 
+/// The family's parts of the world, by their names alone.
+macro_rules! names {
+    ($family:ty: $($name:ident),*) => {
+        $(pub(crate) const $name: $family = <$family as $crate::ip::slow::world::TestFamily>::$name;)*
+        pub(crate) const OWN: [$family; 2] = <$family as $crate::ip::slow::world::TestFamily>::OWN;
+        pub(crate) const MTUS: [u16; 2] = <$family as $crate::ip::slow::world::TestFamily>::MTUS;
+    };
+}
+
 mod family;
 mod glue;
 pub(crate) mod v4;

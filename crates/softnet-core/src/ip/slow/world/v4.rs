@@ -12,27 +12,22 @@ use crate::ip::v4::arp::{ArpPacket, BROADCAST, Operation};
 use crate::ip::v4::header::{Ipv4Header, protocol, validate};
 use crate::ip::{ETH_LEN, Family, MacAddr, Prefix, checksum};
 
-pub(crate) const MTUS: [u16; 2] = [1500, 600];
-pub(crate) const OWN: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 1, 0, 1)];
-pub(crate) const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 9);
-pub(crate) const SERVER: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 9);
-pub(crate) const GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 254);
-pub(crate) const FAR: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 1);
+names! { Ipv4Addr: CLIENT, SERVER, GATEWAY, FAR, NOWHERE }
+
 /// On the client's link: leads to [`BEYOND`].
 pub(crate) const ROUTER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 254);
 pub(crate) const BEYOND: Ipv4Addr = Ipv4Addr::new(10, 8, 0, 1);
-pub(crate) const NOWHERE: Ipv4Addr = Ipv4Addr::new(172, 16, 0, 1);
 /// On the server's link by a route of its own, outside the network of our address there.
 pub(crate) const STRANGER: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 9);
 
 impl TestFamily for Ipv4Addr {
-    const MTUS: [u16; 2] = MTUS;
-    const OWN: [Self; 2] = OWN;
-    const CLIENT: Self = CLIENT;
-    const SERVER: Self = SERVER;
-    const GATEWAY: Self = GATEWAY;
-    const FAR: Self = FAR;
-    const NOWHERE: Self = NOWHERE;
+    const MTUS: [u16; 2] = [1500, 600];
+    const OWN: [Self; 2] = [Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 1, 0, 1)];
+    const CLIENT: Self = Ipv4Addr::new(10, 0, 0, 9);
+    const SERVER: Self = Ipv4Addr::new(10, 1, 0, 9);
+    const GATEWAY: Self = Ipv4Addr::new(10, 1, 0, 254);
+    const FAR: Self = Ipv4Addr::new(10, 9, 0, 1);
+    const NOWHERE: Self = Ipv4Addr::new(172, 16, 0, 1);
     const BLACKHOLE: Self = Ipv4Addr::new(10, 66, 1, 1);
     const UNREACHABLE: Self = Ipv4Addr::new(10, 67, 1, 1);
     const WAYS: &'static [(Self, Self)] = &[(SERVER, SERVER), (FAR, GATEWAY), (STRANGER, STRANGER)];

@@ -14,29 +14,24 @@ use crate::ip::v6::icmp::message_sum;
 use crate::ip::v6::nd::{self, Message};
 use crate::ip::{ETH_LEN, Family, MacAddr, Prefix6, checksum};
 
-pub(crate) const MTUS: [u16; 2] = [1500, 1280];
-pub(crate) const OWN: [Ipv6Addr; 2] = [net(0, 1), net(1, 1)];
-pub(crate) const CLIENT: Ipv6Addr = net(0, 9);
-pub(crate) const SERVER: Ipv6Addr = net(1, 9);
-pub(crate) const GATEWAY: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0xfe);
-pub(crate) const FAR: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 9, 0, 0, 0, 0, 1);
+names! { Ipv6Addr: CLIENT, SERVER, GATEWAY, FAR, NOWHERE }
+
 /// On the client's link: leads to [`BEYOND`]. (Another one there has a global address, and leads to 2001:db8:7::/48.)
 pub(crate) const ROUTER: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0xfd);
 pub(crate) const BEYOND: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 8, 0, 0, 0, 0, 1);
-pub(crate) const NOWHERE: Ipv6Addr = net(0x77, 1);
 
 pub(crate) const fn net(dev: u16, host: u16) -> Ipv6Addr {
     Ipv6Addr::new(0x2001, 0xdb8, 0, dev, 0, 0, 0, host)
 }
 
 impl TestFamily for Ipv6Addr {
-    const MTUS: [u16; 2] = MTUS;
-    const OWN: [Self; 2] = OWN;
-    const CLIENT: Self = CLIENT;
-    const SERVER: Self = SERVER;
-    const GATEWAY: Self = GATEWAY;
-    const FAR: Self = FAR;
-    const NOWHERE: Self = NOWHERE;
+    const MTUS: [u16; 2] = [1500, 1280];
+    const OWN: [Self; 2] = [net(0, 1), net(1, 1)];
+    const CLIENT: Self = net(0, 9);
+    const SERVER: Self = net(1, 9);
+    const GATEWAY: Self = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0xfe);
+    const FAR: Self = Ipv6Addr::new(0x2001, 0xdb8, 9, 0, 0, 0, 0, 1);
+    const NOWHERE: Self = net(0x77, 1);
     const BLACKHOLE: Self = Ipv6Addr::new(0x2001, 0xdb8, 0x66, 0, 0, 0, 0, 1);
     const UNREACHABLE: Self = Ipv6Addr::new(0x2001, 0xdb8, 0x67, 0, 0, 0, 0, 1);
     const WAYS: &'static [(Self, Self)] = &[(SERVER, SERVER), (FAR, GATEWAY)];
