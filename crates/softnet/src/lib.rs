@@ -10,6 +10,7 @@ pub mod assembly;
 pub mod config;
 pub mod control;
 pub mod device;
+pub mod driver;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
 pub mod napi;

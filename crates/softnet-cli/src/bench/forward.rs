@@ -8,6 +8,7 @@ use clap::{Args, ValueEnum};
 use serde_json::json;
 use softnet::Assembly;
 use softnet::config::{Config, DeviceConfig, NeighbourConfig, RouteConfig, RouteTarget};
+use softnet::driver::{OpenRequest, Own};
 use softnet_core::ip::{Address, IpPrefix, Prefix};
 use softnet_core::skb::{BATCH, Region};
 use softnet_dev::mem::{NicConfig, NicPort, nic};
@@ -77,7 +78,7 @@ impl Setup {
     fn config(&self) -> Result<Config, String> {
         let device = |name: &str, address: &str| -> Result<DeviceConfig, String> {
             let addresses = vec![address.parse()?];
-            Ok(DeviceConfig { addresses, ring: 128, ..DeviceConfig::new(name) })
+            Ok(DeviceConfig { addresses, driver: Own.into(), ..DeviceConfig::new(name) })
         };
         let mut config = Config::default();
         config.stack.dev_weight = self.burst as u32;
@@ -108,9 +109,9 @@ impl Setup {
         let port_of = Arc::new(Mutex::new(None));
         let (templates, ports) = (self.templates.clone(), port_of.clone());
         let opener = move |_: &Arc<Region>| {
-            Ok(move |dev: u16, device: &DeviceConfig, _: &mut softnet_core::SoftnetData| {
+            Ok(move |&OpenRequest { dev, name, .. }: &OpenRequest<'_>, _: &mut softnet_core::SoftnetData| {
                 let mac = if dev == 0 { RX_MAC } else { TX_MAC };
-                let config = NicConfig { name: device.name.clone(), mac, ..NicConfig::default() };
+                let config = NicConfig { name: name.into(), mac, ..NicConfig::default() };
                 // Only the first receives, only the second sends.
                 let sink = if dev == 1 { counter.take() } else { None }.unwrap_or_default();
                 let nic = nic(dev, &config, vec![(Wire::new(templates.clone()), sink)])

@@ -10,6 +10,7 @@ use clap::Args;
 use serde_json::json;
 use softnet::Assembly;
 use softnet::config::{Config, DeviceConfig, NeighbourConfig};
+use softnet::driver::{OpenRequest, Own};
 use softnet::net::{Handle, RecvBatch, UdpSocket};
 use softnet_core::SoftnetData;
 use softnet_core::ip::checksum;
@@ -173,7 +174,7 @@ impl Rig {
         config.stack.frames = 4096;
         let address = |i| format!("{}/16", own(i)).parse();
         let addresses = (0..ADDRESSES).map(address).collect::<Result<_, String>>()?;
-        config.devices = vec![DeviceConfig { addresses, ring: 128, ..DeviceConfig::new("nic0") }];
+        config.devices = vec![DeviceConfig { addresses, driver: Own.into(), ..DeviceConfig::new("nic0") }];
         config.neighbours = vec![NeighbourConfig { dev: "nic0".into(), address: PEER.0.into(), mac: PEER.1 }];
         let (repeat, left) = (Arc::new(AtomicU64::new(1)), Arc::<Mutex<Left>>::default());
         let templates: Arc<[Template]> = (0..sockets).map(template).collect();
@@ -184,8 +185,8 @@ impl Rig {
         ));
         let opened = ports.clone();
         let opener = move |_: &Arc<Region>| {
-            Ok(move |dev: u16, device: &DeviceConfig, _: &mut SoftnetData| {
-                let config = NicConfig { name: device.name.clone(), mac: MAC, ..NicConfig::default() };
+            Ok(move |&OpenRequest { dev, name, .. }: &OpenRequest<'_>, _: &mut SoftnetData| {
+                let config = NicConfig { name: name.into(), mac: MAC, ..NicConfig::default() };
                 let wire = wire.take().ok_or("opened twice")?;
                 let nic = nic(dev, &config, vec![wire]).map_err(|e| e.to_string())?;
                 *opened.lock().unwrap_or_else(PoisonError::into_inner) = nic.ports.into_iter().next();

@@ -67,7 +67,8 @@ impl Candidate {
             Some(6) => tellable::<Ipv6Addr>(tables, (dev, iface), packet),
             _ => None,
         };
-        let Some(packet) = total.and_then(|total| packet.get(..total.min(QUOTE))) else { return };
+        let Some(total) = total else { return };
+        let packet = &packet[..total.min(QUOTE).min(packet.len())];
         let quote = &mut self.packet[..packet.len()];
         quote.copy_from_slice(packet);
         take_back(quote);

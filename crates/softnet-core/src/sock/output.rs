@@ -129,7 +129,8 @@ impl UdpHead {
             }
         }
         let head = skb.head_mut();
-        head.l3 = ETH_LEN as u16;
+        (head.l3, head.l4) = (ETH_LEN as u16, (ETH_LEN + headers - UDP_LEN) as u16);
+        head.protocol = protocol::UDP;
         head.flags = Flags::ORIGINATED;
         if let Some(dev) = self.device() {
             head.dev = dev;

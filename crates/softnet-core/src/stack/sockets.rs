@@ -71,7 +71,7 @@ pub fn hand_over(
 
 /// Whether a datagram of `flow` that was too long somewhere may have been sent from here: by a socket that is connected by it, or
 /// to a destination that something long was sent to lately by one which is not. Else the error about it is made up (RFC 5927
-/// section 7): it is easy to name a port that is served, and a victim that it may speak to.
+/// section 7): it is easy to name a port that is served, and a host that it may speak to.
 fn may_have_sent(host: &impl SocketHost, view: RouteSnapshot<'_>, flow: &Flow) -> bool {
     let sockets = host.sockets();
     sockets.find_exact(flow).is_some()

@@ -368,7 +368,7 @@ impl BusyPoll {
         // It is owned, or `irq_suspend_timeout` was set to 0 since the stop, which left a timer.
         let Some(napi) = napi else { return };
         instance.stats.resumptions.fetch_add(1, Ordering::Relaxed);
-        // Like the kernel, which polls on the CPU that schedules unless threads do so: nobody need be woken for it.
+        // Like the kernel, which polls on the CPU that schedules unless threads do so: no thread need be woken for it.
         match instance.home().map(|home| home.context()) {
             Some(Context::Softirq) => self.finish(&instance, napi, GRACE),
             _ => instance.hand_over(napi),
@@ -376,7 +376,7 @@ impl BusyPoll {
         self.env.wake_apps();
     }
 
-    /// It is time to poll a deferred instance, if nobody does so.
+    /// It is time to poll a deferred instance, if no other thread does so.
     fn timer_expired(&mut self, armed_at: u64, now: u64) {
         let Some(instance) = self.instance.clone() else { return };
         if instance.home().is_none_or(|home| home.context() != Context::Softirq) {

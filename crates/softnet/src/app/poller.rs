@@ -4,9 +4,9 @@
 //! One call of [`wait`](NapiPoller::wait) goes as the kernel's `epoll_wait` does (`fs/eventpoll.c`, `ep_poll`):
 //!
 //! 1. What is ready is handed over. If that is anything, the instance's doorbell is *suspended*, that is its timer is armed
-//!    with `irq_suspend_timeout`, and nobody else polls as long as the application comes back in time.
+//!    with `irq_suspend_timeout`, and no other thread polls as long as the application comes back in time.
 //! 2. With a time-out of 0 that was all.
-//! 3. With `busy_poll_usecs` or `prefer_busy_poll` the application takes the instance, if nobody has it, and polls
+//! 3. With `busy_poll_usecs` or `prefer_busy_poll` the application takes the instance, if it is not owned, and polls
 //!    until something is ready or the time is over. One pass, if it only prefers.
 //! 4. If there is still nothing, it *resumes* the instance (only with `prefer_busy_poll`): that is polled once more, and
 //!    then its doorbell is masked for `gro_flush_timeout` or unmasked, as after any poll. The application sleeps.
@@ -16,8 +16,8 @@
 //! unless something came for it. The instance's timer is armed for a little longer meanwhile.
 //!
 //! The timer belongs to the instance and is waited for by its context, so an application that hangs, or whose thread
-//! ends, keeps the queue for `irq_suspend_timeout` at most. Packets that the application does not want take the way they
-//! always take, whoever polls.
+//! ends, keeps the queue for `irq_suspend_timeout` at most. Packets that the application does not want are processed
+//! as always, whichever thread polls.
 //!
 //! Any thread may make one and use it; a second one on the same instance sleeps while the first one polls, and is
 //! woken when something came for it.
@@ -267,8 +267,10 @@ impl Inbox {
     /// Hands over what is ready.
     fn take(&mut self, ctx: &mut SoftnetData, into: &mut Batch) -> usize {
         let (before, Some(receiver)) = (into.len(), &mut self.receiver) else { return 0 };
+        let mut frames = 0;
         while into.room() > 0 {
             if let Some(skb) = self.pending.pop_front() {
+                frames += skb.frame_count();
                 let Err(skb) = into.push(skb) else { continue };
                 // There was room, so this does not happen.
                 ctx.free_skb(skb);
@@ -278,11 +280,10 @@ impl Inbox {
                 break;
             }
         }
-        let n = into.len() - before;
-        if n > 0 {
-            self.app.took(n);
+        if frames > 0 {
+            self.app.took(frames);
         }
-        n
+        into.len() - before
     }
 }
 
@@ -325,7 +326,7 @@ impl Drop for NapiPoller {
             }
         };
         free(std::mem::take(pending));
-        // Whoever still polls with the old list of applications is refused from now on.
+        // A thread that still polls with the old list of applications is refused from now on.
         if let Some(receiver) = receiver.take() {
             receiver.close(free);
         }

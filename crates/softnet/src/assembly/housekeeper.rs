@@ -1,7 +1,7 @@
 //! The housekeeper: opens and closes devices as their interfaces come and go, and runs the slow path's timers.
 //!
 //! One thread. It sleeps until a neighbour's timer is due, a neighbour says something to all, the kernel reports a change of
-//! a link, somebody wants an instance polled in another context, or the stack stops.
+//! a link, a user wants an instance polled in another context, or the stack stops.
 
 use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex};
@@ -23,7 +23,8 @@ use super::snooper::Snooper;
 use crate::config::{Config, PartialCsum};
 use crate::control::commands::{Change, Command};
 use crate::control::{Set, SetQdisc, Target};
-use crate::device::{Netdev, OpenNetdev, Opener};
+use crate::device::{Netdev, OpenNetdev};
+use crate::driver::Opener;
 use crate::napi::{Home, Input, NapiInstance, NapiTimer, RxHandler, WorkerShared};
 use crate::net::groups;
 use crate::poll::Contexts;
@@ -64,7 +65,8 @@ impl Housekeeper {
         commands: Receiver<Command>,
     ) -> Result<Self, String> {
         // Before the devices are opened, so that nothing that happens to them is missed.
-        let monitor = match opener.on_interfaces() {
+        let devices = 0..config.devices.len() as u16;
+        let monitor = match devices.into_iter().any(|dev| opener.on_interface(dev)) {
             true => Some(LinkMonitor::new().map_err(|error| error.to_string())?),
             false => None,
         };
@@ -102,7 +104,8 @@ impl Housekeeper {
     fn open(&mut self, dev: u16) -> Result<(), String> {
         let config = self.config.clone();
         let device = &config.devices[usize::from(dev)];
-        let OpenDevice { device: shared_part, rx, tx } = self.opener.open(dev, device, &mut self.ctx)?;
+        let OpenDevice { device: shared_part, rx, tx } =
+            self.opener.open(&device.request(dev), &mut self.ctx)?;
         let info = shared_part.info();
         let partial_csum = match device.partial_csum {
             PartialCsum::Auto => info.features.partial_csum,
@@ -199,7 +202,7 @@ impl Housekeeper {
             instance.attach(&home, guard);
         }
         // In-process devices are at their peer's other end for good, and nothing between them remembers.
-        if self.opener.on_interfaces() {
+        if self.opener.on_interface(dev) {
             let kinds = Announce { arp: device.arp_notify, nd: device.ndisc_notify };
             self.shared.slow_path(&mut self.ctx, |slow, ctx, view, out| {
                 slow.announce(ctx, view, dev, kinds, out);
@@ -249,8 +252,8 @@ impl Housekeeper {
         let (default_qdisc, now) = (&self.config.stack.default_qdisc, self.shared.clock.now());
         let mut layout = lock(&live.layout);
         // Built before anything is changed, since it may be refused. The switch to one queue comes first and away from
-        // one last, so that no packet is led to a queue whose discipline is gone. (A batch may be whose sender had chosen
-        // its queue before: nobody waits for those.)
+        // one last, so that no packet is sent to a queue whose discipline is gone. (A batch may still come whose sender had
+        // chosen its queue before: that is not waited for.)
         let built = Layout::build(&next, live.tx.queues.len(), default_qdisc, &live.params);
         let built = built.map_err(|error| error.to_string())?;
         let single = built.0.is_single();
@@ -269,7 +272,7 @@ impl Housekeeper {
             Change::Threaded(set) => self.set(set, &mut spawn),
             Change::Qdisc(set) => self.set_qdisc(set).map(|()| Vec::new()),
         };
-        // Who does not wait for it any more has said so to its user.
+        // A requester that does not wait for it any more has told its user so.
         let _ = command.answer.send(answer);
     }
 
@@ -284,7 +287,7 @@ impl Housekeeper {
         &workers[self.config.devices[usize::from(dev)].worker_of(number, workers.len())]
     }
 
-    /// Closes a device: nobody polls it any more, its frames go home, its neighbours are forgotten.
+    /// Closes a device: it is not polled any more, its frames go home, its neighbours are forgotten.
     fn close(&mut self, dev: u16) {
         let Some(live) = self.shared.devices[usize::from(dev)].take() else { return };
         self.shared.devices[usize::from(dev)].groups.closed(&*live.device);
@@ -305,7 +308,7 @@ impl Housekeeper {
         self.shared.devices[usize::from(dev)].retire_counters(&live);
         self.set_iface(dev, None);
         self.shared.slow_path(&mut self.ctx, |slow, ctx, view, out| slow.remove_device(ctx, view, dev, out));
-        // Frames that came home belong to everybody.
+        // Frames that came home are for all threads.
         self.ctx.drain();
     }
 
@@ -353,7 +356,7 @@ impl Housekeeper {
 
     fn sleep(&mut self) {
         let waker = &self.shared.housekeeper;
-        // Announced before the deadline is read: whoever sets an earlier one then wakes us.
+        // Announced before the deadline is read: a thread that sets an earlier one then wakes the housekeeper.
         let announced = waker.sleeper.announce();
         let next = {
             let mut control = self.shared.control();
@@ -399,7 +402,7 @@ impl Housekeeper {
             let config = self.config.clone();
             for device in self.shared.devices.iter().filter(|device| device.live.load().is_some()) {
                 let dev = device.index;
-                self.opener.addresses_changed(dev, &config.devices[usize::from(dev)]);
+                self.opener.addresses_changed(&config.devices[usize::from(dev)].request(dev));
             }
         }
     }

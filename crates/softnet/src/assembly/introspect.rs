@@ -7,7 +7,6 @@ use std::sync::Arc;
 use softnet_core::ip::LongestMatch;
 use softnet_core::ip::adjacency::Kind;
 use softnet_core::skb::{DropReason, leaked};
-use softnet_core::softnet_data::MAX_DEVICES;
 use softnet_core::sync::Ordering;
 use softnet_dev::{DeviceInfo, LinkState, sched};
 
@@ -239,24 +238,22 @@ impl Introspect {
 
     /// Drops that happened, and what devices lost before any queue counted it.
     pub fn drops(&self) -> Vec<DropRow> {
-        let contexts = self.shared.contexts();
-        let losses: Vec<_> = self.shared.devices.iter().map(|dev| dev.losses()).collect();
-        let mut rows = Vec::new();
-        for dev in 0..MAX_DEVICES {
-            for reason in DropReason::ALL {
-                let mut packets: u64 = contexts.iter().map(|c| c.drops(dev, *reason)).sum();
-                packets += losses.get(dev).and_then(|of| of.get(reason)).copied().unwrap_or(0);
-                if packets > 0 {
-                    rows.push(DropRow {
-                        dev: self.dev_name(dev as u16),
-                        reason: reason.name().into(),
-                        packets,
-                        help: reason.help().into(),
-                    });
-                }
+        let mut drops: BTreeMap<(usize, DropReason), u64> = BTreeMap::new();
+        for (dev, reason, packets) in self.shared.contexts().iter().flat_map(|context| context.all_drops()) {
+            *drops.entry((dev, reason)).or_default() += packets;
+        }
+        for (dev, lost) in self.shared.devices.iter().enumerate() {
+            for (reason, packets) in lost.losses().into_iter().filter(|(_, packets)| *packets > 0) {
+                *drops.entry((dev, reason)).or_default() += packets;
             }
         }
-        rows
+        let row = |((dev, reason), packets): ((usize, DropReason), u64)| DropRow {
+            dev: self.dev_name(dev as u16),
+            reason: reason.name().into(),
+            packets,
+            help: reason.help().into(),
+        };
+        drops.into_iter().map(row).collect()
     }
 
     /// Totals.
@@ -284,7 +281,7 @@ impl Introspect {
         let open = shared.devices.iter().filter_map(|dev| dev.live.load_full());
         let queued: u64 = open.map(|live| lock(&live.layout).totals().qlen).sum();
         let redirected: usize = shared.napis().iter().map(|instance| instance.backlog.len()).sum();
-        // Taken first: whoever takes a packet out of a socket does so after it was put in.
+        // Taken first: a packet is taken out of a socket after it was put in.
         let taken: u64 = contexts.iter().map(|c| c.sk_taken.get()).sum();
         let in_sockets = contexts.iter().map(|c| c.sk_queued.get()).sum::<u64>().saturating_sub(taken);
         Stats {

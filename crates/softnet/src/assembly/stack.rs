@@ -18,7 +18,8 @@ use crate::app::{NapiPoller, PollerError, PollerParams, RawSender};
 use crate::config::{Config, ConfigErrors, Context, available_cpus};
 use crate::control::commands::commands;
 use crate::control::{BindError, Listener, Server};
-use crate::device::{Netdev, Opener, XdpOpener};
+use crate::device::Netdev;
+use crate::driver::{Opener, Openers};
 use crate::napi::{Filter, PollThread, WorkerShared};
 use crate::net::Handle;
 use crate::poll::Worker;
@@ -57,7 +58,7 @@ fn system(what: &'static str) -> impl Fn(std::io::Error) -> StartError {
     move |source| StartError::System { what, source }
 }
 
-/// All parts of a stack, with its devices open, before any worker runs: for those who run the workers themselves. (Devices
+/// All parts of a stack, with its devices open, before any worker runs: for programs that run the workers themselves. (Devices
 /// that are configured to be polled in another context than `softirq` are, from now on.)
 /// Field order matters: workers go before the housekeeper closes the devices.
 pub struct Assembly {
@@ -146,7 +147,7 @@ impl Assembly {
         Handle::new(&self.shared)
     }
 
-    /// The housekeeper, for those who run its timers themselves.
+    /// The housekeeper, for programs that run its timers themselves.
     pub fn housekeeper(&mut self) -> Option<&mut Housekeeper> {
         self.housekeeper.as_mut()
     }
@@ -172,11 +173,11 @@ pub struct Stack {
 }
 
 impl Stack {
-    /// Checks `config`, takes its AF_XDP devices in the calling thread's network namespace, and runs.
+    /// Checks `config`, takes its devices in the calling thread's network namespace, and runs.
     pub fn start(config: Config) -> Result<Stack, StartError> {
         config.check(&available_cpus())?;
-        let devices = config.devices.len();
-        let opener = |region: &Arc<Region>| XdpOpener::new(region, devices).map_err(|e| e.to_string());
+        let drivers: Vec<_> = config.devices.iter().map(|device| device.driver.clone()).collect();
+        let opener = move |region: &Arc<Region>| Openers::new(region, &drivers.iter().collect::<Vec<_>>());
         Self::run(Assembly::new(config, Vec::new(), opener)?)
     }
 
@@ -262,6 +263,7 @@ mod tests {
 
     use super::*;
     use crate::config::DeviceConfig;
+    use crate::driver::OpenRequest;
 
     fn config() -> Config {
         let device = |name: &str, address: &str| DeviceConfig {
@@ -275,7 +277,9 @@ mod tests {
     /// The first device is open, and its instance scheduled on a worker that does not run yet, when the second fails.
     #[test]
     fn a_device_that_cannot_be_opened_ends_the_start() {
-        let opener = move |dev: u16, _: &DeviceConfig, ctx: &mut SoftnetData| -> Result<OpenDevice, String> {
+        let opener = move |&OpenRequest { dev, .. }: &OpenRequest<'_>,
+                           ctx: &mut SoftnetData|
+              -> Result<OpenDevice, String> {
             if dev == 1 {
                 return Err("b: no such interface".into());
             }
@@ -292,7 +296,7 @@ mod tests {
         config.devices.truncate(1);
         let device = &mut config.devices[0];
         (device.napi_defer_hard_irqs, device.gro_flush_timeout, device.irq_suspend_timeout) = (2, 20_000, 3);
-        let opener = |_: u16, _: &DeviceConfig, ctx: &mut SoftnetData| -> Result<OpenDevice, String> {
+        let opener = |_: &OpenRequest<'_>, ctx: &mut SoftnetData| -> Result<OpenDevice, String> {
             let [a, _] = pair(ctx.region(), [0, 9], &PairConfig::default()).map_err(|e| e.to_string())?;
             Ok(a)
         };
@@ -308,7 +312,7 @@ mod tests {
     fn a_configuration_that_contradicts_itself_opens_nothing() {
         let mut config = config();
         config.devices[1].workers = vec![7];
-        let opener = |_: u16, _: &DeviceConfig, _: &mut SoftnetData| -> Result<OpenDevice, String> {
+        let opener = |_: &OpenRequest<'_>, _: &mut SoftnetData| -> Result<OpenDevice, String> {
             panic!("opened a device")
         };
         assert!(matches!(Assembly::new(config, vec![], |_| Ok(opener)), Err(StartError::Config(_))));

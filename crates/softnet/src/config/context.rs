@@ -1,11 +1,11 @@
-//! Polling contexts: who polls a NAPI instance. Named as `softnet set … threaded=` and the configuration name them.
+//! Polling contexts: the threads that poll a NAPI instance. Named as `softnet set … threaded=` and the configuration name them.
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// Who polls an instance (the kernel's `threaded` attribute of a NAPI instance, and the default beside it).
+/// Which threads poll an instance (the kernel's `threaded` attribute of a NAPI instance, and the default beside it).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Context {

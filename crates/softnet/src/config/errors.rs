@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use super::sections::{MAX_BYTES, MAX_PIECE, SourceError};
 
-/// Problems that are looked for. More of them help nobody.
+/// Problems that are looked for. A list of more of them would not be read.
 pub(super) const MAX_PROBLEMS: usize = 1000;
 /// Characters of a line that are shown.
 const MAX_SHOWN: usize = 1000;

@@ -1,8 +1,8 @@
 //! The configuration of a stack: plain types, the TOML they are read from, and the checks both must pass.
 //!
-//! Anybody may build a [`Config`] in code or [`load`](Config::load) one from a file; [`check`](Config::check)
+//! A program may build a [`Config`] in code or [`load`](Config::load) one from a file; [`check`](Config::check)
 //! says everything that is wrong with it at once. Invariant: a configuration that passed names only devices,
-//! workers and gateways it declares itself, so that whoever starts a stack from it touches no interface
+//! workers and gateways it declares itself, so that a stack that starts from it touches no interface
 //! in vain.
 //!
 //! ```toml
@@ -39,6 +39,7 @@ mod tests;
 mod tests_ipv6;
 #[cfg(test)]
 mod tests_load;
+mod value;
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -58,6 +59,8 @@ use softnet_dev::sched::Policy;
 pub use context::Context;
 pub use errors::{At, ConfigErrors, Problem};
 pub use knobs::Knobs;
+
+use crate::driver::{DeviceDriver, OpenRequest, Xdp};
 
 use sections::Source;
 
@@ -167,21 +170,14 @@ impl StackConfig {
 pub struct DeviceConfig {
     /// Interface name.
     pub name: String,
-    /// What opens it.
-    pub driver: Driver,
-    /// How AF_XDP is attached.
-    pub mode: XdpMode,
+    /// What opens it, with that one's own keys.
+    pub driver: DeviceDriver,
     /// Take it even if it carries the machine's default route or hides VLAN tags, and addresses
     /// even if the kernel has them.
     pub force: bool,
-    /// Share addresses that the kernel has, too, on whatever interface: of these only the UDP ports
-    /// that sockets have open are softnet's.
-    pub shared: bool,
-    /// Descriptors of each ring, a power of two.
-    pub ring: u32,
     /// softnet's own addresses on it, of either family; their networks are connected routes.
     pub addresses: Vec<InterfaceAddr>,
-    /// Who polls it: queue `i` belongs to `workers[i % workers.len()]`, an index into
+    /// The workers that poll it: queue `i` belongs to `workers[i % workers.len()]`, an index into
     /// [`StackConfig::workers`]. Empty: all workers in turn.
     pub workers: Vec<usize>,
     /// Whether frames may arrive with a partial L4 checksum.
@@ -221,11 +217,8 @@ impl DeviceConfig {
     pub fn new(name: impl Into<String>) -> Self {
         DeviceConfig {
             name: name.into(),
-            driver: Driver::Xdp,
-            mode: XdpMode::Auto,
+            driver: Xdp::default().into(),
             force: false,
-            shared: false,
-            ring: 2048,
             addresses: Vec::new(),
             workers: Vec::new(),
             partial_csum: PartialCsum::Auto,
@@ -242,6 +235,13 @@ impl DeviceConfig {
             xps_cpus: Vec::new(),
             xps_rxqs: Vec::new(),
         }
+    }
+
+    /// What its driver is asked for, as the device with index `dev`.
+    pub fn request(&self, dev: u16) -> OpenRequest<'_> {
+        let anycast = self.anycast6().map(IpAddr::V6);
+        let addresses = self.addresses.iter().map(|own| own.addr()).chain(anycast).collect();
+        OpenRequest { dev, name: &self.name, addresses, force: self.force, driver: &self.driver }
     }
 
     /// Whether it has an IPv6 address. One that has none has no link-local one either.
@@ -298,24 +298,6 @@ impl DeviceConfig {
             n => self.workers[queue % n],
         }
     }
-}
-
-/// Which driver opens a device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Driver {
-    /// AF_XDP on an interface of the kernel.
-    Xdp,
-}
-
-/// How an `xdp` device attaches to its interface.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum XdpMode {
-    /// In the driver if it can, else generic.
-    Auto,
-    /// In the driver or not at all.
-    Native,
-    /// Generic: any interface, but slower.
-    Skb,
 }
 
 /// Whether a device's frames may carry only the pseudo-header sum in the L4 checksum field.

@@ -55,7 +55,7 @@ mac = "02:00:00:00:00:09"
 #[test]
 fn one_error_each() {
     for (address, why) in [
-        ("::/64", "is the address of nobody"),
+        ("::/64", "is the unspecified address"),
         ("::1/128", "is the loopback address"),
         ("ff02::1/64", "is a multicast address"),
         ("::ffff:10.0.0.1/120", "is an IPv4 address in disguise"),

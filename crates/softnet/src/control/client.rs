@@ -37,7 +37,7 @@ pub enum ClientError {
     })]
     WhichOne(Vec<String>),
     /// The socket is there, but not for this user.
-    #[error("{0}: permission denied: the control socket is for the user who started the instance; use sudo")]
+    #[error("{0}: permission denied: the control socket is for the user that started the instance; use sudo")]
     Denied(String),
     /// No instance is known to run, but there is a socket of another user.
     #[error(

@@ -1,4 +1,4 @@
-//! The control socket's place in the file system: who may have it, and that there is only one.
+//! The control socket's place in the file system: which users may have it, and that there is only one.
 //!
 //! Called at the start of an instance and when its server ends. Two instances that start at once are kept apart by a lock
 //! on a file that only their user can open, in a directory that only their user (or root) can write to: so no other user
@@ -75,7 +75,7 @@ fn hint(error: &io::Error) -> &'static str {
     }
 }
 
-/// A bound control socket that nobody answers on yet. Removes the socket when dropped.
+/// A bound control socket that is not answered on yet. Removes the socket when dropped.
 pub struct Listener {
     pub(super) socket: UnixListener,
     /// Held for its drop.
@@ -133,7 +133,7 @@ fn unsafe_directory(meta: &Stat) -> Option<String> {
 fn lock(directory: &OwnedFd) -> io::Result<OwnedFd> {
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = rustix::fs::openat(directory, LOCK, flags, Mode::RUSR | Mode::WUSR)?;
-    // It may be there with another mode; who can open it can lock it.
+    // It may be there with another mode; a user that can open it can lock it.
     rustix::fs::fchmod(&file, Mode::RUSR | Mode::WUSR)?;
     // It is held for a few calls, by instances of the same user: one that is stopped meanwhile is not waited for long.
     for _ in 0..40 {
@@ -147,15 +147,15 @@ fn lock(directory: &OwnedFd) -> io::Result<OwnedFd> {
 
 /// What became of an attempt to connect.
 pub(super) enum Probe {
-    /// Somebody listens. There is no stream if too many others wait.
+    /// A process listens. There is no stream if too many others wait.
     Listens(Option<UnixStream>),
-    /// Nobody does, or there is no such socket.
+    /// No process does, or there is no such socket.
     Gone,
     /// It is another user's.
     Denied,
 }
 
-/// Whether somebody listens on the socket at `path`. Does not wait.
+/// Whether a process listens on the socket at `path`. Does not wait.
 pub(super) fn probe(path: &Path) -> io::Result<Probe> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
@@ -245,7 +245,7 @@ impl<'a> Place<'a> {
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None);
         let socket = socket.map_err(os("making it"))?;
-        // The file gets the mode that the socket has, less the umask: nobody else ever finds it open.
+        // The file gets the mode that the socket has, less the umask: no other user ever finds it open.
         rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR).map_err(os("restricting it to its owner"))?;
         let addr = SocketAddrUnix::new(&here).map_err(os("binding it"))?;
         rustix::net::bind(&socket, &addr).map_err(os("binding it"))?;

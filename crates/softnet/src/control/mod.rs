@@ -7,7 +7,7 @@
 //!   same name is refused in time, and serves once it runs.
 //! * The program [asks](client::Client::ask) through a [`Client`].
 //!
-//! Invariant: at most one live instance has a given socket; a socket file that nobody listens on is replaced.
+//! Invariant: at most one live instance has a given socket; a socket file that no process listens on is replaced.
 
 pub mod client;
 pub mod commands;
@@ -32,7 +32,7 @@ use listener::{Probe, may_be, probe};
 /// Bytes of the longest request.
 const MAX_REQUEST: usize = 4096;
 
-/// Who answers requests. Called by the control thread, one request at a time; it may take locks of the control
+/// Answers requests. Called by the control thread, one request at a time; it may take locks of the control
 /// plane, and must not make a worker wait.
 pub trait Handler: Send + Sync {
     /// The answer, or why there is none.

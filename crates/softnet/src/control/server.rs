@@ -42,7 +42,7 @@ const STALLED: Duration = Duration::from_secs(1);
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 
 impl Listener {
-    /// Starts to answer with `handler`, on a thread of its own that sleeps while nobody asks.
+    /// Starts to answer with `handler`, on a thread of its own that sleeps while there are no requests.
     pub fn serve(self, handler: Arc<dyn Handler>) -> io::Result<Server> {
         let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         let service =
@@ -101,7 +101,7 @@ impl Loop {
         Ok(stop)
     }
 
-    /// Blocks until there is something to do. Says whether to stop, and whether somebody wants to connect.
+    /// Blocks until there is something to do. Returns whether to stop, and whether a client wants to connect.
     fn wait(&mut self) -> io::Result<(bool, bool)> {
         let now = Instant::now();
         self.mute_until = self.mute_until.filter(|until| *until > now);
@@ -160,7 +160,7 @@ impl Loop {
                 Ok((stream, _)) => stream,
                 Err(error) if would_block(&error) => return,
                 Err(_) => {
-                    // Whoever knocked still waits, and must not make us spin. Perhaps a descriptor helps.
+                    // The client still waits, and must not make this thread spin. Perhaps a descriptor helps.
                     self.make_room();
                     self.mute_until = Some(now + ACCEPT_AGAIN);
                     return;

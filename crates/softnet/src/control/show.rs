@@ -141,7 +141,7 @@ pub struct NapiRow {
     pub queue: u16,
     /// Index of the worker that polls it in the context `softirq`.
     pub worker: usize,
-    /// Who polls: `softirq`, `threaded`, `workqueue`, `busy-poll`.
+    /// Which threads poll it: `softirq`, `threaded`, `workqueue`, `busy-poll`.
     pub context: Context,
     /// Name of the thread that polls it; of the pool, `napi-wq`.
     pub thread: String,
@@ -159,7 +159,7 @@ pub struct NapiRow {
     pub irq_suspend_timeout: u64,
     /// What keeps a knob that is set from acting.
     pub warning: Option<String>,
-    /// Who owns it now: `nobody`, the name of the thread that polls it, or `application NAME`.
+    /// Its owner now: `none`, the name of the thread that polls it, or `application NAME`.
     pub owner: String,
     /// In one sentence: why it is awake or asleep now.
     pub why: String,
@@ -175,7 +175,7 @@ pub struct NapiRow {
     pub doorbells: u64,
     /// Times an application polled it by itself.
     pub busy_polls: u64,
-    /// Times an application wanted to, and somebody else had it.
+    /// Times an application wanted to, and another thread had it.
     pub busy_poll_lost: u64,
     /// Times an application suspended its doorbell, or went on doing so.
     pub suspensions: u64,
@@ -354,7 +354,7 @@ pub struct QdiscRow {
     pub warning: Option<String>,
 }
 
-/// Who owned a TX queue, who waited for it, and what is in its ring.
+/// How often a TX queue was owned, how long senders waited for it, and what is in its ring.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TxRow {
     /// Times a thread owned it.

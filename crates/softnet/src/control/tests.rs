@@ -150,7 +150,7 @@ fn a_live_instance_is_respected_and_a_dead_one_replaced() {
     );
     assert_eq!(error.to_string(), expected);
 
-    // Somebody removed the file and another instance took the name: the first one leaves it alone.
+    // A user removed the file and another instance took the name: the first one leaves it alone.
     std::fs::remove_file(&path).unwrap();
     let second = serve(&path);
     drop(server);
@@ -194,7 +194,7 @@ fn others_cannot_keep_an_instance_from_starting() {
     mode_of(dir.path(), 0o755);
     let path = dir.path().join("x.sock");
     drop(serve(&path));
-    // Anybody who can read a directory can lock it.
+    // Any user that can read a directory can lock it.
     let directory = std::fs::File::open(dir.path()).unwrap();
     flock(&directory, FlockOperation::LockExclusive).unwrap();
     let server = serve(&path);
@@ -343,7 +343,7 @@ fn answers_that_are_not_taken_are_bounded() {
     assert_eq!(client.ask::<Value>(&Request::Show(Table::Stats)).unwrap(), json!({"answer": 42}));
 }
 
-/// As every other thread of a stack that panics: one that nobody can ask any more would look well. Seen from outside, in a
+/// As every other thread of a stack that panics: an instance that does not answer any more would look well. Seen from outside, in a
 /// child process.
 #[test]
 fn a_panicking_control_thread_ends_the_process() {

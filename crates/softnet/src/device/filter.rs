@@ -51,7 +51,7 @@ pub struct Action {
 pub struct Hook {
     is_set: AtomicBool,
     action: ArcSwapOption<Action>,
-    /// Held by whoever changes it.
+    /// Held while it is changed.
     changing: Mutex<()>,
 }
 

@@ -6,9 +6,7 @@
 pub mod filter;
 mod groups;
 mod netdev;
-mod opener;
 
 pub(crate) use groups::{Groups, group_ip};
 pub use netdev::{Netdev, OpenNetdev, QueueTotals, Totals, TxHint, dev_queue_xmit};
 pub(crate) use netdev::{OpenCache, current_cpu, find_device, there_are};
-pub use opener::{Opener, XdpOpener};

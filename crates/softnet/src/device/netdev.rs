@@ -139,7 +139,7 @@ impl Netdev {
         }
     }
 
-    /// Has the packets of `batch` received as if they had come by RX queue `queue` (modulo how many there are), by whoever
+    /// Has the packets of `batch` received as if they had come by RX queue `queue` (modulo how many there are), by the thread that
     /// polls that, and leaves it empty.
     pub(crate) fn netif_rx(&self, ctx: &mut SoftnetData, queue: usize, batch: &mut Batch) {
         match self.live.load().as_deref() {
@@ -190,7 +190,7 @@ impl Netdev {
         let _ = knobs.set_defer_hard_irqs(set.napi_defer_hard_irqs.unwrap_or(0));
         knobs.set_gro_flush_timeout(set.gro_flush_timeout.unwrap_or(0));
         knobs.set_irq_suspend_timeout(set.irq_suspend_timeout.unwrap_or(0));
-        // Still under the lock, so that of two who set knobs the later has the last word in the kernel too.
+        // Still under the lock, so that of two changes the later one is the last in the kernel too.
         instance.doorbell.mitigation_changed(knobs);
     }
 
@@ -287,7 +287,14 @@ impl OpenNetdev {
 
 /// The open parts of all devices as a thread saw them last, so that a batch it sends costs no reference count. They are kept
 /// until it looks again, which it must do now and then, and before it sleeps.
-pub(crate) struct OpenCache(Vec<Cache<OpenNetdevOf, Option<Arc<OpenNetdev>>>>);
+pub(crate) struct OpenCache {
+    lives: Vec<Cache<OpenNetdevOf, Option<Arc<OpenNetdev>>>>,
+    /// The device to be [reaped](Self::reap_idle) next.
+    next: usize,
+}
+
+/// Devices that an idle poll takes frames back from: all, where there are few.
+const REAPED: usize = 8;
 
 /// See [`OpenCache`].
 struct OpenNetdevOf(Arc<Netdev>);
@@ -302,13 +309,14 @@ impl Deref for OpenNetdevOf {
 
 impl OpenCache {
     pub(crate) fn new(devices: &[Arc<Netdev>]) -> Self {
-        OpenCache(devices.iter().map(|dev| Cache::new(OpenNetdevOf(dev.clone()))).collect())
+        let lives = devices.iter().map(|dev| Cache::new(OpenNetdevOf(dev.clone()))).collect();
+        OpenCache { lives, next: 0 }
     }
 
     /// Lets go of what was closed.
     #[inline]
     pub(crate) fn refresh(&mut self) {
-        for live in &mut self.0 {
+        for live in &mut self.lives {
             live.load();
         }
     }
@@ -323,15 +331,19 @@ impl OpenCache {
         to: TxHint,
         batch: &mut Batch,
     ) {
-        let live = self.0.get_mut(usize::from(dev.index)).and_then(|live| live.load().as_deref());
+        let live = self.lives.get_mut(usize::from(dev.index)).and_then(|live| live.load().as_deref());
         xmit(ctx, dev, live, now, to, batch);
     }
 
-    /// Takes back frames that `dev` sent by TX queue `queue` (modulo how many there are): what a poller does when it has
-    /// nothing to send, so that frames do not lie in a silent device's ring while others starve.
+    /// Takes back frames that devices sent by TX queue `queue` (modulo how many there are): what a poller does when it has
+    /// nothing to send, so that frames do not lie in a silent device's ring while others starve. Of many devices a few at a
+    /// time, in turn: there are as many idle polls.
     pub(crate) fn reap_idle(&mut self, ctx: &mut SoftnetData, now: u64, queue: usize) {
-        for live in self.0.iter_mut().filter_map(|live| live.load().as_deref()) {
-            live.tx.reap(ctx, now, queue);
+        for _ in 0..self.lives.len().min(REAPED) {
+            if let Some(live) = self.lives[self.next].load() {
+                live.tx.reap(ctx, now, queue);
+            }
+            self.next = (self.next + 1) % self.lives.len();
         }
     }
 }

@@ -2,7 +2,7 @@
 //! by this RX queue.
 //!
 //! Any thread puts them there, whatever lock or poll it is in, since they are received later: the instance is scheduled, and
-//! whoever polls it takes them along with what its queue brings (the kernel's `netif_rx`). So a queue has one poller, as
+//! the thread that polls it takes them along with what its queue brings (the kernel's `netif_rx`). So a queue has one poller, as
 //! ever, and nothing is called twice on one stack.
 //!
 //! Invariants: a poll that leaves any behind has brought as much as it might, so that another follows, as for packets left
@@ -54,7 +54,7 @@ impl Backlog {
         if n == 0 {
             return;
         }
-        // Before anybody can take them.
+        // Before the poller can take them.
         self.queued.fetch_add(n, Ordering::Relaxed);
         let (list, reason) = match self.lists.push(list) {
             Ok(_) => return,

@@ -15,7 +15,7 @@ use softnet_core::skb::Batch;
 use softnet_core::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use softnet_dev::{Doorbell, PiMutex};
 
-use super::{Apps, Backlog, Input, NapiTimer, Phase, Pool, Residency, Timeout, WorkerShared};
+use super::{Apps, Backlog, Input, LeftOf, NapiTimer, Phase, Pool, Residency, Timeout, WorkerShared};
 use crate::config::Context;
 
 /// How long to wait between two looks at whether an instance's owner is done (the kernel's `napi_disable` sleeps as
@@ -49,6 +49,8 @@ pub struct NapiInstance {
     pub timer: NapiTimer,
     /// Applications that get some of its packets.
     pub apps: Apps,
+    /// Its exceptions that are left to another thread.
+    pub(crate) left: Arc<LeftOf>,
     /// What it spends its time in.
     pub residency: Residency,
     /// Counters beside those of the instance itself.
@@ -69,7 +71,7 @@ pub struct NapiInstance {
     closed: AtomicBool,
 }
 
-/// Who waits for a doorbell in an epoll set of its own, and whether that listens to it now.
+/// The thread that waits for a doorbell in an epoll set of its own, and whether that set watches it now.
 #[derive(Default)]
 struct Watch {
     by: Option<Arc<WorkerShared>>,
@@ -83,7 +85,7 @@ pub struct InstanceStats {
     pub doorbells: AtomicU64,
     /// Times an application took it to poll by itself.
     pub busy_polls: AtomicU64,
-    /// Times an application wanted that, and somebody else had it.
+    /// Times an application wanted that, and another thread had it.
     pub busy_poll_lost: AtomicU64,
     /// Times an application suspended its doorbell, or went on doing so.
     pub suspensions: AtomicU64,
@@ -108,6 +110,7 @@ impl NapiInstance {
             backlog,
             timer,
             apps: Apps::default(),
+            left: Arc::default(),
             residency: Residency::new(now),
             stats: InstanceStats::default(),
             worker,
@@ -145,7 +148,7 @@ impl NapiInstance {
         match self.home() {
             Some(Home::Worker(worker)) => worker.schedule(napi),
             Some(Home::Pool(pool)) => pool.schedule(napi),
-            // It is being taken away, by somebody who waits until nobody owns it, and polls it then or closes it.
+            // The housekeeper takes it away: it waits until no thread owns the instance, and then has it polled or closes it.
             None => drop(napi),
         }
     }
@@ -213,7 +216,7 @@ impl NapiInstance {
         }
     }
 
-    /// From now on `by` waits for the doorbell, and has its epoll set listen to it; or nobody does.
+    /// From now on `by` waits for the doorbell, and its epoll set watches it; `None`: no thread does.
     pub(crate) fn set_watcher(&self, by: Option<Arc<WorkerShared>>) {
         let watching = by.is_some();
         *self.watch.lock() = Watch { by, watching };
@@ -232,7 +235,7 @@ impl NapiInstance {
         }
     }
 
-    /// Who polls it.
+    /// The thread or threads that poll it.
     pub fn home(&self) -> Option<Home> {
         self.home.lock().clone()
     }
@@ -252,8 +255,8 @@ impl NapiInstance {
         }
     }
 
-    /// Disables the instance and takes it away from its home, whose threads touch it no more when this returns. Whoever
-    /// polls it now finishes that first. Sleeps meanwhile.
+    /// Disables the instance and takes it away from its home, whose threads touch it no more when this returns. A poll that
+    /// runs now is finished first. Sleeps meanwhile.
     pub fn evict(&self) -> (Disabled<Rx>, Option<Home>) {
         self.napi.disable();
         let disabled = loop {
@@ -285,7 +288,7 @@ impl NapiInstance {
     }
 }
 
-/// Who polls an instance.
+/// The thread or threads that poll an instance.
 #[derive(Clone)]
 pub enum Home {
     /// One thread: a worker, or the instance's own.

@@ -1,6 +1,6 @@
 //! What a NAPI instance spends its time in: for `softnet show napi` and `softnet top`.
 //!
-//! Written by whoever owns the instance, and by an application that suspends it. Two that write at once (an application
+//! Written by the thread that owns the instance, and by an application that suspends it. Two that write at once (an application
 //! suspends what a worker has just taken) may book some time to the wrong phase; nothing depends on it.
 
 use softnet_core::sync::{AtomicU64, Ordering::Relaxed};
@@ -9,7 +9,7 @@ use softnet_core::sync::{AtomicU64, Ordering::Relaxed};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
 pub enum Phase {
-    /// Nobody polls, the doorbell can ring.
+    /// It is not polled, the doorbell can ring.
     Irq,
     /// The doorbell is masked, the timer polls next.
     Deferred,

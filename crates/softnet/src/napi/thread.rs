@@ -71,7 +71,7 @@ impl PollThread {
     }
 
     /// Called by the thread itself, first: pins it to its CPU and gives it its scheduling policy, if it has one (the others
-    /// are the user's to place), and says who it is.
+    /// are the user's to place), and publishes its id.
     pub fn enter(&self) {
         if let Some(cpu) = self.cpu {
             let mut cpus = rustix::thread::CpuSet::new();

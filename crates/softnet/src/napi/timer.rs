@@ -1,8 +1,8 @@
-//! The timer of a NAPI instance, the kernel's `napi->timer`: a timerfd in the epoll set of whoever polls the instance.
+//! The timer of a NAPI instance, the kernel's `napi->timer`: a timerfd in the epoll set of the thread that polls the instance.
 //!
-//! Any thread may arm it, with one system call and without waking anybody: so an application that polls by itself leaves
+//! Any thread may arm it, with one system call and without waking a thread: so an application that polls by itself leaves
 //! a timer behind for the instance's context. Where the descriptor will fire soon enough anyway, and not much too soon, not
-//! even that call is made: whoever it wakes then sets it for the rest. An application that suspends again and again so
+//! even that call is made: the thread it wakes then sets it for the rest. An application that suspends again and again so
 //! pays for one call in half a millisecond at the most.
 //!
 //! Invariant: while a deadline is set, the descriptor fires at it or before.
@@ -58,7 +58,7 @@ pub struct NapiTimer {
     pub stats: TimerStats,
 }
 
-/// Counters of a timer, written by whoever it made owner of the instance.
+/// Counters of a timer, written by the thread that it made owner of the instance.
 #[derive(Default)]
 pub struct TimerStats {
     /// Times that `gro_flush_timeout` ran out.
@@ -150,13 +150,13 @@ impl NapiTimer {
         (deadline != 0).then(|| (Timeout::of(&self.timeout), self.armed_at.load(Relaxed), deadline))
     }
 
-    /// Takes note that the descriptor fired. Whoever it woke calls this, and only then [`if_due`](Self::if_due): a
+    /// Takes note that the descriptor fired. The thread it woke calls this, and only then [`if_due`](Self::if_due): a
     /// thread that read the time before it fired, and arms the timer afterwards, would otherwise rely on it still to fire.
     pub fn fired(&self) {
         *self.set.lock() = 0;
     }
 
-    /// Whether it is time: `poll` is called, which says whether the instance had nobody else to poll it. Else the
+    /// Whether it is time: `poll` is called, which returns whether no other thread owned the instance. Else the
     /// descriptor fires when it will be time.
     pub fn if_due(&self, now: u64, poll: impl FnOnce() -> bool) {
         if !self.is_armed() {
@@ -275,7 +275,7 @@ mod tests {
         assert_eq!(timer.armed().unwrap().2, u64::MAX);
     }
 
-    /// Who read the clock at 0 was put off its CPU until the descriptor had fired, for nothing.
+    /// The thread that read the clock at 0 was off its CPU until the descriptor had fired, for nothing.
     #[test]
     fn a_late_thread_does_not_rely_on_what_fired() {
         let timer = NapiTimer::new().unwrap();

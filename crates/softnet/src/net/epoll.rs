@@ -281,7 +281,7 @@ impl Epoll {
                 set.list.unmark(index);
                 bits = item.bits();
                 if bits != 0 && level {
-                    // It became ready just now. It is marked again, by us or by who made it so.
+                    // It became ready just now. It is marked again, here or by the thread that made it so.
                     set.list.notify(index);
                 }
                 item.spent |= item.interest.has(Interest::ONE_SHOT) && bits != 0;
@@ -308,8 +308,8 @@ impl Epoll {
 }
 
 impl Waiter {
-    /// Hands over events of the kernel's descriptors. What there is no room for gets another turn; what is about a
-    /// descriptor that was deleted or modified meanwhile is nothing to anybody.
+    /// Hands over events of the kernel's descriptors. What there is no room for gets another turn; an event
+    /// of a descriptor that was deleted or modified meanwhile is discarded.
     fn fd_events(&mut self, events: &mut Vec<Event>, max: usize) {
         let tokens = lock(&self.fds.tokens);
         while events.len() < max

@@ -1,5 +1,5 @@
 //! Ends: whatever is opened, filled, half read, closed, dropped and stopped, in whatever order and by whichever thread, nothing
-//! is left of it. Every packet is in the books, all memory is home, nobody watches and nothing is held.
+//! is left of it. Every packet is in the books, all memory is home, no socket is watched and nothing is held.
 
 mod groups;
 mod ports;
@@ -20,7 +20,7 @@ use softnet_dev::{Device, OpenDevice, RxQueue, TxQueue};
 use super::Handle;
 use crate::assembly::Introspect;
 use crate::config::{Config, DeviceConfig, NeighbourConfig, StackConfig, available_cpus};
-use crate::device::Opener;
+use crate::driver::{OpenRequest, Opener, Own};
 use crate::stack::StackInner;
 use crate::{Assembly, Stack};
 
@@ -93,8 +93,8 @@ struct Telling<F> {
 }
 
 impl<F: Opener> Opener for Telling<F> {
-    fn open(&mut self, dev: u16, config: &DeviceConfig, ctx: &mut SoftnetData) -> Result<OpenDevice, String> {
-        self.open.open(dev, config, ctx)
+    fn open(&mut self, device: &OpenRequest<'_>, ctx: &mut SoftnetData) -> Result<OpenDevice, String> {
+        self.open.open(device, ctx)
     }
 
     fn ports(&self) -> Option<Arc<dyn Ports>> {
@@ -114,7 +114,7 @@ fn assemble_with(
 ) -> (Assembly, Remains) {
     let device = DeviceConfig {
         addresses: vec![format!("{OWN}/24").parse().unwrap()],
-        ring: RING as u32,
+        driver: Own.into(),
         ..DeviceConfig::new("mem0")
     };
     let workers = available_cpus().into_iter().take(1).collect();
@@ -124,7 +124,7 @@ fn assemble_with(
     let far = Arc::new(Mutex::new(None));
     let assembly = Assembly::new(config, Vec::new(), |_| {
         let far = far.clone();
-        let open = move |_: u16, _: &DeviceConfig, ctx: &mut SoftnetData| {
+        let open = move |_: &OpenRequest<'_>, ctx: &mut SoftnetData| {
             let config = PairConfig { ring: RING, macs: MACS, ..PairConfig::default() };
             let [near, other] = pair(ctx.region(), [0, 9], &config).map_err(|e| e.to_string())?;
             *far.lock().unwrap() = Some(Far::new(ctx.region(), other));
@@ -139,7 +139,7 @@ fn assemble_with(
 }
 
 impl Remains {
-    /// Nothing is held: not by sockets, for none is open, not by sets, nor by whoever watched.
+    /// Nothing is held: not by sockets, for none is open, not by sets, nor by other watchers.
     fn check_nothing_is_open(&self) {
         let [held, sets, watchers, _] = self.shared.sockets.tally();
         assert_eq!((held, sets, watchers, self.shared.sockets.len()), (0, 0, 0, 0));

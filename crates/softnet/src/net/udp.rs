@@ -204,7 +204,7 @@ impl UdpSocket {
             return Err(errno(Errno::INVAL));
         }
         with(shared, |thread| {
-            // In this order: who is held back has the latter, and receivers do not wait for that.
+            // In this order: a sender that is held back has the sending side locked, and receivers do not wait for that.
             let (mut tx, mut rx) = (lock(tx), lock(rx));
             let Some(inbox) = rx.as_mut() else { return Err(Errno::BADF) };
             let broadcast = options.broadcast.load(Ordering::Relaxed);
@@ -225,7 +225,7 @@ impl UdpSocket {
         .map_err(errno)
     }
 
-    /// Undoes [`connect`](Self::connect), as the kernel's to `AF_UNSPEC` does: it has no peer, receives from anybody, and is bound to
+    /// Undoes [`connect`](Self::connect), as the kernel's to `AF_UNSPEC` does: it has no peer, receives from any address, and is bound to
     /// what it was before. Its port it keeps in any case, and in its reuseport group it is as one that has just come. If it is not
     /// connected, nothing changes.
     ///
@@ -249,7 +249,7 @@ impl UdpSocket {
         Ok(())
     }
 
-    /// The address and port that datagrams to `addr` go to, if they may. The address of nobody stands for this host.
+    /// The address and port that datagrams to `addr` go to, if they may. The unspecified address stands for this host.
     #[inline]
     pub(super) fn destination(&self, addr: SocketAddr) -> io::Result<Dest> {
         let ip = addr.ip();
@@ -346,7 +346,7 @@ impl UdpSocket {
         if self.0.shared.sockets.is_stopped() { Err(errno(Errno::NETDOWN)) } else { Ok(()) }
     }
 
-    /// Receives a datagram: how many of its bytes fit `buffer`, and who sent it. The rest of it is lost.
+    /// Receives a datagram: how many of its bytes fit `buffer`, and the address it came from. The rest of it is lost.
     pub fn recv_from(&self, buffer: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
         let (n, (addr, port)) = self.receive(|thread, inbox| {
             let datagram = inbox.next(&mut thread.ctx)?;

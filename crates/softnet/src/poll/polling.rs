@@ -1,8 +1,8 @@
 //! What a polling thread does with an instance: receives a batch, processes it, and sees to the doorbell when the
 //! instance was released. The same in all contexts but for that last step.
 //!
-//! Owned by the thread that polls. Packets leave by the TX queue with the number of the RX queue they came by, whoever
-//! polls: so a flow keeps its TX queue, and with it its order, when its instance is switched to another context.
+//! Owned by the thread that polls. Packets leave by the TX queue with the number of the RX queue they came by, whichever
+//! thread polls: so a flow keeps its TX queue, and with it its order, when its instance is switched to another context.
 
 use std::sync::Arc;
 
@@ -87,7 +87,8 @@ impl PollContext {
         done.work
     }
 
-    /// Wakes applications and those who wait for sockets that were handed packets: now, so that they do not take the CPU from the poll.
+    /// Wakes applications that were handed packets, and threads that wait for sockets which were: after the poll, so that they do not
+    /// take the CPU from it.
     pub(crate) fn wake_apps(&mut self) {
         if !self.woken.is_empty() {
             self.woken.drain(..).for_each(|app| app.waker.wake());
@@ -128,7 +129,7 @@ impl PollContext {
         self.shared.cache_share.after_call(&mut self.ctx);
     }
 
-    /// Completes what is scheduled on `net_rx` without polling it, so that whoever waits can disable the instances.
+    /// Completes what is scheduled on `net_rx` without polling it, so that a thread that waits for that can disable the instances.
     pub(crate) fn give_up(&mut self, net_rx: &mut NetRx<Rx>) {
         for mut napi in net_rx.drain() {
             while let Completion::Again(again) = napi.complete(0, |napi, batch| self.receive(napi, batch)) {
@@ -167,28 +168,29 @@ impl PollContext {
                 return;
             }
         }
-        let mut handler = None;
-        if let Ok(at) = self.instances.binary_search_by_key(&napi.id, |i| i.napi.id) {
-            let instance = &self.instances[at];
-            handler = Some(instance.handler);
-            if instance.apps.any() {
-                instance.apps.deliver(&mut self.ctx, batch, &mut self.woken);
-                if batch.is_empty() {
-                    return;
-                }
+        let PollContext { ctx, shared, received, lives, ready, now, tables, instances, woken, .. } = self;
+        let at = instances.binary_search_by_key(&napi.id, |i| i.napi.id);
+        let Ok(instance) = at.map(|at| &instances[at]) else {
+            return ctx.free_batch(batch, DropReason::Shutdown);
+        };
+        if instance.apps.any() {
+            instance.apps.deliver(ctx, batch, woken);
+            if batch.is_empty() {
+                return;
             }
         }
-        let PollContext { ctx, shared, received, lives, ready, now, .. } = self;
-        match handler {
-            Some(RxHandler::Ip(ingress)) => {
-                let mut host = Poller { shared, lives, ready, now: *now, napi_id: napi.id };
-                received.ip(ctx, self.tables.load(), &ingress, napi.queue, batch, &mut host);
+        match instance.handler {
+            RxHandler::Ip(ingress) => {
+                let older = instance.left.tables();
+                let tables = older.as_ref().unwrap_or_else(|| tables.load());
+                let mut host = Poller { shared, lives, ready, now: *now, instance, tables };
+                received.ip(ctx, tables, &ingress, napi.queue, batch, &mut host);
             }
-            Some(RxHandler::Patch(dev)) if shared.devices.len() > usize::from(dev) => {
+            RxHandler::Patch(dev) if shared.devices.len() > usize::from(dev) => {
                 let to = TxHint::forwarded(napi.queue);
                 lives.xmit(ctx, &shared.devices[usize::from(dev)], *now, to, batch);
             }
-            _ => ctx.free_batch(batch, DropReason::Shutdown),
+            RxHandler::Patch(_) => ctx.free_batch(batch, DropReason::Shutdown),
         }
     }
 }
@@ -199,7 +201,9 @@ struct Poller<'a> {
     lives: &'a mut OpenCache,
     ready: &'a mut Vec<u32>,
     now: u64,
-    napi_id: u32,
+    instance: &'a NapiInstance,
+    /// By which the batch goes.
+    tables: &'a Arc<Tables>,
 }
 
 impl ReceiveHost for Poller<'_> {
@@ -213,12 +217,12 @@ impl ReceiveHost for Poller<'_> {
 
     #[inline(always)]
     fn udp_input(&mut self, ctx: &mut SoftnetData, local: &mut Batch, unserved: &mut Batch) {
-        self.shared.sockets.udp_input(ctx, self.napi_id, local, unserved, self.ready);
+        self.shared.sockets.udp_input(ctx, self.instance.napi.id, local, unserved, self.ready);
     }
 
     #[cold]
     fn exceptions(&mut self, ctx: &mut SoftnetData, exceptions: &mut Exceptions) {
-        self.shared.handle_exceptions(ctx, exceptions);
+        self.shared.handle_exceptions(ctx, exceptions, (&self.instance.left, self.tables));
     }
 }
 

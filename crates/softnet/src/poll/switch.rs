@@ -1,7 +1,7 @@
 //! Switches instances between polling contexts, and owns the threads that this takes.
 //!
 //! Called by the housekeeper only. First every thread that is needed is made; if one cannot be, the others are ended and
-//! nothing has changed. Then one instance after the other is disabled (whoever polls it now finishes that), leaves its
+//! nothing has changed. Then one instance after the other is disabled (a poll that runs now is finished), leaves its
 //! old home, and is enabled in the new one, whose first poll finds what came meanwhile: packets wait in the device's
 //! ring. Last, the threads that have nothing to poll any more are ended.
 //!
@@ -74,7 +74,7 @@ impl Contexts {
                 }
             }
         }
-        // So that whoever is told of the threads can say which they are.
+        // So that `softnet show` has the threads' ids as soon as the switch is answered.
         let threads = homes.iter().filter_map(|home| match home {
             Home::Worker(worker) if worker.thread.context != Context::Softirq => Some(&worker.thread),
             _ => None,

@@ -5,8 +5,8 @@
 //! A worker also runs the TX queues that are its own when they are due (see `net_tx`).
 //!
 //! Its inputs are the doorbells of its instances, its mailbox (instances that others scheduled), TX queues that fall due,
-//! and changes of its lists. To sleep it announces it, looks at every input once more, and blocks on all their descriptors;
-//! whoever adds an input makes it visible first and then wakes it if it announced. So no wake-up is lost.
+//! and changes of its lists. To sleep it announces that, looks at every input once more, and blocks on all their descriptors;
+//! a thread that adds an input makes it visible first and then wakes the worker if that announced its sleep. So no wake-up is lost.
 
 use std::sync::Arc;
 
@@ -175,7 +175,7 @@ impl Worker {
 }
 
 impl Drop for Worker {
-    /// Completes what is scheduled without polling it, so that whoever closes the devices can disable the instances.
+    /// Completes what is scheduled without polling it, so that the housekeeper can disable the instances when it closes the devices.
     fn drop(&mut self) {
         for napi in self.receiver.drain() {
             self.net_rx.schedule(napi);

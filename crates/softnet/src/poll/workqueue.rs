@@ -1,15 +1,10 @@
-//! The context `workqueue`: a pool of threads that poll whichever instance is ready.
+//! The threads of the context `workqueue`, which poll whichever instance of their [`Pool`] is ready.
 //!
-//! All of them wait for one epoll set. It holds the doorbells of the pool's instances, each for one shot, and armed again
-//! by whoever released the instance: epoll then looks at the descriptor, so that a ring which came before is not missed.
-//! Instances that others scheduled, and those with more packets than one poll may bring, wait in a shared queue. A thread
-//! that finds the queue empty counts itself as idle under the queue's lock; who appends while somebody is idle wakes one.
+//! All of them wait for one epoll set. It holds the doorbells of the pool's instances, each for one shot. The thread that
+//! releases an instance arms its doorbell again: epoll then looks at the descriptor, so that a ring which came before is not
+//! missed. Instances that other threads scheduled, and those with more packets than one poll may bring, wait in a shared queue.
 //!
-//! Called by the pool's threads and by the housekeeper; [`Pool::schedule`] by anybody.
-//!
-//! Invariants: whoever has the `Scheduled` of an instance polls it, so that no two do. A thread touches an instance's
-//! doorbell only while it holds the list of instances that it found it in; so an instance is forgotten as soon as
-//! nobody holds a list with it any more.
+//! Started by the housekeeper. Invariant: the thread that has the `Scheduled` of an instance polls it, so that no two do.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -53,7 +48,7 @@ impl PoolThread {
             let Some(napi) = ready.or_else(|| self.sleep()) else { continue };
             // Only now: an instance is added before it is scheduled.
             self.env.instances = self.pool.instances.load_full();
-            // Whoever is always busy would not see what the others wait for.
+            // A thread that is always busy would not see what the others wait for.
             for other in self.env.instances.iter() {
                 if other.armed.load(Ordering::Relaxed) && other.doorbell.pending() {
                     ring_shared(other).into_iter().for_each(|napi| self.pool.schedule(napi));
@@ -86,7 +81,7 @@ impl PoolThread {
             return None;
         }
         self.env.instances = self.pool.instances.load_full();
-        // One that was removed meanwhile is nobody's business here.
+        // One that was removed meanwhile is left alone.
         let id = (data & !TIMER) as u32;
         let instance = self.env.instances.iter().find(|i| i.napi.id == id)?;
         if data & TIMER != 0 {

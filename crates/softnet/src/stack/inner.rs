@@ -1,7 +1,7 @@
 //! What all threads of a stack share, and the locks and orders that go with it.
 //!
 //! * The forwarding tables are a snapshot: read without a lock, replaced under [`SlowPathState`]'s lock. Old ones are
-//!   kept until no worker uses them, and freed by whoever publishes next, so that none is freed between two packets.
+//!   kept until no worker uses them, and freed by the thread that publishes next, so that none is freed between two packets.
 //! * [`SlowPathState`] is the slow path's lock. It may be held while a TX queue is sent by, never the other way. A thread that polls
 //!   does not wait for it: while it is held, exceptions are left to its holder, which sees to them when it lets go (see
 //!   `slow_lock`).
@@ -107,7 +107,7 @@ impl StackInner {
         let mut contexts = lock(&self.contexts);
         fold(&mut contexts);
         contexts.push(ctx.stats().clone());
-        // The first is nobody's.
+        // The first belongs to no thread.
         self.cache_share.divide(contexts.len() - 1);
         ctx
     }
@@ -184,7 +184,7 @@ impl SlowHost for StackInner {
     }
 }
 
-/// Adds the counters of contexts that ended to the first entry, which is nobody's: threads come and go, and their counters
+/// Adds the counters of contexts that ended to the first entry, which belongs to no thread: threads come and go, and their counters
 /// must stay counted without taking room for ever.
 fn fold(contexts: &mut Vec<Arc<ContextStats>>) {
     let Some(total) = contexts.first().cloned() else { return };

@@ -32,7 +32,7 @@ pub struct Hop {
     pub kind: Kind,
     /// The device it leaves by, if it does.
     pub dev: u16,
-    /// By way of whom, if [`Kind::Resolve`].
+    /// The router that they are sent to, if [`Kind::Resolve`].
     pub gateway: Option<IpAddr>,
 }
 

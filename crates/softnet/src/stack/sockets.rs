@@ -1,5 +1,5 @@
 //! The sockets of a stack as the runtime has them: the table that pollers read, its writer behind a lock, how
-//! those who wait are woken, and the contexts of application threads.
+//! threads that wait are woken, and the contexts of application threads.
 //!
 //! Lock order: an application thread's context, then a socket's inbox or its sending side, then the slow path's lock,
 //! then the table's writer. Pollers take none of them for a datagram to one socket; the slow path takes the writer's lock for one to many.
@@ -33,9 +33,9 @@ pub struct SocketTable {
     /// Frames that wait for applications, of sockets and of those that poll.
     held: Arc<AtomicUsize>,
     threads: Mutex<Vec<Arc<Mutex<AppThread>>>>,
-    /// Epoll sets: whoever waits in one is told of the stack's end.
+    /// Epoll sets: a thread that waits in one is woken at the stack's end.
     sets: Mutex<Vec<Arc<Set>>>,
-    /// Those who wait for sockets.
+    /// Wakes what waits for sockets.
     pub(crate) notifier: Arc<ReadinessNotifier>,
     /// Where devices look up the ports that are open, to leave the kernel the rest.
     pub(crate) ports: Option<Arc<dyn Ports>>,
@@ -107,8 +107,8 @@ impl SocketTable {
     }
 
     /// Hands the datagrams of `local`, which came by NAPI instance `napi_id` (0: were sent here), over to their sockets;
-    /// those that nobody wants come out in `nobody`. Those who wait for the slots in `ready` are to be [told](Self::arrived), when
-    /// the caller has done its work.
+    /// those for which there is no socket come out in `unserved`. What waits for the slots in `ready` is to be [woken](Self::arrived)
+    /// when the caller has done its work.
     #[inline]
     pub(crate) fn udp_input(
         &self,
@@ -121,9 +121,9 @@ impl SocketTable {
         self.hand_over(napi_id, local.frames(), ready, |to| udp_input(ctx, to, local, unserved));
     }
 
-    /// Hands the datagram `skb` over to the members of its multicast group on device `dev`, or, if it is to all, to those who
-    /// listen; a copy for each. However many they are, no more memory is reserved than one of them takes: what others may
-    /// have is there for them meanwhile.
+    /// Hands the datagram `skb` over to the members of its multicast group on device `dev`, or, if it is to all, to the
+    /// sockets that listen; a copy for each. However many they are, no more memory is reserved than one of them takes, so that
+    /// the rest is there for other packets meanwhile.
     pub(crate) fn to_many(&self, ctx: &mut SoftnetData, dev: u16, skb: Skb, ready: &mut Vec<u32>) {
         let members = |flow: &Flow| {
             let binder = self.binder();
@@ -165,13 +165,13 @@ impl SocketTable {
         }
     }
 
-    /// The readiness of the socket in slot `index` changed: tells those who wait for it.
+    /// The readiness of the socket in slot `index` changed: wakes what waits for it.
     fn wake(&self, index: u32) {
         self.notifier.wake(index);
     }
 
-    /// The socket in slot `index` was [handed](Self::udp_input) something while it had nothing: tells one of those who are blocked, and
-    /// those who watch it.
+    /// The socket in slot `index` was [handed](Self::udp_input) something while it had nothing: wakes one of the threads that are
+    /// blocked, and its watchers.
     pub(crate) fn arrived(&self, index: u32) {
         self.notifier.arrived(index);
     }
@@ -209,14 +209,14 @@ impl SocketTable {
         self.stopped.load(Ordering::Acquire)
     }
 
-    /// Frames that wait for applications, sets, those who watch sockets, and contexts of application threads.
+    /// Frames that wait for applications, sets, watchers of sockets, and contexts of application threads.
     #[cfg(test)]
     pub(crate) fn tally(&self) -> [usize; 4] {
         let held = self.held.load(Ordering::Relaxed);
         [held, lock(&self.sets).len(), self.notifier.watchers.len(), lock(&self.threads).len()]
     }
 
-    /// The stack has stopped: whoever waits learns of it, and what application threads have cached goes home.
+    /// The stack has stopped: all threads that wait are woken, and what application threads have cached goes home.
     pub(crate) fn stop(&self) {
         self.stopped.store(true, Ordering::Release);
         for (index, _) in self.sockets.slots() {

@@ -1,11 +1,11 @@
 //! Local senders that are held back before a TX queue, since too many packets are pending there for the thread that owns it.
 //!
 //! They sleep until an owner has made room and let go. Owners must not wait for them, and pay a fence and a load for having made room
-//! while nobody waits; if one of those who wait has the lock, the wake-up is missed, so that each sleep is bounded. A socket that
-//! does not block leaves its slot here, and is told that it may send when an owner lets go.
+//! while no sender waits; if a waiting sender has the lock, the wake-up is missed, so that each sleep is bounded. A socket that
+//! does not block leaves its slot here, and becomes writable when an owner lets go.
 //!
-//! Invariant: a sender that waits is counted before it tries, or looks, once more, and an owner has made room before it looks who
-//! waits, with a full fence between on both sides: one sees the other.
+//! Invariant: a sender that waits is counted before it tries, or looks, once more, and an owner has made room before it looks which
+//! wait, with a full fence between on both sides: one sees the other.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -24,7 +24,7 @@ const HOLD_BACK: Duration = Duration::from_millis(1);
 pub struct TxBackpressure {
     /// Senders that wait now.
     waiting: AtomicUsize,
-    /// Times that owners let go while somebody waited.
+    /// Times that owners let go while senders waited.
     passes: AtomicU64,
     lock: Mutex<()>,
     room: Condvar,
@@ -113,8 +113,8 @@ impl TxBackpressure {
         sent
     }
 
-    /// The owner made room and let go: whoever waits may try again. A worker must not wait here for those who wait: if one of
-    /// them has the lock, the time-out is for the others.
+    /// The owner made room and let go: waiting senders may try again. A worker must not wait here for them: if one of
+    /// them has the lock, the others go on after their time-out.
     #[inline(always)]
     pub(crate) fn wake(&self) {
         fence(Ordering::SeqCst);

@@ -1,8 +1,8 @@
-//! Messages to whoever runs the stack: on standard error, which may be a pipe that nobody reads any more.
+//! Messages to the person that runs the stack: on standard error, which may be a pipe that is not read any more.
 
 use std::io::Write;
 
-/// Writes one line; that nobody reads it is no reason to stop.
+/// Writes one line. A failure to do so is no reason to stop.
 pub fn note(message: std::fmt::Arguments<'_>) {
     let _ = writeln!(std::io::stderr(), "softnet: {message}");
 }

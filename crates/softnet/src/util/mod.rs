@@ -3,6 +3,7 @@
 //! Knows nothing of packets, devices or the stack.
 
 mod clock;
+mod limit;
 mod lock;
 mod log;
 mod thread;
@@ -10,6 +11,8 @@ mod wake;
 
 pub use clock::Clock;
 pub(crate) use clock::timespec;
+pub use limit::Limit;
+pub(crate) use limit::{power, range};
 pub use lock::lock;
 pub use log::note;
 pub(crate) use thread::current_tid;

@@ -116,7 +116,7 @@ fn end(world: World, mut lanes: Vec<Lane>) {
     world.end(lanes);
 }
 
-const PORTS: Setup<'static> = Setup { ports: &[1, 1, 1], workers: 2, known: true, xps: [&[], &[]] };
+const PORTS: Setup<'static> = Setup { ports: &[1, 1, 1], workers: 2, known: true, xps: [&[], &[]], tx: None };
 
 #[test]
 fn what_is_redirected_or_mirrored_arrives() {
@@ -268,7 +268,7 @@ fn a_loop_that_routing_closes() {
 
 #[test]
 fn chains_up_to_the_limits_pass() {
-    let (world, mut lanes) = Setup { ports: &[1; 7], workers: 2, known: true, xps: [&[], &[]] }.start();
+    let (world, mut lanes) = Setup { ports: &[1; 7], workers: 2, known: true, ..Setup::default() }.start();
     let view = &world.view;
     for port in 1..5 {
         add(view, (port, Egress), Redirect, (port + 1, Egress));
@@ -469,7 +469,7 @@ fn a_copy_for_which_there_is_no_memory_is_counted() {
 fn circles_under_load_lose_nothing() {
     for stop in [false, true] {
         let ports = [2, 1, 2];
-        let (mut world, lanes) = Setup { ports: &ports, workers: 2, known: true, xps: [&[], &[]] }.start();
+        let (mut world, lanes) = Setup { ports: &ports, workers: 2, known: true, ..Setup::default() }.start();
         let over = AtomicBool::new(false);
         let goes_on = || !over.load(Ordering::Relaxed);
         let mut lanes = std::thread::scope(|scope| {

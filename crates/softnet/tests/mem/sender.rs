@@ -13,6 +13,7 @@ use softnet::control::Action;
 use softnet::control::SetQdisc;
 use softnet::control::show::QdiscRow;
 use softnet::device::{TxHint, dev_queue_xmit};
+use softnet::driver::OpenRequest;
 use softnet::net::{SendBatch, UdpSocket};
 use softnet::{Assembly, Stack};
 use softnet_core::SoftnetData;
@@ -108,7 +109,7 @@ pub(crate) fn start(qdisc: &str, qdisc_max_burst: u32, gate: &Gate) -> (World, S
     let far = Arc::new(Mutex::new(Vec::new()));
     let assembly = Assembly::new(config, Vec::new(), |region| {
         let (region, far, gate) = (region.clone(), far.clone(), gate.clone());
-        Ok(move |dev: u16, _: &DeviceConfig, _: &mut SoftnetData| {
+        Ok(move |&OpenRequest { dev, .. }: &OpenRequest<'_>, _: &mut SoftnetData| {
             let (mut near, lanes) = wire(&region, dev, 1);
             let gated = |tx| Box::new(Gated(tx, gate.clone())) as Box<dyn TxQueue>;
             near.tx = near.tx.into_iter().map(gated).collect();

@@ -11,6 +11,7 @@ use softnet::app::{NapiPoller, PollerParams};
 use softnet::assembly::Introspect;
 use softnet::config::{Config, DeviceConfig, InterfaceAddr, StackConfig, available_cpus};
 use softnet::control::show::DevRow;
+use softnet::driver::Xdp;
 use softnet::napi::Filter;
 use softnet::net::Handle;
 use softnet::stack::StackInner;
@@ -131,7 +132,7 @@ impl World {
 
     pub(crate) fn config(&self) -> Config {
         let device = |i: usize| DeviceConfig {
-            ring: 512,
+            driver: Xdp { ring: 512, ..Xdp::default() }.into(),
             addresses: vec![InterfaceAddr::new(softnet(i), 24).unwrap()],
             ..DeviceConfig::new(interface(i))
         };

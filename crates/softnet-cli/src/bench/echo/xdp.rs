@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use softnet::config::DeviceConfig;
-use softnet::device::XdpOpener;
+use softnet::driver::{Xdp, XdpOpener};
 use softnet::{Assembly, Stack};
 use softnet_core::SoftnetData;
 use softnet_core::skb::{BATCH, Batch, CacheSizes, HEADROOM, Region};
@@ -215,7 +215,7 @@ pub(super) fn bed(setup: &Setup) -> Result<Bed, String> {
     let address = format!("{SERVER}/24").parse().map_err(|e| format!("{e:?}"))?;
     config.devices = vec![DeviceConfig {
         addresses: vec![address],
-        ring: RING,
+        driver: Xdp { ring: RING, ..Xdp::default() }.into(),
         threaded: setup.context,
         arp_notify: false,
         ..DeviceConfig::new(&veth.server.1)

@@ -12,7 +12,7 @@ use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
 use softnet::config::{Config, DeviceConfig, InterfaceAddr, NeighbourConfig, RouteConfig, RouteTarget};
-use softnet::device::XdpOpener;
+use softnet::driver::XdpOpener;
 use softnet::{Assembly, Stack};
 use softnet_core::ip::Prefix;
 use softnet_dev::netlink::Netlink;

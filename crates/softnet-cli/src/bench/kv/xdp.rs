@@ -12,7 +12,7 @@
 use std::net::SocketAddr;
 
 use softnet::config::DeviceConfig;
-use softnet::device::XdpOpener;
+use softnet::driver::{Xdp, XdpOpener};
 use softnet::{Assembly, Stack};
 use softnet_dev::netlink::{self, NapiKnobs, NetdevFamily, Netlink, Offload};
 use softnet_dev::netns::NetNs;
@@ -106,7 +106,8 @@ fn bed(veth: Veth, host: Host, receive: Receive, format: Format) -> Result<Bed, 
 pub(super) fn softnet(cpu: usize, policy: Option<Policy>, receive: Receive) -> Result<Bed, String> {
     let veth = Veth::new()?;
     let ends = ends(&veth)?;
-    let device = DeviceConfig { ring: RING, arp_notify: false, ..DeviceConfig::new(&veth.server.1) };
+    let xdp = Xdp { ring: RING, ..Xdp::default() }.into();
+    let device = DeviceConfig { driver: xdp, arp_notify: false, ..DeviceConfig::new(&veth.server.1) };
     let config = config(cpu, policy, device, &ends)?;
     let run = || {
         let opener = |region: &_| XdpOpener::new(region, 1).map_err(text);

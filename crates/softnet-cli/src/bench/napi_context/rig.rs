@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use rustix::thread::{CpuSet, Pid, sched_setaffinity};
 use softnet::app::PollerParams;
 use softnet::config::{Config, Context, DeviceConfig};
+use softnet::driver::OpenRequest;
 use softnet::{Assembly, Stack};
 use softnet_core::SoftnetData;
 use softnet_core::skb::Region;
@@ -121,10 +122,10 @@ impl Load {
         let ports = Arc::new(Mutex::new(Vec::new()));
         let (mut wires, opened) = (Some(wires), ports.clone());
         let opener = move |_: &Arc<Region>| {
-            Ok(move |dev: u16, device: &DeviceConfig, _: &mut SoftnetData| {
+            Ok(move |&OpenRequest { dev, name, .. }: &OpenRequest<'_>, _: &mut SoftnetData| {
                 // Room for a request of each flow.
                 let rx_ring = flows.next_power_of_two();
-                let config = NicConfig { name: device.name.clone(), rx_ring, ..NicConfig::default() };
+                let config = NicConfig { name: name.into(), rx_ring, ..NicConfig::default() };
                 let wires = wires.take().ok_or("opened twice")?;
                 let nic = nic(dev, &config, wires).map_err(|e| e.to_string())?;
                 *opened.lock().unwrap_or_else(PoisonError::into_inner) = nic.ports;

@@ -77,7 +77,7 @@ impl Call<'_> {
     fn announce<F: SlowFamily>(&mut self, dev: u16) {
         let Some(iface) = self.view.iface(dev) else { return };
         for (own, _) in F::addresses(iface) {
-            self.send_made(dev, |skb| F::write_announcement(skb, iface.mac, *own));
+            self.send_made(dev, 0, |skb| F::write_announcement(skb, iface.mac, *own));
         }
     }
 }

@@ -31,7 +31,7 @@ impl Call<'_> {
         match payload.protocol {
             protocol if protocol == F::ICMP => F::icmp(self, skb, received, payload.at),
             protocol::UDP => {
-                self.out.local.push(skb);
+                self.out.deliver_udp(skb, payload.at);
                 Ok(())
             }
             _ => Err(self.unserved::<F>(skb, payload)),

@@ -32,6 +32,7 @@ use super::pmtu::{PmtuCache, PmtuParams};
 use super::reassembly::{FragParams, Reassembly};
 use super::redirect::RedirectLimit;
 use super::tables::Tables;
+use super::v4::header::protocol;
 use super::v4::options::OptionPolicy;
 use super::{ETH_LEN, Family, LongestMatch, MacAddr};
 use crate::SoftnetData;
@@ -116,6 +117,13 @@ pub struct Effects {
 }
 
 impl Effects {
+    /// Adds a UDP datagram for sockets, whose UDP header begins at `at` of its IP packet.
+    fn deliver_udp(&mut self, mut skb: Skb, at: usize) {
+        let head = skb.head_mut();
+        (head.l4, head.protocol) = ((ETH_LEN + at) as u16, protocol::UDP);
+        self.local.push(skb);
+    }
+
     /// Whether there is anything for sockets.
     pub fn is_for_sockets(&self) -> bool {
         !self.local.is_empty() || !self.errors.is_empty() || !self.too_big.is_empty()
@@ -356,8 +364,7 @@ impl Call<'_> {
                 self.out.publish.extend(told.map(|mac| (dev, ip, mac)));
             }
             Action::Transmit { dev, mac, mut skbs } => {
-                while let Some(mut skb) = skbs.pop_front() {
-                    skb.head_mut().flags |= Flags::HELD;
+                while let Some(skb) = skbs.pop_front() {
                     match self.view.iface(dev) {
                         Some(iface) => self.transmit(skb, dev, iface.mac, mac),
                         None => self.ctx.free_at(skb, dev, DropReason::DevReady),

@@ -174,8 +174,8 @@ impl Call<'_> {
         self.out.send.push((dev, skb));
     }
 
-    /// Sends a frame by device `dev` that `write` writes; it keeps the link going, and passes no hook.
-    pub(super) fn send_made(&mut self, dev: u16, write: impl FnOnce(&mut Skb) -> Option<()>) {
+    /// Sends a frame with these flags by device `dev` that `write` writes; it keeps the link going, and passes no hook.
+    pub(super) fn send_made(&mut self, dev: u16, flags: u16, write: impl FnOnce(&mut Skb) -> Option<()>) {
         self.ctx.originate();
         let Some(mut skb) = self.ctx.alloc_skb() else {
             return self.ctx.count_drops(dev, DropReason::NoFrame, 1);
@@ -184,7 +184,7 @@ impl Call<'_> {
             return self.ctx.free_at(skb, dev, DropReason::PktTooSmall);
         }
         let head = skb.head_mut();
-        (head.dev, head.flags) = (dev, Flags::ORIGINATED);
+        (head.dev, head.flags) = (dev, Flags::ORIGINATED | flags);
         self.out.send.push((dev, skb));
     }
 
@@ -193,7 +193,9 @@ impl Call<'_> {
         if let Some(iface) = self.view.iface(dev)
             && let Some(source) = F::source_for(iface, target)
         {
-            self.send_made(dev, |skb| F::write_question(skb, (iface.mac, source), target, unicast_to));
+            self.send_made(dev, Flags::HELD, |skb| {
+                F::write_question(skb, (iface.mac, source), target, unicast_to)
+            });
         }
     }
 }

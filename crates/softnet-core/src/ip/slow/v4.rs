@@ -14,7 +14,7 @@ use crate::ip::redirect::Redirect;
 use crate::ip::v4::arp::{ArpPacket, BROADCAST};
 use crate::ip::v4::header::{
     Ipv4Header, MIN_LEN, is_link_local, is_martian_destination, is_martian_source, is_multicast, protocol,
-    validate,
+    validate_part,
 };
 use crate::ip::v4::icmp::{ECHO_REPLY, IcmpError, build_error, echo_reply, may_report, renew_check};
 use crate::ip::v4::options::{self, EchoOptions, OptionPolicy, Record};
@@ -231,7 +231,7 @@ impl SlowPath {
     /// go everywhere. Returns whether it is a datagram to all on the link, or to a multicast group.
     fn check_unusual(&self, view: RouteSnapshot<'_>, skb: &Skb) -> Result<bool, Refusal<Ipv4Addr>> {
         let packet = packet(skb);
-        let lengths = validate(packet)?;
+        let lengths = validate_part(packet, skb.len().saturating_sub(ETH_LEN))?;
         let header = Ipv4Header::new(packet).ok_or(DropReason::PktTooSmall)?;
         if is_martian_source(header.src()) {
             return Err(DropReason::IpInvalidSource.into());

@@ -15,7 +15,7 @@ use crate::ip::redirect::Redirect;
 use crate::ip::v6::addr::{
     ALL_NODES, ALL_ROUTERS, group_scope, is_link_local, is_martian_destination, never_on_a_wire,
 };
-use crate::ip::v6::header::{self, Ipv6Header, Upper, check_hop_by_hop, next, receive, validate};
+use crate::ip::v6::header::{self, Ipv6Header, Upper, check_hop_by_hop, next, receive, validate_part};
 use crate::ip::v6::icmp::{ICMP_LEN, Icmp6Error, build_error, echo_reply, is_echo_request, message_sum};
 use crate::ip::v6::nd;
 use crate::ip::{ETH_LEN, MacAddr, is_group};
@@ -72,7 +72,7 @@ impl SlowFamily for Ipv6Addr {
         skb: &Skb,
         _: bool,
     ) -> Result<Received<Self>, Refusal<Self>> {
-        let total = validate(packet(skb))?;
+        let total = validate_part(packet(skb), skb.len().saturating_sub(ETH_LEN))?;
         let header = Ipv6Header::new(packet(skb)).ok_or(DropReason::PktTooSmall)?;
         let (src, dst) = (header.src(), header.dst());
         let to_many = dst.is_multicast();

@@ -14,8 +14,10 @@ pub(in crate::ip) fn build(
     gateway: Ipv4Addr,
     source: Ipv4Addr,
 ) -> Option<Skb> {
-    let total = usize::from(Ipv4Header::new(packet)?.total_len());
+    let header = Ipv4Header::new(packet)?;
+    let len = packet.len().min(header.total_len().into());
     let [a, b, c, d] = gateway.octets();
     // For the host; of networks routers must not speak any more (RFC 1812 section 5.2.7.2).
-    write_about(store, [5, 1, 0, 0, a, b, c, d], source, &packet[..packet.len().min(total)])
+    let quote = |quote: &mut [u8]| quote.copy_from_slice(&packet[..quote.len()]);
+    write_about(store, [5, 1, 0, 0, a, b, c, d], source, (header, len), quote)
 }

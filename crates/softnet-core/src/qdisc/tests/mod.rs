@@ -77,7 +77,7 @@ impl World {
     /// Ends the life of a queue: what it holds is dropped, what is on its ring freed.
     fn end(mut self, list: DeferList<Wire>) {
         list.deactivate();
-        let mut guard = list.own().expect("nobody else");
+        let mut guard = list.own().expect("no other thread");
         let sent = std::mem::take(&mut guard.ring().sent);
         assert_eq!(guard.finish(&mut || (), 0, &mut self.to_free), NextRun::Idle);
         sent.into_iter().for_each(|skb| self.ctx.free_skb(skb));
@@ -116,15 +116,16 @@ impl<'h> Ring<dyn FnMut() + 'h> for Wire {
         Quota { packets: self.room, ..Quota::BATCH }
     }
 
-    fn xmit(&mut self, during: &mut (dyn FnMut() + 'h), batch: &mut Batch) -> u64 {
+    fn xmit(&mut self, during: &mut (dyn FnMut() + 'h), batch: &mut Batch) -> (usize, u64) {
         during();
         self.calls.push(batch.len());
-        let mut bytes = 0;
+        let (mut packets, mut bytes) = (0, 0);
         for skb in batch.drain().take(self.takes) {
             (self.room, self.takes) = (self.room.saturating_sub(1), self.takes - 1);
+            packets += skb.segments();
             bytes += skb.len() as u64;
             self.sent.push(skb);
         }
-        bytes
+        (packets, bytes)
     }
 }

@@ -133,7 +133,7 @@ fn why(
         0 => "now".into(),
         left => format!("in {}", time(left)),
     };
-    // The timer and the phase change one after the other, and are read without a lock: the timer says who polls next.
+    // The timer and the phase change one after the other, and are read without a lock: the timer says which is to poll next.
     let phase = match (phase, timer.map(|timer| &timer.knob[..])) {
         (Phase::Deferred | Phase::Suspended, Some(GRO_FLUSH)) => Phase::Deferred,
         (Phase::Deferred | Phase::Suspended, Some(IRQ_SUSPEND)) => Phase::Suspended,

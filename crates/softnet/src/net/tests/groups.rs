@@ -1,5 +1,5 @@
-//! What a device's driver is told of multicast groups: the first member, the last, and nothing in between, whoever joins
-//! and leaves meanwhile.
+//! What a device's driver is told of multicast groups: the first member, the last, and nothing in between, whichever sockets
+//! join and leave meanwhile.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -91,14 +91,14 @@ fn drivers_are_told_of_the_first_member_and_of_the_last() {
     assert_eq!(told.joined(), [] as [IpAddr; 0]);
     b.leave_multicast_v4(&group, &ANY).unwrap();
     a.join_multicast_v4(&group, &ANY).unwrap();
-    assert_eq!(told.joined(), [] as [IpAddr; 0], "there is nobody to be told");
+    assert_eq!(told.joined(), [] as [IpAddr; 0], "there is no driver to be told");
     dev.live.store(Some(live));
     groups::opened(&remains.shared, 0);
     assert_eq!(told.joined(), [group, other].map(IpAddr::V4));
     a.leave_multicast_v4(&group, &ANY).unwrap();
     drop(b);
     assert_eq!((told.joined().len(), groups::members(&remains.shared, 0).len()), (0, 0));
-    // One who was refused is no member.
+    // A socket that was refused is no member.
     told.refuse.store(1, Ordering::Relaxed);
     assert!(a.join_multicast_v4(&group, &ANY).is_err() && groups::members(&remains.shared, 0).is_empty());
     told.refuse.store(0, Ordering::Relaxed);
@@ -129,9 +129,9 @@ fn step(rng: &mut Rng, handle: &Handle, socket: &mut Option<UdpSocket>, mine: &m
     }
 }
 
-/// Looked at time and again, while nobody does anything.
+/// Looked at time and again, while no thread does anything.
 #[test]
-fn whoever_joins_leaves_and_closes_at_once_drivers_know_who_is_left() {
+fn drivers_know_which_groups_are_left_when_sockets_join_leave_and_close_at_once() {
     let (assembly, remains, told) = start();
     told.refuse.store(7, Ordering::Relaxed);
     let mut users: Vec<_> = (0..3).map(|user| (Rng(user), None, BTreeSet::new())).collect();
@@ -161,7 +161,7 @@ fn whoever_joins_leaves_and_closes_at_once_drivers_know_who_is_left() {
     remains.check(1);
 }
 
-/// A long datagram that is not sent, for want of memory, is nobody's here either.
+/// A long datagram that is not sent, for want of memory, is not delivered here either.
 #[test]
 fn members_get_nothing_of_what_its_sender_was_told_is_not_sent() {
     let (assembly, mut remains, _) = start();
