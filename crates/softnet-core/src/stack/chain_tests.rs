@@ -136,7 +136,7 @@ fn a_chain_is_forwarded_and_cut() {
 #[test]
 fn what_does_not_fit_a_frame_is_not_sent_in_part() {
     for (len, fits) in [(1700, true), (2500, false)] {
-        for spec in 0..SPECS.len() {
+        for (spec, kind) in SPECS.iter().enumerate() {
             let mut world = World::new(256);
             world.step(Step::Graft(1, spec));
             world.step(Step::Filter(Mode::Redirect));
@@ -148,7 +148,7 @@ fn what_does_not_fit_a_frame_is_not_sent_in_part() {
             match fits {
                 // (A bucket may be too small for it.)
                 true if dropped == 0 => assert!(sent.len() == 1 && sent[0].1.ends_with(&payload(len))),
-                _ => assert_eq!((sent.len(), dropped), (0, 1), "{}", SPECS[spec]),
+                _ => assert_eq!((sent.len(), dropped), (0, 1), "{kind}"),
             }
         }
     }

@@ -12,9 +12,10 @@ use crate::ip::adjacency::{Adjacency, Kind as Hop};
 use crate::ip::fragment::{Addresses, Datagram, emit};
 use crate::ip::hooks::{Hook, Passage, Slot};
 use crate::ip::icmp_limit::IcmpParams;
-use crate::ip::input::{Exception, Exceptions, Ingress};
+use crate::ip::input::{Exceptions, Ingress};
 use crate::ip::neigh::NeighParams;
-use crate::ip::slow::{Effects, Iface, RouteSnapshot, SlowPath};
+use crate::ip::pmtu::RecentPeers;
+use crate::ip::slow::{Iface, SlowPath};
 use crate::ip::source::RpFilter;
 use crate::ip::tables::Tables;
 use crate::ip::v4::fib::Fib;
@@ -25,10 +26,13 @@ use crate::qdisc::{DevParams, Origin, QdiscStats, Spec};
 use crate::skb::{Batch, CacheSizes, DropReason, Frame, HEADROOM, HeapMemory, Region, Skb};
 use crate::sock::key::{ANY, addr_of};
 use crate::sock::output::UdpHead;
-use crate::sock::{Arrivals, Bind, Binder, Flow, Inbox, Sockets, UdpMem, udp_input, udp_members};
+use crate::sock::{
+    Arrivals, Bind, Binder, Flow, Inbox, SocketError, Sockets, UdpMem, udp_input, udp_members,
+};
 use crate::stack::device::{QueueStats, Reaped, TxQueue};
 use crate::stack::receive::{Receive, ReceiveHost};
 use crate::stack::slow::{SlowHost, SlowPathState};
+use crate::stack::sockets::SocketHost;
 use crate::stack::tx_queue::{NetdevQueue, TxWake};
 use crate::steer::TxChoice;
 
@@ -127,6 +131,9 @@ pub(super) enum Step {
     Scarce(usize),
 }
 
+/// Packets that were sent, each with its device.
+pub(super) type Sent = Vec<(u16, Vec<u8>)>;
+
 /// Payloads of one length are alike.
 pub(super) fn payload(len: usize) -> Vec<u8> {
     (0..len).map(|i| ((i * 31) ^ (i >> 8) ^ len) as u8).collect()
@@ -137,7 +144,7 @@ struct Device {
     dev: u16,
     ring: VecDeque<Frame>,
     completes: Arc<Mutex<bool>>,
-    sent: Arc<Mutex<Vec<(u16, Vec<u8>)>>>,
+    sent: Arc<Mutex<Sent>>,
     stats: Arc<QueueStats>,
 }
 
@@ -217,6 +224,7 @@ struct Host {
     tx: [NetdevQueue<Nothing>; 2],
     binder: RefCell<Binder>,
     sockets: Arc<Sockets>,
+    recent: RecentPeers,
     memory: UdpMem,
     /// Frames in sockets.
     held: Cell<usize>,
@@ -228,18 +236,13 @@ impl Host {
         ctx.free_batch_at(batch, dev, DropReason::QdiscBurstDrop);
     }
 
-    fn hand_over(&self, frames: usize, hand_over: impl FnOnce(&mut Arrivals<'_>)) {
+    fn hand_over(&self, frames: usize, ready: &mut Vec<u32>, hand_over: impl FnOnce(&mut Arrivals<'_>)) {
         let room = self.memory.room(self.held.get());
         self.held.set(self.held.get() + frames);
-        let mut ready = Vec::new();
-        let mut to = Arrivals { sockets: &self.sockets, napi_id: 1, room, queued: 0, ready: &mut ready };
+        let mut to = Arrivals { sockets: &self.sockets, napi_id: 1, room, queued: 0, ready };
         hand_over(&mut to);
         assert!(to.queued <= frames);
         self.held.set(self.held.get() - (frames - to.queued));
-    }
-
-    fn udp_input(&self, ctx: &mut SoftnetData, local: &mut Batch, unserved: &mut Batch) {
-        self.hand_over(local.frames(), |to| udp_input(ctx, to, local, unserved));
     }
 }
 
@@ -260,32 +263,40 @@ impl SlowHost for Host {
         self.xmit_on(ctx, dev, origin, batch);
     }
 
-    fn sockets(
+    fn sockets(&self) -> &impl SocketHost {
+        self
+    }
+}
+
+impl SocketHost for Host {
+    fn sockets(&self) -> &Sockets {
+        &self.sockets
+    }
+
+    fn recent(&self) -> &RecentPeers {
+        &self.recent
+    }
+
+    fn udp_input(
         &self,
         ctx: &mut SoftnetData,
-        slow: &mut SlowPath,
-        view: RouteSnapshot<'_>,
-        out: &mut Effects,
+        local: &mut Batch,
+        unserved: &mut Batch,
+        ready: &mut Vec<u32>,
     ) {
-        for skb in std::mem::take(&mut out.local) {
-            let group = skb.data()[0] & 1 != 0;
-            if group {
-                let dev = skb.head().dev;
-                let members = |flow: &Flow| self.binder.borrow().members(flow, dev).collect();
-                udp_members(ctx, members, skb, |ctx, hit, run| {
-                    self.hand_over(run.frames(), |to| to.hand_over(ctx, hit, run));
-                });
-                continue;
-            }
-            let mut unserved = Batch::new();
-            self.udp_input(ctx, &mut Batch::from(skb), &mut unserved);
-            for skb in unserved.drain() {
-                slow.handle(ctx, view, skb, Exception::NoSocket, out);
-            }
-        }
-        out.errors.clear();
-        out.too_big.clear();
+        self.hand_over(local.frames(), ready, |to| udp_input(ctx, to, local, unserved));
     }
+
+    fn udp_to_many(&self, ctx: &mut SoftnetData, dev: u16, skb: Skb, ready: &mut Vec<u32>) {
+        let members = |flow: &Flow| self.binder.borrow().members(flow, dev).collect();
+        udp_members(ctx, members, skb, |ctx, hit, run| {
+            self.hand_over(run.frames(), ready, |to| to.hand_over(ctx, hit, run));
+        });
+    }
+
+    fn report(&self, _: &Flow, _: SocketError) {}
+
+    fn arrived(&self, _: u32) {}
 }
 
 /// The host while something is received.
@@ -300,7 +311,7 @@ impl ReceiveHost for Receiving<'_> {
     }
 
     fn udp_input(&mut self, ctx: &mut SoftnetData, local: &mut Batch, unserved: &mut Batch) {
-        self.host.udp_input(ctx, local, unserved);
+        SocketHost::udp_input(self.host, ctx, local, unserved, &mut Vec::new());
     }
 
     fn exceptions(&mut self, ctx: &mut SoftnetData, exceptions: &mut Exceptions) {
@@ -314,7 +325,7 @@ impl ReceiveHost for Receiving<'_> {
 }
 
 /// What was sent, what sockets received, and drops by reason, with the packets delivered, made here and merged.
-pub(super) type Fare = (Vec<(u16, Vec<u8>)>, Vec<Vec<u8>>, BTreeMap<&'static str, u64>);
+pub(super) type Fare = (Sent, Vec<Vec<u8>>, BTreeMap<&'static str, u64>);
 
 pub(super) struct World {
     ctx: SoftnetData,
@@ -323,7 +334,7 @@ pub(super) struct World {
     host: Host,
     filter: Arc<Filter>,
     completes: Arc<Mutex<bool>>,
-    sent: Arc<Mutex<Vec<(u16, Vec<u8>)>>>,
+    sent: Arc<Mutex<Sent>>,
     qdiscs: [Option<Arc<QdiscStats>>; 2],
     inboxes: [Option<Inbox>; 2],
     got: Vec<Vec<u8>>,
@@ -346,9 +357,8 @@ impl World {
         let limits = IcmpParams { icmp_ratelimit: 0, icmpv6_ratelimit: 0, ..IcmpParams::default() };
         let limits = IcmpParams { icmp_msgs_per_sec: most, icmp_msgs_burst: most, ..limits };
         slow.configure(limits, OptionPolicy::default());
-        let mut slow = SlowPathState::new(slow, 2);
-        slow.ifaces = ifaces;
-        let (completes, sent) = (Arc::new(Mutex::new(true)), Arc::<Mutex<Vec<_>>>::default());
+        let slow = SlowPathState::new(slow);
+        let (completes, sent) = (Arc::new(Mutex::new(true)), Arc::<Mutex<Sent>>::default());
         let tx = [0, 1].map(|dev| {
             let (completes, sent) = (completes.clone(), sent.clone());
             let device = Device { dev, ring: VecDeque::new(), completes, sent, stats: Arc::default() };
@@ -361,6 +371,7 @@ impl World {
             tx,
             sockets: binder.sockets().clone(),
             binder: RefCell::new(binder),
+            recent: RecentPeers::new(FoldKey::new([1, 2])),
             memory: UdpMem::new(frames),
             held: Cell::new(0),
         };
@@ -445,7 +456,7 @@ impl World {
             seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
             (seed >> 33) as usize % n.max(1)
         };
-        if train.order % 3 > 0 {
+        if !train.order.is_multiple_of(3) {
             (1..packets.len()).rev().for_each(|i| packets.swap(i, next(i + 1)));
         }
         let n = packets.len();
@@ -536,7 +547,7 @@ impl World {
         let Some(skb) = head.write_chain(&mut self.ctx, &payload(len)) else { return };
         self.ctx.originate();
         let mut unserved = Batch::new();
-        self.host.udp_input(&mut self.ctx, &mut Batch::from(skb), &mut unserved);
+        self.host.udp_input(&mut self.ctx, &mut Batch::from(skb), &mut unserved, &mut Vec::new());
         self.ctx.free_batch(&mut unserved, DropReason::IpNoProto);
     }
 
