@@ -68,7 +68,7 @@ impl SlowPathState {
         self.entered += 1;
         let tables = host.tables();
         let SlowPathState { slow, effects, .. } = self;
-        let view = RouteSnapshot { now: host.now(), tables: &tables, ifaces: &tables.ifaces };
+        let view = RouteSnapshot { now: host.now(), tables: &tables };
         f(slow, ctx, view, effects);
         if effects.is_for_sockets() {
             sockets::hand_over(ctx, slow, view, effects, host.sockets());

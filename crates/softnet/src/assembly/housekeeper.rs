@@ -9,8 +9,9 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, poll};
 use softnet_core::SoftnetData;
+use softnet_core::ip::iface::Iface;
 use softnet_core::ip::input::Ingress;
-use softnet_core::ip::slow::{Announce, Iface};
+use softnet_core::ip::slow::Announce;
 use softnet_core::napi::Napi;
 use softnet_core::qdisc::{DevParams, Spec};
 use softnet_core::stack::dev_tx::DevTx;

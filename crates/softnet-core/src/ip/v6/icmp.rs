@@ -1,6 +1,6 @@
 //! ICMPv6 (RFC 4443): errors about packets that can't go on, and answers to echo requests.
 //!
-//! Packets have the shape that [`icmp`](super::super::icmp) has, and the rate limit is the same bucket. Invariant: nothing is
+//! Packets have the shape that [`v4::icmp`](super::super::v4::icmp) has, and the rate limit is the same bucket. Invariant: nothing is
 //! ever sent in answer to an ICMPv6 error or redirect, to a group, or to an address that is not a single node's; about a
 //! packet to a group only what path MTU discovery and option processing need (RFC 4443 section 2.4(e)).
 

@@ -5,6 +5,15 @@
 //! the end all memory must be at home. What the composition asks of its host is in `glue`; what a family's packets and
 //! addresses are, in [`TestFamily`].
 
+/// The family's parts of the world, by their names alone.
+macro_rules! names {
+    ($family:ty: $($name:ident),*) => {
+        $(pub(crate) const $name: $family = <$family as $crate::ip::slow::world::TestFamily>::$name;)*
+        pub(crate) const OWN: [$family; 2] = <$family as $crate::ip::slow::world::TestFamily>::OWN;
+        pub(crate) const MTUS: [u16; 2] = <$family as $crate::ip::slow::world::TestFamily>::MTUS;
+    };
+}
+
 mod family;
 mod glue;
 pub(crate) mod v4;
@@ -61,7 +70,7 @@ impl<F: TestFamily> World<F> {
         let memory = Box::new(HeapMemory::new(Region::bytes(frames, frames)));
         let mut tables = Tables::new(FoldKey::new([1, 2]));
         let routes = F::routes();
-        let routing = F::routing(&mut tables);
+        let routing = F::routing_mut(&mut tables);
         routing.next_hops.extend(routes.iter().map(|(_, hop)| *hop));
         let fib: Vec<_> = routes.iter().zip(1..).map(|((p, _), i)| (p.parse().unwrap(), i)).collect();
         routing.fib = Arc::new(F::Fib::build_in(&fib, Vec::with_capacity).unwrap());
