@@ -146,7 +146,8 @@ impl Case {
             let by = if v6 { 4 + rng.below(3) } else { rng.below(4) };
             let number = numbers.next().expect("without end");
             // That one is the gateway to a network.
-            let dst = if by == 3 { Ipv4Addr::new(10, 100, 1, number as u8).into() } else { neighbours[by].addr };
+            let dst =
+                if by == 3 { Ipv4Addr::new(10, 100, 1, number as u8).into() } else { neighbours[by].addr };
             Flow { number, origin, by: Some(by), dst, packets: (packets + rng.below(packets)) as u32 }
         };
         let sockets = (0..6).map(|_| {
@@ -361,9 +362,7 @@ fn send_through(case: &Case, lane: &mut Lane, mut rng: Rng) {
         let last = flow.packets.min(*number + 1 + rng.below(12) as u32);
         let frame = |number: u32| match flow.dst {
             IpAddr::V4(dst) => numbered(1, dst, flow.number, number),
-            IpAddr::V6(dst) => {
-                datagram6(1, (host6(1), dst), (7, 9), &payload(flow.number, number, 1))
-            }
+            IpAddr::V6(dst) => datagram6(1, (host6(1), dst), (7, 9), &payload(flow.number, number, 1)),
         };
         let frames: Vec<_> = (*number..last).map(frame).collect();
         case.reserve(flow.by.expect("it has a next hop"), frames.len() as u64);
@@ -472,12 +471,12 @@ fn run(seed: u64) {
         napis.iter().find(|i| (i.napi.dev, i.napi.queue) == (port, queue)).expect("it is open").napi.id
     };
     let poller = |id: u32, usecs: u32| {
-        let params = PollerParams { busy_poll_usecs: usecs, prefer_busy_poll: usecs == 0, ..PollerParams::default() };
+        let params =
+            PollerParams { busy_poll_usecs: usecs, prefer_busy_poll: usecs == 0, ..PollerParams::default() };
         NapiPoller::new(&world.shared, id, "test", Filter::UdpPort(99), params).unwrap()
     };
-    let pollers = [(0, rng.below(QUEUES)), (1, rng.below(QUEUES))].map(|(port, queue)| {
-        poller(instance(port, queue as u16), 30 * rng.below(2) as u32)
-    });
+    let pollers = [(0, rng.below(QUEUES)), (1, rng.below(QUEUES))]
+        .map(|(port, queue)| poller(instance(port, queue as u16), 30 * rng.below(2) as u32));
     let lanes = std::thread::scope(|scope| {
         let mut seeds = std::iter::repeat_with(|| Rng(rng.next()));
         let mut next = || seeds.next().expect("without end");
