@@ -51,7 +51,7 @@ pub struct PollerParams {
     /// Whether it would rather poll than have others do so: the doorbell stays masked between its polls, if
     /// `napi_defer_hard_irqs` and `gro_flush_timeout` are set.
     pub prefer_busy_poll: bool,
-    /// Packets that may wait for it; more are dropped.
+    /// Packets that may wait for it, of one frame each; more are dropped.
     pub rx_queue_len: usize,
 }
 

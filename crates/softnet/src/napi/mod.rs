@@ -7,6 +7,7 @@
 mod apps;
 mod backlog;
 mod instance;
+mod left;
 mod pool;
 mod residency;
 mod thread;
@@ -17,6 +18,7 @@ pub use apps::{App, Apps, Filter};
 pub use backlog::{Backlog, Input, MAX_BACKLOG};
 pub use instance::{Home, InstanceStats, NapiInstance, PAUSE, Rx, RxHandler};
 pub(crate) use instance::{ring, ring_shared};
+pub(crate) use left::LeftOf;
 pub(crate) use pool::Instances;
 pub use pool::{Pool, Removed};
 pub use residency::{Phase, Residency};

@@ -396,6 +396,7 @@ fn receive(world: &World, case: &Case, lanes: &mut [Lane], sources_done: &Atomic
     let flows: BTreeMap<u32, &Flow> = case.flows().map(|flow| (flow.number, flow)).collect();
     let mut seen: BTreeMap<u32, Seen> = flows.keys().map(|flow| (*flow, Seen::default())).collect();
     let mut answers: Vec<(Instant, usize, Vec<u8>)> = Vec::new();
+    let forwarded = case.forwarded.iter().map(|flow| u64::from(flow.packets)).sum();
     until("all packets", || {
         for lane in &mut *lanes {
             let queue = lane.queue;
@@ -449,15 +450,18 @@ fn receive(world: &World, case: &Case, lanes: &mut [Lane], sources_done: &Atomic
         };
         flows.values().all(|flow| complete(flow))
             && sources_done.load(Ordering::Acquire) == QUEUES as u32
-            && is_idle(world, lanes)
+            && is_idle(world, lanes, forwarded)
     });
 }
 
-/// Whether nothing is on the way: what softnet received and made has come by `lanes`, the only ones it sends by, or was dropped.
-fn is_idle(world: &World, lanes: &[Lane]) -> bool {
+/// Whether nothing is on the way, now that all `forwarded` packets were sent to softnet: what it received and made has come by
+/// `lanes`, the only ones that it sends by, or was dropped.
+fn is_idle(world: &World, lanes: &[Lane], forwarded: u64) -> bool {
     let s = world.view.stats();
-    let came: u64 = lanes.iter().map(|lane| lane.counts().1).sum();
-    s.received + s.originated == s.transmitted + s.delivered + s.dropped && s.transmitted == came
+    let (answers, came) = lanes.iter().map(Lane::counts).fold((0, 0), |a, b| (a.0 + b.0, a.1 + b.1));
+    s.received == forwarded + answers
+        && s.received + s.originated == s.transmitted + s.delivered + s.dropped
+        && s.transmitted == came
 }
 
 fn run(seed: u64) {

@@ -11,7 +11,7 @@ use super::super::{MacAddr, is_group};
 use super::gc::Gc;
 use super::newcomers::Newcomers;
 use super::{Action, Actions, Heard, NeighEntry, NeighParams, NeighState};
-use crate::skb::{DropReason, Skb, SkbList};
+use crate::skb::{DropReason, Flags, Skb, SkbList};
 use crate::time::{Timer, TimerWheel};
 
 /// Device and address.
@@ -198,7 +198,8 @@ impl Waiting {
     }
 
     /// Lets `skb` wait for `entry`.
-    fn push(&mut self, key: Key, entry: &mut Entry, skb: Skb) -> Result<(), Skb> {
+    fn push(&mut self, key: Key, entry: &mut Entry, mut skb: Skb) -> Result<(), Skb> {
+        skb.head_mut().flags |= Flags::HELD;
         entry.queue.push_back(skb)?;
         self.held += 1;
         self.entries.insert((entry.since, key));

@@ -68,6 +68,6 @@ pub(super) fn send_arp(
     }
     let head = skb.head_mut();
     head.dev = dev;
-    head.flags = Flags::ORIGINATED;
+    head.flags = Flags::ORIGINATED | Flags::HELD;
     out.send.push((dev, skb));
 }

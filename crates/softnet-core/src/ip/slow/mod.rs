@@ -392,8 +392,7 @@ impl SlowPath {
                         out.publish.extend(told.map(|mac| (dev, ip, mac)));
                     }
                     Action::Transmit { dev, mac, mut skbs } => {
-                        while let Some(mut skb) = skbs.pop_front() {
-                            skb.head_mut().flags |= Flags::HELD;
+                        while let Some(skb) = skbs.pop_front() {
                             match view.iface(dev) {
                                 Some(iface) => transmit(ctx, skb, dev, iface.mac, mac, out),
                                 None => ctx.free_at(skb, dev, DropReason::DevReady),

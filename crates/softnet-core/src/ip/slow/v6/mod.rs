@@ -572,6 +572,6 @@ pub(in crate::ip) fn solicit(
     }
     let head = skb.head_mut();
     head.dev = dev;
-    head.flags = Flags::ORIGINATED;
+    head.flags = Flags::ORIGINATED | Flags::HELD;
     out.send.push((dev, skb));
 }

@@ -1,8 +1,8 @@
 //! The world of the slow path's tests and fuzzing: softnet between a client's and a server's link, which speak one of the
 //! families, in virtual time; and the frames that pass there.
 //!
-//! After every step the books must balance (received + originated = sent + delivered + dropped + held), and in the end all
-//! memory must be at home. What the composition asks of its host is in `glue`; what a family's packets and
+//! After every step the books must balance (received + originated = sent + delivered + dropped + merged + held), and in
+//! the end all memory must be at home. What the composition asks of its host is in `glue`; what a family's packets and
 //! addresses are, in [`TestFamily`].
 
 mod family;
