@@ -23,7 +23,7 @@ use super::snooper::Snooper;
 use crate::config::{Config, PartialCsum};
 use crate::control::commands::{Change, Command};
 use crate::control::{Set, SetQdisc, Target};
-use crate::device::{Netdev, OpenNetdev};
+use crate::device::{OpenParts, StackDevice};
 use crate::driver::Opener;
 use crate::napi::{Home, Input, NapiInstance, NapiTimer, RxHandler, WorkerShared};
 use crate::net::groups;
@@ -180,7 +180,7 @@ impl Housekeeper {
             worker.add_tx(queue.clone());
             queues.push(queue);
         }
-        let live = OpenNetdev {
+        let live = OpenParts {
             device: shared_part,
             napis: napis.clone(),
             rx_stats,
@@ -430,7 +430,7 @@ impl Housekeeper {
 
     fn link_event(&mut self, event: LinkEvent) {
         let of_index = |this: &Self, index: u32| {
-            let is = |d: &Arc<Netdev>| {
+            let is = |d: &Arc<StackDevice>| {
                 d.live.load().as_ref().is_some_and(|live| live.device.info().ifindex == index)
             };
             this.shared.devices.iter().find(|d| is(d)).map(|d| d.index)

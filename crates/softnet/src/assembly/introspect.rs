@@ -16,7 +16,7 @@ use crate::control::show::{
     DevRow, DropRow, FilterRow, NapiRow, NeighRow, QdiscRow, RouteRow, SocketRow, Stats, Table, WorkerRow,
 };
 use crate::control::{Handler, Request, Set, SetFilter, SetKnobs, SetQdisc, Target};
-use crate::device::{Netdev, filter};
+use crate::device::{StackDevice, filter};
 use crate::napi::PollThread;
 use crate::net::groups;
 use crate::stack::StackInner;
@@ -59,7 +59,7 @@ impl Introspect {
 
     /// Changes a filter, at once. Returns those of its device; the error says what is wrong with it, and then nothing changed.
     pub fn set_filter(&self, set: &SetFilter) -> Result<Vec<FilterRow>, String> {
-        filter::set(&self.shared.devices, set)?;
+        filter::set(&self.shared.netdevs, set)?;
         Ok(self.filters().into_iter().filter(|row| row.dev == set.dev).collect())
     }
 
@@ -81,7 +81,7 @@ impl Introspect {
     }
 
     fn dev_name(&self, dev: u16) -> String {
-        self.shared.devices.get(usize::from(dev)).map_or_else(|| "-".into(), |d| d.name.clone())
+        self.shared.netdevs.get(usize::from(dev)).map_or_else(|| "-".into(), |d| d.name.clone())
     }
 
     /// The devices.
@@ -89,7 +89,7 @@ impl Introspect {
         self.shared.devices.iter().map(|dev| self.dev(dev)).collect()
     }
 
-    fn dev(&self, dev: &Netdev) -> DevRow {
+    fn dev(&self, dev: &StackDevice) -> DevRow {
         let live = dev.live.load_full();
         let config = &self.config.devices[usize::from(dev.index)];
         let link = live.as_ref().map_or(LinkState::Gone, |live| live.device.link());
@@ -148,7 +148,7 @@ impl Introspect {
 
     /// The disciplines of the devices that are open.
     pub fn qdiscs(&self) -> Vec<QdiscRow> {
-        let of = |dev: &Arc<Netdev>| {
+        let of = |dev: &Arc<StackDevice>| {
             let live = dev.live.load_full();
             live.map_or_else(Vec::new, |live| qdisc::rows(dev, &live))
         };
@@ -158,7 +158,7 @@ impl Introspect {
     /// The filters of the devices, whether these are open or not.
     pub fn filters(&self) -> Vec<FilterRow> {
         let name = |dev| self.dev_name(dev);
-        self.shared.devices.iter().flat_map(|dev| filters::rows(dev, name)).collect()
+        self.shared.netdevs.iter().flat_map(|dev| filters::rows(dev, name)).collect()
     }
 
     /// The sockets that are open.

@@ -18,7 +18,7 @@ use crate::app::{NapiPoller, PollerError, PollerParams, RawSender};
 use crate::config::{Config, ConfigErrors, Context, available_cpus};
 use crate::control::commands::commands;
 use crate::control::{BindError, Listener, Server};
-use crate::device::Netdev;
+use crate::device::StackDevice;
 use crate::driver::{Opener, Openers};
 use crate::napi::{Filter, PollThread, WorkerShared};
 use crate::net::Handle;
@@ -100,7 +100,7 @@ impl Assembly {
             .map(|(index, device)| {
                 let name = device.name.clone();
                 let qdisc = device.qdisc.clone();
-                Arc::new(Netdev::new(index as u16, name, device.threaded, device.knobs(), qdisc))
+                Arc::new(StackDevice::new(index as u16, name, device.threaded, device.knobs(), qdisc))
             })
             .collect();
         let mut workers = Vec::new();

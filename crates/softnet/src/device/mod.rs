@@ -1,12 +1,16 @@
-//! Devices as the stack sees them: they keep name, index, settings and counters while the interfaces behind them come
-//! and go.
+//! Devices as the stack sees them, and the netdevs that they carry: they keep name, index, settings and counters while the
+//! interfaces behind them come and go.
 //!
-//! The housekeeper opens and closes them; any thread with a context sends through them.
+//! The housekeeper opens and closes devices; any thread with a context sends through netdevs.
 
 pub mod filter;
 mod groups;
 mod netdev;
+mod stack_device;
+#[cfg(test)]
+mod tests;
 
 pub(crate) use groups::{Groups, group_ip};
-pub use netdev::{Netdev, OpenNetdev, QueueTotals, Totals, TxHint, dev_queue_xmit};
-pub(crate) use netdev::{OpenCache, current_cpu, find_device, there_are};
+pub use netdev::{Netdev, TxHint, dev_queue_xmit};
+pub(crate) use netdev::{OpenCache, current_cpu, find_netdev, there_are};
+pub use stack_device::{OpenParts, QueueTotals, StackDevice, Totals};

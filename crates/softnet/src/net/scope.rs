@@ -78,7 +78,7 @@ pub(super) fn local_end(shared: &StackInner, addr: &SocketAddr) -> Result<(Addr,
 /// The device with the index that programs use.
 pub(super) fn device(shared: &StackInner, index: u32) -> Option<u16> {
     let dev = u16::try_from(index).ok()?.checked_sub(1)?;
-    (usize::from(dev) < shared.devices.len()).then_some(dev)
+    (usize::from(dev) < shared.netdevs.len()).then_some(dev)
 }
 
 impl Handle {
@@ -89,7 +89,7 @@ impl Handle {
     /// # Errors
     /// `ENODEV`: the stack has no such device.
     pub fn if_nametoindex(&self, name: &str) -> io::Result<u32> {
-        let dev = self.0.devices.iter().find(|dev| dev.name == name).ok_or_else(|| errno(Errno::NODEV))?;
+        let dev = self.0.netdevs.iter().find(|dev| dev.name == name).ok_or_else(|| errno(Errno::NODEV))?;
         Ok(index_of(dev.index).into())
     }
 
@@ -99,6 +99,6 @@ impl Handle {
     /// `ENXIO`: the stack has no such device.
     pub fn if_indextoname(&self, index: u32) -> io::Result<&str> {
         let dev = device(&self.0, index).ok_or_else(|| errno(Errno::NXIO))?;
-        Ok(&self.0.devices[usize::from(dev)].name)
+        Ok(&self.0.netdevs[usize::from(dev)].name)
     }
 }

@@ -160,10 +160,10 @@ impl PollContext {
     /// Processes the packets of one instance.
     pub(crate) fn receive(&mut self, napi: &NapiInfo, batch: &mut Batch) {
         let queue = usize::from(napi.queue);
-        if let Some(device) = self.shared.devices.get(usize::from(napi.dev))
-            && device.ingress.is_set()
+        if let Some(netdev) = self.shared.netdevs.get(usize::from(napi.dev))
+            && netdev.ingress.is_set()
         {
-            device.ingress.act(&mut self.ctx, napi.dev, Direction::Ingress, self.now, queue, batch);
+            netdev.ingress.act(&mut self.ctx, napi.dev, Direction::Ingress, self.now, queue, batch);
             if batch.is_empty() {
                 return;
             }
@@ -186,9 +186,9 @@ impl PollContext {
                 let mut host = Poller { shared, lives, ready, now: *now, instance, tables };
                 received.ip(ctx, tables, &ingress, napi.queue, batch, &mut host);
             }
-            RxHandler::Patch(dev) if shared.devices.len() > usize::from(dev) => {
+            RxHandler::Patch(dev) if shared.netdevs.len() > usize::from(dev) => {
                 let to = TxHint::forwarded(napi.queue);
-                lives.xmit(ctx, &shared.devices[usize::from(dev)], *now, to, batch);
+                lives.xmit(ctx, &shared.netdevs[usize::from(dev)], *now, to, batch);
             }
             RxHandler::Patch(_) => ctx.free_batch(batch, DropReason::Shutdown),
         }
@@ -209,7 +209,7 @@ struct Poller<'a> {
 impl ReceiveHost for Poller<'_> {
     #[inline(always)]
     fn xmit(&mut self, ctx: &mut SoftnetData, dev: u16, choice: TxChoice, origin: Origin, batch: &mut Batch) {
-        match self.shared.devices.get(usize::from(dev)) {
+        match self.shared.netdevs.get(usize::from(dev)) {
             Some(dev) => self.lives.xmit(ctx, dev, self.now, TxHint { choice, origin }, batch),
             None => ctx.free_batch(batch, DropReason::DevReady),
         }

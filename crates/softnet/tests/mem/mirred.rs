@@ -381,7 +381,7 @@ fn a_backlog_is_bounded() {
     for _ in 0..n {
         let mut batch = batch_of(&mut ctx, &frame, 50);
         ctx.originated(50);
-        dev_queue_xmit(&mut ctx, &shared.devices[1], 0, TxHint::forwarded(0), &mut batch);
+        dev_queue_xmit(&mut ctx, &shared.netdevs[1], 0, TxHint::forwarded(0), &mut batch);
         assert!(batch.is_empty());
     }
     let lost = (n * 50 - MAX_BACKLOG) as u64;
@@ -401,7 +401,7 @@ fn a_backlog_is_bounded() {
     // What is in it when the device is closed is dropped.
     let mut batch = batch_of(&mut ctx, &frame, 20);
     ctx.originated(20);
-    dev_queue_xmit(&mut ctx, &shared.devices[1], 0, TxHint::forwarded(0), &mut batch);
+    dev_queue_xmit(&mut ctx, &shared.netdevs[1], 0, TxHint::forwarded(0), &mut batch);
     drop(ctx);
     drop(assembly);
     assert_eq!(dropped(&view, 2, "shutdown"), 20);
@@ -453,7 +453,7 @@ fn a_copy_for_which_there_is_no_memory_is_counted() {
     let mut all: Vec<_> = std::iter::from_fn(|| ctx.alloc_frame()).collect();
     // Enough for three copies.
     all.drain(..3).for_each(|frame| ctx.free_frame(frame));
-    dev_queue_xmit(&mut ctx, &shared.devices[1], 0, TxHint::forwarded(0), &mut batch);
+    dev_queue_xmit(&mut ctx, &shared.netdevs[1], 0, TxHint::forwarded(0), &mut batch);
     assert_eq!(counts(&view, (1, Egress)), (10, 7, 0));
     let s = view.stats();
     assert_eq!((s.originated, s.transmitted, s.dropped), (13, 13, 0));

@@ -396,7 +396,7 @@ fn while_the_owner_stands_still_others_hand_over_and_are_held_back_then() {
         ctx.originated(1);
         dev_queue_xmit(
             &mut ctx,
-            &world.shared.devices[0],
+            &world.shared.netdevs[0],
             world.shared.clock.now(),
             TxHint::forwarded(0),
             &mut batch,
