@@ -9,3 +9,6 @@ pub mod receive;
 pub mod slow;
 pub mod sockets;
 pub mod tx_queue;
+
+#[cfg(all(test, not(feature = "loom")))]
+mod tests;
