@@ -12,3 +12,5 @@ pub mod tx_queue;
 
 #[cfg(all(test, not(feature = "loom")))]
 mod chain_tests;
+#[cfg(all(test, not(feature = "loom")))]
+mod tests;

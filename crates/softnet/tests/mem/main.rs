@@ -10,6 +10,7 @@ mod epoll_rules;
 mod flow_order;
 mod frames;
 mod frames6;
+mod hooks;
 mod many_devices;
 mod memory;
 mod mirred;

@@ -152,12 +152,12 @@ fn family_input<F: FastPath>(
         n += 1;
     }
     if odd {
-        n = sort_out::<F>(ctx, ingress, batch, &mut dst, other, &mut out.slow);
+        n = sort_out::<F>(ctx, ingress, batch, &mut dst, other, (&mut out.slow, Exception::Unusual));
     }
     if hooks.is_set(Slot::Prerouting) {
         hooks.run(ctx, Slot::Prerouting, (Some(ingress.dev), None), batch);
-        // It may have changed destinations.
-        n = sort_out::<F>(ctx, ingress, batch, &mut dst, other, &mut out.slow);
+        // It may have changed destinations. What the slow path validates step by step passes the slot there, and this has.
+        n = sort_out::<F>(ctx, ingress, batch, &mut dst, other, (&mut out.slow, Exception::NextHop));
     }
     if ingress.rp_filter != RpFilter::Off {
         n = reverse_path(ctx, tables, ingress, batch, &mut dst, F::source);
@@ -228,8 +228,8 @@ fn untag(skb: &mut Skb) {
     let _ = skb.pull(TAG_LEN);
 }
 
-/// Takes everything that is not to be forwarded out of `batch`; `other` gets the other family's. Returns how many packets
-/// are left, whose destinations are then the first of `dst`.
+/// Takes everything that is not to be forwarded out of `batch`; `other` gets the other family's. What is unusual goes to the slow
+/// path as `unusual`. Returns how many packets are left, whose destinations are then the first of `dst`.
 #[cold]
 #[inline(never)]
 fn sort_out<F: FastPath>(
@@ -238,7 +238,7 @@ fn sort_out<F: FastPath>(
     batch: &mut Batch,
     dst: &mut [F::Bits; BATCH],
     other: &mut Batch,
-    slow: &mut Exceptions,
+    (slow, unusual): (&mut Exceptions, Exception),
 ) -> usize {
     let mut good = Batch::new();
     for mut skb in batch.drain() {
@@ -256,6 +256,7 @@ fn sort_out<F: FastPath>(
             }
             Verdict::Other => other.push(skb),
             Verdict::Exception(kind) => {
+                let kind = if kind == Exception::Unusual { unusual } else { kind };
                 slow.push(ctx, skb, kind);
                 Ok(())
             }

@@ -412,4 +412,4 @@ mod tests;
 
 #[cfg(all(any(test, fuzzing), not(feature = "loom")))]
 #[cfg_attr(not(test), allow(dead_code))]
-mod world;
+pub(crate) mod world;

@@ -20,7 +20,7 @@ use crate::stack::sockets::SocketHost;
 use crate::steer::TxChoice;
 
 /// Sockets, of which there are none.
-pub(super) struct NoSockets {
+pub(crate) struct NoSockets {
     sockets: Arc<Sockets>,
     recent: RecentPeers,
     /// What they were to be told.
@@ -28,7 +28,7 @@ pub(super) struct NoSockets {
 }
 
 impl NoSockets {
-    pub(super) fn new(region: &Arc<Region>) -> Self {
+    pub(crate) fn new(region: &Arc<Region>) -> Self {
         NoSockets {
             sockets: Binder::new(region.clone(), 1, 0).sockets().clone(),
             recent: RecentPeers::new(FoldKey::new([1, 2])),

@@ -21,7 +21,7 @@ pub(crate) mod v6;
 
 pub(crate) use family::{Answer, Header, TestFamily};
 
-use glue::NoSockets;
+pub(crate) use glue::NoSockets;
 use std::marker::PhantomData;
 use std::net::IpAddr;
 use std::sync::Arc;
