@@ -256,7 +256,7 @@ fn send_datagrams(world: &World, case: &Case, sender: &Sender, mut rng: Rng) {
         socket.connect(to(&sender.flows[0])).unwrap();
     }
     let mut next = vec![0; sender.flows.len()];
-    while let Some(left) = (0..next.len()).filter(|i| next[*i] < sender.flows[*i].packets).nth(0) {
+    while let Some(left) = (0..next.len()).find(|i| next[*i] < sender.flows[*i].packets) {
         let at = Some(rng.below(next.len())).filter(|i| next[*i] < sender.flows[*i].packets).unwrap_or(left);
         let flow = &sender.flows[at];
         let n = (flow.packets - next[at]).min(if sender.batches { 1 + rng.below(5) as u32 } else { 1 });

@@ -129,7 +129,7 @@ fn what_a_slot_drops_counts_for_the_device_it_would_have_left_by() {
         let (world, mut lanes) = two_devices();
         let seen = Arc::new(AtomicUsize::new(0));
         let n = seen.clone();
-        hook(&world, &[slot], move |_, _| n.fetch_add(1, Ordering::Relaxed) % 3 != 0);
+        hook(&world, &[slot], move |_, _| !n.fetch_add(1, Ordering::Relaxed).is_multiple_of(3));
         let unknown = Ipv4Addr::new(10, 1, 0, 77);
         for own in [IpAddr::from(own(1)), own6(1).into()] {
             let socket = UdpSocket::bind(&world.handle(), (own, 0)).unwrap();

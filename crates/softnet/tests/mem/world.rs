@@ -103,6 +103,9 @@ pub(crate) struct World {
     pub(crate) view: Arc<Introspect>,
 }
 
+/// A TX queue of some driver.
+pub(crate) type AnyTx = Box<dyn TxQueue>;
+
 /// What to run.
 #[derive(Default)]
 pub(crate) struct Setup<'a> {
@@ -114,7 +117,7 @@ pub(crate) struct Setup<'a> {
     /// XPS maps of the last port: by CPU and by RX queue.
     pub(crate) xps: [&'a [&'a str]; 2],
     /// What is put before every TX queue.
-    pub(crate) tx: Option<fn(Box<dyn TxQueue>) -> Box<dyn TxQueue>>,
+    pub(crate) tx: Option<fn(AnyTx) -> AnyTx>,
 }
 
 /// An RX queue that sees to it that one thread polls it at a time.
