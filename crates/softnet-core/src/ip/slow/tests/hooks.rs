@@ -68,7 +68,7 @@ impl Rewrite for Ipv6Addr {
     fn rewrite(packet: &mut [u8], which: usize, addr: Self) {
         packet[8 + 16 * which..][..16].copy_from_slice(&addr.octets());
         if Ipv6Header::new(packet).unwrap().next_header() == Self::ICMP {
-            let [src, dst] = Self::ends(packet);
+            let [src, dst] = ends::<Self>(packet);
             packet[42..44].fill(0);
             let check = !Self::sum(Self::ICMP, src, dst, &packet[40..]);
             packet[42..44].copy_from_slice(&check.to_be_bytes());
@@ -77,6 +77,12 @@ impl Rewrite for Ipv6Addr {
 
     const ODD: Self = link_local(MACS[0]);
     const ODD_ANSWERED: bool = true;
+}
+
+/// Source and destination of a packet, which begins at its IP header.
+fn ends<F: TestFamily>(packet: &[u8]) -> [F; 2] {
+    let (src, dst) = F::ends(packet).unwrap();
+    [src, dst]
 }
 
 /// A packet at a slot.
@@ -132,7 +138,7 @@ impl<F: Rewrite> Passes<F> {
         hook(world, &SLOTS, move |passage, skb| {
             let Passage { slot, input, output } = passage;
             let (len, chained) = (skb.len() - ETH_LEN, skb.is_chained());
-            let ends = F::ends(&skb.data()[ETH_LEN..]);
+            let ends = ends::<F>(&skb.data()[ETH_LEN..]);
             passes.lock().unwrap().push(Pass { slot, input, output, ends, len, chained });
             act(passage, skb)
         });
@@ -202,7 +208,7 @@ fn received_packets_pass_each_slot_of_their_way_once<F: Rewrite>() {
     world.input(0, &frames);
     let mut passes = passes.take();
     for (frame, way, _) in cases {
-        let [src, dst] = F::ends(packet(&frame));
+        let [src, dst] = ends::<F>(packet(&frame));
         for (slot, input, output) in way {
             let is = |pass: &Pass<F>| {
                 let received = input.is_some() && pass.ends == [src, dst];
@@ -364,7 +370,7 @@ fn a_destination_that_is_rewritten_is_routed_anew<F: Rewrite>() {
         let sent = world.one(0, frame.clone());
         assert_eq!((passes.ways(), sent.len()), (FORWARDED.to_vec(), 1));
         assert_eq!((sent[0].0, &sent[0].1[..6]), (1, &SERVER_MAC[..]));
-        assert_eq!(F::ends(packet(&sent[0].1)), [F::CLIENT, F::FAR]);
+        assert_eq!(ends::<F>(packet(&sent[0].1)), [F::CLIENT, F::FAR]);
         // And to softnet itself.
         becomes(&mut world, F::OWN[1]);
         assert_eq!((world.one(0, frame).len(), passes.ways()), (1, ANSWERED.to_vec()));
@@ -400,7 +406,7 @@ fn a_source_that_is_rewritten_leaves_so<F: Rewrite>() {
     sent.extend(world.one(1, F::answer(1, silent, SERVER_MAC)));
     assert_eq!(sent.len(), 5);
     for (_, frame) in &sent {
-        assert_eq!(F::ends(packet(frame))[0], other);
+        assert_eq!(ends::<F>(packet(frame))[0], other);
     }
     F::header(packet(&sent[0].1));
     let message = &packet(&sent[2].1)[F::HEADER..];
