@@ -133,10 +133,7 @@ impl Effects {
     /// [sender chose their TX queue](Flags::TX_QUEUE): for that sender to send, which can wait for room.
     pub fn take_sent(&mut self, from: usize) -> impl Iterator<Item = Skb> {
         let chose = |(_, skb): &mut (u16, Skb)| skb.head().flags & Flags::TX_QUEUE != 0;
-        self.send.extract_if(from.., chose).map(|(_, mut skb)| {
-            skb.head_mut().flags &= !Flags::HELD;
-            skb
-        })
+        self.send.extract_if(from.., chose).map(|(_, skb)| skb)
     }
 }
 
