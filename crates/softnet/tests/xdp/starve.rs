@@ -36,7 +36,14 @@ fn a_queue_without_memory_does_not_keep_its_worker_from_sleep() {
     for _ in 0..10 {
         let refills = starved.timer.stats.refills.get();
         until("its worker sleeps", || worker.is_sleeping());
-        until("it is polled again", || starved.timer.stats.refills.get() > refills);
+        until("it is polled again", || {
+            // What the kernel sends to groups by itself is dropped, and its frame posted again: that one is used up, too.
+            if !starved.doorbell.starved() {
+                send();
+                taken.extend(std::iter::from_fn(|| ctx.alloc_frame()));
+            }
+            starved.timer.stats.refills.get() > refills
+        });
     }
     taken.into_iter().for_each(|frame| ctx.free_frame(frame));
     ctx.drain();
