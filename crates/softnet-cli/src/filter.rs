@@ -3,9 +3,9 @@
 use std::slice::Iter;
 
 use softnet::control::Action;
+use softnet::control::ClientError;
 use softnet::control::Direction::{Egress, Ingress};
 use softnet::control::MirredAction::{Mirror, Redirect};
-use softnet::control::client::ClientError;
 use softnet::control::show::{DevRow, FilterRow, Table};
 use softnet::control::{Client, Request, SetFilter, SetMirred};
 use softnet::control::{Direction, MirredAction};

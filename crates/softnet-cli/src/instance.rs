@@ -3,11 +3,12 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::de::DeserializeOwned;
+use softnet::Introspect;
 use softnet::Stack;
-use softnet::assembly::Introspect;
 use softnet::config::Config;
+use softnet::control::Request;
 use softnet::control::show::Table;
-use softnet::control::{Handler, Request, Server};
+use softnet::internals::{Handler, Server};
 use softnet::net::Handle;
 
 use crate::Failure;

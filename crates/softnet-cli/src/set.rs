@@ -105,7 +105,7 @@ pub(crate) fn set(args: &SetArgs) -> Result<(), Failure> {
             Failure::Usage(format!("expected the id of a NAPI instance (a number), found {:?}", args.id))
         })?),
     };
-    let failed = |error: softnet::control::client::ClientError| Failure::Run(error.to_string());
+    let failed = |error: softnet::control::ClientError| Failure::Run(error.to_string());
     let client = Client::new(args.name.as_deref()).map_err(failed)?;
     let mut knobs = Knobs::default();
     let mut threaded = None;

@@ -14,10 +14,10 @@
 use std::error::Error;
 use std::path::Path;
 
+use softnet::PacketFilter;
 use softnet::Stack;
-use softnet::app::{PollerError, PollerParams};
 use softnet::config::Config;
-use softnet::napi::Filter;
+use softnet::{PollerError, PollerParams};
 use softnet_core::ip::checksum;
 use softnet_core::skb::Batch;
 
@@ -47,7 +47,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 fn echo(stack: &Stack, napi: u32, port: u16) -> Result<(), PollerError> {
     // Polls once before it sleeps, and would rather do that itself than have others do it.
     let params = PollerParams { prefer_busy_poll: true, busy_poll_budget: 64, ..PollerParams::default() };
-    let mut poller = stack.poller(napi, "echo", Filter::UdpPort(port), params)?;
+    let mut poller = stack.poller(napi, "echo", PacketFilter::UdpPort(port), params)?;
     let mut batch = Batch::new();
     loop {
         // While this keeps bringing packets nobody else polls the queue; when it runs dry the queue's doorbell wakes us.

@@ -11,7 +11,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::Range;
 use std::time::Duration;
 
-use softnet::app::EpollParams;
+use softnet::net::EpollParams;
 use softnet::net::{Epoll, Event, Handle, Interest, MsgHdr, PktInfo, RecvBatch, SendBatch, UdpSocket};
 use softnet_testkit::datagrams::{DatagramSet, Local, Outbox, Stop};
 

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
 use serde_json::json;
-use softnet::Assembly;
 use softnet::config::{Config, DeviceConfig, NeighbourConfig, RouteConfig, RouteTarget};
+use softnet::internals::Assembly;
 use softnet_core::ip::{Address, IpPrefix, Prefix};
 use softnet_core::skb::{BATCH, Region};
 use softnet_dev::mem::{NicConfig, NicPort, nic};

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use serde_json::json;
-use softnet::Assembly;
 use softnet::config::{Config, DeviceConfig, NeighbourConfig};
+use softnet::internals::Assembly;
 use softnet::net::{Handle, RecvBatch, UdpSocket};
 use softnet_core::SoftnetData;
 use softnet_core::ip::checksum;

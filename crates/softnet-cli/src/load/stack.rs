@@ -8,9 +8,9 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use softnet::app::EpollParams;
 use softnet::config::{Config, DeviceConfig};
-use softnet::control::Server;
+use softnet::internals::Server;
+use softnet::net::EpollParams;
 use softnet::net::{Handle, RecvBatch};
 use softnet_dev::process::Signals;
 use softnet_testkit::datagrams::Stop;

@@ -5,10 +5,10 @@ use std::time::Instant;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use softnet::control::client::ClientError;
+use softnet::control::ClientError;
 use softnet::control::show::{NapiRow, Stats, Table, WorkerRow};
 use softnet::control::{Client, Request};
-use softnet::napi::Phase;
+use softnet::internals::Phase;
 
 use crate::Failure;
 use crate::show::napi::{Figures, PHASES, a_poll, percent};

@@ -16,7 +16,7 @@ use softnet_core::steer::{TxChoice, TxSticky, skb_get_hash};
 use crate::control::Direction;
 use crate::control::Target;
 use crate::device::{OpenNetdev, current_cpu};
-use crate::stack::StackInner;
+use crate::stack::{Handle, StackInner};
 use crate::tx::xmit_waiting;
 
 /// Too many packets are pending for the thread that owns the TX queue; the caller still has its packets.
@@ -191,7 +191,8 @@ pub struct RawSender {
 
 impl RawSender {
     /// On the device `name` of a stack. The error says which there are.
-    pub fn new(shared: &Arc<StackInner>, name: &str) -> Result<Self, String> {
+    pub fn new(on: &Handle, name: &str) -> Result<Self, String> {
+        let shared = on.shared();
         let (dev, _) = shared.find(&Target::Dev(name.into()))?;
         let (dev, ctx) = (dev.index, shared.context());
         Ok(RawSender { shared: shared.clone(), ctx, dev, sender: LocalSender::default() })

@@ -19,10 +19,9 @@ use crate::config::{Config, ConfigErrors, Context, available_cpus};
 use crate::control::commands::commands;
 use crate::control::{BindError, Listener, Server};
 use crate::device::{Netdev, Opener, XdpOpener};
-use crate::napi::{Filter, PollThread, WorkerShared};
-use crate::net::Handle;
+use crate::napi::{PacketFilter, PollThread, WorkerShared};
 use crate::poll::Worker;
-use crate::stack::{StackInner, routes};
+use crate::stack::{Handle, StackInner, routes};
 use crate::util::spawn;
 
 /// Why a stack did not start. Nothing of it is left.
@@ -215,15 +214,15 @@ impl Stack {
         &self,
         napi: u32,
         name: &str,
-        filter: Filter,
+        filter: PacketFilter,
         params: PollerParams,
     ) -> Result<NapiPoller, PollerError> {
-        NapiPoller::new(&self.shared, napi, name, filter, params)
+        NapiPoller::new(&self.handle(), napi, name, filter, params)
     }
 
     /// A sender of raw frames on device `dev`, for one thread. The error says which devices there are.
     pub fn sender(&self, dev: &str) -> Result<RawSender, String> {
-        RawSender::new(&self.shared, dev)
+        RawSender::new(&self.handle(), dev)
     }
 
     /// Leads to it, for [sockets](crate::net).

@@ -33,7 +33,7 @@ pub struct Commander {
 }
 
 /// Both ends of the channel to the housekeeper, which `housekeeper` wakes.
-pub fn commands(housekeeper: &Arc<Waker>) -> (Commander, Receiver<Command>) {
+pub(crate) fn commands(housekeeper: &Arc<Waker>) -> (Commander, Receiver<Command>) {
     let (commands, receiver) = channel();
     (Commander { housekeeper: housekeeper.clone(), commands }, receiver)
 }

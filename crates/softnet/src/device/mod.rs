@@ -3,12 +3,12 @@
 //!
 //! The housekeeper opens and closes them; any thread with a context sends through them.
 
-pub mod filter;
+pub(crate) mod filter;
 mod groups;
 mod netdev;
 mod opener;
 
 pub(crate) use groups::{Groups, group_ip};
-pub use netdev::{Netdev, OpenNetdev, QueueTotals, Totals, TxHint, dev_queue_xmit};
+pub use netdev::{Netdev, OpenNetdev, TxHint, dev_queue_xmit};
 pub(crate) use netdev::{OpenCache, current_cpu, find_device, there_are};
 pub use opener::{Opener, XdpOpener};

@@ -38,23 +38,11 @@ mod send_batch;
 mod tests;
 mod udp;
 
-use std::sync::Arc;
-
+pub use crate::app::{EpollParams, MAX_BUSY_POLL_USECS, OutOfRange};
+pub use crate::stack::Handle;
 pub use epoll::{Epoll, EpollCtl, Event, Interest};
 pub use msg::{MsgHdr, PktInfo};
 pub use ready_fd::ReadyFd;
 pub use recv::{Received, RecvBatch};
 pub use send_batch::SendBatch;
 pub use udp::{UdpBuilder, UdpSocket};
-
-use crate::stack::StackInner;
-
-/// A handle to a running stack, for threads that open sockets.
-#[derive(Clone)]
-pub struct Handle(Arc<StackInner>);
-
-impl Handle {
-    pub(crate) fn new(shared: &Arc<StackInner>) -> Self {
-        Handle(shared.clone())
-    }
-}

@@ -115,7 +115,7 @@ pub struct Layout {
 }
 
 /// A layout, and the disciplines to be put in place.
-pub type Built = (Layout, Vec<Option<Box<dyn Qdisc>>>);
+pub(crate) type Built = (Layout, Vec<Option<Box<dyn Qdisc>>>);
 
 impl Layout {
     /// By `settings`, for a device with `queues` TX queues.

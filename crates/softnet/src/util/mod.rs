@@ -10,8 +10,8 @@ mod wake;
 
 pub use clock::Clock;
 pub(crate) use clock::timespec;
-pub use lock::lock;
-pub use log::note;
+pub(crate) use lock::lock;
+pub(crate) use log::note;
 pub(crate) use thread::current_tid;
 pub use thread::{Body, Spawn, spawn};
 pub use wake::Waker;

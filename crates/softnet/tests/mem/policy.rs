@@ -1,7 +1,8 @@
 //! The workers' scheduling policy: what is configured is what the kernel has.
 
+use softnet::Stack;
 use softnet::config::Context;
-use softnet::{Assembly, Stack};
+use softnet::internals::Assembly;
 use softnet_core::SoftnetData;
 use softnet_core::sync::Ordering;
 use softnet_dev::OpenDevice;

@@ -7,14 +7,15 @@ use std::sync::{Arc, Mutex};
 use std::thread::Scope;
 use std::time::Duration;
 
-use softnet::app::{RawSender, WouldBlock};
+use softnet::Stack;
 use softnet::config::{Config, DeviceConfig, InterfaceAddr, NeighbourConfig, StackConfig, available_cpus};
 use softnet::control::Action;
 use softnet::control::SetQdisc;
 use softnet::control::show::QdiscRow;
-use softnet::device::{TxHint, dev_queue_xmit};
+use softnet::internals::Assembly;
+use softnet::internals::{TxHint, dev_queue_xmit};
 use softnet::net::{SendBatch, UdpSocket};
-use softnet::{Assembly, Stack};
+use softnet::{RawSender, WouldBlock};
 use softnet_core::SoftnetData;
 use softnet_core::qdisc::Verdict;
 use softnet_core::skb::Batch;

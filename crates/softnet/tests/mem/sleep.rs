@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use softnet::napi::{Input, NapiInstance, NapiTimer, RxHandler};
-use softnet::stack::StackInner;
+use softnet::internals::StackInner;
+use softnet::internals::{Input, NapiInstance, NapiTimer, RxHandler};
 use softnet_core::napi::Napi;
 use softnet_core::sync::Ordering;
 

@@ -2,13 +2,13 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use softnet::app::{PollerError, PollerParams};
+use softnet::PacketFilter;
 use softnet::config::Context;
 use softnet::config::Knobs;
 use softnet::control::Action;
 use softnet::control::show::NapiRow;
 use softnet::control::{Set, SetKnobs, SetQdisc, Target};
-use softnet::napi::Filter;
+use softnet::{PollerError, PollerParams};
 use softnet_core::skb::Batch;
 use softnet_dev::netlink::Netlink;
 
@@ -159,7 +159,7 @@ fn applications_are_told_of_interfaces_that_vanish() {
         [PollerParams::default(), PollerParams { prefer_busy_poll: true, ..PollerParams::default() }]
     {
         let id = napi().expect("there");
-        let mut poller = world.poller(id, Filter::UdpPort(9), params);
+        let mut poller = world.poller(id, PacketFilter::UdpPort(9), params);
         std::thread::scope(|scope| {
             let waits = scope.spawn(|| poller.wait(&mut Batch::new(), None));
             let asleep = || view.napis().iter().any(|row| row.applications.iter().any(|app| app.sleeps > 0));

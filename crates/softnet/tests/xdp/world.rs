@@ -7,13 +7,13 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use softnet::app::{NapiPoller, PollerParams};
-use softnet::assembly::Introspect;
+use softnet::Introspect;
+use softnet::PacketFilter;
 use softnet::config::{Config, DeviceConfig, InterfaceAddr, StackConfig, available_cpus};
 use softnet::control::show::DevRow;
-use softnet::napi::Filter;
+use softnet::internals::StackInner;
 use softnet::net::Handle;
-use softnet::stack::StackInner;
+use softnet::{NapiPoller, PollerParams};
 use softnet::{Stack, StartError};
 use softnet_dev::netlink::Netlink;
 use softnet_dev::netns::NetNs;
@@ -173,7 +173,7 @@ impl World {
     }
 
     /// A poller of instance `napi`.
-    pub(crate) fn poller(&self, napi: u32, filter: Filter, params: PollerParams) -> NapiPoller {
+    pub(crate) fn poller(&self, napi: u32, filter: PacketFilter, params: PollerParams) -> NapiPoller {
         self.stack.as_ref().expect("was started").poller(napi, "test", filter, params).unwrap()
     }
 

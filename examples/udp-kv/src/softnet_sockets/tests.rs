@@ -4,8 +4,9 @@ use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
+use softnet::Stack;
 use softnet::config::{Config, DeviceConfig, InterfaceAddr, NeighbourConfig};
-use softnet::{Assembly, Stack};
+use softnet::internals::Assembly;
 use softnet_core::SoftnetData;
 use softnet_core::ip::checksum;
 use softnet_core::ip::v4::header::{Ipv4Header, protocol};

@@ -6,7 +6,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use softnet::assembly::Introspect;
+use softnet::Introspect;
 use softnet::config::Context;
 use softnet::control::{Set, Target};
 

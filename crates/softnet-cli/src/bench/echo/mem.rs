@@ -7,8 +7,9 @@
 use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use softnet::Stack;
 use softnet::config::DeviceConfig;
-use softnet::{Assembly, Stack};
+use softnet::internals::Assembly;
 use softnet_core::SoftnetData;
 use softnet_core::skb::Region;
 use softnet_dev::mem::{NicConfig, NicPort, Source, nic};

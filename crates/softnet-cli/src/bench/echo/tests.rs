@@ -1,6 +1,6 @@
 //! Every request is answered or lost, in every way an application may wait.
 
-use softnet::app::PollerParams;
+use softnet::PollerParams;
 use softnet::config::Knobs;
 use softnet::control::{SetKnobs, Target};
 

@@ -10,9 +10,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use softnet::Stack;
 use softnet::config::DeviceConfig;
-use softnet::device::XdpOpener;
-use softnet::{Assembly, Stack};
+use softnet::internals::Assembly;
+use softnet::internals::XdpOpener;
 use softnet_core::SoftnetData;
 use softnet_core::skb::{BATCH, Batch, CacheSizes, HEADROOM, Region};
 use softnet_dev::memfd::MemfdMemory;

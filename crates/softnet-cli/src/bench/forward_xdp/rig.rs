@@ -11,9 +11,10 @@
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
+use softnet::Stack;
 use softnet::config::{Config, DeviceConfig, InterfaceAddr, NeighbourConfig, RouteConfig, RouteTarget};
-use softnet::device::XdpOpener;
-use softnet::{Assembly, Stack};
+use softnet::internals::Assembly;
+use softnet::internals::XdpOpener;
 use softnet_core::ip::Prefix;
 use softnet_dev::netlink::Netlink;
 use softnet_dev::netns::NetNs;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use softnet::app::PollerParams;
+use softnet::PollerParams;
 use softnet::config::Knobs;
 use softnet_dev::mem::Coalesce;
 

@@ -3,9 +3,9 @@
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
-use softnet::app::EpollParams;
 use softnet::config::Knobs;
 use softnet::control::{SetKnobs, Target};
+use softnet::net::EpollParams;
 use udp_kv::Waiting;
 
 use super::packet::{Ends, Format, Request, number};

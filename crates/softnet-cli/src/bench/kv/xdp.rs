@@ -11,9 +11,10 @@
 
 use std::net::SocketAddr;
 
+use softnet::Stack;
 use softnet::config::DeviceConfig;
-use softnet::device::XdpOpener;
-use softnet::{Assembly, Stack};
+use softnet::internals::Assembly;
+use softnet::internals::XdpOpener;
 use softnet_dev::netlink::{self, NapiKnobs, NetdevFamily, Netlink, Offload};
 use softnet_dev::netns::NetNs;
 use softnet_dev::sched::{Policy, set_policy_of};
