@@ -2,8 +2,7 @@
 //! corpus of `fuzz/corpus`; `cargo fuzz` runs them for as long as it is let.
 
 pub use crate::ip::reassembly::fuzz::reassembly;
-pub use crate::ip::slow::fuzz::forward;
-pub use crate::ip::slow::fuzz6::forward6;
+pub use crate::ip::slow::fuzz::{forward, forward6};
 
 use std::net::Ipv4Addr;
 

@@ -3,8 +3,8 @@
 //! A driver opens a device into three kinds of parts, so that exclusive access is a matter of ownership and not
 //! of discipline:
 //!
-//! * one shared [`Device`]: description, link state, counters; anybody may call it;
-//! * one [`RxQueue`] per RX queue, held by the NAPI instance and called only by whoever owns that;
+//! * one shared [`Device`]: description, link state, counters; any thread may call it;
+//! * one [`RxQueue`] per RX queue, held by the NAPI instance and called only by the owner of that;
 //! * one [`TxQueue`] per TX queue, held under the TX queue's lock.
 //!
 //! Each RX queue also has a shared [`Doorbell`], which is how a sleeper learns of packets.
@@ -127,7 +127,7 @@ impl fmt::Display for KernelIrq {
 /// How a sleeper learns that an RX queue has packets. Shared; any thread may call it.
 ///
 /// Protocol (race R2): a would-be sleeper calls `unmask`, then `pending`; if that says no, it may block on
-/// `fd`. A packet that arrives after `unmask` makes `fd` readable. When `fd` was readable, whoever woke calls
+/// `fd`. A packet that arrives after `unmask` makes `fd` readable. When `fd` was readable, the thread that woke calls
 /// `mask` before it schedules the instance.
 pub trait Doorbell: Send + Sync {
     /// Whether a packet waits: a look at shared memory, no system call. Costs nothing worth saving.
@@ -138,7 +138,7 @@ pub trait Doorbell: Send + Sync {
     fn starved(&self) -> bool {
         false
     }
-    /// From now on `fd` need not ring. Also takes back a ring that nobody has seen.
+    /// From now on `fd` need not ring. Also takes back a ring that was not seen yet.
     fn mask(&self);
     /// From now on a packet makes `fd` readable.
     fn unmask(&self);

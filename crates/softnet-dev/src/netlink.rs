@@ -3,8 +3,8 @@
 //!
 //! Control-path code, synchronous: a request returns when the kernel has answered. Any thread may call it; a socket
 //! belongs to the network namespace its thread was in when it was made, and may be used from anywhere afterwards.
-//! Answers are read attribute by attribute, and attributes nobody here asks for are not even looked at, so that a
-//! kernel newer than this code is no trouble.
+//! Answers are read attribute by attribute, and attributes that are not asked for here are not even looked at, so
+//! that a kernel newer than this code is no trouble.
 
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;

@@ -74,7 +74,7 @@ impl<T> PiMutex<T> {
         (locked == 0).then_some(PiGuard { mutex: self, _stays: PhantomData })
     }
 
-    /// The value, for the only one who knows the mutex.
+    /// The value, for the only holder of the mutex.
     pub fn get_mut(&mut self) -> &mut T {
         self.value.get_mut()
     }

@@ -1,5 +1,5 @@
-//! What a program asks of the system about processes: to be told of signals through a descriptor, who is at the other
-//! end of a socket, and to take back memory that is free.
+//! What a program asks of the system about processes: to be told of signals through a descriptor, which process is at
+//! the other end of a socket, and to take back memory that is free.
 //!
 //! [`Signals`] is for `main`: it must be made before other threads are, because they inherit which signals are
 //! blocked, and a thread that does not block one may be killed by it.
@@ -15,7 +15,7 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// From now on SIGINT and SIGTERM no longer end the process: whoever waits for the descriptor does.
+    /// From now on SIGINT and SIGTERM no longer end the process: code that waits for the descriptor does.
     pub fn new() -> io::Result<Self> {
         // SAFETY: sigset_t is plain data for which all zeros is a value; sigemptyset then makes it a valid set.
         let mut set: libc::sigset_t = unsafe { std::mem::zeroed() };
@@ -35,7 +35,7 @@ impl Signals {
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the kernel just gave us this descriptor, and nobody else knows it.
+        // SAFETY: the kernel just gave us this descriptor, and no other code has it.
         Ok(Signals { fd: unsafe { OwnedFd::from_raw_fd(fd) } })
     }
 

@@ -10,7 +10,7 @@ use crate::sys_error::{SysError, SysResult};
 /// How the kernel shares out CPU time to a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Policy {
-    /// `SCHED_OTHER`: what threads have unless somebody says otherwise.
+    /// `SCHED_OTHER`: what threads have unless told otherwise.
     Other,
     /// `SCHED_BATCH`: as `Other`, but it does not preempt others when it wakes.
     Batch,
@@ -110,7 +110,7 @@ mod tests {
 
     use super::*;
 
-    /// On a thread of its own, whose policy nobody minds.
+    /// On a thread of its own, whose policy does not matter.
     fn on_a_thread(work: impl FnOnce(u32) + Send) {
         std::thread::scope(|scope| {
             scope.spawn(|| work(gettid().as_raw_nonzero().get().cast_unsigned()));
@@ -137,8 +137,8 @@ mod tests {
             let error = set_policy(Policy::Fifo(100)).unwrap_err();
             assert!(matches!(error.errno(), Some(libc::EINVAL | libc::EPERM)), "{error}");
         });
-        for nobody in [0, u32::MAX] {
-            assert_eq!(policy(nobody).unwrap_err().raw_os_error(), Some(libc::ESRCH));
+        for no_thread in [0, u32::MAX] {
+            assert_eq!(policy(no_thread).unwrap_err().raw_os_error(), Some(libc::ESRCH));
         }
     }
 

@@ -42,7 +42,7 @@ pub struct Adjacency<A = Ipv4Addr> {
     pub dev: u16,
     /// See [`Kind`].
     pub kind: Kind,
-    /// Neighbour to resolve: the gateway ([`Kind::Resolve`], [`Kind::Rewrite`]); of the other kinds, nobody.
+    /// Neighbour to resolve: the gateway ([`Kind::Resolve`], [`Kind::Rewrite`]); of the other kinds, none.
     pub gateway: A,
 }
 

@@ -1,7 +1,7 @@
 //! What differs between IPv4 and IPv6 for code that serves both: how wide an address is, which structure finds its
 //! longest match, how its packets are marked on the link.
 //!
-//! Anybody may call it. [`Address`] is also `IpAddr`, for prefixes of either family in one list; a [`Family`] is one
+//! Any code may call it. [`Address`] is also `IpAddr`, for prefixes of either family in one list; a [`Family`] is one
 //! of the two.
 
 use std::fmt::{Debug, Display};
@@ -83,7 +83,7 @@ pub trait Family: Address {
 
     /// EtherType of its packets.
     const ETHERTYPE: u16;
-    /// The address of nobody.
+    /// The address that is none.
     const UNSPECIFIED: Self;
     /// What a next hop means that does not exist.
     const NO_ROUTE: &'static Adjacency<Self>;

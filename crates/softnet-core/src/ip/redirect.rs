@@ -7,7 +7,7 @@
 //! themselves go on. The slow path decides whether a message is due and sends it, as it does for packets that it forwards
 //! itself. So forwarding between two devices pays one test for a batch, and forwarding back two look-ups.
 //!
-//! Invariant: nobody is told of a first hop but the one that the packet took, and only if it is on the sender's own
+//! Invariant: a sender is told of no first hop but the one that the packet took, and only if it is on the sender's own
 //! network (RFC 1812 section 5.2.7.2; the kernel without `shared_media`).
 
 use std::collections::{BTreeMap, BTreeSet};

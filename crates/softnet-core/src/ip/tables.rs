@@ -75,6 +75,14 @@ impl Tables {
         Arc::make_mut(&mut self.v6).set_ifaces(ifaces);
     }
 
+    /// Brings one device up to date: its interface is there, or (`None`) is not.
+    pub fn set_iface(&mut self, dev: u16, iface: Option<Iface>) {
+        let mut ifaces = self.ifaces.to_vec();
+        ifaces.resize(ifaces.len().max(usize::from(dev) + 1), None);
+        ifaces[usize::from(dev)] = iface;
+        self.set_ifaces(&ifaces);
+    }
+
     /// What `changes`, in the order in which they happened, come to: of each neighbour the last one, if that is not what
     /// the tables have already.
     pub fn neighbour_news(&self, changes: impl IntoIterator<Item = Neighbour>) -> Vec<Neighbour> {
@@ -217,7 +225,7 @@ mod tests {
         FoldKey::new([0xa409_3822_299f_31d0, 0xd82e_fa98_ec4e_6c89]),
     ];
 
-    /// By one multiplication for each word with a factor that everybody knows.
+    /// By one multiplication for each word with a factor that is known.
     fn known(words: &[u64]) -> u64 {
         words.iter().fold(0, |state, word| {
             let product = u128::from(state ^ word) * 0x9e37_79b9_7f4a_7c15;

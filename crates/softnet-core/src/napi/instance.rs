@@ -42,7 +42,7 @@ impl Word for NapiInfo {
     }
 }
 
-/// Counters of an instance, written by whoever owns it.
+/// Counters of an instance, written by the thread that owns it.
 #[derive(Default)]
 pub struct NapiStats {
     /// Calls of the driver's poll.
@@ -105,8 +105,8 @@ impl<Q> Napi<Q> {
         (Napi(guard.cell().clone()), Disabled(guard))
     }
 
-    /// Wants the instance polled. Whoever gets the [`Scheduled`] must see to it that it is: put it on a poll list or
-    /// hand it to a worker. `None`: somebody owns it already and will poll once more, or it is being disabled.
+    /// Wants the instance polled. The thread that gets the [`Scheduled`] must see to it that it is: put it on a poll
+    /// list or hand it to a worker. `None`: a thread owns it already and will poll once more, or it is being disabled.
     ///
     /// Whatever this thread did before (a packet put into the ring) is seen by that poll.
     #[inline]
@@ -133,7 +133,7 @@ impl<Q> Napi<Q> {
         self.0.set(state::DISABLE);
     }
 
-    /// Disables the instance if nobody owns it. Afterwards it is not polled until it is enabled again. While it is
+    /// Disables the instance if no thread owns it. Afterwards it is not polled until it is enabled again. While it is
     /// disabled already, this does not succeed. Its timer may be cancelled then; one that fires finds it disabled.
     pub fn try_disable(&self) -> Option<Disabled<Q>> {
         Owned::acquire(&self.0, state::disable).map(Disabled)

@@ -1,6 +1,6 @@
-//! NAPI: who polls a queue, and when.
+//! NAPI: which thread polls a queue, and when.
 //!
-//! * [`Napi`] is the instance of one queue pair: a state word, statistics that anybody may read, and a body (the
+//! * [`Napi`] is the instance of one queue pair: a state word, statistics that any thread may read, and a body (the
 //!   RX queue, GRO, mitigation, scratch) that only the holder of the word's SCHED bit may touch.
 //! * [`Scheduled`] is that ownership. It comes from [`Napi::schedule_prep`], [`Napi::watchdog`] or
 //!   [`Disabled::enable`], waits on a poll list or travels through a [mailbox](crate::sync::mailbox), and ends
@@ -10,7 +10,7 @@
 //! * [`NetRx`] is the softirq loop: it polls the instances of one worker's poll list within a budget.
 //!
 //! Invariant (no lost wake-up): at every moment an enabled instance's doorbell is unmasked, or its timer is armed,
-//! or somebody holds its `Scheduled` or `BusyPolling`.
+//! or a thread holds its `Scheduled` or `BusyPolling`.
 
 mod hooks;
 mod instance;

@@ -243,7 +243,7 @@ mod tests {
 
     type OnPoll = Box<dyn FnMut(u16, &mut PollList<Rx>)>;
 
-    /// Records who was polled, and unmasks nothing.
+    /// Records which instance was polled, and unmasks nothing.
     #[derive(Default)]
     struct Log {
         polled: Vec<u16>,

@@ -26,7 +26,7 @@ pub enum Completion<Q> {
     Again(Scheduled<Q>),
 }
 
-/// What to do about the doorbell of an instance that was released. By the time it is done somebody else may
+/// What to do about the doorbell of an instance that was released. By the time it is done another thread may
 /// own the instance; at the worst the doorbell then rings once for nothing.
 pub struct Released<Q> {
     /// The instance.
@@ -56,7 +56,7 @@ impl<Q> Scheduled<Q> {
         Napi(self.0.cell().clone())
     }
 
-    /// Whether somebody waits to disable it: the poll must end soon.
+    /// Whether a thread waits to disable it: the poll must end soon.
     #[inline(always)]
     pub fn disable_pending(&self) -> bool {
         State(self.0.cell().word()).is_disable_pending()
@@ -211,7 +211,7 @@ mod tests {
     fn release<Q>(scheduled: Scheduled<Q>) -> Released<Q> {
         match scheduled.complete(0, |_, _| unreachable!("nothing is held")) {
             Completion::Released(released) => released,
-            Completion::Again(_) => panic!("nobody scheduled it meanwhile"),
+            Completion::Again(_) => panic!("no thread scheduled it meanwhile"),
         }
     }
 
@@ -381,7 +381,7 @@ mod tests {
                 delivered.push(batch.len());
                 batch.drain().for_each(|skb| store.free_skb(skb));
             });
-            let Completion::Released(released) = done else { panic!("nobody scheduled it meanwhile") };
+            let Completion::Released(released) = done else { panic!("no thread scheduled it meanwhile") };
             let held = std::mem::take(&mut delivered);
             (released.timer.map_or(0, NonZeroU64::get), released.unmask, held, released.napi)
         };

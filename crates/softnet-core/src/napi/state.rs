@@ -15,9 +15,9 @@ use crate::sync::{Mutant, OWNED, mutated};
 
 /// Ownership: exactly one party may poll or complete.
 pub(super) const SCHED: u32 = OWNED;
-/// Somebody wanted to schedule while SCHED was set: poll again.
+/// A thread wanted to schedule while SCHED was set: poll again.
 pub(super) const MISSED: u32 = 1 << 1;
-/// Somebody waits to disable the instance: no new schedules, and the running poll must end.
+/// A thread waits to disable the instance: no new schedules, and the running poll must end.
 pub(super) const DISABLE: u32 = 1 << 2;
 /// Held while disabled: completion does nothing.
 pub(super) const NPSVC: u32 = 1 << 3;
@@ -41,7 +41,7 @@ const NAMES: [(u32, &str); 7] = [
     (FIRED, "timer-fired"),
 ];
 
-/// Whether somebody waits to disable the instance, so that nobody becomes its owner before that.
+/// Whether a thread waits to disable the instance, so that no thread becomes its owner before that.
 fn refuses(word: u32) -> bool {
     word & DISABLE != 0 && !mutated(Mutant::DisableNotRefused)
 }
@@ -121,13 +121,13 @@ pub(super) fn complete_applied(word: u32) -> u32 {
     complete(word) | if fired { SCHED } else { 0 }
 }
 
-/// The holder dropped its token: a disabled instance stays disabled, a scheduled one is free again, whoever wanted
+/// The holder dropped its token: a disabled instance stays disabled, a scheduled one is free again, whatever wanted
 /// another poll.
 pub(super) fn dropped(word: u32) -> u32 {
     if word & NPSVC != 0 { word } else { word & !(SCHED | MISSED | IN_BUSY_POLL | FIRED) }
 }
 
-/// Disables the instance, if nobody owns it.
+/// Disables the instance, if no thread owns it.
 pub(super) fn disable(word: u32) -> Option<u32> {
     (word & (SCHED | NPSVC) == 0).then_some(word & !(DISABLE | PREFER_BUSY_POLL) | SCHED | NPSVC)
 }
@@ -143,7 +143,7 @@ pub(super) fn enable(word: u32) -> u32 {
 pub struct State(pub(super) u32);
 
 impl State {
-    /// Somebody owns the instance.
+    /// A thread owns the instance.
     pub fn is_scheduled(self) -> bool {
         self.0 & SCHED != 0
     }
@@ -153,7 +153,7 @@ impl State {
         self.0 & MISSED != 0
     }
 
-    /// Somebody waits to disable it.
+    /// A thread waits to disable it.
     pub fn is_disable_pending(self) -> bool {
         self.0 & DISABLE != 0 && !mutated(Mutant::DisableNotSeen)
     }

@@ -3,8 +3,8 @@
 //!
 //! Any thread may send. It is the kernel's deferred enqueue (`__dev_xmit_skb` since 6.19) on the
 //! hand-over primitive, with one difference: there is no lock to wait for. The kernel's leader is the sender that
-//! found the list empty, and it waits for the root lock, which whoever dequeues may hold. Here the word that says
-//! "owned" *is* the lock: a sender that finds it free owns the queue; everybody else, while the owner enqueues,
+//! found the list empty, and it waits for the root lock, which the thread that dequeues may hold. Here the word that
+//! says "owned" *is* the lock: a sender that finds it free owns the queue; everybody else, while the owner enqueues,
 //! dequeues or transmits, pushes and returns; the owner takes the list until it finds it empty.
 //!
 //! What the kernel's form guarantees, and why this one does:
@@ -23,7 +23,7 @@
 //!   owner, which finds the flag and drops everything. The owner before it has ended by then.
 //!
 //! What differs in user space: an owner can be preempted at any point, and nothing leaves the queue until it runs
-//! again. Nobody spins meanwhile; senders return in constant time. The list is bounded: a *local* sender that finds
+//! again. No thread spins meanwhile; senders return in constant time. The list is bounded: a *local* sender that finds
 //! it full is told to hold back, with its packets, since it can wait; a forwarded packet can't, and is dropped and
 //! counted. An owner sends what it took, so that what waits does so where this bound is, and not in the discipline, which
 //! would drop packets whose senders were told that they were taken. And it must come to an end although others keep
@@ -343,7 +343,7 @@ impl<'a, R> Work<'a, R> {
         let Work { list, taken, .. } = *self;
         if list.is_deactivated() {
             owner.body().reset(DropReason::Shutdown, to_free);
-            // Those that got past the flag are few, and nobody may be left to unpark.
+            // Those that got past the flag are few, and no thread may be left to unpark.
             return Ending::Leave(NextRun::Idle);
         }
         let mut next_run = known.unwrap_or_else(|| owner.body().run(ctx, now, &mut self.budget, to_free));

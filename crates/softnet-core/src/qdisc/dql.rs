@@ -92,7 +92,7 @@ impl Dql {
 
         let mut limit = self.limit;
         if ovlimit > 0 && !in_progress || self.prev_ovlimit > 0 && all_prev_completed {
-            // It ran dry, or may have before anybody could send: what passed within the interval was too little.
+            // It ran dry, or may have before any thread could send: what passed within the interval was too little.
             limit += completed.saturating_sub(self.prev_num_queued) + self.prev_ovlimit;
             (self.lowest_slack, self.slack_start) = (u64::MAX, now);
         } else if in_progress && prev_in_progress && !all_prev_completed {

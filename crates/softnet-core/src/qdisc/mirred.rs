@@ -2,7 +2,7 @@
 //! had come in by it (ingress). Here is what it decides, and how it finds out that packets go in circles
 //! (`net/sched/act_mirred.c`).
 //!
-//! Whoever runs actions calls [`Mirred::enter`]. If that says [`Go`](MirredOutcome::Go), it makes a
+//! The thread that runs actions calls [`Mirred::enter`]. If that says [`Go`](MirredOutcome::Go), it makes a
 //! [copy](crate::skb::Store::copy) in order to mirror, [marks](Mirred::mark) what it sends, sends it, and
 //! [leaves](Mirred::leave). Two things end a circle. Sending nests: a device that leads back to one that the thread
 //! is redirecting to is found on the thread's [`MirredStack`]. A redirect to ingress is out of that nest, since the

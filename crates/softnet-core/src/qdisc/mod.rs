@@ -104,7 +104,7 @@ pub trait Qdisc: Send {
     /// Takes other parameters of the same kind, and keeps what is queued, even beyond a new limit.
     fn change(&mut self, spec: &Spec, dev: &DevParams) -> Result<(), SpecError>;
 
-    /// What `tc -s` shows of it. Anybody may read them at any time; they are written under ownership.
+    /// What `tc -s` shows of it. Any thread may read them at any time; they are written under ownership.
     fn stats(&self) -> &Arc<QdiscStats>;
 
     /// Packets queued, those included that the device gave back.

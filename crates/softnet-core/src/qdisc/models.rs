@@ -187,8 +187,8 @@ fn a_bounded_list_drops_only_what_it_said_and_parked_ownership_is_taken_up() {
     }
 }
 
-/// Three senders, while one packet may be pending. Who is held back counts itself, as the runtime has it, and looks once more: there
-/// is room by then, or whoever makes some finds it counted.
+/// Three senders, while one packet may be pending. A sender that is held back counts itself, as the runtime has it,
+/// and looks once more: there is room by then, or the thread that makes some finds it counted.
 fn held_back() {
     let mut model = Model::new("pfifo", 1);
     let waiting = Arc::new(AtomicU32::new(0));
@@ -235,7 +235,7 @@ fn held_back() {
     let mut done = vec![first()];
     done.extend(others.map(|thread| thread.join().unwrap()));
     let (waits, told) = (done.iter().any(|(waits, ..)| *waits), done.iter().any(|(_, told, _)| *told));
-    assert!(!waits || told, "there is room, and nobody says so");
+    assert!(!waits || told, "there is room, and no thread says so");
     model.end(done.into_iter().map(|(.., to_free)| to_free));
 }
 

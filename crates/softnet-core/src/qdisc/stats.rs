@@ -1,6 +1,6 @@
 //! The counters of a discipline, as `tc -s qdisc` shows them.
 //!
-//! Whoever owns the TX queue writes them, one thread at a time; anybody may read them.
+//! The thread that owns the TX queue writes them, one thread at a time; any thread may read them.
 
 use crate::skb::DropReason;
 use crate::softnet_data::Counter;

@@ -1,5 +1,5 @@
 //! Packets that were dropped while a TX queue was owned, to be freed after it was let go: freeing touches caches and
-//! may touch pools, and nobody should wait for that.
+//! may touch pools, and no thread should wait for that.
 
 use crate::SoftnetData;
 use crate::skb::{Batch, DropReason, Skb, SkbList};
@@ -32,7 +32,7 @@ impl ToFree {
 
     /// Takes `skb`, dropped for `reason`.
     pub fn push(&mut self, mut skb: Skb, reason: DropReason) {
-        // A dropped packet's control block is nobody's.
+        // A dropped packet's control block is not used any more.
         skb.head_mut().cb[0] = reason as u64;
         let mut lists = std::iter::once(&mut self.list).chain(&mut self.foreign);
         let refused = lists.try_fold(skb, |skb, list| match list.push_back(skb) {

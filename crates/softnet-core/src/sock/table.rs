@@ -113,7 +113,7 @@ pub struct Sockets {
 
 impl Sockets {
     /// An empty table for up to `max` sockets. `seed` varies the hashes.
-    pub(super) fn new(max: u32, seed: u64) -> Self {
+    pub(crate) fn new(max: u32, seed: u64) -> Self {
         let max = max.clamp(1, MAX_SOCKETS);
         let buckets = max.next_power_of_two();
         let choice = SipKey::new([seed, 0]);

@@ -7,4 +7,5 @@ pub mod dev_tx;
 pub mod device;
 pub mod receive;
 pub mod slow;
+pub mod sockets;
 pub mod tx_queue;

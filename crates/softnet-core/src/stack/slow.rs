@@ -1,4 +1,4 @@
-//! The slow path with what goes with it: the devices as it knows them, and what becomes of its [`Effects`].
+//! The slow path, and what becomes of its [`Effects`].
 //!
 //! One owner at a time: the runtime keeps a [`SlowPathState`] behind a lock, a test or a simulation in a field. Invariant: when
 //! [`run`](SlowPathState::run) returns, what the slow path wanted sent is sent, and what it learned of neighbours is published
@@ -6,8 +6,9 @@
 
 use std::sync::Arc;
 
+use super::sockets::{self, SocketHost};
 use crate::SoftnetData;
-use crate::ip::slow::{Effects, Iface, RouteSnapshot, SlowPath};
+use crate::ip::slow::{Effects, RouteSnapshot, SlowPath};
 use crate::ip::tables::Tables;
 use crate::qdisc::Origin;
 use crate::skb::{Batch, DropReason, Flags, Head};
@@ -27,16 +28,14 @@ pub trait SlowHost {
     /// Sends `batch` out of device `dev` and leaves it empty (the kernel's `dev_queue_xmit`).
     fn xmit(&self, ctx: &mut SoftnetData, dev: u16, choice: TxChoice, origin: Origin, batch: &mut Batch);
 
-    /// Hands over what is for sockets in `out`: datagrams, errors and path MTUs. The slow path gets back what no socket takes.
-    fn sockets(&self, ctx: &mut SoftnetData, slow: &mut SlowPath, view: RouteSnapshot<'_>, out: &mut Effects);
+    /// The sockets.
+    fn sockets(&self) -> &impl SocketHost;
 }
 
 /// See the [module](self).
 pub struct SlowPathState {
     /// Neighbours, fragments and ICMP.
     pub slow: SlowPath,
-    /// Devices as the slow path knows them; `None` while the interface is not there.
-    pub ifaces: Vec<Option<Iface>>,
     /// When [`SlowPath::poll`] is to be called, in ns of the clock, as its owner knows it.
     pub deadline: u64,
     /// Times that the slow path was entered.
@@ -47,11 +46,10 @@ pub struct SlowPathState {
 }
 
 impl SlowPathState {
-    /// With no interface there, for `devices` devices.
-    pub fn new(slow: SlowPath, devices: usize) -> Self {
+    /// Of a stack that starts.
+    pub fn new(slow: SlowPath) -> Self {
         SlowPathState {
             slow,
-            ifaces: (0..devices).map(|_| None).collect(),
             deadline: u64::MAX,
             entered: 0,
             effects: Effects::default(),
@@ -69,11 +67,11 @@ impl SlowPathState {
     ) -> bool {
         self.entered += 1;
         let tables = host.tables();
-        let SlowPathState { slow, ifaces, effects, .. } = self;
-        let view = RouteSnapshot { now: host.now(), tables: &tables, ifaces };
+        let SlowPathState { slow, effects, .. } = self;
+        let view = RouteSnapshot { now: host.now(), tables: &tables, ifaces: &tables.ifaces };
         f(slow, ctx, view, effects);
         if effects.is_for_sockets() {
-            host.sockets(ctx, slow, view, effects);
+            sockets::hand_over(ctx, slow, view, effects, host.sockets());
         }
         drop(tables);
         send(ctx, host, effects);
@@ -94,19 +92,15 @@ impl SlowPathState {
         if changes.is_empty() {
             return;
         }
-        self.replace_tables(host, |tables, _| {
+        self.replace_tables(host, |tables| {
             changes.into_iter().for_each(|change| tables.set_neighbour(change));
         });
     }
 
     /// Publishes a changed copy of the tables.
-    pub fn replace_tables(
-        &mut self,
-        host: &impl SlowHost,
-        change: impl FnOnce(&mut Tables, &[Option<Iface>]),
-    ) {
+    pub fn replace_tables(&mut self, host: &impl SlowHost, change: impl FnOnce(&mut Tables)) {
         let mut tables = Tables::clone(&host.tables());
-        change(&mut tables, &self.ifaces);
+        change(&mut tables);
         self.retired.push(host.replace(Arc::new(tables)));
         self.retired.retain(|old| Arc::strong_count(old) > 1);
     }

@@ -48,7 +48,7 @@ fn to_v6(addr: IpAddr) -> Ipv6Addr {
     }
 }
 
-/// The flow hash of `skb`, whose data begins with the Ethernet header: computed if nobody did yet, and kept in its
+/// The flow hash of `skb`, whose data begins with the Ethernet header: computed if no thread did yet, and kept in its
 /// head.
 #[inline]
 pub fn skb_get_hash(skb: &mut Skb) -> u32 {
@@ -257,8 +257,8 @@ mod tests {
             assert_eq!(flow_hash(&ethernet(&[], 0x0800, &odd)), 0, "{first:#x}");
         }
         assert_eq!(flow_hash(&ethernet(&[], 0x0800, &packet)), l4);
-        let nobody = ipv4(1, "0.0.0.0", "0.0.0.0", &[]);
-        assert_eq!(flow_hash(&ethernet(&[], 0x0800, &nobody)), 1, "a flow, though its bits are all 0");
+        let unspecified = ipv4(1, "0.0.0.0", "0.0.0.0", &[]);
+        assert_eq!(flow_hash(&ethernet(&[], 0x0800, &unspecified)), 1, "a flow, though its bits are all 0");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Owner word and pending list in one: the primitive that carries every hand-over between threads.
 //!
-//! Any thread may call it with an element. Whoever finds the word free owns it and runs; whoever finds it taken
+//! Any thread may call it with an element. A thread that finds the word free owns it and runs; one that finds it taken
 //! pushes its element to the pending list and goes on; the owner drains before it lets go. One atomic word is
 //! free, owned with nothing pending, or owned with the index of the newest pending element:
 //!
@@ -88,7 +88,7 @@ pub enum Entered<'a> {
 pub enum Refused {
     /// Too many are pending.
     Full,
-    /// Nobody owns the word.
+    /// No thread owns the word.
     Unowned,
 }
 
@@ -112,11 +112,11 @@ impl Handover {
         Handover { word, count: AtomicU32::new(0), parked, limit }
     }
 
-    /// Takes ownership without an element; hands `this` back if somebody else has it. For a permanent owner,
+    /// Takes ownership without an element; hands `this` back if another thread has it. For a permanent owner,
     /// `this` may be an `Arc` or whatever else leads to the word.
     #[inline]
     pub fn claim<H: Deref<Target = Handover>>(this: H) -> Result<Owner<H>, H> {
-        // The look before leaves the line to the pushers while somebody else owns the word.
+        // The look before leaves the line to the pushers while another thread owns the word.
         if this.word.load(Ordering::Relaxed) != FREE {
             return Err(this);
         }
@@ -127,7 +127,7 @@ impl Handover {
         }
     }
 
-    /// Takes ownership that was [parked](Owner::park); hands `this` back if it is not, or somebody else was first.
+    /// Takes ownership that was [parked](Owner::park); hands `this` back if it is not, or another thread was first.
     #[inline]
     pub fn unpark<H: Deref<Target = Handover>>(this: H) -> Result<Owner<H>, H> {
         let rest = this.parked.load(Ordering::Relaxed);
@@ -146,7 +146,7 @@ impl Handover {
         if taken { Ok(Owner { handover: this, rest, left: false }) } else { Err(this) }
     }
 
-    /// Becomes the owner, or hands element `i` over to who is. An owner runs its own element first, then what
+    /// Becomes the owner, or hands element `i` over to the owner. An owner runs its own element first, then what
     /// it drains.
     #[inline]
     pub fn enter(&self, links: &(impl Links + ?Sized), i: u32) -> Entered<'_> {
@@ -234,7 +234,7 @@ impl Handover {
         self.word.load(Ordering::Relaxed) < EMPTY
     }
 
-    /// Whether a push would be refused, were somebody to try now.
+    /// Whether a push would be refused, were a thread to try now.
     pub fn is_full(&self) -> bool {
         // Only what is pushed to a list that is not empty is counted; what was counted may have found it empty after all.
         self.has_pending() && self.count.load(Ordering::Relaxed) >= self.limit
@@ -250,7 +250,7 @@ impl Handover {
 /// Ownership of a [`Handover`].
 ///
 /// It must end by [`leave`](Self::leave) or [`park`](Self::park). An owner that is dropped while something is pending
-/// leaves the word owned for ever, since nobody is left to run those elements; that is a bug, and debug builds say
+/// leaves the word owned for ever, since no thread is left to run those elements; that is a bug, and debug builds say
 /// so.
 #[must_use = "an owner must drain and leave"]
 pub struct Owner<H: Deref<Target = Handover>> {
@@ -282,7 +282,8 @@ impl<H: Deref<Target = Handover>> Owner<H> {
         if self.try_leave() { Ok(()) } else { Err(self) }
     }
 
-    /// Leaves the word taken and ownership to whoever [unparks](Handover::unpark) it, which the caller must see to.
+    /// Leaves the word taken and ownership to the thread that [unparks](Handover::unpark) it, which the caller must
+    /// see to.
     pub fn park(mut self) {
         self.left = true;
         // Release: what this owner did comes before what the next one does.
@@ -348,7 +349,7 @@ impl<H: Deref<Target = Handover>, L: Links + ?Sized> Iterator for Drain<'_, H, L
             return None;
         }
         self.owner.rest = self.links.next(i);
-        // Whoever gets it may put it on another list.
+        // The thread that gets it may put it on another list.
         self.links.set_next(i, NIL);
         Some(i)
     }

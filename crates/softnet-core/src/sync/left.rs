@@ -12,7 +12,7 @@ use super::{Mailbox, Mutant, Ordering, Receiver, fence, mailbox, mutated};
 /// The side of those that leave something.
 pub struct Left<T>(Mailbox<T>);
 
-/// With room for `capacity` values; the receiver is for whoever holds the lock.
+/// With room for `capacity` values; the receiver is for the thread that holds the lock.
 pub fn left<T: Send>(capacity: u32) -> (Left<T>, Receiver<T>) {
     let (sender, receiver) = mailbox(capacity);
     (Left(sender), receiver)

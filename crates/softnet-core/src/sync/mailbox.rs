@@ -28,7 +28,7 @@ unsafe impl<T: Send> Sync for Shared<T> {}
 impl<T> Shared<T> {
     /// Empties a slot whose index the caller has, and gives the index up.
     fn take(&self, slot: u32) -> Option<T> {
-        // SAFETY: who has the index has the slot.
+        // SAFETY: the holder of the index has the slot.
         let value = self.slots[slot as usize].with_mut(|p| unsafe { (*p).take() });
         self.free.push(&[slot]);
         value
@@ -95,10 +95,10 @@ impl<T: Send> Mailbox<T> {
         if shared.free.pop(|index| slot = index) == 0 {
             return Err(PushError::Full(value));
         }
-        // SAFETY: the index came from the pool, so nobody else has the slot.
+        // SAFETY: the index came from the pool, so no other thread has the slot.
         shared.slots[slot as usize].with_mut(|p| unsafe { *p = Some(value) });
         shared.handover.push(&shared.links, slot).map_err(|_| {
-            // The list has no limit beside the slots: it was refused because nobody owns it.
+            // The list has no limit beside the slots: it was refused because no thread owns it.
             PushError::Closed(shared.take(slot).expect("put there a moment ago"))
         })
     }

@@ -82,8 +82,8 @@ fn handover_loses_nothing_has_one_owner_and_keeps_order() {
     }
 }
 
-/// An owner parks with an element left over. Two threads come with one each: whoever unparks runs what is there and
-/// leaves; the other may have pushed too late, so that the run which is owed in the end finds it.
+/// An owner parks with an element left over. Two threads come with one each: the thread that unparks runs what is
+/// there and leaves; the other may have pushed too late, so that the run which is owed in the end finds it.
 fn park() {
     let h = Arc::new((Handover::new(), LinkTable::new(4), Log(UnsafeCell::new(Vec::new()))));
     let run = |h: &(Handover, LinkTable, Log), mut owner: Owner<&Handover>| {
@@ -353,11 +353,11 @@ fn leave() {
     let threads = [spawn(1), spawn(2)];
     locked.hold(4);
     threads.into_iter().for_each(|t| t.join().unwrap());
-    assert!(locked.try_lock(), "held by nobody");
+    assert!(locked.try_lock(), "not held");
     #[allow(unsafe_code)]
     // SAFETY: as above.
     let done = locked.body.with_mut(|body| unsafe { (*body).1 });
-    assert_eq!(done, 7, "left, and nobody saw to it");
+    assert_eq!(done, 7, "left, and not seen to");
 }
 
 #[test]

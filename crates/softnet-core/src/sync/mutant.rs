@@ -17,11 +17,11 @@ pub(crate) enum Mutant {
     MissedIgnored,
     /// A schedule that finds MISSED set already does not write.
     MissedNotRewritten,
-    /// An instance that somebody waits to disable can still be scheduled and busy polled.
+    /// An instance that a thread waits to disable can still be scheduled and busy polled.
     DisableNotRefused,
     /// A schedule that is refused because of a disable trusts a look.
     RefusalOnlyLooks,
-    /// An owner that receives without end does not see that somebody waits to disable the instance.
+    /// An owner that receives without end does not see that a thread waits to disable the instance.
     DisableNotSeen,
     /// An instance is enabled without the poll that must follow. The poll is the runtime's, so the fault is in the models.
     #[cfg(all(test, feature = "loom"))]
@@ -31,7 +31,7 @@ pub(crate) enum Mutant {
     NotForgotten,
     /// A busy poller that finds the instance owned does not ask for it.
     PreferNotSet,
-    /// An application died while it polled, and nobody schedules the instance. Fault of the models.
+    /// An application died while it polled, and no thread schedules the instance. Fault of the models.
     #[cfg(all(test, feature = "loom"))]
     DeathUnnoticed,
     /// Completion leaves a busy poller's wish behind.
@@ -39,7 +39,7 @@ pub(crate) enum Mutant {
     /// The timer is armed before ownership is released. The timer is the runtime's, so the fault is in the models.
     #[cfg(all(test, feature = "loom"))]
     ArmedTooEarly,
-    /// A timer that fires trusts a look at who owns the instance.
+    /// A timer that fires trusts a look at the owner of the instance.
     WatchdogOnlyLooks,
     /// A poller that stops leaves the timer to what follows. The timer is the runtime's, so the fault is in the models.
     #[cfg(all(test, feature = "loom"))]
@@ -60,7 +60,7 @@ pub(crate) enum Mutant {
     UnparkNotAtomic,
     /// A sender that takes over a parked TX queue queues its own packets before what is pending.
     OwnBeforePending,
-    /// Whoever owns a TX queue does not look whether it was deactivated meanwhile.
+    /// The thread that owns a TX queue does not look whether it was deactivated meanwhile.
     DeactivatedNotSeen,
     /// An owner that took what was pending does not say so.
     DrainNotSaid,
@@ -72,7 +72,7 @@ pub(crate) enum Mutant {
     AnnounceNoFence,
     /// Announcing sleep has a fence that does not order a store before later loads.
     AnnounceWeakFence,
-    /// Whoever announced sleep, or unmasked a doorbell, does not look at its inputs again. The look is the
+    /// The thread that announced sleep, or unmasked a doorbell, does not look at its inputs again. The look is the
     /// caller's, so the fault is in the models.
     #[cfg(all(test, feature = "loom"))]
     NoSecondLook,
@@ -93,9 +93,9 @@ pub(crate) enum Mutant {
     HeldSaidLate,
     /// A set's thread does not fence between unmarking an item and looking at its socket.
     UnmarkNoFence,
-    /// Whoever tells those who wait for a socket does not fence before it looks for them.
+    /// A thread that tells the waiters of a socket does not fence before it looks for them.
     NotifyNoFence,
-    /// Whoever tells those who wait for a socket does not change what they block on.
+    /// A thread that tells the waiters of a socket does not change what they block on.
     NotifyUncounted,
     /// A thread that was woken for a datagram does not wake the next one for those that it leaves.
     NotPassedOn,
@@ -115,9 +115,9 @@ pub(crate) enum Mutant {
     PathLate,
     /// A thread that found the ready queue empty is counted as idle in a second critical section.
     IdleCountedLate,
-    /// Whether somebody is idle is looked at before the element is in the ready queue.
+    /// Whether a thread is idle is looked at before the element is in the ready queue.
     IdleLookedTooEarly,
-    /// Nobody is woken for what is pushed to a ready queue that is not empty.
+    /// No thread is woken for what is pushed to a ready queue that is not empty.
     WakeOnlyIfEmpty,
     /// The pool's word carries no tag.
     PoolNoTag,

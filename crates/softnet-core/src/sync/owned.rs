@@ -68,7 +68,7 @@ impl<S: Word, B> Owned<S, B> {
 
     /// Exchanges the word for what `f` makes of it, unless that is `None`, and returns the guard if that set
     /// [`OWNED`]. It cannot clear it. The write happens even if the value stays: what this thread wrote before is
-    /// visible to whoever owns the word when it next looks.
+    /// visible to the thread that owns the word when it next looks.
     #[inline]
     pub fn acquire(this: &Arc<Self>, mut f: impl FnMut(u32) -> Option<u32>) -> Option<Guard<S, B>> {
         let mut now = this.word.0.load(Ordering::Relaxed);

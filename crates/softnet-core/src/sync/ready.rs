@@ -1,8 +1,9 @@
 //! A queue that several threads take from, each of which sleeps when it finds nothing.
 //!
 //! Any thread may push and take. One that finds the queue empty is counted as idle in the same critical section, and from
-//! then on waits for a wake-up of the caller's own kind (a semaphore); who pushes while somebody is idle is told to wake
-//! one. Too many wake-ups may be sent, since an idle thread counts until it says that it is awake; too few never are.
+//! then on waits for a wake-up of the caller's own kind (a semaphore); a thread that pushes while another is idle is
+//! told to wake one. Too many wake-ups may be sent, since an idle thread counts until it says that it is awake; too
+//! few never are.
 //!
 //! The one place in this crate that needs a lock, for [`Handover`](super::Handover) has one owner to take everything, and here
 //! each of many takes one. Which [`Lock`] that is, the user says: threads with real-time priorities that push or take want one
@@ -66,7 +67,7 @@ impl<T, L: Lock<Ready<T>>> Default for ReadyQueue<T, L> {
 }
 
 impl<T, L: Lock<Ready<T>>> ReadyQueue<T, L> {
-    /// An empty queue, and nobody idle.
+    /// An empty queue, and no idle thread.
     pub fn new() -> Self {
         ReadyQueue(L::new(Ready { queue: VecDeque::with_capacity(16), idle: 0 }), PhantomData)
     }
@@ -108,7 +109,7 @@ impl<T, L: Lock<Ready<T>>> ReadyQueue<T, L> {
         self.lock().idle -= 1;
     }
 
-    /// The first element, after `value` was put at the end: the caller stays busy, so nobody need be woken.
+    /// The first element, after `value` was put at the end: the caller stays busy, so no thread need be woken.
     #[inline]
     pub fn exchange(&self, value: T) -> T {
         let mut inner = self.lock();
@@ -130,7 +131,7 @@ mod tests {
     #[test]
     fn first_in_first_out_and_wakes_while_somebody_is_idle() {
         let ready = ReadyQueue::<char, Mutex<_>>::new();
-        assert!(!ready.push('a'), "nobody is idle");
+        assert!(!ready.push('a'), "no thread is idle");
         assert!(!ready.push('b'));
         assert_eq!(ready.exchange('c'), 'a');
         assert_eq!([ready.take(), ready.take()], [Some('b'), Some('c')]);

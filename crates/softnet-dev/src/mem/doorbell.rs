@@ -13,7 +13,7 @@ use softnet_core::sync::{AtomicBool, AtomicU64, Ordering, Sleeper, fence};
 
 use crate::device::Doorbell;
 
-/// Two monotonic counters, of packets that came and of packets that were taken, and the way to wake whoever
+/// Two monotonic counters, of packets that came and of packets that were taken, and the way to wake the thread that
 /// waits for them to differ.
 pub struct MemDoorbell {
     fd: OwnedFd,
@@ -67,7 +67,7 @@ impl MemDoorbell {
     }
 
     /// Wakes the sleeper if there is one; returns whether. At once after [`came`](Self::came), or later: what came
-    /// before this is seen by who unmasks the doorbell after it.
+    /// before this is seen by the thread that unmasks the doorbell after it.
     #[inline]
     pub(super) fn wake(&self) -> bool {
         let asleep = self.sleeper.wake();

@@ -264,7 +264,7 @@ impl Drop for Wire {
         let mut home = SoftnetData::new(self.region.clone(), Default::default());
         for _ in 0..left {
             let word = self.slots[at as usize & (self.slots.len() - 1)].load(Ordering::Relaxed);
-            // SAFETY: as in `PairRx::take`; nobody else is left to take it.
+            // SAFETY: as in `PairRx::take`; no other code is left to take it.
             home.free_frame(unsafe { Frame::from_raw(&self.region, (word >> 32) as u32) });
             at += 1;
         }

@@ -68,7 +68,7 @@ impl NicPort {
     }
 
     /// When (ns) a [`tick`](Self::tick) will interrupt if nothing else happens; may be past. `None` if no packet waits,
-    /// or the doorbell is masked: whoever unmasks it looks for packets himself.
+    /// or the doorbell is masked: the thread that unmasks it looks for packets itself.
     pub fn next_due(&self) -> Option<u64> {
         self.due_at().filter(|_| self.bell.unmasked())
     }

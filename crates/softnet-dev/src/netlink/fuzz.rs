@@ -6,7 +6,7 @@ use super::netdev::KernelNapi;
 use super::route::{default_route_outputs, local_address};
 use super::socket::{attributes_of, messages, number, reason, text};
 
-/// A datagram of the kernel's, read by everybody who reads any.
+/// A datagram of the kernel's, read by all code that reads any.
 pub fn netlink(data: &[u8]) {
     let Ok(messages) = messages(data, data.len()) else { return };
     assert!(messages.iter().map(|message| message.payload().len()).sum::<usize>() <= data.len());

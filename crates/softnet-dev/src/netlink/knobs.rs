@@ -70,8 +70,8 @@ fn interface_name(name: &str) -> io::Result<[c_char; libc::IFNAMSIZ]> {
 /// Moves the kernel's own NAPI polling of the interface called `name`, in the calling thread's namespace, to kernel
 /// threads (`/sys/class/net/<name>/threaded`), or back to softirq. Holds for NAPI instances it has and will have.
 ///
-/// The `/sys` that is mounted shows the namespace of whoever mounted it, so a sysfs of our own is made, which is
-/// mounted nowhere and vanishes when this returns.
+/// The `/sys` that is mounted shows the namespace of the thread that mounted it, so a sysfs of our own is made, which
+/// is mounted nowhere and vanishes when this returns.
 ///
 /// # Errors
 /// ENOENT if there is no such interface, or a kernel before 5.12; EOPNOTSUPP if it has no NAPI instance now (a veth

@@ -153,7 +153,7 @@ impl LinkMonitor {
     }
 }
 
-/// The kernel sends the same message for a new interface, a changed one, and one whose counters somebody looked at.
+/// The kernel sends the same message for a new interface, a changed one, and one whose counters were looked at.
 fn note(known: &mut HashMap<u32, Link>, pending: &mut VecDeque<LinkEvent>, link: Link) {
     match known.insert(link.index, link.clone()) {
         None => pending.push_back(LinkEvent::Appeared(link)),

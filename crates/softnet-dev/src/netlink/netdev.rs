@@ -2,7 +2,7 @@
 //! (Documentation/netlink/specs/netdev.yaml; Linux 6.8 to read, 6.13 to set).
 //!
 //! Control-path code; the socket belongs to the namespace of the thread that made it. A number that the kernel does not
-//! tell is `None`, so that nobody takes a silent driver for one that has said no.
+//! tell is `None`, so that a silent driver is not taken for one that has said no.
 
 use std::io;
 
@@ -311,7 +311,7 @@ mod tests {
         }
     }
 
-    /// A veth that nobody uses stands for a NIC: knobs are set, read and put back, and no packet comes its way.
+    /// An unused veth stands for a NIC: knobs are set, read and put back, and no packet comes its way.
     #[test]
     fn the_kernel_takes_and_tells_knobs() {
         if !net_allowed() {

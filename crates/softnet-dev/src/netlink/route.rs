@@ -28,8 +28,8 @@ const RT_TABLE_LOCAL: u32 = 255;
 const NEXTHOP_HEADER_LEN: usize = 8;
 
 impl Netlink {
-    /// Gives `ip` with a prefix of `len` bits to the interface called `name`. One of IPv6 is good at once: nobody is asked
-    /// whether he has it.
+    /// Gives `ip` with a prefix of `len` bits to the interface called `name`. One of IPv6 is good at once: no host is
+    /// asked whether he has it.
     ///
     /// # Errors
     /// EEXIST if it has it already; ENODEV if there is no such interface.

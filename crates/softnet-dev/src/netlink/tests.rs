@@ -72,10 +72,10 @@ fn links_are_described_changed_and_deleted() {
         let changed = netlink.link("left").unwrap().unwrap();
         assert_eq!((changed.mac, changed.mtu, changed.up, changed.index), (mac, 9000, false, link.index));
 
-        assert_eq!(netlink.link("nobody").unwrap(), None);
+        assert_eq!(netlink.link("absent").unwrap(), None);
         let error = netlink.add_veth("left", "other", (1, 1), None).unwrap_err();
         assert_eq!(error.errno(), Some(libc::EEXIST));
-        assert_eq!(netlink.set_up("nobody").unwrap_err().errno(), Some(libc::ENODEV));
+        assert_eq!(netlink.set_up("absent").unwrap_err().errno(), Some(libc::ENODEV));
 
         netlink.delete_link("left").unwrap();
         assert_eq!(netlink.link("left").unwrap(), None);
@@ -183,10 +183,10 @@ fn offloads_and_threaded_can_be_switched() {
             set_offload("left", offload, false).unwrap();
             set_offload("left", offload, true).unwrap();
         }
-        assert_eq!(set_offload("nobody", Offload::Tso, false).unwrap_err().errno(), Some(libc::ENODEV));
+        assert_eq!(set_offload("absent", Offload::Tso, false).unwrap_err().errno(), Some(libc::ENODEV));
         set_threaded("left", true).unwrap();
         set_threaded("left", false).unwrap();
-        assert_eq!(set_threaded("nobody", true).unwrap_err().errno(), Some(libc::ENOENT));
+        assert_eq!(set_threaded("absent", true).unwrap_err().errno(), Some(libc::ENOENT));
         assert!(set_threaded("../../etc", true).is_err());
     })
     .unwrap();

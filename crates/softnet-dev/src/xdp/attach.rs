@@ -1,7 +1,7 @@
 //! The XDP program of one device: loaded, attached, led to the sockets, exchanged, and taken off.
 //!
 //! Any thread may call it. The program stays attached as long as one socket of the device is open, and goes before
-//! the last one does, so that packets then reach the kernel instead of nobody.
+//! the last one does, so that packets then reach the kernel and are not lost.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -8,8 +8,8 @@
 //!   kernel's yet (RFC 2131 section 4.1);
 //! * ARP requests and replies for one of softnet's addresses, to the interface's MAC address or to all;
 //! * on a device that has an IPv6 address, IPv6 to the interface's MAC address in the same way, and neighbour solicitations
-//!   for one of softnet's addresses, to the group of those who might have it, and echo requests to the groups of all routers. Link-local destinations that are not softnet's
-//!   are the kernel's, who may be about to take one;
+//!   for one of softnet's addresses, to the group of those that might have it, and echo requests to the groups of all
+//!   routers. Link-local destinations that are not softnet's are the kernel's, which may be about to take one;
 //! * UDP, and what may be fragments of it, to a group that softnet has [joined](super::groups), in multicast frames, or in
 //!   frames to the interface's MAC address (RFC 6085).
 //!
@@ -29,7 +29,7 @@
 //! datagram is softnet's or the kernel's: of a group that softnet has joined, the kernel's own members get nothing by
 //! this interface.
 //!
-//! What is softnet's and longer than a frame is dropped here, and counted: several segments that somebody merged, or a
+//! What is softnet's and longer than a frame is dropped here, and counted: several segments that were merged, or a
 //! sender has not cut.
 //!
 //! Groups and ports come and go without another program: they are in maps that the program looks into.

@@ -89,7 +89,7 @@ impl Groups {
         Ok(())
     }
 
-    /// They are the kernel's again, who leaves the group if nobody else of his is in it.
+    /// They are the kernel's again, which leaves the group if no other socket of its own is in it.
     pub(super) fn leave(&self, group: IpAddr) {
         if let Some(socket) = self.members().remove(&group) {
             // It is in: see the invariant.

@@ -1,14 +1,14 @@
 //! The kernel's own interrupt of a queue. Not reading an AF_XDP socket does not keep the driver from taking its
 //! interrupts and filling the ring; so where the kernel lets us, its NAPI instance is deferred by the knobs that softnet's
-//! has (`napi_defer_hard_irqs`, `gro_flush_timeout`, `irq_suspend_timeout`), and polled by whoever polls softnet's
-//! (preferred busy polling, Documentation/networking/napi.rst).
+//! has (`napi_defer_hard_irqs`, `gro_flush_timeout`, `irq_suspend_timeout`), and polled by the thread that polls
+//! softnet's (preferred busy polling, Documentation/networking/napi.rst).
 //!
-//! * **Who may call.** Any thread; system calls are made on the control path only. [`QueueIrq::is_polled`] is for the
+//! * **Callers.** Any thread; system calls are made on the control path only. [`QueueIrq::is_polled`] is for the
 //!   queues' owners.
 //! * **Invariant.** Only an instance for which the kernel reports an interrupt is touched, for what is masked must be able
 //!   to ring again: a veth left "masked" has been seen to receive no more. What was set before is put back when the
-//!   queue is closed or its knobs become 0, unless somebody else has set something meanwhile. (A process that is killed
-//!   leaves the knobs as they are; without an AF_XDP socket they go on deferring the interface's interrupts.)
+//!   queue is closed or its knobs become 0, unless another program has set something meanwhile. (A process that is
+//!   killed leaves the knobs as they are; without an AF_XDP socket they go on deferring the interface's interrupts.)
 //! * **What else lives on the queue.** Packets that softnet leaves to the kernel come by the same instance, and are
 //!   deferred with the others.
 
@@ -249,7 +249,7 @@ mod tests {
         assert!(why(napi(Some(30), None)).contains("Linux 6.13"));
     }
 
-    /// On a veth that nobody uses, whose instances would never qualify, since no others are at hand.
+    /// On an unused veth, whose instances would never qualify, since no others are at hand.
     #[test]
     fn what_was_there_is_put_back_unless_somebody_else_set_something() {
         if !net_allowed() {
@@ -285,7 +285,7 @@ mod tests {
             assert_eq!(of(ids[0]), original, "what was there before the first change");
             assert_eq!(of(ids[1]), NapiKnobs::default(), "not touched");
 
-            // Somebody else's last word stands, whether it comes between two changes or after the last.
+            // Another program's last word stands, whether it comes between two changes or after the last.
             state.set(0, ids[0], original, KNOBS).unwrap();
             let theirs = NapiKnobs { defer_hard_irqs: 9, ..KNOBS };
             NetdevFamily::new().unwrap().set_napi(ids[0], theirs).unwrap();

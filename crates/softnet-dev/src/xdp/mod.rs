@@ -5,7 +5,7 @@
 //! [`Umem`]: so a packet that is forwarded from one interface to another stays where it is, and only its frame's
 //! number moves.
 //!
-//! * **Who may call.** [`open`], [`Umem`], [`Claims`] and the [`Device`] part: any thread. The queues: their owners,
+//! * **Callers.** [`open`], [`Umem`], [`Claims`] and the [`Device`] part: any thread. The queues: their owners,
 //!   as [`RxQueue`] and [`TxQueue`] say.
 //! * **Invariant.** Every frame is at home, in a packet, or named in exactly one queue's books; so when a device is
 //!   closed or its interface vanishes, all its frames come home, and those the kernel still had are counted
@@ -456,7 +456,7 @@ impl Device for XdpDevice {
     }
 
     /// Also brings the kernel's counts of lost packets into the RX queues' statistics: they are worth a system
-    /// call when somebody asks, not on the packets' way.
+    /// call when it is asked for, not on the packets' way.
     fn link(&self) -> LinkState {
         self.sockets.iter().for_each(|socket| socket.refresh());
         self.control.link()

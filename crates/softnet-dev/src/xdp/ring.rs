@@ -123,7 +123,7 @@ impl RingMemory {
 
     /// Puts zeroed memory in the place of the ring. A mapping holds a reference on its socket, so this has to go
     /// before the socket can be released; and the address stays good for those that still look at the ring
-    /// (a doorbell), who find it empty from now on.
+    /// (a doorbell), which finds it empty from now on.
     pub(super) fn detach(&self) -> io::Result<()> {
         // SAFETY: replaces exactly the mapping that `self` owns. The kernel swaps it in one step, so a thread that
         // reads meanwhile finds the old words or the new ones.
@@ -141,7 +141,7 @@ impl RingMemory {
 
 impl Drop for RingMemory {
     fn drop(&mut self) {
-        // SAFETY: mapped in `new`, and nobody has a reference to it any more.
+        // SAFETY: mapped in `new`, and no reference to it is left.
         let _ = unsafe { munmap(self.base.as_ptr(), self.len) };
     }
 }

@@ -156,7 +156,7 @@ impl RxQueue for XdpRx {
 
     fn close(mut self: Box<Self>, ctx: &mut SoftnetData) {
         self.xsk.irq.close(self.xsk.fd());
-        // Packets that nobody will read.
+        // Packets that will not be read.
         let unread = self.ring.available(self.fill.size());
         self.stats.packets.add(u64::from(unread));
         ctx.count_drops(self.dev, DropReason::Shutdown, u64::from(unread));

@@ -186,7 +186,7 @@ impl Xsk {
             let ours = self.bad_descriptors.load(Ordering::Relaxed);
             let losses =
                 kernel.rx_dropped + kernel.rx_ring_full.unwrap_or(0) + kernel.rx_invalid_descs + ours;
-            // The lock makes whoever is here the counter's only writer.
+            // The lock makes this thread the counter's only writer.
             self.rx_stats.ring_drops.add(losses.saturating_sub(state.losses));
             state.losses = state.losses.max(losses);
         }

@@ -62,8 +62,8 @@ impl XdpTx {
             let result = rustix::net::send(self.xsk.fd(), &[], SendFlags::DONTWAIT);
             self.down = matches!(result, Err(Errno::NETDOWN | Errno::NXIO | Errno::NODEV));
             match result {
-                // While the kernel's instance is polled by us, the call only polls it, and does not even that if somebody
-                // else does: then another must follow.
+                // While the kernel's instance is polled by us, the call only polls it, and does not even that if
+                // another thread does: then another call must follow.
                 Ok(_) => {
                     self.pending = self.xsk.irq.is_polled() && self.ring.consumed() != self.ring.submitted()
                 }
@@ -167,7 +167,7 @@ impl TxQueue for XdpTx {
     }
 
     fn stalled(&self) -> bool {
-        // While the interface is down nobody needs to stay awake for the rest.
+        // While the interface is down no thread needs to stay awake for the rest.
         self.pending && !self.down
     }
 

@@ -134,7 +134,7 @@ impl Receiver {
         }
         self.received = 0;
         // SAFETY: the messages point to a name, a control buffer, a vector and through it to a slot of their own each, all of which
-        // live in `self`, are not borrowed by anybody while it is borrowed exclusively, and have the sizes that
+        // live in `self`, are not borrowed elsewhere while it is borrowed exclusively, and have the sizes that
         // they say.
         let taken = unsafe {
             libc::recvmmsg(

@@ -11,7 +11,6 @@ use rustix::event::{PollFd, PollFlags, poll};
 use softnet_core::SoftnetData;
 use softnet_core::ip::input::Ingress;
 use softnet_core::ip::slow::{Announce, Iface};
-use softnet_core::ip::tables::Tables;
 use softnet_core::napi::Napi;
 use softnet_core::qdisc::{DevParams, Spec};
 use softnet_core::stack::dev_tx::DevTx;
@@ -275,8 +274,7 @@ impl Housekeeper {
 
     fn set_iface(&mut self, dev: u16, iface: Option<Iface>) {
         let mut control = self.shared.control();
-        control.ifaces[usize::from(dev)] = iface;
-        control.replace_tables(&*self.shared, Tables::set_ifaces);
+        control.replace_tables(&*self.shared, |tables| tables.set_iface(dev, iface));
     }
 
     /// The worker that polls RX queue `number` of device `dev` in the context `softirq`, and runs the TX queue of that number.

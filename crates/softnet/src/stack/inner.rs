@@ -12,13 +12,14 @@ use std::sync::{Arc, Mutex};
 
 use arc_swap::ArcSwap;
 use softnet_core::SoftnetData;
-use softnet_core::ip::slow::{Effects, RouteSnapshot, SlowPath};
+use softnet_core::ip::slow::SlowPath;
 use softnet_core::ip::tables::Tables;
 use softnet_core::napi::Budget;
 use softnet_core::qdisc::Origin;
 use softnet_core::skb::{Batch, CacheSizes, DropReason, Region};
 use softnet_core::softnet_data::ContextStats;
 use softnet_core::stack::slow::{SlowHost, SlowPathState};
+use softnet_core::stack::sockets::SocketHost;
 use softnet_core::steer::TxChoice;
 use softnet_core::sync::AtomicUsize;
 
@@ -76,7 +77,7 @@ impl StackInner {
         let sockets =
             SocketTable::new(&region, stack.max_sockets, app_packets.clone(), slow.pmtu().paths().clone());
         let frames = region.frame_count();
-        let control = SlowLock::new(SlowPathState::new(slow, devices.len()), frames);
+        let control = SlowLock::new(SlowPathState::new(slow), frames);
         Ok(StackInner {
             cache_share: CacheShare::new(region.frame_count()),
             region,
@@ -178,14 +179,8 @@ impl SlowHost for StackInner {
         }
     }
 
-    fn sockets(
-        &self,
-        ctx: &mut SoftnetData,
-        slow: &mut SlowPath,
-        view: RouteSnapshot<'_>,
-        out: &mut Effects,
-    ) {
-        self.sockets.slow_input(ctx, slow, view, out);
+    fn sockets(&self) -> &impl SocketHost {
+        &self.sockets
     }
 }
 

@@ -10,16 +10,11 @@ use std::sync::{Arc, Mutex};
 use rustix::io::Errno;
 use softnet_core::SoftnetData;
 use softnet_core::fold::FoldKey;
-use softnet_core::ip::input::Exception;
 use softnet_core::ip::pmtu::{PathMtus, RecentPeers};
-use softnet_core::ip::slow::{Effects, RouteSnapshot, SlowPath};
-use softnet_core::ip::v4::header::{Ipv4Header, is_multicast};
-use softnet_core::ip::v6::header::Ipv6Header;
 use softnet_core::skb::{Batch, Region, Skb};
-use softnet_core::sock::route::{is_group, is_own};
-use softnet_core::sock::{
-    Arrivals, Binder, Flow, Found, Hit, SocketError, Sockets, UdpMem, udp_input, udp_members,
-};
+use softnet_core::sock::route::is_group;
+use softnet_core::sock::{Arrivals, Binder, Flow, Hit, SocketError, Sockets, UdpMem, udp_input, udp_members};
+use softnet_core::stack::sockets::SocketHost;
 use softnet_core::sync::{AtomicBool, AtomicUsize, Ordering};
 use softnet_dev::xdp::{LocalEnd, Ports};
 use softnet_dev::{PiGuard, PiMutex};
@@ -158,49 +153,6 @@ impl SocketTable {
         self.gone(frames - to.queued);
     }
 
-    /// Does what the slow path left in `out` for sockets.
-    pub(crate) fn slow_input(
-        &self,
-        ctx: &mut SoftnetData,
-        slow: &mut SlowPath,
-        view: RouteSnapshot<'_>,
-        out: &mut Effects,
-    ) {
-        let (mut unserved, mut ready) = (Batch::new(), Vec::new());
-        for skb in std::mem::take(&mut out.local) {
-            if is_to_many(view, skb.data().get(usize::from(skb.head().l3)..)) {
-                self.to_many(ctx, skb.head().dev, skb, &mut ready);
-                continue;
-            }
-            // One by one, for an error about it leaves before the next is looked at.
-            self.udp_input(ctx, 0, &mut Batch::from(skb), &mut unserved, &mut ready);
-            for skb in unserved.drain() {
-                slow.handle(ctx, view, skb, Exception::NoSocket, out);
-            }
-        }
-        for (flow, error) in out.errors.drain(..) {
-            self.report(&flow, error);
-        }
-        for report in out.too_big.drain(..) {
-            if !self.may_have_sent(view, &report.flow) {
-                slow.pmtu().ignore();
-            } else if slow.too_big(view, &report) {
-                self.report(&report.flow, SocketError::MessageSize);
-            }
-        }
-        ready.into_iter().for_each(|slot| self.arrived(slot));
-    }
-
-    /// Whether a datagram of `flow` that was too long somewhere may have been sent from here: by a socket that is connected by
-    /// it, or to a destination that something long was sent to lately by one which is not. Else the error about it is made up
-    /// (RFC 5927 section 7): to name a port that is served, and a host that it may speak to, is easy.
-    fn may_have_sent(&self, view: RouteSnapshot<'_>, flow: &Flow) -> bool {
-        self.sockets.find_exact(flow).is_some()
-            || self.recent.contains(flow.remote, view.now)
-                && is_own(view.tables, flow.local)
-                && matches!(self.sockets.lookup(flow, 0), Found::Socket(_))
-    }
-
     /// Leaves an error with the socket that is connected by `flow`, if there is one.
     pub(crate) fn report(&self, flow: &Flow, error: SocketError) {
         // Under the lock, so that the slot is not another's meanwhile.
@@ -277,45 +229,34 @@ impl SocketTable {
     }
 }
 
-/// Whether `packet` is to a multicast group, or to all.
-fn is_to_many(view: RouteSnapshot<'_>, packet: Option<&[u8]>) -> bool {
-    match packet.and_then(<[u8]>::first).map(|first| first >> 4) {
-        Some(4) => packet
-            .and_then(Ipv4Header::new)
-            .map(|header| header.dst())
-            .is_some_and(|dst| is_multicast(dst) || dst == u32::MAX || view.is_broadcast(dst.into())),
-        Some(6) => packet.and_then(Ipv6Header::new).is_some_and(|header| header.dst().is_multicast()),
-        _ => false,
+impl SocketHost for SocketTable {
+    fn sockets(&self) -> &Sockets {
+        &self.sockets
     }
-}
 
-#[cfg(test)]
-mod tests {
-    use std::net::{Ipv4Addr, Ipv6Addr};
+    fn recent(&self) -> &RecentPeers {
+        &self.recent
+    }
 
-    use softnet_core::ip::tables::Tables;
+    fn udp_input(
+        &self,
+        ctx: &mut SoftnetData,
+        local: &mut Batch,
+        unserved: &mut Batch,
+        ready: &mut Vec<u32>,
+    ) {
+        self.udp_input(ctx, 0, local, unserved, ready);
+    }
 
-    use super::*;
+    fn udp_to_many(&self, ctx: &mut SoftnetData, dev: u16, skb: Skb, ready: &mut Vec<u32>) {
+        self.to_many(ctx, dev, skb, ready);
+    }
 
-    #[test]
-    fn who_is_meant_is_known_by_the_family() {
-        let tables = Tables::new(FoldKey::new([1, 2]));
-        let view = RouteSnapshot { now: 0, tables: &tables, ifaces: &[] };
-        let to = |dst: [u8; 4]| {
-            let mut packet = [0; 20];
-            let dst = Ipv4Addr::from(dst).to_bits();
-            Ipv4Header::new_mut(&mut packet).unwrap().fill(20, 1, 1, 17, 1, dst);
-            is_to_many(view, Some(&packet))
-        };
-        assert_eq!([to([239, 1, 2, 3]), to([223, 1, 2, 3]), to([255; 4])], [true, false, true]);
-        assert!(!is_to_many(view, None));
-        // Where IPv4 has its destination there is the second half of this source: that of a MAC address e6:….
-        let src: Ipv6Addr = "2001:db8::e400:ff:fe00:1".parse().unwrap();
-        let mut packet = [0; 40];
-        for (dst, many) in [(Ipv6Addr::LOCALHOST, false), ("ff05::1".parse().unwrap(), true)] {
-            Ipv6Header::new_mut(&mut packet).unwrap().fill(0, 17, 64, src, dst);
-            assert_eq!(is_to_many(view, Some(&packet)), many);
-        }
-        assert!(!is_to_many(view, Some(&packet[..39])));
+    fn report(&self, flow: &Flow, error: SocketError) {
+        self.report(flow, error);
+    }
+
+    fn arrived(&self, slot: u32) {
+        self.arrived(slot);
     }
 }

@@ -108,7 +108,7 @@ fn routes_change_under_traffic() {
     let first = Arc::downgrade(&world.shared.tables.load().v4.fib);
     let replace = |swap: bool| {
         let mut control = world.shared.control();
-        control.replace_tables(&*world.shared, |tables, _| {
+        control.replace_tables(&*world.shared, |tables| {
             let by = |port: u16| {
                 tables.v4.next_hops.iter().position(|hop| hop.dev == port && !hop.gateway.is_unspecified())
             };

@@ -1,4 +1,4 @@
-//! Datagrams addressed to softnet: fragments become datagrams, and each datagram goes to who serves its protocol.
+//! Datagrams addressed to softnet: fragments become datagrams, and each datagram goes to what serves its protocol.
 
 use super::*;
 use crate::ip::echo::echo_reply_in_fragments;

@@ -551,11 +551,8 @@ fn is_ipv6(skb: &Skb) -> bool {
 
 #[cfg(all(any(test, fuzzing), not(feature = "loom")))]
 pub(crate) mod fuzz;
-#[cfg(all(any(test, fuzzing), not(feature = "loom")))]
-pub(crate) use v6::fuzz as fuzz6;
 
 #[cfg(all(test, not(feature = "loom")))]
-#[path = "tests/v4.rs"]
 mod tests;
 
 #[cfg(all(any(test, fuzzing), not(feature = "loom")))]

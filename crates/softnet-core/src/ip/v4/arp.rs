@@ -15,13 +15,13 @@ pub const ETHERTYPE: u16 = 0x0806;
 pub const LEN: usize = 28;
 /// Hardware type Ethernet, protocol type IPv4, and their address lengths: what every packet begins with.
 const PREAMBLE: [u8; 6] = [0, 1, 0x08, 0x00, 6, 4];
-/// To everybody on the link.
+/// To all stations on the link.
 pub const BROADCAST: MacAddr = [0xff; 6];
 
 /// What an ARP packet wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
-    /// Who has the target address?
+    /// Which station has the target address?
     Request,
     /// The sender has the sender address.
     Reply,
@@ -117,7 +117,7 @@ impl ArpPacket {
         }
     }
 
-    /// A question whether anybody has `ip`, by one who would like to (RFC 5227 section 2.1.1).
+    /// A question whether any station has `ip`, by one that would like to (RFC 5227 section 2.1.1).
     pub fn probe(mac: MacAddr, ip: Ipv4Addr) -> Self {
         Self::request(mac, Ipv4Addr::UNSPECIFIED, ip)
     }

@@ -6,7 +6,7 @@
 //! prefix is written out over the range it covers, so a look-up is one to three dependent loads and never
 //! backtracks.
 //!
-//! The routes of a table live elsewhere; whoever changes them builds a new snapshot and publishes it. Any number
+//! The routes of a table live elsewhere; code that changes them builds a new snapshot and publishes it. Any number
 //! of threads may look up. Invariant: an entry without the leaf bit names a chunk that exists, and a third-level
 //! chunk has only leaves.
 

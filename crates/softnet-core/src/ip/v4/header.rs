@@ -296,7 +296,7 @@ pub const fn is_martian_source(addr: u32) -> bool {
 }
 
 /// Whether a packet may not have `addr` as its destination on a wire: 0/8, 127/8, 240/4. The limited broadcast
-/// counts too, as it may never be forwarded; who serves it looks for it first.
+/// counts too, as it may never be forwarded; code that serves it looks for it first.
 #[inline(always)]
 pub const fn is_martian_destination(addr: u32) -> bool {
     !is_unicast(addr) & !is_multicast(addr)

@@ -33,9 +33,9 @@ pub enum IcmpError {
     NetUnreachable,
     /// The last router's neighbour does not answer (3/1).
     HostUnreachable,
-    /// Nobody serves this protocol here (3/2).
+    /// This protocol is not served here (3/2).
     ProtocolUnreachable,
-    /// Nobody serves this port here (3/3).
+    /// This port is not served here (3/3).
     PortUnreachable,
     /// Too long for the way on, and not to be fragmented (3/4, RFC 1191).
     FragmentationNeeded {
@@ -83,7 +83,7 @@ pub fn build_error(
     now: u64,
 ) -> Option<Skb> {
     if packet.head().flags & Flags::ORIGINATED != 0 {
-        // It would come to ourselves, and nobody here would read it.
+        // It would come to ourselves, and nothing here would read it.
         return None;
     }
     let l3 = usize::from(packet.head().l3);

@@ -1,6 +1,6 @@
 //! Kinds of IPv6 addresses, and those that follow from others (RFC 4291).
 //!
-//! Anybody may call it.
+//! Any code may call it.
 
 use std::net::Ipv6Addr;
 
@@ -21,7 +21,7 @@ pub const fn link_local(mac: MacAddr) -> Ipv6Addr {
     Ipv6Addr::from_bits(0xfe80 << 112 | id as u128)
 }
 
-/// The group that whoever has `addr` listens to (RFC 4291 section 2.7.1).
+/// The group that a node with `addr` listens to (RFC 4291 section 2.7.1).
 pub const fn solicited_node(addr: Ipv6Addr) -> Ipv6Addr {
     Ipv6Addr::from_bits(0xff02_0000_0000_0000_0000_0001_ff00_0000 | addr.to_bits() & 0xff_ffff)
 }
@@ -62,7 +62,7 @@ pub const fn never_on_a_wire(addr: Ipv6Addr) -> bool {
     addr.is_loopback() || addr.to_bits() >> 32 == 0xffff
 }
 
-/// Whether a packet may not have `addr` as its destination: the above, and the address of nobody.
+/// Whether a packet may not have `addr` as its destination: the above, and the unspecified address.
 pub const fn is_martian_destination(addr: Ipv6Addr) -> bool {
     never_on_a_wire(addr) || addr.is_unspecified()
 }

@@ -11,7 +11,7 @@
 //! entries. It begins at a cache line's beginning, whatever allocator the lines are from: a node that straddled two would cost
 //! two misses a level, and which it is would be the allocator's choice.
 //!
-//! As [`v4::fib`](super::super::v4::fib): whoever changes routes builds a new snapshot; any number of threads may look up.
+//! As [`v4::fib`](super::super::v4::fib): code that changes routes builds a new snapshot; any number of threads may look up.
 //! Invariant: an entry without the leaf bit says where a node begins, and a node of the last level has only leaves.
 
 use std::net::Ipv6Addr;
@@ -80,7 +80,7 @@ impl Fib6 {
     #[inline]
     pub fn lookup_batch(&self, addrs: &[u128], out: &mut [u32]) {
         let Some(root) = self.root.first_chunk::<ROOT>() else { return };
-        // Who is still on the way, and the bits that are left of his address.
+        // Which addresses are still on the way, and the bits that are left of each.
         let mut going = [(0u8, 0u128); BATCH];
         let mut n = 0;
         for (i, (addr, out)) in addrs.iter().zip(&mut *out).take(BATCH).enumerate() {

@@ -387,7 +387,7 @@ mod tests {
             data.truncate(cut);
             let _ = validate(&data);
             let _ = check_hop_by_hop(&data);
-            // Whoever is strict finds the same end.
+            // A strict reader finds the same end.
             if let Ok(end) = receive(&data) {
                 prop_assert_eq!(upper(&data), Ok(end));
                 prop_assert!(end.at <= data.len() && end.said_at < end.at);

@@ -32,7 +32,7 @@ pub enum Icmp6Error {
     BeyondScope,
     /// The last router's neighbour does not answer (1/3).
     AddressUnreachable,
-    /// Nobody serves this port here (1/4).
+    /// This port is not served here (1/4).
     PortUnreachable,
     /// Too long for the way on (2/0).
     PacketTooBig {
@@ -90,7 +90,7 @@ pub fn build_error(
     now: u64,
 ) -> Option<Skb> {
     if packet.head().flags & Flags::ORIGINATED != 0 {
-        // It would come to ourselves, and nobody here would read it.
+        // It would come to ourselves, and nothing here would read it.
         return None;
     }
     let (eth, offending) = packet.data().split_first_chunk::<ETH_LEN>()?;

@@ -42,7 +42,7 @@ const OVERRIDE: u8 = 0x20;
 /// A message, as far as softnet understands it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Message {
-    /// Who has `target`?
+    /// Which node has `target`?
     Solicitation {
         /// The address that is asked for.
         target: Ipv6Addr,
@@ -77,7 +77,7 @@ pub fn parse(message: &[u8], hop_limit: u8, src: Ipv6Addr, dst: Ipv6Addr) -> Res
     let solicitation = fixed[0] == SOLICITATION;
     let mac = mac_option(options, if solicitation { SOURCE_MAC } else { TARGET_MAC })?;
     if solicitation {
-        // Who asks whether he may have an address can't be answered, and has none to tell.
+        // A node that asks whether an address is free can't be answered, and has none to tell.
         if src.is_unspecified() && (dst != solicited_node(target) || mac.is_some()) {
             return Err(malformed);
         }
@@ -114,7 +114,7 @@ fn mac_option(mut options: &[u8], kind: u8) -> Result<Option<MacAddr>, DropReaso
 }
 
 /// Writes into `skb`, whatever it held, the question for `target` from `source` at `mac`: to the MAC address `to`, or to the
-/// group of those who might have it. `None`, and the skb as it was, if there is no room behind its first byte. Device and
+/// group of those that might have it. `None`, and the skb as it was, if there is no room behind its first byte. Device and
 /// flags are left to the caller.
 pub fn write_solicitation(
     skb: &mut Skb,
@@ -128,8 +128,8 @@ pub fn write_solicitation(
     write(skb, (to, mac), (source, dst), [SOLICITATION, 0], target, SOURCE_MAC)
 }
 
-/// The same for the answer to who asked from `asker`: `target` is at `mac`. `to` is where he is. Who has no address yet is
-/// told by telling everybody (section 7.2.4). `source` is an address that is softnet's alone: if it is not the target, that
+/// The same for the answer to a node that asked from `asker`: `target` is at `mac`. `to` is where the node is. One without an
+/// address is told by telling all nodes (section 7.2.4). `source` is an address that is softnet's alone: if it is not the target, that
 /// is one that others have too, and whose answer comes first is believed (section 7.2.7).
 pub fn write_advertisement(
     skb: &mut Skb,
@@ -145,7 +145,7 @@ pub fn write_advertisement(
     write(skb, (to, mac), (source, dst), [ADVERTISEMENT, flags], target, TARGET_MAC)
 }
 
-/// The same for telling everybody, unasked, that `target` is at `mac` (section 7.2.6).
+/// The same for telling all nodes, unasked, that `target` is at `mac` (section 7.2.6).
 pub fn write_announcement(skb: &mut Skb, mac: MacAddr, target: Ipv6Addr) -> Option<()> {
     write_advertisement(skb, mac, (target, target), (Ipv6Addr::UNSPECIFIED, mac))
 }

@@ -18,13 +18,13 @@ use crate::skb::Batch;
 use crate::sync::Owned;
 
 /// An instance that an application polls. It cannot be completed, only [stopped](Self::stop). Dropping it is as for
-/// [`Scheduled`]: the timer may have fired meanwhile and be spent, so whoever cleans up after an application that failed
-/// while it polled must [schedule](Napi::schedule_prep) the instance.
+/// [`Scheduled`]: the timer may have fired meanwhile and be spent, so the thread that cleans up after an application
+/// that failed while it polled must [schedule](Napi::schedule_prep) the instance.
 #[must_use = "a busy poll must be stopped"]
 pub struct BusyPolling<Q>(Scheduled<Q>);
 
 impl<Q> Napi<Q> {
-    /// Takes the instance for busy polling. `None`: somebody else owns it, or it is being disabled. With `prefer` an
+    /// Takes the instance for busy polling. `None`: another thread owns it, or it is being disabled. With `prefer` an
     /// owner that receives without end is then asked to give way (PREFER_BUSY_POLL).
     pub fn busy_poll(&self, prefer: bool) -> Option<BusyPolling<Q>> {
         let guard = Owned::acquire(&self.0, |word| state::busy_poll(word, prefer))?;
@@ -63,7 +63,7 @@ impl<Q> BusyPolling<Q> {
         self.0.parts()
     }
 
-    /// Whether somebody waits to disable the instance: stop soon.
+    /// Whether a thread waits to disable the instance: stop soon.
     #[inline(always)]
     pub fn disable_pending(&self) -> bool {
         self.0.disable_pending()

@@ -1,11 +1,11 @@
-//! Interrupt mitigation: what becomes of a doorbell when a poll ends, and who polls next.
+//! Interrupt mitigation: what becomes of a doorbell when a poll ends, and which thread polls next.
 //!
 //! An instance is in one of three states. None is stored; each follows from whether its doorbell is masked and from what
 //! its timer was armed with:
 //!
-//! | state | doorbell | timer | who polls next |
+//! | state | doorbell | timer | what polls next |
 //! |---|---|---|---|
-//! | IRQ mode | unmasked | – | who the doorbell schedules |
+//! | IRQ mode | unmasked | – | the instance's context, by the doorbell |
 //! | deferred | masked | T, `gro_flush_timeout` | the timer, or an application |
 //! | suspended | masked | S, `irq_suspend_timeout` | the application; the timer only if it fails to come back |
 //!
@@ -20,7 +20,7 @@
 //! application's thread may lose its CPU between the two, and then the queue would wait for it: it arms, or unmasks,
 //! *before* it releases, and stays the owner if the timer fired in between (FIRED).
 //!
-//! Invariant: at every moment an enabled instance's doorbell is unmasked, or its timer is armed, or somebody owns it,
+//! Invariant: at every moment an enabled instance's doorbell is unmasked, or its timer is armed, or a thread owns it,
 //! or a disable waits to take it over.
 //!
 //! The semantics are those of `napi_complete_done`, `busy_poll_stop`, `napi_suspend_irqs` and `napi_resume_irqs` in

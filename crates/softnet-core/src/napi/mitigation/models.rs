@@ -147,7 +147,7 @@ fn preference() {
     let polled = application.join().unwrap();
     let state = napi.state();
     assert_eq!(state.is_scheduled(), !rx.is_idle());
-    assert!(state.is_scheduled() || flood.armed, "masked, no timer, and nobody owns it");
+    assert!(state.is_scheduled() || flood.armed, "masked, no timer, and no thread owns it");
     assert!(state.is_scheduled() || !state.prefers_busy_poll(), "way given, and still asked for");
     assert!(!polled || flood.armed, "two owners");
     if flood.armed {

@@ -1,8 +1,9 @@
-//! An instance is disabled and enabled again, whoever polls it and in whichever state it is, while packets arrive.
+//! An instance is disabled and enabled again, whichever thread polls it and in whichever state it is, while packets
+//! arrive.
 //!
-//! Once a disable was asked for nobody becomes the owner any more; it succeeds at the latest when whoever owns the
-//! instance has ended; nobody touches a disabled instance, not even a timer that fires late; and the poll that follows the
-//! enabling sees whatever came meanwhile.
+//! Once a disable was asked for no thread becomes the owner any more; it succeeds at the latest when the thread that
+//! owns the instance has ended; no thread touches a disabled instance, not even a timer that fires late; and the poll
+//! that follows the enabling sees whatever came meanwhile.
 
 use std::sync::Arc;
 
@@ -25,7 +26,7 @@ fn disable(napi: fn() -> Napi<u32>, start: fn(&Queue), poller: fn(&Queue)) {
     });
     threads.into_iter().for_each(|t| t.join().unwrap());
     if early.is_none() {
-        let mut disabled = queue.napi.try_disable().expect("whoever owned it has ended");
+        let mut disabled = queue.napi.try_disable().expect("its owner has ended");
         assert!(queue.napi.schedule_prep().is_none() && queue.napi.busy_poll(true).is_none());
         assert!(queue.napi.watchdog().is_none());
         let seen = queue.hold(&mut disabled);

@@ -215,7 +215,7 @@ impl World {
         assert!(!state.is_scheduled() && !state.is_missed() && !state.is_busy_polling(), "{state}");
         assert!(
             self.armed.load(Ordering::Relaxed) && self.doorbell.is_announced(),
-            "masked, and nobody owns it"
+            "masked, and no thread owns it"
         );
         let mut scheduled = self.napi.schedule_prep().expect("idle");
         let body = &mut scheduled.body().rx;

@@ -30,8 +30,8 @@ fn poll(mut scheduled: Scheduled<u32>, ring: &AtomicU32) {
     }
 }
 
-/// Three threads, each with a packet: it arrives, and the instance is scheduled. Whoever wins polls. Afterwards the
-/// instance is idle, and a poll has seen every packet.
+/// Three threads, each with a packet: it arrives, and the instance is scheduled. The thread that wins polls.
+/// Afterwards the instance is idle, and a poll has seen every packet.
 fn schedule() {
     let (napi, ring) = idle();
     let receive = || {
@@ -64,7 +64,7 @@ fn one_owner_and_no_missed_packet() {
     }
 }
 
-/// A timer that fires while another thread polls leaves it alone; one that fires when nobody does, polls.
+/// A timer that fires while another thread polls leaves it alone; one that fires when no thread does, polls.
 fn watchdog() {
     let (napi, ring) = idle();
     let timer = thread::spawn({
@@ -85,7 +85,7 @@ fn the_timer_never_sets_missed() {
 }
 
 /// One thread schedules and polls, twice, while another disables. Once disabled the instance is not polled, and
-/// belongs to who disabled it; and a disable that finds it busy succeeds as soon as the poll has ended.
+/// belongs to the thread that disabled it; and a disable that finds it busy succeeds as soon as the poll has ended.
 fn disable() {
     let (napi, ring) = idle();
     let poller = thread::spawn({

@@ -1,6 +1,6 @@
 //! A queue as the models have it: the production instance, and around it what a device and a runtime are. A ring, of
-//! which only the number of packets that ever arrived is kept; a doorbell; a timer; and whoever schedules the instance
-//! polls it on the spot.
+//! which only the number of packets that ever arrived is kept; a doorbell; a timer; and the thread that schedules the
+//! instance polls it on the spot.
 
 use std::num::NonZeroU64;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ const UNTOUCHED: u32 = u32::MAX;
 /// owner.
 pub(in crate::napi) fn idle() -> Napi<u32> {
     let (napi, disabled) = Napi::new("model", 0, 0, 0);
-    let Completion::Released(_) = disabled.enable().complete(0, |_, _| ()) else { panic!("nobody else") };
+    let Completion::Released(_) = disabled.enable().complete(0, |_, _| ()) else { panic!("no other thread") };
     napi
 }
 
@@ -170,7 +170,8 @@ impl Queue {
         self.sleep();
     }
 
-    /// What a switch does to an instance that it has disabled: nobody touches it until it is [enabled](Self::enable).
+    /// What a switch does to an instance that it has disabled: no thread touches it until it is
+    /// [enabled](Self::enable).
     pub(in crate::napi) fn hold(&self, disabled: &mut Disabled<u32>) -> u32 {
         assert!(self.napi.state().is_disabled());
         self.armed.swap(false, Ordering::Relaxed);
@@ -192,7 +193,7 @@ impl Queue {
         let state = self.napi.state();
         assert!(!state.is_scheduled() && !state.is_missed() && !state.is_busy_polling(), "{state}");
         let (unmasked, armed) = (self.unmasked.load(Ordering::Relaxed), self.armed.load(Ordering::Relaxed));
-        assert!(unmasked || armed, "masked, no timer, and nobody owns it");
+        assert!(unmasked || armed, "masked, no timer, and no thread owns it");
         for _ in 0..4 {
             self.fire();
         }

@@ -13,13 +13,13 @@ fn send(world: &mut World, list: &DeferList<Wire>, batch: &mut Batch) -> Sent {
 }
 
 fn set(list: &DeferList<Wire>, room: usize, takes: usize) {
-    let mut guard = list.own().expect("nobody else");
+    let mut guard = list.own().expect("no other thread");
     (guard.ring().room, guard.ring().takes) = (room, takes);
     assert!(matches!(guard.finish(&mut || (), 0, &mut ToFree::new()), NextRun::Idle | NextRun::Stopped));
 }
 
 fn ids(list: &DeferList<Wire>) -> Vec<u8> {
-    let mut guard = list.own().expect("nobody else");
+    let mut guard = list.own().expect("no other thread");
     let ids = guard.ring().ids();
     guard.finish(&mut || (), 0, &mut ToFree::new());
     ids
@@ -269,7 +269,7 @@ fn deactivated_between_two_batches_without_a_discipline_drops_the_second() {
     for batch in &mut batches {
         assert_eq!(send(&mut world, &list, batch), Sent::Deferred);
     }
-    // While the first is on the wire, somebody begins to close the device.
+    // While the first is on the wire, a thread begins to close the device.
     assert_eq!(guard.finish(&mut || list.deactivate(), 0, &mut world.to_free), NextRun::Idle);
     assert_eq!(world.dropped(), [(64, DropReason::Shutdown)]);
     assert!(ids(&list).into_iter().eq(0..64));
@@ -360,7 +360,7 @@ fn threads_lose_nothing_and_each_keeps_its_order() {
                 });
             }
         });
-        let mut guard = list.own().expect("nobody else");
+        let mut guard = list.own().expect("no other thread");
         assert_eq!(guard.ring().0, [EACH; 4], "{spec}");
         let mut ctx = SoftnetData::new(world.region.clone(), CacheSizes::default());
         assert_eq!(guard.finish(&mut ctx, 0, &mut ToFree::new()), NextRun::Idle);

@@ -53,7 +53,7 @@ impl Net {
         let skb = net.ctx.alloc_skb().expect("memory for a test");
         net.pass(hook, skb);
         while let Some((dev, skb)) = net.backlog.pop_front() {
-            assert_eq!(net.ctx.mirred().devs(), [0; 0], "a backlog is nobody's nest");
+            assert_eq!(net.ctx.mirred().devs(), [0; 0], "a backlog is in no nest");
             net.pass((dev, INGRESS), skb);
         }
         assert_eq!(net.ctx.mirred().devs(), [0; 0], "all left");

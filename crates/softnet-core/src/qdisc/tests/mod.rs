@@ -77,7 +77,7 @@ impl World {
     /// Ends the life of a queue: what it holds is dropped, what is on its ring freed.
     fn end(mut self, list: DeferList<Wire>) {
         list.deactivate();
-        let mut guard = list.own().expect("nobody else");
+        let mut guard = list.own().expect("no other thread");
         let sent = std::mem::take(&mut guard.ring().sent);
         assert_eq!(guard.finish(&mut || (), 0, &mut self.to_free), NextRun::Idle);
         sent.into_iter().for_each(|skb| self.ctx.free_skb(skb));

@@ -85,7 +85,7 @@ fn packets_on_the_wire_of_a_closed_pair_go_home() {
     assert_eq!(ctx.stats().dropped(), 1);
     let skb = packet(&mut ctx, 1, 60);
     batch.push(skb).unwrap();
-    assert_eq!(a.tx[0].tx_burst(&mut ctx, &mut batch), 0, "nobody is there");
+    assert_eq!(a.tx[0].tx_burst(&mut ctx, &mut batch), 0, "the other end is gone");
     batch.drain().for_each(|skb| ctx.free_skb(skb));
     close(a, &mut ctx);
     all_home(ctx);

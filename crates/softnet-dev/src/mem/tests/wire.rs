@@ -222,7 +222,7 @@ impl Naive {
     }
 }
 
-/// Runs `events`, then has somebody wait at the doorbell who does not look, and the wire tick at `next_due`.
+/// Runs `events`, then has a thread wait at the doorbell that does not look, and the wire tick at `next_due`.
 fn run(
     (nic, port): (&mut OpenDevice, &mut NicPort),
     ctx: &mut SoftnetData,

@@ -389,7 +389,7 @@ impl Claimer<'_> {
         let counted = asm.label();
         asm.store(Size::U32, Reg::R10, KEY, 0);
         self.look_up(self.maps.too_long, counted);
-        // Its CPU's own counter: nobody else writes it.
+        // Each CPU has its own counter, and is the only one to write it.
         let asm = &mut self.asm;
         asm.load(Size::U64, Reg::R1, Reg::R0, 0);
         asm.alu(Alu::Add, Reg::R1, 1);

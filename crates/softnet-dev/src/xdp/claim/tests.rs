@@ -306,7 +306,7 @@ fn of_a_shared_address_takes_what_sockets_want() {
     let here = || udp4(BOTH, HERE);
     for (frame, why) in [
         (with(here(), &[(IPV4_PROTOCOL, &[6])]), "TCP"),
-        (with(here(), &[(IPV4_FRAGMENT + 1, &[1])]), "a later fragment, of what nobody knows"),
+        (with(here(), &[(IPV4_FRAGMENT + 1, &[1])]), "a later fragment, of what is unknown"),
         (with(here(), &[(IPV4_FRAGMENT, &[0x20]), (IPV4_PROTOCOL, &[6])]), "a fragment of TCP"),
         (with(here(), &[(IPV4_VIHL, &[0x46])]), "options"),
         (here()[..IPV4_END + UDP_LEN - 1].to_vec(), "cut short"),
@@ -356,7 +356,7 @@ fn takes_datagrams_to_groups_that_were_joined() {
     };
     let v4 = |mac, to, proto| with(frame(mac, IPV4, to), IPV4_PROTOCOL, proto);
     let v6 = |mac, to, next| with(frame6(mac, to), IPV6_NEXT, next);
-    // A group of softnet's, whose MAC address is that of those who look for an address, too.
+    // A group of softnet's, whose MAC address is that of hosts that look for an address, too.
     let looked_for = Ipv6Addr::new(0xff05, 0, 0, 0, 0, 0, 0xff00, 1);
     let groups = [GROUPS[0], GROUPS[1], looked_for.into()];
     for filter in [filter(), ipv4_only()] {

@@ -94,7 +94,7 @@ fn an_interface_that_is_down_drops_and_recovers() {
         assert_eq!(device.tx[0].tx_burst(&mut ctx, &mut batch), 1);
         device.tx[0].kick(&mut ctx);
     }
-    // The first was on the ring before anybody knew.
+    // The first was on the ring before it was known.
     assert_eq!(ctx.stats().drops(0, DropReason::DevReady), 2);
     assert!(!device.rx[0].doorbell().pending());
     world.here.run(|| Netlink::new().unwrap().set_up("s0").unwrap()).unwrap();
@@ -117,7 +117,7 @@ fn losses_are_counted_and_a_starved_queue_does_not_sleep() {
     echo(&mut device, &mut ctx, std::slice::from_ref(&socket), softnet(0));
     let before = device.rx[0].stats().packets.get();
 
-    // Somebody else has all the frames.
+    // Another context has all the frames.
     let mut hoard = vec![];
     while let Some(frame) = ctx.alloc_frame() {
         hoard.push(frame);

@@ -131,7 +131,7 @@ impl World {
 
     fn open(&self, cfg: &XdpConfig, ctx: &mut SoftnetData) -> Result<(OpenDevice, Claims), XdpError> {
         let number = cfg.interface[1..].parse().unwrap();
-        // The caller's thread stays where it is; a context belongs to whoever has it.
+        // The caller's thread stays where it is; a context belongs to its holder.
         self.here.run(|| open_with_claims(cfg, &self.umem, number, ctx)).unwrap()
     }
 

@@ -31,7 +31,7 @@ impl SlowPath {
             }
         };
         if is_neighbour_discovery(packet(&skb)) {
-            // Fragments could hide what it says from those who look (RFC 6980 section 5).
+            // Fragments could hide what it says from devices that look (RFC 6980 section 5).
             return Err((skb, DropReason::Ipv6NdiscFrag));
         }
         if skb.is_chained() {

@@ -96,7 +96,8 @@ fn check(skb: &Skb) -> Result<Received, DropReason> {
     let header = Ipv6Header::new(packet(skb)).ok_or(DropReason::PktTooSmall)?;
     let (src, dst) = (header.src(), header.dst());
     let group = dst.is_multicast();
-    // Nobody may ask a group whether he can have an address; else he has none to be answered at (RFC 4291 section 2.5.2).
+    // A question to a group whether an address is free has no source; anything else without one can't be answered (RFC 4291
+    // section 2.5.2).
     if src.is_multicast() || never_on_a_wire(src) || src.is_unspecified() && !group {
         return Err(DropReason::IpInvalidSource);
     }
@@ -234,7 +235,7 @@ impl SlowPath {
             Ok(Upper { protocol: next::FRAGMENT, .. }) => {
                 return self.fragment6(ctx, view, skb, received, out);
             }
-            // Who tells all that he has moved tells those that know him (RFC 4861 section 7.2.6).
+            // A neighbour that tells all nodes that it has moved tells those that know it (RFC 4861 section 7.2.6).
             Ok(Upper { protocol: next::ICMPV6, at, .. })
                 if received.dst == ALL_NODES && packet(&skb).get(at) == Some(&nd::ADVERTISEMENT) =>
             {
@@ -263,7 +264,7 @@ impl SlowPath {
         received: Received,
         out: &mut Effects,
     ) -> Result<(), Refused> {
-        // (Who asks whether he may have an address has none yet, and gets past this.)
+        // (A host that asks whether an address is free has none yet, and gets past this.)
         if is_from_us(view, &skb, received.src) {
             return Err((skb, DropReason::IpInvalidSource));
         }
@@ -431,7 +432,7 @@ impl SlowPath {
                 if let Some(mac) = mac.filter(|_| iface.on_link6(src)) {
                     self.neigh.input(view.now, dev, src.into(), mac, Heard::Request, &mut self.actions);
                 }
-                // The frame says where he is, too: he must not be asked in order to be answered.
+                // The frame says where it is from, too: the answer must not wait for a question.
                 let from: MacAddr = std::array::from_fn(|i| skb.data().get(6 + i).copied().unwrap_or(0));
                 let to = mac.unwrap_or(from);
                 let ends = (source, target);
@@ -468,7 +469,7 @@ impl SlowPath {
         }
     }
 
-    /// Tells the sender what is wrong with his extension headers, if he is to be told.
+    /// Tells the sender what is wrong with its extension headers, if it is to be told.
     pub(super) fn refuse(
         &mut self,
         ctx: &mut SoftnetData,
@@ -581,14 +582,3 @@ pub(in crate::ip) fn solicit(
     head.flags = Flags::ORIGINATED;
     out.send.push((dev, skb));
 }
-
-#[cfg(all(any(test, fuzzing), not(feature = "loom")))]
-pub(crate) mod fuzz;
-
-#[cfg(all(test, not(feature = "loom")))]
-#[path = "../tests/v6.rs"]
-mod tests;
-
-#[cfg(all(any(test, fuzzing), not(feature = "loom")))]
-#[cfg_attr(not(test), allow(dead_code))]
-mod world;

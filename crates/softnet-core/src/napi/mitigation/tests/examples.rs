@@ -135,7 +135,10 @@ fn leaving_suspension() {
     assert!(world.napi.state().prefers_busy_poll());
     world.arrive(70);
     world.fire();
-    assert!(!world.napi.state().prefers_busy_poll(), "the worker is not to give way to who failed to come");
+    assert!(
+        !world.napi.state().prefers_busy_poll(),
+        "the worker is not to give way to a poller that failed to come"
+    );
     world.softirq();
     assert!(deferred(&world));
     assert_eq!(world.polls().iter().map(|p| p.1).collect::<Vec<_>>(), [64, 6]);
@@ -285,7 +288,7 @@ fn a_timer_that_fires_before_the_release_is_noticed() {
     let poller = world.napi.busy_poll(true).expect("idle");
     assert!(world.napi.watchdog().is_none());
     let stopped = poller.stop(true, |_, _| (), |_| assert!(world.napi.watchdog().is_none()));
-    let Completion::Again(mut napi) = stopped else { panic!("masked, no timer, and nobody owns it") };
+    let Completion::Again(mut napi) = stopped else { panic!("masked, no timer, and no thread owns it") };
     assert_eq!(world.napi.state().to_string(), "sched");
     for spent in [true, false] {
         let apply = |timer: Option<NonZeroU64>, unmask: bool| {

@@ -81,7 +81,7 @@ fn the_hung_application_is_handed_what_came_and_suspends_again() {
     assert_eq!(world.state(), (false, Some(4 * S)));
 }
 
-/// Its thread is gone, and nobody said so: the timer frees the queue, deferral runs down, interrupts go on.
+/// Its thread is gone, and did not say so: the timer frees the queue, deferral runs down, interrupts go on.
 #[test]
 fn a_queue_whose_application_was_killed_is_freed_by_the_timer() {
     let mut world = suspended();

@@ -87,7 +87,7 @@ impl World {
         self.step(Event::Stop(true));
         self.softirq();
         if self.napi.state().is_disable_pending() {
-            assert!(self.try_disable(), "nobody owns it");
+            assert!(self.try_disable(), "no thread owns it");
         }
         self.step(Event::Enable);
         self.softirq();
@@ -95,8 +95,8 @@ impl World {
 }
 
 proptest! {
-    /// Whatever happens, in whatever order: nobody is forgotten, and after the last event everything is received and
-    /// the doorbell unmasked within S and N × T.
+    /// Whatever happens, in whatever order: no arrival is forgotten, and after the last event everything is received
+    /// and the doorbell unmasked within S and N × T.
     #[test]
     fn no_wake_up_is_lost(knobs in (0u64..4, 0u64..2, 0u64..2), events in events()) {
         let mut world = World::new(knobs.0, knobs.1 * 20 * US, knobs.2 * 20 * MS);

@@ -1,14 +1,16 @@
-//! What a router owes the hosts on its links: redirects, announcements, and a neighbour table that a scan does not fill.
+//! What a router owes the hosts on its links: redirects, and a neighbour table that a scan does not fill.
 
 use super::*;
+use crate::ip::neigh::{NeighParams, NeighState};
+use crate::ip::slow::SlowPath;
 
 /// On the client's link, too.
 const OTHER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 77);
 const ROUTER_MAC: MacAddr = [2, 0, 0, 0, 0, 0xfe];
 
-/// The redirect that `sent` has to be, about `original`: whom to send to.
-fn redirect(sent: &(u16, Vec<u8>), original: &[u8]) -> Ipv4Addr {
-    let (kind, code, _) = error(sent, original);
+/// The redirect that `sent` has to be, about `original`: the first hop to send to.
+fn redirect(sent: &Frame, original: &[u8]) -> Ipv4Addr {
+    let (kind, code, _) = Ipv4Addr::error(sent, original);
     assert_eq!((kind, code), (5, 1));
     Ipv4Addr::from(<[u8; 4]>::try_from(&sent.1[ETH_LEN + 24..][..4]).unwrap())
 }
@@ -16,14 +18,14 @@ fn redirect(sent: &(u16, Vec<u8>), original: &[u8]) -> Ipv4Addr {
 /// The client, and the other router on its link, have answered.
 fn world() -> World {
     let mut world = World::acquainted();
-    let packet = udp(0, CLIENT, Ipv4Addr::new(10, 8, 0, 1), 64, 10);
+    let packet = udp(0, CLIENT, BEYOND, 64, 10);
     // While the router is not known, the packet comes by the slow path, and the client is told at once.
     let sent = world.one(0, packet.clone());
     let (asked, told): (Vec<_>, Vec<_>) = sent.into_iter().partition(|(_, frame)| frame[12..14] == [8, 6]);
     assert_eq!((asked.len(), told.len()), (1, 1));
     assert_eq!(redirect(&told[0], &packet), ROUTER);
-    let sent = world.one(0, reply(0, ROUTER, ROUTER_MAC));
-    assert_forwarded(&sent[0], &packet, 0, ROUTER_MAC);
+    let sent = world.one(0, Ipv4Addr::answer(0, ROUTER, ROUTER_MAC));
+    Ipv4Addr::assert_forwarded(&sent[0], &packet, 0, ROUTER_MAC);
     world
 }
 
@@ -31,13 +33,13 @@ fn world() -> World {
 #[test]
 fn a_host_is_told_of_a_better_router_on_its_link() {
     let mut world = world();
-    let packet = udp(0, CLIENT, Ipv4Addr::new(10, 8, 0, 1), 64, 700);
+    let packet = udp(0, CLIENT, BEYOND, 64, 700);
     let mut told = vec![];
     for ms in 0..20_000u64 {
         world.now = 20 * SECOND + ms * 1_000_000;
         let sent = world.one(0, packet.clone());
         // The packet goes on all the same, first of all.
-        assert_forwarded(&sent[0], &packet, 0, ROUTER_MAC);
+        Ipv4Addr::assert_forwarded(&sent[0], &packet, 0, ROUTER_MAC);
         if sent.len() > 1 {
             assert_eq!((sent.len(), redirect(&sent[1], &packet)), (2, ROUTER));
             told.push(ms);
@@ -55,7 +57,7 @@ fn a_redirect_says_which_packet_and_which_first_hop() {
     let mut world = world();
     world.now += 30 * SECOND;
     // Options of the packet are quoted as they came.
-    let packet = with_options(Ipv4Addr::new(10, 8, 0, 1), 9, &[7, 7, 4, 0, 0, 0, 0]);
+    let packet = with_options(BEYOND, 9, &[7, 7, 4, 0, 0, 0, 0]);
     let sent = world.one(0, packet.clone());
     let told: Vec<_> = sent.iter().filter(|(_, frame)| frame[ETH_LEN + 9] == 1).collect();
     assert_eq!(told.iter().map(|told| redirect(told, &packet)).collect::<Vec<_>>(), [ROUTER]);
@@ -65,7 +67,7 @@ fn a_redirect_says_which_packet_and_which_first_hop() {
     let sent = world.one(0, packet.clone());
     assert_eq!(redirect(sent.iter().find(|(_, frame)| frame[12..14] == [8, 0]).unwrap(), &packet), OTHER);
     // By the fast path, in a batch with others.
-    world.one(0, reply(0, OTHER, ROUTER_MAC));
+    world.one(0, Ipv4Addr::answer(0, OTHER, ROUTER_MAC));
     world.now += 30 * SECOND;
     let away = udp(0, CLIENT, SERVER, 64, 10);
     let sent = world.input(0, &[away.clone(), packet.clone(), away]);
@@ -77,7 +79,7 @@ fn a_redirect_says_which_packet_and_which_first_hop() {
 fn nobody_else_is_redirected() {
     let mut world = world();
     world.now += 30 * SECOND;
-    let far = Ipv4Addr::new(10, 8, 0, 1);
+    let far = BEYOND;
     let mut silent = |frame: Vec<u8>, sender: Ipv4Addr| {
         world.now += 30 * SECOND;
         let sent = world.one(0, frame.clone());
@@ -94,35 +96,10 @@ fn nobody_else_is_redirected() {
     // What can't go on is told that alone.
     silent(udp(0, CLIENT, far, 1, 10), CLIENT);
     // Switched off.
-    world.ifaces[0].as_mut().unwrap().send_redirects = false;
-    world.tables.ifaces = world.ifaces.clone().into();
+    world.reconfigure(0, |iface| iface.send_redirects = false);
     world.now += 30 * SECOND;
     let packet = frame(CLIENT, far);
     assert_eq!(world.one(0, packet).len(), 1);
-}
-
-#[test]
-fn a_device_s_addresses_are_announced_twice() {
-    let mut world = World::new();
-    let announce = |world: &mut World, what| {
-        let mut out = Effects::default();
-        let view = RouteSnapshot { now: world.now, tables: &world.tables, ifaces: &world.ifaces };
-        world.slow.announce(&mut world.ctx, view, 1, what, &mut out);
-        world.carry_out(out)
-    };
-    assert_eq!(announce(&mut world, Announce { arp: false, nd: true }).len(), 0, "it has no IPv6 address");
-    world.pass(10 * SECOND);
-    let said = (1, BROADCAST, ArpPacket::announcement(MACS[1], OWN[1]));
-    let sent = announce(&mut world, Announce { arp: true, nd: true });
-    assert_eq!(sent.iter().map(heard).collect::<Vec<_>>(), [said]);
-    assert!(world.pass(2 * SECOND - 1).is_empty());
-    assert_eq!(world.pass(1).iter().map(heard).collect::<Vec<_>>(), [said]);
-    assert!(world.pass(100 * SECOND).is_empty());
-    assert_eq!(world.slow.next_deadline(), None);
-    // Of a device that is gone there is nothing to tell.
-    announce(&mut world, Announce { arp: true, nd: true });
-    world.vanish(1);
-    assert!(world.pass(100 * SECOND).is_empty());
 }
 
 /// The packets of a scan of the server's link, one for each address, from the client.
@@ -139,18 +116,18 @@ fn scan(world: &mut World, addresses: std::ops::Range<u32>) {
 fn a_new_neighbour_is_answered_while_a_link_is_scanned() {
     let mut world = World::with_frames(4096);
     let small = NeighParams { gc_thresh1: 8, gc_thresh2: 16, gc_thresh3: 32, ..NeighParams::default() };
-    world.slow = SlowPath::new(small, [1, 2]);
-    world.slow.set_gateways([(1, GATEWAY.into())]);
+    world.control.slow = SlowPath::new(small, [1, 2]);
+    world.control.slow.set_gateways([(1, GATEWAY.into())]);
     world.one(0, udp(0, CLIENT, FAR, 64, 10));
-    world.one(1, reply(1, GATEWAY, SERVER_MAC));
-    world.one(0, request(0, CLIENT, CLIENT_MAC));
+    world.one(1, Ipv4Addr::answer(1, GATEWAY, SERVER_MAC));
+    world.one(0, Ipv4Addr::question(0, CLIENT, CLIENT_MAC));
     for round in 0..20 {
         scan(&mut world, round * 200..(round + 1) * 200);
         // It asks for softnet, and pings it.
         let new = Ipv4Addr::new(10, 1, 0, 100 + round as u8);
         let mac = [2, 0, 0, 0, 9, round as u8];
-        assert_eq!(heard(&world.one(1, request(1, new, mac))[0]).1, mac);
-        let mut ping = echo(OWN[1], 64, ECHO_REQUEST);
+        assert_eq!(heard(&world.one(1, Ipv4Addr::question(1, new, mac))[0]).1, mac);
+        let mut ping = echo(OWN[1], 64);
         ping[..12].copy_from_slice(&[&MACS[1][..], &mac].concat());
         ping[ETH_LEN + 12..][..4].copy_from_slice(&new.octets());
         let sent = world.one(1, mend(ping));

@@ -7,6 +7,7 @@ use crate::sock::key::Addr;
 use crate::sock::output::UdpHead;
 use crate::sock::scope::scoped;
 use crate::sock::{Flow, SocketError};
+use crate::steer::TxChoice;
 
 /// A neighbour's address, on both links.
 const PEER: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 7);
@@ -26,14 +27,14 @@ fn an_address_with_a_scope_in_it_is_refused() {
         world.refused(udp(0, src, dst, 64, 10), DropReason::Ipv6BadScope, None);
         world.refused(echo_from(src, dst), DropReason::Ipv6BadScope, None);
     }
-    assert_eq!(world.slow.neighbours().entries().len(), 3, "those who were known before");
+    assert_eq!(world.control.slow.neighbours().entries().len(), 3, "those that were known before");
 }
 
 fn echo_from(src: Ipv6Addr, dst: Ipv6Addr) -> Vec<u8> {
     icmp(0, src, dst, 64, &[128, 0, 0, 0, 0x77, 0x77, 0, 1])
 }
 
-/// A neighbour that is asked for on one link, and does not answer there, is nobody's business on the other.
+/// A neighbour that is asked for on one link, and does not answer there, is of no concern on the other.
 #[test]
 fn neighbours_and_their_silence_are_one_link_s() {
     let mut world = World::new();
@@ -49,7 +50,7 @@ fn neighbours_and_their_silence_are_one_link_s() {
         );
     }
     // The one of the second link answers: what waited for it leaves, without a scope.
-    let advert = icmp(1, PEER, link_local(MACS[1]), 255, &advert_message(PEER, SERVER_MAC));
+    let advert = advert_to(1, PEER, link_local(MACS[1]), SERVER_MAC, 0x60);
     let sent = world.one(1, advert);
     assert_eq!((sent.len(), sent[0].0, &sent[0].1[..6]), (1, 1, &SERVER_MAC[..]));
     let header = Ipv6Header::new(&sent[0].1[ETH_LEN..]).unwrap();
@@ -59,31 +60,26 @@ fn neighbours_and_their_silence_are_one_link_s() {
     assert_eq!(world.errors, [(flow(0), SocketError::HostUnreachable)]);
 }
 
-fn advert_message(target: Ipv6Addr, mac: MacAddr) -> Vec<u8> {
-    let mut message = [&[136, 0, 0, 0, 0x60, 0, 0, 0][..], &target.octets(), &[2, 1]].concat();
-    message.extend(mac);
-    message
-}
-
 #[test]
 fn a_path_s_mtu_is_one_link_s() {
     let mut world = World::new();
-    world.ifaces[1].as_mut().unwrap().mtu = 1500;
-    let view = RouteSnapshot { now: 0, tables: &world.tables, ifaces: &world.ifaces };
+    world.reconfigure(1, |iface| iface.mtu = 1500);
     let report = TooBig { flow: flow(0), len: 1500, mtu: 1300 };
-    assert!(world.slow.too_big(view, &report));
-    assert!(!world.slow.too_big(view, &report), "it is known");
-    let mut out = Effects::default();
+    for (known, say) in [(false, "it is news"), (true, "it is known")] {
+        let (_, news) = world.call(|slow, _, view, _| slow.too_big(view, &report));
+        assert_eq!(news, !known, "{say}");
+    }
     let mut packets = 0;
     for (dev, expected) in [(0, 2), (1, 1)] {
         let addresses = Addresses::V6 { src: link_local(MACS[usize::from(dev)]), dst: PEER, dev };
         let datagram =
             Datagram { addresses, protocol: next::UDP, ttl: 64, tos: 0, id: 0, dont_fragment: false };
         let pieces = (1400, [&[0; 1400][..]]);
-        let choice = crate::steer::TxChoice::RxQueue(0);
-        world.slow.send_datagram(&mut world.ctx, view, datagram, choice, pieces, &mut out).unwrap();
-        assert_eq!(world.slow.held() - packets, expected, "device {dev}");
-        packets = world.slow.held();
+        let choice = TxChoice::RxQueue(0);
+        let (_, done) =
+            world.call(|slow, ctx, view, out| slow.send_datagram(ctx, view, datagram, choice, pieces, out));
+        assert_eq!(done, Ok(()));
+        assert_eq!(world.held() - packets, expected, "device {dev}");
+        packets = world.held();
     }
-    out.send.into_iter().for_each(|(_, skb)| world.ctx.free_skb(skb));
 }

@@ -1,11 +1,10 @@
 //! Fragments of IPv6 to softnet.
 
+use super::super::frags::ping;
 use super::*;
-use crate::ip::v6::icmp::finish;
-use crate::skb::BATCH;
 
 /// The IPv6 packet in `whole`, cut into fragments of identification `id` to fit 1500 bytes.
-fn cut(whole: &[u8], id: u8) -> Vec<Vec<u8>> {
+pub(in super::super) fn cut(whole: &[u8], id: u8) -> Vec<Vec<u8>> {
     let (header, payload) = whole.split_at(ETH_LEN + 40);
     let pieces = payload.chunks(1448).enumerate().map(|(i, piece)| {
         let word = (i * 1448) as u16 | u16::from((i + 1) * 1448 < payload.len());
@@ -24,7 +23,7 @@ fn fragment(header: &[u8], word: u16, id: u8, piece: &[u8]) -> Vec<u8> {
 }
 
 /// Puts what was sent together by hand: the payload of the one or more packets.
-fn join(sent: &Sent) -> Vec<u8> {
+pub(in super::super) fn join(sent: &Sent) -> Vec<u8> {
     let mut payload = Vec::new();
     for (i, (_, frame)) in sent.iter().enumerate() {
         let packet = &frame[ETH_LEN..];
@@ -40,39 +39,6 @@ fn join(sent: &Sent) -> Vec<u8> {
         payload.extend(&packet[48..]);
     }
     payload
-}
-
-/// An echo request with `len` bytes. The header only tells the truth if it is cut.
-fn ping(src: Ipv6Addr, dst: Ipv6Addr, len: usize) -> Vec<u8> {
-    let mut message = [&[128, 0, 0, 0, 0x77, 0x77, 0, 1][..], &vec![0; len]].concat();
-    (0..len).for_each(|i| message[8 + i] = ((i * 7) ^ (i >> 8)) as u8);
-    finish(&mut message, src, dst);
-    let mut frame = ip(0, src, dst, 64, next::ICMPV6, &[]);
-    frame.extend(message);
-    frame
-}
-
-#[test]
-fn an_echo_of_any_size_comes_back() {
-    let mut world = World::acquainted();
-    let sizes = [(1440, 1), (1441, 2), (2888, 2), (2889, 3), (65_527, 46)];
-    for (id, (len, frames)) in (0..).zip(sizes) {
-        let request = ping(CLIENT, OWN[0], len);
-        let mut fragments = cut(&request, id);
-        assert_eq!(fragments.len(), frames);
-        fragments.reverse();
-        let sent: Sent = fragments.chunks(BATCH).flat_map(|batch| world.input(0, batch)).collect();
-        assert!(sent.iter().all(|(dev, frame)| *dev == 0 && frame[..6] == CLIENT_MAC));
-        let message = join(&sent);
-        assert_eq!((message[0], &message[4..]), (129, &request[ETH_LEN + 44..]));
-        assert_eq!(message_sum(&message, OWN[0], CLIENT), 0xffff);
-    }
-    assert_eq!((world.held(), world.ctx.stats().dropped()), (0, 0));
-    let mut damaged = cut(&ping(CLIENT, OWN[0], 3000), 99);
-    *damaged[1].last_mut().unwrap() ^= 1;
-    assert!(world.input(0, &damaged).is_empty());
-    assert_eq!(world.drops(DropReason::IcmpCsum), 1);
-    assert_eq!(world.ctx.stats().merged.get(), 1 + 1 + 2 + 45 + 2);
 }
 
 /// Of a host that is only known on its link, the answer goes there.
@@ -131,7 +97,10 @@ fn a_first_fragment_is_quoted_as_it_came() {
     class(&mut fragments[1], 3);
     for order in [[0, 1], [1, 0]] {
         let sent = world.input(0, &order.map(|i| fragments[i].clone()));
-        assert_eq!(sent.iter().map(|sent| error(sent, &fragments[0])).collect::<Vec<_>>(), [(1, 4, 0)]);
+        assert_eq!(
+            sent.iter().map(|sent| Ipv6Addr::error(sent, &fragments[0])).collect::<Vec<_>>(),
+            [(1, 4, 0)]
+        );
     }
     assert_eq!((world.drops(IpNoProto), world.ctx.stats().merged.get()), (2, 2));
     // One that had such a header for nothing (RFC 6946), behind another, and padded.
@@ -139,7 +108,7 @@ fn a_first_fragment_is_quoted_as_it_came() {
     let (header, payload) = whole.split_at(ETH_LEN + 40);
     let single = fragment(header, 0, 3, payload);
     let sent = world.one(0, [&single[..], &[0xee; 9]].concat());
-    assert_eq!(error(&sent[0], &single), (1, 4, 0));
+    assert_eq!(Ipv6Addr::error(&sent[0], &single), (1, 4, 0));
     let mut behind = single.clone();
     behind.splice(ETH_LEN + 40..ETH_LEN + 40, [next::FRAGMENT, 0, 1, 4, 0, 0, 0, 0]);
     (behind[ETH_LEN + 5], behind[ETH_LEN + 6]) = (behind[ETH_LEN + 5] + 8, next::DESTINATION);
@@ -161,31 +130,6 @@ fn a_first_fragment_is_quoted_as_it_came() {
     world.refused(fragment(&options, 0, 4, &late), IpNoProto, Some((4, 1, 48)));
 }
 
-/// TCP in fragments is summed as a whole.
-#[test]
-fn a_segment_in_fragments_is_told_of_if_it_is_sound() {
-    let mut world = World::acquainted();
-    let mut segment = vec![0x5a; 2000];
-    (segment[12], segment[13]) = (0x50, 2);
-    segment[16..18].fill(0);
-    let pseudo = checksum::pseudo_header_sum6(CLIENT, OWN[0], next::TCP, 2000);
-    let check = !checksum::add(pseudo, checksum::sum(&segment));
-    segment[16..18].copy_from_slice(&check.to_be_bytes());
-    for (id, damaged) in [(1, false), (2, true)] {
-        *segment.last_mut().unwrap() ^= u8::from(damaged);
-        let fragments = cut(&ip(0, CLIENT, OWN[0], 64, next::TCP, &segment), id);
-        let sent = world.input(0, &fragments);
-        assert_eq!(
-            sent.iter().map(|sent| error(sent, &fragments[0])).collect::<Vec<_>>(),
-            match damaged {
-                true => vec![],
-                false => vec![(4, 1, 40)],
-            }
-        );
-    }
-    assert_eq!((world.drops(DropReason::IpNoProto), world.drops(DropReason::TcpCsum)), (1, 1));
-}
-
 /// The reply's traffic class is the request's, in fragments, too.
 #[test]
 fn an_echo_in_fragments_keeps_its_traffic_class() {
@@ -198,20 +142,6 @@ fn an_echo_in_fragments_keeps_its_traffic_class() {
     assert_eq!(sent.len(), 2);
     let class = |frame: &[u8]| Ipv6Header::new(&frame[ETH_LEN..]).unwrap().traffic_class();
     assert!(sent.iter().all(|(_, frame)| class(frame) == 0xb8));
-}
-
-#[test]
-fn time_exceeded_is_said_of_first_fragments_only() {
-    let mut world = World::acquainted();
-    let fragments = cut(&ping(CLIENT, OWN[0], 4000), 1);
-    let others = cut(&ping(CLIENT, OWN[0], 4000), 2);
-    assert!(world.input(0, &[fragments[1].clone(), others[0].clone()]).is_empty());
-    assert_eq!(world.held(), 2);
-    let sent = world.pass(61 * SECOND);
-    let errors: Vec<_> = sent.iter().filter(|(_, frame)| frame[ETH_LEN + 40] == 3).collect();
-    assert_eq!(errors.len(), 1);
-    assert_eq!(error(errors[0], &others[0]), (3, 1, 0));
-    assert_eq!((world.held(), world.drops(DropReason::FragReasmTimeout)), (0, 2));
 }
 
 /// RFC 6980.

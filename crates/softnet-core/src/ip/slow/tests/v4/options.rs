@@ -10,13 +10,7 @@ fn options_are(frame: &[u8], options: &[u8]) -> Vec<u8> {
 
 /// An echo request of the client to `own` with these options, padded.
 fn question(own: Ipv4Addr, options: &[u8]) -> Vec<u8> {
-    let mut frame = echo(own, 9, ECHO_REQUEST);
-    let mut options = options.to_vec();
-    options.resize(options.len().next_multiple_of(4), 0);
-    frame.splice(ETH_LEN + 20..ETH_LEN + 20, options.iter().copied());
-    frame[ETH_LEN] += options.len() as u8 / 4;
-    frame[ETH_LEN + 3] += options.len() as u8;
-    mend(frame)
+    insert_options(echo(own, 9), options)
 }
 
 /// The options of the one reply that was sent, and the message behind them.
@@ -32,7 +26,7 @@ fn reply(sent: &Sent) -> (Vec<u8>, Vec<u8>) {
 #[test]
 fn a_router_records_itself() {
     let mut world = World::acquainted();
-    world.slow.set_midnight(3_600_000_000_000);
+    world.control.slow.set_midnight(3_600_000_000_000);
     world.now = 1_500_000_000;
     let time = u32::to_be_bytes(3_601_500);
     let out = OWN[1].octets();
@@ -60,7 +54,7 @@ fn a_router_records_itself() {
             let frame = with_options(dst, 9, &options);
             let sent = world.one(0, frame.clone());
             assert_eq!(sent.len(), 1, "{options:?}");
-            assert_forwarded(&sent[0], &options_are(&frame, &want), 1, SERVER_MAC);
+            Ipv4Addr::assert_forwarded(&sent[0], &options_are(&frame, &want), 1, SERVER_MAC);
         }
     }
     // Of a packet that is cut, the first fragment has it.
@@ -75,7 +69,12 @@ fn a_router_records_itself() {
     world.now = 1_500_000_000;
     let frame = with_options(SERVER, 9, &[68, 8, 5, 0, 0, 0, 0, 0]);
     let sent = world.one(0, frame.clone());
-    assert_forwarded(&sent[0], &options_are(&frame, &[68, 8, 9, 0, 0x80, 0, 5, 0xdc]), 1, SERVER_MAC);
+    Ipv4Addr::assert_forwarded(
+        &sent[0],
+        &options_are(&frame, &[68, 8, 9, 0, 0x80, 0, 5, 0xdc]),
+        1,
+        SERVER_MAC,
+    );
 }
 
 /// RFC 1812 section 4.3.3.5; the pointers are the kernel's.
@@ -92,7 +91,7 @@ fn malformed_options_are_a_parameter_problem() {
         (&[7, 3, 4, 7, 3, 4], 23),
         (&[131, 2, 4, 0], 21),
     ] {
-        for dst in [SERVER, OWN[0], Ipv4Addr::new(172, 16, 0, 1)] {
+        for dst in [SERVER, OWN[0], FAR, NOWHERE] {
             world.refused(with_options(dst, 1, options), DropReason::IpInHdr, Some((12, 0, pointer)));
         }
     }
@@ -101,7 +100,7 @@ fn malformed_options_are_a_parameter_problem() {
     world.refused(group, DropReason::IpInHdr, None);
     let error = set(with_options(SERVER, 1, &[7, 0, 4, 0]), ETH_LEN + 9, &[1]);
     world.refused(set(mend(error), ETH_LEN + 24, &[3]), DropReason::IpInHdr, None);
-    world.slow.configure(unlimited(), OptionPolicy::Ignore);
+    world.control.slow.configure(unlimited(), OptionPolicy::Ignore);
     world.refused(with_options(SERVER, 9, &[7, 0, 4, 0]), DropReason::IpInHdr, Some((12, 0, 20)));
 }
 
@@ -111,7 +110,7 @@ fn malformed_options_are_a_parameter_problem() {
 fn source_routes_do_not_pass() {
     for policy in [OptionPolicy::Process, OptionPolicy::Ignore, OptionPolicy::Drop] {
         let mut world = World::acquainted();
-        world.slow.configure(unlimited(), policy);
+        world.control.slow.configure(unlimited(), policy);
         for options in [&[131, 3, 4][..], &[137, 3, 4], &[1, 131, 7, 4, 1, 1, 1, 1]] {
             world.refused(with_options(SERVER, 9, options), DropReason::IpOptions, None);
             world.refused(with_options(OWN[0], 9, options), DropReason::IpOptions, None);
@@ -124,7 +123,7 @@ fn source_routes_do_not_pass() {
 #[test]
 fn an_echo_reply_brings_the_options_back() {
     let mut world = World::acquainted();
-    world.slow.set_midnight(0);
+    world.control.slow.set_midnight(0);
     world.now = 7_000_000;
     for own in OWN {
         let me = own.octets();
@@ -155,19 +154,19 @@ fn an_echo_reply_brings_the_options_back() {
 fn options_may_be_ignored_or_dropped() {
     let mut world = World::acquainted();
     let (route, alert) = ([7, 7, 4, 0, 0, 0, 0], [148, 4, 0, 0]);
-    world.slow.configure(unlimited(), OptionPolicy::Ignore);
+    world.control.slow.configure(unlimited(), OptionPolicy::Ignore);
     for options in [&route[..], &[68, 4, 5, 0], &alert] {
         let frame = with_options(SERVER, 9, options);
-        assert_forwarded(&world.one(0, frame.clone())[0], &frame, 1, SERVER_MAC);
+        Ipv4Addr::assert_forwarded(&world.one(0, frame.clone())[0], &frame, 1, SERVER_MAC);
     }
     assert_eq!(reply(&world.one(0, question(OWN[0], &route))).0, []);
-    world.slow.configure(unlimited(), OptionPolicy::Drop);
+    world.control.slow.configure(unlimited(), OptionPolicy::Drop);
     for options in [&route[..], &[68, 4, 5, 0]] {
         world.refused(with_options(SERVER, 9, options), DropReason::IpOptions, None);
         world.refused(question(OWN[0], options), DropReason::IpOptions, None);
     }
     let frame = with_options(SERVER, 9, &alert);
-    assert_forwarded(&world.one(0, frame.clone())[0], &frame, 1, SERVER_MAC);
+    Ipv4Addr::assert_forwarded(&world.one(0, frame.clone())[0], &frame, 1, SERVER_MAC);
 }
 
 /// What is quoted is what came: nothing that softnet wrote.
@@ -181,5 +180,5 @@ fn errors_quote_options_as_they_came() {
     long.extend([0x33; 1000]);
     let total = (long.len() - ETH_LEN) as u16;
     let long = set(set(long, ETH_LEN + 2, &total.to_be_bytes()), ETH_LEN + 6, &[0x40]);
-    world.refused(mend(long), DropReason::PktTooBig, Some((3, 4, MTUS[1])));
+    world.refused(mend(long), DropReason::PktTooBig, Some(Ipv4Addr::too_big(MTUS[1])));
 }

@@ -1,18 +1,15 @@
-//! What a router of IPv6 owes the hosts on its links: redirects, announcements, and the addresses of all routers.
+//! What a router of IPv6 owes the hosts on its links: redirects, and the addresses of all routers.
 
 use super::*;
 use crate::ip::Prefix6;
-use crate::ip::slow::Announce;
 use crate::ip::v6::addr::ALL_ROUTERS;
 
 /// The address of all routers on the client's link (RFC 4291 section 2.6.1).
 const ANYCAST: Ipv6Addr = net(0, 0);
 const ROUTER_MAC: MacAddr = [2, 0, 0, 0, 0, 0xfd];
-/// Behind [`ROUTER`].
-const BEYOND: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 8, 0, 0, 0, 0, 1);
 
 /// The source of the echo reply that was sent to the client, intact.
-fn replied((dev, frame): &(u16, Vec<u8>)) -> Ipv6Addr {
+fn replied((dev, frame): &Frame) -> Ipv6Addr {
     assert_eq!((*dev, &frame[..6]), (0, &CLIENT_MAC[..]));
     let packet = &frame[ETH_LEN..];
     assert_eq!(validate(packet), Ok(packet.len()));
@@ -43,7 +40,7 @@ fn the_address_of_all_routers_is_ours_too() {
             Message::Advertisement { target: anycast, mac: Some(MACS[0]), solicited: true, overrides: false };
         let all: Vec<_> = sent.iter().map(heard).collect();
         assert_eq!(all, [(0, CLIENT_MAC, OWN[0], CLIENT, 0xc0, says)]);
-        // Who is asked under it answers under its own name (RFC 4443 section 4.2).
+        // A router that is asked by it answers from its own address (RFC 4443 section 4.2).
         assert_eq!(replied(&world.one(0, echo(anycast, 64))[0]), OWN[0]);
     }
     // Also from another link.
@@ -53,7 +50,7 @@ fn the_address_of_all_routers_is_ours_too() {
     let whole = icmp(0, CLIENT, ANYCAST, 64, &message);
     let piece = |offset: u16, more: u16, bytes: &[u8]| {
         let header = [&[58, 0][..], &(offset | more).to_be_bytes(), &[0, 0, 0, 9]].concat();
-        ip(0, CLIENT, ANYCAST, 64, next::FRAGMENT, &[&header, bytes].concat())
+        Ipv6Addr::ip(0, CLIENT, ANYCAST, 64, next::FRAGMENT, &[&header, bytes].concat())
     };
     let message = &whole[ETH_LEN + 40..];
     assert!(world.one(0, piece(0, 1, &message[..8])).is_empty());
@@ -62,7 +59,7 @@ fn the_address_of_all_routers_is_ours_too() {
     let header = Ipv6Header::new(packet).unwrap();
     assert_eq!((header.src(), packet[40]), (OWN[0], 129));
     assert_eq!(message_sum(&packet[40..], header.src(), header.dst()), 0xffff);
-    // It is nobody's source, and others' networks have theirs.
+    // It is no source, and other links have their own.
     world.refused(udp(0, ANYCAST, OWN[0], 64, 10), DropReason::IpInvalidSource, None);
     world.refused(solicitation(0, CLIENT, Some(CLIENT_MAC), net(1, 0)), DropReason::NdiscIgnored, None);
 }
@@ -70,11 +67,10 @@ fn the_address_of_all_routers_is_ours_too() {
 #[test]
 fn networks_between_two_routers_have_no_such_address() {
     let mut world = World::new();
-    let iface = world.ifaces[0].as_mut().unwrap();
-    iface.addresses6[0].1 = Prefix6::containing(OWN[0], 127).unwrap();
-    assert!(!iface.is_anycast6(ANYCAST));
-    iface.addresses6[0].1 = Prefix6::containing(OWN[0], 126).unwrap();
-    assert!(iface.is_anycast6(ANYCAST));
+    for (len, is_anycast) in [(127, false), (126, true)] {
+        world.reconfigure(0, |iface| iface.addresses6[0].1 = Prefix6::containing(OWN[0], len).unwrap());
+        assert_eq!(world.iface(0).unwrap().is_anycast6(ANYCAST), is_anycast);
+    }
 }
 
 #[test]
@@ -87,18 +83,22 @@ fn the_groups_of_all_routers_are_answered() {
         frame[..6].copy_from_slice(&MACS[0]);
         assert_eq!(replied(&world.one(0, frame)[0]), OWN[0]);
         // Nothing else of them is ours, and there are no errors about groups.
-        world.refused(ip(0, CLIENT, group, 1, next::TCP, &[0; 20]), DropReason::IpInvalidDest, None);
+        world.refused(
+            Ipv6Addr::ip(0, CLIENT, group, 1, next::TCP, &[0; 20]),
+            DropReason::IpInvalidDest,
+            None,
+        );
         let solicit = icmp(0, CLIENT, group, 255, &[133, 0, 0, 0, 0, 0, 0, 0]);
         world.refused(solicit, DropReason::IpInvalidDest, None);
         world.refused(udp(0, CLIENT, group, 1, 10), DropReason::IpNoProto, None);
     }
     // What is the interface's own comes from nowhere else.
     let mut world = World::acquainted();
-    world.refused(echo("ff01::2".parse().unwrap(), 64), DropReason::IpInvalidDest, None);
+    world.refused(echo::<Ipv6Addr>("ff01::2".parse().unwrap(), 64), DropReason::IpInvalidDest, None);
 }
 
 /// The redirect that `sent` has to be, about `original`: target, destination, and the target's MAC address.
-fn redirect((dev, frame): &(u16, Vec<u8>), original: &[u8]) -> (Ipv6Addr, Ipv6Addr, Option<MacAddr>) {
+fn redirect((dev, frame): &Frame, original: &[u8]) -> (Ipv6Addr, Ipv6Addr, Option<MacAddr>) {
     assert_eq!((*dev, &frame[..6]), (0, &CLIENT_MAC[..]));
     let packet = &frame[ETH_LEN..];
     assert_eq!(validate(packet), Ok(packet.len()));
@@ -122,7 +122,7 @@ fn redirect((dev, frame): &(u16, Vec<u8>), original: &[u8]) -> (Ipv6Addr, Ipv6Ad
     (addr(8), addr(24), mac)
 }
 
-fn is_icmp(kind: u8) -> impl Fn(&&(u16, Vec<u8>)) -> bool {
+fn is_icmp(kind: u8) -> impl Fn(&&Frame) -> bool {
     move |(_, frame)| frame[ETH_LEN + 6] == next::ICMPV6 && frame[ETH_LEN + 40] == kind
 }
 
@@ -139,12 +139,12 @@ fn a_host_is_told_of_a_better_router_on_its_link() {
         assert_eq!(told, [(ROUTER, BEYOND, mac)]);
         if len == 10 {
             let sent = world.one(0, advert(0, ROUTER, ROUTER_MAC, 0x60));
-            assert_forwarded(&sent[0], &packet, 0, ROUTER_MAC);
+            Ipv6Addr::assert_forwarded(&sent[0], &packet, 0, ROUTER_MAC);
         }
         // Again at once: no more words.
         let sent = world.one(0, packet.clone());
         assert_eq!(sent.len(), 1);
-        assert_forwarded(&sent[0], &packet, 0, ROUTER_MAC);
+        Ipv6Addr::assert_forwarded(&sent[0], &packet, 0, ROUTER_MAC);
     }
     // To a host on the link, which need not be told of by its link-local address.
     world.now += 30 * SECOND;
@@ -167,26 +167,8 @@ fn nobody_else_is_redirected() {
         let sent = world.one(0, udp(0, src, dst, 64, 10));
         assert!(!sent.iter().any(|sent| is_icmp(137)(&sent)), "{src} {dst}");
     }
-    world.ifaces[0].as_mut().unwrap().send_redirects = false;
+    world.reconfigure(0, |iface| iface.send_redirects = false);
     world.now += 30 * SECOND;
     let sent = world.one(0, udp(0, CLIENT, BEYOND, 64, 10));
     assert!(!sent.iter().any(|sent| is_icmp(137)(&sent)));
-}
-
-#[test]
-fn a_device_s_addresses_are_announced_twice() {
-    let mut world = World::new();
-    let mut out = Effects::default();
-    let view = RouteSnapshot { now: 0, tables: &world.tables, ifaces: &world.ifaces };
-    world.slow.announce(&mut world.ctx, view, 0, Announce { arp: true, nd: true }, &mut out);
-    let sent = world.carry_out(out);
-    let says = |target| {
-        let message =
-            Message::Advertisement { target, mac: Some(MACS[0]), solicited: false, overrides: true };
-        (0, multicast_mac(ALL_NODES), target, ALL_NODES, 0xa0, message)
-    };
-    let all = [OWN[0], link_local(MACS[0])].map(says);
-    assert_eq!(sent.iter().map(heard).collect::<Vec<_>>(), all);
-    assert_eq!(world.pass(2 * SECOND).iter().map(heard).collect::<Vec<_>>(), all);
-    assert!(world.pass(100 * SECOND).is_empty());
 }

@@ -1,0 +1,174 @@
+//! The world as the [composition](crate::stack)'s host: its time, its tables, its devices, which only note what leaves, and
+//! its sockets, of which there are none.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+
+use super::{MACS, Sent, TestFamily, World};
+use crate::SoftnetData;
+use crate::fold::FoldKey;
+use crate::ip::input::{Exceptions, Ingress};
+use crate::ip::pmtu::RecentPeers;
+use crate::ip::slow::{Effects, RouteSnapshot, SlowPath};
+use crate::ip::tables::Tables;
+use crate::qdisc::Origin;
+use crate::skb::{Batch, DropReason, HEADROOM, Skb};
+use crate::sock::{Flow, SocketError, Sockets};
+use crate::stack::receive::{Receive, ReceiveHost};
+use crate::stack::slow::{SlowHost, SlowPathState};
+use crate::stack::sockets::SocketHost;
+use crate::steer::TxChoice;
+
+/// For one step.
+pub(super) struct Host {
+    now: u64,
+    tables: RefCell<Arc<Tables>>,
+    sent: RefCell<Sent>,
+    errors: RefCell<Vec<(Flow, SocketError)>>,
+    sockets: Sockets,
+    recent: RecentPeers,
+}
+
+impl SlowHost for Host {
+    fn now(&self) -> u64 {
+        self.now
+    }
+
+    fn tables(&self) -> Arc<Tables> {
+        self.tables.borrow().clone()
+    }
+
+    fn replace(&self, tables: Arc<Tables>) -> Arc<Tables> {
+        self.tables.replace(tables)
+    }
+
+    fn xmit(&self, ctx: &mut SoftnetData, dev: u16, _: TxChoice, _: Origin, batch: &mut Batch) {
+        for skb in batch.drain() {
+            self.sent.borrow_mut().push((dev, skb.data().to_vec()));
+            ctx.free_skb(skb);
+        }
+    }
+
+    fn sockets(&self) -> &impl SocketHost {
+        self
+    }
+}
+
+impl SocketHost for Host {
+    fn sockets(&self) -> &Sockets {
+        &self.sockets
+    }
+
+    fn recent(&self) -> &RecentPeers {
+        &self.recent
+    }
+
+    fn udp_input(&self, _: &mut SoftnetData, local: &mut Batch, unserved: &mut Batch, _: &mut Vec<u32>) {
+        std::mem::swap(local, unserved);
+    }
+
+    fn udp_to_many(&self, ctx: &mut SoftnetData, _: u16, skb: Skb, _: &mut Vec<u32>) {
+        // As `udp_members` does with a datagram that has none.
+        ctx.free(skb, DropReason::IpNoProto);
+    }
+
+    fn report(&self, flow: &Flow, error: SocketError) {
+        self.errors.borrow_mut().push((*flow, error));
+    }
+
+    fn arrived(&self, _: u32) {}
+}
+
+struct Poller<'a> {
+    host: &'a Host,
+    control: &'a mut SlowPathState,
+}
+
+impl ReceiveHost for Poller<'_> {
+    fn xmit(&mut self, ctx: &mut SoftnetData, dev: u16, choice: TxChoice, origin: Origin, batch: &mut Batch) {
+        self.host.xmit(ctx, dev, choice, origin, batch);
+    }
+
+    fn udp_input(&mut self, _: &mut SoftnetData, local: &mut Batch, unserved: &mut Batch) {
+        std::mem::swap(local, unserved);
+    }
+
+    fn exceptions(&mut self, ctx: &mut SoftnetData, exceptions: &mut Exceptions) {
+        self.control.run(ctx, self.host, |slow, ctx, view, out| {
+            for (skb, why) in exceptions.drain() {
+                slow.handle(ctx, view, skb, why, out);
+            }
+            if let Some((dev, packet)) = exceptions.redirect.take() {
+                slow.redirect(ctx, view, (dev, packet), out);
+            }
+        });
+    }
+}
+
+impl<F: TestFamily> World<F> {
+    /// One batch by device `dev`. What memory is left for is received. Returns the frames sent.
+    pub(crate) fn input(&mut self, dev: u16, frames: &[Vec<u8>]) -> Sent {
+        let mut batch = Batch::new();
+        for bytes in frames {
+            let Some(mut frame) = self.ctx.alloc_frame() else { continue };
+            frame.bytes_mut()[HEADROOM..][..bytes.len()].copy_from_slice(bytes);
+            match self.ctx.build_skb(frame, HEADROOM, bytes.len()) {
+                Ok(mut skb) => {
+                    skb.head_mut().dev = dev;
+                    batch.push(skb).unwrap();
+                    self.received += 1;
+                }
+                Err(frame) => self.ctx.free_frame(frame),
+            }
+        }
+        let rp_filter = self.iface(dev).map_or_else(Default::default, |iface| iface.rp_filter);
+        let ingress = Ingress { dev, mac: MACS[usize::from(dev)], partial_csum: false, rp_filter };
+        let (sent, ()) = self.step(|ctx, control, host| {
+            let tables = host.tables();
+            Receive::default().ip(ctx, &tables, &ingress, 0, &mut batch, &mut Poller { host, control });
+        });
+        sent
+    }
+
+    /// Calls the slow path. Returns the frames sent, and what `call` did.
+    pub(crate) fn call<R>(
+        &mut self,
+        call: impl FnOnce(&mut SlowPath, &mut SoftnetData, RouteSnapshot<'_>, &mut Effects) -> R,
+    ) -> (Sent, R) {
+        self.step(|ctx, control, host| {
+            let mut result = None;
+            control.run(ctx, host, |slow, ctx, view, out| result = Some(call(slow, ctx, view, out)));
+            result.unwrap()
+        })
+    }
+
+    /// Does one step, and notes what came of it. Returns the frames sent, and what `step` did.
+    pub(super) fn step<R>(
+        &mut self,
+        step: impl FnOnce(&mut SoftnetData, &mut SlowPathState, &Host) -> R,
+    ) -> (Sent, R) {
+        let host = Host {
+            now: self.now,
+            tables: RefCell::new(Arc::new(self.tables.clone())),
+            sent: RefCell::default(),
+            errors: RefCell::default(),
+            sockets: Sockets::new(1, 0),
+            recent: RecentPeers::new(FoldKey::new([1, 2])),
+        };
+        let result = step(&mut self.ctx, &mut self.control, &host);
+        self.tables = Tables::clone(&host.tables());
+        self.errors.extend(host.errors.into_inner());
+        let sent = host.sent.into_inner();
+        self.sent += sent.len() as u64;
+        let stats = self.ctx.stats();
+        assert_eq!(
+            self.received + stats.originated.get(),
+            self.sent + stats.delivered.get() + stats.dropped() + stats.merged.get() + self.held(),
+            "received {} sent {} held {}",
+            self.received,
+            self.sent,
+            self.held()
+        );
+        (sent, result)
+    }
+}
