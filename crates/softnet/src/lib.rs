@@ -37,6 +37,7 @@ mod util;
 pub use app::{NapiPoller, PollerError, PollerParams, RawSender, WouldBlock};
 pub use assembly::{Introspect, Stack, StartError};
 pub use config::{Config, Context};
+pub use device::DeviceError;
 pub use napi::PacketFilter;
 pub use softnet_core::SoftnetData;
 pub use softnet_core::qdisc::Verdict;

@@ -113,12 +113,11 @@ impl Setup {
                 let config = NicConfig { name: device.name.clone(), mac, ..NicConfig::default() };
                 // Only the first receives, only the second sends.
                 let sink = if dev == 1 { counter.take() } else { None }.unwrap_or_default();
-                let nic = nic(dev, &config, vec![(Wire::new(templates.clone()), sink)])
-                    .map_err(|e| e.to_string())?;
+                let nic = nic(dev, &config, vec![(Wire::new(templates.clone()), sink)])?;
                 if dev == 0 {
                     *ports.lock().unwrap_or_else(PoisonError::into_inner) = nic.ports.into_iter().next();
                 }
-                Ok(nic.open)
+                Ok::<_, std::io::Error>(nic.open)
             })
         };
         let patches = if self.routed { vec![] } else { vec![(0, 1)] };

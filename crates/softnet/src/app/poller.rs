@@ -34,7 +34,7 @@ use softnet_core::skb::{Batch, DropReason, SkbList};
 use softnet_core::sync::{Ordering, Receiver, mailbox};
 
 use super::{BusyPoll, EpollParams, FOR_EVER, LocalSender, OutOfRange, Waits, WouldBlock};
-use crate::control::Target;
+use crate::control::{ControlError, Target};
 use crate::napi::NapiInstance;
 use crate::napi::{App, PacketFilter};
 use crate::poll::PollContext;
@@ -73,9 +73,9 @@ impl PollerParams {
 /// Why there is no poller, or no packets.
 #[derive(Debug, thiserror::Error)]
 pub enum PollerError {
-    /// No instance has that id now; the text says which there are.
-    #[error("{0}")]
-    NoSuchNapi(String),
+    /// No instance has that id now.
+    #[error(transparent)]
+    NoSuchNapi(ControlError),
     /// A parameter is out of range.
     #[error(transparent)]
     OutOfRange(#[from] OutOfRange),

@@ -14,7 +14,7 @@ use softnet_core::skb::{Batch, DropReason};
 use softnet_core::steer::{TxChoice, TxSticky, skb_get_hash};
 
 use crate::control::Direction;
-use crate::control::Target;
+use crate::control::{ControlError, Target};
 use crate::device::{OpenNetdev, current_cpu};
 use crate::stack::{Handle, StackInner};
 use crate::tx::xmit_waiting;
@@ -190,8 +190,8 @@ pub struct RawSender {
 }
 
 impl RawSender {
-    /// On the device `name` of a stack. The error says which there are.
-    pub fn new(on: &Handle, name: &str) -> Result<Self, String> {
+    /// On the device `name` of a stack.
+    pub fn new(on: &Handle, name: &str) -> Result<Self, ControlError> {
         let shared = on.shared();
         let (dev, _) = shared.find(&Target::Dev(name.into()))?;
         let (dev, ctx) = (dev.index, shared.context());

@@ -17,8 +17,8 @@ use super::{Housekeeper, Introspect};
 use crate::app::{NapiPoller, PollerError, PollerParams, RawSender};
 use crate::config::{Config, ConfigErrors, Context, available_cpus};
 use crate::control::commands::commands;
-use crate::control::{BindError, Listener, Server};
-use crate::device::{Netdev, Opener, XdpOpener};
+use crate::control::{BindError, ControlError, Listener, Server};
+use crate::device::{DeviceError, Netdev, Opener, XdpOpener};
 use crate::napi::{PacketFilter, PollThread, WorkerShared};
 use crate::poll::Worker;
 use crate::stack::{Handle, StackInner, routes};
@@ -26,16 +26,17 @@ use crate::util::spawn;
 
 /// Why a stack did not start. Nothing of it is left.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum StartError {
     /// The configuration contradicts itself.
-    #[error("{0}")]
+    #[error(transparent)]
     Config(#[from] ConfigErrors),
     /// Its control socket can't be bound.
-    #[error("{0}")]
+    #[error(transparent)]
     Control(#[from] BindError),
-    /// A device can't be opened; the text says which and why.
-    #[error("{0}")]
-    Device(String),
+    /// A device can't be opened.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
     /// The operating system refused something else.
     #[error("{what}: {source}")]
     System {
@@ -45,10 +46,10 @@ pub enum StartError {
         source: std::io::Error,
     },
     /// The routes don't fit a table.
-    #[error("{0}")]
+    #[error(transparent)]
     Routes(#[from] softnet_core::ip::FibError),
     /// Packet memory can't be laid out.
-    #[error("{0}")]
+    #[error(transparent)]
     Region(#[from] softnet_core::skb::RegionError),
 }
 
@@ -75,7 +76,7 @@ impl Assembly {
     pub fn new<O: Opener + 'static>(
         mut config: Config,
         patches: Vec<(u16, u16)>,
-        opener: impl FnOnce(&Arc<Region>) -> Result<O, String>,
+        opener: impl FnOnce(&Arc<Region>) -> Result<O, DeviceError>,
     ) -> Result<Self, StartError> {
         // Whatever CPUs the calling thread is pinned to now: workers pin themselves.
         let cpus: Vec<u32> = (0..CpuSet::MAX_CPU as u32).collect();
@@ -117,7 +118,7 @@ impl Assembly {
         let mut slow = SlowPath::new(neigh, secret());
         slow.set_gateways(routes.gateways());
         slow.configure(stack.icmp.clone(), stack.ip_options);
-        let opener = opener(&region).map_err(StartError::Device)?;
+        let opener = opener(&region)?;
         let shared = StackInner::new(region, stack, devices, workers, tables, slow);
         let mut shared = shared.map_err(system("descriptors"))?;
         shared.sockets.ports = opener.ports();
@@ -126,14 +127,14 @@ impl Assembly {
         let (commander, commands) = commands(&shared.housekeeper);
         let view = Arc::new(Introspect::new(shared.clone(), config.clone(), routes, commander));
         let housekeeper = Housekeeper::new(shared.clone(), config, Box::new(opener), patches, commands)
-            .map_err(StartError::Device)?;
+            .map_err(|error| system("watching interfaces")(error.into()))?;
         // Before the devices: if one of them can't be opened, the instances of the others are with their workers, whose
         // drop gives them up to be closed.
         let workers = shared.workers.iter().map(|me| Worker::new(&shared, me)).collect::<Result<_, _>>();
         let workers = workers.map_err(system("worker"))?;
         let mut assembly = Assembly { workers, shared, view, housekeeper: Some(housekeeper) };
         if let Some(housekeeper) = &mut assembly.housekeeper {
-            housekeeper.open_all().map_err(StartError::Device)?;
+            housekeeper.open_all()?;
         }
         // What reading a large configuration and building its tables took.
         trim_heap();
@@ -175,7 +176,7 @@ impl Stack {
     pub fn start(config: Config) -> Result<Stack, StartError> {
         config.check(&available_cpus())?;
         let devices = config.devices.len();
-        let opener = |region: &Arc<Region>| XdpOpener::new(region, devices).map_err(|e| e.to_string());
+        let opener = |region: &Arc<Region>| XdpOpener::new(region, devices).map_err(DeviceError::from);
         Self::run(Assembly::new(config, Vec::new(), opener)?)
     }
 
@@ -221,7 +222,7 @@ impl Stack {
     }
 
     /// A sender of raw frames on device `dev`, for one thread. The error says which devices there are.
-    pub fn sender(&self, dev: &str) -> Result<RawSender, String> {
+    pub fn sender(&self, dev: &str) -> Result<RawSender, ControlError> {
         RawSender::new(&self.handle(), dev)
     }
 

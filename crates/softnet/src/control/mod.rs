@@ -11,6 +11,7 @@
 
 mod client;
 pub(crate) mod commands;
+mod error;
 mod listener;
 mod requests;
 pub(crate) mod server;
@@ -21,6 +22,7 @@ mod tests;
 use std::path::{Path, PathBuf};
 
 pub use client::{Client, ClientError};
+pub use error::ControlError;
 pub use listener::{BindError, Listener};
 pub use requests::{
     Action, Direction, MirredAction, Request, Response, Set, SetFilter, SetKnobs, SetMirred, SetQdisc, Target,

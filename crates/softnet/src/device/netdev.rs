@@ -19,7 +19,7 @@ use softnet_dev::{Device, QueueStats};
 use super::Groups;
 use super::filter::Hook;
 use crate::config::{Context, Knobs};
-use crate::control::Direction;
+use crate::control::{ControlError, Direction};
 use crate::napi::NapiInstance;
 use crate::tx::QueueWake;
 use crate::tx::qdisc::{Layout, Settings};
@@ -158,10 +158,10 @@ impl Netdev {
 
     /// Sets knobs of mitigation, those that are given, of `queue` or of all queues, and remembers that. Refused, with nothing
     /// changed, if a value is out of range.
-    pub fn set_deferral(&self, queue: Option<u16>, knobs: Knobs) -> Result<(), String> {
+    pub fn set_deferral(&self, queue: Option<u16>, knobs: Knobs) -> Result<(), ControlError> {
         let checked = MitigationConfig::default();
         let n = knobs.napi_defer_hard_irqs.unwrap_or(0);
-        checked.set_defer_hard_irqs(n).map_err(|error| error.to_string())?;
+        checked.set_defer_hard_irqs(n)?;
         let mut deferral = lock(&self.deferral);
         let device = deferral.device;
         match queue {
@@ -247,20 +247,15 @@ impl Netdev {
 }
 
 /// The device called `name`. The error says which there are.
-pub(crate) fn find_device<'a>(devices: &'a [Arc<Netdev>], name: &str) -> Result<&'a Arc<Netdev>, String> {
+pub(crate) fn find_device<'a>(
+    devices: &'a [Arc<Netdev>],
+    name: &str,
+) -> Result<&'a Arc<Netdev>, ControlError> {
     devices.iter().find(|dev| dev.name == name).ok_or_else(|| {
-        let names = devices.iter().map(|dev| dev.name.clone()).collect();
-        format!("no device {name:?}; {}", there_are(names))
+        let mut exist: Vec<_> = devices.iter().map(|dev| dev.name.clone()).collect();
+        exist.sort();
+        ControlError::NoDevice { name: name.into(), exist }
     })
-}
-
-/// Says what there is instead of what was asked for.
-pub(crate) fn there_are(mut names: Vec<String>) -> String {
-    if names.is_empty() {
-        return "there is none".into();
-    }
-    names.sort();
-    format!("there are: {}", names.join(", "))
 }
 
 /// The parts of an open device.

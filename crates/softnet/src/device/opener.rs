@@ -8,13 +8,19 @@ use softnet_core::skb::Region;
 use softnet_dev::OpenDevice;
 use softnet_dev::xdp::{self, Claim, Claims, Conflict, Mode, Ports, UdpPorts, Umem, XdpConfig};
 
+use super::DeviceError;
 use crate::config::{DeviceConfig, XdpMode};
 use crate::util::note;
 
 /// Opens devices. Called by one thread at a time: at start, and whenever an interface comes back.
 pub trait Opener: Send {
-    /// Opens the device with index `dev` on the region of `ctx`. The error is one for the user.
-    fn open(&mut self, dev: u16, config: &DeviceConfig, ctx: &mut SoftnetData) -> Result<OpenDevice, String>;
+    /// Opens the device with index `dev` on the region of `ctx`.
+    fn open(
+        &mut self,
+        dev: u16,
+        config: &DeviceConfig,
+        ctx: &mut SoftnetData,
+    ) -> Result<OpenDevice, DeviceError>;
 
     /// The addresses that the kernel has changed, or what a device's interface is a port of; or may
     /// have.
@@ -25,15 +31,24 @@ pub trait Opener: Send {
         None
     }
 
-    /// Whether its devices are interfaces of the kernel, which come and go.
-    fn on_interfaces(&self) -> bool {
+    /// Whether the device with index `dev` is an interface of the kernel, which comes and goes.
+    fn on_interface(&self, _dev: u16) -> bool {
         false
     }
 }
 
-impl<F: FnMut(u16, &DeviceConfig, &mut SoftnetData) -> Result<OpenDevice, String> + Send> Opener for F {
-    fn open(&mut self, dev: u16, config: &DeviceConfig, ctx: &mut SoftnetData) -> Result<OpenDevice, String> {
-        self(dev, config, ctx)
+impl<F, E> Opener for F
+where
+    F: FnMut(u16, &DeviceConfig, &mut SoftnetData) -> Result<OpenDevice, E> + Send,
+    E: Into<DeviceError>,
+{
+    fn open(
+        &mut self,
+        dev: u16,
+        config: &DeviceConfig,
+        ctx: &mut SoftnetData,
+    ) -> Result<OpenDevice, DeviceError> {
+        self(dev, config, ctx).map_err(Into::into)
     }
 }
 
@@ -63,7 +78,12 @@ fn claim(config: &DeviceConfig) -> Claim {
 }
 
 impl Opener for XdpOpener {
-    fn open(&mut self, dev: u16, config: &DeviceConfig, ctx: &mut SoftnetData) -> Result<OpenDevice, String> {
+    fn open(
+        &mut self,
+        dev: u16,
+        config: &DeviceConfig,
+        ctx: &mut SoftnetData,
+    ) -> Result<OpenDevice, DeviceError> {
         let xdp = XdpConfig {
             interface: config.name.clone(),
             mode: match config.mode {
@@ -77,8 +97,7 @@ impl Opener for XdpOpener {
             claim: claim(config),
             ports: Some(self.ports.clone()),
         };
-        let (open, claims) =
-            xdp::open_with_claims(&xdp, &self.umem, dev, ctx).map_err(|error| error.to_string())?;
+        let (open, claims) = xdp::open_with_claims(&xdp, &self.umem, dev, ctx)?;
         let mode = &open.device.info().mode;
         // What another mode does not do has to be known, also where it was asked for.
         if !mode.starts_with("native") {
@@ -108,7 +127,7 @@ impl Opener for XdpOpener {
         Some(self.ports.clone())
     }
 
-    fn on_interfaces(&self) -> bool {
+    fn on_interface(&self, _dev: u16) -> bool {
         true
     }
 }

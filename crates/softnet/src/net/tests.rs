@@ -22,7 +22,7 @@ use crate::Stack;
 use crate::assembly::Assembly;
 use crate::assembly::Introspect;
 use crate::config::{Config, DeviceConfig, NeighbourConfig, StackConfig, available_cpus};
-use crate::device::Opener;
+use crate::device::{DeviceError, Opener};
 use crate::stack::StackInner;
 
 const OWN: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
@@ -94,7 +94,12 @@ struct Telling<F> {
 }
 
 impl<F: Opener> Opener for Telling<F> {
-    fn open(&mut self, dev: u16, config: &DeviceConfig, ctx: &mut SoftnetData) -> Result<OpenDevice, String> {
+    fn open(
+        &mut self,
+        dev: u16,
+        config: &DeviceConfig,
+        ctx: &mut SoftnetData,
+    ) -> Result<OpenDevice, DeviceError> {
         self.open.open(dev, config, ctx)
     }
 

@@ -11,7 +11,7 @@ use super::world::{Setup, World, of_port, ping, until};
 fn set(world: &World, n: u64, t: u64) -> Result<Vec<NapiRow>, String> {
     let target = Target::Dev("mem0".into());
     let knobs = Knobs { napi_defer_hard_irqs: Some(n), gro_flush_timeout: Some(t), ..Knobs::default() };
-    world.view.set_knobs(&SetKnobs { target, knobs })
+    world.view.set_knobs(&SetKnobs { target, knobs }).map_err(|error| error.to_string())
 }
 
 fn doorbell(world: &World) -> String {
@@ -69,7 +69,7 @@ fn knobs_out_of_range_are_refused_and_useless_ones_warned_of() {
     );
     let knobs = Knobs { napi_defer_hard_irqs: Some(1), ..Knobs::default() };
     let unknown = SetKnobs { target: Target::Napi(1), knobs };
-    let error = world.view.set_knobs(&unknown).unwrap_err();
+    let error = world.view.set_knobs(&unknown).unwrap_err().to_string();
     assert!(error.contains("(mem0-0)"), "{error}");
     world.end(lanes);
 }

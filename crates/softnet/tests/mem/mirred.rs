@@ -528,11 +528,11 @@ fn what_cannot_be_set_is_said() {
             "expected what to do, such as `action mirred egress redirect dev DEV`",
         ),
     ] {
-        assert_eq!(answer.unwrap_err(), expected);
+        assert_eq!(answer.unwrap_err().to_string(), expected);
     }
     assert!(view.filters().is_empty());
     assert_eq!(set(Action::Add, (0, Ingress), to(0)).unwrap().len(), 1, "a device to itself");
-    let error = set(Action::Add, (0, Ingress), to(1)).unwrap_err();
+    let error = set(Action::Add, (0, Ingress), to(1)).unwrap_err().to_string();
     assert_eq!(error, "ingress of mem0 has a filter already: `replace` it, or `del` it first");
     set(Action::Add, (0, Egress), to(2)).unwrap();
     let rows = set(Action::Replace, (0, Ingress), to(1)).unwrap();

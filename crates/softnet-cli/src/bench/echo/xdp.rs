@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use softnet::DeviceError;
 use softnet::Stack;
 use softnet::config::DeviceConfig;
 use softnet::internals::Assembly;
@@ -222,7 +223,7 @@ pub(super) fn bed(setup: &Setup) -> Result<Bed, String> {
         ..DeviceConfig::new(&veth.server.1)
     }];
     let run = || {
-        let opener = |region: &_| XdpOpener::new(region, 1).map_err(text);
+        let opener = |region: &_| XdpOpener::new(region, 1).map_err(DeviceError::from);
         Stack::run(Assembly::new(config, vec![], opener).map_err(text)?).map_err(text)
     };
     let stack = veth.server.0.run(run).map_err(text)??;

@@ -11,6 +11,7 @@
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
+use softnet::DeviceError;
 use softnet::Stack;
 use softnet::config::{Config, DeviceConfig, InterfaceAddr, NeighbourConfig, RouteConfig, RouteTarget};
 use softnet::internals::Assembly;
@@ -294,7 +295,7 @@ fn start_stack(testbed: &Testbed, way: Way, cpu: usize) -> Result<Stack, String>
     testbed
         .middle
         .run(|| {
-            let opener = |region: &_| XdpOpener::new(region, 2).map_err(text);
+            let opener = |region: &_| XdpOpener::new(region, 2).map_err(DeviceError::from);
             Stack::run(Assembly::new(config, patches, opener).map_err(text)?).map_err(text)
         })
         .map_err(text)?

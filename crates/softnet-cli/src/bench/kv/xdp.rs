@@ -11,6 +11,7 @@
 
 use std::net::SocketAddr;
 
+use softnet::DeviceError;
 use softnet::Stack;
 use softnet::config::DeviceConfig;
 use softnet::internals::Assembly;
@@ -110,7 +111,7 @@ pub(super) fn softnet(cpu: usize, policy: Option<Policy>, receive: Receive) -> R
     let device = DeviceConfig { ring: RING, arp_notify: false, ..DeviceConfig::new(&veth.server.1) };
     let config = config(cpu, policy, device, &ends)?;
     let run = || {
-        let opener = |region: &_| XdpOpener::new(region, 1).map_err(text);
+        let opener = |region: &_| XdpOpener::new(region, 1).map_err(DeviceError::from);
         Stack::run(Assembly::new(config, vec![], opener).map_err(text)?).map_err(text)
     };
     let stack = veth.server.0.run(run).map_err(text)??;

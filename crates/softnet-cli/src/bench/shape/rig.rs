@@ -137,6 +137,7 @@ impl Rig {
                     .view()
                     .set_qdisc(SetQdisc { dev: dev.clone(), queue: None, action, qdisc: Some(tbf) })
                     .map(drop)
+                    .map_err(text)
             }
             Router::Kernel => kernel::set(&self.testbed.middle, dev, &tbf),
         }
