@@ -17,6 +17,7 @@ use super::report::{Bound, REFERENCE, Report, Row, Sample};
 use super::templates::{Counter, Found, Random, SIZE, Sums, Template, Wire};
 use super::templates::{bgp_prefixes, bgp_prefixes6, destination, number, sixteen_prefixes, templates};
 use super::{Common, pin};
+use crate::bench::text;
 
 #[derive(Args, Debug)]
 pub(crate) struct Forward {
@@ -76,8 +77,11 @@ impl Setup {
 
     fn config(&self) -> Result<Config, String> {
         let device = |name: &str, address: &str| -> Result<DeviceConfig, String> {
-            let addresses = vec![address.parse()?];
-            Ok(DeviceConfig { addresses, ring: 128, ..DeviceConfig::new(name) })
+            let addresses = vec![address.parse().map_err(text)?];
+            Ok(DeviceConfig::new(name).with(|device| {
+                device.addresses = addresses;
+                device.ring = 128;
+            }))
         };
         let mut config = Config::default();
         config.stack.dev_weight = self.burst as u32;
@@ -90,11 +94,13 @@ impl Setup {
         config.devices = vec![device("nic0", own[0])?, device("nic1", own[1])?];
         for i in 0..GATEWAYS {
             let (address, mac) = gateway(i, self.is_ipv6());
-            config.neighbours.push(NeighbourConfig { dev: "nic1".into(), address, mac });
+            config.neighbours.push(NeighbourConfig::new("nic1", address, mac));
         }
-        let route = |(i, to): (usize, &IpPrefix)| RouteConfig {
-            to: *to,
-            target: RouteTarget::Via(gateway((i % usize::from(GATEWAYS)) as u8, to.addr().is_ipv6()).0),
+        let route = |(i, to): (usize, &IpPrefix)| {
+            RouteConfig::new(
+                *to,
+                RouteTarget::Via(gateway((i % usize::from(GATEWAYS)) as u8, to.addr().is_ipv6()).0),
+            )
         };
         config.routes = self.prefixes.iter().enumerate().map(route).collect();
         Ok(config)

@@ -72,6 +72,7 @@ impl PollerParams {
 
 /// Why there is no poller, or no packets.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum PollerError {
     /// No instance has that id now.
     #[error(transparent)]

@@ -30,8 +30,11 @@ pub(crate) const PREFER: PollerParams =
 
 /// Sets N, T and S of `mem0`.
 pub(crate) fn set_knobs(view: &Introspect, n: u64, t: u64, s: u64) {
-    let knobs =
-        Knobs { napi_defer_hard_irqs: Some(n), gro_flush_timeout: Some(t), irq_suspend_timeout: Some(s) };
+    let knobs = Knobs::default().with(|knobs| {
+        knobs.napi_defer_hard_irqs = Some(n);
+        knobs.gro_flush_timeout = Some(t);
+        knobs.irq_suspend_timeout = Some(s);
+    });
     view.set_knobs(&SetKnobs { target: Target::Dev("mem0".into()), knobs }).unwrap();
 }
 

@@ -247,7 +247,10 @@ fn deferral_leaves_the_kernel_of_a_veth_alone() {
     };
     assert!(left_alone(), "{:?}", view.napis());
     let target = Target::Dev(interface(0));
-    let knobs = Knobs { napi_defer_hard_irqs: Some(2), gro_flush_timeout: Some(50_000), ..Knobs::default() };
+    let knobs = Knobs::default().with(|knobs| {
+        knobs.napi_defer_hard_irqs = Some(2);
+        knobs.gro_flush_timeout = Some(50_000);
+    });
     let knobs = SetKnobs { target, knobs };
     let rows = view.set_knobs(&knobs).unwrap();
     assert_eq!((rows[0].napi_defer_hard_irqs, rows[0].gro_flush_timeout), (2, 50_000));

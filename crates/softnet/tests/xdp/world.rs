@@ -130,20 +130,19 @@ impl World {
     }
 
     pub(crate) fn config(&self) -> Config {
-        let device = |i: usize| DeviceConfig {
-            ring: 512,
-            addresses: vec![InterfaceAddr::new(softnet(i), 24).unwrap()],
-            ..DeviceConfig::new(interface(i))
+        let device = |i: usize| {
+            DeviceConfig::new(interface(i)).with(|device| {
+                device.ring = 512;
+                device.addresses = vec![InterfaceAddr::new(softnet(i), 24).unwrap()];
+            })
         };
-        Config {
-            stack: StackConfig {
-                workers: available_cpus().into_iter().take(2).collect(),
-                frames: 8192,
-                ..StackConfig::default()
-            },
-            devices: (0..self.hosts.len()).map(device).collect(),
-            ..Config::default()
-        }
+        Config::default().with(|config| {
+            config.stack = StackConfig::default().with(|stack| {
+                stack.workers = available_cpus().into_iter().take(2).collect();
+                stack.frames = 8192;
+            });
+            config.devices = (0..self.hosts.len()).map(device).collect();
+        })
     }
 
     pub(crate) fn start(&mut self) {

@@ -105,8 +105,10 @@ pub(super) fn bed(setup: &Setup) -> Result<Bed, String> {
     };
     let mut config = setup.config();
     let address = format!("{}/24", SERVER.address).parse().map_err(|e| format!("{e:?}"))?;
-    let device =
-        DeviceConfig { addresses: vec![address], threaded: setup.context, ..DeviceConfig::new("nic0") };
+    let device = DeviceConfig::new("nic0").with(|device| {
+        device.addresses = vec![address];
+        device.threaded = setup.context;
+    });
     config.devices = vec![device];
     let assembly = Assembly::new(config, vec![], opener).map_err(|e| e.to_string())?;
     let stack = Stack::run(assembly).map_err(|e| e.to_string())?;

@@ -215,13 +215,12 @@ pub(super) fn bed(setup: &Setup) -> Result<Bed, String> {
     let server = End { mac: Veth::mac(&veth.server)?, address: SERVER };
     let mut config = setup.config();
     let address = format!("{SERVER}/24").parse().map_err(|e| format!("{e:?}"))?;
-    config.devices = vec![DeviceConfig {
-        addresses: vec![address],
-        ring: RING,
-        threaded: setup.context,
-        arp_notify: false,
-        ..DeviceConfig::new(&veth.server.1)
-    }];
+    config.devices = vec![DeviceConfig::new(&veth.server.1).with(|device| {
+        device.addresses = vec![address];
+        device.ring = RING;
+        device.threaded = setup.context;
+        device.arp_notify = false;
+    })];
     let run = || {
         let opener = |region: &_| XdpOpener::new(region, 1).map_err(DeviceError::from);
         Stack::run(Assembly::new(config, vec![], opener).map_err(text)?).map_err(text)

@@ -108,7 +108,10 @@ fn bed(veth: Veth, host: Host, receive: Receive, format: Format) -> Result<Bed, 
 pub(super) fn softnet(cpu: usize, policy: Option<Policy>, receive: Receive) -> Result<Bed, String> {
     let veth = Veth::new()?;
     let ends = ends(&veth)?;
-    let device = DeviceConfig { ring: RING, arp_notify: false, ..DeviceConfig::new(&veth.server.1) };
+    let device = DeviceConfig::new(&veth.server.1).with(|device| {
+        device.ring = RING;
+        device.arp_notify = false;
+    });
     let config = config(cpu, policy, device, &ends)?;
     let run = || {
         let opener = |region: &_| XdpOpener::new(region, 1).map_err(DeviceError::from);

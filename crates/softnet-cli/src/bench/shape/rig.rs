@@ -337,7 +337,10 @@ impl Rig {
 fn start_stack(testbed: &Testbed, cpu: usize) -> Result<Stack, String> {
     let device = |wire: &Wire| -> Result<DeviceConfig, String> {
         let addresses = vec![InterfaceAddr::new(wire.far_ip, 24).map_err(text)?];
-        Ok(DeviceConfig { addresses, arp_notify: false, ..DeviceConfig::new(&wire.far) })
+        Ok(DeviceConfig::new(&wire.far).with(|device| {
+            device.addresses = addresses;
+            device.arp_notify = false;
+        }))
     };
     let outgoing = &testbed.outgoing;
     let mut config = Config::default();
@@ -345,11 +348,7 @@ fn start_stack(testbed: &Testbed, cpu: usize) -> Result<Stack, String> {
     // What waits in the discipline waits in frames, of which small packets need as many as large ones.
     config.stack.frames = 1 << 15;
     config.devices = vec![device(&testbed.incoming)?, device(outgoing)?];
-    config.neighbours = vec![NeighbourConfig {
-        dev: outgoing.far.clone(),
-        address: outgoing.near_ip.into(),
-        mac: outgoing.near_mac,
-    }];
+    config.neighbours = vec![NeighbourConfig::new(outgoing.far.clone(), outgoing.near_ip, outgoing.near_mac)];
     config.check(&cpus().iter().map(|cpu| *cpu as u32).collect::<Vec<_>>()).map_err(text)?;
     testbed.middle.run(|| Stack::start(config).map_err(text)).map_err(text)?
 }
