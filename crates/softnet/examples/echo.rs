@@ -26,7 +26,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let [config, port] = &args[..] else { return Err("usage: echo CONFIG PORT".into()) };
     let (config, port) = (Config::load(Path::new(config))?, port.parse()?);
     // For `softnet show`, `top` and `set`, too.
-    let (stack, _control) = Stack::start_shown(config)?;
+    let stack = Stack::builder().config(config).control_socket().start()?;
     let napis = stack.view().napis();
     std::thread::scope(|scope| {
         // A thread for each queue.

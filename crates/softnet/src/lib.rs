@@ -35,13 +35,14 @@ mod tx;
 mod util;
 
 pub use app::{NapiPoller, PollerError, PollerParams, RawSender, WouldBlock};
-pub use assembly::{Introspect, Stack, StartError};
+pub use assembly::{Introspect, Stack, StackBuilder, StartError};
 pub use config::{Config, Context};
 pub use device::DeviceError;
 pub use napi::PacketFilter;
 pub use softnet_core::SoftnetData;
 pub use softnet_core::qdisc::Verdict;
 pub use softnet_core::skb::{Batch, Skb};
+pub use softnet_dev::{OpenDevice, mem};
 pub use stack::Handle;
 
 /// The Rust blocks of the README and the book are compiled as doctests; `tests/docs.rs` runs the README's program.

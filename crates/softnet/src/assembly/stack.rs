@@ -13,12 +13,12 @@ use softnet_core::sync::{AtomicBool, Ordering};
 use softnet_dev::memfd::MemfdMemory;
 use softnet_dev::process::trim_heap;
 
-use super::{Housekeeper, Introspect};
+use super::{Housekeeper, Introspect, StackBuilder};
 use crate::app::{NapiPoller, PollerError, PollerParams, RawSender};
-use crate::config::{Config, ConfigErrors, Context, available_cpus};
+use crate::config::{Config, ConfigErrors, Context};
 use crate::control::commands::commands;
 use crate::control::{BindError, ControlError, Listener, Server};
-use crate::device::{DeviceError, Netdev, Opener, XdpOpener};
+use crate::device::{DeviceError, Netdev, Opener};
 use crate::napi::{PacketFilter, PollThread, WorkerShared};
 use crate::poll::Worker;
 use crate::stack::{Handle, StackInner, routes};
@@ -164,6 +164,8 @@ impl Drop for Assembly {
 
 /// A running stack. Dropping it stops it: packets in flight are finished or freed and counted, devices given back.
 pub struct Stack {
+    /// Answers on the control socket, if there is one.
+    server: Option<Server>,
     view: Arc<Introspect>,
     shared: Arc<StackInner>,
     workers: Vec<JoinHandle<()>>,
@@ -172,27 +174,35 @@ pub struct Stack {
 }
 
 impl Stack {
-    /// Checks `config`, takes its AF_XDP devices in the calling thread's network namespace, and runs.
-    pub fn start(config: Config) -> Result<Stack, StartError> {
-        config.check(&available_cpus())?;
-        let devices = config.devices.len();
-        let opener = |region: &Arc<Region>| XdpOpener::new(region, devices).map_err(DeviceError::from);
-        Self::run(Assembly::new(config, Vec::new(), opener)?)
+    /// Starts from nothing but what the builder is told.
+    pub fn builder() -> StackBuilder {
+        StackBuilder::default()
     }
 
-    /// Starts one as [`start`](Self::start) does, which `softnet show` finds by its name until the server is dropped. Its control
-    /// socket comes first, so that a second instance of the same name is refused before it touches anything.
-    pub fn start_shown(config: Config) -> Result<(Stack, Server), StartError> {
-        let control = Listener::bind(&config.stack.socket_path())?;
-        let stack = Self::start(config)?;
-        let server = control.serve(stack.view.clone()).map_err(system("starting the control thread"))?;
-        Ok((stack, server))
+    /// Checks `config`, takes its interfaces in the calling thread's network namespace, and runs.
+    pub fn start(config: Config) -> Result<Stack, StartError> {
+        Self::builder().config(config).start()
+    }
+
+    /// From now on it answers on `control`, until it is dropped.
+    pub(super) fn serve(&mut self, control: Listener) -> Result<(), StartError> {
+        let server = control.serve(self.view.clone()).map_err(system("starting the control thread"))?;
+        self.server = Some(server);
+        Ok(())
     }
 
     /// Runs what was assembled.
+    #[doc(hidden)]
     pub fn run(mut assembly: Assembly) -> Result<Stack, StartError> {
         let (shared, view) = (assembly.shared.clone(), assembly.view.clone());
-        let mut stack = Stack { view, shared, workers: Vec::new(), housekeeper: None, stop: Arc::default() };
+        let mut stack = Stack {
+            server: None,
+            view,
+            shared,
+            workers: Vec::new(),
+            housekeeper: None,
+            stop: Arc::default(),
+        };
         for (worker, me) in std::mem::take(&mut assembly.workers).into_iter().zip(&stack.shared.workers) {
             let body = Box::new(move || worker.run());
             stack.workers.push(spawn(&me.thread.name, body).map_err(system("thread"))?);
@@ -232,6 +242,7 @@ impl Stack {
     }
 
     /// What its threads share.
+    #[doc(hidden)]
     pub fn shared(&self) -> &Arc<StackInner> {
         &self.shared
     }
@@ -239,6 +250,8 @@ impl Stack {
 
 impl Drop for Stack {
     fn drop(&mut self) {
+        // First: what is being taken apart answers no questions.
+        self.server = None;
         for worker in &self.shared.workers {
             worker.stop();
         }

@@ -8,8 +8,7 @@ use std::time::{Duration, Instant};
 use softnet::Introspect;
 use softnet::Stack;
 use softnet::config::{
-    Config, Context, DeviceConfig, InterfaceAddr, NeighbourConfig, RouteConfig, RouteTarget,
-    available_cpus,
+    Config, Context, DeviceConfig, InterfaceAddr, NeighbourConfig, RouteConfig, RouteTarget, available_cpus,
 };
 use softnet::control::show::NapiRow;
 use softnet::control::{Set, Target};

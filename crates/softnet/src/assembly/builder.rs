@@ -1,0 +1,152 @@
+//! [`StackBuilder`]: which devices a stack has and how they are opened, before it starts.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use softnet_core::SoftnetData;
+use softnet_core::skb::Region;
+use softnet_dev::OpenDevice;
+use softnet_dev::xdp::Ports;
+
+use super::{Assembly, Stack, StartError};
+use crate::config::{Config, DeviceConfig, NeighbourConfig, RouteConfig, available_cpus};
+use crate::control::Listener;
+use crate::device::{DeviceError, Opener, XdpOpener};
+
+/// How a program opens a device of its own.
+type Factory = Box<dyn Opener>;
+
+/// Starts a [`Stack`]: from a configuration, from devices that the program opens itself, or both.
+///
+/// ```no_run
+/// use softnet::config::DeviceConfig;
+/// use softnet::mem::{PairConfig, pair};
+/// use softnet::{Stack, net::UdpSocket};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let wire = DeviceConfig::new("wire0").address("10.0.0.1/24".parse()?);
+/// let stack = Stack::builder()
+///     .device_with(wire, |dev, _config, ctx| {
+///         // The other end is dropped here: nothing answers on this wire, but the stack has an address.
+///         pair(ctx.region(), [dev, dev + 1], &PairConfig::default()).map(|[near, _far]| near)
+///     })
+///     .start()?;
+/// let socket = UdpSocket::bind(&stack.handle(), "10.0.0.1:7")?;
+/// socket.send_to(b"to itself", "10.0.0.1:7")?;
+/// let mut buffer = [0; 64];
+/// assert_eq!(socket.recv(&mut buffer)?, 9);
+/// # Ok(())
+/// # }
+/// ```
+#[must_use = "it starts by `start`"]
+#[derive(Default)]
+pub struct StackBuilder {
+    config: Config,
+    own: Vec<(DeviceConfig, Factory)>,
+    control: bool,
+}
+
+impl StackBuilder {
+    /// From `config`, in place of what was configured so far; devices that the program opens itself stay.
+    pub fn config(mut self, config: Config) -> Self {
+        self.config = config;
+        self
+    }
+
+    /// With an interface of the kernel, opened by the driver that `device` names.
+    pub fn device(mut self, device: DeviceConfig) -> Self {
+        self.config.devices.push(device);
+        self
+    }
+
+    /// With a device that `open` opens, whatever driver `device` names: on the region of the context, with the index it is
+    /// given. It is called when the stack starts, and again if the interface of the device has been away.
+    pub fn device_with<E>(
+        mut self,
+        device: DeviceConfig,
+        open: impl FnMut(u16, &DeviceConfig, &mut SoftnetData) -> Result<OpenDevice, E> + Send + 'static,
+    ) -> Self
+    where
+        E: Into<DeviceError> + 'static,
+    {
+        self.own.push((device, Box::new(open)));
+        self
+    }
+
+    /// With a static route.
+    pub fn route(mut self, route: RouteConfig) -> Self {
+        self.config.routes.push(route);
+        self
+    }
+
+    /// With a permanent neighbour.
+    pub fn neighbour(mut self, neighbour: NeighbourConfig) -> Self {
+        self.config.neighbours.push(neighbour);
+        self
+    }
+
+    /// With a control socket, by which `softnet show` and `softnet set` find the stack under its name. It comes first, so that
+    /// a second instance of the same name is refused before it touches an interface.
+    pub fn control_socket(mut self) -> Self {
+        self.control = true;
+        self
+    }
+
+    /// Checks everything, takes the interfaces in the calling thread's network namespace, and runs.
+    pub fn start(self) -> Result<Stack, StartError> {
+        let StackBuilder { mut config, own, control } = self;
+        let configured = config.devices.len();
+        let (devices, factories): (Vec<_>, Vec<_>) = own.into_iter().unzip();
+        config.devices.extend(devices);
+        config.check(&available_cpus())?;
+        let control = control.then(|| Listener::bind(&config.stack.socket_path())).transpose()?;
+        let opener = |region: &Arc<Region>| -> Result<_, DeviceError> {
+            let xdp = (configured > 0).then(|| XdpOpener::new(region, configured)).transpose()?;
+            let own = (configured as u16..).zip(factories).collect();
+            Ok(Openers { xdp, own })
+        };
+        let mut stack = Stack::run(Assembly::new(config, Vec::new(), opener)?)?;
+        if let Some(control) = control {
+            stack.serve(control)?;
+        }
+        Ok(stack)
+    }
+}
+
+/// Opens each device by the program's own function, if there is one, and all others by AF_XDP.
+struct Openers {
+    xdp: Option<XdpOpener>,
+    /// By the device's index.
+    own: HashMap<u16, Factory>,
+}
+
+impl Opener for Openers {
+    fn open(
+        &mut self,
+        dev: u16,
+        config: &DeviceConfig,
+        ctx: &mut SoftnetData,
+    ) -> Result<OpenDevice, DeviceError> {
+        match (self.own.get_mut(&dev), &mut self.xdp) {
+            (Some(own), _) => own.open(dev, config, ctx),
+            (None, Some(xdp)) => xdp.open(dev, config, ctx),
+            (None, None) => Err(format!("{}: no driver", config.name).into()),
+        }
+    }
+
+    fn addresses_changed(&mut self, dev: u16, config: &DeviceConfig) {
+        match (self.own.get_mut(&dev), &mut self.xdp) {
+            (Some(own), _) => own.addresses_changed(dev, config),
+            (None, Some(xdp)) => xdp.addresses_changed(dev, config),
+            (None, None) => {}
+        }
+    }
+
+    fn ports(&self) -> Option<Arc<dyn Ports>> {
+        self.xdp.as_ref().and_then(XdpOpener::ports)
+    }
+
+    fn on_interface(&self, dev: u16) -> bool {
+        !self.own.contains_key(&dev)
+    }
+}
