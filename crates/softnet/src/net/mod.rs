@@ -25,6 +25,8 @@
 
 mod epoll;
 pub(crate) mod groups;
+#[cfg(feature = "mio")]
+mod mio;
 mod msg;
 mod multicast;
 mod multicast4;
@@ -36,6 +38,8 @@ mod send;
 mod send_batch;
 #[cfg(test)]
 mod tests;
+#[cfg(feature = "tokio")]
+pub mod tokio;
 mod udp;
 
 pub use crate::app::{EpollParams, MAX_BUSY_POLL_USECS, OutOfRange};

@@ -14,7 +14,7 @@ use softnet::control::show::DevRow;
 use softnet::internals::StackInner;
 use softnet::net::Handle;
 use softnet::{NapiPoller, PollerParams};
-use softnet::{Stack, StartError};
+use softnet::{Stack, StackBuilder, StartError};
 use softnet_dev::netlink::Netlink;
 use softnet_dev::netns::NetNs;
 use softnet_testkit::net_allowed;
@@ -151,6 +151,11 @@ impl World {
 
     pub(crate) fn start_with(&mut self, config: Config) {
         self.stack = Some(self.try_start(config).unwrap());
+    }
+
+    /// As a builder says.
+    pub(crate) fn start_by(&mut self, builder: StackBuilder) {
+        self.stack = Some(self.middle.run(|| builder.start()).unwrap().unwrap());
     }
 
     pub(crate) fn try_start(&self, config: Config) -> Result<Stack, StartError> {
