@@ -3,13 +3,12 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::de::DeserializeOwned;
-use softnet::Introspect;
-use softnet::Stack;
 use softnet::config::Config;
 use softnet::control::Request;
 use softnet::control::show::Table;
 use softnet::internals::Handler;
 use softnet::net::Handle;
+use softnet::{Introspect, Stack};
 
 use crate::Failure;
 

@@ -1,7 +1,6 @@
 //! `softnet set`: changes a running instance.
 
-use softnet::config::Knobs;
-use softnet::config::{Context, ParseError};
+use softnet::config::{Context, Knobs, ParseError};
 use softnet::control::show::NapiRow;
 use softnet::control::{Client, Request, Set, SetKnobs, Target};
 use softnet_core::napi::MAX_DEFER_HARD_IRQS;

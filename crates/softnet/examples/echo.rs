@@ -14,10 +14,8 @@
 use std::error::Error;
 use std::path::Path;
 
-use softnet::PacketFilter;
-use softnet::Stack;
 use softnet::config::Config;
-use softnet::{PollerError, PollerParams};
+use softnet::{PacketFilter, PollerError, PollerParams, Stack};
 use softnet_core::ip::checksum;
 use softnet_core::skb::Batch;
 

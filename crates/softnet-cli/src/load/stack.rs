@@ -9,8 +9,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use softnet::config::{Config, DeviceConfig};
-use softnet::net::EpollParams;
-use softnet::net::{Handle, RecvBatch};
+use softnet::net::{EpollParams, Handle, RecvBatch};
 use softnet_dev::process::Signals;
 use softnet_testkit::datagrams::Stop;
 use udp_kv::{SoftnetSockets, Waiting};

@@ -5,9 +5,8 @@ use std::time::Instant;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use softnet::control::ClientError;
 use softnet::control::show::{NapiRow, Stats, Table, WorkerRow};
-use softnet::control::{Client, Request};
+use softnet::control::{Client, ClientError, Request};
 use softnet::internals::Phase;
 
 use crate::Failure;

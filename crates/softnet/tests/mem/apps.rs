@@ -4,11 +4,9 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
-use softnet::Introspect;
-use softnet::PacketFilter;
 use softnet::config::Context;
 use softnet::control::{Set, Target};
-use softnet::{NapiPoller, PollerError, PollerParams};
+use softnet::{Introspect, NapiPoller, PacketFilter, PollerError, PollerParams};
 use softnet_core::skb::Batch;
 
 use super::frames::{Rng, host, number_of, numbered, to_port};

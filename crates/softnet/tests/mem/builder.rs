@@ -5,8 +5,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use softnet::config::{Config, DeviceConfig, NeighbourConfig, available_cpus};
-use softnet::control::show::DevRow;
-use softnet::control::show::Table;
+use softnet::control::show::{DevRow, Table};
 use softnet::control::{Client, Request};
 use softnet::net::UdpSocket;
 use softnet::{DeviceError, OpenDevice, SoftnetData, Stack, StackBuilder, StartError};

@@ -7,8 +7,7 @@ use std::time::{Duration, Instant};
 use softnet::Stack;
 use softnet::config::Context;
 use softnet::control::{Set, Target};
-use softnet::internals::StackInner;
-use softnet::internals::{Body, spawn};
+use softnet::internals::{Body, StackInner, spawn};
 
 use super::frames::{Rng, host, number_of, numbered};
 use super::world::{Lane, Setup, World, of_port, on_all, ping, until};

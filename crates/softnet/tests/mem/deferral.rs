@@ -1,7 +1,6 @@
 //! Interrupt deferral on real threads: doorbells stay masked while timers poll, and no packet waits for ever.
 
-use softnet::config::Context;
-use softnet::config::Knobs;
+use softnet::config::{Context, Knobs};
 use softnet::control::show::NapiRow;
 use softnet::control::{SetKnobs, Target};
 

@@ -4,18 +4,13 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use softnet::Introspect;
-use softnet::PacketFilter;
 use softnet::config::Context;
-use softnet::control::Action;
 use softnet::control::Direction::{Egress, Ingress};
 use softnet::control::MirredAction::{Mirror, Redirect};
 use softnet::control::show::FilterRow;
-use softnet::control::{Direction, MirredAction};
-use softnet::control::{SetFilter, SetMirred};
-use softnet::internals::MAX_BACKLOG;
-use softnet::internals::{TxHint, dev_queue_xmit};
-use softnet::{NapiPoller, PollerParams};
+use softnet::control::{Action, Direction, MirredAction, SetFilter, SetMirred};
+use softnet::internals::{MAX_BACKLOG, TxHint, dev_queue_xmit};
+use softnet::{Introspect, NapiPoller, PacketFilter, PollerParams};
 use softnet_core::ip::v4::arp::ArpPacket;
 use softnet_core::skb::Batch;
 

@@ -4,17 +4,12 @@
 use std::num::NonZeroU64;
 use std::time::Duration;
 
-use softnet::Introspect;
-use softnet::PacketFilter;
-use softnet::Stack;
-use softnet::config::Context;
-use softnet::config::Knobs;
+use softnet::config::{Context, Knobs};
 use softnet::control::show::NapiRow;
 use softnet::control::{SetKnobs, Target};
-use softnet::internals::Assembly;
-use softnet::internals::Timeout;
+use softnet::internals::{Assembly, Timeout};
 use softnet::net::MAX_BUSY_POLL_USECS;
-use softnet::{NapiPoller, PollerError, PollerParams};
+use softnet::{Introspect, NapiPoller, PacketFilter, PollerError, PollerParams, Stack};
 use softnet_core::skb::Batch;
 
 use super::frames::{host, number_of, numbered, to_port};

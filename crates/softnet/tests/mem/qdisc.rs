@@ -4,9 +4,8 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use softnet::control::Action;
-use softnet::control::SetQdisc;
 use softnet::control::show::QdiscRow;
+use softnet::control::{Action, SetQdisc};
 
 use super::frames::{host, number_of, numbered};
 use super::world::{Lane, Setup, World, of_port, on_all, until};

@@ -7,15 +7,12 @@ use std::sync::{Arc, Mutex};
 use std::thread::Scope;
 use std::time::Duration;
 
-use softnet::Stack;
 use softnet::config::{Config, DeviceConfig, InterfaceAddr, NeighbourConfig, StackConfig, available_cpus};
-use softnet::control::Action;
-use softnet::control::SetQdisc;
 use softnet::control::show::QdiscRow;
-use softnet::internals::Assembly;
-use softnet::internals::{TxHint, dev_queue_xmit};
+use softnet::control::{Action, SetQdisc};
+use softnet::internals::{Assembly, TxHint, dev_queue_xmit};
 use softnet::net::{SendBatch, UdpSocket};
-use softnet::{RawSender, WouldBlock};
+use softnet::{RawSender, Stack, WouldBlock};
 use softnet_core::SoftnetData;
 use softnet_core::qdisc::Verdict;
 use softnet_core::skb::Batch;

@@ -5,16 +5,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use softnet::Introspect;
-use softnet::Stack;
 use softnet::config::{
     Config, Context, DeviceConfig, InterfaceAddr, NeighbourConfig, RouteConfig, RouteTarget, available_cpus,
 };
 use softnet::control::show::NapiRow;
 use softnet::control::{Set, Target};
-use softnet::internals::Assembly;
-use softnet::internals::StackInner;
+use softnet::internals::{Assembly, StackInner};
 use softnet::net::Handle;
+use softnet::{Introspect, Stack};
 use softnet_core::SoftnetData;
 use softnet_core::ip::Prefix;
 use softnet_core::skb::{Batch, CacheSizes, HEADROOM, Region};

@@ -2,13 +2,10 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use softnet::PacketFilter;
-use softnet::config::Context;
-use softnet::config::Knobs;
-use softnet::control::Action;
+use softnet::config::{Context, Knobs};
 use softnet::control::show::NapiRow;
-use softnet::control::{Set, SetKnobs, SetQdisc, Target};
-use softnet::{PollerError, PollerParams};
+use softnet::control::{Action, Set, SetKnobs, SetQdisc, Target};
+use softnet::{PacketFilter, PollerError, PollerParams};
 use softnet_core::skb::Batch;
 use softnet_dev::netlink::Netlink;
 

@@ -7,14 +7,11 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use softnet::Introspect;
-use softnet::PacketFilter;
 use softnet::config::{Config, DeviceConfig, InterfaceAddr, StackConfig, available_cpus};
 use softnet::control::show::DevRow;
 use softnet::internals::StackInner;
 use softnet::net::Handle;
-use softnet::{NapiPoller, PollerParams};
-use softnet::{Stack, StackBuilder, StartError};
+use softnet::{Introspect, NapiPoller, PacketFilter, PollerParams, Stack, StackBuilder, StartError};
 use softnet_dev::netlink::Netlink;
 use softnet_dev::netns::NetNs;
 use softnet_testkit::net_allowed;

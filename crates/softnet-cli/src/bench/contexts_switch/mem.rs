@@ -3,10 +3,9 @@
 use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use softnet::Introspect;
-use softnet::Stack;
 use softnet::config::{Config, DeviceConfig, NeighbourConfig, available_cpus};
 use softnet::internals::Assembly;
+use softnet::{Introspect, Stack};
 use softnet_core::SoftnetData;
 use softnet_core::skb::{Batch, CacheSizes, HEADROOM, Region};
 use softnet_dev::mem::{PairConfig, pair};

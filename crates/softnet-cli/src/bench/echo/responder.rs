@@ -6,9 +6,7 @@ use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use softnet::PacketFilter;
-use softnet::Stack;
-use softnet::{NapiPoller, PollerParams};
+use softnet::{NapiPoller, PacketFilter, PollerParams, Stack};
 use softnet_core::skb::Batch;
 
 use super::packet::{PORT, answer};

@@ -10,11 +10,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use softnet::DeviceError;
-use softnet::Stack;
 use softnet::config::DeviceConfig;
-use softnet::internals::Assembly;
-use softnet::internals::XdpOpener;
+use softnet::internals::{Assembly, XdpOpener};
+use softnet::{DeviceError, Stack};
 use softnet_core::SoftnetData;
 use softnet_core::skb::{BATCH, Batch, CacheSizes, HEADROOM, Region};
 use softnet_dev::memfd::MemfdMemory;

@@ -11,11 +11,9 @@
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
-use softnet::DeviceError;
-use softnet::Stack;
 use softnet::config::{Config, DeviceConfig, InterfaceAddr, NeighbourConfig, RouteConfig, RouteTarget};
-use softnet::internals::Assembly;
-use softnet::internals::XdpOpener;
+use softnet::internals::{Assembly, XdpOpener};
+use softnet::{DeviceError, Stack};
 use softnet_core::ip::Prefix;
 use softnet_dev::netlink::Netlink;
 use softnet_dev::netns::NetNs;

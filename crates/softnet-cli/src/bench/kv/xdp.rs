@@ -11,11 +11,9 @@
 
 use std::net::SocketAddr;
 
-use softnet::DeviceError;
-use softnet::Stack;
 use softnet::config::DeviceConfig;
-use softnet::internals::Assembly;
-use softnet::internals::XdpOpener;
+use softnet::internals::{Assembly, XdpOpener};
+use softnet::{DeviceError, Stack};
 use softnet_dev::netlink::{self, NapiKnobs, NetdevFamily, Netlink, Offload};
 use softnet_dev::netns::NetNs;
 use softnet_dev::sched::{Policy, set_policy_of};

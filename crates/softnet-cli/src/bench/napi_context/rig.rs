@@ -9,10 +9,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::thread::{CpuSet, Pid, sched_setaffinity};
-use softnet::PollerParams;
-use softnet::Stack;
 use softnet::config::{Config, Context, DeviceConfig};
 use softnet::internals::Assembly;
+use softnet::{PollerParams, Stack};
 use softnet_core::SoftnetData;
 use softnet_core::skb::Region;
 use softnet_dev::mem::{NicConfig, nic};

@@ -15,8 +15,7 @@ use std::time::{Duration, Instant};
 
 use softnet::Stack;
 use softnet::config::{Config, DeviceConfig, InterfaceAddr, NeighbourConfig};
-use softnet::control::Action;
-use softnet::control::SetQdisc;
+use softnet::control::{Action, SetQdisc};
 use softnet_dev::netlink::Netlink;
 use softnet_dev::netns::NetNs;
 use softnet_testkit::{Generator, GeneratorConfig, KernelNapi, Testbed, UdpFrame, Wire};
