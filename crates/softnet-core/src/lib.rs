@@ -18,5 +18,6 @@ pub mod softnet_data;
 pub mod stack;
 pub mod steer;
 pub mod sync;
+pub mod time;
 
 pub use softnet_data::SoftnetData;

@@ -2,14 +2,17 @@
 //! be read by anybody.
 
 use std::ops::{Deref, DerefMut};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 
 use crate::qdisc::MirredStack;
 use crate::skb::{Batch, CacheSizes, DropReason, Frame, Region, Skb, SkbList, Store};
 
-/// Devices that drop counters are kept for; one with a higher index is counted under the last.
-pub const MAX_DEVICES: usize = 64;
+/// Devices of a stack at the most. Drop counters are kept for so many; one with a higher index is counted under the last.
+pub const MAX_DEVICES: usize = 4096;
+
+/// Devices whose drop counters are made together.
+const CHUNK: usize = 64;
 
 /// A counter with one writer and any number of readers: no read-modify-write, so it costs as much as a plain
 /// one.
@@ -30,9 +33,14 @@ impl Counter {
     }
 }
 
+/// Drops of [`CHUNK`] devices, by reason.
+type Drops = Box<[[Counter; DropReason::COUNT]]>;
+
 /// The counters of one thread context.
 pub struct ContextStats {
-    drops: Box<[[Counter; DropReason::COUNT]]>,
+    /// The first is there from the start; each of the others is made by the context's thread, at the first drop of one of its
+    /// devices. So a thread that few of many devices drop at takes little memory.
+    drops: [OnceLock<Drops>; MAX_DEVICES / CHUNK],
     /// Packets that reached somebody here (ARP, ICMP, later sockets).
     pub delivered: Counter,
     /// Packets made here.
@@ -49,8 +57,10 @@ pub struct ContextStats {
 impl Default for ContextStats {
     /// All zero.
     fn default() -> Self {
+        let drops = [const { OnceLock::new() }; MAX_DEVICES / CHUNK];
+        drops[0].get_or_init(no_drops);
         ContextStats {
-            drops: (0..MAX_DEVICES).map(|_| std::array::from_fn(|_| Counter::default())).collect(),
+            drops,
             delivered: Counter::default(),
             originated: Counter::default(),
             merged: Counter::default(),
@@ -61,10 +71,12 @@ impl Default for ContextStats {
 }
 
 impl ContextStats {
-    /// Adds what `other` counted, whose thread ended. Only whoever counts here may call it.
+    /// Adds what `other` counted, whose thread ended. Only the thread that counts here may call it.
     pub fn absorb(&self, other: &ContextStats) {
-        for (drops, more) in self.drops.iter().flatten().zip(other.drops.iter().flatten()) {
-            drops.add(more.get());
+        for (mine, theirs) in self.drops.iter().zip(&other.drops) {
+            let Some(theirs) = theirs.get() else { continue };
+            let mine = mine.get_or_init(no_drops).iter().flatten();
+            mine.zip(theirs.iter().flatten()).for_each(|(drops, more)| drops.add(more.get()));
         }
         self.delivered.add(other.delivered.get());
         self.originated.add(other.originated.get());
@@ -75,18 +87,36 @@ impl ContextStats {
 
     /// Packets of device `dev` dropped for `reason`.
     pub fn drops(&self, dev: usize, reason: DropReason) -> u64 {
-        self.drops[dev.min(MAX_DEVICES - 1)][reason as usize].get()
+        let dev = dev.min(MAX_DEVICES - 1);
+        self.drops[dev / CHUNK].get().map_or(0, |of| of[dev % CHUNK][reason as usize].get())
+    }
+
+    /// All drops there were: device, reason and number.
+    pub fn all_drops(&self) -> impl Iterator<Item = (usize, DropReason, u64)> {
+        let chunks = self.drops.iter().enumerate().filter_map(|(at, of)| Some((at * CHUNK, of.get()?)));
+        let devices =
+            chunks.flat_map(|(first, of)| of.iter().enumerate().map(move |(at, of)| (first + at, of)));
+        let drops = devices
+            .flat_map(|(dev, of)| of.iter().zip(DropReason::ALL).map(move |(n, why)| (dev, *why, n.get())));
+        drops.filter(|(_, _, n)| *n > 0)
     }
 
     /// Packets dropped for whatever reason.
     pub fn dropped(&self) -> u64 {
-        self.drops.iter().flatten().map(Counter::get).sum()
+        self.all_drops().map(|(_, _, n)| n).sum()
     }
 
     #[inline(always)]
     fn count(&self, dev: u16, reason: DropReason, n: u64) {
-        self.drops[usize::from(dev).min(MAX_DEVICES - 1)][reason as usize].add(n);
+        let dev = usize::from(dev).min(MAX_DEVICES - 1);
+        // Never contended: only the context's thread makes them.
+        self.drops[dev / CHUNK].get_or_init(no_drops)[dev % CHUNK][reason as usize].add(n);
     }
+}
+
+#[cold]
+fn no_drops() -> Drops {
+    (0..CHUNK).map(|_| std::array::from_fn(|_| Counter::default())).collect()
 }
 
 /// A thread's context: its caches of packet memory ([`Store`], to which it dereferences), its counters, and the
@@ -219,5 +249,40 @@ impl DerefMut for SoftnetData {
     #[inline(always)]
     fn deref_mut(&mut self) -> &mut Store {
         &mut self.store
+    }
+}
+
+#[cfg(all(test, not(feature = "loom")))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn drops_are_counted_for_each_of_many_devices() {
+        let (a, b) = (ContextStats::default(), ContextStats::default());
+        let last = MAX_DEVICES - 1;
+        for (stats, dev, n) in
+            [(&a, 3, 1), (&a, 150, 2), (&b, 150, 3), (&b, last as u16, 4), (&b, u16::MAX, 5)]
+        {
+            stats.count(dev, DropReason::IpTtl, n);
+        }
+        assert_eq!(
+            (
+                a.drops(150, DropReason::IpTtl),
+                a.drops(151, DropReason::IpTtl),
+                a.drops(last, DropReason::IpTtl)
+            ),
+            (2, 0, 0)
+        );
+        a.absorb(&b);
+        let all: Vec<_> = a.all_drops().collect();
+        assert_eq!(
+            all,
+            [3, 150, last]
+                .into_iter()
+                .zip([1, 5, 9])
+                .map(|(dev, n)| (dev, DropReason::IpTtl, n))
+                .collect::<Vec<_>>()
+        );
+        assert_eq!((a.dropped(), b.dropped()), (15, 12));
     }
 }

@@ -71,7 +71,8 @@ impl<T> PiMutex<T> {
     pub fn try_lock(&self) -> Option<PiGuard<'_, T>> {
         // SAFETY: as above.
         let locked = unsafe { libc::pthread_mutex_trylock(self.raw.get()) };
-        (locked == 0).then_some(PiGuard { mutex: self, _stays: PhantomData })
+        // Only then: a guard that is dropped unlocks.
+        (locked == 0).then(|| PiGuard { mutex: self, _stays: PhantomData })
     }
 
     /// The value, for the only holder of the mutex.
@@ -156,6 +157,7 @@ mod tests {
         });
         let held = mutex.lock();
         assert_eq!(*held, 40_000);
+        assert!(mutex.try_lock().is_none(), "nor by its holder, which holds it still");
         std::thread::scope(|scope| assert!(scope.spawn(|| mutex.try_lock().is_none()).join().unwrap()));
         drop(held);
         assert!(mutex.try_lock().is_some());

@@ -3,7 +3,8 @@
 
 pub use crate::assembly::{Assembly, Housekeeper, process_cpu_ns, thread_cpu_ns};
 pub use crate::control::{Handler, Listener, Server};
-pub use crate::device::{Netdev, OpenNetdev, Opener, TxHint, XdpOpener, dev_queue_xmit};
+pub use crate::device::{Netdev, OpenParts, StackDevice, TxHint, dev_queue_xmit};
+pub use crate::driver::{Openers, XdpOpener};
 pub use crate::napi::{
     Backlog, Home, Input, MAX_BACKLOG, NapiInstance, NapiTimer, Phase, PollThread, Residency, RxHandler,
     Timeout, WorkerShared,

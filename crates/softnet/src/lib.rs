@@ -6,6 +6,7 @@
 //! `softirq` bring threads of their own.
 //!
 //! * [`config`]: what a stack is started from, in code or from a file.
+//! * [`driver`]: what opens devices.
 //! * [`net`]: UDP sockets and epoll sets, in the manner of `std::net` and `epoll(7)`.
 //! * [`NapiPoller`] and [`RawSender`]: packets as they are, taken from and sent by a queue.
 //! * [`Introspect`] and [`control`]: what a stack tells of itself, and how it is changed while it runs, from within and from
@@ -18,6 +19,7 @@ mod assembly;
 pub mod config;
 pub mod control;
 mod device;
+pub mod driver;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub mod fuzz;
@@ -37,7 +39,7 @@ mod util;
 pub use app::{NapiPoller, PollerError, PollerParams, RawSender, WouldBlock};
 pub use assembly::{Introspect, Stack, StackBuilder, StartError};
 pub use config::{Config, Context};
-pub use device::DeviceError;
+pub use driver::DeviceError;
 pub use napi::PacketFilter;
 pub use softnet_core::SoftnetData;
 pub use softnet_core::qdisc::Verdict;

@@ -9,6 +9,7 @@ use softnet_dev::{OpenDevice, RxQueue, TxQueue};
 
 use crate::assembly::Assembly;
 use crate::config::{Config, DeviceConfig};
+use crate::driver::OpenRequest;
 use crate::napi::NapiInstance;
 
 /// A worker and devices, and the far ends of their wires.
@@ -30,7 +31,7 @@ impl World {
         let assembly = Assembly::new(Config { devices, ..Config::default() }, vec![], {
             let far = far.clone();
             move |_| {
-                Ok(move |_: u16, _: &DeviceConfig, ctx: &mut SoftnetData| -> Result<OpenDevice, String> {
+                Ok(move |_: &OpenRequest<'_>, ctx: &mut SoftnetData| -> Result<OpenDevice, String> {
                     let [near, end] = pair(ctx.region(), [0, 9], &PairConfig::default()).unwrap();
                     far.lock().unwrap().push(end);
                     Ok(near)

@@ -8,7 +8,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use softnet::Stack;
-use softnet::config::{Config, DeviceConfig};
+use softnet::config::Config;
+use softnet::driver::OpenRequest;
 use softnet::internals::Assembly;
 use softnet::net::UdpSocket;
 use softnet_core::SoftnetData;
@@ -43,7 +44,9 @@ fn the_program_of_the_readme_echoes() {
     let far = Arc::new(Mutex::new(None));
     let open = {
         let far = far.clone();
-        move |dev: u16, _: &DeviceConfig, ctx: &mut SoftnetData| -> Result<OpenDevice, String> {
+        move |&OpenRequest { dev, .. }: &OpenRequest<'_>,
+              ctx: &mut SoftnetData|
+              -> Result<OpenDevice, String> {
             let ends = pair(ctx.region(), [dev, dev + 1], &PairConfig::default());
             let [near, end] = ends.map_err(|error| error.to_string())?;
             *far.lock().unwrap() = Some(end);

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use clap::{Args, ValueEnum};
 use serde_json::json;
 use softnet::config::{Config, DeviceConfig, NeighbourConfig, RouteConfig, RouteTarget};
+use softnet::driver::{OpenRequest, Own};
 use softnet::internals::Assembly;
 use softnet_core::ip::{Address, IpPrefix, Prefix};
 use softnet_core::skb::{BATCH, Region};
@@ -80,7 +81,7 @@ impl Setup {
             let addresses = vec![address.parse().map_err(text)?];
             Ok(DeviceConfig::new(name).with(|device| {
                 device.addresses = addresses;
-                device.ring = 128;
+                device.driver = Own.into();
             }))
         };
         let mut config = Config::default();
@@ -114,9 +115,9 @@ impl Setup {
         let port_of = Arc::new(Mutex::new(None));
         let (templates, ports) = (self.templates.clone(), port_of.clone());
         let opener = move |_: &Arc<Region>| {
-            Ok(move |dev: u16, device: &DeviceConfig, _: &mut softnet_core::SoftnetData| {
+            Ok(move |&OpenRequest { dev, name, .. }: &OpenRequest<'_>, _: &mut softnet_core::SoftnetData| {
                 let mac = if dev == 0 { RX_MAC } else { TX_MAC };
-                let config = NicConfig { name: device.name.clone(), mac, ..NicConfig::default() };
+                let config = NicConfig { name: name.into(), mac, ..NicConfig::default() };
                 // Only the first receives, only the second sends.
                 let sink = if dev == 1 { counter.take() } else { None }.unwrap_or_default();
                 let nic = nic(dev, &config, vec![(Wire::new(templates.clone()), sink)])?;

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use serde_json::json;
 use softnet::config::{Config, DeviceConfig, NeighbourConfig};
+use softnet::driver::{OpenRequest, Own};
 use softnet::internals::Assembly;
 use softnet::net::{Handle, RecvBatch, UdpSocket};
 use softnet_core::SoftnetData;
@@ -176,7 +177,7 @@ impl Rig {
         let addresses = (0..ADDRESSES).map(address).collect::<Result<_, _>>().map_err(text)?;
         config.devices = vec![DeviceConfig::new("nic0").with(|device| {
             device.addresses = addresses;
-            device.ring = 128;
+            device.driver = Own.into();
         })];
         config.neighbours = vec![NeighbourConfig::new("nic0", PEER.0, PEER.1)];
         let (repeat, left) = (Arc::new(AtomicU64::new(1)), Arc::<Mutex<Left>>::default());
@@ -188,8 +189,8 @@ impl Rig {
         ));
         let opened = ports.clone();
         let opener = move |_: &Arc<Region>| {
-            Ok(move |dev: u16, device: &DeviceConfig, _: &mut SoftnetData| {
-                let config = NicConfig { name: device.name.clone(), mac: MAC, ..NicConfig::default() };
+            Ok(move |&OpenRequest { dev, name, .. }: &OpenRequest<'_>, _: &mut SoftnetData| {
+                let config = NicConfig { name: name.into(), mac: MAC, ..NicConfig::default() };
                 let wire = wire.take().ok_or("opened twice")?;
                 let nic = nic(dev, &config, vec![wire]).map_err(|e| e.to_string())?;
                 *opened.lock().unwrap_or_else(PoisonError::into_inner) = nic.ports.into_iter().next();

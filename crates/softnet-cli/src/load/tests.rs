@@ -353,7 +353,7 @@ fn the_records_are_stored_whatever_is_lost_on_the_way() {
 #[test]
 fn long_responses_are_put_together() {
     let config = config(Load::Closed { in_flight: 8 }, "3000");
-    let (tally, _) = run_on(&config, |_| Does::Answer(10_000));
+    let (tally, _) = run_on(&config, |_| Does::Answer(200_000));
     let tally = tally.unwrap();
     consistent(&tally);
     assert_eq!((tally.misses, tally.wrong, tally.lost, tally.late), (0, 0, 0, 0));
@@ -372,7 +372,7 @@ fn a_wrong_response_is_told_with_an_example() {
 }
 
 #[test]
-fn what_is_no_response_is_counted_and_harms_nobody() {
+fn what_is_no_response_is_counted_and_harms_no_request() {
     let config = config(Load::Closed { in_flight: 2 }, "1200");
     let fate = |n| if n % 10 == 0 { Does::Babble(10_000) } else { Does::Answer(10_000) };
     let (tally, seen) = run_on(&config, fate);

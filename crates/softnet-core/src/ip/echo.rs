@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 
 use super::checksum;
 use super::fragment::{Addresses, Datagram};
-use super::v4::header::{Ipv4Header, protocol, validate_header};
+use super::v4::header::{Ipv4Header, protocol, validate_part};
 use super::v4::icmp::{ECHO_REPLY, ECHO_REQUEST, ICMP_LEN, TTL, is_answerable, reply_check};
 use super::v6::{self, addr::is_unicast, header::Ipv6Header};
 use super::{ETH_LEN, is_group};
@@ -69,17 +69,14 @@ pub fn echo_reply_in_fragments(
     broadcast: impl Fn(Ipv4Addr) -> bool,
 ) -> Result<EchoReply, DropReason> {
     let packet = skb.data().get(ETH_LEN..).ok_or(DropReason::PktTooSmall)?;
-    let lengths = validate_header(packet)?;
+    let lengths = validate_part(packet, skb.len() - ETH_LEN)?;
     let header = Ipv4Header::new(packet).ok_or(DropReason::PktTooSmall)?;
     let begins = packet.get(lengths.header..).ok_or(DropReason::PktTooSmall)?;
     let Some(&[kind, code, high, low, a, b, c, d]) = begins.first_chunk::<ICMP_LEN>() else {
         return Err(DropReason::IcmpMalformed);
     };
     let message = ETH_LEN + lengths.header;
-    let (len, sum) = checksum::sum_pieces(skb.pieces(message, usize::MAX));
-    if len != lengths.total - lengths.header {
-        return Err(DropReason::PktTooSmall);
-    }
+    let (len, sum) = checksum::sum_pieces(skb.pieces(message, lengths.total - lengths.header));
     if sum != 0xffff {
         return Err(DropReason::IcmpCsum);
     }
@@ -87,7 +84,7 @@ pub fn echo_reply_in_fragments(
     if kind != ECHO_REQUEST || group || !is_answerable(header.src(), header.dst(), broadcast) {
         return Err(DropReason::IcmpIgnored);
     }
-    let zeros = || checksum::sum_pieces(skb.pieces(message + 4, usize::MAX)).1 == 0;
+    let zeros = || checksum::sum_pieces(skb.pieces(message + 4, len - 4)).1 == 0;
     let [high, low] = reply_check([high, low], zeros).to_be_bytes();
     let (from, to) = (Ipv4Addr::from(header.dst()), Ipv4Addr::from(header.src()));
     let datagram = Datagram {

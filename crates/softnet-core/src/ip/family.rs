@@ -10,10 +10,13 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
 use super::adjacency::{Adjacency, Kind};
+use super::iface::Iface;
 use super::prefix::{IpPrefix, Prefix};
-use super::tables::{HostKey6, host_key};
+use super::tables::{HostKey6, Routing, Tables, host_key};
 use super::v4::fib::{Fib, MAX_CHUNKS};
+use super::v4::header::Ipv4Header;
 use super::v6::fib::Fib6;
+use super::v6::header::{Ipv6Header, LEN};
 
 /// An address as prefixes see it: a row of bits.
 pub trait Address: Copy + Ord + Hash + Debug + Display + FromStr + Into<IpAddr> + 'static {
@@ -98,6 +101,14 @@ pub trait Family: Address {
     fn host_key(dev: u16, addr: Self) -> Self::HostKey;
     /// `addr`, if it is of this family.
     fn of(addr: IpAddr) -> Option<Self>;
+    /// Its routes.
+    fn routing(tables: &Tables) -> &Routing<Self>;
+    /// softnet's addresses of it on a device, each with its connected network.
+    fn addresses(iface: &Iface) -> &[(Self, Prefix<Self>)];
+    /// Source and destination of a packet, which begins at its IP header.
+    fn ends(packet: &[u8]) -> Option<(Self, Self)>;
+    /// Bytes of a packet from its IP header on, as that says.
+    fn total_len(packet: &[u8]) -> Option<usize>;
 }
 
 impl Family for Ipv4Addr {
@@ -123,6 +134,18 @@ impl Family for Ipv4Addr {
             IpAddr::V6(_) => None,
         }
     }
+    fn routing(tables: &Tables) -> &Routing<Self> {
+        &tables.v4
+    }
+    fn addresses(iface: &Iface) -> &[(Self, Prefix<Self>)] {
+        &iface.addresses
+    }
+    fn ends(packet: &[u8]) -> Option<(Self, Self)> {
+        Ipv4Header::new(packet).map(|header| (header.src().into(), header.dst().into()))
+    }
+    fn total_len(packet: &[u8]) -> Option<usize> {
+        Ipv4Header::new(packet).map(|header| header.total_len().into())
+    }
 }
 
 impl Family for Ipv6Addr {
@@ -147,6 +170,18 @@ impl Family for Ipv6Addr {
             IpAddr::V4(_) => None,
             IpAddr::V6(addr) => Some(addr),
         }
+    }
+    fn routing(tables: &Tables) -> &Routing<Self> {
+        &tables.v6
+    }
+    fn addresses(iface: &Iface) -> &[(Self, Prefix<Self>)] {
+        &iface.addresses6
+    }
+    fn ends(packet: &[u8]) -> Option<(Self, Self)> {
+        Ipv6Header::new(packet).map(|header| (header.src(), header.dst()))
+    }
+    fn total_len(packet: &[u8]) -> Option<usize> {
+        Ipv6Header::new(packet).map(|header| LEN + usize::from(header.payload_len()))
     }
 }
 

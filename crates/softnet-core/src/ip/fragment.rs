@@ -7,7 +7,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use super::ETH_LEN;
 use super::checksum;
-use super::v4::header::{Ipv4Header, MIN_LEN, validate};
+use super::v4::header::{Ipv4Header, MIN_LEN, validate_part};
 use crate::skb::{DropReason, FRAME_SIZE, Flags, HEADROOM, Skb, SkbList, Store};
 
 /// Bytes of an IPv6 header.
@@ -207,6 +207,8 @@ pub fn split(store: &mut Store, mut skb: Skb, mtu: usize) -> Result<SkbList, (Sk
         Ok((first, last_more)) => {
             let l3 = usize::from(skb.head().l3);
             skb.trim(l3 + first);
+            // Of several frames those that are left empty are of no use.
+            store.linearize(&mut skb);
             // One who looks at ports must not take them for those of the whole.
             skb.head_mut().hash = 0;
             if let Some(packet) = skb.data_mut().get_mut(l3..) {
@@ -238,13 +240,13 @@ fn write_rest(
 ) -> Result<(usize, bool), DropReason> {
     let l3 = usize::from(skb.head().l3);
     let packet = skb.data().get(l3..).ok_or(DropReason::PktTooSmall)?;
-    let lengths = validate(packet)?;
+    let lengths = validate_part(packet, skb.len() - l3)?;
     let fields = Ipv4Header::new(packet).ok_or(DropReason::PktTooSmall)?;
     let room = mtu.saturating_sub(lengths.header) & !7;
     if room == 0 || fields.dont_fragment() {
         return Err(DropReason::PktTooBig);
     }
-    let (header, payload) = packet[..lengths.total].split_at(lengths.header);
+    let (header, payload) = (&packet[..lengths.header], lengths.total - lengths.header);
     if usize::from(fields.fragment_offset()) * 8 + lengths.total > usize::from(u16::MAX) {
         // The offsets of its parts could not be written.
         return Err(DropReason::FragInvalid);
@@ -252,15 +254,15 @@ fn write_rest(
     let mut copied = [0; 60];
     let len = copied_header(header, &mut copied);
     let (first_offset, last_more) = (usize::from(fields.fragment_offset()), fields.more_fragments());
-    let mut at = room.min(payload.len());
+    let mut at = room.min(payload);
     // Their headers may be shorter, but then there is little to gain from pieces of other sizes.
-    while at < payload.len() {
-        let n = room.min(payload.len() - at);
+    while at < payload {
+        let n = room.min(payload - at);
         let mut piece = blank(store, len + n).ok_or(DropReason::NoFrame)?;
         if let Some(data) = piece.data_mut().get_mut(ETH_LEN..) {
             data[..len].copy_from_slice(&copied[..len]);
-            data[len..].copy_from_slice(&payload[at..at + n]);
-            let more = last_more || at + n < payload.len();
+            skb.copy_bits(l3 + lengths.header + at, &mut data[len..]);
+            let more = last_more || at + n < payload;
             renew(data, more, Some((first_offset + at / 8) as u16));
         }
         let (of, head) = (skb.head(), piece.head_mut());
@@ -268,7 +270,7 @@ fn write_rest(
         rest.push_back(piece).map_err(drop).ok();
         at += n;
     }
-    Ok((lengths.header + room.min(payload.len()), last_more))
+    Ok((lengths.header + room.min(payload), last_more))
 }
 
 /// Brings a fragment's header up to date: its length is that of `packet`.

@@ -6,7 +6,7 @@ use super::*;
 use crate::SoftnetData;
 use crate::ip::reassembly::{FragParams, Reassembly};
 use crate::ip::testing::context;
-use crate::ip::v4::header::protocol;
+use crate::ip::v4::header::{protocol, validate};
 use crate::siphash::SipKey;
 
 const V4: Addresses = Addresses::V4 { src: Ipv4Addr::new(10, 0, 0, 1), dst: Ipv4Addr::new(10, 0, 0, 2) };

@@ -8,11 +8,14 @@ pub mod checksum;
 pub mod echo;
 pub mod ethernet;
 pub mod family;
+#[cfg(all(test, not(feature = "loom")))]
+mod fib_model;
 pub mod fragment;
 pub mod hooks;
 pub mod icmp_error;
 pub mod icmp_limit;
 pub mod ident;
+pub mod iface;
 pub mod input;
 pub mod neigh;
 pub mod partial;

@@ -3,72 +3,119 @@
 //!
 //! Used only on devices configured so, before a packet is looked at otherwise.
 
-use super::v6::header::{Ipv6Header, next, upper, validate};
+use super::v6::header::{Ipv6Header, next, upper, validate_part};
 use super::{ETH_LEN, checksum};
+use crate::skb::Skb;
 
-/// Completes the L4 checksum of an Ethernet `packet` with IPv4 (TCP, UDP) or IPv6 (ICMPv6, too) if its field holds just the
+/// Where a packet's L4 header and payload are.
+struct Segment {
+    /// Offset from the IP header.
+    at: usize,
+    len: usize,
+    /// Offset of the checksum field in it.
+    field: usize,
+    protocol: u8,
+    /// Sum of the pseudo-header.
+    pseudo: u16,
+}
+
+/// Completes the L4 checksum of an Ethernet packet with IPv4 (TCP, UDP) or IPv6 (ICMPv6, too) if its field holds just the
 /// pseudo-header sum; else leaves it alone. Completing a packet whose checksum was right already changes nothing, even if
 /// it happens to equal that sum.
 #[inline]
-pub fn complete(packet: &mut [u8]) {
-    let Some(ip) = packet.get_mut(ETH_LEN..) else { return };
-    match ip.first() {
-        Some(first) if first >> 4 == 4 => complete_ipv4(ip),
-        Some(first) if first >> 4 == 6 => complete_ipv6(ip),
-        _ => {}
+pub fn complete(skb: &mut Skb) {
+    let Some(ip) = skb.data().get(ETH_LEN..) else { return };
+    let len = skb.len() - ETH_LEN;
+    let segment = match ip.first() {
+        Some(first) if first >> 4 == 4 => ipv4(ip, len),
+        Some(first) if first >> 4 == 6 => ipv6(ip, len),
+        _ => None,
+    };
+    let Some(Segment { at, len, field, protocol, pseudo }) = segment else { return };
+    if field + 2 > len || ip.get(at + field..at + field + 2) != Some(&pseudo.to_be_bytes()) {
+        return;
+    }
+    let mut check = !checksum::sum_pieces(skb.pieces(ETH_LEN + at, len)).1;
+    if check == 0 && protocol == next::UDP {
+        // RFC 768: 0 means none (RFC 8200 section 8.1: may not be); its complement says the same sum.
+        check = 0xffff;
+    }
+    if let Some(to) = skb.data_mut().get_mut(ETH_LEN + at + field..ETH_LEN + at + field + 2) {
+        to.copy_from_slice(&check.to_be_bytes());
     }
 }
 
 #[inline]
-fn complete_ipv4(ip: &mut [u8]) {
-    let Some(&[vihl, _, t0, t1, _, _, f0, f1, _, proto, ..]) = ip.first_chunk::<20>() else { return };
+fn ipv4(ip: &[u8], len: usize) -> Option<Segment> {
+    let &[vihl, _, t0, t1, _, _, f0, f1, _, protocol, ..] = ip.first_chunk::<20>()?;
     // Fragments never carry a partial checksum that we could complete.
-    if (f0 & 0x3f) != 0 || f1 != 0 || proto == next::ICMPV6 {
-        return;
+    if (f0 & 0x3f) != 0 || f1 != 0 || protocol == next::ICMPV6 {
+        return None;
     }
     let header = usize::from(vihl & 15) * 4;
     let total = usize::from(u16::from_be_bytes([t0, t1]));
-    if header < 20 || total > ip.len() || total < header {
-        return;
+    if header < 20 || total > len || total < header {
+        return None;
     }
     let address = |at: usize| u32::from_be_bytes([ip[at], ip[at + 1], ip[at + 2], ip[at + 3]]);
-    let pseudo = checksum::pseudo_header_sum(address(12), address(16), proto, (total - header) as u16);
-    complete_l4(&mut ip[header..total], proto, pseudo);
+    let pseudo = checksum::pseudo_header_sum(address(12), address(16), protocol, (total - header) as u16);
+    Some(Segment { at: header, len: total - header, field: field(protocol)?, protocol, pseudo })
 }
 
 #[inline]
-fn complete_ipv6(ip: &mut [u8]) {
-    let (Ok(total), Ok(upper), Some(header)) = (validate(ip), upper(ip), Ipv6Header::new(ip)) else { return };
-    let Some(len) = total.checked_sub(upper.at) else { return };
-    let pseudo = checksum::pseudo_header_sum6(header.src(), header.dst(), upper.protocol, len as u16);
-    complete_l4(&mut ip[upper.at..total], upper.protocol, pseudo);
+fn ipv6(ip: &[u8], len: usize) -> Option<Segment> {
+    let (total, upper, header) = (validate_part(ip, len).ok()?, upper(ip).ok()?, Ipv6Header::new(ip)?);
+    let len = total.checked_sub(upper.at)?;
+    let protocol = upper.protocol;
+    let pseudo = checksum::pseudo_header_sum6(header.src(), header.dst(), protocol, len as u16);
+    Some(Segment { at: upper.at, len, field: field(protocol)?, protocol, pseudo })
 }
 
-/// The same for what is behind the IP header.
+/// Offset of the checksum in a header of `protocol`.
 #[inline]
-fn complete_l4(l4: &mut [u8], protocol: u8, pseudo: u16) {
-    let field = match protocol {
-        next::TCP => 16,
-        next::UDP => 6,
-        next::ICMPV6 => 2,
-        _ => return,
-    };
-    if l4.get(field..field + 2) != Some(&pseudo.to_be_bytes()) {
-        return;
+fn field(protocol: u8) -> Option<usize> {
+    match protocol {
+        next::TCP => Some(16),
+        next::UDP => Some(6),
+        next::ICMPV6 => Some(2),
+        _ => None,
     }
-    let mut sum = checksum::checksum(l4);
-    if sum == 0 && protocol == next::UDP {
-        // RFC 768: 0 means none (RFC 8200 section 8.1: may not be); its complement says the same sum.
-        sum = 0xffff;
-    }
-    l4[field..field + 2].copy_from_slice(&sum.to_be_bytes());
 }
 
 #[cfg(all(test, not(feature = "loom")))]
 mod tests {
     use proptest::prelude::*;
 
+    use super::super::testing::context;
     use super::*;
+
+    /// Completes a packet, and the same packet in frames cut at `cut`, which comes to the same.
+    fn complete_in(packet: &mut [u8], cut: usize) {
+        let mut ctx = context();
+        let before = packet.to_vec();
+        let mut skb = ctx.alloc_skb().unwrap();
+        skb.put(packet.len()).unwrap().copy_from_slice(packet);
+        super::complete(&mut skb);
+        packet.copy_from_slice(skb.data());
+        ctx.free_skb(skb);
+        // The headers are in the first frame.
+        let (first, rest) = before.split_at(cut.min(before.len()));
+        let mut skb = ctx.alloc_skb().unwrap();
+        skb.put(first.len()).unwrap().copy_from_slice(first);
+        // Of odd length, too.
+        for part in rest.chunks(33) {
+            let mut more = ctx.alloc_skb().unwrap();
+            more.put(part.len()).unwrap().copy_from_slice(part);
+            skb.append(more).unwrap();
+        }
+        super::complete(&mut skb);
+        assert!(skb.frames().flatten().eq(&*packet), "cut at {}", first.len());
+        ctx.free_skb(skb);
+    }
+
+    fn complete(packet: &mut [u8]) {
+        complete_in(packet, 117);
+    }
 
     /// An Ethernet/IPv4 packet of `proto` with this L4 payload and its checksum field.
     fn packet(proto: u8, mut l4: Vec<u8>, check: Option<u16>) -> Vec<u8> {
@@ -153,9 +200,13 @@ mod tests {
         }
 
         #[test]
-        fn completes_partial_ones(tcp: bool, l4 in prop::collection::vec(any::<u8>(), 20..300)) {
+        fn completes_partial_ones(
+            tcp: bool,
+            l4 in prop::collection::vec(any::<u8>(), 20..300),
+            cut in 54usize..300,
+        ) {
             let mut p = packet(if tcp { 6 } else { 17 }, l4, None);
-            complete(&mut p);
+            complete_in(&mut p, cut);
             prop_assert_eq!(received_sum(&p), 0xffff);
             let done = p.clone();
             complete(&mut p);

@@ -11,13 +11,14 @@
 //! network (RFC 1812 section 5.2.7.2; the kernel without `shared_media`).
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::adjacency::Kind;
 use super::checksum::update16;
-use super::slow::Iface;
+use super::iface::Iface;
 use super::tables::{Routing, Tables};
 use super::v4::header::Ipv4Header;
+use super::v6::addr::is_link_local;
 use super::v6::header::Ipv6Header;
 use super::{ETH_LEN, Family, Prefix};
 use crate::skb::Skb;
@@ -62,11 +63,12 @@ impl Candidate {
         let Some(data) = packets.get(self.turn % packets.len().max(1)).map(Skb::data) else { return };
         let Some(packet) = data.get(ETH_LEN..) else { return };
         let total = match packet.first().map(|first| first >> 4) {
-            Some(4) => tellable4(tables, (dev, iface), packet),
-            Some(6) => tellable6(tables, (dev, iface), packet),
+            Some(4) => tellable::<Ipv4Addr>(tables, (dev, iface), packet),
+            Some(6) => tellable::<Ipv6Addr>(tables, (dev, iface), packet),
             _ => None,
         };
-        let Some(packet) = total.and_then(|total| packet.get(..total.min(QUOTE))) else { return };
+        let Some(total) = total else { return };
+        let packet = &packet[..total.min(QUOTE).min(packet.len())];
         let quote = &mut self.packet[..packet.len()];
         quote.copy_from_slice(packet);
         take_back(quote);
@@ -81,19 +83,11 @@ fn first_hop<A: Family>(routing: &Routing<A>, dev: u16, dst: A) -> Option<A> {
     (sent && hop.dev == dev).then_some(hop.gateway)
 }
 
-/// The length of `packet`, from its IPv4 header on, if its sender can be told where it goes.
-fn tellable4(tables: &Tables, (dev, iface): (u16, &Iface), packet: &[u8]) -> Option<usize> {
-    let header = Ipv4Header::new(packet)?;
-    let first_hop = first_hop(&tables.v4, dev, header.dst().into())?;
-    iface.shares_network(header.src().into(), first_hop).then_some(header.total_len().into())
-}
-
-/// The same of IPv6.
-fn tellable6(tables: &Tables, (dev, iface): (u16, &Iface), packet: &[u8]) -> Option<usize> {
-    let header = Ipv6Header::new(packet)?;
-    let first_hop = first_hop(&tables.v6, dev, header.dst())?;
-    let total = super::v6::header::LEN + usize::from(header.payload_len());
-    iface.may_redirect6(header.src(), header.dst(), first_hop).then_some(total)
+/// The length of `packet`, from its IP header on, if its sender on device `dev` can be told where it goes.
+fn tellable<F: Redirect>(tables: &Tables, (dev, iface): (u16, &Iface), packet: &[u8]) -> Option<usize> {
+    let (src, dst) = F::ends(packet)?;
+    let first_hop = first_hop(F::routing(tables), dev, dst)?;
+    F::total_len(packet).filter(|_| F::may_redirect(iface, src, dst, first_hop))
 }
 
 /// Makes of a packet that is sent on the one that came in: its time to live was one more.
@@ -109,11 +103,25 @@ fn take_back(packet: &mut [u8]) {
     header.set_check(check);
 }
 
-impl Iface {
-    /// Whether a host at `src` on this link may be told to send to `first_hop` there.
-    pub(super) fn shares_network(&self, src: Ipv4Addr, first_hop: Ipv4Addr) -> bool {
+/// Which hosts may be told of what.
+pub(super) trait Redirect: Family {
+    /// Whether a host at `src` may be told to send what is for `dst` to `first_hop`, which is on the link of `iface`.
+    fn may_redirect(iface: &Iface, src: Self, dst: Self, first_hop: Self) -> bool;
+}
+
+impl Redirect for Ipv4Addr {
+    /// To a host on the same network.
+    fn may_redirect(iface: &Iface, src: Self, _: Self, first_hop: Self) -> bool {
         let shared = |net: &Prefix| net.contains(src) && net.contains(first_hop);
-        src != first_hop && !self.owns(src) && self.addresses.iter().any(|(_, net)| shared(net))
+        src != first_hop && !iface.owns(src) && iface.addresses.iter().any(|(_, net)| shared(net))
+    }
+}
+
+impl Redirect for Ipv6Addr {
+    /// It is there, too, and that is the destination itself or a router's link-local address (RFC 4861 section 8.2).
+    fn may_redirect(iface: &Iface, src: Self, dst: Self, first_hop: Self) -> bool {
+        let sender = iface.on_link6(src) && !iface.owns6(src) && src != first_hop;
+        sender && (first_hop == dst || is_link_local(first_hop))
     }
 }
 

@@ -12,7 +12,7 @@ use super::MacAddr;
 use super::adjacency::{Adjacency, Kind};
 use super::family::{Family, LongestMatch};
 use super::hooks::Hooks;
-use super::slow::Iface;
+use super::iface::Iface;
 use crate::fold::FoldKey;
 
 /// Key of an IPv4 neighbour in [`Routing::hosts`].

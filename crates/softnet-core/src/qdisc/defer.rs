@@ -50,8 +50,9 @@ pub enum Origin {
     Local,
     /// From another device, or an answer to what came by one.
     Forwarded,
-    /// From where packets wait for a neighbour, whose limits bound them: they are taken even if too many are pending, for
-    /// their senders were told that they were accepted.
+    /// From the neighbour table, whose limits bound them: what waited there, and what asks for a neighbour. They are taken even
+    /// if too many are pending: the senders of the former were told that they were accepted, and the latter are what others
+    /// wait for.
     Held,
 }
 

@@ -75,7 +75,7 @@ pub(super) fn take(list: &mut SkbList, quota: &mut Quota, out: &mut Batch, stats
     {
         quota.take(skb.len());
         stats.unqueued(skb.len());
-        stats.sent(1, skb.len() as u64);
+        stats.sent(skb.segments(), skb.len() as u64);
         push(out, skb);
     }
 }

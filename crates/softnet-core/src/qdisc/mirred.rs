@@ -97,7 +97,7 @@ impl Mirred {
         if self.ingress {
             head.tc_depth = (head.tc_depth + 1).min(MIRRED_DEFER_LIMIT);
             // It is received: its flow leaves as that of the RX queue does.
-            head.flags &= !Flags::TX_QUEUE;
+            head.flags &= !(Flags::TX_QUEUE | Flags::HELD);
         }
     }
 

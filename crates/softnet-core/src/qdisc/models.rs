@@ -44,14 +44,15 @@ impl Ring<()> for Wire {
         Quota::BATCH
     }
 
-    fn xmit(&mut self, (): &mut (), batch: &mut Batch) -> u64 {
+    fn xmit(&mut self, (): &mut (), batch: &mut Batch) -> (usize, u64) {
         assert!(!self.closed, "the ring was closed");
         let before = self.sent.len();
         for skb in batch.drain() {
             self.payload.read(&skb);
             self.sent.push(skb);
         }
-        self.sent[before..].iter().map(|skb| skb.len() as u64).sum()
+        let sent = &self.sent[before..];
+        (sent.len(), sent.iter().map(|skb| skb.len() as u64).sum())
     }
 }
 
@@ -177,6 +178,34 @@ fn bounded() {
     }
     assert_eq!(full, dropped.iter().map(ToFree::len).sum::<usize>(), "told of each drop");
     in_order(&model.end(dropped));
+}
+
+/// The same, where one of the senders has what waited for a neighbour: it is never told that the list is full.
+fn held() {
+    let mut model = Model::new("pfifo", 1);
+    let mut to_free = ToFree::new();
+    let list = model.list.clone();
+    let guard = list.own().expect("free");
+    let held = thread::spawn(model.sender(&[1, 1], Origin::Held));
+    let forwarded = thread::spawn(model.sender(&[1, 1], Origin::Forwarded));
+    thread::yield_now();
+    let mut next_run = guard.finish(&mut (), 0, &mut to_free);
+    while next_run == NextRun::Again {
+        next_run = list.run(&mut (), 0, &mut to_free).unwrap_or(NextRun::Idle);
+    }
+    let (results, none) = held.join().unwrap();
+    assert!(none.is_empty() && !results.contains(&Sent::Full), "held back");
+    let (results, dropped) = forwarded.join().unwrap();
+    assert_eq!(results.iter().filter(|sent| **sent == Sent::Full).count(), dropped.len());
+    in_order(&model.end([to_free, none, dropped]));
+}
+
+#[test]
+fn what_was_held_is_taken_beyond_the_bound() {
+    check(3, held);
+    for m in [Mutant::PushRelaxed, Mutant::ParkRelaxed, Mutant::OwnBeforePending] {
+        must_fail(m, 3, held);
+    }
 }
 
 #[test]

@@ -16,8 +16,8 @@ pub trait Ring<C: ?Sized> {
     /// How much it takes now. Takes back what was sent, if that makes room.
     fn avail(&mut self, ctx: &mut C) -> Quota;
     /// Puts packets on the ring, first ones first, and tells the device once. Leaves in `batch` what did not fit; returns
-    /// how many bytes did.
-    fn xmit(&mut self, ctx: &mut C, batch: &mut Batch) -> u64;
+    /// how many packets and bytes did, of a packet that was cut into segments each segment.
+    fn xmit(&mut self, ctx: &mut C, batch: &mut Batch) -> (usize, u64);
     /// The queue is to be run again as `next_run` says, which is not `Idle`. Called before the owner lets go, so that there
     /// is no moment at which packets are queued, no thread owns the queue, and no run is scheduled.
     fn reschedule(&mut self, _next_run: NextRun, _now: u64) {}
@@ -120,12 +120,12 @@ impl<R> Root<R> {
         if n > quota.packets || quota.bytes < 0 {
             return None;
         }
-        let bytes = self.ring.xmit(ctx, batch);
-        stats.sent(n, bytes);
+        let (packets, bytes) = self.ring.xmit(ctx, batch);
+        stats.sent(packets, bytes);
         if batch.is_empty() {
             return Some(NextRun::Idle);
         }
-        batch.as_slice().iter().for_each(|skb| stats.sent(0, skb.len() as u64));
+        batch.as_slice().iter().for_each(|skb| stats.sent(skb.segments(), skb.len() as u64));
         requeue(batch, stats);
         self.held.append(batch);
         Some(NextRun::Stopped)

@@ -193,8 +193,10 @@ impl Qdisc for Tbf {
             self.peak.iter_mut().for_each(|peak| peak.pay(now, len));
             quota.take(len);
             self.stats.unqueued(len);
-            self.stats.sent(1, len as u64);
-            self.list.pop_front().into_iter().for_each(|skb| push(out, skb));
+            if let Some(skb) = self.list.pop_front() {
+                self.stats.sent(skb.segments(), len as u64);
+                push(out, skb);
+            }
         }
     }
 

@@ -3,7 +3,7 @@
 //!
 //! Only its thread touches it. Invariant: the newest index is handed out first, because it is still in L1.
 
-use super::pool::Pool;
+use crate::sync::Pool;
 
 /// Sizes of a cache: entries, and how many a refill and a flush move. The kernel's are 128 / 32 / 32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

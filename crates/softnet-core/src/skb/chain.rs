@@ -118,6 +118,17 @@ impl Skb {
         })
     }
 
+    /// Copies the bytes of the packet from `at` on to `to`, as far as there are any.
+    #[inline]
+    pub fn copy_bits(&self, at: usize, to: &mut [u8]) {
+        let mut to = to;
+        for piece in self.pieces(at, to.len()) {
+            let (now, later) = to.split_at_mut(piece.len());
+            now.copy_from_slice(piece);
+            to = later;
+        }
+    }
+
     /// Cuts a packet of several frames to `len` bytes. Frames of which nothing is left stay in the chain.
     #[cold]
     pub(super) fn trim_chain(&mut self, len: usize) {

@@ -167,6 +167,12 @@ impl Skb {
         usize::from(self.raw().head_len)
     }
 
+    /// Segments that the packet counts for, where the kernel counts these (`qdisc_bstats_update`).
+    #[inline(always)]
+    pub fn segments(&self) -> usize {
+        usize::from(self.head().gso_segs).max(1)
+    }
+
     /// Offset of the first packet byte in the frame: the headroom.
     #[inline(always)]
     pub fn headroom(&self) -> usize {

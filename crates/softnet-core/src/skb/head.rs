@@ -10,7 +10,7 @@ impl Flags {
     pub const FRAG: u16 = 1 << 1;
     /// [`Head::queue`] is the TX queue that its sender chose to leave by.
     pub const TX_QUEUE: u16 = 1 << 2;
-    /// It waited for a neighbour.
+    /// The neighbour table bounds how many of these there are: it waited there, or asks for a neighbour.
     pub const HELD: u16 = 1 << 3;
 }
 

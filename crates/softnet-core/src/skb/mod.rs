@@ -21,7 +21,6 @@ mod inbox;
 mod list;
 #[cfg(feature = "debug-poison")]
 mod poison;
-mod pool;
 mod reason;
 mod region;
 mod store;
@@ -35,7 +34,6 @@ pub use handover::{Ending, SkbEntered, SkbHandover, SkbOwner};
 pub use head::{Csum, Flags, GsoType, Head, VlanProto};
 pub use inbox::{Closed, SkbInbox, SkbReceiver};
 pub use list::SkbList;
-pub use pool::Pool;
 pub use reason::DropReason;
 pub use region::{FRAME_SIZE, HEADROOM, HeapMemory, Region, RegionError, RegionMemory};
 pub use store::{FrameBulk, HeadBulk, Store};

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, Weak};
 
 use super::cache::CacheSizes;
 use super::head::RawHead;
-use super::pool::Pool;
+use crate::sync::Pool;
 use crate::sync::model_failed;
 
 /// Bytes of a frame; a power of two, so that two frames fill a page (AF_XDP's aligned mode).

@@ -10,8 +10,8 @@ use super::cache::{CacheSizes, IndexCache};
 use super::chain::linked;
 use super::handle::{Frame, Skb};
 use super::head::{Head, NONE};
-use super::pool::Pool;
 use super::region::{FRAME_SIZE, HEADROOM, Region, head_ptr};
+use crate::sync::Pool;
 use crate::sync::model_failed;
 
 /// A thread's store of free heads and frames of one region.

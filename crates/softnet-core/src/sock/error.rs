@@ -1,12 +1,26 @@
 //! Finds the socket that an ICMP error is about (RFC 1122 section 4.1.3.3).
 
 use super::key::Flow;
-use super::udp::flow_of;
+use super::udp::ends;
+use crate::ip::v4::header::{Ipv4Header, MIN_LEN, protocol};
+use crate::ip::v6::header::{Ipv6Header, LEN as IPV6_LEN, receive};
 
 /// The flow of a datagram that was sent by device `dev`. `packet` is its beginning, from the IP
 /// header to at least the ports. `None` if it is no UDP, or not a first fragment.
 pub fn of_sent(packet: &[u8], dev: u16) -> Option<Flow> {
-    let Flow { local, remote, lport, rport } = flow_of(packet, dev)?;
+    let udp = match packet.first()? >> 4 {
+        4 => {
+            let ip = Ipv4Header::new(packet)?;
+            let is_udp = ip.protocol() == protocol::UDP && ip.fragment_offset() == 0;
+            is_udp.then_some(ip.header_len().max(MIN_LEN))?
+        }
+        _ => match Ipv6Header::new(packet)?.next_header() {
+            protocol::UDP => IPV6_LEN,
+            _ => receive(packet).ok().filter(|upper| upper.protocol == protocol::UDP)?.at,
+        },
+    };
+    let &[s0, s1, d0, d1] = packet.get(udp..)?.first_chunk()?;
     // We sent the packet, so its source is our end.
-    Some(Flow { local: remote, remote: local, lport: rport, rport: lport })
+    let (remote, local, _) = ends(packet, dev).ok()?;
+    Some(Flow { local, remote, lport: u16::from_be_bytes([s0, s1]), rport: u16::from_be_bytes([d0, d1]) })
 }

@@ -110,14 +110,9 @@ impl Datagram {
     /// Copies as much of its payload as fits. Returns the number of bytes copied.
     #[inline]
     pub fn copy_to(&self, buffer: &mut [u8]) -> usize {
-        let mut done = 0;
-        for part in self.parts() {
-            let Some(room) = buffer.get_mut(done..) else { break };
-            let n = part.len().min(room.len());
-            room[..n].copy_from_slice(&part[..n]);
-            done += n;
-        }
-        done
+        let n = buffer.len().min(self.len);
+        self.skb.copy_bits(self.at, &mut buffer[..n]);
+        n
     }
 
     /// Frees it.

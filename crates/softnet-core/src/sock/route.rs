@@ -8,7 +8,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use super::key::{ANY, Addr, is_v4, mapped, unmapped};
 use super::scope::{device, is_link_local, scoped, unscoped};
 use crate::ip::adjacency::Kind;
-use crate::ip::slow::Iface;
+use crate::ip::iface::Iface;
 use crate::ip::tables::Tables;
 use crate::ip::v4::header::{is_multicast, is_unicast};
 use crate::ip::v6::addr::{group_scope, multicast_mac};

@@ -76,6 +76,7 @@ impl World {
         packet[46..48].copy_from_slice(&check.to_be_bytes());
         let mut skb = self.ctx.alloc_skb().unwrap();
         skb.put(packet.len()).unwrap().copy_from_slice(&packet);
+        (skb.head_mut().l4, skb.head_mut().protocol) = (40, 17);
         skb
     }
 
@@ -233,6 +234,8 @@ fn what_is_not_sound_is_dropped_for_its_reason() {
     ] {
         let mut skb = world.datagram(&from, b"sound");
         skb.data_mut()[at..at + 2].copy_from_slice(&bytes);
+        // Where the header says.
+        skb.head_mut().l4 = 14 + u16::from(skb.data()[14] & 15) * 4;
         assert_eq!(world.receive([skb]), 0);
         let got = world.payloads(&mut inbox);
         match reason {

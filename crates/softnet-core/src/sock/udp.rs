@@ -2,9 +2,11 @@
 //! and hands the datagrams over.
 //!
 //! Called by polling threads, with whole packets (no fragments) of IPv4 or IPv6 that are addressed
-//! to this host and whose L3 header is at [`Head::l3`](crate::skb::Head::l3). It takes no lock,
-//! reads no clock and allocates nothing. Every packet ends in an inbox, in the batch of those
+//! to this host and whose headers are at [`l3`](crate::skb::Head::l3) and
+//! [`l4`](crate::skb::Head::l4). It takes no lock, reads no clock and allocates nothing. Every packet ends in an inbox, in the batch of those
 //! without a socket, or freed with its reason.
+
+use std::net::Ipv6Addr;
 
 use super::key::{ANY, Addr, Flow, is_v4, mapped};
 use super::memory::Room;
@@ -13,8 +15,8 @@ use super::slot::{Refusal, Slot, split_off};
 use super::table::{Found, Hit, Sockets};
 use crate::SoftnetData;
 use crate::ip::checksum;
-use crate::ip::v4::header::{Ipv4Header, MIN_LEN, protocol};
-use crate::ip::v6::header::{LEN as IPV6_LEN, receive};
+use crate::ip::v4::header::{Ipv4Header, protocol};
+use crate::ip::v6::header::{Ipv6Header, LEN as IPV6_LEN};
 use crate::skb::{BATCH, Batch, DropReason, Skb};
 
 /// Bytes of a UDP header.
@@ -42,67 +44,38 @@ impl Parsed {
     }
 }
 
-/// Our end and the remote end of a packet received by device `dev`, and the offsets at which its
-/// UDP header begins and its IP packet ends.
+/// Our end and the remote end of an IP packet received by device `dev`, and its length.
 #[inline(always)]
-fn ends(packet: &[u8], dev: u16) -> Result<(Addr, Addr, usize, usize), DropReason> {
+pub(super) fn ends(packet: &[u8], dev: u16) -> Result<(Addr, Addr, usize), DropReason> {
     match packet.first().map(|first| first >> 4) {
         Some(4) => {
             let ip = Ipv4Header::new(packet).ok_or(DropReason::PktTooSmall)?;
-            let header = ip.header_len().max(MIN_LEN);
-            Ok((mapped(ip.dst()), mapped(ip.src()), header, usize::from(ip.total_len())))
+            Ok((mapped(ip.dst()), mapped(ip.src()), usize::from(ip.total_len())))
         }
         Some(6) => {
-            let ip: &[u8; IPV6_LEN] = packet.first_chunk().ok_or(DropReason::PktTooSmall)?;
-            let on_wire = |at: usize| ip[at..].first_chunk().map_or(0, |addr| u128::from_be_bytes(*addr));
-            let addr = |at: usize| scoped(on_wire(at), dev);
-            let total = IPV6_LEN + usize::from(u16::from_be_bytes([ip[4], ip[5]]));
-            let header = match ip[6] {
-                protocol::UDP => IPV6_LEN,
-                _ => behind_extensions(packet)?,
-            };
-            Ok((addr(24), addr(8), header, total))
+            let ip = Ipv6Header::new(packet).ok_or(DropReason::PktTooSmall)?;
+            let addr = |addr: Ipv6Addr| scoped(addr.to_bits(), dev);
+            Ok((addr(ip.dst()), addr(ip.src()), IPV6_LEN + usize::from(ip.payload_len())))
         }
         _ => Err(DropReason::PktTooSmall),
     }
 }
 
-/// The flow of a packet on the link of device `dev`, as its receiver sees it; `None` if it is no
-/// UDP, or does not begin a datagram.
-pub(super) fn flow_of(packet: &[u8], dev: u16) -> Option<Flow> {
-    if packet.first()? >> 4 == 4 {
-        let ip = Ipv4Header::new(packet)?;
-        if ip.protocol() != protocol::UDP || ip.fragment_offset() != 0 {
-            return None;
-        }
-    }
-    let (local, remote, header, _) = ends(packet, dev).ok()?;
-    let &[s0, s1, d0, d1] = packet.get(header..)?.first_chunk()?;
-    Some(Flow { local, remote, lport: u16::from_be_bytes([d0, d1]), rport: u16::from_be_bytes([s0, s1]) })
-}
-
-/// Reads the headers of the datagram that `skb` begins.
+/// Reads the headers of a datagram.
 #[inline(always)]
 pub(super) fn parse(skb: &Skb) -> Result<Parsed, DropReason> {
-    let (data, l3) = (skb.data(), usize::from(skb.head().l3));
-    let packet = data.get(l3..).unwrap_or_default();
-    let (local, remote, header, total) = ends(packet, skb.head().dev)?;
+    let (data, head) = (skb.data(), skb.head());
+    let (l3, l4) = (usize::from(head.l3), usize::from(head.l4));
+    let (local, remote, total) = ends(data.get(l3..).unwrap_or_default(), head.dev)?;
     let udp: &[u8; UDP_LEN] =
-        packet.get(header..).and_then(|udp| udp.first_chunk()).ok_or(DropReason::PktTooSmall)?;
+        data.get(l4..).and_then(|udp| udp.first_chunk()).ok_or(DropReason::PktTooSmall)?;
     let word = |at: usize| u16::from_be_bytes([udp[at], udp[at + 1]]);
     let len = usize::from(word(4));
-    if len < UDP_LEN || header + len > total {
+    if len < UDP_LEN || l4 + len > l3 + total || head.protocol != protocol::UDP {
         return Err(DropReason::PktTooSmall);
     }
     let flow = Flow { local, remote, lport: word(2), rport: word(0) };
-    Ok(Parsed { flow, l3, l4: l3 + header, len })
-}
-
-/// Offset of the UDP header in an IPv6 packet with extension headers.
-#[cold]
-fn behind_extensions(packet: &[u8]) -> Result<usize, DropReason> {
-    let upper = receive(packet).map_err(|_| DropReason::Ipv6BadExthdr)?;
-    if upper.protocol == protocol::UDP { Ok(upper.at) } else { Err(DropReason::IpNoProto) }
+    Ok(Parsed { flow, l3, l4, len })
 }
 
 /// Reads and verifies a datagram, and writes its flow to `flow`.

@@ -9,3 +9,8 @@ pub mod receive;
 pub mod slow;
 pub mod sockets;
 pub mod tx_queue;
+
+#[cfg(all(test, not(feature = "loom")))]
+mod chain_tests;
+#[cfg(all(test, not(feature = "loom")))]
+mod tests;

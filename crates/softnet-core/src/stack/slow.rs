@@ -68,7 +68,7 @@ impl SlowPathState {
         self.entered += 1;
         let tables = host.tables();
         let SlowPathState { slow, effects, .. } = self;
-        let view = RouteSnapshot { now: host.now(), tables: &tables, ifaces: &tables.ifaces };
+        let view = RouteSnapshot { now: host.now(), tables: &tables };
         f(slow, ctx, view, effects);
         if effects.is_for_sockets() {
             sockets::hand_over(ctx, slow, view, effects, host.sockets());
@@ -106,7 +106,8 @@ impl SlowPathState {
     }
 }
 
-/// How a packet of the slow path gets to a TX queue: in what waited for a neighbour, and by the queue that its flow leaves by.
+/// How a packet of the slow path gets to a TX queue: by that which its flow leaves by, and even if too many are pending there, if the
+/// neighbour table bounds how many such there are.
 fn hint(head: &Head) -> (TxChoice, Origin) {
     let origin = if head.flags & Flags::HELD == 0 { Origin::Forwarded } else { Origin::Held };
     (TxChoice::of(head), origin)

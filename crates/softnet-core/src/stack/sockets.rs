@@ -103,7 +103,7 @@ mod tests {
     #[test]
     fn what_is_to_many_is_known_by_the_family() {
         let tables = Tables::new(FoldKey::new([1, 2]));
-        let view = RouteSnapshot { now: 0, tables: &tables, ifaces: &[] };
+        let view = RouteSnapshot { now: 0, tables: &tables };
         let to = |dst: [u8; 4]| {
             let mut packet = [0; 20];
             let dst = Ipv4Addr::from(dst).to_bits();

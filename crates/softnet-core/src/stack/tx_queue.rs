@@ -167,8 +167,8 @@ impl<W: TxWake> Ring<XmitContext<'_>> for LimitedRing<W> {
     }
 
     #[inline]
-    fn xmit(&mut self, cx: &mut XmitContext<'_>, batch: &mut Batch) -> u64 {
-        let Some(queue) = &mut self.queue else { return 0 };
+    fn xmit(&mut self, cx: &mut XmitContext<'_>, batch: &mut Batch) -> (usize, u64) {
+        let Some(queue) = &mut self.queue else { return (0, 0) };
         let before = (self.stats.packets.get(), self.stats.bytes.get());
         queue.tx_burst(cx.ctx, batch);
         let mut stalled = queue.kick(cx.ctx);
@@ -190,7 +190,7 @@ impl<W: TxWake> Ring<XmitContext<'_>> for LimitedRing<W> {
             self.stalled = true;
             self.due.set(cx.now);
         }
-        bytes
+        (packets as usize, bytes)
     }
 
     fn reschedule(&mut self, next_run: NextRun, now: u64) {

@@ -306,6 +306,25 @@ mod tests {
             flow_hash(&frame);
         }
 
+        /// What a sender knows of a flow before there is a packet gives the hash that its packets have.
+        #[test]
+        fn a_flow_has_the_hash_of_its_frames(
+            (s4, d4) in any::<(u32, u32)>(),
+            (s6, d6) in any::<(u128, u128)>(),
+            (sp, dp) in any::<(u16, u16)>(),
+            tcp: bool,
+            tags in 0usize..3,
+        ) {
+            let (protocol, ports) = (if tcp { 6 } else { 17 }, ports_of(sp, dp));
+            let of = |src: IpAddr, dst: IpAddr| flow_hash_of(src, dst, ports[..].try_into().unwrap());
+            let (s, d) = (Ipv4Addr::from(s4), Ipv4Addr::from(d4));
+            let packet = ipv4(protocol, &s.to_string(), &d.to_string(), &ports);
+            prop_assert_eq!(of(s.into(), d.into()), flow_hash(&ethernet(TAGS[tags], 0x0800, &packet)));
+            let (s, d) = (Ipv6Addr::from(s6), Ipv6Addr::from(d6));
+            let packet = ipv6(protocol, &s.to_string(), &d.to_string(), &ports);
+            prop_assert_eq!(of(s.into(), d.into()), flow_hash(&ethernet(TAGS[tags], 0x86dd, &packet)));
+        }
+
         #[test]
         fn a_tcp_segment_has_the_naive_hash(source: u32, destination: u32, sp: u16, dp: u16) {
             let (s, d) = (Ipv4Addr::from(source).to_string(), Ipv4Addr::from(destination).to_string());

@@ -432,6 +432,24 @@ mod tests {
     }
 
     #[test]
+    fn a_chain_beyond_the_limit_is_taken_and_does_not_count() {
+        let (h, links) = (Handover::with_limit(2), LinkTable::new(16));
+        links.set_next(1, 0);
+        assert_eq!(h.push_chain_beyond(&links, 0, 1), Err(Refused::Unowned));
+        let mut owner = Handover::claim(&h).ok().unwrap();
+        assert_eq!((h.push_chain_beyond(&links, 0, 1), h.push(&links, 2)), (Ok(true), Ok(false)));
+        links.set_next(4, 3);
+        assert_eq!(h.push_chain_beyond(&links, 3, 4), Ok(false));
+        assert!(!h.is_full());
+        assert_eq!((h.push(&links, 5), h.push(&links, 6)), (Ok(false), Err(Refused::Full)));
+        assert!(h.is_full());
+        links.set_next(7, 6);
+        assert_eq!(h.push_chain_beyond(&links, 6, 7), Ok(false), "full for others");
+        assert!(owner.drain(&links).eq(0..8));
+        assert!(owner.leave().is_ok());
+    }
+
+    #[test]
     fn parked_ownership_goes_to_the_first_that_takes_it_with_what_was_left() {
         let (h, links) = (Handover::new(), LinkTable::new(8));
         assert!(Handover::unpark(&h).is_err());

@@ -12,8 +12,8 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use super::handover::{Drain, Handover, LinkTable, NIL, Owner};
+use super::pool::Pool;
 use super::{UnsafeCell, model_failed};
-use crate::skb::Pool;
 
 struct Shared<T> {
     handover: Handover,

@@ -7,6 +7,7 @@
 //!   [`mailbox`] is its use for values of any type, one permanent owner.
 //! * [`Left`]: what threads that must not wait for a lock leave to its holder.
 //! * [`Owned`]: a word with an ownership bit, and the state that only the bit's holder may touch.
+//! * [`Pool`]: a lock-free stack of indices, in chunks.
 //! * [`ReadyQueue`]: what several threads take from, each of which sleeps when it finds nothing.
 //! * [`Sleeper`]: how one thread goes to sleep without missing the wake-up of many others.
 //!
@@ -38,6 +39,7 @@ mod mailbox;
 mod models;
 mod mutant;
 mod owned;
+mod pool;
 mod ready;
 mod sleep;
 
@@ -50,5 +52,6 @@ pub(crate) use mutant::{Mutant, model_failed, mutated, weakened};
 #[cfg(all(test, feature = "loom"))]
 pub(crate) use mutant::{check, must_fail};
 pub use owned::{Guard, OWNED, Owned, Word};
+pub use pool::Pool;
 pub use ready::{Lock, Ready, ReadyQueue};
 pub use sleep::{Announced, Sleeper};

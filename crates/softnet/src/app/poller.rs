@@ -51,7 +51,7 @@ pub struct PollerParams {
     /// Whether it would rather poll than have others do so: the doorbell stays masked between its polls, if
     /// `napi_defer_hard_irqs` and `gro_flush_timeout` are set.
     pub prefer_busy_poll: bool,
-    /// Packets that may wait for it; more are dropped.
+    /// Packets that may wait for it, of one frame each; more are dropped.
     pub rx_queue_len: usize,
 }
 
@@ -269,8 +269,10 @@ impl Inbox {
     /// Hands over what is ready.
     fn take(&mut self, ctx: &mut SoftnetData, into: &mut Batch) -> usize {
         let (before, Some(receiver)) = (into.len(), &mut self.receiver) else { return 0 };
+        let mut frames = 0;
         while into.room() > 0 {
             if let Some(skb) = self.pending.pop_front() {
+                frames += skb.frame_count();
                 let Err(skb) = into.push(skb) else { continue };
                 // There was room, so this does not happen.
                 ctx.free_skb(skb);
@@ -280,11 +282,10 @@ impl Inbox {
                 break;
             }
         }
-        let n = into.len() - before;
-        if n > 0 {
-            self.app.took(n);
+        if frames > 0 {
+            self.app.took(frames);
         }
-        n
+        into.len() - before
     }
 }
 

@@ -13,9 +13,9 @@ use softnet_core::qdisc::{Origin, Sent, Verdict};
 use softnet_core::skb::{Batch, DropReason};
 use softnet_core::steer::{TxChoice, TxSticky, skb_get_hash};
 
+use crate::control::ControlError;
 use crate::control::Direction;
-use crate::control::{ControlError, Target};
-use crate::device::{OpenNetdev, current_cpu};
+use crate::device::{OpenParts, current_cpu, find_netdev};
 use crate::stack::{Handle, StackInner};
 use crate::tx::xmit_waiting;
 
@@ -45,7 +45,7 @@ impl LocalSender {
         dev: u16,
         hash: impl FnOnce() -> u32,
     ) -> Option<TxChoice> {
-        let live = shared.devices.get(usize::from(dev))?.live.load();
+        let live = shared.netdevs.get(usize::from(dev))?.device.live.load();
         let live = live.as_deref().filter(|live| !live.tx.queues.is_empty())?;
         Some(TxChoice::Queue(self.pick(shared, now, live, None, hash)))
     }
@@ -54,7 +54,7 @@ impl LocalSender {
         &mut self,
         shared: &StackInner,
         now: u64,
-        live: &OpenNetdev,
+        live: &OpenParts,
         rx_queue: Option<u16>,
         hash: impl FnOnce() -> u32,
     ) -> u16 {
@@ -72,7 +72,7 @@ impl LocalSender {
         (dev, choice): (u16, TxChoice),
         wait: Option<u64>,
     ) -> Result<(), WouldBlock> {
-        let live = shared.devices.get(usize::from(dev)).and_then(|dev| dev.live.load_full());
+        let live = shared.netdevs.get(usize::from(dev)).and_then(|dev| dev.device.live.load_full());
         let number = usize::from(choice.number());
         let Some(queue) = live.as_ref().and_then(|live| live.tx.queues.get(number)) else { return Ok(()) };
         let attempt = |_| if queue.is_full() { Sent::Full } else { Sent::Deferred };
@@ -129,8 +129,9 @@ impl LocalSender {
         (wait, n): (Option<u64>, u64),
     ) -> Result<Verdict, WouldBlock> {
         let empty = batch.is_empty();
-        let netdev = shared.devices.get(usize::from(dev));
-        let live = netdev.and_then(|dev| dev.live.load_full()).filter(|live| !live.tx.queues.is_empty());
+        let netdev = shared.netdevs.get(usize::from(dev));
+        let live =
+            netdev.and_then(|dev| dev.device.live.load_full()).filter(|live| !live.tx.queues.is_empty());
         let (Some(netdev), Some(live), Some(first)) = (netdev, live, batch.as_mut_slice().first_mut()) else {
             ctx.originated(n);
             ctx.free_batch_at(batch, dev, DropReason::DevReady);
@@ -174,7 +175,7 @@ impl LocalSender {
     /// After it was held back: the socket in slot `index` is to be told when it may send.
     pub(crate) fn wake_when_room(&self, shared: &StackInner, index: u32) {
         let (dev, number) = self.full;
-        let live = shared.devices.get(usize::from(dev)).and_then(|dev| dev.live.load_full());
+        let live = shared.netdevs.get(usize::from(dev)).and_then(|dev| dev.device.live.load_full());
         if let Some(queue) = live.as_ref().and_then(|live| live.tx.queues.get(number)) {
             queue.wake().held_back.wait_for_room(index, || queue.is_full());
         }
@@ -190,11 +191,10 @@ pub struct RawSender {
 }
 
 impl RawSender {
-    /// On the device `name` of a stack.
+    /// On the netdev `name` of a stack.
     pub fn new(on: &Handle, name: &str) -> Result<Self, ControlError> {
         let shared = on.shared();
-        let (dev, _) = shared.find(&Target::Dev(name.into()))?;
-        let (dev, ctx) = (dev.index, shared.context());
+        let (dev, ctx) = (find_netdev(&shared.netdevs, name)?.index, shared.context());
         Ok(RawSender { shared: shared.clone(), ctx, dev, sender: LocalSender::default() })
     }
 

@@ -1,17 +1,15 @@
 //! [`StackBuilder`]: which devices a stack has and how they are opened, before it starts.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use softnet_core::SoftnetData;
 use softnet_core::skb::Region;
 use softnet_dev::OpenDevice;
-use softnet_dev::xdp::Ports;
 
 use super::{Assembly, Stack, StartError};
 use crate::config::{Config, DeviceConfig, NeighbourConfig, RouteConfig, available_cpus};
 use crate::control::Listener;
-use crate::device::{DeviceError, Opener, XdpOpener};
+use crate::driver::{DeviceDriver, DeviceError, OpenRequest, Opener, Openers, Own};
 
 /// How a program opens a device of its own.
 type Factory = Box<dyn Opener>;
@@ -26,9 +24,10 @@ type Factory = Box<dyn Opener>;
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let wire = DeviceConfig::new("wire0").address("10.0.0.1/24".parse()?);
 /// let stack = Stack::builder()
-///     .device_with(wire, |dev, _config, ctx| {
+///     .device_with(wire, |device, ctx| {
 ///         // The other end is dropped here: nothing answers on this wire, but the stack has an address.
-///         pair(ctx.region(), [dev, dev + 1], &PairConfig::default()).map(|[near, _far]| near)
+///         let ends = pair(ctx.region(), [device.dev, device.dev + 1], &PairConfig::default());
+///         ends.map(|[near, _far]| near)
 ///     })
 ///     .start()?;
 /// let socket = UdpSocket::bind(&stack.handle(), "10.0.0.1:7")?;
@@ -53,23 +52,23 @@ impl StackBuilder {
         self
     }
 
-    /// With an interface of the kernel, opened by the driver that `device` names.
+    /// With a device, opened by its driver.
     pub fn device(mut self, device: DeviceConfig) -> Self {
         self.config.devices.push(device);
         self
     }
 
-    /// With a device that `open` opens, whatever driver `device` names: on the region of the context, with the index it is
+    /// With a device that `open` opens, whatever driver `device` has: on the region of the context, with the index that it is
     /// given. It is called when the stack starts, and again if the interface of the device has been away.
     pub fn device_with<E>(
         mut self,
         device: DeviceConfig,
-        open: impl FnMut(u16, &DeviceConfig, &mut SoftnetData) -> Result<OpenDevice, E> + Send + 'static,
+        open: impl FnMut(&OpenRequest<'_>, &mut SoftnetData) -> Result<OpenDevice, E> + Send + 'static,
     ) -> Self
     where
         E: Into<DeviceError> + 'static,
     {
-        self.own.push((device, Box::new(open)));
+        self.own.push((device.with(|device| device.driver = Own.into()), Box::new(open)));
         self
     }
 
@@ -100,53 +99,16 @@ impl StackBuilder {
         config.devices.extend(devices);
         config.check(&available_cpus())?;
         let control = control.then(|| Listener::bind(&config.stack.socket_path())).transpose()?;
-        let opener = |region: &Arc<Region>| -> Result<_, DeviceError> {
-            let xdp = (configured > 0).then(|| XdpOpener::new(region, configured)).transpose()?;
-            let own = (configured as u16..).zip(factories).collect();
-            Ok(Openers { xdp, own })
+        let drivers: Vec<DeviceDriver> = config.devices.iter().map(|device| device.driver.clone()).collect();
+        let opener = |region: &Arc<Region>| {
+            let openers = Openers::new(region, &drivers.iter().collect::<Vec<_>>())?;
+            let own = (configured as u16..).zip(factories);
+            Ok(own.fold(openers, |openers, (dev, own)| openers.with(dev, own)))
         };
         let mut stack = Stack::run(Assembly::new(config, Vec::new(), opener)?)?;
         if let Some(control) = control {
             stack.serve(control)?;
         }
         Ok(stack)
-    }
-}
-
-/// Opens each device by the program's own function, if there is one, and all others by AF_XDP.
-struct Openers {
-    xdp: Option<XdpOpener>,
-    /// By the device's index.
-    own: HashMap<u16, Factory>,
-}
-
-impl Opener for Openers {
-    fn open(
-        &mut self,
-        dev: u16,
-        config: &DeviceConfig,
-        ctx: &mut SoftnetData,
-    ) -> Result<OpenDevice, DeviceError> {
-        match (self.own.get_mut(&dev), &mut self.xdp) {
-            (Some(own), _) => own.open(dev, config, ctx),
-            (None, Some(xdp)) => xdp.open(dev, config, ctx),
-            (None, None) => Err(format!("{}: no driver", config.name).into()),
-        }
-    }
-
-    fn addresses_changed(&mut self, dev: u16, config: &DeviceConfig) {
-        match (self.own.get_mut(&dev), &mut self.xdp) {
-            (Some(own), _) => own.addresses_changed(dev, config),
-            (None, Some(xdp)) => xdp.addresses_changed(dev, config),
-            (None, None) => {}
-        }
-    }
-
-    fn ports(&self) -> Option<Arc<dyn Ports>> {
-        self.xdp.as_ref().and_then(XdpOpener::ports)
-    }
-
-    fn on_interface(&self, dev: u16) -> bool {
-        !self.own.contains_key(&dev)
     }
 }

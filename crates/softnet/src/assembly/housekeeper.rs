@@ -9,8 +9,9 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, poll};
 use softnet_core::SoftnetData;
+use softnet_core::ip::iface::Iface;
 use softnet_core::ip::input::Ingress;
-use softnet_core::ip::slow::{Announce, Iface};
+use softnet_core::ip::slow::Announce;
 use softnet_core::napi::Napi;
 use softnet_core::qdisc::{DevParams, Spec};
 use softnet_core::stack::dev_tx::DevTx;
@@ -22,7 +23,8 @@ use super::snooper::Snooper;
 use crate::config::{Config, PartialCsum};
 use crate::control::commands::{Change, Command};
 use crate::control::{ControlError, Set, SetQdisc, Target};
-use crate::device::{DeviceError, Netdev, OpenNetdev, Opener};
+use crate::device::{OpenParts, StackDevice};
+use crate::driver::{DeviceError, Opener};
 use crate::napi::{Home, Input, NapiInstance, NapiTimer, RxHandler, WorkerShared};
 use crate::net::groups;
 use crate::poll::Contexts;
@@ -99,7 +101,8 @@ impl Housekeeper {
     fn open(&mut self, dev: u16) -> Result<(), DeviceError> {
         let config = self.config.clone();
         let device = &config.devices[usize::from(dev)];
-        let OpenDevice { device: shared_part, rx, tx } = self.opener.open(dev, device, &mut self.ctx)?;
+        let OpenDevice { device: shared_part, rx, tx } =
+            self.opener.open(&device.request(dev), &mut self.ctx)?;
         let info = shared_part.info();
         let partial_csum = match device.partial_csum {
             PartialCsum::Auto => info.features.partial_csum,
@@ -177,7 +180,7 @@ impl Housekeeper {
             worker.add_tx(queue.clone());
             queues.push(queue);
         }
-        let live = OpenNetdev {
+        let live = OpenParts {
             device: shared_part,
             napis: napis.clone(),
             rx_stats,
@@ -397,7 +400,7 @@ impl Housekeeper {
             let config = self.config.clone();
             for device in self.shared.devices.iter().filter(|device| device.live.load().is_some()) {
                 let dev = device.index;
-                self.opener.addresses_changed(dev, &config.devices[usize::from(dev)]);
+                self.opener.addresses_changed(&config.devices[usize::from(dev)].request(dev));
             }
         }
     }
@@ -425,7 +428,7 @@ impl Housekeeper {
 
     fn link_event(&mut self, event: LinkEvent) {
         let of_index = |this: &Self, index: u32| {
-            let is = |d: &Arc<Netdev>| {
+            let is = |d: &Arc<StackDevice>| {
                 d.live.load().as_ref().is_some_and(|live| live.device.info().ifindex == index)
             };
             this.shared.devices.iter().find(|d| is(d)).map(|d| d.index)

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use softnet_core::ip::LongestMatch;
 use softnet_core::ip::adjacency::Kind;
 use softnet_core::skb::{DropReason, leaked};
-use softnet_core::softnet_data::MAX_DEVICES;
 use softnet_core::sync::Ordering;
 use softnet_dev::{DeviceInfo, LinkState, sched};
 
@@ -17,7 +16,7 @@ use crate::control::show::{
     DevRow, DropRow, FilterRow, NapiRow, NeighRow, QdiscRow, RouteRow, SocketRow, Stats, Table, WorkerRow,
 };
 use crate::control::{ControlError, Handler, Request, Set, SetFilter, SetKnobs, SetQdisc, Target};
-use crate::device::{Netdev, filter};
+use crate::device::{StackDevice, filter};
 use crate::napi::PollThread;
 use crate::net::groups;
 use crate::stack::StackInner;
@@ -60,7 +59,7 @@ impl Introspect {
 
     /// Changes a filter, at once. Returns those of its device; the error says what is wrong with it, and then nothing changed.
     pub fn set_filter(&self, set: &SetFilter) -> Result<Vec<FilterRow>, ControlError> {
-        filter::set(&self.shared.devices, set)?;
+        filter::set(&self.shared.netdevs, set)?;
         Ok(self.filters().into_iter().filter(|row| row.dev == set.dev).collect())
     }
 
@@ -82,7 +81,7 @@ impl Introspect {
     }
 
     fn dev_name(&self, dev: u16) -> String {
-        self.shared.devices.get(usize::from(dev)).map_or_else(|| "-".into(), |d| d.name.clone())
+        self.shared.netdevs.get(usize::from(dev)).map_or_else(|| "-".into(), |d| d.name.clone())
     }
 
     /// The devices.
@@ -90,7 +89,7 @@ impl Introspect {
         self.shared.devices.iter().map(|dev| self.dev(dev)).collect()
     }
 
-    fn dev(&self, dev: &Netdev) -> DevRow {
+    fn dev(&self, dev: &StackDevice) -> DevRow {
         let live = dev.live.load_full();
         let config = &self.config.devices[usize::from(dev.index)];
         let link = live.as_ref().map_or(LinkState::Gone, |live| live.device.link());
@@ -149,7 +148,7 @@ impl Introspect {
 
     /// The disciplines of the devices that are open.
     pub fn qdiscs(&self) -> Vec<QdiscRow> {
-        let of = |dev: &Arc<Netdev>| {
+        let of = |dev: &Arc<StackDevice>| {
             let live = dev.live.load_full();
             live.map_or_else(Vec::new, |live| qdisc::rows(dev, &live))
         };
@@ -159,7 +158,7 @@ impl Introspect {
     /// The filters of the devices, whether these are open or not.
     pub fn filters(&self) -> Vec<FilterRow> {
         let name = |dev| self.dev_name(dev);
-        self.shared.devices.iter().flat_map(|dev| filters::rows(dev, name)).collect()
+        self.shared.netdevs.iter().flat_map(|dev| filters::rows(dev, name)).collect()
     }
 
     /// The sockets that are open.
@@ -239,24 +238,22 @@ impl Introspect {
 
     /// Drops that happened, and what devices lost before any queue counted it.
     pub fn drops(&self) -> Vec<DropRow> {
-        let contexts = self.shared.contexts();
-        let losses: Vec<_> = self.shared.devices.iter().map(|dev| dev.losses()).collect();
-        let mut rows = Vec::new();
-        for dev in 0..MAX_DEVICES {
-            for reason in DropReason::ALL {
-                let mut packets: u64 = contexts.iter().map(|c| c.drops(dev, *reason)).sum();
-                packets += losses.get(dev).and_then(|of| of.get(reason)).copied().unwrap_or(0);
-                if packets > 0 {
-                    rows.push(DropRow {
-                        dev: self.dev_name(dev as u16),
-                        reason: reason.name().into(),
-                        packets,
-                        help: reason.help().into(),
-                    });
-                }
+        let mut drops: BTreeMap<(usize, DropReason), u64> = BTreeMap::new();
+        for (dev, reason, packets) in self.shared.contexts().iter().flat_map(|context| context.all_drops()) {
+            *drops.entry((dev, reason)).or_default() += packets;
+        }
+        for (dev, lost) in self.shared.devices.iter().enumerate() {
+            for (reason, packets) in lost.losses().into_iter().filter(|(_, packets)| *packets > 0) {
+                *drops.entry((dev, reason)).or_default() += packets;
             }
         }
-        rows
+        let row = |((dev, reason), packets): ((usize, DropReason), u64)| DropRow {
+            dev: self.dev_name(dev as u16),
+            reason: reason.name().into(),
+            packets,
+            help: reason.help().into(),
+        };
+        drops.into_iter().map(row).collect()
     }
 
     /// Totals.

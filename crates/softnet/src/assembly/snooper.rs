@@ -10,7 +10,7 @@ use std::sync::Arc;
 use rustix::event::{PollFd, PollFlags};
 use softnet_core::SoftnetData;
 
-use crate::device::OpenNetdev;
+use crate::device::OpenParts;
 use crate::stack::StackInner;
 
 /// Frames that are read from a device at a time.
@@ -61,7 +61,7 @@ impl Snooper {
     }
 
     /// The devices to be waited for now.
-    pub(crate) fn waits_for(&self, shared: &StackInner) -> Vec<Arc<OpenNetdev>> {
+    pub(crate) fn waits_for(&self, shared: &StackInner) -> Vec<Arc<OpenParts>> {
         let waits = |dev: u16| self.until.get(usize::from(dev)).is_none_or(|until| *until == 0);
         let live =
             shared.devices.iter().filter(|dev| waits(dev.index)).filter_map(|dev| dev.live.load_full());
@@ -69,7 +69,7 @@ impl Snooper {
     }
 
     /// Their descriptors.
-    pub(crate) fn fds(devices: &[Arc<OpenNetdev>]) -> impl Iterator<Item = PollFd<'_>> {
+    pub(crate) fn fds(devices: &[Arc<OpenParts>]) -> impl Iterator<Item = PollFd<'_>> {
         devices
             .iter()
             .filter_map(|live| Some(PollFd::from_borrowed_fd(live.device.snoop()?.fd(), PollFlags::IN)))
@@ -80,7 +80,7 @@ impl Snooper {
 fn hear(
     shared: &StackInner,
     ctx: &mut SoftnetData,
-    (dev, live): (u16, &OpenNetdev),
+    (dev, live): (u16, &OpenParts),
     buffer: &mut [u8],
 ) -> usize {
     let Some(snoop) = live.device.snoop() else { return 0 };

@@ -18,7 +18,8 @@ use crate::app::{NapiPoller, PollerError, PollerParams, RawSender};
 use crate::config::{Config, ConfigErrors, Context};
 use crate::control::commands::commands;
 use crate::control::{BindError, ControlError, Listener, Server};
-use crate::device::{DeviceError, Netdev, Opener};
+use crate::device::StackDevice;
+use crate::driver::{DeviceError, Opener};
 use crate::napi::{PacketFilter, PollThread, WorkerShared};
 use crate::poll::Worker;
 use crate::stack::{Handle, StackInner, routes};
@@ -99,7 +100,7 @@ impl Assembly {
             .map(|(index, device)| {
                 let name = device.name.clone();
                 let qdisc = device.qdisc.clone();
-                Arc::new(Netdev::new(index as u16, name, device.threaded, device.knobs(), qdisc))
+                Arc::new(StackDevice::new(index as u16, name, device.threaded, device.knobs(), qdisc))
             })
             .collect();
         let mut workers = Vec::new();
@@ -275,6 +276,7 @@ mod tests {
 
     use super::*;
     use crate::config::DeviceConfig;
+    use crate::driver::OpenRequest;
 
     fn config() -> Config {
         let device = |name: &str, address: &str| DeviceConfig {
@@ -288,7 +290,9 @@ mod tests {
     /// The first device is open, and its instance scheduled on a worker that does not run yet, when the second fails.
     #[test]
     fn a_device_that_cannot_be_opened_ends_the_start() {
-        let opener = move |dev: u16, _: &DeviceConfig, ctx: &mut SoftnetData| -> Result<OpenDevice, String> {
+        let opener = move |&OpenRequest { dev, .. }: &OpenRequest<'_>,
+                           ctx: &mut SoftnetData|
+              -> Result<OpenDevice, String> {
             if dev == 1 {
                 return Err("b: no such interface".into());
             }
@@ -305,7 +309,7 @@ mod tests {
         config.devices.truncate(1);
         let device = &mut config.devices[0];
         (device.napi_defer_hard_irqs, device.gro_flush_timeout, device.irq_suspend_timeout) = (2, 20_000, 3);
-        let opener = |_: u16, _: &DeviceConfig, ctx: &mut SoftnetData| -> Result<OpenDevice, String> {
+        let opener = |_: &OpenRequest<'_>, ctx: &mut SoftnetData| -> Result<OpenDevice, String> {
             let [a, _] = pair(ctx.region(), [0, 9], &PairConfig::default()).map_err(|e| e.to_string())?;
             Ok(a)
         };
@@ -321,7 +325,7 @@ mod tests {
     fn a_configuration_that_contradicts_itself_opens_nothing() {
         let mut config = config();
         config.devices[1].workers = vec![7];
-        let opener = |_: u16, _: &DeviceConfig, _: &mut SoftnetData| -> Result<OpenDevice, String> {
+        let opener = |_: &OpenRequest<'_>, _: &mut SoftnetData| -> Result<OpenDevice, String> {
             panic!("opened a device")
         };
         assert!(matches!(Assembly::new(config, vec![], |_| Ok(opener)), Err(StartError::Config(_))));

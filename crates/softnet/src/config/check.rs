@@ -1,7 +1,6 @@
 //! What the values of a [`Config`] must be, each for itself and all together. Pure: it looks at no interface.
 
 use std::collections::HashMap;
-use std::fmt;
 use std::net::IpAddr;
 
 use softnet_core::napi::MAX_DEFER_HARD_IRQS;
@@ -14,28 +13,13 @@ use super::errors::{Found, MAX_PROBLEMS, Place, Section};
 use super::{
     Config, DeviceConfig, InterfaceAddr, RouteConfig, RouteTarget, StackConfig, format_mac, is_link_local,
 };
-
-/// What a number may be.
-pub(super) struct Limit {
-    min: u64,
-    pub(super) max: u64,
-    power_of_two: bool,
-}
-
-const fn range(min: u64, max: u64) -> Limit {
-    Limit { min, max, power_of_two: false }
-}
-
-const fn power(min: u64, max: u64) -> Limit {
-    Limit { min, max, power_of_two: true }
-}
+use crate::util::{Limit, power, range};
 
 pub(super) const CPU: Limit = range(0, 8191);
 pub(super) const WORKER: Limit = range(0, 8191);
 /// Real-time priorities (sched(7)).
 pub(super) const WORKER_PRIORITY: Limit = range(1, 99);
 pub(super) const FRAMES: Limit = power(1024, 1 << 19);
-pub(super) const RING: Limit = power(128, 32768);
 pub(super) const NETDEV_BUDGET: Limit = range(1, 100_000);
 pub(super) const NETDEV_BUDGET_USECS: Limit = range(1, 1_000_000);
 /// The kernel warns above 64 (`NAPI_POLL_WEIGHT`), and a batch holds no more.
@@ -61,18 +45,7 @@ pub(super) const TX_QUEUE_LEN: Limit = range(1, 1 << 20);
 
 impl Limit {
     fn check(&self, place: Place, value: impl Into<u64>, found: &mut Vec<Found>) {
-        let value = value.into();
-        let fits = (self.min..=self.max).contains(&value);
-        if !fits || (self.power_of_two && !value.is_power_of_two()) {
-            found.push(Found::new(place, format!("expected {self}, found {value}")));
-        }
-    }
-}
-
-impl fmt::Display for Limit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let what = if self.power_of_two { "a power of two" } else { "a number" };
-        write!(f, "{what} from {} to {}", self.min, self.max)
+        found.extend(self.wrong(value.into()).map(|why| Found::new(place, why)));
     }
 }
 
@@ -184,7 +157,7 @@ fn devices(config: &Config, found: &mut Vec<Found>) {
                 found.push(Found::new(at.key("name"), message));
             }
         }
-        RING.check(at.key("ring"), device.ring, found);
+        device.driver.check(&mut |key, why| found.push(Found::new(at.key(key), why)));
         DEFER_HARD_IRQS.check(at.key("napi_defer_hard_irqs"), device.napi_defer_hard_irqs, found);
         TX_QUEUE_LEN.check(at.key("tx_queue_len"), device.tx_queue_len, found);
         for (item, &worker) in device.workers.iter().enumerate() {
@@ -281,9 +254,9 @@ fn never_a_host(addr: IpAddr) -> Option<&'static str> {
     }
 }
 
-/// Every device keeps up to one ring of frames posted and another in sending.
+/// What the drivers say that their devices take, most of them a ring of frames posted and another in sending.
 fn memory(config: &Config, found: &mut Vec<Found>) {
-    let rings: u64 = config.devices.iter().map(|device| 2 * u64::from(device.ring)).sum();
+    let rings: u64 = config.devices.iter().map(|device| device.driver.frames()).sum();
     if u64::from(config.stack.frames) < rings {
         let message = format!(
             "expected at least {rings} (each queue keeps up to `ring` frames posted for receiving and as many in \

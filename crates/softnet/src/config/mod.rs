@@ -39,6 +39,7 @@ mod tests;
 mod tests_ipv6;
 #[cfg(test)]
 mod tests_load;
+mod value;
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -58,6 +59,8 @@ use softnet_dev::sched::Policy;
 pub use context::Context;
 pub use errors::{At, ConfigErrors, ParseError, Problem};
 pub use knobs::Knobs;
+
+use crate::driver::{DeviceDriver, OpenRequest, Xdp};
 
 use sections::Source;
 
@@ -176,18 +179,11 @@ impl StackConfig {
 pub struct DeviceConfig {
     /// Interface name.
     pub name: String,
-    /// What opens it.
-    pub driver: Driver,
-    /// How AF_XDP is attached.
-    pub mode: XdpMode,
+    /// What opens it, with that one's own keys.
+    pub driver: DeviceDriver,
     /// Take it even if it carries the machine's default route or hides VLAN tags, and addresses
     /// even if the kernel has them.
     pub force: bool,
-    /// Share addresses that the kernel has, too, on whatever interface: of these only the UDP ports
-    /// that sockets have open are softnet's.
-    pub shared: bool,
-    /// Descriptors of each ring, a power of two.
-    pub ring: u32,
     /// softnet's own addresses on it, of either family; their networks are connected routes.
     pub addresses: Vec<InterfaceAddr>,
     /// The workers that poll it: queue `i` belongs to `workers[i % workers.len()]`, an index into
@@ -230,11 +226,8 @@ impl DeviceConfig {
     pub fn new(name: impl Into<String>) -> Self {
         DeviceConfig {
             name: name.into(),
-            driver: Driver::Xdp,
-            mode: XdpMode::Auto,
+            driver: Xdp::default().into(),
             force: false,
-            shared: false,
-            ring: 2048,
             addresses: Vec::new(),
             workers: Vec::new(),
             partial_csum: PartialCsum::Auto,
@@ -263,6 +256,13 @@ impl DeviceConfig {
     pub fn address(mut self, address: InterfaceAddr) -> Self {
         self.addresses.push(address);
         self
+    }
+
+    /// What its driver is asked for, as the device with index `dev`.
+    pub fn request(&self, dev: u16) -> OpenRequest<'_> {
+        let anycast = self.anycast6().map(IpAddr::V6);
+        let addresses = self.addresses.iter().map(|own| own.addr()).chain(anycast).collect();
+        OpenRequest { dev, name: &self.name, addresses, force: self.force, driver: &self.driver }
     }
 
     /// Whether it has an IPv6 address. One that has none has no link-local one either.
@@ -319,26 +319,6 @@ impl DeviceConfig {
             n => self.workers[queue % n],
         }
     }
-}
-
-/// Which driver opens a device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Driver {
-    /// AF_XDP on an interface of the kernel.
-    Xdp,
-}
-
-/// How an `xdp` device attaches to its interface.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum XdpMode {
-    /// In the driver if it can, else generic.
-    Auto,
-    /// In the driver or not at all.
-    Native,
-    /// Generic: any interface, but slower.
-    Skb,
 }
 
 /// Whether a device's frames may carry only the pseudo-header sum in the L4 checksum field.

@@ -16,12 +16,15 @@ use softnet_dev::sched::Policy;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::check::{self, GC_THRESH_KEYS, Limit, NS_PER_MS};
+use super::check::{self, GC_THRESH_KEYS, NS_PER_MS};
 use super::errors::{Found, MAX_PROBLEMS, Place, Section, Spans};
+use super::value::{Value, nearest, parse_mac, shown, whole};
 use super::{
-    Config, CpuList, DeviceConfig, Driver, InterfaceAddr, NeighbourConfig, PartialCsum, RouteConfig,
-    RouteTarget, StackConfig, XdpMode,
+    Config, CpuList, DeviceConfig, InterfaceAddr, NeighbourConfig, PartialCsum, RouteConfig, RouteTarget,
+    StackConfig,
 };
+use crate::driver::{KINDS, Keys, Kind};
+use crate::util::Limit;
 
 /// What reading brought.
 #[derive(Default)]
@@ -38,8 +41,6 @@ pub(super) struct Read {
     /// The lists of which there were entries.
     lists: Vec<&'static str>,
 }
-
-type Value<'a> = Spanned<DeValue<'a>>;
 
 /// A table of the file, and which section it is (of).
 #[derive(Clone, Copy)]
@@ -232,39 +233,14 @@ impl Read {
     }
 
     fn device(&mut self, table: Table<'_>) -> DeviceConfig {
-        self.known_keys(
-            table,
-            &[
-                "name",
-                "driver",
-                "mode",
-                "force",
-                "shared",
-                "ring",
-                "addresses",
-                "workers",
-                "partial_csum",
-                "send_redirects",
-                "arp_notify",
-                "ndisc_notify",
-                "rp_filter",
-                "threaded",
-                "napi_defer_hard_irqs",
-                "gro_flush_timeout",
-                "irq_suspend_timeout",
-                "qdisc",
-                "tx_queue_len",
-                "xps_cpus",
-                "xps_rxqs",
-            ],
-        );
+        let kinds: Vec<(&str, &Kind)> = KINDS.iter().map(|kind| (kind.name, kind)).collect();
+        let kind = self.choice(table, "driver", &kinds);
+        self.device_keys(table, kind);
         let mut device = DeviceConfig::new(self.required_string(table, "name").unwrap_or_default());
-        set(&mut device.driver, self.choice(table, "driver", &[("xdp", Driver::Xdp)]));
-        let modes = [("auto", XdpMode::Auto), ("native", XdpMode::Native), ("skb", XdpMode::Skb)];
-        set(&mut device.mode, self.choice(table, "mode", &modes));
+        if let Some(kind) = kind.or(KINDS.first()) {
+            device.driver = (kind.read)(&mut DriverKeys { read: self, table });
+        }
         set(&mut device.force, self.boolean(table, "force"));
-        set(&mut device.shared, self.boolean(table, "shared"));
-        set(&mut device.ring, self.integer(table, "ring", &check::RING));
         for (item, value) in self.items(table, "addresses", "a list of addresses, such as [\"10.0.0.1/24\"]")
         {
             let place = table.section.item("addresses", item);
@@ -303,6 +279,22 @@ impl Read {
         device.xps_cpus = self.cpu_lists(table, "xps_cpus");
         device.xps_rxqs = self.cpu_lists(table, "xps_rxqs");
         device
+    }
+
+    /// Refuses keys that no device has, and those of another driver than `kind`, which is `None` if the file names none that
+    /// there is.
+    fn device_keys(&mut self, table: Table<'_>, kind: Option<&Kind>) {
+        let named = table.get("driver").is_some();
+        let own = kind.or(KINDS.first().filter(|_| !named));
+        let of = |name: &str| KINDS.iter().find(|kind| kind.keys.contains(&name));
+        let keys = own.map_or(&[][..], |own| own.keys);
+        let known: Vec<&str> = ["name", "driver"].iter().chain(keys).chain(DEVICE_KEYS).copied().collect();
+        self.keys(table, &known, |name| {
+            let other = of(name)?;
+            Some(own.map(|own| {
+                format!("{name:?} is a key of the driver {:?}, not of {:?}", other.name, own.name)
+            }))
+        });
     }
 
     fn route(&mut self, table: Table<'_>) -> Option<RouteConfig> {
@@ -369,17 +361,25 @@ impl Read {
         self.spans.retain(|place, _| place.section != section);
     }
 
-    fn known_keys(&mut self, table: Table<'_>, known: &[&'static str]) {
+    fn known_keys(&mut self, table: Table<'_>, known: &[&str]) {
+        self.keys(table, known, |_| None);
+    }
+
+    /// Tells of every key that is not `known`; what, if anything, says `other` of those that it knows.
+    fn keys(&mut self, table: Table<'_>, known: &[&str], other: impl Fn(&str) -> Option<Option<String>>) {
         for key in table.entries.keys() {
             let name: &str = key.get_ref();
             if known.contains(&name) {
                 continue;
             }
-            let hint = match nearest(name, known) {
+            let hint = || match nearest(name, known) {
                 Some(near) => format!("did you mean {near:?}?"),
                 None => format!("expected one of {}", known.join(", ")),
             };
-            self.problem(table.section.itself(), key.span(), format!("unknown key {name:?}; {hint}"));
+            let told = other(name).unwrap_or_else(|| Some(format!("unknown key {name:?}; {}", hint())));
+            if let Some(told) = told {
+                self.problem(table.section.itself(), key.span(), told);
+            }
         }
     }
 
@@ -518,62 +518,49 @@ impl Read {
     }
 }
 
+/// Keys of every device, whatever its driver is.
+const DEVICE_KEYS: &[&str] = &[
+    "force",
+    "addresses",
+    "workers",
+    "partial_csum",
+    "send_redirects",
+    "arp_notify",
+    "ndisc_notify",
+    "rp_filter",
+    "threaded",
+    "napi_defer_hard_irqs",
+    "gro_flush_timeout",
+    "irq_suspend_timeout",
+    "qdisc",
+    "tx_queue_len",
+    "xps_cpus",
+    "xps_rxqs",
+];
+
+/// A `[[device]]`, for its driver.
+struct DriverKeys<'a, 't> {
+    read: &'a mut Read,
+    table: Table<'t>,
+}
+
+impl Keys for DriverKeys<'_, '_> {
+    fn boolean(&mut self, key: &'static str) -> Option<bool> {
+        self.read.boolean(self.table, key)
+    }
+
+    fn integer(&mut self, key: &'static str, limit: &Limit) -> Option<u32> {
+        self.read.integer(self.table, key, limit)
+    }
+
+    fn choice(&mut self, key: &'static str, names: &[&str]) -> Option<usize> {
+        let choices: Vec<_> = names.iter().enumerate().map(|(at, name)| (*name, at)).collect();
+        self.read.choice(self.table, key, &choices)
+    }
+}
+
 fn set<T>(slot: &mut T, value: Option<T>) {
     if let Some(value) = value {
         *slot = value;
     }
-}
-
-/// A whole number that a `T` can hold.
-fn whole<T: TryFrom<u64>>(value: &DeValue<'_>) -> Option<T> {
-    let integer = value.as_integer()?;
-    T::try_from(u64::from_str_radix(integer.as_str(), integer.radix()).ok()?).ok()
-}
-
-/// A value as an error shows it.
-fn shown(value: &Value<'_>) -> String {
-    match value.get_ref() {
-        DeValue::String(text) => format!("{text:?}"),
-        DeValue::Integer(number) => number.to_string(),
-        DeValue::Float(number) => number.to_string(),
-        DeValue::Boolean(yes) => yes.to_string(),
-        DeValue::Datetime(_) => "a date".into(),
-        DeValue::Array(_) => "a list".into(),
-        DeValue::Table(_) => "a table".into(),
-    }
-}
-
-fn parse_mac(text: &str) -> Result<[u8; 6], String> {
-    let mut mac = [0; 6];
-    let mut parts = text.split(':');
-    let complete = mac.iter_mut().all(|byte| {
-        let part = parts.next().filter(|part| part.len() == 2 && part.bytes().all(|c| c.is_ascii_hexdigit()));
-        part.and_then(|part| u8::from_str_radix(part, 16).ok()).map(|value| *byte = value).is_some()
-    });
-    match complete && parts.next().is_none() {
-        true => Ok(mac),
-        false => Err(format!("expected a MAC address, such as \"02:00:00:00:00:01\", found {text:?}")),
-    }
-}
-
-/// The name among `known` that `name` was probably meant to be: at most a third of it wrong.
-fn nearest<'a>(name: &str, known: &[&'a str]) -> Option<&'a str> {
-    let scored = known.iter().map(|&candidate| (distance(name, candidate), candidate));
-    scored.filter(|&(d, _)| d <= 1.max(name.len() / 3)).min().map(|(_, candidate)| candidate)
-}
-
-/// How many letters must be inserted, removed or replaced (Levenshtein).
-fn distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, from) in a.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, &to) in b.iter().enumerate() {
-            let replaced = diagonal + usize::from(from != to);
-            diagonal = row[j + 1];
-            row[j + 1] = replaced.min(diagonal + 1).min(row[j] + 1);
-        }
-    }
-    row[b.len()]
 }

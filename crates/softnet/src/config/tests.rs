@@ -1,6 +1,7 @@
 //! The errors as a user sees them, and what a good file means.
 
 use super::*;
+use crate::driver::XdpMode;
 
 const GOOD: &str = r#"
 [stack]
@@ -110,11 +111,8 @@ fn a_full_file_means_what_it_says() {
         devices: vec![
             DeviceConfig {
                 name: "eth1".into(),
-                driver: Driver::Xdp,
-                mode: XdpMode::Native,
+                driver: Xdp { mode: XdpMode::Native, shared: true, ring: 4096 }.into(),
                 force: true,
-                shared: true,
-                ring: 4096,
                 addresses: vec![addr("10.0.0.1/24"), addr("10.0.0.2/24")],
                 workers: vec![1, 0],
                 partial_csum: PartialCsum::Off,
@@ -163,6 +161,15 @@ fn a_device_alone_is_a_stack_with_defaults() {
 /// What a user sees of `text`, which must be wrong.
 fn errors(text: &str) -> String {
     Config::parse(text, "r.toml", &CPUS).expect_err(text).to_string()
+}
+
+#[test]
+fn devices_are_bounded() {
+    let device = |n: usize| {
+        format!("[[device]]\nname = \"d{n}\"\naddresses = [\"10.{}.{}.1/24\"]\n", n / 256, n % 256)
+    };
+    let told = errors(&(0..4097).map(device).collect::<String>());
+    assert!(told.contains("r.toml:12289:1: device: expected at most 4096 devices, found 4097"), "{told}");
 }
 
 /// One device, for what follows to refer to.
@@ -515,7 +522,7 @@ r.toml:13:6: route.to: 10.2.0.1/16 has host bits set: expected 10.2.0.0/16
 #[test]
 fn problems_of_a_config_in_code_name_the_element() {
     let mut config = Config::parse(GOOD, "good.toml", &CPUS).unwrap();
-    config.devices[1].ring = 100;
+    config.devices[1].driver.get_mut::<Xdp>().unwrap().ring = 100;
     config.stack.worker_policy = Some(Policy::Fifo(0));
     config.routes[2].target = RouteTarget::Dev("eth7".into());
     let shown = config.check(&[0]).unwrap_err().to_string();

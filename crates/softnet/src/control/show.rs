@@ -227,7 +227,7 @@ pub struct AppRow {
     pub packets: u64,
     /// Packets for which there was no room.
     pub dropped: u64,
-    /// Packets that wait for it.
+    /// Frames of the packets that wait for it.
     pub queued: u64,
     /// Times it blocked.
     pub sleeps: u64,
@@ -424,9 +424,9 @@ pub struct SocketRow {
     pub local: String,
     /// Address and port that it is connected to.
     pub peer: Option<String>,
-    /// Packets that wait for it to be received.
+    /// Frames of the packets that wait for it to be received.
     pub queued: u64,
-    /// Packets that may.
+    /// Frames that may.
     pub limit: u64,
     /// Datagrams that were dropped, for want of room for them.
     pub drops: u64,

@@ -19,7 +19,7 @@ use softnet_core::qdisc::{Mirred, MirredOutcome};
 use softnet_core::skb::{Batch, DropReason};
 use softnet_core::sync::{AtomicBool, AtomicU64, Ordering};
 
-use super::{Netdev, TxHint, dev_queue_xmit, find_device};
+use super::{Netdev, TxHint, dev_queue_xmit, find_netdev};
 use crate::control::{self, ControlError, Direction, MirredAction, SetFilter, SetMirred};
 use crate::util::lock;
 
@@ -161,7 +161,7 @@ impl Action {
     /// Sends the packets, or copies of them.
     fn send(&self, ctx: &mut SoftnetData, now: u64, queue: usize, batch: &mut Batch) {
         let to = self.to.upgrade();
-        let Some(to) = to.filter(|to| to.live.load().is_some()) else {
+        let Some(to) = to.filter(|to| to.device.live.load().is_some()) else {
             self.stats.drops.fetch_add(batch.len() as u64, Ordering::Relaxed);
             if !self.mirred.mirror {
                 ctx.free_batch_at(batch, self.mirred.dev, DropReason::DevReady);
@@ -183,7 +183,7 @@ impl Action {
         };
         sent.as_mut_slice().iter_mut().for_each(|skb| self.mirred.mark(skb.head_mut()));
         match self.mirred.ingress {
-            true => to.netif_rx(ctx, queue, sent),
+            true => to.device.netif_rx(ctx, queue, sent),
             false => dev_queue_xmit(ctx, &to, now, TxHint::forwarded(queue as u16), sent),
         }
     }
@@ -191,12 +191,12 @@ impl Action {
 
 /// Changes the filter of a hook, at once; batches that are being worked on may still pass by the old one. The error says
 /// what is wrong with it, and then nothing changed.
-pub(crate) fn set(devices: &[Arc<Netdev>], set: &SetFilter) -> Result<(), ControlError> {
-    let dev = find_device(devices, &set.dev)?;
+pub(crate) fn set(netdevs: &[Arc<Netdev>], set: &SetFilter) -> Result<(), ControlError> {
+    let dev = find_netdev(netdevs, &set.dev)?;
     let next = match (set.action, &set.mirred) {
         (control::Action::Del, _) => None,
         (_, Some(SetMirred { action, direction, dev })) => {
-            let to = find_device(devices, dev)?;
+            let to = find_netdev(netdevs, dev)?;
             let mirred = Mirred {
                 mirror: *action == MirredAction::Mirror,
                 ingress: *direction == Direction::Ingress,

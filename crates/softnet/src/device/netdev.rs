@@ -1,134 +1,39 @@
-//! A device as the stack sees it: it keeps its name, index and counters while the interface behind it comes and
-//! goes, and [`dev_queue_xmit`] sends through it from any thread.
+//! What routes and addresses name: a netdev, which sends by a device. [`dev_queue_xmit`] does so from any thread.
 //!
-//! Invariant: what is set for a device (context, mitigation, disciplines, filters) holds for its next life too.
+//! Each device has one netdev with its own index, which its packets come in by; a device may carry others.
+//!
+//! Invariant: what is set for a netdev (filters) holds for its device's next life too.
 
-use std::collections::BTreeMap;
 use std::ops::Deref;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use arc_swap::{ArcSwapOption, Cache};
 use softnet_core::SoftnetData;
-use softnet_core::napi::MitigationConfig;
-use softnet_core::qdisc::{DevParams, Origin, Spec};
+use softnet_core::qdisc::Origin;
 use softnet_core::skb::{Batch, DropReason};
-use softnet_core::stack::dev_tx::DevTx;
 use softnet_core::steer::TxChoice;
-use softnet_dev::{Device, QueueStats};
 
-use super::Groups;
 use super::filter::Hook;
-use crate::config::{Context, Knobs};
+use super::{OpenParts, StackDevice};
 use crate::control::{ControlError, Direction};
-use crate::napi::NapiInstance;
-use crate::tx::QueueWake;
-use crate::tx::qdisc::{Layout, Settings};
-use crate::util::lock;
 
-/// A device of the stack.
+/// A netdev of the stack.
 pub struct Netdev {
     /// Its index in the stack.
     pub index: u16,
     /// Its name.
     pub name: String,
-    /// What there is of it while its interface exists.
-    pub live: ArcSwapOption<OpenNetdev>,
-    past: Mutex<Past>,
-    threaded: Mutex<Threaded>,
-    deferral: Mutex<Deferral>,
-    /// The disciplines that were set.
-    pub(crate) qdiscs: Mutex<Settings>,
+    /// What it sends by.
+    pub device: Arc<StackDevice>,
     /// Where what it received passes first, and what it is to send.
     pub(crate) ingress: Hook,
     pub(crate) egress: Hook,
-    /// The multicast groups that the driver was told to join.
-    pub(crate) groups: Groups,
-}
-
-/// Mitigation knobs of a device's instances; outlives the instances.
-#[derive(Clone, Debug, Default)]
-struct Deferral {
-    device: Knobs,
-    /// Those that differ, by RX queue.
-    queues: BTreeMap<u16, Knobs>,
-}
-
-/// In which contexts a device's instances are polled; outlives the instances.
-#[derive(Clone, Debug, Default)]
-struct Threaded {
-    device: Context,
-    /// Those that differ, by RX queue.
-    queues: BTreeMap<u16, Context>,
-}
-
-/// Former lives of a device.
-#[derive(Default)]
-struct Past {
-    /// What they counted.
-    totals: Totals,
-    /// Those being closed: their queues may still be in use, and count.
-    closing: Vec<Arc<OpenNetdev>>,
-    /// What they lost before any queue counted it.
-    losses: BTreeMap<DropReason, u64>,
-}
-
-/// Counters of a device over all its queues and lives.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Totals {
-    /// Received.
-    pub rx: QueueTotals,
-    /// Sent.
-    pub tx: QueueTotals,
-    /// Times it was closed because its interface went away.
-    pub closed: u64,
-}
-
-/// Counters of one direction.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct QueueTotals {
-    /// Packets.
-    pub packets: u64,
-    /// Bytes.
-    pub bytes: u64,
-    /// System calls to get it going.
-    pub kicks: u64,
-    /// Packets lost by the device.
-    pub ring_drops: u64,
-}
-
-impl Totals {
-    fn add(&mut self, live: &OpenNetdev) {
-        live.rx_stats.iter().for_each(|s| self.rx.add(s));
-        live.tx.queues.iter().for_each(|q| self.tx.add(q.stats()));
-    }
-}
-
-impl QueueTotals {
-    fn add(&mut self, stats: &QueueStats) {
-        self.packets += stats.packets.get();
-        self.bytes += stats.bytes.get();
-        self.kicks += stats.kicks.get();
-        self.ring_drops += stats.ring_drops.get();
-    }
 }
 
 impl Netdev {
-    /// A device that is not open yet, to be polled in the context `threaded` with the knobs `knobs`, which must be in range,
-    /// and to send through `qdisc`.
-    pub fn new(index: u16, name: String, threaded: Context, knobs: Knobs, qdisc: Option<Spec>) -> Self {
-        let threaded = Mutex::new(Threaded { device: threaded, queues: BTreeMap::new() });
-        Netdev {
-            index,
-            name,
-            live: ArcSwapOption::empty(),
-            past: Mutex::default(),
-            threaded,
-            deferral: Mutex::new(Deferral { device: knobs, queues: BTreeMap::new() }),
-            qdiscs: Mutex::new(Settings { root: qdisc, children: BTreeMap::new() }),
-            ingress: Hook::default(),
-            egress: Hook::default(),
-            groups: Groups::default(),
-        }
+    /// A netdev on `device`, without filters.
+    pub fn new(index: u16, name: String, device: Arc<StackDevice>) -> Self {
+        Netdev { index, name, device, ingress: Hook::default(), egress: Hook::default() }
     }
 
     /// The hook of one direction.
@@ -138,157 +43,36 @@ impl Netdev {
             Direction::Egress => &self.egress,
         }
     }
-
-    /// Has the packets of `batch` received as if they had come by RX queue `queue` (modulo how many there are), by the thread that
-    /// polls that, and leaves it empty.
-    pub(crate) fn netif_rx(&self, ctx: &mut SoftnetData, queue: usize, batch: &mut Batch) {
-        match self.live.load().as_deref() {
-            Some(live) if !live.napis.is_empty() => {
-                live.napis[queue % live.napis.len()].netif_rx(ctx, batch);
-            }
-            _ => ctx.free_batch_at(batch, self.index, DropReason::DevReady),
-        }
-    }
-
-    /// In which context RX queue `queue` is to be polled.
-    pub fn threaded(&self, queue: u16) -> Context {
-        let threaded = lock(&self.threaded);
-        threaded.queues.get(&queue).copied().unwrap_or(threaded.device)
-    }
-
-    /// Sets knobs of mitigation, those that are given, of `queue` or of all queues, and remembers that. Refused, with nothing
-    /// changed, if a value is out of range.
-    pub fn set_deferral(&self, queue: Option<u16>, knobs: Knobs) -> Result<(), ControlError> {
-        let checked = MitigationConfig::default();
-        let n = knobs.napi_defer_hard_irqs.unwrap_or(0);
-        checked.set_defer_hard_irqs(n)?;
-        let mut deferral = lock(&self.deferral);
-        let device = deferral.device;
-        match queue {
-            Some(queue) => {
-                let old = deferral.queues.get(&queue).copied().unwrap_or(device);
-                deferral.queues.insert(queue, knobs.over(old));
-            }
-            None => {
-                deferral.device = knobs.over(device);
-                deferral.queues.values_mut().for_each(|old| *old = knobs.over(*old));
-            }
-        }
-        drop(deferral);
-        if let Some(live) = self.live.load().as_deref() {
-            live.napis.iter().for_each(|instance| self.apply_deferral(instance));
-        }
-        Ok(())
-    }
-
-    /// Gives an instance the knobs that were set for its queue.
-    pub fn apply_deferral(&self, instance: &NapiInstance) {
-        let deferral = lock(&self.deferral);
-        let set = deferral.queues.get(&instance.napi.queue).copied().unwrap_or(deferral.device);
-        let knobs = &instance.napi.mitigation;
-        // In range: checked when it was set.
-        let _ = knobs.set_defer_hard_irqs(set.napi_defer_hard_irqs.unwrap_or(0));
-        knobs.set_gro_flush_timeout(set.gro_flush_timeout.unwrap_or(0));
-        knobs.set_irq_suspend_timeout(set.irq_suspend_timeout.unwrap_or(0));
-        // Still under the lock, so that of two changes the later one is the last in the kernel too.
-        instance.doorbell.mitigation_changed(knobs);
-    }
-
-    /// Remembers in which context `queue` is to be polled, or all queues, those that were set for themselves included
-    /// (as the kernel has it when a device's `threaded` is written).
-    pub fn set_threaded(&self, queue: Option<u16>, context: Context) {
-        let mut threaded = lock(&self.threaded);
-        match queue {
-            Some(queue) => _ = threaded.queues.insert(queue, context),
-            None => *threaded = Threaded { device: context, queues: BTreeMap::new() },
-        }
-    }
-
-    /// Its counters.
-    pub fn totals(&self) -> Totals {
-        let past = self.past();
-        let mut totals = past.totals;
-        past.closing.iter().for_each(|live| totals.add(live));
-        if let Some(live) = &*self.live.load() {
-            totals.add(live);
-        }
-        totals
-    }
-
-    /// Packets that were lost before any queue counted them, by reason.
-    pub fn losses(&self) -> BTreeMap<DropReason, u64> {
-        let past = self.past();
-        let mut losses = past.losses.clone();
-        let live = self.live.load_full();
-        past.closing.iter().chain(&live).for_each(|live| live.add_losses(&mut losses));
-        losses
-    }
-
-    /// Takes the parts of a device away, to be closed and then [its counters retired](Self::retire_counters).
-    pub fn take(&self) -> Option<Arc<OpenNetdev>> {
-        let mut past = self.past();
-        let live = self.live.swap(None)?;
-        past.closing.push(live.clone());
-        past.totals.closed += 1;
-        Some(live)
-    }
-
-    /// The queues of `live` were closed and count no more: what they counted goes to the past.
-    pub fn retire_counters(&self, live: &Arc<OpenNetdev>) {
-        let mut past = self.past();
-        past.closing.retain(|other| !Arc::ptr_eq(other, live));
-        past.totals.add(live);
-        live.add_losses(&mut past.losses);
-    }
-
-    fn past(&self) -> MutexGuard<'_, Past> {
-        self.past.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
-/// The device called `name`. The error says which there are.
-pub(crate) fn find_device<'a>(
-    devices: &'a [Arc<Netdev>],
+/// The netdev called `name`.
+pub(crate) fn find_netdev<'a>(
+    netdevs: &'a [Arc<Netdev>],
     name: &str,
 ) -> Result<&'a Arc<Netdev>, ControlError> {
-    devices.iter().find(|dev| dev.name == name).ok_or_else(|| {
-        let mut exist: Vec<_> = devices.iter().map(|dev| dev.name.clone()).collect();
+    netdevs.iter().find(|dev| dev.name == name).ok_or_else(|| {
+        let mut exist: Vec<_> = netdevs.iter().map(|dev| dev.name.clone()).collect();
         exist.sort();
         ControlError::NoDevice { name: name.into(), exist }
     })
 }
 
-/// The parts of an open device.
-pub struct OpenNetdev {
-    /// The shared part.
-    pub device: Arc<dyn Device>,
-    /// One NAPI instance per RX queue.
-    pub napis: Vec<Arc<NapiInstance>>,
-    /// Counters of the RX queues.
-    pub rx_stats: Vec<Arc<QueueStats>>,
-    /// The TX queues.
-    pub tx: DevTx<QueueWake>,
-    /// Their disciplines; changed by the housekeeper.
-    pub layout: Mutex<Layout>,
-    /// What defaults of disciplines depend on.
-    pub(crate) params: DevParams,
-}
-
-impl OpenNetdev {
-    fn add_losses(&self, losses: &mut BTreeMap<DropReason, u64>) {
-        self.device.losses().into_iter().for_each(|(reason, n)| *losses.entry(reason).or_default() += n);
-    }
-}
-
 /// The open parts of all devices as a thread saw them last, so that a batch it sends costs no reference count. They are kept
 /// until it looks again, which it must do now and then, and before it sleeps.
-pub(crate) struct OpenCache(Vec<Cache<OpenNetdevOf, Option<Arc<OpenNetdev>>>>);
+pub(crate) struct OpenCache {
+    lives: Vec<Cache<OpenPartsOf, Option<Arc<OpenParts>>>>,
+    /// The device to be [reaped](Self::reap_idle) next.
+    next: usize,
+}
+
+/// Devices that an idle poll takes frames back from: all, where there are few.
+const REAPED: usize = 8;
 
 /// See [`OpenCache`].
-struct OpenNetdevOf(Arc<Netdev>);
+struct OpenPartsOf(Arc<StackDevice>);
 
-impl Deref for OpenNetdevOf {
-    type Target = ArcSwapOption<OpenNetdev>;
+impl Deref for OpenPartsOf {
+    type Target = ArcSwapOption<OpenParts>;
 
     fn deref(&self) -> &Self::Target {
         &self.0.live
@@ -296,14 +80,15 @@ impl Deref for OpenNetdevOf {
 }
 
 impl OpenCache {
-    pub(crate) fn new(devices: &[Arc<Netdev>]) -> Self {
-        OpenCache(devices.iter().map(|dev| Cache::new(OpenNetdevOf(dev.clone()))).collect())
+    pub(crate) fn new(devices: &[Arc<StackDevice>]) -> Self {
+        let lives = devices.iter().map(|dev| Cache::new(OpenPartsOf(dev.clone()))).collect();
+        OpenCache { lives, next: 0 }
     }
 
     /// Lets go of what was closed.
     #[inline]
     pub(crate) fn refresh(&mut self) {
-        for live in &mut self.0 {
+        for live in &mut self.lives {
             live.load();
         }
     }
@@ -318,15 +103,19 @@ impl OpenCache {
         to: TxHint,
         batch: &mut Batch,
     ) {
-        let live = self.0.get_mut(usize::from(dev.index)).and_then(|live| live.load().as_deref());
+        let live = self.lives.get_mut(usize::from(dev.device.index)).and_then(|live| live.load().as_deref());
         xmit(ctx, dev, live, now, to, batch);
     }
 
-    /// Takes back frames that `dev` sent by TX queue `queue` (modulo how many there are): what a poller does when it has
-    /// nothing to send, so that frames do not lie in a silent device's ring while others starve.
+    /// Takes back frames that devices sent by TX queue `queue` (modulo how many there are): what a poller does when it has
+    /// nothing to send, so that frames do not lie in a silent device's ring while others starve. Of many devices a few at a
+    /// time, in turn: there are as many idle polls.
     pub(crate) fn reap_idle(&mut self, ctx: &mut SoftnetData, now: u64, queue: usize) {
-        for live in self.0.iter_mut().filter_map(|live| live.load().as_deref()) {
-            live.tx.reap(ctx, now, queue);
+        for _ in 0..self.lives.len().min(REAPED) {
+            if let Some(live) = self.lives[self.next].load() {
+                live.tx.reap(ctx, now, queue);
+            }
+            self.next = (self.next + 1) % self.lives.len();
         }
     }
 }
@@ -352,14 +141,14 @@ impl TxHint {
 /// Packets that can't be sent are freed and counted against `dev`. The filter at its egress, if there is one, may lead them
 /// elsewhere first.
 pub fn dev_queue_xmit(ctx: &mut SoftnetData, dev: &Netdev, now: u64, to: TxHint, batch: &mut Batch) {
-    xmit(ctx, dev, dev.live.load().as_deref(), now, to, batch);
+    xmit(ctx, dev, dev.device.live.load().as_deref(), now, to, batch);
 }
 
 #[inline(always)]
 fn xmit(
     ctx: &mut SoftnetData,
     dev: &Netdev,
-    live: Option<&OpenNetdev>,
+    live: Option<&OpenParts>,
     now: u64,
     to: TxHint,
     batch: &mut Batch,

@@ -62,7 +62,7 @@ pub struct App {
     pub tid: AtomicU32,
     filter: PacketFilter,
     ready: Mailbox<SkbList>,
-    /// Packets that wait for it.
+    /// Frames of the packets that wait for it.
     queued: AtomicUsize,
     limit: usize,
     /// Wakes it.
@@ -97,30 +97,34 @@ impl App {
         })
     }
 
-    /// Packets that wait for it.
+    /// Frames of the packets that wait for it.
     pub fn queued(&self) -> usize {
         self.queued.load(Ordering::Relaxed)
     }
 
-    /// The application took `n` packets.
-    pub(crate) fn took(&self, n: usize) {
-        self.queued.fetch_sub(n, Ordering::Relaxed);
+    /// The application took packets of `frames` frames.
+    pub(crate) fn took(&self, frames: usize) {
+        self.queued.fetch_sub(frames, Ordering::Relaxed);
     }
 
     /// Hands it what it wants of `batch`; the rest stays, in order. Returns whether that was anything.
     fn offer(&self, ctx: &mut SoftnetData, batch: &mut Batch) -> bool {
         let room = self.limit.saturating_sub(self.queued());
-        let (mut list, mut rest, mut full) = (SkbList::new(), Batch::new(), 0);
+        let (mut list, mut rest, mut frames, mut full) = (SkbList::new(), Batch::new(), 0, 0);
         for skb in batch.drain() {
             if !self.filter.wants(skb.data()) {
                 keep(ctx, &mut rest, skb);
                 continue;
             }
+            let takes = skb.frame_count();
             // A list refuses only what is of another region than the rest, and there is one.
-            let refused = if list.len() < room { list.push_back(skb).err() } else { Some(skb) };
-            if let Some(skb) = refused {
-                ctx.free(skb, DropReason::SocketRcvbuff);
-                full += 1;
+            let refused = if frames + takes <= room { list.push_back(skb).err() } else { Some(skb) };
+            match refused {
+                None => frames += takes,
+                Some(skb) => {
+                    ctx.free(skb, DropReason::SocketRcvbuff);
+                    full += 1;
+                }
             }
         }
         batch.append(&mut rest);
@@ -131,7 +135,7 @@ impl App {
         if n == 0 {
             return full > 0;
         }
-        self.queued.fetch_add(n, Ordering::Relaxed);
+        self.queued.fetch_add(frames, Ordering::Relaxed);
         match self.ready.push(list) {
             Ok(_) => {
                 ctx.delivered(n as u64);
@@ -139,7 +143,7 @@ impl App {
                 true
             }
             Err(PushError::Full(mut list) | PushError::Closed(mut list)) => {
-                self.took(n);
+                self.took(frames);
                 self.dropped.fetch_add(n as u64, Ordering::Relaxed);
                 while let Some(skb) = list.pop_front() {
                     ctx.free(skb, DropReason::SocketRcvbuff);

@@ -15,7 +15,7 @@ use softnet_core::skb::Batch;
 use softnet_core::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use softnet_dev::{Doorbell, PiMutex};
 
-use super::{Apps, Backlog, Input, NapiTimer, Phase, Pool, Residency, Timeout, WorkerShared};
+use super::{Apps, Backlog, Input, LeftOf, NapiTimer, Phase, Pool, Residency, Timeout, WorkerShared};
 use crate::config::Context;
 
 /// How long to wait between two looks at whether an instance's owner is done (the kernel's `napi_disable` sleeps as
@@ -49,6 +49,8 @@ pub struct NapiInstance {
     pub timer: NapiTimer,
     /// Applications that get some of its packets.
     pub apps: Apps,
+    /// Its exceptions that are left to another thread.
+    pub(crate) left: Arc<LeftOf>,
     /// What it spends its time in.
     pub residency: Residency,
     /// Counters beside those of the instance itself.
@@ -108,6 +110,7 @@ impl NapiInstance {
             backlog,
             timer,
             apps: Apps::default(),
+            left: Arc::default(),
             residency: Residency::new(now),
             stats: InstanceStats::default(),
             worker,

@@ -7,6 +7,7 @@
 mod apps;
 mod backlog;
 mod instance;
+mod left;
 mod pool;
 mod residency;
 mod thread;
@@ -18,6 +19,7 @@ pub(crate) use apps::{App, Apps};
 pub use backlog::{Backlog, Input, MAX_BACKLOG};
 pub use instance::{Home, NapiInstance, RxHandler};
 pub(crate) use instance::{PAUSE, Rx, ring, ring_shared};
+pub(crate) use left::LeftOf;
 pub(crate) use pool::{Instances, Pool};
 pub use residency::{Phase, Residency};
 pub use thread::PollThread;

@@ -1,7 +1,7 @@
 //! Memberships of multicast groups: keeps the devices' drivers in step with the table of sockets.
 //!
 //! Called by threads that join, leave and close sockets, and by the housekeeper as devices come and go. The lock of the table's
-//! writer is taken inside that of the device's groups (see [`Netdev::update_group`](crate::device::Netdev)), for the look-up alone.
+//! writer is taken inside that of the device's groups (see [`Netdev::update_group`](crate::device::StackDevice)), for the look-up alone.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -19,7 +19,7 @@ pub(crate) fn opened(shared: &StackInner, dev: u16) {
     let groups: Vec<Addr> = shared.sockets.binder().groups(dev).map(|(group, _)| group).collect();
     for group in groups {
         if let Err(error) = update(shared, group, dev) {
-            let name = &shared.devices[usize::from(dev)].name;
+            let name = &shared.netdevs[usize::from(dev)].name;
             note(format_args!("{name}: members of {} get nothing: {error}", group_ip(group)));
         }
     }
@@ -55,6 +55,6 @@ pub(super) fn left(shared: &StackInner, memberships: &[(Addr, u16)]) {
 
 /// Looks whether `group` has members on device `dev`, and tells the driver if that changed.
 fn update(shared: &StackInner, group: Addr, dev: u16) -> io::Result<()> {
-    let Some(netdev) = shared.devices.get(usize::from(dev)) else { return Ok(()) };
-    netdev.update_group(group, || shared.sockets.binder().has_members(group, dev))
+    let Some(netdev) = shared.netdevs.get(usize::from(dev)) else { return Ok(()) };
+    netdev.device.update_group(group, dev, || shared.sockets.binder().has_members(group, dev))
 }

@@ -78,7 +78,7 @@ pub(super) fn local_end(shared: &StackInner, addr: &SocketAddr) -> Result<(Addr,
 /// The device with the index that programs use.
 pub(super) fn device(shared: &StackInner, index: u32) -> Option<u16> {
     let dev = u16::try_from(index).ok()?.checked_sub(1)?;
-    (usize::from(dev) < shared.devices.len()).then_some(dev)
+    (usize::from(dev) < shared.netdevs.len()).then_some(dev)
 }
 
 impl Handle {
@@ -89,8 +89,8 @@ impl Handle {
     /// # Errors
     /// `ENODEV`: the stack has no such device.
     pub fn if_nametoindex(&self, name: &str) -> io::Result<u32> {
-        let dev =
-            self.shared().devices.iter().find(|dev| dev.name == name).ok_or_else(|| errno(Errno::NODEV))?;
+        let mut netdevs = self.shared().netdevs.iter();
+        let dev = netdevs.find(|dev| dev.name == name).ok_or_else(|| errno(Errno::NODEV))?;
         Ok(index_of(dev.index).into())
     }
 
@@ -100,6 +100,6 @@ impl Handle {
     /// `ENXIO`: the stack has no such device.
     pub fn if_indextoname(&self, index: u32) -> io::Result<&str> {
         let dev = device(self.shared(), index).ok_or_else(|| errno(Errno::NXIO))?;
-        Ok(&self.shared().devices[usize::from(dev)].name)
+        Ok(&self.shared().netdevs[usize::from(dev)].name)
     }
 }

@@ -106,6 +106,8 @@ impl Outgoing {
             sender.wait_for_room(shared, ctx, (dev, choice), wait)?;
         }
         ctx.originated(self.batch.len() as u64);
+        // What a slot drops is counted against the device that it would have left by.
+        self.batch.as_mut_slice().iter_mut().for_each(|skb| skb.head_mut().dev = dev);
         for slot in [Slot::Output, Slot::Postrouting] {
             hooks.run(ctx, slot, (None, Some(dev)), &mut self.batch);
         }

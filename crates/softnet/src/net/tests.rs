@@ -22,7 +22,7 @@ use crate::Stack;
 use crate::assembly::Assembly;
 use crate::assembly::Introspect;
 use crate::config::{Config, DeviceConfig, NeighbourConfig, StackConfig, available_cpus};
-use crate::device::{DeviceError, Opener};
+use crate::driver::{DeviceError, OpenRequest, Opener, Own};
 use crate::stack::StackInner;
 
 const OWN: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
@@ -94,13 +94,8 @@ struct Telling<F> {
 }
 
 impl<F: Opener> Opener for Telling<F> {
-    fn open(
-        &mut self,
-        dev: u16,
-        config: &DeviceConfig,
-        ctx: &mut SoftnetData,
-    ) -> Result<OpenDevice, DeviceError> {
-        self.open.open(dev, config, ctx)
+    fn open(&mut self, device: &OpenRequest<'_>, ctx: &mut SoftnetData) -> Result<OpenDevice, DeviceError> {
+        self.open.open(device, ctx)
     }
 
     fn ports(&self) -> Option<Arc<dyn Ports>> {
@@ -120,7 +115,7 @@ fn assemble_with(
 ) -> (Assembly, Remains) {
     let device = DeviceConfig {
         addresses: vec![format!("{OWN}/24").parse().unwrap()],
-        ring: RING as u32,
+        driver: Own.into(),
         ..DeviceConfig::new("mem0")
     };
     let workers = available_cpus().into_iter().take(1).collect();
@@ -130,7 +125,7 @@ fn assemble_with(
     let far = Arc::new(Mutex::new(None));
     let assembly = Assembly::new(config, Vec::new(), |_| {
         let far = far.clone();
-        let open = move |_: u16, _: &DeviceConfig, ctx: &mut SoftnetData| {
+        let open = move |_: &OpenRequest<'_>, ctx: &mut SoftnetData| {
             let config = PairConfig { ring: RING, macs: MACS, ..PairConfig::default() };
             let [near, other] = pair(ctx.region(), [0, 9], &config).map_err(|e| e.to_string())?;
             *far.lock().unwrap() = Some(Far::new(ctx.region(), other));

@@ -160,36 +160,37 @@ impl PollContext {
     /// Processes the packets of one instance.
     pub(crate) fn receive(&mut self, napi: &NapiInfo, batch: &mut Batch) {
         let queue = usize::from(napi.queue);
-        if let Some(device) = self.shared.devices.get(usize::from(napi.dev))
-            && device.ingress.is_set()
+        if let Some(netdev) = self.shared.netdevs.get(usize::from(napi.dev))
+            && netdev.ingress.is_set()
         {
-            device.ingress.act(&mut self.ctx, napi.dev, Direction::Ingress, self.now, queue, batch);
+            netdev.ingress.act(&mut self.ctx, napi.dev, Direction::Ingress, self.now, queue, batch);
             if batch.is_empty() {
                 return;
             }
         }
-        let mut handler = None;
-        if let Ok(at) = self.instances.binary_search_by_key(&napi.id, |i| i.napi.id) {
-            let instance = &self.instances[at];
-            handler = Some(instance.handler);
-            if instance.apps.any() {
-                instance.apps.deliver(&mut self.ctx, batch, &mut self.woken);
-                if batch.is_empty() {
-                    return;
-                }
+        let PollContext { ctx, shared, received, lives, ready, now, tables, instances, woken, .. } = self;
+        let at = instances.binary_search_by_key(&napi.id, |i| i.napi.id);
+        let Ok(instance) = at.map(|at| &instances[at]) else {
+            return ctx.free_batch(batch, DropReason::Shutdown);
+        };
+        if instance.apps.any() {
+            instance.apps.deliver(ctx, batch, woken);
+            if batch.is_empty() {
+                return;
             }
         }
-        let PollContext { ctx, shared, received, lives, ready, now, .. } = self;
-        match handler {
-            Some(RxHandler::Ip(ingress)) => {
-                let mut host = Poller { shared, lives, ready, now: *now, napi_id: napi.id };
-                received.ip(ctx, self.tables.load(), &ingress, napi.queue, batch, &mut host);
+        match instance.handler {
+            RxHandler::Ip(ingress) => {
+                let older = instance.left.tables();
+                let tables = older.as_ref().unwrap_or_else(|| tables.load());
+                let mut host = Poller { shared, lives, ready, now: *now, instance, tables };
+                received.ip(ctx, tables, &ingress, napi.queue, batch, &mut host);
             }
-            Some(RxHandler::Patch(dev)) if shared.devices.len() > usize::from(dev) => {
+            RxHandler::Patch(dev) if shared.netdevs.len() > usize::from(dev) => {
                 let to = TxHint::forwarded(napi.queue);
-                lives.xmit(ctx, &shared.devices[usize::from(dev)], *now, to, batch);
+                lives.xmit(ctx, &shared.netdevs[usize::from(dev)], *now, to, batch);
             }
-            _ => ctx.free_batch(batch, DropReason::Shutdown),
+            RxHandler::Patch(_) => ctx.free_batch(batch, DropReason::Shutdown),
         }
     }
 }
@@ -200,13 +201,15 @@ struct Poller<'a> {
     lives: &'a mut OpenCache,
     ready: &'a mut Vec<u32>,
     now: u64,
-    napi_id: u32,
+    instance: &'a NapiInstance,
+    /// By which the batch goes.
+    tables: &'a Arc<Tables>,
 }
 
 impl ReceiveHost for Poller<'_> {
     #[inline(always)]
     fn xmit(&mut self, ctx: &mut SoftnetData, dev: u16, choice: TxChoice, origin: Origin, batch: &mut Batch) {
-        match self.shared.devices.get(usize::from(dev)) {
+        match self.shared.netdevs.get(usize::from(dev)) {
             Some(dev) => self.lives.xmit(ctx, dev, self.now, TxHint { choice, origin }, batch),
             None => ctx.free_batch(batch, DropReason::DevReady),
         }
@@ -214,12 +217,12 @@ impl ReceiveHost for Poller<'_> {
 
     #[inline(always)]
     fn udp_input(&mut self, ctx: &mut SoftnetData, local: &mut Batch, unserved: &mut Batch) {
-        self.shared.sockets.udp_input(ctx, self.napi_id, local, unserved, self.ready);
+        self.shared.sockets.udp_input(ctx, self.instance.napi.id, local, unserved, self.ready);
     }
 
     #[cold]
     fn exceptions(&mut self, ctx: &mut SoftnetData, exceptions: &mut Exceptions) {
-        self.shared.handle_exceptions(ctx, exceptions);
+        self.shared.handle_exceptions(ctx, exceptions, (&self.instance.left, self.tables));
     }
 }
 

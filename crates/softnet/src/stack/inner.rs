@@ -26,7 +26,7 @@ use softnet_core::sync::AtomicUsize;
 use super::{CacheShare, SlowLock, SocketTable};
 use crate::config::StackConfig;
 use crate::control::{ControlError, Target};
-use crate::device::{Netdev, TxHint, dev_queue_xmit, find_device};
+use crate::device::{Netdev, StackDevice, TxHint, dev_queue_xmit, find_netdev};
 use crate::napi::{NapiInstance, PollThread, WorkerShared};
 use crate::util::{Clock, Waker, lock};
 
@@ -45,7 +45,9 @@ pub struct StackInner {
     /// ns after which a sender may choose its TX queue anew; 0: never.
     pub txq_reselection: u64,
     /// The devices, by index.
-    pub devices: Vec<Arc<Netdev>>,
+    pub devices: Vec<Arc<StackDevice>>,
+    /// The netdevs, by index: first those that the devices' packets come in by.
+    pub netdevs: Vec<Arc<Netdev>>,
     /// The workers, by index.
     pub workers: Vec<Arc<WorkerShared>>,
     /// The forwarding tables now.
@@ -66,7 +68,7 @@ impl StackInner {
     pub fn new(
         region: Arc<Region>,
         stack: &StackConfig,
-        devices: Vec<Arc<Netdev>>,
+        devices: Vec<Arc<StackDevice>>,
         workers: Vec<Arc<WorkerShared>>,
         tables: Tables,
         slow: SlowPath,
@@ -77,6 +79,7 @@ impl StackInner {
         let sockets =
             SocketTable::new(&region, stack.max_sockets, app_packets.clone(), slow.pmtu().paths().clone());
         let frames = region.frame_count();
+        let netdev = |dev: &Arc<StackDevice>| Arc::new(Netdev::new(dev.index, dev.name.clone(), dev.clone()));
         let control = SlowLock::new(SlowPathState::new(slow), frames);
         Ok(StackInner {
             cache_share: CacheShare::new(region.frame_count()),
@@ -89,6 +92,7 @@ impl StackInner {
             },
             clock,
             txq_reselection: u64::from(stack.txq_reselection_ms) * 1_000_000,
+            netdevs: devices.iter().map(netdev).collect(),
             devices,
             workers,
             tables: Arc::new(ArcSwap::from_pointee(tables)),
@@ -130,18 +134,21 @@ impl StackInner {
 
     /// The NAPI instances of all devices that are open.
     pub fn napis(&self) -> Vec<Arc<NapiInstance>> {
-        let of =
-            |dev: &Arc<Netdev>| dev.live.load().as_ref().map_or_else(Vec::new, |live| live.napis.clone());
+        let of = |dev: &Arc<StackDevice>| {
+            dev.live.load().as_ref().map_or_else(Vec::new, |live| live.napis.clone())
+        };
         self.devices.iter().flat_map(of).collect()
     }
 
     /// What `target` names: a device with its instances, none while it is not open, or an instance with its device. The
     /// error says what there is.
-    pub fn find(&self, target: &Target) -> Result<(&Netdev, Vec<Arc<NapiInstance>>), ControlError> {
+    pub fn find(&self, target: &Target) -> Result<(&StackDevice, Vec<Arc<NapiInstance>>), ControlError> {
         let napis = self.napis();
         let of = |index: u16| napis.iter().filter(|i| i.napi.dev == index).cloned().collect();
         match target {
-            Target::Dev(name) => find_device(&self.devices, name).map(|dev| (&**dev, of(dev.index))),
+            Target::Dev(name) => {
+                find_netdev(&self.netdevs, name).map(|dev| (&*dev.device, of(dev.device.index)))
+            }
             Target::Napi(id) => match napis.iter().find(|instance| instance.napi.id == *id) {
                 Some(instance) => Ok((&self.devices[usize::from(instance.napi.dev)], vec![instance.clone()])),
                 None => {
@@ -175,7 +182,7 @@ impl SlowHost for StackInner {
     }
 
     fn xmit(&self, ctx: &mut SoftnetData, dev: u16, choice: TxChoice, origin: Origin, batch: &mut Batch) {
-        match self.devices.get(usize::from(dev)) {
+        match self.netdevs.get(usize::from(dev)) {
             Some(dev) => dev_queue_xmit(ctx, dev, self.clock.now(), TxHint { choice, origin }, batch),
             None => ctx.free_batch(batch, DropReason::DevReady),
         }

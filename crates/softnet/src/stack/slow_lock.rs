@@ -6,19 +6,24 @@
 //! of its own, or that has served others for long enough, has the housekeeper do so. Only if as many are left already as there
 //! is room for does a polling thread wait. Then its holder has that thread's priority ([`PiMutex`]).
 //!
-//! What was left is older than what comes next, and goes first, so that a worker's exceptions stay in order.
+//! What was left is older than what comes next, and goes first, so that a worker's exceptions stay in order. Packets of the same
+//! flows do not overtake it by the fast path: see [`LeftOf`].
 //!
 //! Invariant: whenever no thread holds the lock nothing is left, or the housekeeper has been woken for it.
+
+use std::sync::Arc;
 
 use softnet_core::SoftnetData;
 use softnet_core::ip::input::{Exception, Exceptions};
 use softnet_core::ip::slow::{Effects, RouteSnapshot, SlowPath};
+use softnet_core::ip::tables::Tables;
 use softnet_core::skb::{BATCH, Skb};
 use softnet_core::stack::slow::SlowPathState;
 use softnet_core::sync::{AbortOnPanic, AtomicU64, Left, Ordering, Receiver, left};
 use softnet_dev::{PiGuard, PiMutex};
 
 use super::StackInner;
+use crate::napi::LeftOf;
 
 /// Exceptions that may be left, of all threads together, and no more than this part of packet memory.
 const ROOM: u32 = 1024;
@@ -30,6 +35,8 @@ const ROUNDS: u32 = 4;
 struct LeftSkb {
     skb: Skb,
     why: Exception,
+    /// It is the last one of a batch of this instance.
+    last_of: Option<Arc<LeftOf>>,
 }
 
 /// What the lock guards.
@@ -114,8 +121,14 @@ impl StackInner {
         self.let_go(ctx, guarded, sooner);
     }
 
-    /// Has the slow path handle exceptions of the calling thread's poll; or its holder, if it is held.
-    pub(crate) fn handle_exceptions(&self, ctx: &mut SoftnetData, exceptions: &mut Exceptions) {
+    /// Has the slow path handle exceptions of the calling thread's poll; or its holder, if it is held. They are of a batch of
+    /// `instance` that went by `tables`.
+    pub(crate) fn handle_exceptions(
+        &self,
+        ctx: &mut SoftnetData,
+        exceptions: &mut Exceptions,
+        (instance, tables): (&Arc<LeftOf>, &Arc<Tables>),
+    ) {
         let handle_all = |exceptions: &mut dyn Iterator<Item = (Skb, Exception)>, ctx: &mut SoftnetData| {
             self.slow_path(ctx, |slow, ctx, view, out| {
                 for (skb, why) in exceptions {
@@ -138,12 +151,19 @@ impl StackInner {
         }
         // Another packet will do as well: senders are told of a better way now and then only.
         exceptions.redirect.take();
-        let mut exceptions = exceptions.drain();
-        while let Some((skb, why)) = exceptions.next() {
-            if let Err(LeftSkb { skb, why }) = self.control.left.leave(LeftSkb { skb, why }) {
+        let last = exceptions.batch.len().wrapping_sub(1);
+        if !exceptions.batch.is_empty() {
+            instance.begin(tables);
+        }
+        let mut exceptions = exceptions.drain().enumerate();
+        while let Some((at, (skb, why))) = exceptions.next() {
+            let last_of = (at == last).then(|| instance.clone());
+            if let Err(LeftSkb { skb, why, .. }) = self.control.left.leave(LeftSkb { skb, why, last_of }) {
                 self.control.waited.fetch_add(1, Ordering::Relaxed);
                 // No room: waits, and sees to all that was left, its own among it, before the rest.
-                return handle_all(&mut [(skb, why)].into_iter().chain(exceptions), ctx);
+                let rest = exceptions.map(|(_, exception)| exception);
+                handle_all(&mut [(skb, why)].into_iter().chain(rest), ctx);
+                return instance.end();
             }
         }
         self.control.left.left();
@@ -176,11 +196,15 @@ impl StackInner {
             return false;
         }
         let Guarded { control, left } = guarded;
-        control.run(ctx, self, |slow, ctx, view, out| {
-            for LeftSkb { skb, why } in left.drain() {
+        let mut ended = Vec::new();
+        let sooner = control.run(ctx, self, |slow, ctx, view, out| {
+            for LeftSkb { skb, why, last_of } in left.drain() {
                 slow.handle(ctx, view, skb, why, out);
+                ended.extend(last_of);
             }
-        })
+        });
+        ended.iter().for_each(|instance| instance.end());
+        sooner
     }
 
     /// Lets go of the lock, and takes it again for what was left meanwhile, unless another thread has it by then.
@@ -206,11 +230,14 @@ impl StackInner {
 
 #[cfg(test)]
 mod tests {
+    use std::net::IpAddr;
     use std::sync::mpsc::channel;
     use std::time::Duration;
 
+    use softnet_core::ip::v4::header::Ipv4Header;
     use softnet_core::skb::Batch;
     use softnet_core::sync::Ordering;
+    use softnet_dev::mem::PairConfig;
 
     use crate::testing::World;
 
@@ -274,6 +301,57 @@ mod tests {
             assert_eq!(balance(&world), (0, 0));
             world.close();
         }
+    }
+
+    /// A UDP packet from a host on the first device's link to one on the second's, with a number.
+    fn numbered(number: u8) -> Vec<u8> {
+        let mut frame = [&[0; 12][..], &[8, 0], &[0; 20], &[0, 7, 0, 9, 0, 9, 0, 0, number]].concat();
+        let ends = [[10, 0, 0, 7], [10, 0, 1, 9]].map(u32::from_be_bytes);
+        Ipv4Header::new_mut(&mut frame[14..]).unwrap().fill(29, 1, 64, 17, ends[0], ends[1]);
+        frame[..6].copy_from_slice(&PairConfig::default().macs[0]);
+        frame
+    }
+
+    /// Numbers of the packets that leave by the second device.
+    fn forwarded(world: &mut World) -> Vec<u8> {
+        let mut batch = Batch::new();
+        world.ends[1].rx_burst(&mut world.ctx, &mut batch, 64);
+        let numbers = batch.as_slice().iter().filter(|skb| skb.data()[12..14] == [8, 0]);
+        let numbers = numbers.map(|skb| skb.data()[42]).collect();
+        batch.drain().for_each(|skb| world.ctx.free_skb(skb));
+        numbers
+    }
+
+    /// The holder publishes a neighbour while packets to it are left. Later ones, which the fast path could forward now, do not
+    /// overtake them.
+    #[test]
+    fn what_is_left_is_not_overtaken() {
+        let mut world = World::new(2);
+        let shared = world.assembly.shared.clone();
+        let neighbour = (1, IpAddr::from([10, 0, 1, 9]), [2, 0, 0, 0, 0, 9]);
+        for number in 0..3 {
+            let mut held = shared.control();
+            world.arrive(0, &numbered(3 * number));
+            world.work();
+            let mut ctx = shared.context();
+            held.run(&mut ctx, &*shared, |slow, ctx, view, out| {
+                slow.set_permanent(ctx, view, neighbour, out);
+            });
+            for later in 1..3 {
+                world.arrive(0, &numbered(3 * number + later));
+                world.work();
+            }
+            let early = forwarded(&mut world);
+            drop(held);
+            world.assembly.housekeeper().unwrap().timers();
+            let all = if number == 0 { vec![0, 1, 2] } else { vec![] };
+            // Once the neighbour is known nothing is left, and packets go by the fast path while the lock is held.
+            let at_once: Vec<u8> = (3 * number..3 * number + 3).filter(|_| number > 0).collect();
+            assert_eq!((early, forwarded(&mut world)), (at_once, all));
+            assert_eq!((shared.has_left(), balance(&world)), (false, (0, 0)));
+            ctx.drain();
+        }
+        world.close();
     }
 
     /// More than there is room for: then it waits, and all are answered in order.

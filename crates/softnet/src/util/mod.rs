@@ -3,6 +3,7 @@
 //! Knows nothing of packets, devices or the stack.
 
 mod clock;
+mod limit;
 mod lock;
 mod log;
 mod thread;
@@ -10,6 +11,7 @@ mod wake;
 
 pub use clock::Clock;
 pub(crate) use clock::timespec;
+pub(crate) use limit::{Limit, power, range};
 pub(crate) use lock::lock;
 pub(crate) use log::note;
 pub(crate) use thread::current_tid;

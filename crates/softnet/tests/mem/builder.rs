@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use softnet::config::{Config, DeviceConfig, NeighbourConfig, available_cpus};
 use softnet::control::show::{DevRow, Table};
 use softnet::control::{Client, Request};
+use softnet::driver::OpenRequest;
 use softnet::net::UdpSocket;
 use softnet::{DeviceError, OpenDevice, SoftnetData, Stack, StackBuilder, StartError};
 
@@ -30,10 +31,10 @@ type Far = Arc<Mutex<Vec<Lane>>>;
 
 fn own_wire(
     far: &Far,
-) -> impl FnMut(u16, &DeviceConfig, &mut SoftnetData) -> Result<OpenDevice, DeviceError> + Send + 'static {
+) -> impl FnMut(&OpenRequest<'_>, &mut SoftnetData) -> Result<OpenDevice, DeviceError> + Send + 'static {
     let far = far.clone();
-    move |dev, _, ctx| {
-        let (near, lanes) = wire(ctx.region(), dev, 1);
+    move |device, ctx| {
+        let (near, lanes) = wire(ctx.region(), device.dev, 1);
         far.lock().unwrap().extend(lanes);
         Ok(near)
     }
@@ -104,8 +105,7 @@ fn what_a_factory_says_is_the_cause() {
     #[error("no wire today")]
     struct NoWire;
     let device = DeviceConfig::new("mem0").address("10.0.0.1/24".parse().unwrap());
-    let refused = |_: u16,
-                   _: &DeviceConfig,
+    let refused = |_: &OpenRequest<'_>,
                    _: &mut SoftnetData|
      -> Result<OpenDevice, Box<dyn Error + Send + Sync>> { Err(NoWire.into()) };
     let error = builder(None).device_with(device, refused).start().err().unwrap();

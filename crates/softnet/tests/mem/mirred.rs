@@ -112,7 +112,7 @@ fn end(world: World, mut lanes: Vec<Lane>) {
     world.end(lanes);
 }
 
-const PORTS: Setup<'static> = Setup { ports: &[1, 1, 1], workers: 2, known: true, xps: [&[], &[]] };
+const PORTS: Setup<'static> = Setup { ports: &[1, 1, 1], workers: 2, known: true, xps: [&[], &[]], tx: None };
 
 #[test]
 fn what_is_redirected_or_mirrored_arrives() {
@@ -264,7 +264,7 @@ fn a_loop_that_routing_closes() {
 
 #[test]
 fn chains_up_to_the_limits_pass() {
-    let (world, mut lanes) = Setup { ports: &[1; 7], workers: 2, known: true, xps: [&[], &[]] }.start();
+    let (world, mut lanes) = Setup { ports: &[1; 7], workers: 2, known: true, ..Setup::default() }.start();
     let view = &world.view;
     for port in 1..5 {
         add(view, (port, Egress), Redirect, (port + 1, Egress));
@@ -378,7 +378,7 @@ fn a_backlog_is_bounded() {
     for _ in 0..n {
         let mut batch = batch_of(&mut ctx, &frame, 50);
         ctx.originated(50);
-        dev_queue_xmit(&mut ctx, &shared.devices[1], 0, TxHint::forwarded(0), &mut batch);
+        dev_queue_xmit(&mut ctx, &shared.netdevs[1], 0, TxHint::forwarded(0), &mut batch);
         assert!(batch.is_empty());
     }
     let lost = (n * 50 - MAX_BACKLOG) as u64;
@@ -398,7 +398,7 @@ fn a_backlog_is_bounded() {
     // What is in it when the device is closed is dropped.
     let mut batch = batch_of(&mut ctx, &frame, 20);
     ctx.originated(20);
-    dev_queue_xmit(&mut ctx, &shared.devices[1], 0, TxHint::forwarded(0), &mut batch);
+    dev_queue_xmit(&mut ctx, &shared.netdevs[1], 0, TxHint::forwarded(0), &mut batch);
     drop(ctx);
     drop(assembly);
     assert_eq!(dropped(&view, 2, "shutdown"), 20);
@@ -450,7 +450,7 @@ fn a_copy_for_which_there_is_no_memory_is_counted() {
     let mut all: Vec<_> = std::iter::from_fn(|| ctx.alloc_frame()).collect();
     // Enough for three copies.
     all.drain(..3).for_each(|frame| ctx.free_frame(frame));
-    dev_queue_xmit(&mut ctx, &shared.devices[1], 0, TxHint::forwarded(0), &mut batch);
+    dev_queue_xmit(&mut ctx, &shared.netdevs[1], 0, TxHint::forwarded(0), &mut batch);
     assert_eq!(counts(&view, (1, Egress)), (10, 7, 0));
     let s = view.stats();
     assert_eq!((s.originated, s.transmitted, s.dropped), (13, 13, 0));
@@ -466,7 +466,7 @@ fn a_copy_for_which_there_is_no_memory_is_counted() {
 fn circles_under_load_lose_nothing() {
     for stop in [false, true] {
         let ports = [2, 1, 2];
-        let (mut world, lanes) = Setup { ports: &ports, workers: 2, known: true, xps: [&[], &[]] }.start();
+        let (mut world, lanes) = Setup { ports: &ports, workers: 2, known: true, ..Setup::default() }.start();
         let over = AtomicBool::new(false);
         let goes_on = || !over.load(Ordering::Relaxed);
         let mut lanes = std::thread::scope(|scope| {

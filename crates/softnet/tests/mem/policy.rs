@@ -2,6 +2,7 @@
 
 use softnet::Stack;
 use softnet::config::Context;
+use softnet::driver::OpenRequest;
 use softnet::internals::Assembly;
 use softnet_core::SoftnetData;
 use softnet_core::sync::Ordering;
@@ -31,7 +32,7 @@ fn policies(worker_policy: Option<Policy>) -> (String, String) {
         let (near, lanes) = wire(region, 0, 1);
         far.extend(lanes);
         let mut near = Some(near);
-        Ok(move |_: u16, _: &DeviceConfig, _: &mut SoftnetData| -> Result<OpenDevice, String> {
+        Ok(move |_: &OpenRequest<'_>, _: &mut SoftnetData| -> Result<OpenDevice, String> {
             near.take().ok_or_else(|| "opened twice".into())
         })
     });

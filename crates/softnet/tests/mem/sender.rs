@@ -10,6 +10,7 @@ use std::time::Duration;
 use softnet::config::{Config, DeviceConfig, InterfaceAddr, NeighbourConfig, StackConfig, available_cpus};
 use softnet::control::show::QdiscRow;
 use softnet::control::{Action, SetQdisc};
+use softnet::driver::OpenRequest;
 use softnet::internals::{Assembly, TxHint, dev_queue_xmit};
 use softnet::net::{SendBatch, UdpSocket};
 use softnet::{RawSender, Stack, WouldBlock};
@@ -113,7 +114,7 @@ pub(crate) fn start(qdisc: &str, qdisc_max_burst: u32, gate: &Gate) -> (World, S
     let far = Arc::new(Mutex::new(Vec::new()));
     let assembly = Assembly::new(config, Vec::new(), |region| {
         let (region, far, gate) = (region.clone(), far.clone(), gate.clone());
-        Ok(move |dev: u16, _: &DeviceConfig, _: &mut SoftnetData| {
+        Ok(move |&OpenRequest { dev, .. }: &OpenRequest<'_>, _: &mut SoftnetData| {
             let (mut near, lanes) = wire(&region, dev, 1);
             let gated = |tx| Box::new(Gated(tx, gate.clone())) as Box<dyn TxQueue>;
             near.tx = near.tx.into_iter().map(gated).collect();
@@ -400,7 +401,7 @@ fn while_the_owner_stands_still_others_hand_over_and_are_held_back_then() {
         ctx.originated(1);
         dev_queue_xmit(
             &mut ctx,
-            &world.shared.devices[0],
+            &world.shared.netdevs[0],
             world.shared.clock.now(),
             TxHint::forwarded(0),
             &mut batch,

@@ -109,7 +109,7 @@ fn many_threads_send_by_one_queue() {
                     }
                     dev_queue_xmit(
                         &mut ctx,
-                        &world.shared.devices[1],
+                        &world.shared.netdevs[1],
                         world.shared.clock.now(),
                         TxHint::forwarded(flow as u16),
                         &mut batch,

@@ -10,6 +10,7 @@ use softnet::config::{
 };
 use softnet::control::show::NapiRow;
 use softnet::control::{Set, Target};
+use softnet::driver::OpenRequest;
 use softnet::internals::{Assembly, StackInner};
 use softnet::net::Handle;
 use softnet::{Introspect, Stack};
@@ -100,6 +101,9 @@ pub(crate) struct World {
     pub(crate) view: Arc<Introspect>,
 }
 
+/// A TX queue of some driver.
+pub(crate) type AnyTx = Box<dyn TxQueue>;
+
 /// What to run.
 #[derive(Default)]
 pub(crate) struct Setup<'a> {
@@ -110,6 +114,8 @@ pub(crate) struct Setup<'a> {
     pub(crate) known: bool,
     /// XPS maps of the last port: by CPU and by RX queue.
     pub(crate) xps: [&'a [&'a str]; 2],
+    /// What is put before every TX queue.
+    pub(crate) tx: Option<fn(AnyTx) -> AnyTx>,
 }
 
 /// An RX queue that sees to it that one thread polls it at a time.
@@ -138,7 +144,7 @@ impl RxQueue for Exclusive {
 
 impl Setup<'_> {
     fn config(&self) -> Config {
-        let net = |port: usize| Prefix::new(Ipv4Addr::from([10, 100 + port as u8, 0, 0]), 16).unwrap();
+        let net = |port: usize| Prefix::new(Ipv4Addr::from([10, (100 + port) as u8, 0, 0]), 16).unwrap();
         let name = |port: usize| format!("mem{port}");
         let lists = |lists: &[&str]| lists.iter().map(|list| list.parse().unwrap()).collect();
         let xps = |port: usize| if port + 1 == self.ports.len() { self.xps } else { [&[][..]; 2] };
@@ -183,13 +189,16 @@ impl Setup<'_> {
         let mut config = self.config();
         more(&mut config);
         let lanes = Arc::new(Mutex::new(Vec::new()));
-        let queues = self.ports.to_vec();
+        let (queues, before) = (self.ports.to_vec(), self.tx);
         let assembly = Assembly::new(config, Vec::new(), |region| {
             let (region, lanes) = (region.clone(), lanes.clone());
-            Ok(move |dev: u16, _: &DeviceConfig, _: &mut SoftnetData| {
+            Ok(move |&OpenRequest { dev, .. }: &OpenRequest<'_>, _: &mut SoftnetData| {
                 let (mut near, far) = wire(&region, dev, queues[usize::from(dev)]);
                 let exclusive = |rx| Box::new(Exclusive(rx, Arc::default())) as Box<dyn RxQueue>;
                 near.rx = near.rx.into_iter().map(exclusive).collect();
+                if let Some(before) = before {
+                    near.tx = near.tx.into_iter().map(before).collect();
+                }
                 lanes.lock().unwrap().extend(far);
                 Ok::<_, String>(near)
             })

@@ -20,7 +20,7 @@ fn queues(sinks: &mut [Lane], flows: usize) -> Vec<usize> {
 }
 
 fn forwarded(xps: [&[&str]; 2]) -> Vec<usize> {
-    let setup = Setup { ports: &[4, 4], workers: 2, known: true, xps };
+    let setup = Setup { ports: &[4, 4], workers: 2, known: true, xps, ..Setup::default() };
     let (world, mut lanes) = setup.start();
     let mut sinks = of_port(&mut lanes, 1);
     for lane in &mut lanes {
@@ -44,7 +44,7 @@ fn forwarded_packets_leave_by_the_number_of_their_rx_queue_unless_a_map_says_oth
 #[test]
 fn a_local_sender_leaves_by_the_queue_of_its_cpu() {
     for (map, queue) in [(&["", "0-63"][..], 1), (&["", "", "", "0-63"], 3)] {
-        let setup = Setup { ports: &[1, 4], workers: 1, known: true, xps: [map, &[]] };
+        let setup = Setup { ports: &[1, 4], workers: 1, known: true, xps: [map, &[]], ..Setup::default() };
         let (world, mut lanes) = setup.start();
         let mut sender = softnet::RawSender::new(&world.handle(), "mem1").unwrap();
         for flow in 0..8 {

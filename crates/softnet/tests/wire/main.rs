@@ -18,7 +18,7 @@ mod table;
 
 use std::collections::BTreeSet;
 
-use softnet::config::XdpMode;
+use softnet::driver::XdpMode;
 use softnet_testkit::net_allowed;
 
 use case::{Case, Cases};

@@ -5,9 +5,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket as KernelSocket};
 
 use softnet::Stack;
 use softnet::config::{
-    Config, DeviceConfig, InterfaceAddr, NeighbourConfig, RouteConfig, RouteTarget, StackConfig, XdpMode,
+    Config, DeviceConfig, InterfaceAddr, NeighbourConfig, RouteConfig, RouteTarget, StackConfig,
     available_cpus,
 };
+use softnet::driver::{Xdp, XdpMode};
 use softnet::net::UdpSocket;
 use softnet_core::ip::IpPrefix;
 use softnet_dev::netlink::{Netlink, Offload, set_offload};
@@ -227,8 +228,12 @@ fn config(mode: XdpMode) -> Config {
     let prefix = |addr: IpAddr, len| IpPrefix::new(addr, len).unwrap();
     let device = |link: usize| {
         DeviceConfig::new(near(link)).with(|device| {
-            device.ring = 512;
-            device.mode = mode;
+            device.driver = Xdp::default()
+                .with(|xdp| {
+                    xdp.ring = 512;
+                    xdp.mode = mode;
+                })
+                .into();
             device.addresses = vec![
                 InterfaceAddr::new(router4(link), 16).unwrap(),
                 InterfaceAddr::new(router6(link), 64).unwrap(),

@@ -9,7 +9,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use softnet::config::XdpMode;
+use softnet::driver::XdpMode;
 
 use super::case::Case;
 use super::decode::{Decoder, Said, is_announcement, is_noise, run_of};

@@ -14,9 +14,9 @@ use super::world::{World, interface, until};
 fn a_host_reaches_an_address_on_the_programs_own_device() {
     let Some(mut world) = World::new(1) else { return };
     let wire = DeviceConfig::new("wire0").address("10.99.0.1/24".parse().unwrap());
-    let builder = Stack::builder().config(world.config()).device_with(wire, |dev, config, ctx| {
-        assert_eq!((dev, &*config.name), (1, "wire0"));
-        pair(ctx.region(), [dev, dev + 1], &PairConfig::default()).map(|[near, _]| near)
+    let builder = Stack::builder().config(world.config()).device_with(wire, |device, ctx| {
+        assert_eq!((device.dev, device.name), (1, "wire0"));
+        pair(ctx.region(), [1, 2], &PairConfig::default()).map(|[near, _]| near)
     });
     world.start_by(builder);
     let names: Vec<String> = world.view().devs().into_iter().map(|row| row.name).collect();

@@ -5,7 +5,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, TcpListener
 use std::net::{UdpSocket as KernelSocket, UdpSocket};
 use std::time::Duration;
 
-use softnet::config::{Config, InterfaceAddr, XdpMode};
+use softnet::config::{Config, InterfaceAddr};
+use softnet::driver::{Xdp, XdpMode};
 use softnet::net;
 use softnet_core::ip::checksum;
 use softnet_core::ip::v6::addr::link_local;
@@ -30,7 +31,7 @@ fn packet_socket(ns: &NetNs, name: &str) -> PacketSocket {
 }
 
 fn in_mode(mut config: Config, mode: XdpMode) -> Config {
-    config.devices.iter_mut().for_each(|device| device.mode = mode);
+    config.devices.iter_mut().for_each(|device| device.driver.get_mut::<Xdp>().unwrap().mode = mode);
     config
 }
 
@@ -165,7 +166,7 @@ fn the_kernel_speaks_by_its_link_local_address() {
 fn shared(world: &World, mode: XdpMode) -> Config {
     let mut config = in_mode(world.config(), mode);
     config.devices[0].addresses = vec![InterfaceAddr::new(kernel(0), 24).unwrap()];
-    config.devices[0].shared = true;
+    config.devices[0].driver.get_mut::<Xdp>().unwrap().shared = true;
     config
 }
 
@@ -180,7 +181,7 @@ fn serve(socket: &net::UdpSocket, buffer: &mut [u8]) {
 fn an_address_of_the_kernels_is_refused() {
     let Some(world) = World::new(1) else { return };
     let mut config = shared(&world, XdpMode::Auto);
-    config.devices[0].shared = false;
+    config.devices[0].driver.get_mut::<Xdp>().unwrap().shared = false;
     let error = world.try_start(config.clone()).err().expect("refused").to_string();
     assert!(error.contains("10.0.0.3") && error.contains("shared = true"), "{error}");
     config.devices[0].force = true;

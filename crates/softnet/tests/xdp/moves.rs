@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv6Addr, UdpSocket};
 
-use softnet::config::XdpMode;
+use softnet::driver::{Xdp, XdpMode};
 use softnet_core::ip::checksum;
 use softnet_core::ip::v4::arp::{self, ArpPacket, BROADCAST};
 use softnet_core::ip::v6::addr::{ALL_NODES, multicast_mac};
@@ -65,7 +65,7 @@ fn a_neighbour_that_moves_is_followed_by_softnet_and_by_the_kernel() {
     for mode in [XdpMode::Auto, XdpMode::Skb] {
         let Some(mut world) = World::dual(2) else { return };
         let mut config = world.config_dual();
-        config.devices.iter_mut().for_each(|device| device.mode = mode);
+        config.devices.iter_mut().for_each(|device| device.driver.get_mut::<Xdp>().unwrap().mode = mode);
         world.start_with(config);
         let _echoes = world.echoes();
         let (v4, v6) = (IpAddr::from(host(1)), IpAddr::from(host6(1)));

@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket as KernelSocket};
 use std::time::Duration;
 
 use softnet::config::InterfaceAddr;
+use softnet::driver::Xdp;
 use softnet::net::UdpSocket;
 use softnet_dev::netlink::Netlink;
 
@@ -20,7 +21,7 @@ fn shared() -> Option<World> {
     let device = &mut config.devices[0];
     let (v4, v6) = (IpAddr::from(kernel(0)), IpAddr::from(kernel6(0)));
     device.addresses = vec![address(v4, 24), address(LATER.into(), 24), address(v6, 64)];
-    device.shared = true;
+    device.driver.get_mut::<Xdp>().unwrap().shared = true;
     world.start_with(config);
     Some(world)
 }

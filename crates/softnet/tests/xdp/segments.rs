@@ -1,6 +1,6 @@
 //! Segments that were merged, or not cut yet: in SKB mode softnet can't take them.
 
-use softnet::config::XdpMode;
+use softnet::driver::{Xdp, XdpMode};
 use softnet_dev::ethtool::Ethtool;
 use softnet_dev::netlink::Netlink;
 use softnet_dev::netns::NetNs;
@@ -33,7 +33,7 @@ fn tcp_passes_a_bridge_whose_port_would_merge_segments() {
     world.hosts.iter().for_each(|host| ethtool(host, "eth0").set(&SEGMENTATION, false).unwrap());
     let mut config = world.config();
     config.devices[0].name = "br0".into();
-    config.devices.iter_mut().for_each(|device| device.mode = XdpMode::Skb);
+    config.devices.iter_mut().for_each(|device| device.driver.get_mut::<Xdp>().unwrap().mode = XdpMode::Skb);
     world.start_with(config);
     assert_eq!(port.is_on("rx-gro").unwrap(), Some(false));
     tcp(&world.hosts[0], &world.hosts[1], host(1), 4_000_000);
@@ -47,7 +47,7 @@ fn tcp_passes_a_bridge_whose_port_would_merge_segments() {
 fn segments_that_a_peer_does_not_cut_are_counted_for_their_own_reason() {
     let Some(mut world) = World::new(2) else { return };
     let mut config = world.config();
-    config.devices.iter_mut().for_each(|device| device.mode = XdpMode::Skb);
+    config.devices.iter_mut().for_each(|device| device.driver.get_mut::<Xdp>().unwrap().mode = XdpMode::Skb);
     world.start_with(config);
     for row in world.devs() {
         assert!(row.mode.contains("its veth peer") && row.mode.contains("tso off"), "{}", row.mode);

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use softnet::config::{Config, DeviceConfig, InterfaceAddr, StackConfig, available_cpus};
 use softnet::control::show::DevRow;
+use softnet::driver::Xdp;
 use softnet::internals::StackInner;
 use softnet::net::Handle;
 use softnet::{Introspect, NapiPoller, PacketFilter, PollerParams, Stack, StackBuilder, StartError};
@@ -129,7 +130,7 @@ impl World {
     pub(crate) fn config(&self) -> Config {
         let device = |i: usize| {
             DeviceConfig::new(interface(i)).with(|device| {
-                device.ring = 512;
+                device.driver = Xdp::default().with(|xdp| xdp.ring = 512).into();
                 device.addresses = vec![InterfaceAddr::new(softnet(i), 24).unwrap()];
             })
         };

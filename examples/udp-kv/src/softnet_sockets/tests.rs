@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use softnet::Stack;
 use softnet::config::{Config, DeviceConfig, InterfaceAddr, NeighbourConfig};
+use softnet::driver::OpenRequest;
 use softnet::internals::Assembly;
 use softnet_core::SoftnetData;
 use softnet_core::ip::checksum;
@@ -109,7 +110,7 @@ fn world() -> (Stack, Vec<Lane>) {
     let lanes = Arc::new(Mutex::new(Vec::new()));
     let assembly = Assembly::new(config, Vec::new(), |region| {
         let (region, lanes) = (region.clone(), lanes.clone());
-        Ok(move |dev: u16, _: &DeviceConfig, _: &mut SoftnetData| {
+        Ok(move |&OpenRequest { dev, .. }: &OpenRequest<'_>, _: &mut SoftnetData| {
             let names = ["mem0".into(), "host0".into()];
             let config = PairConfig { queues: 2, ring: 256, macs: MACS, names, mtu: 1500 };
             let [near, far] = pair(&region, [dev, dev + 32], &config).unwrap();

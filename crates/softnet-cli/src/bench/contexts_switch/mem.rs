@@ -4,6 +4,7 @@ use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use softnet::config::{Config, DeviceConfig, NeighbourConfig, available_cpus};
+use softnet::driver::OpenRequest;
 use softnet::internals::Assembly;
 use softnet::{Introspect, Stack};
 use softnet_core::SoftnetData;
@@ -55,11 +56,11 @@ impl Mem {
         let far = Arc::new(Mutex::new(Vec::new()));
         let assembly = Assembly::new(config, vec![], |region: &Arc<Region>| {
             let (region, far) = (region.clone(), far.clone());
-            Ok(move |dev: u16, device: &DeviceConfig, _: &mut SoftnetData| {
+            Ok(move |&OpenRequest { dev, name, .. }: &OpenRequest<'_>, _: &mut SoftnetData| {
                 let config = PairConfig {
                     queues: QUEUES[usize::from(dev)],
                     macs: MACS[usize::from(dev)],
-                    names: [device.name.clone(), format!("host{dev}")],
+                    names: [name.into(), format!("host{dev}")],
                     ..PairConfig::default()
                 };
                 let [near, end] = pair(&region, [dev, dev + 32], &config).map_err(|e| e.to_string())?;

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use softnet::Stack;
 use softnet::config::DeviceConfig;
+use softnet::driver::OpenRequest;
 use softnet::internals::Assembly;
 use softnet_core::SoftnetData;
 use softnet_core::skb::Region;
@@ -84,13 +85,13 @@ pub(super) fn bed(setup: &Setup) -> Result<Bed, String> {
     let opener = {
         let (answers, port, coalesce) = (answers.clone(), port.clone(), setup.coalesce);
         move |_: &Arc<Region>| {
-            Ok(move |dev: u16, device: &DeviceConfig, _: &mut SoftnetData| {
+            Ok(move |&OpenRequest { dev, name, .. }: &OpenRequest<'_>, _: &mut SoftnetData| {
                 let source = Requests { format: format.clone(), next: 0 };
                 let format = format.clone();
                 let number = move |packet: &[u8]| format.answered(packet);
                 let sink = Responses { answers: answers.clone(), position: 0, number };
                 let config = NicConfig {
-                    name: device.name.clone(),
+                    name: name.into(),
                     mac: SERVER.mac,
                     rx_ring: RING,
                     tx_ring: RING,

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use softnet::config::DeviceConfig;
+use softnet::driver::Xdp;
 use softnet::internals::{Assembly, XdpOpener};
 use softnet::{DeviceError, Stack};
 use softnet_core::SoftnetData;
@@ -215,7 +216,7 @@ pub(super) fn bed(setup: &Setup) -> Result<Bed, String> {
     let address = format!("{SERVER}/24").parse().map_err(|e| format!("{e:?}"))?;
     config.devices = vec![DeviceConfig::new(&veth.server.1).with(|device| {
         device.addresses = vec![address];
-        device.ring = RING;
+        device.driver = Xdp::default().with(|xdp| xdp.ring = RING).into();
         device.threaded = setup.context;
         device.arp_notify = false;
     })];

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use softnet::Stack;
 use softnet::config::DeviceConfig;
+use softnet::driver::OpenRequest;
 use softnet::internals::Assembly;
 use softnet_core::SoftnetData;
 use softnet_core::skb::Region;
@@ -136,13 +137,13 @@ pub(super) fn bed(cpu: usize, policy: Option<Policy>) -> Result<Bed, String> {
     let opener = {
         let (answers, port, orders) = (answers.clone(), port.clone(), orders.clone());
         move |_: &Arc<Region>| {
-            Ok(move |dev: u16, device: &DeviceConfig, _: &mut SoftnetData| {
+            Ok(move |&OpenRequest { dev, name, .. }: &OpenRequest<'_>, _: &mut SoftnetData| {
                 let source = Requests { format: format.clone(), orders: orders.clone(), position: 0 };
                 let format = format.clone();
                 let number = move |packet: &[u8]| format.answered(packet).map(code);
                 let sink = Responses { answers: answers.clone(), position: 0, number };
                 let config = NicConfig {
-                    name: device.name.clone(),
+                    name: name.into(),
                     mac: ENDS.server.0,
                     rx_ring: RING,
                     tx_ring: RING,

@@ -12,6 +12,7 @@
 use std::net::SocketAddr;
 
 use softnet::config::DeviceConfig;
+use softnet::driver::Xdp;
 use softnet::internals::{Assembly, XdpOpener};
 use softnet::{DeviceError, Stack};
 use softnet_dev::netlink::{self, NapiKnobs, NetdevFamily, Netlink, Offload};
@@ -106,8 +107,9 @@ fn bed(veth: Veth, host: Host, receive: Receive, format: Format) -> Result<Bed, 
 pub(super) fn softnet(cpu: usize, policy: Option<Policy>, receive: Receive) -> Result<Bed, String> {
     let veth = Veth::new()?;
     let ends = ends(&veth)?;
+    let xdp = Xdp::default().with(|xdp| xdp.ring = RING).into();
     let device = DeviceConfig::new(&veth.server.1).with(|device| {
-        device.ring = RING;
+        device.driver = xdp;
         device.arp_notify = false;
     });
     let config = config(cpu, policy, device, &ends)?;

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use rustix::thread::{CpuSet, Pid, sched_setaffinity};
 use softnet::config::{Config, Context, DeviceConfig};
+use softnet::driver::OpenRequest;
 use softnet::internals::Assembly;
 use softnet::{PollerParams, Stack};
 use softnet_core::SoftnetData;
@@ -124,10 +125,10 @@ impl Load {
         let ports = Arc::new(Mutex::new(Vec::new()));
         let (mut wires, opened) = (Some(wires), ports.clone());
         let opener = move |_: &Arc<Region>| {
-            Ok(move |dev: u16, device: &DeviceConfig, _: &mut SoftnetData| {
+            Ok(move |&OpenRequest { dev, name, .. }: &OpenRequest<'_>, _: &mut SoftnetData| {
                 // Room for a request of each flow.
                 let rx_ring = flows.next_power_of_two();
-                let config = NicConfig { name: device.name.clone(), rx_ring, ..NicConfig::default() };
+                let config = NicConfig { name: name.into(), rx_ring, ..NicConfig::default() };
                 let wires = wires.take().ok_or("opened twice")?;
                 let nic = nic(dev, &config, wires).map_err(|e| e.to_string())?;
                 *opened.lock().unwrap_or_else(PoisonError::into_inner) = nic.ports;

@@ -232,8 +232,8 @@ impl Ring<SoftnetData> for Wire {
         Quota::BATCH
     }
 
-    fn xmit(&mut self, ctx: &mut SoftnetData, batch: &mut Batch) -> u64 {
-        let (mut senders, mut bytes) = (0u64, 0);
+    fn xmit(&mut self, ctx: &mut SoftnetData, batch: &mut Batch) -> (usize, u64) {
+        let (packets, mut senders, mut bytes) = (batch.len(), 0u64, 0);
         for skb in batch.as_slice() {
             bytes += skb.len() as u64;
             match self.look(skb) {
@@ -247,6 +247,6 @@ impl Ring<SoftnetData> for Wire {
             self.accounts.of[senders.trailing_zeros() as usize].tell();
             senders &= senders - 1;
         }
-        bytes
+        (packets, bytes)
     }
 }

@@ -52,8 +52,12 @@ enum Verdict<A> {
 
 /// What the passes ask of a family.
 trait FastPath: Family {
-    /// Looks at one frame that came to the station `mac`. The common case falls straight through.
-    fn classify(frame: &[u8], mac: &MacAddr) -> Verdict<Self::Bits>;
+    /// Bytes of the IP header of a frame that was classified.
+    const HEADER_LEN: usize;
+
+    /// Looks at a packet of `len` bytes, those in `frame` first, that came to the station `mac`. The common case falls straight
+    /// through.
+    fn classify(frame: &[u8], len: usize, mac: &MacAddr) -> Verdict<Self::Bits>;
 
     /// Makes of a frame that was classified as one to forward what leaves towards `hop`: one hop less, and the new link header.
     /// Returns the bytes of the frame, without link-layer padding. The frame is as it was if that can't be.
@@ -76,7 +80,7 @@ pub fn ip_input(
 ) {
     if ingress.partial_csum {
         for skb in batch.as_mut_slice() {
-            super::partial::complete(skb.data_mut());
+            super::partial::complete(skb);
         }
     }
     families_input(ctx, tables, ingress, batch, out);
@@ -139,19 +143,21 @@ fn family_input<F: FastPath>(
     let mut n = 0;
     let mut odd = false;
     for (skb, dst) in batch.as_slice().iter().zip(&mut dst) {
-        match F::classify(skb.data(), &ingress.mac) {
+        // A packet of several frames looks as if it were cut off here, and is looked at again.
+        let frame = skb.data();
+        match F::classify(frame, frame.len(), &ingress.mac) {
             Verdict::Forward(d) => *dst = d,
             _ => odd = true,
         }
         n += 1;
     }
     if odd {
-        n = sort_out::<F>(ctx, ingress, batch, &mut dst, other, &mut out.slow);
+        n = sort_out::<F>(ctx, ingress, batch, &mut dst, other, (&mut out.slow, Exception::Unusual));
     }
     if hooks.is_set(Slot::Prerouting) {
         hooks.run(ctx, Slot::Prerouting, (Some(ingress.dev), None), batch);
-        // It may have changed destinations.
-        n = sort_out::<F>(ctx, ingress, batch, &mut dst, other, &mut out.slow);
+        // It may have changed destinations. What the slow path validates step by step passes the slot there, and this has.
+        n = sort_out::<F>(ctx, ingress, batch, &mut dst, other, (&mut out.slow, Exception::NextHop));
     }
     if ingress.rp_filter != RpFilter::Off {
         n = reverse_path(ctx, tables, ingress, batch, &mut dst, F::source);
@@ -172,6 +178,7 @@ fn family_input<F: FastPath>(
             continue;
         }
         let frame = skb.data_mut();
+        // A packet of several frames has no padding.
         let len = frame.len();
         match F::forward(frame, hop) {
             Ok(total) if len > ETH_MIN && len > total => skb.trim(ETH_MIN.max(total)),
@@ -198,14 +205,17 @@ fn deliver<F: FastPath>(
     out: &mut Outcome,
 ) {
     let frame = skb.data();
-    let transport = F::protocol(frame).and_then(Transport::of);
-    let (Kind::Local, Some(transport), Some(src)) = (hop.kind, transport, F::source(frame)) else {
+    let transport = F::protocol(frame).and_then(|number| Some((number, Transport::of(number)?)));
+    let (Kind::Local, Some((protocol, transport)), Some(src)) = (hop.kind, transport, F::source(frame))
+    else {
         return out.slow.push(ctx, skb, Exception::NextHop);
     };
     if tables.is_martian_source(src) {
         return ctx.free(skb, DropReason::IpInvalidSource);
     }
-    skb.head_mut().l3 = ETH_LEN as u16;
+    let head = skb.head_mut();
+    (head.l3, head.l4) = (ETH_LEN as u16, (ETH_LEN + F::HEADER_LEN) as u16);
+    head.protocol = protocol;
     out.deliver(ctx, skb, transport);
 }
 
@@ -218,8 +228,8 @@ fn untag(skb: &mut Skb) {
     let _ = skb.pull(TAG_LEN);
 }
 
-/// Takes everything that is not to be forwarded out of `batch`; `other` gets the other family's. Returns how many packets
-/// are left, whose destinations are then the first of `dst`.
+/// Takes everything that is not to be forwarded out of `batch`; `other` gets the other family's. What is unusual goes to the slow
+/// path as `unusual`. Returns how many packets are left, whose destinations are then the first of `dst`.
 #[cold]
 #[inline(never)]
 fn sort_out<F: FastPath>(
@@ -228,14 +238,14 @@ fn sort_out<F: FastPath>(
     batch: &mut Batch,
     dst: &mut [F::Bits; BATCH],
     other: &mut Batch,
-    slow: &mut Exceptions,
+    (slow, unusual): (&mut Exceptions, Exception),
 ) -> usize {
     let mut good = Batch::new();
     for mut skb in batch.drain() {
-        let mut verdict = F::classify(skb.data(), &ingress.mac);
+        let mut verdict = F::classify(skb.data(), skb.len(), &ingress.mac);
         if let Verdict::Untag = verdict {
             untag(&mut skb);
-            verdict = F::classify(skb.data(), &ingress.mac);
+            verdict = F::classify(skb.data(), skb.len(), &ingress.mac);
         }
         let kept = match verdict {
             Verdict::Forward(d) => {
@@ -246,6 +256,7 @@ fn sort_out<F: FastPath>(
             }
             Verdict::Other => other.push(skb),
             Verdict::Exception(kind) => {
+                let kind = if kind == Exception::Unusual { unusual } else { kind };
                 slow.push(ctx, skb, kind);
                 Ok(())
             }

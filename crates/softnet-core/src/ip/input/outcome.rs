@@ -93,10 +93,13 @@ impl Exceptions {
     }
 }
 
-/// Packets to send: one batch per device, and which of them are not empty.
+/// Packets to send: one batch per device, and which of them are in use.
 pub struct TxBatches {
-    batches: Box<[Batch]>,
-    used: u64,
+    /// Grows when a device is used that is not in there yet.
+    batches: Vec<Batch>,
+    /// The devices whose batches are in use, in the order of their first packets: no more than an input batch has packets.
+    devices: [u16; BATCH],
+    used: usize,
 }
 
 impl Default for TxBatches {
@@ -106,54 +109,57 @@ impl Default for TxBatches {
 }
 
 impl TxBatches {
-    /// Empty batches for every possible device.
+    /// No packets.
     pub fn new() -> Self {
-        TxBatches { batches: (0..MAX_DEVICES).map(|_| Batch::new()).collect(), used: 0 }
+        TxBatches { batches: Vec::new(), devices: [0; BATCH], used: 0 }
     }
 
-    /// Appends `skb` to the batch of `dev`, or hands it back if that is full or there is no such device.
+    /// Appends `skb` to the batch of `dev`, or hands it back if that is full, too many are in use, or there can be no such
+    /// device.
     #[inline(always)]
     pub fn push(&mut self, dev: u16, skb: Skb) -> Result<(), Skb> {
-        match self.batches.get_mut(usize::from(dev)) {
-            Some(batch) => {
-                self.used |= 1 << (dev % 64);
-                batch.push(skb)
-            }
-            None => Err(skb),
+        let Some(batch) = self.batches.get_mut(usize::from(dev)) else { return self.push_first(dev, skb) };
+        if batch.is_empty() {
+            let Some(device) = self.devices.get_mut(self.used) else { return Err(skb) };
+            *device = dev;
+            self.used += 1;
         }
+        batch.push(skb)
+    }
+
+    /// The same for a device that has no batch yet.
+    #[cold]
+    #[inline(never)]
+    fn push_first(&mut self, dev: u16, skb: Skb) -> Result<(), Skb> {
+        if usize::from(dev) >= MAX_DEVICES {
+            return Err(skb);
+        }
+        self.batches.resize_with(usize::from(dev) + 1, Batch::new);
+        self.push(dev, skb)
     }
 
     /// The packets for `dev` so far.
     #[inline(always)]
     pub(super) fn of(&self, dev: u16) -> &[Skb] {
-        match self.used & 1 << (dev % 64) {
-            0 => &[],
-            _ => self.batches.get(usize::from(dev)).map_or(&[], |batch| batch.as_slice()),
-        }
+        self.batches.get(usize::from(dev)).map_or(&[], Batch::as_slice)
     }
 
-    /// Shows every batch that is not empty to `look`, which may take packets out.
+    /// Shows every batch that is in use to `look`, which may take packets out.
     pub(super) fn each(&mut self, mut look: impl FnMut(u16, &mut Batch)) {
-        let mut used = self.used;
-        while used != 0 {
-            let dev = used.trailing_zeros() as u16;
-            used &= used - 1;
-            look(dev, &mut self.batches[usize::from(dev)]);
+        for dev in self.devices.iter().take(self.used) {
+            if let Some(batch) = self.batches.get_mut(usize::from(*dev)) {
+                look(*dev, batch);
+            }
         }
     }
 
-    /// Hands every batch that is not empty to `send`, and expects it empty afterwards.
+    /// Hands every batch that is in use to `send`, in the order of their first packets, and expects it empty afterwards.
     #[inline]
-    pub fn flush(&mut self, mut send: impl FnMut(u16, &mut Batch)) {
-        while self.used != 0 {
-            let dev = self.used.trailing_zeros() as u16;
-            self.used &= self.used - 1;
-            send(dev, &mut self.batches[usize::from(dev)]);
-        }
+    pub fn flush(&mut self, send: impl FnMut(u16, &mut Batch)) {
+        self.each(send);
+        self.used = 0;
     }
 }
-
-const _: () = assert!(MAX_DEVICES <= 64);
 
 /// What became of a batch.
 #[derive(Default)]
@@ -176,5 +182,55 @@ impl Outcome {
         if let Err(skb) = to.push(skb) {
             self.slow.push(ctx, skb, Exception::NextHop);
         }
+    }
+}
+
+#[cfg(all(test, not(feature = "loom")))]
+mod tests {
+    use super::*;
+    use crate::ip::testing::context;
+
+    /// As many devices as packets, of any numbers, and the same ones again.
+    #[test]
+    fn every_device_has_a_batch_of_its_own() {
+        let mut ctx = context();
+        let mut tx = TxBatches::new();
+        let few = |i: usize| [3, 150, 0, 4095, 64, 63][i % 6];
+        let many = |i: usize| (i * 1000 % 4093) as u16;
+        for round in 0..3 {
+            for i in 0..BATCH {
+                let skb = ctx.alloc_skb().unwrap();
+                assert!(tx.push(if round == 1 { few(i) } else { many(i) }, skb).is_ok());
+            }
+            assert_eq!(tx.of(0).len(), if round == 1 { 11 } else { 1 });
+            assert!(tx.of(17).is_empty());
+            let mut sent = vec![];
+            tx.flush(|dev, batch| {
+                sent.push((dev, batch.len()));
+                batch.drain().for_each(|skb| ctx.free_skb(skb));
+            });
+            let expected: Vec<(u16, usize)> = match round {
+                1 => (0..6).map(|i| (few(i), if i < 4 { 11 } else { 10 })).collect(),
+                _ => (0..BATCH).map(|i| (many(i), 1)).collect(),
+            };
+            assert_eq!(sent, expected, "in the order of their first packets");
+            assert!(tx.of(0).is_empty());
+        }
+    }
+
+    #[test]
+    fn a_packet_that_there_is_no_batch_for_comes_back() {
+        let mut ctx = context();
+        let mut tx = TxBatches::new();
+        let push = |ctx: &mut SoftnetData, tx: &mut TxBatches, dev| {
+            let skb = ctx.alloc_skb().unwrap();
+            tx.push(dev, skb).map_err(|skb| ctx.free_skb(skb)).is_ok()
+        };
+        assert!(!push(&mut ctx, &mut tx, MAX_DEVICES as u16) && !push(&mut ctx, &mut tx, u16::MAX));
+        assert!((0..BATCH as u16).all(|dev| push(&mut ctx, &mut tx, dev)));
+        assert!(push(&mut ctx, &mut tx, 7) && !push(&mut ctx, &mut tx, BATCH as u16));
+        tx.flush(|_, batch| batch.drain().for_each(|skb| ctx.free_skb(skb)));
+        assert!(push(&mut ctx, &mut tx, BATCH as u16));
+        tx.flush(|_, batch| batch.drain().for_each(|skb| ctx.free_skb(skb)));
     }
 }

@@ -47,15 +47,17 @@ fn headers(frame: &[u8]) -> Option<(EthHeader<&[u8; ETH_LEN]>, &[u8; MIN_LEN])> 
 }
 
 impl FastPath for Ipv4Addr {
+    const HEADER_LEN: usize = MIN_LEN;
+
     #[inline(always)]
-    fn classify(frame: &[u8], mac: &MacAddr) -> Verdict<u32> {
+    fn classify(frame: &[u8], len: usize, mac: &MacAddr) -> Verdict<u32> {
         let Some((eth, header)) = headers(frame) else { return short(frame, mac) };
         let ip = Ipv4Header::over(header);
         if eth.dst() != *mac || eth.ethertype() != ethertype::IPV4 || ip.version_and_len() != PLAIN {
             return unusual(frame, mac);
         }
         let total = usize::from(ip.total_len());
-        if total < MIN_LEN || total > frame.len() - ETH_LEN {
+        if total < MIN_LEN || total > len - ETH_LEN {
             return Verdict::Drop(DropReason::IpInHdr);
         }
         if ipv4_header_sum(header) != 0xffff {

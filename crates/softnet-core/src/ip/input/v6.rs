@@ -19,8 +19,10 @@ fn headers(frame: &[u8]) -> Option<Headers<'_>> {
 }
 
 impl FastPath for Ipv6Addr {
+    const HEADER_LEN: usize = LEN;
+
     #[inline(always)]
-    fn classify(frame: &[u8], mac: &MacAddr) -> Verdict<u128> {
+    fn classify(frame: &[u8], len: usize, mac: &MacAddr) -> Verdict<u128> {
         let Some((eth, ip)) = headers(frame) else { return short(frame, mac) };
         let dst = ip.dst().to_bits();
         // Addresses that are not plainly global begin with 0 (::, ::1, IPv4 in disguise), 0xfe (link-local) or 0xff (groups).
@@ -29,7 +31,7 @@ impl FastPath for Ipv6Addr {
         if eth.dst() != *mac || eth.ethertype() != ethertype::IPV6 || ip.version() != 6 || odd {
             return unusual(frame, mac);
         }
-        if LEN + usize::from(ip.payload_len()) > frame.len() - ETH_LEN {
+        if LEN + usize::from(ip.payload_len()) > len - ETH_LEN {
             return Verdict::Drop(DropReason::IpInHdr);
         }
         Verdict::Forward(dst)

@@ -1,8 +1,8 @@
 //! The table itself: entries, their deadlines, and the transitions between their states.
 //!
-//! One owner. Invariants: an entry's deadline is in `deadlines` exactly while it is not [`NEVER`]; only
-//! incomplete entries have a queue; `waiting` has those whose queue is not empty; `held` is the sum of all queues; an entry's
-//! `published` is the MAC address that the fast path was last told.
+//! One owner. Invariants: each entry has a timer in the wheel, which is removed with it; only incomplete entries have a queue;
+//! `waiting` has those whose queue is not empty; `held` is the sum of all queues; an entry's `published` is the MAC address
+//! that the fast path was last told.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -11,12 +11,13 @@ use super::super::{MacAddr, is_group};
 use super::gc::Gc;
 use super::newcomers::Newcomers;
 use super::{Action, Actions, Heard, NeighEntry, NeighParams, NeighState};
-use crate::skb::{DropReason, Skb, SkbList};
+use crate::skb::{DropReason, Flags, Skb, SkbList};
+use crate::time::{Timer, TimerWheel};
 
 /// Device and address.
 pub(super) type Key = (u16, IpAddr);
 
-/// The deadline of an entry that has none.
+/// The deadline of a state that does not end by itself.
 const NEVER: u64 = u64::MAX;
 
 /// Shortest time between two requests (ns), as in `__neigh_event_send`.
@@ -38,12 +39,12 @@ struct Entry {
     published_at: Option<u64>,
     /// In `Failed`: until when packets fail without a new request.
     hold_until: u64,
-    deadline: u64,
+    timer: Timer,
     queue: SkbList,
 }
 
 impl Entry {
-    fn new(now: u64, gateway: bool) -> Self {
+    fn new(now: u64, gateway: bool, timer: Timer) -> Self {
         Entry {
             state: NeighState::None,
             mac: [0; 6],
@@ -54,7 +55,7 @@ impl Entry {
             published: None,
             published_at: None,
             hold_until: now,
-            deadline: NEVER,
+            timer,
             queue: SkbList::new(),
         }
     }
@@ -97,22 +98,20 @@ impl Entry {
     }
 }
 
-/// Deadlines of all entries, and what it takes to set them.
+/// The timers of all entries, and what it takes to arm them.
 struct Timers {
     params: NeighParams,
-    deadlines: BTreeSet<(u64, Key)>,
+    wheel: TimerWheel<Key>,
     gc: Gc,
     rng: u64,
 }
 
 impl Timers {
-    fn arm(&mut self, key: Key, entry: &mut Entry, at: u64) {
-        if entry.deadline != NEVER {
-            self.deadlines.remove(&(entry.deadline, key));
-        }
-        entry.deadline = at;
-        if at != NEVER {
-            self.deadlines.insert((at, key));
+    /// The state of `entry` is to end in `wait` ns, or not by itself if that is [`NEVER`].
+    fn arm(&mut self, now: u64, entry: &Entry, wait: u64) {
+        match now.saturating_add(wait) {
+            NEVER => self.wheel.cancel(&entry.timer),
+            at => self.wheel.arm(&entry.timer, now, at),
         }
     }
 
@@ -154,7 +153,7 @@ impl Timers {
         entry.since = now;
         entry.probes = 0;
         self.gc.change(key, before, entry.counts_as());
-        self.arm(key, entry, now.saturating_add(wait));
+        self.arm(now, entry, wait);
         let (dev, ip) = key;
         let told = entry.publish(now, used, self.params.locktime);
         actions.push(Action::Publish { dev, ip, state, mac: entry.valid_mac(), told });
@@ -199,7 +198,8 @@ impl Waiting {
     }
 
     /// Lets `skb` wait for `entry`.
-    fn push(&mut self, key: Key, entry: &mut Entry, skb: Skb) -> Result<(), Skb> {
+    fn push(&mut self, key: Key, entry: &mut Entry, mut skb: Skb) -> Result<(), Skb> {
+        skb.head_mut().flags |= Flags::HELD;
         entry.queue.push_back(skb)?;
         self.held += 1;
         self.entries.insert((entry.since, key));
@@ -223,7 +223,7 @@ impl NeighTable {
         NeighTable {
             entries: BTreeMap::new(),
             newcomers: Newcomers::new(&params),
-            timers: Timers { params, deadlines: BTreeSet::new(), gc: Gc::default(), rng: seed },
+            timers: Timers { params, wheel: TimerWheel::new(), gc: Gc::default(), rng: seed },
             gateways: HashSet::new(),
             waiting: Waiting::default(),
             table_fulls: 0,
@@ -246,7 +246,7 @@ impl NeighTable {
         if !gateway && !self.make_room(now, key, confirmed, actions) {
             return false;
         }
-        self.entries.insert(key, Entry::new(now, gateway));
+        self.entries.insert(key, Entry::new(now, gateway, self.timers.wheel.add(key)));
         true
     }
 
@@ -364,7 +364,7 @@ impl NeighTable {
                 (false, _) => {}
                 (true, NeighState::Reachable) => {
                     let wait = self.timers.reachable_time();
-                    self.timers.arm(key, entry, now.saturating_add(wait));
+                    self.timers.arm(now, entry, wait);
                 }
                 (true, _) => self.timers.enter(now, key, entry, (NeighState::Reachable, false), actions),
             }
@@ -399,7 +399,8 @@ impl NeighTable {
     pub fn set_permanent(&mut self, now: u64, dev: u16, ip: IpAddr, mac: MacAddr, actions: &mut Actions) {
         let key = (dev, ip);
         let gateway = self.gateways.contains(&key);
-        let entry = self.entries.entry(key).or_insert_with(|| Entry::new(now, gateway));
+        let wheel = &mut self.timers.wheel;
+        let entry = self.entries.entry(key).or_insert_with(|| Entry::new(now, gateway, wheel.add(key)));
         let skbs = self.waiting.take(key, entry);
         (entry.mac, entry.heard) = (mac, true);
         self.timers.enter(now, key, entry, (NeighState::Permanent, true), actions);
@@ -428,16 +429,14 @@ impl NeighTable {
 
     /// Does what is due at `now`.
     pub fn poll(&mut self, now: u64, actions: &mut Actions) {
-        while let Some(&(at, key)) = self.timers.deadlines.first()
-            && at <= now
-        {
+        while let Some(key) = self.timers.wheel.expire(now) {
             self.expire(now, key, actions);
         }
     }
 
     /// When [`poll`](Self::poll) is to be called next.
     pub fn next_deadline(&self) -> Option<u64> {
-        self.timers.deadlines.first().map(|(at, _)| *at)
+        self.timers.wheel.next_deadline()
     }
 
     /// The entries, by device and address.
@@ -480,7 +479,7 @@ impl NeighTable {
         };
         match entry.state {
             Incomplete | Probe if entry.probes < limit => {
-                timers.arm(key, entry, now.saturating_add(retrans));
+                timers.arm(now, entry, retrans);
                 timers.solicit(key, entry, actions);
             }
             Incomplete => {
@@ -500,17 +499,14 @@ impl NeighTable {
             Reachable => timers.enter(now, key, entry, (Stale, false), actions),
             Delay => timers.enter(now, key, entry, (Probe, true), actions),
             // Few entries are no burden. Those that are collected are when more come.
-            Stale | Failed if entry.gateway || timers.gc.entries(key) < timers.params.gc_thresh1 => {
-                timers.arm(key, entry, NEVER);
-            }
+            Stale | Failed if entry.gateway || timers.gc.entries(key) < timers.params.gc_thresh1 => {}
             Stale | Failed => self.remove(key, DropReason::NeighDead, actions),
-            None | Permanent => timers.arm(key, entry, NEVER),
+            None | Permanent => {}
         }
     }
 
     fn remove(&mut self, key: Key, reason: DropReason, actions: &mut Actions) {
         let Some(mut entry) = self.entries.remove(&key) else { return };
-        self.timers.arm(key, &mut entry, NEVER);
         let gone = (NeighState::None, entry.since);
         self.timers.gc.change(key, entry.counts_as(), gone);
         let (dev, ip) = key;
@@ -520,6 +516,7 @@ impl NeighTable {
         if !skbs.is_empty() {
             actions.push(Action::Fail { dev, ip, reason, skbs });
         }
+        self.timers.wheel.remove(entry.timer);
     }
 
     /// Sees to it that one more entry fits into the table of `key`; `confirmed`: its neighbour was heard.

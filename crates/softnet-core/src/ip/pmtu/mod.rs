@@ -23,6 +23,7 @@ pub use recent::{RECENT, RecentPeers};
 
 use crate::fold::FoldKey;
 use crate::sock::key::{Addr, is_v4};
+use crate::time::{Timer, TimerWheel};
 
 /// Least MTU of a link that carries IPv6 (RFC 8200 section 5).
 pub const IPV6_MIN_MTU: u16 = 1280;
@@ -57,18 +58,18 @@ impl Default for PmtuParams {
 pub struct PmtuCache {
     params: PmtuParams,
     paths: Arc<PathMtus>,
-    /// When the path in each place expires, in ns.
-    expires: Box<[Option<u64>]>,
-    len: usize,
-    next: Option<u64>,
+    /// The timer of each place: armed while a path is there, which it says the place of when that expires.
+    timers: Box<[Timer]>,
+    wheel: TimerWheel<u16>,
     ignored: u64,
 }
 
 impl PmtuCache {
     /// Nothing known. `key` hashes the destinations.
     pub fn new(params: PmtuParams, key: FoldKey) -> Self {
-        let expires = vec![None; paths::PLACES].into();
-        PmtuCache { params, paths: Arc::new(PathMtus::new(key)), expires, len: 0, next: None, ignored: 0 }
+        let mut wheel = TimerWheel::new();
+        let timers = (0..paths::PLACES as u16).map(|at| wheel.add(at)).collect();
+        PmtuCache { params, paths: Arc::new(PathMtus::new(key)), timers, wheel, ignored: 0 }
     }
 
     /// What senders look in.
@@ -78,12 +79,12 @@ impl PmtuCache {
 
     /// Paths that are known to take less than their first link.
     pub fn len(&self) -> usize {
-        self.len
+        self.wheel.armed()
     }
 
     /// Whether none is.
     pub fn is_empty(&self) -> bool {
-        self.len == 0
+        self.len() == 0
     }
 
     /// How long packets to `dst` are to be by a device with `mtu`, in bytes from the IP header on.
@@ -109,18 +110,15 @@ impl PmtuCache {
             return false;
         }
         let (places, has) = self.paths.places(dst);
-        let expires = now.saturating_add(self.params.mtu_expires);
+        let expires = |at: usize| self.wheel.deadline(&self.timers[at]);
         // One that is free before one that is taken, and of these that which expires first.
-        let Some(at) = has.or(places.min_by_key(|at| self.expires[*at])) else { return false };
-        let evicted = has.is_none() && self.expires[at].is_some();
-        if self.expires[at].replace(expires).is_none() {
-            self.len += 1;
-        }
+        let Some(at) = has.or(places.min_by_key(|at| expires(*at))) else { return false };
+        let evicted = has.is_none() && expires(at).is_some();
+        self.wheel.arm(&self.timers[at], now, now.saturating_add(self.params.mtu_expires));
         self.paths.put(at, dst, limit);
         if evicted {
             self.paths.raise();
         }
-        self.next = Some(self.next.map_or(expires, |next| next.min(expires)));
         true
     }
 
@@ -136,22 +134,19 @@ impl PmtuCache {
 
     /// When [`poll`](Self::poll) is to be called next.
     pub fn next_deadline(&self) -> Option<u64> {
-        self.next
+        self.wheel.next_deadline()
     }
 
     /// Forgets what has expired at `now`.
     pub fn poll(&mut self, now: u64) {
-        if self.next.is_none_or(|next| next > now) {
-            return;
+        let mut expired = false;
+        while let Some(at) = self.wheel.expire(now) {
+            self.paths.clear(at.into());
+            expired = true;
         }
-        for (at, expires) in self.expires.iter_mut().enumerate() {
-            if expires.take_if(|expires| *expires <= now).is_some() {
-                self.paths.clear(at);
-                self.len -= 1;
-            }
+        if expired {
+            self.paths.raise();
         }
-        self.paths.raise();
-        self.next = self.expires.iter().flatten().min().copied();
     }
 }
 
@@ -301,10 +296,8 @@ mod tests {
                 let least = if is_v4(dst) { 552 } else { 1280 };
                 prop_assert!(cache.mtu(dst, 1500) >= least);
                 prop_assert_eq!(cache.len(), model.len());
-                // Early, if what would have expired first was put off.
                 let first = model.values().map(|(_, expires)| *expires).min();
-                prop_assert_eq!(cache.next_deadline().is_some(), first.is_some());
-                prop_assert!(cache.next_deadline() <= first);
+                prop_assert_eq!(cache.next_deadline(), first);
                 for (dst, (limit, _)) in &model {
                     prop_assert!(cache.paths().is_too_long(*dst, usize::from(*limit) + 1));
                     prop_assert!(!cache.paths().is_too_long(*dst, (*limit).into()));

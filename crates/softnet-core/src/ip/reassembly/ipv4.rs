@@ -3,7 +3,7 @@
 use super::{Fragment, Key, Reassembly, Whole};
 use crate::SoftnetData;
 use crate::ip::checksum;
-use crate::ip::v4::header::{Ipv4Header, is_unicast, protocol, validate};
+use crate::ip::v4::header::{Ipv4Header, is_unicast, protocol, validate_part};
 use crate::skb::{DropReason, Skb};
 
 /// Largest datagram, header included.
@@ -33,7 +33,7 @@ impl Reassembly {
 fn describe(skb: &mut Skb) -> Result<Fragment, DropReason> {
     let l3 = usize::from(skb.head().l3);
     let packet = skb.data().get(l3..).ok_or(DropReason::PktTooSmall)?;
-    let lengths = validate(packet)?;
+    let lengths = validate_part(packet, skb.len() - l3)?;
     let header = Ipv4Header::new(packet).ok_or(DropReason::PktTooSmall)?;
     let (start, more) = (usize::from(header.fragment_offset()) * 8, header.more_fragments());
     let len = lengths.total - lengths.header;

@@ -32,6 +32,8 @@ impl Reassembly {
         now: u64,
         mut skb: Skb,
     ) -> Result<Option<Skb>, (Skb, DropReason)> {
+        // Errors quote the first fragment from one frame, whatever it came in.
+        ctx.linearize(&mut skb);
         let fragment = match describe(&mut skb) {
             Ok(fragment) => fragment,
             Err(reason) => return Err((skb, reason)),

@@ -1,9 +1,11 @@
 //! Announcements: that softnet's addresses are at a device's MAC address, by gratuitous ARP (RFC 5227 section 2.3) and by
 //! unsolicited neighbour advertisements (RFC 4861 section 7.2.6), for neighbours and switches that remember another one.
 
-use super::*;
-use crate::ip::v4::arp::{ArpPacket, BROADCAST};
-use crate::ip::v6::nd;
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+use super::family::SlowFamily;
+use super::{Call, Effects, RouteSnapshot, SlowPath};
+use crate::SoftnetData;
 
 /// How often each address is announced (RFC 5227's ANNOUNCE_NUM; RFC 4861 allows three): what is sent as an interface comes
 /// up may be lost.
@@ -48,47 +50,34 @@ impl SlowPath {
         self.announcements.forget(dev);
         if what.arp || what.nd {
             self.announcements.0.push((view.now, dev, what, TIMES));
-            self.announce_again(ctx, view, out);
+            self.call(ctx, view, out, |call| call.announce_again());
         }
-    }
-
-    /// Makes the announcements that are due.
-    pub(super) fn announce_again(
-        &mut self,
-        ctx: &mut SoftnetData,
-        view: RouteSnapshot<'_>,
-        out: &mut Effects,
-    ) {
-        for (at, dev, what, left) in &mut self.announcements.0 {
-            if *at <= view.now {
-                send(ctx, view, *dev, *what, out);
-                (*at, *left) = (view.now.saturating_add(INTERVAL), *left - 1);
-            }
-        }
-        self.announcements.0.retain(|(.., left)| *left > 0);
     }
 }
 
-fn send(ctx: &mut SoftnetData, view: RouteSnapshot<'_>, dev: u16, what: Announce, out: &mut Effects) {
-    let Some(iface) = view.iface(dev) else { return };
-    let v4 = iface.addresses.iter().filter(|_| what.arp).map(|(own, _)| IpAddr::V4(*own));
-    let v6 = iface.addresses6.iter().filter(|_| what.nd).map(|(own, _)| IpAddr::V6(*own));
-    for own in v4.chain(v6) {
-        ctx.originate();
-        let Some(mut skb) = ctx.alloc_skb() else {
-            ctx.count_drops(dev, DropReason::NoFrame, 1);
-            continue;
-        };
-        let written = match own {
-            IpAddr::V4(own) => ArpPacket::announcement(iface.mac, own).write_frame(&mut skb, BROADCAST),
-            IpAddr::V6(own) => nd::write_announcement(&mut skb, iface.mac, own),
-        };
-        if written.is_none() {
-            ctx.free_at(skb, dev, DropReason::PktTooSmall);
-            continue;
+impl Call<'_> {
+    /// Makes the announcements that are due.
+    pub(super) fn announce_again(&mut self) {
+        let mut all = std::mem::take(&mut self.slow.announcements.0);
+        for (at, dev, what, left) in &mut all {
+            if *at <= self.view.now {
+                if what.arp {
+                    self.announce::<Ipv4Addr>(*dev);
+                }
+                if what.nd {
+                    self.announce::<Ipv6Addr>(*dev);
+                }
+                (*at, *left) = (self.view.now.saturating_add(INTERVAL), *left - 1);
+            }
         }
-        let head = skb.head_mut();
-        (head.dev, head.flags) = (dev, Flags::ORIGINATED);
-        out.send.push((dev, skb));
+        all.retain(|(.., left)| *left > 0);
+        self.slow.announcements.0 = all;
+    }
+
+    fn announce<F: SlowFamily>(&mut self, dev: u16) {
+        let Some(iface) = self.view.iface(dev) else { return };
+        for (own, _) in F::addresses(iface) {
+            self.send_made(dev, 0, |skb| F::write_announcement(skb, iface.mac, *own));
+        }
     }
 }

@@ -1,33 +1,27 @@
-//! ARP: what neighbours say and ask, and what is asked of them.
+//! ARP: what neighbours say and ask.
 
-use super::*;
-use crate::ip::v4::arp::{ArpPacket, BROADCAST, Operation};
+use super::{Call, Refused, packet};
+use crate::ip::neigh::Heard;
+use crate::ip::v4::arp::{ArpPacket, Operation};
+use crate::skb::{DropReason, Flags, Skb};
 
-impl SlowPath {
+impl Call<'_> {
     /// An ARP packet.
-    pub(super) fn arp(
-        &mut self,
-        ctx: &mut SoftnetData,
-        view: RouteSnapshot<'_>,
-        mut skb: Skb,
-        out: &mut Effects,
-    ) -> Result<(), (Skb, DropReason)> {
+    pub(super) fn arp(&mut self, mut skb: Skb) -> Result<(), Refused> {
         let dev = skb.head().dev;
-        let Some(iface) = view.iface(dev) else { return Err((skb, DropReason::DevReady)) };
+        let Some(iface) = self.view.iface(dev) else { return Err((skb, DropReason::DevReady)) };
         let to_us = skb.data().starts_with(&iface.mac);
-        let packet = match ArpPacket::parse(skb.data().get(ETH_LEN..).unwrap_or_default()) {
+        let packet = match ArpPacket::parse(packet(&skb)) {
             Ok(packet) => packet,
             Err(reason) => return Err((skb, reason)),
         };
         let ours = iface.owns(packet.target_ip);
-        let on_link = iface.addresses.iter().any(|(_, net)| net.contains(packet.sender_ip));
         if let Some(heard) = Heard::from_arp(&packet, ours, to_us)
             && !iface.owns(packet.sender_ip)
             // A stranger may answer what we asked, for a route may lead straight out of a device; no more than that.
-            && (on_link || heard == Heard::Reply)
+            && (iface.on_link(packet.sender_ip) || heard == Heard::Reply)
         {
-            let (ip, mac) = (packet.sender_ip, packet.sender_mac);
-            self.neigh.input(view.now, dev, ip.into(), mac, heard, &mut self.actions);
+            self.hear(dev, packet.sender_ip.into(), packet.sender_mac, heard);
         } else if !ours {
             return Err((skb, DropReason::ArpIgnored));
         }
@@ -37,37 +31,11 @@ impl SlowPath {
             }
             let head = skb.head_mut();
             (head.flags, head.tc_depth) = (Flags::ORIGINATED, 0);
-            ctx.turn_around();
-            out.send.push((dev, skb));
+            self.ctx.turn_around();
+            self.out.send.push((dev, skb));
         } else {
-            ctx.deliver(skb);
+            self.ctx.deliver(skb);
         }
         Ok(())
     }
-}
-
-/// Asks for `target`, see [`Action::Solicit`].
-pub(super) fn send_arp(
-    ctx: &mut SoftnetData,
-    view: RouteSnapshot<'_>,
-    dev: u16,
-    target: Ipv4Addr,
-    unicast_to: Option<MacAddr>,
-    out: &mut Effects,
-) {
-    let Some((iface, source)) = view.iface(dev).and_then(|i| Some((i, i.source_for(target)?))) else {
-        return;
-    };
-    ctx.originate();
-    let Some(mut skb) = ctx.alloc_skb() else {
-        return ctx.count_drops(dev, DropReason::NoFrame, 1);
-    };
-    let request = ArpPacket::request(iface.mac, source, target);
-    if request.write_frame(&mut skb, unicast_to.unwrap_or(BROADCAST)).is_none() {
-        return ctx.free_at(skb, dev, DropReason::PktTooSmall);
-    }
-    let head = skb.head_mut();
-    head.dev = dev;
-    head.flags = Flags::ORIGINATED;
-    out.send.push((dev, skb));
 }

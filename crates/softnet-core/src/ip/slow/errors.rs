@@ -1,100 +1,70 @@
-//! ICMP errors about IPv4 packets: which of them, and from which address.
+//! ICMP errors about packets: whether they are sent, and from which address.
 
-use super::*;
-use crate::ip::checksum;
+use super::family::{Payload, SlowFamily};
+use super::{Call, Refused, RouteSnapshot, packet};
+use crate::ip::ETH_LEN;
 use crate::ip::unserved::tells_of_tcp;
+use crate::ip::v4::header::protocol;
+use crate::skb::{DropReason, Flags, Skb};
 
 impl RouteSnapshot<'_> {
-    /// The address that an error about a packet from `src` to `dst` is sent from: `dst`, if that is
-    /// ours, else an address of the interface by which the error leaves (RFC 1812 section 4.3.2.4).
+    /// The address that an error about a packet from `src` to `dst`, which came by `dev`, is sent from: `dst`, if that is
+    /// ours, else an address of the interface by which the error leaves (RFC 1812 section 4.3.2.4, RFC 4443 section 2.2).
     /// `None` if there is no way to `src`.
-    fn error_source(&self, src: Ipv4Addr, dst: Ipv4Addr) -> Option<Ipv4Addr> {
-        if self.is_own(dst) {
+    fn error_source<F: SlowFamily>(self, dev: u16, src: F, dst: F) -> Option<F> {
+        if F::is_own(self, dev, dst) {
             return Some(dst);
         }
-        let hop = self.tables.v4.route(src);
+        let hop = F::next_hop(self, dev, src);
         let iface = self.iface(hop.dev).filter(|_| hop.is_reachable())?;
-        // A link without addresses borrows one of another's.
-        let any = || self.ifaces.iter().flatten().find_map(|iface| iface.addresses.first());
-        iface.source_for(hop.gateway).or_else(|| any().map(|(addr, _)| *addr))
+        F::error_source(self, iface, src, hop.gateway)
     }
 }
 
-impl SlowPath {
-    /// A datagram to softnet, for a protocol that is not served: tells its sender, if that is to be told, and hands it back.
-    pub(super) fn unserved_protocol(
-        &mut self,
-        ctx: &mut SoftnetData,
-        view: RouteSnapshot<'_>,
-        skb: Skb,
-        out: &mut Effects,
-    ) -> (Skb, DropReason) {
-        match tells(&skb) {
-            Ok(true) => self.unserved(ctx, view, skb, out),
-            Ok(false) => (skb, DropReason::IpNoProto),
-            Err(reason) => (skb, reason),
-        }
-    }
-
-    /// The same for a port, or for a protocol of which nothing else is known.
-    pub(super) fn unserved(
-        &mut self,
-        ctx: &mut SoftnetData,
-        view: RouteSnapshot<'_>,
-        skb: Skb,
-        out: &mut Effects,
-    ) -> (Skb, DropReason) {
-        let header = Ipv4Header::new(skb.data().get(ETH_LEN..).unwrap_or_default());
-        let said = header.map_or((0, Ipv4Addr::UNSPECIFIED), |h| (h.protocol(), h.dst().into()));
-        let (protocol, dst) = said;
-        if !is_unicast(dst.into()) || view.is_broadcast(dst) {
-            return (skb, DropReason::IpInvalidDest);
-        }
-        // TCP has no ports here, as it is not served (RFC 1122 section 3.2.2.1).
-        let error = match protocol {
-            protocol::UDP => IcmpError::PortUnreachable,
-            _ => IcmpError::ProtocolUnreachable,
-        };
-        self.error(ctx, view, &skb, error, out);
-        (skb, DropReason::IpNoProto)
-    }
-
+impl Call<'_> {
     /// Sends an ICMP error about `skb`, if there may be one and the rate limit allows it.
-    pub(super) fn error(
-        &mut self,
-        ctx: &mut SoftnetData,
-        view: RouteSnapshot<'_>,
-        skb: &Skb,
-        error: IcmpError,
-        out: &mut Effects,
-    ) {
+    pub(super) fn error<F: SlowFamily>(&mut self, skb: &Skb, error: F::Error) {
         // There is no error about what softnet itself sent.
         if skb.head().flags & Flags::ORIGINATED != 0 {
             return;
         }
-        let header = Ipv4Header::new(skb.data().get(ETH_LEN..).unwrap_or_default());
-        let Some(source) = header.and_then(|h| view.error_source(h.src().into(), h.dst().into())) else {
-            return;
+        let Some((src, dst)) = F::ends(packet(skb)) else { return };
+        let Some(source) = self.view.error_source(skb.head().dev, src, dst) else { return };
+        let Some(message) = F::build_error(self, skb, error, source) else { return };
+        self.ctx.originate();
+        self.output_own::<F>(message);
+    }
+
+    /// A datagram to softnet that no socket wants: tells its sender, if that is to be told, and hands it back.
+    pub(super) fn no_socket<F: SlowFamily>(&mut self, skb: Skb) -> Refused {
+        match F::payload(packet(&skb)) {
+            Ok(payload) => self.unserved::<F>(skb, payload),
+            Err(refusal) => self.refuse(skb, refusal),
+        }
+    }
+
+    /// The same of one for a protocol or port that is not served.
+    pub(super) fn unserved<F: SlowFamily>(&mut self, skb: Skb, payload: Payload) -> Refused {
+        let told = match payload.protocol {
+            // It has no ports here, as it is not served (RFC 1122 section 3.2.2.1).
+            protocol::TCP => match tells::<F>(&skb, payload.at) {
+                Ok(told) => told,
+                Err(reason) => return (skb, reason),
+            },
+            _ => true,
         };
-        let broadcast = |addr| view.is_broadcast(addr);
-        let limit = &mut self.limit;
-        let Some(message) = build_error(ctx, skb, error, source, broadcast, limit, view.now) else {
-            return;
-        };
-        ctx.originate();
-        self.output_own(ctx, view, message, out);
+        if let Some(error) = F::unserved(payload).filter(|_| told) {
+            self.error::<F>(&skb, error);
+        }
+        (skb, DropReason::IpNoProto)
     }
 }
 
-/// Whether the sender of a datagram that is not served is told so. `Err` says what is wrong with
-/// it.
-fn tells(skb: &Skb) -> Result<bool, DropReason> {
-    let packet = skb.data().get(ETH_LEN..).and_then(Ipv4Header::new);
-    let Some(header) = packet.filter(|header| header.protocol() == protocol::TCP) else {
-        return Ok(true);
-    };
-    // What is behind it is link-layer padding.
-    let len = header.total_len().saturating_sub(header.header_len() as u16);
-    let pseudo = checksum::pseudo_header_sum(header.src(), header.dst(), protocol::TCP, len);
-    tells_of_tcp(pseudo, skb.pieces(ETH_LEN + header.header_len(), len.into()))
+/// Whether the sender of a TCP segment, which begins at `at` of its packet, is told that TCP is not served.
+fn tells<F: SlowFamily>(skb: &Skb, at: usize) -> Result<bool, DropReason> {
+    let packet = packet(skb);
+    let ((src, dst), total) = F::ends(packet).zip(F::total_len(packet)).ok_or(DropReason::PktTooSmall)?;
+    let len = total.saturating_sub(at);
+    let pseudo = F::pseudo_header_sum(src, dst, protocol::TCP, len as u16);
+    tells_of_tcp(pseudo, skb.pieces(ETH_LEN + at, len))
 }

@@ -5,23 +5,21 @@
 //! copy: nothing is answered, forwarded or delivered, and entries are changed by the rules of the neighbour table alone
 //! (RFC 826 "packet reception", RFC 5227 section 3, RFC 4861 section 7.2.5): no message makes one.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 
-use super::super::neigh::Heard;
-use super::super::v4::arp::{self, ArpPacket};
-use super::super::v6::addr::ALL_NODES;
-use super::super::v6::header::{Ipv6Header, next, validate};
-use super::super::v6::icmp::message_sum;
-use super::super::v6::nd::{self, Message};
-use super::super::{ETH_LEN, MacAddr};
 use super::{Effects, Iface, RouteSnapshot, SlowPath};
 use crate::SoftnetData;
+use crate::ip::neigh::Heard;
+use crate::ip::v4::arp::{self, ArpPacket};
+use crate::ip::v6::addr::ALL_NODES;
+use crate::ip::v6::header::{Ipv6Header, LEN, next, validate};
+use crate::ip::v6::icmp::message_sum;
+use crate::ip::v6::nd::{self, Message};
+use crate::ip::{ETH_LEN, Family, MacAddr};
 use crate::skb::DropReason;
 
 const ARP: [u8; 2] = arp::ETHERTYPE.to_be_bytes();
-const IPV6: [u8; 2] = [0x86, 0xdd];
-/// Bytes of an IPv6 header.
-const IPV6_LEN: usize = 40;
+const IPV6: [u8; 2] = Ipv6Addr::ETHERTYPE.to_be_bytes();
 
 /// What a message says: whose address is where. `None`: the MAC address is the one that is known.
 type Said = (IpAddr, Option<MacAddr>, Heard);
@@ -51,8 +49,7 @@ impl SlowPath {
         if let Some((ip, mac, heard)) = said
             && let Some(mac) = mac.or_else(|| self.neigh.mac(dev, ip))
         {
-            self.neigh.input(view.now, dev, ip, mac, heard, &mut self.actions);
-            self.act(ctx, view, out);
+            self.call(ctx, view, out, |call| call.hear(dev, ip, mac, heard));
         }
         Ok(())
     }
@@ -66,7 +63,7 @@ fn said_by_arp(iface: &Iface, packet: &[u8], to_us: bool) -> Result<Option<Said>
         Some(Heard::Request) => Some(Heard::Other),
         heard => heard,
     };
-    let on_link = iface.addresses.iter().any(|(_, net)| net.contains(sender));
+    let on_link = iface.on_link(sender);
     Ok(heard
         .filter(|heard| !iface.owns(sender) && (on_link || *heard == Heard::Reply))
         .map(|heard| (sender.into(), Some(packet.sender_mac), heard)))
@@ -77,7 +74,7 @@ fn said_by_advertisement(iface: &Iface, packet: &[u8]) -> Result<Option<Said>, D
     let total = validate(packet)?;
     let Some(header) = Ipv6Header::new(packet) else { return Ok(None) };
     let (src, dst) = (header.src(), header.dst());
-    let message = packet.get(IPV6_LEN..total).unwrap_or_default();
+    let message = packet.get(LEN..total).unwrap_or_default();
     let advertised = header.next_header() == next::ICMPV6 && message.first() == Some(&nd::ADVERTISEMENT);
     if !advertised || !(dst == ALL_NODES || iface.owns6(dst)) || iface.owns6(src) {
         return Ok(None);

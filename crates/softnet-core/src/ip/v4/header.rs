@@ -256,14 +256,19 @@ pub struct Lengths {
 /// [`IpInHdr`](DropReason::IpInHdr) if the header contradicts itself, [`IpCsum`](DropReason::IpCsum) if its
 /// checksum is wrong. Options are summed but not looked at.
 pub fn validate(data: &[u8]) -> Result<Lengths, DropReason> {
+    validate_part(data, data.len())
+}
+
+/// As [`validate`], of a packet of which there are `len` bytes, the first of them in `data`.
+pub fn validate_part(data: &[u8], len: usize) -> Result<Lengths, DropReason> {
     let lengths = validate_header(data)?;
-    if lengths.total > data.len() {
+    if lengths.total > len {
         return Err(DropReason::PktTooSmall);
     }
     Ok(lengths)
 }
 
-/// As [`validate`], but the packet may end behind `data`, as that of a run does, or one that is quoted.
+/// As [`validate`], of a packet that need not be all there, as one that is quoted.
 pub fn validate_header(data: &[u8]) -> Result<Lengths, DropReason> {
     let view = Ipv4Header::new(data).ok_or(DropReason::PktTooSmall)?;
     let (header, total) = (view.header_len(), usize::from(view.total_len()));

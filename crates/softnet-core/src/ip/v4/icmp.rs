@@ -8,8 +8,8 @@
 use std::net::Ipv4Addr;
 
 use super::super::icmp_limit::IcmpLimit;
-use super::super::{ETH_LEN, checksum, is_group};
-use super::header::{Ipv4Header, MIN_LEN, is_unicast, protocol, validate, validate_header};
+use super::super::{ETH_LEN, Family, checksum, is_group};
+use super::header::{Ipv4Header, MIN_LEN, is_unicast, protocol, validate, validate_part};
 use super::options::EchoOptions;
 use crate::skb::{DropReason, Flags, Skb, Store};
 
@@ -91,22 +91,33 @@ pub fn build_error(
         return None;
     }
     let offending = packet.data().get(l3..)?;
-    let lengths = validate_header(offending).ok()?;
+    let lengths = validate_part(offending, packet.len() - l3).ok()?;
     let header = Ipv4Header::new(offending)?;
-    // Of a packet in several frames, what is in the first.
-    let offending = match offending.get(..lengths.total) {
-        Some(whole) => whole,
-        None if packet.is_chained() => offending,
-        None => return None,
-    };
+    // In case there is link-layer padding. (The L4 header is in the first frame.)
+    let offending = &offending[..lengths.total.min(offending.len())];
     let message = error.header();
     if !may_report(offending, lengths.header, broadcast)
         || !limit.allow(now, (message[0], message[1]), header.src().into())
     {
         return None;
     }
-    let quote = &offending[..offending.len().min(ERROR_MAX - MIN_LEN - ICMP_LEN)];
-    let total = MIN_LEN + ICMP_LEN + quote.len();
+    let quote = |quote: &mut [u8]| packet.copy_bits(l3, quote);
+    let mut skb = write_about(store, message, source, (header, lengths.total), quote)?;
+    let head = skb.head_mut();
+    (head.dev, head.queue) = (packet.head().dev, packet.head().queue);
+    Some(skb)
+}
+
+/// Writes a message with this header from `source` to the sender of a packet with the IPv4 header `about`, of whose `len` bytes
+/// `quote` writes as many as there is room for. `None` if there is no memory.
+pub(in crate::ip) fn write_about(
+    store: &mut Store,
+    message: [u8; ICMP_LEN],
+    source: Ipv4Addr,
+    (about, len): (Ipv4Header<&[u8; MIN_LEN]>, usize),
+    quote: impl FnOnce(&mut [u8]),
+) -> Option<Skb> {
+    let total = MIN_LEN + ICMP_LEN + len.min(ERROR_MAX - MIN_LEN - ICMP_LEN);
 
     let mut skb = store.alloc_skb()?;
     let Some(data) = skb.put(ETH_LEN + total) else {
@@ -115,24 +126,22 @@ pub fn build_error(
     };
     let (eth, ip) = data.split_at_mut(ETH_LEN);
     eth.fill(0);
-    eth[12] = 0x08;
+    eth[12..].copy_from_slice(&Ipv4Addr::ETHERTYPE.to_be_bytes());
     ip[MIN_LEN..MIN_LEN + ICMP_LEN].copy_from_slice(&message);
-    ip[MIN_LEN + ICMP_LEN..].copy_from_slice(quote);
+    quote(&mut ip[MIN_LEN + ICMP_LEN..]);
     let check = checksum::checksum(&ip[MIN_LEN..]);
     ip[MIN_LEN + 2..MIN_LEN + 4].copy_from_slice(&check.to_be_bytes());
     if let Some(mut to) = Ipv4Header::new_mut(ip) {
-        to.fill(total as u16, 0, TTL, protocol::ICMP, source.to_bits(), header.src());
+        to.fill(total as u16, 0, TTL, protocol::ICMP, source.to_bits(), about.src());
         // Never fragmented, so the identification need not be unique (RFC 6864 section 4.1).
         to.set_dont_fragment(true);
         // The offender's type of service, at the precedence of internetwork control, and never ECN-capable
         // (RFC 1812 sections 4.3.2.4 and 4.3.2.5).
-        to.set_tos((header.tos() & 0x1c) | 0xc0);
+        to.set_tos((about.tos() & 0x1c) | 0xc0);
         to.renew_check();
     }
     let head = skb.head_mut();
-    head.l3 = ETH_LEN as u16;
-    (head.dev, head.queue) = (packet.head().dev, packet.head().queue);
-    head.flags = Flags::ORIGINATED;
+    (head.l3, head.flags) = (ETH_LEN as u16, Flags::ORIGINATED);
     Some(skb)
 }
 

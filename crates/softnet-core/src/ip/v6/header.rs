@@ -141,12 +141,17 @@ impl<T: DerefMut<Target = [u8; LEN]>> Ipv6Header<T> {
 /// follows is link-layer padding. The reason is [`PktTooSmall`](DropReason::PktTooSmall) if bytes are missing,
 /// [`IpInHdr`](DropReason::IpInHdr) if it is no IPv6.
 pub fn validate(data: &[u8]) -> Result<usize, DropReason> {
+    validate_part(data, data.len())
+}
+
+/// As [`validate`], of a packet of which there are `len` bytes, the first of them in `data`.
+pub fn validate_part(data: &[u8], len: usize) -> Result<usize, DropReason> {
     let view = Ipv6Header::new(data).ok_or(DropReason::PktTooSmall)?;
     if view.version() != 6 {
         return Err(DropReason::IpInHdr);
     }
     let total = LEN + usize::from(view.payload_len());
-    if total > data.len() { Err(DropReason::PktTooSmall) } else { Ok(total) }
+    if total > len { Err(DropReason::PktTooSmall) } else { Ok(total) }
 }
 
 /// Where the extension headers that can be looked behind end.

@@ -1,6 +1,6 @@
 //! ICMPv6 (RFC 4443): errors about packets that can't go on, and answers to echo requests.
 //!
-//! Packets have the shape that [`icmp`](super::super::icmp) has, and the rate limit is the same bucket. Invariant: nothing is
+//! Packets have the shape that [`v4::icmp`](super::super::v4::icmp) has, and the rate limit is the same bucket. Invariant: nothing is
 //! ever sent in answer to an ICMPv6 error or redirect, to a group, or to an address that is not a single node's; about a
 //! packet to a group only what path MTU discovery and option processing need (RFC 4443 section 2.4(e)).
 
@@ -10,7 +10,7 @@ use super::super::icmp_limit::IcmpLimit;
 use super::super::reassembly::AsItCame;
 use super::super::{ETH_LEN, Family, checksum, is_group};
 use super::addr::is_unicast;
-use super::header::{Ipv6Header, LEN, next, upper, validate};
+use super::header::{Ipv6Header, LEN, next, upper, validate, validate_part};
 use crate::skb::{DropReason, Flags, Skb, Store};
 
 /// Hop limit of what is made here.
@@ -94,12 +94,9 @@ pub fn build_error(
         return None;
     }
     let (eth, offending) = packet.data().split_first_chunk::<ETH_LEN>()?;
-    let offending = match validate(offending) {
-        Ok(total) => offending.get(..total)?,
-        // Of a packet in several frames, what is in the first.
-        Err(_) if packet.is_chained() => offending,
-        Err(_) => return None,
-    };
+    let total = validate_part(offending, packet.len() - ETH_LEN).ok()?;
+    // In case there is link-layer padding. (The upper-layer header is in the first frame.)
+    let offending = &offending[..total.min(offending.len())];
     let header = Ipv6Header::new(offending)?;
     let group = eth.first_chunk().is_some_and(is_group) || header.dst().is_multicast();
     let came = AsItCame::of(packet);
@@ -113,7 +110,7 @@ pub fn build_error(
     if group && !error.about_group() || !may_report(offending) || !limit.allow6(now, words[0], header.src()) {
         return None;
     }
-    let quoted = offending.len() + came.map_or(0, |_| AsItCame::MISSING);
+    let quoted = came.map_or(total, |_| offending.len() + AsItCame::MISSING);
     let mut skb = store.alloc_skb()?;
     let frame = skb.put(ETH_LEN + LEN + ICMP_LEN + quoted.min(ERROR_MAX - LEN - ICMP_LEN));
     let message = frame.and_then(|frame| begin(frame, next::ICMPV6, HOP_LIMIT, source, header.src()));
@@ -125,7 +122,7 @@ pub fn build_error(
     let quote = &mut message[ICMP_LEN..];
     match came {
         Some(came) => came.write(offending, quote),
-        None => quote.copy_from_slice(&offending[..quote.len()]),
+        None => packet.copy_bits(ETH_LEN, quote),
     }
     finish(message, source, header.src());
     let head = skb.head_mut();

@@ -83,6 +83,60 @@ fn burst_1000_holds_1000_beside_the_owner_then_local_senders_hold_back_and_forwa
     world.end(list);
 }
 
+/// What waited for a neighbour is taken however much is pending, in order, and takes no room from those whom the limit holds back.
+#[test]
+fn what_the_neighbour_table_held_is_taken_beyond_the_limit() {
+    let mut world = World::new();
+    let list = list(&world, "pfifo limit 1000", 4);
+    let guard = list.own().unwrap();
+    let mut to_free = ToFree::new();
+    let mut expected = Vec::new();
+    for id in 0..8 {
+        let mut held = world.batch([100 + id, 110 + id]);
+        let sent = list.send(&mut || (), 0, Origin::Held, &mut held, &mut to_free);
+        assert_eq!((sent, held.len()), (Sent::Deferred, 0));
+        expected.extend([100 + id, 110 + id]);
+        let mut local = world.batch([id]);
+        // Four may be pending, and only those that are limited count.
+        match send(&mut world, &list, &mut local) {
+            Sent::Deferred => expected.push(id),
+            full => {
+                assert_eq!((full, local.len()), (Sent::Full, 1));
+                assert!(id >= 3 && list.is_full());
+                let sent = list.send(&mut || (), 0, Origin::Forwarded, &mut local, &mut world.to_free);
+                assert_eq!((sent, world.dropped()), (Sent::Full, vec![(id, DropReason::QdiscBurstDrop)]));
+            }
+        }
+    }
+    assert!(to_free.is_empty());
+    assert_eq!(guard.finish(&mut || (), 0, &mut world.to_free), NextRun::Idle);
+    assert_eq!(ids(&list), expected);
+    // A queue that nobody owns is owned, as by any other.
+    let mut held = world.batch([1]);
+    assert_eq!(list.send(&mut || (), 0, Origin::Held, &mut held, &mut world.to_free), OWNED);
+    world.end(list);
+}
+
+/// One whose owner parked is left to the run that is owed: what was held goes behind what is pending.
+#[test]
+fn what_was_held_does_not_take_up_parked_ownership() {
+    let mut world = World::new();
+    let list = list(&world, "pfifo", 1000);
+    set(&list, 0, 0);
+    for mut batch in [world.batch(0..60), world.batch(60..120)] {
+        send(&mut world, &list, &mut batch);
+    }
+    let mut guard = list.own().unwrap();
+    (guard.ring().room, guard.ring().takes) = (1000, 1000);
+    assert_eq!(guard.finish(&mut || (), 0, &mut world.to_free), NextRun::Again);
+    let mut held = world.batch([120, 121]);
+    let sent = list.send(&mut || (), 0, Origin::Held, &mut held, &mut world.to_free);
+    assert_eq!(sent, Sent::Deferred);
+    assert_eq!(list.run(&mut || (), 0, &mut world.to_free), Some(NextRun::Idle));
+    assert!(ids(&list).into_iter().eq(0..=121));
+    world.end(list);
+}
+
 #[test]
 fn a_burst_of_one_overshoots_by_no_more_than_a_batch_and_0_still_takes_one() {
     for burst in [0, 1] {
@@ -315,8 +369,8 @@ impl Ring<SoftnetData> for Sink {
         Quota::BATCH
     }
 
-    fn xmit(&mut self, ctx: &mut SoftnetData, batch: &mut Batch) -> u64 {
-        let bytes = batch.as_slice().iter().map(|skb| skb.len() as u64).sum();
+    fn xmit(&mut self, ctx: &mut SoftnetData, batch: &mut Batch) -> (usize, u64) {
+        let sent = (batch.len(), batch.as_slice().iter().map(|skb| skb.len() as u64).sum());
         for skb in batch.drain() {
             let &[high, low, t] = skb.data() else { panic!("three bytes") };
             let (n, next) = (usize::from(high) << 8 | usize::from(low), &mut self.0[usize::from(t)]);
@@ -324,7 +378,7 @@ impl Ring<SoftnetData> for Sink {
             *next += 1;
             ctx.free_skb(skb);
         }
-        bytes
+        sent
     }
 }
 

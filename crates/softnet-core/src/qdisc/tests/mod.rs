@@ -116,15 +116,16 @@ impl<'h> Ring<dyn FnMut() + 'h> for Wire {
         Quota { packets: self.room, ..Quota::BATCH }
     }
 
-    fn xmit(&mut self, during: &mut (dyn FnMut() + 'h), batch: &mut Batch) -> u64 {
+    fn xmit(&mut self, during: &mut (dyn FnMut() + 'h), batch: &mut Batch) -> (usize, u64) {
         during();
         self.calls.push(batch.len());
-        let mut bytes = 0;
+        let (mut packets, mut bytes) = (0, 0);
         for skb in batch.drain().take(self.takes) {
             (self.room, self.takes) = (self.room.saturating_sub(1), self.takes - 1);
+            packets += skb.segments();
             bytes += skb.len() as u64;
             self.sent.push(skb);
         }
-        bytes
+        (packets, bytes)
     }
 }

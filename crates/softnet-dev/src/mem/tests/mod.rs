@@ -3,7 +3,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use softnet_core::SoftnetData;
-use softnet_core::skb::{Batch, CacheSizes, HeapMemory, Region, Skb};
+use softnet_core::skb::{Batch, CacheSizes, DropReason, HeapMemory, Region, Skb};
 
 use super::*;
 use crate::device::{Doorbell, LinkState, OpenDevice};
@@ -69,6 +69,54 @@ fn a_pair_carries_each_queue_in_order_and_refuses_when_full() {
     close(a, &mut ctx);
     assert_eq!(b.device.link(), LinkState::Down);
     close(b, &mut ctx);
+    all_home(ctx);
+}
+
+/// A packet of several frames leaves in one; one that does not fit is freed, counted, and takes no place in the ring.
+#[test]
+fn packets_of_several_frames_leave_in_one_or_not_at_all() {
+    let mut ctx = context();
+    let chain = |ctx: &mut SoftnetData, lens: &[usize]| {
+        let mut skb = packet(ctx, 7, lens[0]);
+        lens[1..].iter().for_each(|len| skb.append(packet(ctx, 7, *len)).unwrap());
+        skb
+    };
+    let three = |ctx: &mut SoftnetData| {
+        let mut batch = Batch::new();
+        for lens in [&[40, 30, 30][..], &[1500, 1500], &[100]] {
+            batch.push(chain(ctx, lens)).unwrap();
+        }
+        batch
+    };
+    let config = PairConfig { ring: 4, ..PairConfig::default() };
+    let [mut a, mut b] = pair(ctx.region(), [0, 1], &config).unwrap();
+    for sent in [2, 4] {
+        let mut batch = three(&mut ctx);
+        // The second time there is room for two, one of which does not need it.
+        while !batch.is_empty() {
+            assert!(a.tx[0].tx_burst(&mut ctx, &mut batch) > 0);
+        }
+        let stats = a.tx[0].stats();
+        assert_eq!((stats.packets.get(), stats.bytes.get()), (sent, sent * 100));
+    }
+    assert_eq!(a.tx[0].reap(&mut ctx).room, 0);
+    a.tx[0].kick(&mut ctx);
+    let mut got = Batch::new();
+    assert_eq!(b.rx[0].rx_burst(&mut ctx, &mut got, 64), 4);
+    for skb in got.drain() {
+        assert_eq!((skb.data(), skb.is_chained()), (&[7; 100][..], false));
+        ctx.free_skb(skb);
+    }
+    [a, b].into_iter().for_each(|end| close(end, &mut ctx));
+    let sum = Arc::new(AtomicU64::new(0));
+    let Nic { open: mut nic, .. } =
+        nic(0, &NicConfig::default(), vec![(Count(0), Sum(sum.clone()))]).unwrap();
+    let mut batch = three(&mut ctx);
+    assert_eq!(nic.tx[0].tx_burst(&mut ctx, &mut batch), 3);
+    nic.tx[0].kick(&mut ctx);
+    assert_eq!((sum.load(Ordering::Relaxed), nic.tx[0].reap(&mut ctx).freed), (14, 2));
+    close(nic, &mut ctx);
+    assert_eq!(ctx.stats().drops(0, DropReason::Nonlinear), 3);
     all_home(ctx);
 }
 

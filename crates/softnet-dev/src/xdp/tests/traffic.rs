@@ -239,7 +239,14 @@ fn what_cannot_be_sent_is_dropped_for_a_reason() {
     let mut batch = Batch::new();
     batch.push(ctx.alloc_skb().unwrap()).unwrap();
     batch.push(packet(&mut foreign, 0)).unwrap();
-    assert_eq!(device.tx[0].tx_burst(&mut ctx, &mut batch), 2);
+    let mut long = ctx.alloc_skb().unwrap();
+    long.put(1500).unwrap().fill(0);
+    let mut more = ctx.alloc_skb().unwrap();
+    more.put(1500).unwrap().fill(0);
+    long.append(more).unwrap();
+    batch.push(long).unwrap();
+    assert_eq!(device.tx[0].tx_burst(&mut ctx, &mut batch), 3);
+    assert_eq!(ctx.stats().drops(0, DropReason::Nonlinear), 1);
     assert_eq!(ctx.stats().drops(0, DropReason::PktTooSmall), 1);
     assert_eq!(ctx.stats().drops(0, DropReason::NoFrame), 1);
     // A full ring takes no more, and what it did not take stays.

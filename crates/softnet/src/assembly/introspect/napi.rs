@@ -5,14 +5,14 @@ use softnet_core::sync::Ordering::Relaxed;
 use crate::assembly::thread_cpu_ns;
 use crate::config::Context;
 use crate::control::show::{AppRow, NapiRow, TimerRow};
-use crate::device::Netdev;
+use crate::device::StackDevice;
 use crate::napi::{Home, NapiInstance, Phase, Timeout};
 
 const GRO_FLUSH: &str = "gro_flush_timeout";
 const IRQ_SUSPEND: &str = "irq_suspend_timeout";
 
 /// The row of `instance`, which belongs to `dev`, at `now`.
-pub(super) fn row(dev: &Netdev, instance: &NapiInstance, now: u64) -> NapiRow {
+pub(super) fn row(dev: &StackDevice, instance: &NapiInstance, now: u64) -> NapiRow {
     let (napi, counts, timer) = (&instance.napi, &instance.stats, &instance.timer);
     let (stats, knobs) = (&napi.stats, &napi.mitigation);
     let state = napi.state().to_string();

@@ -5,13 +5,13 @@ use softnet_core::skb::DropReason;
 use softnet_core::sync::Ordering;
 
 use crate::control::show::{QdiscRow, TxRow};
-use crate::device::{Netdev, OpenNetdev};
+use crate::device::{OpenParts, StackDevice};
 use crate::tx::NetdevQueue;
 use crate::tx::qdisc::{Child, Layout};
 use crate::util::lock;
 
 /// The disciplines of a device: its root, and under `mq` those of its TX queues.
-pub(super) fn rows(dev: &Netdev, live: &OpenNetdev) -> Vec<QdiscRow> {
+pub(super) fn rows(dev: &StackDevice, live: &OpenParts) -> Vec<QdiscRow> {
     let layout = lock(&live.layout);
     let mut rows = vec![root(dev, live, &layout)];
     if layout.root == Spec::Mq {
@@ -23,7 +23,7 @@ pub(super) fn rows(dev: &Netdev, live: &OpenNetdev) -> Vec<QdiscRow> {
     rows
 }
 
-fn root(dev: &Netdev, live: &OpenNetdev, layout: &Layout) -> QdiscRow {
+fn root(dev: &StackDevice, live: &OpenParts, layout: &Layout) -> QdiscRow {
     match (&layout.children[..], &live.tx.queues[..]) {
         ([child, ..], [queue, ..]) if layout.root != Spec::Mq => of_queue(dev, live, None, child, queue),
         (children, _) => {
@@ -34,8 +34,8 @@ fn root(dev: &Netdev, live: &OpenNetdev, layout: &Layout) -> QdiscRow {
 }
 
 fn of_queue(
-    dev: &Netdev,
-    live: &OpenNetdev,
+    dev: &StackDevice,
+    live: &OpenParts,
     number: Option<u16>,
     child: &Child,
     queue: &NetdevQueue,
@@ -57,7 +57,7 @@ fn of_queue(
 }
 
 fn row(
-    dev: &Netdev,
+    dev: &StackDevice,
     queue: Option<u16>,
     spec: &Spec,
     totals: QdiscTotals,

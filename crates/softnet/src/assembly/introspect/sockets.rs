@@ -34,7 +34,7 @@ pub(super) fn rows(shared: &StackInner) -> Vec<SocketRow> {
 
 /// An end of a socket; of a link-local address with the name of the device.
 fn end(shared: &StackInner, addr: Addr, port: u16, v4: bool) -> String {
-    let dev = device(addr).and_then(|dev| shared.devices.get(usize::from(dev)));
+    let dev = device(addr).and_then(|dev| shared.netdevs.get(usize::from(dev)));
     match (socket_addr(addr, port, v4), dev) {
         (SocketAddr::V6(addr), Some(dev)) => format!("[{}%{}]:{port}", addr.ip(), dev.name),
         (addr, _) => addr.to_string(),

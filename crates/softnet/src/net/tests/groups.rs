@@ -264,3 +264,27 @@ fn a_device_that_goes_and_comes_meanwhile_knows_them_too() {
     drop(sockets);
     remains.check(1);
 }
+
+/// A group with members on several netdevs of a device is joined once, as long as there is one on any.
+#[test]
+fn a_driver_has_a_group_once_for_all_netdevs() {
+    let (assembly, remains, told) = start();
+    let dev = &remains.shared.devices[0];
+    let [group, other] = GROUPS.map(|group| addr_of(group.into()));
+    let update = |group, netdev, has_members| dev.update_group(group, netdev, || has_members).unwrap();
+    [(group, 0), (group, 7), (group, 7), (other, 7)]
+        .into_iter()
+        .for_each(|(group, on)| update(group, on, true));
+    assert_eq!((told.joined().len(), told.asked.load(Ordering::Relaxed)), (2, 2));
+    update(group, 0, false);
+    assert_eq!(told.joined(), GROUPS.map(IpAddr::V4));
+    update(group, 7, false);
+    assert_eq!(told.joined(), [GROUPS[1]].map(IpAddr::V4));
+    update(other, 0, true);
+    let live = dev.live.swap(None).unwrap();
+    dev.groups.closed(&*live.device);
+    assert_eq!(told.joined(), [] as [IpAddr; 0]);
+    dev.live.store(Some(live));
+    drop(assembly);
+    remains.check(0);
+}

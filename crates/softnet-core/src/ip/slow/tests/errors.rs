@@ -59,7 +59,7 @@ fn packets_to_softnet_itself<F: TestFamily>() {
 /// An error about a packet to softnet comes from the address it was to; any other from the link that it leaves by, which
 /// need not be the one that the packet came by (RFC 1812 section 4.3.2.4, RFC 4443 section 2.2).
 fn errors_come_from_where_they_leave<F: TestFamily>() {
-    let source_of = |sent: &Sent| (sent[0].0, F::ends(packet(&sent[0].1))[0]);
+    let source_of = |sent: &Sent| (sent[0].0, F::header(packet(&sent[0].1)).src);
     let mut world = World::<F>::acquainted();
     // By the client's link to the address of the other.
     assert_eq!(source_of(&world.one(0, udp(0, F::CLIENT, F::OWN[1], 64, 10))), (0, F::OWN[1]));

@@ -7,6 +7,7 @@ mod any;
 mod echo;
 mod errors;
 mod frags;
+mod hooks;
 mod neighbours;
 mod snoop;
 mod sources;

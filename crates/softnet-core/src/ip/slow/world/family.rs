@@ -4,7 +4,7 @@ use std::fmt::Debug;
 
 use super::{CLIENT_MAC, Frame, MACS, eth, packet};
 use crate::ip::adjacency::Adjacency;
-use crate::ip::slow::Iface;
+use crate::ip::iface::Iface;
 use crate::ip::tables::{Routing, Tables};
 use crate::ip::{ETH_LEN, Family, MacAddr};
 
@@ -58,7 +58,7 @@ pub(crate) trait TestFamily: Family {
     fn too_big(mtu: u16) -> Answer;
 
     fn routes() -> Vec<(&'static str, Adjacency<Self>)>;
-    fn routing(tables: &mut Tables) -> &mut Routing<Self>;
+    fn routing_mut(tables: &mut Tables) -> &mut Routing<Self>;
     fn iface(dev: u16) -> Iface;
     /// Host `n` on the link of device `dev`.
     fn host(dev: u16, n: u8) -> Self;
@@ -102,7 +102,7 @@ pub(crate) trait TestFamily: Family {
     fn error((dev, frame): &Frame, original: &[u8]) -> Answer {
         assert_eq!((*dev, &frame[..ETH_LEN]), (0, &eth(CLIENT_MAC, MACS[0], Self::ETHERTYPE)[..]));
         let original = packet(original);
-        let ([src, dst], header) = (Self::ends(original), Self::header(packet(frame)));
+        let ((src, dst), header) = (Self::ends(original).unwrap(), Self::header(packet(frame)));
         let expected = Header { src: Self::error_source(src, dst), dst: src, ttl: 64, protocol: Self::ICMP };
         assert_eq!(header, expected);
         let message = &packet(frame)[Self::HEADER..];
@@ -111,7 +111,4 @@ pub(crate) trait TestFamily: Family {
         assert_eq!(message[8..], original[..original.len().min(Self::ERROR_MAX - Self::HEADER - 8)]);
         (message[0], message[1], Self::rest(message[4..8].try_into().unwrap()))
     }
-
-    /// Source and destination of a packet.
-    fn ends(packet: &[u8]) -> [Self; 2];
 }

@@ -1,5 +1,5 @@
-//! The world as the [composition](crate::stack)'s host: its time, its tables, its devices, which only note what leaves, and
-//! its sockets, of which there are none.
+//! The world as the [composition](crate::stack)'s host: time and tables are its own, its devices only note what leaves,
+//! and it has no sockets.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -12,24 +12,64 @@ use crate::ip::pmtu::RecentPeers;
 use crate::ip::slow::{Effects, RouteSnapshot, SlowPath};
 use crate::ip::tables::Tables;
 use crate::qdisc::Origin;
-use crate::skb::{Batch, DropReason, HEADROOM, Skb};
-use crate::sock::{Flow, SocketError, Sockets};
+use crate::skb::{Batch, DropReason, HEADROOM, Region, Skb};
+use crate::sock::{Binder, Flow, SocketError, Sockets};
 use crate::stack::receive::{Receive, ReceiveHost};
 use crate::stack::slow::{SlowHost, SlowPathState};
 use crate::stack::sockets::SocketHost;
 use crate::steer::TxChoice;
 
+/// Sockets, of which there are none.
+pub(crate) struct NoSockets {
+    sockets: Arc<Sockets>,
+    recent: RecentPeers,
+    /// What they were to be told.
+    told: RefCell<Vec<(Flow, SocketError)>>,
+}
+
+impl NoSockets {
+    pub(crate) fn new(region: &Arc<Region>) -> Self {
+        NoSockets {
+            sockets: Binder::new(region.clone(), 1, 0).sockets().clone(),
+            recent: RecentPeers::new(FoldKey::new([1, 2])),
+            told: RefCell::default(),
+        }
+    }
+}
+
+impl SocketHost for NoSockets {
+    fn sockets(&self) -> &Sockets {
+        &self.sockets
+    }
+
+    fn recent(&self) -> &RecentPeers {
+        &self.recent
+    }
+
+    fn udp_input(&self, _: &mut SoftnetData, local: &mut Batch, unserved: &mut Batch, _: &mut Vec<u32>) {
+        std::mem::swap(local, unserved);
+    }
+
+    fn udp_to_many(&self, ctx: &mut SoftnetData, _: u16, skb: Skb, _: &mut Vec<u32>) {
+        ctx.free(skb, DropReason::IpNoProto);
+    }
+
+    fn report(&self, flow: &Flow, error: SocketError) {
+        self.told.borrow_mut().push((*flow, error));
+    }
+
+    fn arrived(&self, _: u32) {}
+}
+
 /// For one step.
-pub(super) struct Host {
+pub(super) struct Host<'a> {
     now: u64,
     tables: RefCell<Arc<Tables>>,
     sent: RefCell<Sent>,
-    errors: RefCell<Vec<(Flow, SocketError)>>,
-    sockets: Sockets,
-    recent: RecentPeers,
+    sockets: &'a NoSockets,
 }
 
-impl SlowHost for Host {
+impl SlowHost for Host<'_> {
     fn now(&self) -> u64 {
         self.now
     }
@@ -50,37 +90,12 @@ impl SlowHost for Host {
     }
 
     fn sockets(&self) -> &impl SocketHost {
-        self
+        self.sockets
     }
-}
-
-impl SocketHost for Host {
-    fn sockets(&self) -> &Sockets {
-        &self.sockets
-    }
-
-    fn recent(&self) -> &RecentPeers {
-        &self.recent
-    }
-
-    fn udp_input(&self, _: &mut SoftnetData, local: &mut Batch, unserved: &mut Batch, _: &mut Vec<u32>) {
-        std::mem::swap(local, unserved);
-    }
-
-    fn udp_to_many(&self, ctx: &mut SoftnetData, _: u16, skb: Skb, _: &mut Vec<u32>) {
-        // As `udp_members` does with a datagram that has none.
-        ctx.free(skb, DropReason::IpNoProto);
-    }
-
-    fn report(&self, flow: &Flow, error: SocketError) {
-        self.errors.borrow_mut().push((*flow, error));
-    }
-
-    fn arrived(&self, _: u32) {}
 }
 
 struct Poller<'a> {
-    host: &'a Host,
+    host: &'a Host<'a>,
     control: &'a mut SlowPathState,
 }
 
@@ -145,20 +160,18 @@ impl<F: TestFamily> World<F> {
     /// Does one step, and notes what came of it. Returns the frames sent, and what `step` did.
     pub(super) fn step<R>(
         &mut self,
-        step: impl FnOnce(&mut SoftnetData, &mut SlowPathState, &Host) -> R,
+        step: impl FnOnce(&mut SoftnetData, &mut SlowPathState, &Host<'_>) -> R,
     ) -> (Sent, R) {
         let host = Host {
             now: self.now,
             tables: RefCell::new(Arc::new(self.tables.clone())),
             sent: RefCell::default(),
-            errors: RefCell::default(),
-            sockets: Sockets::new(1, 0),
-            recent: RecentPeers::new(FoldKey::new([1, 2])),
+            sockets: &self.sockets,
         };
         let result = step(&mut self.ctx, &mut self.control, &host);
         self.tables = Tables::clone(&host.tables());
-        self.errors.extend(host.errors.into_inner());
         let sent = host.sent.into_inner();
+        self.errors.append(&mut self.sockets.told.borrow_mut());
         self.sent += sent.len() as u64;
         let stats = self.ctx.stats();
         assert_eq!(

@@ -1,9 +1,18 @@
 //! The world of the slow path's tests and fuzzing: softnet between a client's and a server's link, which speak one of the
 //! families, in virtual time; and the frames that pass there.
 //!
-//! After every step the books must balance (received + originated = sent + delivered + dropped + held), and in the end all
-//! memory must be at home. What the composition asks of its host is in `glue`; what a family's packets and
+//! After every step the books must balance (received + originated = sent + delivered + dropped + merged + held), and in
+//! the end all memory must be at home. What the composition asks of its host is in `glue`; what a family's packets and
 //! addresses are, in [`TestFamily`].
+
+/// The family's parts of the world, by their names alone.
+macro_rules! names {
+    ($family:ty: $($name:ident),*) => {
+        $(pub(crate) const $name: $family = <$family as $crate::ip::slow::world::TestFamily>::$name;)*
+        pub(crate) const OWN: [$family; 2] = <$family as $crate::ip::slow::world::TestFamily>::OWN;
+        pub(crate) const MTUS: [u16; 2] = <$family as $crate::ip::slow::world::TestFamily>::MTUS;
+    };
+}
 
 mod family;
 mod glue;
@@ -12,6 +21,7 @@ pub(crate) mod v6;
 
 pub(crate) use family::{Answer, Header, TestFamily};
 
+pub(crate) use glue::NoSockets;
 use std::marker::PhantomData;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -45,6 +55,7 @@ pub(crate) struct World<F: TestFamily> {
     pub(crate) now: u64,
     /// What sockets were to be told.
     pub(crate) errors: Vec<(Flow, SocketError)>,
+    sockets: NoSockets,
     received: u64,
     sent: u64,
     family: PhantomData<F>,
@@ -59,15 +70,17 @@ impl<F: TestFamily> World<F> {
         let memory = Box::new(HeapMemory::new(Region::bytes(frames, frames)));
         let mut tables = Tables::new(FoldKey::new([1, 2]));
         let routes = F::routes();
-        let routing = F::routing(&mut tables);
+        let routing = F::routing_mut(&mut tables);
         routing.next_hops.extend(routes.iter().map(|(_, hop)| *hop));
         let fib: Vec<_> = routes.iter().zip(1..).map(|((p, _), i)| (p.parse().unwrap(), i)).collect();
         routing.fib = Arc::new(F::Fib::build_in(&fib, Vec::with_capacity).unwrap());
         let mut slow = SlowPath::new(NeighParams::default(), [1, 2]);
         // The limit has tests of its own.
         slow.configure(unlimited(), OptionPolicy::default());
+        let region = Region::new(memory, frames, frames).unwrap();
         let mut world = World {
-            ctx: SoftnetData::new(Region::new(memory, frames, frames).unwrap(), CacheSizes::default()),
+            sockets: NoSockets::new(&region),
+            ctx: SoftnetData::new(region, CacheSizes::default()),
             control: SlowPathState::new(slow),
             tables,
             now: 0,

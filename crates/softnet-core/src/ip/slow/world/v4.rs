@@ -5,34 +5,29 @@ use std::sync::Arc;
 
 use super::{Answer, CLIENT_MAC, Frame, Header, MACS, SERVER_MAC, TestFamily, eth, packet, set, udp};
 use crate::ip::adjacency::{Adjacency, Kind};
-use crate::ip::slow::Iface;
+use crate::ip::iface::Iface;
 use crate::ip::source::RpFilter;
 use crate::ip::tables::{Routing, Tables};
 use crate::ip::v4::arp::{ArpPacket, BROADCAST, Operation};
 use crate::ip::v4::header::{Ipv4Header, protocol, validate};
 use crate::ip::{ETH_LEN, Family, MacAddr, Prefix, checksum};
 
-pub(crate) const MTUS: [u16; 2] = [1500, 600];
-pub(crate) const OWN: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 1, 0, 1)];
-pub(crate) const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 9);
-pub(crate) const SERVER: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 9);
-pub(crate) const GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 254);
-pub(crate) const FAR: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 1);
+names! { Ipv4Addr: CLIENT, SERVER, GATEWAY, FAR, NOWHERE }
+
 /// On the client's link: leads to [`BEYOND`].
 pub(crate) const ROUTER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 254);
 pub(crate) const BEYOND: Ipv4Addr = Ipv4Addr::new(10, 8, 0, 1);
-pub(crate) const NOWHERE: Ipv4Addr = Ipv4Addr::new(172, 16, 0, 1);
 /// On the server's link by a route of its own, outside the network of our address there.
 pub(crate) const STRANGER: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 9);
 
 impl TestFamily for Ipv4Addr {
-    const MTUS: [u16; 2] = MTUS;
-    const OWN: [Self; 2] = OWN;
-    const CLIENT: Self = CLIENT;
-    const SERVER: Self = SERVER;
-    const GATEWAY: Self = GATEWAY;
-    const FAR: Self = FAR;
-    const NOWHERE: Self = NOWHERE;
+    const MTUS: [u16; 2] = [1500, 600];
+    const OWN: [Self; 2] = [Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 1, 0, 1)];
+    const CLIENT: Self = Ipv4Addr::new(10, 0, 0, 9);
+    const SERVER: Self = Ipv4Addr::new(10, 1, 0, 9);
+    const GATEWAY: Self = Ipv4Addr::new(10, 1, 0, 254);
+    const FAR: Self = Ipv4Addr::new(10, 9, 0, 1);
+    const NOWHERE: Self = Ipv4Addr::new(172, 16, 0, 1);
     const BLACKHOLE: Self = Ipv4Addr::new(10, 66, 1, 1);
     const UNREACHABLE: Self = Ipv4Addr::new(10, 67, 1, 1);
     const WAYS: &'static [(Self, Self)] = &[(SERVER, SERVER), (FAR, GATEWAY), (STRANGER, STRANGER)];
@@ -71,7 +66,7 @@ impl TestFamily for Ipv4Addr {
         ]
     }
 
-    fn routing(tables: &mut Tables) -> &mut Routing<Self> {
+    fn routing_mut(tables: &mut Tables) -> &mut Routing<Self> {
         Arc::make_mut(&mut tables.v4)
     }
 
@@ -113,7 +108,7 @@ impl TestFamily for Ipv4Addr {
     fn header(packet: &[u8]) -> Header<Self> {
         let lengths = validate(packet).unwrap();
         assert_eq!((lengths.header, lengths.total), (20, packet.len()));
-        let [src, dst] = Self::ends(packet);
+        let (src, dst) = Self::ends(packet).unwrap();
         let header = Ipv4Header::new(packet).unwrap();
         Header { src, dst, ttl: header.ttl(), protocol: header.protocol() }
     }
@@ -164,11 +159,6 @@ impl TestFamily for Ipv4Addr {
         assert_eq!((by, to, answer.operation), (dev, mac, Operation::Reply));
         assert_eq!((answer.sender_ip, answer.sender_mac), (own, MACS[usize::from(dev)]));
         assert_eq!((answer.target_ip, answer.target_mac), (peer, mac));
-    }
-
-    fn ends(packet: &[u8]) -> [Self; 2] {
-        let header = Ipv4Header::new(packet).unwrap();
-        [header.src().into(), header.dst().into()]
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::{Answer, CLIENT_MAC, Frame, Header, MACS, SERVER_MAC, TestFamily, eth, icmp, packet};
 use crate::ip::adjacency::{Adjacency, Kind};
-use crate::ip::slow::Iface;
+use crate::ip::iface::Iface;
 use crate::ip::source::RpFilter;
 use crate::ip::tables::{Routing, Tables};
 use crate::ip::v6::addr::{is_link_local, link_local, multicast_mac, solicited_node};
@@ -14,29 +14,24 @@ use crate::ip::v6::icmp::message_sum;
 use crate::ip::v6::nd::{self, Message};
 use crate::ip::{ETH_LEN, Family, MacAddr, Prefix6, checksum};
 
-pub(crate) const MTUS: [u16; 2] = [1500, 1280];
-pub(crate) const OWN: [Ipv6Addr; 2] = [net(0, 1), net(1, 1)];
-pub(crate) const CLIENT: Ipv6Addr = net(0, 9);
-pub(crate) const SERVER: Ipv6Addr = net(1, 9);
-pub(crate) const GATEWAY: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0xfe);
-pub(crate) const FAR: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 9, 0, 0, 0, 0, 1);
+names! { Ipv6Addr: CLIENT, SERVER, GATEWAY, FAR, NOWHERE }
+
 /// On the client's link: leads to [`BEYOND`]. (Another one there has a global address, and leads to 2001:db8:7::/48.)
 pub(crate) const ROUTER: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0xfd);
 pub(crate) const BEYOND: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 8, 0, 0, 0, 0, 1);
-pub(crate) const NOWHERE: Ipv6Addr = net(0x77, 1);
 
 pub(crate) const fn net(dev: u16, host: u16) -> Ipv6Addr {
     Ipv6Addr::new(0x2001, 0xdb8, 0, dev, 0, 0, 0, host)
 }
 
 impl TestFamily for Ipv6Addr {
-    const MTUS: [u16; 2] = MTUS;
-    const OWN: [Self; 2] = OWN;
-    const CLIENT: Self = CLIENT;
-    const SERVER: Self = SERVER;
-    const GATEWAY: Self = GATEWAY;
-    const FAR: Self = FAR;
-    const NOWHERE: Self = NOWHERE;
+    const MTUS: [u16; 2] = [1500, 1280];
+    const OWN: [Self; 2] = [net(0, 1), net(1, 1)];
+    const CLIENT: Self = net(0, 9);
+    const SERVER: Self = net(1, 9);
+    const GATEWAY: Self = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0xfe);
+    const FAR: Self = Ipv6Addr::new(0x2001, 0xdb8, 9, 0, 0, 0, 0, 1);
+    const NOWHERE: Self = net(0x77, 1);
     const BLACKHOLE: Self = Ipv6Addr::new(0x2001, 0xdb8, 0x66, 0, 0, 0, 0, 1);
     const UNREACHABLE: Self = Ipv6Addr::new(0x2001, 0xdb8, 0x67, 0, 0, 0, 0, 1);
     const WAYS: &'static [(Self, Self)] = &[(SERVER, SERVER), (FAR, GATEWAY)];
@@ -73,7 +68,7 @@ impl TestFamily for Ipv6Addr {
         ]
     }
 
-    fn routing(tables: &mut Tables) -> &mut Routing<Self> {
+    fn routing_mut(tables: &mut Tables) -> &mut Routing<Self> {
         Arc::make_mut(&mut tables.v6)
     }
 
@@ -122,7 +117,7 @@ impl TestFamily for Ipv6Addr {
 
     fn header(packet: &[u8]) -> Header<Self> {
         assert_eq!(validate(packet), Ok(packet.len()));
-        let [src, dst] = Self::ends(packet);
+        let (src, dst) = Self::ends(packet).unwrap();
         let header = Ipv6Header::new(packet).unwrap();
         Header { src, dst, ttl: header.hop_limit(), protocol: header.next_header() }
     }
@@ -174,11 +169,6 @@ impl TestFamily for Ipv6Addr {
         let ours = Some(MACS[usize::from(dev)]);
         let says = Message::Advertisement { target: own, mac: ours, solicited: true, overrides: true };
         assert_eq!(heard(sent), (dev, mac, own, peer, 0xe0, says));
-    }
-
-    fn ends(packet: &[u8]) -> [Self; 2] {
-        let header = Ipv6Header::new(packet).unwrap();
-        [header.src(), header.dst()]
     }
 }
 

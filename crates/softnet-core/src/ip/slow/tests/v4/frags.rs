@@ -99,7 +99,7 @@ fn datagrams_to_a_group_are_put_together() {
         assert_eq!((world.one(0, a.clone()).len(), world.one(1, b.clone()).len()), (0, 0));
     }
     assert_eq!((world.control.slow.fragments().reassembled(), world.control.slow.held()), (2, 0));
-    // Without sockets the two are dropped, each in one.
+    // Without members the two are dropped, each in one.
     let drops = [DropReason::IpInvalidDest, DropReason::IpNoProto].map(|reason| world.drops(reason));
     assert_eq!((drops, world.ctx.stats().merged.get()), ([0, 2], 4));
     assert!(world.one(0, on_0[0].clone()).is_empty());

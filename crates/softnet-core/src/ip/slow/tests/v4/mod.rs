@@ -91,7 +91,7 @@ fn broadcasts_and_groups_are_neither_forwarded_nor_answered() {
     let mut world = World::acquainted();
     let in_frame = |to: MacAddr, dst: [u8; 4], ttl: u8| set(udp(0, CLIENT, dst.into(), ttl, 10), 0, &to);
     let group = [1, 0, 0x5e, 0, 0, 1];
-    // For sockets, of which none listens.
+    // Sockets may listen to these, for datagrams.
     for (to, dst) in
         [(BROADCAST, [255, 255, 255, 255]), (BROADCAST, [10, 0, 0, 255]), (group, [224, 0, 0, 1])]
     {

@@ -2,6 +2,7 @@
 
 use super::super::frags::ping;
 use super::*;
+use crate::ip::v6::addr::ALL_ROUTERS;
 
 /// The IPv6 packet in `whole`, cut into fragments of identification `id` to fit 1500 bytes.
 pub(in super::super) fn cut(whole: &[u8], id: u8) -> Vec<Vec<u8>> {
@@ -157,4 +158,24 @@ fn neighbour_discovery_comes_in_one_piece() {
     );
     assert_eq!((world.drops(DropReason::Ipv6NdiscFrag), world.ctx.stats().merged.get()), (2, 1));
     assert_eq!(world.state(CLIENT), NeighState::None);
+}
+
+/// A group is asked in fragments as it is in one packet: only routers answer, each from an address of its own.
+#[test]
+fn an_echo_in_fragments_to_a_group_is_for_routers() {
+    for (group, answered) in [(ALL_ROUTERS[0], true), (ALL_NODES, false), ("ff0e::1".parse().unwrap(), false)]
+    {
+        let mut world = World::acquainted();
+        let request = ping(CLIENT, group, 2000);
+        let sent = world.input(0, &cut(&request, 1));
+        assert_eq!(
+            (sent.len(), world.drops(DropReason::IpInvalidDest)),
+            if answered { (2, 0) } else { (0, 1) }
+        );
+        if answered {
+            let message = join(&sent);
+            assert_eq!((message[0], &message[4..]), (129, &packet(&request)[44..]));
+            assert_eq!(Ipv6Addr::sum(next::ICMPV6, OWN[0], CLIENT, &message), 0xffff);
+        }
+    }
 }

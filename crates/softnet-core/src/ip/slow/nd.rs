@@ -1,0 +1,63 @@
+//! Neighbour discovery (RFC 4861): what neighbours say and ask.
+
+use std::net::{IpAddr, Ipv6Addr};
+
+use super::{Call, Refused};
+use crate::ip::neigh::Heard;
+use crate::ip::v6::nd::{self, Message};
+use crate::ip::{MacAddr, is_group};
+use crate::skb::{DropReason, Flags, Skb};
+
+impl Call<'_> {
+    /// A message of neighbour discovery from `src`, which is sound.
+    pub(super) fn neighbour_discovery(
+        &mut self,
+        mut skb: Skb,
+        message: Message,
+        src: Ipv6Addr,
+    ) -> Result<(), Refused> {
+        let dev = skb.head().dev;
+        let Some(iface) = self.view.iface(dev) else { return Err((skb, DropReason::DevReady)) };
+        let ignored = DropReason::NdiscIgnored;
+        match message {
+            Message::Advertisement { target, mac, solicited, overrides } => {
+                // Without an address it confirms the one that is known (RFC 4861 section 7.2.5).
+                let Some(mac) = mac.or_else(|| self.slow.neigh.mac(dev, target.into())) else {
+                    return Err((skb, ignored));
+                };
+                if iface.owns6(target) {
+                    return Err((skb, ignored));
+                }
+                self.hear(dev, target.into(), mac, Heard::Advert { solicited, overrides });
+                self.ctx.deliver(skb);
+            }
+            Message::Solicitation { target, mac } => {
+                let source = match iface.owns6(target) {
+                    true => Some(target),
+                    false => iface.source_for6(src).filter(|_| iface.is_anycast6(target)),
+                };
+                let Some(source) = source else { return Err((skb, ignored)) };
+                if let Some(mac) = mac.filter(|_| iface.on_link6(src)) {
+                    self.hear(dev, src.into(), mac, Heard::Request);
+                }
+                // The frame says where it is from, too: the answer must not wait for a question.
+                let from: MacAddr = std::array::from_fn(|i| skb.data().get(6 + i).copied().unwrap_or(0));
+                let to = mac.unwrap_or(from);
+                let ends = (source, target);
+                if is_group(&to) || nd::write_advertisement(&mut skb, iface.mac, ends, (src, to)).is_none() {
+                    return Err((skb, ignored));
+                }
+                let head = skb.head_mut();
+                (head.flags, head.hash, head.tc_depth) = (Flags::ORIGINATED, 0, 0);
+                self.ctx.turn_around();
+                self.out.send.push((dev, skb));
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells the neighbour table what a neighbour said of itself.
+    pub(super) fn hear(&mut self, dev: u16, ip: IpAddr, mac: MacAddr, heard: Heard) {
+        self.slow.neigh.input(self.view.now, dev, ip, mac, heard, &mut self.slow.actions);
+    }
+}

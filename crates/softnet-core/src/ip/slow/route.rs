@@ -1,0 +1,92 @@
+//! From a received packet to where it goes: to softnet itself, or on.
+
+use super::family::{Received, Refusal, SlowFamily};
+use super::{Call, Refused, packet};
+use crate::ip::ETH_LEN;
+use crate::ip::adjacency::{Adjacency, Kind};
+use crate::ip::hooks::Slot;
+use crate::ip::input::Exception;
+use crate::skb::{DropReason, Skb};
+
+impl Call<'_> {
+    /// A packet that the fast path did not take.
+    pub(super) fn receive<F: SlowFamily>(
+        &mut self,
+        mut skb: Skb,
+        exception: Exception,
+    ) -> Result<(), Refused> {
+        if exception == Exception::NoSocket {
+            return Err(self.no_socket::<F>(skb));
+        }
+        let unusual = exception == Exception::Unusual;
+        let mut checked = F::check(self.slow, self.view, &skb, unusual);
+        if unusual && checked.is_ok() && self.view.tables.hooks.is_set(Slot::Prerouting) {
+            match self.view.prerouting(self.ctx, skb) {
+                Some(passed) => skb = passed,
+                None => return Ok(()),
+            }
+            // Its addresses may be others.
+            checked = F::check(self.slow, self.view, &skb, unusual);
+        }
+        let received = match checked {
+            Ok(received) => received,
+            Err(refusal) => return Err(self.refuse(skb, refusal)),
+        };
+        // What is behind it is link-layer padding.
+        skb.trim(ETH_LEN + received.total);
+        if received.to_many {
+            return F::group(self, skb, received);
+        }
+        let hop = F::route(self.view, skb.head().dev, received.dst);
+        match hop.kind {
+            Kind::Local => self.local(skb, received),
+            _ => self.forward(skb, received, hop),
+        }
+    }
+
+    /// Sends a received packet on its way, if it may go.
+    fn forward<F: SlowFamily>(
+        &mut self,
+        mut skb: Skb,
+        received: Received<F>,
+        hop: Adjacency<F>,
+    ) -> Result<(), Refused> {
+        let may_go =
+            F::may_forward(self.view, &skb, &received, hop.kind).and_then(|()| passable(&received, hop.kind));
+        if let Err(refusal) = may_go {
+            return Err(self.refuse(skb, refusal));
+        }
+        let Some(iface) = self.view.iface(hop.dev) else { return Err((skb, DropReason::DevReady)) };
+        if received.total > usize::from(iface.mtu) && !received.may_fragment {
+            let error = Some(F::too_big(iface.mtu));
+            return Err(self.refuse::<F>(skb, Refusal { reason: DropReason::PktTooBig, error }));
+        }
+        if hop.dev == skb.head().dev {
+            self.redirect_to(hop.dev, packet(&skb), hop.gateway);
+        }
+        F::hop(self.slow, self.view, &mut skb, iface, hop.gateway);
+        let Some(skb) = self.view.leaving(self.ctx, Slot::Forward, hop.dev, skb) else { return Ok(()) };
+        self.output_cut(skb, hop, iface)
+    }
+
+    /// Tells the sender of a packet that is not taken, if it is to be told. Hands the packet back.
+    pub(super) fn refuse<F: SlowFamily>(&mut self, skb: Skb, refusal: Refusal<F>) -> Refused {
+        if let Some(error) = refusal.error {
+            self.error::<F>(&skb, error);
+        }
+        (skb, refusal.reason)
+    }
+}
+
+/// Whether a packet may go on by a way of this kind.
+fn passable<F: SlowFamily>(received: &Received<F>, kind: Kind) -> Result<(), Refusal<F>> {
+    let (reason, error) = match kind {
+        Kind::Broadcast => (DropReason::IpInvalidDest, None),
+        Kind::Blackhole => (DropReason::IpBlackhole, None),
+        Kind::NoRoute => (DropReason::IpNoRoute, Some(F::NET_UNREACHABLE)),
+        Kind::Unreachable => (DropReason::IpNoRoute, Some(F::HOST_UNREACHABLE)),
+        _ if received.ttl <= 1 => (DropReason::IpTtl, Some(F::TIME_EXCEEDED)),
+        _ => return Ok(()),
+    };
+    Err(Refusal { reason, error })
+}

@@ -1,0 +1,249 @@
+//! Drivers: what opens devices. Each has a file here: its own keys of `[[device]]`, what these may be, and how its devices
+//! are opened. Those that a configuration can name are in [`KINDS`], and nothing else lists them.
+//!
+//! The configuration has a driver's keys read and checked here without knowing them, and the stack makes one [`Opener`] for
+//! all of its devices that are of a driver. A program that embeds the stack brings openers of its own.
+//!
+//! Invariant: a device takes the keys of its own driver, beside those that all devices have, and no other driver's.
+
+mod error;
+#[cfg(test)]
+mod testing;
+#[cfg(test)]
+mod tests;
+mod xdp;
+
+use std::any::Any;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use softnet_core::SoftnetData;
+use softnet_core::skb::Region;
+use softnet_dev::OpenDevice;
+use softnet_dev::xdp::Ports;
+
+pub use error::DeviceError;
+pub use xdp::{Xdp, XdpMode, XdpOpener};
+
+use crate::util::Limit;
+
+/// The drivers that a configuration can name; the first is that of a device that names none.
+pub(crate) const KINDS: &[Kind] = &[
+    xdp::KIND,
+    #[cfg(test)]
+    testing::KIND,
+];
+
+/// A driver as a configuration sees it.
+#[derive(Clone, Copy)]
+pub(crate) struct Kind {
+    /// What `driver = "…"` calls it.
+    pub(crate) name: &'static str,
+    /// Its own keys of `[[device]]`.
+    pub(crate) keys: &'static [&'static str],
+    /// Reads them. What can't be read is told, and its default stands in.
+    pub(crate) read: fn(&mut dyn Keys) -> DeviceDriver,
+}
+
+/// The values of one `[[device]]`, for its driver to read. What can't be read is told with its place.
+pub(crate) trait Keys {
+    /// `true` or `false`.
+    fn boolean(&mut self, key: &'static str) -> Option<bool>;
+    /// A number that a `u32` can hold; whether it is within `limit` is for [`Driver::check`].
+    fn integer(&mut self, key: &'static str, limit: &Limit) -> Option<u32>;
+    /// Which of `names` it is.
+    fn choice(&mut self, key: &'static str, names: &[&str]) -> Option<usize>;
+}
+
+/// A driver, with what it is told of one device.
+pub trait Driver: Any + fmt::Debug + Send + Sync {
+    /// What `driver = "…"` calls it. The devices of a stack whose drivers have one name are opened by one [`Opener`].
+    fn name(&self) -> &'static str;
+    /// Frames that a queue of the device takes: posted for receiving, and in sending.
+    fn frames(&self) -> u64;
+    /// Tells what is wrong with its values: the key, and why.
+    fn check(&self, wrong: &mut dyn FnMut(&'static str, String));
+    /// What opens its devices, so many, on `region`.
+    fn opener(&self, region: &Arc<Region>, devices: usize) -> Result<Box<dyn Opener>, DeviceError>;
+    /// Whether `other` says the same.
+    fn is_equal(&self, other: &dyn Any) -> bool;
+}
+
+/// The driver of a device.
+#[derive(Clone, Debug)]
+pub struct DeviceDriver(Arc<dyn Driver>);
+
+impl DeviceDriver {
+    /// What it is told, if it is of driver `D`.
+    pub fn get<D: Driver>(&self) -> Option<&D> {
+        let driver: &dyn Any = &*self.0;
+        driver.downcast_ref()
+    }
+
+    /// The same, to be changed. Copies of this do not change.
+    pub fn get_mut<D: Driver + Clone>(&mut self) -> Option<&mut D> {
+        *self = self.get::<D>()?.clone().into();
+        let driver: &mut dyn Any = Arc::get_mut(&mut self.0)?;
+        driver.downcast_mut()
+    }
+}
+
+impl std::ops::Deref for DeviceDriver {
+    type Target = dyn Driver;
+
+    fn deref(&self) -> &Self::Target {
+        &*self.0
+    }
+}
+
+impl<D: Driver> From<D> for DeviceDriver {
+    fn from(driver: D) -> Self {
+        DeviceDriver(Arc::new(driver))
+    }
+}
+
+impl PartialEq for DeviceDriver {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.is_equal(&*other.0)
+    }
+}
+
+/// The driver of a device that the program opens itself: see [`StackBuilder::device_with`](crate::StackBuilder::device_with).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Own;
+
+impl Driver for Own {
+    fn name(&self) -> &'static str {
+        "own"
+    }
+
+    fn frames(&self) -> u64 {
+        0
+    }
+
+    fn check(&self, _: &mut dyn FnMut(&'static str, String)) {}
+
+    fn opener(&self, _: &Arc<Region>, _: usize) -> Result<Box<dyn Opener>, DeviceError> {
+        let refuse = |device: &OpenRequest<'_>, _: &mut SoftnetData| -> Result<_, DeviceError> {
+            Err(format!("{}: expected an opener of the program's own", device.name).into())
+        };
+        Ok(Box::new(refuse))
+    }
+
+    fn is_equal(&self, other: &dyn Any) -> bool {
+        other.is::<Own>()
+    }
+}
+
+/// A device that is to be opened.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct OpenRequest<'a> {
+    /// Its index in the stack.
+    pub dev: u16,
+    /// Its name.
+    pub name: &'a str,
+    /// softnet's addresses on it, of either family, anycast ones too.
+    pub addresses: Vec<IpAddr>,
+    /// Whether it is to be taken although something speaks against that.
+    pub force: bool,
+    /// Its driver, with what that is told of it.
+    pub driver: &'a DeviceDriver,
+}
+
+/// Opens devices. Called by one thread at a time: at start, and whenever an interface comes back.
+pub trait Opener: Send {
+    /// Opens a device on the region of `ctx`.
+    fn open(&mut self, device: &OpenRequest<'_>, ctx: &mut SoftnetData) -> Result<OpenDevice, DeviceError>;
+
+    /// The addresses that the kernel has changed, or what a device's interface is a port of; or may
+    /// have.
+    fn addresses_changed(&mut self, _device: &OpenRequest<'_>) {}
+
+    /// Where its devices look up the ports that sockets have open, if they do.
+    fn ports(&self) -> Option<Arc<dyn Ports>> {
+        None
+    }
+
+    /// Whether the device with index `dev` is an interface of the kernel, which comes and goes.
+    fn on_interface(&self, _dev: u16) -> bool {
+        false
+    }
+}
+
+impl<F, E> Opener for F
+where
+    F: FnMut(&OpenRequest<'_>, &mut SoftnetData) -> Result<OpenDevice, E> + Send,
+    E: Into<DeviceError>,
+{
+    fn open(&mut self, device: &OpenRequest<'_>, ctx: &mut SoftnetData) -> Result<OpenDevice, DeviceError> {
+        self(device, ctx).map_err(Into::into)
+    }
+}
+
+/// What opens the devices of a stack, each by its driver.
+pub struct Openers {
+    all: Vec<Box<dyn Opener>>,
+    /// For each device which of them opens it.
+    of: Vec<usize>,
+}
+
+impl Openers {
+    /// For devices on `region` with `drivers`, in the order of their indices.
+    pub fn new(region: &Arc<Region>, drivers: &[&DeviceDriver]) -> Result<Self, DeviceError> {
+        let mut openers = Openers { all: Vec::new(), of: Vec::new() };
+        let mut of_name = BTreeMap::new();
+        for driver in drivers {
+            let at = match of_name.get(driver.name()) {
+                Some(at) => *at,
+                None => {
+                    let devices = drivers.iter().filter(|other| other.name() == driver.name()).count();
+                    openers.all.push(driver.opener(region, devices)?);
+                    of_name.insert(driver.name(), openers.all.len() - 1);
+                    openers.all.len() - 1
+                }
+            };
+            openers.of.push(at);
+        }
+        Ok(openers)
+    }
+
+    /// Has device `dev` opened by `opener`, whatever its driver is.
+    pub fn with(mut self, dev: u16, opener: Box<dyn Opener>) -> Self {
+        if let Some(of) = self.of.get_mut(usize::from(dev)) {
+            *of = self.all.len();
+            self.all.push(opener);
+        }
+        self
+    }
+
+    fn at(&self, dev: u16) -> Option<usize> {
+        self.of.get(usize::from(dev)).copied()
+    }
+}
+
+impl Opener for Openers {
+    fn open(&mut self, device: &OpenRequest<'_>, ctx: &mut SoftnetData) -> Result<OpenDevice, DeviceError> {
+        match self.at(device.dev) {
+            Some(at) => self.all[at].open(device, ctx),
+            None => Err(format!("{}: no driver is known for it", device.name).into()),
+        }
+    }
+
+    fn addresses_changed(&mut self, device: &OpenRequest<'_>) {
+        if let Some(at) = self.at(device.dev) {
+            self.all[at].addresses_changed(device);
+        }
+    }
+
+    /// Of the first that has any: one set of ports serves all devices of a driver, and there is one such driver.
+    fn ports(&self) -> Option<Arc<dyn Ports>> {
+        self.all.iter().find_map(|opener| opener.ports())
+    }
+
+    fn on_interface(&self, dev: u16) -> bool {
+        self.at(dev).is_some_and(|at| self.all[at].on_interface(dev))
+    }
+}

@@ -1,0 +1,125 @@
+use softnet_core::skb::{HeapMemory, Region};
+use softnet_dev::OpenDevice;
+use softnet_dev::mem::{PairConfig, pair};
+
+use super::testing::Test;
+use super::*;
+use crate::config::{Config, DeviceConfig, StackConfig};
+
+const DEVICE: &str = "[[device]]\nname = \"eth1\"\naddresses = [\"10.0.0.1/24\"]\n";
+
+fn parse(keys: &str) -> Result<DeviceConfig, String> {
+    let config = Config::parse(&format!("{DEVICE}{keys}"), "r.toml", &[0]);
+    config.map(|mut config| config.devices.remove(0)).map_err(|errors| errors.to_string())
+}
+
+#[test]
+fn each_driver_reads_its_own_keys() {
+    let device = parse("driver = \"test\"\nloops = true\nlanes = 3\nforce = true").unwrap();
+    assert_eq!(device.driver, Test { lanes: 3, loops: true }.into());
+    assert_eq!((device.driver.name(), device.driver.frames(), device.force), ("test", 300, true));
+    assert_eq!(parse("driver = \"test\"").unwrap().driver, Test { lanes: 1, loops: false }.into());
+    let xdp = parse("ring = 128").unwrap().driver;
+    assert_eq!(xdp, Xdp { ring: 128, ..Xdp::default() }.into());
+    assert_eq!(parse("driver = \"xdp\"\nring = 128").unwrap().driver, xdp);
+    assert!(xdp != Test { lanes: 1, loops: false }.into() && xdp != Own.into());
+}
+
+#[test]
+fn each_driver_refuses_the_keys_of_others_by_name() {
+    for (keys, told) in [
+        (
+            "driver = \"test\"\nmode = \"skb\"",
+            "5:1: device: \"mode\" is a key of the driver \"xdp\", not of \"test\"",
+        ),
+        ("loops = true", "4:1: device: \"loops\" is a key of the driver \"test\", not of \"xdp\""),
+        ("driver = \"test\"\nlanes = 5", "5:9: device.lanes: expected a number from 1 to 4, found 5"),
+        ("driver = \"test\"\nlanes = -5", "5:9: device.lanes: expected a number from 1 to 4, found -5"),
+        ("driver = \"test\"\nlane = 1", "5:1: device: unknown key \"lane\"; did you mean \"lanes\"?"),
+        ("rin = 1", "4:1: device: unknown key \"rin\"; did you mean \"ring\"?"),
+        // Its keys are any driver's, as far as can be told.
+        (
+            "driver = \"tset\"\nlanes = 9\nmode = \"skb\"",
+            "4:10: device.driver: expected \"xdp\" or \"test\", found \"tset\"",
+        ),
+    ] {
+        let errors = parse(keys).unwrap_err();
+        assert_eq!(errors.lines().next(), Some(format!("r.toml:{told}").as_str()), "{keys}");
+        assert_eq!(errors.matches("r.toml:").count(), 1, "{errors}");
+    }
+}
+
+#[test]
+fn what_a_driver_is_told_can_be_changed_of_a_copy() {
+    let one = DeviceConfig::new("eth1");
+    let mut other = one.clone();
+    assert!(other.driver.get_mut::<Own>().is_none());
+    other.driver.get_mut::<Xdp>().unwrap().ring = 256;
+    assert_eq!(one.driver.get(), Some(&Xdp::default()));
+    assert_eq!(other.driver.get(), Some(&Xdp { ring: 256, ..Xdp::default() }));
+}
+
+/// Rings take memory, as much as their drivers say.
+#[test]
+fn memory_is_for_all_drivers() {
+    let device = |name: &str, n: u8, driver: DeviceDriver| DeviceConfig {
+        driver,
+        addresses: vec![format!("10.0.{n}.1/24").parse().unwrap()],
+        ..DeviceConfig::new(name)
+    };
+    let xdp = || Xdp { ring: 256, ..Xdp::default() }.into();
+    let mut devices = vec![device("a", 1, xdp()), device("b", 2, xdp()), device("c", 3, Own.into())];
+    let stack = StackConfig { frames: 1024, ..StackConfig::default() };
+    let check = |devices: &[DeviceConfig]| {
+        let config = Config { stack: stack.clone(), devices: devices.to_vec(), ..Config::default() };
+        config.check(&[0]).map_err(|errors| errors.to_string())
+    };
+    assert_eq!(check(&devices), Ok(()));
+    devices.push(device("d", 4, Test { lanes: 1, loops: false }.into()));
+    assert!(check(&devices).unwrap_err().contains("stack.frames: expected at least 1124 "));
+}
+
+#[test]
+fn each_device_is_opened_by_its_driver_or_by_the_programs_opener() {
+    let region = Region::new(Box::new(HeapMemory::new(Region::bytes(64, 64))), 64, 64).unwrap();
+    let mut ctx = SoftnetData::new(region.clone(), Default::default());
+    let drivers: [DeviceDriver; 4] = [
+        Own.into(),
+        Test { lanes: 1, loops: false }.into(),
+        Own.into(),
+        Test { lanes: 2, loops: true }.into(),
+    ];
+    struct Named(&'static str, bool);
+    impl Opener for Named {
+        fn open(
+            &mut self,
+            device: &OpenRequest<'_>,
+            ctx: &mut SoftnetData,
+        ) -> Result<OpenDevice, DeviceError> {
+            let names = [format!("{} {}", self.0, device.name), String::new()];
+            let [near, _] =
+                pair(ctx.region(), [device.dev, 9], &PairConfig { names, ..PairConfig::default() })?;
+            Ok(near)
+        }
+
+        fn on_interface(&self, _: u16) -> bool {
+            self.1
+        }
+    }
+    let openers = Openers::new(&region, &drivers.each_ref()).unwrap();
+    let mut openers = openers.with(2, Box::new(Named("own", false))).with(3, Box::new(Named("other", true)));
+    let mut open = |dev: u16| {
+        let config = DeviceConfig {
+            driver: drivers[usize::from(dev)].clone(),
+            ..DeviceConfig::new(format!("d{dev}"))
+        };
+        let opened = openers.open(&config.request(dev), &mut ctx);
+        opened.map(|open| open.device.info().name.clone()).map_err(|error| error.to_string())
+    };
+    let refused = |dev| Err(format!("d{dev}: expected an opener of the program's own"));
+    assert_eq!(
+        [0, 1, 2, 3].map(&mut open),
+        [refused(0), refused(1), Ok("own d2".into()), Ok("other d3".into())]
+    );
+    assert_eq!([0, 1, 2, 3, 4].map(|dev| openers.on_interface(dev)), [false, false, false, true, false]);
+}

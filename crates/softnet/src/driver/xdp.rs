@@ -1,0 +1,166 @@
+//! `driver = "xdp"`: AF_XDP on an interface of the kernel. All devices of a stack are on one registered region.
+
+use std::any::Any;
+use std::sync::Arc;
+
+use softnet_core::SoftnetData;
+use softnet_core::skb::Region;
+use softnet_dev::OpenDevice;
+use softnet_dev::xdp::{self, Claim, Claims, Conflict, Mode, Ports, UdpPorts, Umem, XdpConfig};
+
+use super::{DeviceDriver, DeviceError, Driver, Keys, Kind, OpenRequest, Opener};
+use crate::util::{Limit, note, power};
+
+pub(super) const KIND: Kind = Kind { name: NAME, keys: &["mode", "shared", "ring"], read };
+
+const NAME: &str = "xdp";
+const RING: Limit = power(128, 32768);
+const MODES: [(&str, XdpMode); 3] =
+    [("auto", XdpMode::Auto), ("native", XdpMode::Native), ("skb", XdpMode::Skb)];
+
+/// What the driver is told of a device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Xdp {
+    /// How it is attached.
+    pub mode: XdpMode,
+    /// Share addresses that the kernel has, too, on whatever interface: of these only the UDP ports
+    /// that sockets have open are softnet's.
+    pub shared: bool,
+    /// Descriptors of each ring, a power of two.
+    pub ring: u32,
+}
+
+impl Default for Xdp {
+    fn default() -> Self {
+        Xdp { mode: XdpMode::Auto, shared: false, ring: 2048 }
+    }
+}
+
+impl Xdp {
+    /// The same, changed by `change`.
+    pub fn with(mut self, change: impl FnOnce(&mut Self)) -> Self {
+        change(&mut self);
+        self
+    }
+}
+
+/// How a device attaches to its interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum XdpMode {
+    /// In the driver if it can, else generic.
+    Auto,
+    /// In the driver or not at all.
+    Native,
+    /// Generic: any interface, but slower.
+    Skb,
+}
+
+fn read(keys: &mut dyn Keys) -> DeviceDriver {
+    let default = Xdp::default();
+    let mode = keys.choice("mode", &MODES.map(|(name, _)| name)).map(|at| MODES[at].1);
+    let shared = keys.boolean("shared");
+    let ring = keys.integer("ring", &RING);
+    let (mode, shared) = (mode.unwrap_or(default.mode), shared.unwrap_or(default.shared));
+    Xdp { mode, shared, ring: ring.unwrap_or(default.ring) }.into()
+}
+
+impl Driver for Xdp {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn frames(&self) -> u64 {
+        2 * u64::from(self.ring)
+    }
+
+    fn check(&self, wrong: &mut dyn FnMut(&'static str, String)) {
+        if let Some(why) = RING.wrong(self.ring.into()) {
+            wrong("ring", why);
+        }
+    }
+
+    fn opener(&self, region: &Arc<Region>, devices: usize) -> Result<Box<dyn Opener>, DeviceError> {
+        Ok(Box::new(XdpOpener::new(region, devices)?))
+    }
+
+    fn is_equal(&self, other: &dyn Any) -> bool {
+        other.downcast_ref() == Some(self)
+    }
+}
+
+/// Opens AF_XDP devices, all on one registered region, in the network namespace of the thread it is used on.
+pub struct XdpOpener {
+    umem: Arc<Umem>,
+    /// Frames that each device may keep posted.
+    max_posted: usize,
+    ports: Arc<UdpPorts>,
+    claims: Vec<Option<Claims>>,
+}
+
+impl XdpOpener {
+    /// For `devices` devices on `region`. Together they may keep half of its frames posted: the rest is for what is sent,
+    /// what waits for neighbours, and what softnet has to say itself.
+    pub fn new(region: &Arc<Region>, devices: usize) -> std::io::Result<Self> {
+        let ports = Arc::new(UdpPorts::new()?);
+        let max_posted = region.frame_count() as usize / 2 / devices.max(1);
+        Ok(XdpOpener { umem: Umem::new(region.clone())?, max_posted, ports, claims: Vec::new() })
+    }
+}
+
+fn claim(device: &OpenRequest<'_>, xdp: &Xdp) -> Claim {
+    Claim { addresses: device.addresses.clone(), shared: xdp.shared }
+}
+
+impl Opener for XdpOpener {
+    fn open(&mut self, device: &OpenRequest<'_>, ctx: &mut SoftnetData) -> Result<OpenDevice, DeviceError> {
+        let told = device.driver.get::<Xdp>().cloned().unwrap_or_default();
+        let config = XdpConfig {
+            interface: device.name.into(),
+            mode: match told.mode {
+                XdpMode::Auto => Mode::Auto,
+                XdpMode::Native => Mode::Native,
+                XdpMode::Skb => Mode::Skb,
+            },
+            ring: told.ring,
+            max_posted: self.max_posted,
+            force: device.force,
+            claim: claim(device, &told),
+            ports: Some(self.ports.clone()),
+        };
+        let (open, claims) = xdp::open_with_claims(&config, &self.umem, device.dev, ctx)?;
+        let mode = &open.device.info().mode;
+        // What another mode does not do has to be known, also where it was asked for.
+        if !mode.starts_with("native") {
+            note(format_args!("{}: {mode}", device.name));
+        }
+        let slot = usize::from(device.dev);
+        if self.claims.len() <= slot {
+            self.claims.resize_with(slot + 1, || None);
+        }
+        self.claims[slot] = Some(claims);
+        Ok(open)
+    }
+
+    fn addresses_changed(&mut self, device: &OpenRequest<'_>) {
+        let Some(Some(claims)) = self.claims.get(usize::from(device.dev)) else { return };
+        let told = device.driver.get::<Xdp>().cloned().unwrap_or_default();
+        let name = device.name;
+        match claims.replace(&claim(device, &told)) {
+            Ok(Some(Conflict { address, holder })) if !device.force => note(format_args!(
+                "{name}: the kernel has {address} now, too, on {holder}: what is sent there by {name} reaches softnet alone (`shared = true` in its [[device]] would share it)"
+            )),
+            Ok(_) => {}
+            Err(error) => note(format_args!("{name}: what it claims could not be updated: {error}")),
+        }
+    }
+
+    fn ports(&self) -> Option<Arc<dyn Ports>> {
+        Some(self.ports.clone())
+    }
+
+    fn on_interface(&self, _: u16) -> bool {
+        true
+    }
+}
