@@ -162,6 +162,7 @@ mod tests {
 }
 
 #[cfg(all(test, feature = "loom"))]
+#[allow(unsafe_code)]
 mod models {
     use std::sync::Arc;
 

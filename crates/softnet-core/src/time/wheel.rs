@@ -62,7 +62,7 @@ struct Node<T> {
     data: T,
 }
 
-/// See the [module](self).
+/// See the module.
 pub struct TimerWheel<T> {
     /// The present tick.
     tick: u64,

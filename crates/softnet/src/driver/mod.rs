@@ -1,5 +1,5 @@
 //! Drivers: what opens devices. Each has a file here: its own keys of `[[device]]`, what these may be, and how its devices
-//! are opened. Those that a configuration can name are in [`KINDS`], and nothing else lists them.
+//! are opened. Those that a configuration can name are in `KINDS`, and nothing else lists them.
 //!
 //! The configuration has a driver's keys read and checked here without knowing them, and the stack makes one [`Opener`] for
 //! all of its devices that are of a driver. A program that embeds the stack brings openers of its own.
