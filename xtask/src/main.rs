@@ -19,9 +19,12 @@ cargo xtask ci      .ci/run: everything, as root";
 /// What `check` runs, by `cargo`. All have the same members, features and profile, so that nothing is built twice.
 const CHECK: [&[&str]; 3] = [
     &["fmt", "--all", "--check"],
-    &["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"],
-    &["test", "--workspace", "--quiet", "--lib", "--bins", "--test", "mem"],
+    &["clippy", "--workspace", "--all-targets", "--features", FEATURES, "--quiet", "--", "-D", "warnings"],
+    &["test", "--workspace", "--features", FEATURES, "--quiet", "--lib", "--bins", "--test", "mem"],
 ];
+
+/// Sockets for other event loops.
+const FEATURES: &str = "softnet/mio,softnet/tokio";
 
 fn main() -> ExitCode {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("."));

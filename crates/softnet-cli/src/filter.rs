@@ -2,13 +2,10 @@
 
 use std::slice::Iter;
 
-use softnet::control::Action;
 use softnet::control::Direction::{Egress, Ingress};
 use softnet::control::MirredAction::{Mirror, Redirect};
-use softnet::control::client::ClientError;
 use softnet::control::show::{DevRow, FilterRow, Table};
-use softnet::control::{Client, Request, SetFilter, SetMirred};
-use softnet::control::{Direction, MirredAction};
+use softnet::control::{Action, Client, ClientError, Direction, MirredAction, Request, SetFilter, SetMirred};
 
 use crate::Failure;
 use crate::text::print;

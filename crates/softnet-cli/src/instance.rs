@@ -3,12 +3,12 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::de::DeserializeOwned;
-use softnet::Stack;
-use softnet::assembly::Introspect;
 use softnet::config::Config;
+use softnet::control::Request;
 use softnet::control::show::Table;
-use softnet::control::{Handler, Request, Server};
+use softnet::internals::Handler;
 use softnet::net::Handle;
+use softnet::{Introspect, Stack};
 
 use crate::Failure;
 
@@ -49,10 +49,10 @@ pub(crate) fn start(config: Config) -> Result<Arc<Running>, String> {
     Stack::start(config).map(running).map_err(|error| error.to_string())
 }
 
-/// Starts a stack as [`start`] does, which `softnet show` finds, see [`Stack::start_shown`].
-pub(crate) fn start_shown(config: Config) -> Result<(Arc<Running>, Server), Failure> {
-    let started = Stack::start_shown(config).map_err(|error| Failure::Run(error.to_string()))?;
-    Ok((running(started.0), started.1))
+/// Starts a stack as [`start`] does, which `softnet show` finds.
+pub(crate) fn start_shown(config: Config) -> Result<Arc<Running>, Failure> {
+    let started = Stack::builder().config(config).control_socket().start();
+    started.map(running).map_err(|error| Failure::Run(error.to_string()))
 }
 
 fn running(stack: Stack) -> Arc<Running> {

@@ -84,14 +84,13 @@ pub(crate) fn run(args: &Run) -> Result<(), Failure> {
     let signals = Signals::new().map_err(|error| Failure::of("waiting for signals", error))?;
     let path = config.stack.socket_path();
     let name = config.stack.name.clone();
-    let (stack, server) = instance::start_shown(config)?;
+    let stack = instance::start_shown(config)?;
     // The router runs whether or not this is read.
     let _ = print(&format!(
         "{name}: running: {summary}; `softnet show stats --name {}`\n",
         shown_name(&name, &path)
     ));
     wait(&signals, None);
-    drop(server);
     // A second signal ends it at once, without a tidy end.
     std::thread::spawn(move || {
         wait(&signals, None);

@@ -1,7 +1,6 @@
 //! `softnet set`: changes a running instance.
 
-use softnet::config::Context;
-use softnet::config::Knobs;
+use softnet::config::{Context, Knobs, ParseError};
 use softnet::control::show::NapiRow;
 use softnet::control::{Client, Request, Set, SetKnobs, Target};
 use softnet_core::napi::MAX_DEFER_HARD_IRQS;
@@ -86,7 +85,9 @@ fn setting(text: &str) -> Result<Setting, String> {
     let polls = |value| within(value, MAX_DEFER_HARD_IRQS.into(), "");
     let ns = |value| within(value, u64::MAX, " of nanoseconds");
     match text.split_once('=') {
-        Some(("threaded", value)) => value.parse().map(Setting::Threaded),
+        Some(("threaded", value)) => {
+            value.parse().map(Setting::Threaded).map_err(|error: ParseError| error.to_string())
+        }
         Some(("napi-defer-hard-irqs", value)) => polls(value).map(Setting::DeferHardIrqs),
         Some(("gro-flush-timeout", value)) => ns(value).map(Setting::GroFlushTimeout),
         Some(("irq-suspend-timeout", value)) => ns(value).map(Setting::IrqSuspendTimeout),
@@ -105,7 +106,7 @@ pub(crate) fn set(args: &SetArgs) -> Result<(), Failure> {
             Failure::Usage(format!("expected the id of a NAPI instance (a number), found {:?}", args.id))
         })?),
     };
-    let failed = |error: softnet::control::client::ClientError| Failure::Run(error.to_string());
+    let failed = |error: softnet::control::ClientError| Failure::Run(error.to_string());
     let client = Client::new(args.name.as_deref()).map_err(failed)?;
     let mut knobs = Knobs::default();
     let mut threaded = None;

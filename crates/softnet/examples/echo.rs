@@ -14,10 +14,8 @@
 use std::error::Error;
 use std::path::Path;
 
-use softnet::Stack;
-use softnet::app::{PollerError, PollerParams};
 use softnet::config::Config;
-use softnet::napi::Filter;
+use softnet::{PacketFilter, PollerError, PollerParams, Stack};
 use softnet_core::ip::checksum;
 use softnet_core::skb::Batch;
 
@@ -26,7 +24,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let [config, port] = &args[..] else { return Err("usage: echo CONFIG PORT".into()) };
     let (config, port) = (Config::load(Path::new(config))?, port.parse()?);
     // For `softnet show`, `top` and `set`, too.
-    let (stack, _control) = Stack::start_shown(config)?;
+    let stack = Stack::builder().config(config).control_socket().start()?;
     let napis = stack.view().napis();
     std::thread::scope(|scope| {
         // A thread for each queue.
@@ -47,7 +45,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 fn echo(stack: &Stack, napi: u32, port: u16) -> Result<(), PollerError> {
     // Polls once before it sleeps, and would rather do that itself than have others do it.
     let params = PollerParams { prefer_busy_poll: true, busy_poll_budget: 64, ..PollerParams::default() };
-    let mut poller = stack.poller(napi, "echo", Filter::UdpPort(port), params)?;
+    let mut poller = stack.poller(napi, "echo", PacketFilter::UdpPort(port), params)?;
     let mut batch = Batch::new();
     loop {
         // While this keeps bringing packets nobody else polls the queue; when it runs dry the queue's doorbell wakes us.

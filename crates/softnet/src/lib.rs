@@ -1,29 +1,51 @@
 //! softnet: a user-space network stack for Linux that polls when busy and sleeps when idle.
 //!
-//! A [`Stack`] is started from a [`Config`](config::Config) and runs until it is stopped. Its threads: one
-//! [worker](poll) per configured CPU, a [housekeeper](assembly::Housekeeper) for links and neighbour timers, and a [control] thread
-//! that answers `softnet show` and `softnet set`. All of them sleep when there is nothing to do. Instances that are
-//! polled in another [context](config::Context) than `softirq` bring [threads of their own](poll).
+//! A [`Stack`] is started from a [`Config`] and runs until it is dropped. Its threads: one worker per configured CPU, a
+//! housekeeper for links and neighbour timers, and, if wanted, a control thread that answers `softnet show` and
+//! `softnet set`. All of them sleep when there is nothing to do. Instances that are polled in another [`Context`] than
+//! `softirq` bring threads of their own.
+//!
+//! * [`config`]: what a stack is started from, in code or from a file.
+//! * [`driver`]: what opens devices.
+//! * [`net`]: UDP sockets and epoll sets, in the manner of `std::net` and `epoll(7)`.
+//! * [`NapiPoller`] and [`RawSender`]: packets as they are, taken from and sent by a queue.
+//! * [`Introspect`] and [`control`]: what a stack tells of itself, and how it is changed while it runs, from within and from
+//!   other processes.
+//!
+//! The features `mio` and `tokio` bring sockets for their event loops.
 
-pub mod app;
-pub mod assembly;
+mod app;
+mod assembly;
 pub mod config;
 pub mod control;
-pub mod device;
+mod device;
 pub mod driver;
 #[cfg(any(test, fuzzing))]
+#[doc(hidden)]
 pub mod fuzz;
-pub mod napi;
+#[doc(hidden)]
+pub mod internals;
+mod napi;
 pub mod net;
-pub mod notify;
-pub mod poll;
-pub mod stack;
+mod notify;
+mod poll;
+pub mod prelude;
+mod stack;
 #[cfg(test)]
 mod testing;
-pub mod tx;
-pub mod util;
+mod tx;
+mod util;
 
-pub use assembly::{Assembly, Stack, StartError};
+pub use app::{NapiPoller, PollerError, PollerParams, RawSender, WouldBlock};
+pub use assembly::{Introspect, Stack, StackBuilder, StartError};
+pub use config::{Config, Context};
+pub use driver::DeviceError;
+pub use napi::PacketFilter;
+pub use softnet_core::SoftnetData;
+pub use softnet_core::qdisc::Verdict;
+pub use softnet_core::skb::{Batch, Skb};
+pub use softnet_dev::{OpenDevice, mem};
+pub use stack::Handle;
 
 /// The Rust blocks of the README and the book are compiled as doctests; `tests/docs.rs` runs the README's program.
 #[cfg(doctest)]

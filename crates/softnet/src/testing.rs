@@ -7,7 +7,7 @@ use softnet_core::skb::{Batch, CacheSizes, HEADROOM};
 use softnet_dev::mem::{PairConfig, pair};
 use softnet_dev::{OpenDevice, RxQueue, TxQueue};
 
-use crate::Assembly;
+use crate::assembly::Assembly;
 use crate::config::{Config, DeviceConfig};
 use crate::driver::OpenRequest;
 use crate::napi::NapiInstance;

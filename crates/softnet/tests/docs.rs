@@ -7,10 +7,11 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use softnet::Stack;
 use softnet::config::Config;
 use softnet::driver::OpenRequest;
+use softnet::internals::Assembly;
 use softnet::net::UdpSocket;
-use softnet::{Assembly, Stack};
 use softnet_core::SoftnetData;
 use softnet_dev::OpenDevice;
 use softnet_dev::mem::{PairConfig, pair};

@@ -16,7 +16,10 @@ fn shows_the_defaults() {
     assert_eq!(config.stack, StackConfig::default());
     for device in &config.devices {
         let addresses = device.addresses.clone();
-        assert_eq!(*device, DeviceConfig { addresses, ..DeviceConfig::new(device.name.clone()) });
+        assert_eq!(
+            *device,
+            DeviceConfig::new(device.name.clone()).with(|device| device.addresses = addresses)
+        );
     }
 }
 

@@ -12,8 +12,8 @@ use clap::Parser;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use softnet::Stack;
-use softnet::app::EpollParams;
 use softnet::config::{Config, is_link_local};
+use softnet::net::EpollParams;
 use softnet_dev::process::{Signals, ignore_signals};
 use softnet_testkit::datagrams::{DatagramSet, KernelSockets, Stop};
 use udp_kv::store::Store;
@@ -101,7 +101,8 @@ fn run(args: &Args) -> Result<(), String> {
             let config = Config::load(file).map_err(|errors| errors.to_string())?;
             let listen = listen_on(args, &config)?;
             // Ends after the server, whose sockets are on it.
-            let (stack, _control) = Stack::start_shown(config).map_err(|error| error.to_string())?;
+            let stack = Stack::builder().config(config).control_socket().start();
+            let stack = stack.map_err(|error| error.to_string())?;
             let sets = bind_on(&stack, args, &listen, &stop)?;
             let addresses = sets[0].local_addrs().map_err(|error| error.to_string())?;
             serve(args, sets, &addresses, &signals, &stop)

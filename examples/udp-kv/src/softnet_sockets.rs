@@ -11,8 +11,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::Range;
 use std::time::Duration;
 
-use softnet::app::EpollParams;
-use softnet::net::{Epoll, Event, Handle, Interest, MsgHdr, PktInfo, RecvBatch, SendBatch, UdpSocket};
+use softnet::net::{
+    Epoll, EpollParams, Event, Handle, Interest, MsgHdr, PktInfo, RecvBatch, SendBatch, UdpSocket,
+};
 use softnet_testkit::datagrams::{DatagramSet, Local, Outbox, Stop};
 
 /// What stands for the [`Stop`] in the epoll set.

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
 use serde_json::json;
-use softnet::Assembly;
 use softnet::config::{Config, DeviceConfig, NeighbourConfig, RouteConfig, RouteTarget};
 use softnet::driver::{OpenRequest, Own};
+use softnet::internals::Assembly;
 use softnet_core::ip::{Address, IpPrefix, Prefix};
 use softnet_core::skb::{BATCH, Region};
 use softnet_dev::mem::{NicConfig, NicPort, nic};
@@ -18,6 +18,7 @@ use super::report::{Bound, REFERENCE, Report, Row, Sample};
 use super::templates::{Counter, Found, Random, SIZE, Sums, Template, Wire};
 use super::templates::{bgp_prefixes, bgp_prefixes6, destination, number, sixteen_prefixes, templates};
 use super::{Common, pin};
+use crate::bench::text;
 
 #[derive(Args, Debug)]
 pub(crate) struct Forward {
@@ -77,8 +78,11 @@ impl Setup {
 
     fn config(&self) -> Result<Config, String> {
         let device = |name: &str, address: &str| -> Result<DeviceConfig, String> {
-            let addresses = vec![address.parse()?];
-            Ok(DeviceConfig { addresses, driver: Own.into(), ..DeviceConfig::new(name) })
+            let addresses = vec![address.parse().map_err(text)?];
+            Ok(DeviceConfig::new(name).with(|device| {
+                device.addresses = addresses;
+                device.driver = Own.into();
+            }))
         };
         let mut config = Config::default();
         config.stack.dev_weight = self.burst as u32;
@@ -91,11 +95,13 @@ impl Setup {
         config.devices = vec![device("nic0", own[0])?, device("nic1", own[1])?];
         for i in 0..GATEWAYS {
             let (address, mac) = gateway(i, self.is_ipv6());
-            config.neighbours.push(NeighbourConfig { dev: "nic1".into(), address, mac });
+            config.neighbours.push(NeighbourConfig::new("nic1", address, mac));
         }
-        let route = |(i, to): (usize, &IpPrefix)| RouteConfig {
-            to: *to,
-            target: RouteTarget::Via(gateway((i % usize::from(GATEWAYS)) as u8, to.addr().is_ipv6()).0),
+        let route = |(i, to): (usize, &IpPrefix)| {
+            RouteConfig::new(
+                *to,
+                RouteTarget::Via(gateway((i % usize::from(GATEWAYS)) as u8, to.addr().is_ipv6()).0),
+            )
         };
         config.routes = self.prefixes.iter().enumerate().map(route).collect();
         Ok(config)
@@ -114,12 +120,11 @@ impl Setup {
                 let config = NicConfig { name: name.into(), mac, ..NicConfig::default() };
                 // Only the first receives, only the second sends.
                 let sink = if dev == 1 { counter.take() } else { None }.unwrap_or_default();
-                let nic = nic(dev, &config, vec![(Wire::new(templates.clone()), sink)])
-                    .map_err(|e| e.to_string())?;
+                let nic = nic(dev, &config, vec![(Wire::new(templates.clone()), sink)])?;
                 if dev == 0 {
                     *ports.lock().unwrap_or_else(PoisonError::into_inner) = nic.ports.into_iter().next();
                 }
-                Ok(nic.open)
+                Ok::<_, std::io::Error>(nic.open)
             })
         };
         let patches = if self.routed { vec![] } else { vec![(0, 1)] };

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use serde_json::json;
-use softnet::assembly::thread_cpu_ns;
+use softnet::internals::thread_cpu_ns;
 
 use super::harness::{Case, alternate};
 use super::report::{Bound, Report, Row, Sample};

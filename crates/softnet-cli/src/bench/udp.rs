@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use serde_json::json;
-use softnet::Assembly;
 use softnet::config::{Config, DeviceConfig, NeighbourConfig};
 use softnet::driver::{OpenRequest, Own};
+use softnet::internals::Assembly;
 use softnet::net::{Handle, RecvBatch, UdpSocket};
 use softnet_core::SoftnetData;
 use softnet_core::ip::checksum;
@@ -22,6 +22,7 @@ use super::harness::{Case, alternate};
 use super::report::{Bound, REFERENCE, Report, Row, Sample};
 use super::templates::{Random, SIZE, Template};
 use super::{Common, pin};
+use crate::bench::text;
 
 /// What `softnet bench udp --help` ends with.
 pub(super) const HELP: &str = "\
@@ -173,9 +174,12 @@ impl Rig {
         let mut config = Config::default();
         config.stack.frames = 4096;
         let address = |i| format!("{}/16", own(i)).parse();
-        let addresses = (0..ADDRESSES).map(address).collect::<Result<_, String>>()?;
-        config.devices = vec![DeviceConfig { addresses, driver: Own.into(), ..DeviceConfig::new("nic0") }];
-        config.neighbours = vec![NeighbourConfig { dev: "nic0".into(), address: PEER.0.into(), mac: PEER.1 }];
+        let addresses = (0..ADDRESSES).map(address).collect::<Result<_, _>>().map_err(text)?;
+        config.devices = vec![DeviceConfig::new("nic0").with(|device| {
+            device.addresses = addresses;
+            device.driver = Own.into();
+        })];
+        config.neighbours = vec![NeighbourConfig::new("nic0", PEER.0, PEER.1)];
         let (repeat, left) = (Arc::new(AtomicU64::new(1)), Arc::<Mutex<Left>>::default());
         let templates: Arc<[Template]> = (0..sockets).map(template).collect();
         let ports = Arc::new(Mutex::new(None));

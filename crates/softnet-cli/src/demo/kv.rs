@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use serde::Serialize;
-use softnet::assembly::thread_cpu_ns;
 use softnet::control::show::{NapiRow, SocketRow, Table};
+use softnet::internals::thread_cpu_ns;
 use softnet_testkit::datagrams::{DatagramSet, Stop};
 use udp_kv::Server;
 use udp_kv::store::Store;

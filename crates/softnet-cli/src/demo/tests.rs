@@ -5,7 +5,8 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::Ordering::Relaxed;
 
 use serde_json::{Value, json};
-use softnet::control::{Handler, Request};
+use softnet::control::Request;
+use softnet::internals::Handler;
 use softnet_dev::netlink::Netlink;
 use softnet_testkit::datagrams::KernelSockets;
 use softnet_testkit::net_allowed;

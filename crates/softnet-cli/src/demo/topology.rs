@@ -4,7 +4,7 @@
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use softnet::config::{Config, DeviceConfig, InterfaceAddr, StackConfig, available_cpus};
+use softnet::config::{Config, DeviceConfig, InterfaceAddr, available_cpus};
 use softnet_core::ip::PrefixError;
 use softnet_dev::netlink::Netlink;
 use softnet_dev::netns::NetNs;
@@ -110,18 +110,15 @@ pub(crate) fn config() -> Result<Config, Failure> {
             InterfaceAddr::new(port.router.0, PREFIX_LEN.0)?,
             InterfaceAddr::new(port.router.1, PREFIX_LEN.1)?,
         ];
-        Ok(DeviceConfig { addresses, ..DeviceConfig::new(port.interface) })
+        Ok(DeviceConfig::new(port.interface).with(|device| device.addresses = addresses))
     };
     let devices: Result<Vec<_>, _> = PORTS.iter().map(device).collect();
-    let config = Config {
-        stack: StackConfig {
-            name: "demo".into(),
-            workers: cpus.iter().copied().take(1).collect(),
-            ..StackConfig::default()
-        },
-        devices: devices.map_err(|error| Failure::of("configuring the demo", error))?,
-        ..Config::default()
-    };
+    let devices = devices.map_err(|error| Failure::of("configuring the demo", error))?;
+    let config = Config::default().with(|config| {
+        config.stack.name = "demo".into();
+        config.stack.workers = cpus.iter().copied().take(1).collect();
+        config.devices = devices;
+    });
     config.check(&cpus).map_err(|errors| Failure::of("configuring the demo", errors))?;
     Ok(config)
 }

@@ -8,10 +8,8 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use softnet::app::EpollParams;
 use softnet::config::{Config, DeviceConfig};
-use softnet::control::Server;
-use softnet::net::{Handle, RecvBatch};
+use softnet::net::{EpollParams, Handle, RecvBatch};
 use softnet_dev::process::Signals;
 use softnet_testkit::datagrams::Stop;
 use udp_kv::{SoftnetSockets, Waiting};
@@ -21,7 +19,7 @@ use crate::instance::{self, Instance, Running};
 use crate::{Failure, run};
 
 /// What is to be ended, unless it was ended already.
-type Parts = Mutex<Option<(Server, Arc<Running>)>>;
+type Parts = Mutex<Option<Arc<Running>>>;
 
 /// A stack from a configuration, which `softnet show` finds by its name. Dropping it ends it.
 pub(super) struct OwnStack {
@@ -44,9 +42,9 @@ impl OwnStack {
             });
         }
         let signals = Signals::new().map_err(|error| Failure::of("waiting for signals", error))?;
-        let (running, control) = instance::start_shown(config)?;
+        let running = instance::start_shown(config)?;
         let handle = running.handle().ok_or_else(|| Failure::Run("softnet stopped at once".into()))?;
-        let parts = Arc::new(Mutex::new(Some((control, running))));
+        let parts = Arc::new(Mutex::new(Some(running)));
         let stack = OwnStack { handle, parts: parts.clone() };
         let interrupted = move || {
             run::wait(&signals, None);
@@ -88,8 +86,7 @@ fn defers(device: &DeviceConfig) -> bool {
 }
 
 fn end(parts: &Parts) {
-    if let Some((control, running)) = parts.lock().unwrap_or_else(PoisonError::into_inner).take() {
-        drop(control);
+    if let Some(running) = parts.lock().unwrap_or_else(PoisonError::into_inner).take() {
         running.stop();
     }
 }

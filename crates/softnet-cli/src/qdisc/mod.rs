@@ -7,9 +7,8 @@ pub(crate) mod print;
 
 use std::time::Duration;
 
-use softnet::control::Action;
 use softnet::control::show::{DevRow, QdiscRow, Table};
-use softnet::control::{Client, Request, SetQdisc};
+use softnet::control::{Action, Client, Request, SetQdisc};
 use softnet_core::qdisc::Spec;
 
 use crate::Failure;

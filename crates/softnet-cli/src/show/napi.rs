@@ -2,7 +2,7 @@
 //! `set` and `top`.
 
 use softnet::control::show::{AppRow, NapiRow};
-use softnet::napi::Phase;
+use softnet::internals::Phase;
 
 use super::rows::{Cell, Since, cells_table, counter, left, right};
 use crate::text::{grouped, nanos};

@@ -5,10 +5,9 @@ use std::time::Instant;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use softnet::control::client::ClientError;
 use softnet::control::show::{NapiRow, Stats, Table, WorkerRow};
-use softnet::control::{Client, Request};
-use softnet::napi::Phase;
+use softnet::control::{Client, ClientError, Request};
+use softnet::internals::Phase;
 
 use crate::Failure;
 use crate::show::napi::{Figures, PHASES, a_poll, percent};

@@ -5,7 +5,7 @@ use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Clear, Paragraph, Row, Table, TableState, Wrap};
-use softnet::napi::Phase;
+use softnet::internals::Phase;
 
 use super::interval::{Instance, Interval, Thread};
 use crate::show::napi::{a_poll, block, percent};

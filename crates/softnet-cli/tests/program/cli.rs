@@ -4,8 +4,9 @@
 use std::process::{Command, Output};
 
 use serde_json::Value;
+use softnet::control::Request;
 use softnet::control::show::Table;
-use softnet::control::{Handler, Request};
+use softnet::internals::Handler;
 
 use crate::instance::{Instance, serve};
 

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use softnet::control::show::Table;
-use softnet::control::{Handler, Listener, Request, Server, Set, Target};
+use softnet::control::{Request, Set, Target};
+use softnet::internals::{Handler, Listener, Server};
 
 /// An instance that has seen better days.
 pub(crate) struct Instance;

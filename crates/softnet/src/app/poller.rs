@@ -34,11 +34,11 @@ use softnet_core::skb::{Batch, DropReason, SkbList};
 use softnet_core::sync::{Ordering, Receiver, mailbox};
 
 use super::{BusyPoll, EpollParams, FOR_EVER, LocalSender, OutOfRange, Waits, WouldBlock};
-use crate::control::Target;
+use crate::control::{ControlError, Target};
 use crate::napi::NapiInstance;
-use crate::napi::{App, Filter};
+use crate::napi::{App, PacketFilter};
 use crate::poll::PollContext;
-use crate::stack::StackInner;
+use crate::stack::{Handle, StackInner};
 
 /// How an application polls (the kernel's `struct epoll_params`), and how much may wait for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,10 +72,11 @@ impl PollerParams {
 
 /// Why there is no poller, or no packets.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum PollerError {
-    /// No instance has that id now; the text says which there are.
-    #[error("{0}")]
-    NoSuchNapi(String),
+    /// No instance has that id now.
+    #[error(transparent)]
+    NoSuchNapi(ControlError),
     /// A parameter is out of range.
     #[error(transparent)]
     OutOfRange(#[from] OutOfRange),
@@ -150,12 +151,13 @@ impl NapiPoller {
     /// A poller of instance `napi` of a stack, that is given the packets that `filter` wants and no poller before it
     /// did. `name` is for display.
     pub fn new(
-        shared: &Arc<StackInner>,
+        on: &Handle,
         napi: u32,
         name: &str,
-        filter: Filter,
+        filter: PacketFilter,
         params: PollerParams,
     ) -> Result<Self, PollerError> {
+        let shared = on.shared();
         params.epoll().check()?;
         OutOfRange::check("rx_queue_len", params.rx_queue_len as u64, 1, 1 << 20)?;
         let most = shared.sockets.memory.shared();

@@ -13,9 +13,10 @@ use softnet_core::qdisc::{Origin, Sent, Verdict};
 use softnet_core::skb::{Batch, DropReason};
 use softnet_core::steer::{TxChoice, TxSticky, skb_get_hash};
 
+use crate::control::ControlError;
 use crate::control::Direction;
 use crate::device::{OpenParts, current_cpu, find_netdev};
-use crate::stack::StackInner;
+use crate::stack::{Handle, StackInner};
 use crate::tx::xmit_waiting;
 
 /// Too many packets are pending for the thread that owns the TX queue; the caller still has its packets.
@@ -190,8 +191,9 @@ pub struct RawSender {
 }
 
 impl RawSender {
-    /// On the netdev `name` of a stack. The error says which there are.
-    pub fn new(shared: &Arc<StackInner>, name: &str) -> Result<Self, String> {
+    /// On the netdev `name` of a stack.
+    pub fn new(on: &Handle, name: &str) -> Result<Self, ControlError> {
+        let shared = on.shared();
         let (dev, ctx) = (find_netdev(&shared.netdevs, name)?.index, shared.context());
         Ok(RawSender { shared: shared.clone(), ctx, dev, sender: LocalSender::default() })
     }

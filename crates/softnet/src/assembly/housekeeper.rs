@@ -16,15 +16,15 @@ use softnet_core::napi::Napi;
 use softnet_core::qdisc::{DevParams, Spec};
 use softnet_core::stack::dev_tx::DevTx;
 use softnet_core::sync::{AtomicBool, Ordering};
-use softnet_dev::OpenDevice;
 use softnet_dev::netlink::{LinkEvent, LinkMonitor};
+use softnet_dev::{OpenDevice, SysResult};
 
 use super::snooper::Snooper;
 use crate::config::{Config, PartialCsum};
 use crate::control::commands::{Change, Command};
-use crate::control::{Set, SetQdisc, Target};
+use crate::control::{ControlError, Set, SetQdisc, Target};
 use crate::device::{OpenParts, StackDevice};
-use crate::driver::Opener;
+use crate::driver::{DeviceError, Opener};
 use crate::napi::{Home, Input, NapiInstance, NapiTimer, RxHandler, WorkerShared};
 use crate::net::groups;
 use crate::poll::Contexts;
@@ -63,13 +63,10 @@ impl Housekeeper {
         opener: Box<dyn Opener>,
         patches: Vec<(u16, u16)>,
         commands: Receiver<Command>,
-    ) -> Result<Self, String> {
+    ) -> SysResult<Self> {
         // Before the devices are opened, so that nothing that happens to them is missed.
-        let devices = 0..config.devices.len() as u16;
-        let monitor = match devices.into_iter().any(|dev| opener.on_interface(dev)) {
-            true => Some(LinkMonitor::new().map_err(|error| error.to_string())?),
-            false => None,
-        };
+        let on_interfaces = (0..config.devices.len() as u16).any(|dev| opener.on_interface(dev));
+        let monitor = on_interfaces.then(LinkMonitor::new).transpose()?;
         let ctx = shared.context();
         let stop = Arc::new(AtomicBool::new(false));
         let contexts = Contexts::new(shared.clone(), config.stack.pool_threads());
@@ -97,11 +94,11 @@ impl Housekeeper {
 
     /// Opens every device; the first error ends it. What was opened is then still to be closed, after the workers are
     /// gone that hold its instances.
-    pub fn open_all(&mut self) -> Result<(), String> {
+    pub fn open_all(&mut self) -> Result<(), DeviceError> {
         (0..self.config.devices.len() as u16).try_for_each(|dev| self.open(dev))
     }
 
-    fn open(&mut self, dev: u16) -> Result<(), String> {
+    fn open(&mut self, dev: u16) -> Result<(), DeviceError> {
         let config = self.config.clone();
         let device = &config.devices[usize::from(dev)];
         let OpenDevice { device: shared_part, rx, tx } =
@@ -124,27 +121,30 @@ impl Housekeeper {
             send_redirects: device.send_redirects,
             rp_filter: device.rp_filter,
         };
-        // RFC 8200 section 5: nothing smaller can carry it.
-        let too_small = (device.speaks_ipv6() && info.mtu < 1280)
-            .then(|| format!("expected an MTU of at least 1280 for IPv6, found {}", info.mtu));
+        let too_small = device.speaks_ipv6() && info.mtu < 1280;
         let params = DevParams { mtu: info.mtu.into(), tx_queue_len: device.tx_queue_len };
         let timers: Result<Vec<_>, _> = rx.iter().map(|_| NapiTimer::new()).collect();
         let layout = {
             let settings = lock(&self.shared.devices[usize::from(dev)].qdiscs);
             Layout::build(&settings, tx.len(), &config.stack.default_qdisc, &params)
         };
-        let parts = || -> Result<_, String> {
-            too_small.map_or(Ok(()), Err)?;
-            let (layout, qdiscs) = layout.map_err(|error| format!("qdisc: {error}"))?;
-            let xps = device.xps(tx.len() as u16).map_err(|error| error.to_string())?;
-            Ok((layout, qdiscs, xps, timers.map_err(|error| format!("timers: {error}"))?))
+        let name = || device.name.clone();
+        let parts = || -> Result<_, DeviceError> {
+            if too_small {
+                return Err(DeviceError::Mtu { name: name(), mtu: info.mtu });
+            }
+            let (layout, qdiscs) = layout.map_err(|source| DeviceError::Qdisc { name: name(), source })?;
+            let xps =
+                device.xps(tx.len() as u16).map_err(|source| DeviceError::Xps { name: name(), source })?;
+            let timers = timers.map_err(|source| DeviceError::Timers { name: name(), source })?;
+            Ok((layout, qdiscs, xps, timers))
         };
         let (layout, qdiscs, xps, timers) = match parts() {
             Ok(parts) => parts,
             Err(why) => {
                 rx.into_iter().for_each(|queue| queue.close(&mut self.ctx));
                 tx.into_iter().for_each(|queue| queue.close(&mut self.ctx));
-                return Err(format!("{}: {why}", device.name));
+                return Err(why);
             }
         };
         let rx_stats = rx.iter().map(|queue| queue.stats()).collect();
@@ -225,12 +225,11 @@ impl Housekeeper {
 
     /// Switches instances to another context, and remembers that for their queues. Returns their ids. `spawn` makes the
     /// threads; if it fails, nothing changes.
-    pub fn set(&mut self, set: &Set, spawn: Spawn<'_>) -> Result<Vec<u32>, String> {
+    pub fn set(&mut self, set: &Set, spawn: Spawn<'_>) -> Result<Vec<u32>, ControlError> {
         let (dev, instances) = self.shared.find(&set.target)?;
         let wanted = instances.iter().map(|instance| (instance.clone(), set.threaded)).collect();
-        self.contexts.switch(wanted, spawn).map_err(|error| {
-            format!("nothing was changed: a thread for {} can't be made: {error}", set.threaded)
-        })?;
+        let switched = self.contexts.switch(wanted, spawn);
+        switched.map_err(|source| ControlError::Thread { context: set.threaded, source })?;
         match (&set.target, &instances[..]) {
             (Target::Napi(_), [instance]) => dev.set_threaded(Some(instance.napi.queue), set.threaded),
             _ => dev.set_threaded(None, set.threaded),
@@ -239,13 +238,12 @@ impl Housekeeper {
     }
 
     /// Changes the disciplines of a device, and remembers that for its next life.
-    fn set_qdisc(&mut self, set: &SetQdisc) -> Result<(), String> {
+    fn set_qdisc(&mut self, set: &SetQdisc) -> Result<(), ControlError> {
         let (dev, _) = self.shared.find(&Target::Dev(set.dev.clone()))?;
-        let spec = set.qdisc.as_ref().map(|text| text.parse::<Spec>().map_err(|error| error.to_string()));
-        let spec = spec.transpose()?;
+        let spec = set.qdisc.as_ref().map(|text| text.parse::<Spec>()).transpose()?;
         let live = dev.live.load_full();
         let Some(live) = live else {
-            return Err(format!("{} is not open: its interface is gone", set.dev));
+            return Err(ControlError::NotOpen(set.dev.clone()));
         };
         let mut settings = lock(&dev.qdiscs);
         let next = settings.apply(set.action, set.queue, spec, live.tx.queues.len())?;
@@ -255,7 +253,7 @@ impl Housekeeper {
         // one last, so that no packet is sent to a queue whose discipline is gone. (A batch may still come whose sender had
         // chosen its queue before: that is not waited for.)
         let built = Layout::build(&next, live.tx.queues.len(), default_qdisc, &live.params);
-        let built = built.map_err(|error| error.to_string())?;
+        let built = built?;
         let single = built.0.is_single();
         if single {
             live.tx.single.store(true, Ordering::Relaxed);
@@ -477,6 +475,7 @@ impl Housekeeper {
                     note(format_args!("{} is back", device.name));
                 }
                 Err(error) => {
+                    let error = error.to_string();
                     // Tried again and again, but told once.
                     if self.refused[dev].as_ref() != Some(&error) {
                         note(format_args!("{} is there but can't be taken yet: {error}", device.name));

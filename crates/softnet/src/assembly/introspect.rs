@@ -15,7 +15,7 @@ use crate::control::commands::{Change, Commander};
 use crate::control::show::{
     DevRow, DropRow, FilterRow, NapiRow, NeighRow, QdiscRow, RouteRow, SocketRow, Stats, Table, WorkerRow,
 };
-use crate::control::{Handler, Request, Set, SetFilter, SetKnobs, SetQdisc, Target};
+use crate::control::{ControlError, Handler, Request, Set, SetFilter, SetKnobs, SetQdisc, Target};
 use crate::device::{StackDevice, filter};
 use crate::napi::PollThread;
 use crate::net::groups;
@@ -44,28 +44,28 @@ impl Introspect {
 
     /// Changes something, and returns when that is done, with the NAPI instances it was about. The error says what is
     /// wrong with the request, or why nothing changed.
-    pub fn set(&self, set: Set) -> Result<Vec<NapiRow>, String> {
+    pub fn set(&self, set: Set) -> Result<Vec<NapiRow>, ControlError> {
         let ids = self.commander.make(Change::Threaded(set))?;
         Ok(self.napis_of(&ids))
     }
 
     /// Changes disciplines of a device, and returns when that is done, with all it has then. The error says what is wrong
     /// with the request, and then nothing changed.
-    pub fn set_qdisc(&self, set: SetQdisc) -> Result<Vec<QdiscRow>, String> {
+    pub fn set_qdisc(&self, set: SetQdisc) -> Result<Vec<QdiscRow>, ControlError> {
         let dev = set.dev.clone();
         self.commander.make(Change::Qdisc(set))?;
         Ok(self.qdiscs().into_iter().filter(|row| row.dev == dev).collect())
     }
 
     /// Changes a filter, at once. Returns those of its device; the error says what is wrong with it, and then nothing changed.
-    pub fn set_filter(&self, set: &SetFilter) -> Result<Vec<FilterRow>, String> {
+    pub fn set_filter(&self, set: &SetFilter) -> Result<Vec<FilterRow>, ControlError> {
         filter::set(&self.shared.netdevs, set)?;
         Ok(self.filters().into_iter().filter(|row| row.dev == set.dev).collect())
     }
 
     /// Sets knobs of instances, at once. Returns the rows of those it was about; the error says what is wrong with it, and
     /// then nothing changed.
-    pub fn set_knobs(&self, set: &SetKnobs) -> Result<Vec<NapiRow>, String> {
+    pub fn set_knobs(&self, set: &SetKnobs) -> Result<Vec<NapiRow>, ControlError> {
         let (device, instances) = self.shared.find(&set.target)?;
         let queue = match (&set.target, &instances[..]) {
             (Target::Napi(_), [instance]) => Some(instance.napi.queue),
@@ -334,32 +334,26 @@ fn addresses(config: &DeviceConfig, info: Option<&DeviceInfo>) -> Vec<String> {
 
 impl Handler for Introspect {
     fn request(&self, request: Request) -> Result<serde_json::Value, String> {
+        let text = |error: ControlError| error.to_string();
         let table = match request {
             Request::Show(table) => table,
-            Request::Set(set) => return serde_json::to_value(self.set(set)?).map_err(|e| e.to_string()),
-            Request::Qdisc(set) => {
-                return serde_json::to_value(self.set_qdisc(set)?).map_err(|e| e.to_string());
-            }
-            Request::Filter(set) => {
-                return serde_json::to_value(self.set_filter(&set)?).map_err(|e| e.to_string());
-            }
-            Request::Knobs(knobs) => {
-                return serde_json::to_value(self.set_knobs(&knobs)?).map_err(|e| e.to_string());
-            }
+            Request::Set(set) => return value(self.set(set).map_err(text)?),
+            Request::Qdisc(set) => return value(self.set_qdisc(set).map_err(text)?),
+            Request::Filter(set) => return value(self.set_filter(&set).map_err(text)?),
+            Request::Knobs(set) => return value(self.set_knobs(&set).map_err(text)?),
         };
         match table {
-            Table::Dev => serde_json::to_value(self.devs()),
-            Table::Napi => serde_json::to_value(self.napis()),
-            Table::Worker => serde_json::to_value(self.workers()),
-            Table::Neigh => serde_json::to_value(self.neighbours()),
-            Table::Route => serde_json::to_value(self.routes()),
-            Table::Drops => serde_json::to_value(self.drops()),
-            Table::Qdisc => serde_json::to_value(self.qdiscs()),
-            Table::Filter => serde_json::to_value(self.filters()),
-            Table::Socket => serde_json::to_value(self.sockets()),
-            Table::Stats => serde_json::to_value(self.stats()),
+            Table::Dev => value(self.devs()),
+            Table::Napi => value(self.napis()),
+            Table::Worker => value(self.workers()),
+            Table::Neigh => value(self.neighbours()),
+            Table::Route => value(self.routes()),
+            Table::Drops => value(self.drops()),
+            Table::Qdisc => value(self.qdiscs()),
+            Table::Filter => value(self.filters()),
+            Table::Socket => value(self.sockets()),
+            Table::Stats => value(self.stats()),
         }
-        .map_err(|error| error.to_string())
     }
 
     fn answer(&self, request: Request) -> Result<String, String> {
@@ -369,6 +363,10 @@ impl Handler for Introspect {
         };
         text.map_err(|error| error.to_string())
     }
+}
+
+fn value(rows: impl serde::Serialize) -> Result<serde_json::Value, String> {
+    serde_json::to_value(rows).map_err(|error| error.to_string())
 }
 
 /// The routes of a stack, each row made when it is written: there may be a million.

@@ -3,11 +3,13 @@
 //!
 //! The only folder that knows all others.
 
+mod builder;
 mod housekeeper;
 mod introspect;
 mod snooper;
 mod stack;
 
+pub use builder::StackBuilder;
 pub use housekeeper::Housekeeper;
 pub use introspect::{Introspect, process_cpu_ns, thread_cpu_ns};
 pub use stack::{Assembly, Stack, StartError};

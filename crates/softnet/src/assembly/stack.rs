@@ -13,31 +13,31 @@ use softnet_core::sync::{AtomicBool, Ordering};
 use softnet_dev::memfd::MemfdMemory;
 use softnet_dev::process::trim_heap;
 
-use super::{Housekeeper, Introspect};
+use super::{Housekeeper, Introspect, StackBuilder};
 use crate::app::{NapiPoller, PollerError, PollerParams, RawSender};
-use crate::config::{Config, ConfigErrors, Context, available_cpus};
+use crate::config::{Config, ConfigErrors, Context};
 use crate::control::commands::commands;
-use crate::control::{BindError, Listener, Server};
+use crate::control::{BindError, ControlError, Listener, Server};
 use crate::device::StackDevice;
-use crate::driver::{Opener, Openers};
-use crate::napi::{Filter, PollThread, WorkerShared};
-use crate::net::Handle;
+use crate::driver::{DeviceError, Opener};
+use crate::napi::{PacketFilter, PollThread, WorkerShared};
 use crate::poll::Worker;
-use crate::stack::{StackInner, routes};
+use crate::stack::{Handle, StackInner, routes};
 use crate::util::spawn;
 
 /// Why a stack did not start. Nothing of it is left.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum StartError {
     /// The configuration contradicts itself.
-    #[error("{0}")]
+    #[error(transparent)]
     Config(#[from] ConfigErrors),
     /// Its control socket can't be bound.
-    #[error("{0}")]
+    #[error(transparent)]
     Control(#[from] BindError),
-    /// A device can't be opened; the text says which and why.
-    #[error("{0}")]
-    Device(String),
+    /// A device can't be opened.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
     /// The operating system refused something else.
     #[error("{what}: {source}")]
     System {
@@ -47,10 +47,10 @@ pub enum StartError {
         source: std::io::Error,
     },
     /// The routes don't fit a table.
-    #[error("{0}")]
+    #[error(transparent)]
     Routes(#[from] softnet_core::ip::FibError),
     /// Packet memory can't be laid out.
-    #[error("{0}")]
+    #[error(transparent)]
     Region(#[from] softnet_core::skb::RegionError),
 }
 
@@ -77,7 +77,7 @@ impl Assembly {
     pub fn new<O: Opener + 'static>(
         mut config: Config,
         patches: Vec<(u16, u16)>,
-        opener: impl FnOnce(&Arc<Region>) -> Result<O, String>,
+        opener: impl FnOnce(&Arc<Region>) -> Result<O, DeviceError>,
     ) -> Result<Self, StartError> {
         // Whatever CPUs the calling thread is pinned to now: workers pin themselves.
         let cpus: Vec<u32> = (0..CpuSet::MAX_CPU as u32).collect();
@@ -119,7 +119,7 @@ impl Assembly {
         let mut slow = SlowPath::new(neigh, secret());
         slow.set_gateways(routes.gateways());
         slow.configure(stack.icmp.clone(), stack.ip_options);
-        let opener = opener(&region).map_err(StartError::Device)?;
+        let opener = opener(&region)?;
         let shared = StackInner::new(region, stack, devices, workers, tables, slow);
         let mut shared = shared.map_err(system("descriptors"))?;
         shared.sockets.ports = opener.ports();
@@ -128,14 +128,14 @@ impl Assembly {
         let (commander, commands) = commands(&shared.housekeeper);
         let view = Arc::new(Introspect::new(shared.clone(), config.clone(), routes, commander));
         let housekeeper = Housekeeper::new(shared.clone(), config, Box::new(opener), patches, commands)
-            .map_err(StartError::Device)?;
+            .map_err(|error| system("watching interfaces")(error.into()))?;
         // Before the devices: if one of them can't be opened, the instances of the others are with their workers, whose
         // drop gives them up to be closed.
         let workers = shared.workers.iter().map(|me| Worker::new(&shared, me)).collect::<Result<_, _>>();
         let workers = workers.map_err(system("worker"))?;
         let mut assembly = Assembly { workers, shared, view, housekeeper: Some(housekeeper) };
         if let Some(housekeeper) = &mut assembly.housekeeper {
-            housekeeper.open_all().map_err(StartError::Device)?;
+            housekeeper.open_all()?;
         }
         // What reading a large configuration and building its tables took.
         trim_heap();
@@ -165,6 +165,8 @@ impl Drop for Assembly {
 
 /// A running stack. Dropping it stops it: packets in flight are finished or freed and counted, devices given back.
 pub struct Stack {
+    /// Answers on the control socket, if there is one.
+    server: Option<Server>,
     view: Arc<Introspect>,
     shared: Arc<StackInner>,
     workers: Vec<JoinHandle<()>>,
@@ -173,27 +175,35 @@ pub struct Stack {
 }
 
 impl Stack {
-    /// Checks `config`, takes its devices in the calling thread's network namespace, and runs.
-    pub fn start(config: Config) -> Result<Stack, StartError> {
-        config.check(&available_cpus())?;
-        let drivers: Vec<_> = config.devices.iter().map(|device| device.driver.clone()).collect();
-        let opener = move |region: &Arc<Region>| Openers::new(region, &drivers.iter().collect::<Vec<_>>());
-        Self::run(Assembly::new(config, Vec::new(), opener)?)
+    /// Starts from nothing but what the builder is told.
+    pub fn builder() -> StackBuilder {
+        StackBuilder::default()
     }
 
-    /// Starts one as [`start`](Self::start) does, which `softnet show` finds by its name until the server is dropped. Its control
-    /// socket comes first, so that a second instance of the same name is refused before it touches anything.
-    pub fn start_shown(config: Config) -> Result<(Stack, Server), StartError> {
-        let control = Listener::bind(&config.stack.socket_path())?;
-        let stack = Self::start(config)?;
-        let server = control.serve(stack.view.clone()).map_err(system("starting the control thread"))?;
-        Ok((stack, server))
+    /// Checks `config`, takes its interfaces in the calling thread's network namespace, and runs.
+    pub fn start(config: Config) -> Result<Stack, StartError> {
+        Self::builder().config(config).start()
+    }
+
+    /// From now on it answers on `control`, until it is dropped.
+    pub(super) fn serve(&mut self, control: Listener) -> Result<(), StartError> {
+        let server = control.serve(self.view.clone()).map_err(system("starting the control thread"))?;
+        self.server = Some(server);
+        Ok(())
     }
 
     /// Runs what was assembled.
+    #[doc(hidden)]
     pub fn run(mut assembly: Assembly) -> Result<Stack, StartError> {
         let (shared, view) = (assembly.shared.clone(), assembly.view.clone());
-        let mut stack = Stack { view, shared, workers: Vec::new(), housekeeper: None, stop: Arc::default() };
+        let mut stack = Stack {
+            server: None,
+            view,
+            shared,
+            workers: Vec::new(),
+            housekeeper: None,
+            stop: Arc::default(),
+        };
         for (worker, me) in std::mem::take(&mut assembly.workers).into_iter().zip(&stack.shared.workers) {
             let body = Box::new(move || worker.run());
             stack.workers.push(spawn(&me.thread.name, body).map_err(system("thread"))?);
@@ -216,15 +226,15 @@ impl Stack {
         &self,
         napi: u32,
         name: &str,
-        filter: Filter,
+        filter: PacketFilter,
         params: PollerParams,
     ) -> Result<NapiPoller, PollerError> {
-        NapiPoller::new(&self.shared, napi, name, filter, params)
+        NapiPoller::new(&self.handle(), napi, name, filter, params)
     }
 
     /// A sender of raw frames on device `dev`, for one thread. The error says which devices there are.
-    pub fn sender(&self, dev: &str) -> Result<RawSender, String> {
-        RawSender::new(&self.shared, dev)
+    pub fn sender(&self, dev: &str) -> Result<RawSender, ControlError> {
+        RawSender::new(&self.handle(), dev)
     }
 
     /// Leads to it, for [sockets](crate::net).
@@ -233,6 +243,7 @@ impl Stack {
     }
 
     /// What its threads share.
+    #[doc(hidden)]
     pub fn shared(&self) -> &Arc<StackInner> {
         &self.shared
     }
@@ -240,6 +251,8 @@ impl Stack {
 
 impl Drop for Stack {
     fn drop(&mut self) {
+        // First: what is being taken apart answers no questions.
+        self.server = None;
         for worker in &self.shared.workers {
             worker.stop();
         }

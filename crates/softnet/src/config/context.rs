@@ -5,6 +5,8 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use super::ParseError;
+
 /// Which threads poll an instance (the kernel's `threaded` attribute of a NAPI instance, and the default beside it).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -43,16 +45,17 @@ impl fmt::Display for Context {
 }
 
 impl FromStr for Context {
-    type Err = String;
+    type Err = ParseError;
 
     /// Reads a name. `0`, `1`, `disabled` and `enabled` are taken as the kernel means them.
-    fn from_str(s: &str) -> Result<Self, String> {
+    fn from_str(s: &str) -> Result<Self, ParseError> {
         match s {
             "0" | "disabled" => Ok(Context::Softirq),
             "1" | "enabled" => Ok(Context::Threaded),
-            _ => Context::ALL.into_iter().find(|context| context.name() == s).ok_or_else(|| {
-                format!("expected softirq (0), threaded (1), workqueue or busy-poll, found {s:?}")
-            }),
+            _ => {
+                let context = Context::ALL.into_iter().find(|context| context.name() == s);
+                context.ok_or_else(|| ParseError::new("softirq (0), threaded (1), workqueue or busy-poll", s))
+            }
         }
     }
 }
@@ -70,6 +73,6 @@ mod tests {
         let kernel = ["0", "disabled", "1", "enabled"].map(|s| s.parse::<Context>().unwrap());
         use Context::{Softirq, Threaded};
         assert_eq!(kernel, [Softirq, Softirq, Threaded, Threaded]);
-        assert!("2".parse::<Context>().unwrap_err().ends_with("found \"2\""));
+        assert!("2".parse::<Context>().unwrap_err().to_string().ends_with("found \"2\""));
     }
 }

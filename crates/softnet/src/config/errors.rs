@@ -101,6 +101,7 @@ impl Found {
 
 /// One problem.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct Problem {
     /// The key: `device.ring`, or `device[0].ring` if there is no file; empty if the problem is not with one (syntax).
     pub key: String,
@@ -150,6 +151,7 @@ impl At {
 
 /// Everything that is wrong with a configuration, in the order of the file.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct ConfigErrors {
     /// The file, if there is one.
     pub file: Option<String>,
@@ -229,3 +231,17 @@ impl fmt::Display for ConfigErrors {
 }
 
 impl std::error::Error for ConfigErrors {}
+
+/// Why a text is not the value it stands for.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("expected {expected}, found {found:?}")]
+pub struct ParseError {
+    expected: &'static str,
+    found: String,
+}
+
+impl ParseError {
+    pub(super) fn new(expected: &'static str, found: &str) -> Self {
+        ParseError { expected, found: found.into() }
+    }
+}

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 /// Knobs of mitigation, those that are given; the others stay as they are, which is 0 at first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
+#[non_exhaustive]
 pub struct Knobs {
     /// Completions without work that leave the doorbell masked, at most 2147483647.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -18,6 +19,12 @@ pub struct Knobs {
 }
 
 impl Knobs {
+    /// The same, changed by `change`: as a struct expression, which other crates can't write, for fields are added now and then.
+    pub fn with(mut self, change: impl FnOnce(&mut Self)) -> Self {
+        change(&mut self);
+        self
+    }
+
     /// These, and where one is not given that of `old`.
     pub(crate) fn over(self, old: Knobs) -> Knobs {
         Knobs {

@@ -57,7 +57,7 @@ use softnet_core::steer::{MAX_CPUS, XpsError, XpsMaps};
 use softnet_dev::sched::Policy;
 
 pub use context::Context;
-pub use errors::{At, ConfigErrors, Problem};
+pub use errors::{At, ConfigErrors, ParseError, Problem};
 pub use knobs::Knobs;
 
 use crate::driver::{DeviceDriver, OpenRequest, Xdp};
@@ -66,6 +66,7 @@ use sections::Source;
 
 /// Everything a stack is started from.
 #[derive(Clone, Debug, Default, PartialEq)]
+#[non_exhaustive]
 pub struct Config {
     /// The stack itself: `[stack]`.
     pub stack: StackConfig,
@@ -79,6 +80,7 @@ pub struct Config {
 
 /// `[stack]`: workers, packet memory and polling limits.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct StackConfig {
     /// Name of the instance.
     pub name: String,
@@ -151,6 +153,12 @@ pub fn socket_path(name: &str) -> PathBuf {
 }
 
 impl StackConfig {
+    /// The same, changed by `change`: as a struct expression, which other crates can't write, for fields are added now and then.
+    pub fn with(mut self, change: impl FnOnce(&mut Self)) -> Self {
+        change(&mut self);
+        self
+    }
+
     /// How many threads the pool has.
     pub fn pool_threads(&self) -> u32 {
         match self.workqueue_threads {
@@ -167,6 +175,7 @@ impl StackConfig {
 
 /// `[[device]]`: an interface that softnet takes, and how.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct DeviceConfig {
     /// Interface name.
     pub name: String,
@@ -237,6 +246,18 @@ impl DeviceConfig {
         }
     }
 
+    /// The same, changed by `change`: as a struct expression, which other crates can't write, for fields are added now and then.
+    pub fn with(mut self, change: impl FnOnce(&mut Self)) -> Self {
+        change(&mut self);
+        self
+    }
+
+    /// The same with `address` beside those it has.
+    pub fn address(mut self, address: InterfaceAddr) -> Self {
+        self.addresses.push(address);
+        self
+    }
+
     /// What its driver is asked for, as the device with index `dev`.
     pub fn request(&self, dev: u16) -> OpenRequest<'_> {
         let anycast = self.anycast6().map(IpAddr::V6);
@@ -302,6 +323,7 @@ impl DeviceConfig {
 
 /// Whether a device's frames may carry only the pseudo-header sum in the L4 checksum field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum PartialCsum {
     /// If the device says so (veth).
     Auto,
@@ -313,6 +335,7 @@ pub enum PartialCsum {
 
 /// `[[route]]`.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct RouteConfig {
     /// Destinations it is for.
     pub to: IpPrefix,
@@ -320,8 +343,16 @@ pub struct RouteConfig {
     pub target: RouteTarget,
 }
 
+impl RouteConfig {
+    /// A route to `to`.
+    pub fn new(to: IpPrefix, target: RouteTarget) -> Self {
+        RouteConfig { to, target }
+    }
+}
+
 /// What a route does with a packet.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub enum RouteTarget {
     /// To this gateway, which must be on a connected network.
     Via(IpAddr),
@@ -337,6 +368,7 @@ pub enum RouteTarget {
 
 /// `[[neighbour]]`: a MAC address that is never asked for.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct NeighbourConfig {
     /// The device it is behind.
     pub dev: String,
@@ -344,6 +376,13 @@ pub struct NeighbourConfig {
     pub address: IpAddr,
     /// Its MAC address.
     pub mac: [u8; 6],
+}
+
+impl NeighbourConfig {
+    /// The neighbour `address` behind device `dev`.
+    pub fn new(dev: impl Into<String>, address: impl Into<IpAddr>, mac: [u8; 6]) -> Self {
+        NeighbourConfig { dev: dev.into(), address: address.into(), mac }
+    }
 }
 
 /// An own address and the network it is in: `10.0.0.1/24`, `2001:db8::1/64`.
@@ -396,10 +435,10 @@ impl InterfaceAddr {
 pub struct CpuList(pub Vec<u32>);
 
 impl FromStr for CpuList {
-    type Err = String;
+    type Err = ParseError;
 
     /// Reads numbers below 8192 and ranges of them; nothing for none.
-    fn from_str(s: &str) -> Result<Self, String> {
+    fn from_str(s: &str) -> Result<Self, ParseError> {
         let number = |text: &str| text.trim().parse().ok().filter(|n| *n < MAX_CPUS);
         let range = |text: &str| {
             let (first, last) = text.split_once('-').unwrap_or((text, text));
@@ -407,9 +446,9 @@ impl FromStr for CpuList {
             (first <= last).then_some(first..=last)
         };
         let parts: Option<Vec<_>> = s.split(',').filter(|part| !part.trim().is_empty()).map(range).collect();
-        let parts = parts.ok_or_else(|| {
-            format!("expected numbers below {MAX_CPUS} and ranges of them, such as \"0-3,8\", found {s:?}")
-        })?;
+        const _: () = assert!(MAX_CPUS == 8192);
+        let expected = "numbers below 8192 and ranges of them, such as \"0-3,8\"";
+        let parts = parts.ok_or_else(|| ParseError::new(expected, s))?;
         Ok(CpuList(parts.into_iter().flatten().collect()))
     }
 }
@@ -421,19 +460,16 @@ impl fmt::Display for InterfaceAddr {
 }
 
 impl FromStr for InterfaceAddr {
-    type Err = String;
+    type Err = ParseError;
 
-    /// Reads `ADDRESS/LENGTH`. The error says what was expected.
-    fn from_str(s: &str) -> Result<Self, String> {
+    /// Reads `ADDRESS/LENGTH`.
+    fn from_str(s: &str) -> Result<Self, ParseError> {
         let read = || {
             let (addr, len) = s.split_once('/')?;
             InterfaceAddr::new(addr.parse::<IpAddr>().ok()?, len.parse().ok()?).ok()
         };
-        read().ok_or_else(|| {
-            format!(
-                "expected an address with its prefix length, such as \"10.0.0.1/24\" or \"2001:db8::1/64\", found {s:?}"
-            )
-        })
+        let expected = "an address with its prefix length, such as \"10.0.0.1/24\" or \"2001:db8::1/64\"";
+        read().ok_or_else(|| ParseError::new(expected, s))
     }
 }
 
@@ -443,6 +479,12 @@ pub fn format_mac(mac: [u8; 6]) -> String {
 }
 
 impl Config {
+    /// The same, changed by `change`: as a struct expression, which other crates can't write, for fields are added now and then.
+    pub fn with(mut self, change: impl FnOnce(&mut Self)) -> Self {
+        change(&mut self);
+        self
+    }
+
     /// Reads and checks a file. Errors name file, line, column, key and what was expected, all of them at once (the first
     /// thousand). Touches nothing but the file, which is read in pieces and never held as a whole.
     pub fn load(path: &Path) -> Result<Config, ConfigErrors> {

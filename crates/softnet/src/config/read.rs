@@ -513,8 +513,8 @@ impl Read {
         self.value(table, key, "an IP address, such as \"10.0.0.1\"", |value| value.as_str()?.parse().ok())
     }
 
-    fn parsed<T>(&mut self, place: Place, value: &Value<'_>, read: Result<T, String>) -> Option<T> {
-        read.map_err(|message| self.problem(place, value.span(), message)).ok()
+    fn parsed<T>(&mut self, place: Place, value: &Value<'_>, read: Result<T, impl ToString>) -> Option<T> {
+        read.map_err(|error| self.problem(place, value.span(), error.to_string())).ok()
     }
 }
 

@@ -21,6 +21,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Why an instance was not reached, or did not answer.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum ClientError {
     /// No such instance.
     #[error("no instance {name:?} is running; {}", running(.others))]

@@ -1,10 +1,10 @@
 //! How a change of a running stack reaches the housekeeper, the only thread that makes changes, and how the answer comes back.
 
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
 use std::time::Duration;
 
-use super::{Set, SetQdisc};
+use super::{ControlError, Set, SetQdisc};
 use crate::util::Waker;
 
 /// How long to wait for an answer. A switch takes as long as the polls that run now.
@@ -23,7 +23,7 @@ pub struct Command {
     /// The change.
     pub change: Change,
     /// Takes the ids of the NAPI instances it was about, or why it was not made.
-    pub answer: SyncSender<Result<Vec<u32>, String>>,
+    pub answer: SyncSender<Result<Vec<u32>, ControlError>>,
 }
 
 /// Sends changes to the housekeeper. Any thread may call it.
@@ -33,23 +33,20 @@ pub struct Commander {
 }
 
 /// Both ends of the channel to the housekeeper, which `housekeeper` wakes.
-pub fn commands(housekeeper: &Arc<Waker>) -> (Commander, Receiver<Command>) {
+pub(crate) fn commands(housekeeper: &Arc<Waker>) -> (Commander, Receiver<Command>) {
     let (commands, receiver) = channel();
     (Commander { housekeeper: housekeeper.clone(), commands }, receiver)
 }
 
 impl Commander {
     /// Has `change` made. Returns the ids of the NAPI instances it was about, or the reason why nothing changed.
-    pub fn make(&self, change: Change) -> Result<Vec<u32>, String> {
+    pub fn make(&self, change: Change) -> Result<Vec<u32>, ControlError> {
         let (answer, receiver) = sync_channel(1);
-        let stopped = || "the instance is stopping".to_owned();
-        self.commands.send(Command { change, answer }).map_err(|_| stopped())?;
+        self.commands.send(Command { change, answer }).map_err(|_| ControlError::Stopping)?;
         self.housekeeper.wake();
         receiver.recv_timeout(PATIENCE).map_err(|error| match error {
-            std::sync::mpsc::RecvTimeoutError::Disconnected => stopped(),
-            std::sync::mpsc::RecvTimeoutError::Timeout => {
-                format!("not done after {} s; it will be, unless the instance hangs", PATIENCE.as_secs())
-            }
+            RecvTimeoutError::Disconnected => ControlError::Stopping,
+            RecvTimeoutError::Timeout => ControlError::TimedOut(PATIENCE),
         })?
     }
 }

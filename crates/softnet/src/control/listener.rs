@@ -28,6 +28,7 @@ const BACKLOG: i32 = 128;
 
 /// Why a control socket could not be had.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum BindError {
     /// Another instance has it.
     #[error(

@@ -5,22 +5,24 @@
 //!
 //! * An instance binds before it touches an interface, so that a second one of the
 //!   same name is refused in time, and serves once it runs.
-//! * The program [asks](client::Client::ask) through a [`Client`].
+//! * The program [asks](Client::ask) through a [`Client`].
 //!
 //! Invariant: at most one live instance has a given socket; a socket file that no process listens on is replaced.
 
-pub mod client;
-pub mod commands;
+mod client;
+pub(crate) mod commands;
+mod error;
 mod listener;
 mod requests;
-pub mod server;
+pub(crate) mod server;
 pub mod show;
 #[cfg(test)]
 mod tests;
 
 use std::path::{Path, PathBuf};
 
-pub use client::Client;
+pub use client::{Client, ClientError};
+pub use error::ControlError;
 pub use listener::{BindError, Listener};
 pub use requests::{
     Action, Direction, MirredAction, Request, Response, Set, SetFilter, SetKnobs, SetMirred, SetQdisc, Target,

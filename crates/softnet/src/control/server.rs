@@ -5,7 +5,7 @@
 //! of them wait for answers it is refused. Answers that are not taken are bounded too, see `MAX_PENDING`.
 
 #[cfg(any(test, fuzzing))]
-pub mod fuzz;
+pub(crate) mod fuzz;
 #[cfg(test)]
 mod tests;
 

@@ -79,6 +79,7 @@ impl Table {
 
 /// A device.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct DevRow {
     /// softnet's index of it: its place in the configuration.
     pub index: u16,
@@ -130,6 +131,7 @@ pub struct DevRow {
 
 /// A NAPI instance.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct NapiRow {
     /// Its number.
     pub id: u32,
@@ -205,6 +207,7 @@ pub struct NapiRow {
 
 /// An armed timer of an instance.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct TimerRow {
     /// The knob it was armed with: `gro_flush_timeout`, `irq_suspend_timeout`.
     pub knob: String,
@@ -214,6 +217,7 @@ pub struct TimerRow {
 
 /// An application that takes packets of an instance.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct AppRow {
     /// Its name.
     pub name: String,
@@ -233,6 +237,7 @@ pub struct AppRow {
 
 /// A thread that polls: a worker, an instance's own, or one of the pool.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct WorkerRow {
     /// Name of the thread. That of a worker ends in its index, as `workers` of a device names it.
     pub name: String,
@@ -268,6 +273,7 @@ pub struct WorkerRow {
 
 /// A neighbour.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct NeighRow {
     /// Device it is behind.
     pub dev: String,
@@ -285,6 +291,7 @@ pub struct NeighRow {
 
 /// A route.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct RouteRow {
     /// Destinations it is for: `10.0.0.0/8`.
     pub prefix: String,
@@ -298,6 +305,7 @@ pub struct RouteRow {
 
 /// What became of fragments. (Those that were dropped are among the drops, each for its reason.)
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct FragStats {
     /// Datagrams to softnet that are not whole, or that were given up not long ago.
     pub waiting: u64,
@@ -309,6 +317,7 @@ pub struct FragStats {
 
 /// Packets dropped for one reason.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct DropRow {
     /// Device they came in by; `-` for none.
     pub dev: String,
@@ -322,6 +331,7 @@ pub struct DropRow {
 
 /// A queueing discipline.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct QdiscRow {
     /// Device.
     pub dev: String,
@@ -356,6 +366,7 @@ pub struct QdiscRow {
 
 /// How often a TX queue was owned, how long senders waited for it, and what is in its ring.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct TxRow {
     /// Times a thread owned it.
     pub owned: u64,
@@ -377,6 +388,7 @@ pub struct TxRow {
 
 /// The filter in one of a device's hooks.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct FilterRow {
     /// Device.
     pub dev: String,
@@ -404,6 +416,7 @@ pub struct FilterRow {
 
 /// A socket.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct SocketRow {
     /// `udp`.
     pub protocol: String,
@@ -430,6 +443,7 @@ pub struct SocketRow {
 /// Totals of an instance. Nothing is lost silently: received + originated = transmitted + delivered + dropped +
 /// merged + held, once nothing is in motion.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct Stats {
     /// Name of the instance.
     pub name: String,

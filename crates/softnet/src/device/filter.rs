@@ -20,7 +20,7 @@ use softnet_core::skb::{Batch, DropReason};
 use softnet_core::sync::{AtomicBool, AtomicU64, Ordering};
 
 use super::{Netdev, TxHint, dev_queue_xmit, find_netdev};
-use crate::control::{self, Direction, MirredAction, SetFilter, SetMirred};
+use crate::control::{self, ControlError, Direction, MirredAction, SetFilter, SetMirred};
 use crate::util::lock;
 
 /// Counters of an action, which any thread writes, once for a batch.
@@ -92,16 +92,17 @@ impl Hook {
         batch.append(&mut goes_on);
     }
 
-    fn change(&self, action: control::Action, next: Option<Action>, place: &str) -> Result<(), String> {
+    fn change(
+        &self,
+        action: control::Action,
+        next: Option<Action>,
+        place: String,
+    ) -> Result<(), ControlError> {
         let _changing = lock(&self.changing);
         let is_set = self.action.load().is_some();
         match action {
-            control::Action::Add if is_set => {
-                return Err(format!("{place} has a filter already: `replace` it, or `del` it first"));
-            }
-            control::Action::Del if !is_set => {
-                return Err(format!("{place} has no filter, so none to delete"));
-            }
+            control::Action::Add if is_set => return Err(ControlError::FilterExists(place)),
+            control::Action::Del if !is_set => return Err(ControlError::NoFilter(place)),
             _ => {}
         }
         self.is_set.store(next.is_some(), Ordering::Relaxed);
@@ -190,7 +191,7 @@ impl Action {
 
 /// Changes the filter of a hook, at once; batches that are being worked on may still pass by the old one. The error says
 /// what is wrong with it, and then nothing changed.
-pub(crate) fn set(netdevs: &[Arc<Netdev>], set: &SetFilter) -> Result<(), String> {
+pub(crate) fn set(netdevs: &[Arc<Netdev>], set: &SetFilter) -> Result<(), ControlError> {
     let dev = find_netdev(netdevs, &set.dev)?;
     let next = match (set.action, &set.mirred) {
         (control::Action::Del, _) => None,
@@ -204,8 +205,11 @@ pub(crate) fn set(netdevs: &[Arc<Netdev>], set: &SetFilter) -> Result<(), String
             let to = Arc::downgrade(to);
             Some(Action { mirred, stats: ActionStats::default(), to })
         }
-        _ => return Err("expected what to do, such as `action mirred egress redirect dev DEV`".into()),
+        _ => {
+            let example = "what to do, such as `action mirred egress redirect dev DEV`";
+            return Err(ControlError::Missing(example));
+        }
     };
     let place = format!("{} of {}", set.parent.name(), set.dev);
-    dev.hook(set.parent).change(set.action, next, &place)
+    dev.hook(set.parent).change(set.action, next, place)
 }

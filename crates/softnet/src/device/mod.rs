@@ -3,7 +3,7 @@
 //!
 //! The housekeeper opens and closes devices; any thread with a context sends through netdevs.
 
-pub mod filter;
+pub(crate) mod filter;
 mod groups;
 mod netdev;
 mod stack_device;
@@ -12,5 +12,5 @@ mod tests;
 
 pub(crate) use groups::{Groups, group_ip};
 pub use netdev::{Netdev, TxHint, dev_queue_xmit};
-pub(crate) use netdev::{OpenCache, current_cpu, find_netdev, there_are};
-pub use stack_device::{OpenParts, QueueTotals, StackDevice, Totals};
+pub(crate) use netdev::{OpenCache, current_cpu, find_netdev};
+pub use stack_device::{OpenParts, StackDevice};

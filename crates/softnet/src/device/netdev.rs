@@ -15,7 +15,7 @@ use softnet_core::steer::TxChoice;
 
 use super::filter::Hook;
 use super::{OpenParts, StackDevice};
-use crate::control::Direction;
+use crate::control::{ControlError, Direction};
 
 /// A netdev of the stack.
 pub struct Netdev {
@@ -45,21 +45,16 @@ impl Netdev {
     }
 }
 
-/// The netdev called `name`. The error says which there are.
-pub(crate) fn find_netdev<'a>(netdevs: &'a [Arc<Netdev>], name: &str) -> Result<&'a Arc<Netdev>, String> {
+/// The netdev called `name`.
+pub(crate) fn find_netdev<'a>(
+    netdevs: &'a [Arc<Netdev>],
+    name: &str,
+) -> Result<&'a Arc<Netdev>, ControlError> {
     netdevs.iter().find(|dev| dev.name == name).ok_or_else(|| {
-        let names = netdevs.iter().map(|dev| dev.name.clone()).collect();
-        format!("no device {name:?}; {}", there_are(names))
+        let mut exist: Vec<_> = netdevs.iter().map(|dev| dev.name.clone()).collect();
+        exist.sort();
+        ControlError::NoDevice { name: name.into(), exist }
     })
-}
-
-/// Says what there is instead of what was asked for.
-pub(crate) fn there_are(mut names: Vec<String>) -> String {
-    if names.is_empty() {
-        return "there is none".into();
-    }
-    names.sort();
-    format!("there are: {}", names.join(", "))
 }
 
 /// The open parts of all devices as a thread saw them last, so that a batch it sends costs no reference count. They are kept

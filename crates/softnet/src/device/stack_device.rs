@@ -19,6 +19,7 @@ use softnet_dev::{Device, QueueStats};
 
 use super::Groups;
 use crate::config::{Context, Knobs};
+use crate::control::ControlError;
 use crate::napi::NapiInstance;
 use crate::tx::QueueWake;
 use crate::tx::qdisc::{Layout, Settings};
@@ -144,10 +145,10 @@ impl StackDevice {
 
     /// Sets knobs of mitigation, those that are given, of `queue` or of all queues, and remembers that. Refused, with nothing
     /// changed, if a value is out of range.
-    pub fn set_deferral(&self, queue: Option<u16>, knobs: Knobs) -> Result<(), String> {
+    pub fn set_deferral(&self, queue: Option<u16>, knobs: Knobs) -> Result<(), ControlError> {
         let checked = MitigationConfig::default();
         let n = knobs.napi_defer_hard_irqs.unwrap_or(0);
-        checked.set_defer_hard_irqs(n).map_err(|error| error.to_string())?;
+        checked.set_defer_hard_irqs(n)?;
         let mut deferral = lock(&self.deferral);
         let device = deferral.device;
         match queue {

@@ -6,6 +6,7 @@
 //!
 //! Invariant: a device takes the keys of its own driver, beside those that all devices have, and no other driver's.
 
+mod error;
 #[cfg(test)]
 mod testing;
 #[cfg(test)]
@@ -23,6 +24,7 @@ use softnet_core::skb::Region;
 use softnet_dev::OpenDevice;
 use softnet_dev::xdp::Ports;
 
+pub use error::DeviceError;
 pub use xdp::{Xdp, XdpMode, XdpOpener};
 
 use crate::util::Limit;
@@ -63,8 +65,8 @@ pub trait Driver: Any + fmt::Debug + Send + Sync {
     fn frames(&self) -> u64;
     /// Tells what is wrong with its values: the key, and why.
     fn check(&self, wrong: &mut dyn FnMut(&'static str, String));
-    /// What opens its devices, so many, on `region`. The error is one for the user.
-    fn opener(&self, region: &Arc<Region>, devices: usize) -> Result<Box<dyn Opener>, String>;
+    /// What opens its devices, so many, on `region`.
+    fn opener(&self, region: &Arc<Region>, devices: usize) -> Result<Box<dyn Opener>, DeviceError>;
     /// Whether `other` says the same.
     fn is_equal(&self, other: &dyn Any) -> bool;
 }
@@ -108,7 +110,7 @@ impl PartialEq for DeviceDriver {
     }
 }
 
-/// The driver of a device that the program opens itself: see [`Openers::with`].
+/// The driver of a device that the program opens itself: see [`StackBuilder::device_with`](crate::StackBuilder::device_with).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Own;
 
@@ -123,9 +125,9 @@ impl Driver for Own {
 
     fn check(&self, _: &mut dyn FnMut(&'static str, String)) {}
 
-    fn opener(&self, _: &Arc<Region>, _: usize) -> Result<Box<dyn Opener>, String> {
-        let refuse = |device: &OpenRequest<'_>, _: &mut SoftnetData| {
-            Err(format!("{}: expected an opener of the program's own", device.name))
+    fn opener(&self, _: &Arc<Region>, _: usize) -> Result<Box<dyn Opener>, DeviceError> {
+        let refuse = |device: &OpenRequest<'_>, _: &mut SoftnetData| -> Result<_, DeviceError> {
+            Err(format!("{}: expected an opener of the program's own", device.name).into())
         };
         Ok(Box::new(refuse))
     }
@@ -137,6 +139,7 @@ impl Driver for Own {
 
 /// A device that is to be opened.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct OpenRequest<'a> {
     /// Its index in the stack.
     pub dev: u16,
@@ -152,8 +155,8 @@ pub struct OpenRequest<'a> {
 
 /// Opens devices. Called by one thread at a time: at start, and whenever an interface comes back.
 pub trait Opener: Send {
-    /// Opens a device on the region of `ctx`. The error is one for the user.
-    fn open(&mut self, device: &OpenRequest<'_>, ctx: &mut SoftnetData) -> Result<OpenDevice, String>;
+    /// Opens a device on the region of `ctx`.
+    fn open(&mut self, device: &OpenRequest<'_>, ctx: &mut SoftnetData) -> Result<OpenDevice, DeviceError>;
 
     /// The addresses that the kernel has changed, or what a device's interface is a port of; or may
     /// have.
@@ -170,9 +173,13 @@ pub trait Opener: Send {
     }
 }
 
-impl<F: FnMut(&OpenRequest<'_>, &mut SoftnetData) -> Result<OpenDevice, String> + Send> Opener for F {
-    fn open(&mut self, device: &OpenRequest<'_>, ctx: &mut SoftnetData) -> Result<OpenDevice, String> {
-        self(device, ctx)
+impl<F, E> Opener for F
+where
+    F: FnMut(&OpenRequest<'_>, &mut SoftnetData) -> Result<OpenDevice, E> + Send,
+    E: Into<DeviceError>,
+{
+    fn open(&mut self, device: &OpenRequest<'_>, ctx: &mut SoftnetData) -> Result<OpenDevice, DeviceError> {
+        self(device, ctx).map_err(Into::into)
     }
 }
 
@@ -185,7 +192,7 @@ pub struct Openers {
 
 impl Openers {
     /// For devices on `region` with `drivers`, in the order of their indices.
-    pub fn new(region: &Arc<Region>, drivers: &[&DeviceDriver]) -> Result<Self, String> {
+    pub fn new(region: &Arc<Region>, drivers: &[&DeviceDriver]) -> Result<Self, DeviceError> {
         let mut openers = Openers { all: Vec::new(), of: Vec::new() };
         let mut of_name = BTreeMap::new();
         for driver in drivers {
@@ -218,10 +225,10 @@ impl Openers {
 }
 
 impl Opener for Openers {
-    fn open(&mut self, device: &OpenRequest<'_>, ctx: &mut SoftnetData) -> Result<OpenDevice, String> {
+    fn open(&mut self, device: &OpenRequest<'_>, ctx: &mut SoftnetData) -> Result<OpenDevice, DeviceError> {
         match self.at(device.dev) {
             Some(at) => self.all[at].open(device, ctx),
-            None => Err(format!("{}: no driver is known for it", device.name)),
+            None => Err(format!("{}: no driver is known for it", device.name).into()),
         }
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use softnet_core::skb::Region;
 
-use super::{DeviceDriver, Driver, Keys, Kind, Opener, Own};
+use super::{DeviceDriver, DeviceError, Driver, Keys, Kind, Opener, Own};
 use crate::util::{Limit, range};
 
 pub(super) const KIND: Kind = Kind { name: "test", keys: &["lanes", "loops"], read };
@@ -39,7 +39,7 @@ impl Driver for Test {
         }
     }
 
-    fn opener(&self, region: &Arc<Region>, devices: usize) -> Result<Box<dyn Opener>, String> {
+    fn opener(&self, region: &Arc<Region>, devices: usize) -> Result<Box<dyn Opener>, DeviceError> {
         Own.opener(region, devices)
     }
 

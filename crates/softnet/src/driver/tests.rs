@@ -91,11 +91,14 @@ fn each_device_is_opened_by_its_driver_or_by_the_programs_opener() {
     ];
     struct Named(&'static str, bool);
     impl Opener for Named {
-        fn open(&mut self, device: &OpenRequest<'_>, ctx: &mut SoftnetData) -> Result<OpenDevice, String> {
+        fn open(
+            &mut self,
+            device: &OpenRequest<'_>,
+            ctx: &mut SoftnetData,
+        ) -> Result<OpenDevice, DeviceError> {
             let names = [format!("{} {}", self.0, device.name), String::new()];
             let [near, _] =
-                pair(ctx.region(), [device.dev, 9], &PairConfig { names, ..PairConfig::default() })
-                    .map_err(|error| error.to_string())?;
+                pair(ctx.region(), [device.dev, 9], &PairConfig { names, ..PairConfig::default() })?;
             Ok(near)
         }
 
@@ -110,7 +113,8 @@ fn each_device_is_opened_by_its_driver_or_by_the_programs_opener() {
             driver: drivers[usize::from(dev)].clone(),
             ..DeviceConfig::new(format!("d{dev}"))
         };
-        openers.open(&config.request(dev), &mut ctx).map(|open| open.device.info().name.clone())
+        let opened = openers.open(&config.request(dev), &mut ctx);
+        opened.map(|open| open.device.info().name.clone()).map_err(|error| error.to_string())
     };
     let refused = |dev| Err(format!("d{dev}: expected an opener of the program's own"));
     assert_eq!(

@@ -8,7 +8,7 @@ use softnet_core::skb::Region;
 use softnet_dev::OpenDevice;
 use softnet_dev::xdp::{self, Claim, Claims, Conflict, Mode, Ports, UdpPorts, Umem, XdpConfig};
 
-use super::{DeviceDriver, Driver, Keys, Kind, OpenRequest, Opener};
+use super::{DeviceDriver, DeviceError, Driver, Keys, Kind, OpenRequest, Opener};
 use crate::util::{Limit, note, power};
 
 pub(super) const KIND: Kind = Kind { name: NAME, keys: &["mode", "shared", "ring"], read };
@@ -20,6 +20,7 @@ const MODES: [(&str, XdpMode); 3] =
 
 /// What the driver is told of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Xdp {
     /// How it is attached.
     pub mode: XdpMode,
@@ -36,8 +37,17 @@ impl Default for Xdp {
     }
 }
 
+impl Xdp {
+    /// The same, changed by `change`.
+    pub fn with(mut self, change: impl FnOnce(&mut Self)) -> Self {
+        change(&mut self);
+        self
+    }
+}
+
 /// How a device attaches to its interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum XdpMode {
     /// In the driver if it can, else generic.
     Auto,
@@ -71,9 +81,8 @@ impl Driver for Xdp {
         }
     }
 
-    fn opener(&self, region: &Arc<Region>, devices: usize) -> Result<Box<dyn Opener>, String> {
-        let opener = XdpOpener::new(region, devices).map_err(|error| error.to_string())?;
-        Ok(Box::new(opener))
+    fn opener(&self, region: &Arc<Region>, devices: usize) -> Result<Box<dyn Opener>, DeviceError> {
+        Ok(Box::new(XdpOpener::new(region, devices)?))
     }
 
     fn is_equal(&self, other: &dyn Any) -> bool {
@@ -105,7 +114,7 @@ fn claim(device: &OpenRequest<'_>, xdp: &Xdp) -> Claim {
 }
 
 impl Opener for XdpOpener {
-    fn open(&mut self, device: &OpenRequest<'_>, ctx: &mut SoftnetData) -> Result<OpenDevice, String> {
+    fn open(&mut self, device: &OpenRequest<'_>, ctx: &mut SoftnetData) -> Result<OpenDevice, DeviceError> {
         let told = device.driver.get::<Xdp>().cloned().unwrap_or_default();
         let config = XdpConfig {
             interface: device.name.into(),
@@ -120,8 +129,7 @@ impl Opener for XdpOpener {
             claim: claim(device, &told),
             ports: Some(self.ports.clone()),
         };
-        let (open, claims) =
-            xdp::open_with_claims(&config, &self.umem, device.dev, ctx).map_err(|error| error.to_string())?;
+        let (open, claims) = xdp::open_with_claims(&config, &self.umem, device.dev, ctx)?;
         let mode = &open.device.info().mode;
         // What another mode does not do has to be known, also where it was asked for.
         if !mode.starts_with("native") {

@@ -18,7 +18,7 @@ use crate::util::Waker;
 
 /// Which packets an application wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Filter {
+pub enum PacketFilter {
     /// All that the instance receives.
     All,
     /// Those of an EtherType, which must not be 0x0806 (ARP) if the device is to be reached.
@@ -27,14 +27,14 @@ pub enum Filter {
     UdpPort(u16),
 }
 
-impl Filter {
+impl PacketFilter {
     /// Whether it wants `packet`, which begins with the Ethernet header. Whatever is in it, this does not panic.
     pub fn wants(self, packet: &[u8]) -> bool {
         let be16 = |at: usize| Some(u16::from_be_bytes([*packet.get(at)?, *packet.get(at + 1)?]));
         match self {
-            Filter::All => true,
-            Filter::EtherType(wanted) => be16(12) == Some(wanted),
-            Filter::UdpPort(port) => {
+            PacketFilter::All => true,
+            PacketFilter::EtherType(wanted) => be16(12) == Some(wanted),
+            PacketFilter::UdpPort(port) => {
                 let ip = 14;
                 let Some(&version) = packet.get(ip) else { return false };
                 match (be16(12), version >> 4) {
@@ -60,7 +60,7 @@ pub struct App {
     pub name: String,
     /// Thread that uses it, once it did.
     pub tid: AtomicU32,
-    filter: Filter,
+    filter: PacketFilter,
     ready: Mailbox<SkbList>,
     /// Frames of the packets that wait for it.
     queued: AtomicUsize,
@@ -79,7 +79,7 @@ impl App {
     /// An application that is in no list yet. It takes what is pushed by `ready`.
     pub(crate) fn new(
         name: String,
-        filter: Filter,
+        filter: PacketFilter,
         limit: usize,
         ready: Mailbox<SkbList>,
     ) -> std::io::Result<Self> {
@@ -239,25 +239,27 @@ mod tests {
     #[test]
     fn filters_want_what_they_say() {
         let packet = udp(7);
-        assert!(Filter::All.wants(&[]) && Filter::UdpPort(7).wants(&packet));
-        assert!(Filter::EtherType(0x0800).wants(&packet) && !Filter::EtherType(0x0806).wants(&packet));
-        assert!(!Filter::UdpPort(8).wants(&packet));
+        assert!(PacketFilter::All.wants(&[]) && PacketFilter::UdpPort(7).wants(&packet));
+        assert!(
+            PacketFilter::EtherType(0x0800).wants(&packet) && !PacketFilter::EtherType(0x0806).wants(&packet)
+        );
+        assert!(!PacketFilter::UdpPort(8).wants(&packet));
         for (at, value) in [(12, 0x86), (14, 0x65), (14, 0x44), (14 + 9, 6), (14 + 6, 0x20), (14 + 7, 1)] {
             let mut other = packet.clone();
             other[at] = value;
-            assert!(!Filter::UdpPort(7).wants(&other), "byte {at}");
+            assert!(!PacketFilter::UdpPort(7).wants(&other), "byte {at}");
         }
         let mut options = udp(0);
         options[14] = 0x46;
         options.extend([0; 4]);
         options[14 + 26..14 + 28].copy_from_slice(&7u16.to_be_bytes());
-        assert!(Filter::UdpPort(7).wants(&options));
+        assert!(PacketFilter::UdpPort(7).wants(&options));
         // Don't fragment is fine; and so is whatever comes cut short.
         let mut df = packet.clone();
         df[14 + 6] = 0x40;
-        assert!(Filter::UdpPort(7).wants(&df));
+        assert!(PacketFilter::UdpPort(7).wants(&df));
         for cut in 0..14 + 24 {
-            assert!(!Filter::UdpPort(7).wants(&packet[..cut]));
+            assert!(!PacketFilter::UdpPort(7).wants(&packet[..cut]));
         }
     }
 
@@ -267,15 +269,15 @@ mod tests {
         packet[12..15].copy_from_slice(&[0x86, 0xdd, 0x60]);
         packet[14 + 6] = 17;
         packet[14 + 42..14 + 44].copy_from_slice(&7u16.to_be_bytes());
-        assert!(Filter::UdpPort(7).wants(&packet) && !Filter::UdpPort(8).wants(&packet));
+        assert!(PacketFilter::UdpPort(7).wants(&packet) && !PacketFilter::UdpPort(8).wants(&packet));
         // Another EtherType, another version, and a fragment.
         for (at, value) in [(12, 0x08), (13, 0x00), (14, 0x45), (14 + 6, 44)] {
             let mut other = packet.clone();
             other[at] = value;
-            assert!(!Filter::UdpPort(7).wants(&other), "byte {at}");
+            assert!(!PacketFilter::UdpPort(7).wants(&other), "byte {at}");
         }
         for cut in 0..14 + 44 {
-            assert!(!Filter::UdpPort(7).wants(&packet[..cut]));
+            assert!(!PacketFilter::UdpPort(7).wants(&packet[..cut]));
         }
     }
 }

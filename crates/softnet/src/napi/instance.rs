@@ -20,13 +20,13 @@ use crate::config::Context;
 
 /// How long to wait between two looks at whether an instance's owner is done (the kernel's `napi_disable` sleeps as
 /// long).
-pub const PAUSE: Duration = Duration::from_micros(50);
+pub(crate) const PAUSE: Duration = Duration::from_micros(50);
 
 /// After how many ns an instance without memory is polled again.
 const REFILL_AFTER: NonZeroU64 = NonZeroU64::new(1_000_000).unwrap();
 
 /// What NAPI instances poll; `None` once the queue was closed.
-pub type Rx = Option<Input>;
+pub(crate) type Rx = Option<Input>;
 
 /// What becomes of the packets of a device.
 #[derive(Clone, Copy, Debug)]

@@ -145,7 +145,7 @@ struct Waiter {
 impl Epoll {
     /// An empty set for sockets of a stack, for one thread.
     pub fn new(on: &Handle) -> io::Result<Self> {
-        let shared = on.0.clone();
+        let shared = on.shared().clone();
         let (list, ready) = ReadyItems::new();
         let set = Arc::new(Set { list, waker: Waker::new()? });
         let fds = epoll::create(epoll::CreateFlags::CLOEXEC)?;

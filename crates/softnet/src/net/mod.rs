@@ -25,6 +25,8 @@
 
 mod epoll;
 pub(crate) mod groups;
+#[cfg(feature = "mio")]
+mod mio;
 mod msg;
 mod multicast;
 mod multicast4;
@@ -36,25 +38,15 @@ mod send;
 mod send_batch;
 #[cfg(test)]
 mod tests;
+#[cfg(feature = "tokio")]
+pub mod tokio;
 mod udp;
 
-use std::sync::Arc;
-
+pub use crate::app::{EpollParams, MAX_BUSY_POLL_USECS, OutOfRange};
+pub use crate::stack::Handle;
 pub use epoll::{Epoll, EpollCtl, Event, Interest};
 pub use msg::{MsgHdr, PktInfo};
 pub use ready_fd::ReadyFd;
 pub use recv::{Received, RecvBatch};
 pub use send_batch::SendBatch;
 pub use udp::{UdpBuilder, UdpSocket};
-
-use crate::stack::StackInner;
-
-/// A handle to a running stack, for threads that open sockets.
-#[derive(Clone)]
-pub struct Handle(Arc<StackInner>);
-
-impl Handle {
-    pub(crate) fn new(shared: &Arc<StackInner>) -> Self {
-        Handle(shared.clone())
-    }
-}

@@ -89,7 +89,8 @@ impl Handle {
     /// # Errors
     /// `ENODEV`: the stack has no such device.
     pub fn if_nametoindex(&self, name: &str) -> io::Result<u32> {
-        let dev = self.0.netdevs.iter().find(|dev| dev.name == name).ok_or_else(|| errno(Errno::NODEV))?;
+        let mut netdevs = self.shared().netdevs.iter();
+        let dev = netdevs.find(|dev| dev.name == name).ok_or_else(|| errno(Errno::NODEV))?;
         Ok(index_of(dev.index).into())
     }
 
@@ -98,7 +99,7 @@ impl Handle {
     /// # Errors
     /// `ENXIO`: the stack has no such device.
     pub fn if_indextoname(&self, index: u32) -> io::Result<&str> {
-        let dev = device(&self.0, index).ok_or_else(|| errno(Errno::NXIO))?;
-        Ok(&self.0.netdevs[usize::from(dev)].name)
+        let dev = device(self.shared(), index).ok_or_else(|| errno(Errno::NXIO))?;
+        Ok(&self.shared().netdevs[usize::from(dev)].name)
     }
 }

@@ -36,7 +36,7 @@ pub struct SendBatch {
 impl SendBatch {
     /// An empty one.
     pub fn new(on: &Handle) -> Self {
-        SendBatch { shared: on.0.clone(), sender: LocalSender::default(), out: Outgoing::new() }
+        SendBatch { shared: on.shared().clone(), sender: LocalSender::default(), out: Outgoing::new() }
     }
 
     /// How many datagrams it holds.

@@ -18,11 +18,12 @@ use softnet_dev::xdp::Ports;
 use softnet_dev::{Device, OpenDevice, RxQueue, TxQueue};
 
 use super::Handle;
+use crate::Stack;
+use crate::assembly::Assembly;
 use crate::assembly::Introspect;
 use crate::config::{Config, DeviceConfig, NeighbourConfig, StackConfig, available_cpus};
-use crate::driver::{OpenRequest, Opener, Own};
+use crate::driver::{DeviceError, OpenRequest, Opener, Own};
 use crate::stack::StackInner;
-use crate::{Assembly, Stack};
 
 const OWN: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 const HOST: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
@@ -93,7 +94,7 @@ struct Telling<F> {
 }
 
 impl<F: Opener> Opener for Telling<F> {
-    fn open(&mut self, device: &OpenRequest<'_>, ctx: &mut SoftnetData) -> Result<OpenDevice, String> {
+    fn open(&mut self, device: &OpenRequest<'_>, ctx: &mut SoftnetData) -> Result<OpenDevice, DeviceError> {
         self.open.open(device, ctx)
     }
 

@@ -81,7 +81,7 @@ impl UdpBuilder {
     }
 
     fn bind_one(&self, addr: SocketAddr) -> io::Result<UdpSocket> {
-        let shared = &self.on.0;
+        let shared = self.on.shared();
         if shared.sockets.is_stopped() {
             return Err(errno(Errno::NETDOWN));
         }

@@ -4,5 +4,4 @@
 
 mod watch;
 
-pub use watch::ReadinessNotifier;
-pub(crate) use watch::{Set, Watch, wake_blocked};
+pub(crate) use watch::{ReadinessNotifier, Set, Watch, wake_blocked};

@@ -178,7 +178,7 @@ fn wake_exclusive(watchers: &[Watch]) {
 }
 
 /// The waiters of a table's sockets: threads that are blocked in a call, and watchers.
-pub struct ReadinessNotifier {
+pub(crate) struct ReadinessNotifier {
     pub(crate) sockets: Arc<Sockets>,
     pub(crate) watchers: Watchers,
 }

@@ -12,6 +12,6 @@ mod worker;
 mod workqueue;
 
 pub(crate) use polling::{OnRelease, PollContext};
-pub use switch::Contexts;
+pub(crate) use switch::Contexts;
 pub use worker::Worker;
-pub use workqueue::PoolThread;
+pub(crate) use workqueue::PoolThread;

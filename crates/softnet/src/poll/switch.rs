@@ -24,7 +24,7 @@ use crate::util::Spawn;
 const NAME: usize = 15;
 
 /// See the module.
-pub struct Contexts {
+pub(crate) struct Contexts {
     shared: Arc<StackInner>,
     /// How many threads the pool has while there is one.
     pool_threads: u32,
@@ -48,13 +48,13 @@ fn thread_name(dev: &str, id: u32) -> String {
 
 impl Contexts {
     /// No threads but the workers.
-    pub fn new(shared: Arc<StackInner>, pool_threads: u32) -> Self {
+    pub(crate) fn new(shared: Arc<StackInner>, pool_threads: u32) -> Self {
         Contexts { shared, pool_threads, threads: Vec::new(), pool: None }
     }
 
     /// Homes for instances, each in the context beside it, with their threads running. Gives nothing and leaves nothing
     /// if a thread cannot be made.
-    pub fn prepare(
+    pub(crate) fn prepare(
         &mut self,
         wanted: &[(Arc<NapiInstance>, Context)],
         spawn: Spawn<'_>,
@@ -135,7 +135,7 @@ impl Contexts {
     }
 
     /// Switches instances to the contexts beside them. The error is that a thread could not be made; then nothing changed.
-    pub fn switch(
+    pub(crate) fn switch(
         &mut self,
         mut wanted: Vec<(Arc<NapiInstance>, Context)>,
         spawn: Spawn<'_>,
@@ -153,7 +153,7 @@ impl Contexts {
     }
 
     /// Ends the threads of homes that instances left, if they have nothing else to poll.
-    pub fn retire(&mut self, homes: Vec<Home>) {
+    pub(crate) fn retire(&mut self, homes: Vec<Home>) {
         for home in homes {
             let Home::Worker(worker) = home else { continue };
             let Some(at) = self.threads.iter().position(|(me, _)| Arc::ptr_eq(me, &worker)) else { continue };

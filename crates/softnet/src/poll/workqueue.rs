@@ -18,7 +18,7 @@ use crate::napi::{Instances, PollThread, Pool, Rx, TIMER, WAKE, ring_shared};
 use crate::stack::StackInner;
 
 /// One thread of a pool: what it owns.
-pub struct PoolThread {
+pub(crate) struct PoolThread {
     pool: Arc<Pool>,
     me: Arc<PollThread>,
     net_rx: NetRx<Rx>,
@@ -29,7 +29,7 @@ pub struct PoolThread {
 
 impl PoolThread {
     /// A thread of `pool`, which others see as `me`.
-    pub fn new(shared: &Arc<StackInner>, pool: &Arc<Pool>, me: Arc<PollThread>) -> Self {
+    pub(crate) fn new(shared: &Arc<StackInner>, pool: &Arc<Pool>, me: Arc<PollThread>) -> Self {
         let net_rx = NetRx::new(shared.budget);
         me.net_rx.store(net_rx.stats().clone());
         let env = PollContext::new(shared, OnRelease::UnmaskFor(pool.clone()));
@@ -37,7 +37,7 @@ impl PoolThread {
     }
 
     /// Works until the pool is stopped.
-    pub fn run(mut self) {
+    pub(crate) fn run(mut self) {
         self.me.enter();
         let mut held = None;
         while !self.pool.stop.load(Ordering::Acquire) {

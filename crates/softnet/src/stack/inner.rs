@@ -25,8 +25,8 @@ use softnet_core::sync::AtomicUsize;
 
 use super::{CacheShare, SlowLock, SocketTable};
 use crate::config::StackConfig;
-use crate::control::Target;
-use crate::device::{Netdev, StackDevice, TxHint, dev_queue_xmit, find_netdev, there_are};
+use crate::control::{ControlError, Target};
+use crate::device::{Netdev, StackDevice, TxHint, dev_queue_xmit, find_netdev};
 use crate::napi::{NapiInstance, PollThread, WorkerShared};
 use crate::util::{Clock, Waker, lock};
 
@@ -142,7 +142,7 @@ impl StackInner {
 
     /// What `target` names: a device with its instances, none while it is not open, or an instance with its device. The
     /// error says what there is.
-    pub fn find(&self, target: &Target) -> Result<(&StackDevice, Vec<Arc<NapiInstance>>), String> {
+    pub fn find(&self, target: &Target) -> Result<(&StackDevice, Vec<Arc<NapiInstance>>), ControlError> {
         let napis = self.napis();
         let of = |index: u16| napis.iter().filter(|i| i.napi.dev == index).cloned().collect();
         match target {
@@ -152,8 +152,10 @@ impl StackInner {
             Target::Napi(id) => match napis.iter().find(|instance| instance.napi.id == *id) {
                 Some(instance) => Ok((&self.devices[usize::from(instance.napi.dev)], vec![instance.clone()])),
                 None => {
-                    let ids = napis.iter().map(|i| format!("{} ({})", i.napi.id, i.napi.name)).collect();
-                    Err(format!("no NAPI instance {id}; {}", there_are(ids)))
+                    let mut exist: Vec<_> =
+                        napis.iter().map(|i| format!("{} ({})", i.napi.id, i.napi.name)).collect();
+                    exist.sort();
+                    Err(ControlError::NoNapi { id: *id, exist })
                 }
             },
         }

@@ -6,13 +6,15 @@
 
 mod app_thread;
 mod cache_share;
+mod handle;
 mod inner;
-pub mod routes;
+pub(crate) mod routes;
 mod slow_lock;
 mod sockets;
 
 pub(crate) use app_thread::{AppThread, before_wait, with};
 pub(crate) use cache_share::CacheShare;
+pub use handle::Handle;
 pub use inner::StackInner;
 pub(crate) use slow_lock::SlowLock;
 pub use sockets::SocketTable;

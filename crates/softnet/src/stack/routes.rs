@@ -133,7 +133,7 @@ impl Rib {
 }
 
 /// All routes that `config` means: connected networks, static routes, own addresses.
-pub fn routes(config: &Config) -> Rib {
+pub(crate) fn routes(config: &Config) -> Rib {
     let dev_of = |name: &str| config.devices.iter().position(|d| d.name == name);
     let gateway_dev = |via: IpAddr| {
         let on = |d: &crate::config::DeviceConfig| d.addresses.iter().any(|a| a.has_host(via));
@@ -179,7 +179,7 @@ pub fn routes(config: &Config) -> Rib {
 }
 
 /// Tables for `rib`, with every next hop unresolved and no device there yet. `key`: see [`Tables::new`].
-pub fn compile(rib: &Rib, key: FoldKey) -> Result<Tables, FibError> {
+pub(crate) fn compile(rib: &Rib, key: FoldKey) -> Result<Tables, FibError> {
     let mut tables = Tables::new(key);
     rib.v4.lay(Arc::make_mut(&mut tables.v4))?;
     rib.v6.lay(Arc::make_mut(&mut tables.v6))?;

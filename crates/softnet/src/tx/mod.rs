@@ -4,10 +4,10 @@
 
 mod backpressure;
 mod due;
-pub mod qdisc;
+pub(crate) mod qdisc;
 mod queue;
 
-pub use backpressure::TxBackpressure;
-pub use due::TxDue;
-pub(crate) use queue::{NEVER, xmit_waiting};
-pub use queue::{NetdevQueue, QueueWake};
+pub(crate) use backpressure::TxBackpressure;
+pub(crate) use due::TxDue;
+pub use queue::NetdevQueue;
+pub(crate) use queue::{NEVER, QueueWake, xmit_waiting};

@@ -14,7 +14,7 @@ use softnet_core::SoftnetData;
 use softnet_core::qdisc::{DevParams, Qdisc, QdiscStats, QdiscTotals, Spec, SpecError};
 
 use super::NetdevQueue;
-use crate::control::Action;
+use crate::control::{Action, ControlError};
 
 /// What was set for a device; outlives its TX queues.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -33,20 +33,13 @@ impl Settings {
         parent: Option<u16>,
         spec: Option<Spec>,
         queues: usize,
-    ) -> Result<Settings, String> {
+    ) -> Result<Settings, ControlError> {
         let mut next = self.clone();
         let place = match parent {
             Some(queue) if usize::from(queue) >= queues => {
-                return Err(format!(
-                    "parent: no TX queue {queue} (:{:x}); there are {queues}, expected :1 to :{queues:x}",
-                    u32::from(queue) + 1
-                ));
+                return Err(ControlError::NoTxQueue { queue, queues });
             }
-            Some(_) if !self.is_mq(queues) => {
-                return Err("parent: the root is not mq, so TX queues have no discipline of their own; \
-                            `softnet qdisc replace dev DEV root mq` makes it so"
-                    .into());
-            }
+            Some(_) if !self.is_mq(queues) => return Err(ControlError::NotMq),
             Some(queue) => format!("TX queue {queue} (parent :{:x})", u32::from(queue) + 1),
             None => "the root".into(),
         };
@@ -56,21 +49,20 @@ impl Settings {
         };
         match (action, old) {
             (Action::Add, Some(old)) => {
-                return Err(format!("{place} already has {old}: `replace` it, or `del` it first"));
+                return Err(ControlError::QdiscExists { place, qdisc: old.clone() });
             }
-            (Action::Del, None) => {
-                return Err(format!("{place} has its default discipline, which can't be deleted"));
-            }
+            (Action::Del, None) => return Err(ControlError::DefaultQdisc(place)),
             _ => {}
         }
         let spec = match action {
             Action::Del => None,
             _ => {
-                Some(spec.ok_or("expected a discipline, such as `tbf rate 10mbit burst 15kb latency 50ms`")?)
+                let example = "a discipline, such as `tbf rate 10mbit burst 15kb latency 50ms`";
+                Some(spec.ok_or(ControlError::Missing(example))?)
             }
         };
         match (parent, spec) {
-            (Some(_), Some(Spec::Mq)) => return Err(SpecError::NotForQueue.to_string()),
+            (Some(_), Some(Spec::Mq)) => return Err(SpecError::NotForQueue.into()),
             (Some(queue), Some(spec)) => _ = next.children.insert(queue, spec),
             (Some(queue), None) => _ = next.children.remove(&queue),
             (None, root) => next = Settings { root, children: BTreeMap::new() },
@@ -115,7 +107,7 @@ pub struct Layout {
 }
 
 /// A layout, and the disciplines to be put in place.
-pub type Built = (Layout, Vec<Option<Box<dyn Qdisc>>>);
+pub(crate) type Built = (Layout, Vec<Option<Box<dyn Qdisc>>>);
 
 impl Layout {
     /// By `settings`, for a device with `queues` TX queues.
@@ -296,7 +288,8 @@ mod tests {
             ),
         ] {
             let given = (!text.is_empty()).then(|| spec(text));
-            assert_eq!(before.apply(action, parent, given, queues), Err(why.to_owned()));
+            let refused = before.apply(action, parent, given, queues).map_err(|error| error.to_string());
+            assert_eq!(refused, Err(why.to_owned()));
         }
     }
 }

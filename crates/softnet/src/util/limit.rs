@@ -3,7 +3,7 @@
 use std::fmt;
 
 /// A range, or the powers of two in it.
-pub struct Limit {
+pub(crate) struct Limit {
     min: u64,
     pub(crate) max: u64,
     power_of_two: bool,

@@ -3,6 +3,6 @@
 use std::io::Write;
 
 /// Writes one line. A failure to do so is no reason to stop.
-pub fn note(message: std::fmt::Arguments<'_>) {
+pub(crate) fn note(message: std::fmt::Arguments<'_>) {
     let _ = writeln!(std::io::stderr(), "softnet: {message}");
 }

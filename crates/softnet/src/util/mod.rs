@@ -11,10 +11,9 @@ mod wake;
 
 pub use clock::Clock;
 pub(crate) use clock::timespec;
-pub use limit::Limit;
-pub(crate) use limit::{power, range};
-pub use lock::lock;
-pub use log::note;
+pub(crate) use limit::{Limit, power, range};
+pub(crate) use lock::lock;
+pub(crate) use log::note;
 pub(crate) use thread::current_tid;
 pub use thread::{Body, Spawn, spawn};
 pub use wake::Waker;

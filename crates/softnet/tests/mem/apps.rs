@@ -4,11 +4,9 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
-use softnet::app::{NapiPoller, PollerError, PollerParams};
-use softnet::assembly::Introspect;
 use softnet::config::Context;
 use softnet::control::{Set, Target};
-use softnet::napi::Filter;
+use softnet::{Introspect, NapiPoller, PacketFilter, PollerError, PollerParams};
 use softnet_core::skb::Batch;
 
 use super::frames::{Rng, host, number_of, numbered, to_port};
@@ -21,7 +19,8 @@ const MS: u64 = 1_000_000;
 const US: u64 = 1000;
 
 fn poller(world: &World, port: u16, params: PollerParams) -> NapiPoller {
-    NapiPoller::new(&world.shared, mem0(&world.view).id, "test", Filter::UdpPort(port), params).unwrap()
+    NapiPoller::new(&world.handle(), mem0(&world.view).id, "test", PacketFilter::UdpPort(port), params)
+        .unwrap()
 }
 
 /// A stack with one queue from the host at port 0 (the lane), and one to the host at port 1 (the sink).

@@ -7,8 +7,7 @@ use std::time::{Duration, Instant};
 use softnet::Stack;
 use softnet::config::Context;
 use softnet::control::{Set, Target};
-use softnet::stack::StackInner;
-use softnet::util::{Body, spawn};
+use softnet::internals::{Body, StackInner, spawn};
 
 use super::frames::{Rng, host, number_of, numbered};
 use super::world::{Lane, Setup, World, of_port, on_all, ping, until};
@@ -279,7 +278,8 @@ fn a_thread_that_cannot_be_made_changes_nothing() {
                 left.checked_sub(1).ok_or(std::io::ErrorKind::OutOfMemory).map_err(std::io::Error::from)?;
             spawn(name, body)
         };
-        let error = housekeeper.set(&Set { target: target(), threaded }, &mut failing).unwrap_err();
+        let error =
+            housekeeper.set(&Set { target: target(), threaded }, &mut failing).unwrap_err().to_string();
         assert!(error.starts_with("nothing was changed: "), "{error}");
         assert_eq!(names(), before);
         assert!(view.napis().iter().all(|row| row.context == Context::Threaded));
@@ -295,13 +295,13 @@ fn a_thread_that_cannot_be_made_changes_nothing() {
 #[test]
 fn what_is_not_there_is_told_with_what_is() {
     let (world, lanes) = Setup { ports: &[1, 1], workers: 1, known: true, ..Setup::default() }.start();
-    let error = |target| world.view.set(Set { target, threaded: Context::Threaded }).unwrap_err();
+    let error = |target| world.view.set(Set { target, threaded: Context::Threaded }).unwrap_err().to_string();
     assert_eq!(error(Target::Dev("eth9".into())), "no device \"eth9\"; there are: mem0, mem1");
     let ids: Vec<u32> = world.view.napis().iter().map(|row| row.id).collect();
     let expected = format!("no NAPI instance 7; there are: {} (mem0-0), {} (mem1-0)", ids[0], ids[1]);
     assert_eq!(error(Target::Napi(7)), expected);
     let (view, target) = (world.view.clone(), Target::Dev("mem0".into()));
     world.end(lanes);
-    let error = view.set(Set { target, threaded: Context::Threaded }).unwrap_err();
+    let error = view.set(Set { target, threaded: Context::Threaded }).unwrap_err().to_string();
     assert_eq!(error, "the instance is stopping");
 }

@@ -1,7 +1,6 @@
 //! Interrupt deferral on real threads: doorbells stay masked while timers poll, and no packet waits for ever.
 
-use softnet::config::Context;
-use softnet::config::Knobs;
+use softnet::config::{Context, Knobs};
 use softnet::control::show::NapiRow;
 use softnet::control::{SetKnobs, Target};
 
@@ -10,8 +9,11 @@ use super::world::{Setup, World, of_port, ping, until};
 
 fn set(world: &World, n: u64, t: u64) -> Result<Vec<NapiRow>, String> {
     let target = Target::Dev("mem0".into());
-    let knobs = Knobs { napi_defer_hard_irqs: Some(n), gro_flush_timeout: Some(t), ..Knobs::default() };
-    world.view.set_knobs(&SetKnobs { target, knobs })
+    let knobs = Knobs::default().with(|knobs| {
+        knobs.napi_defer_hard_irqs = Some(n);
+        knobs.gro_flush_timeout = Some(t);
+    });
+    world.view.set_knobs(&SetKnobs { target, knobs }).map_err(|error| error.to_string())
 }
 
 fn doorbell(world: &World) -> String {
@@ -67,9 +69,9 @@ fn knobs_out_of_range_are_refused_and_useless_ones_warned_of() {
         rows[0].warning.as_deref(),
         Some("napi_defer_hard_irqs has no effect without gro_flush_timeout")
     );
-    let knobs = Knobs { napi_defer_hard_irqs: Some(1), ..Knobs::default() };
+    let knobs = Knobs::default().with(|knobs| knobs.napi_defer_hard_irqs = Some(1));
     let unknown = SetKnobs { target: Target::Napi(1), knobs };
-    let error = world.view.set_knobs(&unknown).unwrap_err();
+    let error = world.view.set_knobs(&unknown).unwrap_err().to_string();
     assert!(error.contains("(mem0-0)"), "{error}");
     world.end(lanes);
 }

@@ -5,8 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use rustix::event::{EventfdFlags, eventfd};
-use softnet::app::EpollParams;
-use softnet::net::{Epoll, Event, Handle, Interest, ReadyFd, UdpSocket};
+use softnet::net::{Epoll, EpollParams, Event, Handle, Interest, ReadyFd, UdpSocket};
 
 use super::frames::own;
 use super::poller::{mem0, set_knobs};

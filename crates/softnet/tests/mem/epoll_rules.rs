@@ -6,8 +6,7 @@ use std::time::Duration;
 
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::dup2;
-use softnet::app::EpollParams;
-use softnet::net::{Epoll, Event, Interest};
+use softnet::net::{Epoll, EpollParams, Event, Interest};
 
 use super::epoll::{AT_ONCE, HOUR, PREFER, bind, deliver, drain, now};
 use super::poller::{mem0, set_knobs};

@@ -13,10 +13,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use softnet::app::{NapiPoller, PollerParams, RawSender, WouldBlock};
 use softnet::config::{Context, InterfaceAddr};
-use softnet::napi::Filter;
 use softnet::net::UdpSocket;
+use softnet::{NapiPoller, PacketFilter, PollerParams, RawSender, WouldBlock};
 use softnet_core::SoftnetData;
 use softnet_core::skb::Batch;
 use softnet_dev::{QueueStats, Reaped, TxQueue};
@@ -477,7 +476,7 @@ fn run(seed: u64) {
     let poller = |id: u32, usecs: u32| {
         let params =
             PollerParams { busy_poll_usecs: usecs, prefer_busy_poll: usecs == 0, ..PollerParams::default() };
-        NapiPoller::new(&world.shared, id, "test", Filter::UdpPort(99), params).unwrap()
+        NapiPoller::new(&world.handle(), id, "test", PacketFilter::UdpPort(99), params).unwrap()
     };
     let pollers = [(0, rng.below(QUEUES)), (1, rng.below(QUEUES))]
         .map(|(port, queue)| poller(instance(port, queue as u16), 30 * rng.below(2) as u32));
@@ -492,7 +491,7 @@ fn run(seed: u64) {
         let [sends, mut polls] = pollers;
         let (by_poller, raw) = case.raw.split_first().expect("some");
         for flow in raw {
-            let (sender, rng) = (RawSender::new(&world.shared, "mem0").unwrap(), next());
+            let (sender, rng) = (RawSender::new(&world.handle(), "mem0").unwrap(), next());
             scope.spawn(move || send_raw(sender, flow, rng));
         }
         let rng = next();

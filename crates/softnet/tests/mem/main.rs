@@ -3,10 +3,12 @@
 //! Time-outs are there to fail instead of to hang; nothing is asserted about how long anything takes.
 
 mod apps;
+mod builder;
 mod contexts;
 mod deferral;
 mod epoll;
 mod epoll_rules;
+mod examples;
 mod flow_order;
 mod frames;
 mod frames6;

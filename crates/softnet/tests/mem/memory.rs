@@ -4,8 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 
-use softnet::app::EpollParams;
-use softnet::net::{Epoll, Handle, Interest, RecvBatch, UdpSocket};
+use softnet::net::{Epoll, EpollParams, Handle, Interest, RecvBatch, UdpSocket};
 
 use super::epoll::bind;
 use super::frames::{host, own};

@@ -4,17 +4,13 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use softnet::app::{NapiPoller, PollerParams};
-use softnet::assembly::Introspect;
 use softnet::config::Context;
-use softnet::control::Action;
 use softnet::control::Direction::{Egress, Ingress};
 use softnet::control::MirredAction::{Mirror, Redirect};
 use softnet::control::show::FilterRow;
-use softnet::control::{Direction, MirredAction};
-use softnet::control::{SetFilter, SetMirred};
-use softnet::device::{TxHint, dev_queue_xmit};
-use softnet::napi::{Filter, MAX_BACKLOG};
+use softnet::control::{Action, Direction, MirredAction, SetFilter, SetMirred};
+use softnet::internals::{MAX_BACKLOG, TxHint, dev_queue_xmit};
+use softnet::{Introspect, NapiPoller, PacketFilter, PollerParams};
 use softnet_core::ip::v4::arp::ArpPacket;
 use softnet_core::skb::Batch;
 
@@ -155,7 +151,7 @@ fn what_is_redirected_or_mirrored_arrives() {
         // What leaves has that of the next hop, so an application takes it.
         let napi = view.napis()[2].id;
         let params = PollerParams::default();
-        let mut poller = NapiPoller::new(&world.shared, napi, "test", Filter::All, params).unwrap();
+        let mut poller = NapiPoller::new(&world.handle(), napi, "test", PacketFilter::All, params).unwrap();
         add(view, (1, Egress), action, (2, Ingress));
         send(&mut lanes[0], &frame);
         let mut batch = Batch::new();
@@ -322,7 +318,8 @@ fn what_an_application_sends_is_received() {
     let (world, mut lanes) = PORTS.start();
     let napi = world.view.napis()[0].id;
     let params = PollerParams::default();
-    let mut poller = NapiPoller::new(&world.shared, napi, "test", Filter::EtherType(0x88b5), params).unwrap();
+    let mut poller =
+        NapiPoller::new(&world.handle(), napi, "test", PacketFilter::EtherType(0x88b5), params).unwrap();
     add(&world.view, (0, Egress), Redirect, (2, Ingress));
     for number in 0..100 {
         let frame = numbered(2, host(1), 0, number);
@@ -341,7 +338,7 @@ fn an_application_that_polls_receives_from_both() {
     let (world, mut lanes) = PORTS.start();
     set_knobs(&world.view, 10, 100_000, 20_000_000);
     let napi = mem0(&world.view).id;
-    let mut poller = NapiPoller::new(&world.shared, napi, "test", Filter::All, PREFER).unwrap();
+    let mut poller = NapiPoller::new(&world.handle(), napi, "test", PacketFilter::All, PREFER).unwrap();
     add(&world.view, (1, Ingress), Redirect, (0, Ingress));
     let (mut next, mut sent, mut batch) = ([0; 2], 0, Batch::new());
     while next != [N; 2] {
@@ -526,11 +523,11 @@ fn what_cannot_be_set_is_said() {
             "expected what to do, such as `action mirred egress redirect dev DEV`",
         ),
     ] {
-        assert_eq!(answer.unwrap_err(), expected);
+        assert_eq!(answer.unwrap_err().to_string(), expected);
     }
     assert!(view.filters().is_empty());
     assert_eq!(set(Action::Add, (0, Ingress), to(0)).unwrap().len(), 1, "a device to itself");
-    let error = set(Action::Add, (0, Ingress), to(1)).unwrap_err();
+    let error = set(Action::Add, (0, Ingress), to(1)).unwrap_err().to_string();
     assert_eq!(error, "ingress of mem0 has a filter already: `replace` it, or `del` it first");
     set(Action::Add, (0, Egress), to(2)).unwrap();
     let rows = set(Action::Replace, (0, Ingress), to(1)).unwrap();
@@ -544,7 +541,7 @@ fn what_cannot_be_set_is_said() {
 #[test]
 fn what_a_local_sender_sends_passes_the_filter_too() {
     let (world, mut lanes) = PORTS.start();
-    let mut sender = softnet::app::RawSender::new(&world.shared, "mem1").unwrap();
+    let mut sender = softnet::RawSender::new(&world.handle(), "mem1").unwrap();
     for (action, here) in [(Mirror, 1), (Redirect, 0)] {
         add(&world.view, (1, Egress), action, (2, Egress));
         for number in 0..2 {

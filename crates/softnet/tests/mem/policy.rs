@@ -1,8 +1,9 @@
 //! The workers' scheduling policy: what is configured is what the kernel has.
 
+use softnet::Stack;
 use softnet::config::Context;
 use softnet::driver::OpenRequest;
-use softnet::{Assembly, Stack};
+use softnet::internals::Assembly;
 use softnet_core::SoftnetData;
 use softnet_core::sync::Ordering;
 use softnet_dev::OpenDevice;
@@ -14,13 +15,18 @@ use super::world::{until, wire};
 
 /// Policy of the worker, and of the thread of a device in the context `threaded`.
 fn policies(worker_policy: Option<Policy>) -> (String, String) {
-    let device = DeviceConfig {
-        addresses: vec!["10.0.0.1/24".parse().unwrap()],
-        threaded: Context::Threaded,
-        ..DeviceConfig::new("mem0")
-    };
-    let stack = StackConfig { workers: vec![available_cpus()[0]], worker_policy, ..StackConfig::default() };
-    let config = Config { stack, devices: vec![device], ..Config::default() };
+    let device = DeviceConfig::new("mem0").with(|device| {
+        device.addresses = vec!["10.0.0.1/24".parse().unwrap()];
+        device.threaded = Context::Threaded;
+    });
+    let stack = StackConfig::default().with(|stack| {
+        stack.workers = vec![available_cpus()[0]];
+        stack.worker_policy = worker_policy;
+    });
+    let config = Config::default().with(|config| {
+        config.stack = stack;
+        config.devices = vec![device];
+    });
     let mut far = Vec::new();
     let assembly = Assembly::new(config, Vec::new(), |region| {
         let (near, lanes) = wire(region, 0, 1);

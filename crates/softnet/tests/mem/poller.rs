@@ -4,14 +4,12 @@
 use std::num::NonZeroU64;
 use std::time::Duration;
 
-use softnet::app::{MAX_BUSY_POLL_USECS, NapiPoller, PollerError, PollerParams};
-use softnet::assembly::Introspect;
-use softnet::config::Context;
-use softnet::config::Knobs;
+use softnet::config::{Context, Knobs};
 use softnet::control::show::NapiRow;
 use softnet::control::{SetKnobs, Target};
-use softnet::napi::{Filter, Timeout};
-use softnet::{Assembly, Stack};
+use softnet::internals::{Assembly, Timeout};
+use softnet::net::MAX_BUSY_POLL_USECS;
+use softnet::{Introspect, NapiPoller, PacketFilter, PollerError, PollerParams, Stack};
 use softnet_core::skb::Batch;
 
 use super::frames::{host, number_of, numbered, to_port};
@@ -27,8 +25,11 @@ pub(crate) const PREFER: PollerParams =
 
 /// Sets N, T and S of `mem0`.
 pub(crate) fn set_knobs(view: &Introspect, n: u64, t: u64, s: u64) {
-    let knobs =
-        Knobs { napi_defer_hard_irqs: Some(n), gro_flush_timeout: Some(t), irq_suspend_timeout: Some(s) };
+    let knobs = Knobs::default().with(|knobs| {
+        knobs.napi_defer_hard_irqs = Some(n);
+        knobs.gro_flush_timeout = Some(t);
+        knobs.irq_suspend_timeout = Some(s);
+    });
     view.set_knobs(&SetKnobs { target: Target::Dev("mem0".into()), knobs }).unwrap();
 }
 
@@ -66,8 +67,8 @@ impl Still {
         still
     }
 
-    fn poller(&self, filter: Filter, params: PollerParams) -> Result<NapiPoller, PollerError> {
-        NapiPoller::new(&self.assembly.shared, self.row().id, "test", filter, params)
+    fn poller(&self, filter: PacketFilter, params: PollerParams) -> Result<NapiPoller, PollerError> {
+        NapiPoller::new(&self.assembly.handle(), self.row().id, "test", filter, params)
     }
 
     fn row(&self) -> NapiRow {
@@ -108,7 +109,7 @@ fn knob(row: &NapiRow) -> Option<&str> {
 fn a_call_does_one_thing_after_the_other() {
     let mut still = Still::new();
     set_knobs(&still.assembly.view, 100, HOUR, 2 * HOUR);
-    let mut poller = still.poller(Filter::UdpPort(PORT), PREFER).unwrap();
+    let mut poller = still.poller(PacketFilter::UdpPort(PORT), PREFER).unwrap();
     let mut batch = Batch::new();
     let mut call = |still: &Still, timeout| {
         let before = still.row();
@@ -154,8 +155,8 @@ fn a_call_does_one_thing_after_the_other() {
 fn what_a_filter_does_not_want_is_forwarded() {
     let mut still = Still::new();
     set_knobs(&still.assembly.view, 100, HOUR, HOUR);
-    let mut first = still.poller(Filter::UdpPort(PORT), PREFER).unwrap();
-    let mut second = still.poller(Filter::UdpPort(PORT + 1), PollerParams::default()).unwrap();
+    let mut first = still.poller(PacketFilter::UdpPort(PORT), PREFER).unwrap();
+    let mut second = still.poller(PacketFilter::UdpPort(PORT + 1), PollerParams::default()).unwrap();
     let frame = |number: u32| to_port(numbered(0, host(1), 0, number), PORT + (number % 3) as u16);
     let frames: Vec<_> = (0..9).map(frame).collect();
     assert_eq!(still.source.send(&frames), 9);
@@ -185,7 +186,7 @@ fn what_a_filter_does_not_want_is_forwarded() {
 fn a_full_queue_drops_and_counts() {
     let mut still = Still::new();
     let params = PollerParams { rx_queue_len: 4, ..PollerParams::default() };
-    let mut poller = still.poller(Filter::All, params).unwrap();
+    let mut poller = still.poller(PacketFilter::All, params).unwrap();
     (0..10).for_each(|number| still.send(number));
     still.work();
     let row = still.row();
@@ -210,7 +211,7 @@ fn a_full_queue_drops_and_counts() {
 fn what_does_not_fit_waits() {
     let mut still = Still::new();
     let params = PollerParams { busy_poll_budget: 64, ..PREFER };
-    let mut poller = still.poller(Filter::All, params).unwrap();
+    let mut poller = still.poller(PacketFilter::All, params).unwrap();
     let frames: Vec<_> = (0..100).map(|number| numbered(0, host(1), 0, number)).collect();
     assert_eq!(still.source.send(&frames), 100);
     let mut batch = Batch::new();
@@ -231,7 +232,7 @@ fn whoever_goes_away_gives_back_what_it_suspended() {
     let mut still = Still::new();
     for s in [HOUR, 0] {
         set_knobs(&still.assembly.view, 1, HOUR, HOUR);
-        let mut poller = still.poller(Filter::UdpPort(PORT), PREFER).unwrap();
+        let mut poller = still.poller(PacketFilter::UdpPort(PORT), PREFER).unwrap();
         let mut batch = Batch::new();
         for number in 0..2 {
             still.send(number);
@@ -259,7 +260,7 @@ fn whoever_goes_away_gives_back_what_it_suspended() {
 fn a_suspend_timeout_that_is_set_to_0_leaves_the_armed_timer() {
     let mut still = Still::new();
     set_knobs(&still.assembly.view, 1, HOUR, HOUR);
-    let mut poller = still.poller(Filter::All, PREFER).unwrap();
+    let mut poller = still.poller(PacketFilter::All, PREFER).unwrap();
     let mut batch = Batch::new();
     for number in 0..2 {
         still.send(number);
@@ -293,7 +294,7 @@ fn nobody_takes_an_instance_from_busy_poll() {
     let sinks = of_port(&mut lanes, 1);
     world.set(0, Context::BusyPoll);
     let mut poller =
-        NapiPoller::new(&world.shared, mem0(&world.view).id, "test", Filter::All, PREFER).unwrap();
+        NapiPoller::new(&world.handle(), mem0(&world.view).id, "test", PacketFilter::All, PREFER).unwrap();
     let mut batch = Batch::new();
     for number in 0..2000 {
         assert_eq!(lanes[0].send(&[numbered(0, host(1), 0, number)]), 1);
@@ -312,7 +313,7 @@ fn nobody_takes_an_instance_from_busy_poll() {
 #[test]
 fn what_is_out_of_range_or_not_there_is_told_with_what_is() {
     let still = Still::new();
-    let refused = |params| still.poller(Filter::All, params).err().expect("refused").to_string();
+    let refused = |params| still.poller(PacketFilter::All, params).err().expect("refused").to_string();
     let error = refused(PollerParams { busy_poll_usecs: MAX_BUSY_POLL_USECS + 1, ..PREFER });
     assert_eq!(error, "busy_poll_usecs: 2147483648 is out of range, 0 to 2147483647 expected");
     for budget in [0, 65] {
@@ -323,10 +324,10 @@ fn what_is_out_of_range_or_not_there_is_told_with_what_is() {
         let error = refused(PollerParams { rx_queue_len: len, ..PREFER });
         assert_eq!(error, format!("rx_queue_len: {len} is out of range, 1 to 1048576 expected"));
     }
-    let mut poller = still.poller(Filter::All, PREFER).unwrap();
+    let mut poller = still.poller(PacketFilter::All, PREFER).unwrap();
     assert!(poller.set_params(PollerParams { busy_poll_budget: 65, ..PREFER }).is_err());
     drop(poller);
-    let unknown = NapiPoller::new(&still.assembly.shared, 7, "test", Filter::All, PREFER);
+    let unknown = NapiPoller::new(&still.assembly.handle(), 7, "test", PacketFilter::All, PREFER);
     let ids: Vec<u32> = still.assembly.view.napis().iter().map(|row| row.id).collect();
     let expected = format!("no NAPI instance 7; there are: {} (mem0-0), {} (mem1-0)", ids[0], ids[1]);
     assert_eq!(unknown.err().expect("unknown").to_string(), expected);

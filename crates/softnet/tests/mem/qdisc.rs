@@ -4,9 +4,8 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use softnet::control::Action;
-use softnet::control::SetQdisc;
 use softnet::control::show::QdiscRow;
+use softnet::control::{Action, SetQdisc};
 
 use super::frames::{host, number_of, numbered};
 use super::world::{Lane, Setup, World, of_port, on_all, until};
@@ -20,7 +19,10 @@ const RING: u32 = 512;
 /// Changes a discipline of `mem1`.
 fn set(world: &World, action: Action, queue: Option<u16>, qdisc: &str) -> Result<Vec<QdiscRow>, String> {
     let qdisc = (!qdisc.is_empty()).then(|| qdisc.into());
-    world.view.set_qdisc(SetQdisc { dev: "mem1".into(), queue, action, qdisc })
+    world
+        .view
+        .set_qdisc(SetQdisc { dev: "mem1".into(), queue, action, qdisc })
+        .map_err(|error| error.to_string())
 }
 
 fn replace(world: &World, qdisc: &str) -> Vec<QdiscRow> {
@@ -277,7 +279,8 @@ fn what_makes_no_sense_is_told_and_changes_nothing() {
     }
     let missing =
         SetQdisc { dev: "eth9".into(), queue: None, action: Action::Add, qdisc: Some("pfifo".into()) };
-    assert_eq!(world.view.set_qdisc(missing), Err("no device \"eth9\"; there are: mem0, mem1".into()));
+    let refused = world.view.set_qdisc(missing).unwrap_err().to_string();
+    assert_eq!(refused, "no device \"eth9\"; there are: mem0, mem1");
     assert_eq!(world.view.qdiscs(), before);
     set(&world, Action::Add, None, "pfifo").unwrap();
     let error = set(&world, Action::Add, None, "bfifo").unwrap_err();

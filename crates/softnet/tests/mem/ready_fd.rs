@@ -93,6 +93,106 @@ fn by_tokio(sockets: Vec<UdpSocket>) -> ErrorKind {
     })
 }
 
+/// Echoes by asynchronous sockets: of each one task receives and another sends.
+#[cfg(feature = "tokio")]
+fn by_async_sockets(sockets: Vec<UdpSocket>) -> ErrorKind {
+    use std::collections::VecDeque;
+    use std::rc::Rc;
+    use std::sync::Mutex;
+    use std::task::Waker;
+
+    use softnet::net::tokio::UdpSocket as AsyncSocket;
+
+    /// From the task that receives to the one that sends.
+    #[derive(Default)]
+    struct Pipe {
+        datagrams: VecDeque<(Vec<u8>, SocketAddr)>,
+        sender: Option<Waker>,
+        over: bool,
+    }
+
+    async fn receive(socket: Rc<AsyncSocket>, pipe: Rc<Mutex<Pipe>>) -> ErrorKind {
+        let mut buffer = [0; 64];
+        loop {
+            let received = socket.recv_from(&mut buffer).await;
+            let mut pipe = pipe.lock().unwrap();
+            let error = match received {
+                Ok((n, from)) => {
+                    pipe.datagrams.push_back((buffer[..n].to_vec(), from));
+                    None
+                }
+                Err(error) => Some(error.kind()),
+            };
+            pipe.over |= error.is_some();
+            pipe.sender.take().into_iter().for_each(Waker::wake);
+            if let Some(error) = error {
+                return error;
+            }
+        }
+    }
+
+    async fn send(socket: Rc<AsyncSocket>, pipe: Rc<Mutex<Pipe>>) {
+        loop {
+            let next = std::future::poll_fn(|cx| {
+                let mut pipe = pipe.lock().unwrap();
+                pipe.sender = Some(cx.waker().clone());
+                match pipe.datagrams.pop_front() {
+                    None if !pipe.over => std::task::Poll::Pending,
+                    next => std::task::Poll::Ready(next),
+                }
+            });
+            let Some((payload, to)) = next.await else { return };
+            if socket.send_to(&payload, to).await.is_err() {
+                return;
+            }
+        }
+    }
+
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap();
+    let tasks = tokio::task::LocalSet::new();
+    tasks.block_on(&runtime, async {
+        let spawn = |socket| {
+            let socket = Rc::new(AsyncSocket::new(socket).unwrap());
+            let pipe = Rc::<Mutex<Pipe>>::default();
+            tokio::task::spawn_local(send(socket.clone(), pipe.clone()));
+            tokio::task::spawn_local(receive(socket, pipe))
+        };
+        let receivers: Vec<_> = sockets.into_iter().map(spawn).collect();
+        let mut last = None;
+        for receiver in receivers {
+            last = Some(receiver.await.unwrap());
+        }
+        last.unwrap()
+    })
+}
+
+/// The same as [`by_mio`], with descriptors that are registered as sources.
+#[cfg(feature = "mio")]
+fn by_mio_sources(sockets: Vec<UdpSocket>) -> ErrorKind {
+    let (mut poll, mut events) = (Poll::new().unwrap(), Events::with_capacity(4));
+    let source = |(token, socket)| {
+        let mut fd = ReadyFd::new(socket).unwrap();
+        poll.registry().register(&mut fd, Token(token), Interest::READABLE).unwrap();
+        poll.registry().reregister(&mut fd, Token(token), Interest::WRITABLE).unwrap();
+        (fd, None)
+    };
+    let mut served: Vec<_> = sockets.into_iter().enumerate().map(source).collect();
+    loop {
+        poll.poll(&mut events, None).unwrap();
+        for event in &events {
+            assert!(event.is_readable() && !event.is_writable());
+            let (fd, unsent) = &mut served[event.token().0];
+            match echo(fd.socket(), unsent) {
+                ErrorKind::WouldBlock => {}
+                error => {
+                    poll.registry().deregister(fd).unwrap();
+                    return error;
+                }
+            }
+        }
+    }
+}
+
 /// The host's side: what it asked each socket, and what of that was answered.
 struct Client {
     lane: Lane,
@@ -180,4 +280,16 @@ fn a_server_by_mio_echoes_all_and_learns_of_the_end() {
 #[test]
 fn a_server_by_tokio_echoes_all_and_learns_of_the_end() {
     echoes(by_tokio);
+}
+
+#[cfg(feature = "mio")]
+#[test]
+fn a_server_by_mio_sources_echoes_all_and_learns_of_the_end() {
+    echoes(by_mio_sources);
+}
+
+#[cfg(feature = "tokio")]
+#[test]
+fn a_server_by_async_sockets_echoes_all_and_learns_of_the_end() {
+    echoes(by_async_sockets);
 }

@@ -7,15 +7,13 @@ use std::sync::{Arc, Mutex};
 use std::thread::Scope;
 use std::time::Duration;
 
-use softnet::app::{RawSender, WouldBlock};
 use softnet::config::{Config, DeviceConfig, InterfaceAddr, NeighbourConfig, StackConfig, available_cpus};
-use softnet::control::Action;
-use softnet::control::SetQdisc;
 use softnet::control::show::QdiscRow;
-use softnet::device::{TxHint, dev_queue_xmit};
+use softnet::control::{Action, SetQdisc};
 use softnet::driver::OpenRequest;
+use softnet::internals::{Assembly, TxHint, dev_queue_xmit};
 use softnet::net::{SendBatch, UdpSocket};
-use softnet::{Assembly, Stack};
+use softnet::{RawSender, Stack, WouldBlock};
 use softnet_core::SoftnetData;
 use softnet_core::qdisc::Verdict;
 use softnet_core::skb::Batch;
@@ -97,15 +95,22 @@ impl TxQueue for Gated {
 
 /// A stack with one device with one TX queue, behind the gate, and the far end of its wire.
 pub(crate) fn start(qdisc: &str, qdisc_max_burst: u32, gate: &Gate) -> (World, Stack, Lane) {
-    let device = DeviceConfig {
-        addresses: vec![InterfaceAddr::new(own(0), 24).unwrap()],
-        qdisc: Some(qdisc.parse().unwrap()),
-        ..DeviceConfig::new("mem0")
-    };
+    let device = DeviceConfig::new("mem0").with(|device| {
+        device.addresses = vec![InterfaceAddr::new(own(0), 24).unwrap()];
+        device.qdisc = Some(qdisc.parse().unwrap());
+    });
     let workers = available_cpus().into_iter().take(1).collect();
-    let stack = StackConfig { workers, qdisc_max_burst, frames: 32768, ..StackConfig::default() };
-    let neighbour = NeighbourConfig { dev: "mem0".into(), address: host(0).into(), mac: host_mac(0) };
-    let config = Config { stack, devices: vec![device], neighbours: vec![neighbour], ..Config::default() };
+    let stack = StackConfig::default().with(|stack| {
+        stack.workers = workers;
+        stack.qdisc_max_burst = qdisc_max_burst;
+        stack.frames = 32768;
+    });
+    let neighbour = NeighbourConfig::new("mem0", host(0), host_mac(0));
+    let config = Config::default().with(|config| {
+        config.stack = stack;
+        config.devices = vec![device];
+        config.neighbours = vec![neighbour];
+    });
     let far = Arc::new(Mutex::new(Vec::new()));
     let assembly = Assembly::new(config, Vec::new(), |region| {
         let (region, far, gate) = (region.clone(), far.clone(), gate.clone());

@@ -3,8 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use softnet::napi::{Input, NapiInstance, NapiTimer, RxHandler};
-use softnet::stack::StackInner;
+use softnet::internals::{Input, NapiInstance, NapiTimer, RxHandler, StackInner};
 use softnet_core::napi::Napi;
 use softnet_core::sync::Ordering;
 

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use softnet::device::{TxHint, dev_queue_xmit};
+use softnet::internals::{TxHint, dev_queue_xmit};
 use softnet_core::skb::Batch;
 
 use super::frames::{Rng, arp_answer, host, number_of, numbered, random};

@@ -5,17 +5,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use softnet::assembly::Introspect;
 use softnet::config::{
-    Config, Context, DeviceConfig, InterfaceAddr, NeighbourConfig, RouteConfig, RouteTarget, StackConfig,
-    available_cpus,
+    Config, Context, DeviceConfig, InterfaceAddr, NeighbourConfig, RouteConfig, RouteTarget, available_cpus,
 };
 use softnet::control::show::NapiRow;
 use softnet::control::{Set, Target};
 use softnet::driver::OpenRequest;
+use softnet::internals::{Assembly, StackInner};
 use softnet::net::Handle;
-use softnet::stack::StackInner;
-use softnet::{Assembly, Stack};
+use softnet::{Introspect, Stack};
 use softnet_core::SoftnetData;
 use softnet_core::ip::Prefix;
 use softnet_core::skb::{Batch, CacheSizes, HEADROOM, Region};
@@ -150,27 +148,24 @@ impl Setup<'_> {
         let name = |port: usize| format!("mem{port}");
         let lists = |lists: &[&str]| lists.iter().map(|list| list.parse().unwrap()).collect();
         let xps = |port: usize| if port + 1 == self.ports.len() { self.xps } else { [&[][..]; 2] };
-        let device = |port: usize| DeviceConfig {
-            addresses: vec![InterfaceAddr::new(own(port), 24).unwrap()],
-            xps_cpus: lists(xps(port)[0]),
-            xps_rxqs: lists(xps(port)[1]),
-            ..DeviceConfig::new(name(port))
+        let device = |port: usize| {
+            DeviceConfig::new(name(port)).with(|device| {
+                device.addresses = vec![InterfaceAddr::new(own(port), 24).unwrap()];
+                device.xps_cpus = lists(xps(port)[0]);
+                device.xps_rxqs = lists(xps(port)[1]);
+            })
         };
-        let route = |port| RouteConfig { to: net(port).any(), target: RouteTarget::Via(host(port).into()) };
-        let neighbour =
-            |port| NeighbourConfig { dev: name(port), address: host(port).into(), mac: host_mac(port) };
+        let route = |port| RouteConfig::new(net(port).any(), RouteTarget::Via(host(port).into()));
+        let neighbour = |port| NeighbourConfig::new(name(port), host(port), host_mac(port));
         let ports = 0..self.ports.len();
-        Config {
-            stack: StackConfig {
-                // Two workers on one CPU are no good idea, but must work.
-                workers: available_cpus().into_iter().cycle().take(self.workers).collect(),
-                frames: 16384.max(4096 * self.ports.len().next_power_of_two() as u32),
-                ..StackConfig::default()
-            },
-            devices: ports.clone().map(device).collect(),
-            routes: ports.clone().map(route).collect(),
-            neighbours: ports.filter(|_| self.known).map(neighbour).collect(),
-        }
+        Config::default().with(|config| {
+            // Two workers on one CPU are no good idea, but must work.
+            config.stack.workers = available_cpus().into_iter().cycle().take(self.workers).collect();
+            config.stack.frames = 16384.max(4096 * self.ports.len().next_power_of_two() as u32);
+            config.devices = ports.clone().map(device).collect();
+            config.routes = ports.clone().map(route).collect();
+            config.neighbours = ports.filter(|_| self.known).map(neighbour).collect();
+        })
     }
 
     /// Runs it. Lanes come port by port, queue by queue.

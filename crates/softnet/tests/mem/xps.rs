@@ -46,7 +46,7 @@ fn a_local_sender_leaves_by_the_queue_of_its_cpu() {
     for (map, queue) in [(&["", "0-63"][..], 1), (&["", "", "", "0-63"], 3)] {
         let setup = Setup { ports: &[1, 4], workers: 1, known: true, xps: [map, &[]], ..Setup::default() };
         let (world, mut lanes) = setup.start();
-        let mut sender = softnet::app::RawSender::new(&world.shared, "mem1").unwrap();
+        let mut sender = softnet::RawSender::new(&world.handle(), "mem1").unwrap();
         for flow in 0..8 {
             let frame = numbered(1, host(1), flow, 0);
             let mut batch = batch_of(sender.ctx(), &frame, 1);
@@ -67,7 +67,7 @@ fn a_local_sender_keeps_its_queue() {
     let mut sinks = of_port(&mut lanes, 1);
     let mut used = [false; 4];
     for first in 0..16 {
-        let mut sender = softnet::app::RawSender::new(&world.shared, "mem1").unwrap();
+        let mut sender = softnet::RawSender::new(&world.handle(), "mem1").unwrap();
         for flow in 0..4 {
             let frame = numbered(first, host(1), flow, 0);
             let mut batch = batch_of(sender.ctx(), &frame, 1);

@@ -226,13 +226,19 @@ fn kernel_routes() {
 
 fn config(mode: XdpMode) -> Config {
     let prefix = |addr: IpAddr, len| IpPrefix::new(addr, len).unwrap();
-    let device = |link: usize| DeviceConfig {
-        driver: Xdp { ring: 512, mode, ..Xdp::default() }.into(),
-        addresses: vec![
-            InterfaceAddr::new(router4(link), 16).unwrap(),
-            InterfaceAddr::new(router6(link), 64).unwrap(),
-        ],
-        ..DeviceConfig::new(near(link))
+    let device = |link: usize| {
+        DeviceConfig::new(near(link)).with(|device| {
+            device.driver = Xdp::default()
+                .with(|xdp| {
+                    xdp.ring = 512;
+                    xdp.mode = mode;
+                })
+                .into();
+            device.addresses = vec![
+                InterfaceAddr::new(router4(link), 16).unwrap(),
+                InterfaceAddr::new(router6(link), 64).unwrap(),
+            ];
+        })
     };
     let mut routes = Vec::new();
     let mut neighbours = Vec::new();
@@ -240,12 +246,12 @@ fn config(mode: XdpMode) -> Config {
         let gateways = [IpAddr::from(gateway4(link)), IpAddr::from(gateway6(link))];
         let nets = [prefix(remote_net4(link).into(), 16), prefix(remote_net6(link).into(), 48)];
         for (address, to) in gateways.into_iter().zip(nets) {
-            routes.push(RouteConfig { to, target: RouteTarget::Via(address) });
-            neighbours.push(NeighbourConfig { dev: near(link), address, mac: gateway_mac(link) });
+            routes.push(RouteConfig::new(to, RouteTarget::Via(address)));
+            neighbours.push(NeighbourConfig::new(near(link), address, gateway_mac(link)));
         }
         let (to, address) = (prefix(beyond_net6(link).into(), 48), GATEWAY_LOCAL);
-        routes.push(RouteConfig { to, target: RouteTarget::ViaLinkLocal(address, near(link)) });
-        neighbours.push(NeighbourConfig { dev: near(link), address: address.into(), mac: gateway_mac(link) });
+        routes.push(RouteConfig::new(to, RouteTarget::ViaLinkLocal(address, near(link))));
+        neighbours.push(NeighbourConfig::new(near(link), address, gateway_mac(link)));
     }
     let six = |addr: Ipv6Addr| prefix(addr.into(), 48);
     for (to, target) in [
@@ -254,16 +260,15 @@ fn config(mode: XdpMode) -> Config {
         (prefix(BLACKHOLE4.into(), 24), RouteTarget::Blackhole),
         (six(BLACKHOLE6), RouteTarget::Blackhole),
     ] {
-        routes.push(RouteConfig { to, target });
+        routes.push(RouteConfig::new(to, target));
     }
-    Config {
-        stack: StackConfig {
-            workers: available_cpus().into_iter().take(1).collect(),
-            frames: 8192,
-            ..StackConfig::default()
-        },
-        devices: LINKS.map(device).into(),
-        routes,
-        neighbours,
-    }
+    Config::default().with(|config| {
+        config.stack = StackConfig::default().with(|stack| {
+            stack.workers = available_cpus().into_iter().take(1).collect();
+            stack.frames = 8192;
+        });
+        config.devices = LINKS.map(device).into();
+        config.routes = routes;
+        config.neighbours = neighbours;
+    })
 }

@@ -190,11 +190,11 @@ fn link_local_gateways_and_permanent_neighbours() {
     world.hosts[1].run(|| Netlink::new().unwrap().add_address("eth0", far, 128).unwrap()).unwrap();
     let mut config = world.config_dual();
     let gateway = link_local(mac_of(1));
-    config.routes.push(RouteConfig {
-        to: "fd00:9::/32".parse().unwrap(),
-        target: RouteTarget::ViaLinkLocal(gateway, interface(1)),
-    });
-    config.neighbours.push(NeighbourConfig { dev: interface(0), address: host6(0).into(), mac: mac_of(0) });
+    config.routes.push(RouteConfig::new(
+        "fd00:9::/32".parse().unwrap(),
+        RouteTarget::ViaLinkLocal(gateway, interface(1)),
+    ));
+    config.neighbours.push(NeighbourConfig::new(interface(0), host6(0), mac_of(0)));
     world.start_with(config);
     assert_ping(&Icmp::v6(&world.hosts[0]), far, 56);
     let view = world.view();

@@ -2,13 +2,10 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use softnet::app::{PollerError, PollerParams};
-use softnet::config::Context;
-use softnet::config::Knobs;
-use softnet::control::Action;
+use softnet::config::{Context, Knobs};
 use softnet::control::show::NapiRow;
-use softnet::control::{Set, SetKnobs, SetQdisc, Target};
-use softnet::napi::Filter;
+use softnet::control::{Action, Set, SetKnobs, SetQdisc, Target};
+use softnet::{PacketFilter, PollerError, PollerParams};
 use softnet_core::skb::Batch;
 use softnet_dev::netlink::Netlink;
 
@@ -159,7 +156,7 @@ fn applications_are_told_of_interfaces_that_vanish() {
         [PollerParams::default(), PollerParams { prefer_busy_poll: true, ..PollerParams::default() }]
     {
         let id = napi().expect("there");
-        let mut poller = world.poller(id, Filter::UdpPort(9), params);
+        let mut poller = world.poller(id, PacketFilter::UdpPort(9), params);
         std::thread::scope(|scope| {
             let waits = scope.spawn(|| poller.wait(&mut Batch::new(), None));
             let asleep = || view.napis().iter().any(|row| row.applications.iter().any(|app| app.sleeps > 0));
@@ -247,7 +244,10 @@ fn deferral_leaves_the_kernel_of_a_veth_alone() {
     };
     assert!(left_alone(), "{:?}", view.napis());
     let target = Target::Dev(interface(0));
-    let knobs = Knobs { napi_defer_hard_irqs: Some(2), gro_flush_timeout: Some(50_000), ..Knobs::default() };
+    let knobs = Knobs::default().with(|knobs| {
+        knobs.napi_defer_hard_irqs = Some(2);
+        knobs.gro_flush_timeout = Some(50_000);
+    });
     let knobs = SetKnobs { target, knobs };
     let rows = view.set_knobs(&knobs).unwrap();
     assert_eq!((rows[0].napi_defer_hard_irqs, rows[0].gro_flush_timeout), (2, 50_000));

@@ -2,6 +2,7 @@
 //!
 //! Time-outs are there to fail instead of to hang; nothing is asserted about how long anything takes.
 
+mod builder;
 mod claims;
 mod fragments;
 mod hosts;

@@ -315,7 +315,7 @@ fn sockets_learn_what_the_path_takes() {
     .unwrap();
     let mut config = world.config_dual();
     for (to, gateway) in [("10.9.0.0/24", IpAddr::from(host(0))), ("fd00:0:0:9::/64", host6(0).into())] {
-        config.routes.push(RouteConfig { to: to.parse().unwrap(), target: RouteTarget::Via(gateway) });
+        config.routes.push(RouteConfig::new(to.parse().unwrap(), RouteTarget::Via(gateway)));
     }
     world.start_with(config);
     let _echo = Echo::start(&far);

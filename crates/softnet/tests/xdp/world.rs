@@ -7,15 +7,12 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use softnet::app::{NapiPoller, PollerParams};
-use softnet::assembly::Introspect;
 use softnet::config::{Config, DeviceConfig, InterfaceAddr, StackConfig, available_cpus};
 use softnet::control::show::DevRow;
 use softnet::driver::Xdp;
-use softnet::napi::Filter;
+use softnet::internals::StackInner;
 use softnet::net::Handle;
-use softnet::stack::StackInner;
-use softnet::{Stack, StartError};
+use softnet::{Introspect, NapiPoller, PacketFilter, PollerParams, Stack, StackBuilder, StartError};
 use softnet_dev::netlink::Netlink;
 use softnet_dev::netns::NetNs;
 use softnet_testkit::net_allowed;
@@ -131,20 +128,19 @@ impl World {
     }
 
     pub(crate) fn config(&self) -> Config {
-        let device = |i: usize| DeviceConfig {
-            driver: Xdp { ring: 512, ..Xdp::default() }.into(),
-            addresses: vec![InterfaceAddr::new(softnet(i), 24).unwrap()],
-            ..DeviceConfig::new(interface(i))
+        let device = |i: usize| {
+            DeviceConfig::new(interface(i)).with(|device| {
+                device.driver = Xdp::default().with(|xdp| xdp.ring = 512).into();
+                device.addresses = vec![InterfaceAddr::new(softnet(i), 24).unwrap()];
+            })
         };
-        Config {
-            stack: StackConfig {
-                workers: available_cpus().into_iter().take(2).collect(),
-                frames: 8192,
-                ..StackConfig::default()
-            },
-            devices: (0..self.hosts.len()).map(device).collect(),
-            ..Config::default()
-        }
+        Config::default().with(|config| {
+            config.stack = StackConfig::default().with(|stack| {
+                stack.workers = available_cpus().into_iter().take(2).collect();
+                stack.frames = 8192;
+            });
+            config.devices = (0..self.hosts.len()).map(device).collect();
+        })
     }
 
     pub(crate) fn start(&mut self) {
@@ -153,6 +149,11 @@ impl World {
 
     pub(crate) fn start_with(&mut self, config: Config) {
         self.stack = Some(self.try_start(config).unwrap());
+    }
+
+    /// As a builder says.
+    pub(crate) fn start_by(&mut self, builder: StackBuilder) {
+        self.stack = Some(self.middle.run(|| builder.start()).unwrap().unwrap());
     }
 
     pub(crate) fn try_start(&self, config: Config) -> Result<Stack, StartError> {
@@ -174,7 +175,7 @@ impl World {
     }
 
     /// A poller of instance `napi`.
-    pub(crate) fn poller(&self, napi: u32, filter: Filter, params: PollerParams) -> NapiPoller {
+    pub(crate) fn poller(&self, napi: u32, filter: PacketFilter, params: PollerParams) -> NapiPoller {
         self.stack.as_ref().expect("was started").poller(napi, "test", filter, params).unwrap()
     }
 

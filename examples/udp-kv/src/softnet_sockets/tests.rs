@@ -4,9 +4,10 @@ use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
+use softnet::Stack;
 use softnet::config::{Config, DeviceConfig, InterfaceAddr, NeighbourConfig};
 use softnet::driver::OpenRequest;
-use softnet::{Assembly, Stack};
+use softnet::internals::Assembly;
 use softnet_core::SoftnetData;
 use softnet_core::ip::checksum;
 use softnet_core::ip::v4::header::{Ipv4Header, protocol};
@@ -104,8 +105,8 @@ fn ip(fragment: u16, payload: &[u8]) -> Vec<u8> {
 fn world() -> (Stack, Vec<Lane>) {
     let mut config = Config::default();
     let addresses = [OWN, SECOND].map(|own| InterfaceAddr::new(own, 24).unwrap()).to_vec();
-    config.devices = vec![DeviceConfig { addresses, ..DeviceConfig::new("mem0") }];
-    config.neighbours = vec![NeighbourConfig { dev: "mem0".into(), address: HOST.into(), mac: MACS[1] }];
+    config.devices = vec![DeviceConfig::new("mem0").with(|device| device.addresses = addresses)];
+    config.neighbours = vec![NeighbourConfig::new("mem0", HOST, MACS[1])];
     let lanes = Arc::new(Mutex::new(Vec::new()));
     let assembly = Assembly::new(config, Vec::new(), |region| {
         let (region, lanes) = (region.clone(), lanes.clone());

@@ -6,12 +6,13 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use softnet::assembly::Introspect;
+use softnet::Introspect;
 use softnet::config::Context;
 use softnet::control::{Set, Target};
 
 use super::machine::{Control, Machine, stolen};
 use crate::bench::templates::Random;
+use crate::bench::text;
 
 /// Flows; those with the same remainder by the number of queues share one.
 pub(super) const FLOWS: usize = 32;
@@ -216,7 +217,7 @@ fn switch(view: &Introspect, devices: [&str; 2], time: Duration) -> Result<Vec<D
             _ => Target::Napi(ids[random.below(ids.len())]),
         };
         let begin = Instant::now();
-        view.set(Set { target, threaded })?;
+        view.set(Set { target, threaded }).map_err(text)?;
         let elapsed = begin.elapsed();
         took.push(elapsed);
         std::thread::sleep(EVERY.saturating_sub(elapsed));

@@ -3,10 +3,10 @@
 use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use softnet::assembly::Introspect;
 use softnet::config::{Config, DeviceConfig, NeighbourConfig, available_cpus};
 use softnet::driver::OpenRequest;
-use softnet::{Assembly, Stack};
+use softnet::internals::Assembly;
+use softnet::{Introspect, Stack};
 use softnet_core::SoftnetData;
 use softnet_core::skb::{Batch, CacheSizes, HEADROOM, Region};
 use softnet_dev::mem::{PairConfig, pair};
@@ -14,6 +14,7 @@ use softnet_dev::{OpenDevice, RxQueue, TxQueue};
 use softnet_testkit::UdpFrame;
 
 use super::load::{FLOWS, Packet, Sink, Source, Wires};
+use crate::bench::text;
 
 const DEVICES: [&str; 2] = ["mem0", "mem1"];
 /// Queues of each.
@@ -48,11 +49,10 @@ impl Mem {
         config.stack.workers = available_cpus().into_iter().cycle().take(2).collect();
         config.stack.frames = 16384;
         for (port, name) in DEVICES.into_iter().enumerate() {
-            let addresses = vec![format!("10.{port}.0.1/24").parse()?];
-            config.devices.push(DeviceConfig { addresses, ..DeviceConfig::new(name) });
+            let addresses = vec![format!("10.{port}.0.1/24").parse().map_err(text)?];
+            config.devices.push(DeviceConfig::new(name).with(|device| device.addresses = addresses));
         }
-        config.neighbours =
-            vec![NeighbourConfig { dev: DEVICES[1].into(), address: host(1).into(), mac: MACS[1][1] }];
+        config.neighbours = vec![NeighbourConfig::new(DEVICES[1], host(1), MACS[1][1])];
         let far = Arc::new(Mutex::new(Vec::new()));
         let assembly = Assembly::new(config, vec![], |region: &Arc<Region>| {
             let (region, far) = (region.clone(), far.clone());

@@ -5,8 +5,7 @@ use std::net::{Ipv4Addr, UdpSocket};
 use std::time::Duration;
 
 use rustix::net::sockopt::set_socket_recv_buffer_size_force;
-use softnet::Stack;
-use softnet::assembly::Introspect;
+use softnet::{Introspect, Stack};
 use softnet_dev::netlink::Netlink;
 use softnet_dev::netns::NetNs;
 use softnet_testkit::{Sink as PacketFilter, SinkFilter};

@@ -7,9 +7,10 @@
 use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use softnet::Stack;
 use softnet::config::DeviceConfig;
 use softnet::driver::OpenRequest;
-use softnet::{Assembly, Stack};
+use softnet::internals::Assembly;
 use softnet_core::SoftnetData;
 use softnet_core::skb::Region;
 use softnet_dev::mem::{NicConfig, NicPort, Source, nic};
@@ -105,8 +106,10 @@ pub(super) fn bed(setup: &Setup) -> Result<Bed, String> {
     };
     let mut config = setup.config();
     let address = format!("{}/24", SERVER.address).parse().map_err(|e| format!("{e:?}"))?;
-    let device =
-        DeviceConfig { addresses: vec![address], threaded: setup.context, ..DeviceConfig::new("nic0") };
+    let device = DeviceConfig::new("nic0").with(|device| {
+        device.addresses = vec![address];
+        device.threaded = setup.context;
+    });
     config.devices = vec![device];
     let assembly = Assembly::new(config, vec![], opener).map_err(|e| e.to_string())?;
     let stack = Stack::run(assembly).map_err(|e| e.to_string())?;

@@ -1,4 +1,4 @@
-//! The application: a thread that answers requests by [`NapiPoller`](softnet::app::NapiPoller), each after some work.
+//! The application: a thread that answers requests by [`NapiPoller`](softnet::NapiPoller), each after some work.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -6,9 +6,7 @@ use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use softnet::Stack;
-use softnet::app::{NapiPoller, PollerParams};
-use softnet::napi::Filter;
+use softnet::{NapiPoller, PacketFilter, PollerParams, Stack};
 use softnet_core::skb::Batch;
 
 use super::packet::{PORT, answer};
@@ -47,7 +45,8 @@ impl Responder {
         wait: Option<Duration>,
         cpu: Option<usize>,
     ) -> Result<Self, String> {
-        let poller = stack.poller(napi, "echo", Filter::UdpPort(PORT), params).map_err(|e| e.to_string())?;
+        let poller =
+            stack.poller(napi, "echo", PacketFilter::UdpPort(PORT), params).map_err(|e| e.to_string())?;
         let (work, wait) = (Work::lasting(work), wait.unwrap_or(LONG));
         let stop = Arc::new(AtomicBool::new(false));
         let (ready, is_ready) = std::sync::mpsc::sync_channel(1);

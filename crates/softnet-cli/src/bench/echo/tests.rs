@@ -1,6 +1,6 @@
 //! Every request is answered or lost, in every way an application may wait.
 
-use softnet::app::PollerParams;
+use softnet::PollerParams;
 use softnet::config::Knobs;
 use softnet::control::{SetKnobs, Target};
 
@@ -40,11 +40,11 @@ fn suspend(budget: u16) -> PollerParams {
 #[test]
 fn every_request_is_answered_closed_and_open_loop() {
     let mut bed = Bed::mem(&setup()).unwrap();
-    let knobs = Knobs {
-        napi_defer_hard_irqs: Some(100),
-        gro_flush_timeout: Some(20_000),
-        irq_suspend_timeout: Some(20_000_000),
-    };
+    let knobs = Knobs::default().with(|knobs| {
+        knobs.napi_defer_hard_irqs = Some(100);
+        knobs.gro_flush_timeout = Some(20_000);
+        knobs.irq_suspend_timeout = Some(20_000_000);
+    });
     for params in [PollerParams::default(), suspend(64)] {
         for load in [Load::Closed { flows: 1 }, Load::Closed { flows: 500 }, Load::Open { rate: 5_000.0 }] {
             let drops = bed.lost_on_the_wire().unwrap();

@@ -3,7 +3,7 @@
 use std::iter::Sum;
 use std::ops::{Add, Sub};
 
-use softnet::assembly::thread_cpu_ns;
+use softnet::internals::thread_cpu_ns;
 
 /// What a thread, or some, used so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -11,8 +11,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use softnet::config::DeviceConfig;
-use softnet::driver::{Xdp, XdpOpener};
-use softnet::{Assembly, Stack};
+use softnet::driver::Xdp;
+use softnet::internals::{Assembly, XdpOpener};
+use softnet::{DeviceError, Stack};
 use softnet_core::SoftnetData;
 use softnet_core::skb::{BATCH, Batch, CacheSizes, HEADROOM, Region};
 use softnet_dev::memfd::MemfdMemory;
@@ -213,15 +214,14 @@ pub(super) fn bed(setup: &Setup) -> Result<Bed, String> {
     let server = End { mac: Veth::mac(&veth.server)?, address: SERVER };
     let mut config = setup.config();
     let address = format!("{SERVER}/24").parse().map_err(|e| format!("{e:?}"))?;
-    config.devices = vec![DeviceConfig {
-        addresses: vec![address],
-        driver: Xdp { ring: RING, ..Xdp::default() }.into(),
-        threaded: setup.context,
-        arp_notify: false,
-        ..DeviceConfig::new(&veth.server.1)
-    }];
+    config.devices = vec![DeviceConfig::new(&veth.server.1).with(|device| {
+        device.addresses = vec![address];
+        device.driver = Xdp::default().with(|xdp| xdp.ring = RING).into();
+        device.threaded = setup.context;
+        device.arp_notify = false;
+    })];
     let run = || {
-        let opener = |region: &_| XdpOpener::new(region, 1).map_err(text);
+        let opener = |region: &_| XdpOpener::new(region, 1).map_err(DeviceError::from);
         Stack::run(Assembly::new(config, vec![], opener).map_err(text)?).map_err(text)
     };
     let stack = veth.server.0.run(run).map_err(text)??;

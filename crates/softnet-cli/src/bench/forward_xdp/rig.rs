@@ -12,8 +12,8 @@ use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
 use softnet::config::{Config, DeviceConfig, InterfaceAddr, NeighbourConfig, RouteConfig, RouteTarget};
-use softnet::driver::XdpOpener;
-use softnet::{Assembly, Stack};
+use softnet::internals::{Assembly, XdpOpener};
+use softnet::{DeviceError, Stack};
 use softnet_core::ip::Prefix;
 use softnet_dev::netlink::Netlink;
 use softnet_dev::netns::NetNs;
@@ -276,24 +276,23 @@ fn start_stack(testbed: &Testbed, way: Way, cpu: usize) -> Result<Stack, String>
     let (incoming, outgoing) = (&testbed.incoming, &testbed.outgoing);
     let device = |wire: &softnet_testkit::Wire| -> Result<DeviceConfig, String> {
         let addresses = vec![InterfaceAddr::new(wire.far_ip, 24).map_err(text)?];
-        Ok(DeviceConfig { addresses, arp_notify: false, ..DeviceConfig::new(&wire.far) })
+        Ok(DeviceConfig::new(&wire.far).with(|device| {
+            device.addresses = addresses;
+            device.arp_notify = false;
+        }))
     };
     let mut config = Config::default();
     config.stack.workers = vec![cpu as u32];
     config.devices = vec![device(incoming)?, device(outgoing)?];
     let target = RouteTarget::Via(outgoing.near_ip.into());
-    config.routes = vec![RouteConfig { to: Prefix::containing(NET, NET_LEN).map_err(text)?.any(), target }];
-    config.neighbours = vec![NeighbourConfig {
-        dev: outgoing.far.clone(),
-        address: outgoing.near_ip.into(),
-        mac: outgoing.near_mac,
-    }];
+    config.routes = vec![RouteConfig::new(Prefix::containing(NET, NET_LEN).map_err(text)?.any(), target)];
+    config.neighbours = vec![NeighbourConfig::new(outgoing.far.clone(), outgoing.near_ip, outgoing.near_mac)];
     config.check(&crate::bench::cpus().iter().map(|cpu| *cpu as u32).collect::<Vec<_>>()).map_err(text)?;
     let patches = if way == Way::Plain { vec![(0, 1)] } else { vec![] };
     testbed
         .middle
         .run(|| {
-            let opener = |region: &_| XdpOpener::new(region, 2).map_err(text);
+            let opener = |region: &_| XdpOpener::new(region, 2).map_err(DeviceError::from);
             Stack::run(Assembly::new(config, patches, opener).map_err(text)?).map_err(text)
         })
         .map_err(text)?

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use softnet::app::PollerParams;
+use softnet::PollerParams;
 use softnet::config::Knobs;
 use softnet_dev::mem::Coalesce;
 
@@ -94,11 +94,11 @@ impl Case {
 
     /// Of the instance.
     pub(super) fn knobs(&self) -> Knobs {
-        Knobs {
-            napi_defer_hard_irqs: Some(self.napi_defer_hard_irqs),
-            gro_flush_timeout: Some(self.gro_flush_timeout * 1000),
-            irq_suspend_timeout: Some(self.irq_suspend_timeout * 1_000_000),
-        }
+        Knobs::default().with(|knobs| {
+            knobs.napi_defer_hard_irqs = Some(self.napi_defer_hard_irqs);
+            knobs.gro_flush_timeout = Some(self.gro_flush_timeout * 1000);
+            knobs.irq_suspend_timeout = Some(self.irq_suspend_timeout * 1_000_000);
+        })
     }
 
     /// Of the application.

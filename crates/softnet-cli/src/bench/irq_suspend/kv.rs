@@ -26,6 +26,7 @@ use crate::bench::harness::{self, alternate};
 use crate::bench::kv::{App, Bed, Receive, Side};
 use crate::bench::pin;
 use crate::bench::report::{Report, Row, Sample};
+use crate::bench::text;
 
 /// Cases of the kernel's that are always measured where its NAPI instance has a thread and knobs: one of them is its best.
 const KERNEL: [&str; 4] = ["base", "defer100", "fullbusy", "suspend20"];
@@ -288,7 +289,10 @@ fn measure(
     times: Times,
 ) -> Result<Sample, String> {
     if let Some((stack, napi)) = side.stack() {
-        stack.view().set_knobs(&SetKnobs { target: Target::Napi(napi), knobs: case.knobs() })?;
+        stack
+            .view()
+            .set_knobs(&SetKnobs { target: Target::Napi(napi), knobs: case.knobs() })
+            .map_err(text)?;
     }
     let params = case.poller().epoll();
     let waiting = Waiting { params, max_events: max_events.into(), longest: case.wait, ..Waiting::default() };

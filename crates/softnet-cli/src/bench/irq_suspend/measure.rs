@@ -10,6 +10,7 @@ use super::cases::Case;
 use super::figures::{self, Polled, share};
 use crate::bench::echo::{Bed, Load, Responder, Usage};
 use crate::bench::report::Sample;
+use crate::bench::text;
 
 /// How long measurements take.
 #[derive(Clone, Copy, Debug)]
@@ -61,7 +62,7 @@ pub(super) fn measure(
 ) -> Result<Sample, String> {
     let target = Target::Napi(bed.napi);
     let view = bed.stack.view().clone();
-    view.set_knobs(&SetKnobs { target, knobs: case.knobs() })?;
+    view.set_knobs(&SetKnobs { target, knobs: case.knobs() }).map_err(text)?;
     let (totals, ring_drops) = (view.stats(), bed.lost_on_the_wire()?);
     let Application { work, cpu } = application;
     let responder = Responder::start(&bed.stack, bed.napi, case.poller(), work, case.wait, Some(cpu))?;

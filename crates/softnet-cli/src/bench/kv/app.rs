@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use softnet::app::EpollParams;
+use softnet::net::EpollParams;
 use softnet_testkit::datagrams::{BusyPoll, DatagramSet, Stop};
 use udp_kv::proto::{Request, parse};
 use udp_kv::store::Store;

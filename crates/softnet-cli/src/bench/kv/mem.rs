@@ -5,9 +5,10 @@ use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use softnet::Stack;
 use softnet::config::DeviceConfig;
 use softnet::driver::OpenRequest;
-use softnet::{Assembly, Stack};
+use softnet::internals::Assembly;
 use softnet_core::SoftnetData;
 use softnet_core::skb::Region;
 use softnet_dev::mem::{NicConfig, NicPort, Source, nic};

@@ -142,9 +142,9 @@ fn config(
     let mut config = Config::default();
     config.stack.workers = vec![cpu as u32];
     config.stack.worker_policy = policy;
-    device.addresses = vec![format!("{}/24", ends.server.1).parse()?];
+    device.addresses = vec![format!("{}/24", ends.server.1).parse().map_err(text)?];
     let dev = device.name.clone();
-    config.neighbours = vec![NeighbourConfig { dev, address: ends.client.1.into(), mac: ends.client.0 }];
+    config.neighbours = vec![NeighbourConfig::new(dev, ends.client.1, ends.client.0)];
     config.devices = vec![device];
     Ok(config)
 }

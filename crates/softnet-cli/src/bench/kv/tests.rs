@@ -3,9 +3,9 @@
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
-use softnet::app::EpollParams;
 use softnet::config::Knobs;
 use softnet::control::{SetKnobs, Target};
+use softnet::net::EpollParams;
 use udp_kv::Waiting;
 
 use super::packet::{Ends, Format, Request, number};
@@ -90,11 +90,11 @@ fn in_all_ways(bed: &mut Bed) {
             assert_eq!(after.received - before.received, served.received + after.dropped - before.dropped);
             assert_eq!((after.transmitted - before.transmitted, after.leaked), (served.sent, 0));
         }
-        let knobs = Knobs {
-            napi_defer_hard_irqs: Some(100),
-            gro_flush_timeout: Some(20_000),
-            irq_suspend_timeout: Some(20_000_000),
-        };
+        let knobs = Knobs::default().with(|knobs| {
+            knobs.napi_defer_hard_irqs = Some(100);
+            knobs.gro_flush_timeout = Some(20_000);
+            knobs.irq_suspend_timeout = Some(20_000_000);
+        });
         let Some((stack, napi)) = bed.side.stack() else { return };
         stack.view().set_knobs(&SetKnobs { target: Target::Napi(napi), knobs }).unwrap();
     }

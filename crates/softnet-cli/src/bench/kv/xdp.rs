@@ -12,8 +12,9 @@
 use std::net::SocketAddr;
 
 use softnet::config::DeviceConfig;
-use softnet::driver::{Xdp, XdpOpener};
-use softnet::{Assembly, Stack};
+use softnet::driver::Xdp;
+use softnet::internals::{Assembly, XdpOpener};
+use softnet::{DeviceError, Stack};
 use softnet_dev::netlink::{self, NapiKnobs, NetdevFamily, Netlink, Offload};
 use softnet_dev::netns::NetNs;
 use softnet_dev::sched::{Policy, set_policy_of};
@@ -106,11 +107,14 @@ fn bed(veth: Veth, host: Host, receive: Receive, format: Format) -> Result<Bed, 
 pub(super) fn softnet(cpu: usize, policy: Option<Policy>, receive: Receive) -> Result<Bed, String> {
     let veth = Veth::new()?;
     let ends = ends(&veth)?;
-    let xdp = Xdp { ring: RING, ..Xdp::default() }.into();
-    let device = DeviceConfig { driver: xdp, arp_notify: false, ..DeviceConfig::new(&veth.server.1) };
+    let xdp = Xdp::default().with(|xdp| xdp.ring = RING).into();
+    let device = DeviceConfig::new(&veth.server.1).with(|device| {
+        device.driver = xdp;
+        device.arp_notify = false;
+    });
     let config = config(cpu, policy, device, &ends)?;
     let run = || {
-        let opener = |region: &_| XdpOpener::new(region, 1).map_err(text);
+        let opener = |region: &_| XdpOpener::new(region, 1).map_err(DeviceError::from);
         Stack::run(Assembly::new(config, vec![], opener).map_err(text)?).map_err(text)
     };
     let stack = veth.server.0.run(run).map_err(text)??;

@@ -9,10 +9,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::thread::{CpuSet, Pid, sched_setaffinity};
-use softnet::app::PollerParams;
 use softnet::config::{Config, Context, DeviceConfig};
 use softnet::driver::OpenRequest;
-use softnet::{Assembly, Stack};
+use softnet::internals::Assembly;
+use softnet::{PollerParams, Stack};
 use softnet_core::SoftnetData;
 use softnet_core::skb::Region;
 use softnet_dev::mem::{NicConfig, nic};
@@ -24,6 +24,7 @@ use crate::bench::echo::{Responder, Usage};
 use crate::bench::latency::Latency;
 use crate::bench::others::Others;
 use crate::bench::report::Sample;
+use crate::bench::text;
 
 /// How long threads may take to start, and the first responses to come.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -109,9 +110,11 @@ impl Load {
         config.stack.workers = self.workers.clone();
         config.stack.workers.dedup();
         config.stack.worker_policy = (self.policy != Policy::Other).then_some(self.policy);
-        let addresses = vec!["198.18.0.1/24".parse()?];
-        config.devices =
-            vec![DeviceConfig { addresses, threaded: self.context, ..DeviceConfig::new("nic0") }];
+        let addresses = vec!["198.18.0.1/24".parse().map_err(text)?];
+        config.devices = vec![DeviceConfig::new("nic0").with(|device| {
+            device.addresses = addresses;
+            device.threaded = self.context;
+        })];
         Ok(config)
     }
 

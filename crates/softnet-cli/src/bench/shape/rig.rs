@@ -15,8 +15,7 @@ use std::time::{Duration, Instant};
 
 use softnet::Stack;
 use softnet::config::{Config, DeviceConfig, InterfaceAddr, NeighbourConfig};
-use softnet::control::Action;
-use softnet::control::SetQdisc;
+use softnet::control::{Action, SetQdisc};
 use softnet_dev::netlink::Netlink;
 use softnet_dev::netns::NetNs;
 use softnet_testkit::{Generator, GeneratorConfig, KernelNapi, Testbed, UdpFrame, Wire};
@@ -137,6 +136,7 @@ impl Rig {
                     .view()
                     .set_qdisc(SetQdisc { dev: dev.clone(), queue: None, action, qdisc: Some(tbf) })
                     .map(drop)
+                    .map_err(text)
             }
             Router::Kernel => kernel::set(&self.testbed.middle, dev, &tbf),
         }
@@ -336,7 +336,10 @@ impl Rig {
 fn start_stack(testbed: &Testbed, cpu: usize) -> Result<Stack, String> {
     let device = |wire: &Wire| -> Result<DeviceConfig, String> {
         let addresses = vec![InterfaceAddr::new(wire.far_ip, 24).map_err(text)?];
-        Ok(DeviceConfig { addresses, arp_notify: false, ..DeviceConfig::new(&wire.far) })
+        Ok(DeviceConfig::new(&wire.far).with(|device| {
+            device.addresses = addresses;
+            device.arp_notify = false;
+        }))
     };
     let outgoing = &testbed.outgoing;
     let mut config = Config::default();
@@ -344,11 +347,7 @@ fn start_stack(testbed: &Testbed, cpu: usize) -> Result<Stack, String> {
     // What waits in the discipline waits in frames, of which small packets need as many as large ones.
     config.stack.frames = 1 << 15;
     config.devices = vec![device(&testbed.incoming)?, device(outgoing)?];
-    config.neighbours = vec![NeighbourConfig {
-        dev: outgoing.far.clone(),
-        address: outgoing.near_ip.into(),
-        mac: outgoing.near_mac,
-    }];
+    config.neighbours = vec![NeighbourConfig::new(outgoing.far.clone(), outgoing.near_ip, outgoing.near_mac)];
     config.check(&cpus().iter().map(|cpu| *cpu as u32).collect::<Vec<_>>()).map_err(text)?;
     testbed.middle.run(|| Stack::start(config).map_err(text)).map_err(text)?
 }

@@ -18,7 +18,7 @@ fn one_packet() -> World {
 /// A poller of the first device, which wants its packets.
 fn poller(world: &World, params: PollerParams) -> NapiPoller {
     let napi = world.instance(0).napi.id;
-    NapiPoller::new(&world.assembly.shared, napi, "t", Filter::All, params).unwrap()
+    NapiPoller::new(&world.assembly.handle(), napi, "t", PacketFilter::All, params).unwrap()
 }
 
 fn close(world: World, mut poller: NapiPoller) {

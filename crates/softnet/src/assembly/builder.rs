@@ -1,0 +1,114 @@
+//! [`StackBuilder`]: which devices a stack has and how they are opened, before it starts.
+
+use std::sync::Arc;
+
+use softnet_core::SoftnetData;
+use softnet_core::skb::Region;
+use softnet_dev::OpenDevice;
+
+use super::{Assembly, Stack, StartError};
+use crate::config::{Config, DeviceConfig, NeighbourConfig, RouteConfig, available_cpus};
+use crate::control::Listener;
+use crate::driver::{DeviceDriver, DeviceError, OpenRequest, Opener, Openers, Own};
+
+/// How a program opens a device of its own.
+type Factory = Box<dyn Opener>;
+
+/// Starts a [`Stack`]: from a configuration, from devices that the program opens itself, or both.
+///
+/// ```no_run
+/// use softnet::config::DeviceConfig;
+/// use softnet::mem::{PairConfig, pair};
+/// use softnet::{Stack, net::UdpSocket};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let wire = DeviceConfig::new("wire0").address("10.0.0.1/24".parse()?);
+/// let stack = Stack::builder()
+///     .device_with(wire, |device, ctx| {
+///         // The other end is dropped here: nothing answers on this wire, but the stack has an address.
+///         let ends = pair(ctx.region(), [device.dev, device.dev + 1], &PairConfig::default());
+///         ends.map(|[near, _far]| near)
+///     })
+///     .start()?;
+/// let socket = UdpSocket::bind(&stack.handle(), "10.0.0.1:7")?;
+/// socket.send_to(b"to itself", "10.0.0.1:7")?;
+/// let mut buffer = [0; 64];
+/// assert_eq!(socket.recv(&mut buffer)?, 9);
+/// # Ok(())
+/// # }
+/// ```
+#[must_use = "it starts by `start`"]
+#[derive(Default)]
+pub struct StackBuilder {
+    config: Config,
+    own: Vec<(DeviceConfig, Factory)>,
+    control: bool,
+}
+
+impl StackBuilder {
+    /// From `config`, in place of what was configured so far; devices that the program opens itself stay.
+    pub fn config(mut self, config: Config) -> Self {
+        self.config = config;
+        self
+    }
+
+    /// With a device, opened by its driver.
+    pub fn device(mut self, device: DeviceConfig) -> Self {
+        self.config.devices.push(device);
+        self
+    }
+
+    /// With a device that `open` opens, whatever driver `device` has: on the region of the context, with the index that it is
+    /// given. It is called when the stack starts, and again if the interface of the device has been away.
+    pub fn device_with<E>(
+        mut self,
+        device: DeviceConfig,
+        open: impl FnMut(&OpenRequest<'_>, &mut SoftnetData) -> Result<OpenDevice, E> + Send + 'static,
+    ) -> Self
+    where
+        E: Into<DeviceError> + 'static,
+    {
+        self.own.push((device.with(|device| device.driver = Own.into()), Box::new(open)));
+        self
+    }
+
+    /// With a static route.
+    pub fn route(mut self, route: RouteConfig) -> Self {
+        self.config.routes.push(route);
+        self
+    }
+
+    /// With a permanent neighbour.
+    pub fn neighbour(mut self, neighbour: NeighbourConfig) -> Self {
+        self.config.neighbours.push(neighbour);
+        self
+    }
+
+    /// With a control socket, by which `softnet show` and `softnet set` find the stack under its name. It comes first, so that
+    /// a second instance of the same name is refused before it touches an interface.
+    pub fn control_socket(mut self) -> Self {
+        self.control = true;
+        self
+    }
+
+    /// Checks everything, takes the interfaces in the calling thread's network namespace, and runs.
+    pub fn start(self) -> Result<Stack, StartError> {
+        let StackBuilder { mut config, own, control } = self;
+        let configured = config.devices.len();
+        let (devices, factories): (Vec<_>, Vec<_>) = own.into_iter().unzip();
+        config.devices.extend(devices);
+        config.check(&available_cpus())?;
+        let control = control.then(|| Listener::bind(&config.stack.socket_path())).transpose()?;
+        let drivers: Vec<DeviceDriver> = config.devices.iter().map(|device| device.driver.clone()).collect();
+        let opener = |region: &Arc<Region>| {
+            let openers = Openers::new(region, &drivers.iter().collect::<Vec<_>>())?;
+            let own = (configured as u16..).zip(factories);
+            Ok(own.fold(openers, |openers, (dev, own)| openers.with(dev, own)))
+        };
+        let mut stack = Stack::run(Assembly::new(config, Vec::new(), opener)?)?;
+        if let Some(control) = control {
+            stack.serve(control)?;
+        }
+        Ok(stack)
+    }
+}
