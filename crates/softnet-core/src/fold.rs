@@ -2,7 +2,7 @@
 //! packet, and whose keys strangers choose.
 //!
 //! The two halves of a 128-bit product are folded into one word, and both factors depend on the
-//! key: who does not know it cannot tell which keys of a table collide. It is weaker than
+//! key: without the key it cannot be told which keys of a table collide. It is weaker than
 //! [`siphash`](crate::siphash), and several times as fast: only for what never leaves the host,
 //! such as places in tables. Numbers that leave the host are not made with it. The key comes from
 //! the runtime, one for each stack.

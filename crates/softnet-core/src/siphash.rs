@@ -1,4 +1,4 @@
-//! SipHash-2-4 (Aumasson and Bernstein, 2012): a short hash that nobody can predict who does not know the key.
+//! SipHash-2-4 (Aumasson and Bernstein, 2012): a short hash that cannot be predicted without the key.
 //!
 //! For tables whose keys come from packets, so that no sender can aim at one bucket, and for numbers on the wire that
 //! must not be guessed. The key comes from the runtime. Everything is taken in words of eight bytes; what is shorter

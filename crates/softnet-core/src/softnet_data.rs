@@ -1,5 +1,5 @@
-//! The thread context: what any thread that touches packets owns. Only that thread writes it; its counters may
-//! be read by anybody.
+//! The thread context: what any thread that touches packets owns. Only that thread writes it; any thread may
+//! read its counters.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -41,7 +41,7 @@ pub struct ContextStats {
     /// The first is there from the start; each of the others is made by the context's thread, at the first drop of one of its
     /// devices. So a thread that few of many devices drop at takes little memory.
     drops: [OnceLock<Drops>; MAX_DEVICES / CHUNK],
-    /// Packets that reached somebody here (ARP, ICMP, later sockets).
+    /// Packets that reached a receiver here (ARP, ICMP, later sockets).
     pub delivered: Counter,
     /// Packets made here.
     pub originated: Counter,
@@ -148,7 +148,7 @@ impl SoftnetData {
         &mut self.mirred
     }
 
-    /// Frees a packet that nobody will get, and counts why, against the device it came in by.
+    /// Frees a packet that reaches no receiver, and counts why, against the device it came in by.
     #[inline]
     pub fn free(&mut self, skb: Skb, reason: DropReason) {
         self.stats.count(skb.head().dev, reason, 1);
@@ -218,7 +218,7 @@ impl SoftnetData {
         self.stats.merged.add(n);
     }
 
-    /// Counts a packet that reached its receiver here, who answers in the same buffer.
+    /// Counts a packet that reached its receiver here, which answers in the same buffer.
     pub fn turn_around(&mut self) {
         self.stats.delivered.add(1);
         self.stats.originated.add(1);

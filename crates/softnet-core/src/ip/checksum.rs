@@ -1,6 +1,6 @@
 //! The Internet checksum: over bytes (RFC 1071) and by difference (RFC 1624).
 //!
-//! Anybody may call it. A *sum* here is the one's-complement sum of big-endian 16-bit words, folded to 16 bits
+//! Any code may call it. A *sum* here is the one's-complement sum of big-endian 16-bit words, folded to 16 bits
 //! and not complemented; a *checksum* is its complement, the value that goes into a header field. Sums are 0 only
 //! if every byte summed is 0. Words are added in the machine's own byte order and swapped once at the end, which
 //! RFC 1071 section 2(B) allows.

@@ -209,7 +209,7 @@ pub fn split(store: &mut Store, mut skb: Skb, mtu: usize) -> Result<SkbList, (Sk
             skb.trim(l3 + first);
             // Of several frames those that are left empty are of no use.
             store.linearize(&mut skb);
-            // One who looks at ports must not take them for those of the whole.
+            // Code that looks at ports must not take them for those of the whole.
             skb.head_mut().hash = 0;
             if let Some(packet) = skb.data_mut().get_mut(l3..) {
                 renew(packet, last_more || !rest.is_empty(), None);

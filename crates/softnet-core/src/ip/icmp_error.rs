@@ -1,6 +1,6 @@
 //! ICMP errors that come in (RFC 792, RFC 4443): what they complain about, and about which packet.
 //!
-//! For whoever sent that packet. An error comes from anybody on the way, so nothing vouches for it but the quote: it
+//! For the sender of that packet. An error may come from any host, so nothing vouches for it but the quote: it
 //! is to be believed only if the packet quoted is one that was really sent, and that is the sender's to say. The quote
 //! is what the network made of the packet, so its checksums are not looked at.
 
@@ -41,9 +41,9 @@ pub enum Problem {
 /// What an error says of the packet it is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quote {
-    /// Who sent it: an address of ours, if the error is meant for us.
+    /// Its source: an address of ours, if the error is meant for us.
     pub src: IpAddr,
-    /// Whom to.
+    /// Its destination.
     pub dst: IpAddr,
     /// Its protocol.
     pub protocol: u8,

@@ -3,7 +3,7 @@
 //!
 //! Any thread may call it. A bucket of counters, by a keyed hash of addresses and protocol, where the kernel has one
 //! for each pair in the limit: pairs that share one see gaps, which tell them nothing. Where the counter stands is
-//! secret, and time that passes moves it by a secret step, so that nobody can count another's packets.
+//! secret, and time that passes moves it by a secret step, so that no host can count another's packets.
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};

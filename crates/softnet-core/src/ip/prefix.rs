@@ -1,7 +1,7 @@
 //! Prefixes: `10.0.0.0/8`, `2001:db8::/32`, as configuration, routes and displays name them.
 //!
-//! Anybody may call it. A `Prefix` alone is of IPv4; [`IpPrefix`] is of either family. Invariant: the length is at most the
-//! address's width and no bit behind it is set.
+//! Any code may call it. A `Prefix` alone is of IPv4; [`IpPrefix`] is of either family. Invariant: the length is at
+//! most the address's width and no bit behind it is set.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

@@ -197,7 +197,7 @@ mod tests {
 
     /// As many senders as can be remembered, each at its own time, then more: the newest are told and the oldest forgotten.
     #[test]
-    fn forged_senders_keep_nobody_from_being_told() {
+    fn forged_senders_do_not_keep_others_from_being_told() {
         let mut limit = RedirectLimit::default();
         let host = |n: u32| IpAddr::V4(Ipv4Addr::from_bits(0x0a00_0000 + n));
         for n in 0..SENDERS as u32 {

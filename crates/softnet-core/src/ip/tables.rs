@@ -248,7 +248,7 @@ mod tests {
     /// A thousand hosts that took addresses on a link which all belong in one place by a hash without a secret, are where
     /// chance has them.
     #[test]
-    fn nobody_can_choose_neighbours_that_collide() {
+    fn neighbours_that_collide_cannot_be_chosen() {
         let target = place(known(&[host_key(1, 0x0a00_0001)])).0;
         let v4: Vec<u64> = (0x0a00_0000..0x0b00_0000)
             .map(|addr| host_key(1, addr))

@@ -1,4 +1,4 @@
-//! The NAPI instance: identity and statistics for everybody, the body for its owner.
+//! The NAPI instance: identity and statistics for any thread, the body for its owner.
 //!
 //! A [`Napi`] is a handle; clones lead to the same instance. Any thread may schedule it. What an owner may do is
 //! with [`Scheduled`](super::Scheduled) and [`Disabled`](super::Disabled).
@@ -20,7 +20,7 @@ pub const MIN_NAPI_ID: u32 = 8193;
 
 static NEXT_ID: AtomicU32 = AtomicU32::new(MIN_NAPI_ID);
 
-/// What everybody may read of an instance.
+/// What any thread may read of an instance.
 pub struct NapiInfo {
     /// Unique in the process, never reused, at least [`MIN_NAPI_ID`].
     pub id: u32,

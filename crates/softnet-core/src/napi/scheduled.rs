@@ -39,7 +39,7 @@ pub struct Released<Q> {
 }
 
 impl<Q> Scheduled<Q> {
-    /// What everybody may read, and the body.
+    /// What any thread may read, and the body.
     #[inline(always)]
     pub fn parts(&mut self) -> (&NapiInfo, &mut Body<Q>) {
         self.0.parts()

@@ -4,7 +4,7 @@
 //! Any thread may send. It is the kernel's deferred enqueue (`__dev_xmit_skb` since 6.19) on the
 //! hand-over primitive, with one difference: there is no lock to wait for. The kernel's leader is the sender that
 //! found the list empty, and it waits for the root lock, which the thread that dequeues may hold. Here the word that
-//! says "owned" *is* the lock: a sender that finds it free owns the queue; everybody else, while the owner enqueues,
+//! says "owned" *is* the lock: a sender that finds it free owns the queue; every other one, while the owner enqueues,
 //! dequeues or transmits, pushes and returns; the owner takes the list until it finds it empty.
 //!
 //! What the kernel's form guarantees, and why this one does:

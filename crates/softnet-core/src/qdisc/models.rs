@@ -105,7 +105,7 @@ impl Model {
 
     /// Ends the model: indices of the packets that were sent, in order, after all packets were accounted for.
     fn end(mut self, dropped: impl IntoIterator<Item = ToFree>) -> Vec<u32> {
-        let mut guard = self.list.own().expect("everybody has let go");
+        let mut guard = self.list.own().expect("all threads have let go");
         let sent = std::mem::take(&mut guard.ring().sent);
         let mut late = ToFree::new();
         assert_eq!(guard.finish(&mut (), 0, &mut late), NextRun::Idle);
@@ -156,8 +156,8 @@ fn senders_lose_nothing_and_keep_their_order() {
     must_fail(Mutant::NotReversed, 3, || send("pfifo"));
 }
 
-/// An owner to whom two senders come, with a bound of one: it parks when it has taken a packet and there is another,
-/// and what finds the list full is dropped, as forwarded packets are.
+/// An owner and two senders that come to it, with a bound of one: the owner parks when it has taken a packet and
+/// there is another, and what finds the list full is dropped, as forwarded packets are.
 fn bounded() {
     let mut model = Model::new("pfifo", 1);
     let mut to_free = ToFree::new();
@@ -269,7 +269,7 @@ fn held_back() {
 }
 
 #[test]
-fn who_is_held_back_is_told_of_room() {
+fn a_sender_held_back_is_told_of_room() {
     check(3, held_back);
     must_fail(Mutant::DrainNotSaid, 2, held_back);
 }

@@ -11,7 +11,7 @@ use super::handle::Skb;
 use super::region::{Region, head_ptr};
 use crate::sync::{Handover, Links, NIL, Owner, Refused, UnsafeCell, model_failed};
 
-/// Links in the heads of a region. Of this module alone: only whoever holds a packet may touch its head.
+/// Links in the heads of a region. Of this module alone: only the holder of a packet may touch its head.
 pub(super) struct HeadLinks(u32);
 
 impl HeadLinks {
@@ -38,7 +38,7 @@ impl HeadLinks {
 impl Links for HeadLinks {
     #[inline(always)]
     fn set_next(&self, i: u32, next: u32) {
-        // SAFETY: by the trait's contract the caller holds packet `i`, so nobody else touches its head.
+        // SAFETY: by the trait's contract the caller holds packet `i`, so no other code touches its head.
         unsafe { (*head_ptr(self.0, i)).next = next }
     }
 
@@ -56,7 +56,7 @@ pub struct SkbHandover<B> {
     body: UnsafeCell<B>,
 }
 
-// SAFETY: `&mut B` goes to the one owner of the word, whichever thread that is, and `&B` to nobody.
+// SAFETY: `&mut B` goes to the one owner of the word, whichever thread that is, and `&B` is never given out.
 unsafe impl<B: Send> Sync for SkbHandover<B> {}
 
 /// What [`SkbHandover::enter`] came to.
@@ -86,15 +86,16 @@ impl<B> SkbHandover<B> {
         }
     }
 
-    /// Takes ownership, unless somebody has it who has not parked it.
+    /// Takes ownership, unless a thread has it and has not parked it.
     #[inline]
     pub fn own(&self) -> Option<SkbOwner<'_, B>> {
         let owner = Handover::claim(&self.handover).or_else(Handover::unpark).ok()?;
         Some(SkbOwner { cell: self, owner })
     }
 
-    /// Becomes the owner, or hands the packets of `batch` over to who is, and leaves it empty. Parked ownership is left to
-    /// who was told to take it up, as long as there is room on the list. The batch must not be empty.
+    /// Becomes the owner, or hands the packets of `batch` over to the owner, and leaves it empty. Parked ownership is
+    /// left to the thread that was told to take it up, as long as there is room on the list. The batch must not be
+    /// empty.
     #[inline]
     pub fn enter(&self, batch: &mut Batch) -> SkbEntered<'_, B> {
         self.enter_within(batch, true)
@@ -158,7 +159,7 @@ impl<B> SkbHandover<B> {
 }
 
 impl<B> Drop for SkbHandover<B> {
-    /// Nobody will ever get what is still pending: it is dropped, which is a bug and is noticed as one.
+    /// No thread will ever get what is still pending: it is dropped, which is a bug and is noticed as one.
     fn drop(&mut self) {
         if !model_failed()
             && let Some(mut owner) = self.own()
@@ -230,7 +231,7 @@ impl<B> SkbOwner<'_, B> {
 pub enum Ending<T> {
     /// By letting go if nothing is pending; otherwise there is another round.
     Leave(T),
-    /// By leaving ownership to who comes to own, or enters and finds no room to be pending. The caller must see to it that
-    /// somebody does.
+    /// By leaving ownership to the thread that comes to own, or enters and finds no room to be pending. The caller must
+    /// see to it that one does.
     Park(T),
 }

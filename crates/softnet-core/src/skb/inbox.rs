@@ -1,9 +1,9 @@
 //! A list of packets with many senders and one receiver that comes and goes: where packets wait for a socket.
 //!
-//! Any thread may push, a run of packets in one compare-exchange; it is told whether nothing else was pending. Whoever
-//! has the [`SkbReceiver`] takes all that is pending at once. While there is none, the inbox is closed and refuses
+//! Any thread may push, a run of packets in one compare-exchange; it is told whether nothing else was pending. The
+//! owner of the [`SkbReceiver`] takes all that is pending at once. While there is none, the inbox is closed and refuses
 //! packets; it may be opened again for another receiver. It is [`Handover`] with a permanent owner, made safe for
-//! skbs. It has no bound of its own: whoever pushes counts.
+//! skbs. It has no bound of its own: the pushing thread counts.
 //!
 //! Invariant: a packet is with its sender, on the list, or with the receiver, and only that one touches its head; what
 //! is pushed to an open inbox reaches its receiver, and nothing is on the list of a closed one.
@@ -85,7 +85,7 @@ impl<H: Deref<Target = SkbInbox>> Deref for Word<H> {
 }
 
 impl<H: Deref<Target = SkbInbox>> SkbReceiver<H> {
-    /// Opens an inbox; `None` if somebody else receives from it.
+    /// Opens an inbox; `None` if it has a receiver already.
     pub fn open(inbox: H) -> Option<Self> {
         let region = inbox.region;
         let owner = Handover::claim(Word(inbox)).ok()?;
@@ -168,7 +168,7 @@ mod tests {
         assert_eq!(inbox.push(&mut refused), Err(Closed));
         assert_eq!((refused.len(), inbox.has_pending()), (1, false), "still the sender's");
         for _ in 0..2 {
-            let mut receiver = SkbReceiver::open(inbox.clone()).expect("nobody receives");
+            let mut receiver = SkbReceiver::open(inbox.clone()).expect("no receiver");
             assert!(SkbReceiver::open(inbox.clone()).is_none());
             assert_eq!(inbox.push(&mut batch(&mut ctx, [1, 2, 3])), Ok(true));
             assert_eq!(inbox.push(&mut batch(&mut ctx, [4])), Ok(false));

@@ -4,8 +4,8 @@
 //!   of metadata. An skb is a head with a frame attached.
 //! * A packet is one skb. If it needs more than one frame, the rest is the skb's **chain** (the kernel's `frag_list`):
 //!   further heads with their frames, which belong to it.
-//! * [`Skb`] and [`Frame`] are owned handles of eight bytes (region and index, never a pointer). Whoever has
-//!   the handle has the memory; nobody else may touch it. That is the invariant every `unsafe` block in
+//! * [`Skb`] and [`Frame`] are owned handles of eight bytes (region and index, never a pointer). The owner
+//!   of the handle has the memory; no other code may touch it. That is the invariant every `unsafe` block in
 //!   this module rests on.
 //! * Handles come from and go back through a thread's [`SoftnetData`](crate::SoftnetData). Dropping one on the
 //!   floor is a bug: it aborts in debug builds and is counted as leaked in release builds.

@@ -1,4 +1,4 @@
-//! The checks of the feature `debug-poison`: who frees twice, uses what is free, or frees what is not his.
+//! The checks of the feature `debug-poison`: code that frees twice, uses what is free, or frees what is not its own.
 //!
 //! A free head carries a mark where a live one carries another; a free frame is filled with a pattern, which
 //! must still be there when it is next handed out.
@@ -88,6 +88,6 @@ pub(super) fn frame_freed(region: &Region, index: u32) {
     if state.swap(FRAME_FREE, Ordering::AcqRel) != FRAME_USED {
         caught("double free of a frame", region.id(), index);
     }
-    // SAFETY: the frame was ours until now; nobody can take it before this returns to the cache's owner.
+    // SAFETY: the frame was ours until now; no other code can take it before this returns to the cache's owner.
     unsafe { frame_ptr(region.id(), index).write_bytes(PATTERN, FRAME_SIZE) }
 }

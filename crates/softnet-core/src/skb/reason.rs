@@ -1,8 +1,8 @@
-//! Why a packet was freed before it reached anybody.
+//! Why a packet was freed before it reached a receiver.
 
 macro_rules! reasons {
     ($($(#[$doc:meta])* $name:ident = $text:literal, $help:literal;)*) => {
-        /// Why a packet was freed before it reached anybody. Names follow the kernel's `SKB_DROP_REASON_*`
+        /// Why a packet was freed before it reached a receiver. Names follow the kernel's `SKB_DROP_REASON_*`
         /// where it has one.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[repr(u8)]
@@ -80,7 +80,7 @@ reasons! {
     UdpCsum = "udp_csum", "wrong UDP checksum";
     TcpCsum = "tcp_csum", "wrong TCP checksum";
     ProtoMem = "proto_mem", "all sockets together held as much of packet memory as they may";
-    SocketClose = "socket_close", "its socket was closed before anybody received it";
+    SocketClose = "socket_close", "its socket was closed before the packet was read";
     SnoopOverflow = "snoop_overflow", "a copy of what a neighbour said to all, which was not read in time";
     RxTooLong = "rx_too_long", "longer than a frame when it came in: segments that were merged (GRO, LRO) or not cut yet (TSO)";
     CpuBacklog = "cpu_backlog", "the backlog of the RX queue that was to receive it was full";

@@ -25,7 +25,7 @@ const MAX_REGIONS: usize = 64;
 ///
 /// # Safety
 /// `base` must point to `len` zeroed bytes, aligned to 4096, readable and writable, that stay where they are
-/// until the value is dropped and that nobody else touches.
+/// until the value is dropped and that no other code touches.
 pub unsafe trait RegionMemory: Send + Sync {
     /// First byte.
     fn base(&self) -> *mut u8;

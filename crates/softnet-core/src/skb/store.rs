@@ -226,7 +226,7 @@ impl Store {
         };
         #[cfg(feature = "debug-poison")]
         super::poison::head_taken(&self.region, index);
-        // SAFETY: the index is free, so nobody else has the head.
+        // SAFETY: the index is free, so no other code has the head.
         unsafe { (*head_ptr(self.region.id(), index)).init(frame.into_raw(), off as u16, len as u16) };
         Ok(Skb::new(self.region.id(), index))
     }
@@ -269,7 +269,7 @@ impl Store {
                 let &index = newest.next()?;
                 #[cfg(feature = "debug-poison")]
                 super::poison::head_taken(&self.region, index);
-                // SAFETY: a head of this store's region; the index is free, so nobody else has it.
+                // SAFETY: a head of this store's region; the index is free, so no other code has it.
                 let head = unsafe { &mut *base.add(index as usize) };
                 let off = off.min(FRAME_SIZE);
                 head.init(frame.into_raw(), off as u16, len.min(FRAME_SIZE - off) as u16);

@@ -105,13 +105,13 @@ mod tests {
     #[test]
     fn members_come_and_go_and_share_by_hash_or_napi_id() {
         let group = Group::new();
-        assert_eq!(group.select(7, || unreachable!("nobody to choose")), None);
+        assert_eq!(group.select(7, || unreachable!("no member to choose")), None);
         assert!([10, 11, 12].map(|slot| group.add(slot)).iter().all(|added| *added));
         let chosen = [0, 0x6000_0000, u32::MAX].map(|hash| group.select(9000, || hash));
         assert_eq!(chosen, [Some(10), Some(11), Some(12)]);
         group.set_napi(12, 9000);
         assert_eq!(group.select(9000, || 0), Some(12));
-        assert_eq!(group.select(9001, || 0), Some(10), "nobody asked for that one");
+        assert_eq!(group.select(9001, || 0), Some(10), "no member asked for that one");
         group.remove(10);
         assert!(group.members().eq([12, 11]));
         assert_eq!(group.select(9000, || u32::MAX), Some(12), "its wish moved along");

@@ -60,7 +60,7 @@ impl Model {
 
     fn open(&mut self) -> Inbox {
         let bind = Bind { local: ANY, port: 7, v4: true, v6: true, dev: None, reuseport: false, limit: 8 };
-        self.binder.open(&bind).expect("nobody has it")
+        self.binder.open(&bind).expect("no socket has it")
     }
 
     /// A poller pushes a packet that it found to be for the socket of `inbox`. Returns whether

@@ -160,7 +160,7 @@ impl Drop for World {
 fn the_most_specific_socket_gets_it() {
     let mut world = World::new();
     let from = flow("10.0.0.1", 7, "10.0.0.9", 999);
-    assert_eq!(world.one(&from, b"nobody"), 1);
+    assert_eq!(world.one(&from, b"unbound"), 1);
     let mut any = world.binder.open(&bind(ANY, 7)).unwrap();
     assert_eq!(world.binder.open(&bind(from.local, 7)).err(), Some(BindError::InUse));
     assert_eq!(world.one(&from, b"any"), 0);
@@ -189,7 +189,7 @@ fn the_most_specific_socket_gets_it() {
     assert_eq!(world.payloads(&mut connected), [b"peer"]);
     assert_eq!(world.payloads(&mut mate), [b"stranger"]);
     [other, bound, connected, mate].into_iter().for_each(|inbox| _ = world.close(inbox));
-    assert_eq!(world.one(&from, b"nobody"), 1);
+    assert_eq!(world.one(&from, b"unbound"), 1);
     assert!(world.binder.is_empty());
 }
 
@@ -385,7 +385,7 @@ fn a_datagram_of_several_frames_is_received_or_dropped_whole() {
 }
 
 #[test]
-fn what_came_for_somebody_else_is_not_received() {
+fn what_came_for_another_socket_is_not_received() {
     let mut world = World::new();
     let from = flow("10.0.0.1", 7, "10.0.0.9", 999);
     let mut inbox = world.binder.open(&bind(ANY, 7)).unwrap();
@@ -425,7 +425,7 @@ fn what_came_for_somebody_else_is_not_received() {
 }
 
 #[test]
-fn ports_that_nobody_asked_for_are_free_ones() {
+fn ports_that_are_not_asked_for_are_free_ones() {
     let mut world = World::new();
     let mut inboxes = Vec::new();
     let mut ports = HashMap::new();
@@ -550,7 +550,7 @@ proptest! {
                     let found = match world.binder.sockets().lookup(&packet, 0) {
                         Found::Socket(hit) => Some(hit.slot),
                         Found::None => None,
-                        Found::Contended => panic!("nobody writes"),
+                        Found::Contended => panic!("no thread writes"),
                     };
                     prop_assert_eq!(found, naive(&model, &packet), "{:?}", packet);
                 }

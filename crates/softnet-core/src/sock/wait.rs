@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_those_who_wait_are_told() {
+    fn only_waiters_are_told() {
         let wait = Wait::default();
         assert!(!wait.notify());
         let ticket = wait.ticket();

@@ -18,9 +18,9 @@ use crate::qdisc::{
 use crate::skb::{BATCH, Batch, Region};
 use crate::sync::{AbortOnPanic, AtomicU64, AtomicUsize, Ordering};
 
-/// ns after which a full ring is looked at again, if nobody sends meanwhile. No device tells of its completions; this is
-/// about the shortest sleep that does not cost much of a core. Doubled each time that nothing has left the ring, up to
-/// 1.6 ms.
+/// ns after which a full ring is looked at again, if no thread sends meanwhile. No device tells of its completions;
+/// this is about the shortest sleep that does not cost much of a core. Doubled each time that nothing has left the
+/// ring, up to 1.6 ms.
 const TX_RETRY: u64 = 50_000;
 const TX_RETRY_DOUBLINGS: u32 = 5;
 

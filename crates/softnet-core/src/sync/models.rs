@@ -283,7 +283,7 @@ fn exchange() {
 }
 
 #[test]
-fn nobody_sleeps_while_something_is_ready() {
+fn no_thread_sleeps_while_something_is_ready() {
     check(3, ready);
     for m in [Mutant::IdleCountedLate, Mutant::IdleLookedTooEarly, Mutant::WakeOnlyIfEmpty] {
         must_fail(m, 3, ready);

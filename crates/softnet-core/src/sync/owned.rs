@@ -20,7 +20,7 @@ pub const OWNED: u32 = 1;
 #[repr(align(64))]
 struct Line(AtomicU32);
 
-/// State `B` guarded by the ownership bit of a word, beside state `S` that everybody may read.
+/// State `B` guarded by the ownership bit of a word, beside state `S` that any thread may read.
 pub struct Owned<S, B> {
     word: Line,
     shared: S,
@@ -55,7 +55,7 @@ impl<S: Word, B> Owned<S, B> {
         self.word.0.load(Ordering::Relaxed)
     }
 
-    /// What everybody may read.
+    /// What any thread may read.
     #[inline(always)]
     pub fn shared(&self) -> &S {
         &self.shared
@@ -95,7 +95,7 @@ impl<S: Word, B> Guard<S, B> {
         &self.cell
     }
 
-    /// What everybody may read, and what only the owner may touch.
+    /// What any thread may read, and what only the owner may touch.
     #[inline(always)]
     pub fn parts(&mut self) -> (&S, &mut B) {
         // SAFETY: this is the only guard, and `&mut self` makes this the only reference from it.

@@ -46,7 +46,7 @@ impl Pool {
         pool
     }
 
-    /// How many indices the pool holds. Exact when nobody else is in it.
+    /// How many indices the pool holds. Exact when no other thread is in it.
     pub fn free(&self) -> u64 {
         self.free.load(Ordering::Relaxed)
     }
@@ -67,7 +67,7 @@ impl Pool {
         self.next[last as usize].store(NIL, Ordering::Relaxed);
         // Before the chunk can be popped, so that the count is never below what pops take from it.
         self.free.fetch_add(chunk.len() as u64, Ordering::Relaxed);
-        // Release: the chain's links must be visible to whoever pops it.
+        // Release: the chain's links must be visible to the thread that pops it.
         let order = weakened(Mutant::PoolPushRelaxed, Ordering::Release);
         let mut top = self.top.load(Ordering::Relaxed);
         loop {
@@ -177,8 +177,8 @@ mod models {
     // SAFETY: loom stops the model at the first access that nothing orders.
     unsafe impl Sync for Value {}
 
-    /// One thread takes two indices and gives the first back, while another takes one and gives it back. Who has an
-    /// index writes to what it stands for. Afterwards every index is in one place.
+    /// One thread takes two indices and gives the first back, while another takes one and gives it back. The thread
+    /// that has an index writes to what it stands for. Afterwards every index is in one place.
     fn take_and_give() {
         let shared = Arc::new((Pool::full(3, 1), [0; 3].map(|v| Value(UnsafeCell::new(v)))));
         let take = |shared: &(Pool, [Value; 3])| {

@@ -129,7 +129,7 @@ mod tests {
     use crate::sync::Mutex;
 
     #[test]
-    fn first_in_first_out_and_wakes_while_somebody_is_idle() {
+    fn first_in_first_out_and_wakes_while_a_thread_is_idle() {
         let ready = ReadyQueue::<char, Mutex<_>>::new();
         assert!(!ready.push('a'), "no thread is idle");
         assert!(!ready.push('b'));

@@ -106,7 +106,7 @@ fn sorts_out_what_is_not_plain() {
         (set(plain.clone(), 22, &addr("::").octets()), Unusual),
         (set(plain.clone(), 20, &[next::HOP_BY_HOP]), Unusual),
         (set(plain.clone(), 0, &[0x33, 0x33, 0xff, 0, 0, 1]), Unusual),
-        // Whoever looks more closely finds that it is no IPv6.
+        // The slow path looks more closely and finds that it is no IPv6.
         (set(plain.clone(), 14, &[0x45]), Unusual),
     ] {
         let (sent, odd) = b.run(&[plain.clone(), packet.clone()]);

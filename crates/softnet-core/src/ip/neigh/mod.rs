@@ -1,8 +1,8 @@
 //! The neighbour table: which MAC address a next hop has, whether that still holds, and what waits to know. It serves both
 //! families: ARP and neighbour discovery tell it what they heard in the same words.
 //!
-//! A state machine in virtual time, after RFC 4861 section 7.3 and the kernel's `net/core/neighbour.c`: whoever
-//! owns the [`NeighTable`] tells it what was sent and heard, with the time, and carries out the [`Action`]s it
+//! A state machine in virtual time, after RFC 4861 section 7.3 and the kernel's `net/core/neighbour.c`: the
+//! owner of the [`NeighTable`] tells it what was sent and heard, with the time, and carries out the [`Action`]s it
 //! answers with. It sends nothing itself. The fast path does not come here: it works on what
 //! [`Action::Publish`] told it, and asks only when it has no address ([`resolve`](NeighTable::resolve)) or the
 //! address is in doubt ([`used`](NeighTable::used)).
@@ -32,7 +32,7 @@ use crate::skb::{DropReason, SkbList};
 pub enum NeighState {
     /// Not in the table (any more).
     None,
-    /// Asked for; nobody has answered yet.
+    /// Asked for; no answer has come yet.
     Incomplete,
     /// Confirmed not long ago.
     Reachable,
@@ -132,7 +132,7 @@ pub enum Heard {
     Request,
     /// It answered us alone, so it hears us.
     Reply,
-    /// It spoke of itself to everybody.
+    /// It spoke of itself to all.
     Gratuitous,
     /// It spoke to others.
     Other,
@@ -170,7 +170,7 @@ pub enum Action {
         dev: u16,
         /// For which address.
         target: IpAddr,
-        /// To this MAC address; `None`: to all (or the group of those who might have it).
+        /// To this MAC address; `None`: to all (or the group of the hosts that might have it).
         unicast_to: Option<MacAddr>,
     },
     /// An entry changed.

@@ -375,7 +375,7 @@ impl NeighTable {
             return;
         }
         if known && matches!(heard, Heard::Advert { overrides: false, .. }) {
-            // Somebody else says he has the address, and does not insist: it is asked again when it is used.
+            // Another host claims the address, without the override flag: the old one is verified when it is next used.
             if entry.state == NeighState::Reachable {
                 self.timers.enter(now, key, entry, (NeighState::Stale, false), actions);
             }
@@ -492,7 +492,7 @@ impl NeighTable {
                 }
             }
             Probe => {
-                // Its MAC address does not answer, but nobody has asked for a new one yet: the next packet may.
+                // Its MAC address does not answer, but no packet has asked for a new one yet: the next one may.
                 entry.hold_until = now;
                 timers.enter(now, key, entry, (Failed, false), actions);
             }

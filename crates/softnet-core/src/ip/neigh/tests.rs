@@ -148,7 +148,7 @@ fn silence_fails_them_and_the_next_ones_at_once() {
     assert_eq!(b.resolve(3 * S + 1), ["neigh_failed [2]"]);
     assert_eq!(b.resolve(4 * S - 1), ["neigh_failed [3]"]);
     assert_eq!(b.resolve(4 * S), ["INCOMPLETE", "ask all"]);
-    // Nobody cares any more: the entry goes a minute after it failed.
+    // No packet needs it any more: the entry goes a minute after it failed.
     assert_eq!(
         b.run(4 * S, u64::MAX - 1),
         ["1000: ask all", "2000: ask all", "3000: FAILED", "3000: neigh_failed [4]", "63000: NONE"]
@@ -207,7 +207,7 @@ fn unused_stale_entries_go() {
 }
 
 #[test]
-fn who_makes_an_entry_and_who_may_change_it() {
+fn which_packets_make_an_entry_and_which_change_it() {
     let mut b = Bench::new(NeighParams::default());
     for heard in [Heard::Reply, Heard::Gratuitous, Heard::Other] {
         assert_eq!(b.hear(0, A, heard), [""; 0]);
@@ -236,7 +236,7 @@ fn what_an_advertisement_changes() {
     for (solicited, overrides) in ADVERTS {
         let advert = Heard::Advert { solicited, overrides };
         let confirms = |mac| format!("{} {mac}", if solicited { "REACHABLE" } else { "STALE" });
-        // Nobody asked: nothing to know.
+        // No request was sent: nothing to know.
         let mut b = Bench::new(NeighParams::default());
         assert_eq!(b.hear(0, A, advert), [""; 0]);
         assert_eq!(b.table.entries().len(), 0);
@@ -262,7 +262,7 @@ fn what_an_advertisement_changes() {
 }
 
 #[test]
-fn a_request_from_who_is_asked_for_answers_too() {
+fn a_request_from_the_wanted_neighbour_answers_too() {
     let mut b = Bench::new(NeighParams::default());
     b.resolve(0);
     assert_eq!(b.hear(1, A, Heard::Request), ["DELAY a", "send a [0]"]);

@@ -2,7 +2,7 @@
 //! where that is less than the first link takes.
 //!
 //! For local senders, which look in [`PathMtus`] without a lock. [`PmtuCache`] is its one writer,
-//! by way of the slow path. Whoever reports "fragmentation needed" or "packet too big" to
+//! by way of the slow path. The caller that reports "fragmentation needed" or "packet too big" to
 //! [`PmtuCache::update`] has made sure that it is about a packet which may well have been sent from
 //! here (RFC 8201 section 4, RFC 5927 section 7): quoted is a flow of a connected socket, or one to
 //! a destination that was sent something lately ([`RecentPeers`]). All that a forged report can do

@@ -30,7 +30,7 @@ pub struct RecentPeers {
 }
 
 impl RecentPeers {
-    /// Nobody. `key` hashes the destinations.
+    /// No destination. `key` hashes the destinations.
     pub fn new(key: FoldKey) -> Self {
         RecentPeers { key, places: (0..PLACES).map(|_| AtomicU32::new(0)).collect() }
     }
@@ -60,7 +60,7 @@ impl RecentPeers {
         let (place, tag) = self.find(dst);
         let word = place.map_or(0, |place| place.load(Ordering::Relaxed));
         let passed = ((now / NS_PER_S) as u32).wrapping_sub(word) & TIME;
-        // Who asks may have looked at the clock before who sends.
+        // The thread that asks may have looked at the clock before the one that sends.
         word & !TIME == tag && (passed <= RECENT || passed == TIME)
     }
 }
@@ -74,7 +74,7 @@ mod tests {
     fn a_destination_is_known_for_a_while() {
         let recent = RecentPeers::new(FoldKey::new([0x243f_6a88_85a3_08d3, 0x1319_8a2e_0370_7344]));
         let dst = |i: u32| mapped(0x0a00_0000 + i);
-        assert!(!recent.contains(dst(1), 0), "nobody");
+        assert!(!recent.contains(dst(1), 0), "nothing was sent to it");
         // Also where the seconds that are kept begin anew.
         for second in [0, 7, 4090, 4095, 4096, 100_000] {
             let at = second * NS_PER_S + 999_999_999;

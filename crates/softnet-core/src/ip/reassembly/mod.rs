@@ -5,11 +5,11 @@
 //! the others as its [chain](Skb::append). [`ipv4`](Reassembly::ipv4) and [`ipv6`](Reassembly::ipv6) read and mend the
 //! headers; what is here is of both families.
 //!
-//! What is kept from whoever sends fragments:
+//! What a sender of fragments cannot get at:
 //!
 //! * **Memory.** All fragments held are bounded, each at the frame it takes whatever its size; at the bound the oldest
 //!   datagram goes, as one that was not whole by now mostly never will be. The kernel refuses new ones instead: then
-//!   whoever fills the table once keeps everybody out for as long as fragments may wait.
+//!   a sender that fills the table once keeps all others out for as long as fragments may wait.
 //! * **Time.** A datagram is in at most [`MAX_FRAGMENTS`] pieces, so that the list of its fragments may be searched from
 //!   one end (CVE-2018-5391). Tables are hashed with a secret key.
 //! * **What others see.** Overlapping fragments are refused with all of their datagram (RFC 5722): what two overlaps

@@ -423,7 +423,7 @@ proptest! {
     }
 
     /// Parts of the true datagram with one among them that lies: what comes out is the true one or nothing, unless the lie
-    /// takes the place of parts exactly, which nobody could notice here.
+    /// takes the place of parts exactly, which cannot be noticed here.
     #[test]
     fn intact_or_dropped(
         (_, cuts) in any_cuts(Just(1600)),

@@ -57,7 +57,7 @@ impl<Q> Napi<Q> {
 }
 
 impl<Q> BusyPolling<Q> {
-    /// What everybody may read, and the body.
+    /// What any thread may read, and the body.
     #[inline(always)]
     pub fn parts(&mut self) -> (&NapiInfo, &mut Body<Q>) {
         self.0.parts()

@@ -188,7 +188,7 @@ impl Queue {
         }
     }
 
-    /// Everybody is done: the queue is unmasked or its timer armed. Once that has run down, every packet was seen.
+    /// All threads are done: the queue is unmasked or its timer armed. Once that has run down, every packet was seen.
     pub(in crate::napi) fn at_rest(&self) {
         let state = self.napi.state();
         assert!(!state.is_scheduled() && !state.is_missed() && !state.is_busy_polling(), "{state}");

@@ -30,7 +30,7 @@ const OWNED: Sent = Sent::Owned { verdict: Verdict::Success, next_run: NextRun::
 const OWNED_FOR_ALL: Sent = Sent::Owned { verdict: Verdict::Success, next_run: NextRun::Idle, drained: true };
 
 #[test]
-fn those_who_come_while_a_batch_is_on_the_wire_hand_over_and_the_owner_sends_for_all() {
+fn senders_that_come_while_a_batch_is_on_the_wire_hand_over_and_the_owner_sends_for_all() {
     let mut world = World::new();
     let list = list(&world, "pfifo", 1000);
     let mut a = world.batch([b'A']);
@@ -83,7 +83,8 @@ fn burst_1000_holds_1000_beside_the_owner_then_local_senders_hold_back_and_forwa
     world.end(list);
 }
 
-/// What waited for a neighbour is taken however much is pending, in order, and takes no room from those whom the limit holds back.
+/// What waited for a neighbour is taken however much is pending, in order, and takes no room from senders that the
+/// limit holds back.
 #[test]
 fn what_the_neighbour_table_held_is_taken_beyond_the_limit() {
     let mut world = World::new();
@@ -111,7 +112,7 @@ fn what_the_neighbour_table_held_is_taken_beyond_the_limit() {
     assert!(to_free.is_empty());
     assert_eq!(guard.finish(&mut || (), 0, &mut world.to_free), NextRun::Idle);
     assert_eq!(ids(&list), expected);
-    // A queue that nobody owns is owned, as by any other.
+    // A queue that no thread owns is owned, as by any other sender.
     let mut held = world.batch([1]);
     assert_eq!(list.send(&mut || (), 0, Origin::Held, &mut held, &mut world.to_free), OWNED);
     world.end(list);

@@ -61,10 +61,10 @@ fn a_reuseport_group_shares_by_flow_or_by_napi_id() {
     // Members go, also the one that the table leads to, until none is left.
     while let Some(inbox) = inboxes.pop() {
         world.close(inbox);
-        let nobody = world.one(&from(1), b"who is left?");
-        assert_eq!(nobody, usize::from(inboxes.is_empty()));
+        let refused = world.one(&from(1), b"any left?");
+        assert_eq!(refused, usize::from(inboxes.is_empty()));
         let got: usize = inboxes.iter_mut().map(|inbox| world.payloads(inbox).len()).sum();
-        assert_eq!(got, 1 - nobody);
+        assert_eq!(got, 1 - refused);
     }
     let first: Vec<Inbox> = (0..3).map(|_| world.binder.open(&share).unwrap()).collect();
     for inbox in first {

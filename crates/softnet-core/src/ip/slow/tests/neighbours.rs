@@ -84,8 +84,8 @@ fn a_queue_that_is_full_drops_the_oldest<F: TestFamily>() {
 
 fn a_neighbour_that_does_not_answer_is_unreachable<F: TestFamily>() {
     let mut world = World::<F>::acquainted();
-    let nobody = F::host(1, 77);
-    let packets = [udp(0, F::CLIENT, nobody, 64, 1), udp(0, F::CLIENT, nobody, 2, 500)];
+    let silent = F::host(1, 77);
+    let packets = [udp(0, F::CLIENT, silent, 64, 1), udp(0, F::CLIENT, silent, 2, 500)];
     // The quote shows a packet as it was to leave.
     let left = packets.clone().map(F::hop);
     assert_eq!(world.one(0, packets[0].clone()).len(), 1);
@@ -93,7 +93,7 @@ fn a_neighbour_that_does_not_answer_is_unreachable<F: TestFamily>() {
     // It is asked three times, a second apart.
     let asked = world.pass(3 * SECOND - 1);
     assert_eq!(asked.len(), 2);
-    asked.iter().for_each(|asked| F::assert_asked(asked, 1, nobody, None));
+    asked.iter().for_each(|asked| F::assert_asked(asked, 1, silent, None));
     let sent = world.pass(1);
     assert_eq!(sent.len(), 2);
     for (sent, left) in sent.iter().zip(&left) {
@@ -106,7 +106,7 @@ fn a_neighbour_that_does_not_answer_is_unreachable<F: TestFamily>() {
     assert_eq!(F::error(&sent[0], &left[0]), F::HOST_UNREACHABLE);
     world.pass(SECOND);
     let sent = world.one(0, packets[0].clone());
-    F::assert_asked(&sent[0], 1, nobody, None);
+    F::assert_asked(&sent[0], 1, silent, None);
     assert_eq!(world.held(), 1);
 }
 

@@ -124,11 +124,11 @@ fn broadcasts_and_groups_are_neither_forwarded_nor_answered() {
 /// What comes from outside is not from here, nor from all on a link, whichever of our addresses or groups it is for; probes for
 /// our addresses are answered all the same.
 #[test]
-fn nobody_else_speaks_for_us() {
+fn no_other_host_speaks_for_us() {
     let mut world = World::acquainted();
-    let everybody = [10, 1, 0, 255].into();
+    let subnet_broadcast = [10, 1, 0, 255].into();
     let group = |src, dst: [u8; 4], mac: MacAddr| set(udp(0, src, dst.into(), 9, 10), 0, &mac);
-    for src in [OWN[0], OWN[1], everybody] {
+    for src in [OWN[0], OWN[1], subnet_broadcast] {
         let message = &echo(OWN[0], 64)[ETH_LEN + 20..];
         let fragment = mend(set(udp(0, src, OWN[0], 64, 8), ETH_LEN + 6, &[0x20, 0]));
         for frame in [

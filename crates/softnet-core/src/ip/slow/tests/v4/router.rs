@@ -76,7 +76,7 @@ fn a_redirect_says_which_packet_and_which_first_hop() {
 }
 
 #[test]
-fn nobody_else_is_redirected() {
+fn no_other_sender_is_redirected() {
     let mut world = world();
     world.now += 30 * SECOND;
     let far = BEYOND;

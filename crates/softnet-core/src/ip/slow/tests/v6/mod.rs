@@ -240,7 +240,7 @@ fn martians_and_groups_are_neither_forwarded_nor_answered() {
 
 /// What comes from outside is not from here; a host that asks for our address is told that it is taken all the same.
 #[test]
-fn nobody_else_speaks_for_us() {
+fn no_other_host_speaks_for_us() {
     let mut world = World::acquainted();
     let message = [&[128, 0, 0, 0, 0x77, 0x77, 0, 1][..], b"are you there?"].concat();
     for src in [OWN[0], OWN[1], link_local(MACS[0])] {

@@ -155,7 +155,7 @@ fn a_host_is_told_of_a_better_router_on_its_link() {
 }
 
 #[test]
-fn nobody_else_is_redirected() {
+fn no_other_sender_is_redirected() {
     let mut world = World::acquainted();
     for (src, dst) in [
         // From beyond the link; by way of a router whose link-local address is not known; away from the link.

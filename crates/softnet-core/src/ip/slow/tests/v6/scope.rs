@@ -41,7 +41,7 @@ fn neighbours_and_their_silence_are_one_link_s() {
     for dev in [0, 1] {
         let Flow { local, remote, lport, rport } = flow(dev);
         let head = UdpHead { src: local, dst: remote, sport: lport, dport: rport, ttl: 64, tos: 0 };
-        let sent = world.send(&head, b"anybody there?");
+        let sent = world.send(&head, b"are you there?");
         let says = Message::Solicitation { target: PEER, mac: Some(MACS[usize::from(dev)]) };
         let (group, own) = (solicited_node(PEER), link_local(MACS[usize::from(dev)]));
         assert_eq!(
