@@ -300,31 +300,41 @@ impl Store {
         let mut home = Homecoming::new();
         for skb in packets {
             let (of, index) = (skb.region(), skb.into_raw());
-            let head = if of == region { base.wrapping_add(index as usize) } else { head_ptr(of, index) };
+            // Of another region's it may be any head of this one, and is not used.
+            let head = base.wrapping_add(index as usize);
             // SAFETY: the handle that was just given up owned this head, and it is freed below, not before.
-            if unsafe { (*head).frag_list } != NONE {
-                // SAFETY: as above; the handle is given up again if the packet goes on.
-                let mut skb = unsafe { Skb::from_raw(of, index) };
-                if !self.linearize(&mut skb) {
-                    refused(skb.head());
-                    self.free_skb(skb);
-                    continue;
+            let taken = match of == region && unsafe { (*head).frag_list } == NONE {
+                true => {
+                    // SAFETY: as above.
+                    let head = unsafe { &*head };
+                    let (frame, off, len) = (head.frame, usize::from(head.off), usize::from(head.head_len));
+                    #[cfg(feature = "debug-poison")]
+                    super::poison::head_freed(&self.region, index);
+                    home.add(&mut self.heads, &self.region.heads, index);
+                    Some((Frame::new(of, frame), off, len))
                 }
-                _ = skb.into_raw();
+                // SAFETY: the handle was given up just now, and this is its only way back.
+                false => self.take_unusual(unsafe { Skb::from_raw(of, index) }, &mut refused),
+            };
+            if let Some((frame, off, len)) = taken {
+                take(frame, off, len);
             }
-            // SAFETY: as above.
-            let head = unsafe { &*head };
-            let (frame, off, len) = (head.frame, usize::from(head.off), usize::from(head.head_len));
-            if of == region {
-                #[cfg(feature = "debug-poison")]
-                super::poison::head_freed(&self.region, index);
-                home.add(&mut self.heads, &self.region.heads, index);
-            } else {
-                free_foreign_head(of, index);
-            }
-            take(Frame::new(of, frame), off, len);
         }
         home.flush(&mut self.heads, &self.region.heads);
+    }
+
+    /// Takes a packet apart that has a chain, or is of another region.
+    #[cold]
+    #[inline(never)]
+    fn take_unusual(&mut self, skb: Skb, refused: &mut dyn FnMut(&Head)) -> Option<(Frame, usize, usize)> {
+        match self.take_frame(skb) {
+            Ok(taken) => Some(taken),
+            Err(skb) => {
+                refused(skb.head());
+                self.free_skb(skb);
+                None
+            }
+        }
     }
 
     /// Frees every packet of `batch`, heads and frames. `see` gets a look at each packet's head before.

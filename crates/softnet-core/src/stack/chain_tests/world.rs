@@ -286,7 +286,7 @@ impl World {
             Fault::Twice(packet) => packets.push(packets[usize::from(packet) % n].clone()),
             Fault::Damaged(packet, at) => {
                 let packet = &mut packets[usize::from(packet) % n];
-                // Headers are others' tests' to damage.
+                // Not in its headers, which other tests damage.
                 let (at, len) = (usize::from(at), packet.len());
                 packet[(len / 2 + at % (len / 2)).max(70).min(len - 1)] ^= 1;
             }
