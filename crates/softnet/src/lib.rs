@@ -44,8 +44,12 @@ pub use napi::PacketFilter;
 pub use softnet_core::SoftnetData;
 pub use softnet_core::qdisc::Verdict;
 pub use softnet_core::skb::{Batch, Skb};
-pub use softnet_dev::{OpenDevice, mem};
 pub use stack::Handle;
+
+/// Wires within the process.
+pub mod mem {
+    pub use softnet_dev::mem::{PairConfig, pair};
+}
 
 /// The Rust blocks of the README and the book are compiled as doctests; `tests/docs.rs` runs the README's program.
 #[cfg(doctest)]

@@ -3,7 +3,7 @@
 #![deny(unsafe_code)]
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use clap::Parser;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use softnet::Stack;
-use softnet::config::{Config, is_link_local};
+use softnet::config::Config;
 use softnet::net::EpollParams;
 use softnet_dev::process::{Signals, ignore_signals};
 use softnet_testkit::datagrams::{DatagramSet, KernelSockets, Stop};
@@ -171,8 +171,8 @@ fn listen_on(args: &Args, config: &Config) -> Result<Vec<SocketAddr>, String> {
         return Ok(args.listen.clone());
     }
     let own = config.devices.iter().flat_map(|device| &device.addresses).map(|own| own.addr());
-    let own: Vec<SocketAddr> =
-        own.filter(|addr| !is_link_local(*addr)).map(|addr| (addr, PORT).into()).collect();
+    let link_local = |addr: &IpAddr| matches!(addr, IpAddr::V6(addr) if addr.is_unicast_link_local());
+    let own: Vec<SocketAddr> = own.filter(|addr| !link_local(addr)).map(|addr| (addr, PORT).into()).collect();
     if own.is_empty() { Err("the stack has no address to serve on".into()) } else { Ok(own) }
 }
 

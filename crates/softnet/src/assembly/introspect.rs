@@ -38,7 +38,12 @@ pub struct Introspect {
 
 impl Introspect {
     /// On `shared`, which was made from `config`, with `routes` in its FIB. Changes go by `commander`.
-    pub fn new(shared: Arc<StackInner>, config: Arc<Config>, routes: Rib, commander: Commander) -> Self {
+    pub(crate) fn new(
+        shared: Arc<StackInner>,
+        config: Arc<Config>,
+        routes: Rib,
+        commander: Commander,
+    ) -> Self {
         Introspect { shared, config, routes, commander }
     }
 
@@ -385,7 +390,7 @@ pub fn thread_cpu_ns(tid: i32) -> u64 {
 }
 
 /// CPU time of all threads of this process that run now, in ns.
-pub fn process_cpu_ns() -> u64 {
+pub(crate) fn process_cpu_ns() -> u64 {
     let Ok(tasks) = std::fs::read_dir("/proc/self/task") else { return 0 };
     tasks.flatten().filter_map(|t| Some(thread_cpu_ns(t.file_name().to_str()?.parse().ok()?))).sum()
 }

@@ -10,6 +10,7 @@ mod snooper;
 mod stack;
 
 pub use builder::StackBuilder;
-pub use housekeeper::Housekeeper;
-pub use introspect::{Introspect, process_cpu_ns, thread_cpu_ns};
+pub(crate) use housekeeper::Housekeeper;
+
+pub use introspect::{Introspect, thread_cpu_ns};
 pub use stack::{Assembly, Stack, StartError};

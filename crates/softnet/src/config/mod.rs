@@ -46,19 +46,21 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use softnet_core::ip::icmp_limit::IcmpParams;
-use softnet_core::ip::source::RpFilter;
-use softnet_core::ip::v4::options::OptionPolicy;
 use softnet_core::ip::v6::addr::{link_local, subnet_router_anycast};
-use softnet_core::ip::{Address, Family, IpPrefix, Prefix, Prefix6, PrefixError};
-use softnet_core::qdisc::{DevParams, Spec};
-use softnet_core::skb::CacheSizes;
+use softnet_core::ip::{Address, Family, Prefix, Prefix6};
+use softnet_core::qdisc::DevParams;
 use softnet_core::steer::{MAX_CPUS, XpsError, XpsMaps};
-use softnet_dev::sched::Policy;
 
 pub use context::Context;
 pub use errors::{At, ConfigErrors, ParseError, Problem};
 pub use knobs::Knobs;
+pub use softnet_core::ip::icmp_limit::IcmpParams;
+pub use softnet_core::ip::source::RpFilter;
+pub use softnet_core::ip::v4::options::OptionPolicy;
+pub use softnet_core::ip::{IpPrefix, PrefixError};
+pub use softnet_core::qdisc::{Spec, SpecError};
+pub use softnet_core::skb::CacheSizes;
+pub use softnet_dev::sched::Policy;
 
 use crate::driver::{DeviceDriver, OpenRequest, Xdp};
 
@@ -145,7 +147,7 @@ impl Default for StackConfig {
 }
 
 /// The directory of control sockets.
-pub const CONTROL_DIRECTORY: &str = "/run/softnet";
+pub(crate) const CONTROL_DIRECTORY: &str = "/run/softnet";
 
 /// The control socket of the instance `name`, unless it is configured to have another.
 pub fn socket_path(name: &str) -> PathBuf {
@@ -160,7 +162,7 @@ impl StackConfig {
     }
 
     /// How many threads the pool has.
-    pub fn pool_threads(&self) -> u32 {
+    pub(crate) fn pool_threads(&self) -> u32 {
         match self.workqueue_threads {
             0 => available_cpus().len().clamp(1, check::WORKQUEUE_THREADS.max as usize) as u32,
             n => n,
@@ -259,26 +261,26 @@ impl DeviceConfig {
     }
 
     /// What its driver is asked for, as the device with index `dev`.
-    pub fn request(&self, dev: u16) -> OpenRequest<'_> {
+    pub(crate) fn request(&self, dev: u16) -> OpenRequest<'_> {
         let anycast = self.anycast6().map(IpAddr::V6);
         let addresses = self.addresses.iter().map(|own| own.addr()).chain(anycast).collect();
         OpenRequest { dev, name: &self.name, addresses, force: self.force, driver: &self.driver }
     }
 
     /// Whether it has an IPv6 address. One that has none has no link-local one either.
-    pub fn speaks_ipv6(&self) -> bool {
+    pub(crate) fn speaks_ipv6(&self) -> bool {
         self.addresses.iter().any(|own| own.addr.is_ipv6())
     }
 
     /// Its IPv4 addresses with their networks.
-    pub fn addresses4(&self) -> Vec<(Ipv4Addr, Prefix)> {
+    pub(crate) fn addresses4(&self) -> Vec<(Ipv4Addr, Prefix)> {
         let of = |own: &InterfaceAddr| Some((Ipv4Addr::of(own.addr)?, own.network.of()?));
         self.addresses.iter().filter_map(of).collect()
     }
 
     /// Its IPv6 addresses with their networks, when it has this MAC address: if any is configured, also the link-local one
     /// that follows from that.
-    pub fn addresses6(&self, mac: [u8; 6]) -> Vec<(Ipv6Addr, Prefix6)> {
+    pub(crate) fn addresses6(&self, mac: [u8; 6]) -> Vec<(Ipv6Addr, Prefix6)> {
         let of = |own: &InterfaceAddr| Some((Ipv6Addr::of(own.addr)?, own.network.of()?));
         let mut all: Vec<_> = self.addresses.iter().filter_map(of).collect();
         let derived = link_local(mac);
@@ -291,13 +293,13 @@ impl DeviceConfig {
     }
 
     /// The subnet-router anycast addresses of its IPv6 networks, which are every router's there (RFC 4291 section 2.6.1).
-    pub fn anycast6(&self) -> impl Iterator<Item = Ipv6Addr> {
+    pub(crate) fn anycast6(&self) -> impl Iterator<Item = Ipv6Addr> {
         let networks = self.addresses.iter().filter(|own| !is_link_local(own.addr()));
         networks.filter_map(|own| subnet_router_anycast(own.network.of::<Ipv6Addr>()?))
     }
 
     /// Its knobs of interrupt mitigation.
-    pub fn knobs(&self) -> Knobs {
+    pub(crate) fn knobs(&self) -> Knobs {
         Knobs {
             napi_defer_hard_irqs: Some(self.napi_defer_hard_irqs.into()),
             gro_flush_timeout: Some(self.gro_flush_timeout),
@@ -313,7 +315,7 @@ impl DeviceConfig {
     }
 
     /// The worker that polls RX queue `queue` of a stack with `workers` workers.
-    pub fn worker_of(&self, queue: usize, workers: usize) -> usize {
+    pub(crate) fn worker_of(&self, queue: usize, workers: usize) -> usize {
         match self.workers.len() {
             0 => queue % workers.max(1),
             n => self.workers[queue % n],
@@ -393,7 +395,7 @@ pub struct InterfaceAddr {
 }
 
 /// Whether `addr` is one of IPv6 that means nothing beyond its link.
-pub fn is_link_local(addr: IpAddr) -> bool {
+pub(crate) fn is_link_local(addr: IpAddr) -> bool {
     matches!(addr, IpAddr::V6(addr) if addr.is_unicast_link_local())
 }
 
@@ -474,7 +476,7 @@ impl FromStr for InterfaceAddr {
 }
 
 /// Writes a MAC address the usual way: `02:00:00:00:00:01`.
-pub fn format_mac(mac: [u8; 6]) -> String {
+pub(crate) fn format_mac(mac: [u8; 6]) -> String {
     mac.map(|byte| format!("{byte:02x}")).join(":")
 }
 

@@ -27,7 +27,7 @@ pub struct Command {
 }
 
 /// Sends changes to the housekeeper. Any thread may call it.
-pub struct Commander {
+pub(crate) struct Commander {
     housekeeper: Arc<Waker>,
     commands: Sender<Command>,
 }
@@ -40,7 +40,7 @@ pub(crate) fn commands(housekeeper: &Arc<Waker>) -> (Commander, Receiver<Command
 
 impl Commander {
     /// Has `change` made. Returns the ids of the NAPI instances it was about, or the reason why nothing changed.
-    pub fn make(&self, change: Change) -> Result<Vec<u32>, ControlError> {
+    pub(crate) fn make(&self, change: Change) -> Result<Vec<u32>, ControlError> {
         let (answer, receiver) = sync_channel(1);
         self.commands.send(Command { change, answer }).map_err(|_| ControlError::Stopping)?;
         self.housekeeper.wake();

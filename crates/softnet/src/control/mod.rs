@@ -12,7 +12,7 @@
 mod client;
 pub(crate) mod commands;
 mod error;
-mod listener;
+pub(crate) mod listener;
 mod requests;
 pub(crate) mod server;
 pub mod show;
@@ -23,28 +23,17 @@ use std::path::{Path, PathBuf};
 
 pub use client::{Client, ClientError};
 pub use error::ControlError;
-pub use listener::{BindError, Listener};
+pub use listener::BindError;
+pub(crate) use listener::Listener;
 pub use requests::{
     Action, Direction, MirredAction, Request, Response, Set, SetFilter, SetKnobs, SetMirred, SetQdisc, Target,
 };
-pub use server::Server;
+pub(crate) use server::{Handler, Server};
 
 use listener::{Probe, may_be, probe};
 
 /// Bytes of the longest request.
 const MAX_REQUEST: usize = 4096;
-
-/// Answers requests. Called by the control thread, one request at a time; it may take locks of the control
-/// plane, and must not make a worker wait.
-pub trait Handler: Send + Sync {
-    /// The answer, or why there is none.
-    fn request(&self, request: Request) -> Result<serde_json::Value, String>;
-
-    /// The same as text, for answers that are too large to be built as values first.
-    fn answer(&self, request: Request) -> Result<String, String> {
-        serde_json::to_string(&self.request(request)?).map_err(|error| error.to_string())
-    }
-}
 
 /// Names of the instances that listen in `directory`, sorted. Empty if there is no such directory.
 pub fn instances(directory: &Path) -> Vec<String> {

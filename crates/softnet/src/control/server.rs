@@ -20,8 +20,20 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use softnet_dev::process::trim_heap;
 
 use super::listener::Listener;
-use super::{Handler, MAX_REQUEST, Response};
+use super::{MAX_REQUEST, Request, Response};
 use crate::util::{note, spawn};
+
+/// Answers requests. Called by the control thread, one request at a time; it may take locks of the control
+/// plane, and must not make a worker wait.
+pub trait Handler: Send + Sync {
+    /// The answer, or why there is none.
+    fn request(&self, request: Request) -> Result<serde_json::Value, String>;
+
+    /// The same as text, for answers that are too large to be built as values first.
+    fn answer(&self, request: Request) -> Result<String, String> {
+        serde_json::to_string(&self.request(request)?).map_err(|error| error.to_string())
+    }
+}
 
 /// Clients at a time.
 const MAX_CLIENTS: usize = 64;

@@ -11,6 +11,7 @@ mod stack_device;
 mod tests;
 
 pub(crate) use groups::{Groups, group_ip};
-pub use netdev::{Netdev, TxHint, dev_queue_xmit};
+pub(crate) use netdev::Netdev;
 pub(crate) use netdev::{OpenCache, current_cpu, find_netdev};
-pub use stack_device::{OpenParts, StackDevice};
+pub use netdev::{TxHint, dev_queue_xmit};
+pub(crate) use stack_device::{OpenParts, StackDevice};

@@ -11,7 +11,7 @@ mod error;
 mod testing;
 #[cfg(test)]
 mod tests;
-mod xdp;
+pub(crate) mod xdp;
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -20,12 +20,15 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use softnet_core::SoftnetData;
-use softnet_core::skb::Region;
-use softnet_dev::OpenDevice;
-use softnet_dev::xdp::Ports;
 
 pub use error::DeviceError;
-pub use xdp::{Xdp, XdpMode, XdpOpener};
+pub use softnet_core::skb::Region;
+pub use softnet_dev::xdp::Ports;
+pub use softnet_dev::{
+    Device, DeviceInfo, Doorbell, Features, KernelIrq, LinkState, OpenDevice, QueueStats, Reaped, RxQueue,
+    TxQueue,
+};
+pub use xdp::{Xdp, XdpMode};
 
 use crate::util::Limit;
 
@@ -184,7 +187,7 @@ where
 }
 
 /// What opens the devices of a stack, each by its driver.
-pub struct Openers {
+pub(crate) struct Openers {
     all: Vec<Box<dyn Opener>>,
     /// For each device which of them opens it.
     of: Vec<usize>,
@@ -192,7 +195,7 @@ pub struct Openers {
 
 impl Openers {
     /// For devices on `region` with `drivers`, in the order of their indices.
-    pub fn new(region: &Arc<Region>, drivers: &[&DeviceDriver]) -> Result<Self, DeviceError> {
+    pub(crate) fn new(region: &Arc<Region>, drivers: &[&DeviceDriver]) -> Result<Self, DeviceError> {
         let mut openers = Openers { all: Vec::new(), of: Vec::new() };
         let mut of_name = BTreeMap::new();
         for driver in drivers {
@@ -211,7 +214,7 @@ impl Openers {
     }
 
     /// Has device `dev` opened by `opener`, whatever its driver is.
-    pub fn with(mut self, dev: u16, opener: Box<dyn Opener>) -> Self {
+    pub(crate) fn with(mut self, dev: u16, opener: Box<dyn Opener>) -> Self {
         if let Some(of) = self.of.get_mut(usize::from(dev)) {
             *of = self.all.len();
             self.all.push(opener);

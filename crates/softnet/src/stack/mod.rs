@@ -17,4 +17,4 @@ pub(crate) use cache_share::CacheShare;
 pub use handle::Handle;
 pub use inner::StackInner;
 pub(crate) use slow_lock::SlowLock;
-pub use sockets::SocketTable;
+pub(crate) use sockets::SocketTable;

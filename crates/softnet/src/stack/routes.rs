@@ -18,7 +18,7 @@ use crate::config::{Config, RouteTarget, is_link_local};
 
 /// One route as it was put into the FIB, for display.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Route {
+pub(crate) struct Route {
     /// Destinations.
     pub prefix: IpPrefix,
     /// What becomes of them.
@@ -27,7 +27,7 @@ pub struct Route {
 
 /// What becomes of destinations, unresolved: few of these serve many routes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Hop {
+pub(crate) struct Hop {
     /// What is done with a packet.
     pub kind: Kind,
     /// The device it leaves by, if it does.
@@ -58,7 +58,7 @@ impl Hop {
 /// The routes: what a FIB is built from, and what is shown. A route of IPv4 takes 12 bytes and one of IPv6 24, so that a
 /// million of them take less than their FIB.
 #[derive(Debug)]
-pub struct Rib {
+pub(crate) struct Rib {
     v4: RibOf<Ipv4Addr>,
     v6: RibOf<Ipv6Addr>,
 }
@@ -111,23 +111,18 @@ impl Rib {
     }
 
     /// How many there are.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.v4.entries.len() + self.v6.entries.len()
     }
 
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
     /// The gateways, by device and address.
-    pub fn gateways(&self) -> impl Iterator<Item = (u16, IpAddr)> {
+    pub(crate) fn gateways(&self) -> impl Iterator<Item = (u16, IpAddr)> {
         let hops = self.v4.hops.iter().chain(&self.v6.hops);
         hops.filter_map(|hop| Some((hop.dev, hop.gateway?)))
     }
 
     /// All of them, first those of IPv4.
-    pub fn iter(&self) -> impl Iterator<Item = Route> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = Route> {
         self.v4.iter().chain(self.v6.iter())
     }
 }

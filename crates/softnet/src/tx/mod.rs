@@ -9,5 +9,4 @@ mod queue;
 
 pub(crate) use backpressure::TxBackpressure;
 pub(crate) use due::TxDue;
-pub use queue::NetdevQueue;
-pub(crate) use queue::{NEVER, QueueWake, xmit_waiting};
+pub(crate) use queue::{NEVER, NetdevQueue, QueueWake, xmit_waiting};

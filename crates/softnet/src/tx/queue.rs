@@ -13,7 +13,7 @@ use crate::util::Clock;
 pub(crate) use softnet_core::stack::tx_queue::NEVER;
 
 /// A TX queue of an open device.
-pub type NetdevQueue = tx_queue::NetdevQueue<QueueWake>;
+pub(crate) type NetdevQueue = tx_queue::NetdevQueue<QueueWake>;
 
 /// The threads that a TX queue wakes.
 pub struct QueueWake {

@@ -9,11 +9,10 @@ mod log;
 mod thread;
 mod wake;
 
-pub use clock::Clock;
-pub(crate) use clock::timespec;
+pub(crate) use clock::{Clock, timespec};
 pub(crate) use limit::{Limit, power, range};
 pub(crate) use lock::lock;
 pub(crate) use log::note;
-pub(crate) use thread::current_tid;
-pub use thread::{Body, Spawn, spawn};
-pub use wake::Waker;
+pub use thread::{Body, spawn};
+pub(crate) use thread::{Spawn, current_tid};
+pub(crate) use wake::Waker;

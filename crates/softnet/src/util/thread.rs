@@ -14,7 +14,7 @@ pub(crate) fn current_tid() -> u32 {
 pub type Body = Box<dyn FnOnce() + Send>;
 
 /// How threads are started: by name.
-pub type Spawn<'a> = &'a mut dyn FnMut(&str, Body) -> io::Result<JoinHandle<()>>;
+pub(crate) type Spawn<'a> = &'a mut dyn FnMut(&str, Body) -> io::Result<JoinHandle<()>>;
 
 /// Starts a thread of a stack. If it panics, the process ends: its queues would look well, and not be polled.
 pub fn spawn(name: &str, body: Body) -> io::Result<JoinHandle<()>> {

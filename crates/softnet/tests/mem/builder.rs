@@ -7,9 +7,9 @@ use std::sync::{Arc, Mutex};
 use softnet::config::{Config, DeviceConfig, NeighbourConfig, available_cpus};
 use softnet::control::show::{DevRow, Table};
 use softnet::control::{Client, Request};
-use softnet::driver::OpenRequest;
+use softnet::driver::{OpenDevice, OpenRequest};
 use softnet::net::UdpSocket;
-use softnet::{DeviceError, OpenDevice, SoftnetData, Stack, StackBuilder, StartError};
+use softnet::{DeviceError, SoftnetData, Stack, StackBuilder, StartError};
 
 use super::frames::{host, host_mac, number_of, numbered, own};
 use super::world::{Lane, World, until, wire};
