@@ -112,7 +112,7 @@ fn kill(world: &World, lane: &mut Lane, sink: &mut Lane, killed: bool) -> bool {
         send(lane, PORT + 1, number);
         arrives(sink, number);
     }
-    // Its own are nobody's, or wait for it till its queue is full.
+    // Its own are no socket's, or wait for it till its queue is full.
     send(lane, PORT, 3);
     match killed {
         false => arrives(sink, 3),
@@ -141,7 +141,7 @@ fn the_queue_of_an_application_that_is_killed_is_polled_and_unmasked_in_the_end(
 
 /// One polls without end and gets nothing. What it finds for the other wakes that at once.
 #[test]
-fn who_polls_wakes_the_others() {
+fn the_thread_that_polls_wakes_the_others() {
     let (world, mut lane, sink) = start();
     let mut busy = poller(&world, PORT, PollerParams { busy_poll_usecs: i32::MAX as u32, ..PREFER });
     let mut other = poller(&world, PORT + 1, PREFER);

@@ -71,7 +71,7 @@ impl Load {
                 until("room", || open() || self.on_the_way() <= WINDOW / 2);
                 due = flows.len() as f64;
             } else {
-                // Who was away for long does not catch up all at once.
+                // A thread that was away for long does not catch up all at once.
                 due = (due + rate * since.as_secs_f64()).min(WINDOW as f64);
             }
             while due >= flows.len() as f64 {

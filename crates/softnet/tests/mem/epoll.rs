@@ -1,4 +1,4 @@
-//! Epoll sets of softnet's sockets and the kernel's descriptors: what is told, how often, and who polls meanwhile.
+//! Epoll sets of softnet's sockets and the kernel's descriptors: what is told, how often, and what polls meanwhile.
 
 use std::io::ErrorKind;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -27,7 +27,7 @@ fn send(lane: &mut Lane, port: u16) {
     assert_eq!(lane.send(&[datagram(0, own(0), (999, port), b"epoll")]), 1);
 }
 
-/// Sends one and waits until it is in the socket's queue, and those who wait for it were told.
+/// Sends one and waits until it is in the socket's queue, and its waiters were told.
 pub(crate) fn deliver(world: &World, lane: &mut Lane, socket: &UdpSocket) {
     send(lane, socket.local_addr().unwrap().port());
     until("it is delivered", || socket.readiness().readable);
@@ -115,7 +115,7 @@ fn what_is_closed_is_gone_and_wrong_calls_are_told() {
     ctl.delete(&kept).unwrap();
     assert_eq!(now(&mut epoll, 9), [(3, true, false)]);
     drop(epoll);
-    // A set that is gone is no trouble to those who were in it.
+    // A set that is gone is no trouble to the sockets that were in it.
     deliver(&world, &mut lanes[0], &kept);
     drop((kept, anew));
     world.end(lanes);
@@ -174,7 +174,7 @@ fn serve(epoll: &mut Epoll, sockets: &[UdpSocket], received: &AtomicUsize, done:
 }
 
 #[test]
-fn threads_with_sets_of_their_own_miss_nothing_whatever_is_polled_by_whom() {
+fn threads_with_sets_of_their_own_miss_nothing_whichever_thread_polls() {
     let (world, mut lanes, handle) = start(&[1], true);
     let params = [
         EpollParams::default(),
@@ -244,7 +244,7 @@ fn a_set_that_prefers_to_poll_suspends_resumes_and_gives_back() {
     assert_eq!(mem0(&world.view).warning, None, "the set made use of it");
     let wrong = epoll.set_params(EpollParams { busy_poll_budget: 65, ..PREFER }).unwrap_err();
     assert_eq!(wrong.to_string(), "busy_poll_budget: 65 is out of range, 1 to 64 expected");
-    // Whoever goes has the instance polled by its context, which is not for the timers to do.
+    // A set that goes has the instance polled by its context, which is not for the timers to do.
     send(&mut lanes[0], 7);
     drop(epoll);
     until("it is delivered", || socket.readiness().readable);

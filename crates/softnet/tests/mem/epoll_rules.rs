@@ -1,4 +1,5 @@
-//! What users of `epoll(7)` rely on in the odd cases: who is told, how often, and who is not told any more.
+//! What users of `epoll(7)` rely on in the odd cases: which waiters are told, how often, and which are told
+//! no more.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -78,8 +79,8 @@ fn a_descriptor_that_was_deleted_is_not_told_any_more() {
     world.end(lanes);
 }
 
-/// The kernel tells of a file that was closed as long as somebody else has it open: that is nobody's event, and does not keep a
-/// thread beyond its time-out.
+/// The kernel tells of a file that was closed as long as another descriptor has it open: that event is of no item,
+/// and does not keep a thread beyond its time-out.
 #[test]
 fn what_is_told_in_vain_does_not_prolong_a_wait() {
     let (world, lanes, handle) = start(&[1], true);

@@ -113,7 +113,7 @@ pub(crate) fn random(rng: &mut Rng, port: usize, ports: usize) -> Vec<u8> {
             ip(port, own(other), 64, 1, &echo)
         }
         2 => arp(BROADCAST, ArpPacket::request(host_mac(port), host(port), own(port))),
-        // Neighbours that nobody is.
+        // Neighbours that do not exist.
         3 => ip(port, Ipv4Addr::new(10, other as u8, 0, 3 + byte % 60), 64, 17, &[0; 20]),
         // No route, a group, softnet itself.
         4 => ip(port, Ipv4Addr::new(172, 16, byte, 1), 64, 17, &[0; 20]),

@@ -99,8 +99,8 @@ pub(crate) fn advert6(port: usize, target: Ipv6Addr, frame: &[u8]) -> Option<Vec
     Some(ip6(port, (target, header.src()), 255, next::ICMPV6, &message))
 }
 
-/// What `from`, which is at port `port`, says to softnet's address `to` of the frame that was sent: that nobody serves the port
-/// there.
+/// What `from`, which is at port `port`, says to softnet's address `to` of the frame that was sent: that the port is
+/// not served there.
 pub(crate) fn unreachable6(port: usize, (from, to): (Ipv6Addr, Ipv6Addr), frame: &[u8]) -> Vec<u8> {
     let message = [&[1, 4, 0, 0, 0, 0, 0, 0], &frame[ETH..]].concat();
     ip6(port, (from, to), 64, next::ICMPV6, &message)

@@ -241,7 +241,7 @@ fn a_loop_that_routing_closes() {
     send(&mut lanes[1], &first);
     let question = arrives(&mut lanes[0]);
     let request = ArpPacket::parse(&question[14..]).unwrap();
-    let mut answer = arp_answer(0, host(0), &question).expect("who has the host's address");
+    let mut answer = arp_answer(0, host(0), &question).expect("a request for the host's address");
     assert_eq!(request.target_ip, host(0));
     // Sender's MAC address.
     answer[14 + 8..14 + 14].copy_from_slice(&own_mac(1));
@@ -292,7 +292,7 @@ fn chains_up_to_the_limits_pass() {
     end(world, lanes);
 }
 
-/// Whoever polls the device that receives is told, and nothing is lost while that changes.
+/// The context that polls the device that receives is told, and nothing is lost while that changes.
 #[test]
 fn in_every_context() {
     let (world, mut lanes) = PORTS.start();
@@ -312,7 +312,7 @@ fn in_every_context() {
     end(world, lanes);
 }
 
-/// An application sends on a thread that polls for nobody else.
+/// An application sends on a thread that polls for no other.
 #[test]
 fn what_an_application_sends_is_received() {
     let (world, mut lanes) = PORTS.start();

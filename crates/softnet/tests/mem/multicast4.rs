@@ -1,4 +1,4 @@
-//! Multicast of IPv4 where there is more than one device: which of them is meant if nobody says.
+//! Multicast of IPv4 where there is more than one device: which of them is meant if the socket does not say.
 
 use std::net::Ipv4Addr;
 

@@ -1,4 +1,4 @@
-//! Paths that take less than their first link: who is believed that one does, and whom it concerns.
+//! Paths that take less than their first link: which reports of that are believed, and which flows they concern.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -105,7 +105,7 @@ fn a_report_about_what_was_not_sent_is_ignored_and_counted() {
         known(&world)
     };
     let to = |i: u8| move |quoted: &mut Vec<u8>| quoted[30..34].copy_from_slice(&far(i).octets());
-    // Nothing was sent there; from there; or by a port that nobody has.
+    // Nothing was sent there; from there; or by a port that no socket has.
     assert_eq!(reports(&mut lanes[0], &to(2)), (0, 1));
     assert_eq!(reports(&mut lanes[0], &|quoted| quoted[29] = 77), (0, 2));
     assert_eq!(reports(&mut lanes[0], &|quoted| quoted[35] = 9), (0, 3));

@@ -119,7 +119,7 @@ fn a_call_does_one_thing_after_the_other() {
         (numbers, did(&before, &still.row()))
     };
     still.send(1);
-    assert_eq!(call(&still, Some(Duration::ZERO)), (vec![], [0; 4]), "without time nobody polls");
+    assert_eq!(call(&still, Some(Duration::ZERO)), (vec![], [0; 4]), "without time no thread polls");
     assert_eq!(call(&still, None), (vec![1], [1, 1, 1, 0]), "one pass, whose packet suspends");
     assert_eq!((still.row().doorbell.as_str(), knob(&still.row())), ("masked", Some("irq_suspend_timeout")));
     let rung = still.row().doorbells;
@@ -129,13 +129,13 @@ fn a_call_does_one_thing_after_the_other() {
         assert_eq!(call(&still, None), (vec![number], [1, 1, 1, 0]));
     }
 
-    // Somebody else polls meanwhile, as after another's sleep.
+    // Another thread polls meanwhile, as after another's sleep.
     still.send(10);
     let napi = still.assembly.shared.napis()[0].napi.schedule_prep();
     napi.into_iter().for_each(|napi| still.assembly.shared.workers[0].schedule(napi));
     still.work();
     assert_eq!((still.row().doorbell.as_str(), knob(&still.row())), ("masked", Some("gro_flush_timeout")));
-    assert_eq!(call(&still, None), (vec![10], [0, 0, 1, 0]), "what is ready suspends, and nobody polls");
+    assert_eq!(call(&still, None), (vec![10], [0, 0, 1, 0]), "what is ready suspends, and no thread polls");
     assert_eq!(knob(&still.row()), Some("irq_suspend_timeout"));
 
     // Dry: one pass, then given back and polled once more, before it sleeps.
@@ -228,7 +228,7 @@ fn what_does_not_fit_waits() {
 }
 
 #[test]
-fn whoever_goes_away_gives_back_what_it_suspended() {
+fn a_poller_that_goes_away_gives_back_what_it_suspended() {
     let mut still = Still::new();
     for s in [HOUR, 0] {
         set_knobs(&still.assembly.view, 1, HOUR, HOUR);
@@ -286,10 +286,10 @@ fn a_suspend_timeout_that_is_set_to_0_leaves_the_armed_timer() {
     still.end();
 }
 
-/// Between two polls the thread of the context `busy-poll` lets go of the instance. Nobody may take it then: the thread
-/// would go to sleep.
+/// Between two polls the thread of the context `busy-poll` lets go of the instance. No other thread may take it
+/// then: the thread would go to sleep.
 #[test]
-fn nobody_takes_an_instance_from_busy_poll() {
+fn no_thread_takes_an_instance_from_busy_poll() {
     let (world, mut lanes) = Setup { ports: &[1, 1], workers: 1, known: true, ..Setup::default() }.start();
     let sinks = of_port(&mut lanes, 1);
     world.set(0, Context::BusyPoll);
@@ -335,7 +335,7 @@ fn what_is_out_of_range_or_not_there_is_told_with_what_is() {
     still.end();
 }
 
-/// The timer of an instance that is being switched is nobody's, until it is enabled again: armed then, it does no harm.
+/// The timer of an instance that is being switched has no owner until it is enabled again: armed then, it is harmless.
 #[test]
 fn a_timer_armed_during_a_switch_polls_once_for_nothing() {
     let (world, lanes) = Setup { ports: &[1, 1], workers: 1, known: true, ..Setup::default() }.start();

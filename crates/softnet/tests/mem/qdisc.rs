@@ -1,5 +1,5 @@
-//! Queueing disciplines before in-process wires: exchanged while packets pass, led by whoever sends, and run by a worker
-//! when nobody does.
+//! Queueing disciplines before in-process wires: exchanged while packets pass, led by the thread that sends, and run by
+//! a worker when none does.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -237,7 +237,7 @@ fn a_change_of_parameters_keeps_what_is_queued_and_another_kind_drops_it() {
     world.end(lanes);
 }
 
-/// Nobody reads, then somebody does: the worker sees it without a packet or a doorbell.
+/// The ring is not read, then it is: the worker sees it without a packet or a doorbell.
 #[test]
 fn a_full_ring_stops_the_discipline_until_it_is_read() {
     const MORE: u32 = 300;

@@ -76,8 +76,8 @@ fn devices_have_indices_and_names() {
     world.end(lanes);
 }
 
-/// A host of one address on either link writes to one socket, and to one on each link: who it was is told apart, and
-/// answered there.
+/// A host of one address on either link writes to one socket, and to one on each link: the two hosts are told apart,
+/// and answered there.
 #[test]
 fn one_address_on_two_links_is_two_hosts() {
     let (world, mut lanes, handle) = start6();
@@ -101,7 +101,7 @@ fn one_address_on_two_links_is_two_hosts() {
             assert_eq!((sent.macs, sent.hops), ([host_mac(port), own_mac(port)], 64));
             assert_eq!(sent.payload, b"on this link");
         }
-        // Who is bound to the link need not say it.
+        // A socket bound to the link need not say it.
         bound[port].send_to(b"here", on(HOST, 999, 0)).unwrap();
         assert_eq!(next6(&mut lanes[port]).0.payload, b"here");
     }

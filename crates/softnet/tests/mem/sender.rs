@@ -47,7 +47,7 @@ impl Gate {
         self.shut.store(true, Ordering::Release);
         let (shut, gate) = (Shut(self.clone()), self.clone());
         let lead = move || {
-            // It hands its packet over instead if somebody else happens to own the queue.
+            // It hands its packet over instead if another thread happens to own the queue.
             while !gate.caught.load(Ordering::Acquire) {
                 let mut batch = packet(sender.ctx(), 9, 0);
                 sender.send(&mut batch);
@@ -265,7 +265,7 @@ fn a_send_batch_that_is_held_back_keeps_what_it_took() {
 
 /// Two sockets that are both held back stay so until there is room: that one tries is no news to the other.
 #[test]
-fn those_who_are_held_back_do_not_wake_each_other() {
+fn senders_held_back_do_not_wake_each_other() {
     const BURST: u32 = 8;
     let gate = Gate::default();
     let (world, stack, mut lane) = start("pfifo limit 1000", BURST, &gate);

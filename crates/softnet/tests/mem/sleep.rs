@@ -44,7 +44,7 @@ fn no_wake_up_is_lost() {
     world.end(lanes);
 }
 
-/// Whoever was woken once too often may be woken once; whoever does not find back to sleep burns a core.
+/// A worker that was woken once too often may be woken once; one that does not find back to sleep burns a core.
 #[test]
 fn idle_workers_stay_asleep() {
     let (world, mut lanes) = Setup { ports: &[4, 4], workers: 2, known: true, ..Setup::default() }.start();

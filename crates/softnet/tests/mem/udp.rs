@@ -314,7 +314,7 @@ fn options_are_on_the_wire() {
 }
 
 #[test]
-fn members_of_a_group_and_those_who_listen_to_broadcasts_get_theirs() {
+fn members_of_a_group_and_listeners_to_broadcasts_get_theirs() {
     let (world, mut lanes, handle) = start(&[1], true);
     let group = Ipv4Addr::new(239, 1, 2, 3);
     let open = |addr: &str| UdpSocket::builder(&handle).reuse_port(true).bind(addr).unwrap();
@@ -416,7 +416,7 @@ fn a_batch_is_received_where_it_lies_and_sent_at_once() {
 }
 
 #[test]
-fn flows_are_shared_among_those_who_share_a_port() {
+fn flows_are_shared_among_sockets_that_share_a_port() {
     let (world, mut lanes, handle) = start(&[1], true);
     let open = || UdpSocket::builder(&handle).reuse_port(true).bind((own(0), 7)).unwrap();
     let sockets: Vec<UdpSocket> = (0..4).map(|_| open()).collect();
@@ -566,7 +566,7 @@ fn a_path_that_takes_less_is_learnt_of() {
     socket.send(&payload(1400)).unwrap();
     let sent = frames(&mut lanes[0], 1).remove(0);
     assert_eq!((sent.len(), sent[20] & 0x40), (14 + 28 + 1400, 0x40));
-    // One that quotes what nobody sent changes nothing.
+    // One that quotes what was never sent changes nothing.
     let mut made_up = sent.clone();
     made_up[34..36].copy_from_slice(&8u16.to_be_bytes());
     assert_eq!(lanes[0].send(&[too_big(&made_up)]), 1);

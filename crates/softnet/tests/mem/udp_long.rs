@@ -36,7 +36,7 @@ fn a_datagram_to_oneself_may_be_as_long_as_any() {
         assert_eq!(server.recv_batch(&mut batch, 64).unwrap(), 3);
         assert!(batch.iter().map(|datagram| datagram.data().is_some()).eq([true, false, true]));
         assert_eq!(batch.get(1).unwrap().parts().collect::<Vec<_>>().concat(), payload(5000));
-        // To nobody: told as if by ICMP.
+        // To a port without a socket: told as if by ICMP.
         drop(server);
         client.connect(addr).unwrap();
         client.send(&payload(9000)).unwrap();

@@ -44,7 +44,7 @@ fn a_socket_for_ipv6_alone_has_nothing_to_do_with_ipv4() {
 }
 
 #[test]
-fn the_address_of_nobody_stands_for_this_host() {
+fn the_unspecified_address_stands_for_this_host() {
     let (world, lanes, handle) = start(&[1], true);
     for any in ["0.0.0.0:0", "[::]:0"] {
         let server = UdpSocket::bind(&handle, any).unwrap();
@@ -84,7 +84,7 @@ fn a_buffer_has_room_for_what_was_taken_from_it() {
 
 /// One that is disconnected is what it was before it was connected.
 #[test]
-fn a_socket_that_is_disconnected_hears_of_anybody() {
+fn a_socket_that_is_disconnected_hears_of_any_sender() {
     let (world, mut lanes, handle) = start(&[1, 1], true);
     let socket = UdpSocket::bind(&handle, "0.0.0.0:7").unwrap();
     let bound = socket.local_addr().unwrap();
@@ -93,7 +93,7 @@ fn a_socket_that_is_disconnected_hears_of_anybody() {
     for _ in 0..2 {
         socket.connect((host(0), 999)).unwrap();
         assert_eq!(socket.local_addr().unwrap(), (own(0), 7).into());
-        // Nobody else may have what it was bound to, if it is to have it back.
+        // No other socket may have what it was bound to, if it is to have it back.
         let other = UdpSocket::bind(&handle, (own(1), 7)).unwrap();
         assert_eq!(socket.disconnect().unwrap_err().kind(), ErrorKind::AddrInUse);
         assert_eq!(socket.peer_addr().unwrap(), (host(0), 999).into());

@@ -1,4 +1,4 @@
-//! Threads that are blocked on one socket: who of them is woken, and that nobody is forgotten.
+//! Threads that are blocked on one socket: which of them is woken, and that none is forgotten.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -16,7 +16,7 @@ fn waits() -> usize {
 }
 
 #[test]
-fn one_of_those_who_wait_is_woken_for_a_datagram_and_all_by_the_end() {
+fn one_waiter_is_woken_for_a_datagram_and_all_by_the_end() {
     const THREADS: usize = 8;
     const N: usize = 100;
     let (mut world, mut lanes, handle) = start(&[1], true);
@@ -45,7 +45,7 @@ fn one_of_those_who_wait_is_woken_for_a_datagram_and_all_by_the_end() {
 
 /// Many come at once, and are told as few: each thread gets one.
 #[test]
-fn who_is_woken_wakes_the_next() {
+fn a_woken_thread_wakes_the_next() {
     const THREADS: usize = 8;
     let (world, mut lanes, handle) = start(&[1], true);
     let socket = UdpSocket::bind(&handle, (own(0), 7)).unwrap();

@@ -1,4 +1,4 @@
-//! A case: a name, and the frames that are sent, step by step, by whom the run plays.
+//! A case: a name, and the frames that are sent, step by step, by the hosts that the run plays.
 
 use std::time::Duration;
 

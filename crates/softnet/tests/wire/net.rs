@@ -1,4 +1,4 @@
-//! Who has which address: the routers, and whom a case plays.
+//! Which host has which address: the routers, and the hosts that a case plays.
 //!
 //! ```text
 //!   remote.a ── gw.a ─┐ link a                     link b ┌─ gw.b ── remote.b
@@ -92,7 +92,7 @@ pub(crate) fn group_mac4(group: Ipv4Addr) -> Mac {
     [1, 0, 0x5e, b & 0x7f, c, d]
 }
 
-/// Whom a run of a case plays.
+/// The hosts that a run of a case plays.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Net {
     pub(crate) run: u16,

@@ -1,5 +1,5 @@
-//! The two routers, alike but for who routes: each in a namespace of its own, with three links to another in which nothing
-//! lives but packet sockets.
+//! The two routers, alike but for what routes: each in a namespace of its own, with three links to another in which
+//! nothing lives but packet sockets.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket as KernelSocket};
 
@@ -54,7 +54,7 @@ fn plug() -> (NetNs, NetNs, Vec<PacketSocket>) {
     ends.run(|| write("ipv6/conf/default/disable_ipv6", "1")).unwrap();
     router
         .run(|| {
-            // Interfaces get no link-local address and ask nobody for routers.
+            // Interfaces get no link-local address and ask for no routers.
             for (knob, value) in [("addr_gen_mode", "1"), ("accept_ra", "0"), ("dad_transmits", "0")] {
                 write(&format!("ipv6/conf/default/{knob}"), value);
             }

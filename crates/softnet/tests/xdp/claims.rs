@@ -129,7 +129,7 @@ fn the_kernel_speaks_by_its_link_local_address() {
         world.start_with(in_mode(world.config_dual(), mode));
         let _echoes = world.echoes();
         let (theirs, ours) = (link(&world.hosts[0], "eth0"), link(&world.middle, "s0"));
-        // It asks who its neighbour is, hears the answer, and then that of the echo.
+        // It asks for its neighbour, hears the answer, and then that of the echo.
         let to = SocketAddrV6::new(link_local(theirs.mac), 7, 0, ours.index);
         let socket = world.middle.run(|| UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0)).unwrap()).unwrap();
         socket.set_read_timeout(Some(RETRY)).unwrap();

@@ -139,7 +139,7 @@ pub(crate) struct Icmp {
     v6: bool,
 }
 
-/// An ICMP message: who sent it, type, code, and all of it.
+/// An ICMP message: its sender, type, code, and all of it.
 #[derive(Debug)]
 pub(crate) struct Message {
     pub(crate) from: IpAddr,

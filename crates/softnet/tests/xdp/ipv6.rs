@@ -50,7 +50,7 @@ fn ping_udp_and_tcp_pass_intact_in_both_families() {
         let row = known.iter().find(|row| row.ip == of(i)).expect("a neighbour");
         assert!(row.mac.is_some() && row.dev == interface(i) && row.state != "failed", "{row:?}");
     }
-    // What kernels tell each other by multicast while they start is nobody's loss.
+    // What kernels tell each other by multicast while they start is no loss.
     let drops = view.drops();
     assert!(drops.iter().all(|row| row.reason == "qdisc_overlimit"), "{drops:?}");
     world.end();
@@ -69,7 +69,7 @@ fn neighbours_find_each_other_again() {
         rows.into_iter().find(|row| row.ip == IpAddr::V6(host6(i))).and_then(|row| row.mac)
     };
     let before = mac(1);
-    // Down and up, the kernel has forgotten; and its neighbour has another address, of which nobody told softnet.
+    // Down and up, the kernel has forgotten; and its neighbour has another address, of which softnet was not told.
     world.hosts[1]
         .run(|| {
             let mut netlink = Netlink::new().unwrap();
@@ -80,7 +80,7 @@ fn neighbours_find_each_other_again() {
             netlink.add_route(Ipv6Addr::UNSPECIFIED, 0, softnet6(1)).unwrap();
         })
         .unwrap();
-    // He is the first to speak, and so tells where he is.
+    // The neighbour is the first to speak, and so tells where it is.
     until("an echo", || world.hosts[1].run(|| ask(host6(0), b"still there?")).unwrap());
     connected();
     assert_eq!((mac(1).as_deref(), before == mac(1)), (Some("02:00:00:00:ee:01"), false));
@@ -111,7 +111,7 @@ fn softnet_says_what_is_wrong() {
         icmp.ping(host6(1), 2, b"how far?");
         icmp.receive(|message| message.from == IpAddr::V6(host6(1)) && message.kind == (129, 0)).is_some()
     });
-    // Nobody serves UDP here.
+    // No socket serves UDP here.
     until("port unreachable", || {
         let socket = client.run(|| UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0)).unwrap()).unwrap();
         socket.set_read_timeout(Some(Duration::from_millis(200))).unwrap();

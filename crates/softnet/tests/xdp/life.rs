@@ -41,7 +41,7 @@ fn interfaces_vanish_and_return() {
     world.end();
 }
 
-/// The same in a hurry, with traffic on all wires: nobody waits for softnet to notice.
+/// The same in a hurry, with traffic on all wires: the test does not wait for softnet to notice.
 #[test]
 fn interfaces_vanish_and_return_under_traffic() {
     let Some(mut world) = World::new(2) else { return };
@@ -56,7 +56,7 @@ fn interfaces_vanish_and_return_under_traffic() {
                 ns.run(|| {
                     let socket = std::net::UdpSocket::bind("0.0.0.0:0").unwrap();
                     while !over.load(Ordering::Relaxed) {
-                        // To nobody in particular; while the interface is away there is no way.
+                        // To no socket in particular; while the interface is away there is no way.
                         if socket.send_to(&[0; 100], (host(to), 9)).is_err() {
                             std::thread::yield_now();
                         }
@@ -189,14 +189,14 @@ fn interfaces_change() {
     let row = || view.devs().swap_remove(0);
     change(&world, &|netlink| netlink.set_down(&name).unwrap());
     until("link down", || row().link == "down");
-    // More bytes than the ring ever held lie there now, since nobody found out before.
+    // More bytes than the ring ever held lie there now, since that was not found out before.
     let sent = row().tx_packets;
-    until("packets to be sent to nobody", || {
+    until("packets to be sent to no receiver", || {
         assert!(!world.hosts[1].run(|| ask(host(0), &[0; 1400])).unwrap());
         row().tx_packets > sent
     });
     change(&world, &|netlink| netlink.set_up(&name).unwrap());
-    // Nothing comes in by the interface that would have anybody look at it.
+    // Nothing comes in by the interface that would make a thread look at it.
     until("an answer", || world.hosts[1].run(|| ask(host(0), b"up again?")).unwrap());
     world.assert_connected();
     assert_eq!(world.devs()[0].reopened, 0);
@@ -206,7 +206,7 @@ fn interfaces_change() {
     let mac = [2, 0, 0, 0, 9, 9];
     change(&world, &|netlink| netlink.set_mac(&name, mac).unwrap());
     until("the new address", || row().mac == "02:00:00:00:09:09");
-    // The host would go by what it remembers for half a minute: nobody announces a changed address.
+    // The host would go by what it remembers for half a minute: a changed address is not announced.
     world.hosts[0].run(|| Netlink::new().unwrap().add_neighbour("eth0", softnet(0), mac).unwrap()).unwrap();
     world.assert_connected();
     assert_eq!(world.devs()[0].reopened, 2);
@@ -222,7 +222,7 @@ fn a_start_that_fails_takes_nothing() {
     let error = world.try_start(config).err().expect("there is no such interface").to_string();
     assert!(error.contains("nosuchif0") && error.contains(&interface(0)), "{error}");
     world.start();
-    // Nobody else may have it now.
+    // No other stack may have it now.
     let error = world.try_start(world.config()).err().expect("taken").to_string();
     assert!(error.contains("another XDP program"), "{error}");
     let _echoes = world.echoes();

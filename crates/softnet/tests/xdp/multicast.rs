@@ -87,7 +87,7 @@ fn members_get_what_the_kernel_sends_as_long_as_they_are_in() {
     send(&sender, &last, &[GROUP]);
     assert_eq!((waiting(&a), waiting(&b)), (vec![], vec![payload]));
     assert!(kernel_is_member(&world, GROUP));
-    // A socket that is closed leaves its groups; and what nobody is in does not even come to softnet.
+    // A socket that is closed leaves its groups; and what has no members does not even come to softnet.
     drop(b);
     assert!(!kernel_is_member(&world, GROUP) && kernel_is_member(&world, LAST));
     assert_eq!(groups(&world), [(LAST.into(), 1)].into());
@@ -95,7 +95,7 @@ fn members_get_what_the_kernel_sends_as_long_as_they_are_in() {
     let before = received(&world);
     send(&sender, &last, &[GROUP, OTHER]);
     assert_eq!((waiting(&a).len(), received(&world)), (0, before + 1));
-    // The stack's end ends all, whoever has sockets still.
+    // The stack's end ends all, whichever sockets are open still.
     let middle = world.middle.try_clone().unwrap();
     world.end();
     let igmp = middle.run(|| std::fs::read_to_string("/proc/thread-self/net/igmp").unwrap()).unwrap();

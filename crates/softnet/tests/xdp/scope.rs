@@ -60,7 +60,7 @@ fn link_local_addresses_are_spoken_to_and_from() {
             icmp.receive(|message| message.from == ours && message.kind == (129, 0))
                 .is_some_and(|message| message.bytes == reply)
         });
-        // Until the kernel has made sure that nobody else has it, it does not have it either.
+        // Until the kernel has made sure that no other host has it, it does not have it either.
         let mut client = None;
         until("the host has its address", || {
             client = world.hosts[i].run(|| KernelSocket::bind(on(theirs, 0, eth0)).ok()).unwrap();
@@ -102,12 +102,12 @@ fn link_local_addresses_are_spoken_to_and_from() {
             let _ = client.send(b"anybody there?");
             client.recv(&mut [0; 9]).is_err_and(|error| refused(error.kind()))
         });
-        // Nobody has that address on this link.
-        let nobody = socket(&world, (Ipv6Addr::UNSPECIFIED, 0));
-        nobody.connect(on(Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0x77), 9, index)).unwrap();
-        assert_eq!(nobody.local_addr().unwrap().ip(), ours);
+        // No host has that address on this link.
+        let silent = socket(&world, (Ipv6Addr::UNSPECIFIED, 0));
+        silent.connect(on(Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0x77), 9, index)).unwrap();
+        assert_eq!(silent.local_addr().unwrap().ip(), ours);
         until("the host is unreachable", || {
-            let sent = nobody.send(b"anybody there?");
+            let sent = silent.send(b"anybody there?");
             sent.is_err_and(|error| error.kind() == ErrorKind::HostUnreachable)
         });
     }
@@ -194,7 +194,7 @@ fn groups_are_joined_and_sent_to() {
     world.end();
 }
 
-/// Who hears nothing more after he left is no member for the kernel either, which speaks MLD for softnet.
+/// A socket that hears nothing more after it left is no member for the kernel either, which speaks MLD for softnet.
 #[test]
 fn a_group_that_was_left_is_left_by_the_kernel() {
     let Some(mut world) = World::dual(1) else { return };

@@ -55,7 +55,7 @@ impl Load {
             if rate == 0.0 {
                 let room =
                     || self.sent.load(Ordering::Relaxed) < self.arrived.load(Ordering::Acquire) + WINDOW;
-                // A packet may be lost where nobody can help it; measuring goes on.
+                // A packet may be lost where the test cannot help it; measuring goes on.
                 let give_up = Instant::now() + Duration::from_millis(20);
                 while !room() && Instant::now() < give_up {
                     std::thread::yield_now();
@@ -94,7 +94,7 @@ impl Load {
     }
 }
 
-/// Packets that somebody between the two sockets says it had no room for.
+/// Packets that something between the two sockets says it had no room for.
 fn lost(world: &World) -> u64 {
     let counters =
         |ns: &NetNs, name: &str| ns.run(|| Netlink::new().unwrap().counters(name).unwrap()).unwrap();
@@ -154,7 +154,7 @@ fn switching_under_traffic_loses_and_reorders_nothing() {
         load.over.store(true, Ordering::Relaxed);
         sources.join().unwrap();
         let missing = || load.sent.load(Ordering::Relaxed) - load.arrived.load(Ordering::Relaxed);
-        until("every packet, or who lost it", || sink.is_finished() || missing() <= lost(&world) - before);
+        until("every packet, or its loss", || sink.is_finished() || missing() <= lost(&world) - before);
         load.done.store(true, Ordering::Relaxed);
         sink.join().unwrap();
     });

@@ -111,7 +111,7 @@ fn softnet_says_what_is_wrong() {
         icmp.ping(host(1), 2, b"how far?");
         icmp.receive(|message| message.from == IpAddr::V4(host(1)) && message.kind == (0, 0)).is_some()
     });
-    // Nobody serves UDP here.
+    // No socket serves UDP here.
     until("port unreachable", || {
         let socket = client.run(|| UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap()).unwrap();
         socket.set_read_timeout(Some(Duration::from_millis(200))).unwrap();

@@ -84,7 +84,7 @@ fn kernel_sockets_are_answered_and_asked() {
     world.end();
 }
 
-/// A socket that is connected, as that of who asks for a name, takes no answer from another address than it asked.
+/// A socket that is connected, as a resolver's, takes no answer from another address than it asked.
 #[test]
 fn an_answer_comes_from_the_address_that_was_asked() {
     let Some(mut world) = World::dual(2) else { return };
@@ -128,7 +128,7 @@ fn an_answer_comes_from_the_address_that_was_asked() {
 }
 
 #[test]
-fn a_port_that_nobody_serves_is_an_error_on_either_side() {
+fn a_port_that_is_not_served_is_an_error_on_either_side() {
     let Some(mut world) = World::new(1) else { return };
     world.start();
     let handle = world.handle();
@@ -140,7 +140,7 @@ fn a_port_that_nobody_serves_is_an_error_on_either_side() {
         let refused = |kind| kind == ErrorKind::ConnectionRefused;
         sent.is_err_and(|e| refused(e.kind())) || socket.recv(&mut [0; 9]).is_err_and(|e| refused(e.kind()))
     });
-    // Nobody is at that address: the neighbour does not answer.
+    // No host is at that address: the neighbour does not answer.
     socket.connect((Ipv4Addr::new(10, 0, 0, 77), 9)).unwrap();
     until("the host is unreachable", || {
         let sent = socket.send(b"anybody there?");
@@ -160,7 +160,7 @@ fn a_port_that_nobody_serves_is_an_error_on_either_side() {
 }
 
 #[test]
-fn kernel_flows_spread_over_those_who_share_a_port() {
+fn kernel_flows_spread_over_sockets_that_share_a_port() {
     let Some(mut world) = World::new(1) else { return };
     world.start();
     let handle = world.handle();
@@ -270,7 +270,7 @@ fn sockets_of_ipv6_ask_are_refused_and_bind_to_what_is_ours() {
         let sent = socket.send(b"anybody there?");
         sent.is_err_and(|e| refused(e.kind())) || socket.recv(&mut [0; 9]).is_err_and(|e| refused(e.kind()))
     });
-    // To ourselves, and to nobody.
+    // To ourselves, and to a port without a socket.
     let here = UdpSocket::bind(&handle, (softnet6(0), 7)).unwrap();
     let there = UdpSocket::bind(&handle, "[::]:0").unwrap();
     there.send_to(b"hello", (softnet6(0), 7)).unwrap();

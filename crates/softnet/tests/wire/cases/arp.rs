@@ -1,4 +1,4 @@
-//! ARP: whom the router answers, and whom it believes (RFC 826, RFC 5227).
+//! ARP: which hosts the router answers, and which it believes (RFC 826, RFC 5227).
 
 use std::net::Ipv4Addr;
 

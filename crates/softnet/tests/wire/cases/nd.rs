@@ -155,7 +155,7 @@ pub(crate) fn cases() -> Cases {
     });
     c.add("solicitation-hop-by-hop", |n| to_group(n, &usual(n).opts(0, &[])));
     c.add("solicitation-destination-options", |n| to_group(n, &usual(n).opts(60, &[])));
-    // Does somebody have it already (RFC 4862 5.4.3).
+    // Does a host have it already (RFC 4862 5.4.3).
     let zero = Ipv6Addr::UNSPECIFIED;
     c.add("dad", move |n| to_group(n, &solicit(n, zero, router6(A), &[]))).told_all();
     c.add("dad-local", move |n| to_group(n, &solicit(n, zero, router_local(A), &[]))).told_all();

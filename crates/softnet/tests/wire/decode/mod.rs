@@ -111,11 +111,11 @@ impl<'a> Decoder<'a> {
     fn arp(&self, packet: &[u8], fields: &mut Fields) -> String {
         let mac = |at: usize| packet.get(at..at + 6).and_then(|mac| mac.try_into().ok()).unwrap_or([0; 6]);
         fields.unless("format", hex(packet.get(..6).unwrap_or(&[])), "000108000604".into());
-        let who = |at| format!("{}@{}", self.ip4(addr4(packet, at + 6)), self.mac(mac(at)));
-        fields.say("sender", who(8));
+        let host = |at| format!("{}@{}", self.ip4(addr4(packet, at + 6)), self.mac(mac(at)));
+        fields.say("sender", host(8));
         match mac(18) {
             [0, 0, 0, 0, 0, 0] => fields.say("target", self.ip4(addr4(packet, 24))),
-            _ => fields.say("target", who(18)),
+            _ => fields.say("target", host(18)),
         }
         self.trailer(packet.get(28..).unwrap_or(&[]), fields);
         match be16(packet, 6) {
