@@ -2,7 +2,7 @@
 //! multicast memberships.
 //!
 //! The runtime keeps it behind a lock, which no poller takes for a datagram to one socket.
-//! Invariant: no two sockets of the table are bound to the same address, port and family, unless
+//! Invariant: no two sockets of the table are bound to the same protocol, address, port and family, unless
 //! both are in one reuseport group; and a slot is reused only after its last receiver has released
 //! it.
 
@@ -10,7 +10,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use super::group::MAX_GROUPS;
-use super::inbox::{Inbox, SlotRef};
+use super::inbox::{Inbox, Message, SlotRef};
 use super::key::{ANY, Addr, Flow, is_v4};
 use super::ports::{Bound, Ports};
 use super::slot::{BindFlags, Slot};
@@ -161,17 +161,21 @@ impl Binder {
         })
     }
 
-    /// Opens a socket, unless another one has its address. To close it, [close](Inbox::close) its
+    /// Opens a socket of `M`'s protocol, unless another one has its address. To close it, [close](Inbox::close) its
     /// receiver, then give its slot back by [`release`](Self::release).
-    pub fn open(&mut self, bind: &Bind) -> Result<Inbox, BindError> {
+    pub fn open<M: Message>(&mut self, bind: &Bind) -> Result<Inbox<M>, BindError> {
         self.open_beside(bind, &BTreeSet::new())
     }
 
     /// The same; for port 0, the choice is none of `taken`: ports that are in use elsewhere.
-    pub fn open_beside(&mut self, bind: &Bind, taken: &BTreeSet<u16>) -> Result<Inbox, BindError> {
+    pub fn open_beside<M: Message>(
+        &mut self,
+        bind: &Bind,
+        taken: &BTreeSet<u16>,
+    ) -> Result<Inbox<M>, BindError> {
         let flags = match bind.local {
-            ANY => BindFlags::new(bind.v4, bind.v6),
-            local => BindFlags::new(is_v4(local), !is_v4(local)),
+            ANY => BindFlags::new(M::PROTOCOL, bind.v4, bind.v6),
+            local => BindFlags::new(M::PROTOCOL, is_v4(local), !is_v4(local)),
         };
         let port = match bind.port {
             0 => self.ephemeral(bind, flags, taken).ok_or(BindError::NoPort)?,
@@ -182,7 +186,7 @@ impl Binder {
         if self.ports.conflicts(&place) {
             return Err(BindError::InUse);
         }
-        let key = Flow::bound(local, port);
+        let key = Flow::bound(M::PROTOCOL, local, port);
         let index = self.free.pop().unwrap_or(self.fresh);
         let inbox = self.sockets.make(index, &self.region).and_then(|slot| {
             slot.reset(bind.limit);
@@ -274,9 +278,9 @@ impl Binder {
     /// Connects a socket: from now on it receives only packets from `remote` to `local`. It leaves
     /// its reuseport group. Returns the slot's new generation.
     pub fn connect(&mut self, index: u32, local: Addr, remote: Addr, rport: u16) -> u32 {
-        let Some(lport) = self.entries.get(&index).map(|entry| entry.key.lport) else { return 0 };
-        let key = Flow { local, remote, lport, rport };
-        let flags = BindFlags::new(is_v4(local), !is_v4(local));
+        let Some(Entry { key: bound, .. }) = self.entries.get(&index) else { return 0 };
+        let key = Flow { local, remote, rport, ..*bound };
+        let flags = BindFlags::new(key.protocol, is_v4(local), !is_v4(local));
         self.replace(index, key, flags)
     }
 
@@ -295,7 +299,7 @@ impl Binder {
         if !key.is_connected() {
             return Ok((self.sockets.slot(index).map_or(0, Slot::generation), local));
         }
-        let key = Flow::bound(local, key.lport);
+        let key = Flow::bound(key.protocol, local, key.lport);
         // The socket does not conflict with itself.
         self.ports.remove(index, &now);
         let place = Bound { local, port: key.lport, flags, dev, reuseport };
@@ -331,7 +335,7 @@ impl Binder {
         sockets.change(|| {
             self.take_out(index);
             if let Some(slot) = sockets.slot(index) {
-                slot.set_key(&Flow::bound(ANY, 0), BindFlags::default());
+                slot.set_key(&Flow::bound(0, ANY, 0), BindFlags::default());
             }
         });
         let Some(entry) = self.entries.remove(&index) else { return Vec::new() };
@@ -404,7 +408,7 @@ impl Binder {
         let all = flow.local == ALL_NODES.to_bits();
         let joined = self.members.get(&flow.local).filter(|_| !all).into_iter().flatten();
         let joined = joined.filter(move |(on, _)| *on == dev).map(|(_, slot)| *slot);
-        let bound = all.then(|| self.ports.of(flow.lport)).into_iter().flatten();
+        let bound = all.then(|| self.ports.of(flow.protocol, flow.lport)).into_iter().flatten();
         let here = move |slot: &u32| {
             self.entries.get(slot).is_some_and(|entry| entry.dev.is_none_or(|bound| bound == dev))
         };
@@ -415,7 +419,7 @@ impl Binder {
     /// The sockets that want a broadcast datagram of `flow` (RFC 1122 section 4.1.3.1).
     pub fn listeners(&self, flow: &Flow) -> impl Iterator<Item = super::Hit> {
         let flow = *flow;
-        self.ports.of(flow.lport).filter_map(move |slot| self.wanted_by(slot, &flow))
+        self.ports.of(flow.protocol, flow.lport).filter_map(move |slot| self.wanted_by(slot, &flow))
     }
 
     /// Whether the socket in `slot` wants a multicast or broadcast datagram.
@@ -424,7 +428,7 @@ impl Binder {
         let v4 = is_v4(flow.local);
         let to_it = key.lport == flow.lport
             && (key.local == ANY || key.local == flow.local)
-            && flags.overlaps(BindFlags::new(v4, !v4));
+            && flags.overlaps(BindFlags::new(flow.protocol, v4, !v4));
         let from_peer = !key.is_connected() || (key.remote, key.rport) == (flow.remote, flow.rport);
         let generation = self.sockets.slot(slot)?.generation();
         (to_it && from_peer).then_some(super::Hit { slot, generation })

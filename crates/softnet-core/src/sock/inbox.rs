@@ -1,5 +1,5 @@
 //! The receiving side of a socket: takes the packets that pollers pushed to its slot, and hands
-//! them out datagram by datagram.
+//! them out one by one, each as a [`Message`] of the socket's protocol.
 //!
 //! One thread at a time has it (the runtime keeps it behind a lock of the socket). Pollers only
 //! push to the slot; the receiver detaches all packets at once, and again when it has handed out
@@ -15,9 +15,8 @@ use std::sync::Arc;
 use super::key::{Addr, Flow};
 use super::slot::Slot;
 use super::table::Sockets;
-use super::udp::parse;
 use crate::SoftnetData;
-use crate::skb::{DropReason, Flags, Skb, SkbInbox, SkbList, SkbReceiver};
+use crate::skb::{DropReason, Skb, SkbInbox, SkbList, SkbReceiver};
 use crate::sync::{Mutant, mutated};
 
 /// A slot, and the table that it is in.
@@ -55,80 +54,25 @@ impl Deref for SlotRef {
     }
 }
 
-/// A received datagram, and the place of its payload in the packet.
-pub struct Datagram {
-    skb: Skb,
-    flow: Flow,
-    at: usize,
-    len: usize,
-}
-
-impl Datagram {
-    /// The datagram in `skb`, if there is one.
-    fn new(skb: Skb) -> Result<Self, Skb> {
-        match parse(&skb) {
-            Ok(parsed) => {
-                Ok(Datagram { flow: parsed.flow, at: parsed.payload_at(), len: parsed.payload_len(), skb })
-            }
-            Err(_) => Err(skb),
-        }
-    }
-
-    /// Its source and destination.
-    pub fn flow(&self) -> &Flow {
-        &self.flow
-    }
-
-    /// The device that it came by; `None` if it was sent here.
-    pub fn dev(&self) -> Option<u16> {
-        let head = self.skb.head();
-        (head.flags & Flags::ORIGINATED == 0).then_some(head.dev)
-    }
-
-    /// Index of its skb.
-    #[cfg(all(test, feature = "loom"))]
-    pub(super) fn index(&self) -> u32 {
-        self.skb.index()
-    }
-
-    /// Bytes of its payload.
-    pub fn len(&self) -> usize {
-        self.len
-    }
-
-    /// Whether it has no payload.
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
-    /// Its payload, piece by piece. A datagram that fits a frame and was not fragmented is one
-    /// piece.
-    pub fn parts(&self) -> impl Iterator<Item = &[u8]> {
-        self.skb.pieces(self.at, self.len)
-    }
-
-    /// Copies as much of its payload as fits. Returns the number of bytes copied.
-    #[inline]
-    pub fn copy_to(&self, buffer: &mut [u8]) -> usize {
-        let n = buffer.len().min(self.len);
-        self.skb.copy_bits(self.at, &mut buffer[..n]);
-        n
-    }
-
-    /// Frees it.
-    #[inline]
-    pub fn free(self, ctx: &mut SoftnetData) {
-        ctx.free_skb(self.skb);
-    }
+/// A packet as a socket hands it out, read by the socket's protocol.
+pub trait Message: Sized {
+    /// IANA's number of the protocol.
+    const PROTOCOL: u8;
+    /// Reads the packet, which was pushed to a socket of the protocol; `Err` if it can't be read.
+    fn read(skb: Skb) -> Result<Self, Skb>;
+    /// Its ends.
+    fn flow(&self) -> &Flow;
+    /// The packet.
+    fn into_skb(self) -> Skb;
 }
 
 /// The receiving side of a socket.
-pub struct Inbox {
+pub struct Inbox<M> {
     receiver: SkbReceiver<SlotRef>,
     slot: SlotRef,
     queue: SkbList,
-    /// A datagram that was peeked at, and is still to be handed out.
-    front: Option<Datagram>,
+    /// A message that was peeked at, and is still to be handed out.
+    front: Option<M>,
     /// What the slot was last told: whether the inbox holds any packets.
     holds: bool,
     /// Frames of packets that were handed out but which the slot still counts: up to a quarter of
@@ -142,7 +86,7 @@ pub struct Inbox {
     peer: Option<(Addr, u16)>,
 }
 
-impl Inbox {
+impl<M: Message> Inbox<M> {
     /// The inbox of a slot without a receiver.
     pub(super) fn open(slot: SlotRef) -> Option<Self> {
         Some(Inbox {
@@ -178,8 +122,8 @@ impl Inbox {
     pub fn connected(&mut self, ctx: &mut SoftnetData, peer: (Addr, u16), generation: u32) {
         self.peer = Some(peer);
         self.generations.1 = generation;
-        if let Some(front) = self.front.take_if(|front| (front.flow.remote, front.flow.rport) != peer) {
-            front.free(ctx);
+        if let Some(front) = self.front.take_if(|front| (front.flow().remote, front.flow().rport) != peer) {
+            ctx.free_skb(front.into_skb());
         }
         self.account();
     }
@@ -190,8 +134,8 @@ impl Inbox {
         self.generations.1 = generation;
     }
 
-    /// Peeks at the next datagram.
-    pub fn peek(&mut self, ctx: &mut SoftnetData) -> Option<&Datagram> {
+    /// Peeks at the next message.
+    pub fn peek(&mut self, ctx: &mut SoftnetData) -> Option<&M> {
         if self.front.is_none() {
             self.front = self.dequeue(ctx);
             self.account();
@@ -199,9 +143,9 @@ impl Inbox {
         self.front.as_ref()
     }
 
-    /// Takes the next datagram. The caller frees it.
+    /// Takes the next message. The caller frees it.
     #[inline]
-    pub fn next(&mut self, ctx: &mut SoftnetData) -> Option<Datagram> {
+    pub fn next(&mut self, ctx: &mut SoftnetData) -> Option<M> {
         let next = self.front.take().or_else(|| self.dequeue(ctx));
         self.account();
         next
@@ -216,7 +160,7 @@ impl Inbox {
     }
 
     #[inline]
-    fn dequeue(&mut self, ctx: &mut SoftnetData) -> Option<Datagram> {
+    fn dequeue(&mut self, ctx: &mut SoftnetData) -> Option<M> {
         loop {
             if self.queue.is_empty() && self.receiver.has_pending() {
                 let late = mutated(Mutant::HeldSaidLate);
@@ -229,12 +173,12 @@ impl Inbox {
             self.taken += skb.frame_count() as u32;
             ctx.stats().sk_taken.add(1);
             let generation = skb.head().sk_generation;
-            let skb = match Datagram::new(skb) {
-                Ok(datagram) if self.is_ours(generation, &datagram.flow) => {
+            let skb = match M::read(skb) {
+                Ok(message) if self.is_ours(generation, message.flow()) => {
                     ctx.delivered(1);
-                    return Some(datagram);
+                    return Some(message);
                 }
-                Ok(datagram) => datagram.skb,
+                Ok(message) => message.into_skb(),
                 Err(skb) => skb,
             };
             ctx.free(skb, DropReason::SocketClose);
@@ -278,7 +222,7 @@ impl Inbox {
     /// last call of [`gone`](Self::gone).
     pub fn close(mut self, ctx: &mut SoftnetData) -> usize {
         let front = self.front.take();
-        front.into_iter().for_each(|front| front.free(ctx));
+        front.into_iter().for_each(|front| ctx.free_skb(front.into_skb()));
         self.receiver.close(&mut self.queue);
         while let Some(skb) = self.queue.pop_front() {
             self.taken += skb.frame_count() as u32;

@@ -53,8 +53,8 @@ pub fn socket_addr(addr: Addr, port: u16, v4: bool) -> SocketAddr {
     SocketAddrV6::new(Ipv6Addr::from_bits(unscoped(addr)), port, 0, scope_id(addr).into()).into()
 }
 
-/// Source and destination of a datagram, seen from this host; and the key of a socket, whose remote
-/// end is 0 unless it is connected.
+/// Protocol, source and destination of a packet, seen from this host; and the key of a socket, whose
+/// remote end is 0 unless it is connected. Each protocol has ports of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flow {
     /// Our address; [`ANY`] for a socket that is bound to none.
@@ -65,12 +65,14 @@ pub struct Flow {
     pub lport: u16,
     /// The other end's.
     pub rport: u16,
+    /// IANA's number.
+    pub protocol: u8,
 }
 
 impl Flow {
     /// The key of a socket that is bound but not connected.
-    pub const fn bound(local: Addr, lport: u16) -> Self {
-        Flow { local, remote: ANY, lport, rport: 0 }
+    pub const fn bound(protocol: u8, local: Addr, lport: u16) -> Self {
+        Flow { local, remote: ANY, lport, rport: 0, protocol }
     }
 
     /// Whether it is the key of a connected socket.
@@ -108,7 +110,7 @@ impl Flow {
         const K: [u64; 4] =
             [0x9e37_79b9_7f4a_7c15, 0xbf58_476d_1ce4_e5b9, 0x94d0_49bb_1331_11eb, 0xd6e8_feb8_6659_fd93];
         let half = |addr: Addr, seed: u64, k: u64| fold(addr as u64 ^ seed, (addr >> 64) as u64 ^ k);
-        let local = half(self.local, seed ^ u64::from(self.ports()), K[0]);
+        let local = half(self.local, seed ^ (u64::from(self.protocol) << 32 | u64::from(self.ports())), K[0]);
         let hash = match self.is_connected() {
             true => local ^ half(self.remote, local ^ K[1], K[2]),
             false => local,
@@ -144,7 +146,7 @@ mod tests {
     #[test]
     fn hashes_spread() {
         const N: u32 = 1 << 14;
-        let base = Flow { local: mapped(0x0a00_0001), remote: ANY, lport: 7, rport: 0 };
+        let base = Flow::bound(17, mapped(0x0a00_0001), 7);
         let peer = |remote, rport| Flow { remote, rport, ..base };
         let sets: [(&str, &dyn Fn(u32) -> Flow); 5] = [
             ("ports", &|i| Flow { lport: i as u16, ..base }),

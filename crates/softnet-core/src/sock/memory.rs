@@ -16,7 +16,7 @@ pub const RMEM_MIN: usize = 2;
 
 /// The limits, in frames.
 #[derive(Clone, Copy, Debug)]
-pub struct UdpMem {
+pub struct SockMem {
     /// The shared part: what all sockets may hold together, in any distribution.
     shared: usize,
     /// The shared part and the reserve.
@@ -31,11 +31,11 @@ pub struct Room {
     reserve: usize,
 }
 
-impl UdpMem {
+impl SockMem {
     /// The limits for a region of `frames` frames.
     pub fn new(frames: u32) -> Self {
         let (all, reserve) = (frames as usize / 2, frames as usize / 8);
-        UdpMem { shared: all - reserve, all }
+        SockMem { shared: all - reserve, all }
     }
 
     /// Frames that applications may hold, or set aside, without the sockets' reserve.
@@ -46,7 +46,7 @@ impl UdpMem {
     /// The room while applications hold `held` frames.
     #[inline(always)]
     pub fn room(&self, held: usize) -> Room {
-        let UdpMem { shared, all } = *self;
+        let SockMem { shared, all } = *self;
         Room { shared: shared.saturating_sub(held), all: all.saturating_sub(held), reserve: all - shared }
     }
 }
@@ -74,7 +74,7 @@ mod tests {
 
     #[test]
     fn below_the_minimum_the_limit_does_not_refuse() {
-        let memory = UdpMem::new(16384);
+        let memory = SockMem::new(16384);
         assert_eq!(memory.shared(), 6144);
         // Shared, but for the last packet; used up; the reserve half used; and all of it.
         for (held, expected) in [(6143, [2, 1, 1]), (6144, [2, 1, 0]), (7168, [1, 0, 0]), (8192, [0, 0, 0])] {
@@ -93,7 +93,7 @@ mod tests {
             frames in prop::sample::select(vec![128u32, 256, 1024]),
             steps in prop::collection::vec((0usize..200, 1usize..64, prop::bool::weighted(0.2)), 1..600),
         ) {
-            let memory = UdpMem::new(frames);
+            let memory = SockMem::new(frames);
             let reserve = frames as usize / 8;
             let mut sockets = vec![0usize; 200];
             for (socket, run, read) in steps {

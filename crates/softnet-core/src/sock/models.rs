@@ -9,13 +9,16 @@ use loom::sync::{Mutex, Notify};
 use loom::thread;
 
 use super::key::{ANY, mapped};
-use super::output::UdpHead;
+use super::udp::UdpInbox as Inbox;
+use super::udp::output::UdpHead;
 use super::*;
 use crate::SoftnetData;
+use crate::ip::v4::header::protocol::UDP;
 use crate::skb::{Batch, CacheSizes, HeapMemory, Region, Skb};
 use crate::sync::{AtomicU32, Mutant, Ordering, Sleeper, UnsafeCell, check, fence, must_fail};
 
-const PEER: Flow = Flow { local: mapped(0x0a00_0001), remote: mapped(0x0a00_0002), lport: 7, rport: 9 };
+const PEER: Flow =
+    Flow { local: mapped(0x0a00_0001), remote: mapped(0x0a00_0002), lport: 7, rport: 9, protocol: UDP };
 
 /// The data that each packet's poller wrote.
 #[derive(Default)]
@@ -362,7 +365,7 @@ fn used_anew_under_a_poller() {
     let inbox = model.binder.open(&bind(PEER.local, 8)).unwrap();
     let sockets = model.binder.sockets().clone();
     let poller = thread::spawn(move || {
-        let found = sockets.find_exact(&Flow::bound(PEER.local, PEER.lport));
+        let found = sockets.find_exact(&Flow::bound(UDP, PEER.local, PEER.lport));
         assert_eq!(found, None, "neither had this key, of which each has a part");
     });
     model.close(inbox);

@@ -14,16 +14,23 @@ use super::slot::BindFlags;
 pub(super) struct Bound {
     pub(super) local: Addr,
     pub(super) port: u16,
-    /// Without a group.
+    /// Without a group, with the protocol: each has ports of its own.
     pub(super) flags: BindFlags,
     /// For a group: its device; `None`: any.
     pub(super) dev: Option<u16>,
     pub(super) reuseport: bool,
 }
 
+impl Bound {
+    /// Its protocol and port.
+    fn place(&self) -> (u8, u16) {
+        (self.flags.protocol(), self.port)
+    }
+}
+
 /// See the [module](self).
 #[derive(Default)]
-pub(super) struct Ports(HashMap<u16, Port>);
+pub(super) struct Ports(HashMap<(u8, u16), Port>);
 
 #[derive(Default)]
 struct Port {
@@ -47,7 +54,7 @@ impl Tally {
 impl Ports {
     /// Adds the socket in `slot`, which is bound like this. It is added once.
     pub(super) fn add(&mut self, slot: u32, bound: &Bound) {
-        let port = self.0.entry(bound.port).or_default();
+        let port = self.0.entry(bound.place()).or_default();
         port.slots.insert(slot);
         let tally = port.locals.entry(bound.local).or_default();
         *tally.0.entry((bound.flags, bound.dev, bound.reuseport)).or_default() += 1;
@@ -55,7 +62,7 @@ impl Ports {
 
     /// Removes it.
     pub(super) fn remove(&mut self, slot: u32, bound: &Bound) {
-        let Some(port) = self.0.get_mut(&bound.port) else { return };
+        let Some(port) = self.0.get_mut(&bound.place()) else { return };
         if !port.slots.remove(&slot) {
             return;
         }
@@ -72,22 +79,22 @@ impl Ports {
             }
         }
         if port.slots.is_empty() {
-            self.0.remove(&bound.port);
+            self.0.remove(&bound.place());
         }
     }
 
     /// Whether a socket that is bound like this conflicts with those that are there.
     pub(super) fn conflicts(&self, new: &Bound) -> bool {
-        let Some(port) = self.0.get(&new.port) else { return false };
+        let Some(port) = self.0.get(&new.place()) else { return false };
         if new.local == ANY {
             return port.locals.values().any(|tally| tally.conflicts(new));
         }
         [new.local, ANY].iter().filter_map(|local| port.locals.get(local)).any(|tally| tally.conflicts(new))
     }
 
-    /// The sockets that are bound to `port`.
-    pub(super) fn of(&self, port: u16) -> impl Iterator<Item = u32> {
-        self.0.get(&port).into_iter().flat_map(|port| port.slots.iter().copied())
+    /// The sockets of `protocol` that are bound to `port`.
+    pub(super) fn of(&self, protocol: u8, port: u16) -> impl Iterator<Item = u32> {
+        self.0.get(&(protocol, port)).into_iter().flat_map(|port| port.slots.iter().copied())
     }
 }
 
@@ -99,9 +106,10 @@ mod tests {
 
     fn bound() -> impl Strategy<Value = Bound> {
         let flags = prop::sample::select(vec![
-            BindFlags::new(true, false),
-            BindFlags::new(false, true),
-            BindFlags::new(true, true),
+            BindFlags::new(6, true, false),
+            BindFlags::new(17, true, false),
+            BindFlags::new(17, false, true),
+            BindFlags::new(17, true, true),
         ]);
         let dev = prop::sample::select(vec![None, Some(0), Some(1)]);
         (prop::sample::select(vec![ANY, 1, 2]), 1u16..3, flags, dev, any::<bool>())
@@ -111,6 +119,7 @@ mod tests {
     /// The rule, for one socket against another.
     fn collide(a: &Bound, b: &Bound) -> bool {
         a.port == b.port
+            && a.flags.protocol() == b.flags.protocol()
             && (a.local == b.local || a.local == ANY || b.local == ANY)
             && a.flags.overlaps(b.flags)
             && (a.dev.is_none() || b.dev.is_none() || a.dev == b.dev)
@@ -130,9 +139,9 @@ mod tests {
                     let (slot, bound) = all.swap_remove(which.index(all.len()));
                     ports.remove(slot, &bound);
                 }
-                let mut of: Vec<u32> = all.iter().filter(|(_, b)| b.port == new.port).map(|(s, _)| *s).collect();
+                let mut of: Vec<u32> = all.iter().filter(|(_, b)| b.place() == new.place()).map(|(s, _)| *s).collect();
                 of.sort_unstable();
-                prop_assert_eq!(ports.of(new.port).collect::<Vec<_>>(), of);
+                prop_assert_eq!(ports.of(new.flags.protocol(), new.port).collect::<Vec<_>>(), of);
             }
             all.iter().for_each(|(slot, bound)| ports.remove(*slot, bound));
             prop_assert!(ports.0.is_empty());

@@ -13,18 +13,26 @@ use super::wait::{Readiness, Wait};
 use crate::skb::{Batch, Closed, Region, SkbInbox};
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Mutant, Ordering, fence, mutated};
 
-/// The families that a wildcard socket receives, and its reuseport group: the word that says how a
-/// slot is used. 0: unused.
+/// The families that a wildcard socket receives, its protocol, and its reuseport group: the word that
+/// says how a slot is used. 0: unused.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct BindFlags(pub(super) u32);
 
 impl BindFlags {
     pub(super) const V4: u32 = 1 << 0;
     pub(super) const V6: u32 = 1 << 1;
-    const GROUP: u32 = 8;
+    /// Where the protocol is, and the group.
+    const PROTOCOL: u32 = 8;
+    const GROUP: u32 = 16;
 
-    pub(super) fn new(v4: bool, v6: bool) -> Self {
-        BindFlags(if v4 { Self::V4 } else { 0 } | if v6 { Self::V6 } else { 0 })
+    pub(super) fn new(protocol: u8, v4: bool, v6: bool) -> Self {
+        let families = if v4 { Self::V4 } else { 0 } | if v6 { Self::V6 } else { 0 };
+        BindFlags(families | u32::from(protocol) << Self::PROTOCOL)
+    }
+
+    /// Its protocol.
+    pub(super) fn protocol(self) -> u8 {
+        (self.0 >> Self::PROTOCOL) as u8
     }
 
     pub(super) fn in_group(self, group: Option<u32>) -> Self {
@@ -37,15 +45,16 @@ impl BindFlags {
         (self.0 >> Self::GROUP).checked_sub(1)
     }
 
-    /// Whether both receive packets of one family.
+    /// Whether both receive packets of one family and protocol.
     pub(super) fn overlaps(self, other: BindFlags) -> bool {
-        self.0 & other.0 & (Self::V4 | Self::V6) != 0
+        self.0 & other.0 & (Self::V4 | Self::V6) != 0 && self.protocol() == other.protocol()
     }
 
-    /// Whether it receives packets of a family.
+    /// Whether it receives packets of a protocol and a family.
     #[inline(always)]
-    pub(super) fn takes(self, v4: bool) -> bool {
-        self.0 & if v4 { Self::V4 } else { Self::V6 } != 0
+    pub(super) fn takes(self, protocol: u8, v4: bool) -> bool {
+        let family = if v4 { Self::V4 } else { Self::V6 };
+        self.0 & (family | 0xff << Self::PROTOCOL) == family | u32::from(protocol) << Self::PROTOCOL
     }
 }
 
@@ -176,7 +185,7 @@ impl Slot {
         self.ports.load(Ordering::Relaxed) == key.ports()
             && load(&self.local) == key.local
             && load(&self.remote) == key.remote
-            && self.flags().takes(v4)
+            && self.flags().takes(key.protocol, v4)
     }
 
     /// The socket's key, unless it is being changed or there is none. For display, and for look-ups
@@ -189,6 +198,7 @@ impl Slot {
             remote: load(&self.remote),
             lport: (ports >> 16) as u16,
             rport: ports as u16,
+            protocol: flags.protocol(),
         };
         let v4_only = flags.0 & BindFlags::V6 == 0;
         (flags != BindFlags(0) && self.is_still(generation)).then_some((flow, v4_only))

@@ -1,4 +1,4 @@
-//! All sockets of a stack: a slab of slots, and the hash table by which pollers find a packet's
+//! All sockets of a stack, of all protocols: a slab of slots, and the hash table by which pollers find a packet's
 //! socket.
 //!
 //! Pollers look up without a lock. Chains are linked by slot index, and the one writer
@@ -34,6 +34,9 @@ const TRIES: usize = if cfg!(feature = "loom") { 2 } else { 8 };
 
 /// Steps along a chain after which a reader assumes that it is in a wrong one.
 const MAX_STEPS: usize = 1 << 12;
+
+/// Protocols whose sockets are counted apart.
+const PROTOCOLS: usize = 8;
 
 /// The most sockets a table can be made for.
 pub const MAX_SOCKETS: u32 = 1 << 22;
@@ -83,8 +86,8 @@ impl Kind {
     fn key(self, flow: &Flow) -> Flow {
         match self {
             Kind::Connected => *flow,
-            Kind::Bound => Flow::bound(flow.local, flow.lport),
-            Kind::Wildcard => Flow::bound(ANY, flow.lport),
+            Kind::Bound => Flow::bound(flow.protocol, flow.local, flow.lport),
+            Kind::Wildcard => Flow::bound(flow.protocol, ANY, flow.lport),
         }
     }
 }
@@ -103,8 +106,9 @@ pub struct Sockets {
     groups: Box<[OnceLock<Box<Group>>]>,
     /// Odd while the table is being changed.
     version: AtomicU32,
-    /// Sockets of each [`Kind`].
-    kinds: [AtomicU32; 3],
+    /// Sockets of each [`Kind`], by the last bits of the protocol's number. Where two protocols share these, each looks
+    /// for the other's kinds, in vain.
+    kinds: [[AtomicU32; 3]; PROTOCOLS],
     seed: u64,
     /// The hash key by which a flow's member of a reuseport group is chosen.
     choice: FoldKey,
@@ -122,7 +126,7 @@ impl Sockets {
             buckets: (0..buckets).map(|_| AtomicU32::new(NIL)).collect(),
             groups: (0..MAX_GROUPS).map(|_| OnceLock::new()).collect(),
             version: AtomicU32::new(0),
-            kinds: [const { 0 }; 3].map(AtomicU32::new),
+            kinds: [[0; 3]; PROTOCOLS].map(|kinds| kinds.map(AtomicU32::new)),
             seed,
             choice: FoldKey::new([choice.hash(&[0]), choice.hash(&[1])]),
             max,
@@ -162,15 +166,21 @@ impl Sockets {
         &self.buckets[key.hash(self.seed) as usize & (self.buckets.len() - 1)]
     }
 
+    /// Sockets of a kind and protocol.
     #[inline(always)]
-    fn has(&self, kind: Kind) -> bool {
-        self.kinds[kind as usize].load(Ordering::Relaxed) > 0
+    fn count(&self, protocol: u8, kind: Kind) -> &AtomicU32 {
+        &self.kinds[usize::from(protocol) % PROTOCOLS][kind as usize]
+    }
+
+    #[inline(always)]
+    fn has(&self, protocol: u8, kind: Kind) -> bool {
+        self.count(protocol, kind).load(Ordering::Relaxed) > 0
     }
 
     /// First step of a look-up in advance: prefetches the bucket of `flow`.
     #[inline(always)]
     pub(super) fn probe(&self, flow: &Flow) -> Option<Probe<'_>> {
-        let kind = Kind::ALL.into_iter().find(|kind| self.has(*kind))?;
+        let kind = Kind::ALL.into_iter().find(|kind| self.has(flow.protocol, *kind))?;
         let bucket = self.bucket(&kind.key(flow));
         crate::skb::prefetch(std::ptr::from_ref(bucket).cast());
         Some(Probe { kind, bucket })
@@ -201,7 +211,7 @@ impl Sockets {
             // Acquire: makes visible what the writer did before an even version.
             let version = self.version.load(Ordering::Acquire);
             for kind in Kind::ALL {
-                if !self.has(kind) {
+                if !self.has(flow.protocol, kind) {
                     continue;
                 }
                 let key = kind.key(flow);
@@ -279,7 +289,7 @@ impl Sockets {
         slot.next.store(bucket.load(Ordering::Relaxed), Ordering::Release);
         // Release: a reader that finds the slot also finds its link and key.
         bucket.store(index, Ordering::Release);
-        let kind = &self.kinds[Kind::of(key) as usize];
+        let kind = self.count(key.protocol, Kind::of(key));
         kind.store(kind.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     }
 
@@ -293,7 +303,7 @@ impl Sockets {
             let Some(slot) = self.slot(at) else { return };
             if at == index {
                 link.store(slot.next.load(Ordering::Relaxed), Ordering::Release);
-                let kind = &self.kinds[Kind::of(key) as usize];
+                let kind = self.count(key.protocol, Kind::of(key));
                 kind.store(kind.load(Ordering::Relaxed).saturating_sub(1), Ordering::Relaxed);
                 return;
             }

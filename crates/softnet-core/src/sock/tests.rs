@@ -2,17 +2,20 @@
 //! that none is lost.
 
 mod groups;
+mod protocols;
 
 use std::collections::HashMap;
 
 use proptest::prelude::*;
 
 use super::key::{ANY, Addr, addr_of, mapped};
-use super::output::UdpHead;
 use super::scope::scoped;
+use super::udp::output::UdpHead;
+use super::udp::{Datagram, UdpInbox as Inbox, udp_input, udp_members};
 use super::*;
 use crate::SoftnetData;
 use crate::ip::checksum;
+use crate::ip::v4::header::protocol::UDP;
 use crate::skb::{Batch, CacheSizes, DropReason, HeapMemory, Region, Skb};
 use crate::steer::{scale, skb_get_hash};
 
@@ -35,7 +38,7 @@ fn v4(text: &str) -> Addr {
 
 fn flow(local: &str, lport: u16, remote: &str, rport: u16) -> Flow {
     let addr = |text: &str| addr_of(text.parse().unwrap());
-    Flow { local: addr(local), remote: addr(remote), lport, rport }
+    Flow { local: addr(local), remote: addr(remote), lport, rport, protocol: UDP }
 }
 
 impl World {
@@ -51,7 +54,7 @@ impl World {
             ctx: SoftnetData::new(region.clone(), CacheSizes::default()),
             binder: Binder::new(region, max, seed),
             ready: Vec::new(),
-            room: UdpMem::new(u32::MAX).room(0),
+            room: SockMem::new(u32::MAX).room(0),
             napi_id: 8193,
         }
     }
@@ -162,7 +165,7 @@ fn the_most_specific_socket_gets_it() {
     let from = flow("10.0.0.1", 7, "10.0.0.9", 999);
     assert_eq!(world.one(&from, b"unbound"), 1);
     let mut any = world.binder.open(&bind(ANY, 7)).unwrap();
-    assert_eq!(world.binder.open(&bind(from.local, 7)).err(), Some(BindError::InUse));
+    assert_eq!(world.binder.open::<Datagram>(&bind(from.local, 7)).err(), Some(BindError::InUse));
     assert_eq!(world.one(&from, b"any"), 0);
     assert_eq!(world.ready, [any.slot().index()]);
     assert_eq!(any.slot().slot().napi_id(), 8193);
@@ -172,7 +175,7 @@ fn the_most_specific_socket_gets_it() {
     let mut other = world.binder.open(&bind(v4("10.0.0.2"), 7)).unwrap();
     let mut bound = world.binder.open(&bind(from.local, 7)).unwrap();
     let reuse = |local, port| Bind { reuseport: true, ..bind(local, port) };
-    assert!(world.binder.open(&reuse(from.local, 7)).is_err(), "the other does not share");
+    assert!(world.binder.open::<Datagram>(&reuse(from.local, 7)).is_err(), "the other does not share");
     assert_eq!(world.one(&from, b"bound"), 0);
     assert_eq!(world.payloads(&mut bound), [b"bound"]);
     assert_eq!(world.payloads(&mut other), [b""; 0]);
@@ -202,7 +205,7 @@ fn families_are_kept_apart_where_that_is_wanted() {
     let skbs = [world.datagram6(&six, b"six"), world.datagram(&four, b"four")];
     assert_eq!(world.receive(skbs), 0);
     assert_eq!(world.take(&mut dual), [(six, b"six".to_vec()), (four, b"four".to_vec())]);
-    assert!(world.binder.open(&Bind { v4: false, ..bind(ANY, 7) }).is_err());
+    assert!(world.binder.open::<Datagram>(&Bind { v4: false, ..bind(ANY, 7) }).is_err());
     world.close(dual);
     let mut only_six = world.binder.open(&Bind { v4: false, ..bind(ANY, 7) }).unwrap();
     let mut only_four = world.binder.open(&Bind { v6: false, ..bind(ANY, 7) }).unwrap();
@@ -211,8 +214,8 @@ fn families_are_kept_apart_where_that_is_wanted() {
     assert_eq!(world.payloads(&mut only_six), [b"six".to_vec()]);
     assert_eq!(world.payloads(&mut only_four), [b"four".to_vec()]);
     let key = |inbox: &Inbox| inbox.slot().slot().key();
-    assert_eq!(key(&only_six), Some((Flow::bound(ANY, 7), false)));
-    assert_eq!(key(&only_four), Some((Flow::bound(ANY, 7), true)));
+    assert_eq!(key(&only_six), Some((Flow::bound(UDP, ANY, 7), false)));
+    assert_eq!(key(&only_four), Some((Flow::bound(UDP, ANY, 7), true)));
     world.close(only_six);
     world.close(only_four);
 }
@@ -280,7 +283,7 @@ fn a_socket_holds_what_its_buffer_allows_and_all_together_what_memory_does() {
     assert_eq!((slot.slot().queued(), inbox.gone(), inbox.gone()), (0, 5, 0));
     assert!(!slot.slot().readiness().readable);
     // Three are shared, and one is in reserve.
-    world.room = UdpMem::new(8).room(0);
+    world.room = SockMem::new(8).room(0);
     slot.slot().set_limit(64);
     for n in [3, 4] {
         let skbs: Vec<Skb> = (0..n).map(|i| world.datagram(&from, &[i])).collect();
@@ -301,7 +304,7 @@ fn a_socket_holds_what_its_buffer_allows_and_all_together_what_memory_does() {
 #[test]
 fn full_sockets_leave_an_empty_one_its_minimum() {
     let mut world = World::new();
-    let memory = UdpMem::new(512);
+    let memory = SockMem::new(512);
     let port = |lport: u16| Flow { lport, ..flow("10.0.0.1", 7, "10.0.0.9", 999) };
     let hogs: Vec<Inbox> = (0..12).map(|i| world.binder.open(&bind(ANY, 100 + i)).unwrap()).collect();
     let mut idle = world.binder.open(&bind(ANY, 7)).unwrap();
@@ -449,7 +452,7 @@ fn there_are_no_more_than_may_be_and_slots_are_used_anew() {
     world.binder = Binder::new(world.ctx.region().clone(), 3, 1);
     for _ in 0..3 {
         let inboxes: Vec<Inbox> = (1..=3).map(|i| world.binder.open(&bind(ANY, i)).unwrap()).collect();
-        assert_eq!(world.binder.open(&bind(ANY, 4)).err(), Some(BindError::TooMany));
+        assert_eq!(world.binder.open::<Datagram>(&bind(ANY, 4)).err(), Some(BindError::TooMany));
         assert_eq!(world.binder.len(), 3);
         inboxes.into_iter().for_each(|inbox| _ = world.close(inbox));
     }
@@ -461,11 +464,11 @@ fn there_are_no_more_than_may_be_and_slots_are_used_anew() {
 fn link_local_flows_are_told_apart_by_the_device() {
     let mut world = World::new();
     let flows = [0, 1].map(|dev| {
-        let Flow { local, remote, lport, rport } = flow("fe80::1", 7, "fe80::9", 9);
-        Flow { local: scoped(local, dev), remote: scoped(remote, dev), lport, rport }
+        let Flow { local, remote, lport, rport, .. } = flow("fe80::1", 7, "fe80::9", 9);
+        Flow { local: scoped(local, dev), remote: scoped(remote, dev), lport, rport, protocol: UDP }
     });
     let mut bound = flows.map(|flow| world.binder.open(&bind(flow.local, 7)).unwrap());
-    assert!(world.binder.open(&bind(flows[0].local, 7)).is_err());
+    assert!(world.binder.open::<Datagram>(&bind(flows[0].local, 7)).is_err());
     for (dev, flow) in flows.iter().enumerate() {
         let skb = world.datagram(flow, b"by this link");
         assert_eq!(usize::from(skb.head().dev), dev);
@@ -473,8 +476,14 @@ fn link_local_flows_are_told_apart_by_the_device() {
             (&skb.data()[22..26], &skb.data()[38..42]),
             (&[0xfe, 0x80, 0, 0][..], &[0xfe, 0x80, 0, 0][..])
         );
-        let sent = Flow { local: flow.remote, remote: flow.local, lport: flow.rport, rport: flow.lport };
-        assert_eq!(error::of_sent(&skb.data()[14..], dev as u16), Some(sent));
+        let sent = Flow {
+            local: flow.remote,
+            remote: flow.local,
+            lport: flow.rport,
+            rport: flow.lport,
+            protocol: UDP,
+        };
+        assert_eq!(udp::error::of_sent(&skb.data()[14..], dev as u16), Some(sent));
         world.receive(vec![skb]);
         assert_eq!(world.payloads(&mut bound[1 - dev]), [[0; 0]; 0]);
         assert_eq!(bound[dev].peek(&mut world.ctx).map(|datagram| *datagram.flow()), Some(*flow));
@@ -502,7 +511,7 @@ fn an_error_waits_until_it_is_taken() {
 /// What a table of a few sockets must say, by looking at all of them.
 fn naive(sockets: &HashMap<u32, Flow>, packet: &Flow) -> Option<u32> {
     let with = |key: Flow| sockets.iter().find(|(_, other)| **other == key).map(|(slot, _)| *slot);
-    let bound = |local| Flow::bound(local, packet.lport);
+    let bound = |local| Flow::bound(UDP, local, packet.lport);
     with(*packet).or_else(|| with(bound(packet.local))).or_else(|| with(bound(ANY)))
 }
 
@@ -526,7 +535,7 @@ proptest! {
                     let opened = world.binder.open(&bind(local, lport));
                     prop_assert_eq!(opened.as_ref().err(), taken.then_some(&BindError::InUse));
                     if let Ok(inbox) = opened {
-                        model.insert(inbox.slot().index(), Flow::bound(local, lport));
+                        model.insert(inbox.slot().index(), Flow::bound(UDP, local, lport));
                         inboxes.insert(inbox.slot().index(), inbox);
                     }
                 }
@@ -546,7 +555,7 @@ proptest! {
             }
             for local in 1..3 {
                 for lport in 1..4 {
-                    let packet = Flow { local: mapped(0x0a00_0000 + local), remote, lport, rport };
+                    let packet = Flow { local: mapped(0x0a00_0000 + local), remote, lport, rport, protocol: UDP };
                     let found = match world.binder.sockets().lookup(&packet, 0) {
                         Found::Socket(hit) => Some(hit.slot),
                         Found::None => None,

@@ -122,7 +122,7 @@ impl Assembly {
         let opener = opener(&region)?;
         let shared = StackInner::new(region, stack, devices, workers, tables, slow);
         let mut shared = shared.map_err(system("descriptors"))?;
-        shared.sockets.ports = opener.ports();
+        shared.sockets.udp.ports = opener.ports();
         let shared = Arc::new(shared);
         let config = Arc::new(config);
         let (commander, commands) = commands(&shared.housekeeper);

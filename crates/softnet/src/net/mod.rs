@@ -36,6 +36,7 @@ mod recv;
 mod scope;
 mod send;
 mod send_batch;
+mod socket;
 #[cfg(test)]
 mod tests;
 #[cfg(feature = "tokio")]
@@ -49,4 +50,5 @@ pub use msg::{MsgHdr, PktInfo};
 pub use ready_fd::ReadyFd;
 pub use recv::{Received, RecvBatch};
 pub use send_batch::SendBatch;
+pub use socket::Socket;
 pub use udp::{UdpBuilder, UdpSocket};

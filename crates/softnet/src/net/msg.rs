@@ -13,10 +13,10 @@ use rustix::io::Errno;
 use softnet_core::ip::adjacency::Kind;
 use softnet_core::ip::tables::Tables;
 use softnet_core::ip::v4::header::is_multicast;
-use softnet_core::sock::Datagram;
 use softnet_core::sock::key::{ANY, Addr, socket_addr, unmapped};
 use softnet_core::sock::route::{Dest, Endpoints, is_group, is_loopback, is_own};
 use softnet_core::sock::scope::{device, index_of, is_link_local, scope_id, scoped};
+use softnet_core::sock::udp::Datagram;
 
 use super::options::errno;
 use super::scope::destination;

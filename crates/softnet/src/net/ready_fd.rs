@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use rustix::event::{EventfdFlags, eventfd};
 
-use super::udp::UdpSocket;
+use super::UdpSocket;
+use super::socket::Socket;
 use crate::notify::Watch;
 
 /// A descriptor that becomes *readable* when a socket becomes ready to receive or to send, when an
@@ -48,24 +49,24 @@ use crate::notify::Watch;
 ///
 /// Waiting in this way does not poll the NAPI instance, as an [`Epoll`](super::Epoll) does: each
 /// change from not ready to ready costs the poller a system call.
-pub struct ReadyFd {
-    socket: UdpSocket,
+pub struct ReadyFd<S: Socket = UdpSocket> {
+    socket: S,
     fd: Arc<OwnedFd>,
 }
 
-impl ReadyFd {
+impl<S: Socket> ReadyFd<S> {
     /// Makes one for a socket, which is non-blocking from now on, as are its clones.
-    pub fn new(socket: UdpSocket) -> io::Result<Self> {
-        socket.set_nonblocking(true)?;
+    pub fn new(socket: S) -> io::Result<Self> {
+        let shared = socket.shared();
+        shared.set_nonblocking(true);
         // Readable at first: the socket may be ready.
         let fd = Arc::new(eventfd(1, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
-        let inner = socket.inner();
-        inner.shared.sockets.notifier.watchers.add(inner.slot.index(), Watch::Fd(fd.clone()));
+        shared.stack().sockets.notifier.watchers.add(shared.slot().index(), Watch::Fd(fd.clone()));
         Ok(ReadyFd { socket, fd })
     }
 
     /// The socket.
-    pub fn socket(&self) -> &UdpSocket {
+    pub fn socket(&self) -> &S {
         &self.socket
     }
 
@@ -75,21 +76,21 @@ impl ReadyFd {
     }
 }
 
-impl AsFd for ReadyFd {
+impl<S: Socket> AsFd for ReadyFd<S> {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
 }
 
-impl AsRawFd for ReadyFd {
+impl<S: Socket> AsRawFd for ReadyFd<S> {
     fn as_raw_fd(&self) -> RawFd {
         self.fd.as_raw_fd()
     }
 }
 
-impl Drop for ReadyFd {
+impl<S: Socket> Drop for ReadyFd<S> {
     fn drop(&mut self) {
-        let inner = self.socket.inner();
-        inner.shared.sockets.notifier.watchers.remove(inner.slot.index(), &Watch::Fd(self.fd.clone()));
+        let shared = self.socket.shared();
+        shared.stack().sockets.notifier.watchers.remove(shared.slot().index(), &Watch::Fd(self.fd.clone()));
     }
 }

@@ -4,8 +4,8 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use softnet_core::sock::Datagram;
 use softnet_core::sock::key::socket_addr;
+use softnet_core::sock::udp::Datagram;
 
 use super::msg::{MsgHdr, PktInfo};
 use crate::stack::{StackInner, with};

@@ -15,11 +15,11 @@ use softnet_core::ip::pmtu::MIN_PMTU;
 use softnet_core::ip::slow::{Effects, RouteSnapshot, SlowPath};
 use softnet_core::ip::v6::addr::group_scope;
 use softnet_core::skb::{Batch, DropReason, Skb, SkbList};
+use softnet_core::sock::SocketError;
 use softnet_core::sock::key::{Addr, is_v4};
-use softnet_core::sock::output::{UdpHead, destination};
 use softnet_core::sock::route::{Dest, Endpoints, NextHop, Route, find_route};
 use softnet_core::sock::scope::is_link_local;
-use softnet_core::sock::{Flow, SocketError};
+use softnet_core::sock::udp::output::{UdpHead, destination};
 use softnet_core::steer::{TxChoice, skb_get_hash};
 use softnet_core::sync::Ordering;
 use softnet_dev::xdp::LocalEnd;
@@ -125,7 +125,7 @@ impl Outgoing {
             if dst != last
                 && let Some(dst) = dst
             {
-                shared.sockets.recent.note(dst, now);
+                shared.sockets.udp.recent.note(dst, now);
                 last = Some(dst);
             }
         }
@@ -344,7 +344,7 @@ impl Sending<'_> {
 
     #[cold]
     fn loops_to_many(&self, way: &Route, head: &UdpHead) -> Option<u16> {
-        let flow = Flow { local: head.dst, remote: head.src, lport: head.dport, rport: head.sport };
+        let flow = head.received();
         let (dev, wanted) = match way.next {
             NextHop::Multicast(dev, _) => {
                 let Options { multicast_loop, multicast_loop6, .. } = self.options;
@@ -380,7 +380,7 @@ impl Sending<'_> {
         let mut ready = SkbList::new();
         shared.slow_path(&mut thread.ctx, |slow, ctx, view, out| {
             // Before it leaves, since an ICMP error may arrive at once.
-            shared.sockets.recent.note(head.dst, view.now);
+            shared.sockets.udp.recent.note(head.dst, view.now);
             let from = out.send.len();
             send(slow, ctx, view, choice, out);
             for skb in out.take_sent(from) {
@@ -467,7 +467,7 @@ impl Sending<'_> {
         self.shared.sockets.udp_input(ctx, 0, local, &mut unserved, ready);
         if !unserved.is_empty() {
             ctx.free_batch(&mut unserved, DropReason::IpNoProto);
-            let flow = Flow { local: head.src, remote: head.dst, lport: head.sport, rport: head.dport };
+            let flow = head.sent();
             self.shared.sockets.report(&flow, SocketError::ConnectionRefused);
         }
     }

@@ -3,6 +3,7 @@
 
 mod groups;
 mod ports;
+mod protocols;
 mod steps;
 mod threads;
 
@@ -12,7 +13,7 @@ use std::sync::{Arc, Mutex};
 use softnet_core::SoftnetData;
 use softnet_core::skb::{Batch, CacheSizes, Region};
 use softnet_core::sock::key::addr_of;
-use softnet_core::sock::output::UdpHead;
+use softnet_core::sock::udp::output::UdpHead;
 use softnet_dev::mem::{PairConfig, pair};
 use softnet_dev::xdp::Ports;
 use softnet_dev::{Device, OpenDevice, RxQueue, TxQueue};

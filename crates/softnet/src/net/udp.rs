@@ -12,17 +12,19 @@ use rustix::io::Errno;
 use rustix::thread::futex;
 use softnet_core::sock::key::{ANY, Addr, addr_of, socket_addr, unmapped};
 use softnet_core::sock::route::{Dest, Endpoints, find_route, is_group, is_own};
-use softnet_core::sock::{Bind, Datagram, Inbox, Readiness, Slot, SlotRef};
+use softnet_core::sock::udp::{Datagram, UdpInbox};
+use softnet_core::sock::{Bind, Readiness, Slot, SlotRef};
 use softnet_core::sync::Ordering;
 use softnet_dev::xdp::LocalEnd;
 
 use super::Handle;
-use super::groups;
 use super::msg::MsgHdr;
 use super::options::{Options, errno, of_bind, of_socket, packets, route_errno, timeout};
 use super::recv::RecvBatch;
 use super::scope::{destination, local_end, on_device, scope_id};
 use super::send::{Outgoing, Sending, Tx, Ways, wait_of};
+use super::socket::closed;
+use super::socket::sealed::{Sealed, Shared};
 use crate::app::LocalSender;
 use crate::notify::wake_blocked;
 use crate::stack::{AppThread, StackInner, before_wait, with};
@@ -42,8 +44,28 @@ pub(super) struct Inner {
     only_v6: bool,
     pub(super) options: Options,
     /// `None` once it is closed.
-    rx: Mutex<Option<Inbox>>,
+    rx: Mutex<Option<UdpInbox>>,
     pub(super) tx: Mutex<Tx>,
+}
+
+impl Shared for Inner {
+    fn stack(&self) -> &Arc<StackInner> {
+        &self.shared
+    }
+
+    fn slot(&self) -> &SlotRef {
+        &self.slot
+    }
+
+    fn set_nonblocking(&self, nonblocking: bool) {
+        self.options.nonblocking.store(nonblocking, Ordering::Relaxed);
+    }
+}
+
+impl Sealed for UdpSocket {
+    fn shared(&self) -> Arc<dyn Shared> {
+        self.0.clone()
+    }
 }
 
 /// What a socket is to be before it is bound.
@@ -240,7 +262,7 @@ impl UdpSocket {
         let end = self.0.open_port(&tx, local).map_err(errno)?;
         let disconnected = shared.sockets.binder().disconnect(slot.index());
         let (generation, local) = disconnected.map_err(|error| {
-            end.iter().for_each(|end| shared.sockets.port_closed(end));
+            end.iter().for_each(|end| shared.sockets.udp.port_closed(end));
             of_bind(error)
         })?;
         inbox.disconnected(generation);
@@ -392,7 +414,7 @@ impl UdpSocket {
     /// Runs `take` on the inbox until that finds something; waits in between, if the socket blocks.
     pub(super) fn receive<R>(
         &self,
-        mut take: impl FnMut(&mut AppThread, &mut Inbox) -> Option<R>,
+        mut take: impl FnMut(&mut AppThread, &mut UdpInbox) -> Option<R>,
     ) -> io::Result<R> {
         let Inner { shared, rx, options, .. } = &*self.0;
         let mut until = None;
@@ -485,14 +507,14 @@ impl Inner {
         if tx.open_port == Some(end) {
             return Ok(None);
         }
-        self.shared.sockets.port_opened(&end)?;
+        self.shared.sockets.udp.port_opened(&end)?;
         Ok(Some(end))
     }
 
     /// It has `end`, which was [opened](Self::open_port), in place of what it had.
     fn has_port(&self, tx: &mut Tx, end: Option<LocalEnd>) {
         if let Some(before) = end.and_then(|end| tx.open_port.replace(end)) {
-            self.shared.sockets.port_closed(&before);
+            self.shared.sockets.udp.port_closed(&before);
         }
     }
 }
@@ -501,14 +523,8 @@ impl Drop for Inner {
     fn drop(&mut self) {
         let (shared, index) = (&self.shared, self.slot.index());
         let joined = shared.sockets.binder().close(index);
-        lock(&self.tx).open_port.iter().for_each(|end| shared.sockets.port_closed(end));
-        groups::left(shared, &joined);
-        shared.sockets.notifier.watchers.forget(index);
-        if let Some(inbox) = lock(&self.rx).take() {
-            let gone = with(shared, |thread| inbox.close(&mut thread.ctx));
-            shared.sockets.gone(gone);
-            shared.sockets.binder().release(index);
-        }
+        lock(&self.tx).open_port.iter().for_each(|end| shared.sockets.udp.port_closed(end));
+        closed(shared, index, &joined, lock(&self.rx).take());
     }
 }
 

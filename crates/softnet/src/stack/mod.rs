@@ -11,6 +11,7 @@ mod inner;
 pub(crate) mod routes;
 mod slow_lock;
 mod sockets;
+mod udp;
 
 pub(crate) use app_thread::{AppThread, before_wait, with};
 pub(crate) use cache_share::CacheShare;

@@ -1,5 +1,5 @@
-//! The sockets of a stack as the runtime has them: the table that pollers read, its writer behind a lock, how
-//! threads that wait are woken, and the contexts of application threads.
+//! The sockets of a stack as the runtime has them, of all protocols: the table that pollers read, its writer behind a lock, how
+//! threads that wait are woken, and the contexts of application threads. What is [UDP's](super::udp) alone is beside it.
 //!
 //! Lock order: an application thread's context, then a socket's inbox or its sending side, then the slow path's lock,
 //! then the table's writer. Pollers take none of them for a datagram to one socket; the slow path takes the writer's lock for one to many.
@@ -7,19 +7,17 @@
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex};
 
-use rustix::io::Errno;
 use softnet_core::SoftnetData;
 use softnet_core::fold::FoldKey;
 use softnet_core::ip::pmtu::{PathMtus, RecentPeers};
 use softnet_core::skb::{Batch, Region, Skb};
-use softnet_core::sock::route::is_group;
-use softnet_core::sock::{Arrivals, Binder, Flow, Hit, SocketError, Sockets, UdpMem, udp_input, udp_members};
+use softnet_core::sock::{Arrivals, Binder, Flow, SockMem, SocketError, Sockets};
 use softnet_core::stack::sockets::SocketHost;
 use softnet_core::sync::{AtomicBool, AtomicUsize, Ordering};
-use softnet_dev::xdp::{LocalEnd, Ports};
 use softnet_dev::{PiGuard, PiMutex};
 
 use super::AppThread;
+use super::udp::UdpTable;
 use crate::notify::{ReadinessNotifier, Set};
 use crate::util::lock;
 
@@ -29,7 +27,7 @@ pub struct SocketTable {
     pub sockets: Arc<Sockets>,
     binder: PiMutex<Binder>,
     /// What sockets may hold, each and all together.
-    pub(crate) memory: UdpMem,
+    pub(crate) memory: SockMem,
     /// Frames that wait for applications, of sockets and of those that poll.
     held: Arc<AtomicUsize>,
     threads: Mutex<Vec<Arc<Mutex<AppThread>>>>,
@@ -37,13 +35,11 @@ pub struct SocketTable {
     sets: Mutex<Vec<Arc<Set>>>,
     /// Wakes what waits for sockets.
     pub(crate) notifier: Arc<ReadinessNotifier>,
-    /// Where devices look up the ports that are open, to leave the kernel the rest.
-    pub(crate) ports: Option<Arc<dyn Ports>>,
     stopped: AtomicBool,
     /// Paths that take less than their first link.
     pub(crate) paths: Arc<PathMtus>,
-    /// Where long datagrams went lately.
-    pub(crate) recent: RecentPeers,
+    /// What is UDP's alone.
+    pub(crate) udp: UdpTable,
 }
 
 impl SocketTable {
@@ -62,38 +58,19 @@ impl SocketTable {
             notifier,
             sockets: binder.sockets().clone(),
             binder: PiMutex::new(binder),
-            memory: UdpMem::new(region.frame_count()),
+            memory: SockMem::new(region.frame_count()),
             held,
             threads: Mutex::default(),
             sets: Mutex::default(),
-            ports: None,
             stopped: AtomicBool::new(false),
             paths,
-            recent: RecentPeers::new(FoldKey::new([random(), random()])),
+            udp: UdpTable::new(FoldKey::new([random(), random()])),
         }
     }
 
     /// The table's writer.
     pub(crate) fn binder(&self) -> PiGuard<'_, Binder> {
         self.binder.lock()
-    }
-
-    /// A socket has `end` from now on: devices that share its address with the kernel bring what is sent there. Without a lock
-    /// that a packet's way takes.
-    ///
-    /// # Errors
-    /// `EADDRINUSE`: the kernel has the port on such an address. `ENOBUFS`: there are too many.
-    pub(crate) fn port_opened(&self, end: &LocalEnd) -> Result<(), Errno> {
-        let Some(ports) = &self.ports else { return Ok(()) };
-        ports.opened(end).map_err(|error| match error.errno().map(Errno::from_raw_os_error) {
-            Some(Errno::TOOBIG) | None => Errno::NOBUFS,
-            Some(errno) => errno,
-        })
-    }
-
-    /// It has it no more.
-    pub(crate) fn port_closed(&self, end: &LocalEnd) {
-        self.ports.iter().for_each(|ports| ports.closed(end));
     }
 
     /// Sockets that are open.
@@ -106,40 +83,9 @@ impl SocketTable {
         self.len() == 0
     }
 
-    /// Hands the datagrams of `local`, which came by NAPI instance `napi_id` (0: were sent here), over to their sockets;
-    /// those for which there is no socket come out in `unserved`. What waits for the slots in `ready` is to be [woken](Self::arrived)
-    /// when the caller has done its work.
+    /// Has `hand_over` hand packets of `frames` frames over to sockets; memory is reserved for them meanwhile.
     #[inline]
-    pub(crate) fn udp_input(
-        &self,
-        ctx: &mut SoftnetData,
-        napi_id: u32,
-        local: &mut Batch,
-        unserved: &mut Batch,
-        ready: &mut Vec<u32>,
-    ) {
-        self.hand_over(napi_id, local.frames(), ready, |to| udp_input(ctx, to, local, unserved));
-    }
-
-    /// Hands the datagram `skb` over to the members of its multicast group on device `dev`, or, if it is to all, to the
-    /// sockets that listen; a copy for each. However many they are, no more memory is reserved than one of them takes, so that
-    /// the rest is there for other packets meanwhile.
-    pub(crate) fn to_many(&self, ctx: &mut SoftnetData, dev: u16, skb: Skb, ready: &mut Vec<u32>) {
-        let members = |flow: &Flow| {
-            let binder = self.binder();
-            match is_group(flow.local) {
-                true => binder.members(flow, dev).collect(),
-                false => binder.listeners(flow).collect::<Vec<Hit>>(),
-            }
-        };
-        udp_members(ctx, members, skb, |ctx, hit, run| {
-            self.hand_over(0, run.frames(), ready, |to| to.hand_over(ctx, hit, run));
-        });
-    }
-
-    /// Has `hand_over` do so with packets of `frames` frames, for which memory is reserved meanwhile.
-    #[inline]
-    fn hand_over(
+    pub(crate) fn hand_over(
         &self,
         napi_id: u32,
         frames: usize,
@@ -235,7 +181,7 @@ impl SocketHost for SocketTable {
     }
 
     fn recent(&self) -> &RecentPeers {
-        &self.recent
+        &self.udp.recent
     }
 
     fn udp_input(

@@ -119,7 +119,7 @@ impl Call<'_> {
         }
         // What is on a link only, its error comes from there.
         let [local, remote] = ends.map(|addr| scoped(addr, dev));
-        let flow = Flow { local, remote, lport, rport };
+        let flow = Flow { local, remote, lport, rport, protocol: quote.protocol };
         let error = match problem {
             Problem::NetUnreachable => SocketError::NetUnreachable,
             Problem::HostUnreachable | Problem::Prohibited => SocketError::HostUnreachable,

@@ -39,7 +39,8 @@ use crate::SoftnetData;
 use crate::fold::FoldKey;
 use crate::siphash::SipKey;
 use crate::skb::{DropReason, Flags, Skb};
-use crate::sock::{Flow, SocketError, error};
+use crate::sock::udp::error;
+use crate::sock::{Flow, SocketError};
 
 use announce::Announcements;
 use family::SlowFamily;

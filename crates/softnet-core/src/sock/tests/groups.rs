@@ -89,8 +89,13 @@ fn members_of_a_group_get_a_copy_each() {
         let skb = world.chain(&group, &payload, 40);
         let World { ctx, binder, ready, .. } = world;
         let sockets = binder.sockets().clone();
-        let mut to =
-            Arrivals { sockets: &sockets, napi_id: 1, room: UdpMem::new(u32::MAX).room(0), queued: 0, ready };
+        let mut to = Arrivals {
+            sockets: &sockets,
+            napi_id: 1,
+            room: SockMem::new(u32::MAX).room(0),
+            queued: 0,
+            ready,
+        };
         let members = |flow: &Flow| binder.members(flow, dev).collect();
         udp_members(ctx, members, skb, |ctx, hit, run| to.hand_over(ctx, hit, run));
         inboxes
@@ -123,8 +128,12 @@ fn groups_of_one_link_are_the_devices_that_were_said() {
     let group = flow("ff02::1234", 7, "2001:db8::9", 5);
     let on = |local, dev| Bind { dev: Some(dev), ..bind(local, 7) };
     let inboxes = [0, 1].map(|dev| world.binder.open(&on(group.local, dev)).unwrap());
-    assert_eq!(world.binder.open(&on(group.local, 1)).err(), Some(BindError::InUse));
-    assert_eq!(world.binder.open(&bind(group.local, 7)).err(), Some(BindError::InUse), "on any of them");
+    assert_eq!(world.binder.open::<Datagram>(&on(group.local, 1)).err(), Some(BindError::InUse));
+    assert_eq!(
+        world.binder.open::<Datagram>(&bind(group.local, 7)).err(),
+        Some(BindError::InUse),
+        "on any of them"
+    );
     let [first, second] = inboxes.each_ref().map(|inbox| inbox.slot().index());
     for index in [first, second] {
         for dev in [0, 1] {

@@ -28,10 +28,9 @@ use crate::ip::{ETH_LEN, MacAddr, Prefix, Prefix6, checksum, testing};
 use crate::qdisc::{DevParams, Origin, QdiscStats, Spec};
 use crate::skb::{Batch, CacheSizes, DropReason, Frame, HEADROOM, HeapMemory, Region, Skb};
 use crate::sock::key::{ANY, addr_of};
-use crate::sock::output::UdpHead;
-use crate::sock::{
-    Arrivals, Bind, Binder, Flow, Inbox, SocketError, Sockets, UdpMem, udp_input, udp_members,
-};
+use crate::sock::udp::output::UdpHead;
+use crate::sock::udp::{UdpInbox, udp_input, udp_members};
+use crate::sock::{Arrivals, Bind, Binder, Flow, SockMem, SocketError, Sockets};
 use crate::stack::device::{QueueStats, Reaped, TxQueue};
 use crate::stack::receive::{Receive, ReceiveHost};
 use crate::stack::slow::{SlowHost, SlowPathState};
@@ -156,7 +155,7 @@ pub(super) struct World {
     completes: Arc<Mutex<bool>>,
     sent: Arc<Mutex<Sent>>,
     qdiscs: [Option<Arc<QdiscStats>>; 2],
-    inboxes: [Option<Inbox>; 2],
+    inboxes: [Option<UdpInbox>; 2],
     got: Vec<Vec<u8>>,
     taken: Vec<Frame>,
     received: u64,
@@ -192,7 +191,7 @@ impl World {
             sockets: binder.sockets().clone(),
             binder: RefCell::new(binder),
             recent: RecentPeers::new(FoldKey::new([1, 2])),
-            memory: UdpMem::new(frames),
+            memory: SockMem::new(frames),
             held: Cell::new(0),
         };
         let mut world = World {

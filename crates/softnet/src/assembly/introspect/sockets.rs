@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 
+use softnet_core::ip::v4::header::protocol;
 use softnet_core::sock::key::{Addr, socket_addr};
 use softnet_core::sock::scope::device;
 use softnet_core::sock::{Flow, Slot};
@@ -17,7 +18,7 @@ pub(super) fn rows(shared: &StackInner) -> Vec<SocketRow> {
         let napi_id = slot.napi_id();
         let tid = slot.tid();
         SocketRow {
-            protocol: "udp".into(),
+            protocol: name_of(key.protocol),
             local: end(shared, key.local, key.lport, v4),
             peer: key.is_connected().then(|| end(shared, key.remote, key.rport, v4)),
             queued: slot.queued().into(),
@@ -30,6 +31,14 @@ pub(super) fn rows(shared: &StackInner) -> Vec<SocketRow> {
         }
     };
     shared.sockets.sockets.slots().filter_map(|(_, slot)| Some((slot, slot.key()?))).map(row).collect()
+}
+
+/// The name of a protocol; its number, if softnet has no sockets of it.
+fn name_of(number: u8) -> String {
+    match number {
+        protocol::UDP => "udp".into(),
+        other => other.to_string(),
+    }
 }
 
 /// An end of a socket; of a link-local address with the name of the device.

@@ -15,7 +15,8 @@ use softnet_core::sync::{AtomicUsize, Ordering};
 
 use super::Interest;
 use crate::net::options::errno;
-use crate::net::udp::{Inner, UdpSocket};
+use crate::net::socket::Socket;
+use crate::net::socket::sealed::Shared;
 use crate::notify::{Set, Watch};
 use crate::stack::StackInner;
 use crate::util::lock;
@@ -23,7 +24,7 @@ use crate::util::lock;
 /// A socket that a set watches.
 pub(super) struct Item {
     pub(super) slot: SlotRef,
-    pub(super) socket: Weak<Inner>,
+    pub(super) socket: Weak<dyn Shared>,
     pub(super) interest: Interest,
     pub(super) token: u64,
     /// A one-shot one was told of.
@@ -54,10 +55,10 @@ pub(super) struct Items {
 }
 
 impl Items {
-    fn find(&mut self, socket: &Arc<Inner>) -> Option<(u32, &mut Item)> {
-        let index = *self.by_slot.get(&socket.slot.index())?;
+    fn find(&mut self, socket: &Arc<dyn Shared>) -> Option<(u32, &mut Item)> {
+        let index = *self.by_slot.get(&socket.slot().index())?;
         let item = self.table.get_mut(index as usize)?.as_mut()?;
-        (item.socket.as_ptr() == Arc::as_ptr(socket)).then_some((index, item))
+        std::ptr::addr_eq(item.socket.as_ptr(), Arc::as_ptr(socket)).then_some((index, item))
     }
 
     pub(super) fn remove(&mut self, index: u32) {
@@ -114,14 +115,14 @@ pub(super) struct FdEvent {
 impl EpollCtl {
     /// Watches `socket`; events carry `token`. An error if it is watched already, or of another stack, or if the set is gone
     /// (`EBADF`). A socket that is closed is removed by itself.
-    pub fn add(&self, socket: &UdpSocket, interest: Interest, token: u64) -> io::Result<()> {
-        let inner = socket.inner();
-        if !Arc::ptr_eq(&inner.shared, &self.shared) {
+    pub fn add(&self, socket: &impl Socket, interest: Interest, token: u64) -> io::Result<()> {
+        let socket = socket.shared();
+        if !Arc::ptr_eq(socket.stack(), &self.shared) {
             return Err(errno(Errno::INVAL));
         }
-        let slot = inner.slot.clone();
+        let slot = socket.slot().clone();
         let mut items = self.items()?;
-        if items.find(inner).is_some() {
+        if items.find(&socket).is_some() {
             return Err(errno(Errno::EXIST));
         }
         if let Some(closed) = items.by_slot.get(&slot.index()).copied() {
@@ -138,7 +139,7 @@ impl EpollCtl {
         items.by_slot.insert(slot.index(), index);
         self.watch(slot.index(), index, interest);
         items.table[index as usize] =
-            Some(Item { slot, socket: Arc::downgrade(inner), interest, token, spent: false });
+            Some(Item { slot, socket: Arc::downgrade(&socket), interest, token, spent: false });
         drop(items);
         // It may be ready already.
         self.set.wake(index);
@@ -146,9 +147,9 @@ impl EpollCtl {
     }
 
     /// Changes what is waited for, and has a one-shot socket told of again.
-    pub fn modify(&self, socket: &UdpSocket, interest: Interest, token: u64) -> io::Result<()> {
+    pub fn modify(&self, socket: &impl Socket, interest: Interest, token: u64) -> io::Result<()> {
         let mut items = self.items()?;
-        let (index, item) = items.find(socket.inner()).ok_or_else(|| errno(Errno::NOENT))?;
+        let (index, item) = items.find(&socket.shared()).ok_or_else(|| errno(Errno::NOENT))?;
         if interest.is_exclusive() != item.interest.is_exclusive() {
             self.watch(item.slot.index(), index, interest);
         }
@@ -159,13 +160,13 @@ impl EpollCtl {
     }
 
     /// Watches `socket` no more.
-    pub fn delete(&self, socket: &UdpSocket) -> io::Result<()> {
-        let inner = socket.inner();
+    pub fn delete(&self, socket: &impl Socket) -> io::Result<()> {
+        let socket = socket.shared();
         let mut items = self.items()?;
-        let (index, _) = items.find(inner).ok_or_else(|| errno(Errno::NOENT))?;
+        let (index, _) = items.find(&socket).ok_or_else(|| errno(Errno::NOENT))?;
         items.remove(index);
         // Under the lock: if it is added once more, that must not be undone.
-        self.unwatch(inner.slot.index());
+        self.unwatch(socket.slot().index());
         Ok(())
     }
 

@@ -12,7 +12,7 @@ use crate::ip::v6::addr::link_local;
 use crate::ip::v6::header::Ipv6Header;
 use crate::skb::{Batch, DropReason, Skb};
 use crate::sock::key::addr_of;
-use crate::sock::output::UdpHead;
+use crate::sock::udp::output::UdpHead;
 use crate::steer::TxChoice;
 
 for_each_family! {

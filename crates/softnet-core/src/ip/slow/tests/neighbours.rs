@@ -10,7 +10,7 @@ use crate::ip::v6::addr::{ALL_NODES, link_local, multicast_mac};
 use crate::ip::v6::nd::Message;
 use crate::skb::{BATCH, DropReason};
 use crate::sock::key::addr_of;
-use crate::sock::output::UdpHead;
+use crate::sock::udp::output::UdpHead;
 use crate::sock::{Flow, SocketError};
 
 for_each_family! {
@@ -134,7 +134,7 @@ fn a_socket_learns_that_the_neighbour_of_what_it_sent_does_not_answer<F: TestFam
     assert_eq!(sent.len(), 1);
     F::assert_asked(&sent[0], 1, F::SERVER, None);
     world.pass(10 * SECOND);
-    let flow = Flow { local: src, remote: dst, lport: 0x1234, rport: 7 };
+    let flow = Flow { local: src, remote: dst, lport: 0x1234, rport: 7, protocol: 17 };
     assert_eq!(world.errors, [(flow, SocketError::HostUnreachable)]);
 }
 

@@ -34,7 +34,7 @@ use crate::ip::tables::Tables;
 use crate::ip::v4::header::protocol;
 use crate::ip::{ETH_LEN, LongestMatch, MacAddr};
 use crate::skb::{CacheSizes, DropReason, HeapMemory, Region};
-use crate::sock::output::UdpHead;
+use crate::sock::udp::output::UdpHead;
 use crate::sock::{Flow, SocketError};
 use crate::stack::slow::SlowPathState;
 

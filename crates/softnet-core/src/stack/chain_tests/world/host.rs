@@ -87,7 +87,7 @@ pub(super) struct Host {
     pub(super) binder: RefCell<Binder>,
     pub(super) sockets: Arc<Sockets>,
     pub(super) recent: RecentPeers,
-    pub(super) memory: UdpMem,
+    pub(super) memory: SockMem,
     /// Frames in sockets.
     pub(super) held: Cell<usize>,
 }

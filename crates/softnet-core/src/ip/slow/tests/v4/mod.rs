@@ -65,7 +65,13 @@ fn errors_about_what_sockets_sent_are_theirs() {
     use crate::sock::key::mapped;
     let mut world = World::acquainted();
     let sent = udp(0, OWN[0], CLIENT, 64, 10);
-    let flow = Flow { local: mapped(OWN[0].into()), remote: mapped(CLIENT.into()), lport: 0x1234, rport: 7 };
+    let flow = Flow {
+        local: mapped(OWN[0].into()),
+        remote: mapped(CLIENT.into()),
+        lport: 0x1234,
+        rport: 7,
+        protocol: 17,
+    };
     let delivered = world.ctx.stats().delivered.get();
     for (code, error) in [
         (0, SocketError::NetUnreachable),

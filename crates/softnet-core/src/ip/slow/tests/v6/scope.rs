@@ -4,8 +4,8 @@ use super::*;
 use crate::ip::fragment::{Addresses, Datagram};
 use crate::ip::slow::TooBig;
 use crate::sock::key::Addr;
-use crate::sock::output::UdpHead;
 use crate::sock::scope::scoped;
+use crate::sock::udp::output::UdpHead;
 use crate::sock::{Flow, SocketError};
 use crate::steer::TxChoice;
 
@@ -16,7 +16,7 @@ const PEER: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 7);
 fn flow(dev: u16) -> Flow {
     let on_link = |addr: Ipv6Addr| -> Addr { scoped(addr.to_bits(), dev) };
     let local = on_link(link_local(MACS[usize::from(dev)]));
-    Flow { local, remote: on_link(PEER), lport: 7, rport: 9 }
+    Flow { local, remote: on_link(PEER), lport: 7, rport: 9, protocol: 17 }
 }
 
 #[test]
@@ -39,7 +39,7 @@ fn echo_from(src: Ipv6Addr, dst: Ipv6Addr) -> Vec<u8> {
 fn neighbours_and_their_silence_are_one_link_s() {
     let mut world = World::new();
     for dev in [0, 1] {
-        let Flow { local, remote, lport, rport } = flow(dev);
+        let Flow { local, remote, lport, rport, .. } = flow(dev);
         let head = UdpHead { src: local, dst: remote, sport: lport, dport: rport, ttl: 64, tos: 0 };
         let sent = world.send(&head, b"are you there?");
         let says = Message::Solicitation { target: PEER, mac: Some(MACS[usize::from(dev)]) };

@@ -5,9 +5,9 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-use super::key::{Addr, is_v4, mapped, unmapped};
-use super::scope::{device, scoped, unscoped};
-pub use super::udp::UDP_LEN;
+use super::super::key::{Addr, Flow, is_v4, mapped, unmapped};
+use super::super::scope::{device, scoped, unscoped};
+pub use super::datagram::UDP_LEN;
 use crate::ip::fragment::{Addresses, Datagram, MAX_PAYLOAD_V4, MAX_PAYLOAD_V6};
 use crate::ip::pmtu::{IPV6_MIN_MTU, MIN_PMTU};
 use crate::ip::v4::header::{Ipv4Header, MIN_LEN, protocol};
@@ -57,6 +57,18 @@ impl UdpHead {
                 Ends::V6(Ipv6Addr::from_bits(unscoped(self.src)), Ipv6Addr::from_bits(unscoped(self.dst)))
             }
         }
+    }
+
+    /// The flow of the datagram, seen from the host that sends it.
+    pub fn sent(&self) -> Flow {
+        let UdpHead { src, dst, sport, dport, .. } = *self;
+        Flow { local: src, remote: dst, lport: sport, rport: dport, protocol: protocol::UDP }
+    }
+
+    /// The same, seen from the host that receives it.
+    pub fn received(&self) -> Flow {
+        let UdpHead { src, dst, sport, dport, .. } = *self;
+        Flow { local: dst, remote: src, lport: dport, rport: sport, protocol: protocol::UDP }
     }
 
     /// The device of the link, if either address is link-local.

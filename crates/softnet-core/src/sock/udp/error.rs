@@ -1,7 +1,7 @@
 //! Finds the socket that an ICMP error is about (RFC 1122 section 4.1.3.3).
 
-use super::key::Flow;
-use super::udp::ends;
+use super::super::key::Flow;
+use super::datagram::ends;
 use crate::ip::v4::header::{Ipv4Header, MIN_LEN, protocol};
 use crate::ip::v6::header::{Ipv6Header, LEN as IPV6_LEN, receive};
 
@@ -22,5 +22,6 @@ pub fn of_sent(packet: &[u8], dev: u16) -> Option<Flow> {
     let &[s0, s1, d0, d1] = packet.get(udp..)?.first_chunk()?;
     // We sent the packet, so its source is our end.
     let (remote, local, _) = ends(packet, dev).ok()?;
-    Some(Flow { local, remote, lport: u16::from_be_bytes([s0, s1]), rport: u16::from_be_bytes([d0, d1]) })
+    let (lport, rport) = (u16::from_be_bytes([s0, s1]), u16::from_be_bytes([d0, d1]));
+    Some(Flow { local, remote, lport, rport, protocol: protocol::UDP })
 }
