@@ -95,7 +95,9 @@ impl Flow {
             hasher.write_u128(self.local);
             hasher.write_u64(self.ports().into());
         });
-        (hash >> 32) as u32
+        // The hashes of neighbouring ports are equal steps apart. Steps near a simple fraction of 2^64, as one key of a
+        // hundred makes them, would share out unevenly.
+        (fold(fold(hash ^ u64::from(self.protocol), K[0]), K[1]) >> 32) as u32
     }
 
     /// A hash of the whole key. Programs on this host choose the keys, and not remote hosts, so it
@@ -103,12 +105,6 @@ impl Flow {
     /// stack.
     #[inline(always)]
     pub(super) fn hash(&self, seed: u64) -> u32 {
-        let fold = |a: u64, b: u64| {
-            let product = u128::from(a) * u128::from(b);
-            (product >> 64) as u64 ^ product as u64
-        };
-        const K: [u64; 4] =
-            [0x9e37_79b9_7f4a_7c15, 0xbf58_476d_1ce4_e5b9, 0x94d0_49bb_1331_11eb, 0xd6e8_feb8_6659_fd93];
         let half = |addr: Addr, seed: u64, k: u64| fold(addr as u64 ^ seed, (addr >> 64) as u64 ^ k);
         let local = half(self.local, seed ^ (u64::from(self.protocol) << 32 | u64::from(self.ports())), K[0]);
         let hash = match self.is_connected() {
@@ -119,6 +115,17 @@ impl Flow {
     }
 }
 
+/// Odd numbers without a pattern.
+const K: [u64; 4] =
+    [0x9e37_79b9_7f4a_7c15, 0xbf58_476d_1ce4_e5b9, 0x94d0_49bb_1331_11eb, 0xd6e8_feb8_6659_fd93];
+
+/// The two halves of a product as one word.
+#[inline(always)]
+fn fold(a: u64, b: u64) -> u64 {
+    let product = u128::from(a) * u128::from(b);
+    (product >> 64) as u64 ^ product as u64
+}
+
 #[cfg(all(test, not(feature = "loom")))]
 mod tests {
     use std::collections::HashSet;
@@ -126,6 +133,7 @@ mod tests {
 
     use super::super::scope::scoped;
     use super::*;
+    use crate::steer::scale;
 
     #[test]
     fn addresses_come_back() {
@@ -162,6 +170,23 @@ mod tests {
                 let share = buckets.len() as f64 / f64::from(N);
                 assert!(share > 0.61, "{what}, seed {seed:#x}: {share}");
             }
+        }
+    }
+
+    /// Whatever the key is, neighbouring ports of one peer are shared evenly among the sockets of a group.
+    #[test]
+    fn neighbouring_ports_are_shared_whatever_the_key() {
+        let base = Flow { remote: mapped(0x0a00_0002), ..Flow::bound(17, mapped(0x0a00_0001), 7) };
+        // Factors close to simple fractions of 2^64 are the hard cases.
+        let fractions = (1..=8).flat_map(|of| (0..of).map(move |n| (u64::MAX / of).wrapping_mul(n)));
+        let factors = fractions.flat_map(|near| (8..60).map(move |bit| near.wrapping_add(1 << bit)));
+        for (i, factor) in factors.enumerate() {
+            let key = FoldKey::new([0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(i as u64 + 1), factor]);
+            let mut shares = [0; 4];
+            for rport in 1000..1400 {
+                shares[scale(Flow { rport, ..base }.secret_hash(&key), 4)] += 1;
+            }
+            assert!(shares.iter().all(|n| (50..150).contains(n)), "factor {factor:#x}: {shares:?}");
         }
     }
 }
