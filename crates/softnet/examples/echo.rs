@@ -48,7 +48,7 @@ fn echo(stack: &Stack, napi: u32, port: u16) -> Result<(), PollerError> {
     let mut poller = stack.poller(napi, "echo", PacketFilter::UdpPort(port), params)?;
     let mut batch = Batch::new();
     loop {
-        // While this keeps bringing packets nobody else polls the queue; when it runs dry the queue's doorbell wakes us.
+        // While this keeps bringing packets no other thread polls the queue; when it runs dry the queue's doorbell wakes us.
         poller.wait(&mut batch, None)?;
         for skb in batch.as_mut_slice() {
             turn_round(skb.data_mut());
