@@ -52,7 +52,7 @@ pub struct Passage {
 
 /// What stands in a slot.
 pub trait Hook: Send + Sync {
-    /// Sees the packets of `batch`, and may change them: addresses only in [`Prerouting`](Slot::Prerouting) and
+    /// Sees the packets of `batch`, of which there is one at least, and may change them: addresses only in [`Prerouting`](Slot::Prerouting) and
     /// [`Postrouting`](Slot::Postrouting), and never their family or length. Each has its Ethernet header first, whose addresses
     /// mean nothing in [`Output`](Slot::Output) and [`Postrouting`](Slot::Postrouting). Packets that are not to go on it takes
     /// out of the batch and frees with a reason; the order of the others stays. Called by any thread with a context, and must not
@@ -85,7 +85,9 @@ impl Hooks {
         (input, output): (Option<u16>, Option<u16>),
         batch: &mut Batch,
     ) {
-        if let Some(hook) = &self.0[slot as usize] {
+        if let Some(hook) = &self.0[slot as usize]
+            && !batch.is_empty()
+        {
             hook.run(ctx, Passage { slot, input, output }, batch);
         }
     }

@@ -178,6 +178,9 @@ impl LocalSender {
         let live = shared.netdevs.get(usize::from(dev)).and_then(|dev| dev.device.live.load_full());
         if let Some(queue) = live.as_ref().and_then(|live| live.tx.queues.get(number)) {
             queue.wake().held_back.wait_for_room(index, || queue.is_full());
+        } else {
+            // The device was closed, or has fewer queues now: the next attempt finds that out.
+            shared.sockets.notifier.wake(index);
         }
     }
 }

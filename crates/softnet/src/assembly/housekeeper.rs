@@ -189,6 +189,8 @@ impl Housekeeper {
             params,
         };
         self.shared.devices[usize::from(dev)].live.store(Some(Arc::new(live)));
+        // Again: a knob that was set meanwhile found the device closed.
+        napis.iter().for_each(|instance| self.shared.devices[usize::from(dev)].apply_deferral(instance));
         groups::opened(&self.shared, dev);
         self.set_iface(dev, Some(iface));
         for neighbour in config.neighbours.iter().filter(|n| n.dev == device.name) {

@@ -23,8 +23,13 @@ use super::ReadyFd;
 ///     let (mut events, mut buffer) = (Events::with_capacity(64), [0; 2048]);
 ///     loop {
 ///         poll.poll(&mut events, None)?;
-///         while let Ok((n, from, asked)) = socket.socket().recv_msg(&mut buffer) {
-///             socket.socket().send_msg(&buffer[..n], (from, asked))?;
+///         loop {
+///             match socket.socket().recv_msg(&mut buffer) {
+///                 // An answer that cannot be sent now is the asker's loss.
+///                 Ok((n, from, asked)) => _ = socket.socket().send_msg(&buffer[..n], (from, asked)),
+///                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => break,
+///                 Err(error) => eprintln!("{error}"),
+///             }
 ///         }
 ///     }
 /// }

@@ -42,7 +42,8 @@ use crate::notify::Watch;
 ///     let mut buffer = [0; 2048];
 ///     loop {
 ///         let (n, from, info) = until_done(&fd, |socket| socket.recv_msg(&mut buffer)).await?;
-///         until_done(&fd, |socket| socket.send_msg(&buffer[..n], (from, info))).await?;
+///         // An answer that cannot be sent, such as one to port 0, is the asker's loss.
+///         let _ = until_done(&fd, |socket| socket.send_msg(&buffer[..n], (from, info))).await;
 ///     }
 /// }
 /// ```

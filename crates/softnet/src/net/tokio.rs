@@ -12,6 +12,7 @@ use std::sync::OnceLock;
 
 use ::tokio::io::Interest;
 use ::tokio::io::unix::AsyncFd;
+use ::tokio::runtime;
 
 use super::{Handle, MsgHdr, PktInfo, ReadyFd, RecvBatch};
 
@@ -37,25 +38,34 @@ fn register(socket: super::UdpSocket) -> io::Result<AsyncFd<ReadyFd>> {
 ///     let mut buffer = [0; 2048];
 ///     loop {
 ///         let (n, from, asked) = socket.recv_msg(&mut buffer).await?;
-///         socket.send_msg(&buffer[..n], (from, asked)).await?;
+///         // An answer that cannot be sent, such as one to port 0, is the asker's loss.
+///         let _ = socket.send_msg(&buffer[..n], (from, asked)).await;
 ///     }
 /// }
 /// ```
 pub struct UdpSocket {
     receivers: AsyncFd<ReadyFd>,
     senders: OnceLock<AsyncFd<ReadyFd>>,
+    /// The runtime that it was made in, and which watches both.
+    runtime: runtime::Handle,
 }
 
 impl UdpSocket {
-    /// Opens a socket that is bound to `addr`, as [`net::UdpSocket::bind`](super::UdpSocket::bind) does. To be called in a
-    /// runtime with I/O.
+    /// Opens a socket that is bound to `addr`, as [`net::UdpSocket::bind`](super::UdpSocket::bind) does.
+    ///
+    /// # Panics
+    /// Outside a runtime, or in one without I/O.
     pub fn bind(on: &Handle, addr: impl ToSocketAddrs) -> io::Result<Self> {
         Self::new(super::UdpSocket::bind(on, addr)?)
     }
 
-    /// Of a socket, which is non-blocking from now on, as are its clones. To be called in a runtime with I/O.
+    /// Of a socket, which is non-blocking from now on, as are its clones.
+    ///
+    /// # Panics
+    /// Outside a runtime, or in one without I/O.
     pub fn new(socket: super::UdpSocket) -> io::Result<Self> {
-        Ok(UdpSocket { receivers: register(socket)?, senders: OnceLock::new() })
+        let runtime = runtime::Handle::current();
+        Ok(UdpSocket { receivers: register(socket)?, senders: OnceLock::new(), runtime })
     }
 
     /// The socket, for all calls that do not wait.
@@ -112,7 +122,9 @@ impl UdpSocket {
             Some(senders) => senders,
             None => {
                 // Readable at first, so that the call is made once more: the sender may have been able to go on since.
-                let made = register(self.get_ref().try_clone()?)?;
+                let socket = self.get_ref().try_clone()?;
+                let _runtime = self.runtime.enter();
+                let made = register(socket)?;
                 self.senders.get_or_init(|| made)
             }
         };

@@ -245,6 +245,10 @@ fn sort_out<F: FastPath>(
         let mut verdict = F::classify(skb.data(), skb.len(), &ingress.mac);
         if let Verdict::Untag = verdict {
             untag(&mut skb);
+            if ingress.partial_csum {
+                // With the tag, its headers were not where they are looked for.
+                super::partial::complete(&mut skb);
+            }
             verdict = F::classify(skb.data(), skb.len(), &ingress.mac);
         }
         let kept = match verdict {

@@ -9,7 +9,7 @@ use crate::ip::icmp_error::{Problem, Quote};
 use crate::ip::reassembly::Expired;
 use crate::ip::v4::header::protocol;
 use crate::skb::{DropReason, Skb};
-use crate::sock::key::{addr_of, unmapped};
+use crate::sock::key::{ANY, addr_of, unmapped};
 use crate::sock::scope::{device, scope_id, scoped};
 use crate::sock::{Flow, SocketError};
 use crate::steer::TxChoice;
@@ -120,6 +120,10 @@ impl Call<'_> {
         // What is on a link only, its error comes from there.
         let [local, remote] = ends.map(|addr| scoped(addr, dev));
         let flow = Flow { local, remote, lport, rport, protocol: quote.protocol };
+        // Nothing is sent to no address or to no port; such a flow would be the key of a socket that is not connected.
+        if !flow.is_connected() || remote == ANY {
+            return false;
+        }
         let error = match problem {
             Problem::NetUnreachable => SocketError::NetUnreachable,
             Problem::HostUnreachable | Problem::Prohibited => SocketError::HostUnreachable,

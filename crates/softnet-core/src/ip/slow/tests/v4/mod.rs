@@ -92,6 +92,24 @@ fn errors_about_what_sockets_sent_are_theirs() {
     }
 }
 
+/// Nothing is sent to no address or to no port. As a key, such a flow is that of a socket that is not connected, which any host could
+/// leave errors with.
+#[test]
+fn errors_about_what_no_socket_can_have_sent_are_no_sockets() {
+    let mut world = World::acquainted();
+    let sent = udp(0, OWN[0], CLIENT, 64, 10);
+    let to_no_address = set(sent.clone(), ETH_LEN + 16, &[0; 4]);
+    let to_no_port = set(sent, ETH_LEN + 22, &[0; 2]);
+    let to_neither = set(to_no_address.clone(), ETH_LEN + 22, &[0; 2]);
+    for quoted in [to_no_address, to_no_port, to_neither] {
+        for code in [3, 4] {
+            assert_eq!(world.one(0, unreachable(code, &quoted)), []);
+            assert_eq!((&world.errors[..], world.control.slow.pmtu().len()), (&[][..], 0));
+        }
+    }
+    assert_eq!(world.drops(DropReason::IcmpIgnored), 6);
+}
+
 #[test]
 fn broadcasts_and_groups_are_neither_forwarded_nor_answered() {
     let mut world = World::acquainted();
