@@ -9,6 +9,13 @@
 
 use std::hash::{BuildHasher, Hasher};
 
+/// The two halves of a product as one word.
+#[inline(always)]
+pub(crate) fn fold(a: u64, b: u64) -> u64 {
+    let product = u128::from(a) * u128::from(b);
+    (product >> 64) as u64 ^ product as u64
+}
+
 /// A secret key.
 #[derive(Clone, Copy)]
 pub struct FoldKey([u64; 2]);
@@ -63,8 +70,7 @@ impl Hasher for FoldHasher {
 
     #[inline(always)]
     fn write_u64(&mut self, word: u64) {
-        let product = u128::from(self.state ^ word) * u128::from(self.factor);
-        self.state = (product >> 64) as u64 ^ product as u64;
+        self.state = fold(self.state ^ word, self.factor);
     }
 
     /// The upper half first: addresses on one link have it in common.

@@ -7,7 +7,7 @@ use std::hash::Hasher;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
 use super::scope::{scope_id, unscoped};
-use crate::fold::FoldKey;
+use crate::fold::{FoldKey, fold};
 
 /// An address in the form that sockets use: 16 bytes in host order, IPv4 mapped (RFC 4291 section
 /// 2.5.5.2), IPv6 link-local with its [scope](super::scope). 0 is the wildcard of both families.
@@ -118,13 +118,6 @@ impl Flow {
 /// Odd numbers without a pattern.
 const K: [u64; 4] =
     [0x9e37_79b9_7f4a_7c15, 0xbf58_476d_1ce4_e5b9, 0x94d0_49bb_1331_11eb, 0xd6e8_feb8_6659_fd93];
-
-/// The two halves of a product as one word.
-#[inline(always)]
-fn fold(a: u64, b: u64) -> u64 {
-    let product = u128::from(a) * u128::from(b);
-    (product >> 64) as u64 ^ product as u64
-}
 
 #[cfg(all(test, not(feature = "loom")))]
 mod tests {
