@@ -161,10 +161,6 @@ impl Housekeeper {
             let instance = NapiInstance::new(napi, doorbell, backlog, timer, worker, handler, now);
             napis.push(Arc::new(instance));
         }
-        napis.iter().for_each(|instance| self.shared.devices[usize::from(dev)].apply_deferral(instance));
-        if let Some(warning) = napis.first().and_then(|instance| instance.napi.mitigation.warning()) {
-            note(format_args!("{}: {warning}", device.name));
-        }
         if let Some(warning) = layout.warning(&params) {
             note(format_args!("{}: {warning}", device.name));
         }
@@ -189,8 +185,11 @@ impl Housekeeper {
             params,
         };
         self.shared.devices[usize::from(dev)].live.store(Some(Arc::new(live)));
-        // Again: a knob that was set meanwhile found the device closed.
+        // Only now: a knob that is set before finds the device closed, and is only remembered.
         napis.iter().for_each(|instance| self.shared.devices[usize::from(dev)].apply_deferral(instance));
+        if let Some(warning) = napis.first().and_then(|instance| instance.napi.mitigation.warning()) {
+            note(format_args!("{}: {warning}", device.name));
+        }
         groups::opened(&self.shared, dev);
         self.set_iface(dev, Some(iface));
         for neighbour in config.neighbours.iter().filter(|n| n.dev == device.name) {
