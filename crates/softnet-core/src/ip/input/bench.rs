@@ -14,6 +14,8 @@ pub(super) struct Bench {
     out: Outcome,
     /// Datagrams for sockets so far.
     pub(super) local: usize,
+    /// Packets come with partial checksums.
+    pub(super) partial_csum: bool,
 }
 
 impl Bench {
@@ -25,6 +27,7 @@ impl Bench {
             tables: Tables::new(FoldKey::new([1, 2])),
             out: Outcome::default(),
             local: 0,
+            partial_csum: false,
         }
     }
 
@@ -42,7 +45,8 @@ impl Bench {
             batch.push(skb).unwrap();
         }
         let dropped = self.ctx.stats().dropped();
-        let ingress = Ingress { dev: 0, mac: MAC, partial_csum: false, rp_filter: RpFilter::Off };
+        let partial_csum = self.partial_csum;
+        let ingress = Ingress { dev: 0, mac: MAC, partial_csum, rp_filter: RpFilter::Off };
         ip_input(&mut self.ctx, &self.tables, &ingress, &mut batch, &mut self.out);
         assert!(batch.is_empty());
         let mut sent = vec![];

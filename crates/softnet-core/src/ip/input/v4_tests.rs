@@ -130,12 +130,15 @@ fn drops_each_for_its_reason() {
     assert_eq!(b.only_drop(good[..10].to_vec()), DropReason::PktTooSmall);
 }
 
+fn tagged(frame: &[u8], tci: [u8; 2]) -> Vec<u8> {
+    [&frame[..12], &[0x81, 0], &tci, &frame[12..]].concat()
+}
+
 /// A tag without a VLAN says nothing but a priority (IEEE 802.1Q section 6.9).
 #[test]
 fn a_priority_tag_is_taken_off() {
     let mut b = bench();
     let good = packet([10, 1, 1, 1], 64, 26);
-    let tagged = |frame: &[u8], tci: [u8; 2]| [&frame[..12], &[0x81, 0], &tci, &frame[12..]].concat();
     let (plain, _) = b.run(std::slice::from_ref(&good));
     for tci in [[0, 0], [0xf0, 0]] {
         let (sent, odd) = b.run(&[tagged(&good, tci), good.clone()]);
@@ -144,6 +147,23 @@ fn a_priority_tag_is_taken_off() {
     assert_eq!(b.only_drop(tagged(&good, [0, 5])), DropReason::UnhandledProto);
     assert_eq!(b.only_drop(tagged(&tagged(&good, [0, 0]), [0, 0])), DropReason::UnhandledProto);
     assert_eq!(b.only_drop(tagged(&good, [0, 0])[..30].to_vec()), DropReason::UnhandledProto);
+}
+
+/// Behind such a tag, too, a checksum that was left to the device is completed.
+#[test]
+fn a_partial_checksum_behind_a_priority_tag_is_completed() {
+    let mut b = bench();
+    b.partial_csum = true;
+    let mut partial = packet([10, 1, 1, 1], 64, 26);
+    let pseudo = checksum::pseudo_header_sum(0xc0a8_0001, 0x0a01_0101, 17, 26);
+    partial[40..42].copy_from_slice(&pseudo.to_be_bytes());
+    let frames =
+        [partial.clone(), tagged(&partial, [0, 0]), tagged(&partial, [0x60, 0]), tagged(&partial, [0x40, 0])];
+    let (sent, odd) = b.run(&frames);
+    assert_eq!((sent.len(), odd), (frames.len(), vec![]));
+    for (_, frame) in sent {
+        assert_eq!(checksum::add(pseudo, checksum::sum(&frame[34..60])), 0xffff);
+    }
 }
 
 #[test]
