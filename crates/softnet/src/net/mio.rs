@@ -28,7 +28,7 @@ use super::ReadyFd;
 ///                 // An answer that cannot be sent now is the asker's loss.
 ///                 Ok((n, from, asked)) => _ = socket.socket().send_msg(&buffer[..n], (from, asked)),
 ///                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => break,
-///                 Err(error) => eprintln!("{error}"),
+///                 Err(error) => return Err(error),
 ///             }
 ///         }
 ///     }
