@@ -52,11 +52,11 @@ pub struct Passage {
 
 /// What stands in a slot.
 pub trait Hook: Send + Sync {
-    /// Sees the packets of `batch`, of which there is one at least, and may change them: addresses only in [`Prerouting`](Slot::Prerouting) and
-    /// [`Postrouting`](Slot::Postrouting), and never their family or length. Each has its Ethernet header first, whose addresses
-    /// mean nothing in [`Output`](Slot::Output) and [`Postrouting`](Slot::Postrouting). Packets that are not to go on it takes
-    /// out of the batch and frees with a reason; the order of the others stays. Called by any thread with a context, and must not
-    /// wait.
+    /// Sees the packets of `batch`, of which there is one at least, and may change them: addresses only in
+    /// [`Prerouting`](Slot::Prerouting) and [`Postrouting`](Slot::Postrouting), and never their family or length. Each has its
+    /// Ethernet header first, whose addresses mean nothing in [`Output`](Slot::Output) and [`Postrouting`](Slot::Postrouting).
+    /// Packets that are not to go on it takes out of the batch and frees with a reason; the order of the others stays. Called by
+    /// any thread with a context, and must not wait.
     fn run(&self, ctx: &mut SoftnetData, passage: Passage, batch: &mut Batch);
 }
 

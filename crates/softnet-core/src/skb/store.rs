@@ -302,7 +302,8 @@ impl Store {
             let (of, index) = (skb.region(), skb.into_raw());
             // Of another region's it may be any head of this one, and is not used.
             let head = base.wrapping_add(index as usize);
-            // SAFETY: the handle that was just given up owned this head, and it is freed below, not before.
+            // SAFETY: the handle that was just given up owned this head, if it is of this region, which is looked at first; and it
+            // is freed below, not before.
             let taken = match of == region && unsafe { (*head).frag_list } == NONE {
                 true => {
                     // SAFETY: as above.

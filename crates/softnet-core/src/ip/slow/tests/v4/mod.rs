@@ -92,8 +92,8 @@ fn errors_about_what_sockets_sent_are_theirs() {
     }
 }
 
-/// Nothing is sent to no address or to no port. As a key, such a flow is that of a socket that is not connected, which any host could
-/// leave errors with.
+/// Nothing is sent to no address or to no port. As a key, such a flow is that of a socket that is not connected, which any
+/// host could leave errors with.
 #[test]
 fn errors_about_what_no_socket_can_have_sent_are_no_sockets() {
     let mut world = World::acquainted();
