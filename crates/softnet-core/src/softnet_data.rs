@@ -106,6 +106,13 @@ impl ContextStats {
         self.all_drops().map(|(_, _, n)| n).sum()
     }
 
+    /// As [`count`](Self::count), out of the way of a loop that rarely counts.
+    #[cold]
+    #[inline(never)]
+    fn count_run(&self, dev: u16, reason: DropReason, n: u64) {
+        self.count(dev, reason, n);
+    }
+
     #[inline(always)]
     fn count(&self, dev: u16, reason: DropReason, n: u64) {
         let dev = usize::from(dev).min(MAX_DEVICES - 1);
@@ -163,7 +170,7 @@ impl SoftnetData {
         let stats = &self.stats;
         self.store.free_skbs(batch, |head| {
             if head.dev != dev {
-                stats.count(dev, reason, run);
+                stats.count_run(dev, reason, run);
                 (dev, run) = (head.dev, 0);
             }
             run += 1;

@@ -1,6 +1,6 @@
 //! A batch: up to 64 skbs, the unit in which packets travel through every stage.
 
-use std::mem::MaybeUninit;
+use std::mem::{ManuallyDrop, MaybeUninit};
 
 use super::handle::Skb;
 
@@ -99,6 +99,14 @@ impl Batch {
     pub fn as_mut_slice(&mut self) -> &mut [Skb] {
         // SAFETY: slots below `len` are initialised.
         unsafe { std::slice::from_raw_parts_mut(self.slots.as_mut_ptr().cast(), self.len) }
+    }
+
+    /// Gives up every skb: the caller sees to their heads and frames.
+    #[inline(always)]
+    pub(super) fn give_up(&mut self) -> &[ManuallyDrop<Skb>] {
+        let len = std::mem::take(&mut self.len);
+        // SAFETY: slots below the old length are initialised, and `ManuallyDrop` has the layout of what it holds.
+        unsafe { std::slice::from_raw_parts(self.slots.as_ptr().cast(), len) }
     }
 
     /// Takes out every skb, first to last. What the iterator has not yielded when it is dropped stays in

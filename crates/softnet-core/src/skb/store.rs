@@ -342,45 +342,50 @@ impl Store {
     #[inline]
     pub fn free_skbs(&mut self, batch: &mut Batch, mut see: impl FnMut(&Head)) {
         let region = self.region.id();
-        let base = head_ptr(region, 0);
-        // A batch has at most `BATCH`, so neither array is written past its end; one count serves both.
-        let mut heads = [const { MaybeUninit::<u32>::uninit() }; BATCH];
-        let mut frames = [const { MaybeUninit::<u32>::uninit() }; BATCH];
-        let mut n = 0;
-        for skb in batch.drain() {
-            #[cfg(feature = "debug-poison")]
-            super::poison::head_in_use(&skb);
-            if skb.region() != region {
+        // Looked at apart, for all of them: the loop below has one counter then, which stays in a register.
+        if batch.as_slice().iter().fold(0, |foreign, skb| foreign | (skb.region() ^ region)) != 0 {
+            for skb in batch.drain() {
                 see(skb.head());
                 self.free_skb(skb);
-                continue;
             }
-            let index = skb.into_raw();
-            // SAFETY: the handle that was just given up owned this head, and it is freed below, not before.
+            return;
+        }
+        let base = head_ptr(region, 0);
+        let mut heads = [const { MaybeUninit::<u32>::uninit() }; BATCH];
+        let mut frames = [const { MaybeUninit::<u32>::uninit() }; BATCH];
+        let mut chained = false;
+        let skbs = batch.give_up();
+        let n = skbs.len();
+        for (skb, (home, frame)) in skbs.iter().zip(heads.iter_mut().zip(&mut frames)) {
+            #[cfg(feature = "debug-poison")]
+            super::poison::head_in_use(skb);
+            let index = skb.index();
+            // SAFETY: the handle, which is given up, owned this head, and it is freed below, not before.
             let head = unsafe { &*base.wrapping_add(index as usize) };
             see(&head.head);
-            let (frame, frag_list) = (head.frame, head.frag_list);
-            if frag_list != NONE {
-                // SAFETY: as above, and `head` is not used any more.
-                let mut skb = unsafe { linked(region, index) };
-                self.free_chain(&mut skb);
-            }
-            frames[n % BATCH].write(frame);
-            heads[n % BATCH].write(index);
-            n += 1;
-            #[cfg(feature = "debug-poison")]
-            super::poison::frame_freed(&self.region, frame);
-            #[cfg(feature = "debug-poison")]
-            super::poison::head_freed(&self.region, index);
+            chained |= head.frag_list != NONE;
+            frame.write(head.frame);
+            home.write(index);
         }
-        let n = n.min(BATCH);
-        // SAFETY: the first `n` of each were written.
+        // SAFETY: a batch has at most `BATCH`, so each of its `n` wrote one of each.
         let (heads, frames) = unsafe {
             (
-                std::slice::from_raw_parts(heads.as_ptr().cast(), n),
-                std::slice::from_raw_parts(frames.as_ptr().cast(), n),
+                std::slice::from_raw_parts(heads.as_ptr().cast::<u32>(), n),
+                std::slice::from_raw_parts(frames.as_ptr().cast::<u32>(), n),
             )
         };
+        if chained {
+            for index in heads {
+                // SAFETY: as above; the heads are freed below.
+                let mut skb = unsafe { linked(region, *index) };
+                self.free_chain(&mut skb);
+            }
+        }
+        #[cfg(feature = "debug-poison")]
+        for (frame, head) in frames.iter().zip(heads) {
+            super::poison::frame_freed(&self.region, *frame);
+            super::poison::head_freed(&self.region, *head);
+        }
         self.heads.push_bulk(&self.region.heads, heads);
         self.frames.push_bulk(&self.region.frames, frames);
     }
