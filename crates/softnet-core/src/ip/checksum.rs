@@ -91,10 +91,14 @@ pub const fn update32(check: u16, old: u32, new: u32) -> u16 {
     update16(check, old as u16, new as u16)
 }
 
-/// The header checksum after the TTL went down by one: [`update16`] with the difference known.
+/// The bytes of the header checksum after the TTL went down by one: [`update16`] with the difference known.
+///
+/// A field that is less by one in its upper byte makes the complement of the sum more by one there (RFC 1624), with the carry
+/// brought round. In which order the two bytes lie does not matter for that, so they are not swapped.
 #[inline(always)]
-pub const fn ttl_decremented(check: u16) -> u16 {
-    !add(!check, !0x0100)
+pub const fn ttl_decremented(check: [u8; 2]) -> [u8; 2] {
+    let (sum, carry) = u16::from_ne_bytes(check).overflowing_add(u16::from_ne_bytes([1, 0]));
+    sum.wrapping_add((carry | (sum == u16::MAX)) as u16).to_ne_bytes()
 }
 
 #[cfg(all(test, not(feature = "loom")))]
@@ -130,7 +134,8 @@ mod tests {
         for check in 0..=u16::MAX {
             for ttl in [1u16, 2, 64, 255] {
                 let old = ttl << 8 | 17;
-                assert_eq!(ttl_decremented(check), update16(check, old, old - 0x100), "{check:#x}");
+                let expected = update16(check, old, old - 0x100).to_be_bytes();
+                assert_eq!(ttl_decremented(check.to_be_bytes()), expected, "{check:#x}");
             }
         }
     }

@@ -142,6 +142,16 @@ impl<A: Family> Routing<A> {
         self.next_hops.get(index as usize).unwrap_or(A::NO_ROUTE)
     }
 
+    /// What a look-up of `dst` that ended at next hop `index` means: of a neighbour on the link, its own next hop.
+    #[inline(always)]
+    pub(super) fn resolve(&self, index: u32, dst: A::Bits) -> &Adjacency<A> {
+        let hop = self.next_hop(index);
+        match hop.kind {
+            Kind::Connected => self.hosts.get(&A::host_key(hop.dev, A::from_bits(dst))).unwrap_or(hop),
+            _ => hop,
+        }
+    }
+
     /// The next hop towards `dst`, connected ones resolved through the host table.
     pub fn route(&self, dst: A) -> Adjacency<A> {
         let hop = *self.next_hop(self.fib.longest_match(dst));

@@ -165,32 +165,78 @@ fn family_input<F: FastPath>(
     // Second pass: look up.
     let mut hops = [0; BATCH];
     tables.fib.lookup_batch(&dst[..n], &mut hops[..n]);
-    // Third pass: rewrite and sort by device.
-    for ((mut skb, &hop), &dst) in batch.drain().zip(&hops).zip(&dst) {
-        let mut hop = tables.next_hop(hop);
-        if hop.kind == Kind::Connected
-            && let Some(host) = tables.hosts.get(&F::host_key(hop.dev, F::from_bits(dst)))
-        {
-            hop = host;
-        }
-        if hop.kind != Kind::Rewrite {
-            deliver(ctx, tables, skb, hop, out);
+    // Third pass: rewrite. Most batches leave by one device, and need no sorting then.
+    let first = hops[..n].first().map_or(0, |hop| tables.next_hop(*hop).dev);
+    let mut fates = [Fate::to(first); BATCH];
+    let mut same = true;
+    let packets = batch.as_mut_slice().iter_mut().zip(&mut fates);
+    for ((skb, fate), (&hop, &dst)) in packets.zip(hops.iter().zip(&dst)) {
+        *fate = rewrite(tables.resolve(hop, dst), skb);
+        same &= *fate == Fate::to(first);
+    }
+    if same && out.tx.append(first, batch) {
+        return;
+    }
+    // Fourth pass: sort by device.
+    for ((skb, fate), (&hop, &dst)) in batch.drain().zip(fates).zip(hops.iter().zip(&dst)) {
+        if let Some(dev) = fate.device() {
+            if let Err(skb) = out.tx.push(dev, skb) {
+                ctx.free(skb, DropReason::DevReady);
+            }
             continue;
         }
-        let frame = skb.data_mut();
-        // A packet of several frames has no padding.
-        let len = frame.len();
-        match F::forward(frame, hop) {
-            Ok(total) if len > ETH_MIN && len > total => skb.trim(ETH_MIN.max(total)),
-            Ok(_) => {}
-            Err(why) => {
-                out.slow.push(ctx, skb, why);
-                continue;
+        match fate.exception() {
+            Some(why) => out.slow.push(ctx, skb, why),
+            None => deliver(ctx, tables, skb, tables.resolve(hop, dst), out),
+        }
+    }
+}
+
+/// What the third pass made of a packet, in one word, so that those of a batch are quickly compared: the device that it leaves
+/// by, or why it does not.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Fate(u32);
+
+impl Fate {
+    /// Its next hop is not one to rewrite it for.
+    const DELIVER: Fate = Fate(1 << 16);
+
+    #[inline(always)]
+    fn to(dev: u16) -> Fate {
+        Fate(dev.into())
+    }
+
+    fn slow(why: Exception) -> Fate {
+        Fate(2 << 16 | why as u32)
+    }
+
+    #[inline(always)]
+    fn device(self) -> Option<u16> {
+        u16::try_from(self.0).ok()
+    }
+
+    fn exception(self) -> Option<Exception> {
+        (self != Fate::DELIVER).then(|| Exception::of(self.0 as u8))
+    }
+}
+
+/// Makes of a packet what leaves towards `hop`.
+#[inline(always)]
+fn rewrite<F: FastPath>(hop: &Adjacency<F>, skb: &mut Skb) -> Fate {
+    if hop.kind != Kind::Rewrite {
+        return Fate::DELIVER;
+    }
+    let frame = skb.data_mut();
+    // A packet of several frames has no padding.
+    let len = frame.len();
+    match F::forward(frame, hop) {
+        Ok(total) => {
+            if len > ETH_MIN && len > total {
+                skb.trim(ETH_MIN.max(total));
             }
+            Fate::to(hop.dev)
         }
-        if let Err(skb) = out.tx.push(hop.dev, skb) {
-            ctx.free(skb, DropReason::DevReady);
-        }
+        Err(why) => Fate::slow(why),
     }
 }
 

@@ -30,6 +30,20 @@ pub enum Exception {
     NoSocket,
 }
 
+impl Exception {
+    /// The one whose number is `kind`; of none: [`NextHop`](Self::NextHop), which the slow path looks at from the start.
+    pub(super) fn of(kind: u8) -> Exception {
+        match kind {
+            k if k == Exception::Arp as u8 => Exception::Arp,
+            k if k == Exception::Unusual as u8 => Exception::Unusual,
+            k if k == Exception::Ttl as u8 => Exception::Ttl,
+            k if k == Exception::TooBig as u8 => Exception::TooBig,
+            k if k == Exception::NoSocket as u8 => Exception::NoSocket,
+            _ => Exception::NextHop,
+        }
+    }
+}
+
 /// The protocols whose packets to softnet itself leave the fast path by protocol: the receive table (the kernel's
 /// `inet_protos`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,17 +93,7 @@ impl Exceptions {
     /// Takes the packets out, each with its reason.
     pub fn drain(&mut self) -> impl Iterator<Item = (Skb, Exception)> {
         let kinds = self.kinds;
-        self.batch.drain().zip(kinds).map(|(skb, kind)| {
-            let kind = match kind {
-                k if k == Exception::Arp as u8 => Exception::Arp,
-                k if k == Exception::Unusual as u8 => Exception::Unusual,
-                k if k == Exception::Ttl as u8 => Exception::Ttl,
-                k if k == Exception::TooBig as u8 => Exception::TooBig,
-                k if k == Exception::NoSocket as u8 => Exception::NoSocket,
-                _ => Exception::NextHop,
-            };
-            (skb, kind)
-        })
+        self.batch.drain().zip(kinds).map(|(skb, kind)| (skb, Exception::of(kind)))
     }
 }
 
@@ -127,7 +131,24 @@ impl TxBatches {
         batch.push(skb)
     }
 
-    /// The same for a device that has no batch yet.
+    /// Appends all of `from` to the batch of `dev`, and says whether it did: not if it has no batch yet, or one without so
+    /// much room.
+    #[inline]
+    pub(super) fn append(&mut self, dev: u16, from: &mut Batch) -> bool {
+        let Some(batch) = self.batches.get_mut(usize::from(dev)) else { return false };
+        if from.is_empty() || from.len() > batch.room() {
+            return from.is_empty();
+        }
+        if batch.is_empty() {
+            let Some(device) = self.devices.get_mut(self.used) else { return false };
+            *device = dev;
+            self.used += 1;
+        }
+        batch.append(from);
+        true
+    }
+
+    /// As [`push`](Self::push), for a device that has no batch yet.
     #[cold]
     #[inline(never)]
     fn push_first(&mut self, dev: u16, skb: Skb) -> Result<(), Skb> {
@@ -216,6 +237,31 @@ mod tests {
             assert_eq!(sent, expected, "in the order of their first packets");
             assert!(tx.of(0).is_empty());
         }
+    }
+
+    #[test]
+    fn a_whole_batch_is_appended_if_it_fits() {
+        let mut ctx = context();
+        let mut tx = TxBatches::new();
+        let mut batch = |n| {
+            let mut batch = Batch::new();
+            (0..n).for_each(|_| batch.push(ctx.alloc_skb().unwrap()).unwrap_or_default());
+            batch
+        };
+        let mut none = batch(0);
+        assert!(!tx.append(3, &mut none), "it has no batch yet");
+        let (mut first, mut second) = (batch(40), batch(40));
+        assert!(tx.push(3, first.pop().unwrap()).is_ok());
+        assert!(tx.append(3, &mut none) && tx.append(2, &mut none));
+        assert!(tx.append(3, &mut first) && first.is_empty());
+        assert!(!tx.append(3, &mut second), "no room");
+        assert!(tx.append(2, &mut second) && second.is_empty());
+        let mut sent = vec![];
+        tx.flush(|dev, batch| {
+            sent.push((dev, batch.len()));
+            batch.drain().for_each(|skb| ctx.free_skb(skb));
+        });
+        assert_eq!(sent, [(3, 40), (2, 40)]);
     }
 
     #[test]

@@ -53,7 +53,7 @@ impl FastPath for Ipv4Addr {
     fn classify(frame: &[u8], len: usize, mac: &MacAddr) -> Verdict<u32> {
         let Some((eth, header)) = headers(frame) else { return short(frame, mac) };
         let ip = Ipv4Header::over(header);
-        if eth.dst() != *mac || eth.ethertype() != ethertype::IPV4 || ip.version_and_len() != PLAIN {
+        if !eth.is_to(mac) || eth.ethertype() != ethertype::IPV4 || ip.version_and_len() != PLAIN {
             return unusual(frame, mac);
         }
         let total = usize::from(ip.total_len());

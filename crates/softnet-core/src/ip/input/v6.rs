@@ -28,7 +28,7 @@ impl FastPath for Ipv6Addr {
         // Addresses that are not plainly global begin with 0 (::, ::1, IPv4 in disguise), 0xfe (link-local) or 0xff (groups).
         let special = |bits: u128| ((bits >> 120) as u8).wrapping_add(2) < 3;
         let odd = special(ip.src().to_bits()) | special(dst) | (ip.next_header() == next::HOP_BY_HOP);
-        if eth.dst() != *mac || eth.ethertype() != ethertype::IPV6 || ip.version() != 6 || odd {
+        if !eth.is_to(mac) || eth.ethertype() != ethertype::IPV6 || ip.version() != 6 || odd {
             return unusual(frame, mac);
         }
         if LEN + usize::from(ip.payload_len()) > len - ETH_LEN {

@@ -237,8 +237,7 @@ impl<T: DerefMut<Target = [u8; MIN_LEN]>> Ipv4Header<T> {
     #[inline(always)]
     pub fn decrease_ttl(&mut self) {
         self.0[8] = self.0[8].wrapping_sub(1);
-        let check = checksum::ttl_decremented(self.check());
-        self.set_check(check);
+        [self.0[10], self.0[11]] = checksum::ttl_decremented([self.0[10], self.0[11]]);
     }
 }
 
