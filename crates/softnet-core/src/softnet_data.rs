@@ -191,11 +191,17 @@ impl SoftnetData {
         self.store.free_skb(skb);
     }
 
-    /// As [`Store::take_frames`]; packets of several frames that can't be sent in one are freed and counted.
+    /// As [`Store::take_frames`]; packets of several frames that can't be sent in one are freed and counted against device `dev`:
+    /// the one that could not send them.
     #[inline(always)]
-    pub fn take_frames(&mut self, packets: impl Iterator<Item = Skb>, take: impl FnMut(Frame, usize, usize)) {
+    pub fn take_frames(
+        &mut self,
+        dev: u16,
+        packets: impl Iterator<Item = Skb>,
+        take: impl FnMut(Frame, usize, usize),
+    ) {
         let stats = &self.stats;
-        self.store.take_frames(packets, take, |head| stats.count(head.dev, DropReason::Nonlinear, 1));
+        self.store.take_frames(packets, take, |_| stats.count(dev, DropReason::Nonlinear, 1));
     }
 
     /// Frees every packet of `list`, and counts why, each against the device it came in by.

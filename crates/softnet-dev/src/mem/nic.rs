@@ -115,6 +115,7 @@ pub fn nic<S: Source + 'static, K: Sink + 'static>(
         }));
         nic.open.tx.push(Box::new(NicTx {
             sink,
+            dev,
             ring: Ring::new(config.tx_ring),
             unsent: 0,
             stats: Arc::default(),
@@ -263,6 +264,7 @@ impl<S: Source> RxQueue for NicRx<S> {
 
 struct NicTx<K> {
     sink: K,
+    dev: u16,
     ring: Ring,
     /// Descriptors at the head that were not yet kicked.
     unsent: usize,
@@ -279,7 +281,7 @@ impl<K: Sink> TxQueue for NicTx<K> {
     fn tx_burst(&mut self, ctx: &mut SoftnetData, batch: &mut Batch) -> usize {
         let n = self.ring.room().min(batch.len());
         let (mut packets, mut bytes) = (0, 0);
-        ctx.take_frames(batch.drain().take(n), |frame, off, len| {
+        ctx.take_frames(self.dev, batch.drain().take(n), |frame, off, len| {
             packets += 1;
             bytes += len as u64;
             self.ring.put(frame, off, len);

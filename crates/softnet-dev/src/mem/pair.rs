@@ -111,7 +111,8 @@ pub fn pair(region: &Arc<Region>, devs: [u16; 2], config: &PairConfig) -> std::i
         tx: (0..config.queues)
             .map(|q| {
                 let wire = wires[side][q].clone();
-                Box::new(PairTx { wire, pending: 0, head: 0, stats: Arc::default() }) as Box<dyn TxQueue>
+                let dev = devs[side];
+                Box::new(PairTx { wire, dev, pending: 0, head: 0, stats: Arc::default() }) as Box<dyn TxQueue>
             })
             .collect(),
     }))
@@ -186,6 +187,7 @@ impl RxQueue for PairRx {
 
 struct PairTx {
     wire: Arc<Wire>,
+    dev: u16,
     /// Written to the ring, not yet kicked.
     pending: u64,
     /// Position of the next descriptor.
@@ -214,16 +216,16 @@ impl TxQueue for PairTx {
             let mut ours = Batch::new();
             for skb in batch.drain() {
                 if skb.region() != region {
-                    ctx.free(skb, DropReason::NoFrame);
+                    ctx.free_at(skb, self.dev, DropReason::NoFrame);
                 } else if let Err(skb) = ours.push(skb) {
-                    ctx.free(skb, DropReason::FullRing);
+                    ctx.free_at(skb, self.dev, DropReason::FullRing);
                 }
             }
             std::mem::swap(batch, &mut ours);
         }
         let n = self.room().min(batch.len());
         let (mut packets, mut bytes) = (0, 0);
-        ctx.take_frames(batch.drain().take(n), |frame, off, len| {
+        ctx.take_frames(self.dev, batch.drain().take(n), |frame, off, len| {
             packets += 1;
             bytes += len as u64;
             let slot = &self.wire.slots[self.head as usize & (self.wire.slots.len() - 1)];

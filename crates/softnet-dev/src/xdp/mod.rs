@@ -420,7 +420,7 @@ impl Parts {
         let posted = half.held();
         self.rx.push(Box::new(half));
         if let Some((tx, done)) = tx {
-            self.tx.push(Box::new(XdpTx::new(xsk.clone(), tx, done)));
+            self.tx.push(Box::new(XdpTx::new(xsk.clone(), dev, tx, done)));
         }
         attachment.lead(to.queue, xsk.fd())?;
         self.sockets.push(xsk);

@@ -32,6 +32,8 @@ pub(super) struct XdpTx {
     done: Consumer<u64>,
     sent: FrameSet,
     xsk: Arc<Xsk>,
+    /// Index of the device.
+    dev: u16,
     stats: Arc<QueueStats>,
     /// The kernel has not yet taken all that was submitted.
     pending: bool,
@@ -40,12 +42,13 @@ pub(super) struct XdpTx {
 }
 
 impl XdpTx {
-    pub(super) fn new(xsk: Arc<Xsk>, tx: RingMemory, done: RingMemory) -> Self {
+    pub(super) fn new(xsk: Arc<Xsk>, dev: u16, tx: RingMemory, done: RingMemory) -> Self {
         XdpTx {
             ring: Producer::new(tx),
             done: Consumer::new(Arc::new(done)),
             sent: FrameSet::new(xsk.umem().region().frame_count()),
             xsk,
+            dev,
             stats: Arc::default(),
             pending: false,
             down: false,
@@ -118,9 +121,7 @@ impl TxQueue for XdpTx {
     fn tx_burst(&mut self, ctx: &mut SoftnetData, batch: &mut Batch) -> usize {
         if self.down {
             let n = batch.len();
-            for skb in batch.drain() {
-                ctx.free(skb, DropReason::DevReady);
-            }
+            ctx.free_batch_at(batch, self.dev, DropReason::DevReady);
             return n;
         }
         if self.room() < batch.len() {
@@ -131,18 +132,18 @@ impl TxQueue for XdpTx {
         let (mut packets, mut bytes) = (0, 0);
         for skb in batch.drain().take(n) {
             if skb.len() < ETH_HLEN {
-                ctx.free(skb, DropReason::PktTooSmall);
+                ctx.free_at(skb, self.dev, DropReason::PktTooSmall);
                 continue;
             }
             if skb.region() != region {
                 // Not in the memory that this socket knows.
-                ctx.free(skb, DropReason::NoFrame);
+                ctx.free_at(skb, self.dev, DropReason::NoFrame);
                 continue;
             }
             let (frame, off, len) = match ctx.take_frame(skb) {
                 Ok(taken) => taken,
                 Err(skb) => {
-                    ctx.free(skb, DropReason::Nonlinear);
+                    ctx.free_at(skb, self.dev, DropReason::Nonlinear);
                     continue;
                 }
             };

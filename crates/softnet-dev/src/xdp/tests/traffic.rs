@@ -245,6 +245,8 @@ fn what_cannot_be_sent_is_dropped_for_a_reason() {
     more.put(1500).unwrap().fill(0);
     long.append(more).unwrap();
     batch.push(long).unwrap();
+    // By which device they came is of no matter.
+    batch.as_mut_slice().iter_mut().for_each(|skb| skb.head_mut().dev = 7);
     assert_eq!(device.tx[0].tx_burst(&mut ctx, &mut batch), 3);
     assert_eq!(ctx.stats().drops(0, DropReason::Nonlinear), 1);
     assert_eq!(ctx.stats().drops(0, DropReason::PktTooSmall), 1);
