@@ -19,5 +19,6 @@ pub mod stack;
 pub mod steer;
 pub mod sync;
 pub mod time;
+pub mod vlan;
 
 pub use softnet_data::SoftnetData;

@@ -31,7 +31,8 @@ reasons! {
     NoHead = "no_head", "no buffer head was free";
     NoFrame = "no_frame", "no frame was free";
     DevReady = "dev_ready", "the outgoing device was down or gone";
-    Nonlinear = "nonlinear", "in several frames, and too long for the one that the outgoing device takes";
+    Nonlinear = "nonlinear", "in several frames, and too long for the one that it has to be in";
+    NoHeadroom = "no_headroom", "no room in its frame for the VLAN tag that it is to leave with";
     FullRing = "full_ring", "the outgoing device's ring was full";
     PktTooSmall = "pkt_too_small", "shorter than its headers";
     PktTooBig = "pkt_too_big", "larger than the outgoing MTU";

@@ -17,6 +17,7 @@ use crate::qdisc::{
 };
 use crate::skb::{BATCH, Batch, Region};
 use crate::sync::{AbortOnPanic, AtomicU64, AtomicUsize, Ordering};
+use crate::vlan;
 
 /// ns after which a full ring is looked at again, if no thread sends meanwhile. No device tells of its completions;
 /// this is about the shortest sleep that does not cost much of a core. Doubled each time that nothing has left the
@@ -78,6 +79,8 @@ pub struct RingState {
 
 /// The ring as the discipline's owner uses it, within the byte queue limits of what it completes.
 struct LimitedRing<W> {
+    /// Index of the device it belongs to.
+    dev: u16,
     /// `None` once it was closed.
     queue: Option<Box<dyn TxQueue>>,
     stats: Arc<QueueStats>,
@@ -169,6 +172,8 @@ impl<W: TxWake> Ring<XmitContext<'_>> for LimitedRing<W> {
     #[inline]
     fn xmit(&mut self, cx: &mut XmitContext<'_>, batch: &mut Batch) -> (usize, u64) {
         let Some(queue) = &mut self.queue else { return (0, 0) };
+        // Here every packet passes that leaves, and disciplines and filters have seen it without.
+        vlan::put_back_all(cx.ctx, self.dev, batch);
         let before = (self.stats.packets.get(), self.stats.bytes.get());
         queue.tx_burst(cx.ctx, batch);
         let mut stalled = queue.kick(cx.ctx);
@@ -230,6 +235,7 @@ impl<W: TxWake> NetdevQueue<W> {
         let (stats, state) = (queue.stats(), Arc::<RingState>::default());
         let due = Arc::new(Due { at: AtomicU64::new(NEVER), wake });
         let ring = LimitedRing {
+            dev,
             queue: Some(queue),
             stats: stats.clone(),
             state: state.clone(),

@@ -14,14 +14,15 @@ mod v6;
 pub use outcome::{Exception, Exceptions, Outcome, Transport, TxBatches};
 
 use super::adjacency::{Adjacency, Kind};
-use super::ethernet::{EthHeader, TAG_LEN, ethertype};
+use super::ethernet::{EthHeader, ethertype};
 use super::family::{Family, LongestMatch};
 use super::hooks::{Hooks, Slot};
 use super::source::{RpFilter, reverse_path};
 use super::tables::{Routing, Tables};
 use super::{ETH_LEN, MacAddr};
 use crate::SoftnetData;
-use crate::skb::{BATCH, Batch, DropReason, Skb};
+use crate::skb::{BATCH, Batch, DropReason, Skb, VlanProto};
+use crate::vlan;
 
 /// Smallest Ethernet frame without its check sequence: shorter packets are padded to this on the wire.
 const ETH_MIN: usize = 60;
@@ -265,15 +266,6 @@ fn deliver<F: FastPath>(
     out.deliver(ctx, skb, transport);
 }
 
-/// Takes a tag off: the addresses move to where it ends.
-fn untag(skb: &mut Skb) {
-    if let Some(header) = skb.data_mut().get_mut(..ETH_LEN + TAG_LEN) {
-        header.copy_within(..ETH_LEN - 2, TAG_LEN);
-    }
-    // It is that long: the tag was read.
-    let _ = skb.pull(TAG_LEN);
-}
-
 /// Takes everything that is not to be forwarded out of `batch`; `other` gets the other family's. What is unusual goes to the slow
 /// path as `unusual`. Returns how many packets are left, whose destinations are then the first of `dst`.
 #[cold]
@@ -290,7 +282,9 @@ fn sort_out<F: FastPath>(
     for mut skb in batch.drain() {
         let mut verdict = F::classify(skb.data(), skb.len(), &ingress.mac);
         if let Verdict::Untag = verdict {
-            untag(&mut skb);
+            // Its priority is that of a link, and goes no further.
+            vlan::take_out(&mut skb);
+            skb.head_mut().vlan_proto = VlanProto::None;
             if ingress.partial_csum {
                 // With the tag, its headers were not where they are looked for.
                 super::partial::complete(&mut skb);

@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex};
 
 use super::*;
 use crate::ip::testing::context;
-use crate::qdisc::Origin;
-use crate::skb::BATCH;
+use crate::qdisc::{DevParams, Origin, Spec};
+use crate::skb::{BATCH, VlanProto};
 use crate::stack::dev_tx::DevTx;
 use crate::stack::device::{QueueStats, Reaped, TxQueue};
 use crate::stack::tx_queue::{NetdevQueue, TxWake};
@@ -16,7 +16,7 @@ use crate::sync::AtomicBool;
 type Sent = Arc<Mutex<Vec<(u16, u8)>>>;
 
 /// A TX queue that takes everything, and notes it.
-struct Noting(u16, Sent);
+struct Noting(u16, Sent, Arc<Mutex<Vec<Vec<u8>>>>);
 
 impl TxQueue for Noting {
     fn reap(&mut self, _: &mut SoftnetData) -> Reaped {
@@ -24,6 +24,7 @@ impl TxQueue for Noting {
     }
 
     fn tx_burst(&mut self, ctx: &mut SoftnetData, batch: &mut Batch) -> usize {
+        self.2.lock().unwrap().extend(batch.as_slice().iter().map(|skb| skb.data().to_vec()));
         let sent = ids(ctx, batch);
         self.1.lock().unwrap().extend(sent.iter().map(|id| (self.0, *id)));
         sent.len()
@@ -59,18 +60,21 @@ struct Bench {
     ctx: SoftnetData,
     tx: DevTx<Nothing>,
     sent: Sent,
+    /// The frames of these.
+    frames: Arc<Mutex<Vec<Vec<u8>>>>,
 }
 
 impl Bench {
     fn new(cpus: &[Vec<u32>], rxqs: &[Vec<u16>], single: bool) -> Self {
         let (ctx, sent) = (context(), Sent::default());
+        let frames = Arc::<Mutex<Vec<Vec<u8>>>>::default();
         let queue = |number: u16| {
-            let noting = Box::new(Noting(number, sent.clone()));
+            let noting = Box::new(Noting(number, sent.clone(), frames.clone()));
             Arc::new(NetdevQueue::new(ctx.region(), 0, None, noting, 1000, Nothing))
         };
         let queues = (0..QUEUES).map(queue).collect();
         let xps = XpsMaps::new(QUEUES, cpus, rxqs).unwrap();
-        Bench { tx: DevTx { queues, single: AtomicBool::new(single), xps }, ctx, sent }
+        Bench { tx: DevTx { queues, single: AtomicBool::new(single), xps }, ctx, sent, frames }
     }
 
     /// Sends packets `ids` on CPU 1: by which queue each left.
@@ -148,4 +152,23 @@ fn of_several_queues_in_a_map_the_flow_hash_says_which() {
         used[usize::from(queue)] = true;
     }
     assert_eq!(used, [true; QUEUES as usize]);
+}
+
+/// Whatever the way to the ring, a tag that the head has is in the frame there.
+#[test]
+fn tags_of_heads_leave_in_frames() {
+    for spec in ["noqueue", "pfifo", "pfifo_fast"] {
+        let mut bench = Bench::new(&[], &[], false);
+        let qdisc = spec.parse::<Spec>().unwrap().build(&DevParams { mtu: 1500, tx_queue_len: 100 }).unwrap();
+        bench.tx.queues[1].graft(&mut bench.ctx, 0, qdisc);
+        let mut batch = batch(&mut bench.ctx, 0..4);
+        for skb in batch.as_mut_slice().iter_mut().skip(2) {
+            (skb.head_mut().vlan_proto, skb.head_mut().vlan_tci) = (VlanProto::Dot1q, 0x2007);
+        }
+        assert_eq!(bench.xmit(TxChoice::Queue(1), &mut batch), [(1, 0), (1, 1), (1, 2), (1, 3)]);
+        let frames = std::mem::take(&mut *bench.frames.lock().unwrap());
+        let tags: Vec<_> = frames.iter().map(|frame| (frame.len(), frame[12..16].to_vec())).collect();
+        let (untagged, tagged) = ((60, vec![0; 4]), (64, vec![0x81, 0, 0x20, 7]));
+        assert_eq!(tags, [untagged.clone(), untagged, tagged.clone(), tagged]);
+    }
 }
