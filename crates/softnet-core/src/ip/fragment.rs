@@ -197,7 +197,7 @@ fn write_header(header: &mut [u8], datagram: &Datagram, n: usize, part: Option<(
 }
 
 /// Cuts the IPv4 packet in `skb`, whose header is at its [`l3`](crate::skb::Head::l3), into fragments of `mtu` bytes at
-/// the most. The first is in `skb` still; the others come by the same device and RX queue, and are packets more than
+/// the most. The first is in `skb` still; the others have its [metadata](crate::skb::Head::copy_metadata), and are packets more than
 /// there were: all but the first of the list. What was a fragment before is cut further.
 ///
 /// Hands `skb` back, unchanged, for the reason that [`emit`] would have.
@@ -210,7 +210,8 @@ pub fn split(store: &mut Store, mut skb: Skb, mtu: usize) -> Result<SkbList, (Sk
             // Of several frames those that are left empty are of no use.
             store.linearize(&mut skb);
             // Code that looks at ports must not take them for those of the whole.
-            skb.head_mut().hash = 0;
+            let head = skb.head_mut();
+            (head.hash, head.l4, head.protocol) = (0, 0, 0);
             if let Some(packet) = skb.data_mut().get_mut(l3..) {
                 renew(packet, last_more || !rest.is_empty(), None);
             }
@@ -265,8 +266,7 @@ fn write_rest(
             let more = last_more || at + n < payload;
             renew(data, more, Some((first_offset + at / 8) as u16));
         }
-        let (of, head) = (skb.head(), piece.head_mut());
-        (head.dev, head.queue, head.flags, head.tc_depth) = (of.dev, of.queue, of.flags, of.tc_depth);
+        piece.head_mut().copy_metadata(skb.head());
         rest.push_back(piece).map_err(drop).ok();
         at += n;
     }

@@ -121,12 +121,59 @@ pub struct Head {
 }
 
 impl Head {
+    /// The packet becomes one that is made here, in the same buffer, such as the answer to itself: forgets what was received,
+    /// but for the way back. That is the device and the queue, and where the L3 header is.
+    #[inline]
+    pub fn turn_around(&mut self) {
+        let Head { dev, queue, l3, frag_count, frag_len, .. } = *self;
+        let kept = Head { dev, queue, l3, frag_count, frag_len, ..Head::EMPTY };
+        *self = Head { flags: Flags::ORIGINATED, ..kept };
+    }
+
+    /// Takes over what `of` says of the way of its packet, of which this one is a part: where it came from, and what filters
+    /// and connection tracking found out. What depends on the bytes (hash, L4, checksum, segments) is its own.
+    #[inline]
+    pub fn copy_metadata(&mut self, of: &Head) {
+        let Head { dev, queue, flags, tc_depth, vlan_proto, vlan_tci, mark, conntrack, .. } = *of;
+        (self.dev, self.queue, self.flags, self.tc_depth) = (dev, queue, flags, tc_depth);
+        (self.vlan_proto, self.vlan_tci) = (vlan_proto, vlan_tci);
+        (self.mark, self.conntrack) = (mark, conntrack);
+    }
+
     /// Takes over what `of` says, but for its chain and the control block, which says nothing until it is written.
     #[inline]
     pub(super) fn copy_from(&mut self, of: &Head) {
         let Head { frag_count, frag_len, cb, .. } = *self;
         *self = Head { frag_count, frag_len, cb, ..*of };
     }
+}
+
+impl Head {
+    /// That of a new packet.
+    const EMPTY: Head = Head {
+        dev: 0,
+        queue: 0,
+        hash: 0,
+        flags: 0,
+        l3: 0,
+        l4: 0,
+        protocol: 0,
+        tc_depth: 0,
+        csum: Csum::None,
+        vlan_tci: 0,
+        mark: 0,
+        conntrack: 0,
+        gso_size: 0,
+        gso_segs: 0,
+        gso_type: GsoType::None,
+        vlan_proto: VlanProto::None,
+        _spare: 0,
+        frag_count: 0,
+        frag_len: 0,
+        sk_generation: 0,
+        frag: 0,
+        cb: [0; 6],
+    };
 }
 
 /// A whole head, two cache lines: what ties it to its frames, which only this module may touch, and the [`Head`].

@@ -3,7 +3,7 @@
 use super::{Call, Refused, packet};
 use crate::ip::neigh::Heard;
 use crate::ip::v4::arp::{ArpPacket, Operation};
-use crate::skb::{DropReason, Flags, Skb};
+use crate::skb::{DropReason, Skb};
 
 impl Call<'_> {
     /// An ARP packet.
@@ -29,8 +29,7 @@ impl Call<'_> {
             if packet.reply(iface.mac).write_frame(&mut skb, packet.sender_mac).is_none() {
                 return Err((skb, DropReason::PktTooSmall));
             }
-            let head = skb.head_mut();
-            (head.flags, head.tc_depth) = (Flags::ORIGINATED, 0);
+            skb.head_mut().turn_around();
             self.ctx.turn_around();
             self.out.send.push((dev, skb));
         } else {

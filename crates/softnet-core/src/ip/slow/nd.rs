@@ -6,7 +6,7 @@ use super::{Call, Refused};
 use crate::ip::neigh::Heard;
 use crate::ip::v6::nd::{self, Message};
 use crate::ip::{MacAddr, is_group};
-use crate::skb::{DropReason, Flags, Skb};
+use crate::skb::{DropReason, Skb};
 
 impl Call<'_> {
     /// A message of neighbour discovery from `src`, which is sound.
@@ -47,8 +47,7 @@ impl Call<'_> {
                 if is_group(&to) || nd::write_advertisement(&mut skb, iface.mac, ends, (src, to)).is_none() {
                     return Err((skb, ignored));
                 }
-                let head = skb.head_mut();
-                (head.flags, head.hash, head.tc_depth) = (Flags::ORIGINATED, 0, 0);
+                skb.head_mut().turn_around();
                 self.ctx.turn_around();
                 self.out.send.push((dev, skb));
             }

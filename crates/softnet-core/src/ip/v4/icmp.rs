@@ -240,10 +240,8 @@ pub fn echo_reply(
     header.set_src(dst);
     header.set_dst(src);
     renew_check(bytes);
-    let head = skb.head_mut();
-    head.flags = Flags::ORIGINATED;
-    // Of the flow in the other direction, which has not been redirected yet.
-    (head.hash, head.tc_depth) = (0, 0);
+    // It is of the flow in the other direction.
+    skb.head_mut().turn_around();
     Ok(())
 }
 

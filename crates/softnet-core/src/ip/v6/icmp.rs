@@ -220,10 +220,8 @@ pub fn echo_reply(skb: &mut Skb, at: usize) -> Result<(), DropReason> {
         packet.get_mut(LEN..).and_then(|m| m.first_chunk_mut::<4>()).ok_or(DropReason::PktTooSmall)?;
     message[0] = ECHO_REPLY;
     message[2..].copy_from_slice(&check.to_be_bytes());
-    let head = skb.head_mut();
-    head.flags = Flags::ORIGINATED;
-    // Of the flow in the other direction, which has not been redirected yet.
-    (head.hash, head.tc_depth) = (0, 0);
+    // It is of the flow in the other direction.
+    skb.head_mut().turn_around();
     Ok(())
 }
 

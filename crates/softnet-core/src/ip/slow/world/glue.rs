@@ -12,7 +12,7 @@ use crate::ip::pmtu::RecentPeers;
 use crate::ip::slow::{Effects, RouteSnapshot, SlowPath};
 use crate::ip::tables::Tables;
 use crate::qdisc::Origin;
-use crate::skb::{Batch, DropReason, HEADROOM, Region, Skb};
+use crate::skb::{Batch, Csum, DropReason, Flags, GsoType, HEADROOM, Head, Region, Skb, VlanProto};
 use crate::sock::{Binder, Flow, SocketError, Sockets};
 use crate::stack::receive::{Receive, ReceiveHost};
 use crate::stack::slow::{SlowHost, SlowPathState};
@@ -84,6 +84,7 @@ impl SlowHost for Host<'_> {
 
     fn xmit(&self, ctx: &mut SoftnetData, dev: u16, _: TxChoice, _: Origin, batch: &mut Batch) {
         for skb in batch.drain() {
+            assert_metadata(skb.head());
             self.sent.borrow_mut().push((dev, skb.data().to_vec()));
             ctx.free_skb(skb);
         }
@@ -92,6 +93,28 @@ impl SlowHost for Host<'_> {
     fn sockets(&self) -> &impl SocketHost {
         self.sockets
     }
+}
+
+/// What others found out of a received packet.
+const MARK: u32 = 7;
+const CONNTRACK: u32 = 9;
+
+/// Sets what the answer to a packet, or an error about it, must not have, and fragments of it must.
+fn set_metadata(head: &mut Head) {
+    (head.mark, head.conntrack) = (MARK, CONNTRACK);
+    (head.vlan_proto, head.vlan_tci) = (VlanProto::Dot1ad, 5);
+    (head.csum, head.gso_size, head.gso_segs, head.gso_type) = (Csum::Unnecessary, 1, 2, GsoType::UdpL4);
+    (head.hash, head.tc_depth) = (3, 1);
+}
+
+fn assert_metadata(head: &Head) {
+    let said = (head.mark, head.conntrack, head.vlan_proto, head.tc_depth);
+    if head.flags & Flags::ORIGINATED == 0 {
+        return assert_eq!(said, (MARK, CONNTRACK, VlanProto::Dot1ad, 1));
+    }
+    assert_eq!(said, (0, 0, VlanProto::None, 0));
+    assert_eq!((head.csum, head.gso_size, head.gso_segs), (Csum::None, 0, 0));
+    assert_eq!((head.gso_type, head.hash), (GsoType::None, 0));
 }
 
 struct Poller<'a> {
@@ -129,6 +152,7 @@ impl<F: TestFamily> World<F> {
             frame.bytes_mut()[HEADROOM..][..bytes.len()].copy_from_slice(bytes);
             match self.ctx.build_skb(frame, HEADROOM, bytes.len()) {
                 Ok(mut skb) => {
+                    set_metadata(skb.head_mut());
                     skb.head_mut().dev = dev;
                     batch.push(skb).unwrap();
                     self.received += 1;
