@@ -88,9 +88,9 @@ pub struct NeighParams {
     pub delay_first_probe_time: u64,
     /// How long an unused entry stays.
     pub gc_stale_time: u64,
-    /// Packets that wait for one neighbour at the most.
+    /// Frames of packets that wait for one neighbour at the most.
     pub unres_qlen: usize,
-    /// Packets that wait for all neighbours together at the most: a scan of the link's addresses must not tie
+    /// Frames of packets that wait for all neighbours together at the most: a scan of the link's addresses must not tie
     /// up the packet memory. The kernel has no such knob, as its packets come from all of its memory.
     pub unres_total: usize,
     /// How long an entry that changed resists being changed by plain replies. Also the time between two MAC addresses that

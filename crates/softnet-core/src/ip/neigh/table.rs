@@ -1,8 +1,8 @@
 //! The table itself: entries, their deadlines, and the transitions between their states.
 //!
 //! One owner. Invariants: each entry has a timer in the wheel, which is removed with it; only incomplete entries have a queue;
-//! `waiting` has those whose queue is not empty; `held` is the sum of all queues; an entry's `published` is the MAC address
-//! that the fast path was last told.
+//! `waiting` has those whose queue is not empty; `held` and `frames` are the sums of all queues; an entry's `published` is the
+//! MAC address that the fast path was last told.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -41,6 +41,8 @@ struct Entry {
     hold_until: u64,
     timer: Timer,
     queue: SkbList,
+    /// Frames of the packets in the queue.
+    queued_frames: usize,
 }
 
 impl Entry {
@@ -57,6 +59,7 @@ impl Entry {
             hold_until: now,
             timer,
             queue: SkbList::new(),
+            queued_frames: 0,
         }
     }
 
@@ -172,6 +175,8 @@ impl Timers {
 #[derive(Default)]
 struct Waiting {
     held: usize,
+    /// Their frames, which are what the limits count.
+    frames: usize,
     /// The entries with a queue, by the time at which they became incomplete.
     entries: BTreeSet<(u64, Key)>,
 }
@@ -181,6 +186,7 @@ impl Waiting {
     fn take(&mut self, key: Key, entry: &mut Entry) -> SkbList {
         let skbs = std::mem::take(&mut entry.queue);
         self.held -= skbs.len();
+        self.frames -= std::mem::take(&mut entry.queued_frames);
         if !skbs.is_empty() {
             self.entries.remove(&(entry.since, key));
         }
@@ -191,6 +197,8 @@ impl Waiting {
     fn pop(&mut self, key: Key, entry: &mut Entry) -> Option<Skb> {
         let skb = entry.queue.pop_front()?;
         self.held -= 1;
+        let frames = skb.frame_count();
+        (self.frames, entry.queued_frames) = (self.frames - frames, entry.queued_frames - frames);
         if entry.queue.is_empty() {
             self.entries.remove(&(entry.since, key));
         }
@@ -200,8 +208,10 @@ impl Waiting {
     /// Lets `skb` wait for `entry`.
     fn push(&mut self, key: Key, entry: &mut Entry, mut skb: Skb) -> Result<(), Skb> {
         skb.head_mut().flags |= Flags::HELD;
+        let frames = skb.frame_count();
         entry.queue.push_back(skb)?;
         self.held += 1;
+        (self.frames, entry.queued_frames) = (self.frames + frames, entry.queued_frames + frames);
         self.entries.insert((entry.since, key));
         Ok(())
     }
@@ -299,27 +309,32 @@ impl NeighTable {
                 return actions.push(Action::Transmit { dev, mac: entry.mac, skbs });
             }
         }
-        let params = &self.timers.params;
-        if entry.queue.len() >= params.unres_qlen {
-            let Some(oldest) = self.waiting.pop(key, entry) else {
-                return fail(key, DropReason::NeighQueueFull, skb, actions);
-            };
-            fail(key, DropReason::NeighQueueFull, oldest, actions);
-        } else if self.waiting.held >= params.unres_total {
-            let silent = self.waiting.entries.first().map(|(_, key)| *key);
-            let oldest = silent
-                .and_then(|silent| Some((silent, self.waiting.pop(silent, self.entries.get_mut(&silent)?)?)));
-            let Some((silent, oldest)) = oldest else {
-                return fail(key, DropReason::NeighQueueFull, skb, actions);
-            };
-            fail(silent, DropReason::NeighQueueFull, oldest, actions);
-        }
-        let Some(entry) = self.entries.get_mut(&key) else {
-            return fail(key, DropReason::NeighQueueFull, skb, actions);
+        let may_wait = self.make_room_to_wait(key, skb.frame_count(), actions).is_some();
+        let waits = match self.entries.get_mut(&key) {
+            // A list links skbs of one region only.
+            Some(entry) if may_wait => self.waiting.push(key, entry, skb),
+            _ => Err(skb),
         };
-        // A list links skbs of one region only.
-        if let Err(skb) = self.waiting.push(key, entry, skb) {
+        if let Err(skb) = waits {
             fail(key, DropReason::NeighQueueFull, skb, actions);
+        }
+    }
+
+    /// Fails packets until one of so many frames may wait for `key`; `None` if none may. Those that fail have waited longest, for the same neighbour or for the one that is silent longest.
+    fn make_room_to_wait(&mut self, key: Key, frames: usize, actions: &mut Actions) -> Option<()> {
+        let NeighParams { unres_qlen, unres_total, .. } = self.timers.params;
+        if frames > unres_qlen.min(unres_total) {
+            // The others would go for nothing.
+            return None;
+        }
+        loop {
+            let of = match self.entries.get(&key)?.queued_frames {
+                queued if queued + frames > unres_qlen => key,
+                _ if self.waiting.frames + frames > unres_total => self.waiting.entries.first()?.1,
+                _ => return Some(()),
+            };
+            let oldest = self.waiting.pop(of, self.entries.get_mut(&of)?)?;
+            fail(of, DropReason::NeighQueueFull, oldest, actions);
         }
     }
 

@@ -42,6 +42,16 @@ impl Bench {
         }
     }
 
+    /// The next packet in so many frames.
+    fn chain(&mut self, frames: usize) -> Skb {
+        let mut skb = self.skb();
+        for _ in 1..frames {
+            let more = self.ctx.alloc_skb().unwrap();
+            skb.append(more).unwrap();
+        }
+        skb
+    }
+
     pub(super) fn skb(&mut self) -> Skb {
         let mut skb = self.ctx.alloc_skb().unwrap();
         skb.put(4).unwrap().copy_from_slice(&self.made.to_be_bytes());
@@ -301,6 +311,28 @@ fn the_oldest_of_too_many_goes() {
     assert_eq!(b.resolve(0), ["INCOMPLETE", "ask all", "neigh_queuefull [0]"]);
 }
 
+/// What waits is bounded by the frames that it takes, whatever number of packets that is.
+#[test]
+fn a_packet_of_several_frames_counts_for_each() {
+    let wait = |b: &mut Bench, ip: IpAddr, frames: usize| {
+        let skb = b.chain(frames);
+        b.table.resolve(0, 1, ip, skb, &mut b.actions);
+        b.log()
+    };
+    let mut b = Bench::new(NeighParams { unres_qlen: 4, unres_total: 6, ..NeighParams::default() });
+    wait(&mut b, IP, 1);
+    assert_eq!(wait(&mut b, IP, 3), [""; 0]);
+    assert_eq!(wait(&mut b, IP, 1), ["neigh_queuefull [0]"]);
+    assert_eq!(wait(&mut b, IP, 4), ["neigh_queuefull [1]", "neigh_queuefull [2]"]);
+    // No room will do.
+    assert_eq!(wait(&mut b, IP, 5), ["neigh_queuefull [4]"]);
+    let other = Ipv4Addr::new(10, 0, 0, 3).into();
+    assert_eq!(wait(&mut b, other, 2), ["INCOMPLETE", "ask all"]);
+    assert_eq!(wait(&mut b, other, 1), ["neigh_queuefull [3]"], "of the silent one");
+    assert_eq!(b.table.held(), 2);
+    assert_eq!(b.hear(1, A, Heard::Reply), ["REACHABLE a"]);
+}
+
 #[test]
 fn permanent_entries_stay() {
     let mut b = Bench::new(NeighParams::default());
@@ -397,6 +429,7 @@ proptest! {
         let gateway = (1, IpAddr::V4(Ipv4Addr::new(10, 0, 0, 4)));
         b.table.set_gateways([gateway]);
         let (mut now, mut out, mut published, mut fast) = (0, vec![], HashMap::new(), HashMap::new());
+        let frames = |number: u32| 1 + number as usize % 5 * usize::from(number % 3 == 2);
         let ip = |i: u8| match i % 2 {
             0 => IpAddr::V4(Ipv4Addr::new(10, 0, 0, i)),
             _ => IpAddr::V6(Ipv6Addr::from_bits(0xfd00 << 112 | u128::from(i))),
@@ -406,7 +439,7 @@ proptest! {
             let op_removes = matches!(op, Op::RemoveDevice(_));
             match op {
                 Op::Resolve(dev, i) => {
-                    let skb = b.skb();
+                    let skb = b.chain(frames(b.made));
                     b.table.resolve(now, dev, ip(i), skb, &mut b.actions);
                 }
                 Op::Used(dev, i) => b.table.used(now, dev, ip(i), &mut b.actions),
@@ -452,6 +485,7 @@ proptest! {
                         let mut previous = None;
                         while let Some(skb) = skbs.pop_front() {
                             let number = u32::from_be_bytes(skb.data().try_into().unwrap());
+                            prop_assert_eq!(skb.frame_count(), frames(number));
                             assert!(previous.replace(number) < Some(number));
                             out.push(number);
                             b.ctx.deliver(skb);
@@ -464,6 +498,8 @@ proptest! {
             let queued: usize = b.table.entries().map(|e| e.queued).sum();
             prop_assert_eq!(queued, b.table.held());
             prop_assert_eq!(out.len() + queued, b.made as usize);
+            let waiting = (0..b.made).filter(|number| !out.contains(number));
+            prop_assert!(waiting.map(frames).sum::<usize>() <= 7);
             prop_assert!(queued <= 7 && b.table.entries().all(|e| e.queued <= 3));
             // What the fast path uses is right, and needs no probe.
             for (key, mac) in &fast {

@@ -33,7 +33,9 @@ impl Reassembly {
         mut skb: Skb,
     ) -> Result<Option<Skb>, (Skb, DropReason)> {
         // Errors quote the first fragment from one frame, whatever it came in.
-        ctx.linearize(&mut skb);
+        if !ctx.linearize(&mut skb) {
+            return Err((skb, DropReason::Nonlinear));
+        }
         let fragment = match describe(&mut skb) {
             Ok(fragment) => fragment,
             Err(reason) => return Err((skb, reason)),

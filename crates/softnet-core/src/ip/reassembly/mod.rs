@@ -7,7 +7,7 @@
 //!
 //! What a sender of fragments cannot get at:
 //!
-//! * **Memory.** All fragments held are bounded, each at the frame it takes whatever its size; at the bound the oldest
+//! * **Memory.** All fragments held are bounded, each at the frames it takes whatever its size; at the bound the oldest
 //!   datagram goes, as one that was not whole by now mostly never will be. The kernel refuses new ones instead: then
 //!   a sender that fills the table once keeps all others out for as long as fragments may wait.
 //! * **Time.** A datagram is in at most [`MAX_FRAGMENTS`] pieces, so that the list of its fragments may be searched from
@@ -49,7 +49,7 @@ pub const MAX_FRAGMENTS: usize = 64;
 
 const _: () = assert!(MAX_FRAGMENTS <= MAX_FRAMES);
 
-/// What a fragment counts for, whatever its size: its frame and its head.
+/// What each frame of a fragment counts for, whatever its size: itself and a head.
 const TRUESIZE: usize = FRAME_SIZE + 128;
 
 /// The kernel's knobs of `net.ipv4.ipfrag_*` and `net.ipv6.ip6frag_*`, with its names and defaults. Times in ns.
@@ -266,8 +266,13 @@ impl Reassembly {
         skb: Skb,
     ) -> Result<Option<Whole>, (Skb, DropReason)> {
         let most = (self.params.ipfrag_high_thresh / TRUESIZE).min(ctx.region().frame_count() as usize / 4);
+        let frames = skb.frame_count();
+        if frames > most {
+            // The others would go for nothing.
+            return Err((skb, DropReason::FragEvicted));
+        }
         // Datagrams without fragments, of which nothing is wanted any more, are bounded in the same way.
-        while self.held() >= most || self.datagrams() >= most {
+        while self.slab.frames() + frames > most || self.datagrams() >= most {
             let Some(at) = self.oldest() else { return Err((skb, DropReason::FragEvicted)) };
             let queue = self.remove(at);
             ctx.free_list(self.slab.take(&queue), DropReason::FragEvicted);

@@ -24,6 +24,8 @@ pub(super) struct Slab {
     places: Vec<Held>,
     free: Option<u32>,
     held: usize,
+    /// Frames of all that are held.
+    frames: usize,
     /// Region of all that are held: a datagram is a list until it is whole, and a list is of one region.
     region: u32,
 }
@@ -32,6 +34,11 @@ impl Slab {
     /// How many fragments there are.
     pub(super) fn held(&self) -> usize {
         self.held
+    }
+
+    /// How many frames they have together.
+    pub(super) fn frames(&self) -> usize {
+        self.frames
     }
 
     fn get(&self, at: u32) -> Option<&Held> {
@@ -46,6 +53,7 @@ impl Slab {
         }
         self.region = region;
         self.held += 1;
+        self.frames += held.skb.as_ref().map_or(0, Skb::frame_count);
         let free = self.free.and_then(|at| Some((at, self.places.get_mut(at as usize)?)));
         Ok(match free {
             Some((at, place)) => {
@@ -70,8 +78,10 @@ impl Slab {
             next = std::mem::replace(&mut place.next, self.free);
             self.free = Some(at);
             self.held -= 1;
+            let Some(skb) = place.skb.take() else { continue };
+            self.frames -= skb.frame_count();
             // All are of one region, see `add`.
-            if let Some(Err(skb)) = place.skb.take().map(|skb| list.push_back(skb)) {
+            if let Err(skb) = list.push_back(skb) {
                 drop(skb);
             }
         }

@@ -37,8 +37,22 @@ impl Rig {
 
     /// Feeds one packet. The datagram that it completed, or what it was dropped for.
     pub(super) fn feed(&mut self, packet: &[u8]) -> Result<Option<Vec<u8>>, DropReason> {
+        self.feed_in(packet, 1)
+    }
+
+    /// The same of a packet in so many frames.
+    pub(super) fn feed_in(&mut self, packet: &[u8], frames: usize) -> Result<Option<Vec<u8>>, DropReason> {
+        // All headers are in the first.
+        let first = if frames == 1 { packet.len() } else { packet.len().min(1200) / frames.min(2) };
         let mut skb = self.ctx.alloc_skb().unwrap();
-        skb.put(ETH_LEN + packet.len()).unwrap()[ETH_LEN..].copy_from_slice(packet);
+        skb.put(ETH_LEN + first).unwrap()[ETH_LEN..].copy_from_slice(&packet[..first]);
+        let rest = packet.len() - first;
+        for i in 1..frames {
+            let [from, to] = [i - 1, i].map(|i| first + rest * i / (frames - 1));
+            let mut part = self.ctx.alloc_skb().unwrap();
+            part.put(to - from).unwrap().copy_from_slice(&packet[from..to]);
+            skb.append(part).unwrap();
+        }
         skb.head_mut().l3 = ETH_LEN as u16;
         self.fed += 1;
         let done = match packet[0] >> 4 {

@@ -286,6 +286,33 @@ fn at_the_bound_of_memory_the_oldest_goes() {
     assert_eq!(rig.feed(&part(1, &payload(40), 0..16)), Err(DropReason::FragEvicted));
 }
 
+/// Packets of several frames take as much memory as these.
+#[test]
+fn each_frame_of_a_fragment_counts() {
+    let data = payload(64);
+    let knob = FragParams { ipfrag_high_thresh: 4 * TRUESIZE, ..FragParams::default() };
+    let mut rig = Rig::with(knob, 64);
+    assert_eq!(rig.feed_in(&part(1, &data, 0..32), 1), Ok(None));
+    assert_eq!(rig.feed_in(&part(2, &data, 0..32), 3), Ok(None));
+    assert_eq!((rig.frags.held(), rig.drops(DropReason::FragEvicted)), (2, 0));
+    assert_eq!(rig.feed_in(&part(3, &data, 0..32), 2), Ok(None));
+    assert_eq!((rig.frags.held(), rig.drops(DropReason::FragEvicted)), (1, 2));
+    // For one that is too much by itself nothing goes.
+    assert_eq!(rig.feed_in(&part(4, &data, 0..32), 5), Err(DropReason::FragEvicted));
+    assert_eq!(rig.feed_in(&part(3, &data, 32..64), 2), Ok(Some(whole(3, &data))));
+    assert_eq!(rig.frags.held(), 0);
+}
+
+/// A fragment of IPv6 must be in one frame, or come to one.
+#[test]
+fn an_ipv6_fragment_that_no_frame_holds_is_refused() {
+    let mut rig = Rig::new();
+    let data = payload(4000);
+    assert_eq!(rig.feed_in(&part6(1, &data, 0..1200), 3), Ok(None));
+    assert_eq!(rig.feed_in(&part6(1, &data, 1200..4000), 4), Err(DropReason::Nonlinear));
+    assert_eq!((rig.frags.held(), rig.drops(DropReason::Nonlinear)), (1, 1));
+}
+
 #[test]
 fn ipv6_headers_around_the_fragment_header() {
     let mut rig = Rig::new();

@@ -44,7 +44,9 @@ impl Call<'_> {
             Ok(None) => return Ok(()),
             Ok(Some(whole)) => whole,
             Err((skb, reason)) => {
-                let error = F::fragment_error(packet(&skb));
+                // Of a packet that is not in one frame, not all was looked at.
+                let looked_at = reason != DropReason::Nonlinear;
+                let error = looked_at.then(|| F::fragment_error(packet(&skb))).flatten();
                 return Err(self.refuse::<F>(skb, Refusal { reason, error }));
             }
         };
