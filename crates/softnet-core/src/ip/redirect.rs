@@ -21,14 +21,49 @@ use super::v4::header::Ipv4Header;
 use super::v6::addr::is_link_local;
 use super::v6::header::Ipv6Header;
 use super::{ETH_LEN, Family, Prefix};
-use crate::skb::Skb;
+use crate::skb::{Head, Skb};
 
 /// Bytes of a packet, from its IP header on, that a message of either family has room for.
 const QUOTE: usize = 1280 - 40 - 40 - 8 - 8;
 
+/// The way that a packet came: what a message about it goes back by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CameBy {
+    /// The device.
+    pub dev: u16,
+    /// Its RX queue.
+    pub queue: u16,
+}
+
+impl CameBy {
+    /// That of a received packet.
+    pub fn of(head: &Head) -> Self {
+        CameBy { dev: head.dev, queue: head.queue }
+    }
+}
+
+/// The beginning of a packet, from its IP header on: as much as a message has room for.
+#[derive(Clone, Copy)]
+pub(super) struct Quote {
+    len: usize,
+    bytes: [u8; QUOTE],
+}
+
+impl Quote {
+    pub(super) fn of(packet: &[u8]) -> Self {
+        let mut quote = Quote { len: packet.len().min(QUOTE), bytes: [0; QUOTE] };
+        quote.bytes[..quote.len].copy_from_slice(&packet[..quote.len]);
+        quote
+    }
+
+    pub(super) fn as_slice(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+}
+
 /// A packet that its sender might be told about, as it came in: at most one of each batch.
 pub struct Candidate {
-    dev: u16,
+    came_by: CameBy,
     len: usize,
     packet: Box<[u8; QUOTE]>,
     turn: usize,
@@ -36,7 +71,7 @@ pub struct Candidate {
 
 impl Default for Candidate {
     fn default() -> Self {
-        Candidate { dev: 0, len: 0, packet: Box::new([0; QUOTE]), turn: 0 }
+        Candidate { came_by: CameBy { dev: 0, queue: 0 }, len: 0, packet: Box::new([0; QUOTE]), turn: 0 }
     }
 }
 
@@ -47,10 +82,10 @@ impl Candidate {
         self.len > 0
     }
 
-    /// Takes it out: the device, and the packet from its IP header on, as much of it as a message has room for.
-    pub fn take(&mut self) -> Option<(u16, &[u8])> {
+    /// Takes it out: the way it came, and the packet from its IP header on, as much of it as a message has room for.
+    pub fn take(&mut self) -> Option<(CameBy, &[u8])> {
         let len = std::mem::take(&mut self.len);
-        (len > 0).then(|| (self.dev, &self.packet[..len]))
+        (len > 0).then(|| (self.came_by, &self.packet[..len]))
     }
 
     /// Looks at one of `packets`, which came by device `dev` and leave by it, headers rewritten.
@@ -60,8 +95,8 @@ impl Candidate {
         let iface = tables.ifaces.get(usize::from(dev)).and_then(Option::as_ref);
         let Some(iface) = iface.filter(|iface| iface.send_redirects) else { return };
         self.turn = self.turn.wrapping_add(1);
-        let Some(data) = packets.get(self.turn % packets.len().max(1)).map(Skb::data) else { return };
-        let Some(packet) = data.get(ETH_LEN..) else { return };
+        let Some(skb) = packets.get(self.turn % packets.len().max(1)) else { return };
+        let Some(packet) = skb.data().get(ETH_LEN..) else { return };
         let total = match packet.first().map(|first| first >> 4) {
             Some(4) => tellable::<Ipv4Addr>(tables, (dev, iface), packet),
             Some(6) => tellable::<Ipv6Addr>(tables, (dev, iface), packet),
@@ -72,7 +107,7 @@ impl Candidate {
         let quote = &mut self.packet[..packet.len()];
         quote.copy_from_slice(packet);
         take_back(quote);
-        (self.dev, self.len) = (dev, packet.len());
+        (self.came_by, self.len) = (CameBy::of(skb.head()), packet.len());
     }
 }
 

@@ -143,8 +143,8 @@ impl StackInner {
                 for (skb, why) in exceptions.drain() {
                     slow.handle(ctx, view, skb, why, out);
                 }
-                if let Some((dev, packet)) = exceptions.redirect.take() {
-                    slow.redirect(ctx, view, (dev, packet), out);
+                if let Some(told) = exceptions.redirect.take() {
+                    slow.redirect(ctx, view, told, out);
                 }
             });
             return self.let_go(ctx, guarded, sooner);

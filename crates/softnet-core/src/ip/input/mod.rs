@@ -85,22 +85,23 @@ pub fn ip_input(
         }
     }
     families_input(ctx, tables, ingress, batch, out);
-    hooks(ctx, &tables.hooks, ingress.dev, out);
-    let back = out.tx.of(ingress.dev);
+    let (hooks, dev) = (&tables.hooks, ingress.dev);
+    tx_hook(ctx, hooks, Slot::Forward, dev, out);
+    // Of what may go on, before its source may be another.
+    let back = out.tx.of(dev);
     if !back.is_empty() {
-        out.slow.redirect.look(tables, ingress.dev, back);
+        out.slow.redirect.look(tables, dev, back);
     }
+    tx_hook(ctx, hooks, Slot::Postrouting, dev, out);
+    hooks.run(ctx, Slot::Input, (Some(dev), None), &mut out.udp);
 }
 
-/// Leads what became of a batch through the slots that follow.
+/// Leads what is to leave, and came by device `dev`, through `slot`.
 #[inline(always)]
-fn hooks(ctx: &mut SoftnetData, hooks: &Hooks, dev: u16, out: &mut Outcome) {
-    for slot in [Slot::Forward, Slot::Postrouting] {
-        if hooks.is_set(slot) {
-            out.tx.each(|to, batch| hooks.run(ctx, slot, (Some(dev), Some(to)), batch));
-        }
+fn tx_hook(ctx: &mut SoftnetData, hooks: &Hooks, slot: Slot, dev: u16, out: &mut Outcome) {
+    if hooks.is_set(slot) {
+        out.tx.each(|to, batch| hooks.run(ctx, slot, (Some(dev), Some(to)), batch));
     }
-    hooks.run(ctx, Slot::Input, (Some(dev), None), &mut out.udp);
 }
 
 #[inline(always)]

@@ -83,21 +83,30 @@ impl<'a> RouteSnapshot<'a> {
     /// Leads a received packet through [`Slot::Prerouting`]; `None` if it does not go on.
     fn prerouting(self, ctx: &mut SoftnetData, skb: Skb) -> Option<Skb> {
         let devices = (Some(skb.head().dev), None);
-        self.tables.hooks.pass(ctx, Slot::Prerouting, devices, skb)
+        self.pass(ctx, Slot::Prerouting, devices, skb)
     }
 
     /// Leads a received datagram for softnet, whole, through [`Slot::Input`].
     fn input(self, ctx: &mut SoftnetData, skb: Skb) -> Option<Skb> {
         let devices = (Some(skb.head().dev), None);
-        self.tables.hooks.pass(ctx, Slot::Input, devices, skb)
+        self.pass(ctx, Slot::Input, devices, skb)
     }
 
-    /// Leads a packet that is about to leave by `dev` through `slot`, which is that of forwarded packets or that of packets made
-    /// here, and then through [`Slot::Postrouting`].
-    fn leaving(self, ctx: &mut SoftnetData, slot: Slot, dev: u16, skb: Skb) -> Option<Skb> {
-        let input = (slot == Slot::Forward).then(|| skb.head().dev);
-        let skb = self.tables.hooks.pass(ctx, slot, (input, Some(dev)), skb)?;
-        self.tables.hooks.pass(ctx, Slot::Postrouting, (input, Some(dev)), skb)
+    /// Leads a packet that was made here and is about to leave by `dev` through [`Slot::Output`] and [`Slot::Postrouting`].
+    fn leaving(self, ctx: &mut SoftnetData, dev: u16, skb: Skb) -> Option<Skb> {
+        let skb = self.pass(ctx, Slot::Output, (None, Some(dev)), skb)?;
+        self.pass(ctx, Slot::Postrouting, (None, Some(dev)), skb)
+    }
+
+    /// Leads a packet through `slot`, on its way between these devices.
+    fn pass(
+        self,
+        ctx: &mut SoftnetData,
+        slot: Slot,
+        devices: (Option<u16>, Option<u16>),
+        skb: Skb,
+    ) -> Option<Skb> {
+        self.tables.hooks.pass(ctx, slot, devices, skb)
     }
 }
 

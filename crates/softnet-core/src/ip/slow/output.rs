@@ -7,7 +7,6 @@ use super::{Call, Effects, Refused, RouteSnapshot, SlowPath, is_ipv6, packet};
 use crate::SoftnetData;
 use crate::ip::adjacency::{Adjacency, Kind};
 use crate::ip::fragment::{Addresses, Datagram, emit, split};
-use crate::ip::hooks::Slot;
 use crate::ip::iface::Iface;
 use crate::ip::{ETH_LEN, Family, MacAddr};
 use crate::skb::{DropReason, Flags, Skb};
@@ -63,7 +62,7 @@ impl SlowPath {
                 call.ctx.originate();
                 skb.head_mut().dev = dev;
                 choice.mark(skb.head_mut());
-                if let Some(skb) = view.leaving(call.ctx, Slot::Output, dev, skb) {
+                if let Some(skb) = view.leaving(call.ctx, dev, skb) {
                     call.transmit(skb, dev, iface.mac, to);
                 }
             }
@@ -119,7 +118,7 @@ impl Call<'_> {
         match self.view.iface(hop.dev) {
             Some(iface) if hop.is_reachable() => {
                 skb.head_mut().dev = hop.dev;
-                let Some(skb) = self.view.leaving(self.ctx, Slot::Output, hop.dev, skb) else { return };
+                let Some(skb) = self.view.leaving(self.ctx, hop.dev, skb) else { return };
                 if let Err((skb, reason)) = self.output_cut(skb, hop, iface) {
                     self.ctx.free(skb, reason);
                 }

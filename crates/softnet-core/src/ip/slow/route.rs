@@ -6,6 +6,7 @@ use crate::ip::ETH_LEN;
 use crate::ip::adjacency::{Adjacency, Kind};
 use crate::ip::hooks::Slot;
 use crate::ip::input::Exception;
+use crate::ip::redirect::{CameBy, Quote};
 use crate::skb::{DropReason, Skb};
 
 impl Call<'_> {
@@ -61,11 +62,17 @@ impl Call<'_> {
             let error = Some(F::too_big(iface.mtu));
             return Err(self.refuse::<F>(skb, Refusal { reason: DropReason::PktTooBig, error }));
         }
-        if hop.dev == skb.head().dev {
-            self.redirect_to(hop.dev, packet(&skb), hop.gateway);
-        }
+        let came_by = CameBy::of(skb.head());
+        // As it came, for its sender; whether that is told is known behind the next slot.
+        let back = hop.dev == came_by.dev && iface.send_redirects;
+        let came = back.then(|| Quote::of(packet(&skb)));
         F::hop(self.slow, self.view, &mut skb, iface, hop.gateway);
-        let Some(skb) = self.view.leaving(self.ctx, Slot::Forward, hop.dev, skb) else { return Ok(()) };
+        let devices = (Some(came_by.dev), Some(hop.dev));
+        let Some(skb) = self.view.pass(self.ctx, Slot::Forward, devices, skb) else { return Ok(()) };
+        if let Some(came) = came {
+            self.redirect_to(came_by, came.as_slice(), hop.gateway);
+        }
+        let Some(skb) = self.view.pass(self.ctx, Slot::Postrouting, devices, skb) else { return Ok(()) };
         self.output_cut(skb, hop, iface)
     }
 

@@ -8,6 +8,7 @@ use super::*;
 use crate::SoftnetData;
 use crate::ip::ETH_LEN;
 use crate::ip::hooks::{Hook, Passage, Slot};
+use crate::ip::v4::header::protocol;
 use crate::ip::v6::addr::link_local;
 use crate::ip::v6::header::Ipv6Header;
 use crate::skb::{Batch, DropReason, Skb};
@@ -411,4 +412,39 @@ fn a_source_that_is_rewritten_leaves_so<F: Rewrite>() {
     F::header(packet(&sent[0].1));
     let message = &packet(&sent[2].1)[F::HEADER..];
     assert_eq!(F::sum(F::ICMP, other, F::CLIENT, message), 0xffff);
+}
+
+/// Which packets the frames tell the client of, each by its source.
+fn told_of(sent: &[Frame]) -> Vec<Ipv4Addr> {
+    let redirects = sent.iter().map(|(_, frame)| packet(frame));
+    let redirects = redirects.filter(|packet| packet[9] == protocol::ICMP && packet[20] == 5);
+    redirects.map(|packet| ends::<Ipv4Addr>(&packet[28..])[0]).collect()
+}
+
+/// On the fast path and on the slow one a sender is told of what the forward slot lets pass, as it was before postrouting.
+#[test]
+fn a_redirect_is_about_what_may_go_on_and_as_it_came() {
+    use super::super::world::v4::{BEYOND, ROUTER};
+    let (client, other) = (Ipv4Addr::CLIENT, Ipv4Addr::host(1, 50));
+    let frame = udp(0, client, BEYOND, 9, 10);
+    for frame in [frame.clone(), Ipv4Addr::with_options(frame)] {
+        let mut world = World::<Ipv4Addr>::acquainted();
+        world.one(0, frame.clone());
+        world.one(0, Ipv4Addr::answer(0, ROUTER, SERVER_MAC));
+        // (As that has come, the router is used, and known to the fast path.)
+        world.one(0, frame.clone());
+        world.now += 9 * SECOND;
+        hook(&mut world, &[Slot::Forward], |_, _| false);
+        assert_eq!(world.one(0, frame.clone()), []);
+        hook(&mut world, &[Slot::Forward], |_, _| true);
+        hook(&mut world, &[Slot::Postrouting], move |passage, skb| {
+            if passage.input.is_some() {
+                Ipv4Addr::rewrite(&mut skb.data_mut()[ETH_LEN..], 0, other);
+                skb.head_mut().hash = 0;
+            }
+            true
+        });
+        let sent = world.one(0, frame);
+        assert_eq!((sent.len(), told_of(&sent)), (2, vec![client]));
+    }
 }

@@ -66,6 +66,7 @@ pub(super) struct Host<'a> {
     now: u64,
     tables: RefCell<Arc<Tables>>,
     sent: RefCell<Sent>,
+    choices: RefCell<Vec<TxChoice>>,
     sockets: &'a NoSockets,
 }
 
@@ -82,10 +83,11 @@ impl SlowHost for Host<'_> {
         self.tables.replace(tables)
     }
 
-    fn xmit(&self, ctx: &mut SoftnetData, dev: u16, _: TxChoice, _: Origin, batch: &mut Batch) {
+    fn xmit(&self, ctx: &mut SoftnetData, dev: u16, choice: TxChoice, _: Origin, batch: &mut Batch) {
         for skb in batch.drain() {
             assert_metadata(skb.head());
             self.sent.borrow_mut().push((dev, skb.data().to_vec()));
+            self.choices.borrow_mut().push(choice);
             ctx.free_skb(skb);
         }
     }
@@ -98,10 +100,12 @@ impl SlowHost for Host<'_> {
 /// What others found out of a received packet.
 const MARK: u32 = 7;
 const CONNTRACK: u32 = 9;
+/// The RX queue by which all is received.
+pub(crate) const QUEUE: u16 = 5;
 
 /// Sets what the answer to a packet, or an error about it, must not have, and fragments of it must.
 fn set_metadata(head: &mut Head) {
-    (head.mark, head.conntrack) = (MARK, CONNTRACK);
+    (head.mark, head.conntrack, head.queue) = (MARK, CONNTRACK, QUEUE);
     (head.vlan_proto, head.vlan_tci) = (VlanProto::Dot1ad, 5);
     (head.csum, head.gso_size, head.gso_segs, head.gso_type) = (Csum::Unnecessary, 1, 2, GsoType::UdpL4);
     (head.hash, head.tc_depth) = (3, 1);
@@ -136,8 +140,8 @@ impl ReceiveHost for Poller<'_> {
             for (skb, why) in exceptions.drain() {
                 slow.handle(ctx, view, skb, why, out);
             }
-            if let Some((dev, packet)) = exceptions.redirect.take() {
-                slow.redirect(ctx, view, (dev, packet), out);
+            if let Some(told) = exceptions.redirect.take() {
+                slow.redirect(ctx, view, told, out);
             }
         });
     }
@@ -164,7 +168,7 @@ impl<F: TestFamily> World<F> {
         let ingress = Ingress { dev, mac: MACS[usize::from(dev)], partial_csum: false, rp_filter };
         let (sent, ()) = self.step(|ctx, control, host| {
             let tables = host.tables();
-            Receive::default().ip(ctx, &tables, &ingress, 0, &mut batch, &mut Poller { host, control });
+            Receive::default().ip(ctx, &tables, &ingress, QUEUE, &mut batch, &mut Poller { host, control });
         });
         sent
     }
@@ -190,11 +194,13 @@ impl<F: TestFamily> World<F> {
             now: self.now,
             tables: RefCell::new(Arc::new(self.tables.clone())),
             sent: RefCell::default(),
+            choices: RefCell::default(),
             sockets: &self.sockets,
         };
         let result = step(&mut self.ctx, &mut self.control, &host);
         self.tables = Tables::clone(&host.tables());
         let sent = host.sent.into_inner();
+        self.choices = host.choices.into_inner();
         self.errors.append(&mut self.sockets.told.borrow_mut());
         self.sent += sent.len() as u64;
         let stats = self.ctx.stats();

@@ -21,7 +21,7 @@ pub(crate) mod v6;
 
 pub(crate) use family::{Answer, Header, TestFamily};
 
-pub(crate) use glue::NoSockets;
+pub(crate) use glue::{NoSockets, QUEUE};
 use std::marker::PhantomData;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -37,6 +37,7 @@ use crate::skb::{CacheSizes, DropReason, HeapMemory, Region};
 use crate::sock::udp::output::UdpHead;
 use crate::sock::{Flow, SocketError};
 use crate::stack::slow::SlowPathState;
+use crate::steer::TxChoice;
 
 pub(crate) const SECOND: u64 = 1_000_000_000;
 /// Of softnet's two devices: the client's link, and the server's, whose MTU is smaller.
@@ -55,6 +56,8 @@ pub(crate) struct World<F: TestFamily> {
     pub(crate) now: u64,
     /// What sockets were to be told.
     pub(crate) errors: Vec<(Flow, SocketError)>,
+    /// How the frames of the last step left.
+    pub(crate) choices: Vec<TxChoice>,
     sockets: NoSockets,
     received: u64,
     sent: u64,
@@ -85,6 +88,7 @@ impl<F: TestFamily> World<F> {
             tables,
             now: 0,
             errors: Vec::new(),
+            choices: Vec::new(),
             received: 0,
             sent: 0,
             family: PhantomData,

@@ -3,6 +3,8 @@
 use super::*;
 use crate::ip::neigh::{NeighParams, NeighState};
 use crate::ip::slow::SlowPath;
+use crate::ip::slow::world::QUEUE;
+use crate::steer::TxChoice;
 
 /// On the client's link, too.
 const OTHER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 77);
@@ -24,6 +26,7 @@ fn world() -> World {
     let (asked, told): (Vec<_>, Vec<_>) = sent.into_iter().partition(|(_, frame)| frame[12..14] == [8, 6]);
     assert_eq!((asked.len(), told.len()), (1, 1));
     assert_eq!(redirect(&told[0], &packet), ROUTER);
+    assert!(world.choices.contains(&TxChoice::RxQueue(QUEUE)));
     let sent = world.one(0, Ipv4Addr::answer(0, ROUTER, ROUTER_MAC));
     Ipv4Addr::assert_forwarded(&sent[0], &packet, 0, ROUTER_MAC);
     world
@@ -42,6 +45,8 @@ fn a_host_is_told_of_a_better_router_on_its_link() {
         Ipv4Addr::assert_forwarded(&sent[0], &packet, 0, ROUTER_MAC);
         if sent.len() > 1 {
             assert_eq!((sent.len(), redirect(&sent[1], &packet)), (2, ROUTER));
+            // By the TX queue of the flow that it answers.
+            assert_eq!(world.choices, [TxChoice::RxQueue(QUEUE); 2]);
             told.push(ms);
         }
         if ms == 100 {

@@ -2,7 +2,9 @@
 
 use super::*;
 use crate::ip::Prefix6;
+use crate::ip::slow::world::QUEUE;
 use crate::ip::v6::addr::ALL_ROUTERS;
+use crate::steer::TxChoice;
 
 /// The address of all routers on the client's link (RFC 4291 section 2.6.1).
 const ANYCAST: Ipv6Addr = net(0, 0);
@@ -137,6 +139,8 @@ fn a_host_is_told_of_a_better_router_on_its_link() {
         let told: Vec<_> = sent.iter().filter(is_icmp(137)).map(|told| redirect(told, &packet)).collect();
         let mac = (len > 10).then_some(ROUTER_MAC);
         assert_eq!(told, [(ROUTER, BEYOND, mac)]);
+        let of_flow = world.choices.iter().filter(|choice| **choice == TxChoice::RxQueue(QUEUE));
+        assert_eq!(of_flow.count(), if len > 10 { 2 } else { 1 });
         if len == 10 {
             let sent = world.one(0, advert(0, ROUTER, ROUTER_MAC, 0x60));
             Ipv6Addr::assert_forwarded(&sent[0], &packet, 0, ROUTER_MAC);
