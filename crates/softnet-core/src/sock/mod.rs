@@ -5,8 +5,8 @@
 //!
 //! * [`Sockets`] is the table that pollers read without a lock, [`Binder`] its one writer, behind a
 //!   lock of the runtime. A socket lives in a [`Slot`], in a slab that only grows.
-//! * [`udp_input`](udp::udp_input) verifies a batch of received datagrams, and hands them over to their
-//!   sockets ([`Arrivals`]) in runs. Pollers never wait.
+//! * [`Transport`] is the table of these protocols: its [`input`](Transport::input) verifies a batch of received packets, and
+//!   hands them over to their sockets ([`Arrivals`]) in runs. Pollers never wait.
 //! * [`SockMem`] limits the packet memory of sockets, each and all together.
 //! * [`Inbox`] is the receiving side of a socket: its holder detaches the pushed packets and hands
 //!   them out, each as a [`Message`] of the protocol.
@@ -38,6 +38,7 @@ mod slot;
 mod table;
 #[cfg(all(test, not(feature = "loom")))]
 mod tests;
+mod transport;
 pub mod udp;
 mod wait;
 
@@ -50,4 +51,5 @@ pub use memory::{RMEM_MIN, Room, SockMem};
 pub use ready::{Exclusive, MAX_ITEMS, ReadyItems, ReadyList, notify_exclusive};
 pub use slot::{Slot, SocketError};
 pub use table::{Found, Hit, MAX_SOCKETS, Sockets};
+pub use transport::{LocalBatches, Transport};
 pub use wait::{Readiness, Ticket, Wait};

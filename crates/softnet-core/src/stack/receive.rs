@@ -1,4 +1,4 @@
-//! The receive path above L2: from a batch that came by a device to packets sent on, datagrams in sockets, and exceptions for
+//! The receive path above L2: from a batch that came by a device to packets sent on, packets in sockets, and exceptions for
 //! the slow path.
 //!
 //! Owned by the thread that polls, and empty between two batches. Invariant: every packet handed in is sent, in a socket, freed
@@ -9,6 +9,7 @@ use crate::ip::input::{Exception, Exceptions, Ingress, Outcome, ip_input};
 use crate::ip::tables::Tables;
 use crate::qdisc::Origin;
 use crate::skb::Batch;
+use crate::sock::Transport;
 use crate::steer::TxChoice;
 
 /// What the receive path asks of the thread that polls.
@@ -16,8 +17,15 @@ pub trait ReceiveHost {
     /// Sends `batch` out of device `dev` and leaves it empty (the kernel's `dev_queue_xmit`).
     fn xmit(&mut self, ctx: &mut SoftnetData, dev: u16, choice: TxChoice, origin: Origin, batch: &mut Batch);
 
-    /// Hands whole datagrams over to UDP sockets; those that no socket is bound to come out in `unserved`.
-    fn udp_input(&mut self, ctx: &mut SoftnetData, local: &mut Batch, unserved: &mut Batch);
+    /// Hands packets over to the sockets of `transport`, as [`Transport::input`] does; those without a socket come out in
+    /// `unserved`.
+    fn local_input(
+        &mut self,
+        ctx: &mut SoftnetData,
+        transport: Transport,
+        local: &mut Batch,
+        unserved: &mut Batch,
+    );
 
     /// Has the slow path handle `exceptions`, now or later, in order.
     fn exceptions(&mut self, ctx: &mut SoftnetData, exceptions: &mut Exceptions);
@@ -46,8 +54,10 @@ impl Receive {
         ip_input(ctx, tables, ingress, batch, outcome);
         let choice = TxChoice::RxQueue(queue);
         outcome.tx.flush(|dev, batch| host.xmit(ctx, dev, choice, Origin::Forwarded, batch));
-        if !outcome.udp.is_empty() {
-            udp_input(ctx, outcome, host);
+        for transport in Transport::ALL {
+            if !outcome.local[transport].is_empty() {
+                local_input(ctx, transport, outcome, host);
+            }
         }
         if !outcome.slow.batch.is_empty() || outcome.slow.redirect.is_some() {
             host.exceptions(ctx, &mut outcome.slow);
@@ -56,9 +66,14 @@ impl Receive {
 }
 
 #[inline(never)]
-fn udp_input(ctx: &mut SoftnetData, outcome: &mut Outcome, host: &mut impl ReceiveHost) {
+fn local_input(
+    ctx: &mut SoftnetData,
+    transport: Transport,
+    outcome: &mut Outcome,
+    host: &mut impl ReceiveHost,
+) {
     let mut unserved = Batch::new();
-    host.udp_input(ctx, &mut outcome.udp, &mut unserved);
+    host.local_input(ctx, transport, &mut outcome.local[transport], &mut unserved);
     for skb in unserved.drain() {
         outcome.slow.push(ctx, skb, Exception::NoSocket);
     }

@@ -1,6 +1,6 @@
-//! The hand-over from the slow path to sockets: datagrams that took the slow path, errors about what sockets sent, and path MTUs.
+//! The hand-over from the slow path to sockets: packets that took the slow path, errors about what sockets sent, and path MTUs.
 //!
-//! Called by the owner of the slow path. Invariant: a datagram goes to the sockets that it is for, or back to the slow path, which
+//! Called by the owner of the slow path. Invariant: a packet goes to the sockets that it is for, or back to the slow path, which
 //! tells its sender.
 
 use crate::SoftnetData;
@@ -11,7 +11,7 @@ use crate::ip::v4::header::{Ipv4Header, is_multicast};
 use crate::ip::v6::header::Ipv6Header;
 use crate::skb::{Batch, Skb};
 use crate::sock::route::is_own;
-use crate::sock::{Flow, Found, SocketError, Sockets};
+use crate::sock::{Flow, Found, SocketError, Sockets, Transport};
 
 /// The sockets, as the slow path needs them.
 pub trait SocketHost {
@@ -21,13 +21,27 @@ pub trait SocketHost {
     /// Where long datagrams were sent lately by sockets that are not connected.
     fn recent(&self) -> &RecentPeers;
 
-    /// Hands datagrams over to UDP sockets; those that no socket is bound to come out in `unserved`. Slots of sockets that were
-    /// empty before are added to `ready`.
-    fn udp_input(&self, ctx: &mut SoftnetData, local: &mut Batch, unserved: &mut Batch, ready: &mut Vec<u32>);
+    /// Hands packets over to the sockets of `transport`, as [`Transport::input`] does; those without a socket come out in
+    /// `unserved`. Slots of sockets that were empty before are added to `ready`.
+    fn local_input(
+        &self,
+        ctx: &mut SoftnetData,
+        transport: Transport,
+        local: &mut Batch,
+        unserved: &mut Batch,
+        ready: &mut Vec<u32>,
+    );
 
-    /// Hands the datagram `skb` over to the members of its multicast group on device `dev`, or, if it is to all, to the sockets
+    /// Hands the packet `skb` over to the members of its multicast group on device `dev`, or, if it is to all, to the sockets
     /// that listen; a copy for each.
-    fn udp_to_many(&self, ctx: &mut SoftnetData, dev: u16, skb: Skb, ready: &mut Vec<u32>);
+    fn input_to_many(
+        &self,
+        ctx: &mut SoftnetData,
+        transport: Transport,
+        dev: u16,
+        skb: Skb,
+        ready: &mut Vec<u32>,
+    );
 
     /// Leaves an error with the socket that is connected by `flow`, if there is one.
     fn report(&self, flow: &Flow, error: SocketError);
@@ -45,13 +59,13 @@ pub fn hand_over(
     host: &impl SocketHost,
 ) {
     let (mut unserved, mut ready) = (Batch::new(), Vec::new());
-    for skb in std::mem::take(&mut out.local) {
+    for (transport, skb) in std::mem::take(&mut out.local) {
         if is_to_many(view, skb.data().get(usize::from(skb.head().l3)..)) {
-            host.udp_to_many(ctx, skb.head().dev, skb, &mut ready);
+            host.input_to_many(ctx, transport, skb.head().dev, skb, &mut ready);
             continue;
         }
         // One by one, for an error about it leaves before the next is looked at.
-        host.udp_input(ctx, &mut Batch::from(skb), &mut unserved, &mut ready);
+        host.local_input(ctx, transport, &mut Batch::from(skb), &mut unserved, &mut ready);
         for skb in unserved.drain() {
             slow.handle(ctx, view, skb, Exception::NoSocket, out);
         }

@@ -15,11 +15,11 @@ use softnet_core::ip::pmtu::MIN_PMTU;
 use softnet_core::ip::slow::{Effects, RouteSnapshot, SlowPath};
 use softnet_core::ip::v6::addr::group_scope;
 use softnet_core::skb::{Batch, DropReason, Skb, SkbList};
-use softnet_core::sock::SocketError;
 use softnet_core::sock::key::{Addr, is_v4};
 use softnet_core::sock::route::{Dest, Endpoints, NextHop, Route, find_route};
 use softnet_core::sock::scope::is_link_local;
 use softnet_core::sock::udp::output::{UdpHead, destination};
+use softnet_core::sock::{SocketError, Transport};
 use softnet_core::steer::{TxChoice, skb_get_hash};
 use softnet_core::sync::Ordering;
 use softnet_dev::xdp::LocalEnd;
@@ -464,7 +464,7 @@ impl Sending<'_> {
         let AppThread { ctx, ready, .. } = thread;
         let mut unserved = Batch::new();
         ctx.originated(local.len() as u64);
-        self.shared.sockets.udp_input(ctx, 0, local, &mut unserved, ready);
+        self.shared.sockets.input(ctx, (0, Transport::Udp), local, &mut unserved, ready);
         if !unserved.is_empty() {
             ctx.free_batch(&mut unserved, DropReason::IpNoProto);
             let flow = head.sent();
@@ -500,7 +500,7 @@ pub(super) fn wake_arrived(shared: &StackInner, thread: &mut AppThread) {
 /// Delivers a multicast or broadcast datagram to the sockets of this stack that want it.
 fn loop_back(shared: &StackInner, thread: &mut AppThread, dev: u16, skb: Skb) {
     thread.ctx.originated(1);
-    shared.sockets.to_many(&mut thread.ctx, dev, skb, &mut thread.ready);
+    shared.sockets.to_many(&mut thread.ctx, Transport::Udp, dev, skb, &mut thread.ready);
 }
 
 /// Appends a datagram to `batch`, which has room.

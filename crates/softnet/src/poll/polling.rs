@@ -13,6 +13,7 @@ use softnet_core::ip::tables::Tables;
 use softnet_core::napi::{Body, Completion, Driver, NapiInfo, NetRx, PollList, Released};
 use softnet_core::qdisc::Origin;
 use softnet_core::skb::{BATCH, Batch, DropReason};
+use softnet_core::sock::Transport;
 use softnet_core::stack::receive::{Receive, ReceiveHost};
 use softnet_core::steer::TxChoice;
 use softnet_core::sync::Ordering;
@@ -216,8 +217,15 @@ impl ReceiveHost for Poller<'_> {
     }
 
     #[inline(always)]
-    fn udp_input(&mut self, ctx: &mut SoftnetData, local: &mut Batch, unserved: &mut Batch) {
-        self.shared.sockets.udp_input(ctx, self.instance.napi.id, local, unserved, self.ready);
+    fn local_input(
+        &mut self,
+        ctx: &mut SoftnetData,
+        transport: Transport,
+        local: &mut Batch,
+        unserved: &mut Batch,
+    ) {
+        let of = (self.instance.napi.id, transport);
+        self.shared.sockets.input(ctx, of, local, unserved, self.ready);
     }
 
     #[cold]

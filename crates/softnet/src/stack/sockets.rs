@@ -11,7 +11,8 @@ use softnet_core::SoftnetData;
 use softnet_core::fold::FoldKey;
 use softnet_core::ip::pmtu::{PathMtus, RecentPeers};
 use softnet_core::skb::{Batch, Region, Skb};
-use softnet_core::sock::{Arrivals, Binder, Flow, SockMem, SocketError, Sockets};
+use softnet_core::sock::route::is_group;
+use softnet_core::sock::{Arrivals, Binder, Flow, Hit, SockMem, SocketError, Sockets, Transport};
 use softnet_core::stack::sockets::SocketHost;
 use softnet_core::sync::{AtomicBool, AtomicUsize, Ordering};
 use softnet_dev::{PiGuard, PiMutex};
@@ -99,6 +100,44 @@ impl SocketTable {
         self.gone(frames - to.queued);
     }
 
+    /// Hands the packets of `local`, which came by NAPI instance `napi_id` (0: were sent here), over to the sockets of `transport`;
+    /// those for which there is no socket come out in `unserved`. What waits for the slots in `ready` is to be
+    /// [woken](Self::arrived) when the caller has done its work.
+    #[inline]
+    pub(crate) fn input(
+        &self,
+        ctx: &mut SoftnetData,
+        (napi_id, transport): (u32, Transport),
+        local: &mut Batch,
+        unserved: &mut Batch,
+        ready: &mut Vec<u32>,
+    ) {
+        self.hand_over(napi_id, local.frames(), ready, |to| transport.input(ctx, to, local, unserved));
+    }
+
+    /// Hands the packet `skb` over to the members of its multicast group on device `dev`, or, if it is to all, to the sockets
+    /// that listen; a copy for each. However many they are, no more memory is reserved than one of them takes, so that the rest
+    /// is there for other packets meanwhile.
+    pub(crate) fn to_many(
+        &self,
+        ctx: &mut SoftnetData,
+        transport: Transport,
+        dev: u16,
+        skb: Skb,
+        ready: &mut Vec<u32>,
+    ) {
+        let members = |flow: &Flow| {
+            let binder = self.binder();
+            match is_group(flow.local) {
+                true => binder.members(flow, dev).collect(),
+                false => binder.listeners(flow).collect::<Vec<Hit>>(),
+            }
+        };
+        transport.input_to_many(ctx, members, skb, |ctx, hit, run| {
+            self.hand_over(0, run.frames(), ready, |to| to.hand_over(ctx, hit, run));
+        });
+    }
+
     /// Leaves an error with the socket that is connected by `flow`, if there is one.
     pub(crate) fn report(&self, flow: &Flow, error: SocketError) {
         // Under the lock, so that the slot is not another's meanwhile.
@@ -116,7 +155,7 @@ impl SocketTable {
         self.notifier.wake(index);
     }
 
-    /// The socket in slot `index` was [handed](Self::udp_input) something while it had nothing: wakes one of the threads that are
+    /// The socket in slot `index` was [handed](Self::input) something while it had nothing: wakes one of the threads that are
     /// blocked, and its watchers.
     pub(crate) fn arrived(&self, index: u32) {
         self.notifier.arrived(index);
@@ -184,18 +223,26 @@ impl SocketHost for SocketTable {
         &self.udp.recent
     }
 
-    fn udp_input(
+    fn local_input(
         &self,
         ctx: &mut SoftnetData,
+        transport: Transport,
         local: &mut Batch,
         unserved: &mut Batch,
         ready: &mut Vec<u32>,
     ) {
-        self.udp_input(ctx, 0, local, unserved, ready);
+        self.input(ctx, (0, transport), local, unserved, ready);
     }
 
-    fn udp_to_many(&self, ctx: &mut SoftnetData, dev: u16, skb: Skb, ready: &mut Vec<u32>) {
-        self.to_many(ctx, dev, skb, ready);
+    fn input_to_many(
+        &self,
+        ctx: &mut SoftnetData,
+        transport: Transport,
+        dev: u16,
+        skb: Skb,
+        ready: &mut Vec<u32>,
+    ) {
+        self.to_many(ctx, transport, dev, skb, ready);
     }
 
     fn report(&self, flow: &Flow, error: SocketError) {

@@ -62,8 +62,9 @@ impl Bench {
             odd.push(why);
             self.ctx.free_skb(skb);
         }
-        let local = self.out.udp.len();
-        for skb in self.out.udp.drain() {
+        let udp = &mut self.out.local[Transport::Udp];
+        let local = udp.len();
+        for skb in udp.drain() {
             let protocol = if skb.data()[14] >> 4 == 4 { skb.data()[23] } else { skb.data()[20] };
             assert_eq!((skb.head().l3, protocol), (14, 17));
             self.ctx.free_skb(skb);

@@ -11,7 +11,7 @@ mod outcome;
 mod v4;
 mod v6;
 
-pub use outcome::{Exception, Exceptions, Outcome, Transport, TxBatches};
+pub use outcome::{Exception, Exceptions, Outcome, TxBatches};
 
 use super::adjacency::{Adjacency, Kind};
 use super::ethernet::{EthHeader, ethertype};
@@ -22,6 +22,7 @@ use super::tables::{Routing, Tables};
 use super::{ETH_LEN, MacAddr};
 use crate::SoftnetData;
 use crate::skb::{BATCH, Batch, DropReason, Skb, VlanProto};
+use crate::sock::Transport;
 use crate::vlan;
 
 /// Smallest Ethernet frame without its check sequence: shorter packets are padded to this on the wire.
@@ -93,7 +94,9 @@ pub fn ip_input(
         out.slow.redirect.look(tables, dev, back);
     }
     tx_hook(ctx, hooks, Slot::Postrouting, dev, out);
-    hooks.run(ctx, Slot::Input, (Some(dev), None), &mut out.udp);
+    for transport in Transport::ALL {
+        hooks.run(ctx, Slot::Input, (Some(dev), None), &mut out.local[transport]);
+    }
 }
 
 /// Leads what is to leave, and came by device `dev`, through `slot`.

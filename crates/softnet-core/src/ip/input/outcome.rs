@@ -6,8 +6,8 @@
 
 use super::super::redirect;
 use crate::SoftnetData;
-use crate::ip::v4::header::protocol;
 use crate::skb::{BATCH, Batch, DropReason, Skb};
+use crate::sock::{LocalBatches, Transport};
 use crate::softnet_data::MAX_DEVICES;
 
 /// Why a packet needs more than the fast path.
@@ -40,25 +40,6 @@ impl Exception {
             k if k == Exception::TooBig as u8 => Exception::TooBig,
             k if k == Exception::NoSocket as u8 => Exception::NoSocket,
             _ => Exception::NextHop,
-        }
-    }
-}
-
-/// The protocols whose packets to softnet itself leave the fast path by protocol: the receive table (the kernel's
-/// `inet_protos`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Transport {
-    /// UDP, whole datagrams.
-    Udp,
-}
-
-impl Transport {
-    /// Which takes packets of IANA's protocol number `protocol`; IPv6's numbers of these are the same.
-    #[inline(always)]
-    pub const fn of(protocol: u8) -> Option<Transport> {
-        match protocol {
-            protocol::UDP => Some(Transport::Udp),
-            _ => None,
         }
     }
 }
@@ -187,8 +168,8 @@ impl TxBatches {
 pub struct Outcome {
     /// To transmit.
     pub tx: TxBatches,
-    /// For softnet itself, of [`Transport::Udp`]: each skb begins or continues a datagram, and says where its IP header is.
-    pub udp: Batch,
+    /// For softnet itself, whole and of a [`Transport`]; their heads say where the headers are.
+    pub local: LocalBatches,
     /// For the slow path.
     pub slow: Exceptions,
 }
@@ -197,10 +178,7 @@ impl Outcome {
     /// Adds a packet for softnet itself that `transport` takes.
     #[inline(always)]
     pub(super) fn deliver(&mut self, ctx: &mut SoftnetData, skb: Skb, transport: Transport) {
-        let to = match transport {
-            Transport::Udp => &mut self.udp,
-        };
-        if let Err(skb) = to.push(skb) {
+        if let Err(skb) = self.local[transport].push(skb) {
             self.slow.push(ctx, skb, Exception::NextHop);
         }
     }

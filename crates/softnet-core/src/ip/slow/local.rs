@@ -7,11 +7,10 @@ use super::{Call, Refused, RouteSnapshot, SlowPath, TooBig, packet};
 use crate::ip::echo::EchoReply;
 use crate::ip::icmp_error::{Problem, Quote};
 use crate::ip::reassembly::Expired;
-use crate::ip::v4::header::protocol;
 use crate::skb::{DropReason, Skb};
 use crate::sock::key::{ANY, addr_of, unmapped};
 use crate::sock::scope::{device, scope_id, scoped};
-use crate::sock::{Flow, SocketError};
+use crate::sock::{Flow, SocketError, Transport};
 use crate::steer::TxChoice;
 
 impl Call<'_> {
@@ -28,13 +27,15 @@ impl Call<'_> {
             return self.fragment(skb, received);
         }
         let Some(skb) = self.view.input(self.ctx, skb) else { return Ok(()) };
-        match payload.protocol {
-            protocol if protocol == F::ICMP => F::icmp(self, skb, received, payload.at),
-            protocol::UDP => {
-                self.out.deliver_udp(skb, payload.at);
+        if payload.protocol == F::ICMP {
+            return F::icmp(self, skb, received, payload.at);
+        }
+        match Transport::of(payload.protocol) {
+            Some(transport) => {
+                self.out.deliver(skb, transport, payload.at);
                 Ok(())
             }
-            _ => Err(self.unserved::<F>(skb, payload)),
+            None => Err(self.unserved::<F>(skb, payload)),
         }
     }
 
@@ -111,10 +112,12 @@ impl Call<'_> {
     }
 
     /// Notes an ICMP error that came by device `dev`, about a packet that was sent from here, or is said to have been: if it was
-    /// UDP, its socket is told. An attacker that guesses addresses and ports can make one up, so all it does is to leave an
+    /// of a protocol with sockets, its socket is told. An attacker that guesses addresses and ports can make one up, so all it does is to leave an
     /// error with a *connected* socket, as the kernel does, and a path's MTU. Returns whether it may be for a socket.
     fn note(&mut self, problem: Problem, quote: Quote, dev: u16) -> bool {
-        let (Some((lport, rport)), protocol::UDP) = (quote.ports(), quote.protocol) else { return false };
+        let Some((lport, rport)) = quote.ports().filter(|_| Transport::of(quote.protocol).is_some()) else {
+            return false;
+        };
         let ends = [quote.src, quote.dst].map(addr_of);
         if ends.iter().any(|addr| scope_id(*addr) != 0) {
             return false;

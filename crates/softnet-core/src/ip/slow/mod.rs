@@ -32,7 +32,6 @@ use super::pmtu::{PmtuCache, PmtuParams};
 use super::reassembly::{FragParams, Reassembly};
 use super::redirect::RedirectLimit;
 use super::tables::Tables;
-use super::v4::header::protocol;
 use super::v4::options::OptionPolicy;
 use super::{ETH_LEN, Family, LongestMatch, MacAddr};
 use crate::SoftnetData;
@@ -40,7 +39,7 @@ use crate::fold::FoldKey;
 use crate::siphash::SipKey;
 use crate::skb::{DropReason, Flags, Skb};
 use crate::sock::udp::error;
-use crate::sock::{Flow, SocketError};
+use crate::sock::{Flow, SocketError, Transport};
 
 use announce::Announcements;
 use family::SlowFamily;
@@ -117,9 +116,9 @@ pub struct Effects {
     pub send: Vec<(u16, Skb)>,
     /// Neighbours whose MAC address the fast path may now use, or (`None`) may not any more.
     pub publish: Vec<(u16, IpAddr, Option<MacAddr>)>,
-    /// UDP to softnet itself, by address, broadcast or multicast: for sockets. What none of them wants comes back as
+    /// To softnet itself, by address, broadcast or multicast: for sockets. What none of them wants comes back as
     /// [`Exception::NoSocket`].
-    pub local: Vec<Skb>,
+    pub local: Vec<(Transport, Skb)>,
     /// What became of datagrams that sockets sent.
     pub errors: Vec<(Flow, SocketError)>,
     /// Datagrams that sockets may have sent, and that were too long somewhere.
@@ -127,11 +126,11 @@ pub struct Effects {
 }
 
 impl Effects {
-    /// Adds a UDP datagram for sockets, whose UDP header begins at `at` of its IP packet.
-    fn deliver_udp(&mut self, mut skb: Skb, at: usize) {
+    /// Adds a packet for sockets, whose L4 header begins at `at` of its IP packet.
+    fn deliver(&mut self, mut skb: Skb, transport: Transport, at: usize) {
         let head = skb.head_mut();
-        (head.l4, head.protocol) = ((ETH_LEN + at) as u16, protocol::UDP);
-        self.local.push(skb);
+        (head.l4, head.protocol) = ((ETH_LEN + at) as u16, transport.number());
+        self.local.push((transport, skb));
     }
 
     /// Whether there is anything for sockets.

@@ -21,6 +21,7 @@ use crate::ip::v4::options::{self, EchoOptions, OptionPolicy, Record};
 use crate::ip::v4::redirect::build as build_redirect;
 use crate::ip::{ETH_LEN, MacAddr, checksum, is_group};
 use crate::skb::{DropReason, Skb};
+use crate::sock::Transport;
 
 /// Where a header says what its payload is.
 const PROTOCOL_AT: usize = 9;
@@ -243,7 +244,7 @@ impl SlowPath {
             // only sockets are in groups.
             true => {
                 let to_many = is_multicast(dst) || dst == u32::MAX || view.is_broadcast(dst.into());
-                to_many && header.protocol() == protocol::UDP
+                to_many && Transport::is_to_many(header.protocol())
             }
             false => !is_martian_destination(dst) && !is_multicast(dst),
         };

@@ -20,6 +20,7 @@ use crate::ip::v6::icmp::{ICMP_LEN, Icmp6Error, build_error, echo_reply, is_echo
 use crate::ip::v6::nd;
 use crate::ip::{ETH_LEN, MacAddr, is_group};
 use crate::skb::{DropReason, Skb};
+use crate::sock::Transport;
 use crate::sock::scope::{scope_id, scoped};
 
 impl From<Upper> for Payload {
@@ -198,7 +199,10 @@ impl SlowFamily for Ipv6Addr {
             // Of scope 0 there is nothing, and what is on an interface only comes from nowhere else (RFC 4291 section 2.7).
             _ if group_scope(dst) < 2 => DropReason::IpInvalidDest,
             _ if src.is_unspecified() || Self::is_from_us(call.view, dev, src) => DropReason::IpInvalidSource,
-            Ok(Upper { protocol: next::UDP | next::FRAGMENT, .. }) => return call.local(skb, received),
+            Ok(Upper { protocol: next::FRAGMENT, .. }) => return call.local(skb, received),
+            Ok(Upper { protocol, .. }) if Transport::is_to_many(protocol) => {
+                return call.local(skb, received);
+            }
             Ok(Upper { protocol: next::ICMPV6, at, .. }) if is_for_us(dst, packet(&skb).get(at)) => {
                 return call.local(skb, received);
             }

@@ -28,9 +28,9 @@ use crate::ip::{ETH_LEN, MacAddr, Prefix, Prefix6, checksum, testing};
 use crate::qdisc::{DevParams, Origin, QdiscStats, Spec};
 use crate::skb::{Batch, CacheSizes, DropReason, Frame, HEADROOM, HeapMemory, Region, Skb};
 use crate::sock::key::{ANY, addr_of};
+use crate::sock::udp::UdpInbox;
 use crate::sock::udp::output::UdpHead;
-use crate::sock::udp::{UdpInbox, udp_input, udp_members};
-use crate::sock::{Arrivals, Bind, Binder, Flow, SockMem, SocketError, Sockets};
+use crate::sock::{Arrivals, Bind, Binder, Flow, SockMem, SocketError, Sockets, Transport};
 use crate::stack::device::{QueueStats, Reaped, TxQueue};
 use crate::stack::receive::{Receive, ReceiveHost};
 use crate::stack::slow::{SlowHost, SlowPathState};
@@ -366,7 +366,13 @@ impl World {
         let Some(skb) = head.write_chain(&mut self.ctx, &payload(len)) else { return };
         self.ctx.originate();
         let mut unserved = Batch::new();
-        self.host.udp_input(&mut self.ctx, &mut Batch::from(skb), &mut unserved, &mut Vec::new());
+        self.host.local_input(
+            &mut self.ctx,
+            Transport::Udp,
+            &mut Batch::from(skb),
+            &mut unserved,
+            &mut Vec::new(),
+        );
         self.ctx.free_batch(&mut unserved, DropReason::IpNoProto);
     }
 

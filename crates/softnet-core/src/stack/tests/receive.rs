@@ -8,6 +8,7 @@ use crate::ip::slow::world::{MACS, TestFamily, World, udp};
 use crate::ip::source::RpFilter;
 use crate::qdisc::Origin;
 use crate::skb::HEADROOM;
+use crate::sock::Transport;
 use crate::stack::receive::{Receive, ReceiveHost};
 use crate::steer::TxChoice;
 
@@ -15,7 +16,7 @@ use crate::steer::TxChoice;
 #[derive(Debug, PartialEq)]
 enum Call {
     Xmit(u16, TxChoice, Origin, Vec<usize>),
-    Udp(Vec<usize>),
+    Local(Transport, Vec<usize>),
     Exceptions(Vec<(usize, Exception)>),
 }
 
@@ -34,8 +35,8 @@ impl ReceiveHost for Host {
         self.0.push(Call::Xmit(dev, choice, origin, lens(ctx, batch)));
     }
 
-    fn udp_input(&mut self, ctx: &mut SoftnetData, local: &mut Batch, unserved: &mut Batch) {
-        self.0.push(Call::Udp(local.as_slice().iter().map(Skb::len).collect()));
+    fn local_input(&mut self, ctx: &mut SoftnetData, of: Transport, local: &mut Batch, unserved: &mut Batch) {
+        self.0.push(Call::Local(of, local.as_slice().iter().map(Skb::len).collect()));
         for skb in local.drain() {
             match skb.len() % 2 {
                 0 => ctx.deliver(skb),
@@ -94,7 +95,7 @@ fn packets_are_sent_on_then_delivered_then_excepted() {
     let exceptions = [(21, Exception::Ttl), (24, Exception::NextHop), (23, Exception::NoSocket)];
     let expected = [
         Call::Xmit(1, TxChoice::RxQueue(3), Origin::Forwarded, of(&[22, 25])),
-        Call::Udp(of(&[20, 23, 26])),
+        Call::Local(Transport::Udp, of(&[20, 23, 26])),
         Call::Exceptions(exceptions.map(|(len, why)| (HEADERS + len, why)).to_vec()),
     ];
     assert_eq!(calls, expected);
@@ -103,10 +104,10 @@ fn packets_are_sent_on_then_delivered_then_excepted() {
 #[test]
 fn what_there_is_nothing_of_is_not_asked_for() {
     let udp_only = received(&[udp(0, CLIENT, OWN, 9, 20)]);
-    assert_eq!(udp_only, [Call::Udp(vec![HEADERS + 20])]);
+    assert_eq!(udp_only, [Call::Local(Transport::Udp, vec![HEADERS + 20])]);
     let unserved = received(&[udp(0, CLIENT, OWN, 9, 21)]);
     let exception = Call::Exceptions(vec![(HEADERS + 21, Exception::NoSocket)]);
-    assert_eq!(unserved, [Call::Udp(vec![HEADERS + 21]), exception]);
+    assert_eq!(unserved, [Call::Local(Transport::Udp, vec![HEADERS + 21]), exception]);
     assert_eq!(received(&[set_version(udp(0, CLIENT, SERVER, 9, 20))]), []);
 }
 

@@ -13,7 +13,7 @@ use crate::ip::slow::{Effects, RouteSnapshot, SlowPath};
 use crate::ip::tables::Tables;
 use crate::qdisc::Origin;
 use crate::skb::{Batch, Csum, DropReason, Flags, GsoType, HEADROOM, Head, Region, Skb, VlanProto};
-use crate::sock::{Binder, Flow, SocketError, Sockets};
+use crate::sock::{Binder, Flow, SocketError, Sockets, Transport};
 use crate::stack::receive::{Receive, ReceiveHost};
 use crate::stack::slow::{SlowHost, SlowPathState};
 use crate::stack::sockets::SocketHost;
@@ -46,11 +46,18 @@ impl SocketHost for NoSockets {
         &self.recent
     }
 
-    fn udp_input(&self, _: &mut SoftnetData, local: &mut Batch, unserved: &mut Batch, _: &mut Vec<u32>) {
+    fn local_input(
+        &self,
+        _: &mut SoftnetData,
+        _: Transport,
+        local: &mut Batch,
+        unserved: &mut Batch,
+        _: &mut Vec<u32>,
+    ) {
         std::mem::swap(local, unserved);
     }
 
-    fn udp_to_many(&self, ctx: &mut SoftnetData, _: u16, skb: Skb, _: &mut Vec<u32>) {
+    fn input_to_many(&self, ctx: &mut SoftnetData, _: Transport, _: u16, skb: Skb, _: &mut Vec<u32>) {
         ctx.free(skb, DropReason::IpNoProto);
     }
 
@@ -131,7 +138,7 @@ impl ReceiveHost for Poller<'_> {
         self.host.xmit(ctx, dev, choice, origin, batch);
     }
 
-    fn udp_input(&mut self, _: &mut SoftnetData, local: &mut Batch, unserved: &mut Batch) {
+    fn local_input(&mut self, _: &mut SoftnetData, _: Transport, local: &mut Batch, unserved: &mut Batch) {
         std::mem::swap(local, unserved);
     }
 

@@ -144,19 +144,27 @@ impl SocketHost for Host {
         &self.recent
     }
 
-    fn udp_input(
+    fn local_input(
         &self,
         ctx: &mut SoftnetData,
+        transport: Transport,
         local: &mut Batch,
         unserved: &mut Batch,
         ready: &mut Vec<u32>,
     ) {
-        self.hand_over(local.frames(), ready, |to| udp_input(ctx, to, local, unserved));
+        self.hand_over(local.frames(), ready, |to| transport.input(ctx, to, local, unserved));
     }
 
-    fn udp_to_many(&self, ctx: &mut SoftnetData, dev: u16, skb: Skb, ready: &mut Vec<u32>) {
+    fn input_to_many(
+        &self,
+        ctx: &mut SoftnetData,
+        transport: Transport,
+        dev: u16,
+        skb: Skb,
+        ready: &mut Vec<u32>,
+    ) {
         let members = |flow: &Flow| self.binder.borrow().members(flow, dev).collect();
-        udp_members(ctx, members, skb, |ctx, hit, run| {
+        transport.input_to_many(ctx, members, skb, |ctx, hit, run| {
             self.hand_over(run.frames(), ready, |to| to.hand_over(ctx, hit, run));
         });
     }
@@ -177,8 +185,14 @@ impl ReceiveHost for Receiving<'_> {
         self.host.xmit_on(ctx, dev, origin, batch);
     }
 
-    fn udp_input(&mut self, ctx: &mut SoftnetData, local: &mut Batch, unserved: &mut Batch) {
-        SocketHost::udp_input(self.host, ctx, local, unserved, &mut Vec::new());
+    fn local_input(
+        &mut self,
+        ctx: &mut SoftnetData,
+        transport: Transport,
+        local: &mut Batch,
+        unserved: &mut Batch,
+    ) {
+        SocketHost::local_input(self.host, ctx, transport, local, unserved, &mut Vec::new());
     }
 
     fn exceptions(&mut self, ctx: &mut SoftnetData, exceptions: &mut Exceptions) {
