@@ -16,12 +16,20 @@
 //! this stack pass none either, as they never leave it. Long datagrams that are made here pass `output` and `postrouting` in
 //! fragments.
 //!
-//! Invariant: a packet passes each slot on its way once, wherever it waits in between.
+//! A hook may make packets, such as the answer to one that it refuses. They leave like all that is made here: the slow path
+//! routes them, and leads them through `output` and `postrouting`. Packets made in answer to those may follow, but not for ever.
+//!
+//! Invariants: a packet passes each slot on its way once, wherever it waits in between. At a slot in which a hook stands, the
+//! heads of packets say where their L3 and L4 headers are.
 
 use std::sync::Arc;
 
+use super::ETH_LEN;
+use super::tables::Tables;
+use super::v4::header::Ipv4Header;
+use super::v6::header::{next, upper};
 use crate::SoftnetData;
-use crate::skb::{Batch, DropReason, Skb};
+use crate::skb::{Batch, DropReason, Flags, Skb};
 
 /// The slots, in the order of netfilter's hook numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,17 +58,135 @@ pub struct Passage {
     pub output: Option<u16>,
 }
 
+impl Passage {
+    /// At `slot`, of packets that came by device `input` and leave by `output`.
+    pub fn new(slot: Slot, input: Option<u16>, output: Option<u16>) -> Self {
+        Passage { slot, input, output }
+    }
+}
+
+/// Packets that hooks made, and that are to be sent: by [`Exception::Made`](super::input::Exception::Made). Its owner must
+/// [drain](Self::drain) it.
+#[derive(Default)]
+pub struct Made(Vec<Skb>);
+
+impl Made {
+    /// Whether there are none.
+    #[inline(always)]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Takes them out, in order.
+    pub fn drain(&mut self) -> impl Iterator<Item = Skb> {
+        self.0.drain(..)
+    }
+}
+
+/// What a hook works with.
+pub struct HookContext<'a> {
+    /// The thread's memory and counters.
+    pub ctx: &'a mut SoftnetData,
+    /// Time, in ns of the stack's clock.
+    pub now: u64,
+    /// Routes, interfaces and addresses: the version that the hook is part of.
+    pub tables: &'a Tables,
+    made: &'a mut Made,
+}
+
 /// What stands in a slot.
 pub trait Hook: Send + Sync {
     /// Sees the packets of `batch`, of which there is one at least, and may change them: addresses only in
     /// [`Prerouting`](Slot::Prerouting) and [`Postrouting`](Slot::Postrouting), and never their family or length. Each has its
-    /// Ethernet header first, whose addresses mean nothing in [`Output`](Slot::Output) and [`Postrouting`](Slot::Postrouting).
-    /// Packets that are not to go on it takes out of the batch and frees with a reason; the order of the others stays. Called by
-    /// any thread with a context, and must not wait.
-    fn run(&self, ctx: &mut SoftnetData, passage: Passage, batch: &mut Batch);
+    /// Ethernet header first, whose addresses mean nothing in [`Output`](Slot::Output) and [`Postrouting`](Slot::Postrouting);
+    /// its head says where the L3 header is, and the L4 header with its protocol, unless it is a fragment.
+    ///
+    /// Packets that are not to go on it takes out of the batch and frees with a reason; the order of the others stays. It adds
+    /// none: packets that it makes it [emits](HookContext::emit). Called by any thread with a context, and must not wait.
+    fn run(&self, cx: &mut HookContext<'_>, passage: Passage, batch: &mut Batch);
 }
 
-/// What stands in each slot: part of [`Tables`](super::tables::Tables).
+impl<'a> HookContext<'a> {
+    /// For the hooks of `tables`; what they make comes out in `made`.
+    pub fn new(ctx: &'a mut SoftnetData, now: u64, tables: &'a Tables, made: &'a mut Made) -> Self {
+        HookContext { ctx, now, tables, made }
+    }
+
+    /// Has `skb` sent to the destination that it says, as a packet that was made here: one with an Ethernet header, whatever that
+    /// says but for the EtherType, before its IP header. The device in its head is that of a link-local destination, and the
+    /// queue that of the packet it answers. It counts as one more; what was received and becomes its own answer
+    /// [turns around](crate::skb::Head::turn_around), and counts as delivered.
+    pub fn emit(&mut self, mut skb: Skb) {
+        skb.head_mut().flags |= Flags::ORIGINATED;
+        self.ctx.originate();
+        self.made.0.push(skb);
+    }
+
+    /// Leads the packets of `batch` through the slot of `passage`: those that go on stay.
+    #[inline(always)]
+    pub fn run(&mut self, passage: Passage, batch: &mut Batch) {
+        if let Some(hook) = &self.tables.hooks.0[passage.slot as usize]
+            && !batch.is_empty()
+        {
+            self.call(&**hook, passage, batch);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn call(&mut self, hook: &dyn Hook, passage: Passage, batch: &mut Batch) {
+        batch.as_mut_slice().iter_mut().for_each(set_offsets);
+        hook.run(self, passage, batch);
+    }
+
+    /// The same of one packet; `None` if it does not go on.
+    pub fn pass(&mut self, passage: Passage, skb: Skb) -> Option<Skb> {
+        if !self.tables.hooks.is_set(passage.slot) {
+            return Some(skb);
+        }
+        let mut batch = Batch::from(skb);
+        self.run(passage, &mut batch);
+        let mut left = batch.drain();
+        let skb = left.next();
+        // A hook adds none.
+        left.for_each(|skb| self.ctx.free(skb, DropReason::NetfilterDrop));
+        skb
+    }
+}
+
+/// Writes to the head of `skb` where its headers are, unless it says so: L3 always, L4 of all but fragments.
+fn set_offsets(skb: &mut Skb) {
+    if skb.head().l4 != 0 {
+        return;
+    }
+    let found = skb.data().get(ETH_LEN..).and_then(l4_of);
+    let head = skb.head_mut();
+    head.l3 = ETH_LEN as u16;
+    if let Some((protocol, at)) = found {
+        (head.protocol, head.l4) = (protocol, (ETH_LEN + at) as u16);
+    }
+}
+
+/// Protocol of an IP packet, and where its header begins in the first frame, of which `packet` is the rest from the L3 header on.
+fn l4_of(packet: &[u8]) -> Option<(u8, usize)> {
+    let (protocol, at) = match packet.first()? >> 4 {
+        4 => Ipv4Header::new(packet)
+            .filter(|header| !header.is_fragment())
+            .map(|header| (header.protocol(), header.header_len())),
+        _ => upper(packet)
+            .ok()
+            .filter(|upper| upper.protocol != next::FRAGMENT)
+            .map(|upper| (upper.protocol, upper.at)),
+    }?;
+    (at < packet.len()).then_some((protocol, at))
+}
+
+/// What stands in each slot: part of [`Tables`].
 #[derive(Clone, Default)]
 pub struct Hooks([Option<Arc<dyn Hook>>; 5]);
 
@@ -74,41 +200,5 @@ impl Hooks {
     #[inline(always)]
     pub fn is_set(&self, slot: Slot) -> bool {
         self.0[slot as usize].is_some()
-    }
-
-    /// Leads the packets of `batch` through `slot`: those that go on stay.
-    #[inline(always)]
-    pub fn run(
-        &self,
-        ctx: &mut SoftnetData,
-        slot: Slot,
-        (input, output): (Option<u16>, Option<u16>),
-        batch: &mut Batch,
-    ) {
-        if let Some(hook) = &self.0[slot as usize]
-            && !batch.is_empty()
-        {
-            hook.run(ctx, Passage { slot, input, output }, batch);
-        }
-    }
-
-    /// The same of one packet; `None` if it does not go on.
-    pub fn pass(
-        &self,
-        ctx: &mut SoftnetData,
-        slot: Slot,
-        devices: (Option<u16>, Option<u16>),
-        skb: Skb,
-    ) -> Option<Skb> {
-        if !self.is_set(slot) {
-            return Some(skb);
-        }
-        let mut batch = Batch::new();
-        if let Err(skb) = batch.push(skb) {
-            // A new batch has room.
-            ctx.free(skb, DropReason::Shutdown);
-        }
-        self.run(ctx, slot, devices, &mut batch);
-        batch.pop()
     }
 }

@@ -46,6 +46,7 @@ reasons! {
     IpInvalidDest = "ip_invalid_dest", "martian, multicast or broadcast destination that is not forwarded";
     IpNoRoute = "ip_outnoroutes", "no route to the destination";
     IpBlackhole = "ip_blackhole", "the route says: discard";
+    NetfilterDrop = "netfilter_drop", "a hook took it out, or made it for one of a chain of packets that hooks made";
     IpTtl = "ip_ttl", "TTL ran out on the way";
     IpFragLocal = "ip_frag_local", "a fragment where only a whole packet will do";
     Ipv6NdiscFrag = "ipv6_ndisc_frag", "neighbour discovery in fragments";

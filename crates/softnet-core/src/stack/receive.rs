@@ -14,6 +14,9 @@ use crate::steer::TxChoice;
 
 /// What the receive path asks of the thread that polls.
 pub trait ReceiveHost {
+    /// When the batch came, in ns of the stack's clock.
+    fn now(&self) -> u64;
+
     /// Sends `batch` out of device `dev` and leaves it empty (the kernel's `dev_queue_xmit`).
     fn xmit(&mut self, ctx: &mut SoftnetData, dev: u16, choice: TxChoice, origin: Origin, batch: &mut Batch);
 
@@ -51,7 +54,7 @@ impl Receive {
         host: &mut impl ReceiveHost,
     ) {
         let Receive { outcome } = self;
-        ip_input(ctx, tables, ingress, batch, outcome);
+        ip_input(ctx, tables, (ingress, host.now()), batch, outcome);
         let choice = TxChoice::RxQueue(queue);
         outcome.tx.flush(|dev, batch| host.xmit(ctx, dev, choice, Origin::Forwarded, batch));
         for transport in Transport::ALL {
@@ -59,7 +62,7 @@ impl Receive {
                 local_input(ctx, transport, outcome, host);
             }
         }
-        if !outcome.slow.batch.is_empty() || outcome.slow.redirect.is_some() {
+        if !outcome.slow.is_empty() || outcome.slow.redirect.is_some() {
             host.exceptions(ctx, &mut outcome.slow);
         }
     }

@@ -10,9 +10,11 @@ use std::sync::Arc;
 use rustix::io::Errno;
 use softnet_core::SoftnetData;
 use softnet_core::ip::ETH_LEN;
-use softnet_core::ip::hooks::{Hooks, Slot};
+use softnet_core::ip::hooks::{HookContext, Made, Passage, Slot};
+use softnet_core::ip::input::Exception;
 use softnet_core::ip::pmtu::MIN_PMTU;
 use softnet_core::ip::slow::{Effects, RouteSnapshot, SlowPath};
+use softnet_core::ip::tables::Tables;
 use softnet_core::ip::v6::addr::group_scope;
 use softnet_core::skb::{Batch, DropReason, Skb, SkbList};
 use softnet_core::sock::key::{Addr, is_v4};
@@ -74,10 +76,10 @@ impl Outgoing {
             if self.long {
                 self.note(shared, now);
             }
-            let hooks = &thread.tables.load().hooks;
-            if hooks.is_set(Slot::Output) || hooks.is_set(Slot::Postrouting) {
-                let hooks = hooks.clone();
-                self.send_by_hooks(shared, thread, sender, wait, &hooks)?;
+            let tables = thread.tables.load();
+            if [Slot::Output, Slot::Postrouting].iter().any(|slot| tables.hooks.is_set(*slot)) {
+                let tables = tables.clone();
+                self.send_by_hooks(shared, thread, sender, wait, &tables)?;
             } else {
                 sender.send(shared, &mut thread.ctx, now, (self.dev, None), &mut self.batch, wait)?;
             }
@@ -97,7 +99,7 @@ impl Outgoing {
         thread: &mut AppThread,
         sender: &mut LocalSender,
         wait: Option<u64>,
-        hooks: &Hooks,
+        tables: &Tables,
     ) -> Result<(), WouldBlock> {
         let (dev, now, ctx) = (self.dev, shared.clock.now(), &mut thread.ctx);
         let first = self.batch.as_mut_slice().first_mut();
@@ -108,10 +110,17 @@ impl Outgoing {
         ctx.originated(self.batch.len() as u64);
         // What a slot drops is counted against the device that it would have left by.
         self.batch.as_mut_slice().iter_mut().for_each(|skb| skb.head_mut().dev = dev);
+        let mut made = Made::default();
+        let mut cx = HookContext::new(ctx, now, tables, &mut made);
         for slot in [Slot::Output, Slot::Postrouting] {
-            hooks.run(ctx, slot, (None, Some(dev)), &mut self.batch);
+            cx.run(Passage::new(slot, None, Some(dev)), &mut self.batch);
         }
         sender.send_counted(shared, ctx, dev, &mut self.batch);
+        if !made.is_empty() {
+            shared.slow_path(ctx, |slow, ctx, view, out| {
+                made.drain().for_each(|skb| slow.handle(ctx, view, skb, Exception::Made, out));
+            });
+        }
         Ok(())
     }
 

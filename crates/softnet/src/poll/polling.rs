@@ -209,6 +209,11 @@ struct Poller<'a> {
 
 impl ReceiveHost for Poller<'_> {
     #[inline(always)]
+    fn now(&self) -> u64 {
+        self.now
+    }
+
+    #[inline(always)]
     fn xmit(&mut self, ctx: &mut SoftnetData, dev: u16, choice: TxChoice, origin: Origin, batch: &mut Batch) {
         match self.shared.netdevs.get(usize::from(dev)) {
             Some(dev) => self.lives.xmit(ctx, dev, self.now, TxHint { choice, origin }, batch),

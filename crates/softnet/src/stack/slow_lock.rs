@@ -151,8 +151,8 @@ impl StackInner {
         }
         // Another packet will do as well: senders are told of a better way now and then only.
         exceptions.redirect.take();
-        let last = exceptions.batch.len().wrapping_sub(1);
-        if !exceptions.batch.is_empty() {
+        let last = exceptions.len().wrapping_sub(1);
+        if !exceptions.is_empty() {
             instance.begin(tables);
         }
         let mut exceptions = exceptions.drain().enumerate();

@@ -7,9 +7,8 @@ use std::sync::{Arc, Mutex};
 
 use softnet::config::InterfaceAddr;
 use softnet::net::UdpSocket;
-use softnet_core::SoftnetData;
 use softnet_core::ip::checksum;
-use softnet_core::ip::hooks::{Hook, Passage, Slot};
+use softnet_core::ip::hooks::{Hook, HookContext, Passage, Slot};
 use softnet_core::ip::v4::header::Ipv4Header;
 use softnet_core::skb::{Batch, DropReason, Skb};
 
@@ -25,12 +24,12 @@ const SLOTS: [Slot; 2] = [Slot::Output, Slot::Postrouting];
 struct Each<A>(A);
 
 impl<A: Fn(Passage, &mut Skb) -> bool + Send + Sync> Hook for Each<A> {
-    fn run(&self, ctx: &mut SoftnetData, passage: Passage, batch: &mut Batch) {
+    fn run(&self, cx: &mut HookContext<'_>, passage: Passage, batch: &mut Batch) {
         let mut some = std::mem::take(batch);
         for mut skb in some.drain() {
             match (self.0)(passage, &mut skb) {
                 true => batch.push(skb).unwrap(),
-                false => ctx.free(skb, DropReason::TcEgress),
+                false => cx.ctx.free(skb, DropReason::TcEgress),
             }
         }
     }
@@ -223,4 +222,35 @@ fn what_is_held_back_has_passed_no_slot() {
     assert_eq!((passed.load(Ordering::Relaxed), world.view.drops()), (BURST + 1, vec![]));
     drop((socket, stack));
     world.end(vec![lane]);
+}
+
+/// A hook that makes a copy of the first packet that it sees.
+struct CopiesOnce(AtomicUsize);
+
+impl Hook for CopiesOnce {
+    fn run(&self, cx: &mut HookContext<'_>, _: Passage, batch: &mut Batch) {
+        if self.0.fetch_add(1, Ordering::Relaxed) == 0 {
+            let copy = cx.ctx.copy(&batch.as_slice()[0]).unwrap();
+            cx.emit(copy);
+        }
+    }
+}
+
+/// What a hook makes of a socket's packets leaves by the slow path, through the slots.
+#[test]
+fn what_a_hook_makes_of_a_sockets_packets_is_sent() {
+    for slot in SLOTS {
+        let (world, mut lanes) = two_devices();
+        let hook = Arc::new(CopiesOnce(AtomicUsize::new(0)));
+        world.shared.control().replace_tables(&*world.shared, |tables| {
+            tables.hooks.set(slot, Some(hook.clone()));
+        });
+        let socket = UdpSocket::bind(&world.handle(), (own(1), 0)).unwrap();
+        socket.send_to(b"x", (host(1), 9)).unwrap();
+        take(&mut lanes[1], 2, host(1).into());
+        assert_eq!(hook.0.load(Ordering::Relaxed), 2);
+        assert_eq!(world.view.drops(), []);
+        drop(socket);
+        world.end(lanes);
+    }
 }

@@ -47,7 +47,7 @@ impl Bench {
         let dropped = self.ctx.stats().dropped();
         let partial_csum = self.partial_csum;
         let ingress = Ingress { dev: 0, mac: MAC, partial_csum, rp_filter: RpFilter::Off };
-        ip_input(&mut self.ctx, &self.tables, &ingress, &mut batch, &mut self.out);
+        ip_input(&mut self.ctx, &self.tables, (&ingress, 0), &mut batch, &mut self.out);
         assert!(batch.is_empty());
         let mut sent = vec![];
         let ctx = &mut self.ctx;

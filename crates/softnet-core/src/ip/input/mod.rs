@@ -13,10 +13,12 @@ mod v6;
 
 pub use outcome::{Exception, Exceptions, Outcome, TxBatches};
 
+use std::net::{Ipv4Addr, Ipv6Addr};
+
 use super::adjacency::{Adjacency, Kind};
 use super::ethernet::{EthHeader, ethertype};
 use super::family::{Family, LongestMatch};
-use super::hooks::{Hooks, Slot};
+use super::hooks::{HookContext, Passage, Slot};
 use super::source::{RpFilter, reverse_path};
 use super::tables::{Routing, Tables};
 use super::{ETH_LEN, MacAddr};
@@ -72,11 +74,11 @@ trait FastPath: Family {
     fn protocol(frame: &[u8]) -> Option<u8>;
 }
 
-/// Processes `batch`, which came by `ingress`, and leaves it empty.
+/// Processes `batch`, which came by `ingress` at `now`, and leaves it empty.
 pub fn ip_input(
     ctx: &mut SoftnetData,
     tables: &Tables,
-    ingress: &Ingress,
+    (ingress, now): (&Ingress, u64),
     batch: &mut Batch,
     out: &mut Outcome,
 ) {
@@ -85,25 +87,31 @@ pub fn ip_input(
             super::partial::complete(skb);
         }
     }
-    families_input(ctx, tables, ingress, batch, out);
-    let (hooks, dev) = (&tables.hooks, ingress.dev);
-    tx_hook(ctx, hooks, Slot::Forward, dev, out);
+    families_input(ctx, tables, (ingress, now), batch, out);
+    let dev = ingress.dev;
+    tx_hook(ctx, tables, (Slot::Forward, dev, now), out);
     // Of what may go on, before its source may be another.
     let back = out.tx.of(dev);
     if !back.is_empty() {
         out.slow.redirect.look(tables, dev, back);
     }
-    tx_hook(ctx, hooks, Slot::Postrouting, dev, out);
-    for transport in Transport::ALL {
-        hooks.run(ctx, Slot::Input, (Some(dev), None), &mut out.local[transport]);
+    tx_hook(ctx, tables, (Slot::Postrouting, dev, now), out);
+    if tables.hooks.is_set(Slot::Input) {
+        let Outcome { local, slow, .. } = out;
+        let mut cx = HookContext::new(ctx, now, tables, &mut slow.made);
+        for transport in Transport::ALL {
+            cx.run(Passage::new(Slot::Input, Some(dev), None), &mut local[transport]);
+        }
     }
 }
 
-/// Leads what is to leave, and came by device `dev`, through `slot`.
+/// Leads what is to leave, and came by device `dev` at `now`, through `slot`.
 #[inline(always)]
-fn tx_hook(ctx: &mut SoftnetData, hooks: &Hooks, slot: Slot, dev: u16, out: &mut Outcome) {
-    if hooks.is_set(slot) {
-        out.tx.each(|to, batch| hooks.run(ctx, slot, (Some(dev), Some(to)), batch));
+fn tx_hook(ctx: &mut SoftnetData, tables: &Tables, (slot, dev, now): (Slot, u16, u64), out: &mut Outcome) {
+    if tables.hooks.is_set(slot) {
+        let Outcome { tx, slow, .. } = out;
+        let mut cx = HookContext::new(ctx, now, tables, &mut slow.made);
+        tx.each(|to, batch| cx.run(Passage::new(slot, Some(dev), Some(to)), batch));
     }
 }
 
@@ -111,7 +119,7 @@ fn tx_hook(ctx: &mut SoftnetData, hooks: &Hooks, slot: Slot, dev: u16, out: &mut
 fn families_input(
     ctx: &mut SoftnetData,
     tables: &Tables,
-    ingress: &Ingress,
+    ingress: (&Ingress, u64),
     batch: &mut Batch,
     out: &mut Outcome,
 ) {
@@ -119,15 +127,15 @@ fn families_input(
     let mut other = Batch::new();
     let first = batch.as_slice().first().and_then(|skb| EthHeader::new(skb.data()));
     if first.is_some_and(|eth| eth.ethertype() == ethertype::IPV6) {
-        family_input(ctx, (&*tables.v6, &tables.hooks), ingress, batch, &mut other, out);
+        family_input::<Ipv6Addr>(ctx, tables, ingress, batch, &mut other, out);
         if other.is_empty() {
             return;
         }
         std::mem::swap(batch, &mut other);
     }
-    family_input(ctx, (&*tables.v4, &tables.hooks), ingress, batch, &mut other, out);
+    family_input::<Ipv4Addr>(ctx, tables, ingress, batch, &mut other, out);
     if !other.is_empty() {
-        family_input(ctx, (&*tables.v6, &tables.hooks), ingress, &mut other, batch, out);
+        family_input::<Ipv6Addr>(ctx, tables, ingress, &mut other, batch, out);
     }
 }
 
@@ -137,12 +145,13 @@ fn families_input(
 #[inline(never)]
 fn family_input<F: FastPath>(
     ctx: &mut SoftnetData,
-    (tables, hooks): (&Routing<F>, &Hooks),
-    ingress: &Ingress,
+    all: &Tables,
+    (ingress, now): (&Ingress, u64),
     batch: &mut Batch,
     other: &mut Batch,
     out: &mut Outcome,
 ) {
+    let tables = F::routing(all);
     // First pass: validate. The packets that go on stay in `batch`, in order.
     let mut dst = [F::Bits::default(); BATCH];
     let mut n = 0;
@@ -159,8 +168,9 @@ fn family_input<F: FastPath>(
     if odd {
         n = sort_out::<F>(ctx, ingress, batch, &mut dst, other, (&mut out.slow, Exception::Unusual));
     }
-    if hooks.is_set(Slot::Prerouting) {
-        hooks.run(ctx, Slot::Prerouting, (Some(ingress.dev), None), batch);
+    if all.hooks.is_set(Slot::Prerouting) {
+        let mut cx = HookContext::new(ctx, now, all, &mut out.slow.made);
+        cx.run(Passage::new(Slot::Prerouting, Some(ingress.dev), None), batch);
         // It may have changed destinations. What the slow path validates step by step passes the slot there, and this has.
         n = sort_out::<F>(ctx, ingress, batch, &mut dst, other, (&mut out.slow, Exception::NextHop));
     }

@@ -4,6 +4,7 @@
 //! Written by [`ip_input`](super::ip_input), emptied by its caller before the next batch. Invariant: no batch of these is
 //! smaller than an input batch, so none overflows.
 
+use super::super::hooks::Made;
 use super::super::redirect;
 use crate::SoftnetData;
 use crate::skb::{BATCH, Batch, DropReason, Skb};
@@ -26,8 +27,10 @@ pub enum Exception {
     NextHop,
     /// Larger than the outgoing MTU.
     TooBig,
-    /// A datagram to softnet itself that no socket is bound to.
+    /// A packet to softnet itself that no socket is bound to.
     NoSocket,
+    /// A hook [made](Made) it, and it is to be sent.
+    Made,
 }
 
 impl Exception {
@@ -49,13 +52,16 @@ pub struct Exceptions {
     /// The packets.
     pub batch: Batch,
     kinds: [u8; BATCH],
+    /// Packets that hooks made; they come last.
+    pub made: Made,
     /// A packet that goes back to the link it came from, for the slow path to tell its sender.
     pub redirect: redirect::Candidate,
 }
 
 impl Default for Exceptions {
     fn default() -> Self {
-        Exceptions { batch: Batch::new(), kinds: [0; BATCH], redirect: redirect::Candidate::default() }
+        let redirect = redirect::Candidate::default();
+        Exceptions { batch: Batch::new(), kinds: [0; BATCH], made: Made::default(), redirect }
     }
 }
 
@@ -71,10 +77,22 @@ impl Exceptions {
         }
     }
 
+    /// How many packets there are.
+    pub fn len(&self) -> usize {
+        self.batch.len() + self.made.len()
+    }
+
+    /// Whether there are none.
+    #[inline(always)]
+    pub fn is_empty(&self) -> bool {
+        self.batch.is_empty() && self.made.is_empty()
+    }
+
     /// Takes the packets out, each with its reason.
     pub fn drain(&mut self) -> impl Iterator<Item = (Skb, Exception)> {
         let kinds = self.kinds;
-        self.batch.drain().zip(kinds).map(|(skb, kind)| (skb, Exception::of(kind)))
+        let made = self.made.drain().map(|skb| (skb, Exception::Made));
+        self.batch.drain().zip(kinds).map(|(skb, kind)| (skb, Exception::of(kind))).chain(made)
     }
 }
 

@@ -5,6 +5,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use super::family::{Received, Refusal, SlowFamily};
 use super::{Call, Refused, RouteSnapshot, SlowPath, TooBig, packet};
 use crate::ip::echo::EchoReply;
+use crate::ip::hooks::Slot;
 use crate::ip::icmp_error::{Problem, Quote};
 use crate::ip::reassembly::Expired;
 use crate::skb::{DropReason, Skb};
@@ -26,7 +27,7 @@ impl Call<'_> {
         if payload.is_fragment {
             return self.fragment(skb, received);
         }
-        let Some(skb) = self.view.input(self.ctx, skb) else { return Ok(()) };
+        let Some(skb) = self.received(Slot::Input, skb) else { return Ok(()) };
         if payload.protocol == F::ICMP {
             return F::icmp(self, skb, received, payload.at);
         }

@@ -22,7 +22,7 @@ mod v6;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::adjacency::Kind;
-use super::hooks::Slot;
+use super::hooks::{HookContext, Made, Passage, Slot};
 use super::icmp_limit::{IcmpLimit, IcmpParams};
 use super::ident::Idents;
 use super::iface::Iface;
@@ -77,35 +77,6 @@ impl<'a> RouteSnapshot<'a> {
     /// Whether `addr` is that of all on a link, but for 255.255.255.255.
     pub fn is_broadcast(&self, addr: Ipv4Addr) -> bool {
         self.kind_of(addr) == Kind::Broadcast
-    }
-
-    /// Leads a received packet through [`Slot::Prerouting`]; `None` if it does not go on.
-    fn prerouting(self, ctx: &mut SoftnetData, skb: Skb) -> Option<Skb> {
-        let devices = (Some(skb.head().dev), None);
-        self.pass(ctx, Slot::Prerouting, devices, skb)
-    }
-
-    /// Leads a received datagram for softnet, whole, through [`Slot::Input`].
-    fn input(self, ctx: &mut SoftnetData, skb: Skb) -> Option<Skb> {
-        let devices = (Some(skb.head().dev), None);
-        self.pass(ctx, Slot::Input, devices, skb)
-    }
-
-    /// Leads a packet that was made here and is about to leave by `dev` through [`Slot::Output`] and [`Slot::Postrouting`].
-    fn leaving(self, ctx: &mut SoftnetData, dev: u16, skb: Skb) -> Option<Skb> {
-        let skb = self.pass(ctx, Slot::Output, (None, Some(dev)), skb)?;
-        self.pass(ctx, Slot::Postrouting, (None, Some(dev)), skb)
-    }
-
-    /// Leads a packet through `slot`, on its way between these devices.
-    fn pass(
-        self,
-        ctx: &mut SoftnetData,
-        slot: Slot,
-        devices: (Option<u16>, Option<u16>),
-        skb: Skb,
-    ) -> Option<Skb> {
-        self.tables.hooks.pass(ctx, slot, devices, skb)
     }
 }
 
@@ -171,7 +142,12 @@ pub struct SlowPath {
     redirects: RedirectLimit,
     announcements: Announcements,
     pub(super) actions: Actions,
+    /// What hooks made during the call at hand.
+    made: Made,
 }
+
+/// How often in a row packets that hooks made may have hooks make others.
+const MADE_ROUNDS: usize = 4;
 
 impl SlowPath {
     /// An empty neighbour table, no fragments, and full buckets for ICMP errors. `secret` varies
@@ -194,6 +170,7 @@ impl SlowPath {
             redirects: RedirectLimit::default(),
             announcements: Announcements::default(),
             actions: Actions::new(),
+            made: Made::default(),
         }
     }
 
@@ -337,10 +314,32 @@ struct Call<'a> {
 }
 
 impl Call<'_> {
+    /// Leads a received packet through `slot`, before it is known by which device it leaves, if any; `None` if it does not go on.
+    fn received(&mut self, slot: Slot, skb: Skb) -> Option<Skb> {
+        let passage = Passage::new(slot, Some(skb.head().dev), None);
+        self.pass(passage, skb)
+    }
+
+    /// Leads a packet that was made here and is about to leave by `dev` through [`Slot::Output`] and [`Slot::Postrouting`].
+    fn leaving(&mut self, dev: u16, skb: Skb) -> Option<Skb> {
+        let skb = self.pass(Passage::new(Slot::Output, None, Some(dev)), skb)?;
+        self.pass(Passage::new(Slot::Postrouting, None, Some(dev)), skb)
+    }
+
+    /// Leads a packet through a slot.
+    fn pass(&mut self, passage: Passage, skb: Skb) -> Option<Skb> {
+        let RouteSnapshot { now, tables } = self.view;
+        HookContext::new(self.ctx, now, tables, &mut self.slow.made).pass(passage, skb)
+    }
+
     fn handle(&mut self, mut skb: Skb, exception: Exception) {
         skb.head_mut().l3 = ETH_LEN as u16;
         let done = match exception {
             Exception::Arp => self.arp(skb),
+            Exception::Made => {
+                self.output_made(skb);
+                Ok(())
+            }
             _ if is_ipv6(&skb) => self.receive::<Ipv6Addr>(skb, exception),
             _ => self.receive::<Ipv4Addr>(skb, exception),
         };
@@ -349,12 +348,22 @@ impl Call<'_> {
         }
     }
 
-    /// Carries out what the neighbour table asked for. What that leads to (an ICMP error whose way is unknown
-    /// too) may ask for more; it ends because there is no error about an error.
+    /// Carries out what the neighbour table asked for, and sends what hooks made. What the former leads to (an ICMP error whose
+    /// way is unknown too) may ask for more; it ends because there is no error about an error. Hooks may go on making packets
+    /// of packets that were made: for a few rounds.
     fn act(&mut self) {
-        while !self.slow.actions.is_empty() {
+        let mut rounds = 0;
+        while !self.slow.actions.is_empty() || !self.slow.made.is_empty() {
             let actions: Vec<Action> = self.slow.actions.drain().collect();
             actions.into_iter().for_each(|action| self.carry_out(action));
+            let made: Vec<Skb> = self.slow.made.drain().collect();
+            rounds += usize::from(!made.is_empty());
+            for skb in made {
+                match rounds {
+                    ..=MADE_ROUNDS => self.output_made(skb),
+                    _ => self.ctx.free(skb, DropReason::NetfilterDrop),
+                }
+            }
         }
     }
 

@@ -18,10 +18,7 @@ impl SlowPath {
     pub fn send(&mut self, ctx: &mut SoftnetData, view: RouteSnapshot<'_>, mut skb: Skb, out: &mut Effects) {
         let head = skb.head_mut();
         (head.l3, head.flags) = (ETH_LEN as u16, head.flags | Flags::ORIGINATED);
-        self.call(ctx, view, out, |call| match is_ipv6(&skb) {
-            true => call.output_own::<Ipv6Addr>(skb),
-            false => call.output_own::<Ipv4Addr>(skb),
-        });
+        self.call(ctx, view, out, |call| call.output_made(skb));
     }
 
     /// Sends a datagram of a sender here, whose payload are the next `len` bytes of `pieces`, in fragments if it does not
@@ -62,7 +59,7 @@ impl SlowPath {
                 call.ctx.originate();
                 skb.head_mut().dev = dev;
                 choice.mark(skb.head_mut());
-                if let Some(skb) = view.leaving(call.ctx, dev, skb) {
+                if let Some(skb) = call.leaving(dev, skb) {
                     call.transmit(skb, dev, iface.mac, to);
                 }
             }
@@ -111,6 +108,14 @@ impl Call<'_> {
         Ok(())
     }
 
+    /// Sends a packet made here, of either family, to its destination.
+    pub(super) fn output_made(&mut self, skb: Skb) {
+        match is_ipv6(&skb) {
+            true => self.output_own::<Ipv6Addr>(skb),
+            false => self.output_own::<Ipv4Addr>(skb),
+        }
+    }
+
     /// Sends a packet made here to its destination; to one that is link-local, on the device that its head names.
     pub(super) fn output_own<F: SlowFamily>(&mut self, mut skb: Skb) {
         let dst = F::ends(packet(&skb)).map_or(F::UNSPECIFIED, |(_, dst)| dst);
@@ -118,7 +123,7 @@ impl Call<'_> {
         match self.view.iface(hop.dev) {
             Some(iface) if hop.is_reachable() => {
                 skb.head_mut().dev = hop.dev;
-                let Some(skb) = self.view.leaving(self.ctx, hop.dev, skb) else { return };
+                let Some(skb) = self.leaving(hop.dev, skb) else { return };
                 if let Err((skb, reason)) = self.output_cut(skb, hop, iface) {
                     self.ctx.free(skb, reason);
                 }

@@ -4,7 +4,7 @@ use super::family::{Received, Refusal, SlowFamily};
 use super::{Call, Refused, packet};
 use crate::ip::ETH_LEN;
 use crate::ip::adjacency::{Adjacency, Kind};
-use crate::ip::hooks::Slot;
+use crate::ip::hooks::{Passage, Slot};
 use crate::ip::input::Exception;
 use crate::ip::redirect::{CameBy, Quote};
 use crate::skb::{DropReason, Skb};
@@ -22,7 +22,7 @@ impl Call<'_> {
         let unusual = exception == Exception::Unusual;
         let mut checked = F::check(self.slow, self.view, &skb, unusual);
         if unusual && checked.is_ok() && self.view.tables.hooks.is_set(Slot::Prerouting) {
-            match self.view.prerouting(self.ctx, skb) {
+            match self.received(Slot::Prerouting, skb) {
                 Some(passed) => skb = passed,
                 None => return Ok(()),
             }
@@ -67,12 +67,12 @@ impl Call<'_> {
         let back = hop.dev == came_by.dev && iface.send_redirects;
         let came = back.then(|| Quote::of(packet(&skb)));
         F::hop(self.slow, self.view, &mut skb, iface, hop.gateway);
-        let devices = (Some(came_by.dev), Some(hop.dev));
-        let Some(skb) = self.view.pass(self.ctx, Slot::Forward, devices, skb) else { return Ok(()) };
+        let at = |slot| Passage::new(slot, Some(came_by.dev), Some(hop.dev));
+        let Some(skb) = self.pass(at(Slot::Forward), skb) else { return Ok(()) };
         if let Some(came) = came {
             self.redirect_to(came_by, came.as_slice(), hop.gateway);
         }
-        let Some(skb) = self.view.pass(self.ctx, Slot::Postrouting, devices, skb) else { return Ok(()) };
+        let Some(skb) = self.pass(at(Slot::Postrouting), skb) else { return Ok(()) };
         self.output_cut(skb, hop, iface)
     }
 

@@ -12,7 +12,7 @@ use crate::SoftnetData;
 use crate::fold::FoldKey;
 use crate::ip::adjacency::{Adjacency, Kind as Hop};
 use crate::ip::fragment::{Addresses, Datagram, emit};
-use crate::ip::hooks::{Hook, Passage, Slot};
+use crate::ip::hooks::{Hook, HookContext, Passage, Slot};
 use crate::ip::icmp_limit::IcmpParams;
 use crate::ip::iface::Iface;
 use crate::ip::input::{Exceptions, Ingress};

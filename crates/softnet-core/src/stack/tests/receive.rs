@@ -31,6 +31,10 @@ fn lens(ctx: &mut SoftnetData, batch: &mut Batch) -> Vec<usize> {
 }
 
 impl ReceiveHost for Host {
+    fn now(&self) -> u64 {
+        0
+    }
+
     fn xmit(&mut self, ctx: &mut SoftnetData, dev: u16, choice: TxChoice, origin: Origin, batch: &mut Batch) {
         self.0.push(Call::Xmit(dev, choice, origin, lens(ctx, batch)));
     }

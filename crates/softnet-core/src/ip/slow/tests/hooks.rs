@@ -5,9 +5,8 @@ use std::sync::{Arc, Mutex};
 
 use super::frags::{Fragments, ping};
 use super::*;
-use crate::SoftnetData;
 use crate::ip::ETH_LEN;
-use crate::ip::hooks::{Hook, Passage, Slot};
+use crate::ip::hooks::{Hook, HookContext, Passage, Slot};
 use crate::ip::v4::header::protocol;
 use crate::ip::v6::addr::link_local;
 use crate::ip::v6::header::Ipv6Header;
@@ -25,6 +24,8 @@ for_each_family! {
     what_a_slot_drops_is_counted_there,
     a_destination_that_is_rewritten_is_routed_anew,
     a_source_that_is_rewritten_leaves_so,
+    what_a_hook_makes_is_sent_like_all_that_is_made_here,
+    hooks_do_not_make_packets_for_ever,
 }
 
 const SLOTS: [Slot; 5] = [Slot::Prerouting, Slot::Input, Slot::Forward, Slot::Output, Slot::Postrouting];
@@ -102,14 +103,34 @@ struct Pass<F> {
 struct Each<A>(A);
 
 impl<A: Fn(Passage, &mut Skb) -> bool + Send + Sync> Hook for Each<A> {
-    fn run(&self, ctx: &mut SoftnetData, passage: Passage, batch: &mut Batch) {
+    fn run(&self, cx: &mut HookContext<'_>, passage: Passage, batch: &mut Batch) {
         let mut some = std::mem::take(batch);
         for mut skb in some.drain() {
+            assert_offsets(&skb);
             match (self.0)(passage, &mut skb) {
                 true => batch.push(skb).unwrap(),
-                false => ctx.free(skb, DROPPED),
+                false => cx.ctx.free(skb, DROPPED),
             }
         }
+    }
+}
+
+/// At every slot the head says what the bytes do.
+fn assert_offsets(skb: &Skb) {
+    let bytes = &skb.data()[ETH_LEN..];
+    let (mut protocol, mut at, mut fragment) = match bytes[0] >> 4 {
+        4 => (bytes[9], usize::from(bytes[0] & 15) * 4, bytes[6] & 0x3f != 0 || bytes[7] != 0),
+        _ => (bytes[6], 40, false),
+    };
+    while bytes[0] >> 4 == 6 && [0, 43, 60].contains(&protocol) {
+        (protocol, at) = (bytes[at], at + 8 * (1 + usize::from(bytes[at + 1])));
+    }
+    fragment |= bytes[0] >> 4 == 6 && protocol == 44;
+    let head = skb.head();
+    assert_eq!(usize::from(head.l3), ETH_LEN);
+    match fragment {
+        true => assert_eq!(head.l4, 0),
+        false => assert_eq!((head.protocol, usize::from(head.l4)), (protocol, ETH_LEN + at)),
     }
 }
 
@@ -447,4 +468,75 @@ fn a_redirect_is_about_what_may_go_on_and_as_it_came() {
         let sent = world.one(0, frame);
         assert_eq!((sent.len(), told_of(&sent)), (2, vec![client]));
     }
+}
+
+/// A hook that makes a datagram from softnet's address on the client's link to the client for each packet, which goes on if
+/// that is said; and what it saw.
+struct Makes<F> {
+    goes_on: bool,
+    seen: Mutex<Vec<(u64, usize)>>,
+    family: std::marker::PhantomData<F>,
+}
+
+impl<F> Makes<F> {
+    fn new(goes_on: bool) -> Arc<Self> {
+        Arc::new(Makes { goes_on, seen: Mutex::default(), family: std::marker::PhantomData })
+    }
+}
+
+impl<F: Rewrite> Hook for Makes<F> {
+    fn run(&self, cx: &mut HookContext<'_>, _: Passage, batch: &mut Batch) {
+        for _ in 0..batch.len() {
+            let mut skb = cx.ctx.alloc_skb().unwrap();
+            let head = head(F::OWN[0], F::CLIENT);
+            head.write(&mut skb, &head.no_link(), b"made").unwrap();
+            cx.emit(skb);
+        }
+        let ifaces = cx.tables.ifaces.iter().flatten().count();
+        self.seen.lock().unwrap().push((cx.now, ifaces));
+        if !self.goes_on {
+            cx.ctx.free_batch(batch, DROPPED);
+        }
+    }
+}
+
+fn what_a_hook_makes_is_sent_like_all_that_is_made_here<F: Rewrite>() {
+    for slot in [Slot::Prerouting, Slot::Forward, Slot::Postrouting] {
+        for options in [false, true] {
+            let mut world = World::<F>::acquainted();
+            let passes = Passes::of(&mut world);
+            let makes = Makes::<F>::new(slot == Slot::Forward);
+            // What is made passes postrouting, too.
+            let makes_more = slot == Slot::Postrouting;
+            world.tables.hooks.set(slot, Some(makes.clone()));
+            world.now += 5;
+            let frame = udp(0, F::CLIENT, F::SERVER, 9, 10);
+            let frame = if options { F::with_options(frame) } else { frame };
+            let sent = world.one(0, frame);
+            let made: Vec<_> = sent.iter().filter(|(_, frame)| frame.ends_with(b"made")).collect();
+            let n = if slot == Slot::Forward { 2 } else { 1 };
+            let expected = if makes_more { 0 } else { n };
+            assert_eq!((sent.len(), made.len()), (expected, expected.min(1)), "{slot:?}");
+            for (dev, frame) in &made {
+                assert_eq!((*dev, &frame[..6]), (0, &CLIENT_MAC[..]));
+                assert_eq!(ends::<F>(packet(frame)), [F::OWN[0], F::CLIENT]);
+            }
+            let ways = passes.ways();
+            assert!(ways.contains(&(Slot::Output, None, Some(0))), "{ways:?}");
+            assert_eq!(ways.contains(&(Slot::Postrouting, None, Some(0))), !makes_more);
+            assert!(makes.seen.lock().unwrap().iter().all(|seen| *seen == (world.now, 2)));
+        }
+    }
+}
+
+fn hooks_do_not_make_packets_for_ever<F: Rewrite>() {
+    let mut world = World::<F>::acquainted();
+    world.tables.hooks.set(Slot::Output, Some(Makes::<F>::new(true)));
+    // Without a socket: an error, which has four others made one after the other.
+    let sent = world.one(0, udp(0, F::CLIENT, F::OWN[0], 9, 10));
+    assert_eq!((sent.len(), world.drops(DropReason::NetfilterDrop)), (5, 1));
+    // All that a hook makes while it sees several is of one round.
+    let frame = udp(0, F::CLIENT, F::OWN[0], 9, 10);
+    let sent = world.input(0, &[frame.clone(), frame.clone(), frame]);
+    assert_eq!((sent.len(), world.drops(DropReason::NetfilterDrop)), (15, 4));
 }

@@ -134,6 +134,10 @@ struct Poller<'a> {
 }
 
 impl ReceiveHost for Poller<'_> {
+    fn now(&self) -> u64 {
+        self.host.now
+    }
+
     fn xmit(&mut self, ctx: &mut SoftnetData, dev: u16, choice: TxChoice, origin: Origin, batch: &mut Batch) {
         self.host.xmit(ctx, dev, choice, origin, batch);
     }

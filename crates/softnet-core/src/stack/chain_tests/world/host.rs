@@ -61,7 +61,8 @@ pub(super) struct Filter {
 }
 
 impl Hook for Filter {
-    fn run(&self, ctx: &mut SoftnetData, _: Passage, batch: &mut Batch) {
+    fn run(&self, cx: &mut HookContext<'_>, _: Passage, batch: &mut Batch) {
+        let ctx = &mut *cx.ctx;
         let (mode, mut kept) = (*self.mode.lock().unwrap(), self.kept.lock().unwrap());
         let ingress = matches!(mode, Mode::MirrorIngress | Mode::RedirectIngress);
         match mode {
@@ -181,6 +182,10 @@ pub(super) struct Receiving<'a> {
 }
 
 impl ReceiveHost for Receiving<'_> {
+    fn now(&self) -> u64 {
+        self.host.now.get()
+    }
+
     fn xmit(&mut self, ctx: &mut SoftnetData, dev: u16, _: TxChoice, origin: Origin, batch: &mut Batch) {
         self.host.xmit_on(ctx, dev, origin, batch);
     }
