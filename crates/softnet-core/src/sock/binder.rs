@@ -3,7 +3,7 @@
 //!
 //! The runtime keeps it behind a lock, which no poller takes for a datagram to one socket.
 //! Invariant: no two sockets of the table are bound to the same protocol, address, port and family, unless
-//! both are in one reuseport group; and a slot is reused only after its last receiver has released
+//! both are in one reuseport group, or one was accepted by the other or is known by its peer alone; and a slot is reused only after its last receiver has released
 //! it.
 
 use std::collections::{BTreeSet, HashMap};
@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use super::group::MAX_GROUPS;
 use super::inbox::{Inbox, Message, SlotRef};
-use super::key::{ANY, Addr, Flow, is_v4};
+use super::key::{ANY, Addr, Flow, Key, is_v4};
 use super::ports::{Bound, Ports};
 use super::slot::{BindFlags, Slot};
 use super::table::Sockets;
@@ -70,21 +70,23 @@ pub enum BindError {
 }
 
 struct Entry {
-    key: Flow,
+    key: Key,
     flags: BindFlags,
     /// See [`Bind::dev`].
     dev: Option<u16>,
     /// The address and families that it was bound to before it was connected.
     bound: (Addr, BindFlags),
     reuseport: bool,
+    /// Whether it was [accepted](Binder::open_accepted).
+    accepted: bool,
     /// The multicast groups that it joined, each on a device.
     joined: Vec<(Addr, u16)>,
 }
 
 impl Entry {
     fn place(&self) -> Bound {
-        let Entry { key, flags, dev, reuseport, .. } = *self;
-        Bound { local: key.local, port: key.lport, flags: flags.in_group(None), dev, reuseport }
+        let Entry { key: Key { flow, .. }, flags, dev, reuseport, accepted, .. } = *self;
+        Bound { local: flow.local, port: flow.lport, flags: flags.in_group(None), dev, reuseport, accepted }
     }
 }
 
@@ -156,8 +158,9 @@ impl Binder {
         let first = self.random() % ports;
         (0..ports).map(|i| EPHEMERAL.start() + ((first + i) % ports) as u16).find(|port| {
             // Never a shared port, even if the socket would share: it did not ask for this one.
-            let place = Bound { local: bind.local, port: *port, flags, dev: bind.dev, reuseport: false };
-            !taken.contains(port) && !self.ports.conflicts(&place)
+            let (local, port, dev) = (bind.local, *port, bind.dev);
+            let place = Bound { local, port, flags, dev, reuseport: false, accepted: false };
+            !taken.contains(&port) && !self.ports.conflicts(&place) && !self.ports.has_accepted(&place)
         })
     }
 
@@ -182,14 +185,34 @@ impl Binder {
             port => port,
         };
         let Bind { local, dev, reuseport, .. } = *bind;
-        let place = Bound { local, port, flags, dev, reuseport };
+        let place = Bound { local, port, flags, dev, reuseport, accepted: false };
         if self.ports.conflicts(&place) {
             return Err(BindError::InUse);
         }
-        let key = Flow::bound(M::PROTOCOL, local, port);
+        self.add(Key::bound(M::PROTOCOL, local, port), place, bind.limit)
+    }
+
+    /// Opens a socket of `M`'s protocol that is connected by `flow` from the start: one that a listener accepted. It has the
+    /// listener's port beside it, and after it; no other socket may be connected by the same flow
+    /// ([`InUse`](BindError::InUse)). It can't be [disconnected](Self::disconnect).
+    pub fn open_accepted<M: Message>(&mut self, flow: &Flow, limit: u32) -> Result<Inbox<M>, BindError> {
+        let flow = Flow { protocol: M::PROTOCOL, ..*flow };
+        let key = Key::connected(flow);
+        if self.sockets.find_exact(&key).is_some() {
+            return Err(BindError::InUse);
+        }
+        let flags = BindFlags::connected(M::PROTOCOL, flow.local);
+        let (local, port) = (flow.local, flow.lport);
+        let place = Bound { local, port, flags, dev: None, reuseport: false, accepted: true };
+        self.add(key, place, limit)
+    }
+
+    /// Adds a socket with this key, which is bound like `place`, and conflicts with none.
+    fn add<M: Message>(&mut self, key: Key, place: Bound, limit: u32) -> Result<Inbox<M>, BindError> {
+        let Bound { local, flags, dev, reuseport, accepted, .. } = place;
         let index = self.free.pop().unwrap_or(self.fresh);
         let inbox = self.sockets.make(index, &self.region).and_then(|slot| {
-            slot.reset(bind.limit);
+            slot.reset(limit);
             Inbox::open(SlotRef::new(self.sockets.clone(), index)?)
         });
         let Some(mut inbox) = inbox else { return Err(BindError::TooMany) };
@@ -206,7 +229,7 @@ impl Binder {
         let flags = flags.in_group(group);
         let generation = self.sockets.change(|| self.put_in(index, &key, flags));
         inbox.opened(generation);
-        let entry = Entry { key, flags, dev, bound, reuseport, joined: Vec::new() };
+        let entry = Entry { key, flags, dev, bound, reuseport, accepted, joined: Vec::new() };
         self.ports.add(index, &place);
         self.entries.insert(index, entry);
         Ok(inbox)
@@ -227,7 +250,7 @@ impl Binder {
 
     /// Gives slot `index`, which is in no chain, a key, and puts it in that key's chain, unless
     /// another member of its group is there. Returns its new generation.
-    fn put_in(&self, index: u32, key: &Flow, flags: BindFlags) -> u32 {
+    fn put_in(&self, index: u32, key: &Key, flags: BindFlags) -> u32 {
         let sockets = &self.sockets;
         let generation = sockets.slot(index).map_or(0, |slot| slot.set_key(key, flags));
         if flags.group().and_then(|group| sockets.group(group)).is_none_or(|members| members.len() == 1) {
@@ -279,9 +302,26 @@ impl Binder {
     /// its reuseport group. Returns the slot's new generation.
     pub fn connect(&mut self, index: u32, local: Addr, remote: Addr, rport: u16) -> u32 {
         let Some(Entry { key: bound, .. }) = self.entries.get(&index) else { return 0 };
-        let key = Flow { local, remote, rport, ..*bound };
-        let flags = BindFlags::new(key.protocol, is_v4(local), !is_v4(local));
+        let key = Key::connected(Flow { local, remote, rport, ..bound.flow });
+        let flags = BindFlags::connected(key.flow.protocol, local);
         self.replace(index, key, flags)
+    }
+
+    /// The same of a protocol whose connections are known by their ends: unless another socket is connected by that flow
+    /// ([`InUse`](BindError::InUse)).
+    pub fn connect_alone(
+        &mut self,
+        index: u32,
+        local: Addr,
+        remote: Addr,
+        rport: u16,
+    ) -> Result<u32, BindError> {
+        let Some(Entry { key: bound, .. }) = self.entries.get(&index) else { return Ok(0) };
+        let key = Key::connected(Flow { local, remote, rport, ..bound.flow });
+        match self.sockets.find_exact(&key) {
+            Some(other) if other.slot != index => Err(BindError::InUse),
+            _ => Ok(self.connect(index, local, remote, rport)),
+        }
     }
 
     /// The address that the socket in slot `index` was bound to, which it has again once it is [disconnected](Self::disconnect).
@@ -295,14 +335,19 @@ impl Binder {
     /// that is not connected is left as it is.
     pub fn disconnect(&mut self, index: u32) -> Result<(u32, Addr), BindError> {
         let Some(entry) = self.entries.get(&index) else { return Ok((0, ANY)) };
-        let (now, &Entry { key, bound: (local, flags), dev, reuseport, .. }) = (entry.place(), entry);
+        let (now, &Entry { key, bound: (local, flags), dev, reuseport, accepted, .. }) =
+            (entry.place(), entry);
         if !key.is_connected() {
             return Ok((self.sockets.slot(index).map_or(0, Slot::generation), local));
         }
-        let key = Flow::bound(key.protocol, local, key.lport);
+        if accepted {
+            // Its listener has what it would be bound to.
+            return Err(BindError::InUse);
+        }
+        let key = Key::bound(key.flow.protocol, local, key.flow.lport);
         // The socket does not conflict with itself.
         self.ports.remove(index, &now);
-        let place = Bound { local, port: key.lport, flags, dev, reuseport };
+        let place = Bound { local, port: key.flow.lport, flags, dev, reuseport, accepted };
         let conflicts = self.ports.conflicts(&place);
         self.ports.add(index, &now);
         if conflicts {
@@ -313,7 +358,7 @@ impl Binder {
     }
 
     /// Gives slot `index`, which is in use, a new key. Returns its new generation.
-    fn replace(&mut self, index: u32, key: Flow, flags: BindFlags) -> u32 {
+    fn replace(&mut self, index: u32, key: Key, flags: BindFlags) -> u32 {
         let sockets = self.sockets.clone();
         let generation = sockets.change(|| {
             self.take_out(index);
@@ -335,7 +380,7 @@ impl Binder {
         sockets.change(|| {
             self.take_out(index);
             if let Some(slot) = sockets.slot(index) {
-                slot.set_key(&Flow::bound(0, ANY, 0), BindFlags::default());
+                slot.set_key(&Key::bound(0, ANY, 0), BindFlags::default());
             }
         });
         let Some(entry) = self.entries.remove(&index) else { return Vec::new() };
@@ -425,11 +470,12 @@ impl Binder {
     /// Whether the socket in `slot` wants a multicast or broadcast datagram.
     fn wanted_by(&self, slot: u32, flow: &Flow) -> Option<super::Hit> {
         let Entry { key, flags, .. } = self.entries.get(&slot)?;
+        let of = &key.flow;
         let v4 = is_v4(flow.local);
-        let to_it = key.lport == flow.lport
-            && (key.local == ANY || key.local == flow.local)
+        let to_it = of.lport == flow.lport
+            && (of.local == ANY || of.local == flow.local)
             && flags.overlaps(BindFlags::new(flow.protocol, v4, !v4));
-        let from_peer = !key.is_connected() || (key.remote, key.rport) == (flow.remote, flow.rport);
+        let from_peer = !key.is_connected() || (of.remote, of.rport) == (flow.remote, flow.rport);
         let generation = self.sockets.slot(slot)?.generation();
         (to_it && from_peer).then_some(super::Hit { slot, generation })
     }

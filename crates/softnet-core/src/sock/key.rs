@@ -53,11 +53,11 @@ pub fn socket_addr(addr: Addr, port: u16, v4: bool) -> SocketAddr {
     SocketAddrV6::new(Ipv6Addr::from_bits(unscoped(addr)), port, 0, scope_id(addr).into()).into()
 }
 
-/// Protocol, source and destination of a packet, seen from this host; and the key of a socket, whose
-/// remote end is 0 unless it is connected. Each protocol has ports of its own.
+/// Protocol, source and destination of a packet, seen from this host. Each protocol has ports of its own; where it has none,
+/// they are 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flow {
-    /// Our address; [`ANY`] for a socket that is bound to none.
+    /// Our address.
     pub local: Addr,
     /// The other end's.
     pub remote: Addr,
@@ -69,17 +69,64 @@ pub struct Flow {
     pub protocol: u8,
 }
 
-impl Flow {
-    /// The key of a socket that is bound but not connected.
+/// What of a packet's flow a socket's key has to match, the most first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(usize)]
+pub enum Match {
+    /// All of it: the socket is connected.
+    Flow,
+    /// Our end.
+    Local,
+    /// Our port, whatever the address.
+    Port,
+}
+
+/// The key of a socket: a flow, of which what the key does not match is [`ANY`] and 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Key {
+    /// What is matched.
+    pub flow: Flow,
+    /// How much of it.
+    pub matches: Match,
+}
+
+impl Key {
+    /// That of a socket that is bound but not connected; to [`ANY`]: to no address.
+    #[inline(always)]
     pub const fn bound(protocol: u8, local: Addr, lport: u16) -> Self {
-        Flow { local, remote: ANY, lport, rport: 0, protocol }
+        let matches = if local == ANY { Match::Port } else { Match::Local };
+        Key { flow: Flow { local, remote: ANY, lport, rport: 0, protocol }, matches }
     }
 
-    /// Whether it is the key of a connected socket.
+    /// That of a socket that is connected by `flow`.
+    #[inline(always)]
+    pub const fn connected(flow: Flow) -> Self {
+        Key { flow, matches: Match::Flow }
+    }
+
+    /// Whether it is that of a connected socket.
+    #[inline(always)]
     pub const fn is_connected(&self) -> bool {
-        self.rport != 0
+        matches!(self.matches, Match::Flow)
     }
 
+    /// A hash of the whole key. Programs on this host choose the keys, and not remote hosts, so it
+    /// need not resist attacks; the seed keeps a bad case on one stack from being bad on every
+    /// stack.
+    #[inline(always)]
+    pub(super) fn hash(&self, seed: u64) -> u32 {
+        let half = |addr: Addr, seed: u64, k: u64| fold(addr as u64 ^ seed, (addr >> 64) as u64 ^ k);
+        let Flow { local, remote, protocol, .. } = self.flow;
+        let local = half(local, seed ^ (u64::from(protocol) << 32 | u64::from(self.flow.ports())), K[0]);
+        let hash = match self.is_connected() {
+            true => local ^ half(remote, local ^ K[1], K[2]),
+            false => local,
+        };
+        (fold(hash, K[3]) >> 32) as u32
+    }
+}
+
+impl Flow {
     /// Both ports in one word.
     #[inline(always)]
     pub(super) const fn ports(&self) -> u32 {
@@ -98,20 +145,6 @@ impl Flow {
         // The hashes of neighbouring ports are equal steps apart. Steps near a simple fraction of 2^64, as one key of a
         // hundred makes them, would share out unevenly.
         (fold(fold(hash ^ u64::from(self.protocol), K[0]), K[1]) >> 32) as u32
-    }
-
-    /// A hash of the whole key. Programs on this host choose the keys, and not remote hosts, so it
-    /// need not resist attacks; the seed keeps a bad case on one stack from being bad on every
-    /// stack.
-    #[inline(always)]
-    pub(super) fn hash(&self, seed: u64) -> u32 {
-        let half = |addr: Addr, seed: u64, k: u64| fold(addr as u64 ^ seed, (addr >> 64) as u64 ^ k);
-        let local = half(self.local, seed ^ (u64::from(self.protocol) << 32 | u64::from(self.ports())), K[0]);
-        let hash = match self.is_connected() {
-            true => local ^ half(self.remote, local ^ K[1], K[2]),
-            false => local,
-        };
-        (fold(hash, K[3]) >> 32) as u32
     }
 }
 
@@ -147,18 +180,19 @@ mod tests {
     #[test]
     fn hashes_spread() {
         const N: u32 = 1 << 14;
-        let base = Flow::bound(17, mapped(0x0a00_0001), 7);
-        let peer = |remote, rport| Flow { remote, rport, ..base };
-        let sets: [(&str, &dyn Fn(u32) -> Flow); 5] = [
-            ("ports", &|i| Flow { lport: i as u16, ..base }),
-            ("addresses", &|i| Flow { local: mapped(0x0a00_0000 + i), ..base }),
-            ("networks", &|i| Flow { local: u128::from(i) << 64 | 1, ..base }),
+        let bound = |local, lport| Key::bound(17, local, lport);
+        let own = bound(mapped(0x0a00_0001), 7);
+        let peer = |remote, rport| Key::connected(Flow { remote, rport, ..own.flow });
+        let sets: [(&str, &dyn Fn(u32) -> Key); 5] = [
+            ("ports", &|i| bound(own.flow.local, i as u16)),
+            ("addresses", &|i| bound(mapped(0x0a00_0000 + i), 7)),
+            ("networks", &|i| bound(u128::from(i) << 64 | 1, 7)),
             ("peers", &|i| peer(mapped(0x0b00_0000 + i), 53)),
             ("peer ports", &|i| peer(mapped(0x0b00_0001), 1 + i as u16)),
         ];
         for seed in [0, 1, 0xdead_beef_0bad_cafe] {
-            for (what, flow) in &sets {
-                let buckets: HashSet<u32> = (0..N).map(|i| flow(i).hash(seed) % N).collect();
+            for (what, key) in &sets {
+                let buckets: HashSet<u32> = (0..N).map(|i| key(i).hash(seed) % N).collect();
                 // Of as many balls as bins, 1 - 1/e of the bins get one.
                 let share = buckets.len() as f64 / f64::from(N);
                 assert!(share > 0.61, "{what}, seed {seed:#x}: {share}");
@@ -169,7 +203,7 @@ mod tests {
     /// Whatever the key is, neighbouring ports of one peer are shared evenly among the sockets of a group.
     #[test]
     fn neighbouring_ports_are_shared_whatever_the_key() {
-        let base = Flow { remote: mapped(0x0a00_0002), ..Flow::bound(17, mapped(0x0a00_0001), 7) };
+        let base = Flow { remote: mapped(0x0a00_0002), ..Key::bound(17, mapped(0x0a00_0001), 7).flow };
         // Factors close to simple fractions of 2^64 are the hard cases.
         let fractions = (1..=8).flat_map(|of| (0..of).map(move |n| (u64::MAX / of).wrapping_mul(n)));
         let factors = fractions.flat_map(|near| (8..60).map(move |bit| near.wrapping_add(1 << bit)));

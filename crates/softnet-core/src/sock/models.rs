@@ -365,7 +365,7 @@ fn used_anew_under_a_poller() {
     let inbox = model.binder.open(&bind(PEER.local, 8)).unwrap();
     let sockets = model.binder.sockets().clone();
     let poller = thread::spawn(move || {
-        let found = sockets.find_exact(&Flow::bound(UDP, PEER.local, PEER.lport));
+        let found = sockets.find_exact(&Key::bound(UDP, PEER.local, PEER.lport));
         assert_eq!(found, None, "neither had this key, of which each has a part");
     });
     model.close(inbox);

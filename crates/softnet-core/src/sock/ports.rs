@@ -19,6 +19,9 @@ pub(super) struct Bound {
     /// For a group: its device; `None`: any.
     pub(super) dev: Option<u16>,
     pub(super) reuseport: bool,
+    /// It was accepted by a listener of that port, and is told from others by its peer: it is in the way of none that asks for
+    /// the port.
+    pub(super) accepted: bool,
 }
 
 impl Bound {
@@ -35,6 +38,8 @@ pub(super) struct Ports(HashMap<(u8, u16), Port>);
 #[derive(Default)]
 struct Port {
     slots: BTreeSet<u32>,
+    /// Accepted ones among these.
+    accepted: usize,
     locals: HashMap<Addr, Tally>,
 }
 
@@ -56,6 +61,10 @@ impl Ports {
     pub(super) fn add(&mut self, slot: u32, bound: &Bound) {
         let port = self.0.entry(bound.place()).or_default();
         port.slots.insert(slot);
+        if bound.accepted {
+            port.accepted += 1;
+            return;
+        }
         let tally = port.locals.entry(bound.local).or_default();
         *tally.0.entry((bound.flags, bound.dev, bound.reuseport)).or_default() += 1;
     }
@@ -66,7 +75,10 @@ impl Ports {
         if !port.slots.remove(&slot) {
             return;
         }
-        if let Some(tally) = port.locals.get_mut(&bound.local) {
+        port.accepted -= usize::from(bound.accepted);
+        if !bound.accepted
+            && let Some(tally) = port.locals.get_mut(&bound.local)
+        {
             let alike = (bound.flags, bound.dev, bound.reuseport);
             if let Some(count) = tally.0.get_mut(&alike) {
                 *count -= 1;
@@ -83,8 +95,16 @@ impl Ports {
         }
     }
 
+    /// Whether accepted sockets have the port of `new`, which then is none to choose.
+    pub(super) fn has_accepted(&self, new: &Bound) -> bool {
+        self.0.get(&new.place()).is_some_and(|port| port.accepted > 0)
+    }
+
     /// Whether a socket that is bound like this conflicts with those that are there.
     pub(super) fn conflicts(&self, new: &Bound) -> bool {
+        if new.accepted {
+            return false;
+        }
         let Some(port) = self.0.get(&new.place()) else { return false };
         if new.local == ANY {
             return port.locals.values().any(|tally| tally.conflicts(new));
@@ -112,8 +132,17 @@ mod tests {
             BindFlags::new(17, true, true),
         ]);
         let dev = prop::sample::select(vec![None, Some(0), Some(1)]);
-        (prop::sample::select(vec![ANY, 1, 2]), 1u16..3, flags, dev, any::<bool>())
-            .prop_map(|(local, port, flags, dev, reuseport)| Bound { local, port, flags, dev, reuseport })
+        let accepted = prop_oneof![3 => Just(false), 1 => Just(true)];
+        (prop::sample::select(vec![ANY, 1, 2]), 1u16..3, flags, dev, any::<bool>(), accepted).prop_map(
+            |(local, port, flags, dev, reuseport, accepted)| Bound {
+                local,
+                port,
+                flags,
+                dev,
+                reuseport,
+                accepted,
+            },
+        )
     }
 
     /// The rule, for one socket against another.
@@ -124,6 +153,7 @@ mod tests {
             && a.flags.overlaps(b.flags)
             && (a.dev.is_none() || b.dev.is_none() || a.dev == b.dev)
             && !(a.reuseport && b.reuseport)
+            && !(a.accepted || b.accepted)
     }
 
     proptest! {
@@ -132,6 +162,8 @@ mod tests {
             let (mut ports, mut all) = (Ports::default(), Vec::<(u32, Bound)>::new());
             for (slot, (new, which, add)) in (0u32..).zip(steps) {
                 prop_assert_eq!(ports.conflicts(&new), all.iter().any(|(_, other)| collide(&new, other)));
+                let accepted = all.iter().any(|(_, other)| other.accepted && other.place() == new.place());
+                prop_assert_eq!(ports.has_accepted(&new), accepted);
                 if add || all.is_empty() {
                     ports.add(slot, &new);
                     all.push((slot, new));

@@ -8,19 +8,21 @@
 //! Invariant: a key that was read between two looks at the same even generation is that
 //! generation's key.
 
-use super::key::{Addr, Flow, is_v4};
+use super::key::{Addr, Flow, Key, is_v4};
 use super::wait::{Readiness, Wait};
 use crate::skb::{Batch, Closed, Region, SkbInbox};
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Mutant, Ordering, fence, mutated};
 
-/// The families that a wildcard socket receives, its protocol, and its reuseport group: the word that
-/// says how a slot is used. 0: unused.
+/// The families that a wildcard socket receives, whether it is connected, its protocol, and its reuseport group: the word
+/// that says how a slot is used. 0: unused.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct BindFlags(pub(super) u32);
 
 impl BindFlags {
     pub(super) const V4: u32 = 1 << 0;
     pub(super) const V6: u32 = 1 << 1;
+    /// The key is that of a [connected](Key::is_connected) socket.
+    const CONNECTED: u32 = 1 << 2;
     /// Where the protocol is, and the group.
     const PROTOCOL: u32 = 8;
     const GROUP: u32 = 16;
@@ -28,6 +30,12 @@ impl BindFlags {
     pub(super) fn new(protocol: u8, v4: bool, v6: bool) -> Self {
         let families = if v4 { Self::V4 } else { 0 } | if v6 { Self::V6 } else { 0 };
         BindFlags(families | u32::from(protocol) << Self::PROTOCOL)
+    }
+
+    /// Those of a socket that is connected from `local`.
+    pub(super) fn connected(protocol: u8, local: Addr) -> Self {
+        let v4 = is_v4(local);
+        BindFlags(BindFlags::new(protocol, v4, !v4).0 | Self::CONNECTED)
     }
 
     /// Its protocol.
@@ -50,11 +58,13 @@ impl BindFlags {
         self.0 & other.0 & (Self::V4 | Self::V6) != 0 && self.protocol() == other.protocol()
     }
 
-    /// Whether it receives packets of a protocol and a family.
+    /// Whether it is that of a socket with such a `key`, and receives packets of a family.
     #[inline(always)]
-    pub(super) fn takes(self, protocol: u8, v4: bool) -> bool {
+    pub(super) fn takes(self, key: &Key, v4: bool) -> bool {
         let family = if v4 { Self::V4 } else { Self::V6 };
-        self.0 & (family | 0xff << Self::PROTOCOL) == family | u32::from(protocol) << Self::PROTOCOL
+        let connected = if key.is_connected() { Self::CONNECTED } else { 0 };
+        let mask = family | Self::CONNECTED | 0xff << Self::PROTOCOL;
+        self.0 & mask == family | connected | u32::from(key.flow.protocol) << Self::PROTOCOL
     }
 }
 
@@ -181,16 +191,16 @@ impl Slot {
 
     /// Whether the slot has this `key`, and receives packets of the family.
     #[inline(always)]
-    pub(super) fn matches(&self, key: &Flow, v4: bool) -> bool {
-        self.ports.load(Ordering::Relaxed) == key.ports()
-            && load(&self.local) == key.local
-            && load(&self.remote) == key.remote
-            && self.flags().takes(key.protocol, v4)
+    pub(super) fn matches(&self, key: &Key, v4: bool) -> bool {
+        self.ports.load(Ordering::Relaxed) == key.flow.ports()
+            && load(&self.local) == key.flow.local
+            && load(&self.remote) == key.flow.remote
+            && self.flags().takes(key, v4)
     }
 
     /// The socket's key, unless it is being changed or there is none. For display, and for look-ups
     /// of several sockets.
-    pub fn key(&self) -> Option<(Flow, bool)> {
+    pub fn key(&self) -> Option<(Key, bool)> {
         let generation = self.stable()?;
         let (ports, flags) = (self.ports.load(Ordering::Relaxed), self.flags());
         let flow = Flow {
@@ -201,19 +211,23 @@ impl Slot {
             protocol: flags.protocol(),
         };
         let v4_only = flags.0 & BindFlags::V6 == 0;
-        (flags != BindFlags(0) && self.is_still(generation)).then_some((flow, v4_only))
+        let key = match flags.0 & BindFlags::CONNECTED {
+            0 => Key::bound(flow.protocol, flow.local, flow.lport),
+            _ => Key::connected(flow),
+        };
+        (flags != BindFlags(0) && self.is_still(generation)).then_some((key, v4_only))
     }
 
     /// Writes a new key. Only the one writer may call it. Returns the new generation.
-    pub(super) fn set_key(&self, key: &Flow, flags: BindFlags) -> u32 {
+    pub(super) fn set_key(&self, key: &Key, flags: BindFlags) -> u32 {
         let generation = self.generation.load(Ordering::Relaxed);
         self.generation.store(generation.wrapping_add(1), Ordering::Relaxed);
         // Before the key: a thread that reads any part of the new key finds the odd generation, or
         // a later one, at its second look.
         fence(Ordering::Release);
-        self.ports.store(key.ports(), Ordering::Relaxed);
-        store(&self.local, key.local);
-        store(&self.remote, key.remote);
+        self.ports.store(key.flow.ports(), Ordering::Relaxed);
+        store(&self.local, key.flow.local);
+        store(&self.remote, key.flow.remote);
         self.flags.store(flags.0, Ordering::Relaxed);
         self.generation.store(generation.wrapping_add(2), Ordering::Release);
         generation.wrapping_add(2)

@@ -16,7 +16,7 @@
 use std::sync::OnceLock;
 
 use super::group::{Group, MAX_GROUPS};
-use super::key::{ANY, Flow};
+use super::key::{ANY, Flow, Key, Match};
 use super::slot::{Slot, family};
 use crate::fold::FoldKey;
 use crate::siphash::SipKey;
@@ -61,33 +61,16 @@ pub struct Hit {
     pub generation: u32,
 }
 
-/// The kinds of keys, the most specific first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(usize)]
-pub(super) enum Kind {
-    Connected,
-    Bound,
-    Wildcard,
-}
+impl Match {
+    const ALL: [Match; 3] = [Match::Flow, Match::Local, Match::Port];
 
-impl Kind {
-    const ALL: [Kind; 3] = [Kind::Connected, Kind::Bound, Kind::Wildcard];
-
-    pub(super) fn of(key: &Flow) -> Kind {
-        match key {
-            key if key.is_connected() => Kind::Connected,
-            key if key.local == ANY => Kind::Wildcard,
-            _ => Kind::Bound,
-        }
-    }
-
-    /// The key of this kind that a packet of `flow` matches.
+    /// The key that matches so much of a packet's `flow`.
     #[inline(always)]
-    fn key(self, flow: &Flow) -> Flow {
+    fn key(self, flow: &Flow) -> Key {
         match self {
-            Kind::Connected => *flow,
-            Kind::Bound => Flow::bound(flow.protocol, flow.local, flow.lport),
-            Kind::Wildcard => Flow::bound(flow.protocol, ANY, flow.lport),
+            Match::Flow => Key::connected(*flow),
+            Match::Local => Key { matches: self, ..Key::bound(flow.protocol, flow.local, flow.lport) },
+            Match::Port => Key::bound(flow.protocol, ANY, flow.lport),
         }
     }
 }
@@ -95,7 +78,7 @@ impl Kind {
 /// The start of a look-up. It stays valid whatever changes meanwhile, since the table's buckets
 /// never move.
 pub(super) struct Probe<'a> {
-    kind: Kind,
+    kind: Match,
     bucket: &'a AtomicU32,
 }
 
@@ -106,7 +89,7 @@ pub struct Sockets {
     groups: Box<[OnceLock<Box<Group>>]>,
     /// Odd while the table is being changed.
     version: AtomicU32,
-    /// Sockets of each [`Kind`], by the last bits of the protocol's number. Where two protocols share these, each looks
+    /// Sockets of each [`Match`], by the last bits of the protocol's number. Where two protocols share these, each looks
     /// for the other's kinds, in vain.
     kinds: [[AtomicU32; 3]; PROTOCOLS],
     seed: u64,
@@ -161,26 +144,26 @@ impl Sockets {
     }
 
     #[inline(always)]
-    fn bucket(&self, key: &Flow) -> &AtomicU32 {
+    fn bucket(&self, key: &Key) -> &AtomicU32 {
         // There is at least one bucket, and their number is a power of two.
         &self.buckets[key.hash(self.seed) as usize & (self.buckets.len() - 1)]
     }
 
     /// Sockets of a kind and protocol.
     #[inline(always)]
-    fn count(&self, protocol: u8, kind: Kind) -> &AtomicU32 {
+    fn count(&self, protocol: u8, kind: Match) -> &AtomicU32 {
         &self.kinds[usize::from(protocol) % PROTOCOLS][kind as usize]
     }
 
     #[inline(always)]
-    fn has(&self, protocol: u8, kind: Kind) -> bool {
+    fn has(&self, protocol: u8, kind: Match) -> bool {
         self.count(protocol, kind).load(Ordering::Relaxed) > 0
     }
 
     /// First step of a look-up in advance: prefetches the bucket of `flow`.
     #[inline(always)]
     pub(super) fn probe(&self, flow: &Flow) -> Option<Probe<'_>> {
-        let kind = Kind::ALL.into_iter().find(|kind| self.has(flow.protocol, *kind))?;
+        let kind = Match::ALL.into_iter().find(|kind| self.has(flow.protocol, *kind))?;
         let bucket = self.bucket(&kind.key(flow));
         crate::skb::prefetch(std::ptr::from_ref(bucket).cast());
         Some(Probe { kind, bucket })
@@ -210,7 +193,7 @@ impl Sockets {
         for _ in 0..TRIES {
             // Acquire: makes visible what the writer did before an even version.
             let version = self.version.load(Ordering::Acquire);
-            for kind in Kind::ALL {
+            for kind in Match::ALL {
                 if !self.has(flow.protocol, kind) {
                     continue;
                 }
@@ -233,12 +216,12 @@ impl Sockets {
     }
 
     /// The socket with exactly this key.
-    pub fn find_exact(&self, key: &Flow) -> Option<Hit> {
-        self.find(self.bucket(key), key, family(key), (key, 0))
+    pub fn find_exact(&self, key: &Key) -> Option<Hit> {
+        self.find(self.bucket(key), key, family(&key.flow), (&key.flow, 0))
     }
 
     #[inline(always)]
-    fn find(&self, bucket: &AtomicU32, key: &Flow, v4: bool, packet: (&Flow, u32)) -> Option<Hit> {
+    fn find(&self, bucket: &AtomicU32, key: &Key, v4: bool, packet: (&Flow, u32)) -> Option<Hit> {
         let mut at = bucket.load(Ordering::Acquire);
         for _ in 0..MAX_STEPS {
             let slot = self.slot(at)?;
@@ -261,7 +244,7 @@ impl Sockets {
     /// hash has a secret key, as the kernel's `udp_ehashfn`: with the publicly known key of RSS, a
     /// sender could lead all its flows to one member.
     #[inline(never)]
-    fn select(&self, group: u32, key: &Flow, v4: bool, (flow, napi_id): (&Flow, u32)) -> Option<Hit> {
+    fn select(&self, group: u32, key: &Key, v4: bool, (flow, napi_id): (&Flow, u32)) -> Option<Hit> {
         let hash = || flow.secret_hash(&self.choice);
         let index = self.groups.get(group as usize)?.get()?.select(napi_id, hash)?;
         let slot = self.slot(index)?;
@@ -283,19 +266,19 @@ impl Sockets {
 
     /// Puts slot `index`, which is in no chain, in the chain of its key. Called within
     /// [`change`](Self::change).
-    pub(super) fn link(&self, index: u32, key: &Flow) {
+    pub(super) fn link(&self, index: u32, key: &Key) {
         let Some(slot) = self.slot(index) else { return };
         let bucket = self.bucket(key);
         slot.next.store(bucket.load(Ordering::Relaxed), Ordering::Release);
         // Release: a reader that finds the slot also finds its link and key.
         bucket.store(index, Ordering::Release);
-        let kind = self.count(key.protocol, Kind::of(key));
+        let kind = self.count(key.flow.protocol, key.matches);
         kind.store(kind.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     }
 
     /// Takes slot `index` out of the chain of `key`; readers that stand at it go on from there.
     /// Called within [`change`](Self::change).
-    pub(super) fn unlink(&self, index: u32, key: &Flow) {
+    pub(super) fn unlink(&self, index: u32, key: &Key) {
         let mut link = self.bucket(key);
         loop {
             let at = link.load(Ordering::Relaxed);
@@ -303,7 +286,7 @@ impl Sockets {
             let Some(slot) = self.slot(at) else { return };
             if at == index {
                 link.store(slot.next.load(Ordering::Relaxed), Ordering::Release);
-                let kind = self.count(key.protocol, Kind::of(key));
+                let kind = self.count(key.flow.protocol, key.matches);
                 kind.store(kind.load(Ordering::Relaxed).saturating_sub(1), Ordering::Relaxed);
                 return;
             }
@@ -312,7 +295,7 @@ impl Sockets {
     }
 
     /// Whether slot `index` is in the chain of `key`. For the writer.
-    pub(super) fn is_linked(&self, index: u32, key: &Flow) -> bool {
+    pub(super) fn is_linked(&self, index: u32, key: &Key) -> bool {
         let mut at = self.bucket(key).load(Ordering::Relaxed);
         while let Some(slot) = self.slot(at) {
             if at == index {

@@ -214,8 +214,8 @@ fn families_are_kept_apart_where_that_is_wanted() {
     assert_eq!(world.payloads(&mut only_six), [b"six".to_vec()]);
     assert_eq!(world.payloads(&mut only_four), [b"four".to_vec()]);
     let key = |inbox: &Inbox| inbox.slot().slot().key();
-    assert_eq!(key(&only_six), Some((Flow::bound(UDP, ANY, 7), false)));
-    assert_eq!(key(&only_four), Some((Flow::bound(UDP, ANY, 7), true)));
+    assert_eq!(key(&only_six), Some((Key::bound(UDP, ANY, 7), false)));
+    assert_eq!(key(&only_four), Some((Key::bound(UDP, ANY, 7), true)));
     world.close(only_six);
     world.close(only_four);
 }
@@ -435,8 +435,8 @@ fn ports_that_are_not_asked_for_are_free_ones() {
     for _ in 0..500 {
         let inbox = world.binder.open(&bind(v4("10.0.0.1"), 0)).unwrap();
         let (key, _) = inbox.slot().slot().key().unwrap();
-        assert!(EPHEMERAL.contains(&key.lport));
-        *ports.entry(key.lport).or_insert(0) += 1;
+        assert!(EPHEMERAL.contains(&key.flow.lport));
+        *ports.entry(key.flow.lport).or_insert(0) += 1;
         inboxes.push(inbox);
     }
     assert!(ports.values().all(|n| *n == 1));
@@ -509,10 +509,10 @@ fn an_error_waits_until_it_is_taken() {
 }
 
 /// What a table of a few sockets must say, by looking at all of them.
-fn naive(sockets: &HashMap<u32, Flow>, packet: &Flow) -> Option<u32> {
-    let with = |key: Flow| sockets.iter().find(|(_, other)| **other == key).map(|(slot, _)| *slot);
-    let bound = |local| Flow::bound(UDP, local, packet.lport);
-    with(*packet).or_else(|| with(bound(packet.local))).or_else(|| with(bound(ANY)))
+fn naive(sockets: &HashMap<u32, Key>, packet: &Flow) -> Option<u32> {
+    let with = |key: Key| sockets.iter().find(|(_, other)| **other == key).map(|(slot, _)| *slot);
+    let bound = |local| Key::bound(UDP, local, packet.lport);
+    with(Key::connected(*packet)).or_else(|| with(bound(packet.local))).or_else(|| with(bound(ANY)))
 }
 
 proptest! {
@@ -522,29 +522,29 @@ proptest! {
     ) {
         let mut world = World::new();
         let mut inboxes: HashMap<u32, Inbox> = HashMap::new();
-        let mut model: HashMap<u32, Flow> = HashMap::new();
+        let mut model: HashMap<u32, Key> = HashMap::new();
         for (what, local, lport, remote, rport) in steps {
             let local = if local == 0 { ANY } else { mapped(0x0a00_0000 + local) };
             let remote = mapped(0x0b00_0000 + remote);
             let some = model.keys().copied().min_by_key(|slot| (slot * 7 + u32::from(lport)) % 5);
             match (what, some) {
                 (0 | 1, _) => {
-                    let taken = model.values().any(|key| {
+                    let taken = model.values().any(|Key { flow: key, .. }| {
                         key.lport == lport && (key.local == local || key.local == ANY || local == ANY)
                     });
                     let opened = world.binder.open(&bind(local, lport));
                     prop_assert_eq!(opened.as_ref().err(), taken.then_some(&BindError::InUse));
                     if let Ok(inbox) = opened {
-                        model.insert(inbox.slot().index(), Flow::bound(UDP, local, lport));
+                        model.insert(inbox.slot().index(), Key::bound(UDP, local, lport));
                         inboxes.insert(inbox.slot().index(), inbox);
                     }
                 }
                 (2, Some(slot)) => {
-                    let key = &mut inboxes.get_mut(&slot).map(|inbox| (inbox, model[&slot])).unwrap();
+                    let key = &mut inboxes.get_mut(&slot).map(|inbox| (inbox, model[&slot].flow)).unwrap();
                     let local = if key.1.local == ANY { mapped(0x0a00_0001) } else { key.1.local };
                     let generation = world.binder.connect(slot, local, remote, rport);
                     key.0.connected(&mut world.ctx, (remote, rport), generation);
-                    model.insert(slot, Flow { local, remote, rport, ..key.1 });
+                    model.insert(slot, Key::connected(Flow { local, remote, rport, ..key.1 }));
                 }
                 (3, Some(slot)) => {
                     model.remove(&slot);

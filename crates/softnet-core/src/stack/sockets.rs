@@ -11,7 +11,7 @@ use crate::ip::v4::header::{Ipv4Header, is_multicast};
 use crate::ip::v6::header::Ipv6Header;
 use crate::skb::{Batch, Skb};
 use crate::sock::route::is_own;
-use crate::sock::{Flow, Found, SocketError, Sockets, Transport};
+use crate::sock::{Flow, Found, Key, SocketError, Sockets, Transport};
 
 /// The sockets, as the slow path needs them.
 pub trait SocketHost {
@@ -88,7 +88,7 @@ pub fn hand_over(
 /// section 7): it is easy to name a port that is served, and a host that it may speak to.
 fn may_have_sent(host: &impl SocketHost, view: RouteSnapshot<'_>, flow: &Flow) -> bool {
     let sockets = host.sockets();
-    sockets.find_exact(flow).is_some()
+    sockets.find_exact(&Key::connected(*flow)).is_some()
         || host.recent().contains(flow.remote, view.now)
             && is_own(view.tables, flow.local)
             && matches!(sockets.lookup(flow, 0), Found::Socket(_))

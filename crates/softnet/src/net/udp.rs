@@ -134,7 +134,7 @@ impl UdpBuilder {
         loop {
             let inbox = shared.sockets.binder().open_beside(&bind, &taken).map_err(of_bind)?;
             let slot = inbox.slot().clone();
-            let lport = slot.slot().key().map_or(0, |(key, _)| key.lport);
+            let lport = slot.slot().key().map_or(0, |(key, _)| key.flow.lport);
             let socket = UdpSocket(Arc::new(Inner {
                 shared: shared.clone(),
                 slot,

@@ -12,7 +12,7 @@ use softnet_core::fold::FoldKey;
 use softnet_core::ip::pmtu::{PathMtus, RecentPeers};
 use softnet_core::skb::{Batch, Region, Skb};
 use softnet_core::sock::route::is_group;
-use softnet_core::sock::{Arrivals, Binder, Flow, Hit, SockMem, SocketError, Sockets, Transport};
+use softnet_core::sock::{Arrivals, Binder, Flow, Hit, Key, SockMem, SocketError, Sockets, Transport};
 use softnet_core::stack::sockets::SocketHost;
 use softnet_core::sync::{AtomicBool, AtomicUsize, Ordering};
 use softnet_dev::{PiGuard, PiMutex};
@@ -142,7 +142,7 @@ impl SocketTable {
     pub(crate) fn report(&self, flow: &Flow, error: SocketError) {
         // Under the lock, so that the slot is not another's meanwhile.
         let _writer = self.binder();
-        if let Some(hit) = self.sockets.find_exact(flow)
+        if let Some(hit) = self.sockets.find_exact(&Key::connected(*flow))
             && let Some(slot) = self.sockets.slot(hit.slot)
         {
             slot.set_error(error);

@@ -126,8 +126,8 @@ impl Call<'_> {
         // What is on a link only, its error comes from there.
         let [local, remote] = ends.map(|addr| scoped(addr, dev));
         let flow = Flow { local, remote, lport, rport, protocol: quote.protocol };
-        // Nothing is sent to no address or to no port; such a flow would be the key of a socket that is not connected.
-        if !flow.is_connected() || remote == ANY {
+        // Nothing is sent to no address or to no port.
+        if rport == 0 || remote == ANY {
             return false;
         }
         let error = match problem {

@@ -76,7 +76,7 @@ fn each_protocol_has_ports_of_its_own() {
     let skb = world.note(&note, 2);
     assert!(matches!(world.hand_over(&note, skb), Found::Socket(_)));
     let keys = [datagrams.slot().slot().key(), notes.slot().slot().key()];
-    assert_eq!(keys.map(|key| key.unwrap().0.protocol), [UDP, NOTE]);
+    assert_eq!(keys.map(|key| key.unwrap().0.flow.protocol), [UDP, NOTE]);
     assert_eq!(world.ready, [datagrams.slot().index(), notes.slot().index()]);
     assert!([datagrams.slot(), notes.slot()].iter().all(|slot| slot.slot().readiness().readable));
     assert_eq!(world.payloads(&mut datagrams), [b"datagram".to_vec()]);
@@ -87,7 +87,7 @@ fn each_protocol_has_ports_of_its_own() {
     // Connected by the same ends, and not what is addressed to the one when the other is gone.
     let connect = |world: &mut World, index: u32, protocol: u8| {
         let generation = world.binder.connect(index, OWN, PEER, 9);
-        let exact = world.binder.sockets().find_exact(&Flow { protocol, ..flow });
+        let exact = world.binder.sockets().find_exact(&Key::connected(Flow { protocol, ..flow }));
         assert_eq!(exact, Some(Hit { slot: index, generation }));
         generation
     };
@@ -125,6 +125,85 @@ fn what_the_protocol_does_not_read_is_freed() {
     world.ctx.free_skb(got.into_skb());
     assert!(notes.next(&mut world.ctx).is_none());
     assert_eq!(world.drops(DropReason::SocketClose), 2, "one was no note, one from another peer");
+    world.end(notes);
+    world.ctx.drain();
+}
+
+/// A listener's connections are beside it, each known by its peer; without theirs packets are the listener's.
+#[test]
+fn accepted_sockets_share_their_listeners_port() {
+    type Notes = crate::sock::Inbox<Note>;
+    let mut world = World::new();
+    let listener: Notes = world.binder.open(&bind(ANY, 7)).unwrap();
+    let flow = |rport| Flow { local: OWN, remote: PEER, lport: 7, rport, protocol: NOTE };
+    let accept = |world: &mut World, rport| world.binder.open_accepted::<Note>(&flow(rport), 8);
+    let of = |world: &World, rport| match world.binder.sockets().lookup(&flow(rport), 0) {
+        Found::Socket(hit) => Some(hit.slot),
+        _ => None,
+    };
+    let [nine, ten] = [9, 10].map(|rport| accept(&mut world, rport).unwrap());
+    let slots = [&nine, &ten, &listener].map(|inbox| inbox.slot().index());
+    assert_eq!([9, 10, 11].map(|rport| of(&world, rport)), slots.map(Some));
+    assert_eq!(accept(&mut world, 9).err(), Some(BindError::InUse));
+    // Another listener is as much in the way as ever, and what was accepted stays so.
+    assert_eq!(world.binder.open::<Note>(&bind(OWN, 7)).err(), Some(BindError::InUse));
+    assert_eq!(world.binder.disconnect(slots[0]), Err(BindError::InUse));
+    // It ends, and its packets are the listener's.
+    world.end(nine);
+    assert_eq!(of(&world, 9), Some(slots[2]));
+    // The listener ends, and what it accepted stays; the port is free for another one, but none to be chosen.
+    world.end(listener);
+    assert_eq!([9, 10].map(|rport| of(&world, rport)), [None, Some(slots[1])]);
+    let taken = EPHEMERAL.filter(|port| *port != 40_000).collect();
+    let far = Flow { lport: 40_000, ..flow(9) };
+    let chosen = world.binder.open_accepted::<Note>(&far, 8).unwrap();
+    let any = world.binder.open_beside::<Note>(&bind(ANY, 0), &taken);
+    assert_eq!(any.err(), Some(BindError::NoPort));
+    world.end(chosen);
+    let again: Notes = world.binder.open(&bind(ANY, 7)).unwrap();
+    assert_eq!(of(&world, 9), Some(again.slot().index()));
+    world.end(again);
+    world.end(ten);
+    assert_eq!(of(&world, 10), None);
+    assert!(world.binder.is_empty());
+    world.ctx.drain();
+}
+
+/// Where connections are known by their ends, two are not of the same.
+#[test]
+fn a_connection_is_the_only_one_between_its_ends() {
+    let mut world = World::new();
+    let share = Bind { reuseport: true, ..bind(ANY, 7) };
+    let notes: Vec<crate::sock::Inbox<Note>> = (0..2).map(|_| world.binder.open(&share).unwrap()).collect();
+    let [a, b] = [0, 1].map(|i: usize| notes[i].slot().index());
+    assert!(world.binder.connect_alone(a, OWN, PEER, 9).is_ok());
+    assert_eq!(world.binder.connect_alone(b, OWN, PEER, 9), Err(BindError::InUse));
+    assert!(world.binder.connect_alone(b, OWN, PEER, 10).is_ok());
+    // By the same as before.
+    assert!(world.binder.connect_alone(a, OWN, PEER, 9).is_ok());
+    let accepted = Flow { local: OWN, remote: PEER, lport: 7, rport: 10, protocol: NOTE };
+    assert_eq!(world.binder.open_accepted::<Note>(&accepted, 8).err(), Some(BindError::InUse));
+    notes.into_iter().for_each(|inbox| world.end(inbox));
+    world.ctx.drain();
+}
+
+/// Protocols need not have ports: what a socket is connected to is then its peer's address.
+#[test]
+fn a_socket_may_be_connected_to_no_port() {
+    let mut world = World::new();
+    let notes: crate::sock::Inbox<Note> = world.binder.open(&bind(ANY, 7)).unwrap();
+    let slot = notes.slot().index();
+    world.binder.connect(slot, OWN, PEER, 0);
+    let (key, _) = notes.slot().slot().key().unwrap();
+    assert!(key.is_connected());
+    let found = |remote| {
+        let flow = Flow { local: OWN, remote, lport: 7, rport: 0, protocol: NOTE };
+        world.binder.sockets().lookup(&flow, 0)
+    };
+    assert!(matches!(found(PEER), Found::Socket(hit) if hit.slot == slot));
+    assert_eq!(found(OWN), Found::None);
+    world.binder.disconnect(slot).unwrap();
+    assert!(!notes.slot().slot().key().unwrap().0.is_connected());
     world.end(notes);
     world.ctx.drain();
 }
@@ -185,22 +264,22 @@ proptest! {
                         true => world.binder.open(&at).map(Any::Datagrams),
                         false => world.binder.open(&at).map(Any::Notes),
                     };
-                    let taken = model.values().any(|key: &Flow| {
+                    let taken = model.values().any(|Key { flow: key, .. }: &Key| {
                         let same = key.local == at.local || key.local == ANY || at.local == ANY;
                         (key.protocol, key.lport) == (protocol, lport) && same
                     });
                     prop_assert_eq!(opened.is_err(), taken || all.len() == MOST);
                     if let Ok(inbox) = opened {
                         let slot = match &inbox { Any::Datagrams(i) => i.slot().index(), Any::Notes(i) => i.slot().index() };
-                        model.insert(slot, Flow::bound(protocol, at.local, lport));
+                        model.insert(slot, Key::bound(protocol, at.local, lport));
                         all.insert(slot, inbox);
                     }
                 }
                 1 if !slots.is_empty() => {
                     let slot = slots[which.index(slots.len())];
                     let key = model.get_mut(&slot).unwrap();
-                    let local = if key.local == ANY { addr(1) } else { key.local };
-                    (key.local, key.remote, key.rport) = (local, PEER, 9);
+                    let local = if key.flow.local == ANY { addr(1) } else { key.flow.local };
+                    *key = Key::connected(Flow { local, remote: PEER, rport: 9, ..key.flow });
                     world.binder.connect(slot, local, PEER, 9);
                 }
                 2 if !slots.is_empty() => {
@@ -217,13 +296,13 @@ proptest! {
                 [UDP, NOTE].into_iter().flat_map(|p| (1..3).flat_map(move |l| (1..3).flat_map(move |port| [9, 10].map(|r| (p, l, port, r)))))
             {
                 let packet = Flow { local: addr(local), remote: PEER, lport, rport, protocol };
-                let bound = |local| Flow::bound(protocol, local, lport);
+                let bound = |local| Key::bound(protocol, local, lport);
                 let found = match world.binder.sockets().lookup(&packet, 0) {
                     Found::Socket(hit) => Some(model[&hit.slot]),
                     Found::None => None,
                     Found::Contended => panic!("there is one thread"),
                 };
-                let keys = [packet, bound(packet.local), bound(ANY)];
+                let keys = [Key::connected(packet), bound(packet.local), bound(ANY)];
                 let expected = keys.into_iter().find(|key| model.values().any(|other| other == key));
                 prop_assert_eq!(found, expected);
             }

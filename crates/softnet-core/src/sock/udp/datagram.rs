@@ -16,7 +16,8 @@ use crate::skb::{DropReason, Flags, Skb};
 pub const UDP_LEN: usize = 8;
 
 /// What stands in for the flow of a datagram before it is read.
-pub(super) const NO_FLOW: Flow = Flow::bound(protocol::UDP, ANY, 0);
+pub(super) const NO_FLOW: Flow =
+    Flow { local: ANY, remote: ANY, lport: 0, rport: 0, protocol: protocol::UDP };
 
 /// The headers of a datagram.
 #[derive(Clone, Copy)]

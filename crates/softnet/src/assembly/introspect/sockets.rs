@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use softnet_core::ip::v4::header::protocol;
 use softnet_core::sock::key::{Addr, socket_addr};
 use softnet_core::sock::scope::device;
-use softnet_core::sock::{Flow, Slot};
+use softnet_core::sock::{Key, Slot};
 
 use crate::control::show::SocketRow;
 use crate::stack::StackInner;
@@ -14,13 +14,14 @@ use crate::stack::StackInner;
 pub(super) fn rows(shared: &StackInner) -> Vec<SocketRow> {
     let napis = shared.napis();
     let name = |id: u32| napis.iter().find(|i| i.napi.id == id).map(|i| i.napi.name.clone());
-    let row = |(slot, (key, v4)): (&Slot, (Flow, bool))| {
+    let row = |(slot, (key, v4)): (&Slot, (Key, bool))| {
+        let flow = key.flow;
         let napi_id = slot.napi_id();
         let tid = slot.tid();
         SocketRow {
-            protocol: name_of(key.protocol),
-            local: end(shared, key.local, key.lport, v4),
-            peer: key.is_connected().then(|| end(shared, key.remote, key.rport, v4)),
+            protocol: name_of(flow.protocol),
+            local: end(shared, flow.local, flow.lport, v4),
+            peer: key.is_connected().then(|| end(shared, flow.remote, flow.rport, v4)),
             queued: slot.queued().into(),
             limit: slot.limit().into(),
             drops: slot.drops(),

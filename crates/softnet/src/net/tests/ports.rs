@@ -35,7 +35,7 @@ impl Ports for Told {
         if let Some(shared) = &*self.shared.lock().unwrap() {
             let found = shared.sockets.sockets.slots().filter_map(|(_, slot)| slot.key());
             let has = |local| local == end.addr;
-            assert!(!found.into_iter().any(|(key, _)| key.lport == end.port && has(key.local)));
+            assert!(!found.into_iter().any(|(key, _)| key.flow.lport == end.port && has(key.flow.local)));
         }
         *self.open.lock().unwrap().entry((end.addr, end.port)).or_default() += 1;
         Ok(())
@@ -76,7 +76,7 @@ fn what_cannot_be_undone_leaves_the_socket_connected() {
         let (peer, local) = (socket.peer_addr().ok(), socket.local_addr().unwrap());
         assert_eq!((peer, local), (Some((HOST, 9).into()), (OWN, 7).into()));
         let mut keys = remains.shared.sockets.sockets.slots().filter_map(|(_, slot)| slot.key());
-        assert!(keys.any(|(key, _)| key.lport == 7 && key.is_connected()));
+        assert!(keys.any(|(key, _)| key.flow.lport == 7 && key.is_connected()));
         assert_eq!(told.open(), [(own, 7)]);
     };
     // There is no room for the port, or the kernel has it by now.
