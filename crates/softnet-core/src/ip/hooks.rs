@@ -22,6 +22,7 @@
 //! Invariants: a packet passes each slot on its way once, wherever it waits in between. At a slot in which a hook stands, the
 //! heads of packets say where their L3 and L4 headers are.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::ETH_LEN;
@@ -68,7 +69,7 @@ impl Passage {
 /// Packets that hooks made, and that are to be sent: by [`Exception::Made`](super::input::Exception::Made). Its owner must
 /// [drain](Self::drain) it.
 #[derive(Default)]
-pub struct Made(Vec<Skb>);
+pub struct Made(VecDeque<Skb>);
 
 impl Made {
     /// Whether there are none.
@@ -82,9 +83,9 @@ impl Made {
         self.0.len()
     }
 
-    /// Takes them out, in order.
+    /// Takes them out, in order. What the iterator has not yielded stays.
     pub fn drain(&mut self) -> impl Iterator<Item = Skb> {
-        self.0.drain(..)
+        std::iter::from_fn(|| self.0.pop_front())
     }
 }
 
@@ -124,7 +125,7 @@ impl<'a> HookContext<'a> {
     pub fn emit(&mut self, mut skb: Skb) {
         skb.head_mut().flags |= Flags::ORIGINATED;
         self.ctx.originate();
-        self.made.0.push(skb);
+        self.made.0.push_back(skb);
     }
 
     /// Leads the packets of `batch` through the slot of `passage`: those that go on stay.
