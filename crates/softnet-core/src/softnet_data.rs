@@ -191,8 +191,8 @@ impl SoftnetData {
         self.store.free_skb(skb);
     }
 
-    /// As [`Store::take_frames`]; packets of several frames that can't be sent in one are freed and counted against device `dev`:
-    /// the one that could not send them.
+    /// As [`Store::take_frames`]; packets of several frames that can't be sent in one are freed and
+    /// counted against device `dev`: the one that could not send them.
     #[inline(always)]
     pub fn take_frames(
         &mut self,

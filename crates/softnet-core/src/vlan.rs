@@ -1,7 +1,7 @@
 //! VLAN tags (IEEE 802.1Q): out of a frame into its head, and back.
 //!
-//! Called where frames come in and where they leave, by the owner of the skb. Invariant: a tag is in the frame or in the head, never
-//! in both.
+//! Called where frames come in and where they leave, by the owner of the skb. Invariant: a tag is
+//! in the frame or in the head, never in both.
 
 use crate::SoftnetData;
 use crate::ip::ETH_LEN;
@@ -11,8 +11,8 @@ use crate::skb::{Batch, Csum, DropReason, Skb, VlanProto};
 /// Bytes of the addresses, behind which a tag is.
 const ADDRESSES: usize = ETH_LEN - 2;
 
-/// Moves the outer tag of a frame into its head (the kernel's `skb_vlan_untag`). Returns whether there is one, and none in the head
-/// yet; offsets in the head are left to the caller.
+/// Moves the outer tag of a frame into its head (the kernel's `skb_vlan_untag`). Returns whether
+/// there is one, and none in the head yet; offsets in the head are left to the caller.
 pub fn take_out(skb: &mut Skb) -> bool {
     let proto = match EthHeader::new(skb.data()).map(|header| header.ethertype()) {
         Some(ethertype::VLAN) => VlanProto::Dot1q,
@@ -33,7 +33,8 @@ pub fn take_out(skb: &mut Skb) -> bool {
     true
 }
 
-/// Moves the tag that the head has into the frame (the kernel's `__vlan_hwaccel_push_inside`). The reason, if that can't be.
+/// Moves the tag that the head has into the frame (the kernel's `__vlan_hwaccel_push_inside`). The
+/// reason, if that can't be.
 fn put_back(skb: &mut Skb) -> Result<(), DropReason> {
     let proto = match skb.head().vlan_proto {
         VlanProto::None => return Ok(()),
@@ -59,8 +60,9 @@ fn put_back(skb: &mut Skb) -> Result<(), DropReason> {
     Ok(())
 }
 
-/// Puts the tags of packets that are about to leave by device `dev` into their frames. Those for which there is no room are freed,
-/// and counted there. A batch without tags costs a look at each head.
+/// Puts the tags of packets that are about to leave by device `dev` into their frames. Those for
+/// which there is no room are freed, and counted there. A batch without tags costs a look at each
+/// head.
 #[inline(always)]
 pub fn put_back_all(ctx: &mut SoftnetData, dev: u16, batch: &mut Batch) {
     if batch.as_slice().iter().any(|skb| skb.head().vlan_proto != VlanProto::None) {

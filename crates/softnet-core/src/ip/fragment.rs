@@ -196,9 +196,10 @@ fn write_header(header: &mut [u8], datagram: &Datagram, n: usize, part: Option<(
     }
 }
 
-/// Cuts the IPv4 packet in `skb`, whose header is at its [`l3`](crate::skb::Head::l3), into fragments of `mtu` bytes at
-/// the most. The first is in `skb` still; the others have its [metadata](crate::skb::Head::copy_metadata), and are packets more than
-/// there were: all but the first of the list. What was a fragment before is cut further.
+/// Cuts the IPv4 packet in `skb`, whose header is at its [`l3`](crate::skb::Head::l3), into
+/// fragments of `mtu` bytes at the most. The first is in `skb` still; the others have its
+/// [metadata](crate::skb::Head::copy_metadata), and are packets more than there were: all but the
+/// first of the list. What was a fragment before is cut further.
 ///
 /// Hands `skb` back, unchanged, for the reason that [`emit`] would have.
 pub fn split(store: &mut Store, mut skb: Skb, mtu: usize) -> Result<SkbList, (Skb, DropReason)> {

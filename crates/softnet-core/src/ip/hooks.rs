@@ -16,11 +16,12 @@
 //! this stack pass none either, as they never leave it. Long datagrams that are made here pass `output` and `postrouting` in
 //! fragments.
 //!
-//! A hook may make packets, such as the answer to one that it refuses. They leave like all that is made here: the slow path
-//! routes them, and leads them through `output` and `postrouting`. Packets made in answer to those may follow, but not for ever.
+//! A hook may make packets, such as the answer to one that it refuses. They leave like all that is
+//! made here: the slow path routes them, and leads them through `output` and `postrouting`. Packets
+//! made in answer to those may follow, but not for ever.
 //!
-//! Invariants: a packet passes each slot on its way once, wherever it waits in between. At a slot in which a hook stands, the
-//! heads of packets say where their L3 and L4 headers are.
+//! Invariants: a packet passes each slot on its way once, wherever it waits in between. At a slot
+//! in which a hook stands, the heads of packets say where their L3 and L4 headers are.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -66,8 +67,8 @@ impl Passage {
     }
 }
 
-/// Packets that hooks made, and that are to be sent: by [`Exception::Made`](super::input::Exception::Made). Its owner must
-/// [drain](Self::drain) it.
+/// Packets that hooks made, and that are to be sent: by
+/// [`Exception::Made`](super::input::Exception::Made). Its owner must [drain](Self::drain) it.
 #[derive(Default)]
 pub struct Made(VecDeque<Skb>);
 
@@ -102,13 +103,15 @@ pub struct HookContext<'a> {
 
 /// What stands in a slot.
 pub trait Hook: Send + Sync {
-    /// Sees the packets of `batch`, of which there is one at least, and may change them: addresses only in
-    /// [`Prerouting`](Slot::Prerouting) and [`Postrouting`](Slot::Postrouting), and never their family or length. Each has its
-    /// Ethernet header first, whose addresses mean nothing in [`Output`](Slot::Output) and [`Postrouting`](Slot::Postrouting);
-    /// its head says where the L3 header is, and the L4 header with its protocol, unless it is a fragment.
+    /// Sees the packets of `batch`, of which there is one at least, and may change them: addresses
+    /// only in [`Prerouting`](Slot::Prerouting) and [`Postrouting`](Slot::Postrouting), and never
+    /// their family or length. Each has its Ethernet header first, whose addresses mean nothing in
+    /// [`Output`](Slot::Output) and [`Postrouting`](Slot::Postrouting); its head says where the L3
+    /// header is, and the L4 header with its protocol, unless it is a fragment.
     ///
-    /// Packets that are not to go on it takes out of the batch and frees with a reason; the order of the others stays. It adds
-    /// none: packets that it makes it [emits](HookContext::emit). Called by any thread with a context, and must not wait.
+    /// Packets that are not to go on it takes out of the batch and frees with a reason; the order
+    /// of the others stays. It adds none: packets that it makes it [emits](HookContext::emit).
+    /// Called by any thread with a context, and must not wait.
     fn run(&self, cx: &mut HookContext<'_>, passage: Passage, batch: &mut Batch);
 }
 
@@ -118,10 +121,11 @@ impl<'a> HookContext<'a> {
         HookContext { ctx, now, tables, made }
     }
 
-    /// Has `skb` sent to the destination that it says, as a packet that was made here: one with an Ethernet header, whatever that
-    /// says but for the EtherType, before its IP header. The device in its head is that of a link-local destination, and the
-    /// queue that of the packet it answers. It counts as one more; what was received and becomes its own answer
-    /// [turns around](crate::skb::Head::turn_around), and counts as delivered.
+    /// Has `skb` sent to the destination that it says, as a packet that was made here: one with an
+    /// Ethernet header, whatever that says but for the EtherType, before its IP header. The device
+    /// in its head is that of a link-local destination, and the queue that of the packet it
+    /// answers. It counts as one more; what was received and becomes its own answer [turns
+    /// around](crate::skb::Head::turn_around), and counts as delivered.
     pub fn emit(&mut self, mut skb: Skb) {
         skb.head_mut().flags |= Flags::ORIGINATED;
         self.ctx.originate();
@@ -160,7 +164,8 @@ impl<'a> HookContext<'a> {
     }
 }
 
-/// Writes to the head of `skb` where its headers are, unless it says so: L3 always, L4 of all but fragments.
+/// Writes to the head of `skb` where its headers are, unless it says so: L3 always, L4 of all but
+/// fragments.
 fn set_offsets(skb: &mut Skb) {
     if skb.head().l4 != 0 {
         return;
@@ -173,7 +178,8 @@ fn set_offsets(skb: &mut Skb) {
     }
 }
 
-/// Protocol of an IP packet, and where its header begins in the first frame, of which `packet` is the rest from the L3 header on.
+/// Protocol of an IP packet, and where its header begins in the first frame, of which `packet` is
+/// the rest from the L3 header on.
 fn l4_of(packet: &[u8]) -> Option<(u8, usize)> {
     let (protocol, at) = match packet.first()? >> 4 {
         4 => Ipv4Header::new(packet)

@@ -82,7 +82,8 @@ impl Candidate {
         self.len > 0
     }
 
-    /// Takes it out: the way it came, and the packet from its IP header on, as much of it as a message has room for.
+    /// Takes it out: the way it came, and the packet from its IP header on, as much of it as a
+    /// message has room for.
     pub fn take(&mut self) -> Option<(CameBy, &[u8])> {
         let len = std::mem::take(&mut self.len);
         (len > 0).then(|| (self.came_by, &self.packet[..len]))

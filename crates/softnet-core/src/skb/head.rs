@@ -121,8 +121,9 @@ pub struct Head {
 }
 
 impl Head {
-    /// The packet becomes one that is made here, in the same buffer, such as the answer to itself: forgets what was received,
-    /// but for the way back. That is the device and the queue, and where the L3 header is.
+    /// The packet becomes one that is made here, in the same buffer, such as the answer to itself:
+    /// forgets what was received, but for the way back. That is the device and the queue, and where
+    /// the L3 header is.
     #[inline]
     pub fn turn_around(&mut self) {
         let Head { dev, queue, l3, frag_count, frag_len, .. } = *self;
@@ -130,8 +131,9 @@ impl Head {
         *self = Head { flags: Flags::ORIGINATED, ..kept };
     }
 
-    /// Takes over what `of` says of the way of its packet, of which this one is a part: where it came from, and what filters
-    /// and connection tracking found out. What depends on the bytes (hash, L4, checksum, segments) is its own.
+    /// Takes over what `of` says of the way of its packet, of which this one is a part: where it
+    /// came from, and what filters and connection tracking found out. What depends on the bytes
+    /// (hash, L4, checksum, segments) is its own.
     #[inline]
     pub fn copy_metadata(&mut self, of: &Head) {
         let Head { dev, queue, flags, tc_depth, vlan_proto, vlan_tci, mark, conntrack, .. } = *of;

@@ -2,9 +2,9 @@
 //! multicast memberships.
 //!
 //! The runtime keeps it behind a lock, which no poller takes for a datagram to one socket.
-//! Invariant: no two sockets of the table are bound to the same protocol, address, port and family, unless
-//! both are in one reuseport group, or one was accepted by the other or is known by its peer alone; and a slot is reused only after its last receiver has released
-//! it.
+//! Invariant: no two sockets of the table are bound to the same protocol, address, port and family,
+//! unless both are in one reuseport group, or one was accepted by the other or is known by its peer
+//! alone; and a slot is reused only after its last receiver has released it.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -192,9 +192,10 @@ impl Binder {
         self.add(Key::bound(M::PROTOCOL, local, port), place, bind.limit)
     }
 
-    /// Opens a socket of `M`'s protocol that is connected by `flow` from the start: one that a listener accepted. It has the
-    /// listener's port beside it, and after it; no other socket may be connected by the same flow
-    /// ([`InUse`](BindError::InUse)). It can't be [disconnected](Self::disconnect).
+    /// Opens a socket of `M`'s protocol that is connected by `flow` from the start: one that a
+    /// listener accepted. It has the listener's port beside it, and after it; no other socket may
+    /// be connected by the same flow ([`InUse`](BindError::InUse)). It can't be
+    /// [disconnected](Self::disconnect).
     pub fn open_accepted<M: Message>(&mut self, flow: &Flow, limit: u32) -> Result<Inbox<M>, BindError> {
         let flow = Flow { protocol: M::PROTOCOL, ..*flow };
         let key = Key::connected(flow);
@@ -307,8 +308,8 @@ impl Binder {
         self.replace(index, key, flags)
     }
 
-    /// The same of a protocol whose connections are known by their ends: unless another socket is connected by that flow
-    /// ([`InUse`](BindError::InUse)).
+    /// The same of a protocol whose connections are known by their ends: unless another socket is
+    /// connected by that flow ([`InUse`](BindError::InUse)).
     pub fn connect_alone(
         &mut self,
         index: u32,

@@ -53,8 +53,8 @@ pub fn socket_addr(addr: Addr, port: u16, v4: bool) -> SocketAddr {
     SocketAddrV6::new(Ipv6Addr::from_bits(unscoped(addr)), port, 0, scope_id(addr).into()).into()
 }
 
-/// Protocol, source and destination of a packet, seen from this host. Each protocol has ports of its own; where it has none,
-/// they are 0.
+/// Protocol, source and destination of a packet, seen from this host. Each protocol has ports of
+/// its own; where it has none, they are 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flow {
     /// Our address.

@@ -19,8 +19,8 @@ pub(super) struct Bound {
     /// For a group: its device; `None`: any.
     pub(super) dev: Option<u16>,
     pub(super) reuseport: bool,
-    /// It was accepted by a listener of that port, and is told from others by its peer: it is in the way of none that asks for
-    /// the port.
+    /// It was accepted by a listener of that port, and is told from others by its peer: it is in
+    /// the way of none that asks for the port.
     pub(super) accepted: bool,
 }
 

@@ -13,8 +13,8 @@ use super::wait::{Readiness, Wait};
 use crate::skb::{Batch, Closed, Region, SkbInbox};
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Mutant, Ordering, fence, mutated};
 
-/// The families that a wildcard socket receives, whether it is connected, its protocol, and its reuseport group: the word
-/// that says how a slot is used. 0: unused.
+/// The families that a wildcard socket receives, whether it is connected, its protocol, and its
+/// reuseport group: the word that says how a slot is used. 0: unused.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct BindFlags(pub(super) u32);
 

@@ -89,8 +89,8 @@ pub struct Sockets {
     groups: Box<[OnceLock<Box<Group>>]>,
     /// Odd while the table is being changed.
     version: AtomicU32,
-    /// Sockets of each [`Match`], by the last bits of the protocol's number. Where two protocols share these, each looks
-    /// for the other's kinds, in vain.
+    /// Sockets of each [`Match`], by the last bits of the protocol's number. Where two protocols
+    /// share these, each looks for the other's kinds, in vain.
     kinds: [[AtomicU32; 3]; PROTOCOLS],
     seed: u64,
     /// The hash key by which a flow's member of a reuseport group is chosen.

@@ -1,8 +1,10 @@
-//! The receive table: the protocols whose packets to this host go to sockets, by number (the kernel's `inet_protos`).
+//! The receive table: the protocols whose packets to this host go to sockets, by number (the
+//! kernel's `inet_protos`).
 //!
-//! Read by the fast path and by the slow one, of both families. A protocol is added here, with its input, and nowhere else: what
-//! is not in the table (ICMP, and what is not served) is the slow path's. Invariant: what [`input`](Transport::input) is handed is
-//! of its protocol, whole, with [`l3`](crate::skb::Head::l3) and [`l4`](crate::skb::Head::l4) in its head.
+//! Read by the fast path and by the slow one, of both families. A protocol is added here, with its
+//! input, and nowhere else: what is not in the table (ICMP, and what is not served) is the slow
+//! path's. Invariant: what [`input`](Transport::input) is handed is of its protocol, whole, with
+//! [`l3`](crate::skb::Head::l3) and [`l4`](crate::skb::Head::l4) in its head.
 
 use std::ops::{Index, IndexMut};
 
@@ -48,8 +50,8 @@ impl Transport {
         })
     }
 
-    /// Hands the packets of `local` over to their sockets, and leaves it empty. Those without a socket come out in `unserved`, not
-    /// counted.
+    /// Hands the packets of `local` over to their sockets, and leaves it empty. Those without a
+    /// socket come out in `unserved`, not counted.
     #[inline(always)]
     pub fn input(
         self,
@@ -63,7 +65,8 @@ impl Transport {
         }
     }
 
-    /// Has `deliver` hand copies of `skb`, which is to many, over to each of the `members` for its flow.
+    /// Has `deliver` hand copies of `skb`, which is to many, over to each of the `members` for its
+    /// flow.
     pub fn input_to_many(
         self,
         ctx: &mut SoftnetData,

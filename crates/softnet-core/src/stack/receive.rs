@@ -1,5 +1,5 @@
-//! The receive path above L2: from a batch that came by a device to packets sent on, packets in sockets, and exceptions for
-//! the slow path.
+//! The receive path above L2: from a batch that came by a device to packets sent on, packets in
+//! sockets, and exceptions for the slow path.
 //!
 //! Owned by the thread that polls, and empty between two batches. Invariant: every packet handed in is sent, in a socket, freed
 //! with its reason, or with the [host](ReceiveHost) as an exception when [`Receive::ip`] returns.
@@ -20,8 +20,8 @@ pub trait ReceiveHost {
     /// Sends `batch` out of device `dev` and leaves it empty (the kernel's `dev_queue_xmit`).
     fn xmit(&mut self, ctx: &mut SoftnetData, dev: u16, choice: TxChoice, origin: Origin, batch: &mut Batch);
 
-    /// Hands packets over to the sockets of `transport`, as [`Transport::input`] does; those without a socket come out in
-    /// `unserved`.
+    /// Hands packets over to the sockets of `transport`, as [`Transport::input`] does; those
+    /// without a socket come out in `unserved`.
     fn local_input(
         &mut self,
         ctx: &mut SoftnetData,

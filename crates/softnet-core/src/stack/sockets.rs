@@ -1,7 +1,8 @@
-//! The hand-over from the slow path to sockets: packets that took the slow path, errors about what sockets sent, and path MTUs.
+//! The hand-over from the slow path to sockets: packets that took the slow path, errors about what
+//! sockets sent, and path MTUs.
 //!
-//! Called by the owner of the slow path. Invariant: a packet goes to the sockets that it is for, or back to the slow path, which
-//! tells its sender.
+//! Called by the owner of the slow path. Invariant: a packet goes to the sockets that it is for, or
+//! back to the slow path, which tells its sender.
 
 use crate::SoftnetData;
 use crate::ip::input::Exception;
@@ -21,8 +22,9 @@ pub trait SocketHost {
     /// Where long datagrams were sent lately by sockets that are not connected.
     fn recent(&self) -> &RecentPeers;
 
-    /// Hands packets over to the sockets of `transport`, as [`Transport::input`] does; those without a socket come out in
-    /// `unserved`. Slots of sockets that were empty before are added to `ready`.
+    /// Hands packets over to the sockets of `transport`, as [`Transport::input`] does; those
+    /// without a socket come out in `unserved`. Slots of sockets that were empty before are added
+    /// to `ready`.
     fn local_input(
         &self,
         ctx: &mut SoftnetData,
@@ -32,8 +34,8 @@ pub trait SocketHost {
         ready: &mut Vec<u32>,
     );
 
-    /// Hands the packet `skb` over to the members of its multicast group on device `dev`, or, if it is to all, to the sockets
-    /// that listen; a copy for each.
+    /// Hands the packet `skb` over to the members of its multicast group on device `dev`, or, if it
+    /// is to all, to the sockets that listen; a copy for each.
     fn input_to_many(
         &self,
         ctx: &mut SoftnetData,

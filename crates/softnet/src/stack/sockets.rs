@@ -100,9 +100,10 @@ impl SocketTable {
         self.gone(frames - to.queued);
     }
 
-    /// Hands the packets of `local`, which came by NAPI instance `napi_id` (0: were sent here), over to the sockets of `transport`;
-    /// those for which there is no socket come out in `unserved`. What waits for the slots in `ready` is to be
-    /// [woken](Self::arrived) when the caller has done its work.
+    /// Hands the packets of `local`, which came by NAPI instance `napi_id` (0: were sent here),
+    /// over to the sockets of `transport`; those for which there is no socket come out in
+    /// `unserved`. What waits for the slots in `ready` is to be [woken](Self::arrived) when the
+    /// caller has done its work.
     #[inline]
     pub(crate) fn input(
         &self,
@@ -115,9 +116,10 @@ impl SocketTable {
         self.hand_over(napi_id, local.frames(), ready, |to| transport.input(ctx, to, local, unserved));
     }
 
-    /// Hands the packet `skb` over to the members of its multicast group on device `dev`, or, if it is to all, to the sockets
-    /// that listen; a copy for each. However many they are, no more memory is reserved than one of them takes, so that the rest
-    /// is there for other packets meanwhile.
+    /// Hands the packet `skb` over to the members of its multicast group on device `dev`, or, if it
+    /// is to all, to the sockets that listen; a copy for each. However many they are, no more
+    /// memory is reserved than one of them takes, so that the rest is there for other packets
+    /// meanwhile.
     pub(crate) fn to_many(
         &self,
         ctx: &mut SoftnetData,
@@ -155,8 +157,8 @@ impl SocketTable {
         self.notifier.wake(index);
     }
 
-    /// The socket in slot `index` was [handed](Self::input) something while it had nothing: wakes one of the threads that are
-    /// blocked, and its watchers.
+    /// The socket in slot `index` was [handed](Self::input) something while it had nothing: wakes
+    /// one of the threads that are blocked, and its watchers.
     pub(crate) fn arrived(&self, index: u32) {
         self.notifier.arrived(index);
     }

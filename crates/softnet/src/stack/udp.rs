@@ -1,5 +1,5 @@
-//! What is UDP's alone of a stack's sockets: ports that devices share with the kernel, and where long
-//! datagrams went.
+//! What is UDP's alone of a stack's sockets: ports that devices share with the kernel, and where
+//! long datagrams went.
 //!
 //! Called by threads that send (destinations), and by those that open and close sockets (ports).
 

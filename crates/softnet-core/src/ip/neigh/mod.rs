@@ -90,8 +90,9 @@ pub struct NeighParams {
     pub gc_stale_time: u64,
     /// Frames of packets that wait for one neighbour at the most.
     pub unres_qlen: usize,
-    /// Frames of packets that wait for all neighbours together at the most: a scan of the link's addresses must not tie
-    /// up the packet memory. The kernel has no such knob, as its packets come from all of its memory.
+    /// Frames of packets that wait for all neighbours together at the most: a scan of the link's
+    /// addresses must not tie up the packet memory. The kernel has no such knob, as its packets
+    /// come from all of its memory.
     pub unres_total: usize,
     /// How long an entry that changed resists being changed by plain replies. Also the time between two MAC addresses that
     /// the fast path is told for it.

@@ -1,8 +1,9 @@
 //! The table itself: entries, their deadlines, and the transitions between their states.
 //!
-//! One owner. Invariants: each entry has a timer in the wheel, which is removed with it; only incomplete entries have a queue;
-//! `waiting` has those whose queue is not empty; `held` and `frames` are the sums of all queues; an entry's `published` is the
-//! MAC address that the fast path was last told.
+//! One owner. Invariants: each entry has a timer in the wheel, which is removed with it; only
+//! incomplete entries have a queue; `waiting` has those whose queue is not empty; `held` and
+//! `frames` are the sums of all queues; an entry's `published` is the MAC address that the fast
+//! path was last told.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -320,7 +321,8 @@ impl NeighTable {
         }
     }
 
-    /// Fails packets until one of so many frames may wait for `key`; `None` if none may. Those that fail have waited longest, for the same neighbour or for the one that is silent longest.
+    /// Fails packets until one of so many frames may wait for `key`; `None` if none may. Those that
+    /// fail have waited longest, for the same neighbour or for the one that is silent longest.
     fn make_room_to_wait(&mut self, key: Key, frames: usize, actions: &mut Actions) -> Option<()> {
         let NeighParams { unres_qlen, unres_total, .. } = self.timers.params;
         if frames > unres_qlen.min(unres_total) {

@@ -112,9 +112,11 @@ impl Call<'_> {
         }
     }
 
-    /// Notes an ICMP error that came by device `dev`, about a packet that was sent from here, or is said to have been: if it was
-    /// of a protocol with sockets, its socket is told. An attacker that guesses addresses and ports can make one up, so all it does is to leave an
-    /// error with a *connected* socket, as the kernel does, and a path's MTU. Returns whether it may be for a socket.
+    /// Notes an ICMP error that came by device `dev`, about a packet that was sent from here, or is
+    /// said to have been: if it was of a protocol with sockets, its socket is told. An attacker
+    /// that guesses addresses and ports can make one up, so all it does is to leave an error with a
+    /// *connected* socket, as the kernel does, and a path's MTU. Returns whether it may be for a
+    /// socket.
     fn note(&mut self, problem: Problem, quote: Quote, dev: u16) -> bool {
         let Some((lport, rport)) = quote.ports().filter(|_| Transport::of(quote.protocol).is_some()) else {
             return false;

@@ -87,8 +87,8 @@ pub struct Effects {
     pub send: Vec<(u16, Skb)>,
     /// Neighbours whose MAC address the fast path may now use, or (`None`) may not any more.
     pub publish: Vec<(u16, IpAddr, Option<MacAddr>)>,
-    /// To softnet itself, by address, broadcast or multicast: for sockets. What none of them wants comes back as
-    /// [`Exception::NoSocket`].
+    /// To softnet itself, by address, broadcast or multicast: for sockets. What none of them wants
+    /// comes back as [`Exception::NoSocket`].
     pub local: Vec<(Transport, Skb)>,
     /// What became of datagrams that sockets sent.
     pub errors: Vec<(Flow, SocketError)>,
@@ -314,13 +314,15 @@ struct Call<'a> {
 }
 
 impl Call<'_> {
-    /// Leads a received packet through `slot`, before it is known by which device it leaves, if any; `None` if it does not go on.
+    /// Leads a received packet through `slot`, before it is known by which device it leaves, if
+    /// any; `None` if it does not go on.
     fn received(&mut self, slot: Slot, skb: Skb) -> Option<Skb> {
         let passage = Passage::new(slot, Some(skb.head().dev), None);
         self.pass(passage, skb)
     }
 
-    /// Leads a packet that was made here and is about to leave by `dev` through [`Slot::Output`] and [`Slot::Postrouting`].
+    /// Leads a packet that was made here and is about to leave by `dev` through [`Slot::Output`]
+    /// and [`Slot::Postrouting`].
     fn leaving(&mut self, dev: u16, skb: Skb) -> Option<Skb> {
         let skb = self.pass(Passage::new(Slot::Output, None, Some(dev)), skb)?;
         self.pass(Passage::new(Slot::Postrouting, None, Some(dev)), skb)
@@ -348,9 +350,10 @@ impl Call<'_> {
         }
     }
 
-    /// Carries out what the neighbour table asked for, and sends what hooks made. What the former leads to (an ICMP error whose
-    /// way is unknown too) may ask for more; it ends because there is no error about an error. Hooks may go on making packets
-    /// of packets that were made: for a few rounds.
+    /// Carries out what the neighbour table asked for, and sends what hooks made. What the former
+    /// leads to (an ICMP error whose way is unknown too) may ask for more; it ends because there is
+    /// no error about an error. Hooks may go on making packets of packets that were made: for a few
+    /// rounds.
     fn act(&mut self) {
         let mut rounds = 0;
         while !self.slow.actions.is_empty() || !self.slow.made.is_empty() {

@@ -10,8 +10,8 @@ use crate::ip::redirect::CameBy;
 use crate::skb::Flags;
 
 impl SlowPath {
-    /// Tells the sender of `packet`, which came by a device and was sent on by it, of the first hop it went to, if that is due.
-    /// `packet` begins at its IP header, as it came in.
+    /// Tells the sender of `packet`, which came by a device and was sent on by it, of the first hop
+    /// it went to, if that is due. `packet` begins at its IP header, as it came in.
     pub fn redirect(
         &mut self,
         ctx: &mut SoftnetData,

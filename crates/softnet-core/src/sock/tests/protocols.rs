@@ -129,7 +129,8 @@ fn what_the_protocol_does_not_read_is_freed() {
     world.ctx.drain();
 }
 
-/// A listener's connections are beside it, each known by its peer; without theirs packets are the listener's.
+/// A listener's connections are beside it, each known by its peer; without theirs packets are the
+/// listener's.
 #[test]
 fn accepted_sockets_share_their_listeners_port() {
     type Notes = crate::sock::Inbox<Note>;
@@ -151,7 +152,8 @@ fn accepted_sockets_share_their_listeners_port() {
     // It ends, and its packets are the listener's.
     world.end(nine);
     assert_eq!(of(&world, 9), Some(slots[2]));
-    // The listener ends, and what it accepted stays; the port is free for another one, but none to be chosen.
+    // The listener ends, and what it accepted stays; the port is free for another one, but none to
+    // be chosen.
     world.end(listener);
     assert_eq!([9, 10].map(|rport| of(&world, rport)), [None, Some(slots[1])]);
     let taken = EPHEMERAL.filter(|port| *port != 40_000).collect();

@@ -442,7 +442,8 @@ fn told_of(sent: &[Frame]) -> Vec<Ipv4Addr> {
     redirects.map(|packet| ends::<Ipv4Addr>(&packet[28..])[0]).collect()
 }
 
-/// On the fast path and on the slow one a sender is told of what the forward slot lets pass, as it was before postrouting.
+/// On the fast path and on the slow one a sender is told of what the forward slot lets pass, as it
+/// was before postrouting.
 #[test]
 fn a_redirect_is_about_what_may_go_on_and_as_it_came() {
     use super::super::world::v4::{BEYOND, ROUTER};
@@ -470,8 +471,8 @@ fn a_redirect_is_about_what_may_go_on_and_as_it_came() {
     }
 }
 
-/// A hook that makes a datagram from softnet's address on the client's link to the client for each packet, which goes on if
-/// that is said; and what it saw.
+/// A hook that makes a datagram from softnet's address on the client's link to the client for each
+/// packet, which goes on if that is said; and what it saw.
 struct Makes<F> {
     goes_on: bool,
     seen: Mutex<Vec<(u64, usize)>>,
