@@ -2,7 +2,7 @@
 //! on to. What the fast path does for that, and how often a sender is told. (The
 //! messages are their families'.)
 //!
-//! The fast path knows at the end of a batch whether anything leaves by the device that it came by. If so, one packet of
+//! The fast path knows behind the forward slot whether anything leaves by the device that it came by. If so, one packet of
 //! these is looked at, a different one of each batch, and noted in a [`Candidate`] if its sender can be told; the packets
 //! themselves go on. The slow path decides whether a message is due and sends it, as it does for packets that it forwards
 //! itself. So forwarding between two devices pays one test for a batch, and forwarding back two look-ups.

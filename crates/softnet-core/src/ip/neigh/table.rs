@@ -270,8 +270,8 @@ impl NeighTable {
 
     /// `skb` is to go to `ip` (a unicast address on the link of `dev`) and the fast path has no MAC address for
     /// that. It comes out at once if the table has one, the neighbour failed just now, or too many new ones are being
-    /// asked for; otherwise it waits, and if too many do, the oldest one for the same neighbour is failed, or if too many
-    /// do for all of them, the one whose neighbour has been silent for the longest time.
+    /// asked for; otherwise it waits, and if too many frames do, the oldest packets for the same neighbour are failed, or
+    /// if too many do for all of them, those whose neighbour has been silent for the longest time.
     pub fn resolve(&mut self, now: u64, dev: u16, ip: IpAddr, skb: Skb, actions: &mut Actions) {
         let key = (dev, ip);
         let may_ask = self.may_ask(now, key);

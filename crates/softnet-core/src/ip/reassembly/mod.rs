@@ -55,7 +55,7 @@ const TRUESIZE: usize = FRAME_SIZE + 128;
 /// The kernel's knobs of `net.ipv4.ipfrag_*` and `net.ipv6.ip6frag_*`, with its names and defaults. Times in ns.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FragParams {
-    /// Bytes of packet memory that fragments of both families may hold, [`FRAME_SIZE`] and a head for each. Never more
+    /// Bytes of packet memory that fragments of both families may hold, [`FRAME_SIZE`] and a head for each frame. Never more
     /// than a quarter of the region's frames.
     pub ipfrag_high_thresh: usize,
     /// How long an IPv4 datagram may take to become whole.
