@@ -92,8 +92,8 @@ impl Housekeeper {
         self.stop.clone()
     }
 
-    /// Opens every device; the first error ends it. What was opened is then still to be closed, after the workers are
-    /// gone that hold its instances.
+    /// Opens every device; the first error ends it. What was opened is closed with the housekeeper, which is to be dropped after
+    /// workers that do not run any more.
     pub fn open_all(&mut self) -> Result<(), DeviceError> {
         (0..self.config.devices.len() as u16).try_for_each(|dev| self.open(dev))
     }
@@ -312,7 +312,7 @@ impl Housekeeper {
     }
 
     /// Closes every device and frees what waits for neighbours.
-    pub fn close_all(&mut self) {
+    fn close_all(&mut self) {
         for dev in 0..self.config.devices.len() as u16 {
             self.close(dev);
         }
@@ -320,7 +320,7 @@ impl Housekeeper {
         self.ctx.drain();
     }
 
-    /// Works until it is stopped, then closes everything.
+    /// Works until it is stopped; then its drop closes everything.
     pub fn run(mut self) {
         while !self.stop.load(Ordering::Acquire) {
             self.links();
@@ -330,7 +330,6 @@ impl Housekeeper {
             }
             self.sleep();
         }
-        self.close_all();
     }
 
     /// Does what the slow path's timers want done by now, and hears what neighbours said.
@@ -485,6 +484,16 @@ impl Housekeeper {
                     self.retry_at = Some(self.shared.clock.now() + RETRY.as_nanos() as u64);
                 }
             }
+        }
+    }
+}
+
+impl Drop for Housekeeper {
+    /// Also for the one whose thread could not be started: no other part knows what it opened.
+    fn drop(&mut self) {
+        // After a panic the process ends, and what the panic left half done may be waited for in vain.
+        if !std::thread::panicking() {
+            self.close_all();
         }
     }
 }
