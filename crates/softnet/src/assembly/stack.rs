@@ -1,5 +1,6 @@
 //! A running stack: from configuration to threads, and back.
 
+use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -176,6 +177,12 @@ pub struct Stack {
     stop: Arc<AtomicBool>,
 }
 
+impl fmt::Debug for Stack {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Stack").field("view", &self.view).finish_non_exhaustive()
+    }
+}
+
 impl Stack {
     /// Starts from nothing but what the builder is told.
     pub fn builder() -> StackBuilder {
@@ -306,7 +313,7 @@ mod tests {
             let [a, _] = pair(ctx.region(), [0, 9], &PairConfig::default()).map_err(|e| e.to_string())?;
             Ok(a)
         };
-        let error = Assembly::new(config(), vec![], move |_| Ok(opener)).err().expect("b failed");
+        let error = Assembly::new(config(), vec![], move |_| Ok(opener)).expect_err("b failed");
         assert_eq!(error.to_string(), "b: no such interface");
     }
 

@@ -57,7 +57,7 @@ pub use knobs::Knobs;
 pub use softnet_core::ip::icmp_limit::IcmpParams;
 pub use softnet_core::ip::source::RpFilter;
 pub use softnet_core::ip::v4::options::OptionPolicy;
-pub use softnet_core::ip::{IpPrefix, PrefixError};
+pub use softnet_core::ip::{FibError, IpPrefix, PrefixError};
 pub use softnet_core::qdisc::{Spec, SpecError};
 pub use softnet_core::skb::CacheSizes;
 pub use softnet_dev::sched::Policy;

@@ -22,11 +22,14 @@ use std::sync::Arc;
 use softnet_core::SoftnetData;
 
 pub use error::DeviceError;
-pub use softnet_core::skb::Region;
-pub use softnet_dev::xdp::Ports;
+pub use softnet_core::napi::MitigationConfig;
+pub use softnet_core::skb::{DropReason, Region, RegionError};
+pub use softnet_core::steer::XpsError;
+pub use softnet_dev::snoop::Snoop;
+pub use softnet_dev::xdp::{LocalEnd, Ports, XdpError};
 pub use softnet_dev::{
     Device, DeviceInfo, Doorbell, Features, KernelIrq, LinkState, OpenDevice, QueueStats, Reaped, RxQueue,
-    TxQueue,
+    SysError, SysResult, TxQueue,
 };
 pub use xdp::{Xdp, XdpMode};
 

@@ -79,7 +79,7 @@ impl Sealed for UdpSocket {
 }
 
 /// What a socket is to be before it is bound.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct UdpBuilder {
     on: Handle,
     reuse_port: bool,
