@@ -329,7 +329,7 @@ fn silent(path: &Path, n: usize) -> Vec<UnixStream> {
 }
 
 #[test]
-fn silent_clients_delay_nobody() {
+fn the_server_answers_beside_silent_clients() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("x.sock");
     let _server = serve(&path);
