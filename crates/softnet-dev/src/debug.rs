@@ -1,4 +1,5 @@
-//! `Debug` of types that have nothing to tell of themselves but their name, so that types with one of them can derive it.
+//! `Debug` of types that have nothing to tell of themselves but their name, so that types with one
+//! of them can derive it.
 
 use std::fmt::{Debug, Formatter, Result};
 

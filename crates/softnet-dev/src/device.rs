@@ -65,7 +65,8 @@ pub struct DeviceInfo {
 }
 
 impl DeviceInfo {
-    /// Of a device that is on no interface of the kernel: without an address, and for packets of up to 1500 bytes.
+    /// Of a device that is on no interface of the kernel: without an address, and for packets of up
+    /// to 1500 bytes.
     pub fn new(name: impl Into<String>, driver: &'static str) -> Self {
         DeviceInfo {
             name: name.into(),

@@ -1,5 +1,6 @@
-//! What a program asks of the system about processes: to be told of signals through a descriptor, which process is at
-//! the other end of a socket, to take back memory that is free, and for as many open files as there may be.
+//! What a program asks of the system about processes: to be told of signals through a descriptor,
+//! which process is at the other end of a socket, to take back memory that is free, and for as many
+//! open files as there may be.
 //!
 //! [`Signals`] is for `main`: it must be made before other threads are, because they inherit which signals are
 //! blocked, and a thread that does not block one may be killed by it.
@@ -84,8 +85,9 @@ pub fn peer_pid(stream: &UnixStream) -> Option<u32> {
     u32::try_from(peer.pid).ok().filter(|&pid| error == 0 && pid != 0)
 }
 
-/// Raises how many files this process may have open at once to what the system allows it (`RLIMIT_NOFILE`: the soft limit
-/// to the hard one). The soft limit is as low as 1024 for the sake of select(2), which takes no larger descriptors.
+/// Raises how many files this process may have open at once to what the system allows it
+/// (`RLIMIT_NOFILE`: the soft limit to the hard one). The soft limit is as low as 1024 for the sake
+/// of select(2), which takes no larger descriptors.
 pub fn raise_files_limit() {
     let limit = getrlimit(Resource::Nofile);
     if limit.current != limit.maximum {

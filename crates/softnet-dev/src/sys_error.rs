@@ -69,7 +69,8 @@ impl SysError {
     }
 }
 
-/// What mends `error`, to be written behind it, if it is that the process has as many files open as it may; else nothing.
+/// What mends `error`, to be written behind it, if it is that the process has as many files open as
+/// it may; else nothing.
 pub fn files_hint(error: &io::Error) -> String {
     match error.raw_os_error() {
         Some(libc::EMFILE) => format!(

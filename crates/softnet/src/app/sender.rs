@@ -89,7 +89,8 @@ impl LocalSender {
         }
     }
 
-    /// Waits until `queue`, which is TX queue `number` of device `dev`, is not full, but no longer than until `wait`.
+    /// Waits until `queue`, which is TX queue `number` of device `dev`, is not full, but no longer
+    /// than until `wait`.
     fn room_in(
         &mut self,
         shared: &StackInner,
@@ -127,9 +128,10 @@ impl LocalSender {
         self.send_uncounted(shared, ctx, now, (dev, rx_queue), batch, (Full::HoldBack(wait), n))
     }
 
-    /// Sends packets that cannot be given back and were counted: those that the slow path made, or hook slots let pass. They
-    /// are taken even if too many are pending by now; the caller has [seen room](Self::wait_for_room) before it made
-    /// them, so that no sender exceeds the bound by more than one datagram or batch.
+    /// Sends packets that cannot be given back and were counted: those that the slow path made, or
+    /// hook slots let pass. They are taken even if too many are pending by now; the caller has
+    /// [seen room](Self::wait_for_room) before it made them, so that no sender exceeds the bound by
+    /// more than one datagram or batch.
     pub(crate) fn send_counted(
         &mut self,
         shared: &StackInner,
@@ -166,8 +168,8 @@ impl LocalSender {
         let queue = &live.tx.queues[number];
         let mut uncounted = n;
         if netdev.egress.is_set() {
-            // Held back before the filter has had the packets, for it would get them once more. Those that pass it are taken
-            // even if the queue is full by then.
+            // Held back before the filter has had the packets, for it would get them once more.
+            // Those that pass it are taken even if the queue is full by then.
             if let Full::HoldBack(wait) = full {
                 self.room_in(shared, ctx, (dev, number), queue, wait)?;
             }

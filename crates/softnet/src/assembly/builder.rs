@@ -71,9 +71,11 @@ impl StackBuilder {
         self
     }
 
-    /// With a device that `open` opens, whatever driver `device` has: on the region of the context, with the index that it is
-    /// given. It is called when the stack starts; and, if what it opens is on an interface of the kernel (it has an
-    /// [`ifindex`](crate::driver::DeviceInfo::ifindex)), again each time that an interface called as `device` is back, or has changed.
+    /// With a device that `open` opens, whatever driver `device` has: on the region of the context,
+    /// with the index that it is given. It is called when the stack starts; and, if what it opens
+    /// is on an interface of the kernel (it has an
+    /// [`ifindex`](crate::driver::DeviceInfo::ifindex)), again each time that an interface called
+    /// as `device` is back, or has changed.
     pub fn device_with<E>(
         mut self,
         device: DeviceConfig,

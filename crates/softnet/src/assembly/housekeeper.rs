@@ -93,8 +93,8 @@ impl Housekeeper {
         self.stop.clone()
     }
 
-    /// Opens every device; the first error ends it. What was opened is closed with the housekeeper, which is to be dropped after
-    /// workers that do not run any more.
+    /// Opens every device; the first error ends it. What was opened is closed with the housekeeper,
+    /// which is to be dropped after workers that do not run any more.
     pub fn open_all(&mut self) -> Result<(), DeviceError> {
         (0..self.config.devices.len() as u16).try_for_each(|dev| self.open(dev))
     }
@@ -216,8 +216,9 @@ impl Housekeeper {
         Ok(())
     }
 
-    /// Has it told what becomes of the interface behind a device that was opened, if that has one. That of a device which the
-    /// program opens itself is known by now only; it may have gone meanwhile.
+    /// Has it told what becomes of the interface behind a device that was opened, if that has one.
+    /// That of a device which the program opens itself is known by now only; it may have gone
+    /// meanwhile.
     fn watch(&mut self, info: &DeviceInfo) -> Result<(), DeviceError> {
         if info.ifindex != 0 && self.monitor.is_none() {
             let monitor = LinkMonitor::new().map_err(io::Error::from)?;
@@ -508,7 +509,8 @@ impl Housekeeper {
 impl Drop for Housekeeper {
     /// Also for the one whose thread could not be started: no other part knows what it opened.
     fn drop(&mut self) {
-        // After a panic the process ends, and what the panic left half done may be waited for in vain.
+        // After a panic the process ends, and what the panic left half done may be waited for in
+        // vain.
         if !std::thread::panicking() {
             self.close_all();
         }

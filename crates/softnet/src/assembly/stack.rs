@@ -207,7 +207,8 @@ impl Stack {
         Self::run_by(assembly, &mut spawn)
     }
 
-    /// The same, with threads that `spawn` makes. If one cannot be made, the others are ended and everything is closed.
+    /// The same, with threads that `spawn` makes. If one cannot be made, the others are ended and
+    /// everything is closed.
     fn run_by(mut assembly: Assembly, spawn: Spawn<'_>) -> Result<Stack, StartError> {
         let (shared, view) = (assembly.shared.clone(), assembly.view.clone());
         let mut stack = Stack {
@@ -380,7 +381,8 @@ mod tests {
         }
     }
 
-    /// All of them are scheduled before the worker runs, and there are more than its mailbox has room for.
+    /// All of them are scheduled before the worker runs, and there are more than its mailbox has
+    /// room for.
     #[test]
     fn a_worker_has_any_number_of_instances() {
         const QUEUES: usize = 40;

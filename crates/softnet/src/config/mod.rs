@@ -434,7 +434,8 @@ impl InterfaceAddr {
     }
 }
 
-/// CPUs, or queues, as the kernel lists them: `0-3,8`. Each is below 8192, which the check of a [`Config`] sees to.
+/// CPUs, or queues, as the kernel lists them: `0-3,8`. Each is below 8192, which the check of a
+/// [`Config`] sees to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CpuList(pub Vec<u32>);
 

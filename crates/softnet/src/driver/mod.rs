@@ -65,7 +65,8 @@ pub(crate) trait Keys {
 
 /// A driver, with what it is told of one device.
 pub trait Driver: Any + fmt::Debug + Send + Sync {
-    /// What `driver = "…"` calls it. The devices of a stack whose drivers are of one type are opened by one [`Opener`].
+    /// What `driver = "…"` calls it. The devices of a stack whose drivers are of one type are
+    /// opened by one [`Opener`].
     fn name(&self) -> &'static str;
     /// Frames that a queue of the device takes: posted for receiving, and in sending.
     fn frames(&self) -> u64;
@@ -206,7 +207,8 @@ impl Openers {
     /// For devices on `region` with `drivers`, in the order of their indices.
     pub(crate) fn new(region: &Arc<Region>, drivers: &[&DeviceDriver]) -> Result<Self, DeviceError> {
         let mut openers = Openers { all: Vec::new(), of: Vec::new() };
-        // By type, since an opener knows the values of its own driver only; a name may be taken twice.
+        // By type, since an opener knows the values of its own driver only; a name may be taken
+        // twice.
         let mut of_type = BTreeMap::new();
         for driver in drivers {
             let kind = driver.kind();

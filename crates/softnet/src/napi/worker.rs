@@ -17,8 +17,8 @@ use crate::config::Context;
 use crate::tx::{NetdevQueue, TxDue};
 use crate::util::Waker;
 
-/// Messages that may wait for a worker without a lock. An instance waits at most once; those of a worker that has more go to
-/// its overflow list, which tests are to reach, too.
+/// Messages that may wait for a worker without a lock. An instance waits at most once; those of a
+/// worker that has more go to its overflow list, which tests are to reach, too.
 const MAILBOX: u32 = if cfg!(test) { 8 } else { 4096 };
 /// The same for the thread of one instance.
 const MAILBOX_OF_ONE: u32 = 4;
@@ -93,8 +93,8 @@ impl WorkerShared {
         }
     }
 
-    /// More instances than the mailbox has room for are scheduled at once. The worker may not run yet, so that no room is waited
-    /// for.
+    /// More instances than the mailbox has room for are scheduled at once. The worker may not run
+    /// yet, so that no room is waited for.
     #[cold]
     fn schedule_beyond(&self, napi: Scheduled<Rx>) {
         let mut overflow = self.overflow.lock();
@@ -112,7 +112,8 @@ impl WorkerShared {
         self.overflows.load(Ordering::Acquire)
     }
 
-    /// Takes what is on the overflow list. For the worker alone, which is `closing` when it ends: then nothing is taken any more.
+    /// Takes what is on the overflow list. For the worker alone, which is `closing` when it ends:
+    /// then nothing is taken any more.
     #[cold]
     pub(crate) fn take_overflow(&self, closing: bool) -> Vec<Scheduled<Rx>> {
         let mut overflow = self.overflow.lock();

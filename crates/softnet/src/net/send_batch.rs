@@ -59,8 +59,8 @@ impl SendBatch {
     /// # Errors
     /// Those of [`UdpSocket::send_to`]; this datagram was not added.
     /// [`WouldBlock`](io::ErrorKind::WouldBlock): the batch had to be sent first, and is held back.
-    /// Whether the socket blocks does not matter; it is not writable until there is room. A socket of another stack is
-    /// [`InvalidInput`](io::ErrorKind::InvalidInput).
+    /// Whether the socket blocks does not matter; it is not writable until there is room. A socket
+    /// of another stack is [`InvalidInput`](io::ErrorKind::InvalidInput).
     pub fn push(&mut self, socket: &UdpSocket, payload: &[u8], to: impl Into<MsgHdr>) -> io::Result<()> {
         if !Arc::ptr_eq(&socket.inner().shared, &self.shared) {
             return Err(errno(Errno::INVAL));
@@ -83,8 +83,9 @@ impl SendBatch {
     ///
     /// # Errors
     /// [`WouldBlock`](io::ErrorKind::WouldBlock): the sender was held back for longer, and the
-    /// datagrams stay in the batch. The sockets that they are from are not writable until there is room: an
-    /// [`Epoll`](super::Epoll) or a [`ReadyFd`](super::ReadyFd) of any of them tells when to try again.
+    /// datagrams stay in the batch. The sockets that they are from are not writable until there is
+    /// room: an [`Epoll`](super::Epoll) or a [`ReadyFd`](super::ReadyFd) of any of them tells when
+    /// to try again.
     pub fn flush(&mut self, patience: Duration) -> io::Result<()> {
         self.send(patience).map_err(|WouldBlock| {
             self.slots.iter().for_each(|slot| self.sender.wake_when_room(&self.shared, *slot));

@@ -115,7 +115,8 @@ impl UdpSocket {
     }
 
     async fn send_by<R>(&self, mut call: impl FnMut(&super::UdpSocket) -> io::Result<R>) -> io::Result<R> {
-        // A sender that is never held back waits for no descriptor, where it would let other tasks run.
+        // A sender that is never held back waits for no descriptor, where it would let other tasks
+        // run.
         coop::consume_budget().await;
         match call(self.get_ref()) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}

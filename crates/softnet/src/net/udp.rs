@@ -46,7 +46,8 @@ pub(super) struct Inner {
     /// `None` once it is closed.
     rx: Mutex<Option<UdpInbox>>,
     pub(super) tx: Mutex<Tx>,
-    /// What [`Tx`] has of them, too; by itself, since a sender that is held back has `tx` locked while it waits.
+    /// What [`Tx`] has of them, too; by itself, since a sender that is held back has `tx` locked
+    /// while it waits.
     names: Mutex<Names>,
 }
 
