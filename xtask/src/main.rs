@@ -1,9 +1,11 @@
 //! The developer's commands, as `cargo xtask`. They need nothing beyond Rust.
 //!
-//! `check` is the loop between two commits; `deps` holds the dependencies to deny.toml; `ci` is what must pass before a
-//! change lands. Each prints the seconds of its steps.
+//! `check` is the loop between two commits; `comments` looks at the width of comments, as `check`
+//! does; `deps` holds the dependencies to deny.toml; `ci` is what must pass before a change lands.
+//! Each prints the seconds of its steps.
 #![deny(unsafe_code)]
 
+mod comments;
 mod deps;
 mod licence;
 
@@ -12,9 +14,10 @@ use std::process::{Command, ExitCode};
 use std::time::Instant;
 
 const HELP: &str = "\
-cargo xtask check   format, lints, unit tests and the tests over in-process devices
-cargo xtask deps    licences, sources and banned crates of the dependencies, by deny.toml
-cargo xtask ci      .ci/run: everything, as root";
+cargo xtask check      format, lints, unit tests and the tests over in-process devices
+cargo xtask comments   how wide comments are
+cargo xtask deps       licences, sources and banned crates of the dependencies, by deny.toml
+cargo xtask ci         .ci/run: everything, as root";
 
 /// What `check` runs, by `cargo`. All have the same members, features and profile, so that nothing is built twice.
 const CHECK: [&[&str]; 3] = [
@@ -31,6 +34,7 @@ fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let done = match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["check"] => check(root),
+        ["comments"] => comments::check(root),
         ["deps"] => deps::check(root),
         ["ci"] => run(Command::new("bash").arg(".ci/run").current_dir(root)),
         _ => {
@@ -50,6 +54,7 @@ fn main() -> ExitCode {
 fn check(root: &Path) -> Result<(), String> {
     let mut times = String::new();
     let all = Instant::now();
+    comments::check(root)?;
     for args in CHECK {
         let (began, args) = (Instant::now(), args.join(" "));
         println!("== cargo {args}");

@@ -73,7 +73,7 @@ enum Failure {
     /// It was done, and what it found has been told: exit code 1.
     Told,
     /// The reader of our output is gone (`softnet show dev | head -1`): nothing is wrong.
-    NobodyReads,
+    PipeClosed,
 }
 
 impl Failure {
@@ -96,7 +96,7 @@ fn main() -> ExitCode {
         Command::Bench(bench) => bench.run(),
     };
     let (code, message) = match result {
-        Ok(()) | Err(Failure::NobodyReads) => return ExitCode::SUCCESS,
+        Ok(()) | Err(Failure::PipeClosed) => return ExitCode::SUCCESS,
         Err(Failure::Told) => return ExitCode::from(1),
         Err(Failure::Run(message)) => (1, message),
         Err(Failure::Usage(message)) => (2, message),

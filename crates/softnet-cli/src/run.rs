@@ -44,7 +44,7 @@ const EXAMPLES: &str = r#"A small router:
 
 examples/router.toml in the source tree has every key, explained.
 
-Of an interface, softnet takes IPv4 frames to its MAC address (except for IP addresses that the kernel has, on whatever interface) and ARP for its own addresses. The rest stays with the kernel. The interface that carries the default route is refused without --force (or `force = true` in its [[device]]), and so is an address that the kernel has, too, which `shared = true` shares with it.
+Of an interface, softnet takes IPv4 frames to its MAC address (except for IP addresses that the kernel has, on whatever interface), and ARP for its own addresses; on a device with an IPv6 address in its `addresses`, IPv6 frames by the same rule, and neighbour solicitations for its own addresses. The rest stays with the kernel. The interface that carries the default route is refused without --force (or `force = true` in its [[device]]), and so is an address that the kernel has, too, which `shared = true` shares with it.
 
 Needs root, or CAP_NET_ADMIN, CAP_BPF, CAP_NET_RAW and CAP_IPC_LOCK. While it runs, `softnet show` looks inside.
 

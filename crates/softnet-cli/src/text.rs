@@ -8,7 +8,7 @@ use crate::Failure;
 pub(crate) fn print(text: &str) -> Result<(), Failure> {
     let mut out = std::io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(error) if error.kind() == ErrorKind::BrokenPipe => Err(Failure::NobodyReads),
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Err(Failure::PipeClosed),
         Err(error) => Err(Failure::of("writing to standard output", error)),
         Ok(()) => Ok(()),
     }

@@ -19,6 +19,12 @@ const CHUNK: usize = 64;
 #[derive(Default)]
 pub struct Counter(AtomicU64);
 
+impl std::fmt::Debug for Counter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.get().fmt(f)
+    }
+}
+
 impl Counter {
     /// Adds `n`. Only the owning thread may call it.
     #[inline(always)]
@@ -132,6 +138,12 @@ pub struct SoftnetData {
     store: Store,
     stats: Arc<ContextStats>,
     mirred: MirredStack,
+}
+
+impl std::fmt::Debug for SoftnetData {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SoftnetData").finish_non_exhaustive()
+    }
 }
 
 impl SoftnetData {

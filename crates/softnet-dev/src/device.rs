@@ -23,6 +23,7 @@ pub use softnet_core::stack::device::{QueueStats, Reaped, TxQueue};
 use crate::snoop::Snoop;
 
 /// What a device can do.
+#[non_exhaustive]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Features {
     /// Frames may arrive with only the pseudo-header sum in the L4 checksum field (veth, TAP).
@@ -32,6 +33,7 @@ pub struct Features {
 }
 
 /// Whether packets can pass.
+#[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkState {
     /// Carrier and administratively up.
@@ -43,6 +45,7 @@ pub enum LinkState {
 }
 
 /// Description of an open device; fixed while it is open.
+#[non_exhaustive]
 #[derive(Clone, Debug)]
 pub struct DeviceInfo {
     /// Interface name.
@@ -59,6 +62,22 @@ pub struct DeviceInfo {
     pub mtu: u16,
     /// See [`Features`].
     pub features: Features,
+}
+
+impl DeviceInfo {
+    /// Of a device that is on no interface of the kernel: without an address, and for packets of up
+    /// to 1500 bytes.
+    pub fn new(name: impl Into<String>, driver: &'static str) -> Self {
+        DeviceInfo {
+            name: name.into(),
+            driver,
+            mode: String::new(),
+            ifindex: 0,
+            mac: [0; 6],
+            mtu: 1500,
+            features: Features::default(),
+        }
+    }
 }
 
 /// The shared part of an open device.
@@ -104,6 +123,7 @@ pub trait RxQueue: Send {
 }
 
 /// Whether the kernel's own interrupt of an RX queue stays quiet while softnet's doorbell does.
+#[non_exhaustive]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KernelIrq {
     /// The kernel has no such queue.
@@ -154,6 +174,7 @@ pub trait Doorbell: Send + Sync {
 }
 
 /// An open device, in its parts.
+#[non_exhaustive]
 pub struct OpenDevice {
     /// The shared part.
     pub device: Arc<dyn Device>,
@@ -161,4 +182,19 @@ pub struct OpenDevice {
     pub rx: Vec<Box<dyn RxQueue>>,
     /// One per TX queue, in order.
     pub tx: Vec<Box<dyn TxQueue>>,
+}
+
+impl OpenDevice {
+    /// Of these parts.
+    pub fn new(device: Arc<dyn Device>, rx: Vec<Box<dyn RxQueue>>, tx: Vec<Box<dyn TxQueue>>) -> Self {
+        OpenDevice { device, rx, tx }
+    }
+}
+
+impl fmt::Debug for OpenDevice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let OpenDevice { device, rx, tx } = self;
+        let queues = [rx.len(), tx.len()];
+        f.debug_struct("OpenDevice").field("info", device.info()).field("queues", &queues).finish()
+    }
 }

@@ -1,6 +1,9 @@
 //! Devices, and softnet's way to the kernel. All I/O `unsafe` of the stack is here.
 
+#![warn(missing_debug_implementations)]
+
 pub mod bpf;
+mod debug;
 pub mod device;
 pub mod ethtool;
 pub mod hugepage;

@@ -7,6 +7,7 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use softnet_core::skb::RegionMemory;
 
 /// A shared mapping of a memfd.
+#[derive(Debug)]
 pub struct MemfdMemory {
     base: *mut c_void,
     len: usize,

@@ -1,5 +1,6 @@
-//! What a program asks of the system about processes: to be told of signals through a descriptor, which process is at
-//! the other end of a socket, and to take back memory that is free.
+//! What a program asks of the system about processes: to be told of signals through a descriptor,
+//! which process is at the other end of a socket, to take back memory that is free, and for as many
+//! open files as there may be.
 //!
 //! [`Signals`] is for `main`: it must be made before other threads are, because they inherit which signals are
 //! blocked, and a thread that does not block one may be killed by it.
@@ -7,6 +8,8 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// SIGINT and SIGTERM as a descriptor that becomes readable (signalfd(2)).
 #[derive(Debug)]
@@ -82,6 +85,22 @@ pub fn peer_pid(stream: &UnixStream) -> Option<u32> {
     u32::try_from(peer.pid).ok().filter(|&pid| error == 0 && pid != 0)
 }
 
+/// Raises how many files this process may have open at once to what the system allows it
+/// (`RLIMIT_NOFILE`: the soft limit to the hard one). The soft limit is as low as 1024 for the sake
+/// of select(2), which takes no larger descriptors.
+pub fn raise_files_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    if limit.current != limit.maximum {
+        // If it is refused, a device that does not find enough says so.
+        let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
+    }
+}
+
+/// How many files this process may have open at once; `None`: any number.
+pub(crate) fn files_limit() -> Option<u64> {
+    getrlimit(Resource::Nofile).current
+}
+
 /// Gives memory that was freed back to the kernel. The allocator of glibc keeps what it expects to need again, which may
 /// be all that was needed once, at the start; other allocators have ways of their own.
 pub fn trim_heap() {
@@ -110,6 +129,17 @@ mod tests {
     fn the_other_end_of_a_pair_is_this_process() {
         let (one, _other) = UnixStream::pair().unwrap();
         assert_eq!(peer_pid(&one), Some(std::process::id()));
+    }
+
+    #[test]
+    fn the_soft_limit_of_open_files_becomes_the_hard_one() {
+        let limit = getrlimit(Resource::Nofile);
+        // One less than allowed does no harm to tests that run meanwhile.
+        if let Some(maximum) = limit.maximum {
+            setrlimit(Resource::Nofile, Rlimit { current: Some(maximum - 1), ..limit }).unwrap();
+        }
+        raise_files_limit();
+        assert_eq!(files_limit(), limit.maximum);
     }
 
     /// On a thread of its own: the mask is the thread's, and the signal is sent to the thread alone.

@@ -69,9 +69,22 @@ impl SysError {
     }
 }
 
+/// What mends `error`, to be written behind it, if it is that the process has as many files open as
+/// it may; else nothing.
+pub fn files_hint(error: &io::Error) -> String {
+    match error.raw_os_error() {
+        Some(libc::EMFILE) => format!(
+            ": this process may have {} (RLIMIT_NOFILE); a device takes about a dozen for each queue pair; raise the limit, \
+             such as by `ulimit -n` or systemd's LimitNOFILE=",
+            crate::process::files_limit().map_or("no more open files".into(), |n| format!("{n} files open")),
+        ),
+        _ => String::new(),
+    }
+}
+
 impl fmt::Display for SysError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.what, self.source)?;
+        write!(f, "{}: {}{}", self.what, self.source, files_hint(&self.source))?;
         if !self.detail.is_empty() {
             write!(f, ": {}", self.detail)?;
         }
@@ -107,7 +120,10 @@ mod tests {
         assert!(text.contains(all), "granting one alone would take the others away: {text}");
         assert_eq!(io::Error::from(error).kind(), io::ErrorKind::PermissionDenied);
 
+        let files = SysError::new("open eth9", io::Error::from_raw_os_error(libc::EMFILE)).to_string();
+        assert!(files.contains(" files open (RLIMIT_NOFILE); "), "{files}");
+
         let other = SysError::new("x", io::Error::from_raw_os_error(libc::ENODEV)).needs("CAP_NET_ADMIN");
-        assert!(!other.to_string().contains("CAP_"), "{other}");
+        assert!(!other.to_string().contains("CAP_") && !other.to_string().contains("RLIMIT"), "{other}");
     }
 }

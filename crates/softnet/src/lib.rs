@@ -14,10 +14,13 @@
 //!
 //! The features `mio` and `tokio` bring sockets for their event loops.
 
+#![warn(missing_debug_implementations)]
+
 mod app;
 mod assembly;
 pub mod config;
 pub mod control;
+mod debug;
 mod device;
 pub mod driver;
 #[cfg(any(test, fuzzing))]

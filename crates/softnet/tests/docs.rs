@@ -162,3 +162,126 @@ fn the_page_on_configuration_has_every_key() {
     let missing: Vec<_> = keys.iter().filter(|key| !page.contains(&format!("`{key}`"))).collect();
     assert!(keys.len() > 40 && missing.is_empty(), "{missing:?}");
 }
+
+/// The sources, by path from the root: without lines of comments.
+fn sources() -> Vec<(String, String)> {
+    fn add(dir: &Path, to: &mut Vec<(String, String)>) {
+        for entry in fs::read_dir(dir).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                if !path.ends_with("target") {
+                    add(&path, to);
+                }
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                // Names in this file are none.
+                let text = if path.ends_with(file!()) { String::new() } else { read(&path) };
+                let code = text.lines().filter(|line| !line.trim_start().starts_with("//"));
+                to.push((path.display().to_string(), code.collect::<Vec<_>>().join("\n")));
+            }
+        }
+    }
+    let mut all = Vec::new();
+    ["crates", "examples", "xtask"].iter().for_each(|dir| add(&root().join(dir), &mut all));
+    all
+}
+
+fn is_word(c: char) -> bool {
+    c.is_alphanumeric() || c == '_'
+}
+
+/// Whether `text` has `word`, and no longer one around it.
+fn has_word(text: &str, word: &str) -> bool {
+    text.match_indices(word).any(|(at, _)| {
+        let (before, after) = (&text[..at], &text[at + word.len()..]);
+        !before.ends_with(is_word) && !after.starts_with(is_word)
+    })
+}
+
+/// Whether a line of `code` defines `name`: a function, a field, a constant, or a variant.
+fn defines(code: &str, name: &str) -> bool {
+    code.lines().any(|line| {
+        let mut line = line.trim_start();
+        while let Some(rest) = ["pub ", "pub(crate) ", "pub(super) ", "const ", "unsafe ", "async ", "type "]
+            .iter()
+            .find_map(|word| line.strip_prefix(word))
+        {
+            line = rest;
+        }
+        let (function, line) = (line.starts_with("fn "), line.strip_prefix("fn ").unwrap_or(line));
+        let Some(rest) = line.strip_prefix(name) else { return false };
+        let variant = name.starts_with(char::is_uppercase) && !rest.starts_with(is_word);
+        let field = rest.starts_with(':') && !rest.starts_with("::");
+        field || variant || function && !rest.starts_with(is_word)
+    })
+}
+
+/// What text in code font names, if that is looked for in the sources: a file of Rust, a path such
+/// as `Type::member` or `module::item`, or a type by a name of several words.
+fn is_there(name: &str, sources: &[(String, String)]) -> Option<bool> {
+    let name = name.strip_suffix("()").unwrap_or(name);
+    let only = |more: &str| name.chars().all(|c| is_word(c) || more.contains(c));
+    if name.ends_with(".rs") && only("/-.") {
+        let end = format!("/{name}");
+        return Some(sources.iter().any(|(path, _)| path.ends_with(&end)));
+    }
+    if !only(":") || name.ends_with(':') || name.starts_with(':') {
+        return None;
+    }
+    let kinds = ["struct", "enum", "trait", "type", "union"];
+    if let Some((rest, member)) = name.rsplit_once("::") {
+        let of = rest.rsplit("::").next().unwrap_or(rest);
+        if of.starts_with(char::is_uppercase) {
+            let is_of = |line: &str| {
+                kinds.iter().any(|kind| has_word(line, &format!("{kind} {of}")))
+                    || line.starts_with("impl") && has_word(line, of)
+            };
+            let there = |(_, code): &(String, String)| code.lines().any(is_of) && defines(code, member);
+            return Some(sources.iter().any(there));
+        }
+        let module = [format!("/{of}/"), format!("/{of}.rs"), format!("/{}/", of.replace('_', "-"))];
+        let is_module = |(path, _): &(String, String)| module.iter().any(|module| path.contains(module));
+        let items = ["struct", "enum", "trait", "type", "fn", "const", "static", "mod"];
+        let item = |code: &str| items.iter().any(|kind| has_word(code, &format!("{kind} {member}")));
+        return Some(sources.iter().any(is_module) && sources.iter().any(|(_, code)| item(code)));
+    }
+    let humps = name.matches(char::is_uppercase).count();
+    let camel = name.starts_with(char::is_uppercase) && humps > 1 && name.contains(char::is_lowercase);
+    camel.then(|| sources.iter().any(|(_, code)| has_word(code, name)))
+}
+
+/// What is in code font: in lines of prose between backticks, in drawings the words that look so.
+fn code_font(page: &str) -> Vec<(usize, String)> {
+    let (mut found, mut drawing) = (Vec::new(), false);
+    for (number, line) in (1..).zip(page.lines()) {
+        if line.starts_with("```") {
+            drawing = !drawing;
+        } else if drawing {
+            let words = line.split(|c: char| !is_word(c) && !":/.-".contains(c));
+            let coded = words.filter(|word| word.contains("::") || word.ends_with(".rs"));
+            found.extend(coded.map(|word| (number, word.to_owned())));
+        } else {
+            found.extend(line.split('`').skip(1).step_by(2).map(|span| (number, span.to_owned())));
+        }
+    }
+    found
+}
+
+#[test]
+fn the_architecture_names_what_there_is() {
+    let sources = sources();
+    let page = read(&root().join("ARCHITECTURE.md"));
+    let looked_for: Vec<_> = code_font(&page)
+        .into_iter()
+        .filter_map(|(line, name)| Some((is_there(&name, &sources)?, line, name)))
+        .collect();
+    assert!(looked_for.len() > 200, "{}", looked_for.len());
+    let gone: Vec<_> =
+        looked_for.iter().filter(|(there, ..)| !there).map(|(_, line, name)| (line, name)).collect();
+    assert!(gone.is_empty(), "ARCHITECTURE.md names what is in no source: {gone:#?}");
+    for name in ["Netdev::groups", "Worker::listen_to", "skb/pool.rs", "tx::xmit_never"] {
+        assert_eq!(is_there(name, &sources), Some(false), "{name}");
+    }
+    for name in ["Worker::round", "poll/worker.rs", "tx::xmit_waiting", "OpenParts", "StackDevice::groups"] {
+        assert_eq!(is_there(name, &sources), Some(true), "{name}");
+    }
+}

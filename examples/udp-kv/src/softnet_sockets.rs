@@ -215,7 +215,7 @@ impl DatagramSet for SoftnetSockets {
         for i in 0..outbox.len() {
             let (to, bytes) = outbox.get(i);
             let info = outbox.local(i).map(|Local { addr, if_index }| PktInfo { addr, if_index });
-            let to = MsgHdr { name: self.named.then_some(to), info };
+            let to = MsgHdr::new(self.named.then_some(to), info);
             let mut pushed = self.out.push(&self.sockets[socket], bytes, to);
             if pushed.as_ref().is_err_and(|error| error.kind() == ErrorKind::WouldBlock) && self.flush() {
                 pushed = self.out.push(&self.sockets[socket], bytes, to);

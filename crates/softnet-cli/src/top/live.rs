@@ -86,7 +86,7 @@ fn wait(signals: &Signals, timeout: Option<Duration>) -> Result<(), Failure> {
     }
     // The terminal is gone.
     if fds[0].revents().intersects(PollFlags::HUP | PollFlags::ERR) {
-        return Err(Failure::NobodyReads);
+        return Err(Failure::PipeClosed);
     }
     Ok(())
 }

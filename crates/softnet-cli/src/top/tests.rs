@@ -104,7 +104,7 @@ fn a_new_queue_has_done_nothing_yet() {
 }
 
 #[test]
-fn eighty_columns_say_who_is_awake() {
+fn a_table_of_eighty_columns_shows_what_is_awake() {
     let lines = drawn(80, 32, Some(&interval()), &Ui::default());
     let text = lines.join("\n");
     assert_eq!(lines[0], "softnet \"edge\", pid 77, up 1 min 42 s; the last 2.0 s");

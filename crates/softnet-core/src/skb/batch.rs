@@ -19,6 +19,12 @@ impl Default for Batch {
     }
 }
 
+impl std::fmt::Debug for Batch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Batch").field("len", &self.len).finish_non_exhaustive()
+    }
+}
+
 impl Batch {
     /// An empty batch.
     #[inline]

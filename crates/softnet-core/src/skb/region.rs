@@ -133,6 +133,13 @@ pub struct Region {
     pub(super) frame_states: Box<[std::sync::atomic::AtomicU8]>,
 }
 
+impl std::fmt::Debug for Region {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (frames, heads) = (self.frame_count(), self.head_count());
+        f.debug_struct("Region").field("frames", &frames).field("heads", &heads).finish_non_exhaustive()
+    }
+}
+
 impl Region {
     /// Bytes that `frames` frames and `heads` heads take.
     pub fn bytes(frames: u32, heads: u32) -> usize {

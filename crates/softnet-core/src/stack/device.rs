@@ -10,7 +10,7 @@ use crate::skb::Batch;
 use crate::softnet_data::Counter;
 
 /// Counters of one queue, written by its owner, read by any thread.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub struct QueueStats {
     /// Packets through the queue.
     pub packets: Counter,

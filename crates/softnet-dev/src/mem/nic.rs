@@ -62,6 +62,7 @@ impl Default for NicConfig {
 }
 
 /// An open emulated NIC.
+#[derive(Debug)]
 pub struct Nic {
     /// The device in its parts.
     pub open: OpenDevice,

@@ -46,7 +46,7 @@ struct Wire {
     region: Arc<Region>,
     slots: Box<[AtomicU64]>,
     bell: Arc<MemDoorbell>,
-    /// The receiving end was closed: nothing may be put on any more.
+    /// The receiving end was closed, or dropped: nothing may be put on any more.
     closed: AtomicBool,
 }
 
@@ -111,8 +111,8 @@ pub fn pair(region: &Arc<Region>, devs: [u16; 2], config: &PairConfig) -> std::i
         tx: (0..config.queues)
             .map(|q| {
                 let wire = wires[side][q].clone();
-                let dev = devs[side];
-                Box::new(PairTx { wire, dev, pending: 0, head: 0, stats: Arc::default() }) as Box<dyn TxQueue>
+                let stats = Arc::default();
+                Box::new(PairTx { wire, dev: devs[side], pending: 0, head: 0, stats }) as Box<dyn TxQueue>
             })
             .collect(),
     }))
@@ -185,6 +185,12 @@ impl RxQueue for PairRx {
     }
 }
 
+impl Drop for PairRx {
+    fn drop(&mut self) {
+        self.wire.closed.store(true, Ordering::SeqCst);
+    }
+}
+
 struct PairTx {
     wire: Arc<Wire>,
     dev: u16,
@@ -208,7 +214,10 @@ impl TxQueue for PairTx {
 
     fn tx_burst(&mut self, ctx: &mut SoftnetData, batch: &mut Batch) -> usize {
         if self.wire.closed.load(Ordering::SeqCst) {
-            return 0;
+            // The other end never takes anything again: what waited for it would wait for ever.
+            let n = batch.len();
+            ctx.free_batch_at(batch, self.dev, DropReason::DevReady);
+            return n;
         }
         let region = self.wire.region.id();
         if batch.as_slice().iter().any(|skb| skb.region() != region) {
@@ -236,6 +245,10 @@ impl TxQueue for PairTx {
         self.stats.packets.add(packets);
         self.stats.bytes.add(bytes);
         n
+    }
+
+    fn down(&self) -> bool {
+        self.wire.closed.load(Ordering::SeqCst)
     }
 
     fn kick(&mut self, _: &mut SoftnetData) -> bool {

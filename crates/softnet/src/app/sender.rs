@@ -17,7 +17,7 @@ use crate::control::ControlError;
 use crate::control::Direction;
 use crate::device::{OpenParts, current_cpu, find_netdev};
 use crate::stack::{Handle, StackInner};
-use crate::tx::xmit_waiting;
+use crate::tx::{NetdevQueue, xmit_waiting};
 
 /// Too many packets are pending for the thread that owns the TX queue; the caller still has its packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -26,6 +26,15 @@ pub struct WouldBlock;
 
 /// A time, in ns of the clock, that never is.
 pub(crate) const FOR_EVER: u64 = u64::MAX;
+
+/// What becomes of packets while too many are pending for the thread that owns the TX queue.
+#[derive(Clone, Copy)]
+enum Full {
+    /// They stay with their sender, which waits until this time at the latest.
+    HoldBack(Option<u64>),
+    /// They are taken all the same: they cannot be given back.
+    Exceed,
+}
 
 /// What a sender remembers from packet to packet.
 #[derive(Default)]
@@ -74,7 +83,22 @@ impl LocalSender {
     ) -> Result<(), WouldBlock> {
         let live = shared.netdevs.get(usize::from(dev)).and_then(|dev| dev.device.live.load_full());
         let number = usize::from(choice.number());
-        let Some(queue) = live.as_ref().and_then(|live| live.tx.queues.get(number)) else { return Ok(()) };
+        match live.as_ref().and_then(|live| live.tx.queues.get(number)) {
+            Some(queue) => self.room_in(shared, ctx, (dev, number), queue, wait),
+            None => Ok(()),
+        }
+    }
+
+    /// Waits until `queue`, which is TX queue `number` of device `dev`, is not full, but no longer
+    /// than until `wait`.
+    fn room_in(
+        &mut self,
+        shared: &StackInner,
+        ctx: &mut SoftnetData,
+        (dev, number): (u16, usize),
+        queue: &NetdevQueue,
+        wait: Option<u64>,
+    ) -> Result<(), WouldBlock> {
         let attempt = |_| if queue.is_full() { Sent::Full } else { Sent::Deferred };
         let mut sent = attempt(0);
         if let (Sent::Full, Some(until)) = (sent, wait) {
@@ -101,10 +125,13 @@ impl LocalSender {
         wait: Option<u64>,
     ) -> Result<Verdict, WouldBlock> {
         let n = batch.len() as u64;
-        self.send_uncounted(shared, ctx, now, (dev, rx_queue), batch, (wait, n))
+        self.send_uncounted(shared, ctx, now, (dev, rx_queue), batch, (Full::HoldBack(wait), n))
     }
 
-    /// Sends packets that the slow path made, which it counted, whatever time it takes.
+    /// Sends packets that cannot be given back and were counted: those that the slow path made, or
+    /// hook slots let pass. They are taken even if too many are pending by now; the caller has
+    /// [seen room](Self::wait_for_room) before it made them, so that no sender exceeds the bound by
+    /// more than one datagram or batch.
     pub(crate) fn send_counted(
         &mut self,
         shared: &StackInner,
@@ -113,8 +140,8 @@ impl LocalSender {
         batch: &mut Batch,
     ) {
         let now = shared.clock.now();
-        let sent = self.send_uncounted(shared, ctx, now, (dev, None), batch, (Some(FOR_EVER), 0));
-        debug_assert!(sent.is_ok(), "it waits for ever");
+        let sent = self.send_uncounted(shared, ctx, now, (dev, None), batch, (Full::Exceed, 0));
+        debug_assert!(sent.is_ok(), "it is never held back");
     }
 
     /// As [`send`](Self::send), and counts `n` packets as originated.
@@ -126,7 +153,7 @@ impl LocalSender {
         now: u64,
         (dev, rx_queue): (u16, Option<u16>),
         batch: &mut Batch,
-        (wait, n): (Option<u64>, u64),
+        (mut full, n): (Full, u64),
     ) -> Result<Verdict, WouldBlock> {
         let empty = batch.is_empty();
         let netdev = shared.netdevs.get(usize::from(dev));
@@ -139,24 +166,28 @@ impl LocalSender {
         };
         let number = usize::from(self.pick(shared, now, &live, rx_queue, || skb_get_hash(first)));
         let queue = &live.tx.queues[number];
-        let mut wait = wait;
         let mut uncounted = n;
         if netdev.egress.is_set() {
-            // Not after the filter has had the packets, for it would get them once more.
-            if wait.is_none() && queue.is_full() {
-                self.full = (dev, number);
-                return Err(WouldBlock);
+            // Held back before the filter has had the packets, for it would get them once more.
+            // Those that pass it are taken even if the queue is full by then.
+            if let Full::HoldBack(wait) = full {
+                self.room_in(shared, ctx, (dev, number), queue, wait)?;
             }
             ctx.originated(std::mem::take(&mut uncounted));
             netdev.egress.act(ctx, dev, Direction::Egress, now, number, batch);
-            wait = Some(FOR_EVER);
+            full = Full::Exceed;
         }
+        // Counted first, whatever follows: packets beyond the bound do not count towards it.
         let mut sent = queue.xmit(ctx, now, Origin::Local, batch);
-        if sent == Sent::Full
-            && let Some(until) = wait
-        {
-            shared.cache_share.before_wait(ctx);
-            sent = xmit_waiting(queue, ctx, &shared.clock, until, batch);
+        if sent == Sent::Full {
+            match full {
+                Full::HoldBack(None) => {}
+                Full::HoldBack(Some(until)) => {
+                    shared.cache_share.before_wait(ctx);
+                    sent = xmit_waiting(queue, ctx, &shared.clock, until, batch);
+                }
+                Full::Exceed => sent = queue.xmit(ctx, now, Origin::Held, batch),
+            }
         }
         let verdict = match sent {
             Sent::Full => {

@@ -1,5 +1,6 @@
 //! [`StackBuilder`]: which devices a stack has and how they are opened, before it starts.
 
+use std::fmt;
 use std::sync::Arc;
 
 use softnet_core::SoftnetData;
@@ -45,6 +46,18 @@ pub struct StackBuilder {
     control: bool,
 }
 
+impl fmt::Debug for StackBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let own: Vec<_> = self.own.iter().map(|(device, _)| device).collect();
+        let StackBuilder { config, control, .. } = self;
+        f.debug_struct("StackBuilder")
+            .field("config", config)
+            .field("own", &own)
+            .field("control", control)
+            .finish()
+    }
+}
+
 impl StackBuilder {
     /// From `config`, in place of what was configured so far; devices that the program opens itself stay.
     pub fn config(mut self, config: Config) -> Self {
@@ -58,8 +71,11 @@ impl StackBuilder {
         self
     }
 
-    /// With a device that `open` opens, whatever driver `device` has: on the region of the context, with the index that it is
-    /// given. It is called when the stack starts, and again if the interface of the device has been away.
+    /// With a device that `open` opens, whatever driver `device` has: on the region of the context,
+    /// with the index that it is given. It is called when the stack starts; and, if what it opens
+    /// is on an interface of the kernel (it has an
+    /// [`ifindex`](crate::driver::DeviceInfo::ifindex)), again each time that an interface called
+    /// as `device` is back, or has changed.
     pub fn device_with<E>(
         mut self,
         device: DeviceConfig,

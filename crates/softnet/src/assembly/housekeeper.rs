@@ -3,6 +3,7 @@
 //! One thread. It sleeps until a neighbour's timer is due, a neighbour says something to all, the kernel reports a change of
 //! a link, a user wants an instance polled in another context, or the stack stops.
 
+use std::io;
 use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -17,7 +18,7 @@ use softnet_core::qdisc::{DevParams, Spec};
 use softnet_core::stack::dev_tx::DevTx;
 use softnet_core::sync::{AtomicBool, Ordering};
 use softnet_dev::netlink::{LinkEvent, LinkMonitor};
-use softnet_dev::{OpenDevice, SysResult};
+use softnet_dev::{DeviceInfo, OpenDevice, SysResult};
 
 use super::snooper::Snooper;
 use crate::config::{Config, PartialCsum};
@@ -92,8 +93,8 @@ impl Housekeeper {
         self.stop.clone()
     }
 
-    /// Opens every device; the first error ends it. What was opened is then still to be closed, after the workers are
-    /// gone that hold its instances.
+    /// Opens every device; the first error ends it. What was opened is closed with the housekeeper,
+    /// which is to be dropped after workers that do not run any more.
     pub fn open_all(&mut self) -> Result<(), DeviceError> {
         (0..self.config.devices.len() as u16).try_for_each(|dev| self.open(dev))
     }
@@ -101,9 +102,10 @@ impl Housekeeper {
     fn open(&mut self, dev: u16) -> Result<(), DeviceError> {
         let config = self.config.clone();
         let device = &config.devices[usize::from(dev)];
-        let OpenDevice { device: shared_part, rx, tx } =
+        let OpenDevice { device: shared_part, rx, tx, .. } =
             self.opener.open(&device.request(dev), &mut self.ctx)?;
         let info = shared_part.info();
+        let watched = self.watch(info);
         let partial_csum = match device.partial_csum {
             PartialCsum::Auto => info.features.partial_csum,
             PartialCsum::On => true,
@@ -121,6 +123,7 @@ impl Housekeeper {
             send_redirects: device.send_redirects,
             rp_filter: device.rp_filter,
         };
+        let on_interface = info.ifindex != 0;
         let too_small = device.speaks_ipv6() && info.mtu < 1280;
         let params = DevParams { mtu: info.mtu.into(), tx_queue_len: device.tx_queue_len };
         let timers: Result<Vec<_>, _> = rx.iter().map(|_| NapiTimer::new()).collect();
@@ -130,6 +133,7 @@ impl Housekeeper {
         };
         let name = || device.name.clone();
         let parts = || -> Result<_, DeviceError> {
+            watched?;
             if too_small {
                 return Err(DeviceError::Mtu { name: name(), mtu: info.mtu });
             }
@@ -203,11 +207,25 @@ impl Housekeeper {
             instance.attach(&home, guard);
         }
         // In-process devices are at their peer's other end for good, and nothing between them remembers.
-        if self.opener.on_interface(dev) {
+        if on_interface {
             let kinds = Announce { arp: device.arp_notify, nd: device.ndisc_notify };
             self.shared.slow_path(&mut self.ctx, |slow, ctx, view, out| {
                 slow.announce(ctx, view, dev, kinds, out);
             });
+        }
+        Ok(())
+    }
+
+    /// Has it told what becomes of the interface behind a device that was opened, if that has one.
+    /// That of a device which the program opens itself is known by now only; it may have gone
+    /// meanwhile.
+    fn watch(&mut self, info: &DeviceInfo) -> Result<(), DeviceError> {
+        if info.ifindex != 0 && self.monitor.is_none() {
+            let monitor = LinkMonitor::new().map_err(io::Error::from)?;
+            if !monitor.links().any(|link| link.index == info.ifindex) {
+                return Err(format!("{}: the interface has just gone", info.name).into());
+            }
+            self.monitor = Some(monitor);
         }
         Ok(())
     }
@@ -312,7 +330,7 @@ impl Housekeeper {
     }
 
     /// Closes every device and frees what waits for neighbours.
-    pub fn close_all(&mut self) {
+    fn close_all(&mut self) {
         for dev in 0..self.config.devices.len() as u16 {
             self.close(dev);
         }
@@ -320,7 +338,7 @@ impl Housekeeper {
         self.ctx.drain();
     }
 
-    /// Works until it is stopped, then closes everything.
+    /// Works until it is stopped; then its drop closes everything.
     pub fn run(mut self) {
         while !self.stop.load(Ordering::Acquire) {
             self.links();
@@ -330,7 +348,6 @@ impl Housekeeper {
             }
             self.sleep();
         }
-        self.close_all();
     }
 
     /// Does what the slow path's timers want done by now, and hears what neighbours said.
@@ -485,6 +502,17 @@ impl Housekeeper {
                     self.retry_at = Some(self.shared.clock.now() + RETRY.as_nanos() as u64);
                 }
             }
+        }
+    }
+}
+
+impl Drop for Housekeeper {
+    /// Also for the one whose thread could not be started: no other part knows what it opened.
+    fn drop(&mut self) {
+        // After a panic the process ends, and what the panic left half done may be waited for in
+        // vain.
+        if !std::thread::panicking() {
+            self.close_all();
         }
     }
 }

@@ -2,6 +2,7 @@
 //! embed the stack. Reads counters that their threads write; takes the slow path's lock for neighbours only.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::Arc;
 
 use softnet_core::ip::LongestMatch;
@@ -34,6 +35,13 @@ pub struct Introspect {
     config: Arc<Config>,
     routes: Rib,
     commander: Commander,
+}
+
+impl fmt::Debug for Introspect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let devices: Vec<_> = self.config.devices.iter().map(|device| &device.name).collect();
+        f.debug_struct("Introspect").field("devices", &devices).finish_non_exhaustive()
+    }
 }
 
 impl Introspect {
@@ -117,7 +125,7 @@ impl Introspect {
             link: match link {
                 LinkState::Up => "up",
                 LinkState::Down => "down",
-                LinkState::Gone => "gone",
+                _ => "gone",
             }
             .into(),
             mac: info.map_or_else(|| "-".into(), |i| format_mac(i.mac)),

@@ -1,5 +1,6 @@
 //! A running stack: from configuration to threads, and back.
 
+use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -11,7 +12,8 @@ use softnet_core::ip::slow::SlowPath;
 use softnet_core::skb::{Region, RegionMemory};
 use softnet_core::sync::{AtomicBool, Ordering};
 use softnet_dev::memfd::MemfdMemory;
-use softnet_dev::process::trim_heap;
+use softnet_dev::process::{raise_files_limit, trim_heap};
+use softnet_dev::sys_error::files_hint;
 
 use super::{Housekeeper, Introspect, StackBuilder};
 use crate::app::{NapiPoller, PollerError, PollerParams, RawSender};
@@ -23,7 +25,7 @@ use crate::driver::{DeviceError, Opener};
 use crate::napi::{PacketFilter, PollThread, WorkerShared};
 use crate::poll::Worker;
 use crate::stack::{Handle, StackInner, routes};
-use crate::util::spawn;
+use crate::util::{Spawn, spawn};
 
 /// Why a stack did not start. Nothing of it is left.
 #[derive(Debug, thiserror::Error)]
@@ -39,7 +41,7 @@ pub enum StartError {
     #[error(transparent)]
     Device(#[from] DeviceError),
     /// The operating system refused something else.
-    #[error("{what}: {source}")]
+    #[error("{what}: {source}{}", files_hint(.source))]
     System {
         /// What was to be done.
         what: &'static str,
@@ -82,6 +84,7 @@ impl Assembly {
         // Whatever CPUs the calling thread is pinned to now: workers pin themselves.
         let cpus: Vec<u32> = (0..CpuSet::MAX_CPU as u32).collect();
         config.check(&cpus)?;
+        raise_files_limit();
         let routes = routes::routes(&config);
         // From here on they are in the tables alone, and in what these are built from.
         config.routes = Vec::new();
@@ -156,8 +159,8 @@ impl Assembly {
 impl Drop for Assembly {
     fn drop(&mut self) {
         self.workers.clear();
-        if let Some(mut housekeeper) = self.housekeeper.take() {
-            housekeeper.close_all();
+        if let Some(housekeeper) = self.housekeeper.take() {
+            drop(housekeeper);
             self.shared.sockets.stop();
         }
     }
@@ -172,6 +175,12 @@ pub struct Stack {
     workers: Vec<JoinHandle<()>>,
     housekeeper: Option<JoinHandle<()>>,
     stop: Arc<AtomicBool>,
+}
+
+impl fmt::Debug for Stack {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Stack").field("view", &self.view).finish_non_exhaustive()
+    }
 }
 
 impl Stack {
@@ -194,7 +203,13 @@ impl Stack {
 
     /// Runs what was assembled.
     #[doc(hidden)]
-    pub fn run(mut assembly: Assembly) -> Result<Stack, StartError> {
+    pub fn run(assembly: Assembly) -> Result<Stack, StartError> {
+        Self::run_by(assembly, &mut spawn)
+    }
+
+    /// The same, with threads that `spawn` makes. If one cannot be made, the others are ended and
+    /// everything is closed.
+    fn run_by(mut assembly: Assembly, spawn: Spawn<'_>) -> Result<Stack, StartError> {
         let (shared, view) = (assembly.shared.clone(), assembly.view.clone());
         let mut stack = Stack {
             server: None,
@@ -299,7 +314,7 @@ mod tests {
             let [a, _] = pair(ctx.region(), [0, 9], &PairConfig::default()).map_err(|e| e.to_string())?;
             Ok(a)
         };
-        let error = Assembly::new(config(), vec![], move |_| Ok(opener)).err().expect("b failed");
+        let error = Assembly::new(config(), vec![], move |_| Ok(opener)).expect_err("b failed");
         assert_eq!(error.to_string(), "b: no such interface");
     }
 
@@ -329,5 +344,55 @@ mod tests {
             panic!("opened a device")
         };
         assert!(matches!(Assembly::new(config, vec![], |_| Ok(opener)), Err(StartError::Config(_))));
+    }
+
+    /// A stack with one device of `queues` queues, polled in `context`.
+    fn one_device(context: Context, queues: usize) -> Assembly {
+        let mut config = config();
+        config.devices.truncate(1);
+        config.devices[0].threaded = context;
+        config.stack.workers.truncate(1);
+        let opener = move |_: &OpenRequest<'_>, ctx: &mut SoftnetData| -> Result<OpenDevice, String> {
+            let pairs = PairConfig { queues, ring: 2, ..PairConfig::default() };
+            let [a, _] = pair(ctx.region(), [0, 9], &pairs).map_err(|e| e.to_string())?;
+            Ok(a)
+        };
+        Assembly::new(config, vec![], move |_| Ok(opener)).unwrap()
+    }
+
+    #[test]
+    fn a_start_without_a_thread_closes_what_it_opened() {
+        for missing in ["softnet/0", "softnet-keeper"] {
+            for context in [Context::Softirq, Context::Threaded, Context::Workqueue] {
+                let assembly = one_device(context, 2);
+                let shared = assembly.shared.clone();
+                let polling = shared.threads().len();
+                assert_eq!(polling > 1, context != Context::Softirq, "the worker is one");
+                let error = Stack::run_by(assembly, &mut |name, body| match name == missing {
+                    true => Err(std::io::ErrorKind::WouldBlock.into()),
+                    false => spawn(name, body),
+                });
+                assert!(error.is_err());
+                assert!(shared.devices[0].live.load().is_none(), "{missing}: the device is open");
+                assert_eq!(shared.threads().len(), 1, "{missing}: threads of {context:?} are left");
+                let (region, all) = (&shared.region, shared.region.frame_count().into());
+                assert_eq!((region.frames_free(), region.heads_free()), (all, all));
+            }
+        }
+    }
+
+    /// All of them are scheduled before the worker runs, and there are more than its mailbox has
+    /// room for.
+    #[test]
+    fn a_worker_has_any_number_of_instances() {
+        const QUEUES: usize = 40;
+        let mut assembly = one_device(Context::Softirq, QUEUES);
+        while assembly.workers[0].round() {}
+        let polled = |instance: &Arc<crate::napi::NapiInstance>| instance.napi.stats.polls.get() > 0;
+        let napis = assembly.shared.napis();
+        assert_eq!((napis.len(), napis.iter().filter(|napi| polled(napi)).count()), (QUEUES, QUEUES));
+        drop(assembly);
+        // And while they wait.
+        drop(one_device(Context::Softirq, QUEUES));
     }
 }

@@ -7,6 +7,7 @@ use softnet_core::napi::MAX_DEFER_HARD_IRQS;
 use softnet_core::qdisc::{Spec, SpecError};
 use softnet_core::sock::scope::scope_id;
 use softnet_core::softnet_data::MAX_DEVICES;
+use softnet_core::steer::MAX_CPUS;
 use softnet_dev::sched::Policy;
 
 use super::errors::{Found, MAX_PROBLEMS, Place, Section};
@@ -16,6 +17,8 @@ use super::{
 use crate::util::{Limit, power, range};
 
 pub(super) const CPU: Limit = range(0, 8191);
+/// CPUs and queues in lists, as they are read from text.
+const LISTED: Limit = range(0, MAX_CPUS as u64 - 1);
 pub(super) const WORKER: Limit = range(0, 8191);
 /// Real-time priorities (sched(7)).
 pub(super) const WORKER_PRIORITY: Limit = range(1, 99);
@@ -150,7 +153,8 @@ fn devices(config: &Config, found: &mut Vec<Found>) {
     let mut names = HashMap::new();
     for (i, device) in devices.iter().enumerate() {
         let at = Section::Device(i);
-        if !device.name.is_empty() {
+        // One that is missing, or could not be read, is told already.
+        if !device.name.is_empty() || !told(found, at.key("name")) {
             interface_name(at.key("name"), &device.name, found);
             if names.insert(&device.name, i).is_some() {
                 let message = format!("the device {:?} is configured twice", device.name);
@@ -167,6 +171,12 @@ fn devices(config: &Config, found: &mut Vec<Found>) {
                 found.push(Found::new(at.item("workers", item), message));
             }
         }
+        for (key, lists) in [("xps_cpus", &device.xps_cpus), ("xps_rxqs", &device.xps_rxqs)] {
+            for (item, list) in lists.iter().enumerate() {
+                let wrong = list.0.iter().find_map(|n| LISTED.wrong((*n).into()));
+                found.extend(wrong.map(|why| Found::new(at.item(key, item), why)));
+            }
+        }
         addresses(i, device, devices, found);
     }
     memory(config, found);
@@ -175,8 +185,8 @@ fn devices(config: &Config, found: &mut Vec<Found>) {
 /// The kernel's `dev_valid_name`.
 fn interface_name(place: Place, name: &str, found: &mut Vec<Found>) {
     let odd = |c: char| c == '/' || c == ':' || c.is_whitespace() || c == '\0';
-    if name.len() > 15 || name == "." || name == ".." || name.contains(odd) {
-        let expected = "expected an interface name (at most 15 bytes, no space, '/' or ':')";
+    if name.is_empty() || name.len() > 15 || name == "." || name == ".." || name.contains(odd) {
+        let expected = "expected an interface name (1 to 15 bytes, no space, '/' or ':')";
         found.push(Found::new(place, format!("{expected}, found {name:?}")));
     }
 }

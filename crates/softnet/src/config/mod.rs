@@ -57,7 +57,7 @@ pub use knobs::Knobs;
 pub use softnet_core::ip::icmp_limit::IcmpParams;
 pub use softnet_core::ip::source::RpFilter;
 pub use softnet_core::ip::v4::options::OptionPolicy;
-pub use softnet_core::ip::{IpPrefix, PrefixError};
+pub use softnet_core::ip::{FibError, IpPrefix, PrefixError};
 pub use softnet_core::qdisc::{Spec, SpecError};
 pub use softnet_core::skb::CacheSizes;
 pub use softnet_dev::sched::Policy;
@@ -310,7 +310,9 @@ impl DeviceConfig {
     /// Its XPS maps, for so many TX queues.
     pub(crate) fn xps(&self, tx_queues: u16) -> Result<XpsMaps, XpsError> {
         let cpus: Vec<&[u32]> = self.xps_cpus.iter().map(|list| &list.0[..]).collect();
-        let queues = |list: &CpuList| list.0.iter().map(|queue| *queue as u16).collect::<Vec<_>>();
+        // Of a configuration that was checked, all of them can be told.
+        let number = |queue: &u32| u16::try_from(*queue).unwrap_or(u16::MAX);
+        let queues = |list: &CpuList| list.0.iter().map(number).collect::<Vec<_>>();
         XpsMaps::new(tx_queues, &cpus, &self.xps_rxqs.iter().map(queues).collect::<Vec<_>>())
     }
 
@@ -432,7 +434,8 @@ impl InterfaceAddr {
     }
 }
 
-/// CPUs, or queues, as the kernel lists them: `0-3,8`.
+/// CPUs, or queues, as the kernel lists them: `0-3,8`. Each is below 8192, which the check of a
+/// [`Config`] sees to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CpuList(pub Vec<u32>);
 

@@ -325,8 +325,12 @@ fn one_error_each() {
             "r.toml:1:1: device.name: expected the key \"name\", which is missing",
         ),
         (
+            "[[device]]\nname = \"\"\naddresses = [\"10.0.0.1/24\"]",
+            "r.toml:2:8: device.name: expected an interface name (1 to 15 bytes, no space, '/' or ':'), found \"\"",
+        ),
+        (
             "[[device]]\nname = \"eth 1\"\naddresses = [\"10.0.0.1/24\"]",
-            "r.toml:2:8: device.name: expected an interface name (at most 15 bytes, no space, '/' or ':'), found \"eth 1\"",
+            "r.toml:2:8: device.name: expected an interface name (1 to 15 bytes, no space, '/' or ':'), found \"eth 1\"",
         ),
         (
             "[[device]]\nname = \"eth1\"",
@@ -551,5 +555,22 @@ proptest::proptest! {
             let told = |p: &Problem| p.at.as_ref().is_some_and(|at| (1..=lines + 1).contains(&at.line));
             proptest::prop_assert!(errors.problems.iter().all(told), "{errors}");
         }
+    }
+}
+
+#[test]
+fn lists_that_are_built_in_code_are_checked() {
+    for (cpus, rxqs, told) in [(vec![0, 8192], vec![], "cpus[1]"), (vec![], vec![65_536], "rxqs[0]")] {
+        let device = DeviceConfig {
+            addresses: vec!["10.0.0.1/24".parse().unwrap()],
+            xps_cpus: vec![CpuList(vec![1]), CpuList(cpus.clone())],
+            xps_rxqs: vec![CpuList(rxqs.clone())],
+            ..DeviceConfig::new("eth1")
+        };
+        let config = Config { devices: vec![device], ..Config::default() };
+        let error = config.check(&[0]).unwrap_err().to_string();
+        let found = cpus.last().or(rxqs.last()).unwrap();
+        let expected = format!("device[0].xps_{told}: expected a number from 0 to 8191, found {found}");
+        assert!(error.contains(&expected), "{error}");
     }
 }

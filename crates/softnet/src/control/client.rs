@@ -67,6 +67,7 @@ fn running(names: &[String]) -> String {
 }
 
 /// Which instance to ask; connects afresh for every request.
+#[derive(Debug)]
 pub struct Client {
     path: PathBuf,
     name: String,

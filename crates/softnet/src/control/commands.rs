@@ -11,6 +11,7 @@ use crate::util::Waker;
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// What can be changed.
+#[derive(Debug)]
 pub enum Change {
     /// The context that instances are polled in.
     Threaded(Set),
@@ -19,6 +20,7 @@ pub enum Change {
 }
 
 /// A change, and where to say what became of it.
+#[derive(Debug)]
 pub struct Command {
     /// The change.
     pub change: Change,

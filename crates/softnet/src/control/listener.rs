@@ -77,6 +77,7 @@ fn hint(error: &io::Error) -> &'static str {
 }
 
 /// A bound control socket that is not answered on yet. Removes the socket when dropped.
+#[derive(Debug)]
 pub struct Listener {
     pub(super) socket: UnixListener,
     /// Held for its drop.
@@ -84,6 +85,7 @@ pub struct Listener {
 }
 
 /// The socket's name in the file system, removed on drop if it is still ours.
+#[derive(Debug)]
 struct SocketFile {
     directory: OwnedFd,
     name: PathBuf,

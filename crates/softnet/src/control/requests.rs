@@ -38,6 +38,7 @@ pub enum Action {
 /// A change of a device's disciplines:
 /// `{"dev": "eth1", "action": "replace", "qdisc": "tbf rate 10mbit burst 15kb latency 50ms"}`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct SetQdisc {
     /// The device. What is set is remembered when it is opened anew.
     pub dev: String,
@@ -54,6 +55,7 @@ pub struct SetQdisc {
 /// A change of the filter in one of a device's hooks:
 /// `{"dev": "eth1", "parent": "egress", "action": "add", "mirred": {"direction": "egress", "action": "mirror", "dev": "eth2"}}`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct SetFilter {
     /// The device. What is set holds whether its interface is there or not.
     pub dev: String,
@@ -68,6 +70,7 @@ pub struct SetFilter {
 
 /// The action `mirred` of a filter.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct SetMirred {
     /// Whether packets are to leave by the other device, or to come in by it.
     pub direction: Direction,
@@ -79,6 +82,7 @@ pub struct SetMirred {
 
 /// Knobs of interrupt mitigation, for a device's instances or one; what is left out stays as it is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct SetKnobs {
     /// What to change. For a device it holds for all queues, and is remembered when the device is opened anew, as it is
     /// for an instance's queue.
@@ -91,6 +95,7 @@ pub struct SetKnobs {
 
 /// A change of a running instance: `{"dev": "eth1", "threaded": "busy-poll"}` or `{"napi": 8193, "threaded": …}`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Set {
     /// What to change.
     #[serde(flatten)]

@@ -65,6 +65,7 @@ impl Listener {
 }
 
 /// A control socket in service. Dropping it ends the thread and removes the socket.
+#[derive(Debug)]
 pub struct Server {
     stop: Arc<OwnedFd>,
     thread: Option<JoinHandle<()>>,

@@ -86,6 +86,34 @@ fn the_wire_is_lines_of_json() {
 }
 
 #[test]
+fn keys_that_are_not_known_are_refused_by_name() {
+    for (request, key) in [
+        (json!({"set": {"dev": "a", "threaded": "softirq", "thread": 1}}), "thread"),
+        (json!({"set": {"dev": "a", "napi": 3, "threaded": "softirq"}}), "napi"),
+        (json!({"knobs": {"dev": "a", "gro_flush_timeout": 1, "gro_flush": 2}}), "gro_flush"),
+        (json!({"qdisc": {"dev": "a", "action": "del", "parent": 1}}), "parent"),
+        (json!({"filter": {"dev": "a", "parent": "egress", "action": "del", "pref": 1}}), "pref"),
+        (
+            json!({"filter": {"dev": "a", "parent": "egress", "action": "add", "mirred":
+                {"direction": "egress", "action": "mirror", "dev": "b", "index": 1}}}),
+            "index",
+        ),
+    ] {
+        let error = serde_json::from_value::<Request>(request.clone()).unwrap_err().to_string();
+        assert!(error.starts_with(&format!("unknown field `{key}`")), "{request}: {error}");
+        let error = serde_json::from_str::<Request>(&request.to_string()).unwrap_err().to_string();
+        assert!(error.starts_with(&format!("unknown field `{key}`")), "{request}: {error}");
+    }
+    for request in [
+        json!({"set": {"napi": 3, "threaded": "softirq"}}),
+        json!({"knobs": {"dev": "a", "gro_flush_timeout": 1}}),
+        json!({"knobs": {"napi": 3}}),
+    ] {
+        serde_json::from_value::<Request>(request).unwrap();
+    }
+}
+
+#[test]
 fn a_change_names_a_device_or_an_instance() {
     for (text, target, threaded) in [
         (r#"{"set":{"dev":"eth1","threaded":"busy-poll"}}"#, Target::Dev("eth1".into()), Context::BusyPoll),
@@ -301,7 +329,7 @@ fn silent(path: &Path, n: usize) -> Vec<UnixStream> {
 }
 
 #[test]
-fn silent_clients_delay_nobody() {
+fn the_server_answers_beside_silent_clients() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("x.sock");
     let _server = serve(&path);

@@ -24,7 +24,7 @@ use crate::control::{self, ControlError, Direction, MirredAction, SetFilter, Set
 use crate::util::lock;
 
 /// Counters of an action, which any thread writes, once for a batch.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub struct ActionStats {
     /// Packets it was applied to.
     pub packets: AtomicU64,
@@ -37,6 +37,7 @@ pub struct ActionStats {
 }
 
 /// The action of a filter.
+#[derive(Debug)]
 pub struct Action {
     /// What it does.
     pub mirred: Mirred,
@@ -47,7 +48,7 @@ pub struct Action {
 }
 
 /// The place in a device where packets of one direction pass, and the filter there.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub struct Hook {
     is_set: AtomicBool,
     action: ArcSwapOption<Action>,

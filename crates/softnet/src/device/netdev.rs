@@ -121,7 +121,7 @@ impl OpenCache {
 }
 
 /// How packets get to a TX queue of a device.
-#[derive(Clone, Copy)]
+#[derive(Debug, Clone, Copy)]
 pub struct TxHint {
     /// By which queue.
     pub choice: TxChoice,

@@ -5,6 +5,7 @@ use std::io;
 
 use softnet_core::qdisc::SpecError;
 use softnet_core::steer::XpsError;
+use softnet_dev::sys_error::files_hint;
 use softnet_dev::xdp::XdpError;
 
 /// Why a device can't be opened.
@@ -39,7 +40,7 @@ pub enum DeviceError {
         source: XpsError,
     },
     /// The operating system refused timers for its queues.
-    #[error("{name}: timers: {source}")]
+    #[error("{name}: timers: {source}{}", files_hint(.source))]
     Timers {
         /// The device.
         name: String,
@@ -56,7 +57,8 @@ impl From<XdpError> for DeviceError {
 
 impl From<io::Error> for DeviceError {
     fn from(error: io::Error) -> Self {
-        DeviceError::Driver(error.into())
+        let hint = files_hint(&error);
+        DeviceError::Driver(if hint.is_empty() { error.into() } else { format!("{error}{hint}").into() })
     }
 }
 

@@ -13,7 +13,7 @@ mod testing;
 mod tests;
 pub(crate) mod xdp;
 
-use std::any::Any;
+use std::any::{Any, TypeId};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
@@ -22,11 +22,14 @@ use std::sync::Arc;
 use softnet_core::SoftnetData;
 
 pub use error::DeviceError;
-pub use softnet_core::skb::Region;
-pub use softnet_dev::xdp::Ports;
+pub use softnet_core::napi::MitigationConfig;
+pub use softnet_core::skb::{DropReason, Region, RegionError};
+pub use softnet_core::steer::XpsError;
+pub use softnet_dev::snoop::Snoop;
+pub use softnet_dev::xdp::{LocalEnd, Ports, XdpError};
 pub use softnet_dev::{
     Device, DeviceInfo, Doorbell, Features, KernelIrq, LinkState, OpenDevice, QueueStats, Reaped, RxQueue,
-    TxQueue,
+    SysError, SysResult, TxQueue,
 };
 pub use xdp::{Xdp, XdpMode};
 
@@ -62,7 +65,8 @@ pub(crate) trait Keys {
 
 /// A driver, with what it is told of one device.
 pub trait Driver: Any + fmt::Debug + Send + Sync {
-    /// What `driver = "…"` calls it. The devices of a stack whose drivers have one name are opened by one [`Opener`].
+    /// What `driver = "…"` calls it. The devices of a stack whose drivers are of one type are
+    /// opened by one [`Opener`].
     fn name(&self) -> &'static str;
     /// Frames that a queue of the device takes: posted for receiving, and in sending.
     fn frames(&self) -> u64;
@@ -83,6 +87,12 @@ impl DeviceDriver {
     pub fn get<D: Driver>(&self) -> Option<&D> {
         let driver: &dyn Any = &*self.0;
         driver.downcast_ref()
+    }
+
+    /// The type of the driver.
+    fn kind(&self) -> TypeId {
+        let driver: &dyn Any = &*self.0;
+        driver.type_id()
     }
 
     /// The same, to be changed. Copies of this do not change.
@@ -197,14 +207,17 @@ impl Openers {
     /// For devices on `region` with `drivers`, in the order of their indices.
     pub(crate) fn new(region: &Arc<Region>, drivers: &[&DeviceDriver]) -> Result<Self, DeviceError> {
         let mut openers = Openers { all: Vec::new(), of: Vec::new() };
-        let mut of_name = BTreeMap::new();
+        // By type, since an opener knows the values of its own driver only; a name may be taken
+        // twice.
+        let mut of_type = BTreeMap::new();
         for driver in drivers {
-            let at = match of_name.get(driver.name()) {
+            let kind = driver.kind();
+            let at = match of_type.get(&kind) {
                 Some(at) => *at,
                 None => {
-                    let devices = drivers.iter().filter(|other| other.name() == driver.name()).count();
+                    let devices = drivers.iter().filter(|other| other.kind() == kind).count();
                     openers.all.push(driver.opener(region, devices)?);
-                    of_name.insert(driver.name(), openers.all.len() - 1);
+                    of_type.insert(kind, openers.all.len() - 1);
                     openers.all.len() - 1
                 }
             };

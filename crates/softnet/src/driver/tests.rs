@@ -123,3 +123,44 @@ fn each_device_is_opened_by_its_driver_or_by_the_programs_opener() {
     );
     assert_eq!([0, 1, 2, 3, 4].map(|dev| openers.on_interface(dev)), [false, false, false, true, false]);
 }
+
+/// A driver of a program's own that has another's name.
+#[derive(Debug)]
+struct Namesake;
+
+impl Driver for Namesake {
+    fn name(&self) -> &'static str {
+        Xdp::default().name()
+    }
+
+    fn frames(&self) -> u64 {
+        0
+    }
+
+    fn check(&self, _: &mut dyn FnMut(&'static str, String)) {}
+
+    fn opener(&self, _: &Arc<Region>, devices: usize) -> Result<Box<dyn Opener>, DeviceError> {
+        let refuse = move |_: &OpenRequest<'_>, _: &mut SoftnetData| -> Result<_, DeviceError> {
+            Err(format!("the namesake's, of {devices}").into())
+        };
+        Ok(Box::new(refuse))
+    }
+
+    fn is_equal(&self, _: &dyn Any) -> bool {
+        false
+    }
+}
+
+#[test]
+fn a_driver_opens_the_devices_of_its_type_alone() {
+    let region = Region::new(Box::new(HeapMemory::new(Region::bytes(1024, 1024))), 1024, 1024).unwrap();
+    let (own, namesake) = (DeviceDriver::from(Own), DeviceDriver::from(Namesake));
+    let test = DeviceDriver::from(Test { lanes: 1, loops: false });
+    let mut openers = Openers::new(&region, &[&namesake, &test, &namesake, &own]).unwrap();
+    assert_eq!((openers.all.len(), &openers.of), (3, &vec![0, 1, 0, 2]));
+    let mut ctx = SoftnetData::new(region, Default::default());
+    let request = OpenRequest { dev: 2, name: "x", addresses: vec![], force: false, driver: &namesake };
+    let error = openers.open(&request, &mut ctx).err().map(|error| error.to_string());
+    assert_eq!(error.as_deref(), Some("the namesake's, of 2"));
+    assert!(namesake.name() == "xdp" && namesake.kind() != DeviceDriver::from(Xdp::default()).kind());
+}

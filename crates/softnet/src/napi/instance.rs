@@ -79,7 +79,7 @@ struct Watch {
 }
 
 /// Counters of an instance, which any thread may write.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub struct InstanceStats {
     /// Times its doorbell rang and led to a poll.
     pub doorbells: AtomicU64,

@@ -37,6 +37,7 @@ pub struct Pool {
 }
 
 /// A list that an instance was removed from.
+#[derive(Debug)]
 pub struct Removed(Instances);
 
 impl Removed {

@@ -10,7 +10,7 @@ use crate::config::Context;
 use crate::util::{current_tid, note};
 
 /// Counters of a polling thread, written by it.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub struct PollStats {
     /// Rounds of its loop.
     pub rounds: Counter,

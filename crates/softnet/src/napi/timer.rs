@@ -59,7 +59,7 @@ pub struct NapiTimer {
 }
 
 /// Counters of a timer, written by the thread that it made owner of the instance.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub struct TimerStats {
     /// Times that `gro_flush_timeout` ran out.
     pub deferrals: Counter,

@@ -17,8 +17,9 @@ use crate::config::Context;
 use crate::tx::{NetdevQueue, TxDue};
 use crate::util::Waker;
 
-/// Messages that may wait for a worker: each of its instances at most once, so that this is never the limit.
-const MAILBOX: u32 = 4096;
+/// Messages that may wait for a worker without a lock. An instance waits at most once; those of a
+/// worker that has more go to its overflow list, which tests are to reach, too.
+const MAILBOX: u32 = if cfg!(test) { 8 } else { 4096 };
 /// The same for the thread of one instance.
 const MAILBOX_OF_ONE: u32 = 4;
 /// Marks the worker's own descriptor among those it waits for.
@@ -34,6 +35,9 @@ pub struct WorkerShared {
     /// What it waits for: doorbells and timers of its instances, by id, and its own descriptor.
     pub(crate) epoll: OwnedFd,
     mailbox: Mailbox<Scheduled<Rx>>,
+    overflow: PiMutex<Overflow>,
+    /// Something is on the overflow list; written under its lock.
+    overflows: AtomicBool,
     pub(crate) receiver: Mutex<Option<Receiver<Scheduled<Rx>>>>,
     pub(crate) instances: PiMutex<Vec<Arc<NapiInstance>>>,
     pub(crate) tx_queues: PiMutex<Vec<Arc<NetdevQueue>>>,
@@ -45,6 +49,14 @@ pub struct WorkerShared {
     pub(crate) stop: AtomicBool,
     /// There is a [`Worker`].
     pub(crate) alive: AtomicBool,
+}
+
+/// Scheduled instances for which there was no room in a worker's mailbox.
+#[derive(Default)]
+struct Overflow {
+    list: Vec<Scheduled<Rx>>,
+    /// The worker is gone.
+    closed: bool,
 }
 
 impl WorkerShared {
@@ -60,6 +72,8 @@ impl WorkerShared {
             waker,
             epoll,
             mailbox,
+            overflow: PiMutex::default(),
+            overflows: AtomicBool::new(false),
             receiver: Mutex::new(Some(receiver)),
             instances: PiMutex::default(),
             tx_queues: PiMutex::default(),
@@ -71,16 +85,41 @@ impl WorkerShared {
     }
 
     /// Hands a scheduled instance to the worker, from any thread.
-    pub fn schedule(&self, mut napi: Scheduled<Rx>) {
-        loop {
-            match self.mailbox.push(napi) {
-                Ok(true) => return self.waker.wake(),
-                Ok(false) | Err(PushError::Closed(_)) => return,
-                // More instances than the mailbox has room for, all scheduled at once: it is being drained.
-                Err(PushError::Full(back)) => napi = back,
-            }
-            std::thread::yield_now();
+    pub fn schedule(&self, napi: Scheduled<Rx>) {
+        match self.mailbox.push(napi) {
+            Ok(true) => self.waker.wake(),
+            Ok(false) | Err(PushError::Closed(_)) => {}
+            Err(PushError::Full(napi)) => self.schedule_beyond(napi),
         }
+    }
+
+    /// More instances than the mailbox has room for are scheduled at once. The worker may not run
+    /// yet, so that no room is waited for.
+    #[cold]
+    fn schedule_beyond(&self, napi: Scheduled<Rx>) {
+        let mut overflow = self.overflow.lock();
+        if !overflow.closed {
+            overflow.list.push(napi);
+            self.overflows.store(true, Ordering::Release);
+            drop(overflow);
+            self.waker.wake();
+        }
+    }
+
+    /// Whether something is on the overflow list.
+    #[inline(always)]
+    pub(crate) fn has_overflow(&self) -> bool {
+        self.overflows.load(Ordering::Acquire)
+    }
+
+    /// Takes what is on the overflow list. For the worker alone, which is `closing` when it ends:
+    /// then nothing is taken any more.
+    #[cold]
+    pub(crate) fn take_overflow(&self, closing: bool) -> Vec<Scheduled<Rx>> {
+        let mut overflow = self.overflow.lock();
+        overflow.closed |= closing;
+        self.overflows.store(false, Ordering::Relaxed);
+        std::mem::take(&mut overflow.list)
     }
 
     /// Makes the worker watch `instance`, which is still disabled.

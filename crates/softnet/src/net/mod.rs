@@ -45,6 +45,8 @@ mod udp;
 
 pub use crate::app::{EpollParams, MAX_BUSY_POLL_USECS, OutOfRange};
 pub use crate::stack::Handle;
+pub use softnet_core::sock::Readiness;
+
 pub use epoll::{Epoll, EpollCtl, Event, Interest};
 pub use msg::{MsgHdr, PktInfo};
 pub use ready_fd::ReadyFd;

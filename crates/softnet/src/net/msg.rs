@@ -60,11 +60,20 @@ impl PktInfo {
 /// an address alone, from `None` for the peer, or from what
 /// [`recv_msg`](super::UdpSocket::recv_msg) returned, which makes the datagram a reply.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct MsgHdr {
     /// The other end; without one, the peer that the socket is connected to.
     pub name: Option<SocketAddr>,
     /// Our end; without one, the address that the socket is bound to, or routing's choice.
     pub info: Option<PktInfo>,
+}
+
+impl MsgHdr {
+    /// To `name`, from our end `info`.
+    #[inline]
+    pub fn new(name: Option<SocketAddr>, info: Option<PktInfo>) -> Self {
+        MsgHdr { name, info }
+    }
 }
 
 impl From<SocketAddr> for MsgHdr {

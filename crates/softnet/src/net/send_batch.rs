@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::io::Errno;
-use softnet_core::skb::DropReason;
+use softnet_core::skb::{BATCH, DropReason};
 
 use super::Handle;
 use super::msg::MsgHdr;
@@ -31,12 +31,15 @@ pub struct SendBatch {
     shared: Arc<StackInner>,
     sender: LocalSender,
     out: Outgoing,
+    /// Slots of the sockets whose datagrams are in the batch.
+    slots: Vec<u32>,
 }
 
 impl SendBatch {
     /// An empty one.
     pub fn new(on: &Handle) -> Self {
-        SendBatch { shared: on.shared().clone(), sender: LocalSender::default(), out: Outgoing::new() }
+        let (sender, out) = (LocalSender::default(), Outgoing::new());
+        SendBatch { shared: on.shared().clone(), sender, out, slots: Vec::with_capacity(BATCH) }
     }
 
     /// How many datagrams it holds.
@@ -56,13 +59,23 @@ impl SendBatch {
     /// # Errors
     /// Those of [`UdpSocket::send_to`]; this datagram was not added.
     /// [`WouldBlock`](io::ErrorKind::WouldBlock): the batch had to be sent first, and is held back.
-    /// Whether the socket blocks does not matter. A socket of another stack is
-    /// [`InvalidInput`](io::ErrorKind::InvalidInput).
+    /// Whether the socket blocks does not matter; it is not writable until there is room. A socket
+    /// of another stack is [`InvalidInput`](io::ErrorKind::InvalidInput).
     pub fn push(&mut self, socket: &UdpSocket, payload: &[u8], to: impl Into<MsgHdr>) -> io::Result<()> {
         if !Arc::ptr_eq(&socket.inner().shared, &self.shared) {
             return Err(errno(Errno::INVAL));
         }
-        socket.gather(&mut self.out, &mut self.sender, payload, to.into())
+        let before = self.len();
+        socket.gather(&mut self.out, &mut self.sender, payload, to.into())?;
+        // The batch was sent first, if it is no longer than before.
+        if self.len() <= before {
+            self.slots.clear();
+        }
+        let slot = socket.inner().slot.index();
+        if !self.is_empty() && self.slots.last() != Some(&slot) {
+            self.slots.push(slot);
+        }
+        Ok(())
     }
 
     /// Sends the batch. While the sender is held back, since too many packets are pending before
@@ -70,25 +83,35 @@ impl SendBatch {
     ///
     /// # Errors
     /// [`WouldBlock`](io::ErrorKind::WouldBlock): the sender was held back for longer, and the
-    /// datagrams stay in the batch.
+    /// datagrams stay in the batch. The sockets that they are from are not writable until there is
+    /// room: an [`Epoll`](super::Epoll) or a [`ReadyFd`](super::ReadyFd) of any of them tells when
+    /// to try again.
     pub fn flush(&mut self, patience: Duration) -> io::Result<()> {
+        self.send(patience).map_err(|WouldBlock| {
+            self.slots.iter().for_each(|slot| self.sender.wake_when_room(&self.shared, *slot));
+            errno(Errno::AGAIN)
+        })
+    }
+
+    fn send(&mut self, patience: Duration) -> Result<(), WouldBlock> {
         if self.is_empty() {
             return Ok(());
         }
-        let SendBatch { shared, sender, out } = self;
+        let SendBatch { shared, sender, out, slots } = self;
         let wait = (!patience.is_zero()).then(|| shared.clock.after(patience));
         with(shared, |thread| {
             let flushed = out.flush(shared, thread, sender, wait);
             wake_arrived(shared, thread);
             flushed
-        })
-        .map_err(|WouldBlock| errno(Errno::AGAIN))
+        })?;
+        slots.clear();
+        Ok(())
     }
 }
 
 impl Drop for SendBatch {
     fn drop(&mut self) {
-        if self.flush(Duration::ZERO).is_err() {
+        if self.send(Duration::ZERO).is_err() {
             let (n, dev) = (self.len() as u64, self.out.dev);
             with(&self.shared, |thread| {
                 thread.ctx.originated(n);

@@ -43,7 +43,7 @@ struct Far {
 }
 
 impl Far {
-    fn new(region: &Arc<Region>, OpenDevice { device, mut rx, mut tx }: OpenDevice) -> Self {
+    fn new(region: &Arc<Region>, OpenDevice { device, mut rx, mut tx, .. }: OpenDevice) -> Self {
         let ctx = SoftnetData::new(region.clone(), CacheSizes::default());
         Far { rx: rx.remove(0), tx: tx.remove(0), ctx, _device: device }
     }
@@ -130,7 +130,7 @@ fn assemble_with(
             let config = PairConfig { ring: RING, macs: MACS, ..PairConfig::default() };
             let [near, other] = pair(ctx.region(), [0, 9], &config).map_err(|e| e.to_string())?;
             *far.lock().unwrap() = Some(Far::new(ctx.region(), other));
-            Ok::<_, String>(OpenDevice { device: wrap(near.device), ..near })
+            Ok::<_, String>(OpenDevice::new(wrap(near.device), near.rx, near.tx))
         };
         Ok(Telling { open, ports })
     })

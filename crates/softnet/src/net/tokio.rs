@@ -13,6 +13,7 @@ use std::sync::OnceLock;
 use ::tokio::io::Interest;
 use ::tokio::io::unix::AsyncFd;
 use ::tokio::runtime;
+use ::tokio::task::coop;
 
 use super::{Handle, MsgHdr, PktInfo, ReadyFd, RecvBatch};
 
@@ -114,6 +115,9 @@ impl UdpSocket {
     }
 
     async fn send_by<R>(&self, mut call: impl FnMut(&super::UdpSocket) -> io::Result<R>) -> io::Result<R> {
+        // A sender that is never held back waits for no descriptor, where it would let other tasks
+        // run.
+        coop::consume_budget().await;
         match call(self.get_ref()) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             sent => return sent,

@@ -46,6 +46,17 @@ pub(super) struct Inner {
     /// `None` once it is closed.
     rx: Mutex<Option<UdpInbox>>,
     pub(super) tx: Mutex<Tx>,
+    /// What [`Tx`] has of them, too; by itself, since a sender that is held back has `tx` locked
+    /// while it waits.
+    names: Mutex<Names>,
+}
+
+/// What a socket tells of its ends.
+struct Names {
+    local: Addr,
+    lport: u16,
+    group_dev: Option<u16>,
+    peer: Option<Dest>,
 }
 
 impl Shared for Inner {
@@ -69,7 +80,7 @@ impl Sealed for UdpSocket {
 }
 
 /// What a socket is to be before it is bound.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct UdpBuilder {
     on: Handle,
     reuse_port: bool,
@@ -143,6 +154,7 @@ impl UdpBuilder {
                 options: options(),
                 rx: Mutex::new(Some(inbox)),
                 tx: Mutex::new(Tx::new(local, lport, group_dev)),
+                names: Mutex::new(Names { local, lport, group_dev, peer: None }),
             }));
             let opened = socket.0.open_port(&lock(&socket.0.tx), local);
             match opened {
@@ -198,13 +210,13 @@ impl UdpSocket {
 
     /// The address that it is bound to.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        let tx = lock(&self.0.tx);
-        Ok(on_device(tx.ends.local, tx.ends.lport, tx.ends.group_dev, self.0.v4))
+        let Names { local, lport, group_dev, .. } = *lock(&self.0.names);
+        Ok(on_device(local, lport, group_dev, self.0.v4))
     }
 
     /// The address that it is connected to.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
-        let peer = lock(&self.0.tx).ends.peer.ok_or_else(|| errno(Errno::NOTCONN))?;
+        let peer = lock(&self.0.names).peer.ok_or_else(|| errno(Errno::NOTCONN))?;
         Ok(on_device(peer.addr, peer.port, peer.dev, self.0.v4))
     }
 
@@ -240,7 +252,7 @@ impl UdpSocket {
                 shared.sockets.binder().connect(self.0.slot.index(), local, peer.addr, peer.port);
             inbox.connected(&mut thread.ctx, (peer.addr, peer.port), generation);
             shared.sockets.gone(inbox.gone());
-            (tx.ends.local, tx.ends.peer) = (local, Some(peer));
+            self.0.rename(&mut tx, local, Some(peer));
             self.0.has_port(&mut tx, end);
             Ok(())
         })
@@ -266,7 +278,7 @@ impl UdpSocket {
             of_bind(error)
         })?;
         inbox.disconnected(generation);
-        (tx.ends.local, tx.ends.peer) = (local, None);
+        self.0.rename(&mut tx, local, None);
         self.0.has_port(&mut tx, end);
         Ok(())
     }
@@ -509,6 +521,13 @@ impl Inner {
         }
         self.shared.sockets.udp.port_opened(&end)?;
         Ok(Some(end))
+    }
+
+    /// It is bound to `local` and connected to `peer` from now on.
+    fn rename(&self, tx: &mut Tx, local: Addr, peer: Option<Dest>) {
+        (tx.ends.local, tx.ends.peer) = (local, peer);
+        let mut names = lock(&self.names);
+        (names.local, names.peer) = (local, peer);
     }
 
     /// It has `end`, which was [opened](Self::open_port), in place of what it had.

@@ -71,6 +71,9 @@ impl Worker {
         for napi in self.receiver.drain() {
             self.net_rx.schedule(napi);
         }
+        if self.me.has_overflow() {
+            self.me.take_overflow(false).into_iter().for_each(|napi| self.net_rx.schedule(napi));
+        }
         // Only now: an instance is added before it is scheduled, so that all that were drained are in the list. One
         // that is not would be polled once, its packets dropped, and its doorbell never unmasked.
         if self.me.wanted.load(Ordering::Relaxed) != self.env_seen() {
@@ -141,6 +144,7 @@ impl Worker {
     fn has_input(&self) -> bool {
         self.me.stop.load(Ordering::Relaxed)
             || self.receiver.has_pending()
+            || self.me.has_overflow()
             || self.me.wanted.load(Ordering::Relaxed) != self.env_seen()
             || self.net_tx.is_due(&self.me, &self.env.shared.clock)
             || self.env.instances.iter().any(|i| i.armed.load(Ordering::Relaxed) && i.doorbell.pending())
@@ -152,7 +156,7 @@ impl Worker {
         self.net_tx.take(&self.me, self.me.tx_queues.lock().clone());
         let mut wanted = self.me.instances.lock().clone();
         wanted.sort_by_key(|i| i.napi.id);
-        let is_in = |list: &[Arc<NapiInstance>], id| list.iter().any(|i| i.napi.id == id);
+        let is_in = |list: &[Arc<NapiInstance>], id| list.binary_search_by_key(&id, |i| i.napi.id).is_ok();
         for old in self.env.instances.iter().filter(|i| !is_in(&wanted, i.napi.id)) {
             old.set_watcher(None);
             let _ = epoll::delete(&self.me.epoll, old.doorbell.fd());
@@ -180,6 +184,7 @@ impl Drop for Worker {
         for napi in self.receiver.drain() {
             self.net_rx.schedule(napi);
         }
+        self.me.take_overflow(true).into_iter().for_each(|napi| self.net_rx.schedule(napi));
         self.env.give_up(&mut self.net_rx);
         self.me.alive.store(false, Ordering::Release);
     }

@@ -79,6 +79,12 @@ impl ControlGuard<'_> {
     }
 }
 
+impl std::fmt::Debug for ControlGuard<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ControlGuard").finish_non_exhaustive()
+    }
+}
+
 impl std::ops::Deref for ControlGuard<'_> {
     type Target = SlowPathState;
 

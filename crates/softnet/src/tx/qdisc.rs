@@ -8,6 +8,7 @@
 //! Invariant: a change is checked whole before any of it is made.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::Arc;
 
 use softnet_core::SoftnetData;
@@ -98,7 +99,14 @@ pub struct Child {
     pub stats: Arc<QdiscStats>,
 }
 
+impl fmt::Debug for Child {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Child").field("spec", &self.spec).finish_non_exhaustive()
+    }
+}
+
 /// The disciplines of an open device.
+#[derive(Debug)]
 pub struct Layout {
     /// The root.
     pub root: Spec,

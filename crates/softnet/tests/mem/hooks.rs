@@ -12,7 +12,7 @@ use softnet_core::ip::hooks::{Hook, HookContext, Passage, Slot};
 use softnet_core::ip::v4::header::Ipv4Header;
 use softnet_core::skb::{Batch, DropReason, Skb};
 
-use super::frames::{arp_answer, host, own};
+use super::frames::{arp_answer, batch_of, host, numbered, own};
 use super::frames6::{advert6, host6, own6};
 use super::sender::{Gate, start};
 use super::udp::sent;
@@ -253,4 +253,48 @@ fn what_a_hook_makes_of_a_sockets_packets_is_sent() {
         drop(socket);
         world.end(lanes);
     }
+}
+
+/// A hook that fills the queue itself, on the way of a socket that does not block.
+#[test]
+fn what_has_passed_a_slot_is_taken_although_the_queue_is_full() {
+    const BURST: u32 = 4;
+    let gate = Gate::default();
+    let (world, stack, mut lane) = start("pfifo limit 1000", BURST, &gate);
+    let filler = Arc::new(Mutex::new(Some(stack.sender("mem0").unwrap())));
+    let fill = filler.clone();
+    hook(&world, &[Slot::Output], move |_, _| {
+        let mut sender = fill.lock().unwrap();
+        while let Some(sender) = &mut *sender {
+            let mut batch = batch_of(sender.ctx(), &numbered(0, host(0), 3, 0), 1);
+            if sender.try_send(&mut batch).is_err() {
+                sender.ctx().free_skbs(&mut batch, |_| {});
+                break;
+            }
+        }
+        true
+    });
+    let socket = UdpSocket::bind(&stack.handle(), (own(0), 7)).unwrap();
+    socket.connect((host(0), 9)).unwrap();
+    socket.set_nonblocking(true).unwrap();
+    let done = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        let shut = gate.shut(scope, stack.sender("mem0").unwrap());
+        let send = scope.spawn(|| {
+            let sent = [socket.send(b"x"), socket.send(b"x")];
+            done.store(1, Ordering::Release);
+            sent.map(|sent| sent.map_err(|error| error.kind()))
+        });
+        until("the sender is not blocked", || done.load(Ordering::Acquire) == 1);
+        assert_eq!(send.join().unwrap(), [Ok(1), Err(ErrorKind::WouldBlock)]);
+        filler.lock().unwrap().take();
+        drop(shut);
+    });
+    until("all are sent", || {
+        lane.receive(|_| ());
+        let stats = world.view.stats();
+        stats.transmitted == stats.originated
+    });
+    drop((socket, stack));
+    world.end(vec![lane]);
 }

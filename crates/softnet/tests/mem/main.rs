@@ -27,6 +27,7 @@ mod qdisc;
 mod ready_fd;
 mod scope;
 mod sender;
+mod sender_waits;
 mod sleep;
 mod traffic;
 mod udp;

@@ -83,7 +83,7 @@ fn answers_come_from_the_address_that_was_asked() {
             asks(&mut lanes[0]);
             assert_eq!(socket.recv_batch(&mut batch, 64).unwrap(), 1);
             let reply = batch.get(0).unwrap().reply();
-            assert_eq!(reply, MsgHdr { name: Some(from), info: Some(info(addr, 1)) });
+            assert_eq!(reply, MsgHdr::new(Some(from), Some(info(addr, 1))));
             assert_eq!(socket.send_batch(&[(&b"me"[..], reply)]).unwrap(), 1);
             answered(&mut lanes[0]);
             out.push(socket, b"me", reply).unwrap();
@@ -205,7 +205,7 @@ fn an_answer_comes_from_an_address_of_ours() {
     let bound = UdpSocket::bind(&handle, (own(0), 8)).unwrap();
     bound.connect(to).unwrap();
     for (name, addr, source) in [(Some(to), OTHER, OTHER), (None, OTHER, OTHER), (None, group, own(0))] {
-        bound.send_msg(b"me", MsgHdr { name, info: Some(info(addr, 0)) }).unwrap();
+        bound.send_msg(b"me", MsgHdr::new(name, Some(info(addr, 0)))).unwrap();
         assert_eq!(*next4(&mut lanes[0]).0.ip(), source);
     }
     bound.send_msg(b"me", None).unwrap();

@@ -313,7 +313,7 @@ fn no_thread_takes_an_instance_from_busy_poll() {
 #[test]
 fn what_is_out_of_range_or_not_there_is_told_with_what_is() {
     let still = Still::new();
-    let refused = |params| still.poller(PacketFilter::All, params).err().expect("refused").to_string();
+    let refused = |params| still.poller(PacketFilter::All, params).expect_err("refused").to_string();
     let error = refused(PollerParams { busy_poll_usecs: MAX_BUSY_POLL_USECS + 1, ..PREFER });
     assert_eq!(error, "busy_poll_usecs: 2147483648 is out of range, 0 to 2147483647 expected");
     for budget in [0, 65] {
@@ -330,7 +330,7 @@ fn what_is_out_of_range_or_not_there_is_told_with_what_is() {
     let unknown = NapiPoller::new(&still.assembly.handle(), 7, "test", PacketFilter::All, PREFER);
     let ids: Vec<u32> = still.assembly.view.napis().iter().map(|row| row.id).collect();
     let expected = format!("no NAPI instance 7; there are: {} (mem0-0), {} (mem1-0)", ids[0], ids[1]);
-    assert_eq!(unknown.err().expect("unknown").to_string(), expected);
+    assert_eq!(unknown.expect_err("unknown").to_string(), expected);
     assert!(still.row().applications.is_empty());
     still.end();
 }

@@ -293,3 +293,30 @@ fn a_server_by_mio_sources_echoes_all_and_learns_of_the_end() {
 fn a_server_by_async_sockets_echoes_all_and_learns_of_the_end() {
     echoes(by_async_sockets);
 }
+
+/// A task that sends without end lets others of its thread run.
+#[cfg(feature = "tokio")]
+#[test]
+fn a_task_that_sends_lets_others_run() {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    let (world, stack, lane) = start("noqueue", 1000, &Gate::default());
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap();
+    runtime.block_on(async {
+        let socket = softnet::net::tokio::UdpSocket::bind(&stack.handle(), (own(0), 7)).unwrap();
+        let over = Arc::new(AtomicBool::new(false));
+        let told = over.clone();
+        let sender = tokio::spawn(async move {
+            for _ in 0..1000 {
+                socket.send_to(b"x", (own(0), 9).into()).await.unwrap();
+            }
+            told.store(true, Ordering::Relaxed);
+        });
+        let other = tokio::spawn(async move { over.load(Ordering::Relaxed) });
+        assert!(!other.await.unwrap(), "the sender is done before the other task runs");
+        sender.await.unwrap();
+    });
+    drop(stack);
+    world.end(vec![lane]);
+}

@@ -128,11 +128,11 @@ pub(crate) fn start(qdisc: &str, qdisc_max_burst: u32, gate: &Gate) -> (World, S
 }
 
 /// A batch with one packet of `flow`.
-fn packet(ctx: &mut SoftnetData, flow: u32, number: u32) -> Batch {
+pub(crate) fn packet(ctx: &mut SoftnetData, flow: u32, number: u32) -> Batch {
     batch_of(ctx, &numbered(0, host(0), flow, number), 1)
 }
 
-fn root(world: &World) -> QdiscRow {
+pub(crate) fn root(world: &World) -> QdiscRow {
     world.view.qdiscs().swap_remove(0)
 }
 

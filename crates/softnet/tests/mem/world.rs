@@ -219,7 +219,7 @@ pub(crate) fn wire(region: &Arc<Region>, dev: u16, queues: usize) -> (OpenDevice
         mtu: 1500,
     };
     let [near, far] = pair(region, [dev, dev + 32], &config).unwrap();
-    let OpenDevice { device, rx, tx } = far;
+    let OpenDevice { device, rx, tx, .. } = far;
     let lane = |(queue, (rx, tx))| Lane {
         port,
         queue,

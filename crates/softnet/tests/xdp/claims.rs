@@ -182,7 +182,7 @@ fn an_address_of_the_kernels_is_refused() {
     let Some(world) = World::new(1) else { return };
     let mut config = shared(&world, XdpMode::Auto);
     config.devices[0].driver.get_mut::<Xdp>().unwrap().shared = false;
-    let error = world.try_start(config.clone()).err().expect("refused").to_string();
+    let error = world.try_start(config.clone()).expect_err("refused").to_string();
     assert!(error.contains("10.0.0.3") && error.contains("shared = true"), "{error}");
     config.devices[0].force = true;
     drop(world.try_start(config).unwrap());

@@ -234,7 +234,7 @@ fn the_interface_is_in_the_groups_of_softnets_addresses() {
 fn an_interface_that_is_too_small_is_refused() {
     let Some(world) = World::dual(1) else { return };
     world.middle.run(|| Netlink::new().unwrap().set_mtu(&interface(0), 1279).unwrap()).unwrap();
-    let error = world.try_start(world.config_dual()).err().expect("too small").to_string();
+    let error = world.try_start(world.config_dual()).expect_err("too small").to_string();
     assert!(error.contains("s0: expected an MTU of at least 1280 for IPv6, found 1279"), "{error}");
     // IPv4 alone is fine.
     drop(world.try_start(world.config()).unwrap());

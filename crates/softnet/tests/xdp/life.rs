@@ -219,11 +219,11 @@ fn a_start_that_fails_takes_nothing() {
     let Some(mut world) = World::new(2) else { return };
     let mut config = world.config();
     config.devices[1].name = "nosuchif0".into();
-    let error = world.try_start(config).err().expect("there is no such interface").to_string();
+    let error = world.try_start(config).expect_err("there is no such interface").to_string();
     assert!(error.contains("nosuchif0") && error.contains(&interface(0)), "{error}");
     world.start();
     // No other stack may have it now.
-    let error = world.try_start(world.config()).err().expect("taken").to_string();
+    let error = world.try_start(world.config()).expect_err("taken").to_string();
     assert!(error.contains("another XDP program"), "{error}");
     let _echoes = world.echoes();
     world.assert_connected();

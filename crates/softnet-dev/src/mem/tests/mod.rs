@@ -134,8 +134,26 @@ fn packets_on_the_wire_of_a_closed_pair_go_home() {
     assert_eq!(ctx.stats().dropped(), 1);
     let skb = packet(&mut ctx, 1, 60);
     batch.push(skb).unwrap();
-    assert_eq!(a.tx[0].tx_burst(&mut ctx, &mut batch), 0, "the other end is gone");
-    batch.drain().for_each(|skb| ctx.free_skb(skb));
+    assert_eq!(a.tx[0].tx_burst(&mut ctx, &mut batch), 1, "taken, but the other end is gone");
+    assert!(batch.is_empty() && a.tx[0].down());
+    assert_eq!((ctx.stats().drops(0, DropReason::DevReady), ctx.stats().dropped()), (1, 2));
+    close(a, &mut ctx);
+    all_home(ctx);
+}
+
+#[test]
+fn an_end_that_is_dropped_is_closed() {
+    let mut ctx = context();
+    let config = PairConfig { ring: 2, ..PairConfig::default() };
+    let [mut a, b] = pair(ctx.region(), [0, 1], &config).unwrap();
+    drop(b);
+    let mut batch = Batch::new();
+    for _ in 0..5 {
+        let skb = packet(&mut ctx, 1, 60);
+        batch.push(skb).unwrap();
+    }
+    assert_eq!((a.tx[0].tx_burst(&mut ctx, &mut batch), batch.len()), (5, 0));
+    assert_eq!(ctx.stats().drops(0, DropReason::DevReady), 5);
     close(a, &mut ctx);
     all_home(ctx);
 }

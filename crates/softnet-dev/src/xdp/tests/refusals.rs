@@ -92,7 +92,7 @@ fn without(world: &World, missing: CapabilitySet) -> String {
             let mut sets = rustix::thread::capabilities(None).unwrap();
             sets.effective -= missing;
             rustix::thread::set_capabilities(None, sets).unwrap();
-            open(&cfg, &world.umem, 0, &mut ctx).err().expect("opened without the privilege")
+            open(&cfg, &world.umem, 0, &mut ctx).expect_err("opened without the privilege")
         })
         .unwrap()
         .to_string();
@@ -135,7 +135,7 @@ fn the_port_of_a_bridge_that_carries_the_default_route() {
     };
     world.here.run(|| route(peer(0))).unwrap();
     let cfg = world.config(0);
-    let error = world.open(&cfg, &mut ctx).err().expect("refused");
+    let error = world.open(&cfg, &mut ctx).expect_err("refused");
     assert!(matches!(error, XdpError::DefaultRoute { .. }), "{error}");
     // Taken all the same, it leaves the bridge its address.
     let (device, _claims) = world.open(&XdpConfig { force: true, ..cfg }, &mut ctx).unwrap();
