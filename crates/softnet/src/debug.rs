@@ -56,7 +56,6 @@ opaque! {
     "App": crate::napi::App,
     "Apps": crate::napi::Apps,
     "Assembly": crate::assembly::Assembly,
-    "Backlog": crate::napi::Backlog,
     "Home": crate::napi::Home,
     "Housekeeper": crate::assembly::Housekeeper,
     "Input": crate::napi::Input,

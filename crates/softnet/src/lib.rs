@@ -34,6 +34,7 @@ mod notify;
 mod poll;
 pub mod prelude;
 mod stack;
+mod steering;
 #[cfg(test)]
 mod testing;
 mod tx;

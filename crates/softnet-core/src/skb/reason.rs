@@ -85,5 +85,6 @@ reasons! {
     SocketClose = "socket_close", "its socket was closed before the packet was read";
     SnoopOverflow = "snoop_overflow", "a copy of what a neighbour said to all, which was not read in time";
     RxTooLong = "rx_too_long", "longer than a frame when it came in: segments that were merged (GRO, LRO) or not cut yet (TSO)";
-    CpuBacklog = "cpu_backlog", "the backlog of the RX queue that was to receive it was full";
+    CpuBacklog = "cpu_backlog", "the backlog of the worker, or of the RX queue, that was to receive it was full";
+    FlowLimit = "flow_limit", "of a flow that had more than its share of a backlog that was half full";
 }

@@ -119,6 +119,20 @@ pub(crate) enum Mutant {
     IdleLookedTooEarly,
     /// No thread is woken for what is pushed to a ready queue that is not empty.
     WakeOnlyIfEmpty,
+    /// A backlog's tail counts packets after they are on its list.
+    TailCountedLate,
+    /// A thread that pushed to a backlog reads its tail before the push.
+    TailReadEarly,
+    /// A thread that pushed to a backlog reads its tail unordered with the pushes before its own.
+    TailNoFence,
+    /// A backlog's head counts packets that were taken and not processed yet.
+    HeadBeforeWork,
+    /// A backlog's head is moved without ordering what became of the packets.
+    HeadNotReleased,
+    /// A backlog's head is read without ordering what became of the packets.
+    HeadRelaxed,
+    /// A flow may move between two packets of one batch.
+    BatchNotPinned,
     /// The pool's word carries no tag.
     PoolNoTag,
     /// A chunk is pushed to the pool without ordering what was written.

@@ -155,7 +155,7 @@ impl Housekeeper {
         let mut disabled = Vec::with_capacity(rx.len());
         let mut napis = Vec::with_capacity(rx.len());
         for ((queue, rx), timer) in rx.into_iter().enumerate().zip(timers) {
-            let (doorbell, rx) = (rx.doorbell(), Input::new(rx));
+            let (doorbell, rx) = (rx.doorbell(), Input::new(&self.shared.region, rx));
             let backlog = rx.backlog().clone();
             let name = format!("{}-{queue}", device.name);
             let (napi, guard) = Napi::new(name, dev, queue as u16, Some(rx));
@@ -163,6 +163,7 @@ impl Housekeeper {
             let worker = device.worker_of(queue, self.shared.workers.len());
             let now = self.shared.clock.now();
             let instance = NapiInstance::new(napi, doorbell, backlog, timer, worker, handler, now);
+            self.shared.steer_as_set(&instance);
             napis.push(Arc::new(instance));
         }
         if let Some(warning) = layout.warning(&params) {
@@ -288,6 +289,7 @@ impl Housekeeper {
         let answer = match &command.change {
             Change::Threaded(set) => self.set(set, &mut spawn),
             Change::Qdisc(set) => self.set_qdisc(set).map(|()| Vec::new()),
+            Change::Steering(set) => self.shared.set_steering(&mut self.ctx, set),
         };
         // A requester that does not wait for it any more has told its user so.
         let _ = command.answer.send(answer);
@@ -318,6 +320,8 @@ impl Housekeeper {
             }
         }
         self.contexts.retire(homes);
+        // What it steered is dropped as its turn comes, since the device is not open any more.
+        self.shared.flush_backlogs(&mut self.ctx);
         for (number, queue) in live.tx.queues.iter().enumerate() {
             queue.close(&mut self.ctx);
             self.worker_of(dev, number).remove_tx(queue);
@@ -329,8 +333,9 @@ impl Housekeeper {
         self.ctx.drain();
     }
 
-    /// Closes every device and frees what waits for neighbours.
+    /// Closes every device and frees what waits for neighbours. The workers are gone.
     fn close_all(&mut self) {
+        self.shared.backlogs.close(&mut self.ctx);
         for dev in 0..self.config.devices.len() as u16 {
             self.close(dev);
         }

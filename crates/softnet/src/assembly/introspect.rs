@@ -11,14 +11,17 @@ use softnet_core::skb::{DropReason, leaked};
 use softnet_core::sync::Ordering;
 use softnet_dev::{DeviceInfo, LinkState, sched};
 
-use crate::config::{Config, DeviceConfig, format_mac};
+use crate::config::{Config, Context, DeviceConfig, format_mac};
 use crate::control::commands::{Change, Commander};
 use crate::control::show::{
-    DevRow, DropRow, FilterRow, NapiRow, NeighRow, QdiscRow, RouteRow, SocketRow, Stats, Table, WorkerRow,
+    DevRow, DropRow, FilterRow, NapiRow, NeighRow, QdiscRow, RouteRow, SocketRow, Stats, SteeringRow, Table,
+    WorkerRow,
 };
-use crate::control::{ControlError, Handler, Request, Set, SetFilter, SetKnobs, SetQdisc, Target};
+use crate::control::{
+    ControlError, Handler, Request, Set, SetFilter, SetKnobs, SetQdisc, SetSteering, Target,
+};
 use crate::device::{StackDevice, filter};
-use crate::napi::PollThread;
+use crate::napi::{NapiInstance, PollThread};
 use crate::net::groups;
 use crate::stack::StackInner;
 use crate::stack::routes::{Rib, Route};
@@ -28,6 +31,7 @@ mod filters;
 mod napi;
 mod qdisc;
 mod sockets;
+mod steering;
 
 /// A window on a stack.
 pub struct Introspect {
@@ -68,6 +72,13 @@ impl Introspect {
         let dev = set.dev.clone();
         self.commander.make(Change::Qdisc(set))?;
         Ok(self.qdiscs().into_iter().filter(|row| row.dev == dev).collect())
+    }
+
+    /// Changes steering, and returns when that is done, with what the RX queues it was about do then. The error says what is
+    /// wrong with the request, and then nothing changed.
+    pub fn set_steering(&self, set: SetSteering) -> Result<Vec<SteeringRow>, ControlError> {
+        let ids = self.commander.make(Change::Steering(set))?;
+        Ok(self.steering().into_iter().filter(|row| ids.contains(&row.id)).collect())
     }
 
     /// Changes a filter, at once. Returns those of its device; the error says what is wrong with it, and then nothing changed.
@@ -148,15 +159,28 @@ impl Introspect {
         }
     }
 
-    /// The NAPI instances.
+    /// The NAPI instances of the devices.
     pub fn napis(&self) -> Vec<NapiRow> {
         let now = self.shared.clock.now();
         let mut rows = Vec::new();
         for dev in &self.shared.devices {
             let Some(live) = dev.live.load_full() else { continue };
-            rows.extend(live.napis.iter().map(|instance| napi::row(dev, instance, now)));
+            let row = |i: &Arc<NapiInstance>| napi::row(&dev.name, dev.threaded(i.napi.queue), i, now);
+            rows.extend(live.napis.iter().map(row));
         }
         rows
+    }
+
+    /// The NAPI instances of the workers' backlogs, which steered packets come by.
+    pub fn backlogs(&self) -> Vec<NapiRow> {
+        let now = self.shared.clock.now();
+        let row = |instance: &Arc<NapiInstance>| napi::row("-", Context::Softirq, instance, now);
+        self.shared.backlogs.instances().iter().map(row).collect()
+    }
+
+    /// What RX queues steer.
+    pub fn steering(&self) -> Vec<SteeringRow> {
+        steering::rows(&self.shared)
     }
 
     /// The disciplines of the devices that are open.
@@ -294,6 +318,7 @@ impl Introspect {
         let open = shared.devices.iter().filter_map(|dev| dev.live.load_full());
         let queued: u64 = open.map(|live| lock(&live.layout).totals().qlen).sum();
         let redirected: usize = shared.napis().iter().map(|instance| instance.backlog.len()).sum();
+        let redirected = redirected + shared.backlogs.len();
         // Taken first: a packet is taken out of a socket after it was put in.
         let taken: u64 = contexts.iter().map(|c| c.sk_taken.get()).sum();
         let in_sockets = contexts.iter().map(|c| c.sk_queued.get()).sum::<u64>().saturating_sub(taken);
@@ -353,11 +378,12 @@ impl Handler for Introspect {
             Request::Set(set) => return value(self.set(set).map_err(text)?),
             Request::Qdisc(set) => return value(self.set_qdisc(set).map_err(text)?),
             Request::Filter(set) => return value(self.set_filter(&set).map_err(text)?),
+            Request::Steering(set) => return value(self.set_steering(set).map_err(text)?),
             Request::Knobs(set) => return value(self.set_knobs(&set).map_err(text)?),
         };
         match table {
             Table::Dev => value(self.devs()),
-            Table::Napi => value(self.napis()),
+            Table::Napi => value([self.napis(), self.backlogs()].concat()),
             Table::Worker => value(self.workers()),
             Table::Neigh => value(self.neighbours()),
             Table::Route => value(self.routes()),
@@ -365,6 +391,7 @@ impl Handler for Introspect {
             Table::Qdisc => value(self.qdiscs()),
             Table::Filter => value(self.filters()),
             Table::Socket => value(self.sockets()),
+            Table::Steering => value(self.steering()),
             Table::Stats => value(self.stats()),
         }
     }

@@ -25,6 +25,7 @@ use crate::driver::{DeviceError, Opener};
 use crate::napi::{PacketFilter, PollThread, WorkerShared};
 use crate::poll::Worker;
 use crate::stack::{Handle, StackInner, routes};
+use crate::steering::SteeringSettings;
 use crate::util::{Spawn, spawn};
 
 /// Why a stack did not start. Nothing of it is left.
@@ -103,7 +104,9 @@ impl Assembly {
             .map(|(index, device)| {
                 let name = device.name.clone();
                 let qdisc = device.qdisc.clone();
-                Arc::new(StackDevice::new(index as u16, name, device.threaded, device.knobs(), qdisc))
+                let mut dev = StackDevice::new(index as u16, name, device.threaded, device.knobs(), qdisc);
+                dev.steering = SteeringSettings::new(device).into();
+                Arc::new(dev)
             })
             .collect();
         let mut workers = Vec::new();

@@ -7,13 +7,14 @@ use softnet_core::napi::MAX_DEFER_HARD_IRQS;
 use softnet_core::qdisc::{Spec, SpecError};
 use softnet_core::sock::scope::scope_id;
 use softnet_core::softnet_data::MAX_DEVICES;
-use softnet_core::steer::MAX_CPUS;
+use softnet_core::steer::{FlowLimit, MAX_CPUS, SockFlowTable};
 use softnet_dev::sched::Policy;
 
 use super::errors::{Found, MAX_PROBLEMS, Place, Section};
 use super::{
     Config, DeviceConfig, InterfaceAddr, RouteConfig, RouteTarget, StackConfig, format_mac, is_link_local,
 };
+use crate::steering::{KnobError, QueueKnobs};
 use crate::util::{Limit, power, range};
 
 pub(super) const CPU: Limit = range(0, 8191);
@@ -32,6 +33,10 @@ pub(super) const CACHE_SIZE: Limit = range(1, 4096);
 pub(super) const CACHE_MOVE: Limit = range(1, 4096);
 pub(super) const DEFER_HARD_IRQS: Limit = range(0, MAX_DEFER_HARD_IRQS as u64);
 pub(super) const NANOSECONDS: Limit = range(0, u64::MAX);
+pub(super) const NETDEV_MAX_BACKLOG: Limit = range(1, 1 << 20);
+pub(super) const RPS_SOCK_FLOW_ENTRIES: Limit = range(0, SockFlowTable::MAX as u64);
+pub(super) const RPS_FLOW_CNT: Limit = range(0, softnet_core::steer::rfs::FlowTable::MAX as u64);
+pub(super) const FLOW_LIMIT_TABLE_LEN: Limit = range(0, FlowLimit::MAX_BUCKETS as u64);
 pub(super) const QDISC_MAX_BURST: Limit = range(1, 1 << 20);
 pub(super) const MAX_SOCKETS: Limit = range(1, softnet_core::sock::MAX_SOCKETS as u64);
 pub(super) const NS_PER_MS: u64 = 1_000_000;
@@ -110,6 +115,9 @@ fn stack(stack: &StackConfig, cpus: &[u32], found: &mut Vec<Found>) {
     NETDEV_BUDGET_USECS.check(at.key("netdev_budget_usecs"), stack.netdev_budget_usecs, found);
     DEV_WEIGHT.check(at.key("dev_weight"), stack.dev_weight, found);
     WORKQUEUE_THREADS.check(at.key("workqueue_threads"), stack.workqueue_threads, found);
+    NETDEV_MAX_BACKLOG.check(at.key("netdev_max_backlog"), stack.netdev_max_backlog, found);
+    RPS_SOCK_FLOW_ENTRIES.check(at.key("rps_sock_flow_entries"), stack.rps_sock_flow_entries, found);
+    FLOW_LIMIT_TABLE_LEN.check(at.key("flow_limit_table_len"), stack.flow_limit_table_len, found);
     QDISC_MAX_BURST.check(at.key("qdisc_max_burst"), stack.qdisc_max_burst, found);
     MAX_SOCKETS.check(at.key("max_sockets"), stack.max_sockets, found);
     TXQ_RESELECTION_MS.check(at.key("txq_reselection_ms"), stack.txq_reselection_ms, found);
@@ -177,9 +185,33 @@ fn devices(config: &Config, found: &mut Vec<Found>) {
                 found.extend(wrong.map(|why| Found::new(at.item(key, item), why)));
             }
         }
+        steering(config, i, device, found);
         addresses(i, device, devices, found);
     }
     memory(config, found);
+}
+
+fn steering(config: &Config, index: usize, device: &DeviceConfig, found: &mut Vec<Found>) {
+    let at = Section::Device(index);
+    let place = |key, item: Option<usize>| item.map_or(at.key(key), |item| at.item(key, item));
+    for (item, flows) in device.rps_flow_cnt.iter() {
+        RPS_FLOW_CNT.check(place("rps_flow_cnt", item), *flows, found);
+    }
+    let queues = [device.processing_cpu.iter().count(), device.rps_cpus.iter().count()];
+    for queue in 0..queues.into_iter().max().unwrap_or(0) as u16 {
+        let knobs = QueueKnobs::of(device, queue);
+        let Err(error) = knobs.plan(&config.stack.workers) else { continue };
+        let key = match &error {
+            KnobError::NoWorker { knob, .. } | KnobError::Value { knob, .. } => knob,
+            KnobError::Both => "processing_cpu",
+        };
+        let text = error.to_string();
+        let text = text.strip_prefix(&format!("{key}: ")).unwrap_or(&text);
+        let place = at.key(key);
+        if !config.stack.workers.is_empty() && !told(found, place) {
+            found.push(Found::new(place, text));
+        }
+    }
 }
 
 /// The kernel's `dev_valid_name`.

@@ -31,6 +31,7 @@ mod errors;
 pub(crate) mod fuzz;
 mod knobs;
 mod load;
+mod per_queue;
 mod read;
 mod sections;
 #[cfg(test)]
@@ -54,6 +55,7 @@ use softnet_core::steer::{MAX_CPUS, XpsError, XpsMaps};
 pub use context::Context;
 pub use errors::{At, ConfigErrors, ParseError, Problem};
 pub use knobs::Knobs;
+pub use per_queue::PerQueue;
 pub use softnet_core::ip::icmp_limit::IcmpParams;
 pub use softnet_core::ip::source::RpFilter;
 pub use softnet_core::ip::v4::options::OptionPolicy;
@@ -104,6 +106,12 @@ pub struct StackConfig {
     pub skb_cache: CacheSizes,
     /// Threads of the pool that polls in the context `workqueue`; 0: as many as there are CPUs to run on.
     pub workqueue_threads: u32,
+    /// Packets that may wait in a worker's backlog (`net.core.netdev_max_backlog`).
+    pub netdev_max_backlog: u32,
+    /// Flows of which sockets note where they are consumed (`net.core.rps_sock_flow_entries`); 0: none, RFS is off.
+    pub rps_sock_flow_entries: u32,
+    /// Buckets by which each steering thread limits flows (`net.core.flow_limit_table_len`); 0: it does not.
+    pub flow_limit_table_len: u32,
     /// Packets that may be pending for the thread that owns a TX queue (`net.core.qdisc_max_burst`).
     pub qdisc_max_burst: u32,
     /// ms after which a sender's choice of a TX queue may be made anew although packets of it are in flight
@@ -135,6 +143,9 @@ impl Default for StackConfig {
             dev_weight: 64,
             skb_cache: CacheSizes::default(),
             workqueue_threads: 0,
+            netdev_max_backlog: 1000,
+            rps_sock_flow_entries: 0,
+            flow_limit_table_len: 4096,
             qdisc_max_burst: 1000,
             txq_reselection_ms: 1000,
             max_sockets: 131_072,
@@ -217,6 +228,12 @@ pub struct DeviceConfig {
     pub qdisc: Option<Spec>,
     /// Packets that a discipline holds unless it is told otherwise.
     pub tx_queue_len: u32,
+    /// The CPU whose worker goes on with all that an RX queue brings, until that is changed while it runs; these three.
+    pub processing_cpu: PerQueue<u32>,
+    /// The CPUs over whose workers the flows of an RX queue are spread.
+    pub rps_cpus: PerQueue<CpuList>,
+    /// Entries of an RX queue's table of flows that follow their consumers; 0: none does.
+    pub rps_flow_cnt: PerQueue<u32>,
     /// For each TX queue the CPUs whose packets leave by it. Empty: not by CPU. Queues at the end may be left out.
     pub xps_cpus: Vec<CpuList>,
     /// For each TX queue the RX queues whose packets leave by it; goes before `xps_cpus`. Empty: that of the same number.
@@ -243,6 +260,9 @@ impl DeviceConfig {
             irq_suspend_timeout: 0,
             qdisc: None,
             tx_queue_len: 1000,
+            processing_cpu: PerQueue::default(),
+            rps_cpus: PerQueue::default(),
+            rps_flow_cnt: PerQueue::default(),
             xps_cpus: Vec::new(),
             xps_rxqs: Vec::new(),
         }

@@ -3,6 +3,8 @@
 //! A value that cannot be read is told and its default stands in, so that one pass finds everything. The text comes in
 //! pieces, see [`load`](super::load): one for each route and neighbour, and at last one for all the rest.
 
+mod steering;
+
 use std::net::IpAddr;
 use std::ops::Range;
 use std::path::PathBuf;
@@ -118,6 +120,9 @@ impl Read {
                 "dev_weight",
                 "skb_cache",
                 "workqueue_threads",
+                "netdev_max_backlog",
+                "rps_sock_flow_entries",
+                "flow_limit_table_len",
                 "qdisc_max_burst",
                 "txq_reselection_ms",
                 "max_sockets",
@@ -145,6 +150,13 @@ impl Read {
         set(&mut stack.dev_weight, self.integer(table, "dev_weight", &check::DEV_WEIGHT));
         let pool = self.integer(table, "workqueue_threads", &check::WORKQUEUE_THREADS);
         set(&mut stack.workqueue_threads, pool);
+        for (key, limit, slot) in [
+            ("netdev_max_backlog", &check::NETDEV_MAX_BACKLOG, &mut stack.netdev_max_backlog),
+            ("rps_sock_flow_entries", &check::RPS_SOCK_FLOW_ENTRIES, &mut stack.rps_sock_flow_entries),
+            ("flow_limit_table_len", &check::FLOW_LIMIT_TABLE_LEN, &mut stack.flow_limit_table_len),
+        ] {
+            set(slot, self.integer(table, key, limit));
+        }
         set(&mut stack.qdisc_max_burst, self.integer(table, "qdisc_max_burst", &check::QDISC_MAX_BURST));
         let ms = self.integer(table, "txq_reselection_ms", &check::TXQ_RESELECTION_MS);
         set(&mut stack.txq_reselection_ms, ms);
@@ -195,10 +207,10 @@ impl Read {
         self.parsed(table.section.key(key), value, read)
     }
 
-    /// One list for each TX queue.
-    fn cpu_lists(&mut self, table: Table<'_>, key: &'static str) -> Vec<CpuList> {
+    /// One list for each queue.
+    fn cpu_lists(&mut self, table: Table<'_>, key: &'static str, expected: &str) -> Vec<CpuList> {
         let mut lists = Vec::new();
-        for (item, value) in self.items(table, key, "a list for each TX queue, such as [\"0-3\", \"4,6\"]") {
+        for (item, value) in self.items(table, key, expected) {
             let place = table.section.item(key, item);
             if let Some(text) = self.as_string(place, value) {
                 lists.push(self.parsed(place, value, text.parse()).unwrap_or_default());
@@ -276,8 +288,10 @@ impl Read {
         }
         device.qdisc = self.qdisc(table, "qdisc");
         set(&mut device.tx_queue_len, self.integer(table, "tx_queue_len", &check::TX_QUEUE_LEN));
-        device.xps_cpus = self.cpu_lists(table, "xps_cpus");
-        device.xps_rxqs = self.cpu_lists(table, "xps_rxqs");
+        self.steering(table, &mut device);
+        let expected = "a list for each TX queue, such as [\"0-3\", \"4,6\"]";
+        device.xps_cpus = self.cpu_lists(table, "xps_cpus", expected);
+        device.xps_rxqs = self.cpu_lists(table, "xps_rxqs", expected);
         device
     }
 
@@ -534,6 +548,9 @@ const DEVICE_KEYS: &[&str] = &[
     "irq_suspend_timeout",
     "qdisc",
     "tx_queue_len",
+    "processing_cpu",
+    "rps_cpus",
+    "rps_flow_cnt",
     "xps_cpus",
     "xps_rxqs",
 ];

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
 use std::time::Duration;
 
-use super::{ControlError, Set, SetQdisc};
+use super::{ControlError, Set, SetQdisc, SetSteering};
 use crate::util::Waker;
 
 /// How long to wait for an answer. A switch takes as long as the polls that run now.
@@ -17,6 +17,8 @@ pub enum Change {
     Threaded(Set),
     /// Disciplines of TX queues.
     Qdisc(SetQdisc),
+    /// Which workers go on with what RX queues bring.
+    Steering(SetSteering),
 }
 
 /// A change, and where to say what became of it.

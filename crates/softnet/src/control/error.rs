@@ -7,6 +7,7 @@ use softnet_core::napi;
 use softnet_core::qdisc::{Spec, SpecError};
 
 use crate::config::Context;
+use crate::steering::KnobError;
 
 /// Why a change was not made, or a question has no answer. Nothing was changed then, unless it says otherwise.
 #[derive(Debug, thiserror::Error)]
@@ -31,6 +32,9 @@ pub enum ControlError {
     /// A device has no TX queues at the moment.
     #[error("{0} is not open: its interface is gone")]
     NotOpen(String),
+    /// What is to be steered can't be.
+    #[error(transparent)]
+    Steering(#[from] KnobError),
     /// A device has not as many TX queues.
     #[error(
         "parent: no TX queue {queue} (:{:x}); there are {queues}, expected :1 to :{queues:x}", u32::from(*.queue) + 1

@@ -21,12 +21,14 @@ mod tests;
 
 use std::path::{Path, PathBuf};
 
+pub use crate::steering::KnobError;
 pub use client::{Client, ClientError};
 pub use error::ControlError;
 pub use listener::BindError;
 pub(crate) use listener::Listener;
 pub use requests::{
-    Action, Direction, MirredAction, Request, Response, Set, SetFilter, SetKnobs, SetMirred, SetQdisc, Target,
+    Action, Direction, MirredAction, Request, Response, Set, SetFilter, SetKnobs, SetMirred, SetQdisc,
+    SetSteering, Target,
 };
 pub(crate) use server::{Handler, Server};
 

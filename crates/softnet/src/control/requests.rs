@@ -17,6 +17,9 @@ pub enum Request {
     Set(Set),
     /// Knobs of polling, answered like [`Set`](Self::Set).
     Knobs(SetKnobs),
+    /// A change of steering, answered when it is done: by a list of the
+    /// [`SteeringRow`](crate::control::show::SteeringRow)s it was about.
+    Steering(SetSteering),
     /// A change of a device's disciplines, answered when it is done: by a list of its [`QdiscRow`](crate::control::show::QdiscRow)s.
     Qdisc(SetQdisc),
     /// A change of a filter, answered when it is done: by a list of the device's [`FilterRow`](crate::control::show::FilterRow)s.
@@ -91,6 +94,25 @@ pub struct SetKnobs {
     /// The values.
     #[serde(flatten)]
     pub knobs: Knobs,
+}
+
+/// A change of what a device's RX queues steer, or one instance's: `{"dev": "eth1", "rps_cpus": "0-3"}`. What is left out
+/// stays as it is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SetSteering {
+    /// What to change. For a device it holds for all queues, those that were set for themselves included; either is
+    /// remembered when the device is opened anew.
+    #[serde(flatten)]
+    pub target: Target,
+    /// The CPU whose worker goes on with everything; `none`: no such.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub processing_cpu: Option<String>,
+    /// The CPUs over whose workers flows are spread, `0-3,8`; empty or `none`: none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rps_cpus: Option<String>,
+    /// Entries of each queue's table of flows that follow their consumers; 0: none does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rps_flow_cnt: Option<u32>,
 }
 
 /// A change of a running instance: `{"dev": "eth1", "threaded": "busy-poll"}` or `{"napi": 8193, "threaded": …}`.

@@ -33,13 +33,15 @@ pub enum Table {
     Filter,
     /// Sockets: a list of [`SocketRow`].
     Socket,
+    /// Steering of RX queues: a list of [`SteeringRow`].
+    Steering,
     /// Totals: one [`Stats`].
     Stats,
 }
 
 impl Table {
     /// All of them.
-    pub const ALL: [Table; 10] = [
+    pub const ALL: [Table; 11] = [
         Table::Dev,
         Table::Napi,
         Table::Worker,
@@ -49,12 +51,13 @@ impl Table {
         Table::Qdisc,
         Table::Filter,
         Table::Socket,
+        Table::Steering,
         Table::Stats,
     ];
 
     /// Its name, as it is asked for.
     pub const fn name(self) -> &'static str {
-        ["dev", "napi", "worker", "neigh", "route", "drops", "qdisc", "filter", "socket", "stats"]
+        ["dev", "napi", "worker", "neigh", "route", "drops", "qdisc", "filter", "socket", "steering", "stats"]
             [self as usize]
     }
 
@@ -72,6 +75,7 @@ impl Table {
             Table::Qdisc => "Queueing disciplines of the TX queues: what they sent, hold and dropped",
             Table::Filter => "Filters: what is redirected or mirrored, and where to",
             Table::Socket => "Sockets: what is bound and connected where, and what waits in each",
+            Table::Steering => "Steering: which workers go on with what each RX queue brings",
             Table::Stats => "Totals: every packet is somewhere",
         }
     }
@@ -412,6 +416,54 @@ pub struct FilterRow {
     pub drops: u64,
     /// Packets that were not sent, or not copied, since they would come back.
     pub overlimits: u64,
+}
+
+/// What an RX queue does with what it brings.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct SteeringRow {
+    /// Its NAPI instance: `eth1-0`.
+    pub name: String,
+    /// That one's number.
+    pub id: u32,
+    /// Device.
+    pub dev: String,
+    /// RX queue.
+    pub queue: u16,
+    /// `none`: the thread that polls it goes on with it; `hand-off`: all to one worker; `rps`: flows over several; `rps+rfs`:
+    /// flows after their consumers.
+    pub mode: String,
+    /// Knob: the CPU whose worker gets everything.
+    pub processing_cpu: Option<u32>,
+    /// Knob: the CPUs over whose workers flows are spread.
+    pub rps_cpus: Vec<u32>,
+    /// Knob: entries of its table of flows.
+    pub rps_flow_cnt: u32,
+    /// Flows that went to another worker, after their consumers.
+    pub moves: u64,
+    /// What each worker got, those that got nothing left out.
+    pub workers: Vec<SteeredRow>,
+    /// What keeps a knob that is set from acting.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub warning: Option<String>,
+}
+
+/// What an RX queue steered to a worker.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct SteeredRow {
+    /// Its thread's name.
+    pub worker: String,
+    /// Packets that were put on its backlog.
+    pub packets: u64,
+    /// Times that its backlog was empty before, so that it was to be told.
+    pub wakeups: u64,
+    /// Packets that were dropped, since its backlog was full (`netdev_max_backlog`).
+    pub dropped: u64,
+    /// Packets that were dropped, since their flow had more than its share of it.
+    pub flow_limited: u64,
+    /// Packets in its backlog now, of all RX queues.
+    pub backlog: u64,
 }
 
 /// A socket.

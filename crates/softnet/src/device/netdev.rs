@@ -93,6 +93,12 @@ impl OpenCache {
         }
     }
 
+    /// The open parts of the device with index `dev`.
+    #[inline]
+    pub(crate) fn get(&mut self, dev: u16) -> Option<&OpenParts> {
+        self.lives.get_mut(usize::from(dev))?.load().as_deref()
+    }
+
     /// As [`dev_queue_xmit`].
     #[inline(always)]
     pub(crate) fn xmit(

@@ -21,6 +21,7 @@ use super::Groups;
 use crate::config::{Context, Knobs};
 use crate::control::ControlError;
 use crate::napi::NapiInstance;
+use crate::steering::SteeringSettings;
 use crate::tx::QueueWake;
 use crate::tx::qdisc::{Layout, Settings};
 use crate::util::lock;
@@ -36,6 +37,8 @@ pub struct StackDevice {
     past: Mutex<Past>,
     threaded: Mutex<Threaded>,
     deferral: Mutex<Deferral>,
+    /// Which workers go on with what its queues bring.
+    pub(crate) steering: Mutex<SteeringSettings>,
     /// The disciplines that were set.
     pub(crate) qdiscs: Mutex<Settings>,
     /// The multicast groups that the driver was told to join.
@@ -121,6 +124,7 @@ impl StackDevice {
             past: Mutex::default(),
             threaded,
             deferral: Mutex::new(Deferral { device: knobs, queues: BTreeMap::new() }),
+            steering: Mutex::default(),
             qdiscs: Mutex::new(Settings { root: qdisc, children: BTreeMap::new() }),
             groups: Groups::default(),
         }

@@ -12,11 +12,13 @@ use softnet_core::SoftnetData;
 use softnet_core::ip::input::Ingress;
 use softnet_core::napi::{Disabled, Napi, Scheduled};
 use softnet_core::skb::Batch;
+use softnet_core::steer::Backlog;
 use softnet_core::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use softnet_dev::{Doorbell, PiMutex};
 
-use super::{Apps, Backlog, Input, LeftOf, NapiTimer, Phase, Pool, Residency, Timeout, WorkerShared};
+use super::{Apps, Input, LeftOf, NapiTimer, Phase, Pool, Residency, Timeout, WorkerShared, backlog};
 use crate::config::Context;
+use crate::steering::QueueSteering;
 
 /// How long to wait between two looks at whether an instance's owner is done (the kernel's `napi_disable` sleeps as
 /// long).
@@ -35,6 +37,8 @@ pub enum RxHandler {
     Ip(Ingress),
     /// Out of this device as they are: a cross-connect.
     Patch(u16),
+    /// That of the device and the RX queue that they came by: they were steered here.
+    Steered,
 }
 
 /// A NAPI instance and what its pollers need to know of it.
@@ -49,6 +53,8 @@ pub struct NapiInstance {
     pub timer: NapiTimer,
     /// Applications that get some of its packets.
     pub apps: Apps,
+    /// To which workers the rest goes.
+    pub(crate) steering: QueueSteering,
     /// Its exceptions that are left to another thread.
     pub(crate) left: Arc<LeftOf>,
     /// What it spends its time in.
@@ -110,6 +116,7 @@ impl NapiInstance {
             backlog,
             timer,
             apps: Apps::default(),
+            steering: QueueSteering::default(),
             left: Arc::default(),
             residency: Residency::new(now),
             stats: InstanceStats::default(),
@@ -137,7 +144,7 @@ impl NapiInstance {
 
     /// Has the packets of `batch` received by it, and leaves it empty. Any thread may call it, whatever it holds.
     pub(crate) fn netif_rx(&self, ctx: &mut SoftnetData, batch: &mut Batch) {
-        self.backlog.enqueue(ctx, &self.napi, batch);
+        backlog::enqueue(&self.backlog, ctx, &self.napi, batch);
         if let Some(napi) = self.napi.schedule_prep() {
             self.hand_over(napi);
         }

@@ -49,6 +49,12 @@ impl LeftOf {
         }
     }
 
+    /// Whether exceptions are left. If not, what came of former ones was sent.
+    #[inline]
+    pub(crate) fn any(&self) -> bool {
+        self.any.load(Ordering::Acquire)
+    }
+
     /// The tables for the next batch, unless these are the newest.
     #[inline(always)]
     pub(crate) fn tables(&self) -> Option<Arc<Tables>> {

@@ -16,7 +16,6 @@ mod worker;
 
 pub use apps::PacketFilter;
 pub(crate) use apps::{App, Apps};
-pub(crate) use backlog::Backlog;
 pub use backlog::{Input, MAX_BACKLOG};
 pub(crate) use instance::{Home, PAUSE, Rx, ring, ring_shared};
 pub use instance::{NapiInstance, RxHandler};

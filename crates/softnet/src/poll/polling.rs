@@ -12,7 +12,7 @@ use softnet_core::ip::input::Exceptions;
 use softnet_core::ip::tables::Tables;
 use softnet_core::napi::{Body, Completion, Driver, NapiInfo, NetRx, PollList, Released};
 use softnet_core::qdisc::Origin;
-use softnet_core::skb::{BATCH, Batch, DropReason};
+use softnet_core::skb::{BATCH, Batch, DropReason, Skb};
 use softnet_core::sock::Transport;
 use softnet_core::stack::receive::{Receive, ReceiveHost};
 use softnet_core::steer::TxChoice;
@@ -22,6 +22,7 @@ use crate::control::Direction;
 use crate::device::{OpenCache, TxHint};
 use crate::napi::{App, NapiInstance, Phase, PollThread, Pool, Rx, RxHandler, Timeout, ring, ring_shared};
 use crate::stack::{CacheShare, StackInner, before_wait};
+use crate::steering::Steerer;
 
 /// What follows when an instance was released.
 pub(crate) enum OnRelease {
@@ -48,6 +49,8 @@ pub(crate) struct PollContext {
     woken: Vec<Arc<App>>,
     /// Slots of sockets to which packets came while they were empty.
     ready: Vec<u32>,
+    /// There is one when something has been steered.
+    steerer: Option<Box<Steerer>>,
     /// The time in ns; 0 if it must be read.
     pub(crate) now: u64,
     /// It was read for the last release, which is as good as after the poll.
@@ -67,6 +70,7 @@ impl PollContext {
             on_release,
             woken: Vec::new(),
             ready: Vec::new(),
+            steerer: None,
             now: 0,
             fresh: false,
         }
@@ -88,9 +92,12 @@ impl PollContext {
         done.work
     }
 
-    /// Wakes applications that were handed packets, and threads that wait for sockets which were: after the poll, so that they do not
-    /// take the CPU from it.
+    /// Wakes applications that were handed packets, threads that wait for sockets which were, and workers that packets were
+    /// steered to: after the poll, so that they do not take the CPU from it.
     pub(crate) fn wake_apps(&mut self) {
+        if let Some(steerer) = &mut self.steerer {
+            steerer.notify(&self.shared.backlogs);
+        }
         if !self.woken.is_empty() {
             self.woken.drain(..).for_each(|app| app.waker.wake());
         }
@@ -169,7 +176,7 @@ impl PollContext {
                 return;
             }
         }
-        let PollContext { ctx, shared, received, lives, ready, now, tables, instances, woken, .. } = self;
+        let PollContext { ctx, shared, instances, woken, steerer, .. } = &mut *self;
         let at = instances.binary_search_by_key(&napi.id, |i| i.napi.id);
         let Ok(instance) = at.map(|at| &instances[at]) else {
             return ctx.free_batch(batch, DropReason::Shutdown);
@@ -180,18 +187,59 @@ impl PollContext {
                 return;
             }
         }
-        match instance.handler {
+        if instance.steering.is_on() {
+            let steerer = steerer.get_or_insert_with(|| Steerer::new(&shared.backlogs));
+            instance.steering.steer(&shared.backlogs, ctx, steerer, batch);
+            if batch.is_empty() {
+                return;
+            }
+        }
+        match (instance.handler, at) {
+            (RxHandler::Steered, Ok(at)) => self.receive_steered(at, batch),
+            (handler, at) => self.handle(at.unwrap_or(0), (handler, napi.queue, napi.id), batch),
+        }
+    }
+
+    /// Processes packets that were steered to this thread's instance with index `at`: by runs of those that came by one queue.
+    fn receive_steered(&mut self, at: usize, batch: &mut Batch) {
+        let of = |skb: &Skb| (skb.head().dev, skb.head().queue);
+        while let Some(first) = batch.as_slice().first().map(of) {
+            let mut run = Batch::new();
+            let n = batch.as_slice().iter().take_while(|skb| of(skb) == first).count();
+            if n == batch.len() {
+                run.append(batch);
+            } else {
+                // There is room.
+                batch.drain().take(n).for_each(|skb| _ = run.push(skb));
+            }
+            let (dev, queue) = first;
+            let live = self.lives.get(dev).and_then(|live| live.napis.get(usize::from(queue)));
+            match live.map(|source| (source.handler, queue, source.napi.id)) {
+                Some(source) => self.handle(at, source, &mut run),
+                // It was closed meanwhile.
+                None => self.ctx.free_batch(&mut run, DropReason::DevReady),
+            }
+        }
+    }
+
+    /// Processes packets that came by `source`: what is done with them, its queue, and its NAPI id. The polled instance has index
+    /// `at`.
+    #[inline(always)]
+    fn handle(&mut self, at: usize, source: (RxHandler, u16, u32), batch: &mut Batch) {
+        let PollContext { ctx, shared, received, lives, ready, now, tables, instances, .. } = self;
+        let (instance, (handler, queue, napi_id)) = (&instances[at], source);
+        match handler {
             RxHandler::Ip(ingress) => {
                 let older = instance.left.tables();
                 let tables = older.as_ref().unwrap_or_else(|| tables.load());
-                let mut host = Poller { shared, lives, ready, now: *now, instance, tables };
-                received.ip(ctx, tables, &ingress, napi.queue, batch, &mut host);
+                let mut host = Poller { shared, lives, ready, now: *now, instance, napi_id, tables };
+                received.ip(ctx, tables, &ingress, queue, batch, &mut host);
             }
             RxHandler::Patch(dev) if shared.netdevs.len() > usize::from(dev) => {
-                let to = TxHint::forwarded(napi.queue);
+                let to = TxHint::forwarded(queue);
                 lives.xmit(ctx, &shared.netdevs[usize::from(dev)], *now, to, batch);
             }
-            RxHandler::Patch(_) => ctx.free_batch(batch, DropReason::Shutdown),
+            RxHandler::Patch(_) | RxHandler::Steered => ctx.free_batch(batch, DropReason::Shutdown),
         }
     }
 }
@@ -203,6 +251,8 @@ struct Poller<'a> {
     ready: &'a mut Vec<u32>,
     now: u64,
     instance: &'a NapiInstance,
+    /// The instance that they came by.
+    napi_id: u32,
     /// By which the batch goes.
     tables: &'a Arc<Tables>,
 }
@@ -229,7 +279,7 @@ impl ReceiveHost for Poller<'_> {
         local: &mut Batch,
         unserved: &mut Batch,
     ) {
-        let of = (self.instance.napi.id, transport);
+        let of = (self.napi_id, transport);
         self.shared.sockets.input(ctx, of, local, unserved, self.ready);
     }
 
@@ -251,6 +301,7 @@ impl PollContext {
                 gro.receive(batch);
             }
             self.receive(napi, batch);
+            rx.processed();
         } else {
             self.lives.reap_idle(&mut self.ctx, self.now, napi.queue.into());
         }

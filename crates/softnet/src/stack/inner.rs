@@ -28,6 +28,7 @@ use crate::config::StackConfig;
 use crate::control::{ControlError, Target};
 use crate::device::{Netdev, StackDevice, TxHint, dev_queue_xmit, find_netdev};
 use crate::napi::{NapiInstance, PollThread, WorkerShared};
+use crate::steering::Backlogs;
 use crate::util::{Clock, Waker, lock};
 
 /// See the module.
@@ -50,6 +51,8 @@ pub struct StackInner {
     pub netdevs: Vec<Arc<Netdev>>,
     /// The workers, by index.
     pub workers: Vec<Arc<WorkerShared>>,
+    /// Where packets wait for the workers that they were steered to.
+    pub(crate) backlogs: Backlogs,
     /// The forwarding tables now.
     pub tables: Arc<ArcSwap<Tables>>,
     pub(crate) control: SlowLock,
@@ -83,6 +86,7 @@ impl StackInner {
         let control = SlowLock::new(SlowPathState::new(slow), frames);
         Ok(StackInner {
             cache_share: CacheShare::new(region.frame_count()),
+            backlogs: Backlogs::new(&region, stack, &workers)?,
             region,
             caches: stack.skb_cache,
             budget: Budget {

@@ -29,6 +29,7 @@ mod scope;
 mod sender;
 mod sender_waits;
 mod sleep;
+mod steering;
 mod traffic;
 mod udp;
 mod udp_long;

@@ -77,7 +77,7 @@ fn instances_come_and_go_while_their_worker_is_busy() {
         let mut lane = far.remove(0);
         let rx = near.rx.remove(0);
         let (doorbell, stats) = (rx.doorbell(), rx.stats());
-        let rx = Input::new(rx);
+        let rx = Input::new(&world.shared.region, rx);
         let backlog = rx.backlog().clone();
         let (napi, guard) = Napi::new("extra", 7, 0, Some(rx));
         // There is no such device to patch to: packets are dropped.

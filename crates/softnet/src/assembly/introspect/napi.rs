@@ -5,14 +5,13 @@ use softnet_core::sync::Ordering::Relaxed;
 use crate::assembly::thread_cpu_ns;
 use crate::config::Context;
 use crate::control::show::{AppRow, NapiRow, TimerRow};
-use crate::device::StackDevice;
 use crate::napi::{Home, NapiInstance, Phase, Timeout};
 
 const GRO_FLUSH: &str = "gro_flush_timeout";
 const IRQ_SUSPEND: &str = "irq_suspend_timeout";
 
-/// The row of `instance`, which belongs to `dev`, at `now`.
-pub(super) fn row(dev: &StackDevice, instance: &NapiInstance, now: u64) -> NapiRow {
+/// The row of `instance`, which belongs to `dev` and is to be polled in the context `threaded`, at `now`.
+pub(super) fn row(dev: &str, threaded: Context, instance: &NapiInstance, now: u64) -> NapiRow {
     let (napi, counts, timer) = (&instance.napi, &instance.stats, &instance.timer);
     let (stats, knobs) = (&napi.stats, &napi.mitigation);
     let state = napi.state().to_string();
@@ -33,7 +32,7 @@ pub(super) fn row(dev: &StackDevice, instance: &NapiInstance, now: u64) -> NapiR
         (true, Phase::Application) => app.clone(),
         (true, _) => thread.clone(),
     };
-    let context = home.map_or_else(|| dev.threaded(napi.queue), |home| home.context());
+    let context = home.map_or(threaded, |home| home.context());
     // An application that sleeps may poll before the timer is due, which then stands behind it.
     let polls_at = Some(instance.polls_at.load(Relaxed)).filter(|at| *at != 0);
     let armed = timer.armed().map(|(timeout, _, deadline)| TimerRow {
@@ -59,7 +58,7 @@ pub(super) fn row(dev: &StackDevice, instance: &NapiInstance, now: u64) -> NapiR
     NapiRow {
         id: napi.id,
         name: napi.name.clone(),
-        dev: dev.name.clone(),
+        dev: dev.into(),
         queue: napi.queue,
         worker: instance.worker,
         context,

@@ -1,0 +1,308 @@
+//! RFS: a flow's packets go to the worker that is near the thread which consumes them (the kernel's `rps_sock_flow_table` and
+//! `rps_dev_flow_table`).
+//!
+//! * [`SockFlowTable`], one for a stack: sockets note which worker is near their thread. Any thread writes and reads it.
+//! * [`FlowTable`], one for each RX queue, of the thread that polls that: which worker's backlog a flow's packets were put on,
+//!   and how far that must have come before the flow may go elsewhere.
+//!
+//! Invariant (the switch rule): a packet goes to another worker than its predecessor only if everything that was on the
+//! old one's backlog up to the predecessor has been processed. It holds for all flows of an RX queue: also for those
+//! that had no entry so far, whose packets went where RPS puts them, and for packets of one batch, none of which is on any
+//! backlog yet when the last of them is looked at.
+//!
+//! A flow whose entry another flow has, with packets under way, goes where RPS puts it, as it did before: it cannot take the
+//! entry, so flows that collide never move each other.
+
+use crate::sync::{AtomicU32, Mutant, Ordering, mutated};
+
+/// Of flows that sockets without a peer would put in another flow's place, one in so many gets it.
+pub const UNCONNECTED_SHARE: u32 = 64;
+
+/// Which worker is near the thread that consumes a flow.
+///
+/// A word each: the high bits of the flow's hash, and the worker's number plus one.
+pub struct SockFlowTable {
+    flows: Box<[AtomicU32]>,
+    worker_bits: u32,
+    /// Flows of sockets without a peer that found another's entry.
+    contested: AtomicU32,
+}
+
+impl SockFlowTable {
+    /// The most flows.
+    pub const MAX: u32 = 1 << 24;
+
+    /// A table for so many flows, rounded up to a power of two (`rps_sock_flow_entries`), of a stack with `workers`
+    /// workers. `None`: with 0, RFS is off.
+    pub fn new(flows: u32, workers: usize) -> Option<Self> {
+        let n = flows.min(Self::MAX).next_power_of_two();
+        (flows > 0).then(|| SockFlowTable {
+            flows: (0..n).map(|_| AtomicU32::new(0)).collect(),
+            worker_bits: (workers as u32 + 1).next_power_of_two() - 1,
+            contested: AtomicU32::new(0),
+        })
+    }
+
+    fn entry(&self, hash: u32) -> &AtomicU32 {
+        &self.flows[hash as usize & (self.flows.len() - 1)]
+    }
+
+    /// The worker that is near the consumer of the flow with hash `hash`, if that has been noted.
+    #[inline]
+    pub fn wanted(&self, hash: u32) -> Option<u16> {
+        let entry = self.entry(hash).load(Ordering::Relaxed);
+        let worker = (entry & self.worker_bits).checked_sub(1)?;
+        ((entry ^ hash) & !self.worker_bits == 0).then_some(worker as u16)
+    }
+
+    /// Notes that the flow with hash `hash`, if it is not 0, is consumed near `worker`. Anyone can make up flows to a socket
+    /// that has no peer, so one that is not `connected` takes another flow's entry one time in [`UNCONNECTED_SHARE`] only.
+    #[inline]
+    pub fn record(&self, hash: u32, worker: u16, connected: bool) {
+        let entry = self.entry(hash);
+        let noted = entry.load(Ordering::Relaxed);
+        let new = hash & !self.worker_bits | (u32::from(worker) + 1);
+        // Not written when nothing changes, so that threads that read it keep the line.
+        if hash == 0 || noted == new {
+            return;
+        }
+        let is_others = noted & self.worker_bits != 0 && (noted ^ hash) & !self.worker_bits != 0;
+        if is_others && !connected {
+            let nth = self.contested.fetch_add(1, Ordering::Relaxed);
+            if nth % UNCONNECTED_SHARE != UNCONNECTED_SHARE - 1 {
+                return;
+            }
+        }
+        entry.store(new, Ordering::Relaxed);
+    }
+}
+
+/// What an RX queue knows of a flow.
+#[derive(Clone, Copy, Default)]
+struct Entry {
+    /// The flow's hash; 0: of none.
+    hash: u32,
+    /// Where its packets go.
+    worker: u16,
+    /// The batch at whose first packet for this entry it was looked at last.
+    batch: u64,
+    /// Packets of that batch went by it.
+    is_used: bool,
+    /// Its packets are on the worker's backlog in front of this.
+    tail: u64,
+}
+
+/// The flows of an RX queue.
+pub struct FlowTable {
+    entries: Box<[Entry]>,
+    batch: u64,
+    /// Entries that packets of the batch at hand went by.
+    chosen: Vec<u32>,
+    /// Flows that went to another worker.
+    pub(super) moves: u64,
+}
+
+/// What the choice depends on beside the entry.
+pub(super) struct Choice<'a, F> {
+    /// Where RPS puts the flow.
+    pub(super) rps: u16,
+    /// The worker near its consumer.
+    pub(super) wanted: Option<u16>,
+    /// How far each worker's backlog must have come for all that this queue put there.
+    pub(super) tails: &'a [u64],
+    /// Whether a worker's backlog has come so far.
+    pub(super) is_done: F,
+}
+
+impl FlowTable {
+    /// The most entries.
+    pub const MAX: u32 = 1 << 20;
+
+    /// A table of so many entries, rounded up to a power of two (`rps_flow_cnt`).
+    pub(super) fn new(entries: u32) -> Self {
+        let n = entries.clamp(1, Self::MAX).next_power_of_two();
+        FlowTable {
+            entries: vec![Entry::default(); n as usize].into(),
+            batch: 0,
+            chosen: Vec::with_capacity(crate::skb::BATCH),
+            moves: 0,
+        }
+    }
+
+    /// A batch begins.
+    pub(super) fn begin(&mut self) {
+        self.batch += 1;
+        self.chosen.clear();
+    }
+
+    /// Where the next packet of the flow with hash `hash`, which is not 0, goes.
+    #[inline]
+    pub(super) fn choose<F: Fn(u16, u64) -> bool>(&mut self, hash: u32, choice: &Choice<'_, F>) -> u16 {
+        let bits = self.entries.len().trailing_zeros();
+        let at = (u64::from(hash.wrapping_mul(0x61c8_8647)) << bits >> 32) as u32;
+        let entry = &mut self.entries[at as usize];
+        if entry.batch != self.batch || mutated(Mutant::BatchNotPinned) {
+            // Once for each batch, whichever flow it is for: what went by the entry or by RPS before it changed would be
+            // on no backlog yet.
+            (entry.batch, entry.is_used) = (self.batch, false);
+            if entry.hash != hash
+                && choice.wanted.is_some_and(|wanted| wanted != choice.rps)
+                && (entry.hash == 0 || (choice.is_done)(entry.worker, entry.tail))
+            {
+                // So far its packets went where RPS puts them.
+                let tail = choice.tails.get(usize::from(choice.rps)).copied().unwrap_or(0);
+                *entry = Entry { hash, worker: choice.rps, tail, ..*entry };
+            }
+            let wanted = choice.wanted.unwrap_or(choice.rps);
+            if entry.hash == hash && wanted != entry.worker && (choice.is_done)(entry.worker, entry.tail) {
+                entry.worker = wanted;
+                self.moves += 1;
+            }
+        }
+        if entry.hash != hash {
+            return choice.rps;
+        }
+        if !std::mem::replace(&mut entry.is_used, true) {
+            self.chosen.push(at);
+        }
+        entry.worker
+    }
+
+    /// The packets of the batch are on the backlogs, which `tails` counts.
+    pub(super) fn end(&mut self, tails: &[u64]) {
+        for at in self.chosen.drain(..) {
+            let entry = &mut self.entries[at as usize];
+            entry.tail = tails.get(usize::from(entry.worker)).copied().unwrap_or(entry.tail);
+        }
+    }
+}
+
+#[cfg(all(test, not(feature = "loom")))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sockets_note_where_flows_are_consumed() {
+        assert!(SockFlowTable::new(0, 4).is_none());
+        let table = SockFlowTable::new(1000, 4).unwrap();
+        assert_eq!((table.flows.len(), table.worker_bits), (1024, 7));
+        assert_eq!(table.wanted(0x1234_5678), None);
+        for worker in [0, 3] {
+            table.record(0x1234_5678, worker, true);
+            assert_eq!(table.wanted(0x1234_5678), Some(worker));
+            assert_eq!(table.wanted(0x9234_5678), None, "another flow of the same entry");
+        }
+        table.record(0x9234_5678, 1, true);
+        assert_eq!((table.wanted(0x1234_5678), table.wanted(0x9234_5678)), (None, Some(1)));
+        table.record(0, 2, true);
+        assert_eq!(table.wanted(0), None);
+    }
+
+    /// Of established flows, one at the most for each 64 packets of a flood to a socket without a peer.
+    #[test]
+    fn a_flood_of_sources_does_not_evict_established_flows_at_once() {
+        const FLOWS: u32 = 1024;
+        let table = SockFlowTable::new(FLOWS, 2).unwrap();
+        let flow = |i: u32| 0xabc0_0000 | i;
+        (0..FLOWS).for_each(|i| table.record(flow(i), 0, true));
+        let left = || (0..FLOWS).filter(|i| table.wanted(flow(*i)) == Some(0)).count() as u32;
+        let mut random = 1u32;
+        for packets in 1..=20_000u32 {
+            random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            table.record(random.rotate_left(16), 1, false);
+            if packets % 1000 == 0 {
+                assert!(left() >= FLOWS.saturating_sub(packets / UNCONNECTED_SHARE), "{packets}: {}", left());
+            }
+        }
+        assert!(left() < FLOWS, "some do get in");
+        // Those that are there still come back with their next packet.
+        (0..FLOWS).for_each(|i| table.record(flow(i), 0, true));
+        assert_eq!(left(), FLOWS);
+    }
+
+    /// Backlogs of workers: head and tail of each.
+    struct Backlogs {
+        heads: [u64; 8],
+        tails: [u64; 8],
+    }
+
+    fn choose(table: &mut FlowTable, backlogs: &Backlogs, hash: u32, rps: u16, wanted: Option<u16>) -> u16 {
+        let is_done =
+            |worker: u16, tail: u64| backlogs.heads[usize::from(worker)].wrapping_sub(tail) as i64 >= 0;
+        table.choose(hash, &Choice { rps, wanted, tails: &backlogs.tails, is_done })
+    }
+
+    /// A batch of one packet.
+    fn send(table: &mut FlowTable, backlogs: &mut Backlogs, rps: u16, wanted: Option<u16>) -> u16 {
+        table.begin();
+        let worker = choose(table, backlogs, 77, rps, wanted);
+        backlogs.tails[usize::from(worker)] += 1;
+        table.end(&backlogs.tails);
+        worker
+    }
+
+    /// E9: head 100, tail 110, the flow's last packet at 107; its consumer goes from worker 3 to worker 5.
+    #[test]
+    fn a_flow_moves_when_its_packets_have_been_processed() {
+        let (mut table, mut backlogs) = (FlowTable::new(8), Backlogs { heads: [0; 8], tails: [0; 8] });
+        (backlogs.heads[3], backlogs.tails[3], backlogs.tails[5]) = (100, 106, 40);
+        // Its first entry: RPS puts it elsewhere, and nothing of it is there.
+        assert_eq!(send(&mut table, &mut backlogs, 1, Some(3)), 3);
+        assert_eq!(backlogs.tails[3], 107);
+        backlogs.tails[3] = 110;
+        assert_eq!(send(&mut table, &mut backlogs, 1, Some(5)), 3, "seven are before it");
+        assert_eq!(backlogs.tails[3], 111);
+        backlogs.heads[3] = 110;
+        assert_eq!(send(&mut table, &mut backlogs, 1, Some(5)), 3, "one is");
+        backlogs.heads[3] = 112;
+        assert_eq!(send(&mut table, &mut backlogs, 1, Some(5)), 5);
+        assert_eq!((backlogs.tails[5], table.moves), (41, 2));
+        assert_eq!(send(&mut table, &mut backlogs, 1, None), 5, "back to RPS by the same rule");
+        backlogs.heads[5] = 42;
+        assert_eq!(send(&mut table, &mut backlogs, 1, None), 1);
+    }
+
+    #[test]
+    fn a_flow_without_an_entry_waits_for_what_rps_put_elsewhere() {
+        let (mut table, mut backlogs) = (FlowTable::new(8), Backlogs { heads: [0; 8], tails: [0; 8] });
+        assert_eq!(send(&mut table, &mut backlogs, 1, None), 1);
+        assert_eq!(send(&mut table, &mut backlogs, 1, Some(2)), 1, "the first is not processed yet");
+        backlogs.heads[1] = 2;
+        assert_eq!(send(&mut table, &mut backlogs, 1, Some(2)), 2);
+    }
+
+    #[test]
+    fn packets_of_one_batch_stay_together() {
+        let (mut table, mut backlogs) = (FlowTable::new(8), Backlogs { heads: [0; 8], tails: [0; 8] });
+        assert_eq!(send(&mut table, &mut backlogs, 1, Some(2)), 2);
+        table.begin();
+        assert_eq!(choose(&mut table, &backlogs, 77, 1, Some(3)), 2);
+        // The worker has come to the end of its backlog, but the first packet is not even there yet.
+        backlogs.heads[2] = 1;
+        assert_eq!(choose(&mut table, &backlogs, 77, 1, Some(3)), 2);
+        backlogs.tails[2] += 2;
+        table.end(&backlogs.tails);
+        backlogs.heads[2] = 3;
+        assert_eq!(send(&mut table, &mut backlogs, 1, Some(3)), 3);
+    }
+
+    #[test]
+    fn flows_that_collide_do_not_move_each_other() {
+        let (mut table, mut backlogs) = (FlowTable::new(1), Backlogs { heads: [0; 8], tails: [0; 8] });
+        table.begin();
+        assert_eq!(choose(&mut table, &backlogs, 77, 1, Some(2)), 2);
+        assert_eq!(choose(&mut table, &backlogs, 78, 1, Some(3)), 1, "the entry is taken");
+        (backlogs.tails[2], backlogs.tails[1]) = (1, 1);
+        table.end(&backlogs.tails);
+        // The first has been processed, so that the entry may be the second's; whose own packet has not.
+        backlogs.heads[2] = 1;
+        table.begin();
+        assert_eq!(choose(&mut table, &backlogs, 78, 1, Some(3)), 1);
+        backlogs.tails[1] = 2;
+        table.end(&backlogs.tails);
+        backlogs.heads[1] = 2;
+        table.begin();
+        assert_eq!(choose(&mut table, &backlogs, 78, 1, Some(3)), 3);
+        assert_eq!(choose(&mut table, &backlogs, 77, 1, Some(2)), 1, "not in the middle of a batch");
+    }
+}

@@ -1,0 +1,38 @@
+//! What RX queues steer, and to which workers.
+
+use crate::control::show::{SteeredRow, SteeringRow};
+use crate::stack::StackInner;
+use crate::util::lock;
+
+/// One row for each RX queue of the devices that are open.
+pub(super) fn rows(shared: &StackInner) -> Vec<SteeringRow> {
+    let mut rows = Vec::new();
+    for instance in shared.napis() {
+        let Some(dev) = shared.devices.get(usize::from(instance.napi.dev)) else { continue };
+        let knobs = lock(&dev.steering).get(instance.napi.queue);
+        let (backlogs, steering) = (&shared.backlogs, &instance.steering);
+        let worker = |(number, counts): (usize, &crate::steering::SteerCounts)| SteeredRow {
+            worker: shared.workers[number].thread.name.clone(),
+            packets: counts.packets.get(),
+            wakeups: counts.wakeups.get(),
+            dropped: counts.dropped.get(),
+            flow_limited: counts.flow_limited.get(),
+            backlog: backlogs.instances()[number].backlog.len() as u64,
+        };
+        let workers = steering.counts().iter().enumerate().map(worker);
+        rows.push(SteeringRow {
+            name: instance.napi.name.clone(),
+            id: instance.napi.id,
+            dev: dev.name.clone(),
+            queue: instance.napi.queue,
+            mode: knobs.mode(backlogs).into(),
+            moves: steering.moves.get(),
+            workers: workers.filter(|row| row.packets + row.dropped + row.flow_limited > 0).collect(),
+            warning: knobs.warning(backlogs).map(String::from),
+            processing_cpu: knobs.processing_cpu,
+            rps_cpus: knobs.rps_cpus,
+            rps_flow_cnt: knobs.rps_flow_cnt,
+        });
+    }
+    rows
+}

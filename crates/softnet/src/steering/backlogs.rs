@@ -1,0 +1,145 @@
+//! The workers' backlogs, each with the NAPI instance that polls it.
+//!
+//! Any thread pushes to them; the instances are their workers' from start to end, and no other thread can take them. The
+//! housekeeper closes them when the workers are gone.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use rustix::event::{EventfdFlags, eventfd};
+use softnet_core::SoftnetData;
+use softnet_core::napi::Napi;
+use softnet_core::skb::Region;
+use softnet_core::steer::{Backlog, SockFlowTable, Workers};
+use softnet_core::sync::{AtomicU64, Ordering};
+use softnet_dev::Doorbell;
+
+use crate::config::StackConfig;
+use crate::napi::{Home, Input, NapiInstance, NapiTimer, RxHandler, WorkerShared};
+
+/// Stands for a device where there is none.
+pub(crate) const NO_DEV: u16 = u16::MAX;
+
+/// See the [module](self).
+pub(crate) struct Backlogs {
+    /// One for each worker.
+    instances: Vec<Arc<NapiInstance>>,
+    /// Times that each worker was told of a backlog that was empty before.
+    wakeups: Vec<AtomicU64>,
+    /// The CPU of each worker.
+    cpus: Vec<u32>,
+    /// Buckets of each steering thread's flow limit.
+    pub(super) flow_limit_table_len: u32,
+    /// Which worker is near each flow's consumer; `None`: RFS is off.
+    pub(crate) sockets: Option<SockFlowTable>,
+}
+
+/// The doorbell of an instance that has no queue: it never rings.
+struct NoDoorbell(OwnedFd);
+
+impl Doorbell for NoDoorbell {
+    fn pending(&self) -> bool {
+        false
+    }
+
+    fn mask(&self) {}
+
+    fn unmask(&self) {}
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl Backlogs {
+    /// Empty ones, each polled by its worker from now on.
+    pub(crate) fn new(
+        region: &Region,
+        stack: &StackConfig,
+        workers: &[Arc<WorkerShared>],
+    ) -> io::Result<Self> {
+        let instance = |(number, worker): (usize, &Arc<WorkerShared>)| {
+            let (backlog, queue) = Backlog::new(region, stack.netdev_max_backlog as usize);
+            let rx = Some(Input::steered(queue));
+            let (napi, disabled) = Napi::new(format!("backlog-{number}"), NO_DEV, number as u16, rx);
+            let doorbell = Arc::new(NoDoorbell(eventfd(0, EventfdFlags::CLOEXEC)?));
+            let timer = NapiTimer::new()?;
+            let handler = RxHandler::Steered;
+            let instance = NapiInstance::new(napi, doorbell, backlog, timer, number, handler, 0);
+            let instance = Arc::new(instance);
+            instance.attach(&Home::Worker(worker.clone()), disabled);
+            Ok(instance)
+        };
+        Ok(Backlogs {
+            instances: workers.iter().enumerate().map(instance).collect::<io::Result<_>>()?,
+            wakeups: workers.iter().map(|_| AtomicU64::new(0)).collect(),
+            cpus: stack.workers.clone(),
+            flow_limit_table_len: stack.flow_limit_table_len,
+            sockets: SockFlowTable::new(stack.rps_sock_flow_entries, workers.len()),
+        })
+    }
+
+    /// The instances, by the workers' numbers.
+    pub(crate) fn instances(&self) -> &[Arc<NapiInstance>] {
+        &self.instances
+    }
+
+    /// The CPUs of the workers.
+    pub(crate) fn cpus(&self) -> &[u32] {
+        &self.cpus
+    }
+
+    /// The worker on `cpu`.
+    pub(crate) fn worker_on(&self, cpu: u32) -> Option<u16> {
+        self.cpus.iter().position(|of| *of == cpu).map(|worker| worker as u16)
+    }
+
+    /// Times that `worker` was told of its backlog.
+    pub(crate) fn wakeups(&self, worker: usize) -> u64 {
+        self.wakeups.get(worker).map_or(0, |n| n.load(Ordering::Relaxed))
+    }
+
+    /// Packets in all of them.
+    pub(crate) fn len(&self) -> usize {
+        self.instances.iter().map(|instance| instance.backlog.len()).sum()
+    }
+
+    /// The backlog of `worker` was empty before something was pushed to it: has it polled.
+    pub(super) fn notify(&self, worker: u16) {
+        let Some(instance) = self.instances.get(usize::from(worker)) else { return };
+        if let Some(napi) = instance.napi.schedule_prep() {
+            self.wakeups[usize::from(worker)].fetch_add(1, Ordering::Relaxed);
+            instance.hand_over(napi);
+        }
+    }
+
+    /// Closes them when the workers are gone, and drops what is in them.
+    pub(crate) fn close(&self, ctx: &mut SoftnetData) {
+        for instance in &self.instances {
+            if instance.is_closed() {
+                continue;
+            }
+            instance.close();
+            let (mut disabled, _) = instance.evict();
+            if let Some(rx) = disabled.body().rx.take() {
+                rx.close(ctx);
+            }
+        }
+    }
+}
+
+impl Workers for Backlogs {
+    #[inline]
+    fn is_done(&self, worker: u16, tail: u64) -> bool {
+        // Exceptions were left before the head was moved.
+        self.instances
+            .get(usize::from(worker))
+            .is_none_or(|instance| instance.backlog.is_done(tail) && !instance.left.any())
+    }
+
+    #[inline]
+    fn wanted(&self, hash: u32) -> Option<u16> {
+        self.sockets.as_ref()?.wanted(hash)
+    }
+}

@@ -1,0 +1,135 @@
+//! What is set for RX queues, by the kernel's names, and the plans that follow from it.
+//!
+//! Remembered for a device while its interface comes and goes.
+
+use std::collections::BTreeMap;
+
+use softnet_core::steer::Plan;
+
+use super::Backlogs;
+use crate::config::{CpuList, DeviceConfig};
+
+/// What is set for an RX queue.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct QueueKnobs {
+    /// The CPU whose worker all is handed off to.
+    pub(crate) processing_cpu: Option<u32>,
+    /// The CPUs over whose workers flows are spread.
+    pub(crate) rps_cpus: Vec<u32>,
+    /// Entries of the queue's flow table; 0: flows do not follow their consumers.
+    pub(crate) rps_flow_cnt: u32,
+}
+
+/// Why knobs make no plan.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum KnobError {
+    /// No worker is on a CPU.
+    #[error("{knob}: expected CPUs that have a worker ({workers}), found {cpu}")]
+    NoWorker {
+        /// The knob.
+        knob: &'static str,
+        /// The CPU.
+        cpu: u32,
+        /// Those that have one.
+        workers: String,
+    },
+    /// Two that exclude each other.
+    #[error(
+        "expected one of processing_cpu and rps_cpus, found both: packets go to one worker or to several"
+    )]
+    Both,
+    /// Not a list of CPUs, or not a CPU.
+    #[error("{knob}: {why}")]
+    Value {
+        /// The knob.
+        knob: &'static str,
+        /// What is wrong.
+        why: String,
+    },
+}
+
+impl QueueKnobs {
+    /// What `device` has for RX queue `queue`.
+    pub(crate) fn of(device: &DeviceConfig, queue: u16) -> Self {
+        QueueKnobs {
+            processing_cpu: device.processing_cpu.get(queue).copied(),
+            rps_cpus: device.rps_cpus.get(queue).map_or_else(Vec::new, |CpuList(cpus)| cpus.clone()),
+            rps_flow_cnt: device.rps_flow_cnt.get(queue).copied().unwrap_or(0),
+        }
+    }
+
+    /// The plan, for workers on these CPUs.
+    pub(crate) fn plan(&self, workers: &[u32]) -> Result<Plan, KnobError> {
+        let worker = |knob: &'static str, cpu: u32| {
+            let at = workers.iter().position(|of| *of == cpu).map(|worker| worker as u16);
+            at.ok_or_else(|| {
+                let workers = workers.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
+                KnobError::NoWorker { knob, cpu, workers }
+            })
+        };
+        match self.processing_cpu {
+            Some(_) if !self.rps_cpus.is_empty() => Err(KnobError::Both),
+            Some(cpu) => Ok(Plan::HandOff(worker("processing_cpu", cpu)?)),
+            None if self.rps_cpus.is_empty() => Ok(Plan::None),
+            None => {
+                let mut to: Vec<u16> =
+                    self.rps_cpus.iter().map(|cpu| worker("rps_cpus", *cpu)).collect::<Result<_, _>>()?;
+                to.sort_unstable();
+                to.dedup();
+                Ok(Plan::Rps { workers: to.into(), flows: self.rps_flow_cnt })
+            }
+        }
+    }
+
+    /// Which knob is set, as `softnet show steering` has it.
+    pub(crate) fn mode(&self, backlogs: &Backlogs) -> &'static str {
+        match (self.processing_cpu, self.rps_cpus.is_empty()) {
+            (Some(_), _) => "hand-off",
+            (None, true) => "none",
+            (None, false) if self.rps_flow_cnt > 0 && backlogs.sockets.is_some() => "rps+rfs",
+            (None, false) => "rps",
+        }
+    }
+
+    /// What keeps a knob that is set from acting.
+    pub(crate) fn warning(&self, backlogs: &Backlogs) -> Option<&'static str> {
+        match (self.rps_flow_cnt > 0, self.rps_cpus.is_empty(), &backlogs.sockets) {
+            (true, true, _) => Some("rps_flow_cnt has no effect without rps_cpus"),
+            (true, false, None) => {
+                Some("rps_flow_cnt has no effect while rps_sock_flow_entries of the stack is 0")
+            }
+            _ => None,
+        }
+    }
+}
+
+/// What is set for the RX queues of a device.
+#[derive(Debug, Default)]
+pub(crate) struct SteeringSettings {
+    /// For queues that nothing else is set for while softnet runs.
+    config: Option<Box<DeviceConfig>>,
+    all: Option<QueueKnobs>,
+    queues: BTreeMap<u16, QueueKnobs>,
+}
+
+impl SteeringSettings {
+    /// As configured.
+    pub(crate) fn new(device: &DeviceConfig) -> Self {
+        SteeringSettings { config: Some(Box::new(device.clone())), ..SteeringSettings::default() }
+    }
+
+    /// What is set for RX queue `queue`.
+    pub(crate) fn get(&self, queue: u16) -> QueueKnobs {
+        let set = self.queues.get(&queue).or(self.all.as_ref()).cloned();
+        set.or_else(|| Some(QueueKnobs::of(self.config.as_deref()?, queue))).unwrap_or_default()
+    }
+
+    /// Sets it for one queue, or for all of `queues`.
+    pub(crate) fn set(&mut self, queue: Option<u16>, knobs: QueueKnobs) {
+        match queue {
+            Some(queue) => _ = self.queues.insert(queue, knobs),
+            None => (self.all, self.queues) = (Some(knobs), BTreeMap::new()),
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! The steering step of the receive path.
+//!
+//! Invariant: only the thread that owns an instance steers what that brings, so that its plan and counters have one writer.
+
+use std::sync::OnceLock;
+
+use softnet_core::SoftnetData;
+use softnet_core::skb::{Batch, DropReason};
+use softnet_core::softnet_data::Counter;
+use softnet_core::steer::{FlowLimit, Lists, Plan, Steering, skb_get_hash};
+use softnet_core::sync::{AtomicBool, Ordering};
+use softnet_dev::PiMutex;
+
+use super::Backlogs;
+
+/// What an instance does with what it brings.
+#[derive(Default)]
+pub(crate) struct QueueSteering {
+    /// Whether there is a plan.
+    on: AtomicBool,
+    /// Locked by the instance's owner, and by the housekeeper while it is disabled.
+    steering: PiMutex<Option<Box<Steering>>>,
+    /// For each worker; made with the first plan.
+    counts: OnceLock<Box<[SteerCounts]>>,
+    /// Flows that followed their consumers.
+    pub(crate) moves: Counter,
+}
+
+/// What became of packets that were to go to one worker.
+#[derive(Default)]
+pub(crate) struct SteerCounts {
+    /// Packets that were pushed.
+    pub(crate) packets: Counter,
+    /// Times that nothing was pending, so that the worker was to be told.
+    pub(crate) wakeups: Counter,
+    /// Packets that were dropped, since the backlog was full.
+    pub(crate) dropped: Counter,
+    /// Packets that were dropped, since their flow had more than its share.
+    pub(crate) flow_limited: Counter,
+}
+
+/// What a thread that polls keeps for steering.
+pub(crate) struct Steerer {
+    lists: Lists,
+    limit: Option<FlowLimit>,
+    /// Workers that are to be told of their backlogs.
+    notify: Vec<u16>,
+}
+
+impl Steerer {
+    #[cold]
+    pub(crate) fn new(backlogs: &Backlogs) -> Box<Self> {
+        let workers = backlogs.instances().len();
+        Box::new(Steerer {
+            lists: Lists::new(workers),
+            limit: FlowLimit::new(backlogs.flow_limit_table_len),
+            notify: Vec::with_capacity(workers),
+        })
+    }
+
+    /// Tells the workers whose backlogs were empty.
+    #[inline]
+    pub(crate) fn notify(&mut self, backlogs: &Backlogs) {
+        self.notify.drain(..).for_each(|worker| backlogs.notify(worker));
+    }
+}
+
+impl QueueSteering {
+    /// Whether the instance steers: one load.
+    #[inline(always)]
+    pub(crate) fn is_on(&self) -> bool {
+        self.on.load(Ordering::Relaxed)
+    }
+
+    /// What is set.
+    pub(crate) fn plan(&self) -> Plan {
+        self.steering.lock().as_ref().map_or(Plan::None, |steering| steering.plan().clone())
+    }
+
+    /// Counts by worker, if there ever was a plan.
+    pub(crate) fn counts(&self) -> &[SteerCounts] {
+        self.counts.get().map_or(&[], |counts| counts)
+    }
+
+    /// Whether everything that it put on backlogs has been processed.
+    pub(super) fn is_done(&self, backlogs: &Backlogs) -> bool {
+        self.steering.lock().as_ref().is_none_or(|steering| steering.is_done(backlogs))
+    }
+
+    /// Replaces the plan of an instance that is disabled, when everything of the old one [is done](Self::is_done).
+    pub(super) fn replace(&self, plan: Plan, workers: usize) {
+        let on = plan != Plan::None;
+        if on {
+            self.counts.get_or_init(|| (0..workers).map(|_| SteerCounts::default()).collect());
+        }
+        *self.steering.lock() = on.then(|| Box::new(Steering::new(plan, workers)));
+        // The owner to come is ordered behind this by the instance's word.
+        self.on.store(on, Ordering::Relaxed);
+    }
+
+    /// Puts the packets of `batch` that are for workers on their backlogs; the others stay, for the calling thread. The workers
+    /// are to be [told](Steerer::notify) then.
+    #[inline(never)]
+    pub(crate) fn steer(
+        &self,
+        backlogs: &Backlogs,
+        ctx: &mut SoftnetData,
+        steerer: &mut Steerer,
+        batch: &mut Batch,
+    ) {
+        let mut steering = self.steering.lock();
+        let (Some(steering), Some(counts)) = (steering.as_mut(), self.counts.get()) else { return };
+        let moves = steering.moves();
+        let Steerer { lists, limit, notify } = steerer;
+        steering.sort(batch, lists, backlogs);
+        lists.drain(|worker, list| {
+            let at = usize::from(worker);
+            let (counts, backlog) = (&counts[at], &backlogs.instances()[at].backlog);
+            let (len, max) = (backlog.len(), backlog.max());
+            // The whole list, by what there was before it.
+            if len > max {
+                counts.dropped.add(list.len() as u64);
+                return ctx.free_batch(list, DropReason::CpuBacklog);
+            }
+            if let Some(limit) = limit
+                && len + list.len() > max / 2
+            {
+                limit_flows(ctx, limit, list, (len, max), counts);
+                if list.is_empty() {
+                    return;
+                }
+            }
+            let n = list.len() as u64;
+            match backlog.push(list) {
+                Ok(pushed) => {
+                    counts.packets.add(n);
+                    steering.pushed(worker, pushed.tail);
+                    if pushed.was_empty {
+                        counts.wakeups.add(1);
+                        if !notify.contains(&worker) {
+                            notify.push(worker);
+                        }
+                    }
+                }
+                // The worker is gone: what was for it stays. There is room, since it came from there.
+                Err(_) => batch.append(list),
+            }
+        });
+        steering.end();
+        self.moves.add(steering.moves() - moves);
+    }
+}
+
+/// Frees packets of flows that have more than their share of a backlog.
+#[cold]
+fn limit_flows(
+    ctx: &mut SoftnetData,
+    limit: &mut FlowLimit,
+    list: &mut Batch,
+    (len, max): (usize, usize),
+    counts: &SteerCounts,
+) {
+    let (mut kept, mut dropped) = (Batch::new(), Batch::new());
+    for mut skb in list.drain() {
+        let hash = skb_get_hash(&mut skb);
+        let exceeds = limit.exceeds(hash, len + kept.len(), max);
+        // Each has room for all of them.
+        let _ = if exceeds { &mut dropped } else { &mut kept }.push(skb);
+    }
+    list.append(&mut kept);
+    counts.flow_limited.add(dropped.len() as u64);
+    ctx.free_batch(&mut dropped, DropReason::FlowLimit);
+}

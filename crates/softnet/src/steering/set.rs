@@ -1,0 +1,74 @@
+//! Settings of steering as users change them. For the housekeeper.
+
+use softnet_core::SoftnetData;
+use softnet_core::steer::Plan;
+
+use super::{KnobError, QueueKnobs};
+use crate::config::CpuList;
+use crate::control::{ControlError, SetSteering, Target};
+use crate::napi::NapiInstance;
+use crate::stack::StackInner;
+use crate::util::{lock, note};
+
+impl SetSteering {
+    /// `knobs`, changed by this.
+    fn over(&self, mut knobs: QueueKnobs) -> Result<QueueKnobs, KnobError> {
+        let is_none = |text: &str| matches!(text.trim(), "" | "none");
+        if let Some(text) = &self.processing_cpu {
+            let knob = "processing_cpu";
+            let cpu = || text.trim().parse().map_err(|_| format!("expected a CPU or none, found {text:?}"));
+            let value = |why| KnobError::Value { knob, why };
+            knobs.processing_cpu = if is_none(text) { None } else { Some(cpu().map_err(value)?) };
+        }
+        if let Some(text) = &self.rps_cpus {
+            let list = if is_none(text) { Ok(CpuList::default()) } else { text.parse::<CpuList>() };
+            let value =
+                |why: crate::config::ParseError| KnobError::Value { knob: "rps_cpus", why: why.to_string() };
+            knobs.rps_cpus = list.map_err(value)?.0;
+        }
+        if let Some(flows) = self.rps_flow_cnt {
+            knobs.rps_flow_cnt = flows.min(softnet_core::steer::rfs::FlowTable::MAX);
+        }
+        Ok(knobs)
+    }
+}
+
+impl StackInner {
+    /// Gives an instance that was not enabled yet the plan that was set for its queue.
+    pub(crate) fn steer_as_set(&self, instance: &NapiInstance) {
+        let Some(dev) = self.devices.get(usize::from(instance.napi.dev)) else { return };
+        let knobs = lock(&dev.steering).get(instance.napi.queue);
+        let plan = knobs.plan(self.backlogs.cpus()).unwrap_or_else(|error| {
+            note(format_args!("{} does not steer: {error}", instance.napi.name));
+            Plan::None
+        });
+        instance.steering.replace(plan, self.workers.len());
+    }
+
+    /// Changes steering as `set` says, and remembers that. Returns the ids of the instances it was about. The error says what is
+    /// wrong, and then nothing changed.
+    pub(crate) fn set_steering(
+        &self,
+        ctx: &mut SoftnetData,
+        set: &SetSteering,
+    ) -> Result<Vec<u32>, ControlError> {
+        let (dev, instances) = self.find(&set.target)?;
+        let queue = match (&set.target, &instances[..]) {
+            (Target::Napi(_), [instance]) => Some(instance.napi.queue),
+            _ => None,
+        };
+        let mut plans = Vec::with_capacity(instances.len());
+        {
+            let mut settings = lock(&dev.steering);
+            // Of all queues, those of the first count where this says nothing.
+            let knobs = set.over(settings.get(queue.unwrap_or(0)))?;
+            let plan = knobs.plan(self.backlogs.cpus())?;
+            settings.set(queue, knobs);
+            plans.extend(instances.iter().map(|instance| (instance, plan.clone())));
+        }
+        for (instance, plan) in plans {
+            self.set_plan(ctx, instance, plan);
+        }
+        Ok(instances.iter().map(|instance| instance.napi.id).collect())
+    }
+}
