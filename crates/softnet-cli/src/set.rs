@@ -1,15 +1,17 @@
 //! `softnet set`: changes a running instance.
 
 use softnet::config::{Context, Knobs, ParseError};
-use softnet::control::show::NapiRow;
-use softnet::control::{Client, Request, Set, SetKnobs, Target};
+use softnet::control::show::{NapiRow, SteeringRow};
+use softnet::control::{Client, Request, Set, SetKnobs, SetSteering, Target};
 use softnet_core::napi::MAX_DEFER_HARD_IRQS;
+use softnet_core::steer::rfs::FlowTable;
 
 use crate::Failure;
-use crate::show::napi;
+use crate::show::{napi, rows};
 use crate::text::print;
 
-/// Change which threads poll the queues of a running instance, and when their doorbells ring.
+/// Change which threads poll the queues of a running instance, when their doorbells ring, and which workers go on with what
+/// they bring.
 #[derive(clap::Args)]
 #[command(name = "set", after_help = EXAMPLES)]
 pub(crate) struct SetArgs {
@@ -20,13 +22,13 @@ pub(crate) struct SetArgs {
     #[arg(value_name = "ID")]
     id: String,
     /// What to set: `threaded=CONTEXT`, `napi-defer-hard-irqs=N`, `gro-flush-timeout=NANOSECONDS`,
-    /// `irq-suspend-timeout=NANOSECONDS`.
+    /// `irq-suspend-timeout=NANOSECONDS`, `processing-cpu=CPU`, `rps-cpus=CPUS`, `rps-flow-cnt=N`.
     #[arg(value_name = "KEY=VALUE", value_parser = setting, required = true)]
     settings: Vec<Setting>,
     /// The instance: its name (`stack.name`), or the path of its control socket. Without it, the only one running.
     #[arg(long)]
     name: Option<String>,
-    /// Print the NAPI instances it was about as JSON.
+    /// Print the NAPI instances it was about as JSON; or, of steering alone, the rows of `softnet show steering`.
     #[arg(long)]
     json: bool,
 }
@@ -47,6 +49,11 @@ Suspension (with deferral, and an application that polls its queue by itself, wi
                           A safety net: a little more than its longest work, far more than gro-flush-timeout. If the
                           application hangs, others on the queue wait that long once.
 
+Steering (the kernel's knobs; CPUs are those of workers; `softnet show steering` says what becomes of packets):
+  processing-cpu          the CPU whose worker goes on with all that the queue brings; none: the thread that polls it
+  rps-cpus                the CPUs over whose workers flows are spread, as a list: 0-3,8; none: they stay
+  rps-flow-cnt            entries of the queue's table of flows that follow the threads which consume them; 0: none does
+
 A knob that can't act is set all the same, and a warning says what it lacks.
 
 Threads other than workers are not pinned: `taskset` and `chrt` work on them. Packets wait in the device's ring during
@@ -56,6 +63,7 @@ is remembered when its interface goes and comes back.
 Examples:
   softnet set dev eth1 threaded=1
   softnet set napi 8194 threaded=busy-poll
+  softnet set dev eth1 rps-cpus=0-3 rps-flow-cnt=4096
   softnet set dev eth1 napi-defer-hard-irqs=2 gro-flush-timeout=20000
   softnet set napi 8194 napi-defer-hard-irqs=100 gro-flush-timeout=20000 irq-suspend-timeout=20000000
   taskset -p -c 3 $(softnet set napi 8194 threaded=1 --json | jq .[0].tid)";
@@ -75,6 +83,9 @@ enum Setting {
     DeferHardIrqs(u64),
     GroFlushTimeout(u64),
     IrqSuspendTimeout(u64),
+    ProcessingCpu(String),
+    RpsCpus(String),
+    RpsFlowCnt(u32),
 }
 
 fn setting(text: &str) -> Result<Setting, String> {
@@ -91,8 +102,14 @@ fn setting(text: &str) -> Result<Setting, String> {
         Some(("napi-defer-hard-irqs", value)) => polls(value).map(Setting::DeferHardIrqs),
         Some(("gro-flush-timeout", value)) => ns(value).map(Setting::GroFlushTimeout),
         Some(("irq-suspend-timeout", value)) => ns(value).map(Setting::IrqSuspendTimeout),
+        Some(("processing-cpu", value)) => Ok(Setting::ProcessingCpu(value.into())),
+        Some(("rps-cpus", value)) => Ok(Setting::RpsCpus(value.into())),
+        Some(("rps-flow-cnt", value)) => {
+            within(value, FlowTable::MAX.into(), "").map(|flows| Setting::RpsFlowCnt(flows as u32))
+        }
         Some((key, _)) => Err(format!(
-            "unknown key {key:?}; expected threaded, napi-defer-hard-irqs, gro-flush-timeout or irq-suspend-timeout"
+            "unknown key {key:?}; expected threaded, napi-defer-hard-irqs, gro-flush-timeout, irq-suspend-timeout, \
+             processing-cpu, rps-cpus or rps-flow-cnt"
         )),
         None => Err("expected KEY=VALUE, such as threaded=1".into()),
     }
@@ -109,10 +126,15 @@ pub(crate) fn set(args: &SetArgs) -> Result<(), Failure> {
     let failed = |error: softnet::control::ClientError| Failure::Run(error.to_string());
     let client = Client::new(args.name.as_deref()).map_err(failed)?;
     let mut knobs = Knobs::default();
+    let mut steering =
+        SetSteering { target: target.clone(), processing_cpu: None, rps_cpus: None, rps_flow_cnt: None };
     let mut threaded = None;
     for setting in &args.settings {
         match *setting {
             Setting::Threaded(context) => threaded = Some(context),
+            Setting::ProcessingCpu(ref cpu) => steering.processing_cpu = Some(cpu.clone()),
+            Setting::RpsCpus(ref cpus) => steering.rps_cpus = Some(cpus.clone()),
+            Setting::RpsFlowCnt(flows) => steering.rps_flow_cnt = Some(flows),
             Setting::DeferHardIrqs(n) => knobs.napi_defer_hard_irqs = Some(n),
             Setting::GroFlushTimeout(ns) => knobs.gro_flush_timeout = Some(ns),
             Setting::IrqSuspendTimeout(ns) => knobs.irq_suspend_timeout = Some(ns),
@@ -121,6 +143,14 @@ pub(crate) fn set(args: &SetArgs) -> Result<(), Failure> {
     let mut napis: Vec<NapiRow> = Vec::new();
     if knobs != Knobs::default() {
         napis = client.ask(&Request::Knobs(SetKnobs { target: target.clone(), knobs })).map_err(failed)?;
+    }
+    let steers =
+        (&steering.processing_cpu, &steering.rps_cpus, steering.rps_flow_cnt) != (&None, &None, None);
+    if steers {
+        let rows: Vec<SteeringRow> = client.ask(&Request::Steering(steering)).map_err(failed)?;
+        if knobs == Knobs::default() && threaded.is_none() {
+            return steered(args, &rows);
+        }
     }
     if let Some(threaded) = threaded {
         napis = client.ask(&Request::Set(Set { target, threaded })).map_err(failed)?;
@@ -149,4 +179,21 @@ pub(crate) fn set(args: &SetArgs) -> Result<(), Failure> {
         )
     });
     print(&lines.collect::<String>())
+}
+
+/// Says what queues steer now.
+fn steered(args: &SetArgs, rows: &[SteeringRow]) -> Result<(), Failure> {
+    for row in rows {
+        if let Some(warning) = &row.warning {
+            eprintln!("warning: {}: {warning}", row.name);
+        }
+    }
+    if args.json {
+        let text = serde_json::to_string_pretty(rows).map_err(|e| Failure::of("writing JSON", e))?;
+        return print(&format!("{text}\n"));
+    }
+    if rows.is_empty() {
+        return print(&format!("{}: set, for when its interface is there\n", args.id));
+    }
+    print(&rows::table(rows, None))
 }

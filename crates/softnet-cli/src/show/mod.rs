@@ -7,7 +7,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use softnet::control::show::{
-    DevRow, DropRow, FilterRow, NapiRow, NeighRow, QdiscRow, RouteRow, SocketRow, Stats, Table, WorkerRow,
+    DevRow, DropRow, FilterRow, NapiRow, NeighRow, QdiscRow, RouteRow, SocketRow, Stats, SteeringRow, Table,
+    WorkerRow,
 };
 use softnet::control::{Client, Request};
 
@@ -44,6 +45,7 @@ Examples:
   softnet show worker --watch 0.2     which worker is awake, and what woke it
   softnet show qdisc                  what waits before each TX queue; `softnet qdisc` says it as tc does, and more of it
   softnet show socket                 what is bound and connected where, what waits in each (also: `softnet show ss`)
+  softnet show steering               which workers go on with what each RX queue brings
   softnet show drops --name edge      what the instance \"edge\" lost, and why
   softnet show stats --json | jq .dropped
 
@@ -95,6 +97,7 @@ pub(crate) fn show(args: &Show) -> Result<(), Failure> {
         Table::Qdisc => list::<QdiscRow>(args, &client),
         Table::Filter => list::<FilterRow>(args, &client),
         Table::Socket => list::<SocketRow>(args, &client),
+        Table::Steering => list::<SteeringRow>(args, &client),
         Table::Stats => repeat(
             &args.output(),
             || ask(&client, Table::Stats),

@@ -3,7 +3,8 @@
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use softnet::control::show::{
-    DevRow, DropRow, FilterRow, NeighRow, QdiscRow, RouteRow, SocketRow, Stats, TxRow, WorkerRow,
+    DevRow, DropRow, FilterRow, NeighRow, QdiscRow, RouteRow, SocketRow, Stats, SteeredRow, SteeringRow,
+    TxRow, WorkerRow,
 };
 
 use crate::qdisc::print as qdisc;
@@ -336,6 +337,34 @@ impl Row for SocketRow {
             right("drops", counter(self, since, |row| row.drops)),
             left("napi", &napi),
             left("thread", &thread),
+        ]
+    }
+}
+
+impl Row for SteeringRow {
+    const NONE: &'static str = "no RX queues";
+
+    fn key(&self) -> String {
+        self.id.to_string()
+    }
+
+    fn cells(&self, since: Since<'_, Self>) -> Vec<Cell> {
+        let sum =
+            |field: fn(&SteeredRow) -> u64| move |row: &Self| row.workers.iter().map(field).sum::<u64>();
+        let count = |field| counter(self, since, sum(field));
+        let all = sum(|to| to.packets)(self).max(1);
+        let share = |to: &SteeredRow| format!("{} {} %", to.worker, (to.packets * 100 + all / 2) / all);
+        let shares: Vec<String> = self.workers.iter().map(share).collect();
+        vec![
+            left("napi", &self.name),
+            left("mode", &self.mode),
+            right("packets", count(|to| to.packets)),
+            right("wakeups", count(|to| to.wakeups)),
+            right("dropped", count(|to| to.dropped)),
+            right("limited", count(|to| to.flow_limited)),
+            right("moves", counter(self, since, |row| row.moves)),
+            right("backlog", grouped(sum(|to| to.backlog)(self))),
+            left("workers", if shares.is_empty() { "-".into() } else { shares.join(", ") }),
         ]
     }
 }

@@ -20,6 +20,7 @@ impl Handler for Instance {
                 return Err(format!("no device {:?}; there are: eth1, wan", set.dev));
             }
             Request::Filter(_) => return self.request(Request::Show(Table::Filter)),
+            Request::Steering(_) => return self.request(Request::Show(Table::Steering)),
             Request::Qdisc(_) => return self.request(Request::Show(Table::Qdisc)),
             Request::Set(Set { target: Target::Dev(dev), .. }) => {
                 return Err(format!("no device {dev:?}; there are: eth1, wan"));
@@ -111,6 +112,16 @@ impl Handler for Instance {
                  "napi": "eth1-0", "tid": 0, "thread": null},
                 {"protocol": "udp", "local": "10.0.0.1:9", "peer": "10.0.0.2:40000", "queued": 0, "limit": 481, "drops": 0,
                  "napi_id": 0, "napi": null, "tid": 77, "thread": "server"}
+            ]),
+            Table::Steering => json!([
+                {"name": "eth1-0", "id": 8193, "dev": "eth1", "queue": 0, "mode": "rps+rfs", "processing_cpu": null,
+                 "rps_cpus": [1, 2], "rps_flow_cnt": 4096, "moves": 17, "workers": [
+                    {"worker": "softnet/1", "packets": 750_000, "wakeups": 1200, "dropped": 5, "flow_limited": 0, "backlog": 12},
+                    {"worker": "softnet/2", "packets": 250_000, "wakeups": 800, "dropped": 0, "flow_limited": 64, "backlog": 0}
+                 ]},
+                {"name": "wan-0", "id": 8194, "dev": "wan", "queue": 0, "mode": "none", "processing_cpu": null,
+                 "rps_cpus": [], "rps_flow_cnt": 16, "moves": 0, "workers": [],
+                 "warning": "rps_flow_cnt has no effect without rps_cpus"},
             ]),
             Table::Stats => json!({
                 "name": "edge", "version": "0.1.0", "pid": 77, "uptime_s": 245.0, "received": 59000, "originated": 1,

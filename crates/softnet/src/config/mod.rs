@@ -40,6 +40,8 @@ mod tests;
 mod tests_ipv6;
 #[cfg(test)]
 mod tests_load;
+#[cfg(test)]
+mod tests_steering;
 mod value;
 
 use std::fmt;

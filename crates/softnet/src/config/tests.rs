@@ -16,6 +16,9 @@ netdev_budget_usecs = 4000
 dev_weight = 32
 skb_cache = { size = 64, refill = 16, flush = 32 }
 workqueue_threads = 3
+netdev_max_backlog = 2000
+rps_sock_flow_entries = 32_768
+flow_limit_table_len = 0
 qdisc_max_burst = 500
 max_sockets = 1_000
 txq_reselection_ms = 0
@@ -38,6 +41,8 @@ gro_flush_timeout = 20_000
 irq_suspend_timeout = 18446744073709551615
 qdisc = "tbf rate 10mbit burst 15kb latency 50ms"
 tx_queue_len = 500
+rps_cpus = ["0,2", ""]
+rps_flow_cnt = 4096
 xps_cpus = ["0-2,5", ""]
 xps_rxqs = ["1"]
 driver = "xdp"
@@ -55,6 +60,8 @@ rp_filter = "strict"
 
 [[device]]
 name = "eth2"
+processing_cpu = 2
+rps_flow_cnt = [0, 16]
 addresses = ["10.0.1.1/31"]
 
 [[route]]
@@ -94,6 +101,9 @@ fn a_full_file_means_what_it_says() {
             dev_weight: 32,
             skb_cache: CacheSizes { size: 64, refill: 16, flush: 32 },
             workqueue_threads: 3,
+            netdev_max_backlog: 2000,
+            rps_sock_flow_entries: 32768,
+            flow_limit_table_len: 0,
             qdisc_max_burst: 500,
             max_sockets: 1000,
             txq_reselection_ms: 0,
@@ -126,10 +136,18 @@ fn a_full_file_means_what_it_says() {
                 irq_suspend_timeout: u64::MAX,
                 qdisc: Some("tbf rate 10mbit burst 15kb latency 50ms".parse().unwrap()),
                 tx_queue_len: 500,
+                processing_cpu: PerQueue::default(),
+                rps_cpus: PerQueue::Each(vec![CpuList(vec![0, 2]), CpuList(vec![])]),
+                rps_flow_cnt: PerQueue::All(4096),
                 xps_cpus: vec![CpuList(vec![0, 1, 2, 5]), CpuList(vec![])],
                 xps_rxqs: vec![CpuList(vec![1])],
             },
-            DeviceConfig { addresses: vec![addr("10.0.1.1/31")], ..DeviceConfig::new("eth2") },
+            DeviceConfig {
+                addresses: vec![addr("10.0.1.1/31")],
+                processing_cpu: PerQueue::All(2),
+                rps_flow_cnt: PerQueue::Each(vec![0, 16]),
+                ..DeviceConfig::new("eth2")
+            },
         ],
         routes: vec![
             route("0.0.0.0/0", RouteTarget::Via(Ipv4Addr::new(10, 0, 1, 0).into())),
@@ -315,7 +333,7 @@ fn one_error_each() {
         ("[stack]\nworker = [1]", "r.toml:2:1: stack: unknown key \"worker\"; did you mean \"workers\"?"),
         (
             "[stack]\ncolour = 1",
-            "r.toml:2:1: stack: unknown key \"colour\"; expected one of name, control, workers, worker_policy, worker_priority, frames, netdev_budget, netdev_budget_usecs, dev_weight, skb_cache, workqueue_threads, qdisc_max_burst, txq_reselection_ms, max_sockets, default_qdisc, gc_thresh1, gc_thresh2, gc_thresh3, icmp_ratelimit, icmp_ratemask, icmpv6_ratelimit, icmp_msgs_per_sec, icmp_msgs_burst, ip_options",
+            "r.toml:2:1: stack: unknown key \"colour\"; expected one of name, control, workers, worker_policy, worker_priority, frames, netdev_budget, netdev_budget_usecs, dev_weight, skb_cache, workqueue_threads, netdev_max_backlog, rps_sock_flow_entries, flow_limit_table_len, qdisc_max_burst, txq_reselection_ms, max_sockets, default_qdisc, gc_thresh1, gc_thresh2, gc_thresh3, icmp_ratelimit, icmp_ratemask, icmpv6_ratelimit, icmp_msgs_per_sec, icmp_msgs_burst, ip_options",
         ),
         ("[[neighbor]]", "r.toml:1:3: unknown key \"neighbor\"; did you mean \"neighbour\"?"),
         ("[device]\nname = \"eth1\"", "r.toml:1:1: device: expected a list of tables: write [[device]]"),

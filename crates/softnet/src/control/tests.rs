@@ -26,6 +26,7 @@ impl Handler for Echo {
             Request::Knobs(knobs) => Ok(json!(format!("{knobs:?}"))),
             Request::Qdisc(set) => Ok(json!(format!("{set:?}"))),
             Request::Filter(set) => Ok(json!(format!("{set:?}"))),
+            Request::Steering(set) => Ok(json!(format!("{set:?}"))),
             Request::Show(Table::Drops) => panic!("a bug"),
             Request::Show(table) => Err(format!("no {table:?} here")),
         }

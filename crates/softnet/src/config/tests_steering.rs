@@ -1,0 +1,58 @@
+//! Keys that steer RX queues.
+
+use super::*;
+
+/// What a user sees of a device with these keys, in a stack with workers on CPUs 0 and 2.
+fn errors(keys: &str) -> String {
+    let text = format!(
+        "[stack]\nworkers = [0, 2]\n[[device]]\nname = \"eth1\"\naddresses = [\"10.0.0.1/24\"]\n{keys}"
+    );
+    Config::parse(&text, "r.toml", &[0, 1, 2]).map_or_else(|errors| errors.to_string(), |_| String::new())
+}
+
+#[test]
+fn one_error_each() {
+    for (keys, expected) in [
+        (
+            "rps_cpus = \"0-1\"",
+            "r.toml:6:12: device.rps_cpus: expected CPUs that have a worker (0, 2), found 1",
+        ),
+        (
+            "rps_cpus = [\"0\", \"0-x\"]",
+            "r.toml:6:18: device.rps_cpus: expected numbers below 8192 and ranges of them, such as \"0-3,8\", found \"0-x\"",
+        ),
+        (
+            "rps_cpus = 3",
+            "r.toml:6:12: device.rps_cpus: expected a list of CPUs, such as \"0-3\", or one for each RX queue, found 3",
+        ),
+        (
+            "processing_cpu = 1",
+            "r.toml:6:18: device.processing_cpu: expected CPUs that have a worker (0, 2), found 1",
+        ),
+        (
+            "processing_cpu = \"0\"",
+            "r.toml:6:18: device.processing_cpu: expected a number from 0 to 8191, or a list for each RX queue, found \"0\"",
+        ),
+        (
+            "processing_cpu = [0, 2]\nrps_cpus = [\"\", \"2\"]",
+            "r.toml:6:18: device.processing_cpu: expected one of processing_cpu and rps_cpus, found both: packets go to one worker or to several",
+        ),
+        (
+            "rps_flow_cnt = [16, 1048577]",
+            "r.toml:6:21: device.rps_flow_cnt: expected a number from 0 to 1048576, found 1048577",
+        ),
+    ] {
+        let shown = errors(keys);
+        assert_eq!(shown.lines().next(), Some(expected), "{keys}");
+        assert_eq!(shown.lines().count(), 3, "one problem, its line and its caret:\n{shown}");
+    }
+}
+
+#[test]
+fn each_queue_or_all() {
+    assert_eq!(errors("processing_cpu = [0, 2]\nrps_cpus = [\"\", \"\", \"0,2\"]\nrps_flow_cnt = 0"), "");
+    let each = PerQueue::Each(vec![3, 4]);
+    assert_eq!([0, 1, 2].map(|queue| each.get(queue)), [Some(&3), Some(&4), None]);
+    assert_eq!(PerQueue::All(5).get(9), Some(&5));
+    assert_eq!(PerQueue::<u32>::default().get(0), None);
+}
