@@ -7,5 +7,6 @@ pub use crate::control::server::{Handler, Server};
 pub use crate::device::{TxHint, dev_queue_xmit};
 pub use crate::driver::xdp::XdpOpener;
 pub use crate::napi::{Input, MAX_BACKLOG, NapiInstance, NapiTimer, Phase, RxHandler, Timeout};
+pub use crate::poll::Worker;
 pub use crate::stack::StackInner;
 pub use crate::util::{Body, spawn};

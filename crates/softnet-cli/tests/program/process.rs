@@ -222,7 +222,7 @@ fn it_runs_is_asked_and_stops() {
         let stats = world.show("stats");
         assert_eq!((&stats["name"], &stats["pid"]), (&"process-test".into(), &process.pid().into()));
         assert!(stats["transmitted"].as_u64().unwrap() > 0 && stats["leaked"] == 0, "{stats}");
-        for (table, rows) in [("dev", 2), ("napi", 2), ("worker", 1)] {
+        for (table, rows) in [("dev", 2), ("napi", 2 + 1), ("worker", 1), ("steering", 2)] {
             let shown = world.show(table);
             assert_eq!(shown.as_array().unwrap().len(), rows, "{table}: {shown}");
         }

@@ -16,7 +16,7 @@ use super::key::{Addr, Flow};
 use super::slot::Slot;
 use super::table::Sockets;
 use crate::SoftnetData;
-use crate::skb::{DropReason, Skb, SkbInbox, SkbList, SkbReceiver};
+use crate::skb::{BATCH, DropReason, Skb, SkbInbox, SkbList, SkbReceiver};
 use crate::sync::{Mutant, mutated};
 
 /// A slot, and the table that it is in.
@@ -84,7 +84,12 @@ pub struct Inbox<M> {
     /// The slot's generations: when this socket took it, and now.
     generations: (u32, u32),
     peer: Option<(Addr, u16)>,
+    /// Flow hashes of messages that were handed out; `None`: not to be kept.
+    hashes: Option<Vec<u32>>,
 }
+
+/// Flow hashes that an inbox keeps at the most.
+const HASHES: usize = BATCH;
 
 impl<M: Message> Inbox<M> {
     /// The inbox of a slot without a receiver.
@@ -100,6 +105,7 @@ impl<M: Message> Inbox<M> {
             gone: 0,
             generations: (0, 0),
             peer: None,
+            hashes: None,
         })
     }
 
@@ -132,6 +138,23 @@ impl<M: Message> Inbox<M> {
     pub fn disconnected(&mut self, generation: u32) {
         self.peer = None;
         self.generations.1 = generation;
+    }
+
+    /// From now on it keeps the flow hashes of the messages that it hands out, for [`hashes`](Self::hashes).
+    pub fn keep_hashes(&mut self) {
+        self.hashes.get_or_insert_with(|| Vec::with_capacity(HASHES));
+    }
+
+    /// Flow hashes of messages that were handed out since the last call, so many at the most as a batch holds. Of messages of one
+    /// flow in a row there is one.
+    #[inline]
+    pub fn hashes(&mut self) -> impl Iterator<Item = u32> {
+        self.hashes.as_mut().map(|hashes| hashes.drain(..)).into_iter().flatten()
+    }
+
+    /// Whether it has a peer.
+    pub fn is_connected(&self) -> bool {
+        self.peer.is_some()
     }
 
     /// Peeks at the next message.
@@ -172,10 +195,16 @@ impl<M: Message> Inbox<M> {
             let skb = self.queue.pop_front()?;
             self.taken += skb.frame_count() as u32;
             ctx.stats().sk_taken.add(1);
-            let generation = skb.head().sk_generation;
+            let (generation, hash) = (skb.head().sk_generation, skb.head().hash);
             let skb = match M::read(skb) {
                 Ok(message) if self.is_ours(generation, message.flow()) => {
                     ctx.delivered(1);
+                    if let Some(hashes) = &mut self.hashes
+                        && hashes.len() < HASHES
+                        && hashes.last() != Some(&hash)
+                    {
+                        hashes.push(hash);
+                    }
                     return Some(message);
                 }
                 Ok(message) => message.into_skb(),

@@ -28,6 +28,7 @@ use super::socket::sealed::{Sealed, Shared};
 use crate::app::LocalSender;
 use crate::notify::wake_blocked;
 use crate::stack::{AppThread, StackInner, before_wait, with};
+use crate::steering::SockRps;
 use crate::util::lock;
 
 /// A UDP socket. Clones ([`try_clone`](Self::try_clone)) are the same socket; any number of threads may use it. It is closed with its
@@ -49,6 +50,8 @@ pub(super) struct Inner {
     /// What [`Tx`] has of them, too; by itself, since a sender that is held back has `tx` locked
     /// while it waits.
     names: Mutex<Names>,
+    /// Where its flows are consumed; there is one if RFS is on.
+    rps: Option<SockRps>,
 }
 
 /// What a socket tells of its ends.
@@ -143,7 +146,7 @@ impl UdpBuilder {
         // Ports that the kernel has.
         let mut taken = BTreeSet::new();
         loop {
-            let inbox = shared.sockets.binder().open_beside(&bind, &taken).map_err(of_bind)?;
+            let mut inbox = shared.sockets.binder().open_beside(&bind, &taken).map_err(of_bind)?;
             let slot = inbox.slot().clone();
             let lport = slot.slot().key().map_or(0, |(key, _)| key.flow.lport);
             let socket = UdpSocket(Arc::new(Inner {
@@ -152,6 +155,7 @@ impl UdpBuilder {
                 v4,
                 only_v6: !v4 && self.only_v6,
                 options: options(),
+                rps: SockRps::new(shared, &mut inbox),
                 rx: Mutex::new(Some(inbox)),
                 tx: Mutex::new(Tx::new(local, lport, group_dev)),
                 names: Mutex::new(Names { local, lport, group_dev, peer: None }),
@@ -349,6 +353,9 @@ impl UdpSocket {
         let (slot, wait) = (slot.index(), wait_of(shared, options));
         with(shared, |thread| {
             let (tx, mut out) = (&mut *lock(tx), Outgoing::new());
+            if let Some(rps) = &self.0.rps {
+                rps.sends(shared);
+            }
             let sending = Sending { shared, options, wait, slot, out: &mut out, sender: &mut tx.sender };
             sending.all(thread, |sending, thread| messages(sending, thread, &tx.ends))
         })
@@ -436,6 +443,9 @@ impl UdpSocket {
                 let inbox = rx.as_mut()?;
                 let taken = take(thread, inbox);
                 self.slot().set_tid(thread.tid);
+                if let Some(rps) = &self.0.rps {
+                    rps.received(shared, inbox);
+                }
                 let gone = inbox.gone();
                 drop(rx);
                 shared.sockets.gone(gone);

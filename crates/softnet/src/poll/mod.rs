@@ -13,5 +13,5 @@ mod workqueue;
 
 pub(crate) use polling::{OnRelease, PollContext};
 pub(crate) use switch::Contexts;
-pub(crate) use worker::Worker;
+pub use worker::Worker;
 pub(crate) use workqueue::PoolThread;

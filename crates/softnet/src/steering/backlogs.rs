@@ -12,7 +12,6 @@ use softnet_core::SoftnetData;
 use softnet_core::napi::Napi;
 use softnet_core::skb::Region;
 use softnet_core::steer::{Backlog, SockFlowTable, Workers};
-use softnet_core::sync::{AtomicU64, Ordering};
 use softnet_dev::Doorbell;
 
 use crate::config::StackConfig;
@@ -21,14 +20,16 @@ use crate::napi::{Home, Input, NapiInstance, NapiTimer, RxHandler, WorkerShared}
 /// Stands for a device where there is none.
 pub(crate) const NO_DEV: u16 = u16::MAX;
 
+const NO_WORKER: u16 = u16::MAX;
+
 /// See the [module](self).
 pub(crate) struct Backlogs {
     /// One for each worker.
     instances: Vec<Arc<NapiInstance>>,
-    /// Times that each worker was told of a backlog that was empty before.
-    wakeups: Vec<AtomicU64>,
     /// The CPU of each worker.
     cpus: Vec<u32>,
+    /// By CPU the worker there, [`NO_WORKER`] if there is none.
+    near: Box<[u16]>,
     /// Buckets of each steering thread's flow limit.
     pub(super) flow_limit_table_len: u32,
     /// Which worker is near each flow's consumer; `None`: RFS is off.
@@ -73,7 +74,7 @@ impl Backlogs {
         };
         Ok(Backlogs {
             instances: workers.iter().enumerate().map(instance).collect::<io::Result<_>>()?,
-            wakeups: workers.iter().map(|_| AtomicU64::new(0)).collect(),
+            near: by_cpu(&stack.workers),
             cpus: stack.workers.clone(),
             flow_limit_table_len: stack.flow_limit_table_len,
             sockets: SockFlowTable::new(stack.rps_sock_flow_entries, workers.len()),
@@ -90,14 +91,10 @@ impl Backlogs {
         &self.cpus
     }
 
-    /// The worker on `cpu`.
+    /// The worker on `cpu`: what is near to a thread that runs there.
+    #[inline]
     pub(crate) fn worker_on(&self, cpu: u32) -> Option<u16> {
-        self.cpus.iter().position(|of| *of == cpu).map(|worker| worker as u16)
-    }
-
-    /// Times that `worker` was told of its backlog.
-    pub(crate) fn wakeups(&self, worker: usize) -> u64 {
-        self.wakeups.get(worker).map_or(0, |n| n.load(Ordering::Relaxed))
+        self.near.get(cpu as usize).copied().filter(|worker| *worker != NO_WORKER)
     }
 
     /// Packets in all of them.
@@ -109,7 +106,6 @@ impl Backlogs {
     pub(super) fn notify(&self, worker: u16) {
         let Some(instance) = self.instances.get(usize::from(worker)) else { return };
         if let Some(napi) = instance.napi.schedule_prep() {
-            self.wakeups[usize::from(worker)].fetch_add(1, Ordering::Relaxed);
             instance.hand_over(napi);
         }
     }
@@ -127,6 +123,14 @@ impl Backlogs {
             }
         }
     }
+}
+
+/// The workers by their CPUs.
+fn by_cpu(cpus: &[u32]) -> Box<[u16]> {
+    let n = cpus.iter().max().map_or(0, |highest| *highest as usize + 1);
+    let mut near = vec![NO_WORKER; n];
+    (0u16..).zip(cpus).for_each(|(worker, cpu)| near[*cpu as usize] = worker);
+    near.into()
 }
 
 impl Workers for Backlogs {

@@ -6,6 +6,7 @@
 //!   budget as its others.
 //! * [`Steerer`] is what a thread that polls keeps for it: the lists at hand, and which workers are to be told, once for all
 //!   lists, when its softirq run ends.
+//! * [`SockRps`] is what sockets do, so that their flows follow the threads that consume them (RFS).
 //! * [`QueueKnobs`] are what is set for an RX queue, by the kernel's names; the housekeeper makes plans of them.
 //!
 //! Any thread that polls may steer: workers, threads of an instance's own, the pool's, applications.
@@ -17,9 +18,11 @@ mod backlogs;
 mod knobs;
 mod queue;
 mod set;
+mod sock;
 mod switch;
 
 pub(crate) use backlogs::Backlogs;
 pub use knobs::KnobError;
 pub(crate) use knobs::{QueueKnobs, SteeringSettings};
 pub(crate) use queue::{QueueSteering, SteerCounts, Steerer};
+pub(crate) use sock::SockRps;

@@ -4,11 +4,14 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use softnet::config::{Config, Context, PerQueue};
+use softnet::config::{Config, Context, PerQueue, available_cpus};
 use softnet::control::show::SteeringRow;
 use softnet::control::{SetSteering, Target};
+use softnet::internals::{Assembly, Worker};
+use softnet::net::UdpSocket;
 
-use super::frames::{Rng, host, number_of, numbered, to_port};
+use super::frames::{Rng, host, number_of, numbered, own, to_port};
+use super::udp::datagram;
 use super::world::{Lane, Setup, World, until};
 
 /// Packets that may be on the way, so that no ring runs over.
@@ -182,4 +185,173 @@ fn what_can_not_be_is_refused_and_changes_nothing() {
         Some("rps_flow_cnt has no effect while rps_sock_flow_entries of the stack is 0")
     );
     world.end(lanes);
+}
+
+/// The thread that receives goes to another CPU every millisecond, and its flows after it.
+#[test]
+fn flows_follow_their_consumer_and_stay_in_order() {
+    const SOCKETS: u16 = 8;
+    let cpus = available_cpus();
+    let (world, mut lanes) = start(|config| {
+        config.stack.workers = cpus.iter().copied().chain([60, 61]).take(2).collect();
+        config.stack.rps_sock_flow_entries = 1024;
+        let list = config.stack.workers.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
+        config.devices[0].rps_cpus = PerQueue::All(list.parse().unwrap());
+        config.devices[0].rps_flow_cnt = PerQueue::All(256);
+    });
+    let handle = world.handle();
+    let socket = |n: u16| {
+        let socket = UdpSocket::bind(&handle, (own(0), 7000 + n)).unwrap();
+        // The last has no peer, as a server's has none.
+        if n + 1 < SOCKETS {
+            socket.connect((host(0), 900 + n)).unwrap();
+        }
+        socket.set_nonblocking(true).unwrap();
+        socket
+    };
+    let sockets: Vec<_> = (0..SOCKETS).map(socket).collect();
+    let (sent, arrived) = (AtomicU64::new(0), AtomicU64::new(0));
+    let over = AtomicBool::new(false);
+    let mut source = lanes.remove(0);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut number = 0u32;
+            while !over.load(Ordering::Relaxed) {
+                until("room", || {
+                    sent.load(Ordering::Relaxed) - arrived.load(Ordering::Acquire) <= WINDOW / 2
+                });
+                let frame = |n| datagram(0, own(0), (900 + n, 7000 + n), &number.to_be_bytes());
+                let frames: Vec<_> = (0..SOCKETS).map(frame).collect();
+                sent.fetch_add(frames.len() as u64, Ordering::Relaxed);
+                assert_eq!(source.send(&frames), frames.len());
+                number += 1;
+            }
+        });
+        scope.spawn(|| {
+            let (mut next, mut moved, mut at) = ([0; SOCKETS as usize], Instant::now(), 0);
+            let start = Instant::now();
+            loop {
+                let stopped = over.load(Ordering::Relaxed);
+                let before = arrived.load(Ordering::Relaxed);
+                for (socket, next) in sockets.iter().zip(&mut next) {
+                    let mut buffer = [0; 4];
+                    while socket.recv_from(&mut buffer).is_ok() {
+                        let number = u32::from_be_bytes(buffer);
+                        if number != *next {
+                            over.store(true, Ordering::Relaxed);
+                        }
+                        assert_eq!(number, *next, "{:?}", socket.local_addr());
+                        *next += 1;
+                        arrived.fetch_add(1, Ordering::Release);
+                    }
+                }
+                if start.elapsed() > TIME {
+                    over.store(true, Ordering::Relaxed);
+                }
+                if stopped && arrived.load(Ordering::Relaxed) == sent.load(Ordering::Relaxed) {
+                    return;
+                }
+                assert!(start.elapsed() < TIME * 20, "some are lost: {:?}", world.view.drops());
+                if moved.elapsed() > Duration::from_millis(1) {
+                    (moved, at) = (Instant::now(), (at + 1) % cpus.len());
+                    let mut set = rustix::thread::CpuSet::new();
+                    set.set(cpus[at] as usize);
+                    let _ = rustix::thread::sched_setaffinity(None, &set);
+                } else if arrived.load(Ordering::Relaxed) == before {
+                    std::thread::yield_now();
+                }
+            }
+        });
+    });
+    let row = row(&world);
+    assert_eq!((&row.mode[..], row.warning.as_deref()), ("rps+rfs", None));
+    // With one CPU there is nowhere to go.
+    assert!(cpus.len() == 1 || row.moves > 10, "{row:?}");
+    assert_eq!(world.view.drops(), []);
+    drop(sockets);
+    lanes.push(source);
+    world.end(lanes);
+}
+
+/// Rounds of `worker` until it has nothing to do.
+fn work(worker: &mut Worker) {
+    until("rest", || !worker.round());
+}
+
+/// A worker that does not keep up, with an elephant and 100 mice on its backlog.
+#[test]
+fn only_the_elephant_is_dropped() {
+    let (mut assembly, mut lanes) = Setup { ports: &[1, 1], workers: 1, known: true, ..Setup::default() }
+        .assemble_with(|config| {
+            config.stack.workers = vec![0, 1];
+            config.stack.netdev_max_backlog = 400;
+            config.devices[0].rps_cpus = PerQueue::All("1".parse().unwrap());
+        });
+    let mut workers = std::mem::take(&mut assembly.workers);
+    workers.iter_mut().for_each(work);
+    let (mut sent, mut arrived) = ([0u64; 2], [0u64; 2]);
+    let mut send = |flows: &[u32]| {
+        let frames: Vec<_> = flows.iter().map(|flow| packet(*flow, 0)).collect();
+        assert_eq!(lanes[0].send(&frames), frames.len());
+        flows.iter().for_each(|flow| sent[usize::from(*flow > 0)] += 1);
+        work(&mut workers[0]);
+    };
+    // Up to the half of it one flow may have all.
+    (0..4).for_each(|_| send(&[0; 50]));
+    (1..=100).for_each(|mouse| send(&[0, 0, 0, 0, mouse, 0, 0, 0, 0, 0]));
+    let row = assembly.view.steering().remove(0);
+    let to = &row.workers[0];
+    assert_eq!((to.dropped, to.packets + to.flow_limited), (0, sent[0] + sent[1]), "{row:?}");
+    assert!(to.flow_limited > 500, "{row:?}");
+    assert_eq!((to.backlog, to.wakeups), (to.packets, 1), "told once, since it took nothing");
+    work(&mut workers[1]);
+    until("all arrive", || {
+        lanes[1].receive(|frame| arrived[usize::from(number_of(frame).unwrap().0 > 0)] += 1);
+        work(&mut workers[1]);
+        arrived.iter().sum::<u64>() == to.packets
+    });
+    assert_eq!(arrived[1], 100, "every mouse passes");
+    let drops = assembly.view.drops();
+    let [drop] = &drops[..] else { panic!("{drops:?}") };
+    assert_eq!((&drop.dev[..], &drop.reason[..], drop.packets), ("mem0", "flow_limit", to.flow_limited));
+    drop_all(assembly, workers, lanes);
+}
+
+/// Whole lists: one that finds more than the limit is dropped, one that finds less gets in.
+#[test]
+fn a_full_backlog_drops_whole_lists() {
+    let (mut assembly, mut lanes) = Setup { ports: &[1, 1], workers: 1, known: true, ..Setup::default() }
+        .assemble_with(|config| {
+            config.stack.workers = vec![0, 1];
+            (config.stack.netdev_max_backlog, config.stack.flow_limit_table_len) = (100, 0);
+            config.devices[0].processing_cpu = PerQueue::All(1);
+        });
+    let mut workers = std::mem::take(&mut assembly.workers);
+    workers.iter_mut().for_each(work);
+    for (n, (packets, dropped)) in
+        [(60, (60, 0)), (40, (100, 0)), (64, (164, 0)), (1, (164, 1)), (64, (164, 65))]
+    {
+        let frames: Vec<_> = (0..n).map(|n| packet(n, 0)).collect();
+        assert_eq!(lanes[0].send(&frames), frames.len());
+        work(&mut workers[0]);
+        let row = assembly.view.steering().remove(0);
+        let to = &row.workers[0];
+        assert_eq!((to.packets, to.dropped, to.backlog), (packets, dropped, packets));
+    }
+    assert_eq!(assembly.view.stats().held, 164);
+    let drops = assembly.view.drops();
+    assert_eq!((&drops[0].reason[..], drops[0].packets), ("cpu_backlog", 65));
+    // The worker never comes to it: what it has is dropped and counted when the stack stops.
+    let view = assembly.view.clone();
+    drop_all(assembly, workers, lanes);
+    let stats = view.stats();
+    assert_eq!((stats.held, stats.dropped, stats.leaked), (0, 65 + 164, 0));
+}
+
+fn drop_all(assembly: Assembly, workers: Vec<Worker>, lanes: Vec<Lane>) {
+    let view = assembly.view.clone();
+    drop((workers, assembly));
+    lanes.into_iter().for_each(|lane| _ = lane.close());
+    let stats = view.stats();
+    assert_eq!((stats.frames_free, stats.heads_free), (stats.frames, stats.heads));
 }

@@ -185,7 +185,7 @@ impl Setup<'_> {
         self.assemble_with(|config| config.devices.iter_mut().for_each(|device| device.threaded = threaded))
     }
 
-    fn assemble_with(self, more: impl FnOnce(&mut Config)) -> (Assembly, Vec<Lane>) {
+    pub(crate) fn assemble_with(self, more: impl FnOnce(&mut Config)) -> (Assembly, Vec<Lane>) {
         let mut config = self.config();
         more(&mut config);
         let lanes = Arc::new(Mutex::new(Vec::new()));
