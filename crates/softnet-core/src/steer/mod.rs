@@ -15,6 +15,8 @@ mod backlog;
 mod choice;
 mod flow;
 mod flow_limit;
+#[cfg(all(test, feature = "loom"))]
+mod models;
 pub mod rfs;
 mod steering;
 mod sticky;

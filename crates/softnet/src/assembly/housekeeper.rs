@@ -99,7 +99,7 @@ impl Housekeeper {
         (0..self.config.devices.len() as u16).try_for_each(|dev| self.open(dev))
     }
 
-    fn open(&mut self, dev: u16) -> Result<(), DeviceError> {
+    pub(crate) fn open(&mut self, dev: u16) -> Result<(), DeviceError> {
         let config = self.config.clone();
         let device = &config.devices[usize::from(dev)];
         let OpenDevice { device: shared_part, rx, tx, .. } =
@@ -307,7 +307,7 @@ impl Housekeeper {
     }
 
     /// Closes a device: it is not polled any more, its frames go home, its neighbours are forgotten.
-    fn close(&mut self, dev: u16) {
+    pub(crate) fn close(&mut self, dev: u16) {
         let Some(live) = self.shared.devices[usize::from(dev)].take() else { return };
         self.shared.devices[usize::from(dev)].groups.closed(&*live.device);
         let mut homes = Vec::with_capacity(live.napis.len());

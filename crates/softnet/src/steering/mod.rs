@@ -20,6 +20,8 @@ mod queue;
 mod set;
 mod sock;
 mod switch;
+#[cfg(test)]
+mod tests;
 
 pub(crate) use backlogs::Backlogs;
 pub use knobs::KnobError;

@@ -1,0 +1,113 @@
+//! Devices that are closed and opened again while what they brought waits in backlogs.
+
+use std::sync::{Arc, Mutex};
+
+use softnet_core::SoftnetData;
+use softnet_core::ip::v4::header::Ipv4Header;
+use softnet_core::skb::{Batch, CacheSizes, HEADROOM};
+use softnet_core::sync::{AtomicBool, Ordering};
+use softnet_dev::OpenDevice;
+use softnet_dev::mem::{PairConfig, pair};
+
+use crate::assembly::Assembly;
+use crate::config::{Config, DeviceConfig, PerQueue};
+use crate::driver::OpenRequest;
+
+/// A packet of `flow` to softnet, for a port that no socket has.
+fn packet(flow: u16) -> Vec<u8> {
+    let mut frame = [&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 9, 8, 0][..], &[0; 20]].concat();
+    Ipv4Header::new_mut(&mut frame[14..]).unwrap().fill(20 + 8, 1, 64, 17, 0x0a00_0007, 0x0a00_0001);
+    frame.extend([&flow.to_be_bytes()[..], &[0, 9, 0, 8, 0, 0]].concat());
+    frame.resize(60, 0);
+    frame
+}
+
+/// Sends packets to the far end that is there, of which the wire takes as many as it has room for.
+fn send(ctx: &mut SoftnetData, far: &Mutex<Option<OpenDevice>>) {
+    let mut batch = Batch::new();
+    for flow in 0..32 {
+        let Some(mut frame) = ctx.alloc_frame() else { break };
+        let bytes = packet(flow);
+        frame.bytes_mut()[HEADROOM..][..bytes.len()].copy_from_slice(&bytes);
+        match ctx.build_skb(frame, HEADROOM, bytes.len()) {
+            Ok(skb) => batch.push(skb).unwrap(),
+            Err(frame) => ctx.free_frame(frame),
+        }
+    }
+    if let Some(end) = far.lock().unwrap().as_mut() {
+        end.tx[0].tx_burst(ctx, &mut batch);
+        end.tx[0].kick(ctx);
+    }
+    batch.drain().for_each(|skb| ctx.free_skb(skb));
+}
+
+#[test]
+fn a_closed_device_leaves_nothing_on_backlogs() {
+    let plans = [
+        (PerQueue::All(1), PerQueue::default()),
+        (PerQueue::default(), PerQueue::All("0-2".parse().unwrap())),
+    ];
+    for (processing_cpu, rps_cpus) in plans {
+        let device = DeviceConfig {
+            addresses: vec!["10.0.0.1/24".parse().unwrap()],
+            processing_cpu,
+            rps_cpus,
+            rps_flow_cnt: PerQueue::All(64),
+            ..DeviceConfig::new("d")
+        };
+        let mut config = Config { devices: vec![device], ..Config::default() };
+        (config.stack.workers, config.stack.rps_sock_flow_entries) = (vec![0, 1, 2], 64);
+        let far = Arc::new(Mutex::new(None));
+        let opener = {
+            let far = far.clone();
+            move |_: &OpenRequest<'_>, ctx: &mut SoftnetData| -> Result<OpenDevice, String> {
+                let config =
+                    PairConfig { macs: [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 9]], ..PairConfig::default() };
+                let [near, end] = pair(ctx.region(), [0, 9], &config).unwrap();
+                *far.lock().unwrap() = Some(end);
+                Ok(near)
+            }
+        };
+        let mut assembly = Assembly::new(config, vec![], |_| Ok(opener)).unwrap();
+        let (shared, view) = (assembly.shared.clone(), assembly.view.clone());
+        let workers = std::mem::take(&mut assembly.workers);
+        let over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            workers.into_iter().for_each(|worker| _ = scope.spawn(|| worker.run()));
+            scope.spawn(|| {
+                let mut ctx = SoftnetData::new(shared.region.clone(), CacheSizes::default());
+                while !over.load(Ordering::Relaxed) {
+                    send(&mut ctx, &far);
+                }
+            });
+            let keeper = assembly.housekeeper().unwrap();
+            let heads = || shared.backlogs.instances().iter().map(|i| i.backlog.head()).sum::<u64>();
+            for _ in 0..50 {
+                // It steers again in each life.
+                let before = heads();
+                while heads() < before + 100 {
+                    std::thread::yield_now();
+                }
+                let end = far.lock().unwrap().take();
+                keeper.close(0);
+                let left: Vec<_> =
+                    shared.backlogs.instances().iter().map(|i| (i.backlog.len(), i.backlog.head())).collect();
+                assert!(left.iter().all(|(len, _)| *len == 0), "{left:?}");
+                let mut ctx = SoftnetData::new(shared.region.clone(), CacheSizes::default());
+                if let Some(OpenDevice { rx, tx, .. }) = end {
+                    rx.into_iter().for_each(|rx| rx.close(&mut ctx));
+                    tx.into_iter().for_each(|tx| tx.close(&mut ctx));
+                }
+                ctx.drain();
+                keeper.open(0).unwrap();
+            }
+            over.store(true, Ordering::Relaxed);
+            shared.workers.iter().for_each(|worker| worker.stop());
+        });
+        drop(assembly);
+        let stats = view.stats();
+        let ended = stats.transmitted + stats.delivered + stats.dropped + stats.merged;
+        assert_eq!((stats.received + stats.originated, stats.held, stats.leaked), (ended, 0, 0), "{stats:?}");
+        drop(far.lock().unwrap().take());
+    }
+}
