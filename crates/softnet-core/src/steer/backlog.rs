@@ -60,7 +60,7 @@ impl Backlog {
         });
         let lists = SkbReceiver::open(InboxOf(backlog.clone()));
         let lists = lists.unwrap_or_else(|| unreachable!("a new inbox has no receiver"));
-        let queue = BacklogQueue { backlog: backlog.clone(), lists, rest: SkbList::new(), taken: 0 };
+        let queue = BacklogQueue { backlog: backlog.clone(), lists, rest: SkbList::new(), taken: 0, done: 0 };
         (backlog, queue)
     }
 
@@ -150,8 +150,10 @@ pub struct BacklogQueue {
     lists: SkbReceiver<InboxOf>,
     /// Of what was pending, what did not fit a batch (the kernel's `process_queue`).
     rest: SkbList,
-    /// Packets that were taken and that the head does not count yet.
+    /// Packets that were taken, and of these those that the head counts. (Which is this thread's to write, so that it need not
+    /// be read.)
     taken: u64,
+    done: u64,
 }
 
 impl BacklogQueue {
@@ -164,6 +166,12 @@ impl BacklogQueue {
     #[inline(always)]
     pub fn has_pending(&self) -> bool {
         !self.rest.is_empty() || self.lists.has_pending()
+    }
+
+    /// Whether it has packets of lists that it took before.
+    #[cfg(all(test, feature = "loom"))]
+    pub(super) fn has_rest(&self) -> bool {
+        !self.rest.is_empty()
     }
 
     /// Appends up to `budget` packets to `batch`, and no more than fit. Returns how many.
@@ -195,27 +203,24 @@ impl BacklogQueue {
     /// What was taken so far has been processed.
     #[inline]
     pub fn done(&mut self) {
-        if self.taken > 0 {
-            let head = self.backlog.head.done.load(Ordering::Relaxed) + std::mem::take(&mut self.taken);
+        if self.done != self.taken {
+            self.done = self.taken;
             // Release: what became of the packets comes before whatever follows from their being done.
-            self.backlog.head.done.store(head, weakened(Mutant::HeadNotReleased, Ordering::Release));
+            let order = weakened(Mutant::HeadNotReleased, Ordering::Release);
+            self.backlog.head.done.store(self.done, order);
         }
     }
 
     /// Closes the backlog: it takes no more, and `each` gets what was in it, which is then done.
     pub fn close(mut self, mut each: impl FnMut(Skb)) {
-        let BacklogQueue { backlog, lists, mut rest, .. } = {
-            self.done();
-            self
-        };
+        self.done();
+        let BacklogQueue { backlog, lists, mut rest, mut done, .. } = self;
         lists.close(&mut rest);
-        let mut n = 0;
         while let Some(skb) = rest.pop_front() {
             each(skb);
-            n += 1;
+            done += 1;
         }
-        let head = backlog.head.done.load(Ordering::Relaxed) + n;
-        backlog.head.done.store(head, Ordering::Release);
+        backlog.head.done.store(done, Ordering::Release);
         backlog.head.closed.store(true, Ordering::Release);
     }
 }
