@@ -17,7 +17,7 @@ use softnet_dev::sys_error::files_hint;
 
 use super::{Housekeeper, Introspect, StackBuilder};
 use crate::app::{NapiPoller, PollerError, PollerParams, RawSender};
-use crate::config::{Config, ConfigErrors, Context};
+use crate::config::{Config, ConfigErrors, Context, SteeringSettings};
 use crate::control::commands::commands;
 use crate::control::{BindError, ControlError, Listener, Server};
 use crate::device::StackDevice;
@@ -25,7 +25,6 @@ use crate::driver::{DeviceError, Opener};
 use crate::napi::{PacketFilter, PollThread, WorkerShared};
 use crate::poll::Worker;
 use crate::stack::{Handle, StackInner, routes};
-use crate::steering::SteeringSettings;
 use crate::util::{Spawn, spawn};
 
 /// Why a stack did not start. Nothing of it is left.

@@ -12,9 +12,9 @@ use softnet_dev::sched::Policy;
 
 use super::errors::{Found, MAX_PROBLEMS, Place, Section};
 use super::{
-    Config, DeviceConfig, InterfaceAddr, RouteConfig, RouteTarget, StackConfig, format_mac, is_link_local,
+    Config, DeviceConfig, InterfaceAddr, KnobError, QueueKnobs, RouteConfig, RouteTarget, StackConfig,
+    format_mac, is_link_local,
 };
-use crate::steering::{KnobError, QueueKnobs};
 use crate::util::{Limit, power, range};
 
 pub(super) const CPU: Limit = range(0, 8191);

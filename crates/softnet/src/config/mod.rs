@@ -34,6 +34,7 @@ mod load;
 mod per_queue;
 mod read;
 mod sections;
+mod steering;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
@@ -65,6 +66,8 @@ pub use softnet_core::ip::{FibError, IpPrefix, PrefixError};
 pub use softnet_core::qdisc::{Spec, SpecError};
 pub use softnet_core::skb::CacheSizes;
 pub use softnet_dev::sched::Policy;
+pub use steering::KnobError;
+pub(crate) use steering::{QueueKnobs, SteeringSettings};
 
 use crate::driver::{DeviceDriver, OpenRequest, Xdp};
 

@@ -6,8 +6,7 @@ use std::time::Duration;
 use softnet_core::napi;
 use softnet_core::qdisc::{Spec, SpecError};
 
-use crate::config::Context;
-use crate::steering::KnobError;
+use crate::config::{Context, KnobError};
 
 /// Why a change was not made, or a question has no answer. Nothing was changed then, unless it says otherwise.
 #[derive(Debug, thiserror::Error)]

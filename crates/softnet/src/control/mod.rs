@@ -21,7 +21,6 @@ mod tests;
 
 use std::path::{Path, PathBuf};
 
-pub use crate::steering::KnobError;
 pub use client::{Client, ClientError};
 pub use error::ControlError;
 pub use listener::BindError;

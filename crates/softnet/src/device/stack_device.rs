@@ -18,10 +18,9 @@ use softnet_core::stack::dev_tx::DevTx;
 use softnet_dev::{Device, QueueStats};
 
 use super::Groups;
-use crate::config::{Context, Knobs};
+use crate::config::{Context, Knobs, SteeringSettings};
 use crate::control::ControlError;
 use crate::napi::NapiInstance;
-use crate::steering::SteeringSettings;
 use crate::tx::QueueWake;
 use crate::tx::qdisc::{Layout, Settings};
 use crate::util::lock;

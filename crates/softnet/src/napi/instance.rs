@@ -16,9 +16,10 @@ use softnet_core::steer::Backlog;
 use softnet_core::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use softnet_dev::{Doorbell, PiMutex};
 
-use super::{Apps, Input, LeftOf, NapiTimer, Phase, Pool, Residency, Timeout, WorkerShared, backlog};
+use super::{
+    Apps, Input, LeftOf, NapiTimer, Phase, Pool, QueueSteering, Residency, Timeout, WorkerShared, backlog,
+};
 use crate::config::Context;
-use crate::steering::QueueSteering;
 
 /// How long to wait between two looks at whether an instance's owner is done (the kernel's `napi_disable` sleeps as
 /// long).

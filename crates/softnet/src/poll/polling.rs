@@ -20,9 +20,10 @@ use softnet_core::sync::Ordering;
 
 use crate::control::Direction;
 use crate::device::{OpenCache, TxHint};
-use crate::napi::{App, NapiInstance, Phase, PollThread, Pool, Rx, RxHandler, Timeout, ring, ring_shared};
+use crate::napi::{
+    App, NapiInstance, Phase, PollThread, Pool, Rx, RxHandler, Steerer, Timeout, ring, ring_shared,
+};
 use crate::stack::{CacheShare, StackInner, before_wait};
-use crate::steering::Steerer;
 
 /// What follows when an instance was released.
 pub(crate) enum OnRelease {

@@ -27,8 +27,7 @@ use super::{CacheShare, SlowLock, SocketTable};
 use crate::config::StackConfig;
 use crate::control::{ControlError, Target};
 use crate::device::{Netdev, StackDevice, TxHint, dev_queue_xmit, find_netdev};
-use crate::napi::{NapiInstance, PollThread, WorkerShared};
-use crate::steering::Backlogs;
+use crate::napi::{Backlogs, NapiInstance, PollThread, WorkerShared};
 use crate::util::{Clock, Waker, lock};
 
 /// See the module.

@@ -3,8 +3,7 @@
 use softnet_core::SoftnetData;
 use softnet_core::steer::Plan;
 
-use super::{KnobError, QueueKnobs};
-use crate::config::CpuList;
+use crate::config::{CpuList, KnobError, QueueKnobs};
 use crate::control::{ControlError, SetSteering, Target};
 use crate::napi::NapiInstance;
 use crate::stack::StackInner;

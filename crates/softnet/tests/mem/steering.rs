@@ -156,7 +156,7 @@ fn steering_is_changed_under_traffic() {
     });
     world.settle(sent);
     assert_eq!(modes.len(), 4, "{modes:?}");
-    assert!(sent > 1000 && world.view.drops() == [], "{sent}: {:?}", world.view.drops());
+    assert!(sent > 1000 && world.view.drops().is_empty(), "{sent}: {:?}", world.view.drops());
     world.end(lanes);
 }
 

@@ -6,8 +6,7 @@ use std::collections::BTreeMap;
 
 use softnet_core::steer::Plan;
 
-use super::Backlogs;
-use crate::config::{CpuList, DeviceConfig};
+use super::{CpuList, DeviceConfig};
 
 /// What is set for an RX queue.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -82,21 +81,21 @@ impl QueueKnobs {
         }
     }
 
-    /// Which knob is set, as `softnet show steering` has it.
-    pub(crate) fn mode(&self, backlogs: &Backlogs) -> &'static str {
+    /// Which knob is set, as `softnet show steering` has it. `rfs`: sockets note where flows are consumed.
+    pub(crate) fn mode(&self, rfs: bool) -> &'static str {
         match (self.processing_cpu, self.rps_cpus.is_empty()) {
             (Some(_), _) => "hand-off",
             (None, true) => "none",
-            (None, false) if self.rps_flow_cnt > 0 && backlogs.sockets.is_some() => "rps+rfs",
+            (None, false) if self.rps_flow_cnt > 0 && rfs => "rps+rfs",
             (None, false) => "rps",
         }
     }
 
-    /// What keeps a knob that is set from acting.
-    pub(crate) fn warning(&self, backlogs: &Backlogs) -> Option<&'static str> {
-        match (self.rps_flow_cnt > 0, self.rps_cpus.is_empty(), &backlogs.sockets) {
+    /// What keeps a knob that is set from acting; `rfs` as above.
+    pub(crate) fn warning(&self, rfs: bool) -> Option<&'static str> {
+        match (self.rps_flow_cnt > 0, self.rps_cpus.is_empty(), rfs) {
             (true, true, _) => Some("rps_flow_cnt has no effect without rps_cpus"),
-            (true, false, None) => {
+            (true, false, false) => {
                 Some("rps_flow_cnt has no effect while rps_sock_flow_entries of the stack is 0")
             }
             _ => None,

@@ -1,4 +1,7 @@
-//! The steering step of the receive path.
+//! The steering step of the receive path: puts what an instance brings on workers' backlogs, by its plan.
+//!
+//! Any thread that polls does so: workers, an instance's own, the pool's, applications. What it keeps for that is its
+//! [`Steerer`]: the lists at hand, and which workers are to be told, once for all lists, when its softirq run ends.
 //!
 //! Invariant: only the thread that owns an instance steers what that brings, so that its plan and counters have one writer.
 
@@ -83,12 +86,12 @@ impl QueueSteering {
     }
 
     /// Whether everything that it put on backlogs has been processed.
-    pub(super) fn is_done(&self, backlogs: &Backlogs) -> bool {
+    pub(crate) fn is_done(&self, backlogs: &Backlogs) -> bool {
         self.steering.lock().as_ref().is_none_or(|steering| steering.is_done(backlogs))
     }
 
     /// Replaces the plan of an instance that is disabled, when everything of the old one [is done](Self::is_done).
-    pub(super) fn replace(&self, plan: Plan, workers: usize) {
+    pub(crate) fn replace(&self, plan: Plan, workers: usize) {
         let on = plan != Plan::None;
         if on {
             self.counts.get_or_init(|| (0..workers).map(|_| SteerCounts::default()).collect());

@@ -14,8 +14,8 @@ use softnet_core::skb::Region;
 use softnet_core::steer::{Backlog, SockFlowTable, Workers};
 use softnet_dev::Doorbell;
 
+use super::{Home, Input, NapiInstance, NapiTimer, RxHandler, WorkerShared};
 use crate::config::StackConfig;
-use crate::napi::{Home, Input, NapiInstance, NapiTimer, RxHandler, WorkerShared};
 
 /// Stands for a device where there is none.
 pub(crate) const NO_DEV: u16 = u16::MAX;
