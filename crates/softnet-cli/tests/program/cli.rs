@@ -105,6 +105,12 @@ fn an_instance_that_is_not_there_is_1() {
     assert!(err.starts_with("error: no instance \"/nowhere/x.sock\" is running; "), "{err}");
 }
 
+const STEERING: &str = concat!(
+    "NAPI    MODE       PACKETS  WAKEUPS  DROPPED  LIMITED  MOVES  BACKLOG  WORKERS\n",
+    "eth1-0  rps+rfs  1,000,000    2,000        5       64     17       12  softnet/1 75 %, softnet/2 25 %\n",
+    "wan-0   none             0        0        0        0      0        0  -\n",
+);
+
 #[test]
 fn tables_for_people() {
     let dir = tempfile::tempdir().unwrap();
@@ -175,6 +181,7 @@ fn tables_for_people() {
         "udp    10.0.0.1:9  10.0.0.2:40000       0  481      0  -              server (77)\n",
     ));
     assert_eq!([show("socket"), show("ss")], [sockets.clone(), sockets]);
+    assert_eq!(show("steering"), fine(STEERING));
     assert_eq!(show("drops"), fine("nothing was dropped\n"));
     let (code, out, err) = show("stats");
     assert!(code == 0 && err.is_empty() && out.contains("received     59,000\n"), "{out}{err}");
@@ -233,6 +240,10 @@ fn set_says_what_became_of_it() {
     assert!(out.ends_with(knobs), "{out}");
     let (code, out, err) = set(["dev", "eth1", "irq-suspend-timeout=18446744073709551615"]);
     assert!(code == 0 && err == warning && out.ends_with(knobs), "{out}{err}");
+    let warning = "warning: wan-0: rps_flow_cnt has no effect without rps_cpus\n";
+    for knob in ["rps-cpus=0-3", "rps-flow-cnt=4096", "processing-cpu=none"] {
+        assert_eq!(set(["dev", "eth1", knob]), (0, STEERING.into(), warning.into()));
+    }
     let error = "error: the instance answered: no device \"eth9\"; there are: eth1, wan\n";
     assert_eq!(set(["dev", "eth9", "threaded=busy-poll"]), (1, String::new(), error.into()));
     for (args, expected) in [
@@ -250,6 +261,10 @@ fn set_says_what_became_of_it() {
         (
             ["dev", "eth1", "napi-defer-hard-irqs=2147483648"],
             "expected a whole number from 0 to 2147483647, found \"2147483648\"",
+        ),
+        (
+            ["dev", "eth1", "rps-flow-cnt=1048577"],
+            "expected a whole number from 0 to 1048576, found \"1048577\"",
         ),
         (["dev", "eth1", "irq-suspend-timeout=-1"], "expected a whole number of nanoseconds from 0"),
     ] {

@@ -267,7 +267,7 @@ impl DeviceConfig {
             tx_queue_len: 1000,
             processing_cpu: PerQueue::default(),
             rps_cpus: PerQueue::default(),
-            rps_flow_cnt: PerQueue::default(),
+            rps_flow_cnt: PerQueue::All(0),
             xps_cpus: Vec::new(),
             xps_rxqs: Vec::new(),
         }

@@ -104,7 +104,7 @@ impl QueueKnobs {
 }
 
 /// What is set for the RX queues of a device.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct SteeringSettings {
     /// For queues that nothing else is set for while softnet runs.
     config: Option<Box<DeviceConfig>>,
@@ -124,11 +124,67 @@ impl SteeringSettings {
         set.or_else(|| Some(QueueKnobs::of(self.config.as_deref()?, queue))).unwrap_or_default()
     }
 
-    /// Sets it for one queue, or for all of `queues`.
-    pub(crate) fn set(&mut self, queue: Option<u16>, knobs: QueueKnobs) {
-        match queue {
-            Some(queue) => _ = self.queues.insert(queue, knobs),
-            None => (self.all, self.queues) = (Some(knobs), BTreeMap::new()),
-        }
+    /// Changes it for one queue, or for all, of which there are `queues` now. Others that there may be in another life get what
+    /// the first has.
+    pub(crate) fn change(
+        &mut self,
+        queue: Option<u16>,
+        queues: u16,
+        change: impl Fn(QueueKnobs) -> Result<QueueKnobs, KnobError>,
+    ) -> Result<(), KnobError> {
+        let Some(queue) = queue else {
+            let of = |queue| Ok((queue, change(self.get(queue))?));
+            let all = change(self.get(0))?;
+            self.queues = (0..queues).map(of).collect::<Result<_, _>>()?;
+            self.all = Some(all);
+            return Ok(());
+        };
+        let knobs = change(self.get(queue))?;
+        self.queues.insert(queue, knobs);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::PerQueue;
+
+    fn knobs(rps_cpus: &[u32], rps_flow_cnt: u32) -> QueueKnobs {
+        QueueKnobs { processing_cpu: None, rps_cpus: rps_cpus.to_vec(), rps_flow_cnt }
+    }
+
+    #[test]
+    fn what_is_set_for_a_device_changes_each_queue() {
+        let device = DeviceConfig {
+            rps_cpus: PerQueue::Each(vec![CpuList(vec![3]), CpuList(vec![4])]),
+            ..DeviceConfig::new("d")
+        };
+        let mut settings = SteeringSettings::new(&device);
+        let flows = |n| move |old: QueueKnobs| Ok(QueueKnobs { rps_flow_cnt: n, ..old });
+        settings.change(Some(1), 3, flows(8)).unwrap();
+        assert_eq!(
+            [0, 1, 2].map(|queue| settings.get(queue)),
+            [knobs(&[3], 0), knobs(&[4], 8), knobs(&[], 0)]
+        );
+        settings.change(None, 3, flows(16)).unwrap();
+        let all = [knobs(&[3], 16), knobs(&[4], 16), knobs(&[], 16), knobs(&[3], 16)];
+        assert_eq!([0, 1, 2, 3].map(|queue| settings.get(queue)), all);
+        assert_eq!(settings.change(None, 3, |_| Err(KnobError::Both)), Err(KnobError::Both));
+        assert_eq!([0, 1, 2, 3].map(|queue| settings.get(queue)), all);
+    }
+
+    #[test]
+    fn plans() {
+        let plan = |processing_cpu, rps_cpus: &[u32]| {
+            QueueKnobs { processing_cpu, ..knobs(rps_cpus, 16) }.plan(&[5, 7, 9])
+        };
+        assert_eq!(plan(None, &[]), Ok(Plan::None));
+        assert_eq!(plan(Some(9), &[]), Ok(Plan::HandOff(2)));
+        assert_eq!(plan(None, &[9, 5, 9]), Ok(Plan::Rps { workers: [0, 2].into(), flows: 16 }));
+        assert_eq!(plan(Some(9), &[5]), Err(KnobError::Both));
+        let none = |knob, cpu| KnobError::NoWorker { knob, cpu, workers: "5, 7, 9".into() };
+        assert_eq!(plan(Some(6), &[]), Err(none("processing_cpu", 6)));
+        assert_eq!(plan(None, &[5, 6]), Err(none("rps_cpus", 6)));
     }
 }

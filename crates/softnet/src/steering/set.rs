@@ -56,15 +56,18 @@ impl StackInner {
             (Target::Napi(_), [instance]) => Some(instance.napi.queue),
             _ => None,
         };
-        let mut plans = Vec::with_capacity(instances.len());
-        {
+        let cpus = self.backlogs.cpus();
+        let plans = {
             let mut settings = lock(&dev.steering);
-            // Of all queues, those of the first count where this says nothing.
-            let knobs = set.over(settings.get(queue.unwrap_or(0)))?;
-            let plan = knobs.plan(self.backlogs.cpus())?;
-            settings.set(queue, knobs);
-            plans.extend(instances.iter().map(|instance| (instance, plan.clone())));
-        }
+            let mut next = settings.clone();
+            next.change(queue, instances.len() as u16, |knobs| {
+                let knobs = set.over(knobs)?;
+                knobs.plan(cpus).map(|_| knobs)
+            })?;
+            *settings = next;
+            let plan = |queue| settings.get(queue).plan(cpus).unwrap_or_default();
+            instances.iter().map(|instance| (instance, plan(instance.napi.queue))).collect::<Vec<_>>()
+        };
         for (instance, plan) in plans {
             self.set_plan(ctx, instance, plan);
         }

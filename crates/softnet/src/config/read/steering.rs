@@ -3,13 +3,13 @@
 use super::super::check;
 use super::super::value::{shown, whole};
 use super::super::{CpuList, DeviceConfig, PerQueue};
-use super::{Read, Table};
+use super::{Read, Table, set};
 use crate::util::Limit;
 
 impl Read {
     pub(super) fn steering(&mut self, table: Table<'_>, device: &mut DeviceConfig) {
-        device.processing_cpu = self.number_or_each(table, "processing_cpu", &check::CPU);
-        device.rps_flow_cnt = self.number_or_each(table, "rps_flow_cnt", &check::RPS_FLOW_CNT);
+        set(&mut device.processing_cpu, self.number_or_each(table, "processing_cpu", &check::CPU));
+        set(&mut device.rps_flow_cnt, self.number_or_each(table, "rps_flow_cnt", &check::RPS_FLOW_CNT));
         let is_text = table.get("rps_cpus").is_some_and(|value| value.get_ref().as_str().is_some());
         device.rps_cpus = if is_text {
             let text = self.string(table, "rps_cpus");
@@ -27,21 +27,26 @@ impl Read {
     }
 
     /// One number for all RX queues, or a list with one for each.
-    fn number_or_each(&mut self, table: Table<'_>, key: &'static str, limit: &Limit) -> PerQueue<u32> {
-        let Some(value) = table.get(key) else { return PerQueue::default() };
+    fn number_or_each(
+        &mut self,
+        table: Table<'_>,
+        key: &'static str,
+        limit: &Limit,
+    ) -> Option<PerQueue<u32>> {
+        let value = table.get(key)?;
         if value.get_ref().as_array().is_some() {
-            return PerQueue::Each(self.integers(table, key, limit).unwrap_or_default());
+            return self.integers(table, key, limit).map(PerQueue::Each);
         }
         self.spans.insert(table.section.key(key), value.span());
         match whole(value.get_ref()) {
-            Some(number) => PerQueue::All(number),
+            Some(number) => Some(PerQueue::All(number)),
             None => {
                 self.wrong(
                     table,
                     key,
                     &format!("expected {limit}, or a list for each RX queue, found {}", shown(value)),
                 );
-                PerQueue::default()
+                None
             }
         }
     }
