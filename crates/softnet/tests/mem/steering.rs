@@ -9,8 +9,11 @@ use softnet::control::show::SteeringRow;
 use softnet::control::{SetSteering, Target};
 use softnet::internals::{Assembly, Worker};
 use softnet::net::UdpSocket;
+use softnet::{NapiPoller, PacketFilter};
+use softnet_core::skb::Batch;
 
 use super::frames::{Rng, host, number_of, numbered, own, to_port};
+use super::poller::{PREFER, numbers};
 use super::udp::datagram;
 use super::world::{Lane, Setup, World, until};
 
@@ -354,4 +357,40 @@ fn drop_all(assembly: Assembly, workers: Vec<Worker>, lanes: Vec<Lane>) {
     lanes.into_iter().for_each(|lane| _ = lane.close());
     let stats = view.stats();
     assert_eq!((stats.frames_free, stats.heads_free), (stats.frames, stats.heads));
+}
+
+/// The application gets its own packets, and steers the others, for which a worker is woken.
+#[test]
+fn an_application_that_polls_steers_what_is_not_its_own() {
+    let (mut assembly, mut lanes) = Setup { ports: &[1, 1], workers: 1, known: true, ..Setup::default() }
+        .assemble_with(|config| {
+            config.stack.workers = vec![0, 1];
+            config.devices[0].rps_cpus = PerQueue::All("1".parse().unwrap());
+        });
+    let mut workers = std::mem::take(&mut assembly.workers);
+    workers.iter_mut().for_each(work);
+    let id = assembly.view.napis()[0].id;
+    let filter = PacketFilter::UdpPort(1007);
+    let mut poller = NapiPoller::new(&assembly.handle(), id, "app", filter, PREFER).unwrap();
+    let frames: Vec<_> = (0..10).map(|flow| packet(flow, 0)).collect();
+    assert_eq!(lanes[0].send(&frames), frames.len());
+    let mut batch = Batch::new();
+    until("its packet", || {
+        let _ = poller.wait(&mut batch, Some(Duration::from_micros(1)));
+        !batch.is_empty()
+    });
+    assert_eq!(numbers(&mut poller, &mut batch), [0]);
+    let row = assembly.view.steering().remove(0);
+    assert_eq!(row.workers[0].packets, 9, "{row:?}");
+    assert!((1..=2).contains(&row.workers[0].wakeups), "{row:?}");
+    let mut arrived = Vec::new();
+    until("the others", || {
+        work(&mut workers[1]);
+        lanes[1].receive(|frame| arrived.push(number_of(frame).unwrap().0));
+        arrived.len() == 9
+    });
+    assert_eq!(arrived, [0, 1, 2, 3, 4, 5, 6, 8, 9]);
+    drop(poller);
+    workers.iter_mut().for_each(work);
+    drop_all(assembly, workers, lanes);
 }
