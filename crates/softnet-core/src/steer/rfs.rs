@@ -84,10 +84,8 @@ struct Entry {
     hash: u32,
     /// Where its packets go.
     worker: u16,
-    /// The batch at whose first packet for this entry it was looked at last.
+    /// The batch of which packets went by it last.
     batch: u64,
-    /// Packets of that batch went by it.
-    is_used: bool,
     /// Its packets are on the worker's backlog in front of this.
     tail: u64,
 }
@@ -98,8 +96,16 @@ pub struct FlowTable {
     batch: u64,
     /// Entries that packets of the batch at hand went by.
     chosen: Vec<u32>,
+    /// Flows of the batch that went by none: a bit for each, which others may share.
+    unheld: [u64; 4],
     /// Flows that went to another worker.
     pub(super) moves: u64,
+}
+
+/// A flow's bit among 256.
+#[inline(always)]
+fn at_bit(hash: u32) -> u8 {
+    (hash.wrapping_mul(0x9e37_79b1) >> 24) as u8
 }
 
 /// What the choice depends on beside the entry.
@@ -125,6 +131,7 @@ impl FlowTable {
             entries: vec![Entry::default(); n as usize].into(),
             batch: 0,
             chosen: Vec::with_capacity(crate::skb::BATCH),
+            unheld: [0; 4],
             moves: 0,
         }
     }
@@ -133,6 +140,7 @@ impl FlowTable {
     pub(super) fn begin(&mut self) {
         self.batch += 1;
         self.chosen.clear();
+        self.unheld = [0; 4];
     }
 
     /// Where the next packet of the flow with hash `hash`, which is not 0, goes.
@@ -141,29 +149,31 @@ impl FlowTable {
         let bits = self.entries.len().trailing_zeros();
         let at = (u64::from(hash.wrapping_mul(0x61c8_8647)) << bits >> 32) as u32;
         let entry = &mut self.entries[at as usize];
-        if entry.batch != self.batch || mutated(Mutant::BatchNotPinned) {
-            // Once for each batch, whichever flow it is for: what went by the entry or by RPS before it changed would be
-            // on no backlog yet.
-            (entry.batch, entry.is_used) = (self.batch, false);
-            if entry.hash != hash
+        // Once for each batch: what went by the entry before it changed would be on no backlog yet.
+        let is_new = entry.batch != self.batch || mutated(Mutant::BatchNotPinned);
+        if entry.hash != hash {
+            // The same of a flow that went where RPS puts it.
+            let (word, bit) = (usize::from(at_bit(hash) / 64), 1 << (at_bit(hash) % 64));
+            let free = is_new
                 && choice.wanted.is_some_and(|wanted| wanted != choice.rps)
-                && (entry.hash == 0 || (choice.is_done)(entry.worker, entry.tail))
-            {
-                // So far its packets went where RPS puts them.
-                let tail = choice.tails.get(usize::from(choice.rps)).copied().unwrap_or(0);
-                *entry = Entry { hash, worker: choice.rps, tail, ..*entry };
+                && self.unheld[word] & bit == 0
+                && (entry.hash == 0 || (choice.is_done)(entry.worker, entry.tail));
+            if !free {
+                self.unheld[word] |= bit;
+                return choice.rps;
             }
+            // So far its packets went where RPS puts them.
+            let tail = choice.tails.get(usize::from(choice.rps)).copied().unwrap_or(0);
+            *entry = Entry { hash, worker: choice.rps, tail, ..*entry };
+        }
+        if is_new {
+            entry.batch = self.batch;
+            self.chosen.push(at);
             let wanted = choice.wanted.unwrap_or(choice.rps);
-            if entry.hash == hash && wanted != entry.worker && (choice.is_done)(entry.worker, entry.tail) {
+            if wanted != entry.worker && (choice.is_done)(entry.worker, entry.tail) {
                 entry.worker = wanted;
                 self.moves += 1;
             }
-        }
-        if entry.hash != hash {
-            return choice.rps;
-        }
-        if !std::mem::replace(&mut entry.is_used, true) {
-            self.chosen.push(at);
         }
         entry.worker
     }
@@ -179,6 +189,10 @@ impl FlowTable {
 
 #[cfg(all(test, not(feature = "loom")))]
 mod tests {
+    use std::collections::VecDeque;
+
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
@@ -304,5 +318,85 @@ mod tests {
         table.begin();
         assert_eq!(choose(&mut table, &backlogs, 78, 1, Some(3)), 3);
         assert_eq!(choose(&mut table, &backlogs, 77, 1, Some(2)), 1, "not in the middle of a batch");
+    }
+
+    const WORKERS: usize = 3;
+    const FLOWS: usize = 6;
+
+    /// What happens between two packets, or two batches.
+    #[derive(Clone, Debug)]
+    enum Step {
+        /// The next packet of a flow is in the batch.
+        Packet(usize),
+        /// The batch is pushed, behind a packet of another queue if so.
+        Push(bool),
+        /// A worker processes so many.
+        Work(usize, usize),
+        /// A flow is consumed elsewhere, or it is not known where.
+        Wanted(usize, Option<u16>),
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            4 => (0..FLOWS).prop_map(Step::Packet),
+            2 => any::<bool>().prop_map(Step::Push),
+            2 => (0..WORKERS, 1..5usize).prop_map(|(worker, n)| Step::Work(worker, n)),
+            2 => (0..FLOWS, prop::option::of(0..WORKERS as u16)).prop_map(|(flow, to)| Step::Wanted(flow, to)),
+        ]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(2000))]
+        /// Whatever the steps, each flow's packets are processed in order.
+        #[test]
+        fn no_flow_overtakes_itself(entries in 1..8u32, steps in prop::collection::vec(step(), 0..120)) {
+            let mut table = FlowTable::new(entries);
+            let mut wanted = [None; FLOWS];
+            let (mut sent, mut processed) = ([0u32; FLOWS], [0u32; FLOWS]);
+            // Of each worker, with packets of other queues as `None`; and those that it has processed.
+            let mut backlogs: [VecDeque<Option<(usize, u32)>>; WORKERS] = Default::default();
+            let (mut heads, mut pushed, mut tails) = ([0u64; WORKERS], [0u64; WORKERS], [0u64; WORKERS]);
+            let mut batch: Vec<(usize, (usize, u32))> = Vec::new();
+            table.begin();
+            for step in steps.into_iter().chain([Step::Push(false)]) {
+                match step {
+                    Step::Packet(flow) => {
+                        let is_done = |worker: u16, tail: u64| heads[usize::from(worker)] >= tail;
+                        let rps = (flow % WORKERS) as u16;
+                        let hash = 1 + (flow as u32).wrapping_mul(0x3c6e_f35f);
+                        let choice = Choice { rps, wanted: wanted[flow], tails: &tails, is_done };
+                        let worker = table.choose(hash, &choice);
+                        batch.push((worker.into(), (flow, sent[flow])));
+                        sent[flow] += 1;
+                    }
+                    Step::Push(behind) => {
+                        for (worker, packet) in batch.drain(..) {
+                            if behind {
+                                backlogs[worker].push_back(None);
+                                pushed[worker] += 1;
+                            }
+                            backlogs[worker].push_back(Some(packet));
+                            pushed[worker] += 1;
+                            tails[worker] = pushed[worker];
+                        }
+                        table.end(&tails);
+                        table.begin();
+                    }
+                    Step::Work(worker, n) => {
+                        for _ in 0..n {
+                            let Some(packet) = backlogs[worker].pop_front() else { break };
+                            heads[worker] += 1;
+                            let Some((flow, number)) = packet else { continue };
+                            prop_assert_eq!(number, processed[flow], "flow {}", flow);
+                            processed[flow] += 1;
+                        }
+                    }
+                    Step::Wanted(flow, to) => wanted[flow] = to,
+                }
+            }
+            for (flow, number) in backlogs.into_iter().flatten().flatten() {
+                prop_assert!(number >= processed[flow]);
+            }
+        }
     }
 }
