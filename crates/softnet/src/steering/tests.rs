@@ -10,7 +10,7 @@ use softnet_dev::OpenDevice;
 use softnet_dev::mem::{PairConfig, pair};
 
 use crate::assembly::Assembly;
-use crate::config::{Config, DeviceConfig, PerQueue};
+use crate::config::{Config, CpuList, DeviceConfig, PerQueue};
 use crate::driver::OpenRequest;
 
 /// A packet of `flow` to softnet, for a port that no socket has.
@@ -41,6 +41,34 @@ fn send(ctx: &mut SoftnetData, far: &Mutex<Option<OpenDevice>>) {
     batch.drain().for_each(|skb| ctx.free_skb(skb));
 }
 
+/// Three workers and a device that steers, and the far end of its wire.
+fn assemble(
+    processing_cpu: PerQueue<u32>,
+    rps_cpus: PerQueue<CpuList>,
+) -> (Assembly, Arc<Mutex<Option<OpenDevice>>>) {
+    let device = DeviceConfig {
+        addresses: vec!["10.0.0.1/24".parse().unwrap()],
+        processing_cpu,
+        rps_cpus,
+        rps_flow_cnt: PerQueue::All(64),
+        ..DeviceConfig::new("d")
+    };
+    let mut config = Config { devices: vec![device], ..Config::default() };
+    (config.stack.workers, config.stack.rps_sock_flow_entries) = (vec![0, 1, 2], 64);
+    let far = Arc::new(Mutex::new(None));
+    let opener = {
+        let far = far.clone();
+        move |_: &OpenRequest<'_>, ctx: &mut SoftnetData| -> Result<OpenDevice, String> {
+            let config =
+                PairConfig { macs: [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 9]], ..PairConfig::default() };
+            let [near, end] = pair(ctx.region(), [0, 9], &config).unwrap();
+            *far.lock().unwrap() = Some(end);
+            Ok(near)
+        }
+    };
+    (Assembly::new(config, vec![], |_| Ok(opener)).unwrap(), far)
+}
+
 #[test]
 fn a_closed_device_leaves_nothing_on_backlogs() {
     let plans = [
@@ -48,27 +76,7 @@ fn a_closed_device_leaves_nothing_on_backlogs() {
         (PerQueue::default(), PerQueue::All("0-2".parse().unwrap())),
     ];
     for (processing_cpu, rps_cpus) in plans {
-        let device = DeviceConfig {
-            addresses: vec!["10.0.0.1/24".parse().unwrap()],
-            processing_cpu,
-            rps_cpus,
-            rps_flow_cnt: PerQueue::All(64),
-            ..DeviceConfig::new("d")
-        };
-        let mut config = Config { devices: vec![device], ..Config::default() };
-        (config.stack.workers, config.stack.rps_sock_flow_entries) = (vec![0, 1, 2], 64);
-        let far = Arc::new(Mutex::new(None));
-        let opener = {
-            let far = far.clone();
-            move |_: &OpenRequest<'_>, ctx: &mut SoftnetData| -> Result<OpenDevice, String> {
-                let config =
-                    PairConfig { macs: [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 9]], ..PairConfig::default() };
-                let [near, end] = pair(ctx.region(), [0, 9], &config).unwrap();
-                *far.lock().unwrap() = Some(end);
-                Ok(near)
-            }
-        };
-        let mut assembly = Assembly::new(config, vec![], |_| Ok(opener)).unwrap();
+        let (mut assembly, far) = assemble(processing_cpu, rps_cpus);
         let (shared, view) = (assembly.shared.clone(), assembly.view.clone());
         let workers = std::mem::take(&mut assembly.workers);
         let over = AtomicBool::new(false);
@@ -110,4 +118,37 @@ fn a_closed_device_leaves_nothing_on_backlogs() {
         assert_eq!((stats.received + stats.originated, stats.held, stats.leaked), (ended, 0, 0), "{stats:?}");
         drop(far.lock().unwrap().take());
     }
+}
+
+/// The worker that a device's packets wait for comes to them only after the device began to be closed.
+#[test]
+fn closing_a_device_waits_for_workers_to_drop_its_packets() {
+    let (mut assembly, far) = assemble(PerQueue::All(1), PerQueue::default());
+    let (shared, view) = (assembly.shared.clone(), assembly.view.clone());
+    let mut workers = std::mem::take(&mut assembly.workers);
+    let mut ctx = SoftnetData::new(shared.region.clone(), CacheSizes::default());
+    for _ in 0..3 {
+        send(&mut ctx, &far);
+        while workers[0].round() {}
+    }
+    let backlog = &shared.backlogs.instances()[1].backlog;
+    assert_eq!((backlog.len(), backlog.head()), (96, 0));
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for (number, worker) in workers.iter_mut().enumerate() {
+            let over = &over;
+            scope.spawn(move || {
+                std::thread::sleep(std::time::Duration::from_millis(30 * number as u64));
+                while !over.load(Ordering::Relaxed) {
+                    worker.round();
+                }
+            });
+        }
+        assembly.housekeeper().unwrap().close(0);
+        over.store(true, Ordering::Relaxed);
+        assert_eq!((backlog.len(), backlog.head()), (0, 96));
+    });
+    let drops = view.drops();
+    let [drop] = &drops[..] else { panic!("{drops:?}") };
+    assert_eq!((&drop.dev[..], &drop.reason[..], drop.packets), ("d", "dev_ready", 96));
 }
