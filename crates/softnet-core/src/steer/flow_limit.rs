@@ -9,7 +9,7 @@ pub const HISTORY: usize = 128;
 /// In the place of a packet that has not been yet: of no bucket.
 const NONE: u32 = u32::MAX;
 
-/// See the [module](self).
+/// A thread's history of packets, and how often each flow is in it.
 pub struct FlowLimit {
     /// Of the last packets the buckets, in a ring.
     history: [u32; HISTORY],
