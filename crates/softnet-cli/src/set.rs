@@ -1,6 +1,6 @@
 //! `softnet set`: changes a running instance.
 
-use softnet::config::{Context, Knobs, ParseError};
+use softnet::config::{Context, Knobs, ParseError, SteeringMode};
 use softnet::control::show::{NapiRow, SteeringRow};
 use softnet::control::{Client, Request, Set, SetKnobs, SetSteering, Target};
 use softnet_core::napi::MAX_DEFER_HARD_IRQS;
@@ -10,8 +10,8 @@ use crate::Failure;
 use crate::show::{napi, rows};
 use crate::text::print;
 
-/// Change which threads poll the queues of a running instance, when their doorbells ring, and which workers go on with what
-/// they bring.
+/// Change which threads poll the queues of a running instance, when their doorbells ring, and which
+/// workers go on with what they bring.
 #[derive(clap::Args)]
 #[command(name = "set", after_help = EXAMPLES)]
 pub(crate) struct SetArgs {
@@ -22,7 +22,7 @@ pub(crate) struct SetArgs {
     #[arg(value_name = "ID")]
     id: String,
     /// What to set: `threaded=CONTEXT`, `napi-defer-hard-irqs=N`, `gro-flush-timeout=NANOSECONDS`,
-    /// `irq-suspend-timeout=NANOSECONDS`, `processing-cpu=CPU`, `rps-cpus=CPUS`, `rps-flow-cnt=N`.
+    /// `irq-suspend-timeout=NANOSECONDS`, `steering=MODE`, `processing-cpu=CPU`, `rps-cpus=CPUS`, `rps-flow-cnt=N`.
     #[arg(value_name = "KEY=VALUE", value_parser = setting, required = true)]
     settings: Vec<Setting>,
     /// The instance: its name (`stack.name`), or the path of its control socket. Without it, the only one running.
@@ -50,6 +50,7 @@ Suspension (with deferral, and an application that polls its queue by itself, wi
                           application hangs, others on the queue wait that long once.
 
 Steering (the kernel's knobs; CPUs are those of workers; `softnet show steering` says what becomes of packets):
+  steering                where the next two set nothing: auto, chosen by load and what wake-ups cost; off, packets stay
   processing-cpu          the CPU whose worker goes on with all that the queue brings; none: the thread that polls it
   rps-cpus                the CPUs over whose workers flows are spread, as a list: 0-3,8; none: they stay
   rps-flow-cnt            entries of the queue's table of flows that follow the threads which consume them; 0: none does
@@ -83,6 +84,7 @@ enum Setting {
     DeferHardIrqs(u64),
     GroFlushTimeout(u64),
     IrqSuspendTimeout(u64),
+    Steering(SteeringMode),
     ProcessingCpu(String),
     RpsCpus(String),
     RpsFlowCnt(u32),
@@ -102,6 +104,9 @@ fn setting(text: &str) -> Result<Setting, String> {
         Some(("napi-defer-hard-irqs", value)) => polls(value).map(Setting::DeferHardIrqs),
         Some(("gro-flush-timeout", value)) => ns(value).map(Setting::GroFlushTimeout),
         Some(("irq-suspend-timeout", value)) => ns(value).map(Setting::IrqSuspendTimeout),
+        Some(("steering", value)) => {
+            value.parse().map(Setting::Steering).map_err(|error: ParseError| error.to_string())
+        }
         Some(("processing-cpu", value)) => Ok(Setting::ProcessingCpu(value.into())),
         Some(("rps-cpus", value)) => Ok(Setting::RpsCpus(value.into())),
         Some(("rps-flow-cnt", value)) => {
@@ -109,7 +114,7 @@ fn setting(text: &str) -> Result<Setting, String> {
         }
         Some((key, _)) => Err(format!(
             "unknown key {key:?}; expected threaded, napi-defer-hard-irqs, gro-flush-timeout, irq-suspend-timeout, \
-             processing-cpu, rps-cpus or rps-flow-cnt"
+             steering, processing-cpu, rps-cpus or rps-flow-cnt"
         )),
         None => Err("expected KEY=VALUE, such as threaded=1".into()),
     }
@@ -126,12 +131,18 @@ pub(crate) fn set(args: &SetArgs) -> Result<(), Failure> {
     let failed = |error: softnet::control::ClientError| Failure::Run(error.to_string());
     let client = Client::new(args.name.as_deref()).map_err(failed)?;
     let mut knobs = Knobs::default();
-    let mut steering =
-        SetSteering { target: target.clone(), processing_cpu: None, rps_cpus: None, rps_flow_cnt: None };
+    let mut steering = SetSteering {
+        target: target.clone(),
+        steering: None,
+        processing_cpu: None,
+        rps_cpus: None,
+        rps_flow_cnt: None,
+    };
     let mut threaded = None;
     for setting in &args.settings {
         match *setting {
             Setting::Threaded(context) => threaded = Some(context),
+            Setting::Steering(mode) => steering.steering = Some(mode),
             Setting::ProcessingCpu(ref cpu) => steering.processing_cpu = Some(cpu.clone()),
             Setting::RpsCpus(ref cpus) => steering.rps_cpus = Some(cpus.clone()),
             Setting::RpsFlowCnt(flows) => steering.rps_flow_cnt = Some(flows),
@@ -144,8 +155,8 @@ pub(crate) fn set(args: &SetArgs) -> Result<(), Failure> {
     if knobs != Knobs::default() {
         napis = client.ask(&Request::Knobs(SetKnobs { target: target.clone(), knobs })).map_err(failed)?;
     }
-    let steers =
-        (&steering.processing_cpu, &steering.rps_cpus, steering.rps_flow_cnt) != (&None, &None, None);
+    let steers = (steering.steering, &steering.processing_cpu, &steering.rps_cpus, steering.rps_flow_cnt)
+        != (None, &None, &None, None);
     if steers {
         let rows: Vec<SteeringRow> = client.ask(&Request::Steering(steering)).map_err(failed)?;
         if knobs == Knobs::default() && threaded.is_none() {

@@ -17,6 +17,7 @@ pub mod process;
 pub mod sched;
 pub mod snoop;
 pub mod sys_error;
+pub mod topology;
 pub mod xdp;
 
 pub use device::{

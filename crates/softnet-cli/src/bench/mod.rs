@@ -13,6 +13,7 @@ pub(crate) mod latency;
 mod napi_context;
 mod others;
 pub(crate) mod report;
+mod rx_handoff;
 mod shape;
 mod skb_cache;
 mod templates;
@@ -87,6 +88,9 @@ pub(crate) enum Bench {
     /// Latency of applications that others compete with, by the context that polls for them
     #[command(after_help = NAPI_CONTEXT)]
     NapiContext(napi_context::NapiContext),
+    /// One RX queue that brings more than one CPU can carry: one worker, hand-off, RPS, and the automatic choice
+    #[command(after_help = rx_handoff::HELP)]
+    RxHandoff(rx_handoff::RxHandoff),
     /// Whether what tbf shapes keeps to its rate, beside the kernel's own tbf
     #[command(after_help = shape::HELP)]
     Shape(shape::Shape),
@@ -199,6 +203,7 @@ impl Bench {
             Bench::Idle(b) => ("idle", &b.common),
             Bench::IrqSuspend(b) => ("irq-suspend", &b.common),
             Bench::NapiContext(b) => ("napi-context", &b.common),
+            Bench::RxHandoff(b) => ("rx-handoff", &b.common),
             Bench::Shape(b) => ("shape", &b.common),
             Bench::SkbCache(b) => ("skb-cache", &b.common),
             Bench::TxEnqueue(b) => ("tx-enqueue", &b.common),
@@ -214,6 +219,7 @@ impl Bench {
             Bench::Idle(b) => b.run(),
             Bench::IrqSuspend(b) => b.run(),
             Bench::NapiContext(b) => b.run(),
+            Bench::RxHandoff(b) => b.run(),
             Bench::Shape(b) => b.run(),
             Bench::SkbCache(b) => b.run(),
             Bench::TxEnqueue(b) => b.run(),

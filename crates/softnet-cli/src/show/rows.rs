@@ -21,6 +21,10 @@ pub(crate) trait Row: Serialize + DeserializeOwned {
     fn key(&self) -> String;
     /// Its cells. With the same row some seconds ago, counters become rates.
     fn cells(&self, since: Since<'_, Self>) -> Vec<Cell>;
+    /// What is said of it below the table.
+    fn note(&self) -> Option<String> {
+        None
+    }
 }
 
 /// The row some seconds ago: `None` the first time, `Some((None, _))` if there was no such row then.
@@ -34,7 +38,11 @@ pub(crate) fn table<R: Row>(rows: &[R], before: Option<(&[R], f64)>) -> String {
     };
     match rows.is_empty() {
         true => format!("{}\n", R::NONE),
-        false => cells_table(rows.iter().map(|row| row.cells(then(row))).collect()),
+        false => {
+            let mut text = cells_table(rows.iter().map(|row| row.cells(then(row))).collect());
+            rows.iter().filter_map(Row::note).for_each(|note| text += &format!("{note}\n"));
+            text
+        }
     }
 }
 
@@ -366,6 +374,12 @@ impl Row for SteeringRow {
             right("backlog", grouped(sum(|to| to.backlog)(self))),
             left("workers", if shares.is_empty() { "-".into() } else { shares.join(", ") }),
         ]
+    }
+
+    fn note(&self) -> Option<String> {
+        let (why, otherwise) = (self.why.as_ref()?, self.otherwise.as_ref()?);
+        let wake = self.wake_ns as f64 / 1e3;
+        Some(format!("{}: {why}; {otherwise} (to wake a worker costs {wake:.1} µs here)", self.name))
     }
 }
 

@@ -145,8 +145,8 @@ impl<M: Message> Inbox<M> {
         self.hashes.get_or_insert_with(|| Vec::with_capacity(HASHES));
     }
 
-    /// Flow hashes of messages that were handed out since the last call, so many at the most as a batch holds. Of messages of one
-    /// flow in a row there is one.
+    /// Flow hashes of messages that were handed out since the last call, so many at the most as a
+    /// batch holds. Of messages of one flow in a row there is one.
     #[inline]
     pub fn hashes(&mut self) -> impl Iterator<Item = u32> {
         self.hashes.as_mut().map(|hashes| hashes.drain(..)).into_iter().flatten()

@@ -1,18 +1,19 @@
-//! A backlog: packets that any thread hands to the thread that polls a NAPI instance, whole lists at a time (the kernel's
-//! `input_pkt_queue`, and the alien queue that was proposed before it).
+//! A backlog: packets that any thread hands to the thread that polls a NAPI instance, whole lists
+//! at a time (the kernel's `input_pkt_queue`, and the alien queue that was proposed before it).
 //!
 //! Each worker has one for what is steered to it, and each instance one for what is redirected to it. Any thread
-//! [pushes](Backlog::push); the owner of the instance has the [`BacklogQueue`]. Whether there is room is for the pushing
-//! thread to ask first, so that a list gets in whole or not at all: as many lists as threads push at a time may
-//! get in beyond the limit.
+//! [pushes](Backlog::push); the owner of the instance has the [`BacklogQueue`]. Whether there is
+//! room is for the pushing thread to ask first, so that a list gets in whole or not at all: as many
+//! lists as threads push at a time may get in beyond the limit.
 //!
-//! Two counters tell how far it has come. The tail counts packets before they are on the list; the head counts those that the
-//! owner has done with, freed ones too. So a thread that reads the tail after it pushed reads no less than what is in
-//! front of its packets and they themselves; once the head has come to that, all of them were processed. That is what lets
-//! a flow go elsewhere without overtaking itself.
+//! Two counters tell how far it has come. The tail counts packets before they are on the list; the
+//! head counts those that the owner has done with, freed ones too. So a thread that reads the tail
+//! after it pushed reads no less than what is in front of its packets and they themselves; once the
+//! head has come to that, all of them were processed. That is what lets a flow go elsewhere without
+//! overtaking itself.
 //!
-//! Invariant: a packet that was pushed is taken by the owner, in the order of the pushes, and the head never is beyond a
-//! packet that the owner has not done with.
+//! Invariant: a packet that was pushed is taken by the owner, in the order of the pushes, and the
+//! head never is beyond a packet that the owner has not done with.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -95,8 +96,8 @@ impl Backlog {
         self.tail.load(Ordering::Acquire)
     }
 
-    /// Whether all that was in front of `tail` has been processed, or the owner is gone and nothing will be. What the owner did
-    /// with it then comes before what the caller does next.
+    /// Whether all that was in front of `tail` has been processed, or the owner is gone and nothing
+    /// will be. What the owner did with it then comes before what the caller does next.
     #[inline]
     pub fn is_done(&self, tail: u64) -> bool {
         let order = weakened(Mutant::HeadRelaxed, Ordering::Acquire);
@@ -150,8 +151,8 @@ pub struct BacklogQueue {
     lists: SkbReceiver<InboxOf>,
     /// Of what was pending, what did not fit a batch (the kernel's `process_queue`).
     rest: SkbList,
-    /// Packets that were taken, and of these those that the head counts. (Which is this thread's to write, so that it need not
-    /// be read.)
+    /// Packets that were taken, and of these those that the head counts. (Which is this thread's to
+    /// write, so that it need not be read.)
     taken: u64,
     done: u64,
 }

@@ -5,8 +5,10 @@
 //! * [`pick_tx`] chooses the TX queue that a packet leaves by, with the maps of its device ([`XpsMaps`]); a sender
 //!   keeps to its choice by a [`TxSticky`], and the packet says it by a [`TxChoice`].
 //! * A [`Backlog`] is where a worker's steered packets wait; [`FlowLimit`] says which of them it would rather not have.
-//! * [`Steering`] is what an RX queue does with a batch, by its [`Plan`]: whole lists to one worker, flows spread over several
-//!   (RPS), or flows after their consumers (RFS), by the [`SockFlowTable`].
+//! * [`Steering`] is what an RX queue does with a batch, by its [`Plan`]: whole lists to one
+//!   worker, flows spread over several (RPS), or flows after their consumers (RFS), by the
+//!   [`SockFlowTable`].
+//! * A [`Policy`](policy::Policy) chooses the plan, where none was set.
 //!
 //! Any thread may call them, on data that does not change or is its own. Invariant: the packets of a flow have one
 //! hash, and so have the fragments of a datagram: what is chosen by it keeps them in order.
@@ -17,6 +19,7 @@ mod flow;
 mod flow_limit;
 #[cfg(all(test, feature = "loom"))]
 mod models;
+pub mod policy;
 pub mod rfs;
 mod steering;
 mod sticky;

@@ -1,17 +1,18 @@
-//! RFS: a flow's packets go to the worker that is near the thread which consumes them (the kernel's `rps_sock_flow_table` and
-//! `rps_dev_flow_table`).
+//! RFS: a flow's packets go to the worker that is near the thread which consumes them (the kernel's
+//! `rps_sock_flow_table` and `rps_dev_flow_table`).
 //!
-//! * [`SockFlowTable`], one for a stack: sockets note which worker is near their thread. Any thread writes and reads it.
-//! * [`FlowTable`], one for each RX queue, of the thread that polls that: which worker's backlog a flow's packets were put on,
-//!   and how far that must have come before the flow may go elsewhere.
+//! * [`SockFlowTable`], one for a stack: sockets note which worker is near their thread. Any thread
+//!   writes and reads it.
+//! * [`FlowTable`], one for each RX queue, of the thread that polls that: which worker's backlog a
+//!   flow's packets were put on, and how far that must have come before the flow may go elsewhere.
 //!
 //! Invariant (the switch rule): a packet goes to another worker than its predecessor only if everything that was on the
 //! old one's backlog up to the predecessor has been processed. It holds for all flows of an RX queue: also for those
-//! that had no entry so far, whose packets went where RPS puts them, and for packets of one batch, none of which is on any
-//! backlog yet when the last of them is looked at.
+//! that had no entry so far, whose packets went where RPS puts them, and for packets of one batch,
+//! none of which is on any backlog yet when the last of them is looked at.
 //!
-//! A flow whose entry another flow has, with packets under way, goes where RPS puts it, as it did before: it cannot take the
-//! entry, so flows that collide never move each other.
+//! A flow whose entry another flow has, with packets under way, goes where RPS puts it, as it did
+//! before: it cannot take the entry, so flows that collide never move each other.
 
 use crate::sync::{AtomicU32, Mutant, Ordering, mutated};
 
@@ -55,8 +56,9 @@ impl SockFlowTable {
         ((entry ^ hash) & !self.worker_bits == 0).then_some(worker as u16)
     }
 
-    /// Notes that the flow with hash `hash`, if it is not 0, is consumed near `worker`. Anyone can make up flows to a socket
-    /// that has no peer, so one that is not `connected` takes another flow's entry one time in [`UNCONNECTED_SHARE`] only.
+    /// Notes that the flow with hash `hash`, if it is not 0, is consumed near `worker`. Anyone can
+    /// make up flows to a socket that has no peer, so one that is not `connected` takes another
+    /// flow's entry one time in [`UNCONNECTED_SHARE`] only.
     #[inline]
     pub fn record(&self, hash: u32, worker: u16, connected: bool) {
         let entry = self.entry(hash);

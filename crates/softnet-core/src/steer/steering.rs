@@ -1,11 +1,12 @@
 //! What an RX queue does with a batch: which packets go to which worker's backlog.
 //!
-//! A [`Plan`] says what was set; [`Steering`] is that with what the queue remembers of its flows. It belongs to the thread
-//! that polls the queue, which [sorts](Steering::sort) each batch into [`Lists`], pushes them, says so, and receives
-//! by itself what is left in the batch.
+//! A [`Plan`] says what was set; [`Steering`] is that with what the queue remembers of its flows.
+//! It belongs to the thread that polls the queue, which [sorts](Steering::sort) each batch into
+//! [`Lists`], pushes them, says so, and receives by itself what is left in the batch.
 //!
-//! Invariant: packets of a flow go to one worker as long as the plan is the same, but for moves under the switch rule of
-//! [`rfs`](super::rfs). A plan may be replaced once everything that the old one put on backlogs has been processed.
+//! Invariant: packets of a flow go to one worker as long as the plan is the same, but for moves
+//! under the switch rule of [`rfs`](super::rfs). A plan may be replaced once everything that the
+//! old one put on backlogs has been processed.
 
 use super::rfs::{Choice, FlowTable};
 use super::{scale, skb_get_hash};
@@ -81,8 +82,9 @@ impl Steering {
         (0u16..).zip(&self.tails).all(|(worker, tail)| *tail == 0 || workers.is_done(worker, *tail))
     }
 
-    /// Takes the packets of `batch` that go to workers into `lists`, which are empty; the others stay. The lists are to be
-    /// pushed, each that was is to be [told](Self::pushed), and then the [end](Self::end).
+    /// Takes the packets of `batch` that go to workers into `lists`, which are empty; the others
+    /// stay. The lists are to be pushed, each that was is to be [told](Self::pushed), and then the
+    /// [end](Self::end).
     #[inline]
     pub fn sort(&mut self, batch: &mut Batch, lists: &mut Lists, workers: &impl Workers) {
         match &self.plan {

@@ -30,6 +30,7 @@ use crate::napi::{Home, Input, NapiInstance, NapiTimer, RxHandler, WorkerShared}
 use crate::net::groups;
 use crate::poll::Contexts;
 use crate::stack::StackInner;
+use crate::steering::Auto;
 use crate::tx::qdisc::Layout;
 use crate::tx::{NetdevQueue, QueueWake, TxBackpressure};
 use crate::util::{Spawn, lock, note, spawn, timespec};
@@ -52,6 +53,7 @@ pub struct Housekeeper {
     refused: Vec<Option<String>>,
     contexts: Contexts,
     snooper: Snooper,
+    auto: Auto,
     commands: Receiver<Command>,
     stop: Arc<AtomicBool>,
 }
@@ -83,6 +85,7 @@ impl Housekeeper {
             refused,
             contexts,
             snooper,
+            auto: Auto::default(),
             commands,
             stop,
         })
@@ -333,7 +336,7 @@ impl Housekeeper {
         self.ctx.drain();
     }
 
-    /// Closes every device and frees what waits for neighbours. The workers are gone.
+    /// Closes every device and frees what waits for neighbours.
     fn close_all(&mut self) {
         self.shared.backlogs.close(&mut self.ctx);
         for dev in 0..self.config.devices.len() as u16 {
@@ -345,6 +348,7 @@ impl Housekeeper {
 
     /// Works until it is stopped; then its drop closes everything.
     pub fn run(mut self) {
+        self.auto.start(&self.shared);
         while !self.stop.load(Ordering::Acquire) {
             self.links();
             self.timers();
@@ -363,6 +367,7 @@ impl Housekeeper {
             self.retry_at = None;
             self.open_missing();
         }
+        self.auto.run(&self.shared, &mut self.ctx, now);
         self.shared.handle_left(&mut self.ctx);
         let due = self.shared.control().slow.next_deadline().is_some_and(|at| at <= now);
         if due {
@@ -382,7 +387,8 @@ impl Housekeeper {
         let next = {
             let mut control = self.shared.control();
             let slow = control.slow.next_deadline().unwrap_or(u64::MAX);
-            let others = [self.retry_at, self.snooper.next()].into_iter().flatten();
+            let others =
+                [self.retry_at, self.snooper.next(), self.auto.next(&self.shared)].into_iter().flatten();
             control.deadline = others.fold(slow, u64::min);
             control.deadline
         };

@@ -25,7 +25,7 @@ use crate::napi::{NapiInstance, PollThread};
 use crate::net::groups;
 use crate::stack::StackInner;
 use crate::stack::routes::{Rib, Route};
-use crate::util::lock;
+use crate::util::{lock, thread_cpu_ns};
 
 mod filters;
 mod napi;
@@ -74,8 +74,8 @@ impl Introspect {
         Ok(self.qdiscs().into_iter().filter(|row| row.dev == dev).collect())
     }
 
-    /// Changes steering, and returns when that is done, with what the RX queues it was about do then. The error says what is
-    /// wrong with the request, and then nothing changed.
+    /// Changes steering, and returns when that is done, with what the RX queues it was about do
+    /// then. The error says what is wrong with the request, and then nothing changed.
     pub fn set_steering(&self, set: SetSteering) -> Result<Vec<SteeringRow>, ControlError> {
         let ids = self.commander.make(Change::Steering(set))?;
         Ok(self.steering().into_iter().filter(|row| ids.contains(&row.id)).collect())
@@ -416,12 +416,6 @@ impl serde::Serialize for RouteRows<'_> {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_seq(self.0.routes.iter().map(|route| self.0.route(&route)))
     }
-}
-
-/// CPU time of a thread of this process in ns; 0 if it does not run.
-pub fn thread_cpu_ns(tid: i32) -> u64 {
-    let text = std::fs::read_to_string(format!("/proc/self/task/{tid}/schedstat")).unwrap_or_default();
-    text.split_whitespace().next().and_then(|ns| ns.parse().ok()).unwrap_or(0)
 }
 
 /// CPU time of all threads of this process that run now, in ns.

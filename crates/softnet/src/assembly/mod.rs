@@ -11,5 +11,5 @@ mod stack;
 
 pub use builder::StackBuilder;
 pub(crate) use housekeeper::Housekeeper;
-pub use introspect::{Introspect, thread_cpu_ns};
+pub use introspect::Introspect;
 pub use stack::{Assembly, Stack, StartError};

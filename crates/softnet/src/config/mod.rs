@@ -35,6 +35,7 @@ mod per_queue;
 mod read;
 mod sections;
 mod steering;
+mod steering_mode;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
@@ -68,6 +69,7 @@ pub use softnet_core::skb::CacheSizes;
 pub use softnet_dev::sched::Policy;
 pub use steering::KnobError;
 pub(crate) use steering::{QueueKnobs, SteeringSettings};
+pub use steering_mode::SteeringMode;
 
 use crate::driver::{DeviceDriver, OpenRequest, Xdp};
 
@@ -233,6 +235,8 @@ pub struct DeviceConfig {
     pub qdisc: Option<Spec>,
     /// Packets that a discipline holds unless it is told otherwise.
     pub tx_queue_len: u32,
+    /// How its RX queues are steered for which the next two set nothing.
+    pub steering: SteeringMode,
     /// The CPU whose worker goes on with all that an RX queue brings, until that is changed while it runs; these three.
     pub processing_cpu: PerQueue<u32>,
     /// The CPUs over whose workers the flows of an RX queue are spread.
@@ -265,6 +269,7 @@ impl DeviceConfig {
             irq_suspend_timeout: 0,
             qdisc: None,
             tx_queue_len: 1000,
+            steering: SteeringMode::Auto,
             processing_cpu: PerQueue::default(),
             rps_cpus: PerQueue::default(),
             rps_flow_cnt: PerQueue::All(0),

@@ -548,6 +548,7 @@ const DEVICE_KEYS: &[&str] = &[
     "irq_suspend_timeout",
     "qdisc",
     "tx_queue_len",
+    "steering",
     "processing_cpu",
     "rps_cpus",
     "rps_flow_cnt",

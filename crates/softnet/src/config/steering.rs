@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use softnet_core::steer::Plan;
 
-use super::{CpuList, DeviceConfig};
+use super::{CpuList, DeviceConfig, SteeringMode};
 
 /// What is set for an RX queue.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -17,6 +17,8 @@ pub(crate) struct QueueKnobs {
     pub(crate) rps_cpus: Vec<u32>,
     /// Entries of the queue's flow table; 0: flows do not follow their consumers.
     pub(crate) rps_flow_cnt: u32,
+    /// Whether a plan is chosen automatically, if the two above set none.
+    pub(crate) steering: SteeringMode,
 }
 
 /// Why knobs make no plan.
@@ -55,7 +57,13 @@ impl QueueKnobs {
             processing_cpu: device.processing_cpu.get(queue).copied(),
             rps_cpus: device.rps_cpus.get(queue).map_or_else(Vec::new, |CpuList(cpus)| cpus.clone()),
             rps_flow_cnt: device.rps_flow_cnt.get(queue).copied().unwrap_or(0),
+            steering: device.steering,
         }
+    }
+
+    /// Whether the plan is chosen automatically.
+    pub(crate) fn is_automatic(&self) -> bool {
+        self.steering == SteeringMode::Auto && self.processing_cpu.is_none() && self.rps_cpus.is_empty()
     }
 
     /// The plan, for workers on these CPUs.
@@ -81,17 +89,18 @@ impl QueueKnobs {
         }
     }
 
-    /// Which knob is set, as `softnet show steering` has it. `rfs`: sockets note where flows are consumed.
-    pub(crate) fn mode(&self, rfs: bool) -> &'static str {
-        match (self.processing_cpu, self.rps_cpus.is_empty()) {
-            (Some(_), _) => "hand-off",
-            (None, true) => "none",
-            (None, false) if self.rps_flow_cnt > 0 && rfs => "rps+rfs",
-            (None, false) => "rps",
-        }
+    /// How a queue with `plan` is steered, as `softnet show steering` has it.
+    pub(crate) fn mode(&self, plan: &Plan) -> String {
+        let mode = match plan {
+            Plan::None => "none",
+            Plan::HandOff(_) => "hand-off",
+            Plan::Rps { flows: 0, .. } => "rps",
+            Plan::Rps { .. } => "rps+rfs",
+        };
+        if self.is_automatic() { format!("auto: {mode}") } else { mode.into() }
     }
 
-    /// What keeps a knob that is set from acting; `rfs` as above.
+    /// What keeps a knob that is set from acting; `rfs`: sockets note where flows are consumed.
     pub(crate) fn warning(&self, rfs: bool) -> Option<&'static str> {
         match (self.rps_flow_cnt > 0, self.rps_cpus.is_empty(), rfs) {
             (true, true, _) => Some("rps_flow_cnt has no effect without rps_cpus"),
@@ -118,14 +127,19 @@ impl SteeringSettings {
         SteeringSettings { config: Some(Box::new(device.clone())), ..SteeringSettings::default() }
     }
 
+    /// Whether a plan may be chosen automatically.
+    pub(crate) fn may_be_automatic(&self) -> bool {
+        self.config.as_ref().is_none_or(|config| config.steering == SteeringMode::Auto)
+    }
+
     /// What is set for RX queue `queue`.
     pub(crate) fn get(&self, queue: u16) -> QueueKnobs {
         let set = self.queues.get(&queue).or(self.all.as_ref()).cloned();
         set.or_else(|| Some(QueueKnobs::of(self.config.as_deref()?, queue))).unwrap_or_default()
     }
 
-    /// Changes it for one queue, or for all, of which there are `queues` now. Others that there may be in another life get what
-    /// the first has.
+    /// Changes it for one queue, or for all, of which there are `queues` now. Others that there may
+    /// be in another life get what the first has.
     pub(crate) fn change(
         &mut self,
         queue: Option<u16>,
@@ -151,7 +165,7 @@ mod tests {
     use crate::config::PerQueue;
 
     fn knobs(rps_cpus: &[u32], rps_flow_cnt: u32) -> QueueKnobs {
-        QueueKnobs { processing_cpu: None, rps_cpus: rps_cpus.to_vec(), rps_flow_cnt }
+        QueueKnobs { rps_cpus: rps_cpus.to_vec(), rps_flow_cnt, ..QueueKnobs::default() }
     }
 
     #[test]

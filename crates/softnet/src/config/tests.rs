@@ -41,6 +41,7 @@ gro_flush_timeout = 20_000
 irq_suspend_timeout = 18446744073709551615
 qdisc = "tbf rate 10mbit burst 15kb latency 50ms"
 tx_queue_len = 500
+steering = "off"
 rps_cpus = ["0,2", ""]
 rps_flow_cnt = 4096
 xps_cpus = ["0-2,5", ""]
@@ -136,6 +137,7 @@ fn a_full_file_means_what_it_says() {
                 irq_suspend_timeout: u64::MAX,
                 qdisc: Some("tbf rate 10mbit burst 15kb latency 50ms".parse().unwrap()),
                 tx_queue_len: 500,
+                steering: SteeringMode::Off,
                 processing_cpu: PerQueue::default(),
                 rps_cpus: PerQueue::Each(vec![CpuList(vec![0, 2]), CpuList(vec![])]),
                 rps_flow_cnt: PerQueue::All(4096),

@@ -5,7 +5,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::show::Table;
-use crate::config::{Context, Knobs};
+use crate::config::{Context, Knobs, SteeringMode};
 
 /// What can be asked.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -96,14 +96,17 @@ pub struct SetKnobs {
     pub knobs: Knobs,
 }
 
-/// A change of what a device's RX queues steer, or one instance's: `{"dev": "eth1", "rps_cpus": "0-3"}`. What is left out
-/// stays as it is.
+/// A change of what a device's RX queues steer, or one instance's: `{"dev": "eth1", "rps_cpus":
+/// "0-3"}`. What is left out stays as it is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SetSteering {
     /// What to change. For a device it holds for all queues, those that were set for themselves included; either is
     /// remembered when the device is opened anew.
     #[serde(flatten)]
     pub target: Target,
+    /// What chooses, where the next two set nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub steering: Option<SteeringMode>,
     /// The CPU whose worker goes on with everything; `none`: no such.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub processing_cpu: Option<String>,

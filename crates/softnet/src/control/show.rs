@@ -430,9 +430,19 @@ pub struct SteeringRow {
     pub dev: String,
     /// RX queue.
     pub queue: u16,
-    /// `none`: the thread that polls it goes on with it; `hand-off`: all to one worker; `rps`: flows over several; `rps+rfs`:
-    /// flows after their consumers.
+    /// After `auto: ` if it was chosen automatically. `none`: the thread that polls it goes on with
+    /// it; `hand-off`: all to one worker; `rps`: flows over several; `rps+rfs`: flows after their
+    /// consumers.
     pub mode: String,
+    /// Of what was chosen automatically: why.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
+    /// And what it would take for another choice.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub otherwise: Option<String>,
+    /// ns that a thread spends on waking a worker here; 0: not measured.
+    #[serde(default)]
+    pub wake_ns: u64,
     /// Knob: the CPU whose worker gets everything.
     pub processing_cpu: Option<u32>,
     /// Knob: the CPUs over whose workers flows are spread.

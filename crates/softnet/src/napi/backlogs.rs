@@ -1,7 +1,7 @@
 //! The workers' backlogs, each with the NAPI instance that polls it.
 //!
-//! Any thread pushes to them; the instances are their workers' from start to end, and no other thread can take them. The
-//! housekeeper closes them when the workers are gone.
+//! Any thread pushes to them; the instances are their workers' from start to end, and no other
+//! thread can take them. The housekeeper closes them when the workers are gone.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -17,7 +17,8 @@ use softnet_core::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use softnet_dev::{Doorbell, PiMutex};
 
 use super::{
-    Apps, Input, LeftOf, NapiTimer, Phase, Pool, QueueSteering, Residency, Timeout, WorkerShared, backlog,
+    Apps, Input, LeftOf, NapiTimer, Phase, Pool, QueueSteering, Residency, Samples, Timeout, WorkerShared,
+    backlog,
 };
 use crate::config::Context;
 
@@ -56,6 +57,8 @@ pub struct NapiInstance {
     pub apps: Apps,
     /// To which workers the rest goes.
     pub(crate) steering: QueueSteering,
+    /// What its packets cost.
+    pub(crate) samples: Samples,
     /// Its exceptions that are left to another thread.
     pub(crate) left: Arc<LeftOf>,
     /// What it spends its time in.
@@ -118,6 +121,7 @@ impl NapiInstance {
             timer,
             apps: Apps::default(),
             steering: QueueSteering::default(),
+            samples: Samples::default(),
             left: Arc::default(),
             residency: Residency::new(now),
             stats: InstanceStats::default(),

@@ -3,9 +3,10 @@
 //! Any thread that polls does so: workers, an instance's own, the pool's, applications. What it keeps for that is its
 //! [`Steerer`]: the lists at hand, and which workers are to be told, once for all lists, when its softirq run ends.
 //!
-//! Invariant: only the thread that owns an instance steers what that brings, so that its plan and counters have one writer.
+//! Invariant: only the thread that owns an instance steers what that brings, so that its plan and
+//! counters have one writer.
 
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock};
 
 use softnet_core::SoftnetData;
 use softnet_core::skb::{Batch, DropReason};
@@ -14,7 +15,7 @@ use softnet_core::steer::{FlowLimit, Lists, Plan, Steering, skb_get_hash};
 use softnet_core::sync::{AtomicBool, Ordering};
 use softnet_dev::PiMutex;
 
-use super::Backlogs;
+use super::{Backlogs, Chosen};
 
 /// What an instance does with what it brings.
 #[derive(Default)]
@@ -25,6 +26,8 @@ pub(crate) struct QueueSteering {
     steering: PiMutex<Option<Box<Steering>>>,
     /// For each worker; made with the first plan.
     counts: OnceLock<Box<[SteerCounts]>>,
+    /// What was chosen automatically.
+    pub(crate) chosen: Mutex<Option<Chosen>>,
     /// Flows that followed their consumers.
     pub(crate) moves: Counter,
 }
@@ -101,8 +104,8 @@ impl QueueSteering {
         self.on.store(on, Ordering::Relaxed);
     }
 
-    /// Puts the packets of `batch` that are for workers on their backlogs; the others stay, for the calling thread. The workers
-    /// are to be [told](Steerer::notify) then.
+    /// Puts the packets of `batch` that are for workers on their backlogs; the others stay, for the
+    /// calling thread. The workers are to be [told](Steerer::notify) then.
     #[inline(never)]
     pub(crate) fn steer(
         &self,

@@ -21,7 +21,7 @@ use softnet_core::sync::Ordering;
 use crate::control::Direction;
 use crate::device::{OpenCache, TxHint};
 use crate::napi::{
-    App, NapiInstance, Phase, PollThread, Pool, Rx, RxHandler, Steerer, Timeout, ring, ring_shared,
+    App, EVERY, NapiInstance, Phase, PollThread, Pool, Rx, RxHandler, Steerer, Timeout, ring, ring_shared,
 };
 use crate::stack::{CacheShare, StackInner, before_wait};
 
@@ -50,6 +50,8 @@ pub(crate) struct PollContext {
     woken: Vec<Arc<App>>,
     /// Slots of sockets to which packets came while they were empty.
     ready: Vec<u32>,
+    /// Polls, to sample one of [`EVERY`]; `None`: none is.
+    polls: Option<u32>,
     /// There is one when something has been steered.
     steerer: Option<Box<Steerer>>,
     /// The time in ns; 0 if it must be read.
@@ -71,6 +73,7 @@ impl PollContext {
             on_release,
             woken: Vec::new(),
             ready: Vec::new(),
+            polls: shared.auto.samples.then_some(0),
             steerer: None,
             now: 0,
             fresh: false,
@@ -93,8 +96,9 @@ impl PollContext {
         done.work
     }
 
-    /// Wakes applications that were handed packets, threads that wait for sockets which were, and workers that packets were
-    /// steered to: after the poll, so that they do not take the CPU from it.
+    /// Wakes applications that were handed packets, threads that wait for sockets which were, and
+    /// workers that packets were steered to: after the poll, so that they do not take the CPU from
+    /// it.
     pub(crate) fn wake_apps(&mut self) {
         if let Some(steerer) = &mut self.steerer {
             steerer.notify(&self.shared.backlogs);
@@ -201,7 +205,8 @@ impl PollContext {
         }
     }
 
-    /// Processes packets that were steered to this thread's instance with index `at`: by runs of those that came by one queue.
+    /// Processes packets that were steered to this thread's instance with index `at`: by runs of
+    /// those that came by one queue.
     fn receive_steered(&mut self, at: usize, batch: &mut Batch) {
         let of = |skb: &Skb| (skb.head().dev, skb.head().queue);
         while let Some(first) = batch.as_slice().first().map(of) {
@@ -223,8 +228,8 @@ impl PollContext {
         }
     }
 
-    /// Processes packets that came by `source`: what is done with them, its queue, and its NAPI id. The polled instance has index
-    /// `at`.
+    /// Processes packets that came by `source`: what is done with them, its queue, and its NAPI id.
+    /// The polled instance has index `at`.
     #[inline(always)]
     fn handle(&mut self, at: usize, source: (RxHandler, u16, u32), batch: &mut Batch) {
         let PollContext { ctx, shared, received, lives, ready, now, tables, instances, .. } = self;
@@ -295,6 +300,12 @@ impl PollContext {
     #[inline(always)]
     pub(crate) fn poll_once(&mut self, napi: &NapiInfo, body: &mut Body<Rx>, weight: usize) -> usize {
         let weight = weight.min(BATCH);
+        if let Some(polls) = &mut self.polls {
+            *polls = polls.wrapping_add(1);
+            if polls.is_multiple_of(EVERY) {
+                return self.poll_sampled(napi, body, weight);
+            }
+        }
         let Body { rx: Some(rx), gro, batch, .. } = body else { return 0 };
         let n = rx.rx_burst(&mut self.ctx, batch, weight);
         if n > 0 {
@@ -305,6 +316,41 @@ impl PollContext {
             rx.processed();
         } else {
             self.lives.reap_idle(&mut self.ctx, self.now, napi.queue.into());
+        }
+        n
+    }
+}
+
+impl PollContext {
+    /// The same, and takes note of what the packets cost.
+    #[cold]
+    #[inline(never)]
+    fn poll_sampled(&mut self, napi: &NapiInfo, body: &mut Body<Rx>, weight: usize) -> usize {
+        let Body { rx: Some(rx), gro, batch, .. } = body else { return 0 };
+        let start = self.shared.clock.now();
+        let n = rx.rx_burst(&mut self.ctx, batch, weight);
+        let received = self.shared.clock.now();
+        if n == 0 {
+            self.lives.reap_idle(&mut self.ctx, self.now, napi.queue.into());
+            return 0;
+        }
+        if let Some(instance) = self.instance(napi.id)
+            && !matches!(instance.handler, RxHandler::Steered)
+        {
+            instance.samples.look_at(batch);
+            if n == weight {
+                self.shared.auto.is_busy(&self.shared.housekeeper);
+            }
+        }
+        if let Some(gro) = gro {
+            gro.receive(batch);
+        }
+        let before = self.shared.clock.now();
+        self.receive(napi, batch);
+        rx.processed();
+        let after = self.shared.clock.now();
+        if let Some(instance) = self.instance(napi.id) {
+            instance.samples.add(n, received.saturating_sub(start), after.saturating_sub(before));
         }
         n
     }

@@ -27,7 +27,7 @@ use super::{CacheShare, SlowLock, SocketTable};
 use crate::config::StackConfig;
 use crate::control::{ControlError, Target};
 use crate::device::{Netdev, StackDevice, TxHint, dev_queue_xmit, find_netdev};
-use crate::napi::{Backlogs, NapiInstance, PollThread, WorkerShared};
+use crate::napi::{AutoWatch, Backlogs, NapiInstance, PollThread, WorkerShared};
 use crate::util::{Clock, Waker, lock};
 
 /// See the module.
@@ -52,6 +52,8 @@ pub struct StackInner {
     pub workers: Vec<Arc<WorkerShared>>,
     /// Where packets wait for the workers that they were steered to.
     pub(crate) backlogs: Backlogs,
+    /// Whether steering is chosen automatically.
+    pub(crate) auto: AutoWatch,
     /// The forwarding tables now.
     pub tables: Arc<ArcSwap<Tables>>,
     pub(crate) control: SlowLock,
@@ -76,6 +78,7 @@ impl StackInner {
         slow: SlowPath,
     ) -> std::io::Result<Self> {
         let app_packets = Arc::new(AtomicUsize::new(0));
+        let automatic = devices.iter().any(|dev| lock(&dev.steering).may_be_automatic());
         let (clock, mut slow) = (Clock::start(), slow);
         slow.set_midnight(clock.midnight());
         let sockets =
@@ -86,6 +89,7 @@ impl StackInner {
         Ok(StackInner {
             cache_share: CacheShare::new(region.frame_count()),
             backlogs: Backlogs::new(&region, stack, &workers)?,
+            auto: AutoWatch::new(workers.len() > 1 && automatic),
             region,
             caches: stack.skb_cache,
             budget: Budget {

@@ -25,6 +25,9 @@ impl SetSteering {
                 |why: crate::config::ParseError| KnobError::Value { knob: "rps_cpus", why: why.to_string() };
             knobs.rps_cpus = list.map_err(value)?.0;
         }
+        if let Some(mode) = self.steering {
+            knobs.steering = mode;
+        }
         if let Some(flows) = self.rps_flow_cnt {
             knobs.rps_flow_cnt = flows.min(softnet_core::steer::rfs::FlowTable::MAX);
         }
@@ -44,8 +47,8 @@ impl StackInner {
         instance.steering.replace(plan, self.workers.len());
     }
 
-    /// Changes steering as `set` says, and remembers that. Returns the ids of the instances it was about. The error says what is
-    /// wrong, and then nothing changed.
+    /// Changes steering as `set` says, and remembers that. Returns the ids of the instances it was
+    /// about. The error says what is wrong, and then nothing changed.
     pub(crate) fn set_steering(
         &self,
         ctx: &mut SoftnetData,

@@ -13,6 +13,6 @@ pub(crate) use clock::{Clock, timespec};
 pub(crate) use limit::{Limit, power, range};
 pub(crate) use lock::lock;
 pub(crate) use log::note;
-pub use thread::{Body, spawn};
+pub use thread::{Body, spawn, thread_cpu_ns};
 pub(crate) use thread::{Spawn, current_tid};
 pub(crate) use wake::Waker;

@@ -1,5 +1,6 @@
-//! Packets that come by one RX queue are processed by several workers: handed off to one, or spread over several. Each flow
-//! stays in order, whatever is changed while packets come, and each packet is counted.
+//! Packets that come by one RX queue are processed by several workers: handed off to one, or spread
+//! over several. Each flow stays in order, whatever is changed while packets come, and each packet
+//! is counted.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -37,7 +38,8 @@ fn packet(flow: u32, number: u32) -> Vec<u8> {
     to_port(numbered(0, host(1), flow, number), 1000 + flow as u16)
 }
 
-/// Sends all flows by `source`, packet by packet in turn, until `over`, and checks at `sink` that nothing is lost or overtaken.
+/// Sends all flows by `source`, packet by packet in turn, until `over`, and checks at `sink` that
+/// nothing is lost or overtaken.
 fn load(source: Lane, sink: Lane, over: &AtomicBool) -> (Vec<Lane>, u64) {
     let (sent, arrived, all_sent) = (AtomicU64::new(0), AtomicU64::new(0), AtomicBool::new(false));
     std::thread::scope(|scope| {
@@ -83,7 +85,7 @@ fn row(world: &World) -> SteeringRow {
 /// What `softnet set dev mem0 …` asks for.
 fn set(knobs: [Option<&str>; 2], rps_flow_cnt: Option<u32>) -> SetSteering {
     let [processing_cpu, rps_cpus] = knobs.map(|text| text.map(String::from));
-    SetSteering { target: Target::Dev("mem0".into()), processing_cpu, rps_cpus, rps_flow_cnt }
+    SetSteering { target: Target::Dev("mem0".into()), steering: None, processing_cpu, rps_cpus, rps_flow_cnt }
 }
 
 fn send_for(world: &World, mut lanes: Vec<Lane>, time: Duration) -> (Vec<Lane>, u64) {
@@ -180,7 +182,7 @@ fn what_can_not_be_is_refused_and_changes_nothing() {
     assert!(refused(set([Some("1"), Some("2")], None)).starts_with("expected one of"));
     let unknown = SetSteering { target: Target::Dev("mem9".into()), ..set([Some("1"), None], None) };
     assert!(refused(unknown).starts_with("no device"));
-    assert_eq!((&row(&world).mode[..], row(&world).processing_cpu), ("none", None));
+    assert_eq!((&row(&world).mode[..], row(&world).processing_cpu), ("auto: none", None));
     let rows = world.view.set_steering(set([None, Some("1")], Some(16))).unwrap();
     assert_eq!(rows.len(), 1);
     assert_eq!(

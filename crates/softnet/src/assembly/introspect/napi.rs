@@ -2,10 +2,10 @@
 
 use softnet_core::sync::Ordering::Relaxed;
 
-use crate::assembly::thread_cpu_ns;
 use crate::config::Context;
 use crate::control::show::{AppRow, NapiRow, TimerRow};
 use crate::napi::{Home, NapiInstance, Phase, Timeout};
+use crate::util::thread_cpu_ns;
 
 const GRO_FLUSH: &str = "gro_flush_timeout";
 const IRQ_SUSPEND: &str = "irq_suspend_timeout";

@@ -11,6 +11,7 @@ pub(super) fn rows(shared: &StackInner) -> Vec<SteeringRow> {
         let Some(dev) = shared.devices.get(usize::from(instance.napi.dev)) else { continue };
         let knobs = lock(&dev.steering).get(instance.napi.queue);
         let (backlogs, steering) = (&shared.backlogs, &instance.steering);
+        let chosen = lock(&steering.chosen).clone().filter(|_| knobs.is_automatic());
         let worker = |(number, counts): (usize, &crate::napi::SteerCounts)| SteeredRow {
             worker: shared.workers[number].thread.name.clone(),
             packets: counts.packets.get(),
@@ -25,10 +26,13 @@ pub(super) fn rows(shared: &StackInner) -> Vec<SteeringRow> {
             id: instance.napi.id,
             dev: dev.name.clone(),
             queue: instance.napi.queue,
-            mode: knobs.mode(backlogs.sockets.is_some()).into(),
+            mode: knobs.mode(&steering.plan()),
+            why: chosen.as_ref().map(|chosen| chosen.why.clone()),
+            otherwise: chosen.map(|chosen| chosen.otherwise),
             moves: steering.moves.get(),
             workers: workers.filter(|row| row.packets + row.dropped + row.flow_limited > 0).collect(),
             warning: knobs.warning(backlogs.sockets.is_some()).map(String::from),
+            wake_ns: shared.auto.wake_ns(),
             processing_cpu: knobs.processing_cpu,
             rps_cpus: knobs.rps_cpus,
             rps_flow_cnt: knobs.rps_flow_cnt,

@@ -2,12 +2,14 @@
 
 use super::super::check;
 use super::super::value::{shown, whole};
-use super::super::{CpuList, DeviceConfig, PerQueue};
+use super::super::{CpuList, DeviceConfig, PerQueue, SteeringMode};
 use super::{Read, Table, set};
 use crate::util::Limit;
 
 impl Read {
     pub(super) fn steering(&mut self, table: Table<'_>, device: &mut DeviceConfig) {
+        let modes = SteeringMode::ALL.map(|mode| (mode.name(), mode));
+        set(&mut device.steering, self.choice(table, "steering", &modes));
         set(&mut device.processing_cpu, self.number_or_each(table, "processing_cpu", &check::CPU));
         set(&mut device.rps_flow_cnt, self.number_or_each(table, "rps_flow_cnt", &check::RPS_FLOW_CNT));
         let is_text = table.get("rps_cpus").is_some_and(|value| value.get_ref().as_str().is_some());

@@ -1,0 +1,109 @@
+//! What the packets of an instance cost, by samples of its polls: what the automatic choice of steering goes by.
+//!
+//! Written by the thread that owns the instance, in one poll of [`EVERY`]; read by the housekeeper.
+
+use softnet_core::skb::Batch;
+use softnet_core::softnet_data::Counter;
+use softnet_core::steer::policy::SLICES;
+use softnet_core::steer::{scale, skb_get_hash};
+use softnet_core::sync::{AtomicBool, AtomicU64, Ordering};
+
+use crate::util::Waker;
+
+/// One poll of so many is sampled.
+pub(crate) const EVERY: u32 = 32;
+
+/// Packets of a sampled poll whose flows are looked at.
+const HASHED: usize = 16;
+
+/// Sums over the sampled polls of an instance.
+#[derive(Default)]
+pub(crate) struct Samples {
+    /// Packets.
+    pub(crate) packets: Counter,
+    /// ns that collecting them took.
+    pub(crate) receive_ns: Counter,
+    /// ns that the calling thread then spent on them: on all of their way, or on handing them over.
+    pub(crate) service_ns: Counter,
+    slices: Slices,
+}
+
+struct Slices([Counter; SLICES]);
+
+impl Default for Slices {
+    fn default() -> Self {
+        Slices(std::array::from_fn(|_| Counter::default()))
+    }
+}
+
+impl Samples {
+    /// Takes note of a poll's packets, and of what they took.
+    pub(crate) fn add(&self, packets: usize, receive_ns: u64, service_ns: u64) {
+        self.packets.add(packets as u64);
+        self.receive_ns.add(receive_ns);
+        self.service_ns.add(service_ns);
+    }
+
+    /// Takes note of which flows the packets are of.
+    pub(crate) fn look_at(&self, batch: &mut Batch) {
+        for skb in batch.as_mut_slice().iter_mut().take(HASHED) {
+            let hash = skb_get_hash(skb);
+            if hash != 0 {
+                self.slices.0[scale(hash, SLICES)].add(1);
+            }
+        }
+    }
+
+    /// Packets that were looked at, by slices of the hash space.
+    pub(crate) fn slices(&self) -> [u64; SLICES] {
+        std::array::from_fn(|at| self.slices.0[at].get())
+    }
+}
+
+/// Whether the automatic choice goes on, and how polling threads set it going.
+pub(crate) struct AutoWatch {
+    /// Whether polls are sampled.
+    pub(crate) samples: bool,
+    going: AtomicBool,
+    wake_ns: AtomicU64,
+}
+
+impl AutoWatch {
+    /// With `samples`, polls are to be sampled.
+    pub(crate) fn new(samples: bool) -> Self {
+        AutoWatch { samples, going: AtomicBool::new(false), wake_ns: AtomicU64::new(0) }
+    }
+
+    /// A poll was full: there may be more than its worker carries.
+    pub(crate) fn is_busy(&self, housekeeper: &Waker) {
+        if !self.is_going() && !self.going.swap(true, Ordering::Relaxed) {
+            housekeeper.wake();
+        }
+    }
+
+    /// ns that a thread spends on waking another; 0: not measured.
+    pub(crate) fn wake_ns(&self) -> u64 {
+        self.wake_ns.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_wake_ns(&self, ns: u64) {
+        self.wake_ns.store(ns, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_going(&self) -> bool {
+        self.going.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn stop(&self) {
+        self.going.store(false, Ordering::Relaxed);
+    }
+}
+
+/// What was chosen for a queue, for display.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Chosen {
+    /// Why it is steered as it is.
+    pub(crate) why: String,
+    /// What it would take to be steered otherwise.
+    pub(crate) otherwise: String,
+}
