@@ -10,8 +10,8 @@ use crate::Failure;
 use crate::show::{napi, rows};
 use crate::text::print;
 
-/// Change which threads poll the queues of a running instance, when their doorbells ring, and which workers go on with what
-/// they bring.
+/// Change which threads poll the queues of a running instance, when their doorbells ring, and which
+/// workers go on with what they bring.
 #[derive(clap::Args)]
 #[command(name = "set", after_help = EXAMPLES)]
 pub(crate) struct SetArgs {
@@ -28,7 +28,8 @@ pub(crate) struct SetArgs {
     /// The instance: its name (`stack.name`), or the path of its control socket. Without it, the only one running.
     #[arg(long)]
     name: Option<String>,
-    /// Print the NAPI instances it was about as JSON; or, of steering alone, the rows of `softnet show steering`.
+    /// Print the NAPI instances it was about as JSON; or, of steering alone, the rows of `softnet
+    /// show steering`.
     #[arg(long)]
     json: bool,
 }

@@ -140,13 +140,14 @@ impl<M: Message> Inbox<M> {
         self.generations.1 = generation;
     }
 
-    /// From now on it keeps the flow hashes of the messages that it hands out, for [`hashes`](Self::hashes).
+    /// From now on it keeps the flow hashes of the messages that it hands out, for
+    /// [`hashes`](Self::hashes).
     pub fn keep_hashes(&mut self) {
         self.hashes.get_or_insert_with(|| Vec::with_capacity(HASHES));
     }
 
-    /// Flow hashes of messages that were handed out since the last call, so many at the most as a batch holds. Of messages of one
-    /// flow in a row there is one.
+    /// Flow hashes of messages that were handed out since the last call, so many at the most as a
+    /// batch holds. Of messages of one flow in a row there is one.
     #[inline]
     pub fn hashes(&mut self) -> impl Iterator<Item = u32> {
         self.hashes.as_mut().map(|hashes| hashes.drain(..)).into_iter().flatten()

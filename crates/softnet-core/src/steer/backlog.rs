@@ -1,18 +1,19 @@
-//! A backlog: packets that any thread hands to the thread that polls a NAPI instance, whole lists at a time (the kernel's
-//! `input_pkt_queue`, and the alien queue that was proposed before it).
+//! A backlog: packets that any thread hands to the thread that polls a NAPI instance, whole lists
+//! at a time (the kernel's `input_pkt_queue`, and the alien queue that was proposed before it).
 //!
-//! Each worker has one for what is steered to it, and each instance one for what is redirected to it. Any thread
-//! [pushes](Backlog::push); the owner of the instance has the [`BacklogQueue`]. Whether there is room is for the pushing
-//! thread to ask first, so that a list gets in whole or not at all: as many lists as threads push at a time may
-//! get in beyond the limit.
+//! Each worker has one for what is steered to it, and each instance one for what is redirected to
+//! it. Any thread [pushes](Backlog::push); the owner of the instance has the [`BacklogQueue`].
+//! Whether there is room is for the pushing thread to ask first, so that a list gets in whole or
+//! not at all: as many lists as threads push at a time may get in beyond the limit.
 //!
-//! Two counters tell how far it has come. The tail counts packets before they are on the list; the head counts those that the
-//! owner has done with, freed ones too. So a thread that reads the tail after it pushed reads no less than what is in
-//! front of its packets and they themselves; once the head has come to that, all of them were processed. That is what lets
-//! a flow go elsewhere without overtaking itself.
+//! Two counters tell how far it has come. The tail counts packets before they are on the list; the
+//! head counts those that the owner has done with, freed ones too. So a thread that reads the tail
+//! after it pushed reads no less than what is in front of its packets and they themselves; once the
+//! head has come to that, all of them were processed. That is what lets a flow go elsewhere without
+//! overtaking itself.
 //!
-//! Invariant: a packet that was pushed is taken by the owner, in the order of the pushes, and the head never is beyond a
-//! packet that the owner has not done with.
+//! Invariant: a packet that was pushed is taken by the owner, in the order of the pushes, and the
+//! head never is beyond a packet that the owner has not done with.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -23,7 +24,8 @@ use crate::sync::{AtomicBool, AtomicU64, Mutant, Ordering, fence, mutated, weake
 /// What any thread sees of a backlog.
 pub struct Backlog {
     inbox: SkbInbox,
-    /// The most packets that may wait: one more list gets in as long as there are no more than so many.
+    /// The most packets that may wait: one more list gets in as long as there are no more than so
+    /// many.
     max: usize,
     tail: AtomicU64,
     head: Head,
@@ -95,8 +97,8 @@ impl Backlog {
         self.tail.load(Ordering::Acquire)
     }
 
-    /// Whether all that was in front of `tail` has been processed, or the owner is gone and nothing will be. What the owner did
-    /// with it then comes before what the caller does next.
+    /// Whether all that was in front of `tail` has been processed, or the owner is gone and nothing
+    /// will be. What the owner did with it then comes before what the caller does next.
     #[inline]
     pub fn is_done(&self, tail: u64) -> bool {
         let order = weakened(Mutant::HeadRelaxed, Ordering::Acquire);
@@ -104,7 +106,8 @@ impl Backlog {
         self.head.done.load(order).wrapping_sub(tail) as i64 >= 0 || self.head.closed.load(Ordering::Acquire)
     }
 
-    /// Hands the packets of `batch`, which is not empty, over to the owner, whatever the limit, and leaves it empty.
+    /// Hands the packets of `batch`, which is not empty, over to the owner, whatever the limit, and
+    /// leaves it empty.
     #[inline]
     pub fn push(&self, batch: &mut Batch) -> Result<Pushed, Gone> {
         let n = batch.len() as u64;
@@ -150,8 +153,8 @@ pub struct BacklogQueue {
     lists: SkbReceiver<InboxOf>,
     /// Of what was pending, what did not fit a batch (the kernel's `process_queue`).
     rest: SkbList,
-    /// Packets that were taken, and of these those that the head counts. (Which is this thread's to write, so that it need not
-    /// be read.)
+    /// Packets that were taken, and of these those that the head counts. (Which is this thread's to
+    /// write, so that it need not be read.)
     taken: u64,
     done: u64,
 }
@@ -205,7 +208,8 @@ impl BacklogQueue {
     pub fn done(&mut self) {
         if self.done != self.taken {
             self.done = self.taken;
-            // Release: what became of the packets comes before whatever follows from their being done.
+            // Release: what became of the packets comes before whatever follows from their being
+            // done.
             let order = weakened(Mutant::HeadNotReleased, Ordering::Release);
             self.backlog.head.done.store(self.done, order);
         }

@@ -1,7 +1,9 @@
-//! Flow limit: when a backlog is half full, packets of a flow that has more than its share of the last ones are dropped, so
-//! that small flows get through beside a large one (`skb_flow_limit` of the kernel's `net/core/dev.c`).
+//! Flow limit: when a backlog is half full, packets of a flow that has more than its share of the
+//! last ones are dropped, so that small flows get through beside a large one (`skb_flow_limit` of
+//! the kernel's `net/core/dev.c`).
 //!
-//! Each thread that pushes has one of its own, for all backlogs. Invariant: a bucket counts how often it is in the history.
+//! Each thread that pushes has one of its own, for all backlogs. Invariant: a bucket counts how
+//! often it is in the history.
 
 /// Packets that are remembered (the kernel's `FLOW_LIMIT_HISTORY`).
 pub const HISTORY: usize = 128;
@@ -23,8 +25,8 @@ impl FlowLimit {
     /// The most buckets.
     pub const MAX_BUCKETS: u32 = 1 << 16;
 
-    /// An empty history, with so many buckets, rounded up to a power of two (`flow_limit_table_len`); `None`: with 0, flows
-    /// are not limited.
+    /// An empty history, with so many buckets, rounded up to a power of two
+    /// (`flow_limit_table_len`); `None`: with 0, flows are not limited.
     pub fn new(buckets: u32) -> Option<Self> {
         let n = buckets.min(Self::MAX_BUCKETS).next_power_of_two();
         (buckets > 0).then(|| FlowLimit {
@@ -35,8 +37,8 @@ impl FlowLimit {
         })
     }
 
-    /// Whether a packet with the flow hash `hash` is to be dropped, if it is to go to a backlog of `len` packets that takes
-    /// `max`.
+    /// Whether a packet with the flow hash `hash` is to be dropped, if it is to go to a backlog of
+    /// `len` packets that takes `max`.
     #[inline]
     pub fn exceeds(&mut self, hash: u32, len: usize, max: usize) -> bool {
         if len < max / 2 {

@@ -4,9 +4,11 @@
 //!   [`scale`] turns it into one of `n` choices.
 //! * [`pick_tx`] chooses the TX queue that a packet leaves by, with the maps of its device ([`XpsMaps`]); a sender
 //!   keeps to its choice by a [`TxSticky`], and the packet says it by a [`TxChoice`].
-//! * A [`Backlog`] is where a worker's steered packets wait; [`FlowLimit`] says which of them it would rather not have.
-//! * [`Steering`] is what an RX queue does with a batch, by its [`Plan`]: whole lists to one worker, flows spread over several
-//!   (RPS), or flows after their consumers (RFS), by the [`SockFlowTable`].
+//! * A [`Backlog`] is where a worker's steered packets wait; [`FlowLimit`] says which of them it
+//!   would rather not have.
+//! * [`Steering`] is what an RX queue does with a batch, by its [`Plan`]: whole lists to one
+//!   worker, flows spread over several (RPS), or flows after their consumers (RFS), by the
+//!   [`SockFlowTable`].
 //!
 //! Any thread may call them, on data that does not change or is its own. Invariant: the packets of a flow have one
 //! hash, and so have the fragments of a datagram: what is chosen by it keeps them in order.

@@ -1,5 +1,6 @@
-//! Loom models of a backlog: threads that push to it, the instance that polls it, its end, and flows that leave it. Backlog, packets,
-//! instance and flow table are the production ones. (Region and counters are not loom's.)
+//! Loom models of a backlog: threads that push to it, the instance that polls it, its end, and
+//! flows that leave it. Backlog, packets, instance and flow table are the production ones. (Region
+//! and counters are not loom's.)
 
 // Loom's own `Arc` cannot be dropped by a model that has failed, as those with a fault must.
 use std::sync::{Arc, Mutex};
@@ -13,8 +14,8 @@ use crate::napi::{Completion, Napi, Scheduled};
 use crate::skb::{Batch, CacheSizes, HeapMemory, Region, Skb};
 use crate::sync::{AtomicU32, Mutant, Ordering, check, must_fail};
 
-/// What is known of each packet: its sender wrote to it, and a worker has processed it. Relaxed, so that it is up to the
-/// backlog to order them.
+/// What is known of each packet: its sender wrote to it, and a worker has processed it. Relaxed, so
+/// that it is up to the backlog to order them.
 #[derive(Default)]
 struct Packet {
     written: AtomicU32,
@@ -25,7 +26,8 @@ struct Model {
     region: Arc<Region>,
     ctx: SoftnetData,
     packets: Arc<[Packet; 4]>,
-    /// Packets that are done with, to be freed when all threads have ended: the pool is no part of these models.
+    /// Packets that are done with, to be freed when all threads have ended: the pool is no part of
+    /// these models.
     ended: Arc<Mutex<Vec<Skb>>>,
 }
 
@@ -90,7 +92,8 @@ fn write(packets: &[Packet; 4], batch: &Batch) {
         .for_each(|skb| packets[skb.head().hash as usize].written.store(1, Ordering::Relaxed));
 }
 
-/// Polls until completion releases. Returns how often something was pending that had not been before.
+/// Polls until completion releases. Returns how often something was pending that had not been
+/// before.
 fn serve(mut napi: Scheduled<Option<BacklogQueue>>, processing: &Processing) -> u32 {
     let mut found = 0;
     loop {
@@ -112,8 +115,8 @@ fn serve(mut napi: Scheduled<Option<BacklogQueue>>, processing: &Processing) -> 
     }
 }
 
-/// Threads push; the one that finds the backlog empty has the instance polled. As often as the owner finds something, one is
-/// told; and nothing is left behind.
+/// Threads push; the one that finds the backlog empty has the instance polled. As often as the
+/// owner finds something, one is told; and nothing is left behind.
 fn wake_up(threads: u32) {
     let mut model = Model::new();
     let (backlog, queue) = Backlog::new(&model.region, 4);
@@ -155,7 +158,8 @@ fn one_thread_is_told_each_time_and_none_in_vain() {
     }
 }
 
-/// A worker goes away while two threads push: what they pushed it processed, or freed at its end, or they still have it.
+/// A worker goes away while two threads push: what they pushed it processed, or freed at its end,
+/// or they still have it.
 fn goes_away() {
     let mut model = Model::new();
     let (backlog, mut queue) = Backlog::new(&model.region, 4);
@@ -193,8 +197,9 @@ fn nothing_is_lost_when_a_worker_goes_away() {
     }
 }
 
-/// A device is closed: no thread brings packets of it any more. When the backlog has come to the tail of that moment, its
-/// packet has been processed, whatever another device's thread pushes meanwhile.
+/// A device is closed: no thread brings packets of it any more. When the backlog has come to the
+/// tail of that moment, its packet has been processed, whatever another device's thread pushes
+/// meanwhile.
 fn unregister() {
     let mut model = Model::new();
     let (backlog, mut queue) = Backlog::new(&model.region, 4);
@@ -235,8 +240,8 @@ fn a_device_that_was_flushed_has_no_packet_left() {
     }
 }
 
-/// A thread puts a flow's packet on a backlog that another thread pushes to as well. When it may send the flow elsewhere, the
-/// packet has been processed.
+/// A thread puts a flow's packet on a backlog that another thread pushes to as well. When it may
+/// send the flow elsewhere, the packet has been processed.
 fn moves() {
     let mut model = Model::new();
     let (backlog, mut queue) = Backlog::new(&model.region, 4);
@@ -283,7 +288,8 @@ fn a_flow_that_moves_does_not_overtake_itself() {
     }
 }
 
-/// Two packets of a flow in one batch, whose consumer went elsewhere, while the worker comes to the end of its backlog.
+/// Two packets of a flow in one batch, whose consumer went elsewhere, while the worker comes to the
+/// end of its backlog.
 fn in_one_batch() {
     let mut model = Model::new();
     let (backlog, mut queue) = Backlog::new(&model.region, 4);

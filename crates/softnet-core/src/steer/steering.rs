@@ -1,11 +1,12 @@
 //! What an RX queue does with a batch: which packets go to which worker's backlog.
 //!
-//! A [`Plan`] says what was set; [`Steering`] is that with what the queue remembers of its flows. It belongs to the thread
-//! that polls the queue, which [sorts](Steering::sort) each batch into [`Lists`], pushes them, says so, and receives
-//! by itself what is left in the batch.
+//! A [`Plan`] says what was set; [`Steering`] is that with what the queue remembers of its flows.
+//! It belongs to the thread that polls the queue, which [sorts](Steering::sort) each batch into
+//! [`Lists`], pushes them, says so, and receives by itself what is left in the batch.
 //!
-//! Invariant: packets of a flow go to one worker as long as the plan is the same, but for moves under the switch rule of
-//! [`rfs`](super::rfs). A plan may be replaced once everything that the old one put on backlogs has been processed.
+//! Invariant: packets of a flow go to one worker as long as the plan is the same, but for moves
+//! under the switch rule of [`rfs`](super::rfs). A plan may be replaced once everything that the
+//! old one put on backlogs has been processed.
 
 use super::rfs::{Choice, FlowTable};
 use super::{scale, skb_get_hash};
@@ -17,13 +18,15 @@ pub enum Plan {
     /// The thread that polls it goes on with it.
     #[default]
     None,
-    /// All goes to this worker (`processing_cpu`): whole lists, so the queue's packets stay in order.
+    /// All goes to this worker (`processing_cpu`): whole lists, so the queue's packets stay in
+    /// order.
     HandOff(u16),
     /// Flows are spread over workers by their hash (`rps_cpus`). Packets that are of no flow stay.
     Rps {
         /// The workers.
         workers: Box<[u16]>,
-        /// Entries of the queue's flow table (`rps_flow_cnt`), for flows that follow their consumers; 0: none does.
+        /// Entries of the queue's flow table (`rps_flow_cnt`), for flows that follow their
+        /// consumers; 0: none does.
         flows: u32,
     },
 }
@@ -41,7 +44,8 @@ impl Plan {
 
 /// What choosing a worker depends on.
 pub trait Workers {
-    /// Whether the backlog of `worker` has come to `tail`, and nothing of it is left to other threads.
+    /// Whether the backlog of `worker` has come to `tail`, and nothing of it is left to other
+    /// threads.
     fn is_done(&self, worker: u16, tail: u64) -> bool;
 
     /// The worker that is near the consumer of the flow with hash `hash`, if that is known.
@@ -81,8 +85,9 @@ impl Steering {
         (0u16..).zip(&self.tails).all(|(worker, tail)| *tail == 0 || workers.is_done(worker, *tail))
     }
 
-    /// Takes the packets of `batch` that go to workers into `lists`, which are empty; the others stay. The lists are to be
-    /// pushed, each that was is to be [told](Self::pushed), and then the [end](Self::end).
+    /// Takes the packets of `batch` that go to workers into `lists`, which are empty; the others
+    /// stay. The lists are to be pushed, each that was is to be [told](Self::pushed), and then the
+    /// [end](Self::end).
     #[inline]
     pub fn sort(&mut self, batch: &mut Batch, lists: &mut Lists, workers: &impl Workers) {
         match &self.plan {

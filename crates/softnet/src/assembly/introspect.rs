@@ -74,8 +74,8 @@ impl Introspect {
         Ok(self.qdiscs().into_iter().filter(|row| row.dev == dev).collect())
     }
 
-    /// Changes steering, and returns when that is done, with what the RX queues it was about do then. The error says what is
-    /// wrong with the request, and then nothing changed.
+    /// Changes steering, and returns when that is done, with what the RX queues it was about do
+    /// then. The error says what is wrong with the request, and then nothing changed.
     pub fn set_steering(&self, set: SetSteering) -> Result<Vec<SteeringRow>, ControlError> {
         let ids = self.commander.make(Change::Steering(set))?;
         Ok(self.steering().into_iter().filter(|row| ids.contains(&row.id)).collect())

@@ -113,9 +113,11 @@ pub struct StackConfig {
     pub workqueue_threads: u32,
     /// Packets that may wait in a worker's backlog (`net.core.netdev_max_backlog`).
     pub netdev_max_backlog: u32,
-    /// Flows of which sockets note where they are consumed (`net.core.rps_sock_flow_entries`); 0: none, RFS is off.
+    /// Flows of which sockets note where they are consumed (`net.core.rps_sock_flow_entries`); 0:
+    /// none, RFS is off.
     pub rps_sock_flow_entries: u32,
-    /// Buckets by which each steering thread limits flows (`net.core.flow_limit_table_len`); 0: it does not.
+    /// Buckets by which each steering thread limits flows (`net.core.flow_limit_table_len`); 0: it
+    /// does not.
     pub flow_limit_table_len: u32,
     /// Packets that may be pending for the thread that owns a TX queue (`net.core.qdisc_max_burst`).
     pub qdisc_max_burst: u32,
@@ -233,7 +235,8 @@ pub struct DeviceConfig {
     pub qdisc: Option<Spec>,
     /// Packets that a discipline holds unless it is told otherwise.
     pub tx_queue_len: u32,
-    /// The CPU whose worker goes on with all that an RX queue brings, until that is changed while it runs; these three.
+    /// The CPU whose worker goes on with all that an RX queue brings, until that is changed while
+    /// it runs; these three.
     pub processing_cpu: PerQueue<u32>,
     /// The CPUs over whose workers the flows of an RX queue are spread.
     pub rps_cpus: PerQueue<CpuList>,

@@ -81,7 +81,8 @@ impl QueueKnobs {
         }
     }
 
-    /// Which knob is set, as `softnet show steering` has it. `rfs`: sockets note where flows are consumed.
+    /// Which knob is set, as `softnet show steering` has it. `rfs`: sockets note where flows are
+    /// consumed.
     pub(crate) fn mode(&self, rfs: bool) -> &'static str {
         match (self.processing_cpu, self.rps_cpus.is_empty()) {
             (Some(_), _) => "hand-off",
@@ -124,8 +125,8 @@ impl SteeringSettings {
         set.or_else(|| Some(QueueKnobs::of(self.config.as_deref()?, queue))).unwrap_or_default()
     }
 
-    /// Changes it for one queue, or for all, of which there are `queues` now. Others that there may be in another life get what
-    /// the first has.
+    /// Changes it for one queue, or for all, of which there are `queues` now. Others that there may
+    /// be in another life get what the first has.
     pub(crate) fn change(
         &mut self,
         queue: Option<u16>,

@@ -96,12 +96,12 @@ pub struct SetKnobs {
     pub knobs: Knobs,
 }
 
-/// A change of what a device's RX queues steer, or one instance's: `{"dev": "eth1", "rps_cpus": "0-3"}`. What is left out
-/// stays as it is.
+/// A change of what a device's RX queues steer, or one instance's: `{"dev": "eth1", "rps_cpus":
+/// "0-3"}`. What is left out stays as it is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SetSteering {
-    /// What to change. For a device it holds for all queues, those that were set for themselves included; either is
-    /// remembered when the device is opened anew.
+    /// What to change. For a device it holds for all queues, those that were set for themselves
+    /// included; either is remembered when the device is opened anew.
     #[serde(flatten)]
     pub target: Target,
     /// The CPU whose worker goes on with everything; `none`: no such.

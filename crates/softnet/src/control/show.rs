@@ -430,8 +430,8 @@ pub struct SteeringRow {
     pub dev: String,
     /// RX queue.
     pub queue: u16,
-    /// `none`: the thread that polls it goes on with it; `hand-off`: all to one worker; `rps`: flows over several; `rps+rfs`:
-    /// flows after their consumers.
+    /// `none`: the thread that polls it goes on with it; `hand-off`: all to one worker; `rps`:
+    /// flows over several; `rps+rfs`: flows after their consumers.
     pub mode: String,
     /// Knob: the CPU whose worker gets everything.
     pub processing_cpu: Option<u32>,

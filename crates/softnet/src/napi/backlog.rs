@@ -1,6 +1,6 @@
-//! What an instance polls: its RX queue, and its backlog. The latter holds packets that another device redirects to this
-//! one, to be received as if they had come by this RX queue; or, of an instance that has no queue, what is steered to
-//! its worker.
+//! What an instance polls: its RX queue, and its backlog. The latter holds packets that another
+//! device redirects to this one, to be received as if they had come by this RX queue; or, of an
+//! instance that has no queue, what is steered to its worker.
 //!
 //! Any thread puts them there, whatever lock or poll it is in, since they are received later: the instance is scheduled, and
 //! the thread that polls it takes them along with what its queue brings (the kernel's `netif_rx`). So a queue has one poller, as
@@ -21,8 +21,9 @@ use softnet_dev::RxQueue;
 /// Packets that may wait in a backlog (the kernel's default of `netdev_max_backlog`).
 pub const MAX_BACKLOG: usize = 1000;
 
-/// Appends the packets of `batch` to `backlog`, as ones of the instance `napi`, and leaves it empty. What there is no room for
-/// is dropped, and counted against the device they would have come by.
+/// Appends the packets of `batch` to `backlog`, as ones of the instance `napi`, and leaves it
+/// empty. What there is no room for is dropped, and counted against the device they would have come
+/// by.
 pub(crate) fn enqueue(backlog: &Backlog, ctx: &mut SoftnetData, napi: &NapiInfo, batch: &mut Batch) {
     let mut room = backlog.max().saturating_sub(backlog.len());
     let mut taken = Batch::new();
@@ -38,7 +39,7 @@ pub(crate) fn enqueue(backlog: &Backlog, ctx: &mut SoftnetData, napi: &NapiInfo,
     }
 }
 
-/// See the [module](self).
+/// What an instance polls: an RX queue and a backlog, or a backlog alone.
 pub struct Input {
     queue: Option<Box<dyn RxQueue>>,
     backlog: BacklogQueue,

@@ -1,9 +1,12 @@
-//! The steering step of the receive path: puts what an instance brings on workers' backlogs, by its plan.
+//! The steering step of the receive path: puts what an instance brings on workers' backlogs, by its
+//! plan.
 //!
-//! Any thread that polls does so: workers, an instance's own, the pool's, applications. What it keeps for that is its
-//! [`Steerer`]: the lists at hand, and which workers are to be told, once for all lists, when its softirq run ends.
+//! Any thread that polls does so: workers, an instance's own, the pool's, applications. What it
+//! keeps for that is its [`Steerer`]: the lists at hand, and which workers are to be told, once for
+//! all lists, when its softirq run ends.
 //!
-//! Invariant: only the thread that owns an instance steers what that brings, so that its plan and counters have one writer.
+//! Invariant: only the thread that owns an instance steers what that brings, so that its plan and
+//! counters have one writer.
 
 use std::sync::OnceLock;
 
@@ -90,7 +93,8 @@ impl QueueSteering {
         self.steering.lock().as_ref().is_none_or(|steering| steering.is_done(backlogs))
     }
 
-    /// Replaces the plan of an instance that is disabled, when everything of the old one [is done](Self::is_done).
+    /// Replaces the plan of an instance that is disabled, when everything of the old one [is
+    /// done](Self::is_done).
     pub(crate) fn replace(&self, plan: Plan, workers: usize) {
         let on = plan != Plan::None;
         if on {
@@ -101,8 +105,8 @@ impl QueueSteering {
         self.on.store(on, Ordering::Relaxed);
     }
 
-    /// Puts the packets of `batch` that are for workers on their backlogs; the others stay, for the calling thread. The workers
-    /// are to be [told](Steerer::notify) then.
+    /// Puts the packets of `batch` that are for workers on their backlogs; the others stay, for the
+    /// calling thread. The workers are to be [told](Steerer::notify) then.
     #[inline(never)]
     pub(crate) fn steer(
         &self,
@@ -145,7 +149,8 @@ impl QueueSteering {
                         }
                     }
                 }
-                // The worker is gone: what was for it stays. There is room, since it came from there.
+                // The worker is gone: what was for it stays. There is room, since it came from
+                // there.
                 Err(_) => batch.append(list),
             }
         });

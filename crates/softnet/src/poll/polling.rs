@@ -93,8 +93,9 @@ impl PollContext {
         done.work
     }
 
-    /// Wakes applications that were handed packets, threads that wait for sockets which were, and workers that packets were
-    /// steered to: after the poll, so that they do not take the CPU from it.
+    /// Wakes applications that were handed packets, threads that wait for sockets which were, and
+    /// workers that packets were steered to: after the poll, so that they do not take the CPU from
+    /// it.
     pub(crate) fn wake_apps(&mut self) {
         if let Some(steerer) = &mut self.steerer {
             steerer.notify(&self.shared.backlogs);
@@ -201,7 +202,8 @@ impl PollContext {
         }
     }
 
-    /// Processes packets that were steered to this thread's instance with index `at`: by runs of those that came by one queue.
+    /// Processes packets that were steered to this thread's instance with index `at`: by runs of
+    /// those that came by one queue.
     fn receive_steered(&mut self, at: usize, batch: &mut Batch) {
         let of = |skb: &Skb| (skb.head().dev, skb.head().queue);
         while let Some(first) = batch.as_slice().first().map(of) {
@@ -223,8 +225,8 @@ impl PollContext {
         }
     }
 
-    /// Processes packets that came by `source`: what is done with them, its queue, and its NAPI id. The polled instance has index
-    /// `at`.
+    /// Processes packets that came by `source`: what is done with them, its queue, and its NAPI id.
+    /// The polled instance has index `at`.
     #[inline(always)]
     fn handle(&mut self, at: usize, source: (RxHandler, u16, u32), batch: &mut Batch) {
         let PollContext { ctx, shared, received, lives, ready, now, tables, instances, .. } = self;

@@ -1,12 +1,14 @@
-//! Receive steering: which worker goes on with what an RX queue brings. All of the queue's packets handed off to one worker,
-//! its flows spread over several (RPS), or sent after the threads that consume them (RFS).
+//! Receive steering: which worker goes on with what an RX queue brings. All of the queue's packets
+//! handed off to one worker, its flows spread over several (RPS), or sent after the threads that
+//! consume them (RFS).
 //!
-//! The steering step itself, and where steered packets wait, are with the [instances](crate::napi). Here is what sets it: the
-//! housekeeper changes plans ([`SetSteering`](crate::control::SetSteering)) and flushes what a closed device left on backlogs;
-//! sockets note where their flows are consumed ([`SockRps`]).
+//! The steering step itself, and where steered packets wait, are with the [instances](crate::napi).
+//! Here is what sets it: the housekeeper changes plans
+//! ([`SetSteering`](crate::control::SetSteering)) and flushes what a closed device left on
+//! backlogs; sockets note where their flows are consumed ([`SockRps`]).
 //!
-//! Invariant: packets of a flow that come by one RX queue are processed in order. An instance's plan is changed only
-//! while that is disabled, and all that it put on backlogs has been processed.
+//! Invariant: packets of a flow that come by one RX queue are processed in order. An instance's
+//! plan is changed only while that is disabled, and all that it put on backlogs has been processed.
 
 mod set;
 mod sock;

@@ -44,8 +44,8 @@ impl StackInner {
         instance.steering.replace(plan, self.workers.len());
     }
 
-    /// Changes steering as `set` says, and remembers that. Returns the ids of the instances it was about. The error says what is
-    /// wrong, and then nothing changed.
+    /// Changes steering as `set` says, and remembers that. Returns the ids of the instances it was
+    /// about. The error says what is wrong, and then nothing changed.
     pub(crate) fn set_steering(
         &self,
         ctx: &mut SoftnetData,

@@ -1,6 +1,7 @@
 //! What sockets do for RFS: note which worker is near the thread that receives and sends by them.
 //!
-//! Called by threads of applications, with the socket locked. Invariant: without a table of flows sockets have none of this.
+//! Called by threads of applications, with the socket locked. Invariant: without a table of flows
+//! sockets have none of this.
 
 use softnet_core::sock::udp::UdpInbox;
 use softnet_core::sync::{AtomicU32, Ordering};

@@ -12,8 +12,9 @@ use crate::stack::StackInner;
 use crate::util::note;
 
 impl StackInner {
-    /// Gives `instance` another plan. It is not polled meanwhile: its packets wait in the device's ring until those that it
-    /// put on backlogs, or left to other threads, have been processed. So none overtakes another.
+    /// Gives `instance` another plan. It is not polled meanwhile: its packets wait in the device's
+    /// ring until those that it put on backlogs, or left to other threads, have been processed. So
+    /// none overtakes another.
     pub(crate) fn set_plan(&self, ctx: &mut SoftnetData, instance: &Arc<NapiInstance>, plan: Plan) {
         if instance.steering.plan() == plan {
             return;
@@ -36,13 +37,14 @@ impl StackInner {
         instance.attach(&home, disabled);
     }
 
-    /// Waits until nothing that is on a backlog now is there any more: of a device that was closed, whose packets are dropped as
-    /// their turn comes.
+    /// Waits until nothing that is on a backlog now is there any more: of a device that was closed,
+    /// whose packets are dropped as their turn comes.
     pub(crate) fn flush_backlogs(&self, ctx: &mut SoftnetData) {
         let instances = self.backlogs.instances();
         let tails: Vec<u64> = instances.iter().map(|instance| instance.backlog.tail()).collect();
         let is_done = |worker: usize| {
-            // One that has ended does nothing more. What it has is freed when its backlog is closed.
+            // One that has ended does nothing more. What it has is freed when its backlog is
+            // closed.
             self.backlogs.is_done(worker as u16, tails[worker])
                 || !self.workers[worker].alive.load(Ordering::Acquire)
         };

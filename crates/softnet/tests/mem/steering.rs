@@ -1,5 +1,6 @@
-//! Packets that come by one RX queue are processed by several workers: handed off to one, or spread over several. Each flow
-//! stays in order, whatever is changed while packets come, and each packet is counted.
+//! Packets that come by one RX queue are processed by several workers: handed off to one, or spread
+//! over several. Each flow stays in order, whatever is changed while packets come, and each packet
+//! is counted.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -37,7 +38,8 @@ fn packet(flow: u32, number: u32) -> Vec<u8> {
     to_port(numbered(0, host(1), flow, number), 1000 + flow as u16)
 }
 
-/// Sends all flows by `source`, packet by packet in turn, until `over`, and checks at `sink` that nothing is lost or overtaken.
+/// Sends all flows by `source`, packet by packet in turn, until `over`, and checks at `sink` that
+/// nothing is lost or overtaken.
 fn load(source: Lane, sink: Lane, over: &AtomicBool) -> (Vec<Lane>, u64) {
     let (sent, arrived, all_sent) = (AtomicU64::new(0), AtomicU64::new(0), AtomicBool::new(false));
     std::thread::scope(|scope| {
@@ -128,7 +130,8 @@ fn flows_are_spread_over_workers() {
     world.end(lanes);
 }
 
-/// Each millisecond another plan or another context, of which some steer from threads that are no workers.
+/// Each millisecond another plan or another context, of which some steer from threads that are no
+/// workers.
 #[test]
 fn steering_is_changed_under_traffic() {
     let (world, mut lanes) = start(|config| config.stack.rps_sock_flow_entries = 256);
