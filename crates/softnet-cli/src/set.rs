@@ -28,7 +28,8 @@ pub(crate) struct SetArgs {
     /// The instance: its name (`stack.name`), or the path of its control socket. Without it, the only one running.
     #[arg(long)]
     name: Option<String>,
-    /// Print the NAPI instances it was about as JSON; or, of steering alone, the rows of `softnet show steering`.
+    /// Print the NAPI instances it was about as JSON; or, of steering alone, the rows of `softnet
+    /// show steering`.
     #[arg(long)]
     json: bool,
 }

@@ -140,7 +140,8 @@ impl<M: Message> Inbox<M> {
         self.generations.1 = generation;
     }
 
-    /// From now on it keeps the flow hashes of the messages that it hands out, for [`hashes`](Self::hashes).
+    /// From now on it keeps the flow hashes of the messages that it hands out, for
+    /// [`hashes`](Self::hashes).
     pub fn keep_hashes(&mut self) {
         self.hashes.get_or_insert_with(|| Vec::with_capacity(HASHES));
     }

@@ -1,10 +1,10 @@
 //! A backlog: packets that any thread hands to the thread that polls a NAPI instance, whole lists
 //! at a time (the kernel's `input_pkt_queue`, and the alien queue that was proposed before it).
 //!
-//! Each worker has one for what is steered to it, and each instance one for what is redirected to it. Any thread
-//! [pushes](Backlog::push); the owner of the instance has the [`BacklogQueue`]. Whether there is
-//! room is for the pushing thread to ask first, so that a list gets in whole or not at all: as many
-//! lists as threads push at a time may get in beyond the limit.
+//! Each worker has one for what is steered to it, and each instance one for what is redirected to
+//! it. Any thread [pushes](Backlog::push); the owner of the instance has the [`BacklogQueue`].
+//! Whether there is room is for the pushing thread to ask first, so that a list gets in whole or
+//! not at all: as many lists as threads push at a time may get in beyond the limit.
 //!
 //! Two counters tell how far it has come. The tail counts packets before they are on the list; the
 //! head counts those that the owner has done with, freed ones too. So a thread that reads the tail
@@ -24,7 +24,8 @@ use crate::sync::{AtomicBool, AtomicU64, Mutant, Ordering, fence, mutated, weake
 /// What any thread sees of a backlog.
 pub struct Backlog {
     inbox: SkbInbox,
-    /// The most packets that may wait: one more list gets in as long as there are no more than so many.
+    /// The most packets that may wait: one more list gets in as long as there are no more than so
+    /// many.
     max: usize,
     tail: AtomicU64,
     head: Head,
@@ -105,7 +106,8 @@ impl Backlog {
         self.head.done.load(order).wrapping_sub(tail) as i64 >= 0 || self.head.closed.load(Ordering::Acquire)
     }
 
-    /// Hands the packets of `batch`, which is not empty, over to the owner, whatever the limit, and leaves it empty.
+    /// Hands the packets of `batch`, which is not empty, over to the owner, whatever the limit, and
+    /// leaves it empty.
     #[inline]
     pub fn push(&self, batch: &mut Batch) -> Result<Pushed, Gone> {
         let n = batch.len() as u64;
@@ -206,7 +208,8 @@ impl BacklogQueue {
     pub fn done(&mut self) {
         if self.done != self.taken {
             self.done = self.taken;
-            // Release: what became of the packets comes before whatever follows from their being done.
+            // Release: what became of the packets comes before whatever follows from their being
+            // done.
             let order = weakened(Mutant::HeadNotReleased, Ordering::Release);
             self.backlog.head.done.store(self.done, order);
         }

@@ -26,7 +26,8 @@ struct Model {
     region: Arc<Region>,
     ctx: SoftnetData,
     packets: Arc<[Packet; 4]>,
-    /// Packets that are done with, to be freed when all threads have ended: the pool is no part of these models.
+    /// Packets that are done with, to be freed when all threads have ended: the pool is no part of
+    /// these models.
     ended: Arc<Mutex<Vec<Skb>>>,
 }
 
@@ -91,7 +92,8 @@ fn write(packets: &[Packet; 4], batch: &Batch) {
         .for_each(|skb| packets[skb.head().hash as usize].written.store(1, Ordering::Relaxed));
 }
 
-/// Polls until completion releases. Returns how often something was pending that had not been before.
+/// Polls until completion releases. Returns how often something was pending that had not been
+/// before.
 fn serve(mut napi: Scheduled<Option<BacklogQueue>>, processing: &Processing) -> u32 {
     let mut found = 0;
     loop {
@@ -286,7 +288,8 @@ fn a_flow_that_moves_does_not_overtake_itself() {
     }
 }
 
-/// Two packets of a flow in one batch, whose consumer went elsewhere, while the worker comes to the end of its backlog.
+/// Two packets of a flow in one batch, whose consumer went elsewhere, while the worker comes to the
+/// end of its backlog.
 fn in_one_batch() {
     let mut model = Model::new();
     let (backlog, mut queue) = Backlog::new(&model.region, 4);

@@ -6,10 +6,11 @@
 //! * [`FlowTable`], one for each RX queue, of the thread that polls that: which worker's backlog a
 //!   flow's packets were put on, and how far that must have come before the flow may go elsewhere.
 //!
-//! Invariant (the switch rule): a packet goes to another worker than its predecessor only if everything that was on the
-//! old one's backlog up to the predecessor has been processed. It holds for all flows of an RX queue: also for those
-//! that had no entry so far, whose packets went where RPS puts them, and for packets of one batch,
-//! none of which is on any backlog yet when the last of them is looked at.
+//! Invariant (the switch rule): a packet goes to another worker than its predecessor only if
+//! everything that was on the old one's backlog up to the predecessor has been processed. It holds
+//! for all flows of an RX queue: also for those that had no entry so far, whose packets went where
+//! RPS puts them, and for packets of one batch, none of which is on any backlog yet when the last
+//! of them is looked at.
 //!
 //! A flow whose entry another flow has, with packets under way, goes where RPS puts it, as it did
 //! before: it cannot take the entry, so flows that collide never move each other.
@@ -33,8 +34,8 @@ impl SockFlowTable {
     /// The most flows.
     pub const MAX: u32 = 1 << 24;
 
-    /// A table for so many flows, rounded up to a power of two (`rps_sock_flow_entries`), of a stack with `workers`
-    /// workers. `None`: with 0, RFS is off.
+    /// A table for so many flows, rounded up to a power of two (`rps_sock_flow_entries`), of a
+    /// stack with `workers` workers. `None`: with 0, RFS is off.
     pub fn new(flows: u32, workers: usize) -> Option<Self> {
         let n = flows.min(Self::MAX).next_power_of_two();
         (flows > 0).then(|| SockFlowTable {
@@ -214,7 +215,8 @@ mod tests {
         assert_eq!(table.wanted(0), None);
     }
 
-    /// Of established flows, one at the most for each 64 packets of a flood to a socket without a peer.
+    /// Of established flows, one at the most for each 64 packets of a flood to a socket without a
+    /// peer.
     #[test]
     fn a_flood_of_sources_does_not_evict_established_flows_at_once() {
         const FLOWS: u32 = 1024;
@@ -257,7 +259,8 @@ mod tests {
         worker
     }
 
-    /// E9: head 100, tail 110, the flow's last packet at 107; its consumer goes from worker 3 to worker 5.
+    /// E9: head 100, tail 110, the flow's last packet at 107; its consumer goes from worker 3 to
+    /// worker 5.
     #[test]
     fn a_flow_moves_when_its_packets_have_been_processed() {
         let (mut table, mut backlogs) = (FlowTable::new(8), Backlogs { heads: [0; 8], tails: [0; 8] });
@@ -293,7 +296,8 @@ mod tests {
         assert_eq!(send(&mut table, &mut backlogs, 1, Some(2)), 2);
         table.begin();
         assert_eq!(choose(&mut table, &backlogs, 77, 1, Some(3)), 2);
-        // The worker has come to the end of its backlog, but the first packet is not even there yet.
+        // The worker has come to the end of its backlog, but the first packet is not even there
+        // yet.
         backlogs.heads[2] = 1;
         assert_eq!(choose(&mut table, &backlogs, 77, 1, Some(3)), 2);
         backlogs.tails[2] += 2;
@@ -310,7 +314,8 @@ mod tests {
         assert_eq!(choose(&mut table, &backlogs, 78, 1, Some(3)), 1, "the entry is taken");
         (backlogs.tails[2], backlogs.tails[1]) = (1, 1);
         table.end(&backlogs.tails);
-        // The first has been processed, so that the entry may be the second's; whose own packet has not.
+        // The first has been processed, so that the entry may be the second's; whose own packet has
+        // not.
         backlogs.heads[2] = 1;
         table.begin();
         assert_eq!(choose(&mut table, &backlogs, 78, 1, Some(3)), 1);
@@ -355,7 +360,8 @@ mod tests {
             let mut table = FlowTable::new(entries);
             let mut wanted = [None; FLOWS];
             let (mut sent, mut processed) = ([0u32; FLOWS], [0u32; FLOWS]);
-            // Of each worker, with packets of other queues as `None`; and those that it has processed.
+            // Of each worker, with packets of other queues as `None`; and those that it has
+            // processed.
             let mut backlogs: [VecDeque<Option<(usize, u32)>>; WORKERS] = Default::default();
             let (mut heads, mut pushed, mut tails) = ([0u64; WORKERS], [0u64; WORKERS], [0u64; WORKERS]);
             let mut batch: Vec<(usize, (usize, u32))> = Vec::new();

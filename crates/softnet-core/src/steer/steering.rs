@@ -18,13 +18,15 @@ pub enum Plan {
     /// The thread that polls it goes on with it.
     #[default]
     None,
-    /// All goes to this worker (`processing_cpu`): whole lists, so the queue's packets stay in order.
+    /// All goes to this worker (`processing_cpu`): whole lists, so the queue's packets stay in
+    /// order.
     HandOff(u16),
     /// Flows are spread over workers by their hash (`rps_cpus`). Packets that are of no flow stay.
     Rps {
         /// The workers.
         workers: Box<[u16]>,
-        /// Entries of the queue's flow table (`rps_flow_cnt`), for flows that follow their consumers; 0: none does.
+        /// Entries of the queue's flow table (`rps_flow_cnt`), for flows that follow their
+        /// consumers; 0: none does.
         flows: u32,
     },
 }
@@ -42,7 +44,8 @@ impl Plan {
 
 /// What choosing a worker depends on.
 pub trait Workers {
-    /// Whether the backlog of `worker` has come to `tail`, and nothing of it is left to other threads.
+    /// Whether the backlog of `worker` has come to `tail`, and nothing of it is left to other
+    /// threads.
     fn is_done(&self, worker: u16, tail: u64) -> bool;
 
     /// The worker that is near the consumer of the flow with hash `hash`, if that is known.

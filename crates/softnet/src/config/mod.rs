@@ -115,9 +115,11 @@ pub struct StackConfig {
     pub workqueue_threads: u32,
     /// Packets that may wait in a worker's backlog (`net.core.netdev_max_backlog`).
     pub netdev_max_backlog: u32,
-    /// Flows of which sockets note where they are consumed (`net.core.rps_sock_flow_entries`); 0: none, RFS is off.
+    /// Flows of which sockets note where they are consumed (`net.core.rps_sock_flow_entries`); 0:
+    /// none, RFS is off.
     pub rps_sock_flow_entries: u32,
-    /// Buckets by which each steering thread limits flows (`net.core.flow_limit_table_len`); 0: it does not.
+    /// Buckets by which each steering thread limits flows (`net.core.flow_limit_table_len`); 0: it
+    /// does not.
     pub flow_limit_table_len: u32,
     /// Packets that may be pending for the thread that owns a TX queue (`net.core.qdisc_max_burst`).
     pub qdisc_max_burst: u32,

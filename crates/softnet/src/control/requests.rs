@@ -100,8 +100,8 @@ pub struct SetKnobs {
 /// "0-3"}`. What is left out stays as it is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SetSteering {
-    /// What to change. For a device it holds for all queues, those that were set for themselves included; either is
-    /// remembered when the device is opened anew.
+    /// What to change. For a device it holds for all queues, those that were set for themselves
+    /// included; either is remembered when the device is opened anew.
     #[serde(flatten)]
     pub target: Target,
     /// What chooses, where the next two set nothing.

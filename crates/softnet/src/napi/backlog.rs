@@ -39,7 +39,7 @@ pub(crate) fn enqueue(backlog: &Backlog, ctx: &mut SoftnetData, napi: &NapiInfo,
     }
 }
 
-/// See the [module](self).
+/// What an instance polls: an RX queue and a backlog, or a backlog alone.
 pub struct Input {
     queue: Option<Box<dyn RxQueue>>,
     backlog: BacklogQueue,

@@ -70,15 +70,20 @@ impl Backlogs {
             let instance = NapiInstance::new(napi, doorbell, backlog, timer, number, handler, 0);
             let instance = Arc::new(instance);
             instance.attach(&Home::Worker(worker.clone()), disabled);
-            Ok(instance)
+            Ok::<_, io::Error>(instance)
         };
-        Ok(Backlogs {
-            instances: workers.iter().enumerate().map(instance).collect::<io::Result<_>>()?,
+        // In one that is dropped if any of them can't be made.
+        let mut backlogs = Backlogs {
+            instances: Vec::with_capacity(workers.len()),
             near: by_cpu(&stack.workers),
             cpus: stack.workers.clone(),
             flow_limit_table_len: stack.flow_limit_table_len,
             sockets: SockFlowTable::new(stack.rps_sock_flow_entries, workers.len()),
-        })
+        };
+        for of in workers.iter().enumerate() {
+            backlogs.instances.push(instance(of)?);
+        }
+        Ok(backlogs)
     }
 
     /// The instances, by the workers' numbers.
@@ -122,6 +127,13 @@ impl Backlogs {
                 rx.close(ctx);
             }
         }
+    }
+}
+
+impl Drop for Backlogs {
+    /// A start that fails leaves some that were not closed.
+    fn drop(&mut self) {
+        self.instances.iter().for_each(|instance| instance.forget_home());
     }
 }
 

@@ -267,6 +267,13 @@ impl NapiInstance {
         }
     }
 
+    /// Its home and it forget each other, at the end of both: they hold each other otherwise.
+    pub(crate) fn forget_home(&self) {
+        if let Some(Home::Worker(worker)) = self.home.lock().take() {
+            worker.instances.lock().retain(|other| other.napi.id != self.napi.id);
+        }
+    }
+
     /// Disables the instance and takes it away from its home, whose threads touch it no more when this returns. A poll that
     /// runs now is finished first. Sleeps meanwhile.
     pub fn evict(&self) -> (Disabled<Rx>, Option<Home>) {

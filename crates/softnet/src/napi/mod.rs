@@ -1,8 +1,9 @@
 //! NAPI instances as the runtime has them: what an instance polls, its timer, its statistics, and what other threads may
 //! see of the threads that poll it.
 //!
-//! An instance may steer what it brings to workers' [backlogs](Backlogs), each of which is an instance of its own: the
-//! [`QueueSteering`] step stands in the receive path behind the ingress filter and the applications that poll.
+//! An instance may steer what it brings to workers' [backlogs](Backlogs), each of which is an
+//! instance of its own: the [`QueueSteering`] step stands in the receive path behind the ingress
+//! filter and the applications that poll.
 //!
 //! Shared by the polling threads, the applications that poll, and the housekeeper; which of them may do what is said at
 //! each type.

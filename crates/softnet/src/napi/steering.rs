@@ -1,7 +1,9 @@
-//! The steering step of the receive path: puts what an instance brings on workers' backlogs, by its plan.
+//! The steering step of the receive path: puts what an instance brings on workers' backlogs, by its
+//! plan.
 //!
-//! Any thread that polls does so: workers, an instance's own, the pool's, applications. What it keeps for that is its
-//! [`Steerer`]: the lists at hand, and which workers are to be told, once for all lists, when its softirq run ends.
+//! Any thread that polls does so: workers, an instance's own, the pool's, applications. What it
+//! keeps for that is its [`Steerer`]: the lists at hand, and which workers are to be told, once for
+//! all lists, when its softirq run ends.
 //!
 //! Invariant: only the thread that owns an instance steers what that brings, so that its plan and
 //! counters have one writer.
@@ -93,7 +95,8 @@ impl QueueSteering {
         self.steering.lock().as_ref().is_none_or(|steering| steering.is_done(backlogs))
     }
 
-    /// Replaces the plan of an instance that is disabled, when everything of the old one [is done](Self::is_done).
+    /// Replaces the plan of an instance that is disabled, when everything of the old one [is
+    /// done](Self::is_done).
     pub(crate) fn replace(&self, plan: Plan, workers: usize) {
         let on = plan != Plan::None;
         if on {
@@ -148,7 +151,8 @@ impl QueueSteering {
                         }
                     }
                 }
-                // The worker is gone: what was for it stays. There is room, since it came from there.
+                // The worker is gone: what was for it stays. There is room, since it came from
+                // there.
                 Err(_) => batch.append(list),
             }
         });

@@ -8,8 +8,8 @@
 //! backlogs; sockets note where their flows are consumed ([`SockRps`]). For queues that nothing is
 //! set for, [`Auto`] chooses plans.
 //!
-//! Invariant: packets of a flow that come by one RX queue are processed in order. An instance's plan is changed only
-//! while that is disabled, and all that it put on backlogs has been processed.
+//! Invariant: packets of a flow that come by one RX queue are processed in order. An instance's
+//! plan is changed only while that is disabled, and all that it put on backlogs has been processed.
 
 mod auto;
 mod set;

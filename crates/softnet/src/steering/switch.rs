@@ -43,7 +43,8 @@ impl StackInner {
         let instances = self.backlogs.instances();
         let tails: Vec<u64> = instances.iter().map(|instance| instance.backlog.tail()).collect();
         let is_done = |worker: usize| {
-            // One that has ended does nothing more. What it has is freed when its backlog is closed.
+            // One that has ended does nothing more. What it has is freed when its backlog is
+            // closed.
             self.backlogs.is_done(worker as u16, tails[worker])
                 || !self.workers[worker].alive.load(Ordering::Acquire)
         };

@@ -120,7 +120,8 @@ fn a_closed_device_leaves_nothing_on_backlogs() {
     }
 }
 
-/// The worker that a device's packets wait for comes to them only after the device began to be closed.
+/// The worker that a device's packets wait for comes to them only after the device began to be
+/// closed.
 #[test]
 fn closing_a_device_waits_for_workers_to_drop_its_packets() {
     let (mut assembly, far) = assemble(PerQueue::All(1), PerQueue::default());

@@ -130,7 +130,8 @@ fn flows_are_spread_over_workers() {
     world.end(lanes);
 }
 
-/// Each millisecond another plan or another context, of which some steer from threads that are no workers.
+/// Each millisecond another plan or another context, of which some steer from threads that are no
+/// workers.
 #[test]
 fn steering_is_changed_under_traffic() {
     let (world, mut lanes) = start(|config| config.stack.rps_sock_flow_entries = 256);

@@ -10,7 +10,8 @@ use crate::util::thread_cpu_ns;
 const GRO_FLUSH: &str = "gro_flush_timeout";
 const IRQ_SUSPEND: &str = "irq_suspend_timeout";
 
-/// The row of `instance`, which belongs to `dev` and is to be polled in the context `threaded`, at `now`.
+/// The row of `instance`, which belongs to `dev` and is to be polled in the context `threaded`, at
+/// `now`.
 pub(super) fn row(dev: &str, threaded: Context, instance: &NapiInstance, now: u64) -> NapiRow {
     let (napi, counts, timer) = (&instance.napi, &instance.stats, &instance.timer);
     let (stats, knobs) = (&napi.stats, &napi.mitigation);
