@@ -58,15 +58,42 @@ pub fn skb_get_hash(skb: &mut Skb) -> u32 {
     skb.head().hash
 }
 
+/// What a frame says of its flow.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Flow<'a> {
+    /// The outermost VLAN tag: priority and number.
+    pub(super) vlan: Option<u16>,
+    pub(super) ends: Ends<'a>,
+    /// DSCP and ECN.
+    pub(super) tos: u8,
+    /// What the IP header, or the last extension header, says of what follows.
+    pub(super) protocol: u8,
+    /// Source and destination port, of what has ports and is no fragment.
+    pub(super) ports: Option<&'a [u8; 4]>,
+}
+
+/// Source and destination address.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Ends<'a> {
+    V4(&'a [u8; 8]),
+    V6(&'a [u8; 32]),
+}
+
+/// The flow of a frame, if it is IP.
 #[inline(always)]
-fn ip_hash(frame: &[u8]) -> Option<u32> {
+pub(super) fn dissect(frame: &[u8]) -> Option<Flow<'_>> {
     let mut rest = frame.get(12..)?;
+    let mut vlan = None;
     for _ in 0..=MAX_TAGS {
         let (ethertype, payload) = rest.split_first_chunk()?;
         match ethertype {
-            [0x08, 0x00] => return ipv4_hash(payload),
-            [0x86, 0xdd] => return ipv6_hash(payload),
-            [0x81, 0x00] | [0x88, 0xa8] => rest = payload.get(2..)?,
+            [0x08, 0x00] => return ipv4(payload, vlan),
+            [0x86, 0xdd] => return ipv6(payload, vlan),
+            [0x81, 0x00] | [0x88, 0xa8] => {
+                let (tag, behind) = payload.split_first_chunk()?;
+                vlan = vlan.or(Some(u16::from_be_bytes(*tag)));
+                rest = behind;
+            }
             _ => return None,
         }
     }
@@ -74,34 +101,44 @@ fn ip_hash(frame: &[u8]) -> Option<u32> {
 }
 
 #[inline(always)]
-fn ipv4_hash(packet: &[u8]) -> Option<u32> {
+fn ip_hash(frame: &[u8]) -> Option<u32> {
+    let flow = dissect(frame)?;
+    Some(match flow.ends {
+        Ends::V4(ends) => toeplitz::<0, 8>(ends) ^ flow.ports.map_or(0, toeplitz::<8, 4>),
+        Ends::V6(ends) => toeplitz::<0, 32>(ends) ^ flow.ports.map_or(0, toeplitz::<32, 4>),
+    })
+}
+
+#[inline(always)]
+fn ipv4(packet: &[u8], vlan: Option<u16>) -> Option<Flow<'_>> {
     let header = Ipv4Header::new(packet)?;
     if header.version() != 4 || header.header_len() < MIN_LEN {
         return None;
     }
-    let hash = toeplitz::<0, 8>(packet[12..].first_chunk()?);
-    if header.is_fragment() {
-        return Some(hash);
-    }
-    let ports = ports(header.protocol(), packet.get(header.header_len()..).unwrap_or_default());
-    Some(hash ^ ports.map_or(0, toeplitz::<8, 4>))
+    let (ends, protocol) = (Ends::V4(packet[12..].first_chunk()?), header.protocol());
+    let ports = match header.is_fragment() {
+        true => None,
+        false => ports(protocol, packet.get(header.header_len()..).unwrap_or_default()),
+    };
+    Some(Flow { vlan, ends, tos: header.tos(), protocol, ports })
 }
 
 #[inline]
-fn ipv6_hash(packet: &[u8]) -> Option<u32> {
+fn ipv6(packet: &[u8], vlan: Option<u16>) -> Option<Flow<'_>> {
     let header = packet.first_chunk::<40>()?;
     if header[0] >> 4 != 6 {
         return None;
     }
-    let hash = toeplitz::<0, 32>(header[8..].first_chunk()?);
-    Some(hash ^ ipv6_ports(packet).map_or(0, toeplitz::<32, 4>))
+    let tos = header[0] << 4 | header[1] >> 4;
+    let (protocol, ports) = ipv6_upper(packet).unwrap_or((header[6], None));
+    Some(Flow { vlan, ends: Ends::V6(header[8..].first_chunk()?), tos, protocol, ports })
 }
 
-/// The ports, behind extension headers. `None` for a fragment, also one that is all of its datagram: its fragment
-/// header is not looked behind.
-fn ipv6_ports(packet: &[u8]) -> Option<&[u8; 4]> {
+/// What is behind extension headers, and its ports. A fragment has none, also one that is all of its datagram: its
+/// fragment header is not looked behind.
+fn ipv6_upper(packet: &[u8]) -> Option<(u8, Option<&[u8; 4]>)> {
     let upper = upper(packet).ok()?;
-    ports(upper.protocol, packet.get(upper.at..)?)
+    Some((upper.protocol, packet.get(upper.at..).and_then(|segment| ports(upper.protocol, segment))))
 }
 
 /// Source and destination port, which TCP and UDP both begin with.

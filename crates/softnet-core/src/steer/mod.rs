@@ -9,12 +9,15 @@
 //!   worker, flows spread over several (RPS), or flows after their consumers (RFS), by the
 //!   [`SockFlowTable`].
 //! * A [`Policy`](policy::Policy) chooses the plan, where none was set.
+//! * An [`RxClass`] is which RX queue a frame goes to that arrives at a device with software behind it: by filters
+//!   ([`Rule`]), else by RSS ([`Rss`]), both in the words of `ethtool`.
 //!
 //! Any thread may call them, on data that does not change or is its own. Invariant: the packets of a flow have one
 //! hash, and so have the fragments of a datagram: what is chosen by it keeps them in order.
 
 mod backlog;
 mod choice;
+mod class;
 mod flow;
 mod flow_limit;
 #[cfg(all(test, feature = "loom"))]
@@ -22,17 +25,26 @@ mod models;
 pub mod policy;
 pub mod rfs;
 mod steering;
+mod key;
+mod ntuple;
+mod rss;
 mod sticky;
 mod toeplitz;
+mod words;
 mod xps;
 
 pub use backlog::{Backlog, BacklogQueue, Gone, Pushed};
 pub use choice::TxChoice;
+pub use class::{RuleError, RxClass, Verdict};
 pub use flow::{flow_hash, flow_hash_of, skb_get_hash};
 pub use flow_limit::{FlowLimit, HISTORY};
 pub use rfs::SockFlowTable;
 pub use steering::{Lists, Plan, Steering, Workers};
+pub use key::{KEY_LEN, KeyError, RssHash, Xfrm};
+pub use ntuple::{FlowType, LOCATIONS, Part, Rule, RuleAction, RuleOrder};
+pub use rss::{ContextChoice, FlowKind, Rss, RssChange, RssError, Spread, format_key};
 pub use sticky::TxSticky;
+pub use words::WordError;
 pub use xps::{Hint, MAX_CPUS, XpsError, XpsMaps, pick_tx};
 
 /// One of `n` choices, `0..n`, by `hash`: equal shares by its high bits (the kernel's `reciprocal_scale`). 0 if `n`
