@@ -9,7 +9,9 @@ mod demo;
 mod filter;
 mod instance;
 mod load;
+mod ntuple;
 mod qdisc;
+mod rss;
 mod run;
 mod set;
 mod show;
@@ -40,11 +42,13 @@ Examples:
   softnet qdisc replace dev eth1 root tbf rate 10mbit burst 15kb latency 50ms
                                    send no more than that by it, as `tc` would have it
   softnet filter --help            redirect or mirror what a device sends or receives
+  softnet set rss eth1 equal 4     spread flows over four of its RX queues, as `ethtool -X` would
+  softnet ntuple --help            which packets go to which RX queue, as `ethtool -N` has it
   softnet bench forward            how fast this machine forwards
   softnet load 10.0.0.2:11211      how fast a memcached server answers over UDP
 
 run and demo need root, and so do the benches that use interfaces.
-show, top, set, qdisc and filter need the user that runs the instance.
+show, top, set, qdisc, filter and ntuple need the user that runs the instance.
 `softnet COMMAND --help` says more.";
 
 #[derive(Subcommand)]
@@ -55,6 +59,7 @@ enum Command {
     Set(set::SetArgs),
     Qdisc(qdisc::Qdisc),
     Filter(filter::FilterArgs),
+    Ntuple(ntuple::NtupleArgs),
     Demo(demo::Demo),
     #[command(after_help = load::HELP)]
     Load(load::LoadArgs),
@@ -91,6 +96,7 @@ fn main() -> ExitCode {
         Command::Set(args) => set::set(&args),
         Command::Qdisc(args) => qdisc::qdisc(&args),
         Command::Filter(args) => filter::filter(&args),
+        Command::Ntuple(args) => ntuple::ntuple(&args),
         Command::Demo(args) => demo::demo(&args),
         Command::Load(args) => load::load(&args),
         Command::Bench(bench) => bench.run(),

@@ -7,6 +7,7 @@ use softnet_core::napi::MAX_DEFER_HARD_IRQS;
 use softnet_core::steer::rfs::FlowTable;
 
 use crate::Failure;
+use crate::rss;
 use crate::show::{napi, rows};
 use crate::text::print;
 
@@ -15,7 +16,8 @@ use crate::text::print;
 #[derive(clap::Args)]
 #[command(name = "set", after_help = EXAMPLES)]
 pub(crate) struct SetArgs {
-    /// Whether ID is the name of a device (all its queues) or the id of a NAPI instance (one queue).
+    /// Whether ID is the name of a device (all its queues) or the id of a NAPI instance (one queue); or `rss`: how the device ID
+    /// spreads flows over its queues.
     #[arg(value_enum)]
     what: What,
     /// The device or the instance, as `softnet show napi` has them.
@@ -58,6 +60,17 @@ Steering (the kernel's knobs; CPUs are those of workers; `softnet show steering`
 
 A knob that can't act is set all the same, and a warning says what it lacks.
 
+RSS, in `ethtool -X`'s words (`softnet show rss` says how it is):
+  equal N [start Q]       spread over N queues, from queue Q on; default: over all
+  weight W0 W1 … [start Q]  by these weights
+  hkey xx:xx:…            the key, of 40 bytes; one that would send different flows to one queue is refused
+  xfrm symmetric-xor      both directions of a flow to one queue (symmetric-or-xor: and more of the flow counts); none: as usual
+  rx-flow-hash udp4 sd    hash addresses only (sdfn: and ports) of tcp4, udp4, tcp6 or udp6
+  context new|N …         the same for a table of its own, to which filters lead (`softnet ntuple --help`); context N delete
+
+A change moves flows from one queue to another at once: what is in the old queue may be overtaken, as on any NIC. RSS is the
+device's: it is lost with its interface, and on an interface of the kernel it outlives softnet.
+
 Threads other than workers are not pinned: `taskset` and `chrt` work on them. Packets wait in the device's ring during
 a switch; none is lost, and flows keep their order. What is set for a device overrides what was set for its queues, and
 is remembered when its interface goes and comes back.
@@ -68,6 +81,8 @@ Examples:
   softnet set dev eth1 rps-cpus=0-3 rps-flow-cnt=4096
   softnet set dev eth1 napi-defer-hard-irqs=2 gro-flush-timeout=20000
   softnet set napi 8194 napi-defer-hard-irqs=100 gro-flush-timeout=20000 irq-suspend-timeout=20000000
+  softnet set rss eth1 weight 6 2
+  softnet set rss eth1 context new equal 2
   taskset -p -c 3 $(softnet set napi 8194 threaded=1 --json | jq .[0].tid)";
 
 #[derive(Clone, Copy, clap::ValueEnum)]
@@ -76,6 +91,8 @@ enum What {
     Dev,
     /// A NAPI instance.
     Napi,
+    /// How a device spreads flows over its RX queues.
+    Rss,
 }
 
 /// One `KEY=VALUE`.
@@ -89,6 +106,8 @@ enum Setting {
     ProcessingCpu(String),
     RpsCpus(String),
     RpsFlowCnt(u32),
+    /// A word of `set rss`.
+    Word(String),
 }
 
 fn setting(text: &str) -> Result<Setting, String> {
@@ -117,13 +136,29 @@ fn setting(text: &str) -> Result<Setting, String> {
             "unknown key {key:?}; expected threaded, napi-defer-hard-irqs, gro-flush-timeout, irq-suspend-timeout, \
              steering, processing-cpu, rps-cpus or rps-flow-cnt"
         )),
-        None => Err("expected KEY=VALUE, such as threaded=1".into()),
+        None => Ok(Setting::Word(text.into())),
     }
 }
 
 /// Runs the command.
 pub(crate) fn set(args: &SetArgs) -> Result<(), Failure> {
+    let words = args.settings.iter().filter_map(|setting| match setting {
+        Setting::Word(word) => Some(&word[..]),
+        _ => None,
+    });
+    let words: Vec<&str> = words.collect();
     let target = match args.what {
+        What::Rss if words.len() < args.settings.len() => {
+            let found = "`set rss` takes words, such as equal 4, no KEY=VALUE";
+            return Err(Failure::Usage(found.into()));
+        }
+        What::Rss => return rss::set(&args.id, &words.join(" "), args.name.as_deref(), args.json),
+        _ if !words.is_empty() => {
+            return Err(Failure::Usage(format!(
+                "expected KEY=VALUE, such as threaded=1, found {:?}",
+                words[0]
+            )));
+        }
         What::Dev => Target::Dev(args.id.clone()),
         What::Napi => Target::Napi(args.id.parse().map_err(|_| {
             Failure::Usage(format!("expected the id of a NAPI instance (a number), found {:?}", args.id))
@@ -149,6 +184,7 @@ pub(crate) fn set(args: &SetArgs) -> Result<(), Failure> {
             Setting::RpsFlowCnt(flows) => steering.rps_flow_cnt = Some(flows),
             Setting::DeferHardIrqs(n) => knobs.napi_defer_hard_irqs = Some(n),
             Setting::GroFlushTimeout(ns) => knobs.gro_flush_timeout = Some(ns),
+            Setting::Word(_) => {}
             Setting::IrqSuspendTimeout(ns) => knobs.irq_suspend_timeout = Some(ns),
         }
     }

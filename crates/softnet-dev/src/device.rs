@@ -20,6 +20,7 @@ use softnet_core::napi::MitigationConfig;
 use softnet_core::skb::{Batch, DropReason};
 pub use softnet_core::stack::device::{QueueStats, Reaped, TxQueue};
 
+use crate::rx_class::{RssChange, RssView, RuleOrder, RuleView, RxClassError};
 use crate::snoop::Snoop;
 
 /// What a device can do.
@@ -104,6 +105,34 @@ pub trait Device: Send + Sync {
     /// Packets that were lost before any queue counted them, by reason. Control path: may make system calls.
     fn losses(&self) -> Vec<(DropReason, u64)> {
         Vec::new()
+    }
+    /// How it spreads flows over its RX queues. Control path, as all that follow: may make system calls.
+    ///
+    /// # Errors
+    /// It has no RSS, or does not tell.
+    fn rss(&self) -> Result<RssView, RxClassError> {
+        Err(RxClassError::unsupported())
+    }
+    /// Changes that. Returns the context that was made, if one was.
+    ///
+    /// # Errors
+    /// What is wrong with the change, or why it was not made; then nothing was changed.
+    fn set_rss(&self, _change: &RssChange) -> Result<Option<u32>, RxClassError> {
+        Err(RxClassError::unsupported())
+    }
+    /// Its filters, which come before RSS, by location.
+    ///
+    /// # Errors
+    /// It has none, or does not tell.
+    fn rules(&self) -> Result<Vec<RuleView>, RxClassError> {
+        Err(RxClassError::unsupported())
+    }
+    /// Adds or deletes a filter. Returns its location.
+    ///
+    /// # Errors
+    /// What is wrong with it, or why it was not added or deleted.
+    fn set_rule(&self, _order: &RuleOrder) -> Result<u32, RxClassError> {
+        Err(RxClassError::unsupported())
     }
 }
 

@@ -14,6 +14,7 @@ pub mod netns;
 pub mod packet;
 pub mod pi_mutex;
 pub mod process;
+pub mod rx_class;
 pub mod sched;
 pub mod snoop;
 pub mod sys_error;

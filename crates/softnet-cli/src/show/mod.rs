@@ -7,8 +7,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use softnet::control::show::{
-    DevRow, DropRow, FilterRow, NapiRow, NeighRow, QdiscRow, RouteRow, SocketRow, Stats, SteeringRow, Table,
-    WorkerRow,
+    DevRow, DropRow, FilterRow, NapiRow, NeighRow, NtupleRow, QdiscRow, RouteRow, RssRow, SocketRow, Stats,
+    SteeringRow, Table, WorkerRow,
 };
 use softnet::control::{Client, Request};
 
@@ -46,6 +46,8 @@ Examples:
   softnet show qdisc                  what waits before each TX queue; `softnet qdisc` says it as tc does, and more of it
   softnet show socket                 what is bound and connected where, what waits in each (also: `softnet show ss`)
   softnet show steering               which workers go on with what each RX queue brings
+  softnet show rss                    how devices spread flows over their queues; with --json the tables whole
+  softnet show ntuple --watch         packets that filters of devices take, as rates
   softnet show drops --name edge      what the instance \"edge\" lost, and why
   softnet show stats --json | jq .dropped
 
@@ -98,6 +100,8 @@ pub(crate) fn show(args: &Show) -> Result<(), Failure> {
         Table::Filter => list::<FilterRow>(args, &client),
         Table::Socket => list::<SocketRow>(args, &client),
         Table::Steering => list::<SteeringRow>(args, &client),
+        Table::Rss => list::<RssRow>(args, &client),
+        Table::Ntuple => list::<NtupleRow>(args, &client),
         Table::Stats => repeat(
             &args.output(),
             || ask(&client, Table::Stats),

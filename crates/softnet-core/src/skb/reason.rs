@@ -79,6 +79,7 @@ reasons! {
     QdiscBurstDrop = "qdisc_burst_drop", "too many packets waited for the sender that owned the TX queue";
     TcIngress = "tc_ingress", "an action dropped it where it came in, such as a redirect that loops";
     TcEgress = "tc_egress", "an action dropped it where it was to leave, such as a redirect that loops";
+    NtupleDrop = "ntuple_drop", "a filter of its device dropped it (softnet show ntuple)";
     UdpCsum = "udp_csum", "wrong UDP checksum";
     TcpCsum = "tcp_csum", "wrong TCP checksum";
     ProtoMem = "proto_mem", "all sockets together held as much of packet memory as they may";

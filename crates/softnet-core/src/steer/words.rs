@@ -35,10 +35,6 @@ impl<'a> Words<'a> {
         self.0.next()
     }
 
-    pub(super) fn is_empty(&mut self) -> bool {
-        self.0.peek().is_none()
-    }
-
     /// Takes the next word if it is `word`.
     pub(super) fn takes(&mut self, word: &str) -> bool {
         self.0.next_if_eq(&word).is_some()

@@ -83,6 +83,12 @@ impl MemDoorbell {
         self.wake();
     }
 
+    /// As [`ring`](Self::ring), of one of many producers.
+    pub(super) fn ring_shared(&self, n: u64) {
+        self.came.fetch_add(n, Ordering::Release);
+        self.wake();
+    }
+
     /// Whether [`wake`](Self::wake) would ring. For the producer: if not, the consumer sees what came when it unmasks.
     pub(super) fn unmasked(&self) -> bool {
         // As in `Sleeper::wake`: what came is visible before the look.

@@ -11,6 +11,7 @@ mod doorbell;
 mod nic;
 mod pair;
 mod port;
+mod steered;
 
 pub use coalesce::Coalesce;
 pub use doorbell::MemDoorbell;

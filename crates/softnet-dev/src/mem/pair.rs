@@ -1,4 +1,5 @@
-//! Two ports connected back to back: what one sends on queue *i*, the other receives on queue *i*.
+//! Two ports connected back to back: what one sends on queue *i*, the other receives on queue *i*; or, with RSS, on the
+//! queue that its table says (`steered.rs`).
 //!
 //! A queue's wire is a ring of descriptors with one producer (the holder of the TX lock) and one consumer (the
 //! owner of the NAPI instance at the other end). Frames change hands; no byte is copied.
@@ -10,9 +11,11 @@ use softnet_core::skb::{Batch, DropReason, Frame, Region};
 use softnet_core::sync::{AtomicBool, AtomicU64, Ordering};
 
 use super::doorbell::MemDoorbell;
+use super::steered::{Direction, PortClass, direction};
 use crate::device::{
     Device, DeviceInfo, Doorbell, Features, LinkState, OpenDevice, QueueStats, Reaped, RxQueue, TxQueue,
 };
+use crate::rx_class::{RssChange, RssView, RuleOrder, RuleView, RxClassError};
 
 /// Parameters of a [`pair`].
 #[derive(Clone, Debug)]
@@ -27,6 +30,9 @@ pub struct PairConfig {
     pub names: [String; 2],
     /// Largest L3 packet.
     pub mtu: u16,
+    /// Each port has RSS and filters: by which queue a packet is received does not depend on the queue that it was sent
+    /// by. Takes a ring for each pair of queues.
+    pub rss: bool,
 }
 
 impl Default for PairConfig {
@@ -37,6 +43,7 @@ impl Default for PairConfig {
             macs: [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]],
             names: ["mem0".into(), "mem1".into()],
             mtu: 1500,
+            rss: false,
         }
     }
 }
@@ -54,6 +61,15 @@ struct Port {
     info: DeviceInfo,
     peer: Arc<AtomicBool>,
     alive: Arc<AtomicBool>,
+    /// RSS and filters of what it receives.
+    class: Option<Arc<PortClass>>,
+}
+
+impl Port {
+    fn class(&self) -> Result<&PortClass, RxClassError> {
+        let wired = || "its queues are wired one to one to those of its peer (PairConfig::rss is off)".into();
+        self.class.as_deref().ok_or_else(|| RxClassError::NotSupported(wired()))
+    }
 }
 
 impl Device for Port {
@@ -62,6 +78,21 @@ impl Device for Port {
     }
     fn link(&self) -> LinkState {
         if self.peer.load(Ordering::Relaxed) { LinkState::Up } else { LinkState::Down }
+    }
+    fn losses(&self) -> Vec<(DropReason, u64)> {
+        self.class.iter().map(|class| (DropReason::NtupleDrop, class.dropped())).collect()
+    }
+    fn rss(&self) -> Result<RssView, RxClassError> {
+        Ok(self.class()?.rss())
+    }
+    fn set_rss(&self, change: &RssChange) -> Result<Option<u32>, RxClassError> {
+        self.class()?.set_rss(change)
+    }
+    fn rules(&self) -> Result<Vec<RuleView>, RxClassError> {
+        Ok(self.class()?.rules())
+    }
+    fn set_rule(&self, order: &RuleOrder) -> Result<u32, RxClassError> {
+        self.class()?.set_rule(order)
     }
 }
 
@@ -73,6 +104,49 @@ impl Drop for Port {
 
 /// Makes two connected ports on `region`; their device indices are `devs`.
 pub fn pair(region: &Arc<Region>, devs: [u16; 2], config: &PairConfig) -> std::io::Result<[OpenDevice; 2]> {
+    let (ends, classes) = match config.rss {
+        true => steered(region, devs, config)?,
+        false => (wired(region, devs, config)?, [None, None]),
+    };
+    let alive = [Arc::new(AtomicBool::new(true)), Arc::new(AtomicBool::new(true))];
+    let [first, second] = ends;
+    let [first_class, second_class] = classes;
+    let port = |side: usize, Direction { rx, tx }, class| OpenDevice {
+        device: Arc::new(Port {
+            info: DeviceInfo {
+                name: config.names[side].clone(),
+                driver: "mem",
+                mode: String::new(),
+                ifindex: 0,
+                mac: config.macs[side],
+                mtu: config.mtu,
+                features: Features { zero_copy: true, ..Features::default() },
+            },
+            alive: alive[side].clone(),
+            peer: alive[1 - side].clone(),
+            class,
+        }),
+        rx,
+        tx,
+    };
+    Ok([port(0, first, first_class), port(1, second, second_class)])
+}
+
+/// The queues of both ports, and what their packets are steered by.
+type Steered = ([Direction; 2], [Option<Arc<PortClass>>; 2]);
+
+fn steered(region: &Arc<Region>, devs: [u16; 2], config: &PairConfig) -> std::io::Result<Steered> {
+    let queues = u16::try_from(config.queues).map_err(std::io::Error::other)?;
+    let classes = [Arc::new(PortClass::new(queues)?), Arc::new(PortClass::new(queues)?)];
+    let size = (config.queues, config.ring);
+    let there = direction(region, &classes[1], size, (devs[0], devs[1]))?;
+    let back = direction(region, &classes[0], size, (devs[1], devs[0]))?;
+    let first = Direction { rx: back.rx, tx: there.tx };
+    let second = Direction { rx: there.rx, tx: back.tx };
+    Ok(([first, second], classes.map(Some)))
+}
+
+fn wired(region: &Arc<Region>, devs: [u16; 2], config: &PairConfig) -> std::io::Result<[Direction; 2]> {
     let wire = || -> std::io::Result<Arc<Wire>> {
         Ok(Arc::new(Wire {
             region: region.clone(),
@@ -86,21 +160,7 @@ pub fn pair(region: &Arc<Region>, devs: [u16; 2], config: &PairConfig) -> std::i
         wires[0].push(wire()?);
         wires[1].push(wire()?);
     }
-    let alive = [Arc::new(AtomicBool::new(true)), Arc::new(AtomicBool::new(true))];
-    Ok([0, 1].map(|side| OpenDevice {
-        device: Arc::new(Port {
-            info: DeviceInfo {
-                name: config.names[side].clone(),
-                driver: "mem",
-                mode: String::new(),
-                ifindex: 0,
-                mac: config.macs[side],
-                mtu: config.mtu,
-                features: Features { zero_copy: true, ..Features::default() },
-            },
-            alive: alive[side].clone(),
-            peer: alive[1 - side].clone(),
-        }),
+    Ok([0, 1].map(|side| Direction {
         rx: (0..config.queues)
             .map(|q| {
                 let wire = wires[1 - side][q].clone();
@@ -118,8 +178,36 @@ pub fn pair(region: &Arc<Region>, devs: [u16; 2], config: &PairConfig) -> std::i
     }))
 }
 
-fn pack(frame: Frame, off: usize, len: usize) -> u64 {
+/// A descriptor: a frame, and where the packet lies in it.
+pub(super) fn pack(frame: Frame, off: usize, len: usize) -> u64 {
     u64::from(frame.into_raw()) << 32 | (off as u64) << 16 | len as u64
+}
+
+/// What [`pack`] made.
+///
+/// # Safety
+/// As of [`Frame::from_raw`]: the frame is of `region`, and each word is unpacked once.
+pub(super) unsafe fn unpack(region: &Region, word: u64) -> (Frame, usize, usize) {
+    // SAFETY: the caller's promise.
+    let frame = unsafe { Frame::from_raw(region, (word >> 32) as u32) };
+    (frame, (word >> 16) as u16 as usize, word as u16 as usize)
+}
+
+/// Frees what is not of `region`, the one that the other end knows frames of.
+pub(super) fn only_of(region: &Region, ctx: &mut SoftnetData, dev: u16, batch: &mut Batch) {
+    let region = region.id();
+    if batch.as_slice().iter().all(|skb| skb.region() == region) {
+        return;
+    }
+    let mut ours = Batch::new();
+    for skb in batch.drain() {
+        if skb.region() != region {
+            ctx.free_at(skb, dev, DropReason::NoFrame);
+        } else if let Err(skb) = ours.push(skb) {
+            ctx.free_at(skb, dev, DropReason::FullRing);
+        }
+    }
+    std::mem::swap(batch, &mut ours);
 }
 
 struct PairRx {
@@ -135,8 +223,7 @@ impl PairRx {
         let word = slot.load(Ordering::Relaxed);
         // SAFETY: the producer gave the handle up when it wrote the slot, and published it by the doorbell's
         // counter; this end takes each position once.
-        let frame = unsafe { Frame::from_raw(&self.wire.region, (word >> 32) as u32) };
-        (frame, (word >> 16) as u16 as usize, word as u16 as usize)
+        unsafe { unpack(&self.wire.region, word) }
     }
 }
 
@@ -219,19 +306,7 @@ impl TxQueue for PairTx {
             ctx.free_batch_at(batch, self.dev, DropReason::DevReady);
             return n;
         }
-        let region = self.wire.region.id();
-        if batch.as_slice().iter().any(|skb| skb.region() != region) {
-            // The other end knows frames of one region only.
-            let mut ours = Batch::new();
-            for skb in batch.drain() {
-                if skb.region() != region {
-                    ctx.free_at(skb, self.dev, DropReason::NoFrame);
-                } else if let Err(skb) = ours.push(skb) {
-                    ctx.free_at(skb, self.dev, DropReason::FullRing);
-                }
-            }
-            std::mem::swap(batch, &mut ours);
-        }
+        only_of(&self.wire.region, ctx, self.dev, batch);
         let n = self.room().min(batch.len());
         let (mut packets, mut bytes) = (0, 0);
         ctx.take_frames(self.dev, batch.drain().take(n), |frame, off, len| {

@@ -14,11 +14,12 @@ use softnet_dev::{DeviceInfo, LinkState, sched};
 use crate::config::{Config, Context, DeviceConfig, format_mac};
 use crate::control::commands::{Change, Commander};
 use crate::control::show::{
-    DevRow, DropRow, FilterRow, NapiRow, NeighRow, QdiscRow, RouteRow, SocketRow, Stats, SteeringRow, Table,
-    WorkerRow,
+    DevRow, DropRow, FilterRow, NapiRow, NeighRow, NtupleRow, QdiscRow, RouteRow, RssRow, SocketRow, Stats,
+    SteeringRow, Table, WorkerRow,
 };
 use crate::control::{
-    ControlError, Handler, Request, Set, SetFilter, SetKnobs, SetQdisc, SetSteering, Target,
+    ControlError, Handler, NtupleAnswer, Request, RssAnswer, Set, SetFilter, SetKnobs, SetNtuple, SetQdisc,
+    SetRss, SetSteering, Target,
 };
 use crate::device::{StackDevice, filter};
 use crate::napi::{NapiInstance, PollThread};
@@ -30,6 +31,7 @@ use crate::util::{lock, thread_cpu_ns};
 mod filters;
 mod napi;
 mod qdisc;
+mod rx_class;
 mod sockets;
 mod steering;
 
@@ -98,6 +100,17 @@ impl Introspect {
         device.set_deferral(queue, set.knobs)?;
         let ids: Vec<u32> = instances.iter().map(|instance| instance.napi.id).collect();
         Ok(self.napis_of(&ids))
+    }
+
+    /// Changes how a device spreads flows over its RX queues, at once. The error says what is wrong with the change, and then
+    /// nothing changed.
+    pub fn set_rss(&self, set: &SetRss) -> Result<RssAnswer, ControlError> {
+        rx_class::set_rss(&self.shared, set)
+    }
+
+    /// Adds or deletes an ntuple filter of a device, at once. The error says what is wrong with it, and then nothing changed.
+    pub fn set_ntuple(&self, set: &SetNtuple) -> Result<NtupleAnswer, ControlError> {
+        rx_class::set_ntuple(&self.shared, set)
     }
 
     fn napis_of(&self, ids: &[u32]) -> Vec<NapiRow> {
@@ -196,6 +209,16 @@ impl Introspect {
     pub fn filters(&self) -> Vec<FilterRow> {
         let name = |dev| self.dev_name(dev);
         self.shared.netdevs.iter().flat_map(|dev| filters::rows(dev, name)).collect()
+    }
+
+    /// How the devices spread flows over their RX queues.
+    pub fn rss(&self) -> Vec<RssRow> {
+        self.shared.devices.iter().flat_map(|dev| rx_class::rss(dev)).collect()
+    }
+
+    /// The ntuple filters of the devices that are open.
+    pub fn ntuples(&self) -> Vec<NtupleRow> {
+        self.shared.devices.iter().flat_map(|dev| rx_class::ntuples(dev).unwrap_or_default()).collect()
     }
 
     /// The sockets that are open.
@@ -379,6 +402,8 @@ impl Handler for Introspect {
             Request::Qdisc(set) => return value(self.set_qdisc(set).map_err(text)?),
             Request::Filter(set) => return value(self.set_filter(&set).map_err(text)?),
             Request::Steering(set) => return value(self.set_steering(set).map_err(text)?),
+            Request::Rss(set) => return value(self.set_rss(&set).map_err(text)?),
+            Request::Ntuple(set) => return value(self.set_ntuple(&set).map_err(text)?),
             Request::Knobs(set) => return value(self.set_knobs(&set).map_err(text)?),
         };
         match table {
@@ -392,6 +417,8 @@ impl Handler for Introspect {
             Table::Filter => value(self.filters()),
             Table::Socket => value(self.sockets()),
             Table::Steering => value(self.steering()),
+            Table::Rss => value(self.rss()),
+            Table::Ntuple => value(self.ntuples()),
             Table::Stats => value(self.stats()),
         }
     }

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use softnet_core::napi;
 use softnet_core::qdisc::{Spec, SpecError};
+use softnet_core::steer::WordError;
+use softnet_dev::rx_class::RxClassError;
 
 use crate::config::{Context, KnobError};
 
@@ -70,6 +72,17 @@ pub enum ControlError {
     /// A filter is to be deleted where none is set.
     #[error("{0} has no filter, so none to delete")]
     NoFilter(String),
+    /// RSS or filters of a device can't be told, or changed like that.
+    #[error("{dev}: {source}")]
+    RxClass {
+        /// The device.
+        dev: String,
+        /// Why.
+        source: RxClassError,
+    },
+    /// A change of RSS or filters is none.
+    #[error(transparent)]
+    Words(#[from] WordError),
     /// The request lacks a part.
     #[error("expected {0}")]
     Missing(&'static str),

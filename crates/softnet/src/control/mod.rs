@@ -26,8 +26,8 @@ pub use error::ControlError;
 pub use listener::BindError;
 pub(crate) use listener::Listener;
 pub use requests::{
-    Action, Direction, MirredAction, Request, Response, Set, SetFilter, SetKnobs, SetMirred, SetQdisc,
-    SetSteering, Target,
+    Action, Direction, MirredAction, NtupleAnswer, Request, Response, RssAnswer, Set, SetFilter, SetKnobs,
+    SetMirred, SetNtuple, SetQdisc, SetRss, SetSteering, Target,
 };
 pub(crate) use server::{Handler, Server};
 

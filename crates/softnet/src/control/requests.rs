@@ -4,7 +4,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::show::Table;
+use super::show::{NtupleRow, RssRow, Table};
 use crate::config::{Context, Knobs, SteeringMode};
 
 /// What can be asked.
@@ -24,6 +24,10 @@ pub enum Request {
     Qdisc(SetQdisc),
     /// A change of a filter, answered when it is done: by a list of the device's [`FilterRow`](crate::control::show::FilterRow)s.
     Filter(SetFilter),
+    /// A change of a device's RSS, answered when it is done: by an [`RssAnswer`].
+    Rss(SetRss),
+    /// A change of a device's ntuple filters, answered when it is done: by an [`NtupleAnswer`].
+    Ntuple(SetNtuple),
 }
 
 /// What to do to a discipline or a filter, in `tc`'s words.
@@ -81,6 +85,46 @@ pub struct SetMirred {
     pub action: MirredAction,
     /// The other device.
     pub dev: String,
+}
+
+/// A change of how a device spreads flows over its RX queues: `{"dev": "eth1", "change": "equal 4"}`. It is the device's, and
+/// gone with its interface.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SetRss {
+    /// The device.
+    pub dev: String,
+    /// The change, in the words of `ethtool -X`.
+    pub change: String,
+}
+
+/// What became of a [`SetRss`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RssAnswer {
+    /// The context that was made, if one was.
+    pub context: Option<u32>,
+    /// How the device spreads flows now.
+    pub rss: Vec<RssRow>,
+}
+
+/// A change of a device's ntuple filters: `{"dev": "eth1", "change": "flow-type udp4 dst-port 53 action 2"}`. They are the
+/// device's, and gone with its interface.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SetNtuple {
+    /// The device.
+    pub dev: String,
+    /// The change, in the words of `ethtool -N`.
+    pub change: String,
+}
+
+/// What became of a [`SetNtuple`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct NtupleAnswer {
+    /// Where the filter is, or was.
+    pub location: u32,
+    /// The filters that the device has now.
+    pub filters: Vec<NtupleRow>,
 }
 
 /// Knobs of interrupt mitigation, for a device's instances or one; what is left out stays as it is.

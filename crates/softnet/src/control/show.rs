@@ -35,13 +35,17 @@ pub enum Table {
     Socket,
     /// Steering of RX queues: a list of [`SteeringRow`].
     Steering,
+    /// RSS: a list of [`RssRow`].
+    Rss,
+    /// Ntuple filters: a list of [`NtupleRow`].
+    Ntuple,
     /// Totals: one [`Stats`].
     Stats,
 }
 
 impl Table {
     /// All of them.
-    pub const ALL: [Table; 11] = [
+    pub const ALL: [Table; 13] = [
         Table::Dev,
         Table::Napi,
         Table::Worker,
@@ -52,13 +56,17 @@ impl Table {
         Table::Filter,
         Table::Socket,
         Table::Steering,
+        Table::Rss,
+        Table::Ntuple,
         Table::Stats,
     ];
 
     /// Its name, as it is asked for.
     pub const fn name(self) -> &'static str {
-        ["dev", "napi", "worker", "neigh", "route", "drops", "qdisc", "filter", "socket", "steering", "stats"]
-            [self as usize]
+        [
+            "dev", "napi", "worker", "neigh", "route", "drops", "qdisc", "filter", "socket", "steering",
+            "rss", "ntuple", "stats",
+        ][self as usize]
     }
 
     /// What it tells, in one line.
@@ -76,6 +84,8 @@ impl Table {
             Table::Filter => "Filters: what is redirected or mirrored, and where to",
             Table::Socket => "Sockets: what is bound and connected where, and what waits in each",
             Table::Steering => "Steering: which workers go on with what each RX queue brings",
+            Table::Rss => "RSS: how devices spread flows over their RX queues",
+            Table::Ntuple => "Ntuple filters of devices: which packets go to which RX queue, or nowhere",
             Table::Stats => "Totals: every packet is somewhere",
         }
     }
@@ -474,6 +484,46 @@ pub struct SteeredRow {
     pub flow_limited: u64,
     /// Packets in its backlog now, of all RX queues.
     pub backlog: u64,
+}
+
+/// How a device spreads flows over its RX queues, by one of its contexts.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct RssRow {
+    /// Device.
+    pub dev: String,
+    /// 0 is the main one; to others filters lead.
+    pub context: u32,
+    /// RX queues of the device.
+    pub queues: u32,
+    /// The indirection table: the low bits of a packet's hash choose the entry, which is an RX queue.
+    pub table: Vec<u32>,
+    /// The hash function: `toeplitz`.
+    pub hfunc: String,
+    /// `none`; `symmetric-xor` or `symmetric-or-xor`: both directions of a flow have one hash.
+    pub xfrm: String,
+    /// What is hashed, by kind of flow (`udp4`): `sd`, addresses, or `sdfn`, ports as well.
+    pub fields: BTreeMap<String, String>,
+    /// The key, `6d:5a:…`; empty if the device does not tell.
+    pub hkey: String,
+    /// Why there is nothing to tell: the device has no RSS, or is not open.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
+}
+
+/// A filter of a device.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct NtupleRow {
+    /// Device.
+    pub dev: String,
+    /// Where it is; the filter with the lowest location that takes a packet decides.
+    pub location: u32,
+    /// The filter, in the words that make it.
+    pub rule: String,
+    /// Packets that it took; none if the device does not count them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub packets: Option<u64>,
 }
 
 /// A socket.

@@ -27,6 +27,8 @@ impl Handler for Echo {
             Request::Qdisc(set) => Ok(json!(format!("{set:?}"))),
             Request::Filter(set) => Ok(json!(format!("{set:?}"))),
             Request::Steering(set) => Ok(json!(format!("{set:?}"))),
+            Request::Rss(set) => Ok(json!(format!("{set:?}"))),
+            Request::Ntuple(set) => Ok(json!(format!("{set:?}"))),
             Request::Show(Table::Drops) => panic!("a bug"),
             Request::Show(table) => Err(format!("no {table:?} here")),
         }
@@ -92,6 +94,8 @@ fn keys_that_are_not_known_are_refused_by_name() {
         (json!({"set": {"dev": "a", "threaded": "softirq", "thread": 1}}), "thread"),
         (json!({"set": {"dev": "a", "napi": 3, "threaded": "softirq"}}), "napi"),
         (json!({"knobs": {"dev": "a", "gro_flush_timeout": 1, "gro_flush": 2}}), "gro_flush"),
+        (json!({"rss": {"dev": "a", "change": "default", "context": 1}}), "context"),
+        (json!({"ntuple": {"dev": "a", "change": "delete 1", "loc": 1}}), "loc"),
         (json!({"qdisc": {"dev": "a", "action": "del", "parent": 1}}), "parent"),
         (json!({"filter": {"dev": "a", "parent": "egress", "action": "del", "pref": 1}}), "pref"),
         (

@@ -25,6 +25,7 @@ mod policy;
 mod poller;
 mod qdisc;
 mod ready_fd;
+mod rss;
 mod scope;
 mod sender;
 mod sender_waits;

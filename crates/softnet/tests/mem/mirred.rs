@@ -112,7 +112,8 @@ fn end(world: World, mut lanes: Vec<Lane>) {
     world.end(lanes);
 }
 
-const PORTS: Setup<'static> = Setup { ports: &[1, 1, 1], workers: 2, known: true, xps: [&[], &[]], tx: None };
+const PORTS: Setup<'static> =
+    Setup { ports: &[1, 1, 1], workers: 2, known: true, xps: [&[], &[]], rss: false, tx: None };
 
 #[test]
 fn what_is_redirected_or_mirrored_arrives() {

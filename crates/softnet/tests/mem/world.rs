@@ -114,6 +114,8 @@ pub(crate) struct Setup<'a> {
     pub(crate) known: bool,
     /// XPS maps of the last port: by CPU and by RX queue.
     pub(crate) xps: [&'a [&'a str]; 2],
+    /// The first port has RSS.
+    pub(crate) rss: bool,
     /// What is put before every TX queue.
     pub(crate) tx: Option<fn(AnyTx) -> AnyTx>,
 }
@@ -189,11 +191,11 @@ impl Setup<'_> {
         let mut config = self.config();
         more(&mut config);
         let lanes = Arc::new(Mutex::new(Vec::new()));
-        let (queues, before) = (self.ports.to_vec(), self.tx);
+        let (queues, before, rss) = (self.ports.to_vec(), self.tx, self.rss);
         let assembly = Assembly::new(config, Vec::new(), |region| {
             let (region, lanes) = (region.clone(), lanes.clone());
             Ok(move |&OpenRequest { dev, .. }: &OpenRequest<'_>, _: &mut SoftnetData| {
-                let (mut near, far) = wire(&region, dev, queues[usize::from(dev)]);
+                let (mut near, far) = wire_with(&region, dev, queues[usize::from(dev)], rss && dev == 0);
                 let exclusive = |rx| Box::new(Exclusive(rx, Arc::default())) as Box<dyn RxQueue>;
                 near.rx = near.rx.into_iter().map(exclusive).collect();
                 if let Some(before) = before {
@@ -210,6 +212,11 @@ impl Setup<'_> {
 
 /// A wire with `queues` queues to softnet's device `dev`: softnet's end, and the test's.
 pub(crate) fn wire(region: &Arc<Region>, dev: u16, queues: usize) -> (OpenDevice, Vec<Lane>) {
+    wire_with(region, dev, queues, false)
+}
+
+/// The same, with RSS if `rss` says so.
+fn wire_with(region: &Arc<Region>, dev: u16, queues: usize, rss: bool) -> (OpenDevice, Vec<Lane>) {
     let port = usize::from(dev);
     let config = PairConfig {
         queues,
@@ -217,6 +224,7 @@ pub(crate) fn wire(region: &Arc<Region>, dev: u16, queues: usize) -> (OpenDevice
         macs: [own_mac(port), host_mac(port)],
         names: [format!("mem{port}"), format!("host{port}")],
         mtu: 1500,
+        rss,
     };
     let [near, far] = pair(region, [dev, dev + 32], &config).unwrap();
     let OpenDevice { device, rx, tx, .. } = far;

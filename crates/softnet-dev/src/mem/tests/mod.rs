@@ -8,6 +8,7 @@ use softnet_core::skb::{Batch, CacheSizes, DropReason, HeapMemory, Region, Skb};
 use super::*;
 use crate::device::{Doorbell, LinkState, OpenDevice};
 
+mod steered;
 mod wire;
 
 const FRAMES: u32 = 512;
