@@ -98,7 +98,9 @@ pub(crate) fn ntuple(args: &NtupleArgs) -> Result<(), Failure> {
 fn is_there(client: &Client, dev: &str) -> Result<(), Failure> {
     let devs: Vec<RssRow> =
         client.ask(&Request::Show(Table::Rss)).map_err(|error| Failure::Run(error.to_string()))?;
-    let names: Vec<&str> = devs.iter().map(|row| &row.dev[..]).collect();
+    let mut names: Vec<&str> = devs.iter().map(|row| &row.dev[..]).collect();
+    // A device has a row for each context.
+    names.dedup();
     if names.contains(&dev) {
         return Ok(());
     }

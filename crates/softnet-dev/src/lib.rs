@@ -6,6 +6,7 @@ pub mod bpf;
 mod debug;
 pub mod device;
 pub mod ethtool;
+mod ethtool_rx;
 pub mod hugepage;
 pub mod mem;
 pub mod memfd;

@@ -274,6 +274,86 @@ fn set_says_what_became_of_it() {
     }
 }
 
+#[test]
+fn rss_is_shown_and_set_in_the_words_of_ethtool() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("x.sock");
+    let _server = serve(&path);
+    let name = path.to_str().unwrap();
+    let run = |args: &[&str]| told(&[args, &["--name", name]].concat());
+    let (code, shown, err) = run(&["show", "rss"]);
+    assert_eq!((code, &err[..]), (0, ""));
+    for line in [
+        "DEV   CONTEXT  QUEUES  ENTRIES OF EACH QUEUE",
+        "eth1        0       4  0: 2, 1: 2, 2: 2, 3: 2",
+        "eth1        1       4  0: 6, 3: 2",
+        "toeplitz  none  tcp4        6d:5a:56:da",
+        "not supported: its driver has no way to set RSS or filters",
+    ] {
+        assert!(shown.contains(line), "{line}\n{shown}");
+    }
+    let (_, json, _) = run(&["show", "rss", "--json"]);
+    let rows: Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(rows[1]["table"], serde_json::json!([0, 0, 0, 0, 0, 0, 3, 3]));
+    assert_eq!(run(&["set", "rss", "eth1", "equal", "4"]), (0, shown.clone(), String::new()));
+    let new = run(&["set", "rss", "eth1", "context", "new", "weight", "6", "2"]);
+    assert_eq!(new, (0, format!("new RSS context is 1\n{shown}"), String::new()));
+    let (code, json, _) = run(&["set", "rss", "eth1", "xfrm", "symmetric-xor", "--json"]);
+    assert_eq!(code, 0);
+    assert_eq!(serde_json::from_str::<Value>(&json).unwrap()["rss"], rows);
+    let error =
+        "error: the instance answered: wan: not supported: its driver has no way to set RSS or filters\n";
+    assert_eq!(run(&["set", "rss", "wan", "default"]), (1, String::new(), error.into()));
+    for (words, expected) in [
+        (&["equals", "4"][..], "expected equal, start, weight, default"),
+        (
+            &["equal"],
+            "equal: expected a number from 0 to 65535, found nothing; `softnet set --help` has all of it",
+        ),
+        (&["threaded=1"], "`set rss` takes words, such as equal 4, no KEY=VALUE"),
+    ] {
+        let (code, out, err) = run(&[&["set", "rss", "eth1"], words].concat());
+        assert_eq!((code, &out[..]), (2, ""));
+        assert!(err.contains(expected), "{err}");
+    }
+}
+
+#[test]
+fn ntuple_filters_are_shown_and_set_in_the_words_of_ethtool() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("x.sock");
+    let _server = serve(&path);
+    let name = path.to_str().unwrap();
+    let run = |args: &[&str]| told(&[&["ntuple", "--name", name], args].concat());
+    let table = "DEV    LOC  FILTER                               PACKETS
+eth1     7  flow-type udp4 dst-port 53 action 2    1,234
+eth1  1023  flow-type ip4 tos 16 action -1             -
+";
+    let (_, shown, _) = told(&["show", "ntuple", "--name", name]);
+    assert_eq!(shown, table);
+    assert_eq!(run(&["eth1", "show"]), (0, shown, String::new()));
+    assert_eq!(run(&["wan", "show"]).1, "no filters; `softnet ntuple --help` says how to add one\n");
+    let added = run(&["eth1", "flow-type", "udp4", "dst-port", "53", "action", "-1"]);
+    assert_eq!(added, (0, "added filter with location 1023\n".into(), String::new()));
+    assert_eq!(run(&["eth1", "delete", "7"]), (0, String::new(), String::new()));
+    let (_, json, _) = run(&["--json", "eth1", "show"]);
+    assert_eq!(serde_json::from_str::<Value>(&json).unwrap()[0]["packets"], 1234);
+    let error = "error: no device \"eth9\"; there are: eth1, wan\n";
+    assert_eq!(run(&["eth9", "show"]), (1, String::new(), error.into()));
+    for (words, expected) in [
+        (
+            &["flow-type", "udp4"][..],
+            "expected action or context at the end, found nothing; `softnet ntuple --help`",
+        ),
+        (&["list"], "expected flow-type or delete, found \"list\""),
+        (&["delete", "-1"], "delete: expected the location of a filter, found \"-1\""),
+    ] {
+        let (code, out, err) = run(&[&["eth1"], words].concat());
+        assert_eq!((code, &out[..]), (2, ""));
+        assert!(err.contains(expected), "{err}");
+    }
+}
+
 /// Words and order are `tc`'s; the lines that begin with "drops" and "tx queue" are softnet's.
 #[test]
 fn disciplines_are_shown_as_tc_shows_them() {

@@ -21,6 +21,19 @@ impl Handler for Instance {
             }
             Request::Filter(_) => return self.request(Request::Show(Table::Filter)),
             Request::Steering(_) => return self.request(Request::Show(Table::Steering)),
+            Request::Rss(set) if set.dev != "eth1" => {
+                return Err(format!(
+                    "{}: not supported: its driver has no way to set RSS or filters",
+                    set.dev
+                ));
+            }
+            Request::Rss(set) => {
+                let context = set.change.starts_with("context new").then_some(1);
+                return Ok(json!({"context": context, "rss": self.request(Request::Show(Table::Rss))?}));
+            }
+            Request::Ntuple(_) => {
+                return Ok(json!({"location": 1023, "filters": self.request(Request::Show(Table::Ntuple))?}));
+            }
             Request::Qdisc(_) => return self.request(Request::Show(Table::Qdisc)),
             Request::Set(Set { target: Target::Dev(dev), .. }) => {
                 return Err(format!("no device {dev:?}; there are: eth1, wan"));
@@ -122,6 +135,18 @@ impl Handler for Instance {
                 {"name": "wan-0", "id": 8194, "dev": "wan", "queue": 0, "mode": "none", "processing_cpu": null,
                  "rps_cpus": [], "rps_flow_cnt": 16, "moves": 0, "workers": [],
                  "warning": "rps_flow_cnt has no effect without rps_cpus"},
+            ]),
+            Table::Rss => json!([
+                {"dev": "eth1", "context": 0, "queues": 4, "table": [0, 1, 2, 3, 0, 1, 2, 3], "hfunc": "toeplitz", "xfrm": "none",
+                 "fields": {"tcp4": "sdfn", "udp4": "sd"}, "hkey": "6d:5a:56:da"},
+                {"dev": "eth1", "context": 1, "queues": 4, "table": [0, 0, 0, 0, 0, 0, 3, 3], "hfunc": "toeplitz", "xfrm": "none",
+                 "fields": {"tcp4": "sdfn", "udp4": "sd"}, "hkey": "6d:5a:56:da"},
+                {"dev": "wan", "context": 0, "queues": 0, "table": [], "hfunc": "", "xfrm": "", "fields": {}, "hkey": "",
+                 "why": "not supported: its driver has no way to set RSS or filters"},
+            ]),
+            Table::Ntuple => json!([
+                {"dev": "eth1", "location": 7, "rule": "flow-type udp4 dst-port 53 action 2", "packets": 1234},
+                {"dev": "eth1", "location": 1023, "rule": "flow-type ip4 tos 16 action -1"},
             ]),
             Table::Stats => json!({
                 "name": "edge", "version": "0.1.0", "pid": 77, "uptime_s": 245.0, "received": 59000, "originated": 1,

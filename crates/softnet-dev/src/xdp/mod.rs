@@ -74,8 +74,10 @@ use umem::Binding;
 use crate::bpf::XdpMode;
 use crate::device::{Device, DeviceInfo, Features, LinkState, OpenDevice, RxQueue, TxQueue};
 use crate::ethtool::Ethtool;
+use crate::ethtool_rx::KernelRxClass;
 use crate::netlink::{Link, Netlink};
 use crate::netns::NetNs;
+use crate::rx_class::{RssChange, RssView, RuleOrder, RuleView, RxClassError};
 use crate::snoop::Snoop;
 use crate::sys_error::{SysError, SysResult};
 
@@ -266,6 +268,7 @@ pub fn open_with_claims(
         sockets,
         attachment: attachment.clone(),
         groups,
+        class: KernelRxClass::default(),
         _sharing: sharing.clone(),
         snoop,
         _offloads: offloads,
@@ -440,6 +443,7 @@ struct XdpDevice {
     sockets: Vec<Arc<Xsk>>,
     attachment: Arc<Attachment>,
     groups: Groups,
+    class: KernelRxClass,
     /// Has ports of shared addresses reserved.
     _sharing: Arc<Sharing>,
     /// Copies of what the program leaves to the kernel, and neighbours mean for all.
@@ -477,6 +481,22 @@ impl Device for XdpDevice {
     fn losses(&self) -> Vec<(DropReason, u64)> {
         let too_long = self.attachment.too_long();
         vec![(DropReason::RxTooLong, too_long), (DropReason::SnoopOverflow, self.snoop.lost())]
+    }
+
+    fn rss(&self) -> Result<RssView, RxClassError> {
+        self.class.rss(&self.control)
+    }
+
+    fn set_rss(&self, change: &RssChange) -> Result<Option<u32>, RxClassError> {
+        self.class.set_rss(&self.control, change)
+    }
+
+    fn rules(&self) -> Result<Vec<RuleView>, RxClassError> {
+        self.class.rules(&self.control)
+    }
+
+    fn set_rule(&self, order: &RuleOrder) -> Result<u32, RxClassError> {
+        self.class.set_rule(&self.control, order)
     }
 }
 

@@ -36,7 +36,7 @@ fn packets_go_where_the_receivers_table_says_with_their_hash() {
     let mut ctx = context();
     let [mut a, mut b] = rss_pair(&ctx, 2, 64);
     for tx in 0..2 {
-        let skbs: Vec<Skb> = (0..40).map(|port| udp(&mut ctx, port)).collect();
+        let skbs: Vec<Skb> = (1..41).map(|port| udp(&mut ctx, port)).collect();
         let want: Vec<u32> = skbs.iter().map(|skb| flow_hash(skb.data())).collect();
         assert_eq!(send(&mut ctx, &mut a.tx[tx], skbs), 40);
         let mut got = 0;
@@ -102,7 +102,7 @@ fn a_full_queue_refuses_and_a_drop_does_not() {
 fn packets_on_the_lanes_of_a_closed_pair_go_home() {
     let mut ctx = context();
     let [mut a, b] = rss_pair(&ctx, 2, 64);
-    let skbs: Vec<Skb> = (0..40).map(|port| udp(&mut ctx, port)).collect();
+    let skbs: Vec<Skb> = (1..41).map(|port| udp(&mut ctx, port)).collect();
     send(&mut ctx, &mut a.tx[1], skbs);
     close(b, &mut ctx);
     assert_eq!(ctx.stats().drops(4, DropReason::Shutdown), 40);
@@ -113,7 +113,7 @@ fn packets_on_the_lanes_of_a_closed_pair_go_home() {
     close(a, &mut ctx);
     // Neither end is closed.
     let [mut a, b] = rss_pair(&ctx, 2, 64);
-    let skbs: Vec<Skb> = (0..40).map(|port| udp(&mut ctx, port)).collect();
+    let skbs: Vec<Skb> = (1..41).map(|port| udp(&mut ctx, port)).collect();
     send(&mut ctx, &mut a.tx[1], skbs);
     drop((a, b));
     all_home(ctx);
