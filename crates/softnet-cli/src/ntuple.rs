@@ -18,7 +18,8 @@ pub(crate) struct NtupleArgs {
     /// What to do, as below.
     #[arg(value_name = "WORDS", required = true, allow_hyphen_values = true)]
     words: Vec<String>,
-    /// The instance: its name (`stack.name`), or the path of its control socket. Without it, the only one running.
+    /// The instance: its name (`stack.name`), or the path of its control socket. Without it, the
+    /// only one running.
     #[arg(long)]
     name: Option<String>,
     /// Print the filters as JSON; after a change, those of its device.

@@ -16,8 +16,8 @@ use crate::text::print;
 #[derive(clap::Args)]
 #[command(name = "set", after_help = EXAMPLES)]
 pub(crate) struct SetArgs {
-    /// Whether ID is the name of a device (all its queues) or the id of a NAPI instance (one queue); or `rss`: how the device ID
-    /// spreads flows over its queues.
+    /// Whether ID is the name of a device (all its queues) or the id of a NAPI instance (one
+    /// queue); or `rss`: how the device ID spreads flows over its queues.
     #[arg(value_enum)]
     what: What,
     /// The device or the instance, as `softnet show napi` has them.

@@ -106,7 +106,8 @@ pub trait Device: Send + Sync {
     fn losses(&self) -> Vec<(DropReason, u64)> {
         Vec::new()
     }
-    /// How it spreads flows over its RX queues. Control path, as all that follow: may make system calls.
+    /// How it spreads flows over its RX queues. Control path, as all that follow: may make system
+    /// calls.
     ///
     /// # Errors
     /// It has no RSS, or does not tell.
@@ -116,7 +117,8 @@ pub trait Device: Send + Sync {
     /// Changes that. Returns the context that was made, if one was.
     ///
     /// # Errors
-    /// What is wrong with the change, or why it was not made; then nothing was changed.
+    /// What is wrong with the change, or why it was not made; then nothing was changed, except that the kernel may
+    /// have taken what is hashed (`rx-flow-hash`) and refused what else was asked for.
     fn set_rss(&self, _change: &RssChange) -> Result<Option<u32>, RxClassError> {
         Err(RxClassError::unsupported())
     }

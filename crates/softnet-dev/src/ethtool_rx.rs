@@ -1,9 +1,9 @@
 //! RSS and filters of an interface of the kernel, by its ethtool requests: what the driver allows.
 //!
 //! Control path; any thread may call it. The kernel's structures are written byte by byte
-//! (`include/uapi/linux/ethtool.h`), so nothing here is `unsafe`. What is changed is the interface's, and stays when
-//! softnet is gone, as with `ethtool -X` and `-N`. Invariant: what the driver refuses is told with the kernel's error
-//! and what may help.
+//! (`include/uapi/linux/ethtool.h`), so nothing here is `unsafe`. What is changed is the
+//! interface's, and stays when softnet is gone, as with `ethtool -X` and `-N`. Invariant: what the
+//! driver refuses is told with the kernel's error and what may help.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -200,8 +200,13 @@ impl KernelRxClass {
         })
     }
 
-    /// Changes that, as far as the driver does. Returns the context that was made.
+    /// Changes that, as far as the driver does: what is hashed first, then the rest in one request.
+    /// Returns the context that was made.
     pub(crate) fn set_rss(&self, control: &Control, change: &RssChange) -> Result<Option<u32>, RxClassError> {
+        let is_main = change.context == ContextChoice::Is(0);
+        if !is_main && !change.ports.is_empty() {
+            return Err(RssError::OfDevice("rx-flow-hash").into());
+        }
         for (kind, ports) in &change.ports {
             let mut request = Rxnfc::new(SRXFH, 0);
             request.put(FLOW_TYPE, &kinds(*kind).to_ne_bytes());
@@ -209,7 +214,6 @@ impl KernelRxClass {
             let what = format!("set what is hashed of {} (ETHTOOL_SRXFH)", kind.name());
             request.ask(control).map_err(|error| refused(&what, error))?;
         }
-        let is_main = change.context == ContextChoice::Is(0);
         let nothing = change.spread.is_none() && change.key.is_none() && change.xfrm.is_none();
         if nothing && !change.toeplitz && !change.delete && is_main {
             return Ok(None);
@@ -364,7 +368,8 @@ fn last_free(control: &Control) -> Result<u32, RxClassError> {
     free.ok_or_else(|| refused(what, io::Error::from_raw_os_error(libc::ENOSPC)))
 }
 
-/// Where the parts of a filter are in the kernel's union: source, destination, ports, TOS, protocol; and their lengths.
+/// Where the parts of a filter are in the kernel's union: source, destination, ports, TOS,
+/// protocol; and their lengths.
 fn places(flow_type: FlowType) -> [(usize, usize); 5] {
     let protocol = |at| if flow_type.protocol().is_some() { (0, 0) } else { (at, 1) };
     match flow_type.is_v6() {
@@ -498,7 +503,8 @@ mod tests {
         assert!(words("equal 5").unwrap_err().contains("queue 4 is not there"));
     }
 
-    /// The driver of veth has neither RSS nor filters: that is the kernel's answer, with what it means.
+    /// The driver of veth has neither RSS nor filters: that is the kernel's answer, with what it
+    /// means.
     #[test]
     fn what_a_driver_can_not_do_is_told() {
         if !net_allowed() {
@@ -510,6 +516,8 @@ mod tests {
             netlink.add_veth("a", "b", (2, 2), None).unwrap();
             let control = Control::new(netlink.existing_link("a").unwrap().index).unwrap();
             let class = KernelRxClass::default();
+            let of_context = class.set_rss(&control, &"context 1 rx-flow-hash udp4 sd".parse().unwrap());
+            assert!(of_context.unwrap_err().to_string().starts_with("rx-flow-hash: is the device's"));
             let order = |text: &str| class.set_rule(&control, &text.parse().unwrap()).map(drop);
             let errors = [
                 class.rss(&control).map(drop),

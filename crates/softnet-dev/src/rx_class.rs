@@ -1,7 +1,7 @@
 //! RSS and filters of a device as they are shown, and why they can't be changed.
 //!
-//! What may be asked for is in `softnet_core::steer` ([`RssChange`], [`RuleOrder`]); devices answer by their
-//! [`Device`](crate::Device) methods. Plain data; any thread may have it.
+//! What may be asked for is in `softnet_core::steer` ([`RssChange`], [`RuleOrder`]); devices answer
+//! by their [`Device`](crate::Device) methods. Plain data; any thread may have it.
 
 use std::fmt;
 

@@ -4,4 +4,5 @@ mod cli;
 mod instance;
 mod load;
 mod process;
+mod rx_class;
 mod top;

@@ -31,7 +31,7 @@ fn until(what: &str, mut done: impl FnMut() -> bool) {
 }
 
 /// A running `softnet`, killed when the test has done with it.
-struct Process {
+pub(crate) struct Process {
     child: Child,
     lines: Receiver<String>,
     errors: Arc<Mutex<String>>,
@@ -114,7 +114,7 @@ impl Drop for Process {
 }
 
 /// Two hosts, and between them the namespace that `softnet run` is for.
-struct World {
+pub(crate) struct World {
     middle: NetNs,
     hosts: [NetNs; 2],
     dir: TempDir,
@@ -128,7 +128,7 @@ fn router(i: usize) -> Ipv4Addr {
 }
 
 impl World {
-    fn new() -> Option<World> {
+    pub(crate) fn new() -> Option<World> {
         if !net_allowed() {
             return None;
         }
@@ -157,12 +157,12 @@ impl World {
         self.dir.path().join(name)
     }
 
-    fn socket(&self) -> PathBuf {
+    pub(crate) fn socket(&self) -> PathBuf {
         self.path("x.sock")
     }
 
     /// Writes a configuration, with `extra` in the section of the first device.
-    fn config(&self, name: &str, extra: &str) -> String {
+    pub(crate) fn config(&self, name: &str, extra: &str) -> String {
         let socket = self.socket();
         let text = format!(
             "[stack]\nname = \"process-test\"\ncontrol = {socket:?}\nframes = 4096\n\n\
@@ -179,14 +179,14 @@ impl World {
     }
 
     /// Runs it, and waits until it says that it does.
-    fn running(&self, config: &str) -> Process {
+    pub(crate) fn running(&self, config: &str) -> Process {
         let mut process = self.run(config);
         process.line("process-test: running: 2 devices");
         process
     }
 
     /// Asks it for a table.
-    fn show(&self, table: &str) -> Value {
+    pub(crate) fn show(&self, table: &str) -> Value {
         let socket = self.socket();
         let mut show = Process::start(&["show", table, "--json", "--name", socket.to_str().unwrap()]);
         let status = show.end();
@@ -197,7 +197,7 @@ impl World {
     }
 
     /// Waits until a datagram from one host has reached the other.
-    fn assert_forwards(&self) {
+    pub(crate) fn assert_forwards(&self) {
         let server = self.hosts[1].run(|| UdpSocket::bind((host(1), 7)).unwrap()).unwrap();
         let client = self.hosts[0].run(|| UdpSocket::bind((host(0), 0)).unwrap()).unwrap();
         server.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
@@ -431,33 +431,6 @@ fn filters_are_set_while_it_runs() {
     }
     assert_eq!(filter("del dev s0 ingress"), fine(""));
     assert_eq!(filter("show dev s0"), fine(""));
-    world.assert_forwards();
-}
-
-/// The driver of veth has neither RSS nor filters: what the kernel says is told, and softnet goes on.
-#[test]
-fn what_a_driver_refuses_of_rss_and_filters_is_told() {
-    let Some(world) = World::new() else { return };
-    let config = world.config("r.toml", "");
-    let _process = world.running(&config);
-    let socket = world.socket();
-    let told = |words: &str| {
-        let args = words.split_whitespace().chain(["--name", socket.to_str().unwrap()]);
-        let output = Command::new(env!("CARGO_BIN_EXE_softnet")).args(args).output().unwrap();
-        let text = |bytes| String::from_utf8(bytes).unwrap();
-        (output.status.code().unwrap(), text(output.stdout) + &text(output.stderr))
-    };
-    let why = world.show("rss")[0]["why"].as_str().unwrap().to_owned();
-    let expected = ["(ETHTOOL_GRSSH): ", "not supported", "the interface's driver can't do that"];
-    assert!(expected.iter().all(|part| why.contains(part)), "{why}");
-    assert_eq!(world.show("ntuple"), serde_json::json!([]));
-    for words in ["set rss s0 equal 1", "ntuple s0 flow-type udp4 action 0", "ntuple s0 delete 7"] {
-        let (code, text) = told(words);
-        assert!(code == 1 && text.starts_with("error: the instance answered: s0: "), "{words}: {text}");
-        assert!(text.contains("driver can't do that"), "{words}: {text}");
-    }
-    let (code, text) = told("set rss s7 equal 1");
-    assert_eq!((code, &text[..]), (1, "error: the instance answered: no device \"s7\"; there are: s0, s1\n"));
     world.assert_forwards();
 }
 

@@ -1,11 +1,13 @@
-//! Which RX queue a frame goes to that arrives at a device with software behind it: filters first, then RSS.
+//! Which RX queue a frame goes to that arrives at a device with software behind it: filters first,
+//! then RSS.
 //!
-//! Control threads change an [`RxClass`] and publish it whole; any thread classifies frames with one that it has.
-//! Invariant: a verdict names a queue that there is, and all packets of a flow get the same from the same [`RxClass`]
-//! (fragments may get another than what is not cut: they have no ports).
+//! Control threads change an [`RxClass`] and publish it whole; any thread classifies frames with
+//! one that it has. Invariant: a verdict names a queue that there is, and all packets of a flow get
+//! the same from the same [`RxClass`] (fragments may get another than what is not cut: they have no
+//! ports).
 //!
-//! Changing a table, or adding a filter, moves flows from one queue to another at once. What is still in the old queue may
-//! be overtaken by what comes after, as on any NIC.
+//! Changing a table, or adding a filter, moves flows from one queue to another at once. What is
+//! still in the old queue may be overtaken by what comes after, as on any NIC.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -146,7 +148,8 @@ impl RxClass {
         Ok(location)
     }
 
-    /// Which queue `frame` goes to. One that is not IP has no hash, and goes where entry 0 of the table says.
+    /// Which queue `frame` goes to. One that is not IP has no hash, and goes where entry 0 of the
+    /// table says.
     #[inline]
     pub fn classify(&self, frame: &[u8]) -> Verdict {
         let queue_of = |table: &[u16], hash: u32| {

@@ -5,7 +5,8 @@ use proptest::prelude::*;
 use super::*;
 use crate::steer::flow_hash;
 
-/// A frame of `protocol`, from a source and port to a destination and port, behind the VLAN tag if there is one.
+/// A frame of `protocol`, from a source and port to a destination and port, behind the VLAN tag if
+/// there is one.
 fn frame(vlan: Option<u16>, protocol: u8, (src, sp): (&str, u16), (dst, dp): (&str, u16)) -> Vec<u8> {
     let mut frame = vec![2; 12];
     if let Some(tag) = vlan {

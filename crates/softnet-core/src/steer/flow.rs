@@ -134,8 +134,8 @@ fn ipv6(packet: &[u8], vlan: Option<u16>) -> Option<Flow<'_>> {
     Some(Flow { vlan, ends: Ends::V6(header[8..].first_chunk()?), tos, protocol, ports })
 }
 
-/// What is behind extension headers, and its ports. A fragment has none, also one that is all of its datagram: its
-/// fragment header is not looked behind.
+/// What is behind extension headers, and its ports. A fragment has none, also one that is all of
+/// its datagram: its fragment header is not looked behind.
 fn ipv6_upper(packet: &[u8]) -> Option<(u8, Option<&[u8; 4]>)> {
     let upper = upper(packet).ok()?;
     Some((upper.protocol, packet.get(upper.at..).and_then(|segment| ports(upper.protocol, segment))))

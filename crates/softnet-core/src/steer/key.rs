@@ -1,17 +1,20 @@
 //! The key of a device's RSS hash, and what is done to a packet's fields before they are hashed.
 //!
-//! A hash with a key of one's own is looked up in tables that are made from the key once, one for each byte of the
-//! input. Control threads make a [`RssHash`]; any thread hashes with it. Invariant: its key is not singular.
+//! A hash with a key of one's own is looked up in tables that are made from the key once, one for
+//! each byte of the input. Control threads make a [`RssHash`]; any thread hashes with it.
+//! Invariant: its key is not singular.
 //!
-//! **Singular keys.** The hash is linear: each input bit contributes 32 bits of the key. With a key that is not chosen
-//! with care, flows that differ do not differ in their hash, and all of them go to one queue. So a key is refused,
-//! together with the transformation that it is used with, if
+//! **Singular keys.** The hash is linear: each input bit contributes 32 bits of the key. With a key
+//! that is not chosen with care, flows that differ do not differ in their hash, and all of them go
+//! to one queue. So a key is refused, together with the transformation that it is used with, if
 //!
-//! * a bit of the input (of addresses and ports, of either family) contributes nothing: flows that differ in that bit
-//!   alone never part. (With a symmetric transformation: a bit of what the transformation makes. A key with a period
-//!   of 16 bits has none that contributes then, since what is put in twice cancels out.)
-//! * of the hash's low bits, which choose the entry of the indirection table, some depend on others for every pair of
-//!   addresses of a family: part of the table is then never used. An all-ones key is such a one.
+//! * a bit of the input (of addresses and ports, of either family) contributes nothing: flows that
+//!   differ in that bit alone never part. (With a symmetric transformation: a bit of what the
+//!   transformation makes. A key with a period of 16 bits has none that contributes then, since
+//!   what is put in twice cancels out.)
+//! * of the hash's low bits, which choose the entry of the indirection table, some depend on others
+//!   for every pair of addresses of a family: part of the table is then never used. An all-ones key
+//!   is such a one.
 
 use std::fmt;
 
@@ -30,7 +33,8 @@ struct Layout {
     address: usize,
 }
 
-/// What is hashed in place of a packet's fields, so that both directions of a flow have one hash. In `ethtool`'s words.
+/// What is hashed in place of a packet's fields, so that both directions of a flow have one hash.
+/// In `ethtool`'s words.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Xfrm {
     /// The fields themselves.
@@ -38,7 +42,8 @@ pub enum Xfrm {
     None,
     /// Source XOR destination, twice; of ports likewise.
     SymmetricXor,
-    /// Source OR destination, then source XOR destination; of ports likewise. Keeps more of the flow.
+    /// Source OR destination, then source XOR destination; of ports likewise. Keeps more of the
+    /// flow.
     SymmetricOrXor,
 }
 
@@ -127,7 +132,8 @@ fn rank(columns: impl Iterator<Item = u32>) -> u32 {
     basis.iter().filter(|column| **column != 0).count() as u32
 }
 
-/// Refuses a key that is singular (see the module) with `xfrm` and a table whose entry `bits` bits choose.
+/// Refuses a key that is singular (see the module) with `xfrm` and a table whose entry `bits` bits
+/// choose.
 fn check(key: &[u8; KEY_LEN], xfrm: Xfrm, bits: u32) -> Result<(), KeyError> {
     for Layout { name: family, address } in [IPV4, IPV6] {
         // Where a bit of a source is, and how far behind it the same bit of its destination.
@@ -206,7 +212,8 @@ impl RssHash {
         self.key == toeplitz::KEY && self.xfrm == Xfrm::None
     }
 
-    /// The hash of addresses (two of `A / 2` bytes) and ports in network order; 0 in place of ports that do not count.
+    /// The hash of addresses (two of `A / 2` bytes) and ports in network order; 0 in place of ports
+    /// that do not count.
     #[inline(always)]
     pub(super) fn hash<const A: usize>(&self, addresses: &[u8; A], ports: [u8; 4]) -> u32 {
         let (mut addresses, mut ports) = (*addresses, ports);
@@ -266,7 +273,8 @@ mod tests {
         for xfrm in [Xfrm::SymmetricXor, Xfrm::SymmetricOrXor] {
             assert_eq!(refused(&PERIODIC, xfrm), Some(KeyError::NoEffect { bit: 0, family: "IPv4", xfrm }));
         }
-        // 32 bits of 0 anywhere: here those of a destination port of IPv6, the last window that there is.
+        // 32 bits of 0 anywhere: here those of a destination port of IPv6, the last window that
+        // there is.
         let mut end = KEY;
         end[35] &= 0xfe;
         end[36..].fill(0);
@@ -279,7 +287,8 @@ mod tests {
         assert!(RssHash::new(&[0xff; KEY_LEN], Xfrm::None, 0).is_ok());
     }
 
-    /// Where a key is not refused, a table of 128 entries is used whole, by flows that differ in a few bits.
+    /// Where a key is not refused, a table of 128 entries is used whole, by flows that differ in a
+    /// few bits.
     #[test]
     fn a_key_that_is_taken_uses_the_whole_table() {
         for (key, xfrm) in [

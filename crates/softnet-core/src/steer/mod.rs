@@ -9,8 +9,8 @@
 //!   worker, flows spread over several (RPS), or flows after their consumers (RFS), by the
 //!   [`SockFlowTable`].
 //! * A [`Policy`](policy::Policy) chooses the plan, where none was set.
-//! * An [`RxClass`] is which RX queue a frame goes to that arrives at a device with software behind it: by filters
-//!   ([`Rule`]), else by RSS ([`Rss`]), both in the words of `ethtool`.
+//! * An [`RxClass`] is which RX queue a frame goes to that arrives at a device with software behind
+//!   it: by filters ([`Rule`]), else by RSS ([`Rss`]), both in the words of `ethtool`.
 //!
 //! Any thread may call them, on data that does not change or is its own. Invariant: the packets of a flow have one
 //! hash, and so have the fragments of a datagram: what is chosen by it keeps them in order.

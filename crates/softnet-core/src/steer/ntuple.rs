@@ -1,9 +1,10 @@
-//! Filters of a device, in the words of `ethtool -N`: which packets go to an RX queue, to an RSS context, or nowhere,
-//! whatever the hash says.
+//! Filters of a device, in the words of `ethtool -N`: which packets go to an RX queue, to an RSS
+//! context, or nowhere, whatever the hash says.
 //!
-//! A filter is a value and a mask over what a frame says of itself, so that looking at one is six comparisons, whatever
-//! it asks for. Control threads make them; an [`RxClass`](super::RxClass) looks at them. Invariant: no part of a filter
-//! asks for what its flow type does not have; a fragment has no ports, and is never one that a filter by port takes.
+//! A filter is a value and a mask over what a frame says of itself, so that looking at one is six
+//! comparisons, whatever it asks for. Control threads make them; an [`RxClass`](super::RxClass)
+//! looks at them. Invariant: no part of a filter asks for what its flow type does not have; a
+//! fragment has no ports, and is never one that a filter by port takes.
 
 use std::fmt::{self, Write};
 use std::net::IpAddr;
@@ -16,8 +17,9 @@ use crate::ip::v4::header::protocol;
 /// Places for filters that a device has; the filter with the lowest that takes a packet decides.
 pub const LOCATIONS: u32 = 1024;
 
-/// What a frame says of itself, in one place: both addresses (each 16 bytes; of IPv4 the first 4), ports, protocol, TOS
-/// or traffic class, VLAN tag, then whether it is IPv4 or IPv6, has ports, has a tag.
+/// What a frame says of itself, in one place: both addresses (each 16 bytes; of IPv4 the first 4),
+/// ports, protocol, TOS or traffic class, VLAN tag, then whether it is IPv4 or IPv6, has ports, has
+/// a tag.
 const BYTES: usize = 48;
 const SRC: usize = 0;
 const DST: usize = 16;
@@ -237,8 +239,8 @@ impl Rule {
         }
     }
 
-    /// The same from parts as a driver has them: source, destination, ports, TOS, protocol, VLAN tag, each with the bits that
-    /// count; what is of no length is not given.
+    /// The same from parts as a driver has them: source, destination, ports, TOS, protocol, VLAN
+    /// tag, each with the bits that count; what is of no length is not given.
     pub fn with_parts(mut self, parts: [(&[u8], &[u8]); 6]) -> Self {
         let at = [SRC, DST, SRC_PORT, TOS, PROTOCOL, VLAN];
         let len = [self.flow_type.address_len(), self.flow_type.address_len(), 4, 1, 1, 2];

@@ -1,8 +1,9 @@
-//! RSS of a device: how flows are spread over its RX queues, and changes of that in the words of `ethtool -X`.
+//! RSS of a device: how flows are spread over its RX queues, and changes of that in the words of
+//! `ethtool -X`.
 //!
 //! An [`Rss`] is what a control thread looks at and changes; what hashes packets by it is an
-//! [`RxClass`](super::RxClass). A change is checked whole before any of it is made. Invariant: every entry of a table
-//! is an RX queue that there is, and the key is not singular for it.
+//! [`RxClass`](super::RxClass). A change is checked whole before any of it is made. Invariant:
+//! every entry of a table is an RX queue that there is, and the key is not singular for it.
 
 use std::collections::BTreeMap;
 use std::str::FromStr;
@@ -70,7 +71,8 @@ pub enum ContextChoice {
     Is(u32),
 }
 
-/// A change of a device's RSS, as `ethtool -X` has it: `equal 4`, `weight 6 2`, `hkey 6d:5a:…`, `context new equal 2`.
+/// A change of a device's RSS, as `ethtool -X` has it: `equal 4`, `weight 6 2`, `hkey 6d:5a:…`,
+/// `context new equal 2`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RssChange {
     /// Which table.
@@ -246,7 +248,8 @@ pub struct Rss {
 }
 
 impl Rss {
-    /// Of a device with so many queues (at least one): the usual key, ports hashed, all queues alike.
+    /// Of a device with so many queues (at least one): the usual key, ports hashed, all queues
+    /// alike.
     ///
     /// # Errors
     /// None for any number of queues: the usual key is not singular.
@@ -278,8 +281,8 @@ impl Rss {
         self.contexts.iter().map(|(id, table)| (*id, &**table))
     }
 
-    /// Changes it, or nothing. Returns the context that was made, if one was. A context that is to go must not be in
-    /// use, which the caller sees to.
+    /// Changes it, or nothing. Returns the context that was made, if one was. A context that is to
+    /// go must not be in use, which the caller sees to.
     ///
     /// # Errors
     /// What is wrong with the change; then nothing was changed.

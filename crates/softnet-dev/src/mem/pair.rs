@@ -1,5 +1,5 @@
-//! Two ports connected back to back: what one sends on queue *i*, the other receives on queue *i*; or, with RSS, on the
-//! queue that its table says (`steered.rs`).
+//! Two ports connected back to back: what one sends on queue *i*, the other receives on queue *i*;
+//! or, with RSS, on the queue that its table says (`steered.rs`).
 //!
 //! A queue's wire is a ring of descriptors with one producer (the holder of the TX lock) and one consumer (the
 //! owner of the NAPI instance at the other end). Frames change hands; no byte is copied.
@@ -30,8 +30,8 @@ pub struct PairConfig {
     pub names: [String; 2],
     /// Largest L3 packet.
     pub mtu: u16,
-    /// Each port has RSS and filters: by which queue a packet is received does not depend on the queue that it was sent
-    /// by. Takes a ring for each pair of queues.
+    /// Each port has RSS and filters: by which queue a packet is received does not depend on the
+    /// queue that it was sent by. Takes a ring for each pair of queues.
     pub rss: bool,
 }
 

@@ -1,13 +1,15 @@
-//! The wires of a pair with RSS: what one port sends by whichever TX queue, the other receives by the RX queue that its
-//! filters and its table say.
+//! The wires of a pair with RSS: what one port sends by whichever TX queue, the other receives by
+//! the RX queue that its filters and its table say.
 //!
-//! From each TX queue to each RX queue there is a lane of its own, with one producer (the owner of the TX queue) and one
-//! consumer (the owner of the NAPI instance); an RX queue takes from its lanes in turn, and has one doorbell for all.
-//! Packets of a flow that one TX queue sends stay in order as long as filters and table stay as they are. After a change
-//! what is still in a lane may be overtaken, as on any NIC; nothing is lost.
+//! From each TX queue to each RX queue there is a lane of its own, with one producer (the owner of
+//! the TX queue) and one consumer (the owner of the NAPI instance); an RX queue takes from its
+//! lanes in turn, and has one doorbell for all. Packets of a flow that one TX queue sends stay in
+//! order as long as filters and table stay as they are. After a change what is still in a lane may
+//! be overtaken, as on any NIC; nothing is lost.
 //!
-//! A lane that is full holds back its TX queue as a whole (as pause frames would), so a pair loses nothing but what a
-//! filter drops. Invariant: an RX queue's doorbell counts no packet before it can be taken.
+//! A lane that is full holds back its TX queue as a whole (as pause frames would), so a pair loses
+//! nothing but what a filter drops. Invariant: an RX queue's doorbell counts no packet before it
+//! can be taken.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -21,7 +23,8 @@ use super::pair::{only_of, pack, unpack};
 use crate::device::{Doorbell, QueueStats, Reaped, RxQueue, TxQueue};
 use crate::rx_class::{RssView, RuleView, RxClassError};
 
-/// Filters and RSS of a port: changed by control threads, followed by the TX queues of the other port.
+/// Filters and RSS of a port: changed by control threads, followed by the TX queues of the other
+/// port.
 pub(super) struct PortClass {
     class: Mutex<Arc<RxClass>>,
     /// Counts the changes, so that a sender looks at the lock only after one.
@@ -49,7 +52,8 @@ impl PortClass {
         let mut next = RxClass::clone(&class);
         let done = change(&mut next)?;
         *class = Arc::new(next);
-        // Under the lock: a sender that sees the number finds what it stands for, or something newer.
+        // Under the lock: a sender that sees the number finds what it stands for, or something
+        // newer.
         self.changes.fetch_add(1, Ordering::Release);
         Ok(done)
     }
@@ -114,8 +118,8 @@ impl Lane {
         let at = tail as usize & (self.slots.len() - 1);
         let word = self.slots[at].load(Ordering::Relaxed);
         let hash = self.hashes[at].load(Ordering::Relaxed);
-        // SAFETY: the producer gave the handle up when it wrote the slot, and published it by `head`; the consumer takes
-        // each position once.
+        // SAFETY: the producer gave the handle up when it wrote the slot, and published it by
+        // `head`; the consumer takes each position once.
         let packet = unsafe { unpack(&self.region, word) };
         self.tail.store(tail.wrapping_add(1), Ordering::Release);
         Some((packet, hash))
@@ -124,7 +128,8 @@ impl Lane {
 
 impl Drop for Lane {
     fn drop(&mut self) {
-        // Both ends are gone. A packet sent while the receiving end was being closed goes home here.
+        // Both ends are gone. A packet sent while the receiving end was being closed goes home
+        // here.
         let mut home = SoftnetData::new(self.region.clone(), Default::default());
         while let Some(((frame, ..), _)) = self.take() {
             home.free_frame(frame);
@@ -145,7 +150,8 @@ pub(super) struct Direction {
     pub(super) tx: Vec<Box<dyn TxQueue>>,
 }
 
-/// Queues of one direction, to the port that `class` is of; `from` and `to` are the device indices of both.
+/// Queues of one direction, to the port that `class` is of; `from` and `to` are the device indices
+/// of both.
 pub(super) fn direction(
     region: &Arc<Region>,
     class: &Arc<PortClass>,

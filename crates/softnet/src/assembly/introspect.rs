@@ -102,13 +102,14 @@ impl Introspect {
         Ok(self.napis_of(&ids))
     }
 
-    /// Changes how a device spreads flows over its RX queues, at once. The error says what is wrong with the change, and then
-    /// nothing changed.
+    /// Changes how a device spreads flows over its RX queues, at once. The error says what is wrong
+    /// with the change, and then nothing changed.
     pub fn set_rss(&self, set: &SetRss) -> Result<RssAnswer, ControlError> {
         rx_class::set_rss(&self.shared, set)
     }
 
-    /// Adds or deletes an ntuple filter of a device, at once. The error says what is wrong with it, and then nothing changed.
+    /// Adds or deletes an ntuple filter of a device, at once. The error says what is wrong with it,
+    /// and then nothing changed.
     pub fn set_ntuple(&self, set: &SetNtuple) -> Result<NtupleAnswer, ControlError> {
         rx_class::set_ntuple(&self.shared, set)
     }

@@ -87,8 +87,8 @@ pub struct SetMirred {
     pub dev: String,
 }
 
-/// A change of how a device spreads flows over its RX queues: `{"dev": "eth1", "change": "equal 4"}`. It is the device's, and
-/// gone with its interface.
+/// A change of how a device spreads flows over its RX queues: `{"dev": "eth1", "change": "equal
+/// 4"}`. It is the device's, and gone with its interface.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SetRss {
@@ -107,8 +107,8 @@ pub struct RssAnswer {
     pub rss: Vec<RssRow>,
 }
 
-/// A change of a device's ntuple filters: `{"dev": "eth1", "change": "flow-type udp4 dst-port 53 action 2"}`. They are the
-/// device's, and gone with its interface.
+/// A change of a device's ntuple filters: `{"dev": "eth1", "change": "flow-type udp4 dst-port 53
+/// action 2"}`. They are the device's, and gone with its interface.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SetNtuple {

@@ -496,7 +496,8 @@ pub struct RssRow {
     pub context: u32,
     /// RX queues of the device.
     pub queues: u32,
-    /// The indirection table: the low bits of a packet's hash choose the entry, which is an RX queue.
+    /// The indirection table: the low bits of a packet's hash choose the entry, which is an RX
+    /// queue.
     pub table: Vec<u32>,
     /// The hash function: `toeplitz`.
     pub hfunc: String,

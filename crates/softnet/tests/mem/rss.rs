@@ -1,5 +1,5 @@
-//! RSS and ntuple filters of a device: flows are received by the queue that the table says, unless a filter says otherwise;
-//! changing either loses nothing.
+//! RSS and ntuple filters of a device: flows are received by the queue that the table says, unless
+//! a filter says otherwise; changing either loses nothing.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
@@ -32,7 +32,8 @@ fn drain(sinks: &mut [Lane]) -> usize {
     sinks.iter_mut().map(|sink| sink.receive(|_| {})).sum()
 }
 
-/// Sends a packet of each flow by `lane`, and returns how many each queue received. `dropped` of them do not arrive.
+/// Sends a packet of each flow by `lane`, and returns how many each queue received. `dropped` of
+/// them do not arrive.
 fn sweep(world: &World, lane: &mut Lane, sinks: &mut [Lane], dropped: u64) -> Vec<u64> {
     let before = by_queue(world);
     let frames: Vec<_> = (0..FLOWS).map(|flow| of_flow(flow, 0)).collect();
@@ -142,7 +143,8 @@ fn a_filter_comes_before_the_table_and_drops_are_counted() {
     world.end(lanes);
 }
 
-/// While table and filters stay as they are, flows keep their order, whichever queues their packets go through.
+/// While table and filters stay as they are, flows keep their order, whichever queues their packets
+/// go through.
 #[test]
 fn flows_keep_their_order() {
     const NUMBERS: u32 = 200;
@@ -184,7 +186,8 @@ fn flows_keep_their_order() {
     world.end(lanes);
 }
 
-/// Table, key and filters change all the time, under traffic by all queues: each packet arrives once or is counted as dropped.
+/// Table, key and filters change all the time, under traffic by all queues: each packet arrives
+/// once or is counted as dropped.
 #[test]
 fn nothing_is_lost_while_the_table_changes() {
     let (world, mut lanes) = start();

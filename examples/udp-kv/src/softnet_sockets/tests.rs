@@ -112,7 +112,7 @@ fn world() -> (Stack, Vec<Lane>) {
         let (region, lanes) = (region.clone(), lanes.clone());
         Ok(move |&OpenRequest { dev, .. }: &OpenRequest<'_>, _: &mut SoftnetData| {
             let names = ["mem0".into(), "host0".into()];
-            let config = PairConfig { queues: 2, ring: 256, macs: MACS, names, mtu: 1500 };
+            let config = PairConfig { queues: 2, ring: 256, macs: MACS, names, mtu: 1500, rss: false };
             let [near, far] = pair(&region, [dev, dev + 32], &config).unwrap();
             let OpenDevice { device, rx, tx, .. } = far;
             let lane = |(rx, tx)| Lane {
