@@ -16,7 +16,7 @@ pub(crate) struct NtupleArgs {
     #[arg(value_name = "DEV")]
     dev: String,
     /// What to do, as below.
-    #[arg(value_name = "WORDS", required = true, allow_hyphen_values = true)]
+    #[arg(value_name = "WORDS", required = true, allow_negative_numbers = true)]
     words: Vec<String>,
     /// The instance: its name (`stack.name`), or the path of its control socket. Without it, the
     /// only one running.

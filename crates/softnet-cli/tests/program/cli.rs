@@ -333,6 +333,9 @@ eth1  1023  flow-type ip4 tos 16 action -1             -
     assert_eq!(shown, table);
     assert_eq!(run(&["eth1", "show"]), (0, shown, String::new()));
     assert_eq!(run(&["wan", "show"]).1, "no filters; `softnet ntuple --help` says how to add one\n");
+    // Options may come behind the words, which may be numbers below 0.
+    let behind = ["ntuple", "eth1", "flow-type", "udp4", "dst-port", "53", "action", "-1", "--name", name];
+    assert_eq!(told(&behind).1, "added filter with location 1023\n");
     let added = run(&["eth1", "flow-type", "udp4", "dst-port", "53", "action", "-1"]);
     assert_eq!(added, (0, "added filter with location 1023\n".into(), String::new()));
     assert_eq!(run(&["eth1", "delete", "7"]), (0, String::new(), String::new()));
