@@ -8,7 +8,7 @@
 //!
 //! It predicts by one model: a worker has one second of time a second; collecting a packet costs
 //! `receive_ns` where the queue is polled, the rest of its way `service_ns` where it is processed;
-//! to hand it over costs [`HANDOVER_NS`] on either side and, for each list that finds its worker
+//! to hand it over costs `HANDOVER_NS` on either side and, for each list that finds its worker
 //! asleep, a wake-up. A plan's capacity is what its busiest worker can carry. A queue is steered
 //! when its own worker can no longer carry it and the best plan carries clearly more, and no longer
 //! when its own worker has long had room for all of it. So a wake-up that costs more than it spares
