@@ -3,13 +3,33 @@
 //! Called where frames come in and where they leave, by the owner of the skb. Invariant: a tag is
 //! in the frame or in the head, never in both.
 
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
 use crate::SoftnetData;
 use crate::ip::ETH_LEN;
 use crate::ip::ethernet::{EthHeader, TAG_LEN, ethertype};
-use crate::skb::{Batch, Csum, DropReason, Skb, VlanProto};
+use crate::skb::{Batch, Csum, DropReason, Head, Skb, VlanProto};
 
 /// Bytes of the addresses, behind which a tag is.
 const ADDRESSES: usize = ETH_LEN - 2;
+
+/// Whether any head has been given a tag: as long as none has, none is looked for. What hands a
+/// packet over to another thread orders this, too.
+static TAGS: AtomicBool = AtomicBool::new(false);
+
+/// Has a packet leave with a tag: of kind `proto`, with this control information (priority, DEI,
+/// VLAN id).
+pub fn set(head: &mut Head, proto: VlanProto, tci: u16) {
+    if !TAGS.load(Relaxed) {
+        TAGS.store(true, Relaxed);
+    }
+    (head.vlan_proto, head.vlan_tci) = (proto, tci);
+}
+
+/// The tag that a packet is to leave with: its kind and control information.
+pub fn get(head: &Head) -> Option<(VlanProto, u16)> {
+    (head.vlan_proto != VlanProto::None).then_some((head.vlan_proto, head.vlan_tci))
+}
 
 /// Moves the outer tag of a frame into its head (the kernel's `skb_vlan_untag`). Returns whether
 /// there is one, and none in the head yet; offsets in the head are left to the caller.
@@ -28,8 +48,7 @@ pub fn take_out(skb: &mut Skb) -> bool {
     header.copy_within(..ADDRESSES, TAG_LEN);
     // It is that long.
     let _ = skb.pull(TAG_LEN);
-    let head = skb.head_mut();
-    (head.vlan_proto, head.vlan_tci) = (proto, tci);
+    set(skb.head_mut(), proto, tci);
     true
 }
 
@@ -61,11 +80,11 @@ fn put_back(skb: &mut Skb) -> Result<(), DropReason> {
 }
 
 /// Puts the tags of packets that are about to leave by device `dev` into their frames. Those for
-/// which there is no room are freed, and counted there. A batch without tags costs a look at each
-/// head.
+/// which there is no room are freed, and counted there. A batch costs a load where there are no
+/// tags at all, and a look at each head elsewhere.
 #[inline(always)]
 pub fn put_back_all(ctx: &mut SoftnetData, dev: u16, batch: &mut Batch) {
-    if batch.as_slice().iter().any(|skb| skb.head().vlan_proto != VlanProto::None) {
+    if TAGS.load(Relaxed) && batch.as_slice().iter().any(|skb| skb.head().vlan_proto != VlanProto::None) {
         put_back_some(ctx, dev, batch);
     }
 }
@@ -105,7 +124,7 @@ mod tests {
             let (mut skb, bytes) = frame(&mut ctx, &tag);
             let (other, untagged) = frame(&mut ctx, &[]);
             assert!(take_out(&mut skb));
-            assert_eq!((skb.head().vlan_proto, skb.head().vlan_tci), (proto, 0x6007));
+            assert_eq!(get(skb.head()), Some((proto, 0x6007)));
             assert_eq!(skb.data(), untagged);
             assert!(!take_out(&mut skb));
             skb.head_mut().csum = Csum::Partial { start: 34, offset: 6 };
@@ -131,7 +150,7 @@ mod tests {
         let mut short = ctx.alloc_skb().unwrap();
         short.put(13).unwrap().fill(0);
         for skb in [&mut skb, &mut short] {
-            skb.head_mut().vlan_proto = VlanProto::Dot1q;
+            set(skb.head_mut(), VlanProto::Dot1q, 0);
         }
         let mut batch = Batch::from(skb);
         batch.push(short).unwrap();

@@ -92,8 +92,8 @@ pub struct Head {
     pub tc_depth: u8,
     /// What is known of the L4 checksum.
     pub csum: Csum,
-    /// Tag control information (priority, DEI, VLAN id); says nothing without [`vlan_proto`](Self::vlan_proto).
-    pub vlan_tci: u16,
+    /// Tag control information (priority, DEI, VLAN id); says nothing without `vlan_proto`.
+    pub(crate) vlan_tci: u16,
     /// Set by filters and read by routing rules and others; 0: none.
     pub mark: u32,
     /// Index of its connection-tracking entry, plus one; 0: none.
@@ -104,8 +104,8 @@ pub struct Head {
     pub gso_segs: u16,
     /// The kind of segments.
     pub gso_type: GsoType,
-    /// The kind of VLAN tag, see [`vlan_tci`](Self::vlan_tci).
-    pub vlan_proto: VlanProto,
+    /// The kind of VLAN tag; [`vlan::set`](crate::vlan::set) gives it one.
+    pub(crate) vlan_proto: VlanProto,
     _spare: u8,
     /// Frames of its chain.
     pub(super) frag_count: u8,

@@ -163,7 +163,7 @@ fn tags_of_heads_leave_in_frames() {
         bench.tx.queues[1].graft(&mut bench.ctx, 0, qdisc);
         let mut batch = batch(&mut bench.ctx, 0..4);
         for skb in batch.as_mut_slice().iter_mut().skip(2) {
-            (skb.head_mut().vlan_proto, skb.head_mut().vlan_tci) = (VlanProto::Dot1q, 0x2007);
+            crate::vlan::set(skb.head_mut(), VlanProto::Dot1q, 0x2007);
         }
         assert_eq!(bench.xmit(TxChoice::Queue(1), &mut batch), [(1, 0), (1, 1), (1, 2), (1, 3)]);
         let frames = std::mem::take(&mut *bench.frames.lock().unwrap());

@@ -113,7 +113,7 @@ pub(crate) const QUEUE: u16 = 5;
 /// Sets what the answer to a packet, or an error about it, must not have, and fragments of it must.
 fn set_metadata(head: &mut Head) {
     (head.mark, head.conntrack, head.queue) = (MARK, CONNTRACK, QUEUE);
-    (head.vlan_proto, head.vlan_tci) = (VlanProto::Dot1ad, 5);
+    crate::vlan::set(head, VlanProto::Dot1ad, 5);
     (head.csum, head.gso_size, head.gso_segs, head.gso_type) = (Csum::Unnecessary, 1, 2, GsoType::UdpL4);
     (head.hash, head.tc_depth) = (3, 1);
 }
