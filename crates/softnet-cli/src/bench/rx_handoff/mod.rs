@@ -12,7 +12,6 @@ mod service;
 mod wire;
 
 use std::cell::RefCell;
-use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
@@ -25,8 +24,8 @@ use rig::{Rig, Trial, Way};
 use service::Service;
 
 pub(super) const HELP: &str = "\
-What each packet costs on its way is computed (--service), like the look-ups and changes of a router with connection tracking;
-collecting it and sending it come on top.
+What each packet costs is computed: --receive for what a driver does to collect it, --service for its way, like the look-ups
+and changes of a router with connection tracking. What softnet itself does comes on top.
 
   single    one worker does everything
   handoff   one worker only collects, and hands whole lists to another (processing_cpu)
@@ -37,7 +36,7 @@ steered_percent says how many packets went to a worker's backlog, so what `auto`
 should have come, and says nothing where loss_percent is not 0: then it is that of a full ring.
 
 Hand-off to one worker gains at most (receive + service) / max(receive, service): little where service is dear, and then RPS
-gains more. It pays where collecting costs about as much as the rest: with the real NIC's driver it does.
+gains more. The thread that offers packets takes its time from both CPUs, from the second one's mostly idle time with `single`.
 
 Examples:
   softnet bench rx-handoff --quick                       a minute
@@ -48,9 +47,12 @@ Examples:
 pub(crate) struct RxHandoff {
     #[command(flatten)]
     pub(super) common: Common,
-    /// What a packet costs on its way, in ns (may be repeated) [default: 200, 1000; with --quick 500]
+    /// What a packet costs on its way, in ns (may be repeated) [default: 200, 1000; with --quick 200]
     #[arg(long, value_name = "NS", value_parser = clap::value_parser!(u32).range(10..=100_000))]
     service: Vec<u32>,
+    /// What a driver does for each packet that it collects, in ns
+    #[arg(long, value_name = "NS", default_value_t = 150, value_parser = clap::value_parser!(u32).range(0..=100_000))]
+    receive: u32,
     /// Only this load, in percent of what one worker carries (may be repeated)
     #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(1..=400))]
     load: Vec<u32>,
@@ -91,17 +93,17 @@ impl RxHandoff {
         let quick = self.common.quick;
         let or =
             |given: &[u32], usual: &[u32]| if given.is_empty() { usual.to_vec() } else { given.to_vec() };
-        let services = or(&self.service, if quick { &[500] } else { &[200, 1000] });
+        let services = or(&self.service, if quick { &[200] } else { &[200, 1000] });
         let loads = or(&self.load, if quick { &QUICK_LOADS } else { &LOADS });
         let ms = |quick_ms, usual| Duration::from_millis(if quick { quick_ms } else { usual });
         // Long enough for the automatic choice to have been made.
         let (warm, time) = (ms(600, 800), ms(500, 1000));
         let mut rigs = Vec::new();
         for ns in &services {
-            let service = Arc::new(Service::new(f64::from(*ns)));
+            let costs = [self.receive, *ns].map(|ns| Service::new(f64::from(ns)));
             let mut capacity = 0.0;
             for way in Way::ALL {
-                let mut rig = Rig::start(way, [cpu as u32, other as u32], service.clone())?;
+                let mut rig = Rig::start(way, [cpu as u32, other as u32], costs)?;
                 if way == Way::Single {
                     // More than it can carry: what comes out is what it carries.
                     let trial = rig.measure(2e9 / f64::from(*ns), ms(300, 500), ms(500, 1000))?;
@@ -115,7 +117,12 @@ impl RxHandoff {
             for (way, ns, capacity, rig) in &rigs {
                 let row = Row::new(
                     way.name(),
-                    vec![("service_ns", json!(ns)), ("load", json!(load)), ("device", json!("mem"))],
+                    vec![
+                        ("receive_ns", json!(self.receive)),
+                        ("service_ns", json!(ns)),
+                        ("load", json!(load)),
+                        ("device", json!("mem")),
+                    ],
                 );
                 let pps = capacity * f64::from(*load) / 100.0;
                 let measure = move || rig.borrow_mut().measure(pps, warm, time).map(|trial| sample(&trial));
@@ -143,7 +150,9 @@ impl RxHandoff {
                     )
                     .meaning("The automatic choice carries what the best fixed one does.");
             }
-            if let Some(most) = loads.iter().max().filter(|load| **load >= 150) {
+            // Elsewhere one other worker can't carry so much.
+            let splits = *ns <= 2 * self.receive && self.receive <= 2 * *ns;
+            if let Some(most) = loads.iter().max().filter(|load| **load >= 150 && splits) {
                 let params = which(most);
                 let gain = report.ratio_where(("handoff", &params), ("single", &params), "mpps");
                 report

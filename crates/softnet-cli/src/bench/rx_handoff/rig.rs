@@ -11,11 +11,12 @@ use softnet::config::{Config, CpuList, DeviceConfig, NeighbourConfig, PerQueue, 
 use softnet::driver::OpenRequest;
 use softnet::internals::Assembly;
 use softnet_core::SoftnetData;
-use softnet_core::ip::hooks::{Hook, Slot};
+use softnet_core::ip::hooks::Slot;
 use softnet_core::skb::Region;
 use softnet_dev::mem::{NicConfig, NicPort, nic};
 use softnet_testkit::UdpFrame;
 
+use super::service::Service;
 use super::wire::{FlowSink, FlowSource, Shared};
 use crate::bench::latency::Latency;
 use crate::bench::text;
@@ -76,8 +77,9 @@ pub(super) struct Trial {
 }
 
 impl Rig {
-    /// A router whose workers are on `cpus`: of [`Way::Single`] on the first.
-    pub(super) fn start(way: Way, cpus: [u32; 2], service: Arc<dyn Hook>) -> Result<Rig, String> {
+    /// A router whose workers are on `cpus`: of [`Way::Single`] on the first. A packet costs `driver` to
+    /// collect, and `service` on its way.
+    pub(super) fn start(way: Way, cpus: [u32; 2], [driver, service]: [Service; 2]) -> Result<Rig, String> {
         let mut config = Config::default();
         config.stack.workers = if way == Way::Single { vec![cpus[0]] } else { cpus.to_vec() };
         config.stack.frames = 32768;
@@ -128,7 +130,7 @@ impl Rig {
                     ..NicConfig::default()
                 };
                 let sink = sinks.pop().ok_or_else(|| std::io::Error::other("opened twice"))?;
-                let nic = nic(dev, &config, vec![(FlowSource::new(source.clone(), &frame), sink)])?;
+                let nic = nic(dev, &config, vec![(FlowSource::new(source.clone(), driver, &frame), sink)])?;
                 opened.lock().unwrap_or_else(PoisonError::into_inner).extend(nic.ports);
                 Ok::<_, std::io::Error>(nic.open)
             })
@@ -136,7 +138,7 @@ impl Rig {
         let assembly = Assembly::new(config, vec![], opener).map_err(|e| e.to_string())?;
         let stack = Stack::run(assembly).map_err(|e| e.to_string())?;
         stack.shared().control().replace_tables(&**stack.shared(), |tables| {
-            tables.hooks.set(Slot::Forward, Some(service));
+            tables.hooks.set(Slot::Forward, Some(Arc::new(service)));
         });
         let mut ports = ports.lock().unwrap_or_else(PoisonError::into_inner);
         let port = if ports.is_empty() { return Err("no NIC was opened".into()) } else { ports.remove(0) };

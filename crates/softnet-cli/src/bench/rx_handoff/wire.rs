@@ -11,6 +11,7 @@ use std::time::Instant;
 
 use softnet_dev::mem::{Sink, Source};
 
+use super::service::Service;
 use crate::bench::latency::Latency;
 
 /// Flows: told apart by their source ports.
@@ -64,22 +65,25 @@ impl Shared {
 /// Where the packets come from.
 pub(super) struct FlowSource {
     shared: Arc<Shared>,
+    /// What the driver of a real device would do for each packet.
+    driver: Service,
     template: [u8; SIZE],
     number: u64,
 }
 
 impl FlowSource {
-    /// Packets like `frame`.
-    pub(super) fn new(shared: Arc<Shared>, frame: &[u8]) -> Self {
+    /// Packets like `frame`, each of which costs the thread that collects it what `driver` does.
+    pub(super) fn new(shared: Arc<Shared>, driver: Service, frame: &[u8]) -> Self {
         let mut template = [0; SIZE];
         template[..frame.len().min(SIZE)].copy_from_slice(&frame[..frame.len().min(SIZE)]);
-        FlowSource { shared, template, number: 0 }
+        FlowSource { shared, driver, template, number: 0 }
     }
 }
 
 impl Source for FlowSource {
     fn write(&mut self, buf: &mut [u8]) -> usize {
         let Some(buf) = buf.first_chunk_mut::<SIZE>() else { return 0 };
+        self.driver.serve();
         *buf = self.template;
         let number = self.number;
         self.number += 1;
