@@ -209,11 +209,12 @@ impl SoftnetData {
     pub fn take_frames(
         &mut self,
         dev: u16,
-        packets: impl Iterator<Item = Skb>,
+        batch: &mut Batch,
+        n: usize,
         take: impl FnMut(Frame, usize, usize),
     ) {
         let stats = &self.stats;
-        self.store.take_frames(packets, take, |_| stats.count(dev, DropReason::Nonlinear, 1));
+        self.store.take_frames(batch, n, take, |_| stats.count(dev, DropReason::Nonlinear, 1));
     }
 
     /// Frees every packet of `list`, and counts why, each against the device it came in by.

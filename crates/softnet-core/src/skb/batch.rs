@@ -164,6 +164,23 @@ pub struct Drain<'a> {
     len: usize,
 }
 
+impl Drain<'_> {
+    /// Gives up the next `n` skbs, or as many as are left: the caller sees to their heads and frames.
+    #[inline(always)]
+    pub(super) fn give_up(&mut self, n: usize) -> &[ManuallyDrop<Skb>] {
+        let from = self.at;
+        self.at += n.min(self.len - from);
+        // SAFETY: slots in `at..len` were initialised when the drain began, and `ManuallyDrop` has the layout of what it holds.
+        unsafe { std::slice::from_raw_parts(self.batch.slots.as_ptr().add(from).cast(), self.at - from) }
+    }
+
+    /// Takes back the last `n` skbs that were given up, of which nothing has been done.
+    #[inline(always)]
+    pub(super) fn take_back(&mut self, n: usize) {
+        self.at -= n;
+    }
+}
+
 impl Iterator for Drain<'_> {
     type Item = Skb;
 

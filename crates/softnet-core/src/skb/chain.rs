@@ -421,7 +421,8 @@ mod tests {
             let ctx = if foreign { &mut other.ctx } else { &mut rig.ctx };
             let (mut lens, mut frames) = (Vec::new(), Vec::new());
             // They came by device 0, and leave by 3.
-            ctx.take_frames(3, batch.drain(), |frame, off, len| {
+            let n = batch.len();
+            ctx.take_frames(3, &mut batch, n, |frame, off, len| {
                 assert_eq!(frame.bytes()[off..off + len], row(0..len));
                 lens.push(len);
                 frames.push(frame);

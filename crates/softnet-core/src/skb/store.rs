@@ -285,46 +285,53 @@ impl Store {
         done
     }
 
-    /// Takes every packet apart: frees the heads at once, and hands frame, offset and length of each to `take`, first to
-    /// last. A packet of several frames is [linearized](Self::linearize); one that is too long for that is freed, after
-    /// `refused` got a look at its head.
+    /// Takes the first `n` packets of `batch` apart: frees the heads at once, and hands frame, offset
+    /// and length of each to `take`, first to last. A packet of several frames is
+    /// [linearized](Self::linearize); one that is too long for that is freed, after `refused` got a
+    /// look at its head.
     #[inline(always)]
     pub fn take_frames(
         &mut self,
-        packets: impl Iterator<Item = Skb>,
+        batch: &mut Batch,
+        n: usize,
         mut take: impl FnMut(Frame, usize, usize),
         mut refused: impl FnMut(&Head),
     ) {
         let region = self.region.id();
         let base = head_ptr(region, 0);
-        let mut home = Homecoming::new();
-        for skb in packets {
-            let (of, index) = (skb.region(), skb.into_raw());
-            // Of another region's it may be any head of this one, and is not used.
-            let head = base.wrapping_add(index as usize);
-            // SAFETY: the handle that was just given up owned this head, if it is of this region, which is looked at first; and it
-            // is freed below, not before.
-            let taken = match of == region && unsafe { (*head).frag_list } == NONE {
-                true => {
-                    // SAFETY: as above.
-                    let head = unsafe { &*head };
-                    let (frame, off, len) = (head.frame, usize::from(head.off), usize::from(head.head_len));
-                    #[cfg(feature = "debug-poison")]
-                    super::poison::head_freed(&self.region, index);
-                    home.add(&mut self.heads, &self.region.heads, index);
-                    Some((Frame::new(of, frame), off, len))
-                }
-                // SAFETY: the handle was given up just now, and this is its only way back.
-                false => self.take_unusual(unsafe { Skb::from_raw(of, index) }, &mut refused),
-            };
-            if let Some((frame, off, len)) = taken {
+        let n = n.min(batch.len());
+        let foreign = batch.as_slice()[..n].iter().fold(0, |foreign, skb| foreign | (skb.region() ^ region));
+        let mut drain = batch.drain();
+        let mut heads = [const { MaybeUninit::<u32>::uninit() }; BATCH];
+        let mut done = 0;
+        let given_up = if foreign == 0 { n } else { 0 };
+        for (skb, home) in drain.give_up(given_up).iter().zip(&mut heads) {
+            let index = skb.index();
+            // SAFETY: the handle, which is given up, owned this head, and it is freed below, not before.
+            let head = unsafe { &*base.wrapping_add(index as usize) };
+            if head.frag_list != NONE {
+                break;
+            }
+            home.write(index);
+            done += 1;
+            let (frame, off, len) = (head.frame, usize::from(head.off), usize::from(head.head_len));
+            take(Frame::new(region, frame), off, len);
+        }
+        // SAFETY: a batch has at most `BATCH`, so each of those done wrote one.
+        let heads = unsafe { std::slice::from_raw_parts(heads.as_ptr().cast::<u32>(), done) };
+        #[cfg(feature = "debug-poison")]
+        heads.iter().for_each(|head| super::poison::head_freed(&self.region, *head));
+        self.heads.push_bulk(&self.region.heads, heads);
+        // From the first unusual one on, one by one.
+        drain.take_back(given_up - done);
+        for skb in drain.take(n - done) {
+            if let Some((frame, off, len)) = self.take_unusual(skb, &mut refused) {
                 take(frame, off, len);
             }
         }
-        home.flush(&mut self.heads, &self.region.heads);
     }
 
-    /// Takes a packet apart that has a chain, or is of another region.
+    /// Takes a packet apart that may have a chain, or be of another region.
     #[cold]
     #[inline(never)]
     fn take_unusual(&mut self, skb: Skb, refused: &mut dyn FnMut(&Head)) -> Option<(Frame, usize, usize)> {

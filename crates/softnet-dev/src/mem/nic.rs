@@ -282,7 +282,7 @@ impl<K: Sink> TxQueue for NicTx<K> {
     fn tx_burst(&mut self, ctx: &mut SoftnetData, batch: &mut Batch) -> usize {
         let n = self.ring.room().min(batch.len());
         let (mut packets, mut bytes) = (0, 0);
-        ctx.take_frames(self.dev, batch.drain().take(n), |frame, off, len| {
+        ctx.take_frames(self.dev, batch, n, |frame, off, len| {
             packets += 1;
             bytes += len as u64;
             self.ring.put(frame, off, len);

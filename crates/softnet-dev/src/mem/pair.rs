@@ -309,7 +309,7 @@ impl TxQueue for PairTx {
         only_of(&self.wire.region, ctx, self.dev, batch);
         let n = self.room().min(batch.len());
         let (mut packets, mut bytes) = (0, 0);
-        ctx.take_frames(self.dev, batch.drain().take(n), |frame, off, len| {
+        ctx.take_frames(self.dev, batch, n, |frame, off, len| {
             packets += 1;
             bytes += len as u64;
             let slot = &self.wire.slots[self.head as usize & (self.wire.slots.len() - 1)];

@@ -354,7 +354,7 @@ impl TxQueue for SteeredTx {
         let mut dropped = [const { None }; BATCH];
         let mut drops = 0;
         let SteeredTx { class, outs, .. } = self;
-        ctx.take_frames(self.dev, batch.drain().take(n), |frame, off, len| {
+        ctx.take_frames(self.dev, batch, n, |frame, off, len| {
             packets += 1;
             bytes += len as u64;
             match class.classify(&frame.bytes()[off..][..len]) {

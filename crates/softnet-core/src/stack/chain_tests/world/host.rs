@@ -19,7 +19,7 @@ impl TxQueue for Device {
 
     fn tx_burst(&mut self, ctx: &mut SoftnetData, batch: &mut Batch) -> usize {
         let n = batch.len().min(RING - self.ring.len());
-        ctx.take_frames(self.dev, batch.drain().take(n), |frame, off, len| {
+        ctx.take_frames(self.dev, batch, n, |frame, off, len| {
             self.sent.lock().unwrap().push((self.dev, frame.bytes()[off..off + len].to_vec()));
             self.stats.packets.add(1);
             self.stats.bytes.add(len as u64);
