@@ -63,6 +63,11 @@ impl SysError {
         self.source.raw_os_error()
     }
 
+    /// Whether what was asked for is not there, or is better not asked for.
+    pub(crate) fn is_unsupported(&self) -> bool {
+        self.source.kind() == io::ErrorKind::Unsupported
+    }
+
     /// Whether the request failed for want of privilege.
     pub fn is_permission(&self) -> bool {
         self.source.kind() == io::ErrorKind::PermissionDenied

@@ -123,6 +123,23 @@ pub struct Insn {
     imm: i32,
 }
 
+impl Insn {
+    /// By how many instructions the verifier makes it longer, at the most: it has a buffer of 32
+    /// for what takes the place of a call; fields of the context are one or two loads further away;
+    /// and a barrier may stand behind anything.
+    fn growth(&self) -> usize {
+        match self.code {
+            CALL => 31,
+            code if code & CLASSES == CLASS_LDX => 4,
+            _ => 1,
+        }
+    }
+}
+
+/// Instructions that a jump passes over at the most, less than half of what it could.
+const FARTHEST: usize = 16_000;
+const CALL: u8 = CLASS_JMP | OP_CALL;
+const CLASSES: u8 = 0x07;
 const CLASS_LD: u8 = 0x00;
 const CLASS_LDX: u8 = 0x01;
 const CLASS_ST: u8 = 0x02;
@@ -255,12 +272,12 @@ impl Assembler {
 
     /// Calls a kernel helper; see [`helper`].
     pub fn call(&mut self, function: i32) {
-        self.push(CLASS_JMP | OP_CALL, 0, 0, 0, function);
+        self.push(CALL, 0, 0, 0, function);
     }
 
     /// Calls a function of the kernel's, with arguments as a helper's.
     pub fn call_kernel(&mut self, function: KernelFn) {
-        self.push(CLASS_JMP | OP_CALL, 0, PSEUDO_KFUNC_CALL, 0, function.id());
+        self.push(CALL, 0, PSEUDO_KFUNC_CALL, 0, function.id());
     }
 
     /// Ends the program; R0 is its result.
@@ -286,6 +303,25 @@ impl Assembler {
         Ok(insns)
     }
 
+    /// As [`finish`](Self::finish), of a program that the kernel makes no longer than this however
+    /// much it rewrites: instructions that are never reached come first. The verifier removes them
+    /// before it patches the others.
+    pub(crate) fn finish_with_room(&self) -> SysResult<Vec<Insn>> {
+        let insns = self.finish()?;
+        let mut left: usize = insns.iter().map(Insn::growth).sum();
+        let mut front = Assembler::new();
+        while left > 0 {
+            let dead = left.min(FARTHEST);
+            let end = front.label();
+            front.mov(Reg::R0, 0);
+            front.jump_if(Cond::Eq, Reg::R0, 0, end);
+            (0..dead).for_each(|_| front.mov(Reg::R0, 0));
+            front.bind(end);
+            left -= dead;
+        }
+        Ok([front.finish()?, insns].concat())
+    }
+
     /// Loads the program as an XDP program called `name` (at most 15 bytes; shown by `bpftool`). `flags` is 0 or
     /// [`F_XDP_HAS_FRAGS`](super::F_XDP_HAS_FRAGS).
     ///
@@ -299,11 +335,16 @@ impl Assembler {
     /// thread's network namespace: it can be attached there alone, in native mode, and may call the
     /// functions that tell what the driver knows of a packet.
     ///
+    /// The kernel (6.18) follows a dangling pointer, with its network lock held, when the namespace
+    /// of such a program is deleted and the program was moved in memory while it was loaded. So
+    /// this one comes with room for what the verifier adds, and is not loaded at all where the
+    /// kernel copies programs to blind their constants (`net.core.bpf_jit_harden`).
+    ///
     /// # Errors
     /// As [`load_xdp`](Self::load_xdp); EOPNOTSUPP or EINVAL where the driver or the kernel has
-    /// nothing to tell.
+    /// nothing to tell; [`Unsupported`](std::io::ErrorKind::Unsupported) if the kernel would move it.
     pub fn load_xdp_for(&self, name: &str, ifindex: u32) -> SysResult<Program> {
-        Program::load_xdp_for(&self.finish()?, name, ifindex)
+        Program::load_xdp_for(&self.finish_with_room()?, name, ifindex)
     }
 }
 

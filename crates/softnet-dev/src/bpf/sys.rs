@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
-use super::asm::Insn;
+use super::asm::{Assembler, Insn, Reg};
 use crate::sys_error::{SysError, SysResult};
 
 const MAP_CREATE: u32 = 0;
@@ -12,6 +12,7 @@ const MAP_UPDATE_ELEM: u32 = 2;
 const MAP_DELETE_ELEM: u32 = 3;
 const PROG_LOAD: u32 = 5;
 const PROG_TEST_RUN: u32 = 10;
+const OBJ_GET_INFO_BY_FD: u32 = 15;
 const LINK_CREATE: u32 = 28;
 const LINK_UPDATE: u32 = 29;
 
@@ -324,6 +325,36 @@ struct ProgLoadAttr {
 }
 
 #[repr(C)]
+struct ObjInfoAttr {
+    fd: u32,
+    info_len: u32,
+    info: u64,
+}
+
+/// What `struct bpf_prog_info` begins with.
+#[repr(C)]
+#[derive(Default)]
+struct ProgInfo {
+    prog_type: u32,
+    id: u32,
+    tag: [u8; 8],
+    jited_len: u32,
+    xlated_len: u32,
+    jited: u64,
+    xlated: u64,
+}
+
+/// Whether the kernel takes constants out of programs, for which it copies them. Its switch for it
+/// can be read in its first network namespace only, so a program is loaded that shows it.
+fn blinds_constants() -> SysResult<bool> {
+    let mut asm = Assembler::new();
+    asm.mov(Reg::R0, XdpAction::Pass as i32);
+    asm.exit();
+    let bare = asm.finish()?;
+    Ok(Program::load_xdp(&bare, "softnet_probe", 0)?.len()? != bare.len())
+}
+
+#[repr(C)]
 #[derive(Default)]
 struct TestRunAttr {
     prog_fd: u32,
@@ -344,8 +375,33 @@ impl Program {
 
     /// The same for the driver of one interface; see
     /// [`Assembler::load_xdp_for`](super::Assembler::load_xdp_for).
-    pub fn load_xdp_for(insns: &[Insn], name: &str, ifindex: u32) -> SysResult<Self> {
-        Self::load(insns, name, F_XDP_DEV_BOUND_ONLY, ifindex)
+    pub(super) fn load_xdp_for(insns: &[Insn], name: &str, ifindex: u32) -> SysResult<Self> {
+        let refuse = |why: &str| {
+            let error = io::Error::new(io::ErrorKind::Unsupported, why);
+            Err(SysError::new(format!("load BPF program {name} for one interface"), error))
+        };
+        if blinds_constants()? {
+            return refuse("the kernel blinds constants (net.core.bpf_jit_harden)");
+        }
+        let program = Self::load(insns, name, F_XDP_DEV_BOUND_ONLY, ifindex)?;
+        match program.len()? > insns.len() {
+            // Nothing refers to it, so the kernel frees what is there.
+            true => refuse("the kernel made it longer than there is room for"),
+            false => Ok(program),
+        }
+    }
+
+    /// Instructions that it has in the kernel, which replaces some by others.
+    pub(crate) fn len(&self) -> SysResult<usize> {
+        let mut info = ProgInfo::default();
+        let mut attr = ObjInfoAttr {
+            fd: self.fd.as_raw_fd() as u32,
+            info_len: size_of::<ProgInfo>() as u32,
+            info: std::ptr::from_mut(&mut info) as u64,
+        };
+        bpf(OBJ_GET_INFO_BY_FD, &mut attr)
+            .map_err(|error| SysError::new("read what became of a BPF program", error))?;
+        Ok(info.xlated_len as usize / size_of::<Insn>())
     }
 
     fn load(insns: &[Insn], name: &str, flags: u32, ifindex: u32) -> SysResult<Self> {
@@ -469,7 +525,7 @@ impl XdpLink {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Alu, Assembler, Cond, Reg, Size, helper};
+    use super::super::{Alu, Cond, Size, helper};
     use super::*;
     use softnet_testkit::net_allowed;
 
@@ -545,6 +601,44 @@ mod tests {
         set.remove(&keys[0]).unwrap();
         assert_eq!(set.remove(&keys[0]).unwrap_err().errno(), Some(libc::ENOENT));
         set.insert(&keys[2]).unwrap();
+    }
+
+    /// The kernel gives a program whole pages, and moves it when it outgrows them.
+    #[test]
+    fn a_program_with_room_is_not_moved() {
+        const PAGE: usize = 4096;
+        /// Offset of the instructions in `struct bpf_prog`, at the most.
+        const BEFORE: usize = 128;
+        if !net_allowed() {
+            return;
+        }
+        let pages = |len: usize, before: usize| (before + len * size_of::<Insn>()).div_ceil(PAGE);
+        let map = Map::array("test_room", 8, 1).unwrap();
+        for lookups in [1, 2, 40, 90, 500] {
+            let mut asm = Assembler::new();
+            asm.mov(Reg::R6, Reg::R1);
+            for _ in 0..lookups {
+                asm.store(Size::U32, Reg::R10, -4, 0);
+                asm.load_map(Reg::R1, &map);
+                asm.mov(Reg::R2, Reg::R10);
+                asm.alu(Alu::Add, Reg::R2, -4);
+                asm.call(helper::MAP_LOOKUP_ELEM);
+                asm.load(Size::U32, Reg::R2, Reg::R6, 16);
+            }
+            asm.mov(Reg::R0, XdpAction::Pass as i32);
+            asm.exit();
+            let [bare, roomy] = [asm.finish(), asm.finish_with_room()].map(Result::unwrap);
+            let [bare_now, roomy_now] =
+                [&bare, &roomy].map(|insns| Program::load_xdp(insns, "test", 0).unwrap().len().unwrap());
+            assert!(bare_now > bare.len(), "nothing is patched");
+            if lookups >= 90 {
+                assert!(pages(bare_now, 0) > pages(bare.len(), BEFORE), "a bare one stays: {lookups}");
+            }
+            assert!(roomy_now <= roomy.len(), "{lookups}: {roomy_now} of {}", roomy.len());
+            assert_eq!(pages(roomy_now.max(roomy.len()), 0), pages(roomy.len(), 0));
+            // What makes the room is gone, but for a constant.
+            assert!(roomy_now - bare_now <= roomy.len().div_ceil(16_000), "{roomy_now}, bare {bare_now}");
+        }
     }
 
     #[test]

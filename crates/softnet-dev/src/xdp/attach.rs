@@ -135,9 +135,12 @@ impl Attachment {
         let link = self.link();
         let Some(link) = &*link else { return Ok(()) };
         let program = match &self.driver {
-            Some(driver) => match driver.load(filter, self.maps())? {
-                Some(program) => program,
-                None => return Ok(()),
+            Some(driver) => match driver.load(filter, self.maps()) {
+                Ok(Some(program)) => program,
+                Ok(None) => return Ok(()),
+                // `bpf_jit_harden` was set meanwhile.
+                Err(error) if error.is_unsupported() => filter.load(self.maps())?,
+                Err(error) => return Err(error),
             },
             None => filter.load(self.maps())?,
         };

@@ -5,7 +5,7 @@ use proptest::test_runner::TestRunner;
 
 use super::super::program::*;
 use super::*;
-use crate::bpf::{LruMap, Map, Set, XdpAction};
+use crate::bpf::{LruMap, Map, Program, Set, XdpAction};
 use crate::xdp::ports::{KEY_LEN, key};
 use softnet_testkit::net_allowed;
 
@@ -233,6 +233,10 @@ fn many_addresses_load() {
     for shared in [false, true] {
         let claim = Claim { addresses: addresses.clone(), shared };
         let filter = ClaimFilter::new(MAC, DEV, &claim, &addresses);
-        filter.load(TestMaps::new().maps()).unwrap();
+        let maps = TestMaps::new();
+        filter.load(maps.maps()).unwrap();
+        // As it would be for a driver that tells of tags.
+        let roomy = filter.assemble(maps.maps(), XdpAction::Pass, None).finish_with_room().unwrap();
+        assert!(Program::load_xdp(&roomy, "test", 0).unwrap().len().unwrap() <= roomy.len());
     }
 }
