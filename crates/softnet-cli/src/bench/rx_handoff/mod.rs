@@ -12,15 +12,17 @@ mod service;
 mod wire;
 
 use std::cell::RefCell;
+use std::fmt;
+use std::str::FromStr;
 use std::time::Duration;
 
 use clap::Args;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::Common;
 use super::harness::{Case, alternate};
 use super::report::{Bound, Published, Report, Row, Sample};
-use rig::{Rig, Trial, Way};
+use rig::{Pace, Rig, Trial, Way};
 use service::Service;
 
 pub(super) const HELP: &str = "\
@@ -36,7 +38,8 @@ steered_percent says how many packets went to a worker's backlog, so what `auto`
 should have come, and says nothing where loss_percent is not 0: then it is that of a full ring.
 
 Hand-off to one worker gains at most (receive + service) / max(receive, service): little where service is dear, and then RPS
-gains more. The thread that offers packets takes its time from both CPUs, from the second one's mostly idle time with `single`.
+gains more. The thread that offers packets takes its time from both CPUs, from the second one's mostly idle time with `single`;
+with load MAX it takes next to none: the ring is always full, and what one worker collects and the other can't take is lost.
 
 Examples:
   softnet bench rx-handoff --quick                       a minute
@@ -53,14 +56,73 @@ pub(crate) struct RxHandoff {
     /// What a driver does for each packet that it collects, in ns
     #[arg(long, value_name = "NS", default_value_t = 150, value_parser = clap::value_parser!(u32).range(0..=100_000))]
     receive: u32,
-    /// Only this load, in percent of what one worker carries (may be repeated)
-    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(1..=400))]
-    load: Vec<u32>,
+    /// Only this load, in percent of what one worker carries, or MAX (may be repeated)
+    #[arg(long, value_name = "PERCENT")]
+    load: Vec<Load>,
 }
 
-/// Percent of what one worker carries.
-const LOADS: [u32; 6] = [10, 50, 75, 90, 110, 150];
-const QUICK_LOADS: [u32; 3] = [50, 90, 150];
+/// How much comes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Load {
+    /// Percent of what one worker carries.
+    Percent(u32),
+    /// The ring is always full.
+    Max,
+}
+
+const LOADS: [Load; 7] = [
+    Load::Percent(10),
+    Load::Percent(50),
+    Load::Percent(75),
+    Load::Percent(90),
+    Load::Percent(110),
+    Load::Percent(150),
+    Load::Max,
+];
+const QUICK_LOADS: [Load; 4] = [Load::Percent(50), Load::Percent(90), Load::Percent(150), Load::Max];
+
+impl FromStr for Load {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.parse() {
+            Ok(percent @ 1..=400) => Ok(Load::Percent(percent)),
+            _ if text.eq_ignore_ascii_case("max") => Ok(Load::Max),
+            _ => Err("expected 1 to 400 percent, or MAX".into()),
+        }
+    }
+}
+
+impl fmt::Display for Load {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Load::Percent(percent) => write!(f, "{percent}"),
+            Load::Max => f.write_str("MAX"),
+        }
+    }
+}
+
+impl Load {
+    fn json(self) -> Value {
+        match self {
+            Load::Percent(percent) => json!(percent),
+            Load::Max => json!("MAX"),
+        }
+    }
+
+    /// This load where one worker carries `capacity` packets a second.
+    fn pace(self, capacity: f64) -> Pace {
+        match self {
+            Load::Percent(percent) => Pace::Pps(capacity * f64::from(percent) / 100.0),
+            Load::Max => Pace::Full,
+        }
+    }
+}
+
+/// What was given, or what is usual.
+fn or<T: Clone>(given: &[T], usual: &[T]) -> Vec<T> {
+    if given.is_empty() { usual.to_vec() } else { given.to_vec() }
+}
 
 fn sample(trial: &Trial) -> Sample {
     let ns = trial.seconds * 1e9;
@@ -91,10 +153,8 @@ impl RxHandoff {
             return Err(format!("rx-handoff needs two CPUs, one of them --cpu {cpu}; CPUs here: {cpus:?}"));
         };
         let quick = self.common.quick;
-        let or =
-            |given: &[u32], usual: &[u32]| if given.is_empty() { usual.to_vec() } else { given.to_vec() };
         let services = or(&self.service, if quick { &[200] } else { &[200, 1000] });
-        let loads = or(&self.load, if quick { &QUICK_LOADS } else { &LOADS });
+        let loads = or(&self.load, if quick { &QUICK_LOADS[..] } else { &LOADS });
         let ms = |quick_ms, usual| Duration::from_millis(if quick { quick_ms } else { usual });
         // Long enough for the automatic choice to have been made.
         let (warm, time) = (ms(600, 800), ms(500, 1000));
@@ -105,8 +165,7 @@ impl RxHandoff {
             for way in Way::ALL {
                 let mut rig = Rig::start(way, [cpu as u32, other as u32], costs)?;
                 if way == Way::Single {
-                    // More than it can carry: what comes out is what it carries.
-                    let trial = rig.measure(2e9 / f64::from(*ns), ms(300, 500), ms(500, 1000))?;
+                    let trial = rig.measure(Pace::Full, ms(300, 500), ms(500, 1000))?;
                     capacity = trial.out as f64 / trial.seconds;
                 }
                 rigs.push((way, *ns, capacity, RefCell::new(rig)));
@@ -120,12 +179,12 @@ impl RxHandoff {
                     vec![
                         ("receive_ns", json!(self.receive)),
                         ("service_ns", json!(ns)),
-                        ("load", json!(load)),
+                        ("load", load.json()),
                         ("device", json!("mem")),
                     ],
                 );
-                let pps = capacity * f64::from(*load) / 100.0;
-                let measure = move || rig.borrow_mut().measure(pps, warm, time).map(|trial| sample(&trial));
+                let pace = load.pace(*capacity);
+                let measure = move || rig.borrow_mut().measure(pace, warm, time).map(|trial| sample(&trial));
                 cases.push(Case { row, measure: Box::new(measure) });
             }
         }
@@ -137,7 +196,7 @@ impl RxHandoff {
             &["mpps", "loss_percent", "p50_us", "p99_us", "cpu_percent", "idle_percent", "wakeups_per_s"];
         report.explained = HELP;
         for ns in &services {
-            let which = |load: &u32| [("service_ns", json!(ns)), ("load", json!(load))];
+            let which = |load: &Load| [("service_ns", json!(ns)), ("load", load.json())];
             for load in &loads {
                 let params = which(load);
                 let ratio = |by: &str| report.ratio_where(("auto", &params), (by, &params), "mpps");
@@ -152,11 +211,11 @@ impl RxHandoff {
             }
             // Elsewhere one other worker can't carry so much.
             let splits = *ns <= 2 * self.receive && self.receive <= 2 * *ns;
-            if let Some(most) = loads.iter().max().filter(|load| **load >= 150 && splits) {
-                let params = which(most);
+            if splits && loads.contains(&Load::Max) {
+                let params = which(&Load::Max);
                 let gain = report.ratio_where(("handoff", &params), ("single", &params), "mpps");
                 report
-                    .bound_value(format!("handoff ÷ single, {ns} ns, load {most}: mpps"), gain, Bound::AtLeast(1.43))
+                    .bound_value(format!("handoff ÷ single, {ns} ns, load MAX: mpps"), gain, Bound::AtLeast(1.43))
                     .meaning("A worker that only collects, and another one, carry this many times what one alone does.");
             }
         }

@@ -25,6 +25,18 @@ use crate::bench::text;
 const RING: usize = 4096;
 /// How often packets are offered.
 const TICK: Duration = Duration::from_micros(50);
+/// How often a ring is filled that is to stay full: it lasts several times as long, and the thread that fills it
+/// leaves both CPUs to the workers.
+const FILL: Duration = Duration::from_micros(200);
+
+/// How many packets are offered.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Pace {
+    /// So many a second, whether there is room for them or not.
+    Pps(f64),
+    /// As many as there is room for: the ring stays full.
+    Full,
+}
 
 const MACS: [[u8; 6]; 2] = [[2, 0, 0, 0, 1, 0], [2, 0, 0, 0, 2, 0]];
 const HOST: [u8; 6] = [2, 0, 0, 0, 3, 1];
@@ -145,8 +157,29 @@ impl Rig {
         Ok(Rig { stack, port, shared, latencies, offered: 0, refused: 0 })
     }
 
+    fn offer(&mut self, pace: Pace, time: Duration) {
+        match pace {
+            Pace::Pps(pps) => self.offer_some(pps, time),
+            Pace::Full => self.fill(time),
+        }
+    }
+
+    /// Keeps the ring full for `time`. A packet comes when it gets its place.
+    fn fill(&mut self, time: Duration) {
+        let start = Instant::now();
+        while start.elapsed() < time {
+            let (room, now) = (self.port.room(), self.shared.now());
+            (0..room).for_each(|i| self.shared.stamp(self.offered + i, now));
+            self.offered += room;
+            if room > 0 {
+                self.port.offer(room);
+            }
+            std::thread::sleep(FILL);
+        }
+    }
+
     /// Offers `pps` packets a second for `time`.
-    fn offer(&mut self, pps: f64, time: Duration) {
+    fn offer_some(&mut self, pps: f64, time: Duration) {
         let start = Instant::now();
         let from = self.shared.now();
         let mut due = 0u64;
@@ -177,23 +210,23 @@ impl Rig {
         rows.iter().flat_map(|row| &row.workers).map(|worker| worker.packets + worker.dropped).sum()
     }
 
-    /// Offers `pps` packets a second: for `warm`, and then for `time`, which counts.
-    pub(super) fn measure(&mut self, pps: f64, warm: Duration, time: Duration) -> Result<Trial, String> {
-        self.offer(pps, warm);
+    /// Offers packets at this pace: for `warm`, and then for `time`, which counts.
+    pub(super) fn measure(&mut self, pace: Pace, warm: Duration, time: Duration) -> Result<Trial, String> {
+        self.offer(pace, warm);
         let workers = || self.stack.view().workers();
         let before = workers();
         let (out, offered, refused) = (self.shared.out.load(Ordering::Relaxed), self.offered, self.refused);
         let (start, steered) = (Instant::now(), self.steered());
         while self.latencies.try_recv().is_ok() {}
         self.shared.timing.store(true, Ordering::Relaxed);
-        self.offer(pps, time);
+        self.offer(pace, time);
         self.shared.timing.store(false, Ordering::Relaxed);
         let (came, seconds) = (self.shared.out.load(Ordering::Relaxed) - out, start.elapsed().as_secs_f64());
         let after = self.stack.view().workers();
         let (offered, refused) = (self.offered - offered, self.refused - refused);
         let steered = self.steered() - steered;
         // A few more, for the sink to see that the time is over.
-        self.offer(pps.min(100_000.0), Duration::from_millis(20));
+        self.offer_some(100_000.0, Duration::from_millis(20));
         let latency = self.latencies.recv_timeout(Duration::from_secs(5)).map_err(|_| "nothing came out")?;
         Ok(Trial {
             seconds,
