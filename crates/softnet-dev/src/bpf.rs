@@ -22,8 +22,11 @@
 
 mod asm;
 mod btf;
+mod run;
 mod sys;
+mod tcx;
 
 pub use asm::{Alu, Assembler, Cond, Insn, Label, Operand, Reg, Size, helper};
 pub use btf::KernelFn;
 pub use sys::{F_XDP_HAS_FRAGS, LruMap, Map, Program, Set, XdpAction, XdpLink, XdpMode, possible_cpus};
+pub use tcx::{TcxAction, TcxHook, TcxLink};

@@ -331,6 +331,14 @@ impl Assembler {
         Program::load_xdp(&self.finish()?, name, flags)
     }
 
+    /// Loads the program for the tc hooks of interfaces ([`TcxLink`](super::TcxLink)).
+    ///
+    /// # Errors
+    /// As [`load_xdp`](Self::load_xdp).
+    pub fn load_tc(&self, name: &str) -> SysResult<Program> {
+        Program::load_tc(&self.finish()?, name)
+    }
+
     /// Loads the program for the driver of the interface with index `ifindex` of the calling
     /// thread's network namespace: it can be attached there alone, in native mode, and may call the
     /// functions that tell what the driver knows of a packet.

@@ -11,9 +11,9 @@ const MAP_LOOKUP_ELEM: u32 = 1;
 const MAP_UPDATE_ELEM: u32 = 2;
 const MAP_DELETE_ELEM: u32 = 3;
 const PROG_LOAD: u32 = 5;
-const PROG_TEST_RUN: u32 = 10;
+pub(super) const PROG_TEST_RUN: u32 = 10;
 const OBJ_GET_INFO_BY_FD: u32 = 15;
-const LINK_CREATE: u32 = 28;
+pub(super) const LINK_CREATE: u32 = 28;
 const LINK_UPDATE: u32 = 29;
 
 const MAP_TYPE_HASH: u32 = 1;
@@ -21,6 +21,7 @@ const MAP_TYPE_ARRAY: u32 = 2;
 const MAP_TYPE_PERCPU_ARRAY: u32 = 6;
 const MAP_TYPE_LRU_HASH: u32 = 9;
 const MAP_TYPE_XSKMAP: u32 = 17;
+const PROG_TYPE_SCHED_CLS: u32 = 3;
 const PROG_TYPE_XDP: u32 = 6;
 const ATTACH_TYPE_XDP: u32 = 37;
 
@@ -56,7 +57,7 @@ pub enum XdpMode {
 }
 
 /// One bpf(2) call. The attribute is copied in (and, for a few commands, out) by the kernel.
-fn bpf<A>(command: u32, attr: &mut A) -> io::Result<i32> {
+pub(super) fn bpf<A>(command: u32, attr: &mut A) -> io::Result<i32> {
     // SAFETY: `attr` is a live, initialised `repr(C)` prefix of `union bpf_attr` of the stated size; the kernel takes
     // missing bytes as zero. The pointers inside it are to live buffers of the lengths beside them.
     let result = unsafe { libc::syscall(libc::SYS_bpf, command, std::ptr::from_mut(attr), size_of::<A>()) };
@@ -64,7 +65,7 @@ fn bpf<A>(command: u32, attr: &mut A) -> io::Result<i32> {
 }
 
 /// As [`bpf`], for commands that return a descriptor (close-on-exec, as the kernel makes them).
-fn bpf_fd<A>(command: u32, attr: &mut A) -> io::Result<OwnedFd> {
+pub(super) fn bpf_fd<A>(command: u32, attr: &mut A) -> io::Result<OwnedFd> {
     let fd = bpf(command, attr)?;
     // SAFETY: the kernel just made this descriptor for us.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
@@ -370,7 +371,12 @@ struct TestRunAttr {
 impl Program {
     /// Loads `insns` as an XDP program; see [`Assembler::load_xdp`](super::Assembler::load_xdp).
     pub fn load_xdp(insns: &[Insn], name: &str, flags: u32) -> SysResult<Self> {
-        Self::load(insns, name, flags, 0)
+        Self::load((PROG_TYPE_XDP, ATTACH_TYPE_XDP), insns, name, flags, 0)
+    }
+
+    /// Loads `insns` for the tc hooks; see [`Assembler::load_tc`](super::Assembler::load_tc).
+    pub fn load_tc(insns: &[Insn], name: &str) -> SysResult<Self> {
+        Self::load((PROG_TYPE_SCHED_CLS, 0), insns, name, 0, 0)
     }
 
     /// The same for the driver of one interface; see
@@ -383,7 +389,8 @@ impl Program {
         if blinds_constants()? {
             return refuse("the kernel blinds constants (net.core.bpf_jit_harden)");
         }
-        let program = Self::load(insns, name, F_XDP_DEV_BOUND_ONLY, ifindex)?;
+        let of_xdp = (PROG_TYPE_XDP, ATTACH_TYPE_XDP);
+        let program = Self::load(of_xdp, insns, name, F_XDP_DEV_BOUND_ONLY, ifindex)?;
         match program.len()? > insns.len() {
             // Nothing refers to it, so the kernel frees what is there.
             true => refuse("the kernel made it longer than there is room for"),
@@ -404,9 +411,15 @@ impl Program {
         Ok(info.xlated_len as usize / size_of::<Insn>())
     }
 
-    fn load(insns: &[Insn], name: &str, flags: u32, ifindex: u32) -> SysResult<Self> {
+    fn load(
+        (prog_type, expected_attach_type): (u32, u32),
+        insns: &[Insn],
+        name: &str,
+        flags: u32,
+        ifindex: u32,
+    ) -> SysResult<Self> {
         let mut attr = ProgLoadAttr {
-            prog_type: PROG_TYPE_XDP,
+            prog_type,
             insn_cnt: insns.len() as u32,
             insns: insns.as_ptr() as u64,
             license: c"Dual MIT/GPL".as_ptr() as u64,
@@ -417,7 +430,7 @@ impl Program {
             prog_flags: flags,
             prog_name: object_name(name),
             prog_ifindex: ifindex,
-            expected_attach_type: ATTACH_TYPE_XDP,
+            expected_attach_type,
         };
         let first = match bpf_fd(PROG_LOAD, &mut attr) {
             Ok(fd) => return Ok(Program { fd }),
@@ -460,6 +473,12 @@ impl Program {
     }
 }
 
+impl AsFd for Program {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
 /// An XDP program attached to an interface. Dropping it, or the end of the process, detaches it; deletion of the
 /// interface leaves it without effect.
 #[derive(Debug)]
@@ -468,11 +487,11 @@ pub struct XdpLink {
 }
 
 #[repr(C)]
-struct LinkCreateAttr {
-    prog_fd: u32,
-    target_ifindex: u32,
-    attach_type: u32,
-    flags: u32,
+pub(super) struct LinkCreateAttr {
+    pub(super) prog_fd: u32,
+    pub(super) target_ifindex: u32,
+    pub(super) attach_type: u32,
+    pub(super) flags: u32,
 }
 
 #[repr(C)]

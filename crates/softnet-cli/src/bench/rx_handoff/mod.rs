@@ -7,6 +7,7 @@
 //!
 //! **Verified**: every packet offered is accounted for, and none comes out behind a later one of its flow.
 
+mod kernel;
 mod rig;
 mod service;
 mod wire;
@@ -22,6 +23,7 @@ use serde_json::{Value, json};
 use super::Common;
 use super::harness::{Case, alternate};
 use super::report::{Bound, Published, Report, Row, Sample};
+use kernel::{Kernel, Steer};
 use rig::{Pace, Rig, Trial, Way};
 use service::Service;
 
@@ -33,6 +35,10 @@ and changes of a router with connection tracking. What softnet itself does comes
   handoff   one worker only collects, and hands whole lists to another (processing_cpu)
   rps       flows are spread over both workers by their hash (rps_cpus)
   auto      softnet chooses (steering = \"auto\"): it should be as good as the best of the others, at every load
+
+With --peer kernel also the kernel's own router, packets brought to it as a driver's poll brings them, with the same costs (by
+BPF programs) and nothing to transmit to: kernel-single; kernel-handoff, its RPS to the other CPU; kernel-rps, to both. Its
+loads are shares of what kernel-single carries; its backlogs are as long as net.core.netdev_max_backlog says.
 
 steered_percent says how many packets went to a worker's backlog, so what `auto` chose. load is a share of what `single` carries. idle_percent is the collecting worker's idle time; latency counts from when a packet
 should have come, and says nothing where loss_percent is not 0: then it is that of a full ring.
@@ -59,6 +65,16 @@ pub(crate) struct RxHandoff {
     /// Only this load, in percent of what one worker carries, or MAX (may be repeated)
     #[arg(long, value_name = "PERCENT")]
     load: Vec<Load>,
+    /// Compare with another router beside it
+    #[arg(long)]
+    peer: Option<Peer>,
+}
+
+/// What it is compared with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Peer {
+    /// The kernel's, with its own RPS (needs root)
+    Kernel,
 }
 
 /// How much comes.
@@ -171,18 +187,41 @@ impl RxHandoff {
                 rigs.push((way, *ns, capacity, RefCell::new(rig)));
             }
         }
+        let mut kernels = Vec::new();
+        if self.peer == Some(Peer::Kernel) {
+            for ns in &services {
+                let mut capacity = 0.0;
+                for steer in Steer::ALL {
+                    let kernel = Kernel::start(steer, [cpu, other], [self.receive, *ns])?;
+                    if steer == Steer::Off {
+                        let sample = kernel.measure(Pace::Full, ms(300, 500), ms(500, 1000))?;
+                        capacity = 1e6
+                            * sample.iter().find(|figure| figure.0 == "mpps").map_or(0.0, |figure| figure.1);
+                    }
+                    kernels.push((steer, *ns, capacity, kernel));
+                }
+            }
+        }
         let mut cases = Vec::new();
         for load in &loads {
-            for (way, ns, capacity, rig) in &rigs {
-                let row = Row::new(
-                    way.name(),
+            let row = |case: &'static str, ns: &u32, device: &str| {
+                Row::new(
+                    case,
                     vec![
                         ("receive_ns", json!(self.receive)),
                         ("service_ns", json!(ns)),
                         ("load", load.json()),
-                        ("device", json!("mem")),
+                        ("device", json!(device)),
                     ],
-                );
+                )
+            };
+            for (steer, ns, capacity, kernel) in &kernels {
+                let pace = load.pace(*capacity);
+                let measure = move || kernel.measure(pace, warm, time);
+                cases.push(Case { row: row(steer.name(), ns, "veth"), measure: Box::new(measure) });
+            }
+            for (way, ns, capacity, rig) in &rigs {
+                let row = row(way.name(), ns, "mem");
                 let pace = load.pace(*capacity);
                 let measure = move || rig.borrow_mut().measure(pace, warm, time).map(|trial| sample(&trial));
                 cases.push(Case { row, measure: Box::new(measure) });
