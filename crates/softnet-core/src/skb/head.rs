@@ -106,7 +106,8 @@ pub struct Head {
     pub gso_type: GsoType,
     /// The kind of VLAN tag; [`vlan::set`](crate::vlan::set) gives it one.
     pub(crate) vlan_proto: VlanProto,
-    _spare: u8,
+    /// While it leads a [bundle](super::bundle): packets that follow it; else 0.
+    pub(super) followers: u8,
     /// Frames of its chain.
     pub(super) frag_count: u8,
     /// Bytes in the frames of its chain.
@@ -169,7 +170,7 @@ impl Head {
         gso_segs: 0,
         gso_type: GsoType::None,
         vlan_proto: VlanProto::None,
-        _spare: 0,
+        followers: 0,
         frag_count: 0,
         frag_len: 0,
         sk_generation: 0,

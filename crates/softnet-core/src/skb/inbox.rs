@@ -3,7 +3,7 @@
 //! Any thread may push, a run of packets in one compare-exchange; it is told whether nothing else was pending. The
 //! owner of the [`SkbReceiver`] takes all that is pending at once. While there is none, the inbox is closed and refuses
 //! packets; it may be opened again for another receiver. It is [`Handover`] with a permanent owner, made safe for
-//! skbs. It has no bound of its own: the pushing thread counts.
+//! skbs, which travel in [bundles](super::bundle). It has no bound of its own: the pushing thread counts.
 //!
 //! Invariant: a packet is with its sender, on the list, or with the receiver, and only that one touches its head; what
 //! is pushed to an open inbox reaches its receiver, and nothing is on the list of a closed one.
@@ -11,6 +11,7 @@
 use std::ops::Deref;
 
 use super::batch::Batch;
+use super::bundle::{self, Followers};
 use super::handle::Skb;
 use super::handover::HeadLinks;
 use super::list::SkbList;
@@ -43,21 +44,20 @@ impl SkbInbox {
     /// pending: then it is for the caller to tell the receiver.
     #[inline]
     pub fn push(&self, batch: &mut Batch) -> Result<bool, Closed> {
-        let skbs = batch.as_slice();
-        let ([first, .., last] | [first @ last]) = skbs else { return Ok(false) };
+        let skbs = batch.as_mut_slice();
         if skbs.iter().any(|skb| skb.region() != self.region) {
             return Err(Closed);
         }
         let links = HeadLinks::of(self.region);
-        links.link(skbs);
-        match self.handover.push_chain(&links, first.index(), last.index(), skbs.len() as u32) {
+        let Some((first, last)) = bundle::tie(&links, skbs) else { return Ok(false) };
+        match self.handover.push_chain(&links, first, last, skbs.len() as u32) {
             Ok(was_empty) => {
                 // The packets are the receiver's from now on; only the handles are left to be forgotten.
                 batch.drain().for_each(|skb| _ = skb.into_raw());
                 Ok(was_empty)
             }
             Err(_) => {
-                links.unlink(skbs);
+                bundle::untie(&links, skbs);
                 Err(Closed)
             }
         }
@@ -68,6 +68,8 @@ impl SkbInbox {
 /// it should be [closed](Self::close).
 pub struct SkbReceiver<H: Deref<Target = SkbInbox>> {
     owner: Owner<Word<H>>,
+    /// Of the last lead that was taken.
+    followers: Followers,
     region: u32,
     closed: bool,
 }
@@ -89,26 +91,48 @@ impl<H: Deref<Target = SkbInbox>> SkbReceiver<H> {
     pub fn open(inbox: H) -> Option<Self> {
         let region = inbox.region;
         let owner = Handover::claim(Word(inbox)).ok()?;
-        Some(SkbReceiver { owner, region, closed: false })
+        Some(SkbReceiver { owner, followers: Followers::NONE, region, closed: false })
     }
 
     /// Whether anything is pending: one load.
     #[inline(always)]
     pub fn has_pending(&self) -> bool {
-        self.owner.has_pending()
+        self.has_rest() || self.owner.has_pending()
+    }
+
+    /// Whether it is amid what it took off the inbox before.
+    #[inline(always)]
+    pub fn has_rest(&self) -> bool {
+        !self.followers.is_empty() || self.owner.upcoming().is_some()
+    }
+
+    /// The next packet. When none is left of what was taken off the inbox, all that is pending is taken.
+    #[inline]
+    pub fn next_skb(&mut self) -> Option<Skb> {
+        // SAFETY: the index is of an skb of this region that `push` gave up, and each bundle yields it once.
+        let skb = |index| unsafe { Skb::from_raw(self.region, index) };
+        if let Some(index) = self.followers.next() {
+            return Some(skb(index));
+        }
+        let mut lead = skb(self.owner.drain(&HeadLinks::of(self.region)).next()?);
+        if lead.head().followers > 0 {
+            self.followers = Followers::of(&mut lead);
+        }
+        if let Some(next) = self.owner.upcoming() {
+            bundle::expect(self.region, next);
+        }
+        Some(lead)
     }
 
     /// Takes what is pending, first to last, and appends it to `list`, whose packets are of the same region.
     #[inline]
     pub fn take(&mut self, list: &mut SkbList) {
-        if !self.owner.has_pending() {
-            return;
-        }
-        for index in self.owner.drain(&HeadLinks::of(self.region)) {
-            // SAFETY: the index came from an skb of this region that `push` gave up, and the list yields it once.
-            let skb = unsafe { Skb::from_raw(self.region, index) };
+        while let Some(skb) = self.next_skb() {
             if let Err(skb) = list.push_back(skb) {
                 drop(skb);
+            }
+            if !self.has_rest() {
+                return;
             }
         }
     }
@@ -158,6 +182,35 @@ mod tests {
             Some(tag)
         })
         .collect()
+    }
+
+    #[test]
+    fn batches_of_every_size_arrive_in_order_however_they_are_taken() {
+        let mut ctx = context();
+        let inbox = Arc::new(SkbInbox::new(ctx.region()));
+        for n in 1..=64 {
+            // Refused first: that leaves no trace.
+            let mut second = batch(&mut ctx, 1000..1000 + n);
+            assert_eq!(inbox.push(&mut second), Err(Closed));
+            assert!(second.as_slice().iter().all(|skb| skb.head().followers == 0));
+            let mut receiver = SkbReceiver::open(inbox.clone()).unwrap();
+            assert_eq!(inbox.push(&mut batch(&mut ctx, 0..n)), Ok(true));
+            assert_eq!(inbox.push(&mut second), Ok(false));
+            let mut list = SkbList::new();
+            for at in 0..n / 2 {
+                let skb = receiver.next_skb().unwrap();
+                assert_eq!((skb.head().hash, skb.head().followers), (at, 0));
+                ctx.free_skb(skb);
+                assert!(receiver.has_rest());
+            }
+            assert_eq!(inbox.push(&mut batch(&mut ctx, 2000..2000 + n)), Ok(n >= 2), "the rest was detached");
+            if n % 2 == 0 {
+                receiver.take(&mut list);
+            }
+            receiver.close(&mut list);
+            let all = (n / 2..n).chain(1000..1000 + n).chain(2000..2000 + n);
+            assert_eq!(tags(&mut ctx, list), all.collect::<Vec<_>>());
+        }
     }
 
     #[test]

@@ -12,6 +12,7 @@
 #![allow(unsafe_code)]
 
 mod batch;
+mod bundle;
 mod cache;
 mod chain;
 mod handle;

@@ -62,7 +62,7 @@ impl Backlog {
         });
         let lists = SkbReceiver::open(InboxOf(backlog.clone()));
         let lists = lists.unwrap_or_else(|| unreachable!("a new inbox has no receiver"));
-        let queue = BacklogQueue { backlog: backlog.clone(), lists, rest: SkbList::new(), taken: 0, done: 0 };
+        let queue = BacklogQueue { backlog: backlog.clone(), lists, taken: 0, done: 0 };
         (backlog, queue)
     }
 
@@ -150,9 +150,8 @@ impl Deref for InboxOf {
 /// The owner's side of a backlog.
 pub struct BacklogQueue {
     backlog: Arc<Backlog>,
+    /// What is pending, and of what was, what did not fit a batch (the kernel's `process_queue`).
     lists: SkbReceiver<InboxOf>,
-    /// Of what was pending, what did not fit a batch (the kernel's `process_queue`).
-    rest: SkbList,
     /// Packets that were taken, and of these those that the head counts. (Which is this thread's to
     /// write, so that it need not be read.)
     taken: u64,
@@ -168,13 +167,13 @@ impl BacklogQueue {
     /// Whether packets wait that were not taken yet.
     #[inline(always)]
     pub fn has_pending(&self) -> bool {
-        !self.rest.is_empty() || self.lists.has_pending()
+        self.lists.has_pending()
     }
 
     /// Whether it has packets of lists that it took before.
     #[cfg(all(test, feature = "loom"))]
     pub(super) fn has_rest(&self) -> bool {
-        !self.rest.is_empty()
+        self.lists.has_rest()
     }
 
     /// Appends up to `budget` packets to `batch`, and no more than fit. Returns how many.
@@ -183,7 +182,7 @@ impl BacklogQueue {
         let budget = budget.min(batch.room());
         let mut n = 0;
         while n < budget {
-            let Some(skb) = self.next() else { break };
+            let Some(skb) = self.lists.next_skb() else { break };
             // There is room.
             let _ = batch.push(skb);
             n += 1;
@@ -193,14 +192,6 @@ impl BacklogQueue {
             self.done();
         }
         n
-    }
-
-    #[inline]
-    fn next(&mut self) -> Option<Skb> {
-        if self.rest.is_empty() {
-            self.lists.take(&mut self.rest);
-        }
-        self.rest.pop_front()
     }
 
     /// What was taken so far has been processed.
@@ -218,7 +209,8 @@ impl BacklogQueue {
     /// Closes the backlog: it takes no more, and `each` gets what was in it, which is then done.
     pub fn close(mut self, mut each: impl FnMut(Skb)) {
         self.done();
-        let BacklogQueue { backlog, lists, mut rest, mut done, .. } = self;
+        let BacklogQueue { backlog, lists, mut done, .. } = self;
+        let mut rest = SkbList::new();
         lists.close(&mut rest);
         while let Some(skb) = rest.pop_front() {
             each(skb);

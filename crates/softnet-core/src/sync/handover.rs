@@ -270,6 +270,12 @@ impl<H: Deref<Target = Handover>> Owner<H> {
         Drain { owner: self, links }
     }
 
+    /// What the next drain yields first, if it was detached before.
+    #[inline(always)]
+    pub(crate) fn upcoming(&self) -> Option<u32> {
+        (self.rest != NIL).then_some(self.rest)
+    }
+
     /// Whether there is something to drain.
     #[inline(always)]
     pub fn has_pending(&self) -> bool {
