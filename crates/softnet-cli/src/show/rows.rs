@@ -370,6 +370,7 @@ impl Row for SteeringRow {
             right("wakeups", count(|to| to.wakeups)),
             right("dropped", count(|to| to.dropped)),
             right("limited", count(|to| to.flow_limited)),
+            right("held", count(|to| to.held)),
             right("moves", counter(self, since, |row| row.moves)),
             right("backlog", grouped(sum(|to| to.backlog)(self))),
             left("workers", if shares.is_empty() { "-".into() } else { shares.join(", ") }),

@@ -482,6 +482,9 @@ pub struct SteeredRow {
     pub dropped: u64,
     /// Packets that were dropped, since their flow had more than its share of it.
     pub flow_limited: u64,
+    /// Polls that collected nothing, since its backlog was full and all packets are for it.
+    #[serde(default)]
+    pub held: u64,
     /// Packets in its backlog now, of all RX queues.
     pub backlog: u64,
 }

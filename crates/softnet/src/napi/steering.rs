@@ -8,13 +8,14 @@
 //! Invariant: only the thread that owns an instance steers what that brings, so that its plan and
 //! counters have one writer.
 
+use std::num::NonZeroU64;
 use std::sync::{Mutex, OnceLock};
 
 use softnet_core::SoftnetData;
-use softnet_core::skb::{Batch, DropReason};
+use softnet_core::skb::{BATCH, Batch, DropReason};
 use softnet_core::softnet_data::Counter;
 use softnet_core::steer::{FlowLimit, Lists, Plan, Steering, skb_get_hash};
-use softnet_core::sync::{AtomicBool, Ordering};
+use softnet_core::sync::{AtomicBool, AtomicU32, Ordering};
 use softnet_dev::PiMutex;
 
 use super::{Backlogs, Chosen};
@@ -24,6 +25,8 @@ use super::{Backlogs, Chosen};
 pub(crate) struct QueueSteering {
     /// Whether there is a plan.
     on: AtomicBool,
+    /// The one worker that all packets go to, plus one; 0: there is no such plan.
+    hand_off: AtomicU32,
     /// Locked by the instance's owner, and by the housekeeper while it is disabled.
     steering: PiMutex<Option<Box<Steering>>>,
     /// For each worker; made with the first plan.
@@ -45,6 +48,8 @@ pub(crate) struct SteerCounts {
     pub(crate) dropped: Counter,
     /// Packets that were dropped, since their flow had more than its share.
     pub(crate) flow_limited: Counter,
+    /// Polls that collected nothing, since the backlog was full.
+    pub(crate) held: Counter,
 }
 
 /// What a thread that polls keeps for steering.
@@ -103,8 +108,32 @@ impl QueueSteering {
             self.counts.get_or_init(|| (0..workers).map(|_| SteerCounts::default()).collect());
         }
         *self.steering.lock() = on.then(|| Box::new(Steering::new(plan, workers)));
+        let to = match self.steering.lock().as_deref().map(Steering::plan) {
+            Some(Plan::HandOff(worker)) => u32::from(*worker) + 1,
+            _ => 0,
+        };
         // The owner to come is ordered behind this by the instance's word.
+        self.hand_off.store(to, Ordering::Relaxed);
         self.on.store(on, Ordering::Relaxed);
+    }
+
+    /// Whether all that the instance brings is for a worker whose backlog has no room for another list: then it is to collect
+    /// nothing for so many ns. Packets wait in the device's ring meanwhile, and if need be are lost there, where that costs nothing;
+    /// a worker that went on to collect would use its CPU, and the cache that it shares with the other worker, for packets that are
+    /// freed right away. (Mogul and Ramakrishnan, "Eliminating receive livelock in an interrupt-driven kernel", 1997.)
+    #[inline]
+    pub(crate) fn held_back(&self, backlogs: &Backlogs) -> Option<NonZeroU64> {
+        let to = (self.hand_off.load(Ordering::Relaxed) as usize).checked_sub(1)?;
+        let backlog = &backlogs.instances().get(to)?.backlog;
+        let max = backlog.max();
+        if backlog.len() <= max.saturating_sub(BATCH) {
+            return None;
+        }
+        if let Some(counts) = self.counts.get().and_then(|counts| counts.get(to)) {
+            counts.held.add(1);
+        }
+        // Not long enough for the worker to run out of packets, if one takes it 100 ns.
+        NonZeroU64::new((max as u64 * 100).clamp(10_000, 100_000))
     }
 
     /// Puts the packets of `batch` that are for workers on their backlogs; the others stay, for the

@@ -300,6 +300,9 @@ impl PollContext {
     #[inline(always)]
     pub(crate) fn poll_once(&mut self, napi: &NapiInfo, body: &mut Body<Rx>, weight: usize) -> usize {
         let weight = weight.min(BATCH);
+        if self.steerer.is_some() && self.holds_back(napi, body) {
+            return 0;
+        }
         if let Some(polls) = &mut self.polls {
             *polls = polls.wrapping_add(1);
             if polls.is_multiple_of(EVERY) {
@@ -322,6 +325,17 @@ impl PollContext {
 }
 
 impl PollContext {
+    /// Whether the instance collects nothing now, since the worker that all its packets go to has no room.
+    #[inline(never)]
+    fn holds_back(&mut self, napi: &NapiInfo, body: &mut Body<Rx>) -> bool {
+        let held = self.instance(napi.id).and_then(|of| of.steering.held_back(&self.shared.backlogs));
+        body.mitigation.hold(held);
+        if held.is_some() {
+            self.lives.reap_idle(&mut self.ctx, self.now, napi.queue.into());
+        }
+        held.is_some()
+    }
+
     /// The same, and takes note of what the packets cost.
     #[cold]
     #[inline(never)]

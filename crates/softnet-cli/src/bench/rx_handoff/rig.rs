@@ -95,7 +95,6 @@ impl Rig {
         let mut config = Config::default();
         config.stack.workers = if way == Way::Single { vec![cpus[0]] } else { cpus.to_vec() };
         config.stack.frames = 32768;
-        config.stack.netdev_max_backlog = 4096;
         let device = |name: &str, address: &str| -> Result<DeviceConfig, String> {
             let addresses = vec![address.parse().map_err(text)?];
             Ok(DeviceConfig::new(name).with(|device| {

@@ -42,6 +42,8 @@ pub use config::{MAX_DEFER_HARD_IRQS, MitigationConfig, OutOfRange};
 #[derive(Debug, Default)]
 pub struct Mitigation {
     left: u32,
+    /// See [`hold`](Self::hold).
+    held: Option<NonZeroU64>,
 }
 
 /// What is to become of the doorbell.
@@ -59,8 +61,18 @@ impl Mitigation {
         self.left
     }
 
+    /// The poll collects nothing, although packets may wait, since those that are to process them have no room: when it
+    /// is completed the doorbell stays masked, and the timer polls again in so many ns. `None`: it collects.
+    #[inline(always)]
+    pub fn hold(&mut self, ns: Option<NonZeroU64>) {
+        self.held = ns;
+    }
+
     /// A completion, for no work as well: `work` packets were received, and GRO holds some or not.
     pub(super) fn complete(&mut self, config: &MitigationConfig, work: usize, gro_holds: bool) -> Deferral {
+        if let Some(held) = self.held.take() {
+            return Deferral { timer: Some(held), masked: true };
+        }
         // Read once, so that a change meanwhile cannot leave the doorbell masked without a timer.
         let timeout = NonZeroU64::new(config.gro_flush_timeout());
         if work > 0 {

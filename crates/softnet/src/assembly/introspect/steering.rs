@@ -18,6 +18,7 @@ pub(super) fn rows(shared: &StackInner) -> Vec<SteeringRow> {
             wakeups: counts.wakeups.get(),
             dropped: counts.dropped.get(),
             flow_limited: counts.flow_limited.get(),
+            held: counts.held.get(),
             backlog: backlogs.instances()[number].backlog.len() as u64,
         };
         let workers = steering.counts().iter().enumerate().map(worker);
