@@ -129,8 +129,8 @@ impl Handler for Instance {
             Table::Steering => json!([
                 {"name": "eth1-0", "id": 8193, "dev": "eth1", "queue": 0, "mode": "rps+rfs", "processing_cpu": null,
                  "rps_cpus": [1, 2], "rps_flow_cnt": 4096, "moves": 17, "workers": [
-                    {"worker": "softnet/1", "packets": 750_000, "wakeups": 1200, "dropped": 5, "flow_limited": 0, "backlog": 12},
-                    {"worker": "softnet/2", "packets": 250_000, "wakeups": 800, "dropped": 0, "flow_limited": 64, "backlog": 0}
+                    {"worker": "softnet/1", "packets": 750_000, "wakeups": 1200, "dropped": 5, "flow_limited": 0, "held": 0, "backlog": 12},
+                    {"worker": "softnet/2", "packets": 250_000, "wakeups": 800, "dropped": 0, "flow_limited": 64, "held": 0, "backlog": 0}
                  ]},
                 {"name": "wan-0", "id": 8194, "dev": "wan", "queue": 0, "mode": "none", "processing_cpu": null,
                  "rps_cpus": [], "rps_flow_cnt": 16, "moves": 0, "workers": [],

@@ -45,6 +45,7 @@ fn send(ctx: &mut SoftnetData, far: &Mutex<Option<OpenDevice>>) {
 fn assemble(
     processing_cpu: PerQueue<u32>,
     rps_cpus: PerQueue<CpuList>,
+    netdev_max_backlog: u32,
 ) -> (Assembly, Arc<Mutex<Option<OpenDevice>>>) {
     let device = DeviceConfig {
         addresses: vec!["10.0.0.1/24".parse().unwrap()],
@@ -55,6 +56,7 @@ fn assemble(
     };
     let mut config = Config { devices: vec![device], ..Config::default() };
     (config.stack.workers, config.stack.rps_sock_flow_entries) = (vec![0, 1, 2], 64);
+    config.stack.netdev_max_backlog = netdev_max_backlog;
     let far = Arc::new(Mutex::new(None));
     let opener = {
         let far = far.clone();
@@ -76,7 +78,7 @@ fn a_closed_device_leaves_nothing_on_backlogs() {
         (PerQueue::default(), PerQueue::All("0-2".parse().unwrap())),
     ];
     for (processing_cpu, rps_cpus) in plans {
-        let (mut assembly, far) = assemble(processing_cpu, rps_cpus);
+        let (mut assembly, far) = assemble(processing_cpu, rps_cpus, 1000);
         let (shared, view) = (assembly.shared.clone(), assembly.view.clone());
         let workers = std::mem::take(&mut assembly.workers);
         let over = AtomicBool::new(false);
@@ -124,7 +126,7 @@ fn a_closed_device_leaves_nothing_on_backlogs() {
 /// closed.
 #[test]
 fn closing_a_device_waits_for_workers_to_drop_its_packets() {
-    let (mut assembly, far) = assemble(PerQueue::All(1), PerQueue::default());
+    let (mut assembly, far) = assemble(PerQueue::All(1), PerQueue::default(), 1000);
     let (shared, view) = (assembly.shared.clone(), assembly.view.clone());
     let mut workers = std::mem::take(&mut assembly.workers);
     let mut ctx = SoftnetData::new(shared.region.clone(), CacheSizes::default());
@@ -152,4 +154,29 @@ fn closing_a_device_waits_for_workers_to_drop_its_packets() {
     let drops = view.drops();
     let [drop] = &drops[..] else { panic!("{drops:?}") };
     assert_eq!((&drop.dev[..], &drop.reason[..], drop.packets), ("d", "dev_ready", 96));
+}
+
+/// What a worker has no room for stays in the device's ring, and comes when there is room.
+#[test]
+fn a_queue_collects_no_more_than_its_target_takes() {
+    let (mut assembly, far) = assemble(PerQueue::All(1), PerQueue::default(), 100);
+    let (shared, view) = (assembly.shared.clone(), assembly.view.clone());
+    let mut workers = std::mem::take(&mut assembly.workers);
+    let mut ctx = SoftnetData::new(shared.region.clone(), CacheSizes::default());
+    for _ in 0..6 {
+        send(&mut ctx, &far);
+        (0..100).for_each(|_| _ = workers[0].round());
+    }
+    let (backlog, steering) = (&shared.backlogs.instances()[1].backlog, &shared.napis()[0].steering);
+    assert_eq!((backlog.len(), backlog.head()), (64, 0), "with one more list it would hold more than 100");
+    let held = steering.counts()[1].held.get();
+    assert!((1..500).contains(&held), "polled again when its timer fires, and not before: {held}");
+    assert!(shared.napis()[0].timer.is_armed());
+    while backlog.head() < 6 * 32 {
+        workers.iter_mut().for_each(|worker| _ = worker.round());
+    }
+    let drops = view.drops();
+    let [drop] = &drops[..] else { panic!("{drops:?}") };
+    assert_eq!((&drop.reason[..], drop.packets), ("ip_noproto", 6 * 32), "none for want of room");
+    ctx.drain();
 }
