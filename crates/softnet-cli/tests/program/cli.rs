@@ -106,9 +106,9 @@ fn an_instance_that_is_not_there_is_1() {
 }
 
 const STEERING: &str = concat!(
-    "NAPI    MODE       PACKETS  WAKEUPS  DROPPED  LIMITED  MOVES  BACKLOG  WORKERS\n",
-    "eth1-0  rps+rfs  1,000,000    2,000        5       64     17       12  softnet/1 75 %, softnet/2 25 %\n",
-    "wan-0   none             0        0        0        0      0        0  -\n",
+    "NAPI    MODE       PACKETS  WAKEUPS  DROPPED  LIMITED  HELD  MOVES  BACKLOG  WORKERS\n",
+    "eth1-0  rps+rfs  1,000,000    2,000        5       64     0     17       12  softnet/1 75 %, softnet/2 25 %\n",
+    "wan-0   none             0        0        0        0     0      0        0  -\n",
 );
 
 #[test]
