@@ -13,7 +13,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::flow::{Ends, Flow, dissect};
-use super::ntuple::{Fields, LOCATIONS, Matcher, Rule, RuleAction, RuleOrder};
+use super::flow_key::FlowKey;
+use super::ntuple::{FLOW_LOCATIONS, Fields, LOCATIONS, Matcher, Rule, RuleAction, RuleOrder};
 use super::rss::{ContextChoice, FlowKind, Rss, RssChange, RssError};
 use crate::ip::v4::header::protocol;
 use crate::sync::{AtomicU64, Ordering};
@@ -58,6 +59,9 @@ pub enum RuleError {
     /// There is nothing to delete.
     #[error("delete: no filter at location {0}; `softnet show ntuple` lists those that there are")]
     NoRule(u32),
+    /// The filter is not the user's.
+    #[error("delete: the filter at location {0} is RFS's, which deletes it when its flow has gone quiet")]
+    OfRfs(u32),
 }
 
 #[derive(Clone, Debug)]
@@ -65,6 +69,15 @@ struct Filter {
     rule: Rule,
     matcher: Matcher,
     /// Packets that it took; shared by all versions.
+    hits: Arc<AtomicU64>,
+}
+
+/// Where one flow goes.
+#[derive(Clone, Debug)]
+struct FlowFilter {
+    /// Its number among them.
+    at: u32,
+    queue: u16,
     hits: Arc<AtomicU64>,
 }
 
@@ -76,6 +89,8 @@ pub struct RxClass {
     main: Arc<[u16]>,
     /// By location.
     filters: BTreeMap<u32, Filter>,
+    /// Behind those: by flow, so that their number does not matter.
+    flows: BTreeMap<FlowKey, FlowFilter>,
 }
 
 impl RxClass {
@@ -86,7 +101,7 @@ impl RxClass {
     pub fn new(queues: u16) -> Result<Self, RssError> {
         let rss = Rss::new(queues)?;
         let main = rss.contexts.get(&0).map(|table| Arc::from(&**table)).unwrap_or_default();
-        Ok(RxClass { rss, main, filters: BTreeMap::new() })
+        Ok(RxClass { rss, main, filters: BTreeMap::new(), flows: BTreeMap::new() })
     }
 
     /// How flows are spread.
@@ -97,6 +112,14 @@ impl RxClass {
     /// The filters, each with its location and how many packets it took.
     pub fn filters(&self) -> impl Iterator<Item = (u32, &Rule, u64)> {
         self.filters.iter().map(|(at, filter)| (*at, &filter.rule, filter.hits.load(Ordering::Relaxed)))
+    }
+
+    /// The filters of single flows, likewise, by flow.
+    pub fn flow_filters(&self) -> impl Iterator<Item = (u32, Rule, u64)> {
+        let of = |(key, filter): (&FlowKey, &FlowFilter)| {
+            (LOCATIONS + filter.at, key.rule(filter.queue), filter.hits.load(Ordering::Relaxed))
+        };
+        self.flows.iter().map(of)
     }
 
     /// Changes RSS, or nothing. Returns the context that was made, if one was.
@@ -121,6 +144,9 @@ impl RxClass {
     /// What is wrong with it; then nothing was changed.
     pub fn set_rule(&mut self, order: &RuleOrder) -> Result<u32, RuleError> {
         let (rule, location) = match order {
+            RuleOrder::Delete(at) if self.flows.values().any(|filter| LOCATIONS + filter.at == *at) => {
+                return Err(RuleError::OfRfs(*at));
+            }
             RuleOrder::Delete(at) => {
                 return self.filters.remove(at).map(|_| *at).ok_or(RuleError::NoRule(*at));
             }
@@ -148,6 +174,28 @@ impl RxClass {
         Ok(location)
     }
 
+    /// Has filter number `at` of those of single flows send a flow to a queue, whatever it did
+    /// before, or deletes it. The flow had no other.
+    ///
+    /// # Errors
+    /// There is no such number or queue; then nothing was changed.
+    pub fn set_flow_filter(&mut self, at: u32, to: Option<(&FlowKey, u16)>) -> Result<(), RuleError> {
+        if at >= FLOW_LOCATIONS {
+            return Err(RuleError::Location(LOCATIONS.saturating_add(at)));
+        }
+        let queues = self.rss.queues();
+        if let Some((_, queue)) = to.filter(|(_, queue)| *queue >= queues) {
+            return Err(RuleError::Queue { queue, queues });
+        }
+        let old = self.flows.iter().find(|(_, filter)| filter.at == at).map(|(key, _)| *key);
+        let old = old.and_then(|key| Some((key, self.flows.remove(&key)?)));
+        if let Some((key, queue)) = to {
+            let hits = old.filter(|(old, _)| old == key).map(|(_, filter)| filter.hits).unwrap_or_default();
+            self.flows.insert(*key, FlowFilter { at, queue, hits });
+        }
+        Ok(())
+    }
+
     /// Which queue `frame` goes to. One that is not IP has no hash, and goes where entry 0 of the
     /// table says.
     #[inline]
@@ -163,6 +211,7 @@ impl RxClass {
         if action == Some(RuleAction::Drop) {
             return Verdict::Drop;
         }
+        let action = if action.is_none() && !self.flows.is_empty() { self.flow_queue(&flow) } else { action };
         let hash = self.hash_of(&flow);
         let queue = match action {
             Some(RuleAction::Queue(queue)) => queue,
@@ -187,6 +236,13 @@ impl RxClass {
         let filter = self.filters.values().find(|filter| filter.matcher.takes(&fields))?;
         filter.hits.fetch_add(1, Ordering::Relaxed);
         Some(filter.rule.action)
+    }
+
+    /// Where the filter of the flow sends it, if there is one.
+    fn flow_queue(&self, flow: &Flow<'_>) -> Option<RuleAction> {
+        let filter = self.flows.get(&FlowKey::of_flow(flow)?)?;
+        filter.hits.fetch_add(1, Ordering::Relaxed);
+        Some(RuleAction::Queue(filter.queue))
     }
 
     #[inline(always)]

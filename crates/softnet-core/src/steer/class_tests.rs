@@ -95,6 +95,44 @@ fn both_directions_of_a_flow_go_to_one_queue_where_that_was_asked_for() {
 }
 
 #[test]
+fn a_filter_of_one_flow_comes_behind_the_users_and_before_the_table() {
+    let mut class = RxClass::new(8).unwrap();
+    let by_table = queue(&class, &udp(A, B)).unwrap();
+    let [first, second] = [1, 2].map(|n| (by_table + n) % 8);
+    let key = FlowKey::of(&udp(A, B)).unwrap();
+    class.set_flow_filter(9, Some((&key, first))).unwrap();
+    assert_eq!(queue(&class, &udp(A, B)), Some(first));
+    assert_eq!(queue(&class, &frame(Some(5), 17, A, B)), Some(first), "whatever its VLAN");
+    assert_eq!(queue(&class, &frame(None, 6, A, B)), Some(by_table), "TCP");
+    let shown = |class: &RxClass| {
+        let of = |(at, rule, hits): (u32, Rule, u64)| format!("{at}: {rule}, {hits}");
+        class.flow_filters().map(of).collect::<Vec<_>>()
+    };
+    let words = "flow-type udp4 src-ip 66.9.149.187 dst-ip 161.142.100.80 src-port 2794 dst-port 1766";
+    assert_eq!(shown(&class), [format!("1033: {words} action {first}, 2")]);
+    // It goes elsewhere, and is counted on; another flow's takes its place.
+    class.set_flow_filter(9, Some((&key, second))).unwrap();
+    assert_eq!(queue(&class, &udp(A, B)), Some(second));
+    assert_eq!(shown(&class), [format!("1033: {words} action {second}, 3")]);
+    assert_eq!(rule(&mut class, "flow-type udp4 action -1"), Ok(1023));
+    assert_eq!(queue(&class, &udp(A, B)), None);
+    let of_rfs =
+        "delete: the filter at location 1033 is RFS's, which deletes it when its flow has gone quiet";
+    assert_eq!(rule(&mut class, "delete 1033"), Err(of_rfs.into()));
+    assert_eq!(rule(&mut class, "delete 1023"), Ok(1023));
+    let other = FlowKey::of(&udp(B, A)).unwrap();
+    class.set_flow_filter(9, Some((&other, second))).unwrap();
+    assert_eq!((queue(&class, &udp(A, B)), queue(&class, &udp(B, A))), (Some(by_table), Some(second)));
+    for (at, queue) in [(FLOW_LOCATIONS, 0), (9, 8)] {
+        class.set_flow_filter(at, Some((&other, queue))).unwrap_err();
+    }
+    assert_eq!(class.flow_filters().count(), 1);
+    class.set_flow_filter(9, None).unwrap();
+    class.set_flow_filter(9, None).unwrap();
+    assert_eq!(class.flow_filters().count(), 0);
+}
+
+#[test]
 fn a_filter_comes_before_the_table() {
     let mut class = RxClass::new(8).unwrap();
     let by_table = queue(&class, &udp(A, B)).unwrap();

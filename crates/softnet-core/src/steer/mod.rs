@@ -7,10 +7,12 @@
 //! * A [`Backlog`] is where a worker's steered packets wait; [`FlowLimit`] says which of them it would rather not have.
 //! * [`Steering`] is what an RX queue does with a batch, by its [`Plan`]: whole lists to one
 //!   worker, flows spread over several (RPS), or flows after their consumers (RFS), by the
-//!   [`SockFlowTable`].
+//!   [`SockFlowTable`], which [`nearest`] makes workers known to. Where filters of a device can
+//!   do the same, it says for which flows ([`Ask`]).
 //! * A [`Policy`](policy::Policy) chooses the plan, where none was set.
 //! * An [`RxClass`] is which RX queue a frame goes to that arrives at a device with software behind
-//!   it: by filters ([`Rule`]), else by RSS ([`Rss`]), both in the words of `ethtool`.
+//!   it: by filters ([`Rule`], or of one flow by its [`FlowKey`]), else by RSS ([`Rss`]), in the words
+//!   of `ethtool`. A [`Revision`] says when no sender goes by what was set before.
 //!
 //! Any thread may call them, on data that does not change or is its own. Invariant: the packets of a flow have one
 //! hash, and so have the fragments of a datagram: what is chosen by it keeps them in order.
@@ -19,12 +21,15 @@ mod backlog;
 mod choice;
 mod class;
 mod flow;
+mod flow_key;
 mod flow_limit;
 mod key;
 #[cfg(all(test, feature = "loom"))]
 mod models;
+mod nearest;
 mod ntuple;
 pub mod policy;
+mod revision;
 pub mod rfs;
 mod rss;
 mod steering;
@@ -37,12 +42,15 @@ pub use backlog::{Backlog, BacklogQueue, Gone, Pushed};
 pub use choice::TxChoice;
 pub use class::{RuleError, RxClass, Verdict};
 pub use flow::{flow_hash, flow_hash_of, skb_get_hash};
+pub use flow_key::FlowKey;
 pub use flow_limit::{FlowLimit, HISTORY};
 pub use key::{KEY_LEN, KeyError, RssHash, Xfrm};
-pub use ntuple::{FlowType, LOCATIONS, Part, Rule, RuleAction, RuleOrder};
+pub use nearest::nearest;
+pub use ntuple::{FLOW_LOCATIONS, FlowType, LOCATIONS, Part, Rule, RuleAction, RuleOrder};
+pub use revision::{Follower, Revision};
 pub use rfs::SockFlowTable;
 pub use rss::{ContextChoice, FlowKind, Rss, RssChange, RssError, Spread, format_key};
-pub use steering::{Lists, Plan, Steering, Workers};
+pub use steering::{Ask, Lists, Plan, Steering, Workers};
 pub use sticky::TxSticky;
 pub use words::WordError;
 pub use xps::{Hint, MAX_CPUS, XpsError, XpsMaps, pick_tx};

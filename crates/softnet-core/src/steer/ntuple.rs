@@ -17,6 +17,9 @@ use crate::ip::v4::header::protocol;
 /// Places for filters that a device has; the filter with the lowest that takes a packet decides.
 pub const LOCATIONS: u32 = 1024;
 
+/// Places behind those, for filters of single flows, which accelerated RFS sets.
+pub const FLOW_LOCATIONS: u32 = 256;
+
 /// What a frame says of itself, in one place: both addresses (each 16 bytes; of IPv4 the first 4),
 /// ports, protocol, TOS or traffic class, VLAN tag, then whether it is IPv4 or IPv6, has ports, has
 /// a tag.

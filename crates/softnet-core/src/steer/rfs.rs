@@ -17,6 +17,9 @@
 
 use crate::sync::{AtomicU32, Mutant, Ordering, mutated};
 
+/// Batches of an RX queue after which a filter may be asked for again that was not set.
+const ASK_AGAIN: u64 = 1 << 16;
+
 /// Of flows that sockets without a peer would put in another flow's place, one in so many gets it.
 pub const UNCONNECTED_SHARE: u32 = 64;
 
@@ -91,6 +94,8 @@ struct Entry {
     batch: u64,
     /// Its packets are on the worker's backlog in front of this.
     tail: u64,
+    /// From this batch on a filter may be asked for that has it arrive at the worker's own queue.
+    ask_at: u64,
 }
 
 /// The flows of an RX queue.
@@ -103,6 +108,10 @@ pub struct FlowTable {
     unheld: [u64; 4],
     /// Flows that went to another worker.
     pub(super) moves: u64,
+    /// The worker that polls the queue, if flows may be sent to other queues by filters.
+    polled_by: Option<u16>,
+    /// The flow that was chosen for last is one to ask a filter for.
+    ask: Option<u32>,
 }
 
 /// A flow's bit among 256.
@@ -136,7 +145,47 @@ impl FlowTable {
             chosen: Vec::with_capacity(crate::skb::BATCH),
             unheld: [0; 4],
             moves: 0,
+            polled_by: None,
+            ask: None,
         }
+    }
+
+    /// From now on filters are [asked](Self::take_ask) for, for flows whose consumers are not near
+    /// `worker`, which polls the queue.
+    pub(super) fn ask_for_filters(&mut self, worker: u16) {
+        self.polled_by = Some(worker);
+    }
+
+    /// The entry of the flow that was just chosen for, if a filter should have it arrive elsewhere:
+    /// where it goes and its consumer is are one, and the queue's own worker is another.
+    #[inline(always)]
+    pub(super) fn take_ask(&mut self) -> Option<u32> {
+        self.ask.take()
+    }
+
+    /// A filter was asked for, or there can be none.
+    pub(super) fn asked(&mut self, at: u32) {
+        self.entries[at as usize].ask_at = self.batch + ASK_AGAIN;
+    }
+
+    /// A filter may be asked for the flow again, with its next packet.
+    pub(super) fn may_ask(&mut self, hash: u32) {
+        let at = self.at(hash);
+        if self.entries[at].hash == hash {
+            self.entries[at].ask_at = 0;
+        }
+    }
+
+    /// The last batch that packets of the flow were in; `None`: it has no entry (now).
+    pub(super) fn last_batch(&self, hash: u32) -> Option<u64> {
+        let entry = &self.entries[self.at(hash)];
+        (entry.hash == hash).then_some(entry.batch)
+    }
+
+    #[inline(always)]
+    fn at(&self, hash: u32) -> usize {
+        let bits = self.entries.len().trailing_zeros();
+        (u64::from(hash.wrapping_mul(0x61c8_8647)) << bits >> 32) as usize
     }
 
     /// A batch begins.
@@ -149,16 +198,16 @@ impl FlowTable {
     /// Where the next packet of the flow with hash `hash`, which is not 0, goes.
     #[inline]
     pub(super) fn choose<F: Fn(u16, u64) -> bool>(&mut self, hash: u32, choice: &Choice<'_, F>) -> u16 {
-        let bits = self.entries.len().trailing_zeros();
-        let at = (u64::from(hash.wrapping_mul(0x61c8_8647)) << bits >> 32) as u32;
+        let at = self.at(hash) as u32;
         let entry = &mut self.entries[at as usize];
+        let asks = self.polled_by;
         // Once for each batch: what went by the entry before it changed would be on no backlog yet.
         let is_new = entry.batch != self.batch || mutated(Mutant::BatchNotPinned);
         if entry.hash != hash {
             // The same of a flow that went where RPS puts it.
             let (word, bit) = (usize::from(at_bit(hash) / 64), 1 << (at_bit(hash) % 64));
             let free = is_new
-                && choice.wanted.is_some_and(|wanted| wanted != choice.rps)
+                && choice.wanted.is_some_and(|wanted| wanted != choice.rps || asks.is_some())
                 && self.unheld[word] & bit == 0
                 && (entry.hash == 0 || (choice.is_done)(entry.worker, entry.tail));
             if !free {
@@ -167,15 +216,21 @@ impl FlowTable {
             }
             // So far its packets went where RPS puts them.
             let tail = choice.tails.get(usize::from(choice.rps)).copied().unwrap_or(0);
-            *entry = Entry { hash, worker: choice.rps, tail, ..*entry };
+            *entry = Entry { hash, worker: choice.rps, tail, ask_at: 0, ..*entry };
         }
         if is_new {
             entry.batch = self.batch;
             self.chosen.push(at);
             let wanted = choice.wanted.unwrap_or(choice.rps);
             if wanted != entry.worker && (choice.is_done)(entry.worker, entry.tail) {
-                entry.worker = wanted;
+                (entry.worker, entry.ask_at) = (wanted, 0);
                 self.moves += 1;
+            }
+            if asks.is_some_and(|own| own != entry.worker)
+                && choice.wanted == Some(entry.worker)
+                && entry.ask_at <= self.batch
+            {
+                self.ask = Some(at);
             }
         }
         entry.worker
@@ -327,6 +382,38 @@ mod tests {
         assert_eq!(choose(&mut table, &backlogs, 77, 1, Some(2)), 1, "not in the middle of a batch");
     }
 
+    #[test]
+    fn a_filter_is_asked_for_when_the_flow_is_where_its_consumer_is() {
+        let (mut table, mut backlogs) = (FlowTable::new(8), Backlogs { heads: [0; 8], tails: [0; 8] });
+        let mut asks = |table: &mut FlowTable, wanted| {
+            let worker = send(table, &mut backlogs, 1, wanted);
+            backlogs.heads[..].copy_from_slice(&backlogs.tails);
+            (worker, table.take_ask())
+        };
+        assert_eq!(asks(&mut table, Some(2)), (2, None), "there are no filters");
+        table.ask_for_filters(3);
+        let (worker, Some(at)) = asks(&mut table, Some(2)) else { panic!("not asked for") };
+        assert_eq!((worker, asks(&mut table, Some(2))), (2, (2, Some(at))), "until it has been");
+        table.asked(at);
+        assert_eq!(asks(&mut table, Some(2)), (2, None));
+        assert_eq!(asks(&mut table, Some(3)), (3, None), "where it arrives");
+        assert_eq!(asks(&mut table, None), (1, None), "not known to be consumed anywhere");
+        assert_eq!(asks(&mut table, Some(1)), (1, Some(at)), "as RPS has it, and yet another queue's");
+        table.asked(at);
+        table.may_ask(78);
+        assert_eq!(asks(&mut table, Some(1)), (1, None));
+        table.may_ask(77);
+        assert_eq!(asks(&mut table, Some(1)), (1, Some(at)));
+        table.asked(at);
+        table.batch += ASK_AGAIN;
+        assert_eq!(asks(&mut table, Some(1)), (1, Some(at)), "again, after a while");
+        assert_eq!((table.last_batch(77), table.last_batch(78)), (Some(table.batch), None));
+        // One without an entry gets one, though it goes where RPS puts it.
+        let mut table = FlowTable::new(8);
+        table.ask_for_filters(3);
+        assert!(matches!(asks(&mut table, Some(1)), (1, Some(_))));
+    }
+
     const WORKERS: usize = 3;
     const FLOWS: usize = 6;
 
@@ -356,8 +443,11 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(2000))]
         /// Whatever the steps, each flow's packets are processed in order.
         #[test]
-        fn no_flow_overtakes_itself(entries in 1..8u32, steps in prop::collection::vec(step(), 0..120)) {
+        fn no_flow_overtakes_itself(entries in 1..8u32, filters: bool, steps in prop::collection::vec(step(), 0..120)) {
             let mut table = FlowTable::new(entries);
+            if filters {
+                table.ask_for_filters(0);
+            }
             let mut wanted = [None; FLOWS];
             let (mut sent, mut processed) = ([0u32; FLOWS], [0u32; FLOWS]);
             // Of each worker, with packets of other queues as `None`; and those that it has

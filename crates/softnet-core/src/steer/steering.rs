@@ -9,7 +9,7 @@
 //! old one put on backlogs has been processed.
 
 use super::rfs::{Choice, FlowTable};
-use super::{scale, skb_get_hash};
+use super::{FlowKey, scale, skb_get_hash};
 use crate::skb::{Batch, Skb};
 
 /// What an RX queue does with what it receives.
@@ -52,12 +52,28 @@ pub trait Workers {
     fn wanted(&self, hash: u32) -> Option<u16>;
 }
 
+/// The most flows of a batch that filters are asked for.
+const ASKS: usize = 8;
+
+/// A flow whose consumer is near another worker than the one that polls its RX queue: a filter
+/// should have it arrive at one of that worker's queues.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ask {
+    /// The flow.
+    pub key: FlowKey,
+    /// Its hash.
+    pub hash: u32,
+    /// The worker near its consumer.
+    pub worker: u16,
+}
+
 /// A [`Plan`], and what the RX queue knows of its flows.
 pub struct Steering {
     plan: Plan,
     flows: Option<FlowTable>,
     /// For each worker what its backlog's tail was when the queue last put something there.
     tails: Box<[u64]>,
+    asks: Vec<Ask>,
 }
 
 impl Steering {
@@ -67,7 +83,47 @@ impl Steering {
             Plan::Rps { flows, .. } if flows > 0 => Some(FlowTable::new(flows)),
             _ => None,
         };
-        Steering { plan, flows, tails: vec![0; workers].into() }
+        Steering { plan, flows, tails: vec![0; workers].into(), asks: Vec::new() }
+    }
+
+    /// The device takes filters of single flows, and the queue is polled by `worker`: from now on
+    /// it says for which flows one is wanted ([`next_ask`](Self::next_ask)). Without effect on a plan whose
+    /// flows do not follow their consumers.
+    pub fn ask_for_filters(&mut self, worker: u16) {
+        if let Some(flows) = &mut self.flows {
+            flows.ask_for_filters(worker);
+            self.asks.reserve_exact(ASKS);
+        }
+    }
+
+    /// Whether its flows follow their consumers.
+    pub fn follows(&self) -> bool {
+        self.flows.is_some()
+    }
+
+    /// A flow that a filter is wanted for; most often none. One that no filter can be asked for now
+    /// [may be](Self::may_ask) said again.
+    #[inline]
+    pub fn next_ask(&mut self) -> Option<Ask> {
+        self.asks.pop()
+    }
+
+    /// A filter may be asked for the flow with hash `hash` again, with its next packet.
+    pub fn may_ask(&mut self, hash: u32) {
+        if let Some(flows) = &mut self.flows {
+            flows.may_ask(hash);
+        }
+    }
+
+    /// The number of the last batch that packets of the flow with hash `hash` were in, if it is
+    /// followed: as long as that changes, the flow is not quiet.
+    pub fn last_batch(&self, hash: u32) -> Option<u64> {
+        self.flows.as_ref()?.last_batch(hash)
+    }
+
+    /// For each worker what its backlog has to have come to for all that the queue put there.
+    pub fn tails(&self) -> &[u64] {
+        &self.tails
     }
 
     /// What was set.
@@ -110,7 +166,12 @@ impl Steering {
                         Some(flows) => {
                             let is_done = |worker, tail| workers.is_done(worker, tail);
                             let wanted = workers.wanted(hash);
-                            flows.choose(hash, &Choice { rps, wanted, tails: &self.tails, is_done })
+                            let choice = Choice { rps, wanted, tails: &self.tails, is_done };
+                            let worker = flows.choose(hash, &choice);
+                            if let Some(at) = flows.take_ask() {
+                                ask(&mut self.asks, flows, at, (&skb, hash, worker));
+                            }
+                            worker
                         }
                     };
                     lists.push(worker, skb);
@@ -134,6 +195,17 @@ impl Steering {
         if let Some(flows) = &mut self.flows {
             flows.end(&self.tails);
         }
+    }
+}
+
+/// Takes note that a filter should have the flow of `skb` arrive near `worker`.
+#[cold]
+fn ask(asks: &mut Vec<Ask>, flows: &mut FlowTable, at: u32, (skb, hash, worker): (&Skb, u32, u16)) {
+    let Some(key) = FlowKey::of(skb.data()) else { return flows.asked(at) };
+    // If there are too many, with one of its next packets.
+    if asks.len() < ASKS {
+        asks.push(Ask { key, hash, worker });
+        flows.asked(at);
     }
 }
 
@@ -244,5 +316,39 @@ mod tests {
         assert_eq!(sorted(plan(8), &hashes), (lists, vec![0, 0]), "one follows its consumer");
         let none = Plan::Rps { workers: [].into(), flows: 0 };
         assert_eq!(sorted(none, &[7]), (vec![], vec![7]));
+    }
+
+    /// Frames of UDP whose hash is `0xffff_0000`, from as many ports, and one that is no flow's.
+    #[test]
+    fn filters_are_asked_for_flows_with_ports() {
+        let mut ctx = context();
+        let (mut steering, mut lists) =
+            (Steering::new(Plan::Rps { workers: [3, 1].into(), flows: 8 }, 4), Lists::new(4));
+        let mut sort = |steering: &mut Steering, frame: &[u8]| {
+            let mut skb = ctx.alloc_skb().unwrap();
+            skb.put(frame.len()).unwrap().copy_from_slice(frame);
+            skb.head_mut().hash = 0xffff_0000;
+            let mut batch = Batch::from(skb);
+            steering.sort(&mut batch, &mut lists, &Idle);
+            lists.drain(|_, list| list.drain().for_each(|skb| ctx.free_skb(skb)));
+            steering.end();
+            std::iter::from_fn(|| steering.next_ask()).collect::<Vec<_>>()
+        };
+        let mut udp = vec![2; 12];
+        udp.extend([8, 0, 0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2, 0, 5, 0, 53]);
+        assert_eq!(sort(&mut steering, &udp), [], "the device takes none");
+        steering.ask_for_filters(1);
+        let ask = Ask { key: FlowKey::of(&udp).unwrap(), hash: 0xffff_0000, worker: 2 };
+        assert_eq!(sort(&mut steering, &udp), [ask]);
+        assert_eq!(sort(&mut steering, &udp), [], "it was");
+        steering.may_ask(0xffff_0000);
+        udp[23] = 1;
+        assert_eq!(sort(&mut steering, &udp), [], "there can be none");
+        udp[23] = 17;
+        assert_eq!(sort(&mut steering, &udp), [], "and it is not looked at again");
+        assert_eq!((steering.last_batch(0xffff_0000), steering.follows()), (Some(5), true));
+        let mut hands_off = Steering::new(Plan::HandOff(2), 4);
+        hands_off.ask_for_filters(1);
+        assert_eq!((sort(&mut hands_off, &udp), hands_off.follows()), (vec![], false));
     }
 }

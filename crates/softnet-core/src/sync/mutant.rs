@@ -133,6 +133,14 @@ pub(crate) enum Mutant {
     HeadRelaxed,
     /// A flow may move between two packets of one batch.
     BatchNotPinned,
+    /// A thread that changed a device's filters looks at its senders without a fence.
+    RevisionNoFence,
+    /// A sender says which filters it goes by without a fence.
+    EnterNoFence,
+    /// A sender does not look whether filters were changed while it said which it goes by.
+    RevisionNotReread,
+    /// A sender lets go of the filters that it went by without ordering what it sent.
+    RevisionLeftRelaxed,
     /// The pool's word carries no tag.
     PoolNoTag,
     /// A chunk is pushed to the pool without ordering what was written.
