@@ -19,6 +19,7 @@ use softnet_core::SoftnetData;
 use softnet_core::napi::MitigationConfig;
 use softnet_core::skb::{Batch, DropReason};
 pub use softnet_core::stack::device::{QueueStats, Reaped, TxQueue};
+use softnet_core::steer::FlowKey;
 
 use crate::rx_class::{RssChange, RssView, RuleOrder, RuleView, RxClassError};
 use crate::snoop::Snoop;
@@ -135,6 +136,24 @@ pub trait Device: Send + Sync {
     /// What is wrong with it, or why it was not added or deleted.
     fn set_rule(&self, _order: &RuleOrder) -> Result<u32, RxClassError> {
         Err(RxClassError::unsupported())
+    }
+    /// Places for filters of single flows beside those, which accelerated RFS sets
+    /// (`ndo_rx_flow_steer` of the kernel's drivers); 0: it takes none.
+    fn flow_filters(&self) -> u32 {
+        0
+    }
+    /// Has filter number `at` of those send a flow to a queue, whatever it did before, or deletes
+    /// it. No two of them are of one flow.
+    ///
+    /// # Errors
+    /// Why it was not set or deleted; then nothing was changed.
+    fn set_flow_filter(&self, _at: u32, _to: Option<(&FlowKey, u16)>) -> Result<(), RxClassError> {
+        Err(RxClassError::unsupported())
+    }
+    /// Whether every packet that went by older filters than those of now can be received already. A
+    /// device that can't know says so when it should long be so.
+    fn filters_settled(&self) -> bool {
+        true
     }
 }
 

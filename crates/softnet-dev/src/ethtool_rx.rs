@@ -7,12 +7,14 @@
 
 use std::collections::BTreeSet;
 use std::io;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use softnet_core::steer::{
-    ContextChoice, FlowKind, FlowType, KEY_LEN, RssError, RssHash, Rule, RuleAction, Spread, Xfrm, format_key,
+    ContextChoice, FlowKey, FlowKind, FlowType, KEY_LEN, RssError, RssHash, Rule, RuleAction, RuleError,
+    Spread, Xfrm, format_key,
 };
 
+use crate::flow_slots::FlowSlots;
 use crate::rx_class::{RssChange, RssView, RuleOrder, RuleView, RxClassError};
 use crate::sys_error::SysError;
 use crate::xdp::control::Control;
@@ -72,6 +74,8 @@ const PORTS: u64 = 0b11 << 6;
 pub(crate) struct KernelRxClass {
     /// RSS contexts that were made here: the kernel lists none by these requests.
     contexts: Mutex<BTreeSet<u32>>,
+    /// Where accelerated RFS has its filters, once it was asked for; `None`: it has no place.
+    flows: OnceLock<Option<Mutex<FlowSlots>>>,
 }
 
 /// `struct ethtool_rxnfc`, with room for so many locations.
@@ -262,7 +266,7 @@ impl KernelRxClass {
                 || format!("flow-type {:#x}, which softnet can't say", request.u32(FS_FLOW_TYPE)),
                 |rule| rule.to_string(),
             );
-            Some(RuleView { location, rule, packets: None })
+            Some(RuleView { location, rule, packets: None, rfs: self.is_of_flow(location) })
         };
         Ok(locations.into_iter().filter_map(rule).collect())
     }
@@ -270,25 +274,86 @@ impl KernelRxClass {
     /// Adds or deletes a filter. Returns its location.
     pub(crate) fn set_rule(&self, control: &Control, order: &RuleOrder) -> Result<u32, RxClassError> {
         let (rule, location) = match order {
-            RuleOrder::Delete(location) => {
-                let mut request = Rxnfc::new(SRXCLSRLDEL, 0);
-                request.put(LOCATION, &location.to_ne_bytes());
-                let what = format!("delete the filter at location {location} (ETHTOOL_SRXCLSRLDEL)");
-                request.ask(control).map_err(|error| refused(&what, error))?;
-                return Ok(*location);
+            RuleOrder::Delete(location) if self.is_of_flow(*location) => {
+                return Err(RuleError::OfRfs(*location).into());
             }
+            RuleOrder::Delete(location) => return delete(control, *location).map(|()| *location),
             RuleOrder::Insert { rule, location } => (rule, *location),
         };
         let location = match location {
             Some(location) => location,
-            None => last_free(control)?,
+            None => last_free(control, self.first_of_flows())?,
         };
-        let mut request = encode(rule, location);
-        request.ask(control).map_err(|error| {
-            refused("add a filter (ETHTOOL_SRXCLSRLINS; `ethtool -K DEV ntuple on` may be needed)", error)
-        })?;
-        Ok(request.u32(LOCATION))
+        insert(control, rule, location)
     }
+
+    /// How many filters of single flows there may be: a quarter of what the driver has room for.
+    pub(crate) fn flow_filters(&self, control: &Control) -> u32 {
+        let slots = self.flows.get_or_init(|| {
+            let data = places_of(control).ok()?;
+            let places = (data & !CHOOSES_LOCATION).min(MAX_RULES.into()) as u32;
+            FlowSlots::new(places, data & CHOOSES_LOCATION != 0).map(Mutex::new)
+        });
+        slots.as_ref().map_or(0, |slots| lock(slots).len())
+    }
+
+    /// Has one of them send a flow to a queue, or deletes it.
+    pub(crate) fn set_flow_filter(
+        &self,
+        control: &Control,
+        at: u32,
+        to: Option<(&FlowKey, u16)>,
+    ) -> Result<(), RxClassError> {
+        let Some(Some(slots)) = self.flows.get() else { return Err(RxClassError::unsupported()) };
+        let mut slots = lock(slots);
+        let delete = |location| delete(control, location);
+        let set = match to {
+            Some((key, queue)) => slots.set(at, delete, |location| {
+                insert(control, &key.rule(queue), location.unwrap_or(ANY_LOCATION))
+            }),
+            None => slots.delete(at, delete),
+        };
+        slots.changed();
+        set
+    }
+
+    /// Whether the interface has long gone by what was set last.
+    pub(crate) fn filters_settled(&self) -> bool {
+        self.slots().is_none_or(|slots| lock(slots).is_settled())
+    }
+
+    fn slots(&self) -> Option<&Mutex<FlowSlots>> {
+        self.flows.get()?.as_ref()
+    }
+
+    fn is_of_flow(&self, location: u32) -> bool {
+        self.slots().is_some_and(|slots| lock(slots).has(location))
+    }
+
+    /// The location from which on filters are not for users.
+    fn first_of_flows(&self) -> Option<u32> {
+        lock(self.slots()?).first()
+    }
+}
+
+fn lock(slots: &Mutex<FlowSlots>) -> std::sync::MutexGuard<'_, FlowSlots> {
+    slots.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn delete(control: &Control, location: u32) -> Result<(), RxClassError> {
+    let mut request = Rxnfc::new(SRXCLSRLDEL, 0);
+    request.put(LOCATION, &location.to_ne_bytes());
+    let what = format!("delete the filter at location {location} (ETHTOOL_SRXCLSRLDEL)");
+    request.ask(control).map_err(|error| refused(&what, error))
+}
+
+/// Adds a filter, in place of what is at its location. Returns the location.
+fn insert(control: &Control, rule: &Rule, location: u32) -> Result<u32, RxClassError> {
+    let mut request = encode(rule, location);
+    request.ask(control).map_err(|error| {
+        refused("add a filter (ETHTOOL_SRXCLSRLINS; `ethtool -K DEV ntuple on` may be needed)", error)
+    })?;
+    Ok(request.u32(LOCATION))
 }
 
 /// The request that makes `change` of what is `main`; `rings` is asked for the number of RX queues.
@@ -355,17 +420,24 @@ fn locations(control: &Control) -> Result<(Vec<u32>, u64), RxClassError> {
     Ok((locations, all.u64(DATA)))
 }
 
-/// The last location that is free, or what stands for it where the driver chooses.
-fn last_free(control: &Control) -> Result<u32, RxClassError> {
+const ASK_PLACES: &str = "ask for places for filters (ETHTOOL_GRXCLSRLCNT)";
+
+/// What the driver says of places for filters: whether it chooses them, and maybe how many.
+fn places_of(control: &Control) -> Result<u64, RxClassError> {
     let mut count = Rxnfc::new(GRXCLSRLCNT, 0);
-    let what = "ask for places for filters (ETHTOOL_GRXCLSRLCNT)";
-    count.ask(control).map_err(|error| refused(what, error))?;
-    if count.u64(DATA) & CHOOSES_LOCATION != 0 {
+    count.ask(control).map_err(|error| refused(ASK_PLACES, error))?;
+    Ok(count.u64(DATA))
+}
+
+/// The last location below `end` that is free, or what stands for it where the driver chooses.
+fn last_free(control: &Control, end: Option<u32>) -> Result<u32, RxClassError> {
+    if places_of(control)? & CHOOSES_LOCATION != 0 {
         return Ok(ANY_LOCATION);
     }
     let (taken, places) = locations(control)?;
-    let free = (0..places.min(MAX_RULES.into()) as u32).rev().find(|at| taken.binary_search(at).is_err());
-    free.ok_or_else(|| refused(what, io::Error::from_raw_os_error(libc::ENOSPC)))
+    let end = end.unwrap_or(MAX_RULES).min(places.min(MAX_RULES.into()) as u32);
+    let free = (0..end).rev().find(|at| taken.binary_search(at).is_err());
+    free.ok_or_else(|| refused(ASK_PLACES, io::Error::from_raw_os_error(libc::ENOSPC)))
 }
 
 /// Where the parts of a filter are in the kernel's union: source, destination, ports, TOS,
@@ -528,6 +600,9 @@ mod tests {
                 order("flow-type udp4 action 1 loc 3"),
                 order("delete 3"),
             ];
+            // So it takes none of flows either.
+            assert_eq!((class.flow_filters(&control), class.filters_settled()), (0, true));
+            assert!(class.set_flow_filter(&control, 0, None).is_err());
             for error in errors {
                 let error = error.unwrap_err().to_string();
                 assert!(error.contains("not supported") && error.contains("driver can't do that"), "{error}");

@@ -7,6 +7,7 @@ mod debug;
 pub mod device;
 pub mod ethtool;
 mod ethtool_rx;
+mod flow_slots;
 pub mod hugepage;
 pub mod mem;
 pub mod memfd;

@@ -52,6 +52,8 @@ pub struct RuleView {
     pub rule: String,
     /// Packets that it took, if the device counts them.
     pub packets: Option<u64>,
+    /// Accelerated RFS set it, for one flow.
+    pub rfs: bool,
 }
 
 /// Why RSS or filters of a device were not told or changed.

@@ -14,6 +14,17 @@ pub fn places(cpus: &[u32]) -> Vec<Place> {
     places_in(Path::new("/sys/devices/system/cpu"), cpus)
 }
 
+/// Where all CPUs of the machine are, ascending.
+pub fn all() -> Vec<Place> {
+    all_in(Path::new("/sys/devices/system/cpu"))
+}
+
+fn all_in(root: &Path) -> Vec<Place> {
+    let mut cpus: Vec<u32> = entries(root, "cpu").map(|(cpu, _)| cpu.into()).collect();
+    cpus.sort_unstable();
+    places_in(root, &cpus)
+}
+
 fn places_in(root: &Path, cpus: &[u32]) -> Vec<Place> {
     cpus.iter().map(|cpu| place(&root.join(format!("cpu{cpu}")), *cpu as u16)).collect()
 }
@@ -75,10 +86,14 @@ mod tests {
                 format!("{}-{},{}\n", 2 * node, 2 * node + 1, 2 * node + 4),
             );
         }
+        fs::create_dir_all(root.join("cpufreq")).unwrap();
+        let all = all_in(&root);
         let places = places_in(&root, &[0, 5, 3, 9]);
         fs::remove_dir_all(&root).unwrap();
         let place = |cpu, core, llc, node| Place { cpu, core, llc, node };
         let unknown = place(9, 9, u16::MAX, 0);
+        assert_eq!(all.iter().map(|place| place.cpu).collect::<Vec<_>>(), [0, 1, 2, 3, 4, 5, 6, 7]);
+        assert_eq!((all[5], all[3]), (places[1], places[2]));
         assert_eq!(places, [place(0, 0, 0, 0), place(5, 1, 0, 0), place(3, 3, 2, 1), unknown]);
     }
 
@@ -86,5 +101,6 @@ mod tests {
     fn this_machine_has_a_place_for_each_cpu() {
         assert_eq!(places(&[0]).len(), 1);
         assert_eq!(places(&[0])[0].cpu, 0);
+        assert!(all().contains(&places(&[0])[0]));
     }
 }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use softnet_core::SoftnetData;
 use softnet_core::skb::{Batch, DropReason, Frame, Region};
+use softnet_core::steer::{FLOW_LOCATIONS, FlowKey};
 use softnet_core::sync::{AtomicBool, AtomicU64, Ordering};
 
 use super::doorbell::MemDoorbell;
@@ -93,6 +94,15 @@ impl Device for Port {
     }
     fn set_rule(&self, order: &RuleOrder) -> Result<u32, RxClassError> {
         self.class()?.set_rule(order)
+    }
+    fn flow_filters(&self) -> u32 {
+        if self.class.is_some() { FLOW_LOCATIONS } else { 0 }
+    }
+    fn set_flow_filter(&self, at: u32, to: Option<(&FlowKey, u16)>) -> Result<(), RxClassError> {
+        self.class()?.set_flow_filter(at, to)
+    }
+    fn filters_settled(&self) -> bool {
+        self.class.as_ref().is_none_or(|class| class.is_settled())
     }
 }
 

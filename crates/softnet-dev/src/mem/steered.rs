@@ -5,7 +5,8 @@
 //! the TX queue) and one consumer (the owner of the NAPI instance); an RX queue takes from its
 //! lanes in turn, and has one doorbell for all. Packets of a flow that one TX queue sends stay in
 //! order as long as filters and table stay as they are. After a change what is still in a lane may
-//! be overtaken, as on any NIC; nothing is lost.
+//! be overtaken, as on any NIC; nothing is lost. A TX queue goes by one [`Revision`] of them from
+//! its first packet to its kick, so that it is known when nothing more comes by an old one.
 //!
 //! A lane that is full holds back its TX queue as a whole (as pause frames would), so a pair loses
 //! nothing but what a filter drops. Invariant: an RX queue's doorbell counts no packet before it
@@ -15,7 +16,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use softnet_core::SoftnetData;
 use softnet_core::skb::{BATCH, Batch, DropReason, Frame, Region};
-use softnet_core::steer::{RssChange, RuleOrder, RxClass, Verdict};
+use softnet_core::steer::{FlowKey, Follower, Revision, RssChange, Rule, RuleOrder, RxClass, Verdict};
 use softnet_core::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use super::doorbell::MemDoorbell;
@@ -28,7 +29,9 @@ use crate::rx_class::{RssView, RuleView, RxClassError};
 pub(super) struct PortClass {
     class: Mutex<Arc<RxClass>>,
     /// Counts the changes, so that a sender looks at the lock only after one.
-    changes: AtomicU64,
+    revision: Revision,
+    /// The other port's TX queues.
+    senders: Mutex<Vec<Arc<Follower>>>,
     /// Packets that filters dropped.
     dropped: AtomicU64,
 }
@@ -38,7 +41,8 @@ impl PortClass {
         let class = RxClass::new(queues).map_err(std::io::Error::other)?;
         Ok(PortClass {
             class: Mutex::new(Arc::new(class)),
-            changes: AtomicU64::new(0),
+            revision: Revision::default(),
+            senders: Mutex::default(),
             dropped: AtomicU64::new(0),
         })
     }
@@ -54,7 +58,7 @@ impl PortClass {
         *class = Arc::new(next);
         // Under the lock: a sender that sees the number finds what it stands for, or something
         // newer.
-        self.changes.fetch_add(1, Ordering::Release);
+        self.revision.publish();
         Ok(done)
     }
 
@@ -67,16 +71,37 @@ impl PortClass {
     }
 
     pub(super) fn rules(&self) -> Vec<RuleView> {
-        let view = |(location, rule, packets): (u32, &softnet_core::steer::Rule, u64)| RuleView {
+        let view = |(location, rule, packets): (u32, Rule, u64), rfs| RuleView {
             location,
             rule: rule.to_string(),
             packets: Some(packets),
+            rfs,
         };
-        self.now().filters().map(view).collect()
+        let now = self.now();
+        let rules = now.filters().map(|(at, rule, packets)| view((at, *rule, packets), false));
+        let mut flows: Vec<RuleView> = now.flow_filters().map(|of| view(of, true)).collect();
+        flows.sort_by_key(|view| view.location);
+        rules.chain(flows).collect()
     }
 
     pub(super) fn set_rule(&self, order: &RuleOrder) -> Result<u32, RxClassError> {
         Ok(self.change(|class| class.set_rule(order))?)
+    }
+
+    pub(super) fn set_flow_filter(&self, at: u32, to: Option<(&FlowKey, u16)>) -> Result<(), RxClassError> {
+        Ok(self.change(|class| class.set_flow_filter(at, to))?)
+    }
+
+    /// Whether all that went by older filters than those of now is in its lane.
+    pub(super) fn is_settled(&self) -> bool {
+        let senders = self.senders.lock().unwrap_or_else(PoisonError::into_inner);
+        self.revision.is_settled(senders.iter().map(|sender| &**sender))
+    }
+
+    fn add_sender(&self) -> Arc<Follower> {
+        let sender = Arc::<Follower>::default();
+        self.senders.lock().unwrap_or_else(PoisonError::into_inner).push(sender.clone());
+        sender
     }
 
     /// Packets that filters dropped.
@@ -181,8 +206,10 @@ pub(super) fn direction(
         Box::new(SteeredTx {
             region: region.clone(),
             outs: lanes.iter().zip(&entrances).map(out).collect(),
+            revision: class.revision.now(),
             class: class.now(),
-            changes: class.changes.load(Ordering::Relaxed),
+            follower: class.add_sender(),
+            follows: false,
             port: class.clone(),
             dev: from,
             stats: Arc::default(),
@@ -314,8 +341,11 @@ struct SteeredTx {
     region: Arc<Region>,
     outs: Vec<Out>,
     class: Arc<RxClass>,
-    /// Of how many changes `class` knows.
-    changes: u64,
+    /// That of `class`, or of an older one.
+    revision: u64,
+    /// By which it tells that it goes by `class`; whether it does so now.
+    follower: Arc<Follower>,
+    follows: bool,
     port: Arc<PortClass>,
     dev: u16,
     stats: Arc<QueueStats>,
@@ -329,6 +359,38 @@ impl SteeredTx {
 
     fn pending(&self) -> usize {
         self.outs.iter().map(|out| out.pending as usize).sum()
+    }
+
+    /// Before packets are classified: from now on it goes by the filters of now.
+    #[inline]
+    fn follow(&mut self) {
+        if self.follows {
+            if self.port.revision.now() == self.revision {
+                return;
+            }
+            self.publish();
+        }
+        let revision = self.follower.enter(&self.port.revision);
+        self.follows = true;
+        if revision != self.revision {
+            (self.class, self.revision) = (self.port.now(), revision);
+        }
+    }
+
+    /// What it has put into lanes can be taken, so that it does not matter any more what it went
+    /// by. Returns whether there was any.
+    fn publish(&mut self) -> bool {
+        let any = self.outs.iter_mut().fold(false, |any, out| out.kick() | any);
+        if std::mem::take(&mut self.follows) {
+            self.follower.leave();
+        }
+        any
+    }
+}
+
+impl Drop for SteeredTx {
+    fn drop(&mut self) {
+        self.follower.leave();
     }
 }
 
@@ -344,10 +406,7 @@ impl TxQueue for SteeredTx {
             ctx.free_batch_at(batch, self.dev, DropReason::DevReady);
             return n;
         }
-        let changes = self.port.changes.load(Ordering::Acquire);
-        if changes != self.changes {
-            (self.class, self.changes) = (self.port.now(), changes);
-        }
+        self.follow();
         only_of(&self.region, ctx, self.dev, batch);
         let n = self.room().min(batch.len());
         let (mut packets, mut bytes) = (0, 0);
@@ -371,6 +430,10 @@ impl TxQueue for SteeredTx {
         }
         self.stats.packets.add(packets);
         self.stats.bytes.add(bytes);
+        if self.pending() == 0 {
+            // It may not be kicked.
+            self.publish();
+        }
         n
     }
 
@@ -379,7 +442,7 @@ impl TxQueue for SteeredTx {
     }
 
     fn kick(&mut self, _: &mut SoftnetData) -> bool {
-        if self.outs.iter_mut().fold(false, |any, out| out.kick() | any) {
+        if self.publish() {
             self.stats.kicks.add(1);
         }
         false

@@ -50,6 +50,7 @@ use softnet_core::SoftnetData;
 use softnet_core::skb::{DropReason, FRAME_SIZE, HEADROOM};
 use softnet_core::sock::key::{Addr, addr_of};
 use softnet_core::sock::scope::scoped;
+use softnet_core::steer::FlowKey;
 
 pub use claim::Claim;
 pub use error::XdpError;
@@ -497,6 +498,18 @@ impl Device for XdpDevice {
 
     fn set_rule(&self, order: &RuleOrder) -> Result<u32, RxClassError> {
         self.class.set_rule(&self.control, order)
+    }
+
+    fn flow_filters(&self) -> u32 {
+        self.class.flow_filters(&self.control)
+    }
+
+    fn set_flow_filter(&self, at: u32, to: Option<(&FlowKey, u16)>) -> Result<(), RxClassError> {
+        self.class.set_flow_filter(&self.control, at, to)
+    }
+
+    fn filters_settled(&self) -> bool {
+        self.class.filters_settled()
     }
 }
 

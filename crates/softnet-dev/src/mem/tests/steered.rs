@@ -1,6 +1,6 @@
 //! A pair with RSS.
 
-use softnet_core::steer::{RuleOrder, flow_hash};
+use softnet_core::steer::{FlowKey, RuleOrder, flow_hash};
 
 use super::*;
 use crate::rx_class::RxClassError;
@@ -133,4 +133,47 @@ fn a_pair_that_is_wired_one_to_one_has_no_rss() {
         nic.open.device.rss().unwrap_err().to_string(),
         "not supported: its driver has no way to set RSS or filters"
     );
+}
+
+/// What was classified before a filter of a flow was set is in its lane when the device says so.
+#[test]
+fn a_filter_of_a_flow_is_settled_when_its_senders_have_kicked() {
+    let mut ctx = context();
+    let [mut a, mut b] = rss_pair(&ctx, 2, 64);
+    assert_eq!(b.device.flow_filters(), 256);
+    let skb = udp(&mut ctx, 1);
+    let (key, old) = (FlowKey::of(skb.data()).unwrap(), flow_hash(skb.data()) as u16 & 1);
+    let mut batch = Batch::from(skb);
+    assert_eq!(a.tx[0].tx_burst(&mut ctx, &mut batch), 1);
+    assert!(b.device.filters_settled());
+    b.device.set_flow_filter(3, Some((&key, 1 - old))).unwrap();
+    assert!(!b.device.filters_settled(), "one is not kicked yet");
+    // The same flow, by the same TX queue: the older packet is kicked first.
+    let skb = udp(&mut ctx, 1);
+    assert_eq!(a.tx[0].tx_burst(&mut ctx, &mut Batch::from(skb)), 1);
+    assert!(b.device.filters_settled());
+    let waiting = |b: &OpenDevice| [old, 1 - old].map(|queue| b.rx[usize::from(queue)].held());
+    assert_eq!(waiting(&b), [1, 0]);
+    a.tx[0].kick(&mut ctx);
+    assert_eq!(waiting(&b), [1, 1]);
+    let rule = &b.device.rules().unwrap()[0];
+    assert_eq!((rule.location, rule.rfs, rule.packets), (1027, true, Some(1)));
+    assert!(rule.rule.ends_with(&format!("action {}", 1 - old)), "{}", rule.rule);
+    b.device.set_flow_filter(3, None).unwrap();
+    // A burst that nothing came of, and a sender that is gone, hold nothing up.
+    a.tx[1].tx_burst(&mut ctx, &mut Batch::new());
+    b.device.set_flow_filter(3, None).unwrap();
+    assert!(b.device.filters_settled() && b.device.rules().unwrap().is_empty());
+    let skb = udp(&mut ctx, 1);
+    a.tx[1].tx_burst(&mut ctx, &mut Batch::from(skb));
+    b.device.set_flow_filter(3, None).unwrap();
+    assert!(!b.device.filters_settled());
+    close(a, &mut ctx);
+    assert!(b.device.filters_settled());
+    close(b, &mut ctx);
+    all_home(ctx);
+    let ctx = context();
+    let [wired, _other] = pair(ctx.region(), [0, 1], &PairConfig::default()).unwrap();
+    assert_eq!((wired.device.flow_filters(), wired.device.filters_settled()), (0, true));
+    wired.device.set_flow_filter(0, None).unwrap_err();
 }
