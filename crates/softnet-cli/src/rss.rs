@@ -94,7 +94,7 @@ impl Row for NtupleRow {
         vec![
             left("dev", &self.dev),
             right("loc", self.location.to_string()),
-            left("filter", &self.rule),
+            left("filter", if self.rfs { format!("{} (RFS)", self.rule) } else { self.rule.clone() }),
             right("packets", packets),
         ]
     }

@@ -30,7 +30,7 @@ use crate::napi::{Home, Input, NapiInstance, NapiTimer, RxHandler, WorkerShared}
 use crate::net::groups;
 use crate::poll::Contexts;
 use crate::stack::StackInner;
-use crate::steering::Auto;
+use crate::steering::{Arfs, Auto};
 use crate::tx::qdisc::Layout;
 use crate::tx::{NetdevQueue, QueueWake, TxBackpressure};
 use crate::util::{Spawn, lock, note, spawn, timespec};
@@ -54,6 +54,7 @@ pub struct Housekeeper {
     contexts: Contexts,
     snooper: Snooper,
     auto: Auto,
+    arfs: Arfs,
     commands: Receiver<Command>,
     stop: Arc<AtomicBool>,
 }
@@ -74,6 +75,7 @@ impl Housekeeper {
         let stop = Arc::new(AtomicBool::new(false));
         let contexts = Contexts::new(shared.clone(), config.stack.pool_threads());
         let (retry_at, refused, snooper) = (None, vec![None; config.devices.len()], Snooper::default());
+        let arfs = Arfs::new(&shared);
         Ok(Housekeeper {
             shared,
             config,
@@ -86,6 +88,7 @@ impl Housekeeper {
             contexts,
             snooper,
             auto: Auto::default(),
+            arfs,
             commands,
             stop,
         })
@@ -166,9 +169,10 @@ impl Housekeeper {
             let worker = device.worker_of(queue, self.shared.workers.len());
             let now = self.shared.clock.now();
             let instance = NapiInstance::new(napi, doorbell, backlog, timer, worker, handler, now);
-            self.shared.steer_as_set(&instance);
             napis.push(Arc::new(instance));
         }
+        Arfs::opening(&self.shared, &*shared_part, &napis);
+        napis.iter().for_each(|instance| self.shared.steer_as_set(instance));
         if let Some(warning) = layout.warning(&params) {
             note(format_args!("{}: {warning}", device.name));
         }
@@ -313,6 +317,7 @@ impl Housekeeper {
     pub(crate) fn close(&mut self, dev: u16) {
         let Some(live) = self.shared.devices[usize::from(dev)].take() else { return };
         self.shared.devices[usize::from(dev)].groups.closed(&*live.device);
+        self.arfs.closing(dev, &*live.device);
         let mut homes = Vec::with_capacity(live.napis.len());
         for instance in &live.napis {
             instance.close();
@@ -368,6 +373,7 @@ impl Housekeeper {
             self.open_missing();
         }
         self.auto.run(&self.shared, &mut self.ctx, now);
+        self.arfs.run(&self.shared, &mut self.ctx, now);
         self.shared.handle_left(&mut self.ctx);
         let due = self.shared.control().slow.next_deadline().is_some_and(|at| at <= now);
         if due {
@@ -387,9 +393,8 @@ impl Housekeeper {
         let next = {
             let mut control = self.shared.control();
             let slow = control.slow.next_deadline().unwrap_or(u64::MAX);
-            let others =
-                [self.retry_at, self.snooper.next(), self.auto.next(&self.shared)].into_iter().flatten();
-            control.deadline = others.fold(slow, u64::min);
+            let others = [self.retry_at, self.snooper.next(), self.auto.next(&self.shared), self.arfs.next()];
+            control.deadline = others.into_iter().flatten().fold(slow, u64::min);
             control.deadline
         };
         if self.stop.load(Ordering::Acquire) || self.shared.has_left() {

@@ -461,11 +461,33 @@ pub struct SteeringRow {
     pub rps_flow_cnt: u32,
     /// Flows that went to another worker, after their consumers.
     pub moves: u64,
+    /// Filters of the device that have flows arrive near their consumers; none if it takes none, or
+    /// RFS is off.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub filters: Option<FlowFilterRow>,
     /// What each worker got, those that got nothing left out.
     pub workers: Vec<SteeredRow>,
     /// What keeps a knob that is set from acting.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub warning: Option<String>,
+}
+
+/// Filters that accelerated RFS set, by the RX queue that they lead to.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct FlowFilterRow {
+    /// Flows that they send to the queue now.
+    pub now: u64,
+    /// Flows that one was set for so far.
+    pub set: u64,
+    /// Of these, flows that went quiet, so that it was deleted.
+    pub expired: u64,
+    /// Flows that arrive at this queue, and no filter sent elsewhere: there was no room, or the
+    /// device refused.
+    pub refused: u64,
+    /// Times that packets in a flow's old queue were waited for in vain, for 0.2 s: some may have been
+    /// overtaken.
+    pub late: u64,
 }
 
 /// What an RX queue steered to a worker.
@@ -528,6 +550,9 @@ pub struct NtupleRow {
     /// Packets that it took; none if the device does not count them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub packets: Option<u64>,
+    /// Accelerated RFS set it, for one flow.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub rfs: bool,
 }
 
 /// A socket.

@@ -76,6 +76,11 @@ impl Input {
         n + self.backlog.take(batch, budget - n)
     }
 
+    /// Frames that the queue holds: no fewer than packets that wait in it.
+    pub(crate) fn held(&self) -> usize {
+        self.queue.as_ref().map_or(0, |queue| queue.held())
+    }
+
     /// What was received so far has been processed.
     #[inline(always)]
     pub(crate) fn processed(&mut self) {

@@ -11,10 +11,11 @@ use rustix::event::{EventfdFlags, eventfd};
 use softnet_core::SoftnetData;
 use softnet_core::napi::Napi;
 use softnet_core::skb::Region;
-use softnet_core::steer::{Backlog, SockFlowTable, Workers};
-use softnet_dev::Doorbell;
+use softnet_core::steer::policy::Place;
+use softnet_core::steer::{Backlog, SockFlowTable, Workers, nearest};
+use softnet_dev::{Doorbell, topology};
 
-use super::{Home, Input, NapiInstance, NapiTimer, RxHandler, WorkerShared};
+use super::{FlowRequests, Home, Input, NapiInstance, NapiTimer, RxHandler, WorkerShared};
 use crate::config::StackConfig;
 
 /// Stands for a device where there is none.
@@ -28,12 +29,14 @@ pub(crate) struct Backlogs {
     instances: Vec<Arc<NapiInstance>>,
     /// The CPU of each worker.
     cpus: Vec<u32>,
-    /// By CPU the worker there, [`NO_WORKER`] if there is none.
+    /// By CPU the worker that is near to it, [`NO_WORKER`] if there is none.
     near: Box<[u16]>,
     /// Buckets of each steering thread's flow limit.
     pub(super) flow_limit_table_len: u32,
     /// Which worker is near each flow's consumer; `None`: RFS is off.
     pub(crate) sockets: Option<SockFlowTable>,
+    /// By which filters are asked for that have flows arrive near their consumers; with RFS only.
+    pub(crate) requests: Option<FlowRequests>,
 }
 
 /// The doorbell of an instance that has no queue: it never rings.
@@ -72,13 +75,17 @@ impl Backlogs {
             instance.attach(&Home::Worker(worker.clone()), disabled);
             Ok::<_, io::Error>(instance)
         };
+        let sockets = SockFlowTable::new(stack.rps_sock_flow_entries, workers.len());
+        // Without RFS nothing asks for it.
+        let cpus = if sockets.is_some() { topology::all() } else { Vec::new() };
         // In one that is dropped if any of them can't be made.
         let mut backlogs = Backlogs {
             instances: Vec::with_capacity(workers.len()),
-            near: by_cpu(&stack.workers),
+            near: by_cpu(&cpus, &topology::places(&stack.workers)),
             cpus: stack.workers.clone(),
             flow_limit_table_len: stack.flow_limit_table_len,
-            sockets: SockFlowTable::new(stack.rps_sock_flow_entries, workers.len()),
+            requests: sockets.is_some().then(FlowRequests::new),
+            sockets,
         };
         for of in workers.iter().enumerate() {
             backlogs.instances.push(instance(of)?);
@@ -96,9 +103,10 @@ impl Backlogs {
         &self.cpus
     }
 
-    /// The worker on `cpu`: what is near to a thread that runs there.
+    /// The worker that is near to a thread on `cpu`: the one there, else the nearest by what the two
+    /// CPUs share.
     #[inline]
-    pub(crate) fn worker_on(&self, cpu: u32) -> Option<u16> {
+    pub(crate) fn worker_near(&self, cpu: u32) -> Option<u16> {
         self.near.get(cpu as usize).copied().filter(|worker| *worker != NO_WORKER)
     }
 
@@ -137,11 +145,14 @@ impl Drop for Backlogs {
     }
 }
 
-/// The workers by their CPUs.
-fn by_cpu(cpus: &[u32]) -> Box<[u16]> {
-    let n = cpus.iter().max().map_or(0, |highest| *highest as usize + 1);
-    let mut near = vec![NO_WORKER; n];
-    (0u16..).zip(cpus).for_each(|(worker, cpu)| near[*cpu as usize] = worker);
+/// By CPU the worker that is near to it, of workers on CPUs that may not all be there.
+fn by_cpu(cpus: &[Place], workers: &[Place]) -> Box<[u16]> {
+    let highest = cpus.iter().chain(workers).map(|place| place.cpu).max();
+    let mut near = vec![NO_WORKER; highest.map_or(0, |cpu| usize::from(cpu) + 1)];
+    for (place, worker) in cpus.iter().zip(nearest(cpus, workers)) {
+        near[usize::from(place.cpu)] = worker.unwrap_or(NO_WORKER);
+    }
+    (0u16..).zip(workers).for_each(|(worker, place)| near[usize::from(place.cpu)] = worker);
     near.into()
 }
 
@@ -157,5 +168,22 @@ impl Workers for Backlogs {
     #[inline]
     fn wanted(&self, hash: u32) -> Option<u16> {
         self.sockets.as_ref()?.wanted(hash)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cpu_without_a_worker_has_the_nearest_one() {
+        let place = |cpu, core, node| Place { cpu, core, llc: node, node };
+        let machine = [place(0, 0, 0), place(1, 1, 0), place(2, 0, 0), place(3, 3, 1)];
+        // The last worker is on a CPU that the machine does not have.
+        let near = by_cpu(&machine, &[place(1, 1, 0), place(0, 0, 0), place(7, 7, 0)]);
+        assert_eq!(near[..4], [1, 0, 1, NO_WORKER]);
+        assert_eq!(near[4..], [NO_WORKER, NO_WORKER, NO_WORKER, 2]);
+        assert!(by_cpu(&[], &[]).is_empty());
+        assert_eq!(by_cpu(&[], &[place(1, 1, 0)])[..], [NO_WORKER, 0], "not looked at");
     }
 }

@@ -267,6 +267,29 @@ impl NapiInstance {
         }
     }
 
+    /// Disables the instance where it is: a poll that runs now is finished first, and packets wait in
+    /// the device's ring until it is [resumed](Self::resume). For the housekeeper. Sleeps meanwhile.
+    pub(crate) fn pause(&self) -> Disabled<Rx> {
+        let disabled = self.disable();
+        self.mask();
+        disabled
+    }
+
+    fn disable(&self) -> Disabled<Rx> {
+        self.napi.disable();
+        loop {
+            match self.napi.try_disable() {
+                Some(disabled) => return disabled,
+                None => std::thread::sleep(PAUSE),
+            }
+        }
+    }
+
+    /// Has a paused instance polled again.
+    pub(crate) fn resume(&self, disabled: Disabled<Rx>) {
+        self.hand_over(disabled.enable());
+    }
+
     /// Its home and it forget each other, at the end of both: they hold each other otherwise.
     pub(crate) fn forget_home(&self) {
         if let Some(Home::Worker(worker)) = self.home.lock().take() {
@@ -277,13 +300,7 @@ impl NapiInstance {
     /// Disables the instance and takes it away from its home, whose threads touch it no more when this returns. A poll that
     /// runs now is finished first. Sleeps meanwhile.
     pub fn evict(&self) -> (Disabled<Rx>, Option<Home>) {
-        self.napi.disable();
-        let disabled = loop {
-            match self.napi.try_disable() {
-                Some(disabled) => break disabled,
-                None => std::thread::sleep(PAUSE),
-            }
-        };
+        let disabled = self.disable();
         let home = self.home.lock().take();
         match &home {
             Some(Home::Worker(worker)) => {

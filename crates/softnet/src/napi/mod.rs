@@ -11,6 +11,7 @@
 mod apps;
 mod backlog;
 mod backlogs;
+mod flow_requests;
 mod instance;
 mod left;
 mod pool;
@@ -25,6 +26,7 @@ pub use apps::PacketFilter;
 pub(crate) use apps::{App, Apps};
 pub use backlog::{Input, MAX_BACKLOG};
 pub(crate) use backlogs::Backlogs;
+pub(crate) use flow_requests::{FlowFilterCounts, FlowRequest, FlowRequests, FlowSource};
 pub(crate) use instance::{Home, PAUSE, Rx, ring, ring_shared};
 pub use instance::{NapiInstance, RxHandler};
 pub(crate) use left::LeftOf;

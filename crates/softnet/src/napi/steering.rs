@@ -18,7 +18,7 @@ use softnet_core::steer::{FlowLimit, Lists, Plan, Steering, skb_get_hash};
 use softnet_core::sync::{AtomicBool, AtomicU32, Ordering};
 use softnet_dev::PiMutex;
 
-use super::{Backlogs, Chosen};
+use super::{Backlogs, Chosen, FlowFilterCounts, FlowSource};
 
 /// What an instance does with what it brings.
 #[derive(Default)]
@@ -27,7 +27,8 @@ pub(crate) struct QueueSteering {
     on: AtomicBool,
     /// The one worker that all packets go to, plus one; 0: there is no such plan.
     hand_off: AtomicU32,
-    /// Locked by the instance's owner, and by the housekeeper while it is disabled.
+    /// Locked by the instance's owner, and by the housekeeper: to change it while the instance is
+    /// disabled, else for a moment to look at what it knows of its flows.
     steering: PiMutex<Option<Box<Steering>>>,
     /// For each worker; made with the first plan.
     counts: OnceLock<Box<[SteerCounts]>>,
@@ -35,6 +36,10 @@ pub(crate) struct QueueSteering {
     pub(crate) chosen: Mutex<Option<Chosen>>,
     /// Flows that followed their consumers.
     pub(crate) moves: Counter,
+    /// Where its flows come from, if the device takes filters that send them elsewhere.
+    source: OnceLock<FlowSource>,
+    /// What became of those.
+    pub(crate) filters: FlowFilterCounts,
 }
 
 /// What became of packets that were to go to one worker.
@@ -100,6 +105,39 @@ impl QueueSteering {
         self.steering.lock().as_ref().is_none_or(|steering| steering.is_done(backlogs))
     }
 
+    /// The device takes filters of single flows. Before there is a plan.
+    pub(crate) fn set_source(&self, source: FlowSource) {
+        let _ = self.source.set(source);
+    }
+
+    /// Where its flows come from, if the device takes filters that send them elsewhere.
+    pub(crate) fn source(&self) -> Option<&FlowSource> {
+        self.source.get()
+    }
+
+    /// Whether its flows follow their consumers.
+    pub(crate) fn follows(&self) -> bool {
+        self.steering.lock().as_ref().is_some_and(|steering| steering.follows())
+    }
+
+    /// The last batch with packets of a flow, as long as that is followed: it changes while the
+    /// flow is not quiet.
+    pub(crate) fn last_batch(&self, hash: u32) -> Option<u64> {
+        self.steering.lock().as_ref()?.last_batch(hash)
+    }
+
+    /// A filter of a flow is gone, and may be asked for again.
+    pub(crate) fn may_ask(&self, hash: u32) {
+        if let Some(steering) = self.steering.lock().as_mut() {
+            steering.may_ask(hash);
+        }
+    }
+
+    /// What each worker's backlog has to have come to for all that was put there.
+    pub(crate) fn tails(&self) -> Box<[u64]> {
+        self.steering.lock().as_ref().map_or(Box::default(), |steering| steering.tails().into())
+    }
+
     /// Replaces the plan of an instance that is disabled, when everything of the old one [is
     /// done](Self::is_done).
     pub(crate) fn replace(&self, plan: Plan, workers: usize) {
@@ -107,11 +145,18 @@ impl QueueSteering {
         if on {
             self.counts.get_or_init(|| (0..workers).map(|_| SteerCounts::default()).collect());
         }
-        *self.steering.lock() = on.then(|| Box::new(Steering::new(plan, workers)));
-        let to = match self.steering.lock().as_deref().map(Steering::plan) {
-            Some(Plan::HandOff(worker)) => u32::from(*worker) + 1,
+        let to = match &plan {
+            Plan::HandOff(worker) => u32::from(*worker) + 1,
             _ => 0,
         };
+        let steering = on.then(|| {
+            let mut steering = Steering::new(plan, workers);
+            if let Some(source) = self.source.get() {
+                steering.ask_for_filters(source.worker);
+            }
+            Box::new(steering)
+        });
+        *self.steering.lock() = steering;
         // The owner to come is ordered behind this by the instance's word.
         self.hand_off.store(to, Ordering::Relaxed);
         self.on.store(on, Ordering::Relaxed);
@@ -137,17 +182,19 @@ impl QueueSteering {
     }
 
     /// Puts the packets of `batch` that are for workers on their backlogs; the others stay, for the
-    /// calling thread. The workers are to be [told](Steerer::notify) then.
+    /// calling thread. The workers are to be [told](Steerer::notify) then; and the housekeeper, if
+    /// this says so.
     #[inline(never)]
+    #[must_use = "the housekeeper may have to be woken"]
     pub(crate) fn steer(
         &self,
         backlogs: &Backlogs,
         ctx: &mut SoftnetData,
         steerer: &mut Steerer,
         batch: &mut Batch,
-    ) {
+    ) -> bool {
         let mut steering = self.steering.lock();
-        let (Some(steering), Some(counts)) = (steering.as_mut(), self.counts.get()) else { return };
+        let (Some(steering), Some(counts)) = (steering.as_mut(), self.counts.get()) else { return false };
         let moves = steering.moves();
         let Steerer { lists, limit, notify } = steerer;
         steering.sort(batch, lists, backlogs);
@@ -187,6 +234,10 @@ impl QueueSteering {
         });
         steering.end();
         self.moves.add(steering.moves() - moves);
+        match (self.source.get(), &backlogs.requests) {
+            (Some(source), Some(requests)) => source.ask(requests, steering),
+            _ => false,
+        }
     }
 }
 

@@ -194,7 +194,9 @@ impl PollContext {
         }
         if instance.steering.is_on() {
             let steerer = steerer.get_or_insert_with(|| Steerer::new(&shared.backlogs));
-            instance.steering.steer(&shared.backlogs, ctx, steerer, batch);
+            if instance.steering.steer(&shared.backlogs, ctx, steerer, batch) {
+                shared.housekeeper.wake();
+            }
             if batch.is_empty() {
                 return;
             }

@@ -6,11 +6,13 @@
 //! Here is what sets it: the housekeeper changes plans
 //! ([`SetSteering`](crate::control::SetSteering)) and flushes what a closed device left on
 //! backlogs; sockets note where their flows are consumed ([`SockRps`]). For queues that nothing is
-//! set for, [`Auto`] chooses plans.
+//! set for, [`Auto`] chooses plans. Where flows follow their consumers and the device takes
+//! filters, [`Arfs`] has it deliver them by the right queue at once.
 //!
 //! Invariant: packets of a flow that come by one RX queue are processed in order. An instance's
 //! plan is changed only while that is disabled, and all that it put on backlogs has been processed.
 
+mod arfs;
 mod auto;
 mod set;
 mod sock;
@@ -19,5 +21,6 @@ mod switch;
 mod tests;
 mod wake_cost;
 
+pub(crate) use arfs::Arfs;
 pub(crate) use auto::Auto;
 pub(crate) use sock::SockRps;

@@ -27,7 +27,7 @@ impl SockRps {
     pub(crate) fn received(&self, shared: &StackInner, inbox: &mut UdpInbox) {
         let connected = inbox.is_connected();
         let mut last = 0;
-        let near = || Some((shared.backlogs.sockets.as_ref()?, shared.backlogs.worker_on(current_cpu())?));
+        let near = || Some((shared.backlogs.sockets.as_ref()?, shared.backlogs.worker_near(current_cpu())?));
         let mut noted_at = None;
         for hash in inbox.hashes() {
             last = hash;
@@ -47,7 +47,7 @@ impl SockRps {
         let hash = self.peer.load(Ordering::Relaxed);
         if hash != 0
             && let Some(table) = &shared.backlogs.sockets
-            && let Some(worker) = shared.backlogs.worker_on(current_cpu())
+            && let Some(worker) = shared.backlogs.worker_near(current_cpu())
         {
             table.record(hash, worker, true);
         }

@@ -3,6 +3,7 @@
 //! Time-outs are there to fail instead of to hang; nothing is asserted about how long anything takes.
 
 mod apps;
+mod arfs;
 mod builder;
 mod contexts;
 mod deferral;

@@ -48,6 +48,7 @@ pub(super) fn ntuples(dev: &StackDevice) -> Result<Vec<NtupleRow>, ControlError>
         location: rule.location,
         rule: rule.rule,
         packets: rule.packets,
+        rfs: rule.rfs,
     };
     Ok(rules.into_iter().map(row).collect())
 }

@@ -1,6 +1,8 @@
 //! What RX queues steer, and to which workers.
 
-use crate::control::show::{SteeredRow, SteeringRow};
+use softnet_core::sync::Ordering;
+
+use crate::control::show::{FlowFilterRow, SteeredRow, SteeringRow};
 use crate::stack::StackInner;
 use crate::util::lock;
 
@@ -31,6 +33,13 @@ pub(super) fn rows(shared: &StackInner) -> Vec<SteeringRow> {
             why: chosen.as_ref().map(|chosen| chosen.why.clone()),
             otherwise: chosen.map(|chosen| chosen.otherwise),
             moves: steering.moves.get(),
+            filters: steering.source().map(|_| FlowFilterRow {
+                now: steering.filters.now.load(Ordering::Relaxed),
+                set: steering.filters.set.get(),
+                expired: steering.filters.expired.get(),
+                refused: steering.filters.refused.get(),
+                late: steering.filters.late.get(),
+            }),
             workers: workers.filter(|row| row.packets + row.dropped + row.flow_limited > 0).collect(),
             warning: knobs.warning(backlogs.sockets.is_some()).map(String::from),
             wake_ns: shared.auto.wake_ns(),
