@@ -13,6 +13,7 @@ pub(crate) mod latency;
 mod napi_context;
 mod others;
 pub(crate) mod report;
+mod rfs;
 mod rx_handoff;
 mod shape;
 mod skb_cache;
@@ -88,6 +89,9 @@ pub(crate) enum Bench {
     /// Latency of applications that others compete with, by the context that polls for them
     #[command(after_help = NAPI_CONTEXT)]
     NapiContext(napi_context::NapiContext),
+    /// Whether flows go to their consumers' CPUs: RFS beside RPS, and consumers that move all the time
+    #[command(after_help = rfs::HELP)]
+    Rfs(rfs::Rfs),
     /// One RX queue that brings more than one CPU can carry: one worker, hand-off, RPS, and the automatic choice
     #[command(after_help = rx_handoff::HELP)]
     RxHandoff(rx_handoff::RxHandoff),
@@ -203,6 +207,7 @@ impl Bench {
             Bench::Idle(b) => ("idle", &b.common),
             Bench::IrqSuspend(b) => ("irq-suspend", &b.common),
             Bench::NapiContext(b) => ("napi-context", &b.common),
+            Bench::Rfs(b) => ("rfs", &b.common),
             Bench::RxHandoff(b) => ("rx-handoff", &b.common),
             Bench::Shape(b) => ("shape", &b.common),
             Bench::SkbCache(b) => ("skb-cache", &b.common),
@@ -219,6 +224,7 @@ impl Bench {
             Bench::Idle(b) => b.run(),
             Bench::IrqSuspend(b) => b.run(),
             Bench::NapiContext(b) => b.run(),
+            Bench::Rfs(b) => b.run(),
             Bench::RxHandoff(b) => b.run(),
             Bench::Shape(b) => b.run(),
             Bench::SkbCache(b) => b.run(),
@@ -246,6 +252,7 @@ fn explained(name: &str) -> &'static str {
         "idle" => IDLE,
         "irq-suspend" => irq_suspend::HELP,
         "napi-context" => NAPI_CONTEXT,
+        "rfs" => rfs::HELP,
         "shape" => shape::HELP,
         "skb-cache" => SKB_CACHE,
         "tx-enqueue" => tx_enqueue::HELP,
@@ -265,6 +272,7 @@ fn leading(name: &str) -> &'static [&'static str] {
             &["qps", "p99_us", "cpu_percent", "p50_us", "sustained_percent", "worker_cpu_percent"]
         }
         "napi-context" => &["qps", "p50_us", "p99_us", "p999_us", "app_wait_percent", "poller_wait_percent"],
+        "rfs" => rfs::LEADING,
         "shape" => &["mbit", "ratio", "cpu_percent", "wakeups_per_s", "timer_wakeups_per_s", "burst_percent"],
         "tx-enqueue" => &["mpps", "cpu_ns_per_packet", "p50_us", "p99_us", "switches_per_s", "drops_percent"],
         _ => &[],

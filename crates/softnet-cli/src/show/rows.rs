@@ -372,6 +372,7 @@ impl Row for SteeringRow {
             right("limited", count(|to| to.flow_limited)),
             right("held", count(|to| to.held)),
             right("moves", counter(self, since, |row| row.moves)),
+            right("filters", self.filters.as_ref().map_or("-".into(), |filters| grouped(filters.now))),
             right("backlog", grouped(sum(|to| to.backlog)(self))),
             left("workers", if shares.is_empty() { "-".into() } else { shares.join(", ") }),
         ]

@@ -106,9 +106,9 @@ fn an_instance_that_is_not_there_is_1() {
 }
 
 const STEERING: &str = concat!(
-    "NAPI    MODE       PACKETS  WAKEUPS  DROPPED  LIMITED  HELD  MOVES  BACKLOG  WORKERS\n",
-    "eth1-0  rps+rfs  1,000,000    2,000        5       64     0     17       12  softnet/1 75 %, softnet/2 25 %\n",
-    "wan-0   none             0        0        0        0     0      0        0  -\n",
+    "NAPI    MODE       PACKETS  WAKEUPS  DROPPED  LIMITED  HELD  MOVES  FILTERS  BACKLOG  WORKERS\n",
+    "eth1-0  rps+rfs  1,000,000    2,000        5       64     0     17        3       12  softnet/1 75 %, softnet/2 25 %\n",
+    "wan-0   none             0        0        0        0     0      0        -        0  -\n",
 );
 
 #[test]
@@ -325,9 +325,10 @@ fn ntuple_filters_are_shown_and_set_in_the_words_of_ethtool() {
     let _server = serve(&path);
     let name = path.to_str().unwrap();
     let run = |args: &[&str]| told(&[&["ntuple", "--name", name], args].concat());
-    let table = "DEV    LOC  FILTER                               PACKETS
-eth1     7  flow-type udp4 dst-port 53 action 2    1,234
-eth1  1023  flow-type ip4 tos 16 action -1             -
+    let table = "DEV    LOC  FILTER                                             PACKETS
+eth1     7  flow-type udp4 dst-port 53 action 2                  1,234
+eth1  1023  flow-type ip4 tos 16 action -1                           -
+eth1  1030  flow-type tcp4 src-port 7 dst-port 80 action 1 (RFS)        9
 ";
     let (_, shown, _) = told(&["show", "ntuple", "--name", name]);
     assert_eq!(shown, table);

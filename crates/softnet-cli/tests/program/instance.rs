@@ -128,7 +128,8 @@ impl Handler for Instance {
             ]),
             Table::Steering => json!([
                 {"name": "eth1-0", "id": 8193, "dev": "eth1", "queue": 0, "mode": "rps+rfs", "processing_cpu": null,
-                 "rps_cpus": [1, 2], "rps_flow_cnt": 4096, "moves": 17, "workers": [
+                 "rps_cpus": [1, 2], "rps_flow_cnt": 4096, "moves": 17,
+                 "filters": {"now": 3, "set": 9, "expired": 6, "refused": 0, "late": 0}, "workers": [
                     {"worker": "softnet/1", "packets": 750_000, "wakeups": 1200, "dropped": 5, "flow_limited": 0, "held": 0, "backlog": 12},
                     {"worker": "softnet/2", "packets": 250_000, "wakeups": 800, "dropped": 0, "flow_limited": 64, "held": 0, "backlog": 0}
                  ]},
@@ -147,6 +148,8 @@ impl Handler for Instance {
             Table::Ntuple => json!([
                 {"dev": "eth1", "location": 7, "rule": "flow-type udp4 dst-port 53 action 2", "packets": 1234},
                 {"dev": "eth1", "location": 1023, "rule": "flow-type ip4 tos 16 action -1"},
+                {"dev": "eth1", "location": 1030, "rule": "flow-type tcp4 src-port 7 dst-port 80 action 1", "packets": 9,
+                 "rfs": true},
             ]),
             Table::Stats => json!({
                 "name": "edge", "version": "0.1.0", "pid": 77, "uptime_s": 245.0, "received": 59000, "originated": 1,

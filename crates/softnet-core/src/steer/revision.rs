@@ -129,9 +129,13 @@ mod models {
         let sender = thread::spawn({
             let world = world.clone();
             move || {
+                let (mut filter, mut known) = (0, 0);
                 for _ in 0..2 {
-                    world.follower.enter(&world.revision);
-                    let queue = &world.queues[world.filter.load(Ordering::Relaxed) as usize];
+                    let revision = world.follower.enter(&world.revision);
+                    if revision != known {
+                        (filter, known) = (world.filter.load(Ordering::Relaxed), revision);
+                    }
+                    let queue = &world.queues[filter as usize];
                     queue.store(queue.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
                     world.follower.leave();
                 }
