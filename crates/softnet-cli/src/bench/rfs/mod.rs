@@ -34,8 +34,8 @@ loss_percent and latency are those of full queues. Latency counts from when a da
 workers and consumers, not of the thread that offers datagrams, which takes its time from both CPUs. moves are flows that
 went to another worker.
 
-Bounds: with consumers that move, no datagram comes behind a later one of its flow, and none is missing that was not counted
-as dropped.
+Bounds: at MAX `rfs` lets consumers receive at least 1.1 times what `rps` does, with no more p99. With consumers that move, no
+datagram comes behind a later one of its flow, and none is missing that was not counted as dropped.
 
 Examples:
   softnet bench rfs --quick --check
@@ -136,6 +136,17 @@ impl Rfs {
             report
                 .bound_value(format!("migrate: {figure}, at most in a round"), most, Bound::AtMost(0.0))
                 .meaning(meaning);
+        }
+        let most = [("load", json!("MAX"))];
+        if loads.contains(&json!("MAX")) {
+            let ratio = |figure| report.ratio_where(("rfs", &most), ("rps", &most), figure);
+            let (mpps, p99) = (ratio("mpps"), ratio("p99_us"));
+            report.bound_value("rfs ÷ rps, load MAX: mpps".into(), mpps, Bound::AtLeast(1.1)).meaning(
+                "Consumers receive this many times what they do of packets that are spread by their hash.",
+            );
+            report
+                .bound_value("rfs ÷ rps, load MAX: p99_us".into(), p99, Bound::AtMost(1.0))
+                .meaning("And sooner, since none waits for another CPU's worker.");
         }
         report.published.push(Published {
             source: "Herbert, \"rfs: Receive Flow Steering\" (Linux fec5e652e58f, 2010): RPC of 100 threads a host",

@@ -139,7 +139,7 @@ fn a_pair_that_is_wired_one_to_one_has_no_rss() {
 #[test]
 fn a_filter_of_a_flow_is_settled_when_its_senders_have_kicked() {
     let mut ctx = context();
-    let [mut a, mut b] = rss_pair(&ctx, 2, 64);
+    let [mut a, b] = rss_pair(&ctx, 2, 64);
     assert_eq!(b.device.flow_filters(), 256);
     let skb = udp(&mut ctx, 1);
     let (key, old) = (FlowKey::of(skb.data()).unwrap(), flow_hash(skb.data()) as u16 & 1);
