@@ -295,7 +295,7 @@ fn in_one_batch() {
     let (backlog, mut queue) = Backlog::new(&model.region, 4);
     let mut table = FlowTable::new(1);
     let mut tails = [0, 0];
-    let mut choose = |table: &mut FlowTable, tails: &[u64; 2], wanted| {
+    let choose = |table: &mut FlowTable, tails: &[u64; 2], wanted| {
         let is_done = |worker, tail| worker != 0 || backlog.is_done(tail);
         table.choose(7, &Choice { rps: 1, wanted: Some(wanted), tails, is_done })
     };
