@@ -36,5 +36,6 @@ mod udp;
 mod udp_long;
 mod udp_rules;
 mod udp_wake;
+mod vlan;
 mod world;
 mod xps;
