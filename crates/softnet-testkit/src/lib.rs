@@ -38,6 +38,7 @@ mod testbed;
 mod testing;
 #[cfg(test)]
 mod tests;
+mod vlan_end;
 
 pub use blocks::Block;
 pub use frame::UdpFrame;
@@ -47,3 +48,4 @@ pub use packet::PacketSocket;
 pub use sink::{Sink, SinkFilter};
 pub use testbed::{KernelNapi, Testbed, Wire};
 pub use testing::{lock_while_holder_is_hogged, net_allowed, replay};
+pub use vlan_end::{VlanEnd, VlanPort};

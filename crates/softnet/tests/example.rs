@@ -2,6 +2,7 @@
 //! the defaults.
 
 use softnet::config::{Config, DeviceConfig, RouteTarget, StackConfig};
+use softnet::driver::Vlan;
 
 const EXAMPLE: &str = include_str!("../../../examples/router.toml");
 
@@ -14,7 +15,7 @@ fn example() -> Config {
 fn shows_the_defaults() {
     let config = example();
     assert_eq!(config.stack, StackConfig::default());
-    for device in &config.devices {
+    for device in config.devices.iter().filter(|device| device.driver.get::<Vlan>().is_none()) {
         let addresses = device.addresses.clone();
         assert_eq!(
             *device,
@@ -32,5 +33,6 @@ fn shows_every_kind_of_route_and_section() {
     assert!(has(|target| matches!(target, RouteTarget::Dev(_))));
     assert!(has(|target| matches!(target, RouteTarget::Blackhole)));
     assert!(has(|target| matches!(target, RouteTarget::Unreachable)));
-    assert_eq!((config.devices.len(), config.neighbours.len()), (2, 1));
+    assert_eq!((config.devices.len(), config.neighbours.len()), (3, 1));
+    assert!(config.devices[2].driver == Vlan::new("eth2", 10).into());
 }

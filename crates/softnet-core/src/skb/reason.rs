@@ -38,6 +38,7 @@ reasons! {
     PktTooBig = "pkt_too_big", "larger than the outgoing MTU";
     OtherHost = "otherhost", "the destination MAC is not ours";
     UnhandledProto = "unhandled_proto", "an EtherType that softnet does not serve";
+    VlanUnknown = "vlan_unknown", "of a VLAN that no device on its link is configured for";
     IpInHdr = "ip_inhdr", "malformed IP header (version, header length, total length)";
     IpCsum = "ip_csum", "wrong IPv4 header checksum";
     IpOptions = "ip_options", "IPv4 options that may not pass (source routing; others by ip_options)";

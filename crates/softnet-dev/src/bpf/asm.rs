@@ -100,6 +100,13 @@ pub mod helper {
     pub const MAP_DELETE_ELEM: i32 = 3;
     /// `u64 bpf_ktime_get_ns()`: CLOCK_MONOTONIC in ns.
     pub const KTIME_GET_NS: i32 = 5;
+    /// `long bpf_skb_vlan_push(skb, protocol, tci)`: 0 if the packet has one more tag, outside those
+    /// that it had; the EtherType is in network order.
+    pub const SKB_VLAN_PUSH: i32 = 18;
+    /// `long bpf_skb_vlan_pop(skb)`: 0 if the packet lost its outermost tag.
+    pub const SKB_VLAN_POP: i32 = 19;
+    /// `long bpf_redirect(ifindex, flags)`: an action of tc's, out of that interface if `flags` is 0.
+    pub const REDIRECT: i32 = 23;
     /// `long bpf_redirect_map(map, key, flags)`: an XDP action; the low bits of `flags` are the action where the map
     /// has no entry.
     pub const REDIRECT_MAP: i32 = 51;

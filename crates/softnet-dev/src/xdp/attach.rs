@@ -6,7 +6,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::claim::{ClaimFilter, FRAGMENT_KEY_LEN, Maps};
+use super::claim::{ClaimFilter, FRAGMENT_KEY_LEN, Maps, VlanSet};
 use super::control::Control;
 use super::ports::UdpPorts;
 use crate::bpf::{KernelFn, LruMap, Map, Program, Set, XdpLink, XdpMode};
@@ -28,6 +28,8 @@ pub(super) struct Attachment {
     ports: Arc<UdpPorts>,
     /// Fragmented datagrams to shared addresses that are softnet's, kept by the program.
     fragments: LruMap<FRAGMENT_KEY_LEN>,
+    /// The VLANs that are softnet's.
+    vlans: VlanSet,
     /// Counts softnet's frames that are too long for it.
     too_long: Map,
     /// The driver that the program asks for tags beside frames.
@@ -75,11 +77,14 @@ impl Attachment {
         queues: u32,
         mode: XdpMode,
     ) -> SysResult<Self> {
+        let vlans = VlanSet::new("softnet_vlans", filter.vlans().len().max(1) as u32)?;
+        filter.vlans().iter().try_for_each(|vlan| vlans.insert(vlan))?;
         let mut attachment = Attachment {
             sockets: Map::xsk(queues)?,
             groups: Set::new("softnet_groups", MAX_GROUPS)?,
             ports: ports.clone(),
             fragments: LruMap::new("softnet_frags", MAX_FRAGMENTED)?,
+            vlans,
             too_long: Map::percpu_counters("softnet_long", 1)?,
             driver: Driver::of(interface, mode),
             link: Mutex::default(),
@@ -105,8 +110,8 @@ impl Attachment {
     }
 
     fn maps(&self) -> Maps<'_> {
-        let Attachment { sockets, groups, ports, fragments, too_long, .. } = self;
-        Maps { sockets, groups, ports: ports.set(), fragments, too_long }
+        let Attachment { sockets, groups, ports, fragments, vlans, too_long, .. } = self;
+        Maps { sockets, groups, ports: ports.set(), fragments, vlans, too_long }
     }
 
     /// Frames that were softnet's and too long for it.

@@ -22,7 +22,10 @@
 //!
 //! All else that is sent there is the kernel's: TCP, other ports, pings, packets with options or extension headers. Answers of neighbours are, too, for both ask from there; softnet gets [copies](crate::snoop).
 //!
-//! Everything else is the kernel's: VLANs, other multicast, other MACs, what is cut short; where softnet has no IPv6
+//! Of a VLAN that is [softnet's](ClaimedVlan) it takes all frames, which it gets with their tag in them, wherever that was.
+//! Where it has VLANs and no address, it leaves all else to the kernel.
+//!
+//! Everything else is the kernel's: other VLANs, other multicast, other MACs, what is cut short; where softnet has no IPv6
 //! address, all of IPv6 but its groups. So an interface can be taken without taking the machine. What is sent to all
 //! nodes is the kernel's too (router advertisements, in whatever frames, and what neighbours say unasked, of which softnet
 //! gets copies). So are IGMP and MLD, those to groups of softnet's included, for it is the kernel that answers them. A
@@ -44,10 +47,12 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use softnet_core::ip::Family;
 use softnet_core::ip::v6::addr::link_local;
+use softnet_core::skb::VlanProto;
 use softnet_core::sock::key::addr_of;
 use softnet_core::sock::scope::index_of;
 
-pub(super) use program::{FRAGMENT_KEY_LEN, Maps};
+use layout::{TAG_LEN, TAGS, VID};
+pub(super) use program::{FRAGMENT_KEY_LEN, Maps, VlanSet};
 
 /// What of a device's traffic is softnet's.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -57,6 +62,31 @@ pub struct Claim {
     pub addresses: Vec<IpAddr>,
     /// Those that the kernel has, too, are shared with it.
     pub shared: bool,
+    /// The VLANs that are softnet's. They stay as they are while a device is open.
+    pub vlans: Vec<ClaimedVlan>,
+}
+
+/// A VLAN whose frames are softnet's alone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClaimedVlan {
+    /// The kind of its tags.
+    pub proto: VlanProto,
+    /// Its number.
+    pub id: u16,
+    /// Softnet's addresses in it.
+    pub addresses: Vec<IpAddr>,
+}
+
+impl ClaimedVlan {
+    /// What its frames have behind their MAC addresses, the priority aside.
+    fn key(&self) -> [u8; TAG_LEN] {
+        let kind = match self.proto {
+            VlanProto::Dot1ad => TAGS[1],
+            VlanProto::None | VlanProto::Dot1q => TAGS[0],
+        };
+        let [a, b] = (self.id & u16::from_be_bytes(VID)).to_be_bytes();
+        [kind[0], kind[1], a, b]
+    }
 }
 
 /// The rule for one device, complete.
@@ -68,6 +98,10 @@ pub(super) struct ClaimFilter {
     v4: Addresses<Ipv4Addr>,
     /// No IPv6 is taken if softnet has no address of it.
     v6: Addresses<Ipv6Addr>,
+    /// Softnet's VLANs, by what their frames begin with behind the MAC addresses.
+    vlans: Vec<[u8; TAG_LEN]>,
+    /// Whether anything without a tag may be softnet's.
+    untagged: bool,
 }
 
 /// Whose the addresses of one family are; each is in one list at the most.
@@ -115,12 +149,30 @@ impl ClaimFilter {
             scope: index_of(dev),
             v4: Addresses::new(own4, kernel, |_| claim.shared),
             v6: Addresses::new(own6, kernel, |addr| claim.shared || *addr == derived),
+            vlans: claim.vlans.iter().map(ClaimedVlan::key).collect(),
+            untagged: !claim.addresses.is_empty() || claim.vlans.is_empty(),
         }
     }
 
     /// Softnet's IPv6 addresses.
     pub(super) fn own_ipv6(&self) -> Vec<Ipv6Addr> {
         self.v6.own().copied().collect()
+    }
+
+    /// The IPv6 addresses that neighbours ask for, in VLANs too.
+    pub(super) fn asked_for(&self, claim: &Claim) -> Vec<Ipv6Addr> {
+        let in_vlans = claim.vlans.iter().flat_map(|vlan| &vlan.addresses);
+        let mut all: Vec<_> = in_vlans.filter_map(|addr| Ipv6Addr::of(*addr)).collect();
+        if !all.is_empty() {
+            all.push(link_local(self.mac));
+        }
+        all.extend(self.own_ipv6());
+        all
+    }
+
+    /// Its VLANs, as the program looks them up.
+    pub(super) fn vlans(&self) -> &[[u8; TAG_LEN]] {
+        &self.vlans
     }
 
     /// Whether the program has to know what is an address of IPv6 that is softnet's.

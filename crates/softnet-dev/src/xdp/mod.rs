@@ -52,7 +52,7 @@ use softnet_core::sock::key::{Addr, addr_of};
 use softnet_core::sock::scope::scoped;
 use softnet_core::steer::FlowKey;
 
-pub use claim::Claim;
+pub use claim::{Claim, ClaimedVlan};
 pub use error::XdpError;
 pub use ports::{LocalEnd, Ports, UdpPorts};
 pub use theirs::Conflict;
@@ -186,7 +186,8 @@ pub fn open_with_claims(
     let control = Control::new(link.index).map_err(kernel)?;
     // Where the kernel has no IPv6 it can't; much comes through all the same.
     let own6 = filter.own_ipv6();
-    let solicited = (!own6.is_empty()).then(|| groups::solicited_nodes(link.index, &own6));
+    let asked_for = filter.asked_for(&cfg.claim);
+    let solicited = (!asked_for.is_empty()).then(|| groups::solicited_nodes(link.index, &asked_for));
     // A driver that does not tell has some of these in use, but at least one; on a TX queue that is not in use the
     // kernel would let packets lie without a word.
     let (rx_queues, tx_queues) = control.channels().unwrap_or((link.rx_queues, 1));

@@ -14,7 +14,6 @@ use softnet_core::skb::{Batch, DropReason};
 use softnet_core::steer::{TxChoice, TxSticky, skb_get_hash};
 
 use crate::control::ControlError;
-use crate::control::Direction;
 use crate::device::{OpenParts, current_cpu, find_netdev};
 use crate::stack::{Handle, StackInner};
 use crate::tx::{NetdevQueue, xmit_waiting};
@@ -167,14 +166,14 @@ impl LocalSender {
         let number = usize::from(self.pick(shared, now, &live, rx_queue, || skb_get_hash(first)));
         let queue = &live.tx.queues[number];
         let mut uncounted = n;
-        if netdev.egress.is_set() {
-            // Held back before the filter has had the packets, for it would get them once more.
-            // Those that pass it are taken even if the queue is full by then.
+        if netdev.alters_tx() {
+            // Held back before the filter has had the packets, for it would get them once more, or
+            // they a second tag. Those that pass are taken even if the queue is full by then.
             if let Full::HoldBack(wait) = full {
                 self.room_in(shared, ctx, (dev, number), queue, wait)?;
             }
             ctx.originated(std::mem::take(&mut uncounted));
-            netdev.egress.act(ctx, dev, Direction::Egress, now, number, batch);
+            netdev.to_link(ctx, now, number, batch);
             full = Full::Exceed;
         }
         // Counted first, whatever follows: packets beyond the bound do not count towards it.

@@ -24,7 +24,7 @@ use super::snooper::Snooper;
 use crate::config::{Config, PartialCsum};
 use crate::control::commands::{Change, Command};
 use crate::control::{ControlError, Set, SetQdisc, Target};
-use crate::device::{OpenParts, StackDevice};
+use crate::device::{OpenParts, StackDevice, vlan};
 use crate::driver::{DeviceError, Opener};
 use crate::napi::{Home, Input, NapiInstance, NapiTimer, RxHandler, WorkerShared};
 use crate::net::groups;
@@ -102,21 +102,50 @@ impl Housekeeper {
     /// Opens every device; the first error ends it. What was opened is closed with the housekeeper,
     /// which is to be dropped after workers that do not run any more.
     pub fn open_all(&mut self) -> Result<(), DeviceError> {
-        (0..self.config.devices.len() as u16).try_for_each(|dev| self.open(dev))
+        (0..self.config.devices.len() as u16).try_for_each(|dev| match self.is_vlan(dev) {
+            true => Ok(()),
+            false => self.open(dev),
+        })
+    }
+
+    fn is_vlan(&self, dev: u16) -> bool {
+        self.shared.devices[usize::from(dev)].vlan.is_some()
+    }
+
+    /// The VLANs over device `dev`.
+    fn vlans(&self, dev: u16) -> Vec<u16> {
+        let over = |other: &&Arc<StackDevice>| other.vlan.is_some_and(|vlan| vlan.link == dev);
+        self.shared.devices.iter().filter(over).map(|vlan| vlan.index).collect()
+    }
+
+    /// Opens what device `dev` is on: by its driver, or over its link, if it is a VLAN.
+    fn open_parts(&mut self, dev: u16) -> Result<OpenDevice, DeviceError> {
+        let (config, device) = (&self.config, &self.shared.devices[usize::from(dev)]);
+        let (Some(params), Some(vlan)) = (device.vlan, config.devices[usize::from(dev)].driver.get()) else {
+            return self.opener.open(&config.request(dev), &mut self.ctx);
+        };
+        let link = self.shared.devices[usize::from(params.link)].live.load_full();
+        let link = link.ok_or_else(|| format!("{}: its link is not open", device.name))?;
+        let partial_csum = self.partial_csum(params.link, link.device.info());
+        Ok(vlan::open(&device.name, vlan, &params, link.device.clone(), partial_csum))
+    }
+
+    /// Whether partial checksums arrive by device `dev`.
+    fn partial_csum(&self, dev: u16, info: &DeviceInfo) -> bool {
+        match self.config.devices[usize::from(dev)].partial_csum {
+            PartialCsum::Auto => info.features.partial_csum,
+            PartialCsum::On => true,
+            PartialCsum::Off => false,
+        }
     }
 
     pub(crate) fn open(&mut self, dev: u16) -> Result<(), DeviceError> {
         let config = self.config.clone();
         let device = &config.devices[usize::from(dev)];
-        let OpenDevice { device: shared_part, rx, tx, .. } =
-            self.opener.open(&device.request(dev), &mut self.ctx)?;
+        let OpenDevice { device: shared_part, rx, tx, .. } = self.open_parts(dev)?;
         let info = shared_part.info();
         let watched = self.watch(info);
-        let partial_csum = match device.partial_csum {
-            PartialCsum::Auto => info.features.partial_csum,
-            PartialCsum::On => true,
-            PartialCsum::Off => false,
-        };
+        let partial_csum = self.partial_csum(dev, info);
         let handler = match self.patches.iter().find(|(from, _)| *from == dev) {
             Some((_, to)) => RxHandler::Patch(*to),
             None => RxHandler::Ip(Ingress { dev, mac: info.mac, partial_csum, rp_filter: device.rp_filter }),
@@ -129,7 +158,8 @@ impl Housekeeper {
             send_redirects: device.send_redirects,
             rp_filter: device.rp_filter,
         };
-        let on_interface = info.ifindex != 0;
+        let below = self.shared.netdevs[usize::from(dev)].device.live.load_full();
+        let on_interface = below.map_or(info.ifindex, |live| live.device.info().ifindex) != 0;
         let too_small = device.speaks_ipv6() && info.mtu < 1280;
         let params = DevParams { mtu: info.mtu.into(), tx_queue_len: device.tx_queue_len };
         let timers: Result<Vec<_>, _> = rx.iter().map(|_| NapiTimer::new()).collect();
@@ -221,7 +251,7 @@ impl Housekeeper {
                 slow.announce(ctx, view, dev, kinds, out);
             });
         }
-        Ok(())
+        self.vlans(dev).into_iter().try_for_each(|vlan| self.open(vlan))
     }
 
     /// Has it told what becomes of the interface behind a device that was opened, if that has one.
@@ -315,6 +345,7 @@ impl Housekeeper {
 
     /// Closes a device: it is not polled any more, its frames go home, its neighbours are forgotten.
     pub(crate) fn close(&mut self, dev: u16) {
+        self.vlans(dev).into_iter().for_each(|vlan| self.close(vlan));
         let Some(live) = self.shared.devices[usize::from(dev)].take() else { return };
         self.shared.devices[usize::from(dev)].groups.closed(&*live.device);
         self.arfs.closing(dev, &*live.device);
@@ -432,9 +463,10 @@ impl Housekeeper {
                 return;
             }
             let config = self.config.clone();
-            for device in self.shared.devices.iter().filter(|device| device.live.load().is_some()) {
+            let told = |device: &&Arc<StackDevice>| device.vlan.is_none() && device.live.load().is_some();
+            for device in self.shared.devices.iter().filter(told) {
                 let dev = device.index;
-                self.opener.addresses_changed(&config.devices[usize::from(dev)].request(dev));
+                self.opener.addresses_changed(&config.request(dev));
             }
         }
     }
@@ -500,7 +532,8 @@ impl Housekeeper {
         let config = self.config.clone();
         for (dev, device) in config.devices.iter().enumerate() {
             let there = |m: &LinkMonitor| m.links().any(|link| link.name == device.name && link.up);
-            if self.shared.devices[dev].live.load().is_some() || !self.monitor.as_ref().is_some_and(there) {
+            let open = self.shared.devices[dev].live.load().is_some();
+            if open || self.is_vlan(dev as u16) || !self.monitor.as_ref().is_some_and(there) {
                 continue;
             }
             match self.open(dev as u16) {

@@ -132,7 +132,11 @@ impl Introspect {
         let config = &self.config.devices[usize::from(dev.index)];
         let link = live.as_ref().map_or(LinkState::Gone, |live| live.device.link());
         let info = live.as_ref().map(|live| live.device.info());
-        let totals = dev.totals();
+        let mut totals = dev.totals();
+        if let Some(vlan) = &self.shared.netdevs[usize::from(dev.index)].vlan {
+            // Its link's queues count them, too, which is what sums are made of.
+            vlan.stats.add_to(&mut totals);
+        }
         let contexts = self.shared.contexts();
         let drops_for = |reason: &DropReason| {
             contexts.iter().map(|c| c.drops(usize::from(dev.index), *reason)).sum::<u64>()

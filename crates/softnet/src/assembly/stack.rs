@@ -21,6 +21,7 @@ use crate::config::{Config, ConfigErrors, Context, SteeringSettings};
 use crate::control::commands::commands;
 use crate::control::{BindError, ControlError, Listener, Server};
 use crate::device::StackDevice;
+use crate::device::vlan::VlanParams;
 use crate::driver::{DeviceError, Opener};
 use crate::napi::{PacketFilter, PollThread, WorkerShared};
 use crate::poll::Worker;
@@ -105,6 +106,7 @@ impl Assembly {
                 let qdisc = device.qdisc.clone();
                 let mut dev = StackDevice::new(index as u16, name, device.threaded, device.knobs(), qdisc);
                 dev.steering = SteeringSettings::new(device).into();
+                dev.vlan = VlanParams::of(&config, index as u16);
                 Arc::new(dev)
             })
             .collect();

@@ -1,5 +1,7 @@
 //! What the values of a [`Config`] must be, each for itself and all together. Pure: it looks at no interface.
 
+mod vlan;
+
 use std::collections::HashMap;
 use std::net::IpAddr;
 
@@ -188,6 +190,7 @@ fn devices(config: &Config, found: &mut Vec<Found>) {
         steering(config, i, device, found);
         addresses(i, device, devices, found);
     }
+    vlan::check(config, found);
     memory(config, found);
 }
 
@@ -226,7 +229,8 @@ fn interface_name(place: Place, name: &str, found: &mut Vec<Found>) {
 fn addresses(index: usize, device: &DeviceConfig, devices: &[DeviceConfig], found: &mut Vec<Found>) {
     let at = Section::Device(index);
     let unread = found.iter().any(|problem| problem.place.section == at && problem.place.key == "addresses");
-    if device.addresses.is_empty() && !unread {
+    // One that has VLANs need not be anything else.
+    if device.addresses.is_empty() && !unread && !vlan::is_link(devices, &device.name) {
         let message = "expected at least one address, such as [\"10.0.0.1/24\"]: without one, nothing on the \
                        link can find softnet";
         found.push(Found::new(at.key("addresses"), message));

@@ -71,7 +71,7 @@ pub use steering::KnobError;
 pub(crate) use steering::{QueueKnobs, SteeringSettings};
 pub use steering_mode::SteeringMode;
 
-use crate::driver::{DeviceDriver, OpenRequest, Xdp};
+use crate::driver::{DeviceDriver, OpenRequest, Vlan, VlanRequest, Xdp};
 
 use sections::Source;
 
@@ -296,7 +296,8 @@ impl DeviceConfig {
     pub(crate) fn request(&self, dev: u16) -> OpenRequest<'_> {
         let anycast = self.anycast6().map(IpAddr::V6);
         let addresses = self.addresses.iter().map(|own| own.addr()).chain(anycast).collect();
-        OpenRequest { dev, name: &self.name, addresses, force: self.force, driver: &self.driver }
+        let (name, force, driver, vlans) = (&self.name, self.force, &self.driver, Vec::new());
+        OpenRequest { dev, name, addresses, force, driver, vlans }
     }
 
     /// Whether it has an IPv6 address. One that has none has no link-local one either.
@@ -535,6 +536,23 @@ impl Config {
     /// Reads and checks TOML. `file` is what errors call it; `cpus` are those that workers may run on.
     pub fn parse(text: &str, file: &str, cpus: &[u32]) -> Result<Config, ConfigErrors> {
         load::config(Source::Text(text), file, cpus)
+    }
+
+    /// What the driver of the device with index `dev` is asked for.
+    pub(crate) fn request(&self, dev: u16) -> OpenRequest<'_> {
+        let device = &self.devices[usize::from(dev)];
+        OpenRequest { vlans: self.vlans(&device.name), ..device.request(dev) }
+    }
+
+    /// The VLANs over device `link`.
+    fn vlans(&self, link: &str) -> Vec<VlanRequest> {
+        let of = |(dev, device): (usize, &DeviceConfig)| {
+            let vlan = device.driver.get::<Vlan>().filter(|vlan| vlan.link == link)?;
+            let mut addresses = device.request(dev as u16).addresses;
+            self.vlans(&device.name).into_iter().for_each(|over| addresses.extend(over.addresses));
+            Some(VlanRequest { protocol: vlan.protocol, id: vlan.id, addresses })
+        };
+        self.devices.iter().enumerate().filter_map(of).collect()
     }
 
     /// What it has that is hardly meant, though it is allowed. `mtu` says that of a device, if it is known; else that of

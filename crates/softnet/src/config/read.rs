@@ -571,6 +571,10 @@ impl Keys for DriverKeys<'_, '_> {
         self.read.integer(self.table, key, limit)
     }
 
+    fn text(&mut self, key: &'static str) -> Option<String> {
+        self.read.required_string(self.table, key)
+    }
+
     fn choice(&mut self, key: &'static str, names: &[&str]) -> Option<usize> {
         let choices: Vec<_> = names.iter().enumerate().map(|(at, name)| (*name, at)).collect();
         self.read.choice(self.table, key, &choices)

@@ -33,6 +33,14 @@ pub enum ControlError {
     /// A device has no TX queues at the moment.
     #[error("{0} is not open: its interface is gone")]
     NotOpen(String),
+    /// A VLAN is asked for what only its link has.
+    #[error("{dev} is a VLAN and has no queues of its own: expected its link, {link}")]
+    NoQueues {
+        /// The VLAN.
+        dev: String,
+        /// Its link.
+        link: String,
+    },
     /// What is to be steered can't be.
     #[error(transparent)]
     Steering(#[from] KnobError),

@@ -198,6 +198,9 @@ pub(crate) fn set(netdevs: &[Arc<Netdev>], set: &SetFilter) -> Result<(), Contro
         (control::Action::Del, _) => None,
         (_, Some(SetMirred { action, direction, dev })) => {
             let to = find_netdev(netdevs, dev)?;
+            if let (Direction::Ingress, Some(vlan)) = (direction, &to.vlan) {
+                return Err(ControlError::NoQueues { dev: to.name.clone(), link: vlan.link.name.clone() });
+            }
             let mirred = Mirred {
                 mirror: *action == MirredAction::Mirror,
                 ingress: *direction == Direction::Ingress,

@@ -9,6 +9,7 @@ mod netdev;
 mod stack_device;
 #[cfg(test)]
 mod tests;
+pub(crate) mod vlan;
 
 pub(crate) use groups::{Groups, group_ip};
 pub(crate) use netdev::Netdev;

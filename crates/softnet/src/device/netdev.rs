@@ -1,6 +1,7 @@
 //! What routes and addresses name: a netdev, which sends by a device. [`dev_queue_xmit`] does so from any thread.
 //!
-//! Each device has one netdev with its own index, which its packets come in by; a device may carry others.
+//! Each device has one netdev with its own index, which its packets come in by; a device may carry others, such as its
+//! [VLANs](super::vlan).
 //!
 //! Invariant: what is set for a netdev (filters) holds for its device's next life too.
 
@@ -12,8 +13,10 @@ use softnet_core::SoftnetData;
 use softnet_core::qdisc::Origin;
 use softnet_core::skb::{Batch, DropReason};
 use softnet_core::steer::TxChoice;
+use softnet_core::vlan::VlanGroup;
 
 use super::filter::Hook;
+use super::vlan::VlanNetdev;
 use super::{OpenParts, StackDevice};
 use crate::control::{ControlError, Direction};
 
@@ -28,12 +31,23 @@ pub struct Netdev {
     /// Where what it received passes first, and what it is to send.
     pub(crate) ingress: Hook,
     pub(crate) egress: Hook,
+    /// The VLANs that are over it.
+    pub(crate) vlans: Option<VlanGroup>,
+    /// If it is one itself.
+    pub(crate) vlan: Option<VlanNetdev>,
 }
 
 impl Netdev {
-    /// A netdev on `device`, without filters.
+    /// A netdev on `device`, without filters and VLANs.
     pub fn new(index: u16, name: String, device: Arc<StackDevice>) -> Self {
-        Netdev { index, name, device, ingress: Hook::default(), egress: Hook::default() }
+        let [ingress, egress] = [(); 2].map(|()| Hook::default());
+        Netdev { index, name, device, ingress, egress, vlans: None, vlan: None }
+    }
+
+    /// Whether what it sends [passes anything](Self::to_link) before its device's queue.
+    #[inline(always)]
+    pub(crate) fn alters_tx(&self) -> bool {
+        self.egress.is_set() || self.vlan.is_some()
     }
 
     /// The hook of one direction.
@@ -159,8 +173,8 @@ fn xmit(
     to: TxHint,
     batch: &mut Batch,
 ) {
-    if dev.egress.is_set() {
-        dev.egress.act(ctx, dev.index, Direction::Egress, now, to.choice.number().into(), batch);
+    if dev.alters_tx() {
+        dev.to_link(ctx, now, to.choice.number().into(), batch);
         if batch.is_empty() {
             return;
         }

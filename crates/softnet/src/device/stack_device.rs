@@ -18,6 +18,7 @@ use softnet_core::stack::dev_tx::DevTx;
 use softnet_dev::{Device, QueueStats};
 
 use super::Groups;
+use super::vlan::VlanParams;
 use crate::config::{Context, Knobs, SteeringSettings};
 use crate::control::ControlError;
 use crate::napi::NapiInstance;
@@ -42,6 +43,8 @@ pub struct StackDevice {
     pub(crate) qdiscs: Mutex<Settings>,
     /// The multicast groups that the driver was told to join.
     pub(crate) groups: Groups,
+    /// If it is a VLAN over another.
+    pub(crate) vlan: Option<VlanParams>,
 }
 
 /// Mitigation knobs of a device's instances; outlives the instances.
@@ -126,6 +129,7 @@ impl StackDevice {
             steering: Mutex::default(),
             qdiscs: Mutex::new(Settings { root: qdisc, children: BTreeMap::new() }),
             groups: Groups::default(),
+            vlan: None,
         }
     }
 

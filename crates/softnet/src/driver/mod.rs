@@ -11,6 +11,7 @@ mod error;
 mod testing;
 #[cfg(test)]
 mod tests;
+mod vlan;
 pub(crate) mod xdp;
 
 use std::any::{Any, TypeId};
@@ -31,6 +32,7 @@ pub use softnet_dev::{
     Device, DeviceInfo, Doorbell, Features, KernelIrq, LinkState, OpenDevice, QueueStats, Reaped, RxQueue,
     SysError, SysResult, TxQueue,
 };
+pub use vlan::{Vlan, VlanProtocol};
 pub use xdp::{Xdp, XdpMode};
 
 use crate::util::Limit;
@@ -38,6 +40,7 @@ use crate::util::Limit;
 /// The drivers that a configuration can name; the first is that of a device that names none.
 pub(crate) const KINDS: &[Kind] = &[
     xdp::KIND,
+    vlan::KIND,
     #[cfg(test)]
     testing::KIND,
 ];
@@ -57,6 +60,8 @@ pub(crate) struct Kind {
 pub(crate) trait Keys {
     /// `true` or `false`.
     fn boolean(&mut self, key: &'static str) -> Option<bool>;
+    /// Text; told if it is missing.
+    fn text(&mut self, key: &'static str) -> Option<String>;
     /// A number that a `u32` can hold; whether it is within `limit` is for [`Driver::check`].
     fn integer(&mut self, key: &'static str, limit: &Limit) -> Option<u32>;
     /// Which of `names` it is.
@@ -164,6 +169,20 @@ pub struct OpenRequest<'a> {
     pub force: bool,
     /// Its driver, with what that is told of it.
     pub driver: &'a DeviceDriver,
+    /// The VLANs that are over it at once, whose frames are softnet's whatever else they are.
+    pub vlans: Vec<VlanRequest>,
+}
+
+/// A VLAN over a device that is to be opened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct VlanRequest {
+    /// The kind of its tags.
+    pub protocol: VlanProtocol,
+    /// Its number.
+    pub id: u16,
+    /// softnet's addresses on it, and on VLANs over it.
+    pub addresses: Vec<IpAddr>,
 }
 
 /// Opens devices. Called by one thread at a time: at start, and whenever an interface comes back.

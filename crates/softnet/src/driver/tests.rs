@@ -40,7 +40,7 @@ fn each_driver_refuses_the_keys_of_others_by_name() {
         // Its keys are any driver's, as far as can be told.
         (
             "driver = \"tset\"\nlanes = 9\nmode = \"skb\"",
-            "4:10: device.driver: expected \"xdp\" or \"test\", found \"tset\"",
+            "4:10: device.driver: expected \"xdp\" or \"vlan\" or \"test\", found \"tset\"",
         ),
     ] {
         let errors = parse(keys).unwrap_err();
@@ -159,7 +159,8 @@ fn a_driver_opens_the_devices_of_its_type_alone() {
     let mut openers = Openers::new(&region, &[&namesake, &test, &namesake, &own]).unwrap();
     assert_eq!((openers.all.len(), &openers.of), (3, &vec![0, 1, 0, 2]));
     let mut ctx = SoftnetData::new(region, Default::default());
-    let request = OpenRequest { dev: 2, name: "x", addresses: vec![], force: false, driver: &namesake };
+    let request =
+        OpenRequest { dev: 2, name: "x", addresses: vec![], force: false, driver: &namesake, vlans: vec![] };
     let error = openers.open(&request, &mut ctx).err().map(|error| error.to_string());
     assert_eq!(error.as_deref(), Some("the namesake's, of 2"));
     assert!(namesake.name() == "xdp" && namesake.kind() != DeviceDriver::from(Xdp::default()).kind());

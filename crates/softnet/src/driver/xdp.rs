@@ -6,9 +6,9 @@ use std::sync::Arc;
 use softnet_core::SoftnetData;
 use softnet_core::skb::Region;
 use softnet_dev::OpenDevice;
-use softnet_dev::xdp::{self, Claim, Claims, Conflict, Mode, Ports, UdpPorts, Umem, XdpConfig};
+use softnet_dev::xdp::{self, Claim, ClaimedVlan, Claims, Conflict, Mode, Ports, UdpPorts, Umem, XdpConfig};
 
-use super::{DeviceDriver, DeviceError, Driver, Keys, Kind, OpenRequest, Opener};
+use super::{DeviceDriver, DeviceError, Driver, Keys, Kind, OpenRequest, Opener, VlanRequest};
 use crate::util::{Limit, note, power};
 
 pub(super) const KIND: Kind = Kind { name: NAME, keys: &["mode", "shared", "ring"], read };
@@ -110,7 +110,12 @@ impl XdpOpener {
 }
 
 fn claim(device: &OpenRequest<'_>, xdp: &Xdp) -> Claim {
-    Claim { addresses: device.addresses.clone(), shared: xdp.shared }
+    let vlan = |vlan: &VlanRequest| {
+        let VlanRequest { protocol, id, addresses } = vlan.clone();
+        ClaimedVlan { proto: protocol.into(), id, addresses }
+    };
+    let vlans = device.vlans.iter().map(vlan).collect();
+    Claim { addresses: device.addresses.clone(), shared: xdp.shared, vlans }
 }
 
 impl Opener for XdpOpener {

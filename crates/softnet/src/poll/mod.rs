@@ -8,6 +8,7 @@
 mod net_tx;
 mod polling;
 mod switch;
+mod vlan;
 mod worker;
 mod workqueue;
 

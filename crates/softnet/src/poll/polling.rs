@@ -40,7 +40,7 @@ pub(crate) struct PollContext {
     pub(crate) shared: Arc<StackInner>,
     pub(crate) ctx: SoftnetData,
     tables: Cache<Arc<ArcSwap<Tables>>, Arc<Tables>>,
-    lives: OpenCache,
+    pub(super) lives: OpenCache,
     runs: u32,
     /// By NAPI id, ascending.
     pub(crate) instances: Arc<Vec<Arc<NapiInstance>>>,
@@ -233,7 +233,16 @@ impl PollContext {
     /// Processes packets that came by `source`: what is done with them, its queue, and its NAPI id.
     /// The polled instance has index `at`.
     #[inline(always)]
-    fn handle(&mut self, at: usize, source: (RxHandler, u16, u32), batch: &mut Batch) {
+    pub(super) fn handle(&mut self, at: usize, source: (RxHandler, u16, u32), batch: &mut Batch) {
+        if let RxHandler::Ip(ingress) = &source.0
+            && let Some(link) = self.shared.netdevs.get(usize::from(ingress.dev))
+            && link.vlans.is_some()
+        {
+            self.receive_vlans(at, ingress, (source.1, source.2), batch);
+            if batch.is_empty() {
+                return;
+            }
+        }
         let PollContext { ctx, shared, received, lives, ready, now, tables, instances, .. } = self;
         let (instance, (handler, queue, napi_id)) = (&instances[at], source);
         match handler {

@@ -26,7 +26,7 @@ use softnet_core::sync::AtomicUsize;
 use super::{CacheShare, SlowLock, SocketTable};
 use crate::config::StackConfig;
 use crate::control::{ControlError, Target};
-use crate::device::{Netdev, StackDevice, TxHint, dev_queue_xmit, find_netdev};
+use crate::device::{Netdev, StackDevice, TxHint, dev_queue_xmit, find_netdev, vlan};
 use crate::napi::{AutoWatch, Backlogs, NapiInstance, PollThread, WorkerShared};
 use crate::util::{Clock, Waker, lock};
 
@@ -46,7 +46,7 @@ pub struct StackInner {
     pub txq_reselection: u64,
     /// The devices, by index.
     pub devices: Vec<Arc<StackDevice>>,
-    /// The netdevs, by index: first those that the devices' packets come in by.
+    /// The netdevs, by index: those that the devices' packets come in by, and VLANs.
     pub netdevs: Vec<Arc<Netdev>>,
     /// The workers, by index.
     pub workers: Vec<Arc<WorkerShared>>,
@@ -84,7 +84,6 @@ impl StackInner {
         let sockets =
             SocketTable::new(&region, stack.max_sockets, app_packets.clone(), slow.pmtu().paths().clone());
         let frames = region.frame_count();
-        let netdev = |dev: &Arc<StackDevice>| Arc::new(Netdev::new(dev.index, dev.name.clone(), dev.clone()));
         let control = SlowLock::new(SlowPathState::new(slow), frames);
         Ok(StackInner {
             cache_share: CacheShare::new(region.frame_count()),
@@ -99,7 +98,7 @@ impl StackInner {
             },
             clock,
             txq_reselection: u64::from(stack.txq_reselection_ms) * 1_000_000,
-            netdevs: devices.iter().map(netdev).collect(),
+            netdevs: vlan::netdevs(&devices),
             devices,
             workers,
             tables: Arc::new(ArcSwap::from_pointee(tables)),
@@ -154,7 +153,14 @@ impl StackInner {
         let of = |index: u16| napis.iter().filter(|i| i.napi.dev == index).cloned().collect();
         match target {
             Target::Dev(name) => {
-                find_netdev(&self.netdevs, name).map(|dev| (&*dev.device, of(dev.device.index)))
+                let dev = find_netdev(&self.netdevs, name)?;
+                match &dev.vlan {
+                    None => Ok((&*dev.device, of(dev.device.index))),
+                    Some(vlan) => {
+                        let (dev, link) = (dev.name.clone(), vlan.link.name.clone());
+                        Err(ControlError::NoQueues { dev, link })
+                    }
+                }
             }
             Target::Napi(id) => match napis.iter().find(|instance| instance.napi.id == *id) {
                 Some(instance) => Ok((&self.devices[usize::from(instance.napi.dev)], vec![instance.clone()])),

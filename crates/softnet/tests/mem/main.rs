@@ -37,5 +37,6 @@ mod udp;
 mod udp_long;
 mod udp_rules;
 mod udp_wake;
+mod vlan;
 mod world;
 mod xps;

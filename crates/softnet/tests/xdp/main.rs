@@ -19,4 +19,5 @@ mod starve;
 mod switch;
 mod traffic;
 mod udp;
+mod vlan;
 mod world;

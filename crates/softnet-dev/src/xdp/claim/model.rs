@@ -17,7 +17,7 @@ use crate::xdp::ports::ANY4;
 pub(super) enum Verdict {
     /// It is the kernel's.
     Pass,
-    /// It is softnet's, which gets it without its tag.
+    /// It is softnet's, which gets it without its tag, if that is of no VLAN.
     Claim,
     /// It is softnet's, and too long.
     TooLong,
@@ -66,10 +66,16 @@ impl ClaimFilter {
             return Verdict::Pass;
         }
         let mut untagged = frame.to_vec();
-        if TAGS.contains(&field(frame, ETHERTYPE)) && under(VID, field(frame, ETH_LEN)) == [0, 0] {
-            untagged.drain(ETHERTYPE..ETHERTYPE + TAG_LEN);
+        let (mut ours, tag) = (false, field::<2>(frame, ETHERTYPE));
+        if TAGS.contains(&tag) {
+            let vid = under(VID, field(frame, ETH_LEN));
+            match vid {
+                [0, 0] => _ = untagged.drain(ETHERTYPE..ETHERTYPE + TAG_LEN),
+                [a, b] => ours = self.vlans.contains(&[tag[0], tag[1], a, b]),
+            }
         }
-        match untagged.len() >= IPV4_END && self.is_ours(&untagged, sockets) {
+        ours |= self.untagged && untagged.len() >= IPV4_END && self.is_ours(&untagged, sockets);
+        match ours {
             true if frame.len() > MAX_LEN => Verdict::TooLong,
             true => Verdict::Claim,
             false => Verdict::Pass,

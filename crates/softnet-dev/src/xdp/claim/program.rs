@@ -28,9 +28,15 @@ pub(in crate::xdp) struct Maps<'a> {
     pub(in crate::xdp) ports: &'a Set<KEY_LEN>,
     /// When the first fragment of softnet's datagrams came, by addresses and identification.
     pub(in crate::xdp) fragments: &'a LruMap<FRAGMENT_KEY_LEN>,
+    /// Softnet's VLANs.
+    pub(in crate::xdp) vlans: &'a VlanSet,
     /// Counts what is too long, at 0.
     pub(in crate::xdp) too_long: &'a Map,
 }
+
+/// VLANs: what frames have behind their MAC addresses, with nothing but the VLAN in the control
+/// information.
+pub(in crate::xdp) type VlanSet = Set<TAG_LEN>;
 
 /// Kept across calls: where the frame begins without its tag, where it ends, its RX queue, and where it begins.
 const FRAME: Reg = Reg::R6;
@@ -46,6 +52,9 @@ const CONTEXT: i16 = -8;
 const TAGGED: i16 = -16;
 const KEY: i16 = -56;
 const TIME: i16 = -64;
+
+/// Of the argument (`struct xdp_md`): its RX queue.
+const RX_QUEUE: i16 = 16;
 
 /// Bytes of a fragmented datagram's key: of IPv6 addresses and identification.
 pub(in crate::xdp) const FRAGMENT_KEY_LEN: usize = 36;
@@ -102,12 +111,13 @@ impl ClaimFilter {
         if let Some(tag_of) = tag_of {
             claimer.beside(tag_of);
         }
-        let [ipv4, ipv6] = claimer.begin();
-        claimer.arp();
-        claimer.asm.bind(ipv6);
-        claimer.ipv6();
-        claimer.asm.bind(ipv4);
-        claimer.ipv4();
+        if let Some([ipv4, ipv6]) = claimer.begin() {
+            claimer.arp();
+            claimer.asm.bind(ipv6);
+            claimer.ipv6();
+            claimer.asm.bind(ipv4);
+            claimer.ipv4();
+        }
         claimer.end(unbound);
         claimer.asm
     }
@@ -182,10 +192,12 @@ impl Claimer<'_> {
         self.asm.jump_if(Cond::Eq, Reg::R0, 0, or);
     }
 
-    /// Passes frames of a VLAN whose tag is beside them.
+    /// Of frames of a VLAN whose tag is beside them: claims them if that is one of softnet's, with the tag put into them,
+    /// for it would be lost; else passes them.
     fn beside(&mut self, tag_of: KernelFn) {
         const PROTOCOL: i16 = KEY;
         const TCI: i16 = KEY + 8;
+        const TAG: i16 = KEY + 16;
         let none = self.asm.label();
         let asm = &mut self.asm;
         for (to, at) in [(Reg::R2, PROTOCOL), (Reg::R3, TCI)] {
@@ -197,20 +209,68 @@ impl Claimer<'_> {
         asm.jump_if32(Cond::Ne, Reg::R0, 0, none);
         // In the machine's byte order.
         asm.load(Size::U16, VALUE, Reg::R10, TCI);
-        asm.jump_if(Cond::Set, VALUE, i32::from(u16::from_be_bytes(VID)), self.pass);
+        let vid = i32::from(u16::from_be_bytes(VID));
+        if self.filter.vlans.is_empty() {
+            asm.jump_if(Cond::Set, VALUE, vid, self.pass);
+        } else {
+            let (drop, moved) = (asm.label(), asm.label());
+            asm.mov(Reg::R2, VALUE);
+            asm.alu(Alu::And, Reg::R2, vid);
+            asm.jump_if(Cond::Eq, Reg::R2, 0, none);
+            // The key, and the tag as it is to be in the frame.
+            for (at, tci) in [(KEY, Reg::R2), (TAG, VALUE)] {
+                asm.load(Size::U16, Reg::R4, Reg::R10, PROTOCOL);
+                asm.store(Size::U16, Reg::R10, at, Reg::R4);
+                asm.to_be(tci, 16);
+                asm.store(Size::U16, Reg::R10, at + 2, tci);
+            }
+            self.look_up(self.maps.vlans, self.pass);
+            // Without a socket it is the kernel's as it is.
+            self.asm.load(Size::U64, Reg::R1, Reg::R10, CONTEXT);
+            self.asm.load(Size::U32, QUEUE, Reg::R1, RX_QUEUE);
+            self.asm.store(Size::U32, Reg::R10, KEY, QUEUE);
+            self.look_up(self.maps.sockets, self.pass);
+            let asm = &mut self.asm;
+            asm.load(Size::U64, Reg::R1, Reg::R10, CONTEXT);
+            asm.mov(Reg::R2, -(TAG_LEN as i32));
+            asm.call(helper::XDP_ADJUST_HEAD);
+            asm.jump_if(Cond::Ne, Reg::R0, 0, drop);
+            asm.load(Size::U64, Reg::R1, Reg::R10, CONTEXT);
+            asm.load(Size::U32, DATA, Reg::R1, 0);
+            asm.load(Size::U32, END, Reg::R1, 4);
+            asm.mov(Reg::R2, DATA);
+            asm.alu(Alu::Add, Reg::R2, (ETH_LEN + TAG_LEN) as i32);
+            asm.jump_if(Cond::Le, Reg::R2, END, moved);
+            asm.bind(drop);
+            asm.mov(Reg::R0, XdpAction::Drop as i32);
+            asm.exit();
+            asm.bind(moved);
+            // The two addresses, first to last, since they overlap; then the tag.
+            for at in [0, 4, 8] {
+                asm.load(Size::U32, VALUE, DATA, at + TAG_LEN as i16);
+                asm.store(Size::U32, DATA, at, VALUE);
+            }
+            asm.load(Size::U32, VALUE, Reg::R10, TAG);
+            asm.store(Size::U32, DATA, ETHERTYPE as i16, VALUE);
+            asm.mov(FRAME, DATA);
+            asm.store(Size::U64, Reg::R10, TAGGED, 0);
+            asm.jump(self.claim);
+        }
+        let asm = &mut self.asm;
         asm.bind(none);
         asm.load(Size::U64, Reg::R1, Reg::R10, CONTEXT);
     }
 
     /// Takes note of where the frame is and whether it has a tag. Goes to the labels that it returns, for IPv4 and IPv6, and
-    /// on for ARP.
-    fn begin(&mut self) -> [Label; 2] {
+    /// on for ARP; returns none if none of that is softnet's.
+    fn begin(&mut self) -> Option<[Label; 2]> {
         let [tagged, untagged, ipv4, ipv6] = [(); 4].map(|()| self.asm.label());
+        let priority = self.asm.label();
         let asm = &mut self.asm;
         // struct xdp_md: data, data_end, data_meta, ingress_ifindex, rx_queue_index.
         asm.load(Size::U32, DATA, Reg::R1, 0);
         asm.load(Size::U32, END, Reg::R1, 4);
-        asm.load(Size::U32, QUEUE, Reg::R1, 16);
+        asm.load(Size::U32, QUEUE, Reg::R1, RX_QUEUE);
         asm.mov(FRAME, DATA);
         asm.store(Size::U64, Reg::R10, TAGGED, 0);
         self.within(IPV4_END, self.pass);
@@ -221,17 +281,34 @@ impl Claimer<'_> {
         self.asm.jump(untagged);
 
         self.asm.bind(tagged);
-        self.masked(ETH_LEN, VID, [0, 0], self.pass);
+        if self.filter.vlans.is_empty() {
+            self.masked(ETH_LEN, VID, [0, 0], self.pass);
+        } else {
+            self.asm.load(Size::U16, VALUE, FRAME, ETH_LEN as i16);
+            self.asm.alu(Alu::And, VALUE, half(VID));
+            self.asm.jump_if(Cond::Eq, VALUE, 0, priority);
+            self.asm.load(Size::U16, Reg::R2, FRAME, ETHERTYPE as i16);
+            self.asm.store(Size::U16, Reg::R10, KEY, Reg::R2);
+            self.asm.store(Size::U16, Reg::R10, KEY + 2, VALUE);
+            self.look_up(self.maps.vlans, self.pass);
+            self.asm.jump(self.claim);
+        }
+
+        self.asm.bind(priority);
         self.asm.store(Size::U64, Reg::R10, TAGGED, 1);
         self.asm.alu(Alu::Add, FRAME, TAG_LEN as i32);
         self.within(IPV4_END, self.pass);
         self.asm.load(Size::U16, VALUE, FRAME, ETHERTYPE as i16);
 
         self.asm.bind(untagged);
+        if !self.filter.untagged {
+            self.asm.jump(self.pass);
+            return None;
+        }
         self.asm.jump_if(Cond::Eq, VALUE, half(IPV4), ipv4);
         self.asm.jump_if(Cond::Eq, VALUE, half(IPV6), ipv6);
         self.asm.jump_if(Cond::Ne, VALUE, half(ARP), self.pass);
-        [ipv4, ipv6]
+        Some([ipv4, ipv6])
     }
 
     fn arp(&mut self) {

@@ -61,7 +61,7 @@ fn rule(shared: bool) -> ClaimFilter {
     let ours = [OURS.into(), BOTH.into(), OURS6.into(), BOTH6.into()];
     let kernel = [BOTH.into(), KERNEL.into(), BOTH6.into(), KERNEL6.into(), link_local(MAC).into()];
     let kernel = if shared { &kernel[..] } else { &kernel[..4] };
-    ClaimFilter::new(MAC, DEV, &Claim { addresses: ours.to_vec(), shared }, kernel)
+    ClaimFilter::new(MAC, DEV, &Claim { addresses: ours.to_vec(), shared, ..Claim::default() }, kernel)
 }
 
 fn filter() -> ClaimFilter {
@@ -69,8 +69,15 @@ fn filter() -> ClaimFilter {
 }
 
 fn ipv4_only() -> ClaimFilter {
-    let claim = Claim { addresses: vec![OURS.into()], shared: false };
+    let claim = Claim { addresses: vec![OURS.into()], ..Claim::default() };
     ClaimFilter::new(MAC, DEV, &claim, &[KERNEL.into(), KERNEL6.into()])
+}
+
+/// VLAN 5 of either kind, beside an address or alone.
+fn with_vlans(addresses: Vec<IpAddr>) -> ClaimFilter {
+    let vlan = |proto| ClaimedVlan { proto, id: 5, addresses: vec![OURS.into()] };
+    let vlans = vec![vlan(VlanProto::Dot1q), vlan(VlanProto::Dot1ad)];
+    ClaimFilter::new(MAC, DEV, &Claim { addresses, vlans, ..Claim::default() }, &[KERNEL.into()])
 }
 
 fn claims_with(filter: &ClaimFilter, frame: &[u8], groups: &[IpAddr]) -> bool {
@@ -218,6 +225,24 @@ fn priority_tags_are_none() {
             assert!(!claims(&filter, &twice));
             assert!(!claims(&filter, &tagged(&frame, tag, [0, 0])[..IPV4_END]));
         }
+    }
+}
+
+/// Whatever else is in a frame of a VLAN that is softnet's; and nothing else, without an address.
+#[test]
+fn takes_whole_vlans() {
+    let (beside, alone) = (with_vlans(vec![OURS.into()]), with_vlans(vec![]));
+    for frame in [frame(MAC, IPV4, KERNEL), frame(STRANGER, ARP, OURS), frame6(ALL_NODES, OURS6)] {
+        for tag in TAGS {
+            for (tci, ours) in [([0, 5], true), ([0xf0, 5], true), ([1, 5], false), ([0, 4], false)] {
+                let frame = tagged(&frame, tag, tci);
+                assert_eq!([claims(&beside, &frame), claims(&alone, &frame)], [ours; 2]);
+            }
+        }
+    }
+    let untagged = frame(MAC, IPV4, OURS);
+    for frame in [&untagged, &tagged(&untagged, TAGS[0], [0xe0, 0])] {
+        assert_eq!([claims(&beside, frame), claims(&alone, frame)], [true, false]);
     }
 }
 

@@ -4,6 +4,7 @@
 
 use super::*;
 use crate::packet::{FilterInsn, PacketSocket};
+use softnet_core::skb::VlanProto;
 use softnet_testkit::UdpFrame;
 
 /// Frames with a tag of VLAN 5, wherever it is now (classic BPF: load, jump if equal, return).
@@ -50,10 +51,17 @@ fn tagged(world: &World, name: &str, dst: Ipv4Addr, tci: u16) -> Vec<u8> {
 /// What became of four frames of VLAN 5 that `far` sent to the interface `name`: how many softnet
 /// got, and how many the kernel, with their tag. Frames that have only a priority are softnet's.
 fn outcome(world: &World, name: &str, mode: Mode, far: &str) -> (usize, usize) {
+    outcome_with(world, name, mode, far, &[])
+}
+
+/// The same where the VLANs `ours` are softnet's.
+fn outcome_with(world: &World, name: &str, mode: Mode, far: &str, ours: &[u16]) -> (usize, usize) {
     let mut ctx = world.ctx();
     let sender = packet_socket(&world.there, far, &[]);
-    let (mut device, _claims) =
-        world.open(&XdpConfig { mode, interface: name.into(), ..world.config(0) }, &mut ctx).unwrap();
+    let mut config = XdpConfig { mode, interface: name.into(), ..world.config(0) };
+    let vlan = |id: &u16| ClaimedVlan { proto: VlanProto::Dot1q, id: *id, addresses: vec![] };
+    config.claim.vlans = ours.iter().map(vlan).collect();
+    let (mut device, _claims) = world.open(&config, &mut ctx).unwrap();
     let kernel = packet_socket(&world.here, name, &VLAN_5);
     let (mut taken, mut passed, mut batch) = (0, 0, Batch::new());
     let of_vlan = tagged(world, name, softnet(0), 5);
@@ -69,7 +77,11 @@ fn outcome(world: &World, name: &str, mode: Mode, far: &str) -> (usize, usize) {
             for skb in batch.drain() {
                 match skb.data().len() {
                     150.. => ended = true,
-                    _ => taken += 1,
+                    _ => {
+                        // Of a VLAN of softnet's it has all bytes.
+                        assert!(ours.is_empty() || skb.data() == of_vlan, "{:x?}", skb.data());
+                        taken += 1;
+                    }
                 }
                 ctx.free(skb, DropReason::UnhandledProto);
             }
@@ -108,6 +120,23 @@ fn frames_of_vlans_are_the_kernels_wherever_their_tag_is() {
             ethtool(&world.there, "k0").set(&["tx-vlan-hw-insert"], false).unwrap();
         }
         assert_eq!(outcome(&world, "s0", mode, far), (0, 4), "{mode:?}, beside");
+    }
+}
+
+/// Those of VLANs that are softnet's are, and have their tag in them.
+#[test]
+fn frames_of_softnets_vlans_have_their_tag_wherever_it_was() {
+    for mode in [Mode::Native, Mode::Skb] {
+        let Some(world) = World::new() else { return };
+        world.add_pair(0, 1);
+        assert_eq!(outcome_with(&world, "s0", mode, "k0", &[4, 5]), (4, 0), "{mode:?}, inside");
+        assert_eq!(outcome_with(&world, "s0", mode, "k0", &[6]), (0, 4), "{mode:?}, another");
+        let far = bridge(&world);
+        if is_blind(mode) {
+            ethtool(&world.there, "k0").set(&["tx-vlan-hw-insert"], false).unwrap();
+        }
+        assert_eq!(outcome_with(&world, "s0", mode, far, &[4, 5]), (4, 0), "{mode:?}, beside");
+        assert_eq!(outcome_with(&world, "s0", mode, far, &[6]), (0, 4), "{mode:?}, another beside");
     }
 }
 

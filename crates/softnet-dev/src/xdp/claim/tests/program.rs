@@ -123,6 +123,7 @@ struct TestMaps {
     groups: Set,
     ports: Set<KEY_LEN>,
     fragments: LruMap<FRAGMENT_KEY_LEN>,
+    vlans: VlanSet,
     too_long: Map,
 }
 
@@ -134,12 +135,14 @@ impl TestMaps {
         ports().into_iter().for_each(|(addr, port)| open.insert(&key(addr, port)).unwrap());
         let (sockets, too_long) = (Map::xsk(64).unwrap(), Map::percpu_counters("test_long", 1).unwrap());
         let fragments = LruMap::new("test_frags", 1024).unwrap();
-        TestMaps { sockets, groups, ports: open, fragments, too_long }
+        let vlans = VlanSet::new("test_vlans", 2).unwrap();
+        with_vlans(vec![]).vlans().iter().for_each(|vlan| vlans.insert(vlan).unwrap());
+        TestMaps { sockets, groups, ports: open, fragments, vlans, too_long }
     }
 
     fn maps(&self) -> Maps<'_> {
-        let TestMaps { sockets, groups, ports, fragments, too_long } = self;
-        Maps { sockets, groups, ports, fragments, too_long }
+        let TestMaps { sockets, groups, ports, fragments, vlans, too_long } = self;
+        Maps { sockets, groups, ports, fragments, vlans, too_long }
     }
 }
 
@@ -149,7 +152,8 @@ fn the_program_does_what_the_model_says() {
         return;
     }
     let nothing = ClaimFilter::new(MAC, DEV, &Claim::default(), &[]);
-    for filter in [rule(false), rule(true), ipv4_only(), nothing] {
+    let vlans = [with_vlans(vec![OURS.into(), OURS6.into()]), with_vlans(vec![])];
+    for filter in [rule(false), rule(true), ipv4_only(), nothing].into_iter().chain(vlans) {
         // No socket is bound here, so what is claimed shows by the fallback action.
         let (maps, fragments) = (TestMaps::new(), RefCell::default());
         let program =
@@ -163,7 +167,11 @@ fn the_program_does_what_the_model_says() {
                 let want = if verdict == Verdict::Claim { XdpAction::Drop } else { XdpAction::Pass };
                 prop_assert_eq!(action, want as u32);
                 let mut untagged = frame.clone();
-                if verdict == Verdict::Claim && TAGS.contains(&[frame[ETHERTYPE], frame[ETHERTYPE + 1]]) {
+                let is_tagged = TAGS.contains(&[frame[ETHERTYPE], frame[ETHERTYPE + 1]]);
+                if verdict == Verdict::Claim
+                    && is_tagged
+                    && (frame[ETH_LEN] & 0x0f, frame[ETH_LEN + 1]) == (0, 0)
+                {
                     untagged.drain(ETHERTYPE..ETHERTYPE + TAG_LEN);
                 }
                 prop_assert_eq!(after, untagged);
@@ -231,7 +239,7 @@ fn many_addresses_load() {
     });
     let addresses: Vec<IpAddr> = many.collect();
     for shared in [false, true] {
-        let claim = Claim { addresses: addresses.clone(), shared };
+        let claim = Claim { addresses: addresses.clone(), shared, ..Claim::default() };
         let filter = ClaimFilter::new(MAC, DEV, &claim, &addresses);
         let maps = TestMaps::new();
         filter.load(maps.maps()).unwrap();

@@ -1,7 +1,11 @@
 //! VLAN tags (IEEE 802.1Q): out of a frame into its head, and back.
 //!
-//! Called where frames come in and where they leave, by the owner of the skb. Invariant: a tag is
-//! in the frame or in the head, never in both.
+//! Called where frames come in and where they leave, by the owner of the skb. Invariant: of the tags
+//! of a packet, the outermost is in the frame or in the head, never in both.
+
+mod group;
+
+pub use group::VlanGroup;
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
@@ -77,6 +81,15 @@ fn put_back(skb: &mut Skb) -> Result<(), DropReason> {
         *start += TAG_LEN as u16;
     }
     Ok(())
+}
+
+/// Has the packets of `batch` leave with one more tag, outside those that they have: VLAN `id` of
+/// kind `proto`. Those without room are freed, and counted at device `dev`.
+pub fn push(ctx: &mut SoftnetData, dev: u16, (proto, id): (VlanProto, u16), batch: &mut Batch) {
+    if batch.as_slice().iter().any(|skb| get(skb.head()).is_some()) {
+        put_back_some(ctx, dev, batch);
+    }
+    batch.as_mut_slice().iter_mut().for_each(|skb| set(skb.head_mut(), proto, id));
 }
 
 /// Puts the tags of packets that are about to leave by device `dev` into their frames. Those for
