@@ -51,7 +51,7 @@ pub enum LinkState {
 pub struct DeviceInfo {
     /// Interface name.
     pub name: String,
-    /// Driver: `mem`, `xdp`.
+    /// Driver: `mem`, `xdp`, `tap`, `packet`.
     pub driver: &'static str,
     /// How the driver got at the device (`native`, `skb mode: …why`), empty if there is only one way.
     pub mode: String,
@@ -59,6 +59,8 @@ pub struct DeviceInfo {
     pub ifindex: u32,
     /// Its MAC address.
     pub mac: [u8; 6],
+    /// That of the kernel's interface: the same, unless the device is at the other end of it (TAP).
+    pub kernel_mac: [u8; 6],
     /// Largest L3 packet in bytes.
     pub mtu: u16,
     /// See [`Features`].
@@ -75,6 +77,7 @@ impl DeviceInfo {
             mode: String::new(),
             ifindex: 0,
             mac: [0; 6],
+            kernel_mac: [0; 6],
             mtu: 1500,
             features: Features::default(),
         }

@@ -27,9 +27,9 @@ mod claim;
 pub(crate) mod control;
 mod error;
 mod frames;
-mod groups;
+pub(crate) mod groups;
 mod kernel_irq;
-mod offload;
+pub(crate) mod offload;
 mod ports;
 mod reserve;
 mod ring;
@@ -37,7 +37,7 @@ mod rx;
 mod socket;
 #[cfg(test)]
 mod tests;
-mod theirs;
+pub(crate) mod theirs;
 mod tx;
 mod umem;
 
@@ -240,6 +240,7 @@ pub fn open_with_claims(
         mode: if zero_copy { format!("{text}, zero-copy") } else { text },
         ifindex: link.index,
         mac: link.mac,
+        kernel_mac: link.mac,
         mtu: link.mtu as u16,
         features: Features { partial_csum, zero_copy },
     };
@@ -261,7 +262,7 @@ pub fn open_with_claims(
     let shared = shared(&cfg.claim, &filter, dev, &theirs.addresses());
     let sharing = Arc::new(ports.share(place, shared));
     let Parts { rx, tx, sockets } = parts;
-    let groups = Groups::new(link.index, attachment.clone());
+    let groups = Groups::new(link.index, Some(attachment.clone()));
     let device = Arc::new(XdpDevice {
         info,
         control,
