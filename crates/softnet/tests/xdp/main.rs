@@ -17,6 +17,7 @@ mod segments;
 mod shape;
 mod starve;
 mod switch;
+mod tap;
 mod traffic;
 mod udp;
 mod world;
