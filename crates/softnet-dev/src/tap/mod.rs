@@ -100,7 +100,8 @@ pub fn open(
     }
     let mtu = link.mtu.min(u16::MAX.into()) as u16;
     let most = if config.offloads { LONGEST_OF_SEGMENTS } else { longest(mtu) };
-    let (mut rx, mut tx): (Vec<Box<dyn RxQueue>>, Vec<Box<dyn TxQueue>>) = (Vec::new(), Vec::new());
+    let mut rx: Vec<Box<dyn RxQueue>> = Vec::new();
+    let mut tx: Vec<Box<dyn TxQueue>> = Vec::new();
     let mut failed = None;
     for (queue, fd) in (0..).zip(queues.fds()) {
         let mut half = match TapRx::new(fd, &queues, (dev, queue), most, config.offloads) {
