@@ -153,7 +153,7 @@ fn packets_of_all_lengths_go_both_ways() {
             assert!(!open.tx[0].kick(&mut world.ctx) && batch.is_empty());
             let mut answer = vec![0; 10_000];
             let (n, from) = socket.recv_from(&mut answer).unwrap();
-            assert_eq!((&answer[..n] == &payload(len)[..], from), (true, (OURS, 7).into()), "{len}");
+            assert_eq!((answer[..n] == payload(len)[..], from), (true, (OURS, 7).into()), "{len}");
         }
         let stats = [open.tx[0].stats().packets.get(), open.tx[0].stats().bytes.get()];
         assert_eq!((stats[0], stats[1] > 5 * 42), (5, true));
