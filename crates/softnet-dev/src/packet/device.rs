@@ -109,7 +109,6 @@ pub fn open(config: &PacketConfig, dev: u16) -> Result<OpenDevice, PacketError> 
         mode: format!("{} slots a queue, {on}{merging}", layout.slots()),
         ifindex: link.index,
         mac: link.mac,
-        kernel_mac: link.mac,
         mtu,
         features: Features { partial_csum: false, zero_copy: false },
         ..DeviceInfo::new(link.name, "packet")

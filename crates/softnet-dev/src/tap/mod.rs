@@ -135,7 +135,7 @@ pub fn open(
         mode: format!("{made}, {}", if config.offloads { "offloads on" } else { "offloads off" }),
         ifindex: link.index,
         mac,
-        kernel_mac: link.mac,
+        kernel_mac: Some(link.mac),
         mtu,
         features: Features { partial_csum: false, zero_copy: false },
         ..DeviceInfo::new(link.name, "tap")

@@ -138,7 +138,7 @@ fn packets_of_all_lengths_go_both_ways() {
             (info.driver, u32::from(info.mtu), &info.mode[..]),
             ("tap", mtu, "made by softnet, offloads off")
         );
-        assert!(info.mac != info.kernel_mac && info.mac[0] & 3 == 2, "{:x?}", info.mac);
+        assert!(info.mac != info.interface_mac() && info.mac[0] & 3 == 2, "{:x?}", info.mac);
         assert_eq!(open.device.link(), LinkState::Up);
         let socket = world.address("t0", &open);
         for len in [0, 1, 18, 1000, mtu as usize - 28] {
@@ -324,7 +324,10 @@ fn an_existing_interface_is_left_as_it_is() {
         assert_eq!((open.rx.len(), &info.mode[..]), (queues as usize, "existed, offloads off"));
         assert_eq!(open.device.link(), LinkState::Down, "it was not set up before");
         if name == "t1" {
-            assert_eq!((info.mtu, info.kernel_mac, info.mac), (1400, [2, 1, 1, 1, 1, 1], [2, 1, 1, 1, 1, 0]));
+            assert_eq!(
+                (info.mtu, info.interface_mac(), info.mac),
+                (1400, [2, 1, 1, 1, 1, 1], [2, 1, 1, 1, 1, 0])
+            );
         }
         close(open, &mut world.ctx);
         world.kept = None;
@@ -370,7 +373,7 @@ fn refusals_say_what_mends_them() {
     let refused = other.refusal(&TapConfig::new("t1"));
     assert!(refused.starts_with("t1: another program has this TAP open, "), "{refused}");
     std::mem::swap(&mut world.ns, &mut other.ns);
-    let mac = open.device.info().kernel_mac;
+    let mac = open.device.info().interface_mac();
     close(open, &mut world.ctx);
     let refused = world.refusal(&TapConfig { mac: Some(mac), ..TapConfig::new("t1") });
     assert!(refused.contains("is the MAC address of the kernel's end of this TAP"), "{refused}");

@@ -240,7 +240,7 @@ pub fn open_with_claims(
         mode: if zero_copy { format!("{text}, zero-copy") } else { text },
         ifindex: link.index,
         mac: link.mac,
-        kernel_mac: link.mac,
+        kernel_mac: None,
         mtu: link.mtu as u16,
         features: Features { partial_csum, zero_copy },
     };

@@ -474,7 +474,7 @@ impl Housekeeper {
                     let device = &self.shared.devices[usize::from(dev)];
                     let Some(live) = device.live.load_full() else { return };
                     let info = live.device.info();
-                    if info.kernel_mac == link.mac
+                    if info.interface_mac() == link.mac
                         && u32::from(info.mtu) == link.mtu
                         && info.name == link.name
                     {
