@@ -68,6 +68,8 @@ pub(super) struct ClaimFilter {
     v4: Addresses<Ipv4Addr>,
     /// No IPv6 is taken if softnet has no address of it.
     v6: Addresses<Ipv6Addr>,
+    /// The longest frame that there is room for.
+    longest: usize,
 }
 
 /// Whose the addresses of one family are; each is in one list at the most.
@@ -115,7 +117,23 @@ impl ClaimFilter {
             scope: index_of(dev),
             v4: Addresses::new(own4, kernel, |_| claim.shared),
             v6: Addresses::new(own6, kernel, |addr| claim.shared || *addr == derived),
+            longest: layout::MAX_LEN,
         }
+    }
+
+    /// The same for frames of up to `longest` bytes: more than one piece has room for means that they come in several.
+    pub(super) fn with_longest(self, longest: usize) -> Self {
+        ClaimFilter { longest: longest.max(layout::MAX_LEN), ..self }
+    }
+
+    /// See [`with_longest`](Self::with_longest).
+    pub(super) fn longest(&self) -> usize {
+        self.longest
+    }
+
+    /// Whether frames come in several pieces.
+    fn has_frags(&self) -> bool {
+        self.longest > layout::MAX_LEN
     }
 
     /// Softnet's IPv6 addresses.

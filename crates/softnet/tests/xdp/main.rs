@@ -7,6 +7,7 @@ mod claims;
 mod fragments;
 mod hosts;
 mod ipv6;
+mod jumbo;
 mod life;
 mod moves;
 mod multicast;

@@ -70,7 +70,7 @@ impl ClaimFilter {
             untagged.drain(ETHERTYPE..ETHERTYPE + TAG_LEN);
         }
         match untagged.len() >= IPV4_END && self.is_ours(&untagged, sockets) {
-            true if frame.len() > MAX_LEN => Verdict::TooLong,
+            true if frame.len() > self.longest => Verdict::TooLong,
             true => Verdict::Claim,
             false => Verdict::Pass,
         }
