@@ -184,7 +184,7 @@ fn the_program_does_what_the_model_says() {
             assert_eq!(maps.too_long.sum(0).unwrap() - before, u64::from(verdict == Verdict::TooLong));
         }
         let filter = filter.clone().with_longest(2900);
-        let program = filter.load(maps.all()).unwrap();
+        let program = filter.load(maps.maps()).unwrap();
         for len in [MAX_LEN + 1, 2900, 2901, 3000] {
             let mut frame = frame(MAC, IPV4, OURS);
             frame.resize(len, 0);
