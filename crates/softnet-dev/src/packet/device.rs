@@ -52,7 +52,7 @@ const RET: u16 = 0x06;
 /// Where the frame's type is (`SKF_AD_OFF + SKF_AD_PKTTYPE`).
 const PKTTYPE: u32 = 0xffff_f004;
 
-const NOTHING: [FilterInsn; 1] = [(RET, 0, 0, 0)];
+pub(super) const NOTHING: [FilterInsn; 1] = [(RET, 0, 0, 0)];
 /// To the interface's address, to all, or to a group.
 const TO_US: [FilterInsn; 4] =
     [(LDW, 0, 0, PKTTYPE), (JGT, 1, 0, PACKET_MULTICAST), (RET, 0, 0, u32::MAX), (RET, 0, 0, 0)];

@@ -11,6 +11,7 @@ use softnet_core::SoftnetData;
 use softnet_core::skb::{Batch, DropReason, Skb};
 
 use super::PacketSocket;
+use super::device::NOTHING;
 use super::ring::{Ring, Slot};
 use crate::device::{Doorbell, KernelIrq, QueueStats, RxQueue};
 use crate::rx_frames::copied;
@@ -162,8 +163,10 @@ impl RxQueue for PacketRx {
     }
 
     fn close(self: Box<Self>, ctx: &mut SoftnetData) {
+        // The socket may outlive the queue, by its doorbell.
+        let _ = self.shared.socket.attach(&NOTHING);
         self.shared.refresh();
-        // Frames that will not be read; the kernel may go on meanwhile.
+        // Frames that will not be read. One may be under way still.
         let mut unread = 0;
         while self.shared.ring.is_ready() && unread < u64::from(u16::MAX) {
             self.shared.ring.release();
