@@ -52,7 +52,7 @@ pub enum LinkState {
 pub struct DeviceInfo {
     /// Interface name.
     pub name: String,
-    /// Driver: `mem`, `xdp`.
+    /// Driver: `mem`, `xdp`, `tap`, `packet`.
     pub driver: &'static str,
     /// How the driver got at the device (`native`, `skb mode: …why`), empty if there is only one way.
     pub mode: String,
@@ -60,6 +60,8 @@ pub struct DeviceInfo {
     pub ifindex: u32,
     /// Its MAC address.
     pub mac: [u8; 6],
+    /// That of the kernel's interface, if the device is at the other end of that (TAP). `None`: they have the same.
+    pub kernel_mac: Option<[u8; 6]>,
     /// Largest L3 packet in bytes.
     pub mtu: u16,
     /// See [`Features`].
@@ -76,9 +78,15 @@ impl DeviceInfo {
             mode: String::new(),
             ifindex: 0,
             mac: [0; 6],
+            kernel_mac: None,
             mtu: 1500,
             features: Features::default(),
         }
+    }
+
+    /// The MAC address of the kernel's interface.
+    pub fn interface_mac(&self) -> [u8; 6] {
+        self.kernel_mac.unwrap_or(self.mac)
     }
 }
 

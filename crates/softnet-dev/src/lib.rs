@@ -17,10 +17,14 @@ pub mod packet;
 pub mod pi_mutex;
 pub mod process;
 pub mod rx_class;
+mod rx_frames;
 pub mod sched;
 pub mod snoop;
 pub mod sys_error;
+pub mod tap;
 pub mod topology;
+mod vnet;
+mod watched_fd;
 pub mod xdp;
 
 pub use device::{

@@ -1,7 +1,19 @@
-//! Packet sockets (AF_PACKET, packet(7)): frames of one interface as the kernel's own receive path has them.
+//! Packet sockets (AF_PACKET, packet(7)): frames of one interface as the kernel's own receive path has them; and, on these,
+//! a device on any Ethernet interface ([`open`]).
 //!
 //! Any thread may use one. Invariant: a [`PacketSocket`] never brings what this host sends, and receives nothing before its
 //! filter is in place.
+
+mod device;
+mod error;
+mod ring;
+mod rx;
+#[cfg(test)]
+mod tests;
+mod tx;
+
+pub use device::{MAX_MTU, MAX_QUEUES, PacketConfig, open};
+pub use error::PacketError;
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -38,6 +50,16 @@ impl PacketSocket {
     /// # Errors
     /// Needs CAP_NET_RAW; ENXIO or ENODEV where there is no such interface.
     pub fn open(ifindex: u32, filter: &[FilterInsn]) -> SysResult<Self> {
+        let socket = Self::unbound(filter)?;
+        // What the kernel allows will do, too.
+        let set = |option| socket.set_option(libc::SOL_SOCKET, option, &RECV_BUFFER);
+        let _ = set(libc::SO_RCVBUFFORCE).or_else(|_| set(libc::SO_RCVBUF));
+        socket.bind(ifindex)?;
+        Ok(socket)
+    }
+
+    /// A socket that receives nothing yet.
+    fn unbound(filter: &[FilterInsn]) -> SysResult<Self> {
         let flags = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
         // SAFETY: plain numbers; returns a descriptor or -1. Protocol 0: nothing is received before it is bound.
         let fd = unsafe { libc::socket(libc::AF_PACKET, flags, 0) };
@@ -49,12 +71,14 @@ impl PacketSocket {
         if !filter.is_empty() {
             socket.attach(filter).map_err(|error| SysError::new("filter a packet socket", error))?;
         }
-        let set = |level, option, value: i32| socket.set_option(level, option, &value);
-        set(libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, 1)
+        socket
+            .set_option(libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, &1i32)
             .map_err(|error| SysError::new("ignore outgoing frames on a packet socket", error))?;
-        // What the kernel allows will do, too.
-        let _ = set(libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, RECV_BUFFER)
-            .or_else(|_| set(libc::SOL_SOCKET, libc::SO_RCVBUF, RECV_BUFFER));
+        Ok(socket)
+    }
+
+    /// From now on it receives the frames of the interface with index `ifindex`.
+    fn bind(&self, ifindex: u32) -> SysResult<()> {
         // SAFETY: plain numbers, for which zero is a value.
         let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
         address.sll_family = libc::AF_PACKET as u16;
@@ -63,13 +87,13 @@ impl PacketSocket {
         // SAFETY: a live address of the stated length.
         let bound = unsafe {
             libc::bind(
-                socket.fd.as_raw_fd(),
+                self.fd.as_raw_fd(),
                 (&raw const address).cast(),
                 size_of::<libc::sockaddr_ll>() as libc::socklen_t,
             )
         };
         match bound {
-            0 => Ok(socket),
+            0 => Ok(()),
             _ => Err(SysError::last(format!("bind a packet socket to interface {ifindex}"))),
         }
     }

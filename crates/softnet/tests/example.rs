@@ -2,7 +2,7 @@
 //! the defaults.
 
 use softnet::config::{Config, DeviceConfig, RouteTarget, StackConfig};
-use softnet::driver::Vlan;
+use softnet::driver::{DeviceDriver, Packet, Tap, Vlan};
 
 const EXAMPLE: &str = include_str!("../../../examples/router.toml");
 
@@ -35,4 +35,28 @@ fn shows_every_kind_of_route_and_section() {
     assert!(has(|target| matches!(target, RouteTarget::Unreachable)));
     assert_eq!((config.devices.len(), config.neighbours.len()), (3, 1));
     assert!(config.devices[2].driver == Vlan::new("eth2", 10).into());
+}
+
+/// `examples/tap.toml` has the keys of the other drivers, with their defaults.
+#[test]
+fn shows_the_defaults_of_other_drivers() {
+    const TEXT: &str = include_str!("../../../examples/tap.toml");
+    let config = Config::parse(TEXT, "examples/tap.toml", &[0]).unwrap_or_else(|errors| panic!("{errors}"));
+    let drivers: [DeviceDriver; 2] = [Tap::default().into(), Packet::default().into()];
+    assert_eq!(config.devices.len(), drivers.len());
+    for (device, driver) in config.devices.iter().zip(drivers) {
+        let addresses = device.addresses.clone();
+        let shown =
+            DeviceConfig::new(device.name.clone()).with(|d| (d.addresses, d.driver) = (addresses, driver));
+        assert_eq!(*device, shown);
+    }
+    for key in ["queues", "mac", "mtu", "offloads", "ring", "force"] {
+        let is_shown = |line: &str| line.trim_start_matches("# ").starts_with(&format!("{key} = "));
+        assert!(TEXT.lines().any(is_shown), "{key}");
+    }
+    let page = include_str!("../../../docs/src/configuration.md");
+    let (_, drivers) = page.split_once("### Drivers").expect("a section on drivers");
+    for key in ["queues", "mac", "mtu", "offloads", "ring"] {
+        assert!(drivers.contains(&format!("| `{key}` |")), "{key}");
+    }
 }

@@ -91,11 +91,15 @@ fn a_bad_configuration_is_2_and_names_the_place() {
 fn check_touches_no_interface() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("r.toml");
-    // No machine has this interface.
-    std::fs::write(&file, "[[device]]\nname = \"nosuchif0\"\naddresses = [\"10.0.0.1/24\"]\n").unwrap();
-    let file = file.to_str().unwrap();
-    let expected = format!("{file}: ok: 1 device, 1 worker, 0 routes, 0 neighbours\n");
-    assert_eq!(told(&["run", file, "--check"]), (0, expected, String::new()));
+    let path = file.to_str().unwrap();
+    for driver in ["xdp", "tap", "packet"] {
+        // No machine has this interface, and none is made.
+        let device = "[[device]]\nname = \"nosuchif0\"\naddresses = [\"10.0.0.1/24\"]\n";
+        std::fs::write(&file, format!("{device}driver = \"{driver}\"\n")).unwrap();
+        let expected = format!("{path}: ok: 1 device, 1 worker, 0 routes, 0 neighbours\n");
+        assert_eq!(told(&["run", path, "--check"]), (0, expected, String::new()));
+        assert!(!std::path::Path::new("/sys/class/net/nosuchif0").exists(), "{driver}");
+    }
 }
 
 #[test]

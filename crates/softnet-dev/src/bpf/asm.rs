@@ -113,6 +113,8 @@ pub mod helper {
     /// `long bpf_xdp_adjust_head(ctx, delta)`: moves the packet's beginning; 0 if that can be. What was known of the packet's
     /// bounds is void.
     pub const XDP_ADJUST_HEAD: i32 = 44;
+    /// `u64 bpf_xdp_get_buff_len(ctx)`: bytes of the packet, those behind the first piece included.
+    pub const XDP_GET_BUFF_LEN: i32 = 188;
 }
 
 /// A place in the program, to jump to.
@@ -358,8 +360,8 @@ impl Assembler {
     /// # Errors
     /// As [`load_xdp`](Self::load_xdp); EOPNOTSUPP or EINVAL where the driver or the kernel has
     /// nothing to tell; [`Unsupported`](std::io::ErrorKind::Unsupported) if the kernel would move it.
-    pub fn load_xdp_for(&self, name: &str, ifindex: u32) -> SysResult<Program> {
-        Program::load_xdp_for(&self.finish_with_room()?, name, ifindex)
+    pub fn load_xdp_for(&self, name: &str, ifindex: u32, flags: u32) -> SysResult<Program> {
+        Program::load_xdp_for(&self.finish_with_room()?, name, ifindex, flags)
     }
 }
 

@@ -381,7 +381,7 @@ impl Program {
 
     /// The same for the driver of one interface; see
     /// [`Assembler::load_xdp_for`](super::Assembler::load_xdp_for).
-    pub(super) fn load_xdp_for(insns: &[Insn], name: &str, ifindex: u32) -> SysResult<Self> {
+    pub(super) fn load_xdp_for(insns: &[Insn], name: &str, ifindex: u32, flags: u32) -> SysResult<Self> {
         let refuse = |why: &str| {
             let error = io::Error::new(io::ErrorKind::Unsupported, why);
             Err(SysError::new(format!("load BPF program {name} for one interface"), error))
@@ -390,7 +390,7 @@ impl Program {
             return refuse("the kernel blinds constants (net.core.bpf_jit_harden)");
         }
         let of_xdp = (PROG_TYPE_XDP, ATTACH_TYPE_XDP);
-        let program = Self::load(of_xdp, insns, name, F_XDP_DEV_BOUND_ONLY, ifindex)?;
+        let program = Self::load(of_xdp, insns, name, F_XDP_DEV_BOUND_ONLY | flags, ifindex)?;
         match program.len()? > insns.len() {
             // Nothing refers to it, so the kernel frees what is there.
             true => refuse("the kernel made it longer than there is room for"),

@@ -94,6 +94,7 @@ pub fn nic<S: Source + 'static, K: Sink + 'static>(
         mode: "emulated NIC".into(),
         ifindex: 0,
         mac: config.mac,
+        kernel_mac: None,
         mtu: config.mtu,
         features: Features::default(),
     };

@@ -129,6 +129,7 @@ pub fn pair(region: &Arc<Region>, devs: [u16; 2], config: &PairConfig) -> std::i
                 mode: String::new(),
                 ifindex: 0,
                 mac: config.macs[side],
+                kernel_mac: None,
                 mtu: config.mtu,
                 features: Features { zero_copy: true, ..Features::default() },
             },

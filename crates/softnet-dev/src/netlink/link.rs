@@ -287,6 +287,13 @@ impl Netlink {
         self.change(RouteNetlinkMessage::SetLink(message), 0, &format!("set MTU of {name} to {mtu}"))
     }
 
+    /// Sets how many packets may wait to be sent by each of its queues.
+    pub fn set_tx_queue_len(&mut self, name: &str, len: u32) -> SysResult<()> {
+        let mut message = named(name);
+        message.attributes.push(LinkAttribute::TxQueueLen(len));
+        self.change(RouteNetlinkMessage::SetLink(message), 0, &format!("set txqueuelen of {name} to {len}"))
+    }
+
     /// Sets the MAC address.
     pub fn set_mac(&mut self, name: &str, mac: [u8; 6]) -> SysResult<()> {
         let mut message = named(name);

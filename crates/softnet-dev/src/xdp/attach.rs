@@ -21,7 +21,7 @@ const MAX_GROUPS: u32 = 4096;
 const MAX_FRAGMENTED: u32 = 1024;
 
 /// A device's program and the map that leads it to the sockets.
-pub(super) struct Attachment {
+pub(crate) struct Attachment {
     sockets: Map,
     /// Multicast groups that are softnet's, by [`group_key`](super::claim::group_key).
     groups: Set,

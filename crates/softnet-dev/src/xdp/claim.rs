@@ -102,6 +102,8 @@ pub(super) struct ClaimFilter {
     vlans: Vec<[u8; TAG_LEN]>,
     /// Whether anything without a tag may be softnet's.
     untagged: bool,
+    /// The longest frame that there is room for.
+    longest: usize,
 }
 
 /// Whose the addresses of one family are; each is in one list at the most.
@@ -151,7 +153,23 @@ impl ClaimFilter {
             v6: Addresses::new(own6, kernel, |addr| claim.shared || *addr == derived),
             vlans: claim.vlans.iter().map(ClaimedVlan::key).collect(),
             untagged: !claim.addresses.is_empty() || claim.vlans.is_empty(),
+            longest: layout::MAX_LEN,
         }
+    }
+
+    /// The same for frames of up to `longest` bytes: more than one piece has room for means that they come in several.
+    pub(super) fn with_longest(self, longest: usize) -> Self {
+        ClaimFilter { longest: longest.max(layout::MAX_LEN), ..self }
+    }
+
+    /// See [`with_longest`](Self::with_longest).
+    pub(super) fn longest(&self) -> usize {
+        self.longest
+    }
+
+    /// Whether frames come in several pieces.
+    fn has_frags(&self) -> bool {
+        self.longest > layout::MAX_LEN
     }
 
     /// Softnet's IPv6 addresses.

@@ -64,7 +64,7 @@ impl Control {
     }
 
     /// Whether packets can pass. Two system calls.
-    pub(super) fn link(&self) -> LinkState {
+    pub(crate) fn link(&self) -> LinkState {
         let mut request = match self.request() {
             Ok(request) => request,
             Err(Errno::NODEV | Errno::NXIO) => return LinkState::Gone,

@@ -26,7 +26,7 @@ use crate::sys_error::{SysError, SysResult};
 
 /// Joins the groups of `addresses`, and of all routers, on the interface with index `ifindex`, in the calling thread's network namespace, until what
 /// it returns is closed.
-pub(super) fn solicited_nodes(ifindex: u32, addresses: &[Ipv6Addr]) -> SysResult<OwnedFd> {
+pub(crate) fn solicited_nodes(ifindex: u32, addresses: &[Ipv6Addr]) -> SysResult<OwnedFd> {
     let solicited = addresses.iter().map(|addr| solicited_node(*addr));
     let mut groups: Vec<IpAddr> = solicited.chain(ALL_ROUTERS).map(IpAddr::V6).collect();
     groups.sort_unstable();
@@ -51,18 +51,19 @@ fn member(ifindex: u32, family: AddressFamily, groups: &[IpAddr]) -> io::Result<
 }
 
 /// The groups that softnet's sockets have joined on one device.
-pub(super) struct Groups {
+pub(crate) struct Groups {
     ifindex: u32,
     /// Where the interface is: a socket joins in the namespace that it was made in.
     netns: io::Result<NetNs>,
-    attachment: Arc<Attachment>,
+    /// The program that is to take their frames, if there is one.
+    attachment: Option<Arc<Attachment>>,
     /// A socket for each group, since the kernel lets one be in few of them (`igmp_max_memberships`).
     members: Mutex<HashMap<IpAddr, OwnedFd>>,
 }
 
 impl Groups {
     /// None, of the interface with index `ifindex` of the calling thread's namespace.
-    pub(super) fn new(ifindex: u32, attachment: Arc<Attachment>) -> Self {
+    pub(crate) fn new(ifindex: u32, attachment: Option<Arc<Attachment>>) -> Self {
         Groups { ifindex, netns: NetNs::current(), attachment, members: Mutex::default() }
     }
 
@@ -71,7 +72,7 @@ impl Groups {
     }
 
     /// From now on datagrams to `group` are softnet's. Without effect if they are already.
-    pub(super) fn join(&self, group: IpAddr) -> SysResult<()> {
+    pub(crate) fn join(&self, group: IpAddr) -> SysResult<()> {
         let mut members = self.members();
         if members.contains_key(&group) {
             return Ok(());
@@ -84,16 +85,20 @@ impl Groups {
             false => netns.run(|| member(self.ifindex, family, &[group])).and_then(|socket| socket),
         };
         let socket = socket.map_err(refused)?;
-        self.attachment.groups().insert(&group_key(group)).map_err(|error| refused(error.into()))?;
+        if let Some(attachment) = &self.attachment {
+            attachment.groups().insert(&group_key(group)).map_err(|error| refused(error.into()))?;
+        }
         members.insert(group, socket);
         Ok(())
     }
 
     /// They are the kernel's again, which leaves the group if no other socket of its own is in it.
-    pub(super) fn leave(&self, group: IpAddr) {
+    pub(crate) fn leave(&self, group: IpAddr) {
         if let Some(socket) = self.members().remove(&group) {
-            // It is in: see the invariant.
-            let _ = self.attachment.groups().remove(&group_key(group));
+            if let Some(attachment) = &self.attachment {
+                // It is in: see the invariant.
+                let _ = attachment.groups().remove(&group_key(group));
+            }
             drop(socket);
         }
     }

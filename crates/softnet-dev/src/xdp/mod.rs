@@ -27,9 +27,9 @@ mod claim;
 pub(crate) mod control;
 mod error;
 mod frames;
-mod groups;
+pub(crate) mod groups;
 mod kernel_irq;
-mod offload;
+pub(crate) mod offload;
 mod ports;
 mod reserve;
 mod ring;
@@ -37,7 +37,7 @@ mod rx;
 mod socket;
 #[cfg(test)]
 mod tests;
-mod theirs;
+pub(crate) mod theirs;
 mod tx;
 mod umem;
 
@@ -82,8 +82,14 @@ use crate::rx_class::{RssChange, RssView, RuleOrder, RuleView, RxClassError};
 use crate::snoop::Snoop;
 use crate::sys_error::{SysError, SysResult};
 
-/// Largest MTU: what a frame has behind the kernel's headroom, less the Ethernet header.
-pub const MAX_MTU: u32 = (FRAME_SIZE - HEADROOM - 14) as u32;
+/// Largest MTU.
+pub const MAX_MTU: u32 = 9000;
+
+/// Largest MTU whose packets each fit a frame: what that has behind the kernel's headroom, less the Ethernet header.
+pub const MAX_MTU_OF_FRAME: u32 = (FRAME_SIZE - HEADROOM - 14) as u32;
+
+/// What a frame may have beside its packet: an Ethernet header, and a VLAN tag.
+const LINK_HEADERS: u32 = 14 + 4;
 
 /// Most slots of a ring.
 const MAX_RING: u32 = 32768;
@@ -182,7 +188,10 @@ pub fn open_with_claims(
         return Err(XdpError::KernelAddress { name: name.clone(), address, holder });
     }
     let ports = cfg.ports.clone().map_or_else(|| UdpPorts::new().map(Arc::new), Ok).map_err(kernel)?;
+    let frags = link.mtu > MAX_MTU_OF_FRAME;
+    let longest = if frags { link.mtu + LINK_HEADERS } else { 0 };
     let filter = ClaimFilter::new(link.mac, dev, &cfg.claim, &theirs.addresses());
+    let filter = filter.with_longest(longest as usize);
     let control = Control::new(link.index).map_err(kernel)?;
     // Where the kernel has no IPv6 it can't; much comes through all the same.
     let own6 = filter.own_ipv6();
@@ -211,13 +220,18 @@ pub fn open_with_claims(
     let attachment = Arc::new(attachment);
     let napis = Arc::new(KernelNapis::new(&link));
     let mut parts = Parts::default();
-    let bind = |queue| Binding { ifindex: link.index, queue, copy: mode == XdpMode::Skb };
+    let bind = |queue| Binding { ifindex: link.index, queue, copy: mode == XdpMode::Skb, frags };
     for queue in 0..rx_queues.max(1) {
         match parts.add_queue(umem, (&attachment, &napis), bind(queue), ring, queue < tx_queues, dev, ctx) {
             Ok(posted) if posted >= MIN_RING as usize / 2 => {}
             Ok(posted) => {
                 parts.close(ctx);
                 return Err(XdpError::NoFrames { name: name.clone(), queue, posted, ring });
+            }
+            // An older kernel.
+            Err(error) if frags && queue == 0 && error.errno() == Some(libc::EINVAL) => {
+                parts.close(ctx);
+                return Err(XdpError::Mtu { name: name.clone(), mtu: link.mtu, max: MAX_MTU_OF_FRAME });
             }
             // The interface was made with this many queues, but has fewer in use.
             Err(error) if queue > 0 && error.errno() == Some(libc::EINVAL) => break,
@@ -242,6 +256,7 @@ pub fn open_with_claims(
         mode: if zero_copy { format!("{text}, zero-copy") } else { text },
         ifindex: link.index,
         mac: link.mac,
+        kernel_mac: None,
         mtu: link.mtu as u16,
         features: Features { partial_csum, zero_copy },
     };
@@ -263,7 +278,7 @@ pub fn open_with_claims(
     let shared = shared(&cfg.claim, &filter, dev, &theirs.addresses());
     let sharing = Arc::new(ports.share(place, shared));
     let Parts { rx, tx, sockets } = parts;
-    let groups = Groups::new(link.index, attachment.clone());
+    let groups = Groups::new(link.index, Some(attachment.clone()));
     let device = Arc::new(XdpDevice {
         info,
         control,
@@ -538,7 +553,7 @@ impl Claims {
         let (netlink, filter) = &mut *state;
         let theirs = Theirs::now(netlink, self.ifindex)?;
         let addresses = theirs.addresses();
-        let now = ClaimFilter::new(self.mac, self.dev, claim, &addresses);
+        let now = ClaimFilter::new(self.mac, self.dev, claim, &addresses).with_longest(filter.longest());
         let shared = shared(claim, &now, self.dev, &addresses);
         if let Some(sharing) = self.sharing.upgrade() {
             sharing.replace(theirs.interfaces(), shared);

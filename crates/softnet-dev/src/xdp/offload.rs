@@ -31,7 +31,7 @@ const UNTAGGING: [Offload; 2] =
     [("rx-vlan-hw-parse", "rxvlan"), ("rx-vlan-stag-hw-parse", "rx-vlan-stag-hw-parse")];
 
 /// The offloads of an interface, and of its ports, as they were.
-pub(super) struct Offloads {
+pub(crate) struct Offloads {
     interfaces: Vec<Interface>,
     off: bool,
 }
@@ -84,6 +84,11 @@ impl Offloads {
         Self::among(link, netlink, &MERGING, &UNTAGGING)
     }
 
+    /// As [`of`](Self::of), of what merges packets alone.
+    pub(crate) fn merging(link: &Link, netlink: &mut Netlink) -> Self {
+        Self::among(link, netlink, &MERGING, &[])
+    }
+
     fn among(link: &Link, netlink: &mut Netlink, merging: &[Offload], untagging: &[Offload]) -> Self {
         let links = netlink.links().unwrap_or_default();
         let ports = links.into_iter().filter(|port| port.master == Some(link.index));
@@ -102,7 +107,7 @@ impl Offloads {
 
     /// Switches off what is on and may not be in `mode`. Returns in words for the user what no
     /// longer merges packets.
-    pub(super) fn switch_off(&mut self, mode: XdpMode) -> String {
+    pub(crate) fn switch_off(&mut self, mode: XdpMode) -> String {
         self.off = true;
         if mode == XdpMode::Native {
             self.interfaces.iter_mut().for_each(|interface| interface.merging.clear());

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 
 use rustix::net::RecvFlags;
 use softnet_core::SoftnetData;
-use softnet_core::skb::{BATCH, Batch, DropReason, FRAME_SIZE, Frame};
+use softnet_core::skb::{BATCH, Batch, DropReason, FRAME_SIZE, Frame, Skb};
 
 use super::frames::FrameSet;
 use super::ring::{Consumer, Producer, RingMemory};
@@ -29,6 +29,10 @@ pub(super) struct XdpRx {
     memory: Arc<RingMemory>,
     xsk: Arc<Xsk>,
     stats: Arc<QueueStats>,
+    /// A packet of which more is to come, where packets come in several frames.
+    unfinished: Option<Skb>,
+    /// A frame of the packet that comes was lost: so is the rest of it.
+    skipping: bool,
     dev: u16,
     queue: u16,
 }
@@ -42,6 +46,8 @@ impl XdpRx {
             memory: rx,
             stats: xsk.rx_stats().clone(),
             xsk,
+            unfinished: None,
+            skipping: false,
             dev,
             queue,
         }
@@ -87,7 +93,7 @@ impl XdpRx {
             // `into_raw`; and it holds it no more, so this is the only way back.
             let frame = unsafe { Frame::from_raw(self.xsk.umem().region(), index as u32) };
             let len = desc.len as usize;
-            if len <= FRAME_SIZE - off && desc.options & libc::XDP_PKT_CONTD == 0 {
+            if len <= FRAME_SIZE - off && (desc.options & libc::XDP_PKT_CONTD == 0 || self.xsk.has_frags()) {
                 return Some((frame, off, len));
             }
             ctx.free_frame(frame);
@@ -97,8 +103,80 @@ impl XdpRx {
     }
 }
 
+impl XdpRx {
+    /// As [`rx_burst`](RxQueue::rx_burst), where a packet may have several descriptors.
+    fn rx_burst_frags(&mut self, ctx: &mut SoftnetData, batch: &mut Batch, want: usize) -> usize {
+        let n = self.ring.available(self.fill.size());
+        let (mut read, mut taken, mut bytes, mut lost) = (0, 0, 0, 0);
+        while read < n && taken < want {
+            let desc = self.ring.read(read);
+            read += 1;
+            let part = self.take(ctx, desc).and_then(|(frame, off, len)| {
+                ctx.build_skb(frame, off, len).map_err(|frame| ctx.free_frame(frame)).ok()
+            });
+            let whole = self.join(ctx, part);
+            if desc.options & libc::XDP_PKT_CONTD != 0 {
+                self.skipping |= whole.is_none();
+                self.unfinished = whole;
+                continue;
+            }
+            self.skipping = false;
+            let Some(mut skb) = whole else {
+                lost += 1;
+                continue;
+            };
+            (skb.head_mut().dev, skb.head_mut().queue) = (self.dev, self.queue);
+            bytes += skb.len() as u64;
+            match batch.push(skb) {
+                Ok(()) => taken += 1,
+                // Can't be: there is room.
+                Err(skb) => ctx.free(skb, DropReason::NoHead),
+            }
+        }
+        self.ring.release(read);
+        self.stats.packets.add(taken as u64 + lost);
+        self.stats.bytes.add(bytes);
+        ctx.count_drops(self.dev, DropReason::NoHead, lost);
+        taken
+    }
+
+    /// The packet so far, and `part`; `None` if anything of it is lost.
+    fn join(&mut self, ctx: &mut SoftnetData, part: Option<Skb>) -> Option<Skb> {
+        match (self.unfinished.take(), part) {
+            (None, Some(part)) if !self.skipping => Some(part),
+            (Some(mut skb), Some(part)) => match skb.append(part) {
+                Ok(()) => Some(skb),
+                Err(part) => {
+                    ctx.free_skb(part);
+                    ctx.free_skb(skb);
+                    None
+                }
+            },
+            (skb, part) => {
+                skb.into_iter().chain(part).for_each(|skb| ctx.free_skb(skb));
+                None
+            }
+        }
+    }
+
+    fn refill_if_worth(&mut self, ctx: &mut SoftnetData, budget: usize) {
+        if budget > 0 && self.fill.size() as usize - self.posted.len() >= REFILL {
+            self.refill(ctx);
+        }
+    }
+}
+
 impl RxQueue for XdpRx {
     fn rx_burst(&mut self, ctx: &mut SoftnetData, batch: &mut Batch, budget: usize) -> usize {
+        if self.xsk.has_frags() {
+            let want = budget.min(batch.room());
+            if want > 0 && self.ring.available(1) == 0 {
+                self.busy_poll();
+            }
+            let taken = self.rx_burst_frags(ctx, batch, want);
+            self.refill_if_worth(ctx, budget);
+            return taken;
+        }
         let want = budget.min(batch.room()) as u32;
         let mut n = self.ring.available(want);
         if n == 0 && want > 0 && self.busy_poll() {
@@ -136,9 +214,7 @@ impl RxQueue for XdpRx {
         if headless > 0 {
             ctx.count_drops(self.dev, DropReason::NoHead, headless);
         }
-        if budget > 0 && self.fill.size() as usize - self.posted.len() >= REFILL {
-            self.refill(ctx);
-        }
+        self.refill_if_worth(ctx, budget);
         taken
     }
 
@@ -160,7 +236,8 @@ impl RxQueue for XdpRx {
         let unread = self.ring.available(self.fill.size());
         self.stats.packets.add(u64::from(unread));
         ctx.count_drops(self.dev, DropReason::Shutdown, u64::from(unread));
-        let XdpRx { fill, memory, posted, xsk, .. } = *self;
+        let XdpRx { fill, memory, posted, xsk, unfinished, .. } = *self;
+        unfinished.into_iter().for_each(|skb| ctx.free_skb(skb));
         drop(fill);
         let stuck = memory.detach().is_err();
         xsk.half_closed(ctx, posted, stuck);

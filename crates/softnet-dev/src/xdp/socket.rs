@@ -158,6 +158,11 @@ impl Xsk {
         self.spare.is_some()
     }
 
+    /// Whether packets of several frames come and go.
+    pub(super) fn has_frags(&self) -> bool {
+        self.binding.frags
+    }
+
     pub(super) fn umem(&self) -> &Arc<Umem> {
         &self.umem
     }

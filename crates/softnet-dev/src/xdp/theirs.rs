@@ -14,7 +14,7 @@ use crate::netlink::Netlink;
 use crate::sys_error::SysResult;
 
 /// The kernel's addresses at one time, as far as they matter to one interface.
-pub(super) struct Theirs {
+pub(crate) struct Theirs {
     /// The interface, and what it is a port of.
     interfaces: Vec<u32>,
     /// With the index of the interface that has it.
@@ -32,7 +32,7 @@ pub struct Conflict {
 
 impl Theirs {
     /// Of the namespace of `netlink`, for the interface with index `ifindex`.
-    pub(super) fn now(netlink: &mut Netlink, ifindex: u32) -> SysResult<Self> {
+    pub(crate) fn now(netlink: &mut Netlink, ifindex: u32) -> SysResult<Self> {
         let interfaces = netlink.with_masters(ifindex)?;
         let mut found = netlink.all_addresses()?;
         found.retain(|(holder, address)| match address {
@@ -43,19 +43,19 @@ impl Theirs {
     }
 
     /// The interface, and what it is a port of, by index.
-    pub(super) fn interfaces(&self) -> &[u32] {
+    pub(crate) fn interfaces(&self) -> &[u32] {
         &self.interfaces
     }
 
     /// In an order that says nothing of the kernel's, each once: equal lists make equal programs.
-    pub(super) fn addresses(&self) -> Vec<IpAddr> {
+    pub(crate) fn addresses(&self) -> Vec<IpAddr> {
         let all: BTreeSet<_> = self.found.iter().map(|(_, address)| *address).collect();
         all.into_iter().collect()
     }
 
     /// The first of `own` that the kernel has, too; but for the link-local one that both derive
     /// from the MAC address.
-    pub(super) fn conflict(&self, mac: [u8; 6], own: &[IpAddr], netlink: &mut Netlink) -> Option<Conflict> {
+    pub(crate) fn conflict(&self, mac: [u8; 6], own: &[IpAddr], netlink: &mut Netlink) -> Option<Conflict> {
         let derived = IpAddr::from(link_local(mac));
         let holder = |own: &IpAddr| self.found.iter().find(|(_, theirs)| theirs == own);
         let (index, address) = own.iter().filter(|own| **own != derived).find_map(holder)?;

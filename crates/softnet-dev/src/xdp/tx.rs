@@ -10,7 +10,7 @@ use std::time::Duration;
 use rustix::io::Errno;
 use rustix::net::SendFlags;
 use softnet_core::SoftnetData;
-use softnet_core::skb::{Batch, DropReason, FRAME_SIZE, Frame};
+use softnet_core::skb::{Batch, DropReason, FRAME_SIZE, Frame, Skb};
 
 use super::frames::FrameSet;
 use super::ring::{Consumer, Producer, RingMemory};
@@ -19,6 +19,9 @@ use crate::device::{QueueStats, Reaped, TxQueue};
 
 /// An Ethernet header: the least the kernel takes for a packet.
 const ETH_HLEN: usize = 14;
+
+/// Frames of a packet at the most, where packets have several: those that the kernel attaches to an skb (`MAX_SKB_FRAGS`).
+const MAX_FRAGS: usize = 17;
 
 /// System calls in a row that may try to send what is on the ring: enough for a full one at 32 packets a call.
 const MAX_PUSHES: u32 = 128;
@@ -95,6 +98,59 @@ impl XdpTx {
     }
 }
 
+impl XdpTx {
+    /// How many packets of `batch` there is room for.
+    fn fitting(&self, batch: &Batch) -> usize {
+        let room = self.room();
+        if !self.xsk.has_frags() {
+            return batch.len().min(room);
+        }
+        let mut frames = 0;
+        let fits = |skb: &&Skb| {
+            frames += skb.frame_count().min(MAX_FRAGS);
+            frames <= room
+        };
+        batch.as_slice().iter().take_while(fits).count()
+    }
+
+    /// Writes the descriptors of a packet of several frames. Hands it back if it has too many.
+    #[cold]
+    fn stage_frags(&mut self, ctx: &mut SoftnetData, mut skb: Skb) -> Result<usize, Skb> {
+        if !self.xsk.has_frags() || skb.frame_count() > MAX_FRAGS {
+            return Err(skb);
+        }
+        let bytes = skb.len();
+        let mut rest = skb.take_chain();
+        let (mut next, mut left) = (Some(skb), bytes);
+        while let Some(skb) = next {
+            let len = skb.head_len();
+            left -= len;
+            // A descriptor of nothing is refused.
+            match len {
+                0 => ctx.free_skb(skb),
+                _ => self.stage_frame(ctx, skb, left > 0),
+            }
+            next = rest.pop_front();
+        }
+        Ok(bytes)
+    }
+
+    /// Writes the descriptor of an skb without a chain, of whose packet `more` comes or not.
+    fn stage_frame(&mut self, ctx: &mut SoftnetData, skb: Skb, more: bool) {
+        match ctx.take_frame(skb) {
+            Ok((frame, off, len)) => {
+                let index = frame.into_raw();
+                self.sent.insert(index);
+                let addr = u64::from(index) * FRAME_SIZE as u64 + off as u64;
+                let options = if more { libc::XDP_PKT_CONTD } else { 0 };
+                self.ring.stage(libc::xdp_desc { addr, len: len as u32, options });
+            }
+            // Can't be: it has one frame.
+            Err(skb) => ctx.free_at(skb, self.dev, DropReason::Nonlinear),
+        }
+    }
+}
+
 impl TxQueue for XdpTx {
     fn reap(&mut self, ctx: &mut SoftnetData) -> Reaped {
         let n = self.done.available(self.ring.size());
@@ -124,11 +180,11 @@ impl TxQueue for XdpTx {
             ctx.free_batch_at(batch, self.dev, DropReason::DevReady);
             return n;
         }
-        if self.room() < batch.len() {
+        if self.fitting(batch) < batch.len() {
             self.reap(ctx);
         }
         let region = self.xsk.umem().region().id();
-        let n = batch.len().min(self.room());
+        let n = self.fitting(batch);
         let (mut packets, mut bytes) = (0, 0);
         for skb in batch.drain().take(n) {
             if skb.len() < ETH_HLEN {
@@ -143,7 +199,13 @@ impl TxQueue for XdpTx {
             let (frame, off, len) = match ctx.take_frame(skb) {
                 Ok(taken) => taken,
                 Err(skb) => {
-                    ctx.free_at(skb, self.dev, DropReason::Nonlinear);
+                    match self.stage_frags(ctx, skb) {
+                        Ok(len) => {
+                            packets += 1;
+                            bytes += len as u64;
+                        }
+                        Err(skb) => ctx.free_at(skb, self.dev, DropReason::Nonlinear),
+                    }
                     continue;
                 }
             };

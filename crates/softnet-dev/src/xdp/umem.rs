@@ -44,6 +44,8 @@ pub(super) struct Binding {
     pub(super) queue: u32,
     /// No zero-copy: packets come by the kernel's generic XDP, which has none.
     pub(super) copy: bool,
+    /// Packets of several frames come and go, each with a descriptor of its own (Linux 6.6).
+    pub(super) frags: bool,
 }
 
 impl Umem {
@@ -93,6 +95,7 @@ impl Umem {
             // Without a word on copying, the kernel tries zero-copy and falls back by itself.
             let mut flags = SocketAddrXdpFlags::XDP_USE_NEED_WAKEUP;
             flags.set(SocketAddrXdpFlags::XDP_COPY, to.copy);
+            flags.set(SocketAddrXdpFlags::XDP_USE_SG, to.frags);
             let address = SocketAddrXdp::new(flags, to.ifindex, to.queue);
             patiently(|| rustix::net::bind(fd, &address)).map_err(|errno| bind_error(to, errno))?;
         }
@@ -104,8 +107,8 @@ impl Umem {
     /// Tries to bind through a socket that lives. False if there is none through which it can be done.
     fn bind_shared(&self, fd: BorrowedFd<'_>, to: Binding, sockets: &[Weak<Xsk>]) -> SysResult<bool> {
         for live in sockets.iter().filter_map(Weak::upgrade) {
-            // The later socket inherits copy or zero-copy from the earlier one.
-            if to.copy && live.zero_copy() {
+            // The later socket inherits copy or zero-copy from the earlier one, and whether packets have several frames.
+            if to.copy && live.zero_copy() || to.frags && !live.has_frags() {
                 continue;
             }
             let address = SocketAddrXdpWithSharedUmem {

@@ -511,7 +511,10 @@ impl Housekeeper {
                     let device = &self.shared.devices[usize::from(dev)];
                     let Some(live) = device.live.load_full() else { return };
                     let info = live.device.info();
-                    if info.mac == link.mac && u32::from(info.mtu) == link.mtu && info.name == link.name {
+                    if info.interface_mac() == link.mac
+                        && u32::from(info.mtu) == link.mtu
+                        && info.name == link.name
+                    {
                         // The kernel makes an interface's NAPI instances anew when it is set up.
                         return live.napis.iter().for_each(|instance| device.apply_deferral(instance));
                     }

@@ -575,6 +575,12 @@ impl Keys for DriverKeys<'_, '_> {
         self.read.required_string(self.table, key)
     }
 
+    fn mac(&mut self, key: &'static str) -> Option<[u8; 6]> {
+        let text = self.read.string(self.table, key)?;
+        let value = self.table.get(key)?;
+        self.read.parsed(self.table.section.key(key), value, parse_mac(&text))
+    }
+
     fn choice(&mut self, key: &'static str, names: &[&str]) -> Option<usize> {
         let choices: Vec<_> = names.iter().enumerate().map(|(at, name)| (*name, at)).collect();
         self.read.choice(self.table, key, &choices)

@@ -99,7 +99,7 @@ pub struct DevRow {
     pub index: u16,
     /// Interface name.
     pub name: String,
-    /// `xdp`, `mem`.
+    /// `xdp`, `tap`, `packet`, `mem`.
     pub driver: String,
     /// How the driver is attached, and why if not in the best way.
     pub mode: String,

@@ -5,7 +5,9 @@ use std::io;
 
 use softnet_core::qdisc::SpecError;
 use softnet_core::steer::XpsError;
+use softnet_dev::packet::PacketError;
 use softnet_dev::sys_error::files_hint;
+use softnet_dev::tap::TapError;
 use softnet_dev::xdp::XdpError;
 
 /// Why a device can't be opened.
@@ -51,6 +53,18 @@ pub enum DeviceError {
 
 impl From<XdpError> for DeviceError {
     fn from(error: XdpError) -> Self {
+        DeviceError::Driver(error.into())
+    }
+}
+
+impl From<TapError> for DeviceError {
+    fn from(error: TapError) -> Self {
+        DeviceError::Driver(error.into())
+    }
+}
+
+impl From<PacketError> for DeviceError {
+    fn from(error: PacketError) -> Self {
         DeviceError::Driver(error.into())
     }
 }

@@ -7,6 +7,8 @@
 //! Invariant: a device takes the keys of its own driver, beside those that all devices have, and no other driver's.
 
 mod error;
+pub(crate) mod packet;
+pub(crate) mod tap;
 #[cfg(test)]
 mod testing;
 #[cfg(test)]
@@ -23,16 +25,20 @@ use std::sync::Arc;
 use softnet_core::SoftnetData;
 
 pub use error::DeviceError;
+pub use packet::Packet;
 pub use softnet_core::napi::MitigationConfig;
 pub use softnet_core::skb::{DropReason, Region, RegionError};
 pub use softnet_core::steer::XpsError;
+pub use softnet_dev::packet::PacketError;
 pub use softnet_dev::snoop::Snoop;
+pub use softnet_dev::tap::TapError;
 pub use softnet_dev::xdp::{LocalEnd, Ports, XdpError};
 pub use softnet_dev::{
     Device, DeviceInfo, Doorbell, Features, KernelIrq, LinkState, OpenDevice, QueueStats, Reaped, RxQueue,
     SysError, SysResult, TxQueue,
 };
 pub use vlan::{Vlan, VlanProtocol};
+pub use tap::Tap;
 pub use xdp::{Xdp, XdpMode};
 
 use crate::util::Limit;
@@ -41,6 +47,8 @@ use crate::util::Limit;
 pub(crate) const KINDS: &[Kind] = &[
     xdp::KIND,
     vlan::KIND,
+    tap::KIND,
+    packet::KIND,
     #[cfg(test)]
     testing::KIND,
 ];
@@ -64,6 +72,8 @@ pub(crate) trait Keys {
     fn text(&mut self, key: &'static str) -> Option<String>;
     /// A number that a `u32` can hold; whether it is within `limit` is for [`Driver::check`].
     fn integer(&mut self, key: &'static str, limit: &Limit) -> Option<u32>;
+    /// A MAC address.
+    fn mac(&mut self, key: &'static str) -> Option<[u8; 6]>;
     /// Which of `names` it is.
     fn choice(&mut self, key: &'static str, names: &[&str]) -> Option<usize>;
 }

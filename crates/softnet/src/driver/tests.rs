@@ -40,7 +40,7 @@ fn each_driver_refuses_the_keys_of_others_by_name() {
         // Its keys are any driver's, as far as can be told.
         (
             "driver = \"tset\"\nlanes = 9\nmode = \"skb\"",
-            "4:10: device.driver: expected \"xdp\" or \"vlan\" or \"test\", found \"tset\"",
+            "4:10: device.driver: expected \"xdp\" or \"vlan\" or \"tap\" or \"packet\" or \"test\", found \"tset\"",
         ),
     ] {
         let errors = parse(keys).unwrap_err();
@@ -164,4 +164,47 @@ fn a_driver_opens_the_devices_of_its_type_alone() {
     let error = openers.open(&request, &mut ctx).err().map(|error| error.to_string());
     assert_eq!(error.as_deref(), Some("the namesake's, of 2"));
     assert!(namesake.name() == "xdp" && namesake.kind() != DeviceDriver::from(Xdp::default()).kind());
+}
+
+#[test]
+fn taps_and_packet_sockets_have_keys_of_their_own() {
+    let all = "driver = \"tap\"\nqueues = 4\nmac = \"02:00:00:00:00:09\"\nmtu = 9000\nforce = true";
+    let tap = Tap { queues: 4, mac: Some([2, 0, 0, 0, 0, 9]), mtu: Some(9000), offloads: false };
+    // Each queue has frames for the longest packet.
+    assert_eq!(tap.frames(), 4 * 5);
+    assert_eq!(parse(all).unwrap().driver, tap.into());
+    assert_eq!(parse("driver = \"tap\"").unwrap().driver, Tap::default().into());
+    let packet = Packet { queues: 2, ring: 100, offloads: false };
+    let keys = "driver = \"packet\"\nqueues = 2\nring = 100";
+    assert_eq!(parse(keys).unwrap().driver, packet.into());
+    for (keys, told) in [
+        ("driver = \"tap\"\nqueues = 65", "5:10: device.queues: expected a number from 1 to 64, found 65"),
+        ("driver = \"tap\"\nmtu = 67", "5:7: device.mtu: expected a number from 68 to 65521, found 67"),
+        (
+            "driver = \"tap\"\nmac = \"02:00\"",
+            "5:7: device.mac: expected a MAC address, such as \"02:00:00:00:00:01\", found \"02:00\"",
+        ),
+        (
+            "driver = \"tap\"\nmac = \"01:00:5e:00:00:01\"",
+            "5:7: device.mac: expected the MAC address of a host: no group's, and not zero",
+        ),
+        (
+            "driver = \"packet\"\nmtu = 1500",
+            "5:1: device: \"mtu\" is a key of the driver \"tap\", not of \"packet\"",
+        ),
+        (
+            "driver = \"packet\"\nring = 40000",
+            "5:8: device.ring: expected a number from 64 to 32768, found 40000",
+        ),
+        (
+            "driver = \"tap\"\noffloads = true",
+            "5:12: device.offloads: expected false: nothing behind the driver cuts segments yet for devices that do not",
+        ),
+        ("queues = 2", "4:1: device: \"queues\" is a key of the driver \"tap\", not of \"xdp\""),
+        ("driver = \"tap\"\noffloads = 1", "5:12: device.offloads: expected true or false, found 1"),
+    ] {
+        let errors = parse(keys).unwrap_err();
+        assert_eq!(errors.lines().next(), Some(format!("r.toml:{told}").as_str()), "{keys}");
+        assert_eq!(errors.matches("r.toml:").count(), 1, "{errors}");
+    }
 }

@@ -76,7 +76,7 @@ impl ClaimFilter {
         }
         ours |= self.untagged && untagged.len() >= IPV4_END && self.is_ours(&untagged, sockets);
         match ours {
-            true if frame.len() > MAX_LEN => Verdict::TooLong,
+            true if frame.len() > self.longest => Verdict::TooLong,
             true => Verdict::Claim,
             false => Verdict::Pass,
         }

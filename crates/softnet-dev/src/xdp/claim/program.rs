@@ -12,7 +12,8 @@ use softnet_core::ip::v6::addr::ALL_ROUTERS;
 use super::ClaimFilter;
 use super::layout::*;
 use crate::bpf::{
-    Alu, Assembler, Cond, KernelFn, Label, LruMap, Map, Program, Reg, Set, Size, XdpAction, helper,
+    Alu, Assembler, Cond, F_XDP_HAS_FRAGS, KernelFn, Label, LruMap, Map, Program, Reg, Set, Size, XdpAction,
+    helper,
 };
 use crate::sys_error::SysResult;
 use crate::xdp::ports::KEY_LEN;
@@ -88,7 +89,7 @@ struct Claimer<'a> {
 impl ClaimFilter {
     /// Loads the rule as a program.
     pub(in crate::xdp) fn load(&self, maps: Maps<'_>) -> SysResult<Program> {
-        self.assemble(maps, XdpAction::Pass, None).load_xdp("softnet_claim", 0)
+        self.assemble(maps, XdpAction::Pass, None).load_xdp("softnet_claim", self.flags())
     }
 
     /// The same for the driver of the interface with index `ifindex` alone, which the program asks
@@ -99,7 +100,15 @@ impl ClaimFilter {
         ifindex: u32,
         tag_of: KernelFn,
     ) -> SysResult<Program> {
-        self.assemble(maps, XdpAction::Pass, Some(tag_of)).load_xdp_for("softnet_claim", ifindex)
+        self.assemble(maps, XdpAction::Pass, Some(tag_of)).load_xdp_for(
+            "softnet_claim",
+            ifindex,
+            self.flags(),
+        )
+    }
+
+    fn flags(&self) -> u32 {
+        if self.has_frags() { F_XDP_HAS_FRAGS } else { 0 }
     }
 
     /// The program; `unbound` is what happens to softnet's frames on a queue without a socket.
@@ -460,10 +469,20 @@ impl Claimer<'_> {
         let (claim, pass) = (self.claim, self.pass);
         let asm = &mut self.asm;
         asm.bind(claim);
-        asm.mov(Reg::R2, DATA);
-        asm.alu(Alu::Add, Reg::R2, MAX_LEN as i32 + 1);
-        asm.jump_if(Cond::Gt, Reg::R2, END, fits);
         let counted = asm.label();
+        if self.filter.has_frags() {
+            // What is between the frame's beginning and its end is its first piece.
+            let too_long = asm.label();
+            asm.load(Size::U64, Reg::R1, Reg::R10, CONTEXT);
+            asm.call(helper::XDP_GET_BUFF_LEN);
+            asm.jump_if(Cond::Gt, Reg::R0, self.filter.longest as i32, too_long);
+            asm.jump(fits);
+            asm.bind(too_long);
+        } else {
+            asm.mov(Reg::R2, DATA);
+            asm.alu(Alu::Add, Reg::R2, MAX_LEN as i32 + 1);
+            asm.jump_if(Cond::Gt, Reg::R2, END, fits);
+        }
         asm.store(Size::U32, Reg::R10, KEY, 0);
         self.look_up(self.maps.too_long, counted);
         // Each CPU has its own counter, and is the only one to write it.

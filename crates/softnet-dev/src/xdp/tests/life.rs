@@ -155,7 +155,7 @@ fn a_queue_is_known_to_be_released() {
     let mut ctx = world.ctx();
     world.add_pair(0, 1);
     let (device, _claims) = world.open(&world.config(0), &mut ctx).unwrap();
-    let binding = Binding { ifindex: device.device.info().ifindex, queue: 0, copy: true };
+    let binding = Binding { ifindex: device.device.info().ifindex, queue: 0, copy: true, frags: false };
     let spare = || world.here.run(|| socket::socket().unwrap()).unwrap();
     assert!(!socket::wait_released(spare().as_fd(), binding), "in use");
     close(device, &mut ctx);

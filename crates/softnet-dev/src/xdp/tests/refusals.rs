@@ -51,7 +51,7 @@ fn refusals_say_what_is_wrong_and_leave_nothing_behind() {
     }
     world.here.run(|| Netlink::new().unwrap().set_mtu("s0", MAX_MTU + 1).unwrap()).unwrap();
     let error = refused(&good, &mut ctx).to_string();
-    assert!(error.contains("MTU of 1779") && error.contains("mtu 1778"), "{error}");
+    assert!(error.contains("MTU of 9001") && error.contains("mtu 9000"), "{error}");
     world.here.run(|| Netlink::new().unwrap().set_mtu("s0", MAX_MTU).unwrap()).unwrap();
 
     world

@@ -191,6 +191,18 @@ fn the_program_does_what_the_model_says() {
             assert_eq!(verdict == Verdict::TooLong, verdict != Verdict::Pass && len > MAX_LEN);
             assert_eq!(maps.too_long.sum(0).unwrap() - before, u64::from(verdict == Verdict::TooLong));
         }
+        let filter = filter.clone().with_longest(2900);
+        let program = filter.load(maps.maps()).unwrap();
+        for len in [MAX_LEN + 1, 2900, 2901, 3000] {
+            let mut frame = frame(MAC, IPV4, OURS);
+            frame.resize(len, 0);
+            let verdict =
+                filter.verdict(&frame, Sockets { groups: &GROUPS, ports: &ports(), fragments: &fragments });
+            let before = maps.too_long.sum(0).unwrap();
+            program.test_run(&frame).unwrap();
+            assert_eq!(verdict == Verdict::TooLong, len > 2900);
+            assert_eq!(maps.too_long.sum(0).unwrap() - before, u64::from(len > 2900));
+        }
     }
 }
 
