@@ -182,7 +182,7 @@ pub(crate) struct Rig {
     pub(crate) table: GroTable,
     pub(crate) stats: GroStats,
     pub(crate) params: GroParams,
-    region: Arc<Region>,
+    pub(crate) region: Arc<Region>,
     pub(crate) received: u64,
     pub(crate) out: u64,
 }

@@ -1,7 +1,7 @@
 //! The packets that an instance holds, and what becomes of the next ones.
 
 use super::merge::{ENDS, Form, Held, Refusal, flags, is_mergeable, verify};
-use super::{BUCKETS, Flushed, GroParams, GroStats, MAX_HELD, OLD};
+use super::{BUCKETS, Flushed, GroMode, GroParams, GroStats, MAX_HELD, OLD};
 use crate::SoftnetData;
 use crate::gso;
 use crate::gso::header::{TCP_FLAGS, put, tcp_flags};
@@ -18,6 +18,8 @@ pub struct GroTable {
     held: usize,
     /// Time, in units of [`OLD`].
     now: u64,
+    /// What was merged lately.
+    mode: GroMode,
     /// What goes on, and found no room in the batch that came.
     more: Batch,
 }
@@ -54,6 +56,7 @@ impl GroTable {
             buckets: std::array::from_fn(|_| Vec::with_capacity(MAX_HELD)),
             held: 0,
             now: 0,
+            mode: GroMode::Off,
             more: Batch::new(),
         }
     }
@@ -72,7 +75,7 @@ impl GroTable {
         if layout.is_none() && self.held > 0 {
             self.end_flows_of(ctx, stats, &skb, batch);
         }
-        let GroTable { buckets, held, now, more } = self;
+        let GroTable { buckets, held, now, more, .. } = self;
         let mut out = Out { batch, more };
         let Some(layout) = layout else { return out.push(ctx, skb) };
         let Some(form) = Form::of(params.mode, layout.l4_is) else { return out.push(ctx, skb) };
@@ -244,6 +247,11 @@ impl Gro for GroTable {
     fn receive(&mut self, ctx: &mut SoftnetData, stats: &GroStats, params: &GroParams, batch: &mut Batch) {
         self.now = params.now / OLD;
         let mut packets = std::mem::take(batch);
+        if self.mode != params.mode {
+            // What was held may be of what is not looked at any more.
+            self.mode = params.mode;
+            self.flush(stats, batch, false);
+        }
         for skb in packets.drain() {
             self.receive_one(ctx, stats, params, skb, batch);
         }

@@ -9,6 +9,9 @@ use crate::skb::{Csum, GsoType};
 const FORMS: [(GroMode, bool); 4] =
     [(GroMode::Frags, true), (GroMode::FragsUdp, false), (GroMode::List, true), (GroMode::List, false)];
 
+/// What is another of the second packet, and how.
+type Change<'a> = (&'a str, &'a dyn Fn(&mut Packet));
+
 /// `n` packets of one flow, that follow each other.
 fn stream(first: &Packet, n: usize, len: usize) -> Vec<Packet> {
     (0..n)
@@ -87,7 +90,7 @@ fn the_partial_checksum_is_that_of_the_whole() {
 #[test]
 fn what_must_be_equal_ends_the_held_packet() {
     let ecn = |packet: &mut Packet| packet.flags |= ECE;
-    let changes: [(&str, &dyn Fn(&mut Packet)); 14] = [
+    let changes: [Change<\'_>; 14] = [
         ("tos", &|p| p.tos = 4),
         ("ttl", &|p| p.ttl = 63),
         ("ack", &|p| p.ack += 1),
@@ -125,7 +128,7 @@ fn what_must_be_equal_ends_the_held_packet() {
 
 #[test]
 fn other_flows_end_nothing() {
-    let changes: [(&str, &dyn Fn(&mut Packet)); 5] = [
+    let changes: [Change<\'_>; 5] = [
         ("port", &|p| p.sport += 1),
         ("address", &|p| p.host += 1),
         ("tag", &|p| p.vlan = Some(8)),
@@ -145,7 +148,7 @@ fn other_flows_end_nothing() {
 
 #[test]
 fn what_cannot_be_merged_ends_its_flow_and_goes_on() {
-    let changes: [(&str, &dyn Fn(&mut Packet)); 7] = [
+    let changes: [Change<\'_>; 7] = [
         ("padding", &|p| p.padding = 2),
         ("nothing in it", &|p| p.payload.clear()),
         ("wrong sum", &|p| p.check = Check::Wrong),

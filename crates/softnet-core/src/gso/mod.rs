@@ -22,6 +22,9 @@ mod fraglist;
 pub(crate) mod header;
 pub(crate) mod layout;
 
+#[cfg(all(test, not(feature = "loom")))]
+mod tests;
+
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
@@ -49,7 +52,7 @@ pub struct TxOffloads {
 
 impl TxOffloads {
     /// Whether the device takes the packet as it is.
-    fn takes(&self, head: &Head) -> bool {
+    pub(crate) fn takes(&self, head: &Head) -> bool {
         let cuts = match head.gso_type {
             _ if head.gso_size == 0 => true,
             GsoType::TcpV4 => self.tso4,
