@@ -27,7 +27,6 @@ mod round_trip;
 #[cfg(all(test, not(feature = "loom")))]
 mod tests;
 
-
 pub use stats::{Flushed, GroStats};
 pub use table::GroTable;
 

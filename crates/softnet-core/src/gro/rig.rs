@@ -256,10 +256,8 @@ impl Rig {
         while let Some(skb) = segments.pop_front() {
             assert!(!gso::is_aggregate(&skb) && skb.segments() == 1);
             assert!(!matches!(skb.head().csum, Csum::Partial { .. }) || skb.head().hash == 0);
-            frames.push((
-                vlan::get(skb.head()).map(|(_, tci)| tci),
-                skb.frames().flatten().copied().collect(),
-            ));
+            frames
+                .push((vlan::get(skb.head()).map(|(_, tci)| tci), skb.frames().flatten().copied().collect()));
             self.ctx.deliver(skb);
         }
         frames

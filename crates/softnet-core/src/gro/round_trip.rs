@@ -70,7 +70,15 @@ fn step() -> impl Strategy<Value = Step> {
 fn flow() -> impl Strategy<Value = Packet> {
     let tags = prop_oneof![4 => Just(vec![]), 1 => Just(vec![0x2007u16]), 1 => Just(vec![3, 4])];
     let payload = prop::collection::vec(any::<u8>(), 1..1400);
-    let one = (any::<(bool, bool, u32, u16)>(), 1u8..3, 1u16..4, prop::option::of(0u16..3), tags, payload, any::<bool>());
+    let one = (
+        any::<(bool, bool, u32, u16)>(),
+        1u8..3,
+        1u16..4,
+        prop::option::of(0u16..3),
+        tags,
+        payload,
+        any::<bool>(),
+    );
     one.prop_map(|((v6, tcp, seq, id), host, sport, vlan, tags, payload, cwr)| Packet {
         host,
         sport,

@@ -24,14 +24,8 @@ pub enum Flushed {
 
 impl Flushed {
     /// All of them.
-    pub const ALL: [Flushed; 6] = [
-        Flushed::Last,
-        Flushed::Mismatch,
-        Flushed::Full,
-        Flushed::Evicted,
-        Flushed::Old,
-        Flushed::PollEnd,
-    ];
+    pub const ALL: [Flushed; 6] =
+        [Flushed::Last, Flushed::Mismatch, Flushed::Full, Flushed::Evicted, Flushed::Old, Flushed::PollEnd];
 
     /// Its name in tables.
     pub const fn name(self) -> &'static str {

@@ -90,7 +90,7 @@ fn the_partial_checksum_is_that_of_the_whole() {
 #[test]
 fn what_must_be_equal_ends_the_held_packet() {
     let ecn = |packet: &mut Packet| packet.flags |= ECE;
-    let changes: [Change<\'_>; 14] = [
+    let changes: [Change<'_>; 14] = [
         ("tos", &|p| p.tos = 4),
         ("ttl", &|p| p.ttl = 63),
         ("ack", &|p| p.ack += 1),
@@ -128,7 +128,7 @@ fn what_must_be_equal_ends_the_held_packet() {
 
 #[test]
 fn other_flows_end_nothing() {
-    let changes: [Change<\'_>; 5] = [
+    let changes: [Change<'_>; 5] = [
         ("port", &|p| p.sport += 1),
         ("address", &|p| p.host += 1),
         ("tag", &|p| p.vlan = Some(8)),
@@ -148,7 +148,7 @@ fn other_flows_end_nothing() {
 
 #[test]
 fn what_cannot_be_merged_ends_its_flow_and_goes_on() {
-    let changes: [Change<\'_>; 7] = [
+    let changes: [Change<'_>; 7] = [
         ("padding", &|p| p.padding = 2),
         ("nothing in it", &|p| p.payload.clear()),
         ("wrong sum", &|p| p.check = Check::Wrong),
@@ -184,7 +184,8 @@ fn a_last_segment_ends_it() {
             let mut packets = stream(&first, 3, 100);
             packets[1].flags |= flags;
             let out = rig.receive(&packets);
-            let frames: Vec<_> = out.into_iter().flat_map(|skb| rig.cut(skb)).map(|(_, frame)| frame).collect();
+            let frames: Vec<_> =
+                out.into_iter().flat_map(|skb| rig.cut(skb)).map(|(_, frame)| frame).collect();
             assert_eq!(frames, [packets[0].bytes(), packets[1].bytes()]);
             assert_eq!((rig.stats.flushed(Flushed::Last), rig.table.held()), (1, 1));
         }
@@ -229,7 +230,12 @@ fn identifications_count_or_stay() {
                 assert_eq!(out.len(), 1);
                 out.extend(rig.flush(false));
                 let frames: Vec<_> = out.into_iter().flat_map(|skb| rig.cut(skb)).collect();
-                assert!(frames.iter().map(|(_, frame)| frame).eq(&packets.iter().map(Packet::bytes).collect::<Vec<_>>()));
+                assert!(
+                    frames
+                        .iter()
+                        .map(|(_, frame)| frame)
+                        .eq(&packets.iter().map(Packet::bytes).collect::<Vec<_>>())
+                );
                 assert_eq!(rig.stats.merged.get(), 2);
             }
         }
@@ -327,7 +333,8 @@ fn more_than_a_batch_may_go_on() {
         }
     }
     // Some were evicted; of those still held each is ended by its next, which is not held.
-    let next: Vec<Packet> = held.into_iter().map(|p| Packet { flags: ACK | PSH, seq: p.seq + 9, ..p }).collect();
+    let next: Vec<Packet> =
+        held.into_iter().map(|p| Packet { flags: ACK | PSH, seq: p.seq + 9, ..p }).collect();
     let was = rig.table.held();
     let out = rig.receive(&next);
     assert!(out.len() > 64 && out.len() + rig.table.held() == 64 + was, "{} {was}", out.len());

@@ -112,7 +112,11 @@ pub(super) fn ended(skb: &mut Skb) {
 }
 
 /// Cuts any packet, into new frames.
-pub(super) fn copying(ctx: &mut SoftnetData, skb: Skb, layout: &Layout) -> Result<SkbList, (Skb, DropReason)> {
+pub(super) fn copying(
+    ctx: &mut SoftnetData,
+    skb: Skb,
+    layout: &Layout,
+) -> Result<SkbList, (Skb, DropReason)> {
     let template = Template::of(&skb, layout);
     let payload = skb.len() - layout.payload();
     let n = payload.div_ceil(template.size).max(1);

@@ -77,7 +77,8 @@ impl Layout {
 
     /// Sum of the pseudo-header of a segment of `len` bytes, L4 header included.
     pub(crate) fn pseudo(&self, data: &[u8], len: usize) -> u16 {
-        let addresses = if self.is_v6 { self.l3() + 8..self.l3() + IPV6_LEN } else { self.l3() + 12..self.l4() };
+        let addresses =
+            if self.is_v6 { self.l3() + 8..self.l3() + IPV6_LEN } else { self.l3() + 12..self.l4() };
         let addresses = checksum::sum(data.get(addresses).unwrap_or_default());
         checksum::add(addresses, checksum::add(self.l4_is.number().into(), len as u16))
     }

@@ -25,7 +25,6 @@ pub(crate) mod layout;
 #[cfg(all(test, not(feature = "loom")))]
 mod tests;
 
-
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use crate::SoftnetData;

@@ -71,7 +71,12 @@ impl TxWake for Nothing {
 
 type Queue = NetdevQueue<Nothing>;
 
-fn queue(region: &Region, qdisc: Option<&str>, offloads: TxOffloads, room: usize) -> (Queue, Arc<Mutex<Wire>>) {
+fn queue(
+    region: &Region,
+    qdisc: Option<&str>,
+    offloads: TxOffloads,
+    room: usize,
+) -> (Queue, Arc<Mutex<Wire>>) {
     let wire = Arc::new(Mutex::new(Wire { room, ..Wire::default() }));
     let nic = Nic { wire: wire.clone(), stats: Arc::default(), offloads };
     let qdisc = qdisc.map(|spec| {
@@ -176,7 +181,11 @@ fn a_queue_that_is_closed_drops_the_segments_that_wait() {
 /// Disciplines count what leaves, and a short bucket gets segments.
 #[test]
 fn disciplines_count_segments_and_bytes_on_the_wire() {
-    for (spec, cut) in [("pfifo_fast", false), ("tbf rate 1gbit burst 100kb limit 1mb", false), ("tbf rate 1gbit burst 2kb limit 1mb", true)] {
+    for (spec, cut) in [
+        ("pfifo_fast", false),
+        ("tbf rate 1gbit burst 100kb limit 1mb", false),
+        ("tbf rate 1gbit burst 2kb limit 1mb", true),
+    ] {
         let mut rig = Rig::new(GroMode::Frags);
         let (queue, wire) = queue(&rig.region, Some(spec), TxOffloads::default(), 0);
         let (packets, skb) = aggregate(&mut rig, 20, 1000);
@@ -237,10 +246,17 @@ fn a_partial_checksum_is_completed() {
 /// A copy, as a mirror makes it, is cut into the same segments; a list is not made one frame.
 #[test]
 fn copies_are_cut_alike() {
-    for (mode, tcp) in [(GroMode::Frags, true), (GroMode::FragsUdp, false), (GroMode::List, true), (GroMode::List, false)] {
+    for (mode, tcp) in
+        [(GroMode::Frags, true), (GroMode::FragsUdp, false), (GroMode::List, true), (GroMode::List, false)]
+    {
         let mut rig = Rig::new(mode);
         let packets: Vec<Packet> = (0..5)
-            .map(|i| Packet { id: i, seq: u32::from(i) * 60, payload: vec![i as u8; 60], ..Packet::new(false, tcp) })
+            .map(|i| Packet {
+                id: i,
+                seq: u32::from(i) * 60,
+                payload: vec![i as u8; 60],
+                ..Packet::new(false, tcp)
+            })
             .collect();
         assert!(rig.receive(&packets).is_empty());
         let mut skb = rig.flush(false).pop().unwrap();

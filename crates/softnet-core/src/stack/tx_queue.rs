@@ -162,8 +162,10 @@ impl<W: TxWake> LimitedRing<W> {
     #[cold]
     fn keep_segments(&mut self, now: u64, batch: &mut Batch, first: bool) {
         match first {
-            true => while let Some(skb) = batch.pop() {
-                self.segments.push_front(skb);
+            true => {
+                while let Some(skb) = batch.pop() {
+                    self.segments.push_front(skb);
+                }
             }
             false => self.segments.extend(batch.drain()),
         }

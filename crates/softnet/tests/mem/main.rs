@@ -12,6 +12,7 @@ mod examples;
 mod flow_order;
 mod frames;
 mod frames6;
+mod gro;
 mod hooks;
 mod many_devices;
 mod memory;
