@@ -20,7 +20,10 @@ mod merge;
 mod stats;
 mod table;
 
-#[cfg(all(test, not(feature = "loom")))]
+#[cfg(all(any(test, fuzzing), not(feature = "loom")))]
+pub(crate) mod fuzz;
+#[cfg(all(any(test, fuzzing), not(feature = "loom")))]
+#[cfg_attr(not(test), allow(dead_code))]
 pub(crate) mod rig;
 #[cfg(all(test, not(feature = "loom")))]
 mod round_trip;

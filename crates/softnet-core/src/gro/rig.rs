@@ -223,7 +223,12 @@ impl Rig {
             let skb = self.skb(packet);
             batch.push(skb).expect("a batch of packets");
         }
-        self.received += packets.len() as u64;
+        self.receive_skbs(batch)
+    }
+
+    /// The same of packets that are there.
+    pub(crate) fn receive_skbs(&mut self, mut batch: Batch) -> Vec<Skb> {
+        self.received += batch.len() as u64;
         self.table.receive(&mut self.ctx, &self.stats, &self.params, &mut batch);
         let mut out: Vec<Skb> = batch.drain().collect();
         self.table.more(&mut batch);
