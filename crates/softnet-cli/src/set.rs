@@ -3,6 +3,7 @@
 use softnet::config::{Context, Knobs, ParseError, SteeringMode};
 use softnet::control::show::{NapiRow, SteeringRow};
 use softnet::control::{Client, Request, Set, SetKnobs, SetSteering, Target};
+use softnet_core::gro::{GroMode, NoSuchMode};
 use softnet_core::napi::MAX_DEFER_HARD_IRQS;
 use softnet_core::steer::rfs::FlowTable;
 
@@ -24,7 +25,7 @@ pub(crate) struct SetArgs {
     #[arg(value_name = "ID")]
     id: String,
     /// What to set: `threaded=CONTEXT`, `napi-defer-hard-irqs=N`, `gro-flush-timeout=NANOSECONDS`,
-    /// `irq-suspend-timeout=NANOSECONDS`, `steering=MODE`, `processing-cpu=CPU`, `rps-cpus=CPUS`, `rps-flow-cnt=N`.
+    /// `irq-suspend-timeout=NANOSECONDS`, `gro=MODE`, `steering=MODE`, `processing-cpu=CPU`, `rps-cpus=CPUS`, `rps-flow-cnt=N`.
     #[arg(value_name = "KEY=VALUE", value_parser = setting, required = true)]
     settings: Vec<Setting>,
     /// The instance: its name (`stack.name`), or the path of its control socket. Without it, the only one running.
@@ -51,6 +52,11 @@ Suspension (with deferral, and an application that polls its queue by itself, wi
   irq-suspend-timeout     nanoseconds for which the application may leave its queue masked while it works on what it received.
                           A safety net: a little more than its longest work, far more than gro-flush-timeout. If the
                           application hangs, others on the queue wait that long once.
+
+GRO (packets of a flow that follow each other become one, and are cut into the same packets where they leave; `softnet show
+napi` counts):
+  gro                     off; frags, TCP (the kernel's rx-gro); frags-udp, and UDP (rx-udp-gro-forwarding); list, both as lists
+                          of whole packets, whose checksums are not looked at (rx-gro-list)
 
 Steering (the kernel's knobs; CPUs are those of workers; `softnet show steering` says what becomes of packets):
   steering                where the next two set nothing: auto, chosen by load and what wake-ups cost; off, packets stay
@@ -79,6 +85,7 @@ Examples:
   softnet set dev eth1 threaded=1
   softnet set napi 8194 threaded=busy-poll
   softnet set dev eth1 rps-cpus=0-3 rps-flow-cnt=4096
+  softnet set dev eth1 gro=frags
   softnet set dev eth1 napi-defer-hard-irqs=2 gro-flush-timeout=20000
   softnet set napi 8194 napi-defer-hard-irqs=100 gro-flush-timeout=20000 irq-suspend-timeout=20000000
   softnet set rss eth1 weight 6 2
@@ -102,6 +109,7 @@ enum Setting {
     DeferHardIrqs(u64),
     GroFlushTimeout(u64),
     IrqSuspendTimeout(u64),
+    Gro(GroMode),
     Steering(SteeringMode),
     ProcessingCpu(String),
     RpsCpus(String),
@@ -124,6 +132,9 @@ fn setting(text: &str) -> Result<Setting, String> {
         Some(("napi-defer-hard-irqs", value)) => polls(value).map(Setting::DeferHardIrqs),
         Some(("gro-flush-timeout", value)) => ns(value).map(Setting::GroFlushTimeout),
         Some(("irq-suspend-timeout", value)) => ns(value).map(Setting::IrqSuspendTimeout),
+        Some(("gro", value)) => {
+            value.parse().map(Setting::Gro).map_err(|error: NoSuchMode| error.to_string())
+        }
         Some(("steering", value)) => {
             value.parse().map(Setting::Steering).map_err(|error: ParseError| error.to_string())
         }
@@ -133,7 +144,7 @@ fn setting(text: &str) -> Result<Setting, String> {
             within(value, FlowTable::MAX.into(), "").map(|flows| Setting::RpsFlowCnt(flows as u32))
         }
         Some((key, _)) => Err(format!(
-            "unknown key {key:?}; expected threaded, napi-defer-hard-irqs, gro-flush-timeout, irq-suspend-timeout, \
+            "unknown key {key:?}; expected threaded, napi-defer-hard-irqs, gro-flush-timeout, irq-suspend-timeout, gro, \
              steering, processing-cpu, rps-cpus or rps-flow-cnt"
         )),
         None => Ok(Setting::Word(text.into())),
@@ -186,6 +197,7 @@ pub(crate) fn set(args: &SetArgs) -> Result<(), Failure> {
             Setting::GroFlushTimeout(ns) => knobs.gro_flush_timeout = Some(ns),
             Setting::Word(_) => {}
             Setting::IrqSuspendTimeout(ns) => knobs.irq_suspend_timeout = Some(ns),
+            Setting::Gro(mode) => knobs.gro = Some(mode),
         }
     }
     let mut napis: Vec<NapiRow> = Vec::new();
@@ -222,8 +234,8 @@ pub(crate) fn set(args: &SetArgs) -> Result<(), Failure> {
     let shown = napis.iter().filter(|n| knobs != Knobs::default() || set(n));
     let lines = shown.map(|n| {
         format!(
-            "{}: napi-defer-hard-irqs {}, gro-flush-timeout {} ns, irq-suspend-timeout {} ns\n",
-            n.name, n.napi_defer_hard_irqs, n.gro_flush_timeout, n.irq_suspend_timeout
+            "{}: napi-defer-hard-irqs {}, gro-flush-timeout {} ns, irq-suspend-timeout {} ns, gro {}\n",
+            n.name, n.napi_defer_hard_irqs, n.gro_flush_timeout, n.irq_suspend_timeout, n.gro.mode
         )
     });
     print(&lines.collect::<String>())

@@ -8,6 +8,8 @@
 pub mod fold;
 #[cfg(all(any(test, fuzzing), not(feature = "loom")))]
 pub mod fuzz;
+pub mod gro;
+pub mod gso;
 pub mod ip;
 pub mod napi;
 pub mod qdisc;

@@ -1,7 +1,7 @@
 //! NAPI instances for people: which thread polls which queue, what that brings, and why it is awake or asleep now. For `show napi`,
 //! `set` and `top`.
 
-use softnet::control::show::{AppRow, NapiRow};
+use softnet::control::show::{AppRow, GroRow, NapiRow};
 use softnet::internals::Phase;
 
 use super::rows::{Cell, Since, cells_table, counter, left, right};
@@ -215,10 +215,27 @@ pub(crate) fn block(row: &NapiRow, since: Since<'_, NapiRow>) -> String {
                 count(|n| n.busy_poll_lost)
             ),
         ),
+        ("gro", gro(&row.gro)),
         ("time", time.join(", ")),
     ];
     lines.extend(row.applications.iter().map(|app| ("application", application(app))));
     text += &lines.iter().map(|(title, value)| format!("  {title:<12} {value}\n")).collect::<String>();
+    text
+}
+
+fn gro(row: &GroRow) -> String {
+    let why: Vec<String> = row
+        .flushed
+        .iter()
+        .filter(|(_, n)| **n > 0)
+        .map(|(why, n)| format!("{} {}", why.replace('_', " "), grouped(*n)))
+        .collect();
+    let numbers = [row.aggregates, row.segments, row.held].map(grouped);
+    let mut text =
+        format!("{}; {} packets of {} segments; held: {}", row.mode, numbers[0], numbers[1], numbers[2]);
+    if !why.is_empty() {
+        text += &format!("; given up: {}", why.join(", "));
+    }
     text
 }
 

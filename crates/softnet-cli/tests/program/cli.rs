@@ -210,6 +210,7 @@ fn one_instance_in_full() {
         "  suspension   suspended: 390; resumed: 8; irq_suspend_timeout ran out: 1\n",
         "  polls        1,000, of them 1 % empty and 900 full; packets: 59,000, 59.0 a poll\n",
         "  busy polls   by applications: 400; found it taken: 2\n",
+        "  gro          frags; 200 packets of 5,800 segments; held: 1; given up: full 11, last 150, mismatch 40, poll end 1,200\n",
         "  time         irq 50 %, deferred 20 %, suspended 20 %, polled 10 %, application <1 %\n",
         "  application  echo (tid 5000): 58,000 packets, 0 dropped for want of room, 2 wait; slept 17 times\n",
     );
@@ -238,11 +239,13 @@ fn set_says_what_became_of_it() {
     assert_eq!((code, &err[..]), (0, warning));
     assert!(out.contains("8193  eth1-0  threaded   softnet/0  4711  application echo  masked"), "{out}");
     let knobs = concat!(
-        "eth1-0: napi-defer-hard-irqs 100, gro-flush-timeout 20000 ns, irq-suspend-timeout 20000000 ns\n",
-        "wan-0: napi-defer-hard-irqs 2, gro-flush-timeout 0 ns, irq-suspend-timeout 0 ns\n"
+        "eth1-0: napi-defer-hard-irqs 100, gro-flush-timeout 20000 ns, irq-suspend-timeout 20000000 ns, gro frags\n",
+        "wan-0: napi-defer-hard-irqs 2, gro-flush-timeout 0 ns, irq-suspend-timeout 0 ns, gro off\n"
     );
     assert!(out.ends_with(knobs), "{out}");
     let (code, out, err) = set(["dev", "eth1", "irq-suspend-timeout=18446744073709551615"]);
+    assert!(code == 0 && err == warning && out.ends_with(knobs), "{out}{err}");
+    let (code, out, err) = set(["dev", "eth1", "gro=list"]);
     assert!(code == 0 && err == warning && out.ends_with(knobs), "{out}{err}");
     let warning = "warning: wan-0: rps_flow_cnt has no effect without rps_cpus\n";
     for knob in ["rps-cpus=0-3", "rps-flow-cnt=4096", "processing-cpu=none"] {
@@ -270,6 +273,7 @@ fn set_says_what_became_of_it() {
             ["dev", "eth1", "rps-flow-cnt=1048577"],
             "expected a whole number from 0 to 1048576, found \"1048577\"",
         ),
+        (["dev", "eth1", "gro=on"], "expected off, frags, frags-udp or list, found \"on\""),
         (["dev", "eth1", "irq-suspend-timeout=-1"], "expected a whole number of nanoseconds from 0"),
     ] {
         let (code, out, err) = set(args);

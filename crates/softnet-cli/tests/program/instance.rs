@@ -8,6 +8,16 @@ use softnet::control::show::Table;
 use softnet::control::{Request, Set, Target};
 use softnet::internals::{Handler, Listener, Server};
 
+/// GRO of an instance that has it on.
+fn gro() -> Value {
+    json!({"mode": "frags", "held": 1, "merged": 5600, "aggregates": 200, "segments": 5800,
+           "flushed": {"last": 150, "mismatch": 40, "full": 11, "evicted": 0, "old": 0, "poll_end": 1200}})
+}
+
+fn gro_off() -> Value {
+    json!({"mode": "off", "held": 0, "merged": 0, "aggregates": 0, "segments": 0, "flushed": {}})
+}
+
 /// An instance that has seen better days.
 pub(crate) struct Instance;
 
@@ -67,7 +77,8 @@ impl Handler for Instance {
                  "applications": [{"name": "echo", "tid": 5000, "packets": 58000, "dropped": 0, "queued": 2,
                                    "sleeps": 17, "cpu_ns": 7000000}],
                  "time_ns": {"irq": 5000, "deferred": 2000, "suspended": 2000, "polled": 990, "application": 10},
-                 "kernel_irq": "masked while deferred", "polls": 1000, "empty_polls": 10, "full_polls": 900, "packets": 59000,
+                 "kernel_irq": "masked while deferred",
+                 "gro": gro(), "polls": 1000, "empty_polls": 10, "full_polls": 900, "packets": 59000,
                  "schedules": 100, "missed": 2},
                 {"id": 8194, "name": "wan-0", "dev": "wan", "queue": 0, "worker": 0, "context": "workqueue",
                  "thread": "napi-wq", "tid": 0, "state": [], "doorbell": "unmasked", "napi_defer_hard_irqs": 2,
@@ -77,7 +88,8 @@ impl Handler for Instance {
                  "effective_timeout": 0, "rescues": 0, "doorbells": 0, "busy_polls": 0, "busy_poll_lost": 0,
                  "suspensions": 0, "resumptions": 0, "applications": [],
                  "time_ns": {"irq": 10000, "deferred": 0, "suspended": 0, "polled": 0, "application": 0},
-                 "kernel_irq": "not masked", "polls": 0, "empty_polls": 0, "full_polls": 0, "packets": 0,
+                 "kernel_irq": "not masked",
+                 "gro": gro_off(), "polls": 0, "empty_polls": 0, "full_polls": 0, "packets": 0,
                  "schedules": 1, "missed": 0},
             ]),
             Table::Worker => json!([

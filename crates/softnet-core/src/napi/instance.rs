@@ -11,6 +11,7 @@ use super::hooks::Gro;
 use super::mitigation::{Mitigation, MitigationConfig};
 use super::scheduled::{Disabled, Scheduled};
 use super::state::{self, State};
+use crate::gro::{GroConfig, GroStats};
 use crate::skb::Batch;
 use crate::softnet_data::Counter;
 use crate::sync::{Owned, Word};
@@ -32,6 +33,8 @@ pub struct NapiInfo {
     pub queue: u16,
     /// The knobs of its interrupt mitigation.
     pub mitigation: MitigationConfig,
+    /// What GRO is to do.
+    pub gro: GroConfig,
     /// Its counters.
     pub stats: NapiStats,
 }
@@ -61,6 +64,8 @@ pub struct NapiStats {
     pub missed: Counter,
     /// Completions, [`missed`](Self::missed) ones included.
     pub completions: Counter,
+    /// What GRO did.
+    pub gro: GroStats,
 }
 
 impl NapiStats {
@@ -79,7 +84,7 @@ impl NapiStats {
 pub struct Body<Q> {
     /// The device's RX queue.
     pub rx: Q,
-    /// Receive offload, if there is one.
+    /// Receive offload, once it was switched on.
     pub gro: Option<Box<dyn Gro>>,
     /// How far interrupt mitigation has come.
     pub mitigation: Mitigation,
@@ -99,7 +104,8 @@ impl<Q> Napi<Q> {
     pub fn new(name: impl Into<String>, dev: u16, queue: u16, rx: Q) -> (Napi<Q>, Disabled<Q>) {
         let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
         let (mitigation, stats) = (MitigationConfig::default(), NapiStats::default());
-        let info = NapiInfo { id, name: name.into(), dev, queue, mitigation, stats };
+        let gro = GroConfig::default();
+        let info = NapiInfo { id, name: name.into(), dev, queue, mitigation, gro, stats };
         let body = Body { rx, gro: None, mitigation: Mitigation::default(), batch: Batch::new(), run: 0 };
         let guard = Owned::held(state::NPSVC, info, body);
         (Napi(guard.cell().clone()), Disabled(guard))

@@ -8,7 +8,8 @@ use std::ops::Deref;
 use super::instance::{Body, Napi, NapiInfo};
 use super::mitigation::Deferral;
 use super::state::{self, State};
-use crate::skb::Batch;
+use crate::SoftnetData;
+use crate::skb::{Batch, DropReason};
 use crate::sync::Guard;
 
 /// An instance that its holder must poll and complete.
@@ -74,7 +75,7 @@ impl<Q> Scheduled<Q> {
         let Some(gro) = &mut body.gro else { return };
         // A batch that `deliver` did not empty ends this: what is left in it goes on with the next poll.
         while gro.held() > 0 && body.batch.is_empty() {
-            gro.flush(&mut body.batch, old_only);
+            gro.flush(&info.stats.gro, &mut body.batch, old_only);
             if body.batch.is_empty() {
                 return;
             }
@@ -178,6 +179,17 @@ impl<Q> Disabled<Q> {
         Napi(self.0.cell().clone())
     }
 
+    /// Frees what GRO holds, for `reason`: the instance is deleted (`napi_gro_free`).
+    pub fn free_gro(&mut self, ctx: &mut SoftnetData, reason: DropReason) {
+        let (info, body) = self.0.parts();
+        let Some(gro) = &mut body.gro else { return };
+        let mut batch = Batch::new();
+        while gro.held() > 0 {
+            gro.flush(&info.stats.gro, &mut batch, false);
+            ctx.free_batch(&mut batch, reason);
+        }
+    }
+
     /// Enables the instance, scheduled: its doorbell is masked, and this first poll finds whatever has come and leads
     /// to the completion that unmasks it.
     pub fn enable(self) -> Scheduled<Q> {
@@ -204,8 +216,9 @@ mod tests {
     use std::thread;
 
     use super::*;
+    use crate::gro::{GroParams, GroStats};
     use crate::napi::{Gro, MIN_NAPI_ID};
-    use crate::skb::{CacheSizes, HeapMemory, Region, Store};
+    use crate::skb::{CacheSizes, HeapMemory, Region};
     use crate::sync::{PushError, mailbox};
 
     fn release<Q>(scheduled: Scheduled<Q>) -> Released<Q> {
@@ -347,11 +360,15 @@ mod tests {
     }
 
     impl Gro for Hold {
-        fn receive(&mut self, batch: &mut Batch) {
+        fn receive(&mut self, _: &mut SoftnetData, _: &GroStats, _: &GroParams, batch: &mut Batch) {
             self.held.append(batch);
         }
 
-        fn flush(&mut self, out: &mut Batch, old_only: bool) {
+        fn more(&mut self, _: &mut Batch) {}
+
+        fn tick(&mut self, _: u64) {}
+
+        fn flush(&mut self, _: &GroStats, out: &mut Batch, old_only: bool) {
             let n = if old_only { self.old } else { self.held.len() }.min(2);
             self.old = self.old.saturating_sub(n);
             self.held.drain().take(n).for_each(|skb| out.push(skb).expect("two fit"));
@@ -365,15 +382,16 @@ mod tests {
     #[test]
     fn completion_asks_mitigation_and_flushes_gro() {
         let memory = Box::new(HeapMemory::new(Region::bytes(64, 64)));
-        let mut store = Store::new(Region::new(memory, 64, 64).unwrap(), CacheSizes::default());
+        let mut store = SoftnetData::new(Region::new(memory, 64, 64).unwrap(), CacheSizes::default());
         let (napi, mut disabled) = Napi::new("t", 0, 0, ());
         disabled.body().gro = Some(Box::new(Hold { held: Batch::new(), old: 3 }));
         napi.mitigation.set_defer_hard_irqs(2).unwrap();
         napi.mitigation.set_gro_flush_timeout(20_000);
         let mut scheduled = disabled.enable();
-        let body = scheduled.body();
+        let (info, body) = scheduled.parts();
         (0..8).for_each(|_| body.batch.push(store.alloc_skb().unwrap()).unwrap());
-        body.gro.as_mut().unwrap().receive(&mut body.batch);
+        let gro = body.gro.as_mut().unwrap();
+        gro.receive(&mut store, &info.stats.gro, &GroParams::default(), &mut body.batch);
 
         let mut delivered = Vec::new();
         let mut complete = |scheduled: Scheduled<()>, work| {

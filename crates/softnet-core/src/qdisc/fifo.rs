@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::{DevParams, Qdisc, QdiscStats, Quota, Spec, SpecError, ToFree, Verdict};
+use crate::gso::pkt_len;
 use crate::skb::{Batch, DropReason, Skb, SkbList};
 
 /// What a [`Fifo`] holds at the most.
@@ -53,7 +54,7 @@ pub(super) fn append(
     stats: &QdiscStats,
     to_free: &mut ToFree,
 ) -> Verdict {
-    let len = skb.len();
+    let len = pkt_len(&skb);
     let refused = if room { list.push_back(skb).err() } else { Some(skb) };
     let Some(skb) = refused else {
         stats.queued(len);
@@ -73,9 +74,10 @@ pub(super) fn take(list: &mut SkbList, quota: &mut Quota, out: &mut Batch, stats
         && out.room() > 0
         && let Some(skb) = list.pop_front()
     {
-        quota.take(skb.len());
-        stats.unqueued(skb.len());
-        stats.sent(skb.segments(), skb.len() as u64);
+        let len = pkt_len(&skb);
+        quota.take(len);
+        stats.unqueued(len);
+        stats.sent(skb.segments(), len as u64);
         push(out, skb);
     }
 }
@@ -92,7 +94,7 @@ pub(super) fn push(out: &mut Batch, skb: Skb) {
 /// Empties `list`, for `reason`.
 pub(super) fn purge(list: &mut SkbList, reason: DropReason, stats: &QdiscStats, to_free: &mut ToFree) {
     while let Some(skb) = list.pop_front() {
-        stats.unqueued(skb.len());
+        stats.unqueued(pkt_len(&skb));
         stats.dropped(reason);
         to_free.push(skb, reason);
     }
@@ -100,7 +102,7 @@ pub(super) fn purge(list: &mut SkbList, reason: DropReason, stats: &QdiscStats, 
 
 impl Qdisc for Fifo {
     fn enqueue(&mut self, skb: Skb, _now: u64, to_free: &mut ToFree) -> Verdict {
-        let room = self.has_room(skb.len());
+        let room = self.has_room(pkt_len(&skb));
         append(&mut self.list, room, skb, &self.stats, to_free)
     }
 

@@ -9,7 +9,8 @@ use std::sync::Arc;
 
 use super::fifo::push;
 use super::{Qdisc, QdiscStats, Quota, ToFree, Verdict};
-use crate::skb::{Batch, DropReason, Skb};
+use crate::gso::{self, is_aggregate, pkt_len};
+use crate::skb::{Batch, DropReason, Skb, SkbList};
 
 /// The ring of a TX queue, as its owner uses it. `C` is what the caller's thread brings along: its context.
 pub trait Ring<C: ?Sized> {
@@ -18,6 +19,10 @@ pub trait Ring<C: ?Sized> {
     /// Puts packets on the ring, first ones first, and tells the device once. Leaves in `batch` what did not fit; returns
     /// how many packets and bytes did, of a packet that was cut into segments each segment.
     fn xmit(&mut self, ctx: &mut C, batch: &mut Batch) -> (usize, u64);
+    /// Cuts a packet into its segments; hands it back with the reason if it can't be.
+    fn segment(&mut self, _ctx: &mut C, skb: Skb) -> Result<SkbList, (Skb, DropReason)> {
+        Ok(SkbList::from(skb))
+    }
     /// The queue is to be run again as `next_run` says, which is not `Idle`. Called before the owner lets go, so that there
     /// is no moment at which packets are queued, no thread owns the queue, and no run is scheduled.
     fn reschedule(&mut self, _next_run: NextRun, _now: u64) {}
@@ -74,6 +79,9 @@ impl<R> Root<R> {
         R: Ring<C>,
     {
         if let Some(qdisc) = &mut self.qdisc {
+            if is_aggregate(&skb) && pkt_len(&skb) > qdisc.max_len() {
+                return self.enqueue_cut(ctx, skb, now, to_free);
+            }
             return qdisc.enqueue(skb, now, to_free);
         }
         if self.held.room() == 0 {
@@ -100,7 +108,34 @@ impl<R> Root<R> {
             self.flush(ctx, to_free);
             return self.direct(ctx, batch, to_free);
         };
+        if gso::any(batch) && qdisc.max_len() < usize::MAX {
+            let skbs = batch.drain();
+            return skbs.fold(Verdict::Success, |worst, skb| worst.max(self.enqueue(ctx, skb, now, to_free)));
+        }
         batch.drain().fold(Verdict::Success, |worst, skb| worst.max(qdisc.enqueue(skb, now, to_free)))
+    }
+
+    /// Queues the segments of a packet that is too long for the discipline (the kernel's `tbf_segment`).
+    #[cold]
+    fn enqueue_cut<C: ?Sized>(&mut self, ctx: &mut C, skb: Skb, now: u64, to_free: &mut ToFree) -> Verdict
+    where
+        R: Ring<C>,
+    {
+        let Some(qdisc) = &mut self.qdisc else { return Verdict::Success };
+        match self.ring.segment(ctx, skb) {
+            Ok(mut segments) => {
+                let mut worst = Verdict::Success;
+                while let Some(skb) = segments.pop_front() {
+                    worst = worst.max(qdisc.enqueue(skb, now, to_free));
+                }
+                worst
+            }
+            Err((skb, reason)) => {
+                qdisc.stats().dropped(reason);
+                to_free.push(skb, reason);
+                Verdict::Drop
+            }
+        }
     }
 
     /// Passes the packets of `batch` by the discipline if that is allowed, leaves it empty then, and says what has to happen
@@ -125,7 +160,7 @@ impl<R> Root<R> {
         if batch.is_empty() {
             return Some(NextRun::Idle);
         }
-        batch.as_slice().iter().for_each(|skb| stats.sent(skb.segments(), skb.len() as u64));
+        batch.as_slice().iter().for_each(|skb| stats.sent(skb.segments(), pkt_len(skb) as u64));
         requeue(batch, stats);
         self.held.append(batch);
         Some(NextRun::Stopped)
@@ -214,7 +249,7 @@ impl<R> Root<R> {
     pub(super) fn reset(&mut self, reason: DropReason, to_free: &mut ToFree) {
         if let Some(qdisc) = &mut self.qdisc {
             for skb in self.held.drain() {
-                qdisc.stats().unqueued(skb.len());
+                qdisc.stats().unqueued(pkt_len(&skb));
                 qdisc.stats().dropped(reason);
                 to_free.push(skb, reason);
             }
@@ -229,11 +264,11 @@ impl<R> Root<R> {
 /// `held` was queued once more, and is offered to the ring again.
 #[cold]
 fn offer_again(held: &Batch, qdisc: &dyn Qdisc) {
-    held.as_slice().iter().for_each(|skb| qdisc.stats().unqueued(skb.len()));
+    held.as_slice().iter().for_each(|skb| qdisc.stats().unqueued(pkt_len(skb)));
 }
 
 /// The ring did not take `held`.
 #[cold]
 fn requeue(held: &Batch, stats: &QdiscStats) {
-    held.as_slice().iter().for_each(|skb| stats.requeued(skb.len()));
+    held.as_slice().iter().for_each(|skb| stats.requeued(pkt_len(skb)));
 }

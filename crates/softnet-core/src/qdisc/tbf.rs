@@ -14,6 +14,7 @@ use std::sync::Arc;
 
 use super::fifo::{append, purge, push};
 use super::{DevParams, Qdisc, QdiscStats, Quota, Rate, Size, Spec, SpecError, Time, ToFree, Verdict};
+use crate::gso::pkt_len;
 use crate::skb::{Batch, DropReason, Skb, SkbList};
 
 /// Tokens that a byte costs; also ns in a second.
@@ -171,12 +172,12 @@ impl Tbf {
 
 impl Qdisc for Tbf {
     fn enqueue(&mut self, skb: Skb, _now: u64, to_free: &mut ToFree) -> Verdict {
-        if skb.len() > self.max_size as usize {
+        if pkt_len(&skb) > self.max_size as usize {
             self.stats.dropped(DropReason::QdiscDrop);
             to_free.push(skb, DropReason::QdiscDrop);
             return Verdict::Drop;
         }
-        let room = self.stats.backlog() + skb.len() as u64 <= u64::from(self.limit);
+        let room = self.stats.backlog() + pkt_len(&skb) as u64 <= u64::from(self.limit);
         append(&mut self.list, room, skb, &self.stats, to_free)
     }
 
@@ -208,6 +209,10 @@ impl Qdisc for Tbf {
         // A second bucket is about one packet deep: no more leave at once anyway.
         let run = if self.peak.is_some() { len } else { self.bucket.run(len, self.stats.backlog()) };
         Some(now.saturating_add(self.wait(now, run)))
+    }
+
+    fn max_len(&self) -> usize {
+        self.max_size as usize
     }
 
     fn can_bypass(&self) -> bool {

@@ -99,6 +99,11 @@ impl Skb {
         })
     }
 
+    /// Shows each further frame of the packet to `look`, first to last.
+    pub fn each_part(&self, mut look: impl FnMut(&Skb)) {
+        self.chain().for_each(|part| look(&part));
+    }
+
     /// The bytes of each frame, first to last.
     #[inline(always)]
     pub fn frames(&self) -> Frames<'_> {

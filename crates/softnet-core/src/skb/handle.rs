@@ -210,6 +210,15 @@ impl Skb {
         unsafe { std::slice::from_raw_parts_mut(frame_ptr(self.region(), frame).add(off), len) }
     }
 
+    /// The `n` bytes in front of those in the first frame, as they were when they were [pulled](Self::pull); `None` if there is
+    /// not so much headroom.
+    pub fn pulled(&self, n: usize) -> Option<&[u8]> {
+        let head = self.raw();
+        let at = usize::from(head.off).checked_sub(n)?;
+        // SAFETY: the skb owns its frame, of which these are bytes: `off` is at most its size.
+        Some(unsafe { std::slice::from_raw_parts(frame_ptr(self.region(), head.frame).add(at), n) })
+    }
+
     /// Starts to load the packet's first line into the cache.
     #[inline(always)]
     pub fn prefetch_data(&self) {

@@ -3,6 +3,7 @@
 use super::chain::linked;
 use super::handle::Skb;
 use super::head::NONE;
+use crate::gso::pkt_len;
 
 /// First in, first out.
 pub struct SkbList {
@@ -68,13 +69,14 @@ impl SkbList {
         Ok(())
     }
 
-    /// Length of the first packet in bytes.
+    /// Length of the first packet in bytes, [all that leaves](pkt_len) counted.
     pub fn front_len(&self) -> Option<usize> {
         if self.len == 0 {
             return None;
         }
         // SAFETY: `first` is an skb that this list owns.
-        Some(unsafe { linked(self.region, self.first) }.len())
+        let first = unsafe { linked(self.region, self.first) };
+        Some(pkt_len(&first))
     }
 
     /// The bytes that are in each packet's first frame, first packet to last.

@@ -25,6 +25,7 @@ mod poison;
 mod reason;
 mod region;
 mod store;
+mod wide;
 
 pub use batch::{BATCH, Batch};
 pub use cache::{CacheSizes, IndexCache};
@@ -38,6 +39,7 @@ pub use list::SkbList;
 pub use reason::DropReason;
 pub use region::{FRAME_SIZE, HEADROOM, HeapMemory, Region, RegionError, RegionMemory};
 pub use store::{FrameBulk, HeadBulk, Store};
+pub(crate) use wide::sum_words;
 
 #[cfg(all(test, not(feature = "loom")))]
 mod tests;

@@ -9,7 +9,7 @@ use super::batch::{BATCH, Batch};
 use super::cache::{CacheSizes, IndexCache};
 use super::chain::linked;
 use super::handle::{Frame, Skb};
-use super::head::{Head, NONE};
+use super::head::{GsoType, Head, NONE};
 use super::region::{FRAME_SIZE, HEADROOM, Region, head_ptr};
 use crate::sync::Pool;
 use crate::sync::model_failed;
@@ -407,7 +407,7 @@ impl Store {
     /// metadata, except the control block. `None` (counted by the region) if there are not enough frames or heads. It is
     /// one packet more: its maker counts it as originated.
     pub fn copy(&mut self, skb: &Skb) -> Option<Skb> {
-        let mut copy = self.copy_frame(skb)?;
+        let mut copy = self.copy_frame(skb, 0)?;
         copy.head_mut().copy_from(skb.head());
         match skb.is_chained() {
             true => self.copy_chain(skb, copy),
@@ -418,8 +418,11 @@ impl Store {
     /// Appends copies of the chain of `skb` to `copy`.
     #[cold]
     fn copy_chain(&mut self, skb: &Skb, mut copy: Skb) -> Option<Skb> {
+        // The segments of a list have their headers in front.
+        let is_list = skb.head().gso_type == GsoType::FragList;
         for part in skb.chain() {
-            let part = self.copy_frame(&part).map(|part| copy.append(part));
+            let front = if is_list { part.headroom() } else { 0 };
+            let part = self.copy_frame(&part, front).map(|part| copy.append(part));
             if let Some(Ok(())) = part {
                 continue;
             }
@@ -432,10 +435,13 @@ impl Store {
         Some(copy)
     }
 
-    /// A new skb with the bytes in the first frame of `skb`, and its headroom.
+    /// A new skb with the bytes in the first frame of `skb`, and its headroom, of which `front` bytes are copied, too.
     #[inline]
-    fn copy_frame(&mut self, skb: &Skb) -> Option<Skb> {
-        let frame = self.alloc_frame()?;
+    fn copy_frame(&mut self, skb: &Skb, front: usize) -> Option<Skb> {
+        let mut frame = self.alloc_frame()?;
+        if let Some(pulled) = skb.pulled(front) {
+            frame.bytes_mut()[skb.headroom() - front..skb.headroom()].copy_from_slice(pulled);
+        }
         let copy = self.build_skb(frame, skb.headroom(), skb.head_len());
         let mut copy = copy.map_err(|frame| self.free_frame(frame)).ok()?;
         copy.data_mut().copy_from_slice(skb.data());
@@ -443,9 +449,12 @@ impl Store {
     }
 
     /// Moves all bytes of a packet into its first frame, without headroom if need be. Returns whether that holds them; if
-    /// not nothing has changed.
+    /// not nothing has changed. Not of a [list of segments](GsoType::FragList), whose headers would be lost.
     #[cold]
     pub fn linearize(&mut self, skb: &mut Skb) -> bool {
+        if skb.head().gso_type == GsoType::FragList {
+            return false;
+        }
         let (head_len, len) = (skb.head_len(), skb.len());
         let Some(room) = FRAME_SIZE.checked_sub(len) else { return false };
         let mut chain = skb.take_chain();

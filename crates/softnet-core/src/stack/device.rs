@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use crate::SoftnetData;
+use crate::gso::TxOffloads;
 use crate::skb::Batch;
 use crate::softnet_data::Counter;
 
@@ -37,6 +38,11 @@ pub struct Reaped {
 pub trait TxQueue: Send {
     /// Takes back frames of packets that were sent.
     fn reap(&mut self, ctx: &mut SoftnetData) -> Reaped;
+    /// What the device does by itself; packets that need more are cut, or have their checksum completed, before they are put on
+    /// the ring. Does not change.
+    fn offloads(&self) -> TxOffloads {
+        TxOffloads::default()
+    }
     /// Puts packets of `batch` on the ring, first to last, each in one frame, and frees their heads; those for which the
     /// ring has no room stay in `batch`. Returns how many it took; those among them that it cannot send are freed with
     /// their reason. Nothing is on the wire before [`kick`](Self::kick).

@@ -5,6 +5,7 @@
 //! with its reason, or with the [host](ReceiveHost) as an exception when [`Receive::ip`] returns.
 
 use crate::SoftnetData;
+use crate::gso;
 use crate::ip::input::{Exception, Exceptions, Ingress, Outcome, ip_input};
 use crate::ip::tables::Tables;
 use crate::qdisc::Origin;
@@ -75,9 +76,35 @@ fn local_input(
     outcome: &mut Outcome,
     host: &mut impl ReceiveHost,
 ) {
+    if gso::any(&outcome.local[transport]) {
+        return local_input_cut(ctx, transport, outcome, host);
+    }
     let mut unserved = Batch::new();
     host.local_input(ctx, transport, &mut outcome.local[transport], &mut unserved);
     for skb in unserved.drain() {
         outcome.slow.push(ctx, skb, Exception::NoSocket);
     }
+}
+
+/// The same of packets among which there are aggregates: sockets get their segments.
+#[cold]
+#[inline(never)]
+fn local_input_cut(
+    ctx: &mut SoftnetData,
+    transport: Transport,
+    outcome: &mut Outcome,
+    host: &mut impl ReceiveHost,
+) {
+    let Outcome { local, slow, .. } = outcome;
+    gso::segment_batch(ctx, &mut local[transport], |ctx, segments| {
+        let mut unserved = Batch::new();
+        host.local_input(ctx, transport, segments, &mut unserved);
+        for skb in unserved.drain() {
+            // There may be more than exceptions have room for: they are the slow path's at once.
+            if slow.batch.room() == 0 {
+                host.exceptions(ctx, slow);
+            }
+            slow.push(ctx, skb, Exception::NoSocket);
+        }
+    });
 }

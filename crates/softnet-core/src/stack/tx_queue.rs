@@ -8,14 +8,16 @@
 //!
 //! Invariant: while packets are queued, a thread owns the queue, or its worker has a time at which to run it.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::device::{QueueStats, Reaped, TxQueue};
 use crate::SoftnetData;
+use crate::gso::{self, TxOffloads, pkt_len};
 use crate::qdisc::{
     DeferList, DeferStats, Dql, NextRun, Origin, Qdisc, QueueGuard, Quota, Ring, Sent, ToFree,
 };
-use crate::skb::{BATCH, Batch, Region};
+use crate::skb::{BATCH, Batch, DropReason, Region, Skb, SkbList};
 use crate::sync::{AbortOnPanic, AtomicU64, AtomicUsize, Ordering};
 use crate::vlan;
 
@@ -93,6 +95,10 @@ struct LimitedRing<W> {
     stalled: bool,
     /// Times in a row that the ring was full, and nothing had left it.
     stuck: u32,
+    /// What the device does by itself.
+    offloads: TxOffloads,
+    /// Segments of a packet of which others are on the ring, and for which it had no room. They leave before anything else.
+    segments: VecDeque<Skb>,
 }
 
 impl<W: TxWake> LimitedRing<W> {
@@ -124,8 +130,122 @@ impl<W: TxWake> LimitedRing<W> {
             self.state.inflight.store(self.dql.inflight(), Ordering::Relaxed);
         }
         self.in_ring = held;
+        if !self.segments.is_empty() {
+            return self.send_segments(ctx, now, room);
+        }
         self.state.held.store(held, Ordering::Relaxed);
         room
+    }
+
+    /// Puts segments that are left over on the ring, which has so much `room`. Returns how much there is then: none as long as some
+    /// are left; when to go on with them is set.
+    #[cold]
+    fn send_segments(&mut self, ctx: &mut SoftnetData, now: u64, room: usize) -> usize {
+        let before = self.segments.len();
+        let mut batch = Batch::new();
+        while !self.segments.is_empty() {
+            while batch.room() > 0
+                && let Some(skb) = self.segments.pop_front()
+            {
+                put(&mut batch, skb);
+            }
+            self.burst(ctx, now, &mut batch);
+            if !batch.is_empty() {
+                break;
+            }
+        }
+        self.keep_segments(now, &mut batch, true);
+        if self.segments.is_empty() { room.saturating_sub(before) } else { 0 }
+    }
+
+    /// Keeps the segments of `batch` for later: those that come first, or those that come last.
+    #[cold]
+    fn keep_segments(&mut self, now: u64, batch: &mut Batch, first: bool) {
+        match first {
+            true => {
+                while let Some(skb) = batch.pop() {
+                    self.segments.push_front(skb);
+                }
+            }
+            false => self.segments.extend(batch.drain()),
+        }
+        if !self.segments.is_empty() {
+            self.stuck = self.stuck.saturating_add(1);
+            self.due.set(now + self.retry());
+        }
+        self.state.held.store(self.in_ring + self.segments.len(), Ordering::Relaxed);
+    }
+
+    /// Puts packets on the ring, and tells the device. What the ring has no room for stays in `batch`.
+    #[inline(always)]
+    fn burst(&mut self, ctx: &mut SoftnetData, now: u64, batch: &mut Batch) -> (usize, u64) {
+        let Some(queue) = &mut self.queue else { return (0, 0) };
+        let before = (self.stats.packets.get(), self.stats.bytes.get());
+        queue.tx_burst(ctx, batch);
+        let mut stalled = queue.kick(ctx);
+        if !batch.is_empty() {
+            // The kick may have sent what filled the ring.
+            queue.reap(ctx);
+            queue.tx_burst(ctx, batch);
+            stalled = queue.kick(ctx);
+        }
+        let packets = self.stats.packets.get().wrapping_sub(before.0);
+        let bytes = self.stats.bytes.get().wrapping_sub(before.1);
+        self.dql.sent(bytes);
+        self.in_ring += packets as usize;
+        self.state.held.store(self.in_ring, Ordering::Relaxed);
+        if packets > 0 {
+            self.stuck = 0;
+        }
+        if stalled {
+            self.stalled = true;
+            self.due.set(now);
+        }
+        (packets as usize, bytes)
+    }
+
+    /// The same of packets of which the device does not take some as they are: these are cut into segments. Counts each segment,
+    /// those that are kept for later, too.
+    #[cold]
+    #[inline(never)]
+    fn burst_cut(&mut self, ctx: &mut SoftnetData, now: u64, batch: &mut Batch) -> (usize, u64) {
+        let (mut out, mut packets, mut bytes) = (Batch::new(), 0, 0);
+        let mut packets_in = batch.drain();
+        let mut full = false;
+        while !full && let Some(skb) = packets_in.next() {
+            let mut segments = match self.offloads.takes(skb.head()) {
+                true => SkbList::from(skb),
+                false => match gso::segment(ctx, skb) {
+                    Ok(segments) => segments,
+                    Err((skb, reason)) => {
+                        ctx.free_at(skb, self.dev, reason);
+                        continue;
+                    }
+                },
+            };
+            while let Some(skb) = segments.pop_front() {
+                if out.room() == 0 && !full {
+                    let sent = self.burst(ctx, now, &mut out);
+                    (packets, bytes) = (packets + sent.0, bytes + sent.1);
+                    full = !out.is_empty();
+                }
+                match full {
+                    true => self.segments.push_back(skb),
+                    false => put(&mut out, skb),
+                }
+            }
+        }
+        drop(packets_in);
+        if !full {
+            let sent = self.burst(ctx, now, &mut out);
+            (packets, bytes) = (packets + sent.0, bytes + sent.1);
+        }
+        if !out.is_empty() || !self.segments.is_empty() {
+            self.keep_segments(now, &mut out, true);
+            packets += self.segments.len();
+            bytes += self.segments.iter().map(|skb| pkt_len(skb) as u64).sum::<u64>();
+        }
+        (packets, bytes)
     }
 
     /// ns after which to try again.
@@ -150,6 +270,9 @@ impl<W: TxWake> LimitedRing<W> {
         if let Some(queue) = self.queue.take() {
             queue.close(ctx);
         }
+        while let Some(skb) = self.segments.pop_front() {
+            ctx.free_at(skb, self.dev, DropReason::Shutdown);
+        }
         self.stalled = false;
         self.state.held.store(0, Ordering::Relaxed);
         self.state.inflight.store(0, Ordering::Relaxed);
@@ -171,31 +294,16 @@ impl<W: TxWake> Ring<XmitContext<'_>> for LimitedRing<W> {
 
     #[inline]
     fn xmit(&mut self, cx: &mut XmitContext<'_>, batch: &mut Batch) -> (usize, u64) {
-        let Some(queue) = &mut self.queue else { return (0, 0) };
         // Here every packet passes that leaves, and disciplines and filters have seen it without.
         vlan::put_back_all(cx.ctx, self.dev, batch);
-        let before = (self.stats.packets.get(), self.stats.bytes.get());
-        queue.tx_burst(cx.ctx, batch);
-        let mut stalled = queue.kick(cx.ctx);
-        if !batch.is_empty() {
-            // The kick may have sent what filled the ring.
-            queue.reap(cx.ctx);
-            queue.tx_burst(cx.ctx, batch);
-            stalled = queue.kick(cx.ctx);
+        match gso::any_refused(batch, self.offloads) {
+            false => self.burst(cx.ctx, cx.now, batch),
+            true => self.burst_cut(cx.ctx, cx.now, batch),
         }
-        let packets = self.stats.packets.get().wrapping_sub(before.0);
-        let bytes = self.stats.bytes.get().wrapping_sub(before.1);
-        self.dql.sent(bytes);
-        self.in_ring += packets as usize;
-        self.state.held.store(self.in_ring, Ordering::Relaxed);
-        if packets > 0 {
-            self.stuck = 0;
-        }
-        if stalled {
-            self.stalled = true;
-            self.due.set(cx.now);
-        }
-        (packets as usize, bytes)
+    }
+
+    fn segment(&mut self, cx: &mut XmitContext<'_>, skb: Skb) -> Result<SkbList, (Skb, DropReason)> {
+        gso::segment(cx.ctx, skb)
     }
 
     fn reschedule(&mut self, next_run: NextRun, now: u64) {
@@ -208,6 +316,15 @@ impl<W: TxWake> Ring<XmitContext<'_>> for LimitedRing<W> {
                 now + self.retry()
             }
         });
+    }
+}
+
+/// Appends to a batch that has room.
+#[inline(always)]
+fn put(batch: &mut Batch, skb: Skb) {
+    if let Err(skb) = batch.push(skb) {
+        // Not reached: the caller looked. Dropping it makes a mistake there show as a leak.
+        drop(skb);
     }
 }
 
@@ -234,6 +351,7 @@ impl<W: TxWake> NetdevQueue<W> {
     ) -> Self {
         let (stats, state) = (queue.stats(), Arc::<RingState>::default());
         let due = Arc::new(Due { at: AtomicU64::new(NEVER), wake });
+        let queue_offloads = queue.offloads();
         let ring = LimitedRing {
             dev,
             queue: Some(queue),
@@ -244,6 +362,8 @@ impl<W: TxWake> NetdevQueue<W> {
             due: due.clone(),
             stalled: false,
             stuck: 0,
+            offloads: queue_offloads,
+            segments: VecDeque::new(),
         };
         NetdevQueue { dev, root: DeferList::new(region, qdisc, ring, qdisc_max_burst), stats, state, due }
     }

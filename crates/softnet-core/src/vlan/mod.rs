@@ -36,7 +36,7 @@ pub fn get(head: &Head) -> Option<(VlanProto, u16)> {
 }
 
 /// Moves the outer tag of a frame into its head (the kernel's `skb_vlan_untag`). Returns whether
-/// there is one, and none in the head yet; offsets in the head are left to the caller.
+/// there is one, and none in the head yet. Offsets in the head of what is behind it move along.
 pub fn take_out(skb: &mut Skb) -> bool {
     let proto = match EthHeader::new(skb.data()).map(|header| header.ethertype()) {
         Some(ethertype::VLAN) => VlanProto::Dot1q,
@@ -52,7 +52,13 @@ pub fn take_out(skb: &mut Skb) -> bool {
     header.copy_within(..ADDRESSES, TAG_LEN);
     // It is that long.
     let _ = skb.pull(TAG_LEN);
-    set(skb.head_mut(), proto, tci);
+    let head = skb.head_mut();
+    set(head, proto, tci);
+    let behind = |at: u16| at.saturating_sub(TAG_LEN as u16);
+    (head.l3, head.l4) = (behind(head.l3), behind(head.l4));
+    if let Csum::Partial { start, .. } = &mut head.csum {
+        *start = behind(*start);
+    }
     true
 }
 

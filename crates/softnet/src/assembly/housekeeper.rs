@@ -15,6 +15,7 @@ use softnet_core::ip::input::Ingress;
 use softnet_core::ip::slow::Announce;
 use softnet_core::napi::Napi;
 use softnet_core::qdisc::{DevParams, Spec};
+use softnet_core::skb::DropReason;
 use softnet_core::stack::dev_tx::DevTx;
 use softnet_core::sync::{AtomicBool, Ordering};
 use softnet_dev::netlink::{LinkEvent, LinkMonitor};
@@ -354,6 +355,7 @@ impl Housekeeper {
             instance.close();
             let (mut disabled, home) = instance.evict();
             homes.extend(home);
+            disabled.free_gro(&mut self.ctx, DropReason::Shutdown);
             if let Some(rx) = disabled.body().rx.take() {
                 rx.close(&mut self.ctx);
             }

@@ -346,7 +346,8 @@ impl Introspect {
         let open = shared.devices.iter().filter_map(|dev| dev.live.load_full());
         let queued: u64 = open.map(|live| lock(&live.layout).totals().qlen).sum();
         let redirected: usize = shared.napis().iter().map(|instance| instance.backlog.len()).sum();
-        let redirected = redirected + shared.backlogs.len();
+        let in_gro: usize = shared.napis().iter().map(|instance| instance.napi.stats.gro.held()).sum();
+        let redirected = redirected + shared.backlogs.len() + in_gro;
         // Taken first: a packet is taken out of a socket after it was put in.
         let taken: u64 = contexts.iter().map(|c| c.sk_taken.get()).sum();
         let in_sockets = contexts.iter().map(|c| c.sk_queued.get()).sum::<u64>().saturating_sub(taken);

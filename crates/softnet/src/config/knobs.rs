@@ -1,8 +1,9 @@
-//! Knobs of interrupt mitigation, as a configuration sets them and as `softnet set` changes them.
+//! Knobs of polling: interrupt mitigation and GRO, as a configuration sets them and as `softnet set` changes them.
 
 use serde::{Deserialize, Serialize};
+use softnet_core::gro::GroMode;
 
-/// Knobs of mitigation, those that are given; the others stay as they are, which is 0 at first.
+/// Knobs of an instance, those that are given; the others stay as they are, which is 0, or off, at first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 #[non_exhaustive]
@@ -16,6 +17,30 @@ pub struct Knobs {
     /// ns for which an application that receives may leave a masked queue alone.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub irq_suspend_timeout: Option<u64>,
+    /// What GRO does.
+    #[serde(skip_serializing_if = "Option::is_none", with = "as_text")]
+    pub gro: Option<GroMode>,
+}
+
+/// A [`GroMode`] as it is written.
+mod as_text {
+    use serde::de::Error;
+    use serde::{Deserialize, Deserializer, Serializer};
+    use softnet_core::gro::GroMode;
+
+    pub(super) fn serialize<S: Serializer>(mode: &Option<GroMode>, serializer: S) -> Result<S::Ok, S::Error> {
+        match mode {
+            Some(mode) => serializer.serialize_str(mode.name()),
+            None => serializer.serialize_none(),
+        }
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Option<GroMode>, D::Error> {
+        let text = Option::<String>::deserialize(deserializer)?;
+        text.map(|text| text.parse()).transpose().map_err(D::Error::custom)
+    }
 }
 
 impl Knobs {
@@ -31,6 +56,7 @@ impl Knobs {
             napi_defer_hard_irqs: self.napi_defer_hard_irqs.or(old.napi_defer_hard_irqs),
             gro_flush_timeout: self.gro_flush_timeout.or(old.gro_flush_timeout),
             irq_suspend_timeout: self.irq_suspend_timeout.or(old.irq_suspend_timeout),
+            gro: self.gro.or(old.gro),
         }
     }
 }

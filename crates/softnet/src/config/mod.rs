@@ -51,6 +51,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use softnet_core::gro::GroMode;
 use softnet_core::ip::v6::addr::{link_local, subnet_router_anycast};
 use softnet_core::ip::{Address, Family, Prefix, Prefix6};
 use softnet_core::qdisc::DevParams;
@@ -232,6 +233,8 @@ pub struct DeviceConfig {
     pub gro_flush_timeout: u64,
     /// ns for which an application that receives may leave a masked queue alone.
     pub irq_suspend_timeout: u64,
+    /// What GRO makes one packet of, until that is changed while it runs.
+    pub gro: GroMode,
     /// Its root discipline, until that is changed while it runs. `None`: [`StackConfig::default_qdisc`], one for each TX
     /// queue (`mq`) if it has several.
     pub qdisc: Option<Spec>,
@@ -269,6 +272,7 @@ impl DeviceConfig {
             napi_defer_hard_irqs: 0,
             gro_flush_timeout: 0,
             irq_suspend_timeout: 0,
+            gro: GroMode::Off,
             qdisc: None,
             tx_queue_len: 1000,
             steering: SteeringMode::Auto,
@@ -331,12 +335,13 @@ impl DeviceConfig {
         networks.filter_map(|own| subnet_router_anycast(own.network.of::<Ipv6Addr>()?))
     }
 
-    /// Its knobs of interrupt mitigation.
+    /// Its knobs of interrupt mitigation and GRO.
     pub(crate) fn knobs(&self) -> Knobs {
         Knobs {
             napi_defer_hard_irqs: Some(self.napi_defer_hard_irqs.into()),
             gro_flush_timeout: Some(self.gro_flush_timeout),
             irq_suspend_timeout: Some(self.irq_suspend_timeout),
+            gro: Some(self.gro),
         }
     }
 

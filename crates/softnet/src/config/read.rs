@@ -9,6 +9,7 @@ use std::net::IpAddr;
 use std::ops::Range;
 use std::path::PathBuf;
 
+use softnet_core::gro::GroMode;
 use softnet_core::ip::PrefixError;
 use softnet_core::ip::icmp_limit::IcmpParams;
 use softnet_core::ip::source::RpFilter;
@@ -286,6 +287,8 @@ impl Read {
         ] {
             set(slot, self.integer(table, key, &check::NANOSECONDS));
         }
+        let modes = GroMode::ALL.map(|mode| (mode.name(), mode));
+        set(&mut device.gro, self.choice(table, "gro", &modes));
         device.qdisc = self.qdisc(table, "qdisc");
         set(&mut device.tx_queue_len, self.integer(table, "tx_queue_len", &check::TX_QUEUE_LEN));
         self.steering(table, &mut device);
@@ -546,6 +549,7 @@ const DEVICE_KEYS: &[&str] = &[
     "napi_defer_hard_irqs",
     "gro_flush_timeout",
     "irq_suspend_timeout",
+    "gro",
     "qdisc",
     "tx_queue_len",
     "steering",

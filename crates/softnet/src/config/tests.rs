@@ -39,6 +39,7 @@ threaded = "busy-poll"
 napi_defer_hard_irqs = 2147483647
 gro_flush_timeout = 20_000
 irq_suspend_timeout = 18446744073709551615
+gro = "list"
 qdisc = "tbf rate 10mbit burst 15kb latency 50ms"
 tx_queue_len = 500
 steering = "off"
@@ -135,6 +136,7 @@ fn a_full_file_means_what_it_says() {
                 napi_defer_hard_irqs: 2147483647,
                 gro_flush_timeout: 20_000,
                 irq_suspend_timeout: u64::MAX,
+                gro: GroMode::List,
                 qdisc: Some("tbf rate 10mbit burst 15kb latency 50ms".parse().unwrap()),
                 tx_queue_len: 500,
                 steering: SteeringMode::Off,

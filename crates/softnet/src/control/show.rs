@@ -205,6 +205,9 @@ pub struct NapiRow {
     /// Whether the kernel's own interrupt of the queue stays quiet as well: `masked while deferred`, `not masked: ` and
     /// why, `none` of a device that the kernel does not have.
     pub kernel_irq: String,
+    /// What becomes one packet of what it brings.
+    #[serde(default)]
+    pub gro: GroRow,
     /// Times it was polled.
     pub polls: u64,
     /// Of these, how many brought nothing.
@@ -217,6 +220,25 @@ pub struct NapiRow {
     pub schedules: u64,
     /// Times it was scheduled while it was polled.
     pub missed: u64,
+}
+
+/// GRO of an instance.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct GroRow {
+    /// Knob: `off`, `frags`, `frags-udp`, `list`.
+    pub mode: String,
+    /// Packets that it holds now, for more of their flows to come.
+    pub held: u64,
+    /// Packets that became part of another.
+    pub merged: u64,
+    /// Packets made of several.
+    pub aggregates: u64,
+    /// Segments in these.
+    pub segments: u64,
+    /// Packets that were held, by why they are no more: `last` (the last segment said so), `mismatch` (one of the flow came that
+    /// could not be merged), `full` (of 64 KiB, or of as many segments as may be), `evicted` (by other flows), `old`, `poll_end`.
+    pub flushed: BTreeMap<String, u64>,
 }
 
 /// An armed timer of an instance.
@@ -596,7 +618,7 @@ pub struct Stats {
     pub uptime_s: f64,
     /// Packets that came in by devices.
     pub received: u64,
-    /// Packets made here (ARP, ICMP).
+    /// Packets made here (ARP, ICMP; segments that a packet was cut into, but for the first).
     pub originated: u64,
     /// Packets that left by devices.
     pub transmitted: u64,
@@ -604,11 +626,12 @@ pub struct Stats {
     pub delivered: u64,
     /// Packets dropped, for whatever reason.
     pub dropped: u64,
-    /// Packets that became part of another: of the fragments of a datagram that was put together, all but one.
+    /// Packets that became part of another: of the fragments of a datagram that was put together, all but one; of the segments
+    /// that GRO made one of, too.
     #[serde(default)]
     pub merged: u64,
     /// Packets inside now: waiting for a neighbour, for other fragments, for the slow path while another thread has it, in
-    /// a socket, in a discipline, or in a backlog. (Those in a transmit ring count as transmitted.)
+    /// a socket, in a discipline, in a backlog, or in GRO. (Those in a transmit ring count as transmitted.)
     pub held: u64,
     /// ICMP errors that were not sent, because there were too many.
     pub icmp_limited: u64,

@@ -47,7 +47,7 @@ pub struct StackDevice {
     pub(crate) vlan: Option<VlanParams>,
 }
 
-/// Mitigation knobs of a device's instances; outlives the instances.
+/// Knobs of mitigation and GRO of a device's instances; outlives the instances.
 #[derive(Clone, Debug, Default)]
 struct Deferral {
     device: Knobs,
@@ -150,7 +150,7 @@ impl StackDevice {
         threaded.queues.get(&queue).copied().unwrap_or(threaded.device)
     }
 
-    /// Sets knobs of mitigation, those that are given, of `queue` or of all queues, and remembers that. Refused, with nothing
+    /// Sets knobs of mitigation and GRO, those that are given, of `queue` or of all queues, and remembers that. Refused, with nothing
     /// changed, if a value is out of range.
     pub fn set_deferral(&self, queue: Option<u16>, knobs: Knobs) -> Result<(), ControlError> {
         let checked = MitigationConfig::default();
@@ -184,6 +184,7 @@ impl StackDevice {
         let _ = knobs.set_defer_hard_irqs(set.napi_defer_hard_irqs.unwrap_or(0));
         knobs.set_gro_flush_timeout(set.gro_flush_timeout.unwrap_or(0));
         knobs.set_irq_suspend_timeout(set.irq_suspend_timeout.unwrap_or(0));
+        instance.napi.gro.set_mode(set.gro.unwrap_or_default());
         // Still under the lock, so that of two changes the later one is the last in the kernel too.
         instance.doorbell.mitigation_changed(knobs);
     }

@@ -8,9 +8,11 @@ use std::sync::Arc;
 
 use arc_swap::{ArcSwap, Cache};
 use softnet_core::SoftnetData;
+use softnet_core::gro::{GroMode, GroParams, GroTable};
+use softnet_core::gso;
 use softnet_core::ip::input::Exceptions;
 use softnet_core::ip::tables::Tables;
-use softnet_core::napi::{Body, Completion, Driver, NapiInfo, NetRx, PollList, Released};
+use softnet_core::napi::{Body, Completion, Driver, Gro, NapiInfo, NetRx, PollList, Released};
 use softnet_core::qdisc::Origin;
 use softnet_core::skb::{BATCH, Batch, DropReason, Skb};
 use softnet_core::sock::Transport;
@@ -181,12 +183,21 @@ impl PollContext {
                 return;
             }
         }
+        self.receive_on(napi, batch);
+    }
+
+    /// The same behind the filter at ingress.
+    #[inline(always)]
+    fn receive_on(&mut self, napi: &NapiInfo, batch: &mut Batch) {
         let PollContext { ctx, shared, instances, woken, steerer, .. } = &mut *self;
         let at = instances.binary_search_by_key(&napi.id, |i| i.napi.id);
         let Ok(instance) = at.map(|at| &instances[at]) else {
             return ctx.free_batch(batch, DropReason::Shutdown);
         };
         if instance.apps.any() {
+            if gso::any(batch) {
+                return self.receive_cut(napi, batch);
+            }
             instance.apps.deliver(ctx, batch, woken);
             if batch.is_empty() {
                 return;
@@ -204,6 +215,59 @@ impl PollContext {
         match (instance.handler, at) {
             (RxHandler::Steered, Ok(at)) => self.receive_steered(at, batch),
             (handler, at) => self.handle(at.unwrap_or(0), (handler, napi.queue, napi.id), batch),
+        }
+    }
+
+    /// Processes the packets of an instance of which applications get some, aggregates cut: these take packets as they came.
+    #[cold]
+    #[inline(never)]
+    fn receive_cut(&mut self, napi: &NapiInfo, batch: &mut Batch) {
+        let mut out = Batch::new();
+        for skb in batch.drain() {
+            let mut segments = match gso::segment(&mut self.ctx, skb) {
+                Ok(segments) => segments,
+                Err((skb, reason)) => {
+                    self.ctx.free(skb, reason);
+                    continue;
+                }
+            };
+            while let Some(skb) = segments.pop_front() {
+                if out.room() == 0 {
+                    self.receive_on(napi, &mut out);
+                }
+                if let Err(skb) = out.push(skb) {
+                    self.ctx.free(skb, DropReason::Shutdown);
+                }
+            }
+        }
+        if !out.is_empty() {
+            self.receive_on(napi, &mut out);
+        }
+    }
+
+    /// Has GRO look at what an instance brought, which has some or is to, and processes what goes on.
+    #[inline(never)]
+    fn receive_gro(&mut self, napi: &NapiInfo, gro: &mut Option<Box<dyn Gro>>, batch: &mut Batch) {
+        let mode = napi.gro.mode();
+        let partial_csum = match self.instance(napi.id).map(|instance| instance.handler) {
+            Some(RxHandler::Ip(ingress)) => ingress.partial_csum,
+            Some(RxHandler::Patch(_)) => false,
+            // It was merged where it came in.
+            Some(RxHandler::Steered) | None => return self.receive(napi, batch),
+        };
+        let table = gro.get_or_insert_with(|| Box::new(GroTable::new()));
+        let params = GroParams { mode, partial_csum, now: self.now };
+        table.receive(&mut self.ctx, &napi.stats.gro, &params, batch);
+        if !batch.is_empty() {
+            self.receive(napi, batch);
+        }
+        table.more(batch);
+        if !batch.is_empty() {
+            self.receive(napi, batch);
+        }
+        if mode == GroMode::Off {
+            // Nothing is held any more.
+            *gro = None;
         }
     }
 
@@ -323,12 +387,16 @@ impl PollContext {
         let Body { rx: Some(rx), gro, batch, .. } = body else { return 0 };
         let n = rx.rx_burst(&mut self.ctx, batch, weight);
         if n > 0 {
-            if let Some(gro) = gro {
-                gro.receive(batch);
+            if napi.gro.mode() == GroMode::Off && gro.is_none() {
+                self.receive(napi, batch);
+            } else {
+                self.receive_gro(napi, gro, batch);
             }
-            self.receive(napi, batch);
             rx.processed();
         } else {
+            if let Some(gro) = gro {
+                gro.tick(self.now);
+            }
             self.lives.reap_idle(&mut self.ctx, self.now, napi.queue.into());
         }
         n
@@ -356,6 +424,9 @@ impl PollContext {
         let n = rx.rx_burst(&mut self.ctx, batch, weight);
         let received = self.shared.clock.now();
         if n == 0 {
+            if let Some(gro) = gro {
+                gro.tick(self.now);
+            }
             self.lives.reap_idle(&mut self.ctx, self.now, napi.queue.into());
             return 0;
         }
@@ -367,11 +438,12 @@ impl PollContext {
                 self.shared.auto.is_busy(&self.shared.housekeeper);
             }
         }
-        if let Some(gro) = gro {
-            gro.receive(batch);
-        }
         let before = self.shared.clock.now();
-        self.receive(napi, batch);
+        if napi.gro.mode() == GroMode::Off && gro.is_none() {
+            self.receive(napi, batch);
+        } else {
+            self.receive_gro(napi, gro, batch);
+        }
         rx.processed();
         let after = self.shared.clock.now();
         if let Some(instance) = self.instance(napi.id) {

@@ -13,6 +13,7 @@ mod examples;
 mod flow_order;
 mod frames;
 mod frames6;
+mod gro;
 mod hooks;
 mod many_devices;
 mod memory;

@@ -23,6 +23,7 @@ use super::source::{RpFilter, reverse_path};
 use super::tables::{Routing, Tables};
 use super::{ETH_LEN, MacAddr};
 use crate::SoftnetData;
+use crate::gso;
 use crate::skb::{BATCH, Batch, DropReason, Skb, VlanProto};
 use crate::sock::Transport;
 use crate::vlan;
@@ -251,8 +252,23 @@ fn rewrite<F: FastPath>(hop: &Adjacency<F>, skb: &mut Skb) -> Fate {
             }
             Fate::to(hop.dev)
         }
-        Err(why) => Fate::slow(why),
+        Err(why) => rewrite_aggregate(hop, skb, why),
     }
+}
+
+/// The same of a packet that is not simply forwarded, for the reason `why`. One that is too long as a whole is forwarded if its
+/// segments are not (the kernel's `skb_gso_validate_network_len`).
+#[cold]
+#[inline(never)]
+fn rewrite_aggregate<F: FastPath>(hop: &Adjacency<F>, skb: &mut Skb, why: Exception) -> Fate {
+    let fits = |skb: &Skb| gso::network_len(skb).is_some_and(|len| len <= hop.mtu.into());
+    if why == Exception::TooBig && fits(skb) {
+        let any_length = Adjacency { mtu: u16::MAX, ..*hop };
+        if F::forward(skb.data_mut(), &any_length).is_ok() {
+            return Fate::to(hop.dev);
+        }
+    }
+    Fate::slow(why)
 }
 
 /// A packet whose header is sound and plain, and which is not to be forwarded at once: hands it to the protocol that takes it,

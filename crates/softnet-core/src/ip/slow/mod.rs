@@ -36,6 +36,7 @@ use super::v4::options::OptionPolicy;
 use super::{ETH_LEN, Family, LongestMatch, MacAddr};
 use crate::SoftnetData;
 use crate::fold::FoldKey;
+use crate::gso;
 use crate::siphash::SipKey;
 use crate::skb::{DropReason, Flags, Skb};
 use crate::sock::udp::error;
@@ -229,7 +230,7 @@ impl SlowPath {
         [neigh, frags].into_iter().chain(others).flatten().min()
     }
 
-    /// Processes one packet of the fast path's exceptions.
+    /// Processes one packet of the fast path's exceptions; of an aggregate each segment, as if it had come by itself.
     pub fn handle(
         &mut self,
         ctx: &mut SoftnetData,
@@ -238,7 +239,10 @@ impl SlowPath {
         exception: Exception,
         out: &mut Effects,
     ) {
-        self.call(ctx, view, out, |call| call.handle(skb, exception));
+        self.call(ctx, view, out, |call| match gso::is_aggregate(&skb) {
+            false => call.handle(skb, exception),
+            true => call.handle_cut(skb, exception),
+        });
     }
 
     /// Does what is due: neighbour timers, fragments that are late, path MTUs that have expired.
@@ -347,6 +351,18 @@ impl Call<'_> {
         };
         if let Err((skb, reason)) = done {
             self.ctx.free(skb, reason);
+        }
+    }
+
+    /// Handles each segment of an aggregate.
+    fn handle_cut(&mut self, skb: Skb, exception: Exception) {
+        match gso::segment(self.ctx, skb) {
+            Ok(mut segments) => {
+                while let Some(skb) = segments.pop_front() {
+                    self.handle(skb, exception);
+                }
+            }
+            Err((skb, reason)) => self.ctx.free(skb, reason),
         }
     }
 

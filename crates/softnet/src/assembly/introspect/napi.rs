@@ -1,9 +1,10 @@
 //! The row of a NAPI instance, and why it is awake or asleep.
 
+use softnet_core::gro::{Flushed, GroConfig, GroStats};
 use softnet_core::sync::Ordering::Relaxed;
 
 use crate::config::Context;
-use crate::control::show::{AppRow, NapiRow, TimerRow};
+use crate::control::show::{AppRow, GroRow, NapiRow, TimerRow};
 use crate::napi::{Home, NapiInstance, Phase, Timeout};
 use crate::util::thread_cpu_ns;
 
@@ -91,12 +92,24 @@ pub(super) fn row(dev: &str, threaded: Context, instance: &NapiInstance, now: u6
         applications: apps.iter().map(app_row).collect(),
         time_ns: Phase::ALL.iter().map(|phase| (phase.name().into(), spent[*phase as usize])).collect(),
         kernel_irq: instance.doorbell.kernel_irq().to_string(),
+        gro: gro_row(&napi.gro, &stats.gro),
         polls: stats.polls.get(),
         empty_polls: stats.empty_polls.get(),
         full_polls: stats.full_polls.get(),
         packets: stats.packets.get(),
         schedules: stats.schedules.get(),
         missed: stats.missed.get(),
+    }
+}
+
+fn gro_row(knob: &GroConfig, stats: &GroStats) -> GroRow {
+    GroRow {
+        mode: knob.mode().name().into(),
+        held: stats.held() as u64,
+        merged: stats.merged.get(),
+        aggregates: stats.aggregates.get(),
+        segments: stats.segments.get(),
+        flushed: Flushed::ALL.iter().map(|why| (why.name().into(), stats.flushed(*why))).collect(),
     }
 }
 

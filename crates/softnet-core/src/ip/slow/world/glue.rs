@@ -114,7 +114,8 @@ pub(crate) const QUEUE: u16 = 5;
 fn set_metadata(head: &mut Head) {
     (head.mark, head.conntrack, head.queue) = (MARK, CONNTRACK, QUEUE);
     crate::vlan::set(head, VlanProto::Dot1ad, 5);
-    (head.csum, head.gso_size, head.gso_segs, head.gso_type) = (Csum::Unnecessary, 1, 2, GsoType::UdpL4);
+    // No size, for it is no aggregate.
+    (head.csum, head.gso_segs, head.gso_type) = (Csum::Unnecessary, 2, GsoType::UdpL4);
     (head.hash, head.tc_depth) = (3, 1);
 }
 

@@ -3,6 +3,8 @@
 use std::num::NonZeroU64;
 
 use super::*;
+use crate::SoftnetData;
+use crate::gro::{GroParams, GroStats};
 use crate::napi::Gro;
 use crate::skb::{CacheSizes, HeapMemory, Region, Store};
 
@@ -238,11 +240,15 @@ fn a_saturated_worker_gives_way() {
 struct Hold(Batch);
 
 impl Gro for Hold {
-    fn receive(&mut self, batch: &mut Batch) {
+    fn receive(&mut self, _: &mut SoftnetData, _: &GroStats, _: &GroParams, batch: &mut Batch) {
         self.0.append(batch);
     }
 
-    fn flush(&mut self, out: &mut Batch, old_only: bool) {
+    fn more(&mut self, _: &mut Batch) {}
+
+    fn tick(&mut self, _: u64) {}
+
+    fn flush(&mut self, _: &GroStats, out: &mut Batch, old_only: bool) {
         if !old_only {
             out.append(&mut self.0);
         }
