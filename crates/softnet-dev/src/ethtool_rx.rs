@@ -78,6 +78,17 @@ pub(crate) struct KernelRxClass {
     flows: OnceLock<Option<Mutex<FlowSlots>>>,
 }
 
+/// What answers ethtool requests, as [`Control::ethtool`] does.
+pub(crate) trait Ethtool {
+    fn ethtool(&self, words: &mut [u32]) -> io::Result<()>;
+}
+
+impl Ethtool for Control {
+    fn ethtool(&self, words: &mut [u32]) -> io::Result<()> {
+        Control::ethtool(self, words)
+    }
+}
+
 /// `struct ethtool_rxnfc`, with room for so many locations.
 struct Rxnfc(Vec<u8>);
 
@@ -100,7 +111,7 @@ impl Rxnfc {
         self.0.get(at..).and_then(<[u8]>::first_chunk).map_or(0, |bytes| u64::from_ne_bytes(*bytes))
     }
 
-    fn ask(&mut self, control: &Control) -> io::Result<()> {
+    fn ask(&mut self, control: &impl Ethtool) -> io::Result<()> {
         let mut words: Vec<u32> =
             self.0.as_chunks::<4>().0.iter().map(|word| u32::from_ne_bytes(*word)).collect();
         control.ethtool(&mut words)?;
@@ -132,6 +143,7 @@ fn kinds(kind: FlowKind) -> u32 {
 }
 
 /// What `GRSSH` tells of a context.
+#[cfg_attr(test, derive(Clone))]
 struct Rxfh {
     table: Vec<u32>,
     key: Vec<u8>,
@@ -139,14 +151,18 @@ struct Rxfh {
     xfrm: u8,
 }
 
-fn rxfh(control: &Control, context: u32) -> Result<Rxfh, RxClassError> {
-    let what = "read how the interface spreads flows (ETHTOOL_GRSSH)";
+/// The main one's, which is there if the driver tells at all.
+fn main_rxfh(control: &impl Ethtool) -> Result<Rxfh, RxClassError> {
+    rxfh(control, 0).map_err(|error| refused("read how the interface spreads flows (ETHTOOL_GRSSH)", error))
+}
+
+fn rxfh(control: &impl Ethtool, context: u32) -> io::Result<Rxfh> {
     let mut sizes = [GRSSH, context, 0, 0, 0, 0];
-    control.ethtool(&mut sizes).map_err(|error| refused(what, error))?;
+    control.ethtool(&mut sizes)?;
     let (entries, key_len) = (sizes[2].min(MAX_INDIR), sizes[3].min(MAX_KEY));
     let mut words = vec![0; RXFH_WORDS + entries as usize + (key_len as usize).div_ceil(4)];
     words[..4].copy_from_slice(&[GRSSH, context, entries, key_len]);
-    control.ethtool(&mut words).map_err(|error| refused(what, error))?;
+    control.ethtool(&mut words)?;
     let [hfunc, xfrm, ..] = words[4].to_ne_bytes();
     let (table, key) = words[RXFH_WORDS..].split_at(entries as usize);
     let key = key.iter().flat_map(|word| word.to_ne_bytes()).take(key_len as usize).collect();
@@ -154,12 +170,27 @@ fn rxfh(control: &Control, context: u32) -> Result<Rxfh, RxClassError> {
 }
 
 /// RX queues that a table may name.
-fn rings(control: &Control) -> Result<u16, RxClassError> {
+fn rings(control: &impl Ethtool) -> Result<u16, RxClassError> {
     let mut request = Rxnfc::new(GRXRINGS, 0);
     request
         .ask(control)
         .map_err(|error| refused("ask for an interface's RX queues (ETHTOOL_GRXRINGS)", error))?;
     Ok(request.u64(DATA).min(u16::MAX.into()) as u16)
+}
+
+/// What is hashed of a kind of flow.
+fn fields(control: &impl Ethtool, kind: FlowKind) -> io::Result<u64> {
+    let mut request = Rxnfc::new(GRXFH, 0);
+    request.put(FLOW_TYPE, &kinds(kind).to_ne_bytes());
+    request.ask(control)?;
+    Ok(request.u64(DATA))
+}
+
+fn set_fields(control: &impl Ethtool, kind: FlowKind, fields: u64) -> io::Result<()> {
+    let mut request = Rxnfc::new(SRXFH, 0);
+    request.put(FLOW_TYPE, &kinds(kind).to_ne_bytes());
+    request.put(DATA, &fields.to_ne_bytes());
+    request.ask(control)
 }
 
 impl KernelRxClass {
@@ -168,23 +199,21 @@ impl KernelRxClass {
     }
 
     /// How the interface spreads flows. Of contexts those that were made here.
-    pub(crate) fn rss(&self, control: &Control) -> Result<RssView, RxClassError> {
-        let main = rxfh(control, 0)?;
+    pub(crate) fn rss(&self, control: &impl Ethtool) -> Result<RssView, RxClassError> {
+        let main = main_rxfh(control)?;
         let mut contexts = vec![(0, main.table)];
         let mut made = self.contexts();
-        // Others may have deleted one meanwhile.
         made.retain(|context| match rxfh(control, *context) {
             Ok(rxfh) => {
                 contexts.push((*context, rxfh.table));
                 true
             }
-            Err(_) => false,
+            // Others may have deleted it meanwhile. (Drivers did not agree on how to say so.) If
+            // the driver only can't tell now, it is there all the same.
+            Err(error) => !matches!(error.raw_os_error(), Some(libc::ENOENT | libc::EINVAL)),
         });
         let fields = FlowKind::ALL.into_iter().filter_map(|kind| {
-            let mut request = Rxnfc::new(GRXFH, 0);
-            request.put(FLOW_TYPE, &kinds(kind).to_ne_bytes());
-            request.ask(control).ok()?;
-            let fields = request.u64(DATA);
+            let fields = fields(control, kind).ok()?;
             let letters = [(4, 's'), (5, 'd'), (6, 'f'), (7, 'n'), (1, 'm'), (2, 'v'), (3, 't')];
             let set = letters.into_iter().filter(|(bit, _)| fields & 1 << bit != 0);
             Some((kind, set.map(|(_, letter)| letter).collect()))
@@ -204,35 +233,56 @@ impl KernelRxClass {
         })
     }
 
-    /// Changes that, as far as the driver does: what is hashed first, then the rest in one request.
+    /// Changes that, as far as the driver does, or nothing. All that can be found wrong is, before
+    /// the driver is asked for any of it; if it then refuses a part, what it did before is undone.
     /// Returns the context that was made.
-    pub(crate) fn set_rss(&self, control: &Control, change: &RssChange) -> Result<Option<u32>, RxClassError> {
+    pub(crate) fn set_rss(
+        &self,
+        control: &impl Ethtool,
+        change: &RssChange,
+    ) -> Result<Option<u32>, RxClassError> {
         let is_main = change.context == ContextChoice::Is(0);
         if !is_main && !change.ports.is_empty() {
             return Err(RssError::OfDevice("rx-flow-hash").into());
         }
-        for (kind, ports) in &change.ports {
-            let mut request = Rxnfc::new(SRXFH, 0);
-            request.put(FLOW_TYPE, &kinds(*kind).to_ne_bytes());
-            request.put(DATA, &(ADDRESSES | if *ports { PORTS } else { 0 }).to_ne_bytes());
-            let what = format!("set what is hashed of {} (ETHTOOL_SRXFH)", kind.name());
-            request.ask(control).map_err(|error| refused(&what, error))?;
-        }
-        let nothing = change.spread.is_none() && change.key.is_none() && change.xfrm.is_none();
-        if nothing && !change.toeplitz && !change.delete && is_main {
-            return Ok(None);
-        }
         if change.delete && matches!(change.context, ContextChoice::New | ContextChoice::Is(0)) {
             return Err(RssError::Main.into());
         }
-        let main = rxfh(control, 0)?;
-        let words = srssh(change, &main, || rings(control))?;
-        self.send(control, change, words)
+        let nothing = change.spread.is_none() && change.key.is_none() && change.xfrm.is_none();
+        let words = match nothing && !change.toeplitz && !change.delete && is_main {
+            true => None,
+            false => Some(srssh(change, &main_rxfh(control)?, || rings(control))?),
+        };
+        let mut before = Vec::new();
+        let changed = self.change(control, change, words, &mut before);
+        if changed.is_err() {
+            // The last first, if a kind was given twice. What the driver does not take back stays.
+            before.into_iter().rev().for_each(|(kind, fields)| _ = set_fields(control, kind, fields));
+        }
+        changed
+    }
+
+    /// Changes what is hashed first, then the rest in one request. `before`: what was hashed.
+    fn change(
+        &self,
+        control: &impl Ethtool,
+        change: &RssChange,
+        words: Option<Vec<u32>>,
+        before: &mut Vec<(FlowKind, u64)>,
+    ) -> Result<Option<u32>, RxClassError> {
+        for (kind, ports) in &change.ports {
+            let old = fields(control, *kind);
+            let what = format!("set what is hashed of {} (ETHTOOL_SRXFH)", kind.name());
+            set_fields(control, *kind, ADDRESSES | if *ports { PORTS } else { 0 })
+                .map_err(|error| refused(&what, error))?;
+            before.extend(old.ok().map(|old| (*kind, old)));
+        }
+        words.map_or(Ok(None), |words| self.send(control, change, words))
     }
 
     fn send(
         &self,
-        control: &Control,
+        control: &impl Ethtool,
         change: &RssChange,
         mut words: Vec<u32>,
     ) -> Result<Option<u32>, RxClassError> {
@@ -255,7 +305,7 @@ impl KernelRxClass {
     }
 
     /// The filters.
-    pub(crate) fn rules(&self, control: &Control) -> Result<Vec<RuleView>, RxClassError> {
+    pub(crate) fn rules(&self, control: &impl Ethtool) -> Result<Vec<RuleView>, RxClassError> {
         let (locations, _) = locations(control)?;
         let rule = |location: u32| {
             let mut request = Rxnfc::new(GRXCLSRULE, 0);
@@ -272,7 +322,7 @@ impl KernelRxClass {
     }
 
     /// Adds or deletes a filter. Returns its location.
-    pub(crate) fn set_rule(&self, control: &Control, order: &RuleOrder) -> Result<u32, RxClassError> {
+    pub(crate) fn set_rule(&self, control: &impl Ethtool, order: &RuleOrder) -> Result<u32, RxClassError> {
         let (rule, location) = match order {
             RuleOrder::Delete(location) if self.is_of_flow(*location) => {
                 return Err(RuleError::OfRfs(*location).into());
@@ -381,8 +431,11 @@ fn srssh(
             let invalid = io::Error::from_raw_os_error(libc::EINVAL);
             return Err(SysError::new("set the key", invalid).detail(expected).into());
         }
+    }
+    // The key that there is may be singular with another transformation.
+    if change.key.is_some() || change.xfrm.is_some_and(|xfrm| xfrm != Xfrm::None) {
         let xfrm = change.xfrm.or(Xfrm::ALL.get(usize::from(main.xfrm)).copied()).unwrap_or_default();
-        if let Some(begin) = key.get(..KEY_LEN) {
+        if let Some(begin) = change.key.as_ref().unwrap_or(&main.key).get(..KEY_LEN) {
             RssHash::new(begin, xfrm, main.table.len().checked_ilog2().unwrap_or(0))
                 .map_err(RssError::from)?;
         }
@@ -406,7 +459,7 @@ fn srssh(
 }
 
 /// Where filters are, and how many places there are.
-fn locations(control: &Control) -> Result<(Vec<u32>, u64), RxClassError> {
+fn locations(control: &impl Ethtool) -> Result<(Vec<u32>, u64), RxClassError> {
     let what = "list the filters of the interface (ETHTOOL_GRXCLSRLALL)";
     let mut count = Rxnfc::new(GRXCLSRLCNT, 0);
     count.ask(control).map_err(|error| refused(what, error))?;
@@ -423,14 +476,14 @@ fn locations(control: &Control) -> Result<(Vec<u32>, u64), RxClassError> {
 const ASK_PLACES: &str = "ask for places for filters (ETHTOOL_GRXCLSRLCNT)";
 
 /// What the driver says of places for filters: whether it chooses them, and maybe how many.
-fn places_of(control: &Control) -> Result<u64, RxClassError> {
+fn places_of(control: &impl Ethtool) -> Result<u64, RxClassError> {
     let mut count = Rxnfc::new(GRXCLSRLCNT, 0);
     count.ask(control).map_err(|error| refused(ASK_PLACES, error))?;
     Ok(count.u64(DATA))
 }
 
 /// The last location below `end` that is free, or what stands for it where the driver chooses.
-fn last_free(control: &Control, end: Option<u32>) -> Result<u32, RxClassError> {
+fn last_free(control: &impl Ethtool, end: Option<u32>) -> Result<u32, RxClassError> {
     if places_of(control)? & CHOOSES_LOCATION != 0 {
         return Ok(ANY_LOCATION);
     }
@@ -511,6 +564,9 @@ fn decode(request: &Rxnfc) -> Option<Rule> {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::RefCell;
+    use std::collections::BTreeMap;
+
     use softnet_testkit::net_allowed;
 
     use super::*;
@@ -552,7 +608,8 @@ mod tests {
 
     #[test]
     fn changes_are_what_the_kernel_reads() {
-        let main = Rxfh { table: vec![0; 128], key: vec![0; 40], hfunc: 1, xfrm: 0 };
+        let key = RssHash::new(&MICROSOFT, Xfrm::None, 7).unwrap().key().to_vec();
+        let main = Rxfh { table: vec![0; 128], key, hfunc: 1, xfrm: 0 };
         let words = |text: &str| {
             let change = text.parse::<RssChange>().unwrap();
             srssh(&change, &main, || Ok(4)).map_err(|error| error.to_string())
@@ -571,8 +628,103 @@ mod tests {
         assert_eq!((with_key.len(), with_key[3]), (16, 40));
         assert_eq!(with_key[6], u32::from_ne_bytes([0x6d, 0x5a, 0x6d, 0x5a]));
         assert!(words(&format!("hkey {key} xfrm symmetric-xor")).unwrap_err().contains("singular"));
+        let periodic = Rxfh { key: [0x6d, 0x5a].repeat(20), ..main.clone() };
+        let alone = srssh(&"xfrm symmetric-xor".parse().unwrap(), &periodic, || Ok(4));
+        assert!(alone.unwrap_err().to_string().contains("singular"), "with the key that there is");
         assert!(words("hkey 01:02").unwrap_err().contains("expected a key of 40 bytes, found 2"));
         assert!(words("equal 5").unwrap_err().contains("queue 4 is not there"));
+    }
+
+    const MICROSOFT: [u8; KEY_LEN] = [
+        0x6d, 0x5a, 0x56, 0xda, 0x25, 0x5b, 0x0e, 0xc2, 0x41, 0x67, 0x25, 0x3d, 0x43, 0xa3, 0x8f, 0xb0, 0xd0,
+        0xca, 0x2b, 0xcb, 0xae, 0x7b, 0x30, 0xb4, 0x77, 0xcb, 0x2d, 0xa3, 0x80, 0x30, 0xf2, 0x0c, 0x6a, 0x42,
+        0xb7, 0x3b, 0xbe, 0xac, 0x01, 0xfa,
+    ];
+
+    /// A driver with four queues that hashes ports, and refuses some requests.
+    #[derive(Default)]
+    struct Driver {
+        fields: RefCell<BTreeMap<u32, u64>>,
+        asked: RefCell<Vec<u32>>,
+        refuses: RefCell<Option<(u32, i32)>>,
+    }
+
+    impl Ethtool for Driver {
+        fn ethtool(&self, words: &mut [u32]) -> io::Result<()> {
+            self.asked.borrow_mut().push(words[0]);
+            if let Some((_, error)) = self.refuses.borrow().filter(|(command, _)| *command == words[0]) {
+                return Err(io::Error::from_raw_os_error(error));
+            }
+            match words[0] {
+                GRSSH => {
+                    words[2..4].copy_from_slice(&[128, 40]);
+                    if let Some(key) = words.get_mut(RXFH_WORDS + 128..) {
+                        let bytes = MICROSOFT.as_chunks::<4>().0;
+                        key.iter_mut().zip(bytes).for_each(|(word, four)| *word = u32::from_ne_bytes(*four));
+                    }
+                }
+                GRXRINGS => words[2] = 4,
+                GRXFH => {
+                    let kind = words[1];
+                    words[2] = *self.fields.borrow().get(&kind).unwrap_or(&(ADDRESSES | PORTS)) as u32;
+                }
+                SRXFH => _ = self.fields.borrow_mut().insert(words[1], words[2].into()),
+                SRSSH if words[1] == NEW_CONTEXT => words[1] = 5,
+                _ => {}
+            }
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_change_that_is_refused_changes_nothing() {
+        let (driver, class) = (Driver::default(), KernelRxClass::default());
+        let set = |text: &str| class.set_rss(&driver, &text.parse().unwrap()).map_err(|e| e.to_string());
+        let changes = || driver.asked.take().into_iter().filter(|c| [SRXFH, SRSSH].contains(c)).count();
+        // What is wrong is found before the driver is asked for any of it.
+        for text in
+            ["rx-flow-hash udp4 sd equal 5", "rx-flow-hash udp4 sd delete", "rx-flow-hash udp4 sd hkey 01"]
+        {
+            assert!(set(text).is_err());
+            assert_eq!(changes(), 0, "{text}");
+        }
+        // What the driver refuses only then: what it did before is undone.
+        *driver.refuses.borrow_mut() = Some((SRSSH, libc::EINVAL));
+        assert!(set("rx-flow-hash udp4 sd rx-flow-hash tcp6 sd equal 2").is_err());
+        let fields = || driver.fields.borrow().values().copied().collect::<Vec<_>>();
+        assert_eq!((changes(), fields()), (5, vec![ADDRESSES | PORTS; 2]));
+        *driver.refuses.borrow_mut() = None;
+        assert_eq!(set("rx-flow-hash udp4 sd equal 2"), Ok(None));
+        assert_eq!((changes(), fields()), (2, vec![ADDRESSES, ADDRESSES | PORTS]));
+    }
+
+    #[test]
+    fn a_context_is_forgotten_when_it_is_gone_and_for_no_other_reason() {
+        let (driver, class) = (Driver::default(), KernelRxClass::default());
+        assert_eq!(class.set_rss(&driver, &"context new equal 2".parse().unwrap()).unwrap(), Some(5));
+        let contexts = || class.rss(&driver).unwrap().contexts.iter().map(|(id, _)| *id).collect::<Vec<_>>();
+        assert_eq!(contexts(), [0, 5]);
+        for (error, after) in [(libc::EBUSY, vec![0, 5]), (libc::ENOENT, vec![0])] {
+            let gone = Refusing { driver: &driver, context: 5, error };
+            assert_eq!(class.rss(&gone).unwrap().contexts.len(), 1);
+            assert_eq!(contexts(), after, "{error}");
+        }
+    }
+
+    /// A driver that can't tell of a context.
+    struct Refusing<'a> {
+        driver: &'a Driver,
+        context: u32,
+        error: i32,
+    }
+
+    impl Ethtool for Refusing<'_> {
+        fn ethtool(&self, words: &mut [u32]) -> io::Result<()> {
+            match words[..2] == [GRSSH, self.context] {
+                true => Err(io::Error::from_raw_os_error(self.error)),
+                false => self.driver.ethtool(words),
+            }
+        }
     }
 
     /// The driver of veth has neither RSS nor filters: that is the kernel's answer, with what it

@@ -3,6 +3,7 @@
 mod contexts_switch;
 mod cpu;
 pub(crate) mod echo;
+mod flow_hash;
 mod forward;
 mod forward_xdp;
 mod harness;
@@ -77,6 +78,9 @@ pub(crate) enum Bench {
     /// What switching between polling contexts, each millisecond, costs the traffic
     #[command(after_help = CONTEXTS_SWITCH)]
     ContextsSwitch(contexts_switch::ContextsSwitch),
+    /// What the flow hash of a packet costs
+    #[command(after_help = flow_hash::HELP)]
+    FlowHash(flow_hash::FlowHash),
     /// Packets per second that one worker forwards, by size of the routing table
     #[command(after_help = FORWARD)]
     Forward(forward::Forward),
@@ -203,6 +207,7 @@ impl Bench {
         }
         let (name, common) = match self {
             Bench::ContextsSwitch(b) => ("contexts-switch", &b.common),
+            Bench::FlowHash(b) => ("flow-hash", &b.common),
             Bench::Forward(b) => ("forward", &b.common),
             Bench::Idle(b) => ("idle", &b.common),
             Bench::IrqSuspend(b) => ("irq-suspend", &b.common),
@@ -220,6 +225,7 @@ impl Bench {
         let page = common.report.as_deref().map(PageFile::open).transpose().map_err(Failure::Usage)?;
         let mut report = match self {
             Bench::ContextsSwitch(b) => b.run(),
+            Bench::FlowHash(b) => b.run(),
             Bench::Forward(b) => b.run(),
             Bench::Idle(b) => b.run(),
             Bench::IrqSuspend(b) => b.run(),
@@ -248,6 +254,7 @@ impl Bench {
 fn explained(name: &str) -> &'static str {
     match name {
         "contexts-switch" => CONTEXTS_SWITCH,
+        "flow-hash" => flow_hash::HELP,
         "forward" => FORWARD,
         "idle" => IDLE,
         "irq-suspend" => irq_suspend::HELP,

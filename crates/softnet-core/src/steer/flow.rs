@@ -5,10 +5,10 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 
-use super::toeplitz::toeplitz;
+use super::toeplitz::{MATRICES, toeplitz};
 use crate::ip::v4::header::{Ipv4Header, MIN_LEN, protocol};
 use crate::ip::v6::header::upper;
-use crate::skb::Skb;
+use crate::skb::{Batch, Gfni, Input, Skb};
 
 /// VLAN tags that are looked behind: a provider's and a customer's (IEEE 802.1Q).
 const MAX_TAGS: usize = 2;
@@ -17,6 +17,16 @@ const MAX_TAGS: usize = 2;
 /// it is TCP or UDP and no fragment, in network order. 0 if it is not IP (or too damaged to be), and only then.
 #[inline]
 pub fn flow_hash(frame: &[u8]) -> u32 {
+    match (adjacent(behind_tags(frame)), Gfni::detect()) {
+        (Some(Input::V4(input)), Some(gfni)) => gfni.hash(&MATRICES, input).max(1),
+        (Some(Input::V6(input)), Some(gfni)) => gfni.hash(&MATRICES, input).max(1),
+        _ => by_tables(frame),
+    }
+}
+
+/// [`flow_hash`] without the CPU's help.
+#[inline(never)]
+fn by_tables(frame: &[u8]) -> u32 {
     // As in the kernel's software hash: 0 means that there is none.
     ip_hash(frame).map_or(0, |hash| hash.max(1))
 }
@@ -56,6 +66,64 @@ pub fn skb_get_hash(skb: &mut Skb) -> u32 {
         skb.head_mut().hash = flow_hash(skb.data());
     }
     skb.head().hash
+}
+
+/// [`skb_get_hash`] of all of `batch`, whose hashes are then in their heads: one after the other
+/// costs a call each, and the CPU's better instructions are not used across calls.
+pub fn skb_get_hashes(batch: &mut Batch) {
+    let skbs = batch.as_mut_slice();
+    let Some(gfni) = Gfni::detect() else {
+        return skbs.iter_mut().for_each(|skb| _ = skb_get_hash(skb));
+    };
+    let mut left = false;
+    gfni.each(&MATRICES, skbs, |skb| input(skb, &mut left), |skb, hash| skb.head_mut().hash = hash);
+    if left {
+        let unknown = skbs.iter_mut().filter(|skb| skb.head().hash == 0);
+        unknown.for_each(|skb| skb.head_mut().hash = flow_hash(skb.data()));
+    }
+}
+
+/// What of `skb` is hashed, if its hash is not known. Says so if that does not lie in one piece.
+#[inline(always)]
+fn input<'a>(skb: &'a Skb, left: &mut bool) -> Option<Input<'a>> {
+    if skb.head().hash != 0 {
+        return None;
+    }
+    let input = adjacent(skb.data());
+    *left |= input.is_none();
+    input
+}
+
+/// What is behind VLAN tags, with something in front of it that is as long as an Ethernet header.
+#[inline(always)]
+fn behind_tags(mut frame: &[u8]) -> &[u8] {
+    for _ in 0..MAX_TAGS {
+        match frame {
+            [_, _, _, _, _, _, _, _, _, _, _, _, 0x81, 0x00, ..]
+            | [_, _, _, _, _, _, _, _, _, _, _, _, 0x88, 0xa8, ..] => frame = &frame[4..],
+            _ => break,
+        }
+    }
+    frame
+}
+
+/// What is hashed, if it lies in `frame` in one piece: TCP or UDP without VLAN tags, options,
+/// extension headers or fragments. That is most of what comes.
+#[inline(always)]
+fn adjacent(frame: &[u8]) -> Option<Input<'_>> {
+    // Ethernet header, IPv4 header without options, ports.
+    let start = frame.first_chunk::<{ 14 + MIN_LEN + 4 }>()?;
+    let word = |at| -> u32 { start[at..].first_chunk().map_or(0, |four| u32::from_be_bytes(*four)) };
+    let has_ports = |protocol| matches!(protocol, protocol::TCP | protocol::UDP);
+    // EtherType, version and length of the header; then fragment, time to live, protocol.
+    let (kind, more) = (word(12), word(20));
+    if kind >> 8 == 0x080045 {
+        let is_plain = more & 0x3fff_0000 == 0 && has_ports(more as u8);
+        is_plain.then(|| start[26..].first_chunk().map(Input::V4))?
+    } else {
+        let is_plain = kind >> 12 == 0x86dd6 && has_ports(start[20]);
+        is_plain.then(|| frame[22..].first_chunk().map(Input::V6))?
+    }
 }
 
 /// What a frame says of its flow.
@@ -315,7 +383,67 @@ mod tests {
         ctx.free_skb(skb);
     }
 
+    /// `frames` as skbs whose heads say `known`.
+    fn skbs(ctx: &mut crate::SoftnetData, frames: &[Vec<u8>], known: u32) -> Batch {
+        let mut batch = Batch::new();
+        for frame in frames {
+            let mut skb = ctx.alloc_skb().unwrap();
+            skb.put(frame.len()).unwrap().copy_from_slice(frame);
+            skb.head_mut().hash = known;
+            batch.push(skb).unwrap();
+        }
+        batch
+    }
+
+    #[test]
+    fn hashes_of_a_batch_that_are_known_stay() {
+        let mut ctx = crate::ip::testing::context();
+        let (source, sp, destination, dp, _, l4) = IPV4[3];
+        let frame = ethernet(&[], 0x0800, &ipv4(6, source, destination, &ports_of(sp, dp)));
+        for (known, hash) in [(0, l4), (7, 7)] {
+            let mut batch = skbs(&mut ctx, &[frame.clone(), frame.clone()], known);
+            skb_get_hashes(&mut batch);
+            assert!(batch.as_slice().iter().all(|skb| skb.head().hash == hash), "{known}");
+            batch.drain().for_each(|skb| ctx.free_skb(skb));
+        }
+    }
+
     proptest! {
+        /// However a hash is computed, alone or among others, it is the same: of packets and of
+        /// what is nearly one.
+        #[test]
+        fn hashes_of_a_batch_are_those_of_its_frames(
+            kinds in prop::collection::vec(
+                (any::<(bool, [u8; 16], u16, u16)>(), 0usize..3, 6u8..18, 0usize..64, any::<u8>(), 0usize..100),
+                0..20,
+            ),
+        ) {
+            let mut ctx = crate::ip::testing::context();
+            let frame = |((v6, addr, sp, dp), tags, protocol, at, value, len)| -> Vec<u8> {
+                let [a, b, c, d, ..]: [u8; 16] = addr;
+                let (v4, addr) = (Ipv4Addr::from([a, b, c, d]).to_string(), Ipv6Addr::from(addr).to_string());
+                let mut frame = match v6 {
+                    true => ethernet(TAGS[tags], 0x86dd, &ipv6(protocol, &addr, IPV6[0].2, &ports_of(sp, dp))),
+                    false => ethernet(TAGS[tags], 0x0800, &ipv4(protocol, &v4, IPV4[0].2, &ports_of(sp, dp))),
+                };
+                let at: usize = at;
+                if at.is_multiple_of(2) && let Some(byte) = frame.get_mut(at) {
+                    *byte = value;
+                }
+                frame.truncate(if usize::is_multiple_of(len, 2) { len } else { usize::MAX });
+                frame
+            };
+            let frames: Vec<_> = kinds.into_iter().map(frame).collect();
+            let mut batch = skbs(&mut ctx, &frames, 0);
+            skb_get_hashes(&mut batch);
+            let of_batch: Vec<_> = batch.as_slice().iter().map(|skb| skb.head().hash).collect();
+            batch.drain().for_each(|skb| ctx.free_skb(skb));
+            let alone: Vec<_> = frames.iter().map(|frame| flow_hash(frame)).collect();
+            let tables: Vec<_> = frames.iter().map(|frame| by_tables(frame)).collect();
+            prop_assert_eq!(&of_batch, &tables);
+            prop_assert_eq!(&alone, &tables);
+        }
+
         #[test]
         fn no_frame_panics(frame in prop::collection::vec(any::<u8>(), 0..200)) {
             flow_hash(&frame);

@@ -19,6 +19,7 @@
 use std::fmt;
 
 use super::toeplitz;
+use crate::skb::{Gfni, KeyMatrices};
 
 /// Bytes of a key.
 pub const KEY_LEN: usize = toeplitz::MAX_INPUT + 4;
@@ -170,6 +171,8 @@ pub struct RssHash {
     key: [u8; KEY_LEN],
     xfrm: Xfrm,
     tables: Box<[[u32; 256]; toeplitz::MAX_INPUT]>,
+    /// The same, if the CPU multiplies with matrices.
+    matrices: Option<(Gfni, Box<KeyMatrices>)>,
 }
 
 impl fmt::Debug for RssHash {
@@ -194,7 +197,8 @@ impl RssHash {
                 *entry = set.fold(0, |hash, bit| hash ^ window(&key, at * 8 + bit));
             }
         }
-        Ok(RssHash { key, xfrm, tables })
+        let matrices = Gfni::detect().map(|gfni| (gfni, Box::new(KeyMatrices::new(&key))));
+        Ok(RssHash { key, xfrm, tables, matrices })
     }
 
     /// Its key.
@@ -221,6 +225,19 @@ impl RssHash {
             self.xfrm.apply(&mut addresses);
             self.xfrm.apply(&mut ports);
         }
+        let Some((gfni, matrices)) = &self.matrices else { return self.by_tables(&addresses, ports) };
+        let mut input = [0; toeplitz::MAX_INPUT];
+        input[..A].copy_from_slice(&addresses);
+        input[A..A + 4].copy_from_slice(&ports);
+        match input.first_chunk::<12>() {
+            Some(ipv4) if A == 8 => gfni.hash(matrices, ipv4),
+            _ => gfni.hash(matrices, &input),
+        }
+    }
+
+    /// [`hash`](Self::hash) of what was transformed, without the CPU's help.
+    #[inline(always)]
+    fn by_tables<const A: usize>(&self, addresses: &[u8; A], ports: [u8; 4]) -> u32 {
         // Four at a time, which do not wait for each other.
         let (words, _) = addresses.as_chunks::<4>();
         let (tables, _) = self.tables.as_chunks::<4>();
@@ -323,8 +340,10 @@ mod tests {
         fn is_the_naive_one(key: [u8; 32], end: [u8; 8], v4: [u8; 8], v6: [u8; 32], ports: [u8; 4]) {
             let key = [&key[..], &end].concat();
             let Ok(hash) = RssHash::new(&key, Xfrm::None, 7) else { return Ok(()) };
-            prop_assert_eq!(hash.hash(&v4, ports), naive(&key, &[&v4[..], &ports].concat()));
-            prop_assert_eq!(hash.hash(&v6, ports), naive(&key, &[&v6[..], &ports].concat()));
+            for hash in [&hash, &RssHash { matrices: None, ..hash.clone() }] {
+                prop_assert_eq!(hash.hash(&v4, ports), naive(&key, &[&v4[..], &ports].concat()));
+                prop_assert_eq!(hash.hash(&v6, ports), naive(&key, &[&v6[..], &ports].concat()));
+            }
         }
 
         #[test]

@@ -1,7 +1,7 @@
 //! Steering: which flow a packet is of, and what follows from that.
 //!
-//! * [`flow_hash`] is the hash of a frame's flow, [`skb_get_hash`] the same of an skb, computed once for each packet;
-//!   [`scale`] turns it into one of `n` choices.
+//! * [`flow_hash`] is the hash of a frame's flow, [`skb_get_hash`] the same of an skb, computed once for each packet,
+//!   and [`skb_get_hashes`] that of a batch's; [`scale`] turns it into one of `n` choices.
 //! * [`pick_tx`] chooses the TX queue that a packet leaves by, with the maps of its device ([`XpsMaps`]); a sender
 //!   keeps to its choice by a [`TxSticky`], and the packet says it by a [`TxChoice`].
 //! * A [`Backlog`] is where a worker's steered packets wait; [`FlowLimit`] says which of them it would rather not have.
@@ -41,7 +41,7 @@ mod xps;
 pub use backlog::{Backlog, BacklogQueue, Gone, Pushed};
 pub use choice::TxChoice;
 pub use class::{RuleError, RxClass, Verdict};
-pub use flow::{flow_hash, flow_hash_of, skb_get_hash};
+pub use flow::{flow_hash, flow_hash_of, skb_get_hash, skb_get_hashes};
 pub use flow_key::FlowKey;
 pub use flow_limit::{FlowLimit, HISTORY};
 pub use key::{KEY_LEN, KeyError, RssHash, Xfrm};

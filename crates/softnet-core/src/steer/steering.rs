@@ -9,7 +9,7 @@
 //! old one put on backlogs has been processed.
 
 use super::rfs::{Choice, FlowTable};
-use super::{FlowKey, scale, skb_get_hash};
+use super::{FlowKey, scale, skb_get_hashes};
 use crate::skb::{Batch, Skb};
 
 /// What an RX queue does with what it receives.
@@ -154,8 +154,9 @@ impl Steering {
                 if let Some(flows) = &mut self.flows {
                     flows.begin();
                 }
-                for mut skb in batch.drain() {
-                    let hash = skb_get_hash(&mut skb);
+                skb_get_hashes(batch);
+                for skb in batch.drain() {
+                    let hash = skb.head().hash;
                     let Some(&rps) = to.get(scale(hash, to.len())).filter(|_| hash != 0) else {
                         // No more than came.
                         let _ = stays.push(skb);

@@ -1,9 +1,12 @@
 //! The Toeplitz hash, as NICs compute it for RSS: for every bit of the input that is set, the 32 bits of the key that
 //! begin at its place, all of them XORed.
 //!
-//! Whatever four bits of the input contribute is looked up in a table that is made when this is compiled. A table for
-//! each half byte takes 4.5 KiB, of which IPv4 uses 1.5: twice the look-ups of one for each byte, but it leaves the
-//! first-level cache to the packets.
+//! A CPU that multiplies with matrices of bits does that ([`Gfni`](crate::skb::Gfni)). On others,
+//! whatever four bits of the input contribute is looked up in a table that is made when this is
+//! compiled. A table for each half byte takes 4.5 KiB, of which IPv4 uses 1.5: twice the look-ups
+//! of one for each byte, but it leaves the first-level cache to the packets.
+
+use crate::skb::KeyMatrices;
 
 /// Bytes that the key is long enough for: two IPv6 addresses and two ports.
 pub(super) const MAX_INPUT: usize = 36;
@@ -14,6 +17,9 @@ pub(super) const KEY: [u8; MAX_INPUT + 4] = [
     0xca, 0x2b, 0xcb, 0xae, 0x7b, 0x30, 0xb4, 0x77, 0xcb, 0x2d, 0xa3, 0x80, 0x30, 0xf2, 0x0c, 0x6a, 0x42,
     0xb7, 0x3b, 0xbe, 0xac, 0x01, 0xfa,
 ];
+
+/// The same for [`Gfni`](crate::skb::Gfni).
+pub(super) static MATRICES: KeyMatrices = KeyMatrices::new(&KEY);
 
 /// For each byte of the input: what its high half contributes, and its low half, by their value.
 type Table = [[[u32; 16]; 2]; MAX_INPUT];
@@ -64,6 +70,7 @@ pub(super) mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::skb::Gfni;
 
     /// By the definition, bit by bit.
     pub(in super::super) fn naive(key: &[u8], input: &[u8]) -> u32 {
@@ -92,6 +99,18 @@ pub(super) mod tests {
             let whole = [&a[..], &b].concat();
             prop_assert_eq!(toeplitz::<0, 32>(&a) ^ toeplitz::<32, 4>(&b), naive_default(&whole));
             prop_assert_eq!(toeplitz::<0, 4>(&b), naive_default(&b));
+        }
+
+        /// With any key, where the CPU can.
+        #[test]
+        fn matrices_give_the_naive_one(key: [[u8; 8]; 5], input: [[u8; 4]; 9]) {
+            let Some(gfni) = Gfni::detect() else { return Ok(()) };
+            let key: [u8; 40] = key.as_flattened().try_into().unwrap();
+            let input: [u8; 36] = input.as_flattened().try_into().unwrap();
+            let matrices = KeyMatrices::new(&key);
+            prop_assert_eq!(gfni.hash(&matrices, &input), naive(&key, &input));
+            let ipv4: &[u8; 12] = input.first_chunk().unwrap();
+            prop_assert_eq!(gfni.hash(&matrices, ipv4), naive(&key, ipv4));
         }
     }
 }

@@ -327,7 +327,12 @@ impl Housekeeper {
         let answer = match &command.change {
             Change::Threaded(set) => self.set(set, &mut spawn),
             Change::Qdisc(set) => self.set_qdisc(set).map(|()| Vec::new()),
-            Change::Steering(set) => self.shared.set_steering(&mut self.ctx, set),
+            Change::Steering(set) => {
+                let set = self.shared.set_steering(&mut self.ctx, set);
+                // There may be something to choose for only now.
+                self.auto.start(&self.shared);
+                set
+            }
         };
         // A requester that does not wait for it any more has told its user so.
         let _ = command.answer.send(answer);

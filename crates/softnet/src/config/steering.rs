@@ -102,7 +102,8 @@ impl QueueKnobs {
 
     /// What keeps a knob that is set from acting; `rfs`: sockets note where flows are consumed.
     pub(crate) fn warning(&self, rfs: bool) -> Option<&'static str> {
-        match (self.rps_flow_cnt > 0, self.rps_cpus.is_empty(), rfs) {
+        let spreads = !self.rps_cpus.is_empty() || self.is_automatic();
+        match (self.rps_flow_cnt > 0, !spreads, rfs) {
             (true, true, _) => Some("rps_flow_cnt has no effect without rps_cpus"),
             (true, false, false) => {
                 Some("rps_flow_cnt has no effect while rps_sock_flow_entries of the stack is 0")

@@ -26,6 +26,10 @@ pub(crate) struct Samples {
     /// ns that the calling thread then spent on them: on all of their way, or on handing them over.
     pub(crate) service_ns: Counter,
     slices: Slices,
+    /// Packets that were steered, and ns that the workers spent on them. Any of these may add, in a
+    /// sampled poll of its backlog.
+    steered_packets: AtomicU64,
+    steered_ns: AtomicU64,
 }
 
 struct Slices([Counter; SLICES]);
@@ -42,6 +46,17 @@ impl Samples {
         self.packets.add(packets as u64);
         self.receive_ns.add(receive_ns);
         self.service_ns.add(service_ns);
+    }
+
+    /// Takes note of packets that were steered, and of what they took where they went.
+    pub(crate) fn add_steered(&self, packets: usize, ns: u64) {
+        self.steered_packets.fetch_add(packets as u64, Ordering::Relaxed);
+        self.steered_ns.fetch_add(ns, Ordering::Relaxed);
+    }
+
+    /// Packets that were steered and looked at, and ns that they took.
+    pub(crate) fn steered(&self) -> (u64, u64) {
+        (self.steered_packets.load(Ordering::Relaxed), self.steered_ns.load(Ordering::Relaxed))
     }
 
     /// Takes note of which flows the packets are of.
@@ -62,8 +77,8 @@ impl Samples {
 
 /// Whether the automatic choice goes on, and how polling threads set it going.
 pub(crate) struct AutoWatch {
-    /// Whether polls are sampled.
-    pub(crate) samples: bool,
+    /// Whether polls are sampled: as soon as there is a queue to choose for.
+    samples: AtomicBool,
     going: AtomicBool,
     wake_ns: AtomicU64,
 }
@@ -71,7 +86,22 @@ pub(crate) struct AutoWatch {
 impl AutoWatch {
     /// With `samples`, polls are to be sampled.
     pub(crate) fn new(samples: bool) -> Self {
-        AutoWatch { samples, going: AtomicBool::new(false), wake_ns: AtomicU64::new(0) }
+        AutoWatch {
+            samples: AtomicBool::new(samples),
+            going: AtomicBool::new(false),
+            wake_ns: AtomicU64::new(0),
+        }
+    }
+
+    /// Whether polls are sampled: one load.
+    #[inline(always)]
+    pub(crate) fn samples(&self) -> bool {
+        self.samples.load(Ordering::Relaxed)
+    }
+
+    /// There is a queue to choose for from now on.
+    pub(crate) fn enable(&self) {
+        self.samples.store(true, Ordering::Relaxed);
     }
 
     /// A poll was full: there may be more than its worker carries.

@@ -14,7 +14,7 @@ use std::sync::{Mutex, OnceLock};
 use softnet_core::SoftnetData;
 use softnet_core::skb::{BATCH, Batch, DropReason};
 use softnet_core::softnet_data::Counter;
-use softnet_core::steer::{FlowLimit, Lists, Plan, Steering, skb_get_hash};
+use softnet_core::steer::{FlowLimit, Lists, Plan, Steering, Workers, skb_get_hash};
 use softnet_core::sync::{AtomicBool, AtomicU32, Ordering};
 use softnet_dev::PiMutex;
 
@@ -101,8 +101,8 @@ impl QueueSteering {
     }
 
     /// Whether everything that it put on backlogs has been processed.
-    pub(crate) fn is_done(&self, backlogs: &Backlogs) -> bool {
-        self.steering.lock().as_ref().is_none_or(|steering| steering.is_done(backlogs))
+    pub(crate) fn is_done(&self, workers: &impl Workers) -> bool {
+        self.steering.lock().as_ref().is_none_or(|steering| steering.is_done(workers))
     }
 
     /// The device takes filters of single flows. Before there is a plan.

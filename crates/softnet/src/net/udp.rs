@@ -255,6 +255,7 @@ impl UdpSocket {
             let generation =
                 shared.sockets.binder().connect(self.0.slot.index(), local, peer.addr, peer.port);
             inbox.connected(&mut thread.ctx, (peer.addr, peer.port), generation);
+            self.forget_flow();
             shared.sockets.gone(inbox.gone());
             self.0.rename(&mut tx, local, Some(peer));
             self.0.has_port(&mut tx, end);
@@ -282,9 +283,17 @@ impl UdpSocket {
             of_bind(error)
         })?;
         inbox.disconnected(generation);
+        self.forget_flow();
         self.0.rename(&mut tx, local, None);
         self.0.has_port(&mut tx, end);
         Ok(())
+    }
+
+    /// For RFS: the flow of the peer that it had is not its any more.
+    fn forget_flow(&self) {
+        if let Some(rps) = &self.0.rps {
+            rps.reconnected();
+        }
     }
 
     /// The address and port that datagrams to `addr` go to, if they may. The unspecified address stands for this host.

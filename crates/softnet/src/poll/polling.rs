@@ -52,8 +52,10 @@ pub(crate) struct PollContext {
     woken: Vec<Arc<App>>,
     /// Slots of sockets to which packets came while they were empty.
     ready: Vec<u32>,
-    /// Polls, to sample one of [`EVERY`]; `None`: none is.
-    polls: Option<u32>,
+    /// Polls, to sample one of [`EVERY`].
+    polls: u32,
+    /// The poll at hand is sampled.
+    sampled: bool,
     /// There is one when something has been steered.
     steerer: Option<Box<Steerer>>,
     /// The time in ns; 0 if it must be read.
@@ -75,7 +77,8 @@ impl PollContext {
             on_release,
             woken: Vec::new(),
             ready: Vec::new(),
-            polls: shared.auto.samples.then_some(0),
+            polls: 0,
+            sampled: false,
             steerer: None,
             now: 0,
             fresh: false,
@@ -287,10 +290,25 @@ impl PollContext {
             let (dev, queue) = first;
             let live = self.lives.get(dev).and_then(|live| live.napis.get(usize::from(queue)));
             match live.map(|source| (source.handler, queue, source.napi.id)) {
+                Some(source) if self.sampled => self.handle_sampled(at, source, &mut run),
                 Some(source) => self.handle(at, source, &mut run),
                 // It was closed meanwhile.
                 None => self.ctx.free_batch(&mut run, DropReason::DevReady),
             }
+        }
+    }
+
+    /// [`handle`](Self::handle), and takes note of what the packets cost.
+    #[cold]
+    #[inline(never)]
+    fn handle_sampled(&mut self, at: usize, source: (RxHandler, u16, u32), run: &mut Batch) {
+        let (n, start) = (run.len(), self.shared.clock.now());
+        let dev = run.as_slice().first().map(|skb| skb.head().dev);
+        self.handle(at, source, run);
+        let ns = self.shared.clock.now().saturating_sub(start);
+        let live = dev.and_then(|dev| self.lives.get(dev));
+        if let Some(instance) = live.and_then(|live| live.napis.get(usize::from(source.1))) {
+            instance.samples.add_steered(n, ns);
         }
     }
 
@@ -378,9 +396,9 @@ impl PollContext {
         if self.steerer.is_some() && self.holds_back(napi, body) {
             return 0;
         }
-        if let Some(polls) = &mut self.polls {
-            *polls = polls.wrapping_add(1);
-            if polls.is_multiple_of(EVERY) {
+        if self.shared.auto.samples() {
+            self.polls = self.polls.wrapping_add(1);
+            if self.polls.is_multiple_of(EVERY) {
                 return self.poll_sampled(napi, body, weight);
             }
         }
@@ -439,11 +457,13 @@ impl PollContext {
             }
         }
         let before = self.shared.clock.now();
+        self.sampled = true;
         if napi.gro.mode() == GroMode::Off && gro.is_none() {
             self.receive(napi, batch);
         } else {
             self.receive_gro(napi, gro, batch);
         }
+        self.sampled = false;
         rx.processed();
         let after = self.shared.clock.now();
         if let Some(instance) = self.instance(napi.id) {

@@ -40,6 +40,8 @@ struct Seen {
     sampled: u64,
     receive_ns: u64,
     service_ns: u64,
+    /// Packets that were sampled where they were steered to, and ns that they took there.
+    steered: (u64, u64),
     slices: [u64; SLICES],
 }
 
@@ -53,6 +55,7 @@ impl Seen {
             sampled: samples.packets.get(),
             receive_ns: samples.receive_ns.get(),
             service_ns: samples.service_ns.get(),
+            steered: samples.steered(),
             slices: samples.slices(),
         }
     }
@@ -66,18 +69,23 @@ struct Costs {
 }
 
 impl Costs {
-    /// Takes in what was measured since, if anything was.
-    fn update(&mut self, before: &Seen, now: &Seen) {
-        let n = now.sampled.saturating_sub(before.sampled) as f64;
-        if n == 0.0 {
-            return;
-        }
-        let mix = |old: &mut f64, sum: u64| {
-            let new = sum as f64 / n;
-            *old = if *old == 0.0 { new } else { *old + NEW * (new - *old) };
+    /// Takes in what was measured since, as far as anything was, of a queue that was `steered`
+    /// or not. What the queue's own thread spends on packets that are steered is for handing them
+    /// over; their own cost arises where they go.
+    fn update(&mut self, before: &Seen, now: &Seen, steered: bool) {
+        let mix = |old: &mut f64, sum: u64, n: u64| {
+            if n > 0 {
+                let new = sum as f64 / n as f64;
+                *old = if *old == 0.0 { new } else { *old + NEW * (new - *old) };
+            }
         };
-        mix(&mut self.receive_ns, now.receive_ns.saturating_sub(before.receive_ns));
-        mix(&mut self.service_ns, now.service_ns.saturating_sub(before.service_ns));
+        let sampled = now.sampled.saturating_sub(before.sampled);
+        mix(&mut self.receive_ns, now.receive_ns.saturating_sub(before.receive_ns), sampled);
+        let ((n, ns), (n_before, ns_before)) = (now.steered, before.steered);
+        match steered {
+            true => mix(&mut self.service_ns, ns.saturating_sub(ns_before), n.saturating_sub(n_before)),
+            false => mix(&mut self.service_ns, now.service_ns.saturating_sub(before.service_ns), sampled),
+        }
     }
 }
 
@@ -97,11 +105,13 @@ pub(crate) struct Auto {
 
 impl Auto {
     /// Before the first look: finds out where the workers are, and what a wake-up costs. Takes some
-    /// milliseconds, so the housekeeper does it, while packets flow.
+    /// milliseconds, so the housekeeper does it, while packets flow. Does nothing the second time.
     pub(crate) fn start(&mut self, shared: &StackInner) {
         let cpus = shared.backlogs.cpus();
         let wake_ns = match cpus {
-            [from, to, ..] if shared.auto.samples => wake_cost::measure(*from, *to),
+            [from, to, ..] if shared.auto.samples() && self.machine.is_none() => {
+                wake_cost::measure(*from, *to)
+            }
             _ => return,
         };
         shared.auto.set_wake_ns(wake_ns);
@@ -137,14 +147,11 @@ impl Auto {
             .map(|worker| thread_cpu_ns(worker.thread.tid.load(Ordering::Relaxed) as i32))
             .collect();
         let before = std::mem::replace(&mut self.cpu_ns, cpu_ns);
-        let services = self.services(shared);
         let automatic = |instance: &Arc<NapiInstance>| shared.is_automatic(instance);
         let instances: Vec<_> = shared.napis().into_iter().filter(automatic).collect();
-        self.seen.retain(|id, _| {
-            instances.iter().any(|instance| instance.napi.id == *id) || is_backlog(shared, *id)
-        });
+        self.seen.retain(|id, _| instances.iter().any(|instance| instance.napi.id == *id));
         let loads: Vec<Option<QueueLoad>> =
-            instances.iter().map(|instance| self.load(shared, instance, seconds, &services)).collect();
+            instances.iter().map(|instance| self.load(shared, instance, seconds)).collect();
         let Some(loads) = loads.into_iter().collect::<Option<Vec<_>>>() else {
             // Some were not looked at before.
             return;
@@ -175,47 +182,15 @@ impl Auto {
         }
     }
 
-    /// ns that a packet of each worker's backlog takes; 0: not known.
-    fn services(&mut self, shared: &StackInner) -> Vec<f64> {
-        let instances = shared.backlogs.instances();
-        instances
-            .iter()
-            .map(|instance| {
-                let now = Seen::of(shared, instance);
-                let (seen, costs) = self.seen.entry(instance.napi.id).or_insert((now, Costs::default()));
-                costs.update(seen, &now);
-                *seen = now;
-                costs.service_ns
-            })
-            .collect()
-    }
-
     /// What `instance` brought since the last look; `None` if there was none.
-    fn load(
-        &mut self,
-        shared: &StackInner,
-        instance: &NapiInstance,
-        seconds: f64,
-        services: &[f64],
-    ) -> Option<QueueLoad> {
+    fn load(&mut self, shared: &StackInner, instance: &NapiInstance, seconds: f64) -> Option<QueueLoad> {
         let now = Seen::of(shared, instance);
         let Some((seen, costs)) = self.seen.get_mut(&instance.napi.id) else {
             self.seen.insert(instance.napi.id, (now, Costs::default()));
             return None;
         };
         let plan = instance.steering.plan();
-        let known = costs.service_ns;
-        costs.update(seen, &now);
-        if !plan.workers().is_empty() {
-            // What its own thread spends then is for handing over. The packets' own costs arise where they go.
-            let of: Vec<f64> = plan
-                .workers()
-                .iter()
-                .filter_map(|worker| services.get(usize::from(*worker)).copied())
-                .filter(|ns| *ns > 0.0)
-                .collect();
-            costs.service_ns = if of.is_empty() { known } else { of.iter().sum::<f64>() / of.len() as f64 };
-        }
+        costs.update(seen, &now, !plan.workers().is_empty());
         let since = |field: fn(&Seen) -> u64| field(&now).saturating_sub(field(seen)) as f64;
         let (packets, polls) = (since(|seen| seen.packets), since(|seen| seen.polls));
         // What was lost was to be carried, too.
@@ -236,16 +211,20 @@ impl Auto {
     }
 }
 
-fn is_backlog(shared: &StackInner, id: u32) -> bool {
-    shared.backlogs.instances().iter().any(|instance| instance.napi.id == id)
-}
-
 impl StackInner {
     /// Whether the steering of an instance's queue is chosen automatically.
     pub(crate) fn is_automatic(&self, instance: &NapiInstance) -> bool {
         let dev = self.devices.get(usize::from(instance.napi.dev));
-        self.auto.samples
+        self.auto.samples()
             && dev.is_some_and(|dev| lock(&dev.steering).get(instance.napi.queue).is_automatic())
+    }
+
+    /// There is a queue to choose for: from now on what queues bring is measured. One worker has
+    /// nothing to choose.
+    pub(super) fn enable_auto(&self) {
+        if self.workers.len() > 1 {
+            self.auto.enable();
+        }
     }
 
     /// Packets that found no place in the ring of an instance's queue.
@@ -256,7 +235,7 @@ impl StackInner {
     }
 
     /// A plan that was chosen, with the table of flows that is set for the queue.
-    fn with_flows(&self, instance: &NapiInstance, plan: Plan) -> Plan {
+    pub(super) fn with_flows(&self, instance: &NapiInstance, plan: Plan) -> Plan {
         let Plan::Rps { workers, .. } = plan else { return plan };
         let dev = self.devices.get(usize::from(instance.napi.dev));
         let set = dev.map_or(0, |dev| lock(&dev.steering).get(instance.napi.queue).rps_flow_cnt);

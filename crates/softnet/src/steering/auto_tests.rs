@@ -1,5 +1,3 @@
-use std::sync::Arc;
-
 use softnet_core::SoftnetData;
 use softnet_core::steer::policy::Place;
 use softnet_dev::OpenDevice;
@@ -8,6 +6,7 @@ use softnet_dev::mem::{PairConfig, pair};
 use super::*;
 use crate::assembly::Assembly;
 use crate::config::{Config, DeviceConfig, SteeringMode};
+use crate::control::{SetSteering, Target};
 use crate::driver::OpenRequest;
 
 /// A stack of two workers with one device.
@@ -38,15 +37,13 @@ fn interval(auto: &mut Auto, shared: &StackInner, now: &mut u64, kpackets: u64) 
     let instance = &shared.napis()[0];
     instance.napi.stats.packets.add(kpackets * 1000);
     instance.napi.stats.polls.add(kpackets * 1000 / 64);
-    let to = match instance.steering.plan() {
-        Plan::HandOff(worker) => {
+    match instance.steering.plan() {
+        Plan::None => instance.samples.add(1000, 150_000, 250_000),
+        _ => {
             instance.samples.add(1000, 150_000, 25_000);
-            &shared.backlogs.instances()[usize::from(worker)]
+            instance.samples.add_steered(1000, 250_000);
         }
-        _ => instance,
-    };
-    let receive = if Arc::ptr_eq(to, instance) { 150_000 } else { 5_000 };
-    to.samples.add(1000, receive, 250_000);
+    }
     *now += INTERVAL;
     let mut ctx = SoftnetData::new(shared.region.clone(), shared.caches);
     auto.run(shared, &mut ctx, *now);
@@ -91,5 +88,57 @@ fn busy_and_calm(shared: &StackInner) {
 fn what_is_set_is_left_alone() {
     let assembly = assembly(SteeringMode::Off);
     assert!(!assembly.shared.is_automatic(&assembly.shared.napis()[0]));
-    assert!(!assembly.shared.auto.samples, "nothing to choose, nothing to measure");
+    assert!(!assembly.shared.auto.samples(), "nothing to choose, nothing to measure");
+}
+
+/// A change of a device's steering.
+fn change(steering: Option<SteeringMode>, rps_flow_cnt: Option<u32>) -> SetSteering {
+    let target = Target::Dev("d".into());
+    SetSteering { target, steering, processing_cpu: None, rps_cpus: None, rps_flow_cnt }
+}
+
+/// Also on a stack that was started with nothing to choose for.
+#[test]
+fn the_choice_is_switched_on_while_it_runs() {
+    let assembly = assembly(SteeringMode::Off);
+    let shared = &assembly.shared;
+    let mut ctx = SoftnetData::new(shared.region.clone(), shared.caches);
+    shared.set_steering(&mut ctx, &change(Some(SteeringMode::Auto), None)).unwrap();
+    assert!(shared.is_automatic(&shared.napis()[0]) && shared.auto.samples());
+    ctx.drain();
+}
+
+/// What is chosen stays until the next look, if the choice goes on.
+#[test]
+fn other_knobs_leave_what_was_chosen_as_it_is() {
+    let mut assembly = assembly(SteeringMode::Auto);
+    let workers = std::mem::take(&mut assembly.workers);
+    let shared = &assembly.shared;
+    std::thread::scope(|scope| {
+        workers.into_iter().for_each(|worker| _ = scope.spawn(|| worker.run()));
+        let mut ctx = SoftnetData::new(shared.region.clone(), shared.caches);
+        let plan = || shared.napis()[0].steering.plan();
+        shared.set_plan(&mut ctx, &shared.napis()[0], Plan::HandOff(1));
+        let mut set = |steering, flows| {
+            shared.set_steering(&mut ctx, &change(steering, flows)).unwrap();
+            plan()
+        };
+        assert_eq!(set(None, Some(64)), Plan::HandOff(1));
+        assert_eq!(set(Some(SteeringMode::Auto), None), Plan::HandOff(1));
+        assert_eq!(set(Some(SteeringMode::Off), None), Plan::None);
+        assert_eq!(set(Some(SteeringMode::Auto), None), Plan::None);
+        ctx.drain();
+        shared.workers.iter().for_each(|worker| worker.stop());
+    });
+}
+
+#[test]
+fn a_table_of_flows_that_is_too_large_is_refused() {
+    let assembly = assembly(SteeringMode::Auto);
+    let shared = &assembly.shared;
+    let mut ctx = SoftnetData::new(shared.region.clone(), shared.caches);
+    let error = shared.set_steering(&mut ctx, &change(None, Some(1 << 20 | 1))).unwrap_err();
+    let expected = "rps_flow_cnt: expected a number from 0 to 1048576, found 1048577";
+    assert!(error.to_string().ends_with(expected), "{error}");
+    ctx.drain();
 }

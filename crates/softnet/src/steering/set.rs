@@ -1,7 +1,10 @@
 //! Settings of steering as users change them. For the housekeeper.
 
+use std::sync::Arc;
+
 use softnet_core::SoftnetData;
 use softnet_core::steer::Plan;
+use softnet_core::steer::rfs::FlowTable;
 
 use crate::config::{CpuList, KnobError, QueueKnobs};
 use crate::control::{ControlError, SetSteering, Target};
@@ -29,7 +32,12 @@ impl SetSteering {
             knobs.steering = mode;
         }
         if let Some(flows) = self.rps_flow_cnt {
-            knobs.rps_flow_cnt = flows.min(softnet_core::steer::rfs::FlowTable::MAX);
+            let max = FlowTable::MAX;
+            if flows > max {
+                let why = format!("expected a number from 0 to {max}, found {flows}");
+                return Err(KnobError::Value { knob: "rps_flow_cnt", why });
+            }
+            knobs.rps_flow_cnt = flows;
         }
         Ok(knobs)
     }
@@ -67,11 +75,20 @@ impl StackInner {
                 let knobs = set.over(knobs)?;
                 knobs.plan(cpus).map(|_| knobs)
             })?;
-            *settings = next;
-            let plan = |queue| settings.get(queue).plan(cpus).unwrap_or_default();
-            instances.iter().map(|instance| (instance, plan(instance.napi.queue))).collect::<Vec<_>>()
+            let before = std::mem::replace(&mut *settings, next);
+            let plan = |instance: &Arc<NapiInstance>| {
+                let (before, now) = (before.get(instance.napi.queue), settings.get(instance.napi.queue));
+                // What was chosen stays, until the next look.
+                let goes_on = before.is_automatic() && now.is_automatic();
+                (!goes_on).then(|| now.plan(cpus).unwrap_or_default())
+            };
+            if instances.iter().any(|instance| settings.get(instance.napi.queue).is_automatic()) {
+                self.enable_auto();
+            }
+            instances.iter().map(|instance| (instance, plan(instance))).collect::<Vec<_>>()
         };
         for (instance, plan) in plans {
+            let plan = plan.unwrap_or_else(|| self.with_flows(instance, instance.steering.plan()));
             self.set_plan(ctx, instance, plan);
         }
         Ok(instances.iter().map(|instance| instance.napi.id).collect())

@@ -42,6 +42,11 @@ impl SockRps {
         }
     }
 
+    /// The socket has another peer, or none: the flow of the old one is not its any more.
+    pub(crate) fn reconnected(&self) {
+        self.peer.store(0, Ordering::Relaxed);
+    }
+
     /// The calling thread sends.
     pub(crate) fn sends(&self, shared: &StackInner) {
         let hash = self.peer.load(Ordering::Relaxed);

@@ -7,7 +7,7 @@ use softnet_core::SoftnetData;
 use softnet_core::steer::{Plan, Workers};
 use softnet_core::sync::Ordering;
 
-use crate::napi::{Home, NapiInstance, PAUSE};
+use crate::napi::{Home, NapiInstance, PAUSE, WorkerShared};
 use crate::stack::StackInner;
 use crate::util::note;
 
@@ -20,7 +20,7 @@ impl StackInner {
             return;
         }
         let (disabled, home) = instance.evict();
-        self.wait(ctx, || instance.steering.is_done(&self.backlogs) && !instance.left.any());
+        self.wait(ctx, || instance.steering.is_done(&Running(self)) && !instance.left.any());
         instance.steering.replace(plan, self.workers.len());
         let worker = || Home::Worker(self.workers[instance.worker].clone());
         let home = match home {
@@ -42,12 +42,7 @@ impl StackInner {
     pub(crate) fn flush_backlogs(&self, ctx: &mut SoftnetData) {
         let instances = self.backlogs.instances();
         let tails: Vec<u64> = instances.iter().map(|instance| instance.backlog.tail()).collect();
-        let is_done = |worker: usize| {
-            // One that has ended does nothing more. What it has is freed when its backlog is
-            // closed.
-            self.backlogs.is_done(worker as u16, tails[worker])
-                || !self.workers[worker].alive.load(Ordering::Acquire)
-        };
+        let is_done = |worker: usize| Running(self).is_done(worker as u16, tails[worker]);
         self.wait(ctx, || (0..instances.len()).all(is_done));
     }
 
@@ -57,6 +52,21 @@ impl StackInner {
             self.handle_left(ctx);
             std::thread::sleep(PAUSE);
         }
+    }
+}
+
+/// The workers, of which those that have ended are waited for no longer: what waits there is freed
+/// when their backlogs are closed, and workers end before the housekeeper does.
+struct Running<'a>(&'a StackInner);
+
+impl Workers for Running<'_> {
+    fn is_done(&self, worker: u16, tail: u64) -> bool {
+        let has_ended = |worker: &Arc<WorkerShared>| !worker.alive.load(Ordering::Acquire);
+        self.0.backlogs.is_done(worker, tail) || self.0.workers.get(usize::from(worker)).is_none_or(has_ended)
+    }
+
+    fn wanted(&self, hash: u32) -> Option<u16> {
+        self.0.backlogs.wanted(hash)
     }
 }
 

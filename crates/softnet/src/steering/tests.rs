@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 use softnet_core::SoftnetData;
 use softnet_core::ip::v4::header::Ipv4Header;
 use softnet_core::skb::{Batch, CacheSizes, HEADROOM};
+use softnet_core::steer::{Plan, flow_hash_of};
 use softnet_core::sync::{AtomicBool, Ordering};
 use softnet_dev::OpenDevice;
 use softnet_dev::mem::{PairConfig, pair};
@@ -12,6 +13,8 @@ use softnet_dev::mem::{PairConfig, pair};
 use crate::assembly::Assembly;
 use crate::config::{Config, CpuList, DeviceConfig, PerQueue};
 use crate::driver::OpenRequest;
+use crate::napi::EVERY;
+use crate::net::UdpSocket;
 
 /// A packet of `flow` to softnet, for a port that no socket has.
 fn packet(flow: u16) -> Vec<u8> {
@@ -120,6 +123,78 @@ fn a_closed_device_leaves_nothing_on_backlogs() {
         assert_eq!((stats.received + stats.originated, stats.held, stats.leaked), (ended, 0, 0), "{stats:?}");
         drop(far.lock().unwrap().take());
     }
+}
+
+/// Workers end before the housekeeper, which may be changing a plan just then.
+#[test]
+fn a_plan_is_changed_though_the_workers_have_ended() {
+    let (mut assembly, far) = assemble(PerQueue::All(1), PerQueue::default());
+    let shared = assembly.shared.clone();
+    let mut ctx = SoftnetData::new(shared.region.clone(), CacheSizes::default());
+    send(&mut ctx, &far);
+    while assembly.workers[0].round() {}
+    assert_eq!(shared.backlogs.instances()[1].backlog.len(), 32);
+    assembly.workers.clear();
+    let (done, changed) = std::sync::mpsc::channel();
+    let keeper = std::thread::spawn(move || {
+        shared.set_plan(&mut ctx, &shared.napis()[0], Plan::None);
+        ctx.drain();
+        let _ = done.send(());
+    });
+    changed.recv_timeout(std::time::Duration::from_secs(20)).expect("it waits for ever");
+    keeper.join().unwrap();
+    let view = assembly.view.clone();
+    drop(assembly);
+    assert_eq!((view.stats().held, view.stats().leaked), (0, 0));
+    drop(far.lock().unwrap().take());
+}
+
+/// What a socket sends after it has another peer says nothing of the old one's flow.
+#[test]
+fn a_socket_with_another_peer_does_not_note_the_flow_of_the_old_one() {
+    let (mut assembly, far) = assemble(PerQueue::default(), PerQueue::All("0".parse().unwrap()));
+    let shared = assembly.shared.clone();
+    let mut ctx = SoftnetData::new(shared.region.clone(), CacheSizes::default());
+    let socket = UdpSocket::bind(&assembly.handle(), "10.0.0.1:9").unwrap();
+    socket.set_nonblocking(true).unwrap();
+    let flows = shared.backlogs.sockets.as_ref().unwrap();
+    let [src, dst] = ["10.0.0.7", "10.0.0.1"].map(|addr| addr.parse().unwrap());
+    let hash = flow_hash_of(src, dst, [0, 5, 0, 9]);
+    for reconnect in [|socket: &UdpSocket| socket.connect("10.0.0.7:6"), UdpSocket::disconnect] {
+        socket.connect("10.0.0.7:5").unwrap();
+        send(&mut ctx, &far);
+        // Flows follow their consumers.
+        assembly.workers.iter_mut().for_each(|worker| while worker.round() {});
+        socket.recv(&mut [0; 64]).unwrap();
+        assert!(flows.wanted(hash).is_some());
+        // No CPU here has this worker.
+        flows.record(hash, 2, true);
+        reconnect(&socket).unwrap();
+        let _ = socket.send_to(b"x", "10.0.0.7:6");
+        assert_eq!(flows.wanted(hash), Some(2));
+    }
+    drop((socket, assembly));
+    ctx.drain();
+    drop(far.lock().unwrap().take());
+}
+
+/// What a packet costs that was steered is told of the queue that it came by.
+#[test]
+fn costs_of_steered_packets_are_those_of_their_queue() {
+    let (mut assembly, far) = assemble(PerQueue::All(1), PerQueue::default());
+    let shared = assembly.shared.clone();
+    shared.auto.enable();
+    let mut ctx = SoftnetData::new(shared.region.clone(), CacheSizes::default());
+    for _ in 0..2 * EVERY {
+        send(&mut ctx, &far);
+        assembly.workers.iter_mut().for_each(|worker| while worker.round() {});
+    }
+    let instance = &shared.napis()[0];
+    let (packets, ns) = instance.samples.steered();
+    assert!(packets > 0 && packets < 32 * u64::from(EVERY) && ns > 0, "{packets} {ns}");
+    drop(assembly);
+    ctx.drain();
+    drop(far.lock().unwrap().take());
 }
 
 /// The worker that a device's packets wait for comes to them only after the device began to be

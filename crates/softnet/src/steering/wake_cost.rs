@@ -1,6 +1,7 @@
 //! What it costs to wake a thread on another CPU.
 
 use std::sync::Arc;
+use std::sync::mpsc::sync_channel;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
@@ -15,13 +16,25 @@ const ROUNDS: usize = 15;
 const REST: Duration = Duration::from_micros(200);
 /// Taken for the cost if it can't be measured.
 const GUESS_NS: u64 = 8000;
+/// How long it may take. A thread with a real-time policy may keep the CPUs to itself meanwhile.
+const PATIENCE: Duration = Duration::from_millis(500);
 
 /// ns that a thread on CPU `from` spends on waking one that sleeps on CPU `to`: the median of a
-/// few. Takes some milliseconds.
+/// few. Takes some milliseconds, and never much more.
 pub(crate) fn measure(from: u32, to: u32) -> u64 {
-    // On a thread of its own, since the caller is not to stay on that CPU.
-    let measured = std::thread::Builder::new().name("softnet-wake".into()).spawn(move || rounds(from, to));
-    measured.ok().and_then(|thread| thread.join().ok().flatten()).unwrap_or(GUESS_NS)
+    within(PATIENCE, move || rounds(from, to)).unwrap_or(GUESS_NS)
+}
+
+/// What `measured` comes to on a thread of its own, since the caller is not to stay on the CPU that
+/// is measured; `None` if it can't be, or not in this time: the thread then ends when it can.
+fn within<T: Send + 'static>(
+    patience: Duration,
+    measured: impl FnOnce() -> Option<T> + Send + 'static,
+) -> Option<T> {
+    let (tell, told) = sync_channel(1);
+    let thread = std::thread::Builder::new().name("softnet-wake".into());
+    thread.spawn(move || tell.send(measured())).ok()?;
+    told.recv_timeout(patience).ok().flatten()
 }
 
 fn pin(cpu: u32) -> Option<()> {
@@ -74,5 +87,13 @@ mod tests {
         assert!(measure(0, 0) > 0);
         // No such CPU.
         assert_eq!(measure(100_000, 0), GUESS_NS);
+    }
+
+    #[test]
+    fn what_takes_for_ever_is_not_waited_for() {
+        let (open, gate) = sync_channel::<()>(0);
+        let never = move || gate.recv().ok();
+        assert_eq!(within(Duration::from_millis(1), never), None);
+        drop(open);
     }
 }
