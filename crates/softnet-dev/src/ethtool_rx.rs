@@ -338,7 +338,7 @@ impl KernelRxClass {
     }
 
     /// How many filters of single flows there may be: a quarter of what the driver has room for.
-    pub(crate) fn flow_filters(&self, control: &Control) -> u32 {
+    pub(crate) fn flow_filters(&self, control: &impl Ethtool) -> u32 {
         let slots = self.flows.get_or_init(|| {
             let data = places_of(control).ok()?;
             let places = (data & !CHOOSES_LOCATION).min(MAX_RULES.into()) as u32;
@@ -350,7 +350,7 @@ impl KernelRxClass {
     /// Has one of them send a flow to a queue, or deletes it.
     pub(crate) fn set_flow_filter(
         &self,
-        control: &Control,
+        control: &impl Ethtool,
         at: u32,
         to: Option<(&FlowKey, u16)>,
     ) -> Result<(), RxClassError> {
@@ -390,7 +390,7 @@ fn lock(slots: &Mutex<FlowSlots>) -> std::sync::MutexGuard<'_, FlowSlots> {
     slots.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn delete(control: &Control, location: u32) -> Result<(), RxClassError> {
+fn delete(control: &impl Ethtool, location: u32) -> Result<(), RxClassError> {
     let mut request = Rxnfc::new(SRXCLSRLDEL, 0);
     request.put(LOCATION, &location.to_ne_bytes());
     let what = format!("delete the filter at location {location} (ETHTOOL_SRXCLSRLDEL)");
@@ -398,7 +398,7 @@ fn delete(control: &Control, location: u32) -> Result<(), RxClassError> {
 }
 
 /// Adds a filter, in place of what is at its location. Returns the location.
-fn insert(control: &Control, rule: &Rule, location: u32) -> Result<u32, RxClassError> {
+fn insert(control: &impl Ethtool, rule: &Rule, location: u32) -> Result<u32, RxClassError> {
     let mut request = encode(rule, location);
     request.ask(control).map_err(|error| {
         refused("add a filter (ETHTOOL_SRXCLSRLINS; `ethtool -K DEV ntuple on` may be needed)", error)

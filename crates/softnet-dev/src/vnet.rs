@@ -139,6 +139,8 @@ pub(crate) fn transmit(skb: &Skb) -> Result<VnetHdr, DropReason> {
         GsoType::TcpV4 => GSO_TCPV4,
         GsoType::TcpV6 => GSO_TCPV6,
         GsoType::UdpL4 => GSO_UDP_L4,
+        // Whole packets one behind the other are cut apart before: virtio has no word for them.
+        GsoType::FragList => return Err(DropReason::PktTooSmall),
     };
     let (start, _) = partial(head, skb.head_len()).ok_or(DropReason::PktTooSmall)?;
     let l4_len = l4_len(head.gso_type, skb.data(), start).ok_or(DropReason::PktTooSmall)?;
@@ -156,7 +158,7 @@ pub(crate) fn transmit(skb: &Skb) -> Result<VnetHdr, DropReason> {
 /// Bytes of the L4 header at `start`, if all of them are there.
 fn l4_len(gso_type: GsoType, data: &[u8], start: usize) -> Option<usize> {
     let len = match gso_type {
-        GsoType::None => return None,
+        GsoType::None | GsoType::FragList => return None,
         GsoType::UdpL4 => UDP_LEN,
         GsoType::TcpV4 | GsoType::TcpV6 => {
             let words = usize::from(data.get(start + TCP_OFFSET)? >> 4);
