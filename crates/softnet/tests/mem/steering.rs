@@ -330,7 +330,8 @@ fn a_full_backlog_drops_whole_lists() {
         .assemble_with(|config| {
             config.stack.workers = vec![0, 1];
             (config.stack.netdev_max_backlog, config.stack.flow_limit_table_len) = (100, 0);
-            config.devices[0].processing_cpu = PerQueue::All(1);
+            // What is handed off would be held back before.
+            config.devices[0].rps_cpus = PerQueue::All("1".parse().unwrap());
         });
     let mut workers = std::mem::take(&mut assembly.workers);
     workers.iter_mut().for_each(work);
