@@ -143,6 +143,7 @@ pub struct SetKnobs {
 /// A change of what a device's RX queues steer, or one instance's: `{"dev": "eth1", "rps_cpus":
 /// "0-3"}`. What is left out stays as it is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct SetSteering {
     /// What to change. For a device it holds for all queues, those that were set for themselves
     /// included; either is remembered when the device is opened anew.

@@ -94,6 +94,7 @@ fn keys_that_are_not_known_are_refused_by_name() {
         (json!({"set": {"dev": "a", "threaded": "softirq", "thread": 1}}), "thread"),
         (json!({"set": {"dev": "a", "napi": 3, "threaded": "softirq"}}), "napi"),
         (json!({"knobs": {"dev": "a", "gro_flush_timeout": 1, "gro_flush": 2}}), "gro_flush"),
+        (json!({"steering": {"dev": "a", "rps_cpu": "0-3"}}), "rps_cpu"),
         (json!({"rss": {"dev": "a", "change": "default", "context": 1}}), "context"),
         (json!({"ntuple": {"dev": "a", "change": "delete 1", "loc": 1}}), "loc"),
         (json!({"qdisc": {"dev": "a", "action": "del", "parent": 1}}), "parent"),

@@ -57,9 +57,18 @@ fn a_busy_queue_is_handed_off_and_a_calm_one_comes_back() {
     std::thread::scope(|scope| {
         // They give up the instance when its plan is changed.
         workers.into_iter().for_each(|worker| _ = scope.spawn(|| worker.run()));
+        let _stop = Stop(&assembly.shared);
         busy_and_calm(&assembly.shared);
-        assembly.shared.workers.iter().for_each(|worker| worker.stop());
     });
+}
+
+/// Stops the workers, also if a test fails: its scope waits for them.
+struct Stop<'a>(&'a StackInner);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.workers.iter().for_each(|worker| worker.stop());
+    }
 }
 
 fn busy_and_calm(shared: &StackInner) {
@@ -116,6 +125,7 @@ fn other_knobs_leave_what_was_chosen_as_it_is() {
     let shared = &assembly.shared;
     std::thread::scope(|scope| {
         workers.into_iter().for_each(|worker| _ = scope.spawn(|| worker.run()));
+        let _stop = Stop(shared);
         let mut ctx = SoftnetData::new(shared.region.clone(), shared.caches);
         let plan = || shared.napis()[0].steering.plan();
         shared.set_plan(&mut ctx, &shared.napis()[0], Plan::HandOff(1));
@@ -128,7 +138,6 @@ fn other_knobs_leave_what_was_chosen_as_it_is() {
         assert_eq!(set(Some(SteeringMode::Off), None), Plan::None);
         assert_eq!(set(Some(SteeringMode::Auto), None), Plan::None);
         ctx.drain();
-        shared.workers.iter().for_each(|worker| worker.stop());
     });
 }
 
