@@ -115,7 +115,7 @@ fn what_is_of_no_vlan_here_is_counted_and_a_priority_is_none() {
     };
     let (id5, id6) = ([0x81, 0, 0, 5], [0x81, 0, 0xe0, 6]);
     let other_kind = [0x88, 0xa8, 0, 5];
-    let unknown_inside = [&TAGS[3][..], &id6].concat();
+    let unknown_inside = [TAGS[3], &id6].concat();
     for tag in [&id6[..], &other_kind, &unknown_inside] {
         assert_eq!(lanes[0].send(&[frame(tag)]), 1);
     }
