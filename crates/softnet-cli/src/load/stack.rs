@@ -9,6 +9,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use softnet::config::{Config, DeviceConfig};
+use softnet::driver::Vlan;
 use softnet::net::{EpollParams, Handle, RecvBatch};
 use softnet_dev::process::Signals;
 use softnet_testkit::datagrams::Stop;
@@ -33,7 +34,8 @@ impl OwnStack {
     pub(super) fn start(file: &Path, blocks: bool) -> Result<OwnStack, Failure> {
         let config = Config::load(file).map_err(|errors| Failure::Usage(errors.to_string()))?;
         if !blocks {
-            config.devices.iter().filter(|device| !defers(device)).for_each(|device| {
+            let polled = config.devices.iter().filter(|device| device.driver.get::<Vlan>().is_none());
+            polled.filter(|device| !defers(device)).for_each(|device| {
                 eprintln!(
                     "softnet: {}: every response will wake a worker as well as the thread that polls; \
                      napi_defer_hard_irqs and gro_flush_timeout keep its doorbell masked",
