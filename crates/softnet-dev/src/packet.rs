@@ -1,5 +1,5 @@
-//! Packet sockets (AF_PACKET, packet(7)): frames of one interface as the kernel's own receive path has them; and, on these,
-//! a device on any Ethernet interface ([`open`]).
+//! Packet sockets (AF_PACKET, packet(7)): frames of one interface as the kernel's own receive path
+//! has them; and, on these, a device on any Ethernet interface ([`open`]).
 //!
 //! Any thread may use one. Invariant: a [`PacketSocket`] never brings what this host sends, and receives nothing before its
 //! filter is in place.

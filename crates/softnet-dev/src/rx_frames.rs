@@ -1,4 +1,5 @@
-//! Frames for packets that arrive by copy: as many as the packet takes, the first with headroom, the others full.
+//! Frames for packets that arrive by copy: as many as the packet takes, the first with headroom,
+//! the others full.
 //!
 //! Called by the owner of an RX queue.
 
@@ -31,7 +32,8 @@ pub(crate) fn blank(ctx: &mut SoftnetData, off: usize) -> Option<Skb> {
     ctx.build_skb(frame, off, FRAME_SIZE - off).map_err(|frame| ctx.free_frame(frame)).ok()
 }
 
-/// A packet of the bytes of `pieces`, copied. `None`, and nothing has changed, if there is not the memory for it.
+/// A packet of the bytes of `pieces`, copied. `None`, and nothing has changed, if there is not the
+/// memory for it.
 #[inline]
 pub(crate) fn copied(ctx: &mut SoftnetData, pieces: [&[u8]; 3]) -> Option<Skb> {
     let mut left: usize = pieces.iter().map(|piece| piece.len()).sum();

@@ -1,9 +1,10 @@
-//! The header in front of each frame of a TAP queue or a packet socket (`struct virtio_net_hdr`, virtio 1.2 section 5.1.6.1,
-//! `include/uapi/linux/virtio_net.h`): what is known of the L4 checksum, and of which segments a frame consists.
+//! The header in front of each frame of a TAP queue or a packet socket (`struct virtio_net_hdr`,
+//! virtio 1.2 section 5.1.6.1, `include/uapi/linux/virtio_net.h`): what is known of the L4
+//! checksum, and of which segments a frame consists.
 //!
-//! Called by the drivers `tap` and `packet`, by the owner of the packet. Invariant: what a [`Head`] says after [`receive`]
-//! lies within the packet's first frame, whatever the header said; and a header that [`transmit`] made says of the packet what
-//! its head does.
+//! Called by the drivers `tap` and `packet`, by the owner of the packet. Invariant: what a [`Head`]
+//! says after [`receive`] lies within the packet's first frame, whatever the header said; and a
+//! header that [`transmit`] made says of the packet what its head does.
 
 use softnet_core::ip::checksum;
 use softnet_core::skb::{Csum, DropReason, GsoType, Head, Skb};
@@ -30,7 +31,8 @@ const TCP_OFFSET: usize = 12;
 const TCP_FLAGS: usize = 13;
 const TCP_CWR: u8 = 0x80;
 
-/// A header as the kernel reads and writes it. All numbers are in the order of this machine (`virtio_legacy_is_little_endian`).
+/// A header as the kernel reads and writes it. All numbers are in the order of this machine
+/// (`virtio_legacy_is_little_endian`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct VnetHdr {
     flags: u8,
@@ -64,7 +66,8 @@ impl VnetHdr {
         bytes
     }
 
-    /// The frame begins `n` bytes earlier than the header says: a VLAN tag was put back behind its addresses.
+    /// The frame begins `n` bytes earlier than the header says: a VLAN tag was put back behind its
+    /// addresses.
     pub(crate) fn shifted(mut self, n: u16) -> Self {
         if self.flags & NEEDS_CSUM != 0 {
             self.csum_start = self.csum_start.saturating_add(n);
@@ -80,11 +83,12 @@ fn partial(head: &Head, head_len: usize) -> Option<(usize, usize)> {
     (start + offset + 2 <= head_len).then_some((start, offset))
 }
 
-/// Has the head of a received packet say what `header` says. Without `offloads` a checksum that is wanting is completed here,
-/// and what is to be cut into segments is refused.
+/// Has the head of a received packet say what `header` says. Without `offloads` a checksum that is
+/// wanting is completed here, and what is to be cut into segments is refused.
 ///
-/// The reason is [`RxTooLong`](DropReason::RxTooLong) for that, and [`PktTooSmall`](DropReason::PktTooSmall) if the header
-/// speaks of bytes that are not in the packet, or of segments that softnet does not know.
+/// The reason is [`RxTooLong`](DropReason::RxTooLong) for that, and
+/// [`PktTooSmall`](DropReason::PktTooSmall) if the header speaks of bytes that are not in the
+/// packet, or of segments that softnet does not know.
 pub(crate) fn receive(header: VnetHdr, skb: &mut Skb, offloads: bool) -> Result<(), DropReason> {
     if header == VnetHdr::default() {
         return Ok(());
@@ -126,7 +130,8 @@ pub(crate) fn receive(header: VnetHdr, skb: &mut Skb, offloads: bool) -> Result<
 
 /// The header that a packet is to leave with.
 ///
-/// The reason is [`PktTooSmall`](DropReason::PktTooSmall) if its head speaks of bytes that are not in its first frame.
+/// The reason is [`PktTooSmall`](DropReason::PktTooSmall) if its head speaks of bytes that are not
+/// in its first frame.
 pub(crate) fn transmit(skb: &Skb) -> Result<VnetHdr, DropReason> {
     let head = skb.head();
     let mut header = VnetHdr::default();
@@ -313,7 +318,8 @@ mod tests {
             prop_assert_eq!(VnetHdr::from_bytes(bytes).to_bytes(), bytes);
         }
 
-        /// Whatever a header says of whatever packet: no panic, and nothing points out of the packet.
+        /// Whatever a header says of whatever packet: no panic, and nothing points out of the
+        /// packet.
         #[test]
         fn any_header_is_taken_or_refused(
             bytes: [u8; LEN],

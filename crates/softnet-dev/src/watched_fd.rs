@@ -1,11 +1,11 @@
 //! A descriptor that is readable while packets wait in the kernel, as what a sleeper waits for.
 //!
-//! An epoll set of its own stands between the two: a queue without packet memory must not be woken by packets that it can't
-//! take, and the descriptor would be readable all the time. Such a queue is polled again by a timer (see
-//! [`Doorbell::starved`](crate::Doorbell::starved)).
+//! An epoll set of its own stands between the two: a queue without packet memory must not be woken
+//! by packets that it can't take, and the descriptor would be readable all the time. Such a queue
+//! is polled again by a timer (see [`Doorbell::starved`](crate::Doorbell::starved)).
 //!
-//! Any thread may wait for it; only the owner of the queue says whether it is starved. Invariant: the set listens exactly while
-//! the queue is not starved.
+//! Any thread may wait for it; only the owner of the queue says whether it is starved. Invariant:
+//! the set listens exactly while the queue is not starved.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -50,7 +50,8 @@ impl WatchedFd {
     #[cold]
     fn change(&self, starved: bool) {
         let events = if starved { epoll::EventFlags::empty() } else { epoll::EventFlags::IN };
-        // Can't fail: the descriptor is in the set. Were it to, the queue would be polled for nothing.
+        // Can't fail: the descriptor is in the set. Were it to, the queue would be polled for
+        // nothing.
         let _ = epoll::modify(&self.epoll, &self.fd, epoll::EventData::new_u64(0), events);
         self.starved.store(starved, Ordering::Relaxed);
     }

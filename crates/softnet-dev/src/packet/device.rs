@@ -1,15 +1,20 @@
 //! An Ethernet interface as a device, by packet sockets: any kernel, any driver, CAP_NET_RAW alone.
 //!
-//! * **Beside the kernel.** A packet socket gets copies: the kernel sees every frame as well, and answers what is for its own
-//!   addresses. So this is for interfaces on which the kernel has none, and does not forward. An interface that both serve is
-//!   for `xdp`, which tells their frames apart.
-//! * **Callers.** [`open`] and the [`Device`] part: any thread. The queues: their owners, as [`RxQueue`] and [`TxQueue`] say.
-//! * **Received** are frames to the interface's MAC address, to all, and to groups; none that this host sends. The VLAN tag that
-//!   the kernel took out is put back. Several queues share the interface by the hash of flows (`PACKET_FANOUT`).
-//! * **Segments.** Each frame has a header (`vnet`): a checksum that a local sender left is completed. What merges packets on
-//!   the interface is switched off while it is open, unless offloads are on; segments that a sender on the same machine leaves
-//!   uncut (a veth's peer with TSO) are lost then, as `rx_too_long`.
-//! * **Invariant.** No socket gets a frame before all have joined: till then their filter lets nothing through.
+//! * **Beside the kernel.** A packet socket gets copies: the kernel sees every frame as well, and
+//!   answers what is for its own addresses. So this is for interfaces on which the kernel has none,
+//!   and does not forward. An interface that both serve is for `xdp`, which tells their frames
+//!   apart.
+//! * **Callers.** [`open`] and the [`Device`] part: any thread. The queues: their owners, as
+//!   [`RxQueue`] and [`TxQueue`] say.
+//! * **Received** are frames to the interface's MAC address, to all, and to groups; none that this
+//!   host sends. The VLAN tag that the kernel took out is put back. Several queues share the
+//!   interface by the hash of flows (`PACKET_FANOUT`).
+//! * **Segments.** Each frame has a header (`vnet`): a checksum that a local sender left is
+//!   completed. What merges packets on the interface is switched off while it is open, unless
+//!   offloads are on; segments that a sender on the same machine leaves uncut (a veth's peer with
+//!   TSO) are lost then, as `rx_too_long`.
+//! * **Invariant.** No socket gets a frame before all have joined: till then their filter lets
+//!   nothing through.
 
 use std::io;
 use std::net::{IpAddr, Ipv6Addr};
@@ -82,7 +87,8 @@ impl PacketConfig {
     }
 }
 
-/// Opens the interface as device number `dev`. Works in the calling thread's network namespace; the device may be used from any.
+/// Opens the interface as device number `dev`. Works in the calling thread's network namespace; the
+/// device may be used from any.
 ///
 /// # Errors
 /// See [`PacketError`].
@@ -147,7 +153,8 @@ fn usable_link(config: &PacketConfig, netlink: &mut Netlink) -> Result<Link, Pac
     let is_theirs = |(index, address): &(u32, IpAddr)| {
         *index == link.index && !matches!(address, IpAddr::V6(address) if address.is_unicast_link_local())
     };
-    // Softnet's own may not be on any interface: the kernel answers for each of its addresses on all of them.
+    // Softnet's own may not be on any interface: the kernel answers for each of its addresses on
+    // all of them.
     let is_ours = |(_, address): &(u32, IpAddr)| config.addresses.contains(address);
     match addresses.iter().find(|one| is_theirs(one) || is_ours(one)) {
         Some((_, address)) => Err(PacketError::KernelAddress { name, address: *address }),
@@ -175,8 +182,8 @@ fn queues(config: &PacketConfig, link: &Link, layout: Layout) -> SysResult<Vec<A
     for _ in 0..config.queues {
         let socket = PacketSocket::unbound(&NOTHING)?;
         let ring = Ring::new(&socket, layout)?;
-        // What the kernel allows will do, too; and a queue of the interface's own, where there is one, delays packets that
-        // have been in one of softnet's.
+        // What the kernel allows will do, too; and a queue of the interface's own, where there is
+        // one, delays packets that have been in one of softnet's.
         let set = |option| socket.set_option(libc::SOL_SOCKET, option, &SEND_BUFFER);
         let _ = set(libc::SO_SNDBUFFORCE).or_else(|_| set(libc::SO_SNDBUF));
         let _ = socket.set_option(libc::SOL_PACKET, libc::PACKET_QDISC_BYPASS, &1i32);
@@ -204,7 +211,8 @@ impl PacketSocket {
             .map_err(|error| SysError::new("receive all multicast frames", error))
     }
 
-    /// Shares the interface's frames with the other sockets of `group`, or of a new one, by flow. Returns the group.
+    /// Shares the interface's frames with the other sockets of `group`, or of a new one, by flow.
+    /// Returns the group.
     fn join_fanout(&self, group: Option<u16>) -> SysResult<u16> {
         let failed = |error| SysError::new("share an interface among packet sockets", error);
         let flags = libc::PACKET_FANOUT_HASH | libc::PACKET_FANOUT_FLAG_IGNORE_OUTGOING;

@@ -1,9 +1,10 @@
-//! The receive ring of a packet socket (`PACKET_RX_RING`, `TPACKET_V2`, Documentation/networking/packet_mmap.rst): slots that
-//! the kernel fills in turn, shared with it.
+//! The receive ring of a packet socket (`PACKET_RX_RING`, `TPACKET_V2`,
+//! Documentation/networking/packet_mmap.rst): slots that the kernel fills in turn, shared with it.
 //!
-//! Owned by one RX queue, which alone takes slots; its doorbell looks at the next one from any thread. Each slot begins with a
-//! word that says whose it is: it is read with acquire before the rest, and written with release after it. (`TPACKET_V3` would
-//! keep a single packet back until its block is full or late.)
+//! Owned by one RX queue, which alone takes slots; its doorbell looks at the next one from any
+//! thread. Each slot begins with a word that says which side has it: it is read with acquire before the
+//! rest, and written with release after it. (`TPACKET_V3` would keep a single packet back until its
+//! block is full or late.)
 //!
 //! Invariant: whatever a slot says, what is read of it lies in it.
 
@@ -18,7 +19,8 @@ use super::PacketSocket;
 use crate::sys_error::{SysError, SysResult};
 use crate::vnet;
 
-/// Bytes in front of a frame in its slot at the most: its header, an address, the header of `vnet`, each aligned.
+/// Bytes in front of a frame in its slot at the most: its header, an address, the header of `vnet`,
+/// each aligned.
 const OVERHEAD: usize = 128;
 const ALIGN: usize = 16;
 const SMALL_BLOCK: usize = 1 << 16;
@@ -35,7 +37,8 @@ pub(super) struct Layout {
 }
 
 impl Layout {
-    /// For at least `slots` frames of up to `longest` bytes each, or as many as are not too large together.
+    /// For at least `slots` frames of up to `longest` bytes each, or as many as are not too large
+    /// together.
     pub(super) fn new(slots: usize, longest: usize) -> Self {
         let slot = match (longest + OVERHEAD).next_multiple_of(ALIGN) {
             // So that they fill their pages.
@@ -104,7 +107,8 @@ impl Ring {
         socket.set_option(libc::SOL_PACKET, libc::PACKET_VNET_HDR, &1i32).map_err(failed)?;
         socket.set_option(libc::SOL_PACKET, libc::PACKET_RX_RING, &request).map_err(failed)?;
         let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
-        // SAFETY: a fresh mapping at an address the kernel chooses, as long as the ring that was just made.
+        // SAFETY: a fresh mapping at an address the kernel chooses, as long as the ring that was
+        // just made.
         let base =
             unsafe { mmap(std::ptr::null_mut(), layout.bytes(), protection, flags, socket.as_fd(), 0) };
         let base = base.map_err(|errno| failed(errno.into()))?;
@@ -118,7 +122,8 @@ impl Ring {
     }
 
     fn status(&self, at: u32) -> &AtomicU32 {
-        // SAFETY: each slot begins with this word, and is aligned for it; the kernel writes it only as a whole.
+        // SAFETY: each slot begins with this word, and is aligned for it; the kernel writes it only
+        // as a whole.
         unsafe { self.slot(at).cast::<AtomicU32>().as_ref() }
     }
 
@@ -128,7 +133,8 @@ impl Ring {
         self.status(self.next.load(Ordering::Relaxed)).load(Ordering::Acquire) & libc::TP_STATUS_USER != 0
     }
 
-    /// The next frame, if one waits. It is the queue's until it is [released](Self::release). Only the queue may ask.
+    /// The next frame, if one waits. It is the queue's until it is [released](Self::release). Only
+    /// the queue may ask.
     #[inline]
     pub(super) fn peek(&self) -> Option<Slot<'_>> {
         let at = self.next.load(Ordering::Relaxed);
@@ -136,7 +142,8 @@ impl Ring {
             return None;
         }
         let slot = self.slot(at);
-        // SAFETY: the slot is ours, begins with this header, and is aligned for it; all of its bits are numbers.
+        // SAFETY: the slot is ours, begins with this header, and is aligned for it; all of its bits
+        // are numbers.
         let header = unsafe { slot.cast::<libc::tpacket2_hdr>().read_volatile() };
         let (from, len) = (usize::from(header.tp_mac), header.tp_snaplen as usize);
         // Not to be trusted further than the slot goes.

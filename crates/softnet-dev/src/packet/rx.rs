@@ -1,7 +1,8 @@
-//! The receiving half of a queue: frames are copied from the slots of its ring, and slots given back at once.
+//! The receiving half of a queue: frames are copied from the slots of its ring, and slots given
+//! back at once.
 //!
-//! Called by the owner of the queue's NAPI instance only. Invariant: a frame for which there is no packet memory stays in its
-//! slot; when all slots are taken the kernel drops, and counts.
+//! Called by the owner of the queue's NAPI instance only. Invariant: a frame for which there is no
+//! packet memory stays in its slot; when all slots are taken the kernel drops, and counts.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -50,7 +51,8 @@ impl Queue {
         })
     }
 
-    /// Brings the kernel's count of lost frames into the queue's statistics. Any thread may call it.
+    /// Brings the kernel's count of lost frames into the queue's statistics. Any thread may call
+    /// it.
     pub(super) fn refresh(&self) {
         let _counting = self.counting.lock().unwrap_or_else(PoisonError::into_inner);
         // The lock makes this thread the counter's only writer.
@@ -107,7 +109,8 @@ impl PacketRx {
         }
     }
 
-    /// An interface that was set down leaves an error, and its descriptor is readable until that is read.
+    /// An interface that was set down leaves an error, and its descriptor is readable until that is
+    /// read.
     #[cold]
     fn take_error(&self) {
         let _ = socket_error(&*self.shared.socket);
@@ -177,7 +180,8 @@ impl RxQueue for PacketRx {
     }
 }
 
-/// The doorbell is the socket: readable while the ring holds frames, so there is nothing to mask (see `Xsk`).
+/// The doorbell is the socket: readable while the ring holds frames, so there is nothing to mask
+/// (see `Xsk`).
 impl Doorbell for Queue {
     #[inline(always)]
     fn pending(&self) -> bool {

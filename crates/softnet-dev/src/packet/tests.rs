@@ -1,4 +1,5 @@
-//! End to end, over a veth pair: a packet socket of the kernel's at one end, the device at the other.
+//! End to end, over a veth pair: a packet socket of the kernel's at one end, the device at the
+//! other.
 
 use std::time::{Duration, Instant};
 

@@ -1,8 +1,9 @@
 //! The transmitting half of a queue: a batch is sent by one system call (sendmmsg(2)).
 //!
-//! Called by the holder of the TX queue's lock only. The kernel copies a packet before the call returns, so nothing is held, and
-//! one that the interface had no room for is still here to be sent again. (A transmit ring saves that copy, but takes one into
-//! its slots instead, which packets of several frames and of many segments would have to fit.)
+//! Called by the holder of the TX queue's lock only. The kernel copies a packet before the call
+//! returns, so nothing is held, and one that the interface had no room for is still here to be sent
+//! again. (A transmit ring saves that copy, but takes one into its slots instead, which packets of
+//! several frames and of many segments would have to fit.)
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
@@ -31,7 +32,8 @@ pub(super) struct PacketTx {
     blocked: bool,
 }
 
-// SAFETY: what the pointers in `pieces` and `messages` point to is read within the call that wrote them, and not kept.
+// SAFETY: what the pointers in `pieces` and `messages` point to is read within the call that wrote
+// them, and not kept.
 unsafe impl Send for PacketTx {}
 
 impl PacketTx {
@@ -49,8 +51,8 @@ impl PacketTx {
         }
     }
 
-    /// Sends packets from the start of `batch`, none of which its head makes unfit. Returns how many the kernel took, and why
-    /// it did not take the next.
+    /// Sends packets from the start of `batch`, none of which its head makes unfit. Returns how
+    /// many the kernel took, and why it did not take the next.
     fn send(&mut self, batch: &Batch) -> (usize, Option<io::Error>) {
         let PacketTx { headers, pieces, messages, queue, .. } = self;
         pieces.clear();
@@ -81,8 +83,8 @@ impl PacketTx {
             return (0, Some(io::ErrorKind::InvalidInput.into()));
         }
         let fd = queue.socket.as_fd().as_raw_fd();
-        // SAFETY: each message names pieces that are live as long as the call: its header, and frames of a packet of `batch`,
-        // which is borrowed. The call reads them only.
+        // SAFETY: each message names pieces that are live as long as the call: its header, and
+        // frames of a packet of `batch`, which is borrowed. The call reads them only.
         let sent = unsafe {
             libc::sendmmsg(fd, messages.as_mut_ptr(), messages.len() as libc::c_uint, libc::MSG_DONTWAIT as _)
         };
@@ -92,7 +94,8 @@ impl PacketTx {
         }
     }
 
-    /// What becomes of the first packet of a batch, which the kernel refused with `error`: dropped for a reason, or tried again.
+    /// What becomes of the first packet of a batch, which the kernel refused with `error`: dropped
+    /// for a reason, or tried again.
     fn refused(&mut self, error: &io::Error) -> Option<DropReason> {
         match error.raw_os_error() {
             Some(libc::EINTR) => {}

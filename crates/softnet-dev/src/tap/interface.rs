@@ -1,7 +1,7 @@
 //! The queues of a TAP, open: ioctls on `/dev/net/tun` (Documentation/networking/tuntap.rst).
 //!
-//! Any thread may call it. Invariant: a TAP that was made here lives as long as one of its queues is open, and no longer; one
-//! that was there before keeps its MTU, its addresses and its state.
+//! Any thread may call it. Invariant: a TAP that was made here lives as long as one of its queues
+//! is open, and no longer; one that was there before keeps its MTU, its addresses and its state.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -16,14 +16,17 @@ use crate::netlink::{Link, Netlink};
 use crate::sys_error::{SysError, SysResult};
 use crate::vnet;
 
-/// How often, and how far apart, a TAP is asked for that is open still: a program that had it may have just ended.
+/// How often, and how far apart, a TAP is asked for that is open still: a program that had it may
+/// have just ended.
 const BUSY_TRIES: u32 = 40;
 const BUSY_PAUSE: Duration = Duration::from_millis(5);
 
-/// Packets that may wait for softnet in each queue. With the kernel's 1000 a thousand TCP connections lose packets.
+/// Packets that may wait for softnet in each queue. With the kernel's 1000 a thousand TCP
+/// connections lose packets.
 const TX_QUEUE_LEN: u32 = 10_000;
 
-/// What the kernel may leave to softnet: segments, and checksums; without those of UDP on kernels that have none (6.2).
+/// What the kernel may leave to softnet: segments, and checksums; without those of UDP on kernels
+/// that have none (6.2).
 const OFFLOADS: libc::c_uint = libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6 | libc::TUN_F_TSO_ECN;
 const UDP_OFFLOADS: libc::c_uint = libc::TUN_F_USO4 | libc::TUN_F_USO6;
 
@@ -46,8 +49,8 @@ impl TapQueues {
             check_existing(config, link)?;
         }
         let mut queues = TapQueues { name: name.clone(), index: 0, made: before.is_none(), fds: Vec::new() };
-        // Whether it has several queues is not to be asked for: one that has answers EINVAL if it is opened as one that has
-        // not, and the other way round.
+        // Whether it has several queues is not to be asked for: one that has answers EINVAL if it
+        // is opened as one that has not, and the other way round.
         let mut flag = if config.queues > 1 { libc::IFF_MULTI_QUEUE } else { 0 };
         for _ in 0..config.queues {
             let fd = tun(name)?;
@@ -108,7 +111,8 @@ impl TapQueues {
     pub(super) fn set_carrier(&self, on: bool) {
         let mut on = libc::c_int::from(on);
         if let Some(fd) = self.fds.first() {
-            // Linux 5.0; before that there is one as long as a queue is open. Fails when the TAP is gone.
+            // Linux 5.0; before that there is one as long as a queue is open. Fails when the TAP is
+            // gone.
             let _ = pointer(fd, libc::TUNSETCARRIER, &mut on, "set the carrier of a TAP");
         }
     }

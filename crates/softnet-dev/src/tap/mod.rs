@@ -1,20 +1,23 @@
-//! A TAP as a device: a wire to the kernel of this machine, whose other end is an interface of the kernel
-//! (Documentation/networking/tuntap.rst).
+//! A TAP as a device: a wire to the kernel of this machine, whose other end is an interface of the
+//! kernel (Documentation/networking/tuntap.rst).
 //!
-//! [`open`] makes the interface, or opens one of that name that exists. What the kernel sends by it arrives here, and what is
-//! sent here the kernel receives: by addresses and routes of its own, as any interface has them. Softnet's end has a MAC
-//! address of its own.
+//! [`open`] makes the interface, or opens one of that name that exists. What the kernel sends by it
+//! arrives here, and what is sent here the kernel receives: by addresses and routes of its own, as
+//! any interface has them. Softnet's end has a MAC address of its own.
 //!
-//! * **Callers.** [`open`], [`TapQueues`] and the [`Device`] part: any thread. The queues: their owners, as [`RxQueue`] and
-//!   [`TxQueue`] say.
-//! * **Cost.** The kernel copies each packet, and it takes a system call: a TAP has no ring. So a poll makes as many calls as
-//!   its budget allows, and one that finds nothing.
-//! * **Offloads.** Each packet has a header (`vnet`), so segments and partial checksums are sent as they are in any case.
-//!   Those of the kernel come only if they are asked for: else it cuts and completes before it hands over.
-//! * **Invariant.** Packets are received into skbs that the queue holds ready. Without packet memory for a whole packet none is
-//!   read: it waits in the kernel, and so does, in the end, its sender.
-//! * **Life.** [`TapQueues`] outlive the device: a device that is closed and opened again is on the same interface, which has
-//!   no carrier meanwhile. An interface that was made here vanishes with them.
+//! * **Callers.** [`open`], [`TapQueues`] and the [`Device`] part: any thread. The queues: their
+//!   owners, as [`RxQueue`] and [`TxQueue`] say.
+//! * **Cost.** The kernel copies each packet, and it takes a system call: a TAP has no ring. So a
+//!   poll makes as many calls as its budget allows, and one that finds nothing.
+//! * **Offloads.** Each packet has a header (`vnet`), so segments and partial checksums are sent as
+//!   they are in any case. Those of the kernel come only if they are asked for: else it cuts and
+//!   completes before it hands over.
+//! * **Invariant.** Packets are received into skbs that the queue holds ready. Without packet
+//!   memory for a whole packet none is read: it waits in the kernel, and so does, in the end, its
+//!   sender.
+//! * **Life.** [`TapQueues`] outlive the device: a device that is closed and opened again is on the
+//!   same interface, which has no carrier meanwhile. An interface that was made here vanishes with
+//!   them.
 
 mod error;
 mod interface;
@@ -54,7 +57,8 @@ pub struct TapConfig {
     pub queues: u32,
     /// MAC address of softnet's end. `None`: that of the kernel's end with one bit changed.
     pub mac: Option<[u8; 6]>,
-    /// MTU of the interface, if it is to be made; of one that exists only what it has. `None`: 1500.
+    /// MTU of the interface, if it is to be made; of one that exists only what it has. `None`:
+    /// 1500.
     pub mtu: Option<u32>,
     /// Have the kernel leave segments and checksums to softnet.
     pub offloads: bool,
@@ -72,8 +76,9 @@ pub fn frames_ready(mtu: u16, offloads: bool) -> usize {
     rx::slots_for(if offloads { LONGEST_OF_SEGMENTS } else { longest(mtu) })
 }
 
-/// Opens the TAP as device number `dev` on the region of `ctx`, by the queues that `kept` has, if these serve still; else by
-/// new ones, which are left there. Works in the calling thread's network namespace; the device may be used from any.
+/// Opens the TAP as device number `dev` on the region of `ctx`, by the queues that `kept` has, if
+/// these serve still; else by new ones, which are left there. Works in the calling thread's network
+/// namespace; the device may be used from any.
 ///
 /// # Errors
 /// See [`TapError`].
@@ -146,7 +151,8 @@ pub fn open(
     Ok(OpenDevice { device, rx, tx })
 }
 
-/// The MAC address of the other end of a wire whose one end has `mac`: administered locally, and as stable.
+/// The MAC address of the other end of a wire whose one end has `mac`: administered locally, and as
+/// stable.
 fn other_end(mut mac: [u8; 6]) -> [u8; 6] {
     mac[0] = mac[0] & !1 | 2;
     mac[5] ^= 1;
@@ -157,7 +163,8 @@ fn other_end(mut mac: [u8; 6]) -> [u8; 6] {
 struct TapDevice {
     info: DeviceInfo,
     control: Control,
-    /// The way to the interface's counters, and how many packets it had lost when they were last read.
+    /// The way to the interface's counters, and how many packets it had lost when they were last
+    /// read.
     losses: Mutex<(Netlink, u64)>,
     /// Of the first RX queue: the kernel does not say which queue it lost them at.
     stats: Arc<QueueStats>,
@@ -169,7 +176,8 @@ impl Device for TapDevice {
         &self.info
     }
 
-    /// Also brings the kernel's count of packets for which a queue had no room into the RX queues' statistics.
+    /// Also brings the kernel's count of packets for which a queue had no room into the RX queues'
+    /// statistics.
     fn link(&self) -> LinkState {
         let mut losses = self.losses.lock().unwrap_or_else(PoisonError::into_inner);
         let (netlink, counted) = &mut *losses;

@@ -1,7 +1,8 @@
 //! The receiving half of a TAP's queue: a system call for each packet, straight into frames.
 //!
-//! Called by the owner of the queue's NAPI instance only. Invariant: `slots[used..]` are skbs whose bytes `iov` names, of which
-//! the kernel has none while no call is under way; a packet is read only if all slots are there, so that any fits.
+//! Called by the owner of the queue's NAPI instance only. Invariant: `slots[used..]` are skbs whose
+//! bytes `iov` names, of which the kernel has none while no call is under way; a packet is read
+//! only if all slots are there, so that any fits.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -18,7 +19,8 @@ use crate::sys_error::SysResult;
 use crate::vnet::{self, VnetHdr};
 use crate::watched_fd::WatchedFd;
 
-/// Frames for packets of up to `longest` bytes, with a byte to spare: one that fills them all may have been cut.
+/// Frames for packets of up to `longest` bytes, with a byte to spare: one that fills them all may
+/// have been cut.
 pub(super) fn slots_for(longest: usize) -> usize {
     frames_of(longest + 1)
 }
@@ -39,7 +41,8 @@ pub(super) struct TapRx {
     queue: u16,
 }
 
-// SAFETY: what `iov` points to is the header and the skbs' frames, which this owns; they go where it goes.
+// SAFETY: what `iov` points to is the header and the skbs' frames, which this owns; they go where
+// it goes.
 unsafe impl Send for TapRx {}
 
 /// What became of a read.
@@ -96,7 +99,8 @@ impl TapRx {
         debug_assert_eq!(self.used, 0);
         let fd = self.bell.0.inner().as_raw_fd();
         loop {
-            // SAFETY: each piece is the header, or the bytes of an skb in a slot: live, ours alone, and as long as stated.
+            // SAFETY: each piece is the header, or the bytes of an skb in a slot: live, ours alone,
+            // and as long as stated.
             let n = unsafe { libc::readv(fd, self.iov.as_ptr(), self.iov.len() as libc::c_int) };
             match usize::try_from(n) {
                 Ok(n) => return n.checked_sub(vnet::LEN).map_or(Read::Nothing, Read::Packet),

@@ -1,4 +1,5 @@
-//! End to end: the kernel at one end of a TAP in a namespace of the test's own, the device at the other.
+//! End to end: the kernel at one end of a TAP in a namespace of the test's own, the device at the
+//! other.
 
 use std::net::{Ipv4Addr, UdpSocket};
 use std::time::{Duration, Instant};
@@ -196,7 +197,8 @@ fn the_doorbell_rings_while_packets_wait_and_not_without_memory() {
     world.end();
 }
 
-/// With offloads a datagram of several segments comes whole, with its checksum left, and goes back so.
+/// With offloads a datagram of several segments comes whole, with its checksum left, and goes back
+/// so.
 #[test]
 fn segments_pass_whole_with_offloads() {
     let Some(mut world) = World::new() else { return };

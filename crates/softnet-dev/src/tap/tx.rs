@@ -1,6 +1,7 @@
 //! The transmitting half of a TAP's queue: a system call for each packet.
 //!
-//! Called by the holder of the TX queue's lock only. A packet is the kernel's copy when the call returns, so nothing is held.
+//! Called by the holder of the TX queue's lock only. A packet is the kernel's copy when the call
+//! returns, so nothing is held.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -46,7 +47,8 @@ impl TapTx {
             }),
         );
         loop {
-            // SAFETY: the pieces are the header and the packet's frames, live as long as the call, which only reads them.
+            // SAFETY: the pieces are the header and the packet's frames, live as long as the call,
+            // which only reads them.
             let n = unsafe {
                 libc::writev(self.fd.as_raw_fd(), self.iov.as_ptr(), self.iov.len() as libc::c_int)
             };

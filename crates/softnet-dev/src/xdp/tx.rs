@@ -20,7 +20,8 @@ use crate::device::{QueueStats, Reaped, TxQueue};
 /// An Ethernet header: the least the kernel takes for a packet.
 const ETH_HLEN: usize = 14;
 
-/// Frames of a packet at the most, where packets have several: those that the kernel attaches to an skb (`MAX_SKB_FRAGS`).
+/// Frames of a packet at the most, where packets have several: those that the kernel attaches to an
+/// skb (`MAX_SKB_FRAGS`).
 const MAX_FRAGS: usize = 17;
 
 /// System calls in a row that may try to send what is on the ring: enough for a full one at 32 packets a call.

@@ -107,7 +107,8 @@ impl Umem {
     /// Tries to bind through a socket that lives. False if there is none through which it can be done.
     fn bind_shared(&self, fd: BorrowedFd<'_>, to: Binding, sockets: &[Weak<Xsk>]) -> SysResult<bool> {
         for live in sockets.iter().filter_map(Weak::upgrade) {
-            // The later socket inherits copy or zero-copy from the earlier one, and whether packets have several frames.
+            // The later socket inherits copy or zero-copy from the earlier one, and whether packets have
+            // several frames.
             if to.copy && live.zero_copy() || to.frags && !live.has_frags() {
                 continue;
             }

@@ -1,7 +1,7 @@
 //! The drivers `tap` and `packet` between kernel endpoints.
 //!
-//! A TAP has the kernel of softnet's own namespace at its other end: a bridge leads from there to the wire to a host. What a
-//! packet socket brings comes straight off that wire.
+//! A TAP has the kernel of softnet's own namespace at its other end: a bridge leads from there to
+//! the wire to a host. What a packet socket brings comes straight off that wire.
 
 use std::net::UdpSocket;
 use std::process::Command;
@@ -180,7 +180,8 @@ fn a_large_mtu_needs_no_fragments() {
     world.end();
 }
 
-/// An MTU that is changed has the device opened anew, on the same interface; softnet's end of it leaves it there.
+/// An MTU that is changed has the device opened anew, on the same interface; softnet's end of it
+/// leaves it there.
 #[test]
 fn an_interface_that_exists_stays_when_softnet_ends() {
     let Some(mut world) = bridged(2) else { return };
@@ -231,7 +232,8 @@ fn an_interface_that_was_made_lives_as_long_as_softnet() {
     assert_eq!(middle.run(|| Netlink::new().unwrap().link(&tap(0)).unwrap()).unwrap(), None);
 }
 
-/// A world in which the kernel of softnet's namespace has no address on the wires, and hosts cut their segments.
+/// A world in which the kernel of softnet's namespace has no address on the wires, and hosts cut
+/// their segments.
 fn silent(hosts: usize) -> Option<World> {
     let world = World::dual(hosts)?;
     for i in 0..hosts {
