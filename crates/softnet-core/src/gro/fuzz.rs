@@ -46,7 +46,7 @@ pub fn gro(data: &[u8]) {
                 };
                 (*id, *seq) = (id.wrapping_add(1), seq.wrapping_add(len as u32));
                 if odd & 0x42 == 0x42 {
-                    packet.options = vec![odd; usize::from(odd >> 4) * 2 & !3];
+                    packet.options = vec![odd; (usize::from(odd >> 4) * 2) & !3];
                 }
                 let skb = rig.skb(&packet);
                 *frames.entry(packet.bytes()).or_default() += 1;
