@@ -7,8 +7,8 @@ use super::{GroMode, OLD};
 use crate::fuzz::Script;
 use crate::skb::{Batch, Skb};
 
-/// Plays a script: packets of a few flows that mostly follow each other, raw ones, time, and flushes. The frames that come out are
-/// those that went in, and every packet is accounted for.
+/// Plays a script: packets of a few flows that mostly follow each other, raw ones, time, and
+/// flushes. The frames that come out are those that went in, and every packet is accounted for.
 pub fn gro(data: &[u8]) {
     let mut script = Script::new(data);
     let mode = GroMode::ALL[usize::from(script.byte().unwrap_or(0)) % 4];
