@@ -25,7 +25,8 @@ pub(crate) struct SetArgs {
     #[arg(value_name = "ID")]
     id: String,
     /// What to set: `threaded=CONTEXT`, `napi-defer-hard-irqs=N`, `gro-flush-timeout=NANOSECONDS`,
-    /// `irq-suspend-timeout=NANOSECONDS`, `gro=MODE`, `steering=MODE`, `processing-cpu=CPU`, `rps-cpus=CPUS`, `rps-flow-cnt=N`.
+    /// `irq-suspend-timeout=NANOSECONDS`, `gro=MODE`, `steering=MODE`, `processing-cpu=CPU`,
+    /// `rps-cpus=CPUS`, `rps-flow-cnt=N`.
     #[arg(value_name = "KEY=VALUE", value_parser = setting, required = true)]
     settings: Vec<Setting>,
     /// The instance: its name (`stack.name`), or the path of its control socket. Without it, the only one running.

@@ -7,8 +7,8 @@ use super::{GroMode, OLD};
 use crate::fuzz::Script;
 use crate::skb::{Batch, Skb};
 
-/// Plays a script: packets of a few flows that mostly follow each other, raw ones, time, and flushes. The frames that come out are
-/// those that went in, and every packet is accounted for.
+/// Plays a script: packets of a few flows that mostly follow each other, raw ones, time, and
+/// flushes. The frames that come out are those that went in, and every packet is accounted for.
 pub fn gro(data: &[u8]) {
     let mut script = Script::new(data);
     let mode = GroMode::ALL[usize::from(script.byte().unwrap_or(0)) % 4];
@@ -46,7 +46,7 @@ pub fn gro(data: &[u8]) {
                 };
                 (*id, *seq) = (id.wrapping_add(1), seq.wrapping_add(len as u32));
                 if odd & 0x42 == 0x42 {
-                    packet.options = vec![odd; usize::from(odd >> 4) * 2 & !3];
+                    packet.options = vec![odd; (usize::from(odd >> 4) * 2) & !3];
                 }
                 let skb = rig.skb(&packet);
                 *frames.entry(packet.bytes()).or_default() += 1;

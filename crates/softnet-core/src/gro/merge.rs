@@ -1,4 +1,5 @@
-//! Whether a packet can be held, whether it is of the flow of a held one, and whether it can be merged with that.
+//! Whether a packet can be held, whether it is of the flow of a held one, and whether it can be
+//! merged with that.
 
 use super::{GroMode, MAX_DATAGRAMS, MAX_SIZE};
 use crate::gso::header::{TCP_FLAGS, be16, be32, put, tcp_flags};
@@ -56,7 +57,8 @@ pub(super) enum Refusal {
     Full,
 }
 
-/// Whether a packet can be the first of an aggregate, or a further one: all that does not depend on others, but for the checksum.
+/// Whether a packet can be the first of an aggregate, or a further one: all that does not depend on
+/// others, but for the checksum.
 #[inline(always)]
 pub(super) fn is_mergeable(skb: &Skb, layout: &Layout, form: Form) -> bool {
     let data = skb.data();
@@ -102,7 +104,8 @@ fn addresses<'a>(data: &'a [u8], layout: &Layout) -> &'a [u8] {
 }
 
 impl Held {
-    /// Whether a packet with this hash is of the same flow: link header, tag, addresses, protocol, ports.
+    /// Whether a packet with this hash is of the same flow: link header, tag, addresses, protocol,
+    /// ports.
     #[inline(always)]
     pub(super) fn is_same_flow(&self, hash: u32, skb: &Skb, layout: &Layout) -> bool {
         let (a, b) = (&self.layout, layout);
@@ -117,12 +120,14 @@ impl Held {
             && vlan::get(self.skb.head()) == vlan::get(skb.head())
     }
 
-    /// Whether a packet with these addresses, in the order in which they are in a header, may be of the same flow.
+    /// Whether a packet with these addresses, in the order in which they are in a header, may be of
+    /// the same flow.
     pub(super) fn has_ends(&self, ends: &[u8]) -> bool {
         addresses(self.skb.data(), &self.layout) == ends
     }
 
-    /// Whether the packet, which [is mergeable](is_mergeable) and of the same flow, can be the next segment, its checksum aside.
+    /// Whether the packet, which [is mergeable](is_mergeable) and of the same flow, can be the next
+    /// segment, its checksum aside.
     #[inline(always)]
     pub(super) fn accepts(&self, skb: &Skb, layout: &Layout, form: Form) -> Result<(), Refusal> {
         let (ours, theirs) = (self.skb.data(), skb.data());
@@ -191,8 +196,8 @@ impl Held {
     }
 }
 
-/// Whether the L4 checksum is right. A partial one is, if the device says so, or if such may come without a word; then, with
-/// `complete`, it is completed.
+/// Whether the L4 checksum is right. A partial one is, if the device says so, or if such may come
+/// without a word; then, with `complete`, it is completed.
 pub(super) fn verify(skb: &mut Skb, layout: &Layout, partial_csum: bool, complete: bool) -> bool {
     if skb.head().csum != Csum::None {
         return true;

@@ -1,20 +1,25 @@
-//! GRO: packets of one flow that follow each other become one, which costs the stages behind no more than one packet (the kernel's
-//! `net/core/gro.c`). [`gso`](crate::gso) says what such an *aggregate* is, and cuts it into the same packets again.
+//! GRO: packets of one flow that follow each other become one, which costs the stages behind no
+//! more than one packet (the kernel's `net/core/gro.c`). [`gso`](crate::gso) says what such an
+//! *aggregate* is, and cuts it into the same packets again.
 //!
-//! A [`GroTable`] belongs to a NAPI instance and is touched by its owner alone. It holds packets for more to come: in eight buckets
-//! by flow hash, up to eight in each. The rules are the kernel's: what packets must have in common to be of one flow, and what
-//! besides to be merged ([`merge`]); a packet that is of a flow and can't be merged ends what is held of it, and so the order of a
-//! flow is kept. They are stricter where the kernel's would lose bits: a TCP urgent pointer or an IPv6 flow label that changes ends
-//! an aggregate, as does a checksum that is right but written in another way.
+//! A [`GroTable`] belongs to a NAPI instance and is touched by its owner alone. It holds packets
+//! for more to come: in eight buckets by flow hash, up to eight in each. The rules are the
+//! kernel's: what packets must have in common to be of one flow, and what besides to be merged
+//! (`merge.rs`); a packet that is of a flow and can't be merged ends what is held of it, and so the
+//! order of a flow is kept. They are stricter where the kernel's would lose bits: a TCP urgent
+//! pointer or an IPv6 flow label that changes ends an aggregate, as does a checksum that is right
+//! but written in another way.
 //!
-//! What is held is given up when its bucket is full, at the end of a poll, or, if `gro_flush_timeout` has the instance polled again,
-//! when it is [old](OLD). So nothing is held without a timer to come: that is for [`Scheduled`](crate::napi::Scheduled) to see to.
+//! What is held is given up when its bucket is full, at the end of a poll, or, if
+//! `gro_flush_timeout` has the instance polled again, when it is [old](OLD). So nothing is held
+//! without a timer to come: that is for [`Scheduled`](crate::napi::Scheduled) to see to.
 //!
-//! L4 checksums are verified when the second packet of a flow comes, as a single one is no better for it. A frame list has its
-//! segments' own checksums and is not verified: that is the receiver's, as without GRO.
+//! L4 checksums are verified when the second packet of a flow comes, as a single one is no better
+//! for it. A frame list has its segments' own checksums and is not verified: that is the
+//! receiver's, as without GRO.
 //!
-//! Invariant: every packet that comes in goes out, is held, or became part of one that is or did. An aggregate ends below
-//! [`MAX_SIZE`] bytes, which its IP header can say.
+//! Invariant: every packet that comes in goes out, is held, or became part of one that is or did.
+//! An aggregate ends below [`MAX_SIZE`] bytes, which its IP header can say.
 
 mod merge;
 mod stats;
@@ -46,7 +51,8 @@ const MAX_HELD: usize = 8;
 /// An aggregate is shorter than this, from its IP header on (the kernel's `GRO_LEGACY_MAX_SIZE`).
 pub const MAX_SIZE: usize = 65_536;
 
-/// Datagrams of an aggregate at the most, and segments of a list of TCP's (the kernel's `UDP_GRO_CNT_MAX`).
+/// Datagrams of an aggregate at the most, and segments of a list of TCP's (the kernel's
+/// `UDP_GRO_CNT_MAX`).
 pub const MAX_DATAGRAMS: usize = 64;
 
 /// ns after which a held packet is old: a jiffy of a kernel with `HZ` 1000.
@@ -125,7 +131,8 @@ impl GroConfig {
 pub struct GroParams {
     /// What is to be merged. With [`Off`](GroMode::Off) all that is held is given up.
     pub mode: GroMode,
-    /// Whether partial checksums may arrive without a word from the device, see [`partial`](crate::ip::partial).
+    /// Whether partial checksums may arrive without a word from the device, see
+    /// [`partial`](crate::ip::partial).
     pub partial_csum: bool,
     /// When they came, in ns of the stack's clock.
     pub now: u64,

@@ -1,4 +1,5 @@
-//! What tests of GRO and GSO have in common: packets written byte by byte, and checks that share no code with what they check.
+//! What tests of GRO and GSO have in common: packets written byte by byte, and checks that share no
+//! code with what they check.
 
 use std::sync::Arc;
 

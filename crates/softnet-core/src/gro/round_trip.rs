@@ -1,5 +1,6 @@
-//! GRO and then GSO gives the packets that came, whatever came: with loss, reorder, duplicates, short segments, other flags, options
-//! and tags, wrong checksums, fragments; and the same packets rewritten, if the aggregates were rewritten in between.
+//! GRO and then GSO gives the packets that came, whatever came: with loss, reorder, duplicates,
+//! short segments, other flags, options and tags, wrong checksums, fragments; and the same packets
+//! rewritten, if the aggregates were rewritten in between.
 
 use std::collections::BTreeMap;
 

@@ -133,8 +133,8 @@ impl GroTable {
         *held += 1;
     }
 
-    /// A packet came that can't be merged with anything, and whose ports are not read: all that is held between its ends goes on
-    /// before it.
+    /// A packet came that can't be merged with anything, and whose ports are not read: all that is
+    /// held between its ends goes on before it.
     #[cold]
     fn end_flows_of(&mut self, ctx: &mut SoftnetData, stats: &GroStats, skb: &Skb, batch: &mut Batch) {
         let data = skb.data();
@@ -152,8 +152,8 @@ impl GroTable {
     }
 }
 
-/// Makes of a packet the next segment of the held one of its flow. Says whether that ends here, and why; or hands the packet back,
-/// with the reason for which the held one ends.
+/// Makes of a packet the next segment of the held one of its flow. Says whether that ends here, and
+/// why; or hands the packet back, with the reason for which the held one ends.
 #[inline]
 fn merge(
     ctx: &mut SoftnetData,
@@ -274,7 +274,8 @@ impl Gro for GroTable {
             for done in bucket.drain(..n) {
                 *held -= 1;
                 if let Err(skb) = out.push(finish(stats, done, why)) {
-                    // Not reached: there was room. Dropping it makes a mistake there show as a leak.
+                    // Not reached: there was room. Dropping it makes a mistake there show as a
+                    // leak.
                     drop(skb);
                 }
             }

@@ -24,7 +24,8 @@ fn stream(first: &Packet, n: usize, len: usize) -> Vec<Packet> {
         .collect()
 }
 
-/// What comes out of two packets, the second of which is `change`d: whether they were merged, and why not.
+/// What comes out of two packets, the second of which is `change`d: whether they were merged, and
+/// why not.
 fn pair(mode: GroMode, first: &Packet, change: impl Fn(&mut Packet)) -> (Vec<usize>, Option<Flushed>) {
     let mut rig = Rig::new(mode);
     let mut packets = stream(first, 2, 100);
@@ -213,7 +214,8 @@ fn only_the_first_has_cwr() {
     assert_eq!(pair(GroMode::List, &first, |p| p.flags = ACK).0, [1, 1], "a list has all flags of one");
 }
 
-/// The second packet decides whether identifications count or stay the same, with "don't fragment" or without.
+/// The second packet decides whether identifications count or stay the same, with "don't fragment"
+/// or without.
 #[test]
 fn identifications_count_or_stay() {
     for (mode, tcp) in FORMS {
@@ -242,8 +244,8 @@ fn identifications_count_or_stay() {
     }
 }
 
-/// IPv4, TCP with timestamps, 1448 bytes: 45 segments are 65,212 bytes, and the 46th is the next one's first. Datagrams of 1472
-/// bytes: 44.
+/// IPv4, TCP with timestamps, 1448 bytes: 45 segments are 65,212 bytes, and the 46th is the next
+/// one's first. Datagrams of 1472 bytes: 44.
 #[test]
 fn an_aggregate_ends_below_64_kib() {
     for (tcp, len, n, total) in [(true, 1448, 45, 65_212), (false, 1472, 44, 28 + 44 * 1472)] {

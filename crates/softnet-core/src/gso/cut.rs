@@ -1,5 +1,5 @@
-//! Aggregates in fragments form: in place, where each frame is a segment's payload already, as GRO has them; by copying, whatever
-//! the frames are like.
+//! Aggregates in fragments form: in place, where each frame is a segment's payload already, as GRO
+//! has them; by copying, whatever the frames are like.
 
 use super::header::{TCP_FLAGS, put, tcp_flags};
 use super::inherit;
@@ -34,7 +34,8 @@ impl Template {
         }
     }
 
-    /// Writes the headers of segment number `i`, of which the payload is in place. It `is_last` or not.
+    /// Writes the headers of segment number `i`, of which the payload is in place. It `is_last` or
+    /// not.
     fn write(&self, skb: &mut Skb, i: usize, is_last: bool) {
         let layout = &self.layout;
         let len = skb.len() - layout.payload();
@@ -139,7 +140,8 @@ pub(super) fn copying(
     Ok(out)
 }
 
-/// A packet with room for headers, and behind these `len` bytes of the payload from `at` on: in as many frames as that takes.
+/// A packet with room for headers, and behind these `len` bytes of the payload from `at` on: in as
+/// many frames as that takes.
 fn copy_payload(ctx: &mut SoftnetData, skb: &Skb, headers: usize, at: usize, len: usize) -> Option<Skb> {
     const ROOM: usize = FRAME_SIZE - HEADROOM;
     let mut copy = ctx.alloc_skb()?;

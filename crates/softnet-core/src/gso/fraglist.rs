@@ -1,7 +1,9 @@
-//! Aggregates in frame-list form: each segment has its own headers still, which get what was rewritten in the first one's.
+//! Aggregates in frame-list form: each segment has its own headers still, which get what was
+//! rewritten in the first one's.
 //!
-//! The fields that GRO found equal in all segments are taken from the first one; its own each has of those in which they may differ
-//! (length, identification, sequence number, checksums), the latter [updated](checksum::update16) for what is new.
+//! The fields that GRO found equal in all segments are taken from the first one; its own each has
+//! of those in which they may differ (length, identification, sequence number, checksums), the
+//! latter [updated](checksum::update16) for what is new.
 
 use super::cut::{append, ended};
 use super::header::{be16, put};
@@ -10,8 +12,9 @@ use super::layout::{L4, Layout, MAX_HEADERS};
 use crate::ip::checksum;
 use crate::skb::{Csum, Skb, SkbList};
 
-/// Whether each segment's own headers are where they were, and of the kind of the first one's. They are not if those were
-/// translated to another family's, or if others were put in front for which there is no room.
+/// Whether each segment's own headers are where they were, and of the kind of the first one's. They
+/// are not if those were translated to another family's, or if others were put in front for which
+/// there is no room.
 pub(super) fn is_intact(skb: &Skb, layout: &Layout) -> bool {
     let mut intact = skb.head_len() > layout.payload();
     skb.each_part(|part| {
@@ -20,7 +23,8 @@ pub(super) fn is_intact(skb: &Skb, layout: &Layout) -> bool {
     intact
 }
 
-/// The headers of a further segment, as if there were the link header of the first in front of them.
+/// The headers of a further segment, as if there were the link header of the first in front of
+/// them.
 fn own<'a>(part: &'a Skb, layout: &Layout) -> Option<&'a [u8]> {
     let headers = part.pulled(layout.payload())?;
     let (ip, number) = (headers.get(layout.l3())?, if layout.is_v6 { 6 } else { 9 });

@@ -1,7 +1,9 @@
-//! Fields that differ between a packet and its segments: lengths, identification, sequence number, flags, checksums.
+//! Fields that differ between a packet and its segments: lengths, identification, sequence number,
+//! flags, checksums.
 //!
-//! Every function is given the bytes of the first frame and the [`Layout`] that was read from them; what does not fit (it always
-//! does) is left alone. Checksums are as RFC 1071 and RFC 768 have them.
+//! Every function is given the bytes of the first frame and the [`Layout`] that was read from them;
+//! what does not fit (it always does) is left alone. Checksums are as RFC 1071 and RFC 768 have
+//! them.
 
 use super::layout::{L4, Layout};
 use crate::ip::checksum;
@@ -83,8 +85,8 @@ impl Layout {
         checksum::add(addresses, checksum::add(self.l4_is.number().into(), len as u16))
     }
 
-    /// Has the headers say that the payload has `payload` bytes, and for IPv4 that the identification is `id`, with the checksum of
-    /// the IPv4 header. The L4 checksum is left alone.
+    /// Has the headers say that the payload has `payload` bytes, and for IPv4 that the
+    /// identification is `id`, with the checksum of the IPv4 header. The L4 checksum is left alone.
     pub(crate) fn set_lengths(&self, data: &mut [u8], payload: usize, id: Option<u16>) {
         let len = self.l4_headers() + payload;
         if self.is_v6 {
@@ -101,8 +103,8 @@ impl Layout {
         }
     }
 
-    /// Writes the L4 checksum of a segment whose bytes from its L4 header on are `len`, and lie in `pieces`, with 0 in the
-    /// checksum field.
+    /// Writes the L4 checksum of a segment whose bytes from its L4 header on are `len`, and lie in
+    /// `pieces`, with 0 in the checksum field.
     pub(crate) fn checksum<'a>(
         &self,
         data: &[u8],

@@ -1,7 +1,7 @@
 //! Where the headers of a TCP or UDP packet are, if it is one of those that can be merged and cut.
 //!
-//! Pure; reads whatever bytes there are. Invariant: `l3 < l4 < payload`, and the bytes up to `payload` are in the slice that was
-//! read.
+//! Pure; reads whatever bytes there are. Invariant: `l3 < l4 < payload`, and the bytes up to
+//! `payload` are in the slice that was read.
 
 use crate::ip::ETH_LEN;
 use crate::ip::ethernet::{TAG_LEN, ethertype};
@@ -58,8 +58,9 @@ pub(crate) struct Layout {
 }
 
 impl Layout {
-    /// Of an Ethernet frame with TCP or UDP right behind IPv4 without options, or IPv6 without extension headers. `None` of any
-    /// other, of a fragment, and of one that ends within these headers.
+    /// Of an Ethernet frame with TCP or UDP right behind IPv4 without options, or IPv6 without
+    /// extension headers. `None` of any other, of a fragment, and of one that ends within these
+    /// headers.
     #[inline(always)]
     pub(crate) fn of(frame: &[u8]) -> Option<Layout> {
         let (l3, is_v6) = l3_of(frame)?;

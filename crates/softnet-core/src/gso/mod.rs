@@ -1,21 +1,26 @@
-//! GSO: one packet that stands for many segments, and how it is cut into them (the kernel's `skb_segment`).
+//! GSO: one packet that stands for many segments, and how it is cut into them (the kernel's
+//! `skb_segment`).
 //!
-//! A packet with a [`gso_size`](crate::skb::Head::gso_size) is an *aggregate*. It comes from [`gro`](crate::gro), or from a device
-//! or sender that leaves cutting to a later stage, in one of two forms:
+//! A packet with a [`gso_size`](crate::skb::Head::gso_size) is an *aggregate*. It comes from
+//! [`gro`](crate::gro), or from a device or sender that leaves cutting to a later stage, in one of
+//! two forms:
 //!
-//! * **Fragments**: the headers once, for all of the payload, which lies in the first frame and those of the chain. The checksum
-//!   field has the sum of the pseudo-header, and the head says [`Csum::Partial`].
-//! * **Frame list** ([`GsoType::FragList`]): the first frame is the first segment, but for the lengths in its headers, which are
-//!   those of the whole. Each frame of the chain is a further segment, whose own headers lie in front of its bytes, in the
-//!   headroom. Each segment's checksum is its own.
+//! * **Fragments**: the headers once, for all of the payload, which lies in the first frame and
+//!   those of the chain. The checksum field has the sum of the pseudo-header, and the head says
+//!   [`Csum::Partial`].
+//! * **Frame list** ([`GsoType::FragList`]): the first frame is the first segment, but for the
+//!   lengths in its headers, which are those of the whole. Each frame of the chain is a further
+//!   segment, whose own headers lie in front of its bytes, in the headroom. Each segment's checksum
+//!   is its own.
 //!
-//! A stage that only passes packets on, or rewrites headers, need not care: it rewrites those of the first frame, and the segments
-//! get the same. What looks at segments has them cut: the [TX queue](crate::stack::tx_queue) for a device that does not cut by
-//! itself, sockets, and the slow path.
+//! A stage that only passes packets on, or rewrites headers, need not care: it rewrites those of
+//! the first frame, and the segments get the same. What looks at segments has them cut: the [TX
+//! queue](crate::stack::tx_queue) for a device that does not cut by itself, sockets, and the slow
+//! path.
 //!
-//! Invariants: the segments of an aggregate that [`gro`](crate::gro) made are byte for byte the packets that it was made of,
-//! but for what was rewritten meanwhile; cutting is all or nothing. Each segment beyond the first counts as
-//! [originated](SoftnetData::originated).
+//! Invariants: the segments of an aggregate that [`gro`](crate::gro) made are byte for byte the
+//! packets that it was made of, but for what was rewritten meanwhile; cutting is all or nothing.
+//! Each segment beyond the first counts as [originated](SoftnetData::originated).
 
 mod cut;
 mod fraglist;
@@ -32,8 +37,8 @@ use crate::ip::checksum;
 use crate::skb::{Batch, Csum, DropReason, Flags, GsoType, Head, Skb, SkbList};
 use layout::Layout;
 
-/// Whether any packet has been an aggregate, or had a partial checksum: as long as none has, none is looked for. What hands a
-/// packet over to another thread orders this, too.
+/// Whether any packet has been an aggregate, or had a partial checksum: as long as none has, none
+/// is looked for. What hands a packet over to another thread orders this, too.
 static SEEN: AtomicBool = AtomicBool::new(false);
 
 /// What a device does by itself with what is put on a TX queue.
@@ -63,7 +68,8 @@ impl TxOffloads {
     }
 }
 
-/// To be called before a packet with a [`gso_size`](Head::gso_size), or a [partial](Csum::Partial) checksum, is handed on.
+/// To be called before a packet with a [`gso_size`](Head::gso_size), or a [partial](Csum::Partial)
+/// checksum, is handed on.
 #[inline]
 pub fn announce() {
     if !SEEN.load(Relaxed) {
@@ -71,7 +77,8 @@ pub fn announce() {
     }
 }
 
-/// Whether the packet stands for several segments, or for one that is to look as if it were cut off such a packet.
+/// Whether the packet stands for several segments, or for one that is to look as if it were cut off
+/// such a packet.
 #[inline(always)]
 pub fn is_aggregate(skb: &Skb) -> bool {
     skb.head().gso_size != 0
@@ -83,13 +90,15 @@ pub fn any(batch: &Batch) -> bool {
     SEEN.load(Relaxed) && batch.as_slice().iter().any(is_aggregate)
 }
 
-/// Whether there are packets in `batch` that a device with these offloads does not take: a load, where there never were any.
+/// Whether there are packets in `batch` that a device with these offloads does not take: a load,
+/// where there never were any.
 #[inline(always)]
 pub(crate) fn any_refused(batch: &Batch, offloads: TxOffloads) -> bool {
     SEEN.load(Relaxed) && batch.as_slice().iter().any(|skb| !offloads.takes(skb.head()))
 }
 
-/// Bytes of the packet as they leave, headers of each segment included (the kernel's `qdisc_pkt_len_init`): what disciplines count.
+/// Bytes of the packet as they leave, headers of each segment included (the kernel's
+/// `qdisc_pkt_len_init`): what disciplines count.
 #[inline(always)]
 pub fn pkt_len(skb: &Skb) -> usize {
     if is_aggregate(skb) { aggregate_len(skb) } else { skb.len() }
@@ -101,8 +110,8 @@ fn aggregate_len(skb: &Skb) -> usize {
     skb.len() + (skb.segments() - 1) * headers
 }
 
-/// Bytes of the longest segment of an aggregate from its IP header on; `None` if it is none (the kernel's
-/// `skb_gso_network_seglen`).
+/// Bytes of the longest segment of an aggregate from its IP header on; `None` if it is none (the
+/// kernel's `skb_gso_network_seglen`).
 #[cold]
 pub fn network_len(skb: &Skb) -> Option<usize> {
     let size = usize::from(skb.head().gso_size);
@@ -117,10 +126,11 @@ pub fn mac_len(skb: &Skb) -> Option<usize> {
     Some(network_len(skb)? + layout.l3())
 }
 
-/// Cuts an aggregate into its segments, in order, with their checksums. A packet that is none is the one segment.
+/// Cuts an aggregate into its segments, in order, with their checksums. A packet that is none is
+/// the one segment.
 ///
-/// Hands it back, for [`NoFrame`](DropReason::NoFrame), if memory runs out, and for [`PktTooSmall`](DropReason::PktTooSmall) if its
-/// headers can't be read any more.
+/// Hands it back, for [`NoFrame`](DropReason::NoFrame), if memory runs out, and for
+/// [`PktTooSmall`](DropReason::PktTooSmall) if its headers can't be read any more.
 pub fn segment(ctx: &mut SoftnetData, mut skb: Skb) -> Result<SkbList, (Skb, DropReason)> {
     if !is_aggregate(&skb) {
         complete(&mut skb);
@@ -137,8 +147,9 @@ pub fn segment(ctx: &mut SoftnetData, mut skb: Skb) -> Result<SkbList, (Skb, Dro
     Ok(segments)
 }
 
-/// Hands the packets of `batch`, aggregates cut, to `each`, a batch at a time, in order, and leaves it empty. What `each` leaves in
-/// a batch is in the next one. An aggregate that can't be cut is dropped.
+/// Hands the packets of `batch`, aggregates cut, to `each`, a batch at a time, in order, and leaves
+/// it empty. What `each` leaves in a batch is in the next one. An aggregate that can't be cut is
+/// dropped.
 #[cold]
 pub fn segment_batch(
     ctx: &mut SoftnetData,
@@ -186,7 +197,8 @@ pub fn complete(skb: &mut Skb) {
     skb.head_mut().csum = Csum::Unnecessary;
 }
 
-/// What a segment's head takes over of the aggregate's: all that is known of the packet, but that it is an aggregate.
+/// What a segment's head takes over of the aggregate's: all that is known of the packet, but that
+/// it is an aggregate.
 fn inherit(to: &mut Head, of: &Head, layout: &Layout) {
     to.copy_metadata(of);
     to.flags &= !Flags::GSO_FIXED_ID;

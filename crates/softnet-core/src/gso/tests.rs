@@ -1,4 +1,5 @@
-//! Aggregates on their way out: by a TX queue that cuts or does not, that is full, through disciplines; and copies of them.
+//! Aggregates on their way out: by a TX queue that cuts or does not, that is full, through
+//! disciplines; and copies of them.
 
 use std::sync::{Arc, Mutex};
 
@@ -137,7 +138,8 @@ fn a_queue_cuts_what_its_device_does_not() {
     }
 }
 
-/// The ring has room for a few at a time: the rest waits, and leaves in order, before what is sent later.
+/// The ring has room for a few at a time: the rest waits, and leaves in order, before what is sent
+/// later.
 #[test]
 fn segments_that_do_not_fit_leave_later_and_first() {
     for qdisc in QDISCS {

@@ -95,8 +95,8 @@ pub trait Qdisc: Send {
     /// `None`: one may leave, or there is none.
     fn next_event(&self, now: u64) -> Option<u64>;
 
-    /// Bytes of the longest packet that it takes, [all that leaves](crate::gso::pkt_len) counted; one that stands for several segments
-    /// is cut for it.
+    /// Bytes of the longest packet that it takes, [all that leaves](crate::gso::pkt_len) counted;
+    /// one that stands for several segments is cut for it.
     fn max_len(&self) -> usize {
         usize::MAX
     }

@@ -115,7 +115,8 @@ impl<R> Root<R> {
         batch.drain().fold(Verdict::Success, |worst, skb| worst.max(qdisc.enqueue(skb, now, to_free)))
     }
 
-    /// Queues the segments of a packet that is too long for the discipline (the kernel's `tbf_segment`).
+    /// Queues the segments of a packet that is too long for the discipline (the kernel's
+    /// `tbf_segment`).
     #[cold]
     fn enqueue_cut<C: ?Sized>(&mut self, ctx: &mut C, skb: Skb, now: u64, to_free: &mut ToFree) -> Verdict
     where

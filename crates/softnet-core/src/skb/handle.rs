@@ -210,8 +210,8 @@ impl Skb {
         unsafe { std::slice::from_raw_parts_mut(frame_ptr(self.region(), frame).add(off), len) }
     }
 
-    /// The `n` bytes in front of those in the first frame, as they were when they were [pulled](Self::pull); `None` if there is
-    /// not so much headroom.
+    /// The `n` bytes in front of those in the first frame, as they were when they were
+    /// [pulled](Self::pull); `None` if there is not so much headroom.
     pub fn pulled(&self, n: usize) -> Option<&[u8]> {
         let head = self.raw();
         let at = usize::from(head.off).checked_sub(n)?;

@@ -12,7 +12,8 @@ impl Flags {
     pub const TX_QUEUE: u16 = 1 << 2;
     /// The neighbour table bounds how many of these there are: it waited there, or asks for a neighbour.
     pub const HELD: u16 = 1 << 3;
-    /// The segments of an aggregate have all the same IPv4 identification (the kernel's `SKB_GSO_TCP_FIXEDID`).
+    /// The segments of an aggregate have all the same IPv4 identification (the kernel's
+    /// `SKB_GSO_TCP_FIXEDID`).
     pub const GSO_FIXED_ID: u16 = 1 << 4;
 }
 
@@ -65,7 +66,8 @@ pub enum GsoType {
     TcpV6,
     /// UDP datagrams of one size, the last one perhaps shorter.
     UdpL4,
-    /// TCP segments or UDP datagrams, each with headers of its own (the kernel's `SKB_GSO_FRAGLIST`), see [`gso`](crate::gso).
+    /// TCP segments or UDP datagrams, each with headers of its own (the kernel's
+    /// `SKB_GSO_FRAGLIST`), see [`gso`](crate::gso).
     FragList,
 }
 

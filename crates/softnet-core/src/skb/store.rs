@@ -435,7 +435,8 @@ impl Store {
         Some(copy)
     }
 
-    /// A new skb with the bytes in the first frame of `skb`, and its headroom, of which `front` bytes are copied, too.
+    /// A new skb with the bytes in the first frame of `skb`, and its headroom, of which `front`
+    /// bytes are copied, too.
     #[inline]
     fn copy_frame(&mut self, skb: &Skb, front: usize) -> Option<Skb> {
         let mut frame = self.alloc_frame()?;
@@ -448,8 +449,9 @@ impl Store {
         Some(copy)
     }
 
-    /// Moves all bytes of a packet into its first frame, without headroom if need be. Returns whether that holds them; if
-    /// not nothing has changed. Not of a [list of segments](GsoType::FragList), whose headers would be lost.
+    /// Moves all bytes of a packet into its first frame, without headroom if need be. Returns
+    /// whether that holds them; if not nothing has changed. Not of a [list of
+    /// segments](GsoType::FragList), whose headers would be lost.
     #[cold]
     pub fn linearize(&mut self, skb: &mut Skb) -> bool {
         if skb.head().gso_type == GsoType::FragList {

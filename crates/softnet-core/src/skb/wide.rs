@@ -1,4 +1,5 @@
-//! Sums over many words, in the widest registers that the CPU has: what checksums of whole packets are made of.
+//! Sums over many words, in the widest registers that the CPU has: what checksums of whole packets
+//! are made of.
 //!
 //! Pure. For 1448 bytes AVX2 takes 20 ns where SSE2, which every x86-64 has, takes 77.
 
@@ -6,7 +7,8 @@
 #[cfg(target_arch = "x86_64")]
 const LONG: usize = 64;
 
-/// Sum of words of 32 bits, in the machine's byte order. 2^32 of them would have to come before it could overflow.
+/// Sum of words of 32 bits, in the machine's byte order. 2^32 of them would have to come before it
+/// could overflow.
 #[inline(always)]
 pub(crate) fn sum_words(words: &[[u8; 4]]) -> u64 {
     #[cfg(target_arch = "x86_64")]

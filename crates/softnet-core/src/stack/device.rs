@@ -38,8 +38,8 @@ pub struct Reaped {
 pub trait TxQueue: Send {
     /// Takes back frames of packets that were sent.
     fn reap(&mut self, ctx: &mut SoftnetData) -> Reaped;
-    /// What the device does by itself; packets that need more are cut, or have their checksum completed, before they are put on
-    /// the ring. Does not change.
+    /// What the device does by itself; packets that need more are cut, or have their checksum
+    /// completed, before they are put on the ring. Does not change.
     fn offloads(&self) -> TxOffloads {
         TxOffloads::default()
     }

@@ -97,7 +97,8 @@ struct LimitedRing<W> {
     stuck: u32,
     /// What the device does by itself.
     offloads: TxOffloads,
-    /// Segments of a packet of which others are on the ring, and for which it had no room. They leave before anything else.
+    /// Segments of a packet of which others are on the ring, and for which it had no room. They
+    /// leave before anything else.
     segments: VecDeque<Skb>,
 }
 
@@ -137,8 +138,8 @@ impl<W: TxWake> LimitedRing<W> {
         room
     }
 
-    /// Puts segments that are left over on the ring, which has so much `room`. Returns how much there is then: none as long as some
-    /// are left; when to go on with them is set.
+    /// Puts segments that are left over on the ring, which has so much `room`. Returns how much
+    /// there is then: none as long as some are left; when to go on with them is set.
     #[cold]
     fn send_segments(&mut self, ctx: &mut SoftnetData, now: u64, room: usize) -> usize {
         let before = self.segments.len();
@@ -176,7 +177,8 @@ impl<W: TxWake> LimitedRing<W> {
         self.state.held.store(self.in_ring + self.segments.len(), Ordering::Relaxed);
     }
 
-    /// Puts packets on the ring, and tells the device. What the ring has no room for stays in `batch`.
+    /// Puts packets on the ring, and tells the device. What the ring has no room for stays in
+    /// `batch`.
     #[inline(always)]
     fn burst(&mut self, ctx: &mut SoftnetData, now: u64, batch: &mut Batch) -> (usize, u64) {
         let Some(queue) = &mut self.queue else { return (0, 0) };
@@ -204,8 +206,8 @@ impl<W: TxWake> LimitedRing<W> {
         (packets as usize, bytes)
     }
 
-    /// The same of packets of which the device does not take some as they are: these are cut into segments. Counts each segment,
-    /// those that are kept for later, too.
+    /// The same of packets of which the device does not take some as they are: these are cut into
+    /// segments. Counts each segment, those that are kept for later, too.
     #[cold]
     #[inline(never)]
     fn burst_cut(&mut self, ctx: &mut SoftnetData, now: u64, batch: &mut Batch) -> (usize, u64) {

@@ -281,7 +281,8 @@ impl BusyPoll {
             self.env.now = *now;
             let n = self.env.poll_once(info, body, budget);
             info.stats.polled(n, budget);
-            // It may poll for long, and may wait for what is held: the end of a poll is that of the context's.
+            // It may poll for long, and may wait for what is held: the end of a poll is that of the
+            // context's.
             let env = &mut self.env;
             owned.flush_gro(n >= budget, |info, batch| env.receive(info, batch));
             // Other applications, each time: this one may go on for long.

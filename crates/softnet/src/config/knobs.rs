@@ -1,9 +1,11 @@
-//! Knobs of polling: interrupt mitigation and GRO, as a configuration sets them and as `softnet set` changes them.
+//! Knobs of polling: interrupt mitigation and GRO, as a configuration sets them and as `softnet
+//! set` changes them.
 
 use serde::{Deserialize, Serialize};
 use softnet_core::gro::GroMode;
 
-/// Knobs of an instance, those that are given; the others stay as they are, which is 0, or off, at first.
+/// Knobs of an instance, those that are given; the others stay as they are, which is 0, or off, at
+/// first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 #[non_exhaustive]

@@ -236,8 +236,9 @@ pub struct GroRow {
     pub aggregates: u64,
     /// Segments in these.
     pub segments: u64,
-    /// Packets that were held, by why they are no more: `last` (the last segment said so), `mismatch` (one of the flow came that
-    /// could not be merged), `full` (of 64 KiB, or of as many segments as may be), `evicted` (by other flows), `old`, `poll_end`.
+    /// Packets that were held, by why they are no more: `last` (the last segment said so),
+    /// `mismatch` (one of the flow came that could not be merged), `full` (of 64 KiB, or of as many
+    /// segments as may be), `evicted` (by other flows), `old`, `poll_end`.
     pub flushed: BTreeMap<String, u64>,
 }
 
@@ -626,12 +627,13 @@ pub struct Stats {
     pub delivered: u64,
     /// Packets dropped, for whatever reason.
     pub dropped: u64,
-    /// Packets that became part of another: of the fragments of a datagram that was put together, all but one; of the segments
-    /// that GRO made one of, too.
+    /// Packets that became part of another: of the fragments of a datagram that was put together,
+    /// all but one; of the segments that GRO made one of, too.
     #[serde(default)]
     pub merged: u64,
-    /// Packets inside now: waiting for a neighbour, for other fragments, for the slow path while another thread has it, in
-    /// a socket, in a discipline, in a backlog, or in GRO. (Those in a transmit ring count as transmitted.)
+    /// Packets inside now: waiting for a neighbour, for other fragments, for the slow path while
+    /// another thread has it, in a socket, in a discipline, in a backlog, or in GRO. (Those in a
+    /// transmit ring count as transmitted.)
     pub held: u64,
     /// ICMP errors that were not sent, because there were too many.
     pub icmp_limited: u64,

@@ -150,8 +150,8 @@ impl StackDevice {
         threaded.queues.get(&queue).copied().unwrap_or(threaded.device)
     }
 
-    /// Sets knobs of mitigation and GRO, those that are given, of `queue` or of all queues, and remembers that. Refused, with nothing
-    /// changed, if a value is out of range.
+    /// Sets knobs of mitigation and GRO, those that are given, of `queue` or of all queues, and
+    /// remembers that. Refused, with nothing changed, if a value is out of range.
     pub fn set_deferral(&self, queue: Option<u16>, knobs: Knobs) -> Result<(), ControlError> {
         let checked = MitigationConfig::default();
         let n = knobs.napi_defer_hard_irqs.unwrap_or(0);

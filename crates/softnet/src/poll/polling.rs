@@ -221,7 +221,8 @@ impl PollContext {
         }
     }
 
-    /// Processes the packets of an instance of which applications get some, aggregates cut: these take packets as they came.
+    /// Processes the packets of an instance of which applications get some, aggregates cut: these
+    /// take packets as they came.
     #[cold]
     #[inline(never)]
     fn receive_cut(&mut self, napi: &NapiInfo, batch: &mut Batch) {
@@ -248,7 +249,8 @@ impl PollContext {
         }
     }
 
-    /// Has GRO look at what an instance brought, which has some or is to, and processes what goes on.
+    /// Has GRO look at what an instance brought, which has some or is to, and processes what goes
+    /// on.
     #[inline(never)]
     fn receive_gro(&mut self, napi: &NapiInfo, gro: &mut Option<Box<dyn Gro>>, batch: &mut Batch) {
         let mode = napi.gro.mode();

@@ -1,5 +1,6 @@
-//! GRO in a stack that runs: what leaves is what came, one hop on, in every mode and context; sockets get datagrams; nothing is held for
-//! ever, and nothing is lost when it is switched or stopped.
+//! GRO in a stack that runs: what leaves is what came, one hop on, in every mode and context;
+//! sockets get datagrams; nothing is held for ever, and nothing is lost when it is switched or
+//! stopped.
 
 use std::net::Ipv4Addr;
 
@@ -114,8 +115,8 @@ fn what_leaves_is_what_came() {
     world.end(lanes);
 }
 
-/// With a time-out nobody comes to the end of, and a doorbell that rings: a packet is held, the next of its flow is merged with
-/// it, and the last one sends both on.
+/// With a time-out nobody comes to the end of, and a doorbell that rings: a packet is held, the
+/// next of its flow is merged with it, and the last one sends both on.
 #[test]
 fn a_packet_is_held_no_longer_than_the_timer_has_it() {
     let (world, mut lanes) = Setup { ports: &[1, 1], workers: 1, known: true, ..Setup::default() }.start();
@@ -164,7 +165,8 @@ fn what_is_held_at_the_end_is_freed_and_counted() {
     world.end(lanes);
 }
 
-/// Datagrams to a socket come one by one, whatever was made of them on the way; those that no socket wants are each answered for.
+/// Datagrams to a socket come one by one, whatever was made of them on the way; those that no
+/// socket wants are each answered for.
 #[test]
 fn sockets_get_datagrams() {
     let (world, mut lanes) = Setup { ports: &[1], workers: 1, known: true, ..Setup::default() }.start();

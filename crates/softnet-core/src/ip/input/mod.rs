@@ -256,8 +256,8 @@ fn rewrite<F: FastPath>(hop: &Adjacency<F>, skb: &mut Skb) -> Fate {
     }
 }
 
-/// The same of a packet that is not simply forwarded, for the reason `why`. One that is too long as a whole is forwarded if its
-/// segments are not (the kernel's `skb_gso_validate_network_len`).
+/// The same of a packet that is not simply forwarded, for the reason `why`. One that is too long as
+/// a whole is forwarded if its segments are not (the kernel's `skb_gso_validate_network_len`).
 #[cold]
 #[inline(never)]
 fn rewrite_aggregate<F: FastPath>(hop: &Adjacency<F>, skb: &mut Skb, why: Exception) -> Fate {

@@ -230,7 +230,8 @@ impl SlowPath {
         [neigh, frags].into_iter().chain(others).flatten().min()
     }
 
-    /// Processes one packet of the fast path's exceptions; of an aggregate each segment, as if it had come by itself.
+    /// Processes one packet of the fast path's exceptions; of an aggregate each segment, as if it
+    /// had come by itself.
     pub fn handle(
         &mut self,
         ctx: &mut SoftnetData,
