@@ -12,6 +12,8 @@ impl Flags {
     pub const TX_QUEUE: u16 = 1 << 2;
     /// The neighbour table bounds how many of these there are: it waited there, or asks for a neighbour.
     pub const HELD: u16 = 1 << 3;
+    /// Its destination is not the one that it came to.
+    pub const TRANSLATED: u16 = 1 << 8;
 }
 
 /// What is known of the L4 checksum (the kernel's `ip_summed`).
@@ -96,7 +98,7 @@ pub struct Head {
     pub(crate) vlan_tci: u16,
     /// Set by filters and read by routing rules and others; 0: none.
     pub mark: u32,
-    /// Index of its connection-tracking entry, plus one; 0: none.
+    /// Its connection, as [`conntrack`](crate::conntrack) says it: an index and more, plus one; 0: none.
     pub conntrack: u32,
     /// Bytes of L4 payload in each segment but the last; 0: it is one segment.
     pub gso_size: u16,
