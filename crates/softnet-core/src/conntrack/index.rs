@@ -66,8 +66,8 @@ fn id_of(words: &[u64; WORDS], found: u64) -> u32 {
 
 #[inline(always)]
 fn load(half: &[AtomicU64; WORDS]) -> [u64; WORDS] {
-    let [a, b, c, d] = half;
-    [a, b, c, d].map(|word| word.load(weakened(Mutant::SlotRelaxed, Ordering::Acquire)))
+    let word = |at: usize| half[at].load(weakened(Mutant::SlotRelaxed, Ordering::Acquire));
+    [word(0), word(1), word(2), word(3)]
 }
 
 impl Index {

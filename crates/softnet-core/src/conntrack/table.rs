@@ -194,27 +194,28 @@ impl Conntrack {
     /// flags (0 if it is not TCP). What is found is a packet's that keeps its connection alive, and moves it on.
     #[inline]
     pub fn find_batch(&self, now: u32, packets: &[(Tuple, u8)], found: &mut [Option<Found>; BATCH]) {
+        let n = packets.len().min(BATCH);
+        let packets = &packets[..n];
         let mut hashes = [0; BATCH];
-        for ((tuple, _), hash) in packets.iter().zip(&mut hashes) {
-            *hash = self.hash(tuple);
-            self.index.prefetch(*hash);
+        for i in 0..n {
+            hashes[i] = self.hash(&packets[i].0);
+            self.index.prefetch(hashes[i]);
         }
         let mut ids = [NIL; BATCH];
-        for (hash, id) in hashes.iter().zip(&mut ids).take(packets.len()) {
-            if let Some(first) = self.index.first(*hash)
+        for i in 0..n {
+            if let Some(first) = self.index.first(hashes[i])
                 && let Some(entry) = self.entry(first)
             {
                 prefetch(std::ptr::from_ref(entry).cast());
-                *id = first;
+                ids[i] = first;
             }
         }
-        for (((tuple, flags), found), (hash, id)) in
-            packets.iter().zip(found.iter_mut()).zip(hashes.iter().zip(ids))
-        {
-            *found = match self.hit(id, tuple, *flags, now) {
+        for i in 0..n {
+            let ((tuple, flags), id) = (&packets[i], ids[i]);
+            found[i] = match self.hit(id, tuple, *flags, now) {
                 Some(life) => Some(Found { id, life }),
                 None if tuple.rest == 0 => None,
-                None => self.find_hashed(*hash, tuple, *flags, now),
+                None => self.find_hashed(hashes[i], tuple, *flags, now),
             };
         }
     }
@@ -304,6 +305,14 @@ impl Conntrack {
         entry.is_still(found.life).then_some(tuple)
     }
 
+    /// The tuples of the packet's own direction, and of the other one; `None` if the connection has ended since.
+    #[inline(always)]
+    pub(crate) fn pair(&self, found: Found) -> Option<[Tuple; 2]> {
+        let entry = self.entry(found.id)?;
+        let tuples = [entry.tuple(found.id), entry.tuple(!found.id)];
+        entry.is_still(found.life).then_some(tuples)
+    }
+
     /// The right to make connections that the source of `tuple` opens.
     pub(crate) fn own(&self, tuple: &Tuple) -> Result<Stripe<'_>, Refused> {
         let (addr, port) = tuple.src();
@@ -339,18 +348,6 @@ impl Conntrack {
         self.created.fetch_add(1, Ordering::Relaxed);
         self.wheel.file(index, expires.wrapping_add(1), &entry.next);
         Ok(Found { id, life })
-    }
-
-    /// Has a connection expire before its time, as soon as the wheel comes round.
-    pub(crate) fn abandon(&self, found: Found, now: u32) {
-        let Some(entry) = self.entry(found.id) else { return };
-        let mut life = found.life;
-        while let Err(other) = entry.exchange(life, life.with(life.state_number(), now.wrapping_sub(1))) {
-            if other.generation() != life.generation() || !other.is_live() {
-                return;
-            }
-            life = other;
-        }
     }
 
     /// Looks at up to `max` of the connections that may have expired by `now`, unless another thread does; of those that

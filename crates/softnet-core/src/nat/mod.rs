@@ -255,14 +255,10 @@ impl Nat {
         let NatState { conntrack, .. } = &*self.state;
         let mut dropped = Dropped::none();
         for (at, skb) in batch.as_mut_slice().iter_mut().enumerate() {
-            let word = skb.head().conntrack;
-            let done = match conntrack.of_word(word) {
-                Some(found) if word != 0 => match Tuple::of(skb) {
-                    _ if !translates(found, End::Source) => Ok(()),
-                    Some(tuple) => self.translate(skb, &tuple, found, End::Source),
-                    None => icmp::outward(conntrack, skb, found),
-                },
-                _ => self.unknown_out(skb, now, passage),
+            let done = match conntrack.of_word(skb.head().conntrack) {
+                Some(found) if !translates(found, End::Source) => Ok(()),
+                Some(found) => self.translate_source(skb, found),
+                None => self.unknown_out(skb, now, passage),
             };
             dropped.note(at, done);
         }
@@ -281,6 +277,18 @@ impl Nat {
             }
         };
         rewrite(skb, tuple, end, new);
+        Ok(())
+    }
+
+    /// Translates the source of a packet whose head says what it is of.
+    #[inline(always)]
+    fn translate_source(&self, skb: &mut Skb, found: Found) -> Result<(), DropReason> {
+        let NatState { conntrack, .. } = &*self.state;
+        if skb.head().protocol == protocol::ICMP && Tuple::of(skb).is_none() {
+            return icmp::outward(conntrack, skb, found);
+        }
+        let [own, peer] = conntrack.pair(found).ok_or(DropReason::ConntrackInvalid)?;
+        rewrite(skb, &own, End::Source, peer.dst());
         Ok(())
     }
 

@@ -99,17 +99,53 @@ pub(super) fn rewrite(skb: &mut Skb, tuple: &Tuple, end: End, new: (u32, u16)) {
     let delta = Delta::new(old, new);
     let data = skb.data_mut();
     // Nearly all are without options.
-    if at == ETH_LEN + MIN_LEN {
-        let Some((_, rest)) = data.split_first_chunk_mut::<ETH_LEN>() else { return };
-        let Some((ip, l4)) = rest.split_first_chunk_mut::<MIN_LEN>() else { return };
-        header(ip, end, new.0, delta);
-        return segment(l4, number, partial, end, new.1, delta);
+    if at == ETH_LEN + MIN_LEN
+        && number != protocol::ICMP
+        && let Some((both, rest)) = data.split_first_chunk_mut()
+    {
+        return match end {
+            End::Source => plain::<0>(both, rest, number, partial, new, delta),
+            End::Destination => plain::<1>(both, rest, number, partial, new, delta),
+        };
     }
     if let Some(ip) = data.get_mut(ETH_LEN..).and_then(|ip| ip.first_chunk_mut()) {
         header(ip, end, new.0, delta);
     }
     if let Some(l4) = data.get_mut(at..) {
         segment(l4, number, partial, end, new.1, delta);
+    }
+}
+
+/// Of a packet of TCP or UDP without options: its headers up to the first eight bytes of the L4 header, and the rest. `END`
+/// is that of an [`End`].
+#[inline(always)]
+fn plain<const END: usize>(
+    both: &mut [u8; ETH_LEN + MIN_LEN + 8],
+    rest: &mut [u8],
+    number: u8,
+    partial: bool,
+    (addr, port): (u32, u16),
+    delta: Delta,
+) {
+    const L4: usize = ETH_LEN + MIN_LEN;
+    let [a, b, c, d] = addr.to_be_bytes();
+    let at = ETH_LEN + 12 + 4 * END;
+    (both[at], both[at + 1], both[at + 2], both[at + 3]) = (a, b, c, d);
+    let check = ETH_LEN + IP_CHECK;
+    [both[check], both[check + 1]] = mended([both[check], both[check + 1]], delta.addr);
+    [both[L4 + 2 * END], both[L4 + 2 * END + 1]] = port.to_be_bytes();
+    if number == protocol::UDP {
+        let at = L4 + UDP_CHECK;
+        let check = [both[at], both[at + 1]];
+        [both[at], both[at + 1]] = match partial {
+            true => summed(check, delta.addr),
+            false => mended_udp(check, delta.addr + delta.port),
+        };
+    } else if let Some([a, b]) = rest.get_mut(TCP_CHECK - 8..TCP_CHECK - 6) {
+        [*a, *b] = match partial {
+            true => summed([*a, *b], delta.addr),
+            false => mended([*a, *b], delta.addr + delta.port),
+        };
     }
 }
 

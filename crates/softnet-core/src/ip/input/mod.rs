@@ -70,6 +70,9 @@ trait FastPath: Family {
     /// Source address of a frame that was classified.
     fn source(frame: &[u8]) -> Option<Self>;
 
+    /// Destination of a frame that was classified.
+    fn destination(frame: &[u8]) -> Option<Self::Bits>;
+
     /// IANA's number of the protocol that a frame for softnet itself carries; `None` if it is only a piece of a packet.
     fn protocol(frame: &[u8]) -> Option<u8>;
 }
@@ -162,7 +165,10 @@ fn family_input<F: FastPath>(
         let mut cx = HookContext::new(ctx, now, all, &mut out.slow.made);
         cx.run(Passage::new(Slot::Prerouting, Some(ingress.dev), None), batch);
         // It may have changed destinations. What the slow path validates step by step passes the slot there, and this has.
-        (n, odd) = classify_all::<F>(ingress, batch, &mut dst);
+        odd = false;
+        if batch.len() != n || !all_to::<F>(batch, &dst) {
+            (n, odd) = classify_all::<F>(ingress, batch, &mut dst);
+        }
         if odd {
             n = sort_out::<F>(ctx, ingress, batch, &mut dst, other, (&mut out.slow, Exception::NextHop));
         }
@@ -215,6 +221,12 @@ fn classify_all<F: FastPath>(ingress: &Ingress, batch: &Batch, dst: &mut [F::Bit
         n += 1;
     }
     (n, odd)
+}
+
+/// Whether the packets of `batch` go where `dst` says.
+#[inline(always)]
+fn all_to<F: FastPath>(batch: &Batch, dst: &[F::Bits; BATCH]) -> bool {
+    batch.as_slice().iter().zip(dst).all(|(skb, dst)| F::destination(skb.data()) == Some(*dst))
 }
 
 /// What the third pass made of a packet, in one word, so that those of a batch are quickly compared: the device that it leaves
