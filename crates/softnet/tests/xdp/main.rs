@@ -10,6 +10,7 @@ mod ipv6;
 mod life;
 mod moves;
 mod multicast;
+mod nat;
 mod neigh;
 mod ports;
 mod scope;
