@@ -38,7 +38,8 @@ const PER_HOST: u32 = 16;
 pub(crate) struct NatBench {
     #[command(flatten)]
     pub(super) common: Common,
-    /// Only this row (may be repeated), as for a profile: `perf record softnet bench nat --case nat-10k`
+    /// Only this row (may be repeated), as for a profile: `perf record softnet bench nat --case
+    /// nat-10k`
     #[arg(long = "case", value_name = "CASE")]
     cases: Vec<String>,
 }
@@ -106,8 +107,8 @@ fn start(setup: &Setup, capacity: Option<usize>, keep: bool) -> Result<forward::
     Ok(bench)
 }
 
-/// Forwards each packet three times, and checks all that comes out: sums, what may not change, and that each session keeps
-/// a source of its own.
+/// Forwards each packet three times, and checks all that comes out: sums, what may not change, and
+/// that each session keeps a source of its own.
 fn verify(setup: &Setup, capacity: Option<usize>) -> Result<(), String> {
     let mut bench = start(setup, capacity, true)?;
     let n = setup.templates.len();

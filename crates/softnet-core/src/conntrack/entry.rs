@@ -1,7 +1,9 @@
-//! The entry of one connection: a cache line of atomics, and the word that says whether it is alive.
+//! The entry of one connection: a cache line of atomics, and the word that says whether it is
+//! alive.
 //!
-//! Read by any thread. Written only by the thread that took it from the free list, before the life word says that it is
-//! alive; but for the life word itself, which is exchanged, and the link, which belongs to the list that it is on.
+//! Read by any thread. Written only by the thread that took it from the free list, before the life
+//! word says that it is alive; but for the life word itself, which is exchanged, and the link,
+//! which belongs to the list that it is on.
 
 use super::state::State;
 use super::tuple::Tuple;
@@ -15,8 +17,8 @@ pub const DNAT: u8 = 1 << 1;
 /// No entry, no mapping.
 pub(crate) const NIL: u32 = u32::MAX;
 
-/// What one word says of an entry: how often it was used before (16 bits), the [`State`], what is translated (8 bits each),
-/// and the second in which it expires.
+/// What one word says of an entry: how often it was used before (16 bits), the [`State`], what is
+/// translated (8 bits each), and the second in which it expires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Life(pub(super) u64);
 
@@ -120,7 +122,8 @@ impl Entry {
         Life(self.life.load(Ordering::Acquire))
     }
 
-    /// Whether the entry is still that of which `life` was read, so that what was read since is all of one connection.
+    /// Whether the entry is still that of which `life` was read, so that what was read since is all
+    /// of one connection.
     #[inline(always)]
     pub(super) fn is_still(&self, life: Life) -> bool {
         if mutated(Mutant::EntryNotRechecked) {

@@ -1,10 +1,11 @@
 //! The index of a table: from a hash to the identifiers of what may have it, without locks.
 //!
-//! An identifier stands with a tag of the hash in one of the sixteen slots of a cache line, or, if those were taken, of a
-//! second line; either half of a line is compared at once, and the half that the hash says is looked at first. Of those few
-//! that find no place there it is counted that there are any, and only then are two more lines looked at. Any thread may
-//! call it. Invariant: a slot is written by compare-exchange only, so that each insertion is undone by one removal.
-//! What an identifier stands for may be another than that which had the hash: the caller compares.
+//! An identifier stands with a tag of the hash in one of the sixteen slots of a cache line, or, if
+//! those were taken, of a second line; either half of a line is compared at once, and the half that
+//! the hash says is looked at first. Of those few that find no place there it is counted that there
+//! are any, and only then are two more lines looked at. Any thread may call it. Invariant: a slot
+//! is written by compare-exchange only, so that each insertion is undone by one removal. What an
+//! identifier stands for may be another than that which had the hash: the caller compares.
 
 use crate::skb::prefetch;
 use crate::sync::{AtomicU32, AtomicU64, Mutant, Ordering, weakened};

@@ -1,5 +1,5 @@
-//! Loom models of an entry: a packet that keeps a connection alive while it expires, and one that finds an entry while that
-//! is used again.
+//! Loom models of an entry: a packet that keeps a connection alive while it expires, and one that
+//! finds an entry while that is used again.
 
 use loom::thread;
 
@@ -20,8 +20,8 @@ fn new(reply_to: (u32, u16)) -> New {
     New { tuples, ..New::plain(tuples[0], State::UdpNew) }
 }
 
-/// A packet comes just before its connection expires, as another thread has it that it has: the packet finds none, or the
-/// connection goes on.
+/// A packet comes just before its connection expires, as another thread has it that it has: the
+/// packet finds none, or the connection goes on.
 fn used_while_it_expires() {
     let table = Arc::new(table());
     let tuple = new(A).tuples[0];
@@ -41,8 +41,8 @@ fn used_while_it_expires() {
     assert_eq!(table.insert(expires + 2, &new(C)).is_ok(), !kept, "the entry is free, or it is not");
 }
 
-/// A packet finds an entry that is being used again, for a connection that only differs in the other direction: it gets the
-/// one or the other, whole.
+/// A packet finds an entry that is being used again, for a connection that only differs in the
+/// other direction: it gets the one or the other, whole.
 fn found_while_it_is_used_again() {
     let table = Arc::new(table());
     let tuple = new(A).tuples[0];

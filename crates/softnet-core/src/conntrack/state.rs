@@ -1,7 +1,9 @@
-//! The states of a connection, how packets move it from one to the other, and how long it stays in each without a packet.
+//! The states of a connection, how packets move it from one to the other, and how long it stays in
+//! each without a packet.
 //!
-//! Of TCP only what a translator needs (RFC 5382 section 5, RFC 7857 section 2): whether it is open. Sequence numbers are
-//! not looked at, and a reset is believed only until the connection goes on.
+//! Of TCP only what a translator needs (RFC 5382 section 5, RFC 7857 section 2): whether it is
+//! open. Sequence numbers are not looked at, and a reset is believed only until the connection goes
+//! on.
 
 use super::Direction;
 use crate::ip::v4::header::protocol;
@@ -104,8 +106,8 @@ impl State {
         }
     }
 
-    /// That of a connection whose first packet is of `protocol`; with `tcp_flags`, if it is TCP. `None` if the packet opens
-    /// none.
+    /// That of a connection whose first packet is of `protocol`; with `tcp_flags`, if it is TCP.
+    /// `None` if the packet opens none.
     pub fn first(number: u8, tcp_flags: u8) -> Option<State> {
         match number {
             protocol::UDP => Some(State::UdpNew),

@@ -10,7 +10,8 @@ use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
 use std::hash::Hasher;
 
-/// Seconds by which a connection may seem older than it is, so that not each packet writes to its entry.
+/// Seconds by which a connection may seem older than it is, so that not each packet writes to its
+/// entry.
 const SLACK: u32 = 4;
 /// Seconds of the wheel: an entry is looked at once in so many at least.
 #[cfg(not(feature = "loom"))]
@@ -88,7 +89,8 @@ impl Found {
         Direction::of(self.id)
     }
 
-    /// What the head of a packet carries: identifier plus one, and above it as much of the generation as there is room for.
+    /// What the head of a packet carries: identifier plus one, and above it as much of the
+    /// generation as there is room for.
     #[inline(always)]
     pub(crate) fn word(self) -> u32 {
         u32::from(self.life.generation()) << 24 | (self.id + 1)
@@ -132,7 +134,8 @@ impl Conntrack {
     /// The most connections that a table can have.
     pub const MAX: u32 = super::index::MAX_IDS / 2 - 1;
 
-    /// A table for `capacity` connections, [`MAX`](Self::MAX) at the most; `key` hashes them, and must be random.
+    /// A table for `capacity` connections, [`MAX`](Self::MAX) at the most; `key` hashes them, and
+    /// must be random.
     pub fn new(capacity: u32, key: FoldKey, timeouts: &Timeouts) -> Self {
         let capacity = capacity.clamp(1, Self::MAX);
         let table = Conntrack {
@@ -151,7 +154,8 @@ impl Conntrack {
         table
     }
 
-    /// Has connections expire after these times without a packet; those that there are, from their next packet on.
+    /// Has connections expire after these times without a packet; those that there are, from their
+    /// next packet on.
     pub fn set_timeouts(&self, timeouts: &Timeouts) {
         for (to, seconds) in self.timeouts.iter().zip(timeouts.table()) {
             to.store(seconds.max(SLACK).saturating_add(SLACK), Ordering::Relaxed);
@@ -190,8 +194,9 @@ impl Conntrack {
         &self.entries[index as usize].next
     }
 
-    /// Looks up what the packets of a batch belong to, at `now`: of each its tuple (the default one for none) and its TCP
-    /// flags (0 if it is not TCP). What is found is a packet's that keeps its connection alive, and moves it on.
+    /// Looks up what the packets of a batch belong to, at `now`: of each its tuple (the default one
+    /// for none) and its TCP flags (0 if it is not TCP). What is found is a packet's that keeps its
+    /// connection alive, and moves it on.
     #[inline]
     pub fn find_batch(&self, now: u32, packets: &[(Tuple, u8)], found: &mut [Option<Found>; BATCH]) {
         let n = packets.len().min(BATCH);
@@ -248,7 +253,8 @@ impl Conntrack {
         found
     }
 
-    /// The life word of `id`, if that is of a connection with `tuple`; a packet keeps it alive and moves it on.
+    /// The life word of `id`, if that is of a connection with `tuple`; a packet keeps it alive and
+    /// moves it on.
     #[inline(always)]
     fn hit(&self, id: u32, tuple: &Tuple, tcp_flags: u8, now: u32) -> Option<Life> {
         let entry = self.entry(id)?;
@@ -288,7 +294,8 @@ impl Conntrack {
         }
     }
 
-    /// What a packet's head says of its connection, see [`Found::word`]; `None` if that has ended since.
+    /// What a packet's head says of its connection, see [`Found::word`]; `None` if that has ended
+    /// since.
     #[inline(always)]
     pub(crate) fn of_word(&self, word: u32) -> Option<Found> {
         let id = (word & 0xff_ffff).wrapping_sub(1);
@@ -297,7 +304,8 @@ impl Conntrack {
         (same && life.is_live()).then_some(Found { id, life })
     }
 
-    /// The tuple of packets in the other direction than the one found; `None` if the connection has ended since.
+    /// The tuple of packets in the other direction than the one found; `None` if the connection has
+    /// ended since.
     #[inline(always)]
     pub(crate) fn peer(&self, found: Found) -> Option<Tuple> {
         let entry = self.entry(found.id)?;
@@ -305,7 +313,8 @@ impl Conntrack {
         entry.is_still(found.life).then_some(tuple)
     }
 
-    /// The tuples of the packet's own direction, and of the other one; `None` if the connection has ended since.
+    /// The tuples of the packet's own direction, and of the other one; `None` if the connection has
+    /// ended since.
     #[inline(always)]
     pub(crate) fn pair(&self, found: Found) -> Option<[Tuple; 2]> {
         let entry = self.entry(found.id)?;
@@ -324,8 +333,8 @@ impl Conntrack {
         }
     }
 
-    /// Makes a connection at `now`. The caller has looked that there is none; threads that may make the same one do it
-    /// [in turn](Self::own).
+    /// Makes a connection at `now`. The caller has looked that there is none; threads that may make
+    /// the same one do it in turn.
     pub fn insert(&self, now: u32, new: &New) -> Result<Found, Refused> {
         let Some(index) = self.free.pop(|i| self.link(i)) else {
             self.full.fetch_add(1, Ordering::Relaxed);
@@ -350,8 +359,9 @@ impl Conntrack {
         Ok(Found { id, life })
     }
 
-    /// Looks at up to `max` of the connections that may have expired by `now`, unless another thread does; of those that
-    /// have, `released` gets the mappings. Returns how many it looked at.
+    /// Looks at up to `max` of the connections that may have expired by `now`, unless another
+    /// thread does; of those that have, `released` gets the mappings. Returns how many it looked
+    /// at.
     #[inline(always)]
     pub(crate) fn sweep_with(&self, now: u32, max: usize, released: impl FnMut(u32)) -> usize {
         if self.wheel.is_due(now) { self.sweep_due(now, max, released) } else { 0 }
@@ -377,8 +387,8 @@ impl Conntrack {
         max
     }
 
-    /// Frees an entry that came off the wheel, if its time is over; otherwise files it anew. Returns its mapping, if it had
-    /// one.
+    /// Frees an entry that came off the wheel, if its time is over; otherwise files it anew.
+    /// Returns its mapping, if it had one.
     fn expire(&self, index: u32, now: u32) -> Option<u32> {
         let entry = &self.entries[index as usize];
         // Nothing but the life word changes until the entry is free.
@@ -402,7 +412,8 @@ impl Conntrack {
         (contents.mapping != NIL).then_some(contents.mapping)
     }
 
-    /// The connections that there are at `now`, each as it is when it is looked at; others may come and go meanwhile.
+    /// The connections that there are at `now`, each as it is when it is looked at; others may come
+    /// and go meanwhile.
     pub fn connections(&self, now: u32) -> impl Iterator<Item = Snapshot> {
         self.entries[..self.free.used() as usize].iter().filter_map(move |entry| {
             let life = entry.life();

@@ -40,7 +40,8 @@ fn a_connection_is_found_from_both_sides() {
     assert_eq!((all.len(), all[0].tuples, all[0].age), (1, [tuple(1), tuple(1).inverse()], 10));
 }
 
-/// It expires when no packet came for so long, and not before; what a packet's head says of it ends then, too.
+/// It expires when no packet came for so long, and not before; what a packet's head says of it ends
+/// then, too.
 #[test]
 fn a_connection_expires_without_packets() {
     let table = table(1);

@@ -1,8 +1,8 @@
 //! What the packets of one direction of a connection have in common: addresses, ports and protocol.
 //!
-//! Plain values that any code may make; [`Tuple::of`] reads one from a packet. ICMP queries have their identifier for the
-//! port of the side that asked, and 0 for that of the other (RFC 5508 section 3): so the answer's tuple is the inverse of
-//! the question's.
+//! Plain values that any code may make; [`Tuple::of`] reads one from a packet. ICMP queries have
+//! their identifier for the port of the side that asked, and 0 for that of the other (RFC 5508
+//! section 3): so the answer's tuple is the inverse of the question's.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
@@ -20,7 +20,8 @@ const TCP_MIN: usize = 20;
 pub struct Tuple {
     /// Source address in the upper half, destination address in the lower.
     pub(super) addrs: u64,
-    /// Source port, destination port (16 bits each), then the protocol in the lowest byte. Never 0 in a tuple of a packet.
+    /// Source port, destination port (16 bits each), then the protocol in the lowest byte. Never 0
+    /// in a tuple of a packet.
     pub(super) rest: u64,
 }
 
@@ -40,8 +41,9 @@ impl Tuple {
         Tuple::new(protocol, end(src), end(dst))
     }
 
-    /// That of a TCP or UDP packet, or of an ICMP query, over IPv4, whose head says where its L4 header is. `None` of a
-    /// fragment, any other packet, or one whose L4 header is not whole in its first frame.
+    /// That of a TCP or UDP packet, or of an ICMP query, over IPv4, whose head says where its L4
+    /// header is. `None` of a fragment, any other packet, or one whose L4 header is not whole in
+    /// its first frame.
     #[inline(always)]
     pub fn of(skb: &Skb) -> Option<Self> {
         let (l4, number) = (usize::from(skb.head().l4), skb.head().protocol);
@@ -57,7 +59,8 @@ impl Tuple {
         Self::read(header, number, rest.first_chunk()?, rest.len())
     }
 
-    /// That of the packet that an ICMP error quotes, which begins at its IPv4 header; with where its L4 header begins.
+    /// That of the packet that an ICMP error quotes, which begins at its IPv4 header; with where
+    /// its L4 header begins.
     pub fn quoted(packet: &[u8]) -> Option<(Self, usize)> {
         let header: &[u8; MIN_LEN] = packet.first_chunk()?;
         let at = usize::from(header[0] & 15) * 4;
@@ -120,7 +123,8 @@ impl std::fmt::Debug for Tuple {
     }
 }
 
-/// The ports that stand for the identifier `id` of an ICMP message of type `kind`; `None` if that is not of a query.
+/// The ports that stand for the identifier `id` of an ICMP message of type `kind`; `None` if that
+/// is not of a query.
 #[inline(always)]
 fn query_ports(kind: u8, id: u16) -> Option<u32> {
     match kind {

@@ -1,10 +1,12 @@
 //! When entries are to be looked at: a list of them for each second, round and round.
 //!
-//! Any thread files an entry; the one that owns the wheel takes the list of a second that is over and looks at its entries
-//! one by one, as many as it likes at a time. A connection that a packet kept alive is not filed anew: it is, when the wheel
-//! finds it. So nothing is done for a packet, and each entry is looked at once in its time, or in a round of the wheel.
+//! Any thread files an entry; the one that owns the wheel takes the list of a second that is over
+//! and looks at its entries one by one, as many as it likes at a time. A connection that a packet
+//! kept alive is not filed anew: it is, when the wheel finds it. So nothing is done for a packet,
+//! and each entry is looked at once in its time, or in a round of the wheel.
 //!
-//! Invariant: an entry is on one list at the most, and comes off it by the owner of the wheel alone.
+//! Invariant: an entry is on one list at the most, and comes off it by the owner of the wheel
+//! alone.
 
 use super::entry::NIL;
 use crate::sync::{AtomicU32, Ordering};
@@ -39,7 +41,8 @@ impl Wheel {
         &self.lists[second as usize % self.lists.len()]
     }
 
-    /// Files entry `index`, whose link is `next`, to be looked at in the second `at`, or once round if that is further off.
+    /// Files entry `index`, whose link is `next`, to be looked at in the second `at`, or once round
+    /// if that is further off.
     pub(super) fn file(&self, index: u32, at: u32, next: &AtomicU32) {
         let swept = self.swept.load(Ordering::Relaxed);
         let ahead = (at.wrapping_sub(swept) as i32).clamp(1, self.lists.len() as i32 - 1);

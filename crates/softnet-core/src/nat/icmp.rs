@@ -1,8 +1,8 @@
-//! ICMP errors: an error goes the way of the packets that answer what it is about, and both its own address and the packet
-//! that it quotes are translated so (RFC 5508 section 4).
+//! ICMP errors: an error goes the way of the packets that answer what it is about, and both its own
+//! address and the packet that it quotes are translated so (RFC 5508 section 4).
 //!
-//! Called by the hooks of [`nat`](super). An error keeps no connection alive, and opens none. One that is about nothing that
-//! is known is left as it is.
+//! Called by the hooks of [`nat`](super). An error keeps no connection alive, and opens none. One
+//! that is about nothing that is known is left as it is.
 
 use super::rewrite::{Delta, End, ErrorChange, header, quoted};
 use super::translates;
@@ -54,7 +54,8 @@ pub(super) fn outward(conntrack: &Conntrack, skb: &mut Skb, found: Found) -> Res
     change(skb, End::Source, peer.dst())
 }
 
-/// Writes `new` for the address at `end`, and for the endpoint at the other end of the packet that is quoted.
+/// Writes `new` for the address at `end`, and for the endpoint at the other end of the packet that
+/// is quoted.
 fn change(skb: &mut Skb, end: End, new: (u32, u16)) -> Result<(), DropReason> {
     let (tuple, at) = quote(skb).ok_or(DropReason::ConntrackInvalid)?;
     let (inner, old) = match end {

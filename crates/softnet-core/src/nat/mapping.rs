@@ -1,9 +1,11 @@
-//! Mappings: which external endpoint stands for an internal one, whatever it speaks to (RFC 4787 REQ-1, RFC 5382 REQ-1).
+//! Mappings: which external endpoint stands for an internal one, whatever it speaks to (RFC 4787
+//! REQ-1, RFC 5382 REQ-1).
 //!
-//! A mapping lives as long as a connection holds it. Any thread looks one up from either side and takes hold of it; threads
-//! that may make one for the same internal endpoint do that in turn, see [`Conntrack::own`](crate::conntrack::Conntrack).
-//! Invariant: a mapping that is held does not change; the thread that lets go of it last takes it out of the index, gives
-//! its port back, and frees it.
+//! A mapping lives as long as a connection holds it. Any thread looks one up from either side and
+//! takes hold of it; threads that may make one for the same internal endpoint do that in turn, see
+//! [`Conntrack::own`](crate::conntrack::Conntrack). Invariant: a mapping that is held does not
+//! change; the thread that lets go of it last takes it out of the index, gives its port back, and
+//! frees it.
 
 use std::hash::Hasher;
 use std::sync::OnceLock;
@@ -106,7 +108,8 @@ impl Mappings {
         (made.saturating_sub(ended), exhausted)
     }
 
-    /// The number of external address `addr`, which gets one if it has none; `None` if there are too many.
+    /// The number of external address `addr`, which gets one if it has none; `None` if there are
+    /// too many.
     pub(super) fn address(&self, addr: u32) -> Option<u8> {
         let at = self.sets.iter().position(|set| set.get_or_init(|| PortSet::new(addr)).addr == addr)?;
         u8::try_from(at).ok()
@@ -180,9 +183,10 @@ impl Mappings {
         found
     }
 
-    /// The mapping of this internal endpoint, held: made, if there is none, with a port of one of `addresses`. The first of
-    /// those it tries is the same for all of an internal address (RFC 4787 REQ-2). One of them that is the internal address
-    /// itself, as of what is sent here, is mapped to itself if it can be. `random` is asked for a random number.
+    /// The mapping of this internal endpoint, held: made, if there is none, with a port of one of
+    /// `addresses`. The first of those it tries is the same for all of an internal address (RFC
+    /// 4787 REQ-2). One of them that is the internal address itself, as of what is sent here, is
+    /// mapped to itself if it can be. `random` is asked for a random number.
     pub(super) fn of_internal(
         &self,
         protocol: u8,
@@ -240,7 +244,8 @@ impl Mappings {
 }
 
 impl Mapping {
-    /// Internal and external endpoint, protocol, and the number of the external address. Of one mapping while it is held.
+    /// Internal and external endpoint, protocol, and the number of the external address. Of one
+    /// mapping while it is held.
     fn ends(&self) -> ([Endpoint; 2], u8, u8) {
         let addr = |side: usize| self.addrs[side].load(Ordering::Relaxed);
         let (ports, meta) = (self.ports.load(Ordering::Relaxed), self.meta.load(Ordering::Relaxed));
@@ -330,7 +335,8 @@ mod tests {
     }
 
     proptest! {
-        /// External endpoints are distinct, and each leads back, whatever was made and let go before.
+        /// External endpoints are distinct, and each leads back, whatever was made and let go
+        /// before.
         #[test]
         fn mappings_are_one_to_one(steps in prop::collection::vec((any::<bool>(), 0u32..4, 1u16..12), 1..120)) {
             let (mappings, pool) = mappings(16, &[100, 200]);

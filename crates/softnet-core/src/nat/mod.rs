@@ -1,15 +1,16 @@
-//! NAT44: translation of IPv4 addresses and ports between a network inside and one outside (RFC 3022, RFC 4787, RFC 5382,
-//! RFC 5508).
+//! NAT44: translation of IPv4 addresses and ports between a network inside and one outside (RFC
+//! 3022, RFC 4787, RFC 5382, RFC 5508).
 //!
 //! [`Nat`] is the hook of two slots. At `prerouting` all packets of a batch are looked up in
-//! [`conntrack`](crate::conntrack), and destinations are translated: of replies, and of what comes to a forwarded port.
-//! The head then says which connection a packet is of, so that `postrouting` translates sources without looking it up
-//! again; what is of no connection opens one there, when it is known by which device it leaves. Mappings are
-//! endpoint-independent; what they let in is [configured](Filtering). ICMP errors are translated as the packets
-//! they are about.
+//! [`conntrack`](crate::conntrack), and destinations are translated: of replies, and of what comes
+//! to a forwarded port. The head then says which connection a packet is of, so that `postrouting`
+//! translates sources without looking it up again; what is of no connection opens one there, when
+//! it is known by which device it leaves. Mappings are endpoint-independent; what they let in is
+//! [configured](Filtering). ICMP errors are translated as the packets they are about.
 //!
-//! Called by any thread with a context; [`NatState`] outlives a change of rules. Invariants: no packet leaves with a source
-//! that is to be hidden; a connection's two tuples stay what they were until it expires.
+//! Called by any thread with a context; [`NatState`] outlives a change of rules. Invariants: no
+//! packet leaves with a source that is to be hidden; a connection's two tuples stay what they were
+//! until it expires.
 
 mod icmp;
 mod mapping;
@@ -39,7 +40,8 @@ use mapping::{Endpoint, Mappings, NoMapping};
 use rewrite::{End, rewrite};
 use rules::Compiled;
 
-/// Entries that are looked at for each batch, to see whether they expired: more than a batch can make.
+/// Entries that are looked at for each batch, to see whether they expired: more than a batch can
+/// make.
 const SWEEP: usize = 2 * BATCH;
 
 /// Connections, mappings and ports: what outlives a change of rules.
@@ -60,8 +62,8 @@ pub struct MappingCounts {
 }
 
 impl NatState {
-    /// For `capacity` connections. The `key` is secret and random: it says where packets' tuples lie in tables, and which
-    /// ports are chosen.
+    /// For `capacity` connections. The `key` is secret and random: it says where packets' tuples
+    /// lie in tables, and which ports are chosen.
     pub fn new(capacity: u32, key: [u64; 4], timeouts: &Timeouts) -> Self {
         let [a, b, c, d] = key;
         // Whatever it is: the fast hash needs keys without pattern.
@@ -88,7 +90,8 @@ impl NatState {
         all.find(|set| set.addr == addr.to_bits()).map(|set| set.in_use(protocol))
     }
 
-    /// Bytes that connections and mappings take, all in; external addresses come on top, with 24 KiB each.
+    /// Bytes that connections and mappings take, all in; external addresses come on top, with 24
+    /// KiB each.
     pub fn bytes(&self) -> usize {
         self.conntrack.bytes() + self.mappings.bytes()
     }
@@ -332,8 +335,8 @@ impl Nat {
         let mut new = New { flags: DNAT, ..New::plain(tuple, state) };
         let mut source = tuple.src();
         if inside {
-            // The connection holds the mapping of its source. That of its destination is held by the other's connections,
-            // or by no one else: then it ends with them.
+            // The connection holds the mapping of its source. That of its destination is held by
+            // the other's connections, or by no one else: then it ends with them.
             release(mapping);
             (source, new.mapping) = self.hide(device.unwrap_or_default(), tuple.protocol(), source)?;
             new.flags |= SNAT;
@@ -353,8 +356,8 @@ impl Nat {
         }
     }
 
-    /// A packet that leaves, of no connection so far: opens one, if its source is to be hidden, or its answers are not to
-    /// be taken for something new.
+    /// A packet that leaves, of no connection so far: opens one, if its source is to be hidden, or
+    /// its answers are not to be taken for something new.
     #[cold]
     #[inline(never)]
     fn unknown_out(&self, skb: &mut Skb, now: u32, passage: Passage) -> Result<(), DropReason> {
@@ -413,7 +416,8 @@ impl Nat {
         }
     }
 
-    /// The external endpoint behind device `dev` that stands for `source`, and the mapping that it has of it.
+    /// The external endpoint behind device `dev` that stands for `source`, and the mapping that it
+    /// has of it.
     fn hide(&self, dev: u16, protocol: u8, source: Endpoint) -> Result<(Endpoint, u32), DropReason> {
         if let Some(external) = self.rules.outward(dev, source.0) {
             return Ok(((external, source.1), NONE));

@@ -1,8 +1,9 @@
 //! The ports of one external address, for each protocol that has any: who has which, as bits.
 //!
-//! Any thread claims and releases, without locks. Invariant: a bit is set by the claim that found it clear, and cleared by
-//! its holder alone. Ports are chosen at random (RFC 6056), from the half of them that has the parity of the internal port,
-//! and from those below 1024 only for one that is (RFC 4787 REQ-3a, REQ-4).
+//! Any thread claims and releases, without locks. Invariant: a bit is set by the claim that found
+//! it clear, and cleared by its holder alone. Ports are chosen at random (RFC 6056), from the half
+//! of them that has the parity of the internal port, and from those below 1024 only for one that is
+//! (RFC 4787 REQ-3a, REQ-4).
 
 use crate::ip::v4::header::protocol;
 use crate::sync::{AtomicU64, Ordering};
@@ -103,7 +104,8 @@ mod tests {
         SipKey::new([1, 2]).hash(&[n])
     }
 
-    /// Each port once; first those of the same parity, then the others; those of the other range never.
+    /// Each port once; first those of the same parity, then the others; those of the other range
+    /// never.
     #[test]
     fn all_ports_of_a_range_are_claimed_once() {
         for (number, port, range) in [

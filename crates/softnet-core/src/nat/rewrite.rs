@@ -1,8 +1,8 @@
-//! Rewriting: another source or destination in the headers of a packet, and the checksums that cover it, by difference
-//! (RFC 1624).
+//! Rewriting: another source or destination in the headers of a packet, and the checksums that
+//! cover it, by difference (RFC 1624).
 //!
-//! Called by the hooks of [`nat`](super), with packets that have a [tuple](Tuple). A checksum that was wrong stays wrong, so
-//! that the receiver notices. Bytes that are not there are not written.
+//! Called by the hooks of [`nat`](super), with packets that have a [tuple](Tuple). A checksum that
+//! was wrong stays wrong, so that the receiver notices. Bytes that are not there are not written.
 
 use crate::conntrack::Tuple;
 use crate::ip::ETH_LEN;
@@ -116,8 +116,8 @@ pub(super) fn rewrite(skb: &mut Skb, tuple: &Tuple, end: End, new: (u32, u16)) {
     }
 }
 
-/// Of a packet of TCP or UDP without options: its headers up to the first eight bytes of the L4 header, and the rest. `END`
-/// is that of an [`End`].
+/// Of a packet of TCP or UDP without options: its headers up to the first eight bytes of the L4
+/// header, and the rest. `END` is that of an [`End`].
 #[inline(always)]
 fn plain<const END: usize>(
     both: &mut [u8; ETH_LEN + MIN_LEN + 8],
@@ -179,8 +179,8 @@ pub(super) fn segment(l4: &mut [u8], number: u8, partial: bool, end: End, port: 
     }
 }
 
-/// Writes the identifier of an ICMP query, whose checksum has no pseudo-header. The end that it does not stand for has port
-/// 0, which does not change.
+/// Writes the identifier of an ICMP query, whose checksum has no pseudo-header. The end that it
+/// does not stand for has port 0, which does not change.
 #[inline(always)]
 fn icmp_id(first: &mut [u8; 8], id: u16, delta: u64) {
     // 0xffff + 0 is no difference: that of the end without an identifier.
@@ -205,8 +205,8 @@ pub(super) struct ErrorChange {
     pub(super) new: (u32, u16),
 }
 
-/// Mends the packet that an ICMP error quotes: `message` begins at its ICMP header. The error's checksum is that of what it
-/// is then, if it was right (RFC 5508 section 4).
+/// Mends the packet that an ICMP error quotes: `message` begins at its ICMP header. The error's
+/// checksum is that of what it is then, if it was right (RFC 5508 section 4).
 pub(super) fn quoted(message: &mut [u8], change: &ErrorChange) {
     const ICMP_LEN: usize = 8;
     let Some((icmp, quote)) = message.split_first_chunk_mut::<ICMP_LEN>() else { return };
@@ -234,8 +234,8 @@ mod tests {
     use crate::ip::checksum;
     use crate::ip::testing::context;
 
-    /// A packet with these L4 bytes behind a header with `options` words of options; its checksums are right, or (partial)
-    /// the sum of the pseudo-header.
+    /// A packet with these L4 bytes behind a header with `options` words of options; its checksums
+    /// are right, or (partial) the sum of the pseudo-header.
     fn packet(number: u8, tuple: &Tuple, options: usize, mut l4: Vec<u8>, partial: bool) -> Vec<u8> {
         let (src, dst) = (tuple.src(), tuple.dst());
         let total = (MIN_LEN + 4 * options + l4.len()) as u16;

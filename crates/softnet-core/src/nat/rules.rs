@@ -1,6 +1,7 @@
 //! What is translated: the rules, as they are configured and as the hooks ask for them.
 //!
-//! Plain values, part of one version of the hooks; state that outlives a change of rules is in [`NatState`](super::NatState).
+//! Plain values, part of one version of the hooks; state that outlives a change of rules is in
+//! [`NatState`](super::NatState).
 
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddrV4};

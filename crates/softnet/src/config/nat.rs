@@ -102,8 +102,8 @@ impl DeviceConfig {
 }
 
 impl NatConfig {
-    /// The rules as the hooks take them. Those of devices or addresses that `config`, which was checked, does not have are
-    /// left out.
+    /// The rules as the hooks take them. Those of devices or addresses that `config`, which was
+    /// checked, does not have are left out.
     pub(crate) fn rules(&self, config: &Config) -> NatRules {
         let device = |name: &str| {
             let at = config.devices.iter().position(|device| device.name == name)?;

@@ -1,4 +1,5 @@
-//! NAT between kernels: host 0 is inside, host 1 outside, and sees nothing but softnet's address there.
+//! NAT between kernels: host 0 is inside, host 1 outside, and sees nothing but softnet's address
+//! there.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket as KernelSocket};
@@ -48,7 +49,8 @@ fn received(socket: &KernelSocket) -> (Vec<u8>, SocketAddr) {
     (buf[..n].to_vec(), from)
 }
 
-/// Host `from` connects to `to`, where `listener` is another's, and both send a lot. Returns whom the listener saw.
+/// Host `from` connects to `to`, where `listener` is another's, and both send a lot. Returns whom
+/// the listener saw.
 fn talk(world: &World, from: usize, to: SocketAddr, listener: &TcpListener) -> IpAddr {
     let all: Vec<u8> = (0..300_000u32).map(|n| (n % 251) as u8).collect();
     let mut client = world.hosts[from].run(|| TcpStream::connect_timeout(&to, PATIENCE).unwrap()).unwrap();

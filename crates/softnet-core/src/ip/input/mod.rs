@@ -206,8 +206,8 @@ fn family_input<F: FastPath>(
     }
 }
 
-/// Writes to `dst` where the packets of `batch` go. Returns how many there are, and whether some of them are not simply
-/// forwarded.
+/// Writes to `dst` where the packets of `batch` go. Returns how many there are, and whether some of
+/// them are not simply forwarded.
 #[inline(always)]
 fn classify_all<F: FastPath>(ingress: &Ingress, batch: &Batch, dst: &mut [F::Bits; BATCH]) -> (usize, bool) {
     let (mut n, mut odd) = (0, false);

@@ -10,8 +10,8 @@ fn error(dev: u16, kind: u8, src: Ipv4Addr, dst: Ipv4Addr, frame: &[u8], len: us
     icmp(dev, src, dst, 9, &message)
 }
 
-/// What an error that was sent says: source, destination, and what it is about; all sums are right, those of the quoted
-/// packet too, if all of it is quoted.
+/// What an error that was sent says: source, destination, and what it is about; all sums are right,
+/// those of the quoted packet too, if all of it is quoted.
 fn about(frame: &[u8]) -> (Ipv4Addr, Ipv4Addr, End4, End4) {
     let error = packet(frame);
     let (src, dst) = Ipv4Addr::ends(error).unwrap();

@@ -37,7 +37,8 @@ fn a_forwarded_port_is_reserved() {
     assert_eq!(router.state.ports_in_use(OUTSIDE, protocol::UDP), Some(0));
 }
 
-/// RFC 4787 REQ-9: a host inside reaches another by the address that it has outside, and is seen by its own there.
+/// RFC 4787 REQ-9: a host inside reaches another by the address that it has outside, and is seen by
+/// its own there.
 #[test]
 fn hairpins() {
     let mut router = Router::new(&forwarding(protocol::UDP));

@@ -16,7 +16,8 @@ fn a_full_table_keeps_the_connections_that_it_has() {
         router.state.conntrack().counts().full + router.state.mapping_counts().exhausted >= 1
             || router.connections() == 4
     );
-    // To another server: the mapping is there, but no room for the connection. The mapping stays the first ones'.
+    // To another server: the mapping is there, but no room for the connection. The mapping stays
+    // the first ones'.
     router.dropped(0, udp(0, (CLIENT, 5000), (FAR, 53)), DropReason::ConntrackFull);
     assert_eq!(router.back(udp(1, (SERVER, 53), first[0])).dst, (CLIENT, 5000));
     assert_eq!(router.state.mapping_counts().mappings, 4);

@@ -1,5 +1,5 @@
-//! NAT between the client's link, which is inside, and the server's, which is outside: packets in, packets out, each checked
-//! by sums computed afresh.
+//! NAT between the client's link, which is inside, and the server's, which is outside: packets in,
+//! packets out, each checked by sums computed afresh.
 
 mod errors;
 mod forward;
@@ -35,7 +35,8 @@ struct Said {
     payload: Vec<u8>,
 }
 
-/// A packet that comes by device `dev`. The ports of ICMP are its identifier: of a request, that of the source.
+/// A packet that comes by device `dev`. The ports of ICMP are its identifier: of a request, that of
+/// the source.
 fn frame(dev: u16, protocol: u8, src: End4, dst: End4, flags: u8, payload: &[u8]) -> Vec<u8> {
     let ports = [src.1.to_be_bytes(), dst.1.to_be_bytes()].concat();
     let (mut l4, at) = match protocol {

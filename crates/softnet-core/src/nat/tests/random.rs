@@ -1,4 +1,5 @@
-//! Random traffic of several hosts, both ways: what leaves is whole and right, and an external endpoint is one host's.
+//! Random traffic of several hosts, both ways: what leaves is whole and right, and an external
+//! endpoint is one host's.
 
 use std::collections::HashMap;
 

@@ -22,7 +22,8 @@ fn packets_go_out_by_the_routers_address_and_answers_come_back() {
     }
 }
 
-/// RFC 4787 REQ-1: whatever it speaks to. REQ-4: the port's parity. Two hosts with one port have two.
+/// RFC 4787 REQ-1: whatever it speaks to. REQ-4: the port's parity. Two hosts with one port have
+/// two.
 #[test]
 fn mappings_are_endpoint_independent() {
     let mut router = Router::new(&masquerade());
