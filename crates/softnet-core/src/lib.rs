@@ -5,6 +5,7 @@
 //! in a simulation. `unsafe` is confined to [`skb`] and [`sync`].
 #![deny(unsafe_code)]
 
+pub mod conntrack;
 pub mod fold;
 #[cfg(all(any(test, fuzzing), not(feature = "loom")))]
 pub mod fuzz;
@@ -12,6 +13,7 @@ pub mod gro;
 pub mod gso;
 pub mod ip;
 pub mod napi;
+pub mod nat;
 pub mod qdisc;
 pub mod siphash;
 pub mod skb;

@@ -40,7 +40,7 @@ enum Device {
     Xdp,
 }
 
-const RX_MAC: [u8; 6] = [0x02, 0, 0, 0, 1, 0];
+pub(super) const RX_MAC: [u8; 6] = [0x02, 0, 0, 0, 1, 0];
 const TX_MAC: [u8; 6] = [0x02, 0, 0, 0, 2, 0];
 /// Gateways that the routes are spread over.
 const GATEWAYS: u8 = 16;
@@ -55,20 +55,22 @@ fn gateway(i: u8, v6: bool) -> (IpAddr, [u8; 6]) {
 }
 
 /// One row of the comparison.
-struct Setup {
-    case: &'static str,
-    prefixes: Arc<[IpPrefix]>,
-    templates: Arc<[Template]>,
-    burst: usize,
-    routed: bool,
+pub(super) struct Setup {
+    pub(super) case: &'static str,
+    pub(super) prefixes: Arc<[IpPrefix]>,
+    pub(super) templates: Arc<[Template]>,
+    /// What comes before them, once.
+    pub(super) first: Option<Arc<[Template]>>,
+    pub(super) burst: usize,
+    pub(super) routed: bool,
 }
 
 /// A stack of one worker between two emulated NICs, run by the calling thread.
-struct Bench {
-    assembly: Assembly,
+pub(super) struct Bench {
+    pub(super) assembly: Assembly,
     port: NicPort,
-    found: Arc<Mutex<Found>>,
-    offered: u64,
+    pub(super) found: Arc<Mutex<Found>>,
+    pub(super) offered: u64,
 }
 
 impl Setup {
@@ -108,19 +110,20 @@ impl Setup {
     }
 
     /// With `keep`, the sink keeps every packet.
-    fn start(&self, keep: bool) -> Result<Bench, String> {
+    pub(super) fn start(&self, keep: bool) -> Result<Bench, String> {
         let (counter, found) = Counter::new(keep);
         let mut counter = Some(counter);
         let mut port = None;
         let port_of = Arc::new(Mutex::new(None));
         let (templates, ports) = (self.templates.clone(), port_of.clone());
+        let first = self.first.clone();
         let opener = move |_: &Arc<Region>| {
             Ok(move |&OpenRequest { dev, name, .. }: &OpenRequest<'_>, _: &mut softnet_core::SoftnetData| {
                 let mac = if dev == 0 { RX_MAC } else { TX_MAC };
                 let config = NicConfig { name: name.into(), mac, ..NicConfig::default() };
                 // Only the first receives, only the second sends.
                 let sink = if dev == 1 { counter.take() } else { None }.unwrap_or_default();
-                let nic = nic(dev, &config, vec![(Wire::new(templates.clone()), sink)])?;
+                let nic = nic(dev, &config, vec![(Wire::new(templates.clone(), first.clone()), sink)])?;
                 if dev == 0 {
                     *ports.lock().unwrap_or_else(PoisonError::into_inner) = nic.ports.into_iter().next();
                 }
@@ -171,7 +174,7 @@ impl Setup {
 
 impl Bench {
     /// Forwards `packets` packets. Returns the time it took.
-    fn forward(&mut self, packets: u64) -> Result<Duration, String> {
+    pub(super) fn forward(&mut self, packets: u64) -> Result<Duration, String> {
         self.offered += packets;
         let mut left = packets;
         let worker = self.assembly.workers.first_mut().ok_or("no worker")?;
@@ -188,8 +191,8 @@ impl Bench {
         Ok(start.elapsed())
     }
 
-    /// Ends the run and checks that every packet came out once, as it should.
-    fn verify(self, setup: &Setup, expected: &[Template]) -> Result<(), String> {
+    /// Ends the run and checks that every packet came out once. Returns what the sink found, and how many were offered.
+    pub(super) fn end(self) -> Result<(Arc<Mutex<Found>>, u64), String> {
         let Bench { assembly, port, found, offered } = self;
         drop(port);
         let view = assembly.view.clone();
@@ -202,6 +205,12 @@ impl Bench {
         if (stats.frames_free, stats.heads_free) != (stats.frames, stats.heads) {
             return Err(format!("packet memory is missing: {stats:?}"));
         }
+        Ok((found, offered))
+    }
+
+    /// Ends the run and checks that every packet came out once, as it should.
+    fn verify(self, setup: &Setup, expected: &[Template]) -> Result<(), String> {
+        let (found, offered) = self.end()?;
         let mut found = found.lock().unwrap_or_else(PoisonError::into_inner);
         let n = expected.len() as u64;
         let mut want = Sums::default();
@@ -259,9 +268,15 @@ impl Forward {
         let (full, full_t) = set(bgp(1_000_000, 3), 1 << 20);
         let (many6, many6_t) = set(bgp6(10_000, 4), TEMPLATES);
         let (full6, full6_t) = set(bgp6(200_000, 5), 1 << 18);
-        let setup = |case, (prefixes, templates): (&Arc<[IpPrefix]>, &Arc<[Template]>), burst, routed| {
-            Setup { case, prefixes: prefixes.clone(), templates: templates.clone(), burst, routed }
-        };
+        let setup =
+            |case, (prefixes, templates): (&Arc<[IpPrefix]>, &Arc<[Template]>), burst, routed| Setup {
+                case,
+                prefixes: prefixes.clone(),
+                templates: templates.clone(),
+                first: None,
+                burst,
+                routed,
+            };
         let setups = [
             setup("raw", (&few, &few_t), BATCH, false),
             setup("fib-16", (&few, &few_t), BATCH, true),

@@ -1,5 +1,6 @@
 //! `softnet bench`: measurements that anyone can repeat.
 
+mod conntrack;
 mod contexts_switch;
 mod cpu;
 pub(crate) mod echo;
@@ -12,6 +13,7 @@ mod irq_suspend;
 mod kv;
 pub(crate) mod latency;
 mod napi_context;
+mod nat;
 mod others;
 pub(crate) mod report;
 mod rfs;
@@ -75,6 +77,9 @@ impl Common {
 #[derive(Subcommand, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) enum Bench {
+    /// What connections cost: to find, to make, to expire, and to keep in memory
+    #[command(after_help = conntrack::HELP)]
+    Conntrack(conntrack::ConntrackBench),
     /// What switching between polling contexts, each millisecond, costs the traffic
     #[command(after_help = CONTEXTS_SWITCH)]
     ContextsSwitch(contexts_switch::ContextsSwitch),
@@ -96,6 +101,9 @@ pub(crate) enum Bench {
     /// Whether flows go to their consumers' CPUs: RFS beside RPS, and consumers that move all the time
     #[command(after_help = rfs::HELP)]
     Rfs(rfs::Rfs),
+    /// Packets per second whose sources one worker translates, by number of connections
+    #[command(after_help = nat::HELP)]
+    Nat(nat::NatBench),
     /// One RX queue that brings more than one CPU can carry: one worker, hand-off, RPS, and the automatic choice
     #[command(after_help = rx_handoff::HELP)]
     RxHandoff(rx_handoff::RxHandoff),
@@ -120,6 +128,7 @@ Examples:
   softnet bench idle                     CPU use and wake-ups of a router without traffic (root)
   softnet bench irq-suspend --quick      full busy polling, interrupts, and what lies between (root)
   softnet bench napi-context             what it is good for to poll in threads, to be read with --report
+  softnet bench nat                      what it costs to hide the sources of packets, on one core
   softnet bench shape --check            is a router's tbf within 2 % of its rate? (root)
   softnet bench skb-cache --json | jq '.rows[] | {case, ns_per_pair}'
   softnet bench tx-enqueue --peer kernel many senders to one TX queue: deferred enqueue, locks, the kernel (root)
@@ -206,6 +215,7 @@ impl Bench {
             eprintln!("softnet: this is a debug build; its figures mean nothing (use cargo run --release)");
         }
         let (name, common) = match self {
+            Bench::Conntrack(b) => ("conntrack", &b.common),
             Bench::ContextsSwitch(b) => ("contexts-switch", &b.common),
             Bench::FlowHash(b) => ("flow-hash", &b.common),
             Bench::Forward(b) => ("forward", &b.common),
@@ -213,6 +223,7 @@ impl Bench {
             Bench::IrqSuspend(b) => ("irq-suspend", &b.common),
             Bench::NapiContext(b) => ("napi-context", &b.common),
             Bench::Rfs(b) => ("rfs", &b.common),
+            Bench::Nat(b) => ("nat", &b.common),
             Bench::RxHandoff(b) => ("rx-handoff", &b.common),
             Bench::Shape(b) => ("shape", &b.common),
             Bench::SkbCache(b) => ("skb-cache", &b.common),
@@ -224,6 +235,7 @@ impl Bench {
         let baseline = baseline.transpose().map_err(Failure::Usage)?;
         let page = common.report.as_deref().map(PageFile::open).transpose().map_err(Failure::Usage)?;
         let mut report = match self {
+            Bench::Conntrack(b) => b.run(),
             Bench::ContextsSwitch(b) => b.run(),
             Bench::FlowHash(b) => b.run(),
             Bench::Forward(b) => b.run(),
@@ -231,6 +243,7 @@ impl Bench {
             Bench::IrqSuspend(b) => b.run(),
             Bench::NapiContext(b) => b.run(),
             Bench::Rfs(b) => b.run(),
+            Bench::Nat(b) => b.run(),
             Bench::RxHandoff(b) => b.run(),
             Bench::Shape(b) => b.run(),
             Bench::SkbCache(b) => b.run(),
@@ -253,6 +266,7 @@ impl Bench {
 /// What the rows and figures of bench `name` are: its help.
 fn explained(name: &str) -> &'static str {
     match name {
+        "conntrack" => conntrack::HELP,
         "contexts-switch" => CONTEXTS_SWITCH,
         "flow-hash" => flow_hash::HELP,
         "forward" => FORWARD,
@@ -260,6 +274,7 @@ fn explained(name: &str) -> &'static str {
         "irq-suspend" => irq_suspend::HELP,
         "napi-context" => NAPI_CONTEXT,
         "rfs" => rfs::HELP,
+        "nat" => nat::HELP,
         "shape" => shape::HELP,
         "skb-cache" => SKB_CACHE,
         "tx-enqueue" => tx_enqueue::HELP,
@@ -271,6 +286,9 @@ fn explained(name: &str) -> &'static str {
 /// The figures of bench `name` that decide, the first most of all.
 fn leading(name: &str) -> &'static [&'static str] {
     match name {
+        "conntrack" => {
+            &["ns_per_lookup", "new_per_s", "expired_per_s", "longest_sweep_us", "bytes_per_connection"]
+        }
         "contexts-switch" => {
             &["longest_stall_ms", "switch_p99_us", "longest_latency_ms", "lost", "reordered", "switches"]
         }
@@ -278,6 +296,7 @@ fn leading(name: &str) -> &'static [&'static str] {
         "irq-suspend" => {
             &["qps", "p99_us", "cpu_percent", "p50_us", "sustained_percent", "worker_cpu_percent"]
         }
+        "nat" => &["mpps", "ns_per_packet"],
         "napi-context" => &["qps", "p50_us", "p99_us", "p999_us", "app_wait_percent", "poller_wait_percent"],
         "rfs" => rfs::LEADING,
         "shape" => &["mbit", "ratio", "cpu_percent", "wakeups_per_s", "timer_wakeups_per_s", "burst_percent"],

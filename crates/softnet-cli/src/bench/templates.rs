@@ -173,11 +173,17 @@ pub(super) fn destination(packet: &Template) -> IpAddr {
 pub(super) struct Wire {
     templates: Arc<[Template]>,
     at: usize,
+    /// What follows the last one, for good.
+    then: Option<Arc<[Template]>>,
 }
 
 impl Wire {
-    pub(super) fn new(templates: Arc<[Template]>) -> Self {
-        Wire { templates, at: 0 }
+    /// Those of `first` come once before, if there are any.
+    pub(super) fn new(templates: Arc<[Template]>, first: Option<Arc<[Template]>>) -> Self {
+        match first {
+            Some(first) => Wire { templates: first, at: 0, then: Some(templates) },
+            None => Wire { templates, at: 0, then: None },
+        }
     }
 }
 
@@ -196,6 +202,9 @@ impl Source for Wire {
         self.at += 1;
         if self.at == self.templates.len() {
             self.at = 0;
+            if let Some(then) = self.then.take() {
+                self.templates = then;
+            }
         }
         SIZE
     }

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use softnet::control::show::{
-    DevRow, DropRow, FilterRow, NapiRow, NeighRow, NtupleRow, QdiscRow, RouteRow, RssRow, SocketRow, Stats,
-    SteeringRow, Table, WorkerRow,
+    ConntrackRow, DevRow, DropRow, FilterRow, NapiRow, NatStats, NeighRow, NtupleRow, QdiscRow, RouteRow,
+    RssRow, SocketRow, Stats, SteeringRow, Table, WorkerRow,
 };
 use softnet::control::{Client, Request};
 
@@ -48,6 +48,8 @@ Examples:
   softnet show steering               which workers go on with what each RX queue brings
   softnet show rss                    how devices spread flows over their queues; with --json the tables whole
   softnet show ntuple --watch         packets that filters of devices take, as rates
+  softnet show conntrack              connections whose addresses are translated, and when they expire
+  softnet show nat                    how many there are, and ports in use
   softnet show drops --name edge      what the instance \"edge\" lost, and why
   softnet show stats --json | jq .dropped
 
@@ -102,6 +104,12 @@ pub(crate) fn show(args: &Show) -> Result<(), Failure> {
         Table::Steering => list::<SteeringRow>(args, &client),
         Table::Rss => list::<RssRow>(args, &client),
         Table::Ntuple => list::<NtupleRow>(args, &client),
+        Table::Conntrack => list::<ConntrackRow>(args, &client),
+        Table::Nat => repeat(
+            &args.output(),
+            || ask(&client, Table::Nat),
+            |now: &NatStats, before| rows::nat(now, before),
+        ),
         Table::Stats => repeat(
             &args.output(),
             || ask(&client, Table::Stats),

@@ -3,8 +3,8 @@
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use softnet::control::show::{
-    DevRow, DropRow, FilterRow, NeighRow, QdiscRow, RouteRow, SocketRow, Stats, SteeredRow, SteeringRow,
-    TxRow, WorkerRow,
+    ConntrackRow, DevRow, DropRow, FilterRow, NatAddressRow, NatStats, NeighRow, QdiscRow, RouteRow,
+    SocketRow, Stats, SteeredRow, SteeringRow, TxRow, WorkerRow,
 };
 
 use crate::qdisc::print as qdisc;
@@ -239,6 +239,72 @@ impl Row for NeighRow {
             right("queued", grouped(self.queued)),
         ]
     }
+}
+
+impl Row for ConntrackRow {
+    const NONE: &'static str = "no connections";
+
+    fn key(&self) -> String {
+        format!("{} {} {}", self.protocol, self.src, self.dst)
+    }
+
+    fn cells(&self, _: Since<'_, Self>) -> Vec<Cell> {
+        let nat = match (self.snat, self.dnat) {
+            (true, true) => "snat dnat",
+            (true, false) => "snat",
+            (false, true) => "dnat",
+            (false, false) => "-",
+        };
+        vec![
+            left("proto", &self.protocol),
+            left("state", &self.state),
+            left("src", self.src.to_string()),
+            left("dst", self.dst.to_string()),
+            left("reply src", self.reply_src.to_string()),
+            left("reply dst", self.reply_dst.to_string()),
+            left("nat", nat),
+            right("age", seconds(self.age_s.into())),
+            right("expires", seconds(self.expires_s.into())),
+        ]
+    }
+}
+
+impl Row for NatAddressRow {
+    const NONE: &'static str = "no sources are hidden";
+
+    fn key(&self) -> String {
+        format!("{} {}", self.dev, self.address)
+    }
+
+    fn cells(&self, _: Since<'_, Self>) -> Vec<Cell> {
+        vec![
+            left("dev", &self.dev),
+            left("address", self.address.to_string()),
+            right("tcp ports", grouped(self.tcp.into())),
+            right("udp ports", grouped(self.udp.into())),
+            right("icmp ids", grouped(self.icmp.into())),
+        ]
+    }
+}
+
+/// What NAT has: totals, then its addresses.
+pub(crate) fn nat(now: &NatStats, before: Option<(&NatStats, f64)>) -> String {
+    if now.connections_max == 0 {
+        return "no NAT: the configuration has no [nat]\n".into();
+    }
+    let since = before.map(|(then, seconds)| (Some(then), seconds));
+    let count = |field: fn(&NatStats) -> u64| counter(now, since, field);
+    let of = format!("{} of {}", grouped(now.connections), grouped(now.connections_max));
+    let totals = format!(
+        "connections {of}, made {}, expired {}, no room for {}\nmappings {}, no port for {}; {} of memory\n\n",
+        count(|s| s.created),
+        count(|s| s.expired),
+        count(|s| s.full),
+        grouped(now.mappings),
+        count(|s| s.ports_exhausted),
+        bytes(now.bytes),
+    );
+    totals + &table(&now.addresses, None)
 }
 
 impl Row for RouteRow {

@@ -187,6 +187,24 @@ fn tables_for_people() {
     assert_eq!([show("socket"), show("ss")], [sockets.clone(), sockets]);
     assert_eq!(show("steering"), fine(STEERING));
     assert_eq!(show("drops"), fine("nothing was dropped\n"));
+    assert_eq!(
+        show("conntrack"),
+        fine(concat!(
+            "PROTO  STATE        SRC                DST               REPLY SRC       REPLY DST          NAT         AGE    EXPIRES\n",
+            "tcp    established  192.168.1.9:40000  192.0.2.7:443     192.0.2.7:443   203.0.113.5:51234  snat  1 min 1 s  2 h 1 min\n",
+            "udp    unreplied    198.51.100.2:53    203.0.113.5:5353  192.168.1.9:53  198.51.100.2:53    dnat      0.0 s  2 min 0 s\n",
+        ))
+    );
+    assert_eq!(
+        show("nat"),
+        fine(concat!(
+            "connections 1,200 of 262,144, made 5,000, expired 3,800, no room for 2\n",
+            "mappings 1,100, no port for 1; 30.0 MiB of memory\n",
+            "\n",
+            "DEV  ADDRESS      TCP PORTS  UDP PORTS  ICMP IDS\n",
+            "wan  203.0.113.5        800        300         1\n",
+        ))
+    );
     let (code, out, err) = show("stats");
     assert!(code == 0 && err.is_empty() && out.contains("received     59,000\n"), "{out}{err}");
     let fragments = "fragments    2 datagrams waiting, 4,100 put together, 7 packets cut\n";

@@ -163,6 +163,19 @@ impl Handler for Instance {
                 {"dev": "eth1", "location": 1030, "rule": "flow-type tcp4 src-port 7 dst-port 80 action 1", "packets": 9,
                  "rfs": true},
             ]),
+            Table::Conntrack => json!([
+                {"protocol": "tcp", "state": "established", "src": "192.168.1.9:40000", "dst": "192.0.2.7:443",
+                 "reply_src": "192.0.2.7:443", "reply_dst": "203.0.113.5:51234", "snat": true, "dnat": false,
+                 "age_s": 61, "expires_s": 7300},
+                {"protocol": "udp", "state": "unreplied", "src": "198.51.100.2:53", "dst": "203.0.113.5:5353",
+                 "reply_src": "192.168.1.9:53", "reply_dst": "198.51.100.2:53", "snat": false, "dnat": true,
+                 "age_s": 0, "expires_s": 120},
+            ]),
+            Table::Nat => json!({
+                "connections_max": 262144, "connections": 1200, "created": 5000, "expired": 3800, "full": 2,
+                "mappings": 1100, "ports_exhausted": 1, "bytes": 31457280,
+                "addresses": [{"dev": "wan", "address": "203.0.113.5", "tcp": 800, "udp": 300, "icmp": 1}],
+            }),
             Table::Stats => json!({
                 "name": "edge", "version": "0.1.0", "pid": 77, "uptime_s": 245.0, "received": 59000, "originated": 1,
                 "transmitted": 58000, "delivered": 1001, "dropped": 0, "held": 0, "icmp_limited": 0,

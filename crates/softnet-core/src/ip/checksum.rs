@@ -19,7 +19,7 @@ pub const fn add(a: u16, b: u16) -> u16 {
 /// Folds a one's-complement sum of 64 bits to 16. Adding a value to itself turned by half its width leaves
 /// high + low + carry in the upper half.
 #[inline(always)]
-const fn fold(s: u64) -> u16 {
+pub(crate) const fn fold(s: u64) -> u16 {
     let s = (s.wrapping_add(s.rotate_left(32)) >> 32) as u32;
     (s.wrapping_add(s.rotate_left(16)) >> 16) as u16
 }

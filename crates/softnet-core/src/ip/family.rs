@@ -82,7 +82,7 @@ impl Address for IpAddr {
 /// One of the two families.
 pub trait Family: Address {
     /// Its bits, as a number.
-    type Bits: Copy + Default;
+    type Bits: Copy + Default + PartialEq;
 
     /// EtherType of its packets.
     const ETHERTYPE: u16;

@@ -28,7 +28,7 @@ use std::sync::Arc;
 
 use super::ETH_LEN;
 use super::tables::Tables;
-use super::v4::header::Ipv4Header;
+use super::v4::header::{Ipv4Header, MIN_LEN};
 use super::v6::header::{next, upper};
 use crate::SoftnetData;
 use crate::skb::{Batch, DropReason, Flags, Skb};
@@ -166,10 +166,27 @@ impl<'a> HookContext<'a> {
 
 /// Writes to the head of `skb` where its headers are, unless it says so: L3 always, L4 of all but
 /// fragments.
+#[inline(always)]
 fn set_offsets(skb: &mut Skb) {
     if skb.head().l4 != 0 {
         return;
     }
+    // Nearly all of IPv4 are without options, and no fragments.
+    if let Some(both) = skb.data().first_chunk::<{ ETH_LEN + MIN_LEN + 1 }>()
+        && both[ETH_LEN] == 0x45
+        && both[ETH_LEN + 6] & 0x3f | both[ETH_LEN + 7] == 0
+    {
+        let protocol = both[ETH_LEN + 9];
+        let head = skb.head_mut();
+        (head.l3, head.l4, head.protocol) = (ETH_LEN as u16, (ETH_LEN + MIN_LEN) as u16, protocol);
+        return;
+    }
+    find_offsets(skb);
+}
+
+#[cold]
+#[inline(never)]
+fn find_offsets(skb: &mut Skb) {
     let found = skb.data().get(ETH_LEN..).and_then(l4_of);
     let head = skb.head_mut();
     head.l3 = ETH_LEN as u16;

@@ -21,7 +21,7 @@ use super::v4::header::Ipv4Header;
 use super::v6::addr::is_link_local;
 use super::v6::header::Ipv6Header;
 use super::{ETH_LEN, Family, Prefix};
-use crate::skb::{Head, Skb};
+use crate::skb::{Flags, Head, Skb};
 
 /// Bytes of a packet, from its IP header on, that a message of either family has room for.
 const QUOTE: usize = 1280 - 40 - 40 - 8 - 8;
@@ -97,6 +97,10 @@ impl Candidate {
         let Some(iface) = iface.filter(|iface| iface.send_redirects) else { return };
         self.turn = self.turn.wrapping_add(1);
         let Some(skb) = packets.get(self.turn % packets.len().max(1)) else { return };
+        if skb.head().flags & Flags::TRANSLATED != 0 {
+            // For its sender, softnet is where it goes.
+            return;
+        }
         let Some(packet) = skb.data().get(ETH_LEN..) else { return };
         let total = match packet.first().map(|first| first >> 4) {
             Some(4) => tellable::<Ipv4Addr>(tables, (dev, iface), packet),

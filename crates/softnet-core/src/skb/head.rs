@@ -15,6 +15,8 @@ impl Flags {
     /// The segments of an aggregate have all the same IPv4 identification (the kernel's
     /// `SKB_GSO_TCP_FIXEDID`).
     pub const GSO_FIXED_ID: u16 = 1 << 4;
+    /// Its destination is not the one that it came to.
+    pub const TRANSLATED: u16 = 1 << 8;
 }
 
 /// What is known of the L4 checksum (the kernel's `ip_summed`).
@@ -102,7 +104,7 @@ pub struct Head {
     pub(crate) vlan_tci: u16,
     /// Set by filters and read by routing rules and others; 0: none.
     pub mark: u32,
-    /// Index of its connection-tracking entry, plus one; 0: none.
+    /// Its connection, as [`conntrack`](crate::conntrack) says it: an index and more, plus one; 0: none.
     pub conntrack: u32,
     /// Bytes of L4 payload in each segment but the last; 0: it is one segment.
     pub gso_size: u16,

@@ -141,6 +141,16 @@ pub(crate) enum Mutant {
     RevisionNotReread,
     /// A sender lets go of the filters that it went by without ordering what it sent.
     RevisionLeftRelaxed,
+    /// A look-up of a connection does not look whether its entry was used again meanwhile.
+    EntryNotRechecked,
+    /// An entry is used again without ordering that after the end of its last use.
+    EntryNotFenced,
+    /// An entry is said to be alive without ordering what it says.
+    EntryRelaxed,
+    /// An entry's life word is written without looking whether it is the same still.
+    LifeNotExchanged,
+    /// What a slot of an index stands for is read without ordering after the slot.
+    SlotRelaxed,
     /// The pool's word carries no tag.
     PoolNoTag,
     /// A chunk is pushed to the pool without ordering what was written.

@@ -30,6 +30,7 @@ use crate::util::{lock, thread_cpu_ns};
 
 mod filters;
 mod napi;
+mod nat;
 mod qdisc;
 mod rx_class;
 mod sockets;
@@ -425,6 +426,8 @@ impl Handler for Introspect {
             Table::Steering => value(self.steering()),
             Table::Rss => value(self.rss()),
             Table::Ntuple => value(self.ntuples()),
+            Table::Conntrack => value(self.connections()),
+            Table::Nat => value(self.nat()),
             Table::Stats => value(self.stats()),
         }
     }

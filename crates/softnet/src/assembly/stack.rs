@@ -52,6 +52,9 @@ pub enum StartError {
     /// The routes don't fit a table.
     #[error(transparent)]
     Routes(#[from] softnet_core::ip::FibError),
+    /// NAT has more external addresses than there may be.
+    #[error(transparent)]
+    Nat(#[from] softnet_core::nat::TooManyAddresses),
     /// Packet memory can't be laid out.
     #[error(transparent)]
     Region(#[from] softnet_core::skb::RegionError),
@@ -90,7 +93,8 @@ impl Assembly {
         // From here on they are in the tables alone, and in what these are built from.
         config.routes = Vec::new();
         let secret = || std::array::from_fn(|_| RandomState::new().hash_one(std::process::id()));
-        let tables = routes::compile(&routes, FoldKey::new(secret()))?;
+        let mut tables = routes::compile(&routes, FoldKey::new(secret()))?;
+        let nat = crate::stack::nat::start(&config, &mut tables)?;
         let stack = &config.stack;
         // A head per frame: an skb always has one frame, and frames in rings need none.
         let bytes = Region::bytes(stack.frames, stack.frames);
@@ -130,6 +134,7 @@ impl Assembly {
         let shared = StackInner::new(region, stack, devices, workers, tables, slow);
         let mut shared = shared.map_err(system("descriptors"))?;
         shared.sockets.udp.ports = opener.ports();
+        shared.nat = nat;
         let shared = Arc::new(shared);
         let config = Arc::new(config);
         let (commander, commands) = commands(&shared.housekeeper);

@@ -51,10 +51,14 @@ pub(super) const TXQ_RESELECTION_MS: Limit = range(0, i32::MAX as u64);
 pub(super) const GC_THRESH: [Limit; 3] = [range(0, 1 << 20), range(0, 1 << 20), range(1, 1 << 20)];
 /// Their keys.
 pub(super) const GC_THRESH_KEYS: [&str; 3] = ["gc_thresh1", "gc_thresh2", "gc_thresh3"];
+pub(super) const NAT_CONNECTIONS: Limit = range(1, 1 << 22);
+/// In seconds.
+pub(super) const NAT_TIMEOUT: Limit = range(1, 1 << 20);
+pub(super) const NAT_PORT: Limit = range(1, 65_535);
 pub(super) const TX_QUEUE_LEN: Limit = range(1, 1 << 20);
 
 impl Limit {
-    fn check(&self, place: Place, value: impl Into<u64>, found: &mut Vec<Found>) {
+    pub(super) fn check(&self, place: Place, value: impl Into<u64>, found: &mut Vec<Found>) {
         found.extend(self.wrong(value.into()).map(|why| Found::new(place, why)));
     }
 }
@@ -72,6 +76,9 @@ pub(super) fn check(config: &Config, cpus: &[u32], devices_complete: bool, found
     devices(config, found);
     routes(config, devices_complete, found);
     neighbours(config, devices_complete, found);
+    if let Some(nat) = &config.nat {
+        super::check_nat::check(config, nat, devices_complete, found);
+    }
 }
 
 /// Whether something is known to be wrong at `place` already: what stands in for it is not worth a second word.
@@ -278,7 +285,7 @@ fn not_a_host(own: InterfaceAddr) -> Option<String> {
     Some(format!("is the {which}"))
 }
 
-fn never_a_host(addr: IpAddr) -> Option<&'static str> {
+pub(super) fn never_a_host(addr: IpAddr) -> Option<&'static str> {
     let addr = match addr {
         IpAddr::V4(addr) => addr,
         IpAddr::V6(addr) if addr.is_unspecified() => return Some("is the unspecified address"),
@@ -393,7 +400,7 @@ fn via(config: &Config, place: Place, gateway: IpAddr, found: &mut Vec<Found>) {
     }
 }
 
-fn known_device<'a>(
+pub(super) fn known_device<'a>(
     config: &'a Config,
     place: Place,
     name: &str,

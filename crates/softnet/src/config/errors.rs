@@ -21,6 +21,10 @@ pub(super) enum Section {
     Device(usize),
     Route(usize),
     Neighbour(usize),
+    Nat,
+    NatSource(usize),
+    NatForward(usize),
+    NatOneToOne(usize),
 }
 
 /// A value in the configuration.
@@ -60,6 +64,10 @@ impl Place {
             Section::Device(i) => ("device", Some(i)),
             Section::Route(i) => ("route", Some(i)),
             Section::Neighbour(i) => ("neighbour", Some(i)),
+            Section::Nat => ("nat", None),
+            Section::NatSource(i) => ("nat.source", Some(i)),
+            Section::NatForward(i) => ("nat.forward", Some(i)),
+            Section::NatOneToOne(i) => ("nat.one_to_one", Some(i)),
         };
         let mut name = section.to_string();
         if let Some(i) = index.filter(|_| indexed) {

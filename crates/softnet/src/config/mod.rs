@@ -25,12 +25,14 @@
 //! ```
 
 mod check;
+mod check_nat;
 mod context;
 mod errors;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
 mod knobs;
 mod load;
+mod nat;
 mod per_queue;
 mod read;
 mod sections;
@@ -42,6 +44,8 @@ mod tests;
 mod tests_ipv6;
 #[cfg(test)]
 mod tests_load;
+#[cfg(test)]
+mod tests_nat;
 #[cfg(test)]
 mod tests_steering;
 mod value;
@@ -60,11 +64,14 @@ use softnet_core::steer::{MAX_CPUS, XpsError, XpsMaps};
 pub use context::Context;
 pub use errors::{At, ConfigErrors, ParseError, Problem};
 pub use knobs::Knobs;
+pub use nat::{NatConfig, NatForwardConfig, NatOneToOneConfig, NatProtocol, NatSourceConfig};
 pub use per_queue::PerQueue;
+pub use softnet_core::conntrack::Timeouts;
 pub use softnet_core::ip::icmp_limit::IcmpParams;
 pub use softnet_core::ip::source::RpFilter;
 pub use softnet_core::ip::v4::options::OptionPolicy;
 pub use softnet_core::ip::{FibError, IpPrefix, PrefixError};
+pub use softnet_core::nat::Filtering;
 pub use softnet_core::qdisc::{Spec, SpecError};
 pub use softnet_core::skb::CacheSizes;
 pub use softnet_dev::sched::Policy;
@@ -88,6 +95,8 @@ pub struct Config {
     pub routes: Vec<RouteConfig>,
     /// Permanent neighbours: `[[neighbour]]`.
     pub neighbours: Vec<NeighbourConfig>,
+    /// Translation of addresses: `[nat]`; `None`: there is none.
+    pub nat: Option<NatConfig>,
 }
 
 /// `[stack]`: workers, packet memory and polling limits.

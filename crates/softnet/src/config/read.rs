@@ -3,6 +3,7 @@
 //! A value that cannot be read is told and its default stands in, so that one pass finds everything. The text comes in
 //! pieces, see [`load`](super::load): one for each route and neighbour, and at last one for all the rest.
 
+mod nat;
 mod steering;
 
 use std::net::IpAddr;
@@ -77,7 +78,7 @@ impl Read {
 
     fn root(&mut self, entries: &DeTable<'_>) {
         let root = Table { section: Section::Root, span: (0, 0), entries };
-        self.known_keys(root, &["stack", "device", "route", "neighbour"]);
+        self.known_keys(root, &["stack", "device", "route", "neighbour", "nat"]);
         if let Some(table) = root.get("stack").and_then(|value| self.table(Section::Stack, value)) {
             self.config.stack = self.stack(table);
         }
@@ -103,6 +104,9 @@ impl Read {
                 Some(neighbour) => self.config.neighbours.push(neighbour),
                 None => self.forget(section),
             }
+        }
+        if let Some(table) = root.get("nat").and_then(|value| self.table(Section::Nat, value)) {
+            self.config.nat = Some(self.nat(table));
         }
     }
 

@@ -164,6 +164,7 @@ fn a_full_file_means_what_it_says() {
             address: Ipv4Addr::new(10, 0, 0, 9).into(),
             mac: [2, 0, 0, 0, 10, 255],
         }],
+        nat: None,
     };
     let config = Config::parse(GOOD, "good.toml", &CPUS).unwrap();
     assert_eq!(config, expected);

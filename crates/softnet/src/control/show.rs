@@ -4,7 +4,7 @@
 //! Invariant: every counter here only grows while an instance runs, so that two answers give a rate.
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
 
 use serde::{Deserialize, Serialize};
 
@@ -39,13 +39,17 @@ pub enum Table {
     Rss,
     /// Ntuple filters: a list of [`NtupleRow`].
     Ntuple,
+    /// Connections: a list of [`ConntrackRow`], the first 65,536 of them.
+    Conntrack,
+    /// Translation of addresses: one [`NatStats`].
+    Nat,
     /// Totals: one [`Stats`].
     Stats,
 }
 
 impl Table {
     /// All of them.
-    pub const ALL: [Table; 13] = [
+    pub const ALL: [Table; 15] = [
         Table::Dev,
         Table::Napi,
         Table::Worker,
@@ -58,14 +62,29 @@ impl Table {
         Table::Steering,
         Table::Rss,
         Table::Ntuple,
+        Table::Conntrack,
+        Table::Nat,
         Table::Stats,
     ];
 
     /// Its name, as it is asked for.
     pub const fn name(self) -> &'static str {
         [
-            "dev", "napi", "worker", "neigh", "route", "drops", "qdisc", "filter", "socket", "steering",
-            "rss", "ntuple", "stats",
+            "dev",
+            "napi",
+            "worker",
+            "neigh",
+            "route",
+            "drops",
+            "qdisc",
+            "filter",
+            "socket",
+            "steering",
+            "rss",
+            "ntuple",
+            "conntrack",
+            "nat",
+            "stats",
         ][self as usize]
     }
 
@@ -86,6 +105,10 @@ impl Table {
             Table::Steering => "Steering: which workers go on with what each RX queue brings",
             Table::Rss => "RSS: how devices spread flows over their RX queues",
             Table::Ntuple => "Ntuple filters of devices: which packets go to which RX queue, or nowhere",
+            Table::Conntrack => {
+                "Connections that are tracked: their packets in both directions, and what is translated"
+            }
+            Table::Nat => "NAT: connections, mappings, and ports of external addresses in use",
             Table::Stats => "Totals: every packet is somewhere",
         }
     }
@@ -324,6 +347,72 @@ pub struct NeighRow {
     pub age_s: f64,
     /// Packets that wait for its address.
     pub queued: u64,
+}
+
+/// A connection.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct ConntrackRow {
+    /// `tcp`, `udp`, `icmp`.
+    pub protocol: String,
+    /// `unreplied`, `assured`, `query`, `syn-sent`, `syn-recv`, `established`, `fin-wait`, `time-wait`, `close`.
+    pub state: String,
+    /// Source of the packet that opened it, as that came: address and port (of ICMP, the identifier).
+    pub src: SocketAddrV4,
+    /// Its destination.
+    pub dst: SocketAddrV4,
+    /// Source of the answers, as they come.
+    pub reply_src: SocketAddrV4,
+    /// Their destination.
+    pub reply_dst: SocketAddrV4,
+    /// Whether sources are translated (of answers, destinations).
+    pub snat: bool,
+    /// Whether destinations are (of answers, sources).
+    pub dnat: bool,
+    /// Seconds since it was opened.
+    pub age_s: u32,
+    /// Seconds until it expires, if no packet comes.
+    pub expires_s: u32,
+}
+
+/// What NAT has.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct NatStats {
+    /// Connections that there can be; 0: nothing is translated.
+    pub connections_max: u64,
+    /// Entries of connections in use.
+    pub connections: u64,
+    /// Connections that were made.
+    pub created: u64,
+    /// Those that expired.
+    pub expired: u64,
+    /// Those that there was no room for.
+    pub full: u64,
+    /// Internal endpoints that have an external one.
+    pub mappings: u64,
+    /// Times that no port was free for one.
+    pub ports_exhausted: u64,
+    /// Bytes that connections and mappings take.
+    pub bytes: u64,
+    /// External addresses that sources are hidden behind.
+    pub addresses: Vec<NatAddressRow>,
+}
+
+/// An external address.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct NatAddressRow {
+    /// The device that it is behind.
+    pub dev: String,
+    /// The address.
+    pub address: Ipv4Addr,
+    /// Ports of TCP in use.
+    pub tcp: u32,
+    /// Ports of UDP in use.
+    pub udp: u32,
+    /// Identifiers of ICMP in use.
+    pub icmp: u32,
 }
 
 /// A route.

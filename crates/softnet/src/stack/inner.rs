@@ -15,6 +15,7 @@ use softnet_core::SoftnetData;
 use softnet_core::ip::slow::SlowPath;
 use softnet_core::ip::tables::Tables;
 use softnet_core::napi::Budget;
+use softnet_core::nat::NatState;
 use softnet_core::qdisc::Origin;
 use softnet_core::skb::{Batch, CacheSizes, DropReason, Region};
 use softnet_core::softnet_data::ContextStats;
@@ -63,6 +64,8 @@ pub struct StackInner {
     pub(crate) app_packets: Arc<AtomicUsize>,
     /// The sockets.
     pub sockets: SocketTable,
+    /// Connections and mappings, if addresses are translated.
+    pub nat: Option<Arc<NatState>>,
     contexts: Mutex<Vec<Arc<ContextStats>>>,
     threads: Mutex<Vec<Arc<PollThread>>>,
 }
@@ -106,6 +109,7 @@ impl StackInner {
             housekeeper: Arc::new(Waker::new()?),
             app_packets,
             sockets,
+            nat: None,
             contexts: Mutex::new(vec![Arc::default()]),
             threads: Mutex::default(),
         })

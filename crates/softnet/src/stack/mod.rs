@@ -8,6 +8,7 @@ mod app_thread;
 mod cache_share;
 mod handle;
 mod inner;
+pub(crate) mod nat;
 pub(crate) mod routes;
 mod slow_lock;
 mod sockets;

@@ -11,6 +11,7 @@ mod jumbo;
 mod life;
 mod moves;
 mod multicast;
+mod nat;
 mod neigh;
 mod ports;
 mod scope;

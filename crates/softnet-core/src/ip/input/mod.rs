@@ -71,6 +71,9 @@ trait FastPath: Family {
     /// Source address of a frame that was classified.
     fn source(frame: &[u8]) -> Option<Self>;
 
+    /// Destination of a frame that was classified.
+    fn destination(frame: &[u8]) -> Option<Self::Bits>;
+
     /// IANA's number of the protocol that a frame for softnet itself carries; `None` if it is only a piece of a packet.
     fn protocol(frame: &[u8]) -> Option<u8>;
 }
@@ -155,17 +158,7 @@ fn family_input<F: FastPath>(
     let tables = F::routing(all);
     // First pass: validate. The packets that go on stay in `batch`, in order.
     let mut dst = [F::Bits::default(); BATCH];
-    let mut n = 0;
-    let mut odd = false;
-    for (skb, dst) in batch.as_slice().iter().zip(&mut dst) {
-        // A packet of several frames looks as if it were cut off here, and is looked at again.
-        let frame = skb.data();
-        match F::classify(frame, frame.len(), &ingress.mac) {
-            Verdict::Forward(d) => *dst = d,
-            _ => odd = true,
-        }
-        n += 1;
-    }
+    let (mut n, mut odd) = classify_all::<F>(ingress, batch, &mut dst);
     if odd {
         n = sort_out::<F>(ctx, ingress, batch, &mut dst, other, (&mut out.slow, Exception::Unusual));
     }
@@ -173,7 +166,13 @@ fn family_input<F: FastPath>(
         let mut cx = HookContext::new(ctx, now, all, &mut out.slow.made);
         cx.run(Passage::new(Slot::Prerouting, Some(ingress.dev), None), batch);
         // It may have changed destinations. What the slow path validates step by step passes the slot there, and this has.
-        n = sort_out::<F>(ctx, ingress, batch, &mut dst, other, (&mut out.slow, Exception::NextHop));
+        odd = false;
+        if batch.len() != n || !all_to::<F>(batch, &dst) {
+            (n, odd) = classify_all::<F>(ingress, batch, &mut dst);
+        }
+        if odd {
+            n = sort_out::<F>(ctx, ingress, batch, &mut dst, other, (&mut out.slow, Exception::NextHop));
+        }
     }
     if ingress.rp_filter != RpFilter::Off {
         n = reverse_path(ctx, tables, ingress, batch, &mut dst, F::source);
@@ -206,6 +205,29 @@ fn family_input<F: FastPath>(
             None => deliver(ctx, tables, skb, tables.resolve(hop, dst), out),
         }
     }
+}
+
+/// Writes to `dst` where the packets of `batch` go. Returns how many there are, and whether some of
+/// them are not simply forwarded.
+#[inline(always)]
+fn classify_all<F: FastPath>(ingress: &Ingress, batch: &Batch, dst: &mut [F::Bits; BATCH]) -> (usize, bool) {
+    let (mut n, mut odd) = (0, false);
+    for (skb, dst) in batch.as_slice().iter().zip(dst) {
+        // A packet of several frames looks as if it were cut off here, and is looked at again.
+        let frame = skb.data();
+        match F::classify(frame, frame.len(), &ingress.mac) {
+            Verdict::Forward(d) => *dst = d,
+            _ => odd = true,
+        }
+        n += 1;
+    }
+    (n, odd)
+}
+
+/// Whether the packets of `batch` go where `dst` says.
+#[inline(always)]
+fn all_to<F: FastPath>(batch: &Batch, dst: &[F::Bits; BATCH]) -> bool {
+    batch.as_slice().iter().zip(dst).all(|(skb, dst)| F::destination(skb.data()) == Some(*dst))
 }
 
 /// What the third pass made of a packet, in one word, so that those of a batch are quickly compared: the device that it leaves

@@ -101,6 +101,11 @@ impl FastPath for Ipv4Addr {
     }
 
     #[inline(always)]
+    fn destination(frame: &[u8]) -> Option<u32> {
+        Some(Ipv4Header::over(headers(frame)?.1).dst())
+    }
+
+    #[inline(always)]
     fn protocol(frame: &[u8]) -> Option<u8> {
         let ip = Ipv4Header::over(headers(frame)?.1);
         (!ip.is_fragment()).then_some(ip.protocol())

@@ -63,6 +63,11 @@ impl FastPath for Ipv6Addr {
         Some(headers(frame)?.1.src())
     }
 
+    #[inline(always)]
+    fn destination(frame: &[u8]) -> Option<u128> {
+        Some(headers(frame)?.1.dst().to_bits())
+    }
+
     /// Behind extension headers only the slow path looks.
     #[inline(always)]
     fn protocol(frame: &[u8]) -> Option<u8> {

@@ -7,7 +7,7 @@ use crate::ip::adjacency::{Adjacency, Kind};
 use crate::ip::hooks::{Passage, Slot};
 use crate::ip::input::Exception;
 use crate::ip::redirect::{CameBy, Quote};
-use crate::skb::{DropReason, Skb};
+use crate::skb::{DropReason, Flags, Skb};
 
 impl Call<'_> {
     /// A packet that the fast path did not take.
@@ -64,7 +64,8 @@ impl Call<'_> {
         }
         let came_by = CameBy::of(skb.head());
         // As it came, for its sender; whether that is told is known behind the next slot.
-        let back = hop.dev == came_by.dev && iface.send_redirects;
+        let translated = skb.head().flags & Flags::TRANSLATED != 0;
+        let back = hop.dev == came_by.dev && iface.send_redirects && !translated;
         let came = back.then(|| Quote::of(packet(&skb)));
         F::hop(self.slow, self.view, &mut skb, iface, hop.gateway);
         let at = |slot| Passage::new(slot, Some(came_by.dev), Some(hop.dev));

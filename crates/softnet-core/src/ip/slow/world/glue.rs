@@ -75,6 +75,7 @@ pub(super) struct Host<'a> {
     sent: RefCell<Sent>,
     choices: RefCell<Vec<TxChoice>>,
     sockets: &'a NoSockets,
+    tracked: bool,
 }
 
 impl SlowHost for Host<'_> {
@@ -92,7 +93,7 @@ impl SlowHost for Host<'_> {
 
     fn xmit(&self, ctx: &mut SoftnetData, dev: u16, choice: TxChoice, _: Origin, batch: &mut Batch) {
         for skb in batch.drain() {
-            assert_metadata(skb.head());
+            assert_metadata(skb.head(), self.tracked);
             self.sent.borrow_mut().push((dev, skb.data().to_vec()));
             self.choices.borrow_mut().push(choice);
             ctx.free_skb(skb);
@@ -119,8 +120,14 @@ fn set_metadata(head: &mut Head) {
     (head.hash, head.tc_depth) = (3, 1);
 }
 
-fn assert_metadata(head: &Head) {
-    let said = (head.mark, head.conntrack, head.vlan_proto, head.tc_depth);
+fn assert_metadata(head: &Head, tracked: bool) {
+    let connection = match tracked {
+        // Whatever it is.
+        true if head.flags & Flags::ORIGINATED == 0 => CONNTRACK,
+        true => 0,
+        false => head.conntrack,
+    };
+    let said = (head.mark, connection, head.vlan_proto, head.tc_depth);
     if head.flags & Flags::ORIGINATED == 0 {
         return assert_eq!(said, (MARK, CONNTRACK, VlanProto::Dot1ad, 1));
     }
@@ -208,6 +215,7 @@ impl<F: TestFamily> World<F> {
             sent: RefCell::default(),
             choices: RefCell::default(),
             sockets: &self.sockets,
+            tracked: self.tracked,
         };
         let result = step(&mut self.ctx, &mut self.control, &host);
         self.tables = Tables::clone(&host.tables());

@@ -58,6 +58,8 @@ pub(crate) struct World<F: TestFamily> {
     pub(crate) errors: Vec<(Flow, SocketError)>,
     /// How the frames of the last step left.
     pub(crate) choices: Vec<TxChoice>,
+    /// Whether a hook says of packets which connection they are of.
+    pub(crate) tracked: bool,
     sockets: NoSockets,
     received: u64,
     sent: u64,
@@ -89,6 +91,7 @@ impl<F: TestFamily> World<F> {
             now: 0,
             errors: Vec::new(),
             choices: Vec::new(),
+            tracked: false,
             received: 0,
             sent: 0,
             family: PhantomData,

@@ -1,0 +1,216 @@
+//! `softnet bench nat`: how many packets a second one worker forwards whose sources it hides.
+
+use std::collections::{HashMap, HashSet};
+use std::net::Ipv4Addr;
+use std::sync::{Arc, PoisonError};
+
+use clap::Args;
+use serde_json::json;
+use softnet_core::conntrack::Timeouts;
+use softnet_core::ip::hooks::Slot;
+use softnet_core::ip::{IpPrefix, Prefix, checksum};
+use softnet_core::nat::{Nat, NatRules, NatState, SourceNat};
+use softnet_core::skb::BATCH;
+
+use super::forward::{self, RX_MAC, Setup};
+use super::harness::{Case, alternate};
+use super::report::{Bound, REFERENCE, Report, Row, Sample};
+use super::templates::{Random, SIZE, Template, number, sixteen_prefixes, templates};
+use super::{Common, pin};
+use crate::bench::text;
+
+pub(super) const HELP: &str = "\
+One worker on one core forwards 64-byte IPv4 packets of UDP from one emulated NIC to another, by 16 routes, and hides \
+their sources behind a pool of addresses. Each packet is written afresh into its buffer within the measured time; the \
+connections take turns, in another order than that in which they were made. What comes out is verified after the run.
+
+  forward      the same packets, 10,000 of them, forwarded as they are
+  nat-1        one connection
+  nat-10k      10,000 connections
+  nat-1m       1,000,000 connections";
+
+/// External addresses: enough for a million connections.
+const POOL: u8 = 64;
+/// Connections of each host inside.
+const PER_HOST: u32 = 16;
+
+#[derive(Args, Debug)]
+pub(crate) struct NatBench {
+    #[command(flatten)]
+    pub(super) common: Common,
+    /// Only this row (may be repeated), as for a profile: `perf record softnet bench nat --case
+    /// nat-10k`
+    #[arg(long = "case", value_name = "CASE")]
+    cases: Vec<String>,
+}
+
+/// A row: connections, and whether they are translated.
+const CASES: [(&str, usize, bool); 4] =
+    [("forward", 10_000, false), ("nat-1", 1, true), ("nat-10k", 10_000, true), ("nat-1m", 1_000_000, true)];
+
+/// Bytes of the link header, and of the IP header after it.
+const ETH: usize = 14;
+const IP: usize = 20;
+
+/// Writes the source of session `n`, and right checksums.
+fn set_source(template: &mut Template, n: u32) {
+    let addr = Ipv4Addr::from_bits(u32::from(Ipv4Addr::new(10, 0, 0, 1)) + n / PER_HOST);
+    let port = (1024 + 2003 * (n % PER_HOST) + n / PER_HOST % 2000) as u16;
+    let bytes = &mut template.0;
+    bytes[26..30].copy_from_slice(&addr.octets());
+    bytes[34..36].copy_from_slice(&port.to_be_bytes());
+    bytes[24..26].fill(0);
+    let check = checksum::checksum(&bytes[ETH..ETH + IP]);
+    bytes[24..26].copy_from_slice(&check.to_be_bytes());
+    bytes[40..42].fill(0);
+    // 0 would be none (RFC 768).
+    let check = match !udp_sum(&bytes[ETH..]) {
+        0 => 0xffff,
+        check => check,
+    };
+    bytes[40..42].copy_from_slice(&check.to_be_bytes());
+}
+
+/// Sum of a UDP packet, which begins at its IP header, with its pseudo-header.
+fn udp_sum(packet: &[u8]) -> u16 {
+    let word = |at: usize| u32::from_be_bytes(std::array::from_fn(|i| packet[at + i]));
+    let udp = &packet[IP..];
+    checksum::add(checksum::pseudo_header_sum(word(12), word(16), 17, udp.len() as u16), checksum::sum(udp))
+}
+
+/// The packets of `n` sessions: as they come at first, and as they come then.
+fn sessions(n: usize, prefixes: &[IpPrefix]) -> [Arc<[Template]>; 2] {
+    let mut random = Random::new(7);
+    let mut all = templates(n, RX_MAC, prefixes, &mut random);
+    all.iter_mut().zip(0..).for_each(|(template, n)| set_source(template, n));
+    let first = all.clone().into();
+    for i in (1..all.len()).rev() {
+        all.swap(i, random.below(i + 1));
+    }
+    [first, all.into()]
+}
+
+/// Starts a stack, with NAT if `capacity` says for how many connections.
+fn start(setup: &Setup, capacity: Option<usize>, keep: bool) -> Result<forward::Bench, String> {
+    let bench = setup.start(keep)?;
+    if let Some(capacity) = capacity {
+        let state = NatState::new(capacity as u32, [11, 12, 13, 14], &Timeouts::default());
+        let addresses = (0..POOL).map(|n| Ipv4Addr::new(203, 0, 113, n)).collect();
+        let rules = NatRules { source: vec![SourceNat { dev: 1, addresses }], ..NatRules::default() };
+        let nat = Arc::new(Nat::new(Arc::new(state), &rules).map_err(text)?);
+        let shared = &bench.assembly.shared;
+        shared.control().replace_tables(&**shared, |tables| {
+            tables.hooks.set(Slot::Prerouting, Some(nat.clone()));
+            tables.hooks.set(Slot::Postrouting, Some(nat));
+        });
+    }
+    Ok(bench)
+}
+
+/// Forwards each packet three times, and checks all that comes out: sums, what may not change, and
+/// that each session keeps a source of its own.
+fn verify(setup: &Setup, capacity: Option<usize>) -> Result<(), String> {
+    let mut bench = start(setup, capacity, true)?;
+    let n = setup.templates.len();
+    bench.forward(3 * n as u64)?;
+    let (found, _) = bench.end()?;
+    let mut found = found.lock().unwrap_or_else(PoisonError::into_inner);
+    let kept = found.keep.take().unwrap_or_default();
+    let sent: HashMap<u32, &Template> = setup.templates.iter().map(|t| (number(t), t)).collect();
+    let wrong = |what: &str, t: &Template| Err(format!("{}: {what}: {:02x?}", setup.case, t.0));
+    let mut sources = HashMap::new();
+    for out in &kept {
+        let bytes = &out.0;
+        if checksum::sum(&bytes[ETH..ETH + IP]) != 0xffff || udp_sum(&bytes[ETH..]) != 0xffff {
+            return wrong("a wrong checksum", out);
+        }
+        let Some(sent) = sent.get(&number(out)) else { return wrong("no such packet", out) };
+        let same =
+            |bytes: &[u8; SIZE]| [bytes[30..34].to_vec(), bytes[36..40].to_vec(), bytes[42..].to_vec()];
+        if same(bytes) != same(&sent.0) {
+            return wrong("it is not what was sent", out);
+        }
+        let source = (bytes[26..30].to_vec(), bytes[34..36].to_vec());
+        if capacity.is_some() != (source.0[..3] == [203, 0, 113]) {
+            return wrong("a source that it should not have", out);
+        }
+        if *sources.entry(number(out)).or_insert(source.clone()) != source {
+            return wrong("its source changed", out);
+        }
+    }
+    let distinct: HashSet<_> = sources.values().collect();
+    if (kept.len(), sources.len(), distinct.len()) != (3 * n, n, n) {
+        let counts = (kept.len(), sources.len(), distinct.len());
+        return Err(format!("{}: packets, sessions and sources are {counts:?}, of {n}", setup.case));
+    }
+    Ok(())
+}
+
+impl NatBench {
+    pub(crate) fn run(&self) -> Result<Report, String> {
+        let cpu = pin(self.common.cpu)?;
+        if let Some(unknown) = self.cases.iter().find(|c| !CASES.iter().any(|case| case.0 == **c)) {
+            let names: Vec<_> = CASES.iter().map(|case| case.0).collect();
+            return Err(format!("--case {unknown}: there are {}", names.join(", ")));
+        }
+        let wanted = |name: &str| self.cases.is_empty() || self.cases.iter().any(|c| c == name);
+        eprintln!("making packets");
+        let prefixes: Arc<[IpPrefix]> = sixteen_prefixes().into_iter().map(Prefix::any).collect();
+        let setups: Vec<_> = CASES
+            .into_iter()
+            .filter(|(case, ..)| wanted(case))
+            .map(|(case, n, nat)| {
+                let [first, templates] = sessions(n, &prefixes);
+                let prefixes = prefixes.clone();
+                let setup =
+                    Setup { case, prefixes, templates, first: Some(first), burst: BATCH, routed: true };
+                (setup, nat.then_some(n + n / 16 + 16))
+            })
+            .collect();
+        let packets: u64 = if self.common.quick { 4_000_000 } else { 20_000_000 };
+        let mut benches = Vec::new();
+        for (setup, capacity) in &setups {
+            let mut bench = start(setup, *capacity, false)?;
+            // Opens all connections.
+            bench.forward(setup.templates.len() as u64)?;
+            benches.push(Some(bench));
+        }
+        let cases = setups
+            .iter()
+            .zip(&mut benches)
+            .map(|((setup, capacity), bench)| Case {
+                row: Row::new(
+                    setup.case,
+                    vec![
+                        ("device", json!("mem")),
+                        ("context", json!("softirq")),
+                        ("threads", json!(1)),
+                        ("pinned", json!(true)),
+                        ("connections", json!(if capacity.is_some() { setup.templates.len() } else { 0 })),
+                        ("size", json!(SIZE)),
+                    ],
+                ),
+                measure: Box::new(move || -> Result<Sample, String> {
+                    let bench = bench.as_mut().ok_or("ended")?;
+                    let ns = bench.forward(packets)?.as_nanos() as f64 / packets as f64;
+                    Ok(vec![("mpps", 1000.0 / ns), ("ns_per_packet", ns)])
+                }),
+            })
+            .collect();
+        let mut report = alternate("nat", Some(cpu), self.common.rounds(), cases)?;
+        for ((setup, capacity), bench) in setups.iter().zip(&mut benches) {
+            if let Some(bench) = bench.take() {
+                bench.end()?;
+            }
+            verify(setup, *capacity)?;
+        }
+        for (case, least) in [("nat-1", 11.0), ("nat-10k", 11.0), ("nat-1m", 8.0)] {
+            if report.row(case).is_some() {
+                report.bound(case, "mpps", Bound::AtLeast(least)).on(&REFERENCE).meaning(
+                    "One worker on one core forwards 64-byte packets and hides their sources at this rate.",
+                );
+            }
+        }
+        Ok(report)
+    }
+}

@@ -1,0 +1,441 @@
+//! The table: look-up, use, insertion and expiry of connections.
+
+use super::entry::{Contents, Entry, Life, NIL};
+use super::state::{State, Timeouts};
+use super::wheel::Wheel;
+use super::{Direction, FreeList, Index, Tuple};
+use crate::fold::FoldKey;
+use crate::skb::{BATCH, prefetch};
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
+
+use std::hash::Hasher;
+
+/// Seconds by which a connection may seem older than it is, so that not each packet writes to its
+/// entry.
+const SLACK: u32 = 4;
+/// Seconds of the wheel: an entry is looked at once in so many at least.
+#[cfg(not(feature = "loom"))]
+const ROUND: u32 = 256;
+#[cfg(feature = "loom")]
+const ROUND: u32 = 4;
+/// Words whose owners may insert connections, by the endpoint that opens them.
+#[cfg(not(feature = "loom"))]
+const STRIPES: usize = 256;
+#[cfg(feature = "loom")]
+const STRIPES: usize = 1;
+
+/// See the [module](super).
+pub struct Conntrack {
+    entries: Box<[Entry]>,
+    index: Index,
+    free: FreeList,
+    wheel: Wheel,
+    stripes: Box<[AtomicU32]>,
+    key: FoldKey,
+    /// Seconds by the numbers of states.
+    timeouts: [AtomicU32; 16],
+    created: AtomicU64,
+    expired: AtomicU64,
+    full: AtomicU64,
+}
+
+/// What was counted, for others to read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Counts {
+    /// Connections that there can be.
+    pub capacity: u32,
+    /// Entries in use.
+    pub entries: u64,
+    /// Connections that were made.
+    pub created: u64,
+    /// Those that expired.
+    pub expired: u64,
+    /// Those that there was no room for.
+    pub full: u64,
+}
+
+/// A connection to be made.
+#[derive(Clone, Copy, Debug)]
+pub struct New {
+    /// The tuples of both directions.
+    pub tuples: [Tuple; 2],
+    /// Its first state.
+    pub state: State,
+    /// [`SNAT`](super::entry::SNAT), [`DNAT`](super::entry::DNAT).
+    pub flags: u8,
+    pub(crate) mapping: u32,
+}
+
+impl New {
+    /// Of which nothing is translated.
+    pub fn plain(tuple: Tuple, state: State) -> Self {
+        New { tuples: [tuple, tuple.inverse()], state, flags: 0, mapping: NIL }
+    }
+}
+
+/// A connection that was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// Twice the index of its entry, and one more if the packet is a reply.
+    pub id: u32,
+    /// Its life word.
+    pub life: Life,
+}
+
+impl Found {
+    /// The direction of the packet.
+    #[inline(always)]
+    pub fn direction(self) -> Direction {
+        Direction::of(self.id)
+    }
+
+    /// What the head of a packet carries: identifier plus one, and above it as much of the
+    /// generation as there is room for.
+    #[inline(always)]
+    pub(crate) fn word(self) -> u32 {
+        u32::from(self.life.generation()) << 24 | (self.id + 1)
+    }
+}
+
+/// Why there is no connection for a packet that would open one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// The table is full.
+    Full,
+    /// Another thread makes one for the same endpoint at this moment.
+    Busy,
+}
+
+/// A connection, as it was when it was looked at.
+#[derive(Clone, Copy, Debug)]
+pub struct Snapshot {
+    /// The tuples of both directions.
+    pub tuples: [Tuple; 2],
+    /// Its state.
+    pub state: State,
+    /// [`SNAT`](super::entry::SNAT), [`DNAT`](super::entry::DNAT).
+    pub flags: u8,
+    /// Seconds until it expires.
+    pub left: u32,
+    /// Seconds since it was made.
+    pub age: u32,
+}
+
+/// The right to make connections of an endpoint.
+pub(crate) struct Stripe<'a>(&'a AtomicU32);
+
+impl Drop for Stripe<'_> {
+    fn drop(&mut self) {
+        self.0.store(0, Ordering::Release);
+    }
+}
+
+impl Conntrack {
+    /// The most connections that a table can have.
+    pub const MAX: u32 = super::index::MAX_IDS / 2 - 1;
+
+    /// A table for `capacity` connections, [`MAX`](Self::MAX) at the most; `key` hashes them, and
+    /// must be random.
+    pub fn new(capacity: u32, key: FoldKey, timeouts: &Timeouts) -> Self {
+        let capacity = capacity.clamp(1, Self::MAX);
+        let table = Conntrack {
+            entries: (0..capacity).map(|_| Entry::new()).collect(),
+            index: Index::new(2 * capacity),
+            free: FreeList::new(capacity),
+            wheel: Wheel::new(ROUND),
+            stripes: (0..STRIPES).map(|_| AtomicU32::new(0)).collect(),
+            key,
+            timeouts: [0; 16].map(AtomicU32::new),
+            created: AtomicU64::new(0),
+            expired: AtomicU64::new(0),
+            full: AtomicU64::new(0),
+        };
+        table.set_timeouts(timeouts);
+        table
+    }
+
+    /// Has connections expire after these times without a packet; those that there are, from their
+    /// next packet on.
+    pub fn set_timeouts(&self, timeouts: &Timeouts) {
+        for (to, seconds) in self.timeouts.iter().zip(timeouts.table()) {
+            to.store(seconds.max(SLACK).saturating_add(SLACK), Ordering::Relaxed);
+        }
+    }
+
+    /// Bytes that it takes.
+    pub fn bytes(&self) -> usize {
+        size_of_val(&*self.entries) + self.index.bytes() + size_of_val(&*self.stripes) + 4 * ROUND as usize
+    }
+
+    /// What was counted.
+    pub fn counts(&self) -> Counts {
+        let [created, expired, full] =
+            [&self.created, &self.expired, &self.full].map(|counter| counter.load(Ordering::Relaxed));
+        let capacity = self.entries.len() as u32;
+        Counts { capacity, entries: created.saturating_sub(expired), created, expired, full }
+    }
+
+    /// The hash of a tuple.
+    #[inline(always)]
+    pub(crate) fn hash(&self, tuple: &Tuple) -> u64 {
+        self.key.hash(|hasher| {
+            hasher.write_u64(tuple.addrs);
+            hasher.write_u64(tuple.rest);
+        })
+    }
+
+    #[inline(always)]
+    fn entry(&self, id: u32) -> Option<&Entry> {
+        self.entries.get((id >> 1) as usize)
+    }
+
+    /// The link of an entry on the list that it is on.
+    fn link(&self, index: u32) -> &AtomicU32 {
+        &self.entries[index as usize].next
+    }
+
+    /// Looks up what the packets of a batch belong to, at `now`: of each its tuple (the default one
+    /// for none) and its TCP flags (0 if it is not TCP). What is found is a packet's that keeps its
+    /// connection alive, and moves it on.
+    #[inline]
+    pub fn find_batch(&self, now: u32, packets: &[(Tuple, u8)], found: &mut [Option<Found>; BATCH]) {
+        let n = packets.len().min(BATCH);
+        let packets = &packets[..n];
+        let mut hashes = [0; BATCH];
+        for i in 0..n {
+            hashes[i] = self.hash(&packets[i].0);
+            self.index.prefetch(hashes[i]);
+        }
+        let mut ids = [NIL; BATCH];
+        for i in 0..n {
+            if let Some(first) = self.index.first(hashes[i])
+                && let Some(entry) = self.entry(first)
+            {
+                prefetch(std::ptr::from_ref(entry).cast());
+                ids[i] = first;
+            }
+        }
+        for i in 0..n {
+            let ((tuple, flags), id) = (&packets[i], ids[i]);
+            found[i] = match self.hit(id, tuple, *flags, now) {
+                Some(life) => Some(Found { id, life }),
+                None if tuple.rest == 0 => None,
+                None => self.find_hashed(hashes[i], tuple, *flags, now),
+            };
+        }
+    }
+
+    /// Looks up the connection of a packet, which keeps it alive and moves it on.
+    pub fn find(&self, now: u32, tuple: &Tuple, tcp_flags: u8) -> Option<Found> {
+        self.find_hashed(self.hash(tuple), tuple, tcp_flags, now)
+    }
+
+    #[inline(never)]
+    fn find_hashed(&self, hash: u64, tuple: &Tuple, tcp_flags: u8, now: u32) -> Option<Found> {
+        let mut life = None;
+        let id = self.index.find(hash, |id| {
+            life = self.hit(id, tuple, tcp_flags, now);
+            life.is_some()
+        })?;
+        life.map(|life| Found { id, life })
+    }
+
+    /// Looks up a connection without using it: packets about it do not keep it alive.
+    pub(crate) fn peek(&self, now: u32, tuple: &Tuple) -> Option<Found> {
+        let mut found = None;
+        self.index.find(self.hash(tuple), |id| {
+            let Some(entry) = self.entry(id) else { return false };
+            let life = entry.life();
+            let is = entry.is(id, tuple) && life.is_live() && !life.is_over(now) && entry.is_still(life);
+            found = is.then_some(Found { id, life });
+            is
+        });
+        found
+    }
+
+    /// The life word of `id`, if that is of a connection with `tuple`; a packet keeps it alive and
+    /// moves it on.
+    #[inline(always)]
+    fn hit(&self, id: u32, tuple: &Tuple, tcp_flags: u8, now: u32) -> Option<Life> {
+        let entry = self.entry(id)?;
+        let life = entry.life();
+        if !entry.is(id, tuple) || !life.is_live() {
+            return None;
+        }
+        let next = State::next(life.state_number(), Direction::of(id), tcp_flags);
+        // Near enough to what it would be: nothing is written.
+        if next == life.state_number() && self.deadline(next, now).wrapping_sub(life.expires()) < SLACK {
+            return entry.is_still(life).then_some(life);
+        }
+        self.refresh(entry, Found { id, life }, tcp_flags, now)
+    }
+
+    #[inline(always)]
+    fn deadline(&self, state: u8, now: u32) -> u32 {
+        now.wrapping_add(self.timeouts[usize::from(state & 15)].load(Ordering::Relaxed))
+    }
+
+    /// Moves the connection on, unless it expired.
+    #[inline(never)]
+    fn refresh(&self, entry: &Entry, found: Found, tcp_flags: u8, now: u32) -> Option<Life> {
+        let mut life = found.life;
+        loop {
+            if life.is_over(now) {
+                return None;
+            }
+            let next = State::next(life.state_number(), found.direction(), tcp_flags);
+            let new = life.with(next, self.deadline(next, now));
+            match entry.exchange(life, new) {
+                Ok(()) => return Some(new),
+                // Another packet of the same connection.
+                Err(other) if other.generation() == life.generation() && other.is_live() => life = other,
+                Err(_) => return None,
+            }
+        }
+    }
+
+    /// What a packet's head says of its connection, see [`Found::word`]; `None` if that has ended
+    /// since.
+    #[inline(always)]
+    pub(crate) fn of_word(&self, word: u32) -> Option<Found> {
+        let id = (word & 0xff_ffff).wrapping_sub(1);
+        let life = self.entry(id)?.life();
+        let same = u32::from(life.generation()) << 24 == word & 0xff << 24;
+        (same && life.is_live()).then_some(Found { id, life })
+    }
+
+    /// The tuple of packets in the other direction than the one found; `None` if the connection has
+    /// ended since.
+    #[inline(always)]
+    pub(crate) fn peer(&self, found: Found) -> Option<Tuple> {
+        let entry = self.entry(found.id)?;
+        let tuple = entry.tuple(!found.id);
+        entry.is_still(found.life).then_some(tuple)
+    }
+
+    /// The tuples of the packet's own direction, and of the other one; `None` if the connection has
+    /// ended since.
+    #[inline(always)]
+    pub(crate) fn pair(&self, found: Found) -> Option<[Tuple; 2]> {
+        let entry = self.entry(found.id)?;
+        let tuples = [entry.tuple(found.id), entry.tuple(!found.id)];
+        entry.is_still(found.life).then_some(tuples)
+    }
+
+    /// The right to make connections that the source of `tuple` opens.
+    pub(crate) fn own(&self, tuple: &Tuple) -> Result<Stripe<'_>, Refused> {
+        let (addr, port) = tuple.src();
+        let hash = self.key.hash(|hasher| hasher.write_u64(u64::from(addr) << 16 | u64::from(port)));
+        let stripe = &self.stripes[(hash as usize) % self.stripes.len()];
+        match stripe.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed) {
+            Ok(_) => Ok(Stripe(stripe)),
+            Err(_) => Err(Refused::Busy),
+        }
+    }
+
+    /// Makes a connection at `now`. The caller has looked that there is none; threads that may make
+    /// the same one do it in turn.
+    pub fn insert(&self, now: u32, new: &New) -> Result<Found, Refused> {
+        let Some(index) = self.free.pop(|i| self.link(i)) else {
+            self.full.fetch_add(1, Ordering::Relaxed);
+            return Err(Refused::Full);
+        };
+        let entry = &self.entries[index as usize];
+        let expires = self.deadline(new.state as u8, now);
+        let life = Life::new(entry.life().generation(), new.state, new.flags, expires);
+        entry.fill(&Contents { tuples: new.tuples, mapping: new.mapping, created: now }, life);
+        let hashes = new.tuples.map(|tuple| self.hash(&tuple));
+        let id = 2 * index;
+        // Replies are found as soon as the first packet may be.
+        if !self.index.insert(hashes[1], id + 1) || !self.index.insert(hashes[0], id) {
+            self.index.remove(hashes[1], id + 1);
+            entry.set(life.ended());
+            self.free.push(index, |i| self.link(i));
+            self.full.fetch_add(1, Ordering::Relaxed);
+            return Err(Refused::Full);
+        }
+        self.created.fetch_add(1, Ordering::Relaxed);
+        self.wheel.file(index, expires.wrapping_add(1), &entry.next);
+        Ok(Found { id, life })
+    }
+
+    /// Looks at up to `max` of the connections that may have expired by `now`, unless another
+    /// thread does; of those that have, `released` gets the mappings. Returns how many it looked
+    /// at.
+    #[inline(always)]
+    pub(crate) fn sweep_with(&self, now: u32, max: usize, released: impl FnMut(u32)) -> usize {
+        if self.wheel.is_due(now) { self.sweep_due(now, max, released) } else { 0 }
+    }
+
+    /// The same of a table without mappings.
+    pub fn sweep(&self, now: u32, max: usize) -> usize {
+        self.sweep_with(now, max, |_| {})
+    }
+
+    #[inline(never)]
+    fn sweep_due(&self, now: u32, max: usize, mut released: impl FnMut(u32)) -> usize {
+        let Some(mut sweep) = self.wheel.own() else { return 0 };
+        for n in 0..max {
+            let Some(index) = sweep.next(now, |i| self.link(i)) else { return n };
+            if let Some(entry) = sweep.peek().and_then(|next| self.entries.get(next as usize)) {
+                prefetch(std::ptr::from_ref(entry).cast());
+            }
+            if let Some(mapping) = self.expire(index, now) {
+                released(mapping);
+            }
+        }
+        max
+    }
+
+    /// Frees an entry that came off the wheel, if its time is over; otherwise files it anew.
+    /// Returns its mapping, if it had one.
+    fn expire(&self, index: u32, now: u32) -> Option<u32> {
+        let entry = &self.entries[index as usize];
+        // Nothing but the life word changes until the entry is free.
+        let contents = entry.contents();
+        let mut life = entry.life();
+        loop {
+            if !life.is_over(now) {
+                self.wheel.file(index, life.expires().wrapping_add(1), &entry.next);
+                return None;
+            }
+            match entry.exchange(life, life.ended()) {
+                Ok(()) => break,
+                Err(other) => life = other,
+            }
+        }
+        for (tuple, id) in contents.tuples.iter().zip([2 * index, 2 * index + 1]) {
+            self.index.remove(self.hash(tuple), id);
+        }
+        self.expired.fetch_add(1, Ordering::Relaxed);
+        self.free.push(index, |i| self.link(i));
+        (contents.mapping != NIL).then_some(contents.mapping)
+    }
+
+    /// The connections that there are at `now`, each as it is when it is looked at; others may come
+    /// and go meanwhile.
+    pub fn connections(&self, now: u32) -> impl Iterator<Item = Snapshot> {
+        self.entries[..self.free.used() as usize].iter().filter_map(move |entry| {
+            let life = entry.life();
+            let Contents { tuples, created, .. } = entry.contents();
+            let is = life.is_live() && !life.is_over(now) && entry.is_still(life);
+            is.then(|| Snapshot {
+                tuples,
+                state: life.state(),
+                flags: life.flags(),
+                left: life.expires().wrapping_sub(now),
+                age: now.wrapping_sub(created),
+            })
+        })
+    }
+
+    #[cfg(all(test, feature = "loom"))]
+    pub(super) fn index(&self) -> &Index {
+        &self.index
+    }
+
+    #[cfg(all(test, feature = "loom"))]
+    pub(super) fn is_live(&self, id: u32) -> bool {
+        self.entries[(id >> 1) as usize].life().is_live()
+    }
+}

@@ -1,0 +1,145 @@
+//! What is translated: the rules, as they are configured and as the hooks ask for them.
+//!
+//! Plain values, part of one version of the hooks; state that outlives a change of rules is in
+//! [`NatState`](super::NatState).
+
+use std::collections::HashMap;
+use std::net::{Ipv4Addr, SocketAddrV4};
+
+use super::mapping::{Endpoint, Mappings};
+
+/// Sources of what leaves by a device are hidden behind addresses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SourceNat {
+    /// The device.
+    pub dev: u16,
+    /// The external addresses: that of the device (masquerading), or a pool that is routed to it.
+    pub addresses: Vec<Ipv4Addr>,
+}
+
+/// What comes to an external endpoint goes to an internal one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PortForward {
+    /// Of this protocol: TCP or UDP.
+    pub protocol: u8,
+    /// Where it comes to.
+    pub external: SocketAddrV4,
+    /// Where it goes.
+    pub internal: SocketAddrV4,
+}
+
+/// One external address stands for one internal address, ports and all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OneToOne {
+    /// The device that the external address is behind.
+    pub dev: u16,
+    /// The external address.
+    pub external: Ipv4Addr,
+    /// The internal one.
+    pub internal: Ipv4Addr,
+}
+
+/// Which packets from outside a mapping lets in (RFC 4787 section 5).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Filtering {
+    /// Those of connections that were opened from inside, as Linux does.
+    #[default]
+    AddressAndPortDependent,
+    /// All: for peers that find each other by a third.
+    EndpointIndependent,
+}
+
+/// All rules.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NatRules {
+    /// By device, no device twice.
+    pub source: Vec<SourceNat>,
+    /// By external endpoint; the first one for it counts.
+    pub forward: Vec<PortForward>,
+    /// By addresses; the first one for either counts.
+    pub one_to_one: Vec<OneToOne>,
+    /// What mappings let in.
+    pub filtering: Filtering,
+}
+
+/// Why rules can't be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "too many external addresses: expected no more than {}, those of earlier rules included",
+    super::MAX_ADDRESSES
+)]
+pub struct TooManyAddresses;
+
+/// The rules as the hooks ask for them.
+#[derive(Default)]
+pub(super) struct Compiled {
+    /// By device: the numbers of the external addresses.
+    source: Vec<Option<Box<[u8]>>>,
+    /// External addresses, and the device that each is behind.
+    external: HashMap<u32, Option<u16>>,
+    forward: HashMap<(u8, u32, u16), Endpoint>,
+    /// From external to internal addresses.
+    inward: HashMap<u32, u32>,
+    /// By device and internal address: the external one.
+    outward: HashMap<(u16, u32), u32>,
+    pub(super) endpoint_independent: bool,
+    /// Ports that are forwarded, which no mapping may have.
+    pub(super) reserved: Vec<(u8, u8, u16)>,
+}
+
+impl Compiled {
+    pub(super) fn new(rules: &NatRules, mappings: &Mappings) -> Result<Self, TooManyAddresses> {
+        let mut compiled = Compiled {
+            endpoint_independent: rules.filtering == Filtering::EndpointIndependent,
+            ..Compiled::default()
+        };
+        for rule in &rules.source {
+            let mut numbers = Vec::new();
+            for addr in rule.addresses.iter().map(|addr| addr.to_bits()) {
+                numbers.push(mappings.address(addr).ok_or(TooManyAddresses)?);
+                compiled.external.insert(addr, Some(rule.dev));
+            }
+            let dev = usize::from(rule.dev);
+            compiled.source.resize_with(compiled.source.len().max(dev + 1), || None);
+            compiled.source[dev] = Some(numbers.into());
+        }
+        for rule in &rules.one_to_one {
+            let [external, internal] = [rule.external, rule.internal].map(Ipv4Addr::to_bits);
+            compiled.external.entry(external).or_insert(Some(rule.dev));
+            compiled.inward.entry(external).or_insert(internal);
+            compiled.outward.entry((rule.dev, internal)).or_insert(external);
+        }
+        for rule in &rules.forward {
+            let [external, internal] =
+                [rule.external, rule.internal].map(|addr| (addr.ip().to_bits(), addr.port()));
+            if compiled.external.entry(external.0).or_insert(None).is_some() {
+                let number = mappings.address(external.0).ok_or(TooManyAddresses)?;
+                compiled.reserved.push((number, rule.protocol, external.1));
+            }
+            compiled.forward.entry((rule.protocol, external.0, external.1)).or_insert(internal);
+        }
+        Ok(compiled)
+    }
+
+    /// Numbers of the addresses behind which sources of what leaves by `dev` are hidden.
+    #[inline]
+    pub(super) fn source(&self, dev: Option<u16>) -> Option<&[u8]> {
+        self.source.get(usize::from(dev?))?.as_deref()
+    }
+
+    /// The device that an external address is behind, if it is known.
+    pub(super) fn external(&self, addr: u32) -> Option<Option<u16>> {
+        self.external.get(&addr).copied()
+    }
+
+    /// Where a rule has packets to this external endpoint go.
+    pub(super) fn inward(&self, protocol: u8, (addr, port): Endpoint) -> Option<Endpoint> {
+        let forward = self.forward.get(&(protocol, addr, port)).copied();
+        forward.or_else(|| self.inward.get(&addr).map(|internal| (*internal, port)))
+    }
+
+    /// The external address that stands for `internal` alone on what leaves by `dev`.
+    pub(super) fn outward(&self, dev: u16, internal: u32) -> Option<u32> {
+        self.outward.get(&(dev, internal)).copied()
+    }
+}

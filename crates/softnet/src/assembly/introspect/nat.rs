@@ -1,0 +1,84 @@
+//! What is told of connections and of NAT.
+
+use std::net::{Ipv4Addr, SocketAddrV4};
+
+use softnet_core::conntrack::Tuple;
+use softnet_core::conntrack::entry::{DNAT, SNAT};
+use softnet_core::ip::v4::header::protocol;
+use softnet_core::nat::seconds;
+
+use super::Introspect;
+use crate::control::show::{ConntrackRow, NatAddressRow, NatStats};
+
+/// Connections that are told at a time: an answer must not take as much memory as the table.
+const MAX_ROWS: usize = 65_536;
+
+impl Introspect {
+    /// The connections, the first 65,536 of them.
+    pub fn connections(&self) -> Vec<ConntrackRow> {
+        let now = seconds(self.shared.clock.now());
+        let Some(nat) = &self.shared.nat else { return Vec::new() };
+        let row = |connection: softnet_core::conntrack::Snapshot| {
+            let [original, reply] = connection.tuples;
+            ConntrackRow {
+                protocol: protocol_name(original),
+                state: connection.state.name().into(),
+                src: socket(original.src()),
+                dst: socket(original.dst()),
+                reply_src: socket(reply.src()),
+                reply_dst: socket(reply.dst()),
+                snat: connection.flags & SNAT != 0,
+                dnat: connection.flags & DNAT != 0,
+                age_s: connection.age,
+                expires_s: connection.left,
+            }
+        };
+        nat.conntrack().connections(now).take(MAX_ROWS).map(row).collect()
+    }
+
+    /// What NAT has.
+    pub fn nat(&self) -> NatStats {
+        let (Some(nat), Some(config)) = (&self.shared.nat, &self.config.nat) else {
+            return NatStats::default();
+        };
+        let (counts, mappings) = (nat.conntrack().counts(), nat.mapping_counts());
+        let address = |dev: u16, address: Ipv4Addr| {
+            let in_use = |number| nat.ports_in_use(address, number).unwrap_or(0);
+            NatAddressRow {
+                dev: self.dev_name(dev),
+                address,
+                tcp: in_use(protocol::TCP),
+                udp: in_use(protocol::UDP),
+                icmp: in_use(protocol::ICMP),
+            }
+        };
+        let rules = config.rules(&self.config).source;
+        NatStats {
+            connections_max: counts.capacity.into(),
+            connections: counts.entries,
+            created: counts.created,
+            expired: counts.expired,
+            full: counts.full,
+            mappings: mappings.mappings,
+            ports_exhausted: mappings.exhausted,
+            bytes: nat.bytes() as u64,
+            addresses: rules
+                .iter()
+                .flat_map(|rule| rule.addresses.iter().map(|own| address(rule.dev, *own)))
+                .collect(),
+        }
+    }
+}
+
+fn protocol_name(tuple: Tuple) -> String {
+    match tuple.protocol() {
+        protocol::TCP => "tcp".into(),
+        protocol::UDP => "udp".into(),
+        protocol::ICMP => "icmp".into(),
+        other => other.to_string(),
+    }
+}
+
+fn socket((addr, port): (u32, u16)) -> SocketAddrV4 {
+    SocketAddrV4::new(Ipv4Addr::from_bits(addr), port)
+}

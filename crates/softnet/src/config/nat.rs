@@ -1,0 +1,133 @@
+//! `[nat]`: whose sources are hidden behind which addresses, and what is let in.
+
+use std::net::{Ipv4Addr, SocketAddrV4};
+
+use softnet_core::conntrack::Timeouts;
+use softnet_core::ip::Family;
+use softnet_core::ip::v4::header::protocol;
+use softnet_core::nat::{Filtering, NatRules, OneToOne, PortForward, SourceNat};
+
+use super::{Config, DeviceConfig};
+
+/// `[nat]`.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct NatConfig {
+    /// Connections that there can be.
+    pub connections: u32,
+    /// What mappings let in.
+    pub filtering: Filtering,
+    /// Seconds without a packet after which connections expire.
+    pub timeouts: Timeouts,
+    /// Devices that sources are hidden behind: `[[nat.source]]`.
+    pub source: Vec<NatSourceConfig>,
+    /// Forwarded ports: `[[nat.forward]]`.
+    pub forward: Vec<NatForwardConfig>,
+    /// Addresses that stand for one another: `[[nat.one_to_one]]`.
+    pub one_to_one: Vec<NatOneToOneConfig>,
+}
+
+impl Default for NatConfig {
+    fn default() -> Self {
+        NatConfig {
+            connections: 262_144,
+            filtering: Filtering::default(),
+            timeouts: Timeouts::default(),
+            source: Vec::new(),
+            forward: Vec::new(),
+            one_to_one: Vec::new(),
+        }
+    }
+}
+
+/// `[[nat.source]]`: sources of what leaves by a device are hidden.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NatSourceConfig {
+    /// The device.
+    pub dev: String,
+    /// The addresses that they are hidden behind. Empty: the device's first one (masquerading).
+    pub addresses: Vec<Ipv4Addr>,
+}
+
+/// `[[nat.forward]]`: what comes to a port goes to a host inside.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NatForwardConfig {
+    /// The device that it comes to.
+    pub dev: String,
+    /// The address there; `None`: the device's first one.
+    pub address: Option<Ipv4Addr>,
+    /// The protocol.
+    pub protocol: NatProtocol,
+    /// The port.
+    pub port: u16,
+    /// The host inside, and the port there.
+    pub to: SocketAddrV4,
+}
+
+/// `[[nat.one_to_one]]`: an address outside stands for one host.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NatOneToOneConfig {
+    /// The device that the outer address is behind.
+    pub dev: String,
+    /// The outer address.
+    pub external: Ipv4Addr,
+    /// The host.
+    pub internal: Ipv4Addr,
+}
+
+/// A protocol with ports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NatProtocol {
+    /// TCP.
+    Tcp,
+    /// UDP.
+    Udp,
+}
+
+impl NatProtocol {
+    /// IANA's number of it.
+    pub fn number(self) -> u8 {
+        match self {
+            NatProtocol::Tcp => protocol::TCP,
+            NatProtocol::Udp => protocol::UDP,
+        }
+    }
+}
+
+impl DeviceConfig {
+    /// Its first IPv4 address.
+    pub(crate) fn first_address4(&self) -> Option<Ipv4Addr> {
+        self.addresses.iter().find_map(|own| Ipv4Addr::of(own.addr()))
+    }
+}
+
+impl NatConfig {
+    /// The rules as the hooks take them. Those of devices or addresses that `config`, which was
+    /// checked, does not have are left out.
+    pub(crate) fn rules(&self, config: &Config) -> NatRules {
+        let device = |name: &str| {
+            let at = config.devices.iter().position(|device| device.name == name)?;
+            Some((at as u16, config.devices[at].first_address4()))
+        };
+        let source = |rule: &NatSourceConfig| {
+            let (dev, own) = device(&rule.dev)?;
+            let addresses =
+                if rule.addresses.is_empty() { own.into_iter().collect() } else { rule.addresses.clone() };
+            Some(SourceNat { dev, addresses })
+        };
+        let forward = |rule: &NatForwardConfig| {
+            let external = SocketAddrV4::new(rule.address.or(device(&rule.dev)?.1)?, rule.port);
+            Some(PortForward { protocol: rule.protocol.number(), external, internal: rule.to })
+        };
+        let one_to_one = |rule: &NatOneToOneConfig| {
+            let NatOneToOneConfig { external, internal, .. } = *rule;
+            Some(OneToOne { dev: device(&rule.dev)?.0, external, internal })
+        };
+        NatRules {
+            source: self.source.iter().filter_map(source).collect(),
+            forward: self.forward.iter().filter_map(forward).collect(),
+            one_to_one: self.one_to_one.iter().filter_map(one_to_one).collect(),
+            filtering: self.filtering,
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! `[nat]`: what is read, and what is refused.
+
+use std::net::Ipv4Addr;
+
+use softnet_core::nat::{PortForward, SourceNat};
+
+use super::*;
+
+const DEVICES: &str = r#"[[device]]
+name = "lan"
+addresses = ["192.168.1.1/24"]
+[[device]]
+name = "wan"
+addresses = ["2001:db8::1/64", "203.0.113.5/24"]
+[[device]]
+name = "six"
+addresses = ["2001:db8:1::1/64"]
+"#;
+
+fn parse(text: &str) -> Result<Config, ConfigErrors> {
+    Config::parse(&format!("{DEVICES}{text}"), "r.toml", &[0])
+}
+
+#[test]
+fn all_keys_are_read() {
+    let text = r#"[stack]
+frames = 65536
+[nat]
+connections = 1000
+filtering = "endpoint-independent"
+udp_timeout = 130
+udp_timeout_stream = 310
+icmp_timeout = 70
+tcp_timeout_established = 8000
+tcp_timeout_transitory = 250
+[[nat.source]]
+dev = "wan"
+[[nat.source]]
+dev = "lan"
+addresses = ["192.0.2.1", "192.0.2.2"]
+[[nat.forward]]
+dev = "wan"
+protocol = "tcp"
+port = 8080
+to = "192.168.1.10:80"
+[[nat.forward]]
+dev = "wan"
+address = "203.0.113.6"
+protocol = "udp"
+port = 53
+to = "192.168.1.11:53"
+[[nat.one_to_one]]
+dev = "wan"
+external = "203.0.113.7"
+internal = "192.168.1.7"
+"#;
+    let config = parse(text).unwrap();
+    let nat = config.nat.as_ref().unwrap();
+    assert_eq!((nat.connections, nat.filtering), (1000, Filtering::EndpointIndependent));
+    let timeouts =
+        Timeouts { udp: 130, udp_stream: 310, icmp: 70, tcp_established: 8000, tcp_transitory: 250 };
+    assert_eq!(nat.timeouts, timeouts);
+    let rules = nat.rules(&config);
+    let own = Ipv4Addr::new(203, 0, 113, 5);
+    let pool = vec![Ipv4Addr::new(192, 0, 2, 1), Ipv4Addr::new(192, 0, 2, 2)];
+    let source = [SourceNat { dev: 1, addresses: vec![own] }, SourceNat { dev: 0, addresses: pool }];
+    assert_eq!(rules.source, source);
+    let forward = |protocol, external: &str, internal: &str| PortForward {
+        protocol,
+        external: external.parse().unwrap(),
+        internal: internal.parse().unwrap(),
+    };
+    let expected =
+        [forward(6, "203.0.113.5:8080", "192.168.1.10:80"), forward(17, "203.0.113.6:53", "192.168.1.11:53")];
+    assert_eq!(rules.forward, expected);
+    assert_eq!((rules.one_to_one.len(), rules.one_to_one[0].dev), (1, 1));
+    assert_eq!(parse("[stack]\nframes = 65536\n[nat]").unwrap().nat, Some(NatConfig::default()));
+    assert_eq!(parse("[stack]\nframes = 65536").unwrap().nat, None);
+}
+
+#[test]
+fn what_is_wrong_is_told_where_it_is() {
+    let rule = |kind: &str, keys: &str| format!("[stack]\nframes = 65536\n[[nat.{kind}]]\n{keys}\n");
+    let forward = "dev = \"wan\"\nprotocol = \"tcp\"\nport = 80\nto = \"192.168.1.9:80\"\n";
+    for (text, expected) in [
+        (
+            "[stack]\nframes = 65536\n[nat]\nconnections = 0".into(),
+            "r.toml:13:15: nat.connections: expected a number from 1 to 4194304, found 0",
+        ),
+        (
+            "[stack]\nframes = 65536\n[nat]\nmasq = true".into(),
+            "r.toml:13:1: nat: unknown key \"masq\"; expected one of connections, filtering, udp_timeout, udp_timeout_stream, icmp_timeout, tcp_timeout_established, tcp_timeout_transitory, source, forward, one_to_one",
+        ),
+        (
+            "[stack]\nframes = 65536\n[nat]\nsource = 1".into(),
+            "r.toml:13:10: nat.source: expected a list of tables: write [[nat.source]]",
+        ),
+        (
+            rule("source", "dev = \"wlan\""),
+            "r.toml:13:7: nat.source.dev: expected the name of a [[device]] (lan, wan, six), found \"wlan\"",
+        ),
+        (
+            rule("source", "dev = \"six\""),
+            "r.toml:13:7: nat.source.dev: expected a device with an IPv4 address, but \"six\" has none",
+        ),
+        (
+            rule("source", "dev = \"wan\"\naddresses = [\"::1\"]"),
+            "r.toml:14:14: nat.source.addresses: expected an IPv4 address, such as \"192.0.2.1\", found \"::1\"",
+        ),
+        (
+            rule("source", "dev = \"wan\"\naddresses = [\"224.0.0.1\"]"),
+            "r.toml:14:14: nat.source.addresses: expected the address of a host, but 224.0.0.1 is a multicast address",
+        ),
+        (
+            rule("source", "dev = \"wan\"\n[[nat.source]]\ndev = \"wan\"\naddresses = [\"192.0.2.1\"]"),
+            "r.toml:15:7: nat.source.dev: \"wan\" has a [[nat.source]] already; expected one for each device",
+        ),
+        (
+            rule("forward", &forward.replace("80\nto", "0\nto")),
+            "r.toml:15:8: nat.forward.port: expected a number from 1 to 65535, found 0",
+        ),
+        (
+            rule("forward", &forward.replace("tcp", "sctp")),
+            "r.toml:14:12: nat.forward.protocol: expected \"tcp\" or \"udp\", found \"sctp\"",
+        ),
+        (
+            rule("forward", &forward.replace(":80", "")),
+            "r.toml:16:6: nat.forward.to: expected a host and a port, such as \"192.168.1.10:80\", found \"192.168.1.9\"",
+        ),
+        (
+            rule("forward", &format!("{forward}[[nat.forward]]\n{forward}")),
+            "r.toml:20:8: nat.forward.port: 203.0.113.5 port 80 is forwarded to 192.168.1.9:80 already",
+        ),
+        (
+            rule("one_to_one", "dev = \"wan\"\nexternal = \"192.0.2.9\""),
+            "r.toml:12:1: nat.one_to_one.internal: expected the key \"internal\", which is missing",
+        ),
+    ] {
+        let shown = parse(&text).unwrap_err().to_string();
+        assert_eq!(shown.lines().next(), Some(expected), "{shown}");
+    }
+}

@@ -1,0 +1,21 @@
+//! NAT of a stack that starts: the hooks by its configuration, and what outlives them.
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+
+use softnet_core::ip::hooks::Slot;
+use softnet_core::ip::tables::Tables;
+use softnet_core::nat::{Nat, NatState, TooManyAddresses};
+
+use crate::config::Config;
+
+/// Puts NAT into the hook slots of `tables`, if `config` has any. Returns its connections.
+pub(crate) fn start(config: &Config, tables: &mut Tables) -> Result<Option<Arc<NatState>>, TooManyAddresses> {
+    let Some(nat) = &config.nat else { return Ok(None) };
+    let secret = std::array::from_fn(|_| RandomState::new().hash_one(std::process::id()));
+    let state = Arc::new(NatState::new(nat.connections, secret, &nat.timeouts));
+    let hook = Arc::new(Nat::new(state.clone(), &nat.rules(config))?);
+    tables.hooks.set(Slot::Prerouting, Some(hook.clone()));
+    tables.hooks.set(Slot::Postrouting, Some(hook));
+    Ok(Some(state))
+}
