@@ -15,8 +15,11 @@ use super::world::{World, host, interface, softnet, until};
 const CUSTOMER: u16 = 0x8100;
 const PROVIDER: u16 = 0x88a8;
 
-/// Names, as softnet calls them, and tags, the outermost first; over each other in this order.
-const VLANS: [(&str, &str, &[(u16, u16)]); 3] = [
+/// EtherTypes and numbers, the outermost first.
+type Tags = &'static [(u16, u16)];
+
+/// Names, as softnet calls them, links, and tags; over each other in this order.
+const VLANS: [(&str, &str, Tags); 3] = [
     ("v5", "s0", &[(CUSTOMER, 5)]),
     ("v7", "s0", &[(PROVIDER, 7)]),
     ("v7.9", "v7", &[(PROVIDER, 7), (CUSTOMER, 9)]),
