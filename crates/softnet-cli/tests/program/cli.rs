@@ -351,9 +351,9 @@ fn ntuple_filters_are_shown_and_set_in_the_words_of_ethtool() {
     let _server = serve(&path);
     let name = path.to_str().unwrap();
     let run = |args: &[&str]| told(&[&["ntuple", "--name", name], args].concat());
-    let table = "DEV    LOC  FILTER                                             PACKETS
-eth1     7  flow-type udp4 dst-port 53 action 2                  1,234
-eth1  1023  flow-type ip4 tos 16 action -1                           -
+    let table = "DEV    LOC  FILTER                                                PACKETS
+eth1     7  flow-type udp4 dst-port 53 action 2                     1,234
+eth1  1023  flow-type ip4 tos 16 action -1                              -
 eth1  1030  flow-type tcp4 src-port 7 dst-port 80 action 1 (RFS)        9
 ";
     let (_, shown, _) = told(&["show", "ntuple", "--name", name]);
