@@ -88,7 +88,7 @@ impl Index {
     /// The number of the line that a hash says, by its upper half.
     #[inline(always)]
     fn at(&self, hash: u64) -> usize {
-        ((hash >> 32) * self.lines.len() as u64 >> 32) as usize
+        (((hash >> 32) * self.lines.len() as u64) >> 32) as usize
     }
 
     /// The halves that a hash may be in, first ones first.

@@ -198,6 +198,7 @@ impl Conntrack {
     /// for none) and its TCP flags (0 if it is not TCP). What is found is a packet's that keeps its
     /// connection alive, and moves it on.
     #[inline]
+    #[allow(clippy::needless_range_loop, reason = "several arrays go by one index")]
     pub fn find_batch(&self, now: u32, packets: &[(Tuple, u8)], found: &mut [Option<Found>; BATCH]) {
         let n = packets.len().min(BATCH);
         let packets = &packets[..n];

@@ -235,7 +235,7 @@ impl Mappings {
         }
         let n = addresses.len().max(1) as u64;
         let paired = self.key.hash(|hasher| hasher.write_u64(addr.into()));
-        let first = ((paired >> 32) * n >> 32) as usize;
+        let first = (((paired >> 32) * n) >> 32) as usize;
         sets().cycle().skip(first).take(TRIES.min(n as usize)).find_map(|(number, set)| {
             let port = set.claim_for(protocol, port, random)?;
             Some((number, (set.addr, port)))

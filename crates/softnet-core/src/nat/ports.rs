@@ -74,7 +74,7 @@ impl PortSet {
 /// Claims a bit of `wanted` in one of `words`, from a random one on.
 fn claim_in(used: &[AtomicU64], words: std::ops::Range<usize>, wanted: u64, random: u64) -> Option<u16> {
     let n = words.len();
-    let first = ((random >> 32) * n as u64 >> 32) as usize;
+    let first = (((random >> 32) * n as u64) >> 32) as usize;
     let turn = random as u32 % 64;
     for nth in 0..n {
         let at = words.start + (first + nth) % n;
