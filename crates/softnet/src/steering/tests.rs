@@ -128,7 +128,7 @@ fn a_closed_device_leaves_nothing_on_backlogs() {
 /// Workers end before the housekeeper, which may be changing a plan just then.
 #[test]
 fn a_plan_is_changed_though_the_workers_have_ended() {
-    let (mut assembly, far) = assemble(PerQueue::All(1), PerQueue::default());
+    let (mut assembly, far) = assemble(PerQueue::All(1), PerQueue::default(), 1000);
     let shared = assembly.shared.clone();
     let mut ctx = SoftnetData::new(shared.region.clone(), CacheSizes::default());
     send(&mut ctx, &far);
@@ -152,7 +152,7 @@ fn a_plan_is_changed_though_the_workers_have_ended() {
 /// What a socket sends after it has another peer says nothing of the old one's flow.
 #[test]
 fn a_socket_with_another_peer_does_not_note_the_flow_of_the_old_one() {
-    let (mut assembly, far) = assemble(PerQueue::default(), PerQueue::All("0".parse().unwrap()));
+    let (mut assembly, far) = assemble(PerQueue::default(), PerQueue::All("0".parse().unwrap()), 1000);
     let shared = assembly.shared.clone();
     let mut ctx = SoftnetData::new(shared.region.clone(), CacheSizes::default());
     let socket = UdpSocket::bind(&assembly.handle(), "10.0.0.1:9").unwrap();
@@ -181,7 +181,7 @@ fn a_socket_with_another_peer_does_not_note_the_flow_of_the_old_one() {
 /// What a packet costs that was steered is told of the queue that it came by.
 #[test]
 fn costs_of_steered_packets_are_those_of_their_queue() {
-    let (mut assembly, far) = assemble(PerQueue::All(1), PerQueue::default());
+    let (mut assembly, far) = assemble(PerQueue::All(1), PerQueue::default(), 1000);
     let shared = assembly.shared.clone();
     shared.auto.enable();
     let mut ctx = SoftnetData::new(shared.region.clone(), CacheSizes::default());
