@@ -425,12 +425,12 @@ fn srssh(
         }
         None => None,
     };
-    if let Some(key) = &change.key {
-        if key.len() != main.key.len() {
-            let expected = format!("expected a key of {} bytes, found {}", main.key.len(), key.len());
-            let invalid = io::Error::from_raw_os_error(libc::EINVAL);
-            return Err(SysError::new("set the key", invalid).detail(expected).into());
-        }
+    if let Some(key) = &change.key
+        && key.len() != main.key.len()
+    {
+        let expected = format!("expected a key of {} bytes, found {}", main.key.len(), key.len());
+        let invalid = io::Error::from_raw_os_error(libc::EINVAL);
+        return Err(SysError::new("set the key", invalid).detail(expected).into());
     }
     // The key that there is may be singular with another transformation.
     if change.key.is_some() || change.xfrm.is_some_and(|xfrm| xfrm != Xfrm::None) {
