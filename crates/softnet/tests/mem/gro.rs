@@ -127,7 +127,7 @@ fn a_packet_is_held_no_longer_than_the_timer_has_it() {
     let first = tcp(host(1), 1000, 0, ACK, &[1; 100]);
     // It may become old before it is seen.
     until("it is held", || {
-        assert_eq!(lanes[0].send(&[first.clone()]), 1);
+        assert_eq!(lanes[0].send(std::slice::from_ref(&first)), 1);
         let sent = lanes[0].counts().0;
         until("it was received", || world.view.stats().received == sent);
         until("it is somewhere", || gro(&world).held == 1 || sinks[0].receive(|_| ()) > 0);
@@ -138,11 +138,11 @@ fn a_packet_is_held_no_longer_than_the_timer_has_it() {
     let row = world.view.napis().into_iter().find(|row| row.dev == "mem0").unwrap();
     assert_eq!(row.timer.map(|timer| timer.knob), Some("gro_flush_timeout".into()));
     let last = tcp(host(1), 1000, 100, ACK | PSH, &[2; 100]);
-    assert_eq!(lanes[0].send(&[last.clone()]), 1);
+    assert_eq!(lanes[0].send(std::slice::from_ref(&last)), 1);
     assert_eq!(collect(&mut sinks, 2), [forwarded(&first), forwarded(&last)]);
     // A short one is given up by its timer.
     set(&world, |knobs| knobs.gro_flush_timeout = Some(1_000_000));
-    assert_eq!(lanes[0].send(&[first.clone()]), 1);
+    assert_eq!(lanes[0].send(std::slice::from_ref(&first)), 1);
     assert_eq!(collect(&mut sinks, 1), [forwarded(&first)]);
     lanes.append(&mut sinks);
     world.settle(lanes[0].counts().0);
