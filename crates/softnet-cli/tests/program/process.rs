@@ -263,8 +263,8 @@ fn what_stays_as_it_is_is_told_once() {
     let set = |mtu: u32| {
         world.middle.run(|| Netlink::new().unwrap().set_mtu("s0", mtu).unwrap()).unwrap();
     };
-    // Longer than a frame of packet memory.
-    set(9000);
+    // More than softnet takes.
+    set(9001);
     until("the refusal", || process.said().contains("can't be taken yet"));
     let down_and_up = || {
         let mut netlink = Netlink::new().unwrap();
