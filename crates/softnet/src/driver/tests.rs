@@ -190,7 +190,7 @@ fn taps_and_packet_sockets_have_keys_of_their_own() {
         ),
         (
             "driver = \"packet\"\nmtu = 1500",
-            "5:1: device: \"mtu\" is a key of the driver \"tap\", not of \"packet\"",
+            "5:1: device: \"mtu\" is a key of the driver \"vlan\", not of \"packet\"",
         ),
         (
             "driver = \"packet\"\nring = 40000",
