@@ -50,7 +50,7 @@ fn matches(words: &[u64; WORDS], pattern: u64) -> u64 {
     let mut word = 0;
     while word < WORDS {
         // 0 in the tag's byte of a slot that has it; the sum then has no carry out of that byte.
-        let other = (words[word] >> ID_BITS & 0xff * ONES) ^ pattern;
+        let other = ((words[word] >> ID_BITS) & (0xff * ONES)) ^ pattern;
         let carry = other + 0xff * ONES;
         found |= (!carry >> 8 & ONES) << word;
         word += 1;

@@ -37,8 +37,8 @@ pub use softnet_dev::{
     Device, DeviceInfo, Doorbell, Features, KernelIrq, LinkState, OpenDevice, QueueStats, Reaped, RxQueue,
     SysError, SysResult, TxQueue,
 };
-pub use vlan::{Vlan, VlanProtocol};
 pub use tap::Tap;
+pub use vlan::{Vlan, VlanProtocol};
 pub use xdp::{Xdp, XdpMode};
 
 use crate::util::Limit;

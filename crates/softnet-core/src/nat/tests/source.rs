@@ -33,7 +33,7 @@ fn mappings_are_endpoint_independent() {
     assert_eq!(first.1 % 2, 1);
     let next = router.out(udp(0, (CLIENT, 5002), (SERVER, 53))).src;
     let neighbour = router.out(udp(0, (Ipv4Addr::host(0, 10), 5001), (SERVER, 53))).src;
-    assert!(next.1 % 2 == 0 && neighbour != first);
+    assert!(next.1.is_multiple_of(2) && neighbour != first);
     assert_eq!((router.connections(), router.state.mapping_counts().mappings), (4, 3));
     assert_eq!(router.state.ports_in_use(OUTSIDE, protocol::UDP), Some(3));
 }
