@@ -6,7 +6,7 @@
 //! says after [`receive`] lies within the packet's first frame, whatever the header said; and a
 //! header that [`transmit`] made says of the packet what its head does.
 
-use softnet_core::ip::checksum;
+use softnet_core::gso::{self, TxOffloads};
 use softnet_core::skb::{Csum, DropReason, GsoType, Head, Skb};
 
 /// Bytes of the header, without the number of buffers that some devices append.
@@ -83,8 +83,14 @@ fn partial(head: &Head, head_len: usize) -> Option<(usize, usize)> {
     (start + offset + 2 <= head_len).then_some((start, offset))
 }
 
-/// Has the head of a received packet say what `header` says. Without `offloads` a checksum that is
-/// wanting is completed here, and what is to be cut into segments is refused.
+/// What the kernel does with a packet that comes with a header: cuts it, and completes its checksum, if its way asks for that.
+/// Segments of UDP since Linux 6.2.
+pub(crate) fn offloads(uso: bool) -> TxOffloads {
+    TxOffloads { csum: true, tso4: true, tso6: true, uso }
+}
+
+/// Has the head of a received packet say what `header` says. Without `offloads` a checksum that is wanting is completed here,
+/// and what is to be cut into segments is refused.
 ///
 /// The reason is [`RxTooLong`](DropReason::RxTooLong) for that, and
 /// [`PktTooSmall`](DropReason::PktTooSmall) if the header speaks of bytes that are not in the
@@ -95,6 +101,7 @@ pub(crate) fn receive(header: VnetHdr, skb: &mut Skb, offloads: bool) -> Result<
     }
     if header.flags & NEEDS_CSUM != 0 {
         skb.head_mut().csum = Csum::Partial { start: header.csum_start, offset: header.csum_offset };
+        gso::announce();
         if partial(skb.head(), skb.head_len()).is_none() {
             return Err(DropReason::PktTooSmall);
         }
@@ -104,7 +111,7 @@ pub(crate) fn receive(header: VnetHdr, skb: &mut Skb, offloads: bool) -> Result<
     let gso_type = match header.gso_type & !GSO_ECN {
         GSO_NONE if offloads => return Ok(()),
         GSO_NONE => {
-            complete(skb);
+            gso::complete(skb);
             return Ok(());
         }
         _ if !offloads => return Err(DropReason::RxTooLong),
@@ -144,7 +151,7 @@ pub(crate) fn transmit(skb: &Skb) -> Result<VnetHdr, DropReason> {
         GsoType::TcpV4 => GSO_TCPV4,
         GsoType::TcpV6 => GSO_TCPV6,
         GsoType::UdpL4 => GSO_UDP_L4,
-        // Whole packets one behind the other are cut apart before: virtio has no word for them.
+        // Each segment has headers of its own: it is cut before, by what `offloads` says.
         GsoType::FragList => return Err(DropReason::PktTooSmall),
     };
     let (start, _) = partial(head, skb.head_len()).ok_or(DropReason::PktTooSmall)?;
@@ -173,22 +180,11 @@ fn l4_len(gso_type: GsoType, data: &[u8], start: usize) -> Option<usize> {
     (start + len <= data.len()).then_some(len)
 }
 
-/// Completes a checksum that was left to be completed (the kernel's `skb_checksum_help`).
-pub(crate) fn complete(skb: &mut Skb) {
-    let Some((start, offset)) = partial(skb.head(), skb.head_len()) else { return };
-    let mut check = !checksum::sum_pieces(skb.pieces(start, skb.len() - start)).1;
-    if check == 0 {
-        // Of UDP 0 means that there is none; of the others this says the same (RFC 1624 section 3).
-        check = 0xffff;
-    }
-    skb.data_mut()[start + offset..start + offset + 2].copy_from_slice(&check.to_be_bytes());
-    skb.head_mut().csum = Csum::None;
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
     use softnet_core::SoftnetData;
+    use softnet_core::ip::checksum;
     use softnet_core::skb::{CacheSizes, HeapMemory, Region};
 
     use super::*;
@@ -350,7 +346,7 @@ mod tests {
             data[START + 16..START + 18].copy_from_slice(&u16::to_be_bytes(pseudo));
             let mut skb = packet(&mut ctx, &data, cut);
             receive(header(GSO_NONE, 0), &mut skb, false).unwrap();
-            prop_assert_eq!(skb.head().csum, Csum::None);
+            prop_assert_eq!(skb.head().csum, Csum::Unnecessary);
             let all: Vec<u8> = skb.frames().flatten().copied().collect();
             prop_assert_eq!(checksum::add(pseudo, checksum::sum(&all[START..])), 0xffff);
             ctx.free_skb(skb);

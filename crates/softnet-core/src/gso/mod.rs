@@ -90,6 +90,18 @@ pub fn any(batch: &Batch) -> bool {
     SEEN.load(Relaxed) && batch.as_slice().iter().any(is_aggregate)
 }
 
+/// Whether the packet has to be [cut, or completed](segment), before its bytes say what they seem to.
+#[inline(always)]
+pub fn is_unfinished(skb: &Skb) -> bool {
+    is_aggregate(skb) || matches!(skb.head().csum, Csum::Partial { .. })
+}
+
+/// Whether there are such packets in `batch`: a load, where there never were any.
+#[inline(always)]
+pub fn any_unfinished(batch: &Batch) -> bool {
+    SEEN.load(Relaxed) && batch.as_slice().iter().any(is_unfinished)
+}
+
 /// Whether there are packets in `batch` that a device with these offloads does not take: a load,
 /// where there never were any.
 #[inline(always)]

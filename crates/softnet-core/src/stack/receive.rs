@@ -76,7 +76,7 @@ fn local_input(
     outcome: &mut Outcome,
     host: &mut impl ReceiveHost,
 ) {
-    if gso::any(&outcome.local[transport]) {
+    if gso::any_unfinished(&outcome.local[transport]) {
         return local_input_cut(ctx, transport, outcome, host);
     }
     let mut unserved = Batch::new();
@@ -86,7 +86,7 @@ fn local_input(
     }
 }
 
-/// The same of packets among which there are aggregates: sockets get their segments.
+/// The same of packets among which there are aggregates, or such whose checksum was left: sockets get segments, each with its own.
 #[cold]
 #[inline(never)]
 fn local_input_cut(

@@ -10,6 +10,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 
 use softnet_core::SoftnetData;
+use softnet_core::gso::TxOffloads;
 use softnet_core::skb::{BATCH, Batch, DropReason};
 
 use super::rx::Queue;
@@ -117,6 +118,11 @@ impl TxQueue for PacketTx {
         // Once: the next look is after a pause.
         let room = if std::mem::take(&mut self.blocked) { 0 } else { BATCH };
         Reaped { freed: 0, held: 0, room }
+    }
+
+    /// Whether the kernel knows segments of UDP here is not to be asked for.
+    fn offloads(&self) -> TxOffloads {
+        vnet::offloads(false)
     }
 
     /// What it takes is on the wire at once.

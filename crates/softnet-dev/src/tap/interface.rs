@@ -37,6 +37,8 @@ pub struct TapQueues {
     /// It was made here.
     made: bool,
     fds: Vec<Arc<OwnedFd>>,
+    /// Whether the kernel knows segments of UDP.
+    uso: bool,
 }
 
 impl TapQueues {
@@ -48,7 +50,8 @@ impl TapQueues {
         if let Some(link) = &before {
             check_existing(config, link)?;
         }
-        let mut queues = TapQueues { name: name.clone(), index: 0, made: before.is_none(), fds: Vec::new() };
+        let mut queues =
+            TapQueues { name: name.clone(), index: 0, made: before.is_none(), fds: Vec::new(), uso: false };
         // Whether it has several queues is not to be asked for: one that has answers EINVAL if it
         // is opened as one that has not, and the other way round.
         let mut flag = if config.queues > 1 { libc::IFF_MULTI_QUEUE } else { 0 };
@@ -76,6 +79,8 @@ impl TapQueues {
             queues.set_up(config, netlink).map_err(kernel)?;
         }
         queues.index = netlink.existing_link(name).map_err(kernel)?.index;
+        // Found out by asking for it, which does no harm.
+        queues.uso = queues.ask_for(OFFLOADS | UDP_OFFLOADS).is_ok();
         queues.set_offloads(config.offloads).map_err(kernel)?;
         Ok(queues)
     }
@@ -98,13 +103,18 @@ impl TapQueues {
 
     /// Whether the kernel leaves segments and checksums to softnet.
     pub(super) fn set_offloads(&self, on: bool) -> SysResult<()> {
+        let udp = if self.uso { UDP_OFFLOADS } else { 0 };
+        self.ask_for(if on { OFFLOADS | udp } else { 0 })
+    }
+
+    fn ask_for(&self, offloads: libc::c_uint) -> SysResult<()> {
         let Some(fd) = self.fds.first() else { return Ok(()) };
-        let wanted = if on { OFFLOADS | UDP_OFFLOADS } else { 0 };
-        let set = |flags| value(fd, libc::TUNSETOFFLOAD, flags, "set the offloads of a TAP");
-        match set(wanted) {
-            Err(error) if on && error.errno() == Some(libc::EINVAL) => set(OFFLOADS),
-            other => other,
-        }
+        value(fd, libc::TUNSETOFFLOAD, offloads, "set the offloads of a TAP")
+    }
+
+    /// Whether the kernel cuts UDP into segments.
+    pub(super) fn knows_uso(&self) -> bool {
+        self.uso
     }
 
     /// Whether the kernel sees a cable at its end.
@@ -129,7 +139,7 @@ impl TapQueues {
 
 impl std::fmt::Debug for TapQueues {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let TapQueues { name, index, made, fds } = self;
+        let TapQueues { name, index, made, fds, uso: _ } = self;
         f.debug_struct("TapQueues").field("of", &(name, index, made)).field("queues", &fds.len()).finish()
     }
 }

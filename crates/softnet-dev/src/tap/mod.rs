@@ -122,7 +122,7 @@ pub fn open(
             failed = Some(TapError::NoFrames { name: name.clone(), queue: queue.into() });
             break;
         }
-        tx.push(Box::new(TapTx::new(fd.clone(), dev)));
+        tx.push(Box::new(TapTx::new(fd.clone(), dev, queues.knows_uso())));
     }
     let control = Control::new(link.index).map_err(kernel);
     let counted = netlink.counters(name).map_or(0, |counters| counters.tx_dropped);

@@ -8,6 +8,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 
 use softnet_core::SoftnetData;
+use softnet_core::gso::TxOffloads;
 use softnet_core::skb::{BATCH, Batch, DropReason, Skb};
 
 use super::is_gone;
@@ -17,6 +18,7 @@ use crate::vnet;
 pub(super) struct TapTx {
     fd: Arc<OwnedFd>,
     dev: u16,
+    offloads: TxOffloads,
     /// The pieces of the packet at hand.
     iov: Vec<libc::iovec>,
     stats: Arc<QueueStats>,
@@ -30,8 +32,9 @@ pub(super) struct TapTx {
 unsafe impl Send for TapTx {}
 
 impl TapTx {
-    pub(super) fn new(fd: Arc<OwnedFd>, dev: u16) -> Self {
-        TapTx { fd, dev, iov: Vec::new(), stats: Arc::default(), down: false, blocked: false }
+    pub(super) fn new(fd: Arc<OwnedFd>, dev: u16, uso: bool) -> Self {
+        let offloads = vnet::offloads(uso);
+        TapTx { fd, dev, offloads, iov: Vec::new(), stats: Arc::default(), down: false, blocked: false }
     }
 
     /// Sends a packet.
@@ -82,6 +85,10 @@ impl TxQueue for TapTx {
         // Once: the next look is after a pause.
         let room = if std::mem::take(&mut self.blocked) { 0 } else { BATCH };
         Reaped { freed: 0, held: 0, room }
+    }
+
+    fn offloads(&self) -> TxOffloads {
+        self.offloads
     }
 
     /// What it takes is on the wire at once.

@@ -8,7 +8,6 @@ use softnet_core::skb::Region;
 use softnet_dev::OpenDevice;
 use softnet_dev::packet::{self, MAX_QUEUES, PacketConfig};
 
-use super::tap::NO_OFFLOADS;
 use super::{DeviceDriver, DeviceError, Driver, Keys, Kind, OpenRequest, Opener};
 use crate::util::{Limit, range};
 
@@ -67,9 +66,6 @@ impl Driver for Packet {
             if let Some(why) = limit.wrong(value.into()) {
                 wrong(key, why);
             }
-        }
-        if self.offloads {
-            wrong("offloads", NO_OFFLOADS.into());
         }
     }
 

@@ -20,10 +20,6 @@ const MTU: Limit = range(68, MAX_MTU as u64);
 /// An MTU of an interface that is not open yet, and for which none was given.
 const USUAL_MTU: u16 = 1500;
 
-/// Why segments can't be had yet. The drivers can.
-pub(super) const NO_OFFLOADS: &str =
-    "expected false: nothing behind the driver cuts segments yet for devices that do not";
-
 /// What the driver is told of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -75,9 +71,6 @@ impl Driver for Tap {
             if let Some(why) = value.and_then(|value| limit.wrong(value.into())) {
                 wrong(key, why);
             }
-        }
-        if self.offloads {
-            wrong("offloads", NO_OFFLOADS.into());
         }
         if let Some([first, ..]) = self.mac
             && (first & 1 != 0 || self.mac == Some([0; 6]))

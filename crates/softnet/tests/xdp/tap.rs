@@ -232,8 +232,79 @@ fn an_interface_that_was_made_lives_as_long_as_softnet() {
     assert_eq!(middle.run(|| Netlink::new().unwrap().link(&tap(0)).unwrap()).unwrap(), None);
 }
 
-/// A world in which the kernel of softnet's namespace has no address on the wires, and hosts cut
-/// their segments.
+/// A datagram to a socket of softnet's own at host `i`'s wire arrives, with the checksum that the host's kernel left.
+fn assert_delivered(world: &World, i: usize) {
+    let ours = softnet::net::UdpSocket::bind(&world.handle(), (softnet(i), 77)).unwrap();
+    ours.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+    let theirs = world.hosts[i].run(|| UdpSocket::bind((host(i), 0)).unwrap()).unwrap();
+    let mut buffer = [0; 100];
+    until("a datagram to softnet", || {
+        theirs.send_to(b"with a checksum", (softnet(i), 77)).unwrap();
+        ours.recv_from(&mut buffer).is_ok()
+    });
+    assert_eq!(&buffer[..15], b"with a checksum");
+    let drops = world.view().drops();
+    assert!(drops.iter().all(|row| row.reason != "udp_csum"), "{drops:?}");
+}
+
+/// Bytes in a received packet on average.
+fn mean_len(world: &mut World, i: usize) -> u64 {
+    let rows = world.devs();
+    rows[i].rx_bytes / rows[i].rx_packets
+}
+
+#[test]
+fn segments_pass_whole_between_taps() {
+    for queues in [1, 2] {
+        let Some(mut world) = bridged(2) else { return };
+        let driver = Tap::default().with(|tap| (tap.offloads, tap.queues) = (true, queues));
+        world.start_with(config(&world, &driver));
+        connect(&world);
+        assert_all_passes(&world, 1_000_000);
+        assert_delivered(&world, 0);
+        tcp(&world.hosts[0], &world.hosts[1], host(1), 30_000_000);
+        tcp(&world.hosts[1], &world.hosts[0], host6(0), 30_000_000);
+        // Acknowledgements included.
+        let lens = [mean_len(&mut world, 0), mean_len(&mut world, 1)];
+        assert!(lens.iter().all(|len| *len > 3000), "{lens:?}");
+        let sent = world.devs();
+        assert!(sent.iter().all(|row| row.tx_bytes / row.tx_packets > 3000), "{sent:?}");
+        world.end();
+    }
+}
+
+#[test]
+fn segments_pass_whole_between_packet_sockets() {
+    let Some(mut world) = World::dual(2) else { return };
+    let driver = Packet::default().with(|packet| packet.offloads = true);
+    let mut config = world.config_dual();
+    config.devices = (0..2).map(|i| packet_device(i, &driver)).collect();
+    (0..2).for_each(|i| ip(&world.middle, &format!("addr flush dev {}", interface(i))));
+    world.start_with(config);
+    assert_all_passes(&world, 10_000_000);
+    assert_delivered(&world, 1);
+    let lens = [mean_len(&mut world, 0), mean_len(&mut world, 1)];
+    assert!(lens.iter().all(|len| *len > 3000), "{lens:?}");
+    world.end();
+}
+
+/// Whole by the one, and cut for the other.
+#[test]
+fn segments_are_cut_for_devices_that_do_not() {
+    let Some(mut world) = bridged(2) else { return };
+    let mut config = world.config_dual();
+    config.devices[0].name = tap(0);
+    config.devices[0].driver = Tap::default().with(|tap| tap.offloads = true).into();
+    ip(&world.middle, &format!("link set {} nomaster", interface(1)));
+    world.start_with(config);
+    world.middle.run(|| Netlink::new().unwrap().add_bridge_port(&bridge(0), &tap(0)).unwrap()).unwrap();
+    assert_all_passes(&world, 5_000_000);
+    assert!(mean_len(&mut world, 0) > 2000);
+    assert!(world.devs()[1].tx_bytes / world.devs()[1].tx_packets <= 1514);
+    world.end();
+}
+
+/// A world in which the kernel of softnet's namespace has no address on the wires, and hosts cut their segments.
 fn silent(hosts: usize) -> Option<World> {
     let world = World::dual(hosts)?;
     for i in 0..hosts {

@@ -231,7 +231,7 @@ impl SlowPath {
     }
 
     /// Processes one packet of the fast path's exceptions; of an aggregate each segment, as if it
-    /// had come by itself.
+    /// had come by itself. A checksum that was left is completed.
     pub fn handle(
         &mut self,
         ctx: &mut SoftnetData,
@@ -240,7 +240,7 @@ impl SlowPath {
         exception: Exception,
         out: &mut Effects,
     ) {
-        self.call(ctx, view, out, |call| match gso::is_aggregate(&skb) {
+        self.call(ctx, view, out, |call| match gso::is_unfinished(&skb) {
             false => call.handle(skb, exception),
             true => call.handle_cut(skb, exception),
         });
