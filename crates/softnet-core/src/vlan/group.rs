@@ -6,8 +6,8 @@
 
 use super::take_out;
 use crate::SoftnetData;
-use crate::ip::ethernet::{EthHeader, TAG_LEN, ethertype};
-use crate::skb::{Batch, Csum, DropReason, Skb, VlanProto};
+use crate::ip::ethernet::{EthHeader, ethertype};
+use crate::skb::{Batch, DropReason, Skb, VlanProto};
 
 /// The VLAN in control information (IEEE 802.1Q section 9.6).
 const VID: u16 = 0x0fff;
@@ -106,17 +106,7 @@ fn in_frame(frame: &[u8]) -> Option<(VlanProto, u16)> {
 
 /// Makes of a packet what came by the VLAN's device `dev`: without the outermost tag.
 fn hand_up(skb: &mut Skb, dev: u16) {
-    if take_out(skb) {
-        let head = skb.head_mut();
-        let before = |at: u16| at.saturating_sub(TAG_LEN as u16);
-        (head.l3, head.l4) = (before(head.l3), before(head.l4));
-        match &mut head.csum {
-            Csum::Partial { start, .. } => *start = before(*start),
-            // It was summed with the tag.
-            Csum::Complete { .. } => head.csum = Csum::None,
-            Csum::None | Csum::Unnecessary => {}
-        }
-    }
+    take_out(skb);
     let head = skb.head_mut();
     (head.vlan_proto, head.vlan_tci, head.dev) = (VlanProto::None, 0, dev);
 }
@@ -127,7 +117,7 @@ mod tests {
 
     use super::*;
     use crate::ip::testing::context;
-    use crate::skb::BATCH;
+    use crate::skb::{BATCH, Csum};
 
     const C: [u8; 2] = [0x81, 0x00];
     const S: [u8; 2] = [0x88, 0xa8];

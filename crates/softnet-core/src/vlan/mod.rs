@@ -56,8 +56,11 @@ pub fn take_out(skb: &mut Skb) -> bool {
     set(head, proto, tci);
     let behind = |at: u16| at.saturating_sub(TAG_LEN as u16);
     (head.l3, head.l4) = (behind(head.l3), behind(head.l4));
-    if let Csum::Partial { start, .. } = &mut head.csum {
-        *start = behind(*start);
+    match &mut head.csum {
+        Csum::Partial { start, .. } => *start = behind(*start),
+        // It was summed with the tag.
+        Csum::Complete { .. } => head.csum = Csum::None,
+        Csum::None | Csum::Unnecessary => {}
     }
     true
 }
