@@ -3,6 +3,7 @@
 //! A value that cannot be read is told and its default stands in, so that one pass finds everything. The text comes in
 //! pieces, see [`load`](super::load): one for each route and neighbour, and at last one for all the rest.
 
+mod driver_keys;
 mod nat;
 mod steering;
 
@@ -27,8 +28,10 @@ use super::{
     Config, CpuList, DeviceConfig, InterfaceAddr, NeighbourConfig, PartialCsum, RouteConfig, RouteTarget,
     StackConfig,
 };
-use crate::driver::{KINDS, Keys, Kind};
+use crate::driver::{KINDS, Kind};
 use crate::util::Limit;
+
+use driver_keys::DriverKeys;
 
 /// What reading brought.
 #[derive(Default)]
@@ -563,37 +566,6 @@ const DEVICE_KEYS: &[&str] = &[
     "xps_cpus",
     "xps_rxqs",
 ];
-
-/// A `[[device]]`, for its driver.
-struct DriverKeys<'a, 't> {
-    read: &'a mut Read,
-    table: Table<'t>,
-}
-
-impl Keys for DriverKeys<'_, '_> {
-    fn boolean(&mut self, key: &'static str) -> Option<bool> {
-        self.read.boolean(self.table, key)
-    }
-
-    fn integer(&mut self, key: &'static str, limit: &Limit) -> Option<u32> {
-        self.read.integer(self.table, key, limit)
-    }
-
-    fn text(&mut self, key: &'static str) -> Option<String> {
-        self.read.required_string(self.table, key)
-    }
-
-    fn mac(&mut self, key: &'static str) -> Option<[u8; 6]> {
-        let text = self.read.string(self.table, key)?;
-        let value = self.table.get(key)?;
-        self.read.parsed(self.table.section.key(key), value, parse_mac(&text))
-    }
-
-    fn choice(&mut self, key: &'static str, names: &[&str]) -> Option<usize> {
-        let choices: Vec<_> = names.iter().enumerate().map(|(at, name)| (*name, at)).collect();
-        self.read.choice(self.table, key, &choices)
-    }
-}
 
 fn set<T>(slot: &mut T, value: Option<T>) {
     if let Some(value) = value {
