@@ -17,7 +17,7 @@ const NONE: u16 = u16::MAX;
 /// Devices by VLAN id.
 type Ids = Box<[u16; 1 + VID as usize]>;
 
-/// See the [module](self).
+/// The VLANs over one device, by kind and number.
 #[derive(Clone, Debug, Default)]
 pub struct VlanGroup {
     customer: Option<Ids>,
