@@ -119,7 +119,11 @@ fn packets(first: &Packet, steps: &[Step]) -> Vec<Packet> {
             Step::NoDf => next.frag ^= 0x4000,
             Step::Fragment => packet.frag = 0x2000,
             Step::Wrong => packet.check = Check::Wrong,
-            Step::Padding(n) => packet.padding = *n,
+            Step::Padding(n) => {
+                // No longer than the others.
+                packet.payload.truncate(packet.payload.len().saturating_sub(*n));
+                packet.padding = *n;
+            }
         }
         next.seq = packet.seq.wrapping_add(packet.payload.len() as u32);
         next.id = packet.id.wrapping_add(1);

@@ -149,8 +149,12 @@ fn other_flows_end_nothing() {
 
 #[test]
 fn what_cannot_be_merged_ends_its_flow_and_goes_on() {
-    let changes: [Change<'_>; 7] = [
+    let changes: [Change<'_>; 8] = [
         ("padding", &|p| p.padding = 2),
+        ("padding", &|p| {
+            p.payload.truncate(90);
+            p.padding = 6;
+        }),
         ("nothing in it", &|p| p.payload.clear()),
         ("wrong sum", &|p| p.check = Check::Wrong),
         ("no sum", &|p| p.check = Check::Zero),
@@ -359,6 +363,34 @@ fn modes_say_what_is_merged() {
     }
     let refused = "on".parse::<GroMode>().unwrap_err().to_string();
     assert_eq!(refused, "expected off, frags, frags-udp or list, found \"on\"");
+}
+
+/// A wrong header checksum would be made right.
+#[test]
+fn a_wrong_header_checksum_stays_wrong() {
+    for (mode, tcp) in FORMS {
+        let mut rig = Rig::new(mode);
+        let packets = stream(&Packet::new(false, tcp), 2, 100);
+        rig.receive(&packets[..1]);
+        let mut skb = rig.skb(&packets[1]);
+        skb.data_mut()[24] ^= 1;
+        let out = rig.receive_skbs(skb.into());
+        assert_eq!((rig.counts(out), rig.stats.merged.get()), (vec![1, 1], 0));
+    }
+}
+
+/// What is held of a protocol goes on before packets of it that are not looked at any more.
+#[test]
+fn a_change_of_mode_ends_what_is_held() {
+    for mode in [GroMode::Frags, GroMode::Off] {
+        let mut rig = Rig::new(GroMode::FragsUdp);
+        let packets = stream(&Packet::new(false, false), 2, 100);
+        rig.receive(&packets[..1]);
+        rig.params.mode = mode;
+        let out = rig.receive(&packets[1..]);
+        let frames: Vec<_> = out.into_iter().flat_map(|skb| rig.cut(skb)).map(|(_, frame)| frame).collect();
+        assert_eq!(frames, [packets[0].bytes(), packets[1].bytes()]);
+    }
 }
 
 /// The mode changes while a packet is held: its next does not become part of it.

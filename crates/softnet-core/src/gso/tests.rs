@@ -103,6 +103,22 @@ fn aggregate(rig: &mut Rig, n: usize, len: usize) -> (Vec<Vec<u8>>, Skb) {
     (packets.iter().map(Packet::bytes).collect(), skbs.pop().unwrap())
 }
 
+/// The same of more segments than come at once.
+fn long_aggregate(rig: &mut Rig, n: usize, len: usize) -> (Vec<Vec<u8>>, Skb) {
+    let packets: Vec<Packet> = (0..n)
+        .map(|i| Packet {
+            id: i as u16,
+            seq: (i * len) as u32,
+            payload: vec![i as u8; len],
+            ..Packet::new(false, true)
+        })
+        .collect();
+    packets.chunks(64).for_each(|some| assert!(rig.receive(some).is_empty()));
+    let skb = rig.flush(false).pop().unwrap();
+    assert_eq!(skb.segments(), n);
+    (packets.iter().map(Packet::bytes).collect(), skb)
+}
+
 /// What was sent is no more the rig's.
 fn settle(rig: &mut Rig, sent: usize) {
     rig.ctx.delivered(sent as u64);
@@ -145,10 +161,10 @@ fn segments_that_do_not_fit_leave_later_and_first() {
     for qdisc in QDISCS {
         let mut rig = Rig::new(GroMode::Frags);
         let (queue, wire) = queue(&rig.region, qdisc, TxOffloads::default(), 7);
-        let (mut expected, skb) = aggregate(&mut rig, 60, 100);
+        let (mut expected, skb) = long_aggregate(&mut rig, 200, 100);
         queue.xmit(&mut rig.ctx, 0, Origin::Forwarded, &mut skb.into());
         assert_eq!(wire.lock().unwrap().sent, expected[..7]);
-        assert_eq!(queue.ring().held.load(std::sync::atomic::Ordering::Relaxed), 7 + 53);
+        assert_eq!(queue.ring().held.load(std::sync::atomic::Ordering::Relaxed), 7 + 193);
         if qdisc.is_some() {
             // It waits in the discipline; without one it is sent at once, and finds no room.
             let (more, skb) = aggregate(&mut rig, 3, 50);
