@@ -60,3 +60,18 @@ fn shows_the_defaults_of_other_drivers() {
         assert!(drivers.contains(&format!("| `{key}` |")), "{key}");
     }
 }
+
+/// `examples/home-router.toml` hides what is inside behind its VLAN, and shapes the VLAN's link.
+#[test]
+fn the_home_router_is_right() {
+    const TEXT: &str = include_str!("../../../examples/home-router.toml");
+    let config =
+        Config::parse(TEXT, "examples/home-router.toml", &[0]).unwrap_or_else(|errors| panic!("{errors}"));
+    let [lan, link, wan] = &config.devices[..] else { panic!("{:?}", config.devices) };
+    assert!(wan.driver == Vlan::new(link.name.clone(), 7).into());
+    assert!(link.addresses.is_empty() && link.qdisc.is_some());
+    let nat = config.nat.expect("translates");
+    assert_eq!(nat.source.iter().map(|rule| &rule.dev).collect::<Vec<_>>(), [&wan.name]);
+    let inside = lan.addresses[0];
+    assert!(nat.forward.iter().all(|rule| rule.dev == wan.name && inside.has_host((*rule.to.ip()).into())));
+}
