@@ -103,6 +103,13 @@ fn check_touches_no_interface() {
 }
 
 #[test]
+fn the_home_router_is_a_right_configuration() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/home-router.toml");
+    let expected = format!("{path}: ok: 3 devices, 1 worker, 4 routes, 0 neighbours\n");
+    assert_eq!(told(&["run", path, "--check"]), (0, expected, String::new()));
+}
+
+#[test]
 fn an_instance_that_is_not_there_is_1() {
     let (code, out, err) = told(&["show", "dev", "--name", "/nowhere/x.sock"]);
     assert!(code == 1 && out.is_empty(), "{out}");

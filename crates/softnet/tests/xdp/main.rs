@@ -5,6 +5,7 @@
 mod builder;
 mod claims;
 mod fragments;
+mod home;
 mod hosts;
 mod ipv6;
 mod jumbo;

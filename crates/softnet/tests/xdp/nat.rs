@@ -7,15 +7,18 @@ use std::time::Duration;
 
 use softnet::config::{Config, NatConfig, NatForwardConfig, NatProtocol, NatSourceConfig};
 use softnet::control::show::ConntrackRow;
+use softnet_dev::netns::NetNs;
 
 use super::hosts::{Icmp, ask};
 use super::world::{World, host, interface, softnet, until};
 
-const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 /// Where the server outside is, and the one inside that a port leads to.
 const OUTSIDE: u16 = 7000;
 const INSIDE: u16 = 8000;
 const FORWARDED: u16 = 8080;
+/// Bytes of a stream.
+const STREAM: u32 = 300_000;
 
 fn router() -> Option<World> {
     let mut world = World::new(2)?;
@@ -43,17 +46,17 @@ fn udp(world: &World, at: usize, port: u16) -> KernelSocket {
     socket
 }
 
-fn received(socket: &KernelSocket) -> (Vec<u8>, SocketAddr) {
+pub(crate) fn received(socket: &KernelSocket) -> (Vec<u8>, SocketAddr) {
     let mut buf = [0; 2000];
     let (n, from) = socket.recv_from(&mut buf).unwrap();
     (buf[..n].to_vec(), from)
 }
 
-/// Host `from` connects to `to`, where `listener` is another's, and both send a lot. Returns whom
-/// the listener saw.
-fn talk(world: &World, from: usize, to: SocketAddr, listener: &TcpListener) -> IpAddr {
-    let all: Vec<u8> = (0..300_000u32).map(|n| (n % 251) as u8).collect();
-    let mut client = world.hosts[from].run(|| TcpStream::connect_timeout(&to, PATIENCE).unwrap()).unwrap();
+/// Host `from` connects to `to`, where `listener` is another's, and both send `len` bytes. Returns
+/// whom the listener saw.
+pub(crate) fn talk(from: &NetNs, to: SocketAddr, listener: &TcpListener, len: u32) -> IpAddr {
+    let all: Vec<u8> = (0..len).map(|n| (n % 251) as u8).collect();
+    let mut client = from.run(|| TcpStream::connect_timeout(&to, PATIENCE).unwrap()).unwrap();
     let (mut server, peer) = listener.accept().unwrap();
     for stream in [&client, &server] {
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -93,7 +96,7 @@ fn hosts_inside_are_seen_by_the_routers_address() {
     assert_eq!(seen[0], seen[1]);
     // A stream.
     let listener = world.hosts[1].run(|| TcpListener::bind((host(1), OUTSIDE)).unwrap()).unwrap();
-    assert_eq!(talk(&world, 0, (host(1), OUTSIDE).into(), &listener), outer);
+    assert_eq!(talk(&world.hosts[0], (host(1), OUTSIDE).into(), &listener, STREAM), outer);
     let shown = world.view().connections();
     let answered = |row: &&ConntrackRow| row.src.port() == 5001 && row.snat && row.state == "assured";
     assert_eq!(shown.iter().filter(answered).count(), 2);
@@ -132,7 +135,10 @@ fn errors_reach_the_host_inside() {
 fn a_forwarded_port_leads_inside() {
     let Some(world) = router() else { return };
     let listener = world.hosts[0].run(|| TcpListener::bind((host(0), INSIDE)).unwrap()).unwrap();
-    assert_eq!(talk(&world, 1, (softnet(1), FORWARDED).into(), &listener), IpAddr::from(host(1)));
+    assert_eq!(
+        talk(&world.hosts[1], (softnet(1), FORWARDED).into(), &listener, STREAM),
+        IpAddr::from(host(1))
+    );
     let (server, client) = (udp(&world, 0, INSIDE), udp(&world, 1, 6000));
     client.send_to(b"hello", (softnet(1), FORWARDED)).unwrap();
     let (said, from) = received(&server);
