@@ -9,6 +9,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 
 use softnet::config::{Config, available_cpus};
 use softnet::{Introspect, Stack};
+use softnet_core::gro::GroMode;
 use softnet_dev::netlink::Netlink;
 use softnet_dev::netns::NetNs;
 use softnet_testkit::{VlanEnd, VlanPort, net_allowed};
@@ -65,6 +66,11 @@ fn host(ns: &NetNs, addresses: [(Ipv4Addr, u8); 2], gateway: Option<Ipv4Addr>) {
 impl Home {
     /// Runs the example; `None` if that is not permitted. Neighbours are known afterwards.
     fn new() -> Option<Home> {
+        Self::with(|_| {})
+    }
+
+    /// The same, changed.
+    fn with(change: impl FnOnce(&mut Config)) -> Option<Home> {
         if !net_allowed() {
             return None;
         }
@@ -83,7 +89,8 @@ impl Home {
         // Nothing leads back to what is inside.
         host(&outside, [(GATEWAY, 24), (REMOTE, 32)], None);
         let mut config = Config::parse(EXAMPLE, "examples/home-router.toml", &[0]).unwrap();
-        config.stack.workers = available_cpus().into_iter().take(1).collect();
+        config.stack.workers = available_cpus()[..1].to_vec();
+        change(&mut config);
         let stack = router.run(|| Stack::start(config).unwrap()).unwrap();
         let home = Home { inside, outside, stack, _ends: (vlan, modem, router) };
         home.ping(REMOTE, 1400);
@@ -178,6 +185,28 @@ fn forwarded_ports_lead_to_the_server_inside() {
     server.send_to(b"and back", (REMOTE, 6000)).unwrap();
     assert_eq!(received(&client), (b"and back".to_vec(), (WAN, VPN).into()));
     home.end();
+}
+
+/// Segments that became one packet keep their tag, their address outside, and their place in the
+/// discipline. Each interface has a worker of its own, if there are CPUs.
+#[test]
+fn aggregates_pass_as_their_segments_do() {
+    for mode in [GroMode::Frags, GroMode::FragsUdp, GroMode::List] {
+        let gro = |config: &mut Config| {
+            config.stack.workers = available_cpus().into_iter().take(2).collect();
+            config.devices[..2].iter_mut().for_each(|device| device.gro = mode);
+        };
+        let Some(home) = Home::with(gro) else { return };
+        let listener = home.listen(&home.outside, (REMOTE, PORT));
+        assert_eq!(talk(&home.inside, (REMOTE, PORT).into(), &listener, 4 << 20), IpAddr::from(WAN));
+        let listener = home.listen(&home.inside, (SERVER, WEB[1]));
+        for (from, seen) in [(&home.outside, GATEWAY), (&home.inside, WAN)] {
+            assert_eq!(talk(from, (WAN, WEB[0]).into(), &listener, 1 << 20), IpAddr::from(seen));
+        }
+        let merged = home.view().stats().merged;
+        assert!(merged > 100, "{mode:?}: {merged}");
+        home.end();
+    }
 }
 
 #[test]
