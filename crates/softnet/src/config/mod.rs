@@ -55,7 +55,6 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use softnet_core::gro::GroMode;
 use softnet_core::ip::v6::addr::{link_local, subnet_router_anycast};
 use softnet_core::ip::{Address, Family, Prefix, Prefix6};
 use softnet_core::qdisc::DevParams;
@@ -67,6 +66,7 @@ pub use knobs::Knobs;
 pub use nat::{NatConfig, NatForwardConfig, NatOneToOneConfig, NatProtocol, NatSourceConfig};
 pub use per_queue::PerQueue;
 pub use softnet_core::conntrack::Timeouts;
+pub use softnet_core::gro::GroMode;
 pub use softnet_core::ip::icmp_limit::IcmpParams;
 pub use softnet_core::ip::source::RpFilter;
 pub use softnet_core::ip::v4::options::OptionPolicy;

@@ -7,9 +7,8 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 
-use softnet::config::{Config, available_cpus};
+use softnet::config::{Config, GroMode, available_cpus};
 use softnet::{Introspect, Stack};
-use softnet_core::gro::GroMode;
 use softnet_dev::netlink::Netlink;
 use softnet_dev::netns::NetNs;
 use softnet_testkit::{VlanEnd, VlanPort, net_allowed};
