@@ -17,7 +17,6 @@ use softnet_dev::netlink::Netlink;
 use softnet_dev::netns::NetNs;
 use softnet_testkit::UdpFrame;
 
-use super::rig::{Pace, RING, TICK};
 use super::wire::FLOWS;
 use crate::bench::report::Sample;
 use crate::bench::{pin, text};
@@ -25,8 +24,8 @@ use crate::bench::{pin, text};
 const NEAR: &str = "near";
 const FAR: &str = "far";
 const HOST: Ipv4Addr = Ipv4Addr::new(198, 19, 0, 2);
-/// Packets that are injected by one call while the "ring" is full.
-const BURST: u32 = 512;
+/// Packets that one call injects: so many that what the call itself costs is not seen.
+const BURST: u32 = 8192;
 
 /// Which CPUs the kernel steers packets to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -242,63 +241,38 @@ impl Kernel {
         Ok(Kernel { ns, cpus, frame, near, source, out, _links: links })
     }
 
-    fn offer(&self, pace: Pace, time: Duration) -> Result<Offered, String> {
-        let inject = |count: u32| self.source.inject(&self.frame, self.near, count).map_err(text);
-        let mut offered = Offered::default();
-        let start = Instant::now();
-        // Packets that should have come by now, and those of them that were not collected yet.
-        let (mut due, mut ring) = (0u64, 0u64);
-        loop {
-            let elapsed = start.elapsed();
-            if elapsed >= time {
-                return Ok(offered);
-            }
-            match pace {
-                Pace::Full => {
-                    inject(BURST)?;
-                    offered.taken += u64::from(BURST);
-                }
-                Pace::Pps(pps) => {
-                    let until = (elapsed.as_secs_f64() * pps) as u64;
-                    let some = (until - due).min(RING as u64 - ring);
-                    offered.refused += until - due - some;
-                    due = until;
-                    ring += some;
-                    if ring == 0 {
-                        std::thread::sleep(TICK);
-                        continue;
-                    }
-                    let burst = ring.min(u64::from(BURST));
-                    inject(burst as u32)?;
-                    offered.taken += burst;
-                    ring -= burst;
-                }
-            }
+    /// Lets packets come as fast as they are taken. Returns how many did.
+    fn flood(&self, time: Duration) -> Result<u64, String> {
+        let (start, mut offered) = (Instant::now(), 0);
+        while start.elapsed() < time {
+            self.source.inject(&self.frame, self.near, BURST).map_err(text)?;
+            offered += u64::from(BURST);
         }
+        Ok(offered)
     }
 
-    /// Packets come at this pace: for `warm`, and then for `time`, which counts.
-    pub(super) fn measure(&self, pace: Pace, warm: Duration, time: Duration) -> Result<Sample, String> {
+    /// Packets come for `warm`, and then for `time`, which counts.
+    pub(super) fn measure(&self, warm: Duration, time: Duration) -> Result<Sample, String> {
         let run = || {
             pin(self.cpus[0])?;
-            self.offer(pace, warm)?;
+            self.flood(warm)?;
             let busy = || self.cpus.map(busy_ns);
             let (before, dropped, start, out) =
                 (busy(), backlog_drops(), Instant::now(), self.out.sum(0).map_err(text)?);
-            let offered = self.offer(pace, time)?;
+            let offered = self.flood(time)?;
             let (ns, after) = (start.elapsed().as_nanos() as f64, busy());
             let came_out = self.out.sum(0).map_err(text)? - out;
             // What still waits in backlogs is on its way.
             std::thread::sleep(Duration::from_millis(20));
             let (late, dropped) = (self.out.sum(0).map_err(text)? - out, backlog_drops() - dropped);
-            let missing = offered.taken.saturating_sub(late);
+            let missing = offered.saturating_sub(late);
             if missing > dropped {
                 return Err(format!(
                     "{missing} of {} packets did not come out, {dropped} were dropped",
-                    offered.taken
+                    offered
                 ));
             }
-            let came = (offered.taken + offered.refused).max(1) as f64;
+            let came = offered.max(1) as f64;
             let used = [0, 1].map(|cpu| after[cpu].saturating_sub(before[cpu]) as f64);
             Ok(vec![
                 ("mpps", came_out as f64 / ns * 1e3),
@@ -312,13 +286,4 @@ impl Kernel {
             .map_err(text)?
             .map_err(|_| "the thread that injects packets ended".to_string())?
     }
-}
-
-/// What [`Kernel::offer`] did.
-#[derive(Default)]
-struct Offered {
-    /// Packets that were collected.
-    taken: u64,
-    /// Packets that found no place in the ring.
-    refused: u64,
 }

@@ -36,9 +36,9 @@ and changes of a router with connection tracking. What softnet itself does comes
   rps       flows are spread over both workers by their hash (rps_cpus)
   auto      softnet chooses (steering = \"auto\"): it should be as good as the best of the others, at every load
 
-With --peer kernel also the kernel's own router, packets brought to it as a driver's poll brings them, with the same costs (by
-BPF programs) and nothing to transmit to: kernel-single; kernel-handoff, its RPS to the other CPU; kernel-rps, to both. Its
-loads are shares of what kernel-single carries; its backlogs are as long as net.core.netdev_max_backlog says.
+With --peer kernel, at MAX, also the kernel's own router, packets brought to it as a driver's poll brings them, with the same
+costs (by BPF programs) and nothing to transmit to: kernel-single; kernel-handoff, its RPS to the other CPU; kernel-rps, to
+both. Its backlogs are as long as net.core.netdev_max_backlog says.
 
 steered_percent says how many packets went to a worker's backlog, so what `auto` chose. load is a share of what `single` carries. idle_percent is the collecting worker's idle time; latency counts from when a packet
 should have come, and says nothing where loss_percent is not 0: then it is that of a full ring.
@@ -190,15 +190,8 @@ impl RxHandoff {
         let mut kernels = Vec::new();
         if self.peer == Some(Peer::Kernel) {
             for ns in &services {
-                let mut capacity = 0.0;
                 for steer in Steer::ALL {
-                    let kernel = Kernel::start(steer, [cpu, other], [self.receive, *ns])?;
-                    if steer == Steer::Off {
-                        let sample = kernel.measure(Pace::Full, ms(300, 500), ms(500, 1000))?;
-                        capacity = 1e6
-                            * sample.iter().find(|figure| figure.0 == "mpps").map_or(0.0, |figure| figure.1);
-                    }
-                    kernels.push((steer, *ns, capacity, kernel));
+                    kernels.push((steer, *ns, Kernel::start(steer, [cpu, other], [self.receive, *ns])?));
                 }
             }
         }
@@ -215,9 +208,8 @@ impl RxHandoff {
                     ],
                 )
             };
-            for (steer, ns, capacity, kernel) in &kernels {
-                let pace = load.pace(*capacity);
-                let measure = move || kernel.measure(pace, warm, time);
+            for (steer, ns, kernel) in kernels.iter().filter(|_| *load == Load::Max) {
+                let measure = move || kernel.measure(warm, time);
                 cases.push(Case { row: row(steer.name(), ns, "veth"), measure: Box::new(measure) });
             }
             for (way, ns, capacity, rig) in &rigs {

@@ -22,9 +22,9 @@ use crate::bench::latency::Latency;
 use crate::bench::text;
 
 /// Descriptors of the RX ring.
-pub(super) const RING: usize = 4096;
+const RING: usize = 4096;
 /// How often packets are offered.
-pub(super) const TICK: Duration = Duration::from_micros(50);
+const TICK: Duration = Duration::from_micros(50);
 /// How often a ring is filled that is to stay full: it lasts several times as long, and the thread that fills it
 /// leaves both CPUs to the workers.
 const FILL: Duration = Duration::from_micros(200);
