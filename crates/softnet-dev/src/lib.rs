@@ -22,6 +22,8 @@ pub mod sched;
 pub mod snoop;
 pub mod sys_error;
 pub mod tap;
+#[cfg(test)]
+mod testing;
 pub mod topology;
 mod vnet;
 mod watched_fd;

@@ -46,6 +46,6 @@ pub use generator::{Generator, GeneratorConfig, Report};
 pub use inline_napi::InlineNapi;
 pub use packet::PacketSocket;
 pub use sink::{Sink, SinkFilter};
-pub use testbed::{KernelNapi, Testbed, Wire};
+pub use testbed::{KernelNapi, Testbed, Wire, sysctl};
 pub use testing::{lock_while_holder_is_hogged, net_allowed, replay};
 pub use vlan_end::{VlanEnd, VlanPort};

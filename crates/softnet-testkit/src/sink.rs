@@ -2,7 +2,7 @@
 //!
 //! It costs about as much as the veth hop itself, and no process has to run for it.
 
-use softnet_dev::bpf::{Alu, Assembler, Cond, Map, Reg, Size, XdpAction, XdpLink, XdpMode, helper};
+use softnet_dev::bpf::{Alu, Assembler, Cond, Map, Reg, Size, XdpAction, XdpLink, XdpMode};
 use softnet_dev::sys_error::SysResult;
 
 /// Which frames the sink takes. It passes all others to the kernel.
@@ -80,16 +80,7 @@ fn program(counters: &Map, filter: SinkFilter) -> Assembler {
         expect(Size::U16, IP_FRAGMENT_AT, 0x1fff, 0);
         expect(Size::U16, UDP_PORT_AT, u16::MAX, port);
     }
-    asm.store(Size::U32, Reg::R10, -4, PACKETS as i32);
-    asm.load_map(Reg::R1, counters);
-    asm.mov(Reg::R2, Reg::R10);
-    asm.alu(Alu::Add, Reg::R2, -4);
-    asm.call(helper::MAP_LOOKUP_ELEM);
-    asm.jump_if(Cond::Eq, Reg::R0, 0, pass);
-    // Each CPU has its own counter, and is the only one to write it.
-    asm.load(Size::U64, Reg::R1, Reg::R0, 0);
-    asm.alu(Alu::Add, Reg::R1, 1);
-    asm.store(Size::U64, Reg::R0, 0, Reg::R1);
+    asm.count(counters, PACKETS as i32, pass);
     asm.mov(Reg::R0, XdpAction::Drop as i32);
     asm.exit();
     asm.bind(pass);

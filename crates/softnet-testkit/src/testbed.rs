@@ -168,7 +168,7 @@ fn unless_there(result: SysResult<()>) -> SysResult<()> {
 }
 
 /// Writes a network sysctl of the calling thread's namespace; `knob` is its path below `net`.
-fn sysctl(knob: &str, value: &str) -> SysResult<()> {
+pub fn sysctl(knob: &str, value: &str) -> SysResult<()> {
     std::fs::write(format!("/proc/sys/net/{knob}"), value)
         .map_err(|error| SysError::new(format!("set net/{knob} to {value}"), error).needs("CAP_NET_ADMIN"))
 }

@@ -14,6 +14,7 @@ mod kv;
 pub(crate) mod latency;
 mod napi_context;
 mod nat;
+mod offer;
 mod others;
 pub(crate) mod report;
 mod rfs;

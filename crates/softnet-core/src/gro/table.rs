@@ -107,8 +107,7 @@ impl GroTable {
             return out.push(ctx, skb);
         }
         // A list has no sum to answer for, unless another stage would have completed it.
-        let to_verify = form == Form::Frags || params.partial_csum;
-        if to_verify && form == Form::List && !verify(&mut skb, &layout, params.partial_csum, true) {
+        if form == Form::List && params.partial_csum && !verify(&mut skb, &layout, true, true) {
             return out.push(ctx, skb);
         }
         if bucket.len() == MAX_HELD {
@@ -117,7 +116,6 @@ impl GroTable {
             out.push(ctx, finish(stats, oldest, Flushed::Evicted));
         }
         let (len, size) = (skb.len() - layout.l3(), (skb.len() - layout.payload()) as u16);
-        let verified = form == Form::List;
         bucket.push(Held {
             skb,
             hash,
@@ -127,7 +125,7 @@ impl GroTable {
             size,
             count: 1,
             len,
-            verified,
+            verified: form == Form::List,
             fixed_id: false,
         });
         *held += 1;

@@ -30,6 +30,7 @@ pub(crate) mod layout;
 #[cfg(all(test, not(feature = "loom")))]
 mod tests;
 
+use std::borrow::BorrowMut;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use crate::SoftnetData;
@@ -160,35 +161,35 @@ pub fn segment(ctx: &mut SoftnetData, mut skb: Skb) -> Result<SkbList, (Skb, Dro
 }
 
 /// Hands the packets of `batch`, aggregates cut, to `each`, a batch at a time, in order, and leaves
-/// it empty. What `each` leaves in a batch is in the next one. An aggregate that can't be cut is
+/// it empty. `cx` has the thread's context, or is it. What `each` leaves in a batch is in the next one. An aggregate that can't be cut is
 /// dropped.
 #[cold]
-pub fn segment_batch(
-    ctx: &mut SoftnetData,
+pub fn segment_batch<C: BorrowMut<SoftnetData>>(
+    cx: &mut C,
     batch: &mut Batch,
-    mut each: impl FnMut(&mut SoftnetData, &mut Batch),
+    mut each: impl FnMut(&mut C, &mut Batch),
 ) {
     let mut out = Batch::new();
     for skb in batch.drain() {
-        let mut segments = match segment(ctx, skb) {
+        let mut segments = match segment(cx.borrow_mut(), skb) {
             Ok(segments) => segments,
             Err((skb, reason)) => {
-                ctx.free(skb, reason);
+                cx.borrow_mut().free(skb, reason);
                 continue;
             }
         };
         while let Some(skb) = segments.pop_front() {
             if out.room() == 0 {
-                each(ctx, &mut out);
+                each(cx, &mut out);
             }
             if let Err(skb) = out.push(skb) {
-                ctx.free(skb, DropReason::Shutdown);
+                cx.borrow_mut().free(skb, DropReason::Shutdown);
             }
         }
     }
     if !out.is_empty() {
-        each(ctx, &mut out);
-        ctx.free_batch(&mut out, DropReason::Shutdown);
+        each(cx, &mut out);
+        cx.borrow_mut().free_batch(&mut out, DropReason::Shutdown);
     }
 }
 
@@ -198,7 +199,7 @@ pub fn complete(skb: &mut Skb) {
     let (start, field) = (usize::from(start), usize::from(start) + usize::from(offset));
     let len = skb.len().saturating_sub(start);
     // The field has the sum of the pseudo-header, and is summed with the rest.
-    let check = match !checksum::sum_pieces(skb.pieces(start, len)).1 {
+    let check = match !checksum::sum_skb(skb, start, len).1 {
         // Of TCP it would mean the same, but for UDP 0 means none (RFC 768).
         0 => 0xffff,
         check => check,

@@ -7,7 +7,7 @@
 
 use std::net::Ipv6Addr;
 
-use crate::skb::sum_words;
+use crate::skb::{Skb, sum_words};
 
 /// Adds two sums.
 #[inline(always)]
@@ -46,6 +46,16 @@ pub fn sum_pieces<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> (usize, u16) {
         let of_piece = if len % 2 == 0 { of_piece } else { of_piece.swap_bytes() };
         (len + piece.len(), add(all, of_piece))
     })
+}
+
+/// The same of `len` bytes of a packet from `at` on, or as many as there are.
+#[inline]
+pub fn sum_skb(skb: &Skb, at: usize, len: usize) -> (usize, u16) {
+    // Nearly always they are in one frame, and then need no walk along the chain.
+    match at.checked_add(len).and_then(|end| skb.data().get(at..end)) {
+        Some(whole) => (len, sum(whole)),
+        None => sum_pieces(skb.pieces(at, len)),
+    }
 }
 
 /// Checksum of `data`, whose checksum field must be zero.

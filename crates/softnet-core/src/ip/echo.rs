@@ -40,7 +40,7 @@ pub fn echo6_reply_in_fragments(skb: &Skb, at: usize) -> Result<EchoReply, DropR
     let Some(&[kind, code, high, low, a, b, c, d]) = begins.first_chunk::<ICMP_LEN>() else {
         return Err(DropReason::IcmpMalformed);
     };
-    let (len, sum) = checksum::sum_pieces(skb.pieces(ETH_LEN + at, usize::MAX));
+    let (len, sum) = checksum::sum_skb(skb, ETH_LEN + at, usize::MAX);
     let pseudo = checksum::pseudo_header_sum6(src, dst, v6::header::next::ICMPV6, len as u16);
     if checksum::add(pseudo, sum) != 0xffff {
         return Err(DropReason::IcmpCsum);
@@ -76,7 +76,7 @@ pub fn echo_reply_in_fragments(
         return Err(DropReason::IcmpMalformed);
     };
     let message = ETH_LEN + lengths.header;
-    let (len, sum) = checksum::sum_pieces(skb.pieces(message, lengths.total - lengths.header));
+    let (len, sum) = checksum::sum_skb(skb, message, lengths.total - lengths.header);
     if sum != 0xffff {
         return Err(DropReason::IcmpCsum);
     }
@@ -84,7 +84,7 @@ pub fn echo_reply_in_fragments(
     if kind != ECHO_REQUEST || group || !is_answerable(header.src(), header.dst(), broadcast) {
         return Err(DropReason::IcmpIgnored);
     }
-    let zeros = || checksum::sum_pieces(skb.pieces(message + 4, len - 4)).1 == 0;
+    let zeros = || checksum::sum_skb(skb, message + 4, len - 4).1 == 0;
     let [high, low] = reply_check([high, low], zeros).to_be_bytes();
     let (from, to) = (Ipv4Addr::from(header.dst()), Ipv4Addr::from(header.src()));
     let datagram = Datagram {

@@ -39,7 +39,7 @@ pub fn complete(skb: &mut Skb) {
     if field + 2 > len || ip.get(at + field..at + field + 2) != Some(&pseudo.to_be_bytes()) {
         return;
     }
-    let mut check = !checksum::sum_pieces(skb.pieces(ETH_LEN + at, len)).1;
+    let mut check = !checksum::sum_skb(skb, ETH_LEN + at, len).1;
     if check == 0 && protocol == next::UDP {
         // RFC 768: 0 means none (RFC 8200 section 8.1: may not be); its complement says the same sum.
         check = 0xffff;

@@ -1,4 +1,4 @@
-//! The ports of one external address, for each protocol that has any: who has which, as bits.
+//! The ports of one external address, for each protocol that has any: which are taken, as bits.
 //!
 //! Any thread claims and releases, without locks. Invariant: a bit is set by the claim that found
 //! it clear, and cleared by its holder alone. Ports are chosen at random (RFC 6056), from the half

@@ -147,6 +147,24 @@ pub(super) enum Ends<'a> {
     V6(&'a [u8; 32]),
 }
 
+impl Ends<'_> {
+    /// Writes both addresses to `to`, each into 16 bytes, of IPv4 to the first 4. Returns the IP version.
+    #[inline(always)]
+    pub(super) fn write(self, to: &mut [u8; 32]) -> u8 {
+        match self {
+            Ends::V4(ends) => {
+                to[..4].copy_from_slice(&ends[..4]);
+                to[16..20].copy_from_slice(&ends[4..]);
+                4
+            }
+            Ends::V6(ends) => {
+                *to = *ends;
+                6
+            }
+        }
+    }
+}
+
 /// The flow of a frame, if it is IP.
 #[inline(always)]
 pub(super) fn dissect(frame: &[u8]) -> Option<Flow<'_>> {

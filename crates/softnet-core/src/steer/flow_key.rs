@@ -4,7 +4,7 @@
 //! Any thread makes one from a frame that it has. Invariant: frames of one key have one flow hash;
 //! fragments, and what has no ports, have no key, so no filter moves a part of their datagrams.
 
-use super::flow::{Ends, Flow, dissect};
+use super::flow::{Flow, dissect};
 use super::ntuple::{FlowType, Rule, RuleAction};
 use crate::ip::v4::header::protocol;
 
@@ -31,16 +31,8 @@ impl FlowKey {
         let mut bytes = [0; BYTES];
         bytes[PORTS..PORTS + 4].copy_from_slice(flow.ports?);
         bytes[PROTOCOL] = flow.protocol;
-        match flow.ends {
-            Ends::V4(ends) => {
-                bytes[SRC..SRC + 4].copy_from_slice(&ends[..4]);
-                bytes[DST..DST + 4].copy_from_slice(&ends[4..]);
-                bytes[FAMILY] = 4;
-            }
-            Ends::V6(ends) => {
-                bytes[..32].copy_from_slice(ends);
-                bytes[FAMILY] = 6;
-            }
+        if let Some(ends) = bytes.first_chunk_mut() {
+            bytes[FAMILY] = flow.ends.write(ends);
         }
         Some(FlowKey(bytes))
     }

@@ -10,7 +10,7 @@ use std::fmt::{self, Write};
 use std::net::IpAddr;
 use std::str::FromStr;
 
-use super::flow::{Ends, Flow};
+use super::flow::Flow;
 use super::words::{WordError, Words, wrong};
 use crate::ip::v4::header::protocol;
 
@@ -46,16 +46,8 @@ fn pack(bytes: [u8; BYTES]) -> [u64; BYTES / 8] {
 impl Fields {
     pub(super) fn of(flow: &Flow<'_>) -> Self {
         let mut bytes = [0; BYTES];
-        match flow.ends {
-            Ends::V4(ends) => {
-                bytes[SRC..SRC + 4].copy_from_slice(&ends[..4]);
-                bytes[DST..DST + 4].copy_from_slice(&ends[4..]);
-                bytes[FAMILY] = 4;
-            }
-            Ends::V6(ends) => {
-                bytes[..32].copy_from_slice(ends);
-                bytes[FAMILY] = 6;
-            }
+        if let Some(ends) = bytes.first_chunk_mut() {
+            bytes[FAMILY] = flow.ends.write(ends);
         }
         if let Some(ports) = flow.ports {
             bytes[SRC_PORT..PROTOCOL].copy_from_slice(ports);

@@ -294,6 +294,27 @@ impl Assembler {
         self.push(CLASS_JMP | OP_EXIT, 0, 0, 0, 0);
     }
 
+    /// `r0 =` where the value of the key at `r10 + key` lies in `map`; goes to `or` if there is none. Changes R1 to R5.
+    pub fn look_up(&mut self, map: &impl AsFd, key: i16, or: Label) {
+        self.load_map(Reg::R1, map);
+        self.mov(Reg::R2, Reg::R10);
+        self.alu(Alu::Add, Reg::R2, i32::from(key));
+        self.call(helper::MAP_LOOKUP_ELEM);
+        self.jump_if(Cond::Eq, Reg::R0, 0, or);
+    }
+
+    /// Adds one to this CPU's counter at `key` of `counters`, and leaves its value in R1; goes to `or` if there is none. Changes
+    /// R0 to R5 and the word at `r10 - 4`.
+    pub fn count(&mut self, counters: &impl AsFd, key: i32, or: Label) {
+        const KEY: i16 = -4;
+        self.store(Size::U32, Reg::R10, KEY, key);
+        self.look_up(counters, KEY, or);
+        // Each CPU has its own counter, and is the only one to write it.
+        self.load(Size::U64, Reg::R1, Reg::R0, 0);
+        self.alu(Alu::Add, Reg::R1, 1);
+        self.store(Size::U64, Reg::R0, 0, Reg::R1);
+    }
+
     /// The instructions, with every jump resolved.
     ///
     /// # Errors

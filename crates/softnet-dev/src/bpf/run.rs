@@ -1,4 +1,4 @@
-//! Programs that are run by hand: to time them, and to let packets come in by an interface as if its driver had brought
+//! Programs that are run by hand: to try them, to time them, and to let packets come in by an interface as if its driver had brought
 //! them (`BPF_PROG_TEST_RUN`, the kernel's `Documentation/bpf/bpf_prog_run.rst`).
 //!
 //! For benches and tests; any thread may call it. The packets come on the CPU of the calling thread, and take the ways
@@ -6,8 +6,10 @@
 
 use std::os::fd::{AsFd, AsRawFd};
 
-use super::sys::{PROG_TEST_RUN, Program, bpf};
+use super::sys::{Program, bpf};
 use crate::sys_error::{SysError, SysResult};
+
+const PROG_TEST_RUN: u32 = 10;
 
 /// Run flag: what the program passes goes up the stack (`BPF_F_TEST_XDP_LIVE_FRAMES`).
 const F_LIVE_FRAMES: u32 = 1 << 1;
@@ -58,6 +60,20 @@ impl Program {
         bpf(PROG_TEST_RUN, &mut attr)
             .map_err(|error| SysError::new("run a BPF program", error).needs("CAP_BPF,CAP_NET_ADMIN"))?;
         Ok(attr)
+    }
+
+    /// Runs the program once on `packet` without any interface: the action it returned and the packet after it.
+    /// The kernel wants at least 14 bytes.
+    pub fn test_run(&self, packet: &[u8]) -> SysResult<(u32, Vec<u8>)> {
+        let mut out = vec![0u8; packet.len() + 256];
+        let to = RunAttr {
+            data_size_out: out.len() as u32,
+            data_out: out.as_mut_ptr() as u64,
+            ..RunAttr::default()
+        };
+        let attr = self.run(packet, 0, to)?;
+        out.truncate(attr.data_size_out as usize);
+        Ok((attr.retval, out))
     }
 
     /// Runs the program `repeat` times on `packet` without any interface: how long one run took, in ns.

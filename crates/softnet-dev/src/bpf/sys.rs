@@ -11,7 +11,6 @@ const MAP_LOOKUP_ELEM: u32 = 1;
 const MAP_UPDATE_ELEM: u32 = 2;
 const MAP_DELETE_ELEM: u32 = 3;
 const PROG_LOAD: u32 = 5;
-pub(super) const PROG_TEST_RUN: u32 = 10;
 const OBJ_GET_INFO_BY_FD: u32 = 15;
 pub(super) const LINK_CREATE: u32 = 28;
 const LINK_UPDATE: u32 = 29;
@@ -355,19 +354,6 @@ fn blinds_constants() -> SysResult<bool> {
     Ok(Program::load_xdp(&bare, "softnet_probe", 0)?.len()? != bare.len())
 }
 
-#[repr(C)]
-#[derive(Default)]
-struct TestRunAttr {
-    prog_fd: u32,
-    retval: u32,
-    data_size_in: u32,
-    data_size_out: u32,
-    data_in: u64,
-    data_out: u64,
-    repeat: u32,
-    duration: u32,
-}
-
 impl Program {
     /// Loads `insns` as an XDP program; see [`Assembler::load_xdp`](super::Assembler::load_xdp).
     pub fn load_xdp(insns: &[Insn], name: &str, flags: u32) -> SysResult<Self> {
@@ -453,23 +439,6 @@ impl Program {
                     .detail(format!("verifier says:\n{}", String::from_utf8_lossy(&log[..end]).trim_end())))
             }
         }
-    }
-
-    /// Runs the program once on `packet` without any interface: the action it returned and the packet after it.
-    /// The kernel wants at least 14 bytes.
-    pub fn test_run(&self, packet: &[u8]) -> SysResult<(u32, Vec<u8>)> {
-        let mut out = vec![0u8; packet.len() + 256];
-        let mut attr = TestRunAttr {
-            prog_fd: self.fd.as_raw_fd() as u32,
-            data_size_in: packet.len() as u32,
-            data_size_out: out.len() as u32,
-            data_in: packet.as_ptr() as u64,
-            data_out: out.as_mut_ptr() as u64,
-            ..TestRunAttr::default()
-        };
-        bpf(PROG_TEST_RUN, &mut attr).map_err(|error| SysError::new("run a BPF program", error))?;
-        out.truncate(attr.data_size_out as usize);
-        Ok((attr.retval, out))
     }
 }
 

@@ -3,16 +3,17 @@
 
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::thread::CapabilitySet;
 use softnet_core::SoftnetData;
 use softnet_core::skb::{Batch, CacheSizes, DropReason, HeapMemory, Region, Skb};
 
 use super::*;
-use crate::device::{Doorbell, LinkState, OpenDevice};
+use crate::device::{LinkState, OpenDevice};
 use crate::ethtool::Ethtool;
 use crate::netlink::Netlink;
 use crate::netns::NetNs;
+use crate::testing::{assert_whole, close, rings};
 use softnet_testkit::net_allowed;
 
 const FRAMES: u32 = 1024;
@@ -78,21 +79,9 @@ impl World {
     }
 
     fn end(mut self) {
-        self.ctx.drain();
-        let region = self.ctx.region();
-        let home = (region.frames_free(), region.heads_free());
-        assert_eq!(home, (region.frame_count().into(), region.head_count().into()));
+        let region = self.ctx.region().clone();
+        assert_whole(&mut self.ctx, &region);
     }
-}
-
-fn close(open: OpenDevice, ctx: &mut SoftnetData) {
-    open.rx.into_iter().for_each(|half| half.close(ctx));
-    open.tx.into_iter().for_each(|half| half.close(ctx));
-}
-
-fn rings(bell: &dyn Doorbell) -> bool {
-    let mut fds = [PollFd::from_borrowed_fd(bell.fd(), PollFlags::IN)];
-    poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap() > 0
 }
 
 fn bytes(skb: &Skb) -> Vec<u8> {

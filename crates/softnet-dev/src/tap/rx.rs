@@ -45,13 +45,6 @@ pub(super) struct TapRx {
 // it goes.
 unsafe impl Send for TapRx {}
 
-/// What became of a read.
-enum Read {
-    /// A packet of so many bytes.
-    Packet(usize),
-    Nothing,
-}
-
 impl TapRx {
     pub(super) fn new(
         fd: &Arc<OwnedFd>,
@@ -93,9 +86,9 @@ impl TapRx {
         self.used == 0
     }
 
-    /// Reads a packet into the slots, all of which must be there.
+    /// Reads a packet into the slots, all of which must be there. Returns its bytes, if there is one.
     #[inline]
-    fn read(&mut self) -> Read {
+    fn read(&mut self) -> Option<usize> {
         debug_assert_eq!(self.used, 0);
         let fd = self.bell.0.inner().as_raw_fd();
         loop {
@@ -103,10 +96,10 @@ impl TapRx {
             // and as long as stated.
             let n = unsafe { libc::readv(fd, self.iov.as_ptr(), self.iov.len() as libc::c_int) };
             match usize::try_from(n) {
-                Ok(n) => return n.checked_sub(vnet::LEN).map_or(Read::Nothing, Read::Packet),
+                Ok(n) => return n.checked_sub(vnet::LEN),
                 Err(_) if io::Error::last_os_error().kind() == io::ErrorKind::Interrupted => {}
                 // There is none, or the TAP is gone: then the housekeeper hears of it.
-                Err(_) => return Read::Nothing,
+                Err(_) => return None,
             }
         }
     }
@@ -144,7 +137,7 @@ impl RxQueue for TapRx {
         let longest = FIRST + (self.slots.len() - 1) * FRAME_SIZE;
         let (mut taken, mut packets, mut bytes) = (0, 0, 0);
         while taken < want && self.refill(ctx) {
-            let Read::Packet(len) = self.read() else { break };
+            let Some(len) = self.read() else { break };
             let Some(mut skb) = self.packet(ctx, len) else { break };
             packets += 1;
             bytes += len as u64;

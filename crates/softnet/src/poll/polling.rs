@@ -4,6 +4,7 @@
 //! Owned by the thread that polls. Packets leave by the TX queue with the number of the RX queue they came by, whichever
 //! thread polls: so a flow keeps its TX queue, and with it its order, when its instance is switched to another context.
 
+use std::borrow::{Borrow, BorrowMut};
 use std::sync::Arc;
 
 use arc_swap::{ArcSwap, Cache};
@@ -62,6 +63,18 @@ pub(crate) struct PollContext {
     pub(crate) now: u64,
     /// It was read for the last release, which is as good as after the poll.
     fresh: bool,
+}
+
+impl Borrow<SoftnetData> for PollContext {
+    fn borrow(&self) -> &SoftnetData {
+        &self.ctx
+    }
+}
+
+impl BorrowMut<SoftnetData> for PollContext {
+    fn borrow_mut(&mut self) -> &mut SoftnetData {
+        &mut self.ctx
+    }
 }
 
 impl PollContext {
@@ -226,27 +239,25 @@ impl PollContext {
     #[cold]
     #[inline(never)]
     fn receive_cut(&mut self, napi: &NapiInfo, batch: &mut Batch) {
-        let mut out = Batch::new();
-        for skb in batch.drain() {
-            let mut segments = match gso::segment(&mut self.ctx, skb) {
-                Ok(segments) => segments,
-                Err((skb, reason)) => {
-                    self.ctx.free(skb, reason);
-                    continue;
-                }
-            };
-            while let Some(skb) = segments.pop_front() {
-                if out.room() == 0 {
-                    self.receive_on(napi, &mut out);
-                }
-                if let Err(skb) = out.push(skb) {
-                    self.ctx.free(skb, DropReason::Shutdown);
-                }
-            }
+        gso::segment_batch(self, batch, |this, segments| this.receive_on(napi, segments));
+    }
+
+    /// Processes what a poll brought.
+    #[inline(always)]
+    fn received(&mut self, napi: &NapiInfo, gro: &mut Option<Box<dyn Gro>>, batch: &mut Batch) {
+        match napi.gro.mode() == GroMode::Off && gro.is_none() {
+            true => self.receive(napi, batch),
+            false => self.receive_gro(napi, gro, batch),
         }
-        if !out.is_empty() {
-            self.receive_on(napi, &mut out);
+    }
+
+    /// A poll brought nothing: GRO and the TX queues get the time.
+    #[inline(always)]
+    fn nothing_came(&mut self, napi: &NapiInfo, gro: &mut Option<Box<dyn Gro>>) {
+        if let Some(gro) = gro {
+            gro.tick(self.now);
         }
+        self.lives.reap_idle(&mut self.ctx, self.now, napi.queue.into());
     }
 
     /// Has GRO look at what an instance brought, which has some or is to, and processes what goes
@@ -407,17 +418,10 @@ impl PollContext {
         let Body { rx: Some(rx), gro, batch, .. } = body else { return 0 };
         let n = rx.rx_burst(&mut self.ctx, batch, weight);
         if n > 0 {
-            if napi.gro.mode() == GroMode::Off && gro.is_none() {
-                self.receive(napi, batch);
-            } else {
-                self.receive_gro(napi, gro, batch);
-            }
+            self.received(napi, gro, batch);
             rx.processed();
         } else {
-            if let Some(gro) = gro {
-                gro.tick(self.now);
-            }
-            self.lives.reap_idle(&mut self.ctx, self.now, napi.queue.into());
+            self.nothing_came(napi, gro);
         }
         n
     }
@@ -444,10 +448,7 @@ impl PollContext {
         let n = rx.rx_burst(&mut self.ctx, batch, weight);
         let received = self.shared.clock.now();
         if n == 0 {
-            if let Some(gro) = gro {
-                gro.tick(self.now);
-            }
-            self.lives.reap_idle(&mut self.ctx, self.now, napi.queue.into());
+            self.nothing_came(napi, gro);
             return 0;
         }
         if let Some(instance) = self.instance(napi.id)
@@ -460,11 +461,7 @@ impl PollContext {
         }
         let before = self.shared.clock.now();
         self.sampled = true;
-        if napi.gro.mode() == GroMode::Off && gro.is_none() {
-            self.receive(napi, batch);
-        } else {
-            self.receive_gro(napi, gro, batch);
-        }
+        self.received(napi, gro, batch);
         self.sampled = false;
         rx.processed();
         let after = self.shared.clock.now();

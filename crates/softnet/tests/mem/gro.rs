@@ -115,7 +115,7 @@ fn what_leaves_is_what_came() {
     world.end(lanes);
 }
 
-/// With a time-out nobody comes to the end of, and a doorbell that rings: a packet is held, the
+/// With a time-out that the test does not last for, and a doorbell that rings: a packet is held, the
 /// next of its flow is merged with it, and the last one sends both on.
 #[test]
 fn a_packet_is_held_no_longer_than_the_timer_has_it() {

@@ -10,8 +10,9 @@ use std::time::Duration;
 use rustix::thread::{CpuSet, Pid, gettid, sched_setaffinity};
 use softnet::net::{Handle, RecvBatch, UdpSocket};
 
-use super::wire::{ADDRESS, FIRST_PORT, FLOWS, Stamps, parse};
+use super::wire::{ADDRESS, FIRST_PORT, FLOWS, parse};
 use crate::bench::latency::Latency;
+use crate::bench::offer::Stamps;
 use crate::bench::text;
 
 /// One datagram of so many has its latency taken.

@@ -17,9 +17,13 @@ use serde_json::{Value, json};
 
 use super::Common;
 use super::harness::{Case, alternate};
+use super::offer::{Pace, TICK};
 use super::report::{Bound, Published, Report, Row, Sample};
 use rig::{Rig, Trial};
 use wire::FLOWS;
+
+/// As many datagrams as there is room for.
+const FULL: Pace = Pace::Full(TICK);
 
 pub(super) const HELP: &str = "\
 Datagrams of 64 flows come by the one queue of an emulated NIC. Two workers process them, and two threads receive them by a
@@ -88,7 +92,7 @@ impl Rfs {
         let start = |rfs| Rig::start(rfs, cpus).map(RefCell::new);
         let ways = [("rps", start(false)?), ("rfs", start(true)?)];
         let migrating = start(true)?;
-        let warm = ways[0].1.borrow_mut().measure(None, times, false)?;
+        let warm = ways[0].1.borrow_mut().measure(FULL, times, false)?;
         let capacity = warm.received as f64 / warm.seconds;
         let loads = match (&self.load[..], quick) {
             ([], true) => vec![json!(50), json!("MAX")],
@@ -97,9 +101,10 @@ impl Rfs {
         };
         let mut cases = Vec::new();
         for load in &loads {
-            let pps = load.as_f64().map(|percent| capacity * percent / 100.0);
+            let pace = load.as_f64().map_or(FULL, |percent| Pace::Pps(capacity * percent / 100.0));
             for (name, rig) in &ways {
-                let measure = move || rig.borrow_mut().measure(pps, times, false).map(|trial| sample(&trial));
+                let measure =
+                    move || rig.borrow_mut().measure(pace, times, false).map(|trial| sample(&trial));
                 cases.push(Case { row: Row::new(*name, params(load)), measure: Box::new(measure) });
             }
         }
@@ -107,7 +112,7 @@ impl Rfs {
         let migrate = move || {
             let mut rig = rig.borrow_mut();
             let before = rig.reordered();
-            let trial = rig.measure(None, [times[0], ms(1000, 10_000)], true)?;
+            let trial = rig.measure(FULL, [times[0], ms(1000, 10_000)], true)?;
             let mut sample = sample(&trial);
             sample.extend([
                 ("reordered", (rig.reordered() - before) as f64),

@@ -11,30 +11,24 @@ use softnet::driver::OpenRequest;
 use softnet::internals::Assembly;
 use softnet_core::SoftnetData;
 use softnet_core::skb::Region;
-use softnet_dev::mem::{NicConfig, NicPort, nic};
+use softnet_dev::mem::{NicConfig, nic};
 
 use super::consumer::Consumer;
-use super::wire::{ADDRESS, CONSUMERS, FlowSource, MAC, NoSink, Stamps};
+use super::wire::{ADDRESS, CONSUMERS, FlowSource, MAC, NoSink};
 use crate::bench::cpu::Used;
 use crate::bench::latency::Latency;
+use crate::bench::offer::{Offer, Pace, RING, Stamps};
 use crate::bench::text;
 
-/// Descriptors of the RX ring.
-const RING: usize = 4096;
-/// How often datagrams are offered.
-const TICK: Duration = Duration::from_micros(50);
 /// How often consumers move.
 const MOVE: Duration = Duration::from_millis(1);
 
 /// See the [module](self).
 pub(super) struct Rig {
     stack: Stack,
-    port: NicPort,
-    stamps: Arc<Stamps>,
+    offer: Offer,
     consumers: Vec<Consumer>,
     cpus: [u32; 2],
-    offered: u64,
-    refused: u64,
 }
 
 /// Counters at some moment.
@@ -101,38 +95,7 @@ impl Rig {
             Consumer::start(&stack.handle(), n, cpu, stamps.clone())
         };
         let consumers = (0..CONSUMERS as u16).map(consumer).collect::<Result<_, _>>()?;
-        Ok(Rig { stack, port, stamps, consumers, cpus, offered: 0, refused: 0 })
-    }
-
-    /// Offers `pps` datagrams a second for `time`; `None`: as many as there is room for.
-    fn offer(&mut self, pps: Option<f64>, time: Duration) {
-        let (start, from) = (Instant::now(), self.stamps.now());
-        let mut due = 0u64;
-        loop {
-            let elapsed = start.elapsed().min(time);
-            let room = self.port.room();
-            let want = match pps {
-                Some(pps) => (elapsed.as_secs_f64() * pps) as u64 - due,
-                None => room,
-            };
-            let some = want.min(room);
-            let now = self.stamps.now();
-            for i in 0..some {
-                // When it should have come, whenever this thread gets to it.
-                let at = pps.map_or(now, |pps| from + ((due + i) as f64 * 1e9 / pps) as u64);
-                self.stamps.stamp(self.offered + i, at);
-            }
-            due += want;
-            self.refused += want - some;
-            self.offered += some;
-            if some > 0 {
-                self.port.offer(some);
-            }
-            if elapsed == time {
-                return;
-            }
-            std::thread::sleep(TICK);
-        }
+        Ok(Rig { stack, offer: Offer::new(port, stamps), consumers, cpus })
     }
 
     fn received(&self) -> u64 {
@@ -149,8 +112,8 @@ impl Rig {
             self.consumers.iter().map(|consumer| consumer.tid.as_raw_nonzero().get() as u32).collect();
         let (view, workers) = (self.stack.view(), self.stack.view().workers());
         Counts {
-            offered: self.offered,
-            refused: self.refused,
+            offered: self.offer.offered,
+            refused: self.offer.refused,
             received: self.received(),
             cpu_ns: workers.iter().map(|row| row.cpu_ns).sum::<u64>() + Used::of(&tids).cpu_ns,
             wakeups: workers.iter().map(|row| row.sleeps).sum(),
@@ -159,29 +122,28 @@ impl Rig {
         }
     }
 
-    /// Offers `pps` datagrams a second, or as many as there is room for: for `warm`, and then for
-    /// `time`, which counts. With `migrate`, the consumers change places every millisecond.
+    /// Offers datagrams at this pace: for `warm`, and then for `time`, which counts. With `migrate`, the consumers change places every millisecond.
     pub(super) fn measure(
         &mut self,
-        pps: Option<f64>,
+        pace: Pace,
         [warm, time]: [Duration; 2],
         migrate: bool,
     ) -> Result<Trial, String> {
-        self.offer(pps, warm);
+        self.offer.offer(pace, warm);
         let before = self.counts();
         self.consumers.iter().for_each(Consumer::time);
         let mut migrations = 0;
         if migrate {
             let start = Instant::now();
             while start.elapsed() < time {
-                self.offer(pps, MOVE);
+                self.offer.offer(pace, MOVE);
                 migrations += 1;
                 for (n, consumer) in self.consumers.iter().enumerate() {
                     consumer.pin(self.cpus[(n + migrations as usize) % self.cpus.len()])?;
                 }
             }
         } else {
-            self.offer(pps, time);
+            self.offer.offer(pace, time);
         }
         let after = self.counts();
         let mut latency = Latency::new();
@@ -212,8 +174,8 @@ impl Rig {
         let start = Instant::now();
         loop {
             let ended = self.received() + self.stack.view().stats().dropped;
-            if ended == self.offered || start.elapsed() > Duration::from_secs(5) {
-                return self.offered.checked_sub(ended).ok_or_else(|| "more came than was sent".into());
+            if ended == self.offer.offered || start.elapsed() > Duration::from_secs(5) {
+                return self.offer.offered.checked_sub(ended).ok_or_else(|| "more came than was sent".into());
             }
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -222,7 +184,7 @@ impl Rig {
     /// Ends it, and checks that every datagram is accounted for.
     pub(super) fn end(self) -> Result<(), String> {
         let lost = self.settle()?;
-        let Rig { stack, port, consumers, offered, .. } = self;
+        let Rig { stack, offer: Offer { port, offered, .. }, consumers, .. } = self;
         consumers.into_iter().try_for_each(Consumer::stop)?;
         let view = stack.view().clone();
         drop((stack, port));

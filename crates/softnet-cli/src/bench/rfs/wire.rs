@@ -1,16 +1,14 @@
 //! The wire of `bench rfs`: datagrams of many flows that say when they came.
 //!
-//! One thread offers them; the worker that polls the NIC writes them. Invariant: a datagram is
-//! offered only when it has a place in the ring, so the stamp that belongs to its number is the one
-//! that is read when it is written.
+//! One thread [offers](crate::bench::offer) them; the worker that polls the NIC writes them.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
 
 use softnet_dev::mem::{Sink, Source};
 use softnet_testkit::UdpFrame;
+
+use crate::bench::offer::Stamps;
 
 /// Flows: told apart by their source ports.
 pub(super) const FLOWS: u64 = 64;
@@ -26,32 +24,6 @@ const SRC_PORT: usize = 34;
 const DST_PORT: usize = 36;
 const CHECKSUM: usize = 40;
 const PAYLOAD: usize = 42;
-/// Stamps that are kept: more than a ring has places.
-const STAMPS: usize = 1 << 14;
-
-/// What the thread that offers datagrams and the wire share.
-pub(super) struct Stamps {
-    clock: Instant,
-    stamps: Box<[AtomicU64]>,
-}
-
-impl Stamps {
-    pub(super) fn new() -> Arc<Self> {
-        let stamps = (0..STAMPS).map(|_| AtomicU64::new(0)).collect();
-        Arc::new(Stamps { clock: Instant::now(), stamps })
-    }
-
-    /// ns since the start.
-    pub(super) fn now(&self) -> u64 {
-        self.clock.elapsed().as_nanos() as u64
-    }
-
-    /// The datagram with this number comes at `ns`.
-    pub(super) fn stamp(&self, number: u64, ns: u64) {
-        self.stamps[number as usize % STAMPS].store(ns, Ordering::Relaxed);
-    }
-}
-
 /// Number and stamp of a datagram.
 pub(super) fn parse(payload: &[u8]) -> Option<(u64, u64)> {
     let word = |at: usize| payload.get(at..at + 8)?.try_into().ok().map(u64::from_le_bytes);
@@ -92,7 +64,7 @@ impl Source for FlowSource {
         let number = self.number;
         self.number += 1;
         let flow = (number % FLOWS) as u16;
-        let stamp = self.stamps.stamps[number as usize % STAMPS].load(Ordering::Relaxed);
+        let stamp = self.stamps.of(number);
         buf[SRC_PORT..DST_PORT].copy_from_slice(&(1024 + flow).to_be_bytes());
         buf[DST_PORT..DST_PORT + 2].copy_from_slice(&(FIRST_PORT + flow % CONSUMERS as u16).to_be_bytes());
         buf[PAYLOAD..PAYLOAD + 8].copy_from_slice(&number.to_le_bytes());

@@ -11,11 +11,10 @@ use std::time::{Duration, Instant};
 
 use softnet_dev::bpf::{
     Alu, Assembler, Cond, Map, Program, Reg, Size, TcxAction, TcxHook, TcxLink, XdpAction, XdpLink, XdpMode,
-    helper,
 };
 use softnet_dev::netlink::Netlink;
 use softnet_dev::netns::NetNs;
-use softnet_testkit::UdpFrame;
+use softnet_testkit::{UdpFrame, sysctl};
 
 use super::wire::FLOWS;
 use crate::bench::report::Sample;
@@ -87,16 +86,6 @@ fn steps(ns: u32) -> Result<u32, String> {
     Ok((u64::from(ns) * u64::from(STEPS) / u64::from(fastest)) as u32)
 }
 
-/// The address of the counter at `key` of `map` in R0; to `fails` if there is none.
-fn counter(asm: &mut Assembler, map: &Map, fails: softnet_dev::bpf::Label) {
-    asm.store(Size::U32, Reg::R10, -4, 0);
-    asm.load_map(Reg::R1, map);
-    asm.mov(Reg::R2, Reg::R10);
-    asm.alu(Alu::Add, Reg::R2, -4);
-    asm.call(helper::MAP_LOOKUP_ELEM);
-    asm.jump_if(Cond::Eq, Reg::R0, 0, fails);
-}
-
 /// Makes each packet anew, in memory that an earlier one left as the router wrote it, and costs what a driver does.
 fn source(frame: &[u8], numbers: &Map, steps: u32) -> Assembler {
     let mut asm = Assembler::new();
@@ -111,10 +100,7 @@ fn source(frame: &[u8], numbers: &Map, steps: u32) -> Assembler {
     for at in [0, 4, 8, 22] {
         asm.store(Size::U32, Reg::R6, at as i16, word(at));
     }
-    counter(&mut asm, numbers, fails);
-    asm.load(Size::U64, Reg::R1, Reg::R0, 0);
-    asm.alu(Alu::Add, Reg::R1, 1);
-    asm.store(Size::U64, Reg::R0, 0, Reg::R1);
+    asm.count(numbers, 0, fails);
     asm.alu(Alu::And, Reg::R1, FLOWS as i32 - 1);
     asm.alu(Alu::Add, Reg::R1, 1024);
     asm.to_be(Reg::R1, 16);
@@ -140,19 +126,11 @@ fn service(steps: u32) -> Assembler {
 fn sink(out: &Map) -> Assembler {
     let mut asm = Assembler::new();
     let fails = asm.label();
-    counter(&mut asm, out, fails);
-    asm.load(Size::U64, Reg::R1, Reg::R0, 0);
-    asm.alu(Alu::Add, Reg::R1, 1);
-    asm.store(Size::U64, Reg::R0, 0, Reg::R1);
+    asm.count(out, 0, fails);
     asm.bind(fails);
     asm.mov(Reg::R0, TcxAction::Drop as i32);
     asm.exit();
     asm
-}
-
-fn sysctl(knob: &str, value: &str) -> Result<(), String> {
-    std::fs::write(format!("/proc/sys/net/{knob}"), value)
-        .map_err(|e| format!("set net/{knob} to {value}: {e}"))
 }
 
 /// Packets that backlogs had no room for, on all CPUs and in all namespaces.
@@ -191,7 +169,7 @@ impl Kernel {
             .run(|| {
                 let _ = sysctl("ipv6/conf/default/disable_ipv6", "1");
                 // The mask of queues made from now on: those that are there have it in a file system of the first namespace.
-                sysctl("core/rps_default_mask", &format!("{mask:x}"))?;
+                sysctl("core/rps_default_mask", &format!("{mask:x}")).map_err(text)?;
                 let mut netlink = Netlink::new().map_err(text)?;
                 for (name, address) in
                     [(NEAR, Ipv4Addr::new(198, 18, 0, 254)), (FAR, Ipv4Addr::new(198, 19, 0, 1))]
@@ -204,7 +182,7 @@ impl Kernel {
                     netlink.add_address(name, address, 24).map_err(text)?;
                 }
                 netlink.add_neighbour(FAR, HOST, [2, 0, 0, 0, 3, 1]).map_err(text)?;
-                sysctl("ipv4/ip_forward", "1")?;
+                sysctl("ipv4/ip_forward", "1").map_err(text)?;
                 let near = netlink.existing_link(NEAR).map_err(text)?;
                 let far = netlink.existing_link(FAR).map_err(text)?;
                 Ok::<_, String>((near.index, near.mac, far.index))

@@ -22,9 +22,10 @@ use serde_json::{Value, json};
 
 use super::Common;
 use super::harness::{Case, alternate};
+use super::offer::Pace;
 use super::report::{Bound, Published, Report, Row, Sample};
 use kernel::{Kernel, Steer};
-use rig::{Pace, Rig, Trial, Way};
+use rig::{FILL, Rig, Trial, Way};
 use service::Service;
 
 pub(super) const HELP: &str = "\
@@ -130,7 +131,7 @@ impl Load {
     fn pace(self, capacity: f64) -> Pace {
         match self {
             Load::Percent(percent) => Pace::Pps(capacity * f64::from(percent) / 100.0),
-            Load::Max => Pace::Full,
+            Load::Max => Pace::Full(FILL),
         }
     }
 }
@@ -181,7 +182,7 @@ impl RxHandoff {
             for way in Way::ALL {
                 let mut rig = Rig::start(way, [cpu as u32, other as u32], costs)?;
                 if way == Way::Single {
-                    let trial = rig.measure(Pace::Full, ms(300, 500), ms(500, 1000))?;
+                    let trial = rig.measure(Pace::Full(FILL), ms(300, 500), ms(500, 1000))?;
                     capacity = trial.out as f64 / trial.seconds;
                 }
                 rigs.push((way, *ns, capacity, RefCell::new(rig)));

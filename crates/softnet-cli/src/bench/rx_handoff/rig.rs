@@ -13,30 +13,18 @@ use softnet::internals::Assembly;
 use softnet_core::SoftnetData;
 use softnet_core::ip::hooks::Slot;
 use softnet_core::skb::Region;
-use softnet_dev::mem::{NicConfig, NicPort, nic};
+use softnet_dev::mem::{NicConfig, nic};
 use softnet_testkit::UdpFrame;
 
 use super::service::Service;
 use super::wire::{FlowSink, FlowSource, Shared};
 use crate::bench::latency::Latency;
+use crate::bench::offer::{Offer, Pace, RING};
 use crate::bench::text;
 
-/// Descriptors of the RX ring.
-const RING: usize = 4096;
-/// How often packets are offered.
-const TICK: Duration = Duration::from_micros(50);
 /// How often a ring is filled that is to stay full: it lasts several times as long, and the thread that fills it
 /// leaves both CPUs to the workers.
-const FILL: Duration = Duration::from_micros(200);
-
-/// How many packets are offered.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Pace {
-    /// So many a second, whether there is room for them or not.
-    Pps(f64),
-    /// As many as there is room for: the ring stays full.
-    Full,
-}
+pub(super) const FILL: Duration = Duration::from_micros(200);
 
 const MACS: [[u8; 6]; 2] = [[2, 0, 0, 0, 1, 0], [2, 0, 0, 0, 2, 0]];
 const HOST: [u8; 6] = [2, 0, 0, 0, 3, 1];
@@ -66,11 +54,9 @@ impl Way {
 /// See the [module](self).
 pub(super) struct Rig {
     stack: Stack,
-    port: NicPort,
+    offer: Offer,
     shared: Arc<Shared>,
     latencies: Receiver<Latency>,
-    offered: u64,
-    refused: u64,
 }
 
 /// What a measurement found.
@@ -153,55 +139,8 @@ impl Rig {
         });
         let mut ports = ports.lock().unwrap_or_else(PoisonError::into_inner);
         let port = if ports.is_empty() { return Err("no NIC was opened".into()) } else { ports.remove(0) };
-        Ok(Rig { stack, port, shared, latencies, offered: 0, refused: 0 })
-    }
-
-    fn offer(&mut self, pace: Pace, time: Duration) {
-        match pace {
-            Pace::Pps(pps) => self.offer_some(pps, time),
-            Pace::Full => self.fill(time),
-        }
-    }
-
-    /// Keeps the ring full for `time`. A packet comes when it gets its place.
-    fn fill(&mut self, time: Duration) {
-        let start = Instant::now();
-        while start.elapsed() < time {
-            let (room, now) = (self.port.room(), self.shared.now());
-            (0..room).for_each(|i| self.shared.stamp(self.offered + i, now));
-            self.offered += room;
-            if room > 0 {
-                self.port.offer(room);
-            }
-            std::thread::sleep(FILL);
-        }
-    }
-
-    /// Offers `pps` packets a second for `time`.
-    fn offer_some(&mut self, pps: f64, time: Duration) {
-        let start = Instant::now();
-        let from = self.shared.now();
-        let mut due = 0u64;
-        loop {
-            let elapsed = start.elapsed().min(time);
-            let until = (elapsed.as_secs_f64() * pps) as u64;
-            let want = until - due;
-            let some = want.min(self.port.room());
-            for i in 0..some {
-                // When it should have come, whenever this thread gets to it.
-                self.shared.stamp(self.offered + i, from + ((due + i) as f64 * 1e9 / pps) as u64);
-            }
-            due = until;
-            self.refused += want - some;
-            self.offered += some;
-            if some > 0 {
-                self.port.offer(some);
-            }
-            if elapsed == time {
-                return;
-            }
-            std::thread::sleep(TICK);
-        }
+        let offer = Offer::new(port, shared.stamps.clone());
+        Ok(Rig { stack, offer, shared, latencies })
     }
 
     fn steered(&self) -> u64 {
@@ -211,21 +150,22 @@ impl Rig {
 
     /// Offers packets at this pace: for `warm`, and then for `time`, which counts.
     pub(super) fn measure(&mut self, pace: Pace, warm: Duration, time: Duration) -> Result<Trial, String> {
-        self.offer(pace, warm);
+        self.offer.offer(pace, warm);
         let workers = || self.stack.view().workers();
         let before = workers();
-        let (out, offered, refused) = (self.shared.out.load(Ordering::Relaxed), self.offered, self.refused);
+        let (out, offered, refused) =
+            (self.shared.out.load(Ordering::Relaxed), self.offer.offered, self.offer.refused);
         let (start, steered) = (Instant::now(), self.steered());
         while self.latencies.try_recv().is_ok() {}
         self.shared.timing.store(true, Ordering::Relaxed);
-        self.offer(pace, time);
+        self.offer.offer(pace, time);
         self.shared.timing.store(false, Ordering::Relaxed);
         let (came, seconds) = (self.shared.out.load(Ordering::Relaxed) - out, start.elapsed().as_secs_f64());
         let after = self.stack.view().workers();
-        let (offered, refused) = (self.offered - offered, self.refused - refused);
+        let (offered, refused) = (self.offer.offered - offered, self.offer.refused - refused);
         let steered = self.steered() - steered;
         // A few more, for the sink to see that the time is over.
-        self.offer_some(100_000.0, Duration::from_millis(20));
+        self.offer.offer(Pace::Pps(100_000.0), Duration::from_millis(20));
         let latency = self.latencies.recv_timeout(Duration::from_secs(5)).map_err(|_| "nothing came out")?;
         Ok(Trial {
             seconds,
@@ -241,7 +181,7 @@ impl Rig {
 
     /// Ends it, and checks that every packet is accounted for and none came out behind a later one of its flow.
     pub(super) fn end(self) -> Result<(), String> {
-        let Rig { stack, port, shared, offered, .. } = self;
+        let Rig { stack, offer: Offer { port, offered, .. }, shared, .. } = self;
         let start = Instant::now();
         while port.waiting() > 0 && start.elapsed() < Duration::from_secs(5) {
             std::thread::sleep(Duration::from_millis(1));

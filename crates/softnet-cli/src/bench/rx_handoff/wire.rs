@@ -1,25 +1,21 @@
 //! The wire of `bench rx-handoff`: packets of many flows that say when they came, and the end that checks their order.
 //!
-//! One thread offers packets; the stack's threads write and read them. Invariant: a packet is
-//! offered only when it has a place in the ring, so the stamp that belongs to its number is the one
-//! that is read when it is written.
+//! One thread [offers](crate::bench::offer) packets; the stack's threads write and read them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender};
-use std::time::Instant;
 
 use softnet_dev::mem::{Sink, Source};
 
 use super::service::Service;
 use crate::bench::latency::Latency;
+use crate::bench::offer::Stamps;
 
 /// Flows: told apart by their source ports.
 pub(super) const FLOWS: u64 = 256;
 /// Bytes of a packet.
 pub(super) const SIZE: usize = 64;
-/// Stamps that are kept: more than a ring has places.
-const STAMPS: usize = 1 << 14;
 /// One packet of so many has its latency taken.
 const TIMED: u64 = 8;
 
@@ -30,8 +26,7 @@ const STAMP: usize = 50;
 
 /// What the ends share.
 pub(super) struct Shared {
-    clock: Instant,
-    stamps: Box<[AtomicU64]>,
+    pub(super) stamps: Arc<Stamps>,
     /// Packets that came out.
     pub(super) out: AtomicU64,
     /// Packets of a flow that came out behind a later one of it.
@@ -43,22 +38,11 @@ pub(super) struct Shared {
 impl Shared {
     pub(super) fn new() -> Arc<Self> {
         Arc::new(Shared {
-            clock: Instant::now(),
-            stamps: (0..STAMPS).map(|_| AtomicU64::new(0)).collect(),
+            stamps: Stamps::new(),
             out: AtomicU64::new(0),
             reordered: AtomicU64::new(0),
             timing: AtomicBool::new(false),
         })
-    }
-
-    /// ns since the start.
-    pub(super) fn now(&self) -> u64 {
-        self.clock.elapsed().as_nanos() as u64
-    }
-
-    /// The packet with this number comes at `ns`.
-    pub(super) fn stamp(&self, number: u64, ns: u64) {
-        self.stamps[number as usize % STAMPS].store(ns, Ordering::Relaxed);
     }
 }
 
@@ -87,7 +71,7 @@ impl Source for FlowSource {
         *buf = self.template;
         let number = self.number;
         self.number += 1;
-        let stamp = self.shared.stamps[number as usize % STAMPS].load(Ordering::Relaxed);
+        let stamp = self.shared.stamps.of(number);
         buf[SRC_PORT..SRC_PORT + 2].copy_from_slice(&((number % FLOWS) as u16 + 1024).to_be_bytes());
         buf[NUMBER..NUMBER + 8].copy_from_slice(&number.to_le_bytes());
         buf[STAMP..STAMP + 8].copy_from_slice(&stamp.to_le_bytes());
@@ -135,7 +119,7 @@ impl Sink for FlowSink {
         if out.is_multiple_of(TIMED) {
             let timing = self.shared.timing.load(Ordering::Relaxed);
             if timing {
-                self.latency.record(self.shared.now().saturating_sub(word(STAMP)));
+                self.latency.record(self.shared.stamps.now().saturating_sub(word(STAMP)));
             } else if self.timing {
                 let _ = self.done.send(std::mem::replace(&mut self.latency, Latency::new()));
             }

@@ -32,10 +32,7 @@ fn verify(skb: &Skb, flow: &mut Flow) -> Result<(), DropReason> {
     let addresses = if v4 { parsed.l3 + 12..parsed.l3 + 20 } else { parsed.l3 + 8..parsed.l3 + 40 };
     let pseudo = checksum::sum(data.get(addresses).unwrap_or_default());
     let head = checksum::add(pseudo, checksum::add(u16::from(protocol::UDP), parsed.len as u16));
-    let sum = match data.get(parsed.l4..parsed.l4 + parsed.len) {
-        Some(in_one_frame) => checksum::sum(in_one_frame),
-        None => checksum::sum_pieces(skb.pieces(parsed.l4, parsed.len)).1,
-    };
+    let (_, sum) = checksum::sum_skb(skb, parsed.l4, parsed.len);
     if checksum::add(head, sum) == 0xffff { Ok(()) } else { Err(DropReason::UdpCsum) }
 }
 

@@ -194,11 +194,7 @@ impl Claimer<'_> {
 
     /// Goes to `or` unless the key on the stack is in `map`.
     fn look_up(&mut self, map: &impl std::os::fd::AsFd, or: Label) {
-        self.asm.load_map(Reg::R1, map);
-        self.asm.mov(Reg::R2, Reg::R10);
-        self.asm.alu(Alu::Add, Reg::R2, i32::from(KEY));
-        self.asm.call(helper::MAP_LOOKUP_ELEM);
-        self.asm.jump_if(Cond::Eq, Reg::R0, 0, or);
+        self.asm.look_up(map, KEY, or);
     }
 
     /// Of frames of a VLAN whose tag is beside them: claims them if that is one of softnet's, with the tag put into them,

@@ -13,6 +13,7 @@ use super::*;
 use crate::device::Doorbell;
 use crate::memfd::MemfdMemory;
 use crate::netns::NetNs;
+use crate::testing::close;
 use softnet_testkit::net_allowed;
 
 mod groups;
@@ -141,16 +142,8 @@ impl World {
 
     /// All frames and heads are where they started.
     fn assert_whole(&self, ctx: &mut SoftnetData) {
-        ctx.drain();
-        let region = self.umem.region();
-        assert_eq!(region.frames_free(), u64::from(region.frame_count()), "frames");
-        assert_eq!(region.heads_free(), u64::from(region.head_count()), "heads");
+        crate::testing::assert_whole(ctx, self.umem.region());
     }
-}
-
-fn close(device: OpenDevice, ctx: &mut SoftnetData) {
-    device.rx.into_iter().for_each(|half| half.close(ctx));
-    device.tx.into_iter().for_each(|half| half.close(ctx));
 }
 
 /// Runs `step` until it says that it is done.
