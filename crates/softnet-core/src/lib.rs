@@ -12,6 +12,7 @@ pub mod fuzz;
 pub mod gro;
 pub mod gso;
 pub mod ip;
+pub mod memory;
 pub mod napi;
 pub mod nat;
 pub mod qdisc;

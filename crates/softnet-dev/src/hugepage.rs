@@ -1,5 +1,7 @@
 //! Tables that the kernel may back with huge pages.
 
+use softnet_core::memory::TableMemory;
+
 /// Bytes of a huge page.
 const HUGE: usize = 2 << 20;
 
@@ -21,6 +23,16 @@ pub fn huge_vec<T>(n: usize) -> Vec<T> {
         let _ = unsafe { rustix::mm::madvise(from as *mut _, to - from, rustix::mm::Advice::LinuxHugepage) };
     }
     vec
+}
+
+/// Memory for the core's tables, see [`huge_vec`].
+#[derive(Clone, Copy, Debug, Default)]
+pub struct HugePages;
+
+impl TableMemory for HugePages {
+    fn vec<T>(&self, n: usize) -> Vec<T> {
+        huge_vec(n)
+    }
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ use softnet_core::conntrack::{Conntrack, New, State, Timeouts, Tuple};
 use softnet_core::fold::FoldKey;
 use softnet_core::nat::NatState;
 use softnet_core::skb::BATCH;
+use softnet_dev::hugepage::HugePages;
 
 use super::harness::{Case, alternate};
 use super::report::{Bound, REFERENCE, Report, Row, Sample};
@@ -42,6 +43,7 @@ fn table() -> Conntrack {
         MILLION + MILLION / 16,
         FoldKey::new([0x243f_6a88_85a3_08d3, 0x1319_8a2e_0370_7344]),
         &Timeouts::default(),
+        &HugePages,
     )
 }
 
@@ -119,7 +121,7 @@ impl ConntrackBench {
             cases.push(Case { row, measure: Box::new(measure) });
         }
         let (churned, mut now) = (table(), 0);
-        let bytes = NatState::new(MILLION, [11, 12, 13, 14], &Timeouts::default()).bytes();
+        let bytes = NatState::new(MILLION, [11, 12, 13, 14], &Timeouts::default(), &HugePages).bytes();
         let measure = move || {
             now += 10_000;
             let mut sample = churn(&churned, now)?;

@@ -11,6 +11,7 @@ use softnet_core::ip::hooks::Slot;
 use softnet_core::ip::{IpPrefix, Prefix, checksum};
 use softnet_core::nat::{Nat, NatRules, NatState, SourceNat};
 use softnet_core::skb::BATCH;
+use softnet_dev::hugepage::HugePages;
 
 use super::forward::{self, RX_MAC, Setup};
 use super::harness::{Case, alternate};
@@ -94,7 +95,7 @@ fn sessions(n: usize, prefixes: &[IpPrefix]) -> [Arc<[Template]>; 2] {
 fn start(setup: &Setup, capacity: Option<usize>, keep: bool) -> Result<forward::Bench, String> {
     let bench = setup.start(keep)?;
     if let Some(capacity) = capacity {
-        let state = NatState::new(capacity as u32, [11, 12, 13, 14], &Timeouts::default());
+        let state = NatState::new(capacity as u32, [11, 12, 13, 14], &Timeouts::default(), &HugePages);
         let addresses = (0..POOL).map(|n| Ipv4Addr::new(203, 0, 113, n)).collect();
         let rules = NatRules { source: vec![SourceNat { dev: 1, addresses }], ..NatRules::default() };
         let nat = Arc::new(Nat::new(Arc::new(state), &rules).map_err(text)?);

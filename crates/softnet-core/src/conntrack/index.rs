@@ -7,6 +7,7 @@
 //! is written by compare-exchange only, so that each insertion is undone by one removal. What an
 //! identifier stands for may be another than that which had the hash: the caller compares.
 
+use crate::memory::TableMemory;
 use crate::skb::prefetch;
 use crate::sync::{AtomicU32, AtomicU64, Mutant, Ordering, weakened};
 
@@ -73,10 +74,10 @@ fn load(half: &[AtomicU64; WORDS]) -> [u64; WORDS] {
 
 impl Index {
     /// For `ids` identifiers, of which half would fill it.
-    pub(crate) fn new(ids: u32) -> Self {
+    pub(crate) fn new(ids: u32, memory: &impl TableMemory) -> Self {
         let lines = (2 * ids as usize).div_ceil(SLOTS).max(1);
         let half = || [0; WORDS].map(AtomicU64::new);
-        let lines = (0..lines).map(|_| Line([half(), half()])).collect();
+        let lines = memory.filled(lines, || Line([half(), half()]));
         Index { lines, deep: AtomicU32::new(0) }
     }
 
@@ -262,6 +263,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::memory::Heap;
 
     proptest! {
         /// The comparison of all slots at once says what one by one does.
@@ -284,7 +286,7 @@ mod tests {
         /// Beside a model: what was put in and not taken out is found, whatever came and went.
         #[test]
         fn what_is_in_is_found(steps in prop::collection::vec((any::<bool>(), 0u64..40, 0u32..8), 1..200)) {
-            let index = Index::new(64);
+            let index = Index::new(64, &Heap);
             let hash = |n: u64| n.wrapping_mul(0xd6e8_feb8_6659_fd93);
             let mut model: Vec<(u64, u32)> = Vec::new();
             for (insert, n, id) in steps {
@@ -308,7 +310,7 @@ mod tests {
     #[test]
     fn there_is_room_for_all() {
         let n = 1u32 << 20;
-        let index = Index::new(n);
+        let index = Index::new(n, &Heap);
         let hash = |id: u32| {
             u64::from(id)
                 .wrapping_add(1)

@@ -8,7 +8,12 @@ use crate::fold::FoldKey;
 use crate::sync::{Arc, Mutant, check, must_fail};
 
 fn table() -> Conntrack {
-    Conntrack::new(1, FoldKey::new([0x243f_6a88_85a3_08d3, 0x1319_8a2e_0370_7344]), &Timeouts::default())
+    Conntrack::new(
+        1,
+        FoldKey::new([0x243f_6a88_85a3_08d3, 0x1319_8a2e_0370_7344]),
+        &Timeouts::default(),
+        &crate::memory::Heap,
+    )
 }
 
 const A: (u32, u16) = (0x0a00_0001, 1000);

@@ -5,6 +5,7 @@ use super::state::{State, Timeouts};
 use super::wheel::Wheel;
 use super::{Direction, FreeList, Index, Tuple};
 use crate::fold::FoldKey;
+use crate::memory::TableMemory;
 use crate::skb::{BATCH, prefetch};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
@@ -136,11 +137,11 @@ impl Conntrack {
 
     /// A table for `capacity` connections, [`MAX`](Self::MAX) at the most; `key` hashes them, and
     /// must be random.
-    pub fn new(capacity: u32, key: FoldKey, timeouts: &Timeouts) -> Self {
+    pub fn new(capacity: u32, key: FoldKey, timeouts: &Timeouts, memory: &impl TableMemory) -> Self {
         let capacity = capacity.clamp(1, Self::MAX);
         let table = Conntrack {
-            entries: (0..capacity).map(|_| Entry::new()).collect(),
-            index: Index::new(2 * capacity),
+            entries: memory.filled(capacity as usize, Entry::new),
+            index: Index::new(2 * capacity, memory),
             free: FreeList::new(capacity),
             wheel: Wheel::new(ROUND),
             stripes: (0..STRIPES).map(|_| AtomicU32::new(0)).collect(),

@@ -12,7 +12,7 @@ use crate::skb::BATCH;
 const KEY: FoldKey = FoldKey::new([0x243f_6a88_85a3_08d3, 0x1319_8a2e_0370_7344]);
 
 fn table(capacity: u32) -> Conntrack {
-    Conntrack::new(capacity, KEY, &Timeouts::default())
+    Conntrack::new(capacity, KEY, &Timeouts::default(), &crate::memory::Heap)
 }
 
 /// The tuple of connection `n`.

@@ -13,6 +13,7 @@ use std::sync::OnceLock;
 use super::ports::PortSet;
 use crate::conntrack::{FreeList, Index};
 use crate::fold::FoldKey;
+use crate::memory::TableMemory;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
 /// External addresses that there can be.
@@ -76,7 +77,7 @@ pub(super) struct Mappings {
 
 impl Mappings {
     /// For `capacity` mappings.
-    pub(super) fn new(capacity: u32, key: FoldKey) -> Self {
+    pub(super) fn new(capacity: u32, key: FoldKey, memory: &impl TableMemory) -> Self {
         let mapping = || Mapping {
             holds: AtomicU32::new(0),
             addrs: [0; 2].map(AtomicU32::new),
@@ -85,8 +86,8 @@ impl Mappings {
             next: AtomicU32::new(0),
         };
         Mappings {
-            mappings: (0..capacity).map(|_| mapping()).collect(),
-            index: Index::new(2 * capacity),
+            mappings: memory.filled(capacity as usize, mapping),
+            index: Index::new(2 * capacity, memory),
             free: FreeList::new(capacity),
             key,
             sets: (0..MAX_ADDRESSES).map(|_| OnceLock::new()).collect(),
@@ -273,7 +274,11 @@ mod tests {
     const UDP: u8 = 17;
 
     fn mappings(capacity: u32, addresses: &[u32]) -> (Mappings, Vec<u8>) {
-        let mappings = Mappings::new(capacity, FoldKey::new([0x243f_6a88_85a3_08d3, 0x1319_8a2e_0370_7344]));
+        let mappings = Mappings::new(
+            capacity,
+            FoldKey::new([0x243f_6a88_85a3_08d3, 0x1319_8a2e_0370_7344]),
+            &crate::memory::Heap,
+        );
         let numbers = addresses.iter().map(|addr| mappings.address(*addr).unwrap()).collect();
         (mappings, numbers)
     }

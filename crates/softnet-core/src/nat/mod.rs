@@ -33,6 +33,7 @@ use crate::fold::FoldKey;
 use crate::ip::hooks::{Hook, HookContext, Passage, Slot};
 use crate::ip::v4::header::{Ipv4Header, protocol};
 use crate::ip::{ETH_LEN, Family};
+use crate::memory::TableMemory;
 use crate::siphash::SipKey;
 use crate::skb::{BATCH, Batch, DropReason, Flags, Skb};
 use crate::sync::{AtomicU64, Ordering};
@@ -64,12 +65,12 @@ pub struct MappingCounts {
 impl NatState {
     /// For `capacity` connections. The `key` is secret and random: it says where packets' tuples
     /// lie in tables, and which ports are chosen.
-    pub fn new(capacity: u32, key: [u64; 4], timeouts: &Timeouts) -> Self {
+    pub fn new(capacity: u32, key: [u64; 4], timeouts: &Timeouts, memory: &impl TableMemory) -> Self {
         let [a, b, c, d] = key;
         // Whatever it is: the fast hash needs keys without pattern.
         let derived = |n: u64| [2 * n, 2 * n + 1].map(|n| SipKey::new([a, b]).hash(&[c, d, n]));
-        let conntrack = Conntrack::new(capacity, FoldKey::new(derived(0)), timeouts);
-        let mappings = Mappings::new(conntrack.counts().capacity, FoldKey::new(derived(1)));
+        let conntrack = Conntrack::new(capacity, FoldKey::new(derived(0)), timeouts, memory);
+        let mappings = Mappings::new(conntrack.counts().capacity, FoldKey::new(derived(1)), memory);
         NatState { conntrack, mappings, random: SipKey::new(derived(2)), drawn: AtomicU64::new(0) }
     }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use softnet_core::ip::hooks::Slot;
 use softnet_core::ip::tables::Tables;
 use softnet_core::nat::{Nat, NatState, TooManyAddresses};
+use softnet_dev::hugepage::HugePages;
 
 use crate::config::Config;
 
@@ -13,7 +14,7 @@ use crate::config::Config;
 pub(crate) fn start(config: &Config, tables: &mut Tables) -> Result<Option<Arc<NatState>>, TooManyAddresses> {
     let Some(nat) = &config.nat else { return Ok(None) };
     let secret = std::array::from_fn(|_| RandomState::new().hash_one(std::process::id()));
-    let state = Arc::new(NatState::new(nat.connections, secret, &nat.timeouts));
+    let state = Arc::new(NatState::new(nat.connections, secret, &nat.timeouts, &HugePages));
     let hook = Arc::new(Nat::new(state.clone(), &nat.rules(config))?);
     tables.hooks.set(Slot::Prerouting, Some(hook.clone()));
     tables.hooks.set(Slot::Postrouting, Some(hook));

@@ -102,7 +102,8 @@ impl Router {
     }
 
     fn with(rules: &NatRules, capacity: u32) -> Self {
-        let state = Arc::new(NatState::new(capacity, [1, 2, 3, 4], &Timeouts::default()));
+        let state =
+            Arc::new(NatState::new(capacity, [1, 2, 3, 4], &Timeouts::default(), &crate::memory::Heap));
         let mut router = Router { world: World::acquainted(), state };
         router.world.tracked = true;
         router.configure(rules);
