@@ -20,24 +20,24 @@ use super::world::until;
 const EXAMPLE: &str = include_str!("../../../../examples/home-router.toml");
 
 /// As the example has them.
-const LAN: Ipv4Addr = Ipv4Addr::new(192, 168, 1, 1);
-const SERVER: Ipv4Addr = Ipv4Addr::new(192, 168, 1, 10);
-const WAN: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 5);
-const GATEWAY: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 1);
+pub(super) const LAN: Ipv4Addr = Ipv4Addr::new(192, 168, 1, 1);
+pub(super) const SERVER: Ipv4Addr = Ipv4Addr::new(192, 168, 1, 10);
+pub(super) const WAN: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 5);
+pub(super) const GATEWAY: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 1);
 const TAG: (u16, u16) = (0x8100, 7);
-const WEB: [u16; 2] = [8080, 80];
+pub(super) const WEB: [u16; 2] = [8080, 80];
 const VPN: u16 = 51820;
 
 /// Others: a host inside, and one beyond the gateway, which is the gateway's kernel, too.
 const CLIENT: Ipv4Addr = Ipv4Addr::new(192, 168, 1, 20);
-const REMOTE: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 9);
+pub(super) const REMOTE: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 9);
 /// Where it listens.
 const PORT: u16 = 7000;
 
 /// The namespaces, and the stack between them.
-struct Home {
-    inside: NetNs,
-    outside: NetNs,
+pub(super) struct Home {
+    pub(super) inside: NetNs,
+    pub(super) outside: NetNs,
     stack: Stack,
     _ends: (VlanEnd, NetNs, NetNs),
 }
@@ -64,12 +64,12 @@ fn host(ns: &NetNs, addresses: [(Ipv4Addr, u8); 2], gateway: Option<Ipv4Addr>) {
 
 impl Home {
     /// Runs the example; `None` if that is not permitted. Neighbours are known afterwards.
-    fn new() -> Option<Home> {
+    pub(super) fn new() -> Option<Home> {
         Self::with(|_| {})
     }
 
     /// The same, changed.
-    fn with(change: impl FnOnce(&mut Config)) -> Option<Home> {
+    pub(super) fn with(change: impl FnOnce(&mut Config)) -> Option<Home> {
         if !net_allowed() {
             return None;
         }
@@ -101,7 +101,7 @@ impl Home {
     }
 
     /// Pings from inside, until it is answered.
-    fn ping(&self, to: Ipv4Addr, len: usize) {
+    pub(super) fn ping(&self, to: Ipv4Addr, len: usize) {
         let icmp = Icmp::new(&self.inside);
         until(&format!("a ping of {to}"), || {
             let reply = icmp.ping(to, 64, &vec![7; len]);
@@ -126,7 +126,7 @@ impl Home {
     }
 
     /// Stops the router. Every packet is in the books, and all memory home.
-    fn end(self) {
+    pub(super) fn end(self) {
         assert_eq!(self.drops("vlan_unknown"), 0);
         let view = self.stack.view().clone();
         drop(self.stack);

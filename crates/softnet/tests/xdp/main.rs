@@ -6,6 +6,7 @@ mod builder;
 mod claims;
 mod fragments;
 mod home;
+mod home_clients;
 mod hosts;
 mod ipv6;
 mod jumbo;
