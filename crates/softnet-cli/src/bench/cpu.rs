@@ -2,6 +2,9 @@
 
 use std::fs;
 
+/// `/proc/stat` counts in hundredths of a second (USER_HZ), whatever the kernel's own tick is.
+const TICK_NS: u64 = 10_000_000;
+
 /// CPU time of threads, and time they were ready to run while something else had their CPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Used {
@@ -53,10 +56,14 @@ pub(super) fn ksoftirqd(cpu: usize) -> Vec<u32> {
 
 /// Time that `cpu` spent in softirqs, as the timer tick sampled it.
 pub(super) fn softirq_ns(cpu: usize) -> u64 {
-    /// `/proc/stat` counts in hundredths of a second (USER_HZ), whatever the kernel's own tick is.
-    const TICK_NS: u64 = 10_000_000;
     let stat = fs::read_to_string("/proc/stat").unwrap_or_default();
     softirq_ticks(&stat, cpu) * TICK_NS
+}
+
+/// Time that all CPUs together were not idle, as the timer tick sampled it: interrupts included.
+pub(super) fn busy_ns() -> u64 {
+    let stat = fs::read_to_string("/proc/stat").unwrap_or_default();
+    busy_ticks(&stat) * TICK_NS
 }
 
 /// Times that softirqs of these kinds (`NET_RX`, `NET_TX`) ran, on all CPUs.
@@ -76,6 +83,15 @@ fn softirq_ticks(stat: &str, cpu: usize) -> u64 {
     line.and_then(|line| line.split_whitespace().nth(7)?.parse().ok()).unwrap_or(0)
 }
 
+/// What the first line says of user, nice, system, irq and softirq.
+fn busy_ticks(stat: &str) -> u64 {
+    let fields = stat.lines().next().unwrap_or_default().split_whitespace().skip(1).enumerate();
+    fields
+        .filter(|(at, _)| ![3, 4, 7].contains(at) && *at < 8)
+        .filter_map(|(_, n)| n.parse::<u64>().ok())
+        .sum()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -88,6 +104,7 @@ mod tests {
         assert_eq!(softirq_ticks(stat, 1), 70);
         assert_eq!(softirq_ticks(stat, 10), 71);
         assert_eq!(softirq_ticks(stat, 2), 0);
+        assert_eq!(busy_ticks("cpu  1 2 4 800 900 8 16 700 5 6\ncpu0 1\n"), 31);
         let softirqs = "       CPU0   CPU1\n  NET_TX:    19  170\n  NET_RX:  1  2\n";
         assert_eq!(["NET_TX", "NET_RX", "NET"].map(|kind| runs_of(softirqs, kind)), [189, 3, 0]);
     }

@@ -14,6 +14,7 @@ mod kv;
 pub(crate) mod latency;
 mod napi_context;
 mod nat;
+mod nat_wire;
 mod offer;
 mod others;
 pub(crate) mod report;
@@ -297,7 +298,7 @@ fn leading(name: &str) -> &'static [&'static str] {
         "irq-suspend" => {
             &["qps", "p99_us", "cpu_percent", "p50_us", "sustained_percent", "worker_cpu_percent"]
         }
-        "nat" => &["mpps", "ns_per_packet"],
+        "nat" => &["mpps", "ns_per_packet", "gbit_s", "cpu_percent", "gbit_s_per_cpu"],
         "napi-context" => &["qps", "p50_us", "p99_us", "p999_us", "app_wait_percent", "poller_wait_percent"],
         "rfs" => rfs::LEADING,
         "shape" => &["mbit", "ratio", "cpu_percent", "wakeups_per_s", "timer_wakeups_per_s", "burst_percent"],

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::net::Ipv4Addr;
 use std::sync::{Arc, PoisonError};
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use serde_json::json;
 use softnet_core::conntrack::Timeouts;
 use softnet_core::ip::hooks::Slot;
@@ -15,6 +15,7 @@ use softnet_dev::hugepage::HugePages;
 
 use super::forward::{self, RX_MAC, Setup};
 use super::harness::{Case, alternate};
+use super::nat_wire;
 use super::report::{Bound, REFERENCE, Report, Row, Sample};
 use super::templates::{Random, SIZE, Template, number, sixteen_prefixes, templates};
 use super::{Common, pin};
@@ -28,7 +29,13 @@ connections take turns, in another order than that in which they were made. What
   forward      the same packets, 10,000 of them, forwarded as they are
   nat-1        one connection
   nat-10k      10,000 connections
-  nat-1m       1,000,000 connections";
+  nat-1m       1,000,000 connections
+
+--device xdp and tap: TCP streams of the kernel's sockets through softnet, beside the kernel's router with nftables' \
+masquerading (in softirq, and by NAPI threads), and both without translation (-route). Both sides have the same offloads.
+
+  gbit_s           payload that arrived
+  cpu_percent      of all CPUs, endpoints and router together";
 
 /// External addresses: enough for a million connections.
 const POOL: u8 = 64;
@@ -39,10 +46,23 @@ const PER_HOST: u32 = 16;
 pub(crate) struct NatBench {
     #[command(flatten)]
     pub(super) common: Common,
-    /// Only this row (may be repeated), as for a profile: `perf record softnet bench nat --case
+    /// What the packets come by and leave by
+    #[arg(long, value_enum, default_value = "mem")]
+    device: Device,
+    /// Only this row (may be repeated; --device mem), as for a profile: `perf record softnet bench nat --case
     /// nat-10k`
     #[arg(long = "case", value_name = "CASE")]
     cases: Vec<String>,
+}
+
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq)]
+enum Device {
+    /// Emulated NICs: what the stack itself costs
+    Mem,
+    /// AF_XDP on veth pairs between kernel endpoints, beside the kernel's NAT
+    Xdp,
+    /// TAPs with offloads between kernel endpoints, beside the kernel's NAT
+    Tap,
 }
 
 /// A row: connections, and whether they are translated.
@@ -149,6 +169,14 @@ fn verify(setup: &Setup, capacity: Option<usize>) -> Result<(), String> {
 
 impl NatBench {
     pub(crate) fn run(&self) -> Result<Report, String> {
+        match self.device {
+            Device::Mem => self.run_mem(),
+            Device::Xdp => nat_wire::run(&self.common, false),
+            Device::Tap => nat_wire::run(&self.common, true),
+        }
+    }
+
+    fn run_mem(&self) -> Result<Report, String> {
         let cpu = pin(self.common.cpu)?;
         if let Some(unknown) = self.cases.iter().find(|c| !CASES.iter().any(|case| case.0 == **c)) {
             let names: Vec<_> = CASES.iter().map(|case| case.0).collect();

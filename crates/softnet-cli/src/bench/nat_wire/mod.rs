@@ -1,0 +1,103 @@
+//! `softnet bench nat --device xdp|tap`: TCP of kernel endpoints through softnet's NAT, beside the kernel's own.
+//!
+//! Cases, all measured in turn in one run, each between namespaces and wires of its own:
+//! * `softnet`: one worker on `--cpu` translates;
+//! * `kernel`: the kernel's router with nftables' masquerading, in softirq, on whichever CPU sends;
+//! * `kernel-threaded`: the same by the kernel's NAPI threads, on `--cpu`;
+//! * `softnet-route`, `kernel-route`, `kernel-threaded-route`: the same without translation;
+//! * `plain` (`--device tap`): softnet's driver alone, what comes in by one TAP goes out by the other: what TAPs cost as
+//!   such. (That of AF_XDP is in `bench forward --device xdp`.)
+//! * `kernel-taps`, `kernel-taps-route` (`--device tap`): the kernel routes between TAPs, too. The other end of a TAP is a
+//!   program, so softnet's driver joins each to that of a host.
+//!
+//! **Same offloads.** Attaching AF_XDP to a veth has the other end send frames of the MTU; so TSO is off at all ends in the
+//! kernel's cases of `--device xdp`, and both merge what they receive (GRO). A TAP takes segments and partial checksums as
+//! they are. The kernel's best way to join namespaces then is a veth pair with all offloads, which hands segments over by
+//! reference; a TAP copies each, once for each end.
+//!
+//! **Verified**: before anything is timed, four megabytes each way, byte for byte, and the address that the server saw.
+
+mod rig;
+mod routers;
+
+use std::time::Duration;
+
+use serde_json::json;
+use softnet_testkit::KernelNapi;
+
+use super::Common;
+use super::harness::{Case, alternate};
+use super::report::{Bound, REFERENCE, Report, Row};
+use rig::{Rig, Router, Wires};
+
+/// Streams at a time.
+const STREAMS: [usize; 2] = [1, 4];
+
+/// Runs the bench on AF_XDP, or on TAPs.
+pub(super) fn run(common: &Common, taps: bool) -> Result<Report, String> {
+    let cpus = super::cpus();
+    if !cpus.contains(&common.cpu) {
+        return Err(format!("--cpu {}: CPUs here: {cpus:?}", common.cpu));
+    }
+    let (warm, time) = match common.quick {
+        true => (Duration::from_millis(300), Duration::from_millis(700)),
+        false => (Duration::from_millis(500), Duration::from_secs(2)),
+    };
+    let softirq = Router::Kernel(KernelNapi::Softirq);
+    let threaded = Router::Kernel(KernelNapi::Threaded { cpu: common.cpu });
+    let (own, veth) = if taps { (Wires::Taps, Wires::VethSegments) } else { (Wires::Veth, Wires::Veth) };
+    let mut ways = vec![
+        ("softnet", own, Router::Softnet, true),
+        ("kernel", veth, softirq, true),
+        ("kernel-threaded", veth, threaded, true),
+        ("softnet-route", own, Router::Softnet, false),
+        ("kernel-route", veth, softirq, false),
+        ("kernel-threaded-route", veth, threaded, false),
+    ];
+    if taps {
+        ways.extend([
+            ("plain", own, Router::Plain, false),
+            ("kernel-taps", own, softirq, true),
+            ("kernel-taps-route", own, softirq, false),
+        ]);
+    }
+    let mut rigs = Vec::new();
+    for (case, wires, router, nat) in ways {
+        let rig = Rig::new(wires, router, nat, common.cpu).map_err(|error| format!("{case}: {error}"))?;
+        rig.verify().map_err(|error| format!("{case}: {error}"))?;
+        rigs.push((case, nat, rig));
+    }
+    let mut cases = Vec::new();
+    for streams in STREAMS {
+        for (case, nat, rig) in &rigs {
+            let row = Row::new(
+                *case,
+                vec![
+                    ("device", json!(if taps { "tap" } else { "xdp" })),
+                    ("nat", json!(nat)),
+                    ("connections", json!(streams)),
+                ],
+            );
+            cases.push(Case { row, measure: Box::new(move || rig.measure(streams, warm, time)) });
+        }
+    }
+    let mut report = alternate("nat", None, common.rounds(), cases)?;
+    for streams in STREAMS {
+        let params = [("connections", json!(streams))];
+        for suffix in ["", "-route"] {
+            let peers: &[&str] = if taps { &["kernel-taps"] } else { &["kernel", "kernel-threaded"] };
+            let row = |name: &str| format!("{name}{suffix}");
+            let median =
+                |name: &str| report.row_where(&row(name), &params).map_or(0.0, |row| row.median("gbit_s"));
+            let best =
+                peers.iter().copied().max_by(|a, b| median(a).total_cmp(&median(b))).unwrap_or(peers[0]);
+            let [softnet, best] = [row("softnet"), row(best)];
+            let ratio = report.ratio_where((&softnet, &params), (&best, &params), "gbit_s");
+            let what = format!("{softnet} / {best} gbit_s, {streams} streams, by round");
+            report.bound_value(what, ratio, Bound::AtLeast(1.0)).on(&REFERENCE).meaning(
+                "Bulk TCP through softnet is as fast as through the kernel's router on the same interfaces.",
+            );
+        }
+    }
+    Ok(report)
+}
