@@ -77,6 +77,10 @@ impl Row for RssRow {
             left("hkey", or_dash(&self.hkey)),
         ]
     }
+
+    fn note(&self) -> Option<String> {
+        self.warning.as_ref().map(|warning| format!("{}: {warning}", self.dev))
+    }
 }
 
 impl Row for NtupleRow {

@@ -70,13 +70,15 @@ A knob that can't act is set all the same, and a warning says what it lacks.
 RSS, in `ethtool -X`'s words (`softnet show rss` says how it is):
   equal N [start Q]       spread over N queues, from queue Q on; default: over all
   weight W0 W1 … [start Q]  by these weights
-  hkey xx:xx:…            the key, of 40 bytes; one that would send different flows to one queue is refused
+  hkey xx:xx:…            the key, of 40 bytes; one that would send different flows to one queue is refused. One that senders
+                          may know has them choose flows that all come to one queue: by itself each start has a secret one
   xfrm symmetric-xor      both directions of a flow to one queue (symmetric-or-xor: and more of the flow counts); none: as usual
   rx-flow-hash udp4 sd    hash addresses only (sdfn: and ports) of tcp4, udp4, tcp6 or udp6
   context new|N …         the same for a table of its own, to which filters lead (`softnet ntuple --help`); context N delete
 
-A change moves flows from one queue to another at once: what is in the old queue may be overtaken, as on any NIC. RSS is the
-device's: it is lost with its interface, and on an interface of the kernel it outlives softnet.
+A change moves flows from one queue to another at once: what is in the old queue may be overtaken, as on any NIC. It is
+made again when the interface goes and comes back, but for contexts and filters; the key `rss` of the configuration has the
+same words. On an interface of the kernel it outlives softnet.
 
 Threads other than workers are not pinned: `taskset` and `chrt` work on them. Packets wait in the device's ring during
 a switch; none is lost, and flows keep their order. What is set for a device overrides what was set for its queues, and
@@ -210,7 +212,7 @@ pub(crate) fn set(args: &SetArgs) -> Result<(), Failure> {
     if steers {
         let rows: Vec<SteeringRow> = client.ask(&Request::Steering(steering)).map_err(failed)?;
         if knobs == Knobs::default() && threaded.is_none() {
-            return steered(args, &rows);
+            return steered(args, rows);
         }
     }
     if let Some(threaded) = threaded {
@@ -243,18 +245,20 @@ pub(crate) fn set(args: &SetArgs) -> Result<(), Failure> {
 }
 
 /// Says what queues steer now.
-fn steered(args: &SetArgs, rows: &[SteeringRow]) -> Result<(), Failure> {
-    for row in rows {
+fn steered(args: &SetArgs, mut rows: Vec<SteeringRow>) -> Result<(), Failure> {
+    for row in &rows {
         if let Some(warning) = &row.warning {
             eprintln!("warning: {}: {warning}", row.name);
         }
     }
     if args.json {
-        let text = serde_json::to_string_pretty(rows).map_err(|e| Failure::of("writing JSON", e))?;
+        let text = serde_json::to_string_pretty(&rows).map_err(|e| Failure::of("writing JSON", e))?;
         return print(&format!("{text}\n"));
     }
     if rows.is_empty() {
         return print(&format!("{}: set, for when its interface is there\n", args.id));
     }
-    print(&rows::table(rows, None))
+    // Once is enough.
+    rows.iter_mut().for_each(|row| row.warning = None);
+    print(&rows::table(&rows, None))
 }

@@ -7,6 +7,7 @@ mod debug;
 pub mod device;
 pub mod ethtool;
 mod ethtool_rx;
+pub mod flow_hkey;
 mod flow_slots;
 pub mod hugepage;
 pub mod mem;

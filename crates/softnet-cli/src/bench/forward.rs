@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
 use serde_json::json;
-use softnet::config::{Config, DeviceConfig, NeighbourConfig, RouteConfig, RouteTarget};
+use softnet::config::{Config, DeviceConfig, NeighbourConfig, RouteConfig, RouteTarget, SteeringMode};
 use softnet::driver::{OpenRequest, Own};
 use softnet::internals::Assembly;
 use softnet_core::ip::{Address, IpPrefix, Prefix};
@@ -30,6 +30,21 @@ pub(crate) struct Forward {
     /// Only this row (may be repeated), as for a profile: `perf record softnet bench forward --case fib-10k`
     #[arg(long = "case", value_name = "CASE")]
     cases: Vec<String>,
+    /// How RX queues of `mem` are steered: what looking after that costs where nothing is steered
+    #[arg(long, value_enum, default_value = "auto")]
+    steering: Watching,
+}
+
+/// What there is to steer.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Default)]
+pub(super) enum Watching {
+    /// `steering = "off"`
+    Off,
+    /// `steering = "auto"`, as by default, with one worker: there is nothing to choose
+    #[default]
+    Auto,
+    /// The same beside a second worker, which sleeps: polls are sampled, and stay where they are
+    Sampled,
 }
 
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq)]
@@ -63,6 +78,7 @@ pub(super) struct Setup {
     pub(super) first: Option<Arc<[Template]>>,
     pub(super) burst: usize,
     pub(super) routed: bool,
+    pub(super) steering: Watching,
 }
 
 /// A stack of one worker between two emulated NICs, run by the calling thread.
@@ -84,11 +100,18 @@ impl Setup {
             Ok(DeviceConfig::new(name).with(|device| {
                 device.addresses = addresses;
                 device.driver = Own.into();
+                device.workers = vec![0];
+                if self.steering == Watching::Off {
+                    device.steering = SteeringMode::Off;
+                }
             }))
         };
         let mut config = Config::default();
         config.stack.dev_weight = self.burst as u32;
         config.stack.frames = 4096;
+        if self.steering == Watching::Sampled {
+            config.stack.workers = vec![0, 1];
+        }
         // For benchmarks: RFC 2544, RFC 5180.
         let own = match self.is_ipv6() {
             true => ["2001:2:0:1::fe/64", "2001:2:0:2::1/64"],
@@ -276,6 +299,7 @@ impl Forward {
                 first: None,
                 burst,
                 routed,
+                steering: self.steering,
             };
         let setups = [
             setup("raw", (&few, &few_t), BATCH, false),

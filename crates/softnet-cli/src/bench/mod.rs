@@ -216,6 +216,8 @@ impl Bench {
         if cfg!(debug_assertions) {
             eprintln!("softnet: this is a debug build; its figures mean nothing (use cargo run --release)");
         }
+        // Flows are spread alike in each run. (One that was set before stays: there is none.)
+        let _ = softnet_core::steer::set_flow_hkey(&softnet_core::steer::PUBLISHED_HKEY);
         let (name, common) = match self {
             Bench::Conntrack(b) => ("conntrack", &b.common),
             Bench::ContextsSwitch(b) => ("contexts-switch", &b.common),

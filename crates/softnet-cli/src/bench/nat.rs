@@ -13,7 +13,7 @@ use softnet_core::nat::{Nat, NatRules, NatState, SourceNat};
 use softnet_core::skb::BATCH;
 use softnet_dev::hugepage::HugePages;
 
-use super::forward::{self, RX_MAC, Setup};
+use super::forward::{self, RX_MAC, Setup, Watching};
 use super::harness::{Case, alternate};
 use super::nat_wire;
 use super::report::{Bound, REFERENCE, Report, Row, Sample};
@@ -191,8 +191,15 @@ impl NatBench {
             .map(|(case, n, nat)| {
                 let [first, templates] = sessions(n, &prefixes);
                 let prefixes = prefixes.clone();
-                let setup =
-                    Setup { case, prefixes, templates, first: Some(first), burst: BATCH, routed: true };
+                let setup = Setup {
+                    case,
+                    prefixes,
+                    templates,
+                    first: Some(first),
+                    burst: BATCH,
+                    routed: true,
+                    steering: Watching::Auto,
+                };
                 (setup, nat.then_some(n + n / 16 + 16))
             })
             .collect();

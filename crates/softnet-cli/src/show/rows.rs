@@ -434,7 +434,7 @@ impl Row for SteeringRow {
             left("mode", &self.mode),
             right("packets", count(|to| to.packets)),
             right("wakeups", count(|to| to.wakeups)),
-            right("dropped", count(|to| to.dropped)),
+            right("dropped", count(|to| to.dropped + to.no_memory)),
             right("limited", count(|to| to.flow_limited)),
             right("held", count(|to| to.held)),
             right("moves", counter(self, since, |row| row.moves)),
@@ -445,9 +445,17 @@ impl Row for SteeringRow {
     }
 
     fn note(&self) -> Option<String> {
-        let (why, otherwise) = (self.why.as_ref()?, self.otherwise.as_ref()?);
-        let wake = self.wake_ns as f64 / 1e3;
-        Some(format!("{}: {why}; {otherwise} (to wake a worker costs {wake:.1} µs here)", self.name))
+        let mut notes = Vec::new();
+        if let (Some(why), Some(otherwise)) = (&self.why, &self.otherwise) {
+            let wake = match self.wake_ns {
+                // Not measured: there is nothing to choose.
+                0 => String::new(),
+                ns => format!(" (to wake a worker costs {:.1} µs here)", ns as f64 / 1e3),
+            };
+            notes.push(format!("{}: {why}; {otherwise}{wake}", self.name));
+        }
+        notes.extend(self.warning.as_ref().map(|warning| format!("{}: warning: {warning}", self.name)));
+        (!notes.is_empty()).then(|| notes.join("\n"))
     }
 }
 

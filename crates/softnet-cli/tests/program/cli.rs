@@ -192,7 +192,8 @@ fn tables_for_people() {
         "udp    10.0.0.1:9  10.0.0.2:40000       0  481      0  -              server (77)\n",
     ));
     assert_eq!([show("socket"), show("ss")], [sockets.clone(), sockets]);
-    assert_eq!(show("steering"), fine(STEERING));
+    let warning = "wan-0: warning: rps_flow_cnt has no effect without rps_cpus\n";
+    assert_eq!(show("steering"), fine(&[STEERING, warning].concat()));
     assert_eq!(show("drops"), fine("nothing was dropped\n"));
     assert_eq!(
         show("conntrack"),

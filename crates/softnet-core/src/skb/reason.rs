@@ -93,5 +93,6 @@ reasons! {
     SnoopOverflow = "snoop_overflow", "a copy of what a neighbour said to all, which was not read in time";
     RxTooLong = "rx_too_long", "longer than a frame when it came in: segments that were merged (GRO, LRO) or not cut yet (TSO)";
     CpuBacklog = "cpu_backlog", "the backlog of the worker, or of the RX queue, that was to receive it was full";
+    BacklogMem = "backlog_mem", "all backlogs together held as much of packet memory as they may";
     FlowLimit = "flow_limit", "of a flow that had more than its share of a backlog that was half full";
 }

@@ -12,13 +12,21 @@
 //! head has come to that, all of them were processed. That is what lets a flow go elsewhere without
 //! overtaking itself.
 //!
+//! Frames are counted beside packets, since one packet may have many: they say what a backlog takes
+//! of packet memory.
+//!
 //! Invariant: a packet that was pushed is taken by the owner, in the order of the pushes, and the
 //! head never is beyond a packet that the owner has not done with.
 
 use std::ops::Deref;
 use std::sync::Arc;
+// Of frames: a figure that orders nothing, which models need not look at.
+use std::sync::atomic::{
+    AtomicU64 as Figure,
+    Ordering::{Acquire, Relaxed, Release},
+};
 
-use crate::skb::{Batch, Region, Skb, SkbInbox, SkbList, SkbReceiver};
+use crate::skb::{BATCH, Batch, Region, Skb, SkbInbox, SkbList, SkbReceiver};
 use crate::sync::{AtomicBool, AtomicU64, Mutant, Ordering, fence, mutated, weakened};
 
 /// What any thread sees of a backlog.
@@ -28,6 +36,8 @@ pub struct Backlog {
     /// many.
     max: usize,
     tail: AtomicU64,
+    /// Frames of all packets that were pushed.
+    frames_in: Figure,
     head: Head,
 }
 
@@ -35,6 +45,8 @@ pub struct Backlog {
 #[repr(align(64))]
 struct Head {
     done: AtomicU64,
+    /// Frames of all packets that the owner has done with.
+    frames_out: Figure,
     closed: AtomicBool,
 }
 
@@ -58,11 +70,16 @@ impl Backlog {
             inbox: SkbInbox::new(region),
             max,
             tail: AtomicU64::new(0),
-            head: Head { done: AtomicU64::new(0), closed: AtomicBool::new(false) },
+            frames_in: Figure::new(0),
+            head: Head {
+                done: AtomicU64::new(0),
+                frames_out: Figure::new(0),
+                closed: AtomicBool::new(false),
+            },
         });
         let lists = SkbReceiver::open(InboxOf(backlog.clone()));
         let lists = lists.unwrap_or_else(|| unreachable!("a new inbox has no receiver"));
-        let queue = BacklogQueue { backlog: backlog.clone(), lists, taken: 0, done: 0 };
+        let queue = BacklogQueue { backlog: backlog.clone(), lists, taken: 0, done: 0, frames: 0 };
         (backlog, queue)
     }
 
@@ -72,6 +89,21 @@ impl Backlog {
         // In this order, so that it does not come out as less than nothing.
         let done = self.head.done.load(Ordering::Acquire);
         self.tail.load(Ordering::Relaxed).saturating_sub(done) as usize
+    }
+
+    /// Whether a list of any length gets in and leaves it within its limit. A queue that hands all it
+    /// brings to the owner collects nothing otherwise.
+    #[inline]
+    pub fn has_room(&self) -> bool {
+        self.len() <= self.max.saturating_sub(BATCH)
+    }
+
+    /// Frames of the packets in it: what it takes of packet memory.
+    #[inline]
+    pub fn frames(&self) -> usize {
+        // As above.
+        let out = self.head.frames_out.load(Acquire);
+        self.frames_in.load(Relaxed).saturating_sub(out) as usize
     }
 
     /// Whether there are none.
@@ -110,7 +142,9 @@ impl Backlog {
     /// leaves it empty.
     #[inline]
     pub fn push(&self, batch: &mut Batch) -> Result<Pushed, Gone> {
-        let n = batch.len() as u64;
+        let (n, frames) = (batch.len() as u64, batch.frames() as u64);
+        // Before they are on the list, as the tail: the owner counts none out that was not counted in.
+        self.frames_in.fetch_add(frames, Relaxed);
         let early = self.tail.load(Ordering::Relaxed);
         if !mutated(Mutant::TailCountedLate) {
             // Before they are on the list: a push behind them then counts them too.
@@ -118,6 +152,7 @@ impl Backlog {
         }
         let Ok(was_empty) = self.inbox.push(batch) else {
             self.tail.fetch_sub(n, Ordering::Relaxed);
+            self.frames_in.fetch_sub(frames, Relaxed);
             return Err(Gone);
         };
         if mutated(Mutant::TailCountedLate) {
@@ -156,6 +191,8 @@ pub struct BacklogQueue {
     /// write, so that it need not be read.)
     taken: u64,
     done: u64,
+    /// Frames of those that were taken.
+    frames: u64,
 }
 
 impl BacklogQueue {
@@ -183,6 +220,7 @@ impl BacklogQueue {
         let mut n = 0;
         while n < budget {
             let Some(skb) = self.lists.next_skb() else { break };
+            self.frames += skb.frame_count() as u64;
             // There is room.
             let _ = batch.push(skb);
             n += 1;
@@ -197,26 +235,29 @@ impl BacklogQueue {
     /// What was taken so far has been processed.
     #[inline]
     pub fn done(&mut self) {
-        if self.done != self.taken {
+        if self.done != self.taken && !mutated(Mutant::HeadNotMoved) {
             self.done = self.taken;
             // Release: what became of the packets comes before whatever follows from their being
             // done.
             let order = weakened(Mutant::HeadNotReleased, Ordering::Release);
             self.backlog.head.done.store(self.done, order);
+            self.backlog.head.frames_out.store(self.frames, Release);
         }
     }
 
     /// Closes the backlog: it takes no more, and `each` gets what was in it, which is then done.
     pub fn close(mut self, mut each: impl FnMut(Skb)) {
         self.done();
-        let BacklogQueue { backlog, lists, mut done, .. } = self;
+        let BacklogQueue { backlog, lists, mut done, mut frames, .. } = self;
         let mut rest = SkbList::new();
         lists.close(&mut rest);
         while let Some(skb) = rest.pop_front() {
+            frames += skb.frame_count() as u64;
             each(skb);
             done += 1;
         }
         backlog.head.done.store(done, Ordering::Release);
+        backlog.head.frames_out.store(frames, Release);
         backlog.head.closed.store(true, Ordering::Release);
     }
 }
@@ -284,6 +325,31 @@ mod tests {
         assert_eq!(backlog.push(&mut refused), Err(Gone));
         assert_eq!((refused.len(), backlog.len()), (1, 0));
         refused.drain().for_each(|skb| ctx.free_skb(skb));
+    }
+
+    #[test]
+    fn frames_are_counted_until_they_are_done() {
+        let mut ctx = context();
+        let (backlog, mut queue) = Backlog::new(ctx.region(), 10);
+        let push = |ctx: &mut SoftnetData, more: usize| {
+            let mut list = batch(ctx, 0..2);
+            let parts: Vec<_> = (0..more).map(|_| ctx.alloc_skb().unwrap()).collect();
+            parts.into_iter().for_each(|part| list.as_mut_slice()[0].append(part).unwrap());
+            let refused = backlog.push(&mut list).is_err();
+            list.drain().for_each(|skb| ctx.free_skb(skb));
+            refused
+        };
+        assert!(!push(&mut ctx, 3) && !push(&mut ctx, 0));
+        assert_eq!((backlog.len(), backlog.frames()), (4, 7));
+        assert_eq!(take(&mut ctx, &mut queue, 1).len(), 1);
+        assert_eq!((backlog.len(), backlog.frames()), (4, 7), "being processed");
+        queue.done();
+        assert_eq!((backlog.len(), backlog.frames()), (3, 3));
+        assert!(!push(&mut ctx, 2));
+        queue.close(|skb| ctx.free_skb(skb));
+        assert_eq!((backlog.len(), backlog.frames()), (0, 0));
+        assert!(push(&mut ctx, 1));
+        assert_eq!(backlog.frames(), 0, "refused");
     }
 
     /// E9 of the RFS rule: the head is behind the tail that was noted, however large the numbers.

@@ -5,7 +5,7 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 
-use super::toeplitz::{MATRICES, toeplitz};
+use super::toeplitz::flow_toeplitz;
 use crate::ip::v4::header::{Ipv4Header, MIN_LEN, protocol};
 use crate::ip::v6::header::upper;
 use crate::skb::{Batch, Gfni, Input, Skb};
@@ -13,13 +13,13 @@ use crate::skb::{Batch, Gfni, Input, Skb};
 /// VLAN tags that are looked behind: a provider's and a customer's (IEEE 802.1Q).
 const MAX_TAGS: usize = 2;
 
-/// The flow hash of an Ethernet frame: Toeplitz with the usual key over source and destination address, and ports if
+/// The flow hash of an Ethernet frame: Toeplitz with the [key of the process](super::flow_hkey) over source and destination address, and ports if
 /// it is TCP or UDP and no fragment, in network order. 0 if it is not IP (or too damaged to be), and only then.
 #[inline]
 pub fn flow_hash(frame: &[u8]) -> u32 {
     match (adjacent(behind_tags(frame)), Gfni::detect()) {
-        (Some(Input::V4(input)), Some(gfni)) => gfni.hash(&MATRICES, input).max(1),
-        (Some(Input::V6(input)), Some(gfni)) => gfni.hash(&MATRICES, input).max(1),
+        (Some(Input::V4(input)), Some(gfni)) => gfni.hash(&flow_toeplitz().matrices, input).max(1),
+        (Some(Input::V6(input)), Some(gfni)) => gfni.hash(&flow_toeplitz().matrices, input).max(1),
         _ => by_tables(frame),
     }
 }
@@ -34,18 +34,19 @@ fn by_tables(frame: &[u8]) -> u32 {
 /// The same of a flow that no frame is there of yet: from `src` to `dst`, which are of one family, with source and destination
 /// port in network order.
 pub fn flow_hash_of(src: IpAddr, dst: IpAddr, ports: [u8; 4]) -> u32 {
+    let toeplitz = flow_toeplitz();
     let hash = match (src, dst) {
         (IpAddr::V4(src), IpAddr::V4(dst)) => {
             let mut ends = [0; 8];
             ends[..4].copy_from_slice(&src.octets());
             ends[4..].copy_from_slice(&dst.octets());
-            toeplitz::<0, 8>(&ends) ^ toeplitz::<8, 4>(&ports)
+            toeplitz.hash::<0, 8>(&ends) ^ toeplitz.hash::<8, 4>(&ports)
         }
         _ => {
             let mut ends = [0; 32];
             ends[..16].copy_from_slice(&to_v6(src).octets());
             ends[16..].copy_from_slice(&to_v6(dst).octets());
-            toeplitz::<0, 32>(&ends) ^ toeplitz::<32, 4>(&ports)
+            toeplitz.hash::<0, 32>(&ends) ^ toeplitz.hash::<32, 4>(&ports)
         }
     };
     hash.max(1)
@@ -76,7 +77,12 @@ pub fn skb_get_hashes(batch: &mut Batch) {
         return skbs.iter_mut().for_each(|skb| _ = skb_get_hash(skb));
     };
     let mut left = false;
-    gfni.each(&MATRICES, skbs, |skb| input(skb, &mut left), |skb, hash| skb.head_mut().hash = hash);
+    gfni.each(
+        &flow_toeplitz().matrices,
+        skbs,
+        |skb| input(skb, &mut left),
+        |skb, hash| skb.head_mut().hash = hash,
+    );
     if left {
         let unknown = skbs.iter_mut().filter(|skb| skb.head().hash == 0);
         unknown.for_each(|skb| skb.head_mut().hash = flow_hash(skb.data()));
@@ -89,7 +95,11 @@ fn input<'a>(skb: &'a Skb, left: &mut bool) -> Option<Input<'a>> {
     if skb.head().hash != 0 {
         return None;
     }
-    let input = adjacent(skb.data());
+    let frame = skb.data();
+    let input = match adjacent(frame) {
+        None => adjacent(behind_tags(frame)),
+        untagged => untagged,
+    };
     *left |= input.is_none();
     input
 }
@@ -188,10 +198,10 @@ pub(super) fn dissect(frame: &[u8]) -> Option<Flow<'_>> {
 
 #[inline(always)]
 fn ip_hash(frame: &[u8]) -> Option<u32> {
-    let flow = dissect(frame)?;
+    let (flow, toeplitz) = (dissect(frame)?, flow_toeplitz());
     Some(match flow.ends {
-        Ends::V4(ends) => toeplitz::<0, 8>(ends) ^ flow.ports.map_or(0, toeplitz::<8, 4>),
-        Ends::V6(ends) => toeplitz::<0, 32>(ends) ^ flow.ports.map_or(0, toeplitz::<32, 4>),
+        Ends::V4(ends) => toeplitz.hash::<0, 8>(ends) ^ flow.ports.map_or(0, |p| toeplitz.hash::<8, 4>(p)),
+        Ends::V6(ends) => toeplitz.hash::<0, 32>(ends) ^ flow.ports.map_or(0, |p| toeplitz.hash::<32, 4>(p)),
     })
 }
 

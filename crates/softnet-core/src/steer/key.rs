@@ -18,11 +18,8 @@
 
 use std::fmt;
 
-use super::toeplitz;
+use super::toeplitz::{self, KEY_LEN};
 use crate::skb::{Gfni, KeyMatrices};
-
-/// Bytes of a key.
-pub const KEY_LEN: usize = toeplitz::MAX_INPUT + 4;
 
 /// What is hashed of a packet of IPv4: addresses and ports; and of IPv6.
 const IPV4: Layout = Layout { name: "IPv4", address: 4 };
@@ -135,7 +132,7 @@ fn rank(columns: impl Iterator<Item = u32>) -> u32 {
 
 /// Refuses a key that is singular (see the module) with `xfrm` and a table whose entry `bits` bits
 /// choose.
-fn check(key: &[u8; KEY_LEN], xfrm: Xfrm, bits: u32) -> Result<(), KeyError> {
+pub(super) fn check(key: &[u8; KEY_LEN], xfrm: Xfrm, bits: u32) -> Result<(), KeyError> {
     for Layout { name: family, address } in [IPV4, IPV6] {
         // Where a bit of a source is, and how far behind it the same bit of its destination.
         let pairs = (0..address * 8).map(|bit| (bit, address * 8));
@@ -213,7 +210,7 @@ impl RssHash {
 
     /// Whether it is what [`flow_hash`](super::flow_hash) computes.
     pub fn is_flow_hash(&self) -> bool {
-        self.key == toeplitz::KEY && self.xfrm == Xfrm::None
+        self.key == *toeplitz::flow_hkey() && self.xfrm == Xfrm::None
     }
 
     /// The hash of addresses (two of `A / 2` bytes) and ports in network order; 0 in place of ports
@@ -257,7 +254,7 @@ impl RssHash {
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::toeplitz::KEY;
+    use super::super::toeplitz::PUBLISHED_HKEY as KEY;
     use super::super::toeplitz::tests::naive;
     use super::*;
 

@@ -1,7 +1,8 @@
 //! Steering: which flow a packet is of, and what follows from that.
 //!
 //! * [`flow_hash`] is the hash of a frame's flow, [`skb_get_hash`] the same of an skb, computed once for each packet,
-//!   and [`skb_get_hashes`] that of a batch's; [`scale`] turns it into one of `n` choices.
+//!   and [`skb_get_hashes`] that of a batch's; [`scale`] turns it into one of `n` choices. Its key is
+//!   the runtime's secret ([`set_flow_hkey`]).
 //! * [`pick_tx`] chooses the TX queue that a packet leaves by, with the maps of its device ([`XpsMaps`]); a sender
 //!   keeps to its choice by a [`TxSticky`], and the packet says it by a [`TxChoice`].
 //! * A [`Backlog`] is where a worker's steered packets wait; [`FlowLimit`] says which of them it would rather not have.
@@ -23,6 +24,8 @@ mod class;
 mod flow;
 mod flow_key;
 mod flow_limit;
+#[cfg(all(test, feature = "loom"))]
+mod hold_models;
 mod key;
 #[cfg(all(test, feature = "loom"))]
 mod models;
@@ -44,7 +47,7 @@ pub use class::{RuleError, RxClass, Verdict};
 pub use flow::{flow_hash, flow_hash_of, skb_get_hash, skb_get_hashes};
 pub use flow_key::FlowKey;
 pub use flow_limit::{FlowLimit, HISTORY};
-pub use key::{KEY_LEN, KeyError, RssHash, Xfrm};
+pub use key::{KeyError, RssHash, Xfrm};
 pub use nearest::nearest;
 pub use ntuple::{FLOW_LOCATIONS, FlowType, LOCATIONS, Part, Rule, RuleAction, RuleOrder};
 pub use revision::{Follower, Revision};
@@ -52,6 +55,7 @@ pub use rfs::SockFlowTable;
 pub use rss::{ContextChoice, FlowKind, Rss, RssChange, RssError, Spread, format_key};
 pub use steering::{Ask, Lists, Plan, Steering, Workers};
 pub use sticky::TxSticky;
+pub use toeplitz::{KEY_LEN, PUBLISHED_HKEY, flow_hkey, set_flow_hkey};
 pub use words::WordError;
 pub use xps::{Hint, MAX_CPUS, XpsError, XpsMaps, pick_tx};
 

@@ -17,15 +17,15 @@ use crate::sync::{AtomicU32, Mutant, Ordering, check, must_fail};
 /// What is known of each packet: its sender wrote to it, and a worker has processed it. Relaxed, so
 /// that it is up to the backlog to order them.
 #[derive(Default)]
-struct Packet {
+pub(super) struct Packet {
     written: AtomicU32,
     processed: AtomicU32,
 }
 
-struct Model {
-    region: Arc<Region>,
+pub(super) struct Model {
+    pub(super) region: Arc<Region>,
     ctx: SoftnetData,
-    packets: Arc<[Packet; 4]>,
+    pub(super) packets: Arc<[Packet; 4]>,
     /// Packets that are done with, to be freed when all threads have ended: the pool is no part of
     /// these models.
     ended: Arc<Mutex<Vec<Skb>>>,
@@ -33,9 +33,13 @@ struct Model {
 
 /// What a worker does.
 #[derive(Clone)]
-struct Processing(Arc<[Packet; 4]>, Arc<Mutex<Vec<Skb>>>);
+pub(super) struct Processing(Arc<[Packet; 4]>, Arc<Mutex<Vec<Skb>>>);
 
 impl Processing {
+    pub(super) fn packets(&self) -> &[Packet; 4] {
+        &self.0
+    }
+
     /// Takes up to `budget` packets and processes them. Returns how many.
     fn poll(&self, queue: &mut BacklogQueue, budget: usize) -> usize {
         let mut batch = Batch::new();
@@ -54,29 +58,29 @@ impl Processing {
 }
 
 impl Model {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         let region = Region::new(Box::new(HeapMemory::new(Region::bytes(4, 4))), 4, 4).unwrap();
         let ctx = SoftnetData::new(region.clone(), CacheSizes::default());
         Model { region, ctx, packets: Arc::default(), ended: Arc::default() }
     }
 
-    fn processing(&self) -> Processing {
+    pub(super) fn processing(&self) -> Processing {
         Processing(self.packets.clone(), self.ended.clone())
     }
 
     /// A batch of the packet with this number, for a thread that [writes](Self::written) it.
-    fn packet(&mut self, number: u32) -> Batch {
+    pub(super) fn packet(&mut self, number: u32) -> Batch {
         let mut skb = self.ctx.alloc_skb().unwrap();
         skb.head_mut().hash = number;
         Batch::from(skb)
     }
 
-    fn is_processed(&self, number: usize) -> bool {
+    pub(super) fn is_processed(&self, number: usize) -> bool {
         self.packets[number].processed.load(Ordering::Relaxed) == 1
     }
 
     /// All threads have ended.
-    fn end(mut self, backlog: &Backlog) {
+    pub(super) fn end(mut self, backlog: &Backlog) {
         assert_eq!((backlog.head(), backlog.len()), (backlog.tail(), 0));
         let ended = std::mem::take(&mut *self.ended.lock().unwrap());
         ended.into_iter().for_each(|skb| self.ctx.free_skb(skb));
@@ -85,7 +89,7 @@ impl Model {
     }
 }
 
-fn write(packets: &[Packet; 4], batch: &Batch) {
+pub(super) fn write(packets: &[Packet; 4], batch: &Batch) {
     batch
         .as_slice()
         .iter()
@@ -94,7 +98,7 @@ fn write(packets: &[Packet; 4], batch: &Batch) {
 
 /// Polls until completion releases. Returns how often something was pending that had not been
 /// before.
-fn serve(mut napi: Scheduled<Option<BacklogQueue>>, processing: &Processing) -> u32 {
+pub(super) fn serve(mut napi: Scheduled<Option<BacklogQueue>>, processing: &Processing) -> u32 {
     let mut found = 0;
     loop {
         let queue = napi.body().rx.as_mut().expect("open");

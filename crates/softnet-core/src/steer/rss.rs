@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::str::FromStr;
 
 use super::key::{KeyError, RssHash, Xfrm};
-use super::toeplitz::KEY;
+use super::toeplitz::flow_hkey;
 use super::words::{WordError, Words, wrong};
 
 /// Entries of a table at the least.
@@ -144,6 +144,28 @@ pub enum RssError {
 
 const EXPECTED: &str = "equal, start, weight, default, hkey, hfunc, xfrm, context, delete or rx-flow-hash";
 
+impl RssChange {
+    /// Whether it is about the device and its main table, and not about another context.
+    pub fn is_of_device(&self) -> bool {
+        self.context == ContextChoice::Is(0) && !self.delete
+    }
+
+    /// Adds what `later` changes, made after this: what both come to, for a device that was opened
+    /// anew. Other contexts are no part of it.
+    pub fn then(&mut self, later: &RssChange) {
+        if !later.is_of_device() {
+            return;
+        }
+        let RssChange { spread, key, toeplitz, xfrm, ports, .. } = later.clone();
+        self.spread = spread.or(self.spread.take());
+        self.key = key.or(self.key.take());
+        self.toeplitz |= toeplitz;
+        self.xfrm = xfrm.or(self.xfrm);
+        self.ports.retain(|(old, _)| ports.iter().all(|(new, _)| old != new));
+        self.ports.extend(ports);
+    }
+}
+
 impl FromStr for RssChange {
     type Err = WordError;
 
@@ -248,15 +270,15 @@ pub struct Rss {
 }
 
 impl Rss {
-    /// Of a device with so many queues (at least one): the usual key, ports hashed, all queues
-    /// alike.
+    /// Of a device with so many queues (at least one): the [key of the
+    /// process](flow_hkey), ports hashed, all queues alike.
     ///
     /// # Errors
-    /// None for any number of queues: the usual key is not singular.
+    /// None for any number of queues: that key is not singular.
     pub fn new(queues: u16) -> Result<Self, RssError> {
         let queues = queues.max(1);
         let entries = entries(queues);
-        let hash = RssHash::new(&KEY, Xfrm::None, entries.ilog2())?;
+        let hash = RssHash::new(flow_hkey(), Xfrm::None, entries.ilog2())?;
         let table = Spread::Default.table(queues, entries)?;
         Ok(Rss { queues, hash, ports: [true; 4], contexts: BTreeMap::from([(0, table)]) })
     }
@@ -428,6 +450,42 @@ mod tests {
         assert_eq!(Rss::new(0).unwrap().contexts[&0][..], [0; 128]);
     }
 
+    /// In any order, what is remembered gives a device that is opened anew what the old one had.
+    #[test]
+    fn changes_come_to_one() {
+        let orders = [
+            "equal 2",
+            "weight 1 2 3 start 1",
+            "default",
+            "hkey 6d:5a:56:da:25:5b:0e:c2:41:67:25:3d:43:a3:8f:b0:d0:ca:2b:cb:ae:7b:30:b4:77:cb:2d:a3:80:30:f2:0c:6a:\
+             42:b7:3b:be:ac:01:fb",
+            "xfrm symmetric-xor rx-flow-hash udp4 sd",
+            "rx-flow-hash udp4 sdfn rx-flow-hash tcp6 sd hfunc toeplitz",
+            "xfrm none equal 3 start 1",
+        ];
+        let state = |rss: &Rss| {
+            let hash = (*rss.hash.key(), rss.hash.xfrm());
+            (hash, rss.ports, rss.contexts[&0].clone())
+        };
+        let mut seed = 7u32;
+        for _ in 0..200 {
+            let mut rss = Rss::new(4).unwrap();
+            let mut all: RssChange = "hfunc toeplitz".parse().unwrap();
+            for _ in 0..5 {
+                seed = seed.wrapping_mul(1664525).wrapping_add(1013904223);
+                let order: RssChange = orders[(seed >> 16) as usize % orders.len()].parse().unwrap();
+                rss.apply(&order).unwrap();
+                all.then(&order);
+            }
+            // What was done to another table says nothing of this one.
+            all.then(&"context new equal 1".parse().unwrap());
+            all.then(&"context 1 delete".parse().unwrap());
+            let mut anew = Rss::new(4).unwrap();
+            assert_eq!(anew.apply(&all), Ok(None));
+            assert_eq!(state(&anew), state(&rss));
+        }
+    }
+
     #[test]
     fn contexts_are_made_and_deleted() {
         let mut rss = Rss::new(4).unwrap();
@@ -455,7 +513,7 @@ mod tests {
         let error = change(&mut rss, "equal 1 xfrm symmetric-xor").unwrap_err();
         assert!(error.starts_with("hkey: singular with xfrm symmetric-xor: bit 0 of IPv4"), "{error}");
         assert_eq!((shares(&rss, 0), rss.hash().xfrm()), (vec![32; 4], Xfrm::None));
-        let usual = format_key(&KEY);
+        let usual = format_key(flow_hkey());
         assert_eq!(change(&mut rss, &format!("xfrm symmetric-or-xor hkey {usual}")), Ok(None));
         assert_eq!(change(&mut rss, "rx-flow-hash udp4 sd rx-flow-hash udp6 sd"), Ok(None));
         assert_eq!(FlowKind::ALL.map(|kind| rss.hashes_ports(kind)), [true, false, true, false]);

@@ -2,41 +2,110 @@
 //! begin at its place, all of them XORed.
 //!
 //! A CPU that multiplies with matrices of bits does that ([`Gfni`](crate::skb::Gfni)). On others,
-//! whatever four bits of the input contribute is looked up in a table that is made when this is
-//! compiled. A table for each half byte takes 4.5 KiB, of which IPv4 uses 1.5: twice the look-ups
-//! of one for each byte, but it leaves the first-level cache to the packets.
+//! whatever four bits of the input contribute is looked up in a table that is made from the key. A
+//! table for each half byte takes 4.5 KiB, of which IPv4 uses 1.5: twice the look-ups of one for
+//! each byte, but it leaves the first-level cache to the packets.
+//!
+//! **The key of the flow hash** is one for the process, as the kernel has one for each boot: what a
+//! device hashed with it holds in any stack. It is a secret that the runtime draws
+//! ([`set_flow_hkey`]): with a key that is known, a sender can choose flows that all come to one
+//! worker, and load that alone. Until one is set, which only tests of this crate do without, it is
+//! Microsoft's. Invariant: it changes once at most, and not after packets were hashed.
 
+use std::sync::OnceLock;
+
+use super::key::{KeyError, Xfrm, check};
 use crate::skb::KeyMatrices;
 
 /// Bytes that the key is long enough for: two IPv6 addresses and two ports.
 pub(super) const MAX_INPUT: usize = 36;
 
-/// The key of Microsoft's RSS specification, the default of most NICs and the one with published test vectors.
-pub(super) const KEY: [u8; MAX_INPUT + 4] = [
+/// Bytes of a key.
+pub const KEY_LEN: usize = MAX_INPUT + 4;
+
+/// The key of Microsoft's RSS specification, the one with published test vectors: for tests and
+/// benchmarks, which are to put flows on the same workers each time.
+pub const PUBLISHED_HKEY: [u8; KEY_LEN] = [
     0x6d, 0x5a, 0x56, 0xda, 0x25, 0x5b, 0x0e, 0xc2, 0x41, 0x67, 0x25, 0x3d, 0x43, 0xa3, 0x8f, 0xb0, 0xd0,
     0xca, 0x2b, 0xcb, 0xae, 0x7b, 0x30, 0xb4, 0x77, 0xcb, 0x2d, 0xa3, 0x80, 0x30, 0xf2, 0x0c, 0x6a, 0x42,
     0xb7, 0x3b, 0xbe, 0xac, 0x01, 0xfa,
 ];
 
-/// The same for [`Gfni`](crate::skb::Gfni).
-pub(super) static MATRICES: KeyMatrices = KeyMatrices::new(&KEY);
+/// Low bits of the hash that have to be independent: those that choose the entry of the largest
+/// table that a device may have.
+const BITS: u32 = 16;
+
+static USUAL: Toeplitz = Toeplitz::new(&PUBLISHED_HKEY);
+
+static CHOSEN: OnceLock<Toeplitz> = OnceLock::new();
+
+/// The hash of the process: a load and a branch.
+#[inline(always)]
+pub(super) fn flow_toeplitz() -> &'static Toeplitz {
+    CHOSEN.get().unwrap_or(&USUAL)
+}
+
+/// The key of [`flow_hash`](super::flow_hash), which is also the one that [`Rss`](super::Rss)
+/// begins with.
+pub fn flow_hkey() -> &'static [u8; KEY_LEN] {
+    &flow_toeplitz().key
+}
+
+/// Sets the key of [`flow_hash`](super::flow_hash), for the whole process and as long as that
+/// lives. To be done before the first packet is hashed: afterwards packets of one flow would have
+/// two hashes. Returns whether `key` is the key now; if not, another one was set before and stays.
+///
+/// # Errors
+/// The key is singular, by itself or with one of the symmetric transformations.
+pub fn set_flow_hkey(key: &[u8; KEY_LEN]) -> Result<bool, KeyError> {
+    Xfrm::ALL.into_iter().try_for_each(|xfrm| check(key, xfrm, BITS))?;
+    Ok(CHOSEN.get_or_init(|| Toeplitz::new(key)).key == *key)
+}
 
 /// For each byte of the input: what its high half contributes, and its low half, by their value.
 type Table = [[[u32; 16]; 2]; MAX_INPUT];
 
-static TABLE: Table = {
+/// The hash with one key.
+pub(super) struct Toeplitz {
+    pub(super) key: [u8; KEY_LEN],
+    /// For [`Gfni`](crate::skb::Gfni).
+    pub(super) matrices: KeyMatrices,
+    table: Table,
+}
+
+impl Toeplitz {
+    const fn new(key: &[u8; KEY_LEN]) -> Self {
+        Toeplitz { key: *key, matrices: KeyMatrices::new(key), table: table(key) }
+    }
+
+    /// The hash of input that is 0 but for `bytes`, which are at offset `AT` of it. Hashes of the
+    /// parts of an input, XORed, are the hash of the whole.
+    #[inline(always)]
+    pub(super) fn hash<const AT: usize, const N: usize>(&self, bytes: &[u8; N]) -> u32 {
+        const { assert!(AT + N <= MAX_INPUT) };
+        // Two at a time, which do not wait for each other.
+        let (mut highs, mut lows) = (0, 0);
+        for ([high, low], byte) in self.table[AT..].iter().zip(bytes) {
+            highs ^= high[usize::from(byte >> 4)];
+            lows ^= low[usize::from(byte & 15)];
+        }
+        highs ^ lows
+    }
+}
+
+const fn table(key: &[u8; KEY_LEN]) -> Table {
     let mut table = [[[0; 16]; 2]; MAX_INPUT];
     let mut at = 0;
     while at < MAX_INPUT {
         // The 40 bits of the key that this byte's eight windows lie in.
-        let (mut key, mut i) = (0u64, 0);
+        let (mut five, mut i) = (0u64, 0);
         while i < 5 {
-            key = key << 8 | KEY[at + i] as u64;
+            five = five << 8 | key[at + i] as u64;
             i += 1;
         }
         let mut bit = 0;
         while bit < 8 {
-            let window = (key >> (8 - bit)) as u32;
+            let window = (five >> (8 - bit)) as u32;
             let mut value = 0;
             while value < 16 {
                 if value & 8 >> (bit % 4) != 0 {
@@ -49,20 +118,6 @@ static TABLE: Table = {
         at += 1;
     }
     table
-};
-
-/// The hash of input that is 0 but for `bytes`, which are at offset `AT` of it. Hashes of the parts of an input,
-/// XORed, are the hash of the whole.
-#[inline(always)]
-pub(super) fn toeplitz<const AT: usize, const N: usize>(bytes: &[u8; N]) -> u32 {
-    const { assert!(AT + N <= MAX_INPUT) };
-    // Two at a time, which do not wait for each other.
-    let (mut highs, mut lows) = (0, 0);
-    for ([high, low], byte) in TABLE[AT..].iter().zip(bytes) {
-        highs ^= high[usize::from(byte >> 4)];
-        lows ^= low[usize::from(byte & 15)];
-    }
-    highs ^ lows
 }
 
 #[cfg(all(test, not(feature = "loom")))]
@@ -80,7 +135,7 @@ pub(super) mod tests {
     }
 
     pub(in super::super) fn naive_default(input: &[u8]) -> u32 {
-        naive(&KEY, input)
+        naive(&PUBLISHED_HKEY, input)
     }
 
     #[test]
@@ -93,12 +148,24 @@ pub(super) mod tests {
         assert_eq!(naive_default(&there), 0x51cc_c178);
     }
 
+    /// (That a key is set is for tests of other crates: it holds for the whole process.)
+    #[test]
+    fn a_singular_key_is_not_set() {
+        for bytes in [[0, 0], [0xff, 0xff], [0x6d, 0x5a]] {
+            let key = bytes.repeat(KEY_LEN / 2).try_into().unwrap();
+            assert!(set_flow_hkey(&key).is_err(), "{bytes:x?}");
+        }
+        assert!(Xfrm::ALL.into_iter().all(|xfrm| check(&PUBLISHED_HKEY, xfrm, BITS).is_ok()));
+        assert_eq!(flow_hkey(), &PUBLISHED_HKEY);
+    }
+
     proptest! {
         #[test]
-        fn is_the_naive_one(a: [u8; 32], b: [u8; 4]) {
-            let whole = [&a[..], &b].concat();
-            prop_assert_eq!(toeplitz::<0, 32>(&a) ^ toeplitz::<32, 4>(&b), naive_default(&whole));
-            prop_assert_eq!(toeplitz::<0, 4>(&b), naive_default(&b));
+        fn is_the_naive_one(key: [[u8; 8]; 5], a: [u8; 32], b: [u8; 4]) {
+            let (key, whole) = (key.as_flattened().try_into().unwrap(), [&a[..], &b].concat());
+            let toeplitz = Toeplitz::new(&key);
+            prop_assert_eq!(toeplitz.hash::<0, 32>(&a) ^ toeplitz.hash::<32, 4>(&b), naive(&key, &whole));
+            prop_assert_eq!(toeplitz.hash::<0, 4>(&b), naive(&key, &b));
         }
 
         /// With any key, where the CPU can.

@@ -131,6 +131,14 @@ pub(crate) enum Mutant {
     HeadNotReleased,
     /// A backlog's head is read without ordering what became of the packets.
     HeadRelaxed,
+    /// A backlog's head stays where it is when packets were processed.
+    HeadNotMoved,
+    /// A poll that collects nothing, for want of room, leaves the doorbell masked without a timer.
+    HoldUntimed,
+    /// A softirq run whose last poll collects nothing does not tell the workers that it pushed to before. Fault of the
+    /// models.
+    #[cfg(all(test, feature = "loom"))]
+    HeldNotTold,
     /// A flow may move between two packets of one batch.
     BatchNotPinned,
     /// A thread that changed a device's filters looks at its senders without a fence.

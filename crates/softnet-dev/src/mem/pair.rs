@@ -148,6 +148,8 @@ type Steered = ([Direction; 2], [Option<Arc<PortClass>>; 2]);
 
 fn steered(region: &Arc<Region>, devs: [u16; 2], config: &PairConfig) -> std::io::Result<Steered> {
     let queues = u16::try_from(config.queues).map_err(std::io::Error::other)?;
+    // The ports hash by it.
+    crate::flow_hkey::draw();
     let classes = [Arc::new(PortClass::new(queues)?), Arc::new(PortClass::new(queues)?)];
     let size = (config.queues, config.ring);
     let there = direction(region, &classes[1], size, (devs[0], devs[1]))?;

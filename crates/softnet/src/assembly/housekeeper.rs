@@ -203,6 +203,7 @@ impl Housekeeper {
             napis.push(Arc::new(instance));
         }
         Arfs::opening(&self.shared, &*shared_part, &napis);
+        self.shared.devices[usize::from(dev)].apply_rss(&*shared_part);
         napis.iter().for_each(|instance| self.shared.steer_as_set(instance));
         if let Some(warning) = layout.warning(&params) {
             note(format_args!("{}: {warning}", device.name));

@@ -11,6 +11,7 @@ use softnet_core::ip::neigh::NeighParams;
 use softnet_core::ip::slow::SlowPath;
 use softnet_core::skb::{Region, RegionMemory};
 use softnet_core::sync::{AtomicBool, Ordering};
+use softnet_dev::flow_hkey;
 use softnet_dev::memfd::MemfdMemory;
 use softnet_dev::process::{raise_files_limit, trim_heap};
 use softnet_dev::sys_error::files_hint;
@@ -20,8 +21,8 @@ use crate::app::{NapiPoller, PollerError, PollerParams, RawSender};
 use crate::config::{Config, ConfigErrors, Context, SteeringSettings};
 use crate::control::commands::commands;
 use crate::control::{BindError, ControlError, Listener, Server};
-use crate::device::StackDevice;
 use crate::device::vlan::VlanParams;
+use crate::device::{RssSettings, StackDevice};
 use crate::driver::{DeviceError, Opener};
 use crate::napi::{PacketFilter, PollThread, WorkerShared};
 use crate::poll::Worker;
@@ -89,6 +90,7 @@ impl Assembly {
         let cpus: Vec<u32> = (0..CpuSet::MAX_CPU as u32).collect();
         config.check(&cpus)?;
         raise_files_limit();
+        flow_hkey::draw();
         let routes = routes::routes(&config);
         // From here on they are in the tables alone, and in what these are built from.
         config.routes = Vec::new();
@@ -110,6 +112,7 @@ impl Assembly {
                 let qdisc = device.qdisc.clone();
                 let mut dev = StackDevice::new(index as u16, name, device.threaded, device.knobs(), qdisc);
                 dev.steering = SteeringSettings::new(device).into();
+                dev.rss = RssSettings::new(device.rss.clone()).into();
                 dev.vlan = VlanParams::of(&config, index as u16);
                 Arc::new(dev)
             })

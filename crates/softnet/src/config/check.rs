@@ -207,6 +207,11 @@ fn steering(config: &Config, index: usize, device: &DeviceConfig, found: &mut Ve
     for (item, flows) in device.rps_flow_cnt.iter() {
         RPS_FLOW_CNT.check(place("rps_flow_cnt", item), *flows, found);
     }
+    if device.rss.as_ref().is_some_and(|rss| !rss.is_of_device()) {
+        let message = "expected how the device spreads flows, without `context`: `softnet set rss` makes and deletes \
+                       contexts, for the filters that lead to them";
+        found.push(Found::new(at.key("rss"), message));
+    }
     let queues = [device.processing_cpu.iter().count(), device.rps_cpus.iter().count()];
     for queue in 0..queues.into_iter().max().unwrap_or(0) as u16 {
         let knobs = QueueKnobs::of(device, queue);

@@ -58,6 +58,7 @@ use std::str::FromStr;
 use softnet_core::ip::v6::addr::{link_local, subnet_router_anycast};
 use softnet_core::ip::{Address, Family, Prefix, Prefix6};
 use softnet_core::qdisc::DevParams;
+pub use softnet_core::steer::RssChange;
 use softnet_core::steer::{MAX_CPUS, XpsError, XpsMaps};
 
 pub use context::Context;
@@ -257,6 +258,8 @@ pub struct DeviceConfig {
     pub rps_cpus: PerQueue<CpuList>,
     /// Entries of an RX queue's table of flows that follow their consumers; 0: none does.
     pub rps_flow_cnt: PerQueue<u32>,
+    /// How it spreads flows over its RX queues, until that is changed while it runs. `None`: in its own way.
+    pub rss: Option<RssChange>,
     /// For each TX queue the CPUs whose packets leave by it. Empty: not by CPU. Queues at the end may be left out.
     pub xps_cpus: Vec<CpuList>,
     /// For each TX queue the RX queues whose packets leave by it; goes before `xps_cpus`. Empty: that of the same number.
@@ -288,6 +291,7 @@ impl DeviceConfig {
             processing_cpu: PerQueue::default(),
             rps_cpus: PerQueue::default(),
             rps_flow_cnt: PerQueue::All(0),
+            rss: None,
             xps_cpus: Vec::new(),
             xps_rxqs: Vec::new(),
         }

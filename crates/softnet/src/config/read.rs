@@ -563,6 +563,7 @@ const DEVICE_KEYS: &[&str] = &[
     "processing_cpu",
     "rps_cpus",
     "rps_flow_cnt",
+    "rss",
     "xps_cpus",
     "xps_rxqs",
 ];

@@ -143,6 +143,7 @@ fn a_full_file_means_what_it_says() {
                 processing_cpu: PerQueue::default(),
                 rps_cpus: PerQueue::Each(vec![CpuList(vec![0, 2]), CpuList(vec![])]),
                 rps_flow_cnt: PerQueue::All(4096),
+                rss: None,
                 xps_cpus: vec![CpuList(vec![0, 1, 2, 5]), CpuList(vec![])],
                 xps_rxqs: vec![CpuList(vec![1])],
             },

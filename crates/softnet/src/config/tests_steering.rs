@@ -38,6 +38,14 @@ fn one_error_each() {
             "r.toml:6:18: device.processing_cpu: expected one of processing_cpu and rps_cpus, found both: packets go to one worker or to several",
         ),
         (
+            "rss = \"equal 2 hash\"",
+            "r.toml:6:7: device.rss: expected equal, start, weight, default, hkey, hfunc, xfrm, context, delete or rx-flow-hash, found \"hash\"",
+        ),
+        (
+            "rss = \"context new equal 2\"",
+            "r.toml:6:7: device.rss: expected how the device spreads flows, without `context`: `softnet set rss` makes and deletes contexts, for the filters that lead to them",
+        ),
+        (
             "rps_flow_cnt = [16, 1048577]",
             "r.toml:6:21: device.rps_flow_cnt: expected a number from 0 to 1048576, found 1048577",
         ),
@@ -46,6 +54,14 @@ fn one_error_each() {
         assert_eq!(shown.lines().next(), Some(expected), "{keys}");
         assert_eq!(shown.lines().count(), 3, "one problem, its line and its caret:\n{shown}");
     }
+}
+
+#[test]
+fn rss_has_the_words_of_ethtool() {
+    let words = "weight 3 1 xfrm symmetric-xor rx-flow-hash udp4 sd";
+    let text = format!("[[device]]\nname = \"d\"\naddresses = [\"10.0.0.1/24\"]\nrss = \"{words}\"");
+    let config = Config::parse(&text, "r.toml", &[0]).unwrap();
+    assert_eq!(config.devices[0].rss, Some(words.parse().unwrap()));
 }
 
 #[test]

@@ -6,6 +6,7 @@
 pub(crate) mod filter;
 mod groups;
 mod netdev;
+mod rss;
 mod stack_device;
 #[cfg(test)]
 mod tests;
@@ -15,4 +16,5 @@ pub(crate) use groups::{Groups, group_ip};
 pub(crate) use netdev::Netdev;
 pub(crate) use netdev::{OpenCache, current_cpu, find_netdev};
 pub use netdev::{TxHint, dev_queue_xmit};
+pub(crate) use rss::RssSettings;
 pub(crate) use stack_device::{OpenParts, StackDevice};

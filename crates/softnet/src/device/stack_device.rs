@@ -18,6 +18,7 @@ use softnet_core::stack::dev_tx::DevTx;
 use softnet_dev::{Device, QueueStats};
 
 use super::Groups;
+use super::rss::RssSettings;
 use super::vlan::VlanParams;
 use crate::config::{Context, Knobs, SteeringSettings};
 use crate::control::ControlError;
@@ -39,6 +40,8 @@ pub struct StackDevice {
     deferral: Mutex<Deferral>,
     /// Which workers go on with what its queues bring.
     pub(crate) steering: Mutex<SteeringSettings>,
+    /// How it spreads flows over its queues.
+    pub(crate) rss: Mutex<RssSettings>,
     /// The disciplines that were set.
     pub(crate) qdiscs: Mutex<Settings>,
     /// The multicast groups that the driver was told to join.
@@ -127,6 +130,7 @@ impl StackDevice {
             threaded,
             deferral: Mutex::new(Deferral { device: knobs, queues: BTreeMap::new() }),
             steering: Mutex::default(),
+            rss: Mutex::default(),
             qdiscs: Mutex::new(Settings { root: qdisc, children: BTreeMap::new() }),
             groups: Groups::default(),
             vlan: None,

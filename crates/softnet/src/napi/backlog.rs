@@ -8,13 +8,14 @@
 //!
 //! Invariants: a poll that leaves any behind has brought as much as it might, so that another follows, as for packets left
 //! in the ring. There are at most [`MAX_BACKLOG`] of redirected ones, beyond which a sender that was racing may bring a
-//! batch; how many are steered to a worker is for the steering thread to see to.
+//! batch, and no more than a batch while an eighth of packet memory is not free; how many are steered to a worker is for the
+//! steering thread to see to.
 
 use std::sync::Arc;
 
 use softnet_core::SoftnetData;
 use softnet_core::napi::NapiInfo;
-use softnet_core::skb::{Batch, DropReason, Region, Skb};
+use softnet_core::skb::{BATCH, Batch, DropReason, Region, Skb};
 use softnet_core::steer::{Backlog, BacklogQueue};
 use softnet_dev::RxQueue;
 
@@ -25,14 +26,20 @@ pub const MAX_BACKLOG: usize = 1000;
 /// empty. What there is no room for is dropped, and counted against the device they would have come
 /// by.
 pub(crate) fn enqueue(backlog: &Backlog, ctx: &mut SoftnetData, napi: &NapiInfo, batch: &mut Batch) {
-    let mut room = backlog.max().saturating_sub(backlog.len());
+    let (mut max, mut reason) = (backlog.max(), DropReason::CpuBacklog);
+    // RX rings are to be filled first. There may be many such backlogs, so what is free says more than what this one has.
+    let region = ctx.region();
+    if region.frames_free() < u64::from(region.frame_count() / 8) && max > BATCH {
+        (max, reason) = (BATCH, DropReason::BacklogMem);
+    }
+    let mut room = max.saturating_sub(backlog.len());
     let mut taken = Batch::new();
     for mut skb in batch.drain() {
         let head = skb.head_mut();
         (head.dev, head.queue) = (napi.dev, napi.queue);
         let refused: Option<Skb> = if room > 0 { taken.push(skb).err() } else { Some(skb) };
         room = room.saturating_sub(1);
-        refused.into_iter().for_each(|skb| ctx.free(skb, DropReason::CpuBacklog));
+        refused.into_iter().for_each(|skb| ctx.free(skb, reason));
     }
     if !taken.is_empty() && backlog.push(&mut taken).is_err() {
         ctx.free_batch(&mut taken, DropReason::DevReady);

@@ -2,6 +2,10 @@
 //!
 //! Any thread pushes to them; the instances are their workers' from start to end, and no other
 //! thread can take them. The housekeeper closes them when the workers are gone.
+//!
+//! Invariant: together they hold no more than a quarter of packet memory, and a list for each thread
+//! that pushes. So what workers have not come to does not take the frames that RX rings are to be
+//! filled with, however high `netdev_max_backlog` is and however many frames packets have.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -23,10 +27,35 @@ pub(crate) const NO_DEV: u16 = u16::MAX;
 
 const NO_WORKER: u16 = u16::MAX;
 
+/// How much of packet memory backlogs may hold, in frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct BacklogMem {
+    /// All of them together.
+    all: usize,
+    /// Each, whatever the others hold.
+    min: usize,
+}
+
+impl BacklogMem {
+    /// Of so many `frames`, for the backlogs of so many workers.
+    fn new(frames: u32, workers: usize) -> Self {
+        let all = frames as usize / 4;
+        // A quarter of it is kept, in equal parts.
+        BacklogMem { all, min: all / 4 / workers.max(1) }
+    }
+
+    /// Whether a backlog that holds `own` may get another list, if all hold what `held` says.
+    #[inline]
+    fn has_room(self, own: usize, held: impl FnOnce() -> usize) -> bool {
+        own <= self.min || held() <= self.all - self.all / 4
+    }
+}
+
 /// See the [module](self).
 pub(crate) struct Backlogs {
     /// One for each worker.
     instances: Vec<Arc<NapiInstance>>,
+    memory: BacklogMem,
     /// The CPU of each worker.
     cpus: Vec<u32>,
     /// By CPU the worker that is near to it, [`NO_WORKER`] if there is none.
@@ -81,6 +110,7 @@ impl Backlogs {
         // In one that is dropped if any of them can't be made.
         let mut backlogs = Backlogs {
             instances: Vec::with_capacity(workers.len()),
+            memory: BacklogMem::new(region.frame_count(), workers.len()),
             near: by_cpu(&cpus, &topology::places(&stack.workers)),
             cpus: stack.workers.clone(),
             flow_limit_table_len: stack.flow_limit_table_len,
@@ -113,6 +143,14 @@ impl Backlogs {
     /// Packets in all of them.
     pub(crate) fn len(&self) -> usize {
         self.instances.iter().map(|instance| instance.backlog.len()).sum()
+    }
+
+    /// Whether `backlog`, one of them, may get another list by what it and the others take of packet
+    /// memory. Looks at the others only if it has much.
+    #[inline]
+    pub(super) fn have_memory(&self, backlog: &Backlog) -> bool {
+        let all = || self.instances.iter().map(|instance| instance.backlog.frames()).sum();
+        self.memory.has_room(backlog.frames(), all)
     }
 
     /// The backlog of `worker` was empty before something was pushed to it: has it polled.
@@ -174,6 +212,24 @@ impl Workers for Backlogs {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn memory_is_shared_and_each_has_its_part() {
+        let memory = BacklogMem::new(16384, 4);
+        assert_eq!(memory, BacklogMem { all: 4096, min: 256 });
+        // One may have three quarters; whatever the others have, each has its part.
+        for (own, all, room) in [
+            (3072, 3072, true),
+            (3073, 3073, false),
+            (257, 3072, true),
+            (257, 3073, false),
+            (256, 4096, true),
+            (0, 5000, true),
+        ] {
+            assert_eq!(memory.has_room(own, || all), room, "{own} of {all}");
+        }
+        assert!(BacklogMem::new(1024, 512).has_room(0, || panic!("not looked at")));
+    }
 
     #[test]
     fn a_cpu_without_a_worker_has_the_nearest_one() {

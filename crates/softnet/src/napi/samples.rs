@@ -1,12 +1,18 @@
 //! What the packets of an instance cost, by samples of its polls: what the automatic choice of steering goes by.
 //!
 //! Written by the thread that owns the instance, in one poll of [`EVERY`]; read by the housekeeper.
+//!
+//! **Samples that do not count.** A thread that loses its CPU during a poll (to another thread, or all
+//! of the machine to its host's others) measures what those did. One such sample of 4 ms among
+//! hundreds of 20 µs doubles their mean. So a sample that took [`ODD`] times as long as is
+//! [`Usual`] is left out; when [`AGAIN`] in a row do, that is usual now. Clocks of CPU time would say
+//! it, too, for a system call in each sample, and not in a guest whose CPU was taken.
 
 use softnet_core::skb::Batch;
 use softnet_core::softnet_data::Counter;
 use softnet_core::steer::policy::SLICES;
 use softnet_core::steer::{scale, skb_get_hash};
-use softnet_core::sync::{AtomicBool, AtomicU64, Ordering};
+use softnet_core::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use crate::util::Waker;
 
@@ -15,6 +21,47 @@ pub(crate) const EVERY: u32 = 32;
 
 /// Packets of a sampled poll whose flows are looked at.
 const HASHED: usize = 16;
+
+/// A sample that took so many times as long as usual does not count.
+const ODD: u64 = 8;
+
+/// But when so many in a row do, something has changed.
+const AGAIN: u32 = 8;
+
+/// What a packet usually takes, of samples of any number of them.
+#[derive(Default)]
+struct Usual {
+    /// ns for each packet, and for each of [`Self::EMPTY`] beside them: what a poll takes by itself;
+    /// 0: there was no sample yet.
+    ns: AtomicU64,
+    odd: AtomicU32,
+}
+
+impl Usual {
+    /// A poll takes as long as so many packets, if it brings none.
+    const EMPTY: u64 = 8;
+
+    /// Whether a sample of so many packets counts. (Two threads at once may lose one of two
+    /// samples' share in what is usual, which is an estimate.)
+    fn counts(&self, packets: usize, ns: u64) -> bool {
+        let each = (ns / (packets as u64 + Self::EMPTY)).max(1);
+        let usual = self.ns.load(Ordering::Relaxed);
+        if usual != 0 && each > usual.saturating_mul(ODD) {
+            let odd = self.odd.load(Ordering::Relaxed) + 1;
+            if odd < AGAIN {
+                self.odd.store(odd, Ordering::Relaxed);
+                return false;
+            }
+            self.ns.store(each, Ordering::Relaxed);
+        } else {
+            // What was least is what was disturbed least: it goes there at once, and back slowly.
+            let next = if each < usual || usual == 0 { each } else { usual + (each - usual).div_ceil(16) };
+            self.ns.store(next, Ordering::Relaxed);
+        }
+        self.odd.store(0, Ordering::Relaxed);
+        true
+    }
+}
 
 /// Sums over the sampled polls of an instance.
 #[derive(Default)]
@@ -26,6 +73,10 @@ pub(crate) struct Samples {
     /// ns that the calling thread then spent on them: on all of their way, or on handing them over.
     pub(crate) service_ns: Counter,
     slices: Slices,
+    /// By which samples are judged: of collecting, of the rest, and of packets that were steered.
+    usual: [Usual; 3],
+    /// Samples that did not count.
+    pub(crate) odd: AtomicU64,
     /// Packets that were steered, and ns that the workers spent on them. Any of these may add, in a
     /// sampled poll of its backlog.
     steered_packets: AtomicU64,
@@ -43,6 +94,12 @@ impl Default for Slices {
 impl Samples {
     /// Takes note of a poll's packets, and of what they took.
     pub(crate) fn add(&self, packets: usize, receive_ns: u64, service_ns: u64) {
+        let [receive, service, _] = &self.usual;
+        // Both are asked, so that both learn.
+        if !(receive.counts(packets, receive_ns) & service.counts(packets, service_ns)) {
+            self.odd.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
         self.packets.add(packets as u64);
         self.receive_ns.add(receive_ns);
         self.service_ns.add(service_ns);
@@ -50,6 +107,10 @@ impl Samples {
 
     /// Takes note of packets that were steered, and of what they took where they went.
     pub(crate) fn add_steered(&self, packets: usize, ns: u64) {
+        if !self.usual[2].counts(packets, ns) {
+            self.odd.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
         self.steered_packets.fetch_add(packets as u64, Ordering::Relaxed);
         self.steered_ns.fetch_add(ns, Ordering::Relaxed);
     }
@@ -137,3 +198,7 @@ pub(crate) struct Chosen {
     /// What it would take to be steered otherwise.
     pub(crate) otherwise: String,
 }
+
+#[cfg(test)]
+#[path = "samples_tests.rs"]
+mod tests;

@@ -12,7 +12,7 @@ use std::num::NonZeroU64;
 use std::sync::{Mutex, OnceLock};
 
 use softnet_core::SoftnetData;
-use softnet_core::skb::{BATCH, Batch, DropReason};
+use softnet_core::skb::{Batch, DropReason};
 use softnet_core::softnet_data::Counter;
 use softnet_core::steer::{FlowLimit, Lists, Plan, Steering, Workers, skb_get_hash};
 use softnet_core::sync::{AtomicBool, AtomicU32, Ordering};
@@ -51,9 +51,11 @@ pub(crate) struct SteerCounts {
     pub(crate) wakeups: Counter,
     /// Packets that were dropped, since the backlog was full.
     pub(crate) dropped: Counter,
+    /// Packets that were dropped, since all backlogs together held too much of packet memory.
+    pub(crate) no_memory: Counter,
     /// Packets that were dropped, since their flow had more than its share.
     pub(crate) flow_limited: Counter,
-    /// Polls that collected nothing, since the backlog was full.
+    /// Polls that collected nothing, since the backlog was full or there was no memory for it.
     pub(crate) held: Counter,
 }
 
@@ -170,15 +172,14 @@ impl QueueSteering {
     pub(crate) fn held_back(&self, backlogs: &Backlogs) -> Option<NonZeroU64> {
         let to = (self.hand_off.load(Ordering::Relaxed) as usize).checked_sub(1)?;
         let backlog = &backlogs.instances().get(to)?.backlog;
-        let max = backlog.max();
-        if backlog.len() <= max.saturating_sub(BATCH) {
+        if backlog.has_room() && backlogs.have_memory(backlog) {
             return None;
         }
         if let Some(counts) = self.counts.get().and_then(|counts| counts.get(to)) {
             counts.held.add(1);
         }
         // Not long enough for the worker to run out of packets, if one takes it 100 ns.
-        NonZeroU64::new((max as u64 * 100).clamp(10_000, 100_000))
+        NonZeroU64::new((backlog.max() as u64 * 100).clamp(10_000, 100_000))
     }
 
     /// Puts the packets of `batch` that are for workers on their backlogs; the others stay, for the
@@ -206,6 +207,10 @@ impl QueueSteering {
             if len > max {
                 counts.dropped.add(list.len() as u64);
                 return ctx.free_batch(list, DropReason::CpuBacklog);
+            }
+            if !backlogs.have_memory(backlog) {
+                counts.no_memory.add(list.len() as u64);
+                return ctx.free_batch(list, DropReason::BacklogMem);
             }
             if let Some(limit) = limit
                 && len + list.len() > max / 2

@@ -100,6 +100,17 @@ fn what_is_set_is_left_alone() {
     assert!(!assembly.shared.auto.samples(), "nothing to choose, nothing to measure");
 }
 
+/// A queue that was not looked at yet says so, and what would have it looked at.
+#[test]
+fn before_the_first_choice_there_is_a_reason_too() {
+    let row = |steering| assembly(steering).view.steering().remove(0);
+    let auto = row(SteeringMode::Auto);
+    assert_eq!(auto.why.as_deref(), Some("no poll has brought as much as it might"));
+    assert_eq!(auto.otherwise.as_deref(), Some("looked at when one does"));
+    let off = row(SteeringMode::Off);
+    assert_eq!((off.why, off.otherwise), (None, None));
+}
+
 /// A change of a device's steering.
 fn change(steering: Option<SteeringMode>, rps_flow_cnt: Option<u32>) -> SetSteering {
     let target = Target::Dev("d".into());

@@ -231,6 +231,53 @@ fn closing_a_device_waits_for_workers_to_drop_its_packets() {
     assert_eq!((&drop.dev[..], &drop.reason[..], drop.packets), ("d", "dev_ready", 96));
 }
 
+/// Backlogs may have a quarter of packet memory, whatever `netdev_max_backlog` says: a worker that
+/// hangs does not take the frames that RX rings are filled with. Of what a queue hands off the rest
+/// waits in the ring; what is spread is dropped, for a reason of its own.
+#[test]
+fn backlogs_leave_memory_to_rings() {
+    let spread = PerQueue::All("1,2".parse().unwrap());
+    for (processing_cpu, rps_cpus) in [(PerQueue::All(1), PerQueue::default()), (PerQueue::default(), spread)]
+    {
+        let hands_off = processing_cpu.get(0).is_some();
+        let (mut assembly, far) = assemble(processing_cpu, rps_cpus, 1_000_000);
+        let (shared, view) = (assembly.shared.clone(), assembly.view.clone());
+        let mut workers = std::mem::take(&mut assembly.workers);
+        let mut ctx = SoftnetData::new(shared.region.clone(), CacheSizes::default());
+        // Nearly all there is, to workers that do nothing.
+        for _ in 0..400 {
+            send(&mut ctx, &far);
+            (0..20).for_each(|_| _ = workers[0].round());
+        }
+        let backlogs = || shared.backlogs.instances().iter();
+        let frames = || backlogs().map(|i| i.backlog.frames()).sum::<usize>();
+        let most = shared.region.frame_count() as usize / 4;
+        assert!((most / 2..=most + 64).contains(&frames()), "{} of {most}", frames());
+        let row = view.steering().remove(0);
+        let sum =
+            |field: fn(&crate::control::show::SteeredRow) -> u64| row.workers.iter().map(field).sum::<u64>();
+        assert_eq!((sum(|to| to.dropped), sum(|to| to.backlog_frames)), (0, frames() as u64));
+        let lost = sum(|to| to.no_memory);
+        assert_eq!((lost > 0, sum(|to| to.held) > 0), (!hands_off, hands_off), "{row:?}");
+        let drops = view.drops().into_iter().find(|row| row.reason == "backlog_mem");
+        assert_eq!(drops.map_or(0, |row| row.packets), lost);
+        // It is theirs again when workers come to it.
+        while frames() > 0 {
+            workers.iter_mut().for_each(|worker| _ = worker.round());
+        }
+        send(&mut ctx, &far);
+        let taken = || view.steering()[0].workers.iter().map(|to| to.packets).sum::<u64>();
+        let before = taken();
+        while taken() == before {
+            workers.iter_mut().for_each(|worker| _ = worker.round());
+        }
+        drop((workers, assembly));
+        ctx.drain();
+        drop(far.lock().unwrap().take());
+        assert_eq!((view.stats().held, view.stats().leaked), (0, 0));
+    }
+}
+
 /// What a worker has no room for stays in the device's ring, and comes when there is room.
 #[test]
 fn a_queue_collects_no_more_than_its_target_takes() {

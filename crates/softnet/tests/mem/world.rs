@@ -17,6 +17,7 @@ use softnet::{Introspect, Stack};
 use softnet_core::SoftnetData;
 use softnet_core::ip::Prefix;
 use softnet_core::skb::{Batch, CacheSizes, HEADROOM, Region};
+use softnet_core::steer::{PUBLISHED_HKEY, set_flow_hkey};
 use softnet_dev::mem::{PairConfig, pair};
 use softnet_dev::{Device, Doorbell, OpenDevice, QueueStats, RxQueue, TxQueue};
 
@@ -188,6 +189,8 @@ impl Setup<'_> {
     }
 
     pub(crate) fn assemble_with(self, more: impl FnOnce(&mut Config)) -> (Assembly, Vec<Lane>) {
+        // Tests count on flows being spread as they were.
+        assert!(set_flow_hkey(&PUBLISHED_HKEY).unwrap());
         let mut config = self.config();
         more(&mut config);
         let lanes = Arc::new(Mutex::new(Vec::new()));

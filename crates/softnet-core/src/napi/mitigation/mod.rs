@@ -28,6 +28,8 @@
 
 use std::num::NonZeroU64;
 
+use crate::sync::{Mutant, mutated};
+
 mod busy_poll;
 mod config;
 #[cfg(all(test, feature = "loom"))]
@@ -71,7 +73,8 @@ impl Mitigation {
     /// A completion, for no work as well: `work` packets were received, and GRO holds some or not.
     pub(super) fn complete(&mut self, config: &MitigationConfig, work: usize, gro_holds: bool) -> Deferral {
         if let Some(held) = self.held.take() {
-            return Deferral { timer: Some(held), masked: true };
+            let timer = Some(held).filter(|_| !mutated(Mutant::HoldUntimed));
+            return Deferral { timer, masked: true };
         }
         // Read once, so that a change meanwhile cannot leave the doorbell masked without a timer.
         let timeout = NonZeroU64::new(config.gro_flush_timeout());

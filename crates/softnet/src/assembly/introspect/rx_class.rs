@@ -14,20 +14,22 @@ use crate::stack::StackInner;
 pub(super) fn rss(dev: &StackDevice) -> Vec<RssRow> {
     let view = open(dev).and_then(|device| told(dev, device.rss()));
     match view {
-        Ok(view) => rows(&dev.name, &view),
+        Ok(view) => rows(dev, &view),
         Err(error) => {
             let why = match error {
                 ControlError::RxClass { source, .. } => source.to_string(),
                 error => error.to_string(),
             };
-            vec![RssRow { dev: dev.name.clone(), why: Some(why), ..RssRow::default() }]
+            let warning = dev.rss_refused();
+            vec![RssRow { dev: dev.name.clone(), why: Some(why), warning, ..RssRow::default() }]
         }
     }
 }
 
-fn rows(dev: &str, view: &RssView) -> Vec<RssRow> {
+fn rows(dev: &StackDevice, view: &RssView) -> Vec<RssRow> {
+    let warning = dev.rss_refused();
     let row = |(context, table): &(u32, Vec<u32>)| RssRow {
-        dev: dev.into(),
+        dev: dev.name.clone(),
         context: *context,
         queues: view.queues,
         table: table.clone(),
@@ -36,6 +38,7 @@ fn rows(dev: &str, view: &RssView) -> Vec<RssRow> {
         fields: view.fields.iter().map(|(kind, fields)| (kind.name().into(), fields.clone())).collect(),
         hkey: view.key.clone(),
         why: None,
+        warning: warning.clone().filter(|_| *context == 0),
     };
     view.contexts.iter().map(row).collect()
 }
@@ -57,7 +60,8 @@ pub(super) fn ntuples(dev: &StackDevice) -> Result<Vec<NtupleRow>, ControlError>
 pub(super) fn set_rss(shared: &StackInner, set: &SetRss) -> Result<RssAnswer, ControlError> {
     let change = set.change.parse()?;
     let (dev, _) = shared.find(&Target::Dev(set.dev.clone()))?;
-    let context = told(dev, open(dev)?.set_rss(&change))?;
+    let failed = |source| ControlError::RxClass { dev: dev.name.clone(), source };
+    let context = dev.set_rss(|| open(dev), &change, failed)?;
     Ok(RssAnswer { context, rss: rss(dev) })
 }
 

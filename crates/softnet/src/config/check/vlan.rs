@@ -79,6 +79,7 @@ fn queues(device: &DeviceConfig, index: usize, found: &mut Vec<Found>) {
         ("processing_cpu", device.processing_cpu != none.processing_cpu),
         ("rps_cpus", device.rps_cpus != none.rps_cpus),
         ("rps_flow_cnt", device.rps_flow_cnt != none.rps_flow_cnt),
+        ("rss", device.rss != none.rss),
         ("xps_cpus", device.xps_cpus != none.xps_cpus),
         ("xps_rxqs", device.xps_rxqs != none.xps_rxqs),
     ];

@@ -2,7 +2,7 @@
 
 use super::super::check;
 use super::super::value::{shown, whole};
-use super::super::{CpuList, DeviceConfig, PerQueue, SteeringMode};
+use super::super::{CpuList, DeviceConfig, PerQueue, RssChange, SteeringMode};
 use super::{Read, Table, set};
 use crate::util::Limit;
 
@@ -12,6 +12,11 @@ impl Read {
         set(&mut device.steering, self.choice(table, "steering", &modes));
         set(&mut device.processing_cpu, self.number_or_each(table, "processing_cpu", &check::CPU));
         set(&mut device.rps_flow_cnt, self.number_or_each(table, "rps_flow_cnt", &check::RPS_FLOW_CNT));
+        if let Some(text) = self.string(table, "rss")
+            && let Some(value) = table.get("rss")
+        {
+            device.rss = self.parsed(table.section.key("rss"), value, text.parse::<RssChange>());
+        }
         let is_text = table.get("rps_cpus").is_some_and(|value| value.get_ref().as_str().is_some());
         device.rps_cpus = if is_text {
             let text = self.string(table, "rps_cpus");

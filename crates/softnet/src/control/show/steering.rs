@@ -29,6 +29,9 @@ pub struct SteeringRow {
     /// ns that a thread spends on waking a worker here; 0: not measured.
     #[serde(default)]
     pub wake_ns: u64,
+    /// Samples of what packets cost that did not count: the thread lost its CPU meanwhile.
+    #[serde(default)]
+    pub odd_samples: u64,
     /// Knob: the CPU whose worker gets everything.
     pub processing_cpu: Option<u32>,
     /// Knob: the CPUs over whose workers flows are spread.
@@ -78,6 +81,10 @@ pub struct SteeredRow {
     pub wakeups: u64,
     /// Packets that were dropped, since its backlog was full (`netdev_max_backlog`).
     pub dropped: u64,
+    /// Packets that were dropped, since all backlogs together held as much of packet memory as they
+    /// may.
+    #[serde(default)]
+    pub no_memory: u64,
     /// Packets that were dropped, since their flow had more than its share of it.
     pub flow_limited: u64,
     /// Polls that collected nothing, since its backlog was full and all packets are for it.
@@ -85,6 +92,9 @@ pub struct SteeredRow {
     pub held: u64,
     /// Packets in its backlog now, of all RX queues.
     pub backlog: u64,
+    /// Frames of packet memory that these take.
+    #[serde(default)]
+    pub backlog_frames: u64,
 }
 
 /// How a device spreads flows over its RX queues, by one of its contexts.
@@ -111,6 +121,10 @@ pub struct RssRow {
     /// Why there is nothing to tell: the device has no RSS, or is not open.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
+    /// Why the device does not have what is set for it (the key `rss` of its configuration, and `set
+    /// rss` before its interface went away).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub warning: Option<String>,
 }
 
 /// A filter of a device.
