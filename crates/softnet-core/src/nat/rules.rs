@@ -60,6 +60,8 @@ pub struct NatRules {
     pub one_to_one: Vec<OneToOne>,
     /// What mappings let in.
     pub filtering: Filtering,
+    /// Connections that one inside host may have; `None`: as many as there is room for.
+    pub connlimit: Option<u32>,
 }
 
 /// Why rules can't be used.
@@ -83,6 +85,7 @@ pub(super) struct Compiled {
     /// By device and internal address: the external one.
     outward: HashMap<(u16, u32), u32>,
     pub(super) endpoint_independent: bool,
+    pub(super) connlimit: Option<u32>,
     /// Ports that are forwarded, which no mapping may have.
     pub(super) reserved: Vec<(u8, u8, u16)>,
 }
@@ -91,6 +94,7 @@ impl Compiled {
     pub(super) fn new(rules: &NatRules, mappings: &Mappings) -> Result<Self, TooManyAddresses> {
         let mut compiled = Compiled {
             endpoint_independent: rules.filtering == Filtering::EndpointIndependent,
+            connlimit: rules.connlimit,
             ..Compiled::default()
         };
         for rule in &rules.source {

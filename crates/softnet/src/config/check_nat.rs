@@ -13,6 +13,9 @@ use super::{Config, DeviceConfig};
 /// Adds everything that is wrong with `nat`, which is that of `config`.
 pub(super) fn check(config: &Config, nat: &NatConfig, devices_complete: bool, found: &mut Vec<Found>) {
     NAT_CONNECTIONS.check(Section::Nat.key("connections"), nat.connections, found);
+    if let Some(connlimit) = nat.connlimit {
+        NAT_CONNECTIONS.check(Section::Nat.key("connlimit"), connlimit, found);
+    }
     let timeouts = &nat.timeouts;
     for (key, seconds) in [
         ("udp_timeout", timeouts.udp),

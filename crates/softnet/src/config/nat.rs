@@ -17,6 +17,8 @@ pub struct NatConfig {
     pub connections: u32,
     /// What mappings let in.
     pub filtering: Filtering,
+    /// Connections that one host inside may have; `None`: as many as there is room for.
+    pub connlimit: Option<u32>,
     /// Seconds without a packet after which connections expire.
     pub timeouts: Timeouts,
     /// Devices that sources are hidden behind: `[[nat.source]]`.
@@ -32,6 +34,7 @@ impl Default for NatConfig {
         NatConfig {
             connections: 262_144,
             filtering: Filtering::default(),
+            connlimit: None,
             timeouts: Timeouts::default(),
             source: Vec::new(),
             forward: Vec::new(),
@@ -128,6 +131,7 @@ impl NatConfig {
             forward: self.forward.iter().filter_map(forward).collect(),
             one_to_one: self.one_to_one.iter().filter_map(one_to_one).collect(),
             filtering: self.filtering,
+            connlimit: self.connlimit,
         }
     }
 }

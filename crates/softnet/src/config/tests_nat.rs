@@ -28,6 +28,7 @@ frames = 65536
 [nat]
 connections = 1000
 filtering = "endpoint-independent"
+connlimit = 500
 udp_timeout = 130
 udp_timeout_stream = 310
 icmp_timeout = 70
@@ -57,6 +58,7 @@ internal = "192.168.1.7"
     let config = parse(text).unwrap();
     let nat = config.nat.as_ref().unwrap();
     assert_eq!((nat.connections, nat.filtering), (1000, Filtering::EndpointIndependent));
+    assert_eq!((nat.connlimit, NatConfig::default().connlimit), (Some(500), None));
     let timeouts =
         Timeouts { udp: 130, udp_stream: 310, icmp: 70, tcp_established: 8000, tcp_transitory: 250 };
     assert_eq!(nat.timeouts, timeouts);
@@ -64,7 +66,7 @@ internal = "192.168.1.7"
     let own = Ipv4Addr::new(203, 0, 113, 5);
     let pool = vec![Ipv4Addr::new(192, 0, 2, 1), Ipv4Addr::new(192, 0, 2, 2)];
     let source = [SourceNat { dev: 1, addresses: vec![own] }, SourceNat { dev: 0, addresses: pool }];
-    assert_eq!(rules.source, source);
+    assert_eq!((rules.source, rules.connlimit), (source.into(), Some(500)));
     let forward = |protocol, external: &str, internal: &str| PortForward {
         protocol,
         external: external.parse().unwrap(),
@@ -88,8 +90,12 @@ fn what_is_wrong_is_told_where_it_is() {
             "r.toml:13:15: nat.connections: expected a number from 1 to 4194304, found 0",
         ),
         (
+            "[stack]\nframes = 65536\n[nat]\nconnlimit = 0".into(),
+            "r.toml:13:13: nat.connlimit: expected a number from 1 to 4194304, found 0",
+        ),
+        (
             "[stack]\nframes = 65536\n[nat]\nmasq = true".into(),
-            "r.toml:13:1: nat: unknown key \"masq\"; expected one of connections, filtering, udp_timeout, udp_timeout_stream, icmp_timeout, tcp_timeout_established, tcp_timeout_transitory, source, forward, one_to_one",
+            "r.toml:13:1: nat: unknown key \"masq\"; expected one of connections, filtering, connlimit, udp_timeout, udp_timeout_stream, icmp_timeout, tcp_timeout_established, tcp_timeout_transitory, source, forward, one_to_one",
         ),
         (
             "[stack]\nframes = 65536\n[nat]\nsource = 1".into(),

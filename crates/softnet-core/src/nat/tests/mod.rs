@@ -10,6 +10,7 @@ mod source;
 use std::net::Ipv4Addr;
 
 use super::*;
+use crate::conntrack::Timeouts;
 use crate::ip::checksum;
 use crate::ip::slow::world::v4::mend;
 use crate::ip::slow::world::{SECOND, TestFamily, World, packet};

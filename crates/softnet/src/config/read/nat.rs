@@ -20,6 +20,7 @@ impl Read {
             &[
                 "connections",
                 "filtering",
+                "connlimit",
                 "udp_timeout",
                 "udp_timeout_stream",
                 "icmp_timeout",
@@ -37,6 +38,7 @@ impl Read {
             ("endpoint-independent", Filtering::EndpointIndependent),
         ];
         set(&mut nat.filtering, self.choice(table, "filtering", &filterings));
+        nat.connlimit = self.integer(table, "connlimit", &check::NAT_CONNECTIONS);
         let timeouts = &mut nat.timeouts;
         for (key, slot) in [
             ("udp_timeout", &mut timeouts.udp),

@@ -42,8 +42,16 @@ pub struct NatStats {
     pub created: u64,
     /// Those that expired.
     pub expired: u64,
+    /// Those that were not answered yet, and were ended to make room for others (the kernel's `early_drop`).
+    pub early_drop: u64,
     /// Those that there was no room for.
     pub full: u64,
+    /// Those that were refused because their host inside has as many as `connlimit` says.
+    pub connlimit: u64,
+    /// Hosts inside that have connections, if those are limited.
+    pub hosts: u64,
+    /// The most that one of them has.
+    pub most_of_a_host: u64,
     /// Internal endpoints that have an external one.
     pub mappings: u64,
     /// Times that no port was free for one.
