@@ -27,6 +27,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::ETH_LEN;
+use super::input::Exception;
 use super::tables::Tables;
 use super::v4::header::{Ipv4Header, MIN_LEN};
 use super::v6::header::{next, upper};
@@ -67,10 +68,10 @@ impl Passage {
     }
 }
 
-/// Packets that hooks made, and that are to be sent: by
-/// [`Exception::Made`](super::input::Exception::Made). Its owner must [drain](Self::drain) it.
+/// Packets that hooks made or took for themselves, each with what the slow path is to do with it.
+/// Its owner must [drain](Self::drain) it.
 #[derive(Default)]
-pub struct Made(VecDeque<Skb>);
+pub struct Made(VecDeque<(Skb, Exception)>);
 
 impl Made {
     /// Whether there are none.
@@ -85,7 +86,7 @@ impl Made {
     }
 
     /// Takes them out, in order. What the iterator has not yielded stays.
-    pub fn drain(&mut self) -> impl Iterator<Item = Skb> {
+    pub fn drain(&mut self) -> impl Iterator<Item = (Skb, Exception)> {
         std::iter::from_fn(|| self.0.pop_front())
     }
 }
@@ -129,7 +130,14 @@ impl<'a> HookContext<'a> {
     pub fn emit(&mut self, mut skb: Skb) {
         skb.head_mut().flags |= Flags::ORIGINATED;
         self.ctx.originate();
-        self.made.0.push_back(skb);
+        self.made.0.push_back((skb, Exception::Made));
+    }
+
+    /// Has `skb`, a fragment that a hook took out of its batch in
+    /// [`Prerouting`](Slot::Prerouting), wait for the others of its datagram, as those to softnet
+    /// itself do (the kernel's `nf_ct_defrag`). When the datagram is whole it comes to that slot.
+    pub fn gather(&mut self, skb: Skb) {
+        self.made.0.push_back((skb, Exception::Fragment));
     }
 
     /// Leads the packets of `batch` through the slot of `passage`: those that go on stay.

@@ -6,7 +6,9 @@
 //! to a forwarded port. The head then says which connection a packet is of, so that `postrouting`
 //! translates sources without looking it up again; what is of no connection opens one there, when
 //! it is known by which device it leaves. Mappings are endpoint-independent; what they let in is
-//! [configured](Filtering). ICMP errors are translated as the packets they are about.
+//! [configured](Filtering). ICMP errors are translated as the packets they are about. Fragments are
+//! [gathered](HookContext::gather) at `prerouting`, so that a datagram is translated as a whole,
+//! whatever order they come in (RFC 4787 REQ-14).
 //!
 //! Called by any thread with a context; [`NatState`] outlives a change of rules. Invariants: no
 //! packet leaves with a source that is to be hidden; a connection's two tuples stay what they were
@@ -30,12 +32,11 @@ pub use state::{MappingCounts, NatState, seconds};
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 
-use crate::SoftnetData;
 use crate::conntrack::entry::{DNAT, Holds, SNAT};
 use crate::conntrack::{Direction, Found, New, Refused, State, Tuple};
 use crate::ip::hooks::{Hook, HookContext, Passage, Slot};
 use crate::ip::v4::header::{Ipv4Header, protocol};
-use crate::ip::{ETH_LEN, Family};
+use crate::ip::{ETH_LEN, Family, is_group};
 use crate::skb::{BATCH, Batch, DropReason, Flags, Skb};
 use mapping::{Endpoint, NoMapping};
 use open::Unknown;
@@ -65,14 +66,16 @@ impl Drop for Nat {
 }
 
 /// Packets that do not go on, and why.
-struct Dropped {
+struct Taken {
     which: u64,
+    /// Those that wait for the other fragments of their datagrams.
+    gathered: u64,
     reasons: [DropReason; BATCH],
 }
 
-impl Dropped {
+impl Taken {
     fn none() -> Self {
-        Dropped { which: 0, reasons: [DropReason::NetfilterDrop; BATCH] }
+        Taken { which: 0, gathered: 0, reasons: [DropReason::NetfilterDrop; BATCH] }
     }
 
     /// Notes what became of packet `at`.
@@ -84,27 +87,45 @@ impl Dropped {
         }
     }
 
+    /// Packet `at` is to be gathered.
+    fn gather(&mut self, at: usize) {
+        self.which |= 1 << at;
+        self.gathered |= 1 << at;
+    }
+
     /// Takes them out of `batch`.
     #[inline(always)]
-    fn take_out(self, ctx: &mut SoftnetData, batch: &mut Batch) {
+    fn take_out(self, cx: &mut HookContext<'_>, batch: &mut Batch) {
         if self.which != 0 {
-            self.take_out_some(ctx, batch);
+            self.take_out_some(cx, batch);
         }
     }
 
     #[cold]
-    fn take_out_some(self, ctx: &mut SoftnetData, batch: &mut Batch) {
+    fn take_out_some(self, cx: &mut HookContext<'_>, batch: &mut Batch) {
         let mut some = std::mem::take(batch);
         for (at, skb) in some.drain().enumerate() {
             let left = match self.which >> at & 1 {
                 0 => batch.push(skb),
+                _ if self.gathered >> at & 1 == 1 => {
+                    cx.gather(skb);
+                    Ok(())
+                }
                 _ => Err(skb),
             };
             if let Err(skb) = left {
-                ctx.free(skb, self.reasons[at % BATCH]);
+                cx.ctx.free(skb, self.reasons[at % BATCH]);
             }
         }
     }
+}
+
+/// Whether it is a fragment of an IPv4 datagram to one host.
+#[cold]
+fn is_fragment(skb: &Skb) -> bool {
+    let ip = skb.data().get(ETH_LEN..).and_then(Ipv4Header::new);
+    let to_one = skb.data().first_chunk().is_some_and(|mac| !is_group(mac));
+    to_one && ip.is_some_and(|ip| ip.version() == 4 && ip.is_fragment())
 }
 
 /// Whether packets found in a connection have the endpoint at `end` translated.
@@ -144,7 +165,7 @@ impl Nat {
 
     // Not inlined: its loops have the registers to themselves.
     #[inline(never)]
-    fn prerouting(&self, ctx: &mut SoftnetData, now: u32, input: Option<u16>, batch: &mut Batch) {
+    fn prerouting(&self, cx: &mut HookContext<'_>, now: u32, input: Option<u16>, batch: &mut Batch) {
         let NatState { conntrack, .. } = &*self.state;
         self.state.sweep(now, SWEEP);
         let mut packets = [(Tuple::default(), 0); BATCH];
@@ -153,38 +174,39 @@ impl Nat {
         }
         let mut all = [None; BATCH];
         conntrack.find_batch(now, &packets[..batch.len()], &mut all);
-        let mut dropped = Dropped::none();
+        let mut taken = Taken::none();
         let looked = packets.iter().zip(all);
         for (at, (skb, ((tuple, flags), found))) in batch.as_mut_slice().iter_mut().zip(looked).enumerate() {
             match found {
                 Some(found) => {
                     skb.head_mut().conntrack = found.word();
                     if translates(found, End::Destination) {
-                        dropped.note(at, self.translate(skb, tuple, found, End::Destination));
+                        taken.note(at, self.translate(skb, tuple, found, End::Destination));
                     }
                 }
+                None if *tuple == Tuple::default() && is_fragment(skb) => taken.gather(at),
                 None => {
                     let unknown = Unknown { tuple: *tuple, flags: *flags, now };
-                    dropped.note(at, self.unknown_in(skb, unknown, input));
+                    taken.note(at, self.unknown_in(skb, unknown, input));
                 }
             }
         }
-        dropped.take_out(ctx, batch);
+        taken.take_out(cx, batch);
     }
 
     #[inline(never)]
-    fn postrouting(&self, ctx: &mut SoftnetData, now: u32, passage: Passage, batch: &mut Batch) {
+    fn postrouting(&self, cx: &mut HookContext<'_>, now: u32, passage: Passage, batch: &mut Batch) {
         let NatState { conntrack, .. } = &*self.state;
-        let mut dropped = Dropped::none();
+        let mut taken = Taken::none();
         for (at, skb) in batch.as_mut_slice().iter_mut().enumerate() {
             let done = match conntrack.of_word(skb.head().conntrack) {
                 Some(found) if !translates(found, End::Source) => Ok(()),
                 Some(found) => self.translate_source(skb, found),
                 None => self.unknown_out(skb, now, passage),
             };
-            dropped.note(at, done);
+            taken.note(at, done);
         }
-        dropped.take_out(ctx, batch);
+        taken.take_out(cx, batch);
     }
 
     /// Translates the endpoint at `end` of a packet with `tuple`.
@@ -219,8 +241,8 @@ impl Hook for Nat {
     fn run(&self, cx: &mut HookContext<'_>, passage: Passage, batch: &mut Batch) {
         let now = seconds(cx.now);
         match passage.slot {
-            Slot::Prerouting => self.prerouting(cx.ctx, now, passage.input, batch),
-            Slot::Postrouting => self.postrouting(cx.ctx, now, passage, batch),
+            Slot::Prerouting => self.prerouting(cx, now, passage.input, batch),
+            Slot::Postrouting => self.postrouting(cx, now, passage, batch),
             _ => {}
         }
     }

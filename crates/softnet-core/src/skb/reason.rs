@@ -53,7 +53,7 @@ reasons! {
     ConntrackLimit = "conntrack_limit", "its source had as many connections as a host may have (connlimit in [nat])";
     ConntrackBusy = "conntrack_busy", "another thread opened a connection of the same source at that moment";
     NatPorts = "nat_ports", "no port was free of the addresses that its source was to be hidden behind (softnet show nat)";
-    NatFragment = "nat_fragment", "a fragment whose source was to be hidden";
+    NatFragment = "nat_fragment", "a fragment whose source was to be hidden, and that did not come by a device";
     IpTtl = "ip_ttl", "TTL ran out on the way";
     IpFragLocal = "ip_frag_local", "a fragment where only a whole packet will do";
     Ipv6NdiscFrag = "ipv6_ndisc_frag", "neighbour discovery in fragments";

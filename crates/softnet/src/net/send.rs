@@ -118,7 +118,7 @@ impl Outgoing {
         sender.send_counted(shared, ctx, dev, &mut self.batch);
         if !made.is_empty() {
             shared.slow_path(ctx, |slow, ctx, view, out| {
-                made.drain().for_each(|skb| slow.handle(ctx, view, skb, Exception::Made, out));
+                made.drain().for_each(|(skb, what)| slow.handle(ctx, view, skb, what, out));
             });
         }
         Ok(())

@@ -143,7 +143,7 @@ pub struct SlowPath {
     redirects: RedirectLimit,
     announcements: Announcements,
     pub(super) actions: Actions,
-    /// What hooks made during the call at hand.
+    /// What hooks made or took during the call at hand.
     made: Made,
 }
 
@@ -347,6 +347,8 @@ impl Call<'_> {
                 self.output_made(skb);
                 Ok(())
             }
+            Exception::Fragment if is_ipv6(&skb) => self.gather::<Ipv6Addr>(skb),
+            Exception::Fragment => self.gather::<Ipv4Addr>(skb),
             _ if is_ipv6(&skb) => self.receive::<Ipv6Addr>(skb, exception),
             _ => self.receive::<Ipv4Addr>(skb, exception),
         };
@@ -376,11 +378,11 @@ impl Call<'_> {
         while !self.slow.actions.is_empty() || !self.slow.made.is_empty() {
             let actions: Vec<Action> = self.slow.actions.drain().collect();
             actions.into_iter().for_each(|action| self.carry_out(action));
-            let made: Vec<Skb> = self.slow.made.drain().collect();
+            let made: Vec<_> = self.slow.made.drain().collect();
             rounds += usize::from(!made.is_empty());
-            for skb in made {
+            for (skb, what) in made {
                 match rounds {
-                    ..=MADE_ROUNDS => self.output_made(skb),
+                    ..=MADE_ROUNDS => self.handle(skb, what),
                     _ => self.ctx.free(skb, DropReason::NetfilterDrop),
                 }
             }

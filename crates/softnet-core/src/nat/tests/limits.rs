@@ -1,7 +1,6 @@
 //! What is not translated, and why: no room, no ports, no way to tell what it is.
 
 use super::*;
-use crate::ip::slow::world::set;
 
 /// Connections that were answered stay; there is no room for others, then.
 #[test]
@@ -111,16 +110,6 @@ fn ports_run_out() {
     // Others have theirs.
     router.out(udp(0, (CLIENT, 5000), (SERVER, 53)));
     router.out(frame(0, protocol::TCP, (CLIENT, 1000), (SERVER, 53), SYN, b""));
-}
-
-#[test]
-fn fragments_do_not_leave_with_their_source() {
-    let mut router = Router::new(&masquerade());
-    for flags in [[0x20, 0], [0x20, 1], [0, 1]] {
-        let fragment = mend(set(udp(0, (CLIENT, 5000), (SERVER, 53)), ETH_LEN + 6, &flags));
-        router.dropped(0, fragment, DropReason::NatFragment);
-    }
-    assert_eq!(router.connections(), 0);
 }
 
 #[test]

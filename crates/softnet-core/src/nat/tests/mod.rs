@@ -3,6 +3,7 @@
 
 mod errors;
 mod forward;
+mod fragments;
 mod limits;
 mod random;
 mod source;
