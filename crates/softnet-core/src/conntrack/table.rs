@@ -37,6 +37,7 @@ pub struct Conntrack {
     created: AtomicU64,
     expired: AtomicU64,
     pub(super) early_drop: AtomicU64,
+    ended: AtomicU64,
     full: AtomicU64,
     /// Where the next search for a connection to be dropped early begins.
     pub(super) turn: AtomicU32,
@@ -53,6 +54,8 @@ pub struct Counts {
     pub created: u64,
     /// Those that expired.
     pub expired: u64,
+    /// Those that were [ended](Conntrack::end_where) before; they expire, too.
+    pub ended: u64,
     /// Those that were not assured, and were ended for others when the table was full (the kernel's
     /// `early_drop`).
     pub early_drop: u64,
@@ -155,6 +158,7 @@ impl Conntrack {
             created: AtomicU64::new(0),
             expired: AtomicU64::new(0),
             early_drop: AtomicU64::new(0),
+            ended: AtomicU64::new(0),
             full: AtomicU64::new(0),
             turn: AtomicU32::new(0),
         };
@@ -177,12 +181,12 @@ impl Conntrack {
 
     /// What was counted.
     pub fn counts(&self) -> Counts {
-        let [created, expired, early_drop, full] =
-            [&self.created, &self.expired, &self.early_drop, &self.full]
+        let [created, expired, early_drop, ended, full] =
+            [&self.created, &self.expired, &self.early_drop, &self.ended, &self.full]
                 .map(|counter| counter.load(Ordering::Relaxed));
         let capacity = self.entries.len() as u32;
         let entries = created.saturating_sub(expired + early_drop);
-        Counts { capacity, entries, created, expired, early_drop, full }
+        Counts { capacity, entries, created, expired, ended, early_drop, full }
     }
 
     /// The hash of a tuple.
@@ -458,6 +462,32 @@ impl Conntrack {
         self.expired.fetch_add(1, Ordering::Relaxed);
         self.free.push(index, |i| self.link(i));
         Some(contents.holds)
+    }
+
+    /// Ends the connections of which `which`, told the tuples and what is translated, says so: no
+    /// packet finds them from now on, and their entries are freed in their time. Returns how many
+    /// there were.
+    pub(crate) fn end_where(&self, now: u32, which: impl Fn(&[Tuple; 2], u8) -> bool) -> u64 {
+        let mut ended = 0;
+        for entry in &self.entries[..self.free.used() as usize] {
+            let mut life = entry.life();
+            let tuples = entry.contents().tuples;
+            // A packet may move it on meanwhile.
+            while life.is_live() && !life.is_over(now) && entry.is_still(life) && which(&tuples, life.flags())
+            {
+                let over = life.with(life.state_number(), now.wrapping_sub(1));
+                match entry.exchange(life, over) {
+                    Ok(()) => {
+                        ended += 1;
+                        break;
+                    }
+                    Err(other) if other.generation() == life.generation() => life = other,
+                    Err(_) => break,
+                }
+            }
+        }
+        self.ended.fetch_add(ended, Ordering::Relaxed);
+        ended
     }
 
     /// The connections that there are at `now`, each as it is when it is looked at; others may come

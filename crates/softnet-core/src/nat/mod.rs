@@ -1,5 +1,5 @@
-//! NAT44: translation of IPv4 addresses and ports between a network inside and one outside (RFC
-//! 3022, RFC 4787, RFC 5382, RFC 5508).
+//! NAT: translation of IPv4 addresses and ports between a network inside and one outside (RFC 3022,
+//! RFC 4787, RFC 5382, RFC 5508), of IPv6 to IPv4 (RFC 6146), and of IPv6 prefixes (RFC 6296).
 //!
 //! [`Nat`] is the hook of two slots. At `prerouting` all packets of a batch are looked up in
 //! [`conntrack`](crate::conntrack), and destinations are translated: of replies, and of what comes
@@ -10,6 +10,9 @@
 //! [gathered](HookContext::gather) at `prerouting`, so that a datagram is translated as a whole,
 //! whatever order they come in (RFC 4787 REQ-14).
 //!
+//! Hosts of IPv6 reach those of IPv4 by [`nat64`]; prefixes of IPv6 stand for one another by
+//! [`nptv6`].
+//!
 //! Called by any thread with a context; [`NatState`] outlives a change of rules. Invariants: no
 //! packet leaves with a source that is to be hidden; a connection's two tuples stay what they were
 //! until it expires.
@@ -17,6 +20,8 @@
 mod hosts;
 mod icmp;
 mod mapping;
+mod nat64;
+mod nptv6;
 mod open;
 mod ports;
 mod rewrite;
@@ -26,6 +31,8 @@ mod state;
 mod tests;
 
 pub use mapping::MAX_ADDRESSES;
+pub use nat64::{POOL6_LENGTHS, embedded};
+pub use nptv6::{MAX_PREFIX, PrefixNat};
 pub use rules::{Filtering, NatRules, OneToOne, PortForward, SourceNat, TooManyAddresses};
 pub use state::{MappingCounts, NatState, seconds};
 
@@ -34,7 +41,8 @@ use std::sync::Arc;
 
 use crate::conntrack::entry::{DNAT, Holds, SNAT};
 use crate::conntrack::{Direction, Found, New, Refused, State, Tuple};
-use crate::ip::hooks::{Hook, HookContext, Passage, Slot};
+use crate::ip::hooks::{Crossing, Hook, HookContext, Passage, Slot};
+use crate::ip::tables::Tables;
 use crate::ip::v4::header::{Ipv4Header, protocol};
 use crate::ip::{ETH_LEN, Family, is_group};
 use crate::skb::{BATCH, Batch, DropReason, Flags, Skb};
@@ -65,17 +73,21 @@ impl Drop for Nat {
     }
 }
 
-/// Packets that do not go on, and why.
+/// Packets that do not go on as they are, and what becomes of them.
 struct Taken {
     which: u64,
     /// Those that wait for the other fragments of their datagrams.
     gathered: u64,
+    /// Those that come again, each of their segments by itself.
+    again: u64,
+    /// Those that are cut to leave as IPv6.
+    cut: u64,
     reasons: [DropReason; BATCH],
 }
 
 impl Taken {
     fn none() -> Self {
-        Taken { which: 0, gathered: 0, reasons: [DropReason::NetfilterDrop; BATCH] }
+        Taken { which: 0, gathered: 0, again: 0, cut: 0, reasons: [DropReason::NetfilterDrop; BATCH] }
     }
 
     /// Notes what became of packet `at`.
@@ -87,37 +99,31 @@ impl Taken {
         }
     }
 
-    /// Packet `at` is to be gathered.
+    fn has(&self, at: usize) -> bool {
+        self.which >> at & 1 == 1
+    }
+
     fn gather(&mut self, at: usize) {
         self.which |= 1 << at;
         self.gathered |= 1 << at;
     }
 
-    /// Takes them out of `batch`.
-    #[inline(always)]
-    fn take_out(self, cx: &mut HookContext<'_>, batch: &mut Batch) {
-        if self.which != 0 {
-            self.take_out_some(cx, batch);
-        }
+    fn again(&mut self, at: usize) {
+        self.which |= 1 << at;
+        self.again |= 1 << at;
     }
 
-    #[cold]
-    fn take_out_some(self, cx: &mut HookContext<'_>, batch: &mut Batch) {
-        let mut some = std::mem::take(batch);
-        for (at, skb) in some.drain().enumerate() {
-            let left = match self.which >> at & 1 {
-                0 => batch.push(skb),
-                _ if self.gathered >> at & 1 == 1 => {
-                    cx.gather(skb);
-                    Ok(())
-                }
-                _ => Err(skb),
-            };
-            if let Err(skb) = left {
-                cx.ctx.free(skb, self.reasons[at % BATCH]);
-            }
-        }
+    fn cut(&mut self, at: usize) {
+        self.which |= 1 << at;
+        self.cut |= 1 << at;
     }
+}
+
+/// Whether `batch`, of one family, is of IPv6.
+#[inline(always)]
+fn is_v6(batch: &Batch) -> bool {
+    let first = batch.as_slice().first().and_then(|skb| skb.data().get(ETH_LEN));
+    first.is_some_and(|first| first >> 4 == 6)
 }
 
 /// Whether it is a fragment of an IPv4 datagram to one host.
@@ -151,11 +157,27 @@ impl Nat {
     /// By these rules, with the connections that `state` has.
     pub fn new(state: Arc<NatState>, rules: &NatRules) -> Result<Self, TooManyAddresses> {
         let rules = Compiled::new(rules, &state.mappings)?;
+        if rules.pool6.is_some() {
+            state.translate_hosts6();
+        }
         let claim = |(number, protocol, port): &(u8, u8, u16)| {
             state.mappings.ports(*number).is_some_and(|ports| ports.claim(*protocol, *port))
         };
         let claimed = rules.reserved.iter().copied().filter(claim).collect();
         Ok(Nat { state, rules, claimed })
+    }
+
+    /// Puts `self` in the slots of `tables` that it has something to do in, in place of what stands
+    /// there. Ends, at second `now`, the connections that its rules do not allow; the others go on.
+    pub fn install(self: Arc<Self>, tables: &mut Tables, now: u32) {
+        self.state.conntrack.end_where(now, |tuples, flags| !self.rules.allows(tuples, flags));
+        for slot in [Slot::Prerouting, Slot::Postrouting] {
+            tables.hooks.set(slot, Some(self.clone()));
+        }
+        tables.hooks.crossing =
+            self.rules.pool6.map(|pool| Crossing { v4: nat64::hosts::network(), v6: pool.prefix() });
+        let output: Option<Arc<dyn Hook>> = tables.hooks.crossing.is_some().then_some(self);
+        tables.hooks.set(Slot::Output, output);
     }
 
     /// What outlives it.
@@ -172,9 +194,12 @@ impl Nat {
         for (skb, packet) in batch.as_slice().iter().zip(&mut packets) {
             *packet = (Tuple::of(skb).unwrap_or_default(), tcp_flags(skb));
         }
+        let mut taken = Taken::none();
+        if self.rules.pool6.is_some() {
+            self.refuse_stand_ins(batch, &mut packets, &mut taken);
+        }
         let mut all = [None; BATCH];
         conntrack.find_batch(now, &packets[..batch.len()], &mut all);
-        let mut taken = Taken::none();
         let looked = packets.iter().zip(all);
         for (at, (skb, ((tuple, flags), found))) in batch.as_mut_slice().iter_mut().zip(looked).enumerate() {
             match found {
@@ -191,7 +216,58 @@ impl Nat {
                 }
             }
         }
-        taken.take_out(cx, batch);
+        if self.rules.pool6.is_some() {
+            self.cross_to_v6(cx, now, batch, &mut taken);
+        }
+        self.take_out(taken, cx, now, batch);
+    }
+
+    /// Packets of IPv6 that came by device `input`.
+    #[inline(never)]
+    fn prerouting6(&self, cx: &mut HookContext<'_>, now: u32, input: Option<u16>, batch: &mut Batch) {
+        self.state.sweep(now, SWEEP);
+        let mut taken = Taken::none();
+        if !self.rules.pairs.is_empty() {
+            for (at, skb) in batch.as_mut_slice().iter_mut().enumerate() {
+                match nptv6::came(&self.rules.pairs, input, skb) {
+                    Ok(true) => skb.head_mut().flags |= Flags::TRANSLATED,
+                    Ok(false) => {}
+                    Err(reason) => taken.note(at, Err(reason)),
+                }
+            }
+        }
+        self.cross_to_v4(cx, now, batch, &mut taken);
+        self.take_out(taken, cx, now, batch);
+    }
+
+    /// Takes out of `batch` what does not go on.
+    #[inline(always)]
+    fn take_out(&self, taken: Taken, cx: &mut HookContext<'_>, now: u32, batch: &mut Batch) {
+        if taken.which != 0 {
+            self.take_out_some(&taken, cx, now, batch);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn take_out_some(&self, taken: &Taken, cx: &mut HookContext<'_>, now: u32, batch: &mut Batch) {
+        for (at, skb) in std::mem::take(batch).drain().enumerate() {
+            let is = |mask: u64| mask >> at & 1 == 1;
+            if !is(taken.which) {
+                // A batch has as many places.
+                batch.push(skb).map_err(|skb| cx.ctx.free(skb, DropReason::NetfilterDrop)).ok();
+            } else if is(taken.gathered) {
+                cx.gather(skb);
+            } else if is(taken.again) {
+                cx.again(skb);
+            } else if is(taken.cut)
+                && let Some(nat64) = self.nat64(now)
+            {
+                nat64.cut(cx, skb);
+            } else {
+                cx.ctx.free(skb, taken.reasons[at % BATCH]);
+            }
+        }
     }
 
     #[inline(never)]
@@ -206,7 +282,14 @@ impl Nat {
             };
             taken.note(at, done);
         }
-        taken.take_out(cx, batch);
+        if !self.rules.pairs.is_empty() {
+            for (at, skb) in batch.as_mut_slice().iter_mut().enumerate() {
+                if !taken.has(at) {
+                    taken.note(at, nptv6::leaves(&self.rules.pairs, passage.output, skb));
+                }
+            }
+        }
+        self.take_out(taken, cx, now, batch);
     }
 
     /// Translates the endpoint at `end` of a packet with `tuple`.
@@ -241,7 +324,9 @@ impl Hook for Nat {
     fn run(&self, cx: &mut HookContext<'_>, passage: Passage, batch: &mut Batch) {
         let now = seconds(cx.now);
         match passage.slot {
+            Slot::Prerouting if is_v6(batch) => self.prerouting6(cx, now, passage.input, batch),
             Slot::Prerouting => self.prerouting(cx, now, passage.input, batch),
+            Slot::Output => self.made(cx, now, batch),
             Slot::Postrouting => self.postrouting(cx, now, passage, batch),
             _ => {}
         }

@@ -4,7 +4,9 @@
 //! is let go of when it ends, or at once if it can't be made.
 
 use super::hosts::NotCounted;
+use super::nat64::{self, is_stand_in};
 use super::rewrite::End;
+use super::state::OF_V6;
 use super::*;
 
 /// A packet of which no connection is known.
@@ -95,19 +97,24 @@ impl Nat {
         if skb.data().get(ETH_LEN).is_none_or(|first| first >> 4 != 4) {
             return Ok(());
         }
+        // That it would be seen is no use to any host.
+        let stands_in = self.rules.pool6.is_some() && is_stand_in(src.to_bits());
+        if stands_in && !hides {
+            return Err(DropReason::Nat64);
+        }
         // What is sent here may say what it is of.
         let own = passage.input.is_none() || self.rules.external(src.to_bits()).is_some();
         let Some(tuple) = Tuple::of(skb) else {
             if let Some(found) = icmp::about(conntrack, skb, now) {
-                return if translates(found, End::Source) {
-                    icmp::outward(conntrack, skb, found)
-                } else {
-                    Ok(())
+                return match translates(found, End::Source) {
+                    true => icmp::outward(conntrack, skb, found),
+                    false if stands_in => Err(DropReason::Nat64),
+                    false => Ok(()),
                 };
             }
             let fragment =
                 skb.data().get(ETH_LEN..).and_then(Ipv4Header::new).is_some_and(|ip| ip.is_fragment());
-            return match (hides && !own, fragment) {
+            return match (stands_in || hides && !own, fragment) {
                 (false, _) => Ok(()),
                 (true, true) => Err(DropReason::NatFragment),
                 (true, false) => Err(DropReason::ConntrackInvalid),
@@ -127,7 +134,7 @@ impl Nat {
             };
         }
         let Some(state) = State::first(tuple.protocol(), flags).filter(|_| !icmp::is_answer(skb)) else {
-            return if hides && !own { Err(DropReason::ConntrackInvalid) } else { Ok(()) };
+            return if stands_in || hides && !own { Err(DropReason::ConntrackInvalid) } else { Ok(()) };
         };
         let mut new = New::plain(tuple, state);
         if let Some(dev) = passage.output.filter(|_| hides) {
@@ -148,8 +155,10 @@ impl Nat {
     /// from there holds: the mapping, and a place among those that its host may have.
     fn hide(&self, dev: u16, protocol: u8, source: Endpoint) -> Result<(Endpoint, Holds), DropReason> {
         let mut holds = Holds::NOTHING;
-        // What is sent here is not limited.
-        if let Some(limit) = self.rules.connlimit
+        if let Some(hosts) = self.state.hosts6().filter(|_| is_stand_in(source.0)) {
+            holds.host = OF_V6 | hosts.count(source.0, self.rules.connlimit).map_err(nat64::refused)?;
+        } else if let Some(limit) = self.rules.connlimit
+            // What is sent here is not limited.
             && self.rules.external(source.0).is_none()
         {
             holds.host = self.state.hosts.count(source.0, limit).map_err(|why| match why {

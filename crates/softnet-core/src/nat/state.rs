@@ -2,10 +2,12 @@
 //!
 //! Used by the hooks of [`nat`](super), by any thread with a context; shown by the runtime.
 
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::sync::OnceLock;
 
 use super::hosts::Hosts;
 use super::mapping::Mappings;
+use super::nat64::Hosts6;
 use crate::conntrack::entry::{Holds, NIL};
 use crate::conntrack::{Conntrack, Timeouts};
 use crate::fold::FoldKey;
@@ -16,11 +18,17 @@ use crate::sync::{AtomicU64, Ordering};
 /// the place of another if the table is full.
 const SPARE: u32 = 256;
 
+/// In what a connection holds: its host is one of IPv6.
+pub(super) const OF_V6: u32 = 1 << 31;
+
 /// Connections, mappings and ports: what outlives a change of rules.
 pub struct NatState {
     pub(super) conntrack: Conntrack,
     pub(super) mappings: Mappings,
     pub(super) hosts: Hosts,
+    /// Of IPv6, once they are translated.
+    hosts6: OnceLock<Hosts6>,
+    key6: FoldKey,
     random: SipKey,
     drawn: AtomicU64,
 }
@@ -51,7 +59,9 @@ impl NatState {
         let capacity = conntrack.counts().capacity;
         let mappings = Mappings::new((capacity + SPARE).min(Conntrack::MAX), FoldKey::new(derived(1)));
         let hosts = Hosts::new(capacity, FoldKey::new(derived(3)));
-        NatState { conntrack, mappings, hosts, random: SipKey::new(derived(2)), drawn: AtomicU64::new(0) }
+        let (random, key6) = (SipKey::new(derived(2)), FoldKey::new(derived(4)));
+        let (hosts6, drawn) = (OnceLock::new(), AtomicU64::new(0));
+        NatState { conntrack, mappings, hosts, hosts6, key6, random, drawn }
     }
 
     /// The connections.
@@ -62,7 +72,8 @@ impl NatState {
     /// What was counted of mappings and hosts.
     pub fn mapping_counts(&self) -> MappingCounts {
         let (mappings, exhausted) = self.mappings.counts();
-        let (hosts, most) = self.hosts.census();
+        let [of_v4, of_v6] = [self.hosts.census(), self.hosts6().map_or((0, 0), Hosts6::census)];
+        let (hosts, most) = (of_v4.0 + of_v6.0, of_v4.1.max(of_v6.1));
         MappingCounts { mappings, exhausted, connlimit: self.hosts.refused(), hosts, most }
     }
 
@@ -75,7 +86,8 @@ impl NatState {
     /// Bytes that connections, mappings and hosts take, all in; external addresses come on top, with 24
     /// KiB each.
     pub fn bytes(&self) -> usize {
-        self.conntrack.bytes() + self.mappings.bytes() + self.hosts.bytes()
+        let hosts6 = self.hosts6().map_or(0, Hosts6::bytes);
+        self.conntrack.bytes() + self.mappings.bytes() + self.hosts.bytes() + hosts6
     }
 
     /// Looks at up to `max` entries, and frees those that expired. Returns how many it looked at.
@@ -89,9 +101,30 @@ impl NatState {
         if holds.mapping != NIL {
             self.mappings.release(holds.mapping);
         }
-        if holds.host != NIL {
-            self.hosts.release(holds.host);
+        match holds.host {
+            NIL => {}
+            number if number & OF_V6 == 0 => self.hosts.release(number),
+            number => {
+                if let Some(hosts) = self.hosts6() {
+                    hosts.release(number & !OF_V6);
+                }
+            }
         }
+    }
+
+    /// The hosts of IPv6, if they are translated.
+    pub(super) fn hosts6(&self) -> Option<&Hosts6> {
+        self.hosts6.get()
+    }
+
+    /// Makes room for hosts of IPv6, which are translated from now on.
+    pub(super) fn translate_hosts6(&self) {
+        self.hosts6.get_or_init(|| Hosts6::new(self.conntrack.counts().capacity, self.key6));
+    }
+
+    /// The host of IPv6 that `addr` stands for in a connection; `None` if it is IPv4's own.
+    pub fn host6(&self, addr: u32) -> Option<Ipv6Addr> {
+        self.hosts6()?.host(addr)
     }
 
     pub(super) fn draw(&self) -> u64 {

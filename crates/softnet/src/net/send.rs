@@ -11,7 +11,6 @@ use rustix::io::Errno;
 use softnet_core::SoftnetData;
 use softnet_core::ip::ETH_LEN;
 use softnet_core::ip::hooks::{HookContext, Made, Passage, Slot};
-use softnet_core::ip::input::Exception;
 use softnet_core::ip::pmtu::MIN_PMTU;
 use softnet_core::ip::slow::{Effects, RouteSnapshot, SlowPath};
 use softnet_core::ip::tables::Tables;

@@ -47,7 +47,7 @@ fn start(world: &mut World, change: impl FnOnce(&mut NatConfig)) {
     nat.forward = vec![forward(NatProtocol::Tcp), forward(NatProtocol::Udp)];
     change(&mut nat);
     // Beyond the host outside there is nothing, but a route.
-    let beyond = RouteConfig { to: "10.99.0.0/16".parse().unwrap(), target: RouteTarget::Via(host(1).into()) };
+    let beyond = RouteConfig::new("10.99.0.0/16".parse().unwrap(), RouteTarget::Via(host(1).into()));
     let config = world.config().with(|config: &mut Config| {
         config.nat = Some(nat);
         config.routes.push(beyond);
@@ -117,7 +117,10 @@ fn hosts_inside_are_seen_by_the_routers_address() {
     let shown = world.view().connections();
     let answered = |row: &&ConntrackRow| row.src.port() == 5001 && row.snat && row.state == "assured";
     assert_eq!(shown.iter().filter(answered).count(), 2);
-    assert!(shown.iter().any(|row| row.protocol == "tcp" && row.reply_dst.ip() == &softnet(1)), "{shown:?}");
+    assert!(
+        shown.iter().any(|row| row.protocol == "tcp" && row.reply_dst.ip() == IpAddr::from(softnet(1))),
+        "{shown:?}"
+    );
     let nat = world.view().nat();
     assert!(nat.connections >= 3 && nat.mappings < nat.connections);
     assert_eq!(nat.addresses[0].address, softnet(1));

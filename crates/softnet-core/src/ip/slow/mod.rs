@@ -21,7 +21,7 @@ mod v6;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use super::adjacency::Kind;
+use super::adjacency::{Adjacency, Kind};
 use super::hooks::{HookContext, Made, Passage, Slot};
 use super::icmp_limit::{IcmpLimit, IcmpParams};
 use super::ident::Idents;
@@ -73,6 +73,20 @@ impl<'a> RouteSnapshot<'a> {
     fn kind_of<F: Family>(self, addr: F) -> Kind {
         let routing = F::routing(self.tables);
         routing.next_hop(routing.fib.longest_match(addr)).kind
+    }
+
+    /// The next hop of a packet made here to `dst`, if a hook makes it one of the other family: any
+    /// device with addresses to send from, `dev` first.
+    fn crossing<F: Family>(self, dev: u16, dst: F) -> Option<Adjacency<F>> {
+        let crossing = self.tables.hooks.crossing?;
+        if !crossing.crosses(dst.into()) {
+            return None;
+        }
+        let has = |dev: &u16| self.iface(*dev).filter(|iface| !F::addresses(iface).is_empty());
+        let all = std::iter::once(dev).chain(0..self.tables.ifaces.len() as u16);
+        all.filter_map(|dev| Some((dev, has(&dev)?)))
+            .map(|(dev, iface)| Adjacency::connected(dev, iface.mtu))
+            .next()
     }
 
     /// Whether `addr` is that of all on a link, but for 255.255.255.255.
