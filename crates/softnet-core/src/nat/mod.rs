@@ -170,7 +170,13 @@ impl Nat {
     /// Puts `self` in the slots of `tables` that it has something to do in, in place of what stands
     /// there. Ends, at second `now`, the connections that its rules do not allow; the others go on.
     pub fn install(self: Arc<Self>, tables: &mut Tables, now: u32) {
-        self.state.conntrack.end_where(now, |tuples, flags| !self.rules.allows(tuples, flags));
+        let NatState { conntrack, mappings, .. } = &*self.state;
+        let mapped = |protocol, external| {
+            let held = mappings.of_external(protocol, external)?;
+            mappings.release(held.index);
+            Some(held.other)
+        };
+        conntrack.end_where(now, |tuples, flags| !self.rules.allows(tuples, flags, mapped));
         for slot in [Slot::Prerouting, Slot::Postrouting] {
             tables.hooks.set(slot, Some(self.clone()));
         }

@@ -143,7 +143,13 @@ impl Compiled {
     }
 
     /// Whether a connection with these tuples and [`SNAT`], [`DNAT`] is one that these rules make.
-    pub(super) fn allows(&self, [original, reply]: &[Tuple; 2], flags: u8) -> bool {
+    /// `mapped` says which internal endpoint an external one is mapped to.
+    pub(super) fn allows(
+        &self,
+        [original, reply]: &[Tuple; 2],
+        flags: u8,
+        mapped: impl Fn(u8, Endpoint) -> Option<Endpoint>,
+    ) -> bool {
         let hidden = |addr: u32| self.hidden.contains(&addr);
         let source = |to: u32| {
             hidden(to) || self.outward.iter().any(|(from, by)| from.1 == original.src().0 && *by == to)
@@ -152,7 +158,7 @@ impl Compiled {
         // A mapping that lets in what comes has no rule of its own.
         let destination = || match self.inward(original.protocol(), outside) {
             Some(target) => target == inside,
-            None => hidden(outside.0),
+            None => hidden(outside.0) && mapped(original.protocol(), outside) == Some(inside),
         };
         let stands_in = is_stand_in(original.src().0) || is_stand_in(inside.0);
         (flags & SNAT == 0 || source(reply.dst().0))
