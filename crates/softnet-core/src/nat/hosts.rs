@@ -60,7 +60,7 @@ impl Hosts {
     fn slots(&self, addr: u32) -> impl Iterator<Item = usize> {
         let hash = self.key.hash(|hasher| hasher.write_u64(addr.into()));
         let lines = self.lines.len();
-        let at = |half: u64| ((half & 0xffff_ffff) * lines as u64 >> 32) as usize;
+        let at = |half: u64| (((half & 0xffff_ffff) * lines as u64) >> 32) as usize;
         let (first, second) = (at(hash), at(hash >> 32));
         let second = if second == first { (second + 1) % lines } else { second };
         [first, second].into_iter().flat_map(|line| line * LINE..(line + 1) * LINE)

@@ -125,7 +125,7 @@ impl Hosts6 {
             hasher.write_u64(bits as u64);
         });
         let sets = self.slots.len() / SET;
-        let at = |half: u64| ((half & 0xffff_ffff) * sets as u64 >> 32) as usize;
+        let at = |half: u64| (((half & 0xffff_ffff) * sets as u64) >> 32) as usize;
         let (first, second) = (at(hash), at(hash >> 32));
         let second = if second == first { (second + 1) % sets } else { second };
         [first, second].into_iter().flat_map(|set| set * SET..(set + 1) * SET)

@@ -102,7 +102,7 @@ impl Nat64<'_> {
     }
 
     /// Makes a packet to the prefix one of IPv4.
-    fn to_v4(&self, skb: &mut Skb, id: u16) -> Result<(), DropReason> {
+    fn cross_to_v4(self, skb: &mut Skb, id: u16) -> Result<(), DropReason> {
         let (src, dst) = header6(skb).ok_or(DropReason::PktTooSmall)?;
         // "If the source address is within the prefix, the packet is silently discarded": it would come
         // back again and again (RFC 6146 section 3.5).
@@ -121,7 +121,7 @@ impl Nat64<'_> {
     }
 
     /// Makes a packet to an address that stands for a host one of IPv6.
-    fn to_v6(&self, skb: &mut Skb) -> Result<Crossed, DropReason> {
+    fn cross_to_v6(self, skb: &mut Skb) -> Result<Crossed, DropReason> {
         let ends = self.ends4(skb)?;
         match self.inner(|inner| to_v6(skb, &ends, MIN_MTU6, inner))? {
             To6::Done => Ok(Crossed::Done),
@@ -193,7 +193,7 @@ impl Nat {
                 } else if !may_come(cx.tables, skb) {
                     taken.note(at, Err(DropReason::IpRpFilter));
                 } else {
-                    taken.note(at, nat64.to_v4(skb, self.state.draw() as u16));
+                    taken.note(at, nat64.cross_to_v4(skb, self.state.draw() as u16));
                 }
             }
         }
@@ -239,7 +239,7 @@ impl Nat {
                     Some(found) if translates(found, End::Source) => self.translate_source(skb, found),
                     _ => Ok(()),
                 };
-                match source.and_then(|()| nat64.to_v6(skb)) {
+                match source.and_then(|()| nat64.cross_to_v6(skb)) {
                     Ok(Crossed::Done) => {}
                     Ok(Crossed::Cut) => taken.cut(at),
                     Err(reason) => taken.note(at, Err(reason)),
@@ -260,9 +260,9 @@ impl Nat {
         }
         for mut skb in std::mem::take(batch).drain() {
             let crossed = if to_v4(&skb) {
-                nat64.to_v4(&mut skb, self.state.draw() as u16)
+                nat64.cross_to_v4(&mut skb, self.state.draw() as u16)
             } else if to_v6(&skb) {
-                match nat64.to_v6(&mut skb) {
+                match nat64.cross_to_v6(&mut skb) {
                     Ok(Crossed::Done) => Ok(()),
                     // None is so long.
                     Ok(Crossed::Cut) => Err(DropReason::PktTooBig),

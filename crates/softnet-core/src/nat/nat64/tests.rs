@@ -215,14 +215,14 @@ fn packets_cross_both_ways() {
 fn connections_know_their_hosts() {
     let mut router = Router::new();
     router.world.now += 1000 * SECOND;
-    (0..20).for_each(|_| drop(router.state.sweep(seconds(router.world.now), 64)));
+    (0..20).for_each(|_| _ = router.state.sweep(seconds(router.world.now), 64));
     router.out(udp(CLIENT, 5001, SERVER, 53));
     let shown: Vec<_> = router.state.conntrack().connections(seconds(router.world.now)).collect();
     let (addr, port) = shown[0].tuples[0].src();
     assert_eq!((shown.len(), router.state.host6(addr), port), (1, Some(CLIENT), 5001));
     assert_eq!(router.state.mapping_counts().hosts, 1);
     router.world.now += 1000 * SECOND;
-    (0..20).for_each(|_| drop(router.state.sweep(seconds(router.world.now), 64)));
+    (0..20).for_each(|_| _ = router.state.sweep(seconds(router.world.now), 64));
     assert_eq!((router.state.mapping_counts().hosts, router.state.mapping_counts().mappings), (0, 0));
 }
 

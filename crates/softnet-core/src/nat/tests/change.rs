@@ -63,7 +63,7 @@ fn connections_end_with_their_rules() {
     assert!(router.world.one(1, udp(1, (SERVER, 6081), (OUTSIDE, 8081))).iter().all(|(dev, _)| *dev == 1));
     // What they held is given back in time.
     router.world.now += 1000 * SECOND;
-    (0..100).for_each(|_| drop(router.state.sweep(seconds(router.world.now), 64)));
+    (0..100).for_each(|_| _ = router.state.sweep(seconds(router.world.now), 64));
     assert_eq!((router.connections(), router.state.mapping_counts().mappings), (0, 0));
     assert_eq!(router.state.ports_in_use(pool(1), protocol::UDP), Some(0));
 }
