@@ -296,10 +296,17 @@ pub(crate) fn nat(now: &NatStats, before: Option<(&NatStats, f64)>) -> String {
     let count = |field: fn(&NatStats) -> u64| counter(now, since, field);
     let of = format!("{} of {}", grouped(now.connections), grouped(now.connections_max));
     let totals = format!(
-        "connections {of}, made {}, expired {}, no room for {}\nmappings {}, no port for {}; {} of memory\n\n",
+        "connections {of}, made {}, expired {}, ended {}, dropped early {}, no room for {}\n\
+         hosts {}, the most of one {}, over its limit {}\n\
+         mappings {}, no port for {}; {} of memory\n\n",
         count(|s| s.created),
         count(|s| s.expired),
+        count(|s| s.ended),
+        count(|s| s.early_drop),
         count(|s| s.full),
+        grouped(now.hosts),
+        grouped(now.most_of_a_host),
+        count(|s| s.connlimit),
         grouped(now.mappings),
         count(|s| s.ports_exhausted),
         bytes(now.bytes),

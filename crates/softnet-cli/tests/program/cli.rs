@@ -206,7 +206,8 @@ fn tables_for_people() {
     assert_eq!(
         show("nat"),
         fine(concat!(
-            "connections 1,200 of 262,144, made 5,000, expired 3,800, no room for 2\n",
+            "connections 1,200 of 262,144, made 5,000, expired 3,790, ended 4, dropped early 10, no room for 2\n",
+            "hosts 12, the most of one 300, over its limit 7\n",
             "mappings 1,100, no port for 1; 30.0 MiB of memory\n",
             "\n",
             "DEV  ADDRESS      TCP PORTS  UDP PORTS  ICMP IDS\n",

@@ -172,7 +172,8 @@ impl Handler for Instance {
                  "age_s": 0, "expires_s": 120},
             ]),
             Table::Nat => json!({
-                "connections_max": 262144, "connections": 1200, "created": 5000, "expired": 3800, "full": 2,
+                "connections_max": 262144, "connections": 1200, "created": 5000, "expired": 3790, "ended": 4,
+                "early_drop": 10, "full": 2, "connlimit": 7, "hosts": 12, "most_of_a_host": 300,
                 "mappings": 1100, "ports_exhausted": 1, "bytes": 31457280,
                 "addresses": [{"dev": "wan", "address": "203.0.113.5", "tcp": 800, "udp": 300, "icmp": 1}],
             }),

@@ -1,9 +1,9 @@
 //! The entry of one connection: a cache line of atomics, and the word that says whether it is
 //! alive.
 //!
-//! Read by any thread. Written only by the thread that took it from the free list, before the life
-//! word says that it is alive; but for the life word itself, which is exchanged, and the link,
-//! which belongs to the list that it is on.
+//! Read by any thread. Written only by the thread that took it from the free list, or that ended its
+//! last use by exchanging the life word, before that says that it is alive again; but for the life
+//! word itself, which is exchanged, and the link, which belongs to the list that it is on.
 
 use super::state::State;
 use super::tuple::Tuple;
@@ -87,8 +87,9 @@ pub struct Entry {
     tuples: [[AtomicU64; 2]; 2],
     /// The next one on the list that it is on.
     pub(super) next: AtomicU32,
-    /// The mapping that it holds, or [`NIL`].
+    /// What it [holds](Holds).
     mapping: AtomicU32,
+    host: AtomicU32,
     /// Second in which it began.
     created: AtomicU32,
 }
@@ -96,12 +97,25 @@ pub struct Entry {
 #[cfg(not(feature = "loom"))]
 const _: () = assert!(size_of::<Entry>() == 64);
 
+/// What a connection holds of other tables until it ends; [`NIL`] for nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Holds {
+    /// A mapping of NAT.
+    pub(crate) mapping: u32,
+    /// The count of the connections of its inside host.
+    pub(crate) host: u32,
+}
+
+impl Holds {
+    pub(crate) const NOTHING: Holds = Holds { mapping: NIL, host: NIL };
+}
+
 /// What an entry said while its life word was the same.
 #[derive(Clone, Copy, Debug)]
 pub struct Contents {
     /// The tuples of both directions.
     pub tuples: [Tuple; 2],
-    pub(crate) mapping: u32,
+    pub(crate) holds: Holds,
     pub(super) created: u32,
 }
 
@@ -112,6 +126,7 @@ impl Entry {
             tuples: std::array::from_fn(|_| [0; 2].map(AtomicU64::new)),
             next: AtomicU32::new(NIL),
             mapping: AtomicU32::new(NIL),
+            host: AtomicU32::new(NIL),
             created: AtomicU32::new(0),
         }
     }
@@ -151,12 +166,16 @@ impl Entry {
     pub(super) fn contents(&self) -> Contents {
         Contents {
             tuples: [self.tuple(0), self.tuple(1)],
-            mapping: self.mapping.load(Ordering::Relaxed),
+            holds: Holds {
+                mapping: self.mapping.load(Ordering::Relaxed),
+                host: self.host.load(Ordering::Relaxed),
+            },
             created: self.created.load(Ordering::Relaxed),
         }
     }
 
-    /// Makes it that of a connection. Only for the thread that took it from the free list.
+    /// Makes it that of a connection. Only for the thread that took it from the free list, or that
+    /// ended its last use.
     pub(super) fn fill(&self, contents: &Contents, life: Life) {
         if !mutated(Mutant::EntryNotFenced) {
             // A thread that sees any of the following sees the life word that ended the last use.
@@ -166,12 +185,19 @@ impl Entry {
             to[0].store(tuple.addrs, Ordering::Relaxed);
             to[1].store(tuple.rest, Ordering::Relaxed);
         }
-        self.mapping.store(contents.mapping, Ordering::Relaxed);
+        self.mapping.store(contents.holds.mapping, Ordering::Relaxed);
+        self.host.store(contents.holds.host, Ordering::Relaxed);
         self.created.store(contents.created, Ordering::Relaxed);
         self.life.store(life.0, weakened(Mutant::EntryRelaxed, Ordering::Release));
     }
 
-    /// Writes the life word. Only for the thread that took the entry from the free list.
+    /// Has it hold nothing. Only for the thread that filled it, and that no reader has found.
+    pub(super) fn let_go(&self) {
+        self.mapping.store(NIL, Ordering::Relaxed);
+        self.host.store(NIL, Ordering::Relaxed);
+    }
+
+    /// Writes the life word. Only for the thread that filled the entry.
     pub(super) fn set(&self, life: Life) {
         self.life.store(life.0, Ordering::Release);
     }

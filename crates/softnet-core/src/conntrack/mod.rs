@@ -13,6 +13,7 @@
 //! free, on one list of the wheel, or in the hands of one thread. The [life word](entry::Life)
 //! carries the first two, and is all that is ever compared and exchanged for a packet.
 
+mod early_drop;
 pub mod entry;
 mod index;
 #[cfg(all(test, feature = "loom"))]

@@ -106,6 +106,17 @@ impl State {
         }
     }
 
+    /// Whether both sides are known to want it, so that it is not dropped early for another (the
+    /// kernel's `IPS_ASSURED`). One that was reset is: a reset may be forged.
+    pub fn is_assured(self) -> bool {
+        match self {
+            State::Udp | State::Established | State::FinOriginal | State::FinReply | State::Reset => true,
+            State::Dead | State::UdpNew | State::Icmp | State::SynSent | State::SynRecv | State::Closing => {
+                false
+            }
+        }
+    }
+
     /// That of a connection whose first packet is of `protocol`; with `tcp_flags`, if it is TCP.
     /// `None` if the packet opens none.
     pub fn first(number: u8, tcp_flags: u8) -> Option<State> {

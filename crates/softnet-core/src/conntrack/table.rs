@@ -1,13 +1,13 @@
 //! The table: look-up, use, insertion and expiry of connections.
 
-use super::entry::{Contents, Entry, Life, NIL};
+use super::entry::{Contents, Entry, Holds, Life, NIL};
 use super::state::{State, Timeouts};
 use super::wheel::Wheel;
 use super::{Direction, FreeList, Index, Tuple};
 use crate::fold::FoldKey;
 use crate::memory::TableMemory;
 use crate::skb::{BATCH, prefetch};
-use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use crate::sync::{AtomicU32, AtomicU64, Mutant, Ordering, mutated};
 
 use std::hash::Hasher;
 
@@ -27,9 +27,9 @@ const STRIPES: usize = 1;
 
 /// See the [module](super).
 pub struct Conntrack {
-    entries: Box<[Entry]>,
+    pub(super) entries: Box<[Entry]>,
     index: Index,
-    free: FreeList,
+    pub(super) free: FreeList,
     wheel: Wheel,
     stripes: Box<[AtomicU32]>,
     key: FoldKey,
@@ -37,7 +37,11 @@ pub struct Conntrack {
     timeouts: [AtomicU32; 16],
     created: AtomicU64,
     expired: AtomicU64,
+    pub(super) early_drop: AtomicU64,
+    ended: AtomicU64,
     full: AtomicU64,
+    /// Where the next search for a connection to be dropped early begins.
+    pub(super) turn: AtomicU32,
 }
 
 /// What was counted, for others to read.
@@ -51,6 +55,11 @@ pub struct Counts {
     pub created: u64,
     /// Those that expired.
     pub expired: u64,
+    /// Those that were [ended](Conntrack::end_where) before; they expire, too.
+    pub ended: u64,
+    /// Those that were not assured, and were ended for others when the table was full (the kernel's
+    /// `early_drop`).
+    pub early_drop: u64,
     /// Those that there was no room for.
     pub full: u64,
 }
@@ -64,13 +73,13 @@ pub struct New {
     pub state: State,
     /// [`SNAT`](super::entry::SNAT), [`DNAT`](super::entry::DNAT).
     pub flags: u8,
-    pub(crate) mapping: u32,
+    pub(crate) holds: Holds,
 }
 
 impl New {
     /// Of which nothing is translated.
     pub fn plain(tuple: Tuple, state: State) -> Self {
-        New { tuples: [tuple, tuple.inverse()], state, flags: 0, mapping: NIL }
+        New { tuples: [tuple, tuple.inverse()], state, flags: 0, holds: Holds::NOTHING }
     }
 }
 
@@ -101,7 +110,7 @@ impl Found {
 /// Why there is no connection for a packet that would open one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
-    /// The table is full.
+    /// The table is full, and no connection was found that may be dropped early.
     Full,
     /// Another thread makes one for the same endpoint at this moment.
     Busy,
@@ -149,7 +158,10 @@ impl Conntrack {
             timeouts: [0; 16].map(AtomicU32::new),
             created: AtomicU64::new(0),
             expired: AtomicU64::new(0),
+            early_drop: AtomicU64::new(0),
+            ended: AtomicU64::new(0),
             full: AtomicU64::new(0),
+            turn: AtomicU32::new(0),
         };
         table.set_timeouts(timeouts);
         table
@@ -170,10 +182,12 @@ impl Conntrack {
 
     /// What was counted.
     pub fn counts(&self) -> Counts {
-        let [created, expired, full] =
-            [&self.created, &self.expired, &self.full].map(|counter| counter.load(Ordering::Relaxed));
+        let [created, expired, early_drop, ended, full] =
+            [&self.created, &self.expired, &self.early_drop, &self.ended, &self.full]
+                .map(|counter| counter.load(Ordering::Relaxed));
         let capacity = self.entries.len() as u32;
-        Counts { capacity, entries: created.saturating_sub(expired), created, expired, full }
+        let entries = created.saturating_sub(expired + early_drop);
+        Counts { capacity, entries, created, expired, ended, early_drop, full }
     }
 
     /// The hash of a tuple.
@@ -335,37 +349,71 @@ impl Conntrack {
         }
     }
 
-    /// Makes a connection at `now`. The caller has looked that there is none; threads that may make
-    /// the same one do it in turn.
-    pub fn insert(&self, now: u32, new: &New) -> Result<Found, Refused> {
-        let Some(index) = self.free.pop(|i| self.link(i)) else {
-            self.full.fetch_add(1, Ordering::Relaxed);
-            return Err(Refused::Full);
+    /// Makes a connection at `now`, by [dropping another early](Self::drop_early) if the table is
+    /// full; `released` gets what that held. The caller has looked that there is none; threads that
+    /// may make the same one do it in turn.
+    pub(crate) fn insert_with(
+        &self,
+        now: u32,
+        new: &New,
+        released: impl FnMut(Holds),
+    ) -> Result<Found, Refused> {
+        let (index, filed) = match self.free.pop(|i| self.link(i)) {
+            Some(index) => (index, false),
+            None => match self.drop_early(released) {
+                Some(index) => (index, true),
+                None => {
+                    self.full.fetch_add(1, Ordering::Relaxed);
+                    return Err(Refused::Full);
+                }
+            },
         };
         let entry = &self.entries[index as usize];
         let expires = self.deadline(new.state as u8, now);
         let life = Life::new(entry.life().generation(), new.state, new.flags, expires);
-        entry.fill(&Contents { tuples: new.tuples, mapping: new.mapping, created: now }, life);
+        entry.fill(&Contents { tuples: new.tuples, holds: new.holds, created: now }, life);
         let hashes = new.tuples.map(|tuple| self.hash(&tuple));
         let id = 2 * index;
         // Replies are found as soon as the first packet may be.
         if !self.index.insert(hashes[1], id + 1) || !self.index.insert(hashes[0], id) {
             self.index.remove(hashes[1], id + 1);
-            entry.set(life.ended());
-            self.free.push(index, |i| self.link(i));
             self.full.fetch_add(1, Ordering::Relaxed);
+            // What it was to hold is the caller's still.
+            entry.let_go();
+            if filed {
+                // The sweep frees it: it is over, in a state that any packet leaves as it is.
+                self.created.fetch_add(1, Ordering::Relaxed);
+                entry.set(Life::new(life.ended().generation(), State::Icmp, 0, now.wrapping_sub(1)));
+            } else {
+                entry.set(life.ended());
+                self.free.push(index, |i| self.link(i));
+            }
             return Err(Refused::Full);
         }
         self.created.fetch_add(1, Ordering::Relaxed);
-        self.wheel.file(index, expires.wrapping_add(1), &entry.next);
+        if !filed {
+            self.wheel.file(index, expires.wrapping_add(1), &entry.next);
+        }
         Ok(Found { id, life })
     }
 
+    /// The same of a table without mappings.
+    pub fn insert(&self, now: u32, new: &New) -> Result<Found, Refused> {
+        self.insert_with(now, new, |_| {})
+    }
+
+    /// Takes both tuples of an entry out of the index. Only for the thread that ended it.
+    pub(super) fn unlink(&self, index: u32, tuples: &[Tuple; 2]) {
+        for (tuple, id) in tuples.iter().zip([2 * index, 2 * index + 1]) {
+            self.index.remove(self.hash(tuple), id);
+        }
+    }
+
     /// Looks at up to `max` of the connections that may have expired by `now`, unless another
-    /// thread does; of those that have, `released` gets the mappings. Returns how many it looked
+    /// thread does; of those that have, `released` gets what they held. Returns how many it looked
     /// at.
     #[inline(always)]
-    pub(crate) fn sweep_with(&self, now: u32, max: usize, released: impl FnMut(u32)) -> usize {
+    pub(crate) fn sweep_with(&self, now: u32, max: usize, released: impl FnMut(Holds)) -> usize {
         if self.wheel.is_due(now) { self.sweep_due(now, max, released) } else { 0 }
     }
 
@@ -375,28 +423,31 @@ impl Conntrack {
     }
 
     #[inline(never)]
-    fn sweep_due(&self, now: u32, max: usize, mut released: impl FnMut(u32)) -> usize {
+    fn sweep_due(&self, now: u32, max: usize, mut released: impl FnMut(Holds)) -> usize {
         let Some(mut sweep) = self.wheel.own() else { return 0 };
         for n in 0..max {
             let Some(index) = sweep.next(now, |i| self.link(i)) else { return n };
             if let Some(entry) = sweep.peek().and_then(|next| self.entries.get(next as usize)) {
                 prefetch(std::ptr::from_ref(entry).cast());
             }
-            if let Some(mapping) = self.expire(index, now) {
-                released(mapping);
+            if let Some(holds) = self.expire(index, now) {
+                released(holds);
             }
         }
         max
     }
 
     /// Frees an entry that came off the wheel, if its time is over; otherwise files it anew.
-    /// Returns its mapping, if it had one.
-    fn expire(&self, index: u32, now: u32) -> Option<u32> {
+    /// Returns what it held.
+    fn expire(&self, index: u32, now: u32) -> Option<Holds> {
         let entry = &self.entries[index as usize];
-        // Nothing but the life word changes until the entry is free.
-        let contents = entry.contents();
         let mut life = entry.life();
         loop {
+            // Another thread dropped it early, and uses it again.
+            if !life.is_live() && !mutated(Mutant::DeadExpires) {
+                self.wheel.file(index, now.wrapping_add(1), &entry.next);
+                return None;
+            }
             if !life.is_over(now) {
                 self.wheel.file(index, life.expires().wrapping_add(1), &entry.next);
                 return None;
@@ -406,12 +457,38 @@ impl Conntrack {
                 Err(other) => life = other,
             }
         }
-        for (tuple, id) in contents.tuples.iter().zip([2 * index, 2 * index + 1]) {
-            self.index.remove(self.hash(tuple), id);
-        }
+        // Nothing changes from here until the entry is free.
+        let contents = entry.contents();
+        self.unlink(index, &contents.tuples);
         self.expired.fetch_add(1, Ordering::Relaxed);
         self.free.push(index, |i| self.link(i));
-        (contents.mapping != NIL).then_some(contents.mapping)
+        Some(contents.holds)
+    }
+
+    /// Ends the connections of which `which`, told the tuples and what is translated, says so: no
+    /// packet finds them from now on, and their entries are freed in their time. Returns how many
+    /// there were.
+    pub(crate) fn end_where(&self, now: u32, which: impl Fn(&[Tuple; 2], u8) -> bool) -> u64 {
+        let mut ended = 0;
+        for entry in &self.entries[..self.free.used() as usize] {
+            let mut life = entry.life();
+            let tuples = entry.contents().tuples;
+            // A packet may move it on meanwhile.
+            while life.is_live() && !life.is_over(now) && entry.is_still(life) && which(&tuples, life.flags())
+            {
+                let over = life.with(life.state_number(), now.wrapping_sub(1));
+                match entry.exchange(life, over) {
+                    Ok(()) => {
+                        ended += 1;
+                        break;
+                    }
+                    Err(other) if other.generation() == life.generation() => life = other,
+                    Err(_) => break,
+                }
+            }
+        }
+        self.ended.fetch_add(ended, Ordering::Relaxed);
+        ended
     }
 
     /// The connections that there are at `now`, each as it is when it is looked at; others may come

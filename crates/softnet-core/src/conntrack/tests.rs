@@ -53,7 +53,6 @@ fn a_connection_expires_without_packets() {
         table.sweep(now, 100);
         assert!(table.find(now, &tuple(1), 0).is_some(), "at {now}");
     }
-    assert_eq!(insert(&table, now, 2), Err(Refused::Full));
     now += timeout + 10;
     assert!(table.find(now, &tuple(1), 0).is_none(), "expired, though its entry is not free yet");
     assert_eq!(table.connections(now).count(), 0);
@@ -63,7 +62,41 @@ fn a_connection_expires_without_packets() {
     assert_eq!((next.id, next.life.generation()), (made.id, 1));
     assert!(table.find(now, &tuple(1), 0).is_none() && table.of_word(made.word()).is_none());
     let counts = table.counts();
-    assert_eq!((counts.entries, counts.created, counts.expired, counts.full), (1, 2, 1, 1));
+    assert_eq!((counts.entries, counts.created, counts.expired, counts.full), (1, 2, 1, 0));
+}
+
+/// A full table ends the oldest of those that were never answered, and never one that was: that one
+/// goes on, whatever comes.
+#[test]
+fn what_is_not_assured_makes_room() {
+    let table = table(8);
+    for n in 0..8 {
+        insert(&table, n, n).unwrap();
+    }
+    for n in 0..4 {
+        table.find(8, &tuple(n).inverse(), 0).unwrap();
+    }
+    let mut released = Vec::new();
+    for n in 100..1100 {
+        let holds = entry::Holds { mapping: n, host: n };
+        let new = New { holds, ..New::plain(tuple(n), State::UdpNew) };
+        let made = table.insert_with(n, &new, |holds| released.push(holds.mapping)).unwrap();
+        assert_eq!(table.find(n, &tuple(n), 0).map(|found| found.id), Some(made.id));
+        (0..4).for_each(|n| assert!(table.find(8, &tuple(n), 0).is_some()));
+    }
+    // The oldest first.
+    assert!(released[..4].iter().all(|mapping| *mapping == entry::NIL));
+    assert_eq!(released[4..], (100..1096).collect::<Vec<_>>());
+    let counts = table.counts();
+    assert_eq!((counts.entries, counts.early_drop, counts.expired, counts.full), (8, 1000, 0, 0));
+    // All of them are assured: there is no room.
+    (1096..1100).for_each(|n| assert!(table.find(1100, &tuple(n).inverse(), 0).is_some()));
+    assert_eq!(insert(&table, 1100, 5), Err(Refused::Full));
+    assert_eq!(table.counts().full, 1);
+    // All expire once, though some came to their entries while those waited to be looked at.
+    while table.sweep(10_000, 3) > 0 {}
+    assert_eq!((table.counts().entries, table.counts().expired), (0, 8));
+    (0..8).for_each(|n| assert!(insert(&table, 10_000, n).is_ok()));
 }
 
 /// Its time is longer than the wheel's round.
@@ -119,7 +152,7 @@ proptest! {
     /// Beside a map from tuples to deadlines: the same is found, whatever expires and comes again.
     #[test]
     fn finds_what_a_map_has(steps in prop::collection::vec((0u32..6, 0u32..12, any::<bool>()), 1..300)) {
-        let table = table(8);
+        let table = table(12);
         let mut model: HashMap<u32, u32> = HashMap::new();
         let mut now = 0;
         for (kind, n, reply) in steps {

@@ -24,12 +24,14 @@
 //! in which a hook stands, the heads of packets say where their L3 and L4 headers are.
 
 use std::collections::VecDeque;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
-use super::ETH_LEN;
+use super::input::Exception;
 use super::tables::Tables;
 use super::v4::header::{Ipv4Header, MIN_LEN};
 use super::v6::header::{next, upper};
+use super::{ETH_LEN, Prefix, Prefix6};
 use crate::SoftnetData;
 use crate::skb::{Batch, DropReason, Flags, Skb};
 
@@ -67,10 +69,10 @@ impl Passage {
     }
 }
 
-/// Packets that hooks made, and that are to be sent: by
-/// [`Exception::Made`](super::input::Exception::Made). Its owner must [drain](Self::drain) it.
+/// Packets that hooks made or took for themselves, each with what the slow path is to do with it.
+/// Its owner must [drain](Self::drain) it.
 #[derive(Default)]
-pub struct Made(VecDeque<Skb>);
+pub struct Made(VecDeque<(Skb, Exception)>);
 
 impl Made {
     /// Whether there are none.
@@ -85,7 +87,7 @@ impl Made {
     }
 
     /// Takes them out, in order. What the iterator has not yielded stays.
-    pub fn drain(&mut self) -> impl Iterator<Item = Skb> {
+    pub fn drain(&mut self) -> impl Iterator<Item = (Skb, Exception)> {
         std::iter::from_fn(|| self.0.pop_front())
     }
 }
@@ -104,8 +106,9 @@ pub struct HookContext<'a> {
 /// What stands in a slot.
 pub trait Hook: Send + Sync {
     /// Sees the packets of `batch`, of which there is one at least, and may change them: addresses
-    /// only in [`Prerouting`](Slot::Prerouting) and [`Postrouting`](Slot::Postrouting), and never
-    /// their family or length. Each has its Ethernet header first, whose addresses mean nothing in
+    /// only in [`Prerouting`](Slot::Prerouting) and [`Postrouting`](Slot::Postrouting), their family
+    /// only in the first; such a packet is [marked](Flags::CROSSED) and goes through the slots of its
+    /// new family, that one included. All packets of a batch there are of one family. Each has its Ethernet header first, whose addresses mean nothing in
     /// [`Output`](Slot::Output) and [`Postrouting`](Slot::Postrouting); its head says where the L3
     /// header is, and the L4 header with its protocol, unless it is a fragment.
     ///
@@ -129,13 +132,33 @@ impl<'a> HookContext<'a> {
     pub fn emit(&mut self, mut skb: Skb) {
         skb.head_mut().flags |= Flags::ORIGINATED;
         self.ctx.originate();
-        self.made.0.push_back(skb);
+        self.made.0.push_back((skb, Exception::Made));
+    }
+
+    /// Has `skb`, a fragment that a hook took out of its batch in
+    /// [`Prerouting`](Slot::Prerouting), wait for the others of its datagram, as those to softnet
+    /// itself do (the kernel's `nf_ct_defrag`). When the datagram is whole it comes to that slot.
+    pub fn gather(&mut self, skb: Skb) {
+        self.made.0.push_back((skb, Exception::Fragment));
+    }
+
+    /// Has `skb`, which a hook took out of its batch in [`Prerouting`](Slot::Prerouting), come to that
+    /// slot anew, as a packet by itself that the slow path handles: an aggregate in its segments.
+    pub fn again(&mut self, skb: Skb) {
+        self.made.0.push_back((skb, Exception::Unusual));
+    }
+
+    /// Has `skb`, which was made here and that a hook took out of its batch in
+    /// [`Output`](Slot::Output), sent to the other destination that it says now, see
+    /// [`emit`](Self::emit).
+    pub fn resend(&mut self, skb: Skb) {
+        self.made.0.push_back((skb, Exception::Made));
     }
 
     /// Leads the packets of `batch` through the slot of `passage`: those that go on stay.
     #[inline(always)]
     pub fn run(&mut self, passage: Passage, batch: &mut Batch) {
-        if let Some(hook) = &self.tables.hooks.0[passage.slot as usize]
+        if let Some(hook) = &self.tables.hooks.slots[passage.slot as usize]
             && !batch.is_empty()
         {
             self.call(&**hook, passage, batch);
@@ -212,17 +235,41 @@ fn l4_of(packet: &[u8]) -> Option<(u8, usize)> {
 
 /// What stands in each slot: part of [`Tables`].
 #[derive(Clone, Default)]
-pub struct Hooks([Option<Arc<dyn Hook>>; 5]);
+pub struct Hooks {
+    slots: [Option<Arc<dyn Hook>>; 5],
+    /// Destinations that the hook of [`Slot::Output`] makes others of, in the other family: so that
+    /// what is made here for them gets there.
+    pub crossing: Option<Crossing>,
+}
+
+/// See [`Hooks::crossing`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Crossing {
+    /// Of IPv4, which become hosts' of IPv6.
+    pub v4: Prefix<Ipv4Addr>,
+    /// Of IPv6, which become those of IPv4 that they contain.
+    pub v6: Prefix6,
+}
+
+impl Crossing {
+    /// Whether `addr` is one.
+    pub(super) fn crosses(self, addr: IpAddr) -> bool {
+        match addr {
+            IpAddr::V4(addr) => self.v4.contains(addr),
+            IpAddr::V6(addr) => self.v6.contains(addr),
+        }
+    }
+}
 
 impl Hooks {
     /// Puts `hook` in `slot`, or (`None`) leaves it empty.
     pub fn set(&mut self, slot: Slot, hook: Option<Arc<dyn Hook>>) {
-        self.0[slot as usize] = hook;
+        self.slots[slot as usize] = hook;
     }
 
     /// Whether anything stands in `slot`.
     #[inline(always)]
     pub fn is_set(&self, slot: Slot) -> bool {
-        self.0[slot as usize].is_some()
+        self.slots[slot as usize].is_some()
     }
 }

@@ -10,7 +10,7 @@ use super::family::{Family, LongestMatch};
 use super::input::Ingress;
 use super::tables::Routing;
 use crate::SoftnetData;
-use crate::skb::{BATCH, Batch, DropReason};
+use crate::skb::{BATCH, Batch, DropReason, Flags};
 
 /// How a device's packets are asked for their way back (the kernel's `rp_filter`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -26,7 +26,7 @@ pub enum RpFilter {
 
 impl RpFilter {
     /// Whether a packet from `src` may come by `dev`.
-    pub(super) fn allows<A: Family>(self, tables: &Routing<A>, dev: u16, src: A) -> bool {
+    pub(crate) fn allows<A: Family>(self, tables: &Routing<A>, dev: u16, src: A) -> bool {
         self == RpFilter::Off || self.allows_by(tables.next_hop(tables.fib.longest_match(src)), dev)
     }
 
@@ -57,6 +57,7 @@ pub(super) fn reverse_path<A: Family, D: Copy>(
     for (skb, known) in batch.drain().zip(known) {
         let hop = src(skb.data()).map(|src| tables.next_hop(tables.fib.longest_match(src)));
         let refused = match hop {
+            _ if skb.head().flags & Flags::CROSSED != 0 => None,
             Some(hop) if hop.kind == Kind::Local => Some(DropReason::IpInvalidSource),
             Some(hop) if ingress.rp_filter.allows_by(hop, ingress.dev) => None,
             _ => Some(DropReason::IpRpFilter),

@@ -162,10 +162,17 @@ impl Mappings {
 
     /// The mapping of this external endpoint, held.
     pub(super) fn of_external(&self, protocol: u8, external: Endpoint) -> Option<Held> {
-        self.find(protocol, external, Side::External)
+        self.find(protocol, external, Side::External, |_| true)
     }
 
-    fn find(&self, protocol: u8, endpoint: Endpoint, side: Side) -> Option<Held> {
+    /// The mapping of `endpoint` on one side, by an address whose number is `wanted`; held.
+    fn find(
+        &self,
+        protocol: u8,
+        endpoint: Endpoint,
+        side: Side,
+        wanted: impl Fn(u8) -> bool,
+    ) -> Option<Held> {
         let mut found = None;
         self.index.find(self.hash(protocol, endpoint, side), |id| {
             let index = id >> 1;
@@ -173,8 +180,8 @@ impl Mappings {
                 return false;
             }
             let Some(mapping) = self.hold(index) else { return false };
-            let (ends, of, _) = mapping.ends();
-            if of != protocol || ends[side as usize] != endpoint {
+            let (ends, of, number) = mapping.ends();
+            if of != protocol || ends[side as usize] != endpoint || !wanted(number) {
                 self.release(index);
                 return false;
             }
@@ -195,7 +202,9 @@ impl Mappings {
         addresses: &[u8],
         random: impl FnOnce() -> u64,
     ) -> Result<Held, NoMapping> {
-        if let Some(held) = self.find(protocol, internal, Side::Internal) {
+        // One by an address that is no more wanted ends with its connections.
+        let wanted = |number| addresses.contains(&number);
+        if let Some(held) = self.find(protocol, internal, Side::Internal, wanted) {
             return Ok(held);
         }
         let index = self.free.pop(|i| self.link(i)).ok_or(NoMapping::Full)?;

@@ -1,117 +1,59 @@
-//! NAT44: translation of IPv4 addresses and ports between a network inside and one outside (RFC
-//! 3022, RFC 4787, RFC 5382, RFC 5508).
+//! NAT: translation of IPv4 addresses and ports between a network inside and one outside (RFC 3022,
+//! RFC 4787, RFC 5382, RFC 5508), of IPv6 to IPv4 (RFC 6146), and of IPv6 prefixes (RFC 6296).
 //!
 //! [`Nat`] is the hook of two slots. At `prerouting` all packets of a batch are looked up in
 //! [`conntrack`](crate::conntrack), and destinations are translated: of replies, and of what comes
 //! to a forwarded port. The head then says which connection a packet is of, so that `postrouting`
 //! translates sources without looking it up again; what is of no connection opens one there, when
 //! it is known by which device it leaves. Mappings are endpoint-independent; what they let in is
-//! [configured](Filtering). ICMP errors are translated as the packets they are about.
+//! [configured](Filtering). ICMP errors are translated as the packets they are about. Fragments are
+//! [gathered](HookContext::gather) at `prerouting`, so that a datagram is translated as a whole,
+//! whatever order they come in (RFC 4787 REQ-14).
+//!
+//! Hosts of IPv6 reach those of IPv4 by [`nat64`]; prefixes of IPv6 stand for one another by
+//! [`nptv6`].
 //!
 //! Called by any thread with a context; [`NatState`] outlives a change of rules. Invariants: no
 //! packet leaves with a source that is to be hidden; a connection's two tuples stay what they were
 //! until it expires.
 
+mod hosts;
 mod icmp;
 mod mapping;
+mod nat64;
+mod nptv6;
+mod open;
 mod ports;
 mod rewrite;
 mod rules;
+mod state;
 #[cfg(all(test, not(feature = "loom")))]
 mod tests;
 
 pub use mapping::MAX_ADDRESSES;
+pub use nat64::{POOL6_LENGTHS, embedded};
+pub use nptv6::{MAX_PREFIX, PrefixNat};
 pub use rules::{Filtering, NatRules, OneToOne, PortForward, SourceNat, TooManyAddresses};
+pub use state::{MappingCounts, NatState, seconds};
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 
-use crate::SoftnetData;
-use crate::conntrack::entry::{DNAT, SNAT};
-use crate::conntrack::{Conntrack, Direction, Found, New, Refused, State, Timeouts, Tuple};
-use crate::fold::FoldKey;
-use crate::ip::hooks::{Hook, HookContext, Passage, Slot};
+use crate::conntrack::entry::{DNAT, Holds, SNAT};
+use crate::conntrack::{Direction, Found, New, Refused, State, Tuple};
+use crate::ip::hooks::{Crossing, Hook, HookContext, Passage, Slot};
+use crate::ip::tables::Tables;
 use crate::ip::v4::header::{Ipv4Header, protocol};
-use crate::ip::{ETH_LEN, Family};
-use crate::memory::TableMemory;
-use crate::siphash::SipKey;
+use crate::ip::{ETH_LEN, Family, is_group};
 use crate::skb::{BATCH, Batch, DropReason, Flags, Skb};
-use crate::sync::{AtomicU64, Ordering};
-use mapping::{Endpoint, Mappings, NoMapping};
+use mapping::{Endpoint, NoMapping};
+use open::Unknown;
 use rewrite::{End, rewrite};
 use rules::Compiled;
 
 /// Entries that are looked at for each batch, to see whether they expired: more than a batch can
 /// make.
 const SWEEP: usize = 2 * BATCH;
-
-/// Connections, mappings and ports: what outlives a change of rules.
-pub struct NatState {
-    conntrack: Conntrack,
-    mappings: Mappings,
-    random: SipKey,
-    drawn: AtomicU64,
-}
-
-/// What was counted of mappings.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MappingCounts {
-    /// Mappings that there are.
-    pub mappings: u64,
-    /// Times that no port was free.
-    pub exhausted: u64,
-}
-
-impl NatState {
-    /// For `capacity` connections. The `key` is secret and random: it says where packets' tuples
-    /// lie in tables, and which ports are chosen.
-    pub fn new(capacity: u32, key: [u64; 4], timeouts: &Timeouts, memory: &impl TableMemory) -> Self {
-        let [a, b, c, d] = key;
-        // Whatever it is: the fast hash needs keys without pattern.
-        let derived = |n: u64| [2 * n, 2 * n + 1].map(|n| SipKey::new([a, b]).hash(&[c, d, n]));
-        let conntrack = Conntrack::new(capacity, FoldKey::new(derived(0)), timeouts, memory);
-        let mappings = Mappings::new(conntrack.counts().capacity, FoldKey::new(derived(1)), memory);
-        NatState { conntrack, mappings, random: SipKey::new(derived(2)), drawn: AtomicU64::new(0) }
-    }
-
-    /// The connections.
-    pub fn conntrack(&self) -> &Conntrack {
-        &self.conntrack
-    }
-
-    /// What was counted of mappings.
-    pub fn mapping_counts(&self) -> MappingCounts {
-        let (mappings, exhausted) = self.mappings.counts();
-        MappingCounts { mappings, exhausted }
-    }
-
-    /// Ports of `protocol` in use of an external address; `None` if it never was one.
-    pub fn ports_in_use(&self, addr: Ipv4Addr, protocol: u8) -> Option<u32> {
-        let mut all = (0..=u8::MAX).map_while(|number| self.mappings.ports(number));
-        all.find(|set| set.addr == addr.to_bits()).map(|set| set.in_use(protocol))
-    }
-
-    /// Bytes that connections and mappings take, all in; external addresses come on top, with 24
-    /// KiB each.
-    pub fn bytes(&self) -> usize {
-        self.conntrack.bytes() + self.mappings.bytes()
-    }
-
-    /// Looks at up to `max` entries, and frees those that expired. Returns how many it looked at.
-    #[inline]
-    pub fn sweep(&self, now: u32, max: usize) -> usize {
-        self.conntrack.sweep_with(now, max, |mapping| self.mappings.release(mapping))
-    }
-
-    fn draw(&self) -> u64 {
-        self.random.hash(&[self.drawn.fetch_add(1, Ordering::Relaxed)])
-    }
-}
-
-/// The second of the stack's clock that `now`, in ns, is in.
-pub fn seconds(now: u64) -> u32 {
-    (now / 1_000_000_000) as u32
-}
 
 /// The hook of `prerouting` and `postrouting`, see the [module](self).
 pub struct Nat {
@@ -131,15 +73,21 @@ impl Drop for Nat {
     }
 }
 
-/// Packets that do not go on, and why.
-struct Dropped {
+/// Packets that do not go on as they are, and what becomes of them.
+struct Taken {
     which: u64,
+    /// Those that wait for the other fragments of their datagrams.
+    gathered: u64,
+    /// Those that come again, each of their segments by itself.
+    again: u64,
+    /// Those that are cut to leave as IPv6.
+    cut: u64,
     reasons: [DropReason; BATCH],
 }
 
-impl Dropped {
+impl Taken {
     fn none() -> Self {
-        Dropped { which: 0, reasons: [DropReason::NetfilterDrop; BATCH] }
+        Taken { which: 0, gathered: 0, again: 0, cut: 0, reasons: [DropReason::NetfilterDrop; BATCH] }
     }
 
     /// Notes what became of packet `at`.
@@ -151,27 +99,39 @@ impl Dropped {
         }
     }
 
-    /// Takes them out of `batch`.
-    #[inline(always)]
-    fn take_out(self, ctx: &mut SoftnetData, batch: &mut Batch) {
-        if self.which != 0 {
-            self.take_out_some(ctx, batch);
-        }
+    fn has(&self, at: usize) -> bool {
+        self.which >> at & 1 == 1
     }
 
-    #[cold]
-    fn take_out_some(self, ctx: &mut SoftnetData, batch: &mut Batch) {
-        let mut some = std::mem::take(batch);
-        for (at, skb) in some.drain().enumerate() {
-            let left = match self.which >> at & 1 {
-                0 => batch.push(skb),
-                _ => Err(skb),
-            };
-            if let Err(skb) = left {
-                ctx.free(skb, self.reasons[at % BATCH]);
-            }
-        }
+    fn gather(&mut self, at: usize) {
+        self.which |= 1 << at;
+        self.gathered |= 1 << at;
     }
+
+    fn again(&mut self, at: usize) {
+        self.which |= 1 << at;
+        self.again |= 1 << at;
+    }
+
+    fn cut(&mut self, at: usize) {
+        self.which |= 1 << at;
+        self.cut |= 1 << at;
+    }
+}
+
+/// Whether `batch`, of one family, is of IPv6.
+#[inline(always)]
+fn is_v6(batch: &Batch) -> bool {
+    let first = batch.as_slice().first().and_then(|skb| skb.data().get(ETH_LEN));
+    first.is_some_and(|first| first >> 4 == 6)
+}
+
+/// Whether it is a fragment of an IPv4 datagram to one host.
+#[cold]
+fn is_fragment(skb: &Skb) -> bool {
+    let ip = skb.data().get(ETH_LEN..).and_then(Ipv4Header::new);
+    let to_one = skb.data().first_chunk().is_some_and(|mac| !is_group(mac));
+    to_one && ip.is_some_and(|ip| ip.version() == 4 && ip.is_fragment())
 }
 
 /// Whether packets found in a connection have the endpoint at `end` translated.
@@ -193,30 +153,37 @@ fn tcp_flags(skb: &Skb) -> u8 {
     }
 }
 
-/// Why a packet that would open a connection goes no further.
-fn refused(why: Refused) -> DropReason {
-    match why {
-        Refused::Full => DropReason::ConntrackFull,
-        Refused::Busy => DropReason::ConntrackBusy,
-    }
-}
-
-/// A packet of which no connection is known.
-struct Unknown {
-    tuple: Tuple,
-    flags: u8,
-    now: u32,
-}
-
 impl Nat {
     /// By these rules, with the connections that `state` has.
     pub fn new(state: Arc<NatState>, rules: &NatRules) -> Result<Self, TooManyAddresses> {
         let rules = Compiled::new(rules, &state.mappings)?;
+        if rules.pool6.is_some() {
+            state.translate_hosts6();
+        }
         let claim = |(number, protocol, port): &(u8, u8, u16)| {
             state.mappings.ports(*number).is_some_and(|ports| ports.claim(*protocol, *port))
         };
         let claimed = rules.reserved.iter().copied().filter(claim).collect();
         Ok(Nat { state, rules, claimed })
+    }
+
+    /// Puts `self` in the slots of `tables` that it has something to do in, in place of what stands
+    /// there. Ends, at second `now`, the connections that its rules do not allow; the others go on.
+    pub fn install(self: Arc<Self>, tables: &mut Tables, now: u32) {
+        let NatState { conntrack, mappings, .. } = &*self.state;
+        let mapped = |protocol, external| {
+            let held = mappings.of_external(protocol, external)?;
+            mappings.release(held.index);
+            Some(held.other)
+        };
+        conntrack.end_where(now, |tuples, flags| !self.rules.allows(tuples, flags, mapped));
+        for slot in [Slot::Prerouting, Slot::Postrouting] {
+            tables.hooks.set(slot, Some(self.clone()));
+        }
+        tables.hooks.crossing =
+            self.rules.pool6.map(|pool| Crossing { v4: nat64::hosts::network(), v6: pool.prefix() });
+        let output: Option<Arc<dyn Hook>> = tables.hooks.crossing.is_some().then_some(self);
+        tables.hooks.set(Slot::Output, output);
     }
 
     /// What outlives it.
@@ -226,47 +193,109 @@ impl Nat {
 
     // Not inlined: its loops have the registers to themselves.
     #[inline(never)]
-    fn prerouting(&self, ctx: &mut SoftnetData, now: u32, input: Option<u16>, batch: &mut Batch) {
+    fn prerouting(&self, cx: &mut HookContext<'_>, now: u32, input: Option<u16>, batch: &mut Batch) {
         let NatState { conntrack, .. } = &*self.state;
         self.state.sweep(now, SWEEP);
         let mut packets = [(Tuple::default(), 0); BATCH];
         for (skb, packet) in batch.as_slice().iter().zip(&mut packets) {
             *packet = (Tuple::of(skb).unwrap_or_default(), tcp_flags(skb));
         }
+        let mut taken = Taken::none();
+        if self.rules.pool6.is_some() {
+            self.refuse_stand_ins(batch, &mut packets, &mut taken);
+        }
         let mut all = [None; BATCH];
         conntrack.find_batch(now, &packets[..batch.len()], &mut all);
-        let mut dropped = Dropped::none();
         let looked = packets.iter().zip(all);
         for (at, (skb, ((tuple, flags), found))) in batch.as_mut_slice().iter_mut().zip(looked).enumerate() {
             match found {
                 Some(found) => {
                     skb.head_mut().conntrack = found.word();
                     if translates(found, End::Destination) {
-                        dropped.note(at, self.translate(skb, tuple, found, End::Destination));
+                        taken.note(at, self.translate(skb, tuple, found, End::Destination));
                     }
                 }
+                None if *tuple == Tuple::default() && is_fragment(skb) => taken.gather(at),
                 None => {
                     let unknown = Unknown { tuple: *tuple, flags: *flags, now };
-                    dropped.note(at, self.unknown_in(skb, unknown, input));
+                    taken.note(at, self.unknown_in(skb, unknown, input));
                 }
             }
         }
-        dropped.take_out(ctx, batch);
+        if self.rules.pool6.is_some() {
+            self.cross_to_v6(cx, now, batch, &mut taken);
+        }
+        self.take_out(taken, cx, now, batch);
+    }
+
+    /// Packets of IPv6 that came by device `input`.
+    #[inline(never)]
+    fn prerouting6(&self, cx: &mut HookContext<'_>, now: u32, input: Option<u16>, batch: &mut Batch) {
+        self.state.sweep(now, SWEEP);
+        let mut taken = Taken::none();
+        if !self.rules.pairs.is_empty() {
+            for (at, skb) in batch.as_mut_slice().iter_mut().enumerate() {
+                match nptv6::came(&self.rules.pairs, input, skb) {
+                    Ok(true) => skb.head_mut().flags |= Flags::TRANSLATED,
+                    Ok(false) => {}
+                    Err(reason) => taken.note(at, Err(reason)),
+                }
+            }
+        }
+        self.cross_to_v4(cx, now, batch, &mut taken);
+        self.take_out(taken, cx, now, batch);
+    }
+
+    /// Takes out of `batch` what does not go on.
+    #[inline(always)]
+    fn take_out(&self, taken: Taken, cx: &mut HookContext<'_>, now: u32, batch: &mut Batch) {
+        if taken.which != 0 {
+            self.take_out_some(&taken, cx, now, batch);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn take_out_some(&self, taken: &Taken, cx: &mut HookContext<'_>, now: u32, batch: &mut Batch) {
+        for (at, skb) in std::mem::take(batch).drain().enumerate() {
+            let is = |mask: u64| mask >> at & 1 == 1;
+            if !is(taken.which) {
+                // A batch has as many places.
+                batch.push(skb).map_err(|skb| cx.ctx.free(skb, DropReason::NetfilterDrop)).ok();
+            } else if is(taken.gathered) {
+                cx.gather(skb);
+            } else if is(taken.again) {
+                cx.again(skb);
+            } else if is(taken.cut)
+                && let Some(nat64) = self.nat64(now)
+            {
+                nat64.cut(cx, skb);
+            } else {
+                cx.ctx.free(skb, taken.reasons[at % BATCH]);
+            }
+        }
     }
 
     #[inline(never)]
-    fn postrouting(&self, ctx: &mut SoftnetData, now: u32, passage: Passage, batch: &mut Batch) {
+    fn postrouting(&self, cx: &mut HookContext<'_>, now: u32, passage: Passage, batch: &mut Batch) {
         let NatState { conntrack, .. } = &*self.state;
-        let mut dropped = Dropped::none();
+        let mut taken = Taken::none();
         for (at, skb) in batch.as_mut_slice().iter_mut().enumerate() {
             let done = match conntrack.of_word(skb.head().conntrack) {
                 Some(found) if !translates(found, End::Source) => Ok(()),
                 Some(found) => self.translate_source(skb, found),
                 None => self.unknown_out(skb, now, passage),
             };
-            dropped.note(at, done);
+            taken.note(at, done);
         }
-        dropped.take_out(ctx, batch);
+        if !self.rules.pairs.is_empty() {
+            for (at, skb) in batch.as_mut_slice().iter_mut().enumerate() {
+                if !taken.has(at) {
+                    taken.note(at, nptv6::leaves(&self.rules.pairs, passage.output, skb));
+                }
+            }
+        }
+        self.take_out(taken, cx, now, batch);
     }
 
     /// Translates the endpoint at `end` of a packet with `tuple`.
@@ -295,163 +324,16 @@ impl Nat {
         rewrite(skb, &own, End::Source, peer.dst());
         Ok(())
     }
-
-    /// A packet that came by device `input`: may be for one inside, or an ICMP error.
-    #[cold]
-    #[inline(never)]
-    fn unknown_in(&self, skb: &mut Skb, packet: Unknown, input: Option<u16>) -> Result<(), DropReason> {
-        let NatState { conntrack, mappings, .. } = &*self.state;
-        let Unknown { tuple, flags, now } = packet;
-        skb.head_mut().conntrack = 0;
-        if tuple == Tuple::default() {
-            return icmp::inward(conntrack, skb, now);
-        }
-        let Some(device) = self.rules.external(tuple.dst().0) else { return Ok(()) };
-        let Some(state) = State::first(tuple.protocol(), flags) else { return Ok(()) };
-        let _turn = conntrack.own(&tuple).map_err(refused)?;
-        // One before it in the batch may have opened it.
-        if let Some(found) = conntrack.find(now, &tuple, flags) {
-            return self.found_in(skb, &tuple, found);
-        }
-        // From inside, to an endpoint outside that stands for one inside (RFC 4787 REQ-9).
-        let inside =
-            input.is_some() && device.is_some() && device != input && self.rules.source(input).is_none();
-        let mapping;
-        let target = match self.rules.inward(tuple.protocol(), tuple.dst()) {
-            Some(target) => {
-                mapping = None;
-                target
-            }
-            None => {
-                let Some(held) = mappings.of_external(tuple.protocol(), tuple.dst()) else { return Ok(()) };
-                mapping = Some(held.index);
-                if held.other == tuple.dst() || !(inside || self.rules.endpoint_independent) {
-                    mappings.release(held.index);
-                    return Ok(());
-                }
-                held.other
-            }
-        };
-        let release = |mapping: Option<u32>| mapping.into_iter().for_each(|index| mappings.release(index));
-        let mut new = New { flags: DNAT, ..New::plain(tuple, state) };
-        let mut source = tuple.src();
-        if inside {
-            // The connection holds the mapping of its source. That of its destination is held by
-            // the other's connections, or by no one else: then it ends with them.
-            release(mapping);
-            (source, new.mapping) = self.hide(device.unwrap_or_default(), tuple.protocol(), source)?;
-            new.flags |= SNAT;
-        } else if let Some(index) = mapping {
-            new.mapping = index;
-        }
-        new.tuples[1] = Tuple::new(tuple.protocol(), target, source);
-        let found = self.insert(now, &new)?;
-        self.found_in(skb, &tuple, found)
-    }
-
-    fn found_in(&self, skb: &mut Skb, tuple: &Tuple, found: Found) -> Result<(), DropReason> {
-        skb.head_mut().conntrack = found.word();
-        match translates(found, End::Destination) {
-            true => self.translate(skb, tuple, found, End::Destination),
-            false => Ok(()),
-        }
-    }
-
-    /// A packet that leaves, of no connection so far: opens one, if its source is to be hidden, or
-    /// its answers are not to be taken for something new.
-    #[cold]
-    #[inline(never)]
-    fn unknown_out(&self, skb: &mut Skb, now: u32, passage: Passage) -> Result<(), DropReason> {
-        let NatState { conntrack, .. } = &*self.state;
-        let hides = self.rules.source(passage.output).is_some();
-        let Some((src, _)) = skb.data().get(ETH_LEN..).and_then(Ipv4Addr::ends) else { return Ok(()) };
-        if skb.data().get(ETH_LEN).is_none_or(|first| first >> 4 != 4) {
-            return Ok(());
-        }
-        // What is sent here may say what it is of.
-        let own = passage.input.is_none() || self.rules.external(src.to_bits()).is_some();
-        let Some(tuple) = Tuple::of(skb) else {
-            if let Some(found) = icmp::about(conntrack, skb, now) {
-                return if translates(found, End::Source) {
-                    icmp::outward(conntrack, skb, found)
-                } else {
-                    Ok(())
-                };
-            }
-            let fragment =
-                skb.data().get(ETH_LEN..).and_then(Ipv4Header::new).is_some_and(|ip| ip.is_fragment());
-            return match (hides && !own, fragment) {
-                (false, _) => Ok(()),
-                (true, true) => Err(DropReason::NatFragment),
-                (true, false) => Err(DropReason::ConntrackInvalid),
-            };
-        };
-        if !hides && self.rules.source(passage.input).is_none() {
-            return Ok(());
-        }
-        let flags = tcp_flags(skb);
-        let _turn = conntrack.own(&tuple).map_err(refused)?;
-        // One before it in the batch may have opened it.
-        if let Some(found) = conntrack.find(now, &tuple, flags) {
-            skb.head_mut().conntrack = found.word();
-            return match translates(found, End::Source) {
-                true => self.translate(skb, &tuple, found, End::Source),
-                false => Ok(()),
-            };
-        }
-        let Some(state) = State::first(tuple.protocol(), flags).filter(|_| !icmp::is_answer(skb)) else {
-            return if hides && !own { Err(DropReason::ConntrackInvalid) } else { Ok(()) };
-        };
-        let mut new = New::plain(tuple, state);
-        if let Some(dev) = passage.output.filter(|_| hides) {
-            let (source, mapping) = self.hide(dev, tuple.protocol(), tuple.src())?;
-            new.mapping = mapping;
-            new.tuples[1] = Tuple::new(tuple.protocol(), tuple.dst(), source);
-            new.flags = if source == tuple.src() { 0 } else { SNAT };
-        }
-        let found = self.insert(now, &new)?;
-        skb.head_mut().conntrack = found.word();
-        match new.flags {
-            0 => Ok(()),
-            _ => self.translate(skb, &tuple, found, End::Source),
-        }
-    }
-
-    /// The external endpoint behind device `dev` that stands for `source`, and the mapping that it
-    /// has of it.
-    fn hide(&self, dev: u16, protocol: u8, source: Endpoint) -> Result<(Endpoint, u32), DropReason> {
-        if let Some(external) = self.rules.outward(dev, source.0) {
-            return Ok(((external, source.1), NONE));
-        }
-        let addresses = self.rules.source(Some(dev)).unwrap_or_default();
-        let held = self.state.mappings.of_internal(protocol, source, addresses, || self.state.draw());
-        match held {
-            Ok(held) => Ok((held.other, held.index)),
-            Err(NoMapping::Ports) => Err(DropReason::NatPorts),
-            Err(NoMapping::Full) => Err(DropReason::ConntrackFull),
-        }
-    }
-
-    /// Makes a connection, which holds `new.mapping` from then on.
-    fn insert(&self, now: u32, new: &New) -> Result<Found, DropReason> {
-        self.state.conntrack.insert(now, new).map_err(|why| {
-            if new.mapping != NONE {
-                self.state.mappings.release(new.mapping);
-            }
-            refused(why)
-        })
-    }
 }
-
-/// No mapping.
-const NONE: u32 = crate::conntrack::entry::NIL;
 
 impl Hook for Nat {
     fn run(&self, cx: &mut HookContext<'_>, passage: Passage, batch: &mut Batch) {
         let now = seconds(cx.now);
         match passage.slot {
-            Slot::Prerouting => self.prerouting(cx.ctx, now, passage.input, batch),
-            Slot::Postrouting => self.postrouting(cx.ctx, now, passage, batch),
+            Slot::Prerouting if is_v6(batch) => self.prerouting6(cx, now, passage.input, batch),
+            Slot::Prerouting => self.prerouting(cx, now, passage.input, batch),
+            Slot::Output => self.made(cx, now, batch),
+            Slot::Postrouting => self.postrouting(cx, now, passage, batch),
             _ => {}
         }
     }

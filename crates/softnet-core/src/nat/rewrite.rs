@@ -52,7 +52,7 @@ pub(super) fn mended(check: [u8; 2], delta: u64) -> [u8; 2] {
 
 /// That of UDP, where 0 is none, and stays so (RFC 768).
 #[inline(always)]
-fn mended_udp(check: [u8; 2], delta: u64) -> [u8; 2] {
+pub(super) fn mended_udp(check: [u8; 2], delta: u64) -> [u8; 2] {
     match check {
         [0, 0] => [0, 0],
         check => match mended(check, delta) {
@@ -64,7 +64,7 @@ fn mended_udp(check: [u8; 2], delta: u64) -> [u8; 2] {
 
 /// The sum of a pseudo-header after it changed by `delta`.
 #[inline(always)]
-fn summed(sum: [u8; 2], delta: u64) -> [u8; 2] {
+pub(super) fn summed(sum: [u8; 2], delta: u64) -> [u8; 2] {
     fold(u64::from(u16::from_be_bytes(sum)) + delta).to_be_bytes()
 }
 

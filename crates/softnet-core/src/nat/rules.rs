@@ -3,10 +3,15 @@
 //! Plain values, part of one version of the hooks; state that outlives a change of rules is in
 //! [`NatState`](super::NatState).
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::{Ipv4Addr, SocketAddrV4};
 
 use super::mapping::{Endpoint, Mappings};
+use super::nat64::{Pool6, is_stand_in};
+use super::nptv6::{Pair, PrefixNat};
+use crate::conntrack::Tuple;
+use crate::conntrack::entry::{DNAT, SNAT};
+use crate::ip::Prefix6;
 
 /// Sources of what leaves by a device are hidden behind addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,6 +65,13 @@ pub struct NatRules {
     pub one_to_one: Vec<OneToOne>,
     /// What mappings let in.
     pub filtering: Filtering,
+    /// Connections that one inside host may have; `None`: as many as there is room for.
+    pub connlimit: Option<u32>,
+    /// Prefixes of IPv6 that stand for one another; the first one for an address counts.
+    pub prefix: Vec<PrefixNat>,
+    /// The prefix under which hosts of IPv6 reach those of IPv4 (RFC 6052), of one of the lengths of
+    /// [`POOL6_LENGTHS`](super::POOL6_LENGTHS); `None`: they do not.
+    pub pool6: Option<Prefix6>,
 }
 
 /// Why rules can't be used.
@@ -75,6 +87,8 @@ pub struct TooManyAddresses;
 pub(super) struct Compiled {
     /// By device: the numbers of the external addresses.
     source: Vec<Option<Box<[u8]>>>,
+    /// Addresses that sources are hidden behind.
+    hidden: HashSet<u32>,
     /// External addresses, and the device that each is behind.
     external: HashMap<u32, Option<u16>>,
     forward: HashMap<(u8, u32, u16), Endpoint>,
@@ -83,6 +97,9 @@ pub(super) struct Compiled {
     /// By device and internal address: the external one.
     outward: HashMap<(u16, u32), u32>,
     pub(super) endpoint_independent: bool,
+    pub(super) connlimit: Option<u32>,
+    pub(super) pairs: Vec<Pair>,
+    pub(super) pool6: Option<Pool6>,
     /// Ports that are forwarded, which no mapping may have.
     pub(super) reserved: Vec<(u8, u8, u16)>,
 }
@@ -91,6 +108,9 @@ impl Compiled {
     pub(super) fn new(rules: &NatRules, mappings: &Mappings) -> Result<Self, TooManyAddresses> {
         let mut compiled = Compiled {
             endpoint_independent: rules.filtering == Filtering::EndpointIndependent,
+            connlimit: rules.connlimit,
+            pairs: rules.prefix.iter().map(Pair::new).collect(),
+            pool6: rules.pool6.and_then(Pool6::new),
             ..Compiled::default()
         };
         for rule in &rules.source {
@@ -98,6 +118,7 @@ impl Compiled {
             for addr in rule.addresses.iter().map(|addr| addr.to_bits()) {
                 numbers.push(mappings.address(addr).ok_or(TooManyAddresses)?);
                 compiled.external.insert(addr, Some(rule.dev));
+                compiled.hidden.insert(addr);
             }
             let dev = usize::from(rule.dev);
             compiled.source.resize_with(compiled.source.len().max(dev + 1), || None);
@@ -119,6 +140,30 @@ impl Compiled {
             compiled.forward.entry((rule.protocol, external.0, external.1)).or_insert(internal);
         }
         Ok(compiled)
+    }
+
+    /// Whether a connection with these tuples and [`SNAT`], [`DNAT`] is one that these rules make.
+    /// `mapped` says which internal endpoint an external one is mapped to.
+    pub(super) fn allows(
+        &self,
+        [original, reply]: &[Tuple; 2],
+        flags: u8,
+        mapped: impl Fn(u8, Endpoint) -> Option<Endpoint>,
+    ) -> bool {
+        let hidden = |addr: u32| self.hidden.contains(&addr);
+        let source = |to: u32| {
+            hidden(to) || self.outward.iter().any(|(from, by)| from.1 == original.src().0 && *by == to)
+        };
+        let (outside, inside) = (original.dst(), reply.src());
+        // A mapping that lets in what comes has no rule of its own.
+        let destination = || match self.inward(original.protocol(), outside) {
+            Some(target) => target == inside,
+            None => hidden(outside.0) && mapped(original.protocol(), outside) == Some(inside),
+        };
+        let stands_in = is_stand_in(original.src().0) || is_stand_in(inside.0);
+        (flags & SNAT == 0 || source(reply.dst().0))
+            && (flags & DNAT == 0 || destination())
+            && (!stands_in || self.pool6.is_some())
     }
 
     /// Numbers of the addresses behind which sources of what leaves by `dev` are hidden.

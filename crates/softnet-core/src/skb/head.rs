@@ -17,6 +17,9 @@ impl Flags {
     pub const GSO_FIXED_ID: u16 = 1 << 4;
     /// Its destination is not the one that it came to.
     pub const TRANSLATED: u16 = 1 << 8;
+    /// A hook made it a packet of the other family, and has looked at its source as `rp_filter`
+    /// says.
+    pub const CROSSED: u16 = 1 << 9;
 }
 
 /// What is known of the L4 checksum (the kernel's `ip_summed`).

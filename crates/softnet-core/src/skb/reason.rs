@@ -49,10 +49,13 @@ reasons! {
     IpBlackhole = "ip_blackhole", "the route says: discard";
     NetfilterDrop = "netfilter_drop", "a hook took it out, or made it for one of a chain of packets that hooks made";
     ConntrackInvalid = "conntrack_invalid", "its source was to be hidden, but it opens no connection and is of none";
-    ConntrackFull = "conntrack_full", "the table of connections was full (softnet show conntrack)";
+    ConntrackFull = "conntrack_full", "the table of connections was full, of such that were answered (softnet show nat)";
+    ConntrackLimit = "conntrack_limit", "its source had as many connections as a host may have (connlimit in [nat])";
     ConntrackBusy = "conntrack_busy", "another thread opened a connection of the same source at that moment";
     NatPorts = "nat_ports", "no port was free of the addresses that its source was to be hidden behind (softnet show nat)";
-    NatFragment = "nat_fragment", "a fragment whose source was to be hidden";
+    NatFragment = "nat_fragment", "a fragment whose source was to be hidden, and that did not come by a device";
+    NatPrefix = "nat_prefix", "its address has none in the other prefix (nat.prefix)";
+    Nat64 = "nat64", "cannot be translated between IPv6 and IPv4: protocol, type of ICMP, or address (pool6)";
     IpTtl = "ip_ttl", "TTL ran out on the way";
     IpFragLocal = "ip_frag_local", "a fragment where only a whole packet will do";
     Ipv6NdiscFrag = "ipv6_ndisc_frag", "neighbour discovery in fragments";

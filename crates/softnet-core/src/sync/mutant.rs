@@ -157,6 +157,8 @@ pub(crate) enum Mutant {
     EntryRelaxed,
     /// An entry's life word is written without looking whether it is the same still.
     LifeNotExchanged,
+    /// The sweep frees an entry that another thread dropped early and uses again.
+    DeadExpires,
     /// What a slot of an index stands for is read without ordering after the slot.
     SlotRelaxed,
     /// The pool's word carries no tag.

@@ -1,9 +1,10 @@
 //! What `[nat]` must be.
 
 use std::collections::{HashMap, HashSet};
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 
-use softnet_core::nat::MAX_ADDRESSES;
+use softnet_core::ip::IpPrefix;
+use softnet_core::nat::{MAX_ADDRESSES, MAX_PREFIX, POOL6_LENGTHS};
 
 use super::check::{NAT_CONNECTIONS, NAT_PORT, NAT_TIMEOUT, known_device, never_a_host};
 use super::errors::{Found, Place, Section};
@@ -13,6 +14,9 @@ use super::{Config, DeviceConfig};
 /// Adds everything that is wrong with `nat`, which is that of `config`.
 pub(super) fn check(config: &Config, nat: &NatConfig, devices_complete: bool, found: &mut Vec<Found>) {
     NAT_CONNECTIONS.check(Section::Nat.key("connections"), nat.connections, found);
+    if let Some(connlimit) = nat.connlimit {
+        NAT_CONNECTIONS.check(Section::Nat.key("connlimit"), connlimit, found);
+    }
     let timeouts = &nat.timeouts;
     for (key, seconds) in [
         ("udp_timeout", timeouts.udp),
@@ -81,10 +85,54 @@ pub(super) fn check(config: &Config, nat: &NatConfig, devices_complete: bool, fo
             }
         }
     }
+    prefixes(config, nat, devices_complete, found);
     if external.len() > MAX_ADDRESSES {
         let message =
             format!("expected at most {MAX_ADDRESSES} external addresses, found {}", external.len());
         found.push(Found::new(Section::Nat.itself(), message));
+    }
+}
+
+/// Prefixes of IPv6: those that stand for one another, and that of NAT64.
+fn prefixes(config: &Config, nat: &NatConfig, devices_complete: bool, found: &mut Vec<Found>) {
+    for (i, rule) in nat.prefix.iter().enumerate() {
+        let at = Section::NatPrefix(i);
+        device(config, at.key("dev"), &rule.dev, devices_complete, found);
+        if rule.internal.len() > MAX_PREFIX {
+            let message = format!("expected a prefix of at most {MAX_PREFIX} bits, found {}", rule.internal);
+            found.push(Found::new(at.key("internal"), message));
+        }
+        if rule.internal.len() != rule.external.len() {
+            let message = format!("expected a prefix as long as {}, found {}", rule.internal, rule.external);
+            found.push(Found::new(at.key("external"), message));
+        }
+        let overlaps = |prefix: IpPrefix| {
+            nat.prefix[..i]
+                .iter()
+                .flat_map(|other| [other.internal, other.external])
+                .find(|other| other.contains(prefix.addr()) || prefix.contains(other.addr()))
+        };
+        for (key, prefix) in [("internal", rule.internal), ("external", rule.external)] {
+            if let Some(other) = overlaps(prefix) {
+                let message = format!("{prefix} overlaps {other} of an earlier [[nat.prefix]]");
+                found.push(Found::new(at.key(key), message));
+            }
+        }
+    }
+    if let Some(pool6) = nat.pool6 {
+        let at = Section::Nat.key("pool6");
+        // RFC 6052 section 2.2.
+        let reserved = matches!(pool6.addr(), IpAddr::V6(addr) if addr.octets()[8] != 0);
+        if !POOL6_LENGTHS.contains(&pool6.len()) || reserved {
+            let lengths = POOL6_LENGTHS.map(|len| len.to_string()).join(", ");
+            let message =
+                format!("expected a prefix of {lengths} bits whose bits 64 to 71 are zeros, found {pool6}");
+            found.push(Found::new(at, message));
+        }
+        if nat.source.is_empty() {
+            let message = "expected a [[nat.source]] beside it: hosts of IPv6 have its address in IPv4";
+            found.push(Found::new(at, message));
+        }
     }
 }
 

@@ -25,6 +25,7 @@ pub(super) enum Section {
     NatSource(usize),
     NatForward(usize),
     NatOneToOne(usize),
+    NatPrefix(usize),
 }
 
 /// A value in the configuration.
@@ -68,6 +69,7 @@ impl Place {
             Section::NatSource(i) => ("nat.source", Some(i)),
             Section::NatForward(i) => ("nat.forward", Some(i)),
             Section::NatOneToOne(i) => ("nat.one_to_one", Some(i)),
+            Section::NatPrefix(i) => ("nat.prefix", Some(i)),
         };
         let mut name = section.to_string();
         if let Some(i) = index.filter(|_| indexed) {

@@ -64,7 +64,9 @@ use softnet_core::steer::{MAX_CPUS, XpsError, XpsMaps};
 pub use context::Context;
 pub use errors::{At, ConfigErrors, ParseError, Problem};
 pub use knobs::Knobs;
-pub use nat::{NatConfig, NatForwardConfig, NatOneToOneConfig, NatProtocol, NatSourceConfig};
+pub use nat::{
+    NatConfig, NatForwardConfig, NatOneToOneConfig, NatPrefixConfig, NatProtocol, NatSourceConfig,
+};
 pub use per_queue::PerQueue;
 pub use softnet_core::conntrack::Timeouts;
 pub use softnet_core::gro::GroMode;

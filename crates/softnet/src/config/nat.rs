@@ -3,9 +3,9 @@
 use std::net::{Ipv4Addr, SocketAddrV4};
 
 use softnet_core::conntrack::Timeouts;
-use softnet_core::ip::Family;
 use softnet_core::ip::v4::header::protocol;
-use softnet_core::nat::{Filtering, NatRules, OneToOne, PortForward, SourceNat};
+use softnet_core::ip::{Family, IpPrefix};
+use softnet_core::nat::{Filtering, NatRules, OneToOne, PortForward, PrefixNat, SourceNat};
 
 use super::{Config, DeviceConfig};
 
@@ -17,6 +17,10 @@ pub struct NatConfig {
     pub connections: u32,
     /// What mappings let in.
     pub filtering: Filtering,
+    /// Connections that one host inside may have; `None`: as many as there is room for.
+    pub connlimit: Option<u32>,
+    /// The prefix under which hosts of IPv6 reach those of IPv4: NAT64.
+    pub pool6: Option<IpPrefix>,
     /// Seconds without a packet after which connections expire.
     pub timeouts: Timeouts,
     /// Devices that sources are hidden behind: `[[nat.source]]`.
@@ -25,6 +29,8 @@ pub struct NatConfig {
     pub forward: Vec<NatForwardConfig>,
     /// Addresses that stand for one another: `[[nat.one_to_one]]`.
     pub one_to_one: Vec<NatOneToOneConfig>,
+    /// Prefixes of IPv6 that stand for one another: `[[nat.prefix]]`.
+    pub prefix: Vec<NatPrefixConfig>,
 }
 
 impl Default for NatConfig {
@@ -32,10 +38,13 @@ impl Default for NatConfig {
         NatConfig {
             connections: 262_144,
             filtering: Filtering::default(),
+            connlimit: None,
+            pool6: None,
             timeouts: Timeouts::default(),
             source: Vec::new(),
             forward: Vec::new(),
             one_to_one: Vec::new(),
+            prefix: Vec::new(),
         }
     }
 }
@@ -73,6 +82,17 @@ pub struct NatOneToOneConfig {
     pub external: Ipv4Addr,
     /// The host.
     pub internal: Ipv4Addr,
+}
+
+/// `[[nat.prefix]]`: a prefix of IPv6 outside stands for one inside.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NatPrefixConfig {
+    /// The device that the outer prefix is behind.
+    pub dev: String,
+    /// The prefix inside.
+    pub internal: IpPrefix,
+    /// The one outside, of the same length.
+    pub external: IpPrefix,
 }
 
 /// A protocol with ports.
@@ -123,11 +143,18 @@ impl NatConfig {
             let NatOneToOneConfig { external, internal, .. } = *rule;
             Some(OneToOne { dev: device(&rule.dev)?.0, external, internal })
         };
+        let prefix = |rule: &NatPrefixConfig| {
+            let (internal, external) = (rule.internal.of()?, rule.external.of()?);
+            Some(PrefixNat { dev: device(&rule.dev)?.0, internal, external })
+        };
         NatRules {
             source: self.source.iter().filter_map(source).collect(),
             forward: self.forward.iter().filter_map(forward).collect(),
             one_to_one: self.one_to_one.iter().filter_map(one_to_one).collect(),
             filtering: self.filtering,
+            connlimit: self.connlimit,
+            prefix: self.prefix.iter().filter_map(prefix).collect(),
+            pool6: self.pool6.and_then(IpPrefix::of),
         }
     }
 }

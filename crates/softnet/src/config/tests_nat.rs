@@ -2,7 +2,7 @@
 
 use std::net::Ipv4Addr;
 
-use softnet_core::nat::{PortForward, SourceNat};
+use softnet_core::nat::{PortForward, PrefixNat, SourceNat};
 
 use super::*;
 
@@ -28,6 +28,8 @@ frames = 65536
 [nat]
 connections = 1000
 filtering = "endpoint-independent"
+connlimit = 500
+pool6 = "2001:db8:64::/96"
 udp_timeout = 130
 udp_timeout_stream = 310
 icmp_timeout = 70
@@ -53,10 +55,15 @@ to = "192.168.1.11:53"
 dev = "wan"
 external = "203.0.113.7"
 internal = "192.168.1.7"
+[[nat.prefix]]
+dev = "six"
+internal = "fd00:1::/48"
+external = "2001:db8:e::/48"
 "#;
     let config = parse(text).unwrap();
     let nat = config.nat.as_ref().unwrap();
     assert_eq!((nat.connections, nat.filtering), (1000, Filtering::EndpointIndependent));
+    assert_eq!((nat.connlimit, NatConfig::default().connlimit), (Some(500), None));
     let timeouts =
         Timeouts { udp: 130, udp_stream: 310, icmp: 70, tcp_established: 8000, tcp_transitory: 250 };
     assert_eq!(nat.timeouts, timeouts);
@@ -64,7 +71,7 @@ internal = "192.168.1.7"
     let own = Ipv4Addr::new(203, 0, 113, 5);
     let pool = vec![Ipv4Addr::new(192, 0, 2, 1), Ipv4Addr::new(192, 0, 2, 2)];
     let source = [SourceNat { dev: 1, addresses: vec![own] }, SourceNat { dev: 0, addresses: pool }];
-    assert_eq!(rules.source, source);
+    assert_eq!((rules.source, rules.connlimit), (source.into(), Some(500)));
     let forward = |protocol, external: &str, internal: &str| PortForward {
         protocol,
         external: external.parse().unwrap(),
@@ -73,6 +80,9 @@ internal = "192.168.1.7"
     let expected =
         [forward(6, "203.0.113.5:8080", "192.168.1.10:80"), forward(17, "203.0.113.6:53", "192.168.1.11:53")];
     assert_eq!(rules.forward, expected);
+    let prefix = |text: &str| text.parse().unwrap();
+    let expected = PrefixNat { dev: 2, internal: prefix("fd00:1::/48"), external: prefix("2001:db8:e::/48") };
+    assert_eq!((rules.prefix, rules.pool6), (vec![expected], Some(prefix("2001:db8:64::/96"))));
     assert_eq!((rules.one_to_one.len(), rules.one_to_one[0].dev), (1, 1));
     assert_eq!(parse("[stack]\nframes = 65536\n[nat]").unwrap().nat, Some(NatConfig::default()));
     assert_eq!(parse("[stack]\nframes = 65536").unwrap().nat, None);
@@ -88,8 +98,12 @@ fn what_is_wrong_is_told_where_it_is() {
             "r.toml:13:15: nat.connections: expected a number from 1 to 4194304, found 0",
         ),
         (
+            "[stack]\nframes = 65536\n[nat]\nconnlimit = 0".into(),
+            "r.toml:13:13: nat.connlimit: expected a number from 1 to 4194304, found 0",
+        ),
+        (
             "[stack]\nframes = 65536\n[nat]\nmasq = true".into(),
-            "r.toml:13:1: nat: unknown key \"masq\"; expected one of connections, filtering, udp_timeout, udp_timeout_stream, icmp_timeout, tcp_timeout_established, tcp_timeout_transitory, source, forward, one_to_one",
+            "r.toml:13:1: nat: unknown key \"masq\"; expected one of connections, filtering, connlimit, pool6, udp_timeout, udp_timeout_stream, icmp_timeout, tcp_timeout_established, tcp_timeout_transitory, source, forward, one_to_one, prefix",
         ),
         (
             "[stack]\nframes = 65536\n[nat]\nsource = 1".into(),
@@ -130,6 +144,26 @@ fn what_is_wrong_is_told_where_it_is() {
         (
             rule("forward", &format!("{forward}[[nat.forward]]\n{forward}")),
             "r.toml:20:8: nat.forward.port: 203.0.113.5 port 80 is forwarded to 192.168.1.9:80 already",
+        ),
+        (
+            "[stack]\nframes = 65536\n[nat]\npool6 = \"64:ff9b::/95\"".into(),
+            "r.toml:13:9: nat.pool6: expected a prefix of 32, 40, 48, 56, 64, 96 bits whose bits 64 to 71 are zeros, found 64:ff9b::/95",
+        ),
+        (
+            "[stack]\nframes = 65536\n[nat]\npool6 = \"64:ff9b::/96\"".into(),
+            "r.toml:13:9: nat.pool6: expected a [[nat.source]] beside it: hosts of IPv6 have its address in IPv4",
+        ),
+        (
+            "[stack]\nframes = 65536\n[nat]\npool6 = \"10.0.0.0/8\"".into(),
+            "r.toml:13:9: nat.pool6: expected a prefix of IPv6, such as \"2001:db8:64::/96\", found \"10.0.0.0/8\"",
+        ),
+        (
+            rule("prefix", "dev = \"six\"\ninternal = \"fd00::/48\"\nexternal = \"2001:db8::/56\""),
+            "r.toml:15:12: nat.prefix.external: expected a prefix as long as fd00::/48, found 2001:db8::/56",
+        ),
+        (
+            rule("prefix", "dev = \"six\"\ninternal = \"fd00::1/128\"\nexternal = \"2001:db8::1/128\""),
+            "r.toml:14:12: nat.prefix.internal: expected a prefix of at most 112 bits, found fd00::1/128",
         ),
         (
             rule("one_to_one", "dev = \"wan\"\nexternal = \"192.0.2.9\""),

@@ -3,7 +3,6 @@
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
-use softnet_core::ip::hooks::Slot;
 use softnet_core::ip::tables::Tables;
 use softnet_core::nat::{Nat, NatState, TooManyAddresses};
 use softnet_dev::hugepage::HugePages;
@@ -15,8 +14,6 @@ pub(crate) fn start(config: &Config, tables: &mut Tables) -> Result<Option<Arc<N
     let Some(nat) = &config.nat else { return Ok(None) };
     let secret = std::array::from_fn(|_| RandomState::new().hash_one(std::process::id()));
     let state = Arc::new(NatState::new(nat.connections, secret, &nat.timeouts, &HugePages));
-    let hook = Arc::new(Nat::new(state.clone(), &nat.rules(config))?);
-    tables.hooks.set(Slot::Prerouting, Some(hook.clone()));
-    tables.hooks.set(Slot::Postrouting, Some(hook));
+    Arc::new(Nat::new(state.clone(), &nat.rules(config))?).install(tables, 0);
     Ok(Some(state))
 }

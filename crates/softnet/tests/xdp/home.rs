@@ -161,7 +161,7 @@ fn hosts_inside_reach_the_internet_as_the_router() {
     let vlan = devs.iter().find(|row| row.name == "wan0.7").unwrap();
     assert!(vlan.tx_packets > 2000 && vlan.rx_packets > 2000, "{devs:?}");
     let shown = home.view().connections();
-    let hidden = shown.iter().filter(|row| row.snat && row.reply_dst.ip() == &WAN);
+    let hidden = shown.iter().filter(|row| row.snat && row.reply_dst.ip() == IpAddr::from(WAN));
     assert!(hidden.count() >= 3, "{shown:?}");
     let qdiscs = home.view().qdiscs();
     let shaped = qdiscs.iter().find(|row| row.dev == "wan0" && row.queue.is_none()).unwrap();

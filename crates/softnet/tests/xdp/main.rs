@@ -14,6 +14,7 @@ mod life;
 mod moves;
 mod multicast;
 mod nat;
+mod nat64;
 mod neigh;
 mod ports;
 mod scope;

@@ -2,11 +2,14 @@
 //! there.
 
 use std::io::{Read, Write};
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket as KernelSocket};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket as KernelSocket};
 use std::time::Duration;
 
-use softnet::config::{Config, NatConfig, NatForwardConfig, NatProtocol, NatSourceConfig};
+use softnet::config::{
+    Config, NatConfig, NatForwardConfig, NatProtocol, NatSourceConfig, RouteConfig, RouteTarget,
+};
 use softnet::control::show::ConntrackRow;
+use softnet_dev::netlink::Netlink;
 use softnet_dev::netns::NetNs;
 
 use super::hosts::{Icmp, ask};
@@ -20,10 +23,19 @@ const FORWARDED: u16 = 8080;
 /// Bytes of a stream.
 const STREAM: u32 = 300_000;
 
+/// A second host inside, which is the first's kernel.
+const OTHER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 77);
+
 fn router() -> Option<World> {
     let mut world = World::new(2)?;
+    start(&mut world, |_| {});
+    Some(world)
+}
+
+/// Starts NAT in `world`, and waits until neighbours are known.
+fn start(world: &mut World, change: impl FnOnce(&mut NatConfig)) {
     let mut nat = NatConfig::default();
-    nat.connections = 1000;
+    nat.connections = 4000;
     nat.source = vec![NatSourceConfig { dev: interface(1), addresses: vec![] }];
     let forward = |protocol| NatForwardConfig {
         dev: interface(1),
@@ -33,11 +45,16 @@ fn router() -> Option<World> {
         to: std::net::SocketAddrV4::new(host(0), INSIDE),
     };
     nat.forward = vec![forward(NatProtocol::Tcp), forward(NatProtocol::Udp)];
-    let config = world.config().with(|config: &mut Config| config.nat = Some(nat));
+    change(&mut nat);
+    // Beyond the host outside there is nothing, but a route.
+    let beyond = RouteConfig::new("10.99.0.0/16".parse().unwrap(), RouteTarget::Via(host(1).into()));
+    let config = world.config().with(|config: &mut Config| {
+        config.nat = Some(nat);
+        config.routes.push(beyond);
+    });
     world.start_with(config);
     let _echoes = world.echoes();
     until("an echo from outside", || world.hosts[0].run(|| ask(host(1), b"anybody there?")).unwrap());
-    Some(world)
 }
 
 fn udp(world: &World, at: usize, port: u16) -> KernelSocket {
@@ -47,7 +64,7 @@ fn udp(world: &World, at: usize, port: u16) -> KernelSocket {
 }
 
 pub(crate) fn received(socket: &KernelSocket) -> (Vec<u8>, SocketAddr) {
-    let mut buf = [0; 2000];
+    let mut buf = vec![0; 1 << 16];
     let (n, from) = socket.recv_from(&mut buf).unwrap();
     (buf[..n].to_vec(), from)
 }
@@ -100,7 +117,10 @@ fn hosts_inside_are_seen_by_the_routers_address() {
     let shown = world.view().connections();
     let answered = |row: &&ConntrackRow| row.src.port() == 5001 && row.snat && row.state == "assured";
     assert_eq!(shown.iter().filter(answered).count(), 2);
-    assert!(shown.iter().any(|row| row.protocol == "tcp" && row.reply_dst.ip() == &softnet(1)), "{shown:?}");
+    assert!(
+        shown.iter().any(|row| row.protocol == "tcp" && row.reply_dst.ip() == IpAddr::from(softnet(1))),
+        "{shown:?}"
+    );
     let nat = world.view().nat();
     assert!(nat.connections >= 3 && nat.mappings < nat.connections);
     assert_eq!(nat.addresses[0].address, softnet(1));
@@ -129,6 +149,102 @@ fn errors_reach_the_host_inside() {
     client.send(b"anyone?").unwrap();
     let error = client.recv(&mut [0; 10]).unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::ConnectionRefused, "{error}");
+}
+
+/// `ping -s 3000`, and long datagrams, both ways through NAT; the link outside takes less.
+#[test]
+fn long_datagrams_pass_in_fragments() {
+    let Some(mut world) = World::new(2) else { return };
+    for (ns, name) in [(&world.middle, interface(1)), (&world.hosts[1], "eth0".into())] {
+        ns.run(|| Netlink::new().unwrap().set_mtu(&name, 1400).unwrap()).unwrap();
+    }
+    start(&mut world, |_| {});
+    let icmp = Icmp::new(&world.hosts[0]);
+    let payload: Vec<u8> = (0..65_000u32).map(|n| (n % 251) as u8).collect();
+    for len in [1472, 3000, 20_000] {
+        until(&format!("a ping with {len} bytes"), || {
+            let reply = icmp.ping(host(1), 64, &payload[..len]);
+            let answered = icmp.receive(|message| message.from == host(1) && message.kind == (0, 0));
+            answered.is_some_and(|message| message.bytes == reply)
+        });
+    }
+    let (server, client) = (udp(&world, 1, OUTSIDE), udp(&world, 0, 5001));
+    for len in [5000, 40_000] {
+        client.send_to(&payload[..len], (host(1), OUTSIDE)).unwrap();
+        let (said, from) = received(&server);
+        assert!(said == payload[..len] && from.ip() == IpAddr::from(softnet(1)), "{len} from {from}");
+        server.send_to(&payload[..len], from).unwrap();
+        assert_eq!(received(&client), (payload[..len].to_vec(), (host(1), OUTSIDE).into()));
+    }
+    let fragments = world.view().stats().fragments;
+    assert!(fragments.reassembled >= 8 && fragments.cut >= 4, "{fragments:?}");
+    world.end();
+}
+
+/// A host inside looks at all of a /16, by way of a table that is much smaller: what others have
+/// open goes on.
+#[test]
+fn a_scan_takes_no_connection_from_anyone() {
+    let Some(mut world) = World::new(2) else { return };
+    start(&mut world, |nat| nat.connections = 512);
+    let (server, client) = (udp(&world, 1, OUTSIDE), udp(&world, 0, 5001));
+    client.send_to(b"hello", (host(1), OUTSIDE)).unwrap();
+    let mapped = received(&server).1;
+    server.send_to(b"and back", mapped).unwrap();
+    received(&client);
+    let listener = world.hosts[1].run(|| TcpListener::bind((host(1), OUTSIDE)).unwrap()).unwrap();
+    let mut stream = world.hosts[0].run(|| TcpStream::connect((host(1), OUTSIDE)).unwrap()).unwrap();
+    let (mut accepted, peer) = listener.accept().unwrap();
+    accepted.set_read_timeout(Some(PATIENCE)).unwrap();
+    let scanner = udp(&world, 0, 6001);
+    for n in 0..=u16::MAX {
+        let target = Ipv4Addr::new(10, 99, (n >> 8) as u8, n as u8);
+        // What the interface has no room for now is not the scan's concern.
+        let _ = scanner.send_to(b"?", (target, 9));
+    }
+    until("a full table", || {
+        let _ = scanner.send_to(b"?", (Ipv4Addr::new(10, 99, 0, 1), 10));
+        world.view().nat().early_drop > 10_000
+    });
+    stream.write_all(b"still there").unwrap();
+    let mut said = [0; 11];
+    accepted.read_exact(&mut said).unwrap();
+    assert_eq!((&said, accepted.peer_addr().unwrap()), (b"still there", peer));
+    client.send_to(b"still there", (host(1), OUTSIDE)).unwrap();
+    assert_eq!(received(&server), (b"still there".to_vec(), mapped));
+    server.send_to(b"still here", mapped).unwrap();
+    assert_eq!(received(&client).0, b"still here");
+}
+
+/// A host has no more connections than it may, and an address no more ports: others are refused, counted
+/// and told why.
+#[test]
+fn limits_are_told() {
+    let Some(mut world) = World::new(2) else { return };
+    start(&mut world, |nat| nat.connlimit = Some(1100));
+    let drops = |world: &World, reason: &str| {
+        let rows = world.view().drops();
+        rows.iter().filter(|row| row.reason == reason).map(|row| row.packets).sum::<u64>()
+    };
+    // Ports below 1024 stay below it (RFC 4787 REQ-3a): of these there are fewest.
+    let ask = |from: u16| {
+        let _ = udp(&world, 0, from).send_to(b"?", (host(1), OUTSIDE));
+    };
+    until("no port", || {
+        world.hosts[0].run(|| Netlink::new().unwrap().add_address("eth0", OTHER, 32)).unwrap().ok();
+        let other = world.hosts[0].run(|| KernelSocket::bind((OTHER, 7)).unwrap()).unwrap();
+        (1..1024).filter(|port| *port != 7).for_each(ask);
+        let _ = other.send_to(b"?", (host(1), OUTSIDE));
+        let _ = udp(&world, 0, 7).send_to(b"?", (host(1), OUTSIDE));
+        drops(&world, "nat_ports") > 0
+    });
+    assert!(world.view().nat().ports_exhausted > 0);
+    until("the limit", || {
+        (2000..2200).for_each(ask);
+        drops(&world, "conntrack_limit") > 0
+    });
+    let nat = world.view().nat();
+    assert!(nat.connlimit > 0 && nat.most_of_a_host == 1100, "{nat:?}");
 }
 
 #[test]

@@ -136,12 +136,7 @@ pub(super) fn softnet(
 }
 
 /// Starts softnet's driver alone: of each two devices what one receives leaves by the other.
-pub(super) fn patch(
-    cpu: usize,
-    names: &[String],
-    middle: &NetNs,
-    taps: Option<Taps>,
-) -> Result<Stack, String> {
+pub(super) fn patch(cpu: usize, names: &[String], middle: &NetNs, taps: Taps) -> Result<Stack, String> {
     let mut config = Config::default();
     for (at, name) in (0..).zip(names) {
         // A device has to have one; nothing asks for it.

@@ -71,7 +71,7 @@ trait FastPath: Family {
     /// Source address of a frame that was classified.
     fn source(frame: &[u8]) -> Option<Self>;
 
-    /// Destination of a frame that was classified.
+    /// Destination of a frame that was classified; `None` if a hook made it of the other family.
     fn destination(frame: &[u8]) -> Option<Self::Bits>;
 
     /// IANA's number of the protocol that a frame for softnet itself carries; `None` if it is only a piece of a packet.
@@ -140,6 +140,8 @@ fn families_input(
     family_input::<Ipv4Addr>(ctx, tables, ingress, batch, &mut other, out);
     if !other.is_empty() {
         family_input::<Ipv6Addr>(ctx, tables, ingress, &mut other, batch, out);
+        // No hook makes of a packet what it was before.
+        ctx.free_batch(batch, DropReason::NetfilterDrop);
     }
 }
 

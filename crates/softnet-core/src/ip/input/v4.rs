@@ -102,7 +102,8 @@ impl FastPath for Ipv4Addr {
 
     #[inline(always)]
     fn destination(frame: &[u8]) -> Option<u32> {
-        Some(Ipv4Header::over(headers(frame)?.1).dst())
+        let ip = Ipv4Header::over(headers(frame)?.1);
+        (ip.version() == 4).then(|| ip.dst())
     }
 
     #[inline(always)]

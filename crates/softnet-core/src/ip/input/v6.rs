@@ -25,8 +25,9 @@ impl FastPath for Ipv6Addr {
     fn classify(frame: &[u8], len: usize, mac: &MacAddr) -> Verdict<u128> {
         let Some((eth, ip)) = headers(frame) else { return short(frame, mac) };
         let dst = ip.dst().to_bits();
-        // Addresses that are not plainly global begin with 0 (::, ::1, IPv4 in disguise), 0xfe (link-local) or 0xff (groups).
-        let special = |bits: u128| ((bits >> 120) as u8).wrapping_add(2) < 3;
+        // Addresses that are not plainly global begin with 0x0000 (::, ::1, IPv4 in disguise), 0xfe (link-local) or 0xff
+        // (groups).
+        let special = |bits: u128| ((bits >> 112) as u16).wrapping_add(0x200) < 0x201;
         let odd = special(ip.src().to_bits()) | special(dst) | (ip.next_header() == next::HOP_BY_HOP);
         if !eth.is_to(mac) || eth.ethertype() != ethertype::IPV6 || ip.version() != 6 || odd {
             return unusual(frame, mac);
@@ -65,7 +66,8 @@ impl FastPath for Ipv6Addr {
 
     #[inline(always)]
     fn destination(frame: &[u8]) -> Option<u128> {
-        Some(headers(frame)?.1.dst().to_bits())
+        let ip = headers(frame)?.1;
+        (ip.version() == 6).then(|| ip.dst().to_bits())
     }
 
     /// Behind extension headers only the slow path looks.

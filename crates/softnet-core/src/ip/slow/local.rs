@@ -4,9 +4,11 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use super::family::{Received, Refusal, SlowFamily};
 use super::{Call, Refused, RouteSnapshot, SlowPath, TooBig, packet};
+use crate::ip::adjacency::Kind;
 use crate::ip::echo::EchoReply;
 use crate::ip::hooks::Slot;
 use crate::ip::icmp_error::{Problem, Quote};
+use crate::ip::input::Exception;
 use crate::ip::reassembly::Expired;
 use crate::skb::{DropReason, Skb};
 use crate::sock::key::{ANY, addr_of, unmapped};
@@ -40,10 +42,27 @@ impl Call<'_> {
         }
     }
 
+    /// A fragment of a datagram that a hook wants whole, and what it completes.
+    pub(super) fn gather<F: SlowFamily>(&mut self, skb: Skb) -> Result<(), Refused> {
+        match self.collect::<F>(skb)? {
+            Some(whole) => self.receive::<F>(whole, Exception::Unusual),
+            None => Ok(()),
+        }
+    }
+
     /// A fragment of a datagram to softnet, and what it completes.
     pub(super) fn fragment<F: SlowFamily>(&mut self, skb: Skb, received: Received<F>) -> Result<(), Refused> {
+        let Some(whole) = self.collect::<F>(skb)? else { return Ok(()) };
+        match received.to_many {
+            true => F::group(self, whole, received),
+            false => self.local(whole, received),
+        }
+    }
+
+    /// Has a fragment wait for the others. Returns the datagram that it completes.
+    fn collect<F: SlowFamily>(&mut self, skb: Skb) -> Result<Option<Skb>, Refused> {
         let whole = match F::reassemble(&mut self.slow.frags, self.ctx, self.view.now, skb) {
-            Ok(None) => return Ok(()),
+            Ok(None) => return Ok(None),
             Ok(Some(whole)) => whole,
             Err((skb, reason)) => {
                 // Of a packet that is not in one frame, not all was looked at.
@@ -55,23 +74,29 @@ impl Call<'_> {
         if F::must_be_whole(packet(&whole)) {
             return Err((whole, DropReason::Ipv6NdiscFrag));
         }
-        match received.to_many {
-            true => F::group(self, whole, received),
-            false => self.local(whole, received),
-        }
+        Ok(Some(whole))
     }
 
-    /// Gives up datagrams whose fragments did not come in time, with an error about those whose first did (RFC 792, RFC 4443).
+    /// Gives up datagrams whose fragments did not come in time, with an error about those to softnet whose first did (RFC 792,
+    /// RFC 4443).
     pub(super) fn expire_fragments(&mut self) {
         while let Some(Expired { first, rest }) = self.slow.frags.expire(self.view.now) {
             if let Some(first) = first {
                 match packet(&first).first().map(|first| first >> 4) {
-                    Some(6) => self.error::<Ipv6Addr>(&first, Ipv6Addr::REASSEMBLY_TIME_EXCEEDED),
-                    _ => self.error::<Ipv4Addr>(&first, Ipv4Addr::REASSEMBLY_TIME_EXCEEDED),
+                    Some(6) => self.not_whole::<Ipv6Addr>(&first),
+                    _ => self.not_whole::<Ipv4Addr>(&first),
                 }
                 self.ctx.free(first, DropReason::FragReasmTimeout);
             }
             self.ctx.free_list(rest, DropReason::FragReasmTimeout);
+        }
+    }
+
+    /// Tells the sender of `first` that the others did not come, unless it was gathered on its way to others.
+    fn not_whole<F: SlowFamily>(&mut self, first: &Skb) {
+        let dst = F::ends(packet(first)).map_or(F::UNSPECIFIED, |(_, dst)| dst);
+        if F::route(self.view, first.head().dev, dst).kind == Kind::Local {
+            self.error::<F>(first, F::REASSEMBLY_TIME_EXCEEDED);
         }
     }
 

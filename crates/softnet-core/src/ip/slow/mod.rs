@@ -21,7 +21,7 @@ mod v6;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use super::adjacency::Kind;
+use super::adjacency::{Adjacency, Kind};
 use super::hooks::{HookContext, Made, Passage, Slot};
 use super::icmp_limit::{IcmpLimit, IcmpParams};
 use super::ident::Idents;
@@ -73,6 +73,20 @@ impl<'a> RouteSnapshot<'a> {
     fn kind_of<F: Family>(self, addr: F) -> Kind {
         let routing = F::routing(self.tables);
         routing.next_hop(routing.fib.longest_match(addr)).kind
+    }
+
+    /// The next hop of a packet made here to `dst`, if a hook makes it one of the other family: any
+    /// device with addresses to send from, `dev` first.
+    fn crossing<F: Family>(self, dev: u16, dst: F) -> Option<Adjacency<F>> {
+        let crossing = self.tables.hooks.crossing?;
+        if !crossing.crosses(dst.into()) {
+            return None;
+        }
+        let has = |dev: &u16| self.iface(*dev).filter(|iface| !F::addresses(iface).is_empty());
+        let all = std::iter::once(dev).chain(0..self.tables.ifaces.len() as u16);
+        all.filter_map(|dev| Some((dev, has(&dev)?)))
+            .map(|(dev, iface)| Adjacency::connected(dev, iface.mtu))
+            .next()
     }
 
     /// Whether `addr` is that of all on a link, but for 255.255.255.255.
@@ -143,7 +157,7 @@ pub struct SlowPath {
     redirects: RedirectLimit,
     announcements: Announcements,
     pub(super) actions: Actions,
-    /// What hooks made during the call at hand.
+    /// What hooks made or took during the call at hand.
     made: Made,
 }
 
@@ -347,6 +361,8 @@ impl Call<'_> {
                 self.output_made(skb);
                 Ok(())
             }
+            Exception::Fragment if is_ipv6(&skb) => self.gather::<Ipv6Addr>(skb),
+            Exception::Fragment => self.gather::<Ipv4Addr>(skb),
             _ if is_ipv6(&skb) => self.receive::<Ipv6Addr>(skb, exception),
             _ => self.receive::<Ipv4Addr>(skb, exception),
         };
@@ -376,11 +392,11 @@ impl Call<'_> {
         while !self.slow.actions.is_empty() || !self.slow.made.is_empty() {
             let actions: Vec<Action> = self.slow.actions.drain().collect();
             actions.into_iter().for_each(|action| self.carry_out(action));
-            let made: Vec<Skb> = self.slow.made.drain().collect();
+            let made: Vec<_> = self.slow.made.drain().collect();
             rounds += usize::from(!made.is_empty());
-            for skb in made {
+            for (skb, what) in made {
                 match rounds {
-                    ..=MADE_ROUNDS => self.output_made(skb),
+                    ..=MADE_ROUNDS => self.handle(skb, what),
                     _ => self.ctx.free(skb, DropReason::NetfilterDrop),
                 }
             }

@@ -1,12 +1,14 @@
 //! From a received packet to where it goes: to softnet itself, or on.
 
+use std::net::{Ipv4Addr, Ipv6Addr};
+
 use super::family::{Received, Refusal, SlowFamily};
-use super::{Call, Refused, packet};
-use crate::ip::ETH_LEN;
+use super::{Call, Refused, is_ipv6, packet};
 use crate::ip::adjacency::{Adjacency, Kind};
 use crate::ip::hooks::{Passage, Slot};
 use crate::ip::input::Exception;
 use crate::ip::redirect::{CameBy, Quote};
+use crate::ip::{ETH_LEN, Family};
 use crate::skb::{DropReason, Flags, Skb};
 
 impl Call<'_> {
@@ -25,6 +27,12 @@ impl Call<'_> {
             match self.received(Slot::Prerouting, skb) {
                 Some(passed) => skb = passed,
                 None => return Ok(()),
+            }
+            if is_ipv6(&skb) != (F::ETHERTYPE == Ipv6Addr::ETHERTYPE) {
+                return match is_ipv6(&skb) {
+                    true => self.receive::<Ipv6Addr>(skb, exception),
+                    false => self.receive::<Ipv4Addr>(skb, exception),
+                };
             }
             // Its addresses may be others.
             checked = F::check(self.slow, self.view, &skb, unusual);

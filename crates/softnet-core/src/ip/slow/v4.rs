@@ -20,7 +20,7 @@ use crate::ip::v4::icmp::{ECHO_REPLY, IcmpError, build_error, echo_reply, may_re
 use crate::ip::v4::options::{self, EchoOptions, OptionPolicy, Record};
 use crate::ip::v4::redirect::build as build_redirect;
 use crate::ip::{ETH_LEN, MacAddr, checksum, is_group};
-use crate::skb::{DropReason, Skb};
+use crate::skb::{DropReason, Flags, Skb};
 use crate::sock::Transport;
 
 /// Where a header says what its payload is.
@@ -87,8 +87,8 @@ impl SlowFamily for Ipv4Addr {
         view.tables.v4.route(dst)
     }
 
-    fn next_hop(view: RouteSnapshot<'_>, _: u16, dst: Self) -> Adjacency<Self> {
-        view.tables.v4.route(dst)
+    fn next_hop(view: RouteSnapshot<'_>, dev: u16, dst: Self) -> Adjacency<Self> {
+        view.crossing(dev, dst).unwrap_or_else(|| view.tables.v4.route(dst))
     }
 
     fn scoped(dst: Self, _: u16) -> Self {
@@ -253,7 +253,8 @@ impl SlowPath {
         }
         let dev = skb.head().dev;
         let filter = view.iface(dev).map_or_else(Default::default, |iface| iface.rp_filter);
-        if !filter.allows(&view.tables.v4, dev, Ipv4Addr::from(header.src())) {
+        let crossed = skb.head().flags & Flags::CROSSED != 0;
+        if !crossed && !filter.allows(&view.tables.v4, dev, Ipv4Addr::from(header.src())) {
             return Err(DropReason::IpRpFilter.into());
         }
         let options = options::parse(packet.get(..lengths.header).unwrap_or_default());

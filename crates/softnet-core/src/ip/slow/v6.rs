@@ -19,7 +19,7 @@ use crate::ip::v6::header::{self, Ipv6Header, Upper, check_hop_by_hop, next, rec
 use crate::ip::v6::icmp::{ICMP_LEN, Icmp6Error, build_error, echo_reply, is_echo_request, message_sum};
 use crate::ip::v6::nd;
 use crate::ip::{ETH_LEN, MacAddr, is_group};
-use crate::skb::{DropReason, Skb};
+use crate::skb::{DropReason, Flags, Skb};
 use crate::sock::Transport;
 use crate::sock::scope::{scope_id, scoped};
 
@@ -94,7 +94,8 @@ impl SlowFamily for Ipv6Addr {
         let iface = view.iface(dev).ok_or(DropReason::DevReady)?;
         // (A host that asks whether an address is free has none yet; link-local ones have no route.)
         let has_route = !src.is_unspecified() && !is_link_local(src);
-        if has_route && !iface.rp_filter.allows(&view.tables.v6, dev, src) {
+        let crossed = skb.head().flags & Flags::CROSSED != 0;
+        if has_route && !crossed && !iface.rp_filter.allows(&view.tables.v6, dev, src) {
             return Err(DropReason::IpRpFilter.into());
         }
         Ok(Received { src, dst, ttl: header.hop_limit(), total, may_fragment: false, to_many })
@@ -118,7 +119,7 @@ impl SlowFamily for Ipv6Addr {
     fn next_hop(view: RouteSnapshot<'_>, dev: u16, dst: Self) -> Adjacency<Self> {
         match (is_link_local(dst), view.iface(dev)) {
             (true, Some(iface)) => view.tables.v6.on_link(dev, iface.mtu, dst),
-            _ => view.tables.v6.route(dst),
+            _ => view.crossing(dev, dst).unwrap_or_else(|| view.tables.v6.route(dst)),
         }
     }
 

@@ -1,15 +1,19 @@
 //! NAT between the client's link, which is inside, and the server's, which is outside: packets in,
 //! packets out, each checked by sums computed afresh.
 
+mod change;
 mod errors;
 mod forward;
+mod fragments;
 mod limits;
+mod prefix;
 mod random;
 mod source;
 
 use std::net::Ipv4Addr;
 
 use super::*;
+use crate::conntrack::Timeouts;
 use crate::ip::checksum;
 use crate::ip::slow::world::v4::mend;
 use crate::ip::slow::world::{SECOND, TestFamily, World, packet};
@@ -113,8 +117,7 @@ impl Router {
     /// New rules, with the connections that there are.
     fn configure(&mut self, rules: &NatRules) {
         let nat = Arc::new(Nat::new(self.state.clone(), rules).unwrap());
-        self.world.tables.hooks.set(Slot::Prerouting, Some(nat.clone()));
-        self.world.tables.hooks.set(Slot::Postrouting, Some(nat));
+        nat.install(&mut self.world.tables, seconds(self.world.now));
     }
 
     /// The one packet that comes of `frame`, and the device that it leaves by.

@@ -115,17 +115,17 @@ fn a_pool_has_one_address_for_each_host() {
     assert!(seen.len() > 2);
 }
 
-/// A change of rules leaves connections as they are.
+/// A change of rules leaves connections as they are, if their address is one still.
 #[test]
 fn connections_outlive_rules() {
     let mut router = Router::new(&masquerade());
     let outside = router.out(udp(0, (CLIENT, 5001), (SERVER, 53))).src;
-    let pool = vec![Ipv4Addr::new(192, 0, 2, 1)];
-    router
-        .configure(&NatRules { source: vec![SourceNat { dev: 1, addresses: pool.clone() }], ..masquerade() });
+    let pool = vec![Ipv4Addr::new(192, 0, 2, 1), OUTSIDE];
+    let source = vec![SourceNat { dev: 1, addresses: pool.clone() }];
+    router.configure(&NatRules { source, ..masquerade() });
     assert_eq!(router.out(udp(0, (CLIENT, 5001), (SERVER, 53))).src, outside);
     assert_eq!(router.back(udp(1, (SERVER, 53), outside)).dst, (CLIENT, 5001));
-    assert_eq!(router.out(udp(0, (CLIENT, 5002), (SERVER, 53))).src.0, pool[0]);
+    assert!(pool.contains(&router.out(udp(0, (CLIENT, 5002), (SERVER, 53))).src.0));
 }
 
 /// One that comes from outside to an inner address directly is answered by that address.

@@ -1,11 +1,12 @@
 //! What is told of connections and of NAT.
 
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{Ipv4Addr, SocketAddr};
 
 use softnet_core::conntrack::Tuple;
 use softnet_core::conntrack::entry::{DNAT, SNAT};
+use softnet_core::ip::IpPrefix;
 use softnet_core::ip::v4::header::protocol;
-use softnet_core::nat::seconds;
+use softnet_core::nat::{embedded, seconds};
 
 use super::Introspect;
 use crate::control::show::{ConntrackRow, NatAddressRow, NatStats};
@@ -18,15 +19,26 @@ impl Introspect {
     pub fn connections(&self) -> Vec<ConntrackRow> {
         let now = seconds(self.shared.clock.now());
         let Some(nat) = &self.shared.nat else { return Vec::new() };
+        // A host of IPv6 that an address stands for is shown by its own.
+        let host = |end: (u32, u16)| match nat.host6(end.0) {
+            Some(addr) => SocketAddr::new(addr.into(), end.1),
+            None => socket(end),
+        };
+        let is_v6 = |tuple: Tuple| nat.host6(tuple.src().0).is_some();
+        let pool6 = self.config.nat.as_ref().and_then(|nat| nat.pool6).and_then(IpPrefix::of);
+        let under = |(addr, port): (u32, u16)| match pool6.and_then(|pool| embedded(pool, addr)) {
+            Some(addr) => SocketAddr::new(addr.into(), port),
+            None => socket((addr, port)),
+        };
         let row = |connection: softnet_core::conntrack::Snapshot| {
             let [original, reply] = connection.tuples;
             ConntrackRow {
                 protocol: protocol_name(original),
                 state: connection.state.name().into(),
-                src: socket(original.src()),
-                dst: socket(original.dst()),
-                reply_src: socket(reply.src()),
-                reply_dst: socket(reply.dst()),
+                src: host(original.src()),
+                dst: if is_v6(original) { under(original.dst()) } else { host(original.dst()) },
+                reply_src: if is_v6(reply.inverse()) { under(reply.src()) } else { host(reply.src()) },
+                reply_dst: host(reply.dst()),
                 snat: connection.flags & SNAT != 0,
                 dnat: connection.flags & DNAT != 0,
                 age_s: connection.age,
@@ -58,7 +70,12 @@ impl Introspect {
             connections: counts.entries,
             created: counts.created,
             expired: counts.expired,
+            ended: counts.ended,
+            early_drop: counts.early_drop,
             full: counts.full,
+            connlimit: mappings.connlimit,
+            hosts: mappings.hosts.into(),
+            most_of_a_host: mappings.most.into(),
             mappings: mappings.mappings,
             ports_exhausted: mappings.exhausted,
             bytes: nat.bytes() as u64,
@@ -79,6 +96,6 @@ fn protocol_name(tuple: Tuple) -> String {
     }
 }
 
-fn socket((addr, port): (u32, u16)) -> SocketAddrV4 {
-    SocketAddrV4::new(Ipv4Addr::from_bits(addr), port)
+fn socket((addr, port): (u32, u16)) -> SocketAddr {
+    SocketAddr::new(Ipv4Addr::from_bits(addr).into(), port)
 }

@@ -2,11 +2,14 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
 
+use softnet_core::ip::IpPrefix;
 use softnet_core::nat::Filtering;
 
 use super::super::check;
 use super::super::errors::Section;
-use super::super::nat::{NatConfig, NatForwardConfig, NatOneToOneConfig, NatProtocol, NatSourceConfig};
+use super::super::nat::{
+    NatConfig, NatForwardConfig, NatOneToOneConfig, NatPrefixConfig, NatProtocol, NatSourceConfig,
+};
 use super::super::value::Value;
 use super::{Read, Table, set};
 
@@ -20,6 +23,8 @@ impl Read {
             &[
                 "connections",
                 "filtering",
+                "connlimit",
+                "pool6",
                 "udp_timeout",
                 "udp_timeout_stream",
                 "icmp_timeout",
@@ -28,6 +33,7 @@ impl Read {
                 "source",
                 "forward",
                 "one_to_one",
+                "prefix",
             ],
         );
         let mut nat = NatConfig::default();
@@ -37,6 +43,8 @@ impl Read {
             ("endpoint-independent", Filtering::EndpointIndependent),
         ];
         set(&mut nat.filtering, self.choice(table, "filtering", &filterings));
+        nat.connlimit = self.integer(table, "connlimit", &check::NAT_CONNECTIONS);
+        nat.pool6 = self.prefix6(table, "pool6");
         let timeouts = &mut nat.timeouts;
         for (key, slot) in [
             ("udp_timeout", &mut timeouts.udp),
@@ -65,6 +73,13 @@ impl Read {
             let section = Section::NatOneToOne(nat.one_to_one.len());
             match self.table(section, value).and_then(|table| self.nat_one_to_one(table)) {
                 Some(rule) => nat.one_to_one.push(rule),
+                None => self.forget(section),
+            }
+        }
+        for value in self.nat_list(table, "prefix") {
+            let section = Section::NatPrefix(nat.prefix.len());
+            match self.table(section, value).and_then(|table| self.nat_prefix(table)) {
+                Some(rule) => nat.prefix.push(rule),
                 None => self.forget(section),
             }
         }
@@ -126,6 +141,24 @@ impl Read {
         let mut address = |key| self.required_string(table, key).and_then(|_| self.address4(table, key));
         let (external, internal) = (address("external"), address("internal"));
         Some(NatOneToOneConfig { dev: dev?, external: external?, internal: internal? })
+    }
+
+    fn nat_prefix(&mut self, table: Table<'_>) -> Option<NatPrefixConfig> {
+        self.known_keys(table, &["dev", "internal", "external"]);
+        let dev = self.required_string(table, "dev");
+        let mut prefix = |key| self.required_string(table, key).and_then(|_| self.prefix6(table, key));
+        let (internal, external) = (prefix("internal"), prefix("external"));
+        Some(NatPrefixConfig { dev: dev?, internal: internal?, external: external? })
+    }
+
+    fn prefix6(&mut self, table: Table<'_>, key: &'static str) -> Option<IpPrefix> {
+        let (text, value) = (self.string(table, key)?, table.get(key)?);
+        let read = match text.parse::<IpPrefix>() {
+            Ok(prefix) if prefix.addr().is_ipv6() => Ok(prefix),
+            Ok(_) => Err(format!("expected a prefix of IPv6, such as \"2001:db8:64::/96\", found {text:?}")),
+            Err(error) => Err(error.to_string()),
+        };
+        self.parsed(table.section.key(key), value, read)
     }
 
     fn address4(&mut self, table: Table<'_>, key: &'static str) -> Option<Ipv4Addr> {

@@ -1,6 +1,6 @@
 //! Rows of `show conntrack` and `show nat`.
 
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{Ipv4Addr, SocketAddr};
 
 use serde::{Deserialize, Serialize};
 
@@ -13,13 +13,13 @@ pub struct ConntrackRow {
     /// `unreplied`, `assured`, `query`, `syn-sent`, `syn-recv`, `established`, `fin-wait`, `time-wait`, `close`.
     pub state: String,
     /// Source of the packet that opened it, as that came: address and port (of ICMP, the identifier).
-    pub src: SocketAddrV4,
+    pub src: SocketAddr,
     /// Its destination.
-    pub dst: SocketAddrV4,
+    pub dst: SocketAddr,
     /// Source of the answers, as they come.
-    pub reply_src: SocketAddrV4,
+    pub reply_src: SocketAddr,
     /// Their destination.
-    pub reply_dst: SocketAddrV4,
+    pub reply_dst: SocketAddr,
     /// Whether sources are translated (of answers, destinations).
     pub snat: bool,
     /// Whether destinations are (of answers, sources).
@@ -42,8 +42,18 @@ pub struct NatStats {
     pub created: u64,
     /// Those that expired.
     pub expired: u64,
+    /// Those that were ended because their rule, or address outside, was no more.
+    pub ended: u64,
+    /// Those that were not answered yet, and were ended to make room for others (the kernel's `early_drop`).
+    pub early_drop: u64,
     /// Those that there was no room for.
     pub full: u64,
+    /// Those that were refused because their host inside has as many as `connlimit` says.
+    pub connlimit: u64,
+    /// Hosts inside that have connections, if those are limited.
+    pub hosts: u64,
+    /// The most that one of them has.
+    pub most_of_a_host: u64,
     /// Internal endpoints that have an external one.
     pub mappings: u64,
     /// Times that no port was free for one.

@@ -1,0 +1,140 @@
+//! What outlives a change of rules: connections, mappings, ports, and what each host has.
+//!
+//! Used by the hooks of [`nat`](super), by any thread with a context; shown by the runtime.
+
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::sync::OnceLock;
+
+use super::hosts::Hosts;
+use super::mapping::Mappings;
+use super::nat64::Hosts6;
+use crate::conntrack::entry::{Holds, NIL};
+use crate::conntrack::{Conntrack, Timeouts};
+use crate::fold::FoldKey;
+use crate::memory::TableMemory;
+use crate::siphash::SipKey;
+use crate::sync::{AtomicU64, Ordering};
+
+/// Mappings that there may be beyond connections: of those that are about to have one, which takes
+/// the place of another if the table is full.
+const SPARE: u32 = 256;
+
+/// In what a connection holds: its host is one of IPv6.
+pub(super) const OF_V6: u32 = 1 << 31;
+
+/// Connections, mappings and ports: what outlives a change of rules.
+pub struct NatState {
+    pub(super) conntrack: Conntrack,
+    pub(super) mappings: Mappings,
+    pub(super) hosts: Hosts,
+    /// Of IPv6, once they are translated.
+    hosts6: OnceLock<Hosts6>,
+    key6: FoldKey,
+    random: SipKey,
+    drawn: AtomicU64,
+}
+
+/// What was counted of mappings and hosts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MappingCounts {
+    /// Mappings that there are.
+    pub mappings: u64,
+    /// Times that no port was free.
+    pub exhausted: u64,
+    /// Connections that were refused because their inside host has as many as it may.
+    pub connlimit: u64,
+    /// Inside hosts that have connections, as far as those are counted.
+    pub hosts: u32,
+    /// The most that one of them has.
+    pub most: u32,
+}
+
+impl NatState {
+    /// For `capacity` connections. The `key` is secret and random: it says where packets' tuples
+    /// lie in tables, and which ports are chosen.
+    pub fn new(capacity: u32, key: [u64; 4], timeouts: &Timeouts, memory: &impl TableMemory) -> Self {
+        let [a, b, c, d] = key;
+        // Whatever it is: the fast hash needs keys without pattern.
+        let derived = |n: u64| [2 * n, 2 * n + 1].map(|n| SipKey::new([a, b]).hash(&[c, d, n]));
+        let conntrack = Conntrack::new(capacity, FoldKey::new(derived(0)), timeouts, memory);
+        let capacity = conntrack.counts().capacity;
+        let mappings =
+            Mappings::new((capacity + SPARE).min(Conntrack::MAX), FoldKey::new(derived(1)), memory);
+        let hosts = Hosts::new(capacity, FoldKey::new(derived(3)));
+        let (random, key6) = (SipKey::new(derived(2)), FoldKey::new(derived(4)));
+        let (hosts6, drawn) = (OnceLock::new(), AtomicU64::new(0));
+        NatState { conntrack, mappings, hosts, hosts6, key6, random, drawn }
+    }
+
+    /// The connections.
+    pub fn conntrack(&self) -> &Conntrack {
+        &self.conntrack
+    }
+
+    /// What was counted of mappings and hosts.
+    pub fn mapping_counts(&self) -> MappingCounts {
+        let (mappings, exhausted) = self.mappings.counts();
+        let [of_v4, of_v6] = [self.hosts.census(), self.hosts6().map_or((0, 0), Hosts6::census)];
+        let (hosts, most) = (of_v4.0 + of_v6.0, of_v4.1.max(of_v6.1));
+        MappingCounts { mappings, exhausted, connlimit: self.hosts.refused(), hosts, most }
+    }
+
+    /// Ports of `protocol` in use of an external address; `None` if it never was one.
+    pub fn ports_in_use(&self, addr: Ipv4Addr, protocol: u8) -> Option<u32> {
+        let mut all = (0..=u8::MAX).map_while(|number| self.mappings.ports(number));
+        all.find(|set| set.addr == addr.to_bits()).map(|set| set.in_use(protocol))
+    }
+
+    /// Bytes that connections, mappings and hosts take, all in; external addresses come on top, with 24
+    /// KiB each.
+    pub fn bytes(&self) -> usize {
+        let hosts6 = self.hosts6().map_or(0, Hosts6::bytes);
+        self.conntrack.bytes() + self.mappings.bytes() + self.hosts.bytes() + hosts6
+    }
+
+    /// Looks at up to `max` entries, and frees those that expired. Returns how many it looked at.
+    #[inline]
+    pub fn sweep(&self, now: u32, max: usize) -> usize {
+        self.conntrack.sweep_with(now, max, |holds| self.release(holds))
+    }
+
+    /// Lets go of what a connection held.
+    pub(super) fn release(&self, holds: Holds) {
+        if holds.mapping != NIL {
+            self.mappings.release(holds.mapping);
+        }
+        match holds.host {
+            NIL => {}
+            number if number & OF_V6 == 0 => self.hosts.release(number),
+            number => {
+                if let Some(hosts) = self.hosts6() {
+                    hosts.release(number & !OF_V6);
+                }
+            }
+        }
+    }
+
+    /// The hosts of IPv6, if they are translated.
+    pub(super) fn hosts6(&self) -> Option<&Hosts6> {
+        self.hosts6.get()
+    }
+
+    /// Makes room for hosts of IPv6, which are translated from now on.
+    pub(super) fn translate_hosts6(&self) {
+        self.hosts6.get_or_init(|| Hosts6::new(self.conntrack.counts().capacity, self.key6));
+    }
+
+    /// The host of IPv6 that `addr` stands for in a connection; `None` if it is IPv4's own.
+    pub fn host6(&self, addr: u32) -> Option<Ipv6Addr> {
+        self.hosts6()?.host(addr)
+    }
+
+    pub(super) fn draw(&self) -> u64 {
+        self.random.hash(&[self.drawn.fetch_add(1, Ordering::Relaxed)])
+    }
+}
+
+/// The second of the stack's clock that `now`, in ns, is in.
+pub fn seconds(now: u64) -> u32 {
+    (now / 1_000_000_000) as u32
+}
