@@ -46,7 +46,7 @@ const SWEEP: usize = 2 * BATCH;
 
 /// Connections, mappings and ports: what outlives a change of rules.
 pub struct NatState {
-    conntrack: Conntrack,
+    conntrack: Arc<Conntrack>,
     mappings: Mappings,
     random: SipKey,
     drawn: AtomicU64,
@@ -65,16 +65,19 @@ impl NatState {
     /// For `capacity` connections. The `key` is secret and random: it says where packets' tuples
     /// lie in tables, and which ports are chosen.
     pub fn new(capacity: u32, key: [u64; 4], timeouts: &Timeouts) -> Self {
-        let [a, b, c, d] = key;
-        // Whatever it is: the fast hash needs keys without pattern.
-        let derived = |n: u64| [2 * n, 2 * n + 1].map(|n| SipKey::new([a, b]).hash(&[c, d, n]));
-        let conntrack = Conntrack::new(capacity, FoldKey::new(derived(0)), timeouts);
+        let conntrack = Conntrack::new(capacity, FoldKey::new(derived(key, 0)), timeouts);
+        Self::on(conntrack.into(), key)
+    }
+
+    /// With `conntrack` for its connections, which others may use, too; its key is another one.
+    pub fn on(conntrack: Arc<Conntrack>, key: [u64; 4]) -> Self {
+        let derived = |n| derived(key, n);
         let mappings = Mappings::new(conntrack.counts().capacity, FoldKey::new(derived(1)));
         NatState { conntrack, mappings, random: SipKey::new(derived(2)), drawn: AtomicU64::new(0) }
     }
 
     /// The connections.
-    pub fn conntrack(&self) -> &Conntrack {
+    pub fn conntrack(&self) -> &Arc<Conntrack> {
         &self.conntrack
     }
 
@@ -105,6 +108,12 @@ impl NatState {
     fn draw(&self) -> u64 {
         self.random.hash(&[self.drawn.fetch_add(1, Ordering::Relaxed)])
     }
+}
+
+/// Keys of which one does not tell the others. Whatever `key` is: the fast hash needs keys without
+/// pattern.
+fn derived([a, b, c, d]: [u64; 4], n: u64) -> [u64; 2] {
+    [2 * n, 2 * n + 1].map(|n| SipKey::new([a, b]).hash(&[c, d, n]))
 }
 
 /// The second of the stack's clock that `now`, in ns, is in.
