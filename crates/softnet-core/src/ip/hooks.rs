@@ -27,6 +27,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::ETH_LEN;
+use super::input::Exception;
 use super::tables::Tables;
 use super::v4::header::{Ipv4Header, MIN_LEN};
 use super::v6::header::{next, upper};
@@ -67,10 +68,10 @@ impl Passage {
     }
 }
 
-/// Packets that hooks made, and that are to be sent: by
-/// [`Exception::Made`](super::input::Exception::Made). Its owner must [drain](Self::drain) it.
+/// Packets that hooks left to the slow path: those that they [made](Exception::Made), to be sent,
+/// and those that they [refused](Exception::Rejected). Its owner must [drain](Self::drain) it.
 #[derive(Default)]
-pub struct Made(VecDeque<Skb>);
+pub struct Made(VecDeque<(Skb, Exception)>);
 
 impl Made {
     /// Whether there are none.
@@ -84,8 +85,8 @@ impl Made {
         self.0.len()
     }
 
-    /// Takes them out, in order. What the iterator has not yielded stays.
-    pub fn drain(&mut self) -> impl Iterator<Item = Skb> {
+    /// Takes them out, in order, each with what it is. What the iterator has not yielded stays.
+    pub fn drain(&mut self) -> impl Iterator<Item = (Skb, Exception)> {
         std::iter::from_fn(|| self.0.pop_front())
     }
 }
@@ -115,6 +116,18 @@ pub trait Hook: Send + Sync {
     fn run(&self, cx: &mut HookContext<'_>, passage: Passage, batch: &mut Batch);
 }
 
+/// One hook behind the other in a slot.
+struct Then(Arc<dyn Hook>, Arc<dyn Hook>);
+
+impl Hook for Then {
+    fn run(&self, cx: &mut HookContext<'_>, passage: Passage, batch: &mut Batch) {
+        self.0.run(cx, passage, batch);
+        if !batch.is_empty() {
+            self.1.run(cx, passage, batch);
+        }
+    }
+}
+
 impl<'a> HookContext<'a> {
     /// For the hooks of `tables`; what they make comes out in `made`.
     pub fn new(ctx: &'a mut SoftnetData, now: u64, tables: &'a Tables, made: &'a mut Made) -> Self {
@@ -129,7 +142,13 @@ impl<'a> HookContext<'a> {
     pub fn emit(&mut self, mut skb: Skb) {
         skb.head_mut().flags |= Flags::ORIGINATED;
         self.ctx.originate();
-        self.made.0.push_back(skb);
+        self.made.0.push_back((skb, Exception::Made));
+    }
+
+    /// Drops `skb`, and has its sender told that it is not to pass: by a reset, if it is TCP,
+    /// otherwise by an ICMP error. The slow path does that, within its limits.
+    pub fn reject(&mut self, skb: Skb) {
+        self.made.0.push_back((skb, Exception::Rejected));
     }
 
     /// Leads the packets of `batch` through the slot of `passage`: those that go on stay.
@@ -218,6 +237,15 @@ impl Hooks {
     /// Puts `hook` in `slot`, or (`None`) leaves it empty.
     pub fn set(&mut self, slot: Slot, hook: Option<Arc<dyn Hook>>) {
         self.0[slot as usize] = hook;
+    }
+
+    /// Puts `hook` in `slot`, behind what stands there.
+    pub fn add(&mut self, slot: Slot, hook: Arc<dyn Hook>) {
+        let all = match self.0[slot as usize].take() {
+            Some(first) => Arc::new(Then(first, hook)),
+            None => hook,
+        };
+        self.set(slot, Some(all));
     }
 
     /// Whether anything stands in `slot`.

@@ -11,7 +11,6 @@ use rustix::io::Errno;
 use softnet_core::SoftnetData;
 use softnet_core::ip::ETH_LEN;
 use softnet_core::ip::hooks::{HookContext, Made, Passage, Slot};
-use softnet_core::ip::input::Exception;
 use softnet_core::ip::pmtu::MIN_PMTU;
 use softnet_core::ip::slow::{Effects, RouteSnapshot, SlowPath};
 use softnet_core::ip::tables::Tables;
@@ -118,7 +117,7 @@ impl Outgoing {
         sender.send_counted(shared, ctx, dev, &mut self.batch);
         if !made.is_empty() {
             shared.slow_path(ctx, |slow, ctx, view, out| {
-                made.drain().for_each(|skb| slow.handle(ctx, view, skb, Exception::Made, out));
+                made.drain().for_each(|(skb, why)| slow.handle(ctx, view, skb, why, out));
             });
         }
         Ok(())

@@ -31,6 +31,8 @@ pub enum Exception {
     NoSocket,
     /// A hook [made](Made) it, and it is to be sent.
     Made,
+    /// A hook refused it, and its sender is to be told.
+    Rejected,
 }
 
 impl Exception {
@@ -52,7 +54,7 @@ pub struct Exceptions {
     /// The packets.
     pub batch: Batch,
     kinds: [u8; BATCH],
-    /// Packets that hooks made; they come last.
+    /// Packets that hooks made or refused; they come last.
     pub made: Made,
     /// A packet that goes back to the link it came from, for the slow path to tell its sender.
     pub redirect: redirect::Candidate,
@@ -91,7 +93,7 @@ impl Exceptions {
     /// Takes the packets out, each with its reason.
     pub fn drain(&mut self) -> impl Iterator<Item = (Skb, Exception)> {
         let kinds = self.kinds;
-        let made = self.made.drain().map(|skb| (skb, Exception::Made));
+        let made = self.made.drain();
         self.batch.drain().zip(kinds).map(|(skb, kind)| (skb, Exception::of(kind))).chain(made)
     }
 }
