@@ -25,6 +25,9 @@ pub(super) enum Section {
     NatSource(usize),
     NatForward(usize),
     NatOneToOne(usize),
+    Filter,
+    Rule(usize),
+    Set(usize),
 }
 
 /// A value in the configuration.
@@ -68,6 +71,9 @@ impl Place {
             Section::NatSource(i) => ("nat.source", Some(i)),
             Section::NatForward(i) => ("nat.forward", Some(i)),
             Section::NatOneToOne(i) => ("nat.one_to_one", Some(i)),
+            Section::Filter => ("filter", None),
+            Section::Rule(i) => ("rule", Some(i)),
+            Section::Set(i) => ("set", Some(i)),
         };
         let mut name = section.to_string();
         if let Some(i) = index.filter(|_| indexed) {

@@ -1,10 +1,11 @@
 //! What is told of connections and of NAT.
 
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use softnet_core::conntrack::Tuple;
 use softnet_core::conntrack::entry::{DNAT, SNAT};
 use softnet_core::ip::v4::header::protocol;
+use softnet_core::ip::v6::header::next;
 use softnet_core::nat::seconds;
 
 use super::Introspect;
@@ -17,23 +18,31 @@ impl Introspect {
     /// The connections, the first 65,536 of them.
     pub fn connections(&self) -> Vec<ConntrackRow> {
         let now = seconds(self.shared.clock.now());
-        let Some(nat) = &self.shared.nat else { return Vec::new() };
+        let Some(conntrack) = &self.shared.conntrack else { return Vec::new() };
         let row = |connection: softnet_core::conntrack::Snapshot| {
             let [original, reply] = connection.tuples;
+            let v4 = |tuple: Tuple| {
+                [tuple.src().0, tuple.dst().0].map(|addr| IpAddr::V4(Ipv4Addr::from_bits(addr)))
+            };
+            // Nothing of IPv6 is translated.
+            let ([src, dst], [reply_src, reply_dst]) = match connection.ends6 {
+                Some(ends) => (ends.map(IpAddr::V6), [ends[1], ends[0]].map(IpAddr::V6)),
+                None => (v4(original), v4(reply)),
+            };
             ConntrackRow {
                 protocol: protocol_name(original),
                 state: connection.state.name().into(),
-                src: socket(original.src()),
-                dst: socket(original.dst()),
-                reply_src: socket(reply.src()),
-                reply_dst: socket(reply.dst()),
+                src: SocketAddr::new(src, original.src().1),
+                dst: SocketAddr::new(dst, original.dst().1),
+                reply_src: SocketAddr::new(reply_src, reply.src().1),
+                reply_dst: SocketAddr::new(reply_dst, reply.dst().1),
                 snat: connection.flags & SNAT != 0,
                 dnat: connection.flags & DNAT != 0,
                 age_s: connection.age,
                 expires_s: connection.left,
             }
         };
-        nat.conntrack().connections(now).take(MAX_ROWS).map(row).collect()
+        conntrack.connections(now).take(MAX_ROWS).map(row).collect()
     }
 
     /// What NAT has.
@@ -75,10 +84,7 @@ fn protocol_name(tuple: Tuple) -> String {
         protocol::TCP => "tcp".into(),
         protocol::UDP => "udp".into(),
         protocol::ICMP => "icmp".into(),
+        next::ICMPV6 => "icmpv6".into(),
         other => other.to_string(),
     }
-}
-
-fn socket((addr, port): (u32, u16)) -> SocketAddrV4 {
-    SocketAddrV4::new(Ipv4Addr::from_bits(addr), port)
 }

@@ -1,6 +1,6 @@
 //! Rows of `show conntrack` and `show nat`.
 
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{Ipv4Addr, SocketAddr};
 
 use serde::{Deserialize, Serialize};
 
@@ -8,18 +8,18 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ConntrackRow {
-    /// `tcp`, `udp`, `icmp`.
+    /// `tcp`, `udp`, `icmp`, `icmpv6`.
     pub protocol: String,
     /// `unreplied`, `assured`, `query`, `syn-sent`, `syn-recv`, `established`, `fin-wait`, `time-wait`, `close`.
     pub state: String,
     /// Source of the packet that opened it, as that came: address and port (of ICMP, the identifier).
-    pub src: SocketAddrV4,
+    pub src: SocketAddr,
     /// Its destination.
-    pub dst: SocketAddrV4,
+    pub dst: SocketAddr,
     /// Source of the answers, as they come.
-    pub reply_src: SocketAddrV4,
+    pub reply_src: SocketAddr,
     /// Their destination.
-    pub reply_dst: SocketAddrV4,
+    pub reply_dst: SocketAddr,
     /// Whether sources are translated (of answers, destinations).
     pub snat: bool,
     /// Whether destinations are (of answers, sources).
