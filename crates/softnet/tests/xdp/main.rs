@@ -15,6 +15,7 @@ mod multicast;
 mod nat;
 mod neigh;
 mod ports;
+mod rules;
 mod scope;
 mod segments;
 mod shape;
