@@ -92,7 +92,11 @@ fn start(setup: &Setup, rules: Option<&Rules>) -> Result<forward::Bench, String>
     let bench = setup.start(false)?;
     let Some(rules) = rules else { return Ok(bench) };
     let conntrack = rules.ask_for_states().then(|| {
-        let table = Conntrack::new(CAPACITY, FoldKey::new([11, 12]), &Timeouts::default());
+        let table = Conntrack::new(
+            CAPACITY,
+            FoldKey::new([0x9e37_79b9_7f4a_7c15, 0xd1b5_4a32_d192_ed03]),
+            &Timeouts::default(),
+        );
         (Arc::new(table.with_ipv6()), false)
     });
     let filter = Filter::new(rules, conntrack).map_err(text)?;
