@@ -215,10 +215,10 @@ fn tables_for_people() {
     assert_eq!(
         show("rule"),
         fine(concat!(
-            "RULE  NAME     HOOK           MATCHES                    ACTION  PACKETS      BYTES\n",
+            "RULE  NAME     HOOK           MATCHES                    ACTION  PACKETS     BYTES\n",
             "   1  belongs  forward        state established,related  allow    12,000  8.58 MiB\n",
-            "   2  -        input,forward  in wan source @bad         drop         17     1,020\n",
-            "   -  -        forward        policy                     drop          3       180\n",
+            "   2  -        input,forward  in wan source @bad         drop         17    1020 B\n",
+            "   -  -        forward        policy                     drop          3     180 B\n",
         ))
     );
     let (code, out, err) = show("stats");
