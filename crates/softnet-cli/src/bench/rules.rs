@@ -5,9 +5,7 @@ use std::sync::Arc;
 
 use clap::Args;
 use serde_json::json;
-use softnet_core::conntrack::{Conntrack, Timeouts};
-use softnet_core::filter::{Action, Addresses, Chain, Filter, FlowState, Rule, Rules};
-use softnet_core::fold::FoldKey;
+use softnet_core::filter::{Action, Addresses, Chain, Filter, Rule, Rules};
 use softnet_core::ip::{IpPrefix, Prefix};
 use softnet_core::skb::BATCH;
 
@@ -27,13 +25,10 @@ packet is held against all of them.
   forward      without rules
   rules-10     10 rules with addresses, protocols and ports
   rules-100    100 of them
-  set-100k     one rule for 100,000 prefixes, as sources
-  stateful     rules that ask for states: 10,000 connections, looked up and let pass";
+  set-100k     one rule for 100,000 prefixes, as sources";
 
-/// Packets, and connections.
+/// Packets, each with a source of its own.
 const FLOWS: usize = 10_000;
-/// What there is room for.
-const CAPACITY: u32 = 16_384;
 
 #[derive(Args, Debug)]
 pub(crate) struct FilterBench {
@@ -45,7 +40,7 @@ pub(crate) struct FilterBench {
     cases: Vec<String>,
 }
 
-const CASES: [&str; 5] = ["forward", "rules-10", "rules-100", "set-100k", "stateful"];
+const CASES: [&str; 4] = ["forward", "rules-10", "rules-100", "set-100k"];
 
 /// A prefix that no packet is of: 20.0.0.0 and what follows.
 fn foreign(n: u32, len: u8) -> Result<IpPrefix, String> {
@@ -74,14 +69,6 @@ fn rules(case: &str) -> Result<Option<Rules>, String> {
             rules.sets = vec![set?];
             rules.rules = vec![Rule { source: vec![Addresses::Set(0)], ..rule(Action::Drop) }];
         }
-        "stateful" => {
-            let belongs = vec![FlowState::Established, FlowState::Related];
-            rules.rules = vec![
-                Rule { state: belongs, ..rule(Action::Allow) },
-                Rule { state: vec![FlowState::New], input: vec![0], ..rule(Action::Allow) },
-            ];
-            rules.policies[Chain::Forward as usize] = Action::Drop;
-        }
         _ => return Ok(None),
     }
     Ok(Some(rules))
@@ -91,15 +78,7 @@ fn rules(case: &str) -> Result<Option<Rules>, String> {
 fn start(setup: &Setup, rules: Option<&Rules>) -> Result<forward::Bench, String> {
     let bench = setup.start(false)?;
     let Some(rules) = rules else { return Ok(bench) };
-    let conntrack = rules.ask_for_states().then(|| {
-        let table = Conntrack::new(
-            CAPACITY,
-            FoldKey::new([0x9e37_79b9_7f4a_7c15, 0xd1b5_4a32_d192_ed03]),
-            &Timeouts::default(),
-        );
-        (Arc::new(table.with_ipv6()), false)
-    });
-    let filter = Filter::new(rules, conntrack).map_err(text)?;
+    let filter = Filter::new(rules, None).map_err(text)?;
     let shared = &bench.assembly.shared;
     shared.control().replace_tables(&**shared, |tables| filter.stand(rules, &mut tables.hooks));
     Ok(bench)
@@ -114,7 +93,6 @@ fn verify(setup: &Setup, rules: Option<&Rules>) -> Result<(), String> {
     let decided = |number: u16| contexts.iter().map(|context| context.rule(number.into())[0]).sum::<u64>();
     let passed = match rules {
         None => n,
-        Some(rules) if rules.ask_for_states() => decided(1),
         Some(_) => decided(Chain::Forward.policy_number()),
     };
     bench.end()?;
