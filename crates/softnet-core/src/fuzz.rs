@@ -1,6 +1,7 @@
 //! What fuzzing runs, here as ordinary functions: whatever bytes they are given, none may panic. The tests run them on the
 //! corpus of `fuzz/corpus`; `cargo fuzz` runs them for as long as it is let.
 
+pub use crate::filter::fuzz as filter;
 pub use crate::gro::fuzz::gro;
 pub use crate::ip::reassembly::fuzz::reassembly;
 pub use crate::ip::slow::fuzz::{forward, forward6};
@@ -119,6 +120,7 @@ mod tests {
         replay("arp", arp);
         replay("icmp", icmp);
         replay("icmp_errors", icmp_errors);
+        replay("filter", filter);
         replay("reassembly", reassembly);
         replay("gro", gro);
         replay("forward", forward);

@@ -6,6 +6,7 @@
 #![deny(unsafe_code)]
 
 pub mod conntrack;
+pub mod filter;
 pub mod fold;
 #[cfg(all(any(test, fuzzing), not(feature = "loom")))]
 pub mod fuzz;

@@ -39,6 +39,9 @@ impl Counter {
     }
 }
 
+/// Counters of filter rules that a context has: as many as [`filter`](crate::filter) has numbers.
+const RULES: usize = crate::filter::NUMBERS;
+
 /// Drops of [`CHUNK`] devices, by reason.
 type Drops = Box<[[Counter; DropReason::COUNT]]>;
 
@@ -47,6 +50,8 @@ pub struct ContextStats {
     /// The first is there from the start; each of the others is made by the context's thread, at the first drop of one of its
     /// devices. So a thread that few of many devices drop at takes little memory.
     drops: [OnceLock<Drops>; MAX_DEVICES / CHUNK],
+    /// Packets and bytes by the numbers of filter rules; made when the first one matches.
+    rules: OnceLock<Box<[[Counter; 2]]>>,
     /// Packets that reached a receiver here (ARP, ICMP, later sockets).
     pub delivered: Counter,
     /// Packets made here.
@@ -67,6 +72,7 @@ impl Default for ContextStats {
         drops[0].get_or_init(no_drops);
         ContextStats {
             drops,
+            rules: OnceLock::new(),
             delivered: Counter::default(),
             originated: Counter::default(),
             merged: Counter::default(),
@@ -84,11 +90,21 @@ impl ContextStats {
             let mine = mine.get_or_init(no_drops).iter().flatten();
             mine.zip(theirs.iter().flatten()).for_each(|(drops, more)| drops.add(more.get()));
         }
+        if let Some(theirs) = other.rules.get() {
+            let mine = self.rules.get_or_init(no_rules).iter().flatten();
+            mine.zip(theirs.iter().flatten()).for_each(|(count, more)| count.add(more.get()));
+        }
         self.delivered.add(other.delivered.get());
         self.originated.add(other.originated.get());
         self.merged.add(other.merged.get());
         self.sk_queued.add(other.sk_queued.get());
         self.sk_taken.add(other.sk_taken.get());
+    }
+
+    /// Packets and bytes that the filter rule with this number decided here.
+    pub fn rule(&self, number: usize) -> [u64; 2] {
+        let counts = self.rules.get().and_then(|rules| rules.get(number));
+        counts.map_or([0; 2], |counts| counts.each_ref().map(Counter::get))
     }
 
     /// Packets of device `dev` dropped for `reason`.
@@ -130,6 +146,11 @@ impl ContextStats {
 #[cold]
 fn no_drops() -> Drops {
     (0..CHUNK).map(|_| std::array::from_fn(|_| Counter::default())).collect()
+}
+
+#[cold]
+fn no_rules() -> Box<[[Counter; 2]]> {
+    (0..RULES).map(|_| Default::default()).collect()
 }
 
 /// A thread's context: its caches of packet memory ([`Store`], to which it dereferences), its counters, and the
@@ -250,6 +271,15 @@ impl SoftnetData {
         self.stats.originated.add(1);
     }
 
+    /// Counts packets and bytes that the filter rule with this number decided.
+    #[inline(always)]
+    pub(crate) fn count_rule(&self, number: u16, packets: u64, bytes: u64) {
+        if let Some([p, b]) = self.stats.rules.get_or_init(no_rules).get(usize::from(number)) {
+            p.add(packets);
+            b.add(bytes);
+        }
+    }
+
     /// Counts drops of packets that never had an skb (no head, no frame).
     pub fn count_drops(&self, dev: u16, reason: DropReason, n: u64) {
         self.stats.count(dev, reason, n);
@@ -310,5 +340,17 @@ mod tests {
                 .collect::<Vec<_>>()
         );
         assert_eq!((a.dropped(), b.dropped()), (15, 12));
+    }
+
+    #[test]
+    fn rules_are_counted_when_one_matches() {
+        let (a, b) = (ContextStats::default(), ContextStats::default());
+        a.absorb(&b);
+        assert!(a.rules.get().is_none());
+        b.rules.get_or_init(no_rules)[3][1].add(9);
+        assert_eq!((a.rule(3), b.rule(3), b.rule(RULES)), ([0, 0], [0, 9], [0, 0]));
+        a.absorb(&b);
+        a.absorb(&b);
+        assert_eq!(a.rule(3), [0, 18]);
     }
 }

@@ -19,6 +19,7 @@ mod offer;
 mod others;
 pub(crate) mod report;
 mod rfs;
+mod rules;
 mod rx_handoff;
 mod shape;
 mod skb_cache;
@@ -85,6 +86,9 @@ pub(crate) enum Bench {
     /// What switching between polling contexts, each millisecond, costs the traffic
     #[command(after_help = CONTEXTS_SWITCH)]
     ContextsSwitch(contexts_switch::ContextsSwitch),
+    /// Packets per second of one worker that filter rules are asked about
+    #[command(after_help = rules::HELP)]
+    Filter(rules::FilterBench),
     /// What the flow hash of a packet costs
     #[command(after_help = flow_hash::HELP)]
     FlowHash(flow_hash::FlowHash),
@@ -221,6 +225,7 @@ impl Bench {
         let (name, common) = match self {
             Bench::Conntrack(b) => ("conntrack", &b.common),
             Bench::ContextsSwitch(b) => ("contexts-switch", &b.common),
+            Bench::Filter(b) => ("filter", &b.common),
             Bench::FlowHash(b) => ("flow-hash", &b.common),
             Bench::Forward(b) => ("forward", &b.common),
             Bench::Idle(b) => ("idle", &b.common),
@@ -241,6 +246,7 @@ impl Bench {
         let mut report = match self {
             Bench::Conntrack(b) => b.run(),
             Bench::ContextsSwitch(b) => b.run(),
+            Bench::Filter(b) => b.run(),
             Bench::FlowHash(b) => b.run(),
             Bench::Forward(b) => b.run(),
             Bench::Idle(b) => b.run(),
@@ -272,6 +278,7 @@ fn explained(name: &str) -> &'static str {
     match name {
         "conntrack" => conntrack::HELP,
         "contexts-switch" => CONTEXTS_SWITCH,
+        "filter" => rules::HELP,
         "flow-hash" => flow_hash::HELP,
         "forward" => FORWARD,
         "idle" => IDLE,
@@ -300,6 +307,7 @@ fn leading(name: &str) -> &'static [&'static str] {
         "irq-suspend" => {
             &["qps", "p99_us", "cpu_percent", "p50_us", "sustained_percent", "worker_cpu_percent"]
         }
+        "filter" => &["mpps", "ns_per_packet"],
         "nat" => &["mpps", "ns_per_packet", "gbit_s", "cpu_percent", "gbit_s_per_cpu"],
         "napi-context" => &["qps", "p50_us", "p99_us", "p999_us", "app_wait_percent", "poller_wait_percent"],
         "rfs" => rfs::LEADING,

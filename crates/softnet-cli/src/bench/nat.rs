@@ -100,7 +100,7 @@ fn udp_sum(packet: &[u8]) -> u16 {
 }
 
 /// The packets of `n` sessions: as they come at first, and as they come then.
-fn sessions(n: usize, prefixes: &[IpPrefix]) -> [Arc<[Template]>; 2] {
+pub(super) fn sessions(n: usize, prefixes: &[IpPrefix]) -> [Arc<[Template]>; 2] {
     let mut random = Random::new(7);
     let mut all = templates(n, RX_MAC, prefixes, &mut random);
     all.iter_mut().zip(0..).for_each(|(template, n)| set_source(template, n));

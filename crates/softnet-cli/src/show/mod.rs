@@ -8,7 +8,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use softnet::control::show::{
     ConntrackRow, DevRow, DropRow, FilterRow, NapiRow, NatStats, NeighRow, NtupleRow, QdiscRow, RouteRow,
-    RssRow, SocketRow, Stats, SteeringRow, Table, WorkerRow,
+    RssRow, RuleRow, SocketRow, Stats, SteeringRow, Table, WorkerRow,
 };
 use softnet::control::{Client, Request};
 
@@ -48,8 +48,9 @@ Examples:
   softnet show steering               which workers go on with what each RX queue brings
   softnet show rss                    how devices spread flows over their queues; with --json the tables whole
   softnet show ntuple --watch         packets that filters of devices take, as rates
-  softnet show conntrack              connections whose addresses are translated, and when they expire
+  softnet show conntrack              connections that are tracked, what is translated, and when they expire
   softnet show nat                    how many there are, and ports in use
+  softnet show rule --watch           filter rules, and packets that each decides, as rates
   softnet show drops --name edge      what the instance \"edge\" lost, and why
   softnet show stats --json | jq .dropped
 
@@ -110,6 +111,7 @@ pub(crate) fn show(args: &Show) -> Result<(), Failure> {
             || ask(&client, Table::Nat),
             |now: &NatStats, before| rows::nat(now, before),
         ),
+        Table::Rule => list::<RuleRow>(args, &client),
         Table::Stats => repeat(
             &args.output(),
             || ask(&client, Table::Stats),

@@ -3,7 +3,7 @@
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use softnet::control::show::{
-    ConntrackRow, DevRow, DropRow, FilterRow, NatAddressRow, NatStats, NeighRow, QdiscRow, RouteRow,
+    ConntrackRow, DevRow, DropRow, FilterRow, NatAddressRow, NatStats, NeighRow, QdiscRow, RouteRow, RuleRow,
     SocketRow, Stats, SteeredRow, SteeringRow, TxRow, WorkerRow,
 };
 
@@ -312,6 +312,26 @@ pub(crate) fn nat(now: &NatStats, before: Option<(&NatStats, f64)>) -> String {
         bytes(now.bytes),
     );
     totals + &table(&now.addresses, None)
+}
+
+impl Row for RuleRow {
+    const NONE: &'static str = "no rules: the configuration has no [[rule]], and no policy but \"allow\"";
+
+    fn key(&self) -> String {
+        format!("{:?} {:?}", self.number, self.hooks)
+    }
+
+    fn cells(&self, since: Since<'_, Self>) -> Vec<Cell> {
+        vec![
+            right("rule", self.number.map_or("-".into(), |number| number.to_string())),
+            left("name", self.name.as_deref().unwrap_or("-")),
+            left("hook", self.hooks.join(",")),
+            left("matches", &self.rule),
+            left("action", &self.action),
+            right("packets", counter(self, since, |row| row.packets)),
+            right("bytes", volume(self, since, |row| row.bytes)),
+        ]
+    }
 }
 
 impl Row for RouteRow {

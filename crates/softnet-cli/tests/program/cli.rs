@@ -214,6 +214,15 @@ fn tables_for_people() {
             "wan  203.0.113.5        800        300         1\n",
         ))
     );
+    assert_eq!(
+        show("rule"),
+        fine(concat!(
+            "RULE  NAME     HOOK           MATCHES                    ACTION  PACKETS     BYTES\n",
+            "   1  belongs  forward        state established,related  allow    12,000  8.58 MiB\n",
+            "   2  -        input,forward  in wan source @bad         drop         17    1020 B\n",
+            "   -  -        forward        policy                     drop          3     180 B\n",
+        ))
+    );
     let (code, out, err) = show("stats");
     assert!(code == 0 && err.is_empty() && out.contains("received     59,000\n"), "{out}{err}");
     let fragments = "fragments    2 datagrams waiting, 4,100 put together, 7 packets cut\n";

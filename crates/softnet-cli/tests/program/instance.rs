@@ -177,6 +177,14 @@ impl Handler for Instance {
                 "mappings": 1100, "ports_exhausted": 1, "bytes": 31457280,
                 "addresses": [{"dev": "wan", "address": "203.0.113.5", "tcp": 800, "udp": 300, "icmp": 1}],
             }),
+            Table::Rule => json!([
+                {"number": 1, "name": "belongs", "hooks": ["forward"], "rule": "state established,related",
+                 "action": "allow", "packets": 12000, "bytes": 9000000},
+                {"number": 2, "name": null, "hooks": ["input", "forward"], "rule": "in wan source @bad",
+                 "action": "drop", "packets": 17, "bytes": 1020},
+                {"number": null, "name": null, "hooks": ["forward"], "rule": "policy", "action": "drop",
+                 "packets": 3, "bytes": 180},
+            ]),
             Table::Stats => json!({
                 "name": "edge", "version": "0.1.0", "pid": 77, "uptime_s": 245.0, "received": 59000, "originated": 1,
                 "transmitted": 58000, "delivered": 1001, "dropped": 0, "held": 0, "icmp_limited": 0,

@@ -7,7 +7,7 @@
 //! each second, of which the receive path [sweeps](Conntrack::sweep) a bounded number for each
 //! batch. Time is in seconds of the stack's clock.
 //!
-//! Called by the hooks of [`nat`](crate::nat), by any thread with a context. Invariants: a packet
+//! Called by the hooks of [`nat`](crate::nat) and [`filter`](crate::filter), by any thread with a context. Invariants: a packet
 //! that finds a connection finds all of one and the same, however often the entry was used before;
 //! a connection that a packet kept alive does not expire for what was true before; an entry is
 //! free, on one list of the wheel, or in the hands of one thread. The [life word](entry::Life)
@@ -18,6 +18,7 @@ pub mod entry;
 mod index;
 #[cfg(all(test, feature = "loom"))]
 mod models;
+pub(crate) mod packet;
 mod state;
 mod table;
 #[cfg(all(test, not(feature = "loom")))]

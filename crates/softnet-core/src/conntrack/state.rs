@@ -7,6 +7,7 @@
 
 use super::Direction;
 use crate::ip::v4::header::protocol;
+use crate::ip::v6::header::next;
 
 /// TCP's FIN flag.
 const FIN: u8 = 1;
@@ -122,7 +123,7 @@ impl State {
     pub fn first(number: u8, tcp_flags: u8) -> Option<State> {
         match number {
             protocol::UDP => Some(State::UdpNew),
-            protocol::ICMP => Some(State::Icmp),
+            protocol::ICMP | next::ICMPV6 => Some(State::Icmp),
             // One that was open before the table was made is taken up, too.
             protocol::TCP if tcp_flags & RST == 0 => Some(State::SynSent),
             _ => None,

@@ -6,10 +6,12 @@ use super::wheel::Wheel;
 use super::{Direction, FreeList, Index, Tuple};
 use crate::fold::FoldKey;
 use crate::memory::TableMemory;
+use crate::siphash::SipKey;
 use crate::skb::{BATCH, prefetch};
-use crate::sync::{AtomicU32, AtomicU64, Mutant, Ordering, mutated};
+use crate::sync::{AtomicU32, AtomicU64, Mutant, Ordering, fence, mutated};
 
 use std::hash::Hasher;
+use std::net::Ipv6Addr;
 
 /// Seconds by which a connection may seem older than it is, so that not each packet writes to its
 /// entry.
@@ -33,6 +35,11 @@ pub struct Conntrack {
     wheel: Wheel,
     stripes: Box<[AtomicU32]>,
     key: FoldKey,
+    /// Of addresses of IPv6.
+    key6: SipKey,
+    /// Source and destination of the first packet of each connection of IPv6, for display. Empty if
+    /// there are none.
+    ends6: Box<[[AtomicU64; 4]]>,
     /// Seconds by the numbers of states.
     timeouts: [AtomicU32; 16],
     created: AtomicU64,
@@ -74,12 +81,13 @@ pub struct New {
     /// [`SNAT`](super::entry::SNAT), [`DNAT`](super::entry::DNAT).
     pub flags: u8,
     pub(crate) holds: Holds,
+    pub(crate) ends6: [u128; 2],
 }
 
 impl New {
     /// Of which nothing is translated.
     pub fn plain(tuple: Tuple, state: State) -> Self {
-        New { tuples: [tuple, tuple.inverse()], state, flags: 0, holds: Holds::NOTHING }
+        New { tuples: [tuple, tuple.inverse()], state, flags: 0, holds: Holds::NOTHING, ends6: [0; 2] }
     }
 }
 
@@ -121,6 +129,8 @@ pub enum Refused {
 pub struct Snapshot {
     /// The tuples of both directions.
     pub tuples: [Tuple; 2],
+    /// Source and destination of the first packet, if that was of IPv6.
+    pub ends6: Option<[Ipv6Addr; 2]>,
     /// Its state.
     pub state: State,
     /// [`SNAT`](super::entry::SNAT), [`DNAT`](super::entry::DNAT).
@@ -155,6 +165,8 @@ impl Conntrack {
             wheel: Wheel::new(ROUND),
             stripes: (0..STRIPES).map(|_| AtomicU32::new(0)).collect(),
             key,
+            key6: SipKey::new([1, 2].map(|n| key.hash(|hasher| hasher.write_u64(n)))),
+            ends6: Box::default(),
             timeouts: [0; 16].map(AtomicU32::new),
             created: AtomicU64::new(0),
             expired: AtomicU64::new(0),
@@ -167,6 +179,24 @@ impl Conntrack {
         table
     }
 
+    /// The same, of IPv6, too: 32 bytes more for each connection.
+    pub fn with_ipv6(mut self) -> Self {
+        self.ends6 = self.entries.iter().map(|_| [0; 4].map(AtomicU64::new)).collect();
+        self
+    }
+
+    /// Whether connections of IPv6 are tracked.
+    #[inline(always)]
+    pub(super) fn tracks_ipv6(&self) -> bool {
+        !self.ends6.is_empty()
+    }
+
+    /// The hash that stands for an address of IPv6 in tuples.
+    #[inline]
+    pub(super) fn hash6(&self, addr: u128) -> u64 {
+        self.key6.hash(&[(addr >> 64) as u64, addr as u64])
+    }
+
     /// Has connections expire after these times without a packet; those that there are, from their
     /// next packet on.
     pub fn set_timeouts(&self, timeouts: &Timeouts) {
@@ -177,7 +207,8 @@ impl Conntrack {
 
     /// Bytes that it takes.
     pub fn bytes(&self) -> usize {
-        size_of_val(&*self.entries) + self.index.bytes() + size_of_val(&*self.stripes) + 4 * ROUND as usize
+        let entries = size_of_val(&*self.entries) + size_of_val(&*self.ends6);
+        entries + self.index.bytes() + size_of_val(&*self.stripes) + 4 * ROUND as usize
     }
 
     /// What was counted.
@@ -371,6 +402,12 @@ impl Conntrack {
         let entry = &self.entries[index as usize];
         let expires = self.deadline(new.state as u8, now);
         let life = Life::new(entry.life().generation(), new.state, new.flags, expires);
+        if let Some(to) = self.ends6.get(index as usize) {
+            // As with what the entry is filled with: a thread that sees it sees that the last use ended.
+            fence(Ordering::Release);
+            let words = new.ends6.map(|addr| [(addr >> 64) as u64, addr as u64]);
+            to.iter().zip(words.as_flattened()).for_each(|(to, word)| to.store(*word, Ordering::Relaxed));
+        }
         entry.fill(&Contents { tuples: new.tuples, holds: new.holds, created: now }, life);
         let hashes = new.tuples.map(|tuple| self.hash(&tuple));
         let id = 2 * index;
@@ -494,18 +531,26 @@ impl Conntrack {
     /// The connections that there are at `now`, each as it is when it is looked at; others may come
     /// and go meanwhile.
     pub fn connections(&self, now: u32) -> impl Iterator<Item = Snapshot> {
-        self.entries[..self.free.used() as usize].iter().filter_map(move |entry| {
+        self.entries[..self.free.used() as usize].iter().enumerate().filter_map(move |(at, entry)| {
             let life = entry.life();
             let Contents { tuples, created, .. } = entry.contents();
+            let ends6 = self.ends6_of(at).filter(|_| tuples[0].is_ipv6());
             let is = life.is_live() && !life.is_over(now) && entry.is_still(life);
             is.then(|| Snapshot {
                 tuples,
+                ends6,
                 state: life.state(),
                 flags: life.flags(),
                 left: life.expires().wrapping_sub(now),
                 age: now.wrapping_sub(created),
             })
         })
+    }
+
+    fn ends6_of(&self, at: usize) -> Option<[Ipv6Addr; 2]> {
+        let words = self.ends6.get(at)?.each_ref().map(|word| u128::from(word.load(Ordering::Relaxed)));
+        let [a, b, c, d] = words;
+        Some([a << 64 | b, c << 64 | d].map(Ipv6Addr::from_bits))
     }
 
     #[cfg(all(test, feature = "loom"))]

@@ -3,6 +3,9 @@
 //! Plain values that any code may make; [`Tuple::of`] reads one from a packet. ICMP queries have
 //! their identifier for the port of the side that asked, and 0 for that of the other (RFC 5508
 //! section 3): so the answer's tuple is the inverse of the question's.
+//!
+//! Those of IPv6 have keyed hashes in the place of addresses, see [`Tuple::folded`]; they are made by
+//! the [table](super::Conntrack::tuple_of), which has the key.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
@@ -14,6 +17,12 @@ use crate::skb::Skb;
 pub(crate) const L4_MIN: usize = 8;
 /// Of TCP's: without options.
 const TCP_MIN: usize = 20;
+
+/// Marks the tuple of an IPv6 packet.
+const IPV6: u64 = 1 << 8;
+/// Bits of `rest` that such a tuple has for both addresses together, and where.
+const BOTH: u64 = (1 << 23) - 1;
+const BOTH_AT: u32 = 9;
 
 /// Addresses, ports and protocol of a packet, in two words.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
@@ -96,6 +105,25 @@ impl Tuple {
         }
     }
 
+    /// That of an IPv6 packet between addresses with the keyed hashes `src` and `dst`. Of each it
+    /// has the upper half, and 23 bits of the lower halves of both: for a packet to be taken for
+    /// one of a connection that it is not of, its sender must find an address of which 55 bits of a
+    /// hash with a secret key are right.
+    #[inline]
+    pub(super) fn folded(protocol: u8, ports: u32, src: u64, dst: u64) -> Self {
+        let both = (src ^ dst) & BOTH;
+        Tuple {
+            addrs: src & 0xffff_ffff << 32 | dst >> 32,
+            rest: u64::from(ports) << 32 | both << BOTH_AT | IPV6 | u64::from(protocol),
+        }
+    }
+
+    /// Whether it is of IPv6: then its addresses are no addresses.
+    #[inline(always)]
+    pub fn is_ipv6(self) -> bool {
+        self.rest & IPV6 != 0
+    }
+
     /// IANA's number of the protocol.
     #[inline(always)]
     pub fn protocol(self) -> u8 {
@@ -126,7 +154,7 @@ impl std::fmt::Debug for Tuple {
 /// The ports that stand for the identifier `id` of an ICMP message of type `kind`; `None` if that
 /// is not of a query.
 #[inline(always)]
-fn query_ports(kind: u8, id: u16) -> Option<u32> {
+pub(super) fn query_ports(kind: u8, id: u16) -> Option<u32> {
     match kind {
         // Echo, timestamp, information, address mask: the questions.
         8 | 13 | 15 | 17 => Some(u32::from(id) << 16),

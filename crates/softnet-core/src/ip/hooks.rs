@@ -69,8 +69,9 @@ impl Passage {
     }
 }
 
-/// Packets that hooks made or took for themselves, each with what the slow path is to do with it.
-/// Its owner must [drain](Self::drain) it.
+/// Packets that hooks left to the slow path, each with what it is to do with it: those that they
+/// [made](Exception::Made), [refused](Exception::Rejected) or took to see them whole. Its owner must
+/// [drain](Self::drain) it.
 #[derive(Default)]
 pub struct Made(VecDeque<(Skb, Exception)>);
 
@@ -86,7 +87,7 @@ impl Made {
         self.0.len()
     }
 
-    /// Takes them out, in order. What the iterator has not yielded stays.
+    /// Takes them out, in order, each with what it is. What the iterator has not yielded stays.
     pub fn drain(&mut self) -> impl Iterator<Item = (Skb, Exception)> {
         std::iter::from_fn(|| self.0.pop_front())
     }
@@ -116,6 +117,18 @@ pub trait Hook: Send + Sync {
     /// of the others stays. It adds none: packets that it makes it [emits](HookContext::emit).
     /// Called by any thread with a context, and must not wait.
     fn run(&self, cx: &mut HookContext<'_>, passage: Passage, batch: &mut Batch);
+}
+
+/// One hook behind the other in a slot.
+struct Then(Arc<dyn Hook>, Arc<dyn Hook>);
+
+impl Hook for Then {
+    fn run(&self, cx: &mut HookContext<'_>, passage: Passage, batch: &mut Batch) {
+        self.0.run(cx, passage, batch);
+        if !batch.is_empty() {
+            self.1.run(cx, passage, batch);
+        }
+    }
 }
 
 impl<'a> HookContext<'a> {
@@ -153,6 +166,12 @@ impl<'a> HookContext<'a> {
     /// [`emit`](Self::emit).
     pub fn resend(&mut self, skb: Skb) {
         self.made.0.push_back((skb, Exception::Made));
+    }
+
+    /// Drops `skb`, and has its sender told that it is not to pass: by a reset, if it is TCP,
+    /// otherwise by an ICMP error. The slow path does that, within its limits.
+    pub fn reject(&mut self, skb: Skb) {
+        self.made.0.push_back((skb, Exception::Rejected));
     }
 
     /// Leads the packets of `batch` through the slot of `passage`: those that go on stay.
@@ -265,6 +284,15 @@ impl Hooks {
     /// Puts `hook` in `slot`, or (`None`) leaves it empty.
     pub fn set(&mut self, slot: Slot, hook: Option<Arc<dyn Hook>>) {
         self.slots[slot as usize] = hook;
+    }
+
+    /// Puts `hook` in `slot`, behind what stands there.
+    pub fn add(&mut self, slot: Slot, hook: Arc<dyn Hook>) {
+        let all = match self.slots[slot as usize].take() {
+            Some(first) => Arc::new(Then(first, hook)),
+            None => hook,
+        };
+        self.set(slot, Some(all));
     }
 
     /// Whether anything stands in `slot`.

@@ -3,7 +3,7 @@
 //! Used by the hooks of [`nat`](super), by any thread with a context; shown by the runtime.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use super::hosts::Hosts;
 use super::mapping::Mappings;
@@ -24,7 +24,7 @@ pub(super) const OF_V6: u32 = 1 << 31;
 
 /// Connections, mappings and ports: what outlives a change of rules.
 pub struct NatState {
-    pub(super) conntrack: Conntrack,
+    pub(super) conntrack: Arc<Conntrack>,
     pub(super) mappings: Mappings,
     pub(super) hosts: Hosts,
     /// Of IPv6, once they are translated.
@@ -53,21 +53,28 @@ impl NatState {
     /// For `capacity` connections. The `key` is secret and random: it says where packets' tuples
     /// lie in tables, and which ports are chosen.
     pub fn new(capacity: u32, key: [u64; 4], timeouts: &Timeouts, memory: &impl TableMemory) -> Self {
-        let [a, b, c, d] = key;
-        // Whatever it is: the fast hash needs keys without pattern.
-        let derived = |n: u64| [2 * n, 2 * n + 1].map(|n| SipKey::new([a, b]).hash(&[c, d, n]));
-        let conntrack = Conntrack::new(capacity, FoldKey::new(derived(0)), timeouts, memory);
+        let conntrack = Conntrack::new(capacity, FoldKey::new(derived(key, 0)), timeouts, memory);
+        Self::on(conntrack.into(), key, memory)
+    }
+
+    /// With `conntrack` for its connections, which others may use, too; its key is another one.
+    pub fn on(conntrack: Arc<Conntrack>, key: [u64; 4], memory: &impl TableMemory) -> Self {
+        let derived = |n| derived(key, n);
         let capacity = conntrack.counts().capacity;
-        let mappings =
-            Mappings::new((capacity + SPARE).min(Conntrack::MAX), FoldKey::new(derived(1)), memory);
-        let hosts = Hosts::new(capacity, FoldKey::new(derived(3)));
-        let (random, key6) = (SipKey::new(derived(2)), FoldKey::new(derived(4)));
-        let (hosts6, drawn) = (OnceLock::new(), AtomicU64::new(0));
-        NatState { conntrack, mappings, hosts, hosts6, key6, random, drawn }
+        let mappings = (capacity + SPARE).min(Conntrack::MAX);
+        NatState {
+            conntrack,
+            mappings: Mappings::new(mappings, FoldKey::new(derived(1)), memory),
+            hosts: Hosts::new(capacity, FoldKey::new(derived(3))),
+            hosts6: OnceLock::new(),
+            key6: FoldKey::new(derived(4)),
+            random: SipKey::new(derived(2)),
+            drawn: AtomicU64::new(0),
+        }
     }
 
     /// The connections.
-    pub fn conntrack(&self) -> &Conntrack {
+    pub fn conntrack(&self) -> &Arc<Conntrack> {
         &self.conntrack
     }
 
@@ -132,6 +139,12 @@ impl NatState {
     pub(super) fn draw(&self) -> u64 {
         self.random.hash(&[self.drawn.fetch_add(1, Ordering::Relaxed)])
     }
+}
+
+/// Keys of which one does not tell the others. Whatever `key` is: the fast hash needs keys without
+/// pattern.
+fn derived([a, b, c, d]: [u64; 4], n: u64) -> [u64; 2] {
+    [2 * n, 2 * n + 1].map(|n| SipKey::new([a, b]).hash(&[c, d, n]))
 }
 
 /// The second of the stack's clock that `now`, in ns, is in.

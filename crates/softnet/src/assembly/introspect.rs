@@ -32,6 +32,7 @@ mod filters;
 mod napi;
 mod nat;
 mod qdisc;
+mod rules;
 mod rx_class;
 mod sockets;
 mod steering;
@@ -428,6 +429,7 @@ impl Handler for Introspect {
             Table::Ntuple => value(self.ntuples()),
             Table::Conntrack => value(self.connections()),
             Table::Nat => value(self.nat()),
+            Table::Rule => value(self.rules()),
             Table::Stats => value(self.stats()),
         }
     }

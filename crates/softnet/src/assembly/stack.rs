@@ -26,7 +26,7 @@ use crate::device::{RssSettings, StackDevice};
 use crate::driver::{DeviceError, Opener};
 use crate::napi::{PacketFilter, PollThread, WorkerShared};
 use crate::poll::Worker;
-use crate::stack::{Handle, StackInner, routes};
+use crate::stack::{Handle, StackInner, nat, routes, rules};
 use crate::util::{Spawn, spawn};
 
 /// Why a stack did not start. Nothing of it is left.
@@ -53,6 +53,9 @@ pub enum StartError {
     /// The routes don't fit a table.
     #[error(transparent)]
     Routes(#[from] softnet_core::ip::FibError),
+    /// The prefixes of filter rules don't fit a table.
+    #[error("addresses of [[rule]] and [[set]]: {0}")]
+    Filter(#[source] softnet_core::ip::FibError),
     /// NAT has more external addresses than there may be.
     #[error(transparent)]
     Nat(#[from] softnet_core::nat::TooManyAddresses),
@@ -96,7 +99,11 @@ impl Assembly {
         config.routes = Vec::new();
         let secret = || std::array::from_fn(|_| RandomState::new().hash_one(std::process::id()));
         let mut tables = routes::compile(&routes, FoldKey::new(secret()))?;
-        let nat = crate::stack::nat::start(&config, &mut tables)?;
+        let conntrack = nat::conntrack(&config);
+        let nat = nat::start(&config, conntrack.as_ref(), &mut tables)?;
+        rules::start(&config, conntrack.as_ref(), &mut tables).map_err(StartError::Filter)?;
+        // Compiled, they are in the tables.
+        config.filter.sets.iter_mut().for_each(|set| set.prefixes = Vec::new());
         let stack = &config.stack;
         // A head per frame: an skb always has one frame, and frames in rings need none.
         let bytes = Region::bytes(stack.frames, stack.frames);
@@ -137,7 +144,7 @@ impl Assembly {
         let shared = StackInner::new(region, stack, devices, workers, tables, slow);
         let mut shared = shared.map_err(system("descriptors"))?;
         shared.sockets.udp.ports = opener.ports();
-        shared.nat = nat;
+        (shared.conntrack, shared.nat) = (conntrack, nat);
         let shared = Arc::new(shared);
         let config = Arc::new(config);
         let (commander, commands) = commands(&shared.housekeeper);

@@ -26,6 +26,9 @@ pub(super) enum Section {
     NatForward(usize),
     NatOneToOne(usize),
     NatPrefix(usize),
+    Filter,
+    Rule(usize),
+    Set(usize),
 }
 
 /// A value in the configuration.
@@ -70,6 +73,9 @@ impl Place {
             Section::NatForward(i) => ("nat.forward", Some(i)),
             Section::NatOneToOne(i) => ("nat.one_to_one", Some(i)),
             Section::NatPrefix(i) => ("nat.prefix", Some(i)),
+            Section::Filter => ("filter", None),
+            Section::Rule(i) => ("rule", Some(i)),
+            Section::Set(i) => ("set", Some(i)),
         };
         let mut name = section.to_string();
         if let Some(i) = index.filter(|_| indexed) {

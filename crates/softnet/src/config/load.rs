@@ -5,6 +5,7 @@
 //! once more to find its line. Invariant: every problem that is told has a line, as long as the text stays what it was.
 
 use std::collections::{HashMap, HashSet};
+use std::path::{Path, PathBuf};
 
 use super::Config;
 use super::check;
@@ -15,7 +16,11 @@ use super::sections::{MAX_PIECE, Piece, Source, SourceError};
 /// Reads and checks `source`, which errors call `file`.
 pub(super) fn config(mut source: Source<'_>, file: &str, cpus: &[u32]) -> Result<Config, ConfigErrors> {
     let unreadable = |error| ConfigErrors::unreadable(file, error);
-    let mut pass = Pass::over(&mut source, HashSet::new()).map_err(unreadable)?;
+    let directory = match source {
+        Source::File(_) => Some(Path::new(file).parent().unwrap_or(Path::new("")).into()),
+        Source::Text(_) => None,
+    };
+    let mut pass = Pass::over(&mut source, HashSet::new(), &directory).map_err(unreadable)?;
     let mut found = std::mem::take(&mut pass.read.found);
     if !pass.is_partial {
         check::check(&pass.read.config, cpus, pass.read.devices_complete, &mut found);
@@ -29,7 +34,7 @@ pub(super) fn config(mut source: Source<'_>, file: &str, cpus: &[u32]) -> Result
         found.iter().filter(|found| found.at.is_none()).map(|found| found.place.section).collect();
     // What can't be read a second time is told without its line.
     if !missing.is_empty()
-        && let Ok(again) = Pass::over(&mut source, missing)
+        && let Ok(again) = Pass::over(&mut source, missing, &directory)
     {
         again.locate(&mut found);
     }
@@ -39,7 +44,7 @@ pub(super) fn config(mut source: Source<'_>, file: &str, cpus: &[u32]) -> Result
 /// What reading brings, if there is no mistake. Checked by nothing else.
 #[cfg(any(test, fuzzing))]
 pub(super) fn read_pieces(mut source: Source<'_>) -> Option<Config> {
-    let pass = Pass::over(&mut source, HashSet::new()).ok()?;
+    let pass = Pass::over(&mut source, HashSet::new(), &None).ok()?;
     (pass.read.found.is_empty() && !pass.is_partial).then_some(pass.read.config)
 }
 
@@ -74,14 +79,15 @@ impl Rest {
 }
 
 impl Pass {
-    fn over(source: &mut Source<'_>, wanted: HashSet<Section>) -> Result<Pass, SourceError> {
-        let mut pass = Pass {
-            read: Read::default(),
-            is_partial: false,
-            rest: Rest::default(),
-            wanted,
-            located: HashMap::new(),
-        };
+    fn over(
+        source: &mut Source<'_>,
+        wanted: HashSet<Section>,
+        directory: &Option<PathBuf>,
+    ) -> Result<Pass, SourceError> {
+        let mut read = Read::default();
+        read.directory.clone_from(directory);
+        let mut pass =
+            Pass { read, is_partial: false, rest: Rest::default(), wanted, located: HashMap::new() };
         let (mut syntax, mut lines) = (Vec::new(), 1);
         let mut sections = source.sections()?;
         let mut used = String::new();

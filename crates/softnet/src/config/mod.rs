@@ -25,9 +25,11 @@
 //! ```
 
 mod check;
+mod check_filter;
 mod check_nat;
 mod context;
 mod errors;
+mod filter;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
 mod knobs;
@@ -40,6 +42,8 @@ mod steering;
 mod steering_mode;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod tests_filter;
 #[cfg(test)]
 mod tests_ipv6;
 #[cfg(test)]
@@ -63,12 +67,14 @@ use softnet_core::steer::{MAX_CPUS, XpsError, XpsMaps};
 
 pub use context::Context;
 pub use errors::{At, ConfigErrors, ParseError, Problem};
+pub use filter::{FilterConfig, RuleAddresses, RuleConfig, SetConfig};
 pub use knobs::Knobs;
 pub use nat::{
     NatConfig, NatForwardConfig, NatOneToOneConfig, NatPrefixConfig, NatProtocol, NatSourceConfig,
 };
 pub use per_queue::PerQueue;
 pub use softnet_core::conntrack::Timeouts;
+pub use softnet_core::filter::{Action, Chain, FlowState};
 pub use softnet_core::gro::GroMode;
 pub use softnet_core::ip::icmp_limit::IcmpParams;
 pub use softnet_core::ip::source::RpFilter;
@@ -100,6 +106,8 @@ pub struct Config {
     pub neighbours: Vec<NeighbourConfig>,
     /// Translation of addresses: `[nat]`; `None`: there is none.
     pub nat: Option<NatConfig>,
+    /// Which packets pass: `[filter]`, `[[rule]]` and `[[set]]`.
+    pub filter: FilterConfig,
 }
 
 /// `[stack]`: workers, packet memory and polling limits.

@@ -4,6 +4,7 @@
 //! pieces, see [`load`](super::load): one for each route and neighbour, and at last one for all the rest.
 
 mod driver_keys;
+mod filter;
 mod nat;
 mod steering;
 
@@ -45,6 +46,8 @@ pub(super) struct Read {
     pub(super) devices_complete: bool,
     /// Whether the piece is an entry of a list, and nothing else.
     pub(super) is_entry: bool,
+    /// Where files are that the configuration names; `None` if it may name none.
+    pub(super) directory: Option<PathBuf>,
     /// The lists of which there were entries.
     lists: Vec<&'static str>,
 }
@@ -81,7 +84,7 @@ impl Read {
 
     fn root(&mut self, entries: &DeTable<'_>) {
         let root = Table { section: Section::Root, span: (0, 0), entries };
-        self.known_keys(root, &["stack", "device", "route", "neighbour", "nat"]);
+        self.known_keys(root, &["stack", "device", "route", "neighbour", "nat", "filter", "rule", "set"]);
         if let Some(table) = root.get("stack").and_then(|value| self.table(Section::Stack, value)) {
             self.config.stack = self.stack(table);
         }
@@ -111,6 +114,25 @@ impl Read {
         if let Some(table) = root.get("nat").and_then(|value| self.table(Section::Nat, value)) {
             self.config.nat = Some(self.nat(table));
         }
+        let mut filter = std::mem::take(&mut self.config.filter);
+        if let Some(table) = root.get("filter").and_then(|value| self.table(Section::Filter, value)) {
+            self.filter(table, &mut filter);
+        }
+        for value in self.list(root, "set") {
+            let section = Section::Set(filter.sets.len());
+            match self.table(section, value).and_then(|table| self.set(table)) {
+                Some(set) => filter.sets.push(set),
+                None => self.forget(section),
+            }
+        }
+        for value in self.list(root, "rule") {
+            let section = Section::Rule(filter.rules.len());
+            match self.table(section, value).and_then(|table| self.rule(table)) {
+                Some(rule) => filter.rules.push(rule),
+                None => self.forget(section),
+            }
+        }
+        self.config.filter = filter;
     }
 
     fn stack(&mut self, table: Table<'_>) -> StackConfig {

@@ -166,6 +166,7 @@ fn a_full_file_means_what_it_says() {
             mac: [2, 0, 0, 0, 10, 255],
         }],
         nat: None,
+        filter: FilterConfig::default(),
     };
     let config = Config::parse(GOOD, "good.toml", &CPUS).unwrap();
     assert_eq!(config, expected);

@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex};
 
 use arc_swap::ArcSwap;
 use softnet_core::SoftnetData;
+use softnet_core::conntrack::Conntrack;
 use softnet_core::ip::slow::SlowPath;
 use softnet_core::ip::tables::Tables;
 use softnet_core::napi::Budget;
@@ -64,7 +65,9 @@ pub struct StackInner {
     pub(crate) app_packets: Arc<AtomicUsize>,
     /// The sockets.
     pub sockets: SocketTable,
-    /// Connections and mappings, if addresses are translated.
+    /// Connections, if they are tracked.
+    pub conntrack: Option<Arc<Conntrack>>,
+    /// Their mappings, if addresses are translated.
     pub nat: Option<Arc<NatState>>,
     contexts: Mutex<Vec<Arc<ContextStats>>>,
     threads: Mutex<Vec<Arc<PollThread>>>,
@@ -109,6 +112,7 @@ impl StackInner {
             housekeeper: Arc::new(Waker::new()?),
             app_packets,
             sockets,
+            conntrack: None,
             nat: None,
             contexts: Mutex::new(vec![Arc::default()]),
             threads: Mutex::default(),

@@ -10,6 +10,7 @@ mod handle;
 mod inner;
 pub(crate) mod nat;
 pub(crate) mod routes;
+pub(crate) mod rules;
 mod slow_lock;
 mod sockets;
 mod udp;

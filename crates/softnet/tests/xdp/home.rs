@@ -5,7 +5,9 @@
 //!  inside, eth0 ── lan0 [ softnet ] wan0 ── eth0, modem, port ── eth0, outside
 //! ```
 
+use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::time::Duration;
 
 use softnet::config::{Config, GroMode, available_cpus};
 use softnet::{Introspect, Stack};
@@ -161,7 +163,7 @@ fn hosts_inside_reach_the_internet_as_the_router() {
     let vlan = devs.iter().find(|row| row.name == "wan0.7").unwrap();
     assert!(vlan.tx_packets > 2000 && vlan.rx_packets > 2000, "{devs:?}");
     let shown = home.view().connections();
-    let hidden = shown.iter().filter(|row| row.snat && row.reply_dst.ip() == IpAddr::from(WAN));
+    let hidden = shown.iter().filter(|row| row.snat && row.reply_dst.ip() == WAN);
     assert!(hidden.count() >= 3, "{shown:?}");
     let qdiscs = home.view().qdiscs();
     let shaped = qdiscs.iter().find(|row| row.dev == "wan0" && row.queue.is_none()).unwrap();
@@ -218,7 +220,7 @@ fn nothing_else_comes_in() {
     // By the router: it has no TCP.
     let refused = refused.unwrap().unwrap_err();
     assert_eq!(refused.raw_os_error(), Some(rustix::io::Errno::NOPROTOOPT.raw_os_error()), "{refused}");
-    assert_eq!(open.accept().unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
+    assert_eq!(open.accept().unwrap_err().kind(), ErrorKind::WouldBlock);
 
     // A port that a host inside has open to another.
     let (client, server) = (home.udp(&home.inside, (CLIENT, 5001)), home.udp(&home.outside, (REMOTE, PORT)));
@@ -228,11 +230,11 @@ fn nothing_else_comes_in() {
     stranger.connect(mapped).unwrap();
     stranger.send(b"let me in").unwrap();
     let error = stranger.recv(&mut [0; 10]).unwrap_err();
-    assert_eq!(error.kind(), std::io::ErrorKind::ConnectionRefused, "{error}");
+    assert_eq!(error.kind(), ErrorKind::ConnectionRefused, "{error}");
     server.send_to(b"and back", mapped).unwrap();
     assert_eq!(received(&client), (b"and back".to_vec(), (REMOTE, PORT).into()));
     client.set_nonblocking(true).unwrap();
-    assert_eq!(client.recv(&mut [0; 10]).unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
+    assert_eq!(client.recv(&mut [0; 10]).unwrap_err().kind(), ErrorKind::WouldBlock);
     home.end();
 }
 
@@ -254,5 +256,43 @@ fn private_addresses_stay_inside() {
     }
     assert_eq!(received(&server).1, (GATEWAY, 6000).into());
     until("the drop", || home.drops("ip_rpfilter") == 1);
+    home.end();
+}
+
+/// A host on the WAN's link, which has a route to what is inside, reaches nothing there but the
+/// ports that are open, and is not told of it.
+#[test]
+fn a_route_from_outside_leads_nowhere() {
+    let Some(home) = Home::new() else { return };
+    let to_inside = || Netlink::new().unwrap().add_route(Ipv4Addr::new(192, 168, 1, 0), 24, WAN).unwrap();
+    home.outside.run(to_inside).unwrap();
+    // What is open inside, for those inside.
+    let private = home.udp(&home.inside, (CLIENT, 5001));
+    private.set_nonblocking(true).unwrap();
+    let listener = home.listen(&home.inside, (SERVER, WEB[0] + 1));
+    listener.set_nonblocking(true).unwrap();
+    let stranger = home.udp(&home.outside, (REMOTE, 6000));
+    stranger.send_to(b"let me in", (CLIENT, 5001)).unwrap();
+    until("the datagram's drop", || home.drops("netfilter_drop") == 1);
+    let attempt = || TcpStream::connect_timeout(&(SERVER, WEB[0] + 1).into(), Duration::from_millis(300));
+    let error = home.outside.run(attempt).unwrap().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
+    let icmp = Icmp::new(&home.outside);
+    icmp.ping(SERVER, 64, b"there?");
+    until("the ping's drop", || home.drops("netfilter_drop") >= 3);
+    assert_eq!(private.recv(&mut [0; 10]).unwrap_err().kind(), ErrorKind::WouldBlock);
+    assert_eq!(listener.accept().unwrap_err().kind(), ErrorKind::WouldBlock);
+    assert!(icmp.receive(|message| message.from == SERVER).is_none());
+    // Answers to those inside pass, though.
+    private.send_to(b"hello", (REMOTE, 6000)).unwrap();
+    let (said, from) = received(&stranger);
+    assert_eq!((&said[..], from.ip()), (&b"hello"[..], IpAddr::from(WAN)));
+    stranger.send_to(b"and back", from).unwrap();
+    until("the answer", || private.recv(&mut [0; 10]).is_ok());
+    let rules = home.view().rules();
+    let policy = rules.iter().find(|row| row.rule == "policy" && row.hooks == ["forward"]).unwrap();
+    assert_eq!((policy.packets, policy.action.as_str()), (home.drops("netfilter_drop"), "drop"));
+    let packets = |name: &str| rules.iter().find(|row| row.name.as_deref() == Some(name)).unwrap().packets;
+    assert!(packets("belongs") >= 1 && packets("from inside") >= 1, "{rules:?}");
     home.end();
 }

@@ -17,6 +17,7 @@ mod nat;
 mod nat64;
 mod neigh;
 mod ports;
+mod rules;
 mod scope;
 mod segments;
 mod shape;

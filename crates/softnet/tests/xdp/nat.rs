@@ -117,10 +117,7 @@ fn hosts_inside_are_seen_by_the_routers_address() {
     let shown = world.view().connections();
     let answered = |row: &&ConntrackRow| row.src.port() == 5001 && row.snat && row.state == "assured";
     assert_eq!(shown.iter().filter(answered).count(), 2);
-    assert!(
-        shown.iter().any(|row| row.protocol == "tcp" && row.reply_dst.ip() == IpAddr::from(softnet(1))),
-        "{shown:?}"
-    );
+    assert!(shown.iter().any(|row| row.protocol == "tcp" && row.reply_dst.ip() == softnet(1)), "{shown:?}");
     let nat = world.view().nat();
     assert!(nat.connections >= 3 && nat.mappings < nat.connections);
     assert_eq!(nat.addresses[0].address, softnet(1));

@@ -33,6 +33,8 @@ pub enum Exception {
     Made,
     /// A hook wants it whole, and it is a piece of a datagram.
     Fragment,
+    /// A hook refused it, and its sender is to be told.
+    Rejected,
 }
 
 impl Exception {
@@ -54,7 +56,7 @@ pub struct Exceptions {
     /// The packets.
     pub batch: Batch,
     kinds: [u8; BATCH],
-    /// Packets that hooks made or took; they come last.
+    /// Packets that hooks made, refused or took; they come last.
     pub made: Made,
     /// A packet that goes back to the link it came from, for the slow path to tell its sender.
     pub redirect: redirect::Candidate,

@@ -61,7 +61,7 @@ impl Call<'_> {
 }
 
 /// Whether the sender of a TCP segment, which begins at `at` of its packet, is told that TCP is not served.
-fn tells<F: SlowFamily>(skb: &Skb, at: usize) -> Result<bool, DropReason> {
+pub(super) fn tells<F: SlowFamily>(skb: &Skb, at: usize) -> Result<bool, DropReason> {
     let packet = packet(skb);
     let ((src, dst), total) = F::ends(packet).zip(F::total_len(packet)).ok_or(DropReason::PktTooSmall)?;
     let len = total.saturating_sub(at);

@@ -6,6 +6,7 @@
 use super::{Call, Refused, RouteSnapshot, SlowPath};
 use crate::SoftnetData;
 use crate::ip::adjacency::{Adjacency, Kind};
+use crate::ip::fragment::Addresses;
 use crate::ip::iface::Iface;
 use crate::ip::reassembly::Reassembly;
 use crate::ip::{Family, MacAddr};
@@ -61,10 +62,15 @@ pub(super) trait SlowFamily: Family {
     const REASSEMBLY_TIME_EXCEEDED: Self::Error;
     const NET_UNREACHABLE: Self::Error;
     const HOST_UNREACHABLE: Self::Error;
+    const PROHIBITED: Self::Error;
     /// That a packet is too long for a link with this MTU.
     fn too_big(mtu: u16) -> Self::Error;
     /// That no socket, or protocol, takes a packet; some are not worth a word.
     fn unserved(payload: Payload) -> Option<Self::Error>;
+    /// The addresses of an answer to what came from `from` to `to` by `dev`; `None` if these are not one host's each.
+    fn answer(view: RouteSnapshot<'_>, from: Self, to: Self, dev: u16) -> Option<Addresses>;
+    /// Whether a message as good as this error may be sent to `to`; if so, it is paid for.
+    fn allow(call: &mut Call<'_>, to: Self) -> bool;
     /// Builds the message about `packet` from our address `source`, see [`build_error`](crate::ip::v4::icmp::build_error).
     fn build_error(call: &mut Call<'_>, packet: &Skb, error: Self::Error, source: Self) -> Option<Skb>;
 

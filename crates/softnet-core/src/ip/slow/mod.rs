@@ -14,6 +14,7 @@ mod local;
 mod nd;
 mod output;
 mod redirect;
+mod reject;
 mod route;
 mod snoop;
 mod v4;
@@ -254,10 +255,7 @@ impl SlowPath {
         exception: Exception,
         out: &mut Effects,
     ) {
-        self.call(ctx, view, out, |call| match gso::is_unfinished(&skb) {
-            false => call.handle(skb, exception),
-            true => call.handle_cut(skb, exception),
-        });
+        self.call(ctx, view, out, |call| call.handle_any(skb, exception));
     }
 
     /// Does what is due: neighbour timers, fragments that are late, path MTUs that have expired.
@@ -353,6 +351,13 @@ impl Call<'_> {
         HookContext::new(self.ctx, now, tables, &mut self.slow.made).pass(passage, skb)
     }
 
+    fn handle_any(&mut self, skb: Skb, exception: Exception) {
+        match gso::is_unfinished(&skb) {
+            false => self.handle(skb, exception),
+            true => self.handle_cut(skb, exception),
+        }
+    }
+
     fn handle(&mut self, mut skb: Skb, exception: Exception) {
         skb.head_mut().l3 = ETH_LEN as u16;
         let done = match exception {
@@ -363,6 +368,8 @@ impl Call<'_> {
             }
             Exception::Fragment if is_ipv6(&skb) => self.gather::<Ipv6Addr>(skb),
             Exception::Fragment => self.gather::<Ipv4Addr>(skb),
+            Exception::Rejected if is_ipv6(&skb) => Err(self.rejected::<Ipv6Addr>(skb)),
+            Exception::Rejected => Err(self.rejected::<Ipv4Addr>(skb)),
             _ if is_ipv6(&skb) => self.receive::<Ipv6Addr>(skb, exception),
             _ => self.receive::<Ipv4Addr>(skb, exception),
         };
@@ -394,9 +401,9 @@ impl Call<'_> {
             actions.into_iter().for_each(|action| self.carry_out(action));
             let made: Vec<_> = self.slow.made.drain().collect();
             rounds += usize::from(!made.is_empty());
-            for (skb, what) in made {
+            for (skb, exception) in made {
                 match rounds {
-                    ..=MADE_ROUNDS => self.handle(skb, what),
+                    ..=MADE_ROUNDS => self.handle_any(skb, exception),
                     _ => self.ctx.free(skb, DropReason::NetfilterDrop),
                 }
             }

@@ -7,14 +7,15 @@ use super::{Call, Refused, RouteSnapshot, SlowPath, packet};
 use crate::SoftnetData;
 use crate::ip::adjacency::{Adjacency, Kind};
 use crate::ip::echo::echo_reply_in_fragments;
+use crate::ip::fragment::Addresses;
 use crate::ip::icmp_error::icmp_error;
 use crate::ip::iface::Iface;
 use crate::ip::reassembly::Reassembly;
 use crate::ip::redirect::Redirect;
 use crate::ip::v4::arp::{ArpPacket, BROADCAST};
 use crate::ip::v4::header::{
-    Ipv4Header, MIN_LEN, is_link_local, is_martian_destination, is_martian_source, is_multicast, protocol,
-    validate_part,
+    Ipv4Header, MIN_LEN, is_link_local, is_martian_destination, is_martian_source, is_multicast, is_unicast,
+    protocol, validate_part,
 };
 use crate::ip::v4::icmp::{ECHO_REPLY, IcmpError, build_error, echo_reply, may_report, renew_check};
 use crate::ip::v4::options::{self, EchoOptions, OptionPolicy, Record};
@@ -33,6 +34,7 @@ impl SlowFamily for Ipv4Addr {
     const REASSEMBLY_TIME_EXCEEDED: IcmpError = IcmpError::ReassemblyTimeExceeded;
     const NET_UNREACHABLE: IcmpError = IcmpError::NetUnreachable;
     const HOST_UNREACHABLE: IcmpError = IcmpError::HostUnreachable;
+    const PROHIBITED: IcmpError = IcmpError::AdminProhibited;
 
     fn too_big(mtu: u16) -> IcmpError {
         IcmpError::FragmentationNeeded { mtu }
@@ -43,6 +45,15 @@ impl SlowFamily for Ipv4Addr {
             protocol::UDP => IcmpError::PortUnreachable,
             _ => IcmpError::ProtocolUnreachable,
         })
+    }
+
+    fn answer(view: RouteSnapshot<'_>, from: Self, to: Self, _: u16) -> Option<Addresses> {
+        let is_host = |addr: Self| is_unicast(addr.to_bits()) && !view.is_broadcast(addr);
+        [from, to].into_iter().all(is_host).then_some(Addresses::V4 { src: to, dst: from })
+    }
+
+    fn allow(call: &mut Call<'_>, to: Self) -> bool {
+        call.slow.limit.allow(call.view.now, (3, 13), to)
     }
 
     fn build_error(call: &mut Call<'_>, packet: &Skb, error: IcmpError, source: Self) -> Option<Skb> {

@@ -8,12 +8,13 @@ use crate::SoftnetData;
 use crate::ip::adjacency::{Adjacency, Kind};
 use crate::ip::checksum::{pseudo_header_sum6, update16};
 use crate::ip::echo::echo6_reply_in_fragments;
+use crate::ip::fragment::Addresses;
 use crate::ip::icmp_error::icmpv6_error;
 use crate::ip::iface::Iface;
 use crate::ip::reassembly::{Reassembly, parameter_problem};
 use crate::ip::redirect::Redirect;
 use crate::ip::v6::addr::{
-    ALL_NODES, ALL_ROUTERS, group_scope, is_link_local, is_martian_destination, never_on_a_wire,
+    ALL_NODES, ALL_ROUTERS, group_scope, is_link_local, is_martian_destination, is_unicast, never_on_a_wire,
 };
 use crate::ip::v6::header::{self, Ipv6Header, Upper, check_hop_by_hop, next, receive, validate_part};
 use crate::ip::v6::icmp::{ICMP_LEN, Icmp6Error, build_error, echo_reply, is_echo_request, message_sum};
@@ -48,6 +49,7 @@ impl SlowFamily for Ipv6Addr {
     const REASSEMBLY_TIME_EXCEEDED: Icmp6Error = Icmp6Error::ReassemblyTimeExceeded;
     const NET_UNREACHABLE: Icmp6Error = Icmp6Error::NoRoute;
     const HOST_UNREACHABLE: Icmp6Error = Icmp6Error::AddressUnreachable;
+    const PROHIBITED: Icmp6Error = Icmp6Error::AdminProhibited;
 
     fn too_big(mtu: u16) -> Icmp6Error {
         Icmp6Error::PacketTooBig { mtu }
@@ -60,6 +62,14 @@ impl SlowFamily for Ipv6Addr {
             // Of a header that is not known (RFC 4443 section 3.4).
             _ => Some(Icmp6Error::ParameterProblem { code: 1, pointer: payload.said_at as u32 }),
         }
+    }
+
+    fn answer(_: RouteSnapshot<'_>, from: Self, to: Self, dev: u16) -> Option<Addresses> {
+        (is_unicast(from) && is_unicast(to)).then_some(Addresses::V6 { src: to, dst: from, dev })
+    }
+
+    fn allow(call: &mut Call<'_>, to: Self) -> bool {
+        call.slow.limit.allow6(call.view.now, 1, to)
     }
 
     fn build_error(call: &mut Call<'_>, packet: &Skb, error: Icmp6Error, source: Self) -> Option<Skb> {

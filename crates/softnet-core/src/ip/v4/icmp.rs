@@ -37,6 +37,8 @@ pub enum IcmpError {
     ProtocolUnreachable,
     /// This port is not served here (3/3).
     PortUnreachable,
+    /// A filter does not let it pass (3/13, RFC 1812 section 5.2.7.1).
+    AdminProhibited,
     /// Too long for the way on, and not to be fragmented (3/4, RFC 1191).
     FragmentationNeeded {
         /// What would fit, in bytes from the IPv4 header on.
@@ -59,6 +61,7 @@ impl IcmpError {
             IcmpError::HostUnreachable => (3, 1, 0, 0),
             IcmpError::ProtocolUnreachable => (3, 2, 0, 0),
             IcmpError::PortUnreachable => (3, 3, 0, 0),
+            IcmpError::AdminProhibited => (3, 13, 0, 0),
             IcmpError::FragmentationNeeded { mtu } => (3, 4, 0, mtu),
             IcmpError::ParameterProblem { pointer } => (12, 0, pointer, 0),
         };

@@ -28,6 +28,8 @@ const REDIRECT: u8 = 137;
 pub enum Icmp6Error {
     /// No route to the destination (1/0).
     NoRoute,
+    /// A filter does not let it pass (1/1).
+    AdminProhibited,
     /// The source means nothing on the link where the packet would go on (1/2).
     BeyondScope,
     /// The last router's neighbour does not answer (1/3).
@@ -57,6 +59,7 @@ impl Icmp6Error {
     fn header(self) -> [u8; ICMP_LEN] {
         let (kind, code, rest) = match self {
             Icmp6Error::NoRoute => (1, 0, 0),
+            Icmp6Error::AdminProhibited => (1, 1, 0),
             Icmp6Error::BeyondScope => (1, 2, 0),
             Icmp6Error::AddressUnreachable => (1, 3, 0),
             Icmp6Error::PortUnreachable => (1, 4, 0),

@@ -6,6 +6,7 @@ use softnet_core::conntrack::Tuple;
 use softnet_core::conntrack::entry::{DNAT, SNAT};
 use softnet_core::ip::IpPrefix;
 use softnet_core::ip::v4::header::protocol;
+use softnet_core::ip::v6::header::next;
 use softnet_core::nat::{embedded, seconds};
 
 use super::Introspect;
@@ -18,13 +19,15 @@ impl Introspect {
     /// The connections, the first 65,536 of them.
     pub fn connections(&self) -> Vec<ConntrackRow> {
         let now = seconds(self.shared.clock.now());
-        let Some(nat) = &self.shared.nat else { return Vec::new() };
+        let Some(conntrack) = &self.shared.conntrack else { return Vec::new() };
+        let nat = self.shared.nat.as_ref();
         // A host of IPv6 that an address stands for is shown by its own.
-        let host = |end: (u32, u16)| match nat.host6(end.0) {
+        let host6 = |addr: u32| nat.and_then(|nat| nat.host6(addr));
+        let host = |end: (u32, u16)| match host6(end.0) {
             Some(addr) => SocketAddr::new(addr.into(), end.1),
             None => socket(end),
         };
-        let is_v6 = |tuple: Tuple| nat.host6(tuple.src().0).is_some();
+        let is_v6 = |tuple: Tuple| host6(tuple.src().0).is_some();
         let pool6 = self.config.nat.as_ref().and_then(|nat| nat.pool6).and_then(IpPrefix::of);
         let under = |(addr, port): (u32, u16)| match pool6.and_then(|pool| embedded(pool, addr)) {
             Some(addr) => SocketAddr::new(addr.into(), port),
@@ -32,20 +35,34 @@ impl Introspect {
         };
         let row = |connection: softnet_core::conntrack::Snapshot| {
             let [original, reply] = connection.tuples;
+            let ends = match connection.ends6 {
+                // Untranslated: the reply is the original, turned round.
+                Some([from, to]) => {
+                    let [from, to] = [(from, original.src().1), (to, original.dst().1)].map(SocketAddr::from);
+                    [from, to, to, from]
+                }
+                None => [
+                    host(original.src()),
+                    if is_v6(original) { under(original.dst()) } else { host(original.dst()) },
+                    if is_v6(reply.inverse()) { under(reply.src()) } else { host(reply.src()) },
+                    host(reply.dst()),
+                ],
+            };
+            let [src, dst, reply_src, reply_dst] = ends;
             ConntrackRow {
                 protocol: protocol_name(original),
                 state: connection.state.name().into(),
-                src: host(original.src()),
-                dst: if is_v6(original) { under(original.dst()) } else { host(original.dst()) },
-                reply_src: if is_v6(reply.inverse()) { under(reply.src()) } else { host(reply.src()) },
-                reply_dst: host(reply.dst()),
+                src,
+                dst,
+                reply_src,
+                reply_dst,
                 snat: connection.flags & SNAT != 0,
                 dnat: connection.flags & DNAT != 0,
                 age_s: connection.age,
                 expires_s: connection.left,
             }
         };
-        nat.conntrack().connections(now).take(MAX_ROWS).map(row).collect()
+        conntrack.connections(now).take(MAX_ROWS).map(row).collect()
     }
 
     /// What NAT has.
@@ -92,6 +109,7 @@ fn protocol_name(tuple: Tuple) -> String {
         protocol::TCP => "tcp".into(),
         protocol::UDP => "udp".into(),
         protocol::ICMP => "icmp".into(),
+        next::ICMPV6 => "icmpv6".into(),
         other => other.to_string(),
     }
 }

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ConntrackRow {
-    /// `tcp`, `udp`, `icmp`.
+    /// `tcp`, `udp`, `icmp`, `icmpv6`.
     pub protocol: String,
     /// `unreplied`, `assured`, `query`, `syn-sent`, `syn-recv`, `established`, `fin-wait`, `time-wait`, `close`.
     pub state: String,
