@@ -147,10 +147,15 @@ impl std::fmt::Debug for SoftnetData {
 }
 
 impl SoftnetData {
-    /// A context on `region`, with empty caches.
+    /// A context on `region`, with empty caches of one size.
     pub fn new(region: Arc<Region>, sizes: CacheSizes) -> Self {
+        SoftnetData::with_caches(region, sizes, sizes)
+    }
+
+    /// A context on `region`, with empty caches of these sizes for heads and for frames.
+    pub fn with_caches(region: Arc<Region>, heads: CacheSizes, frames: CacheSizes) -> Self {
         SoftnetData {
-            store: Store::new(region, sizes),
+            store: Store::with_caches(region, heads, frames),
             stats: Arc::default(),
             mirred: MirredStack::default(),
         }

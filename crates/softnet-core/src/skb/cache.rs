@@ -2,6 +2,10 @@
 //! empty, its upper half-or-less flushed in bulk when full.
 //!
 //! Only its thread touches it. Invariant: the newest index is handed out first, because it is still in L1.
+//!
+//! The kernel's cache was first posted with two arrays, one to allocate from and one to free to. That variant is there for
+//! comparison ([`CacheSizes::separate`]); the choice is made when a cache is made, and falls on the paths for an array that
+//! is full or empty, which are out of line.
 
 use crate::sync::Pool;
 
@@ -14,19 +18,40 @@ pub struct CacheSizes {
     pub refill: usize,
     /// Indices a flush takes away, the newest first.
     pub flush: usize,
+    /// What is freed goes to a second array of this size, as the kernel's cache was first posted (January 2021). An
+    /// allocation that finds the first array empty takes over the second, and only if that is empty too asks the pool.
+    pub separate: bool,
+}
+
+impl CacheSizes {
+    /// One array; the kernel's as merged in 2021 is `unified(64, 16, 32)`.
+    pub const fn unified(size: usize, refill: usize, flush: usize) -> Self {
+        CacheSizes { size, refill, flush, separate: false }
+    }
+
+    /// As good as no cache: each index comes from the pool, and goes back there, by itself.
+    pub const OFF: CacheSizes = CacheSizes::unified(1, 1, 1);
+
+    /// Two arrays of 64, as first posted.
+    pub const SEPARATE: CacheSizes = CacheSizes { size: 64, refill: 64, flush: 64, separate: true };
 }
 
 impl Default for CacheSizes {
     fn default() -> Self {
-        CacheSizes { size: 128, refill: 32, flush: 32 }
+        CacheSizes::unified(128, 32, 32)
     }
 }
 
 /// A last-in-first-out array of free indices.
 pub struct IndexCache {
     len: usize,
+    /// With so many there is no room for another without more ado: one less than there are slots. None at all if what
+    /// is freed goes elsewhere.
+    fill_to: usize,
     sizes: CacheSizes,
     slots: Box<[u32]>,
+    /// What was freed, if that is [separate](CacheSizes::separate).
+    freed: Vec<u32>,
 }
 
 impl IndexCache {
@@ -39,17 +64,21 @@ impl IndexCache {
             (1..=sizes.size).contains(&sizes.refill) && (1..=sizes.size).contains(&sizes.flush),
             "cache sizes: expected 1 <= refill, flush <= size, got {sizes:?}"
         );
-        IndexCache { len: 0, sizes, slots: vec![0; sizes.size].into() }
+        let (fill_to, freed) = match sizes.separate {
+            false => (sizes.size - 1, Vec::new()),
+            true => (0, Vec::with_capacity(sizes.size)),
+        };
+        IndexCache { len: 0, fill_to, sizes, slots: vec![0; sizes.size].into(), freed }
     }
 
     /// How many indices it holds.
     pub fn len(&self) -> usize {
-        self.len
+        self.len + self.freed.len()
     }
 
     /// Whether it holds none.
     pub fn is_empty(&self) -> bool {
-        self.len == 0
+        self.len() == 0
     }
 
     /// Takes the newest index; refills from `pool` first if there is none.
@@ -67,10 +96,12 @@ impl IndexCache {
     /// Puts an index back; flushes to `pool` if that filled the cache.
     #[inline(always)]
     pub fn push(&mut self, pool: &Pool, index: u32) {
-        self.slots[self.len] = index;
-        self.len += 1;
-        if self.len == self.slots.len() {
-            self.flush(pool, self.sizes.flush);
+        match self.slots.get_mut(self.len) {
+            Some(slot) if self.len < self.fill_to => {
+                *slot = index;
+                self.len += 1;
+            }
+            _ => self.push_full(pool, &[index]),
         }
     }
 
@@ -108,16 +139,34 @@ impl IndexCache {
 
     /// Puts `indices` back in one copy (more if they do not fit at once).
     #[inline]
-    pub fn push_bulk(&mut self, pool: &Pool, mut indices: &[u32]) {
-        loop {
-            let n = indices.len().min(self.slots.len() - self.len);
-            self.slots[self.len..self.len + n].copy_from_slice(&indices[..n]);
-            self.len += n;
-            if self.len == self.slots.len() {
-                self.flush(pool, self.sizes.flush);
+    pub fn push_bulk(&mut self, pool: &Pool, indices: &[u32]) {
+        let end = self.len + indices.len();
+        match self.slots.get_mut(self.len..end) {
+            Some(slots) if end <= self.fill_to => {
+                slots.copy_from_slice(indices);
+                self.len = end;
             }
-            if n == indices.len() {
-                return;
+            _ => self.push_full(pool, indices),
+        }
+    }
+
+    /// The same if they fill the cache, or are to go elsewhere.
+    #[cold]
+    #[inline(never)]
+    fn push_full(&mut self, pool: &Pool, mut indices: &[u32]) {
+        while !indices.is_empty() {
+            let (n, full) = if self.sizes.separate {
+                let n = indices.len().min(self.sizes.size - self.freed.len());
+                self.freed.extend_from_slice(&indices[..n]);
+                (n, self.freed.len() == self.sizes.size)
+            } else {
+                let n = indices.len().min(self.slots.len() - self.len);
+                self.slots[self.len..self.len + n].copy_from_slice(&indices[..n]);
+                self.len += n;
+                (n, self.len == self.slots.len())
+            };
+            if full {
+                self.flush(pool, self.sizes.flush);
             }
             indices = &indices[n..];
         }
@@ -127,15 +176,21 @@ impl IndexCache {
     /// is in few chunks, however often this is called.
     #[inline(always)]
     pub fn trim(&mut self, pool: &Pool, most: usize) {
-        if self.len > most {
-            self.give_back(pool, self.len - most / 2);
+        if self.len > most || !self.freed.is_empty() {
+            self.give_back(pool, most);
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn give_back(&mut self, pool: &Pool, n: usize) {
-        let n = n.min(self.len);
+    fn give_back(&mut self, pool: &Pool, most: usize) {
+        if self.len() <= most {
+            return;
+        }
+        // They are taken over as they are when they are next wanted; a cache that shrinks has no use for them.
+        self.freed.chunks(self.sizes.flush).for_each(|chunk| pool.push(chunk));
+        self.freed.clear();
+        let n = self.len - self.len.min(most / 2);
         // In no more chunks than are full ones: what is left over makes these longer.
         let chunk = n.div_ceil((n / self.sizes.flush).max(1)).max(1);
         self.slots[..n].chunks(chunk).for_each(|chunk| pool.push(chunk));
@@ -145,14 +200,23 @@ impl IndexCache {
 
     /// Gives everything back to `pool`.
     pub fn drain(&mut self, pool: &Pool) {
+        self.freed.chunks(self.sizes.flush).for_each(|chunk| pool.push(chunk));
+        self.freed.clear();
         while self.len > 0 {
-            self.flush(pool, self.sizes.flush);
+            self.flush_slots(pool, self.sizes.flush);
         }
     }
 
     #[cold]
     #[inline(never)]
     fn fill(&mut self, pool: &Pool) -> bool {
+        if !self.freed.is_empty() {
+            // The early refill: what was freed is as good as what the pool has, and nearer.
+            self.len = self.freed.len();
+            self.slots[..self.len].copy_from_slice(&self.freed);
+            self.freed.clear();
+            return true;
+        }
         while self.len < self.sizes.refill {
             // A chunk may be larger than what is still wanted, never larger than the room for it: what
             // does not fit goes back.
@@ -176,6 +240,16 @@ impl IndexCache {
     #[cold]
     #[inline(never)]
     fn flush(&mut self, pool: &Pool, n: usize) {
+        if self.sizes.separate {
+            let from = self.freed.len().saturating_sub(n);
+            pool.push(&self.freed[from..]);
+            self.freed.truncate(from);
+            return;
+        }
+        self.flush_slots(pool, n);
+    }
+
+    fn flush_slots(&mut self, pool: &Pool, n: usize) {
         let n = n.min(self.len);
         pool.push(&self.slots[self.len - n..self.len]);
         self.len -= n;
@@ -217,7 +291,7 @@ mod tests {
     /// The kernel's older sizes: size 64, put of the 64th frees 32; an empty get loads 16.
     #[test]
     fn e15_size_64() {
-        let sizes = CacheSizes { size: 64, refill: 16, flush: 32 };
+        let sizes = CacheSizes::unified(64, 16, 32);
         let pool = Pool::full(256, 16);
         let mut cache = IndexCache::new(sizes);
         let first = cache.pop(&pool).unwrap();
@@ -234,6 +308,52 @@ mod tests {
         assert_eq!(cache.len(), 63);
         cache.push(&pool, 200);
         assert_eq!((cache.len(), pool.free()), (32, 32));
+    }
+
+    /// As first posted: what is freed goes to an array of its own, which is all flushed when it is full, and taken over
+    /// before the pool is asked.
+    #[test]
+    fn separate_arrays_refill_early() {
+        let pool = Pool::full(256, 64);
+        let mut cache = IndexCache::new(CacheSizes::SEPARATE);
+        let mut out = [0; 64];
+        assert_eq!(cache.pop_bulk(&pool, &mut out), 64);
+        assert_eq!((cache.len(), pool.free()), (0, 192));
+        cache.push_bulk(&pool, &out[..40]);
+        cache.push(&pool, out[40]);
+        assert_eq!((cache.len(), pool.free()), (41, 192));
+        assert_eq!(cache.pop(&pool), Some(out[40]), "the early refill, newest first");
+        assert_eq!((cache.len(), pool.free()), (40, 192));
+        cache.push_bulk(&pool, &out[40..]);
+        assert_eq!((cache.len(), pool.free()), (64, 192), "two arrays, neither full");
+        let mut more = [0; 104];
+        assert_eq!(cache.pop_bulk(&pool, &mut more), 104);
+        assert_eq!((cache.len(), pool.free()), (24, 128), "what was left, what was freed, and a refill");
+        cache.push_bulk(&pool, &more);
+        assert_eq!((cache.len(), pool.free()), (24 + 40, 192), "64 of the 104 filled the array");
+        cache.trim(&pool, 64);
+        assert_eq!(cache.len(), 64, "no more than it may");
+        cache.trim(&pool, 20);
+        assert_eq!((cache.len(), pool.free()), (10, 246));
+        cache.drain(&pool);
+        let mut seen = vec![];
+        while pool.pop(|i| seen.push(i)) > 0 {}
+        seen.sort_unstable();
+        assert_eq!((cache.is_empty(), seen), (true, (0..256).collect()));
+    }
+
+    #[test]
+    fn a_cache_that_is_off_keeps_nothing() {
+        let pool = Pool::full(64, 32);
+        let mut cache = IndexCache::new(CacheSizes::OFF);
+        let first = cache.pop(&pool).unwrap();
+        assert_eq!((cache.len(), pool.free()), (0, 63));
+        cache.push(&pool, first);
+        assert_eq!((cache.len(), pool.free(), cache.pop(&pool)), (0, 64, Some(first)));
+        let mut out = [0; 10];
+        assert_eq!(cache.pop_bulk(&pool, &mut out), 10);
+        cache.push_bulk(&pool, &out);
+        assert_eq!((cache.len(), pool.free()), (0, 63));
     }
 
     #[test]

@@ -127,9 +127,14 @@ impl Drop for HeadBulk {
 }
 
 impl Store {
-    /// An empty store on `region`.
+    /// An empty store on `region`, with caches of one size.
     pub fn new(region: Arc<Region>, sizes: CacheSizes) -> Self {
-        Store { region, heads: IndexCache::new(sizes), frames: IndexCache::new(sizes) }
+        Store::with_caches(region, sizes, sizes)
+    }
+
+    /// An empty store on `region`, with caches of these sizes for heads and for frames.
+    pub fn with_caches(region: Arc<Region>, heads: CacheSizes, frames: CacheSizes) -> Self {
+        Store { region, heads: IndexCache::new(heads), frames: IndexCache::new(frames) }
     }
 
     /// The region it serves.

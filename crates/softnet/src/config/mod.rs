@@ -121,6 +121,9 @@ pub struct StackConfig {
     pub dev_weight: u32,
     /// Each thread's caches of heads and frames.
     pub skb_cache: CacheSizes,
+    /// That of frames, if it is another. Files have no key for it: it is there to be measured (`softnet bench skb-cache
+    /// --app nat`).
+    pub frame_cache: Option<CacheSizes>,
     /// Threads of the pool that polls in the context `workqueue`; 0: as many as there are CPUs to run on.
     pub workqueue_threads: u32,
     /// Packets that may wait in a worker's backlog (`net.core.netdev_max_backlog`).
@@ -161,6 +164,7 @@ impl Default for StackConfig {
             netdev_budget_usecs: 2000,
             dev_weight: 64,
             skb_cache: CacheSizes::default(),
+            frame_cache: None,
             workqueue_threads: 0,
             netdev_max_backlog: 1000,
             rps_sock_flow_entries: 0,
