@@ -162,8 +162,15 @@ impl NatBench {
             .map(|(case, n, nat)| {
                 let [first, templates] = sessions(n, &prefixes);
                 let prefixes = prefixes.clone();
-                let setup =
-                    Setup { case, prefixes, templates, first: Some(first), burst: BATCH, routed: true };
+                let setup = Setup {
+                    case,
+                    prefixes,
+                    templates,
+                    first: Some(first),
+                    burst: BATCH,
+                    routed: true,
+                    vlans: None,
+                };
                 (setup, nat.then_some(n + n / 16 + 16))
             })
             .collect();

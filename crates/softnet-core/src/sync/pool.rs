@@ -7,7 +7,7 @@
 //!
 //! Invariant: an index is in at most one of {pool, one cache, one handle}.
 
-use crate::sync::{AtomicU32, AtomicU64, Mutant, Ordering, mutated, weakened};
+use crate::sync::{AtomicU32, AtomicU64, Links, Mutant, Ordering, mutated, weakened};
 
 const NIL: u32 = u32::MAX;
 
@@ -17,6 +17,20 @@ pub struct Pool {
     free: AtomicU64,
     next: Box<[AtomicU32]>,
     next_chunk: Box<[AtomicU32]>,
+}
+
+/// An index that is not in the pool may be on another list, through the same table.
+impl Links for Pool {
+    // Relaxed: the word of the list orders a link with the index it belongs to.
+    #[inline(always)]
+    fn set_next(&self, i: u32, next: u32) {
+        self.next[i as usize].store(next, Ordering::Relaxed);
+    }
+
+    #[inline(always)]
+    fn next(&self, i: u32) -> u32 {
+        self.next[i as usize].load(Ordering::Relaxed)
+    }
 }
 
 fn word(tag: u64, index: u32) -> u64 {
