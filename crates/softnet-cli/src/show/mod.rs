@@ -2,13 +2,14 @@
 
 pub(crate) mod napi;
 pub(crate) mod rows;
+mod skb;
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use softnet::control::show::{
     ConntrackRow, DevRow, DropRow, FilterRow, NapiRow, NatStats, NeighRow, NtupleRow, QdiscRow, RouteRow,
-    RssRow, SocketRow, Stats, SteeringRow, Table, WorkerRow,
+    RssRow, SkbStats, SocketRow, Stats, SteeringRow, Table, WorkerRow,
 };
 use softnet::control::{Client, Request};
 
@@ -50,6 +51,7 @@ Examples:
   softnet show ntuple --watch         packets that filters of devices take, as rates
   softnet show conntrack              connections whose addresses are translated, and when they expire
   softnet show nat                    how many there are, and ports in use
+  softnet show skb                    packet memory: what is in use, cached, on its way home, and what ran out
   softnet show drops --name edge      what the instance \"edge\" lost, and why
   softnet show stats --json | jq .dropped
 
@@ -109,6 +111,11 @@ pub(crate) fn show(args: &Show) -> Result<(), Failure> {
             &args.output(),
             || ask(&client, Table::Nat),
             |now: &NatStats, before| rows::nat(now, before),
+        ),
+        Table::Skb => repeat(
+            &args.output(),
+            || ask(&client, Table::Skb),
+            |now: &SkbStats, before| skb::tables(now, before),
         ),
         Table::Stats => repeat(
             &args.output(),

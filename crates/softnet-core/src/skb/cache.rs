@@ -7,7 +7,10 @@
 //! comparison ([`CacheSizes::separate`]); the choice is made when a cache is made, and falls on the paths for an array that
 //! is full or empty, which are out of line.
 
-use crate::sync::Pool;
+use std::sync::Arc;
+
+use super::cache_stats::CacheStats;
+use crate::sync::{HomeOwner, Kick, Pool};
 
 /// Sizes of a cache: entries, and how many a refill and a flush move. The kernel's are 128 / 32 / 32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,9 +53,17 @@ pub struct IndexCache {
     fill_to: usize,
     sizes: CacheSizes,
     slots: Box<[u32]>,
-    /// What was freed, if that is [separate](CacheSizes::separate).
+    /// What was freed, if that is [separate](CacheSizes::separate); what is to go to home `to`, if there are homes.
     freed: Vec<u32>,
+    to: u32,
+    /// Its own home, from which others send what they free.
+    home: u32,
+    owner: Option<HomeOwner>,
+    stats: Arc<CacheStats>,
 }
+
+/// Indices that go home together.
+const HOMEWARD: usize = 32;
 
 impl IndexCache {
     /// An empty cache.
@@ -68,7 +79,67 @@ impl IndexCache {
             false => (sizes.size - 1, Vec::new()),
             true => (0, Vec::with_capacity(sizes.size)),
         };
-        IndexCache { len: 0, fill_to, sizes, slots: vec![0; sizes.size].into(), freed }
+        let (slots, stats) = (vec![0; sizes.size].into(), Arc::default());
+        IndexCache { len: 0, fill_to, sizes, slots, freed, to: 0, home: 0, owner: None, stats }
+    }
+
+    /// An empty cache on `pool`, with a home of its own if the pool has homes.
+    ///
+    /// # Panics
+    /// As [`new`](Self::new).
+    pub fn on(pool: &Pool, sizes: CacheSizes) -> Self {
+        let mut cache =
+            IndexCache::new(CacheSizes { separate: sizes.separate && pool.homes().is_none(), ..sizes });
+        if let Some(homes) = pool.homes() {
+            (cache.fill_to, cache.freed) = (0, Vec::with_capacity(HOMEWARD));
+            if let Some((home, owner)) = homes.open() {
+                (cache.home, cache.owner) = (home, Some(owner));
+                cache.stats.home.set(home.into());
+            }
+        }
+        cache
+    }
+
+    /// What it counts.
+    pub fn stats(&self) -> &Arc<CacheStats> {
+        &self.stats
+    }
+
+    /// How its thread is woken when much has come to its home.
+    pub fn set_kick(&self, pool: &Pool, kick: &Kick) {
+        if let Some(homes) = pool.homes() {
+            homes.set_kick(self.home, Some(kick.clone()));
+        }
+    }
+
+    /// Says in its counters how many it holds.
+    pub fn note_cached(&self) {
+        self.stats.cached.set(self.len() as u64);
+    }
+
+    /// Takes back what others sent to its home.
+    #[inline(always)]
+    pub fn purge(&mut self, pool: &Pool) {
+        if self.owner.as_ref().is_some_and(HomeOwner::has_pending) {
+            self.come_home(pool);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn come_home(&mut self, pool: &Pool) {
+        let Some(mut owner) = self.owner.take() else { return };
+        let (mut chunk, mut n) = ([0; HOMEWARD], 0);
+        owner.take(pool, |index| {
+            chunk[n % HOMEWARD] = index;
+            n += 1;
+            if n % HOMEWARD == 0 {
+                self.put(pool, &chunk);
+            }
+        });
+        self.put(pool, &chunk[..n % HOMEWARD]);
+        self.stats.came_home.add(n as u64);
+        self.owner = Some(owner);
     }
 
     /// How many indices it holds.
@@ -150,10 +221,56 @@ impl IndexCache {
         }
     }
 
-    /// The same if they fill the cache, or are to go elsewhere.
+    /// The same if they fill the cache, or may have to go elsewhere.
     #[cold]
     #[inline(never)]
-    fn push_full(&mut self, pool: &Pool, mut indices: &[u32]) {
+    fn push_full(&mut self, pool: &Pool, indices: &[u32]) {
+        let Some(homes) = pool.homes() else { return self.put(pool, indices) };
+        let home = self.home;
+        let is_foreign = |index: &u32| ![0, home].contains(&homes.of(*index));
+        if !indices.iter().any(is_foreign) {
+            return self.put(pool, indices);
+        }
+        for index in indices {
+            let to = homes.of(*index);
+            if !is_foreign(index) {
+                self.put(pool, &[*index]);
+                continue;
+            }
+            if self.freed.len() == HOMEWARD || self.to != to {
+                self.send_home(pool);
+            }
+            self.to = to;
+            self.freed.push(*index);
+        }
+    }
+
+    /// Sends what is to go home; what can't, stays here.
+    fn send_home(&mut self, pool: &Pool) {
+        let (Some(homes), false) = (pool.homes(), self.freed.is_empty()) else { return };
+        let mut freed = std::mem::take(&mut self.freed);
+        let deferred = homes.defer(pool, self.to, &freed);
+        let kept = &freed[deferred.taken..];
+        kept.iter().for_each(|index| homes.set(*index, self.home));
+        self.put(pool, kept);
+        self.stats.remote_frees.add(deferred.taken as u64);
+        self.stats.local_at_limit.add(kept.len() as u64);
+        self.stats.kicks.add(deferred.kick.into());
+        freed.clear();
+        self.freed = freed;
+    }
+
+    /// Gives up what is not in the array.
+    fn let_go_of_freed(&mut self, pool: &Pool) {
+        if pool.homes().is_some() {
+            return self.send_home(pool);
+        }
+        self.freed.chunks(self.sizes.flush).for_each(|chunk| pool.push(chunk));
+        self.freed.clear();
+    }
+
+    /// Puts indices back that are this cache's to have.
+    fn put(&mut self, pool: &Pool, mut indices: &[u32]) {
         while !indices.is_empty() {
             let (n, full) = if self.sizes.separate {
                 let n = indices.len().min(self.sizes.size - self.freed.len());
@@ -187,21 +304,28 @@ impl IndexCache {
         if self.len() <= most {
             return;
         }
-        // They are taken over as they are when they are next wanted; a cache that shrinks has no use for them.
-        self.freed.chunks(self.sizes.flush).for_each(|chunk| pool.push(chunk));
-        self.freed.clear();
+        self.let_go_of_freed(pool);
         let n = self.len - self.len.min(most / 2);
         // In no more chunks than are full ones: what is left over makes these longer.
         let chunk = n.div_ceil((n / self.sizes.flush).max(1)).max(1);
         self.slots[..n].chunks(chunk).for_each(|chunk| pool.push(chunk));
         self.slots.copy_within(n..self.len, 0);
         self.len -= n;
+        self.note_cached();
     }
 
-    /// Gives everything back to `pool`.
+    /// Gives everything back to `pool`, and its home up.
     pub fn drain(&mut self, pool: &Pool) {
-        self.freed.chunks(self.sizes.flush).for_each(|chunk| pool.push(chunk));
-        self.freed.clear();
+        self.let_go_of_freed(pool);
+        if let (Some(owner), Some(homes)) = (self.owner.take(), pool.homes()) {
+            homes.set_kick(self.home, None);
+            let mut all = Vec::new();
+            owner.close(pool, |index| all.push(index));
+            self.stats.came_home.add(all.len() as u64);
+            all.chunks(HOMEWARD).for_each(|chunk| self.put(pool, chunk));
+            self.home = 0;
+            self.stats.home.set(0);
+        }
         while self.len > 0 {
             self.flush_slots(pool, self.sizes.flush);
         }
@@ -210,7 +334,11 @@ impl IndexCache {
     #[cold]
     #[inline(never)]
     fn fill(&mut self, pool: &Pool) -> bool {
-        if !self.freed.is_empty() {
+        self.purge(pool);
+        if self.len > 0 {
+            return true;
+        }
+        if self.sizes.separate && !self.freed.is_empty() {
             // The early refill: what was freed is as good as what the pool has, and nearer.
             self.len = self.freed.len();
             self.slots[..self.len].copy_from_slice(&self.freed);
@@ -221,9 +349,12 @@ impl IndexCache {
             // A chunk may be larger than what is still wanted, never larger than the room for it: what
             // does not fit goes back.
             let mut over = Vec::new();
-            let (len, slots) = (&mut self.len, &mut self.slots);
+            let (len, slots, home) = (&mut self.len, &mut self.slots, self.home);
             let n = pool.pop(|index| match slots.get_mut(*len) {
                 Some(slot) => {
+                    if let Some(homes) = pool.homes() {
+                        homes.set(index, home);
+                    }
                     *slot = index;
                     *len += 1;
                 }
@@ -234,6 +365,7 @@ impl IndexCache {
             }
             pool.push(&over);
         }
+        self.stats.refills.add(u64::from(self.len > 0));
         self.len > 0
     }
 
@@ -244,9 +376,10 @@ impl IndexCache {
             let from = self.freed.len().saturating_sub(n);
             pool.push(&self.freed[from..]);
             self.freed.truncate(from);
-            return;
+        } else {
+            self.flush_slots(pool, n);
         }
-        self.flush_slots(pool, n);
+        self.stats.flushes.add(1);
     }
 
     fn flush_slots(&mut self, pool: &Pool, n: usize) {

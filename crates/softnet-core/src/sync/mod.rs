@@ -56,5 +56,5 @@ pub(crate) use mutant::{check, must_fail};
 pub use owned::{Guard, OWNED, Owned, Word};
 pub use pool::Pool;
 pub use ready::{Lock, Ready, ReadyQueue};
-pub use remote::{Deferred, Home, HomeOwner};
+pub use remote::{Deferred, Home, HomeOwner, Homes, Kick};
 pub use sleep::{Announced, Sleeper};

@@ -10,8 +10,9 @@
 //! Invariant: an element that was taken over by a home reaches its owner, once; one that was refused is the caller's still.
 
 use std::ops::Deref;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use super::{Arc, AtomicU32, Handover, Links, Mutant, Ordering, Owner, model_failed, mutated};
+use super::{AtomicU32, Handover, Links, Mutant, Ordering, Owner, model_failed, mutated};
 
 /// What others freed and one thread is to have back.
 pub struct Home {
@@ -132,6 +133,76 @@ impl HomeOwner {
                 return;
             }
         }
+    }
+}
+
+/// Wakes the owner of a home.
+pub type Kick = Arc<dyn Fn() + Send + Sync>;
+
+/// Homes of the elements of one table, one for each thread that opened one.
+pub struct Homes {
+    /// By element: the home that it is of, plus one; 0: none. Written by the thread that has the element.
+    of: Box<[AtomicU32]>,
+    slots: Box<[(Arc<Home>, Mutex<Option<Kick>>)]>,
+}
+
+impl Homes {
+    /// Threads that can have one at a time; others do without.
+    pub const MAX: usize = 64;
+
+    /// For the elements `0..n`, each home with this limit.
+    pub fn new(n: u32, limit: u32) -> Self {
+        Homes {
+            of: (0..n).map(|_| AtomicU32::new(0)).collect(),
+            slots: (0..Self::MAX).map(|_| (Arc::new(Home::new(limit)), Mutex::default())).collect(),
+        }
+    }
+
+    /// Opens a home that is free. Returns its number, which is not 0.
+    pub fn open(&self) -> Option<(u32, HomeOwner)> {
+        let free =
+            |(at, (home, _)): (usize, &(Arc<Home>, _))| Some((at as u32 + 1, HomeOwner::open(home.clone())?));
+        self.slots.iter().enumerate().find_map(free)
+    }
+
+    /// How the owner of home `number` is woken, from now on.
+    pub fn set_kick(&self, number: u32, kick: Option<Kick>) {
+        if let Some((_, slot)) = self.slot(number) {
+            *slot.lock().unwrap_or_else(PoisonError::into_inner) = kick;
+        }
+    }
+
+    /// The home of element `i`; 0: none. For the thread that has the element.
+    #[inline(always)]
+    pub fn of(&self, i: u32) -> u32 {
+        // Relaxed: the element itself came with an order.
+        self.of[i as usize].load(Ordering::Relaxed)
+    }
+
+    /// Makes `number` the home of element `i`. For the thread that has the element.
+    #[inline(always)]
+    pub fn set(&self, i: u32, number: u32) {
+        self.of[i as usize].store(number, Ordering::Relaxed);
+    }
+
+    /// Sends `elements` to home `number`, and kicks its owner if that is due.
+    pub fn defer(&self, links: &(impl Links + ?Sized), number: u32, elements: &[u32]) -> Deferred {
+        let Some((home, kick)) = self.slot(number) else { return Deferred { taken: 0, kick: false } };
+        let deferred = home.defer(links, elements);
+        if deferred.kick {
+            let kick = kick.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            kick.into_iter().for_each(|kick| kick());
+        }
+        deferred
+    }
+
+    /// Elements on the list of home `number`, about.
+    pub fn pending(&self, number: u32) -> u32 {
+        self.slot(number).map_or(0, |(home, _)| home.len())
+    }
+
+    fn slot(&self, number: u32) -> Option<&(Arc<Home>, Mutex<Option<Kick>>)> {
+        self.slots.get((number as usize).checked_sub(1)?)
     }
 }
 

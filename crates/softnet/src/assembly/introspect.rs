@@ -33,6 +33,7 @@ mod napi;
 mod nat;
 mod qdisc;
 mod rx_class;
+mod skb;
 mod sockets;
 mod steering;
 
@@ -428,6 +429,7 @@ impl Handler for Introspect {
             Table::Ntuple => value(self.ntuples()),
             Table::Conntrack => value(self.connections()),
             Table::Nat => value(self.nat()),
+            Table::Skb => value(self.skb()),
             Table::Stats => value(self.stats()),
         }
     }

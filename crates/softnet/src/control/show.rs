@@ -4,6 +4,7 @@
 //! Invariant: every counter here only grows while an instance runs, so that two answers give a rate.
 
 mod nat;
+mod skb;
 mod steering;
 
 use std::collections::BTreeMap;
@@ -15,6 +16,7 @@ use super::{Direction, MirredAction};
 use crate::config::Context;
 
 pub use nat::{ConntrackRow, NatAddressRow, NatStats};
+pub use skb::{SkbCacheRow, SkbContextRow, SkbPool, SkbStats};
 pub use steering::{FlowFilterRow, NtupleRow, RssRow, SteeredRow, SteeringRow};
 
 /// The tables an instance can show.
@@ -49,13 +51,15 @@ pub enum Table {
     Conntrack,
     /// Translation of addresses: one [`NatStats`].
     Nat,
+    /// Packet memory: one [`SkbStats`].
+    Skb,
     /// Totals: one [`Stats`].
     Stats,
 }
 
 impl Table {
     /// All of them.
-    pub const ALL: [Table; 15] = [
+    pub const ALL: [Table; 16] = [
         Table::Dev,
         Table::Napi,
         Table::Worker,
@@ -70,6 +74,7 @@ impl Table {
         Table::Ntuple,
         Table::Conntrack,
         Table::Nat,
+        Table::Skb,
         Table::Stats,
     ];
 
@@ -90,6 +95,7 @@ impl Table {
             "ntuple",
             "conntrack",
             "nat",
+            "skb",
             "stats",
         ][self as usize]
     }
@@ -115,6 +121,7 @@ impl Table {
                 "Connections that are tracked: their packets in both directions, and what is translated"
             }
             Table::Nat => "NAT: connections, mappings, and ports of external addresses in use",
+            Table::Skb => "Packet memory: heads and frames, each thread's caches of them, and what ran out",
             Table::Stats => "Totals: every packet is somewhere",
         }
     }
