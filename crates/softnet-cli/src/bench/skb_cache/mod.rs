@@ -3,6 +3,7 @@
 
 mod nat;
 mod published;
+mod remote;
 mod streams;
 
 use std::alloc::{GlobalAlloc, System};
@@ -19,7 +20,7 @@ use softnet_testkit::Block;
 
 use super::harness::{Case, alternate};
 use super::report::{Bound, REFERENCE, Report, Row};
-use super::{Common, pin};
+use super::{Common, cpus, pin};
 
 /// Allocations in a bulk, and the size of what the allocators are asked for: a head (128 bytes) doubled,
 /// as in other stacks' figures for a packet's metadata.
@@ -33,6 +34,8 @@ Nanoseconds for each pair of an allocation and a free, 32 at a time.
   skb          a head initialised, a frame attached; both freed, with a reason that is counted
   system       256 bytes from the system allocator
   mimalloc     256 bytes from mimalloc
+  remote       as skb, but another thread frees, on another CPU, one by one: with skb_defer_max 0 it keeps what it freed,
+               and the pool gives it back by chunks; with 128 it goes home (the time is that of both threads side by side)
 
 --app nat: what caches of heads are worth where they were proposed. One worker on one core forwards full-sized packets of \
 eight flows from one VLAN to another and hides their sources, between emulated NICs that verify checksums and cut TCP. \
@@ -116,12 +119,16 @@ impl SkbCache {
             row: Row::new(name, vec![("bulk", json!(BULK)), ("bytes", json!(size))]),
             measure: Box::new(move || Ok(vec![("ns_per_pair", per_pair(bulks, &mut pair))])),
         };
-        let cases = vec![
+        let mut cases = vec![
             case("raw", Region::bytes(0, 1), Box::new(raw_pair)),
             case("skb", Region::bytes(0, 1), Box::new(skb_pair)),
             case("system", SIZE, Box::new(|| blocks(&System))),
             case("mimalloc", SIZE, Box::new(|| blocks(&MiMalloc))),
         ];
+        // Both of its threads spin: with one CPU it would measure the scheduler.
+        if let Some(other) = cpus().into_iter().find(|other| *other != cpu) {
+            cases.extend(remote::cases(bulks / 10, other));
+        }
         let mut report = alternate("skb-cache", Some(cpu), self.common.rounds(), cases)?;
         // A byte of each head is written, as of each block.
         report
