@@ -111,7 +111,8 @@ pub(crate) enum Bench {
     /// Whether what tbf shapes keeps to its rate, beside the kernel's own tbf
     #[command(after_help = shape::HELP)]
     Shape(shape::Shape),
-    /// Cost of packet buffers, beside the system allocator and mimalloc; what their caches are worth to a router
+    /// Cost of packet buffers, beside the system allocator and mimalloc; what their caches are
+    /// worth to a router
     #[command(after_help = skb_cache::HELP)]
     SkbCache(skb_cache::SkbCache),
     /// Many senders to one TX queue: deferred enqueue, beside locks around the same discipline

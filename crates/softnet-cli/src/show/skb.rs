@@ -1,11 +1,13 @@
-//! How `show skb` looks to people: the region, where its heads and frames are, and what each thread does with them.
+//! How `show skb` looks to people: the region, where its heads and frames are, and what each thread
+//! does with them.
 
 use softnet::control::show::{SkbCacheRow, SkbContextRow, SkbPool, SkbStats};
 
 use super::rows::{Cell, Since, cells_table, counter, left, right};
 use crate::text::{bytes, grouped};
 
-/// A cache of a context, with the same some seconds ago: what it holds, or with `remote` what goes to and from others.
+/// A cache of a context, with the same some seconds ago: what it holds, or with `remote` what goes
+/// to and from others.
 fn cache(
     thread: &str,
     kind: &'static str,

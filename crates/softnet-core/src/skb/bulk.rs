@@ -1,6 +1,8 @@
-//! Heads or frames by themselves, many in one owned value: what a [`Store`](super::Store) hands out in bulk.
+//! Heads or frames by themselves, many in one owned value: what a [`Store`](super::Store) hands out
+//! in bulk.
 //!
-//! The holder of the value has the memory; dropping it with some left is a leak, which is noticed as of a single one.
+//! The holder of the value has the memory; dropping it with some left is a leak, which is noticed
+//! as of a single one.
 
 use super::batch::BATCH;
 use super::handle::Frame;
@@ -66,8 +68,8 @@ impl HeadBulk {
     #[inline]
     pub fn write(&mut self, byte: u8) {
         for index in &self.heads[..self.len] {
-            // SAFETY: the bulk owns the heads, of which nothing is read before it was written, and a registered region
-            // outlives them.
+            // SAFETY: the bulk owns the heads, of which nothing is read before it was written, and
+            // a registered region outlives them.
             unsafe { head_ptr(self.region, *index).cast::<u8>().write(byte) };
         }
     }

@@ -3,9 +3,9 @@
 //!
 //! Only its thread touches it. Invariant: the newest index is handed out first, because it is still in L1.
 //!
-//! The kernel's cache was first posted with two arrays, one to allocate from and one to free to. That variant is there for
-//! comparison ([`CacheSizes::separate`]); the choice is made when a cache is made, and falls on the paths for an array that
-//! is full or empty, which are out of line.
+//! The kernel's cache was first posted with two arrays, one to allocate from and one to free to.
+//! That variant is there for comparison ([`CacheSizes::separate`]); the choice is made when a cache
+//! is made, and falls on the paths for an array that is full or empty, which are out of line.
 
 use std::sync::Arc;
 
@@ -21,8 +21,9 @@ pub struct CacheSizes {
     pub refill: usize,
     /// Indices a flush takes away, the newest first.
     pub flush: usize,
-    /// What is freed goes to a second array of this size, as the kernel's cache was first posted (January 2021). An
-    /// allocation that finds the first array empty takes over the second, and only if that is empty too asks the pool.
+    /// What is freed goes to a second array of this size, as the kernel's cache was first posted
+    /// (January 2021). An allocation that finds the first array empty takes over the second, and
+    /// only if that is empty too asks the pool.
     pub separate: bool,
 }
 
@@ -48,12 +49,13 @@ impl Default for CacheSizes {
 /// A last-in-first-out array of free indices.
 pub struct IndexCache {
     len: usize,
-    /// With so many there is no room for another without more ado: one less than there are slots. None at all if what
-    /// is freed goes elsewhere.
+    /// With so many there is no room for another without more ado: one less than there are slots.
+    /// None at all if what is freed goes elsewhere.
     fill_to: usize,
     sizes: CacheSizes,
     slots: Box<[u32]>,
-    /// What was freed, if that is [separate](CacheSizes::separate); what is to go to home `to`, if there are homes.
+    /// What was freed, if that is [separate](CacheSizes::separate); what is to go to home `to`, if
+    /// there are homes.
     freed: Vec<u32>,
     to: u32,
     /// Its own home, from which others send what they free.
@@ -443,8 +445,8 @@ mod tests {
         assert_eq!((cache.len(), pool.free()), (32, 32));
     }
 
-    /// As first posted: what is freed goes to an array of its own, which is all flushed when it is full, and taken over
-    /// before the pool is asked.
+    /// As first posted: what is freed goes to an array of its own, which is all flushed when it is
+    /// full, and taken over before the pool is asked.
     #[test]
     fn separate_arrays_refill_early() {
         let pool = Pool::full(256, 64);

@@ -1,6 +1,7 @@
 //! What a cache of indices counts: written by the thread of the cache, read by any.
 //!
-//! All of it is counted where an array is full or empty, or when the thread rests, so that it costs nothing per packet.
+//! All of it is counted where an array is full or empty, or when the thread rests, so that it costs
+//! nothing per packet.
 
 use crate::softnet_data::Counter;
 
@@ -15,7 +16,8 @@ pub struct CacheStats {
     pub refills: Counter,
     /// Times that it was full, and gave some to the pool.
     pub flushes: Counter,
-    /// Freed here, and sent home to the threads that had taken them (the kernel's `skb_attempt_defer_free`).
+    /// Freed here, and sent home to the threads that had taken them (the kernel's
+    /// `skb_attempt_defer_free`).
     pub remote_frees: Counter,
     /// Times that such a thread was kicked, because half of what fits was on its way to it.
     pub kicks: Counter,

@@ -150,8 +150,9 @@ impl Region {
         Self::with_defer(memory, frames, heads, 0)
     }
 
-    /// Lays out and registers a region. What a thread frees that another took goes home to that one, unless
-    /// `skb_defer_max` heads, or frames, are on their way there; 0: it stays with the thread that frees it.
+    /// Lays out and registers a region. What a thread frees that another took goes home to that
+    /// one, unless `skb_defer_max` heads, or frames, are on their way there; 0: it stays with the
+    /// thread that frees it.
     pub fn with_defer(
         memory: Box<dyn RegionMemory>,
         frames: u32,

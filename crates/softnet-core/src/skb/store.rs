@@ -76,7 +76,8 @@ impl Store {
         self.frames.set_kick(&self.region.frames, kick);
     }
 
-    /// Takes back what others freed that this thread took: in each iteration of a loop that polls, and before sleeping.
+    /// Takes back what others freed that this thread took: in each iteration of a loop that polls,
+    /// and before sleeping.
     #[inline(always)]
     pub fn purge_deferred(&mut self) {
         self.heads.purge(&self.region.heads);

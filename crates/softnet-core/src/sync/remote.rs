@@ -1,13 +1,16 @@
-//! Remote free (the kernel's `skb_attempt_defer_free`): what a thread frees that another one took goes home to it.
+//! Remote free (the kernel's `skb_attempt_defer_free`): what a thread frees that another one took
+//! goes home to it.
 //!
-//! A [`Home`] is one thread's list of what others freed: a [`Handover`] with a permanent owner, and a count of its own that
-//! bounds it as the kernel's does. Any thread may [defer](Home::defer) elements to it, a chain in one compare-exchange; the
-//! thread that [opened](HomeOwner::open) it takes them all when it polls, refills, or goes to sleep. A thread that frees so
-//! much that half the bound is passed is told to kick the owner, once for each time that the owner took what was there;
-//! from the bound on elements are refused, and freed where they are. So a home whose owner never looks costs no more than
-//! that.
+//! A [`Home`] is one thread's list of what others freed: a [`Handover`] with a permanent owner, and
+//! a count of its own that bounds it as the kernel's does. Any thread may [defer](Home::defer)
+//! elements to it, a chain in one compare-exchange; the thread that [opened](HomeOwner::open) it
+//! takes them all when it polls, refills, or goes to sleep. A thread that frees so much that half
+//! the bound is passed is told to kick the owner, once for each time that the owner took what was
+//! there; from the bound on elements are refused, and freed where they are. So a home whose owner
+//! never looks costs no more than that.
 //!
-//! Invariant: an element that was taken over by a home reaches its owner, once; one that was refused is the caller's still.
+//! Invariant: an element that was taken over by a home reaches its owner, once; one that was
+//! refused is the caller's still.
 
 use std::ops::Deref;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,7 +20,8 @@ use super::{AtomicU32, Handover, Links, Mutant, Ordering, Owner, model_failed, m
 /// What others freed and one thread is to have back.
 pub struct Home {
     handover: Handover,
-    /// Of elements since the owner last took what was there; those that were refused may be among them.
+    /// Of elements since the owner last took what was there; those that were refused may be among
+    /// them.
     count: AtomicU32,
     /// From so many on elements are refused (`net.core.skb_defer_max`).
     limit: u32,
@@ -119,13 +123,14 @@ impl HomeOwner {
 
     /// Hands all that is there to `each`.
     pub fn take(&mut self, links: &(impl Links + ?Sized), each: impl FnMut(u32)) {
-        // Before the list is detached: what is pushed in between is counted for the next time and was taken now, which
-        // errs on the side of fewer.
+        // Before the list is detached: what is pushed in between is counted for the next time and
+        // was taken now, which errs on the side of fewer.
         self.home.count.store(0, Ordering::Relaxed);
         self.owner.drain(links).for_each(each);
     }
 
-    /// Hands all that is there to `each`, and closes the home: what is freed from now on stays where it is freed.
+    /// Hands all that is there to `each`, and closes the home: what is freed from now on stays
+    /// where it is freed.
     pub fn close(mut self, links: &(impl Links + ?Sized), mut each: impl FnMut(u32)) {
         while !model_failed() {
             self.take(links, &mut each);
@@ -139,11 +144,15 @@ impl HomeOwner {
 /// Wakes the owner of a home.
 pub type Kick = Arc<dyn Fn() + Send + Sync>;
 
+/// A home, and how its owner is woken.
+type Slot = (Arc<Home>, Mutex<Option<Kick>>);
+
 /// Homes of the elements of one table, one for each thread that opened one.
 pub struct Homes {
-    /// By element: the home that it is of, plus one; 0: none. Written by the thread that has the element.
+    /// By element: the home that it is of, plus one; 0: none. Written by the thread that has the
+    /// element.
     of: Box<[AtomicU32]>,
-    slots: Box<[(Arc<Home>, Mutex<Option<Kick>>)]>,
+    slots: Box<[Slot]>,
 }
 
 impl Homes {
@@ -201,7 +210,7 @@ impl Homes {
         self.slot(number).map_or(0, |(home, _)| home.len())
     }
 
-    fn slot(&self, number: u32) -> Option<&(Arc<Home>, Mutex<Option<Kick>>)> {
+    fn slot(&self, number: u32) -> Option<&Slot> {
         self.slots.get((number as usize).checked_sub(1)?)
     }
 }
@@ -217,7 +226,8 @@ mod tests {
         all
     }
 
-    /// A kick when the 65th is queued; from the 128th on each stays where it is freed, until the owner looks.
+    /// A kick when the 65th is queued; from the 128th on each stays where it is freed, until the
+    /// owner looks.
     #[test]
     fn e16_kick_at_half_and_refused_at_the_limit() {
         let (home, links) = (Arc::new(Home::new(128)), LinkTable::new(512));
@@ -231,9 +241,11 @@ mod tests {
             }
             assert_eq!(home.len(), 128);
             assert_eq!(take(&mut owner, &links), (0..127).collect::<Vec<_>>());
-            assert!(home.is_empty() && home.len() == 0);
+            assert!(home.is_empty());
+            assert_eq!(home.len(), 0);
         }
-        // In chains: the one that passes half kicks, the one that passes the limit goes home in part.
+        // In chains: the one that passes half kicks, the one that passes the limit goes home in
+        // part.
         let chain = |from: u32| (from..from + 50).collect::<Vec<_>>();
         assert_eq!(home.defer(&links, &chain(0)), Deferred { taken: 50, kick: false });
         assert_eq!(home.defer(&links, &chain(50)), Deferred { taken: 50, kick: true });
@@ -296,8 +308,8 @@ mod models {
         shared.values[i as usize].0.with_mut(|value| unsafe { *value += 1 });
     }
 
-    /// Two threads free two elements each while the owner takes, and then closes. Each element ends in one place: with
-    /// the owner, or with the thread that freed it.
+    /// Two threads free two elements each while the owner takes, and then closes. Each element ends
+    /// in one place: with the owner, or with the thread that freed it.
     fn every_element_ends_once() {
         let shared = shared(3);
         let mut owner = HomeOwner::open(shared.home.clone()).unwrap();
@@ -319,7 +331,8 @@ mod models {
         assert_eq!(all, [0, 1, 2, 3], "each in one place");
     }
 
-    /// Two threads free two elements each, one by one, and the owner does not look: one of them is told to kick it.
+    /// Two threads free two elements each, one by one, and the owner does not look: one of them is
+    /// told to kick it.
     fn one_kick_at_half() {
         let shared = shared(8);
         let owner = HomeOwner::open(shared.home.clone()).unwrap();

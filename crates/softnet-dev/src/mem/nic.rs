@@ -32,9 +32,10 @@ pub trait Sink: Send {
     /// One packet, from its first byte to its last.
     fn read(&mut self, packet: &[u8]);
 
-    /// One packet as a NIC with [offloads](NicConfig::offloads) was given it: perhaps an aggregate, perhaps with a partial
-    /// checksum. By default the NIC cuts and completes it, and [reads](Self::read) what comes of it; that takes time on
-    /// the caller's CPU, which real hardware does not, so a sink in a measured loop looks at `skb` itself.
+    /// One packet as a NIC with [offloads](NicConfig::offloads) was given it: perhaps an aggregate,
+    /// perhaps with a partial checksum. By default the NIC cuts and completes it, and
+    /// [reads](Self::read) what comes of it; that takes time on the caller's CPU, which real
+    /// hardware does not, so a sink in a measured loop looks at `skb` itself.
     fn read_offloaded(&mut self, skb: &Skb, segmenter: &mut Segmenter) {
         segmenter.cut(skb, |packet| self.read(packet));
     }
@@ -55,7 +56,8 @@ pub struct NicConfig {
     pub tx_ring: usize,
     /// How long each RX queue gathers packets before it interrupts.
     pub coalesce: Coalesce,
-    /// It has found the L4 checksum of what it receives right (`rx-checksumming`); the source has to see that it is.
+    /// It has found the L4 checksum of what it receives right (`rx-checksumming`); the source has
+    /// to see that it is.
     pub rx_csum: bool,
     /// What it does by itself with what is sent.
     pub offloads: TxOffloads,
@@ -192,7 +194,8 @@ impl Ring {
     }
 }
 
-/// With `CHECKED`, packets come with their checksum found right. (A parameter, so that queues without pay nothing.)
+/// With `CHECKED`, packets come with their checksum found right. (A parameter, so that queues
+/// without pay nothing.)
 struct NicRx<S, const CHECKED: bool> {
     bell: Arc<MemDoorbell>,
     source: S,

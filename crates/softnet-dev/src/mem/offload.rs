@@ -1,12 +1,13 @@
-//! The TX queue of an emulated NIC with offloads: it takes aggregates and partial checksums, and does in hardware, as it
-//! were, what software need not do then.
+//! The TX queue of an emulated NIC with offloads: it takes aggregates and partial checksums, and
+//! does in hardware, as it were, what software need not do then.
 //!
-//! Called by the holder of the TX queue's lock. The driver's half keeps each packet until it is completed, as a driver
-//! with a descriptor per fragment does. The hardware's half ([`Segmenter`]) shares no code with [`softnet_core::gso`], so
-//! that one can be compared with the other; a [`Sink`] that only counts need not have it run at all.
+//! Called by the holder of the TX queue's lock. The driver's half keeps each packet until it is
+//! completed, as a driver with a descriptor per fragment does. The hardware's half ([`Segmenter`])
+//! shares no code with [`softnet_core::gso`], so that one can be compared with the other; a
+//! [`Sink`] that only counts need not have it run at all.
 //!
-//! Invariant: a packet on the ring is freed once, by the reap after its kick or by closing; one whose head speaks of
-//! bytes that it does not have is refused and counted in `ring_drops`.
+//! Invariant: a packet on the ring is freed once, by the reap after its kick or by closing; one
+//! whose head speaks of bytes that it does not have is refused and counted in `ring_drops`.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -238,7 +239,8 @@ impl Segmenter {
     }
 }
 
-/// Completes the checksum at `offset` of the L4 header at `start`, where the pseudo-header's sum stands.
+/// Completes the checksum at `offset` of the L4 header at `start`, where the pseudo-header's sum
+/// stands.
 fn complete(packet: &mut [u8], start: usize, offset: usize) {
     let check = match !folded(sum(&packet[start..], 0)) {
         // Of UDP it would mean: none (RFC 768).

@@ -121,11 +121,11 @@ pub struct StackConfig {
     pub dev_weight: u32,
     /// Each thread's caches of heads and frames.
     pub skb_cache: CacheSizes,
-    /// That of frames, if it is another. Files have no key for it: it is there to be measured (`softnet bench skb-cache
-    /// --app nat`).
+    /// That of frames, if it is another. Files have no key for it: it is there to be measured
+    /// (`softnet bench skb-cache --app nat`).
     pub frame_cache: Option<CacheSizes>,
-    /// Heads, and frames, that may be on their way home to the thread that took them, when others free them
-    /// (`net.core.skb_defer_max`); 0: they stay where they are freed.
+    /// Heads, and frames, that may be on their way home to the thread that took them, when others
+    /// free them (`net.core.skb_defer_max`); 0: they stay where they are freed.
     pub skb_defer_max: u32,
     /// Threads of the pool that polls in the context `workqueue`; 0: as many as there are CPUs to run on.
     pub workqueue_threads: u32,

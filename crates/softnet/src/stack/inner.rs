@@ -35,7 +35,7 @@ use crate::util::{Clock, Waker, lock};
 pub struct StackInner {
     /// Packet memory.
     pub region: Arc<Region>,
-    /// Of every thread context.
+    /// Of every thread context: of heads, and of frames.
     pub caches: [CacheSizes; 2],
     /// What contexts keep while they are not used.
     pub(crate) cache_share: CacheShare,

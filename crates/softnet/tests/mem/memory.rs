@@ -132,7 +132,8 @@ fn threads_that_do_nothing_leave_packet_memory_to_others() {
     world.end(lanes);
 }
 
-/// With remote free, the heads that a worker took and a socket's reader frees are the worker's again.
+/// With remote free, the heads that a worker took and a socket's reader frees are the worker's
+/// again.
 #[test]
 fn what_a_reader_frees_goes_home_to_the_worker() {
     for limit in [0, 128] {

@@ -1,5 +1,5 @@
-//! `softnet bench skb-cache`: what an allocation and a free cost, in bulks of 32, beside the system allocator
-//! and mimalloc; and with `--app nat`, what the caches are worth to a router.
+//! `softnet bench skb-cache`: what an allocation and a free cost, in bulks of 32, beside the system
+//! allocator and mimalloc; and with `--app nat`, what the caches are worth to a router.
 
 mod nat;
 mod published;
@@ -22,8 +22,8 @@ use super::harness::{Case, alternate};
 use super::report::{Bound, REFERENCE, Report, Row};
 use super::{Common, cpus, pin};
 
-/// Allocations in a bulk, and the size of what the allocators are asked for: a head (128 bytes) doubled,
-/// as in other stacks' figures for a packet's metadata.
+/// Allocations in a bulk, and the size of what the allocators are asked for: a head (128 bytes)
+/// doubled, as in other stacks' figures for a packet's metadata.
 const BULK: usize = HeadBulk::SIZE;
 const SIZE: usize = 256;
 

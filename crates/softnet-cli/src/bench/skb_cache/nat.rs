@@ -1,5 +1,5 @@
-//! `bench skb-cache --app nat`: the cache of buffer heads where it was proposed, in a router that takes tagged traffic in,
-//! translates its sources, and sends it out tagged, with GRO and GSO.
+//! `bench skb-cache --app nat`: the cache of buffer heads where it was proposed, in a router that
+//! takes tagged traffic in, translates its sources, and sends it out tagged, with GRO and GSO.
 //!
 //! Owned by the thread that runs the bench, which is the stack's worker too.
 
@@ -59,7 +59,8 @@ impl Setup {
         Setup { cache, frames_cached: true, proto, gro, tso: true, rx_csum: true, burst }
     }
 
-    /// All there are: each cache by what GRO does and by protocol, and what one of these is without this or that.
+    /// All there are: each cache by what GRO does and by protocol, and what one of these is without
+    /// this or that.
     fn all() -> Vec<Setup> {
         let mut all = Vec::new();
         for proto in [Proto::Udp, Proto::Tcp] {
@@ -208,8 +209,8 @@ impl Router {
         Ok(start.elapsed())
     }
 
-    /// Ends the run. Fails unless each packet came out once, as it should, and all memory is home. Returns packets on the
-    /// wire, and in how many pieces they left.
+    /// Ends the run. Fails unless each packet came out once, as it should, and all memory is home.
+    /// Returns packets on the wire, and in how many pieces they left.
     fn end(self) -> Result<(u64, u64), String> {
         let Router { assembly, port, found, offered, .. } = self;
         drop(port);

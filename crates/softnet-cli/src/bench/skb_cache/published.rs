@@ -1,5 +1,6 @@
-//! What was published of the cache of buffer heads (Alexander Lobakin, "skbuff: introduce skbuff_heads bulking and
-//! reusing", netdev, January 2021, and what followed), beside what this run found.
+//! What was published of the cache of buffer heads (Alexander Lobakin, "skbuff: introduce
+//! skbuff_heads bulking and reusing", netdev, January 2021, and what followed), beside what this
+//! run found.
 
 use crate::bench::report::{Published, Report};
 
@@ -7,7 +8,8 @@ const SOURCE: &str = "Alexander Lobakin, \"skbuff: introduce skbuff_heads bulkin
     router board with a 1.2 GHz MIPS core and 1 Gbit/s: VLAN and NAT, without a cache and with it. The last column is \
     this run's ratio of Mpps, unified-64 (separate in the fourth line) to none";
 
-/// What was measured, Mbit/s before and after, and the row here that is like it: protocol and `gro`.
+/// What was measured, Mbit/s before and after, and the row here that is like it: protocol and
+/// `gro`.
 type Line = (&'static str, f64, f64, (&'static str, &'static str));
 
 const LINES: [Line; 3] = [

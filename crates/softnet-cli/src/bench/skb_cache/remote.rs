@@ -1,5 +1,6 @@
-//! What it costs that another thread frees packets than took them: into its own caches, from which they go to the pool and
-//! back by chunks, or home by remote free. The figure is for both threads, which run side by side.
+//! What it costs that another thread frees packets than took them: into its own caches, from which
+//! they go to the pool and back by chunks, or home by remote free. The figure is for both threads,
+//! which run side by side.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

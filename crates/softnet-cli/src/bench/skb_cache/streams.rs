@@ -1,12 +1,14 @@
-//! The wire of `bench skb-cache --app nat`: streams of full-sized TCP segments or UDP datagrams in a VLAN, and the far end
-//! that checks what a router made of them.
+//! The wire of `bench skb-cache --app nat`: streams of full-sized TCP segments or UDP datagrams in
+//! a VLAN, and the far end that checks what a router made of them.
 //!
-//! The payload of a measured run is the same in every packet, and is written only where a frame does not have it yet: a
-//! network card's DMA costs the CPU nothing, so neither should this. Headers are written afresh, with right checksums. The
-//! far end looks at headers alone then, which with a known payload is enough to verify the L4 checksum of every packet.
-//! In a run to verify, every packet has a payload of its own, and the far end compares all bytes.
+//! The payload of a measured run is the same in every packet, and is written only where a frame
+//! does not have it yet: a network card's DMA costs the CPU nothing, so neither should this.
+//! Headers are written afresh, with right checksums. The far end looks at headers alone then, which
+//! with a known payload is enough to verify the L4 checksum of every packet. In a run to verify,
+//! every packet has a payload of its own, and the far end compares all bytes.
 //!
-//! Invariant: a packet that is lost, doubled, out of its flow's order, or has a wrong byte in what is looked at, is told.
+//! Invariant: a packet that is lost, doubled, out of its flow's order, or has a wrong byte in what
+//! is looked at, is told.
 
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
@@ -226,7 +228,8 @@ impl FarEnd {
         (far, report)
     }
 
-    /// Looks at the headers of a packet that stands for `n` on the wire. `flags` are those of TCP that may differ.
+    /// Looks at the headers of a packet that stands for `n` on the wire. `flags` are those of TCP
+    /// that may differ.
     #[inline]
     fn headers(&mut self, packet: &[u8], n: u32) -> Result<(usize, u32), &'static str> {
         let proto = self.proto;
@@ -314,7 +317,8 @@ impl FarEnd {
         let kind = if proto == Proto::Tcp { GsoType::TcpV4 } else { GsoType::UdpL4 };
         let is_one = head.gso_size == 0 && n == 1;
         let size_is_right = usize::from(head.gso_size) == proto.payload() && usize::from(head.gso_segs) == n;
-        if !is_one && !(head.gso_type == kind && size_is_right) {
+        let is_right = is_one || (head.gso_type == kind && size_is_right);
+        if !is_right {
             return Err("it is to be cut otherwise");
         }
         // As a driver walks the frames to fill its descriptors.

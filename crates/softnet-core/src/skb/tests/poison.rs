@@ -1,5 +1,5 @@
-//! Bugs that are planted, and caught by `debug-poison`, wherever the memory lies that they are about: in a thread's
-//! caches, in the pool, or on a defer list.
+//! Bugs that are planted, and caught by `debug-poison`, wherever the memory lies that they are
+//! about: in a thread's caches, in the pool, or on a defer list.
 
 use std::mem::ManuallyDrop;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -33,8 +33,8 @@ impl Source for Nothing {
     }
 }
 
-/// An aggregate of `payload` over IPv6 or IPv4, TCP or UDP, with VLAN tags, in frames of `cut` bytes; each
-/// segment has `size` bytes.
+/// An aggregate of `payload` over IPv6 or IPv4, TCP or UDP, with VLAN tags, in frames of `cut`
+/// bytes; each segment has `size` bytes.
 fn aggregate(
     ctx: &mut SoftnetData,
     (v6, tcp, tags): (bool, bool, usize),

@@ -14,7 +14,8 @@ pub struct SkbStats {
     pub heads: SkbPool,
     /// Its frames.
     pub frames: SkbPool,
-    /// Heads, or frames, that may be on their way home to a thread (`net.core.skb_defer_max`); 0: remote free is off.
+    /// Heads, or frames, that may be on their way home to a thread (`net.core.skb_defer_max`); 0:
+    /// remote free is off.
     pub skb_defer_max: u64,
     /// Times that an allocation found neither cache nor pool filled.
     pub exhausted: u64,
@@ -24,7 +25,8 @@ pub struct SkbStats {
     pub contexts: Vec<SkbContextRow>,
 }
 
-/// Where heads, or frames, are. Read one after the other while they move, so that a few may be counted twice or missing.
+/// Where heads, or frames, are. Read one after the other while they move, so that a few may be
+/// counted twice or missing.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct SkbPool {
