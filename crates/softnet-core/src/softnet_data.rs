@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
 use crate::qdisc::MirredStack;
-use crate::skb::{Batch, CacheSizes, DropReason, Frame, Region, Skb, SkbList, Store};
+use crate::skb::{Batch, CacheSizes, CacheStats, DropReason, Frame, Region, Skb, SkbList, Store};
 
 /// Devices of a stack at the most. Drop counters are kept for so many; one with a higher index is counted under the last.
 pub const MAX_DEVICES: usize = 4096;
@@ -30,6 +30,12 @@ impl Counter {
     #[inline(always)]
     pub fn add(&self, n: u64) {
         self.0.store(self.0.load(Relaxed).wrapping_add(n), Relaxed);
+    }
+
+    /// Sets it, for what goes up and down. Only the owning thread may call it.
+    #[inline(always)]
+    pub fn set(&self, value: u64) {
+        self.0.store(value, Relaxed);
     }
 
     /// The value now.
@@ -63,6 +69,10 @@ pub struct ContextStats {
     pub sk_queued: Counter,
     /// Packets taken out of sockets here, to be delivered or dropped.
     pub sk_taken: Counter,
+    /// Of its caches of heads and of frames.
+    pub caches: [Arc<CacheStats>; 2],
+    /// Name of its thread, if that was told.
+    pub name: OnceLock<String>,
 }
 
 impl Default for ContextStats {
@@ -78,6 +88,8 @@ impl Default for ContextStats {
             merged: Counter::default(),
             sk_queued: Counter::default(),
             sk_taken: Counter::default(),
+            caches: Default::default(),
+            name: OnceLock::new(),
         }
     }
 }
@@ -99,6 +111,7 @@ impl ContextStats {
         self.merged.add(other.merged.get());
         self.sk_queued.add(other.sk_queued.get());
         self.sk_taken.add(other.sk_taken.get());
+        self.caches.iter().zip(&other.caches).for_each(|(caches, other)| caches.absorb(other));
     }
 
     /// Packets and bytes that the filter rule with this number decided here.
@@ -168,13 +181,16 @@ impl std::fmt::Debug for SoftnetData {
 }
 
 impl SoftnetData {
-    /// A context on `region`, with empty caches.
+    /// A context on `region`, with empty caches of one size.
     pub fn new(region: Arc<Region>, sizes: CacheSizes) -> Self {
-        SoftnetData {
-            store: Store::new(region, sizes),
-            stats: Arc::default(),
-            mirred: MirredStack::default(),
-        }
+        SoftnetData::with_caches(region, sizes, sizes)
+    }
+
+    /// A context on `region`, with empty caches of these sizes for heads and for frames.
+    pub fn with_caches(region: Arc<Region>, heads: CacheSizes, frames: CacheSizes) -> Self {
+        let store = Store::with_caches(region, heads, frames);
+        let stats = ContextStats { caches: store.stats(), ..ContextStats::default() };
+        SoftnetData { store, stats: Arc::new(stats), mirred: MirredStack::default() }
     }
 
     /// Its counters, for others to read.

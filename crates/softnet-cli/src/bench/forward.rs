@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use clap::{Args, ValueEnum};
 use serde_json::json;
 use softnet::config::{Config, DeviceConfig, NeighbourConfig, RouteConfig, RouteTarget, SteeringMode};
-use softnet::driver::{OpenRequest, Own};
+use softnet::driver::{OpenRequest, Own, Vlan};
 use softnet::internals::Assembly;
 use softnet_core::ip::{Address, IpPrefix, Prefix};
 use softnet_core::skb::{BATCH, Region};
@@ -16,7 +16,9 @@ use softnet_dev::mem::{NicConfig, NicPort, nic};
 use super::harness::{Case, alternate};
 use super::report::{Bound, REFERENCE, Report, Row, Sample};
 use super::templates::{Counter, Found, Random, SIZE, Sums, Template, Wire};
-use super::templates::{bgp_prefixes, bgp_prefixes6, destination, number, sixteen_prefixes, templates};
+use super::templates::{
+    bgp_prefixes, bgp_prefixes6, destination, number, sixteen_prefixes, tagged, templates,
+};
 use super::{Common, pin};
 use crate::bench::text;
 
@@ -79,6 +81,8 @@ pub(super) struct Setup {
     pub(super) burst: usize,
     pub(super) routed: bool,
     pub(super) steering: Watching,
+    /// VLANs that packets come by and leave by.
+    pub(super) vlans: Option<[u8; 2]>,
 }
 
 /// A stack of one worker between two emulated NICs, run by the calling thread.
@@ -118,9 +122,20 @@ impl Setup {
             false => ["198.18.0.254/24", "198.19.0.1/24"],
         };
         config.devices = vec![device("nic0", own[0])?, device("nic1", own[1])?];
+        let mut out = "nic1";
+        if let Some(ids) = self.vlans {
+            for (at, (name, id)) in ["in", "out"].into_iter().zip(ids).enumerate() {
+                let link = &mut config.devices[at];
+                let mut vlan = DeviceConfig::new(name);
+                vlan.addresses = std::mem::take(&mut link.addresses);
+                vlan.driver = Vlan::new(&link.name, id.into()).into();
+                config.devices.push(vlan);
+            }
+            out = "out";
+        }
         for i in 0..GATEWAYS {
             let (address, mac) = gateway(i, self.is_ipv6());
-            config.neighbours.push(NeighbourConfig::new("nic1", address, mac));
+            config.neighbours.push(NeighbourConfig::new(out, address, mac));
         }
         let route = |(i, to): (usize, &IpPrefix)| {
             RouteConfig::new(
@@ -138,7 +153,11 @@ impl Setup {
         let mut counter = Some(counter);
         let mut port = None;
         let port_of = Arc::new(Mutex::new(None));
-        let (templates, ports) = (self.templates.clone(), port_of.clone());
+        let templates = match self.vlans {
+            None => self.templates.clone(),
+            Some([vlan, _]) => self.templates.iter().map(|t| tagged(t, vlan)).collect(),
+        };
+        let ports = port_of.clone();
         let first = self.first.clone();
         let opener = move |_: &Arc<Region>| {
             Ok(move |&OpenRequest { dev, name, .. }: &OpenRequest<'_>, _: &mut softnet_core::SoftnetData| {
@@ -191,7 +210,11 @@ impl Setup {
                 |len| Prefix::containing(dst, len).ok().and_then(|prefix| index.get(&prefix).copied());
             (0..=dst.width()).rev().find_map(around)
         };
-        self.templates.iter().map(|t| self.expected(t, longest(destination(t)).unwrap_or(0))).collect()
+        let expected = |t| {
+            let expected = self.expected(t, longest(destination(t)).unwrap_or(0));
+            self.vlans.map_or(expected, |[_, vlan]| tagged(&expected, vlan))
+        };
+        self.templates.iter().map(expected).collect()
     }
 }
 
@@ -251,14 +274,16 @@ impl Bench {
                 setup.case, found.strange, found.sums, rest
             ));
         }
-        for packet in found.keep.take().unwrap_or_default().iter().zip(expected.iter().cycle()) {
-            if packet.0 != packet.1 {
+        let kept = found.keep.take().unwrap_or_default();
+        let pairs = kept.iter().zip(expected.iter().zip(&*setup.templates).cycle());
+        for (packet, (expected, template)) in pairs {
+            if packet != expected {
                 return Err(format!(
                     "{}: packet {} came out as {:02x?} instead of {:02x?}",
                     setup.case,
-                    number(packet.1),
-                    packet.0.0,
-                    packet.1.0
+                    number(template),
+                    packet.0,
+                    expected.0
                 ));
             }
         }
@@ -300,10 +325,12 @@ impl Forward {
                 burst,
                 routed,
                 steering: self.steering,
+                vlans: None,
             };
         let setups = [
             setup("raw", (&few, &few_t), BATCH, false),
             setup("fib-16", (&few, &few_t), BATCH, true),
+            Setup { vlans: Some([10, 20]), ..setup("vlan-16", (&few, &few_t), BATCH, true) },
             setup("fib-10k", (&many, &many_t), BATCH, true),
             setup("fib-10k-burst32", (&many, &many_t), 32, true),
             setup("fib-10k-burst8", (&many, &many_t), 8, true),
@@ -334,6 +361,7 @@ impl Forward {
                         ("threads", json!(1)),
                         ("pinned", json!(true)),
                         ("routes", json!(if setup.routed { setup.prefixes.len() } else { 0 })),
+                        ("vlans", json!(setup.vlans.is_some())),
                         ("burst", json!(setup.burst)),
                         ("size", json!(SIZE)),
                         ("templates", json!(setup.templates.len())),

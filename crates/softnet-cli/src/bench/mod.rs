@@ -116,8 +116,9 @@ pub(crate) enum Bench {
     /// Whether what tbf shapes keeps to its rate, beside the kernel's own tbf
     #[command(after_help = shape::HELP)]
     Shape(shape::Shape),
-    /// Cost of allocating and freeing packet buffers, beside the system allocator and mimalloc
-    #[command(after_help = SKB_CACHE)]
+    /// Cost of packet buffers, beside the system allocator and mimalloc; what their caches are
+    /// worth to a router
+    #[command(after_help = skb_cache::HELP)]
     SkbCache(skb_cache::SkbCache),
     /// Many senders to one TX queue: deferred enqueue, beside locks around the same discipline
     #[command(after_help = tx_enqueue::HELP)]
@@ -137,6 +138,7 @@ Examples:
   softnet bench nat                      what it costs to hide the sources of packets, on one core
   softnet bench shape --check            is a router's tbf within 2 % of its rate? (root)
   softnet bench skb-cache --json | jq '.rows[] | {case, ns_per_pair}'
+  softnet bench skb-cache --app nat      a router with VLANs, NAT, GRO and GSO, by how it caches buffers
   softnet bench tx-enqueue --peer kernel many senders to one TX queue: deferred enqueue, locks, the kernel (root)
   softnet bench forward --report f.html  a page with plots, to keep or to show
   softnet bench forward --json > f.json; …; softnet bench forward --baseline f.json
@@ -170,6 +172,7 @@ verified after the run.
 
   raw          the same loop without routing: what the emulation and the drivers cost
   fib-16       16 routes
+  vlan-16      the same from one VLAN to another, with a tag in and out
   fib-10k      10,000 routes; -burst32 and -burst8 with at most so many packets a poll
   fib-1m       1,000,000 routes
 
@@ -205,14 +208,6 @@ round is of several runs with new threads, taken together, since much depends on
 
   poller_wait_percent, app_wait_percent    time that they wanted to run and could not, of one CPU
   others_cpu_percent                       what other programs used meanwhile; the tail is theirs if that is much";
-
-const SKB_CACHE: &str = "\
-Nanoseconds for each pair of an allocation and a free, 32 at a time.
-
-  raw          a buffer head, not initialised
-  skb          a head initialised, a frame attached; both freed, with a reason that is counted
-  system       256 bytes from the system allocator
-  mimalloc     256 bytes from mimalloc";
 
 impl Bench {
     /// Runs the bench and prints its report.
@@ -287,7 +282,7 @@ fn explained(name: &str) -> &'static str {
         "rfs" => rfs::HELP,
         "nat" => nat::HELP,
         "shape" => shape::HELP,
-        "skb-cache" => SKB_CACHE,
+        "skb-cache" => skb_cache::HELP,
         "tx-enqueue" => tx_enqueue::HELP,
         "udp" => udp::HELP,
         _ => "",
@@ -311,6 +306,7 @@ fn leading(name: &str) -> &'static [&'static str] {
         "nat" => &["mpps", "ns_per_packet", "gbit_s", "cpu_percent", "gbit_s_per_cpu"],
         "napi-context" => &["qps", "p50_us", "p99_us", "p999_us", "app_wait_percent", "poller_wait_percent"],
         "rfs" => rfs::LEADING,
+        "skb-cache" => &["ns_per_pair", "mpps", "gbit_per_s", "ns_per_packet"],
         "shape" => &["mbit", "ratio", "cpu_percent", "wakeups_per_s", "timer_wakeups_per_s", "burst_percent"],
         "tx-enqueue" => &["mpps", "cpu_ns_per_packet", "p50_us", "p99_us", "switches_per_s", "drops_percent"],
         _ => &[],

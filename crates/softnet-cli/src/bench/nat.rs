@@ -199,6 +199,7 @@ impl NatBench {
                     burst: BATCH,
                     routed: true,
                     steering: Watching::Auto,
+                    vlans: None,
                 };
                 (setup, nat.then_some(n + n / 16 + 16))
             })

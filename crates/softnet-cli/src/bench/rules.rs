@@ -120,6 +120,7 @@ impl FilterBench {
                 burst: BATCH,
                 routed: true,
                 steering: Watching::Auto,
+                vlans: None,
             };
             setups.push((setup, rules(case)?));
         }

@@ -127,6 +127,20 @@ pub(super) fn template(number: u32, mac: [u8; 6], dst: Ipv4Addr) -> Template {
     Template(t)
 }
 
+/// The same packet with a tag of VLAN `vlan`, and four bytes of payload less. Of IPv4 only.
+pub(super) fn tagged(of: &Template, vlan: u8) -> Template {
+    let mut t = [0; SIZE];
+    t[..12].copy_from_slice(&of.0[..12]);
+    t[12..16].copy_from_slice(&[0x81, 0, 0, vlan]);
+    t[16..].copy_from_slice(&of.0[12..SIZE - 4]);
+    t[20..22].copy_from_slice(&[0, (SIZE - 18) as u8]);
+    t[42..44].copy_from_slice(&[0, (SIZE - 38) as u8]);
+    t[28..30].fill(0);
+    let check = checksum::checksum(&t[18..38]);
+    t[28..30].copy_from_slice(&check.to_be_bytes());
+    Template(t)
+}
+
 /// The same with IPv6.
 fn template6(number: u32, mac: [u8; 6], dst: Ipv6Addr) -> Template {
     let mut t = [0; SIZE];

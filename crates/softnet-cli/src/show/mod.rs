@@ -2,13 +2,14 @@
 
 pub(crate) mod napi;
 pub(crate) mod rows;
+mod skb;
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use softnet::control::show::{
     ConntrackRow, DevRow, DropRow, FilterRow, NapiRow, NatStats, NeighRow, NtupleRow, QdiscRow, RouteRow,
-    RssRow, RuleRow, SocketRow, Stats, SteeringRow, Table, WorkerRow,
+    RssRow, RuleRow, SkbStats, SocketRow, Stats, SteeringRow, Table, WorkerRow,
 };
 use softnet::control::{Client, Request};
 
@@ -51,6 +52,7 @@ Examples:
   softnet show conntrack              connections that are tracked, what is translated, and when they expire
   softnet show nat                    how many there are, and ports in use
   softnet show rule --watch           filter rules, and packets that each decides, as rates
+  softnet show skb                    packet memory: what is in use, cached, on its way home, and what ran out
   softnet show drops --name edge      what the instance \"edge\" lost, and why
   softnet show stats --json | jq .dropped
 
@@ -112,6 +114,11 @@ pub(crate) fn show(args: &Show) -> Result<(), Failure> {
             |now: &NatStats, before| rows::nat(now, before),
         ),
         Table::Rule => list::<RuleRow>(args, &client),
+        Table::Skb => repeat(
+            &args.output(),
+            || ask(&client, Table::Skb),
+            |now: &SkbStats, before| skb::tables(now, before),
+        ),
         Table::Stats => repeat(
             &args.output(),
             || ask(&client, Table::Stats),

@@ -185,6 +185,15 @@ impl Handler for Instance {
                 {"number": null, "name": null, "hooks": ["forward"], "rule": "policy", "action": "drop",
                  "packets": 3, "bytes": 180},
             ]),
+            Table::Skb => {
+                let cache = json!({"cached": 96, "deferred": 3, "refills": 104, "flushes": 101, "remote_frees": 11340,
+                    "kicks": 12, "local_at_limit": 0, "came_home": 11337});
+                let pool = json!({"total": 16384, "free": 16000, "cached": 192, "deferred": 3, "in_use": 189,
+                    "cache_size": 128, "cache_refill": 32, "cache_flush": 32});
+                json!({"region": 1, "frame_size": 2048, "heads": pool, "frames": pool, "skb_defer_max": 128,
+                    "exhausted": 0, "leaked": 0,
+                    "contexts": [{"thread": "softnet/0", "heads": cache, "frames": cache}]})
+            }
             Table::Stats => json!({
                 "name": "edge", "version": "0.1.0", "pid": 77, "uptime_s": 245.0, "received": 59000, "originated": 1,
                 "transmitted": 58000, "delivered": 1001, "dropped": 0, "held": 0, "icmp_limited": 0,

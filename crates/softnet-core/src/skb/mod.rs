@@ -12,8 +12,10 @@
 #![allow(unsafe_code)]
 
 mod batch;
+mod bulk;
 mod bundle;
 mod cache;
+mod cache_stats;
 mod chain;
 mod gfni;
 mod handle;
@@ -29,7 +31,9 @@ mod store;
 mod wide;
 
 pub use batch::{BATCH, Batch};
+pub use bulk::{FrameBulk, HeadBulk};
 pub use cache::{CacheSizes, IndexCache};
+pub use cache_stats::CacheStats;
 pub use chain::MAX_FRAMES;
 pub(crate) use gfni::{Gfni, Input, KeyMatrices};
 pub(crate) use handle::prefetch;
@@ -40,7 +44,7 @@ pub use inbox::{Closed, SkbInbox, SkbReceiver};
 pub use list::SkbList;
 pub use reason::DropReason;
 pub use region::{FRAME_SIZE, HEADROOM, HeapMemory, Region, RegionError, RegionMemory};
-pub use store::{FrameBulk, HeadBulk, Store};
+pub use store::Store;
 pub(crate) use wide::sum_words;
 
 #[cfg(all(test, not(feature = "loom")))]

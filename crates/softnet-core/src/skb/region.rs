@@ -9,8 +9,7 @@ use std::sync::{Arc, Mutex, Weak};
 
 use super::cache::CacheSizes;
 use super::head::RawHead;
-use crate::sync::Pool;
-use crate::sync::model_failed;
+use crate::sync::{Homes, Pool, model_failed};
 
 /// Bytes of a frame; a power of two, so that two frames fill a page (AF_XDP's aligned mode).
 pub const FRAME_SIZE: usize = 2048;
@@ -146,8 +145,20 @@ impl Region {
         frames as usize * FRAME_SIZE + heads as usize * size_of::<RawHead>()
     }
 
-    /// Lays out and registers a region.
+    /// Lays out and registers a region, without [remote free](crate::sync::Home).
     pub fn new(memory: Box<dyn RegionMemory>, frames: u32, heads: u32) -> Result<Arc<Self>, RegionError> {
+        Self::with_defer(memory, frames, heads, 0)
+    }
+
+    /// Lays out and registers a region. What a thread frees that another took goes home to that
+    /// one, unless `skb_defer_max` heads, or frames, are on their way there; 0: it stays with the
+    /// thread that frees it.
+    pub fn with_defer(
+        memory: Box<dyn RegionMemory>,
+        frames: u32,
+        heads: u32,
+        skb_defer_max: u32,
+    ) -> Result<Arc<Self>, RegionError> {
         for n in [frames, heads] {
             if n == 0 || n > u32::MAX >> 12 {
                 return Err(RegionError::Count(n));
@@ -164,11 +175,15 @@ impl Region {
             .ok_or(RegionError::TooMany)?;
         let base = memory.base();
         let bulk = CacheSizes::default().refill as u32;
+        let pool = |n| match skb_defer_max {
+            0 => Pool::full(n, bulk),
+            limit => Pool::with_homes(n, bulk, limit),
+        };
         let region = Arc::new(Region {
             id: id as u32,
             memory: Some(memory),
-            heads: Pool::full(heads, bulk),
-            frames: Pool::full(frames, bulk),
+            heads: pool(heads),
+            frames: pool(frames),
             exhausted: AtomicU64::new(0),
             #[cfg(feature = "debug-poison")]
             frame_states: (0..frames).map(|_| std::sync::atomic::AtomicU8::new(0)).collect(),
@@ -221,6 +236,11 @@ impl Region {
     /// Heads in the shared pool.
     pub fn heads_free(&self) -> u64 {
         self.heads.free()
+    }
+
+    /// Homes of heads and of frames, if what others free goes home.
+    pub fn homes(&self) -> [Option<&Homes>; 2] {
+        [self.heads.homes(), self.frames.homes()]
     }
 
     /// How often an allocation found neither cache nor pool filled.

@@ -6,13 +6,14 @@ use std::mem::MaybeUninit;
 use std::sync::Arc;
 
 use super::batch::{BATCH, Batch};
+use super::bulk::{FrameBulk, HeadBulk};
 use super::cache::{CacheSizes, IndexCache};
+use super::cache_stats::CacheStats;
 use super::chain::linked;
 use super::handle::{Frame, Skb};
 use super::head::{GsoType, Head, NONE};
 use super::region::{FRAME_SIZE, HEADROOM, Region, head_ptr};
-use crate::sync::Pool;
-use crate::sync::model_failed;
+use crate::sync::{Kick, Pool, model_failed};
 
 /// A thread's store of free heads and frames of one region.
 pub struct Store {
@@ -51,85 +52,42 @@ impl Homecoming {
     }
 }
 
-/// Frames without heads, owned; taken out one by one.
-pub struct FrameBulk {
-    region: u32,
-    from: usize,
-    to: usize,
-    frames: [u32; BATCH],
-}
-
-impl Iterator for FrameBulk {
-    type Item = Frame;
-
-    #[inline(always)]
-    fn next(&mut self) -> Option<Frame> {
-        let index = *self.frames[..self.to].get(self.from)?;
-        self.from += 1;
-        Some(Frame::new(self.region, index))
-    }
-}
-
-impl ExactSizeIterator for FrameBulk {
-    #[inline(always)]
-    fn len(&self) -> usize {
-        self.to - self.from
-    }
-}
-
-impl Drop for FrameBulk {
-    #[inline(always)]
-    fn drop(&mut self) {
-        for frame in self.by_ref() {
-            drop(frame);
-        }
-    }
-}
-
-/// Heads without frames, owned; to be given back to a store.
-pub struct HeadBulk {
-    pub(super) region: u32,
-    pub(super) len: usize,
-    pub(super) heads: [u32; Self::SIZE],
-}
-
-impl HeadBulk {
-    /// Heads it holds at the most.
-    pub const SIZE: usize = 32;
-
-    /// How many it holds.
-    pub fn len(&self) -> usize {
-        self.len
-    }
-
-    /// Whether it holds none.
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
-    /// Writes the first byte of each: what a head is taken for begins with touching it.
-    #[inline]
-    pub fn write(&mut self, byte: u8) {
-        for index in &self.heads[..self.len] {
-            // SAFETY: the bulk owns the heads, of which nothing is read before it was written, and a registered region
-            // outlives them.
-            unsafe { head_ptr(self.region, *index).cast::<u8>().write(byte) };
-        }
-    }
-}
-
-impl Drop for HeadBulk {
-    fn drop(&mut self) {
-        for index in &self.heads[..self.len] {
-            super::handle::leak("head", self.region, *index);
-        }
-    }
-}
-
 impl Store {
-    /// An empty store on `region`.
+    /// An empty store on `region`, with caches of one size.
     pub fn new(region: Arc<Region>, sizes: CacheSizes) -> Self {
-        Store { region, heads: IndexCache::new(sizes), frames: IndexCache::new(sizes) }
+        Store::with_caches(region, sizes, sizes)
+    }
+
+    /// An empty store on `region`, with caches of these sizes for heads and for frames.
+    pub fn with_caches(region: Arc<Region>, heads: CacheSizes, frames: CacheSizes) -> Self {
+        let heads = IndexCache::on(&region.heads, heads);
+        let frames = IndexCache::on(&region.frames, frames);
+        Store { region, heads, frames }
+    }
+
+    /// What its caches count, of heads and of frames.
+    pub fn stats(&self) -> [Arc<CacheStats>; 2] {
+        [self.heads.stats().clone(), self.frames.stats().clone()]
+    }
+
+    /// How its thread is woken when others have freed much of what it took.
+    pub fn set_kick(&self, kick: &Kick) {
+        self.heads.set_kick(&self.region.heads, kick);
+        self.frames.set_kick(&self.region.frames, kick);
+    }
+
+    /// Takes back what others freed that this thread took: in each iteration of a loop that polls,
+    /// and before sleeping.
+    #[inline(always)]
+    pub fn purge_deferred(&mut self) {
+        self.heads.purge(&self.region.heads);
+        self.frames.purge(&self.region.frames);
+    }
+
+    /// Says in its counters how much lies in the caches now.
+    pub fn note_cached(&self) {
+        self.heads.note_cached();
+        self.frames.note_cached();
     }
 
     /// The region it serves.
@@ -557,7 +515,7 @@ impl Store {
         self.frames.trim(&self.region.frames, most);
     }
 
-    /// Gives all cached memory back to the region.
+    /// Gives all cached memory back to the region; what others free from now on does not come here.
     pub fn drain(&mut self) {
         self.heads.drain(&self.region.heads);
         self.frames.drain(&self.region.frames);

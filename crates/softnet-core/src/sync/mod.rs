@@ -8,6 +8,7 @@
 //! * [`Left`]: what threads that must not wait for a lock leave to its holder.
 //! * [`Owned`]: a word with an ownership bit, and the state that only the bit's holder may touch.
 //! * [`Pool`]: a lock-free stack of indices, in chunks.
+//! * [`Home`]: a thread's list of what others freed that it took; another use of [`Handover`].
 //! * [`ReadyQueue`]: what several threads take from, each of which sleeps when it finds nothing.
 //! * [`Sleeper`]: how one thread goes to sleep without missing the wake-up of many others.
 //!
@@ -41,6 +42,7 @@ mod mutant;
 mod owned;
 mod pool;
 mod ready;
+mod remote;
 mod sleep;
 
 pub use abort::AbortOnPanic;
@@ -54,4 +56,5 @@ pub(crate) use mutant::{check, must_fail};
 pub use owned::{Guard, OWNED, Owned, Word};
 pub use pool::Pool;
 pub use ready::{Lock, Ready, ReadyQueue};
+pub use remote::{Deferred, Home, HomeOwner, Homes, Kick};
 pub use sleep::{Announced, Sleeper};

@@ -161,6 +161,8 @@ pub(crate) enum Mutant {
     DeadExpires,
     /// What a slot of an index stands for is read without ordering after the slot.
     SlotRelaxed,
+    /// Whether the owner is to be kicked is looked up after the count was moved.
+    KickByLook,
     /// The pool's word carries no tag.
     PoolNoTag,
     /// A chunk is pushed to the pool without ordering what was written.

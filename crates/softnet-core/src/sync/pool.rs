@@ -7,7 +7,7 @@
 //!
 //! Invariant: an index is in at most one of {pool, one cache, one handle}.
 
-use crate::sync::{AtomicU32, AtomicU64, Mutant, Ordering, mutated, weakened};
+use crate::sync::{AtomicU32, AtomicU64, Homes, Links, Mutant, Ordering, mutated, weakened};
 
 const NIL: u32 = u32::MAX;
 
@@ -17,6 +17,22 @@ pub struct Pool {
     free: AtomicU64,
     next: Box<[AtomicU32]>,
     next_chunk: Box<[AtomicU32]>,
+    /// Where indices go that other threads free than took them, if not just anywhere.
+    homes: Option<Homes>,
+}
+
+/// An index that is not in the pool may be on another list, through the same table.
+impl Links for Pool {
+    // Relaxed: the word of the list orders a link with the index it belongs to.
+    #[inline(always)]
+    fn set_next(&self, i: u32, next: u32) {
+        self.next[i as usize].store(next, Ordering::Relaxed);
+    }
+
+    #[inline(always)]
+    fn next(&self, i: u32) -> u32 {
+        self.next[i as usize].load(Ordering::Relaxed)
+    }
 }
 
 fn word(tag: u64, index: u32) -> u64 {
@@ -38,12 +54,23 @@ impl Pool {
             free: AtomicU64::new(0),
             next: table(),
             next_chunk: table(),
+            homes: None,
         };
         let all: Vec<u32> = (0..n).rev().collect();
         for chunk in all.chunks(bulk.max(1) as usize) {
             pool.push(chunk);
         }
         pool
+    }
+
+    /// The same, with homes for what threads take from it, each for less than `limit`.
+    pub fn with_homes(n: u32, bulk: u32, limit: u32) -> Self {
+        Pool { homes: Some(Homes::new(n, limit)), ..Pool::full(n, bulk) }
+    }
+
+    /// Its homes, if it has any.
+    pub fn homes(&self) -> Option<&Homes> {
+        self.homes.as_ref()
     }
 
     /// How many indices the pool holds. Exact when no other thread is in it.

@@ -9,6 +9,7 @@ mod coalesce;
 mod dim;
 mod doorbell;
 mod nic;
+mod offload;
 mod pair;
 mod port;
 mod steered;
@@ -16,6 +17,7 @@ mod steered;
 pub use coalesce::Coalesce;
 pub use doorbell::MemDoorbell;
 pub use nic::{Nic, NicConfig, Sink, Source, nic};
+pub use offload::Segmenter;
 pub use pair::{PairConfig, pair};
 pub use port::NicPort;
 

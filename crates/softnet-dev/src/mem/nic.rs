@@ -7,11 +7,13 @@
 use std::sync::Arc;
 
 use softnet_core::SoftnetData;
-use softnet_core::skb::{BATCH, Batch, FRAME_SIZE, Frame};
+use softnet_core::gso::TxOffloads;
+use softnet_core::skb::{BATCH, Batch, Csum, FRAME_SIZE, Frame, Skb};
 use softnet_core::softnet_data::Counter;
 
 use super::coalesce::Coalesce;
 use super::doorbell::MemDoorbell;
+use super::offload::{OffloadTx, Segmenter};
 use super::port::NicPort;
 use crate::device::{
     Device, DeviceInfo, Doorbell, Features, LinkState, OpenDevice, QueueStats, Reaped, RxQueue, TxQueue,
@@ -29,6 +31,14 @@ pub trait Source: Send {
 pub trait Sink: Send {
     /// One packet, from its first byte to its last.
     fn read(&mut self, packet: &[u8]);
+
+    /// One packet as a NIC with [offloads](NicConfig::offloads) was given it: perhaps an aggregate,
+    /// perhaps with a partial checksum. By default the NIC cuts and completes it, and
+    /// [reads](Self::read) what comes of it; that takes time on the caller's CPU, which real
+    /// hardware does not, so a sink in a measured loop looks at `skb` itself.
+    fn read_offloaded(&mut self, skb: &Skb, segmenter: &mut Segmenter) {
+        segmenter.cut(skb, |packet| self.read(packet));
+    }
 }
 
 /// Parameters of a [`nic`].
@@ -46,6 +56,11 @@ pub struct NicConfig {
     pub tx_ring: usize,
     /// How long each RX queue gathers packets before it interrupts.
     pub coalesce: Coalesce,
+    /// It has found the L4 checksum of what it receives right (`rx-checksumming`); the source has
+    /// to see that it is.
+    pub rx_csum: bool,
+    /// What it does by itself with what is sent.
+    pub offloads: TxOffloads,
 }
 
 impl Default for NicConfig {
@@ -57,6 +72,8 @@ impl Default for NicConfig {
             rx_ring: 128,
             tx_ring: 128,
             coalesce: Coalesce::default(),
+            rx_csum: false,
+            offloads: TxOffloads::default(),
         }
     }
 }
@@ -106,22 +123,21 @@ pub fn nic<S: Source + 'static, K: Sink + 'static>(
         let ring = Ring::new(config.rx_ring);
         let port = NicPort::new(bell.clone(), lost.clone(), ring.slots.len(), config.coalesce);
         nic.ports.push(port.map_err(|why| std::io::Error::new(std::io::ErrorKind::InvalidInput, why))?);
-        nic.open.rx.push(Box::new(NicRx {
-            bell,
-            source,
-            ring,
-            lost,
-            dev,
-            queue: queue as u16,
-            stats: Arc::default(),
-        }));
-        nic.open.tx.push(Box::new(NicTx {
-            sink,
-            dev,
-            ring: Ring::new(config.tx_ring),
-            unsent: 0,
-            stats: Arc::default(),
-        }));
+        let (queue, stats) = (queue as u16, Arc::default());
+        nic.open.rx.push(match config.rx_csum {
+            false => Box::new(NicRx::<_, false> { bell, source, ring, lost, dev, queue, stats }),
+            true => Box::new(NicRx::<_, true> { bell, source, ring, lost, dev, queue, stats }),
+        });
+        nic.open.tx.push(match config.offloads == TxOffloads::default() {
+            true => Box::new(NicTx {
+                sink,
+                dev,
+                ring: Ring::new(config.tx_ring),
+                unsent: 0,
+                stats: Arc::default(),
+            }),
+            false => Box::new(OffloadTx::new(sink, dev, config.offloads, config.tx_ring)),
+        });
     }
     Ok(nic)
 }
@@ -178,7 +194,9 @@ impl Ring {
     }
 }
 
-struct NicRx<S> {
+/// With `CHECKED`, packets come with their checksum found right. (A parameter, so that queues
+/// without pay nothing.)
+struct NicRx<S, const CHECKED: bool> {
     bell: Arc<MemDoorbell>,
     source: S,
     ring: Ring,
@@ -204,7 +222,7 @@ fn stagger(index: u32, len: usize) -> usize {
     FIRST + (index as usize >> 1 & (colours - 1)) * 64
 }
 
-impl<S> NicRx<S> {
+impl<S, const CHECKED: bool> NicRx<S, CHECKED> {
     #[inline(always)]
     fn count_lost(&self) {
         let drops = &self.stats.ring_drops;
@@ -212,7 +230,7 @@ impl<S> NicRx<S> {
     }
 }
 
-impl<S: Source> RxQueue for NicRx<S> {
+impl<S: Source, const CHECKED: bool> RxQueue for NicRx<S, CHECKED> {
     fn rx_burst(&mut self, ctx: &mut SoftnetData, batch: &mut Batch, budget: usize) -> usize {
         let room = self.ring.room();
         // By the batch, and so that as many are posted as a burst takes, or as the ring has.
@@ -236,6 +254,9 @@ impl<S: Source> RxQueue for NicRx<S> {
         let got = ctx.build_skbs(want, std::iter::from_fn(arrive), batch, |head| {
             head.dev = dev;
             head.queue = queue;
+            if CHECKED {
+                head.csum = Csum::Unnecessary;
+            }
         });
         self.bell.took(got as u64);
         self.stats.packets.add(got as u64);

@@ -34,6 +34,7 @@ mod nat;
 mod qdisc;
 mod rules;
 mod rx_class;
+mod skb;
 mod sockets;
 mod steering;
 
@@ -430,6 +431,7 @@ impl Handler for Introspect {
             Table::Conntrack => value(self.connections()),
             Table::Nat => value(self.nat()),
             Table::Rule => value(self.rules()),
+            Table::Skb => value(self.skb()),
             Table::Stats => value(self.stats()),
         }
     }

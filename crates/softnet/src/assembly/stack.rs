@@ -109,7 +109,7 @@ impl Assembly {
         let bytes = Region::bytes(stack.frames, stack.frames);
         let memory: Box<dyn RegionMemory> =
             Box::new(MemfdMemory::new(bytes).map_err(system("packet memory"))?);
-        let region = Region::new(memory, stack.frames, stack.frames)?;
+        let region = Region::with_defer(memory, stack.frames, stack.frames, stack.skb_defer_max)?;
         let devices = config
             .devices
             .iter()

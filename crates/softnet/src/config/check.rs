@@ -31,6 +31,7 @@ pub(super) const NETDEV_BUDGET_USECS: Limit = range(1, 1_000_000);
 /// The kernel warns above 64 (`NAPI_POLL_WEIGHT`), and a batch holds no more.
 pub(super) const DEV_WEIGHT: Limit = range(1, 64);
 pub(super) const WORKQUEUE_THREADS: Limit = range(0, 256);
+pub(super) const SKB_DEFER_MAX: Limit = range(0, 65_536);
 pub(super) const CACHE_SIZE: Limit = range(1, 4096);
 pub(super) const CACHE_MOVE: Limit = range(1, 4096);
 pub(super) const DEFER_HARD_IRQS: Limit = range(0, MAX_DEFER_HARD_IRQS as u64);
@@ -128,6 +129,7 @@ fn stack(stack: &StackConfig, cpus: &[u32], found: &mut Vec<Found>) {
     NETDEV_MAX_BACKLOG.check(at.key("netdev_max_backlog"), stack.netdev_max_backlog, found);
     RPS_SOCK_FLOW_ENTRIES.check(at.key("rps_sock_flow_entries"), stack.rps_sock_flow_entries, found);
     FLOW_LIMIT_TABLE_LEN.check(at.key("flow_limit_table_len"), stack.flow_limit_table_len, found);
+    SKB_DEFER_MAX.check(at.key("skb_defer_max"), stack.skb_defer_max, found);
     QDISC_MAX_BURST.check(at.key("qdisc_max_burst"), stack.qdisc_max_burst, found);
     MAX_SOCKETS.check(at.key("max_sockets"), stack.max_sockets, found);
     TXQ_RESELECTION_MS.check(at.key("txq_reselection_ms"), stack.txq_reselection_ms, found);

@@ -132,6 +132,12 @@ pub struct StackConfig {
     pub dev_weight: u32,
     /// Each thread's caches of heads and frames.
     pub skb_cache: CacheSizes,
+    /// That of frames, if it is another. Files have no key for it: it is there to be measured
+    /// (`softnet bench skb-cache --app nat`).
+    pub frame_cache: Option<CacheSizes>,
+    /// Heads, and frames, that may be on their way home to the thread that took them, when others
+    /// free them (`net.core.skb_defer_max`); 0: they stay where they are freed.
+    pub skb_defer_max: u32,
     /// Threads of the pool that polls in the context `workqueue`; 0: as many as there are CPUs to run on.
     pub workqueue_threads: u32,
     /// Packets that may wait in a worker's backlog (`net.core.netdev_max_backlog`).
@@ -172,6 +178,8 @@ impl Default for StackConfig {
             netdev_budget_usecs: 2000,
             dev_weight: 64,
             skb_cache: CacheSizes::default(),
+            frame_cache: None,
+            skb_defer_max: 0,
             workqueue_threads: 0,
             netdev_max_backlog: 1000,
             rps_sock_flow_entries: 0,

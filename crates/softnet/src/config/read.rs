@@ -149,6 +149,7 @@ impl Read {
                 "netdev_budget_usecs",
                 "dev_weight",
                 "skb_cache",
+                "skb_defer_max",
                 "workqueue_threads",
                 "netdev_max_backlog",
                 "rps_sock_flow_entries",
@@ -187,6 +188,7 @@ impl Read {
         ] {
             set(slot, self.integer(table, key, limit));
         }
+        set(&mut stack.skb_defer_max, self.integer(table, "skb_defer_max", &check::SKB_DEFER_MAX));
         set(&mut stack.qdisc_max_burst, self.integer(table, "qdisc_max_burst", &check::QDISC_MAX_BURST));
         let ms = self.integer(table, "txq_reselection_ms", &check::TXQ_RESELECTION_MS);
         set(&mut stack.txq_reselection_ms, ms);

@@ -15,6 +15,7 @@ netdev_budget = 600
 netdev_budget_usecs = 4000
 dev_weight = 32
 skb_cache = { size = 64, refill = 16, flush = 32 }
+skb_defer_max = 128
 workqueue_threads = 3
 netdev_max_backlog = 2000
 rps_sock_flow_entries = 32_768
@@ -101,7 +102,9 @@ fn a_full_file_means_what_it_says() {
             netdev_budget: 600,
             netdev_budget_usecs: 4000,
             dev_weight: 32,
-            skb_cache: CacheSizes { size: 64, refill: 16, flush: 32 },
+            skb_cache: CacheSizes::unified(64, 16, 32),
+            frame_cache: None,
+            skb_defer_max: 128,
             workqueue_threads: 3,
             netdev_max_backlog: 2000,
             rps_sock_flow_entries: 32768,
@@ -340,7 +343,7 @@ fn one_error_each() {
         ("[stack]\nworker = [1]", "r.toml:2:1: stack: unknown key \"worker\"; did you mean \"workers\"?"),
         (
             "[stack]\ncolour = 1",
-            "r.toml:2:1: stack: unknown key \"colour\"; expected one of name, control, workers, worker_policy, worker_priority, frames, netdev_budget, netdev_budget_usecs, dev_weight, skb_cache, workqueue_threads, netdev_max_backlog, rps_sock_flow_entries, flow_limit_table_len, qdisc_max_burst, txq_reselection_ms, max_sockets, default_qdisc, gc_thresh1, gc_thresh2, gc_thresh3, icmp_ratelimit, icmp_ratemask, icmpv6_ratelimit, icmp_msgs_per_sec, icmp_msgs_burst, ip_options",
+            "r.toml:2:1: stack: unknown key \"colour\"; expected one of name, control, workers, worker_policy, worker_priority, frames, netdev_budget, netdev_budget_usecs, dev_weight, skb_cache, skb_defer_max, workqueue_threads, netdev_max_backlog, rps_sock_flow_entries, flow_limit_table_len, qdisc_max_burst, txq_reselection_ms, max_sockets, default_qdisc, gc_thresh1, gc_thresh2, gc_thresh3, icmp_ratelimit, icmp_ratemask, icmpv6_ratelimit, icmp_msgs_per_sec, icmp_msgs_burst, ip_options",
         ),
         ("[[neighbor]]", "r.toml:1:3: unknown key \"neighbor\"; did you mean \"neighbour\"?"),
         ("[device]\nname = \"eth1\"", "r.toml:1:1: device: expected a list of tables: write [[device]]"),

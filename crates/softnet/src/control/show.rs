@@ -5,6 +5,7 @@
 
 mod nat;
 mod rule;
+mod skb;
 mod steering;
 
 use std::collections::BTreeMap;
@@ -17,6 +18,7 @@ use crate::config::Context;
 
 pub use nat::{ConntrackRow, NatAddressRow, NatStats};
 pub use rule::RuleRow;
+pub use skb::{SkbCacheRow, SkbContextRow, SkbPool, SkbStats};
 pub use steering::{FlowFilterRow, NtupleRow, RssRow, SteeredRow, SteeringRow};
 
 /// The tables an instance can show.
@@ -53,13 +55,15 @@ pub enum Table {
     Nat,
     /// Filter rules: a list of [`RuleRow`].
     Rule,
+    /// Packet memory: one [`SkbStats`].
+    Skb,
     /// Totals: one [`Stats`].
     Stats,
 }
 
 impl Table {
     /// All of them.
-    pub const ALL: [Table; 16] = [
+    pub const ALL: [Table; 17] = [
         Table::Dev,
         Table::Napi,
         Table::Worker,
@@ -75,6 +79,7 @@ impl Table {
         Table::Conntrack,
         Table::Nat,
         Table::Rule,
+        Table::Skb,
         Table::Stats,
     ];
 
@@ -96,6 +101,7 @@ impl Table {
             "conntrack",
             "nat",
             "rule",
+            "skb",
             "stats",
         ][self as usize]
     }
@@ -122,6 +128,7 @@ impl Table {
             }
             Table::Nat => "NAT: connections, mappings, and ports of external addresses in use",
             Table::Rule => "Filter rules: which packets pass, and how many each rule decided",
+            Table::Skb => "Packet memory: heads and frames, each thread's caches of them, and what ran out",
             Table::Stats => "Totals: every packet is somewhere",
         }
     }

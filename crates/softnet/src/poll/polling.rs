@@ -103,9 +103,11 @@ impl PollContext {
         if self.now == 0 {
             self.now = self.shared.clock.now();
         }
+        self.ctx.purge_deferred();
         self.runs = self.runs.wrapping_add(1);
         if self.runs.is_multiple_of(64) {
             self.lives.refresh();
+            self.ctx.note_cached();
         }
         let done = net_rx.run(self.now, self);
         self.wake_apps();
@@ -132,6 +134,7 @@ impl PollContext {
     /// Before the thread sleeps or yields: lets go of what it must not keep meanwhile.
     pub(crate) fn rest(&mut self, thread: &PollThread) {
         CacheShare::before_sleep(&mut self.ctx);
+        self.ctx.note_cached();
         let (heads, frames) = self.ctx.cached();
         thread.stats.cached_heads.store(heads as u64, Ordering::Relaxed);
         thread.stats.cached_frames.store(frames as u64, Ordering::Relaxed);

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use rustix::event::epoll;
 use softnet_core::napi::{NetRx, Scheduled};
-use softnet_core::sync::{Ordering, Receiver};
+use softnet_core::sync::{Kick, Ordering, Receiver};
 
 use super::net_tx::NetTx;
 use super::{OnRelease, PollContext};
@@ -49,6 +49,10 @@ impl Worker {
             _ => OnRelease::Unmask,
         };
         let (net_tx, env) = (NetTx::default(), PollContext::new(shared, on_release));
+        env.ctx.stats().name.get_or_init(|| me.thread.name.clone());
+        let waker = me.waker.clone();
+        let kick: Kick = Arc::new(move || waker.wake());
+        env.ctx.set_kick(&kick);
         Ok(Worker { receiver, net_rx, net_tx, empty: 0, env, me: me.clone() })
     }
 

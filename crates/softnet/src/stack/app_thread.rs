@@ -31,12 +31,11 @@ pub(crate) struct AppThread {
 
 impl AppThread {
     fn new(shared: &Arc<StackInner>) -> Self {
-        AppThread {
-            ctx: shared.context(),
-            tables: Cache::new(shared.tables.clone()),
-            ready: Vec::new(),
-            tid: current_tid(),
+        let ctx = shared.context();
+        if let Some(name) = std::thread::current().name() {
+            ctx.stats().name.get_or_init(|| name.into());
         }
+        AppThread { ctx, tables: Cache::new(shared.tables.clone()), ready: Vec::new(), tid: current_tid() }
     }
 
     /// Gives cached packet memory back.

@@ -42,18 +42,22 @@ impl CacheShare {
     /// At the end of an application's call: `ctx` keeps its share.
     #[inline(always)]
     pub(crate) fn after_call(&self, ctx: &mut SoftnetData) {
+        ctx.purge_deferred();
         ctx.trim(self.share.load(Ordering::Relaxed));
     }
 
     /// An application's thread is about to block.
     pub(crate) fn before_wait(&self, ctx: &mut SoftnetData) {
+        ctx.purge_deferred();
         let share = self.share.load(Ordering::Relaxed).min(BLOCKED);
         let most = if is_short(ctx.region()) { 0 } else { share };
         ctx.trim(most);
+        ctx.note_cached();
     }
 
     /// A thread of the stack is about to sleep.
     pub(crate) fn before_sleep(ctx: &mut SoftnetData) {
+        ctx.purge_deferred();
         if is_short(ctx.region()) {
             ctx.trim(0);
         }

@@ -36,8 +36,8 @@ use crate::util::{Clock, Waker, lock};
 pub struct StackInner {
     /// Packet memory.
     pub region: Arc<Region>,
-    /// Of every thread context.
-    pub caches: CacheSizes,
+    /// Of every thread context: of heads, and of frames.
+    pub caches: [CacheSizes; 2],
     /// What contexts keep while they are not used.
     pub(crate) cache_share: CacheShare,
     /// Limits of a worker's softirq run.
@@ -96,7 +96,7 @@ impl StackInner {
             backlogs: Backlogs::new(&region, stack, &workers)?,
             auto: AutoWatch::new(workers.len() > 1 && automatic),
             region,
-            caches: stack.skb_cache,
+            caches: [stack.skb_cache, stack.frame_cache.unwrap_or(stack.skb_cache)],
             budget: Budget {
                 packets: stack.netdev_budget,
                 usecs: stack.netdev_budget_usecs,
@@ -121,7 +121,8 @@ impl StackInner {
 
     /// A context for the calling thread, whose counters are part of the stack's from now on.
     pub fn context(&self) -> SoftnetData {
-        let ctx = SoftnetData::new(self.region.clone(), self.caches);
+        let [heads, frames] = self.caches;
+        let ctx = SoftnetData::with_caches(self.region.clone(), heads, frames);
         let mut contexts = lock(&self.contexts);
         fold(&mut contexts);
         contexts.push(ctx.stats().clone());

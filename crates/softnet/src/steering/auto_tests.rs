@@ -45,7 +45,7 @@ fn interval(auto: &mut Auto, shared: &StackInner, now: &mut u64, kpackets: u64) 
         }
     }
     *now += INTERVAL;
-    let mut ctx = SoftnetData::new(shared.region.clone(), shared.caches);
+    let mut ctx = SoftnetData::new(shared.region.clone(), shared.caches[0]);
     auto.run(shared, &mut ctx, *now);
     ctx.drain();
 }
@@ -122,7 +122,7 @@ fn change(steering: Option<SteeringMode>, rps_flow_cnt: Option<u32>) -> SetSteer
 fn the_choice_is_switched_on_while_it_runs() {
     let assembly = assembly(SteeringMode::Off);
     let shared = &assembly.shared;
-    let mut ctx = SoftnetData::new(shared.region.clone(), shared.caches);
+    let mut ctx = SoftnetData::new(shared.region.clone(), shared.caches[0]);
     shared.set_steering(&mut ctx, &change(Some(SteeringMode::Auto), None)).unwrap();
     assert!(shared.is_automatic(&shared.napis()[0]) && shared.auto.samples());
     ctx.drain();
@@ -137,7 +137,7 @@ fn other_knobs_leave_what_was_chosen_as_it_is() {
     std::thread::scope(|scope| {
         workers.into_iter().for_each(|worker| _ = scope.spawn(|| worker.run()));
         let _stop = Stop(shared);
-        let mut ctx = SoftnetData::new(shared.region.clone(), shared.caches);
+        let mut ctx = SoftnetData::new(shared.region.clone(), shared.caches[0]);
         let plan = || shared.napis()[0].steering.plan();
         shared.set_plan(&mut ctx, &shared.napis()[0], Plan::HandOff(1));
         let mut set = |steering, flows| {
@@ -156,7 +156,7 @@ fn other_knobs_leave_what_was_chosen_as_it_is() {
 fn a_table_of_flows_that_is_too_large_is_refused() {
     let assembly = assembly(SteeringMode::Auto);
     let shared = &assembly.shared;
-    let mut ctx = SoftnetData::new(shared.region.clone(), shared.caches);
+    let mut ctx = SoftnetData::new(shared.region.clone(), shared.caches[0]);
     let error = shared.set_steering(&mut ctx, &change(None, Some(1 << 20 | 1))).unwrap_err();
     let expected = "rps_flow_cnt: expected a number from 0 to 1048576, found 1048577";
     assert!(error.to_string().ends_with(expected), "{error}");

@@ -9,7 +9,7 @@ use softnet::net::{Epoll, EpollParams, Handle, Interest, RecvBatch, UdpSocket};
 use super::epoll::bind;
 use super::frames::{host, own};
 use super::udp::{datagram, start};
-use super::world::{Lane, World, until};
+use super::world::{Lane, Setup, World, until};
 
 /// Frames of the world's packet memory.
 const FRAMES: u64 = 16384;
@@ -130,4 +130,30 @@ fn threads_that_do_nothing_leave_packet_memory_to_others() {
     threads.into_iter().for_each(|thread| thread.join().unwrap());
     drop(socket);
     world.end(lanes);
+}
+
+/// With remote free, the heads that a worker took and a socket's reader frees are the worker's
+/// again.
+#[test]
+fn what_a_reader_frees_goes_home_to_the_worker() {
+    for limit in [0, 128] {
+        let setup = Setup { ports: &[1], workers: 1, known: true, ..Setup::default() };
+        let (world, mut lanes) = setup.start_with(|config| config.stack.skb_defer_max = limit);
+        let socket = bind(&world.handle(), 7);
+        for _ in 0..50 {
+            deliver(&world, &mut lanes[0], 7, 40);
+            (0..40).for_each(|_| assert_eq!(socket.recv(&mut [0; 9]).ok(), Some(1)));
+        }
+        let skb = world.view.skb();
+        assert_eq!((skb.skb_defer_max, skb.heads.total, skb.leaked), (limit.into(), FRAMES, 0));
+        let worker = skb.contexts.iter().find(|context| context.thread == "softnet/0").expect("the worker's");
+        let sent: u64 = skb.contexts.iter().map(|context| context.heads.remote_frees).sum();
+        let kept: u64 = skb.contexts.iter().map(|context| context.heads.local_at_limit).sum();
+        assert!(worker.heads.came_home <= sent, "{skb:?}");
+        // All that the worker took, the reader freed; the last ones may be on their way.
+        assert_eq!(worker.heads.came_home >= 1500, limit > 0, "{skb:?}");
+        assert!(sent + kept <= 2000 && worker.heads.refills > 0, "{skb:?}");
+        drop(socket);
+        world.end(lanes);
+    }
 }

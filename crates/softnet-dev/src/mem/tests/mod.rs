@@ -8,6 +8,7 @@ use softnet_core::skb::{Batch, CacheSizes, DropReason, HeapMemory, Region, Skb};
 use super::*;
 use crate::device::{Doorbell, LinkState, OpenDevice};
 
+mod offload;
 mod steered;
 mod wire;
 

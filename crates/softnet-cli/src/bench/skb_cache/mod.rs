@@ -1,11 +1,16 @@
-//! `softnet bench skb-cache`: what an allocation and a free cost, in bulks of 32, beside the system allocator
-//! and mimalloc.
+//! `softnet bench skb-cache`: what an allocation and a free cost, in bulks of 32, beside the system
+//! allocator and mimalloc; and with `--app nat`, what the caches are worth to a router.
+
+mod nat;
+mod published;
+mod remote;
+mod streams;
 
 use std::alloc::{GlobalAlloc, System};
 use std::hint::black_box;
 use std::time::Instant;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use mimalloc::MiMalloc;
 use serde_json::json;
 use softnet_core::SoftnetData;
@@ -15,17 +20,51 @@ use softnet_testkit::Block;
 
 use super::harness::{Case, alternate};
 use super::report::{Bound, REFERENCE, Report, Row};
-use super::{Common, pin};
+use super::{Common, cpus, pin};
 
-/// Allocations in a bulk, and the size of what the allocators are asked for: a head (128 bytes) doubled,
-/// as in other stacks' figures for a packet's metadata.
+/// Allocations in a bulk, and the size of what the allocators are asked for: a head (128 bytes)
+/// doubled, as in other stacks' figures for a packet's metadata.
 const BULK: usize = HeadBulk::SIZE;
 const SIZE: usize = 256;
+
+pub(super) const HELP: &str = "\
+Nanoseconds for each pair of an allocation and a free, 32 at a time.
+
+  raw          a buffer head, not initialised
+  skb          a head initialised, a frame attached; both freed, with a reason that is counted
+  system       256 bytes from the system allocator
+  mimalloc     256 bytes from mimalloc
+  remote       as skb, but another thread frees, on another CPU, one by one: with skb_defer_max 0 it keeps what it freed,
+               and the pool gives it back by chunks; with 128 it goes home (the time is that of both threads side by side)
+
+--app nat: what caches of heads are worth where they were proposed. One worker on one core forwards full-sized packets of \
+eight flows from one VLAN to another and hides their sources, between emulated NICs that verify checksums and cut TCP. \
+What comes out is verified.
+
+  none         each head comes from the pool of all threads, and goes back there, by itself
+  separate     two arrays of 64, one to allocate from and one to free to, as first posted
+  unified-64   one array of 64, refilled by 16, flushed by 32, as merged in 2021
+  unified-128  one array of 128, refilled and flushed by 32, as today
+
+  gro          off; frags (one packet with the payload of up to 45; UDP is cut in software); list (of whole packets)
+  tso          the NIC cuts TCP; else the stack does
+  rx_csum      the NIC has verified checksums; else GRO does
+  frames       the cache of frames; none: each comes from the pool by itself, as from a queue's pool without recycling
+  burst        packets that arrive at a time; 1: the next when the last is out, ns_per_packet is its latency";
 
 #[derive(Args, Debug)]
 pub(crate) struct SkbCache {
     #[command(flatten)]
     pub(super) common: Common,
+    /// Measure caches where they are used: in a router that translates addresses
+    #[arg(long, value_enum)]
+    app: Option<App>,
+}
+
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq)]
+enum App {
+    /// NAT between VLANs, with GRO and GSO
+    Nat,
 }
 
 /// ns per allocate-and-free pair of `bulk`, which does [`BULK`] of them.
@@ -48,6 +87,13 @@ fn blocks(allocator: &impl GlobalAlloc) {
 
 impl SkbCache {
     pub(crate) fn run(&self) -> Result<Report, String> {
+        match self.app {
+            None => self.run_alone(),
+            Some(App::Nat) => nat::run(&self.common),
+        }
+    }
+
+    fn run_alone(&self) -> Result<Report, String> {
         let cpu = pin(self.common.cpu)?;
         let memory =
             MemfdMemory::new(Region::bytes(1024, 1024)).map_err(|e| format!("packet memory: {e}"))?;
@@ -73,12 +119,16 @@ impl SkbCache {
             row: Row::new(name, vec![("bulk", json!(BULK)), ("bytes", json!(size))]),
             measure: Box::new(move || Ok(vec![("ns_per_pair", per_pair(bulks, &mut pair))])),
         };
-        let cases = vec![
+        let mut cases = vec![
             case("raw", Region::bytes(0, 1), Box::new(raw_pair)),
             case("skb", Region::bytes(0, 1), Box::new(skb_pair)),
             case("system", SIZE, Box::new(|| blocks(&System))),
             case("mimalloc", SIZE, Box::new(|| blocks(&MiMalloc))),
         ];
+        // Both of its threads spin: with one CPU it would measure the scheduler.
+        if let Some(other) = cpus().into_iter().find(|other| *other != cpu) {
+            cases.extend(remote::cases(bulks / 10, other));
+        }
         let mut report = alternate("skb-cache", Some(cpu), self.common.rounds(), cases)?;
         // A byte of each head is written, as of each block.
         report

@@ -1,0 +1,381 @@
+//! `bench skb-cache --app nat`: the cache of buffer heads where it was proposed, in a router that
+//! takes tagged traffic in, translates its sources, and sends it out tagged, with GRO and GSO.
+//!
+//! Owned by the thread that runs the bench, which is the stack's worker too.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+use softnet::config::{
+    CacheSizes, Config, DeviceConfig, GroMode, NatConfig, NatSourceConfig, NeighbourConfig, RouteConfig,
+    RouteTarget,
+};
+use softnet::driver::{OpenRequest, Own, Vlan};
+use softnet::internals::Assembly;
+use softnet_core::gso::TxOffloads;
+use softnet_core::skb::{BATCH, Region};
+use softnet_dev::mem::{NicConfig, NicPort, nic};
+
+use super::published;
+use super::streams::{
+    FarEnd, Found, GATEWAY_MAC, LAN_MAC, LAN_VLAN, LEN, Proto, SERVERS, Streams, WAN_ADDR, WAN_MAC, WAN_VLAN,
+};
+use crate::bench::harness::{Case, alternate};
+use crate::bench::report::{Bound, REFERENCE, Report, Row, Sample, Which};
+use crate::bench::{Common, pin, text};
+
+/// What the caches are like.
+const CACHES: [(&str, CacheSizes); 4] = [
+    ("none", CacheSizes::OFF),
+    ("separate", CacheSizes::SEPARATE),
+    ("unified-64", CacheSizes::unified(64, 16, 32)),
+    ("unified-128", CacheSizes::unified(128, 32, 32)),
+];
+const NONE: usize = 0;
+const TODAY: usize = 3;
+
+/// A row.
+#[derive(Clone, Copy, Debug)]
+struct Setup {
+    /// Of heads.
+    cache: usize,
+    /// Frames are cached as in `unified-128`; else each comes from the pool by itself.
+    frames_cached: bool,
+    proto: Proto,
+    gro: GroMode,
+    /// The NIC cuts TCP, and completes checksums.
+    tso: bool,
+    /// The NIC has verified what it receives.
+    rx_csum: bool,
+    /// Packets that arrive at a time.
+    burst: u64,
+}
+
+impl Setup {
+    const fn new(cache: usize, proto: Proto, gro: GroMode) -> Self {
+        let burst = BATCH as u64;
+        Setup { cache, frames_cached: true, proto, gro, tso: true, rx_csum: true, burst }
+    }
+
+    /// All there are: each cache by what GRO does and by protocol, and what one of these is without
+    /// this or that.
+    fn all() -> Vec<Setup> {
+        let mut all = Vec::new();
+        for proto in [Proto::Udp, Proto::Tcp] {
+            let frags = if proto == Proto::Tcp { GroMode::Frags } else { GroMode::FragsUdp };
+            for gro in [GroMode::Off, frags, GroMode::List] {
+                all.extend((0..CACHES.len()).map(|cache| Setup::new(cache, proto, gro)));
+            }
+        }
+        let tcp = Setup::new(TODAY, Proto::Tcp, GroMode::Frags);
+        all.push(Setup { tso: false, ..tcp });
+        all.push(Setup { rx_csum: false, ..tcp });
+        for proto in [Proto::Udp, Proto::Tcp] {
+            all.push(Setup { frames_cached: false, ..Setup::new(TODAY, proto, GroMode::Off) });
+        }
+        all.extend(
+            (0..CACHES.len()).map(|at| Setup { burst: 1, ..Setup::new(at, Proto::Udp, GroMode::Off) }),
+        );
+        all
+    }
+
+    /// As the row has it.
+    fn gro(&self) -> &'static str {
+        match self.gro {
+            GroMode::Off => "off",
+            GroMode::Frags | GroMode::FragsUdp => "frags",
+            GroMode::List => "list",
+        }
+    }
+
+    fn params(&self) -> Vec<(&'static str, serde_json::Value)> {
+        let frames = if self.frames_cached { TODAY } else { NONE };
+        vec![
+            ("proto", json!(self.proto.name())),
+            ("gro", json!(self.gro())),
+            ("tso", json!(self.tso)),
+            ("rx_csum", json!(self.rx_csum)),
+            ("frames", json!(CACHES[frames].0)),
+            ("burst", json!(self.burst)),
+            ("app", json!("nat")),
+            ("device", json!("mem")),
+            ("context", json!("softirq")),
+            ("threads", json!(1)),
+            ("pinned", json!(true)),
+            ("size", json!(LEN)),
+        ]
+    }
+
+    fn config(&self) -> Result<Config, String> {
+        let nic = |name: &str| DeviceConfig::new(name).with(|device| device.driver = Own.into());
+        let vlan = |name: &str, link: &str, id: u16, address: &str| -> Result<DeviceConfig, String> {
+            let addresses = vec![address.parse().map_err(text)?];
+            Ok(DeviceConfig::new(name).with(|device| {
+                device.addresses = addresses;
+                device.driver = Vlan::new(link, id).into();
+            }))
+        };
+        let mut config = Config::default();
+        config.stack.frames = 4096;
+        config.stack.skb_cache = CACHES[self.cache].1;
+        config.stack.frame_cache = Some(CACHES[if self.frames_cached { TODAY } else { NONE }].1);
+        let wan = Ipv4Addr::from(WAN_ADDR);
+        config.devices = vec![
+            nic("nic0").with(|device| device.gro = self.gro),
+            nic("nic1"),
+            vlan("lan", "nic0", LAN_VLAN, "198.18.0.254/24")?,
+            vlan("wan", "nic1", WAN_VLAN, &format!("{wan}/24"))?,
+        ];
+        let gateway = IpAddr::from([198, 19, 0, 2]);
+        config.neighbours.push(NeighbourConfig::new("wan", gateway, GATEWAY_MAC));
+        let servers = format!("{}/24", Ipv4Addr::from(SERVERS)).parse().map_err(text)?;
+        config.routes.push(RouteConfig::new(servers, RouteTarget::Via(gateway)));
+        let source = vec![NatSourceConfig { dev: "wan".into(), addresses: vec![] }];
+        let mut nat = NatConfig::default();
+        (nat.connections, nat.source) = (1024, source);
+        config.nat = Some(nat);
+        Ok(config)
+    }
+
+    /// With `own`, every packet has a payload of its own, which the far end compares.
+    fn start(&self, own: bool) -> Result<Router, String> {
+        let (far, found) = FarEnd::new(self.proto, own);
+        let mut far = Some(far);
+        let port = Arc::new(Mutex::new(None));
+        let (ports, setup) = (port.clone(), *self);
+        let tso = TxOffloads { csum: true, tso4: true, tso6: true, uso: false };
+        let opener = move |_: &Arc<Region>| {
+            Ok(move |&OpenRequest { dev, name, .. }: &OpenRequest<'_>, _: &mut softnet_core::SoftnetData| {
+                // Only the first receives, only the second sends.
+                let is_wan = name == "nic1";
+                let config = NicConfig {
+                    name: name.into(),
+                    mac: if is_wan { WAN_MAC } else { LAN_MAC },
+                    rx_csum: setup.rx_csum,
+                    offloads: if setup.tso { tso } else { TxOffloads::default() },
+                    ..NicConfig::default()
+                };
+                let streams = Streams::new(setup.proto, own);
+                let far = if is_wan { far.take() } else { None };
+                let far = far.unwrap_or_else(|| FarEnd::new(setup.proto, own).0);
+                let nic = nic(dev, &config, vec![(streams, far)])?;
+                if !is_wan {
+                    *ports.lock().unwrap_or_else(PoisonError::into_inner) = nic.ports.into_iter().next();
+                }
+                Ok::<_, std::io::Error>(nic.open)
+            })
+        };
+        let assembly = Assembly::new(self.config()?, vec![], opener).map_err(text)?;
+        let port = port.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let port = port.ok_or("the receiving NIC was not opened")?;
+        Ok(Router { setup: *self, assembly, port, found, offered: 0 })
+    }
+}
+
+/// A stack of one worker between two emulated NICs, run by the calling thread.
+struct Router {
+    setup: Setup,
+    assembly: Assembly,
+    port: NicPort,
+    found: Arc<Mutex<Found>>,
+    offered: u64,
+}
+
+impl Router {
+    /// Forwards `packets` packets. Returns the time it took.
+    fn forward(&mut self, packets: u64) -> Result<Duration, String> {
+        self.offered += packets;
+        let (mut left, burst) = (packets, self.setup.burst);
+        let worker = self.assembly.workers.first_mut().ok_or("no worker")?;
+        let start = Instant::now();
+        if burst == 1 {
+            // Each is out, and the worker idle, before the next comes.
+            for _ in 0..packets {
+                self.port.offer(1);
+                while worker.round() {}
+            }
+            return Ok(start.elapsed());
+        }
+        while left > 0 || self.port.waiting() > 0 {
+            // Before the ring is empty, so that every poll is full and GRO goes on.
+            if left > 0 && self.port.room() >= burst {
+                left -= self.port.offer(left.min(burst));
+            }
+            worker.round();
+        }
+        while worker.round() {}
+        Ok(start.elapsed())
+    }
+
+    /// Ends the run. Fails unless each packet came out once, as it should, and all memory is home.
+    /// Returns packets on the wire, and in how many pieces they left.
+    fn end(self) -> Result<(u64, u64), String> {
+        let Router { assembly, port, found, offered, .. } = self;
+        drop(port);
+        let view = assembly.view.clone();
+        drop(assembly);
+        let stats = view.stats();
+        let found = found.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(wrong) = &found.wrong {
+            return Err(wrong.clone());
+        }
+        let balance = stats.received + stats.originated == stats.transmitted + stats.merged;
+        if !balance || (stats.received, stats.dropped, stats.leaked) != (offered, 0, 0) {
+            return Err(format!("offered {offered} packets, but {stats:?}, drops {:?}", view.drops()));
+        }
+        if (stats.frames_free, stats.heads_free) != (stats.frames, stats.heads) {
+            return Err(format!("packet memory is missing: {stats:?}"));
+        }
+        if (found.packets, found.pieces) != (offered, stats.transmitted) {
+            let Found { packets, pieces, .. } = &*found;
+            return Err(format!("offered {offered}; out: {packets} packets in {pieces} pieces; {stats:?}"));
+        }
+        Ok((found.packets, found.pieces))
+    }
+}
+
+pub(super) fn run(common: &Common) -> Result<Report, String> {
+    let cpu = pin(common.cpu)?;
+    let setups = Setup::all();
+    let packets: u64 = if common.quick { 200_000 } else { 2_000_000 };
+    // All bytes of some, before anything is measured.
+    for setup in &setups {
+        let mut router = setup.start(true)?;
+        router.forward(if setup.burst == 1 { 500 } else { 20_000 })?;
+        let (packets, pieces) = router.end().map_err(|e| format!("{setup:?}: {e}"))?;
+        if setup.gro != GroMode::Off && setup.proto == Proto::Tcp && setup.tso && setup.gro != GroMode::List {
+            let per_piece = packets / pieces;
+            if per_piece < 8 {
+                return Err(format!("{setup:?}: {packets} packets left in {pieces} pieces"));
+            }
+        }
+    }
+    let mut routers = Vec::new();
+    for setup in &setups {
+        routers.push(Some(setup.start(false)?));
+    }
+    let cases = setups
+        .iter()
+        .zip(&mut routers)
+        .map(|(setup, router)| Case {
+            row: Row::new(CACHES[setup.cache].0, setup.params()),
+            measure: Box::new(move || -> Result<Sample, String> {
+                let router = router.as_mut().ok_or("ended")?;
+                let packets = if setup.burst == 1 { packets / 2 } else { packets };
+                let ns = router.forward(packets)?.as_nanos() as f64 / packets as f64;
+                // As iperf counts: payload.
+                let gbit = (8 * setup.proto.payload()) as f64 / ns;
+                Ok(vec![("mpps", 1000.0 / ns), ("gbit_per_s", gbit), ("ns_per_packet", ns)])
+            }),
+        })
+        .collect();
+    let mut report = alternate("skb-cache", Some(cpu), common.rounds(), cases)?;
+    for (setup, router) in setups.iter().zip(&mut routers) {
+        if let Some(router) = router.take() {
+            router.end().map_err(|e| format!("{setup:?}: {e}"))?;
+        }
+    }
+    bounds(&mut report);
+    report.published.push(published::table(&report, ratio));
+    Ok(report)
+}
+
+/// Rate of `setup` divided by that of `by`.
+fn ratio(report: &Report, case: &str, by: &str, proto: &str, gro: &str) -> f64 {
+    let params = [
+        ("proto", json!(proto)),
+        ("gro", json!(gro)),
+        ("tso", json!(true)),
+        ("rx_csum", json!(true)),
+        ("frames", json!(CACHES[TODAY].0)),
+        ("burst", json!(BATCH)),
+    ];
+    report.ratio_where((case, &params), (by, &params), "mpps")
+}
+
+fn bounds(report: &mut Report) {
+    let (none, separate, today) = (CACHES[NONE].0, CACHES[1].0, CACHES[TODAY].0);
+    for (proto, gro) in [("udp", "off"), ("tcp", "off"), ("udp", "list"), ("tcp", "frags"), ("udp", "frags")]
+    {
+        for unified in [CACHES[2].0, today] {
+            let gain = ratio(report, unified, none, proto, gro);
+            report
+                .bound_value(
+                    format!("{unified} / {none} mpps, {proto}, gro {gro}"),
+                    gain,
+                    Bound::AtLeast(1.03),
+                )
+                .on(&REFERENCE)
+                .meaning("The cache of heads gains this much, as the proposal's did.");
+        }
+        let equal = ratio(report, today, separate, proto, gro);
+        report
+            .bound_value(
+                format!("{today} / {separate} mpps, {proto}, gro {gro}"),
+                equal,
+                Bound::AtLeast(0.98),
+            )
+            .on(&REFERENCE)
+            .meaning("One array is no worse than two: equal, within what runs differ by.");
+    }
+    let of = |gro: &'static str| {
+        let full = json!(BATCH);
+        [("proto", json!("tcp")), ("gro", json!(gro)), ("tso", json!(true)), ("burst", full)]
+    };
+    let (frags, off) = (of("frags"), of("off"));
+    let which = |params| -> Which<'_> { (today, params) };
+    let aggregated = report.ratio_where(which(&frags), which(&off), "mpps");
+    report
+        .bound_value("gro frags / off mpps, tcp".into(), aggregated, Bound::AtLeast(4.0))
+        .on(&REFERENCE)
+        .meaning("With GRO and a NIC that cuts, TCP is forwarded so much faster.");
+    let single = [("burst", json!(1))];
+    let latency = report.ratio_where((today, &single), (none, &single), "ns_per_packet");
+    report
+        .bound_value(format!("{today} / {none} ns per packet, one a poll"), latency, Bound::AtMost(1.03))
+        .on(&REFERENCE)
+        .meaning(
+            "A packet that comes alone does not wait for the cache: no worse, within what runs differ by.",
+        );
+}
+
+#[cfg(test)]
+mod tests {
+    use softnet_dev::mem::{Sink, Source};
+
+    use super::*;
+
+    /// Every row forwards what it should; a far end that expects something else says so.
+    #[test]
+    fn each_setup_forwards_every_byte() {
+        for setup in Setup::all() {
+            for own in [true, false] {
+                let mut router = setup.start(own).unwrap();
+                router.forward(if setup.burst == 1 { 20 } else { 4000 }).unwrap();
+                let (packets, pieces) = router.end().unwrap_or_else(|e| panic!("{setup:?}: {e}"));
+                let merges = setup.gro == GroMode::Frags && setup.tso;
+                // How much is merged depends on how long it takes.
+                assert_eq!(pieces < packets, merges, "{setup:?}: {packets} packets in {pieces} pieces");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_missing_or_changed_is_found() {
+        let setup = Setup::new(TODAY, Proto::Tcp, GroMode::Off);
+        let (mut far, found) = FarEnd::new(Proto::Tcp, true);
+        let mut packet = [0; LEN];
+        Streams::new(Proto::Tcp, true).write(&mut packet);
+        far.read(&packet);
+        drop(far);
+        let found = found.lock().unwrap();
+        assert!(found.wrong.as_ref().is_some_and(|wrong| wrong.starts_with("wrong MAC addresses")));
+        let mut router = setup.start(true).unwrap();
+        router.forward(64).unwrap();
+        // One more is said to have come than did.
+        router.offered += 1;
+        assert!(router.end().unwrap_err().contains("offered 65"));
+    }
+}

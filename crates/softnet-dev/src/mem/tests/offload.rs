@@ -1,0 +1,184 @@
+//! The emulated NIC with offloads: its segmentation beside the stack's, and what it refuses.
+
+use std::net::Ipv6Addr;
+use std::sync::Mutex;
+
+use proptest::prelude::*;
+use softnet_core::gso::{self, TxOffloads};
+use softnet_core::ip::checksum;
+use softnet_core::skb::{Csum, GsoType};
+
+use super::*;
+
+const ALL: TxOffloads = TxOffloads { csum: true, tso4: true, tso6: true, uso: true };
+
+/// Keeps what it reads.
+#[derive(Clone, Default)]
+struct Kept(Arc<Mutex<Vec<Vec<u8>>>>);
+
+impl Sink for Kept {
+    fn read(&mut self, packet: &[u8]) {
+        self.0.lock().unwrap().push(packet.to_vec());
+    }
+}
+
+struct Nothing;
+
+impl Source for Nothing {
+    fn write(&mut self, _: &mut [u8]) -> usize {
+        64
+    }
+    fn next_len(&self) -> usize {
+        64
+    }
+}
+
+/// An aggregate of `payload` over IPv6 or IPv4, TCP or UDP, with VLAN tags, in frames of `cut`
+/// bytes; each segment has `size` bytes.
+fn aggregate(
+    ctx: &mut SoftnetData,
+    (v6, tcp, tags): (bool, bool, usize),
+    flags: u8,
+    payload: &[u8],
+    size: u16,
+    cut: usize,
+) -> Skb {
+    let mut bytes = vec![2; 12];
+    (0..tags).for_each(|i| bytes.extend([0x81, 0, 0, i as u8]));
+    bytes.extend(if v6 { [0x86, 0xdd] } else { [8, 0] });
+    let l4_len = if tcp { 32 } else { 8 } + payload.len();
+    let protocol = if tcp { 6 } else { 17 };
+    let pseudo = if v6 {
+        let (src, dst) = (Ipv6Addr::new(1, 2, 3, 4, 5, 6, 7, 8), Ipv6Addr::new(8, 7, 6, 5, 4, 3, 2, 1));
+        bytes.extend([0x60, 0, 0, 0, (l4_len >> 8) as u8, l4_len as u8, protocol, 64]);
+        bytes.extend(src.octets());
+        bytes.extend(dst.octets());
+        checksum::pseudo_header_sum6(src, dst, protocol, l4_len as u16)
+    } else {
+        let len = 20 + l4_len;
+        let at = bytes.len();
+        bytes.extend([0x45, 0, (len >> 8) as u8, len as u8, 0xff, 0xfd, 0x40, 0, 64, protocol, 0, 0]);
+        bytes.extend([10, 0, 0, 1, 10, 9, 8, 7]);
+        let check = checksum::checksum(&bytes[at..at + 20]);
+        bytes[at + 10..at + 12].copy_from_slice(&check.to_be_bytes());
+        checksum::pseudo_header_sum(0x0a00_0001, 0x0a09_0807, protocol, l4_len as u16)
+    };
+    let start = bytes.len();
+    bytes.extend([0x12, 0x34, 0x56, 0x78]);
+    let offset = if tcp {
+        bytes.extend([0xff, 0xff, 0xfa, 0x00, 0, 0, 0, 7, 8 << 4, flags, 1, 2]);
+        bytes.extend(pseudo.to_be_bytes());
+        bytes.extend([0, 0, 1, 1, 8, 10, 0, 0, 0, 1, 0, 0, 0, 2]);
+        16
+    } else {
+        bytes.extend((l4_len as u16).to_be_bytes());
+        bytes.extend(pseudo.to_be_bytes());
+        6
+    };
+    let headers = bytes.len();
+    bytes.extend(payload);
+    let (first, rest) = bytes.split_at(bytes.len().min(headers + cut));
+    let mut skb = packet(ctx, 0, first.len());
+    skb.data_mut().copy_from_slice(first);
+    for piece in rest.chunks(cut) {
+        let mut part = packet(ctx, 0, piece.len());
+        part.data_mut().copy_from_slice(piece);
+        skb.append(part).unwrap();
+    }
+    let head = skb.head_mut();
+    head.csum = Csum::Partial { start: start as u16, offset };
+    (head.gso_size, head.gso_segs) = (size, payload.len().div_ceil(size.into()) as u16);
+    head.gso_type = match (tcp, v6) {
+        (false, _) => GsoType::UdpL4,
+        (true, false) => GsoType::TcpV4,
+        (true, true) => GsoType::TcpV6,
+    };
+    gso::announce();
+    skb
+}
+
+proptest! {
+    /// The NIC's segments are those of the stack, byte for byte, checksums included.
+    #[test]
+    fn the_nic_cuts_as_the_stack_does(
+        kind: (bool, bool),
+        tags in 0usize..3,
+        flags: u8,
+        payload in prop::collection::vec(any::<u8>(), 2..9000),
+        size in 1u16..1500,
+        cut in 1usize..1700,
+    ) {
+        let size = size.max(payload.len().div_ceil(60) as u16);
+        let cut = cut.max(300);
+        let mut ctx = context();
+        let sink = Kept::default();
+        let config = NicConfig { offloads: ALL, ..NicConfig::default() };
+        let mut nic = nic(1, &config, vec![(Nothing, sink.clone())]).unwrap().open;
+        prop_assert_eq!(nic.tx[0].offloads(), ALL);
+        let (v6, tcp) = kind;
+        let skb = aggregate(&mut ctx, (v6, tcp, tags), flags, &payload, size, cut);
+        let copy = ctx.copy(&skb).unwrap();
+        let mut batch = Batch::new();
+        batch.push(skb).unwrap();
+        prop_assert_eq!(nic.tx[0].tx_burst(&mut ctx, &mut batch), 1);
+        prop_assert!(sink.0.lock().unwrap().is_empty(), "nothing is on the wire before the kick");
+        nic.tx[0].kick(&mut ctx);
+        let mut segments = gso::segment(&mut ctx, copy).map_err(|(skb, _)| ctx.free_skb(skb)).unwrap();
+        let mut expected = Vec::new();
+        while let Some(skb) = segments.pop_front() {
+            expected.push(skb.frames().flatten().copied().collect::<Vec<_>>());
+            ctx.free_skb(skb);
+        }
+        prop_assert_eq!(expected.len(), payload.len().div_ceil(size.into()));
+        prop_assert_eq!(&*sink.0.lock().unwrap(), &expected);
+        prop_assert_eq!(nic.tx[0].reap(&mut ctx).freed, 1);
+        close(nic, &mut ctx);
+        all_home(ctx);
+    }
+}
+
+#[test]
+fn heads_that_speak_of_bytes_that_are_not_there_are_refused() {
+    let mut ctx = context();
+    let sink = Kept::default();
+    let config = NicConfig { offloads: ALL, tx_ring: 4, ..NicConfig::default() };
+    let mut nic = nic(1, &config, vec![(Nothing, sink.clone())]).unwrap().open;
+    let mut batch = Batch::new();
+    for at in 0..5 {
+        let mut skb = aggregate(&mut ctx, (false, true, 1), 0x10, &[7; 3000], 1000, 1400);
+        let head = skb.head_mut();
+        match at {
+            0 => head.csum = Csum::None,
+            1 => head.csum = Csum::Partial { start: 2000, offset: 16 },
+            2 => head.gso_type = GsoType::FragList,
+            3 => head.csum = Csum::Partial { start: 38, offset: 40 },
+            _ => {}
+        }
+        batch.push(skb).unwrap();
+    }
+    assert_eq!(nic.tx[0].tx_burst(&mut ctx, &mut batch), 4, "as many as the ring has slots");
+    assert_eq!(nic.tx[0].stats().ring_drops.get(), 4);
+    assert_eq!(ctx.stats().drops(1, DropReason::PktTooSmall), 4);
+    assert_eq!(nic.tx[0].tx_burst(&mut ctx, &mut batch), 1);
+    nic.tx[0].kick(&mut ctx);
+    assert_eq!(sink.0.lock().unwrap().iter().map(Vec::len).collect::<Vec<_>>(), [1070; 3]);
+    close(nic, &mut ctx);
+    all_home(ctx);
+}
+
+#[test]
+fn received_checksums_are_right_on_a_nic_that_verifies_them() {
+    let mut ctx = context();
+    for rx_csum in [false, true] {
+        let config = NicConfig { rx_csum, ..NicConfig::default() };
+        let mut nic = nic(1, &config, vec![(Nothing, Kept::default())]).unwrap();
+        assert_eq!(nic.ports[0].offer(3), 3);
+        let mut batch = Batch::new();
+        assert_eq!(nic.open.rx[0].rx_burst(&mut ctx, &mut batch, 64), 3);
+        let expected = if rx_csum { Csum::Unnecessary } else { Csum::None };
+        assert!(batch.as_slice().iter().all(|skb| skb.head().csum == expected));
+        batch.drain().for_each(|skb| ctx.free_skb(skb));
+        close(nic.open, &mut ctx);
+    }
+    all_home(ctx);
+}
