@@ -1,0 +1,15 @@
+//! TCP (RFC 9293) as a pure state machine, without I/O, clock, threads or payload.
+//!
+//! Segments, calls and time come in; segments, readiness and deadlines come out. The engine works
+//! on sequence space: bytes stay with its host, which keeps what is sent by offset from `SND.UNA`
+//! and hands in what is received as opaque handles. Constants, the order of options, the names of
+//! knobs and counters are those of Linux.
+#![forbid(unsafe_code)]
+
+pub mod config;
+pub mod seq;
+pub mod time;
+
+pub use config::Config;
+pub use seq::Seq;
+pub use time::{Instant, Span};
