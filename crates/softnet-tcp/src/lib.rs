@@ -9,7 +9,9 @@
 pub mod config;
 pub mod seq;
 pub mod time;
+pub mod wire;
 
 pub use config::Config;
 pub use seq::Seq;
 pub use time::{Instant, Span};
+pub use wire::{Emit, Flags, Options, Segment};
