@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 pub mod config;
+pub mod send;
 pub mod seq;
 pub mod time;
 pub mod wire;
