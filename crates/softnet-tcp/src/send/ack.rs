@@ -229,6 +229,7 @@ impl Sender {
             acked += 1;
         }
         self.ring.shrink();
+        self.trim_fifo();
         let head = self.ring.front().copied();
         if head.is_some_and(|head| head.is(ring::SACKED)) {
             ack.flags |= flag::RENEGING;

@@ -193,7 +193,7 @@ mod tests {
     #[test]
     fn growth_has_to_be_earned() {
         let mut w = window(10, INFINITE_SSTHRESH);
-        let mut end = |w: &mut Window, limited, out| {
+        let end = |w: &mut Window, limited, out| {
             w.validate(limited, out, (Seq(0), Seq(100)), Instant(0), Span(1), None);
         };
         end(&mut w, false, 5);

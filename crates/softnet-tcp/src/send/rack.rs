@@ -267,9 +267,16 @@ impl Sender {
     /// Time and number of packets have to be followed anew: tags were taken back, or records
     /// split.
     pub(super) fn rebuild_order(&mut self) {
+        if let Some(cold) = &mut self.cold {
+            cold.rack.cursor = self.una;
+            cold.rtx_hint = self.una;
+        }
+        self.rebuild_fifo();
+    }
+
+    /// Fills the FIFO anew, in order of time.
+    fn rebuild_fifo(&mut self) {
         let Some(cold) = &mut self.cold else { return };
-        cold.rack.cursor = self.una;
-        cold.rtx_hint = self.una;
         cold.fifo.clear();
         for i in 0..self.ring.len() {
             if let Some(record) = self.ring.get(i).filter(|record| is_flying(record, record.xmit)) {
@@ -283,13 +290,13 @@ impl Sender {
     /// Keeps the FIFO as long as what it stands for: stale entries go once they are most of it.
     pub(super) fn trim_fifo(&mut self) {
         let Some(cold) = &mut self.cold else { return };
+        if cold.fifo.is_empty() {
+            return;
+        }
         if self.ring.is_empty() {
             cold.fifo = std::collections::VecDeque::new();
         } else if cold.fifo.len() > 2 * self.ring.len() + 16 {
-            let ring = &self.ring;
-            cold.fifo.retain(|&(seq, xmit)| {
-                ring.get(ring.find(seq)).is_some_and(|record| is_flying(record, xmit))
-            });
+            self.rebuild_fifo();
         }
     }
 }

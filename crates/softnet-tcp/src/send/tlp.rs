@@ -56,6 +56,10 @@ impl Sender {
             return Some(Transmit { kind: Kind::Probe, ..new });
         }
         let last = self.ring.back()?;
+        if last.end().after(limits.edge) && last.seq != self.una {
+            // The window shrank over it.
+            return None;
+        }
         Some(Transmit {
             seq: last.seq,
             len: u32::from(last.len),

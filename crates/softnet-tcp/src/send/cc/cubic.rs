@@ -93,6 +93,8 @@ impl RfcCurve {
     }
 
     fn avoid(&mut self, window: &mut Window, growth: Growth) {
+        // No ACK delivers more; the products below stay within 63 bits.
+        let acked = u64::from(growth.acked.min(1 << 16));
         let mut cwnd = (u64::from(window.cwnd) << 16) + u64::from(self.frac);
         let epoch = match self.epoch {
             Some(epoch) => epoch,
@@ -115,13 +117,13 @@ impl RfcCurve {
         let rtt = ticks(growth.srtt.unwrap_or(Span::ZERO));
         // 4.3: α is 1 once the window lost is won back.
         let alpha = if self.w_est >= u64::from(self.cwnd_prior) << 16 { 1 << 16 } else { ALPHA };
-        self.w_est += (((alpha * u64::from(growth.acked)) << 16) / cwnd).min(1 << 32);
+        self.w_est += ((alpha * acked) << 16) / cwnd;
         if self.at(t) < self.w_est {
             cwnd = cwnd.max(self.w_est);
         } else {
             // 4.4, 4.5: "target − cwnd over cwnd" for each packet.
             let target = self.at(t + rtt).clamp(cwnd, cwnd + cwnd / 2);
-            cwnd += ((target - cwnd) * u64::from(growth.acked) / (cwnd >> 16).max(1)).min(cwnd / 2);
+            cwnd += ((target - cwnd) * acked / (cwnd >> 16).max(1)).min(cwnd / 2);
         }
         window.cwnd = ((cwnd >> 16) as u32).min(1 << 28);
         self.frac = (cwnd & 0xffff) as u32;

@@ -69,7 +69,7 @@ mod tests {
     fn alpha_follows_the_share_of_marks() {
         let mut dctcp = Dctcp::default();
         assert_eq!(dctcp.ssthresh(100, Cause::Ecn), 50);
-        let mut window = |dctcp: &mut Dctcp, at: u32, marked: u32| {
+        let window = |dctcp: &mut Dctcp, at: u32, marked: u32| {
             dctcp.on_ack(true, Seq(at), Seq(at), marked);
             dctcp.on_ack(false, Seq(at), Seq(at + 100), 100 - marked);
         };
@@ -86,7 +86,8 @@ mod tests {
             dctcp.on_ack(true, Seq(i * 100 - 50), Seq(i * 100), 25);
             dctcp.on_ack(false, Seq(i * 100), Seq(i * 100 + 100), 75);
         }
-        assert!((236..=256).contains(&dctcp.alpha), "{}", dctcp.alpha);
+        // In whole 1/1024 it stops within one sixteenth above.
+        assert!((256..=271).contains(&dctcp.alpha), "{}", dctcp.alpha);
         assert!((87..=89).contains(&dctcp.ssthresh(100, Cause::Ecn)));
     }
 
