@@ -1,7 +1,7 @@
 //! What ICMP says about packets in flight (RFC 5927: the connection has checked that the quoted
 //! number lies in SND.UNA..SND.NXT).
 
-use super::ring::{FIN, LOST, RETRANS, SACKED, SYN};
+use super::ring::{FIN, LOST, PSH, RETRANS, SACKED, SYN};
 use super::{CaState, Cx, Sender, Timer};
 
 impl Sender {
@@ -49,7 +49,7 @@ impl Sender {
                 let mut part = rest;
                 if over {
                     part.len = (mss + u32::from(rest.is(SYN))) as u16;
-                    part.tags &= !FIN;
+                    part.tags &= !(FIN | PSH);
                     cut.push(self.ring.len());
                 } else if rest.seq != old.get(old.find(rest.seq)).map_or(rest.seq, |whole| whole.seq) {
                     cut.push(self.ring.len());

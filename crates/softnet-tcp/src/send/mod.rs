@@ -369,6 +369,18 @@ impl Sender {
         self.retransmits
     }
 
+    /// Window probes without an answer.
+    #[inline]
+    pub fn probes_out(&self) -> u8 {
+        self.probes_out
+    }
+
+    /// Bytes acknowledged in all.
+    #[inline]
+    pub fn bytes_acked(&self) -> u64 {
+        self.bytes_acked
+    }
+
     /// Doublings of RTO or of the persist interval.
     #[inline]
     pub fn backoff(&self) -> u8 {

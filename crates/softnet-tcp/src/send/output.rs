@@ -51,12 +51,24 @@ pub struct Transmit {
     pub ect: bool,
     /// The first segment carries CWR (RFC 3168 6.1.2).
     pub cwr: bool,
+    /// The last segment carries PSH. Of new data the connection says so before
+    /// [`Sender::on_sent`]; what is sent again has it as it had it first.
+    pub psh: bool,
 }
 
 impl Transmit {
     /// The SYN or SYN-ACK numbered `iss`, sent for the first time.
     pub fn syn(iss: Seq) -> Transmit {
-        Transmit { seq: iss, len: 1, kind: Kind::New, syn: true, fin: false, ect: false, cwr: false }
+        Transmit {
+            seq: iss,
+            len: 1,
+            kind: Kind::New,
+            syn: true,
+            fin: false,
+            ect: false,
+            cwr: false,
+            psh: false,
+        }
     }
 
     /// Bytes of payload.
@@ -105,6 +117,28 @@ impl Sender {
         }
     }
 
+    /// One packet of new data, whatever the congestion window and Nagle say, and cut to the peer's
+    /// window (Linux `tcp_write_wakeup`); `None` if that is closed. [`on_sent`](Self::on_sent)
+    /// follows.
+    pub fn force_new(&self, limits: &Limits) -> Option<Transmit> {
+        let queued = limits.write_seq.past(self.nxt);
+        let fin = u32::from(limits.fin);
+        let room = limits.edge.past(self.nxt);
+        let payload = queued.saturating_sub(fin).min(self.mss).min(room);
+        let with_fin = limits.fin && payload + fin == queued && payload < room;
+        let len = payload + u32::from(with_fin);
+        (len > 0).then_some(Transmit {
+            seq: self.nxt,
+            len,
+            kind: Kind::New,
+            syn: false,
+            fin: with_fin,
+            ect: self.ecn_ok,
+            cwr: self.cwr_pending && payload > 0,
+            psh: false,
+        })
+    }
+
     /// New data of at most `quota` packets.
     pub(super) fn new_data(&self, limits: &Limits, quota: u32, partial_ok: bool) -> Option<Transmit> {
         let partial_ok = partial_ok || limits.partial_ok;
@@ -144,6 +178,7 @@ impl Sender {
             fin: with_fin,
             ect: self.ecn_ok,
             cwr: self.cwr_pending && len > u32::from(with_fin),
+            psh: false,
         })
     }
 
@@ -176,11 +211,12 @@ impl Sender {
             fin: first.is(ring::FIN),
             ect: false,
             cwr: false,
+            psh: first.is(ring::PSH),
         };
         // Segmentation cuts into full segments: only those may follow one another.
         let mut last = first;
         for i in from + 1..from + quota {
-            let full = u32::from(last.len) == mss && !last.is(ring::SYN | ring::FIN);
+            let full = u32::from(last.len) == mss && !last.is(ring::SYN | ring::FIN | ring::PSH);
             let Some(&next) = self.ring.get(i).filter(|_| full) else { break };
             let end = next.end() - transmit.seq;
             if !next.is(ring::LOST)
@@ -193,6 +229,7 @@ impl Sender {
             }
             transmit.len = end;
             transmit.fin = next.is(ring::FIN);
+            transmit.psh = next.is(ring::PSH);
             last = next;
         }
         Some(transmit)
@@ -227,8 +264,15 @@ impl Sender {
             let left = end - seq;
             let fin = transmit.fin && left <= self.mss + 1;
             let len = if fin { left } else { left.min(self.mss) };
-            let tags =
-                if transmit.syn && packets == 0 { ring::SYN } else { 0 } | if fin { ring::FIN } else { 0 };
+            let first = packets == 0;
+            let mut tags = 0;
+            for (is, tag) in [
+                (transmit.syn && first, ring::SYN),
+                (fin, ring::FIN),
+                (transmit.psh && left == len, ring::PSH),
+            ] {
+                tags |= if is { tag } else { 0 };
+            }
             let mut record = Record { seq, len: len as u16, tags, xmit: cx.now, ..Record::default() };
             self.rate.stamp(&mut record);
             self.ring.push(record);

@@ -27,6 +27,8 @@ pub(super) const SYN: u8 = 16;
 pub(super) const FIN: u8 = 32;
 /// The sender had nothing more to send when this went out (rate samples).
 pub(super) const APP_LIMITED: u8 = 64;
+/// Carries PSH.
+pub(super) const PSH: u8 = 128;
 
 /// A packet in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -175,7 +177,7 @@ impl Ring {
     }
 
     /// Makes two records of the `i`th, the first of `len` sequence numbers. Both keep its tags;
-    /// SYN stays with the first and FIN with the second. Moves the records after it: for rare
+    /// SYN stays with the first, FIN and PSH with the second. Moves the records after it: for rare
     /// events only.
     pub(super) fn split(&mut self, i: usize, len: u16) {
         let Some(&record) = self.get(i) else { return };
@@ -198,7 +200,7 @@ impl Ring {
         };
         let (first_slot, second_slot) = (self.slot(i), self.slot(i + 1));
         self.slots[first_slot].len = len;
-        self.slots[first_slot].tags &= !FIN;
+        self.slots[first_slot].tags &= !(FIN | PSH);
         self.slots[second_slot] = second;
     }
 
@@ -289,13 +291,16 @@ mod tests {
     #[test]
     fn a_split_keeps_tags_and_gives_each_end_its_flag() {
         let mut ring = ring(Seq(0), &[10, 100, 10]);
-        ring.get_mut(1).unwrap().tags = LOST | EVER | SYN | FIN;
+        ring.get_mut(1).unwrap().tags = LOST | EVER | SYN | FIN | PSH;
         for _ in 0..6 {
             ring.push(record(ring.back().unwrap().end(), 1));
         }
         ring.split(1, 40);
         let got: Vec<_> = (0..4).map(|i| *ring.get(i).unwrap()).map(|r| (r.seq.0, r.len, r.tags)).collect();
-        assert_eq!(got, [(0, 10, 0), (10, 40, LOST | EVER | SYN), (50, 60, LOST | EVER | FIN), (110, 10, 0)]);
+        assert_eq!(
+            got,
+            [(0, 10, 0), (10, 40, LOST | EVER | SYN), (50, 60, LOST | EVER | FIN | PSH), (110, 10, 0)]
+        );
         assert_eq!(ring.len(), 10);
         ring.split(0, 10);
         ring.split(0, 0);

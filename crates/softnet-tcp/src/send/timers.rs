@@ -105,6 +105,37 @@ impl Sender {
         }
     }
 
+    /// An armed timer goes off at `at` at the latest (RFC 5482: a user time-out is on time).
+    pub fn clamp_timer(&mut self, at: Instant) {
+        if self.timer != Timer::Idle {
+            self.timer_at = self.timer_at.min(at);
+        }
+    }
+
+    /// An old connection answered the SYN, which nothing has repeated yet: it goes again at once
+    /// (Linux `TCP_TIMEOUT_MIN`).
+    pub fn hurry_syn(&mut self, cx: &Cx<'_>) {
+        if self.timer == Timer::Rto {
+            self.timer_at = cx.now + Span(2000);
+        }
+    }
+
+    /// The connection has ended: nothing is in flight, and no timer runs.
+    pub fn stop(&mut self) {
+        self.stop_timer();
+        self.una = self.nxt;
+        self.packets_out = 0;
+        self.sacked_out = 0;
+        self.lost_out = 0;
+        self.retrans_out = 0;
+        self.tlp_due = false;
+        self.tlp_high_seq = None;
+        self.ring = super::ring::Ring::default();
+        if let Some(cold) = &mut self.cold {
+            cold.fifo = std::collections::VecDeque::new();
+        }
+    }
+
     /// Arms the window probe if nothing is in flight and no timer runs (RFC 9293 3.8.6.1): first
     /// after RTO or 200 ms, then twice as long each time.
     pub fn arm_persist(&mut self, cx: &Cx<'_>) {

@@ -68,6 +68,7 @@ impl Sender {
             fin: last.is(ring::FIN),
             ect: false,
             cwr: false,
+            psh: last.is(ring::PSH),
         })
     }
 

@@ -205,7 +205,8 @@ fn a_segment_that_the_connection_cut_itself() {
     let seq = talk.sender.nxt();
     let Talk { sender, cfg, counters, .. } = &mut talk;
     let mut cx = Cx { now, cfg, counters };
-    let part = Transmit { seq, len: 400, kind: New, syn: false, fin: false, ect: false, cwr: false };
+    let part =
+        Transmit { seq, len: 400, kind: New, syn: false, fin: false, ect: false, cwr: false, psh: true };
     sender.on_sent(&mut cx, &part);
     sender.check();
     assert_eq!(talk.info().unacked, 1);
