@@ -6,7 +6,7 @@
 
 use super::cc::Growth;
 use super::rate::RateSample;
-use super::{CaState, Cx, Sender, ring, ts_clock};
+use super::{CaState, Cx, Sender, Timer, ring, ts_clock};
 use crate::wire::SackRange;
 use crate::{Instant, Seq, Span};
 
@@ -180,7 +180,7 @@ impl Sender {
             self.set_xmit_timer(cx);
         }
         let outcome = self.outcome(cx, &ack, prior_delivered, prior_lost, rtt);
-        if self.reneged {
+        if self.cold.as_ref().is_some_and(|cold| cold.reneged) {
             // What SACK said was delivered was not.
             ack.rate = RateSample::default();
         }
@@ -369,8 +369,14 @@ impl Sender {
             self.rtt.sample_min(recent, cx.now, cx.cfg);
         }
         self.rtt.sample(rtt, self.una, self.nxt, cx.cfg);
-        // "only reset backoff on valid RTT measurement" (RFC 6298 5.7).
-        self.backoff = 0;
+        // "only reset backoff on valid RTT measurement" (RFC 6298 5.7). Linux lets a timer that was
+        // armed with the backed-off RTO run on, for seconds; the path is alive, so it is cut here.
+        if self.backoff > 0 {
+            self.backoff = 0;
+            if self.timer == Timer::Rto {
+                self.timer_at = self.timer_at.min(cx.now + self.rto(cx.cfg));
+            }
+        }
         Some(rtt)
     }
 

@@ -39,6 +39,8 @@ pub(super) struct Cold {
     pub(super) total_retrans: u32,
     pub(super) bytes_retrans: u64,
     pub(super) total_rto: u32,
+    /// The peer reneged: until recovery ends, what SACK called delivered is no rate sample.
+    pub(super) reneged: bool,
     /// Packets ever marked lost.
     pub(super) total_lost: u32,
 }
@@ -65,6 +67,7 @@ impl Cold {
             total_retrans: 0,
             bytes_retrans: 0,
             total_rto: 0,
+            reneged: false,
             total_lost: 0,
         }
     }

@@ -29,8 +29,13 @@ pub(super) struct Window {
     limited: bool,
     /// The pause since the last packet has had its effect.
     pub(super) idle_checked: bool,
-    /// When the window was last found full, or changed.
-    stamp: Instant,
+    /// When the window was last found full, or changed: milliseconds, modulo 2³².
+    stamp: u32,
+}
+
+#[inline]
+fn millis(at: Instant) -> u32 {
+    (at.0 / 1000) as u32
 }
 
 impl Window {
@@ -44,13 +49,13 @@ impl Window {
             usage_seq: nxt,
             limited: false,
             idle_checked: false,
-            stamp: now,
+            stamp: millis(now),
         }
     }
 
     /// The window after the handshake.
     pub(super) fn begin(&mut self, syn_retransmitted: bool, nxt: Seq) {
-        *self = Window::new(nxt, self.stamp);
+        *self = Window { stamp: self.stamp, ..Window::new(nxt, Instant::default()) };
         if syn_retransmitted {
             self.cwnd = 1;
         }
@@ -64,7 +69,7 @@ impl Window {
     /// Sets the window; it is never 0.
     pub(super) fn set(&mut self, cwnd: u32, now: Instant) {
         self.cwnd = cwnd.clamp(1, MOST_CWND);
-        self.stamp = now;
+        self.stamp = millis(now);
     }
 
     /// What is left of `acked` packets after slow start took its share.
@@ -116,13 +121,13 @@ impl Window {
         }
         if self.is_limited() {
             self.used = 0;
-            self.stamp = now;
+            self.stamp = millis(now);
             return;
         }
         self.used = self.used.max(packets_out);
         // "Not cwnd-limited for an RTO" (RFC 2861 3): the part that was not used halves.
         if let Some(ssthresh) = decay
-            && now.since(self.stamp) >= rto
+            && millis(now).wrapping_sub(self.stamp) >= rto.as_millis()
         {
             let used = self.used.max(INIT_CWND);
             if used < self.cwnd {
@@ -130,7 +135,7 @@ impl Window {
                 self.cwnd = (self.cwnd + used) >> 1;
             }
             self.used = 0;
-            self.stamp = now;
+            self.stamp = millis(now);
         }
     }
 
@@ -145,7 +150,7 @@ impl Window {
             self.cwnd >>= 1;
         }
         self.cwnd = self.cwnd.max(restart);
-        self.stamp = now;
+        self.stamp = millis(now);
         self.used = 0;
     }
 

@@ -149,10 +149,10 @@ pub struct Sender {
     frto: bool,
     /// F-RTO sends new data before anything is retransmitted.
     frto_new: bool,
-    /// The peer reneged, so that SACK proves nothing until recovery ends.
-    reneged: bool,
-    /// `SND.NXT` after the tail-loss probe that is out.
-    tlp_high_seq: Option<Seq>,
+    /// A tail-loss probe is out.
+    tlp_out: bool,
+    /// SND.NXT after that probe.
+    tlp_high_seq: Seq,
     rtt: rtt::Rtt,
     rate: rate::Rate,
     /// When data was last sent.
@@ -253,8 +253,8 @@ impl Sender {
             sent_in_run: false,
             frto: false,
             frto_new: false,
-            reneged: false,
-            tlp_high_seq: None,
+            tlp_out: false,
+            tlp_high_seq: init.nxt,
             rtt: rtt::Rtt::new(init.nxt),
             rate: rate::Rate::default(),
             last_send: now,
@@ -466,7 +466,7 @@ impl Sender {
             total_rto: cold.map_or(0, |cold| cold.total_rto),
             pacing_rate: self.pacing_rate(cfg),
             delivery_rate: self.rate.bytes_per_second(self.mss),
-            delivery_rate_app_limited: self.rate.sample_app_limited,
+            delivery_rate_app_limited: self.rate.is_app_limited(),
         }
     }
 }

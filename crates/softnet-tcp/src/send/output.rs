@@ -156,7 +156,7 @@ impl Sender {
         let mut with_fin = false;
         if tail == 0 {
             // FIN rides on the last full segment, or goes alone.
-            with_fin = limits.fin && len + 1 <= avail;
+            with_fin = limits.fin && len < avail;
             len += u32::from(with_fin);
         } else if tail < mss
             && partial_ok

@@ -42,7 +42,7 @@ impl Sender {
     /// Begins a reduction: at most one for each window. `cause`: what asks for it.
     pub(super) fn begin_reduction(&mut self, cause: Cause) {
         self.high_seq = self.nxt;
-        self.tlp_high_seq = None;
+        self.tlp_out = false;
         self.window.cnt = 0;
         let cwnd = self.window.cwnd;
         let cold = self.cold();

@@ -142,21 +142,34 @@ impl Sender {
     /// Marks what is lost by now. Returns how long the last of what was sent before the most
     /// recent delivery may still take.
     fn detect_loss(&mut self, cx: &mut Cx<'_>) -> Option<Span> {
-        let limit = self.reo_wnd(cx.cfg);
         let rack = self.cold.as_ref()?.rack;
-        let limit = rack.rtt + limit;
+        let limit = rack.rtt + self.reo_wnd(cx.cfg);
         let waits = |record: &Record| {
             let age = cx.now.since(record.xmit);
             (age < limit).then(|| limit - age)
         };
-        let mut longest: Option<Span> = None;
-        // Packets sent once.
+        let mut lost_again = 0;
+        let originals = self.lose_originals(&rack, waits, &mut lost_again);
+        let copies = self.lose_copies(&rack, waits, &mut lost_again);
+        cx.counters.tcp_lost_retransmit += lost_again;
+        originals.max(copies)
+    }
+
+    /// Of the packets that were sent once. The cursor passes those that are settled.
+    fn lose_originals(
+        &mut self,
+        rack: &Rack,
+        waits: impl Fn(&Record) -> Option<Span>,
+        lost_again: &mut u64,
+    ) -> Option<Span> {
+        let mut longest = None;
         let mut cursor = rack.cursor.max(self.una);
         let mut settled = true;
         let mut looks = LOOKS;
         let mut i = self.ring.find(cursor);
-        let mut lost_again = 0;
-        while let Some(&record) = self.ring.get(i) {
+        while looks > 0
+            && let Some(&record) = self.ring.get(i)
+        {
             if !record.is(SACKED | LOST | EVER) {
                 if !rack.sent_after(&record) {
                     break;
@@ -166,57 +179,50 @@ impl Sender {
                         settled = false;
                         longest = longest.max(Some(wait));
                     }
-                    None => self.mark_lost(i, &mut lost_again),
+                    None => self.mark_lost(i, lost_again),
                 }
             }
             if settled {
                 cursor = record.end();
             } else {
                 looks -= 1;
-                if looks == 0 {
-                    break;
-                }
             }
             i += 1;
         }
-        // Retransmissions.
+        self.cold.as_mut()?.rack.cursor = cursor;
+        longest
+    }
+
+    /// Of the retransmissions. What is stale, or lost now, leaves the FIFO at its front.
+    fn lose_copies(
+        &mut self,
+        rack: &Rack,
+        waits: impl Fn(&Record) -> Option<Span>,
+        lost_again: &mut u64,
+    ) -> Option<Span> {
+        let mut longest = None;
         let mut at = 0;
         let mut looks = LOOKS;
-        loop {
-            let Some(&(seq, xmit)) = self.cold.as_ref().and_then(|cold| cold.fifo.get(at)) else { break };
+        while looks > 0
+            && let Some(&(seq, xmit)) = self.cold.as_ref()?.fifo.get(at)
+            && xmit <= rack.xmit
+        {
             let i = self.ring.find(seq);
             let record = self.ring.get(i).copied().filter(|record| is_flying(record, xmit));
-            if let Some(record) = record {
-                if xmit > rack.xmit {
-                    break;
-                }
-                let wait = waits(&record);
-                if wait.is_some() || !rack.sent_after(&record) {
-                    if rack.sent_after(&record) {
-                        longest = longest.max(wait);
-                    }
-                    at += 1;
-                    looks -= 1;
-                    if looks == 0 {
-                        break;
-                    }
-                    continue;
-                }
-                self.mark_lost(i, &mut lost_again);
+            let sent_before = record.filter(|record| rack.sent_after(record));
+            let wait = sent_before.and_then(|record| waits(&record));
+            longest = longest.max(wait);
+            let stays = record.is_some() && (sent_before.is_none() || wait.is_some());
+            if !stays && record.is_some() {
+                self.mark_lost(i, lost_again);
             }
-            let Some(cold) = &mut self.cold else { break };
-            if at == 0 {
-                cold.fifo.pop_front();
+            if !stays && at == 0 {
+                self.cold.as_mut()?.fifo.pop_front();
             } else {
                 at += 1;
                 looks -= 1;
-                if looks == 0 {
-                    break;
-                }
             }
         }
-        cx.counters.tcp_lost_retransmit += lost_again;
-        self.cold.as_mut()?.rack.cursor = cursor;
         longest
     }
 

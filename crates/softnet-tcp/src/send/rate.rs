@@ -20,13 +20,14 @@ pub(super) struct Rate {
     first_tx: u32,
     /// Samples are limited by the application until this many packets are delivered; 0 never.
     app_limited: u32,
-    /// The last sample: packets,
+    /// The last sample: packets, and [`LIMITED`] if the application limited it,
     sample: u32,
     /// and microseconds.
     interval: u32,
-    /// It was limited by the application.
-    pub(super) sample_app_limited: bool,
 }
+
+/// The bit of a sample that the application limited.
+const LIMITED: u32 = 1 << 31;
 
 /// What the most recently sent of the packets that an ACK delivers says.
 #[derive(Debug, Clone, Copy, Default)]
@@ -91,24 +92,28 @@ impl Rate {
         }
         let Some(prior) = sample.prior_delivered else { return };
         self.first_tx = micros(sample.xmit);
-        let packets = self.delivered.wrapping_sub(prior);
+        let packets = self.delivered.wrapping_sub(prior) & !LIMITED;
         let interval = sample.sent_for.max(micros(now).wrapping_sub(sample.prior_at));
         // A sample over less than the least RTT is of ACKs that came in a bunch.
         if interval == 0 || min_rtt.is_some_and(|least| interval < least.0) {
             return;
         }
-        let faster =
-            u64::from(packets) * u64::from(self.interval) >= u64::from(self.sample) * u64::from(interval);
+        let faster = u64::from(packets) * u64::from(self.interval)
+            >= u64::from(self.sample & !LIMITED) * u64::from(interval);
         if !sample.app_limited || faster {
-            self.sample = packets;
+            self.sample = packets | if sample.app_limited { LIMITED } else { 0 };
             self.interval = interval;
-            self.sample_app_limited = sample.app_limited;
         }
+    }
+
+    /// Whether the application limited the last sample.
+    pub(super) fn is_app_limited(&self) -> bool {
+        self.sample & LIMITED != 0
     }
 
     /// The last sample in bytes a second; 0 if there is none.
     pub(super) fn bytes_per_second(&self, mss: u32) -> u64 {
-        let bytes = u64::from(self.sample) * u64::from(mss);
+        let bytes = u64::from(self.sample & !LIMITED) * u64::from(mss);
         (bytes * 1_000_000).checked_div(u64::from(self.interval)).unwrap_or(0)
     }
 }
@@ -155,7 +160,7 @@ mod tests {
         assert_eq!(rate.bytes_per_second(1000), 1_000_000);
         rate.note_app_limited(0);
         take(&mut rate, 2000, 6000);
-        assert!(!rate.sample_app_limited);
+        assert!(!rate.is_app_limited());
         assert_eq!(rate.bytes_per_second(1000), 1_000_000);
         take(&mut rate, 6000, 10_000);
         assert_eq!(rate.bytes_per_second(1000), 250_000);

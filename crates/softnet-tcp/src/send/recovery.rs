@@ -189,7 +189,7 @@ impl Sender {
         }
         self.set_state(CaState::Loss);
         self.high_seq = self.nxt;
-        self.tlp_high_seq = None;
+        self.tlp_out = false;
         self.tlp_due = false;
         self.frto_new = false;
         self.cwr_pending = self.ecn_ok;

@@ -35,11 +35,18 @@ impl Sender {
             }
         }
         self.sacked_out = 0;
-        self.reneged = true;
         cx.counters.tcp_sack_reneging += 1;
         if let Some(cold) = &mut self.cold {
             cold.cache.clear();
+            cold.reneged = true;
         }
         true
+    }
+
+    /// Recovery is over.
+    pub(super) fn forgive_reneging(&mut self) {
+        if let Some(cold) = &mut self.cold {
+            cold.reneged = false;
+        }
     }
 }

@@ -178,8 +178,8 @@ impl Sender {
 
     /// A duplicate above SND.UNA: one of the copies that recovery sent was needless.
     fn take_duplicate(&mut self, ack: &mut Ack, block: SackRange) {
-        let mut i = self.ring.find(block.start);
-        for _ in 0..MOST_DUPLICATES {
+        let first = self.ring.find(block.start);
+        for i in first..first + MOST_DUPLICATES {
             let (Some(record), Some(cold)) = (self.ring.get_mut(i), &mut self.cold) else { break };
             if !record.seq.before(block.end) {
                 break;
@@ -197,7 +197,6 @@ impl Sender {
                     self.retrans_out -= 1;
                 }
             }
-            i += 1;
         }
     }
 
@@ -233,7 +232,7 @@ impl Sender {
             cold.undo_retrans = (cold.undo_retrans - segs as i32).max(0);
         }
         ack.flags |= flag::DSACK;
-        if self.tlp_high_seq == Some(first.end) {
+        if self.tlp_out && self.tlp_high_seq == first.end {
             ack.flags |= flag::DSACK_TLP;
         }
         self.rate.delivered = self.rate.delivered.wrapping_add(segs);

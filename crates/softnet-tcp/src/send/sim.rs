@@ -10,6 +10,18 @@ use crate::wire::SackRange;
 /// Payload of a full segment in conversations.
 pub(super) const MSS: u32 = 1000;
 
+/// A pure ACK of nothing.
+pub(super) const QUIET: AckInput<'_> = AckInput {
+    ack: Seq(0),
+    sack: &[],
+    tsecr: None,
+    ece: false,
+    payload: false,
+    window_changed: false,
+    segs: 1,
+    max_window: 1 << 20,
+};
+
 /// What left, and when: microseconds since the start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Sent {

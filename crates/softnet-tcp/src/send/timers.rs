@@ -129,7 +129,7 @@ impl Sender {
         self.lost_out = 0;
         self.retrans_out = 0;
         self.tlp_due = false;
-        self.tlp_high_seq = None;
+        self.tlp_out = false;
         self.ring = super::ring::Ring::default();
         if let Some(cold) = &mut self.cold {
             cold.fifo = std::collections::VecDeque::new();

@@ -45,7 +45,7 @@ impl Sender {
     /// The probe's timer expired. RTO runs anew; the next run of output sends the probe, unless
     /// one is out already ("one TLP per tail loss episode").
     pub(super) fn on_probe_timer(&mut self, cx: &Cx<'_>) {
-        self.tlp_due = self.tlp_high_seq.is_none() && !self.ring.is_empty();
+        self.tlp_due = !self.tlp_out && !self.ring.is_empty();
         self.rearm_rto(cx);
     }
 
@@ -95,7 +95,8 @@ impl Sender {
             self.last_send = cx.now;
         }
         cx.counters.tcp_loss_probes += 1;
-        self.tlp_high_seq = Some(self.nxt);
+        self.tlp_out = true;
+        self.tlp_high_seq = self.nxt;
         // A probe is not followed by a probe: RTO, from now.
         self.sent_in_run = false;
         self.timer = Timer::Idle;
@@ -104,13 +105,13 @@ impl Sender {
 
     /// Ends the episode of a probe (RFC 8985 7.4).
     pub(super) fn process_tlp_ack(&mut self, cx: &mut Cx<'_>, ack: &Ack) {
-        let Some(high) = self.tlp_high_seq else { return };
-        if ack.ack.before(high) {
+        let high = self.tlp_high_seq;
+        if !self.tlp_out || ack.ack.before(high) {
             return;
         }
         if !self.tlp_retrans || ack.is(flag::DSACK_TLP) {
             // New data arrived, or both copies did.
-            self.tlp_high_seq = None;
+            self.tlp_out = false;
         } else if ack.ack.after(high) {
             // "TLP_is_retrans and no DSACK": the probe repaired a loss, which costs one reduction.
             self.begin_reduction(super::cc::Cause::Loss);
@@ -120,7 +121,7 @@ impl Sender {
             cx.counters.tcp_loss_probe_recovery += 1;
         } else if !ack.is(flag::UNA_ADVANCED | flag::NOT_DUP | flag::DATA_SACKED) {
             // A pure duplicate ACK: both copies arrived.
-            self.tlp_high_seq = None;
+            self.tlp_out = false;
         }
     }
 }

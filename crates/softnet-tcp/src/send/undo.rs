@@ -12,7 +12,7 @@ impl Sender {
     /// From here on an undo restores what there is now.
     pub(super) fn begin_undo(&mut self) {
         let (una, retrans) = (self.una, self.retrans_out);
-        let probe = self.tlp_high_seq.is_some() && self.tlp_retrans;
+        let probe = self.tlp_out && self.tlp_retrans;
         let cold = self.cold();
         cold.undo_marker = Some(una);
         // Copies that are out may bring DSACKs too.
@@ -74,8 +74,8 @@ impl Sender {
         if self.holds_recovery_point() {
             return true;
         }
+        self.forgive_reneging();
         self.set_state(CaState::Open);
-        self.reneged = false;
         self.frto = false;
         false
     }
@@ -107,8 +107,8 @@ impl Sender {
             return true;
         }
         if frto || self.sack_ok {
+            self.forgive_reneging();
             self.set_state(CaState::Open);
-            self.reneged = false;
             self.frto = false;
         }
         true

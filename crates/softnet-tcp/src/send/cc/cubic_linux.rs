@@ -76,7 +76,7 @@ impl LinuxCurve {
         let per = (u64::from(cwnd) * BETA_SCALE) >> 3;
         if let Some(more) = self.ack_cnt.checked_div(per) {
             // "while (ack_cnt > delta)": a multiple leaves one delta over.
-            let more = if more > 0 && self.ack_cnt % per == 0 { more - 1 } else { more };
+            let more = if more > 0 && self.ack_cnt.is_multiple_of(per) { more - 1 } else { more };
             self.ack_cnt -= more * per;
             self.tcp_cwnd = self.tcp_cwnd.saturating_add(more.min(u64::from(u32::MAX)) as u32);
         }

@@ -131,6 +131,10 @@ impl Cc {
     }
 }
 
+/// Bytes of the largest state.
+#[cfg(test)]
+pub(super) const LARGEST: usize = size_of::<Cubic>();
+
 fn cubic_state(params: CubicParams, state: &mut Option<Box<Cubic>>) -> &mut Cubic {
     state.get_or_insert_with(|| Box::new(Cubic::new(params)))
 }

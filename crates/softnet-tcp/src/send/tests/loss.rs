@@ -292,16 +292,7 @@ fn without_sack_three_duplicates_and_partial_acks() {
 #[test]
 fn only_true_duplicates_count() {
     let mut talk = flight(Begin { sack: false, ..Begin::default() }, 10);
-    let base = AckInput {
-        ack: talk.base,
-        sack: &[],
-        tsecr: None,
-        ece: false,
-        payload: false,
-        window_changed: false,
-        segs: 1,
-        max_window: 1 << 20,
-    };
+    let base = AckInput { ack: talk.base, ..QUIET };
     for _ in 0..10 {
         talk.ack_input(&AckInput { payload: true, ..base });
         talk.ack_input(&AckInput { window_changed: true, ..base });
@@ -366,16 +357,7 @@ fn a_lost_fin_is_sent_again() {
     talk.until(300);
     let again: Vec<_> = talk.sent.iter().map(|sent| sent.transmit).collect();
     assert_eq!((again[0].kind, again[0].len, again[0].fin), (Retransmit, 300, false));
-    let input = AckInput {
-        ack: talk.write_seq,
-        sack: &[],
-        tsecr: None,
-        ece: false,
-        payload: false,
-        window_changed: false,
-        segs: 1,
-        max_window: 1 << 20,
-    };
+    let input = AckInput { ack: talk.write_seq, ..QUIET };
     assert_eq!(talk.ack_input(&input).acked, 301);
     assert_eq!(talk.sender.deadline(), Instant::NEVER);
 }
@@ -411,16 +393,7 @@ fn stretch_and_partial_acks() {
     talk.until(40);
     assert_eq!(talk.ack(30, &[]).delivered, 20);
     assert_eq!(talk.new_packets().len(), 40);
-    let half = AckInput {
-        ack: talk.seq(31) + 500,
-        sack: &[],
-        tsecr: None,
-        ece: false,
-        payload: false,
-        window_changed: false,
-        segs: 1,
-        max_window: 1 << 20,
-    };
+    let half = AckInput { ack: talk.seq(31) + 500, ..QUIET };
     assert_eq!(talk.ack_input(&half).delivered, 1);
     assert_eq!((talk.info().unacked, talk.info().bytes_acked), (41, 31_500));
     assert_eq!(talk.sender.una(), talk.seq(31) + 500);

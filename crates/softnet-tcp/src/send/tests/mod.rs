@@ -8,7 +8,7 @@ mod random;
 mod reordering;
 mod timeout;
 
-use super::sim::{Begin, MSS, Talk};
+use super::sim::{Begin, MSS, QUIET, Talk};
 use super::*;
 
 /// A sender does not grow a connection's memory before it has something to recover from.
@@ -16,8 +16,9 @@ use super::*;
 fn an_idle_sender_is_small() {
     let talk = Talk::new(Begin::default());
     assert_eq!(talk.sender.memory(), 0);
-    assert!(size_of::<Sender>() <= 288, "{}", size_of::<Sender>());
-    assert!(size_of::<cold::Cold>() <= 256, "{}", size_of::<cold::Cold>());
+    assert!(size_of::<Sender>() <= 224, "{}", size_of::<Sender>());
+    assert!(size_of::<cold::Cold>() <= 200, "{}", size_of::<cold::Cold>());
+    const { assert!(cc::LARGEST <= 200) };
 }
 
 /// A request and its response cost one small ring, which idling returns.

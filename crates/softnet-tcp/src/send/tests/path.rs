@@ -26,16 +26,7 @@ fn a_smaller_mtu_cuts_what_is_in_flight() {
     assert_eq!(again, [(1000, 400), (1400, 400), (1800, 200), (3000, 400), (3400, 400), (3800, 200)]);
     talk.until(40);
     let end = talk.write_seq;
-    let input = AckInput {
-        ack: end,
-        sack: &[],
-        tsecr: None,
-        ece: false,
-        payload: false,
-        window_changed: false,
-        segs: 1,
-        max_window: 1 << 20,
-    };
+    let input = AckInput { ack: end, ..QUIET };
     talk.ack_input(&input);
     assert_eq!((talk.state(), talk.counters.tcp_timeouts), (CaState::Open, 0));
     assert!(talk.sender.cwnd() >= cwnd);

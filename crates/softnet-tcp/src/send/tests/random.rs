@@ -36,7 +36,7 @@ fn path() -> impl Strategy<Value = Path> {
             base: if base % 3 == 0 { 0u32.wrapping_sub(bytes / 2) } else { base },
             heals,
             super_segments,
-            ecn: if ecn > 150 { ecn - 150 } else { 0 },
+            ecn: ecn.saturating_sub(150),
             congestion: match kind {
                 0 => CongestionControl::Reno,
                 1 => CongestionControl::Dctcp,

@@ -52,16 +52,7 @@ fn a_timestamp_is_a_sample_of_a_retransmission() {
 fn acks_without_progress_leave_the_timer() {
     let mut talk = Talk::new(plain());
     talk.write(2);
-    let base = AckInput {
-        ack: talk.base,
-        sack: &[],
-        tsecr: None,
-        ece: false,
-        payload: true,
-        window_changed: false,
-        segs: 1,
-        max_window: 1 << 20,
-    };
+    let base = AckInput { ack: talk.base, payload: true, ..QUIET };
     for ms in 1..22 {
         talk.until(ms * 10);
         if ms < 22 {
@@ -252,16 +243,7 @@ fn syns_are_sent_at_linux_times() {
     assert_eq!(times, [1, 2, 3, 4, 5, 7, 11, 19, 35, 67]);
     assert!(talk.sent.iter().all(|sent| sent.transmit.syn && sent.transmit.payload() == 0));
     assert_eq!(talk.sender.deadline(), Instant(1_000_000 + 131_000_000));
-    let input = AckInput {
-        ack: iss + 1,
-        sack: &[],
-        tsecr: None,
-        ece: false,
-        payload: true,
-        window_changed: false,
-        segs: 1,
-        max_window: 1 << 20,
-    };
+    let input = AckInput { ack: iss + 1, payload: true, ..QUIET };
     assert!(talk.ack_input(&input).syn_acked);
     talk.sender.on_established(MSS as u16, true, false, true);
     assert_eq!(talk.sender.cwnd(), 1);
@@ -275,16 +257,7 @@ fn the_syn_is_an_rtt_sample() {
     sender.on_sent(&mut Cx { now, cfg, counters }, &Transmit::syn(iss));
     talk.write_seq = iss + 1;
     talk.until(30);
-    let outcome = talk.ack_input(&AckInput {
-        ack: iss + 1,
-        sack: &[],
-        tsecr: None,
-        ece: false,
-        payload: true,
-        window_changed: false,
-        segs: 1,
-        max_window: 1 << 20,
-    });
+    let outcome = talk.ack_input(&AckInput { ack: iss + 1, payload: true, ..QUIET });
     assert_eq!((outcome.rtt, outcome.syn_acked), (Some(Span(30_000)), true));
     assert_eq!(talk.info().rto, Span(230_000));
 }
