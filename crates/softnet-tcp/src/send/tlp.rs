@@ -22,6 +22,9 @@ impl Sender {
         if cx.cfg.tcp_early_retrans < 3
             || !self.sack_ok
             || !matches!(self.state, CaState::Open | CaState::Cwr)
+            // "The connection has no SACKed sequences": in CWR the timer of reneging, or of a head
+            // that is overdue, must not be put off by every packet sent.
+            || self.sacked_out > 0
         {
             return false;
         }

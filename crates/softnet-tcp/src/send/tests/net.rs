@@ -78,8 +78,9 @@ pub(super) struct Net {
     ids: u64,
     receiver: Receiver,
     written: u32,
-    /// The longest time between two advances of SND.UNA after the path healed, and RTO then.
+    /// When SND.UNA last advanced, and the longest RTO since then, backed off.
     last_advance: u64,
+    longest_rto: u32,
     pub(super) steps: u32,
 }
 
@@ -117,6 +118,7 @@ impl Net {
             receiver,
             written: 0,
             last_advance: 0,
+            longest_rto: 0,
             steps: 0,
         }
     }
@@ -243,11 +245,12 @@ impl Net {
             let most = talk.now + rto.times(2);
             assert!(deadline <= most, "{deadline:?} > {most:?}: {:?}", talk.info());
         }
+        self.longest_rto = self.longest_rto.max(rto.0);
         // Once the path loses nothing, two time-outs are enough for some progress.
         let healed = self.now().min(self.path.heals) == self.path.heals;
         if healed && waiting && self.path.read_every == 0 {
             let since = self.last_advance.max(self.path.heals);
-            let most = u64::from(rto.0) * 2 + u64::from(self.path.delay) * 4 + 100_000;
+            let most = u64::from(self.longest_rto) * 2 + u64::from(self.path.delay) * 4 + 100_000;
             assert!(self.now() - since <= most, "no progress for {most} µs: {:?}", talk.info());
         }
     }
@@ -274,6 +277,7 @@ impl Net {
         assert!(!outcome.invalid);
         if outcome.acked > 0 {
             self.last_advance = self.now();
+            self.longest_rto = 0;
         }
         if self.talk.wnd >= MSS {
             self.talk.sender.cancel_persist();
