@@ -165,4 +165,19 @@ mod tests {
         take(&mut rate, 6000, 10_000);
         assert_eq!(rate.bytes_per_second(1000), 250_000);
     }
+
+    #[test]
+    fn a_burst_sent_slowly_is_measured_by_its_sending() {
+        let mut rate = Rate::default();
+        rate.begin(Instant(0));
+        let mut record = Record { xmit: Instant(8000), ..Record::default() };
+        rate.stamp(&mut record);
+        // Something was delivered at 7 ms: the ACK side saw 2 ms, the sending side 8.
+        record.delivered_at = 7000;
+        let mut sample = RateSample::default();
+        rate.delivered += 1;
+        sample.delivered(&record);
+        rate.take(&sample, Instant(9000), 1, Some(Span(1000)));
+        assert_eq!(rate.bytes_per_second(1000), 125_000);
+    }
 }

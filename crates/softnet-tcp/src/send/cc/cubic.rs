@@ -349,4 +349,16 @@ mod tests {
         }
         assert!(window.cwnd <= 1 << 28);
     }
+
+    #[test]
+    fn a_round_trip_grows_the_window_by_half_at_most() {
+        let (mut curve, mut window) = reduced();
+        curve.avoid(&mut window, Growth { acked: 1, srtt: None, now: Instant(0) });
+        curve.avoid(&mut window, Growth { acked: 70, srtt: None, now: Instant(60_000_000) });
+        assert!((100..=106).contains(&window.cwnd), "{}", window.cwnd);
+        for _ in 0..106 {
+            curve.avoid(&mut window, Growth { acked: 1, srtt: None, now: Instant(60_000_000) });
+        }
+        assert!(window.cwnd <= 176, "{}", window.cwnd);
+    }
 }

@@ -176,4 +176,16 @@ mod tests {
         }
         assert!(window.cwnd <= 1 << 28);
     }
+
+    #[test]
+    fn at_a_short_rtt_it_is_as_fast_as_reno() {
+        let mut curve = LinuxCurve::default();
+        let mut window = Window::new(Seq(0), Instant(0));
+        window.cwnd = curve.ssthresh(100);
+        window.ssthresh = window.cwnd;
+        let mut now = 0;
+        run(&mut curve, &mut window, &mut now, 10, 40);
+        // The curve alone would be near 78 after 0.4 s; Reno's share gives 9/17 a round trip.
+        assert!((86..=93).contains(&window.cwnd), "{}", window.cwnd);
+    }
 }

@@ -415,3 +415,31 @@ fn lost_neighbours_leave_together() {
     assert_eq!((first.kind, first.seq, first.len), (Retransmit, talk.seq(10), 6000));
     assert_eq!(talk.info().retrans, 6);
 }
+
+/// A DSACK for the probe with an ACK that advances: no loss, no reduction.
+#[test]
+fn a_dsack_ends_the_episode_even_with_progress() {
+    let mut talk = flight(Begin::default(), 10);
+    talk.ack(8, &[]);
+    talk.until(62);
+    talk.write(1);
+    talk.until(82);
+    talk.ack(11, &[(9, 10)]);
+    assert_eq!(talk.counters.tcp_loss_probe_recovery, 0);
+    assert!(talk.sender.cwnd() >= 18);
+}
+
+/// While a probe is out, an ACK below it arms the timer, which sends no second one.
+#[test]
+fn one_probe_an_episode() {
+    let mut talk = Talk::new(Begin::default());
+    talk.write(10);
+    talk.until(42);
+    talk.until(50);
+    talk.ack(1, &[]);
+    talk.until(250);
+    assert_eq!((talk.counters.tcp_loss_probes, talk.counters.tcp_timeouts), (1, 0));
+    talk.until(1000);
+    assert_eq!(talk.state(), CaState::Loss);
+    assert!(!talk.sender.tlp_out, "a time-out ends the episode");
+}

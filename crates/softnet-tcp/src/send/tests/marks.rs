@@ -76,3 +76,17 @@ fn dctcp_cuts_by_the_share_of_marks() {
     assert_eq!(talk.state(), CaState::Recovery);
     let _ = cwnd;
 }
+
+/// A mark during a recovery forbids its undo.
+#[test]
+fn a_mark_in_recovery_forbids_undo() {
+    for ece in [false, true] {
+        let mut talk = talk(CongestionControl::Cubic);
+        talk.ack(2, &[(3, 6)]);
+        assert_eq!(talk.state(), CaState::Recovery);
+        talk.ack_with(2, &[(3, 7)], None, ece);
+        talk.until(40);
+        talk.ack(10, &[(2, 3)]);
+        assert_eq!(talk.info().snd_ssthresh < 100, ece);
+    }
+}

@@ -104,6 +104,7 @@ fn dsacks_widen_the_window() {
     assert!(widths[0] >= 5000, "{widths:?}");
     assert!(widths.windows(2).all(|pair| pair[1] >= pair[0]), "{widths:?}");
     let srtt = talk.info().rtt.0;
+    assert!(*widths.last().unwrap() <= srtt, "{widths:?} {srtt}");
     assert!(*widths.last().unwrap() >= 15_000.min(srtt), "{widths:?} {srtt}");
 }
 
@@ -189,4 +190,16 @@ fn reno_learns_the_degree() {
     }
     assert!(talk.info().reordering > before);
     assert!(talk.info().reordering <= 300);
+}
+
+/// One original came late, but a copy of another is out: its fate decides, not the echo.
+#[test]
+fn copies_that_are_out_forbid_a_partial_undo() {
+    let mut talk = flight(10);
+    talk.until(21);
+    talk.ack_with(0, &[(2, 5)], Some(1), false);
+    assert_eq!(talk.took(), [(0, Retransmit), (1, Retransmit)]);
+    talk.until(25);
+    talk.ack_with(1, &[(2, 5)], Some(1), false);
+    assert_eq!((talk.counters.tcp_partial_undo, talk.state()), (0, CaState::Recovery));
 }

@@ -356,3 +356,53 @@ fn unreachable_reverts_a_backoff() {
     assert_eq!(talk.sender.backoff(), 2);
     assert_eq!(talk.sender.deadline(), Instant(1_000_000 + (1540 + 880) * 1000));
 }
+
+/// Karn's rule: an ACK that covers a retransmitted packet measures nothing, not even by others.
+#[test]
+fn an_ack_over_a_retransmission_is_no_sample() {
+    let mut talk = Talk::new(plain());
+    talk.write(2);
+    talk.until(240);
+    assert_eq!(talk.ack(2, &[]).rtt, None);
+    assert_eq!((talk.sender.backoff(), talk.info().rtt), (1, Span(20_000)));
+}
+
+/// Once F-RTO has found the loss real, later originals do not undo it.
+#[test]
+fn frto_decides_once() {
+    let mut talk = Talk::new(Begin::default());
+    talk.write(40);
+    talk.until(282);
+    talk.ack(1, &[]);
+    talk.until(302);
+    talk.ack(1, &[(11, 12)]);
+    talk.ack(1, &[(11, 12), (7, 8)]);
+    assert_eq!((talk.counters.tcp_spurious_rtos, talk.state()), (0, CaState::Loss));
+}
+
+/// Eifel compares with the first retransmission: the echo of that one proves nothing.
+#[test]
+fn the_echo_of_a_retransmission_undoes_nothing() {
+    let mut talk = Talk::new(plain());
+    talk.write(1);
+    talk.until(700);
+    assert_eq!(talk.sender.retransmits(), 2);
+    talk.ack_with(1, &[], Some(221), false);
+    assert_eq!((talk.counters.tcp_loss_undo, talk.counters.tcp_full_undo), (0, 0));
+}
+
+/// What a reneging peer SACKs again counts again, and a short RTT leaves it 10 ms.
+#[test]
+fn reneged_blocks_are_news_again() {
+    let mut talk = Talk::with(Begin::default(), Config::default(), Some(2000));
+    talk.write(10);
+    talk.until(2);
+    talk.ack(0, &[(1, 9)]);
+    talk.until(4);
+    talk.ack(1, &[]);
+    assert_eq!(talk.sender.deadline(), Instant(1_014_000));
+    talk.until(14);
+    assert_eq!((talk.counters.tcp_sack_reneging, talk.info().sacked), (1, 0));
+    talk.ack(1, &[(3, 9)]);
+    assert_eq!(talk.info().sacked, 6);
+}
