@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 pub mod config;
+mod recv;
 pub mod send;
 pub mod seq;
 pub mod time;
