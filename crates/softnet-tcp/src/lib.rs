@@ -7,9 +7,14 @@
 #![forbid(unsafe_code)]
 
 pub mod config;
+pub mod isn;
+pub mod ports;
 mod recv;
+pub mod reset;
 pub mod send;
 pub mod seq;
+#[cfg(test)]
+mod testing;
 pub mod time;
 pub mod wire;
 
