@@ -7,7 +7,10 @@
 #![forbid(unsafe_code)]
 
 pub mod config;
+pub mod conn;
+pub mod counters;
 pub mod isn;
+pub mod listen;
 pub mod ports;
 mod recv;
 pub mod reset;
@@ -16,9 +19,12 @@ pub mod seq;
 #[cfg(test)]
 mod testing;
 pub mod time;
+pub mod timewait;
 pub mod wire;
 
 pub use config::Config;
+pub use conn::{Conn, ConnOptions, Cx, Events, Output, State};
+pub use counters::{Counters, DropReason};
 pub use seq::Seq;
 pub use time::{Instant, Span};
 pub use wire::{Emit, Flags, Options, Segment};
