@@ -18,6 +18,8 @@ pub mod send;
 pub mod seq;
 #[cfg(test)]
 mod testing;
+#[cfg(test)]
+mod tests;
 pub mod time;
 pub mod timewait;
 pub mod wire;

@@ -1,0 +1,12 @@
+//! Conversations: a connection against scripted segments, or two connections over a channel, in
+//! virtual time. After every step the invariants are asserted.
+
+mod close;
+mod end;
+mod flow;
+mod handshake;
+mod listen;
+mod receive;
+mod sizes;
+mod talk;
+mod timeouts;
