@@ -6,6 +6,7 @@ mod end;
 mod flow;
 mod handshake;
 mod listen;
+mod matrix;
 mod pair;
 mod receive;
 mod sizes;
