@@ -233,9 +233,10 @@ impl<H> Conn<H> {
         }
         let mut result = Ok(());
         let mut dup = None;
-        if let Some(Payload { handle, charge }) = payload.take()
-            && end != start
-        {
+        if start == end && segment.len > 0 {
+            // All of it lies behind the FIN, or beyond the window.
+            result = Err(DropReason::TcpOverwindow);
+        } else if let Some(Payload { handle, charge }) = payload.take() {
             let win = &mut self.win;
             win.held = win.held.saturating_add(charge);
             let out = &mut *cx.out;

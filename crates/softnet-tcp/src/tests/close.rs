@@ -374,3 +374,15 @@ fn what_arrived_before_a_reset_is_still_read() {
          error ConnectionReset",
     );
 }
+
+#[test]
+fn data_behind_a_fin_that_waits_is_handed_back() {
+    let mut talk = Talk::accepted(|_| {});
+    talk.run(
+        "+10 < F. 501:501(0) ack 1 win 257
+         > . 1:1(0) ack 1 <nop,nop,sack 501:502>
+         < P. 501:601(100) ack 1 win 257
+         > . 1:1(0) ack 1 <nop,nop,sack 501:502>
+         drop TcpOverwindow",
+    );
+}

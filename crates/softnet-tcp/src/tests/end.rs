@@ -12,8 +12,8 @@ use crate::timewait::{self, TimeWait};
 use crate::wire::{Emit, Segment};
 use crate::{Config, Instant, Seq};
 
-/// Payload as the host of tests holds it: the number of its first byte.
-pub(super) type Handle = Seq;
+/// Payload as the host of tests holds it: the number of its first byte, and the memory it takes.
+pub(super) type Handle = (Seq, u32);
 
 /// What the engine told its host.
 #[derive(Debug, Default)]
@@ -23,7 +23,8 @@ pub(super) struct Host {
     /// Delivered and not read: bytes, and the memory that goes back with the last of them.
     inbox: VecDeque<(u32, u32)>,
     next: Option<Seq>,
-    charges: Vec<(Seq, u32)>,
+    /// Handles given, and handed back or delivered.
+    handles: (u64, u64),
     /// Bytes of the send queue that the engine has freed.
     pub(super) acked: u64,
     pub(super) delivered: u64,
@@ -43,16 +44,16 @@ impl Output for Host {
     }
 
     fn deliver(&mut self, handle: Handle, front: u32, len: u32) {
-        let at = handle + front;
+        let at = handle.0 + front;
         assert_eq!(*self.next.get_or_insert(at), at, "bytes in order, each once");
         self.next = Some(at + len);
         self.delivered += u64::from(len);
-        let charge = self.take_charge(handle);
-        self.inbox.push_back((len, charge));
+        self.handles.1 += 1;
+        self.inbox.push_back((len, handle.1));
     }
 
-    fn discard(&mut self, handle: Handle, why: DropReason) {
-        self.take_charge(handle);
+    fn discard(&mut self, _: Handle, why: DropReason) {
+        self.handles.1 += 1;
         self.drops.push(why);
     }
 
@@ -67,9 +68,10 @@ impl Output for Host {
 }
 
 impl Host {
-    fn take_charge(&mut self, handle: Handle) -> u32 {
-        let at = self.charges.iter().position(|(held, _)| *held == handle).expect("a handle that was given");
-        self.charges.swap_remove(at).1
+    /// A connection begins.
+    fn begin(&mut self) {
+        self.inbox.clear();
+        (self.next, self.acked, self.delivered) = (None, 0, 0);
     }
 
     /// Takes up to `bytes` out, and the memory that they free.
@@ -219,12 +221,9 @@ impl End {
 
     fn give_conn(&mut self, segment: &Segment) {
         let syn = u32::from(segment.flags.any(crate::Flags::SYN));
-        let handle = segment.seq + syn;
         let charge = charge_of(segment.len);
-        if segment.len > 0 {
-            self.host.charges.push((handle, charge));
-        }
-        let handle = (segment.len > 0).then_some(handle);
+        let handle = (segment.len > 0).then_some((segment.seq + syn, charge));
+        self.host.handles.0 += u64::from(handle.is_some());
         let result = enter!(self, conn, cx => conn.input(cx, segment, handle, charge));
         if let Err(reason) = result
             && segment.len == 0
@@ -258,6 +257,10 @@ impl End {
     }
 
     fn accept(&mut self, accepted: &listen::Accepted, segment: &Segment) {
+        // What an earlier connection left is no part of this one.
+        (self.iss, self.irs, self.edge) = (accepted.iss, Some(accepted.irs), None);
+        self.host.begin();
+        self.queued = 0;
         let listener = self.listener.as_ref().expect("a listener");
         let mut cx = Cx { now: self.now, cfg: &self.cfg, counters: &mut self.counters, out: &mut self.host };
         self.conn = Some(Conn::accept(&mut cx, &listener.options, accepted));
@@ -335,6 +338,10 @@ impl End {
         let memory = self.host.unread_memory();
         let conn = self.conn.as_ref().expect("a connection");
         self.edge = conn.check(memory, self.edge);
+        assert!(self.host.handles.1 <= self.host.handles.0, "a handle ends once");
+        if conn.state() == State::Closed {
+            assert_eq!(self.host.handles.0, self.host.handles.1, "each handle ends somewhere");
+        }
         let freed = self.queued - self.host.acked;
         assert!(u64::from(conn.unacked()) <= freed, "what is queued");
     }

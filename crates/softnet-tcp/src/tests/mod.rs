@@ -10,5 +10,6 @@ mod matrix;
 mod pair;
 mod receive;
 mod sizes;
+mod storm;
 mod talk;
 mod timeouts;
