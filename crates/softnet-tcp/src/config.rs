@@ -28,8 +28,6 @@ pub struct Config {
     pub tcp_syn_linear_timeouts: u8,
     /// Retransmissions of a SYN-ACK.
     pub tcp_synack_retries: u8,
-    /// Retransmissions after which the route is asked again.
-    pub tcp_retries1: u8,
     /// Retransmissions, modelled in time, after which a connection ends.
     pub tcp_retries2: u8,
     /// Retransmissions after which an orphan ends; 0 means 8.
@@ -60,10 +58,6 @@ pub struct Config {
     pub pacing: bool,
     /// Bytes beyond which unsent data makes a socket not writable.
     pub tcp_notsent_lowat: u32,
-    /// Least segments of a super-segment.
-    pub tcp_min_tso_segs: u16,
-    /// The share of the window (1/n) for which a super-segment may wait; 0 never waits.
-    pub tcp_tso_win_divisor: u8,
     /// Whether selective acknowledgements are offered (RFC 2018).
     pub tcp_sack: bool,
     /// Whether duplicates are reported (RFC 2883).
@@ -143,7 +137,6 @@ impl Default for Config {
             tcp_syn_retries: 6,
             tcp_syn_linear_timeouts: 4,
             tcp_synack_retries: 5,
-            tcp_retries1: 3,
             tcp_retries2: 15,
             tcp_orphan_retries: 0,
             tcp_early_retrans: 3,
@@ -159,8 +152,6 @@ impl Default for Config {
             tcp_pacing_ca_ratio: 120,
             pacing: false,
             tcp_notsent_lowat: u32::MAX,
-            tcp_min_tso_segs: 2,
-            tcp_tso_win_divisor: 3,
             tcp_sack: true,
             tcp_dsack: true,
             tcp_timestamps: 1,

@@ -104,9 +104,8 @@ fn take(talk: &mut Talk, step: &Step) {
     match step {
         Step::Segment { flags, seq, ack, len, window, ts, sack, ce } => {
             let (next, una) = numbers(talk);
-            let mut options = Options::default();
-            options.timestamps = ts.map(|val| Timestamps { val: val as u32, ecr: 1 });
-            options.sack = SackBlocks::EMPTY;
+            let timestamps = ts.map(|val| Timestamps { val: val as u32, ecr: 1 });
+            let mut options = Options { timestamps, sack: SackBlocks::EMPTY, ..Options::default() };
             for (start, end) in sack {
                 options.sack.push(SackRange { start: una + *start as u32, end: una + *end as u32 });
             }
