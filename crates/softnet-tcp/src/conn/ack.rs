@@ -1,0 +1,250 @@
+//! The ACK field (RFC 9293 3.10.7.4 "fifth, check the ACK field"; RFC 5961 5.2).
+
+use super::{Conn, ConnFlags, Cx, Error, Events, Output, State};
+use crate::config::Config;
+use crate::counters::DropReason;
+use crate::send::AckInput;
+use crate::seq::Seq;
+use crate::time::Instant;
+use crate::wire::{Flags, Segment};
+
+impl<H> Conn<H> {
+    /// Takes the ACK field in. A segment whose ACK field is out of range is dropped.
+    pub(crate) fn take_ack<O: Output<Handle = H>>(
+        &mut self,
+        cx: &mut Cx<'_, O>,
+        segment: &Segment,
+    ) -> Result<(), DropReason> {
+        let una = self.tx.una();
+        if segment.ack.before(una) {
+            // "The ACK value is considered acceptable only if it is in the range of
+            // ((SND.UNA − MAX.SND.WND) <= SEG.ACK <= SND.NXT)."
+            let acked = u32::try_from(self.tx.bytes_acked()).unwrap_or(u32::MAX);
+            if segment.ack.before(una - self.max_window.min(acked)) {
+                self.challenge_ack(cx);
+                return Err(DropReason::TcpTooOldAck);
+            }
+        } else if segment.ack.after(self.tx.nxt()) {
+            // "If the ACK acks something not yet sent, then send an ACK, drop the segment."
+            self.challenge_ack(cx);
+            return Err(DropReason::TcpAckUnsentData);
+        } else {
+            self.update_ts_recent(cx, segment);
+        }
+        let window_changed = segment.ack.at_or_after(una) && self.update_window(segment);
+        if segment.ack.at_or_after(una) {
+            self.last_ack = cx.now;
+            self.soft_error = None;
+            self.keep_probes = 0;
+            self.probes_began = Instant::NEVER;
+        }
+        self.feed_ack(cx, segment, window_changed);
+        Ok(())
+    }
+
+    /// Gives an acknowledgement to the sending half, and what it freed to the host.
+    pub(crate) fn feed_ack<O: Output<Handle = H>>(
+        &mut self,
+        cx: &mut Cx<'_, O>,
+        segment: &Segment,
+        window_changed: bool,
+    ) {
+        let before = self.data_una();
+        let tsecr = segment.options.timestamps.filter(|_| self.is(ConnFlags::TS)).map(|ts| ts.ecr);
+        let input = AckInput {
+            ack: segment.ack,
+            sack: if self.is(ConnFlags::SACK) { &segment.options.sack } else { &[] },
+            tsecr: tsecr.filter(|ecr| *ecr != 0).map(|ecr| ecr.wrapping_sub(self.ts_offset)),
+            ece: segment.flags.any(Flags::ECE) && self.tx.ecn_ok() && !segment.flags.any(Flags::SYN),
+            payload: segment.seq_len() > 0,
+            window_changed,
+            segs: segment.segs,
+            max_window: self.max_window,
+        };
+        let outcome = self.tx.on_ack(&mut cx.send(), &input);
+        if outcome.acked > 0 {
+            let freed = self.data_una().min(self.write_seq).past(before);
+            if freed > 0 {
+                cx.out.acked(freed);
+                if !self.is(ConnFlags::SNDBUF_LOCKED) && !self.in_recovery() {
+                    self.expand_sndbuf(cx.cfg);
+                }
+                self.raise(Events::WRITABLE);
+            }
+        }
+        self.ack_of_probe();
+        self.set(ConnFlags::DIRTY, true);
+    }
+
+    /// The window that a segment tells, if it is newer than what is known (Linux
+    /// `tcp_may_update_window`). Returns whether it changed.
+    fn update_window(&mut self, segment: &Segment) -> bool {
+        let window = self.window_of(segment);
+        let newer = segment.ack.after(self.tx.una())
+            || segment.seq.after(self.snd_wl1)
+            || (segment.seq == self.snd_wl1 && (window > self.snd_wnd || window == 0));
+        if !newer {
+            return false;
+        }
+        self.snd_wl1 = segment.seq;
+        let changed = window != self.snd_wnd;
+        self.snd_wnd = window;
+        self.max_window = self.max_window.max(window);
+        changed
+    }
+
+    /// SEG.WND, scaled.
+    pub(crate) fn window_of(&self, segment: &Segment) -> u32 {
+        if segment.flags.any(Flags::SYN) {
+            u32::from(segment.window)
+        } else {
+            u32::from(segment.window) << self.snd_wscale
+        }
+    }
+
+    /// "If SEG.TSval ≥ TS.Recent and SEG.SEQ ≤ Last.ACK.sent, then save SEG.TSval" (RFC 7323 4.3).
+    pub(crate) fn update_ts_recent<O>(&mut self, cx: &Cx<'_, O>, segment: &Segment) {
+        if let Some(ts) = segment.options.timestamps
+            && self.is(ConnFlags::TS)
+            && segment.seq.at_or_before(self.win.told_at)
+            && (ts.val.wrapping_sub(self.ts_recent) as i32 >= 0 || self.ts_recent_expired(cx.now))
+        {
+            self.ts_recent = ts.val;
+            self.ts_recent_at = cx.now;
+        }
+    }
+
+    /// After the ACK: states that waited for it (RFC 9293 3.10.7.4).
+    pub(crate) fn moves_by_ack<O: Output<Handle = H>>(
+        &mut self,
+        cx: &mut Cx<'_, O>,
+        segment: &Segment,
+    ) -> Result<(), DropReason> {
+        if !self.fin_acked() {
+            return Ok(());
+        }
+        match self.state {
+            State::FinWait1 => self.fin_wait2(cx, segment),
+            State::Closing => {
+                self.time_wait(cx);
+                Err(DropReason::TcpClose)
+            }
+            State::LastAck => {
+                self.end(cx, None);
+                Err(DropReason::TcpClose)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Crossed SYNs: the ACK of this end's SYN establishes the connection.
+    pub(crate) fn ack_of_crossed_syn<O: Output<Handle = H>>(
+        &mut self,
+        cx: &mut Cx<'_, O>,
+        segment: &Segment,
+    ) -> Result<(), DropReason> {
+        let acceptable = segment.ack.after(self.tx.una()) && segment.ack.at_or_before(self.tx.nxt());
+        if !acceptable {
+            // "If the segment acknowledgment is not acceptable, form a reset segment
+            // <SEQ=SEG.ACK><CTL=RST> and send it."
+            self.reset_in_answer(cx, segment);
+            return Err(DropReason::TcpInvalidAckSequence);
+        }
+        let retransmitted = self.tx.retransmits() > 0;
+        self.update_ts_recent(cx, segment);
+        self.feed_ack(cx, segment, false);
+        self.snd_wnd = self.window_of(segment);
+        self.snd_wl1 = segment.seq;
+        self.max_window = self.max_window.max(self.snd_wnd);
+        let shut = self.is(ConnFlags::SEND_SHUT);
+        let ecn = self.tx.ecn_ok();
+        self.established(cx, ecn, retransmitted);
+        if shut {
+            self.state = State::FinWait1;
+        }
+        Ok(())
+    }
+
+    /// The peer answered while nothing was in flight (Linux `tcp_ack_probe`).
+    fn ack_of_probe(&mut self) {
+        let next = self.write_end().past(self.tx.nxt()).min(self.tx.mss());
+        if self.tx.packets_out() == 0 && (self.tx.nxt() + next).at_or_before(self.snd_edge()) {
+            self.tx.cancel_persist();
+        }
+    }
+
+    /// The send buffer follows the congestion window (Linux `tcp_sndbuf_expand`).
+    pub(crate) fn expand_sndbuf(&mut self, cfg: &Config) {
+        if self.is(ConnFlags::SNDBUF_LOCKED) {
+            return;
+        }
+        // A segment's memory: its payload and head, as a power of two.
+        let segment = (u32::from(self.tx.mss() as u16) + 640).next_power_of_two();
+        let segments = self.tx.cwnd().max(10).max(cfg.tcp_reordering + 1);
+        let want = u64::from(segment) * u64::from(segments) * 2;
+        if want > u64::from(self.sndbuf) {
+            self.sndbuf = want.min(u64::from(cfg.tcp_wmem[2])) as u32;
+        }
+    }
+
+    /// An answer to a segment that is not believed (RFC 5961 7): at most one for each
+    /// `tcp_invalid_ratelimit`.
+    pub(crate) fn challenge_ack<O: Output<Handle = H>>(&mut self, cx: &mut Cx<'_, O>) {
+        if self.oow_limited(cx) {
+            cx.counters.ack_skipped_challenge += 1;
+            return;
+        }
+        cx.counters.challenge_ack += 1;
+        self.send_ack(cx);
+    }
+
+    /// Whether an invalid segment was answered a moment ago.
+    pub(crate) fn oow_limited<O>(&mut self, cx: &Cx<'_, O>) -> bool {
+        let limit = u64::from(cx.cfg.tcp_invalid_ratelimit);
+        if self.last_oow.is_armed() && cx.now.millis_since(self.last_oow) < limit {
+            return true;
+        }
+        self.last_oow = cx.now;
+        false
+    }
+
+    /// Resets as an answer, with the numbers of what is answered.
+    pub(crate) fn reset_in_answer<O: Output<Handle = H>>(&mut self, cx: &mut Cx<'_, O>, segment: &Segment) {
+        if let Some(mut reset) = crate::reset::reset_for(segment) {
+            if self.is(ConnFlags::TS) {
+                reset.options.timestamps =
+                    Some(crate::wire::Timestamps { val: self.ts_now(cx.now), ecr: self.ts_recent });
+            }
+            if cx.out.send(&reset) {
+                cx.counters.out_rsts += 1;
+                self.segs_out = self.segs_out.wrapping_add(1);
+            }
+        }
+    }
+
+    /// The peer reset the connection (Linux `tcp_reset`).
+    pub(crate) fn reset_by_peer<O: Output<Handle = H>>(&mut self, cx: &mut Cx<'_, O>) {
+        let error = match self.state {
+            State::SynSent => Error::ConnectionRefused,
+            State::CloseWait => Error::BrokenPipe,
+            State::Closed => return,
+            _ => Error::ConnectionReset,
+        };
+        if matches!(self.state, State::Established | State::CloseWait) {
+            cx.counters.estab_resets += 1;
+        } else if matches!(self.state, State::SynSent | State::SynReceived) {
+            cx.counters.attempt_fails += 1;
+        }
+        self.end(cx, Some(error));
+    }
+
+    /// Forgets a hole's reports when everything before `rcv_nxt` is there.
+    pub(crate) fn sacks_acked(&mut self, rcv_nxt: Seq) {
+        if let Some(ooo) = &mut self.ooo {
+            ooo.sacks.acked_to(rcv_nxt);
+            if ooo.is_empty() {
+                self.ooo = None;
+            }
+        }
+    }
+}

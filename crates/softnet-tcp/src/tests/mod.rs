@@ -1,0 +1,15 @@
+//! Conversations: a connection against scripted segments, or two connections over a channel, in
+//! virtual time. After every step the invariants are asserted.
+
+mod close;
+mod end;
+mod flow;
+mod handshake;
+mod listen;
+mod matrix;
+mod pair;
+mod receive;
+mod sizes;
+mod storm;
+mod talk;
+mod timeouts;
