@@ -1,8 +1,9 @@
 //! Where the memory of large tables comes from.
 //!
 //! The core makes no system calls, so a host that can have large pages for a table (as `softnet-dev` does by
-//! `MADV_HUGEPAGE`) passes its allocator to the table's constructor. A look-up in a table of a hundred megabytes otherwise
-//! costs a page walk for each cache line that it misses. Invariant: the memory is the vector's alone.
+//! `MADV_HUGEPAGE`) passes its allocator to the table's constructor. A look-up in a table of a
+//! hundred megabytes otherwise costs a page walk for each cache line that it misses. Invariant: the
+//! memory is the vector's alone.
 
 /// An allocator of vectors that may become large.
 pub trait TableMemory {

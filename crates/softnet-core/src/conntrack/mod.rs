@@ -7,11 +7,12 @@
 //! each second, of which the receive path [sweeps](Conntrack::sweep) a bounded number for each
 //! batch. Time is in seconds of the stack's clock.
 //!
-//! Called by the hooks of [`nat`](crate::nat) and [`filter`](crate::filter), by any thread with a context. Invariants: a packet
-//! that finds a connection finds all of one and the same, however often the entry was used before;
-//! a connection that a packet kept alive does not expire for what was true before; an entry is
-//! free, on one list of the wheel, or in the hands of one thread. The [life word](entry::Life)
-//! carries the first two, and is all that is ever compared and exchanged for a packet.
+//! Called by the hooks of [`nat`](crate::nat) and [`filter`](crate::filter), by any thread with a
+//! context. Invariants: a packet that finds a connection finds all of one and the same, however
+//! often the entry was used before; a connection that a packet kept alive does not expire for what
+//! was true before; an entry is free, on one list of the wheel, or in the hands of one thread. The
+//! [life word](entry::Life) carries the first two, and is all that is ever compared and exchanged
+//! for a packet.
 
 mod early_drop;
 pub mod entry;

@@ -109,9 +109,10 @@ pub trait Hook: Send + Sync {
     /// Sees the packets of `batch`, of which there is one at least, and may change them: addresses
     /// only in [`Prerouting`](Slot::Prerouting) and [`Postrouting`](Slot::Postrouting), their family
     /// only in the first; such a packet is [marked](Flags::CROSSED) and goes through the slots of its
-    /// new family, that one included. All packets of a batch there are of one family. Each has its Ethernet header first, whose addresses mean nothing in
-    /// [`Output`](Slot::Output) and [`Postrouting`](Slot::Postrouting); its head says where the L3
-    /// header is, and the L4 header with its protocol, unless it is a fragment.
+    /// new family, that one included. All packets of a batch there are of one family. Each has its
+    /// Ethernet header first, whose addresses mean nothing in [`Output`](Slot::Output) and
+    /// [`Postrouting`](Slot::Postrouting); its head says where the L3 header is, and the L4 header
+    /// with its protocol, unless it is a fragment.
     ///
     /// Packets that are not to go on it takes out of the batch and frees with a reason; the order
     /// of the others stays. It adds none: packets that it makes it [emits](HookContext::emit).

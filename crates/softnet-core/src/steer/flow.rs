@@ -13,8 +13,9 @@ use crate::skb::{Batch, Gfni, Input, Skb};
 /// VLAN tags that are looked behind: a provider's and a customer's (IEEE 802.1Q).
 const MAX_TAGS: usize = 2;
 
-/// The flow hash of an Ethernet frame: Toeplitz with the [key of the process](super::flow_hkey) over source and destination address, and ports if
-/// it is TCP or UDP and no fragment, in network order. 0 if it is not IP (or too damaged to be), and only then.
+/// The flow hash of an Ethernet frame: Toeplitz with the [key of the process](super::flow_hkey)
+/// over source and destination address, and ports if it is TCP or UDP and no fragment, in network
+/// order. 0 if it is not IP (or too damaged to be), and only then.
 #[inline]
 pub fn flow_hash(frame: &[u8]) -> u32 {
     match (adjacent(behind_tags(frame)), Gfni::detect()) {

@@ -32,6 +32,7 @@ mod errors;
 mod filter;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
+mod interface_addr;
 mod knobs;
 mod load;
 mod nat;
@@ -54,13 +55,12 @@ mod tests_nat;
 mod tests_steering;
 mod value;
 
-use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use softnet_core::ip::v6::addr::{link_local, subnet_router_anycast};
-use softnet_core::ip::{Address, Family, Prefix, Prefix6};
+use softnet_core::ip::{Family, Prefix, Prefix6};
 use softnet_core::qdisc::DevParams;
 pub use softnet_core::steer::RssChange;
 use softnet_core::steer::{MAX_CPUS, XpsError, XpsMaps};
@@ -68,6 +68,8 @@ use softnet_core::steer::{MAX_CPUS, XpsError, XpsMaps};
 pub use context::Context;
 pub use errors::{At, ConfigErrors, ParseError, Problem};
 pub use filter::{FilterConfig, RuleAddresses, RuleConfig, SetConfig};
+pub use interface_addr::InterfaceAddr;
+pub(crate) use interface_addr::is_link_local;
 pub use knobs::Knobs;
 pub use nat::{
     NatConfig, NatForwardConfig, NatOneToOneConfig, NatPrefixConfig, NatProtocol, NatSourceConfig,
@@ -337,19 +339,19 @@ impl DeviceConfig {
 
     /// Whether it has an IPv6 address. One that has none has no link-local one either.
     pub(crate) fn speaks_ipv6(&self) -> bool {
-        self.addresses.iter().any(|own| own.addr.is_ipv6())
+        self.addresses.iter().any(|own| own.addr().is_ipv6())
     }
 
     /// Its IPv4 addresses with their networks.
     pub(crate) fn addresses4(&self) -> Vec<(Ipv4Addr, Prefix)> {
-        let of = |own: &InterfaceAddr| Some((Ipv4Addr::of(own.addr)?, own.network.of()?));
+        let of = |own: &InterfaceAddr| Some((Ipv4Addr::of(own.addr())?, own.network().of()?));
         self.addresses.iter().filter_map(of).collect()
     }
 
     /// Its IPv6 addresses with their networks, when it has this MAC address: if any is configured, also the link-local one
     /// that follows from that.
     pub(crate) fn addresses6(&self, mac: [u8; 6]) -> Vec<(Ipv6Addr, Prefix6)> {
-        let of = |own: &InterfaceAddr| Some((Ipv6Addr::of(own.addr)?, own.network.of()?));
+        let of = |own: &InterfaceAddr| Some((Ipv6Addr::of(own.addr())?, own.network().of()?));
         let mut all: Vec<_> = self.addresses.iter().filter_map(of).collect();
         let derived = link_local(mac);
         if !all.is_empty()
@@ -363,7 +365,7 @@ impl DeviceConfig {
     /// The subnet-router anycast addresses of its IPv6 networks, which are every router's there (RFC 4291 section 2.6.1).
     pub(crate) fn anycast6(&self) -> impl Iterator<Item = Ipv6Addr> {
         let networks = self.addresses.iter().filter(|own| !is_link_local(own.addr()));
-        networks.filter_map(|own| subnet_router_anycast(own.network.of::<Ipv6Addr>()?))
+        networks.filter_map(|own| subnet_router_anycast(own.network().of::<Ipv6Addr>()?))
     }
 
     /// Its knobs of interrupt mitigation and GRO.
@@ -458,51 +460,6 @@ impl NeighbourConfig {
     }
 }
 
-/// An own address and the network it is in: `10.0.0.1/24`, `2001:db8::1/64`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct InterfaceAddr {
-    addr: IpAddr,
-    network: IpPrefix,
-}
-
-/// Whether `addr` is one of IPv6 that means nothing beyond its link.
-pub(crate) fn is_link_local(addr: IpAddr) -> bool {
-    matches!(addr, IpAddr::V6(addr) if addr.is_unicast_link_local())
-}
-
-impl InterfaceAddr {
-    /// `addr` in its network of `len` bits, 1 to 32, or to 128.
-    pub fn new(addr: impl Into<IpAddr>, len: u8) -> Result<Self, PrefixError> {
-        let addr = addr.into();
-        if len == 0 {
-            return Err(PrefixError::Length { len, max: addr.width() });
-        }
-        Ok(InterfaceAddr { addr, network: Prefix::containing(addr, len)? })
-    }
-
-    /// The address.
-    pub fn addr(self) -> IpAddr {
-        self.addr
-    }
-
-    /// The connected network.
-    pub fn network(self) -> IpPrefix {
-        self.network
-    }
-
-    /// Whether `host` can be reached on this network's link: inside, and neither the network's own address nor its
-    /// broadcast. Of IPv4, networks of /31 and /32 have neither (RFC 3021); IPv6 has no broadcast, the network's own address
-    /// is that of any of its routers, and networks of /127 and /128 have none (RFC 6164).
-    pub fn has_host(self, host: IpAddr) -> bool {
-        let net = self.network;
-        net.contains(host)
-            && match host {
-                IpAddr::V4(_) => net.len() > 30 || ![net.addr(), net.last()].contains(&host),
-                IpAddr::V6(_) => net.len() > 126 || host != net.addr(),
-            }
-    }
-}
-
 /// CPUs, or queues, as the kernel lists them: `0-3,8`. Each is below 8192, which the check of a
 /// [`Config`] sees to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -524,26 +481,6 @@ impl FromStr for CpuList {
         let expected = "numbers below 8192 and ranges of them, such as \"0-3,8\"";
         let parts = parts.ok_or_else(|| ParseError::new(expected, s))?;
         Ok(CpuList(parts.into_iter().flatten().collect()))
-    }
-}
-
-impl fmt::Display for InterfaceAddr {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.addr, self.network.len())
-    }
-}
-
-impl FromStr for InterfaceAddr {
-    type Err = ParseError;
-
-    /// Reads `ADDRESS/LENGTH`.
-    fn from_str(s: &str) -> Result<Self, ParseError> {
-        let read = || {
-            let (addr, len) = s.split_once('/')?;
-            InterfaceAddr::new(addr.parse::<IpAddr>().ok()?, len.parse().ok()?).ok()
-        };
-        let expected = "an address with its prefix length, such as \"10.0.0.1/24\" or \"2001:db8::1/64\"";
-        read().ok_or_else(|| ParseError::new(expected, s))
     }
 }
 

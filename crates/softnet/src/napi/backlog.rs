@@ -8,8 +8,8 @@
 //!
 //! Invariants: a poll that leaves any behind has brought as much as it might, so that another follows, as for packets left
 //! in the ring. There are at most [`MAX_BACKLOG`] of redirected ones, beyond which a sender that was racing may bring a
-//! batch, and no more than a batch while an eighth of packet memory is not free; how many are steered to a worker is for the
-//! steering thread to see to.
+//! batch, and no more than a batch while an eighth of packet memory is not free; how many are
+//! steered to a worker is for the steering thread to see to.
 
 use std::sync::Arc;
 

@@ -1,4 +1,5 @@
-//! `examples/home-router.toml` as its users use it: curl, dig, ping, traceroute and tracepath inside, real servers outside.
+//! `examples/home-router.toml` as its users use it: curl, dig, ping, traceroute and tracepath
+//! inside, real servers outside.
 //!
 //! ```text
 //!  inside ── softnet ── gateway (kernel router) ──── beyond: HTTP, DNS
@@ -99,8 +100,8 @@ fn check(mut from: impl Read, len: u64) {
     assert_eq!(at, len);
 }
 
-/// An HTTP server for one request: `GET /LENGTH` is answered by so many bytes, a `PUT` is read and checked. Returns where
-/// the request came from.
+/// An HTTP server for one request: `GET /LENGTH` is answered by so many bytes, a `PUT` is read and
+/// checked. Returns where the request came from.
 fn http(ns: &NetNs, at: (Ipv4Addr, u16)) -> JoinHandle<IpAddr> {
     let listener = ns.run(|| TcpListener::bind(at).unwrap()).unwrap();
     std::thread::spawn(move || {
@@ -203,8 +204,8 @@ fn curl_reaches_the_forwarded_server_from_both_sides() {
     home.end();
 }
 
-/// A link beyond the NAT is narrower: its router's answers reach the sender inside, with the inner address in the quoted
-/// packet, and an upload goes on in smaller segments.
+/// A link beyond the NAT is narrower: its router's answers reach the sender inside, with the inner
+/// address in the quoted packet, and an upload goes on in smaller segments.
 #[test]
 fn path_mtu_discovery_works_through_nat() {
     if !has("curl") || !has("tracepath") {

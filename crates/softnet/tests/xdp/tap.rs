@@ -264,11 +264,12 @@ fn segments_pass_whole_between_taps() {
         assert_delivered(&world, 0);
         tcp(&world.hosts[0], &world.hosts[1], host(1), 30_000_000);
         tcp(&world.hosts[1], &world.hosts[0], host6(0), 30_000_000);
-        // Acknowledgements included.
+        // Acknowledgements included: no such mean without packets above the MTU, and the busier the
+        // machine is, the more of those there are.
         let lens = [mean_len(&mut world, 0), mean_len(&mut world, 1)];
-        assert!(lens.iter().all(|len| *len > 3000), "{lens:?}");
+        assert!(lens.iter().all(|len| *len > 1800), "{lens:?}");
         let sent = world.devs();
-        assert!(sent.iter().all(|row| row.tx_bytes / row.tx_packets > 3000), "{sent:?}");
+        assert!(sent.iter().all(|row| row.tx_bytes / row.tx_packets > 1800), "{sent:?}");
         world.end();
     }
 }
@@ -284,7 +285,7 @@ fn segments_pass_whole_between_packet_sockets() {
     assert_all_passes(&world, 10_000_000);
     assert_delivered(&world, 1);
     let lens = [mean_len(&mut world, 0), mean_len(&mut world, 1)];
-    assert!(lens.iter().all(|len| *len > 3000), "{lens:?}");
+    assert!(lens.iter().all(|len| *len > 1800), "{lens:?}");
     world.end();
 }
 

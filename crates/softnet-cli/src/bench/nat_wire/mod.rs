@@ -5,15 +5,18 @@
 //! * `kernel`: the kernel's router with nftables' masquerading, in softirq, on whichever CPU sends;
 //! * `kernel-threaded`: the same by the kernel's NAPI threads, on `--cpu`;
 //! * `softnet-route`, `kernel-route`, `kernel-threaded-route`: the same without translation;
-//! * `plain` (`--device tap`): softnet's driver alone, what comes in by one TAP goes out by the other: what TAPs cost as
+//! * `plain` (`--device tap`): softnet's driver alone, what comes in by one TAP goes out by the
+//!   other: what TAPs cost as
 //!   such. (That of AF_XDP is in `bench forward --device xdp`.)
-//! * `kernel-taps`, `kernel-taps-route` (`--device tap`): the kernel routes between TAPs, too. The other end of a TAP is a
+//! * `kernel-taps`, `kernel-taps-route` (`--device tap`): the kernel routes between TAPs, too. The
+//!   other end of a TAP is a
 //!   program, so softnet's driver joins each to that of a host.
 //!
-//! **Same offloads.** Attaching AF_XDP to a veth has the other end send frames of the MTU; so TSO is off at all ends in the
-//! kernel's cases of `--device xdp`, and both merge what they receive (GRO). A TAP takes segments and partial checksums as
-//! they are. The kernel's best way to join namespaces then is a veth pair with all offloads, which hands segments over by
-//! reference; a TAP copies each, once for each end.
+//! **Same offloads.** Attaching AF_XDP to a veth has the other end send frames of the MTU; so TSO
+//! is off at all ends in the kernel's cases of `--device xdp`, and both merge what they receive
+//! (GRO). A TAP takes segments and partial checksums as they are. The kernel's best way to join
+//! namespaces then is a veth pair with all offloads, which hands segments over by reference; a TAP
+//! copies each, once for each end.
 //!
 //! **Verified**: before anything is timed, four megabytes each way, byte for byte, and the address that the server saw.
 

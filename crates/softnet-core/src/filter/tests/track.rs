@@ -161,12 +161,21 @@ fn what_is_made_here_is_tracked<F: TestFamily>() {
     assert_eq!(router.policy(Chain::Output), 1);
 }
 
+/// Unanswered connections make room for new ones, answered ones do not.
 fn a_full_table_refuses_new_connections<F: TestFamily>() {
     let mut router = Router::<F>::new(stateful(), CLOSED);
-    let syn = |n: u16| frame::<F>(0, protocol::TCP, (F::CLIENT, n), (F::SERVER, 80), SYN);
-    let passed: usize = (0..1030).map(|n| router.world.one(0, syn(n)).len()).sum();
-    assert_eq!((passed, router.world.drops(DropReason::ConntrackFull)), (1024, 6));
-    assert_eq!(router.world.one(0, syn(3)).len(), 1, "what there is stays");
+    let server = (F::SERVER, 53);
+    let ask = |n: u16| frame::<F>(0, protocol::UDP, (F::CLIENT, n), server, 0);
+    let answer = |n: u16| frame::<F>(1, protocol::UDP, server, (F::CLIENT, n), 0);
+    let passed: usize = (2000..3030).map(|n| router.world.one(0, ask(n)).len()).sum();
+    assert_eq!((passed, router.world.drops(DropReason::ConntrackFull)), (1030, 0));
+    for n in 4000..5024 {
+        assert_eq!(router.world.one(0, ask(n)).len(), 1);
+        assert_eq!(router.world.one(1, answer(n)).len(), 1);
+    }
+    let passed: usize = (6000..6006).map(|n| router.world.one(0, ask(n)).len()).sum();
+    assert_eq!((passed, router.world.drops(DropReason::ConntrackFull)), (0, 6));
+    assert_eq!(router.world.one(0, ask(4003)).len(), 1, "what there is stays");
 }
 
 fn connections_expire<F: TestFamily>() {

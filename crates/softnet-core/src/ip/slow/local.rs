@@ -77,8 +77,8 @@ impl Call<'_> {
         Ok(Some(whole))
     }
 
-    /// Gives up datagrams whose fragments did not come in time, with an error about those to softnet whose first did (RFC 792,
-    /// RFC 4443).
+    /// Gives up datagrams whose fragments did not come in time, with an error about those to
+    /// softnet whose first did (RFC 792, RFC 4443).
     pub(super) fn expire_fragments(&mut self) {
         while let Some(Expired { first, rest }) = self.slow.frags.expire(self.view.now) {
             if let Some(first) = first {
