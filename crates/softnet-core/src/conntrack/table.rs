@@ -62,7 +62,7 @@ pub struct Counts {
     pub created: u64,
     /// Those that expired.
     pub expired: u64,
-    /// Those that were [ended](Conntrack::end_where) before; they expire, too.
+    /// Those that were ended before; they expire, too.
     pub ended: u64,
     /// Those that were not assured, and were ended for others when the table was full (the kernel's
     /// `early_drop`).

@@ -4,8 +4,8 @@
 //! their identifier for the port of the side that asked, and 0 for that of the other (RFC 5508
 //! section 3): so the answer's tuple is the inverse of the question's.
 //!
-//! Those of IPv6 have keyed hashes in the place of addresses, see [`Tuple::folded`]; they are made by
-//! the [table](super::Conntrack::tuple_of), which has the key.
+//! Those of IPv6 have keyed hashes in the place of addresses, see `Tuple::folded`; they are made by
+//! the table, which has the key.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 

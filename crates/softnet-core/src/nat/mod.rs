@@ -10,8 +10,8 @@
 //! [gathered](HookContext::gather) at `prerouting`, so that a datagram is translated as a whole,
 //! whatever order they come in (RFC 4787 REQ-14).
 //!
-//! Hosts of IPv6 reach those of IPv4 by [`nat64`]; prefixes of IPv6 stand for one another by
-//! [`nptv6`].
+//! Hosts of IPv6 reach those of IPv4 by `nat64`; prefixes of IPv6 stand for one another by
+//! `nptv6`.
 //!
 //! Called by any thread with a context; [`NatState`] outlives a change of rules. Invariants: no
 //! packet leaves with a source that is to be hidden; a connection's two tuples stay what they were

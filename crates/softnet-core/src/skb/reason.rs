@@ -50,7 +50,7 @@ reasons! {
     NetfilterDrop = "netfilter_drop", "a hook took it out, or made it for one of a chain of packets that hooks made";
     ConntrackInvalid = "conntrack_invalid", "its source was to be hidden, but it opens no connection and is of none";
     ConntrackFull = "conntrack_full", "the table of connections was full, of such that were answered (softnet show nat)";
-    ConntrackLimit = "conntrack_limit", "its source had as many connections as a host may have (connlimit in [nat])";
+    ConntrackLimit = "conntrack_limit", "its source had as many connections as a host may have (nat.connlimit)";
     ConntrackBusy = "conntrack_busy", "another thread opened a connection of the same source at that moment";
     NatPorts = "nat_ports", "no port was free of the addresses that its source was to be hidden behind (softnet show nat)";
     NatFragment = "nat_fragment", "a fragment whose source was to be hidden, and that did not come by a device";
