@@ -5,6 +5,8 @@ pub use crate::filter::fuzz as filter;
 pub use crate::gro::fuzz::gro;
 pub use crate::ip::reassembly::fuzz::reassembly;
 pub use crate::ip::slow::fuzz::{forward, forward6};
+pub use crate::nat::fuzz::{nat, nat64};
+pub use crate::vlan::fuzz::vlan;
 
 use std::net::Ipv4Addr;
 
@@ -125,5 +127,18 @@ mod tests {
         replay("gro", gro);
         replay("forward", forward);
         replay("forward6", forward6);
+        replay("nat", nat);
+        replay("nat64", nat64);
+        replay("vlan", vlan);
+    }
+
+    proptest::proptest! {
+        /// Scripts that nothing leads to.
+        #[test]
+        fn whatever_comes_is_borne(data in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..300)) {
+            nat(&data);
+            nat64(&data);
+            vlan(&data);
+        }
     }
 }

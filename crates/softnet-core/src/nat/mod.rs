@@ -17,6 +17,8 @@
 //! packet leaves with a source that is to be hidden; a connection's two tuples stay what they were
 //! until it expires.
 
+#[cfg(all(any(test, fuzzing), not(feature = "loom")))]
+pub(crate) mod fuzz;
 mod hosts;
 mod icmp;
 mod mapping;

@@ -3,6 +3,8 @@
 //! Called where frames come in and where they leave, by the owner of the skb. Invariant: of the tags
 //! of a packet, the outermost is in the frame or in the head, never in both.
 
+#[cfg(all(any(test, fuzzing), not(feature = "loom")))]
+pub(crate) mod fuzz;
 mod group;
 
 pub use group::VlanGroup;
