@@ -4,8 +4,9 @@
 //! For hooks, which see heads that say where the L4 header is. IPv6 is looked at only if the table
 //! [tracks it](Conntrack::with_ipv6).
 
-use std::net::Ipv6Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 
+use super::entry::{DNAT, Holds, SNAT};
 use super::tuple::{L4_MIN, query_ports};
 use super::{Conntrack, Found, New, Refused, State, Tuple};
 use crate::ip::v4::header::protocol;
@@ -115,13 +116,21 @@ impl Conntrack {
     /// The connection of the packet that an ICMP error is about, in the direction in which the error
     /// goes. An error keeps none alive.
     pub(crate) fn about(&self, now: u32, skb: &Skb) -> Option<Found> {
+        let is_to_its_sender = |quote: &[u8]| match is_ipv6(quote) {
+            false => Some(Ipv4Addr::ends(packet(skb))?.1 == Ipv4Addr::ends(quote)?.0),
+            true => Some(Ipv6Addr::ends(packet(skb))?.1 == Ipv6Addr::ends(quote)?.0),
+        };
         let quote = is_error(skb).then(|| l4(skb)?.get(ICMP_LEN..))??;
         let tuple = match is_ipv6(quote) {
             false => Tuple::quoted(quote)?.0,
             true => self.quoted6(quote)?,
         };
         // An error is of the family of what it is about.
-        (is_ipv6(quote) == is_ipv6(packet(skb))).then(|| self.peek(now, &tuple.inverse()))?
+        let found = (is_ipv6(quote) == is_ipv6(packet(skb))).then(|| self.peek(now, &tuple.inverse()))??;
+        // And goes to its sender: or one connection would do to reach any host. What is translated
+        // is NAT's to tell.
+        let translated = found.life.flags() & (SNAT | DNAT) != 0;
+        (translated || is_to_its_sender(quote)?).then_some(found)
     }
 
     fn quoted6(&self, quote: &[u8]) -> Option<Tuple> {
@@ -134,7 +143,13 @@ impl Conntrack {
 
     /// The connection of a packet that goes on: the one that there is by now, or a new one, of which
     /// nothing is translated. `None` if it opens none.
-    pub(crate) fn open(&self, now: u32, skb: &Skb) -> Result<Option<Found>, Refused> {
+    /// If it takes the place of another, `released` gets what that held.
+    pub(crate) fn open(
+        &self,
+        now: u32,
+        skb: &Skb,
+        released: impl FnMut(Holds),
+    ) -> Result<Option<Found>, Refused> {
         let flags = tcp_flags(skb);
         let Some(tuple) = self.tuple_of(skb) else { return Ok(None) };
         let Some(state) = State::first(tuple.protocol(), flags).filter(|_| !is_answer(skb)) else {
@@ -149,6 +164,6 @@ impl Conntrack {
         if let Some((src, dst)) = Ipv6Addr::ends(packet(skb)).filter(|_| tuple.is_ipv6()) {
             new.ends6 = [src, dst].map(Ipv6Addr::to_bits);
         }
-        self.insert(now, &new).map(Some)
+        self.insert_with(now, &new, released).map(Some)
     }
 }

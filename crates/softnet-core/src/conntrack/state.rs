@@ -142,6 +142,11 @@ impl State {
     #[cold]
     fn after(self, direction: Direction, flags: u8) -> State {
         use Direction::{Original, Reply};
+        // As long as there was no answer, only one moves it on: or the opener, which rules may have
+        // refused, could have it pass for established or assured by itself.
+        if self == State::SynSent && (direction == Original || flags & RST != 0) {
+            return self;
+        }
         if flags & RST != 0 {
             return State::Reset;
         }
@@ -249,7 +254,14 @@ mod tests {
         let forged = [&open[..], &[(Reply, RST), (Reply, RST), (Original, ACK)]].concat();
         assert_eq!(states(&forged)[3..], [Reset, Reset, Established]);
         let refused = [(Original, SYN), (Reply, RST | ACK), (Original, SYN)];
-        assert_eq!(states(&refused), [SynSent, Reset, SynSent]);
+        assert_eq!(states(&refused), [SynSent; 3]);
+    }
+
+    /// What the opener says by itself neither opens nor assures anything, see `is_assured`.
+    #[test]
+    fn only_an_answer_moves_it_on() {
+        let alone: Vec<_> = [SYN, FIN, FIN | ACK, RST, ACK, SYN].map(|flags| (Original, flags)).into();
+        assert_eq!(states(&alone), [State::SynSent; 6]);
     }
 
     /// A SYN of either side does not close what is open, nor open what is not answered.

@@ -11,6 +11,7 @@ use super::track::Tracker;
 use crate::conntrack::Conntrack;
 use crate::ip::hooks::{Hook, HookContext, Hooks, Passage, Slot};
 use crate::ip::{ETH_LEN, Family, FibError, LongestMatch};
+use crate::nat::NatState;
 use crate::nat::seconds;
 use crate::skb::{BATCH, Batch, DropReason, Flags, Skb};
 
@@ -38,8 +39,11 @@ struct Run {
 
 impl Filter {
     /// By `rules`. Where they [ask for states](Rules::ask_for_states), `conntrack` has the
-    /// connections; `nat`: it is NAT's, whose hooks look up what comes of IPv4.
-    pub fn new(rules: &Rules, conntrack: Option<(Arc<Conntrack>, bool)>) -> Result<Self, FibError> {
+    /// connections; those of NAT, if there is any, whose hooks look up what comes of IPv4.
+    pub fn new(
+        rules: &Rules,
+        conntrack: Option<(Arc<Conntrack>, Option<Arc<NatState>>)>,
+    ) -> Result<Self, FibError> {
         let tracker = conntrack.map(|(conntrack, nat)| Tracker::new(conntrack, nat));
         Ok(Filter { table: Table::new(rules)?, tracker })
     }

@@ -13,6 +13,7 @@ use crate::conntrack::{Conntrack, Direction, Found, Refused, State, Tuple};
 use crate::ip::ETH_LEN;
 use crate::ip::v4::header::protocol;
 use crate::ip::v6::header::next;
+use crate::nat::NatState;
 use crate::skb::{BATCH, Batch, DropReason, Skb};
 
 /// Entries that are looked at for each batch, to see whether they expired: more than a batch can
@@ -24,8 +25,8 @@ const RST: u8 = 4;
 /// See the [module](self).
 pub(super) struct Tracker {
     conntrack: Arc<Conntrack>,
-    /// Whether NAT looks up what comes of IPv4, and sweeps.
-    nat: bool,
+    /// NAT, if the connections are its: it looks up what comes of IPv4, and sweeps.
+    nat: Option<Arc<NatState>>,
 }
 
 fn is_ipv4(skb: &Skb) -> bool {
@@ -33,16 +34,16 @@ fn is_ipv4(skb: &Skb) -> bool {
 }
 
 impl Tracker {
-    pub(super) fn new(conntrack: Arc<Conntrack>, nat: bool) -> Self {
+    pub(super) fn new(conntrack: Arc<Conntrack>, nat: Option<Arc<NatState>>) -> Self {
         Tracker { conntrack, nat }
     }
 
     /// Packets that came: tells their heads which connections they are of.
     pub(super) fn came(&self, now: u32, batch: &mut Batch) {
-        if !self.nat {
+        if self.nat.is_none() {
             self.conntrack.sweep(now, SWEEP);
         }
-        self.look_up(now, self.nat, batch);
+        self.look_up(now, self.nat.is_some(), batch);
     }
 
     /// The same of packets that are made here.
@@ -84,7 +85,8 @@ impl Tracker {
         if self.conntrack.of_word(skb.head().conntrack).is_some() {
             return Ok(());
         }
-        let opened = self.conntrack.open(now, skb).map_err(|why| match why {
+        let released = |holds| self.nat.iter().for_each(|nat| nat.release(holds));
+        let opened = self.conntrack.open(now, skb, released).map_err(|why| match why {
             Refused::Full => DropReason::ConntrackFull,
             Refused::Busy => DropReason::ConntrackBusy,
         })?;

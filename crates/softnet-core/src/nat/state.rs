@@ -106,7 +106,7 @@ impl NatState {
     }
 
     /// Lets go of what a connection held.
-    pub(super) fn release(&self, holds: Holds) {
+    pub(crate) fn release(&self, holds: Holds) {
         if holds.mapping != NIL {
             self.mappings.release(holds.mapping);
         }

@@ -101,7 +101,7 @@ impl Assembly {
         let mut tables = routes::compile(&routes, FoldKey::new(secret()))?;
         let conntrack = nat::conntrack(&config);
         let nat = nat::start(&config, conntrack.as_ref(), &mut tables)?;
-        rules::start(&config, conntrack.as_ref(), &mut tables).map_err(StartError::Filter)?;
+        rules::start(&config, conntrack.as_ref(), nat.as_ref(), &mut tables).map_err(StartError::Filter)?;
         // Compiled, they are in the tables.
         config.filter.sets.iter_mut().for_each(|set| set.prefixes = Vec::new());
         let stack = &config.stack;

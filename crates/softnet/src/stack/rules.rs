@@ -6,6 +6,7 @@ use softnet_core::conntrack::Conntrack;
 use softnet_core::filter::Filter;
 use softnet_core::ip::FibError;
 use softnet_core::ip::tables::Tables;
+use softnet_core::nat::NatState;
 
 use crate::config::Config;
 
@@ -14,6 +15,7 @@ use crate::config::Config;
 pub(crate) fn start(
     config: &Config,
     conntrack: Option<&Arc<Conntrack>>,
+    nat: Option<&Arc<NatState>>,
     tables: &mut Tables,
 ) -> Result<(), FibError> {
     if config.filter.is_empty() {
@@ -21,7 +23,7 @@ pub(crate) fn start(
     }
     let rules = config.filter.rules(config);
     let tracked = conntrack.filter(|_| rules.ask_for_states()).cloned();
-    let filter = Filter::new(&rules, tracked.map(|conntrack| (conntrack, config.nat.is_some())))?;
+    let filter = Filter::new(&rules, tracked.map(|conntrack| (conntrack, nat.cloned())))?;
     filter.stand(&rules, &mut tables.hooks);
     Ok(())
 }

@@ -38,7 +38,7 @@ impl<F: TestFamily> Router<F> {
     }
 
     pub(super) fn configure(&mut self, rules: &Rules) {
-        let tracked = rules.ask_for_states().then(|| (self.conntrack.clone(), false));
+        let tracked = rules.ask_for_states().then(|| (self.conntrack.clone(), None));
         self.world.tracked = tracked.is_some();
         self.world.tables.hooks = Hooks::default();
         Filter::new(rules, tracked).unwrap().stand(rules, &mut self.world.tables.hooks);

@@ -1,16 +1,17 @@
 //! States of connections, for both families, with NAT and without.
 
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::Arc;
 
 use super::super::{Action, Chain, Filter, FlowState, Rule, Rules};
 use super::hook::{ACK, RST, Router, SYN, for_both, forward, frame};
+
 use crate::conntrack::{State, Timeouts};
 use crate::ip::hooks::{Hooks, Slot};
 use crate::ip::slow::world::{SECOND, TestFamily, packet};
 use crate::ip::v4::header::protocol;
 use crate::ip::{Family, checksum};
-use crate::nat::{Nat, NatRules, NatState, SourceNat};
+use crate::nat::{Nat, NatRules, NatState, PortForward, SourceNat};
 use crate::skb::DropReason;
 use crate::sock::key::addr_of;
 use crate::sock::udp::output::UdpHead;
@@ -24,6 +25,9 @@ for_both! {
     a_full_table_refuses_new_connections,
     connections_expire,
 }
+
+/// TCP's flag.
+const FIN: u8 = 1;
 
 /// From inside (device 0) all may go, from outside only what belongs to it.
 fn stateful() -> Vec<Rule> {
@@ -200,7 +204,9 @@ fn behind_nat() {
     let mut hooks = Hooks::default();
     hooks.set(Slot::Prerouting, Some(hook.clone()));
     hooks.set(Slot::Postrouting, Some(hook));
-    Filter::new(&rules, Some((state.conntrack().clone(), true))).unwrap().stand(&rules, &mut hooks);
+    Filter::new(&rules, Some((state.conntrack().clone(), Some(state.clone()))))
+        .unwrap()
+        .stand(&rules, &mut hooks);
     (router.world.tables.hooks, router.world.tracked) = (hooks, true);
 
     let (client, server) = ((A::CLIENT, 5001), (A::SERVER, 53));
@@ -219,4 +225,70 @@ fn behind_nat() {
     let error = error::<A>(1, A::SERVER, A::OWN[1], &sent[0].1);
     assert_eq!(router.world.one(1, error).len(), 1, "related");
     assert_eq!(router.conntrack.counts().entries, 0, "it is NAT's table");
+}
+
+/// What a packet that rules drop did to a connection that NAT opened before does not let others in: neither the opener's
+/// FIN nor its reset makes it one that is established.
+#[test]
+fn a_forwarded_port_is_not_opened_by_what_was_dropped() {
+    type A = Ipv4Addr;
+    let state = Arc::new(NatState::new(1 << 10, [1, 2, 3, 4], &Timeouts::default(), &crate::memory::Heap));
+    let (external, internal) = (SocketAddrV4::new(A::OWN[1], 8022), SocketAddrV4::new(A::CLIENT, 22));
+    let nat = NatRules {
+        source: vec![SourceNat { dev: 1, addresses: vec![A::OWN[1]] }],
+        forward: vec![PortForward { protocol: protocol::TCP, external, internal }],
+        ..NatRules::default()
+    };
+    let hook = Arc::new(Nat::new(state.clone(), &nat).unwrap());
+    for refusal in [Action::Drop, Action::Reject] {
+        let mut router = Router::<A>::new(vec![], [Action::Allow; 3]);
+        let policies = [Action::Allow, refusal, Action::Allow];
+        let rules = Rules { rules: stateful(), sets: vec![], policies };
+        let mut hooks = Hooks::default();
+        hooks.set(Slot::Prerouting, Some(hook.clone()));
+        hooks.set(Slot::Postrouting, Some(hook.clone()));
+        Filter::new(&rules, Some((state.conntrack().clone(), Some(state.clone()))))
+            .unwrap()
+            .stand(&rules, &mut hooks);
+        (router.world.tables.hooks, router.world.tracked) = (hooks, true);
+        let to = (A::OWN[1], 8022);
+        for flags in [SYN, FIN | ACK, SYN, ACK, RST, ACK, SYN] {
+            let sent = router.world.one(1, frame(1, protocol::TCP, (A::SERVER, 4000), to, flags));
+            assert!(sent.iter().all(|(dev, _)| *dev == 1), "{flags}: {sent:x?}");
+        }
+    }
+}
+
+/// A plain connection that takes the place of one of NAT has what that held given back.
+#[test]
+fn what_nat_held_is_given_back() {
+    type A = Ipv4Addr;
+    let state = Arc::new(NatState::new(16, [1, 2, 3, 4], &Timeouts::default(), &crate::memory::Heap));
+    let nat =
+        NatRules { source: vec![SourceNat { dev: 1, addresses: vec![A::OWN[1]] }], ..NatRules::default() };
+    let hook = Arc::new(Nat::new(state.clone(), &nat).unwrap());
+    let mut router = Router::<A>::new(vec![], [Action::Allow; 3]);
+    let mut new = forward(Action::Allow);
+    new.state = vec![FlowState::New];
+    let rules = Rules { rules: vec![new], sets: vec![], policies: CLOSED };
+    let mut hooks = Hooks::default();
+    hooks.set(Slot::Prerouting, Some(hook.clone()));
+    hooks.set(Slot::Postrouting, Some(hook));
+    Filter::new(&rules, Some((state.conntrack().clone(), Some(state.clone()))))
+        .unwrap()
+        .stand(&rules, &mut hooks);
+    (router.world.tables.hooks, router.world.tracked) = (hooks, true);
+    for port in 2000..2016 {
+        let out = frame(0, protocol::UDP, (A::CLIENT, port), (A::SERVER, 53), 0);
+        assert_eq!(router.world.one(0, out).len(), 1);
+    }
+    assert_eq!(state.mapping_counts().mappings, 16);
+    for port in 3000..3016 {
+        let came = frame(1, protocol::UDP, (A::SERVER, port), (A::CLIENT, 53), 0);
+        assert_eq!(router.world.one(1, came).len(), 1);
+    }
+    let counts = state.conntrack().counts();
+    assert!(counts.early_drop >= 16, "{counts:?}");
+    assert!(state.mapping_counts().mappings <= counts.entries, "{:?} {counts:?}", state.mapping_counts());
+    assert!(state.mapping_counts().mappings < 16);
 }
