@@ -16,6 +16,15 @@ use crate::wire::{Emit, Flags, Options, SackBlocks, SackRange, Timestamps};
 /// Payload of one super-segment: what an IP packet of 64 KB holds with its headers.
 const GSO_MAX: u32 = 65_000;
 
+/// What a segment with ACK tells the peer of what has arrived.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Acks {
+    /// All of it: no ACK is owed any more.
+    All,
+    /// There was no room for every SACK block.
+    Part,
+}
+
 impl<H> Conn<H> {
     /// Sends what may be sent: data, then the ACK that is owed. The host calls it once for every
     /// connection that segments, calls or time have touched.
@@ -130,11 +139,12 @@ impl<H> Conn<H> {
         emit.mss = self.tx.mss() as u16;
         emit.ect = transmit.ect;
         emit.retransmit = transmit.kind == Kind::Retransmit || !new;
-        // Blocks must not make a full segment longer than the path carries.
-        if payload >= self.tx.mss() {
-            emit.options.sack = SackBlocks::EMPTY;
-        }
-        if !self.emit_out(cx, &emit) {
+        // Blocks must not make a segment longer than the path carries. An ACK without them is not
+        // all that is owed.
+        let (blocks, room) = (emit.options.sack.len(), self.tx.mss().saturating_sub(payload));
+        emit.options.sack.truncate(room.saturating_sub(4) as usize / 8);
+        let acks = if emit.options.sack.len() == blocks { Acks::All } else { Acks::Part };
+        if !self.emit_out(cx, &emit, acks) {
             return false;
         }
         if new {
@@ -210,7 +220,7 @@ impl<H> Conn<H> {
     }
 
     /// Hands a segment to the host, and takes note that an ACK has left with it.
-    fn emit_out<O: Output<Handle = H>>(&mut self, cx: &mut Cx<'_, O>, emit: &Emit) -> bool {
+    fn emit_out<O: Output<Handle = H>>(&mut self, cx: &mut Cx<'_, O>, emit: &Emit, acks: Acks) -> bool {
         if !cx.out.send(emit) {
             return false;
         }
@@ -220,7 +230,7 @@ impl<H> Conn<H> {
         }
         if emit.flags.any(Flags::RST) {
             cx.counters.out_rsts += 1;
-        } else if emit.flags.any(Flags::ACK) {
+        } else if emit.flags.any(Flags::ACK) && acks == Acks::All {
             self.ack.sent();
             if !emit.options.sack.is_empty() || self.ooo.is_none() {
                 self.dsack = SackRange::default();
@@ -258,7 +268,7 @@ impl<H> Conn<H> {
         emit.options.sack_permitted = sack;
         // "The window field in a segment where the SYN bit is set MUST NOT be scaled."
         emit.window = self.win.wnd.min(65_535) as u16;
-        self.emit_out(cx, &emit)
+        self.emit_out(cx, &emit, Acks::All)
     }
 
     /// Sends an ACK now.
@@ -268,7 +278,7 @@ impl<H> Conn<H> {
         }
         let seq = self.acceptable_seq();
         let emit = self.emit(cx, seq, Flags::ACK);
-        if !self.emit_out(cx, &emit) {
+        if !self.emit_out(cx, &emit, Acks::All) {
             // No memory: it stays owed.
             self.ack.schedule_now();
             self.ack.deadline = self.ack.deadline.min(cx.now + Span(200_000));
@@ -290,7 +300,7 @@ impl<H> Conn<H> {
     pub(crate) fn send_probe<O: Output<Handle = H>>(&mut self, cx: &mut Cx<'_, O>) -> bool {
         let seq = self.tx.una() - 1;
         let emit = self.emit(cx, seq, Flags::ACK);
-        self.emit_out(cx, &emit)
+        self.emit_out(cx, &emit, Acks::All)
     }
 
     /// Sends a reset (RFC 9293 3.5.2), and nothing after it.
@@ -298,7 +308,7 @@ impl<H> Conn<H> {
         let seq = self.acceptable_seq();
         let emit = self.emit(cx, seq, Flags::RST | Flags::ACK);
         let emit = Emit { options: Options { sack: SackBlocks::EMPTY, ..emit.options }, ..emit };
-        self.emit_out(cx, &emit);
+        self.emit_out(cx, &emit, Acks::All);
     }
 
     /// Decides about the ACK that is owed (Linux `__tcp_ack_snd_check`).
