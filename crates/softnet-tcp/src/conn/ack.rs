@@ -36,7 +36,6 @@ impl<H> Conn<H> {
             self.last_ack = cx.now;
             self.soft_error = None;
             self.keep_probes = 0;
-            self.probes_began = Instant::NEVER;
         }
         self.feed_ack(cx, segment, window_changed);
         Ok(())
@@ -165,11 +164,13 @@ impl<H> Conn<H> {
         Ok(())
     }
 
-    /// The peer answered while nothing was in flight (Linux `tcp_ack_probe`).
+    /// The peer answered while nothing was in flight (Linux `tcp_ack_probe`). Only a window that
+    /// admits data ends probing: an answer without one does not put giving up off.
     fn ack_of_probe(&mut self) {
         let next = self.write_end().past(self.tx.nxt()).min(self.tx.mss());
         if self.tx.packets_out() == 0 && (self.tx.nxt() + next).at_or_before(self.snd_edge()) {
             self.tx.cancel_persist();
+            self.probes_began = Instant::NEVER;
         }
     }
 

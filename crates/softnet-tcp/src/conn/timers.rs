@@ -123,6 +123,7 @@ impl<H> Conn<H> {
         if self.tx.packets_out() != 0 || !self.write_end().after(self.tx.nxt()) {
             self.tx.on_time(&mut cx.send(), false);
             self.tx.cancel_persist();
+            self.probes_began = Instant::NEVER;
             return;
         }
         if !self.probes_began.is_armed() {
@@ -131,11 +132,16 @@ impl<H> Conn<H> {
         let began = self.probes_began;
         let user = u64::from(self.tuned().user_timeout);
         let mut most = cx.cfg.tcp_retries2;
+        let mut hopeless = false;
         if self.is(ConnFlags::ORPHAN) {
-            most = self.orphan_retries(cx.cfg);
+            // However well the peer answers: what an orphan holds is not held for ever (Linux
+            // `tcp_probe_timer`, `tcp_orphan_retries`).
+            let slowest = self.tx.probes_are_slowest(cx.cfg);
+            most = if slowest { cx.cfg.tcp_orphan_retries } else { self.orphan_retries(cx.cfg) };
+            hopeless = slowest && self.tx.backoff() >= most;
         }
         let expired = user != 0 && began != cx.now && cx.now.millis_since(began) >= user;
-        if expired || self.tx.probes_out() >= most {
+        if expired || hopeless || self.tx.probes_out() >= most {
             return self.give_up(cx);
         }
         // RFC 9293 3.8.6.1: "the transmitting TCP peer must regularly transmit at least one octet

@@ -162,6 +162,11 @@ impl Sender {
         }
     }
 
+    /// Whether window probes have become as rare as they get.
+    pub fn probes_are_slowest(&self, cfg: &Config) -> bool {
+        self.persist_interval(cfg) >= rtt::rto_max(cfg)
+    }
+
     fn persist_interval(&self, cfg: &Config) -> Span {
         let base = self.rtt.rto().max(Span(cfg.tcp_rto_min_us));
         base.doubled(u32::from(self.backoff)).min(rtt::rto_max(cfg))
