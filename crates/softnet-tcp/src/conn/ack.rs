@@ -31,7 +31,7 @@ impl<H> Conn<H> {
         } else {
             self.update_ts_recent(cx, segment);
         }
-        let window_changed = segment.ack.at_or_after(una) && self.update_window(segment);
+        let window_changed = segment.ack.at_or_after(una) && self.update_window(cx.cfg, segment);
         if segment.ack.at_or_after(una) {
             self.last_ack = cx.now;
             self.soft_error = None;
@@ -77,7 +77,7 @@ impl<H> Conn<H> {
 
     /// The window that a segment tells, if it is newer than what is known (Linux
     /// `tcp_may_update_window`). Returns whether it changed.
-    fn update_window(&mut self, segment: &Segment) -> bool {
+    fn update_window(&mut self, cfg: &Config, segment: &Segment) -> bool {
         let window = self.window_of(segment);
         let newer = segment.ack.after(self.tx.una())
             || segment.seq.after(self.snd_wl1)
@@ -88,7 +88,7 @@ impl<H> Conn<H> {
         self.snd_wl1 = segment.seq;
         let changed = window != self.snd_wnd;
         self.snd_wnd = window;
-        self.max_window = self.max_window.max(window);
+        self.raise_max_window(cfg, window);
         changed
     }
 

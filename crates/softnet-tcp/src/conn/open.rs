@@ -18,6 +18,9 @@ use crate::wire::SackRange;
 /// What timestamps take of each segment.
 pub(crate) const TS_LEN: u16 = 12;
 
+/// A small window makes no smaller segments: 68 bytes, less the largest header without SACK (Linux).
+const LEAST_MSS: u16 = 68 - 20 - TS_LEN;
+
 /// Options that are set before there is a connection: a listener's children have its own.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ConnOptions {
@@ -204,7 +207,36 @@ impl<H> Conn<H> {
     pub(crate) fn effective_mss(&self, cfg: &Config) -> u16 {
         let whole = self.peer_mss.min(self.path_mss).max(cfg.tcp_min_snd_mss);
         let whole = self.tuned().user_mss.map_or(whole, |user| whole.min(user));
-        whole - if self.is(ConnFlags::TS) { TS_LEN } else { 0 }
+        let mss = whole - if self.is(ConnFlags::TS) { TS_LEN } else { 0 };
+        // RFC 9293 3.8.6.2.1 (3): send "if at least a fraction Fs of the maximum window can be
+        // sent", and Fs "is recommended to be 1/2" (Linux `tcp_bound_to_half_wnd`): a peer whose
+        // window never holds a full segment is not left to the window probe.
+        let bound = self.half_window().max(LEAST_MSS.into());
+        mss.min(u16::try_from(bound).unwrap_or(u16::MAX))
+    }
+
+    /// The peer offered a larger window than ever: it may take larger segments.
+    pub(crate) fn raise_max_window(&mut self, cfg: &Config, window: u32) {
+        if window <= self.max_window {
+            return;
+        }
+        let bound = self.half_window();
+        self.max_window = window;
+        if self.tx.mss() >= bound {
+            let mss = self.effective_mss(cfg);
+            if u32::from(mss) > self.tx.mss() {
+                self.tx.set_mss(mss);
+            }
+        }
+    }
+
+    /// The most that a segment may hold by the peer's largest window.
+    fn half_window(&self) -> u32 {
+        match self.max_window {
+            0 => u32::MAX,
+            small if small <= u32::from(crate::recv::ack::MSS_DEFAULT) => small,
+            window => window / 2,
+        }
     }
 
     /// The handshake is done, as far as numbers go: data may flow.

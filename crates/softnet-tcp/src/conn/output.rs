@@ -128,7 +128,7 @@ impl<H> Conn<H> {
         let new = transmit.seq == self.tx.nxt();
         if new && payload > 0 {
             let forced = end.after(self.pushed_seq + (self.max_window / 2).max(1));
-            transmit.psh = end == self.write_seq || forced;
+            transmit.psh |= end == self.write_seq || forced;
         }
         let mut flags = Flags::ACK;
         flags = flags.with(if transmit.psh { Flags::PSH } else { Flags::NONE });

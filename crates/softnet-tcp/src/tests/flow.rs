@@ -165,16 +165,16 @@ fn a_peer_that_answers_no_probe_is_given_up() {
 }
 
 #[test]
-fn a_window_smaller_than_a_segment_gets_what_fits_after_a_while() {
-    let mut talk = Talk::listen(|_| {});
+fn a_window_that_shrank_below_a_segment_gets_what_fits_after_a_while() {
+    let mut talk = Talk::accepted(|_| {});
     talk.run(
-        "< S 0:0(0) win 256 <mss 1000,sackOK>
-         > S. 0:0(0) ack 1
-         +10 < . 1:1(0) ack 1 win 256
+        "write 100
+         > P. 1:101(100) ack 1
+         +10 < . 1:1(0) ack 101 win 2
          write 1500
-         +210 > P. 1:257(256) ack 1
-         +10 < . 1:1(0) ack 257 win 2000
-         > P. 257:1501(1244) ack 1",
+         +210 > P. 101:357(256) ack 1
+         +10 < . 1:1(0) ack 357 win 257
+         > P. 357:1601(1244) ack 1",
     );
 }
 
@@ -243,4 +243,31 @@ fn a_smaller_path_cuts_what_is_sent_again() {
          > P. 1001:2001(1000) ack 1",
     );
     assert_eq!(talk.end.conn().info(&talk.end.cfg).send.snd_mss, 800);
+}
+
+/// RFC 9293 3.8.6.2.1 (3): half the largest window goes at once, though no full segment fits.
+#[test]
+fn a_window_below_a_segment_is_not_served_by_probes() {
+    let mut talk = Talk::listen(|_| {});
+    talk.run(
+        "< S 0:0(0) win 800 <mss 1000,sackOK>
+         > S. 0:0(0) ack 1
+         +10 < . 1:1(0) ack 1 win 800
+         write 2000
+         > P. 1:801(800) ack 1
+         +10 < . 1:1(0) ack 801 win 800
+         > P. 801:1601(800) ack 1
+         +10 < . 1:1(0) ack 1601 win 800
+         > P. 1601:2001(400) ack 1
+         +10 < . 1:1(0) ack 2001 win 800",
+    );
+    assert_eq!(talk.end.conn().info(&talk.end.cfg).send.snd_mss, 400);
+    // A window that grows makes whole segments possible.
+    talk.run(
+        "+10 < P. 1:2(1) ack 2001 win 5000
+         > . 2001:2001(0) ack 2
+         write 1500
+         > P. 2001:3501(1500) ack 2",
+    );
+    assert_eq!(talk.end.conn().info(&talk.end.cfg).send.snd_mss, 1000);
 }
