@@ -24,7 +24,7 @@ mod timers;
 pub use calls::{InvalidOption, SockOpt, Writable};
 pub use close::Shutdown;
 pub use info::{TcpInfo, linux_state};
-pub use open::{ConnOptions, OpenError};
+pub use open::{ConnOptions, OpenError, PathFloor};
 
 use crate::config::Config;
 use crate::counters::{Counters, DropReason};

@@ -52,6 +52,17 @@ impl ConnOptions {
     }
 }
 
+/// The least MSS that an ICMP message of a too large packet makes: a smaller one would have each
+/// byte carried by forty of headers (CVE-2019-11479).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u16)]
+pub enum PathFloor {
+    /// Linux's `min_pmtu`, 552 bytes.
+    Ipv4 = 552 - 40,
+    /// RFC 8201 4: "a node MUST NOT reduce its estimate … below the IPv6 minimum link MTU", 1280.
+    Ipv6 = 1280 - 60,
+}
+
 /// Why a connection cannot be opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OpenError {
@@ -279,10 +290,16 @@ impl<H> Conn<H> {
         }
     }
 
-    /// The path carries less: `path_mss` is its MTU less the IP header and 20. Segments that are
-    /// too large are sent again in smaller ones.
-    pub fn path_mss_changed<O>(&mut self, cx: &mut Cx<'_, O>, path_mss: u16) {
-        self.path_mss = path_mss.max(cx.cfg.tcp_min_snd_mss);
+    /// The path carries less, as ICMP tells: `path_mss` is its MTU less the IP header and 20,
+    /// `quoted` the sequence number in the segment that the message quotes, and `floor` the least
+    /// that is believed. What is not in flight is no reason (RFC 5927 7.2), and a message does not
+    /// raise the MSS. Segments that are too large are sent again in smaller ones.
+    pub fn path_mss_changed<O>(&mut self, cx: &mut Cx<'_, O>, quoted: Seq, path_mss: u16, floor: PathFloor) {
+        let path_mss = path_mss.max(floor as u16).max(cx.cfg.tcp_min_snd_mss);
+        if !quoted.between(self.tx.una(), self.tx.nxt()) || path_mss >= self.path_mss {
+            return;
+        }
+        self.path_mss = path_mss;
         if !matches!(self.state, State::SynSent | State::Closed) {
             let mss = self.effective_mss(cx.cfg);
             self.tx.set_mss(mss);

@@ -271,3 +271,25 @@ fn a_window_below_a_segment_is_not_served_by_probes() {
     );
     assert_eq!(talk.end.conn().info(&talk.end.cfg).send.snd_mss, 1000);
 }
+
+#[test]
+fn a_message_about_the_path_is_believed_as_far_as_it_can_be_true() {
+    use crate::conn::PathFloor::{Ipv4, Ipv6};
+    let mut talk = Talk::accepted(|_| {});
+    talk.run("write 2000\n> P. 1:2001(2000) ack 1");
+    let una = talk.end.iss + 1;
+    let mss = |talk: &Talk| talk.end.conn().info(&talk.end.cfg).send.snd_mss;
+    for (quoted, told) in [(una - 1, 600), (una + 2001, 600), (una, 2000), (una, 1460)] {
+        talk.path_mss(quoted, told, Ipv4);
+        talk.run("nothing");
+        assert_eq!(mss(&talk), 1000, "{told} at {}", quoted - una);
+    }
+    talk.path_mss(una, 500, Ipv6);
+    talk.run("nothing");
+    assert_eq!((mss(&talk), talk.end.conn().info(&talk.end.cfg).path_mss), (1000, 1220));
+    talk.path_mss(una + 2000, 100, Ipv4);
+    assert_eq!(mss(&talk), 512);
+    talk.end.host.sent.clear();
+    talk.path_mss(una, 900, Ipv4);
+    assert_eq!(mss(&talk), 512, "never more");
+}
