@@ -274,7 +274,7 @@ impl Sender {
     }
 
     /// Time and number of packets have to be followed anew: tags were taken back, or records
-    /// split.
+    /// cut up.
     pub(super) fn rebuild_order(&mut self) {
         if let Some(cold) = &mut self.cold {
             cold.rack.cursor = self.una;
