@@ -70,6 +70,7 @@ impl<H> Conn<H> {
             if self.send_syn(cx, false) {
                 self.tx.on_sent(&mut cx.send(), &syn);
             } else {
+                self.tx.on_tx_refused(&cx.send());
                 self.set(ConnFlags::DIRTY, true);
             }
             return;

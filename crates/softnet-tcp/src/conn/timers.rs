@@ -6,7 +6,7 @@
 
 use super::{Conn, ConnFlags, Cx, Error, Output, State};
 use crate::config::Config;
-use crate::send::{Fired, Transmit};
+use crate::send::Fired;
 use crate::time::{Instant, Span};
 
 /// The least RTO by which `retries2` is made a time (Linux `TCP_RTO_MIN`).
@@ -120,7 +120,9 @@ impl<H> Conn<H> {
     }
 
     fn window_probe_is_due<O: Output<Handle = H>>(&mut self, cx: &mut Cx<'_, O>) {
-        if self.tx.packets_out() != 0 || !self.write_end().after(self.tx.nxt()) {
+        // A SYN that was refused leaves by `flush`, not by force.
+        let opening = matches!(self.state, State::SynSent | State::SynReceived);
+        if opening || self.tx.packets_out() != 0 || !self.write_end().after(self.tx.nxt()) {
             self.tx.on_time(&mut cx.send(), false);
             self.tx.cancel_persist();
             self.probes_began = Instant::NEVER;
@@ -150,11 +152,14 @@ impl<H> Conn<H> {
         let limits = self.limits(cx);
         match self.tx.force_new(&limits) {
             Some(mut transmit) => {
-                self.tx.on_time(&mut cx.send(), false);
                 transmit.psh = true;
-                if self.force(cx, transmit) {
-                    self.pushed_seq = self.pushed_seq.max(transmit.seq + transmit.payload());
+                if !self.send_data(cx, &mut transmit) {
+                    return self.tx.on_tx_refused(&cx.send());
                 }
+                self.tx.on_sent(&mut cx.send(), &transmit);
+                self.tx.probed_with_data(&cx.send());
+                self.probes_began = Instant::NEVER;
+                return;
             }
             None => {
                 cx.counters.win_probe += 1;
@@ -165,14 +170,6 @@ impl<H> Conn<H> {
         if user != 0 {
             self.tx.clamp_timer(began.plus_millis(user).max(cx.now + Span(1000)));
         }
-    }
-
-    fn force<O: Output<Handle = H>>(&mut self, cx: &mut Cx<'_, O>, mut transmit: Transmit) -> bool {
-        let sent = self.send_data(cx, &mut transmit);
-        if sent {
-            self.tx.on_sent(&mut cx.send(), &transmit);
-        }
-        sent
     }
 
     pub(crate) fn keepidle(&self, cfg: &Config) -> u64 {

@@ -293,3 +293,46 @@ fn a_message_about_the_path_is_believed_as_far_as_it_can_be_true() {
     talk.path_mss(una, 900, Ipv4);
     assert_eq!(mss(&talk), 512, "never more");
 }
+
+#[test]
+fn what_was_refused_is_tried_again_in_half_a_second() {
+    let mut talk = Talk::accepted(|_| {});
+    talk.run(
+        "refuse on
+         +10 write 1500
+         +400 nothing
+         +200 refuse off
+         +400 > P. 1:1001(1000) ack 1
+         > P. 1001:1501(500) ack 1",
+    );
+    let info = talk.end.conn().info(&talk.end.cfg).send;
+    assert_eq!((info.backoff, info.probes), (0, 0));
+    // The SYN too.
+    let mut talk = Talk::listen(|_| {});
+    talk.end.listener = None;
+    talk.end.host.refuse = true;
+    talk.end.connect();
+    talk.run("+10 refuse off\n+490 > S 0:0(0)");
+}
+
+/// What a window below a segment lets out is data in flight: its time-outs start with the RTO.
+#[test]
+fn a_probe_that_is_data_ends_the_backoff() {
+    let mut talk = Talk::accepted(|_| {});
+    talk.run(
+        "write 100
+         > P. 1:101(100) ack 1
+         +10 < . 1:1(0) ack 101 win 0
+         write 1500
+         +210 > . 100:100(0) ack 1
+         +420 > . 100:100(0) ack 1
+         +840 > . 100:100(0) ack 1
+         +10 < . 1:1(0) ack 101 win 2
+         +1670 > P. 101:357(256) ack 1",
+    );
+    let info = talk.end.conn().info(&talk.end.cfg).send;
+    assert_eq!((info.backoff, info.probes), (0, 0));
+    let due = talk.end.deadline().0 - talk.end.now.0;
+    assert!(due <= 420_000, "{due} µs");
+    talk.end.host.sent.clear();
+}
