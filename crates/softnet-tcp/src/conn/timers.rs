@@ -43,6 +43,8 @@ impl<H> Conn<H> {
 
     fn ack_is_due<O: Output<Handle = H>>(&mut self, cx: &mut Cx<'_, O>) {
         if self.ooo.as_ref().is_some_and(|ooo| ooo.compressed > 0) {
+            // What is refused is not due at once again.
+            self.ack.deadline = Instant::NEVER;
             return self.send_ack(cx);
         }
         let rto = self.rto(cx.cfg);

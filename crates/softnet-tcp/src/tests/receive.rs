@@ -355,3 +355,35 @@ fn an_ack_with_blocks_follows_data_without() {
         }
     }
 }
+
+/// RFC 2883 4: the block that holds the duplicate follows its report.
+#[test]
+fn a_duplicate_brings_its_block_to_the_front() {
+    let mut talk = Talk::accepted(|_| {});
+    talk.run(
+        "+10 < . 1001:2001(1000) ack 1 win 257
+         > . 1:1(0) ack 1 <sack 1001:2001>
+         +1 < . 3001:4001(1000) ack 1 win 257
+         > . 1:1(0) ack 1 <sack 3001:4001 1001:2001>
+         +1 < . 1001:2001(1000) ack 1 win 257
+         > . 1:1(0) ack 1 <sack 1001:2001 1001:2001 3001:4001>",
+    );
+}
+
+/// A compressed ACK that was refused goes later, and its timer does not stay due.
+#[test]
+fn a_refused_compressed_ack_is_sent_later() {
+    let mut talk = Talk::accepted(|_| {});
+    talk.run("write 10\n> P. 1:11(10) ack 1\n+10 < . 1:1(0) ack 11 win 257");
+    for i in 1..=3u32 {
+        let (a, b) = (1 + i * 1000, 1001 + i * 1000);
+        talk.run(&format!("< . {a}:{b}(1000) ack 11 win 257\n> . 11:11(0) ack 1 <sack 1001:{b}>"));
+    }
+    talk.run(
+        "< . 4001:5001(1000) ack 11 win 257
+         refuse on
+         +10 nothing
+         refuse off
+         +191 > . 11:11(0) ack 1 <sack 1001:5001>",
+    );
+}
