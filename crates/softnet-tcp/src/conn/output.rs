@@ -176,7 +176,7 @@ impl<H> Conn<H> {
             }
         }
         if !flags.any(Flags::RST) {
-            emit.window = self.tell_window(cx);
+            emit.window = self.window_field(cx);
         }
         emit.options = self.options(cx);
         emit
@@ -202,14 +202,20 @@ impl<H> Conn<H> {
         options
     }
 
-    fn tell_window<O>(&mut self, cx: &mut Cx<'_, O>) -> u16 {
-        let was_zero = self.is(ConnFlags::TOLD_ZERO);
+    /// The window field of a segment that is to leave.
+    fn window_field<O>(&mut self, cx: &Cx<'_, O>) -> u16 {
         let no_memory = self.ack.is_out_of_memory();
-        let (field, scarce) = self.win.tell(cx.cfg, self.rcv_nxt, self.ack.rcv_mss, no_memory);
+        let (field, scarce) = self.win.field(cx.cfg, self.rcv_nxt, self.ack.rcv_mss, no_memory);
         if scarce {
             self.ack.quick = 0;
         }
-        if (field == 0) != was_zero {
+        field
+    }
+
+    /// A segment with this window field has left.
+    fn window_told<O>(&mut self, cx: &mut Cx<'_, O>, field: u16) {
+        self.win.told(self.rcv_nxt, field);
+        if (field == 0) != self.is(ConnFlags::TOLD_ZERO) {
             self.set(ConnFlags::TOLD_ZERO, field == 0);
             if field == 0 {
                 cx.counters.to_zero_window_adv += 1;
@@ -217,13 +223,15 @@ impl<H> Conn<H> {
                 cx.counters.from_zero_window_adv += 1;
             }
         }
-        field
     }
 
     /// Hands a segment to the host, and takes note that an ACK has left with it.
     fn emit_out<O: Output<Handle = H>>(&mut self, cx: &mut Cx<'_, O>, emit: &Emit, acks: Acks) -> bool {
         if !cx.out.send(emit) {
             return false;
+        }
+        if !emit.flags.any(Flags::SYN | Flags::RST) {
+            self.window_told(cx, emit.window);
         }
         self.segs_out = self.segs_out.wrapping_add(emit.segs());
         if !emit.retransmit {

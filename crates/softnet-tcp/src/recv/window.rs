@@ -182,10 +182,10 @@ impl RecvWindow {
         (window, scarce)
     }
 
-    /// Takes note of the window that a segment tells now, and returns the field for it.
-    pub(crate) fn tell(&mut self, cfg: &Config, rcv_nxt: Seq, rcv_mss: u16, no_memory: bool) -> (u16, bool) {
+    /// The field of the window that a segment tells now; once it has left, [`told`](Self::told)
+    /// takes note. The second result is [`offer`](Self::offer)'s.
+    pub(crate) fn field(&self, cfg: &Config, rcv_nxt: Seq, rcv_mss: u16, no_memory: bool) -> (u16, bool) {
         if no_memory {
-            (self.wnd, self.told_at) = (0, rcv_nxt);
             return (0, true);
         }
         let current = self.current(rcv_nxt);
@@ -194,9 +194,13 @@ impl RecvWindow {
             window = current.next_multiple_of(1 << self.scale);
         }
         let window = window.min(FIELD_MAX << self.scale);
-        (self.wnd, self.told_at) = (window, rcv_nxt);
-        self.max_edge = self.max_edge.max(rcv_nxt + window);
         ((window >> self.scale) as u16, scarce)
+    }
+
+    /// A segment told `field` from `rcv_nxt` on.
+    pub(crate) fn told(&mut self, rcv_nxt: Seq, field: u16) {
+        (self.wnd, self.told_at) = (u32::from(field) << self.scale, rcv_nxt);
+        self.max_edge = self.max_edge.max(rcv_nxt + self.wnd);
     }
 
     /// Whether `charge` bytes of memory more may be held.
@@ -342,6 +346,14 @@ impl RecvWindow {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    impl RecvWindow {
+        fn tell(&mut self, cfg: &Config, rcv_nxt: Seq, rcv_mss: u16, no_memory: bool) -> (u16, bool) {
+            let (field, scarce) = self.field(cfg, rcv_nxt, rcv_mss, no_memory);
+            self.told(rcv_nxt, field);
+            (field, scarce)
+        }
+    }
 
     fn window() -> (Config, RecvWindow) {
         let cfg = Config::default();
