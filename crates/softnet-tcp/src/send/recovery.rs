@@ -203,7 +203,11 @@ impl Sender {
         if !self.sack_ok {
             self.sacked_out = 0;
         }
-        let rtt = self.cold.as_ref().map_or(crate::Span::ZERO, |cold| cold.rack.rtt);
+        let mut rtt = self.cold.as_ref().map_or(crate::Span::ZERO, |cold| cold.rack.rtt);
+        if rtt == crate::Span::ZERO && self.sack_ok {
+            // RACK measures from the first loss on, which this may be.
+            rtt = self.rtt.srtt().unwrap_or(rtt);
+        }
         let mut lost_again = 0;
         for i in 0..self.ring.len() {
             let Some(record) = self.ring.get(i) else { break };
