@@ -98,9 +98,9 @@ impl TimeWait {
         self.substate
     }
 
-    /// Whether an active open may take the port (`tcp_tw_reuse`): both FINs are
-    /// acknowledged, there were timestamps, and a second has passed. The new connection starts at the number in the answer, and keeps the
-    /// peer's last timestamp.
+    /// Whether an active open may take the port (`tcp_tw_reuse`): both FINs are acknowledged, there
+    /// were timestamps, and a second has passed. The new connection starts at the number in the
+    /// answer, and keeps the peer's last timestamp.
     pub fn reusable(&self, now: Instant, cfg: &Config, loopback: bool) -> Option<(Seq, u32)> {
         let allowed = cfg.tcp_tw_reuse == 1 || (cfg.tcp_tw_reuse == 2 && loopback);
         let waited = ts_clock(now).wrapping_sub(self.since);
