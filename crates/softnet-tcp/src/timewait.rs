@@ -98,13 +98,15 @@ impl TimeWait {
         self.substate
     }
 
-    /// Whether an active open may take the port (`tcp_tw_reuse`): there were timestamps, and a
-    /// second has passed. The new connection starts at the number in the answer, and keeps the
-    /// peer's last timestamp.
+    /// Whether an active open may take the port (`tcp_tw_reuse`): both FINs are acknowledged, there
+    /// were timestamps, and a second has passed. The new connection starts at the number in the
+    /// answer, and keeps the peer's last timestamp.
     pub fn reusable(&self, now: Instant, cfg: &Config, loopback: bool) -> Option<(Seq, u32)> {
         let allowed = cfg.tcp_tw_reuse == 1 || (cfg.tcp_tw_reuse == 2 && loopback);
         let waited = ts_clock(now).wrapping_sub(self.since);
-        (allowed && self.has_ts && waited > cfg.tcp_tw_reuse_delay).then(|| (self.next_iss(), self.ts_recent))
+        let ended = self.substate == Substate::TimeWait;
+        (allowed && ended && self.has_ts && waited > cfg.tcp_tw_reuse_delay)
+            .then(|| (self.next_iss(), self.ts_recent))
     }
 
     /// A number that no old segment can have; never zero.
@@ -113,13 +115,16 @@ impl TimeWait {
         if iss == Seq(0) { Seq(1) } else { iss }
     }
 
-    /// A segment for the connection that was.
+    /// A segment for the connection that was. `has_listener`: whether a listener would take a SYN
+    /// that opens a new one; without, the old connection answers it, and is remembered (Linux
+    /// `tcp_v4_rcv`, `TCP_TW_SYN`).
     pub fn input(
         &mut self,
         now: Instant,
         cfg: &Config,
         counters: &mut Counters,
         segment: &Segment,
+        has_listener: bool,
     ) -> Verdict {
         counters.in_segs += u64::from(segment.segs);
         let paws_rejects = self.paws_rejects(now, segment);
@@ -145,7 +150,8 @@ impl TimeWait {
         // last one's opens a new connection.
         let newer_ts = self.has_ts
             && segment.options.timestamps.is_some_and(|ts| (self.ts_recent.wrapping_sub(ts.val) as i32) < 0);
-        if syn && !rst && !ack && !paws_rejects && (segment.seq.after(self.rcv_nxt) || newer_ts) {
+        let opens = syn && !rst && !ack && !paws_rejects;
+        if opens && has_listener && (segment.seq.after(self.rcv_nxt) || newer_ts) {
             counters.tw_recycled += 1;
             return Verdict::NewConnection(self.next_iss());
         }
@@ -265,7 +271,7 @@ mod tests {
     }
 
     fn give(tw: &mut TimeWait, cfg: &Config, after_ms: u64, segment: &Segment) -> Verdict {
-        tw.input(NOW.plus_millis(after_ms), cfg, &mut Counters::default(), segment)
+        tw.input(NOW.plus_millis(after_ms), cfg, &mut Counters::default(), segment, true)
     }
 
     fn answered(verdict: Verdict) -> Option<(u32, u32)> {
@@ -302,6 +308,18 @@ mod tests {
         assert!(answered(by(5000, 60)).is_some(), "old by its timestamp");
     }
 
+    /// A port that only an active open used: anybody's SYN must not end the wait.
+    #[test]
+    fn a_new_syn_without_a_listener_is_answered_by_the_old_connection() {
+        let (mut tw, cfg) = (tw(Substate::TimeWait), Config::default());
+        let (deadline, mut counters) = (tw.deadline(), Counters::default());
+        let syn = seg(1001, Flags::SYN, 0, 71);
+        let verdict = tw.input(NOW.plus_millis(2000), &cfg, &mut counters, &syn, false);
+        assert_eq!(answered(verdict), Some((500, 1000)));
+        assert_eq!((tw.deadline(), counters.tw_recycled), (deadline, 0));
+        assert!(matches!(give(&mut tw, &cfg, 4000, &syn), Verdict::NewConnection(_)));
+    }
+
     #[test]
     fn rfc1337_decides_about_resets() {
         let (mut cfg, rst) = (Config::default(), seg(1000, Flags::RST, 0, 70));
@@ -327,6 +345,14 @@ mod tests {
         assert_eq!(answered(give(&mut waiting, &cfg, 10, &fin)), Some((500, 1001)));
         assert_eq!(waiting.substate(), Substate::TimeWait);
         assert_eq!(waiting.deadline(), NOW.plus_millis(60_010));
+    }
+
+    #[test]
+    fn an_active_open_may_not_take_the_port_of_fin_wait_2() {
+        let (cfg, mut waiting) = (Config { tcp_tw_reuse: 1, ..Config::default() }, tw(Substate::FinWait2));
+        assert_eq!(waiting.reusable(NOW.plus_millis(2000), &cfg, true), None);
+        give(&mut waiting, &cfg, 2000, &seg(1000, Flags::FIN | Flags::ACK, 0, 70));
+        assert!(waiting.reusable(NOW.plus_millis(3001), &cfg, true).is_some());
     }
 
     #[test]

@@ -31,12 +31,11 @@ impl<H> Conn<H> {
         } else {
             self.update_ts_recent(cx, segment);
         }
-        let window_changed = segment.ack.at_or_after(una) && self.update_window(segment);
+        let window_changed = segment.ack.at_or_after(una) && self.update_window(cx.cfg, segment);
         if segment.ack.at_or_after(una) {
             self.last_ack = cx.now;
             self.soft_error = None;
             self.keep_probes = 0;
-            self.probes_began = Instant::NEVER;
         }
         self.feed_ack(cx, segment, window_changed);
         Ok(())
@@ -78,7 +77,7 @@ impl<H> Conn<H> {
 
     /// The window that a segment tells, if it is newer than what is known (Linux
     /// `tcp_may_update_window`). Returns whether it changed.
-    fn update_window(&mut self, segment: &Segment) -> bool {
+    fn update_window(&mut self, cfg: &Config, segment: &Segment) -> bool {
         let window = self.window_of(segment);
         let newer = segment.ack.after(self.tx.una())
             || segment.seq.after(self.snd_wl1)
@@ -89,7 +88,7 @@ impl<H> Conn<H> {
         self.snd_wl1 = segment.seq;
         let changed = window != self.snd_wnd;
         self.snd_wnd = window;
-        self.max_window = self.max_window.max(window);
+        self.raise_max_window(cfg, window);
         changed
     }
 
@@ -165,11 +164,13 @@ impl<H> Conn<H> {
         Ok(())
     }
 
-    /// The peer answered while nothing was in flight (Linux `tcp_ack_probe`).
+    /// The peer answered while nothing was in flight (Linux `tcp_ack_probe`). Only a window that
+    /// admits data ends probing: an answer without one does not put giving up off.
     fn ack_of_probe(&mut self) {
         let next = self.write_end().past(self.tx.nxt()).min(self.tx.mss());
         if self.tx.packets_out() == 0 && (self.tx.nxt() + next).at_or_before(self.snd_edge()) {
             self.tx.cancel_persist();
+            self.probes_began = Instant::NEVER;
         }
     }
 

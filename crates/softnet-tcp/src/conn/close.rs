@@ -36,10 +36,11 @@ impl<H> Conn<H> {
     }
 
     /// Queues the FIN behind what is queued: the state changes at once, whatever the peer's window
-    /// says.
+    /// says; in SYN-RECEIVED once the connection is established (RFC 9293 3.10.4 "queue for
+    /// processing after entering ESTABLISHED state").
     fn close_sending<O: Output<Handle = H>>(&mut self, cx: &mut Cx<'_, O>) {
         self.state = match self.state {
-            State::Established | State::SynReceived => State::FinWait1,
+            State::Established => State::FinWait1,
             State::CloseWait => State::LastAck,
             // "SYN-SENT STATE: Delete the TCB and return 'error: closing' responses".
             State::SynSent => return self.end(cx, None),

@@ -90,7 +90,6 @@ impl<H> Conn<H> {
         self.snd_wl1 = segment.seq;
         self.last_ack = cx.now;
         self.keep_probes = 0;
-        self.probes_began = Instant::NEVER;
         if segment.len == 0 {
             cx.counters.hp_acks += 1;
             self.feed_ack(cx, segment, false);

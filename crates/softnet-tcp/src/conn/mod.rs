@@ -24,7 +24,7 @@ mod timers;
 pub use calls::{InvalidOption, SockOpt, Writable};
 pub use close::Shutdown;
 pub use info::{TcpInfo, linux_state};
-pub use open::{ConnOptions, OpenError};
+pub use open::{ConnOptions, OpenError, PathFloor};
 
 use crate::config::Config;
 use crate::counters::{Counters, DropReason};
@@ -198,7 +198,7 @@ pub struct Conn<H> {
     data_segs_in: u32,
     data_segs_out: u32,
     rcv_ooopack: u32,
-    /// When window probes began to go without an answer, or [`Instant::NEVER`].
+    /// When the first probe of a window that is closed since went, or [`Instant::NEVER`].
     probes_began: Instant,
     /// Options that few connections set.
     tuned: Option<Box<Tuned>>,

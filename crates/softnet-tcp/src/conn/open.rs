@@ -18,6 +18,9 @@ use crate::wire::SackRange;
 /// What timestamps take of each segment.
 pub(crate) const TS_LEN: u16 = 12;
 
+/// A small window makes no smaller segments: 68 bytes, less the largest header without SACK (Linux).
+const LEAST_MSS: u16 = 68 - 20 - TS_LEN;
+
 /// Options that are set before there is a connection: a listener's children have its own.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ConnOptions {
@@ -47,6 +50,17 @@ impl ConnOptions {
         let locked = self.rcvbuf.is_some();
         RecvWindow::new(cfg, buf, locked, self.window_clamp, advmss, cfg.tcp_window_scaling)
     }
+}
+
+/// The least MSS that an ICMP message of a too large packet makes: a smaller one would have each
+/// byte carried by forty of headers (CVE-2019-11479).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u16)]
+pub enum PathFloor {
+    /// Linux's `min_pmtu`, 552 bytes.
+    Ipv4 = 552 - 40,
+    /// RFC 8201 4: "a node MUST NOT reduce its estimate … below the IPv6 minimum link MTU", 1280.
+    Ipv6 = 1280 - 60,
 }
 
 /// Why a connection cannot be opened.
@@ -204,7 +218,36 @@ impl<H> Conn<H> {
     pub(crate) fn effective_mss(&self, cfg: &Config) -> u16 {
         let whole = self.peer_mss.min(self.path_mss).max(cfg.tcp_min_snd_mss);
         let whole = self.tuned().user_mss.map_or(whole, |user| whole.min(user));
-        whole - if self.is(ConnFlags::TS) { TS_LEN } else { 0 }
+        let mss = whole - if self.is(ConnFlags::TS) { TS_LEN } else { 0 };
+        // RFC 9293 3.8.6.2.1 (3): send "if at least a fraction Fs of the maximum window can be
+        // sent", and Fs "is recommended to be 1/2" (Linux `tcp_bound_to_half_wnd`): a peer whose
+        // window never holds a full segment is not left to the window probe.
+        let bound = self.half_window().max(LEAST_MSS.into());
+        mss.min(u16::try_from(bound).unwrap_or(u16::MAX))
+    }
+
+    /// The peer offered a larger window than ever: it may take larger segments.
+    pub(crate) fn raise_max_window(&mut self, cfg: &Config, window: u32) {
+        if window <= self.max_window {
+            return;
+        }
+        let bound = self.half_window();
+        self.max_window = window;
+        if self.tx.mss() >= bound {
+            let mss = self.effective_mss(cfg);
+            if u32::from(mss) > self.tx.mss() {
+                self.tx.set_mss(mss);
+            }
+        }
+    }
+
+    /// The most that a segment may hold by the peer's largest window.
+    fn half_window(&self) -> u32 {
+        match self.max_window {
+            0 => u32::MAX,
+            small if small <= u32::from(crate::recv::ack::MSS_DEFAULT) => small,
+            window => window / 2,
+        }
     }
 
     /// The handshake is done, as far as numbers go: data may flow.
@@ -247,10 +290,16 @@ impl<H> Conn<H> {
         }
     }
 
-    /// The path carries less: `path_mss` is its MTU less the IP header and 20. Segments that are
-    /// too large are sent again in smaller ones.
-    pub fn path_mss_changed<O>(&mut self, cx: &mut Cx<'_, O>, path_mss: u16) {
-        self.path_mss = path_mss.max(cx.cfg.tcp_min_snd_mss);
+    /// The path carries less, as ICMP tells: `path_mss` is its MTU less the IP header and 20,
+    /// `quoted` the sequence number in the segment that the message quotes, and `floor` the least
+    /// that is believed. What is not in flight is no reason (RFC 5927 7.2), and a message does not
+    /// raise the MSS. Segments that are too large are sent again in smaller ones.
+    pub fn path_mss_changed<O>(&mut self, cx: &mut Cx<'_, O>, quoted: Seq, path_mss: u16, floor: PathFloor) {
+        let path_mss = path_mss.max(floor as u16).max(cx.cfg.tcp_min_snd_mss);
+        if !quoted.between(self.tx.una(), self.tx.nxt()) || path_mss >= self.path_mss {
+            return;
+        }
+        self.path_mss = path_mss;
         if !matches!(self.state, State::SynSent | State::Closed) {
             let mss = self.effective_mss(cx.cfg);
             self.tx.set_mss(mss);

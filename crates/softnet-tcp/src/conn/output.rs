@@ -16,6 +16,15 @@ use crate::wire::{Emit, Flags, Options, SackBlocks, SackRange, Timestamps};
 /// Payload of one super-segment: what an IP packet of 64 KB holds with its headers.
 const GSO_MAX: u32 = 65_000;
 
+/// What a segment with ACK tells the peer of what has arrived.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Acks {
+    /// All of it: no ACK is owed any more.
+    All,
+    /// There was no room for every SACK block.
+    Part,
+}
+
 impl<H> Conn<H> {
     /// Sends what may be sent: data, then the ACK that is owed. The host calls it once for every
     /// connection that segments, calls or time have touched.
@@ -61,6 +70,7 @@ impl<H> Conn<H> {
             if self.send_syn(cx, false) {
                 self.tx.on_sent(&mut cx.send(), &syn);
             } else {
+                self.tx.on_tx_refused(&cx.send());
                 self.set(ConnFlags::DIRTY, true);
             }
             return;
@@ -119,7 +129,7 @@ impl<H> Conn<H> {
         let new = transmit.seq == self.tx.nxt();
         if new && payload > 0 {
             let forced = end.after(self.pushed_seq + (self.max_window / 2).max(1));
-            transmit.psh = end == self.write_seq || forced;
+            transmit.psh |= end == self.write_seq || forced;
         }
         let mut flags = Flags::ACK;
         flags = flags.with(if transmit.psh { Flags::PSH } else { Flags::NONE });
@@ -130,11 +140,12 @@ impl<H> Conn<H> {
         emit.mss = self.tx.mss() as u16;
         emit.ect = transmit.ect;
         emit.retransmit = transmit.kind == Kind::Retransmit || !new;
-        // Blocks must not make a full segment longer than the path carries.
-        if payload >= self.tx.mss() {
-            emit.options.sack = SackBlocks::EMPTY;
-        }
-        if !self.emit_out(cx, &emit) {
+        // Blocks must not make a segment longer than the path carries. An ACK without them is not
+        // all that is owed.
+        let (blocks, room) = (emit.options.sack.len(), self.tx.mss().saturating_sub(payload));
+        emit.options.sack.truncate(room.saturating_sub(4) as usize / 8);
+        let acks = if emit.options.sack.len() == blocks { Acks::All } else { Acks::Part };
+        if !self.emit_out(cx, &emit, acks) {
             return false;
         }
         if new {
@@ -165,7 +176,7 @@ impl<H> Conn<H> {
             }
         }
         if !flags.any(Flags::RST) {
-            emit.window = self.tell_window(cx);
+            emit.window = self.window_field(cx);
         }
         emit.options = self.options(cx);
         emit
@@ -191,14 +202,20 @@ impl<H> Conn<H> {
         options
     }
 
-    fn tell_window<O>(&mut self, cx: &mut Cx<'_, O>) -> u16 {
-        let was_zero = self.is(ConnFlags::TOLD_ZERO);
+    /// The window field of a segment that is to leave.
+    fn window_field<O>(&mut self, cx: &Cx<'_, O>) -> u16 {
         let no_memory = self.ack.is_out_of_memory();
-        let (field, scarce) = self.win.tell(cx.cfg, self.rcv_nxt, self.ack.rcv_mss, no_memory);
+        let (field, scarce) = self.win.field(cx.cfg, self.rcv_nxt, self.ack.rcv_mss, no_memory);
         if scarce {
             self.ack.quick = 0;
         }
-        if (field == 0) != was_zero {
+        field
+    }
+
+    /// A segment with this window field has left.
+    fn window_told<O>(&mut self, cx: &mut Cx<'_, O>, field: u16) {
+        self.win.told(self.rcv_nxt, field);
+        if (field == 0) != self.is(ConnFlags::TOLD_ZERO) {
             self.set(ConnFlags::TOLD_ZERO, field == 0);
             if field == 0 {
                 cx.counters.to_zero_window_adv += 1;
@@ -206,13 +223,15 @@ impl<H> Conn<H> {
                 cx.counters.from_zero_window_adv += 1;
             }
         }
-        field
     }
 
     /// Hands a segment to the host, and takes note that an ACK has left with it.
-    fn emit_out<O: Output<Handle = H>>(&mut self, cx: &mut Cx<'_, O>, emit: &Emit) -> bool {
+    fn emit_out<O: Output<Handle = H>>(&mut self, cx: &mut Cx<'_, O>, emit: &Emit, acks: Acks) -> bool {
         if !cx.out.send(emit) {
             return false;
+        }
+        if !emit.flags.any(Flags::SYN | Flags::RST) {
+            self.window_told(cx, emit.window);
         }
         self.segs_out = self.segs_out.wrapping_add(emit.segs());
         if !emit.retransmit {
@@ -220,7 +239,7 @@ impl<H> Conn<H> {
         }
         if emit.flags.any(Flags::RST) {
             cx.counters.out_rsts += 1;
-        } else if emit.flags.any(Flags::ACK) {
+        } else if emit.flags.any(Flags::ACK) && acks == Acks::All {
             self.ack.sent();
             if !emit.options.sack.is_empty() || self.ooo.is_none() {
                 self.dsack = SackRange::default();
@@ -258,7 +277,7 @@ impl<H> Conn<H> {
         emit.options.sack_permitted = sack;
         // "The window field in a segment where the SYN bit is set MUST NOT be scaled."
         emit.window = self.win.wnd.min(65_535) as u16;
-        self.emit_out(cx, &emit)
+        self.emit_out(cx, &emit, Acks::All)
     }
 
     /// Sends an ACK now.
@@ -268,7 +287,7 @@ impl<H> Conn<H> {
         }
         let seq = self.acceptable_seq();
         let emit = self.emit(cx, seq, Flags::ACK);
-        if !self.emit_out(cx, &emit) {
+        if !self.emit_out(cx, &emit, Acks::All) {
             // No memory: it stays owed.
             self.ack.schedule_now();
             self.ack.deadline = self.ack.deadline.min(cx.now + Span(200_000));
@@ -290,7 +309,7 @@ impl<H> Conn<H> {
     pub(crate) fn send_probe<O: Output<Handle = H>>(&mut self, cx: &mut Cx<'_, O>) -> bool {
         let seq = self.tx.una() - 1;
         let emit = self.emit(cx, seq, Flags::ACK);
-        self.emit_out(cx, &emit)
+        self.emit_out(cx, &emit, Acks::All)
     }
 
     /// Sends a reset (RFC 9293 3.5.2), and nothing after it.
@@ -298,7 +317,7 @@ impl<H> Conn<H> {
         let seq = self.acceptable_seq();
         let emit = self.emit(cx, seq, Flags::RST | Flags::ACK);
         let emit = Emit { options: Options { sack: SackBlocks::EMPTY, ..emit.options }, ..emit };
-        self.emit_out(cx, &emit);
+        self.emit_out(cx, &emit, Acks::All);
     }
 
     /// Decides about the ACK that is owed (Linux `__tcp_ack_snd_check`).

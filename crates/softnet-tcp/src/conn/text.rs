@@ -257,7 +257,8 @@ impl<H> Conn<H> {
         if fin && ooo.fin.is_none() {
             ooo.fin = Some(end);
         }
-        if result.is_ok() && sack {
+        // A duplicate is news too: its block is the one to follow the DSACK (RFC 2883 4).
+        if (result.is_ok() || dup.is_some()) && sack {
             ooo.sacks.add(start, end + u32::from(fin));
         }
         if let Some(dup) = dup {

@@ -6,7 +6,7 @@
 
 use super::{Conn, ConnFlags, Cx, Error, Output, State};
 use crate::config::Config;
-use crate::send::{Fired, Transmit};
+use crate::send::Fired;
 use crate::time::{Instant, Span};
 
 /// The least RTO by which `retries2` is made a time (Linux `TCP_RTO_MIN`).
@@ -43,6 +43,8 @@ impl<H> Conn<H> {
 
     fn ack_is_due<O: Output<Handle = H>>(&mut self, cx: &mut Cx<'_, O>) {
         if self.ooo.as_ref().is_some_and(|ooo| ooo.compressed > 0) {
+            // What is refused is not due at once again.
+            self.ack.deadline = Instant::NEVER;
             return self.send_ack(cx);
         }
         let rto = self.rto(cx.cfg);
@@ -120,9 +122,12 @@ impl<H> Conn<H> {
     }
 
     fn window_probe_is_due<O: Output<Handle = H>>(&mut self, cx: &mut Cx<'_, O>) {
-        if self.tx.packets_out() != 0 || !self.write_end().after(self.tx.nxt()) {
+        // A SYN that was refused leaves by `flush`, not by force.
+        let opening = matches!(self.state, State::SynSent | State::SynReceived);
+        if opening || self.tx.packets_out() != 0 || !self.write_end().after(self.tx.nxt()) {
             self.tx.on_time(&mut cx.send(), false);
             self.tx.cancel_persist();
+            self.probes_began = Instant::NEVER;
             return;
         }
         if !self.probes_began.is_armed() {
@@ -131,11 +136,16 @@ impl<H> Conn<H> {
         let began = self.probes_began;
         let user = u64::from(self.tuned().user_timeout);
         let mut most = cx.cfg.tcp_retries2;
+        let mut hopeless = false;
         if self.is(ConnFlags::ORPHAN) {
-            most = self.orphan_retries(cx.cfg);
+            // However well the peer answers: what an orphan holds is not held for ever (Linux
+            // `tcp_probe_timer`, `tcp_orphan_retries`).
+            let slowest = self.tx.probes_are_slowest(cx.cfg);
+            most = if slowest { cx.cfg.tcp_orphan_retries } else { self.orphan_retries(cx.cfg) };
+            hopeless = slowest && self.tx.backoff() >= most;
         }
         let expired = user != 0 && began != cx.now && cx.now.millis_since(began) >= user;
-        if expired || self.tx.probes_out() >= most {
+        if expired || hopeless || self.tx.probes_out() >= most {
             return self.give_up(cx);
         }
         // RFC 9293 3.8.6.1: "the transmitting TCP peer must regularly transmit at least one octet
@@ -144,11 +154,14 @@ impl<H> Conn<H> {
         let limits = self.limits(cx);
         match self.tx.force_new(&limits) {
             Some(mut transmit) => {
-                self.tx.on_time(&mut cx.send(), false);
                 transmit.psh = true;
-                if self.force(cx, transmit) {
-                    self.pushed_seq = self.pushed_seq.max(transmit.seq + transmit.payload());
+                if !self.send_data(cx, &mut transmit) {
+                    return self.tx.on_tx_refused(&cx.send());
                 }
+                self.tx.on_sent(&mut cx.send(), &transmit);
+                self.tx.probed_with_data(&cx.send());
+                self.probes_began = Instant::NEVER;
+                return;
             }
             None => {
                 cx.counters.win_probe += 1;
@@ -159,14 +172,6 @@ impl<H> Conn<H> {
         if user != 0 {
             self.tx.clamp_timer(began.plus_millis(user).max(cx.now + Span(1000)));
         }
-    }
-
-    fn force<O: Output<Handle = H>>(&mut self, cx: &mut Cx<'_, O>, mut transmit: Transmit) -> bool {
-        let sent = self.send_data(cx, &mut transmit);
-        if sent {
-            self.tx.on_sent(&mut cx.send(), &transmit);
-        }
-        sent
     }
 
     pub(crate) fn keepidle(&self, cfg: &Config) -> u64 {

@@ -345,8 +345,11 @@ impl Listener {
         }
     }
 
-    /// A request's timer is due.
+    /// A request's timer went off; before its deadline that does nothing.
     pub fn request_timeout(&mut self, cx: &mut ListenCx<'_>, request: &mut Request) -> Timeout {
+        if cx.now < request.deadline() {
+            return Timeout::Wait;
+        }
         let mut retries = self.options.tuned.syncnt.unwrap_or(cx.cfg.tcp_synack_retries);
         // A queue that is more than half full sheds what is old, and spares what is young.
         if self.requests * 2 > self.backlog.max(8) {

@@ -182,10 +182,10 @@ impl RecvWindow {
         (window, scarce)
     }
 
-    /// Takes note of the window that a segment tells now, and returns the field for it.
-    pub(crate) fn tell(&mut self, cfg: &Config, rcv_nxt: Seq, rcv_mss: u16, no_memory: bool) -> (u16, bool) {
+    /// The field of the window that a segment tells now; once it has left, [`told`](Self::told)
+    /// takes note. The second result is [`offer`](Self::offer)'s.
+    pub(crate) fn field(&self, cfg: &Config, rcv_nxt: Seq, rcv_mss: u16, no_memory: bool) -> (u16, bool) {
         if no_memory {
-            (self.wnd, self.told_at) = (0, rcv_nxt);
             return (0, true);
         }
         let current = self.current(rcv_nxt);
@@ -194,9 +194,13 @@ impl RecvWindow {
             window = current.next_multiple_of(1 << self.scale);
         }
         let window = window.min(FIELD_MAX << self.scale);
-        (self.wnd, self.told_at) = (window, rcv_nxt);
-        self.max_edge = self.max_edge.max(rcv_nxt + window);
         ((window >> self.scale) as u16, scarce)
+    }
+
+    /// A segment told `field` from `rcv_nxt` on.
+    pub(crate) fn told(&mut self, rcv_nxt: Seq, field: u16) {
+        (self.wnd, self.told_at) = (u32::from(field) << self.scale, rcv_nxt);
+        self.max_edge = self.max_edge.max(rcv_nxt + self.wnd);
     }
 
     /// Whether `charge` bytes of memory more may be held.
@@ -284,7 +288,9 @@ impl RecvWindow {
     }
 
     fn rtt_sample(&mut self, sample: u32, by_window: bool, queue_empty: bool) {
-        let eight = sample.saturating_mul(8);
+        // Eight of them have to fit.
+        let sample = sample.min(u32::MAX / 8);
+        let eight = sample * 8;
         if self.drs.rtt == 0 || eight < self.drs.rtt {
             self.drs.rtt = eight;
         } else if !by_window && queue_empty {
@@ -326,7 +332,7 @@ impl RecvWindow {
         let more = if u64::from(rtt) < low {
             window * u64::from(rtt) / low
         } else {
-            window * 2 * u64::from(read - before) / u64::from(before.max(1))
+            (window * 2).saturating_mul(u64::from(read.saturating_sub(before))) / u64::from(before.max(1))
         };
         let window = window.saturating_add(more).saturating_add(u64::from(beyond)).min(1 << 40);
         let buf = self.memory_of(window).min(u64::from(cfg.tcp_rmem[2])) as u32;
@@ -340,6 +346,14 @@ impl RecvWindow {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    impl RecvWindow {
+        fn tell(&mut self, cfg: &Config, rcv_nxt: Seq, rcv_mss: u16, no_memory: bool) -> (u16, bool) {
+            let (field, scarce) = self.field(cfg, rcv_nxt, rcv_mss, no_memory);
+            self.told(rcv_nxt, field);
+            (field, scarce)
+        }
+    }
 
     fn window() -> (Config, RecvWindow) {
         let cfg = Config::default();
@@ -391,6 +405,20 @@ mod tests {
         window.held = 3000;
         let told = u32::from(window.tell(&cfg, Seq(1500), 1000, false).0);
         assert!(told % 1000 == 0 || Seq(1500) + told == window.max_edge, "{told}");
+    }
+
+    /// What an echo that was made up, and a gigabyte read at once, make of the arithmetic.
+    #[test]
+    fn right_sizing_has_no_number_to_overflow() {
+        let (cfg, mut window) = window();
+        window.start(Seq(0));
+        window.established(Instant(0), Seq(0));
+        window.rtt_by_timestamp(1, Span(u32::MAX), true, true);
+        window.rtt_by_timestamp(2, Span(u32::MAX), true, true);
+        assert_eq!(window.rtt(), Span(u32::MAX / 8));
+        window.drs.space = 0;
+        window.grow_buffer(&cfg, u32::MAX, 1_000_000, u32::MAX);
+        assert_eq!(window.buf, cfg.tcp_rmem[2]);
     }
 
     #[test]

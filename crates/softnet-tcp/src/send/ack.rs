@@ -230,6 +230,7 @@ impl Sender {
         }
         self.ring.shrink();
         self.trim_fifo();
+        self.follow_una();
         let head = self.ring.front().copied();
         if head.is_some_and(|head| head.is(ring::SACKED)) {
             ack.flags |= flag::RENEGING;

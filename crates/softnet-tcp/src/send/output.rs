@@ -196,13 +196,10 @@ impl Sender {
         let first = *self.ring.get(from)?;
         let room = limits.edge.past(first.seq);
         if room < u32::from(first.len) && first.seq != self.una {
-            // The window shrank over it: what fits, if anything (RFC 9293 3.8.6).
-            if room == 0 {
-                return None;
-            }
-            self.split(from, room as u16);
+            // The window shrank over it: it waits until the window, or the head, gets there. To
+            // send what fits would let a peer have the queue cut into bytes.
+            return None;
         }
-        let first = *self.ring.get(from)?;
         let mut transmit = Transmit {
             seq: first.seq,
             len: u32::from(first.len),

@@ -229,7 +229,11 @@ impl Sender {
     /// Marks the `i`th packet lost; a copy of it that was on its way is lost too, and counted.
     pub(super) fn mark_lost(&mut self, i: usize, lost_again: &mut u64) {
         let (Some(record), Some(cold)) = (self.ring.get_mut(i), &mut self.cold) else { return };
-        if record.is(SACKED) || record.tags & (LOST | RETRANS) == LOST {
+        if record.is(SACKED) {
+            return;
+        }
+        cold.rtx_hint = cold.rtx_hint.min(record.seq);
+        if record.tags & (LOST | RETRANS) == LOST {
             return;
         }
         if record.is(RETRANS) {
@@ -242,7 +246,6 @@ impl Sender {
             self.lost_out += 1;
         }
         cold.total_lost = cold.total_lost.wrapping_add(1);
-        cold.rtx_hint = cold.rtx_hint.min(record.seq);
     }
 
     /// The reordering window closed (RFC 8985 6.2 step 5, at its end).
@@ -271,7 +274,7 @@ impl Sender {
     }
 
     /// Time and number of packets have to be followed anew: tags were taken back, or records
-    /// split.
+    /// cut up.
     pub(super) fn rebuild_order(&mut self) {
         if let Some(cold) = &mut self.cold {
             cold.rack.cursor = self.una;
@@ -291,6 +294,16 @@ impl Sender {
         }
         let una = self.una;
         cold.fifo.make_contiguous().sort_unstable_by_key(|&(seq, xmit)| (xmit, seq - una));
+    }
+
+    /// What SND.UNA has passed follows it: 2³¹ numbers later it would compare as lying ahead.
+    pub(super) fn follow_una(&mut self) {
+        let una = self.una;
+        if let Some(cold) = &mut self.cold {
+            cold.rack.cursor = cold.rack.cursor.max(una);
+            cold.rtx_hint = cold.rtx_hint.max(una);
+            cold.cache.forget_below(una);
+        }
     }
 
     /// Keeps the FIFO as long as what it stands for: stale entries go once they are most of it.

@@ -3,7 +3,7 @@
 
 use super::ack::{Ack, flag};
 use super::cc::Cause;
-use super::ring::{EVER, LOST, RETRANS, SACKED};
+use super::ring::{EVER, LOST};
 use super::{CaState, Cx, Sender};
 
 impl Sender {
@@ -203,7 +203,11 @@ impl Sender {
         if !self.sack_ok {
             self.sacked_out = 0;
         }
-        let rtt = self.cold.as_ref().map_or(crate::Span::ZERO, |cold| cold.rack.rtt);
+        let mut rtt = self.cold.as_ref().map_or(crate::Span::ZERO, |cold| cold.rack.rtt);
+        if rtt == crate::Span::ZERO && self.sack_ok {
+            // RACK measures from the first loss on, which this may be.
+            rtt = self.rtt.srtt().unwrap_or(rtt);
+        }
         let mut lost_again = 0;
         for i in 0..self.ring.len() {
             let Some(record) = self.ring.get(i) else { break };
@@ -279,23 +283,6 @@ impl Sender {
         }
         self.lost_out = 0;
         self.rebuild_order();
-    }
-
-    /// Cuts a record in two.
-    pub(super) fn split(&mut self, i: usize, len: u16) {
-        let before = self.ring.len();
-        let Some(&record) = self.ring.get(i) else { return };
-        self.ring.split(i, len);
-        if self.ring.len() == before {
-            return;
-        }
-        self.packets_out += 1;
-        self.sacked_out += u32::from(record.is(SACKED));
-        self.lost_out += u32::from(record.is(LOST));
-        self.retrans_out += u32::from(record.is(RETRANS));
-        if record.is(EVER) {
-            self.rebuild_order();
-        }
     }
 
     /// Whether TSval of the first retransmission is later than what the ACK echoes, or nothing

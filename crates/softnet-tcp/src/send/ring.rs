@@ -3,7 +3,7 @@
 //! Records lie in sequence order in a growable ring, one per packet (never more than an MSS), so
 //! that a sequence number is found by binary search, a SACKed range is a run of neighbours, and no
 //! block of a peer can split a record (CVE-2019-11478 is the price of splitting super-segments).
-//! Only a smaller MSS or a shrunken window splits, through [`Ring::split`].
+//! Only a smaller MSS splits, by filling a ring anew.
 //!
 //! An empty ring gives its memory back, but for eight records, which [`Ring::release`] frees: a
 //! connection that answers requests allocates once, not once a response.
@@ -176,34 +176,6 @@ impl Ring {
         low
     }
 
-    /// Makes two records of the `i`th, the first of `len` sequence numbers. Both keep its tags;
-    /// SYN stays with the first, FIN and PSH with the second. Moves the records after it: for rare
-    /// events only.
-    pub(super) fn split(&mut self, i: usize, len: u16) {
-        let Some(&record) = self.get(i) else { return };
-        if len == 0 || len >= record.len {
-            return;
-        }
-        if self.len() == self.slots.len() {
-            self.grow();
-        }
-        self.len += 1;
-        for at in (i + 1..self.len()).rev() {
-            let (to, from) = (self.slot(at), self.slot(at - 1));
-            self.slots[to] = self.slots[from];
-        }
-        let second = Record {
-            seq: record.seq + u32::from(len),
-            len: record.len - len,
-            tags: record.tags & !SYN,
-            ..record
-        };
-        let (first_slot, second_slot) = (self.slot(i), self.slot(i + 1));
-        self.slots[first_slot].len = len;
-        self.slots[first_slot].tags &= !(FIN | PSH);
-        self.slots[second_slot] = second;
-    }
-
     fn grow(&mut self) {
         let slots = (self.slots.len() * 2).max(KEPT);
         let mut grown = Vec::with_capacity(slots);
@@ -286,25 +258,5 @@ mod tests {
             }
         }
         assert!(ring.len() > 100);
-    }
-
-    #[test]
-    fn a_split_keeps_tags_and_gives_each_end_its_flag() {
-        let mut ring = ring(Seq(0), &[10, 100, 10]);
-        ring.get_mut(1).unwrap().tags = LOST | EVER | SYN | FIN | PSH;
-        for _ in 0..6 {
-            ring.push(record(ring.back().unwrap().end(), 1));
-        }
-        ring.split(1, 40);
-        let got: Vec<_> = (0..4).map(|i| *ring.get(i).unwrap()).map(|r| (r.seq.0, r.len, r.tags)).collect();
-        assert_eq!(
-            got,
-            [(0, 10, 0), (10, 40, LOST | EVER | SYN), (50, 60, LOST | EVER | FIN | PSH), (110, 10, 0)]
-        );
-        assert_eq!(ring.len(), 10);
-        ring.split(0, 10);
-        ring.split(0, 0);
-        ring.split(99, 1);
-        assert_eq!(ring.len(), 10);
     }
 }

@@ -28,13 +28,25 @@ impl SackCache {
         self.len = 0;
     }
 
+    /// Forgets blocks that SND.UNA has passed, before their numbers mean other data.
+    pub(super) fn forget_below(&mut self, una: Seq) {
+        let mut kept = 0;
+        for i in 0..usize::from(self.len) {
+            if self.blocks[i].end.after(una) {
+                self.blocks[kept] = self.blocks[i];
+                kept += 1;
+            }
+        }
+        self.len = kept as u8;
+    }
+
     fn as_slice(&self) -> &[SackRange] {
         &self.blocks[..usize::from(self.len)]
     }
 
     /// The part of `block` that no remembered block covers, as far as that is one range: what
     /// overlaps its start or its end is cut off.
-    fn news(&self, block: SackRange) -> Option<SackRange> {
+    pub(super) fn news(&self, block: SackRange) -> Option<SackRange> {
         let SackRange { mut start, mut end } = block;
         for known in self.as_slice() {
             if known.start.at_or_before(start) && known.end.after(start) {
@@ -47,7 +59,7 @@ impl SackCache {
         start.before(end).then_some(SackRange { start, end })
     }
 
-    fn remember(&mut self, blocks: &[SackRange]) {
+    pub(super) fn remember(&mut self, blocks: &[SackRange]) {
         self.len = 0;
         for (to, &from) in self.blocks.iter_mut().zip(blocks) {
             *to = from;

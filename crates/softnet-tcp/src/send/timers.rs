@@ -96,9 +96,16 @@ impl Sender {
         self.arm(Timer::Rto, cx.now + self.rto(cx.cfg));
     }
 
-    /// The device refused a retransmission after [`Fired::Rto`]: no backoff, another try in half a
-    /// second.
+    /// The device refused what [`next`](Self::next) or [`force_new`](Self::force_new) gave: no
+    /// backoff, another try in half a second.
     pub fn on_tx_refused(&mut self, cx: &Cx<'_>) {
+        if self.ring.is_empty() {
+            // Nothing is in flight whose time-out would try again.
+            if self.timer == Timer::Idle || self.timer_at <= cx.now {
+                self.arm(Timer::Persist, cx.now + RESOURCE_PROBE_INTERVAL);
+            }
+            return;
+        }
         if self.timer == Timer::Rto && self.retransmits > 0 {
             self.backoff = self.backoff.saturating_sub(1);
             self.arm(Timer::Rto, cx.now + self.rto(cx.cfg).min(RESOURCE_PROBE_INTERVAL));
@@ -153,6 +160,14 @@ impl Sender {
         }
     }
 
+    /// A probe was new data, which is in flight: its time-outs are a retransmission's (Linux
+    /// `tcp_send_probe0`).
+    pub fn probed_with_data(&mut self, cx: &Cx<'_>) {
+        self.backoff = 0;
+        self.probes_out = 0;
+        self.rearm_rto(cx);
+    }
+
     fn on_persist_timer(&mut self, cx: &Cx<'_>) {
         self.stop_timer();
         if self.ring.is_empty() {
@@ -160,6 +175,11 @@ impl Sender {
             self.backoff = (self.backoff + 1).min(cx.cfg.tcp_retries2.min(32));
             self.arm_persist(cx);
         }
+    }
+
+    /// Whether window probes have become as rare as they get.
+    pub fn probes_are_slowest(&self, cfg: &Config) -> bool {
+        self.persist_interval(cfg) >= rtt::rto_max(cfg)
     }
 
     fn persist_interval(&self, cfg: &Config) -> Span {

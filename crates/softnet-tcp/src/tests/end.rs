@@ -196,8 +196,9 @@ impl End {
         if self.state().is_some_and(|state| state != State::Closed) {
             return self.give_conn(segment);
         }
+        let has_listener = self.listener.is_some();
         if let Some(mut time_wait) = self.host.time_wait.take() {
-            match time_wait.input(self.now, &self.cfg, &mut self.counters, segment) {
+            match time_wait.input(self.now, &self.cfg, &mut self.counters, segment, has_listener) {
                 timewait::Verdict::Drop => self.host.time_wait = Some(time_wait),
                 timewait::Verdict::Answer(emit) => {
                     self.host.time_wait = Some(time_wait);

@@ -165,16 +165,16 @@ fn a_peer_that_answers_no_probe_is_given_up() {
 }
 
 #[test]
-fn a_window_smaller_than_a_segment_gets_what_fits_after_a_while() {
-    let mut talk = Talk::listen(|_| {});
+fn a_window_that_shrank_below_a_segment_gets_what_fits_after_a_while() {
+    let mut talk = Talk::accepted(|_| {});
     talk.run(
-        "< S 0:0(0) win 256 <mss 1000,sackOK>
-         > S. 0:0(0) ack 1
-         +10 < . 1:1(0) ack 1 win 256
+        "write 100
+         > P. 1:101(100) ack 1
+         +10 < . 1:1(0) ack 101 win 2
          write 1500
-         +210 > P. 1:257(256) ack 1
-         +10 < . 1:1(0) ack 257 win 2000
-         > P. 257:1501(1244) ack 1",
+         +210 > P. 101:357(256) ack 1
+         +10 < . 1:1(0) ack 357 win 257
+         > P. 357:1601(1244) ack 1",
     );
 }
 
@@ -243,4 +243,96 @@ fn a_smaller_path_cuts_what_is_sent_again() {
          > P. 1001:2001(1000) ack 1",
     );
     assert_eq!(talk.end.conn().info(&talk.end.cfg).send.snd_mss, 800);
+}
+
+/// RFC 9293 3.8.6.2.1 (3): half the largest window goes at once, though no full segment fits.
+#[test]
+fn a_window_below_a_segment_is_not_served_by_probes() {
+    let mut talk = Talk::listen(|_| {});
+    talk.run(
+        "< S 0:0(0) win 800 <mss 1000,sackOK>
+         > S. 0:0(0) ack 1
+         +10 < . 1:1(0) ack 1 win 800
+         write 2000
+         > P. 1:801(800) ack 1
+         +10 < . 1:1(0) ack 801 win 800
+         > P. 801:1601(800) ack 1
+         +10 < . 1:1(0) ack 1601 win 800
+         > P. 1601:2001(400) ack 1
+         +10 < . 1:1(0) ack 2001 win 800",
+    );
+    assert_eq!(talk.end.conn().info(&talk.end.cfg).send.snd_mss, 400);
+    // A window that grows makes whole segments possible.
+    talk.run(
+        "+10 < P. 1:2(1) ack 2001 win 5000
+         > . 2001:2001(0) ack 2
+         write 1500
+         > P. 2001:3501(1500) ack 2",
+    );
+    assert_eq!(talk.end.conn().info(&talk.end.cfg).send.snd_mss, 1000);
+}
+
+#[test]
+fn a_message_about_the_path_is_believed_as_far_as_it_can_be_true() {
+    use crate::conn::PathFloor::{Ipv4, Ipv6};
+    let mut talk = Talk::accepted(|_| {});
+    talk.run("write 2000\n> P. 1:2001(2000) ack 1");
+    let una = talk.end.iss + 1;
+    let mss = |talk: &Talk| talk.end.conn().info(&talk.end.cfg).send.snd_mss;
+    for (quoted, told) in [(una - 1, 600), (una + 2001, 600), (una, 2000), (una, 1460)] {
+        talk.path_mss(quoted, told, Ipv4);
+        talk.run("nothing");
+        assert_eq!(mss(&talk), 1000, "{told} at {}", quoted - una);
+    }
+    talk.path_mss(una, 500, Ipv6);
+    talk.run("nothing");
+    assert_eq!((mss(&talk), talk.end.conn().info(&talk.end.cfg).path_mss), (1000, 1220));
+    talk.path_mss(una + 2000, 100, Ipv4);
+    assert_eq!(mss(&talk), 512);
+    talk.end.host.sent.clear();
+    talk.path_mss(una, 900, Ipv4);
+    assert_eq!(mss(&talk), 512, "never more");
+}
+
+#[test]
+fn what_was_refused_is_tried_again_in_half_a_second() {
+    let mut talk = Talk::accepted(|_| {});
+    talk.run(
+        "refuse on
+         +10 write 1500
+         +400 nothing
+         +200 refuse off
+         +400 > P. 1:1001(1000) ack 1
+         > P. 1001:1501(500) ack 1",
+    );
+    let info = talk.end.conn().info(&talk.end.cfg).send;
+    assert_eq!((info.backoff, info.probes), (0, 0));
+    // The SYN too.
+    let mut talk = Talk::listen(|_| {});
+    talk.end.listener = None;
+    talk.end.host.refuse = true;
+    talk.end.connect();
+    talk.run("+10 refuse off\n+490 > S 0:0(0)");
+}
+
+/// What a window below a segment lets out is data in flight: its time-outs start with the RTO.
+#[test]
+fn a_probe_that_is_data_ends_the_backoff() {
+    let mut talk = Talk::accepted(|_| {});
+    talk.run(
+        "write 100
+         > P. 1:101(100) ack 1
+         +10 < . 1:1(0) ack 101 win 0
+         write 1500
+         +210 > . 100:100(0) ack 1
+         +420 > . 100:100(0) ack 1
+         +840 > . 100:100(0) ack 1
+         +10 < . 1:1(0) ack 101 win 2
+         +1670 > P. 101:357(256) ack 1",
+    );
+    let info = talk.end.conn().info(&talk.end.cfg).send;
+    assert_eq!((info.backoff, info.probes), (0, 0));
+    let due = talk.end.deadline().0 - talk.end.now.0;
+    assert!(due <= 420_000, "{due} µs");
+    talk.end.host.sent.clear();
 }

@@ -369,3 +369,21 @@ fn numbers_may_wrap() {
         );
     }
 }
+
+/// RFC 9293 3.10.4: a CLOSE in SYN-RECEIVED waits for the connection to be established.
+#[test]
+fn a_close_between_crossed_syns_waits_for_the_ack() {
+    let mut talk = Talk::connect(|_| {});
+    talk.run(
+        "> S 0:0(0)
+         +10 < S 0:0(0) win 32792 <mss 1000>
+         > S. 0:0(0) ack 1
+         shutdown wr
+         state SynReceived
+         +10 < . 1:1(0) ack 1 win 32792
+         > F. 1:1(0) ack 1
+         state FinWait1
+         +10 < . 1:1(0) ack 2 win 32792
+         state FinWait2",
+    );
+}

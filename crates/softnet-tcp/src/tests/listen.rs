@@ -225,3 +225,17 @@ fn an_echo_that_is_not_ours_is_answered_and_dropped() {
     let without = Segment { options: Options::default(), ..ack(&emit) };
     assert!(matches!(server.answer(&mut request, &without), RequestVerdict::Accept(_)));
 }
+
+/// A stale timer costs the peer no try.
+#[test]
+fn a_request_timer_before_its_deadline_does_nothing() {
+    let mut server = Server::new(16, |_| {});
+    let (mut request, _) = server.request(1);
+    let before = request.deadline();
+    for _ in 0..20 {
+        let mut cx = ListenCx { now: server.now, cfg: &server.cfg, counters: &mut server.counters };
+        assert_eq!(server.listener.request_timeout(&mut cx, &mut request), Timeout::Wait);
+    }
+    assert_eq!(request.deadline(), before);
+    assert!(matches!(server.timeout(&mut request), Timeout::Resend(_)));
+}

@@ -312,3 +312,96 @@ fn a_merged_segment_counts_as_its_packets() {
     let info = talk.end.conn().info(&talk.end.cfg);
     assert_eq!((info.rcv_mss, info.data_segs_in), (1000, 8));
 }
+
+/// A segment with blocks is no longer than a full one: 12 bytes for a block, 20 for two.
+#[test]
+fn blocks_ride_on_data_only_where_they_fit() {
+    let both = "sack 3001:4001 1001:2001";
+    for (len, sack) in [(989, ""), (988, "sack 3001:4001"), (981, "sack 3001:4001"), (980, both)] {
+        let mut talk = Talk::accepted(|_| {});
+        talk.run(&format!(
+            "nodelay on
+             +10 < . 1001:2001(1000) ack 1 win 257
+             > . 1:1(0) ack 1 <sack 1001:2001>
+             < . 3001:4001(1000) ack 1 win 257
+             > . 1:1(0) ack 1 <{both}>
+             write {len}
+             > P. 1:{end}({len}) ack 1 <{sack}>",
+            end = len + 1,
+        ));
+    }
+}
+
+/// Data that has no room for blocks does not stand for the ACK that would carry them.
+#[test]
+fn an_ack_with_blocks_follows_data_without() {
+    for (len, blocks) in [(1000, ""), (980, "<sack 1001:5001>")] {
+        let mut talk = Talk::accepted(|_| {});
+        talk.run("nodelay on\nwrite 10\n> P. 1:11(10) ack 1\n+10 < . 1:1(0) ack 11 win 257");
+        for i in 1..=3u32 {
+            let (a, b) = (1 + i * 1000, 1001 + i * 1000);
+            talk.run(&format!("< . {a}:{b}(1000) ack 11 win 257\n> . 11:11(0) ack 1 <sack 1001:{b}>"));
+        }
+        let end = 11 + len;
+        talk.run(&format!(
+            "< . 4001:5001(1000) ack 11 win 257
+             write {len}
+             > P. 11:{end}({len}) ack 1 {blocks}"
+        ));
+        if len == 1000 {
+            talk.run("+1 > . 1011:1011(0) ack 1 <sack 1001:5001>");
+        } else {
+            talk.run("+5 nothing");
+        }
+    }
+}
+
+/// RFC 2883 4: the block that holds the duplicate follows its report.
+#[test]
+fn a_duplicate_brings_its_block_to_the_front() {
+    let mut talk = Talk::accepted(|_| {});
+    talk.run(
+        "+10 < . 1001:2001(1000) ack 1 win 257
+         > . 1:1(0) ack 1 <sack 1001:2001>
+         +1 < . 3001:4001(1000) ack 1 win 257
+         > . 1:1(0) ack 1 <sack 3001:4001 1001:2001>
+         +1 < . 1001:2001(1000) ack 1 win 257
+         > . 1:1(0) ack 1 <sack 1001:2001 1001:2001 3001:4001>",
+    );
+}
+
+/// A compressed ACK that was refused goes later, and its timer does not stay due.
+#[test]
+fn a_refused_compressed_ack_is_sent_later() {
+    let mut talk = Talk::accepted(|_| {});
+    talk.run("write 10\n> P. 1:11(10) ack 1\n+10 < . 1:1(0) ack 11 win 257");
+    for i in 1..=3u32 {
+        let (a, b) = (1 + i * 1000, 1001 + i * 1000);
+        talk.run(&format!("< . {a}:{b}(1000) ack 11 win 257\n> . 11:11(0) ack 1 <sack 1001:{b}>"));
+    }
+    talk.run(
+        "< . 4001:5001(1000) ack 11 win 257
+         refuse on
+         +10 nothing
+         refuse off
+         +191 > . 11:11(0) ack 1 <sack 1001:5001>",
+    );
+}
+
+/// What a refused ACK would have acknowledged may come again: the peer has not seen the window.
+#[test]
+fn a_refused_ack_tells_no_window() {
+    let mut talk = Talk::accepted(|_| {});
+    talk.run(
+        "+10 < . 1:1001(1000) ack 1 win 257
+         > . 1:1(0) ack 1001
+         read 1000
+         refuse on
+         +10 < . 1001:3001(2000) ack 1 win 257
+         read 2000
+         refuse off
+         +10 < . 1001:2001(1000) ack 1 win 257
+         > . 1:1(0) ack 3001 <sack 1001:2001>
+         drop TcpOldData",
+    );
+}

@@ -133,8 +133,8 @@ fn take(talk: &mut Talk, step: &Step) {
             talk.end.after();
         }
         Step::PathMss(mss) => {
-            super::end::enter!(&mut talk.end, conn, cx => conn.path_mss_changed(cx, *mss));
-            talk.end.after();
+            let (_, una) = numbers(talk);
+            talk.path_mss(una, *mss, crate::conn::PathFloor::Ipv4);
         }
         Step::Deadline => {
             let due = talk.end.deadline();

@@ -5,7 +5,7 @@
 //! expected.
 
 use super::end::{End, enter};
-use crate::conn::{ConnOptions, Shutdown, SockOpt};
+use crate::conn::{ConnOptions, PathFloor, Shutdown, SockOpt};
 use crate::wire::{Emit, Flags, Options, SackBlocks, SackRange, Segment, Timestamps};
 use crate::{Config, Instant, Seq};
 
@@ -174,8 +174,8 @@ impl Talk {
             }
             "path-mss" => {
                 let mss = number() as u16;
-                enter!(&mut self.end, conn, cx => conn.path_mss_changed(cx, mss));
-                self.end.after();
+                let una = self.end.iss + 1 + self.end.host.acked as u32;
+                self.path_mss(una, mss, PathFloor::Ipv4);
             }
             "unsent" => assert_eq!(self.end.conn().unsent(), number()),
             "unacked" => assert_eq!(self.end.conn().unacked(), number()),
@@ -190,6 +190,12 @@ impl Talk {
             }
             other => panic!("no such call: {other}"),
         }
+    }
+
+    /// An ICMP message about the packet that began at `quoted`.
+    pub(super) fn path_mss(&mut self, quoted: Seq, mss: u16, floor: PathFloor) {
+        enter!(&mut self.end, conn, cx => conn.path_mss_changed(cx, quoted, mss, floor));
+        self.end.after();
     }
 
     fn option(&mut self, option: SockOpt) {

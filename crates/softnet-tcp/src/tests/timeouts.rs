@@ -169,3 +169,72 @@ fn a_firing_before_the_deadline_does_nothing() {
     assert_eq!(talk.end.deadline(), due);
     talk.run("+40 > . 1:1(0) ack 1001");
 }
+
+/// Lets a peer whose window stays closed answer every probe, and returns the seconds until the
+/// connection has ended; `None` if it has not within an hour.
+fn probe_until_the_end(talk: &mut Talk, ack: u32) -> Option<u64> {
+    let start = talk.end.now;
+    while talk.end.now.0 < start.0 + 3_600_000_000 {
+        let due = talk.end.deadline();
+        if !due.is_armed() {
+            break;
+        }
+        talk.end.time(due);
+        if talk.end.host.sent.drain(..).any(|(_, emit)| emit.len == 0) {
+            let answer = talk.parse(&format!(". 1:1(0) ack {ack} win 0"));
+            talk.end.segment(&answer);
+        }
+    }
+    let ended = talk.end.state() == Some(crate::conn::State::Closed);
+    ended.then(|| (talk.end.now.0 - start.0) / 1_000_000)
+}
+
+#[test]
+fn a_window_that_stays_closed_ends_an_orphan() {
+    // Probes come after 0.2, 0.4, … s, and none a second time after two minutes.
+    let closed = "+10 < . 1:1(0) ack 1 win 0\nwrite 100\nclose";
+    let mut talk = Talk::accepted(|_| {});
+    talk.run(closed);
+    let took = probe_until_the_end(&mut talk, 1).expect("it ends");
+    assert!((200..350).contains(&took), "{took} s");
+    talk.run("state Closed\nerror TimedOut");
+    // A connection that an application holds goes on as long as the peer answers (RFC 9293
+    // 3.8.6.1).
+    let mut talk = Talk::accepted(|_| {});
+    talk.run("+10 < . 1:1(0) ack 1 win 0\nwrite 100");
+    assert_eq!(probe_until_the_end(&mut talk, 1), None);
+    talk.run("state Established");
+}
+
+#[test]
+fn the_users_timeout_ends_a_window_that_stays_closed_though_the_peer_answers() {
+    let mut talk = Talk::accepted(|_| {});
+    talk.run("user-timeout 5000\n+10 < . 1:1(0) ack 1 win 0\nwrite 100");
+    let took = probe_until_the_end(&mut talk, 1).expect("it ends");
+    assert!((5..8).contains(&took), "{took} s");
+    talk.run("state Closed\nerror TimedOut");
+}
+
+/// A window that opens ends the probing: the next closed one has its own time.
+#[test]
+fn a_window_that_opens_gives_the_users_timeout_anew() {
+    let mut talk = Talk::accepted(|_| {});
+    talk.run(
+        "user-timeout 2000
+         +10 < . 1:1(0) ack 1 win 0
+         write 100
+         +210 > . 0:0(0) ack 1
+         +420 > . 0:0(0) ack 1
+         +840 > . 0:0(0) ack 1
+         +10 < . 1:1(0) ack 1 win 257
+         > P. 1:101(100) ack 1
+         +10 < . 1:1(0) ack 101 win 0
+         write 100
+         +210 > . 100:100(0) ack 1
+         +420 > . 100:100(0) ack 1
+         +840 > . 100:100(0) ack 1
+         +10 < . 1:1(0) ack 101 win 257
+         > P. 101:201(100) ack 1
+         state Established",
+    );
+}

@@ -58,7 +58,9 @@ impl SackBlocks {
 
     /// Keeps the first `n`.
     pub fn truncate(&mut self, n: usize) {
-        self.len = self.len.min(n as u8);
+        self.len = n.min(usize::from(self.len)) as u8;
+        // Equality looks at every block.
+        self.blocks[usize::from(self.len)..].fill(SackRange::default());
     }
 
     /// The ranges.

@@ -7,6 +7,7 @@ mod path;
 mod random;
 mod reordering;
 mod timeout;
+mod wrap;
 
 use super::sim::{Begin, MSS, QUIET, Talk};
 use super::*;

@@ -206,3 +206,26 @@ fn a_segment_that_the_connection_cut_itself() {
     assert_eq!(talk.sent[0].transmit.len, 400);
     assert!(talk.sent.iter().any(|sent| sent.transmit.kind == Retransmit));
 }
+
+/// A window that shrank over a lost packet does not have it cut: it goes once it is the head, or
+/// fits.
+#[test]
+fn a_shrunken_window_cuts_no_packet() {
+    let mut talk = Talk::new(Begin::default());
+    talk.write(10);
+    talk.took();
+    talk.until(20);
+    talk.wnd = 2500;
+    talk.ack(0, &[(1, 2), (3, 8)]);
+    assert_eq!(talk.info().lost, 2);
+    talk.ack(0, &[(1, 2), (3, 10)]);
+    let lens: Vec<_> = talk.sent.drain(..).map(|sent| sent.transmit.len).collect();
+    assert_eq!((lens, talk.info().unacked), (vec![1000], 10), "the head alone, and nothing was cut");
+    talk.wnd = 500;
+    talk.until(40);
+    talk.ack(2, &[(3, 10)]);
+    assert_eq!(talk.took(), [(2, Retransmit)], "the head goes whole, whatever the window");
+    talk.until(60);
+    talk.ack(10, &[]);
+    assert_eq!((talk.state(), talk.counters.tcp_timeouts), (CaState::Open, 0));
+}

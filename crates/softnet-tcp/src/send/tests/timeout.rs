@@ -406,3 +406,17 @@ fn reneged_blocks_are_news_again() {
     talk.ack(1, &[(3, 9)]);
     assert_eq!(talk.info().sacked, 6);
 }
+
+/// RFC 8985 6.3: the first time-out of a connection, too, spares what was sent a moment ago.
+#[test]
+fn the_first_time_out_spares_what_has_just_been_sent() {
+    let cfg = Config { tcp_early_retrans: 0, ..Config::default() };
+    let mut talk = Talk::with(Begin::default(), cfg, Some(20_000));
+    talk.write(3);
+    talk.until(100);
+    let due = (talk.sender.deadline().0 - 1_000_000) / 1000;
+    talk.until(due - 5);
+    talk.write(1);
+    talk.until(due + 1);
+    assert_eq!((talk.counters.tcp_timeouts, talk.info().unacked, talk.info().lost), (1, 4, 3));
+}
