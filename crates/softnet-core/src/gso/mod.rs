@@ -103,6 +103,13 @@ pub fn any_unfinished(batch: &Batch) -> bool {
     SEEN.load(Relaxed) && batch.as_slice().iter().any(is_unfinished)
 }
 
+/// Whether there are aggregates in `batch` whose segments have headers of their own: a load, where
+/// there never were any.
+#[inline(always)]
+pub fn any_lists(batch: &Batch) -> bool {
+    SEEN.load(Relaxed) && batch.as_slice().iter().any(|skb| skb.head().gso_type == GsoType::FragList)
+}
+
 /// Whether there are packets in `batch` that a device with these offloads does not take: a load,
 /// where there never were any.
 #[inline(always)]

@@ -87,6 +87,11 @@ impl Made {
         self.0.len()
     }
 
+    /// Takes over those of `other`.
+    pub fn append(&mut self, other: &mut Made) {
+        self.0.append(&mut other.0);
+    }
+
     /// Takes them out, in order, each with what it is. What the iterator has not yielded stays.
     pub fn drain(&mut self) -> impl Iterator<Item = (Skb, Exception)> {
         std::iter::from_fn(|| self.0.pop_front())

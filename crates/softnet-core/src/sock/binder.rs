@@ -208,6 +208,19 @@ impl Binder {
         self.add(key, place, limit)
     }
 
+    /// A slot for a socket that no look-up finds: that of a connection, which has a table of its own.
+    pub fn open_unlisted<M: Message>(&mut self) -> Result<Inbox<M>, BindError> {
+        let index = self.free.pop().unwrap_or(self.fresh);
+        let inbox = self.sockets.make(index, &self.region).and_then(|slot| {
+            slot.reset(0);
+            Inbox::open(SlotRef::new(self.sockets.clone(), index)?)
+        });
+        let Some(mut inbox) = inbox else { return Err(BindError::TooMany) };
+        self.fresh = self.fresh.max(index + 1);
+        inbox.opened(inbox.slot().slot().generation());
+        Ok(inbox)
+    }
+
     /// Adds a socket with this key, which is bound like `place`, and conflicts with none.
     fn add<M: Message>(&mut self, key: Key, place: Bound, limit: u32) -> Result<Inbox<M>, BindError> {
         let Bound { local, flags, dev, reuseport, accepted, .. } = place;

@@ -129,7 +129,7 @@ impl Key {
 impl Flow {
     /// Both ports in one word.
     #[inline(always)]
-    pub(super) const fn ports(&self) -> u32 {
+    pub(crate) const fn ports(&self) -> u32 {
         (self.lport as u32) << 16 | self.rport as u32
     }
 

@@ -36,6 +36,7 @@ pub mod route;
 pub mod scope;
 mod slot;
 mod table;
+pub mod tcp;
 #[cfg(all(test, not(feature = "loom")))]
 mod tests;
 mod transport;
@@ -49,7 +50,7 @@ pub use inbox::{Inbox, Message, SlotRef};
 pub use key::{Flow, Key, Match};
 pub use memory::{RMEM_MIN, Room, SockMem};
 pub use ready::{Exclusive, MAX_ITEMS, ReadyItems, ReadyList, notify_exclusive};
-pub use slot::{Slot, SocketError};
+pub use slot::{Slot, SocketError, stream};
 pub use table::{Found, Hit, MAX_SOCKETS, Sockets};
 pub use transport::{LocalBatches, Transport};
 pub use wait::{Readiness, Ticket, Wait};

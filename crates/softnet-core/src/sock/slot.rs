@@ -87,6 +87,22 @@ impl SocketError {
         [Self::ConnectionRefused, Self::HostUnreachable, Self::NetUnreachable, Self::MessageSize];
 }
 
+/// Bits by which the owner of a stream, or of a listener, says what can be done with it.
+pub mod stream {
+    /// It is a stream or a listener.
+    pub(super) const STREAM: u32 = 1 << 0;
+    /// Bytes, the end, or a connection to be accepted are there.
+    pub const READABLE: u32 = 1 << 1;
+    /// There is room to write.
+    pub const WRITABLE: u32 = 1 << 2;
+    /// An error is pending.
+    pub const ERROR: u32 = 1 << 3;
+    /// The peer sends no more (`EPOLLRDHUP`).
+    pub const PEER_CLOSED: u32 = 1 << 4;
+    /// Neither end sends any more (`EPOLLHUP`).
+    pub const HUNG_UP: u32 = 1 << 5;
+}
+
 /// One place for a socket, reused and never freed.
 #[repr(align(64))]
 pub struct Slot {
@@ -109,6 +125,8 @@ pub struct Slot {
     drops: AtomicU64,
     tid: AtomicU32,
     held_back: AtomicBool,
+    /// Of a stream or a listener: what its owner says of its readiness, as bits of [`stream`].
+    stream: AtomicU32,
     /// See [`watch_exclusively`](Slot::watch_exclusively).
     exclusive: AtomicBool,
     wait: Wait,
@@ -159,6 +177,7 @@ impl Slot {
             drops: AtomicU64::new(0),
             tid: word(),
             held_back: AtomicBool::new(false),
+            stream: word(),
             exclusive: AtomicBool::new(false),
             wait: Wait::default(),
         }
@@ -242,7 +261,7 @@ impl Slot {
         self.held.store(false, Ordering::Relaxed);
         self.held_back.store(false, Ordering::Relaxed);
         self.exclusive.store(false, Ordering::Relaxed);
-        for word in [&self.napi_id, &self.error, &self.tid] {
+        for word in [&self.napi_id, &self.error, &self.tid, &self.stream] {
             word.store(0, Ordering::Relaxed);
         }
     }
@@ -375,10 +394,34 @@ impl Slot {
         let pending = self.inbox.has_pending();
         // Packets that are no longer there were taken by the receiver, which set the flag before.
         fence(Ordering::Acquire);
+        let stream = self.stream.load(Ordering::Acquire);
+        let (known, says) = (stream & stream::STREAM != 0, |bit: u32| stream & bit != 0);
         Readiness {
-            readable: pending || self.held.load(Ordering::Relaxed),
-            writable: !self.held_back.load(Ordering::Acquire),
-            error: self.error.load(Ordering::Acquire) != 0,
+            readable: pending || self.held.load(Ordering::Relaxed) || says(stream::READABLE),
+            writable: !self.held_back.load(Ordering::Acquire) && (!known || says(stream::WRITABLE)),
+            error: self.error.load(Ordering::Acquire) != 0 || says(stream::ERROR),
+            peer_closed: says(stream::PEER_CLOSED),
+            hung_up: says(stream::HUNG_UP),
+        }
+    }
+
+    /// Says what can be done with a stream or a listener, as bits of [`stream`]. Only the holder of its
+    /// state may call it; it notifies the waiters if this returns that something has changed.
+    pub fn set_stream(&self, bits: u32) -> bool {
+        let bits = bits | stream::STREAM;
+        let changed = self.stream.load(Ordering::Relaxed) != bits;
+        if changed {
+            // Release: with the bits comes what they tell of.
+            self.stream.store(bits, Ordering::Release);
+        }
+        changed
+    }
+
+    /// Records by which NAPI instance its last packets came.
+    #[inline]
+    pub fn set_napi_id(&self, napi_id: u32) {
+        if self.napi_id.load(Ordering::Relaxed) != napi_id {
+            self.napi_id.store(napi_id, Ordering::Relaxed);
         }
     }
 

@@ -14,24 +14,27 @@ use super::table::Hit;
 use super::udp::{udp_input, udp_members};
 use crate::SoftnetData;
 use crate::ip::v4::header::protocol;
-use crate::skb::{Batch, Skb};
+use crate::skb::{Batch, DropReason, Skb};
 
 /// A protocol with sockets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
     /// UDP.
     Udp,
+    /// TCP. Its packets do not wait in a socket's inbox: see [`tcp`](super::tcp).
+    Tcp,
 }
 
 impl Transport {
     /// All there are, in the order in which a batch's packets are handed over.
-    pub const ALL: [Transport; 1] = [Transport::Udp];
+    pub const ALL: [Transport; 2] = [Transport::Udp, Transport::Tcp];
 
     /// That with IANA's protocol number `protocol`; IPv6's numbers of these are the same.
     #[inline(always)]
     pub const fn of(protocol: u8) -> Option<Transport> {
         match protocol {
             protocol::UDP => Some(Transport::Udp),
+            protocol::TCP => Some(Transport::Tcp),
             _ => None,
         }
     }
@@ -40,6 +43,7 @@ impl Transport {
     pub const fn number(self) -> u8 {
         match self {
             Transport::Udp => protocol::UDP,
+            Transport::Tcp => protocol::TCP,
         }
     }
 
@@ -47,6 +51,7 @@ impl Transport {
     pub fn is_to_many(protocol: u8) -> bool {
         Transport::of(protocol).is_some_and(|transport| match transport {
             Transport::Udp => true,
+            Transport::Tcp => false,
         })
     }
 
@@ -62,6 +67,8 @@ impl Transport {
     ) {
         match self {
             Transport::Udp => udp_input(ctx, to, local, unserved),
+            // Where there is a table of connections, its shards have had the packets already.
+            Transport::Tcp => std::mem::swap(local, unserved),
         }
     }
 
@@ -76,6 +83,7 @@ impl Transport {
     ) {
         match self {
             Transport::Udp => udp_members(ctx, members, skb, deliver),
+            Transport::Tcp => ctx.free(skb, DropReason::IpNoProto),
         }
     }
 }

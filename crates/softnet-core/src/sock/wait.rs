@@ -20,12 +20,16 @@ use crate::sync::{AtomicU32, Mutant, Ordering, fence, model_failed, mutated};
 /// What can be done with a socket without blocking.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Readiness {
-    /// A datagram can be received.
+    /// A datagram, bytes, the end of a stream, or a connection can be received.
     pub readable: bool,
-    /// A datagram can be sent.
+    /// A datagram, or bytes, can be sent.
     pub writable: bool,
     /// An error is pending.
     pub error: bool,
+    /// The peer of a stream sends no more (`EPOLLRDHUP`).
+    pub peer_closed: bool,
+    /// Neither end of a stream sends any more (`EPOLLHUP`).
+    pub hung_up: bool,
 }
 
 /// The waiters of one socket.

@@ -181,6 +181,7 @@ impl Drop for Assembly {
         if let Some(housekeeper) = self.housekeeper.take() {
             drop(housekeeper);
             self.shared.sockets.stop();
+            self.shared.sockets.tcp.stop(&self.shared);
         }
     }
 }
@@ -299,6 +300,7 @@ impl Drop for Stack {
             let _ = thread.join();
         }
         self.shared.sockets.stop();
+        self.shared.sockets.tcp.stop(&self.shared);
     }
 }
 

@@ -53,7 +53,11 @@ impl Interest {
     /// receive, and for that alone, time and again; the others are told anyway.
     pub const EXCLUSIVE: Interest = Interest(1 << 28);
 
+    /// The peer of a stream sends no more (`EPOLLRDHUP`).
+    pub const RDHUP: Interest = Interest(1 << 13);
+
     const ERROR: u32 = 1 << 3;
+    const HUP: u32 = 1 << 4;
 
     fn has(self, other: Interest) -> bool {
         self.0 & other.0 != 0
@@ -89,6 +93,16 @@ impl Event {
         self.bits & (Interest::IN.0 | Interest::ERROR) != 0
     }
 
+    /// The peer of a stream sends no more, if that was asked for.
+    pub fn is_peer_closed(&self) -> bool {
+        self.bits & Interest::RDHUP.0 != 0
+    }
+
+    /// Neither end of a stream sends any more.
+    pub fn is_hung_up(&self) -> bool {
+        self.bits & Interest::HUP != 0
+    }
+
     /// Something can be sent.
     pub fn is_writable(&self) -> bool {
         self.bits & Interest::OUT.0 != 0
@@ -96,7 +110,7 @@ impl Event {
 
     /// An error waits, or the other end of a kernel's descriptor is gone.
     pub fn is_error(&self) -> bool {
-        self.bits & !(Interest::IN.0 | Interest::OUT.0) != 0
+        self.bits & !(Interest::IN.0 | Interest::OUT.0 | Interest::RDHUP.0) != 0
     }
 }
 

@@ -37,6 +37,7 @@ mod scope;
 mod send;
 mod send_batch;
 mod socket;
+mod tcp;
 #[cfg(test)]
 mod tests;
 #[cfg(feature = "tokio")]
@@ -53,4 +54,5 @@ pub use ready_fd::ReadyFd;
 pub use recv::{Received, RecvBatch};
 pub use send_batch::SendBatch;
 pub use socket::Socket;
+pub use tcp::{Incoming, TcpBuilder, TcpInfo, TcpListener, TcpStream};
 pub use udp::{UdpBuilder, UdpSocket};

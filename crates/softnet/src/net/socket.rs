@@ -2,13 +2,19 @@
 //!
 //! A socket is a place in the stack's table, with readiness and waiters, whatever its protocol does with packets.
 
+use std::io;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
+use rustix::event::Timespec;
+use rustix::io::Errno;
+use rustix::thread::futex;
 use softnet_core::sock::key::Addr;
-use softnet_core::sock::{Inbox, Message, SlotRef};
+use softnet_core::sock::{Inbox, Message, Readiness, Slot, SlotRef};
 
 use super::groups;
-use crate::stack::{StackInner, with};
+use super::options::errno;
+use crate::stack::{StackInner, before_wait, with};
 
 /// A socket of any protocol. Implemented by the sockets of this crate alone.
 pub trait Socket: sealed::Sealed {}
@@ -50,4 +56,29 @@ pub(super) fn closed<M: Message>(
         shared.sockets.gone(gone);
         shared.sockets.binder().release(index);
     }
+}
+
+/// Blocks until the socket in `slot` is `ready`, the stack stops, or it is `until`: then the error is `EAGAIN`.
+pub(super) fn wait(
+    shared: &Arc<StackInner>,
+    slot: &Slot,
+    until: Option<Instant>,
+    ready: impl Fn(&Readiness) -> bool,
+) -> io::Result<()> {
+    before_wait(shared);
+    let ticket = slot.wait().ticket();
+    if ready(&slot.readiness()) || shared.sockets.is_stopped() {
+        return Ok(());
+    }
+    let left = match until.map(|until| until.saturating_duration_since(Instant::now())) {
+        Some(Duration::ZERO) => return Err(errno(Errno::AGAIN)),
+        left => left,
+    };
+    let left = left.map(|left| Timespec {
+        tv_sec: left.as_secs().min(i64::MAX as u64) as i64,
+        tv_nsec: left.subsec_nanos().into(),
+    });
+    // Whatever ends it, a look says what there is.
+    let _ = futex::wait(slot.wait().word(), futex::Flags::PRIVATE, ticket.value(), left.as_ref());
+    Ok(())
 }

@@ -5,11 +5,9 @@ use std::fmt;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use rustix::event::Timespec;
 use rustix::io::Errno;
-use rustix::thread::futex;
 use softnet_core::sock::key::{ANY, Addr, addr_of, socket_addr, unmapped};
 use softnet_core::sock::route::{Dest, Endpoints, find_route, is_group, is_own};
 use softnet_core::sock::udp::{Datagram, UdpInbox};
@@ -23,11 +21,11 @@ use super::options::{Options, errno, of_bind, of_socket, packets, route_errno, t
 use super::recv::RecvBatch;
 use super::scope::{destination, local_end, on_device, scope_id};
 use super::send::{Outgoing, Sending, Tx, Ways, wait_of};
-use super::socket::closed;
 use super::socket::sealed::{Sealed, Shared};
+use super::socket::{closed, wait};
 use crate::app::LocalSender;
 use crate::notify::wake_blocked;
-use crate::stack::{AppThread, StackInner, before_wait, with};
+use crate::stack::{AppThread, StackInner, with};
 use crate::steering::SockRps;
 use crate::util::lock;
 
@@ -174,7 +172,10 @@ impl UdpBuilder {
 }
 
 /// Tries the addresses that `addr` stands for, one after the other.
-fn first<T>(addr: impl ToSocketAddrs, mut f: impl FnMut(SocketAddr) -> io::Result<T>) -> io::Result<T> {
+pub(super) fn first<T>(
+    addr: impl ToSocketAddrs,
+    mut f: impl FnMut(SocketAddr) -> io::Result<T>,
+) -> io::Result<T> {
     let mut last = None;
     for addr in addr.to_socket_addrs()? {
         match f(addr) {
@@ -481,25 +482,7 @@ impl UdpSocket {
 
     /// Blocks until something waits, an error does, the stack stops, or it is `until`.
     fn wait_readable(&self, until: Option<Instant>) -> io::Result<()> {
-        let shared = &self.0.shared;
-        before_wait(shared);
-        let slot = self.slot();
-        let ticket = slot.wait().ticket();
-        let Readiness { readable, error, .. } = slot.readiness();
-        if readable || error || shared.sockets.is_stopped() {
-            return Ok(());
-        }
-        let left = match until.map(|until| until.saturating_duration_since(Instant::now())) {
-            Some(Duration::ZERO) => return Err(errno(Errno::AGAIN)),
-            left => left,
-        };
-        let left = left.map(|left| Timespec {
-            tv_sec: left.as_secs().min(i64::MAX as u64) as i64,
-            tv_nsec: left.subsec_nanos().into(),
-        });
-        // Whatever ends it, a look says what there is.
-        let _ = futex::wait(slot.wait().word(), futex::Flags::PRIVATE, ticket.value(), left.as_ref());
-        Ok(())
+        wait(&self.0.shared, self.slot(), until, |now| now.readable || now.error)
     }
 
     /// What may be done with it now without waiting.

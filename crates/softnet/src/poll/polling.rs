@@ -26,6 +26,7 @@ use crate::device::{OpenCache, TxHint};
 use crate::napi::{
     App, EVERY, NapiInstance, Phase, PollThread, Pool, Rx, RxHandler, Steerer, Timeout, ring, ring_shared,
 };
+use crate::stack::tcp::Caller;
 use crate::stack::{CacheShare, StackInner, before_wait};
 
 /// What follows when an instance was released.
@@ -394,6 +395,11 @@ impl ReceiveHost for Poller<'_> {
         local: &mut Batch,
         unserved: &mut Batch,
     ) {
+        if transport == Transport::Tcp {
+            let Poller { shared, tables, now, napi_id, .. } = *self;
+            let caller = Caller { shared, tables, now, napi_id };
+            return shared.sockets.tcp.input(ctx, &caller, local);
+        }
         let of = (self.napi_id, transport);
         self.shared.sockets.input(ctx, of, local, unserved, self.ready);
     }

@@ -88,7 +88,7 @@ impl StackInner {
         let (clock, mut slow) = (Clock::start(), slow);
         slow.set_midnight(clock.midnight());
         let sockets =
-            SocketTable::new(&region, stack.max_sockets, app_packets.clone(), slow.pmtu().paths().clone());
+            SocketTable::new(&region, stack.max_sockets, app_packets.clone(), slow.pmtu().paths().clone())?;
         let frames = region.frame_count();
         let control = SlowLock::new(SlowPathState::new(slow), frames);
         Ok(StackInner {

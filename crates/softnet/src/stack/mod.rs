@@ -13,6 +13,7 @@ pub(crate) mod routes;
 pub(crate) mod rules;
 mod slow_lock;
 mod sockets;
+pub(crate) mod tcp;
 mod udp;
 
 pub(crate) use app_thread::{AppThread, before_wait, with};

@@ -18,6 +18,7 @@ use softnet_core::sync::{AtomicBool, AtomicUsize, Ordering};
 use softnet_dev::{PiGuard, PiMutex};
 
 use super::AppThread;
+use super::tcp::TcpTable;
 use super::udp::UdpTable;
 use crate::notify::{ReadinessNotifier, Set};
 use crate::util::lock;
@@ -41,6 +42,8 @@ pub struct SocketTable {
     pub(crate) paths: Arc<PathMtus>,
     /// What is UDP's alone.
     pub(crate) udp: UdpTable,
+    /// What is TCP's alone.
+    pub(crate) tcp: TcpTable,
 }
 
 impl SocketTable {
@@ -50,12 +53,12 @@ impl SocketTable {
         max_sockets: u32,
         held: Arc<AtomicUsize>,
         paths: Arc<PathMtus>,
-    ) -> Self {
+    ) -> std::io::Result<Self> {
         let random = || RandomState::new().hash_one(region.id());
         let seed = random();
         let binder = Binder::new(region.clone(), max_sockets, seed);
         let notifier = Arc::new(ReadinessNotifier::new(binder.sockets().clone(), max_sockets));
-        SocketTable {
+        Ok(SocketTable {
             notifier,
             sockets: binder.sockets().clone(),
             binder: PiMutex::new(binder),
@@ -66,6 +69,21 @@ impl SocketTable {
             stopped: AtomicBool::new(false),
             paths,
             udp: UdpTable::new(FoldKey::new([random(), random()])),
+            tcp: TcpTable::new()?,
+        })
+    }
+
+    /// Frames that sockets may hold beside what they hold now.
+    pub(crate) fn room(&self) -> usize {
+        self.memory.room(self.held.load(Ordering::Relaxed)).shared()
+    }
+
+    /// Connections that held `before` frames hold `now`.
+    pub(crate) fn holds(&self, before: usize, now: usize) {
+        if now > before {
+            self.held.fetch_add(now - before, Ordering::Relaxed);
+        } else {
+            self.gone(before - now);
         }
     }
 
@@ -233,7 +251,10 @@ impl SocketHost for SocketTable {
         unserved: &mut Batch,
         ready: &mut Vec<u32>,
     ) {
-        self.input(ctx, (0, transport), local, unserved, ready);
+        match transport {
+            Transport::Tcp => self.tcp.leave(ctx, local),
+            _ => self.input(ctx, (0, transport), local, unserved, ready),
+        }
     }
 
     fn input_to_many(

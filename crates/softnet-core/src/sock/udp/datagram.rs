@@ -43,7 +43,7 @@ impl Parsed {
 
 /// Our end and the remote end of an IP packet received by device `dev`, and its length.
 #[inline(always)]
-pub(super) fn ends(packet: &[u8], dev: u16) -> Result<(Addr, Addr, usize), DropReason> {
+pub(in crate::sock) fn ends(packet: &[u8], dev: u16) -> Result<(Addr, Addr, usize), DropReason> {
     match packet.first().map(|first| first >> 4) {
         Some(4) => {
             let ip = Ipv4Header::new(packet).ok_or(DropReason::PktTooSmall)?;

@@ -40,7 +40,8 @@ impl Item {
         let now = self.slot.slot().readiness();
         let bit = |on: bool, bit: u32| if on { bit } else { 0 };
         let bits = bit(now.readable, Interest::IN.0) | bit(now.writable, Interest::OUT.0);
-        bits & self.interest.0 | bit(now.error, Interest::ERROR)
+        let bits = bits | bit(now.peer_closed, Interest::RDHUP.0);
+        bits & self.interest.0 | bit(now.error, Interest::ERROR) | bit(now.hung_up, Interest::HUP)
     }
 }
 

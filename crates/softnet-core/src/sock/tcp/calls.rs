@@ -1,0 +1,254 @@
+//! What an application does with a connection: the calls that need no network.
+//!
+//! Called by the holder of the connection's shard, who calls [`finish`](Shard::finish) afterwards.
+
+use softnet_tcp::conn::{Conn, Error, InvalidOption, OpenError, Shutdown, SockOpt, TcpInfo, Writable};
+use softnet_tcp::{ConnOptions, Seq, State, isn};
+
+use super::super::key::Flow;
+use super::listen::{Child, tuple};
+use super::output::{Effects, Marks};
+use super::shard::{ConnId, Env, Shard};
+use crate::SoftnetData;
+
+/// Why nothing was read or written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CallError {
+    /// Nothing is there, or there is no room (`EAGAIN`).
+    WouldBlock,
+    /// The handshake is not done (`ENOTCONN`).
+    NotConnected,
+    /// This end has said that it sends no more (`EPIPE`).
+    Shut,
+    /// No packet memory (`ENOBUFS`).
+    NoMemory,
+    /// The connection ended by this.
+    Ended(Error),
+    /// There is no such connection (`EBADF`).
+    Gone,
+}
+
+impl Shard {
+    /// Begins a connection from one end of `flow` to the other, over a path that carries `path_mss`
+    /// bytes. [`finish`](Shard::finish) sends its SYN.
+    ///
+    /// # Errors
+    /// The path carries nothing. A flow that is [in use](Shard::contains) is for the caller to
+    /// exclude.
+    pub fn connect(
+        &mut self,
+        ctx: &mut SoftnetData,
+        env: &Env<'_>,
+        (flow, marks): (Flow, Marks),
+        options: &ConnOptions,
+        path_mss: u16,
+        slot: u32,
+        out: &mut Effects,
+    ) -> Result<ConnId, OpenError> {
+        let random = env.cfg.tcp_timestamps == 1;
+        let initial = isn::initial(&env.hash(), &tuple(&flow), env.instant(), random);
+        let first: Seq = initial.seq + 1;
+        if path_mss < 88 {
+            return Err(OpenError::PathMtu);
+        }
+        let index = self.insert(ctx, env, flow, first, marks, out, |cx| {
+            Conn::connect(cx, options, initial, path_mss)
+                .unwrap_or_else(|_| unreachable!("a path of 88 bytes carries a segment"))
+        });
+        let id = self.id(index).unwrap_or_else(|| unreachable!("it was added"));
+        self.attach(id, slot);
+        Ok(id)
+    }
+
+    fn id(&self, index: u32) -> Option<ConnId> {
+        self.serial_of(index).map(|serial| ConnId { index, serial })
+    }
+
+    /// Writes as much of `data` as there is room for. `more`: what follows may share a segment.
+    ///
+    /// # Errors
+    /// See [`CallError`].
+    pub fn write(
+        &mut self,
+        ctx: &mut SoftnetData,
+        env: &Env<'_>,
+        id: ConnId,
+        (data, more): (&[u8], bool),
+        out: &mut Effects,
+    ) -> Result<usize, CallError> {
+        self.sock(id).ok_or(CallError::Gone)?;
+        if let Some(error) = self.take_error(ctx, env, id, out) {
+            return Err(CallError::Ended(error));
+        }
+        let sock_room = match self.sock(id).map(|sock| sock.conn.writable()) {
+            Some(Writable::Room(room)) => room as usize,
+            Some(Writable::NotYet) => return Err(CallError::WouldBlock),
+            Some(Writable::Shut) | None => return Err(CallError::Shut),
+        };
+        let n = data.len().min(sock_room);
+        if n == 0 && !data.is_empty() {
+            return Err(CallError::WouldBlock);
+        }
+        let written = self.queue(ctx, id.index, &data[..n]);
+        if written == 0 && n > 0 {
+            return Err(CallError::NoMemory);
+        }
+        self.enter(ctx, env, out, id.index, |conn, _| conn.write(written as u32, more));
+        Ok(written)
+    }
+
+    /// Reads what has arrived into `to`; 0 at the end of the stream.
+    ///
+    /// # Errors
+    /// See [`CallError`].
+    pub fn read(
+        &mut self,
+        ctx: &mut SoftnetData,
+        env: &Env<'_>,
+        id: ConnId,
+        to: &mut [u8],
+        out: &mut Effects,
+    ) -> Result<usize, CallError> {
+        self.readable(ctx, env, id, to.len(), out)?;
+        let (n, memory) = self.take(ctx, id.index, to);
+        if n > 0 {
+            self.enter(ctx, env, out, id.index, |conn, cx| conn.read(cx, n as u32, memory));
+        }
+        Ok(n)
+    }
+
+    /// Copies what has arrived to `to`, and leaves it to be read.
+    ///
+    /// # Errors
+    /// See [`CallError`].
+    pub fn peek(
+        &mut self,
+        ctx: &mut SoftnetData,
+        env: &Env<'_>,
+        id: ConnId,
+        to: &mut [u8],
+        out: &mut Effects,
+    ) -> Result<usize, CallError> {
+        self.readable(ctx, env, id, to.len(), out)?;
+        Ok(self.sock(id).map_or(0, |sock| sock.rx.peek(to)))
+    }
+
+    /// Whether a read of `len` bytes has something to return, be it the end.
+    fn readable(
+        &mut self,
+        ctx: &mut SoftnetData,
+        env: &Env<'_>,
+        id: ConnId,
+        len: usize,
+        out: &mut Effects,
+    ) -> Result<(), CallError> {
+        let sock = self.sock(id).ok_or(CallError::Gone)?;
+        if !sock.rx.is_empty() || len == 0 {
+            return Ok(());
+        }
+        let (ended, state) = (sock.conn.receive_ended(), sock.conn.state());
+        if let Some(error) = self.take_error(ctx, env, id, out) {
+            return Err(CallError::Ended(error));
+        }
+        match state {
+            _ if ended => Ok(()),
+            State::Closed => Ok(()),
+            State::SynSent | State::SynReceived => Err(CallError::NotConnected),
+            _ => Err(CallError::WouldBlock),
+        }
+    }
+
+    /// Ends one direction, or both.
+    pub fn shutdown(
+        &mut self,
+        ctx: &mut SoftnetData,
+        env: &Env<'_>,
+        id: ConnId,
+        how: Shutdown,
+        out: &mut Effects,
+    ) -> Result<(), CallError> {
+        let sock = self.sock(id).ok_or(CallError::Gone)?;
+        if matches!(sock.conn.state(), State::SynSent | State::Closed) {
+            return Err(CallError::NotConnected);
+        }
+        self.enter(ctx, env, out, id.index, |conn, cx| conn.shutdown(cx, how));
+        Ok(())
+    }
+
+    /// The application has closed its last handle: the connection ends in its own time, and what was
+    /// not read makes it a reset.
+    pub fn close(&mut self, ctx: &mut SoftnetData, env: &Env<'_>, id: ConnId, out: &mut Effects) {
+        if self.sock(id).is_some() {
+            self.enter(ctx, env, out, id.index, |conn, cx| conn.close(cx));
+            self.drop_unread(ctx, id.index);
+            self.let_go(id.index);
+        }
+    }
+
+    /// A connection that no application will accept.
+    pub fn reject(&mut self, ctx: &mut SoftnetData, env: &Env<'_>, child: &Child, out: &mut Effects) {
+        if self.sock(child.id).is_some() {
+            self.enter(ctx, env, out, child.id.index, |conn, cx| conn.abort(cx, None));
+            self.drop_unread(ctx, child.id.index);
+            self.let_go(child.id.index);
+        }
+    }
+
+    /// Sets an option.
+    ///
+    /// # Errors
+    /// Its value is out of range.
+    pub fn set_option(
+        &mut self,
+        ctx: &mut SoftnetData,
+        env: &Env<'_>,
+        id: ConnId,
+        option: SockOpt,
+        out: &mut Effects,
+    ) -> Result<(), InvalidOption> {
+        self.sock(id).ok_or(InvalidOption)?;
+        self.enter(ctx, env, out, id.index, |conn, cx| conn.set_option(cx, option))
+            .unwrap_or(Err(InvalidOption))
+    }
+
+    /// The connection's error, which is told once.
+    pub fn take_error(
+        &mut self,
+        ctx: &mut SoftnetData,
+        env: &Env<'_>,
+        id: ConnId,
+        out: &mut Effects,
+    ) -> Option<Error> {
+        self.sock(id)?.conn.error()?;
+        self.enter(ctx, env, out, id.index, |conn, _| conn.take_error())?
+    }
+
+    /// What is known of a connection.
+    pub fn info(&self, env: &Env<'_>, id: ConnId) -> Option<ConnInfo> {
+        self.sock(id).map(|sock| sock.info(env))
+    }
+
+    /// What is known of all connections.
+    pub fn infos(&self, env: &Env<'_>) -> Vec<ConnInfo> {
+        self.socks().map(|sock| sock.info(env)).collect()
+    }
+}
+
+/// A connection, for display.
+#[derive(Clone, Debug)]
+pub struct ConnInfo {
+    /// Its ends.
+    pub flow: Flow,
+    /// Its state.
+    pub state: State,
+    /// Bytes that arrived and were not read.
+    pub recv_q: u32,
+    /// Bytes that were queued and not acknowledged.
+    pub send_q: u32,
+    /// The engine's view.
+    pub info: TcpInfo,
+    /// Slot of its socket; [`None`] if no application has it.
+    pub slot: Option<u32>,
+    /// The NAPI instance that its last packet came by; 0: none.
+    pub napi_id: u32,
+}

@@ -1,0 +1,277 @@
+//! [`TcpBuilder`]: what a TCP socket is to be before it listens or connects.
+
+use std::io;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use rustix::io::Errno;
+use softnet_core::sock::key::{ANY, Addr};
+use softnet_core::sock::route::{Dest, Endpoints, find_route, is_group, is_own};
+use softnet_core::sock::tcp::{Effects, ListenState, Marks, TcpInbox, output};
+use softnet_core::sock::{Bind, Flow};
+use softnet_tcp::ConnOptions;
+use softnet_tcp::conn::SockOpt;
+use softnet_tcp::isn::Tuple;
+use softnet_tcp::listen::Listener;
+
+use super::super::Handle;
+use super::super::options::{Options, errno, of_bind, route_errno};
+use super::super::scope::{destination, local_end, scope_id};
+use super::super::udp::first;
+use super::listener::{Inner as ListenerInner, TcpListener};
+use super::on_shard;
+use super::stream::{Inner as StreamInner, TcpStream};
+use crate::stack::tcp::{self, Listening};
+use crate::stack::{StackInner, with};
+use crate::util::lock;
+
+/// What a TCP socket is to be before it listens or connects. What a listener is told here its connections begin with.
+#[derive(Debug, Clone)]
+pub struct TcpBuilder {
+    on: Handle,
+    local: Option<SocketAddr>,
+    backlog: i32,
+    reuse_port: bool,
+    only_v6: bool,
+    defer_accept: u32,
+    options: ConnOptions,
+}
+
+/// IANA's number.
+const TCP: u8 = 6;
+
+impl TcpBuilder {
+    /// Of a stack's socket.
+    pub fn new(on: &Handle) -> Self {
+        TcpBuilder {
+            on: on.clone(),
+            local: None,
+            backlog: 1024,
+            reuse_port: false,
+            only_v6: false,
+            defer_accept: 0,
+            options: ConnOptions::default(),
+        }
+    }
+
+    /// The end that a connection is to begin at; port 0: any that is free.
+    pub fn local_addr(mut self, local: SocketAddr) -> Self {
+        self.local = Some(local);
+        self
+    }
+
+    /// How many connections may wait to be accepted (`listen`'s `backlog`).
+    pub fn backlog(mut self, backlog: i32) -> Self {
+        self.backlog = backlog;
+        self
+    }
+
+    /// Whether to share address and port with other listeners that say so (`SO_REUSEPORT`): a connection is for one of them,
+    /// by its flow.
+    pub fn reuse_port(mut self, reuse: bool) -> Self {
+        self.reuse_port = reuse;
+        self
+    }
+
+    /// Whether a listener of IPv6 has nothing to do with IPv4 (`IPV6_V6ONLY`).
+    pub fn only_v6(mut self, only: bool) -> Self {
+        self.only_v6 = only;
+        self
+    }
+
+    /// Connections are accepted when they have data, or so many seconds old (`TCP_DEFER_ACCEPT`).
+    pub fn defer_accept(mut self, seconds: u32) -> Self {
+        self.defer_accept = seconds;
+        self
+    }
+
+    /// Bytes of packet memory that may wait to be read (`SO_RCVBUF`); ends autotuning.
+    pub fn recv_buffer_size(self, bytes: u32) -> Self {
+        self.set(SockOpt::RcvBuf(bytes.saturating_mul(2)))
+    }
+
+    /// Bytes that may be queued (`SO_SNDBUF`); ends autotuning.
+    pub fn send_buffer_size(self, bytes: u32) -> Self {
+        self.set(SockOpt::SndBuf(bytes.saturating_mul(2)))
+    }
+
+    /// Whether small segments leave at once (`TCP_NODELAY`).
+    pub fn nodelay(self, nodelay: bool) -> Self {
+        self.set(SockOpt::NoDelay(nodelay))
+    }
+
+    fn set(mut self, option: SockOpt) -> Self {
+        // None of these is out of range.
+        let _ = self.options.set(option);
+        self
+    }
+
+    /// Listens on `addr`, the first of several that is possible.
+    ///
+    /// # Errors
+    /// See [`TcpListener::bind`].
+    pub fn listen(&self, addr: impl ToSocketAddrs) -> io::Result<TcpListener> {
+        first(addr, |addr| self.listen_one(addr))
+    }
+
+    fn listen_one(&self, addr: SocketAddr) -> io::Result<TcpListener> {
+        let shared = self.on.shared();
+        let local = self.own_end(shared, &addr)?;
+        let v4 = addr.is_ipv4();
+        let bind = Bind {
+            local,
+            port: addr.port(),
+            v4: v4 || !self.only_v6,
+            v6: !v4,
+            dev: None,
+            reuseport: self.reuse_port,
+            limit: 0,
+        };
+        tcp::start(shared)?;
+        let inbox: TcpInbox = shared.sockets.binder().open(&bind).map_err(of_bind)?;
+        let slot = inbox.slot().clone();
+        slot.slot().set_stream(0);
+        let table = &shared.sockets.tcp;
+        let mut engine = Listener::new(&table.cfg, self.backlog, self.options);
+        engine.set_defer_accept(&table.cfg, self.defer_accept);
+        let state = ListenState::new(engine);
+        let listening = Arc::new(Listening::new(slot.index(), slot.slot().generation(), state));
+        table.listeners().add(&listening);
+        Ok(TcpListener(Arc::new(ListenerInner {
+            shared: shared.clone(),
+            slot,
+            v4,
+            listening,
+            options: Options::default(),
+            inbox: Mutex::new(Some(inbox)),
+        })))
+    }
+
+    /// The address of ours that `addr` is.
+    fn own_end(&self, shared: &Arc<StackInner>, addr: &SocketAddr) -> io::Result<Addr> {
+        if shared.sockets.is_stopped() {
+            return Err(errno(Errno::NETDOWN));
+        }
+        let (local, _) = local_end(shared, addr).map_err(errno)?;
+        let own = || with(shared, |thread| is_own(thread.tables.load(), local));
+        match local != ANY && (is_group(local) || !own()) {
+            true => Err(errno(Errno::ADDRNOTAVAIL)),
+            false => Ok(local),
+        }
+    }
+
+    /// Connects to `addr`, the first of several that answers.
+    ///
+    /// # Errors
+    /// See [`TcpStream::connect`].
+    pub fn connect(&self, addr: impl ToSocketAddrs) -> io::Result<TcpStream> {
+        first(addr, |addr| {
+            let stream = self.begin_connect(&addr)?;
+            stream.connected(None)?;
+            Ok(stream)
+        })
+    }
+
+    /// The same, of one address, and for no longer than `timeout`.
+    ///
+    /// # Errors
+    /// See [`TcpStream::connect_timeout`].
+    pub fn connect_timeout(&self, addr: &SocketAddr, timeout: Duration) -> io::Result<TcpStream> {
+        let stream = self.begin_connect(addr)?;
+        stream.connected(Some(timeout))?;
+        Ok(stream)
+    }
+
+    /// Sends the SYN, and does not wait: the stream becomes writable once it is connected; then
+    /// [`take_error`](TcpStream::take_error) says whether it is.
+    ///
+    /// # Errors
+    /// Those that are known at once: no route, no port, no such address of ours.
+    pub fn begin_connect(&self, addr: &SocketAddr) -> io::Result<TcpStream> {
+        let shared = self.on.shared();
+        let to = destination(shared, addr.ip(), addr.port(), scope_id(addr)).map_err(errno)?;
+        if to.port == 0 || to.addr == ANY || is_group(to.addr) {
+            return Err(errno(Errno::ADDRNOTAVAIL));
+        }
+        let (bound, port) = match &self.local {
+            Some(local) => (self.own_end(shared, local)?, local.port()),
+            None => (ANY, 0),
+        };
+        let (local, mtu) = self.way(shared, &to, bound)?;
+        tcp::start(shared)?;
+        let inbox: TcpInbox = shared.sockets.binder().open_unlisted().map_err(of_bind)?;
+        let slot = inbox.slot().clone();
+        slot.slot().set_stream(0);
+        let flow = Flow { local, remote: to.addr, lport: port, rport: to.port, protocol: TCP };
+        let begun = self.begin(shared, flow, output::mss_of(mtu, to.addr), slot.index());
+        let Some((flow, shard, id)) = begun? else {
+            super::super::socket::closed(shared, slot.index(), &[], Some(inbox));
+            return Err(errno(Errno::ADDRNOTAVAIL));
+        };
+        Ok(TcpStream(Arc::new(StreamInner {
+            shared: shared.clone(),
+            slot,
+            v4: addr.is_ipv4(),
+            flow,
+            shard,
+            id,
+            options: Options::default(),
+            inbox: Mutex::new(Some(inbox)),
+        })))
+    }
+
+    /// Our address on the way to `to`, and the path's MTU.
+    fn way(&self, shared: &Arc<StackInner>, to: &Dest, bound: Addr) -> io::Result<(Addr, u16)> {
+        if shared.sockets.is_stopped() {
+            return Err(errno(Errno::NETDOWN));
+        }
+        let ends = Endpoints::new(bound, 0, None);
+        let way = with(shared, |thread| {
+            let to = ends.complete(*to)?;
+            find_route(thread.tables.load(), &to, &ends, ends.source(), false)
+        });
+        let way = way.map_err(|error| errno(route_errno(error)))?;
+        Ok((way.src, way.mtu))
+    }
+
+    /// Begins the connection, at the port that `flow` has, or any that is free (RFC 6056, algorithm 4). `None`: none is.
+    #[expect(clippy::type_complete, reason = "where it is")]
+    fn begin(
+        &self,
+        shared: &Arc<StackInner>,
+        flow: Flow,
+        mss: u16,
+        slot: u32,
+    ) -> io::Result<Option<(Flow, usize, softnet_core::sock::tcp::ConnId)>> {
+        let table = &shared.sockets.tcp;
+        let attempt = |lport: u16| {
+            let flow = Flow { lport, ..flow };
+            let number = table.shard_of(&flow);
+            let begun = on_shard(shared, number, |shard, ctx, env, out: &mut Effects| {
+                let free = !shard.contains(&flow);
+                let marks = Marks::default();
+                free.then(|| shard.connect(ctx, env, (flow, marks), &self.options, mss, slot, out))
+            });
+            begun.map(|begun| begun.map(|id| (flow, number, id)))
+        };
+        let begun = if flow.lport != 0 {
+            attempt(flow.lport)
+        } else {
+            let words = tuple(&flow).words();
+            let (mut begun, seconds) = (None, shared.clock.now() / 1_000_000_000);
+            let key = |words: &[u64]| table.key.hash(words);
+            lock(&table.walker).pick(&key, &words, seconds, table.cfg.ip_local_port_range, |port| {
+                begun = attempt(port);
+                begun.is_some()
+            });
+            begun
+        };
+        begun.transpose().map_err(|_| errno(Errno::MSGSIZE))
+    }
+}
+
+fn tuple(flow: &Flow) -> Tuple {
+    let [local, remote] = [flow.local, flow.remote].map(|addr| std::net::Ipv6Addr::from_bits(addr).into());
+    Tuple { local, remote, local_port: flow.lport, remote_port: flow.rport }
+}

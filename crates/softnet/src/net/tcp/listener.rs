@@ -1,0 +1,185 @@
+//! [`TcpListener`]: a socket that accepts connections.
+
+use std::fmt;
+use std::io;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::sync::{Arc, Mutex};
+
+use rustix::io::Errno;
+use softnet_core::sock::key::socket_addr;
+use softnet_core::sock::tcp::{Child, TcpInbox};
+use softnet_core::sock::{Readiness, SlotRef};
+use softnet_core::sync::Ordering;
+
+use super::super::Handle;
+use super::super::options::{Options, errno, of_bind, timeout};
+use super::super::socket::sealed::{Sealed, Shared};
+use super::super::socket::{closed, wait};
+use super::stream::{Inner as StreamInner, TcpStream};
+use super::{TcpBuilder, on_shard, until};
+use crate::stack::StackInner;
+use crate::stack::tcp::Listening;
+use crate::util::lock;
+
+/// A TCP socket that listens. Clones ([`try_clone`](Self::try_clone)) are the same socket; any number of threads may accept.
+///
+/// With its last clone it is closed: connections that were not accepted are reset.
+#[derive(Clone)]
+pub struct TcpListener(pub(super) Arc<Inner>);
+
+pub(super) struct Inner {
+    pub(super) shared: Arc<StackInner>,
+    pub(super) slot: SlotRef,
+    pub(super) v4: bool,
+    pub(super) listening: Arc<Listening>,
+    pub(super) options: Options,
+    pub(super) inbox: Mutex<Option<TcpInbox>>,
+}
+
+impl Shared for Inner {
+    fn stack(&self) -> &Arc<StackInner> {
+        &self.shared
+    }
+
+    fn slot(&self) -> &SlotRef {
+        &self.slot
+    }
+
+    fn set_nonblocking(&self, nonblocking: bool) {
+        self.options.nonblocking.store(nonblocking, Ordering::Relaxed);
+    }
+}
+
+impl Sealed for TcpListener {
+    fn shared(&self) -> Arc<dyn Shared> {
+        self.0.clone()
+    }
+}
+
+impl TcpListener {
+    /// A listener on a stack, bound to `addr`: one of the stack's own addresses, `0.0.0.0`, or `::` (both families). Port 0
+    /// stands for any that is free.
+    ///
+    /// # Errors
+    /// As the kernel's. `EADDRINUSE`: another socket has address and port; `EADDRNOTAVAIL`: not an address of the stack.
+    pub fn bind(on: &Handle, addr: impl ToSocketAddrs) -> io::Result<TcpListener> {
+        TcpBuilder::new(on).listen(addr)
+    }
+
+    /// Waits for a connection, and returns it with its peer's address.
+    pub fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
+        let Inner { shared, slot, options, .. } = &*self.0;
+        let mut deadline = None;
+        loop {
+            if shared.sockets.is_stopped() {
+                return Err(errno(Errno::NETDOWN));
+            }
+            let child = self.0.listening.with(&shared.sockets.sockets, |state| (state.pop(), state.len()));
+            let (child, left) = child.ok_or_else(|| errno(Errno::INVAL))?;
+            if let Some(child) = child {
+                if deadline.is_some() && left > 0 {
+                    // It may have been woken for more than it took.
+                    shared.sockets.arrived(slot.index());
+                }
+                let stream = self.attach(&child)?;
+                let peer = stream.peer_addr()?;
+                return Ok((stream, peer));
+            }
+            if options.nonblocking.load(Ordering::Relaxed) {
+                return Err(errno(Errno::AGAIN));
+            }
+            let until = *deadline.get_or_insert_with(|| until(timeout(&options.read_timeout)));
+            wait(shared, slot.slot(), until, |now| now.readable)?;
+        }
+    }
+
+    /// Makes a socket of an accepted connection.
+    fn attach(&self, child: &Child) -> io::Result<TcpStream> {
+        let shared = &self.0.shared;
+        let shard = shared.sockets.tcp.shard_of(&child.flow);
+        let inbox = shared.sockets.binder().open_unlisted();
+        let inbox: TcpInbox = match inbox {
+            Ok(inbox) => inbox,
+            Err(error) => {
+                on_shard(shared, shard, |shard, ctx, env, out| shard.reject(ctx, env, child, out));
+                return Err(of_bind(error));
+            }
+        };
+        let slot = inbox.slot().clone();
+        on_shard(shared, shard, |shard, _, _, _| shard.attach(child.id, slot.index()));
+        Ok(TcpStream(Arc::new(StreamInner {
+            shared: shared.clone(),
+            slot,
+            v4: self.0.v4,
+            flow: child.flow,
+            shard,
+            id: child.id,
+            options: Options::default(),
+            inbox: Mutex::new(Some(inbox)),
+        })))
+    }
+
+    /// The connections that come, one after the other.
+    pub fn incoming(&self) -> Incoming<'_> {
+        Incoming(self)
+    }
+
+    /// The address that it is bound to.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        let (key, _) = self.0.slot.slot().key().ok_or_else(|| errno(Errno::BADF))?;
+        Ok(socket_addr(key.flow.local, key.flow.lport, self.0.v4))
+    }
+
+    /// Another handle on the same listener.
+    pub fn try_clone(&self) -> io::Result<TcpListener> {
+        Ok(self.clone())
+    }
+
+    /// Whether [`accept`](Self::accept) fails with [`WouldBlock`](io::ErrorKind::WouldBlock) instead of waiting. Streams that
+    /// it returns block in any case.
+    pub fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
+        self.0.options.nonblocking.store(nonblocking, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// What may be done with it now without waiting.
+    pub fn readiness(&self) -> Readiness {
+        self.0.slot.slot().readiness()
+    }
+
+    /// In its reuseport group, it gets what comes by NAPI instance `napi_id`, whatever its flow; `None`: its share by flow.
+    pub fn set_reuse_port_napi(&self, napi_id: Option<u32>) {
+        self.0.shared.sockets.binder().set_napi(self.0.slot.index(), napi_id.unwrap_or(0));
+    }
+}
+
+/// The connections of a listener, see [`TcpListener::incoming`].
+#[derive(Debug)]
+pub struct Incoming<'a>(&'a TcpListener);
+
+impl Iterator for Incoming<'_> {
+    type Item = io::Result<TcpStream>;
+
+    fn next(&mut self) -> Option<io::Result<TcpStream>> {
+        Some(self.0.accept().map(|(stream, _)| stream))
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        let (shared, index) = (&self.shared, self.slot.index());
+        // First: no look-up finds it any more.
+        let joined = shared.sockets.binder().close(index);
+        for child in shared.sockets.tcp.listeners().remove(&self.listening) {
+            let shard = shared.sockets.tcp.shard_of(&child.flow);
+            on_shard(shared, shard, |shard, ctx, env, out| shard.reject(ctx, env, &child, out));
+        }
+        closed(shared, index, &joined, lock(&self.inbox).take());
+    }
+}
+
+impl fmt::Debug for TcpListener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TcpListener").field("local", &self.local_addr().ok()).finish()
+    }
+}

@@ -1,0 +1,444 @@
+//! TCP as the runtime has it: the shards behind their locks, and who is at them.
+//!
+//! A thread that polls tries a shard's lock; if another thread has it, its packets are *left* to that
+//! one, which sees to them before it lets go. A call of an application waits for the lock, whose holder
+//! has its priority meanwhile ([`PiMutex`]). What a shard sends is put on the TX queues under its lock,
+//! so that the packets of a connection leave in the order in which they were made; what has to go by
+//! the slow path, or to another socket of this stack, follows when the lock has been let go.
+//!
+//! Lock order: an application thread's context, then a shard, then a listener, then a TX queue. The
+//! slow path's lock is taken with no shard held; a shard may be taken under it.
+//!
+//! Invariant: when no thread holds a shard nothing is left in it, and its first deadline is one that the
+//! timer thread knows.
+
+mod listeners;
+mod timer;
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::{Arc, Mutex};
+
+use softnet_core::SoftnetData;
+use softnet_core::fold::FoldKey;
+use softnet_core::ip::hooks::{HookContext, Made, Passage, Slot};
+use softnet_core::ip::slow::Effects as SlowEffects;
+use softnet_core::ip::tables::Tables;
+use softnet_core::qdisc::Origin;
+use softnet_core::siphash::SipKey;
+use softnet_core::skb::{BATCH, Batch, DropReason, Skb, SkbList};
+use softnet_core::sock::Flow;
+use softnet_core::sock::tcp::{ConnInfo, Effects, Env, Packet, Parting, Shard, packet};
+use softnet_core::steer::{TxChoice, skb_get_hash};
+use softnet_core::sync::{AbortOnPanic, Left, Receiver, left};
+use softnet_dev::{PiGuard, PiMutex};
+use softnet_tcp::ports::PortWalker;
+use softnet_tcp::{Config, Counters};
+
+use super::StackInner;
+use crate::util::lock;
+pub(crate) use listeners::Listening;
+use listeners::{Finder, ListenTable};
+use timer::Timers;
+
+/// Shards: enough that threads seldom meet at one.
+const SHARDS: u32 = 256;
+/// Packets that may be left to a shard's holder (the kernel's backlog of a socket).
+const ROOM: u32 = 256;
+
+/// A packet that is left.
+struct LeftSkb {
+    skb: Skb,
+    napi_id: u32,
+}
+
+struct Guarded {
+    shard: Shard,
+    left: Receiver<LeftSkb>,
+}
+
+struct ShardLock {
+    guarded: PiMutex<Guarded>,
+    left: Left<LeftSkb>,
+}
+
+/// The thread at a shard, and when.
+pub(crate) struct Caller<'a> {
+    pub(crate) shared: &'a StackInner,
+    pub(crate) tables: &'a Tables,
+    pub(crate) now: u64,
+    /// The instance that packets came by; 0: none.
+    pub(crate) napi_id: u32,
+}
+
+/// See the module.
+pub(crate) struct TcpTable {
+    shards: Box<[ShardLock]>,
+    parting: Parting,
+    /// Knobs.
+    pub(crate) cfg: Config,
+    pub(crate) key: SipKey,
+    /// Where searches for a free port begin.
+    pub(crate) walker: Mutex<PortWalker>,
+    listeners: ListenTable,
+    timers: Timers,
+    /// Packets that came by the slow path, which holds a lock that is taken after a shard's.
+    late: Mutex<SkbList>,
+}
+
+impl TcpTable {
+    pub(crate) fn new() -> std::io::Result<Self> {
+        let random = || RandomState::new().hash_one(0);
+        let shards = (0..SHARDS).map(|_| {
+            let (sender, receiver) = left(ROOM);
+            let shard = Shard::new(FoldKey::new([random(), random()]));
+            ShardLock { guarded: PiMutex::new(Guarded { shard, left: receiver }), left: sender }
+        });
+        Ok(TcpTable {
+            shards: shards.collect(),
+            parting: Parting::new(FoldKey::new([random(), random()]), SHARDS),
+            cfg: Config::default(),
+            key: SipKey::new([random(), random()]),
+            walker: Mutex::default(),
+            listeners: ListenTable::default(),
+            timers: Timers::new()?,
+            late: Mutex::default(),
+        })
+    }
+
+    /// The number of the shard that has `flow`.
+    pub(crate) fn shard_of(&self, flow: &Flow) -> usize {
+        self.parting.shard(flow)
+    }
+
+    /// The listeners.
+    pub(crate) fn listeners(&self) -> &ListenTable {
+        &self.listeners
+    }
+
+    fn finder<'a>(&'a self, caller: &Caller<'a>) -> Finder<'a> {
+        Finder { table: &self.listeners, sockets: &caller.shared.sockets.sockets }
+    }
+
+    /// Packets for TCP that a thread received. It never waits for a shard.
+    pub(crate) fn input(&self, ctx: &mut SoftnetData, caller: &Caller<'_>, batch: &mut Batch) {
+        let mut out = Effects::default();
+        self.packets(ctx, caller, batch, &mut out);
+        self.after(ctx, caller, out);
+    }
+
+    fn packets(&self, ctx: &mut SoftnetData, caller: &Caller<'_>, batch: &mut Batch, out: &mut Effects) {
+        let mut packets = [const { None::<(Packet, Skb)> }; BATCH];
+        let mut shards = [0; BATCH];
+        let mut n = 0;
+        for skb in batch.drain() {
+            match packet::read(&skb) {
+                Err(reason) => ctx.free(skb, reason),
+                Ok(packet) => {
+                    shards[n] = self.shard_of(&packet.flow);
+                    packets[n] = Some((packet, skb));
+                    n += 1;
+                }
+            }
+        }
+        for at in 0..n {
+            let Some(first) = packets[at].take() else { continue };
+            let (number, rest) = (shards[at], at + 1..n);
+            let rest = rest.filter(|other| shards[*other] == shards[at]);
+            let of_shard = std::iter::once(first).chain(rest.filter_map(|other| packets[other].take()));
+            self.to_shard(ctx, caller, number, of_shard, out);
+        }
+    }
+
+    /// Hands packets of one shard over to it, or leaves them to its holder.
+    fn to_shard(
+        &self,
+        ctx: &mut SoftnetData,
+        caller: &Caller<'_>,
+        number: usize,
+        packets: impl Iterator<Item = (Packet, Skb)>,
+        out: &mut Effects,
+    ) {
+        let lock = &self.shards[number];
+        let Some(guarded) = lock.guarded.try_lock() else {
+            for (_, skb) in packets {
+                let left = LeftSkb { skb, napi_id: caller.napi_id };
+                if let Err(LeftSkb { skb, .. }) = lock.left.leave(left) {
+                    ctx.free(skb, DropReason::SocketBacklog);
+                }
+            }
+            lock.left.left();
+            if let Some(guarded) = lock.guarded.try_lock() {
+                self.hold(ctx, caller, (lock, guarded), out, |_, _, _, _| ());
+            }
+            return;
+        };
+        self.hold(ctx, caller, (lock, guarded), out, |shard, ctx, env, out| {
+            let mut finder = self.finder(caller);
+            packets.for_each(|packet| shard.input(ctx, env, &mut finder, packet, out));
+        });
+    }
+
+    /// Runs `f` on a shard, for threads that may wait for it.
+    pub(crate) fn call<R>(
+        &self,
+        ctx: &mut SoftnetData,
+        caller: &Caller<'_>,
+        number: usize,
+        f: impl FnOnce(&mut Shard, &mut SoftnetData, &Env<'_>, &mut Effects) -> R,
+    ) -> R {
+        let (lock, mut out) = (&self.shards[number], Effects::default());
+        let result = self.hold(ctx, caller, (lock, lock.guarded.lock()), &mut out, f);
+        self.after(ctx, caller, out);
+        result
+    }
+
+    /// Under the lock: what was left, then `f`; sends what comes of it, and lets go.
+    fn hold<'a, R>(
+        &'a self,
+        ctx: &mut SoftnetData,
+        caller: &Caller<'_>,
+        (lock, mut guarded): (&'a ShardLock, PiGuard<'a, Guarded>),
+        out: &mut Effects,
+        f: impl FnOnce(&mut Shard, &mut SoftnetData, &Env<'_>, &mut Effects) -> R,
+    ) -> R {
+        let _owner = AbortOnPanic::new();
+        let mut f = Some(f);
+        let mut result = None;
+        loop {
+            self.run(ctx, caller, &mut guarded, out, |shard, ctx, env, out| {
+                result = f.take().map(|f| f(shard, ctx, env, out)).or(result.take());
+            });
+            drop(guarded);
+            if !lock.left.any() {
+                break;
+            }
+            let Some(again) = lock.guarded.try_lock() else { break };
+            guarded = again;
+        }
+        result.unwrap_or_else(|| unreachable!("it ran in the first round"))
+    }
+
+    fn run(
+        &self,
+        ctx: &mut SoftnetData,
+        caller: &Caller<'_>,
+        guarded: &mut Guarded,
+        out: &mut Effects,
+        f: impl FnOnce(&mut Shard, &mut SoftnetData, &Env<'_>, &mut Effects),
+    ) {
+        let Guarded { shard, left } = guarded;
+        let sockets = &caller.shared.sockets;
+        let mut env = Env {
+            now: caller.now,
+            cfg: &self.cfg,
+            tables: caller.tables,
+            key: &self.key,
+            sockets: &sockets.sockets,
+            napi_id: caller.napi_id,
+            room: sockets.room(),
+        };
+        let before = shard.frames();
+        if left.has_pending() {
+            let mut finder = self.finder(caller);
+            for LeftSkb { skb, napi_id } in left.drain() {
+                env.napi_id = napi_id;
+                match packet::read(&skb) {
+                    Ok(packet) => shard.input(ctx, &env, &mut finder, (packet, skb), out),
+                    Err(reason) => ctx.free(skb, reason),
+                }
+            }
+            env.napi_id = caller.napi_id;
+        }
+        f(shard, ctx, &env, out);
+        shard.finish(ctx, &env, out);
+        sockets.holds(before, shard.frames());
+        self.transmit(ctx, caller, out);
+        self.timers.lower(shard.next_deadline());
+    }
+
+    /// Puts what leaves on the TX queues.
+    fn transmit(&self, ctx: &mut SoftnetData, caller: &Caller<'_>, out: &mut Effects) {
+        let mut batch = Batch::new();
+        let mut to = None;
+        while let Some(skb) = out.send.pop_front() {
+            let dev = skb.head().dev;
+            if to != Some(dev) || batch.room() == 0 {
+                self.xmit(ctx, caller, to.unwrap_or(dev), &mut batch);
+                to = Some(dev);
+            }
+            if let Err(skb) = batch.push(skb) {
+                ctx.free_at(skb, dev, DropReason::DevReady);
+            }
+        }
+        self.xmit(ctx, caller, to.unwrap_or(0), &mut batch);
+    }
+
+    fn xmit(&self, ctx: &mut SoftnetData, caller: &Caller<'_>, dev: u16, batch: &mut Batch) {
+        let Some(first) = batch.as_mut_slice().first_mut() else { return };
+        let hash = skb_get_hash(first);
+        ctx.originated(batch.len() as u64);
+        let Caller { shared, tables, now, .. } = *caller;
+        if [Slot::Output, Slot::Postrouting].iter().any(|slot| tables.hooks.is_set(*slot)) {
+            let mut made = Made::default();
+            let mut cx = HookContext::new(ctx, now, tables, &mut made);
+            for slot in [Slot::Output, Slot::Postrouting] {
+                cx.run(Passage::new(slot, None, Some(dev)), batch);
+            }
+            if !made.is_empty() {
+                self.timers.made(made);
+            }
+        }
+        let Some(netdev) = shared.netdevs.get(usize::from(dev)) else {
+            return ctx.free_batch(batch, DropReason::DevReady);
+        };
+        let live = netdev.device.live.load();
+        let queue = live
+            .as_deref()
+            .filter(|live| !live.tx.queues.is_empty())
+            .map_or(0, |live| live.tx.pick(None, crate::device::current_cpu, || hash));
+        let to = crate::device::TxHint { choice: TxChoice::Queue(queue), origin: Origin::Forwarded };
+        crate::device::dev_queue_xmit(ctx, netdev, now, to, batch);
+    }
+
+    /// With no shard held: what has to go by the slow path, what is for sockets of this stack, and the
+    /// threads that wait.
+    fn after(&self, ctx: &mut SoftnetData, caller: &Caller<'_>, mut out: Effects) {
+        let shared = caller.shared;
+        loop {
+            if !out.unresolved.is_empty() {
+                let list = std::mem::take(&mut out.unresolved);
+                resolve(shared, ctx, list);
+            }
+            for slot in out.wake.drain(..) {
+                shared.sockets.notifier.wake(slot);
+            }
+            for slot in out.arrived.drain(..) {
+                shared.sockets.arrived(slot);
+            }
+            if out.local.is_empty() {
+                return;
+            }
+            let mut local = std::mem::take(&mut out.local);
+            let here = Caller { napi_id: 0, ..*caller };
+            let mut batch = Batch::new();
+            while !local.is_empty() {
+                while batch.room() > 0
+                    && let Some(skb) = local.pop_front()
+                {
+                    batch.push(skb).unwrap_or_else(|skb| ctx.free(skb, DropReason::SocketClose));
+                }
+                self.packets(ctx, &here, &mut batch, &mut out);
+            }
+        }
+    }
+
+    /// Packets that came by the slow path, whose lock the caller has: the timer thread hands them over.
+    pub(crate) fn leave(&self, ctx: &mut SoftnetData, batch: &mut Batch) {
+        if !self.timers.is_running() {
+            // There has been no socket yet.
+            return ctx.free_batch(batch, DropReason::IpNoProto);
+        }
+        {
+            let mut late = lock(&self.late);
+            for skb in batch.drain() {
+                if late.len() >= ROOM as usize {
+                    ctx.free(skb, DropReason::SocketBacklog);
+                } else if let Err(skb) = late.push_back(skb) {
+                    ctx.free(skb, DropReason::SocketBacklog);
+                }
+            }
+        }
+        self.timers.wake();
+    }
+
+    /// Hands over what the slow path left, and lets everything happen that is due. For the timer thread.
+    fn on_time(&self, ctx: &mut SoftnetData, caller: &Caller<'_>) {
+        let mut late = std::mem::take(&mut *lock(&self.late));
+        let mut batch = Batch::new();
+        while let Some(skb) = late.pop_front() {
+            batch.push(skb).unwrap_or_else(|skb| ctx.free(skb, DropReason::SocketBacklog));
+            if batch.room() == 0 || late.is_empty() {
+                self.input(ctx, caller, &mut batch);
+            }
+        }
+        let made = self.timers.take_made();
+        if !made.is_empty() {
+            let mut made = made;
+            caller.shared.slow_path(ctx, |slow, ctx, view, out| {
+                made.drain().for_each(|(skb, what)| slow.handle(ctx, view, skb, what, out));
+            });
+        }
+        for lock in &self.shards {
+            let mut out = Effects::default();
+            let guarded = lock.guarded.lock();
+            if guarded.shard.next_deadline() > caller.now && !lock.left.any() {
+                self.timers.lower(guarded.shard.next_deadline());
+                continue;
+            }
+            self.hold(ctx, caller, (lock, guarded), &mut out, |shard, ctx, env, out| {
+                let mut finder = self.finder(caller);
+                while !shard.on_time(ctx, env, &mut finder, BATCH, out) {
+                    shard.finish(ctx, env, out);
+                }
+            });
+            self.after(ctx, caller, out);
+        }
+    }
+
+    /// What is known of all connections.
+    pub(crate) fn infos(&self, ctx: &mut SoftnetData, caller: &Caller<'_>) -> Vec<ConnInfo> {
+        let of = |number| self.call(ctx, caller, number, |shard, _, env, _| shard.infos(env));
+        (0..self.shards.len()).flat_map(of).collect()
+    }
+
+    /// The counters of all connections together, and how many connections, requests and TIME-WAIT
+    /// objects there are.
+    pub(crate) fn counters(&self) -> (Counters, [usize; 3]) {
+        let (mut all, mut len) = (Counters::default(), [0; 3]);
+        for lock in &self.shards {
+            let guarded = lock.guarded.lock();
+            all.add(&guarded.shard.counters);
+            len.iter_mut().zip(guarded.shard.len()).for_each(|(all, of)| *all += of);
+        }
+        (all, len)
+    }
+
+    /// The stack has stopped: connections end without a word, and their memory goes home.
+    pub(crate) fn stop(&self, shared: &StackInner) {
+        self.timers.stop();
+        let mut ctx = shared.context();
+        let tables = shared.tables.load_full();
+        let caller = Caller { shared, tables: &tables, now: shared.clock.now(), napi_id: 0 };
+        let mut late = std::mem::take(&mut *lock(&self.late));
+        while let Some(skb) = late.pop_front() {
+            ctx.free(skb, DropReason::Shutdown);
+        }
+        for lock in &self.shards {
+            let mut out = Effects::default();
+            self.hold(&mut ctx, &caller, (lock, lock.guarded.lock()), &mut out, |shard, ctx, env, _| {
+                shard.clear(ctx, env);
+            });
+            for list in [&mut out.unresolved, &mut out.local] {
+                while let Some(skb) = list.pop_front() {
+                    ctx.free(skb, DropReason::Shutdown);
+                }
+            }
+        }
+        ctx.drain();
+    }
+}
+
+/// Has the slow path send packets whose neighbour is not known.
+#[cold]
+fn resolve(shared: &StackInner, ctx: &mut SoftnetData, mut list: SkbList) {
+    shared.slow_path(ctx, |slow, ctx, view, out: &mut SlowEffects| {
+        while let Some(skb) = list.pop_front() {
+            slow.send(ctx, view, skb, out);
+        }
+    });
+}
+
+/// Starts what TCP needs beside the threads that poll, unless it runs.
+pub(crate) fn start(shared: &Arc<StackInner>) -> std::io::Result<()> {
+    shared.sockets.tcp.timers.start(shared)
+}
