@@ -24,6 +24,7 @@ mod shape;
 mod starve;
 mod switch;
 mod tap;
+mod tcp;
 mod traffic;
 mod udp;
 mod vlan;
