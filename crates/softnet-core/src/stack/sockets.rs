@@ -12,6 +12,7 @@ use crate::ip::v4::header::{Ipv4Header, is_multicast};
 use crate::ip::v6::header::Ipv6Header;
 use crate::skb::{Batch, Skb};
 use crate::sock::route::is_own;
+use crate::sock::tcp::Told;
 use crate::sock::{Flow, Found, Key, SocketError, Sockets, Transport};
 
 /// The sockets, as the slow path needs them.
@@ -48,6 +49,9 @@ pub trait SocketHost {
     /// Leaves an error with the socket that is connected by `flow`, if there is one.
     fn report(&self, flow: &Flow, error: SocketError);
 
+    /// What ICMP said of a segment that a connection sent.
+    fn told(&self, told: &Told);
+
     /// The socket in this slot was handed something while it had nothing: wakes the threads that wait for it.
     fn arrived(&self, slot: u32);
 }
@@ -74,6 +78,9 @@ pub fn hand_over(
     }
     for (flow, error) in out.errors.drain(..) {
         host.report(&flow, error);
+    }
+    for told in out.told.drain(..) {
+        host.told(&told);
     }
     for report in out.too_big.drain(..) {
         if !may_have_sent(host, view, &report.flow) {

@@ -293,11 +293,12 @@ impl<H> Conn<H> {
     /// The path carries less, as ICMP tells: `path_mss` is its MTU less the IP header and 20,
     /// `quoted` the sequence number in the segment that the message quotes, and `floor` the least
     /// that is believed. What is not in flight is no reason (RFC 5927 7.2), and a message does not
-    /// raise the MSS. Segments that are too large are sent again in smaller ones.
-    pub fn path_mss_changed<O>(&mut self, cx: &mut Cx<'_, O>, quoted: Seq, path_mss: u16, floor: PathFloor) {
+    /// raise the MSS. Segments that are too large are sent again in smaller ones. Returns whether the MSS
+    /// is smaller since.
+    pub fn path_mss_changed<O>(&mut self, cx: &mut Cx<'_, O>, quoted: Seq, path_mss: u16, floor: PathFloor) -> bool {
         let path_mss = path_mss.max(floor as u16).max(cx.cfg.tcp_min_snd_mss);
         if !quoted.between(self.tx.una(), self.tx.nxt()) || path_mss >= self.path_mss {
-            return;
+            return false;
         }
         self.path_mss = path_mss;
         if !matches!(self.state, State::SynSent | State::Closed) {
@@ -305,6 +306,7 @@ impl<H> Conn<H> {
             self.tx.set_mss(mss);
             self.set(ConnFlags::DIRTY, true);
         }
+        true
     }
 }
 

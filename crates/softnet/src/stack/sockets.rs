@@ -12,6 +12,7 @@ use softnet_core::fold::FoldKey;
 use softnet_core::ip::pmtu::{PathMtus, RecentPeers};
 use softnet_core::skb::{Batch, Region, Skb};
 use softnet_core::sock::route::is_group;
+use softnet_core::sock::tcp::Told;
 use softnet_core::sock::{Arrivals, Binder, Flow, Hit, Key, SockMem, SocketError, Sockets, Transport};
 use softnet_core::stack::sockets::SocketHost;
 use softnet_core::sync::{AtomicBool, AtomicUsize, Ordering};
@@ -270,6 +271,10 @@ impl SocketHost for SocketTable {
 
     fn report(&self, flow: &Flow, error: SocketError) {
         self.report(flow, error);
+    }
+
+    fn told(&self, told: &Told) {
+        self.tcp.told(told);
     }
 
     fn arrived(&self, slot: u32) {

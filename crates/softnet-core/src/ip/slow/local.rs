@@ -2,6 +2,9 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
+use softnet_tcp::Seq;
+use softnet_tcp::conn::Error;
+
 use super::family::{Received, Refusal, SlowFamily};
 use super::{Call, Refused, RouteSnapshot, SlowPath, TooBig, packet};
 use crate::ip::adjacency::Kind;
@@ -12,7 +15,9 @@ use crate::ip::input::Exception;
 use crate::ip::reassembly::Expired;
 use crate::skb::{DropReason, Skb};
 use crate::sock::key::{ANY, addr_of, unmapped};
+use crate::ip::v4::header::protocol;
 use crate::sock::scope::{device, scope_id, scoped};
+use crate::sock::tcp::{News, Told};
 use crate::sock::{Flow, SocketError, Transport};
 use crate::steer::TxChoice;
 
@@ -157,6 +162,9 @@ impl Call<'_> {
         if rport == 0 || remote == ANY {
             return false;
         }
+        if quote.protocol == protocol::TCP {
+            return self.note_segment(problem, &quote, flow);
+        }
         let error = match problem {
             Problem::NetUnreachable => SocketError::NetUnreachable,
             Problem::HostUnreachable | Problem::Prohibited => SocketError::HostUnreachable,
@@ -171,6 +179,22 @@ impl Call<'_> {
             }
         };
         self.out.errors.push((flow, error));
+        true
+    }
+
+    /// The same of a TCP segment, whose sequence number says whether it is to be believed.
+    fn note_segment(&mut self, problem: Problem, quote: &Quote, flow: Flow) -> bool {
+        let Some([_, _, _, _, seq @ ..]) = quote.transport else { return false };
+        let seq = Seq(u32::from_be_bytes(seq));
+        let what = match problem {
+            Problem::NetUnreachable => News::Error(Error::NetworkUnreachable),
+            Problem::HostUnreachable | Problem::Prohibited => News::Error(Error::HostUnreachable),
+            Problem::PortUnreachable => News::Error(Error::ConnectionRefused),
+            Problem::ProtocolUnreachable | Problem::ParameterProblem => News::Error(Error::Protocol),
+            Problem::TimeExceeded | Problem::ReassemblyTimeExceeded => News::Error(Error::HostUnreachable),
+            Problem::PacketTooBig { mtu } => News::TooBig { mtu, len: quote.len },
+        };
+        self.out.told.push(Told { flow, seq, what });
         true
     }
 }

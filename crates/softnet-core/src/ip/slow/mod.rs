@@ -40,8 +40,12 @@ use crate::fold::FoldKey;
 use crate::gso;
 use crate::siphash::SipKey;
 use crate::skb::{DropReason, Flags, Skb};
+use crate::sock::tcp::packet::of_sent as of_segment;
+use crate::sock::tcp::{News, Told};
 use crate::sock::udp::error;
 use crate::sock::{Flow, SocketError, Transport};
+
+use softnet_tcp::conn::Error;
 
 use announce::Announcements;
 use family::SlowFamily;
@@ -110,6 +114,8 @@ pub struct Effects {
     pub errors: Vec<(Flow, SocketError)>,
     /// Datagrams that sockets may have sent, and that were too long somewhere.
     pub too_big: Vec<TooBig>,
+    /// What became of segments that connections sent.
+    pub told: Vec<Told>,
 }
 
 impl Effects {
@@ -122,7 +128,7 @@ impl Effects {
 
     /// Whether there is anything for sockets.
     pub fn is_for_sockets(&self) -> bool {
-        !self.local.is_empty() || !self.errors.is_empty() || !self.too_big.is_empty()
+        !self.local.is_empty() || !self.errors.is_empty() || !self.too_big.is_empty() || !self.told.is_empty()
     }
 
     /// Takes out of what was added to [`send`](Self::send) since it had `from` packets those whose
@@ -447,6 +453,10 @@ impl Call<'_> {
             IpAddr::V6(_) => self.error::<Ipv6Addr>(skb, Ipv6Addr::HOST_UNREACHABLE),
         }
         let ours = skb.head().flags & Flags::ORIGINATED != 0;
+        if let Some((flow, seq)) = of_segment(packet(skb), dev).filter(|_| ours) {
+            self.out.told.push(Told { flow, seq, what: News::Error(Error::HostUnreachable) });
+            return;
+        }
         let sent = error::of_sent(packet(skb), dev).filter(|_| ours);
         self.out.errors.extend(sent.map(|flow| (flow, SocketError::HostUnreachable)));
     }

@@ -13,6 +13,7 @@
 //! ends delivered, or freed with its reason.
 
 mod calls;
+mod icmp;
 mod listen;
 pub mod output;
 pub mod packet;
@@ -20,6 +21,7 @@ pub mod queue;
 mod shard;
 
 pub use calls::{CallError, ConnInfo};
+pub use icmp::{News, Told};
 pub use listen::{Child, ListenState, Listeners};
 pub use output::{Effects, Marks};
 pub use packet::Packet;

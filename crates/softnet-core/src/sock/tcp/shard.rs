@@ -28,6 +28,7 @@ use super::packet::Packet;
 use super::queue::{RecvQueue, SendQueue, TRUESIZE};
 use crate::SoftnetData;
 use crate::fold::FoldKey;
+use crate::ip::pmtu::PathMtus;
 use crate::ip::tables::Tables;
 use crate::siphash::SipKey;
 use crate::skb::{DropReason, Skb};
@@ -43,6 +44,8 @@ pub struct Env<'a> {
     pub tables: &'a Tables,
     /// The secret of initial numbers and cookies.
     pub key: &'a SipKey,
+    /// Paths that take less than their first link.
+    pub paths: &'a PathMtus,
     /// All sockets: listeners are found there, and readiness is written there.
     pub sockets: &'a Sockets,
     /// The NAPI instance that packets came by; 0: none.
@@ -55,6 +58,11 @@ impl Env<'_> {
     /// The engine's clock.
     pub(super) fn instant(&self) -> Instant {
         Instant(self.now / 1000)
+    }
+
+    /// The MSS on the way to the far end of `flow`, whose first link takes `mtu` bytes.
+    fn mss(&self, mtu: u16, flow: &Flow) -> u16 {
+        mss_of(self.paths.limit(flow.remote).map_or(mtu, |path| path.min(mtu)), flow.remote)
     }
 
     pub(super) fn hash(&self) -> impl Fn(&[u64]) -> u64 {
@@ -249,6 +257,14 @@ impl Shard {
 
     pub(super) fn sock(&self, id: ConnId) -> Option<&Sock> {
         self.conns.get(id.index as usize).map(|sock| &**sock).filter(|sock| sock.serial == id.serial)
+    }
+
+    /// The connection of a flow.
+    pub(super) fn conn_of(&self, flow: &Flow) -> Option<u32> {
+        match self.flows.get(&FlowKey(*flow)) {
+            Some(Object::Conn(index)) => Some(*index),
+            _ => None,
+        }
     }
 
     pub(super) fn serial_of(&self, index: u32) -> Option<u32> {
@@ -452,7 +468,7 @@ impl Shard {
             // The sender repeats it.
             Found::Contended => return ctx.free(skb, DropReason::SocketClose),
         };
-        let mss = route(env.tables, &flow).map_or(536, |way| mss_of(way.mtu, flow.remote));
+        let mss = route(env.tables, &flow).map_or(536, |way| env.mss(way.mtu, &flow));
         let Shard { counters, .. } = self;
         let verdict = of.and_then(|of| {
             listeners.with(of, |listener| {

@@ -232,7 +232,8 @@ impl TcpBuilder {
             find_route(thread.tables.load(), &to, &ends, ends.source(), false)
         });
         let way = way.map_err(|error| errno(route_errno(error)))?;
-        Ok((way.src, way.mtu))
+        let path = shared.sockets.paths.limit(to.addr);
+        Ok((way.src, path.map_or(way.mtu, |path| path.min(way.mtu))))
     }
 
     /// Begins the connection, at the port that `flow` has, or any that is free (RFC 6056, algorithm 4). `None`: none is.

@@ -21,13 +21,13 @@ use std::sync::{Arc, Mutex};
 use softnet_core::SoftnetData;
 use softnet_core::fold::FoldKey;
 use softnet_core::ip::hooks::{HookContext, Made, Passage, Slot};
-use softnet_core::ip::slow::Effects as SlowEffects;
+use softnet_core::ip::slow::{Effects as SlowEffects, TooBig};
 use softnet_core::ip::tables::Tables;
 use softnet_core::qdisc::Origin;
 use softnet_core::siphash::SipKey;
 use softnet_core::skb::{BATCH, Batch, DropReason, Skb, SkbList};
 use softnet_core::sock::Flow;
-use softnet_core::sock::tcp::{ConnInfo, Effects, Env, Packet, Parting, Shard, packet};
+use softnet_core::sock::tcp::{ConnInfo, Effects, Env, News, Packet, Parting, Shard, Told, packet};
 use softnet_core::steer::{TxChoice, skb_get_hash};
 use softnet_core::sync::{AbortOnPanic, Left, Receiver, left};
 use softnet_dev::{PiGuard, PiMutex};
@@ -81,8 +81,15 @@ pub(crate) struct TcpTable {
     pub(crate) walker: Mutex<PortWalker>,
     listeners: ListenTable,
     timers: Timers,
-    /// Packets that came by the slow path, which holds a lock that is taken after a shard's.
-    late: Mutex<SkbList>,
+    /// What came by the slow path, whose lock is not held by a thread that takes a shard's.
+    late: Mutex<Late>,
+}
+
+/// What the slow path leaves to the timer thread.
+#[derive(Default)]
+struct Late {
+    packets: SkbList,
+    told: Vec<Told>,
 }
 
 impl TcpTable {
@@ -233,6 +240,7 @@ impl TcpTable {
             cfg: &self.cfg,
             tables: caller.tables,
             key: &self.key,
+            paths: &sockets.paths,
             sockets: &sockets.sockets,
             napi_id: caller.napi_id,
             room: sockets.room(),
@@ -341,9 +349,9 @@ impl TcpTable {
         {
             let mut late = lock(&self.late);
             for skb in batch.drain() {
-                if late.len() >= ROOM as usize {
+                if late.packets.len() >= ROOM as usize {
                     ctx.free(skb, DropReason::SocketBacklog);
-                } else if let Err(skb) = late.push_back(skb) {
+                } else if let Err(skb) = late.packets.push_back(skb) {
                     ctx.free(skb, DropReason::SocketBacklog);
                 }
             }
@@ -351,9 +359,40 @@ impl TcpTable {
         self.timers.wake();
     }
 
+    /// What ICMP said of a segment, to the slow path, whose lock the caller has.
+    pub(crate) fn told(&self, told: &Told) {
+        if !self.timers.is_running() {
+            return;
+        }
+        {
+            let mut late = lock(&self.late);
+            // Routers repeat themselves.
+            if late.told.len() < ROOM as usize {
+                late.told.push(*told);
+            }
+        }
+        self.timers.wake();
+    }
+
+    /// Has connections take note of what ICMP said. A path that proves to take less is remembered for
+    /// others.
+    fn take_note(&self, ctx: &mut SoftnetData, caller: &Caller<'_>, told: Vec<Told>) {
+        for told in told {
+            let number = self.shard_of(&told.flow);
+            let shorter = self.call(ctx, caller, number, |shard, ctx, env, out| {
+                shard.told(ctx, env, &told, out)
+            });
+            if let (true, News::TooBig { mtu, len }) = (shorter, told.what) {
+                let report = TooBig { flow: told.flow, len, mtu };
+                caller.shared.slow_path(ctx, |slow, _, view, _| _ = slow.too_big(view, &report));
+            }
+        }
+    }
+
     /// Hands over what the slow path left, and lets everything happen that is due. For the timer thread.
     fn on_time(&self, ctx: &mut SoftnetData, caller: &Caller<'_>) {
-        let mut late = std::mem::take(&mut *lock(&self.late));
+        let Late { packets: mut late, told } = std::mem::take(&mut *lock(&self.late));
+        self.take_note(ctx, caller, told);
         let mut batch = Batch::new();
         while let Some(skb) = late.pop_front() {
             batch.push(skb).unwrap_or_else(|skb| ctx.free(skb, DropReason::SocketBacklog));
@@ -410,7 +449,7 @@ impl TcpTable {
         let tables = shared.tables.load_full();
         let caller = Caller { shared, tables: &tables, now: shared.clock.now(), napi_id: 0 };
         let mut late = std::mem::take(&mut *lock(&self.late));
-        while let Some(skb) = late.pop_front() {
+        while let Some(skb) = late.packets.pop_front() {
             ctx.free(skb, DropReason::Shutdown);
         }
         for lock in &self.shards {

@@ -61,6 +61,8 @@ impl SocketHost for NoSockets {
         ctx.free(skb, DropReason::IpNoProto);
     }
 
+    fn told(&self, _: &crate::sock::tcp::Told) {}
+
     fn report(&self, flow: &Flow, error: SocketError) {
         self.told.borrow_mut().push((*flow, error));
     }

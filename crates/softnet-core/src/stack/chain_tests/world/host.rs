@@ -170,6 +170,8 @@ impl SocketHost for Host {
         });
     }
 
+    fn told(&self, _: &crate::sock::tcp::Told) {}
+
     fn report(&self, _: &Flow, _: SocketError) {}
 
     fn arrived(&self, _: u32) {}
