@@ -295,7 +295,13 @@ impl<H> Conn<H> {
     /// that is believed. What is not in flight is no reason (RFC 5927 7.2), and a message does not
     /// raise the MSS. Segments that are too large are sent again in smaller ones. Returns whether the MSS
     /// is smaller since.
-    pub fn path_mss_changed<O>(&mut self, cx: &mut Cx<'_, O>, quoted: Seq, path_mss: u16, floor: PathFloor) -> bool {
+    pub fn path_mss_changed<O>(
+        &mut self,
+        cx: &mut Cx<'_, O>,
+        quoted: Seq,
+        path_mss: u16,
+        floor: PathFloor,
+    ) -> bool {
         let path_mss = path_mss.max(floor as u16).max(cx.cfg.tcp_min_snd_mss);
         if !quoted.between(self.tx.una(), self.tx.nxt()) || path_mss >= self.path_mss {
             return false;

@@ -62,12 +62,14 @@ impl Bench {
             odd.push(why);
             self.ctx.free_skb(skb);
         }
-        let udp = &mut self.out.local[Transport::Udp];
-        let local = udp.len();
-        for skb in udp.drain() {
-            let protocol = if skb.data()[14] >> 4 == 4 { skb.data()[23] } else { skb.data()[20] };
-            assert_eq!((skb.head().l3, protocol), (14, 17));
-            self.ctx.free_skb(skb);
+        let mut local = 0;
+        for transport in Transport::ALL {
+            for skb in self.out.local[transport].drain() {
+                let protocol = if skb.data()[14] >> 4 == 4 { skb.data()[23] } else { skb.data()[20] };
+                assert_eq!((skb.head().l3, protocol), (14, transport.number()));
+                self.ctx.free_skb(skb);
+                local += 1;
+            }
         }
         self.local += local;
         let dropped = self.ctx.stats().dropped() - dropped;

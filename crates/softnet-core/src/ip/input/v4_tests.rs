@@ -100,7 +100,7 @@ fn whole_datagrams_to_this_host_are_for_sockets() {
         fix(&mut p);
         p
     };
-    let others = [change(23, 6), change(23, 1), change(20, 0x20), change(21, 1)];
+    let others = [change(23, 132), change(23, 1), change(20, 0x20), change(21, 1)];
     let (sent, odd) = b.run(&[&others[..], &[ours.clone(), change(20, 0x40)]].concat());
     assert_eq!((sent, odd, b.local), (vec![], vec![Exception::NextHop; 4], 2));
 }

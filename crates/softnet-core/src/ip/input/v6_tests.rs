@@ -94,7 +94,7 @@ fn sorts_out_what_is_not_plain() {
     for (packet, why) in [
         (packet("2001:db8:1::1", 1, 10), Ttl),
         (packet("2001:db8:1::1", 64, 161), TooBig),
-        (set(packet("2001:db8:8::1", 1, 10), 20, &[next::TCP]), NextHop),
+        (set(packet("2001:db8:8::1", 1, 10), 20, &[132]), NextHop),
         (set(packet("2001:db8:8::1", 1, 10), 20, &[next::FRAGMENT]), NextHop),
         (packet("2001:db8:9::6", 9, 10), NextHop),
         (packet("2001:db9::1", 9, 10), NextHop),

@@ -89,9 +89,12 @@ impl Shard {
         if n == 0 && !data.is_empty() {
             return Err(CallError::WouldBlock);
         }
-        let written = self.queue(ctx, id.index, &data[..n]);
+        let written = self.queue(ctx, env, id.index, &data[..n]);
         if written == 0 && n > 0 {
-            return Err(CallError::NoMemory);
+            let waits = self.sock(id).is_some_and(|sock| sock.short);
+            // Settles the readiness.
+            self.enter(ctx, env, out, id.index, |_, _| ());
+            return Err(if waits { CallError::WouldBlock } else { CallError::NoMemory });
         }
         self.enter(ctx, env, out, id.index, |conn, _| conn.write(written as u32, more));
         Ok(written)

@@ -39,13 +39,7 @@ pub enum News {
 impl Shard {
     /// Has the connection that a message is about take note of it. Returns whether its segments are
     /// shorter since.
-    pub fn told(
-        &mut self,
-        ctx: &mut SoftnetData,
-        env: &Env<'_>,
-        told: &Told,
-        out: &mut Effects,
-    ) -> bool {
+    pub fn told(&mut self, ctx: &mut SoftnetData, env: &Env<'_>, told: &Told, out: &mut Effects) -> bool {
         let Some(index) = self.conn_of(&told.flow) else { return false };
         let remote = told.flow.remote;
         let shorter = self.enter(ctx, env, out, index, |conn, cx| match told.what {

@@ -20,6 +20,7 @@ use softnet_tcp::{Config, ConnOptions, Counters, DropReason as Why, Emit, Instan
 
 use super::super::key::Flow;
 use super::super::route::Route;
+use super::super::slot::stream;
 use super::super::table::{Found, Sockets};
 use super::calls::ConnInfo;
 use super::listen::{Listeners, tuple};
@@ -31,7 +32,7 @@ use crate::fold::FoldKey;
 use crate::ip::pmtu::PathMtus;
 use crate::ip::tables::Tables;
 use crate::siphash::SipKey;
-use crate::skb::{DropReason, Skb};
+use crate::skb::{DropReason, FRAME_SIZE, Skb};
 use crate::time::{Timer, TimerWheel};
 
 /// What surrounds a shard for the time of one entry.
@@ -50,8 +51,10 @@ pub struct Env<'a> {
     pub sockets: &'a Sockets,
     /// The NAPI instance that packets came by; 0: none.
     pub napi_id: u32,
-    /// Whether sockets may hold this many frames more.
+    /// Frames that sockets may hold beside what they hold.
     pub room: usize,
+    /// The shard's part of `tcp_max_tw_buckets`.
+    pub max_time_waits: usize,
 }
 
 impl Env<'_> {
@@ -110,6 +113,8 @@ pub(super) struct Sock {
     pub(super) orphan: bool,
     /// The table has it.
     listed: bool,
+    /// A write found no memory: writable again when something was acknowledged.
+    pub(super) short: bool,
     pub(super) marks: Marks,
 }
 
@@ -195,7 +200,7 @@ impl Output for Host<'_> {
 
     fn deliver(&mut self, Payload { skb, at }: Payload, front: u32, len: u32) {
         *self.ooo -= skb.frame_count();
-        self.rx.push(skb, at + front as usize, len as usize);
+        self.rx.push(self.ctx, skb, at + front as usize, len as usize);
     }
 
     fn discard(&mut self, Payload { skb, .. }: Payload, why: Why) {
@@ -312,6 +317,9 @@ impl Shard {
         match self.flows.get(&FlowKey(packet.flow)) {
             Some(Object::Conn(index)) => {
                 let index = *index;
+                if self.unlist_closed(index) {
+                    return self.listener_input(ctx, env, listeners, (packet, skb), None, out);
+                }
                 self.conn_input(ctx, env, index, (packet, skb), out);
             }
             Some(Object::TimeWait(index)) => {
@@ -324,6 +332,16 @@ impl Shard {
             }
             None => self.listener_input(ctx, env, listeners, (packet, skb), None, out),
         }
+    }
+
+    /// Takes a connection that has ended in this batch out of the table. Returns whether it has.
+    fn unlist_closed(&mut self, index: u32) -> bool {
+        let Some(sock) = self.conns.get_mut(index as usize) else { return true };
+        let closed = sock.conn.state() == State::Closed;
+        if closed && std::mem::take(&mut sock.listed) {
+            self.flows.remove(&FlowKey(sock.flow));
+        }
+        closed
     }
 
     fn conn_input(
@@ -580,6 +598,7 @@ impl Shard {
             touched: true,
             orphan: false,
             listed: true,
+            short: false,
             marks,
         };
         entry.insert(Box::new(sock));
@@ -618,8 +637,17 @@ impl Shard {
     }
 
     /// Queues as much of `data` as there is memory for.
-    pub(super) fn queue(&mut self, ctx: &mut SoftnetData, index: u32, data: &[u8]) -> usize {
-        self.conns.get_mut(index as usize).map_or(0, |sock| sock.tx.push(ctx, data))
+    pub(super) fn queue(&mut self, ctx: &mut SoftnetData, env: &Env<'_>, index: u32, data: &[u8]) -> usize {
+        let Some(sock) = self.conns.get_mut(index as usize) else { return 0 };
+        // All sockets together hold as much as they may: one that has nothing queued gets on.
+        let most = if env.room > sock.tx.frames() || sock.tx.len() == 0 {
+            data.len().min(env.room.max(1).saturating_mul(FRAME_SIZE))
+        } else {
+            0
+        };
+        let queued = sock.tx.push(ctx, &data[..most]);
+        sock.short = queued == 0 && !data.is_empty() && sock.tx.frames() > 0;
+        queued
     }
 
     /// Copies received bytes to `to`. Returns how many, and the memory that went back.
@@ -652,8 +680,7 @@ impl Shard {
     }
 
     fn remember(&mut self, env: &Env<'_>, flow: Flow, time_wait: TimeWait) {
-        if self.time_waits.len() >= env.cfg.tcp_max_tw_buckets as usize {
-            self.flows.remove(&FlowKey(flow));
+        if self.time_waits.len() >= env.max_time_waits {
             return;
         }
         let entry = self.time_waits.vacant_entry();
@@ -740,7 +767,13 @@ impl Shard {
         let mut at = 0;
         while let Some(&index) = self.touched.get(at) {
             at += 1;
-            self.enter(ctx, env, out, index, |conn, cx| conn.flush(cx));
+            let saved = self.conns.get_mut(index as usize).map_or(0, |sock| sock.rx.saved());
+            self.enter(ctx, env, out, index, |conn, cx| {
+                if saved > 0 {
+                    conn.read(cx, 0, saved);
+                }
+                conn.flush(cx);
+            });
             self.settle(ctx, env, index, out);
         }
         self.touched.clear();
@@ -750,6 +783,7 @@ impl Shard {
         let Some(sock) = self.conns.get_mut(index as usize) else { return };
         sock.touched = false;
         let events = sock.conn.take_events();
+        sock.short &= !events.any(Events::WRITABLE) && sock.tx.frames() > 0;
         let closed = sock.conn.state() == State::Closed;
         if closed {
             self.wheel.cancel(&sock.timer);
@@ -770,8 +804,11 @@ impl Shard {
         if sock.slot != NO_SLOT {
             if let Some(slot) = env.sockets.slot(sock.slot) {
                 slot.set_napi_id(sock.napi_id);
-                let changed = slot.set_stream(ready(&sock.conn, env.cfg));
-                if changed || events != Events::default() {
+                let bits = ready(&sock.conn, env.cfg);
+                let short = if sock.short { stream::WRITABLE } else { 0 };
+                let changed = slot.set_stream(bits & !short);
+                // What was acknowledged is news only where there was no room.
+                if changed || events.any(Events(!Events::WRITABLE.0)) {
                     out.wake.push(sock.slot);
                 }
             }
@@ -806,7 +843,7 @@ impl Shard {
 
 /// What a poller is told of a connection, as bits of [`Slot`](super::super::Slot)'s readiness.
 fn ready(conn: &Conn<Payload>, cfg: &Config) -> u32 {
-    use super::super::slot::stream::*;
+    use stream::*;
     let state = conn.state();
     let (rx_ended, tx_ended) = (conn.receive_ended(), conn.send_ended());
     let closed = state == State::Closed;

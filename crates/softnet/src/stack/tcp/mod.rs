@@ -29,7 +29,7 @@ use softnet_core::skb::{BATCH, Batch, DropReason, Skb, SkbList};
 use softnet_core::sock::Flow;
 use softnet_core::sock::tcp::{ConnInfo, Effects, Env, News, Packet, Parting, Shard, Told, packet};
 use softnet_core::steer::{TxChoice, skb_get_hash};
-use softnet_core::sync::{AbortOnPanic, Left, Receiver, left};
+use softnet_core::sync::{AbortOnPanic, AtomicU64, Left, Ordering, Receiver, left};
 use softnet_dev::{PiGuard, PiMutex};
 use softnet_tcp::ports::PortWalker;
 use softnet_tcp::{Config, Counters};
@@ -59,6 +59,8 @@ struct Guarded {
 struct ShardLock {
     guarded: PiMutex<Guarded>,
     left: Left<LeftSkb>,
+    /// Its first deadline, as its last holder left it.
+    due: AtomicU64,
 }
 
 /// The thread at a shard, and when.
@@ -98,7 +100,8 @@ impl TcpTable {
         let shards = (0..SHARDS).map(|_| {
             let (sender, receiver) = left(ROOM);
             let shard = Shard::new(FoldKey::new([random(), random()]));
-            ShardLock { guarded: PiMutex::new(Guarded { shard, left: receiver }), left: sender }
+            let (guarded, due) = (PiMutex::new(Guarded { shard, left: receiver }), AtomicU64::new(u64::MAX));
+            ShardLock { guarded, left: sender, due }
         });
         Ok(TcpTable {
             shards: shards.collect(),
@@ -212,7 +215,7 @@ impl TcpTable {
         let mut f = Some(f);
         let mut result = None;
         loop {
-            self.run(ctx, caller, &mut guarded, out, |shard, ctx, env, out| {
+            self.run(ctx, caller, (lock, &mut guarded), out, |shard, ctx, env, out| {
                 result = f.take().map(|f| f(shard, ctx, env, out)).or(result.take());
             });
             drop(guarded);
@@ -229,7 +232,7 @@ impl TcpTable {
         &self,
         ctx: &mut SoftnetData,
         caller: &Caller<'_>,
-        guarded: &mut Guarded,
+        (lock, guarded): (&ShardLock, &mut Guarded),
         out: &mut Effects,
         f: impl FnOnce(&mut Shard, &mut SoftnetData, &Env<'_>, &mut Effects),
     ) {
@@ -244,6 +247,7 @@ impl TcpTable {
             sockets: &sockets.sockets,
             napi_id: caller.napi_id,
             room: sockets.room(),
+            max_time_waits: (self.cfg.tcp_max_tw_buckets / SHARDS).max(1) as usize,
         };
         let before = shard.frames();
         if left.has_pending() {
@@ -261,7 +265,13 @@ impl TcpTable {
         shard.finish(ctx, &env, out);
         sockets.holds(before, shard.frames());
         self.transmit(ctx, caller, out);
-        self.timers.lower(shard.next_deadline());
+        let due = shard.next_deadline();
+        // Before the timer thread's deadline is looked at: that thread writes that one first, and then
+        // looks at this one.
+        if lock.due.load(Ordering::Relaxed) != due {
+            lock.due.swap(due, Ordering::SeqCst);
+        }
+        self.timers.lower(due);
     }
 
     /// Puts what leaves on the TX queues.
@@ -379,9 +389,8 @@ impl TcpTable {
     fn take_note(&self, ctx: &mut SoftnetData, caller: &Caller<'_>, told: Vec<Told>) {
         for told in told {
             let number = self.shard_of(&told.flow);
-            let shorter = self.call(ctx, caller, number, |shard, ctx, env, out| {
-                shard.told(ctx, env, &told, out)
-            });
+            let shorter =
+                self.call(ctx, caller, number, |shard, ctx, env, out| shard.told(ctx, env, &told, out));
             if let (true, News::TooBig { mtu, len }) = (shorter, told.what) {
                 let report = TooBig { flow: told.flow, len, mtu };
                 caller.shared.slow_path(ctx, |slow, _, view, _| _ = slow.too_big(view, &report));
@@ -409,12 +418,13 @@ impl TcpTable {
         }
         for lock in &self.shards {
             let mut out = Effects::default();
-            let guarded = lock.guarded.lock();
-            if guarded.shard.next_deadline() > caller.now && !lock.left.any() {
-                self.timers.lower(guarded.shard.next_deadline());
+            // One that is changed at this moment says so to the thread itself.
+            let due = lock.due.load(Ordering::Relaxed);
+            if due > caller.now && !lock.left.any() {
+                self.timers.lower(due);
                 continue;
             }
-            self.hold(ctx, caller, (lock, guarded), &mut out, |shard, ctx, env, out| {
+            self.hold(ctx, caller, (lock, lock.guarded.lock()), &mut out, |shard, ctx, env, out| {
                 let mut finder = self.finder(caller);
                 while !shard.on_time(ctx, env, &mut finder, BATCH, out) {
                     shard.finish(ctx, env, out);
