@@ -19,6 +19,8 @@ pub mod output;
 pub mod packet;
 pub mod queue;
 mod shard;
+#[cfg(all(test, not(feature = "loom")))]
+mod tests;
 
 pub use calls::{CallError, ConnInfo};
 pub use icmp::{News, Told};

@@ -31,6 +31,12 @@ impl SendQueue {
         SendQueue { base, ..Self::default() }
     }
 
+    /// The number of the first byte kept.
+    #[cfg(all(test, not(feature = "loom")))]
+    pub(super) fn base(&self) -> Seq {
+        self.base
+    }
+
     /// Bytes queued.
     pub fn len(&self) -> usize {
         self.len

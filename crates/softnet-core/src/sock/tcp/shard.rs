@@ -833,9 +833,13 @@ impl Shard {
             self.settle(ctx, env, index, &mut out);
         }
         self.touched.clear();
-        for list in [&mut out.send, &mut out.unresolved, &mut out.local] {
+        while let Some(skb) = out.send.pop_front() {
+            ctx.free_skb(skb);
+        }
+        // These were counted as they were made.
+        for list in [&mut out.unresolved, &mut out.local] {
             while let Some(skb) = list.pop_front() {
-                ctx.free_skb(skb);
+                ctx.free(skb, DropReason::Shutdown);
             }
         }
     }
@@ -885,6 +889,12 @@ pub(super) fn reason(why: Why) -> DropReason {
 }
 
 impl Sock {
+    /// The number of the first byte that is not acknowledged.
+    #[cfg(all(test, not(feature = "loom")))]
+    pub(super) fn tx_base(&self) -> Seq {
+        self.tx.base()
+    }
+
     pub(super) fn info(&self, env: &Env<'_>) -> ConnInfo {
         ConnInfo {
             flow: self.flow,

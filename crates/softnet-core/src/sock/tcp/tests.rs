@@ -1,0 +1,428 @@
+//! Connections from one end of a shard to another, in virtual time: each packet is read, its books are kept, and all memory goes
+//! home.
+
+use std::collections::HashMap;
+
+use softnet_tcp::conn::{Error, Shutdown, SockOpt};
+use softnet_tcp::listen::Listener;
+use softnet_tcp::{Config, ConnOptions};
+
+use super::*;
+use crate::SoftnetData;
+use crate::ip::pmtu::{PmtuCache, PmtuParams};
+use crate::ip::tables::Tables;
+use crate::ip::testing::context;
+use crate::siphash::SipKey;
+use crate::skb::DropReason;
+use crate::sock::key::mapped;
+use crate::sock::{Bind, Binder, Sockets, stream};
+
+const SERVER: u128 = mapped(0x7f00_0001);
+const CLIENT: u128 = mapped(0x7f00_0002);
+const PORT: u16 = 80;
+
+/// The listeners of a world, by slot.
+#[derive(Default)]
+struct Table(HashMap<(u32, u32), ListenState>);
+
+impl Listeners for Table {
+    fn with<R>(&mut self, listener: (u32, u32), f: impl FnOnce(&mut ListenState) -> R) -> Option<R> {
+        self.0.get_mut(&listener).map(f)
+    }
+}
+
+struct World {
+    ctx: SoftnetData,
+    cfg: Config,
+    tables: Tables,
+    pmtu: PmtuCache,
+    binder: Binder,
+    inboxes: Vec<TcpInbox>,
+    listeners: Table,
+    shard: Shard,
+    now: u64,
+    room: usize,
+    /// Packets that are lost, by number.
+    lose: fn(usize) -> bool,
+    sent: usize,
+    out: Effects,
+}
+
+/// Every entry, with its surroundings made of the world's fields.
+macro_rules! enter {
+    ($world:expr, |$shard:ident, $ctx:ident, $env:ident, $listeners:ident, $out:ident| $body:expr) => {{
+        let world = &mut *$world;
+        let sockets: &Sockets = world.binder.sockets();
+        let key = SipKey::new([1, 2]);
+        let $env = &Env {
+            now: world.now,
+            cfg: &world.cfg,
+            tables: &world.tables,
+            key: &key,
+            paths: world.pmtu.paths(),
+            sockets,
+            napi_id: 0,
+            room: world.room,
+            max_time_waits: 2,
+        };
+        let (ctx, shard, out) = (&mut world.ctx, &mut world.shard, &mut world.out);
+        let $listeners = &mut world.listeners;
+        let ($shard, $ctx, $out) = (&mut *shard, &mut *ctx, &mut *out);
+        let result = $body;
+        shard.finish(ctx, $env, out);
+        result
+    }};
+}
+
+impl World {
+    fn new() -> Self {
+        let ctx = context();
+        let binder = Binder::new(ctx.region().clone(), 64, 7);
+        let key = FoldKey::new([3, 4]);
+        World {
+            cfg: Config::default(),
+            tables: Tables::new(key),
+            pmtu: PmtuCache::new(PmtuParams::default(), key),
+            binder,
+            inboxes: Vec::new(),
+            listeners: Table::default(),
+            shard: Shard::new(key),
+            now: 1_000_000_000,
+            room: 1 << 20,
+            lose: |_| false,
+            sent: 0,
+            out: Effects::default(),
+            ctx,
+        }
+    }
+
+    fn listen(&mut self, backlog: i32) -> (u32, u32) {
+        let bind =
+            Bind { local: SERVER, port: PORT, v4: true, v6: false, dev: None, reuseport: false, limit: 0 };
+        let inbox: TcpInbox = self.binder.open(&bind).unwrap();
+        let of = (inbox.slot().index(), inbox.slot().slot().generation());
+        let engine = Listener::new(&self.cfg, backlog, ConnOptions::default());
+        self.listeners.0.insert(of, ListenState::new(engine));
+        self.inboxes.push(inbox);
+        of
+    }
+
+    fn slot(&mut self) -> u32 {
+        let inbox: TcpInbox = self.binder.open_unlisted().unwrap();
+        let slot = inbox.slot().index();
+        self.inboxes.push(inbox);
+        slot
+    }
+
+    fn connect(&mut self, lport: u16) -> ConnId {
+        let slot = self.slot();
+        let flow = Flow { local: CLIENT, remote: SERVER, lport, rport: PORT, protocol: 6 };
+        let id = enter!(self, |shard, ctx, env, _listeners, out| {
+            let options = ConnOptions::default();
+            shard.connect(ctx, env, (flow, Marks::default()), &options, 1460, slot, out).unwrap()
+        });
+        self.deliver();
+        id
+    }
+
+    fn accept(&mut self, of: (u32, u32)) -> Option<ConnId> {
+        let child = self.listeners.with(of, ListenState::pop)??;
+        let slot = self.slot();
+        enter!(self, |shard, _ctx, _env, _listeners, _out| assert!(shard.attach(child.id, slot)));
+        Some(child.id)
+    }
+
+    /// Delivers what was sent, and what is sent in answer, until nothing is.
+    fn deliver(&mut self) {
+        assert!(self.out.send.is_empty() && self.out.unresolved.is_empty(), "all is local");
+        while let Some(skb) = self.out.local.pop_front() {
+            self.sent += 1;
+            if (self.lose)(self.sent) {
+                self.ctx.free(skb, DropReason::FullRing);
+                continue;
+            }
+            let packet = packet::read(&skb).unwrap();
+            enter!(self, |shard, ctx, env, listeners, out| {
+                shard.input(ctx, env, listeners, (packet, skb), out)
+            });
+        }
+        self.out.wake.clear();
+        self.out.arrived.clear();
+    }
+
+    /// Lets time pass to the next deadline, at most `ns`.
+    fn wait(&mut self, ns: u64) {
+        let until = self.now + ns;
+        loop {
+            self.now = self.shard.next_deadline().clamp(self.now, until);
+            enter!(self, |shard, ctx, env, listeners, out| shard.on_time(ctx, env, listeners, 64, out));
+            self.deliver();
+            if self.now == until {
+                return;
+            }
+        }
+    }
+
+    fn write(&mut self, id: ConnId, data: &[u8]) -> Result<usize, CallError> {
+        let written =
+            enter!(self, |shard, ctx, env, _listeners, out| shard.write(ctx, env, id, (data, false), out));
+        self.deliver();
+        written
+    }
+
+    fn read(&mut self, id: ConnId, most: usize) -> Result<Vec<u8>, CallError> {
+        let mut buffer = vec![0; most];
+        let read =
+            enter!(self, |shard, ctx, env, _listeners, out| shard.read(ctx, env, id, &mut buffer, out));
+        self.deliver();
+        read.map(|n| buffer[..n].to_vec())
+    }
+
+    fn close(&mut self, id: ConnId) {
+        enter!(self, |shard, ctx, env, _listeners, out| shard.close(ctx, env, id, out));
+        self.deliver();
+    }
+
+    fn shutdown(&mut self, id: ConnId) {
+        enter!(self, |shard, ctx, env, _listeners, out| {
+            shard.shutdown(ctx, env, id, Shutdown::Write, out).unwrap();
+        });
+        self.deliver();
+    }
+
+    fn ready(&self, id: ConnId) -> [bool; 5] {
+        let slot = self.shard.sock(id).unwrap().slot;
+        let now = self.binder.sockets().slot(slot).unwrap().readiness();
+        [now.readable, now.writable, now.error, now.peer_closed, now.hung_up]
+    }
+
+    /// A connection, its client first.
+    fn pair(&mut self, of: (u32, u32), lport: u16) -> [ConnId; 2] {
+        let client = self.connect(lport);
+        [client, self.accept(of).expect("accepted")]
+    }
+
+    /// The books are in order, and nothing is held but what connections hold.
+    fn end(mut self) {
+        enter!(&mut self, |shard, ctx, env, _listeners, _out| shard.clear(ctx, env));
+        assert_eq!(self.shard.frames(), 0);
+        for inbox in self.inboxes.drain(..) {
+            inbox.close(&mut self.ctx);
+        }
+        let stats = self.ctx.stats();
+        assert_eq!(stats.sk_queued.get(), stats.sk_taken.get());
+        assert_eq!(stats.originated.get(), stats.delivered.get() + stats.dropped(), "each packet ends once");
+        self.ctx.drain();
+    }
+}
+
+fn byte(at: usize) -> u8 {
+    (at * 31 % 251) as u8
+}
+
+/// Moves `len` bytes from `from` to `to`, and checks them.
+fn transfer(world: &mut World, [from, to]: [ConnId; 2], len: usize) {
+    let data: Vec<u8> = (0..len).map(byte).collect();
+    let (mut written, mut read) = (0, Vec::new());
+    for _ in 0..100_000 {
+        if written < len {
+            match world.write(from, &data[written..len.min(written + 30_000)]) {
+                Ok(n) => written += n,
+                Err(CallError::WouldBlock) => {}
+                Err(error) => panic!("{error:?} after {written}"),
+            }
+        }
+        match world.read(to, 10_000) {
+            Ok(more) => read.extend(more),
+            Err(CallError::WouldBlock) => world.wait(1_000_000_000),
+            Err(error) => panic!("{error:?} after {}", read.len()),
+        }
+        if read.len() == len {
+            break;
+        }
+    }
+    assert!(read == data, "{} of {len} bytes", read.len());
+}
+
+#[test]
+fn bytes_arrive_in_order_both_ways_and_both_ends_end() {
+    let mut world = World::new();
+    let of = world.listen(5);
+    let [client, server] = world.pair(of, 1000);
+    assert_eq!([world.ready(client), world.ready(server)], [[false, true, false, false, false]; 2]);
+    transfer(&mut world, [client, server], 1_000_000);
+    transfer(&mut world, [server, client], 300_000);
+    world.shutdown(client);
+    assert_eq!(world.read(server, 10), Ok(vec![]), "the end");
+    assert_eq!(world.ready(server), [true, true, false, true, false]);
+    transfer(&mut world, [server, client], 100_000);
+    world.close(server);
+    assert_eq!(world.read(client, 10), Ok(vec![]));
+    world.close(client);
+    assert_eq!(world.shard.len(), [0, 0, 1], "one is in TIME-WAIT");
+    world.wait(61_000_000_000);
+    assert!(world.shard.is_empty());
+    world.end();
+}
+
+#[test]
+fn what_is_lost_is_sent_again() {
+    let mut world = World::new();
+    let of = world.listen(5);
+    let pair = world.pair(of, 1000);
+    world.lose = |n| n % 7 == 3;
+    transfer(&mut world, pair, 500_000);
+    assert!(world.shard.counters.each().any(|(name, n)| name == "TcpRetransSegs" && n > 0));
+    world.lose = |_| false;
+    world.end();
+}
+
+#[test]
+fn a_stranger_is_refused_and_a_client_learns_it() {
+    let mut world = World::new();
+    let client = world.connect(1000);
+    assert_eq!(world.ready(client), [true, true, true, true, true]);
+    assert_eq!(world.read(client, 1), Err(CallError::Ended(Error::ConnectionRefused)));
+    assert_eq!(world.read(client, 1), Ok(vec![]), "it is told once");
+    world.close(client);
+    assert!(world.shard.is_empty());
+    world.end();
+}
+
+/// Sixty small messages would use up the receive buffer if each had a frame of its own.
+#[test]
+fn small_messages_share_frames() {
+    let mut world = World::new();
+    let of = world.listen(5);
+    let [client, server] = world.pair(of, 1000);
+    enter!(&mut world, |shard, ctx, env, _listeners, out| {
+        shard.set_option(ctx, env, client, SockOpt::NoDelay(true), out).unwrap();
+    });
+    for i in 0..1000 {
+        assert_eq!(world.write(client, &[byte(i); 64]), Ok(64), "message {i}");
+        world.wait(1_000_000);
+    }
+    let frames = world.shard.sock(server).unwrap().rx.frames();
+    assert!((64_000 / 2048..60).contains(&frames), "{frames} frames");
+    let read = world.read(server, 100_000).unwrap();
+    assert_eq!(read.len(), 64_000);
+    assert!(read.chunks(64).enumerate().all(|(i, message)| message == [byte(i); 64]));
+    world.end();
+}
+
+#[test]
+fn a_reader_that_has_left_resets() {
+    let mut world = World::new();
+    let of = world.listen(5);
+    let [client, server] = world.pair(of, 1000);
+    world.write(client, b"unread").unwrap();
+    world.close(server);
+    assert_eq!(world.write(client, b"more"), Err(CallError::Ended(Error::ConnectionReset)));
+    assert_eq!(world.write(client, b"more"), Err(CallError::Shut));
+    world.close(client);
+    assert!(world.shard.is_empty());
+    world.end();
+}
+
+/// All sockets together hold as much as they may: a connection with nothing queued gets on, and others wait for what they have
+/// queued.
+#[test]
+fn without_room_a_connection_gets_on_frame_by_frame() {
+    let mut world = World::new();
+    let of = world.listen(5);
+    let [client, server] = world.pair(of, 1000);
+    world.room = 0;
+    transfer(&mut world, [client, server], 50_000);
+    // Nothing is acknowledged meanwhile.
+    world.lose = |_| true;
+    assert!(world.write(client, &[0; 10_000]).unwrap() <= 2048);
+    assert_eq!(world.write(client, &[0; 10_000]), Err(CallError::WouldBlock));
+    assert!(!world.ready(client)[1], "it is told when it may write");
+    world.lose = |_| false;
+    world.wait(1_000_000_000);
+    assert!(world.ready(client)[1]);
+    world.end();
+}
+
+#[test]
+fn a_full_accept_queue_makes_clients_wait() {
+    let mut world = World::new();
+    let of = world.listen(0);
+    let clients: Vec<ConnId> = (0..3).map(|i| world.connect(1000 + i)).collect();
+    assert_eq!(world.listeners.0[&of].len(), 1);
+    let first = world.accept(of).unwrap();
+    world.wait(4_000_000_000);
+    let second = world.accept(of).expect("the SYN came again");
+    for id in clients.into_iter().chain([first, second]) {
+        world.close(id);
+    }
+    world.end();
+}
+
+#[test]
+fn what_is_remembered_is_bounded() {
+    let mut world = World::new();
+    let of = world.listen(5);
+    for lport in 1000..1005 {
+        let [client, server] = world.pair(of, lport);
+        world.close(client);
+        world.close(server);
+    }
+    assert_eq!(world.shard.len(), [0, 0, 2], "as many as max_time_waits says");
+    assert!(!world.shard.contains(&Flow {
+        local: CLIENT,
+        remote: SERVER,
+        lport: 1004,
+        rport: PORT,
+        protocol: 6
+    }));
+    world.end();
+}
+
+/// A message about a segment in flight ends a connection that is being opened, and makes segments shorter; others are not
+/// believed.
+#[test]
+fn icmp_is_believed_about_what_is_in_flight() {
+    let mut world = World::new();
+    world.lose = |_| true;
+    let client = world.connect(1000);
+    let flow = world.shard.sock(client).unwrap().flow;
+    let seq = softnet_tcp::Seq(12345);
+    let what = News::Error(Error::HostUnreachable);
+    let told = |world: &mut World, seq, what| {
+        let told = Told { flow, seq, what };
+        enter!(world, |shard, ctx, env, _listeners, out| shard.told(ctx, env, &told, out))
+    };
+    told(&mut world, seq, what);
+    assert!(!world.ready(client)[2], "a number that was never sent");
+    world.lose = |_| false;
+    world.close(client);
+    let of = world.listen(5);
+    let [client, server] = world.pair(of, 1001);
+    let flow = world.shard.sock(client).unwrap().flow;
+    world.lose = |_| true;
+    world.write(client, &[1; 5000]).unwrap();
+    let una = world.shard.sock(client).unwrap().tx_base();
+    let big = News::TooBig { mtu: 600, len: 1500 };
+    let told = Told { flow, seq: una, what: big };
+    let shorter = enter!(&mut world, |shard, ctx, env, _listeners, out| shard.told(ctx, env, &told, out));
+    assert!(shorter);
+    world.lose = |_| false;
+    world.wait(3_000_000_000);
+    assert_eq!(world.read(server, 10_000).unwrap().len(), 5000);
+    let info = enter!(&mut world, |shard, _ctx, env, _listeners, _out| shard.info(env, client).unwrap());
+    assert!(info.info.send.snd_mss <= 560, "{:?}", info.info.send);
+    world.end();
+}
+
+#[test]
+fn readiness_is_that_of_a_stream() {
+    // A slot that is no stream's says nothing of streams.
+    let mut world = World::new();
+    let slot = world.slot();
+    let slot = world.binder.sockets().slot(slot).unwrap();
+    assert!(slot.set_stream(stream::READABLE) && !slot.set_stream(stream::READABLE));
+    let now = slot.readiness();
+    assert!(now.readable && !now.writable && !now.hung_up);
+    world.end();
+}
