@@ -24,6 +24,17 @@ fn shows_the_defaults() {
     }
 }
 
+/// The section is there in comments, with every knob.
+#[test]
+fn shows_the_defaults_of_tcp() {
+    let section = EXAMPLE.lines().skip_while(|line| *line != "# [tcp]").take_while(|line| !line.is_empty());
+    let lines: Vec<_> = section.map(|line| line.trim_start_matches("# ")).collect();
+    let text = format!("[[device]]\nname = \"a\"\naddresses = [\"10.0.0.1/24\"]\n{}", lines.join("\n"));
+    let config = Config::parse(&text, "router.toml", &[0]).unwrap_or_else(|errors| panic!("{errors}"));
+    assert_eq!(config.tcp, Default::default());
+    assert!(lines.len() > 30, "{lines:?}");
+}
+
 #[test]
 fn shows_every_kind_of_route_and_section() {
     let config = example();

@@ -78,6 +78,7 @@ pub(super) fn check(config: &Config, cpus: &[u32], devices_complete: bool, found
     routes(config, devices_complete, found);
     neighbours(config, devices_complete, found);
     super::check_filter::check(config, devices_complete, found);
+    super::tcp::check(&config.tcp, found);
     if let Some(nat) = &config.nat {
         super::check_nat::check(config, nat, devices_complete, found);
     }

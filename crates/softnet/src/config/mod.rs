@@ -41,6 +41,7 @@ mod read;
 mod sections;
 mod steering;
 mod steering_mode;
+mod tcp;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
@@ -86,6 +87,8 @@ pub use softnet_core::nat::Filtering;
 pub use softnet_core::qdisc::{Spec, SpecError};
 pub use softnet_core::skb::CacheSizes;
 pub use softnet_dev::sched::Policy;
+pub use softnet_tcp::Config as TcpConfig;
+pub use softnet_tcp::config::CongestionControl;
 pub use steering::KnobError;
 pub(crate) use steering::{QueueKnobs, SteeringSettings};
 pub use steering_mode::SteeringMode;
@@ -106,6 +109,8 @@ pub struct Config {
     pub routes: Vec<RouteConfig>,
     /// Permanent neighbours: `[[neighbour]]`.
     pub neighbours: Vec<NeighbourConfig>,
+    /// The knobs of TCP: `[tcp]`.
+    pub tcp: TcpConfig,
     /// Translation of addresses: `[nat]`; `None`: there is none.
     pub nat: Option<NatConfig>,
     /// Which packets pass: `[filter]`, `[[rule]]` and `[[set]]`.

@@ -7,6 +7,7 @@ mod driver_keys;
 mod filter;
 mod nat;
 mod steering;
+mod tcp;
 
 use std::net::IpAddr;
 use std::ops::Range;
@@ -54,7 +55,7 @@ pub(super) struct Read {
 
 /// A table of the file, and which section it is (of).
 #[derive(Clone, Copy)]
-struct Table<'a> {
+pub(super) struct Table<'a> {
     section: Section,
     span: (usize, usize),
     entries: &'a DeTable<'a>,
@@ -84,7 +85,10 @@ impl Read {
 
     fn root(&mut self, entries: &DeTable<'_>) {
         let root = Table { section: Section::Root, span: (0, 0), entries };
-        self.known_keys(root, &["stack", "device", "route", "neighbour", "nat", "filter", "rule", "set"]);
+        self.known_keys(
+            root,
+            &["stack", "device", "route", "neighbour", "tcp", "nat", "filter", "rule", "set"],
+        );
         if let Some(table) = root.get("stack").and_then(|value| self.table(Section::Stack, value)) {
             self.config.stack = self.stack(table);
         }
@@ -110,6 +114,9 @@ impl Read {
                 Some(neighbour) => self.config.neighbours.push(neighbour),
                 None => self.forget(section),
             }
+        }
+        if let Some(table) = root.get("tcp").and_then(|value| self.table(Section::Tcp, value)) {
+            self.config.tcp = self.tcp(table);
         }
         if let Some(table) = root.get("nat").and_then(|value| self.table(Section::Nat, value)) {
             self.config.nat = Some(self.nat(table));
@@ -502,7 +509,7 @@ impl Read {
         taken
     }
 
-    fn boolean(&mut self, table: Table<'_>, key: &'static str) -> Option<bool> {
+    pub(super) fn boolean(&mut self, table: Table<'_>, key: &'static str) -> Option<bool> {
         self.value(table, key, "true or false", DeValue::as_bool)
     }
 
@@ -535,7 +542,12 @@ impl Read {
     }
 
     /// A number that a `T` can hold; whether it is within `limit` is for `check`.
-    fn integer<T: TryFrom<u64>>(&mut self, table: Table<'_>, key: &'static str, limit: &Limit) -> Option<T> {
+    pub(super) fn integer<T: TryFrom<u64>>(
+        &mut self,
+        table: Table<'_>,
+        key: &'static str,
+        limit: &Limit,
+    ) -> Option<T> {
         self.value(table, key, &limit.to_string(), whole)
     }
 
@@ -592,7 +604,7 @@ const DEVICE_KEYS: &[&str] = &[
     "xps_rxqs",
 ];
 
-fn set<T>(slot: &mut T, value: Option<T>) {
+pub(super) fn set<T>(slot: &mut T, value: Option<T>) {
     if let Some(value) = value {
         *slot = value;
     }

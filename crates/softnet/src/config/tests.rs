@@ -93,6 +93,7 @@ fn a_full_file_means_what_it_says() {
     let addr = |s: &str| s.parse::<InterfaceAddr>().unwrap();
     let route = |to: &str, target| RouteConfig { to: to.parse().unwrap(), target };
     let expected = Config {
+        tcp: Default::default(),
         stack: StackConfig {
             name: "edge".into(),
             control: Some("/run/edge.sock".into()),
