@@ -42,7 +42,8 @@ impl<F: TestFamily> Router<F> {
         let state = Arc::new(NatState::new(ROOM, [1, 2, 3, 4], &Timeouts::default(), &Heap));
         world.tracked = true;
         let nat = Arc::new(Nat::new(state.clone(), rules).expect("few addresses"));
-        nat.install(&mut world.tables, seconds(world.now));
+        nat.clone().install(&mut world.tables);
+        nat.end_others(seconds(world.now));
         Router { world, state, sent: Default::default() }
     }
 

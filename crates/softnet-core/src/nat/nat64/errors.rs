@@ -120,8 +120,8 @@ fn finish(skb: &mut Skb, header: usize, protocol: u8, len: usize) -> &mut [u8] {
     skb.trim(ETH_LEN + header + len);
     let head = skb.head_mut();
     (head.l3, head.l4, head.protocol) = (ETH_LEN as u16, (ETH_LEN + header) as u16, protocol);
-    (head.hash, head.conntrack, head.csum) = (0, 0, Csum::None);
-    head.flags |= Flags::CROSSED;
+    (head.hash, head.csum) = (0, Csum::None);
+    head.flags = head.flags & !Flags::FRAG | Flags::CROSSED;
     skb.data_mut().get_mut(ETH_LEN + header..).unwrap_or_default()
 }
 

@@ -99,8 +99,9 @@ fn renew_head(skb: &mut Skb, header: usize, protocol: u8, tcp: GsoType) {
     let head = skb.head_mut();
     let at = (ETH_LEN + header) as u16;
     (head.l3, head.l4, head.protocol) = (ETH_LEN as u16, at, protocol);
-    (head.hash, head.conntrack) = (0, 0);
-    head.flags |= Flags::CROSSED;
+    head.hash = 0;
+    // How it came in fragments says nothing of what it is now.
+    head.flags = head.flags & !Flags::FRAG | Flags::CROSSED;
     match head.csum {
         Csum::Partial { offset, .. } => head.csum = Csum::Partial { start: at, offset },
         Csum::Complete { .. } => head.csum = Csum::None,
