@@ -157,7 +157,8 @@ impl<'a> HookContext<'a> {
 
     /// Has `skb`, a fragment that a hook took out of its batch in
     /// [`Prerouting`](Slot::Prerouting), wait for the others of its datagram, as those to softnet
-    /// itself do (the kernel's `nf_ct_defrag`). When the datagram is whole it comes to that slot.
+    /// itself do (the kernel's `nf_ct_defrag`). When the datagram is whole it comes to that slot. It leaves
+    /// cut to the next link's MTU, or (IPv6) in the fragments that it came in.
     pub fn gather(&mut self, skb: Skb) {
         self.made.0.push_back((skb, Exception::Fragment));
     }
