@@ -141,7 +141,7 @@ pub fn nat64(data: &[u8]) {
     routing.next_hops.extend(routes.iter().map(|(_, hop)| *hop));
     let fib: Vec<_> = (1..).zip(&routes).map(|(i, (p, _))| (p.parse().expect("a prefix"), i)).collect();
     routing.fib =
-        Arc::new(<Ipv4Addr as Family>::Fib::build_in(&fib, Vec::with_capacity).expect("few routes"));
+        Arc::new(<Ipv4Addr as Family>::Fib::build_in(&fib, &crate::memory::Heap).expect("few routes"));
     for dev in 0..2 {
         let addresses = Ipv4Addr::iface(dev).addresses;
         world.reconfigure(dev, |iface| (iface.addresses, iface.mtu) = (addresses, 1500));

@@ -42,7 +42,7 @@ impl Router {
         let routing = Ipv4Addr::routing_mut(&mut world.tables);
         routing.next_hops.extend(routes.iter().map(|(_, hop)| *hop));
         let fib: Vec<_> = routes.iter().zip(1..).map(|((p, _), i)| (p.parse().unwrap(), i)).collect();
-        routing.fib = Arc::new(<Ipv4Addr as Family>::Fib::build_in(&fib, Vec::with_capacity).unwrap());
+        routing.fib = Arc::new(<Ipv4Addr as Family>::Fib::build_in(&fib, &crate::memory::Heap).unwrap());
         for dev in 0..2 {
             let addresses = Ipv4Addr::iface(dev).addresses;
             world.reconfigure(dev, |iface| (iface.addresses, iface.mtu) = (addresses, 1500));
