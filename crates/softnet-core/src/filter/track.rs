@@ -152,7 +152,8 @@ impl Tracker {
 fn unknown(skb: &Skb) -> FlowState {
     let Ok(Facts { protocol, l4 }) = Facts::of(skb) else { return FlowState::Invalid };
     match (protocol, l4) {
-        // All fragments that are not gathered; the first too, as the others would not be known to be of the same.
+        // All fragments that are not gathered; the first too, as the others would not be known to be
+        // of the same.
         _ if skb.head().l4 == 0 => FlowState::Untracked,
         (protocol::UDP, _) => FlowState::New,
         (protocol::TCP, _) if tcp_flags(skb) & RST != 0 => FlowState::Invalid,
