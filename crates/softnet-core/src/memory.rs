@@ -32,11 +32,11 @@ impl TableMemory for Heap {
 }
 
 /// The same, which notes how many values it was asked for each time.
-#[cfg(test)]
+#[cfg(all(test, not(feature = "loom")))]
 #[derive(Default)]
 pub(crate) struct Asked(pub(crate) std::cell::RefCell<Vec<usize>>);
 
-#[cfg(test)]
+#[cfg(all(test, not(feature = "loom")))]
 impl TableMemory for Asked {
     fn vec<T>(&self, n: usize) -> Vec<T> {
         self.0.borrow_mut().push(n);
