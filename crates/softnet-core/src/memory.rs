@@ -30,3 +30,16 @@ impl TableMemory for Heap {
         Vec::with_capacity(n)
     }
 }
+
+/// The same, which notes how many values it was asked for each time.
+#[cfg(all(test, not(feature = "loom")))]
+#[derive(Default)]
+pub(crate) struct Asked(pub(crate) std::cell::RefCell<Vec<usize>>);
+
+#[cfg(all(test, not(feature = "loom")))]
+impl TableMemory for Asked {
+    fn vec<T>(&self, n: usize) -> Vec<T> {
+        self.0.borrow_mut().push(n);
+        Heap.vec(n)
+    }
+}

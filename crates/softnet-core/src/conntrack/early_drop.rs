@@ -1,7 +1,8 @@
 //! What is done when the table is full: a connection that is not
 //! [assured](super::State::is_assured) is ended for the new one, as the kernel does
 //! (`early_drop_list`). An assured one never is, so that neither a scan from inside nor a flood from
-//! outside ends what both sides use.
+//! outside ends what both sides use. One whose time is over goes first, whatever it was: the sweep has
+//! not come to it yet.
 //!
 //! Called by the thread that makes the new connection. The entry stays on the list of the wheel that
 //! it is on, and is filled anew there. Invariant: the entry is in the hands of the thread that
@@ -22,10 +23,11 @@ const LOOKS: u32 = 1;
 const STRIDE: u64 = 2_654_435_761;
 
 impl Conntrack {
-    /// Ends the oldest of a few connections that are not assured; `released` gets what it held.
+    /// Ends the oldest of a few connections that are over at `now`, or else of those that are not assured;
+    /// `released` gets what it held.
     /// Returns the index of its entry, which is the caller's to fill.
     #[cold]
-    pub(super) fn drop_early(&self, mut released: impl FnMut(Holds)) -> Option<u32> {
+    pub(super) fn drop_early(&self, now: u32, mut released: impl FnMut(Holds)) -> Option<u32> {
         let used = self.free.used();
         let looks = LOOKS.min(used);
         let first = self.turn.fetch_add(looks, Ordering::Relaxed);
@@ -33,16 +35,19 @@ impl Conntrack {
         let some = (0..looks).map(at).filter_map(|index| {
             let entry = self.entries.get(index as usize)?;
             let life = entry.life();
-            let may = life.is_live() && !life.state().is_assured();
-            may.then(|| (entry.contents().created, index, life))
+            let over = life.is_over(now);
+            let may = life.is_live() && (over || !life.state().is_assured());
+            may.then(|| (!over, entry.contents().created, index, life))
         });
-        let (_, index, life) = some.min_by(|a, b| (a.0.wrapping_sub(b.0) as i32).cmp(&0))?;
+        let first = some.min_by(|a, b| a.0.cmp(&b.0).then((a.1.wrapping_sub(b.1) as i32).cmp(&0)));
+        let (before, _, index, life) = first?;
         let entry = &self.entries[index as usize];
         // A packet may have moved it on meanwhile.
         entry.exchange(life, life.ended()).ok()?;
         let contents = entry.contents();
         self.unlink(index, &contents.tuples);
-        self.early_drop.fetch_add(1, Ordering::Relaxed);
+        let counter = if before { &self.early_drop } else { &self.expired };
+        counter.fetch_add(1, Ordering::Relaxed);
         released(contents.holds);
         Some(index)
     }

@@ -85,6 +85,16 @@ pub(crate) fn is_error(skb: &Skb) -> bool {
     }
 }
 
+/// What an ICMP error quotes of a packet.
+fn quote(skb: &Skb) -> Option<&[u8]> {
+    is_error(skb).then(|| l4(skb)?.get(ICMP_LEN..))?
+}
+
+/// The tuple of the packet that an ICMP error of IPv4 quotes, and where its L4 header begins there.
+pub(crate) fn quoted_tuple(skb: &Skb) -> Option<(Tuple, usize)> {
+    Tuple::quoted(quote(skb)?)
+}
+
 impl Conntrack {
     /// The tuple of a packet of either family, see [`Tuple::of`].
     #[inline(always)]
@@ -120,7 +130,7 @@ impl Conntrack {
             false => Some(Ipv4Addr::ends(packet(skb))?.1 == Ipv4Addr::ends(quote)?.0),
             true => Some(Ipv6Addr::ends(packet(skb))?.1 == Ipv6Addr::ends(quote)?.0),
         };
-        let quote = is_error(skb).then(|| l4(skb)?.get(ICMP_LEN..))??;
+        let quote = quote(skb)?;
         let tuple = match is_ipv6(quote) {
             false => Tuple::quoted(quote)?.0,
             true => self.quoted6(quote)?,
@@ -131,6 +141,12 @@ impl Conntrack {
         // is NAT's to tell.
         let translated = found.life.flags() & (SNAT | DNAT) != 0;
         (translated || is_to_its_sender(quote)?).then_some(found)
+    }
+
+    /// The same of an error of IPv4 that is made here, about a packet whose source was not translated yet.
+    pub(crate) fn about_made(&self, now: u32, skb: &Skb) -> Option<Found> {
+        let found = self.peek(now, &quoted_tuple(skb)?.0)?;
+        Some(Found { id: found.id ^ 1, ..found })
     }
 
     fn quoted6(&self, quote: &[u8]) -> Option<Tuple> {

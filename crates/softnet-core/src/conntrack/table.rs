@@ -43,7 +43,7 @@ pub struct Conntrack {
     /// Seconds by the numbers of states.
     timeouts: [AtomicU32; 16],
     created: AtomicU64,
-    expired: AtomicU64,
+    pub(super) expired: AtomicU64,
     pub(super) early_drop: AtomicU64,
     ended: AtomicU64,
     full: AtomicU64,
@@ -391,7 +391,7 @@ impl Conntrack {
     ) -> Result<Found, Refused> {
         let (index, filed) = match self.free.pop(|i| self.link(i)) {
             Some(index) => (index, false),
-            None => match self.drop_early(released) {
+            None => match self.drop_early(now, released) {
                 Some(index) => (index, true),
                 None => {
                     self.full.fetch_add(1, Ordering::Relaxed);
@@ -526,6 +526,23 @@ impl Conntrack {
         }
         self.ended.fetch_add(ended, Ordering::Relaxed);
         ended
+    }
+
+    /// Ends the connection that was found: no packet finds it from now on, and its entry is freed in its
+    /// time.
+    pub(crate) fn end(&self, now: u32, found: Found) {
+        let (Some(entry), mut life) = (self.entry(found.id), found.life) else { return };
+        // A packet may move it on meanwhile.
+        while life.is_live() && !life.is_over(now) {
+            match entry.exchange(life, life.with(life.state_number(), now.wrapping_sub(1))) {
+                Ok(()) => {
+                    self.ended.fetch_add(1, Ordering::Relaxed);
+                    return;
+                }
+                Err(other) if other.generation() == life.generation() => life = other,
+                Err(_) => return,
+            }
+        }
     }
 
     /// The connections that there are at `now`, each as it is when it is looked at; others may come

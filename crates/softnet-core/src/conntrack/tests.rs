@@ -82,7 +82,7 @@ fn what_is_not_assured_makes_room() {
         let new = New { holds, ..New::plain(tuple(n), State::UdpNew) };
         let made = table.insert_with(n, &new, |holds| released.push(holds.mapping)).unwrap();
         assert_eq!(table.find(n, &tuple(n), 0).map(|found| found.id), Some(made.id));
-        (0..4).for_each(|n| assert!(table.find(8, &tuple(n), 0).is_some()));
+        (0..4).for_each(|of| assert!(table.find(n, &tuple(of), 0).is_some()));
     }
     // The oldest first.
     assert!(released[..4].iter().all(|mapping| *mapping == entry::NIL));
@@ -97,6 +97,30 @@ fn what_is_not_assured_makes_room() {
     while table.sweep(10_000, 3) > 0 {}
     assert_eq!((table.counts().entries, table.counts().expired), (0, 8));
     (0..8).for_each(|n| assert!(insert(&table, 10_000, n).is_ok()));
+}
+
+/// What is over, but was not swept yet, goes first, though both sides used it; it counts as expired.
+#[test]
+fn what_is_over_makes_room_first() {
+    let table = table(8);
+    for n in 0..8 {
+        insert(&table, 0, n).unwrap();
+        table.find(0, &tuple(n).inverse(), 0).unwrap();
+    }
+    let later = Timeouts::default().udp_stream;
+    (0..4).for_each(|n| assert!(table.find(later, &tuple(n), 0).is_some()));
+    assert_eq!(insert(&table, later, 100), Err(Refused::Full), "none is over yet");
+    let over = later + 10;
+    (100..104).for_each(|n| assert!(insert(&table, over, n).is_ok()));
+    (0..4).for_each(|n| assert!(table.find(over, &tuple(n), 0).is_some(), "it goes on"));
+    let counts = table.counts();
+    assert_eq!((counts.entries, counts.early_drop, counts.expired, counts.full), (8, 0, 4, 1));
+    // One that was ended is over, too.
+    let found = table.find(over, &tuple(0), 0).unwrap();
+    (100..104).for_each(|n| assert!(table.find(over, &tuple(n).inverse(), 0).is_some()));
+    table.end(over, found);
+    assert!(table.find(over, &tuple(0), 0).is_none() && insert(&table, over, 200).is_ok());
+    assert_eq!((table.counts().ended, table.counts().expired), (1, 5));
 }
 
 /// Its time is longer than the wheel's round.

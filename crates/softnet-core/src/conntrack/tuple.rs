@@ -110,7 +110,7 @@ impl Tuple {
     /// one of a connection that it is not of, its sender must find an address of which 55 bits of a
     /// hash with a secret key are right.
     #[inline]
-    pub(super) fn folded(protocol: u8, ports: u32, src: u64, dst: u64) -> Self {
+    pub(crate) fn folded(protocol: u8, ports: u32, src: u64, dst: u64) -> Self {
         let both = (src ^ dst) & BOTH;
         Tuple {
             addrs: src & 0xffff_ffff << 32 | dst >> 32,

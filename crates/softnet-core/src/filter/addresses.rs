@@ -13,6 +13,7 @@ use super::table::Interner;
 use crate::ip::v4::fib::Fib;
 use crate::ip::v6::fib::Fib6;
 use crate::ip::{Address, Family, FibError, IpPrefix, LongestMatch, Prefix};
+use crate::memory::Heap;
 
 /// The sets of rules that a class stands for: by sources, by destinations.
 pub(super) type Class = [u32; 2];
@@ -140,7 +141,7 @@ fn build<F: Family>(
             around.push((prefix, class, bits));
         }
     }
-    F::Fib::build_in(&routes, |_| Vec::new()).map(Some)
+    F::Fib::build_in(&routes, &Heap).map(Some)
 }
 
 /// The addresses of a packet of IPv4, as numbers.

@@ -9,7 +9,7 @@ use super::rule::{Action, Chain, FlowState, Rules};
 use super::table::Table;
 use super::track::Tracker;
 use crate::conntrack::Conntrack;
-use crate::ip::hooks::{Hook, HookContext, Hooks, Passage, Slot};
+use crate::ip::hooks::{Hook, HookContext, Hooks, Layer, Passage, Slot};
 use crate::ip::{ETH_LEN, Family, FibError, LongestMatch};
 use crate::nat::NatState;
 use crate::nat::seconds;
@@ -27,6 +27,8 @@ enum Fate {
     Pass,
     Drop(DropReason),
     Reject,
+    /// It waits for the others of its datagram.
+    Gather,
 }
 
 /// Packets and bytes of a run of packets that one rule decides.
@@ -53,21 +55,26 @@ impl Filter {
         self.table.bytes()
     }
 
-    /// Puts it into the slots of `hooks` where it has something to do, behind what stands there.
+    /// Puts it into the slots of `hooks` where it has something to do, in place of the filter that
+    /// stands there; what else stands there stays.
     pub fn stand(self, rules: &Rules, hooks: &mut Hooks) {
+        hooks.clear(Layer::Filter);
+        let nat = self.tracker.as_ref().is_some_and(Tracker::has_nat);
         let filter: Arc<dyn Hook> = Arc::new(self);
+        let mut stand = |slot| hooks.set_layer(slot, Layer::Filter, Some(filter.clone()));
         let tracks = rules.ask_for_states();
         for chain in Chain::ALL {
             let asked = rules.rules.iter().any(|rule| rule.chains.contains(&chain));
-            // What is made here is looked up at `output`; what came for softnet opens connections at `input`.
+            // What is made here is looked up at `output`; what passes opens connections at all three.
             if asked || tracks || rules.policies[chain as usize] != Action::Allow {
-                let slot = [Slot::Input, Slot::Forward, Slot::Output][chain as usize];
-                hooks.add(slot, filter.clone());
+                stand([Slot::Input, Slot::Forward, Slot::Output][chain as usize]);
             }
         }
         if tracks {
-            hooks.add(Slot::Prerouting, filter.clone());
-            hooks.add(Slot::Postrouting, filter);
+            stand(Slot::Prerouting);
+        }
+        if nat {
+            stand(Slot::Postrouting);
         }
     }
 
@@ -172,16 +179,31 @@ impl Filter {
         }
     }
 
-    /// Packets that leave, or that are softnet's: open connections.
+    /// Packets that the rules let pass, at `slot`: open connections.
     #[inline(never)]
-    fn passed(&self, cx: &mut HookContext<'_>, tracker: &Tracker, batch: &mut Batch) {
+    fn passed(&self, cx: &mut HookContext<'_>, slot: Slot, batch: &mut Batch) {
+        let Some(tracker) = &self.tracker else { return };
         let (now, mut fates, mut all_pass) = (seconds(cx.now), [Fate::Pass; BATCH], true);
         for (skb, fate) in batch.as_mut_slice().iter_mut().zip(&mut fates) {
-            if let Err(reason) = tracker.passed(now, skb) {
+            if let Err(reason) = tracker.passed(now, slot, skb) {
                 (*fate, all_pass) = (Fate::Drop(reason), false);
             }
         }
         if !all_pass {
+            part(cx, batch, &fates);
+        }
+    }
+
+    /// Packets that came: looks them up, and has those wait that are not whole.
+    #[inline(never)]
+    fn came(&self, cx: &mut HookContext<'_>, batch: &mut Batch) {
+        let Some(tracker) = &self.tracker else { return };
+        let parts = tracker.came(seconds(cx.now), batch);
+        if parts != 0 {
+            let fates = std::array::from_fn(|at| match parts >> at & 1 {
+                0 => Fate::Pass,
+                _ => Fate::Gather,
+            });
             part(cx, batch, &fates);
         }
     }
@@ -196,6 +218,10 @@ fn part(cx: &mut HookContext<'_>, batch: &mut Batch, fates: &[Fate; BATCH]) {
         let dropped = match fate {
             Fate::Pass => batch.push(skb).map_err(|skb| (skb, DropReason::NetfilterDrop)),
             Fate::Drop(reason) => Err((skb, *reason)),
+            Fate::Gather => {
+                cx.gather(skb);
+                Ok(())
+            }
             // Its sender is here.
             Fate::Reject if skb.head().flags & Flags::ORIGINATED != 0 => {
                 Err((skb, DropReason::NetfilterDrop))
@@ -213,24 +239,20 @@ fn part(cx: &mut HookContext<'_>, batch: &mut Batch, fates: &[Fate; BATCH]) {
 
 impl Hook for Filter {
     fn run(&self, cx: &mut HookContext<'_>, passage: Passage, batch: &mut Batch) {
-        let now = seconds(cx.now);
-        match (passage.slot, &self.tracker) {
-            (Slot::Prerouting, Some(tracker)) => tracker.came(now, batch),
-            (Slot::Input, tracker) => {
-                self.filter(cx, Chain::Input, passage, batch);
-                if let Some(tracker) = tracker {
-                    self.passed(cx, tracker, batch);
-                }
-            }
-            (Slot::Forward, _) => self.filter(cx, Chain::Forward, passage, batch),
-            (Slot::Output, tracker) => {
-                if let Some(tracker) = tracker {
-                    tracker.made(now, batch);
+        match passage.slot {
+            Slot::Prerouting => self.came(cx, batch),
+            Slot::Input => self.filter(cx, Chain::Input, passage, batch),
+            Slot::Forward => self.filter(cx, Chain::Forward, passage, batch),
+            Slot::Output => {
+                if let Some(tracker) = &self.tracker {
+                    tracker.made(seconds(cx.now), batch);
                 }
                 self.filter(cx, Chain::Output, passage, batch);
             }
-            (Slot::Postrouting, Some(tracker)) => self.passed(cx, tracker, batch),
-            _ => {}
+            Slot::Postrouting => {}
+        }
+        if passage.slot != Slot::Prerouting {
+            self.passed(cx, passage.slot, batch);
         }
     }
 }

@@ -10,16 +10,18 @@
 //! the prefixes of address sets, which lie in the structures that routes are found by.
 //!
 //! **States** are those of [`conntrack`](crate::conntrack). Where rules ask for them, the filter
-//! stands in `prerouting` and `postrouting`, too, behind [`nat`](crate::nat): there it looks up what
-//! that left, and opens connections for what passed. What NAT looked up, its state costs a load. If
-//! the first rule that may match a state asks for nothing but that, and devices, packets of the state
-//! are not looked at any further.
+//! stands in `prerouting`, too, behind [`nat`](crate::nat): there it looks up what that left. What
+//! passes the rules opens a connection; of IPv4 behind NAT in `postrouting`, if NAT has opened none.
+//! An IPv6 packet that NAT64 made has the connection that it had as IPv4. What NAT looked up, its
+//! state costs a load. If the first rule that may match a state asks for nothing but that, and
+//! devices, packets of the state are not looked at any further.
 //!
-//! **Fragments** but for the first have no ports, ICMP type or TCP flags: rules that ask for one do
-//! not match them (as with nftables where nothing reassembles), and neither do rules that ask for a
-//! state, as none is known of a fragment. A packet whose L4 header is cut off, or might be
-//! overwritten by a later fragment (RFC 1858, RFC 3128), is dropped at every hook with rules. `input`
-//! sees whole datagrams.
+//! **Fragments** of what came are [gathered](crate::ip::hooks::HookContext::gather) where rules ask
+//! for states, so that these see datagrams. Elsewhere, and in `output`, all but the first have no
+//! ports, ICMP type or TCP flags: rules that ask for one do not match them (as with nftables where
+//! nothing reassembles), and neither do rules that ask for a state. A packet whose L4 header is cut
+//! off, or might be overwritten by a later fragment (RFC 1858, RFC 3128), is dropped at every hook
+//! with rules. `input` sees whole datagrams in any case.
 //!
 //! Neighbour discovery to softnet passes `input` whatever the rules say: it keeps the link going, as
 //! what softnet sends of it does, which passes no hook.

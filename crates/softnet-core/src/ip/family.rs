@@ -17,6 +17,7 @@ use super::v4::fib::{Fib, MAX_CHUNKS};
 use super::v4::header::Ipv4Header;
 use super::v6::fib::Fib6;
 use super::v6::header::{Ipv6Header, LEN};
+use crate::memory::TableMemory;
 
 /// An address as prefixes see it: a row of bits.
 pub trait Address: Copy + Ord + Hash + Debug + Display + FromStr + Into<IpAddr> + 'static {
@@ -190,15 +191,9 @@ pub const NO_ROUTE: u32 = 0;
 
 /// An immutable snapshot of routes that finds the longest match. Next hops are indices; [`NO_ROUTE`] means that there is none.
 pub trait LongestMatch<A: Family>: Default {
-    /// What its large tables are arrays of.
-    type Cell;
-
-    /// A snapshot of `routes`, in any order; of routes with the same prefix the last one counts. `alloc` is asked for an
-    /// empty vector with room for so many cells.
-    fn build_in(
-        routes: &[(Prefix<A>, u32)],
-        alloc: impl FnMut(usize) -> Vec<Self::Cell>,
-    ) -> Result<Self, FibError>;
+    /// A snapshot of `routes`, in any order, whose large tables are in `memory`; of routes with the same prefix the last
+    /// one counts.
+    fn build_in(routes: &[(Prefix<A>, u32)], memory: &impl TableMemory) -> Result<Self, FibError>;
     /// Writes the next hop for each of `dst` to the same place of `hops`; as many as the shorter of the two has, and no more
     /// than a batch.
     fn lookup_batch(&self, dst: &[A::Bits], hops: &mut [u32]);

@@ -51,6 +51,12 @@ pub enum Slot {
     Postrouting,
 }
 
+impl Slot {
+    /// All of them, in their order.
+    pub const ALL: [Slot; 5] =
+        [Slot::Prerouting, Slot::Input, Slot::Forward, Slot::Output, Slot::Postrouting];
+}
+
 /// Where the packets of a batch are on their way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Passage {
@@ -156,7 +162,8 @@ impl<'a> HookContext<'a> {
 
     /// Has `skb`, a fragment that a hook took out of its batch in
     /// [`Prerouting`](Slot::Prerouting), wait for the others of its datagram, as those to softnet
-    /// itself do (the kernel's `nf_ct_defrag`). When the datagram is whole it comes to that slot.
+    /// itself do (the kernel's `nf_ct_defrag`). When the datagram is whole it comes to that slot. It leaves
+    /// cut to the next link's MTU, or (IPv6) in the fragments that it came in.
     pub fn gather(&mut self, skb: Skb) {
         self.made.0.push_back((skb, Exception::Fragment));
     }
@@ -258,10 +265,28 @@ fn l4_of(packet: &[u8]) -> Option<(u8, usize)> {
     (at < packet.len()).then_some((protocol, at))
 }
 
+/// Which part of a router a hook is of, in the order in which the hooks of a slot run (the kernel's
+/// priorities). Each has one hook in a slot, and changes that alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Layer {
+    /// What a program stands there itself.
+    Program = 0,
+    /// Translation of addresses.
+    Nat,
+    /// Filter rules.
+    Filter,
+}
+
+/// How many there are.
+const LAYERS: usize = 3;
+
 /// What stands in each slot: part of [`Tables`].
 #[derive(Clone, Default)]
 pub struct Hooks {
+    /// What runs: the layers of each slot, one behind the other.
     slots: [Option<Arc<dyn Hook>>; 5],
+    layers: [[Option<Arc<dyn Hook>>; LAYERS]; 5],
     /// Destinations that the hook of [`Slot::Output`] makes others of, in the other family: so that
     /// what is made here for them gets there.
     pub crossing: Option<Crossing>,
@@ -287,18 +312,23 @@ impl Crossing {
 }
 
 impl Hooks {
-    /// Puts `hook` in `slot`, or (`None`) leaves it empty.
+    /// Puts `hook` in `slot` as that of the [program](Layer::Program), or (`None`) takes it out.
     pub fn set(&mut self, slot: Slot, hook: Option<Arc<dyn Hook>>) {
-        self.slots[slot as usize] = hook;
+        self.set_layer(slot, Layer::Program, hook);
     }
 
-    /// Puts `hook` in `slot`, behind what stands there.
-    pub fn add(&mut self, slot: Slot, hook: Arc<dyn Hook>) {
-        let all = match self.slots[slot as usize].take() {
-            Some(first) => Arc::new(Then(first, hook)),
-            None => hook,
-        };
-        self.set(slot, Some(all));
+    /// Puts `hook` in `slot` as that of `layer`, in place of the one that stands there, or (`None`) takes
+    /// that out. Those of other layers stay.
+    pub fn set_layer(&mut self, slot: Slot, layer: Layer, hook: Option<Arc<dyn Hook>>) {
+        let layers = &mut self.layers[slot as usize];
+        layers[layer as usize] = hook;
+        let all = layers.iter().flatten().cloned();
+        self.slots[slot as usize] = all.reduce(|first, then| Arc::new(Then(first, then)));
+    }
+
+    /// Takes the hooks of `layer` out of all slots.
+    pub fn clear(&mut self, layer: Layer) {
+        Slot::ALL.into_iter().for_each(|slot| self.set_layer(slot, layer, None));
     }
 
     /// Whether anything stands in `slot`.

@@ -312,7 +312,7 @@ mod tests {
     /// A connected network for the link of device 0.
     fn connect<F: Family>(routing: &mut Routing<F>, net: Prefix<F>) {
         routing.next_hops.push(Adjacency::connected(0, 0));
-        routing.fib = Arc::new(F::Fib::build_in(&[(net, 1)], Vec::with_capacity).unwrap());
+        routing.fib = Arc::new(F::Fib::build_in(&[(net, 1)], &crate::memory::Heap).unwrap());
     }
 
     fn tables() -> Tables {

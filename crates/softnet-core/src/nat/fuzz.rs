@@ -42,7 +42,8 @@ impl<F: TestFamily> Router<F> {
         let state = Arc::new(NatState::new(ROOM, [1, 2, 3, 4], &Timeouts::default(), &Heap));
         world.tracked = true;
         let nat = Arc::new(Nat::new(state.clone(), rules).expect("few addresses"));
-        nat.install(&mut world.tables, seconds(world.now));
+        nat.clone().install(&mut world.tables);
+        nat.end_others(seconds(world.now));
         Router { world, state, sent: Default::default() }
     }
 
@@ -140,7 +141,7 @@ pub fn nat64(data: &[u8]) {
     routing.next_hops.extend(routes.iter().map(|(_, hop)| *hop));
     let fib: Vec<_> = (1..).zip(&routes).map(|(i, (p, _))| (p.parse().expect("a prefix"), i)).collect();
     routing.fib =
-        Arc::new(<Ipv4Addr as Family>::Fib::build_in(&fib, Vec::with_capacity).expect("few routes"));
+        Arc::new(<Ipv4Addr as Family>::Fib::build_in(&fib, &crate::memory::Heap).expect("few routes"));
     for dev in 0..2 {
         let addresses = Ipv4Addr::iface(dev).addresses;
         world.reconfigure(dev, |iface| (iface.addresses, iface.mtu) = (addresses, 1500));

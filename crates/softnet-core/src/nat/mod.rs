@@ -42,8 +42,9 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 use crate::conntrack::entry::{DNAT, Holds, SNAT};
+use crate::conntrack::packet::{is_answer, tcp_flags};
 use crate::conntrack::{Direction, Found, New, Refused, State, Tuple};
-use crate::ip::hooks::{Crossing, Hook, HookContext, Passage, Slot};
+use crate::ip::hooks::{Crossing, Hook, HookContext, Layer, Passage, Slot};
 use crate::ip::tables::Tables;
 use crate::ip::v4::header::{Ipv4Header, protocol};
 use crate::ip::{ETH_LEN, Family, is_group};
@@ -61,17 +62,13 @@ const SWEEP: usize = 2 * BATCH;
 pub struct Nat {
     state: Arc<NatState>,
     rules: Compiled,
-    /// Ports of `rules.reserved` that were free, and are this one's to give back.
+    /// Ports of `rules.reserved` that no mapping had, and that this one holds.
     claimed: Vec<(u8, u8, u16)>,
 }
 
 impl Drop for Nat {
     fn drop(&mut self) {
-        for (number, protocol, port) in &self.claimed {
-            if let Some(ports) = self.state.mappings.ports(*number) {
-                ports.release(*protocol, *port);
-            }
-        }
+        self.state.unclaim(&self.claimed);
     }
 }
 
@@ -146,15 +143,6 @@ fn translates(found: Found, end: End) -> bool {
     found.life.flags() & flag != 0
 }
 
-/// TCP's flags in a packet that has a tuple; 0 of another protocol.
-#[inline(always)]
-fn tcp_flags(skb: &Skb) -> u8 {
-    match skb.head().protocol {
-        protocol::TCP => skb.data().get(usize::from(skb.head().l4) + 13).copied().unwrap_or(0),
-        _ => 0,
-    }
-}
-
 impl Nat {
     /// By these rules, with the connections that `state` has.
     pub fn new(state: Arc<NatState>, rules: &NatRules) -> Result<Self, TooManyAddresses> {
@@ -162,30 +150,47 @@ impl Nat {
         if rules.pool6.is_some() {
             state.translate_hosts6();
         }
-        let claim = |(number, protocol, port): &(u8, u8, u16)| {
-            state.mappings.ports(*number).is_some_and(|ports| ports.claim(*protocol, *port))
-        };
-        let claimed = rules.reserved.iter().copied().filter(claim).collect();
+        let claimed = state.claim(&rules.reserved);
         Ok(Nat { state, rules, claimed })
     }
 
-    /// Puts `self` in the slots of `tables` that it has something to do in, in place of what stands
-    /// there. Ends, at second `now`, the connections that its rules do not allow; the others go on.
-    pub fn install(self: Arc<Self>, tables: &mut Tables, now: u32) {
+    /// Puts `self` in the slots of `tables` that it has something to do in, in place of the NAT that
+    /// stands there; what else stands there stays. What is open goes on, until
+    /// [`end_others`](Self::end_others).
+    pub fn install(self: Arc<Self>, tables: &mut Tables) {
+        Self::uninstall(tables);
+        let hooks = &mut tables.hooks;
+        for slot in [Slot::Prerouting, Slot::Postrouting] {
+            hooks.set_layer(slot, Layer::Nat, Some(self.clone()));
+        }
+        hooks.crossing =
+            self.rules.pool6.map(|pool| Crossing { v4: nat64::hosts::network(), v6: pool.prefix() });
+        if hooks.crossing.is_some() {
+            hooks.set_layer(Slot::Output, Layer::Nat, Some(self));
+        }
+    }
+
+    /// Takes the NAT that stands in the slots of `tables` out of them.
+    pub fn uninstall(tables: &mut Tables) {
+        tables.hooks.clear(Layer::Nat);
+        tables.hooks.crossing = None;
+    }
+
+    /// Ends, at second `now`, the connections that these rules do not allow; the others go on. Returns
+    /// how many there were. To be called once no thread goes by the tables of earlier rules any more,
+    /// or those may make others.
+    pub fn end_others(&self, now: u32) -> u64 {
         let NatState { conntrack, mappings, .. } = &*self.state;
         let mapped = |protocol, external| {
             let held = mappings.of_external(protocol, external)?;
             mappings.release(held.index);
             Some(held.other)
         };
-        conntrack.end_where(now, |tuples, flags| !self.rules.allows(tuples, flags, mapped));
-        for slot in [Slot::Prerouting, Slot::Postrouting] {
-            tables.hooks.set(slot, Some(self.clone()));
-        }
-        tables.hooks.crossing =
-            self.rules.pool6.map(|pool| Crossing { v4: nat64::hosts::network(), v6: pool.prefix() });
-        let output: Option<Arc<dyn Hook>> = tables.hooks.crossing.is_some().then_some(self);
-        tables.hooks.set(Slot::Output, output);
+        let allows = |tuples: &[Tuple; 2], flags| {
+            // Of IPv6 nothing is translated by a connection, and its tuples have no addresses.
+            tuples[0].is_ipv6() || self.rules.allows(tuples, flags, mapped)
+        };
+        conntrack.end_where(now, |tuples, flags| !allows(tuples, flags))
     }
 
     /// What outlives it.
@@ -225,7 +230,7 @@ impl Nat {
             }
         }
         if self.rules.pool6.is_some() {
-            self.cross_to_v6(cx, now, batch, &mut taken);
+            self.cross_to_v6(now, batch, &mut taken);
         }
         self.take_out(taken, cx, now, batch);
     }
@@ -244,7 +249,7 @@ impl Nat {
                 }
             }
         }
-        self.cross_to_v4(cx, now, batch, &mut taken);
+        self.cross_to_v4(now, batch, &mut taken);
         self.take_out(taken, cx, now, batch);
     }
 
@@ -282,10 +287,15 @@ impl Nat {
     fn postrouting(&self, cx: &mut HookContext<'_>, now: u32, passage: Passage, batch: &mut Batch) {
         let NatState { conntrack, .. } = &*self.state;
         let mut taken = Taken::none();
+        let hides = self.rules.source(passage.output).is_some();
         for (at, skb) in batch.as_mut_slice().iter_mut().enumerate() {
             let done = match conntrack.of_word(skb.head().conntrack) {
-                Some(found) if !translates(found, End::Source) => Ok(()),
-                Some(found) => self.translate_source(skb, found),
+                Some(found) if translates(found, End::Source) => self.leaves(skb, found),
+                // Of a connection whose packets went another way.
+                Some(found) if hides && found.direction() == Direction::Original => {
+                    self.plain_out(skb, found, now, passage)
+                }
+                Some(_) => Ok(()),
                 None => self.unknown_out(skb, now, passage),
             };
             taken.note(at, done);
@@ -313,6 +323,16 @@ impl Nat {
         };
         rewrite(skb, tuple, end, new);
         Ok(())
+    }
+
+    /// The same of a packet that leaves: one of IPv6 [crossed](Flags::CROSSED) from the connection that
+    /// its head names, and is translated.
+    #[inline(always)]
+    fn leaves(&self, skb: &mut Skb, found: Found) -> Result<(), DropReason> {
+        match skb.data().get(ETH_LEN).is_some_and(|first| first >> 4 == 6) {
+            true => Ok(()),
+            false => self.translate_source(skb, found),
+        }
     }
 
     /// Translates the source of a packet whose head says what it is of.

@@ -105,7 +105,7 @@ impl Nat {
         // What is sent here may say what it is of.
         let own = passage.input.is_none() || self.rules.external(src.to_bits()).is_some();
         let Some(tuple) = Tuple::of(skb) else {
-            if let Some(found) = icmp::about(conntrack, skb, now) {
+            if let Some(found) = conntrack.about(now, skb) {
                 return match translates(found, End::Source) {
                     true => icmp::outward(conntrack, skb, found),
                     false if stands_in => Err(DropReason::Nat64),
@@ -133,7 +133,7 @@ impl Nat {
                 false => Ok(()),
             };
         }
-        let Some(state) = State::first(tuple.protocol(), flags).filter(|_| !icmp::is_answer(skb)) else {
+        let Some(state) = State::first(tuple.protocol(), flags).filter(|_| !is_answer(skb)) else {
             return if stands_in || hides && !own { Err(DropReason::ConntrackInvalid) } else { Ok(()) };
         };
         let mut new = New::plain(tuple, state);
@@ -149,6 +149,34 @@ impl Nat {
             0 => Ok(()),
             _ => self.translate(skb, &tuple, found, End::Source),
         }
+    }
+
+    /// A packet of a connection that hides no source, from the side that opened it, which leaves by a
+    /// device that hides sources: if its route changed, the connection is ended, and another one is
+    /// opened.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn plain_out(
+        &self,
+        skb: &mut Skb,
+        found: Found,
+        now: u32,
+        passage: Passage,
+    ) -> Result<(), DropReason> {
+        let Some((src, _)) = skb.data().get(ETH_LEN..).and_then(Ipv4Addr::ends) else { return Ok(()) };
+        let is_v4 = skb.data().get(ETH_LEN).is_some_and(|first| first >> 4 == 4);
+        // Of what is sent to a forwarded port the destination is translated: its answers would not be known
+        // by another connection.
+        let plain = found.life.flags() & (SNAT | DNAT) == 0;
+        if !is_v4 || !plain || self.rules.external(src.to_bits()).is_some() {
+            return Ok(());
+        }
+        // An error is of the connection, and opens none.
+        if Tuple::of(skb).is_some() {
+            self.state.conntrack.end(now, found);
+            skb.head_mut().conntrack = 0;
+        }
+        self.unknown_out(skb, now, passage)
     }
 
     /// The external endpoint behind device `dev` that stands for `source`, and what a connection

@@ -2,8 +2,9 @@
 //!
 //! Used by the hooks of [`nat`](super), by any thread with a context; shown by the runtime.
 
+use std::collections::HashMap;
 use std::net::{Ipv4Addr, Ipv6Addr};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use super::hosts::Hosts;
 use super::mapping::Mappings;
@@ -32,7 +33,12 @@ pub struct NatState {
     key6: FoldKey,
     random: SipKey,
     drawn: AtomicU64,
+    /// Forwarded ports that mappings are kept from, and by how many versions of the rules.
+    claims: Mutex<HashMap<Reserved, u32>>,
 }
+
+/// A port of an external address: the number of the address, the protocol, the port.
+pub(super) type Reserved = (u8, u8, u16);
 
 /// What was counted of mappings and hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,6 +76,7 @@ impl NatState {
             key6: FoldKey::new(derived(4)),
             random: SipKey::new(derived(2)),
             drawn: AtomicU64::new(0),
+            claims: Mutex::default(),
         }
     }
 
@@ -117,6 +124,38 @@ impl NatState {
                 if let Some(hosts) = self.hosts6() {
                     hosts.release(number & !OF_V6);
                 }
+            }
+        }
+    }
+
+    /// Keeps mappings from `ports`, as far as none has them. Returns which these are, to be
+    /// [given back](Self::unclaim). Versions of the rules that follow each other may both have them.
+    pub(super) fn claim(&self, ports: &[Reserved]) -> Vec<Reserved> {
+        let mut claims = self.claims.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut claim = |key: &Reserved| {
+            let (number, protocol, port) = *key;
+            let free = || self.mappings.ports(number).is_some_and(|ports| ports.claim(protocol, port));
+            let claimed = claims.contains_key(key) || free();
+            if claimed {
+                *claims.entry(*key).or_default() += 1;
+            }
+            claimed
+        };
+        ports.iter().copied().filter(|key| claim(key)).collect()
+    }
+
+    /// Gives back what was [claimed](Self::claim).
+    pub(super) fn unclaim(&self, ports: &[Reserved]) {
+        let mut claims = self.claims.lock().unwrap_or_else(PoisonError::into_inner);
+        for key in ports {
+            let left = claims.get(key).copied().unwrap_or_default().saturating_sub(1);
+            if left > 0 {
+                claims.insert(*key, left);
+            } else if claims.remove(key).is_some()
+                && let (number, protocol, port) = *key
+                && let Some(ports) = self.mappings.ports(number)
+            {
+                ports.release(protocol, port);
             }
         }
     }

@@ -32,6 +32,6 @@ pub(crate) fn start(
 ) -> Result<Option<Arc<NatState>>, TooManyAddresses> {
     let (Some(nat), Some(conntrack)) = (&config.nat, conntrack) else { return Ok(None) };
     let state = Arc::new(NatState::on(conntrack.clone(), secret(), &HugePages));
-    Arc::new(Nat::new(state.clone(), &nat.rules(config))?).install(tables, 0);
+    Arc::new(Nat::new(state.clone(), &nat.rules(config))?).install(tables);
     Ok(Some(state))
 }

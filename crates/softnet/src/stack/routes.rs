@@ -12,7 +12,7 @@ use softnet_core::fold::FoldKey;
 use softnet_core::ip::adjacency::{Adjacency, Kind};
 use softnet_core::ip::tables::{Routing, Tables};
 use softnet_core::ip::{Family, FibError, IpPrefix, LongestMatch, Prefix};
-use softnet_dev::hugepage::huge_vec;
+use softnet_dev::hugepage::HugePages;
 
 use crate::config::{Config, RouteTarget, is_link_local};
 
@@ -97,7 +97,7 @@ impl<A: Family> RibOf<A> {
 
     fn lay(&self, tables: &mut Routing<A>) -> Result<(), FibError> {
         tables.next_hops = self.hops.iter().map(Hop::adjacency).collect();
-        tables.fib = Arc::new(A::Fib::build_in(&self.entries, huge_vec)?);
+        tables.fib = Arc::new(A::Fib::build_in(&self.entries, &HugePages)?);
         Ok(())
     }
 }

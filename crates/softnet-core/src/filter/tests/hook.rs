@@ -3,7 +3,7 @@
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
-use super::super::{Action, Addresses, Chain, Filter, FlowState, Rule, Rules};
+use super::super::{Action, Addresses, Chain, Filter, Rule, Rules};
 use crate::conntrack::{Conntrack, Timeouts};
 use crate::fold::FoldKey;
 use crate::ip::Prefix;
@@ -99,6 +99,7 @@ for_both! {
     a_rejected_datagram_is_answered_by_an_error,
     a_rejected_segment_is_reset,
     resets_are_limited_as_errors_are,
+    the_limit_is_asked_before_anything_is_built,
     later_fragments_have_no_ports,
     a_packet_cut_in_its_header_is_dropped,
 }
@@ -247,6 +248,21 @@ fn resets_are_limited_as_errors_are<F: TestFamily>() {
     assert_eq!(router.world.drops(DropReason::NetfilterDrop), 101);
 }
 
+/// Also about what is damaged, which is summed only after that.
+fn the_limit_is_asked_before_anything_is_built<F: TestFamily>() {
+    let mut router = Router::<F>::new(vec![forward(Action::Reject)], [Action::Allow; 3]);
+    router.world.control.slow.configure(Default::default(), Default::default());
+    let segment = |flags| frame::<F>(0, protocol::TCP, (F::CLIENT, 9), (F::SERVER, 80), flags);
+    // What is never answered is not limited.
+    (0..100).for_each(|_| assert!(router.world.one(0, segment(RST)).is_empty()));
+    let limited = |router: &Router<F>| router.world.control.slow.icmp_limited();
+    assert_eq!(limited(&router), (0, 0));
+    let mut damaged = segment(SYN);
+    *damaged.last_mut().unwrap() ^= 1;
+    (0..100).for_each(|_| assert!(router.world.one(0, damaged.clone()).is_empty()));
+    assert_ne!(limited(&router), (0, 0));
+}
+
 /// Fragments of a datagram to `dport`, by the client's device.
 fn fragments<F: TestFamily>(dport: u16, first: usize) -> Vec<Vec<u8>> {
     let payload = l4(protocol::UDP, (F::CLIENT, 9), (F::SERVER, dport), 0);
@@ -285,11 +301,6 @@ fn later_fragments_have_no_ports<F: TestFamily>() {
     // By protocol and address they are matched.
     let udp = Rule { protocol: vec![protocol::UDP], ..forward(Action::Allow) };
     router.configure(&Rules { rules: vec![udp], policies: [Action::Drop; 3], ..Rules::default() });
-    assert_eq!(passed(&mut router), [1, 1]);
-    // They have no state.
-    let all = FlowState::ASKED.to_vec();
-    router
-        .configure(&Rules { rules: vec![Rule { state: all, ..forward(Action::Drop) }], ..Rules::default() });
     assert_eq!(passed(&mut router), [1, 1]);
 }
 

@@ -2,4 +2,5 @@
 
 mod hook;
 mod model;
+mod parts;
 mod track;

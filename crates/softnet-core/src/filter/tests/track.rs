@@ -9,6 +9,7 @@ use super::hook::{ACK, RST, Router, SYN, for_both, forward, frame};
 use crate::conntrack::{State, Timeouts};
 use crate::ip::hooks::{Hooks, Slot};
 use crate::ip::slow::world::{SECOND, TestFamily, packet};
+use crate::ip::source::RpFilter;
 use crate::ip::v4::header::protocol;
 use crate::ip::{Family, checksum};
 use crate::nat::{Nat, NatRules, NatState, PortForward, SourceNat};
@@ -24,20 +25,21 @@ for_both! {
     what_is_made_here_is_tracked,
     a_full_table_refuses_new_connections,
     connections_expire,
+    a_spoofed_answer_changes_nothing,
 }
 
 /// TCP's flag.
 const FIN: u8 = 1;
 
 /// From inside (device 0) all may go, from outside only what belongs to it.
-fn stateful() -> Vec<Rule> {
+pub(super) fn stateful() -> Vec<Rule> {
     vec![
         Rule { state: vec![FlowState::Established, FlowState::Related], ..forward(Action::Allow) },
         Rule { input: vec![0], state: vec![FlowState::New], ..forward(Action::Allow) },
     ]
 }
 
-const CLOSED: [Action; 3] = [Action::Allow, Action::Drop, Action::Allow];
+pub(super) const CLOSED: [Action; 3] = [Action::Allow, Action::Drop, Action::Allow];
 
 fn answers_come_in_and_nothing_else<F: TestFamily>() {
     for number in [protocol::UDP, protocol::TCP] {
@@ -189,6 +191,23 @@ fn connections_expire<F: TestFamily>() {
     router.world.pass(400 * SECOND);
     assert_eq!(router.world.one(1, frame(1, protocol::UDP, server, client, 0)).len(), 0);
     assert_eq!(router.conntrack.counts().entries, 0);
+}
+
+/// One that `rp_filter` drops does not make a connection an answered one.
+fn a_spoofed_answer_changes_nothing<F: TestFamily>() {
+    for (number, first) in [(protocol::UDP, State::UdpNew), (protocol::TCP, State::SynSent)] {
+        let mut router = Router::<F>::new(stateful(), CLOSED);
+        router.world.reconfigure(0, |iface| iface.rp_filter = RpFilter::Strict);
+        let (client, server) = ((F::CLIENT, 5001), (F::SERVER, 53));
+        assert_eq!(router.world.one(0, frame(0, number, client, server, SYN)).len(), 1);
+        let answer = |dev| frame(dev, number, server, client, SYN | ACK);
+        assert!(router.world.one(0, answer(0)).is_empty());
+        assert_eq!(router.world.drops(DropReason::IpRpFilter), 1);
+        let state = |router: &Router<F>| router.conntrack.connections(0).next().unwrap().state;
+        assert_eq!(state(&router), first);
+        assert_eq!(router.world.one(1, answer(1)).len(), 1);
+        assert_ne!(state(&router), first);
+    }
 }
 
 /// Behind NAT: what it looked up has its state, and rules see addresses inside.

@@ -164,6 +164,10 @@ fn family_input<F: FastPath>(
     if odd {
         n = sort_out::<F>(ctx, ingress, batch, &mut dst, other, (&mut out.slow, Exception::Unusual));
     }
+    // Before hooks see it: what a packet does to its connection is done by one that may come.
+    if ingress.rp_filter != RpFilter::Off {
+        n = reverse_path(ctx, tables, ingress, batch, &mut dst, F::source);
+    }
     if all.hooks.is_set(Slot::Prerouting) {
         let mut cx = HookContext::new(ctx, now, all, &mut out.slow.made);
         cx.run(Passage::new(Slot::Prerouting, Some(ingress.dev), None), batch);
@@ -175,9 +179,6 @@ fn family_input<F: FastPath>(
         if odd {
             n = sort_out::<F>(ctx, ingress, batch, &mut dst, other, (&mut out.slow, Exception::NextHop));
         }
-    }
-    if ingress.rp_filter != RpFilter::Off {
-        n = reverse_path(ctx, tables, ingress, batch, &mut dst, F::source);
     }
     // Second pass: look up.
     let mut hops = [0; BATCH];

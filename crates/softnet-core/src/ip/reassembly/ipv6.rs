@@ -8,7 +8,7 @@ use std::net::Ipv6Addr;
 use super::{Fragment, Key, Reassembly, Whole};
 use crate::SoftnetData;
 use crate::ip::v6::header::{next, upper};
-use crate::skb::{DropReason, Flags, Skb, SkbList};
+use crate::skb::{Csum, DropReason, Flags, Skb, SkbList, Store};
 
 /// Bytes of the fixed header.
 const IPV6_LEN: usize = 40;
@@ -142,6 +142,50 @@ fn holds_header_chain(mut kind: u8, mut payload: &[u8]) -> bool {
     false
 }
 
+/// Takes a datagram that goes on into the fragments that it came in, each as long as it was: a router cuts
+/// none (RFC 8200 section 4.5), and longer ones might not get through where these did. What was changed
+/// in the headers since is so in all of them. Those that are packets more than there were are all but the
+/// first of the list. Hands back a datagram that came in none, and one whose headers have no room in each.
+pub fn apart(store: &mut Store, mut skb: Skb) -> Result<SkbList, (Skb, DropReason)> {
+    let l3 = usize::from(skb.head().l3);
+    let Some(came) = AsItCame::of(&skb) else { return Err((skb, DropReason::FragInvalid)) };
+    let (mut chain, mut rest) = (skb.take_chain(), SkbList::new());
+    let mut at = skb.head_len().saturating_sub(l3 + came.at);
+    let mut whole = came.put_back(&mut skb, l3, !chain.is_empty()).is_some();
+    while let Some(mut part) = chain.pop_front() {
+        let len = part.head_len();
+        whole = whole && came.put_before(&mut part, &skb, (at, !chain.is_empty())).is_some();
+        at += len;
+        // Of one region all of them.
+        rest.push_back(part).map_err(|part| store.free_skb(part)).ok();
+    }
+    let pushed = match whole {
+        true => rest.push_front(skb),
+        false => Err(skb),
+    };
+    match pushed {
+        Ok(()) => Ok(rest),
+        Err(skb) => {
+            while let Some(part) = rest.pop_front() {
+                store.free_skb(part);
+            }
+            Err((skb, DropReason::NoHeadroom))
+        }
+    }
+}
+
+/// Brings the length of a fragment up to date, whose IPv6 header is at `l3`; and the offset and the flag in
+/// its Fragment header, which is at the first of `word`.
+fn renew(part: &mut Skb, l3: usize, word: Option<(usize, u16)>) -> Option<()> {
+    let payload = u16::try_from(part.head_len().checked_sub(l3 + IPV6_LEN)?).ok()?;
+    let data = part.data_mut();
+    data.get_mut(l3 + 4..l3 + 6)?.copy_from_slice(&payload.to_be_bytes());
+    if let Some((at, word)) = word {
+        data.get_mut(at + 2..at + 4)?.copy_from_slice(&word.to_be_bytes());
+    }
+    Some(())
+}
+
 /// Takes the Fragment header out of the first fragment, and makes the headers before it those of the whole. `None`:
 /// it is too long, and was freed.
 fn mend(ctx: &mut SoftnetData, mut whole: Whole) -> Option<Skb> {
@@ -234,6 +278,40 @@ impl AsItCame {
             more: bits & 4 != 0,
             id: (bits >> 32) as u32,
         })
+    }
+
+    /// Bytes of the longest fragment of the datagram in `skb`, from the IPv6 header on; `None` if it came in
+    /// none.
+    pub fn longest(skb: &Skb) -> Option<usize> {
+        let came = Self::of(skb)?;
+        let mut longest = skb.head_len().saturating_sub(skb.head().l3.into()) + FRAGMENT_LEN;
+        skb.each_part(|part| longest = longest.max(came.at + FRAGMENT_LEN + part.head_len()));
+        Some(longest)
+    }
+
+    /// Puts the Fragment header back into the first fragment; its IPv6 header is at `l3`.
+    fn put_back(&self, first: &mut Skb, l3: usize, more: bool) -> Option<()> {
+        let front = l3 + self.at;
+        first.push(FRAGMENT_LEN)?;
+        let data = first.data_mut();
+        data.get(..FRAGMENT_LEN + front)?;
+        data.copy_within(FRAGMENT_LEN..FRAGMENT_LEN + front, 0);
+        let said = std::mem::replace(data.get_mut(l3 + self.said_at)?, next::FRAGMENT);
+        let [a, b, c, d] = self.id.to_be_bytes();
+        data[front..front + FRAGMENT_LEN].copy_from_slice(&[said, 0, 0, more.into(), a, b, c, d]);
+        renew(first, l3, None)
+    }
+
+    /// Puts the headers of the mended `first` before a later fragment, which begins at `at` of the
+    /// datagram's payload; whether others follow it.
+    fn put_before(&self, part: &mut Skb, first: &Skb, (at, more): (usize, bool)) -> Option<()> {
+        let l3 = usize::from(first.head().l3);
+        let headers = first.data().get(..l3 + self.at + FRAGMENT_LEN)?;
+        part.push(headers.len())?.copy_from_slice(headers);
+        let head = part.head_mut();
+        head.copy_metadata(first.head());
+        (head.l3, head.l4, head.hash, head.csum) = (l3 as u16, 0, 0, Csum::None);
+        renew(part, l3, Some((l3 + self.at, at as u16 | u16::from(more))))
     }
 
     /// Where the byte was that is at `pointer` of the mended packet.

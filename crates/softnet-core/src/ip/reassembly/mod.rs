@@ -37,7 +37,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-pub use ipv6::{AsItCame, parameter_problem};
+pub use ipv6::{AsItCame, apart, parameter_problem};
 use queue::{Insert, Queue, Slab};
 
 use crate::SoftnetData;

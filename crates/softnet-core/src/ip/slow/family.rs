@@ -10,7 +10,7 @@ use crate::ip::fragment::Addresses;
 use crate::ip::iface::Iface;
 use crate::ip::reassembly::Reassembly;
 use crate::ip::{Family, MacAddr};
-use crate::skb::{DropReason, Skb};
+use crate::skb::{DropReason, Skb, SkbList, Store};
 
 /// What the header of a received packet says.
 #[derive(Clone, Copy)]
@@ -21,6 +21,8 @@ pub(super) struct Received<F> {
     pub(super) ttl: u8,
     /// Bytes from the IP header on.
     pub(super) total: usize,
+    /// Bytes of the longest packet that it leaves as, if no router cuts it.
+    pub(super) longest: usize,
     /// Whether routers may cut it.
     pub(super) may_fragment: bool,
     /// Whether it is to a group, or to all on a link.
@@ -110,8 +112,10 @@ pub(super) trait SlowFamily: Family {
     ) -> Result<(), Refusal<Self>>;
     /// Makes of a received packet what leaves by `iface` towards `first_hop`: one hop less, and what its options ask for.
     fn hop(slow: &SlowPath, view: RouteSnapshot<'_>, skb: &mut Skb, iface: &Iface, first_hop: Self);
-    /// Whether `packet` has to be cut to leave by a link with this MTU.
-    fn is_too_long(packet: &[u8], mtu: u16) -> bool;
+    /// Whether the packet in `skb` has to be cut to leave by a link with this MTU.
+    fn is_too_long(skb: &Skb, mtu: u16) -> bool;
+    /// The packets that such a packet is cut into.
+    fn cut(store: &mut Store, skb: Skb, mtu: u16) -> Result<SkbList, Refused>;
 
     /// A packet to a group, or to all on a link.
     fn group(call: &mut Call<'_>, skb: Skb, received: Received<Self>) -> Result<(), Refused>;

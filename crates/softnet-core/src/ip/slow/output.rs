@@ -6,7 +6,7 @@ use super::family::SlowFamily;
 use super::{Call, Effects, Refused, RouteSnapshot, SlowPath, is_ipv6, packet};
 use crate::SoftnetData;
 use crate::ip::adjacency::{Adjacency, Kind};
-use crate::ip::fragment::{Addresses, Datagram, emit, split};
+use crate::ip::fragment::{Addresses, Datagram, emit};
 use crate::ip::iface::Iface;
 use crate::ip::{ETH_LEN, Family, MacAddr};
 use crate::skb::{DropReason, Flags, Skb};
@@ -139,11 +139,11 @@ impl Call<'_> {
         hop: Adjacency<F>,
         iface: &Iface,
     ) -> Result<(), Refused> {
-        if !F::is_too_long(packet(&skb), iface.mtu) {
+        if !F::is_too_long(&skb, iface.mtu) {
             self.output(skb, hop, iface.mac);
             return Ok(());
         }
-        let mut skbs = split(self.ctx, skb, iface.mtu.into())?;
+        let mut skbs = F::cut(self.ctx, skb, iface.mtu)?;
         self.slow.cut += 1;
         // One of them is the packet that was counted already.
         self.ctx.originated(skbs.len() as u64 - 1);

@@ -16,6 +16,9 @@ use crate::ip::{checksum, is_group};
 use crate::skb::{DropReason, Flags, Skb};
 use crate::steer::TxChoice;
 
+/// Where a segment has its flags, and the one of them that is not answered.
+const FLAGS_AT: usize = 13;
+const RST: u8 = 4;
 /// Hop limit of a reset.
 const TTL: u8 = 64;
 
@@ -28,9 +31,7 @@ impl Call<'_> {
         }
         match F::payload(packet(&skb)) {
             Ok(payload) if payload.protocol == protocol::TCP && !payload.is_fragment => {
-                if let Ok(true) = tells::<F>(&skb, payload.at) {
-                    self.reset::<F>(&skb, payload.at);
-                }
+                self.reset::<F>(&skb, payload.at);
             }
             _ => self.error::<F>(&skb, F::PROHIBITED),
         }
@@ -47,10 +48,12 @@ impl Call<'_> {
             return;
         }
         let Some(addresses) = F::answer(self.view, from, to, skb.head().dev) else { return };
-        let Some(mut segment) = reset(header, total.saturating_sub(at)) else { return };
-        if !F::allow(self, from) {
+        // A flood of what is refused costs no more than that, from here on.
+        if header[FLAGS_AT] & RST != 0 || !F::allow(self, from) {
             return;
         }
+        let Ok(true) = tells::<F>(skb, at) else { return };
+        let Some(mut segment) = reset(header, total.saturating_sub(at)) else { return };
         let pseudo = F::pseudo_header_sum(to, from, protocol::TCP, TCP_LEN as u16);
         let check = !checksum::add(pseudo, checksum::sum(&segment));
         segment[16..18].copy_from_slice(&check.to_be_bytes());

@@ -66,7 +66,7 @@ impl Call<'_> {
             return Err(self.refuse(skb, refusal));
         }
         let Some(iface) = self.view.iface(hop.dev) else { return Err((skb, DropReason::DevReady)) };
-        if received.total > usize::from(iface.mtu) && !received.may_fragment {
+        if received.longest > usize::from(iface.mtu) && !received.may_fragment {
             let error = Some(F::too_big(iface.mtu));
             return Err(self.refuse::<F>(skb, Refusal { reason: DropReason::PktTooBig, error }));
         }

@@ -7,7 +7,7 @@ use super::{Call, Refused, RouteSnapshot, SlowPath, packet};
 use crate::SoftnetData;
 use crate::ip::adjacency::{Adjacency, Kind};
 use crate::ip::echo::echo_reply_in_fragments;
-use crate::ip::fragment::Addresses;
+use crate::ip::fragment::{Addresses, split};
 use crate::ip::icmp_error::icmp_error;
 use crate::ip::iface::Iface;
 use crate::ip::reassembly::Reassembly;
@@ -21,7 +21,7 @@ use crate::ip::v4::icmp::{ECHO_REPLY, IcmpError, build_error, echo_reply, may_re
 use crate::ip::v4::options::{self, EchoOptions, OptionPolicy, Record};
 use crate::ip::v4::redirect::build as build_redirect;
 use crate::ip::{ETH_LEN, MacAddr, checksum, is_group};
-use crate::skb::{DropReason, Flags, Skb};
+use crate::skb::{DropReason, Flags, Skb, SkbList, Store};
 use crate::sock::Transport;
 
 /// Where a header says what its payload is.
@@ -75,6 +75,7 @@ impl SlowFamily for Ipv4Addr {
             dst: header.dst().into(),
             ttl: header.ttl(),
             total: header.total_len().into(),
+            longest: header.total_len().into(),
             may_fragment: !header.dont_fragment(),
             to_many,
         })
@@ -152,8 +153,12 @@ impl SlowFamily for Ipv4Addr {
         }
     }
 
-    fn is_too_long(packet: &[u8], mtu: u16) -> bool {
-        Ipv4Header::new(packet).is_some_and(|header| header.total_len() > mtu)
+    fn is_too_long(skb: &Skb, mtu: u16) -> bool {
+        Ipv4Header::new(packet(skb)).is_some_and(|header| header.total_len() > mtu)
+    }
+
+    fn cut(store: &mut Store, skb: Skb, mtu: u16) -> Result<SkbList, Refused> {
+        split(store, skb, mtu.into())
     }
 
     /// Only sockets are in groups.

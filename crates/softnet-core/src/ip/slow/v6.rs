@@ -11,7 +11,7 @@ use crate::ip::echo::echo6_reply_in_fragments;
 use crate::ip::fragment::Addresses;
 use crate::ip::icmp_error::icmpv6_error;
 use crate::ip::iface::Iface;
-use crate::ip::reassembly::{Reassembly, parameter_problem};
+use crate::ip::reassembly::{AsItCame, Reassembly, apart, parameter_problem};
 use crate::ip::redirect::Redirect;
 use crate::ip::v6::addr::{
     ALL_NODES, ALL_ROUTERS, group_scope, is_link_local, is_martian_destination, is_unicast, never_on_a_wire,
@@ -20,7 +20,7 @@ use crate::ip::v6::header::{self, Ipv6Header, Upper, check_hop_by_hop, next, rec
 use crate::ip::v6::icmp::{ICMP_LEN, Icmp6Error, build_error, echo_reply, is_echo_request, message_sum};
 use crate::ip::v6::nd;
 use crate::ip::{ETH_LEN, MacAddr, is_group};
-use crate::skb::{DropReason, Flags, Skb};
+use crate::skb::{DropReason, Flags, Skb, SkbList, Store};
 use crate::sock::Transport;
 use crate::sock::scope::{scope_id, scoped};
 
@@ -108,7 +108,9 @@ impl SlowFamily for Ipv6Addr {
         if has_route && !crossed && !iface.rp_filter.allows(&view.tables.v6, dev, src) {
             return Err(DropReason::IpRpFilter.into());
         }
-        Ok(Received { src, dst, ttl: header.hop_limit(), total, may_fragment: false, to_many })
+        // Its fragments are what leaves again.
+        let longest = AsItCame::longest(skb).unwrap_or(total);
+        Ok(Received { src, dst, ttl: header.hop_limit(), total, longest, may_fragment: false, to_many })
     }
 
     fn payload(packet: &[u8]) -> Result<Payload, Refusal<Self>> {
@@ -191,9 +193,13 @@ impl SlowFamily for Ipv6Addr {
         }
     }
 
-    /// Routers never cut.
-    fn is_too_long(_: &[u8], _: u16) -> bool {
-        false
+    /// Routers never cut, but for what came in fragments, and was gathered.
+    fn is_too_long(skb: &Skb, _: u16) -> bool {
+        skb.head().flags & Flags::FRAG != 0
+    }
+
+    fn cut(store: &mut Store, skb: Skb, _: u16) -> Result<SkbList, Refused> {
+        apart(store, skb)
     }
 
     /// softnet itself is in the groups of its addresses and in that of all, for neighbour discovery, and in those of routers, to

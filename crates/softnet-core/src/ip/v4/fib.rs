@@ -14,6 +14,7 @@ use std::net::Ipv4Addr;
 
 use super::super::family::{FibError, LongestMatch, NO_ROUTE};
 use super::super::prefix::Prefix;
+use crate::memory::{Heap, TableMemory};
 
 /// Entries of the root.
 const ROOT: usize = 1 << 16;
@@ -41,7 +42,7 @@ impl Fib {
     /// A snapshot of `routes`, in any order: prefix and index of the next hop, [`NO_ROUTE`] for a prefix that
     /// is to have none. Of routes with the same prefix the last one counts.
     pub fn build(routes: &[(Prefix, u32)]) -> Result<Self, FibError> {
-        Self::build_in(routes, |_| Vec::new())
+        Self::build_in(routes, &Heap)
     }
 
     /// Writes `leaf` to all of `addr/len`. No longer prefix may have been painted before.
@@ -108,13 +109,8 @@ impl Fib {
 }
 
 impl LongestMatch<Ipv4Addr> for Fib {
-    type Cell = u32;
-
-    /// `alloc` is asked once for each of the two arrays, before anything touches it. A vector with less room is grown.
-    fn build_in(
-        routes: &[(Prefix, u32)],
-        mut alloc: impl FnMut(usize) -> Vec<u32>,
-    ) -> Result<Self, FibError> {
+    /// `memory` is asked once for each of the two arrays, before anything touches it. A vector with less room is grown.
+    fn build_in(routes: &[(Prefix, u32)], memory: &impl TableMemory) -> Result<Self, FibError> {
         // Short before long, so that each route is painted over those it is more specific than; then by
         // address, so that chunks lie in the order of addresses and each is painted while it is in the cache.
         // The sort is stable: of equal prefixes the last one given comes last.
@@ -131,7 +127,7 @@ impl LongestMatch<Ipv4Addr> for Fib {
         if chunks > MAX_CHUNKS {
             return Err(FibError::TooLarge { chunks });
         }
-        let mut fib = Fib { root: room(&mut alloc, ROOT)?, chunks: room(&mut alloc, chunks * CHUNK)? };
+        let mut fib = Fib { root: room(memory, ROOT)?, chunks: room(memory, chunks * CHUNK)? };
         fib.root.resize(ROOT, LEAF | NO_ROUTE);
         for (i, &(key, nexthop)) in sorted.iter().enumerate() {
             // Painting a wide prefix over and over would cost without bound.
@@ -191,9 +187,9 @@ fn chunks_needed(sorted: &[(u64, u32)]) -> usize {
     nets_of_longer(16) + nets_of_longer(24)
 }
 
-/// An empty vector with room for `entries`, from `alloc`.
-fn room(alloc: &mut impl FnMut(usize) -> Vec<u32>, entries: usize) -> Result<Vec<u32>, FibError> {
-    let mut table = alloc(entries);
+/// An empty vector with room for `entries`, of `memory`.
+fn room(memory: &impl TableMemory, entries: usize) -> Result<Vec<u32>, FibError> {
+    let mut table = memory.vec(entries);
     table.clear();
     let bytes = entries * size_of::<u32>();
     table.try_reserve_exact(entries).map_err(|_| FibError::NoMemory { bytes })?;
@@ -207,6 +203,7 @@ mod tests {
 
     use super::super::super::fib_model::agrees;
     use super::*;
+    use crate::memory::Asked;
 
     fn prefix(addr: u32, len: u8) -> Prefix {
         Prefix::containing(Ipv4Addr::from_bits(addr), len).unwrap()
@@ -296,13 +293,9 @@ mod tests {
             (prefix(0x0b00_0001, 32), 5),
             (prefix(0x0c00_0000, 16), 6),
         ];
-        let mut asked = vec![];
-        let fib = Fib::build_in(&routes, |n| {
-            asked.push(n);
-            Vec::with_capacity(n)
-        })
-        .unwrap();
-        assert_eq!(asked, [ROOT, 5 * CHUNK]);
+        let memory = Asked::default();
+        let fib = Fib::build_in(&routes, &memory).unwrap();
+        assert_eq!(*memory.0.borrow(), [ROOT, 5 * CHUNK]);
         assert_eq!(fib.tables().map(<[u32]>::len), [ROOT, 5 * CHUNK]);
         assert_eq!([fib.root.capacity(), fib.chunks.capacity()], [ROOT, 5 * CHUNK]);
     }

@@ -18,6 +18,7 @@ use std::net::Ipv6Addr;
 
 use super::super::family::{FibError, LongestMatch, NO_ROUTE};
 use super::super::prefix::Prefix6;
+use crate::memory::{Heap, TableMemory};
 use crate::skb::{BATCH, prefetch};
 
 /// Entries of the root.
@@ -59,7 +60,7 @@ impl Fib6 {
     /// A snapshot of `routes`, in any order: prefix and index of the next hop, [`NO_ROUTE`] for a prefix that is to have
     /// none. Of routes with the same prefix the last one counts.
     pub fn build(routes: &[(Prefix6, u32)]) -> Result<Self, FibError> {
-        Self::build_in(routes, |_| Vec::new())
+        Self::build_in(routes, &Heap)
     }
 
     /// The next hop for `addr` (host order), [`NO_ROUTE`] if there is none.
@@ -113,18 +114,13 @@ impl Fib6 {
 }
 
 impl LongestMatch<Ipv6Addr> for Fib6 {
-    type Cell = Line;
-
-    fn build_in(
-        routes: &[(Prefix6, u32)],
-        mut alloc: impl FnMut(usize) -> Vec<Line>,
-    ) -> Result<Self, FibError> {
+    fn build_in(routes: &[(Prefix6, u32)], memory: &impl TableMemory) -> Result<Self, FibError> {
         let sorted = sorted(routes)?;
         let mut builder = Builder { nodes: Vec::new(), max_lines: MAX_LINES };
         let mut root = vec![LEAF | NO_ROUTE; ROOT];
         builder.lay(&sorted, 0, &mut root)?;
         // Now that it is known how many they are.
-        let mut nodes = alloc(builder.nodes.len());
+        let mut nodes = memory.vec(builder.nodes.len());
         nodes.clear();
         let bytes = builder.nodes.len() * size_of::<Line>();
         nodes.try_reserve_exact(builder.nodes.len()).map_err(|_| FibError::NoMemory { bytes })?;

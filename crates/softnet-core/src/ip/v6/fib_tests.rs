@@ -3,6 +3,7 @@ use proptest::prelude::*;
 
 use super::super::super::fib_model::agrees;
 use super::*;
+use crate::memory::Asked;
 
 fn prefix(addr: u128, len: u8) -> Prefix6 {
     Prefix6::containing(Ipv6Addr::from_bits(addr), len).unwrap()
@@ -106,13 +107,9 @@ fn refuses_what_does_not_fit() {
 #[test]
 fn memory_is_asked_for_once_and_fits_exactly() {
     let routes = [(prefix(0xfd00 << 112, 24), 1), (prefix(0xfd00 << 112, 40), 2)];
-    let mut asked = vec![];
-    let fib = Fib6::build_in(&routes, |n| {
-        asked.push(n);
-        Vec::with_capacity(n)
-    })
-    .unwrap();
-    assert_eq!(asked, [3]);
+    let memory = Asked::default();
+    let fib = Fib6::build_in(&routes, &memory).unwrap();
+    assert_eq!(*memory.0.borrow(), [3]);
     assert_eq!(fib.nodes.capacity(), 3);
     assert_eq!(fib.nodes.as_ptr().addr() % 64, 0);
 }

@@ -6,7 +6,7 @@
 
 use std::net::Ipv6Addr;
 
-use super::packet::{Ends, Header4, difference, mend_echo, mend_ports, reframe, write6};
+use super::packet::{Ends, Header4, To, cross, reframe, write6};
 use crate::ip::ETH_LEN;
 use crate::ip::checksum::{add, checksum, pseudo_header_sum6, sum, sum_skb};
 use crate::ip::ethernet::ethertype;
@@ -120,8 +120,8 @@ fn finish(skb: &mut Skb, header: usize, protocol: u8, len: usize) -> &mut [u8] {
     skb.trim(ETH_LEN + header + len);
     let head = skb.head_mut();
     (head.l3, head.l4, head.protocol) = (ETH_LEN as u16, (ETH_LEN + header) as u16, protocol);
-    (head.hash, head.conntrack, head.csum) = (0, 0, Csum::None);
-    head.flags |= Flags::CROSSED;
+    (head.hash, head.csum) = (0, Csum::None);
+    head.flags = head.flags & !Flags::FRAG | Flags::CROSSED;
     skb.data_mut().get_mut(ETH_LEN + header..).unwrap_or_default()
 }
 
@@ -180,18 +180,7 @@ pub(super) fn to_v4(
     reframe(skb, old, &front, ethertype::IPV4)?;
     let message = finish(skb, MIN_LEN, protocol::ICMP, len);
     let l4 = message.get_mut(ICMP_LEN + MIN_LEN..).unwrap_or_default();
-    match number {
-        protocol::ICMP => {
-            let to = match l4.first() {
-                Some(128) => 8,
-                Some(129) => 0,
-                _ => return Err(DropReason::Nat64),
-            };
-            let pseudo = add(add(inner.sum6(), l4_len as u16), next::ICMPV6.into());
-            mend_echo(l4, to, difference(pseudo, 0))?;
-        }
-        _ => mend_ports(l4, number, false, difference(inner.sum6(), inner.sum4())),
-    }
+    cross(l4, (number, l4_len as u16), false, &inner, To::V4)?;
     let check = checksum(message);
     message[2..4].copy_from_slice(&check.to_be_bytes());
     Ok(())
@@ -235,18 +224,7 @@ pub(super) fn to_v6(
     reframe(skb, old, &front, ethertype::IPV6)?;
     let message = finish(skb, LEN, next::ICMPV6, len);
     let l4 = message.get_mut(ICMP_LEN + LEN..).unwrap_or_default();
-    match number {
-        protocol::ICMP => {
-            let to = match l4.first() {
-                Some(8) => 128,
-                Some(0) => 129,
-                _ => return Err(DropReason::Nat64),
-            };
-            let pseudo = add(add(inner.sum6(), l4_len as u16), next::ICMPV6.into());
-            mend_echo(l4, to, difference(0, pseudo))?;
-        }
-        _ => mend_ports(l4, number, false, difference(inner.sum4(), inner.sum6())),
-    }
+    cross(l4, (number, l4_len as u16), false, &inner, To::V6)?;
     let pseudo = pseudo_header_sum6(ends.v6[0], ends.v6[1], next::ICMPV6, message.len() as u16);
     let check = !add(pseudo, sum(message));
     message[2..4].copy_from_slice(&check.to_be_bytes());

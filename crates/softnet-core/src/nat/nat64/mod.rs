@@ -25,10 +25,10 @@ use std::net::Ipv6Addr;
 
 use super::rewrite::End;
 use super::{Nat, Taken, translates};
-use crate::conntrack::Tuple;
+use crate::conntrack::packet::tcp_flags;
+use crate::conntrack::{Found, Tuple};
 use crate::ip::fragment::split;
 use crate::ip::hooks::HookContext;
-use crate::ip::tables::Tables;
 use crate::ip::v4::header::{Ipv4Header, MIN_LEN};
 use crate::ip::v6::addr::is_link_local;
 use crate::ip::v6::header::{Ipv6Header, LEN, next, upper};
@@ -157,17 +157,6 @@ pub fn embedded(pool: Prefix6, addr: u32) -> Option<Ipv6Addr> {
     Pool6::new(pool).map(|pool| pool.embed(addr))
 }
 
-/// Whether its source may be by the device's `rp_filter`. In the other family that can't be told.
-fn may_come(tables: &Tables, skb: &Skb) -> bool {
-    let dev = skb.head().dev;
-    let Some(iface) = tables.ifaces.get(usize::from(dev)).and_then(Option::as_ref) else { return true };
-    match (header6(skb), header4(skb)) {
-        (Some((src, _)), _) => iface.rp_filter.allows(&tables.v6, dev, src),
-        (_, Some((src, _))) => iface.rp_filter.allows(&tables.v4, dev, src.into()),
-        _ => false,
-    }
-}
-
 impl Nat {
     pub(super) fn nat64(&self, now: u32) -> Option<Nat64<'_>> {
         Some(Nat64 { pool: self.rules.pool6?, hosts: self.state.hosts6()?, now })
@@ -175,13 +164,7 @@ impl Nat {
 
     /// Packets of IPv6 that came: those to the prefix become IPv4.
     #[inline(never)]
-    pub(super) fn cross_to_v4(
-        &self,
-        cx: &mut HookContext<'_>,
-        now: u32,
-        batch: &mut Batch,
-        taken: &mut Taken,
-    ) {
+    pub(super) fn cross_to_v4(&self, now: u32, batch: &mut Batch, taken: &mut Taken) {
         let Some(nat64) = self.nat64(now) else { return };
         for (at, skb) in batch.as_mut_slice().iter_mut().enumerate() {
             if !taken.has(at) && header6(skb).is_some_and(|(_, dst)| nat64.pool.contains(dst)) {
@@ -190,8 +173,6 @@ impl Nat {
                     taken.gather(at);
                 } else if skb.head().gso_type == GsoType::FragList {
                     taken.again(at);
-                } else if !may_come(cx.tables, skb) {
-                    taken.note(at, Err(DropReason::IpRpFilter));
                 } else {
                     taken.note(at, nat64.cross_to_v4(skb, self.state.draw() as u16));
                 }
@@ -216,23 +197,14 @@ impl Nat {
     }
 
     /// And those that are to such an address by now become IPv6.
-    pub(super) fn cross_to_v6(
-        &self,
-        cx: &mut HookContext<'_>,
-        now: u32,
-        batch: &mut Batch,
-        taken: &mut Taken,
-    ) {
+    pub(super) fn cross_to_v6(&self, now: u32, batch: &mut Batch, taken: &mut Taken) {
         let Some(nat64) = self.nat64(now) else { return };
         for (at, skb) in batch.as_mut_slice().iter_mut().enumerate() {
             if taken.has(at) || !header4(skb).is_some_and(|(_, dst)| is_stand_in(dst)) {
                 continue;
             }
-            let crossed = skb.head().flags & Flags::CROSSED != 0;
             if skb.head().gso_type == GsoType::FragList {
                 taken.again(at);
-            } else if !crossed && !may_come(cx.tables, skb) {
-                taken.note(at, Err(DropReason::IpRpFilter));
             } else {
                 // From another host of IPv6, by an address outside: `postrouting` of IPv4 does not see it.
                 let source = match self.state.conntrack().of_word(skb.head().conntrack) {
@@ -262,6 +234,12 @@ impl Nat {
             let crossed = if to_v4(&skb) {
                 nat64.cross_to_v4(&mut skb, self.state.draw() as u16)
             } else if to_v6(&skb) {
+                // Its connection is of this family.
+                let conntrack = self.state.conntrack();
+                let tuple = Tuple::of(&skb);
+                let found = tuple.and_then(|tuple| conntrack.find(now, &tuple, tcp_flags(&skb)));
+                let found = found.or_else(|| conntrack.about_made(now, &skb));
+                skb.head_mut().conntrack = found.map_or(0, Found::word);
                 match nat64.cross_to_v6(&mut skb) {
                     Ok(Crossed::Done) => Ok(()),
                     // None is so long.

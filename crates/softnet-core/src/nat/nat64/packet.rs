@@ -41,7 +41,7 @@ impl Ends {
 }
 
 /// What a checksum field gains when it covers `new` in place of `old`, both sums.
-pub(super) fn difference(old: u16, new: u16) -> u64 {
+fn difference(old: u16, new: u16) -> u64 {
     u64::from(!old) + u64::from(new)
 }
 
@@ -99,8 +99,9 @@ fn renew_head(skb: &mut Skb, header: usize, protocol: u8, tcp: GsoType) {
     let head = skb.head_mut();
     let at = (ETH_LEN + header) as u16;
     (head.l3, head.l4, head.protocol) = (ETH_LEN as u16, at, protocol);
-    (head.hash, head.conntrack) = (0, 0);
-    head.flags |= Flags::CROSSED;
+    head.hash = 0;
+    // How it came in fragments says nothing of what it is now.
+    head.flags = head.flags & !Flags::FRAG | Flags::CROSSED;
     match head.csum {
         Csum::Partial { offset, .. } => head.csum = Csum::Partial { start: at, offset },
         Csum::Complete { .. } => head.csum = Csum::None,
@@ -112,7 +113,7 @@ fn renew_head(skb: &mut Skb, header: usize, protocol: u8, tcp: GsoType) {
 }
 
 /// Mends the checksum of a TCP or UDP header for a pseudo-header that changed by `delta`.
-pub(super) fn mend_ports(l4: &mut [u8], number: u8, partial: bool, delta: u64) {
+fn mend_ports(l4: &mut [u8], number: u8, partial: bool, delta: u64) {
     let at = if number == protocol::TCP { 16 } else { 6 };
     let Some([a, b]) = l4.get_mut(at..at + 2) else { return };
     [*a, *b] = match (partial, number) {
@@ -124,12 +125,57 @@ pub(super) fn mend_ports(l4: &mut [u8], number: u8, partial: bool, delta: u64) {
 
 /// An echo message of `from` becomes one of `to`: types, and what of a pseudo-header the checksum
 /// covers, as sums.
-pub(super) fn mend_echo(l4: &mut [u8], to: u8, delta: u64) -> Result<(), DropReason> {
+fn mend_echo(l4: &mut [u8], to: u8, delta: u64) -> Result<(), DropReason> {
     let [kind, _, a, b, ..] = l4 else { return Err(DropReason::PktTooSmall) };
     let delta = delta + difference(u16::from(*kind) << 8, u16::from(to) << 8);
     *kind = to;
     [*a, *b] = mended([*a, *b], delta);
     Ok(())
+}
+
+/// Which family a packet becomes one of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum To {
+    V4,
+    V6,
+}
+
+/// Makes of an L4 header what it is in the other family: of `len` bytes between `ends`, its protocol as
+/// IPv4 has it. `partial`: its checksum field has only the sum of the pseudo-header.
+pub(super) fn cross(
+    l4: &mut [u8],
+    (number, len): (u8, u16),
+    partial: bool,
+    ends: &Ends,
+    to: To,
+) -> Result<(), DropReason> {
+    match number {
+        protocol::ICMP => {
+            // Echo requests and replies, which have the pseudo-header in one family only.
+            let kind = match (to, l4.first()) {
+                (To::V4, Some(128)) => 8,
+                (To::V4, Some(129)) => 0,
+                (To::V6, Some(8)) => 128,
+                (To::V6, Some(0)) => 129,
+                _ => return Err(DropReason::Nat64),
+            };
+            let pseudo = add(add(ends.sum6(), len), next::ICMPV6.into());
+            let delta = match to {
+                To::V4 => difference(pseudo, 0),
+                To::V6 => difference(0, pseudo),
+            };
+            mend_echo(l4, kind, delta)
+        }
+        protocol::TCP | protocol::UDP => {
+            let delta = match to {
+                To::V4 => difference(ends.sum6(), ends.sum4()),
+                To::V6 => difference(ends.sum4(), ends.sum6()),
+            };
+            mend_ports(l4, number, partial, delta);
+            Ok(())
+        }
+        _ => Err(DropReason::Nat64),
+    }
 }
 
 /// Makes of the IPv6 packet in `skb` one of IPv4 between `ends`; `id` is an identification for it.
@@ -156,18 +202,7 @@ pub(super) fn to_v4(
     let total = u16::try_from(MIN_LEN + len).map_err(|_| DropReason::PktTooBig)?;
     let partial = matches!(skb.head().csum, Csum::Partial { .. });
     let l4 = skb.data_mut().get_mut(ETH_LEN + at..).unwrap_or_default();
-    match number {
-        protocol::ICMP => {
-            let to = match l4.first() {
-                Some(128) => 8,
-                Some(129) => 0,
-                _ => return Err(DropReason::Nat64),
-            };
-            let pseudo = add(add(ends.sum6(), len as u16), next::ICMPV6.into());
-            mend_echo(l4, to, difference(pseudo, 0))?;
-        }
-        _ => mend_ports(l4, number, partial, difference(ends.sum6(), ends.sum4())),
-    }
+    cross(l4, (number, len as u16), partial, ends, To::V4)?;
     // What is to be cut into segments is as long as those are.
     let longest = match skb.head().gso_size {
         0 => total.into(),
@@ -227,21 +262,7 @@ pub(super) fn to_v6(
     } else {
         let partial = matches!(skb.head().csum, Csum::Partial { .. });
         let l4 = skb.data_mut().get_mut(ETH_LEN + at..).unwrap_or_default();
-        match number {
-            protocol::ICMP => {
-                let to = match l4.first() {
-                    Some(8) => 128,
-                    Some(0) => 129,
-                    _ => return Err(DropReason::Nat64),
-                };
-                let pseudo = add(add(ends.sum6(), len as u16), next::ICMPV6.into());
-                mend_echo(l4, to, difference(0, pseudo))?;
-            }
-            protocol::TCP | protocol::UDP => {
-                mend_ports(l4, number, partial, difference(ends.sum4(), ends.sum6()));
-            }
-            _ => return Err(DropReason::Nat64),
-        }
+        cross(l4, (number, len as u16), partial, ends, To::V6)?;
     }
     if may_fragment && skb.head().gso_size == 0 && LEN + len > least {
         return Ok(To6::Cut);

@@ -6,13 +6,15 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 
-use crate::conntrack::Timeouts;
+use crate::conntrack::{Conntrack, Timeouts};
+use crate::filter::{Action, Chain, Filter, FlowState, Rule, Rules};
+use crate::fold::FoldKey;
 use crate::ip::slow::world::v4::mend;
 use crate::ip::slow::world::{SECOND, SERVER_MAC, Sent, TestFamily, World, packet, set};
 use crate::ip::v4::header::{protocol, validate, validate_part};
 use crate::ip::v6::header::next;
 use crate::ip::{ETH_LEN, Family, LongestMatch, checksum};
-use crate::nat::{Nat, NatRules, NatState, SourceNat, seconds};
+use crate::nat::{Filtering, Nat, NatRules, NatState, SourceNat, seconds};
 use crate::skb::DropReason;
 
 const CLIENT: Ipv6Addr = Ipv6Addr::CLIENT;
@@ -40,13 +42,15 @@ impl Router {
         let routing = Ipv4Addr::routing_mut(&mut world.tables);
         routing.next_hops.extend(routes.iter().map(|(_, hop)| *hop));
         let fib: Vec<_> = routes.iter().zip(1..).map(|((p, _), i)| (p.parse().unwrap(), i)).collect();
-        routing.fib = Arc::new(<Ipv4Addr as Family>::Fib::build_in(&fib, Vec::with_capacity).unwrap());
+        routing.fib = Arc::new(<Ipv4Addr as Family>::Fib::build_in(&fib, &crate::memory::Heap).unwrap());
         for dev in 0..2 {
             let addresses = Ipv4Addr::iface(dev).addresses;
             world.reconfigure(dev, |iface| (iface.addresses, iface.mtu) = (addresses, 1500));
         }
-        let state =
-            Arc::new(NatState::new(1 << 10, [1, 2, 3, 4], &Timeouts::default(), &crate::memory::Heap));
+        let conntrack =
+            Conntrack::new(1 << 10, FoldKey::new([5, 6]), &Timeouts::default(), &crate::memory::Heap);
+        let conntrack = Arc::new(conntrack.with_ipv6());
+        let state = Arc::new(NatState::on(conntrack, [1, 2, 3, 4], &crate::memory::Heap));
         world.tracked = true;
         let mut router = Router { world, state };
         router.configure(&NatRules {
@@ -64,8 +68,9 @@ impl Router {
     }
 
     fn configure(&mut self, rules: &NatRules) {
-        let now = seconds(self.world.now);
-        Arc::new(Nat::new(self.state.clone(), rules).unwrap()).install(&mut self.world.tables, now);
+        let nat = Arc::new(Nat::new(self.state.clone(), rules).unwrap());
+        nat.clone().install(&mut self.world.tables);
+        nat.end_others(seconds(self.world.now));
     }
 
     /// The one packet that comes of `frame`, by the device that it leaves by.
@@ -502,5 +507,64 @@ proptest! {
                 }
             }
         }
+    }
+}
+
+/// Rules that ask for states: answers, and errors, are of the connection that the host opened; what
+/// nothing asked for is not, though a mapping lets it in.
+#[test]
+fn rules_know_the_answers() {
+    let on = |input: Vec<u16>, state: &[FlowState]| Rule {
+        chains: vec![Chain::Forward],
+        input,
+        state: state.to_vec(),
+        action: Action::Allow,
+        ..Rule::default()
+    };
+    let belongs = [FlowState::Established, FlowState::Related];
+    let invalid = Rule { action: Action::Drop, ..on(vec![], &[FlowState::Invalid]) };
+    let made = Rule { chains: vec![Chain::Output], ..on(vec![], &[FlowState::Related]) };
+    let rules = vec![invalid, on(vec![], &belongs), on(vec![0], &[FlowState::New]), made];
+    let rules = Rules { rules, sets: vec![], policies: [Action::Allow, Action::Drop, Action::Allow] };
+    for number in PROTOCOLS {
+        let mut router = Router::new();
+        router.configure(&NatRules {
+            source: vec![SourceNat { dev: 1, addresses: vec![OUTSIDE] }],
+            pool6: Some("2001:db8:64::/96".parse().unwrap()),
+            filtering: Filtering::EndpointIndependent,
+            ..NatRules::default()
+        });
+        let tracked = Some((router.state.conntrack().clone(), Some(router.state.clone())));
+        Filter::new(&rules, tracked).unwrap().stand(&rules, &mut router.world.tables.hooks);
+        let before = router.state.conntrack().connections(0).count();
+        let count = |router: &Router, number: usize| router.world.ctx.stats().rule(number)[0];
+        let policy = usize::from(Chain::Forward.policy_number());
+        let port = service(number);
+        let frame = frame6(number, (CLIENT, 5001), (under(SERVER), port), b"ask");
+        let (_, sent) = router.one(0, frame);
+        let out = said4(&sent).src.1;
+        let back = router.back(frame4(number, (SERVER, port), (OUTSIDE, out), b"answer"));
+        assert_eq!((back.dst, count(&router, 1)), ((CLIENT.into(), 5001), 1));
+        // Long ones leave in fragments, which are of it, too.
+        let long = frame4(number, (SERVER, port), (OUTSIDE, out), &[7; 1400]);
+        assert_eq!((router.world.one(1, long).len(), count(&router, 1)), (2, 3));
+        let error = error4(FAR, OUTSIDE, [3, 1, 0, 0], [0; 4], &sent);
+        assert_eq!((router.back(error).src.0, count(&router, 1)), (under(FAR).into(), 4));
+        if number != protocol::ICMP {
+            // From another host to the same mapping, and by a route.
+            let stray = frame4(number, (FAR, port), (OUTSIDE, out), b"stray");
+            router.dropped(1, stray, DropReason::NetfilterDrop);
+        }
+        let strays = count(&router, policy);
+        let mut direct = frame6(number, (Ipv6Addr::SERVER, 9), (CLIENT, 5001), b"stray");
+        direct[..ETH_LEN].copy_from_slice(&Ipv6Addr::ip(1, CLIENT, CLIENT, 9, 0, &[])[..ETH_LEN]);
+        router.dropped(1, direct, DropReason::NetfilterDrop);
+        assert_eq!((count(&router, policy), count(&router, 0)), (strays + 1, 0));
+        let opened: Vec<_> = router.state.conntrack().connections(0).skip(before).collect();
+        assert!(opened.iter().all(|connection| connection.ends6.is_none()), "{opened:?}");
+        // So is softnet's own error about what went no further.
+        let old = set(frame6(number, (CLIENT, 5001), (under(SERVER), port), b"old"), ETH_LEN + 7, &[1]);
+        let told = router.world.one(0, old);
+        assert_eq!((told.len(), told[0].0, count(&router, 3)), (1, 0, 1));
     }
 }

@@ -1,6 +1,9 @@
 //! Connections outlive a change of configuration, as far as it has their rules still.
 
 use super::*;
+use crate::conntrack::Conntrack;
+use crate::filter::{Action, Filter, Rules};
+use crate::fold::FoldKey;
 
 fn pool(n: u8) -> Ipv4Addr {
     Ipv4Addr::new(203, 0, 113, n)
@@ -66,4 +69,79 @@ fn connections_end_with_their_rules() {
     (0..100).for_each(|_| _ = router.state.sweep(seconds(router.world.now), 64));
     assert_eq!((router.connections(), router.state.mapping_counts().mappings), (0, 0));
     assert_eq!(router.state.ports_in_use(pool(1), protocol::UDP), Some(0));
+}
+
+/// A connection that hid nothing ends when its route leads by a device that hides sources: another one
+/// begins, which does.
+#[test]
+fn a_source_is_hidden_once_its_route_leads_outside() {
+    for number in PROTOCOLS {
+        // What comes from a device that hides sources has its connection known, whatever way it goes.
+        let inside = SourceNat { dev: 0, addresses: vec![INSIDE] };
+        let mut router = Router::new(&NatRules { source: vec![inside], ..NatRules::default() });
+        let (client, server) = ((CLIENT, 5001), service(number, SERVER));
+        let ask = || frame(0, number, client, server, 0, b"some");
+        assert_eq!((router.out(ask()).src, router.connections()), (client, 1));
+        router.configure(&masquerade());
+        assert_eq!(router.connections(), 1);
+        let out = router.out(ask());
+        assert_eq!((out.src.0, router.connections()), (OUTSIDE, 1));
+        assert_eq!(router.state.conntrack().counts().ended, 1);
+        let back = router.back(frame(1, number, server, out.src, ACK, b"back"));
+        assert_eq!(back.dst, client);
+        assert_eq!(router.out(ask()).src, out.src);
+    }
+}
+
+/// A change of NAT's rules is NAT's alone: what others put in the slots stays there, and so do
+/// connections of IPv6.
+#[test]
+fn a_change_of_rules_is_of_nothing_else() {
+    let conntrack = Conntrack::new(64, FoldKey::new([5, 6]), &Timeouts::default(), &crate::memory::Heap);
+    let conntrack = Arc::new(conntrack.with_ipv6());
+    let state = Arc::new(NatState::on(conntrack.clone(), [1, 2, 3, 4], &crate::memory::Heap));
+    let mut router = Router { world: World::acquainted(), state };
+    router.world.tracked = true;
+    // Its hashes look like an address that stands for a host of IPv6.
+    let stand_in = u64::from(nat64::hosts::network().addr().to_bits() + 7) << 32;
+    let tuple = Tuple::folded(protocol::UDP, 5 << 16 | 6, stand_in, stand_in);
+    conntrack.insert(0, &New::plain(tuple, State::Udp)).unwrap();
+    router.configure(&masquerade());
+    assert_eq!(router.connections(), 1);
+    router.out(udp(0, (CLIENT, 5001), (SERVER, 53)));
+    let rules = Rules { policies: [Action::Allow, Action::Drop, Action::Allow], ..Rules::default() };
+    Filter::new(&rules, None).unwrap().stand(&rules, &mut router.world.tables.hooks);
+    router.dropped(0, udp(0, (CLIENT, 5001), (SERVER, 53)), DropReason::NetfilterDrop);
+    for _ in 0..2 {
+        router.configure(&masquerade());
+        router.dropped(0, udp(0, (CLIENT, 5001), (SERVER, 53)), DropReason::NetfilterDrop);
+    }
+    Nat::uninstall(&mut router.world.tables);
+    router.dropped(0, udp(0, (CLIENT, 5001), (SERVER, 53)), DropReason::NetfilterDrop);
+    // The other way round.
+    router.configure(&masquerade());
+    let rules = Rules { policies: [Action::Drop, Action::Allow, Action::Allow], ..Rules::default() };
+    for _ in 0..2 {
+        Filter::new(&rules, None).unwrap().stand(&rules, &mut router.world.tables.hooks);
+        assert_eq!(router.out(udp(0, (CLIENT, 5001), (SERVER, 53))).src.0, OUTSIDE);
+    }
+    assert_eq!((router.connections(), conntrack.counts().ended), (2, 0));
+}
+
+/// A forwarded port is no mapping's, however often the rules change, until it is forwarded no more.
+#[test]
+fn a_forwarded_port_stays_reserved() {
+    let external = std::net::SocketAddrV4::new(OUTSIDE, 5001);
+    let internal = std::net::SocketAddrV4::new(FAR, 80);
+    let forward = PortForward { protocol: protocol::UDP, external, internal };
+    let rules = NatRules { forward: vec![forward], ..masquerade() };
+    let mut router = Router::new(&rules);
+    let in_use = |router: &Router| router.state.ports_in_use(OUTSIDE, protocol::UDP);
+    assert_eq!(in_use(&router), Some(1));
+    for _ in 0..2 {
+        router.configure(&rules);
+        assert_eq!(in_use(&router), Some(1));
+    }
+    router.configure(&masquerade());
+    assert_eq!(in_use(&router), Some(0));
 }

@@ -117,7 +117,8 @@ impl Router {
     /// New rules, with the connections that there are.
     fn configure(&mut self, rules: &NatRules) {
         let nat = Arc::new(Nat::new(self.state.clone(), rules).unwrap());
-        nat.install(&mut self.world.tables, seconds(self.world.now));
+        nat.clone().install(&mut self.world.tables);
+        nat.end_others(seconds(self.world.now));
     }
 
     /// The one packet that comes of `frame`, and the device that it leaves by.

@@ -3,6 +3,9 @@
 use std::net::Ipv6Addr;
 
 use super::{Nat, NatRules, NatState, PrefixNat, Timeouts};
+use crate::conntrack::Conntrack;
+use crate::filter::{Action, Chain, Filter, FlowState, Rule, Rules};
+use crate::fold::FoldKey;
 use crate::ip::slow::world::v6::net;
 use crate::ip::slow::world::{TestFamily, World, icmp, packet, udp};
 use crate::ip::v6::header::next;
@@ -15,13 +18,24 @@ const SERVER: Ipv6Addr = Ipv6Addr::SERVER;
 
 /// The client's network is another one on the server's side.
 fn router() -> World<Ipv6Addr> {
+    router_with(None)
+}
+
+/// The same with rules that ask for states, which see addresses inside.
+fn router_with(filter: Option<&Rules>) -> World<Ipv6Addr> {
     let mut world = World::acquainted();
     let prefix = |addr: Ipv6Addr| Prefix6::containing(addr, 64).unwrap();
     let external = Ipv6Addr::new(0x2001, 0xdb8, 0xe, 0xe, 0, 0, 0, 0);
     let rule = PrefixNat { dev: 1, internal: prefix(CLIENT), external: prefix(external) };
     let rules = NatRules { prefix: vec![rule], ..NatRules::default() };
-    let state = Arc::new(NatState::new(16, [1, 2, 3, 4], &Timeouts::default(), &crate::memory::Heap));
-    Arc::new(Nat::new(state, &rules).unwrap()).install(&mut world.tables, 0);
+    let conntrack = Conntrack::new(16, FoldKey::new([5, 6]), &Timeouts::default(), &crate::memory::Heap);
+    let conntrack = Arc::new(conntrack.with_ipv6());
+    let state = Arc::new(NatState::on(conntrack.clone(), [1, 2, 3, 4], &crate::memory::Heap));
+    Arc::new(Nat::new(state.clone(), &rules).unwrap()).install(&mut world.tables);
+    if let Some(rules) = filter {
+        let filter = Filter::new(rules, Some((conntrack, Some(state)))).unwrap();
+        filter.stand(rules, &mut world.tables.hooks);
+    }
     world.tracked = true;
     world
 }
@@ -98,4 +112,37 @@ fn addresses_without_a_counterpart_are_dropped() {
     let none = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0xffff, 0xffff, 0xffff, 0xffff);
     assert!(world.one(0, udp(0, none, SERVER, 9, 20)).is_empty());
     assert_eq!(world.drops(DropReason::NatPrefix), 1);
+}
+
+/// Answers are of the connection that was opened inside, errors too, and nothing else comes in.
+#[test]
+fn rules_know_the_answers() {
+    let on = |input: Vec<u16>, state: &[FlowState]| Rule {
+        chains: vec![Chain::Forward],
+        input,
+        state: state.to_vec(),
+        action: Action::Allow,
+        ..Rule::default()
+    };
+    let rules =
+        vec![on(vec![], &[FlowState::Established, FlowState::Related]), on(vec![0], &[FlowState::New])];
+    let policies = [Action::Allow, Action::Drop, Action::Allow];
+    let mut world = router_with(Some(&Rules { rules, sets: vec![], policies }));
+    let outside = ends(&router().one(0, udp(0, CLIENT, SERVER, 9, 20))[0].1).0;
+    let reply = |src: Ipv6Addr| {
+        // The ports of `udp`, the other way round.
+        let mut frame = udp(1, src, outside, 9, 20);
+        frame[54..58].copy_from_slice(&[0, 7, 0x12, 0x34]);
+        frame
+    };
+    assert!(world.one(1, reply(SERVER)).is_empty(), "nothing asked for it");
+    let out = world.one(0, udp(0, CLIENT, SERVER, 9, 20)).remove(0).1;
+    assert_eq!(ends(&out), (outside, SERVER));
+    let back = world.one(1, reply(SERVER));
+    assert_eq!((back.len(), ends(&back[0].1)), (1, (SERVER, CLIENT)));
+    assert!(world.one(1, reply(Ipv6Addr::FAR)).is_empty());
+    let message = [&[1, 4, 0, 0, 0, 0, 0, 0][..], packet(&out)].concat();
+    assert_eq!(world.one(1, icmp(1, Ipv6Addr::FAR, outside, 9, &message)).len(), 1, "related");
+    let counted = [0, 1, usize::from(Chain::Forward.policy_number())];
+    assert_eq!(counted.map(|number| world.ctx.stats().rule(number)[0]), [2, 1, 2]);
 }

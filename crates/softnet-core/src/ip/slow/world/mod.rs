@@ -78,7 +78,7 @@ impl<F: TestFamily> World<F> {
         let routing = F::routing_mut(&mut tables);
         routing.next_hops.extend(routes.iter().map(|(_, hop)| *hop));
         let fib: Vec<_> = routes.iter().zip(1..).map(|((p, _), i)| (p.parse().unwrap(), i)).collect();
-        routing.fib = Arc::new(F::Fib::build_in(&fib, Vec::with_capacity).unwrap());
+        routing.fib = Arc::new(F::Fib::build_in(&fib, &crate::memory::Heap).unwrap());
         let mut slow = SlowPath::new(NeighParams::default(), [1, 2]);
         // The limit has tests of its own.
         slow.configure(unlimited(), OptionPolicy::default());
