@@ -241,8 +241,9 @@ impl<H> Conn<H> {
         }
     }
 
-    /// The most that a segment may hold by the peer's largest window.
-    fn half_window(&self) -> u32 {
+    /// The most that a segment may hold by the peer's largest window, bytes (Linux
+    /// `tcp_bound_to_half_wnd`).
+    pub fn half_window(&self) -> u32 {
         match self.max_window {
             0 => u32::MAX,
             small if small <= u32::from(crate::recv::ack::MSS_DEFAULT) => small,
