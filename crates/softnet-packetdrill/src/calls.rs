@@ -155,16 +155,21 @@ impl Stack {
                 break;
             }
             let take = room.min(bytes.len() - written);
-            let last = written + take == bytes.len();
-            let eor = last && flags & MSG_EOR != 0;
+            let half_window = live.conn.half_window();
             live.data.queue(&bytes[written..written + take]);
-            live.data.skbs.add(take as u32, size, eor);
+            live.data.skbs.add(take as u32, size, written == 0, half_window);
             written += take;
-            let more = flags & MSG_MORE != 0 || !last;
-            self.enter(id, |conn, _| conn.write(take as u32, more));
+            let last = written == bytes.len();
+            if last {
+                live.data.skbs.push(flags & MSG_MORE == 0, flags & MSG_EOR != 0, half_window);
+            }
+            self.enter(id, |conn, _| conn.write(take as u32, flags & MSG_MORE != 0 || !last));
         }
         if written < bytes.len() && written > 0 {
-            // What was queued goes, though the caller has more.
+            // What was queued goes, though the caller has more (`do_error` of Linux).
+            if let Some(live) = self.sock(id)?.live_mut() {
+                live.data.skbs.push(flags & MSG_MORE == 0, false, live.conn.half_window());
+            }
             self.enter(id, |conn, _| conn.write(0, flags & MSG_MORE != 0));
         }
         if written == 0 && !bytes.is_empty() { Err(WAIT) } else { Ok(written) }

@@ -42,7 +42,11 @@ impl Stack {
             self.sock(id)?.options.congestion = Some(control);
             return Ok(());
         }
-        let value = i32::from_ne_bytes(*bytes.first_chunk().ok_or(libc::EINVAL)?);
+        let value = match *bytes {
+            // Options of IP take a byte as well.
+            [byte, ..] if bytes.len() < 4 && level == IPPROTO_IP => i32::from(byte),
+            _ => i32::from_ne_bytes(*bytes.first_chunk().ok_or(libc::EINVAL)?),
+        };
         let on = value != 0;
         let unsigned = value.max(0) as u32;
         let at_least = |least: i32| if value < least { Err(libc::EINVAL) } else { Ok(unsigned) };

@@ -136,7 +136,7 @@ impl Settings {
         }
         knobs!(number: tcp_rto_min_us tcp_rto_max_ms tcp_syn_retries tcp_syn_linear_timeouts
             tcp_synack_retries tcp_retries2 tcp_orphan_retries tcp_early_retrans tcp_recovery
-            tcp_reordering tcp_max_reordering tcp_min_rtt_wlen tcp_pacing_ss_ratio
+            tcp_min_tso_segs tcp_tso_rtt_log tcp_reordering tcp_max_reordering tcp_min_rtt_wlen tcp_pacing_ss_ratio
             tcp_pacing_ca_ratio tcp_notsent_lowat tcp_timestamps tcp_ecn tcp_syncookies
             tcp_max_syn_backlog tcp_fin_timeout tcp_max_tw_buckets tcp_tw_reuse
             tcp_tw_reuse_delay tcp_keepalive_time tcp_keepalive_intvl tcp_keepalive_probes

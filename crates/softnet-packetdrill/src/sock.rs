@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use softnet_tcp::conn::{Conn, ConnOptions, Error, Output};
+use softnet_tcp::conn::{Conn, ConnOptions, Error, Output, Piece};
 use softnet_tcp::isn::Tuple;
 use softnet_tcp::listen::Listener;
 use softnet_tcp::timewait::TimeWait;
@@ -94,10 +94,18 @@ pub(crate) struct Host<'a> {
 impl Output for Host<'_> {
     type Handle = Payload;
 
+    fn piece(&self, seq: Seq) -> Option<Piece> {
+        self.data.skbs.piece(seq)
+    }
+
     fn send(&mut self, emit: &Emit) -> bool {
         let from = (emit.seq + u32::from(emit.flags.any(softnet_tcp::Flags::SYN))) - self.data.base;
         let data = &self.data.send;
         let sent = self.net.transmit(&self.tuple, emit, self.tos, |range| {
+            if range.is_empty() {
+                // Its number may lie behind a FIN.
+                return Vec::new();
+            }
             let from = from as usize + range.start as usize;
             data.range(from..from + range.len()).copied().collect()
         });

@@ -169,14 +169,14 @@ impl<H> Conn<H> {
     }
 
     /// `bytes` were queued behind what is queued; at most what [`writable`](Self::writable) said,
-    /// or more in SYN-SENT, where they wait. `more`: a partial segment waits for what follows
-    /// (`MSG_MORE`). A [`flush`](Self::flush) follows.
+    /// or more in SYN-SENT, where they wait. `more`: the [`flush`](Self::flush) that follows holds a
+    /// partial segment back for what comes behind it (`MSG_MORE`); a later one asks Nagle's rule.
     pub fn write(&mut self, bytes: u32, more: bool) {
         if self.is(ConnFlags::SEND_SHUT) || self.state == State::Closed {
             return;
         }
         self.write_seq += bytes;
-        self.set(ConnFlags::MORE, more);
+        self.set(ConnFlags::MORE | ConnFlags::MORE_NOW, more);
         self.set(ConnFlags::DIRTY, true);
     }
 
@@ -225,8 +225,8 @@ impl<H> Conn<H> {
         if let Some((flag, on)) = flag_of(option) {
             self.set(flag, on);
             match option {
-                // What is held back leaves.
-                SockOpt::NoDelay(true) => self.set(ConnFlags::PUSH_NOW, !self.is(ConnFlags::CORK)),
+                // What is held back leaves, corked or not (Linux `__tcp_sock_set_nodelay`).
+                SockOpt::NoDelay(true) => self.set(ConnFlags::PUSH_NOW, true),
                 SockOpt::Cork(false) => {
                     let nodelay = self.is(ConnFlags::NODELAY);
                     self.set(ConnFlags::PUSH_NOW, nodelay || self.is(ConnFlags::PUSH_NOW));

@@ -150,6 +150,8 @@ impl Sender {
         let payload = queued - fin.min(queued);
         let avail = limits.edge.past(self.nxt);
         let mss = self.mss;
+        // Two runs in flight at least, so that ACKs clock the next one (Linux `tcp_cwnd_test`).
+        let quota = quota.min((self.window.cwnd / 2).max(1));
         let whole = quota.min(payload / mss).min(avail / mss).min((limits.max_len / mss).max(1));
         let mut len = whole * mss;
         let tail = payload - len;
