@@ -264,7 +264,8 @@ impl Runner<'_> {
             outcomes.iter().filter(|(of, _)| *of == name).all(|(_, outcome)| is(outcome))
         };
         let good = named.iter().filter(|(_, name)| whole(name, |o| matches!(o, Outcome::Ok))).count();
-        let skipped = named.iter().filter(|(_, name)| whole(name, |o| matches!(o, Outcome::Skipped(_)))).count();
+        let skipped =
+            named.iter().filter(|(_, name)| whole(name, |o| matches!(o, Outcome::Skipped(_)))).count();
         println!(
             "\n{} scripts: {good} pass in every variant, {} fail, {skipped} skipped; {} runs: {} ok, {failed} failed, {} skipped",
             named.len(),
@@ -278,7 +279,8 @@ impl Runner<'_> {
 
     fn one(&self, job: &Job<'_>) -> Outcome {
         if !self.options.all
-            && let Some((_, feature)) = MISSING.iter().find(|(word, _)| job.script.to_string_lossy().contains(word))
+            && let Some((_, feature)) =
+                MISSING.iter().find(|(word, _)| job.script.to_string_lossy().contains(word))
         {
             return Outcome::Skipped(feature);
         }
@@ -330,13 +332,18 @@ impl Runner<'_> {
 /// What the library is told: the script's own options, which stand in its first lines, come first.
 fn flags(variant: &Variant, script: &str) -> String {
     let own = |name: &str| {
-        let lines = script.lines().take_while(|line| line.starts_with("--") || line.trim().is_empty() || line.starts_with("//"));
+        let lines = script
+            .lines()
+            .take_while(|line| line.starts_with("--") || line.trim().is_empty() || line.starts_with("//"));
         lines.flat_map(str::split_whitespace).find_map(|word| Some(word.strip_prefix(name)?.to_owned()))
     };
     let mtu = own("--mtu=").unwrap_or_else(|| variant.mtu.to_string());
     let mut flags = format!("mtu={mtu}");
     if let Some(ip) = own("--local_ip=") {
         let _ = write!(flags, ",local{}={ip}", if ip.contains(':') { 6 } else { 4 });
+    }
+    if let Some(size) = own("--mss=") {
+        let _ = write!(flags, ",gso={size}");
     }
     if own("--strict_segments").is_some() {
         flags += ",whole";
@@ -383,7 +390,8 @@ mod tests {
 
     #[test]
     fn a_scripts_own_options_come_first() {
-        let script = "// about\n--mtu=1060\n--local_ip=fd::1 --strict_segments\n\n 0 socket(...) = 3\n--mtu=9\n";
+        let script =
+            "// about\n--mtu=1060\n--local_ip=fd::1 --strict_segments\n\n 0 socket(...) = 3\n--mtu=9\n";
         assert_eq!(flags(&VARIANTS[0], script), "mtu=1060,local6=fd::1,whole");
         assert_eq!(flags(&VARIANTS[2], "0 socket(...) = 3\n"), "mtu=1520");
     }

@@ -189,7 +189,10 @@ mod tests {
         assert!(tree.sh("sysctl -q net.ipv4.tcp_rmem=\"4096 540000 $((15*1024*1024))\"").0);
         assert_eq!(tree.read("net/ipv4/tcp_rmem"), "4096 540000 15728640");
         assert!(tree.sh("sysctl -q net/ipv4/tcp_sack=0 net.ipv4.tcp_dsack=0").0);
-        assert_eq!((tree.read("net/ipv4/tcp_sack"), tree.read("net/ipv4/tcp_dsack")), ("0".into(), "0".into()));
+        assert_eq!(
+            (tree.read("net/ipv4/tcp_sack"), tree.read("net/ipv4/tcp_dsack")),
+            ("0".into(), "0".into())
+        );
         assert_eq!(tree.sh("sysctl -n net.ipv4.tcp_ecn"), (true, "2\n".into()));
         let (good, text) = tree.sh("sysctl -q net.ipv4.tcp_nonsense=1");
         assert!(!good && text.contains("tcp_nonsense"), "{text}");

@@ -351,8 +351,14 @@ fn receive(fd: c_int, buf: &mut [u8], flags: c_int) -> Result<usize, i32> {
 /// Writes `from`; a blocking call until all of it is queued.
 fn transmit(fd: c_int, from: &[u8], flags: c_int) -> Result<usize, i32> {
     let mut total = 0;
+    let mut waits = false;
     let result = world::call(patience(fd, flags), |stack| {
         let id = stack.sock_id(fd)?;
+        // A writer that waits goes on when a poller would be woken, not at the first byte.
+        if waits && stack.sock(id)?.no_space {
+            return Err(WAIT);
+        }
+        waits = true;
         let stops = flags & MSG_DONTWAIT != 0 || stack.is_nonblocking(fd);
         total += stack.write(id, &from[total..], flags)?;
         if total == from.len() || stops { Ok(total) } else { Err(WAIT) }

@@ -3,7 +3,7 @@
 
 use std::net::SocketAddr;
 
-use libc::{MSG_ERRQUEUE, MSG_EOR, MSG_MORE, MSG_OOB, MSG_PEEK, MSG_TRUNC};
+use libc::{MSG_EOR, MSG_ERRQUEUE, MSG_MORE, MSG_OOB, MSG_PEEK, MSG_TRUNC};
 use softnet_tcp::State;
 use softnet_tcp::conn::{Shutdown, Writable};
 use softnet_tcp::listen::Listener;
@@ -149,7 +149,8 @@ impl Stack {
             let Body::Live(live) = &mut sock.body else { return Err(libc::EPIPE) };
             let info = live.conn.info(cfg);
             let size = size_goal(info.send.snd_mss, live.conn.half_window());
-            let room = live.data.skbs.room(size, info.wmem.1) as usize;
+            let below = live.conn.unsent() < live.conn.notsent_lowat(cfg);
+            let room = live.data.skbs.room(size, if below { info.wmem.1 } else { 0 }) as usize;
             if room == 0 {
                 sock.no_space = true;
                 break;
@@ -173,6 +174,21 @@ impl Stack {
             self.enter(id, |conn, _| conn.write(0, flags & MSG_MORE != 0));
         }
         if written == 0 && !bytes.is_empty() { Err(WAIT) } else { Ok(written) }
+    }
+
+    /// Whether a socket has room for a writer or poller that waits (`sk_stream_is_writeable`).
+    pub(crate) fn has_room(&self, id: SockId) -> bool {
+        let Some(live) = self.socks.get(&id).and_then(Sock::live) else { return true };
+        match live.conn.writable() {
+            Writable::Shut => true,
+            Writable::NotYet => false,
+            Writable::Room(_) => {
+                let (queued, sndbuf) = (live.data.skbs.memory(), live.conn.info(&self.cfg).wmem.1);
+                let unsent = u64::from(live.conn.unsent()) * 2;
+                let lowat = u64::from(live.conn.notsent_lowat(&self.cfg));
+                sndbuf.saturating_sub(queued) >= queued / 2 && unsent < lowat
+            }
+        }
     }
 
     pub(crate) fn shutdown(&mut self, id: SockId, how: i32) -> Result<(), i32> {

@@ -57,7 +57,7 @@ impl Stack {
     /// What a poller is told of a socket (Linux `tcp_poll`). A socket without room notes that it is
     /// asked about it.
     pub(crate) fn readiness(&mut self, id: SockId) -> u32 {
-        let cfg = &self.cfg;
+        let room = self.has_room(id);
         let Some(sock) = self.socks.get_mut(&id) else { return ERR };
         let live = match &sock.body {
             Body::Fresh => return OUT | HUP,
@@ -77,7 +77,7 @@ impl Stack {
             if conn.is_readable() && conn.unread() > 0 {
                 mask |= IN;
             }
-            if ended.1 || conn.is_writable(cfg) {
+            if ended.1 || room {
                 mask |= OUT;
             } else {
                 sock.no_space = true;
@@ -102,11 +102,11 @@ impl Stack {
         if events.any(Events::ERROR) {
             masks.push(ERR);
         }
-        let cfg = &self.cfg;
+        let room = self.has_room(id);
         if let Some(sock) = self.socks.get_mut(&id)
             && events.any(Events::WRITABLE)
             && sock.no_space
-            && sock.live().is_some_and(|live| live.conn.is_writable(cfg))
+            && room
         {
             sock.no_space = false;
             masks.push(OUT);
@@ -124,7 +124,14 @@ impl Stack {
         }
     }
 
-    pub(crate) fn epoll_ctl(&mut self, epfd: i32, op: i32, fd: i32, events: u32, data: u64) -> Result<(), i32> {
+    pub(crate) fn epoll_ctl(
+        &mut self,
+        epfd: i32,
+        op: i32,
+        fd: i32,
+        events: u32,
+        data: u64,
+    ) -> Result<(), i32> {
         let id = self.sock_id(fd)?;
         let mask = self.readiness(id);
         let Some(File::Epoll(epoll)) = self.files.get_mut(&epfd) else { return Err(libc::EINVAL) };

@@ -101,20 +101,21 @@ fn checksum(bytes: &[u8], start: u32) -> u16 {
 
 /// The packet in `bytes`, seen from the end that it is for. `None`: it is damaged, or nothing that
 /// TCP has to do with.
-pub(crate) fn parse(bytes: &[u8]) -> Option<Packet> {
+///
+/// `gso_size`: larger packets stand for segments of this size, and leave the checksum to a device
+/// that cuts them.
+pub(crate) fn parse(bytes: &[u8], gso_size: Option<u16>) -> Option<Packet> {
     let (protocol, from, to, ce, body) = ip(bytes)?;
     match protocol {
         TCP => {
             let mut segment = Segment::parse(body).ok()?;
             let header_len = Segment::header_len(body).ok()?;
             segment.ce = ce;
-            let tuple = Tuple {
-                local: to,
-                remote: from,
-                local_port: be16(body, 2)?,
-                remote_port: be16(body, 0)?,
-            };
-            let good = checksum(body, pseudo(&tuple, body.len())) == 0;
+            let tuple =
+                Tuple { local: to, remote: from, local_port: be16(body, 2)?, remote_port: be16(body, 0)? };
+            let size = gso_size.map_or(u32::MAX, u32::from).max(1);
+            segment.segs = segment.len.div_ceil(size).max(1) as u16;
+            let good = segment.segs > 1 || checksum(body, pseudo(&tuple, body.len())) == 0;
             good.then(|| Packet::Tcp(tuple, segment, body[header_len..].to_vec()))
         }
         ICMP | ICMPV6 => icmp(protocol, body),
@@ -128,9 +129,8 @@ fn ip(bytes: &[u8]) -> Option<(u8, IpAddr, IpAddr, bool, &[u8])> {
         4 => {
             let header_len = usize::from(bytes[0] & 15) * 4;
             let fixed: &[u8; 20] = bytes.first_chunk()?;
-            let address = |at: usize| {
-                IpAddr::V4(Ipv4Addr::new(fixed[at], fixed[at + 1], fixed[at + 2], fixed[at + 3]))
-            };
+            let address =
+                |at: usize| IpAddr::V4(Ipv4Addr::new(fixed[at], fixed[at + 1], fixed[at + 2], fixed[at + 3]));
             let len = usize::from(be16(fixed, 2)?).min(bytes.len());
             Some((fixed[9], address(12), address(16), fixed[1] & 3 == 3, bytes.get(header_len..len)?))
         }
@@ -162,21 +162,18 @@ fn icmp(protocol: u8, body: &[u8]) -> Option<Packet> {
     let quoted = body.get(8..)?;
     let (header_len, protocol, from, to) = match quoted.first()? >> 4 {
         4 => {
-            let address = |at: usize| {
-                Some(IpAddr::V4(Ipv4Addr::from(*quoted.get(at..at + 4)?.first_chunk::<4>()?)))
-            };
+            let address =
+                |at: usize| Some(IpAddr::V4(Ipv4Addr::from(*quoted.get(at..at + 4)?.first_chunk::<4>()?)));
             (usize::from(quoted[0] & 15) * 4, *quoted.get(9)?, address(12)?, address(16)?)
         }
         _ => {
-            let address = |at: usize| {
-                Some(IpAddr::V6(Ipv6Addr::from(*quoted.get(at..at + 16)?.first_chunk::<16>()?)))
-            };
+            let address =
+                |at: usize| Some(IpAddr::V6(Ipv6Addr::from(*quoted.get(at..at + 16)?.first_chunk::<16>()?)));
             (40, *quoted.get(6)?, address(8)?, address(24)?)
         }
     };
     let tcp = quoted.get(header_len..).filter(|tcp| protocol == TCP && tcp.len() >= 8)?;
-    let tuple =
-        Tuple { local: from, remote: to, local_port: be16(tcp, 0)?, remote_port: be16(tcp, 2)? };
+    let tuple = Tuple { local: from, remote: to, local_port: be16(tcp, 0)?, remote_port: be16(tcp, 2)? };
     let seq = Seq(u32::from(be16(tcp, 4)?) << 16 | u32::from(be16(tcp, 6)?));
     Some(Packet::Icmp(tuple, Quoted { seq, kind }))
 }
@@ -232,14 +229,17 @@ mod tests {
     fn what_is_built_is_parsed() {
         for v6 in [false, true] {
             let tuple = tuple(v6);
-            let emit = Emit { seq: Seq(7), ack: Seq(9), flags: Flags::ACK, len: 3, mss: 3, ..Emit::default() };
+            let emit =
+                Emit { seq: Seq(7), ack: Seq(9), flags: Flags::ACK, len: 3, mss: 3, ..Emit::default() };
             let mut bytes = build(&tuple, &emit, b"abc", 0, 1);
-            let Some(Packet::Tcp(read, segment, payload)) = parse(&bytes) else { panic!("a segment") };
+            let Some(Packet::Tcp(read, segment, payload)) = parse(&bytes, None) else { panic!("a segment") };
             assert_eq!(read, turned(&tuple));
             assert_eq!((segment.seq, segment.ack, segment.len), (Seq(7), Seq(9), 3));
             assert_eq!(payload, b"abc");
             *bytes.last_mut().unwrap() ^= 1;
-            assert!(parse(&bytes).is_none(), "a wrong checksum");
+            assert!(parse(&bytes, None).is_none(), "a wrong checksum");
+            let Some(Packet::Tcp(_, segment, _)) = parse(&bytes, Some(2)) else { panic!("a run") };
+            assert_eq!(segment.segs, 2);
         }
     }
 
@@ -262,7 +262,7 @@ mod tests {
         packet.extend(&sent[..28]);
         let len = packet.len() as u16;
         packet[2..4].copy_from_slice(&len.to_be_bytes());
-        let Some(Packet::Icmp(about, quoted)) = parse(&packet) else { panic!("an error") };
+        let Some(Packet::Icmp(about, quoted)) = parse(&packet, None) else { panic!("an error") };
         assert_eq!(about, tuple(false));
         assert_eq!(quoted, Quoted { seq: Seq(0x1234_5678), kind: IcmpKind::TooBig(600) });
     }

@@ -2,9 +2,9 @@
 
 use libc::{
     IPPROTO_IP, IPPROTO_IPV6, SO_ERROR, SO_KEEPALIVE, SO_LINGER, SO_RCVBUF, SO_RCVLOWAT, SO_SNDBUF,
-    SOL_SOCKET, SOL_TCP, TCP_CONGESTION, TCP_CORK, TCP_DEFER_ACCEPT, TCP_INFO, TCP_KEEPCNT,
-    TCP_KEEPIDLE, TCP_KEEPINTVL, TCP_LINGER2, TCP_MAXSEG, TCP_NODELAY, TCP_NOTSENT_LOWAT,
-    TCP_QUICKACK, TCP_SYNCNT, TCP_USER_TIMEOUT, TCP_WINDOW_CLAMP,
+    SOL_SOCKET, SOL_TCP, TCP_CONGESTION, TCP_CORK, TCP_DEFER_ACCEPT, TCP_INFO, TCP_KEEPCNT, TCP_KEEPIDLE,
+    TCP_KEEPINTVL, TCP_LINGER2, TCP_MAXSEG, TCP_NODELAY, TCP_NOTSENT_LOWAT, TCP_QUICKACK, TCP_SYNCNT,
+    TCP_USER_TIMEOUT, TCP_WINDOW_CLAMP,
 };
 use softnet_tcp::conn::SockOpt;
 
@@ -20,10 +20,13 @@ const SO_MEMINFO: i32 = 55;
 const LEAST_RCVBUF: u32 = 2304;
 const LEAST_SNDBUF: u32 = 4608;
 
-/// Options that are remembered, and have no effect in a run.
+/// Options that are remembered, and have no effect in a run. `SO_ZEROCOPY` may be set, as bytes
+/// may always be copied instead; the notification that would follow does not.
 fn is_inert(level: i32, name: i32) -> bool {
     match level {
-        SOL_SOCKET => matches!(name, libc::SO_REUSEADDR | libc::SO_REUSEPORT | libc::SO_PRIORITY),
+        SOL_SOCKET => {
+            matches!(name, libc::SO_REUSEADDR | libc::SO_REUSEPORT | libc::SO_PRIORITY | libc::SO_ZEROCOPY)
+        }
         SOL_TCP => name == TCP_INQ,
         IPPROTO_IP => matches!(name, libc::IP_TOS | libc::IP_TTL | libc::IP_MTU_DISCOVER | libc::IP_RECVERR),
         IPPROTO_IPV6 => matches!(
@@ -66,14 +69,10 @@ impl Stack {
             (SOL_TCP, TCP_NODELAY) => SockOpt::NoDelay(on),
             (SOL_TCP, TCP_CORK) => SockOpt::Cork(on),
             (SOL_TCP, TCP_QUICKACK) => SockOpt::QuickAck(on),
-            (SOL_TCP, TCP_MAXSEG) => {
-                SockOpt::MaxSeg(u16::try_from(at_least(0)?).map_err(|_| libc::EINVAL)?)
-            }
+            (SOL_TCP, TCP_MAXSEG) => SockOpt::MaxSeg(u16::try_from(at_least(0)?).map_err(|_| libc::EINVAL)?),
             (SOL_TCP, TCP_KEEPIDLE) => SockOpt::KeepIdle(at_least(1)?),
             (SOL_TCP, TCP_KEEPINTVL) => SockOpt::KeepIntvl(at_least(1)?),
-            (SOL_TCP, TCP_KEEPCNT) => {
-                SockOpt::KeepCnt(u8::try_from(at_least(1)?).map_err(|_| libc::EINVAL)?)
-            }
+            (SOL_TCP, TCP_KEEPCNT) => SockOpt::KeepCnt(u8::try_from(at_least(1)?).map_err(|_| libc::EINVAL)?),
             (SOL_TCP, TCP_SYNCNT) => SockOpt::SynCnt(u8::try_from(at_least(1)?).map_err(|_| libc::EINVAL)?),
             (SOL_TCP, TCP_LINGER2) => SockOpt::Linger2(value),
             (SOL_TCP, TCP_USER_TIMEOUT) => SockOpt::UserTimeout(at_least(0)?),
@@ -81,7 +80,8 @@ impl Stack {
             (SOL_TCP, TCP_WINDOW_CLAMP) => SockOpt::WindowClamp(at_least(0)?),
             (SOL_TCP, TCP_DEFER_ACCEPT) => {
                 let cfg = &self.cfg;
-                if let Some(Body::Listener(listener, _)) = self.socks.get_mut(&id).map(|sock| &mut sock.body) {
+                if let Some(Body::Listener(listener, _)) = self.socks.get_mut(&id).map(|sock| &mut sock.body)
+                {
                     listener.set_defer_accept(cfg, unsigned);
                 }
                 return Ok(());

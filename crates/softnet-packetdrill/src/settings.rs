@@ -25,10 +25,12 @@ pub(crate) struct Settings {
     qdisc: String,
     offload: bool,
     whole: bool,
+    gso_size: Option<u16>,
 }
 
 impl Settings {
     /// The settings that `--so_flags` begin with: `mtu=`, `local4=`, `local6=`, by commas, and
+    /// `gso=` for the size of the segments that packets with more payload stand for, and
     /// `whole` for super-segments as the kernel's device shows them.
     ///
     /// # Errors
@@ -43,11 +45,13 @@ impl Settings {
             qdisc: String::new(),
             offload: true,
             whole: false,
+            gso_size: None,
         };
         for flag in flags.split(',').filter(|flag| !flag.is_empty()) {
-            let bad = || format!("--so_flags: {flag:?}: mtu=BYTES, local4=IP, local6=IP or whole");
+            let bad = || format!("--so_flags: {flag:?}: mtu=BYTES, gso=BYTES, local4=IP, local6=IP or whole");
             match flag.split_once('=') {
                 Some(("mtu", mtu)) => settings.mtu = mtu.parse().map_err(|_| bad())?,
+                Some(("gso", size)) => settings.gso_size = Some(size.parse().map_err(|_| bad())?),
                 Some(("local4", ip)) => settings.local4 = ip.parse().map_err(|_| bad())?,
                 Some(("local6", ip)) => settings.local6 = ip.parse().map_err(|_| bad())?,
                 None if flag == "whole" => settings.whole = true,
@@ -78,6 +82,11 @@ impl Settings {
     pub(crate) fn device_is_full(&self) -> bool {
         let mut words = self.qdisc.split_whitespace();
         words.any(|word| word == "limit") && words.next() == Some("0")
+    }
+
+    /// The size of the segments that a packet with more payload stands for, if packets do.
+    pub(crate) fn gso_size(&self) -> Option<u16> {
+        self.gso_size
     }
 
     /// Whether super-segments are shown whole.

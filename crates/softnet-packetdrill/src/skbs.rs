@@ -56,7 +56,7 @@ impl Skbs {
         if let Some(tail) = self.tail(size) {
             return size - (tail.end - tail.start);
         }
-        if self.memory() < sndbuf || self.skbs.is_empty() { size } else { 0 }
+        if self.memory() < sndbuf { size } else { 0 }
     }
 
     /// `bytes` are added, at most what [`room`](Self::room) said, by a call that has added others

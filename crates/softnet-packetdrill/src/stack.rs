@@ -60,7 +60,6 @@ impl Net {
     pub(crate) fn take(&mut self) -> Option<(Vec<u8>, Instant)> {
         self.out.pop_front()
     }
-
 }
 
 /// What a descriptor stands for.
@@ -245,7 +244,7 @@ impl Stack {
     /// A packet arrives.
     pub(crate) fn packet(&mut self, bytes: &[u8]) {
         self.net.now = self.now;
-        match ip::parse(bytes) {
+        match ip::parse(bytes, self.net.settings.gso_size()) {
             Some(Packet::Tcp(tuple, segment, payload)) => self.segment(&tuple, &segment, payload),
             Some(Packet::Icmp(tuple, quoted)) => self.icmp(&tuple, &quoted),
             None => {}
@@ -499,7 +498,6 @@ fn is_named(sock: &Sock, tuple: &Tuple) -> bool {
     let family = sock.v6 || tuple.local.is_ipv4();
     family
         && sock.local.is_some_and(|name| {
-            name.port() == tuple.local_port
-                && (name.ip() == tuple.local || name.ip().is_unspecified())
+            name.port() == tuple.local_port && (name.ip() == tuple.local || name.ip().is_unspecified())
         })
 }

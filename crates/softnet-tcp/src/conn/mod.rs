@@ -268,6 +268,8 @@ impl ConnFlags {
     pub(crate) const MORE: u32 = 1 << 20;
     /// And it was queued just now: the `flush` that follows holds a partial segment back.
     pub(crate) const MORE_NOW: u32 = 1 << 22;
+    /// The peer has acknowledged data since the last `flush`.
+    pub(crate) const FREED: u32 = 1 << 23;
     /// `flush` decides about the ACK that is owed: a segment has come since it did last.
     pub(crate) const DECIDE: u32 = 1 << 17;
     /// It was decided on already, for a segment beyond a hole.

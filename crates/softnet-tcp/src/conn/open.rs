@@ -261,7 +261,7 @@ impl<H> Conn<H> {
         self.state = State::Established;
         self.expand_sndbuf(cx.cfg);
         self.last_ack = cx.now;
-        self.ack.last_data = Instant(0);
+        self.ack.last_data = cx.now;
         if self.is(ConnFlags::KEEPALIVE) {
             self.arm_keepalive(cx.now, cx.cfg);
         }

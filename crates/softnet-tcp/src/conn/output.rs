@@ -34,6 +34,7 @@ impl<H> Conn<H> {
             return;
         }
         self.output(cx);
+        self.check_space(cx.cfg);
         if self.tuned.is_some() {
             self.clamp_rto(cx);
         }
