@@ -404,12 +404,12 @@ unsafe extern "C" fn recvmsg(_: User, fd: c_int, msg: *mut msghdr, flags: c_int)
     // SAFETY: packetdrill passes a message whose vector and control buffer are its own.
     let msg = unsafe { &mut *msg };
     // SAFETY: likewise.
-    let mut buf = vec![0; unsafe { vector_len(msg.msg_iov, msg.msg_iovlen as usize) }];
+    let mut buf = vec![0; unsafe { vector_len(msg.msg_iov, msg.msg_iovlen) }];
     let result = receive(fd, &mut buf, flags);
     msg.msg_flags = 0;
     let Ok(read) = result else { return count(result) };
     // SAFETY: likewise.
-    unsafe { scatter(msg.msg_iov, msg.msg_iovlen as usize, &buf[..read]) };
+    unsafe { scatter(msg.msg_iov, msg.msg_iovlen, &buf[..read]) };
     let inq = stack(|stack| {
         let sock = stack.sock(stack.sock_id(fd)?)?;
         let wanted = sock.value(libc::SOL_TCP, TCP_INQ, 0) != 0;
@@ -417,7 +417,7 @@ unsafe extern "C" fn recvmsg(_: User, fd: c_int, msg: *mut msghdr, flags: c_int)
         let left = sock.live().map_or(0, |live| live.conn.unread() + u32::from(live.done));
         Ok(wanted.then_some(left as c_int))
     });
-    let room = msg.msg_controllen as usize;
+    let room = msg.msg_controllen;
     msg.msg_controllen = 0;
     if let Ok(Some(left)) = inq {
         const HEADER: usize = size_of::<libc::cmsghdr>();
@@ -471,7 +471,7 @@ unsafe extern "C" fn sendto(
 
 unsafe extern "C" fn sendmsg(_: User, fd: c_int, msg: *const msghdr, flags: c_int) -> ssize_t {
     // SAFETY: packetdrill passes a message whose vector is its own.
-    let gathered = unsafe { gather((*msg).msg_iov, (*msg).msg_iovlen as usize) };
+    let gathered = unsafe { gather((*msg).msg_iov, (*msg).msg_iovlen) };
     count(gathered.and_then(|buf| transmit(fd, &buf, flags)))
 }
 

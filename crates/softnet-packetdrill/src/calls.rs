@@ -153,6 +153,7 @@ impl Stack {
             let room = live.data.skbs.room(size, if below { info.wmem.1 } else { 0 }) as usize;
             if room == 0 {
                 sock.no_space = true;
+                live.conn.waits_for_room(true);
                 break;
             }
             let take = room.min(bytes.len() - written);

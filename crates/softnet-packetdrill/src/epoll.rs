@@ -65,7 +65,7 @@ impl Stack {
             Body::Live(live) => live,
         };
         let (conn, state) = (&live.conn, live.conn.state());
-        let mut mask = 0;
+        let (mut mask, mut waits) = (0, false);
         let ended = (conn.receive_ended(), conn.send_ended());
         if ended == (true, true) || state == State::Closed {
             mask |= HUP;
@@ -81,10 +81,14 @@ impl Stack {
                 mask |= OUT;
             } else {
                 sock.no_space = true;
+                waits = true;
             }
         }
         if conn.error().is_some() {
             mask |= ERR;
+        }
+        if waits {
+            self.enter(id, |conn, _| conn.waits_for_room(true));
         }
         mask
     }
@@ -109,6 +113,9 @@ impl Stack {
             && room
         {
             sock.no_space = false;
+            if let Some(live) = sock.live_mut() {
+                live.conn.waits_for_room(false);
+            }
             masks.push(OUT);
         }
         if masks.is_empty() {

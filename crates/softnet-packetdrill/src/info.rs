@@ -40,7 +40,7 @@ const TCP_INFO_LEN: usize = 320;
 /// `struct tcp_info` of a socket.
 pub(crate) fn tcp_info(sock: &Sock, cfg: &Config, now: Instant) -> Vec<u8> {
     let mut bytes = match &sock.body {
-        Body::Live(live) => layout(&live.conn.info(cfg), now),
+        Body::Live(live) => layout(&live.conn.info_at(cfg, now), now),
         Body::Listener(listener, _) => {
             let mut out = Layout::default();
             out.u8(10);
@@ -102,8 +102,8 @@ fn layout(info: &TcpInfo, now: Instant) -> Vec<u8> {
     out.u32(info.data_segs_in);
     out.u32(info.data_segs_out);
     out.u64(send.delivery_rate);
-    // Busy, limited by the peer's window, limited by the send buffer.
-    (0..3).for_each(|_| out.u64(0));
+    let (busy, window, buffer) = info.chrono.times();
+    [busy, window, buffer].into_iter().for_each(|micros| out.u64(micros));
     out.u32(send.delivered);
     out.u32(send.delivered_ce);
     out.u64(send.bytes_sent);

@@ -101,10 +101,11 @@ impl Stack {
         match &mut sock.body {
             Body::Fresh => sock.options.set(option).map_err(|_| libc::EINVAL)?,
             Body::Listener(listener, _) => listener.options.set(option).map_err(|_| libc::EINVAL)?,
-            Body::Live(_) => match self.enter(id, |conn, cx| conn.set_option(cx, option)) {
-                Some(Err(_)) => return Err(libc::EINVAL),
-                Some(Ok(())) | None => {}
-            },
+            Body::Live(_) => {
+                if let Some(Err(_)) = self.enter(id, |conn, cx| conn.set_option(cx, option)) {
+                    return Err(libc::EINVAL);
+                }
+            }
         }
         self.sock(id)?.values.insert((level, name), told);
         Ok(())

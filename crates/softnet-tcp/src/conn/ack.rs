@@ -181,7 +181,8 @@ impl<H> Conn<H> {
     pub(crate) fn check_space(&mut self, cfg: &Config) {
         if self.is(ConnFlags::FREED) {
             self.set(ConnFlags::FREED, false);
-            if !self.in_recovery() && self.tx.in_flight() < self.tx.cwnd() {
+            let waits = !self.is(ConnFlags::ROOM_TOLD) || self.is(ConnFlags::NO_ROOM);
+            if waits && !self.in_recovery() && self.tx.in_flight() < self.tx.cwnd() {
                 self.expand_sndbuf(cfg);
             }
         }
@@ -192,8 +193,8 @@ impl<H> Conn<H> {
         if self.is(ConnFlags::SNDBUF_LOCKED) {
             return;
         }
-        // A segment's memory: its payload and head, as a power of two.
-        let segment = (u32::from(self.tx.mss() as u16) + 640).next_power_of_two();
+        // A segment's memory: its payload and head, as a power of two, and what describes it.
+        let segment = (u32::from(self.tx.mss() as u16) + 640).next_power_of_two() + 256;
         let segments = self.tx.cwnd().max(10).max(cfg.tcp_reordering + 1);
         let want = u64::from(segment) * u64::from(segments) * 2;
         if want > u64::from(self.sndbuf) {

@@ -12,6 +12,7 @@
 mod ack;
 mod calls;
 mod check;
+mod chrono;
 mod close;
 mod info;
 mod input;
@@ -22,6 +23,7 @@ mod text;
 mod timers;
 
 pub use calls::{InvalidOption, SockOpt, Writable};
+pub use chrono::Chrono;
 pub use close::Shutdown;
 pub use info::{TcpInfo, linux_state};
 pub use open::{ConnOptions, OpenError, PathFloor};
@@ -217,6 +219,8 @@ pub struct Conn<H> {
     rcv_ooopack: u32,
     /// When the first probe of a window that is closed since went, or [`Instant::NEVER`].
     probes_began: Instant,
+    chrono: Chrono,
+    bound: chrono::Bound,
     /// Options that few connections set.
     tuned: Option<Box<Tuned>>,
 }
@@ -268,6 +272,9 @@ impl ConnFlags {
     pub(crate) const MORE: u32 = 1 << 20;
     /// And it was queued just now: the `flush` that follows holds a partial segment back.
     pub(crate) const MORE_NOW: u32 = 1 << 22;
+    /// The host tells whether a writer waits for room, and one does.
+    pub(crate) const ROOM_TOLD: u32 = 1 << 24;
+    pub(crate) const NO_ROOM: u32 = 1 << 25;
     /// The peer has acknowledged data since the last `flush`.
     pub(crate) const FREED: u32 = 1 << 23;
     /// `flush` decides about the ACK that is owed: a segment has come since it did last.

@@ -126,6 +126,8 @@ impl<H> Conn<H> {
             data_segs_out: 0,
             rcv_ooopack: 0,
             probes_began: Instant::NEVER,
+            chrono: super::Chrono::default(),
+            bound: Default::default(),
             tuned: options.tuned.is_set().then(|| Box::new(options.tuned)),
         }
     }

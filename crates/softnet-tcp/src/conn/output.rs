@@ -35,6 +35,7 @@ impl<H> Conn<H> {
         }
         self.output(cx);
         self.check_space(cx.cfg);
+        self.note_bound(cx.now);
         if self.tuned.is_some() {
             self.clamp_rto(cx);
         }
