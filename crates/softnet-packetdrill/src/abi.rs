@@ -1,23 +1,23 @@
 //! What packetdrill calls: a structure of C functions (its `packetdrill.h`), filled by
 //! `packetdrill_interface_init`.
 //!
-//! The only module, with [`crate::preload`], that handles what C hands over: pointers become
-//! slices here, and results become −1 and `errno`. The functions that are variadic in C are
+//! With `memory` and [`crate::preload`] the only module that handles what C hands over: pointers
+//! become slices, and results −1 and `errno`. The functions that are variadic in C are
 //! declared with their one further argument, an integer or a pointer, which the C ABIs of x86-64
 //! and AArch64 pass in the same register.
 
 use std::ffi::{CStr, c_char, c_int, c_long, c_longlong, c_uint, c_ulong, c_void};
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::{ptr, slice};
 
 use libc::{
-    AF_INET, AF_INET6, MSG_DONTWAIT, MSG_WAITALL, O_NONBLOCK, SOCK_NONBLOCK, epoll_event, iovec, msghdr,
-    pollfd, size_t, sockaddr, sockaddr_in, sockaddr_in6, socklen_t, ssize_t, timeval,
+    MSG_DONTWAIT, MSG_WAITALL, O_NONBLOCK, SOCK_NONBLOCK, epoll_event, iovec, msghdr, pollfd, size_t,
+    sockaddr, socklen_t, ssize_t, timeval,
 };
 use softnet_tcp::Instant;
 
 use crate::calls::WAIT;
 use crate::epoll::Epoll;
+use crate::memory::{bytes, bytes_mut, gather, name_of, put_name, scatter, vector_len};
 use crate::options::TCP_INQ;
 use crate::settings::Settings;
 use crate::stack::{File, Stack};
@@ -155,106 +155,6 @@ fn count(result: Result<usize, i32>) -> ssize_t {
 
 fn stack<T>(f: impl FnOnce(&mut Stack) -> Result<T, i32>) -> Result<T, i32> {
     world::with(f).unwrap_or(Err(libc::EBADF))
-}
-
-/// A name in C's form.
-unsafe fn name_of(addr: *const sockaddr, len: socklen_t) -> Result<SocketAddr, i32> {
-    if addr.is_null() {
-        return Err(libc::EFAULT);
-    }
-    if (len as usize) < size_of::<libc::sa_family_t>() {
-        return Err(libc::EINVAL);
-    }
-    // SAFETY: `addr` points to `len` bytes, enough for each type that is read.
-    unsafe {
-        match c_int::from((*addr).sa_family) {
-            AF_INET if len as usize >= size_of::<sockaddr_in>() => {
-                let name = addr.cast::<sockaddr_in>().read_unaligned();
-                let ip = Ipv4Addr::from(u32::from_be(name.sin_addr.s_addr));
-                Ok(SocketAddr::new(ip.into(), u16::from_be(name.sin_port)))
-            }
-            AF_INET6 if len as usize >= size_of::<sockaddr_in6>() => {
-                let name = addr.cast::<sockaddr_in6>().read_unaligned();
-                let ip = Ipv6Addr::from(name.sin6_addr.s6_addr).to_canonical();
-                Ok(SocketAddr::new(ip, u16::from_be(name.sin6_port)))
-            }
-            AF_INET | AF_INET6 => Err(libc::EINVAL),
-            _ => Err(libc::EAFNOSUPPORT),
-        }
-    }
-}
-
-/// Writes a name in the form that a socket of the family wants.
-unsafe fn put_name(name: SocketAddr, v6: bool, addr: *mut sockaddr, len: *mut socklen_t) {
-    if addr.is_null() || len.is_null() {
-        return;
-    }
-    let (port, mut bytes) = (name.port().to_be_bytes(), Vec::with_capacity(28));
-    if v6 {
-        let ip = match name.ip() {
-            std::net::IpAddr::V4(v4) => v4.to_ipv6_mapped(),
-            std::net::IpAddr::V6(v6) => v6,
-        };
-        bytes.extend((AF_INET6 as u16).to_ne_bytes());
-        bytes.extend(port);
-        bytes.extend([0; 4]);
-        bytes.extend(ip.octets());
-        bytes.extend([0; 4]);
-    } else if let std::net::IpAddr::V4(ip) = name.ip() {
-        bytes.extend((AF_INET as u16).to_ne_bytes());
-        bytes.extend(port);
-        bytes.extend(ip.octets());
-        bytes.extend([0; 8]);
-    }
-    // SAFETY: `addr` points to `*len` bytes, and no more are written.
-    unsafe {
-        let room = (*len as usize).min(bytes.len());
-        ptr::copy_nonoverlapping(bytes.as_ptr(), addr.cast(), room);
-        *len = bytes.len() as socklen_t;
-    }
-}
-
-unsafe fn bytes<'a>(buf: *const c_void, len: usize) -> Result<&'a [u8], i32> {
-    match (buf.is_null(), len) {
-        (_, 0) => Ok(&[]),
-        (true, _) => Err(libc::EFAULT),
-        // SAFETY: the caller has `len` bytes there.
-        (false, len) => Ok(unsafe { slice::from_raw_parts(buf.cast(), len) }),
-    }
-}
-
-unsafe fn bytes_mut<'a>(buf: *mut c_void, len: usize) -> Result<&'a mut [u8], i32> {
-    match (buf.is_null(), len) {
-        (_, 0) => Ok(&mut []),
-        (true, _) => Err(libc::EFAULT),
-        // SAFETY: the caller has `len` bytes there, for nobody else to use meanwhile.
-        (false, len) => Ok(unsafe { slice::from_raw_parts_mut(buf.cast(), len) }),
-    }
-}
-
-/// What a vector of buffers holds, in one piece.
-unsafe fn gather(iov: *const iovec, n: usize) -> Result<Vec<u8>, i32> {
-    let mut all = Vec::new();
-    for i in 0..n {
-        // SAFETY: the vector has `n` entries, each a buffer of its length.
-        all.extend_from_slice(unsafe { bytes((*iov.add(i)).iov_base, (*iov.add(i)).iov_len) }?);
-    }
-    Ok(all)
-}
-
-unsafe fn vector_len(iov: *const iovec, n: usize) -> usize {
-    // SAFETY: the vector has `n` entries.
-    (0..n).map(|i| unsafe { (*iov.add(i)).iov_len }).sum()
-}
-
-unsafe fn scatter(iov: *const iovec, n: usize, mut from: &[u8]) {
-    for i in 0..n {
-        // SAFETY: the vector has `n` entries, each a buffer of its length.
-        let Ok(into) = (unsafe { bytes_mut((*iov.add(i)).iov_base, (*iov.add(i)).iov_len) }) else { return };
-        let take = into.len().min(from.len());
-        into[..take].copy_from_slice(&from[..take]);
-        from = &from[take..];
-    }
 }
 
 /// A descriptor of the kernel's, so that its number is nobody else's and can be closed.

@@ -6,8 +6,8 @@
 //! payload, [`calls`] and [`options`] what scripts call, [`epoll`] readiness, [`world`] the clock
 //! and calls that wait, [`settings`] what scripts set by commands, [`ip`] packets as bytes.
 //!
-//! It is no part of what is released. `unsafe` is where C hands over pointers, in `abi` and
-//! `preload`, and nowhere else.
+//! It is no part of what is released. `unsafe` is where C hands over pointers, in `abi`, `memory`
+//! and `preload`, and nowhere else.
 #![deny(unsafe_code)]
 
 #[allow(unsafe_code, reason = "C hands over pointers")]
@@ -16,6 +16,8 @@ mod calls;
 mod epoll;
 mod info;
 mod ip;
+#[allow(unsafe_code, reason = "C hands over pointers")]
+mod memory;
 mod options;
 #[allow(unsafe_code, reason = "C hands over pointers")]
 pub mod preload;

@@ -297,12 +297,17 @@ fn a_message_about_the_path_is_believed_as_far_as_it_can_be_true() {
 #[test]
 fn what_was_refused_is_tried_again_in_half_a_second() {
     let mut talk = Talk::accepted(|_| {});
+    // The first time as a probe is, after an RTO; it counts as one, though it does not back off.
     talk.run(
         "refuse on
          +10 write 1500
-         +400 nothing
-         +200 refuse off
-         +400 > P. 1:1001(1000) ack 1
+         +400 nothing",
+    );
+    let info = talk.end.conn().info(&talk.end.cfg).send;
+    assert_eq!((info.backoff, info.probes), (0, 1));
+    talk.run(
+        "+200 refuse off
+         +110 > P. 1:1001(1000) ack 1
          > P. 1001:1501(500) ack 1",
     );
     let info = talk.end.conn().info(&talk.end.cfg).send;
