@@ -9,8 +9,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use softnet_tcp::Config;
 use softnet_tcp::config::CongestionControl;
+use softnet_tcp::{Config, Counters};
 
 /// The variable of the environment that names the tree.
 const DIR: &str = "SOFTNET_PACKETDRILL_SETTINGS";
@@ -165,6 +165,17 @@ impl Settings {
         }
     }
 
+    /// Writes counters where `nstat` reads them, if the run asks for them: the file is there.
+    pub(crate) fn tell(&self, counters: &Counters) {
+        let Some(path) = self.dir.as_ref().map(|dir| dir.join("nstat")).filter(|path| path.exists()) else {
+            return;
+        };
+        let lines: String = counters.each().map(|(name, value)| format!("{name} {value}\n")).collect();
+        if std::fs::write(&path, lines).is_err() {
+            complain("nstat", "");
+        }
+    }
+
     /// Bits of `tcp_cubic`'s `hystart_detect`: 1 by the train of ACKs, 2 by delay.
     pub(crate) fn hystart_detect(&self) -> u8 {
         let mut bits = 3;
@@ -226,6 +237,13 @@ mod tests {
         assert_eq!(settings.metric(remote, "initcwnd"), Some(11));
         assert_eq!(settings.metric([192, 0, 2, 2].into(), "initcwnd"), None);
         assert!(settings.device_is_full());
+        let counters = Counters { out_rsts: 7, ..Counters::default() };
+        settings.tell(&counters);
+        assert!(!dir.join("nstat").exists(), "it was not asked for");
+        write("nstat", "");
+        settings.tell(&counters);
+        let told = std::fs::read_to_string(dir.join("nstat")).unwrap();
+        assert!(told.lines().any(|line| line == "TcpOutRsts 7"), "{told}");
         std::fs::remove_dir_all(dir).unwrap();
     }
 }

@@ -119,10 +119,11 @@ impl Stack {
         stack
     }
 
-    /// Reads the settings again, if they have changed.
+    /// Reads the settings again, and tells the counters.
     pub(crate) fn refresh(&mut self) {
         self.net.now = self.now;
         self.net.settings.refresh(&mut self.cfg);
+        self.net.settings.tell(&self.counters);
     }
 
     pub(crate) fn add_sock(&mut self, sock: Sock) -> SockId {

@@ -73,6 +73,7 @@ pub(crate) fn with<T>(f: impl FnOnce(&mut Stack) -> T) -> Option<T> {
     let world = guard.as_mut()?;
     world.stack.refresh();
     let result = f(&mut world.stack);
+    world.stack.refresh();
     drop(settle(guard));
     Some(result)
 }
