@@ -2,9 +2,9 @@
 //!
 //! `packetdrill --so_filename=libsoftnet_packetdrill.so` loads it instead of talking to the
 //! kernel, and `cargo xtask packetdrill` runs scripts so. It is a host of the engine like any
-//! other, in virtual time: [`stack`] holds sockets and the table of connections, [`sock`] their
-//! payload, [`calls`] and [`options`] what scripts call, [`epoll`] readiness, [`world`] the clock
-//! and calls that wait, [`settings`] what scripts set by commands, [`ip`] packets as bytes.
+//! other, in virtual time: `stack` holds sockets and the table of connections, `sock` their
+//! payload, `calls` and `options` what scripts call, `epoll` readiness, `world` the clock
+//! and calls that wait, `settings` what scripts set by commands, `ip` packets as bytes.
 //!
 //! It is no part of what is released. `unsafe` is where C hands over pointers, in `abi`, `memory`
 //! and `preload`, and nowhere else.
