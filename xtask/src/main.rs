@@ -1,13 +1,15 @@
 //! The developer's commands, as `cargo xtask`. They need nothing beyond Rust.
 //!
 //! `check` is the loop between two commits; `comments` looks at the width of comments, as `check`
-//! does; `deps` holds the dependencies to deny.toml; `ci` is what must pass before a change lands.
+//! does; `deps` holds the dependencies to deny.toml; `packetdrill` runs scripts of TCP; `ci` is what must pass before a change lands.
 //! Each prints the seconds of its steps.
 #![deny(unsafe_code)]
 
 mod comments;
 mod deps;
 mod licence;
+mod packetdrill;
+mod shims;
 
 use std::path::Path;
 use std::process::{Command, ExitCode};
@@ -17,6 +19,8 @@ const HELP: &str = "\
 cargo xtask check      format, lints, unit tests and the tests over in-process devices
 cargo xtask comments   how wide comments are
 cargo xtask deps       licences, sources and banned crates of the dependencies, by deny.toml
+cargo xtask packetdrill
+                       scripts of packetdrill against the TCP engine (--help says more)
 cargo xtask ci         .ci/run: everything, as root";
 
 /// What `check` runs, by `cargo`. All have the same members, features and profile, so that nothing is built twice.
@@ -36,6 +40,11 @@ fn main() -> ExitCode {
         ["check"] => check(root),
         ["comments"] => comments::check(root),
         ["deps"] => deps::check(root),
+        ["packetdrill", "--help"] => {
+            println!("{}", packetdrill::HELP);
+            Ok(())
+        }
+        ["packetdrill", ref args @ ..] => packetdrill::run(root, args),
         ["ci"] => run(Command::new("bash").arg(".ci/run").current_dir(root)),
         _ => {
             eprintln!("{HELP}");

@@ -50,6 +50,11 @@ pub struct Config {
     pub tcp_thin_linear_timeouts: bool,
     /// Congestion control of new connections.
     pub tcp_congestion_control: CongestionControl,
+    /// Fewest segments of a run that offload cuts, where as many may go.
+    pub tcp_min_tso_segs: u32,
+    /// Paths of less than 2 to this power microseconds have runs as long as they may be; each
+    /// such time more halves what is added to what pacing allows.
+    pub tcp_tso_rtt_log: u8,
     /// Percent of the estimated rate at which slow start paces.
     pub tcp_pacing_ss_ratio: u16,
     /// Percent of the estimated rate at which congestion avoidance paces.
@@ -148,6 +153,8 @@ impl Default for Config {
             tcp_slow_start_after_idle: true,
             tcp_thin_linear_timeouts: false,
             tcp_congestion_control: CongestionControl::Cubic,
+            tcp_min_tso_segs: 2,
+            tcp_tso_rtt_log: 9,
             tcp_pacing_ss_ratio: 200,
             tcp_pacing_ca_ratio: 120,
             pacing: false,

@@ -25,8 +25,12 @@ impl<H> Conn<H> {
                 return Err(DropReason::TcpTooOldAck);
             }
         } else if segment.ack.after(self.tx.nxt()) {
-            // "If the ACK acks something not yet sent, then send an ACK, drop the segment."
-            self.challenge_ack(cx);
+            // "If the ACK acks something not yet sent, then send an ACK, drop the segment." Linux
+            // leaves out the ACK while the connection is established (`tcp_rcv_established`): it
+            // would answer a blind sender, and the peer has not sent this.
+            if self.state != State::Established {
+                self.challenge_ack(cx);
+            }
             return Err(DropReason::TcpAckUnsentData);
         } else {
             self.update_ts_recent(cx, segment);
@@ -65,9 +69,7 @@ impl<H> Conn<H> {
             let freed = self.data_una().min(self.write_seq).past(before);
             if freed > 0 {
                 cx.out.acked(freed);
-                if !self.is(ConnFlags::SNDBUF_LOCKED) && !self.in_recovery() {
-                    self.expand_sndbuf(cx.cfg);
-                }
+                self.set(ConnFlags::FREED, true);
                 self.raise(Events::WRITABLE);
             }
         }
@@ -174,13 +176,25 @@ impl<H> Conn<H> {
         }
     }
 
-    /// The send buffer follows the congestion window (Linux `tcp_sndbuf_expand`).
+    /// The send buffer follows the congestion window (Linux `tcp_sndbuf_expand`), where it is not
+    /// the window that limits (`tcp_should_expand_sndbuf`).
+    pub(crate) fn check_space(&mut self, cfg: &Config) {
+        if self.is(ConnFlags::FREED) {
+            self.set(ConnFlags::FREED, false);
+            let waits = !self.is(ConnFlags::ROOM_TOLD) || self.is(ConnFlags::NO_ROOM);
+            if waits && !self.in_recovery() && self.tx.in_flight() < self.tx.cwnd() {
+                self.expand_sndbuf(cfg);
+            }
+        }
+    }
+
+    /// The send buffer holds two congestion windows at least.
     pub(crate) fn expand_sndbuf(&mut self, cfg: &Config) {
         if self.is(ConnFlags::SNDBUF_LOCKED) {
             return;
         }
-        // A segment's memory: its payload and head, as a power of two.
-        let segment = (u32::from(self.tx.mss() as u16) + 640).next_power_of_two();
+        // A segment's memory: its payload and head, as a power of two, and what describes it.
+        let segment = (u32::from(self.tx.mss() as u16) + 640).next_power_of_two() + 256;
         let segments = self.tx.cwnd().max(10).max(cfg.tcp_reordering + 1);
         let want = u64::from(segment) * u64::from(segments) * 2;
         if want > u64::from(self.sndbuf) {

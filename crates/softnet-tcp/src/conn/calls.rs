@@ -40,7 +40,7 @@ pub enum SockOpt {
     Linger2(i32),
     /// `TCP_USER_TIMEOUT`, milliseconds; 0 is none.
     UserTimeout(u32),
-    /// `TCP_NOTSENT_LOWAT`, bytes.
+    /// `TCP_NOTSENT_LOWAT`, bytes; 0 is the stack's `tcp_notsent_lowat`.
     NotsentLowat(u32),
     /// `SO_RCVLOWAT`, bytes.
     RcvLowat(u32),
@@ -114,7 +114,7 @@ impl Tuned {
             SockOpt::SynCnt(n) => self.syncnt = Some(n),
             SockOpt::Linger2(s) => self.linger2 = Conn::<()>::linger2_of(s),
             SockOpt::UserTimeout(ms) => self.user_timeout = ms,
-            SockOpt::NotsentLowat(bytes) => self.notsent_lowat = Some(bytes),
+            SockOpt::NotsentLowat(bytes) => self.notsent_lowat = (bytes != 0).then_some(bytes),
             SockOpt::RcvLowat(bytes) => self.rcvlowat = Some(bytes.max(1)),
             _ => {}
         }
@@ -133,15 +133,22 @@ impl<H> Conn<H> {
         }
     }
 
+    /// `TCP_NOTSENT_LOWAT`, or `tcp_notsent_lowat`: bytes unsent from which no more should be queued.
+    pub fn notsent_lowat(&self, cfg: &Config) -> u32 {
+        self.tuned().notsent_lowat.unwrap_or(cfg.tcp_notsent_lowat)
+    }
+
     /// Whether a poller is told that writing is possible: a third of the buffer is free, and what
-    /// is not sent is less than `TCP_NOTSENT_LOWAT` (Linux `sk_stream_is_writeable`).
+    /// is not sent is less than half of `TCP_NOTSENT_LOWAT` (Linux `sk_stream_is_writeable`).
     pub fn is_writable(&self, cfg: &Config) -> bool {
         match self.writable() {
             Writable::Shut => true,
             Writable::NotYet => false,
             Writable::Room(room) => {
-                let lowat = self.tuned().notsent_lowat.unwrap_or(cfg.tcp_notsent_lowat);
-                room >= self.unacked() / 2 && room > 0 && self.unsent() < lowat
+                // Twice as much unsent suffices not to be woken for, so that a writer finds room
+                // for some while (Linux `__tcp_stream_memory_free`).
+                let unsent = u64::from(self.unsent()) * 2;
+                room >= self.unacked() / 2 && room > 0 && unsent < u64::from(self.notsent_lowat(cfg))
             }
         }
     }
@@ -169,14 +176,14 @@ impl<H> Conn<H> {
     }
 
     /// `bytes` were queued behind what is queued; at most what [`writable`](Self::writable) said,
-    /// or more in SYN-SENT, where they wait. `more`: a partial segment waits for what follows
-    /// (`MSG_MORE`). A [`flush`](Self::flush) follows.
+    /// or more in SYN-SENT, where they wait. `more`: the [`flush`](Self::flush) that follows holds a
+    /// partial segment back for what comes behind it (`MSG_MORE`); a later one asks Nagle's rule.
     pub fn write(&mut self, bytes: u32, more: bool) {
         if self.is(ConnFlags::SEND_SHUT) || self.state == State::Closed {
             return;
         }
         self.write_seq += bytes;
-        self.set(ConnFlags::MORE, more);
+        self.set(ConnFlags::MORE | ConnFlags::MORE_NOW, more);
         self.set(ConnFlags::DIRTY, true);
     }
 
@@ -225,8 +232,8 @@ impl<H> Conn<H> {
         if let Some((flag, on)) = flag_of(option) {
             self.set(flag, on);
             match option {
-                // What is held back leaves.
-                SockOpt::NoDelay(true) => self.set(ConnFlags::PUSH_NOW, !self.is(ConnFlags::CORK)),
+                // What is held back leaves, corked or not (Linux `__tcp_sock_set_nodelay`).
+                SockOpt::NoDelay(true) => self.set(ConnFlags::PUSH_NOW, true),
                 SockOpt::Cork(false) => {
                     let nodelay = self.is(ConnFlags::NODELAY);
                     self.set(ConnFlags::PUSH_NOW, nodelay || self.is(ConnFlags::PUSH_NOW));

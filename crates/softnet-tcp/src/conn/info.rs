@@ -57,6 +57,8 @@ pub struct TcpInfo {
     pub rmem: (u32, u32),
     /// Bytes queued for sending, and the buffer.
     pub wmem: (u32, u32),
+    /// `tcpi_busy_time` and what is part of it.
+    pub chrono: super::Chrono,
     /// The sending half.
     pub send: SendInfo,
 }
@@ -77,7 +79,14 @@ pub fn linux_state(state: State) -> u8 {
 }
 
 impl<H> Conn<H> {
-    /// What `TCP_INFO` tells.
+    /// What `TCP_INFO` tells at `now`.
+    pub fn info_at(&self, cfg: &Config, now: Instant) -> TcpInfo {
+        let mut info = self.info(cfg);
+        info.chrono.spend(self.bound, now);
+        info
+    }
+
+    /// What `TCP_INFO` tells; its times are those of the last run of output.
     pub fn info(&self, cfg: &Config) -> TcpInfo {
         let option = |flag, bit| if self.is(flag) { bit } else { 0u8 };
         TcpInfo {
@@ -108,6 +117,7 @@ impl<H> Conn<H> {
             rcv_wnd: self.win.wnd,
             rmem: (self.win.held, self.win.buf),
             wmem: (self.unacked(), self.sndbuf),
+            chrono: self.chrono,
             send: self.tx.info(cfg),
         }
     }

@@ -12,6 +12,7 @@
 mod ack;
 mod calls;
 mod check;
+mod chrono;
 mod close;
 mod info;
 mod input;
@@ -22,6 +23,7 @@ mod text;
 mod timers;
 
 pub use calls::{InvalidOption, SockOpt, Writable};
+pub use chrono::Chrono;
 pub use close::Shutdown;
 pub use info::{TcpInfo, linux_state};
 pub use open::{ConnOptions, OpenError, PathFloor};
@@ -42,6 +44,14 @@ pub trait Output {
     /// Received payload, as the host holds it.
     type Handle;
 
+    /// Where the piece of the send queue ends that `seq` lies in, if the host keeps records
+    /// (`MSG_EOR`) or otherwise holds the queue in pieces: no segment reaches from one into the
+    /// next, and Nagle's rule holds back the last alone. `None`: the queue is one.
+    fn piece(&self, seq: Seq) -> Option<Piece> {
+        let _ = seq;
+        None
+    }
+
     /// Sends a segment, or a run of them. What is queued from [`Emit::seq`] on is copied or
     /// referred to; the oldest byte that the host keeps is that of `SND.UNA`. Returns whether it
     /// could: if not (no memory), nothing is taken note of, and the engine tries again later.
@@ -60,6 +70,15 @@ pub trait Output {
     /// The connection has ended, but its numbers must be remembered: the host puts this into its
     /// table in the connection's place.
     fn time_wait(&mut self, time_wait: TimeWait);
+}
+
+/// A piece of the send queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// One past its last number.
+    pub end: Seq,
+    /// Whether its last segment carries PSH.
+    pub psh: bool,
 }
 
 /// What every entry is given.
@@ -200,6 +219,8 @@ pub struct Conn<H> {
     rcv_ooopack: u32,
     /// When the first probe of a window that is closed since went, or [`Instant::NEVER`].
     probes_began: Instant,
+    chrono: Chrono,
+    bound: chrono::Bound,
     /// Options that few connections set.
     tuned: Option<Box<Tuned>>,
 }
@@ -247,8 +268,15 @@ impl ConnFlags {
     pub(crate) const DCTCP: u32 = 1 << 18;
     /// SACK was agreed on.
     pub(crate) const SACK: u32 = 1 << 19;
-    /// More follows what was queued last (`MSG_MORE`).
+    /// More follows what was queued last (`MSG_MORE`): it carries no PSH.
     pub(crate) const MORE: u32 = 1 << 20;
+    /// And it was queued just now: the `flush` that follows holds a partial segment back.
+    pub(crate) const MORE_NOW: u32 = 1 << 22;
+    /// The host tells whether a writer waits for room, and one does.
+    pub(crate) const ROOM_TOLD: u32 = 1 << 24;
+    pub(crate) const NO_ROOM: u32 = 1 << 25;
+    /// The peer has acknowledged data since the last `flush`.
+    pub(crate) const FREED: u32 = 1 << 23;
     /// `flush` decides about the ACK that is owed: a segment has come since it did last.
     pub(crate) const DECIDE: u32 = 1 << 17;
     /// It was decided on already, for a segment beyond a hole.

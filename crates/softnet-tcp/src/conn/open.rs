@@ -126,6 +126,8 @@ impl<H> Conn<H> {
             data_segs_out: 0,
             rcv_ooopack: 0,
             probes_began: Instant::NEVER,
+            chrono: super::Chrono::default(),
+            bound: Default::default(),
             tuned: options.tuned.is_set().then(|| Box::new(options.tuned)),
         }
     }
@@ -241,8 +243,9 @@ impl<H> Conn<H> {
         }
     }
 
-    /// The most that a segment may hold by the peer's largest window.
-    fn half_window(&self) -> u32 {
+    /// The most that a segment may hold by the peer's largest window, bytes (Linux
+    /// `tcp_bound_to_half_wnd`).
+    pub fn half_window(&self) -> u32 {
         match self.max_window {
             0 => u32::MAX,
             small if small <= u32::from(crate::recv::ack::MSS_DEFAULT) => small,
@@ -260,7 +263,7 @@ impl<H> Conn<H> {
         self.state = State::Established;
         self.expand_sndbuf(cx.cfg);
         self.last_ack = cx.now;
-        self.ack.last_data = Instant(0);
+        self.ack.last_data = cx.now;
         if self.is(ConnFlags::KEEPALIVE) {
             self.arm_keepalive(cx.now, cx.cfg);
         }

@@ -34,13 +34,15 @@ impl<H> Conn<H> {
             return;
         }
         self.output(cx);
+        self.check_space(cx.cfg);
+        self.note_bound(cx.now);
         if self.tuned.is_some() {
             self.clamp_rto(cx);
         }
         if self.is(ConnFlags::DECIDE) && self.ack.is_scheduled() {
             self.decide_ack(cx);
         }
-        self.set(ConnFlags::DECIDE, false);
+        self.set(ConnFlags::DECIDE | ConnFlags::MORE_NOW, false);
     }
 
     /// Sends data, retransmissions and probes as far as they may go.
@@ -87,22 +89,28 @@ impl<H> Conn<H> {
         }
     }
 
-    pub(crate) fn limits<O>(&self, cx: &Cx<'_, O>) -> Limits {
-        Limits {
+    pub(crate) fn limits<O: Output<Handle = H>>(&self, cx: &Cx<'_, O>) -> Limits {
+        let limits = Limits {
             write_seq: self.write_end(),
             edge: self.snd_edge(),
-            max_len: GSO_MAX.max(self.tx.mss()),
-            partial_ok: self.partial_ok(cx),
+            max_len: self.tx.run_len(cx.cfg, GSO_MAX),
+            partial_ok: self.partial_ok(),
             fin: self.is(ConnFlags::SEND_SHUT),
+        };
+        match cx.out.piece(self.tx.nxt()) {
+            Some(piece) if piece.end.before(self.write_seq) => {
+                Limits { write_seq: piece.end, partial_ok: true, fin: false, ..limits }
+            }
+            _ => limits,
         }
     }
 
     /// Whether the queue's tail may leave though it is no full segment.
-    fn partial_ok<O>(&self, _cx: &Cx<'_, O>) -> bool {
+    fn partial_ok(&self) -> bool {
         if self.is(ConnFlags::SEND_SHUT | ConnFlags::PUSH_NOW) {
             return true;
         }
-        if self.is(ConnFlags::CORK | ConnFlags::MORE) {
+        if self.is(ConnFlags::CORK | ConnFlags::MORE_NOW) {
             return false;
         }
         self.is(ConnFlags::NODELAY) || self.tx.packets_out() == 0 || !self.small_unacked()
@@ -128,11 +136,19 @@ impl<H> Conn<H> {
         let end = transmit.seq + payload;
         let new = transmit.seq == self.tx.nxt();
         if new && payload > 0 {
-            let forced = end.after(self.pushed_seq + (self.max_window / 2).max(1));
-            transmit.psh |= end == self.write_seq || forced;
+            transmit.psh |= match cx.out.piece(transmit.seq) {
+                Some(piece) => piece.psh && piece.end == end,
+                None => {
+                    let last = end == self.write_seq && !self.is(ConnFlags::MORE);
+                    last || end.after(self.pushed_seq + (self.max_window / 2).max(1))
+                }
+            };
         }
+        // A run ends with PSH, so that the peer's GRO hands it up at once: this time, for what is
+        // sent again may be another run (Linux `__tcp_transmit_skb`).
+        let psh = transmit.psh || payload > self.tx.mss();
         let mut flags = Flags::ACK;
-        flags = flags.with(if transmit.psh { Flags::PSH } else { Flags::NONE });
+        flags = flags.with(if psh { Flags::PSH } else { Flags::NONE });
         flags = flags.with(if transmit.fin { Flags::FIN } else { Flags::NONE });
         flags = flags.with(if transmit.cwr { Flags::CWR } else { Flags::NONE });
         let mut emit = self.emit(cx, transmit.seq, flags);

@@ -279,7 +279,8 @@ impl Sender {
             ack.flags |= flag::SET_TIMER;
         }
         if let Some(recent) = recent.or(sample) {
-            self.cc.on_rtt(cx, &mut self.window, recent, self.una, self.nxt);
+            let rtts = (recent, self.rtt.min().unwrap_or(recent));
+            self.cc.on_rtt(cx, &mut self.window, rtts, self.una, self.nxt);
         }
         sample
     }

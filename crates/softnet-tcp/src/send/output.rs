@@ -143,6 +143,10 @@ impl Sender {
     pub(super) fn new_data(&self, limits: &Limits, quota: u32, partial_ok: bool) -> Option<Transmit> {
         let partial_ok = partial_ok || limits.partial_ok;
         let queued = limits.write_seq.past(self.nxt);
+        // "Don't be strict about the congestion window for the final FIN" (Linux `tcp_cwnd_test`):
+        // the last packet, if a FIN is on it.
+        let last = limits.fin && queued <= self.mss + 1;
+        let quota = if last { quota.max(1) } else { quota };
         if queued == 0 || quota == 0 {
             return None;
         }
@@ -150,6 +154,8 @@ impl Sender {
         let payload = queued - fin.min(queued);
         let avail = limits.edge.past(self.nxt);
         let mss = self.mss;
+        // Two runs in flight at least, so that ACKs clock the next one (Linux `tcp_cwnd_test`).
+        let quota = quota.min((self.window.cwnd / 2).max(1));
         let whole = quota.min(payload / mss).min(avail / mss).min((limits.max_len / mss).max(1));
         let mut len = whole * mss;
         let tail = payload - len;
@@ -213,7 +219,8 @@ impl Sender {
         // Segmentation cuts into full segments: only those may follow one another.
         let mut last = first;
         for i in from + 1..from + quota {
-            let full = u32::from(last.len) == mss && !last.is(ring::SYN | ring::FIN | ring::PSH);
+            let ends = last.ends_run || last.is(ring::SYN | ring::FIN | ring::PSH);
+            let full = u32::from(last.len) == mss && !ends;
             let Some(&next) = self.ring.get(i).filter(|_| full) else { break };
             let end = next.end() - transmit.seq;
             if !next.is(ring::LOST)
@@ -270,7 +277,9 @@ impl Sender {
             ] {
                 tags |= if is { tag } else { 0 };
             }
-            let mut record = Record { seq, len: len as u16, tags, xmit: cx.now, ..Record::default() };
+            let ends_run = left == len;
+            let mut record =
+                Record { seq, len: len as u16, tags, ends_run, xmit: cx.now, ..Record::default() };
             self.rate.stamp(&mut record);
             self.ring.push(record);
             packets += 1;

@@ -1,10 +1,26 @@
-//! The rate at which a paced connection sends (Linux `tcp_update_pacing_rate`). Who paces, and
-//! when, is the transmit path's: it stamps departure times.
+//! The rate at which a paced connection sends (Linux `tcp_update_pacing_rate`), and how much of it
+//! leaves in one run (`tcp_tso_autosize`). When a paced segment leaves is the transmit path's: it
+//! stamps departure times.
 
 use super::Sender;
-use crate::Config;
+use crate::{Config, Span};
+
+/// A run is sent in 2⁻¹⁰ s, about a millisecond (Linux `sk_pacing_shift`).
+const PACING_SHIFT: u32 = 10;
 
 impl Sender {
+    /// The most payload of one run, bytes: a millisecond at the rate at which the connection sends,
+    /// more on short paths (`tcp_tso_rtt_log`), at least `tcp_min_tso_segs` segments, and at most
+    /// `most` bytes.
+    pub fn run_len(&self, cfg: &Config, most: u32) -> u32 {
+        let paced = self.pacing_rate(cfg) >> PACING_SHIFT;
+        let halvings = self.rtt.min().unwrap_or(Span::MAX).0 >> cfg.tcp_tso_rtt_log.min(31);
+        let short = if halvings < u32::BITS { most >> halvings } else { 0 };
+        let bytes = paced.saturating_add(u64::from(short)).min(u64::from(most)) as u32;
+        let segments = (bytes / self.mss).max(cfg.tcp_min_tso_segs).max(1);
+        segments.saturating_mul(self.mss).min(most.max(self.mss))
+    }
+
     /// Bytes a second: a window a round trip, times 200 % in the first half of slow start and
     /// 120 % after (`tcp_pacing_ss_ratio`, `tcp_pacing_ca_ratio`). `u64::MAX`, no pacing, before
     /// the first RTT sample.

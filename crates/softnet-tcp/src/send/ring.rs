@@ -47,6 +47,8 @@ pub(super) struct Record {
     pub(super) len: u16,
     /// Tags and flags, the constants of this module.
     pub(super) tags: u8,
+    /// It was the last of the run that it left in first: what is sent again keeps to those runs.
+    pub(super) ends_run: bool,
 }
 
 impl Record {

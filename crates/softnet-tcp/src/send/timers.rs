@@ -100,8 +100,13 @@ impl Sender {
     /// backoff, another try in half a second.
     pub fn on_tx_refused(&mut self, cx: &Cx<'_>) {
         if self.ring.is_empty() {
-            // Nothing is in flight whose time-out would try again.
-            if self.timer == Timer::Idle || self.timer_at <= cx.now {
+            // Nothing is in flight whose time-out would try again: the probe does, which counts as
+            // one though it is not sent, and does not back off (Linux `tcp_send_probe0`).
+            if self.timer == Timer::Idle {
+                let first = self.persist_interval(cx.cfg).min(RESOURCE_PROBE_INTERVAL);
+                self.arm(Timer::Persist, cx.now + first);
+            } else if self.timer_at <= cx.now {
+                self.probes_out = self.probes_out.saturating_add(1);
                 self.arm(Timer::Persist, cx.now + RESOURCE_PROBE_INTERVAL);
             }
             return;

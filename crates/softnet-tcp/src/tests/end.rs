@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use crate::conn::{Conn, ConnOptions, Cx, Events, Output, Shutdown, State};
+use crate::conn::{Conn, ConnOptions, Cx, Events, Output, Piece, Shutdown, State};
 use crate::counters::{Counters, DropReason};
 use crate::isn::Initial;
 use crate::listen::{self, ListenCx, Listener, Request, RequestVerdict, Timeout, Verdict};
@@ -30,11 +30,17 @@ pub(super) struct Host {
     pub(super) delivered: u64,
     pub(super) time_wait: Option<TimeWait>,
     pub(super) refuse: bool,
+    /// Records of the send queue, by their last numbers.
+    pub(super) pieces: Vec<Piece>,
     pub(super) drops: Vec<DropReason>,
 }
 
 impl Output for Host {
     type Handle = Handle;
+
+    fn piece(&self, seq: Seq) -> Option<Piece> {
+        self.pieces.iter().copied().find(|piece| piece.end.after(seq))
+    }
 
     fn send(&mut self, emit: &Emit) -> bool {
         if !self.refuse {

@@ -89,7 +89,7 @@ fn a_fin_pushes_everything() {
 fn the_first_window_is_ten_segments() {
     let mut talk = Talk::accepted(|_| {});
     talk.run("< . 1:1(0) ack 1 win 1000");
-    let burst = "> . 1:10001(10000) ack 1";
+    let burst = "> P. 1:10001(10000) ack 1";
     talk.run(&format!(
         "write 20000\n{burst}\n+10 < . 1:1(0) ack 10001 win 1000\n> P. 10001:20001(10000) ack 1"
     ));
@@ -103,9 +103,9 @@ fn nothing_goes_beyond_the_window() {
          > S. 0:0(0) ack 1
          +10 < . 1:1(0) ack 1 win 3500
          write 10000
-         > P. 1:3001(3000) ack 1
+         > . 1:3001(3000) ack 1
          +10 < . 1:1(0) ack 2001 win 2500
-         > . 3001:4001(1000) ack 1
+         > P. 3001:4001(1000) ack 1
          unsent 6000",
     );
 }
@@ -239,7 +239,7 @@ fn a_smaller_path_cuts_what_is_sent_again() {
         "write 2000
          > P. 1:2001(2000) ack 1
          +10 path-mss 800
-         > . 1:1001(1000) ack 1
+         > P. 1:1001(1000) ack 1
          > P. 1001:2001(1000) ack 1",
     );
     assert_eq!(talk.end.conn().info(&talk.end.cfg).send.snd_mss, 800);
@@ -297,12 +297,17 @@ fn a_message_about_the_path_is_believed_as_far_as_it_can_be_true() {
 #[test]
 fn what_was_refused_is_tried_again_in_half_a_second() {
     let mut talk = Talk::accepted(|_| {});
+    // The first time as a probe is, after an RTO; it counts as one, though it does not back off.
     talk.run(
         "refuse on
          +10 write 1500
-         +400 nothing
-         +200 refuse off
-         +400 > P. 1:1001(1000) ack 1
+         +400 nothing",
+    );
+    let info = talk.end.conn().info(&talk.end.cfg).send;
+    assert_eq!((info.backoff, info.probes), (0, 1));
+    talk.run(
+        "+200 refuse off
+         +110 > P. 1:1001(1000) ack 1
          > P. 1001:1501(500) ack 1",
     );
     let info = talk.end.conn().info(&talk.end.cfg).send;

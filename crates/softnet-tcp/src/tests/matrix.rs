@@ -271,12 +271,14 @@ fn every_state_and_edge_of_the_ack_field() {
             "{case}"
         );
         // A segment whose ACK is not believed is answered, and its data is not taken; nothing is
-        // taken after a FIN.
+        // taken after a FIN. An established connection leaves unanswered what acknowledges the
+        // future.
+        let ignored = state == State::Established && matches!(ack, Ack::Unsent);
         let taken = if believed && !fin_taken { u64::from(len) } else { 0 };
         assert_eq!(talk.end.host.delivered, taken, "{case}");
         let acks = sent.iter().filter(|emit| emit.len == 0).count();
-        assert_eq!(acks, usize::from(!believed || taken > 0), "{case}: {sent:?}");
-        if !believed {
+        assert_eq!(acks, usize::from((!believed && !ignored) || taken > 0), "{case}: {sent:?}");
+        if !believed && !ignored {
             assert_eq!(talk.end.counters.challenge_ack, 1, "{case}");
         }
         let moved = match (state, ack) {

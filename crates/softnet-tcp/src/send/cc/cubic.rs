@@ -159,6 +159,14 @@ impl Cubic {
         }
     }
 
+    /// The least RTT so far.
+    pub(super) fn seed(&mut self, least: Span) {
+        self.slow.seed(least);
+        if let Curve::Linux(curve) = &mut self.curve {
+            curve.seed(least);
+        }
+    }
+
     pub(super) fn on_rtt(&mut self, cx: &mut Cx<'_>, window: &mut Window, rtt: Span, una: Seq, nxt: Seq) {
         if let Curve::Linux(curve) = &mut self.curve
             && !curve.on_rtt(rtt, cx.now)

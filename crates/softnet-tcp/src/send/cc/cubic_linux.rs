@@ -41,6 +41,11 @@ impl LinuxCurve {
         ((u64::from(cwnd) * BETA / 1024) as u32).max(2)
     }
 
+    /// The least RTT so far.
+    pub(super) fn seed(&mut self, least: Span) {
+        self.delay_min = least.0;
+    }
+
     /// Returns whether the sample may end slow start: not right after a recovery.
     pub(super) fn on_rtt(&mut self, rtt: Span, now: Instant) -> bool {
         if self.epoch.is_some_and(|epoch| now.0 / 1000 < epoch + 1000) {

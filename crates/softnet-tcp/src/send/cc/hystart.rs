@@ -94,6 +94,11 @@ impl Slow {
         worth
     }
 
+    /// The least RTT so far.
+    pub(super) fn seed(&mut self, least: Span) {
+        self.delay_min = least.0;
+    }
+
     /// A sample in slow start.
     pub(super) fn on_rtt(&mut self, cx: &mut Cx<'_>, window: &mut Window, rtt: Span, una: Seq, nxt: Seq) {
         if self.done {

@@ -87,11 +87,22 @@ impl Cc {
         }
     }
 
-    /// An ACK gave an RTT, that of the last packet it delivers.
-    pub(super) fn on_rtt(&mut self, cx: &mut Cx<'_>, window: &mut Window, rtt: Span, una: Seq, nxt: Seq) {
+    /// An ACK gave an RTT, that of the last packet it delivers; `least` is that of the connection.
+    pub(super) fn on_rtt(
+        &mut self,
+        cx: &mut Cx<'_>,
+        window: &mut Window,
+        (rtt, least): (Span, Span),
+        una: Seq,
+        nxt: Seq,
+    ) {
         if let Cc::Cubic(params, state) = self
             && (state.is_some() || window.cwnd >= LOW_WINDOW)
         {
+            if state.is_none() {
+                // What came before there was a state counts too.
+                cubic_state(*params, state).seed(least);
+            }
             cubic_state(*params, state).on_rtt(cx, window, rtt, una, nxt);
         }
     }

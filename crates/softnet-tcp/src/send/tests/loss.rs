@@ -384,7 +384,8 @@ fn stretch_and_partial_acks() {
     let mut talk = Talk::new(Begin::default());
     talk.max_len = 64_000;
     talk.write(200);
-    assert_eq!(talk.sent.len(), 1, "one super-segment");
+    let runs: Vec<u32> = talk.sent.iter().map(|sent| sent.transmit.len).collect();
+    assert_eq!(runs, [5000, 5000], "two super-segments, so that ACKs clock the third");
     talk.took();
     talk.until(20);
     let outcome = talk.ack(10, &[]);
@@ -399,14 +400,14 @@ fn stretch_and_partial_acks() {
     assert_eq!(talk.sender.una(), talk.seq(31) + 500);
 }
 
-/// Retransmissions of neighbours leave as one super-segment.
+/// Retransmissions of neighbours leave as one super-segment, if they did so first.
 #[test]
 fn lost_neighbours_leave_together() {
     let mut talk = flight(Begin::default(), 10);
     talk.ack(10, &[]);
+    talk.max_len = 64_000;
     talk.write(20);
     talk.took();
-    talk.max_len = 64_000;
     talk.until(60);
     talk.took();
     // 10 … 15 are lost, the rest is SACKed at once: the window is free for all six.

@@ -1,0 +1,140 @@
+//! Runs of segments: where they end, what they carry, and what lets the last of them go.
+
+use super::end::enter;
+use super::talk::Talk;
+use crate::conn::{Piece, SockOpt};
+
+/// What left, as lengths and whether PSH was set.
+fn taken(talk: &mut Talk) -> Vec<(u32, bool)> {
+    let sent = talk.end.host.sent.drain(..);
+    sent.map(|(_, emit)| (emit.len, emit.flags.any(crate::Flags::PSH))).collect()
+}
+
+/// At 10 ms, a window of ten is no millisecond's worth of two segments: those are the least.
+#[test]
+fn a_run_is_what_a_millisecond_sends() {
+    let mut talk = Talk::accepted(|_| {});
+    talk.end.write(5500, false);
+    let pairs = [(2000, true), (2000, true), (1500, true)];
+    assert_eq!(taken(&mut talk), pairs);
+}
+
+/// Whatever the rate, two runs are in flight; one segment alone is no run, and has no PSH.
+#[test]
+fn half_the_window_is_a_run() {
+    let mut talk = Talk::accepted(|cfg| cfg.tcp_min_tso_segs = 40);
+    talk.end.write(30_000, false);
+    assert_eq!(taken(&mut talk), [(5000, true), (5000, true)]);
+    let mut talk = Talk::accepted(|cfg| cfg.tcp_min_tso_segs = 3);
+    talk.end.write(30_000, false);
+    assert_eq!(taken(&mut talk), [(3000, true), (3000, true), (3000, true), (1000, false)]);
+}
+
+/// A record ends a segment, however short; the next begins one of its own, also the second time.
+#[test]
+fn a_record_is_not_joined_to_the_next() {
+    let mut talk = Talk::accepted(|_| {});
+    let una = talk.end.iss + 1;
+    let ends = [400, 800, 2800];
+    talk.end.host.pieces = ends.map(|end| Piece { end: una + end, psh: end != 400 }).to_vec();
+    talk.end.write(2800, false);
+    assert_eq!(taken(&mut talk), [(400, false), (400, true), (2000, true)]);
+    talk.run(
+        "+10 < . 1:1(0) ack 1 win 257 <sack 801:2801>
+         +4.5 > . 1:401(400) ack 1",
+    );
+}
+
+/// A tail with MSG_MORE waits for the flush of its own write only, and carries no PSH.
+#[test]
+fn more_to_come_holds_back_until_an_ack() {
+    let mut talk = Talk::accepted(|_| {});
+    talk.run(
+        "nodelay on
+         write-more 2100
+         > P. 1:2001(2000) ack 1
+         write-more 50
+         +10 < . 1:1(0) ack 2001 win 257
+         > . 2001:2151(150) ack 1
+         +10 < . 1:1(0) ack 2151 win 257
+         write-more 20
+         write 20
+         > P. 2151:2191(40) ack 1",
+    );
+}
+
+/// TCP_NODELAY sends what a cork holds, once.
+#[test]
+fn nodelay_goes_round_a_cork() {
+    let mut talk = Talk::accepted(|_| {});
+    talk.run(
+        "cork on
+         write 40
+         nodelay on
+         > P. 1:41(40) ack 1
+         write 40
+         nothing",
+    );
+    assert_eq!(talk.end.conn().unsent(), 40);
+}
+
+/// The last FIN asks for no room in the congestion window; data before it does.
+#[test]
+fn a_last_fin_goes_beyond_the_window() {
+    let mut talk = Talk::accepted(|_| {});
+    talk.end.write(10_000, false);
+    assert_eq!(talk.end.conn().info(&talk.end.cfg).send.unacked, 10);
+    taken(&mut talk);
+    talk.run("shutdown wr\n> F. 10001:10001(0) ack 1");
+    let mut talk = Talk::accepted(|_| {});
+    talk.end.write(13_000, false);
+    taken(&mut talk);
+    talk.run("shutdown wr\nnothing");
+    assert!(talk.end.host.sent.is_empty(), "three segments wait before it");
+}
+
+/// Writers stop at the low-water mark, and pollers are woken below half of it; 0 is the stack's.
+#[test]
+fn unsent_data_has_a_low_water_mark() {
+    let mut talk = Talk::accepted(|cfg| cfg.tcp_notsent_lowat = 9000);
+    let writable = |talk: &Talk| talk.end.conn().is_writable(&talk.end.cfg);
+    assert_eq!(talk.end.conn().notsent_lowat(&talk.end.cfg), 9000);
+    talk.end.write(14_000, false);
+    assert!(writable(&talk), "4,000 unsent");
+    talk.end.write(1000, false);
+    assert!(!writable(&talk), "5,000 unsent");
+    for (lowat, is) in [(20_000, true), (0, false)] {
+        enter!(&mut talk.end, conn, cx => conn.set_option(cx, SockOpt::NotsentLowat(lowat))).unwrap();
+        assert_eq!(writable(&talk), is, "{lowat}");
+    }
+}
+
+/// The send buffer grows for a writer that waits while the window has room, and for no other.
+#[test]
+fn a_buffer_grows_for_those_that_wait() {
+    for (waits, grows) in [(true, true), (false, false)] {
+        let mut talk = Talk::accepted(|_| {});
+        let sndbuf = |talk: &Talk| talk.end.conn().info(&talk.end.cfg).wmem.1;
+        let before = sndbuf(&talk);
+        talk.end.write(10_000, false);
+        taken(&mut talk);
+        enter!(&mut talk.end, conn, cx => { let _ = cx; conn.waits_for_room(waits) });
+        talk.run("+10 < . 1:1(0) ack 10001 win 257");
+        assert_eq!(sndbuf(&talk) > before, grows);
+    }
+}
+
+/// What bounds a connection is told in time: here, the peer's window.
+#[test]
+fn a_closed_window_is_timed() {
+    let mut talk = Talk::accepted(|_| {});
+    talk.run(
+        "+10 < . 1:1(0) ack 1 win 0
+         write 1000
+         +100 < . 1:1(0) ack 1 win 100
+         > P. 1:1001(1000) ack 1
+         +30 < . 1:1(0) ack 1001 win 100",
+    );
+    let info = talk.end.conn().info_at(&talk.end.cfg, talk.end.now);
+    assert_eq!(info.chrono.times(), (130_000, 100_000, 0));
+}
