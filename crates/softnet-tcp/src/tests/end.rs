@@ -170,6 +170,11 @@ impl End {
         self.after();
     }
 
+    /// The furthest edge of the receive window that was told.
+    pub(super) fn edge(&self) -> Option<Seq> {
+        self.edge
+    }
+
     pub(super) fn conn(&self) -> &Conn<Handle> {
         self.conn.as_ref().expect("a connection")
     }

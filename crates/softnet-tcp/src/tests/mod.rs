@@ -9,6 +9,7 @@ mod listen;
 mod matrix;
 mod pair;
 mod receive;
+mod sim;
 mod sizes;
 mod storm;
 mod talk;
