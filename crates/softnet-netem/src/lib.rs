@@ -213,9 +213,7 @@ impl Netem {
         // As in the kernel, of a packet that is both duplicated and lost one is left.
         match (twice, lost) {
             (false, true) => Decision { packet: Fate::Lost, copy: None },
-            (false, false) | (true, true) => {
-                Decision { packet: self.place(now, len, queued), copy: None }
-            }
+            (false, false) | (true, true) => Decision { packet: self.place(now, len, queued), copy: None },
             (true, false) => {
                 let packet = self.place(now, len, queued);
                 let held = queued + usize::from(packet != Fate::Overlimit);

@@ -30,6 +30,8 @@ pub(super) struct Host {
     pub(super) delivered: u64,
     pub(super) time_wait: Option<TimeWait>,
     pub(super) refuse: bool,
+    /// Segments refused.
+    pub(super) refused: u64,
     pub(super) drops: Vec<DropReason>,
 }
 
@@ -40,6 +42,7 @@ impl Output for Host {
         if !self.refuse {
             self.sent.push_back((self.now, *emit));
         }
+        self.refused += u64::from(self.refuse);
         !self.refuse
     }
 

@@ -23,7 +23,7 @@ use crate::wire::{Emit, Flags, Segment};
 use crate::{Instant, Seq};
 
 /// The time that a run may take: the longest orphan's patience, and what may come before it.
-const PATIENCE: u64 = 4 * 3_600_000_000;
+const PATIENCE: u64 = 24 * 3_600_000_000;
 
 #[derive(Debug)]
 struct Side {
@@ -39,6 +39,8 @@ struct Side {
     /// Since when nothing was lost and `SND.UNA` did not move, and where that stood.
     still_since: Instant,
     still_at: (u64, Option<State>),
+    /// Whether nothing was outstanding.
+    idle: bool,
     /// The longest time-out in force since, microseconds.
     still_rto: u64,
 }
@@ -75,6 +77,8 @@ pub(super) struct World {
     now: Instant,
     /// Whether something was lost since the stalls were looked at.
     loss: bool,
+    /// Segments that hosts have refused until then.
+    refused: u64,
     /// The longest ways so far, microseconds.
     longest: [u64; 2],
     report: Report,
@@ -111,6 +115,7 @@ impl World {
             heard: start,
             still_since: start,
             still_at: (0, None),
+            idle: true,
             still_rto: 0,
         };
         World {
@@ -124,6 +129,7 @@ impl World {
             start,
             now: start,
             loss: false,
+            refused: 0,
             longest: [0; 2],
             report: Report::default(),
             trace: false,
@@ -263,7 +269,6 @@ impl World {
             let side = &mut self.sides[i];
             side.end.now = self.now;
             side.end.host.refuse = refuse;
-            self.loss |= refuse;
             if side.closed || side.end.state().is_none_or(|state| state == State::Closed) {
                 continue;
             }
@@ -297,8 +302,12 @@ impl World {
 
     /// The end of a step: nothing stalls.
     fn look(&mut self) {
-        let loss = std::mem::take(&mut self.loss);
-        let way = self.longest[0] + self.longest[1];
+        let refused = self.sides.iter().map(|side| side.end.host.refused).sum();
+        let loss = std::mem::take(&mut self.loss) || refused > self.refused;
+        self.refused = refused;
+        // What a host refused is tried again in half a second (Linux RESOURCE_PROBE_INTERVAL).
+        let patience = if self.plan.refuse > 0 { 500_000 } else { 0 };
+        let way = self.longest[0] + self.longest[1] + patience;
         for i in 0..2 {
             let delivered = self.sides[1 - i].end.host.delivered;
             if delivered == self.sides[i].app.send && self.report.delivered_at[i] == 0 {
@@ -308,7 +317,9 @@ impl World {
             let Some(conn) = &side.end.conn else { continue };
             let send = conn.info(&side.end.cfg).send;
             let at = (send.bytes_acked, side.end.state());
-            if loss || send.unacked == 0 || at != side.still_at || conn.state() == State::Closed {
+            // From the first look on at which something is outstanding.
+            let idle = std::mem::replace(&mut side.idle, send.unacked == 0 || conn.state() == State::Closed);
+            if loss || idle || at != side.still_at {
                 (side.still_since, side.still_at, side.still_rto) = (self.now, at, 0);
             }
             side.still_rto = side.still_rto.max(u64::from(send.rto.0));
