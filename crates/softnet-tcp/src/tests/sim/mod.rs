@@ -7,6 +7,7 @@
 //! A million of them: `SOFTNET_SIM_SEEDS=1000000 cargo test --release -p softnet-tcp sim::many --
 //! --ignored --nocapture`, from `SOFTNET_SIM_SEED` on if that is set.
 
+mod goodput;
 mod plan;
 mod world;
 

@@ -22,8 +22,9 @@ use crate::timewait::TIMEWAIT_LEN;
 use crate::wire::{Emit, Flags, Segment};
 use crate::{Instant, Seq};
 
-/// The time that a run may take: the longest orphan's patience, and what may come before it.
-const PATIENCE: u64 = 24 * 3_600_000_000;
+/// The time that a run may take: a buffer of three segments, without SACK and timestamps, makes
+/// two kilobytes a time-out of two minutes, as in Linux.
+const PATIENCE: u64 = 7 * 24 * 3_600_000_000;
 
 #[derive(Debug)]
 struct Side {
