@@ -2,6 +2,7 @@
 //! virtual time. After every step the invariants are asserted.
 
 mod close;
+mod conversations;
 mod end;
 mod flow;
 mod handshake;
