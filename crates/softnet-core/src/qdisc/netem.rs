@@ -1,9 +1,11 @@
-//! `netem`: a bad network before a TX queue (`net/sched/sch_netem.c`): loss, delay, jitter, reordering, corruption, a
-//! rate. What becomes of a packet [`softnet_netem`] decides; this holds the packets until then.
+//! `netem`: a bad network before a TX queue (`net/sched/sch_netem.c`): loss, delay, jitter,
+//! reordering, corruption, a rate. [`softnet_netem`] decides what becomes of a packet; the
+//! discipline holds it until then.
 //!
-//! Not of the kernel's words is `duplicate`: a TX queue has no packet memory to copy into.
+//! The kernel's `duplicate` is missing: a TX queue has no packet memory to copy into.
 //!
-//! Invariant: packets leave in the order of the times that were decided, those of the same time in the order they came.
+//! Invariant: packets leave in the order of the times that were decided, those of the same time in
+//! the order in which they came.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -79,8 +81,8 @@ impl Netem {
     }
 }
 
-/// Flips a bit: the `which`th, modulo their number. Where the checksum is completed behind this, it flips one of that,
-/// so that it is wrong then too.
+/// Flips a bit: the `which`th, modulo their number. Where the device completes the checksum, it
+/// flips one of that, so that it is wrong then too.
 fn flip(skb: &mut Skb, which: u32) {
     let partial = match skb.head().csum {
         Csum::Partial { start, offset } => Some(usize::from(start) + usize::from(offset)),

@@ -1,4 +1,4 @@
-//! `netem` in `tc`'s words: `netem delay 20ms 2ms loss 1% reorder 25% 50% rate 10mbit limit 1000 seed 7`.
+//! `netem` in `tc`'s words: `netem delay 20ms 2ms loss 1% reorder 25% 50% rate 10mbit seed 7`.
 
 use std::fmt;
 
