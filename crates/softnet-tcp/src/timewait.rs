@@ -137,12 +137,10 @@ impl TimeWait {
             // "In window segment, it may be only reset or bare ack." RFC 1337 advises against
             // believing the reset.
             if rst {
-                if !cfg.tcp_rfc1337 {
-                    return Verdict::Gone(None);
-                }
-            } else {
-                self.restart(now);
+                // What is not believed changes nothing, its timestamp included.
+                return if cfg.tcp_rfc1337 { Verdict::Drop } else { Verdict::Gone(None) };
             }
+            self.restart(now);
             self.take_timestamp(now, segment);
             return Verdict::Drop;
         }
@@ -326,6 +324,16 @@ mod tests {
         assert_eq!(give(&mut tw(Substate::TimeWait), &cfg, 1, &rst), Verdict::Gone(None));
         cfg.tcp_rfc1337 = true;
         assert_eq!(give(&mut tw(Substate::TimeWait), &cfg, 1, &rst), Verdict::Drop);
+        // Nor is its timestamp: a FIN that comes again with an older one is no duplicate of old.
+        let (mut object, ts) = (tw(Substate::TimeWait), |val| Some(Timestamps { val, ecr: 0 }));
+        let mut late = rst;
+        late.options.timestamps = ts(5000);
+        assert_eq!(give(&mut object, &cfg, 1, &late), Verdict::Drop);
+        let mut before = seg(1000, Flags::ACK, 0, 70);
+        before.options.timestamps = ts(100);
+        let since = object.deadline();
+        assert_eq!(give(&mut object, &cfg, 1000, &before), Verdict::Drop);
+        assert!(object.deadline() > since, "the ACK was heard");
         let off = seg(1001, Flags::RST, 0, 70);
         assert_eq!(give(&mut tw(Substate::TimeWait), &cfg, 1, &off), Verdict::Drop);
     }

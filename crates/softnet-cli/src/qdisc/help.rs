@@ -25,6 +25,12 @@ Disciplines:
               faster waits, up to `limit` bytes or as many as leave within `latency`; the rest is
               dropped. A frame (MTU and 14 bytes) longer than `burst`, or `mtu`, is dropped, for it
               never could leave. peakrate and mtu say how fast a burst leaves.
+  netem [limit PACKETS] [delay TIME [JITTER [CORR]]] [loss [random] PERCENT [CORR]]
+        [loss gemodel P [R [1-H [1-K]]]] [reorder PERCENT [CORR]] [gap N]
+        [corrupt PERCENT [CORR]] [rate RATE] [seed N]
+              A bad network, for tests: what is lost (qdisc_loss), late, ahead of others, damaged,
+              as tc-netem(8) has it. limit (1000) counts what is merely late, too. The same seed
+              does the same to the same packets. Each segment has a fate of its own.
   mq          As root only: a discipline for each TX queue. The default of a device with several.
   noqueue     Nothing waits: what finds the ring full is dropped (full_ring).
 
@@ -53,7 +59,8 @@ Statistics (-s), as tc has them; of the time since the discipline is there:
   overlimits  times a packet had to wait for its rate
   requeues    packets that the ring gave back; they stay first in line
   backlog     bytes and packets that wait now
-  drops       by reason: qdisc_overlimit is no room, qdisc_drop is too long for a tbf
+  drops       by reason: qdisc_overlimit is no room, qdisc_drop is too long for a tbf,
+              qdisc_loss is what a netem is told to lose
 and of the TX queue, for as long as the device is open:
   owned       times a thread had the queue to itself, to queue packets and to send
   handed over packets that came while another thread had it, and were left to that one: their

@@ -1,6 +1,6 @@
 //! Queueing disciplines: what waits before a TX queue, in which order it leaves, and when.
 //!
-//! * [`Qdisc`] is a discipline: [`Fifo`] (`pfifo`, `bfifo`), [`PfifoFast`], [`Tbf`]. It is a plain data structure
+//! * [`Qdisc`] is a discipline: [`Fifo`] (`pfifo`, `bfifo`), [`PfifoFast`], [`Tbf`], [`Netem`]. It is a plain data structure
 //!   that one thread at a time calls, with the time as an argument; it never touches a device.
 //! * [`Spec`] says which one and with which parameters, in `tc`'s words and units, and builds it.
 //! * [`DeferList`] is the root of one TX queue: senders that find it taken leave their packets on a lock-free list
@@ -14,6 +14,8 @@ mod defer;
 mod dql;
 mod fifo;
 mod mirred;
+mod netem;
+mod netem_spec;
 mod pfifo_fast;
 mod root;
 mod spec;
@@ -31,6 +33,7 @@ pub use defer::{DeferList, DeferStats, Origin, QueueGuard, Sent};
 pub use dql::Dql;
 pub use fifo::Fifo;
 pub use mirred::{MIRRED_DEFER_LIMIT, MIRRED_NEST_LIMIT, Mirred, MirredOutcome, MirredStack};
+pub use netem::Netem;
 pub use pfifo_fast::{PfifoFast, rt_tos2priority};
 pub use root::{NextRun, Ring};
 pub use spec::{DevParams, Spec, SpecError};

@@ -8,7 +8,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use super::tbf::{Tbf, TbfLimit, TbfPeak, TbfSpec};
-use super::{Fifo, PfifoFast, Qdisc, Rate, Size, Time, UnitError};
+use super::{Fifo, Netem, PfifoFast, Qdisc, Rate, Size, Time, UnitError, netem_spec};
 
 /// What defaults and checks depend on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,13 +57,15 @@ pub enum Spec {
     },
     /// A token bucket.
     Tbf(TbfSpec),
+    /// A bad network.
+    Netem(softnet_netem::Params),
 }
 
 /// What is wrong with a [`Spec`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SpecError {
     /// No such discipline.
-    #[error("expected noqueue, mq, pfifo_fast, pfifo, bfifo or tbf, got {}", quoted(.0))]
+    #[error("expected noqueue, mq, pfifo_fast, pfifo, bfifo, tbf or netem, got {}", quoted(.0))]
     Kind(String),
     /// No such parameter.
     #[error("{kind}: expected {expected}, got `{got}`")]
@@ -106,6 +108,9 @@ pub enum SpecError {
     /// The parameters do not go together.
     #[error("tbf: {0}")]
     Tbf(&'static str),
+    /// The same of a `netem`.
+    #[error("netem: {0}")]
+    Netem(&'static str),
     /// A discipline cannot become another by a change.
     #[error("a {is} cannot be changed to {asked}: replace it")]
     OtherKind {
@@ -134,6 +139,7 @@ impl Spec {
             Spec::Pfifo { .. } => "pfifo",
             Spec::Bfifo { .. } => "bfifo",
             Spec::Tbf(_) => "tbf",
+            Spec::Netem(_) => "netem",
         }
     }
 
@@ -146,6 +152,7 @@ impl Spec {
             Spec::Pfifo { limit } => Box::new(Fifo::packets(limit.unwrap_or(dev.pfifo_limit()), dev)),
             Spec::Bfifo { limit } => Box::new(Fifo::bytes(limit.unwrap_or(dev.bfifo_limit()), dev)),
             Spec::Tbf(spec) => Box::new(Tbf::new(spec)?),
+            Spec::Netem(params) => Box::new(Netem::new(params)),
         }))
     }
 
@@ -195,6 +202,7 @@ impl fmt::Display for Spec {
                     TbfLimit::Latency(latency) => write!(f, " lat {latency}"),
                 }
             }
+            Spec::Netem(params) => netem_spec::write(f, params),
         }
     }
 }
@@ -292,6 +300,7 @@ impl FromStr for Spec {
                 let expected = "rate, burst, limit, latency, peakrate or mtu";
                 Spec::Tbf(Parameters::read("tbf", TBF, expected, words)?.tbf()?)
             }
+            "netem" => Spec::Netem(netem_spec::read(words)?),
             _ => return Err(SpecError::Kind(kind.into())),
         })
     }

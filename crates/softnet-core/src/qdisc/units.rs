@@ -7,6 +7,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use softnet_netem::Chance;
+
 /// A text that is not a value of its unit.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("expected {expected}, got `{got}`")]
@@ -80,6 +82,20 @@ fn parse(text: &str, units: &[Unit]) -> Option<u64> {
     let digits: u128 = [whole, fraction].concat().parse().ok()?;
     let value = digits.checked_mul(*times)? / by / 10u128.pow(fraction.len() as u32);
     value.try_into().ok()
+}
+
+/// A probability in percent, with or without the sign.
+pub(super) fn chance(text: &str) -> Result<Chance, UnitError> {
+    // A millionth of a percent is the smallest unit.
+    let percent: &[Unit] = &[(&["", "%"], 1_000_000, 1)];
+    let parts = parse(text, percent).and_then(|parts| u32::try_from(parts).ok());
+    let parts = parts.filter(|parts| *parts <= Chance::ALWAYS.0);
+    parts.map(Chance).ok_or_else(|| UnitError { expected: "a percentage up to 100%", got: text.into() })
+}
+
+/// A number without a unit.
+pub(super) fn number<T: FromStr>(text: &str) -> Result<T, UnitError> {
+    text.parse().map_err(|_| UnitError { expected: "a number", got: text.into() })
 }
 
 /// Writes `value` in the largest of `units` that divides it.

@@ -85,6 +85,7 @@ reasons! {
     IcmpIgnored = "icmp_ignored", "an ICMP message to softnet that asks for no answer, or may not have one";
     QdiscDrop = "qdisc_drop", "the qdisc can never send it (larger than its bucket), or was replaced";
     QdiscOverlimit = "qdisc_overlimit", "the qdisc was at its limit";
+    QdiscLoss = "qdisc_loss", "the qdisc is a netem, which lost it as it is to";
     QdiscBurstDrop = "qdisc_burst_drop", "too many packets waited for the sender that owned the TX queue";
     TcIngress = "tc_ingress", "an action dropped it where it came in, such as a redirect that loops";
     TcEgress = "tc_egress", "an action dropped it where it was to leave, such as a redirect that loops";

@@ -41,7 +41,7 @@ impl<H> Conn<H> {
         let result = match self.state {
             State::Closed => Err(DropReason::TcpClose),
             State::SynSent => self.in_syn_sent(cx, segment),
-            _ if self.is_predicted(segment, charge) => {
+            _ if self.is_predicted(segment) => {
                 self.predicted(cx, segment, &mut payload);
                 Ok(())
             }
@@ -60,9 +60,8 @@ impl<H> Conn<H> {
     }
 
     /// Header prediction.
-    fn is_predicted(&self, segment: &Segment, charge: u32) -> bool {
-        let fits =
-            segment.len == 0 || (segment.len <= self.win.current(self.rcv_nxt) && self.win.fits(charge));
+    fn is_predicted(&self, segment: &Segment) -> bool {
+        let fits = segment.len == 0 || (segment.len <= self.win.current(self.rcv_nxt) && self.win.fits());
         let ts = match segment.options.timestamps {
             Some(ts) => self.is(ConnFlags::TS) && ts.val.wrapping_sub(self.ts_recent) as i32 >= 0,
             None => !self.is(ConnFlags::TS),

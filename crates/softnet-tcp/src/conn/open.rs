@@ -7,7 +7,7 @@
 use super::{Conn, ConnFlags, Cx, Error, Events, State, Tuned};
 use crate::config::{Config, CongestionControl};
 use crate::isn::Initial;
-use crate::listen::Accepted;
+use crate::listen::{Accepted, DEFAULT_MSS};
 use crate::recv::ack::AckPolicy;
 use crate::recv::window::RecvWindow;
 use crate::send::{CubicParams, Sender, SenderInit};
@@ -34,6 +34,9 @@ pub struct ConnOptions {
     pub congestion: Option<CongestionControl>,
     /// How CUBIC behaves.
     pub cubic: CubicParams,
+    /// Whether what [`Conn::connect`] opens goes over IPv6: a peer that announces no MSS takes 1220
+    /// bytes then, not 536 (RFC 9293 3.7.1). A listener sees that by the address.
+    pub ipv6: bool,
     pub(crate) flags: u32,
     pub(crate) tuned: Tuned,
 }
@@ -155,7 +158,7 @@ impl<H> Conn<H> {
             nxt: initial.seq,
             ts_offset: initial.ts_offset,
             path_mss,
-            peer_mss: crate::recv::ack::MSS_DEFAULT,
+            peer_mss: if options.ipv6 { DEFAULT_MSS[1] } else { DEFAULT_MSS[0] },
             win,
         };
         Ok(Conn::start(cx, options, start))
@@ -289,7 +292,15 @@ impl<H> Conn<H> {
                 self.end(cx, Some(error));
             }
             State::Closed => {}
-            _ => self.soft_error = Some(error),
+            _ => {
+                self.soft_error = Some(error);
+                // RFC 6069 4.2: only what was lost on the way to a router that has no way on
+                // speaks of the retransmission that is out.
+                let unreachable = matches!(error, Error::HostUnreachable | Error::NetworkUnreachable);
+                if unreachable && quoted == self.tx.una() {
+                    self.tx.on_unreachable(&cx.send());
+                }
+            }
         }
     }
 

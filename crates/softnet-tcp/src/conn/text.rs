@@ -55,7 +55,7 @@ impl<H> Conn<H> {
         let start = segment.seq + u32::from(segment.flags.any(Flags::SYN));
         let window = self.win.current(self.rcv_nxt);
         if start == self.rcv_nxt {
-            if window == 0 && segment.len > 0 {
+            if window == 0 && segment.len > 0 && !self.hole_has_the_memory() {
                 cx.counters.zero_window_drop += 1;
                 return Err(self.out_of_window(DropReason::TcpZeroWindow));
             }
@@ -69,7 +69,7 @@ impl<H> Conn<H> {
         }
         if start.before(self.rcv_nxt) {
             self.report_duplicate(cx, start, self.rcv_nxt);
-            if window == 0 {
+            if window == 0 && !self.hole_has_the_memory() {
                 cx.counters.zero_window_drop += 1;
                 return Err(self.out_of_window(DropReason::TcpZeroWindow));
             }
@@ -79,6 +79,13 @@ impl<H> Conn<H> {
             return Err(self.out_of_window(DropReason::TcpOverwindow));
         }
         self.beyond_hole(cx, segment, fin, payload)
+    }
+
+    /// Whether the window is closed only because of what waits beyond a hole: the application has
+    /// read everything, so that no read will ever open it. What fills the hole is taken then, and
+    /// what waits gives way to it.
+    fn hole_has_the_memory(&self) -> bool {
+        self.has_hole() && self.unread() == 0 && self.rcv_nxt.before(self.win.max_edge)
     }
 
     /// The peer is out of step: it is told at once, and quickly for a while.
@@ -107,7 +114,7 @@ impl<H> Conn<H> {
         if let Some(payload) = payload.take() {
             if len == 0 {
                 cx.out.discard(payload.handle, DropReason::TcpOldData);
-            } else if !self.make_room(cx, payload.charge, self.rcv_nxt) {
+            } else if !self.make_room(cx, self.rcv_nxt) {
                 self.ack.out_of_memory();
                 self.raise(Events::READABLE);
                 if self.unread() > 0 {
@@ -215,9 +222,7 @@ impl<H> Conn<H> {
             (end, fin) = (edge, false);
         }
         self.ack.schedule();
-        if let Some(charge) = payload.as_ref().map(|payload| payload.charge)
-            && !self.make_room(cx, charge, start)
-        {
+        if payload.is_some() && !self.make_room(cx, start) {
             cx.counters.ofo_drop += 1;
             return Err(DropReason::ProtoMem);
         }
@@ -276,10 +281,10 @@ impl<H> Conn<H> {
         result
     }
 
-    /// Makes room for `charge` bytes of memory, of data from `start` on; false if there is none
+    /// Makes room for a segment from `start` on; false if there is none
     /// (Linux `tcp_prune_queue`, but for collapsing, which is the host's).
-    fn make_room<O: Output<Handle = H>>(&mut self, cx: &mut Cx<'_, O>, charge: u32, start: Seq) -> bool {
-        if self.win.fits(charge) {
+    fn make_room<O: Output<Handle = H>>(&mut self, cx: &mut Cx<'_, O>, start: Seq) -> bool {
+        if self.win.fits() {
             return true;
         }
         cx.counters.prune_called += 1;
@@ -287,9 +292,9 @@ impl<H> Conn<H> {
         // What is furthest from being read goes first, an eighth of the buffer at a time, but not
         // for what is further still.
         let goal = self.win.held.saturating_sub(self.win.buf / 8);
-        let Some(ooo) = &mut self.ooo else { return self.win.fits(charge) };
+        let Some(ooo) = &mut self.ooo else { return self.win.fits() };
         let mut pruned = false;
-        while (!self.win.fits(charge) || (pruned && self.win.held > goal))
+        while (!self.win.fits() || (pruned && self.win.held > goal))
             && let Some(piece) = ooo.pop_last_behind(start)
         {
             self.win.held = self.win.held.saturating_sub(piece.charge);
@@ -306,7 +311,7 @@ impl<H> Conn<H> {
                 self.ooo = None;
             }
         }
-        self.win.fits(charge)
+        self.win.fits()
     }
 
     /// The peer sends no more: all of its data is there.

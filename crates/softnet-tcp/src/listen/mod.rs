@@ -14,6 +14,7 @@
 pub mod cookies;
 mod request;
 
+pub(crate) use request::DEFAULT_MSS;
 pub use request::{Request, RequestVerdict, Timeout};
 
 use crate::config::Config;

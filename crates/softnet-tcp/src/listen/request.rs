@@ -13,7 +13,7 @@ use crate::wire::{Emit, Flags, Segment, Timestamps};
 /// The first wait for the ACK of a SYN-ACK.
 const TIMEOUT: Span = Span(1_000_000);
 /// What a peer takes that does not say (RFC 9293 MUST-15).
-const DEFAULT_MSS: [u16; 2] = [536, 1220];
+pub(crate) const DEFAULT_MSS: [u16; 2] = [536, 1220];
 
 const TS: u8 = 1;
 const WSCALE: u8 = 2;
@@ -292,7 +292,9 @@ impl Request {
             window: u32::from(segment.window) << self.snd_wscale,
             sack: self.is(SACK),
             ecn: self.is(ECN),
-            rtt: once.then(|| now.since(self.first_sent)),
+            // The ACK came long before what completes the handshake, where that waits for data or
+            // for room in the queue: what passed since measures no round trip.
+            rtt: (once && !self.is(ACKED)).then(|| now.since(self.first_sent)),
             retransmitted: self.timeouts > 0,
         }
     }

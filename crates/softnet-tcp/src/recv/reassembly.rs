@@ -95,7 +95,9 @@ impl<H> Reassembly<H> {
             piece.start = held.end;
             at += 1;
         }
-        while let Some(held) = self.pieces.get(at)
+        // Those that it covers leave together: one by one, each would move all behind it.
+        let mut behind = at;
+        while let Some(held) = self.pieces.get(behind)
             && held.start.before(piece.end)
         {
             if held.end.after(piece.end) {
@@ -104,10 +106,9 @@ impl<H> Reassembly<H> {
                 break;
             }
             seen(held.start, held.end);
-            if let Some(old) = self.pieces.remove(at) {
-                freed(old);
-            }
+            behind += 1;
         }
+        self.pieces.drain(at..behind).for_each(&mut freed);
         if piece.start == piece.end || self.pieces.len() >= MAX_PIECES {
             return Inserted { dup, rejected: Some(piece.handle) };
         }

@@ -203,9 +203,11 @@ impl RecvWindow {
         self.max_edge = self.max_edge.max(rcv_nxt + self.wnd);
     }
 
-    /// Whether `charge` bytes of memory more may be held.
-    pub(crate) fn fits(&self, charge: u32) -> bool {
-        self.held.saturating_add(charge) <= self.buf
+    /// Whether another segment may be held. As in Linux (`tcp_can_ingest`) it may exceed the
+    /// buffer: where two small segments were promised room, and their memory is a little more than
+    /// that, the second would be refused at each round trip.
+    pub(crate) fn fits(&self) -> bool {
+        self.held <= self.buf
     }
 
     /// Sets the numbers before the first segment: everything before `rcv_nxt` is acknowledged.

@@ -5,13 +5,16 @@
 //! block of a peer can split a record (CVE-2019-11478 is the price of splitting super-segments).
 //! Only a smaller MSS splits, by filling a ring anew.
 //!
-//! An empty ring gives its memory back, but for eight records, which [`Ring::release`] frees: a
-//! connection that answers requests allocates once, not once a response.
+//! An empty ring gives its memory back, but for 64 records, which [`Ring::release`] frees: a
+//! connection that answers requests allocates once, not once a response. Beyond that, a flight
+//! costs little beside the packets that it has.
 
 use crate::{Instant, Seq};
 
-/// Ring slots that an empty queue keeps until [`Ring::release`].
-const KEPT: usize = 8;
+/// Ring slots of the first packets.
+const LEAST: usize = 8;
+/// Ring slots that an empty queue keeps until [`Ring::release`]: a TSO segment's packets.
+const KEPT: usize = 64;
 
 /// The peer has it (S).
 pub(super) const SACKED: u8 = 1;
@@ -179,7 +182,7 @@ impl Ring {
     }
 
     fn grow(&mut self) {
-        let slots = (self.slots.len() * 2).max(KEPT);
+        let slots = (self.slots.len() * 2).max(LEAST);
         let mut grown = Vec::with_capacity(slots);
         grown.extend((0..self.len()).map(|i| self.slots[self.slot(i)]));
         grown.resize(slots, Record::default());

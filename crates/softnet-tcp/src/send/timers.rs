@@ -111,7 +111,8 @@ impl Sender {
             }
             return;
         }
-        if self.timer == Timer::Rto && self.retransmits > 0 {
+        // A time-out that probes a closed window backs off without being a retransmission.
+        if self.timer == Timer::Rto && (self.retransmits > 0 || self.backoff > 0) {
             self.backoff = self.backoff.saturating_sub(1);
             self.arm(Timer::Rto, cx.now + self.rto(cx.cfg).min(RESOURCE_PROBE_INTERVAL));
         }

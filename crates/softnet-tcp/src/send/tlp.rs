@@ -45,10 +45,12 @@ impl Sender {
         true
     }
 
-    /// The probe's timer expired. RTO runs anew; the next run of output sends the probe, unless
-    /// one is out already ("one TLP per tail loss episode").
+    /// The probe's timer expired. The next run of output sends the probe, unless one is out already
+    /// ("one TLP per tail loss episode"). RTO runs since the head was sent, as if there had been no
+    /// probe's timer; a probe that leaves starts it anew.
     pub(super) fn on_probe_timer(&mut self, cx: &Cx<'_>) {
         self.tlp_due = !self.tlp_out && !self.ring.is_empty();
+        self.timer = Timer::Tlp;
         self.rearm_rto(cx);
     }
 

@@ -32,6 +32,8 @@ pub(super) struct Host {
     pub(super) refuse: bool,
     /// Records of the send queue, by their last numbers.
     pub(super) pieces: Vec<Piece>,
+    /// Segments refused.
+    pub(super) refused: u64,
     pub(super) drops: Vec<DropReason>,
 }
 
@@ -46,6 +48,7 @@ impl Output for Host {
         if !self.refuse {
             self.sent.push_back((self.now, *emit));
         }
+        self.refused += u64::from(self.refuse);
         !self.refuse
     }
 
@@ -174,6 +177,11 @@ impl End {
         let initial = Initial { seq: self.iss, ts_offset: 0 };
         self.conn = Some(Conn::connect(&mut cx, &self.options, initial, self.path_mss).unwrap());
         self.after();
+    }
+
+    /// The furthest edge of the receive window that was told.
+    pub(super) fn edge(&self) -> Option<Seq> {
+        self.edge
     }
 
     pub(super) fn conn(&self) -> &Conn<Handle> {

@@ -341,3 +341,19 @@ fn a_probe_that_is_data_ends_the_backoff() {
     assert!(due <= 420_000, "{due} µs");
     talk.end.host.sent.clear();
 }
+
+/// The simulator's seed 280550: each refused retransmission doubled the time-out.
+#[test]
+fn a_refused_probe_of_a_window_that_was_taken_back_does_not_back_off() {
+    let mut talk = Talk::accepted(|_| {});
+    talk.run(
+        "write 1000
+         > P. 1:1001(1000) ack 1
+         +10 < . 1:1(0) ack 1 win 0
+         refuse on
+         +5000 nothing
+         refuse off",
+    );
+    let due = talk.end.deadline();
+    assert!(due.since(talk.end.now) <= crate::Span(500_000), "{due:?}");
+}

@@ -324,6 +324,18 @@ fn without_an_mss_option_segments_hold_536_bytes() {
     assert_eq!(talk.end.conn().info(&talk.end.cfg).send.snd_mss, 536);
 }
 
+/// RFC 9293 3.7.1 (MUST-15), over IPv6.
+#[test]
+fn without_an_mss_option_over_ipv6_segments_hold_1220_bytes() {
+    let mut talk = Talk::connect_with(|_| {}, crate::ConnOptions { ipv6: true, ..Default::default() });
+    talk.run(
+        "> S 0:0(0)
+         +10 < S. 0:0(0) ack 1 win 32792
+         > . 1:1(0) ack 1",
+    );
+    assert_eq!(talk.end.conn().info(&talk.end.cfg).send.snd_mss, 1220);
+}
+
 #[test]
 fn a_tiny_mss_is_not_believed() {
     let mut talk = Talk::listen(|_| {});

@@ -6,7 +6,7 @@ use crate::isn::Tuple;
 use crate::listen::{ListenCx, Listener, Request, RequestVerdict, Timeout, Verdict};
 use crate::testing::{test_hash, tuple};
 use crate::wire::{Emit, Flags, Options, Segment, Timestamps};
-use crate::{Config, DropReason, Instant, Seq};
+use crate::{Config, DropReason, Instant, Seq, Span};
 
 struct Server {
     cfg: Config,
@@ -195,6 +195,27 @@ fn defer_accept_waits_for_data() {
     let data = Segment { len: 5, ..bare };
     assert!(matches!(server.answer(&mut request, &data), RequestVerdict::Accept(_)));
     assert_eq!(server.counters.defer_accept_drop, 1);
+}
+
+/// The time until the first data is the client's, not the path's.
+#[test]
+fn a_deferred_accept_measures_no_round_trip() {
+    let rtt = |deferred: bool| {
+        let mut server = Server::new(5, |_| {});
+        server.listener.set_defer_accept(&server.cfg.clone(), 5);
+        let (mut request, emit) = server.request(1);
+        server.now.0 += 30_000;
+        let bare = ack(&emit);
+        if deferred {
+            server.answer(&mut request, &bare);
+            server.now.0 += 700_000;
+        }
+        match server.answer(&mut request, &Segment { len: 5, ..bare }) {
+            RequestVerdict::Accept(accepted) => accepted.rtt,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!((rtt(false), rtt(true)), (Some(Span(30_000)), None));
 }
 
 #[test]

@@ -2,6 +2,7 @@
 //! virtual time. After every step the invariants are asserted.
 
 mod close;
+mod conversations;
 mod end;
 mod flow;
 mod handshake;
@@ -10,6 +11,7 @@ mod matrix;
 mod pair;
 mod receive;
 mod runs;
+mod sim;
 mod sizes;
 mod storm;
 mod talk;

@@ -405,3 +405,42 @@ fn a_refused_ack_tells_no_window() {
          drop TcpOldData",
     );
 }
+
+/// The simulator's seed 143005 (of its first plan): an end whose memory a hole had taken was
+/// deaf for ever.
+#[test]
+fn what_waits_beyond_a_hole_gives_way_to_what_fills_it() {
+    let mut talk = Talk::accepted(|_| {});
+    talk.run(
+        "rcvbuf 2304
+         < . 1:1001(1000) ack 1 win 257
+         > . 1:1(0) ack 1001
+         < . 1001:2001(1000) ack 1 win 257
+         +40 > . 1:1(0) ack 2001
+         < . 2001:2051(50) ack 1 win 257
+         > . 1:1(0) ack 2001 win 0
+         drop ProtoMem
+         read-some 1000
+         < . 2101:3101(1000) ack 1 win 257
+         > . 1:1(0) ack 2001 win 0 <sack 2101:3101>
+         read-some 1000
+         < P. 2001:2101(100) ack 1 win 257
+         > . 1:1(0) ack 3101
+         read 1100
+         > . 1:1(0) ack 3101",
+    );
+}
+
+/// The simulator's seed 50671: memory for one and a half of the two segments that were promised.
+#[test]
+fn two_segments_that_were_promised_are_both_taken() {
+    let mut talk = Talk::accepted(|_| {});
+    talk.run(
+        "rcvbuf 2304
+         < . 1:578(577) ack 1 win 257
+         > . 1:1(0) ack 578
+         < . 578:1155(577) ack 1 win 257
+         +40 > . 1:1(0) ack 1155
+         read 1154",
+    );
+}

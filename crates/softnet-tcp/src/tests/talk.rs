@@ -48,6 +48,15 @@ impl Talk {
         Talk::connect_at(change, Seq(1_000_000), Seq(5_000_000))
     }
 
+    pub(super) fn connect_with(change: impl FnOnce(&mut Config), options: ConnOptions) -> Talk {
+        let mut cfg = script_config();
+        change(&mut cfg);
+        let mut talk = Talk::new(cfg, Seq(1_000_000), Seq(5_000_000));
+        talk.end.options = options;
+        talk.end.connect();
+        talk
+    }
+
     pub(super) fn connect_at(change: impl FnOnce(&mut Config), iss: Seq, peer_isn: Seq) -> Talk {
         let mut cfg = script_config();
         change(&mut cfg);

@@ -149,6 +149,30 @@ fn a_soft_error_is_told_when_the_connection_times_out() {
     talk.run("state Closed\nerror HostUnreachable");
 }
 
+/// RFC 6069: a router that has no way on for the retransmission takes one doubling back; what it
+/// says of another segment does not.
+#[test]
+fn unreachable_takes_a_doubling_back() {
+    let mut talk = Talk::accepted(|_| {});
+    talk.run(
+        "write 2000
+         > P. 1:2001(2000) ack 1
+         +22 > P. 1001:2001(1000) ack 1
+         +210 > . 1:1001(1000) ack 1
+         +420 > . 1:1001(1000) ack 1",
+    );
+    let quoted = talk.end.iss + 1;
+    let before = talk.end.deadline();
+    super::end::enter!(&mut talk.end, conn, cx => {
+        conn.icmp_error(cx, quoted + 1000, crate::conn::Error::HostUnreachable);
+        assert_eq!(conn.next_deadline(), before, "the quoted segment is not the head");
+        conn.icmp_error(cx, quoted, crate::conn::Error::Protocol);
+        assert_eq!(conn.next_deadline(), before, "another kind of error");
+        conn.icmp_error(cx, quoted, crate::conn::Error::NetworkUnreachable);
+        assert!(conn.next_deadline() < before);
+    });
+}
+
 #[test]
 fn an_error_ends_a_connection_that_is_being_opened() {
     let mut talk = Talk::connect(|_| {});

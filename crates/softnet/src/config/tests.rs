@@ -315,7 +315,7 @@ fn one_error_each() {
         ),
         (
             "[[device]]\nname = \"eth1\"\naddresses = [\"10.0.0.1/24\"]\nqdisc = \"codel\"",
-            "r.toml:4:9: device.qdisc: expected noqueue, mq, pfifo_fast, pfifo, bfifo or tbf, got `codel`",
+            "r.toml:4:9: device.qdisc: expected noqueue, mq, pfifo_fast, pfifo, bfifo, tbf or netem, got `codel`",
         ),
         (
             "[[device]]\nname = \"eth1\"\naddresses = [\"10.0.0.1/24\"]\nthreaded = \"busypoll\"",

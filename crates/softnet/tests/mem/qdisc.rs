@@ -193,6 +193,24 @@ fn a_token_bucket_sends_the_rest_by_its_watchdog() {
     world.end(lanes);
 }
 
+/// What is late leaves by the worker's time, and what is lost has a reason of its own.
+#[test]
+fn a_bad_network_is_late_and_loses() {
+    let (world, mut lanes) = Setup { ports: &[1, 1], workers: 1, known: true, ..Setup::default() }.start();
+    replace(&world, "netem delay 5ms");
+    send(&world, &mut lanes[0], 0, 0..100);
+    expect(&mut lanes[1], 0, 0..100);
+    assert_eq!(replace(&world, "netem loss 100%")[0].options, "limit 1000 loss 100%");
+    send(&world, &mut lanes[0], 0, 100..150);
+    until("all are lost", || row(&world, None).drops == 50);
+    assert_eq!(row(&world, None).drops_by_reason, [("qdisc_loss".into(), 50)].into());
+    let drops = world.view.drops();
+    assert!(drops.iter().all(|row| row.dev == "mem1" && row.reason == "qdisc_loss"), "{drops:?}");
+    let stats = world.view.stats();
+    assert_eq!((stats.transmitted, stats.held, stats.dropped), (100, 0, 50));
+    world.end(lanes);
+}
+
 /// So slow that nothing leaves but what fits the bucket: two packets.
 const SLOW: &str = "tbf rate 8bit burst 100b limit 1000b";
 

@@ -154,6 +154,7 @@ proptest! {
         spec in prop::sample::select(vec![
             "pfifo limit 5", "bfifo limit 900", "pfifo_fast", "tbf rate 1mbit burst 400 limit 1000",
             "tbf rate 1mbit burst 2kb latency 3ms peakrate 5mbit mtu 300",
+            "netem loss 10% delay 1ms 500us reorder 20% corrupt 5% rate 1mbit limit 5",
         ]),
         steps in prop::collection::vec((0u8..4, 1usize..500, 0u64..2_000_000), 1..100),
     ) {

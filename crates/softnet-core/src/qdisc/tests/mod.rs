@@ -4,6 +4,7 @@
 mod defer;
 mod disciplines;
 mod mirred;
+mod netem;
 mod spec;
 mod tbf;
 

@@ -17,6 +17,14 @@ fn reads_tcs_words_and_writes_what_it_can_read_again() {
             " tbf  limit 1mb mtu 1600 burst 32000 peakrate 2gbit rate 1.5gbit",
             "tbf rate 1500Mbit burst 32000b peakrate 2Gbit mtu 1600b limit 1Mb",
         ),
+        ("netem", "netem limit 1000"),
+        ("netem loss 1% delay 20ms", "netem limit 1000 delay 20ms loss 1%"),
+        (
+            "netem seed 7 rate 10mbit corrupt .1% reorder 25% 50% gap 5 loss random 0.3% 25% delay 20ms 2ms 30% limit 50",
+            "netem limit 50 delay 20ms 2ms 30% loss 0.3% 25% reorder 25% 50% gap 5 corrupt 0.1% rate 10Mbit seed 7",
+        ),
+        ("netem loss gemodel 1%", "netem limit 1000 loss gemodel 1% 99% 100% 0%"),
+        ("netem loss gemodel 1 10 70 .1", "netem limit 1000 loss gemodel 1% 10% 70% 0.1%"),
     ] {
         let spec: Spec = text.parse().unwrap();
         assert_eq!(spec.to_string(), written);
@@ -27,8 +35,8 @@ fn reads_tcs_words_and_writes_what_it_can_read_again() {
 #[test]
 fn refuses_with_what_was_expected() {
     for (text, why) in [
-        ("", "expected noqueue, mq, pfifo_fast, pfifo, bfifo or tbf, got nothing"),
-        ("fifo", "expected noqueue, mq, pfifo_fast, pfifo, bfifo or tbf, got `fifo`"),
+        ("", "expected noqueue, mq, pfifo_fast, pfifo, bfifo, tbf or netem, got nothing"),
+        ("fifo", "expected noqueue, mq, pfifo_fast, pfifo, bfifo, tbf or netem, got `fifo`"),
         ("pfifo_fast limit 5", "pfifo_fast: expected no parameters, got `limit`"),
         ("pfifo length 5", "pfifo: expected limit, got `length`"),
         ("pfifo limit", "pfifo: limit: expected one value, got none"),
@@ -56,6 +64,21 @@ fn refuses_with_what_was_expected() {
             "tbf rate fast burst 1kb limit 1mb",
             "tbf: rate: expected a rate, such as 10mbit or 1.5gbit, got `fast`",
         ),
+        (
+            "netem speed 1",
+            "netem: expected limit, delay, loss, reorder, gap, corrupt, rate or seed, got `speed`",
+        ),
+        ("netem loss", "netem: loss: expected one value, got none"),
+        ("netem loss 1% loss 2%", "netem: loss: expected one value, got two"),
+        ("netem loss 101%", "netem: loss: expected a percentage up to 100%, got `101%`"),
+        ("netem delay 5parsec", "netem: delay: expected a time, such as 50ms or 200us, got `5parsec`"),
+        ("netem limit 1.5", "netem: limit: expected a number, got `1.5`"),
+        (
+            "netem rate 1mbit 2mbit",
+            "netem: expected limit, delay, loss, reorder, gap, corrupt, rate or seed, got `2mbit`",
+        ),
+        ("netem reorder 25%", "netem: reorder: expected a delay too, which those that are ahead do not have"),
+        ("netem duplicate 1%", "netem: duplicate: a TX queue has no memory to copy into"),
         ("tbf speed 1", "tbf: expected rate, burst, limit, latency, peakrate or mtu, got `speed`"),
     ] {
         let got = text.parse::<Spec>().unwrap_err().to_string();

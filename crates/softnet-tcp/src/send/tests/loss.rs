@@ -438,9 +438,24 @@ fn one_probe_an_episode() {
     talk.until(42);
     talk.until(50);
     talk.ack(1, &[]);
-    talk.until(250);
+    talk.until(200);
     assert_eq!((talk.counters.tcp_loss_probes, talk.counters.tcp_timeouts), (1, 0));
     talk.until(1000);
     assert_eq!(talk.state(), CaState::Loss);
     assert!(!talk.sender.tlp_out, "a time-out ends the episode");
+}
+
+/// The timer of a probe that may not go, since one is out, leaves RTO where the head put it.
+#[test]
+fn a_probe_timer_behind_a_probe_does_not_put_off_the_time_out() {
+    let mut talk = Talk::new(Begin::default());
+    talk.write(10);
+    talk.until(50);
+    talk.ack(1, &[]);
+    let probe_at = talk.sender.deadline();
+    talk.until((probe_at.0 - 1_000_000) / 1000 + 1);
+    assert!(talk.sender.deadline() > probe_at, "it fired");
+    assert_eq!(talk.counters.tcp_loss_probes, 1);
+    let head = talk.sender.head_sent().unwrap();
+    assert_eq!(talk.sender.deadline(), head + talk.sender.rto(&talk.cfg));
 }
