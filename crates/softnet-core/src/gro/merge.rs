@@ -211,16 +211,18 @@ fn sum_is_right(skb: &mut Skb, layout: &Layout, partial_csum: bool, complete: bo
     let data = skb.data();
     let len = data.len() - layout.l4();
     let pseudo = layout.pseudo(data, len);
+    let is_partial = partial_csum && be16(data, layout.check()) == pseudo;
+    if is_partial && !complete {
+        // Whatever the sum is.
+        return true;
+    }
     let sum = checksum::sum(&data[layout.l4()..]);
     if checksum::add(pseudo, sum) == 0xffff {
         return true;
     }
-    if !partial_csum || be16(data, layout.check()) != pseudo {
-        return false;
-    }
-    if complete {
+    if is_partial {
         let check = layout.written(!sum);
         put(skb.data_mut(), layout.check(), check.to_be_bytes());
     }
-    true
+    is_partial
 }

@@ -1,11 +1,12 @@
-//! A flow whose next segment is foreseen: of one that has been merged before, all of the next header
-//! is known but for the L4 checksum and the flags that end an aggregate.
+//! A flow whose next segment is foreseen: of one that has been merged before, all of the next
+//! header is known but for the L4 checksum and the flags that end an aggregate.
 //!
 //! Used by the table alone, for a packet before anything else is looked up. What is foreseen is
 //! compared in a few wide words, without a hash, and without reading the header for what it says.
 //!
-//! Invariant: a packet [is next](Run::is_next) only if the rules of `merge.rs` find it mergeable, of
-//! the flow, and acceptable. The other way round need not hold: what is not foreseen is looked up.
+//! Invariant: a packet [is next](Run::is_next) only if the rules of `merge.rs` find it mergeable,
+//! of the flow, and acceptable. The other way round need not hold: what is not foreseen is looked
+//! up.
 
 use super::merge::{Form, Held, flags};
 use super::{BUCKETS, MAX_HELD, MAX_SIZE};
@@ -162,8 +163,8 @@ impl Runs {
         }
     }
 
-    /// Where what is held is that the packet is the next segment of, if that is one of the likely two: that
-    /// of the packet before, or the one that followed it the last time.
+    /// Where what is held is that the packet is the next segment of, if that is one of the likely
+    /// two: that of the packet before, or the one that followed it the last time.
     #[inline(always)]
     pub(super) fn find(&mut self, buckets: &[Vec<Held>; BUCKETS], skb: &Skb) -> Option<Foreseen> {
         if let Some(at) = self.is_next(buckets, self.last, skb) {

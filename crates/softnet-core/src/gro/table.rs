@@ -153,8 +153,8 @@ impl GroTable {
         *held += 1;
     }
 
-    /// A packet came that is the next segment of one that is held, if its checksum is right and memory is of
-    /// one region; else hands it back.
+    /// A packet came that is the next segment of one that is held, if its checksum is right and
+    /// memory is of one region; else hands it back.
     #[inline(always)]
     fn go_on(
         &mut self,
@@ -238,8 +238,8 @@ fn merge(
     attach(held, skb, flags).map_err(|skb| (skb, Flushed::Full))
 }
 
-/// Makes of a packet that fits the last segment of the held one. Says whether that ends here, and why;
-/// or hands the packet back, if its memory is of another region.
+/// Makes of a packet that fits the last segment of the held one. Says whether that ends here, and
+/// why; or hands the packet back, if its memory is of another region.
 #[inline(always)]
 fn attach(held: &mut Held, mut skb: Skb, flags: u8) -> Result<Option<Flushed>, Skb> {
     let layout = &held.layout;

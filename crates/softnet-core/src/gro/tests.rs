@@ -453,8 +453,8 @@ fn partial_checksums_are_right_where_they_may_come() {
     }
 }
 
-/// Flows that take turns, in trains and one by one, come out as if each came alone; so the place of what
-/// is foreseen is right however flows end and others take it.
+/// Flows that take turns, in trains and one by one, come out as if each came alone; so the place of
+/// what is foreseen is right however flows end and others take it.
 #[test]
 fn flows_that_take_turns_are_kept_apart() {
     for (mode, tcp) in FORMS {

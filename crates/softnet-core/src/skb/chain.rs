@@ -54,9 +54,9 @@ impl Skb {
         Ok(())
     }
 
-    /// Appends the frames of all packets in `more`, none of which has a chain, and which have `bytes` bytes
-    /// together; what else their heads say is lost. Hands them back if they are of another region, or
-    /// if the packet would have more than [`MAX_FRAMES`].
+    /// Appends the frames of all packets in `more`, none of which has a chain, and which have
+    /// `bytes` bytes together; what else their heads say is lost. Hands them back if they are of
+    /// another region, or if the packet would have more than [`MAX_FRAMES`].
     pub(crate) fn append_list(&mut self, more: SkbList, bytes: usize) -> Result<(), SkbList> {
         if more.is_empty() {
             return Ok(());

@@ -21,10 +21,10 @@ use crate::device::{
 
 /// Where the NIC's packets come from.
 pub trait Source: Send {
-    /// Whether all packets of a poll are written before the driver's half looks at the ring, between
-    /// [`begin`](Self::begin) and [`end`](Self::end): so that what the emulation takes can be timed, by
-    /// the poll, and be left out of what the driver and the stack take. Else each is written when the
-    /// driver comes to it.
+    /// Whether all packets of a poll are written before the driver's half looks at the ring,
+    /// between [`begin`](Self::begin) and [`end`](Self::end): so that what the emulation takes can
+    /// be timed, by the poll, and be left out of what the driver and the stack take. Else each is
+    /// written when the driver comes to it.
     const AHEAD: bool = false;
 
     /// The packets of a poll are going to be written.

@@ -8,10 +8,10 @@
 //! * `plain` (`--device tap`): softnet's driver alone, what comes in by one TAP goes out by the
 //!   other: what TAPs cost as
 //!   such. (That of AF_XDP is in `bench forward --device xdp`.)
-//! * `kernel-xdp`, `kernel-xdp-route` (`--device xdp`): the kernel's router with an XDP program on its
-//!   interfaces that lets all pass: what veth does for AF_XDP, it does here too;
-//! * `kernel-segments`, `kernel-segments-route` (`--device xdp`): the kernel at its best, with segments
-//!   of up to 64 KB that veth hands over by reference;
+//! * `kernel-xdp`, `kernel-xdp-route` (`--device xdp`): the kernel's router with an XDP program on
+//!   its interfaces that lets all pass: what veth does for AF_XDP, it does here too;
+//! * `kernel-segments`, `kernel-segments-route` (`--device xdp`): the kernel at its best, with
+//!   segments of up to 64 KB that veth hands over by reference;
 //! * `kernel-taps`, `kernel-taps-route` (`--device tap`): the kernel routes between TAPs, too. The
 //!   other end of a TAP is a
 //!   program, so softnet's driver joins each to that of a host.

@@ -40,8 +40,8 @@ const WRITE: usize = 128 << 10;
 pub(super) enum Wires {
     /// veth pairs whose ends send frames of the MTU, as they do with AF_XDP on the other.
     Veth,
-    /// The same with an XDP program on the ends in the middle, which lets all pass: the driver then does
-    /// with what it receives what it does for AF_XDP.
+    /// The same with an XDP program on the ends in the middle, which lets all pass: the driver then
+    /// does with what it receives what it does for AF_XDP.
     VethXdp,
     /// veth pairs with all offloads.
     VethSegments,

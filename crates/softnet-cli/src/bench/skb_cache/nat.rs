@@ -150,7 +150,8 @@ impl Setup {
 
     /// With `own`, every packet has a payload of its own, which the far end compares.
     fn start(&self, own: bool) -> Result<Router, String> {
-        // Where packets come one by one, to look at the time twice for each would be more than is left out.
+        // Where packets come one by one, to look at the time twice for each would be more than is
+        // left out.
         let watch = if self.burst == 1 { Stopwatch::default() } else { Stopwatch::running() };
         let (far, found) = FarEnd::new(self.proto, own, watch.clone());
         let far = if self.raw { far.unrouted() } else { far };

@@ -104,8 +104,8 @@ fn put16(bytes: &mut [u8], at: usize, value: u16) {
     bytes[at..at + 2].copy_from_slice(&value.to_be_bytes());
 }
 
-/// Measures what the wire takes, by the poll and by the kick: a network card and the machines behind
-/// it do in parallel what the emulation does on the worker's CPU.
+/// Measures what the wire takes, by the poll and by the kick: a network card and the machines
+/// behind it do in parallel what the emulation does on the worker's CPU.
 #[derive(Clone, Default)]
 pub(super) struct Stopwatch {
     /// ns so far; `None`: what the wire takes is the worker's.

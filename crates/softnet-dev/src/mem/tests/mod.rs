@@ -277,7 +277,8 @@ impl Source for Ahead {
     }
 }
 
-/// What was written ahead and found no head comes later, once, and in order; whatever way round the ring.
+/// What was written ahead and found no head comes later, once, and in order; whatever way round the
+/// ring.
 #[test]
 fn packets_that_are_written_ahead_come_once() {
     let memory = HeapMemory::new(Region::bytes(128, 24));
