@@ -93,7 +93,53 @@ pub(super) struct Bench {
     pub(super) offered: u64,
 }
 
+/// The parameters that rows of emulated NICs have in common, and those of one bench.
+pub(super) fn params<const N: usize>(
+    own: [(&'static str, serde_json::Value); N],
+) -> Vec<(&'static str, serde_json::Value)> {
+    let common = [
+        ("device", json!("mem")),
+        ("context", json!("softirq")),
+        ("threads", json!(1)),
+        ("pinned", json!(true)),
+        ("size", json!(SIZE)),
+    ];
+    common.into_iter().chain(own).collect()
+}
+
+/// Those of `all` rows that `--case` asked for: all, if it did not. Refuses one that there is not.
+pub(super) fn wanted(asked: &[String], all: &[&'static str]) -> Result<Vec<&'static str>, String> {
+    if let Some(unknown) = asked.iter().find(|case| !all.contains(&case.as_str())) {
+        return Err(format!("--case {unknown}: there are {}", all.join(", ")));
+    }
+    let is_wanted = |case: &&&str| asked.is_empty() || asked.iter().any(|asked| asked == **case);
+    Ok(all.iter().filter(is_wanted).copied().collect())
+}
+
+/// Packets of a round.
+pub(super) fn packets(common: &Common) -> u64 {
+    if common.quick { 4_000_000 } else { 20_000_000 }
+}
+
 impl Setup {
+    /// Packets of sessions, `first` and then `templates`, past 16 routes.
+    pub(super) fn of_sessions(
+        case: &'static str,
+        prefixes: &Arc<[IpPrefix]>,
+        [first, templates]: [Arc<[Template]>; 2],
+    ) -> Self {
+        Setup {
+            case,
+            prefixes: prefixes.clone(),
+            templates,
+            first: Some(first),
+            burst: BATCH,
+            routed: true,
+            steering: Watching::Auto,
+            vlans: None,
+        }
+    }
+
     fn is_ipv6(&self) -> bool {
         self.prefixes.first().is_some_and(|prefix| prefix.addr().is_ipv6())
     }
@@ -237,6 +283,12 @@ impl Bench {
         Ok(start.elapsed())
     }
 
+    /// A round of `packets` packets, as a row's sample.
+    pub(super) fn sample(&mut self, packets: u64) -> Result<Sample, String> {
+        let ns = self.forward(packets)?.as_nanos() as f64 / packets as f64;
+        Ok(vec![("mpps", 1000.0 / ns), ("ns_per_packet", ns)])
+    }
+
     /// Ends the run and checks that every packet came out once. Returns what the sink found, and how many were offered.
     pub(super) fn end(self) -> Result<(Arc<Mutex<Found>>, u64), String> {
         let Bench { assembly, port, found, offered } = self;
@@ -338,13 +390,10 @@ impl Forward {
             setup("ipv6-10k", (&many6, &many6_t), BATCH, true),
             setup("ipv6-200k", (&full6, &full6_t), BATCH, true),
         ];
-        let names = setups.iter().map(|s| s.case).collect::<Vec<_>>().join(", ");
-        if let Some(unknown) = self.cases.iter().find(|c| !setups.iter().any(|s| s.case == **c)) {
-            return Err(format!("--case {unknown}: there are {names}"));
-        }
-        let wanted = |s: &Setup| self.cases.is_empty() || self.cases.iter().any(|c| c == s.case);
-        let setups: Vec<Setup> = setups.into_iter().filter(wanted).collect();
-        let packets: u64 = if self.common.quick { 4_000_000 } else { 20_000_000 };
+        let names: Vec<_> = setups.iter().map(|s| s.case).collect();
+        let wanted = wanted(&self.cases, &names)?;
+        let setups: Vec<Setup> = setups.into_iter().filter(|s| wanted.contains(&s.case)).collect();
+        let packets = packets(&self.common);
         let mut benches = Vec::new();
         for setup in &setups {
             benches.push(Some(setup.start(false)?));
@@ -355,22 +404,15 @@ impl Forward {
             .map(|(setup, bench)| Case {
                 row: Row::new(
                     setup.case,
-                    vec![
-                        ("device", json!("mem")),
-                        ("context", json!("softirq")),
-                        ("threads", json!(1)),
-                        ("pinned", json!(true)),
+                    params([
                         ("routes", json!(if setup.routed { setup.prefixes.len() } else { 0 })),
                         ("vlans", json!(setup.vlans.is_some())),
                         ("burst", json!(setup.burst)),
-                        ("size", json!(SIZE)),
                         ("templates", json!(setup.templates.len())),
-                    ],
+                    ]),
                 ),
                 measure: Box::new(move || -> Result<Sample, String> {
-                    let bench = bench.as_mut().ok_or("ended")?;
-                    let ns = bench.forward(packets)?.as_nanos() as f64 / packets as f64;
-                    Ok(vec![("mpps", 1000.0 / ns), ("ns_per_packet", ns)])
+                    bench.as_mut().ok_or("ended")?.sample(packets)
                 }),
             })
             .collect();

@@ -10,13 +10,12 @@ use softnet_core::conntrack::Timeouts;
 use softnet_core::ip::hooks::Slot;
 use softnet_core::ip::{IpPrefix, Prefix, checksum};
 use softnet_core::nat::{Nat, NatRules, NatState, SourceNat};
-use softnet_core::skb::BATCH;
 use softnet_dev::hugepage::HugePages;
 
-use super::forward::{self, RX_MAC, Setup, Watching};
+use super::forward::{self, RX_MAC, Setup};
 use super::harness::{Case, alternate};
 use super::nat_wire;
-use super::report::{Bound, REFERENCE, Report, Row, Sample};
+use super::report::{Bound, REFERENCE, Report, Row};
 use super::templates::{Random, SIZE, Template, number, sixteen_prefixes, templates};
 use super::{Common, pin};
 use crate::bench::text;
@@ -32,7 +31,9 @@ connections take turns, in another order than that in which they were made. What
   nat-1m       1,000,000 connections
 
 --device xdp and tap: TCP streams of the kernel's sockets through softnet, beside the kernel's router with nftables' \
-masquerading (in softirq, and by NAPI threads), and both without translation (-route). Both sides have the same offloads.
+masquerading (in softirq, and by NAPI threads), and both without translation (-route). Both sides have the same offloads. \
+xdp: kernel-xdp is the kernel's router with an XDP program on its interfaces that lets all pass, so that veth does the \
+same with what they receive; kernel-segments is the kernel at its best, with segments that veth hands over by reference.
 
   gbit_s           payload that arrived
   cpu_percent      of all CPUs, endpoints and router together";
@@ -178,33 +179,18 @@ impl NatBench {
 
     fn run_mem(&self) -> Result<Report, String> {
         let cpu = pin(self.common.cpu)?;
-        if let Some(unknown) = self.cases.iter().find(|c| !CASES.iter().any(|case| case.0 == **c)) {
-            let names: Vec<_> = CASES.iter().map(|case| case.0).collect();
-            return Err(format!("--case {unknown}: there are {}", names.join(", ")));
-        }
-        let wanted = |name: &str| self.cases.is_empty() || self.cases.iter().any(|c| c == name);
+        let wanted = forward::wanted(&self.cases, &CASES.map(|case| case.0))?;
         eprintln!("making packets");
         let prefixes: Arc<[IpPrefix]> = sixteen_prefixes().into_iter().map(Prefix::any).collect();
         let setups: Vec<_> = CASES
             .into_iter()
-            .filter(|(case, ..)| wanted(case))
+            .filter(|(case, ..)| wanted.contains(case))
             .map(|(case, n, nat)| {
-                let [first, templates] = sessions(n, &prefixes);
-                let prefixes = prefixes.clone();
-                let setup = Setup {
-                    case,
-                    prefixes,
-                    templates,
-                    first: Some(first),
-                    burst: BATCH,
-                    routed: true,
-                    steering: Watching::Auto,
-                    vlans: None,
-                };
+                let setup = Setup::of_sessions(case, &prefixes, sessions(n, &prefixes));
                 (setup, nat.then_some(n + n / 16 + 16))
             })
             .collect();
-        let packets: u64 = if self.common.quick { 4_000_000 } else { 20_000_000 };
+        let packets = forward::packets(&self.common);
         let mut benches = Vec::new();
         for (setup, capacity) in &setups {
             let mut bench = start(setup, *capacity, false)?;
@@ -218,20 +204,12 @@ impl NatBench {
             .map(|((setup, capacity), bench)| Case {
                 row: Row::new(
                     setup.case,
-                    vec![
-                        ("device", json!("mem")),
-                        ("context", json!("softirq")),
-                        ("threads", json!(1)),
-                        ("pinned", json!(true)),
-                        ("connections", json!(if capacity.is_some() { setup.templates.len() } else { 0 })),
-                        ("size", json!(SIZE)),
-                    ],
+                    forward::params([(
+                        "connections",
+                        json!(if capacity.is_some() { setup.templates.len() } else { 0 }),
+                    )]),
                 ),
-                measure: Box::new(move || -> Result<Sample, String> {
-                    let bench = bench.as_mut().ok_or("ended")?;
-                    let ns = bench.forward(packets)?.as_nanos() as f64 / packets as f64;
-                    Ok(vec![("mpps", 1000.0 / ns), ("ns_per_packet", ns)])
-                }),
+                measure: Box::new(move || bench.as_mut().ok_or("ended")?.sample(packets)),
             })
             .collect();
         let mut report = alternate("nat", Some(cpu), self.common.rounds(), cases)?;

@@ -5,15 +5,17 @@ use std::sync::Arc;
 
 use clap::Args;
 use serde_json::json;
-use softnet_core::filter::{Action, Addresses, Chain, Filter, Rule, Rules};
+use softnet_core::conntrack::{Conntrack, Timeouts};
+use softnet_core::filter::{Action, Addresses, Chain, Filter, FlowState, Rule, Rules};
+use softnet_core::fold::FoldKey;
 use softnet_core::ip::{IpPrefix, Prefix};
-use softnet_core::skb::BATCH;
+use softnet_dev::hugepage::HugePages;
 
-use super::forward::{self, Setup, Watching};
+use super::forward::{self, Setup};
 use super::harness::{Case, alternate};
 use super::nat::sessions;
-use super::report::{Bound, Report, Row, Sample};
-use super::templates::{SIZE, sixteen_prefixes};
+use super::report::{Bound, Report, Row};
+use super::templates::sixteen_prefixes;
 use super::{Common, pin};
 use crate::bench::text;
 
@@ -25,10 +27,13 @@ packet is held against all of them.
   forward      without rules
   rules-10     10 rules with addresses, protocols and ports
   rules-100    100 of them
-  set-100k     one rule for 100,000 prefixes, as sources";
+  set-100k     one rule for 100,000 prefixes, as sources
+  stateful     rules that ask for states: 10,000 connections, looked up and let pass";
 
-/// Packets, each with a source of its own.
+/// Packets, and connections.
 const FLOWS: usize = 10_000;
+/// What there is room for.
+const CAPACITY: u32 = 16_384;
 
 #[derive(Args, Debug)]
 pub(crate) struct FilterBench {
@@ -40,7 +45,7 @@ pub(crate) struct FilterBench {
     cases: Vec<String>,
 }
 
-const CASES: [&str; 4] = ["forward", "rules-10", "rules-100", "set-100k"];
+const CASES: [&str; 5] = ["forward", "rules-10", "rules-100", "set-100k", "stateful"];
 
 /// A prefix that no packet is of: 20.0.0.0 and what follows.
 fn foreign(n: u32, len: u8) -> Result<IpPrefix, String> {
@@ -69,6 +74,14 @@ fn rules(case: &str) -> Result<Option<Rules>, String> {
             rules.sets = vec![set?];
             rules.rules = vec![Rule { source: vec![Addresses::Set(0)], ..rule(Action::Drop) }];
         }
+        "stateful" => {
+            let belongs = vec![FlowState::Established, FlowState::Related];
+            rules.rules = vec![
+                Rule { state: belongs, ..rule(Action::Allow) },
+                Rule { state: vec![FlowState::New], input: vec![0], ..rule(Action::Allow) },
+            ];
+            rules.policies[Chain::Forward as usize] = Action::Drop;
+        }
         _ => return Ok(None),
     }
     Ok(Some(rules))
@@ -78,7 +91,16 @@ fn rules(case: &str) -> Result<Option<Rules>, String> {
 fn start(setup: &Setup, rules: Option<&Rules>) -> Result<forward::Bench, String> {
     let bench = setup.start(false)?;
     let Some(rules) = rules else { return Ok(bench) };
-    let filter = Filter::new(rules, None).map_err(text)?;
+    let conntrack = rules.ask_for_states().then(|| {
+        let table = Conntrack::new(
+            CAPACITY,
+            FoldKey::new([0x9e37_79b9_7f4a_7c15, 0xd1b5_4a32_d192_ed03]),
+            &Timeouts::default(),
+            &HugePages,
+        );
+        (Arc::new(table.with_ipv6()), None)
+    });
+    let filter = Filter::new(rules, conntrack).map_err(text)?;
     let shared = &bench.assembly.shared;
     shared.control().replace_tables(&**shared, |tables| filter.stand(rules, &mut tables.hooks));
     Ok(bench)
@@ -93,6 +115,7 @@ fn verify(setup: &Setup, rules: Option<&Rules>) -> Result<(), String> {
     let decided = |number: u16| contexts.iter().map(|context| context.rule(number.into())[0]).sum::<u64>();
     let passed = match rules {
         None => n,
+        Some(rules) if rules.ask_for_states() => decided(1),
         Some(_) => decided(Chain::Forward.policy_number()),
     };
     bench.end()?;
@@ -102,29 +125,14 @@ fn verify(setup: &Setup, rules: Option<&Rules>) -> Result<(), String> {
 impl FilterBench {
     pub(crate) fn run(&self) -> Result<Report, String> {
         let cpu = pin(self.common.cpu)?;
-        if let Some(unknown) = self.cases.iter().find(|case| !CASES.contains(&case.as_str())) {
-            return Err(format!("--case {unknown}: there are {}", CASES.join(", ")));
-        }
+        let wanted = forward::wanted(&self.cases, &CASES)?;
         let prefixes: Arc<[IpPrefix]> = sixteen_prefixes().into_iter().map(Prefix::any).collect();
         let mut setups = Vec::new();
-        for case in
-            CASES.into_iter().filter(|case| self.cases.is_empty() || self.cases.iter().any(|c| c == case))
-        {
-            let [first, templates] = sessions(FLOWS, &prefixes);
-            let prefixes = prefixes.clone();
-            let setup = Setup {
-                case,
-                prefixes,
-                templates,
-                first: Some(first),
-                burst: BATCH,
-                routed: true,
-                steering: Watching::Auto,
-                vlans: None,
-            };
+        for case in wanted {
+            let setup = Setup::of_sessions(case, &prefixes, sessions(FLOWS, &prefixes));
             setups.push((setup, rules(case)?));
         }
-        let packets: u64 = if self.common.quick { 4_000_000 } else { 20_000_000 };
+        let packets = forward::packets(&self.common);
         let mut benches = Vec::new();
         for (setup, rules) in &setups {
             let mut bench = start(setup, rules.as_ref())?;
@@ -137,20 +145,9 @@ impl FilterBench {
             .map(|((setup, rules), bench)| Case {
                 row: Row::new(
                     setup.case,
-                    vec![
-                        ("device", json!("mem")),
-                        ("context", json!("softirq")),
-                        ("threads", json!(1)),
-                        ("pinned", json!(true)),
-                        ("rules", json!(rules.as_ref().map_or(0, |rules| rules.rules.len()))),
-                        ("size", json!(SIZE)),
-                    ],
+                    forward::params([("rules", json!(rules.as_ref().map_or(0, |rules| rules.rules.len())))]),
                 ),
-                measure: Box::new(move || -> Result<Sample, String> {
-                    let bench = bench.as_mut().ok_or("ended")?;
-                    let ns = bench.forward(packets)?.as_nanos() as f64 / packets as f64;
-                    Ok(vec![("mpps", 1000.0 / ns), ("ns_per_packet", ns)])
-                }),
+                measure: Box::new(move || bench.as_mut().ok_or("ended")?.sample(packets)),
             })
             .collect();
         let mut report = alternate("filter", Some(cpu), self.common.rounds(), cases)?;

@@ -6,7 +6,7 @@ use crate::gso::header::{TCP_FLAGS, be16, be32, put, tcp_flags};
 use crate::gso::layout::{L4, Layout, UDP_LEN, l3_len};
 use crate::ip::checksum;
 use crate::ip::v4::header::MIN_LEN;
-use crate::skb::{Csum, MAX_FRAMES, Skb};
+use crate::skb::{Csum, MAX_FRAMES, Skb, SkbList};
 use crate::vlan;
 
 /// The form of aggregates of a protocol.
@@ -30,8 +30,12 @@ impl Form {
 
 /// A packet that is held.
 pub(super) struct Held {
+    /// Its first segment, and the further ones: all of one region, none with a chain.
     pub(super) skb: Skb,
+    pub(super) more: SkbList,
     pub(super) hash: u32,
+    /// Number of its [run](super::run).
+    pub(super) run: u8,
     pub(super) form: Form,
     pub(super) layout: Layout,
     /// When it came, in units of [`OLD`](super::OLD).
@@ -198,23 +202,27 @@ impl Held {
 
 /// Whether the L4 checksum is right. A partial one is, if the device says so, or if such may come
 /// without a word; then, with `complete`, it is completed.
+#[inline(always)]
 pub(super) fn verify(skb: &mut Skb, layout: &Layout, partial_csum: bool, complete: bool) -> bool {
-    if skb.head().csum != Csum::None {
-        return true;
-    }
+    skb.head().csum != Csum::None || sum_is_right(skb, layout, partial_csum, complete)
+}
+
+fn sum_is_right(skb: &mut Skb, layout: &Layout, partial_csum: bool, complete: bool) -> bool {
     let data = skb.data();
     let len = data.len() - layout.l4();
     let pseudo = layout.pseudo(data, len);
+    let is_partial = partial_csum && be16(data, layout.check()) == pseudo;
+    if is_partial && !complete {
+        // Whatever the sum is.
+        return true;
+    }
     let sum = checksum::sum(&data[layout.l4()..]);
     if checksum::add(pseudo, sum) == 0xffff {
         return true;
     }
-    if !partial_csum || be16(data, layout.check()) != pseudo {
-        return false;
-    }
-    if complete {
+    if is_partial {
         let check = layout.written(!sum);
         put(skb.data_mut(), layout.check(), check.to_be_bytes());
     }
-    true
+    is_partial
 }

@@ -22,6 +22,7 @@
 //! An aggregate ends below [`MAX_SIZE`] bytes, which its IP header can say.
 
 mod merge;
+mod run;
 mod stats;
 mod table;
 

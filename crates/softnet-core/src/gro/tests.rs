@@ -27,9 +27,32 @@ fn stream(first: &Packet, n: usize, len: usize) -> Vec<Packet> {
 /// What comes out of two packets, the second of which is `change`d: whether they were merged, and
 /// why not.
 fn pair(mode: GroMode, first: &Packet, change: impl Fn(&mut Packet)) -> (Vec<usize>, Option<Flushed>) {
+    last_of(2, mode, first, change)
+}
+
+/// The same must come of a packet that follows several, and is foreseen or not.
+fn second_or_later(
+    mode: GroMode,
+    first: &Packet,
+    change: impl Fn(&mut Packet),
+) -> (Vec<usize>, Option<Flushed>) {
+    let found = pair(mode, first, &change);
+    let (mut counts, why) = last_of(5, mode, first, &change);
+    counts[0] -= 3;
+    assert_eq!((counts, why), found, "{mode} {first:?}");
+    found
+}
+
+/// The same of `n` packets, the last of which is `change`d.
+fn last_of(
+    n: usize,
+    mode: GroMode,
+    first: &Packet,
+    change: impl Fn(&mut Packet),
+) -> (Vec<usize>, Option<Flushed>) {
     let mut rig = Rig::new(mode);
-    let mut packets = stream(first, 2, 100);
-    change(&mut packets[1]);
+    let mut packets = stream(first, n, 100);
+    change(&mut packets[n - 1]);
     let mut out = rig.receive(&packets);
     let why = Flushed::ALL.into_iter().find(|why| rig.stats.flushed(*why) > 0);
     out.extend(rig.flush(false));
@@ -110,17 +133,21 @@ fn what_must_be_equal_ends_the_held_packet() {
     for (mode, tcp) in FORMS {
         for v6 in [false, true] {
             let first = Packet { options: vec![1; 8], ..Packet::new(v6, tcp) };
-            assert_eq!(pair(mode, &first, |_| ()), (vec![2], None));
+            assert_eq!(second_or_later(mode, &first, |_| ()), (vec![2], None));
             for (what, change) in &changes {
                 let of_tcp = ["ack", "window", "seq", "urgent", "flags", "options"].contains(what);
                 if of_tcp && !tcp || ["id", "df"].contains(what) && v6 {
                     continue;
                 }
                 let expected = (vec![1, 1], Some(Flushed::Mismatch));
-                assert_eq!(pair(mode, &first, change), expected, "{what} {mode} v6 {v6} tcp {tcp}");
+                assert_eq!(
+                    second_or_later(mode, &first, change),
+                    expected,
+                    "{what} {mode} v6 {v6} tcp {tcp}"
+                );
             }
             if v6 {
-                let label = pair(mode, &first, |p| p.flow_label += 1);
+                let label = second_or_later(mode, &first, |p| p.flow_label += 1);
                 assert_eq!(label, (vec![1, 1], Some(Flushed::Mismatch)));
             }
         }
@@ -139,11 +166,11 @@ fn other_flows_end_nothing() {
     for (mode, tcp) in FORMS {
         for (what, change) in &changes {
             let first = Packet { vlan: Some(7), ..Packet::new(false, tcp) };
-            assert_eq!(pair(mode, &first, change), (vec![1, 1], None), "{what}");
+            assert_eq!(second_or_later(mode, &first, change), (vec![1, 1], None), "{what}");
         }
         let tagged = Packet { tags: vec![5, 6], vlan: Some(7), ..Packet::new(true, tcp) };
-        assert_eq!(pair(mode, &tagged, |_| ()), (vec![2], None));
-        assert_eq!(pair(mode, &tagged, |p| p.tags[1] = 9), (vec![1, 1], None));
+        assert_eq!(second_or_later(mode, &tagged, |_| ()), (vec![2], None));
+        assert_eq!(second_or_later(mode, &tagged, |p| p.tags[1] = 9), (vec![1, 1], None));
     }
 }
 
@@ -168,7 +195,7 @@ fn what_cannot_be_merged_ends_its_flow_and_goes_on() {
             if *what == *"no sum" && tcp || list && *what == *"wrong sum" {
                 continue;
             }
-            let (counts, why) = pair(mode, &Packet::new(false, tcp), change);
+            let (counts, why) = second_or_later(mode, &Packet::new(false, tcp), change);
             assert_eq!((counts, why), (vec![1, 1], Some(Flushed::Mismatch)), "{what} {mode}");
         }
     }
@@ -422,6 +449,45 @@ fn partial_checksums_are_right_where_they_may_come() {
             assert!(frames.iter().all(|(_, frame)| is_sound(frame, 14)), "{mode}");
             packets.iter_mut().for_each(|packet| packet.check = Check::Right);
             assert!(frames.into_iter().map(|(_, frame)| frame).eq(packets.iter().map(Packet::bytes)));
+        }
+    }
+}
+
+/// Flows that take turns, in trains and one by one, come out as if each came alone; so the place of
+/// what is foreseen is right however flows end and others take it.
+#[test]
+fn flows_that_take_turns_are_kept_apart() {
+    for (mode, tcp) in FORMS {
+        for (train, flows) in [(1, 3), (4, 8), (3, 40)] {
+            let mut rig = Rig::of(mode, 4000);
+            let streams: Vec<_> = (0..flows)
+                .map(|flow| {
+                    let first = Packet { sport: 100 + flow, id: 65_530, ..Packet::new(flow % 2 == 1, tcp) };
+                    stream(&first, 24, 200)
+                })
+                .collect();
+            let (mut sent, mut got, mut segments) = (vec![], vec![], 0);
+            for at in (0..24).step_by(train) {
+                for packets in &streams {
+                    let mut train = packets[at..at + train].to_vec();
+                    if mode != GroMode::List && tcp && at == 12 {
+                        train[0].flags |= PSH;
+                    }
+                    sent.extend(train.iter().map(|packet| (None, packet.bytes())));
+                    for skb in rig.receive(&train) {
+                        segments += usize::from(skb.head().gso_segs > 1);
+                        got.extend(rig.cut(skb));
+                    }
+                }
+            }
+            for skb in rig.flush(false) {
+                segments += usize::from(skb.head().gso_segs > 1);
+                got.extend(rig.cut(skb));
+            }
+            assert!(segments >= usize::from(flows), "{mode}: some were merged of each flow");
+            sent.sort();
+            got.sort();
+            assert_eq!(got, sent, "{mode} {train} {flows}");
         }
     }
 }

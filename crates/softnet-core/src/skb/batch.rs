@@ -174,6 +174,13 @@ impl Drain<'_> {
         unsafe { std::slice::from_raw_parts(self.batch.slots.as_ptr().add(from).cast(), self.at - from) }
     }
 
+    /// The skb that will come after `n` others, if there are so many.
+    #[inline(always)]
+    pub(crate) fn ahead(&self, n: usize) -> Option<&Skb> {
+        // SAFETY: slots in `at..len` were initialised when the drain began, and are not read yet.
+        (n < self.len - self.at).then(|| unsafe { self.batch.slots[self.at + n].assume_init_ref() })
+    }
+
     /// Takes back the last `n` skbs that were given up, of which nothing has been done.
     #[inline(always)]
     pub(super) fn take_back(&mut self, n: usize) {

@@ -50,6 +50,27 @@ impl Skb {
         let mut more = skb.take_chain();
         // Of its own chain's region.
         more.push_front(skb)?;
+        self.append_all(more, frames, bytes);
+        Ok(())
+    }
+
+    /// Appends the frames of all packets in `more`, none of which has a chain, and which have
+    /// `bytes` bytes together; what else their heads say is lost. Hands them back if they are of
+    /// another region, or if the packet would have more than [`MAX_FRAMES`].
+    pub(crate) fn append_list(&mut self, more: SkbList, bytes: usize) -> Result<(), SkbList> {
+        if more.is_empty() {
+            return Ok(());
+        }
+        let frames = more.len();
+        if more.region() != self.region() || self.frame_count() + frames > MAX_FRAMES {
+            return Err(more);
+        }
+        self.append_all(more, frames, bytes);
+        Ok(())
+    }
+
+    /// The same of what was looked at.
+    fn append_all(&mut self, more: SkbList, frames: usize, bytes: usize) {
         let region = self.region();
         let (first, last) = more.into_ends();
         let raw = self.raw_mut();
@@ -66,7 +87,6 @@ impl Skb {
         }
         // SAFETY: as above.
         unsafe { linked(region, raw.frag_list) }.raw_mut().frag_list = last;
-        Ok(())
     }
 
     /// Takes all frames but the first off the packet, each as a packet of its own. Their heads say nothing.

@@ -35,7 +35,13 @@ impl SkbList {
         self.len == 0
     }
 
+    /// Of its skbs; says nothing if it is empty.
+    pub(super) fn region(&self) -> u32 {
+        self.region
+    }
+
     /// Appends `skb`, or hands it back if it is of another region than those already here.
+    #[inline]
     pub fn push_back(&mut self, mut skb: Skb) -> Result<(), Skb> {
         if self.len > 0 && self.region != skb.region() {
             return Err(skb);

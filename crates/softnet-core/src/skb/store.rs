@@ -470,13 +470,28 @@ impl Store {
     }
 
     /// Frees all frames of a packet but the first.
-    #[cold]
     #[inline(never)]
     fn free_chain(&mut self, skb: &mut Skb) {
-        let mut chain = skb.take_chain();
-        while let Some(part) = chain.pop_front() {
-            self.free_skb(part);
+        let (region, mut chain) = (skb.region(), skb.take_chain());
+        if region != self.region.id() {
+            while let Some(part) = chain.pop_front() {
+                self.free_skb(part);
+            }
+            return;
         }
+        let (mut heads, mut frames) = (Homecoming::new(), Homecoming::new());
+        while let Some(part) = chain.pop_front() {
+            let (frame, head) = (part.raw().frame, part.into_raw());
+            #[cfg(feature = "debug-poison")]
+            {
+                super::poison::frame_freed(&self.region, frame);
+                super::poison::head_freed(&self.region, head);
+            }
+            frames.add(&mut self.frames, &self.region.frames, frame);
+            heads.add(&mut self.heads, &self.region.heads, head);
+        }
+        frames.flush(&mut self.frames, &self.region.frames);
+        heads.flush(&mut self.heads, &self.region.heads);
     }
 
     /// Takes up to [`HeadBulk::SIZE`] heads at once, uninitialised.

@@ -21,6 +21,16 @@ use crate::device::{
 
 /// Where the NIC's packets come from.
 pub trait Source: Send {
+    /// Whether all packets of a poll are written before the driver's half looks at the ring,
+    /// between [`begin`](Self::begin) and [`end`](Self::end): so that what the emulation takes can
+    /// be timed, by the poll, and be left out of what the driver and the stack take. Else each is
+    /// written when the driver comes to it.
+    const AHEAD: bool = false;
+
+    /// The packets of a poll are going to be written.
+    fn begin(&mut self) {}
+    /// They were.
+    fn end(&mut self) {}
     /// Writes the next packet to the start of `buf` and returns its length in bytes.
     fn write(&mut self, buf: &mut [u8]) -> usize;
     /// Length of the next packet, so that the NIC can place it.
@@ -29,6 +39,12 @@ pub trait Source: Send {
 
 /// Where packets that the NIC sends go.
 pub trait Sink: Send {
+    /// The packets of a kick are going to be read: what comes until [`end`](Self::end) is the
+    /// emulation's work.
+    fn begin(&mut self) {}
+    /// They were.
+    fn end(&mut self) {}
+
     /// One packet, from its first byte to its last.
     fn read(&mut self, packet: &[u8]);
 
@@ -125,8 +141,8 @@ pub fn nic<S: Source + 'static, K: Sink + 'static>(
         nic.ports.push(port.map_err(|why| std::io::Error::new(std::io::ErrorKind::InvalidInput, why))?);
         let (queue, stats) = (queue as u16, Arc::default());
         nic.open.rx.push(match config.rx_csum {
-            false => Box::new(NicRx::<_, false> { bell, source, ring, lost, dev, queue, stats }),
-            true => Box::new(NicRx::<_, true> { bell, source, ring, lost, dev, queue, stats }),
+            false => Box::new(NicRx::<_, false> { bell, source, ring, ahead: 0, lost, dev, queue, stats }),
+            true => Box::new(NicRx::<_, true> { bell, source, ring, ahead: 0, lost, dev, queue, stats }),
         });
         nic.open.tx.push(match config.offloads == TxOffloads::default() {
             true => Box::new(NicTx {
@@ -147,6 +163,16 @@ struct Descriptor {
     frame: Frame,
     off: u16,
     len: u16,
+}
+
+impl Descriptor {
+    /// What "DMA" does to a posted frame, and the driver then finds.
+    #[inline(always)]
+    fn arrive(&mut self, source: &mut impl Source) {
+        let off = stagger(self.frame.index(), source.next_len());
+        let len = source.write(&mut self.frame.bytes_mut()[off..]);
+        (self.off, self.len) = (off as u16, len as u16);
+    }
 }
 
 /// A ring of descriptors; `tail..head` are filled.
@@ -183,6 +209,14 @@ impl Ring {
         self.head += 1;
     }
 
+    /// The next `n` that are filled, to be written to.
+    fn next(&mut self, n: usize) -> impl Iterator<Item = &mut Descriptor> {
+        let mask = self.slots.len() - 1;
+        let (tail, n) = (self.tail & mask, n.min(self.filled()));
+        let (around, ahead) = self.slots.split_at_mut(tail);
+        ahead.iter_mut().chain(around).take(n).flatten()
+    }
+
     #[inline(always)]
     fn take(&mut self) -> Option<Descriptor> {
         if self.head == self.tail {
@@ -200,6 +234,8 @@ struct NicRx<S, const CHECKED: bool> {
     bell: Arc<MemDoorbell>,
     source: S,
     ring: Ring,
+    /// Descriptors at the tail that were written [ahead](Source::AHEAD).
+    ahead: usize,
     /// What the port lost; `ring_drops` follows it, which the queue alone writes.
     lost: Arc<Counter>,
     dev: u16,
@@ -239,15 +275,21 @@ impl<S: Source, const CHECKED: bool> RxQueue for NicRx<S, CHECKED> {
         }
         let waiting = self.bell.waiting() as usize;
         let want = waiting.min(budget).min(batch.room());
-        let NicRx { ring, source, .. } = self;
+        let NicRx { ring, source, ahead, .. } = self;
+        if S::AHEAD && want > *ahead {
+            source.begin();
+            ring.next(want).skip(*ahead).for_each(|posted| posted.arrive(source));
+            source.end();
+            *ahead = want.min(ring.filled());
+        }
         let mut bytes = 0;
-        // What "DMA" does to each posted frame, and the driver then finds.
         let arrive = || {
-            let Descriptor { mut frame, .. } = ring.take()?;
-            let off = stagger(frame.index(), source.next_len());
-            let len = source.write(&mut frame.bytes_mut()[off..]);
-            bytes += len as u64;
-            Some((frame, off, len))
+            let mut posted = ring.take()?;
+            if !S::AHEAD {
+                posted.arrive(source);
+            }
+            bytes += u64::from(posted.len);
+            Some((posted.frame, posted.off.into(), posted.len.into()))
         };
         let (dev, queue) = (self.dev, self.queue);
         // Packets for which there is no head or frame stay on the wire, as those a real NIC can't place.
@@ -258,6 +300,7 @@ impl<S: Source, const CHECKED: bool> RxQueue for NicRx<S, CHECKED> {
                 head.csum = Csum::Unnecessary;
             }
         });
+        self.ahead = self.ahead.saturating_sub(got);
         self.bell.took(got as u64);
         self.stats.packets.add(got as u64);
         self.stats.bytes.add(bytes);
@@ -317,11 +360,13 @@ impl<K: Sink> TxQueue for NicTx<K> {
 
     fn kick(&mut self, _: &mut SoftnetData) -> bool {
         let mask = self.ring.slots.len() - 1;
+        self.sink.begin();
         for at in self.ring.head - self.unsent..self.ring.head {
             if let Some(d) = &self.ring.slots[at & mask] {
                 self.sink.read(&d.frame.bytes()[usize::from(d.off)..][..usize::from(d.len)]);
             }
         }
+        self.sink.end();
         self.unsent = 0;
         self.stats.kicks.add(1);
         false

@@ -96,9 +96,11 @@ impl<K: Sink> TxQueue for OffloadTx<K> {
 
     fn kick(&mut self, _: &mut SoftnetData) -> bool {
         let from = self.ring.len() - self.unsent;
+        self.sink.begin();
         for skb in self.ring.range(from..) {
             self.sink.read_offloaded(skb, &mut self.segmenter);
         }
+        self.sink.end();
         self.unsent = 0;
         self.stats.kicks.add(1);
         false
@@ -137,6 +139,10 @@ fn l4_len(kind: GsoType, data: &[u8], start: usize) -> Option<usize> {
 /// Whether what the head says lies within the first frame.
 fn is_sane(skb: &Skb) -> bool {
     let (head, data) = (skb.head(), skb.data());
+    // A driver walks the frames to fill a descriptor for each.
+    if skb.frames().map(<[u8]>::len).sum::<usize>() != skb.len() {
+        return false;
+    }
     if head.gso_size == 0 {
         return partial(skb).is_none_or(|(start, offset)| start + offset + 2 <= data.len());
     }

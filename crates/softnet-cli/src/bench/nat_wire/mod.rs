@@ -8,6 +8,10 @@
 //! * `plain` (`--device tap`): softnet's driver alone, what comes in by one TAP goes out by the
 //!   other: what TAPs cost as
 //!   such. (That of AF_XDP is in `bench forward --device xdp`.)
+//! * `kernel-xdp`, `kernel-xdp-route` (`--device xdp`): the kernel's router with an XDP program on
+//!   its interfaces that lets all pass: what veth does for AF_XDP, it does here too;
+//! * `kernel-segments`, `kernel-segments-route` (`--device xdp`): the kernel at its best, with
+//!   segments of up to 64 KB that veth hands over by reference;
 //! * `kernel-taps`, `kernel-taps-route` (`--device tap`): the kernel routes between TAPs, too. The
 //!   other end of a TAP is a
 //!   program, so softnet's driver joins each to that of a host.
@@ -64,6 +68,14 @@ pub(super) fn run(common: &Common, taps: bool) -> Result<Report, String> {
             ("kernel-taps-route", own, softirq, false),
         ]);
     }
+    if !taps {
+        ways.extend([
+            ("kernel-xdp", Wires::VethXdp, softirq, true),
+            ("kernel-segments", Wires::VethSegments, softirq, true),
+            ("kernel-xdp-route", Wires::VethXdp, softirq, false),
+            ("kernel-segments-route", Wires::VethSegments, softirq, false),
+        ]);
+    }
     let mut rigs = Vec::new();
     for (case, wires, router, nat) in ways {
         let rig = Rig::new(wires, router, nat, common.cpu).map_err(|error| format!("{case}: {error}"))?;
@@ -88,7 +100,7 @@ pub(super) fn run(common: &Common, taps: bool) -> Result<Report, String> {
     for streams in STREAMS {
         let params = [("connections", json!(streams))];
         for suffix in ["", "-route"] {
-            let peers: &[&str] = if taps { &["kernel-taps"] } else { &["kernel", "kernel-threaded"] };
+            let peers: &[&str] = if taps { &["kernel-taps"] } else { &["kernel-xdp"] };
             let row = |name: &str| format!("{name}{suffix}");
             let median =
                 |name: &str| report.row_where(&row(name), &params).map_or(0.0, |row| row.median("gbit_s"));

@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use rustix::net::sockopt::set_tcp_congestion;
 use softnet::Stack;
+use softnet_dev::bpf::{Assembler, F_XDP_HAS_FRAGS, Reg, XdpAction, XdpLink, XdpMode};
 use softnet_dev::netlink::{self, Netlink, Offload};
 use softnet_dev::netns::NetNs;
 use softnet_testkit::{KernelNapi, sysctl};
@@ -39,6 +40,9 @@ const WRITE: usize = 128 << 10;
 pub(super) enum Wires {
     /// veth pairs whose ends send frames of the MTU, as they do with AF_XDP on the other.
     Veth,
+    /// The same with an XDP program on the ends in the middle, which lets all pass: the driver then
+    /// does with what it receives what it does for AF_XDP.
+    VethXdp,
     /// veth pairs with all offloads.
     VethSegments,
     /// TAPs with offloads in the hosts' namespaces.
@@ -57,6 +61,7 @@ pub(super) enum Router {
 /// See the [module](self). The stack goes before its interfaces do.
 pub(super) struct Rig {
     _stack: Option<Stack>,
+    _programs: Vec<XdpLink>,
     client: NetNs,
     server: NetNs,
     _middle: NetNs,
@@ -92,6 +97,7 @@ impl Rig {
                 }
             }
         }
+        let programs = if wires == Wires::VethXdp { let_pass(&middle, &names)? } else { Vec::new() };
         let taps = || Taps::new(&[(&client, "eth0"), (&server, "eth0")]);
         let stack = match (router, wires) {
             (Router::Softnet, Wires::Taps) => Some(softnet(nat, cpu, &names, &middle, Some(taps()?))?),
@@ -111,7 +117,7 @@ impl Rig {
         let routed = router != Router::Plain;
         host(&client, CLIENT, routed, Some(INSIDE))?;
         host(&server, SERVER, routed, (!nat).then_some(OUTSIDE))?;
-        Ok(Rig { _stack: stack, client, server, _middle: middle, nat })
+        Ok(Rig { _stack: stack, _programs: programs, client, server, _middle: middle, nat })
     }
 
     /// A connection: the client's end and the server's.
@@ -198,6 +204,19 @@ impl Rig {
         let gbit_s = moved as f64 * 8.0 / took / 1e9;
         Ok(vec![("gbit_s", gbit_s), ("cpu_percent", 100.0 * cpu), ("gbit_s_per_cpu", gbit_s / cpu.max(0.01))])
     }
+}
+
+/// Attaches a program to each interface that lets all pass.
+fn let_pass(middle: &NetNs, names: &[String; 2]) -> Result<Vec<XdpLink>, String> {
+    let mut asm = Assembler::new();
+    asm.mov(Reg::R0, XdpAction::Pass as i32);
+    asm.exit();
+    let attach = |name: &String| {
+        let program = asm.load_xdp("softnet_pass", F_XDP_HAS_FRAGS).map_err(text)?;
+        let link = Netlink::new().and_then(|mut netlink| netlink.existing_link(name)).map_err(text)?;
+        XdpLink::attach(&program, link.index, XdpMode::Native).map_err(text)
+    };
+    middle.run(|| names.iter().map(attach).collect::<Result<_, String>>()).map_err(text)?
 }
 
 /// Gives a host its address, and a gateway if there is a router.

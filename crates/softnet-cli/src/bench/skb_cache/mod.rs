@@ -39,18 +39,21 @@ Nanoseconds for each pair of an allocation and a free, 32 at a time.
 
 --app nat: what caches of heads are worth where they were proposed. One worker on one core forwards full-sized packets of \
 eight flows from one VLAN to another and hides their sources, between emulated NICs that verify checksums and cut TCP. \
-What comes out is verified.
+What comes out is verified. What the senders, the cards and the far end take is measured apart (wire_ns_per_packet) and is not in the other figures, as machines and cards of their own would not be.
 
   none         each head comes from the pool of all threads, and goes back there, by itself
   separate     two arrays of 64, one to allocate from and one to free to, as first posted
   unified-64   one array of 64, refilled by 16, flushed by 32, as merged in 2021
   unified-128  one array of 128, refilled and flushed by 32, as today
 
+  raw          without a router, from one card to the other: what each packet costs the drivers' halves at the least
+
   gro          off; frags (one packet with the payload of up to 45; UDP is cut in software); list (of whole packets)
   tso          the NIC cuts TCP; else the stack does
   rx_csum      the NIC has verified checksums; else GRO does
   frames       the cache of frames; none: each comes from the pool by itself, as from a queue's pool without recycling
-  burst        packets that arrive at a time; 1: the next when the last is out, ns_per_packet is its latency";
+  burst        packets that arrive at a time; 1: the next when the last is out, ns_per_packet is its latency, \
+the wire's part included";
 
 #[derive(Args, Debug)]
 pub(crate) struct SkbCache {

@@ -20,7 +20,8 @@ use softnet_dev::mem::{NicConfig, NicPort, nic};
 
 use super::published;
 use super::streams::{
-    FarEnd, Found, GATEWAY_MAC, LAN_MAC, LAN_VLAN, LEN, Proto, SERVERS, Streams, WAN_ADDR, WAN_MAC, WAN_VLAN,
+    FarEnd, Found, GATEWAY_MAC, LAN_MAC, LAN_VLAN, LEN, Proto, SERVERS, Stopwatch, Streams, WAN_ADDR,
+    WAN_MAC, WAN_VLAN,
 };
 use crate::bench::harness::{Case, alternate};
 use crate::bench::report::{Bound, REFERENCE, Report, Row, Sample, Which};
@@ -51,12 +52,14 @@ struct Setup {
     rx_csum: bool,
     /// Packets that arrive at a time.
     burst: u64,
+    /// Without a router: what comes in by one NIC goes out by the other.
+    raw: bool,
 }
 
 impl Setup {
     const fn new(cache: usize, proto: Proto, gro: GroMode) -> Self {
         let burst = BATCH as u64;
-        Setup { cache, frames_cached: true, proto, gro, tso: true, rx_csum: true, burst }
+        Setup { cache, frames_cached: true, proto, gro, tso: true, rx_csum: true, burst, raw: false }
     }
 
     /// All there are: each cache by what GRO does and by protocol, and what one of these is without
@@ -75,10 +78,16 @@ impl Setup {
         for proto in [Proto::Udp, Proto::Tcp] {
             all.push(Setup { frames_cached: false, ..Setup::new(TODAY, proto, GroMode::Off) });
         }
+        all.push(Setup { raw: true, ..Setup::new(TODAY, Proto::Tcp, GroMode::Off) });
         all.extend(
             (0..CACHES.len()).map(|at| Setup { burst: 1, ..Setup::new(at, Proto::Udp, GroMode::Off) }),
         );
         all
+    }
+
+    /// As the row has it.
+    fn case(&self) -> &'static str {
+        if self.raw { "raw" } else { CACHES[self.cache].0 }
     }
 
     /// As the row has it.
@@ -141,8 +150,12 @@ impl Setup {
 
     /// With `own`, every packet has a payload of its own, which the far end compares.
     fn start(&self, own: bool) -> Result<Router, String> {
-        let (far, found) = FarEnd::new(self.proto, own);
-        let mut far = Some(far);
+        // Where packets come one by one, to look at the time twice for each would be more than is
+        // left out.
+        let watch = if self.burst == 1 { Stopwatch::default() } else { Stopwatch::running() };
+        let (far, found) = FarEnd::new(self.proto, own, watch.clone());
+        let far = if self.raw { far.unrouted() } else { far };
+        let (mut far, timed) = (Some(far), watch.clone());
         let port = Arc::new(Mutex::new(None));
         let (ports, setup) = (port.clone(), *self);
         let tso = TxOffloads { csum: true, tso4: true, tso6: true, uso: false };
@@ -157,9 +170,9 @@ impl Setup {
                     offloads: if setup.tso { tso } else { TxOffloads::default() },
                     ..NicConfig::default()
                 };
-                let streams = Streams::new(setup.proto, own);
+                let streams = Streams::new(setup.proto, own, timed.clone());
                 let far = if is_wan { far.take() } else { None };
-                let far = far.unwrap_or_else(|| FarEnd::new(setup.proto, own).0);
+                let far = far.unwrap_or_else(|| FarEnd::new(setup.proto, own, Stopwatch::default()).0);
                 let nic = nic(dev, &config, vec![(streams, far)])?;
                 if !is_wan {
                     *ports.lock().unwrap_or_else(PoisonError::into_inner) = nic.ports.into_iter().next();
@@ -167,10 +180,11 @@ impl Setup {
                 Ok::<_, std::io::Error>(nic.open)
             })
         };
-        let assembly = Assembly::new(self.config()?, vec![], opener).map_err(text)?;
+        let assembly = Assembly::new(self.config()?, if self.raw { vec![(0, 1)] } else { vec![] }, opener)
+            .map_err(text)?;
         let port = port.lock().unwrap_or_else(PoisonError::into_inner).take();
         let port = port.ok_or("the receiving NIC was not opened")?;
-        Ok(Router { setup: *self, assembly, port, found, offered: 0 })
+        Ok(Router { setup: *self, assembly, port, watch, found, offered: 0 })
     }
 }
 
@@ -179,13 +193,20 @@ struct Router {
     setup: Setup,
     assembly: Assembly,
     port: NicPort,
+    watch: Stopwatch,
     found: Arc<Mutex<Found>>,
     offered: u64,
 }
 
 impl Router {
-    /// Forwards `packets` packets. Returns the time it took.
-    fn forward(&mut self, packets: u64) -> Result<Duration, String> {
+    /// Forwards `packets` packets. Returns the time it took, and how much of that was the wire's.
+    fn forward(&mut self, packets: u64) -> Result<(Duration, Duration), String> {
+        let before = self.watch.ns();
+        let all = self.run(packets)?;
+        Ok((all, Duration::from_nanos(self.watch.ns() - before)))
+    }
+
+    fn run(&mut self, packets: u64) -> Result<Duration, String> {
         self.offered += packets;
         let (mut left, burst) = (packets, self.setup.burst);
         let worker = self.assembly.workers.first_mut().ok_or("no worker")?;
@@ -260,14 +281,21 @@ pub(super) fn run(common: &Common) -> Result<Report, String> {
         .iter()
         .zip(&mut routers)
         .map(|(setup, router)| Case {
-            row: Row::new(CACHES[setup.cache].0, setup.params()),
+            row: Row::new(setup.case(), setup.params()),
             measure: Box::new(move || -> Result<Sample, String> {
                 let router = router.as_mut().ok_or("ended")?;
                 let packets = if setup.burst == 1 { packets / 2 } else { packets };
-                let ns = router.forward(packets)?.as_nanos() as f64 / packets as f64;
+                let (all, wire) = router.forward(packets)?;
+                let each = |time: Duration| time.as_nanos() as f64 / packets as f64;
+                let ns = each(all.saturating_sub(wire));
                 // As iperf counts: payload.
                 let gbit = (8 * setup.proto.payload()) as f64 / ns;
-                Ok(vec![("mpps", 1000.0 / ns), ("gbit_per_s", gbit), ("ns_per_packet", ns)])
+                Ok(vec![
+                    ("mpps", 1000.0 / ns),
+                    ("gbit_per_s", gbit),
+                    ("ns_per_packet", ns),
+                    ("wire_ns_per_packet", each(wire)),
+                ])
             }),
         })
         .collect();
@@ -365,9 +393,9 @@ mod tests {
     #[test]
     fn what_is_missing_or_changed_is_found() {
         let setup = Setup::new(TODAY, Proto::Tcp, GroMode::Off);
-        let (mut far, found) = FarEnd::new(Proto::Tcp, true);
+        let (mut far, found) = FarEnd::new(Proto::Tcp, true, Stopwatch::default());
         let mut packet = [0; LEN];
-        Streams::new(Proto::Tcp, true).write(&mut packet);
+        Streams::new(Proto::Tcp, true, Stopwatch::default()).write(&mut packet);
         far.read(&packet);
         drop(far);
         let found = found.lock().unwrap();

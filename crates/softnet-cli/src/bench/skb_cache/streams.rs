@@ -10,7 +10,9 @@
 //! Invariant: a packet that is lost, doubled, out of its flow's order, or has a wrong byte in what
 //! is looked at, is told.
 
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::time::Instant;
 
 use softnet_core::ip::checksum;
 use softnet_core::skb::{Csum, GsoType, Skb};
@@ -102,9 +104,42 @@ fn put16(bytes: &mut [u8], at: usize, value: u16) {
     bytes[at..at + 2].copy_from_slice(&value.to_be_bytes());
 }
 
+/// Measures what the wire takes, by the poll and by the kick: a network card and the machines
+/// behind it do in parallel what the emulation does on the worker's CPU.
+#[derive(Clone, Default)]
+pub(super) struct Stopwatch {
+    /// ns so far; `None`: what the wire takes is the worker's.
+    ns: Option<Arc<AtomicU64>>,
+    since: Option<Instant>,
+}
+
+impl Stopwatch {
+    pub(super) fn running() -> Self {
+        Stopwatch { ns: Some(Arc::default()), since: None }
+    }
+
+    pub(super) fn ns(&self) -> u64 {
+        self.ns.as_ref().map_or(0, |ns| ns.load(Relaxed))
+    }
+
+    #[inline(always)]
+    fn begin(&mut self) {
+        self.since = self.ns.is_some().then(Instant::now);
+    }
+
+    #[inline(always)]
+    fn end(&mut self) {
+        if let (Some(since), Some(ns)) = (self.since.take(), &self.ns) {
+            // One thread writes it.
+            ns.store(ns.load(Relaxed) + since.elapsed().as_nanos() as u64, Relaxed);
+        }
+    }
+}
+
 /// The senders.
 pub(super) struct Streams {
     proto: Proto,
+    watch: Stopwatch,
     /// Each packet has a payload of its own.
     own: bool,
     payload_sum: u16,
@@ -116,7 +151,7 @@ pub(super) struct Streams {
 }
 
 impl Streams {
-    pub(super) fn new(proto: Proto, own: bool) -> Self {
+    pub(super) fn new(proto: Proto, own: bool, watch: Stopwatch) -> Self {
         let header = |flow: usize| {
             let mut h = [0; L4 + 32];
             h[..6].copy_from_slice(&LAN_MAC);
@@ -141,11 +176,23 @@ impl Streams {
         };
         let payload_sum = checksum::sum(&PAYLOAD[..proto.payload()]);
         let headers = std::array::from_fn(header);
-        Streams { proto, own, payload_sum, headers, sent: [0; FLOWS], at: 0 }
+        Streams { proto, watch, own, payload_sum, headers, sent: [0; FLOWS], at: 0 }
     }
 }
 
 impl Source for Streams {
+    const AHEAD: bool = true;
+
+    #[inline(always)]
+    fn begin(&mut self) {
+        self.watch.begin();
+    }
+
+    #[inline(always)]
+    fn end(&mut self) {
+        self.watch.end();
+    }
+
     #[inline(always)]
     fn next_len(&self) -> usize {
         LEN
@@ -203,6 +250,9 @@ pub(super) struct Found {
 /// The far end.
 pub(super) struct FarEnd {
     proto: Proto,
+    /// Packets come as they were sent, but for their order among flows.
+    as_sent: bool,
+    watch: Stopwatch,
     own: bool,
     payload_sum: u16,
     /// By flow: packets so far, and the port that its source has out there.
@@ -214,10 +264,12 @@ pub(super) struct FarEnd {
 
 impl FarEnd {
     /// And where it reports when it is dropped.
-    pub(super) fn new(proto: Proto, own: bool) -> (Self, Arc<Mutex<Found>>) {
+    pub(super) fn new(proto: Proto, own: bool, watch: Stopwatch) -> (Self, Arc<Mutex<Found>>) {
         let report = Arc::new(Mutex::new(Found::default()));
         let far = FarEnd {
             proto,
+            as_sent: false,
+            watch,
             own,
             payload_sum: checksum::sum(&PAYLOAD[..proto.payload()]),
             seen: [0; FLOWS],
@@ -228,27 +280,34 @@ impl FarEnd {
         (far, report)
     }
 
+    /// One that no router is before.
+    pub(super) fn unrouted(mut self) -> Self {
+        self.as_sent = true;
+        self
+    }
+
     /// Looks at the headers of a packet that stands for `n` on the wire. `flags` are those of TCP
     /// that may differ.
     #[inline]
     fn headers(&mut self, packet: &[u8], n: u32) -> Result<(usize, u32), &'static str> {
         let proto = self.proto;
         let Some(h) = packet.get(..L4 + proto.header()) else { return Err("it is cut short") };
-        if h[..6] != GATEWAY_MAC || h[6..12] != WAN_MAC {
+        let (to, vlan, ttl) =
+            if self.as_sent { (LAN_MAC, LAN_VLAN, TTL) } else { (GATEWAY_MAC, WAN_VLAN, TTL - 1) };
+        if h[..6] != to || !self.as_sent && h[6..12] != WAN_MAC {
             return Err("wrong MAC addresses");
         }
-        if h[12..18] != [0x81, 0, 0, WAN_VLAN as u8, 8, 0] {
+        if h[12..18] != [0x81, 0, 0, vlan as u8, 8, 0] {
             return Err("a wrong tag");
         }
         let ip = &h[IP..L4];
-        if ip[..2] != [0x45, 0]
-            || ip[6..10] != [0x40, 0, TTL - 1, proto.number()]
-            || checksum::sum(ip) != 0xffff
+        if ip[..2] != [0x45, 0] || ip[6..10] != [0x40, 0, ttl, proto.number()] || checksum::sum(ip) != 0xffff
         {
             return Err("a wrong IP header");
         }
         let flow = usize::from(ip[19]).wrapping_sub(1);
-        if ip[12..16] != WAN_ADDR || ip[16..19] != SERVERS[..3] || flow >= FLOWS || be16(h, L4 + 2) != PORT {
+        let source = if self.as_sent { [198, 18, 0, (10 + flow) as u8] } else { WAN_ADDR };
+        if ip[12..16] != source || ip[16..19] != SERVERS[..3] || flow >= FLOWS || be16(h, L4 + 2) != PORT {
             return Err("a wrong address");
         }
         let first = self.seen[flow];
@@ -321,9 +380,8 @@ impl FarEnd {
         if !is_right {
             return Err("it is to be cut otherwise");
         }
-        // As a driver walks the frames to fill its descriptors.
-        if skb.frames().map(<[u8]>::len).sum::<usize>() != L4 + proto.header() + n * proto.payload() {
-            return Err("its frames are too short");
+        if skb.len() != L4 + proto.header() + n * proto.payload() {
+            return Err("it is not of whole segments");
         }
         let packet = skb.data();
         self.headers(packet, n as u32)?;
@@ -345,6 +403,16 @@ impl FarEnd {
 }
 
 impl Sink for FarEnd {
+    #[inline(always)]
+    fn begin(&mut self) {
+        self.watch.begin();
+    }
+
+    #[inline(always)]
+    fn end(&mut self) {
+        self.watch.end();
+    }
+
     #[inline]
     fn read(&mut self, packet: &[u8]) {
         let verdict = self.packet(packet);

@@ -254,3 +254,57 @@ fn a_nic_without_frames_or_heads_leaves_packets_on_the_wire() {
     drop(ctx);
     assert_eq!((region.frames_free(), region.heads_free()), (128, 4));
 }
+
+/// Writes packets of a poll ahead, and sees to it that there is one begin and one end around them.
+struct Ahead(Count, Arc<AtomicU64>, bool);
+
+impl Source for Ahead {
+    const AHEAD: bool = true;
+
+    fn begin(&mut self) {
+        assert!(!std::mem::replace(&mut self.2, true));
+    }
+    fn end(&mut self) {
+        assert!(std::mem::replace(&mut self.2, false));
+        self.1.fetch_add(1, Ordering::Relaxed);
+    }
+    fn next_len(&self) -> usize {
+        self.0.next_len()
+    }
+    fn write(&mut self, buf: &mut [u8]) -> usize {
+        assert!(self.2);
+        self.0.write(buf)
+    }
+}
+
+/// What was written ahead and found no head comes later, once, and in order; whatever way round the
+/// ring.
+#[test]
+fn packets_that_are_written_ahead_come_once() {
+    let memory = HeapMemory::new(Region::bytes(128, 24));
+    let region = Region::new(Box::new(memory), 128, 24).unwrap();
+    let mut ctx = SoftnetData::new(region.clone(), CacheSizes::default());
+    let (sum, polls) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let config = NicConfig { rx_ring: 64, ..NicConfig::default() };
+    let source = Ahead(Count(0), polls.clone(), false);
+    let Nic { open: mut nic, mut ports } = nic(0, &config, vec![(source, Sum(sum))]).unwrap();
+    let mut batch = Batch::new();
+    let mut next = 0u8;
+    for offered in [10, 30, 30, 64, 5] {
+        ports[0].offer(offered);
+        while ports[0].waiting() > 0 {
+            let got = nic.rx[0].rx_burst(&mut ctx, &mut batch, 64);
+            assert!((1..=24).contains(&got));
+            for skb in batch.drain() {
+                assert_eq!(skb.data(), [next; 100]);
+                next = next.wrapping_add(1);
+                ctx.free_skb(skb);
+            }
+        }
+    }
+    assert_eq!(next, 139);
+    assert!(polls.load(Ordering::Relaxed) >= 5);
+    close(nic, &mut ctx);
+    drop(ctx);
+    assert_eq!((region.frames_free(), region.heads_free()), (128, 24));
+}
