@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use rustix::io::Errno;
-use softnet_core::sock::key::{ANY, Addr};
+use softnet_core::sock::key::{ANY, Addr, is_v4};
 use softnet_core::sock::route::{Dest, Endpoints, find_route, is_group, is_own};
 use softnet_core::sock::tcp::{Effects, ListenState, Marks, TcpInbox, output};
 use softnet_core::sock::{Bind, Flow};
@@ -252,7 +252,8 @@ impl TcpBuilder {
             let begun = on_shard(shared, number, |shard, ctx, env, out: &mut Effects| {
                 let free = !shard.contains(&flow);
                 let marks = Marks::default();
-                free.then(|| shard.connect(ctx, env, (flow, marks), &self.options, mss, slot, out))
+                let options = ConnOptions { ipv6: !is_v4(flow.remote), ..self.options };
+                free.then(|| shard.connect(ctx, env, (flow, marks), &options, mss, slot, out))
             });
             begun.map(|begun| begun.map(|id| (flow, number, id)))
         };
