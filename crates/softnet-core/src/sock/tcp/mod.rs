@@ -18,11 +18,14 @@ pub mod output;
 pub mod packet;
 pub mod queue;
 mod shard;
+#[cfg(all(test, not(feature = "loom")))]
+mod tests;
 
 pub use calls::{CallError, ConnInfo};
 pub use listen::{Child, ListenState, Listeners};
 pub use output::{Effects, Marks};
 pub use packet::Packet;
+pub use queue::Piece;
 pub use shard::{ConnId, Env, Shard};
 
 use super::inbox::Message;
