@@ -2,6 +2,7 @@
 
 use std::io::{ErrorKind, Write};
 use std::net::Shutdown;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use softnet::net::{Epoll, EpollParams, Event, Interest, TcpListener, TcpStream};
@@ -151,25 +152,36 @@ fn listeners_are_readable_while_connections_wait() {
     let second = listener.accept().unwrap();
     assert_eq!((now(&mut epoll), listener.accept().unwrap_err().kind()), (vec![], ErrorKind::WouldBlock));
     drop((epoll, clients, first, second));
-    let taken = std::sync::atomic::AtomicUsize::new(0);
-    let all = || taken.load(std::sync::atomic::Ordering::Relaxed) == CLIENTS;
+    let (taken, over) = (AtomicUsize::new(0), AtomicBool::new(false));
     std::thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(|| {
                 let mut epoll = Epoll::new(&handle).unwrap();
                 epoll.ctl().add(&listener, Interest::IN | Interest::EXCLUSIVE, 1).unwrap();
                 let mut events = Vec::new();
-                while !all() {
+                while !over.load(Ordering::Relaxed) {
                     epoll.wait(&mut events, 16, Some(Duration::from_millis(20))).unwrap();
-                    if !events.is_empty() && listener.accept().is_ok() {
-                        taken.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                    if events.is_empty() {
+                        continue;
+                    }
+                    match listener.accept() {
+                        Ok(_) => _ = taken.fetch_add(1, Ordering::Relaxed),
+                        Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock, "{error}"),
                     }
                 }
             });
         }
         let clients: Vec<_> = (0..CLIENTS).map(|_| TcpStream::connect(&handle, to).unwrap()).collect();
-        until("all are accepted", all);
-        drop(clients);
+        let unserved = || clients.iter().filter(|client| !client.readiness().peer_closed).count();
+        let give_up = std::time::Instant::now() + Duration::from_secs(20);
+        while unserved() > 0 && std::time::Instant::now() < give_up {
+            std::thread::yield_now();
+        }
+        over.store(true, Ordering::Relaxed);
+        let unserved = unserved();
+        let taken = taken.load(Ordering::Relaxed);
+        let left = (listener.readiness().readable, listener.accept().is_ok());
+        assert_eq!((taken, unserved, left), (CLIENTS, 0, (false, false)));
     });
     drop(listener);
     world.end(lanes);
