@@ -187,8 +187,8 @@ impl<H> Conn<H> {
         self.set(ConnFlags::DIRTY, true);
     }
 
-    /// The application has read `bytes`, and `memory` bytes of packet memory went back with them.
-    /// Where the window opens by much, the peer is told at once.
+    /// The application has read `bytes`, and `memory` bytes of packet memory went back with them, or
+    /// of what it read before. Where the window opens by much, the peer is told at once.
     pub fn read<O: Output<Handle = H>>(&mut self, cx: &mut Cx<'_, O>, bytes: u32, memory: u32) {
         let bytes = bytes.min(self.unread());
         self.copied += bytes;
@@ -202,7 +202,7 @@ impl<H> Conn<H> {
         let full = self.rcv_nxt - self.win.told_at > u32::from(self.ack.rcv_mss);
         let emptied = bytes > 0 && self.unread() == 0 && self.ack.read_ends_delay(thresh);
         let mut due = self.ack.is_scheduled() && (full || emptied);
-        if bytes > 0 && !due && !self.is(ConnFlags::RCV_SHUT) {
+        if (bytes > 0 || memory > 0) && !due && !self.is(ConnFlags::RCV_SHUT) {
             let now = self.win.current(self.rcv_nxt);
             if now.saturating_mul(2) <= self.win.clamp {
                 let (new, scarce) = self.win.offer(cx.cfg, self.ack.rcv_mss);

@@ -24,26 +24,31 @@ pub enum Shutdown {
 
 impl<H> Conn<H> {
     /// Ends one direction, or both (`shutdown`). Ending the receiving one is local: the peer is not
-    /// told.
+    /// told. In SYN-SENT there is nothing to end but the attempt: the connection is as if it had never
+    /// been begun, closed, without an end of either direction.
     pub fn shutdown<O: Output<Handle = H>>(&mut self, cx: &mut Cx<'_, O>, how: Shutdown) {
+        if self.state == State::SynSent {
+            // "SYN-SENT STATE: Delete the TCB and return 'error: closing' responses".
+            self.end(cx, None);
+            self.set(ConnFlags::RCV_SHUT | ConnFlags::SEND_SHUT, false);
+            return;
+        }
         if matches!(how, Shutdown::Read | Shutdown::Both) {
             self.set(ConnFlags::RCV_SHUT, true);
             self.raise(Events(Events::READABLE.0 | Events::PEER_FIN.0));
         }
         if matches!(how, Shutdown::Write | Shutdown::Both) {
-            self.close_sending(cx);
+            self.close_sending();
         }
     }
 
     /// Queues the FIN behind what is queued: the state changes at once, whatever the peer's window
     /// says; in SYN-RECEIVED once the connection is established (RFC 9293 3.10.4 "queue for
     /// processing after entering ESTABLISHED state").
-    fn close_sending<O: Output<Handle = H>>(&mut self, cx: &mut Cx<'_, O>) {
+    fn close_sending(&mut self) {
         self.state = match self.state {
             State::Established => State::FinWait1,
             State::CloseWait => State::LastAck,
-            // "SYN-SENT STATE: Delete the TCB and return 'error: closing' responses".
-            State::SynSent => return self.end(cx, None),
             other => other,
         };
         self.set(ConnFlags::SEND_SHUT, self.state != State::Closed);
@@ -72,7 +77,7 @@ impl<H> Conn<H> {
                 self.abort(cx, None);
             }
             State::FinWait2 => self.orphan_in_fin_wait2(cx),
-            _ => self.close_sending(cx),
+            _ => self.close_sending(),
         }
         self.purge_ooo(cx);
     }

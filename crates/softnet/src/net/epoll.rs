@@ -98,7 +98,8 @@ impl Event {
         self.bits & Interest::RDHUP.0 != 0
     }
 
-    /// Neither end of a stream sends any more.
+    /// Neither end of a stream sends any more, or the other end of a kernel's descriptor is gone. Told whether it was asked for
+    /// or not.
     pub fn is_hung_up(&self) -> bool {
         self.bits & Interest::HUP != 0
     }
@@ -108,9 +109,9 @@ impl Event {
         self.bits & Interest::OUT.0 != 0
     }
 
-    /// An error waits, or the other end of a kernel's descriptor is gone.
+    /// An error waits. Told whether it was asked for or not.
     pub fn is_error(&self) -> bool {
-        self.bits & !(Interest::IN.0 | Interest::OUT.0 | Interest::RDHUP.0) != 0
+        self.bits & Interest::ERROR != 0
     }
 }
 

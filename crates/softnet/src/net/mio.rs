@@ -7,9 +7,9 @@ use ::mio::event::Source;
 use ::mio::unix::SourceFd;
 use ::mio::{Interest, Registry, Token};
 
-use super::ReadyFd;
+use super::{ReadyFd, Socket};
 
-/// Its events are *readable*, whatever it was registered for: they say that the socket became ready to receive or to send, or
+/// Its events are *readable*, whatever it was registered for: they say that the socket became ready to receive, to send or to accept, or
 /// that an error is pending. As with all sources, the call is made until it would block.
 ///
 /// ```no_run
@@ -34,7 +34,7 @@ use super::ReadyFd;
 ///     }
 /// }
 /// ```
-impl Source for ReadyFd {
+impl<S: Socket> Source for ReadyFd<S> {
     fn register(&mut self, registry: &Registry, token: Token, _: Interest) -> io::Result<()> {
         SourceFd(&self.as_raw_fd()).register(registry, token, Interest::READABLE)
     }

@@ -54,5 +54,5 @@ pub use ready_fd::ReadyFd;
 pub use recv::{Received, RecvBatch};
 pub use send_batch::SendBatch;
 pub use socket::Socket;
-pub use tcp::{Incoming, TcpBuilder, TcpInfo, TcpListener, TcpStream};
+pub use tcp::{Incoming, TcpBuilder, TcpInfo, TcpListener, TcpReader, TcpStream};
 pub use udp::{UdpBuilder, UdpSocket};

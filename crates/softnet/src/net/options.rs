@@ -89,7 +89,7 @@ pub(super) fn route_errno(error: RouteError) -> Errno {
 }
 
 /// An error in the form that the kernel's sockets return it.
-pub(super) fn errno(errno: Errno) -> io::Error {
+pub(in crate::net) fn errno(errno: Errno) -> io::Error {
     errno.into()
 }
 

@@ -11,8 +11,9 @@ use super::UdpSocket;
 use super::socket::Socket;
 use crate::notify::Watch;
 
-/// A descriptor that becomes *readable* when a socket becomes ready to receive or to send, when an
-/// error is pending, and when the stack stops.
+/// A descriptor that becomes *readable* when a socket becomes ready to receive or to send, when a
+/// listener has a connection, when the peer of a stream sends no more, when an error is pending, and
+/// when the stack stops.
 ///
 /// It is for edge-triggered waiting (`mio`'s `SourceFd`, `tokio`'s `AsyncFd`). Make the call first;
 /// only when it returns [`WouldBlock`](io::ErrorKind::WouldBlock), wait for the descriptor, and

@@ -33,6 +33,11 @@ mod sender;
 mod sender_waits;
 mod sleep;
 mod steering;
+mod tcp;
+mod tcp_epoll;
+#[cfg(feature = "tokio")]
+mod tcp_tokio;
+mod tcp_wire;
 mod traffic;
 mod udp;
 mod udp_long;

@@ -25,6 +25,7 @@ mod starve;
 mod switch;
 mod tap;
 mod tcp;
+mod tcp_matrix;
 mod traffic;
 mod udp;
 mod vlan;

@@ -2,12 +2,15 @@
 //!
 //! Called by the holder of the connection's shard, who calls [`finish`](Shard::finish) afterwards.
 
+use std::collections::VecDeque;
+
 use softnet_tcp::conn::{Conn, Error, InvalidOption, OpenError, Shutdown, SockOpt, TcpInfo, Writable};
 use softnet_tcp::{ConnOptions, Seq, State, isn};
 
 use super::super::key::Flow;
 use super::listen::{Child, tuple};
 use super::output::{Effects, Marks};
+use super::queue::{Piece, TRUESIZE, free_lent};
 use super::shard::{ConnId, Env, Shard};
 use crate::SoftnetData;
 
@@ -136,6 +139,50 @@ impl Shard {
         Ok(self.sock(id).map_or(0, |sock| sock.rx.peek(to)))
     }
 
+    /// Lends all that has arrived: moves it to `to`, where it may stay until it is given
+    /// [back](Self::give_back). For the peer it has been read; its memory stays charged to the
+    /// connection, so that the window opens only when it comes back. Returns how many bytes; 0 at
+    /// the end of the stream.
+    ///
+    /// # Errors
+    /// See [`CallError`].
+    pub fn lend(
+        &mut self,
+        ctx: &mut SoftnetData,
+        env: &Env<'_>,
+        id: ConnId,
+        to: &mut VecDeque<Piece>,
+        out: &mut Effects,
+    ) -> Result<usize, CallError> {
+        self.readable(ctx, env, id, 1, out)?;
+        let n = self.sock_mut(id).map_or(0, |sock| {
+            let (bytes, frames) = sock.rx.lend(to);
+            sock.lent += frames;
+            bytes
+        });
+        if n > 0 {
+            self.enter(ctx, env, out, id.index, |conn, cx| conn.read(cx, n as u32, 0));
+        }
+        Ok(n)
+    }
+
+    /// Takes back what was lent.
+    pub fn give_back(
+        &mut self,
+        ctx: &mut SoftnetData,
+        env: &Env<'_>,
+        id: ConnId,
+        pieces: impl Iterator<Item = Piece>,
+        out: &mut Effects,
+    ) {
+        let frames = free_lent(ctx, pieces);
+        if let Some(sock) = self.sock_mut(id).filter(|_| frames > 0) {
+            sock.lent -= frames;
+            let memory = frames as u32 * TRUESIZE;
+            self.enter(ctx, env, out, id.index, |conn, cx| conn.read(cx, 0, memory));
+        }
+    }
+
     /// Whether a read of `len` bytes has something to return, be it the end.
     fn readable(
         &mut self,
@@ -155,13 +202,16 @@ impl Shard {
         }
         match state {
             _ if ended => Ok(()),
-            State::Closed => Ok(()),
-            State::SynSent | State::SynReceived => Err(CallError::NotConnected),
+            // It never came to be.
+            State::Closed => Err(CallError::NotConnected),
             _ => Err(CallError::WouldBlock),
         }
     }
 
-    /// Ends one direction, or both.
+    /// Ends one direction, or both; in SYN-SENT, the attempt to connect.
+    ///
+    /// # Errors
+    /// There is no connection (any more).
     pub fn shutdown(
         &mut self,
         ctx: &mut SoftnetData,
@@ -171,7 +221,7 @@ impl Shard {
         out: &mut Effects,
     ) -> Result<(), CallError> {
         let sock = self.sock(id).ok_or(CallError::Gone)?;
-        if matches!(sock.conn.state(), State::SynSent | State::Closed) {
+        if sock.conn.state() == State::Closed {
             return Err(CallError::NotConnected);
         }
         self.enter(ctx, env, out, id.index, |conn, cx| conn.shutdown(cx, how));

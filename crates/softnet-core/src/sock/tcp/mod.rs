@@ -18,6 +18,8 @@ mod listen;
 pub mod output;
 pub mod packet;
 pub mod queue;
+#[cfg(all(test, not(feature = "loom")))]
+mod readiness_tests;
 mod shard;
 #[cfg(all(test, not(feature = "loom")))]
 mod tests;
@@ -27,6 +29,7 @@ pub use icmp::{News, Told};
 pub use listen::{Child, ListenState, Listeners};
 pub use output::{Effects, Marks};
 pub use packet::Packet;
+pub use queue::Piece;
 pub use shard::{ConnId, Env, Shard};
 
 use super::inbox::Message;

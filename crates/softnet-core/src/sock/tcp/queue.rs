@@ -115,10 +115,47 @@ impl SendQueue {
 const KEPT: usize = 8;
 
 /// A packet whose payload, in part or in whole, is to be read.
-struct Piece {
+pub struct Piece {
     skb: Skb,
     at: usize,
     len: usize,
+}
+
+impl Piece {
+    /// Bytes to be read.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether all were read.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The bytes to be read, frame by frame.
+    pub fn parts(&self) -> impl Iterator<Item = &[u8]> {
+        self.skb.pieces(self.at, self.len).filter(|part| !part.is_empty())
+    }
+
+    /// The first `n` bytes were read.
+    pub fn advance(&mut self, n: usize) {
+        let n = n.min(self.len);
+        (self.at, self.len) = (self.at + n, self.len - n);
+    }
+
+    /// Frees it. Returns how many frames that were.
+    fn free(self, ctx: &mut SoftnetData) -> usize {
+        let frames = self.skb.frame_count();
+        ctx.stats().sk_taken.add(1);
+        ctx.delivered(1);
+        ctx.free_skb(self.skb);
+        frames
+    }
+}
+
+/// Frees pieces that were [lent](RecvQueue::lend). Returns how many frames that were.
+pub(super) fn free_lent(ctx: &mut SoftnetData, pieces: impl Iterator<Item = Piece>) -> usize {
+    pieces.map(|piece| piece.free(ctx)).sum()
 }
 
 /// What arrived in order and the application has not read.
@@ -183,7 +220,7 @@ impl RecvQueue {
             let (now, later) = to.split_at_mut(n);
             piece.skb.copy_bits(piece.at, now);
             (to, read) = (later, read + n);
-            (piece.at, piece.len) = (piece.at + n, piece.len - n);
+            piece.advance(n);
             if piece.len == 0 {
                 memory += self.pop(ctx);
             }
@@ -205,17 +242,26 @@ impl RecvQueue {
         all - to.len()
     }
 
+    /// Moves all that waits to `to`. Returns how many bytes, and in how many frames.
+    pub fn lend(&mut self, to: &mut VecDeque<Piece>) -> (usize, usize) {
+        let bytes = self.pieces.iter().map(Piece::len).sum();
+        to.append(&mut self.pieces);
+        self.shrink();
+        (bytes, std::mem::take(&mut self.frames))
+    }
+
     fn pop(&mut self, ctx: &mut SoftnetData) -> u32 {
-        let Some(Piece { skb, .. }) = self.pieces.pop_front() else { return 0 };
-        let frames = skb.frame_count();
+        let Some(piece) = self.pieces.pop_front() else { return 0 };
+        let frames = piece.free(ctx);
         self.frames -= frames;
+        self.shrink();
+        frames as u32 * TRUESIZE
+    }
+
+    fn shrink(&mut self) {
         if self.pieces.is_empty() && self.pieces.capacity() > KEPT {
             self.pieces = VecDeque::new();
         }
-        ctx.stats().sk_taken.add(1);
-        ctx.delivered(1);
-        ctx.free_skb(skb);
-        frames as u32 * TRUESIZE
     }
 
     /// Frees what is left unread. Returns how much memory that was.

@@ -105,9 +105,10 @@ pub(super) struct Sock {
     /// Where readiness is told; [`NO_SLOT`] until the application has it.
     pub(super) slot: u32,
     pub(super) napi_id: u32,
-    /// Frames in `rx`, in `tx`, and beyond holes.
+    /// Frames in `rx`, in `tx`, beyond holes, and lent to the application.
     frames: usize,
     ooo: usize,
+    pub(super) lent: usize,
     touched: bool,
     /// The application has let go.
     pub(super) orphan: bool,
@@ -270,6 +271,11 @@ impl Shard {
             Some(Object::Conn(index)) => Some(*index),
             _ => None,
         }
+    }
+
+    pub(super) fn sock_mut(&mut self, id: ConnId) -> Option<&mut Sock> {
+        let sock = self.conns.get_mut(id.index as usize).map(|sock| &mut **sock);
+        sock.filter(|sock| sock.serial == id.serial)
     }
 
     pub(super) fn serial_of(&self, index: u32) -> Option<u32> {
@@ -595,6 +601,7 @@ impl Shard {
             napi_id: env.napi_id,
             frames: 0,
             ooo,
+            lent: 0,
             touched: true,
             orphan: false,
             listed: true,
@@ -799,16 +806,15 @@ impl Shard {
                 sock.armed = due;
             }
         }
-        let frames = sock.tx.frames() + sock.rx.frames() + sock.ooo;
+        let frames = sock.tx.frames() + sock.rx.frames() + sock.ooo + sock.lent;
         self.frames = self.frames + frames - std::mem::replace(&mut sock.frames, frames);
         if sock.slot != NO_SLOT {
             if let Some(slot) = env.sockets.slot(sock.slot) {
                 slot.set_napi_id(sock.napi_id);
                 let bits = ready(&sock.conn, env.cfg);
                 let short = if sock.short { stream::WRITABLE } else { 0 };
-                let changed = slot.set_stream(bits & !short);
-                // What was acknowledged is news only where there was no room.
-                if changed || events.any(Events(!Events::WRITABLE.0)) {
+                let more = slot.set_stream(bits & !short);
+                if more || tells_again(events, &sock.conn) {
                     out.wake.push(sock.slot);
                 }
             }
@@ -845,18 +851,30 @@ impl Shard {
     }
 }
 
-/// What a poller is told of a connection, as bits of [`Slot`](super::super::Slot)'s readiness.
+/// What a poller is told of a connection, as bits of [`Slot`](super::super::Slot)'s readiness (Linux's
+/// `tcp_poll`).
 fn ready(conn: &Conn<Payload>, cfg: &Config) -> u32 {
     use stream::*;
-    let state = conn.state();
     let (rx_ended, tx_ended) = (conn.receive_ended(), conn.send_ended());
-    let closed = state == State::Closed;
-    let mut bits = 0;
-    bits |= if conn.is_readable() || closed { READABLE } else { 0 };
-    bits |= if conn.is_writable(cfg) || closed { WRITABLE } else { 0 };
-    bits |= if rx_ended || closed { PEER_CLOSED } else { 0 };
-    bits |= if closed || rx_ended && tx_ended { HUNG_UP } else { 0 };
-    bits | if conn.error().is_some() { ERROR } else { 0 }
+    // Of a handshake only its end is told.
+    let (shaking, closed) = match conn.state() {
+        State::SynSent | State::SynReceived => (true, false),
+        state => (false, state == State::Closed),
+    };
+    let bit = |on: bool, bit: u32| if on { bit } else { 0 };
+    bit(rx_ended || !shaking && conn.is_readable(), READABLE)
+        | bit(!shaking && conn.is_writable(cfg), WRITABLE)
+        | bit(rx_ended, PEER_CLOSED)
+        | bit(closed || rx_ended && tx_ended, HUNG_UP)
+        | bit(conn.error().is_some(), ERROR)
+}
+
+/// Whether waiters are to be woken though no bit of readiness was set: for each arrival of data, as
+/// edge-triggered waiting wants it, and for what happens once. Not for room, of which those learn
+/// that found none.
+fn tells_again(events: Events, conn: &Conn<Payload>) -> bool {
+    let once = Events::CONNECTED.0 | Events::PEER_FIN.0 | Events::ERROR.0 | Events::CLOSED.0;
+    events.any(Events(once)) || events.any(Events::READABLE) && conn.is_readable()
 }
 
 /// ns of the clock.

@@ -21,10 +21,12 @@
 mod builder;
 mod listener;
 mod options;
+mod reader;
 mod stream;
 
 pub use builder::TcpBuilder;
 pub use listener::{Incoming, TcpListener};
+pub use reader::TcpReader;
 pub use softnet_tcp::conn::TcpInfo;
 pub use stream::TcpStream;
 

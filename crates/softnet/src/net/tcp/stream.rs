@@ -114,14 +114,21 @@ impl TcpStream {
     pub(super) fn connected(&self, timeout: Option<Duration>) -> io::Result<()> {
         let until = until(timeout);
         loop {
-            if let Some(error) = self.take_error()? {
-                return Err(error);
-            }
-            if self.slot().readiness().writable {
-                return Ok(());
+            if let Some(done) = self.is_connected() {
+                return done;
             }
             wait(&self.0.shared, self.slot(), until, |now| now.writable || now.error)
                 .map_err(|_| errno(Errno::TIMEDOUT))?;
+        }
+    }
+
+    /// Whether the handshake is done, or why it failed; `None`: neither.
+    pub(in crate::net) fn is_connected(&self) -> Option<io::Result<()>> {
+        // An error comes before the readiness that tells of it.
+        let writable = self.slot().readiness().writable;
+        match self.take_error() {
+            Err(error) | Ok(Some(error)) => Some(Err(error)),
+            Ok(None) => writable.then_some(Ok(())),
         }
     }
 
@@ -135,9 +142,7 @@ impl TcpStream {
         let mut deadline = None;
         loop {
             match self.call(&mut f)? {
-                Err(CallError::WouldBlock | CallError::NotConnected)
-                    if !self.0.options.nonblocking.load(Ordering::Relaxed) =>
-                {
+                Err(CallError::WouldBlock) if !self.0.options.nonblocking.load(Ordering::Relaxed) => {
                     let until = *deadline.get_or_insert_with(|| until(timeout(limit)));
                     wait(&self.0.shared, self.slot(), until, &ready)?;
                 }
@@ -146,7 +151,7 @@ impl TcpStream {
         }
     }
 
-    fn receive(
+    pub(super) fn receive(
         &self,
         mut f: impl FnMut(&mut Shard, &mut SoftnetData, &Env<'_>, &mut Effects) -> Result<usize, CallError>,
     ) -> io::Result<usize> {
