@@ -196,7 +196,7 @@ fn resident() -> Result<u64, String> {
     Ok(kib.ok_or("/proc/self/status has no VmRSS")? << 10)
 }
 
-fn measure(cpu: usize, n: usize) -> Result<Sample, String> {
+pub(super) fn measure(cpu: usize, n: usize) -> Result<Sample, String> {
     let bed = Bed::new(cpu, n)?;
     let mut streams = Vec::with_capacity(n);
     // All that does not grow with the number is in memory then.

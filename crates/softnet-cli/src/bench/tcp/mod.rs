@@ -17,6 +17,8 @@ mod rig;
 pub(super) mod rr;
 mod server;
 pub(super) mod stream;
+#[cfg(test)]
+mod tests;
 mod ways;
 mod wire;
 

@@ -106,14 +106,14 @@ impl<H: Host> Asks for Client<H> {
 }
 
 /// A server and its client.
-struct Bed {
+pub(super) struct Bed {
     client: Box<dyn Asks>,
     server: Server,
     rig: Rig,
 }
 
 impl Bed {
-    fn new(rig: Rig, cpus: Cpus, way: &Way) -> Result<Self, String> {
+    pub(super) fn new(rig: Rig, cpus: Cpus, way: &Way) -> Result<Self, String> {
         let at = addresses();
         let server = match &rig.ends {
             Ends::Mem { server, .. } | Ends::Xdp { server, .. } => {
@@ -132,7 +132,7 @@ impl Bed {
         Ok(Bed { client, server, rig })
     }
 
-    fn measure(
+    pub(super) fn measure(
         &mut self,
         way: &Way,
         connections: u32,

@@ -61,7 +61,7 @@ pub(crate) struct TcpStreams {
 }
 
 #[derive(Clone, Copy, PartialEq)]
-enum Direction {
+pub(super) enum Direction {
     Send,
     Recv,
 }
@@ -201,7 +201,7 @@ fn enter(cpu: usize, counts: bool, tids: &Mutex<Vec<i32>>) -> Result<(), String>
     Ok(())
 }
 
-fn measure(
+pub(super) fn measure(
     rig: &Rig,
     direction: Direction,
     n: usize,
