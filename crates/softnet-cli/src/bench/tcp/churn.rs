@@ -58,6 +58,7 @@ impl<H: Host> Churn<H> {
         let now = || begin.elapsed().as_nanos() as u64;
         let (from, to) = (warm_up.as_nanos() as u64, (warm_up + time).as_nanos() as u64);
         let mut latency = Latency::new();
+        self.host.enter().map_err(text)?;
         self.lanes.clear();
         for i in 0..n {
             self.lanes.push(None);

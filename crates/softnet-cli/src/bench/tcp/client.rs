@@ -71,6 +71,9 @@ impl<H: Host> Client<H> {
         for lane in self.lanes.drain(n.min(self.lanes.len())..) {
             let _ = H::reset_on_close(&lane.stream);
         }
+        if self.lanes.len() < n {
+            self.host.enter().map_err(text)?;
+        }
         while self.lanes.len() < n {
             let first = self.lanes.len();
             for i in first..n.min(first + AT_ONCE) {

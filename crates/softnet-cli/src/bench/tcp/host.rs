@@ -36,6 +36,9 @@ pub(super) trait Host: Clone + Send + 'static {
     type Stream: Read + Write + Send;
     type Set: Set<Self>;
 
+    /// The calling thread's sockets are of this stack from now on, which
+    /// [`begin_connect`](Self::begin_connect) relies on.
+    fn enter(&self) -> io::Result<()>;
     /// A listener that does not block.
     fn listen(&self, at: SocketAddr) -> io::Result<Self::Listener>;
     /// A connection that waits, if one does.
@@ -77,6 +80,10 @@ impl Host for Softnet {
     type Listener = net::TcpListener;
     type Stream = net::TcpStream;
     type Set = SoftnetSet;
+
+    fn enter(&self) -> io::Result<()> {
+        Ok(())
+    }
 
     fn listen(&self, at: SocketAddr) -> io::Result<Self::Listener> {
         let listener = TcpBuilder::new(&self.0).backlog(BACKLOG).listen(at)?;
@@ -173,6 +180,10 @@ impl Host for Kernel {
     type Stream = std::net::TcpStream;
     type Set = KernelSet;
 
+    fn enter(&self) -> io::Result<()> {
+        self.0.enter()
+    }
+
     fn listen(&self, at: SocketAddr) -> io::Result<Self::Listener> {
         self.0.run(|| {
             let fd = socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
@@ -195,7 +206,7 @@ impl Host for Kernel {
 
     fn begin_connect(&self, to: SocketAddr) -> io::Result<Self::Stream> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let fd = self.0.run(|| socket_with(AddressFamily::INET, SocketType::STREAM, flags, None))??;
+        let fd = socket_with(AddressFamily::INET, SocketType::STREAM, flags, None)?;
         set_tcp_congestion(&fd, "cubic")?;
         match connect(&fd, &to) {
             Ok(()) | Err(Errno::INPROGRESS) => {}

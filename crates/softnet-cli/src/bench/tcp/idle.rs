@@ -40,6 +40,8 @@ engine, tables, timers, and the application's TcpStream
 pub(in crate::bench) const LEADING: &[&str] = &["bytes_per_connection", "cpu_percent", "opened_per_s"];
 
 const OWN: (Ipv4Addr, [u8; 6]) = (Ipv4Addr::new(198, 18, 0, 1), [2, 0, 0, 0, 1, 0]);
+/// The first of the generator's addresses.
+const GENERATOR: Ipv4Addr = Ipv4Addr::new(198, 18, 1, 1);
 const PEER_MAC: [u8; 6] = [2, 0, 0, 0, 2, 0];
 const PORT: u16 = 7001;
 /// Connections that are opened at once.
@@ -86,7 +88,7 @@ fn segment(src: (u32, u16), (seq, ack): (u32, u32), flags: u8, options: &[u8]) -
 fn syn(i: usize) -> Vec<u8> {
     // MSS 1460, SACK permitted, timestamps, no-operation, window scale 7.
     let options = [2, 4, 5, 0xb4, 4, 2, 8, 10, 0, 0, 0, 1, 0, 0, 0, 0, 1, 3, 3, 7];
-    let address = u32::from_be_bytes([198, 18, 1, 1]) + (i / PORTS) as u32;
+    let address = GENERATOR.to_bits() + (i / PORTS) as u32;
     segment((address, (10_000 + i % PORTS) as u16), (1000, 0), 0x02, &options)
 }
 
@@ -131,7 +133,7 @@ impl Bed {
             device.arp_notify = false;
         })];
         for i in 0..connections.div_ceil(PORTS) {
-            let address = Ipv4Addr::from_bits(u32::from_be_bytes([198, 18, 1, 1]) + i as u32);
+            let address = Ipv4Addr::from_bits(GENERATOR.to_bits() + i as u32);
             config.neighbours.push(NeighbourConfig::new("nic0", address, PEER_MAC));
         }
         let lane = Lane::new();
@@ -205,10 +207,17 @@ pub(super) fn measure(cpu: usize, n: usize) -> Result<Sample, String> {
     bed.open(n, &mut streams)?;
     let (seconds, after) = (begin.elapsed().as_secs_f64(), resident()?);
     // Every one is there, and usable.
-    for at in (0..n).step_by(n / 1000) {
-        let peer = streams[at].peer_addr().map_err(text)?;
-        if usize::from(peer.port()) != 10_000 + at % PORTS || !streams[at].readiness().writable {
-            return Err(format!("connection {at} is one with {peer}"));
+    let mut missing = vec![true; n];
+    for stream in &streams {
+        let peer = stream.peer_addr().map_err(text)?;
+        let std::net::IpAddr::V4(address) = peer.ip() else {
+            return Err(format!("a connection with {peer}"));
+        };
+        let place = (address.to_bits().wrapping_sub(GENERATOR.to_bits()) as usize).saturating_mul(PORTS)
+            + usize::from(peer.port()).wrapping_sub(10_000);
+        match missing.get_mut(place) {
+            Some(missing) if *missing && stream.readiness().writable => *missing = false,
+            _ => return Err(format!("a connection with {peer}")),
         }
     }
     let opened = (n - first) as f64;

@@ -102,6 +102,7 @@ impl Streams {
         let at: SocketAddr = addresses()[0];
         let listener = server.listen(at).map_err(|e| format!("listen: {e}"))?;
         let data = pattern();
+        client.enter().map_err(text)?;
         for _ in 0..n {
             let far = client.begin_connect(at).map_err(|e| format!("connect: {e}"))?;
             let until = Instant::now() + STILL;
