@@ -152,6 +152,7 @@ Examples:
   softnet bench shape --check            is a router's tbf within 2 % of its rate? (root)
   softnet bench skb-cache --json | jq '.rows[] | {case, ns_per_pair}'
   softnet bench skb-cache --app nat      a router with VLANs, NAT, GRO and GSO, by how it caches buffers
+  softnet bench tcp-rr --device xdp      a server on TCP sockets beside the same on the kernel's (root)
   softnet bench tx-enqueue --peer kernel many senders to one TX queue: deferred enqueue, locks, the kernel (root)
   softnet bench forward --report f.html  a page with plots, to keep or to show
   softnet bench forward --json > f.json; …; softnet bench forward --baseline f.json
