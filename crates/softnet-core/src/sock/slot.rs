@@ -406,15 +406,16 @@ impl Slot {
     }
 
     /// Says what can be done with a stream or a listener, as bits of [`stream`]. Only the holder of its
-    /// state may call it; it notifies the waiters if this returns that something has changed.
+    /// state may call it; it notifies the waiters if this returns that something can be done that
+    /// could not before. What can be done no more is no news: waiters look at it when they come.
     pub fn set_stream(&self, bits: u32) -> bool {
         let bits = bits | stream::STREAM;
-        let changed = self.stream.load(Ordering::Relaxed) != bits;
-        if changed {
+        let before = self.stream.load(Ordering::Relaxed);
+        if before != bits {
             // Release: with the bits comes what they tell of.
             self.stream.store(bits, Ordering::Release);
         }
-        changed
+        bits & !before != 0
     }
 
     /// Records by which NAPI instance its last packets came.

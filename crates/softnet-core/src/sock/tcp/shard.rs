@@ -807,9 +807,9 @@ impl Shard {
                 slot.set_napi_id(sock.napi_id);
                 let bits = ready(&sock.conn, env.cfg);
                 let short = if sock.short { stream::WRITABLE } else { 0 };
-                let changed = slot.set_stream(bits & !short);
+                let gained = slot.set_stream(bits & !short);
                 // What was acknowledged is news only where there was no room.
-                if changed || events.any(Events(!Events::WRITABLE.0)) {
+                if gained || events.any(Events(!Events::WRITABLE.0)) {
                     out.wake.push(sock.slot);
                 }
             }
