@@ -23,6 +23,7 @@ mod rules;
 mod rx_handoff;
 mod shape;
 mod skb_cache;
+mod tcp;
 mod templates;
 mod tx_enqueue;
 mod udp;
@@ -120,6 +121,18 @@ pub(crate) enum Bench {
     /// worth to a router
     #[command(after_help = skb_cache::HELP)]
     SkbCache(skb_cache::SkbCache),
+    /// Connections a second that are accepted, asked once, and closed, beside the kernel's sockets (root)
+    #[command(after_help = tcp::conn::HELP)]
+    TcpConn(tcp::conn::TcpConn),
+    /// What a TCP connection costs that does nothing: memory, by resident set, and CPU
+    #[command(after_help = tcp::idle::HELP)]
+    TcpIdle(tcp::idle::TcpIdle),
+    /// Requests and responses over TCP, by number of connections and size, beside the kernel's sockets
+    #[command(after_help = tcp::rr::HELP)]
+    TcpRr(tcp::rr::TcpRr),
+    /// Bytes that flow one way over TCP, one stream and four, beside the kernel's sockets
+    #[command(after_help = tcp::stream::HELP)]
+    TcpStream(tcp::stream::TcpStreams),
     /// Many senders to one TX queue: deferred enqueue, beside locks around the same discipline
     #[command(after_help = tx_enqueue::HELP)]
     TxEnqueue(tx_enqueue::TxEnqueue),
@@ -139,6 +152,7 @@ Examples:
   softnet bench shape --check            is a router's tbf within 2 % of its rate? (root)
   softnet bench skb-cache --json | jq '.rows[] | {case, ns_per_pair}'
   softnet bench skb-cache --app nat      a router with VLANs, NAT, GRO and GSO, by how it caches buffers
+  softnet bench tcp-rr --device xdp      a server on TCP sockets beside the same on the kernel's (root)
   softnet bench tx-enqueue --peer kernel many senders to one TX queue: deferred enqueue, locks, the kernel (root)
   softnet bench forward --report f.html  a page with plots, to keep or to show
   softnet bench forward --json > f.json; …; softnet bench forward --baseline f.json
@@ -231,6 +245,10 @@ impl Bench {
             Bench::RxHandoff(b) => ("rx-handoff", &b.common),
             Bench::Shape(b) => ("shape", &b.common),
             Bench::SkbCache(b) => ("skb-cache", &b.common),
+            Bench::TcpConn(b) => ("tcp-conn", &b.common),
+            Bench::TcpIdle(b) => ("tcp-idle", &b.common),
+            Bench::TcpRr(b) => ("tcp-rr", &b.common),
+            Bench::TcpStream(b) => ("tcp-stream", &b.common),
             Bench::TxEnqueue(b) => ("tx-enqueue", &b.common),
             Bench::Udp(b) => ("udp", &b.common),
         };
@@ -252,6 +270,10 @@ impl Bench {
             Bench::RxHandoff(b) => b.run(),
             Bench::Shape(b) => b.run(),
             Bench::SkbCache(b) => b.run(),
+            Bench::TcpConn(b) => b.run(),
+            Bench::TcpIdle(b) => b.run(),
+            Bench::TcpRr(b) => b.run(),
+            Bench::TcpStream(b) => b.run(),
             Bench::TxEnqueue(b) => b.run(),
             Bench::Udp(b) => b.run(),
         }
@@ -283,6 +305,10 @@ fn explained(name: &str) -> &'static str {
         "nat" => nat::HELP,
         "shape" => shape::HELP,
         "skb-cache" => skb_cache::HELP,
+        "tcp-conn" => tcp::conn::HELP,
+        "tcp-idle" => tcp::idle::HELP,
+        "tcp-rr" => tcp::rr::HELP,
+        "tcp-stream" => tcp::stream::HELP,
         "tx-enqueue" => tx_enqueue::HELP,
         "udp" => udp::HELP,
         _ => "",
@@ -308,6 +334,10 @@ fn leading(name: &str) -> &'static [&'static str] {
         "rfs" => rfs::LEADING,
         "skb-cache" => &["ns_per_pair", "mpps", "gbit_per_s", "ns_per_packet"],
         "shape" => &["mbit", "ratio", "cpu_percent", "wakeups_per_s", "timer_wakeups_per_s", "burst_percent"],
+        "tcp-conn" => tcp::conn::LEADING,
+        "tcp-idle" => tcp::idle::LEADING,
+        "tcp-rr" => tcp::rr::LEADING,
+        "tcp-stream" => tcp::stream::LEADING,
         "tx-enqueue" => &["mpps", "cpu_ns_per_packet", "p50_us", "p99_us", "switches_per_s", "drops_percent"],
         _ => &[],
     }

@@ -171,6 +171,13 @@ impl<T: Copy> TimerWheel<T> {
         Some(if self.settled { self.due } else { self.first_deadline().0.max(self.due) })
     }
 
+    /// When [`expire`](Self::expire) is to be called next, as [`next_deadline`](Self::next_deadline) says, or earlier: when a
+    /// timer would have expired that was cancelled or put off since the last call. Looks at no timer.
+    #[inline]
+    pub fn quiet_until(&self) -> Option<u64> {
+        (self.armed > 0).then_some(self.due)
+    }
+
     /// Takes out a timer that is due at `now`, which is not armed any more then. To be called until there is none.
     ///
     /// O(1) for each timer that expires, and as long as none does; a timer that the owner arms for `now` or earlier in

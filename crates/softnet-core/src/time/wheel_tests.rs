@@ -74,6 +74,8 @@ impl Bench {
         assert_eq!(next.is_some(), first.is_some());
         assert!(next.is_none_or(|at| at > self.now), "nothing is left that is due");
         assert!(next <= first.map(|at| at.saturating_add(TICK)), "at most a tick late");
+        let quiet = self.wheel.quiet_until();
+        assert!(quiet.is_some() == next.is_some() && quiet <= next, "{quiet:?} is no later than {next:?}");
     }
 }
 

@@ -251,9 +251,10 @@ impl Shard {
         self.len() == [0; 3]
     }
 
-    /// When [`on_time`](Self::on_time) is to be called, in ns of the clock.
+    /// When [`on_time`](Self::on_time) is to be called, in ns of the clock. It may be before the first
+    /// deadline, once: each packet and each call asks, and must not search.
     pub fn next_deadline(&self) -> u64 {
-        self.wheel.next_deadline().unwrap_or(u64::MAX)
+        self.wheel.quiet_until().unwrap_or(u64::MAX)
     }
 
     /// Whether a flow is in use, by a connection, a request, or one that is remembered.

@@ -424,5 +424,8 @@ fn readiness_is_that_of_a_stream() {
     assert!(slot.set_stream(stream::READABLE) && !slot.set_stream(stream::READABLE));
     let now = slot.readiness();
     assert!(now.readable && !now.writable && !now.hung_up);
+    // Waiters are told of what they can do, not of what they can do no more.
+    assert!(!slot.set_stream(0) && !slot.readiness().readable);
+    assert!(slot.set_stream(stream::WRITABLE | stream::READABLE) && !slot.set_stream(stream::WRITABLE));
     world.end();
 }

@@ -276,6 +276,10 @@ impl TcpTable {
 
     /// Puts what leaves on the TX queues.
     fn transmit(&self, ctx: &mut SoftnetData, caller: &Caller<'_>, out: &mut Effects) {
+        if out.send.is_empty() {
+            // The usual case of a read.
+            return;
+        }
         let mut batch = Batch::new();
         let mut to = None;
         while let Some(skb) = out.send.pop_front() {

@@ -1,0 +1,145 @@
+//! A client whose connections live for one request: makes one, asks, compares the response, sees the server close it, and
+//! makes the next. One thread, which never sleeps.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use super::client::Outcome;
+use super::host::{For, Host, Set};
+use super::ways::KERNEL_SPIN;
+use crate::bench::latency::Latency;
+use crate::bench::text;
+
+/// How long nothing may happen.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+struct Lane<S> {
+    stream: S,
+    asked: bool,
+    got: usize,
+    /// When it was begun, ns since the run began.
+    at: u64,
+}
+
+/// See the module.
+pub(super) struct Churn<H: Host> {
+    host: H,
+    set: H::Set,
+    addresses: Vec<SocketAddr>,
+    lanes: Vec<Option<Lane<H::Stream>>>,
+    request: Vec<u8>,
+    /// Connections so far.
+    made: usize,
+}
+
+impl<H: Host> Churn<H> {
+    /// Of the servers at `addresses`, which are sent `size` bytes on each connection.
+    pub(super) fn new(host: &H, addresses: &[SocketAddr], size: usize) -> Result<Self, String> {
+        Ok(Churn {
+            host: host.clone(),
+            set: host.set(&KERNEL_SPIN).map_err(text)?,
+            addresses: addresses.to_vec(),
+            lanes: Vec::new(),
+            request: (0..size).map(|at| (at * 7 + 1) as u8).collect(),
+            made: 0,
+        })
+    }
+
+    /// Has `n` connections at a time for `warm_up`, and then for `time`, which `look` frames. Latencies are from the
+    /// beginning of a connection to its end.
+    pub(super) fn run(
+        &mut self,
+        n: usize,
+        (warm_up, time): (Duration, Duration),
+        look: &mut dyn FnMut(),
+    ) -> Result<Outcome, String> {
+        let begin = Instant::now();
+        let now = || begin.elapsed().as_nanos() as u64;
+        let (from, to) = (warm_up.as_nanos() as u64, (warm_up + time).as_nanos() as u64);
+        let mut latency = Latency::new();
+        self.host.enter().map_err(text)?;
+        self.lanes.clear();
+        for i in 0..n {
+            self.lanes.push(None);
+            self.begin(i, now())?;
+        }
+        let (mut answered, mut open) = (0, n);
+        let (mut measuring, mut began, mut seconds, mut heard) = (false, 0, 0.0, now());
+        let mut ready = Vec::new();
+        while open > 0 {
+            self.set.wait(&mut ready, Duration::from_millis(1)).map_err(text)?;
+            let at = now();
+            if !measuring && seconds == 0.0 && at >= from {
+                look();
+                (measuring, began) = (true, now());
+            }
+            if measuring && at >= to {
+                measuring = false;
+                seconds = (at - began) as f64 / 1e9;
+                look();
+            }
+            if !ready.is_empty() {
+                heard = at;
+            } else if at - heard > PATIENCE.as_nanos() as u64 {
+                return Err(format!("{open} connections came to nothing"));
+            }
+            for token in &ready {
+                let i = *token as usize;
+                if !self.turn(i)? {
+                    continue;
+                }
+                let at = now();
+                if let Some(lane) = self.lanes[i].take().filter(|_| measuring) {
+                    answered += 1;
+                    latency.record(at - lane.at);
+                }
+                if seconds > 0.0 {
+                    open -= 1;
+                } else {
+                    self.begin(i, at)?;
+                }
+            }
+        }
+        Ok(Outcome { answered, seconds, latency })
+    }
+
+    fn begin(&mut self, i: usize, at: u64) -> Result<(), String> {
+        let to = self.addresses[self.made % self.addresses.len()];
+        let stream = self.host.begin_connect(to).map_err(|e| format!("connection {}: {e}", self.made))?;
+        self.made += 1;
+        self.set.add(&stream, i as u64).map_err(text)?;
+        self.set.modify(&stream, For::InOut, i as u64).map_err(text)?;
+        self.lanes[i] = Some(Lane { stream, asked: false, got: 0, at });
+        Ok(())
+    }
+
+    /// Goes on with a lane. Whether it is done.
+    fn turn(&mut self, i: usize) -> Result<bool, String> {
+        let Churn { set, lanes, request, .. } = self;
+        let Some(lane) = lanes[i].as_mut() else { return Ok(false) };
+        if !lane.asked {
+            if !H::connected(&lane.stream).map_err(|e| format!("connect: {e}"))? {
+                return Ok(false);
+            }
+            match lane.stream.write(request) {
+                Ok(n) if n == request.len() => lane.asked = true,
+                Ok(n) => return Err(format!("{n} bytes of a request were taken")),
+                Err(error) => return Err(format!("request: {error}")),
+            }
+            set.modify(&lane.stream, For::In, i as u64).map_err(text)?;
+            return Ok(false);
+        }
+        let mut buffer = [0; 256];
+        loop {
+            match lane.stream.read(&mut buffer) {
+                Ok(0) if lane.got == request.len() => return Ok(true),
+                Ok(0) => return Err(format!("a connection ended after {} bytes", lane.got)),
+                Ok(n) if request.get(lane.got..lane.got + n) == Some(&buffer[..n]) => lane.got += n,
+                Ok(_) => return Err("the response is not the request".into()),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
+                Err(error) => return Err(format!("response: {error}")),
+            }
+        }
+    }
+}

@@ -1,0 +1,216 @@
+//! The client: one thread that has all connections, and never sleeps.
+//!
+//! Of its connections some are *active*: each has one request outstanding, and sends the next when the response to the
+//! last is there (closed loop). Every byte of every response is compared with its request.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use super::host::{For, Host, Set};
+use super::ways::KERNEL_SPIN;
+use crate::bench::latency::Latency;
+use crate::bench::text;
+
+/// How long anything may take that is not measured.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Connections that are begun at once.
+const AT_ONCE: usize = 256;
+/// A wait of softnet's; the kernel is asked again and again.
+const TURN: Duration = Duration::from_millis(1);
+/// Where requests begin differs by so much at the most.
+const SHIFT: usize = 4096;
+
+/// What came of a run.
+pub(super) struct Outcome {
+    /// Responses within the time.
+    pub(super) answered: u64,
+    pub(super) seconds: f64,
+    pub(super) latency: Latency,
+}
+
+struct Lane<S> {
+    stream: S,
+    /// Where its request begins in the pattern.
+    from: usize,
+    sent: usize,
+    got: usize,
+    /// When it was sent, ns since the run began; [`u64::MAX`]: none is outstanding.
+    at: u64,
+    waits: bool,
+}
+
+/// See the module.
+pub(super) struct Client<H: Host> {
+    host: H,
+    set: H::Set,
+    addresses: Vec<SocketAddr>,
+    lanes: Vec<Lane<H::Stream>>,
+    pattern: Vec<u8>,
+    scratch: Vec<u8>,
+    ready: Vec<u64>,
+}
+
+impl<H: Host> Client<H> {
+    /// Of the servers at `addresses`.
+    pub(super) fn new(host: &H, addresses: &[SocketAddr]) -> Result<Self, String> {
+        let set = host.set(&KERNEL_SPIN).map_err(text)?;
+        Ok(Client {
+            host: host.clone(),
+            set,
+            addresses: addresses.to_vec(),
+            lanes: Vec::new(),
+            pattern: Vec::new(),
+            scratch: vec![0; 256 << 10],
+            ready: Vec::new(),
+        })
+    }
+
+    /// Closes those beyond `n`, or opens as many as are missing.
+    pub(super) fn resize(&mut self, n: usize) -> Result<(), String> {
+        for lane in self.lanes.drain(n.min(self.lanes.len())..) {
+            let _ = H::reset_on_close(&lane.stream);
+        }
+        if self.lanes.len() < n {
+            self.host.enter().map_err(text)?;
+        }
+        while self.lanes.len() < n {
+            let first = self.lanes.len();
+            for i in first..n.min(first + AT_ONCE) {
+                let to = self.addresses[i % self.addresses.len()];
+                let stream = self.host.begin_connect(to).map_err(|e| format!("connection {i}: {e}"))?;
+                self.lanes.push(Lane { stream, from: 0, sent: 0, got: 0, at: u64::MAX, waits: false });
+            }
+            let until = Instant::now() + PATIENCE;
+            for (i, lane) in self.lanes.iter().enumerate().skip(first) {
+                while !H::connected(&lane.stream).map_err(|e| format!("connection {i}: {e}"))? {
+                    if Instant::now() > until {
+                        return Err(format!("connection {i} of {n} was not made"));
+                    }
+                    // The other end of an emulated wire may be polled by this thread.
+                    self.set.wait(&mut self.ready, TURN).map_err(text)?;
+                }
+                self.set.add(&lane.stream, i as u64).map_err(text)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends requests of `size` bytes by every `stride`th connection, for `warm_up` and then for `time`, which `look`
+    /// frames; and waits for the last responses.
+    pub(super) fn run(
+        &mut self,
+        size: usize,
+        stride: usize,
+        (warm_up, time): (Duration, Duration),
+        look: &mut dyn FnMut(),
+    ) -> Result<Outcome, String> {
+        if self.pattern.len() < size + SHIFT {
+            self.pattern = (0..size + SHIFT).map(|at| (at ^ at >> 8 ^ at >> 16) as u8).collect();
+        }
+        let begin = Instant::now();
+        let now = || begin.elapsed().as_nanos() as u64;
+        let (from, to) = (warm_up.as_nanos() as u64, (warm_up + time).as_nanos() as u64);
+        let mut latency = Latency::new();
+        let (mut answered, mut outstanding) = (0, 0);
+        for i in (0..self.lanes.len()).step_by(stride) {
+            self.lanes[i].at = now();
+            self.lanes[i].from = i * 61 % SHIFT;
+            outstanding += 1;
+            self.send(i, size)?;
+        }
+        let (mut measuring, mut began, mut seconds) = (false, 0, 0.0);
+        let mut heard = now();
+        while outstanding > 0 {
+            let mut ready = std::mem::take(&mut self.ready);
+            self.set.wait(&mut ready, TURN).map_err(text)?;
+            let at = now();
+            if !measuring && seconds == 0.0 && at >= from {
+                look();
+                (measuring, began) = (true, now());
+            }
+            if measuring && at >= to {
+                measuring = false;
+                seconds = (at - began) as f64 / 1e9;
+                look();
+            }
+            if !ready.is_empty() {
+                heard = at;
+            } else if at - heard > PATIENCE.as_nanos() as u64 {
+                return Err(format!("{outstanding} responses did not come"));
+            }
+            for token in &ready {
+                let i = *token as usize;
+                if !self.receive(i, size)? {
+                    continue;
+                }
+                let at = now();
+                let lane = &mut self.lanes[i];
+                if measuring {
+                    answered += 1;
+                    latency.record(at - lane.at);
+                }
+                if seconds > 0.0 {
+                    outstanding -= 1;
+                    lane.at = u64::MAX;
+                    continue;
+                }
+                (lane.at, lane.from) = (at, (lane.from + 13) % SHIFT);
+                self.send(i, size)?;
+            }
+            self.ready = ready;
+        }
+        Ok(Outcome { answered, seconds, latency })
+    }
+
+    /// Goes on sending the request of lane `i`.
+    fn send(&mut self, i: usize, size: usize) -> Result<(), String> {
+        let Client { lanes, set, pattern, .. } = self;
+        let lane = &mut lanes[i];
+        while lane.sent < size {
+            match lane.stream.write(&pattern[lane.from + lane.sent..lane.from + size]) {
+                Ok(n) => lane.sent += n,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    if !std::mem::replace(&mut lane.waits, true) {
+                        set.modify(&lane.stream, For::InOut, i as u64).map_err(text)?;
+                    }
+                    return Ok(());
+                }
+                Err(error) => return Err(format!("connection {i}, sending: {error}")),
+            }
+        }
+        if std::mem::take(&mut lane.waits) {
+            set.modify(&lane.stream, For::In, i as u64).map_err(text)?;
+        }
+        Ok(())
+    }
+
+    /// Reads what came for lane `i`. Whether that completes the response.
+    fn receive(&mut self, i: usize, size: usize) -> Result<bool, String> {
+        if self.lanes[i].waits {
+            self.send(i, size)?;
+        }
+        let Client { lanes, pattern, scratch, .. } = self;
+        let lane = &mut lanes[i];
+        match lane.stream.read(scratch) {
+            Ok(0) => Err(format!("connection {i} ended")),
+            Ok(n) => {
+                let expected = pattern.get(lane.from + lane.got..lane.from + lane.got + n);
+                if lane.at == u64::MAX || lane.got + n > size || expected != Some(&scratch[..n]) {
+                    return Err(format!(
+                        "connection {i}: what came after {} bytes was not asked for",
+                        lane.got
+                    ));
+                }
+                lane.got += n;
+                let done = lane.got == size;
+                if done {
+                    (lane.sent, lane.got) = (0, 0);
+                }
+                Ok(done)
+            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(false),
+            Err(error) => Err(format!("connection {i}, receiving: {error}")),
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! Where servers and clients are: two stacks in this process, or a veth pair between namespaces.
+//!
+//! * `mem`: softnet at both ends of an [emulated wire](super::wire).
+//! * `xdp`: softnet by AF_XDP at the server's end, the kernel at the client's.
+//! * `kernel`: the kernel at both ends, with the offloads that veth pairs have, or without segments (`plain`).
+//!
+//! On veth the CPU that sends does the other end's softirq as well. So the server's CPU does the receiving of the client's
+//! kernel, and the client's CPU that of the server's, whichever stack serves.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use softnet::config::{Config, DeviceConfig, GroMode, NeighbourConfig};
+use softnet::driver::{OpenRequest, Xdp};
+use softnet::internals::{Assembly, XdpOpener};
+use softnet::{DeviceError, Stack};
+use softnet_core::SoftnetData;
+use softnet_core::gso::TxOffloads;
+use softnet_core::skb::Region;
+use softnet_dev::mem::{NicConfig, nic};
+use softnet_dev::netlink::{self, Netlink, Offload};
+use softnet_dev::netns::NetNs;
+use softnet_dev::sched::Policy;
+use softnet_testkit::sysctl;
+
+use super::host::{Kernel, Softnet};
+use super::wire::{Lane, RING, Receives, Sends};
+use crate::bench::echo::xdp::{CLIENT, SERVER, Veth};
+use crate::bench::text;
+
+/// Frames of each packet memory.
+const FRAMES: u32 = 1 << 16;
+/// Sockets that a stack may have.
+const SOCKETS: u32 = 1 << 18;
+const MACS: [[u8; 6]; 2] = [[2, 0, 0, 0, 1, 0], [2, 0, 0, 0, 2, 0]];
+/// Ports that the server listens at: with one, a client has too few for its connections.
+pub(super) const PORTS: [u16; 4] = [7001, 7002, 7003, 7004];
+
+/// The server's addresses.
+pub(super) fn addresses() -> Vec<SocketAddr> {
+    PORTS.iter().map(|port| (SERVER, *port).into()).collect()
+}
+
+/// What the two ends are.
+pub(super) enum Ends {
+    Mem { server: Softnet, client: Softnet },
+    Xdp { server: Softnet, client: Kernel },
+    Kernel { server: Kernel, client: Kernel },
+}
+
+/// See the module. Stacks go before the interfaces do.
+pub(super) struct Rig {
+    pub(super) stacks: Vec<Stack>,
+    pub(super) ends: Ends,
+    _veth: Option<Arc<Veth>>,
+}
+
+fn config(
+    cpu: usize,
+    mut device: DeviceConfig,
+    own: Ipv4Addr,
+    peer: (Ipv4Addr, [u8; 6]),
+) -> Result<Config, String> {
+    let mut config = Config::default();
+    config.stack.workers = vec![cpu as u32];
+    config.stack.worker_policy = Some(Policy::Fifo(1));
+    config.stack.frames = FRAMES;
+    config.stack.max_sockets = SOCKETS;
+    device.addresses = vec![format!("{own}/24").parse().map_err(text)?];
+    device.arp_notify = false;
+    device.gro = GroMode::Frags;
+    config.neighbours = vec![NeighbourConfig::new(device.name.clone(), peer.0, peer.1)];
+    config.devices = vec![device];
+    Ok(config)
+}
+
+/// Ids of threads are known when they run.
+fn started(stack: Stack) -> Result<Stack, String> {
+    let patience = std::time::Instant::now() + std::time::Duration::from_secs(10);
+    while stack.view().workers().iter().any(|worker| worker.tid == 0) {
+        if std::time::Instant::now() > patience {
+            return Err("the worker does not start".into());
+        }
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    Ok(stack)
+}
+
+/// A stack with the emulated NIC at one end of a wire.
+fn mem_stack(cpu: usize, side: usize, lanes: &[Arc<Lane>; 2]) -> Result<Stack, String> {
+    let (own, peer) = if side == 0 { (SERVER, CLIENT) } else { (CLIENT, SERVER) };
+    let config = config(cpu, DeviceConfig::new("nic0"), own, (peer, MACS[1 - side]))?;
+    let (tx, rx) = (lanes[side].clone(), lanes[1 - side].clone());
+    let port = Arc::new(Mutex::new(None));
+    let opener = {
+        let (port, rx) = (port.clone(), rx.clone());
+        move |_: &Arc<Region>| {
+            Ok(move |&OpenRequest { dev, name, .. }: &OpenRequest<'_>, _: &mut SoftnetData| {
+                let wires =
+                    vec![(Receives { lane: rx.clone(), next: 0 }, Sends { lane: tx.clone(), next: 0 })];
+                let config = NicConfig {
+                    name: name.into(),
+                    mac: MACS[side],
+                    rx_ring: RING,
+                    tx_ring: RING,
+                    rx_csum: true,
+                    offloads: TxOffloads { csum: true, tso4: true, ..TxOffloads::default() },
+                    ..NicConfig::default()
+                };
+                let nic = nic(dev, &config, wires).map_err(text)?;
+                *port.lock().unwrap_or_else(PoisonError::into_inner) = nic.ports.into_iter().next();
+                Ok::<_, String>(nic.open)
+            })
+        }
+    };
+    let stack = Stack::run(Assembly::new(config, vec![], opener).map_err(text)?).map_err(text)?;
+    let port = port.lock().unwrap_or_else(PoisonError::into_inner).take().ok_or("the NIC was not opened")?;
+    rx.port.set(parking_lot::Mutex::new(port)).map_err(|_| "the NIC was opened twice")?;
+    started(stack)
+}
+
+/// Namespace and interface of the kernel's end, with its address.
+fn kernel_end(end: &(NetNs, String), own: Ipv4Addr, peer: (Ipv4Addr, [u8; 6])) -> Result<(), String> {
+    let (ns, name) = end;
+    let set = || -> Result<(), String> {
+        let mut netlink = Netlink::new().map_err(text)?;
+        netlink.add_address(name, own, 24).map_err(text)?;
+        netlink.add_neighbour(name, peer.0, peer.1).map_err(text)?;
+        // 100,000 connections to four ports need 25,000 each.
+        sysctl("ipv4/ip_local_port_range", "1024 65535").map_err(text)
+    };
+    ns.run(set).map_err(text)?
+}
+
+impl Rig {
+    /// Two stacks with a worker each.
+    pub(super) fn mem(server: usize, client: usize) -> Result<Self, String> {
+        let lanes = [Lane::new(), Lane::new()];
+        let stacks = vec![mem_stack(client, 1, &lanes)?, mem_stack(server, 0, &lanes)?];
+        let ends = Ends::Mem { client: Softnet(stacks[0].handle()), server: Softnet(stacks[1].handle()) };
+        Ok(Rig { stacks, ends, _veth: None })
+    }
+
+    /// softnet, whose worker is on CPU `server`, and a client of the kernel's.
+    pub(super) fn xdp(server: usize) -> Result<Self, String> {
+        let veth = Arc::new(Veth::new()?);
+        let mac = [Veth::mac(&veth.server)?, Veth::mac(&veth.client)?];
+        let device = DeviceConfig::new(&veth.server.1).with(|device| {
+            device.driver = Xdp::default().with(|xdp| xdp.ring = 2048).into();
+        });
+        let config = config(server, device, SERVER, (CLIENT, mac[1]))?;
+        let run = || {
+            let opener = |region: &_| XdpOpener::new(region, 1).map_err(DeviceError::from);
+            Stack::run(Assembly::new(config, vec![], opener).map_err(text)?).map_err(text)
+        };
+        let stack = started(veth.server.0.run(run).map_err(text)??)?;
+        kernel_end(&veth.client, CLIENT, (SERVER, mac[0]))?;
+        let client = Kernel(Arc::new(veth.client.0.try_clone().map_err(text)?));
+        let ends = Ends::Xdp { server: Softnet(stack.handle()), client };
+        Ok(Rig { stacks: vec![stack], ends, _veth: Some(veth) })
+    }
+
+    /// The kernel alone; with `segments`, interfaces hand on aggregates as they are, and without, packets of the MTU.
+    pub(super) fn kernel(segments: bool) -> Result<Self, String> {
+        let veth = Arc::new(Veth::new()?);
+        let mac = [Veth::mac(&veth.server)?, Veth::mac(&veth.client)?];
+        kernel_end(&veth.client, CLIENT, (SERVER, mac[0]))?;
+        kernel_end(&veth.server, SERVER, (CLIENT, mac[1]))?;
+        if !segments {
+            for (ns, name) in [&veth.server, &veth.client] {
+                let off = || {
+                    netlink::set_offload(name, Offload::Tso, false)?;
+                    netlink::set_offload(name, Offload::Gso, false)
+                };
+                ns.run(off).map_err(text)?.map_err(text)?;
+            }
+        }
+        let [server, client] = [&veth.server, &veth.client].map(|end| end.0.try_clone());
+        let ends = Ends::Kernel {
+            server: Kernel(Arc::new(server.map_err(text)?)),
+            client: Kernel(Arc::new(client.map_err(text)?)),
+        };
+        Ok(Rig { stacks: vec![], ends, _veth: Some(veth) })
+    }
+
+    /// The server's stack, if it is softnet's.
+    pub(super) fn server_stack(&self) -> Option<&Stack> {
+        self.stacks.last()
+    }
+
+    /// What `measured.device` is.
+    pub(super) fn device(&self) -> &'static str {
+        match self.ends {
+            Ends::Mem { .. } => "mem",
+            Ends::Xdp { .. } => "xdp",
+            Ends::Kernel { .. } => "kernel",
+        }
+    }
+}

@@ -1,0 +1,302 @@
+//! `softnet bench tcp-rr`: requests and responses over TCP, by number of connections and size.
+
+use std::cell::RefCell;
+use std::time::{Duration, Instant};
+
+use clap::{Args, ValueEnum};
+use serde_json::json;
+use softnet::control::{SetKnobs, Target};
+
+use super::client::{Client, Outcome};
+use super::host::{Host, Kernel, Softnet};
+use super::rig::{Ends, Rig, addresses};
+use super::server::Server;
+use super::ways::{BASE, FULLBUSY, KERNEL, KERNEL_SPIN, SUSPEND20, Way};
+use super::{Cpus, raise_file_limit, server_threads};
+use crate::bench::Common;
+use crate::bench::echo::Usage;
+use crate::bench::harness::{Case, alternate};
+use crate::bench::report::{Bound, Report, Row, Sample};
+use crate::bench::{pin, text};
+
+/// What `softnet bench tcp-rr --help` ends with.
+pub(in crate::bench) const HELP: &str = "\
+A server on one CPU sends requests back, to a client on another that never sleeps and has one request outstanding on each \
+active connection; at 10,000 connections and more, one in a hundred is active. Every byte is compared. Needs two CPUs, and \
+root for all but --device mem.
+
+  base, suspend20, fullbusy    softnet's server, which is woken; polls while it has work, and else is woken; polls
+  kernel, kernel-spin          the same server on the kernel's sockets, which sleeps in epoll_wait; which asks it again and \
+again
+  device mem                   two stacks of softnet joined by an emulated wire
+  device xdp                   softnet's server by AF_XDP on a veth pair, the kernel's client at the other end; beside it \
+the kernel's server over a veth pair with all offloads
+  cpu_percent                  the server's threads: application, worker, timers
+
+Congestion control is cubic at all ends. On veth, the CPU that sends does the other end's softirq, so each server's CPU does \
+the client's receiving as well.";
+
+/// The figures that decide.
+pub(in crate::bench) const LEADING: &[&str] = &["qps", "p50_us", "p99_us", "p999_us", "cpu_percent"];
+
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq)]
+enum Device {
+    /// Two stacks in this process
+    Mem,
+    /// AF_XDP on a veth pair, beside the kernel
+    Xdp,
+    /// One after the other
+    Both,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct TcpRr {
+    #[command(flatten)]
+    pub(crate) common: Common,
+    /// What the requests come by
+    #[arg(long, value_enum, default_value = "both")]
+    device: Device,
+    /// Connections (may be repeated) [default: 1, 50, 1000, 10000, 100000; with --quick 1, 1000]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=200_000))]
+    connections: Vec<u32>,
+    /// Bytes of request and response (may be repeated) [default: 1, 64, 5120, 1048576; with --quick 64]
+    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1..=1 << 24))]
+    size: Vec<u32>,
+    /// Only these cases (may be repeated)
+    #[arg(long = "case", value_name = "CASE")]
+    cases: Vec<String>,
+}
+
+const CONNECTIONS: [u32; 5] = [1, 50, 1000, 10_000, 100_000];
+const SIZES: [u32; 4] = [1, 64, 5 << 10, 1 << 20];
+/// Bytes that all active connections together may have outstanding: more tests packet memory, not TCP.
+const OUTSTANDING: u64 = 64 << 20;
+const WAYS: [&Way; 5] = [&BASE, &SUSPEND20, &FULLBUSY, &KERNEL, &KERNEL_SPIN];
+
+/// Every so many connections one is active.
+fn stride(connections: u32) -> usize {
+    if connections >= 10_000 { 100 } else { 1 }
+}
+
+/// A client of either kind.
+trait Asks {
+    fn resize(&mut self, n: usize) -> Result<(), String>;
+    fn run(
+        &mut self,
+        size: usize,
+        stride: usize,
+        times: (Duration, Duration),
+        look: &mut dyn FnMut(),
+    ) -> Result<Outcome, String>;
+}
+
+impl<H: Host> Asks for Client<H> {
+    fn resize(&mut self, n: usize) -> Result<(), String> {
+        Client::resize(self, n)
+    }
+    fn run(
+        &mut self,
+        size: usize,
+        stride: usize,
+        times: (Duration, Duration),
+        look: &mut dyn FnMut(),
+    ) -> Result<Outcome, String> {
+        Client::run(self, size, stride, times, look)
+    }
+}
+
+/// A server and its client.
+pub(super) struct Bed {
+    client: Box<dyn Asks>,
+    server: Server,
+    rig: Rig,
+}
+
+impl Bed {
+    pub(super) fn new(rig: Rig, cpus: Cpus, way: &Way) -> Result<Self, String> {
+        let at = addresses();
+        let server = match &rig.ends {
+            Ends::Mem { server, .. } | Ends::Xdp { server, .. } => {
+                Server::start::<Softnet>(server, &at, way, cpus.server)
+            }
+            Ends::Kernel { server, .. } => Server::start::<Kernel>(server, &at, way, cpus.server),
+        }?;
+        let client: Box<dyn Asks> = match &rig.ends {
+            Ends::Mem { client, .. } => Box::new(Client::new(client, &at)?),
+            Ends::Xdp { client, .. } | Ends::Kernel { client, .. } => Box::new(Client::new(client, &at)?),
+        };
+        if let Ends::Mem { .. } = rig.ends {
+            // The client polls its instance itself.
+            set_knobs(&rig.stacks[0], &FULLBUSY)?;
+        }
+        Ok(Bed { client, server, rig })
+    }
+
+    pub(super) fn measure(
+        &mut self,
+        way: &Way,
+        connections: u32,
+        size: u32,
+        times: (Duration, Duration),
+    ) -> Result<Sample, String> {
+        let measured = self.try_measure(way, connections, size, times);
+        measured.map_err(|error| self.server.explain(error))
+    }
+
+    fn try_measure(
+        &mut self,
+        way: &Way,
+        connections: u32,
+        size: u32,
+        times: (Duration, Duration),
+    ) -> Result<Sample, String> {
+        if let Some(stack) = self.rig.server_stack() {
+            set_knobs(stack, way)?;
+        }
+        self.server.wait_as(way);
+        self.server.orders.size.store(size as usize, std::sync::atomic::Ordering::Relaxed);
+        self.client.resize(connections as usize)?;
+        let until = Instant::now() + Duration::from_secs(30);
+        while self.server.orders.open.load(std::sync::atomic::Ordering::Relaxed) != connections as usize {
+            if Instant::now() > until {
+                return Err("the server does not have the connections that the client has".into());
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let threads = server_threads(self.rig.server_stack(), self.server.tid);
+        let mut usage = Vec::with_capacity(2);
+        let mut look = || usage.push(Usage::of(&threads));
+        let outcome = self.client.run(size as usize, stride(connections), times, &mut look)?;
+        let [begin, end] = usage[..] else { return Err("it was not measured".into()) };
+        let cpu = (end - begin).cpu_ns as f64;
+        let qps = outcome.answered as f64 / outcome.seconds;
+        let mut sample = vec![("qps", qps)];
+        sample.extend(outcome.latency.figures());
+        sample.extend([
+            ("cpu_percent", cpu / outcome.seconds / 1e7),
+            ("cpu_ns_per_request", if outcome.answered > 0 { cpu / outcome.answered as f64 } else { 0.0 }),
+        ]);
+        Ok(sample)
+    }
+}
+
+pub(super) fn set_knobs(stack: &softnet::Stack, way: &Way) -> Result<(), String> {
+    for napi in stack.view().napis() {
+        let set = SetKnobs { target: Target::Napi(napi.id), knobs: way.knobs() };
+        stack.view().set_knobs(&set).map_err(text)?;
+    }
+    Ok(())
+}
+
+impl TcpRr {
+    pub(in crate::bench) fn run(&self) -> Result<Report, String> {
+        let cpus = Cpus::new(self.common.cpu)?;
+        raise_file_limit();
+        let quick = self.common.quick;
+        let or = |given: &[u32], quick_ones: &[u32], full: &[u32]| match given {
+            [] if quick => quick_ones.to_vec(),
+            [] => full.to_vec(),
+            given => given.to_vec(),
+        };
+        let mut connections = or(&self.connections, &[1, 1000], &CONNECTIONS);
+        connections.sort_unstable();
+        let sizes = or(&self.size, &[64], &SIZES);
+        if let Some(unknown) = self.cases.iter().find(|name| WAYS.iter().all(|way| way.name != **name)) {
+            return Err(format!("--case {unknown}: there are {}", WAYS.map(|way| way.name).join(", ")));
+        }
+        let wanted = |way: &Way| self.cases.is_empty() || self.cases.iter().any(|name| name == way.name);
+        let kernel = self.device != Device::Mem && WAYS.iter().any(|way| way.kernel && wanted(way));
+        let mut beds = Vec::new();
+        if self.device != Device::Xdp {
+            beds.push(RefCell::new(Bed::new(Rig::mem(cpus.server, cpus.client)?, cpus, &BASE)?));
+        }
+        if self.device != Device::Mem {
+            beds.push(RefCell::new(Bed::new(Rig::xdp(cpus.server)?, cpus, &BASE)?));
+        }
+        if kernel {
+            beds.push(RefCell::new(Bed::new(Rig::kernel(true)?, cpus, &KERNEL)?));
+        }
+        // Now, so that the stacks' threads are not pinned along.
+        pin(cpus.client)?;
+        let times = match quick {
+            true => (Duration::from_millis(100), Duration::from_millis(400)),
+            false => (Duration::from_millis(300), Duration::from_millis(1500)),
+        };
+        let mut cases = Vec::new();
+        let devices: &[&str] = match self.device {
+            Device::Mem => &["mem"],
+            Device::Xdp => &["xdp"],
+            Device::Both => &["mem", "xdp"],
+        };
+        for device in devices {
+            for n in &connections {
+                for size in &sizes {
+                    if *n as u64 / stride(*n) as u64 * u64::from(*size) > OUTSTANDING {
+                        continue;
+                    }
+                    for way in WAYS.into_iter().filter(|way| wanted(way) && (*device == "xdp" || !way.kernel))
+                    {
+                        let of = if way.kernel { "kernel" } else { device };
+                        let bed =
+                            beds.iter().find(|bed| bed.borrow().rig.device() == of).ok_or("no such bed")?;
+                        let row = Row::new(
+                            way.name,
+                            vec![("device", json!(device)), ("connections", json!(n)), ("size", json!(size))],
+                        );
+                        let measure = move || bed.borrow_mut().measure(way, *n, *size, times);
+                        cases.push(Case { row, measure: Box::new(measure) });
+                    }
+                }
+            }
+        }
+        let mut report = alternate("tcp-rr", None, self.common.rounds_or(5, 3), cases)?;
+        bounds(&mut report);
+        Ok(report)
+    }
+}
+
+/// The better of rows by the median of a figure.
+fn best<'a>(
+    report: &'a Report,
+    kernel: bool,
+    n: u32,
+    size: u32,
+    figure: &str,
+    most: bool,
+) -> Option<&'a Row> {
+    let is_it = |row: &&Row| {
+        row.case.starts_with("kernel") == kernel
+            && row.param("device") == Some(&json!("xdp"))
+            && row.param("connections") == Some(&json!(n))
+            && row.param("size") == Some(&json!(size))
+    };
+    let rows = report.rows.iter().filter(is_it);
+    let sign = if most { 1.0 } else { -1.0 };
+    rows.max_by(|a, b| (sign * a.median(figure)).total_cmp(&(sign * b.median(figure))))
+}
+
+fn bounds(report: &mut Report) {
+    let mut found = Vec::new();
+    let pairs = [("qps", 1000, true, Bound::AtLeast(1.5)), ("p50_us", 1, false, Bound::AtMost(0.5))];
+    for (figure, n, most, bound) in pairs {
+        if let (Some(own), Some(kernel)) =
+            (best(report, false, n, 64, figure, most), best(report, true, n, 64, figure, most))
+        {
+            let what = format!("xdp: {} / {} {figure} at {n} connections of 64 B", own.case, kernel.case);
+            found.push((what, own.ratio(kernel, figure), bound));
+        }
+    }
+    for case in ["base", "suspend20", "fullbusy"] {
+        for device in ["mem", "xdp"] {
+            let params = |n: u32| [("device", json!(device)), ("connections", json!(n)), ("size", json!(64))];
+            let ratio = report.ratio_where((case, &params(100_000)), (case, &params(1000)), "qps");
+            if ratio > 0.0 {
+                let what = format!("{device}: {case} qps at 100000 connections / at 1000, of 64 B");
+                found.push((what, ratio, Bound::AtLeast(0.8)));
+            }
+        }
+    }
+    for (what, ratio, bound) in found {
+        report.bound_value(what, ratio, bound).meaning("The better of the cases of each is taken.");
+    }
+}

@@ -1,0 +1,287 @@
+//! `softnet bench tcp-stream`: bytes that flow one way over TCP.
+
+use std::cell::RefCell;
+use std::io::{ErrorKind, Read, Write};
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use clap::{Args, ValueEnum};
+use serde_json::json;
+
+use super::host::Host;
+use super::rig::{Ends, Rig, addresses};
+use super::{Cpus, stack_threads};
+use crate::bench::Common;
+use crate::bench::echo::Usage;
+use crate::bench::harness::{Case, alternate};
+use crate::bench::report::{Bound, REFERENCE, Report, Row, Sample};
+use crate::bench::{pin, text};
+
+/// What `softnet bench tcp-stream --help` ends with.
+pub(in crate::bench) const HELP: &str = "\
+Streams from writers on one CPU to readers on another, each with a thread of its own that blocks in its calls. Every byte is \
+compared. Needs two CPUs, and root for all but --device mem.
+
+  softnet         softnet at one end (--device xdp: the other is the kernel's), or at both (--device mem)
+  kernel-plain    the kernel at both ends of a veth pair without TSO and GSO, as AF_XDP has it: packets of the MTU
+  kernel          the same with all offloads: segments of 64 KiB are handed over by reference
+  direction       send: softnet writes, or the server's end does; recv: it reads
+  cpu_percent     of the threads of the server's end, stack included; on veth the CPU that sends does the other end's softirq";
+
+/// The figures that decide.
+pub(in crate::bench) const LEADING: &[&str] = &["gbit_s", "cpu_percent", "gbit_s_per_cpu"];
+
+/// Bytes of one call.
+const CALL: usize = 128 << 10;
+/// The stream repeats after so many bytes: no power of two, so that a part out of place is seen.
+const PERIOD: usize = 65_521;
+/// How long a stream may stand still.
+const STILL: Duration = Duration::from_secs(20);
+
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq)]
+enum Device {
+    /// Two stacks in this process
+    Mem,
+    /// AF_XDP on a veth pair, beside the kernel
+    Xdp,
+    /// One after the other
+    Both,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct TcpStreams {
+    #[command(flatten)]
+    pub(crate) common: Common,
+    /// What the streams go by
+    #[arg(long, value_enum, default_value = "both")]
+    device: Device,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Direction {
+    Send,
+    Recv,
+}
+
+impl Direction {
+    fn name(self) -> &'static str {
+        if self == Direction::Send { "send" } else { "recv" }
+    }
+}
+
+/// The stream, one period and a call long: what follows any place in it is in one piece.
+fn pattern() -> Arc<[u8]> {
+    (0..PERIOD + CALL).map(|at| at % PERIOD).map(|at| (at ^ at >> 8 ^ at >> 16) as u8).collect()
+}
+
+/// Streams that run.
+struct Streams {
+    stop: Arc<AtomicBool>,
+    bytes: Arc<AtomicU64>,
+    tids: Arc<Mutex<Vec<i32>>>,
+    threads: Vec<JoinHandle<Result<(), String>>>,
+}
+
+impl Streams {
+    /// Starts `n` streams; the threads of the server's end are counted.
+    fn start<S: Host, C: Host>(
+        (server, client): (&S, &C),
+        direction: Direction,
+        n: usize,
+        cpus: Cpus,
+    ) -> Result<Streams, String> {
+        let mut streams = Streams {
+            stop: Arc::default(),
+            bytes: Arc::default(),
+            tids: Arc::default(),
+            threads: Vec::new(),
+        };
+        let at: SocketAddr = addresses()[0];
+        let listener = server.listen(at).map_err(|e| format!("listen: {e}"))?;
+        let data = pattern();
+        client.enter().map_err(text)?;
+        for _ in 0..n {
+            let far = client.begin_connect(at).map_err(|e| format!("connect: {e}"))?;
+            let until = Instant::now() + STILL;
+            let near = loop {
+                match S::accept(&listener) {
+                    Ok(near) => break near,
+                    Err(error) if error.kind() == ErrorKind::WouldBlock && Instant::now() < until => {
+                        std::thread::sleep(Duration::from_millis(1));
+                    }
+                    Err(error) => return Err(format!("accept: {error}")),
+                }
+            };
+            while !C::connected(&far).map_err(text)? {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            S::block(&near, STILL).map_err(text)?;
+            C::block(&far, STILL).map_err(text)?;
+            match direction {
+                Direction::Send => {
+                    streams.writes::<S>(near, &data, cpus.server, true);
+                    streams.reads(far, &data, cpus.client, false);
+                }
+                Direction::Recv => {
+                    streams.writes::<C>(far, &data, cpus.client, false);
+                    streams.reads(near, &data, cpus.server, true);
+                }
+            }
+        }
+        Ok(streams)
+    }
+
+    fn writes<H: Host>(&mut self, mut to: H::Stream, data: &Arc<[u8]>, cpu: usize, counts: bool)
+    where
+        H::Stream: 'static,
+    {
+        let (stop, data, tids) = (self.stop.clone(), data.clone(), self.tids.clone());
+        self.threads.push(std::thread::spawn(move || {
+            enter(cpu, counts, &tids)?;
+            let mut at = 0;
+            while !stop.load(Ordering::Relaxed) {
+                let n = to.write(&data[at..at + CALL]).map_err(|e| format!("write: {e}"))?;
+                at = (at + n) % PERIOD;
+            }
+            H::shut(&to).map_err(|e| format!("shutdown: {e}"))?;
+            // The reader closes when it has all.
+            match to.read(&mut [0; 1]) {
+                Ok(0) => Ok(()),
+                Ok(_) => Err("something came from the reader".into()),
+                Err(error) => Err(format!("after the last write: {error}")),
+            }
+        }));
+    }
+
+    fn reads<S: Read + Send + 'static>(&mut self, mut from: S, data: &Arc<[u8]>, cpu: usize, counts: bool) {
+        let (bytes, data, tids) = (self.bytes.clone(), data.clone(), self.tids.clone());
+        self.threads.push(std::thread::spawn(move || {
+            enter(cpu, counts, &tids)?;
+            let (mut at, mut buffer) = (0, vec![0; CALL]);
+            loop {
+                let n = from.read(&mut buffer).map_err(|e| format!("read: {e}"))?;
+                if n == 0 {
+                    return Ok(());
+                }
+                if buffer[..n] != data[at..at + n] {
+                    return Err("what was read differs from what was written".into());
+                }
+                at = (at + n) % PERIOD;
+                bytes.fetch_add(n as u64, Ordering::Relaxed);
+            }
+        }));
+    }
+
+    fn end(&mut self) -> Result<(), String> {
+        self.stop.store(true, Ordering::Relaxed);
+        let mut result = Ok(());
+        for thread in self.threads.drain(..) {
+            result = result.and(thread.join().unwrap_or_else(|_| Err("a stream's thread panicked".into())));
+        }
+        result
+    }
+}
+
+impl Drop for Streams {
+    fn drop(&mut self) {
+        // `end` is the call that returns how they ended.
+        let _ = self.end();
+    }
+}
+
+/// What each thread of a stream begins with.
+fn enter(cpu: usize, counts: bool, tids: &Mutex<Vec<i32>>) -> Result<(), String> {
+    pin(cpu)?;
+    if counts {
+        let tid = rustix::thread::gettid().as_raw_pid();
+        tids.lock().unwrap_or_else(PoisonError::into_inner).push(tid);
+    }
+    Ok(())
+}
+
+pub(super) fn measure(
+    rig: &Rig,
+    direction: Direction,
+    n: usize,
+    cpus: Cpus,
+    (warm, time): (Duration, Duration),
+) -> Result<Sample, String> {
+    let mut streams = match &rig.ends {
+        Ends::Mem { server, client } => Streams::start((server, client), direction, n, cpus),
+        Ends::Xdp { server, client } => Streams::start((server, client), direction, n, cpus),
+        Ends::Kernel { server, client } => Streams::start((server, client), direction, n, cpus),
+    }?;
+    std::thread::sleep(warm);
+    let mut tids = streams.tids.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    tids.extend(stack_threads(rig.server_stack()));
+    let (from, begin, used) = (streams.bytes.load(Ordering::Relaxed), Instant::now(), Usage::of(&tids));
+    std::thread::sleep(time);
+    let (moved, took) = (streams.bytes.load(Ordering::Relaxed) - from, begin.elapsed().as_secs_f64());
+    let cpu = (Usage::of(&tids) - used).cpu_ns as f64 / 1e9 / took;
+    streams.end()?;
+    let gbit_s = moved as f64 * 8.0 / took / 1e9;
+    Ok(vec![("gbit_s", gbit_s), ("cpu_percent", 100.0 * cpu), ("gbit_s_per_cpu", gbit_s / cpu.max(0.01))])
+}
+
+impl TcpStreams {
+    pub(crate) fn run(&self) -> Result<Report, String> {
+        let cpus = Cpus::new(self.common.cpu)?;
+        let (mem, xdp) = (self.device != Device::Xdp, self.device != Device::Mem);
+        let mut rigs = Vec::new();
+        if mem {
+            rigs.push(("softnet", "mem", Rig::mem(cpus.server, cpus.client)?));
+        }
+        if xdp {
+            rigs.push(("softnet", "xdp", Rig::xdp(cpus.server)?));
+            rigs.push(("kernel-plain", "xdp", Rig::kernel(false)?));
+            rigs.push(("kernel", "xdp", Rig::kernel(true)?));
+        }
+        let rigs: Vec<_> =
+            rigs.into_iter().map(|(case, device, rig)| (case, device, RefCell::new(rig))).collect();
+        let times = match self.common.quick {
+            true => (Duration::from_millis(200), Duration::from_millis(500)),
+            false => (Duration::from_millis(500), Duration::from_secs(2)),
+        };
+        let mut cases = Vec::new();
+        for n in [1, 4] {
+            for direction in [Direction::Send, Direction::Recv] {
+                for (case, device, rig) in &rigs {
+                    // Both ends are the same kind.
+                    if direction == Direction::Recv && *device == "mem" {
+                        continue;
+                    }
+                    let params = vec![
+                        ("device", json!(device)),
+                        ("streams", json!(n)),
+                        ("direction", json!(direction.name())),
+                    ];
+                    let measure = move || measure(&rig.borrow(), direction, n, cpus, times);
+                    cases.push(Case { row: Row::new(*case, params), measure: Box::new(measure) });
+                }
+            }
+        }
+        let mut report = alternate("tcp-stream", None, self.common.rounds_or(5, 3), cases)?;
+        for n in [1, 4] {
+            let mem = [("device", json!("mem")), ("streams", json!(n))];
+            if report.row_where("softnet", &mem).is_some() {
+                report.bound_where(("softnet", &mem), "gbit_s", Bound::AtLeast(20.0)).on(&REFERENCE);
+            }
+            for direction in [Direction::Send, Direction::Recv] {
+                let xdp =
+                    [("device", json!("xdp")), ("streams", json!(n)), ("direction", json!(direction.name()))];
+                let ratio = report.ratio_where(("softnet", &xdp), ("kernel-plain", &xdp), "gbit_s");
+                if ratio > 0.0 {
+                    let what =
+                        format!("xdp: softnet / kernel-plain gbit_s, {n} streams, {}", direction.name());
+                    report
+                        .bound_value(what, ratio, Bound::AtLeast(1.0))
+                        .meaning("Packets of the MTU on the wire of both.");
+                }
+            }
+        }
+        Ok(report)
+    }
+}

@@ -1,0 +1,74 @@
+//! Each bench once over two stacks in this process: that it finds its own results right. Figures mean nothing here.
+
+use std::time::Duration;
+
+use super::churn::Churn;
+use super::rig::{Ends, Rig, addresses};
+use super::ways::{BASE, FULLBUSY, SUSPEND20};
+use super::{Cpus, idle, rr, stream};
+use crate::bench::cpus;
+use crate::bench::report::Sample;
+
+const TIMES: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(100));
+
+fn some_cpus() -> Cpus {
+    let all = cpus();
+    Cpus { server: all[0], client: all[all.len() - 1] }
+}
+
+fn rig() -> Rig {
+    let Cpus { server, client } = some_cpus();
+    Rig::mem(server, client).unwrap()
+}
+
+fn figure(sample: &Sample, name: &str) -> f64 {
+    sample.iter().find(|(figure, _)| *figure == name).unwrap().1
+}
+
+#[test]
+fn requests_are_answered_whatever_their_size_and_number() {
+    let mut bed = rr::Bed::new(rig(), some_cpus(), &BASE).unwrap();
+    for (way, connections, size) in [
+        (&BASE, 1, 1),
+        (&SUSPEND20, 100, 64),
+        (&FULLBUSY, 10_000, 64),
+        (&BASE, 3, 1 << 20),
+        (&FULLBUSY, 1, 5 << 10),
+    ] {
+        let sample = bed.measure(way, connections, size, TIMES);
+        let sample = sample.unwrap_or_else(|e| panic!("{} of {connections} × {size}: {e}", way.name));
+        assert!(figure(&sample, "qps") > 0.0, "{sample:?}");
+        assert!(figure(&sample, "p50_us") > 0.0, "{sample:?}");
+    }
+}
+
+#[test]
+fn streams_flow_both_ways() {
+    let rig = rig();
+    for direction in [stream::Direction::Send, stream::Direction::Recv] {
+        for n in [1, 4] {
+            let sample = stream::measure(&rig, direction, n, some_cpus(), TIMES).unwrap();
+            assert!(figure(&sample, "gbit_s") > 0.0, "{sample:?}");
+        }
+    }
+}
+
+#[test]
+fn connections_come_and_go() {
+    let rig = rig();
+    let Ends::Mem { server, client } = &rig.ends else { unreachable!("two stacks") };
+    let at = addresses();
+    let serving = super::server::Server::start(server, &at, &BASE, some_cpus().server).unwrap();
+    serving.orders.size.store(64, std::sync::atomic::Ordering::Relaxed);
+    serving.orders.closes.store(true, std::sync::atomic::Ordering::Relaxed);
+    let mut looked = 0;
+    let outcome = Churn::new(client, &at, 64).unwrap().run(16, TIMES, &mut || looked += 1).unwrap();
+    assert!(outcome.answered > 0);
+    assert_eq!(looked, 2);
+}
+
+#[test]
+fn idle_connections_are_made_and_counted() {
+    let sample = idle::measure(some_cpus().server, 2000).unwrap();
+    assert!(figure(&sample, "opened_per_s") > 0.0, "{sample:?}");
+}

@@ -1,0 +1,82 @@
+//! How a server waits for its requests.
+
+use std::time::Duration;
+
+use softnet::config::Knobs;
+use softnet::net::EpollParams;
+
+/// One way to wait; the first three are softnet's, by the names that `bench irq-suspend` has for them.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Way {
+    pub(super) name: &'static str,
+    /// Of the kernel's server.
+    pub(super) kernel: bool,
+    busy_poll_usecs: Option<u32>,
+    napi_defer_hard_irqs: u64,
+    /// In µs.
+    gro_flush_timeout: u64,
+    /// In ms.
+    irq_suspend_timeout: u64,
+}
+
+/// The worker polls, the application is woken.
+pub(super) const BASE: Way = Way {
+    name: "base",
+    kernel: false,
+    busy_poll_usecs: None,
+    napi_defer_hard_irqs: 0,
+    gro_flush_timeout: 0,
+    irq_suspend_timeout: 0,
+};
+
+/// The application polls while it has work, and else is woken.
+pub(super) const SUSPEND20: Way = Way {
+    name: "suspend20",
+    busy_poll_usecs: Some(0),
+    napi_defer_hard_irqs: 100,
+    gro_flush_timeout: 20,
+    irq_suspend_timeout: 20,
+    ..BASE
+};
+
+/// The application polls.
+pub(super) const FULLBUSY: Way = Way {
+    name: "fullbusy",
+    busy_poll_usecs: Some(1000),
+    napi_defer_hard_irqs: 100,
+    gro_flush_timeout: 5000,
+    ..BASE
+};
+
+/// The kernel's server sleeps in `epoll_wait`.
+pub(super) const KERNEL: Way = Way { name: "kernel", kernel: true, ..BASE };
+
+/// The kernel's server asks `epoll_wait` again and again.
+pub(super) const KERNEL_SPIN: Way = Way { name: "kernel-spin", busy_poll_usecs: Some(1000), ..KERNEL };
+
+impl Way {
+    pub(super) fn spins(&self) -> bool {
+        self.busy_poll_usecs.is_some_and(|usecs| usecs > 0)
+    }
+
+    pub(super) fn params(&self) -> EpollParams {
+        EpollParams {
+            busy_poll_usecs: self.busy_poll_usecs.unwrap_or(0),
+            busy_poll_budget: 64,
+            prefer_busy_poll: self.busy_poll_usecs.is_some(),
+        }
+    }
+
+    /// How long a wait lasts that finds nothing.
+    pub(super) fn wait(&self) -> Duration {
+        if self.spins() { Duration::from_millis(1) } else { Duration::from_millis(50) }
+    }
+
+    pub(super) fn knobs(&self) -> Knobs {
+        Knobs::default().with(|knobs| {
+            knobs.napi_defer_hard_irqs = Some(self.napi_defer_hard_irqs);
+            knobs.gro_flush_timeout = Some(self.gro_flush_timeout * 1000);
+            knobs.irq_suspend_timeout = Some(self.irq_suspend_timeout * 1_000_000);
+        })
+    }
+}
