@@ -6,6 +6,8 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use softnet::control::show::{SocketRow, Table, TcpStats};
+use softnet::control::{Client, Request};
 use softnet_dev::netlink::Netlink;
 use softnet_dev::netns::NetNs;
 use softnet_testkit::net_allowed;
@@ -135,6 +137,46 @@ fn converse(connect: impl Fn(bool) -> TcpStream + Sync) {
     }
 }
 
+/// What `softnet show tcp` is told of `stream` and the rest.
+fn shown(control: &Path, mut stream: TcpStream) {
+    ask(&mut stream, b"*2\r\n$4\r\nINCR\r\n$5\r\nshown\r\n", b":1\r\n");
+    let client = Client::new(control.to_str()).unwrap();
+    let peer = stream.local_addr().unwrap().to_string();
+    // The acknowledgement of the answer comes when the client's kernel thinks fit.
+    let give_up = Instant::now() + PATIENCE;
+    let (stats, row) = loop {
+        let stats: TcpStats = client.ask(&Request::Show(Table::Tcp)).unwrap();
+        let row = stats.sockets.iter().find(|row| row.peer.as_deref() == Some(&peer)).cloned();
+        match row {
+            Some(row) if row.send_q == 0 => break (stats, row),
+            row => assert!(Instant::now() < give_up, "{row:?} in {stats:?}"),
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    };
+    let info = row.info.as_ref().unwrap();
+    assert_eq!((&*row.state, &*row.local, row.recv_q, row.attached), ("ESTAB", "10.9.0.1:11211", 0, true));
+    assert!(row.napi.as_deref().is_some_and(|napi| napi.starts_with("kv0-")), "{row:?}");
+    assert_eq!((info.bytes_received, info.bytes_sent, info.bytes_acked), (25, 4, 4), "{info:?}");
+    assert_eq!((info.snd_mss, info.pmtu, &*info.congestion), (1448, 1500, "cubic"), "{info:?}");
+    assert_eq!(info.options, ["ts", "sack", "wscale"]);
+    assert!(info.rtt_us.is_some() && info.last_data_recv_ms.is_some_and(|ms| ms < 3_600_000), "{info:?}");
+    let listeners: Vec<_> = stats.sockets.iter().filter(|row| row.state == "LISTEN").collect();
+    let local: Vec<&str> = listeners.iter().map(|row| &*row.local).collect();
+    assert_eq!(local, ["10.9.0.1:11211", "10.9.0.1:11211", "[fd09::1]:11211", "[fd09::1]:11211"]);
+    assert!(
+        listeners.iter().all(|row| (row.recv_q, row.send_q, &row.peer) == (0, 1024, &None)),
+        "{listeners:?}"
+    );
+    let summary = stats.summary;
+    assert_eq!((summary.listening, summary.estab, summary.syn_recv), (4, 1, 0), "{summary:?}");
+    let of_state = |state| stats.sockets.iter().filter(|row| row.state == state).count() as u64;
+    assert_eq!(summary.estab, of_state("ESTAB"));
+    assert_eq!(summary.connections + summary.listening, stats.sockets.len() as u64);
+    assert_eq!(stats.counters["TcpPassiveOpens"], 21, "20 of the conversation, and this");
+    let sockets: Vec<SocketRow> = client.ask(&Request::Show(Table::Socket)).unwrap();
+    assert!(sockets.len() == 4 && sockets.iter().all(|socket| socket.protocol == "tcp"), "{sockets:?}");
+}
+
 #[test]
 fn the_program_serves_on_the_kernel() {
     let dir = tempfile::tempdir().unwrap();
@@ -185,7 +227,7 @@ fn the_program_serves_on_a_stack_of_its_own() {
             (addr, 11211).into()
         };
         converse(|v6| client.run(|| connect(to(v6))).unwrap());
-        assert!(control.exists(), "`softnet show tcp` can ask");
+        shown(&control, client.run(|| connect(to(false))).unwrap());
         program.end();
     }
 }
