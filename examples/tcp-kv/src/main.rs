@@ -50,8 +50,8 @@ struct Args {
     /// Packets that one such poll may bring, 1 to 64
     #[arg(long, value_name = "N", default_value_t = 64, requires = "softnet")]
     busy_poll_budget: u16,
-    /// Poll rather than be woken: with napi_defer_hard_irqs, gro_flush_timeout and irq_suspend_timeout set, the doorbell stays
-    /// masked while requests come
+    /// Poll rather than be woken: with napi_defer_hard_irqs, gro_flush_timeout and
+    /// irq_suspend_timeout set, the doorbell stays masked while requests come
     #[arg(long, requires = "softnet")]
     prefer_busy_poll: bool,
 }

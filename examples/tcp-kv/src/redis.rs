@@ -19,8 +19,8 @@ const MONTH: i64 = 60 * 60 * 24 * 30;
 /// Where the arguments of a request are.
 pub type Args = Vec<Range<usize>>;
 
-/// Reads the RESP request at the beginning of `stream`, and sets `args`. Returns the bytes it takes; `None`: the rest of it
-/// is not there yet.
+/// Reads the RESP request at the beginning of `stream`, and sets `args`. Returns the bytes it
+/// takes; `None`: the rest of it is not there yet.
 ///
 /// # Errors
 /// It is none; what to answer before the connection is closed.
@@ -153,7 +153,7 @@ pub fn carry_out(store: &Store, now: u32, words: &Words<'_>, reply: &mut impl Re
         error(reply, &format!("ERR unknown command '{shown}'"));
         return false;
     };
-    let odd = command == Command::MSet && words.len() % 2 == 0;
+    let odd = command == Command::MSet && words.len().is_multiple_of(2);
     if !takes.contains(&words.len()) || odd {
         let shown = String::from_utf8_lossy(name).to_lowercase();
         error(reply, &format!("ERR wrong number of arguments for '{shown}' command"));
@@ -176,9 +176,9 @@ pub fn carry_out(store: &Store, now: u32, words: &Words<'_>, reply: &mut impl Re
         },
         Command::MSet => {
             let pairs = (1..words.len()).step_by(2).map(|i| [words.get(i), words.get(i + 1)]);
-            let all = pairs.map(|pair| put_item(store, now, Verb::Set, pair, Expire(0)));
             // Those that have room are stored in any case.
-            match all.fold(true, |fit, stored| fit && stored == Stored::Stored) {
+            let stored = |pair| put_item(store, now, Verb::Set, pair, Expire(0)) == Stored::Stored;
+            match pairs.filter(|pair| stored(*pair)).count() == words.len() / 2 {
                 true => put(reply, "+OK\r\n"),
                 false => too_large(reply),
             }

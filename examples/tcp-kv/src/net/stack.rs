@@ -1,4 +1,5 @@
-//! softnet's sockets, by its epoll: the thread polls the NAPI instance that its connections' packets come by, if it is to.
+//! softnet's sockets, by its epoll: the thread polls the NAPI instance that its connections' packets
+//! come by, if it is to.
 
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
