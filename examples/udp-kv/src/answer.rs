@@ -2,9 +2,10 @@
 
 use softnet_testkit::datagrams::{Endpoints, Outbox};
 
-use crate::proto::{Frame, MAX_DATAGRAMS, Reply, Request, parse};
+use crate::commands::{carry_out, line};
+use crate::proto::{Frame, MAX_DATAGRAMS, Reply, Response, parse};
 use crate::server::Counters;
-use crate::store::{Counted, Store, Stored};
+use crate::store::Store;
 
 /// What it takes to answer.
 pub(crate) struct Desk<'a> {
@@ -37,7 +38,9 @@ impl Desk<'_> {
             body = parsed.rest;
             let mut reply = Reply::new(out, to, frame.request_id);
             match parsed.request {
-                Ok(request) => self.carry_out(&request, &mut reply),
+                Ok(request) => {
+                    carry_out(self.store, self.now, &request, &mut reply, |stat| self.tell_stats(stat));
+                }
                 Err(why) => line(&mut reply, why),
             }
             if parsed.quiet {
@@ -47,98 +50,8 @@ impl Desk<'_> {
         }
     }
 
-    fn carry_out(&self, request: &Request<'_>, reply: &mut Reply<'_>) {
-        let Desk { store, now, .. } = *self;
-        match *request {
-            Request::Get { keys, cas } => self.get(keys, cas, reply),
-            Request::Store(ref storage) => {
-                let word = match store.store(storage, now) {
-                    Stored::Stored => "STORED",
-                    Stored::NotStored => "NOT_STORED",
-                    Stored::Exists => "EXISTS",
-                    Stored::NotFound => "NOT_FOUND",
-                    Stored::TooLarge => "SERVER_ERROR object too large for cache",
-                };
-                line(reply, word);
-            }
-            Request::Delete { key } => {
-                line(reply, if store.delete(key, now) { "DELETED" } else { "NOT_FOUND" })
-            }
-            Request::Arith(ref arith) => match store.arith(arith, now) {
-                Counted::Value(value) => {
-                    reply.number(value);
-                    reply.put(b"\r\n");
-                }
-                Counted::NotFound => line(reply, "NOT_FOUND"),
-                Counted::NotNumeric => {
-                    line(reply, "CLIENT_ERROR cannot increment or decrement non-numeric value");
-                }
-            },
-            Request::Touch { key, expire } => {
-                line(reply, if store.touch(key, expire, now) { "TOUCHED" } else { "NOT_FOUND" });
-            }
-            Request::FlushAll { at } => {
-                store.flush_all(at, now);
-                line(reply, "OK");
-            }
-            Request::Version => line(reply, concat!("VERSION ", env!("CARGO_PKG_VERSION"))),
-            Request::Verbosity => line(reply, "OK"),
-            Request::Stats => self.tell_stats(reply),
-            Request::StatsReset => {
-                store.reset_counters();
-                line(reply, "RESET");
-            }
-            Request::Quit => {}
-        }
-    }
-
-    fn get(&self, keys: &[u8], cas: bool, reply: &mut Reply<'_>) {
-        for key in Request::keys(keys) {
-            self.store.get(key, self.now, |item| {
-                reply.put(b"VALUE ");
-                reply.put(key);
-                for number in
-                    [item.flags.into(), item.value.len() as u64].into_iter().chain(cas.then_some(item.cas))
-                {
-                    reply.put(b" ");
-                    reply.number(number);
-                }
-                reply.put(b"\r\n");
-                reply.put(item.value);
-                reply.put(b"\r\n");
-            });
-        }
-        reply.put(b"END\r\n");
-        if reply.is_full() {
-            reply.clear();
-            line(reply, "SERVER_ERROR out of memory writing get response");
-        }
-    }
-
-    fn tell_stats(&self, reply: &mut Reply<'_>) {
-        let items = self.store.counters();
-        let mut stat = |name: &str, value: u64| {
-            reply.put(b"STAT ");
-            reply.put(name.as_bytes());
-            reply.put(b" ");
-            reply.number(value);
-            reply.put(b"\r\n");
-        };
-        stat("pid", std::process::id().into());
-        stat("uptime", self.now.into());
-        stat("limit_maxbytes", self.store.limit() as u64);
-        stat("cmd_get", items.get_hits + items.get_misses);
-        stat("cmd_set", items.cmd_set);
-        stat("cmd_flush", self.store.flushes());
-        stat("get_hits", items.get_hits);
-        stat("get_misses", items.get_misses);
-        stat("delete_hits", items.delete_hits);
-        stat("delete_misses", items.delete_misses);
-        stat("bytes", items.bytes);
-        stat("curr_items", items.curr_items);
-        stat("total_items", items.total_items);
-        stat("evictions", items.evictions);
-        stat("reclaimed", items.reclaimed);
+    /// What a datagram server has to tell beside what all tell.
+    fn tell_stats(&self, stat: &mut dyn FnMut(&str, u64)) {
         stat("threads", self.threads.len() as u64);
         for (i, name) in Counters::NAMES.iter().enumerate() {
             stat(name, self.threads.iter().map(|counters| counters.values()[i]).sum());
@@ -146,13 +59,7 @@ impl Desk<'_> {
         for (i, thread) in self.threads.iter().enumerate() {
             stat(&format!("udp_napi_id_{i}"), thread.napi_id().into());
         }
-        reply.put(b"END\r\n");
     }
-}
-
-fn line(reply: &mut Reply<'_>, text: &str) {
-    reply.put(text.as_bytes());
-    reply.put(b"\r\n");
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@
 #![deny(unsafe_code)]
 
 mod answer;
+pub mod commands;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
 pub mod proto;

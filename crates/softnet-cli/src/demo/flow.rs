@@ -55,7 +55,7 @@ impl Histogram {
 
 /// One kind of traffic.
 pub(crate) struct Flow {
-    /// `ping`, `udp`, `tcp`, `kv`.
+    /// `ping`, `udp`, `tcp`, `kv`, `own`.
     pub(crate) name: &'static str,
     /// Payloads whose answer arrived and was right (TCP: streams that arrived whole).
     pub(crate) payloads: AtomicU64,
@@ -127,24 +127,27 @@ pub(crate) struct Flows {
     pub(crate) tcp: Both,
     /// Requests to the router itself.
     pub(crate) kv: Both,
+    /// TCP streams that end at the router itself.
+    pub(crate) own: Both,
     /// Set when nothing new is to be sent; what is on the way is still waited for.
     pub(crate) stop: AtomicBool,
 }
 
 impl Flows {
     /// Kinds of traffic, of either family.
-    pub(crate) const KINDS: usize = 4;
+    pub(crate) const KINDS: usize = 5;
 
     pub(crate) fn new() -> Self {
-        let names = [["ping", "ping6"], ["udp", "udp6"], ["tcp", "tcp6"], ["kv", "kv6"]];
-        let [ping, udp, tcp, kv] = names.map(|names| Both(names.map(Flow::new)));
-        Flows { ping, udp, tcp, kv, stop: AtomicBool::new(false) }
+        let names = [["ping", "ping6"], ["udp", "udp6"], ["tcp", "tcp6"], ["kv", "kv6"], ["own", "own6"]];
+        let [ping, udp, tcp, kv, own] = names.map(|names| Both(names.map(Flow::new)));
+        Flows { ping, udp, tcp, kv, own, stop: AtomicBool::new(false) }
     }
 
-    /// Ping, UDP, TCP and requests to the router over IPv4, then over IPv6.
+    /// Ping, UDP, TCP, requests and streams to the router over IPv4, then over IPv6.
     pub(crate) fn all(&self) -> [&Flow; 2 * Self::KINDS] {
-        let [v4, v6] = Ip::BOTH.map(|ip| [&self.ping[ip], &self.udp[ip], &self.tcp[ip], &self.kv[ip]]);
-        [v4[0], v4[1], v4[2], v4[3], v6[0], v6[1], v6[2], v6[3]]
+        let of = |ip| [&self.ping[ip], &self.udp[ip], &self.tcp[ip], &self.kv[ip], &self.own[ip]];
+        let [[a, b, c, d, e], [f, g, h, i, j]] = Ip::BOTH.map(of);
+        [a, b, c, d, e, f, g, h, i, j]
     }
 
     pub(crate) fn stopping(&self) -> bool {

@@ -54,7 +54,7 @@ impl Live {
 
     fn line(&self, flows: &Flows, router: &Router, at: Duration) -> String {
         let seconds = self.seconds(at);
-        let [ping, udp, tcp, kv]: [(f64, f64); Flows::KINDS] = [0, 1, 2, 3].map(|i| {
+        let [ping, udp, tcp, kv, own]: [(f64, f64); Flows::KINDS] = [0, 1, 2, 3, 4].map(|i| {
             // Both families together.
             let all = [i, i + Flows::KINDS].map(|i| (flows.all()[i], self.before.flows[i]));
             let grown = |now: u64, before: u64| now.saturating_sub(before) as f64 / seconds;
@@ -66,12 +66,13 @@ impl Live {
         let errors: usize = flows.all().iter().map(|flow| flow.errors().len()).sum();
         let awake: Vec<String> = router.workers.iter().map(|w| format!("{} {}", w.name, w.state)).collect();
         format!(
-            "{:>5.1} s  ping {}  udp {}  tcp {}  kv {}  retries {retries}  errors {errors}  softnet dropped {}  {}\n",
+            "{:>5.1} s  ping {}  udp {}  tcp {}  kv {}  own {}  retries {retries}  errors {errors}  dropped {}  {}\n",
             at.as_secs_f64(),
             rate(ping.0),
             rate(udp.0),
             bit_rate(tcp.1),
             rate(kv.0),
+            bit_rate(own.1),
             router.stats.dropped,
             awake.join("  ")
         )
@@ -90,7 +91,7 @@ impl Live {
             })
             .collect();
         format!(
-            "client ──── softnet (udp-kv) ──── server      {:.1} of {:.1} s\n\n{}\n{}",
+            "client ──── softnet (udp-kv, TCP) ──── server      {:.1} of {:.1} s\n\n{}\n{}",
             at.as_secs_f64(),
             self.duration.as_secs_f64(),
             text::table(&flow_headers(), &rows),

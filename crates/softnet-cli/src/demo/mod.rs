@@ -5,6 +5,7 @@
 mod flow;
 mod kv;
 mod live;
+mod own;
 mod payload;
 mod summary;
 #[cfg(test)]
@@ -24,9 +25,10 @@ use udp_kv::{SoftnetSockets, Waiting};
 use crate::instance::{self, Instance, Running};
 use crate::text::print;
 use crate::{Failure, run};
-use flow::Flows;
+use flow::{Flows, Ip};
 use kv::{Kv, KvRow};
 use live::Live;
+use own::{Listen, Own};
 use summary::Summary;
 use topology::Topology;
 use traffic::Traffic;
@@ -49,7 +51,8 @@ client ──── softnet ──── server
 Three anonymous network namespaces, joined by veth pairs. Kernel sockets in the outer ones exchange ping, UDP \
 requests and responses of 1 to 1400 bytes, and TCP streams both ways, over IPv4 and over IPv6; softnet routes between them over AF_XDP. Both \
 ends check every byte. Meanwhile the router serves: udp-kv, on softnet's UDP sockets and an epoll set, is asked by the \
-client in memcached's protocol (kv, kv6), which compares every answer. Requests and pings that get lost are sent again and \
+client in memcached's protocol (kv, kv6), which compares every answer; and TCP streams both ways end at the router \
+itself, on softnet's TCP sockets (own, own6). Requests and pings that get lost are sent again and \
 counted as retries.
 
 The machine's own network is not touched, and nothing stays behind. Needs root.
@@ -95,8 +98,9 @@ pub(crate) fn demo(args: &Demo) -> Result<(), Failure> {
         .run(|| instance::start(config))
         .map_err(|error| Failure::of("entering the router's namespace", error))?
         .map_err(|error| Failure::of("starting softnet", error))?;
-    let summary = serve(&router).and_then(|kv| {
-        exchange(&topology, &*router, kv, args.duration, progress, |_, wait| run::wait(&signals, Some(wait)))
+    let summary = serve(&router).and_then(|served| {
+        let interrupted = |_: &Flows, wait| run::wait(&signals, Some(wait));
+        exchange(&topology, &*router, served, args.duration, progress, interrupted)
     });
     router.stop();
     let summary = summary?;
@@ -104,28 +108,37 @@ pub(crate) fn demo(args: &Demo) -> Result<(), Failure> {
     if summary.ok { Ok(()) } else { Err(Failure::Told) }
 }
 
-/// The router's own server, on softnet's sockets.
-fn serve(router: &Running) -> Result<Kv, Failure> {
+/// What the router serves: requests, and TCP streams of IPv4 and of IPv6.
+type Served = (Kv, [Box<dyn Listen>; 2]);
+
+/// The router's own servers, on softnet's sockets.
+fn serve(router: &Running) -> Result<Served, Failure> {
     let stopped = || std::io::Error::from(std::io::ErrorKind::NetworkDown);
-    Kv::start(|addresses, stop| {
+    let listen = |ip| -> std::io::Result<Box<dyn Listen>> {
+        Ok(Box::new(Own::bind(&router.handle().ok_or_else(stopped)?, ip)?))
+    };
+    let own = || Ok::<_, std::io::Error>([listen(Ip::V4)?, listen(Ip::V6)?]);
+    let own = own().map_err(|error| Failure::of("listening on softnet", error))?;
+    let kv = Kv::start(|addresses, stop| {
         let on = router.handle().ok_or_else(stopped)?;
         SoftnetSockets::bound(&on, addresses, Waiting::default(), stop)
-    })
+    });
+    Ok((kv?, own))
 }
 
 /// Exchanges traffic for `duration`, or until `interrupted` (which waits for the time it is given) says so. Then stops `kv`.
 fn exchange(
     topology: &Topology,
     router: &dyn Instance,
-    kv: Kv,
+    (kv, own): Served,
     duration: Duration,
     progress: Progress,
     mut interrupted: impl FnMut(&Flows, Duration) -> bool,
 ) -> Result<Summary, Failure> {
     let flows = Arc::new(Flows::new());
     let begin = Instant::now();
-    let traffic =
-        Traffic::start(topology, &flows).map_err(|error| Failure::of("starting the endpoints", error))?;
+    let traffic = Traffic::start(topology, &flows, own)
+        .map_err(|error| Failure::of("starting the endpoints", error))?;
     let tick = Duration::from_millis(if progress == Progress::Table { 250 } else { 1000 });
     let mut live = Live::new(progress, duration);
     let mut told = Ok(());

@@ -65,8 +65,8 @@ impl Summary {
     pub(super) fn new(flows: &Flows, router: Router, sent_for: Duration) -> Self {
         let seconds = sent_for.as_secs_f64().max(1e-3);
         let all = flows.all();
-        let streams = Ip::BOTH.map(|ip| flows.tcp[ip].name);
-        let least = |flow: &Flow| if streams.contains(&flow.name) { TCP_STREAMS } else { 1 };
+        let streams = Ip::BOTH.map(|ip| [flows.tcp[ip].name, flows.own[ip].name]);
+        let least = |flow: &Flow| if streams.as_flattened().contains(&flow.name) { TCP_STREAMS } else { 1 };
         let summaries = all.map(|flow| FlowSummary::new(flow, seconds, least(flow)));
         let cells = |(flow, found): (&&Flow, &FlowSummary)| {
             flow_cells(flow, found.payloads_per_s, found.bits_per_s / 8.0)
@@ -119,12 +119,13 @@ mod tests {
             flows.udp[ip].verified(0, Duration::from_micros(90));
             flows.tcp[ip].payloads.fetch_add(1, Relaxed);
             flows.kv[ip].verified(0, Duration::from_micros(50));
+            flows.own[ip].payloads.fetch_add(1, Relaxed);
         }
         let summary = Summary::new(&flows, Router::default(), Duration::from_secs(2));
         assert!(summary.ok);
-        assert_eq!([0, 4].map(|i| summary.flows[i].bits_per_s), [4e6; 2]);
+        assert_eq!([0, 5].map(|i| summary.flows[i].bits_per_s), [4e6; 2]);
         let text = summary.text();
-        assert!(text.ends_with("\nEvery payload arrived intact: 16 of them, 8.00 Mbit/s.\n"), "{text}");
+        assert!(text.ends_with("\nEvery payload arrived intact: 20 of them, 8.00 Mbit/s.\n"), "{text}");
 
         flows.udp[Ip::V4].failed("request 3 differs at byte 9 of its payload".into());
         let text = Summary::new(&flows, Router::default(), Duration::from_secs(2)).text();

@@ -1,7 +1,7 @@
 //! The endpoints over the kernel's own forwarding, so that what they say of softnet can be believed: a router that works,
 //! one that stops for a while, and one that does nothing.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::atomic::Ordering::Relaxed;
 
 use serde_json::{Value, json};
@@ -12,7 +12,6 @@ use softnet_testkit::datagrams::KernelSockets;
 use softnet_testkit::net_allowed;
 
 use super::*;
-use flow::Ip;
 use softnet::control::show::SocketRow;
 use topology::{PORTS, PREFIX_LEN};
 
@@ -54,19 +53,23 @@ impl Instance for Kernel {
 /// For what must happen, however busy the machine is.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The router's server on the kernel's sockets: at the router's addresses, or where it is told.
-fn kernel_kv(topology: &Topology, at: Option<SocketAddr>) -> Kv {
+/// The router's servers on the kernel's sockets: at the router's addresses, or where it is told.
+fn kernel_served(topology: &Topology, at: Option<SocketAddr>) -> Served {
     let open = |addresses: &[SocketAddr], stop: &_| match at {
         Some(at) => KernelSockets::bound(&[at], 64, stop),
         None => KernelSockets::bound(addresses, 64, stop),
     };
-    topology.router.run(|| Kv::start(open)).unwrap().unwrap()
+    let listen = |ip| -> Box<dyn Listen> {
+        let at = at.map_or(own::address(ip), |at| SocketAddr::new(at.ip(), 0));
+        Box::new(TcpListener::bind(at).unwrap())
+    };
+    topology.router.run(|| (Kv::start(open).unwrap(), Ip::BOTH.map(listen))).unwrap()
 }
 
 /// Runs over the kernel until it is interrupted, when `done` says so.
 fn run_demo(topology: &Topology, done: impl FnMut(&Flows, Duration) -> bool) -> Summary {
-    let kv = kernel_kv(topology, None);
-    exchange(topology, &Kernel, kv, PATIENCE, Progress::Quiet, done).unwrap()
+    let served = kernel_served(topology, None);
+    exchange(topology, &Kernel, served, PATIENCE, Progress::Quiet, done).unwrap()
 }
 
 /// Waits for `wanted`, at most so long. Says whether it came.
@@ -90,10 +93,10 @@ fn all_right(summary: &Summary) -> Value {
     for flow in shown["flows"].as_array().unwrap() {
         assert!(flow["payloads"].as_u64().unwrap() > 0 && flow["bytes"].as_u64().unwrap() > 0, "{shown:#}");
     }
-    for flow in [2, 6] {
+    for flow in [2, 4, 7, 9] {
         assert_eq!(shown["flows"][flow]["payloads"], 2, "TCP streams");
     }
-    let answered = [3, 7].map(|flow| &shown["flows"][flow]);
+    let answered = [3, 8].map(|flow| &shown["flows"][flow]);
     let sum = |key: &str| answered.iter().map(|flow| flow[key].as_u64().unwrap()).sum::<u64>();
     let served = shown["router"]["kv"]["requests"].as_u64().unwrap();
     assert!((sum("payloads")..=sum("payloads") + sum("retries")).contains(&served), "{shown:#}");
@@ -119,8 +122,8 @@ fn softnet_serves_while_it_routes_and_gives_all_back() {
     let topology = Topology::build().unwrap();
     let config = topology::config().unwrap();
     let router = topology.router.run(|| instance::start(config)).unwrap().unwrap();
-    let kv = serve(&router).unwrap();
-    let summary = exchange(&topology, &*router, kv, PATIENCE, Progress::Quiet, all_arrive).unwrap();
+    let served = serve(&router).unwrap();
+    let summary = exchange(&topology, &*router, served, PATIENCE, Progress::Quiet, all_arrive).unwrap();
     let shown = all_right(&summary);
     assert_eq!(shown["router"]["kv"]["napi"], "to-client-0", "{shown:#}");
     assert_eq!(shown["router"]["kv"]["polled_by"], shown["router"]["workers"][0]["name"], "{shown:#}");
@@ -161,7 +164,7 @@ fn what_is_lost_is_sent_again_and_counted() {
         true
     });
     let shown = all_right(&summary);
-    for flow in [0, 1, 4, 5] {
+    for flow in [0, 1, 5, 6] {
         assert!(shown["flows"][flow]["retries"].as_u64().unwrap() > 0, "{shown:#}");
     }
 }
@@ -173,13 +176,14 @@ fn a_router_that_does_not_forward_is_found_out() {
     }
     let topology = Topology::build().unwrap();
     // The router has no addresses at all, so that its server is not found either.
-    let kv = kernel_kv(&topology, Some((Ipv4Addr::UNSPECIFIED, 9).into()));
+    let served = kernel_served(&topology, Some((Ipv4Addr::UNSPECIFIED, 9).into()));
     let while_it_sends = |_: &Flows, wait| {
         std::thread::sleep(wait);
         false
     };
     let summary =
-        exchange(&topology, &Kernel, kv, Duration::from_secs(1), Progress::Quiet, while_it_sends).unwrap();
+        exchange(&topology, &Kernel, served, Duration::from_secs(1), Progress::Quiet, while_it_sends)
+            .unwrap();
     let shown: Value = serde_json::from_str(&summary.json().unwrap()).unwrap();
     assert!(!summary.ok, "{shown:#}");
     for flow in shown["flows"].as_array().unwrap() {

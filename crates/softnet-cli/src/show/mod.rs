@@ -3,13 +3,14 @@
 pub(crate) mod napi;
 pub(crate) mod rows;
 mod skb;
+pub(crate) mod tcp;
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use softnet::control::show::{
     ConntrackRow, DevRow, DropRow, FilterRow, NapiRow, NatStats, NeighRow, NtupleRow, QdiscRow, RouteRow,
-    RssRow, RuleRow, SkbStats, SocketRow, Stats, SteeringRow, Table, WorkerRow,
+    RssRow, RuleRow, SkbStats, SocketRow, Stats, SteeringRow, Table, TcpStats, WorkerRow,
 };
 use softnet::control::{Client, Request};
 
@@ -36,6 +37,8 @@ pub(crate) struct Show {
     /// Show it again every SECS seconds (1 if left out), counters as rates.
     #[arg(long, value_name = "SECS", num_args = 0..=1, default_missing_value = "1", value_parser = interval)]
     watch: Option<Duration>,
+    #[command(flatten)]
+    tcp: tcp::TcpArgs,
 }
 
 const EXAMPLES: &str = "\
@@ -46,6 +49,10 @@ Examples:
   softnet show worker --watch 0.2     which worker is awake, and what woke it
   softnet show qdisc                  what waits before each TX queue; `softnet qdisc` says it as tc does, and more of it
   softnet show socket                 what is bound and connected where, what waits in each (also: `softnet show ss`)
+  softnet show tcp --info             listeners and connections, with what `ss -ti` says of them
+  softnet show tcp --listening        listeners: RECV-Q connections wait to be accepted, SEND-Q may
+  softnet show tcp --state established --port 80 --json | jq '.sockets[].info.rtt_us'
+  softnet show tcp --counters --watch what nstat counts, as rates
   softnet show steering               which workers go on with what each RX queue brings
   softnet show rss                    how devices spread flows over their queues; with --json the tables whole
   softnet show ntuple --watch         packets that filters of devices take, as rates
@@ -58,7 +65,11 @@ Examples:
 
 In `show napi`, IRQ, DEFER, SUSP, POLL and APP are shares of time: waited for its doorbell; doorbell masked, the timer polls
 next; suspended by an application that polls next; polled by its context; polled by an application. EFFECTIVE is what
-gro_flush_timeout takes here, on average.";
+gro_flush_timeout takes here, on average.
+
+In `show tcp`, RECV-Q are bytes that the application has not read, SEND-Q bytes that the peer has not acknowledged. Of --info
+rto, rtt (smoothed/mean deviation), ato and minrtt are in ms; lastsnd, lastrcv and lastack ms ago; cwnd, ssthresh,
+unacked, retrans (now/ever), lost and sacked segments; rates bits per second.";
 
 impl Show {
     fn output(&self) -> Output {
@@ -93,6 +104,12 @@ pub(crate) fn show(args: &Show) -> Result<(), Failure> {
             args.table.name()
         )));
     }
+    if args.tcp.is_any() && args.table != Table::Tcp {
+        return Err(Failure::Usage(format!(
+            "--info, --listening, --state, --port and --counters are for `show tcp`, not `show {}`",
+            args.table.name()
+        )));
+    }
     let client = Client::new(args.name.as_deref()).map_err(|error| Failure::Run(error.to_string()))?;
     match args.table {
         Table::Dev => list::<DevRow>(args, &client),
@@ -104,6 +121,7 @@ pub(crate) fn show(args: &Show) -> Result<(), Failure> {
         Table::Qdisc => list::<QdiscRow>(args, &client),
         Table::Filter => list::<FilterRow>(args, &client),
         Table::Socket => list::<SocketRow>(args, &client),
+        Table::Tcp => show_tcp(args, &client),
         Table::Steering => list::<SteeringRow>(args, &client),
         Table::Rss => list::<RssRow>(args, &client),
         Table::Ntuple => list::<NtupleRow>(args, &client),
@@ -154,6 +172,16 @@ fn show_napi(args: &Show, client: &Client) -> Result<(), Failure> {
         let since = |row: &NapiRow| before.map(|(rows, s)| (rows.iter().find(|old| old.id == row.id), s));
         now.iter().map(|row| napi::block(row, since(row))).collect::<Vec<_>>().join("\n")
     })
+}
+
+/// Listeners and connections, or counters.
+fn show_tcp(args: &Show, client: &Client) -> Result<(), Failure> {
+    let stats = || Ok::<TcpStats, Failure>(args.tcp.filter(ask(client, Table::Tcp)?));
+    match args.tcp.counters {
+        false => repeat(&args.output(), stats, |now: &TcpStats, _| args.tcp.text(now)),
+        true if args.json => repeat(&args.output(), || Ok(stats()?.counters), |_, _| String::new()),
+        true => repeat(&args.output(), stats, |now: &TcpStats, before| tcp::counters(now, before)),
+    }
 }
 
 fn list<R: Row>(args: &Show, client: &Client) -> Result<(), Failure> {

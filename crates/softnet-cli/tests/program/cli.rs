@@ -230,6 +230,67 @@ fn tables_for_people() {
 }
 
 #[test]
+fn tcp_in_the_words_of_ss() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("x.sock");
+    let _server = serve(&path);
+    let ask = |args: &[&str]| told(&[&["show", "tcp", "--name", path.to_str().unwrap()], args].concat());
+    let show = |args: &[&str]| {
+        let (code, out, err) = ask(args);
+        assert_eq!((code, &*err), (0, ""), "{args:?}");
+        assert!(out.lines().all(|line| line.len() <= 120), "{out}");
+        out
+    };
+    let summary = "1 listening; 2 connections, 1 of them ESTAB, 0 without an application; 5 SYN-RECV, 1,200 TIME-WAIT\n";
+    let all = concat!(
+        "STATE       RECV-Q  SEND-Q  LOCAL           PEER             NAPI\n",
+        "LISTEN           3   1,024  0.0.0.0:80      *                -\n",
+        "ESTAB            0   1,000  10.0.0.1:80     10.0.0.2:40000   eth1-0\n",
+        "CLOSE-WAIT      77       0  [fd00::1]:8080  [fd00::2]:40001  8194\n",
+    );
+    assert_eq!(show(&[]), [all, summary].concat());
+    let states = |args: &[&str]| -> Vec<String> {
+        let out = show(args);
+        let rows = out.lines().take_while(|line| !line.contains("listening;")).skip(1);
+        rows.map(|line| line.split(' ').next().unwrap().into()).collect()
+    };
+    assert_eq!(states(&["--listening"]), ["LISTEN"]);
+    assert_eq!(states(&["--port", "80"]), ["LISTEN", "ESTAB"]);
+    assert_eq!(states(&["--port", "40001"]), ["CLOSE-WAIT"]);
+    assert_eq!(states(&["--state", "established", "--state", "close-wait"]), ["ESTAB", "CLOSE-WAIT"]);
+    assert_eq!(states(&["--state", "established", "--port", "8080"]), [""; 0]);
+    let info = show(&["--info"]);
+    for words in [
+        " syn-recv:5\n",
+        " ts sack cubic wscale:7,10 rto:201 rtt:0.412/0.06 ato:40 mss:1448 pmtu:1500 rcvmss:536 advmss:1448 cwnd:10\n",
+        " send 281165048bps lastsnd:4 lastrcv:1200 lastack:3 pacing_rate 560000000bps delivery_rate 100000000bps\n",
+        " delivered:3459 app_limited unacked:1 rcv_space:14600",
+        " minrtt:0.3",
+        " rto:201 backoff:2 ato:40",
+        " cwnd:1 ssthresh:5 ",
+        " ca_state:loss unacked:1 retrans:1/12 lost:3 sacked:2 reordering:9 reord_seen:1",
+    ] {
+        let folded = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(folded(&info).contains(&folded(words)), "{words:?} is not in\n{info}");
+    }
+    assert_eq!(
+        show(&["--counters"]),
+        "COUNTER              COUNT\nTcpExtTCPLossProbes      7\nTcpPassiveOpens      1,202\n"
+    );
+    let json = |args: &[&str]| serde_json::from_str::<serde_json::Value>(&show(args)).unwrap();
+    assert_eq!(json(&["--counters", "--json"])["TcpActiveOpens"], 0);
+    let sockets = json(&["--json", "--listening"]);
+    assert_eq!(
+        (sockets["sockets"].as_array().unwrap().len(), &sockets["summary"]["time_wait"]),
+        (1, &1200.into())
+    );
+    assert_eq!(json(&["--json"])["sockets"][1]["info"]["rtt_us"], 412);
+    assert_eq!(ask(&["--state", "hopeful"]).0, 2);
+    let (code, _, err) = told(&["show", "dev", "--info", "--name", path.to_str().unwrap()]);
+    assert!(code == 2 && err.contains("are for `show tcp`, not `show dev`"), "{code} {err}");
+}
+
+#[test]
 fn one_instance_in_full() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("x.sock");

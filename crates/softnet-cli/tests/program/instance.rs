@@ -18,6 +18,55 @@ fn gro_off() -> Value {
     json!({"mode": "off", "held": 0, "merged": 0, "aggregates": 0, "segments": 0, "flushed": {}})
 }
 
+/// A listener, a connection that goes well, and one that does not.
+fn tcp() -> Value {
+    let info = r#"{
+        "congestion": "cubic", "ca_state": "open", "options": ["ts", "sack", "wscale"], "snd_wscale": 7, "rcv_wscale": 10,
+        "rto_us": 201000, "backoff": 0, "rtt_us": 412, "rttvar_us": 60, "min_rtt_us": 300, "ato_us": 40000,
+        "snd_mss": 1448, "rcv_mss": 536, "advmss": 1448, "pmtu": 1500, "snd_cwnd": 10, "snd_ssthresh": null,
+        "bytes_sent": 5000000, "bytes_retrans": 0, "bytes_acked": 4999000, "bytes_received": 77, "segs_out": 3500,
+        "segs_in": 1800, "data_segs_out": 3460, "data_segs_in": 1, "last_data_sent_ms": 4, "last_data_recv_ms": 1200,
+        "last_ack_recv_ms": 3, "pacing_rate": 70000000, "delivery_rate": 12500000,
+        "delivery_rate_app_limited": true, "delivered": 3459, "delivered_ce": 0, "unacked": 1, "sacked": 0, "lost": 0,
+        "retrans": 0, "total_retrans": 0, "total_rto": 0, "dsack_dups": 0, "reordering": 3, "reord_seen": 0,
+        "rcv_ooopack": 0, "notsent_bytes": 0, "rcv_rtt_us": null, "rcv_space": 14600, "rcv_ssthresh": 64088,
+        "snd_wnd": 65160, "rcv_wnd": 65536, "rmem": 0, "rcvbuf": 131072, "sndbuf": 16384
+    }"#;
+    let info: Value = serde_json::from_str(info).unwrap();
+    let mut bad = info.clone();
+    for (name, value) in [
+        ("backoff", 2),
+        ("snd_cwnd", 1),
+        ("snd_ssthresh", 5),
+        ("retrans", 1),
+        ("total_retrans", 12),
+        ("lost", 3),
+        ("sacked", 2),
+        ("reordering", 9),
+        ("reord_seen", 1),
+    ] {
+        bad[name] = value.into();
+    }
+    bad["ca_state"] = "loss".into();
+    for name in ["rtt_us", "pacing_rate", "last_data_recv_ms"] {
+        bad[name] = Value::Null;
+    }
+    let row = |state: &str, queues: [u64; 2], ends: [Option<&str>; 2], napi_id: u32, info: Value| {
+        json!({"state": state, "recv_q": queues[0], "send_q": queues[1], "local": ends[0], "peer": ends[1],
+               "attached": true, "requests": ends[1].is_none().then_some(5), "napi_id": napi_id,
+               "napi": (napi_id == 8193).then_some("eth1-0"), "info": info})
+    };
+    json!({
+        "sockets": [
+            row("LISTEN", [3, 1024], [Some("0.0.0.0:80"), None], 0, Value::Null),
+            row("ESTAB", [0, 1000], [Some("10.0.0.1:80"), Some("10.0.0.2:40000")], 8193, info),
+            row("CLOSE-WAIT", [77, 0], [Some("[fd00::1]:8080"), Some("[fd00::2]:40001")], 8194, bad),
+        ],
+        "summary": {"listening": 1, "connections": 2, "estab": 1, "orphaned": 0, "syn_recv": 5, "time_wait": 1_200},
+        "counters": {"TcpActiveOpens": 0, "TcpPassiveOpens": 1_202, "TcpExtTCPLossProbes": 7},
+    })
+}
+
 /// An instance that has seen better days.
 pub(crate) struct Instance;
 
@@ -138,6 +187,7 @@ impl Handler for Instance {
                 {"protocol": "udp", "local": "10.0.0.1:9", "peer": "10.0.0.2:40000", "queued": 0, "limit": 481, "drops": 0,
                  "napi_id": 0, "napi": null, "tid": 77, "thread": "server"}
             ]),
+            Table::Tcp => tcp(),
             Table::Steering => json!([
                 {"name": "eth1-0", "id": 8193, "dev": "eth1", "queue": 0, "mode": "rps+rfs", "processing_cpu": null,
                  "rps_cpus": [1, 2], "rps_flow_cnt": 4096, "moves": 17,

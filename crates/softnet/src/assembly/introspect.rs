@@ -37,6 +37,7 @@ mod rx_class;
 mod skb;
 mod sockets;
 mod steering;
+mod tcp;
 
 /// A window on a stack.
 pub struct Introspect {
@@ -425,6 +426,7 @@ impl Handler for Introspect {
             Table::Qdisc => value(self.qdiscs()),
             Table::Filter => value(self.filters()),
             Table::Socket => value(self.sockets()),
+            Table::Tcp => value(self.tcp()),
             Table::Steering => value(self.steering()),
             Table::Rss => value(self.rss()),
             Table::Ntuple => value(self.ntuples()),

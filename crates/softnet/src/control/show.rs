@@ -7,6 +7,7 @@ mod nat;
 mod rule;
 mod skb;
 mod steering;
+mod tcp;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -20,6 +21,7 @@ pub use nat::{ConntrackRow, NatAddressRow, NatStats};
 pub use rule::RuleRow;
 pub use skb::{SkbCacheRow, SkbContextRow, SkbPool, SkbStats};
 pub use steering::{FlowFilterRow, NtupleRow, RssRow, SteeredRow, SteeringRow};
+pub use tcp::{TcpInfoRow, TcpRow, TcpStats, TcpSummary};
 
 /// The tables an instance can show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -43,6 +45,8 @@ pub enum Table {
     Filter,
     /// Sockets: a list of [`SocketRow`].
     Socket,
+    /// TCP: one [`TcpStats`].
+    Tcp,
     /// Steering of RX queues: a list of [`SteeringRow`].
     Steering,
     /// RSS: a list of [`RssRow`].
@@ -63,7 +67,7 @@ pub enum Table {
 
 impl Table {
     /// All of them.
-    pub const ALL: [Table; 17] = [
+    pub const ALL: [Table; 18] = [
         Table::Dev,
         Table::Napi,
         Table::Worker,
@@ -73,6 +77,7 @@ impl Table {
         Table::Qdisc,
         Table::Filter,
         Table::Socket,
+        Table::Tcp,
         Table::Steering,
         Table::Rss,
         Table::Ntuple,
@@ -95,6 +100,7 @@ impl Table {
             "qdisc",
             "filter",
             "socket",
+            "tcp",
             "steering",
             "rss",
             "ntuple",
@@ -120,6 +126,7 @@ impl Table {
             Table::Qdisc => "Queueing disciplines of the TX queues: what they sent, hold and dropped",
             Table::Filter => "Filters: what is redirected or mirrored, and where to",
             Table::Socket => "Sockets: what is bound and connected where, and what waits in each",
+            Table::Tcp => "TCP: listeners, connections and what they know of the network, counters",
             Table::Steering => "Steering: which workers go on with what each RX queue brings",
             Table::Rss => "RSS: how devices spread flows over their RX queues",
             Table::Ntuple => "Ntuple filters of devices: which packets go to which RX queue, or nowhere",
@@ -498,7 +505,7 @@ pub struct FilterRow {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct SocketRow {
-    /// `udp`.
+    /// `udp`; `tcp` of listeners (connections are in [`TcpStats`]).
     pub protocol: String,
     /// Address and port that it is bound to: `10.0.0.1:7`, `0.0.0.0:7`; `[::]:7` for both families.
     pub local: String,

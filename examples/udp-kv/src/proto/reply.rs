@@ -5,7 +5,7 @@
 
 use softnet_testkit::datagrams::{Endpoints, Outbox};
 
-use super::{Frame, HEADER, PAYLOAD};
+use super::{Frame, HEADER, PAYLOAD, Response};
 
 /// Most datagrams of one response: a mebibyte and a half. memcached is bounded by its numbers of 16 bits only; but a
 /// short request for many keys could then make a server send for seconds, to the address that it bears.
@@ -28,8 +28,20 @@ impl<'a> Reply<'a> {
         Reply { out, to, request_id, first, full: false }
     }
 
-    /// Appends to the response.
-    pub fn put(&mut self, mut bytes: &[u8]) {
+    /// The response is complete.
+    pub fn finish(self) {
+        let total = (self.out.len() - self.first) as u16;
+        if total > 1 {
+            for i in self.first..self.out.len() {
+                // Where a `Frame` has its total.
+                self.out.get_mut(i)[4..6].copy_from_slice(&total.to_be_bytes());
+            }
+        }
+    }
+}
+
+impl Response for Reply<'_> {
+    fn put(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() && !self.full {
             let datagrams = self.out.len() - self.first;
             let room = if datagrams == 0 { 0 } else { HEADER + PAYLOAD - self.out.last_len() };
@@ -47,32 +59,13 @@ impl<'a> Reply<'a> {
         }
     }
 
-    /// Appends a number in decimal digits.
-    pub fn number(&mut self, number: u64) {
-        let mut digits = [0; 20];
-        self.put(decimal(number, &mut digits));
-    }
-
-    /// Whether what was put no longer fits.
-    pub fn is_full(&self) -> bool {
+    fn is_full(&self) -> bool {
         self.full
     }
 
-    /// Takes back all that was written.
-    pub fn clear(&mut self) {
+    fn clear(&mut self) {
         self.out.truncate(self.first);
         self.full = false;
-    }
-
-    /// The response is complete.
-    pub fn finish(self) {
-        let total = (self.out.len() - self.first) as u16;
-        if total > 1 {
-            for i in self.first..self.out.len() {
-                // Where a `Frame` has its total.
-                self.out.get_mut(i)[4..6].copy_from_slice(&total.to_be_bytes());
-            }
-        }
     }
 }
 

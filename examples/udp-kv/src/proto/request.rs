@@ -62,6 +62,8 @@ pub enum Verb {
     Prepend,
     /// If it has not changed since it was read with this `cas` number.
     Cas(u64),
+    /// The same, and what else the item has stays: its flags and when it ends. No request of memcached's.
+    Swap(u64),
 }
 
 /// A request to store something.
@@ -187,6 +189,32 @@ pub fn parse(body: &[u8]) -> Option<Parsed<'_>> {
     }
     let (request, quiet) = other(command, &words);
     Some(Parsed { request, quiet, rest })
+}
+
+/// How much of a stream a request takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Length {
+    /// Bytes of its line, with the end of it.
+    pub line: usize,
+    /// Bytes of the value that follows, with the end of it.
+    pub value: usize,
+}
+
+/// How much the request at the beginning of `stream` takes, for those that come in pieces. `None`: the end of its line
+/// is not there yet. What is no request, or none with a length to rely on, is a line.
+pub fn length(stream: &[u8]) -> Option<Length> {
+    let end = stream.iter().position(|byte| *byte == b'\n')?;
+    let line = &stream[..end];
+    let words = Words::of(line.strip_suffix(b"\r").unwrap_or(line));
+    let with_cas = match words.get(0) {
+        Some(b"set" | b"add" | b"replace" | b"append" | b"prepend") => Some(0),
+        Some(b"cas") => Some(1),
+        _ => None,
+    };
+    let value = with_cas
+        .filter(|cas| (5 + cas..=6 + cas).contains(&words.len))
+        .and_then(|_| usize::try_from(words.number::<i32>(4)?).ok());
+    Some(Length { line: end + 1, value: value.map_or(0, |len| len + 2) })
 }
 
 fn get<'a>(line: &'a [u8], command: &[u8], cas: bool) -> Result<Request<'a>, &'static str> {

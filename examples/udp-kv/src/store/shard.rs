@@ -179,8 +179,10 @@ impl Shard {
                 return Stored::NotStored;
             }
             (Verb::Replace | Verb::Append | Verb::Prepend, None) => return Stored::NotStored,
-            (Verb::Cas(_), None) => return Stored::NotFound,
-            (Verb::Cas(cas), Some(at)) if self.slots[at].cas != cas => return Stored::Exists,
+            (Verb::Cas(_) | Verb::Swap(_), None) => return Stored::NotFound,
+            (Verb::Cas(cas) | Verb::Swap(cas), Some(at)) if self.slots[at].cas != cas => {
+                return Stored::Exists;
+            }
             (Verb::Append, Some(at)) => (self.slots[at].value().len(), 0),
             (Verb::Prepend, Some(at)) => (0, self.slots[at].value().len()),
             _ => (0, 0),
@@ -201,9 +203,10 @@ impl Shard {
         let cas = self.last_cas;
         if let Some(at) = found {
             let joined = matches!(verb, Verb::Append | Verb::Prepend);
+            let keeps = joined || matches!(verb, Verb::Swap(_));
             let slot = &mut self.slots[at];
             slot.cas = cas;
-            if !joined {
+            if !keeps {
                 (slot.flags, slot.ends) = (flags, ends);
             }
             if slot.data.len() == len && !joined {

@@ -15,7 +15,9 @@ use std::time::Duration;
 use softnet_dev::netns::NetNs;
 
 use super::flow::{Flow, Flows, Ip};
+use super::own::Listen;
 use super::topology::Topology;
+use tcp::End;
 
 /// TCP streams of each family: one connection, with a stream both ways.
 pub(super) const TCP_STREAMS: u64 = 2;
@@ -34,21 +36,30 @@ pub(crate) struct Traffic {
 }
 
 impl Traffic {
-    /// Starts all traffic.
-    pub(crate) fn start(topology: &Topology, flows: &Arc<Flows>) -> io::Result<Traffic> {
+    /// Starts all traffic. `own` are the router's listeners, of IPv4 and of IPv6.
+    pub(super) fn start(
+        topology: &Topology,
+        flows: &Arc<Flows>,
+        own: [Box<dyn Listen>; 2],
+    ) -> io::Result<Traffic> {
         // Servers are bound before a client asks.
         let mut traffic = Traffic { flows: flows.clone(), threads: Vec::new(), udp_servers: Vec::new() };
-        for ip in Ip::BOTH {
+        for (ip, mut own) in Ip::BOTH.into_iter().zip(own) {
             let bind = || io::Result::Ok((udp::bind_server(ip)?, tcp::listen(ip)?));
-            let (socket, listener) = topology.server.run(bind)??;
+            let (socket, mut listener) = topology.server.run(bind)??;
             traffic.udp_servers.push(udp::Server::start(socket, flows.clone(), ip)?);
             let (client, server) = (&topology.client, &topology.server);
             traffic.spawn("demo-ping", client, move |f| &f.ping[ip], move |f| ping::client(f, ip))?;
             traffic.spawn("demo-udp", client, move |f| &f.udp[ip], move |f| udp::client(f, ip))?;
             traffic.spawn("demo-kv", client, move |f| &f.kv[ip], move |f| kv::client(f, ip))?;
-            let serve = move |f: &Flows| tcp::server(f, &listener, ip);
+            let serve = move |f: &Flows| tcp::server(f, &mut listener, End::Server, ip);
             traffic.spawn("demo-tcp-serve", server, move |f| &f.tcp[ip], serve)?;
-            traffic.spawn("demo-tcp", client, move |f| &f.tcp[ip], move |f| tcp::client(f, ip))?;
+            let serve = move |f: &Flows| tcp::server(f, &mut *own, End::Router, ip);
+            traffic.spawn("demo-own-serve", &topology.router, move |f| &f.own[ip], serve)?;
+            for at in [End::Server, End::Router] {
+                let ask = move |f: &Flows| tcp::client(f, at, ip);
+                traffic.spawn("demo-tcp", client, move |f| &at.of(f)[ip], ask)?;
+            }
         }
         Ok(traffic)
     }

@@ -1,14 +1,12 @@
 //! TCP connections with a stream both ways at once. The receiver compares each byte with what was sent, and in the
 //! end the length.
 
-use std::io::{self, Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::io;
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::Ordering::Relaxed;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::net::sockopt::set_socket_send_buffer_size;
-
-use super::super::flow::{Flow, Flows, Ip};
+use super::super::flow::{Both, Flow, Flows, Ip};
+use super::super::own::{self, Listen, Stream};
 use super::super::payload::Seed;
 use super::super::topology;
 use super::{PATIENCE, timed_out};
@@ -30,31 +28,51 @@ pub(super) fn listen(ip: Ip) -> io::Result<TcpListener> {
 }
 
 /// Takes one connection and exchanges streams on it.
-pub(super) fn server(flows: &Flows, listener: &TcpListener, ip: Ip) -> Result<(), String> {
-    let timeout = Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 };
+pub(super) fn server(flows: &Flows, listener: &mut dyn Listen, at: End, ip: Ip) -> Result<(), String> {
+    let accepted = listener.accept(PATIENCE).map_err(|error| format!("accepting a connection: {error}"))?;
     // A missing connection is reported by the client, which knows why.
-    if poll(&mut [PollFd::new(listener, PollFlags::IN)], Some(&timeout)) != Ok(1) {
-        return Ok(());
-    }
-    let (stream, _) = listener.accept().map_err(|error| format!("accepting a connection: {error}"))?;
-    exchange(flows, &stream, ip, ["to client", "to server"])
+    let Some(stream) = accepted else { return Ok(()) };
+    exchange(flows, &*stream, (at, ip), ["to client", "to server"])
 }
 
 /// Connects and exchanges streams.
-pub(super) fn client(flows: &Flows, ip: Ip) -> Result<(), String> {
-    let stream = TcpStream::connect_timeout(&address(ip), PATIENCE)
-        .map_err(|error| format!("no connection: {error}"))?;
-    exchange(flows, &stream, ip, ["to server", "to client"])
+pub(super) fn client(flows: &Flows, at: End, ip: Ip) -> Result<(), String> {
+    let to = match at {
+        End::Server => address(ip),
+        End::Router => own::address(ip),
+    };
+    let stream =
+        TcpStream::connect_timeout(&to, PATIENCE).map_err(|error| format!("no connection: {error}"))?;
+    exchange(flows, &stream, (at, ip), ["to server", "to client"])
+}
+
+/// Where a stream ends.
+#[derive(Clone, Copy)]
+pub(super) enum End {
+    /// Beyond the router.
+    Server,
+    /// At the router itself.
+    Router,
+}
+
+impl End {
+    /// The traffic that ends there.
+    pub(super) fn of(self, flows: &Flows) -> &Both {
+        match self {
+            End::Server => &flows.tcp,
+            End::Router => &flows.own,
+        }
+    }
 }
 
 /// Sends one stream and checks the other, until told to stop and both have ended.
-fn exchange(flows: &Flows, stream: &TcpStream, ip: Ip, [out, back]: [&str; 2]) -> Result<(), String> {
-    let limits = || -> io::Result<()> {
-        set_socket_send_buffer_size(stream, SEND_BUFFER)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_write_timeout(Some(PATIENCE))
-    };
-    limits().map_err(|error| error.to_string())?;
+fn exchange(
+    flows: &Flows,
+    stream: &dyn Stream,
+    (at, ip): (End, Ip),
+    [out, back]: [&str; 2],
+) -> Result<(), String> {
+    stream.limit(SEND_BUFFER, PATIENCE).map_err(|error| error.to_string())?;
     let (name, id) = (|direction: &str| format!("stream {direction}"), ip as u64);
     std::thread::scope(|scope| {
         let sender = std::thread::Builder::new().name("demo-tcp-send".into()).spawn_scoped(scope, || {
@@ -62,17 +80,17 @@ fn exchange(flows: &Flows, stream: &TcpStream, ip: Ip, [out, back]: [&str; 2]) -
             sent.map_err(|error| format!("{}: {error}", name(out)))
         });
         let sender = sender.map_err(|error| error.to_string())?;
-        let received = receive(&flows.tcp[ip], stream, Seed::new(back, id))
+        let received = receive(&at.of(flows)[ip], stream, Seed::new(back, id))
             .map_err(|error| format!("{}: {error}", name(back)));
         let sent = sender.join().unwrap_or_else(|_| Err(format!("{}: its thread panicked", name(out))));
         received.and(sent)
     })
 }
 
-fn send(flows: &Flows, mut stream: &TcpStream, seed: Seed) -> Result<(), String> {
+fn send(flows: &Flows, stream: &dyn Stream, seed: Seed) -> Result<(), String> {
     let mut chunk = vec![0; CHUNK];
     let mut sent = 0;
-    let mut write = |data: &[u8]| {
+    let write = |data: &[u8]| {
         stream.write_all(data).map_err(|error| match timed_out(&error) {
             true => format!("stood still for {} s", PATIENCE.as_secs()),
             false => error.to_string(),
@@ -84,10 +102,10 @@ fn send(flows: &Flows, mut stream: &TcpStream, seed: Seed) -> Result<(), String>
         sent += CHUNK as u64;
     }
     write(&sent.to_be_bytes())?;
-    stream.shutdown(Shutdown::Write).map_err(|error| error.to_string())
+    stream.end().map_err(|error| error.to_string())
 }
 
-fn receive(flow: &Flow, mut stream: &TcpStream, seed: Seed) -> Result<(), String> {
+fn receive(flow: &Flow, stream: &dyn Stream, seed: Seed) -> Result<(), String> {
     let mut buffer = vec![0; CHUNK + LENGTH];
     // The last bytes received may be the length: they are kept until more come.
     let (mut verified, mut kept) = (0u64, 0);
@@ -126,7 +144,7 @@ mod tests {
     /// What `receive` says of a stream whose content is `damage`d before its length follows.
     fn received(damage: impl FnOnce(&mut Vec<u8>)) -> (Result<(), String>, Flows) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let mut sender = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let sender = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let receiver = listener.accept().unwrap().0;
         let (flows, seed) = (Flows::new(), Seed::new("x", 1));
         let mut data = vec![0; 200_000];

@@ -12,8 +12,7 @@ use crate::stack::StackInner;
 
 /// Every socket that is open.
 pub(super) fn rows(shared: &StackInner) -> Vec<SocketRow> {
-    let napis = shared.napis();
-    let name = |id: u32| napis.iter().find(|i| i.napi.id == id).map(|i| i.napi.name.clone());
+    let name = napi_names(shared);
     let row = |(slot, (key, v4)): (&Slot, (Key, bool))| {
         let flow = key.flow;
         let napi_id = slot.napi_id();
@@ -34,16 +33,23 @@ pub(super) fn rows(shared: &StackInner) -> Vec<SocketRow> {
     shared.sockets.sockets.slots().filter_map(|(_, slot)| Some((slot, slot.key()?))).map(row).collect()
 }
 
+/// How NAPI instances are called, by id.
+pub(super) fn napi_names(shared: &StackInner) -> impl Fn(u32) -> Option<String> + use<> {
+    let napis = shared.napis();
+    move |id| napis.iter().find(|i| i.napi.id == id).map(|i| i.napi.name.clone())
+}
+
 /// The name of a protocol; its number, if softnet has no sockets of it.
 fn name_of(number: u8) -> String {
     match number {
         protocol::UDP => "udp".into(),
+        protocol::TCP => "tcp".into(),
         other => other.to_string(),
     }
 }
 
 /// An end of a socket; of a link-local address with the name of the device.
-fn end(shared: &StackInner, addr: Addr, port: u16, v4: bool) -> String {
+pub(super) fn end(shared: &StackInner, addr: Addr, port: u16, v4: bool) -> String {
     let dev = device(addr).and_then(|dev| shared.netdevs.get(usize::from(dev)));
     match (socket_addr(addr, port, v4), dev) {
         (SocketAddr::V6(addr), Some(dev)) => format!("[{}%{}]:{port}", addr.ip(), dev.name),
