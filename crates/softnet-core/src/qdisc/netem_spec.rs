@@ -49,7 +49,7 @@ impl<'a> Values<'a> {
 }
 
 /// The parameters in `words`.
-pub(super) fn read<'a>(words: &mut dyn Iterator<Item = &'a str>) -> Result<Params, SpecError> {
+pub(super) fn read(words: &mut dyn Iterator<Item = &str>) -> Result<Params, SpecError> {
     let mut words = words.peekable();
     let (mut params, mut seen) = (Params::default(), Vec::new());
     while let Some(word) = words.next() {

@@ -77,7 +77,7 @@ fn segment(src: (u32, u16), (seq, ack): (u32, u32), flags: u8, options: &[u8]) -
     tcp[2..4].copy_from_slice(&PORT.to_be_bytes());
     tcp[4..8].copy_from_slice(&seq.to_be_bytes());
     tcp[8..12].copy_from_slice(&ack.to_be_bytes());
-    tcp[12] = ((20 + options.len()) / 4 << 4) as u8;
+    tcp[12] = (((20 + options.len()) / 4) << 4) as u8;
     tcp[13] = flags;
     tcp[14..16].copy_from_slice(&64_000_u16.to_be_bytes());
     tcp[20..].copy_from_slice(options);

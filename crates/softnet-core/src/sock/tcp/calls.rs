@@ -8,10 +8,11 @@ use softnet_tcp::conn::{Conn, Error, InvalidOption, OpenError, Shutdown, SockOpt
 use softnet_tcp::{ConnOptions, Seq, State, isn};
 
 use super::super::key::Flow;
+use super::env::Env;
 use super::listen::{Child, tuple};
 use super::output::{Effects, Marks};
 use super::queue::{Piece, TRUESIZE, free_lent};
-use super::shard::{ConnId, Env, Shard};
+use super::shard::{ConnId, Shard};
 use crate::SoftnetData;
 
 /// Why nothing was read or written.
@@ -31,9 +32,23 @@ pub enum CallError {
     Gone,
 }
 
+/// What a connection that is opened from here begins with.
+#[derive(Clone, Copy, Debug)]
+pub struct Open<'a> {
+    /// Its ends.
+    pub flow: Flow,
+    /// How its packets are marked.
+    pub marks: Marks,
+    /// Its options.
+    pub options: &'a ConnOptions,
+    /// The MSS that the path carries.
+    pub path_mss: u16,
+    /// Where its readiness is told.
+    pub slot: u32,
+}
+
 impl Shard {
-    /// Begins a connection from one end of `flow` to the other, over a path that carries `path_mss`
-    /// bytes. [`finish`](Shard::finish) sends its SYN.
+    /// Begins a connection. [`finish`](Shard::finish) sends its SYN.
     ///
     /// # Errors
     /// The path carries nothing. A flow that is [in use](Shard::contains) is for the caller to
@@ -42,12 +57,10 @@ impl Shard {
         &mut self,
         ctx: &mut SoftnetData,
         env: &Env<'_>,
-        (flow, marks): (Flow, Marks),
-        options: &ConnOptions,
-        path_mss: u16,
-        slot: u32,
+        open: &Open<'_>,
         out: &mut Effects,
     ) -> Result<ConnId, OpenError> {
+        let Open { flow, marks, options, path_mss, slot } = *open;
         let random = env.cfg.tcp_timestamps == 1;
         let initial = isn::initial(&env.hash(), &tuple(&flow), env.instant(), random);
         let first: Seq = initial.seq + 1;

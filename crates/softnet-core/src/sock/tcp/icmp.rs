@@ -7,8 +7,9 @@ use softnet_tcp::Seq;
 use softnet_tcp::conn::{Error, PathFloor};
 
 use super::super::key::{Flow, is_v4};
+use super::env::Env;
 use super::output::{Effects, mss_of};
-use super::shard::{Env, Shard};
+use super::shard::Shard;
 use crate::SoftnetData;
 
 /// A message about a segment that was sent, or is said to have been.

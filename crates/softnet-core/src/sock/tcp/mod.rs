@@ -13,24 +13,29 @@
 //! ends delivered, or freed with its reason.
 
 mod calls;
+mod env;
+mod host;
 mod icmp;
+mod input;
 mod listen;
 pub mod output;
 pub mod packet;
 pub mod queue;
 #[cfg(all(test, not(feature = "loom")))]
 mod readiness_tests;
+mod settle;
 mod shard;
 #[cfg(all(test, not(feature = "loom")))]
 mod tests;
 
-pub use calls::{CallError, ConnInfo};
+pub use calls::{CallError, ConnInfo, Open};
+pub use env::Env;
 pub use icmp::{News, Told};
 pub use listen::{Child, ListenState, Listeners};
 pub use output::{Effects, Marks};
 pub use packet::Packet;
 pub use queue::Piece;
-pub use shard::{ConnId, Env, Shard};
+pub use shard::{ConnId, Shard};
 
 use super::inbox::Message;
 use super::key::Flow;

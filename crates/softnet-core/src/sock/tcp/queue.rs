@@ -42,6 +42,11 @@ impl SendQueue {
         self.len
     }
 
+    /// Whether nothing is queued.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
     /// Frames of packet memory.
     pub fn frames(&self) -> usize {
         self.frames.len()

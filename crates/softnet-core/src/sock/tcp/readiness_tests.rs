@@ -179,9 +179,9 @@ impl World {
         let inbox = self.socket();
         let (local, slot) = (addr_of(own().into()), inbox.slot().index());
         let flow = Flow { local, remote: local, lport: from, rport: to, protocol: protocol::TCP };
-        let ends = (flow, Marks::default());
         let id = self.call(|shard, ctx, env, _, out| {
-            shard.connect(ctx, env, ends, &ConnOptions::default(), 1460, slot, out).unwrap()
+            let (marks, options) = (Marks::default(), &ConnOptions::default());
+            shard.connect(ctx, env, &Open { flow, marks, options, path_mss: 1460, slot }, out).unwrap()
         });
         End { id, inbox }
     }

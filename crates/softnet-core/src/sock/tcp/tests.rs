@@ -118,8 +118,8 @@ impl World {
         let slot = self.slot();
         let flow = Flow { local: CLIENT, remote: SERVER, lport, rport: PORT, protocol: 6 };
         let id = enter!(self, |shard, ctx, env, _listeners, out| {
-            let options = ConnOptions::default();
-            shard.connect(ctx, env, (flow, Marks::default()), &options, 1460, slot, out).unwrap()
+            let (marks, options) = (Marks::default(), &ConnOptions::default());
+            shard.connect(ctx, env, &Open { flow, marks, options, path_mss: 1460, slot }, out).unwrap()
         });
         self.deliver();
         id

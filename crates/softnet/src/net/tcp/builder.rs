@@ -8,7 +8,7 @@ use std::time::Duration;
 use rustix::io::Errno;
 use softnet_core::sock::key::{ANY, Addr, is_v4};
 use softnet_core::sock::route::{Dest, Endpoints, find_route, is_group, is_own};
-use softnet_core::sock::tcp::{Effects, ListenState, Marks, TcpInbox, output};
+use softnet_core::sock::tcp::{ConnId, Effects, ListenState, Marks, Open, TcpInbox, output};
 use softnet_core::sock::{Bind, Flow};
 use softnet_tcp::ConnOptions;
 use softnet_tcp::conn::SockOpt;
@@ -237,14 +237,13 @@ impl TcpBuilder {
     }
 
     /// Begins the connection, at the port that `flow` has, or any that is free (RFC 6056, algorithm 4). `None`: none is.
-    #[expect(clippy::type_complete, reason = "where it is")]
     fn begin(
         &self,
         shared: &Arc<StackInner>,
         flow: Flow,
         mss: u16,
         slot: u32,
-    ) -> io::Result<Option<(Flow, usize, softnet_core::sock::tcp::ConnId)>> {
+    ) -> io::Result<Option<(Flow, usize, ConnId)>> {
         let table = &shared.sockets.tcp;
         let attempt = |lport: u16| {
             let flow = Flow { lport, ..flow };
@@ -252,8 +251,10 @@ impl TcpBuilder {
             let begun = on_shard(shared, number, |shard, ctx, env, out: &mut Effects| {
                 let free = !shard.contains(&flow);
                 let marks = Marks::default();
-                let options = ConnOptions { ipv6: !is_v4(flow.remote), ..self.options };
-                free.then(|| shard.connect(ctx, env, (flow, marks), &options, mss, slot, out))
+                let mut options = self.options;
+                options.ipv6 = !is_v4(flow.remote);
+                let open = Open { flow, marks, options: &options, path_mss: mss, slot };
+                free.then(|| shard.connect(ctx, env, &open, out))
             });
             begun.map(|begun| begun.map(|id| (flow, number, id)))
         };

@@ -239,7 +239,7 @@ impl TcpTable {
         let Guarded { shard, left } = guarded;
         let sockets = &caller.shared.sockets;
         let mut env = Env {
-            now: caller.now,
+            now: shard.clock(caller.now),
             cfg: &self.cfg,
             tables: caller.tables,
             key: &self.key,

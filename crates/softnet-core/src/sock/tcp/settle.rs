@@ -1,0 +1,180 @@
+//! Timers, and the end of a batch: what connections owe leaves, their timers are armed, and readiness is
+//! told.
+//!
+//! Called by the holder of a shard. Invariant: after [`finish`](Shard::finish) a connection's node is armed
+//! no later than its next deadline, and its socket's readiness is as it says.
+
+use softnet_tcp::Config;
+use softnet_tcp::conn::{Conn, Events, State};
+use softnet_tcp::listen::{ListenCx, Timeout};
+
+use super::super::slot::stream;
+use super::env::Env;
+use super::host::nanos;
+use super::listen::Listeners;
+use super::output::Effects;
+use super::shard::{FlowKey, NO_SLOT, Object, Payload, Shard};
+use crate::SoftnetData;
+use crate::skb::DropReason;
+
+impl Shard {
+    /// Lets everything happen that is due, up to `budget` objects. Returns whether that was all.
+    pub fn on_time<L: Listeners>(
+        &mut self,
+        ctx: &mut SoftnetData,
+        env: &Env<'_>,
+        listeners: &mut L,
+        budget: usize,
+        out: &mut Effects,
+    ) -> bool {
+        for _ in 0..budget {
+            match self.wheel.expire(env.now) {
+                None => return true,
+                Some(Object::Conn(index)) => {
+                    if let Some(sock) = self.conns.get_mut(index as usize) {
+                        sock.armed = u64::MAX;
+                    }
+                    self.enter(ctx, env, out, index, |conn, cx| conn.on_time(cx));
+                }
+                Some(Object::Request(index)) => self.request_due(ctx, env, listeners, index, out),
+                Some(Object::TimeWait(index)) => self.forget_time_wait(index),
+            }
+        }
+        false
+    }
+
+    pub(super) fn request_due<L: Listeners>(
+        &mut self,
+        ctx: &mut SoftnetData,
+        env: &Env<'_>,
+        listeners: &mut L,
+        index: u32,
+        out: &mut Effects,
+    ) {
+        let Some(asked) = self.requests.get_mut(index as usize) else { return };
+        let (of, flow) = (asked.listener, asked.flow);
+        let Shard { counters, .. } = self;
+        let timeout = listeners.with(of, |listener| {
+            let mut cx = ListenCx { now: env.instant(), cfg: env.cfg, counters };
+            listener.engine.request_timeout(&mut cx, &mut asked.request)
+        });
+        let deadline = nanos(asked.request.deadline());
+        match timeout {
+            Some(Timeout::Gone) | None => return self.forget_request(index),
+            Some(Timeout::Resend(emit)) => {
+                self.answer(ctx, env, &flow, &emit, out);
+            }
+            Some(Timeout::Wait) => {}
+        }
+        if let Some(asked) = self.requests.get(index as usize) {
+            self.wheel.arm(&asked.timer, env.now, deadline);
+        }
+    }
+
+    /// The end of a batch: what connections owe leaves, timers are armed, readiness is told.
+    pub fn finish(&mut self, ctx: &mut SoftnetData, env: &Env<'_>, out: &mut Effects) {
+        let mut at = 0;
+        while let Some(&index) = self.touched.get(at) {
+            at += 1;
+            let saved = self.conns.get_mut(index as usize).map_or(0, |sock| sock.rx.saved());
+            self.enter(ctx, env, out, index, |conn, cx| {
+                if saved > 0 {
+                    conn.read(cx, 0, saved);
+                }
+                conn.flush(cx);
+            });
+            self.settle(ctx, env, index, out);
+        }
+        self.touched.clear();
+    }
+
+    pub(super) fn settle(&mut self, ctx: &mut SoftnetData, env: &Env<'_>, index: u32, out: &mut Effects) {
+        let Some(sock) = self.conns.get_mut(index as usize) else { return };
+        sock.touched = false;
+        let events = sock.conn.take_events();
+        sock.short &= !events.any(Events::WRITABLE) && sock.tx.frames() > 0;
+        let closed = sock.conn.state() == State::Closed;
+        if closed {
+            self.wheel.cancel(&sock.timer);
+            sock.armed = u64::MAX;
+            sock.tx.clear(ctx);
+            if std::mem::take(&mut sock.listed) {
+                self.flows.remove(&FlowKey(sock.flow));
+            }
+        } else {
+            let due = nanos(sock.conn.next_deadline());
+            if due < sock.armed {
+                self.wheel.arm(&sock.timer, env.now, due);
+                sock.armed = due;
+            }
+        }
+        let frames = sock.tx.frames() + sock.rx.frames() + sock.ooo + sock.lent;
+        self.frames = self.frames + frames - std::mem::replace(&mut sock.frames, frames);
+        if sock.slot != NO_SLOT {
+            if let Some(slot) = env.sockets.slot(sock.slot) {
+                slot.set_napi_id(sock.napi_id);
+                let bits = ready(&sock.conn, env.cfg);
+                let short = if sock.short { stream::WRITABLE } else { 0 };
+                let more = slot.set_stream(bits & !short);
+                if more || tells_again(events, &sock.conn) {
+                    out.wake.push(sock.slot);
+                }
+            }
+        } else if closed && sock.orphan {
+            let mut sock = self.conns.remove(index as usize);
+            self.frames -= sock.frames;
+            sock.rx.clear(ctx);
+            self.wheel.remove(sock.timer);
+        }
+    }
+
+    /// Ends everything without a word to peers, as the stack stops.
+    pub fn clear(&mut self, ctx: &mut SoftnetData, env: &Env<'_>) {
+        // What the engine wants sent is not: the devices are gone.
+        let mut out = Effects::default();
+        let all: Vec<u32> = self.conns.iter().map(|(index, _)| index as u32).collect();
+        for index in all {
+            self.enter(ctx, env, &mut out, index, |conn, cx| conn.abort(cx, None));
+            if let Some(sock) = self.conns.get_mut(index as usize) {
+                sock.rx.clear(ctx);
+            }
+            self.settle(ctx, env, index, &mut out);
+        }
+        self.touched.clear();
+        while let Some(skb) = out.send.pop_front() {
+            ctx.free_skb(skb);
+        }
+        // These were counted as they were made.
+        for list in [&mut out.unresolved, &mut out.local] {
+            while let Some(skb) = list.pop_front() {
+                ctx.free(skb, DropReason::Shutdown);
+            }
+        }
+    }
+}
+
+/// What a poller is told of a connection, as bits of [`Slot`](super::super::Slot)'s readiness (Linux's
+/// `tcp_poll`).
+fn ready(conn: &Conn<Payload>, cfg: &Config) -> u32 {
+    use stream::*;
+    let (rx_ended, tx_ended) = (conn.receive_ended(), conn.send_ended());
+    // Of a handshake only its end is told.
+    let (shaking, closed) = match conn.state() {
+        State::SynSent | State::SynReceived => (true, false),
+        state => (false, state == State::Closed),
+    };
+    let bit = |on: bool, bit: u32| if on { bit } else { 0 };
+    bit(rx_ended || !shaking && conn.is_readable(), READABLE)
+        | bit(!shaking && conn.is_writable(cfg), WRITABLE)
+        | bit(rx_ended, PEER_CLOSED)
+        | bit(closed || rx_ended && tx_ended, HUNG_UP)
+        | bit(conn.error().is_some(), ERROR)
+}
+
+/// Whether waiters are to be woken though no bit of readiness was set: for each arrival of data, as
+/// edge-triggered waiting wants it, and for what happens once. Not for room, of which those learn
+/// that found none.
+fn tells_again(events: Events, conn: &Conn<Payload>) -> bool {
+    let once = Events::CONNECTED.0 | Events::PEER_FIN.0 | Events::ERROR.0 | Events::CLOSED.0;
+    events.any(Events(once)) || events.any(Events::READABLE) && conn.is_readable()
+}
