@@ -52,12 +52,6 @@ impl SockMem {
 }
 
 impl Room {
-    /// Frames that fit the shared part.
-    #[inline(always)]
-    pub fn shared(&self) -> usize {
-        self.shared
-    }
-
     /// Whether `frames` more fit the shared part, for any sockets.
     #[inline(always)]
     pub(super) fn has(&self, frames: usize) -> bool {

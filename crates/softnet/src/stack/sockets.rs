@@ -13,7 +13,7 @@ use softnet_core::ip::pmtu::{PathMtus, RecentPeers};
 use softnet_core::skb::{Batch, Region, Skb};
 use softnet_core::sock::route::is_group;
 use softnet_core::sock::tcp::Told;
-use softnet_core::sock::{Arrivals, Binder, Flow, Hit, Key, SockMem, SocketError, Sockets, Transport};
+use softnet_core::sock::{Arrivals, Binder, Flow, Hit, Key, Room, SockMem, SocketError, Sockets, Transport};
 use softnet_core::stack::sockets::SocketHost;
 use softnet_core::sync::{AtomicBool, AtomicUsize, Ordering};
 use softnet_dev::{PiGuard, PiMutex};
@@ -74,9 +74,9 @@ impl SocketTable {
         })
     }
 
-    /// Frames that sockets may hold beside what they hold now.
-    pub(crate) fn room(&self) -> usize {
-        self.memory.room(self.held.load(Ordering::Relaxed)).shared()
+    /// What sockets may hold beside what they hold now.
+    pub(crate) fn room(&self) -> Room {
+        self.memory.room(self.held.load(Ordering::Relaxed))
     }
 
     /// Connections that held `before` frames hold `now`.
@@ -253,7 +253,7 @@ impl SocketHost for SocketTable {
         ready: &mut Vec<u32>,
     ) {
         match transport {
-            Transport::Tcp => self.tcp.leave(ctx, local),
+            Transport::Tcp if self.tcp.is_running() => self.tcp.leave(ctx, local),
             _ => self.input(ctx, (0, transport), local, unserved, ready),
         }
     }

@@ -286,7 +286,7 @@ fn what_makes_no_sense_is_told_and_changes_nothing() {
             Action::Replace,
             None,
             "codel",
-            "expected noqueue, mq, pfifo_fast, pfifo, bfifo or tbf, got `codel`",
+            "expected noqueue, mq, pfifo_fast, pfifo, bfifo, tbf or netem, got `codel`",
         ),
         (Action::Replace, None, "tbf burst 1kb limit 1kb", "tbf: expected a rate, such as `rate 10mbit`"),
         (Action::Add, Some(2), "pfifo", "parent: no TX queue 2 (:3); there are 2, expected :1 to :2"),

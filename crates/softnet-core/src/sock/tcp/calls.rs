@@ -12,7 +12,7 @@ use super::env::Env;
 use super::listen::{Child, tuple};
 use super::output::{Effects, Marks};
 use super::queue::{Piece, TRUESIZE, free_lent};
-use super::shard::{ConnId, Shard};
+use super::shard::{ConnId, Shard, Short};
 use crate::SoftnetData;
 
 /// Why nothing was read or written.
@@ -93,7 +93,7 @@ impl Shard {
         out: &mut Effects,
     ) -> Result<usize, CallError> {
         self.sock(id).ok_or(CallError::Gone)?;
-        if let Some(error) = self.take_error(ctx, env, id, out) {
+        if let Some(error) = self.take_end(ctx, env, id, out) {
             return Err(CallError::Ended(error));
         }
         let sock_room = match self.sock(id).map(|sock| sock.conn.writable()) {
@@ -107,7 +107,7 @@ impl Shard {
         }
         let written = self.queue(ctx, env, id.index, &data[..n]);
         if written == 0 && n > 0 {
-            let waits = self.sock(id).is_some_and(|sock| sock.short);
+            let waits = self.sock(id).is_some_and(|sock| sock.short != Short::No);
             // Settles the readiness.
             self.enter(ctx, env, out, id.index, |_, _| ());
             return Err(if waits { CallError::WouldBlock } else { CallError::NoMemory });
@@ -210,7 +210,7 @@ impl Shard {
             return Ok(());
         }
         let (ended, state) = (sock.conn.receive_ended(), sock.conn.state());
-        if let Some(error) = self.take_error(ctx, env, id, out) {
+        if let Some(error) = self.take_end(ctx, env, id, out) {
             return Err(CallError::Ended(error));
         }
         match state {
@@ -277,8 +277,8 @@ impl Shard {
             .unwrap_or(Err(InvalidOption))
     }
 
-    /// The connection's error, which is told once.
-    pub fn take_error(
+    /// The error that ended the connection, which is told once.
+    fn take_end(
         &mut self,
         ctx: &mut SoftnetData,
         env: &Env<'_>,
@@ -286,6 +286,18 @@ impl Shard {
         out: &mut Effects,
     ) -> Option<Error> {
         self.sock(id)?.conn.error()?;
+        self.take_error(ctx, env, id, out)
+    }
+
+    /// The connection's error, which is told once; without one, what ICMP told of its way.
+    pub fn take_error(
+        &mut self,
+        ctx: &mut SoftnetData,
+        env: &Env<'_>,
+        id: ConnId,
+        out: &mut Effects,
+    ) -> Option<Error> {
+        self.sock(id)?;
         self.enter(ctx, env, out, id.index, |conn, _| conn.take_error())?
     }
 

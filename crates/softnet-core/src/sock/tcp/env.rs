@@ -3,6 +3,7 @@
 use softnet_tcp::{Config, Instant};
 
 use super::super::key::Flow;
+use super::super::memory::Room;
 use super::super::table::Sockets;
 use super::output::mss_of;
 use crate::ip::pmtu::PathMtus;
@@ -25,8 +26,8 @@ pub struct Env<'a> {
     pub sockets: &'a Sockets,
     /// The NAPI instance that packets came by; 0: none.
     pub napi_id: u32,
-    /// Frames that sockets may hold beside what they hold.
-    pub room: usize,
+    /// What sockets may hold beside what they hold.
+    pub room: Room,
     /// The shard's part of `tcp_max_tw_buckets`.
     pub max_time_waits: usize,
 }

@@ -8,7 +8,8 @@ use softnet_tcp::listen::{Accepted, ListenCx, Request, RequestVerdict, Verdict};
 use softnet_tcp::reset::reset_for;
 use softnet_tcp::{ConnOptions, Emit, Seq, timewait};
 
-use super::super::key::Flow;
+use super::super::key::{Flow, is_v4};
+use super::super::scope::unscoped;
 use super::super::table::Found;
 use super::env::Env;
 use super::host::{nanos, reason};
@@ -22,6 +23,14 @@ use crate::skb::{DropReason, Skb};
 
 /// Resets to strangers that a shard sends in a second (`icmp_msgs_per_sec`, of all shards).
 const RESETS: u32 = 1000;
+
+/// Whether a flow is to an address that several hosts have: a reset from there would end what another
+/// of them has.
+fn is_anycast(env: &Env<'_>, flow: &Flow) -> bool {
+    let local = std::net::Ipv6Addr::from_bits(unscoped(flow.local));
+    let mut ifaces = env.tables.ifaces.iter().flatten();
+    !is_v4(flow.local) && ifaces.any(|iface| iface.is_anycast6(local) && !iface.owns6(local))
+}
 
 impl Shard {
     /// A packet that was [read](super::packet::read).
@@ -90,11 +99,13 @@ impl Shard {
                 }
             };
         }
-        // All sockets together hold as much as they may: one that holds nothing gets on all the same.
-        if env.room < frames && !sock.rx.is_empty() {
+        // All sockets together hold as much as they may: one that holds nothing gets on all the same, a frame or
+        // two at a time.
+        if env.room.allows(self.taken, sock.rx.frames() + sock.ooo) < frames {
             return ctx.free(skb, DropReason::ProtoMem);
         }
         sock.ooo += frames;
+        self.taken += frames;
         ctx.stats().sk_queued.add(1);
         let handle = Payload { skb, at: payload_at };
         // What is refused was discarded, and counted, already.
@@ -287,6 +298,7 @@ impl Shard {
             self.resets = (second, 0);
         }
         if self.resets.1 < RESETS
+            && !is_anycast(env, &packet.flow)
             && let Some(emit) = reset_for(&packet.segment)
         {
             self.resets.1 += 1;

@@ -7,7 +7,7 @@ use softnet_tcp::listen::Listener;
 use softnet_tcp::{Config, ConnOptions};
 
 use super::super::key::addr_of;
-use super::super::{Bind, Binder, Slot, stream};
+use super::super::{Bind, Binder, Slot, SockMem, stream};
 use super::*;
 use crate::SoftnetData;
 use crate::ip::Prefix;
@@ -147,7 +147,7 @@ impl World {
             paths: pmtu.paths(),
             sockets: &sockets,
             napi_id: 0,
-            room: 4096,
+            room: SockMem::new(16384).room(0),
             max_time_waits: 64,
         };
         let result = f(shard, ctx, &env, listening, out);

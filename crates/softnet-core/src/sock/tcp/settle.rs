@@ -13,7 +13,7 @@ use super::env::Env;
 use super::host::nanos;
 use super::listen::Listeners;
 use super::output::Effects;
-use super::shard::{FlowKey, NO_SLOT, Object, Payload, Shard};
+use super::shard::{FlowKey, NO_SLOT, Object, Payload, Shard, Short};
 use crate::SoftnetData;
 use crate::skb::DropReason;
 
@@ -92,7 +92,11 @@ impl Shard {
         let Some(sock) = self.conns.get_mut(index as usize) else { return };
         sock.touched = false;
         let events = sock.conn.take_events();
-        sock.short &= !events.any(Events::WRITABLE) && sock.tx.frames() > 0;
+        sock.short = match sock.short {
+            Short::New => Short::Yes,
+            Short::Yes if !events.any(Events::WRITABLE) && sock.tx.frames() > 0 => Short::Yes,
+            _ => Short::No,
+        };
         let closed = sock.conn.state() == State::Closed;
         if closed {
             self.wheel.cancel(&sock.timer);
@@ -114,7 +118,7 @@ impl Shard {
             if let Some(slot) = env.sockets.slot(sock.slot) {
                 slot.set_napi_id(sock.napi_id);
                 let bits = ready(&sock.conn, env.cfg);
-                let short = if sock.short { stream::WRITABLE } else { 0 };
+                let short = if sock.short == Short::No { 0 } else { stream::WRITABLE };
                 let more = slot.set_stream(bits & !short);
                 if more || tells_again(events, &sock.conn) {
                     out.wake.push(sock.slot);

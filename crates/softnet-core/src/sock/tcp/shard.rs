@@ -44,6 +44,15 @@ pub(super) struct Payload {
     pub(super) at: usize,
 }
 
+/// Whether a writer waits for memory. What was acknowledged before it found none is no news to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Short {
+    No,
+    /// Since this run.
+    New,
+    Yes,
+}
+
 /// No slot.
 pub(super) const NO_SLOT: u32 = u32::MAX;
 
@@ -70,7 +79,7 @@ pub(super) struct Sock {
     /// The table has it.
     pub(super) listed: bool,
     /// A write found no memory: writable again when something was acknowledged.
-    pub(super) short: bool,
+    pub(super) short: Short,
     pub(super) marks: Marks,
 }
 
@@ -122,6 +131,8 @@ pub struct Shard {
     pub(super) frames: usize,
     /// The latest time that a holder came with.
     now: u64,
+    /// Frames that connections took since the holder came.
+    pub(super) taken: usize,
     /// Resets that may be sent in the present second.
     pub(super) resets: (u64, u32),
     /// What its connections counted.
@@ -141,14 +152,16 @@ impl Shard {
             serial: 0,
             frames: 0,
             now: 0,
+            taken: 0,
             resets: (0, 0),
             counters: Counters::default(),
         }
     }
 
-    /// The time for a holder that came at `now`: it may have waited for the shard while others, that
+    /// A holder has come at `now`. The time for it: it may have waited for the shard while others, that
     /// came later, had it. For the engine and the wheel time never runs backwards.
-    pub fn clock(&mut self, now: u64) -> u64 {
+    pub fn begin(&mut self, now: u64) -> u64 {
+        self.taken = 0;
         self.now = self.now.max(now);
         self.now
     }
@@ -275,7 +288,7 @@ impl Shard {
             touched: true,
             orphan: false,
             listed: true,
-            short: false,
+            short: Short::No,
             marks,
         };
         entry.insert(Box::new(sock));
@@ -317,13 +330,13 @@ impl Shard {
     pub(super) fn queue(&mut self, ctx: &mut SoftnetData, env: &Env<'_>, index: u32, data: &[u8]) -> usize {
         let Some(sock) = self.conns.get_mut(index as usize) else { return 0 };
         // All sockets together hold as much as they may: one that has nothing queued gets on.
-        let most = if env.room > sock.tx.frames() || sock.tx.is_empty() {
-            data.len().min(env.room.max(1).saturating_mul(FRAME_SIZE))
-        } else {
-            0
-        };
-        let queued = sock.tx.push(ctx, &data[..most]);
-        sock.short = queued == 0 && !data.is_empty() && sock.tx.frames() > 0;
+        let held = sock.tx.frames();
+        let most = env.room.allows(self.taken, held).saturating_mul(FRAME_SIZE);
+        let queued = sock.tx.push(ctx, &data[..data.len().min(most)]);
+        self.taken += sock.tx.frames() - held;
+        if queued == 0 && !data.is_empty() && held > 0 {
+            sock.short = Short::New;
+        }
         queued
     }
 

@@ -15,7 +15,7 @@ use crate::ip::testing::context;
 use crate::siphash::SipKey;
 use crate::skb::DropReason;
 use crate::sock::key::mapped;
-use crate::sock::{Bind, Binder, Sockets, stream};
+use crate::sock::{Bind, Binder, Room, SockMem, Sockets, stream};
 
 const SERVER: u128 = mapped(0x7f00_0001);
 const CLIENT: u128 = mapped(0x7f00_0002);
@@ -41,7 +41,7 @@ struct World {
     listeners: Table,
     shard: Shard,
     now: u64,
-    room: usize,
+    room: Room,
     /// Packets that are lost, by number.
     lose: fn(usize) -> bool,
     sent: usize,
@@ -88,7 +88,7 @@ impl World {
             listeners: Table::default(),
             shard: Shard::new(key),
             now: 1_000_000_000,
-            room: 1 << 20,
+            room: SockMem::new(1 << 20).room(0),
             lose: |_| false,
             sent: 0,
             out: Effects::default(),
@@ -331,11 +331,12 @@ fn without_room_a_connection_gets_on_frame_by_frame() {
     let mut world = World::new();
     let of = world.listen(5);
     let [client, server] = world.pair(of, 1000);
-    world.room = 0;
+    // The shared part is used up, and the reserve is there.
+    world.room = SockMem::new(4096).room(1536);
     transfer(&mut world, [client, server], 50_000);
     // Nothing is acknowledged meanwhile.
     world.lose = |_| true;
-    assert!(world.write(client, &[0; 10_000]).unwrap() <= 2048);
+    assert!(world.write(client, &[0; 10_000]).unwrap() <= 2 * 2048);
     assert_eq!(world.write(client, &[0; 10_000]), Err(CallError::WouldBlock));
     assert!(!world.ready(client)[1], "it is told when it may write");
     world.lose = |_| false;

@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use softnet_core::sock::key::{ANY, Addr, is_v4};
 use softnet_core::sock::route::{Dest, Endpoints, find_route, is_group, is_own};
 use softnet_core::sock::tcp::{ConnId, Effects, ListenState, Marks, Open, TcpInbox, output};
-use softnet_core::sock::{Bind, Flow};
+use softnet_core::sock::{Bind, Flow, Key};
 use softnet_tcp::ConnOptions;
 use softnet_tcp::conn::SockOpt;
 use softnet_tcp::isn::Tuple;
@@ -18,9 +18,11 @@ use softnet_tcp::listen::Listener;
 use super::super::Handle;
 use super::super::options::{Options, errno, of_bind, route_errno};
 use super::super::scope::{destination, local_end, scope_id};
+use super::super::socket::closed;
 use super::super::udp::first;
 use super::listener::{Inner as ListenerInner, TcpListener};
 use super::on_shard;
+use super::options::{recv_buffer, send_buffer};
 use super::stream::{Inner as StreamInner, TcpStream};
 use crate::stack::tcp::{self, Listening};
 use crate::stack::{StackInner, with};
@@ -88,12 +90,14 @@ impl TcpBuilder {
 
     /// Bytes of packet memory that may wait to be read (`SO_RCVBUF`); ends autotuning.
     pub fn recv_buffer_size(self, bytes: u32) -> Self {
-        self.set(SockOpt::RcvBuf(bytes.saturating_mul(2)))
+        let bytes = recv_buffer(&self.on.shared().sockets.tcp.cfg, bytes);
+        self.set(SockOpt::RcvBuf(bytes))
     }
 
     /// Bytes that may be queued (`SO_SNDBUF`); ends autotuning.
     pub fn send_buffer_size(self, bytes: u32) -> Self {
-        self.set(SockOpt::SndBuf(bytes.saturating_mul(2)))
+        let bytes = send_buffer(&self.on.shared().sockets.tcp.cfg, bytes);
+        self.set(SockOpt::SndBuf(bytes))
     }
 
     /// Whether small segments leave at once (`TCP_NODELAY`).
@@ -205,9 +209,12 @@ impl TcpBuilder {
         slot.slot().set_stream(0);
         let flow = Flow { local, remote: to.addr, lport: port, rport: to.port, protocol: TCP };
         let begun = self.begin(shared, flow, output::mss_of(mtu, to.addr), slot.index());
-        let Some((flow, shard, id)) = begun? else {
-            super::super::socket::closed(shared, slot.index(), &[], Some(inbox));
-            return Err(errno(Errno::ADDRNOTAVAIL));
+        let (flow, shard, id) = match begun {
+            Ok(begun) => begun,
+            Err(error) => {
+                closed(shared, slot.index(), &[], Some(inbox));
+                return Err(errno(error));
+            }
         };
         Ok(TcpStream(Arc::new(StreamInner {
             shared: shared.clone(),
@@ -236,14 +243,14 @@ impl TcpBuilder {
         Ok((way.src, path.map_or(way.mtu, |path| path.min(way.mtu))))
     }
 
-    /// Begins the connection, at the port that `flow` has, or any that is free (RFC 6056, algorithm 4). `None`: none is.
+    /// Begins the connection, at the port that `flow` has, or any that is free (RFC 6056, algorithm 4).
     fn begin(
         &self,
         shared: &Arc<StackInner>,
         flow: Flow,
         mss: u16,
         slot: u32,
-    ) -> io::Result<Option<(Flow, usize, ConnId)>> {
+    ) -> Result<(Flow, usize, ConnId), Errno> {
         let table = &shared.sockets.tcp;
         let attempt = |lport: u16| {
             let flow = Flow { lport, ..flow };
@@ -258,20 +265,35 @@ impl TcpBuilder {
             });
             begun.map(|begun| begun.map(|id| (flow, number, id)))
         };
-        let begun = if flow.lport != 0 {
-            attempt(flow.lport)
-        } else {
-            let words = tuple(&flow).words();
-            let (mut begun, seconds) = (None, shared.clock.now() / 1_000_000_000);
-            let key = |words: &[u64]| table.key.hash(words);
-            lock(&table.walker).pick(&key, &words, seconds, table.cfg.ip_local_port_range, |port| {
-                begun = attempt(port);
-                begun.is_some()
-            });
-            begun
-        };
-        begun.transpose().map_err(|_| errno(Errno::MSGSIZE))
+        if flow.lport != 0 {
+            let begun = attempt(flow.lport).ok_or(Errno::ADDRNOTAVAIL)?;
+            return begun.map_err(|_| Errno::MSGSIZE);
+        }
+        let (words, seconds) = (tuple(&flow).words(), shared.clock.now() / 1_000_000_000);
+        let key = |words: &[u64]| table.key.hash(words);
+        // A port that was free may be another thread's by now.
+        for _ in 0..ATTEMPTS {
+            let is_free = |lport: u16| is_free(shared, &Flow { lport, ..flow });
+            let range = table.cfg.ip_local_port_range;
+            let port = lock(&table.walker).pick(&key, &words, seconds, range, is_free);
+            if let Some(begun) = attempt(port.ok_or(Errno::ADDRNOTAVAIL)?) {
+                return begun.map_err(|_| Errno::MSGSIZE);
+            }
+        }
+        Err(Errno::ADDRNOTAVAIL)
     }
+}
+
+/// Searches for a port of one connect.
+const ATTEMPTS: u32 = 16;
+
+/// Whether a connection may begin as `flow`: neither is it in use, nor does a listener have its end, which a connection from
+/// here to that listener would meet instead.
+fn is_free(shared: &Arc<StackInner>, flow: &Flow) -> bool {
+    let bound = |local: Addr| Key::bound(TCP, local, flow.lport);
+    let listens = |local: Addr| shared.sockets.sockets.find_exact(&bound(local)).is_some();
+    let taken = || on_shard(shared, shared.sockets.tcp.shard_of(flow), |shard, _, _, _| shard.contains(flow));
+    !listens(flow.local) && !listens(ANY) && !taken()
 }
 
 fn tuple(flow: &Flow) -> Tuple {

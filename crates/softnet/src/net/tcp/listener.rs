@@ -74,14 +74,22 @@ impl TcpListener {
             if shared.sockets.is_stopped() {
                 return Err(errno(Errno::NETDOWN));
             }
-            let child = self.0.listening.with(&shared.sockets.sockets, |state| (state.pop(), state.len()));
-            let (child, left) = child.ok_or_else(|| errno(Errno::INVAL))?;
-            if let Some(child) = child {
+            if slot.slot().readiness().readable {
+                // First, so that a connection for which there is no place stays in the queue.
+                let inbox: TcpInbox = shared.sockets.binder().open_unlisted().map_err(of_bind)?;
+                let child =
+                    self.0.listening.with(&shared.sockets.sockets, |state| (state.pop(), state.len()));
+                let Some((Some(child), left)) = child else {
+                    // Another thread took it.
+                    let place = inbox.slot().index();
+                    closed(shared, place, &[], Some(inbox));
+                    continue;
+                };
                 if deadline.is_some() && left > 0 {
                     // It may have been woken for more than it took.
                     shared.sockets.arrived(slot.index());
                 }
-                let stream = self.attach(&child)?;
+                let stream = self.attach(&child, inbox);
                 let peer = stream.peer_addr()?;
                 return Ok((stream, peer));
             }
@@ -94,20 +102,12 @@ impl TcpListener {
     }
 
     /// Makes a socket of an accepted connection.
-    fn attach(&self, child: &Child) -> io::Result<TcpStream> {
+    fn attach(&self, child: &Child, inbox: TcpInbox) -> TcpStream {
         let shared = &self.0.shared;
         let shard = shared.sockets.tcp.shard_of(&child.flow);
-        let inbox = shared.sockets.binder().open_unlisted();
-        let inbox: TcpInbox = match inbox {
-            Ok(inbox) => inbox,
-            Err(error) => {
-                on_shard(shared, shard, |shard, ctx, env, out| shard.reject(ctx, env, child, out));
-                return Err(of_bind(error));
-            }
-        };
         let slot = inbox.slot().clone();
         on_shard(shared, shard, |shard, _, _, _| shard.attach(child.id, slot.index()));
-        Ok(TcpStream(Arc::new(StreamInner {
+        TcpStream(Arc::new(StreamInner {
             shared: shared.clone(),
             slot,
             v4: self.0.v4,
@@ -116,7 +116,7 @@ impl TcpListener {
             id: child.id,
             options: Options::default(),
             inbox: Mutex::new(Some(inbox)),
-        })))
+        }))
     }
 
     /// The connections that come, one after the other.

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 use softnet_core::sync::Ordering;
+use softnet_tcp::Config;
 use softnet_tcp::conn::SockOpt;
 
 use super::super::options::{errno, set_timeout, timeout};
@@ -104,15 +105,25 @@ impl TcpStream {
         self.set_option(SockOpt::RcvLowat(bytes))
     }
 
-    /// Bytes of packet memory that may wait to be read (`SO_RCVBUF`); ends autotuning.
+    /// Bytes of packet memory that may wait to be read (`SO_RCVBUF`), up to `rmem_max`; ends autotuning.
     pub fn set_recv_buffer_size(&self, bytes: u32) -> io::Result<()> {
-        self.set_option(SockOpt::RcvBuf(bytes.saturating_mul(2)))
+        self.set_option(SockOpt::RcvBuf(recv_buffer(&self.0.shared.sockets.tcp.cfg, bytes)))
     }
 
-    /// Bytes that may be queued (`SO_SNDBUF`); ends autotuning.
+    /// Bytes that may be queued (`SO_SNDBUF`), up to `wmem_max`; ends autotuning.
     pub fn set_send_buffer_size(&self, bytes: u32) -> io::Result<()> {
-        self.set_option(SockOpt::SndBuf(bytes.saturating_mul(2)))
+        self.set_option(SockOpt::SndBuf(send_buffer(&self.0.shared.sockets.tcp.cfg, bytes)))
     }
+}
+
+/// What `SO_RCVBUF` of so many bytes makes (the kernel's `rmem_max` and `SOCK_MIN_RCVBUF`): twice as much.
+pub(super) fn recv_buffer(cfg: &Config, bytes: u32) -> u32 {
+    bytes.min(cfg.rmem_max).saturating_mul(2).max(2304)
+}
+
+/// The same of `SO_SNDBUF` (`wmem_max`, `SOCK_MIN_SNDBUF`).
+pub(super) fn send_buffer(cfg: &Config, bytes: u32) -> u32 {
+    bytes.min(cfg.wmem_max).saturating_mul(2).max(4608)
 }
 
 fn seconds(duration: Duration) -> u32 {

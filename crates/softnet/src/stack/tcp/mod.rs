@@ -45,6 +45,9 @@ const SHARDS: u32 = 256;
 /// Packets that may be left to a shard's holder (the kernel's backlog of a socket).
 const ROOM: u32 = 256;
 
+/// Times that a holder takes a shard again for others before it leaves that to the timer thread.
+const ROUNDS: u32 = 4;
+
 /// A packet that is left.
 struct LeftSkb {
     skb: Skb,
@@ -91,6 +94,7 @@ pub(crate) struct TcpTable {
 #[derive(Default)]
 struct Late {
     packets: SkbList,
+    unresolved: SkbList,
     told: Vec<Told>,
 }
 
@@ -212,18 +216,24 @@ impl TcpTable {
         f: impl FnOnce(&mut Shard, &mut SoftnetData, &Env<'_>, &mut Effects) -> R,
     ) -> R {
         let _owner = AbortOnPanic::new();
-        let mut f = Some(f);
         let mut result = None;
-        loop {
-            self.run(ctx, caller, (lock, &mut guarded), out, |shard, ctx, env, out| {
-                result = f.take().map(|f| f(shard, ctx, env, out)).or(result.take());
-            });
+        self.run(ctx, (caller, caller.now), (lock, &mut guarded), out, |shard, ctx, env, out| {
+            result = Some(f(shard, ctx, env, out));
+        });
+        for round in 0.. {
             drop(guarded);
             if !lock.left.any() {
                 break;
             }
+            if round == ROUNDS {
+                // It has served others for long enough: what it has for waiting threads must go out.
+                self.timers.wake();
+                break;
+            }
             let Some(again) = lock.guarded.try_lock() else { break };
             guarded = again;
+            let now = caller.shared.clock.now();
+            self.run(ctx, (caller, now), (lock, &mut guarded), out, |_, _, _, _| ());
         }
         result.unwrap_or_else(|| unreachable!("it ran in the first round"))
     }
@@ -231,7 +241,7 @@ impl TcpTable {
     fn run(
         &self,
         ctx: &mut SoftnetData,
-        caller: &Caller<'_>,
+        (caller, now): (&Caller<'_>, u64),
         (lock, guarded): (&ShardLock, &mut Guarded),
         out: &mut Effects,
         f: impl FnOnce(&mut Shard, &mut SoftnetData, &Env<'_>, &mut Effects),
@@ -239,7 +249,7 @@ impl TcpTable {
         let Guarded { shard, left } = guarded;
         let sockets = &caller.shared.sockets;
         let mut env = Env {
-            now: shard.clock(caller.now),
+            now: shard.begin(now),
             cfg: &self.cfg,
             tables: caller.tables,
             key: &self.key,
@@ -306,8 +316,8 @@ impl TcpTable {
             for slot in [Slot::Output, Slot::Postrouting] {
                 cx.run(Passage::new(slot, None, Some(dev)), batch);
             }
-            if !made.is_empty() {
-                self.timers.made(made);
+            if !made.is_empty() && self.timers.made(&mut made) {
+                made.drain().for_each(|(skb, _)| ctx.free(skb, DropReason::SocketBacklog));
             }
         }
         let Some(netdev) = shared.netdevs.get(usize::from(dev)) else {
@@ -327,15 +337,19 @@ impl TcpTable {
     fn after(&self, ctx: &mut SoftnetData, caller: &Caller<'_>, mut out: Effects) {
         let shared = caller.shared;
         loop {
-            if !out.unresolved.is_empty() {
-                let list = std::mem::take(&mut out.unresolved);
-                resolve(shared, ctx, list);
-            }
             for slot in out.wake.drain(..) {
                 shared.sockets.notifier.wake(slot);
             }
             for slot in out.arrived.drain(..) {
                 shared.sockets.arrived(slot);
+            }
+            if !out.unresolved.is_empty() {
+                let list = std::mem::take(&mut out.unresolved);
+                // A thread that polls does not wait for the slow path, unless all that TCP does is to refuse.
+                match caller.napi_id != 0 && self.timers.is_running() {
+                    false => resolve(shared, ctx, list),
+                    true => self.leave_unresolved(ctx, list),
+                }
             }
             if out.local.is_empty() {
                 return;
@@ -354,12 +368,13 @@ impl TcpTable {
         }
     }
 
+    /// Whether there has been a socket.
+    pub(crate) fn is_running(&self) -> bool {
+        self.timers.is_running()
+    }
+
     /// Packets that came by the slow path, whose lock the caller has: the timer thread hands them over.
     pub(crate) fn leave(&self, ctx: &mut SoftnetData, batch: &mut Batch) {
-        if !self.timers.is_running() {
-            // There has been no socket yet.
-            return ctx.free_batch(batch, DropReason::IpNoProto);
-        }
         {
             let mut late = lock(&self.late);
             for skb in batch.drain() {
@@ -367,6 +382,23 @@ impl TcpTable {
                     ctx.free(skb, DropReason::SocketBacklog);
                 } else if let Err(skb) = late.packets.push_back(skb) {
                     ctx.free(skb, DropReason::SocketBacklog);
+                }
+            }
+        }
+        self.timers.wake();
+    }
+
+    /// Packets whose neighbour is not known, of a thread that polls: the timer thread has the slow path
+    /// send them.
+    #[cold]
+    fn leave_unresolved(&self, ctx: &mut SoftnetData, mut list: SkbList) {
+        {
+            let mut late = lock(&self.late);
+            while let Some(skb) = list.pop_front() {
+                if late.unresolved.len() >= ROOM as usize {
+                    ctx.free(skb, DropReason::NeighQueueFull);
+                } else if let Err(skb) = late.unresolved.push_back(skb) {
+                    ctx.free(skb, DropReason::NeighQueueFull);
                 }
             }
         }
@@ -404,7 +436,10 @@ impl TcpTable {
 
     /// Hands over what the slow path left, and lets everything happen that is due. For the timer thread.
     fn on_time(&self, ctx: &mut SoftnetData, caller: &Caller<'_>) {
-        let Late { packets: mut late, told } = std::mem::take(&mut *lock(&self.late));
+        let Late { packets: mut late, unresolved, told } = std::mem::take(&mut *lock(&self.late));
+        if !unresolved.is_empty() {
+            resolve(caller.shared, ctx, unresolved);
+        }
         self.take_note(ctx, caller, told);
         let mut batch = Batch::new();
         while let Some(skb) = late.pop_front() {
@@ -423,7 +458,7 @@ impl TcpTable {
         for lock in &self.shards {
             let mut out = Effects::default();
             // One that is changed at this moment says so to the thread itself.
-            let due = lock.due.load(Ordering::Relaxed);
+            let due = lock.due.load(Ordering::SeqCst);
             if due > caller.now && !lock.left.any() {
                 self.timers.lower(due);
                 continue;
@@ -463,8 +498,10 @@ impl TcpTable {
         let tables = shared.tables.load_full();
         let caller = Caller { shared, tables: &tables, now: shared.clock.now(), napi_id: 0 };
         let mut late = std::mem::take(&mut *lock(&self.late));
-        while let Some(skb) = late.packets.pop_front() {
-            ctx.free(skb, DropReason::Shutdown);
+        for list in [&mut late.packets, &mut late.unresolved] {
+            while let Some(skb) = list.pop_front() {
+                ctx.free(skb, DropReason::Shutdown);
+            }
         }
         for lock in &self.shards {
             let mut out = Effects::default();
@@ -477,6 +514,7 @@ impl TcpTable {
                 }
             }
         }
+        self.timers.take_made().drain().for_each(|(skb, _)| ctx.free(skb, DropReason::Shutdown));
         ctx.drain();
     }
 }

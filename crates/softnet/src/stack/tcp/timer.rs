@@ -18,6 +18,9 @@ use crate::util::{Waker, lock, spawn, timespec};
 /// A deadline may be met by so much later, so that several are met at once, ns.
 const SLACK: u64 = 500_000;
 
+/// Packets that hooks made and that wait for the slow path.
+const MADE: usize = 256;
+
 /// See the module.
 pub(super) struct Timers {
     due: AtomicU64,
@@ -41,7 +44,7 @@ impl Timers {
 
     /// A shard has a deadline at `at`.
     pub(super) fn lower(&self, at: u64) {
-        if at < self.due.load(Ordering::Relaxed) && self.due.fetch_min(at, Ordering::SeqCst) > at {
+        if at < self.due.load(Ordering::SeqCst) && self.due.fetch_min(at, Ordering::SeqCst) > at {
             self.waker.wake();
         }
     }
@@ -52,10 +55,16 @@ impl Timers {
         self.waker.wake();
     }
 
-    /// Keeps what hooks made for the slow path.
-    pub(super) fn made(&self, mut made: Made) {
-        lock(&self.made).append(&mut made);
-        self.wake();
+    /// Keeps what hooks made for the slow path. Returns whether there is no room.
+    pub(super) fn made(&self, made: &mut Made) -> bool {
+        let mut all = lock(&self.made);
+        let full = !self.is_running() || all.len() >= MADE;
+        if !full {
+            all.append(made);
+            drop(all);
+            self.wake();
+        }
+        full
     }
 
     pub(super) fn take_made(&self) -> Made {
