@@ -1,8 +1,8 @@
 //! The developer's commands, as `cargo xtask`. They need nothing beyond Rust.
 //!
 //! `check` is the loop between two commits; `comments` looks at the width of comments, as `check`
-//! does; `deps` holds the dependencies to deny.toml; `packetdrill` runs scripts of TCP; `ci` is what must pass before a change lands.
-//! Each prints the seconds of its steps.
+//! does; `deps` holds the dependencies to deny.toml; `packetdrill` runs scripts of TCP; `ci` is
+//! what must pass before a change lands. Each prints the seconds of its steps.
 #![deny(unsafe_code)]
 
 mod comments;

@@ -176,8 +176,8 @@ impl Desk<'_> {
     }
 }
 
-/// Whether a line is an inline request of redis': its first word is a command of redis', and not written as memcached's
-/// commands are, which are in small letters.
+/// Whether a line is an inline request of redis': its first word is a command of redis', and not
+/// written as memcached's commands are, which are in small letters.
 fn is_redis(line: &[u8]) -> bool {
     let first = line.split(u8::is_ascii_whitespace).find(|word| !word.is_empty()).unwrap_or_default();
     let both = [&b"get"[..], b"set", b"incr", b"decr", b"quit"];

@@ -1,5 +1,5 @@
-//! The `tcp-kv` program: the server on the kernel's sockets, or on those of a softnet stack that it runs itself, until a
-//! signal ends it.
+//! The `tcp-kv` program: the server on the kernel's sockets, or on those of a softnet stack that it
+//! runs itself, until a signal ends it.
 #![deny(unsafe_code)]
 
 use std::io;
@@ -27,12 +27,12 @@ const PORT: u16 = 11211;
 #[derive(Parser)]
 #[command(name = "tcp-kv", version, after_help = EXAMPLES)]
 struct Args {
-    /// Address to serve; may be given several times [default: 127.0.0.1:11211; with --softnet port 11211 of each
-    /// address of the stack]
+    /// Address to serve; may be given several times [default: 127.0.0.1:11211; with --softnet port
+    /// 11211 of each address of the stack]
     #[arg(short, long, value_name = "IP:PORT")]
     listen: Vec<SocketAddr>,
-    /// Threads, each with listeners of its own on the same addresses [default: one for each CPU; with --softnet one for
-    /// each NAPI instance]
+    /// Threads, each with listeners of its own on the same addresses [default: one for each CPU;
+    /// with --softnet one for each NAPI instance]
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     threads: Option<u16>,
     /// Memory for items, in MiB
@@ -44,7 +44,8 @@ struct Args {
     /// Most sockets that a thread serves between two waits
     #[arg(long, value_name = "N", default_value_t = 64, requires = "softnet", value_parser = clap::value_parser!(u16).range(1..=64))]
     maxevents: u16,
-    /// µs for which a thread polls its NAPI instance before it sleeps; 0: not, or, with --prefer-busy-poll, once
+    /// µs for which a thread polls its NAPI instance before it sleeps; 0: not, or, with
+    /// --prefer-busy-poll, once
     #[arg(long, value_name = "US", default_value_t = 0, requires = "softnet")]
     busy_poll_usecs: u32,
     /// Packets that one such poll may bring, 1 to 64
@@ -175,7 +176,8 @@ fn cannot_serve(listen: &[SocketAddr], error: &io::Error) -> String {
     format!("cannot serve {}: {error}", names.join(", "))
 }
 
-/// What to serve on a stack: all its addresses, but those that mean nothing without a link, which sockets cannot have.
+/// What to serve on a stack: all its addresses, but those that mean nothing without a link, which
+/// sockets cannot have.
 fn listen_on(args: &Args, config: &Config) -> Result<Vec<SocketAddr>, String> {
     if !args.listen.is_empty() {
         return Ok(args.listen.clone());

@@ -1,7 +1,7 @@
 //! redis' protocol: RESP requests and inline ones, and the commands of strings, on memcached's items.
 //!
-//! A value that one protocol stored is there for the other. Numbers count as redis has them: signed, and from 0 if there
-//! is no item.
+//! A value that one protocol stored is there for the other. Numbers count as redis has them:
+//! signed, and from 0 if there is no item.
 
 use std::ops::Range;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -145,7 +145,8 @@ impl Command {
     }
 }
 
-/// Carries out a request of these words, the first of which is the command, and answers it. Whether it was the last.
+/// Carries out a request of these words, the first of which is the command, and answers it. Whether
+/// it was the last.
 pub fn carry_out(store: &Store, now: u32, words: &Words<'_>, reply: &mut impl Response) -> bool {
     let name = words.get(0);
     let Some((command, takes)) = Command::of(name) else {

@@ -1,8 +1,9 @@
 //! The threads that serve, each with listeners, connections and a wait of its own.
 //!
-//! A thread takes what a ready connection has, serves what is whole of it, and writes the answers before it looks at the
-//! next one. Of a peer that does not take its answers no more is read. Invariant: a connection is watched for room to
-//! write exactly while answers of it wait, or requests that were read.
+//! A thread takes what a ready connection has, serves what is whole of it, and writes the answers
+//! before it looks at the next one. Of a peer that does not take its answers no more is read.
+//! Invariant: a connection is watched for room to write exactly while answers of it wait, or
+//! requests that were read.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::sync::Arc;
@@ -72,7 +73,8 @@ pub struct Server {
 }
 
 impl Server {
-    /// Serves `store`, with a thread for each of `nets`, until `stop` is told; it must end the nets' waits, too.
+    /// Serves `store`, with a thread for each of `nets`, until `stop` is told; it must end the
+    /// nets' waits, too.
     ///
     /// # Errors
     /// A thread can't be made; none runs then.

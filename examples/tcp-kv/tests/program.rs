@@ -1,4 +1,5 @@
-//! The program on the kernel's sockets and on a softnet stack over a veth pair, asked by the kernel's sockets.
+//! The program on the kernel's sockets and on a softnet stack over a veth pair, asked by the
+//! kernel's sockets.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpStream};
@@ -71,7 +72,8 @@ fn ask(stream: &mut TcpStream, request: &[u8], answer: &[u8]) {
     assert!(got == answer, "{shown:?}: {:?}", String::from_utf8_lossy(&got[..got.len().min(80)]));
 }
 
-/// What every server has to do. `connect` opens a connection by one or the other family, which may come by any queue.
+/// What every server has to do. `connect` opens a connection by one or the other family, which may
+/// come by any queue.
 fn converse(connect: impl Fn(bool) -> TcpStream + Sync) {
     let (mut one, mut other) = (connect(false), connect(true));
     ask(&mut one, b"set a 1 0 5\r\nhello\r\n", b"STORED\r\n");

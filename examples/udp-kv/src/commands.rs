@@ -1,9 +1,11 @@
-//! memcached's commands, whatever a request came by: what it asks for is done, and answered in memcached's words.
+//! memcached's commands, whatever a request came by: what it asks for is done, and answered in
+//! memcached's words.
 
 use crate::proto::{Request, Response};
 use crate::store::{Counted, Store, Stored};
 
-/// Does what `request` asks for, at the store's time `now`, and writes the answer. `more` tells further statistics.
+/// Does what `request` asks for, at the store's time `now`, and writes the answer. `more` tells
+/// further statistics.
 pub fn carry_out(
     store: &Store,
     now: u32,

@@ -1,5 +1,5 @@
-//! What the router is itself the other end of: TCP streams on softnet's sockets, at the addresses that it has on the
-//! client's network. On the kernel's sockets in tests of the endpoints.
+//! What the router is itself the other end of: TCP streams on softnet's sockets, at the addresses
+//! that it has on the client's network. On the kernel's sockets in tests of the endpoints.
 
 use std::io::{self, Read, Write};
 use std::net::{self, Shutdown, SocketAddr};

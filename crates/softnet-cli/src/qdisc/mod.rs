@@ -252,8 +252,14 @@ mod tests {
                 "dev eth1 root handle 1: pfifo",
                 "disciplines have no handles here: leave out `handle` and its number".into(),
             ),
-            ("dev eth1 root", "expected noqueue, mq, pfifo_fast, pfifo, bfifo or tbf, got nothing".into()),
-            ("dev eth1 codel", "expected noqueue, mq, pfifo_fast, pfifo, bfifo or tbf, got `codel`".into()),
+            (
+                "dev eth1 root",
+                "expected noqueue, mq, pfifo_fast, pfifo, bfifo, tbf or netem, got nothing".into(),
+            ),
+            (
+                "dev eth1 codel",
+                "expected noqueue, mq, pfifo_fast, pfifo, bfifo, tbf or netem, got `codel`".into(),
+            ),
             ("dev eth1 pfifo root", "pfifo: expected limit, got `root`".into()),
         ] {
             assert_eq!(read(Action::Add, line), Err(expected), "{line}");

@@ -191,8 +191,8 @@ pub const NO_ROUTE: u32 = 0;
 
 /// An immutable snapshot of routes that finds the longest match. Next hops are indices; [`NO_ROUTE`] means that there is none.
 pub trait LongestMatch<A: Family>: Default {
-    /// A snapshot of `routes`, in any order, whose large tables are in `memory`; of routes with the same prefix the last
-    /// one counts.
+    /// A snapshot of `routes`, in any order, whose large tables are in `memory`; of routes with the
+    /// same prefix the last one counts.
     fn build_in(routes: &[(Prefix<A>, u32)], memory: &impl TableMemory) -> Result<Self, FibError>;
     /// Writes the next hop for each of `dst` to the same place of `hops`; as many as the shorter of the two has, and no more
     /// than a batch.

@@ -1,7 +1,8 @@
 //! Queueing disciplines: what waits before a TX queue, in which order it leaves, and when.
 //!
-//! * [`Qdisc`] is a discipline: [`Fifo`] (`pfifo`, `bfifo`), [`PfifoFast`], [`Tbf`], [`Netem`]. It is a plain data structure
-//!   that one thread at a time calls, with the time as an argument; it never touches a device.
+//! * [`Qdisc`] is a discipline: [`Fifo`] (`pfifo`, `bfifo`), [`PfifoFast`], [`Tbf`], [`Netem`]. It
+//!   is a plain data structure that one thread at a time calls, with the time as an argument; it
+//!   never touches a device.
 //! * [`Spec`] says which one and with which parameters, in `tc`'s words and units, and builds it.
 //! * [`DeferList`] is the root of one TX queue: senders that find it taken leave their packets on a lock-free list
 //!   and go on; the one that owns it enqueues for all, dequeues and transmits.

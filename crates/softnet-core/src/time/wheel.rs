@@ -171,8 +171,9 @@ impl<T: Copy> TimerWheel<T> {
         Some(if self.settled { self.due } else { self.first_deadline().0.max(self.due) })
     }
 
-    /// When [`expire`](Self::expire) is to be called next, as [`next_deadline`](Self::next_deadline) says, or earlier: when a
-    /// timer would have expired that was cancelled or put off since the last call. Looks at no timer.
+    /// When [`expire`](Self::expire) is to be called next, as
+    /// [`next_deadline`](Self::next_deadline) says, or earlier: when a timer would have expired
+    /// that was cancelled or put off since the last call. Looks at no timer.
     #[inline]
     pub fn quiet_until(&self) -> Option<u64> {
         (self.armed > 0).then_some(self.due)

@@ -17,8 +17,8 @@ pub enum Offload {
     /// The kernel may leave L4 checksums of what it sends for the device to fill in. Off, it also sends no
     /// segments that are larger than the MTU.
     TxChecksum = 0x17,
-    /// The kernel leaves cutting TCP segments that are larger than the MTU to the last moment before the device, if that does
-    /// not cut by itself. Off, TCP sends packets of the MTU.
+    /// The kernel leaves cutting TCP segments that are larger than the MTU to the last moment
+    /// before the device, if that does not cut by itself. Off, TCP sends packets of the MTU.
     Gso = 0x24,
     /// The kernel may send TCP segments that are larger than the MTU. On a veth with this on, frames forwarded
     /// into it bypass the peer's NAPI.

@@ -98,8 +98,8 @@ impl Event {
         self.bits & Interest::RDHUP.0 != 0
     }
 
-    /// Neither end of a stream sends any more, or the other end of a kernel's descriptor is gone. Told whether it was asked for
-    /// or not.
+    /// Neither end of a stream sends any more, or the other end of a kernel's descriptor is gone.
+    /// Told whether it was asked for or not.
     pub fn is_hung_up(&self) -> bool {
         self.bits & Interest::HUP != 0
     }

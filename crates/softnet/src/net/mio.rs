@@ -9,8 +9,9 @@ use ::mio::{Interest, Registry, Token};
 
 use super::{ReadyFd, Socket};
 
-/// Its events are *readable*, whatever it was registered for: they say that the socket became ready to receive, to send or to accept, or
-/// that an error is pending. As with all sources, the call is made until it would block.
+/// Its events are *readable*, whatever it was registered for: they say that the socket became ready
+/// to receive, to send or to accept, or that an error is pending. As with all sources, the call is
+/// made until it would block.
 ///
 /// ```no_run
 /// use mio::{Events, Interest, Poll, Token};

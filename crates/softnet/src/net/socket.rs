@@ -58,7 +58,8 @@ pub(super) fn closed<M: Message>(
     }
 }
 
-/// Blocks until the socket in `slot` is `ready`, the stack stops, or it is `until`: then the error is `EAGAIN`.
+/// Blocks until the socket in `slot` is `ready`, the stack stops, or it is `until`: then the error
+/// is `EAGAIN`.
 pub(super) fn wait(
     shared: &Arc<StackInner>,
     slot: &Slot,

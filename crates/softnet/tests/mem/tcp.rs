@@ -1,4 +1,5 @@
-//! TCP sockets of one stack that talk to each other through its own addresses, by calls of threads that block or do not.
+//! TCP sockets of one stack that talk to each other through its own addresses, by calls of threads
+//! that block or do not.
 
 use std::io::{ErrorKind, IoSlice, IoSliceMut, Read, Write};
 use std::net::{IpAddr, Ipv6Addr, Shutdown, SocketAddr};
@@ -491,7 +492,8 @@ fn a_closed_listener_resets_what_waited() {
     world.end(lanes);
 }
 
-/// Each member of a group gets its share of connections; what waited for one that is closed is lost, as in Linux.
+/// Each member of a group gets its share of connections; what waited for one that is closed is
+/// lost, as in Linux.
 #[test]
 fn listeners_of_a_group_share_what_comes() {
     const CLIENTS: usize = 200;

@@ -1,4 +1,5 @@
-//! TCP sockets as tasks have them: halves, many connections at once, cancelled calls, the end of the stack, and HTTP by `hyper`.
+//! TCP sockets as tasks have them: halves, many connections at once, cancelled calls, the end of
+//! the stack, and HTTP by `hyper`.
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;

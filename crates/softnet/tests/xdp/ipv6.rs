@@ -4,7 +4,6 @@ use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv6Addr, TcpStream, UdpSocket};
 use std::time::Duration;
 
-use rustix::io::Errno;
 use softnet::config::{NeighbourConfig, RouteConfig, RouteTarget};
 use softnet_core::ip::v6::addr::link_local;
 use softnet_dev::netlink::Netlink;
@@ -119,10 +118,10 @@ fn softnet_says_what_is_wrong() {
         let _ = socket.send(b"anybody?");
         socket.recv(&mut [0; 9]).is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
     });
-    // Nor TCP, which the kernel takes for an error of the protocol, and not for a closed port.
-    until("unknown header", || {
+    // Nor TCP.
+    until("a reset", || {
         let connected = client.run(|| TcpStream::connect((softnet6(0), 9))).unwrap();
-        connected.is_err_and(|error| error.raw_os_error() == Some(Errno::PROTO.raw_os_error()))
+        connected.is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
     });
     until("no route", || {
         icmp.ping(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1), 64, b"");

@@ -1,5 +1,5 @@
-//! The kernel's TCP with each of its options on and off, and links of several sizes, against softnet's sockets: both ways, in
-//! both families, every byte verified.
+//! The kernel's TCP with each of its options on and off, and links of several sizes, against
+//! softnet's sockets: both ways, in both families, every byte verified.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener as KernelListener, TcpStream as KernelStream};

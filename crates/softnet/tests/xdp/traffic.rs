@@ -5,7 +5,6 @@ use std::net::{IpAddr, Ipv4Addr, TcpStream, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use rustix::io::Errno;
 use softnet::config::Context;
 use softnet::control::{Set, Target};
 use softnet_dev::netlink::Netlink;
@@ -119,10 +118,10 @@ fn softnet_says_what_is_wrong() {
         let _ = socket.send(b"anybody?");
         socket.recv(&mut [0; 9]).is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
     });
-    // Nor TCP, which is another thing than a closed port.
-    until("protocol unreachable", || {
+    // Nor TCP.
+    until("a reset", || {
         let connected = client.run(|| TcpStream::connect((softnet(0), 9))).unwrap();
-        connected.is_err_and(|error| error.raw_os_error() == Some(Errno::NOPROTOOPT.raw_os_error()))
+        connected.is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
     });
     until("net unreachable", || {
         icmp.ping(Ipv4Addr::new(172, 16, 0, 1), 64, b"");

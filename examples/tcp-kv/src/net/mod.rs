@@ -13,8 +13,8 @@ pub trait Net {
     /// A connection.
     type Stream: Read + Write;
 
-    /// Waits until something is ready, or the thread is told to stop, and sets `ready`. Listeners and connections are told
-    /// of for as long as they are ready.
+    /// Waits until something is ready, or the thread is told to stop, and sets `ready`. Listeners
+    /// and connections are told of for as long as they are ready.
     ///
     /// # Errors
     /// The sockets are gone.

@@ -21,8 +21,9 @@ pub struct SoftnetNet {
 }
 
 impl SoftnetNet {
-    /// Listens on `addresses`, which other threads may do as well (`SO_REUSEPORT`). `params` say whether and how the thread
-    /// polls, `max_events` of how many sockets one wait tells at most; `stop` ends a wait.
+    /// Listens on `addresses`, which other threads may do as well (`SO_REUSEPORT`). `params` say
+    /// whether and how the thread polls, `max_events` of how many sockets one wait tells at most;
+    /// `stop` ends a wait.
     ///
     /// # Errors
     /// An address in use, or none of the stack; parameters out of range.

@@ -200,8 +200,9 @@ pub struct Length {
     pub value: usize,
 }
 
-/// How much the request at the beginning of `stream` takes, for those that come in pieces. `None`: the end of its line
-/// is not there yet. What is no request, or none with a length to rely on, is a line.
+/// How much the request at the beginning of `stream` takes, for those that come in pieces. `None`:
+/// the end of its line is not there yet. What is no request, or none with a length to rely on, is a
+/// line.
 pub fn length(stream: &[u8]) -> Option<Length> {
     let end = stream.iter().position(|byte| *byte == b'\n')?;
     let line = &stream[..end];

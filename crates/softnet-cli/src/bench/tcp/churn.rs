@@ -1,5 +1,5 @@
-//! A client whose connections live for one request: makes one, asks, compares the response, sees the server close it, and
-//! makes the next. One thread, which never sleeps.
+//! A client whose connections live for one request: makes one, asks, compares the response, sees
+//! the server close it, and makes the next. One thread, which never sleeps.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::SocketAddr;
@@ -46,8 +46,8 @@ impl<H: Host> Churn<H> {
         })
     }
 
-    /// Has `n` connections at a time for `warm_up`, and then for `time`, which `look` frames. Latencies are from the
-    /// beginning of a connection to its end.
+    /// Has `n` connections at a time for `warm_up`, and then for `time`, which `look` frames.
+    /// Latencies are from the beginning of a connection to its end.
     pub(super) fn run(
         &mut self,
         n: usize,

@@ -1,7 +1,8 @@
 //! The client: one thread that has all connections, and never sleeps.
 //!
-//! Of its connections some are *active*: each has one request outstanding, and sends the next when the response to the
-//! last is there (closed loop). Every byte of every response is compared with its request.
+//! Of its connections some are *active*: each has one request outstanding, and sends the next when
+//! the response to the last is there (closed loop). Every byte of every response is compared with
+//! its request.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::SocketAddr;
@@ -96,8 +97,8 @@ impl<H: Host> Client<H> {
         Ok(())
     }
 
-    /// Sends requests of `size` bytes by every `stride`th connection, for `warm_up` and then for `time`, which `look`
-    /// frames; and waits for the last responses.
+    /// Sends requests of `size` bytes by every `stride`th connection, for `warm_up` and then for
+    /// `time`, which `look` frames; and waits for the last responses.
     pub(super) fn run(
         &mut self,
         size: usize,

@@ -1,7 +1,8 @@
-//! The sockets that servers and clients are written for, once: softnet's and the kernel's, by the calls that both have.
+//! The sockets that servers and clients are written for, once: softnet's and the kernel's, by the
+//! calls that both have.
 //!
-//! Streams do not block. A [`Set`] tells what is ready for as long as it is (level-triggered), which is how most servers
-//! wait.
+//! Streams do not block. A [`Set`] tells what is ready for as long as it is (level-triggered),
+//! which is how most servers wait.
 
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;

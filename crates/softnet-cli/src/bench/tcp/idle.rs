@@ -240,8 +240,8 @@ pub(super) fn measure(cpu: usize, n: usize) -> Result<Sample, String> {
 impl TcpIdle {
     pub(crate) fn run(&self) -> Result<Report, String> {
         let n = self.connections.unwrap_or(if self.common.quick { 100_000 } else { 1_000_000 }) as usize;
-        // What one round frees the next would have in memory already: each is measured in a process that is as large as the
-        // last left it, so only the first is.
+        // What one round frees the next would have in memory already: each is measured in a process
+        // that is as large as the last left it, so only the first is.
         let row = Row::new("softnet", vec![("device", json!("mem")), ("connections", json!(n))]);
         let cpu = self.common.cpu;
         let mut first = None;

@@ -5,8 +5,9 @@
 //!   sockets ──► stack ──► wire ──► stack ──► sockets ──► epoll
 //! ```
 //!
-//! Servers and clients are written once, for a [`Host`](host::Host), and run on softnet's sockets and on the kernel's. What
-//! is at the two ends is a [`Rig`](rig::Rig). Invariant: what is compared is measured in one run, in turns.
+//! Servers and clients are written once, for a [`Host`](host::Host), and run on softnet's sockets
+//! and on the kernel's. What is at the two ends is a [`Rig`](rig::Rig). Invariant: what is compared
+//! is measured in one run, in turns.
 
 mod churn;
 mod client;
@@ -52,12 +53,14 @@ impl Cpus {
     }
 }
 
-/// Lets this process have as many sockets of the kernel's as a run needs. Without the privilege a run says what it lacks.
+/// Lets this process have as many sockets of the kernel's as a run needs. Without the privilege a
+/// run says what it lacks.
 fn raise_file_limit() {
     let _ = setrlimit(Resource::Nofile, Rlimit { current: Some(FILES), maximum: Some(FILES) });
 }
 
-/// Ids of a stack's threads: its workers, and TCP's timer threads (of all stacks here; those of others have nothing to do).
+/// Ids of a stack's threads: its workers, and TCP's timer threads (of all stacks here; those of
+/// others have nothing to do).
 fn stack_threads(stack: Option<&Stack>) -> Vec<i32> {
     let Some(stack) = stack else { return Vec::new() };
     let tasks = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();

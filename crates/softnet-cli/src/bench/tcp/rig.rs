@@ -2,10 +2,12 @@
 //!
 //! * `mem`: softnet at both ends of an [emulated wire](super::wire).
 //! * `xdp`: softnet by AF_XDP at the server's end, the kernel at the client's.
-//! * `kernel`: the kernel at both ends, with the offloads that veth pairs have, or without segments (`plain`).
+//! * `kernel`: the kernel at both ends, with the offloads that veth pairs have, or without segments
+//!   (`plain`).
 //!
-//! On veth the CPU that sends does the other end's softirq as well. So the server's CPU does the receiving of the client's
-//! kernel, and the client's CPU that of the server's, whichever stack serves.
+//! On veth the CPU that sends does the other end's softirq as well. So the server's CPU does the
+//! receiving of the client's kernel, and the client's CPU that of the server's, whichever stack
+//! serves.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -160,7 +162,8 @@ impl Rig {
         Ok(Rig { stacks: vec![stack], ends, _veth: Some(veth) })
     }
 
-    /// The kernel alone; with `segments`, interfaces hand on aggregates as they are, and without, packets of the MTU.
+    /// The kernel alone; with `segments`, interfaces hand on aggregates as they are, and without,
+    /// packets of the MTU.
     pub(super) fn kernel(segments: bool) -> Result<Self, String> {
         let veth = Arc::new(Veth::new()?);
         let mac = [Veth::mac(&veth.server)?, Veth::mac(&veth.client)?];

@@ -1,7 +1,8 @@
-//! The server: reads requests of a known length and sends each back, from one thread that waits for all its connections.
+//! The server: reads requests of a known length and sends each back, from one thread that waits for
+//! all its connections.
 //!
-//! The same code on softnet's sockets and on the kernel's. Invariant: a response is its request, and is sent when that is
-//! there in whole.
+//! The same code on softnet's sockets and on the kernel's. Invariant: a response is its request,
+//! and is sent when that is there in whole.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::SocketAddr;

@@ -1,4 +1,5 @@
-//! Each bench once over two stacks in this process: that it finds its own results right. Figures mean nothing here.
+//! Each bench once over two stacks in this process: that it finds its own results right. Figures
+//! mean nothing here.
 
 use std::time::Duration;
 

@@ -1,11 +1,12 @@
 //! A wire between the emulated NICs of two stacks, each of which has a packet memory of its own.
 //!
-//! What one NIC sends is copied into a slot of the wire by the thread that sends, as DMA would read it, and from there into
-//! a frame by the thread that polls the other, as DMA would write it. Both copies, and the cutting of aggregates (TSO), are
-//! on the CPUs that are measured. Checksums are neither computed nor verified, as between cards that do both.
+//! What one NIC sends is copied into a slot of the wire by the thread that sends, as DMA would read
+//! it, and from there into a frame by the thread that polls the other, as DMA would write it. Both
+//! copies, and the cutting of aggregates (TSO), are on the CPUs that are measured. Checksums are
+//! neither computed nor verified, as between cards that do both.
 //!
-//! Invariant: a slot is written before its packet is offered, and read once; what finds no place in the other's ring is lost,
-//! and counted there.
+//! Invariant: a slot is written before its packet is offered, and read once; what finds no place in
+//! the other's ring is lost, and counted there.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};

@@ -109,7 +109,8 @@ impl Fib {
 }
 
 impl LongestMatch<Ipv4Addr> for Fib {
-    /// `memory` is asked once for each of the two arrays, before anything touches it. A vector with less room is grown.
+    /// `memory` is asked once for each of the two arrays, before anything touches it. A vector with
+    /// less room is grown.
     fn build_in(routes: &[(Prefix, u32)], memory: &impl TableMemory) -> Result<Self, FibError> {
         // Short before long, so that each route is painted over those it is more specific than; then by
         // address, so that chunks lie in the order of addresses and each is painted while it is in the cache.

@@ -99,8 +99,8 @@ impl Shard {
                 }
             };
         }
-        // All sockets together hold as much as they may: one that holds nothing gets on all the same, a frame or
-        // two at a time.
+        // All sockets together hold as much as they may: one that holds nothing gets on all the
+        // same, a frame or two at a time.
         if env.room.allows(self.taken, sock.rx.frames() + sock.ooo) < frames {
             return ctx.free(skb, DropReason::ProtoMem);
         }

@@ -1,5 +1,5 @@
-//! Connections from one end of a shard to another, in virtual time: each packet is read, its books are kept, and all memory goes
-//! home.
+//! Connections from one end of a shard to another, in virtual time: each packet is read, its books
+//! are kept, and all memory goes home.
 
 use std::collections::HashMap;
 
@@ -324,8 +324,8 @@ fn a_reader_that_has_left_resets() {
     world.end();
 }
 
-/// All sockets together hold as much as they may: a connection with nothing queued gets on, and others wait for what they have
-/// queued.
+/// All sockets together hold as much as they may: a connection with nothing queued gets on, and
+/// others wait for what they have queued.
 #[test]
 fn without_room_a_connection_gets_on_frame_by_frame() {
     let mut world = World::new();
@@ -380,8 +380,8 @@ fn what_is_remembered_is_bounded() {
     world.end();
 }
 
-/// A message about a segment in flight ends a connection that is being opened, and makes segments shorter; others are not
-/// believed.
+/// A message about a segment in flight ends a connection that is being opened, and makes segments
+/// shorter; others are not believed.
 #[test]
 fn icmp_is_believed_about_what_is_in_flight() {
     let mut world = World::new();

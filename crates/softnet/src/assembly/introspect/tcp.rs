@@ -1,5 +1,5 @@
-//! What is told of TCP. Each shard is read under its lock, one after the other: rows of different shards may be of
-//! different instants.
+//! What is told of TCP. Each shard is read under its lock, one after the other: rows of different
+//! shards may be of different instants.
 
 use softnet_core::sock::key::{Addr, unmapped};
 use softnet_core::sock::tcp::ConnInfo;

@@ -44,8 +44,8 @@ pub struct TcpRow {
     /// Bytes that arrived and that the application has not read. Of a listener: connections that wait to be
     /// accepted.
     pub recv_q: u64,
-    /// Bytes that were written and that the peer has not acknowledged. Of a listener: how many connections may wait
-    /// (`backlog`).
+    /// Bytes that were written and that the peer has not acknowledged. Of a listener: how many
+    /// connections may wait (`backlog`).
     pub send_q: u64,
     /// Our address and port.
     pub local: String,

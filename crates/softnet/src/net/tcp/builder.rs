@@ -28,7 +28,8 @@ use crate::stack::tcp::{self, Listening};
 use crate::stack::{StackInner, with};
 use crate::util::lock;
 
-/// What a TCP socket is to be before it listens or connects. What a listener is told here its connections begin with.
+/// What a TCP socket is to be before it listens or connects. What a listener is told here its
+/// connections begin with.
 #[derive(Debug, Clone)]
 pub struct TcpBuilder {
     on: Handle,
@@ -69,8 +70,8 @@ impl TcpBuilder {
         self
     }
 
-    /// Whether to share address and port with other listeners that say so (`SO_REUSEPORT`): a connection is for one of them,
-    /// by its flow.
+    /// Whether to share address and port with other listeners that say so (`SO_REUSEPORT`): a
+    /// connection is for one of them, by its flow.
     pub fn reuse_port(mut self, reuse: bool) -> Self {
         self.reuse_port = reuse;
         self
@@ -287,8 +288,8 @@ impl TcpBuilder {
 /// Searches for a port of one connect.
 const ATTEMPTS: u32 = 16;
 
-/// Whether a connection may begin as `flow`: neither is it in use, nor does a listener have its end, which a connection from
-/// here to that listener would meet instead.
+/// Whether a connection may begin as `flow`: neither is it in use, nor does a listener have its
+/// end, which a connection from here to that listener would meet instead.
 fn is_free(shared: &Arc<StackInner>, flow: &Flow) -> bool {
     let bound = |local: Addr| Key::bound(TCP, local, flow.lport);
     let listens = |local: Addr| shared.sockets.sockets.find_exact(&bound(local)).is_some();

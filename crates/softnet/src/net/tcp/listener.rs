@@ -21,7 +21,8 @@ use crate::stack::StackInner;
 use crate::stack::tcp::Listening;
 use crate::util::lock;
 
-/// A TCP socket that listens. Clones ([`try_clone`](Self::try_clone)) are the same socket; any number of threads may accept.
+/// A TCP socket that listens. Clones ([`try_clone`](Self::try_clone)) are the same socket; any
+/// number of threads may accept.
 ///
 /// With its last clone it is closed: connections that were not accepted are reset.
 #[derive(Clone)]
@@ -57,11 +58,12 @@ impl Sealed for TcpListener {
 }
 
 impl TcpListener {
-    /// A listener on a stack, bound to `addr`: one of the stack's own addresses, `0.0.0.0`, or `::` (both families). Port 0
-    /// stands for any that is free.
+    /// A listener on a stack, bound to `addr`: one of the stack's own addresses, `0.0.0.0`, or `::`
+    /// (both families). Port 0 stands for any that is free.
     ///
     /// # Errors
-    /// As the kernel's. `EADDRINUSE`: another socket has address and port; `EADDRNOTAVAIL`: not an address of the stack.
+    /// As the kernel's. `EADDRINUSE`: another socket has address and port; `EADDRNOTAVAIL`: not an
+    /// address of the stack.
     pub fn bind(on: &Handle, addr: impl ToSocketAddrs) -> io::Result<TcpListener> {
         TcpBuilder::new(on).listen(addr)
     }
@@ -135,8 +137,8 @@ impl TcpListener {
         Ok(self.clone())
     }
 
-    /// Whether [`accept`](Self::accept) fails with [`WouldBlock`](io::ErrorKind::WouldBlock) instead of waiting. Streams that
-    /// it returns block in any case.
+    /// Whether [`accept`](Self::accept) fails with [`WouldBlock`](io::ErrorKind::WouldBlock)
+    /// instead of waiting. Streams that it returns block in any case.
     pub fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
         self.0.options.nonblocking.store(nonblocking, Ordering::Relaxed);
         Ok(())
@@ -147,7 +149,8 @@ impl TcpListener {
         self.0.slot.slot().readiness()
     }
 
-    /// In its reuseport group, it gets what comes by NAPI instance `napi_id`, whatever its flow; `None`: its share by flow.
+    /// In its reuseport group, it gets what comes by NAPI instance `napi_id`, whatever its flow;
+    /// `None`: its share by flow.
     pub fn set_reuse_port_napi(&self, napi_id: Option<u32>) {
         self.0.shared.sockets.binder().set_napi(self.0.slot.index(), napi_id.unwrap_or(0));
     }

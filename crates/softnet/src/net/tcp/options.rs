@@ -44,7 +44,8 @@ impl TcpStream {
         Ok(timeout(&self.0.options.write_timeout))
     }
 
-    /// Whether small segments leave at once (`TCP_NODELAY`); else they wait for the acknowledgement of earlier small ones.
+    /// Whether small segments leave at once (`TCP_NODELAY`); else they wait for the acknowledgement
+    /// of earlier small ones.
     pub fn set_nodelay(&self, nodelay: bool) -> io::Result<()> {
         self.set_option(SockOpt::NoDelay(nodelay))
     }
@@ -59,8 +60,8 @@ impl TcpStream {
         self.set_option(SockOpt::QuickAck(quick))
     }
 
-    /// With zero, closing resets the connection and forgets what was not sent (`SO_LINGER`); `None`: closing sends all. Waiting
-    /// in `close` is not provided: other durations are refused.
+    /// With zero, closing resets the connection and forgets what was not sent (`SO_LINGER`);
+    /// `None`: closing sends all. Waiting in `close` is not provided: other durations are refused.
     pub fn set_linger(&self, linger: Option<Duration>) -> io::Result<()> {
         match linger {
             None => self.set_option(SockOpt::LingerZero(false)),
@@ -89,7 +90,8 @@ impl TcpStream {
         self.set_option(SockOpt::KeepCnt(count))
     }
 
-    /// How long what was sent may stay without acknowledgement (`TCP_USER_TIMEOUT`); `None`: as `tcp_retries2` says.
+    /// How long what was sent may stay without acknowledgement (`TCP_USER_TIMEOUT`); `None`: as
+    /// `tcp_retries2` says.
     pub fn set_user_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
         let ms = timeout.map_or(0, |timeout| timeout.as_millis().min(u32::MAX.into()) as u32);
         self.set_option(SockOpt::UserTimeout(ms))

@@ -22,10 +22,11 @@ use super::{TcpBuilder, TcpInfo, of_call, of_error, on_shard, until};
 use crate::stack::{StackInner, with};
 use crate::util::lock;
 
-/// A TCP connection. Clones ([`try_clone`](Self::try_clone)) are the same connection; any number of threads may use it.
+/// A TCP connection. Clones ([`try_clone`](Self::try_clone)) are the same connection; any number of
+/// threads may use it.
 ///
-/// With its last clone the application lets go of it: what is queued is still sent, and the connection ends in its own time;
-/// if something was not read, the peer gets a reset.
+/// With its last clone the application lets go of it: what is queued is still sent, and the
+/// connection ends in its own time; if something was not read, the peer gets a reset.
 #[derive(Clone)]
 pub struct TcpStream(pub(super) Arc<Inner>);
 
@@ -66,8 +67,8 @@ impl TcpStream {
     /// Opens a connection to `addr`, the first of several that answers.
     ///
     /// # Errors
-    /// As the kernel's: `ECONNREFUSED` if no program listens there, `ETIMEDOUT` if nothing answers, `ENETUNREACH` without a
-    /// route.
+    /// As the kernel's: `ECONNREFUSED` if no program listens there, `ETIMEDOUT` if nothing answers,
+    /// `ENETUNREACH` without a route.
     pub fn connect(on: &Handle, addr: impl ToSocketAddrs) -> io::Result<TcpStream> {
         TcpBuilder::new(on).connect(addr)
     }

@@ -15,8 +15,9 @@ use crate::net::{ReadyFd, Socket};
 
 /// A descriptor for one direction, watched by the runtime.
 fn register<S: Socket>(socket: S) -> io::Result<AsyncFd<ReadyFd<S>>> {
-    // It takes any `AsRawFd`, some of which may close or change their descriptors while they are registered; hence its
-    // replacement is unsafe. A `ReadyFd` keeps the same one open for as long as it lives.
+    // It takes any `AsRawFd`, some of which may close or change their descriptors while they are
+    // registered; hence its replacement is unsafe. A `ReadyFd` keeps the same one open for as long
+    // as it lives.
     #[allow(deprecated)]
     AsyncFd::with_interest(ReadyFd::new(socket)?, Interest::READABLE)
 }
@@ -25,7 +26,8 @@ fn would_block<R>(result: &io::Result<R>) -> bool {
     result.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
 }
 
-/// A socket, and what its tasks wait by. Of the `poll` calls of a direction, one task at a time is woken: the last one.
+/// A socket, and what its tasks wait by. Of the `poll` calls of a direction, one task at a time is
+/// woken: the last one.
 pub(super) struct Io<S: Socket + Clone> {
     receivers: AsyncFd<ReadyFd<S>>,
     senders: OnceLock<AsyncFd<ReadyFd<S>>>,
@@ -91,7 +93,8 @@ impl<S: Socket + Clone> Io<S> {
         Ok(match self.senders.get() {
             Some(senders) => senders,
             None => {
-                // Readable at first, so that the call is made once more: the sender may have been able to go on since.
+                // Readable at first, so that the call is made once more: the sender may have been
+                // able to go on since.
                 let _runtime = self.runtime.enter();
                 let made = register(self.get_ref().clone())?;
                 self.senders.get_or_init(|| made)

@@ -57,8 +57,8 @@ impl TcpListener {
         self.0.get_ref()
     }
 
-    /// Waits for a connection, and returns it with its peer's address. May be cancelled: the connection then waits for the
-    /// next call.
+    /// Waits for a connection, and returns it with its peer's address. May be cancelled: the
+    /// connection then waits for the next call.
     pub async fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
         let (stream, from) = self.0.receive(net::TcpListener::accept).await?;
         Ok((TcpStream::new(stream)?, from))
@@ -79,8 +79,9 @@ impl fmt::Debug for TcpListener {
 
 /// A TCP connection that is an [`AsyncRead`] and an [`AsyncWrite`], as `tokio::net::TcpStream` is.
 ///
-/// One task reads and one writes, by its halves ([`split`](Self::split), [`into_split`](Self::into_split)). A write is done when
-/// the bytes are queued, so flushing does nothing; [`poll_shutdown`](AsyncWrite::poll_shutdown) ends the sending direction.
+/// One task reads and one writes, by its halves ([`split`](Self::split),
+/// [`into_split`](Self::into_split)). A write is done when the bytes are queued, so flushing does
+/// nothing; [`poll_shutdown`](AsyncWrite::poll_shutdown) ends the sending direction.
 pub struct TcpStream(Io<net::TcpStream>);
 
 impl TcpStream {
@@ -140,7 +141,8 @@ impl TcpStream {
         (ReadHalf(self), WriteHalf(self))
     }
 
-    /// Halves to read and write by, each for a task of its own. The sending direction ends when its half is dropped.
+    /// Halves to read and write by, each for a task of its own. The sending direction ends when its
+    /// half is dropped.
     pub fn into_split(self) -> (OwnedReadHalf, OwnedWriteHalf) {
         let stream = Arc::new(self);
         (OwnedReadHalf(stream.clone()), OwnedWriteHalf(stream))

@@ -8,8 +8,8 @@ use crate::net::{self, Handle, MsgHdr, PktInfo, RecvBatch};
 
 /// A UDP socket whose calls are `async`, as `tokio::net::UdpSocket`'s.
 ///
-/// Any number of tasks may share one, such as by an `Arc`. Every call may be cancelled: what it would have received stays in the
-/// socket, and what it would have sent is not sent.
+/// Any number of tasks may share one, such as by an `Arc`. Every call may be cancelled: what it
+/// would have received stays in the socket, and what it would have sent is not sent.
 ///
 /// ```no_run
 /// use softnet::Handle;
@@ -49,7 +49,8 @@ impl UdpSocket {
         self.0.get_ref()
     }
 
-    /// Receives a datagram: how many of its bytes fit `buffer`, and the address it came from. The rest of it is lost.
+    /// Receives a datagram: how many of its bytes fit `buffer`, and the address it came from. The
+    /// rest of it is lost.
     pub async fn recv_from(&self, buffer: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
         self.0.receive(|socket| socket.recv_from(buffer)).await
     }
@@ -59,12 +60,14 @@ impl UdpSocket {
         self.0.receive(|socket| socket.recv(buffer)).await
     }
 
-    /// The same with what an answer is to be sent by, see [`net::UdpSocket::recv_msg`](net::UdpSocket::recv_msg).
+    /// The same with what an answer is to be sent by, see
+    /// [`net::UdpSocket::recv_msg`](net::UdpSocket::recv_msg).
     pub async fn recv_msg(&self, buffer: &mut [u8]) -> io::Result<(usize, SocketAddr, PktInfo)> {
         self.0.receive(|socket| socket.recv_msg(buffer)).await
     }
 
-    /// Receives up to `max` datagrams where they lie, see [`net::UdpSocket::recv_batch`](net::UdpSocket::recv_batch).
+    /// Receives up to `max` datagrams where they lie, see
+    /// [`net::UdpSocket::recv_batch`](net::UdpSocket::recv_batch).
     pub async fn recv_batch(&self, batch: &mut RecvBatch, max: usize) -> io::Result<usize> {
         self.0.receive(|socket| socket.recv_batch(batch, max)).await
     }
