@@ -157,7 +157,7 @@ fn stack<T>(f: impl FnOnce(&mut Stack) -> Result<T, i32>) -> Result<T, i32> {
     world::with(f).unwrap_or(Err(libc::EBADF))
 }
 
-/// A descriptor of the kernel's, so that its number is nobody else's and can be closed.
+/// A descriptor of the kernel's, so that its number is no other file's and can be closed.
 fn descriptor(file: File) -> Result<c_int, i32> {
     // SAFETY: no pointers.
     let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };

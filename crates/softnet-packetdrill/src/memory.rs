@@ -76,7 +76,7 @@ pub(crate) unsafe fn bytes_mut<'a>(buf: *mut c_void, len: usize) -> Result<&'a m
     match (buf.is_null(), len) {
         (_, 0) => Ok(&mut []),
         (true, _) => Err(libc::EFAULT),
-        // SAFETY: the caller has `len` bytes there, for nobody else to use meanwhile.
+        // SAFETY: the caller has `len` bytes there, and uses them for nothing else meanwhile.
         (false, len) => Ok(unsafe { slice::from_raw_parts_mut(buf.cast(), len) }),
     }
 }

@@ -41,6 +41,33 @@ pub(crate) mod sealed {
     }
 }
 
+/// Makes `$handle` a [`Socket`]: a handle, by its field 0, of an `Arc` of `$inner`, which has the fields `shared`, `slot` and
+/// `options`.
+macro_rules! is_socket {
+    ($handle:ty, $inner:ty) => {
+        impl crate::net::socket::sealed::Shared for $inner {
+            fn stack(&self) -> &std::sync::Arc<crate::stack::StackInner> {
+                &self.shared
+            }
+
+            fn slot(&self) -> &softnet_core::sock::SlotRef {
+                &self.slot
+            }
+
+            fn set_nonblocking(&self, nonblocking: bool) {
+                self.options.nonblocking.store(nonblocking, softnet_core::sync::Ordering::Relaxed);
+            }
+        }
+
+        impl crate::net::socket::sealed::Sealed for $handle {
+            fn shared(&self) -> std::sync::Arc<dyn crate::net::socket::sealed::Shared> {
+                self.0.clone()
+            }
+        }
+    };
+}
+pub(super) use is_socket;
+
 /// The socket in slot `index` was removed from the table, with the memberships `joined`: what waits for it learns of that, what
 /// waits in it is freed and counted, and its slot is another's.
 pub(super) fn closed<M: Message>(

@@ -21,8 +21,7 @@ use super::options::{Options, errno, of_bind, of_socket, packets, route_errno, t
 use super::recv::RecvBatch;
 use super::scope::{destination, local_end, on_device, scope_id};
 use super::send::{Outgoing, Sending, Tx, Ways, wait_of};
-use super::socket::sealed::{Sealed, Shared};
-use super::socket::{closed, wait};
+use super::socket::{closed, is_socket, wait};
 use crate::app::LocalSender;
 use crate::notify::wake_blocked;
 use crate::stack::{AppThread, StackInner, with};
@@ -60,25 +59,7 @@ struct Names {
     peer: Option<Dest>,
 }
 
-impl Shared for Inner {
-    fn stack(&self) -> &Arc<StackInner> {
-        &self.shared
-    }
-
-    fn slot(&self) -> &SlotRef {
-        &self.slot
-    }
-
-    fn set_nonblocking(&self, nonblocking: bool) {
-        self.options.nonblocking.store(nonblocking, Ordering::Relaxed);
-    }
-}
-
-impl Sealed for UdpSocket {
-    fn shared(&self) -> Arc<dyn Shared> {
-        self.0.clone()
-    }
-}
+is_socket!(UdpSocket, Inner);
 
 /// What a socket is to be before it is bound.
 #[derive(Debug, Clone)]

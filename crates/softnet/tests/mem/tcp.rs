@@ -193,7 +193,7 @@ fn calls_that_would_block_say_so_and_those_that_may_wait_give_up_in_time() {
             Err(error) => break assert_eq!(error.kind(), ErrorKind::WouldBlock),
         }
     }
-    // What was queued on a connection that nobody reads has its limits.
+    // What was queued on a connection whose peer does not read has its limits.
     assert!((10_000..30_000_000).contains(&sent), "{sent} bytes");
     let to_come = std::thread::spawn(move || {
         let mut got = 0;

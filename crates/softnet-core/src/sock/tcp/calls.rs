@@ -67,17 +67,12 @@ impl Shard {
         if path_mss < 88 {
             return Err(OpenError::PathMtu);
         }
-        let index = self.insert(ctx, env, flow, first, marks, out, |cx| {
+        let id = self.insert(ctx, env, flow, first, marks, out, |cx| {
             Conn::connect(cx, options, initial, path_mss)
                 .unwrap_or_else(|_| unreachable!("a path of 88 bytes carries a segment"))
         });
-        let id = self.id(index).unwrap_or_else(|| unreachable!("it was added"));
         self.attach(id, slot);
         Ok(id)
-    }
-
-    fn id(&self, index: u32) -> Option<ConnId> {
-        self.serial_of(index).map(|serial| ConnId { index, serial })
     }
 
     /// Writes as much of `data` as there is room for. `more`: what follows may share a segment.
@@ -246,8 +241,7 @@ impl Shard {
     pub fn close(&mut self, ctx: &mut SoftnetData, env: &Env<'_>, id: ConnId, out: &mut Effects) {
         if self.sock(id).is_some() {
             self.enter(ctx, env, out, id.index, |conn, cx| conn.close(cx));
-            self.drop_unread(ctx, id.index);
-            self.let_go(id.index);
+            self.let_go(ctx, id.index);
         }
     }
 
@@ -255,8 +249,7 @@ impl Shard {
     pub fn reject(&mut self, ctx: &mut SoftnetData, env: &Env<'_>, child: &Child, out: &mut Effects) {
         if self.sock(child.id).is_some() {
             self.enter(ctx, env, out, child.id.index, |conn, cx| conn.abort(cx, None));
-            self.drop_unread(ctx, child.id.index);
-            self.let_go(child.id.index);
+            self.let_go(ctx, child.id.index);
         }
     }
 

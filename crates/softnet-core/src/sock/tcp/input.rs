@@ -17,7 +17,7 @@ use super::listen::{Listeners, tuple};
 use super::output::{Effects, Marks, route, send};
 use super::packet::Packet;
 use super::queue::TRUESIZE;
-use super::shard::{Asked, ConnId, FlowKey, Object, Payload, Shard};
+use super::shard::{Asked, FlowKey, Object, Payload, Shard};
 use crate::SoftnetData;
 use crate::skb::{DropReason, Skb};
 
@@ -42,27 +42,23 @@ impl Shard {
         (packet, skb): (Packet, Skb),
         out: &mut Effects,
     ) {
-        match self.flows.get(&FlowKey(packet.flow)) {
-            Some(Object::Conn(index)) => {
-                let index = *index;
-                if self.unlist_closed(index) {
-                    return self.listener_input(ctx, env, listeners, (packet, skb), None, out);
-                }
+        match self.flows.get(&FlowKey(packet.flow)).copied() {
+            Some(Object::Conn(index)) if !self.unlist_closed(index) => {
                 self.conn_input(ctx, env, index, (packet, skb), out);
             }
             Some(Object::TimeWait(index)) => {
-                let index = *index;
                 self.time_wait_input(ctx, env, listeners, index, (packet, skb), out);
             }
             Some(Object::Request(index)) => {
-                let index = *index;
                 self.request_input(ctx, env, listeners, index, (packet, skb), out);
             }
-            None => self.listener_input(ctx, env, listeners, (packet, skb), None, out),
+            Some(Object::Conn(_)) | None => {
+                self.listener_input(ctx, env, listeners, (packet, skb), None, out);
+            }
         }
     }
 
-    /// Takes a connection that has ended in this batch out of the table. Returns whether it has.
+    /// Takes a connection that has ended out of the table. Returns whether it has.
     pub(super) fn unlist_closed(&mut self, index: u32) -> bool {
         let Some(sock) = self.conns.get_mut(index as usize) else { return true };
         let closed = sock.conn.state() == State::Closed;
@@ -72,7 +68,7 @@ impl Shard {
         closed
     }
 
-    pub(super) fn conn_input(
+    fn conn_input(
         &mut self,
         ctx: &mut SoftnetData,
         env: &Env<'_>,
@@ -112,7 +108,7 @@ impl Shard {
         let _ = self.enter(ctx, env, out, index, |conn, cx| conn.input(cx, &segment, Some(handle), charge));
     }
 
-    pub(super) fn time_wait_input<L: Listeners>(
+    fn time_wait_input<L: Listeners>(
         &mut self,
         ctx: &mut SoftnetData,
         env: &Env<'_>,
@@ -153,7 +149,7 @@ impl Shard {
         }
     }
 
-    pub(super) fn request_input<L: Listeners>(
+    fn request_input<L: Listeners>(
         &mut self,
         ctx: &mut SoftnetData,
         env: &Env<'_>,
@@ -200,7 +196,7 @@ impl Shard {
     }
 
     /// A segment of a flow that the table does not have.
-    pub(super) fn listener_input<L: Listeners>(
+    fn listener_input<L: Listeners>(
         &mut self,
         ctx: &mut SoftnetData,
         env: &Env<'_>,
@@ -248,7 +244,7 @@ impl Shard {
         }
     }
 
-    pub(super) fn ask(&mut self, env: &Env<'_>, flow: Flow, request: Request, listener: (u32, u32)) {
+    fn ask(&mut self, env: &Env<'_>, flow: Flow, request: Request, listener: (u32, u32)) {
         let entry = self.requests.vacant_entry();
         let object = Object::Request(entry.key() as u32);
         let timer = self.wheel.add(object);
@@ -258,7 +254,7 @@ impl Shard {
     }
 
     /// A handshake is done: there is a connection, which gets the segment that ended it.
-    pub(super) fn accept<L: Listeners>(
+    fn accept<L: Listeners>(
         &mut self,
         ctx: &mut SoftnetData,
         env: &Env<'_>,
@@ -268,30 +264,21 @@ impl Shard {
         out: &mut Effects,
     ) {
         let flow = packet.flow;
-        let index = self.insert(ctx, env, flow, accepted.iss + 1, Marks::default(), out, |cx| {
+        let id = self.insert(ctx, env, flow, accepted.iss + 1, Marks::default(), out, |cx| {
             Conn::accept(cx, options, accepted)
         });
-        self.conn_input(ctx, env, index, (packet, skb), out);
-        let Some(sock) = self.conns.get(index as usize) else { return };
-        let id = ConnId { index, serial: sock.serial };
+        self.conn_input(ctx, env, id.index, (packet, skb), out);
         match listeners.with(of, |listener| listener.push(id, flow)) {
             Some(()) => out.arrived.push(of.0),
             None => {
-                self.enter(ctx, env, out, index, |conn, cx| conn.kill(cx));
-                self.let_go(index);
+                self.enter(ctx, env, out, id.index, |conn, cx| conn.kill(cx));
+                self.let_go(ctx, id.index);
             }
         }
     }
 
     /// A segment that nothing is there for is answered by a reset, at a bounded rate.
-    pub(super) fn refuse(
-        &mut self,
-        ctx: &mut SoftnetData,
-        env: &Env<'_>,
-        packet: &Packet,
-        skb: Skb,
-        out: &mut Effects,
-    ) {
+    fn refuse(&mut self, ctx: &mut SoftnetData, env: &Env<'_>, packet: &Packet, skb: Skb, out: &mut Effects) {
         self.counters.in_segs += u64::from(packet.segment.segs);
         let second = env.now / 1_000_000_000;
         if self.resets.0 != second {

@@ -64,7 +64,7 @@ pub trait Listeners {
 }
 
 /// The ends of a flow as the engine hashes them.
-pub(super) fn tuple(flow: &Flow) -> Tuple {
+pub fn tuple(flow: &Flow) -> Tuple {
     let [local, remote] = [flow.local, flow.remote].map(|addr| match unmapped(addr) {
         Some(v4) => std::net::Ipv4Addr::from_bits(v4).into(),
         None => std::net::Ipv6Addr::from_bits(unscoped(addr)).into(),

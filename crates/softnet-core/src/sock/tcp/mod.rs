@@ -31,7 +31,7 @@ mod tests;
 pub use calls::{CallError, ConnInfo, Open};
 pub use env::Env;
 pub use icmp::{News, Told};
-pub use listen::{Child, ListenState, Listeners};
+pub use listen::{Child, ListenState, Listeners, tuple};
 pub use output::{Effects, Marks};
 pub use packet::Packet;
 pub use queue::Piece;

@@ -2,12 +2,13 @@
 //!
 //! Pure. A packet may be an aggregate of many segments (GRO): the engine gets it as one.
 
-use softnet_tcp::{Segment, wire};
+use softnet_tcp::{Segment, Seq};
 
-use super::super::key::{ANY, Flow, is_v4};
+use super::super::key::{Flow, is_v4};
 use super::super::udp::datagram::ends;
+use super::super::udp::error::flow_of_sent;
 use crate::ip::checksum;
-use crate::ip::v4::header::{Ipv4Header, protocol};
+use crate::ip::v4::header::protocol;
 use crate::skb::{Csum, DropReason, Skb};
 
 /// The place of the checksum in a header.
@@ -41,7 +42,7 @@ pub fn read(skb: &Skb) -> Result<Packet, DropReason> {
     if end > skb.len() || l4 > end {
         return Err(DropReason::PktTooSmall);
     }
-    let header = wire::Segment::header_len(bytes).map_err(|_| DropReason::PktTooSmall)?;
+    let header = Segment::header_len(bytes).map_err(|_| DropReason::PktTooSmall)?;
     let len = (end - l4).checked_sub(header).ok_or(DropReason::PktTooSmall)?;
     let v4 = is_v4(local);
     verify(skb, (l3, l4), end - l4, v4)?;
@@ -80,24 +81,8 @@ fn verify(skb: &Skb, (l3, l4): (usize, usize), len: usize, v4: bool) -> Result<(
 /// The flow of a segment that was sent by device `dev`, and its sequence number: `packet` is what an
 /// ICMP error quotes of it, from the IP header on. `None` if that is no TCP, or not a first
 /// fragment.
-pub fn of_sent(packet: &[u8], dev: u16) -> Option<(Flow, softnet_tcp::Seq)> {
-    let at = match packet.first()? >> 4 {
-        4 => {
-            let ip = Ipv4Header::new(packet)?;
-            (ip.protocol() == protocol::TCP && ip.fragment_offset() == 0).then_some(ip.header_len())?
-        }
-        _ => {
-            use crate::ip::v6::header::receive;
-            receive(packet).ok().filter(|upper| upper.protocol == protocol::TCP)?.at
-        }
-    };
-    let &[s0, s1, d0, d1, a, b, c, d] = packet.get(at..)?.first_chunk()?;
-    // We sent the packet, so its source is our end.
-    let (remote, local, _) = ends(packet, dev).ok()?;
-    let (lport, rport) = (u16::from_be_bytes([s0, s1]), u16::from_be_bytes([d0, d1]));
-    let flow = Flow { local, remote, lport, rport, protocol: protocol::TCP };
-    Some((flow, softnet_tcp::Seq(u32::from_be_bytes([a, b, c, d]))))
+pub fn of_sent(packet: &[u8], dev: u16) -> Option<(Flow, Seq)> {
+    let (flow, l4) = flow_of_sent(packet, dev, protocol::TCP)?;
+    let &[_, _, _, _, a, b, c, d] = l4.first_chunk()?;
+    Some((flow, Seq(u32::from_be_bytes([a, b, c, d]))))
 }
-
-/// What stands in for the flow of a packet before it is read.
-pub const NO_FLOW: Flow = Flow { local: ANY, remote: ANY, lport: 0, rport: 0, protocol: protocol::TCP };

@@ -13,7 +13,7 @@ use super::env::Env;
 use super::host::nanos;
 use super::listen::Listeners;
 use super::output::Effects;
-use super::shard::{FlowKey, NO_SLOT, Object, Payload, Shard, Short};
+use super::shard::{NO_SLOT, Object, Payload, Shard, Short};
 use crate::SoftnetData;
 use crate::skb::DropReason;
 
@@ -43,7 +43,7 @@ impl Shard {
         false
     }
 
-    pub(super) fn request_due<L: Listeners>(
+    fn request_due<L: Listeners>(
         &mut self,
         ctx: &mut SoftnetData,
         env: &Env<'_>,
@@ -88,7 +88,8 @@ impl Shard {
         self.touched.clear();
     }
 
-    pub(super) fn settle(&mut self, ctx: &mut SoftnetData, env: &Env<'_>, index: u32, out: &mut Effects) {
+    fn settle(&mut self, ctx: &mut SoftnetData, env: &Env<'_>, index: u32, out: &mut Effects) {
+        let closed = self.unlist_closed(index);
         let Some(sock) = self.conns.get_mut(index as usize) else { return };
         sock.touched = false;
         let events = sock.conn.take_events();
@@ -97,14 +98,10 @@ impl Shard {
             Short::Yes if !events.any(Events::WRITABLE) && sock.tx.frames() > 0 => Short::Yes,
             _ => Short::No,
         };
-        let closed = sock.conn.state() == State::Closed;
         if closed {
             self.wheel.cancel(&sock.timer);
             sock.armed = u64::MAX;
             sock.tx.clear(ctx);
-            if std::mem::take(&mut sock.listed) {
-                self.flows.remove(&FlowKey(sock.flow));
-            }
         } else {
             let due = nanos(sock.conn.next_deadline());
             if due < sock.armed {

@@ -209,10 +209,6 @@ impl Shard {
         sock.filter(|sock| sock.serial == id.serial)
     }
 
-    pub(super) fn serial_of(&self, index: u32) -> Option<u32> {
-        Some(self.conns.get(index as usize)?.serial)
-    }
-
     pub(super) fn socks(&self) -> impl Iterator<Item = &Sock> {
         self.conns.iter().map(|(_, sock)| &**sock)
     }
@@ -253,7 +249,7 @@ impl Shard {
         marks: Marks,
         out: &mut Effects,
         make: impl FnOnce(&mut Cx<'_, Host<'_>>) -> Conn<Payload>,
-    ) -> u32 {
+    ) -> ConnId {
         let (mut tx, mut rx, mut ooo) = (SendQueue::new(first), RecvQueue::default(), 0);
         let mut host = Host {
             ctx,
@@ -294,7 +290,7 @@ impl Shard {
         entry.insert(Box::new(sock));
         self.touched.push(index);
         self.flows.insert(FlowKey(flow), Object::Conn(index));
-        index
+        ConnId { index, serial: self.serial }
     }
 
     /// The application has the connection: its readiness is told in this slot.
@@ -309,20 +305,14 @@ impl Shard {
         true
     }
 
-    /// The application, or a listener, has let go of the connection.
-    pub(super) fn let_go(&mut self, index: u32) {
+    /// The application, or a listener, has let go of the connection: what was not read is not needed.
+    pub(super) fn let_go(&mut self, ctx: &mut SoftnetData, index: u32) {
         if let Some(sock) = self.conns.get_mut(index as usize) {
+            sock.rx.clear(ctx);
             (sock.orphan, sock.slot) = (true, NO_SLOT);
             if !std::mem::replace(&mut sock.touched, true) {
                 self.touched.push(index);
             }
-        }
-    }
-
-    /// For an application that has let go: what it had not read is not needed.
-    pub(super) fn drop_unread(&mut self, ctx: &mut SoftnetData, index: u32) {
-        if let Some(sock) = self.conns.get_mut(index as usize) {
-            sock.rx.clear(ctx);
         }
     }
 

@@ -6,13 +6,13 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use rustix::io::Errno;
+use softnet_core::ip::v4::header::protocol;
 use softnet_core::sock::key::{ANY, Addr, is_v4};
 use softnet_core::sock::route::{Dest, Endpoints, find_route, is_group, is_own};
-use softnet_core::sock::tcp::{ConnId, Effects, ListenState, Marks, Open, TcpInbox, output};
+use softnet_core::sock::tcp::{ConnId, Effects, ListenState, Marks, Open, TcpInbox, output, tuple};
 use softnet_core::sock::{Bind, Flow, Key};
 use softnet_tcp::ConnOptions;
 use softnet_tcp::conn::SockOpt;
-use softnet_tcp::isn::Tuple;
 use softnet_tcp::listen::Listener;
 
 use super::super::Handle;
@@ -40,9 +40,6 @@ pub struct TcpBuilder {
     defer_accept: u32,
     options: ConnOptions,
 }
-
-/// IANA's number.
-const TCP: u8 = 6;
 
 impl TcpBuilder {
     /// Of a stack's socket.
@@ -208,7 +205,7 @@ impl TcpBuilder {
         let inbox: TcpInbox = shared.sockets.binder().open_unlisted().map_err(of_bind)?;
         let slot = inbox.slot().clone();
         slot.slot().set_stream(0);
-        let flow = Flow { local, remote: to.addr, lport: port, rport: to.port, protocol: TCP };
+        let flow = Flow { local, remote: to.addr, lport: port, rport: to.port, protocol: protocol::TCP };
         let begun = self.begin(shared, flow, output::mss_of(mtu, to.addr), slot.index());
         let (flow, shard, id) = match begun {
             Ok(begun) => begun,
@@ -291,13 +288,8 @@ const ATTEMPTS: u32 = 16;
 /// Whether a connection may begin as `flow`: neither is it in use, nor does a listener have its
 /// end, which a connection from here to that listener would meet instead.
 fn is_free(shared: &Arc<StackInner>, flow: &Flow) -> bool {
-    let bound = |local: Addr| Key::bound(TCP, local, flow.lport);
+    let bound = |local: Addr| Key::bound(protocol::TCP, local, flow.lport);
     let listens = |local: Addr| shared.sockets.sockets.find_exact(&bound(local)).is_some();
     let taken = || on_shard(shared, shared.sockets.tcp.shard_of(flow), |shard, _, _, _| shard.contains(flow));
     !listens(flow.local) && !listens(ANY) && !taken()
-}
-
-fn tuple(flow: &Flow) -> Tuple {
-    let [local, remote] = [flow.local, flow.remote].map(|addr| std::net::Ipv6Addr::from_bits(addr).into());
-    Tuple { local, remote, local_port: flow.lport, remote_port: flow.rport }
 }

@@ -13,8 +13,7 @@ use softnet_core::sync::Ordering;
 
 use super::super::Handle;
 use super::super::options::{Options, errno, of_bind, timeout};
-use super::super::socket::sealed::{Sealed, Shared};
-use super::super::socket::{closed, wait};
+use super::super::socket::{closed, is_socket, wait};
 use super::stream::{Inner as StreamInner, TcpStream};
 use super::{TcpBuilder, on_shard, until};
 use crate::stack::StackInner;
@@ -37,25 +36,7 @@ pub(super) struct Inner {
     pub(super) inbox: Mutex<Option<TcpInbox>>,
 }
 
-impl Shared for Inner {
-    fn stack(&self) -> &Arc<StackInner> {
-        &self.shared
-    }
-
-    fn slot(&self) -> &SlotRef {
-        &self.slot
-    }
-
-    fn set_nonblocking(&self, nonblocking: bool) {
-        self.options.nonblocking.store(nonblocking, Ordering::Relaxed);
-    }
-}
-
-impl Sealed for TcpListener {
-    fn shared(&self) -> Arc<dyn Shared> {
-        self.0.clone()
-    }
-}
+is_socket!(TcpListener, Inner);
 
 impl TcpListener {
     /// A listener on a stack, bound to `addr`: one of the stack's own addresses, `0.0.0.0`, or `::`

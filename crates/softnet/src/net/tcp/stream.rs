@@ -16,8 +16,7 @@ use softnet_tcp::conn;
 
 use super::super::Handle;
 use super::super::options::{Options, errno, timeout};
-use super::super::socket::sealed::{Sealed, Shared};
-use super::super::socket::{closed, wait};
+use super::super::socket::{closed, is_socket, wait};
 use super::{TcpBuilder, TcpInfo, of_call, of_error, on_shard, until};
 use crate::stack::{StackInner, with};
 use crate::util::lock;
@@ -43,25 +42,7 @@ pub(super) struct Inner {
     pub(super) inbox: Mutex<Option<TcpInbox>>,
 }
 
-impl Shared for Inner {
-    fn stack(&self) -> &Arc<StackInner> {
-        &self.shared
-    }
-
-    fn slot(&self) -> &SlotRef {
-        &self.slot
-    }
-
-    fn set_nonblocking(&self, nonblocking: bool) {
-        self.options.nonblocking.store(nonblocking, Ordering::Relaxed);
-    }
-}
-
-impl Sealed for TcpStream {
-    fn shared(&self) -> Arc<dyn Shared> {
-        self.0.clone()
-    }
-}
+is_socket!(TcpStream, Inner);
 
 impl TcpStream {
     /// Opens a connection to `addr`, the first of several that answers.

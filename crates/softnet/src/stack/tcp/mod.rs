@@ -25,7 +25,7 @@ use softnet_core::ip::slow::{Effects as SlowEffects, TooBig};
 use softnet_core::ip::tables::Tables;
 use softnet_core::qdisc::Origin;
 use softnet_core::siphash::SipKey;
-use softnet_core::skb::{BATCH, Batch, DropReason, Skb, SkbList};
+use softnet_core::skb::{BATCH, Batch, Csum, DropReason, Skb, SkbList};
 use softnet_core::sock::Flow;
 use softnet_core::sock::tcp::{ConnInfo, Effects, Env, News, Packet, Parting, Shard, Told, packet};
 use softnet_core::steer::{TxChoice, skb_get_hash};
@@ -174,7 +174,9 @@ impl TcpTable {
     ) {
         let lock = &self.shards[number];
         let Some(guarded) = lock.guarded.try_lock() else {
-            for (_, skb) in packets {
+            for (_, mut skb) in packets {
+                // It was verified here; the holder need not sum it again.
+                skb.head_mut().csum = Csum::Unnecessary;
                 let left = LeftSkb { skb, napi_id: caller.napi_id };
                 if let Err(LeftSkb { skb, .. }) = lock.left.leave(left) {
                     ctx.free(skb, DropReason::SocketBacklog);
