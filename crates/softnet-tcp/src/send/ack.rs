@@ -309,9 +309,10 @@ impl Sender {
             self.sacked_out -= 1;
         } else if self.sack_ok {
             self.rate.delivered = self.rate.delivered.wrapping_add(1);
-            let spurious = record.is(ring::EVER) && ack.echo_before(ts_clock(record.xmit));
-            if !spurious {
-                self.rack_advance(cx, record);
+            match ack.tsecr.filter(|_| record.is(ring::EVER) && ack.echo_before(ts_clock(record.xmit))) {
+                // The original was delivered.
+                Some(echo) => self.rack_late(cx, echo),
+                None => self.rack_advance(cx, record),
             }
         }
         if record.is(ring::LOST) {

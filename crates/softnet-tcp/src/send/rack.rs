@@ -7,7 +7,7 @@
 
 use super::ack::{Ack, flag};
 use super::ring::{EVER, LOST, RETRANS, Record, SACKED};
-use super::{CaState, Cx, Sender, Timer};
+use super::{CaState, Cx, Sender, Timer, ts_clock};
 use crate::{Config, Instant, Seq, Span};
 
 /// Waiting packets that one walk looks at to find how long to wait. More of them only means that
@@ -28,6 +28,9 @@ pub(super) struct Rack {
     end: Seq,
     /// Its RTT.
     pub(super) rtt: Span,
+    /// RTT of the latest packet that proved to be late, not lost; zero if none did of late. Others
+    /// may take as long, though the most recently sent one was fast.
+    late: Span,
     /// Something was delivered since the last walk.
     pub(super) advanced: bool,
     /// A DSACK came since the window was last adapted.
@@ -48,6 +51,7 @@ impl Rack {
             xmit: Instant::default(),
             end: una,
             rtt: Span::ZERO,
+            late: Span::ZERO,
             advanced: false,
             dsack_seen: false,
             steps: 1,
@@ -86,6 +90,25 @@ impl Sender {
         }
     }
 
+    /// A packet was delivered that was sent when the clock of TSval showed `echo`, and retransmitted
+    /// in vain (Eifel, RFC 3522): so long packets may take, and what an undo takes back is not
+    /// marked again by the RTT of the packet that was ahead. It is kept as long as a wider window.
+    pub(super) fn rack_late(&mut self, cx: &Cx<'_>, echo: u32) {
+        let Some(cold) = &mut self.cold else { return };
+        // Either reading of the clock may have been a tick's end.
+        let ticks = ts_clock(cx.now).wrapping_sub(echo).saturating_add(1);
+        let rtt = Span(ticks.saturating_mul(1000)).min(self.rtt.rto());
+        cold.rack.late = cold.rack.late.max(rtt);
+        cold.rack.persist = REO_WND_PERSIST;
+    }
+
+    /// A recovery ended, and not by an undo.
+    pub(super) fn rack_recovered(&mut self) {
+        let Some(cold) = &mut self.cold else { return };
+        cold.rack.persist = cold.rack.persist.saturating_sub(1);
+        cold.rack.late = Span(cold.rack.late.0 / 4 * 3);
+    }
+
     /// Widens the window by a quarter of the least RTT for each round trip with a DSACK, and
     /// narrows it after sixteen recoveries without one (RFC 8985 6.2 step 4).
     pub(super) fn update_reo_wnd(&mut self, ack: &Ack) {
@@ -103,6 +126,7 @@ impl Sender {
             rack.persist = REO_WND_PERSIST;
         } else if rack.persist == 0 {
             rack.steps = 1;
+            rack.late = Span::ZERO;
         }
     }
 
@@ -143,7 +167,7 @@ impl Sender {
     /// recent delivery may still take.
     fn detect_loss(&mut self, cx: &mut Cx<'_>) -> Option<Span> {
         let rack = self.cold.as_ref()?.rack;
-        let limit = rack.rtt + self.reo_wnd(cx.cfg);
+        let limit = rack.rtt.max(rack.late) + self.reo_wnd(cx.cfg);
         let waits = |record: &Record| {
             let age = cx.now.since(record.xmit);
             (age < limit).then(|| limit - age)

@@ -3,7 +3,7 @@
 
 use super::ack::{Ack, flag};
 use super::cc::Cause;
-use super::ring::{EVER, LOST};
+use super::ring::{EVER, LOST, RETRANS};
 use super::{CaState, Cx, Sender};
 
 impl Sender {
@@ -283,6 +283,27 @@ impl Sender {
         }
         self.lost_out = 0;
         self.rebuild_order();
+    }
+
+    /// Takes back the marks of what was not sent again. RACK looks at it anew, with what it has
+    /// learnt since about lateness.
+    pub(super) fn unmark_unsent(&mut self) {
+        // Every copy that is out is of a packet that is marked.
+        if self.lost_out <= self.retrans_out {
+            return;
+        }
+        for i in 0..self.ring.len() {
+            if let Some(record) = self.ring.get_mut(i)
+                && record.tags & (LOST | RETRANS) == LOST
+            {
+                record.tags &= !LOST;
+                self.lost_out -= 1;
+            }
+        }
+        self.rebuild_order();
+        if let Some(cold) = &mut self.cold {
+            cold.rack.advanced = true;
+        }
     }
 
     /// Whether TSval of the first retransmission is later than what the ACK echoes, or nothing

@@ -68,8 +68,8 @@ impl Sender {
             } else {
                 cx.counters.tcp_full_undo += 1;
             }
-        } else if let Some(cold) = &mut self.cold {
-            cold.rack.persist = cold.rack.persist.saturating_sub(1);
+        } else {
+            self.rack_recovered();
         }
         if self.holds_recovery_point() {
             return true;
@@ -126,6 +126,7 @@ impl Sender {
             self.note_sack_reordering(cx, ack.prior_una, fack, true);
         }
         if self.retrans_out > 0 {
+            self.unmark_unsent();
             return true;
         }
         if !self.any_retransmitted()
