@@ -2,6 +2,7 @@
 //! after a warm-up; median, minimum and maximum. A round that other programs disturbed is repeated.
 
 use std::io::IsTerminal;
+use std::ops::RangeInclusive;
 use std::time::{Duration, Instant};
 
 use super::report::{Report, Row, Sample, distinguishing};
@@ -107,18 +108,29 @@ fn progress(round: usize, rounds: usize, case: &str, left: Option<Duration>) -> 
 pub(crate) fn alternate(
     bench: &'static str,
     cpu: Option<usize>,
-    rounds: usize,
+    count: usize,
+    cases: Vec<Case<'_>>,
+) -> Result<Report, String> {
+    rounds(bench, cpu, 0..=count, cases)
+}
+
+/// The same for cases that need no warm-up, if the first round is 1: those that count are numbered from 1 on.
+pub(crate) fn rounds(
+    bench: &'static str,
+    cpu: Option<usize>,
+    numbers: RangeInclusive<usize>,
     mut cases: Vec<Case<'_>>,
 ) -> Result<Report, String> {
+    let rounds = *numbers.end();
     let mut repeated = 0;
     // By case: repeats left, and disturbed measurements that count all the same.
     let mut left = vec![2 * rounds; cases.len()];
     let mut disturbed = vec![0; cases.len()];
     let keys = distinguishing(cases.iter().map(|case| &case.row));
     let terminal = std::io::stderr().is_terminal();
-    let all = (rounds + 1) * cases.len();
+    let all = numbers.clone().count() * cases.len();
     let mut progress = Progress { bench, rounds, started: Instant::now(), all, made: 0, terminal };
-    for round in 0..=rounds {
+    for round in numbers {
         for (i, case) in cases.iter_mut().enumerate() {
             let label = case.row.label(&keys);
             progress.show(round, &label);

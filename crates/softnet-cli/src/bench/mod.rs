@@ -127,6 +127,9 @@ pub(crate) enum Bench {
     /// What a TCP connection costs that does nothing: memory, by resident set, and CPU
     #[command(after_help = tcp::idle::HELP)]
     TcpIdle(tcp::idle::TcpIdle),
+    /// Goodput over paths that lose or reorder packets, beside the kernel's (root)
+    #[command(after_help = tcp::loss::HELP)]
+    TcpLoss(tcp::loss::TcpLoss),
     /// Requests and responses over TCP, by number of connections and size, beside the kernel's sockets
     #[command(after_help = tcp::rr::HELP)]
     TcpRr(tcp::rr::TcpRr),
@@ -247,6 +250,7 @@ impl Bench {
             Bench::SkbCache(b) => ("skb-cache", &b.common),
             Bench::TcpConn(b) => ("tcp-conn", &b.common),
             Bench::TcpIdle(b) => ("tcp-idle", &b.common),
+            Bench::TcpLoss(b) => ("tcp-loss", &b.common),
             Bench::TcpRr(b) => ("tcp-rr", &b.common),
             Bench::TcpStream(b) => ("tcp-stream", &b.common),
             Bench::TxEnqueue(b) => ("tx-enqueue", &b.common),
@@ -272,6 +276,7 @@ impl Bench {
             Bench::SkbCache(b) => b.run(),
             Bench::TcpConn(b) => b.run(),
             Bench::TcpIdle(b) => b.run(),
+            Bench::TcpLoss(b) => b.run(),
             Bench::TcpRr(b) => b.run(),
             Bench::TcpStream(b) => b.run(),
             Bench::TxEnqueue(b) => b.run(),
@@ -307,6 +312,7 @@ fn explained(name: &str) -> &'static str {
         "skb-cache" => skb_cache::HELP,
         "tcp-conn" => tcp::conn::HELP,
         "tcp-idle" => tcp::idle::HELP,
+        "tcp-loss" => tcp::loss::HELP,
         "tcp-rr" => tcp::rr::HELP,
         "tcp-stream" => tcp::stream::HELP,
         "tx-enqueue" => tx_enqueue::HELP,
@@ -336,6 +342,7 @@ fn leading(name: &str) -> &'static [&'static str] {
         "shape" => &["mbit", "ratio", "cpu_percent", "wakeups_per_s", "timer_wakeups_per_s", "burst_percent"],
         "tcp-conn" => tcp::conn::LEADING,
         "tcp-idle" => tcp::idle::LEADING,
+        "tcp-loss" => tcp::loss::LEADING,
         "tcp-rr" => tcp::rr::LEADING,
         "tcp-stream" => tcp::stream::LEADING,
         "tx-enqueue" => &["mpps", "cpu_ns_per_packet", "p50_us", "p99_us", "switches_per_s", "drops_percent"],

@@ -14,6 +14,8 @@ mod client;
 pub(super) mod conn;
 mod host;
 pub(super) mod idle;
+pub(super) mod loss;
+mod path;
 mod rig;
 pub(super) mod rr;
 mod server;

@@ -57,7 +57,7 @@ pub(super) struct Rig {
     _veth: Option<Arc<Veth>>,
 }
 
-fn config(
+pub(super) fn config(
     cpu: usize,
     mut device: DeviceConfig,
     own: Ipv4Addr,
@@ -77,7 +77,7 @@ fn config(
 }
 
 /// Ids of threads are known when they run.
-fn started(stack: Stack) -> Result<Stack, String> {
+pub(super) fn started(stack: Stack) -> Result<Stack, String> {
     let patience = std::time::Instant::now() + std::time::Duration::from_secs(10);
     while stack.view().workers().iter().any(|worker| worker.tid == 0) {
         if std::time::Instant::now() > patience {
