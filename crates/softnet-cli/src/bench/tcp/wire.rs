@@ -34,6 +34,8 @@ pub(super) struct Lane {
     pub(super) port: OnceLock<Mutex<NicPort>>,
     /// Packets that were too long, or had no receiver.
     pub(super) refused: AtomicUsize,
+    /// Slots written so far, under the lock of `port`.
+    written: AtomicUsize,
 }
 
 impl Lane {
@@ -43,14 +45,14 @@ impl Lane {
             slots: (0..RING).map(|_| slot()).collect(),
             port: OnceLock::new(),
             refused: AtomicUsize::new(0),
+            written: AtomicUsize::new(0),
         })
     }
 }
 
-/// What a NIC sends.
+/// What a NIC, or a generator beside it, sends.
 pub(super) struct Sends {
     pub(super) lane: Arc<Lane>,
-    pub(super) next: usize,
 }
 
 impl Sends {
@@ -58,15 +60,15 @@ impl Sends {
     fn put(&mut self, n: usize, mut write: impl FnMut(usize, &mut [u8; LEN]) -> Option<usize>) {
         let Some(port) = self.lane.port.get() else { return };
         let mut port = port.lock();
-        let room = port.room() as usize;
+        let (room, next) = (port.room() as usize, self.lane.written.load(Ordering::Relaxed));
         for i in 0..n.min(room) {
-            let mut slot = self.lane.slots[(self.next + i) % RING].lock();
+            let mut slot = self.lane.slots[next.wrapping_add(i) % RING].lock();
             slot.len = write(i, &mut slot.bytes).unwrap_or_else(|| {
                 self.lane.refused.fetch_add(1, Ordering::Relaxed);
                 0
             });
         }
-        self.next += n.min(room);
+        self.lane.written.store(next.wrapping_add(n.min(room)), Ordering::Relaxed);
         port.offer(n as u64);
     }
 }

@@ -165,7 +165,7 @@ impl Shard {
         self.readable(ctx, env, id, 1, out)?;
         let n = self.sock_mut(id).map_or(0, |sock| {
             let (bytes, frames) = sock.rx.lend(to);
-            sock.lent += frames;
+            sock.lent += frames as u32;
             bytes
         });
         if n > 0 {
@@ -185,7 +185,7 @@ impl Shard {
     ) {
         let frames = free_lent(ctx, pieces);
         if let Some(sock) = self.sock_mut(id).filter(|_| frames > 0) {
-            sock.lent -= frames;
+            sock.lent -= frames as u32;
             let memory = frames as u32 * TRUESIZE;
             self.enter(ctx, env, out, id.index, |conn, cx| conn.read(cx, 0, memory));
         }
