@@ -164,7 +164,8 @@ impl TcpConn {
             return Err(format!("--case {unknown}: there are {}", WAYS.map(|way| way.name).join(", ")));
         }
         let wanted = |way: &Way| self.cases.is_empty() || self.cases.iter().any(|name| name == way.name);
-        let bed = |rig: Result<Rig, String>, way: &Way| Ok::<_, String>(RefCell::new(Bed::new(rig?, cpus, way)?));
+        let bed =
+            |rig: Result<Rig, String>, way: &Way| Ok::<_, String>(RefCell::new(Bed::new(rig?, cpus, way)?));
         let (mut mem, mut xdp, mut kernel) = (None, None, None);
         if self.device != Device::Xdp {
             mem = Some(bed(Rig::mem(cpus.server, cpus.client), &BASE)?);

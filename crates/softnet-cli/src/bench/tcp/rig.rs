@@ -103,8 +103,7 @@ fn mem_stack(cpu: usize, side: usize, lanes: &[Arc<Lane>; 2]) -> Result<Stack, S
         let (port, rx) = (port.clone(), rx.clone());
         move |_: &Arc<Region>| {
             Ok(move |&OpenRequest { dev, name, .. }: &OpenRequest<'_>, _: &mut SoftnetData| {
-                let wires =
-                    vec![(Receives { lane: rx.clone(), next: 0 }, Sends { lane: tx.clone() })];
+                let wires = vec![(Receives { lane: rx.clone(), next: 0 }, Sends { lane: tx.clone() })];
                 let config = NicConfig {
                     name: name.into(),
                     mac: MACS[side],
