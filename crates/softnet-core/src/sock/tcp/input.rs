@@ -212,9 +212,9 @@ impl Shard {
             // The sender repeats it.
             Found::Contended => return ctx.free(skb, DropReason::SocketClose),
         };
-        let mss = route(env.tables, &flow).map_or(536, |way| env.mss(way.mtu, &flow));
         let Shard { counters, .. } = self;
         let verdict = of.and_then(|of| {
+            let mss = route(env.tables, &flow).map_or(536, |way| env.mss(way.mtu, &flow));
             listeners.with(of, |listener| {
                 let mut cx = ListenCx { now: env.instant(), cfg: env.cfg, counters };
                 let options = listener.engine.options;

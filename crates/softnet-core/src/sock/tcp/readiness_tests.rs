@@ -149,6 +149,7 @@ impl World {
             napi_id: 0,
             room: SockMem::new(16384).room(0),
             max_time_waits: 64,
+            max_orphans: 64,
         };
         let result = f(shard, ctx, &env, listening, out);
         shard.finish(ctx, &env, out);

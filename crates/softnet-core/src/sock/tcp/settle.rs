@@ -31,7 +31,11 @@ impl Shard {
             match self.wheel.expire(env.now).map(Object::from) {
                 None => return true,
                 Some(Object::Conn(index)) => {
-                    self.enter(ctx, env, out, index, |conn, cx| conn.on_time(cx));
+                    self.enter(ctx, env, out, index, |conn, cx| {
+                        conn.on_time(cx);
+                        // A deadline that was put off finds a connection that is idle by then.
+                        conn.release_memory();
+                    });
                 }
                 Some(Object::Request(index)) => self.request_due(ctx, env, listeners, index, out),
                 Some(Object::TimeWait(index)) => self.forget_time_wait(index),
@@ -118,6 +122,7 @@ impl Shard {
             }
         } else if closed && sock.orphan {
             let mut sock = self.conns.remove(index as usize);
+            self.orphans -= 1;
             self.frames -= sock.frames as usize;
             sock.rx.clear(ctx);
             self.wheel.remove(sock.timer);

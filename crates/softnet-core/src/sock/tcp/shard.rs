@@ -18,8 +18,8 @@ use softnet_tcp::{Counters, Seq};
 use super::super::key::Flow;
 use super::calls::ConnInfo;
 use super::env::Env;
-use super::flows::{Flows, Packed};
 pub(super) use super::flows::Object;
+use super::flows::{Flows, Packed};
 use super::host::{Host, nanos};
 use super::output::{Effects, Marks};
 use super::queue::{RecvQueue, SendQueue};
@@ -105,6 +105,8 @@ pub struct Shard {
     pub(super) wheel: TimerWheel<Packed>,
     pub(super) touched: Vec<u32>,
     pub(super) serial: u32,
+    /// Connections that no application has any more.
+    pub(super) orphans: usize,
     pub(super) frames: usize,
     /// The latest time that a holder came with.
     now: u64,
@@ -127,6 +129,7 @@ impl Shard {
             wheel: TimerWheel::new(),
             touched: Vec::new(),
             serial: 0,
+            orphans: 0,
             frames: 0,
             now: 0,
             taken: 0,
@@ -298,7 +301,10 @@ impl Shard {
     pub(super) fn let_go(&mut self, ctx: &mut SoftnetData, index: u32) {
         if let Some(sock) = self.conns.get_mut(index as usize) {
             sock.rx.clear(ctx);
-            (sock.orphan, sock.slot) = (true, NO_SLOT);
+            sock.slot = NO_SLOT;
+            if !std::mem::replace(&mut sock.orphan, true) {
+                self.orphans += 1;
+            }
             if !std::mem::replace(&mut sock.touched, true) {
                 self.touched.push(index);
             }

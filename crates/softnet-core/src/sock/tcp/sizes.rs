@@ -10,10 +10,10 @@ use super::shard::{Asked, Payload, Sock, Waiting};
 fn objects_are_small() {
     let sizes = [
         ("slot", size_of::<Slot>(), 128),
-        ("connection of the engine", size_of::<Conn<Payload>>(), 512),
-        ("connection and what its host keeps", size_of::<Sock>(), 704),
-        ("send queue", size_of::<SendQueue>(), 56),
-        ("receive queue", size_of::<RecvQueue>(), 48),
+        ("connection of the engine", size_of::<Conn<Payload>>(), 504),
+        ("connection and what its host keeps", size_of::<Sock>(), 688),
+        ("send queue", size_of::<SendQueue>(), 48),
+        ("receive queue", size_of::<RecvQueue>(), 40),
         ("request and what its host keeps", size_of::<Asked>(), 128),
         ("TIME-WAIT and what its host keeps", size_of::<Waiting>(), 112),
     ];
